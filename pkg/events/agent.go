@@ -1,0 +1,261 @@
+package events
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Mode says when a run ends.
+type Mode string
+
+// The modes.
+const (
+	// ModeTask runs end with their answer.
+	ModeTask Mode = "task"
+	// ModeChat runs wait for the next message after each answer.
+	ModeChat Mode = "chat"
+)
+
+// Agent is an agent's definition: what a file or a request says, and, once
+// resolved, what Start pins. It holds no endpoint, key or command: those belong
+// to the planner and the actor.
+type Agent struct {
+	Name         string            `json:"name"`
+	SystemPrompt string            `json:"system_prompt,omitempty"`
+	Mode         Mode              `json:"mode"`
+	LLM          LLM               `json:"llm"`
+	Models       map[string]string `json:"models,omitempty"`
+	Config       Config            `json:"config"`
+	Budget       *Budget           `json:"budget,omitempty"`
+	Approval     *Approval         `json:"approval,omitempty"`
+	OutputSchema json.RawMessage   `json:"output_schema,omitempty"`
+	Tools        []string          `json:"tools,omitempty"`
+	Blacklist    []string          `json:"blacklist,omitempty"`
+}
+
+// LLM says which of the planner's providers answers, and how it is asked.
+type LLM struct {
+	Provider string `json:"provider"`
+	// Text puts the text protocol over the provider.
+	Text        bool     `json:"text,omitempty"`
+	Temperature *float64 `json:"temperature,omitempty"`
+	TopP        *float64 `json:"top_p,omitempty"`
+	Seed        *int     `json:"seed,omitempty"`
+	MaxTokens   int      `json:"max_tokens,omitempty"`
+	Stop        []string `json:"stop,omitempty"`
+	// Script is the scripted provider's own: its entries are checked by it.
+	Script json.RawMessage `json:"script,omitempty"`
+}
+
+// Config holds an agent's limits. Zero turns a limit off where that makes
+// sense; [DefaultConfig] has the defaults.
+type Config struct {
+	MaxSteps            int     `json:"max_steps"`
+	MaxRetries          int     `json:"max_retries"`
+	ConfidenceThreshold float64 `json:"confidence_threshold"`
+	ReflectEveryNSteps  int     `json:"reflect_every_n_steps"`
+	MinAnswerLength     int     `json:"min_answer_length"`
+	ParallelTools       bool    `json:"parallel_tools"`
+	// ContextWindowSize is in messages; [ByMode] until it is resolved.
+	ContextWindowSize       int `json:"context_window_size"`
+	ExpandContextWindowSize int `json:"expand_context_window_size"`
+	// PagingLimit and HardLimit bound working memory, in tokens.
+	PagingLimit int `json:"paging_limit"`
+	HardLimit   int `json:"hard_limit"`
+	// ThinkingLogEntries is the length of the thinking log.
+	ThinkingLogEntries int `json:"thinking_log_entries"`
+	// MaxIterations bounds the thinking and executing passes since the last
+	// user message.
+	MaxIterations int `json:"max_iterations"`
+}
+
+// ByMode is the context window's size while it is left to the mode: everything
+// in task mode, the last 10 messages in chat mode.
+const ByMode = -1
+
+// DefaultConfig returns the defaults of every limit.
+func DefaultConfig() Config {
+	return Config{
+		MaxSteps: 15, MaxRetries: 3, ConfidenceThreshold: 0.4, ReflectEveryNSteps: 5,
+		MinAnswerLength: 5, ParallelTools: true, ContextWindowSize: ByMode,
+		ExpandContextWindowSize: 10, PagingLimit: 4096, HardLimit: 8192,
+		ThinkingLogEntries: 10, MaxIterations: 1000,
+	}
+}
+
+// DefaultAgent returns a definition with every default set, to be decoded onto.
+func DefaultAgent() Agent { return Agent{Config: DefaultConfig()} }
+
+// Resolve fills in what is left to other fields and checks every value. The
+// error names the key and says what to write.
+func (a Agent) Resolve() (Agent, error) {
+	if a.Mode == "" {
+		a.Mode = ModeTask
+	}
+	if a.Config.ContextWindowSize == ByMode {
+		a.Config.ContextWindowSize = 0
+		if a.Mode == ModeChat {
+			a.Config.ContextWindowSize = 10
+		}
+	}
+	return a, a.check()
+}
+
+func (a Agent) check() error {
+	c := a.Config
+	switch {
+	case !ValidToken(a.Name):
+		return fmt.Errorf("name: %q is not a name; use [a-z0-9][a-z0-9_-]{0,62}", a.Name)
+	case a.Mode != ModeTask && a.Mode != ModeChat:
+		return fmt.Errorf("mode: %q is not a mode; use task or chat", a.Mode)
+	case a.LLM.Provider == "":
+		return fmt.Errorf("llm.provider: is missing; use openai, scripted or a name that the planner knows")
+	case c.MaxSteps < 1:
+		return fmt.Errorf("config.max_steps: must be at least 1, is %d", c.MaxSteps)
+	case c.ConfidenceThreshold < 0 || c.ConfidenceThreshold > 1:
+		return fmt.Errorf("config.confidence_threshold: must be between 0 and 1, is %v", c.ConfidenceThreshold)
+	case len(a.OutputSchema) > 0 && !isObject(a.OutputSchema):
+		return fmt.Errorf("output_schema: must be a JSON Schema object")
+	}
+	for _, limit := range []struct {
+		key   string
+		value int
+	}{
+		{"max_retries", c.MaxRetries}, {"reflect_every_n_steps", c.ReflectEveryNSteps},
+		{"min_answer_length", c.MinAnswerLength}, {"context_window_size", c.ContextWindowSize},
+		{"expand_context_window_size", c.ExpandContextWindowSize}, {"paging_limit", c.PagingLimit},
+		{"hard_limit", c.HardLimit}, {"thinking_log_entries", c.ThinkingLogEntries}, {"max_iterations", c.MaxIterations},
+	} {
+		if limit.value < 0 {
+			return fmt.Errorf("config.%s: must not be negative, is %d", limit.key, limit.value)
+		}
+	}
+	if err := a.Budget.check(); err != nil {
+		return err
+	}
+	return a.Approval.check()
+}
+
+// Budget bounds what a run may use; 0 means no bound.
+type Budget struct {
+	MaxInputTokens  int      `json:"max_input_tokens,omitempty"`
+	MaxOutputTokens int      `json:"max_output_tokens,omitempty"`
+	MaxTotalTokens  int      `json:"max_total_tokens,omitempty"`
+	MaxCostUSD      float64  `json:"max_cost_usd,omitempty"`
+	MaxWallTime     Duration `json:"max_wall_time,omitempty"`
+}
+
+func (b *Budget) check() error {
+	if b == nil {
+		return nil
+	}
+	if b.MaxInputTokens < 0 || b.MaxOutputTokens < 0 || b.MaxTotalTokens < 0 || b.MaxCostUSD < 0 || b.MaxWallTime < 0 {
+		return fmt.Errorf("budget: no limit may be negative")
+	}
+	return nil
+}
+
+// ApprovalPolicy says which calls wait for a human.
+type ApprovalPolicy string
+
+// The policies. Never is the default.
+const (
+	ApproveNever  ApprovalPolicy = "never"
+	ApproveAlways ApprovalPolicy = "always"
+	// ApproveAbove asks for calls of a tool above a risk.
+	ApproveAbove ApprovalPolicy = "above"
+	// ApproveTools asks for the tools that are named.
+	ApproveTools ApprovalPolicy = "tools"
+	// ApproveExpr asks where an expression is true.
+	ApproveExpr ApprovalPolicy = "expr"
+)
+
+// Approval is an agent's approval policy.
+type Approval struct {
+	Policy ApprovalPolicy `json:"policy"`
+	// Risk is the bound of policy above: calls of a higher risk wait.
+	Risk string `json:"risk,omitempty"`
+	// Tools are the names of policy tools.
+	Tools []string `json:"tools,omitempty"`
+	// Expr is the expression of policy expr over tool, arguments, risk, run.
+	Expr string `json:"expr,omitempty"`
+	// Expires is how long a request waits before it counts as rejected.
+	Expires Duration `json:"expires,omitempty"`
+}
+
+// Risks lists the risks, lowest first.
+func Risks() []string { return []string{"low", "medium", "high", "critical"} }
+
+// RiskRank returns a risk's place in [Risks], and that of low for an empty one;
+// false if there is no such risk.
+func RiskRank(risk string) (int, bool) {
+	if risk == "" {
+		return 0, true
+	}
+	for i, r := range Risks() {
+		if r == risk {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+func (a *Approval) check() error {
+	if a == nil {
+		return nil
+	}
+	switch a.Policy {
+	case ApproveNever, ApproveAlways:
+	case ApproveAbove:
+		if _, ok := RiskRank(a.Risk); !ok || a.Risk == "" {
+			return fmt.Errorf("approval.risk: %q is not a risk; use low, medium, high or critical", a.Risk)
+		}
+	case ApproveTools:
+		if len(a.Tools) == 0 {
+			return fmt.Errorf("approval.tools: policy tools needs at least one tool's name")
+		}
+	case ApproveExpr:
+		if a.Expr == "" {
+			return fmt.Errorf("approval.expr: policy expr needs an expression")
+		}
+	default:
+		return fmt.Errorf("approval.policy: %q is not a policy; use always, never, above, tools or expr", a.Policy)
+	}
+	if a.Expires < 0 {
+		return fmt.Errorf("approval.expires: must not be negative")
+	}
+	return nil
+}
+
+// Duration is a span of time written as Go writes it: "30m", "24h".
+type Duration time.Duration
+
+// MarshalText writes the duration.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText reads a duration such as "1h30m".
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is not a duration such as 30s, 10m or 24h", text)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// ToolSpec is what a run knows of a tool: announced by an actor, pinned by
+// Start.
+type ToolSpec struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Schema      json.RawMessage `json:"schema"`
+	Effect      string          `json:"effect"`
+	Pool        string          `json:"pool"`
+	Risk        string          `json:"risk"`
+}
+
+func isObject(raw json.RawMessage) bool {
+	var m map[string]json.RawMessage
+	return json.Unmarshal(raw, &m) == nil && m != nil
+}

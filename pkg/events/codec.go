@@ -1,0 +1,368 @@
+package events
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	specVersion = "1.0"
+	contentType = "application/json"
+	schemaRoot  = "moorebus/"
+)
+
+// UnknownTypeError is the error for an event whose type is neither built in nor
+// registered.
+type UnknownTypeError struct{ Type Type }
+
+// Error names the type.
+func (e *UnknownTypeError) Error() string {
+	return fmt.Sprintf("unknown event type %q: register it with events.NewCodec, or use the Moorebus version that wrote it", string(e.Type))
+}
+
+// Upcaster lifts a payload from one version to the next. It must not depend on
+// anything but its argument.
+type Upcaster func(old json.RawMessage) (json.RawMessage, error)
+
+// TypeSpec registers a type with a codec: an application's own, or the older
+// versions of a built-in one.
+type TypeSpec struct {
+	Type Type
+	// Upcasters[i] lifts version i+1 to version i+2, so the current version is
+	// len(Upcasters)+1.
+	Upcasters []Upcaster
+}
+
+// Codec turns events into bodies and back. It does not change after it is
+// made and may be shared.
+type Codec struct {
+	custom    map[Type]bool
+	upcasters map[Type][]Upcaster
+}
+
+// NewCodec returns a codec for the built-in types and those given. A custom
+// type must not take a built-in name without bringing upcasters.
+func NewCodec(specs ...TypeSpec) (*Codec, error) {
+	c := &Codec{custom: map[Type]bool{}, upcasters: map[Type][]Upcaster{}}
+	for _, spec := range specs {
+		_, known := builtin[spec.Type]
+		switch {
+		case spec.Type == "" || strings.ContainsAny(string(spec.Type), "/\" \\"):
+			return nil, fmt.Errorf("event type %q: not a name", string(spec.Type))
+		case known && len(spec.Upcasters) == 0, c.custom[spec.Type]:
+			return nil, fmt.Errorf("event type %q: is already registered", string(spec.Type))
+		}
+		c.custom[spec.Type] = !known
+		c.upcasters[spec.Type] = spec.Upcasters
+	}
+	return c, nil
+}
+
+// DefaultCodec returns a codec for the built-in types.
+func DefaultCodec() *Codec { return &Codec{} }
+
+func (c *Codec) version(t Type) Version { return Version(len(c.upcasters[t]) + 1) }
+
+// Encode writes the event's body. Equal events give equal bytes; a decoded
+// event gives the bytes it was decoded from, as long as they were written by
+// this package.
+func (c *Codec) Encode(e *Event) ([]byte, error) {
+	if e.Data == nil {
+		return nil, errors.New("event has no data")
+	}
+	t := e.Type()
+	if _, ok := builtin[t]; !ok && !c.custom[t] {
+		return nil, &UnknownTypeError{Type: t}
+	}
+	data := e.raw
+	if data == nil || e.Data != e.decoded {
+		var err error
+		if data, err = marshal(e.Data); err != nil {
+			return nil, fmt.Errorf("event %s: %w", t, err)
+		}
+	}
+	w := writer{buf: make([]byte, 0, 480+len(data)+len(e.Source))}
+	w.text("specversion", specVersion)
+	w.text("id", e.ID)
+	w.text("type", string(t))
+	w.text("source", e.Source)
+	w.text("subject", e.Run)
+	w.text("time", e.Time.UTC().Format(TimeFormat))
+	w.text("datacontenttype", contentType)
+	w.text("dataschema", schemaRoot+string(t)+"/"+strconv.Itoa(int(c.version(t))))
+	w.raw("n", strconv.AppendUint(nil, e.N, 10))
+	w.text("from", string(e.From))
+	w.text("to", string(e.To))
+	w.raw("step", strconv.AppendInt(nil, int64(e.Step), 10))
+	w.optional("cause", e.Cause)
+	w.optional("prev", e.Prev)
+	w.optional("traceparent", e.TraceParent)
+	for _, m := range e.extra {
+		w.raw(string(m.key), m.value)
+	}
+	w.raw("data", data)
+	if w.err != nil {
+		return nil, fmt.Errorf("event %s: %w", t, w.err)
+	}
+	return append(w.buf, '}'), nil
+}
+
+// writer appends the members of one object.
+type writer struct {
+	buf []byte
+	err error
+}
+
+func (w *writer) key(k string) {
+	if len(w.buf) == 0 {
+		w.buf = append(w.buf, '{')
+	} else {
+		w.buf = append(w.buf, ',')
+	}
+	w.string(k)
+	w.buf = append(w.buf, ':')
+}
+
+func (w *writer) string(s string) {
+	var err error
+	if w.buf, err = appendString(w.buf, s); err != nil && w.err == nil {
+		w.err = err
+	}
+}
+
+func (w *writer) text(k, v string) {
+	w.key(k)
+	w.string(v)
+}
+
+func (w *writer) optional(k, v string) {
+	if v != "" {
+		w.text(k, v)
+	}
+}
+
+func (w *writer) raw(k string, v []byte) {
+	w.key(k)
+	w.buf = append(w.buf, v...)
+}
+
+// Decode reads a body. Every attribute that CONTRACT names must be there and
+// well formed; the legality of the event in its run is the reducer's matter.
+// The event may keep parts of body, which must not be changed afterwards.
+func (c *Codec) Decode(body []byte) (*Event, error) {
+	d := decoder{event: new(Event)}
+	if err := eachMember(body, d.member); err != nil {
+		return nil, fmt.Errorf("event: %w", err)
+	}
+	if err := d.complete(); err != nil {
+		return nil, fmt.Errorf("event: %w", err)
+	}
+	data, lifted, err := c.lift(d.typ, d.schema, d.data)
+	if err != nil {
+		return nil, err
+	}
+	payload, err := c.payload(d.typ, data)
+	if err != nil {
+		return nil, err
+	}
+	e := d.event
+	e.Data = payload
+	if !lifted {
+		e.raw, e.decoded = data, payload
+	}
+	return e, nil
+}
+
+func (c *Codec) payload(t Type, data json.RawMessage) (Payload, error) {
+	var p Payload
+	if fresh, ok := builtin[t]; ok {
+		p = fresh()
+	} else if c.custom[t] {
+		p = &Custom{Name: t}
+	} else {
+		return nil, &UnknownTypeError{Type: t}
+	}
+	if err := json.Unmarshal(data, p); err != nil {
+		return nil, fmt.Errorf("event %s: data: %w", t, err)
+	}
+	return p, nil
+}
+
+// lift brings data to the current version of its type.
+func (c *Codec) lift(t Type, schema string, data json.RawMessage) (_ json.RawMessage, lifted bool, err error) {
+	if _, ok := builtin[t]; !ok && !c.custom[t] {
+		return nil, false, &UnknownTypeError{Type: t}
+	}
+	text, ok := strings.CutPrefix(schema, schemaRoot+string(t)+"/")
+	v, err := strconv.Atoi(text)
+	if !ok || err != nil || v < 1 || strconv.Itoa(v) != text {
+		return nil, false, fmt.Errorf("event %s: dataschema %q is not %s%s/<version>", t, schema, schemaRoot, t)
+	}
+	current := c.version(t)
+	if Version(v) > current {
+		return nil, false, fmt.Errorf("event %s: version %d is newer than %d, the newest this Moorebus knows: use a newer one", t, v, current)
+	}
+	for ; Version(v) < current; v++ {
+		if data, err = c.upcasters[t][v-1](data); err != nil {
+			return nil, false, fmt.Errorf("event %s: lifting version %d: %w", t, v, err)
+		}
+		lifted = true
+	}
+	return data, lifted, nil
+}
+
+// decoder gathers the members of an envelope.
+type decoder struct {
+	event  *Event
+	typ    Type
+	schema string
+	data   json.RawMessage
+	seen   uint32
+}
+
+// The attributes by their bit in decoder.seen; those before attrCause are
+// required.
+const (
+	attrSpec = iota
+	attrID
+	attrType
+	attrSource
+	attrSubject
+	attrTime
+	attrContent
+	attrSchema
+	attrN
+	attrFrom
+	attrTo
+	attrStep
+	attrData
+	attrCause
+	attrPrev
+	attrTrace
+)
+
+// attributes names the attributes at their bits.
+var attributes = [...]string{
+	attrSpec: "specversion", attrID: "id", attrType: "type", attrSource: "source", attrSubject: "subject",
+	attrTime: "time", attrContent: "datacontenttype", attrSchema: "dataschema", attrN: "n", attrFrom: "from",
+	attrTo: "to", attrStep: "step", attrData: "data", attrCause: "cause", attrPrev: "prev", attrTrace: "traceparent",
+}
+
+func (d *decoder) member(key, value []byte) error {
+	attr := slices.Index(attributes[:], string(key))
+	if attr < 0 {
+		d.event.extra = append(d.event.extra, member{key, value})
+		return nil
+	}
+	if d.seen&(1<<attr) != 0 {
+		return fmt.Errorf("%s: stands there twice", key)
+	}
+	d.seen |= 1 << attr
+	if err := d.set(attr, value); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	return nil
+}
+
+func (d *decoder) set(attr int, value []byte) error {
+	e := d.event
+	switch attr {
+	case attrData:
+		if value[0] != '{' {
+			return errNotObject
+		}
+		d.data = value
+		return nil
+	case attrN:
+		n, err := strconv.ParseUint(string(value), 10, 64)
+		if err != nil || n == 0 {
+			return fmt.Errorf("%s is not a number from 1", value)
+		}
+		e.N = n
+		return nil
+	case attrStep:
+		step, err := strconv.ParseUint(string(value), 10, 31)
+		if err != nil {
+			return fmt.Errorf("%s is not a number from 0", value)
+		}
+		e.Step = int(step)
+		return nil
+	}
+	if value[0] != '"' {
+		return fmt.Errorf("%.40s is not a string", value)
+	}
+	text, err := unquote(value)
+	if err != nil {
+		return err
+	}
+	return d.setText(attr, string(text))
+}
+
+func (d *decoder) setText(attr int, s string) error {
+	e := d.event
+	switch attr {
+	case attrSpec:
+		return want(s, specVersion)
+	case attrContent:
+		return want(s, contentType)
+	case attrID:
+		e.ID = s
+		return CheckID(s)
+	case attrSubject:
+		e.Run = s
+		return CheckID(s)
+	case attrCause:
+		e.Cause = s
+		return CheckID(s)
+	case attrTime:
+		t, err := time.Parse(time.RFC3339Nano, s)
+		if err != nil {
+			return fmt.Errorf("%q is not an RFC 3339 time", s)
+		}
+		e.Time = t.UTC()
+	case attrType:
+		d.typ = Type(s)
+	case attrSource:
+		e.Source = s
+	case attrSchema:
+		d.schema = s
+	case attrFrom:
+		e.From = State(s)
+	case attrTo:
+		e.To = State(s)
+	case attrPrev:
+		e.Prev = s
+		return checkHash(s)
+	case attrTrace:
+		e.TraceParent = s
+	}
+	return nil
+}
+
+func want(got, want string) error {
+	if got != want {
+		return fmt.Errorf("%q is not %q", got, want)
+	}
+	return nil
+}
+
+func checkHash(s string) error {
+	if len(s) != 64 || strings.Trim(s, "0123456789abcdef") != "" {
+		return errors.New("not a lower-case hex sha256")
+	}
+	return nil
+}
+
+func (d *decoder) complete() error {
+	for attr, name := range attributes[:attrCause] {
+		if d.seen&(1<<attr) == 0 {
+			return fmt.Errorf("%s: is missing", name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,198 @@
+// Package journal is the port to the log: where the events of runs are stored,
+// read, followed and delivered to workers.
+//
+// The log is split into shards. Within a shard every record has a sequence
+// number that only grows, and a run lies in one shard altogether, so the order
+// of a run's records is the order of their sequence numbers. Records are never
+// changed or removed by anything in this port.
+//
+// There is one way to write: [Log.Append], under the condition that nothing was
+// appended to that run since the caller looked. That makes an append safe to
+// repeat: a second one with the same condition fails with [ErrConflict].
+//
+// The port knows records, not runs' meaning: whether an event is legal in its
+// run is for the reader to check. Adapters are in the sub-packages and pass the
+// suite in package journaltest.
+package journal
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// The errors of a journal. Adapters wrap them; match with errors.Is.
+var (
+	// ErrConflict says that the run's log was not where the append expected
+	// it: another writer was first, or this very append was stored before.
+	// Nothing was stored now.
+	ErrConflict = errors.New("another event was appended first")
+	// ErrInDoubt says that an append may or may not be stored. Read the tail
+	// to find out.
+	ErrInDoubt = errors.New("the append may or may not be stored")
+	// ErrTooLarge says that an entry does not fit into the log.
+	ErrTooLarge = errors.New("the event is too large for the log")
+	// ErrNotFound says that there is no such run, record or object.
+	ErrNotFound = errors.New("not found")
+	// ErrDenied says that the connection's permissions do not allow it.
+	ErrDenied = errors.New("not allowed")
+	// ErrNotReady says that the bus is there but streams or consumers are
+	// missing; the message names the command that makes them.
+	ErrNotReady = errors.New("the bus is not set up")
+)
+
+// MaxBody is the largest body of an event, in bytes: what a message may hold,
+// less its headers.
+const MaxBody = 960 << 10
+
+// Entry is an event to be appended.
+type Entry struct {
+	Subject events.Subject
+	Body    []byte
+}
+
+// Record is a stored event as it lies in the log. It may hold anything that
+// somebody published on the log's subjects, so Subject and Body are checked by
+// whoever reads it.
+type Record struct {
+	Subject string
+	// Seq is the record's number in its shard, from 1.
+	Seq  uint64
+	Body []byte
+	// Stored is when the log took it.
+	Stored time.Time
+}
+
+// Filter chooses records by their subject; an empty field matches everything.
+type Filter struct {
+	Namespace string
+	From, To  events.State
+	Pool      string
+	Run       string
+}
+
+// Log stores and reads runs. All methods are safe for concurrent use.
+type Log interface {
+	// Shards returns the number of shards, 1 or more. It never changes.
+	Shards() int
+
+	// Append stores the entries in order, all or none, if the run's last record
+	// has sequence number last (0: the run has no record). It returns the
+	// sequence number of the last entry. All entries must belong to run. Errors:
+	// ErrConflict, ErrInDoubt, ErrTooLarge, ErrDenied, or the context's.
+	Append(ctx context.Context, run events.Run, last uint64, entries ...Entry) (uint64, error)
+
+	// Read yields the run's records after the given sequence number, in order,
+	// to the head as it was at some moment after the call. A run without
+	// records yields nothing. An error ends the sequence.
+	Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[Record, error]
+
+	// Head returns the run's last record, or ErrNotFound.
+	Head(ctx context.Context, run events.Run) (Record, error)
+
+	// Scan yields a shard's records that match, after the given sequence number,
+	// in order, to the end of the shard as it was at some moment after the call.
+	Scan(ctx context.Context, shard int, filter Filter, after uint64) iter.Seq2[Record, error]
+
+	// Follow is Scan without an end: it waits for more until ctx ends. It
+	// misses nothing and repeats nothing, also when the bus goes away and comes
+	// back meanwhile. The only error it yields is the context's.
+	Follow(ctx context.Context, shard int, filter Filter, after uint64) iter.Seq2[Record, error]
+
+	// Last returns the sequence number of the shard's last record, 0 if it is
+	// empty.
+	Last(ctx context.Context, shard int) (uint64, error)
+}
+
+// Feed is the live side of the log: fast, and free to lose things.
+type Feed interface {
+	// Watch calls fn for records of all shards that match, as they are stored,
+	// from one goroutine, until stop is called. Records can be missed; after a
+	// time in which that may have happened lost is called. Neither may block.
+	Watch(filter Filter, fn func(Record), lost func()) (stop func(), err error)
+
+	// PublishChunk sends a part of a model's text to whoever listens now. It
+	// does not wait and there is no saying whether it arrives.
+	PublishChunk(run events.Run, data []byte) error
+
+	// WatchChunks calls fn for the run's chunks as they come, from one
+	// goroutine, until stop is called.
+	WatchChunks(run events.Run, fn func(data []byte)) (stop func(), err error)
+}
+
+// Inbox names the deliveries that one group of workers shares: the events that
+// wake any of the states, in one pool.
+type Inbox struct {
+	States []events.State
+	Pool   string
+}
+
+// Delivery is a record handed to one worker. It is given to another one if it
+// is not settled within the ack wait; Extend starts that time again.
+type Delivery interface {
+	Record() Record
+	// Attempt counts the times it was delivered, from 1.
+	Attempt() int
+	// Ack settles the delivery: nobody gets it again. It returns after the
+	// acknowledgement was sent, not after it was stored.
+	Ack() error
+	// Retry gives the delivery back, to come again after the delay.
+	Retry(delay time.Duration) error
+	// Extend says that work goes on.
+	Extend() error
+}
+
+// Queue hands records to workers, each to one at a time.
+type Queue interface {
+	// Consume hands the inbox's deliveries of all shards to handle, each in a
+	// goroutine of its own and at most slots at once. It asks for no more than
+	// it has free slots, since a delivery that waits here would be taken for
+	// lost. When ctx ends it asks for no more, waits for the handlers that run,
+	// and returns nil; other errors are final (ErrNotReady, ErrDenied).
+	Consume(ctx context.Context, inbox Inbox, slots int, handle func(Delivery)) error
+
+	// AckWait returns how long a delivery of the inbox may go without Extend.
+	AckWait(ctx context.Context, inbox Inbox) (time.Duration, error)
+}
+
+// Directory is where actors and planners say what they offer. An announcement
+// lives for [AnnouncementTTL] unless it is repeated.
+type Directory interface {
+	// Announce says that an instance runs these tools, all of one pool.
+	Announce(ctx context.Context, pool, instance string, tools []events.ToolSpec) error
+	// AnnounceProviders says that an instance reaches these model providers.
+	AnnounceProviders(ctx context.Context, instance string, names []string) error
+	// Tools returns every tool that lives, sorted by name and pool; a tool that
+	// several instances of a pool announce alike is there once.
+	Tools(ctx context.Context) ([]events.ToolSpec, error)
+	// Providers returns the names of every provider that lives, sorted.
+	Providers(ctx context.Context) ([]string, error)
+}
+
+// Announcements live this long, and are repeated in this rhythm.
+const (
+	AnnouncementTTL     = 30 * time.Second
+	AnnouncementRefresh = 10 * time.Second
+)
+
+// Agents stores agent definitions by namespace and name.
+type Agents interface {
+	PutAgent(ctx context.Context, namespace, name string, definition []byte) error
+	// Agent returns a definition, or ErrNotFound.
+	Agent(ctx context.Context, namespace, name string) ([]byte, error)
+	// AgentNames returns the names, sorted.
+	AgentNames(ctx context.Context, namespace string) ([]string, error)
+}
+
+// Blobs keeps what is too large for the log.
+type Blobs interface {
+	// PutBlob stores data under its digest in the pool's bucket; storing the
+	// same data again changes nothing.
+	PutBlob(ctx context.Context, pool string, data []byte) (events.Ref, error)
+	// Blob returns what a reference points to, checked against its digest, or
+	// ErrNotFound.
+	Blob(ctx context.Context, ref events.Ref) ([]byte, error)
+}

@@ -1,0 +1,77 @@
+package llm
+
+import (
+	"errors"
+	"time"
+)
+
+// Policy decides whether and when a failed call is tried again. The zero value
+// is ready to use.
+type Policy struct {
+	// Base is the wait after the first failure; it doubles each time.
+	// Default 500 ms.
+	Base time.Duration
+	// Max bounds one wait that the provider did not ask for. Default 30 s.
+	Max time.Duration
+	// MaxRetryAfter bounds a wait that the provider asked for. Default 10 min.
+	MaxRetryAfter time.Duration
+	// Attempts is how often a call is tried in all when the network or an
+	// overloaded provider is the cause. Default 6.
+	Attempts int
+	// RateLimitAttempts is the same for rate limits, which always pass.
+	// Default 30.
+	RateLimitAttempts int
+}
+
+// Next says, after the given number of failed attempts (1 or more), of which
+// err is the last, how long to wait before the next one; false means never.
+// Authentication errors, invalid requests and a context that is too long are
+// never tried again: the same request would fail the same way.
+func (p Policy) Next(err error, failed int) (time.Duration, bool) {
+	p = p.withDefaults()
+	var e *Error
+	if !errors.As(err, &e) {
+		e = &Error{Kind: KindOther}
+	}
+	limit := 0
+	switch e.Kind {
+	case KindRateLimited:
+		limit = p.RateLimitAttempts
+	case KindOverloaded, KindNetwork:
+		limit = p.Attempts
+	case KindOther:
+		limit = min(2, p.Attempts)
+	case KindAuth, KindInvalid, KindContextTooLong:
+		return 0, false
+	}
+	if failed >= limit {
+		return 0, false
+	}
+	if e.RetryAfter > 0 {
+		return min(e.RetryAfter, p.MaxRetryAfter), true
+	}
+	wait := p.Base
+	for i := 1; i < failed && wait < p.Max; i++ {
+		wait *= 2
+	}
+	return min(wait, p.Max), true
+}
+
+func (p Policy) withDefaults() Policy {
+	if p.Base <= 0 {
+		p.Base = 500 * time.Millisecond
+	}
+	if p.Max <= 0 {
+		p.Max = 30 * time.Second
+	}
+	if p.MaxRetryAfter <= 0 {
+		p.MaxRetryAfter = 10 * time.Minute
+	}
+	if p.Attempts <= 0 {
+		p.Attempts = 6
+	}
+	if p.RateLimitAttempts <= 0 {
+		p.RateLimitAttempts = 30
+	}
+	return p
+}

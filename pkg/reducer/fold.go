@@ -1,0 +1,162 @@
+package reducer
+
+import (
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// foldPayload changes memory by the event's payload. Every built-in type has
+// its case; types that only move the run between states have an empty one.
+func (m *Machine) foldPayload(mem *Memory, e *events.Event) {
+	switch p := e.Data.(type) {
+	case *events.Start:
+		mem.foldStart(e, p)
+	case *events.UserMessage:
+		mem.foldUserMessage(e, p)
+	case *events.LLMToolCall:
+		mem.foldToolCall(e, p)
+	case *events.LLMParallelToolCalls:
+		mem.foldParallelCalls(e, p)
+	case *events.LLMFinalAnswer:
+		mem.foldAnswer(e, p.MessageID, &p.Reply)
+	case *events.LLMMessageComplete:
+		mem.foldAnswer(e, p.MessageID, &p.Reply)
+	case *events.LLMThought:
+		mem.foldThought(p)
+	case *events.LowConfidence:
+		mem.foldLowConfidence(p)
+	case *events.AnswerTooShort:
+		mem.foldTooShort(p)
+	case *events.ToolBlacklisted:
+		mem.foldRefusedReply(e, &p.RefusedReply)
+	case *events.ReplyInvalid:
+		mem.foldRefusedReply(e, &p.RefusedReply)
+	case *events.HumanApprovalRequired:
+		mem.foldApprovalRequired(e, p)
+	case *events.LLMAttemptFailed:
+		mem.foldAttemptFailed(p)
+	case *events.MaxSteps:
+		mem.fail(p.Outcome)
+	case *events.BudgetExceeded:
+		mem.fail(p.Outcome)
+	case *events.FatalError:
+		mem.fail(p.Outcome)
+	case *events.CancelledRun, *events.Closed:
+		mem.ReactContext = nil
+	default:
+		mem.foldActing(e)
+		mem.foldHuman(e)
+		mem.foldObserving(e)
+		mem.foldContext(e)
+	}
+}
+
+func (mem *Memory) fail(o events.Outcome) {
+	mem.Error = &RunError{Code: o.Code, Message: o.Message}
+	mem.ReactContext = nil
+}
+
+func (mem *Memory) foldStart(e *events.Event, p *events.Start) {
+	a := p.Agent
+	mem.Task, mem.TaskType, mem.Mode = p.Task, p.TaskType, p.Mode
+	mem.SystemPrompt, mem.Config, mem.Budget = a.SystemPrompt, a.Config, a.Budget
+	if mem.TaskType == "" {
+		mem.TaskType = "default"
+	}
+	mem.Blacklist = append(mem.Blacklist, a.Blacklist...)
+	for _, t := range p.Tools {
+		mem.Tools[t.Name] = ToolInfo{
+			Description: t.Description, Schema: string(t.Schema), Effect: t.Effect, Pool: t.Pool, Risk: t.Risk,
+		}
+	}
+	mem.Started = e.Time
+	c := &mem.Control
+	c.Agent, c.AgentHash, c.TableHash, c.Parent = a, p.AgentHash, p.TableHash, p.Parent
+	// What memory shows under its own names need not stand here twice.
+	c.Agent.SystemPrompt, c.Agent.Blacklist = "", nil
+	mem.addMessage(e, e.ID, "user", p.Task)
+	mem.addTurn(Turn{Kind: TurnUser, Content: p.Task})
+	mem.openContext(e)
+}
+
+// openContext starts a new loop's context.
+func (mem *Memory) openContext(e *events.Event) {
+	mem.ReactContext = &ReactContext{
+		ContextWindowSize: mem.Config.ContextWindowSize, ToolCallIDs: []string{}, StartedAt: e.Time,
+	}
+}
+
+func (mem *Memory) addMessage(e *events.Event, id, role, content string) {
+	if id == "" {
+		id = e.ID
+	}
+	mem.Messages = append(mem.Messages, Message{ID: id, Role: role, Content: content, Timestamp: e.Time})
+}
+
+func (mem *Memory) addTurn(t Turn) { mem.Control.Turns = append(mem.Control.Turns, t) }
+
+// Knows reports whether a message with this id is in the conversation.
+func (mem *Memory) Knows(messageID string) bool {
+	// Repeated messages come soon after the first one, so the end is searched
+	// first.
+	for i := len(mem.Messages) - 1; i >= 0; i-- {
+		if mem.Messages[i].ID == messageID {
+			return true
+		}
+	}
+	return false
+}
+
+func (mem *Memory) foldUserMessage(e *events.Event, p *events.UserMessage) {
+	if mem.Knows(p.MessageID) {
+		return
+	}
+	mem.addMessage(e, p.MessageID, "user", p.Content)
+	mem.addTurn(Turn{Kind: TurnUser, Content: p.Content})
+	if mem.Mode == events.ModeChat {
+		mem.Control.SinceUser = Counts{}
+		mem.RetryCount = 0
+		mem.FinalAnswer = nil
+	}
+	if e.From == events.WaitingForUser || mem.ReactContext == nil {
+		mem.openContext(e)
+	}
+}
+
+func (mem *Memory) foldAttemptFailed(p *events.LLMAttemptFailed) {
+	c := &mem.Control
+	if p.Usage != nil {
+		mem.addUsage(*p.Usage)
+	}
+	a := Attempt{Key: p.Key}
+	at := -1
+	for i := range c.Attempts {
+		if c.Attempts[i].Key == p.Key {
+			a, at = c.Attempts[i], i
+		}
+	}
+	switch p.Kind {
+	case events.KindHandler:
+		a.Handler++
+	case events.KindWorkerLost:
+		a.Lost++
+	default:
+		a.Provider++
+		c.Replies++
+	}
+	if at < 0 {
+		c.Attempts = append(c.Attempts, a)
+	} else {
+		c.Attempts[at] = a
+	}
+}
+
+func (mem *Memory) addUsage(u events.Usage) {
+	t := &mem.TotalUsage
+	t.Input += u.Input
+	t.Output += u.Output
+	t.Cached += u.Cached
+	t.Total += u.Total
+	if u.CostUSD != nil {
+		t.Cost += *u.CostUSD
+	}
+}

@@ -1,0 +1,160 @@
+package reducer
+
+import (
+	"strings"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// The prefixes of an observation.
+const (
+	SuccessPrefix  = "SUCCESS: "
+	ErrorPrefix    = "ERROR: "
+	RejectedPrefix = "REJECTED: "
+)
+
+// The codes that the log itself uses; a tool's own are its own matter.
+const (
+	CodeNoActor           = "no_actor"
+	CodeOutcomeUnknown    = "outcome_unknown"
+	CodeAttemptsExhausted = "attempts_exhausted"
+	CodeRejected          = "rejected"
+	CodePoison            = "poison"
+	CodeSafetyCap         = "safety_cap_exceeded"
+	CodeNoHandler         = "no_handler_for_state"
+)
+
+func (mem *Memory) foldActing(e *events.Event) {
+	switch p := e.Data.(type) {
+	case *events.ToolCallDispatched:
+		mem.Call(p.CallID).Dispatched = e.N
+	case *events.ToolCallStarted:
+		mem.Call(p.CallID).Started = e.N
+	case *events.ToolCallResult:
+		mem.answerBatchCall(&p.ToolOutcome)
+	case *events.ToolSuccess:
+		mem.answerSingleCall(p.Outcome)
+	case *events.ToolFailure:
+		mem.answerSingleCall(p.Outcome)
+	}
+}
+
+func (mem *Memory) answerBatchCall(o *events.ToolOutcome) {
+	call := mem.Call(o.CallID)
+	call.Answered = true
+	mem.Control.LastResult = call.Pool
+	mem.ParallelResults = append(mem.ParallelResults, ToolResult{
+		ToolCall: ToolCall{ID: call.ID, Name: call.Name, Arguments: call.Arguments},
+		Success:  o.Success, Observation: o.Observation, Code: o.Code, LatencyMS: o.LatencyMS,
+	})
+	mem.setResult(o)
+}
+
+func (mem *Memory) answerSingleCall(o *events.ToolOutcome) {
+	if o == nil {
+		return
+	}
+	mem.Call(o.CallID).Answered = true
+	observation := o.Observation
+	mem.LastObservation = &observation
+	mem.setResult(o)
+	mem.Control.Last = &ToolResult{
+		ToolCall: *mem.CurrentToolCall, Success: o.Success, Observation: o.Observation, Code: o.Code, LatencyMS: o.LatencyMS,
+	}
+}
+
+func (mem *Memory) setResult(o *events.ToolOutcome) {
+	record := mem.ToolCalls[o.CallID]
+	if record == nil {
+		return
+	}
+	record.Ref = o.Ref
+	if o.Success {
+		record.Result = &CallResult{Success: &Success{Content: strings.TrimPrefix(o.Observation, SuccessPrefix)}}
+	} else {
+		record.Result = &CallResult{Failed: &Failed{Error: o.Observation}}
+	}
+}
+
+// foldObserving commits the reply's results to the history and clears what
+// belongs to the reply.
+func (mem *Memory) foldObserving(e *events.Event) {
+	switch p := e.Data.(type) {
+	case *events.Continue, *events.NeedsReflection, *events.NeedsPaging:
+		mem.commit()
+	case *events.ReflectDone:
+		mem.foldReflection(p)
+	case *events.PageDone:
+		for _, entries := range [][]events.Entry{p.Paged, p.Dropped} {
+			for _, entry := range entries {
+				mem.removeEntry(entry.Tags)
+			}
+		}
+	}
+}
+
+func (mem *Memory) commit() {
+	c := &mem.Control
+	if c.Last != nil {
+		mem.commitResult(*c.Last)
+	}
+	for _, r := range mem.ParallelResults {
+		mem.commitResult(r)
+	}
+	for _, r := range c.Refused {
+		mem.commitResult(ToolResult{
+			ToolCall:    ToolCall{ID: r.ID, Name: r.Name, Arguments: r.Arguments},
+			Observation: r.Observation, Code: r.Code,
+		})
+	}
+	mem.CurrentToolCall, mem.LastObservation = nil, nil
+	mem.PendingToolCalls, mem.ParallelResults = []ToolCall{}, []ToolResult{}
+	c.Calls, c.Refused, c.Batch, c.Last = nil, nil, false, nil
+}
+
+func (mem *Memory) commitResult(r ToolResult) {
+	mem.History = append(mem.History, HistoryEntry{
+		Step: mem.Step, Tool: r.ToolCall, Observation: r.Observation, Success: r.Success, Code: r.Code,
+	})
+}
+
+func (mem *Memory) foldReflection(p *events.ReflectDone) {
+	c := &mem.Control
+	if p.Usage != nil {
+		mem.addUsage(*p.Usage)
+	}
+	if !c.LowPending {
+		mem.RetryCount = 0
+	}
+	c.LowPending = false
+	if p.Summary == "" {
+		return
+	}
+	mem.History = []HistoryEntry{{
+		Step: mem.Step, Tool: ToolCall{Name: SummaryTool}, Observation: p.Summary, Success: true, Code: "ok",
+	}}
+	// The conversation stays; the calls that the summary replaces go. A new
+	// slice: the old turns may still be read elsewhere.
+	turns := make([]Turn, 0, len(c.Turns))
+	for _, t := range c.Turns {
+		switch {
+		case t.Kind == TurnSummary:
+		case len(t.Calls) == 0, mem.unanswered(t.Calls):
+			turns = append(turns, t)
+		case t.Content != "":
+			turns = append(turns, Turn{Kind: TurnReply, Content: t.Content})
+		}
+	}
+	c.Turns = append(turns, Turn{Kind: TurnSummary, Content: p.Summary})
+}
+
+// unanswered reports whether one of the calls has no result yet: then its
+// reply stays as it is, so that no result is parted from its call.
+func (mem *Memory) unanswered(ids []string) bool {
+	for _, id := range ids {
+		if record := mem.ToolCalls[id]; record != nil && record.Result == nil {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,118 @@
+package reducer
+
+import (
+	"slices"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+func (mem *Memory) foldContext(e *events.Event) {
+	switch p := e.Data.(type) {
+	case *events.ContextWindowExpanded:
+		mem.expandWindow(p.Increment)
+	case *events.ToolCallsAddedToContext:
+		mem.addCallsToContext(p.CallIDs)
+	case *events.WorkingMemoryAdded:
+		mem.addEntry(p.Entry, e.N)
+	case *events.WorkingMemoryRemoved:
+		mem.removeEntry(p.Tags)
+	case *events.StorageLoaded:
+		for _, entry := range p.Entries {
+			mem.addEntry(entry, e.N)
+		}
+	case *events.Paused:
+		mem.Control.Paused = true
+	case *events.Resumed:
+		mem.Control.Paused = false
+		mem.Control.DispatchAfter = e.N
+	case *events.BudgetRaised:
+		mem.raiseBudget(p.Budget)
+	}
+}
+
+// expandWindow widens the window, never beyond the messages that there are. A
+// window of 0 shows everything already.
+func (mem *Memory) expandWindow(increment int) {
+	r := mem.ReactContext
+	if r == nil || r.ContextWindowSize == 0 {
+		return
+	}
+	if increment <= 0 {
+		increment = mem.Config.ExpandContextWindowSize
+	}
+	r.ContextWindowSize = max(r.ContextWindowSize, min(r.ContextWindowSize+increment, len(mem.Messages)))
+}
+
+func (mem *Memory) addCallsToContext(ids []string) {
+	r := mem.ReactContext
+	if r == nil {
+		return
+	}
+	for _, id := range ids {
+		if !slices.Contains(r.ToolCallIDs, id) {
+			r.ToolCallIDs = append(r.ToolCallIDs, id)
+		}
+	}
+}
+
+// addEntry puts an entry into working memory; one with the same tags is
+// replaced and counts as new.
+func (mem *Memory) addEntry(entry events.Entry, n uint64) {
+	tags := NormalTags(entry.Tags)
+	mem.removeEntry(tags)
+	mem.WorkingMemory = append(mem.WorkingMemory, MemoryEntry{Tags: tags, Value: entry.Value, N: n})
+}
+
+func (mem *Memory) removeEntry(tags []string) {
+	tags = NormalTags(tags)
+	for i, entry := range mem.WorkingMemory {
+		if slices.Equal(entry.Tags, tags) {
+			rest := make([]MemoryEntry, 0, len(mem.WorkingMemory))
+			rest = append(rest, mem.WorkingMemory[:i]...)
+			mem.WorkingMemory = append(rest, mem.WorkingMemory[i+1:]...)
+			return
+		}
+	}
+}
+
+// NormalTags returns the tags as a sorted set, spaces as underscores.
+func NormalTags(tags []string) []string {
+	set := make([]string, 0, len(tags))
+	for _, tag := range tags {
+		b := []byte(tag)
+		for i, c := range b {
+			if c == ' ' {
+				b[i] = '_'
+			}
+		}
+		if len(b) > 0 {
+			set = append(set, string(b))
+		}
+	}
+	slices.Sort(set)
+	return slices.Compact(set)
+}
+
+// raiseBudget replaces the limits that are given.
+func (mem *Memory) raiseBudget(by events.Budget) {
+	b := events.Budget{}
+	if mem.Budget != nil {
+		b = *mem.Budget
+	}
+	if by.MaxInputTokens != 0 {
+		b.MaxInputTokens = by.MaxInputTokens
+	}
+	if by.MaxOutputTokens != 0 {
+		b.MaxOutputTokens = by.MaxOutputTokens
+	}
+	if by.MaxTotalTokens != 0 {
+		b.MaxTotalTokens = by.MaxTotalTokens
+	}
+	if by.MaxCostUSD != 0 {
+		b.MaxCostUSD = by.MaxCostUSD
+	}
+	if by.MaxWallTime != 0 {
+		b.MaxWallTime = by.MaxWallTime
+	}
+	mem.Budget = &b
+}

@@ -1,0 +1,187 @@
+package reducer
+
+import (
+	"fmt"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// Fold changes memory by one event that was found legal. It must depend on
+// nothing but its arguments.
+type Fold func(mem *Memory, e *events.Event)
+
+// MachineOptions are an application's extensions; the zero value is Moorebus as
+// it comes.
+type MachineOptions struct {
+	// Table is the transition table; nil for [DefaultTable].
+	Table *Table
+	// Codec knows the application's own event types; nil for the built-in ones.
+	Codec *events.Codec
+	// Folds run after the built-in fold, by event type.
+	Folds map[events.Type]Fold
+}
+
+// Machine folds runs by one table. It does not change and may be shared; a
+// [Memory] may not be used from two goroutines at once.
+type Machine struct {
+	table *Table
+	codec *events.Codec
+	folds map[events.Type]Fold
+}
+
+// NewMachine returns a machine.
+func NewMachine(o MachineOptions) *Machine {
+	m := &Machine{table: o.Table, codec: o.Codec, folds: o.Folds}
+	if m.table == nil {
+		m.table = DefaultTable()
+	}
+	if m.codec == nil {
+		m.codec = events.DefaultCodec()
+	}
+	return m
+}
+
+// Table returns the machine's transition table.
+func (m *Machine) Table() *Table { return m.table }
+
+// Codec returns the machine's codec.
+func (m *Machine) Codec() *events.Codec { return m.codec }
+
+// Initial returns the memory of a run before its first event.
+func (m *Machine) Initial(run string) *Memory {
+	return &Memory{
+		RunID: run, State: m.table.Initial(), TaskType: "default", ConfidenceScore: 1,
+		PendingToolCalls: []ToolCall{}, ParallelResults: []ToolResult{}, History: []HistoryEntry{},
+		Messages: []Message{}, Tools: map[string]ToolInfo{}, ToolCalls: map[string]*ToolCallRecord{},
+		WorkingMemory: []MemoryEntry{}, ThinkingLog: []Thought{}, Blacklist: []string{}, Trace: Trace{},
+		Control: Control{Wake: map[events.State]uint64{}, Turns: []Turn{}},
+	}
+}
+
+// Transition returns the function that takes a memory to the one after a
+// record. Unlike [Machine.Apply] it leaves its argument as it is.
+func (m *Machine) Transition(subject string, body []byte) func(*Memory) *Memory {
+	return func(mem *Memory) *Memory {
+		next := mem.Clone()
+		_, _ = m.Apply(next, subject, body) // an illegal record is in the memory too
+		return next
+	}
+}
+
+// IllegalError says why a stored record is not a legal event of its run.
+type IllegalError struct {
+	// N is the record's place in the run.
+	N uint64
+	// Type is the event type, as far as it could be read.
+	Type events.Type
+	// Reason says what is wrong.
+	Reason string
+}
+
+// Error names place, type and reason.
+func (e *IllegalError) Error() string {
+	if e.Type == "" {
+		return fmt.Sprintf("event %d is not legal: %s", e.N, e.Reason)
+	}
+	return fmt.Sprintf("event %d (%s) is not legal: %s", e.N, e.Type, e.Reason)
+}
+
+// Apply folds the run's next record into mem. It returns the event, or an
+// *IllegalError for a record that cannot be read or is not legal here; such a
+// record is counted, and the run is poisoned from then on, see
+// [Control.Poison].
+func (m *Machine) Apply(mem *Memory, subject string, body []byte) (*events.Event, error) {
+	hash := events.Hash(body)
+	e, err := m.codec.Decode(body)
+	if err != nil {
+		return nil, m.poison(mem, "", err.Error(), hash)
+	}
+	s, err := events.ParseSubject(subject)
+	if err != nil {
+		return nil, m.poison(mem, e.Type(), err.Error(), hash)
+	}
+	return e, m.ApplyEvent(mem, s, e, hash)
+}
+
+// ApplyEvent is [Machine.Apply] for a record that is decoded already; hash is
+// the [events.Hash] of its body.
+func (m *Machine) ApplyEvent(mem *Memory, s events.Subject, e *events.Event, hash string) error {
+	if err := m.check(mem, s, e); err != nil {
+		return m.poison(mem, e.Type(), err.Error(), hash)
+	}
+	m.fold(mem, s, e, hash)
+	return nil
+}
+
+func (m *Machine) poison(mem *Memory, t events.Type, reason, hash string) error {
+	mem.N++
+	mem.Control.Head = hash
+	if mem.Control.Poison == nil && !m.table.Terminal(mem.State) {
+		mem.Control.Poison = &events.Poison{Type: string(t), N: mem.N, Reason: cut(reason, 500)}
+	}
+	return &IllegalError{N: mem.N, Type: t, Reason: reason}
+}
+
+// fold applies a legal event. The order matters: the payload's fold sees the
+// state before the event.
+func (m *Machine) fold(mem *Memory, s events.Subject, e *events.Event, hash string) {
+	c := &mem.Control
+	mem.N = e.N
+	m.foldPayload(mem, e)
+	if fold := m.folds[e.Type()]; fold != nil {
+		fold(mem, e)
+	}
+	mem.Trace = append(mem.Trace, TraceEntry{
+		Step: mem.Step, State: string(e.From), Event: string(e.Type()), Data: describe(e.Data), Timestamp: e.Time,
+	})
+	if rearms(e) || m.table.Transition(e.From, e.Type()) {
+		c.Armed = e.N
+		c.Attempts = nil
+	}
+	if e.From != e.To && !c.QueuedPass {
+		c.SinceUser.Changes++
+	}
+	mem.State = e.To
+	mem.wake(s, e)
+	mem.Updated = e.Time
+	c.Head, c.LastID = hash, e.ID
+}
+
+// rearms reports whether an event that is no transition makes the model call in
+// flight obsolete.
+func rearms(e *events.Event) bool {
+	if e.From != events.Planning {
+		return false
+	}
+	switch e.Data.(type) {
+	case *events.ContextWindowExpanded, *events.ToolCallsAddedToContext:
+		return true
+	}
+	return false
+}
+
+// wake notes whose delivery drives what: work is done under the delivery of the
+// last event that went to its state, so an older one can be dropped.
+func (mem *Memory) wake(s events.Subject, e *events.Event) {
+	c := &mem.Control
+	if s.To == events.Nobody {
+		return
+	}
+	c.Wake[s.To] = e.N
+	if s.To != events.Acting && s.To != events.ParallelActing {
+		return
+	}
+	if _, last := e.Data.(*events.ToolCallResult); last {
+		return
+	}
+	dispatched, single := e.Data.(*events.ToolCallDispatched)
+	for i := range c.Calls {
+		call := &c.Calls[i]
+		// A call that was started is left to the delivery that started it: no
+		// other one may conclude that its outcome is unknown.
+		if call.Answered || call.Started > 0 || (c.Batch && call.Pool != s.Pool) || (single && call.ID != dispatched.CallID) {
+			continue
+		}
+		call.Wake = e.N
+	}
+}

@@ -1,0 +1,300 @@
+package reducer
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// Memory is everything that is known of a run: what SPEC section 3 names, and
+// under Control what the runtime needs to find its place. It is a projection of
+// the log and can be deleted and rebuilt at any time.
+type Memory struct {
+	RunID        string       `json:"run_id"`
+	State        events.State `json:"state"`
+	N            uint64       `json:"n"`
+	Task         string       `json:"task"`
+	TaskType     string       `json:"task_type"`
+	SystemPrompt string       `json:"system_prompt"`
+	Mode         events.Mode  `json:"mode"`
+
+	Step            int            `json:"step"`
+	RetryCount      int            `json:"retry_count"`
+	ConfidenceScore float64        `json:"confidence_score"`
+	TotalUsage      TotalUsage     `json:"total_usage"`
+	Budget          *events.Budget `json:"budget"`
+
+	CurrentToolCall  *ToolCall        `json:"current_tool_call"`
+	PendingToolCalls []ToolCall       `json:"pending_tool_calls"`
+	ParallelResults  []ToolResult     `json:"parallel_results"`
+	LastObservation  *string          `json:"last_observation"`
+	PendingApproval  *PendingApproval `json:"pending_approval"`
+
+	History     []HistoryEntry `json:"history"`
+	FinalAnswer *string        `json:"final_answer"`
+	Error       *RunError      `json:"error"`
+
+	Messages     []Message                  `json:"messages"`
+	Tools        map[string]ToolInfo        `json:"tools"`
+	ToolCalls    map[string]*ToolCallRecord `json:"tool_calls"`
+	ReactContext *ReactContext              `json:"react_context"`
+
+	WorkingMemory []MemoryEntry `json:"working_memory"`
+	ThinkingLog   []Thought     `json:"thinking_log"`
+
+	Config    events.Config `json:"config"`
+	Blacklist []string      `json:"blacklist"`
+	Trace     Trace         `json:"trace"`
+
+	// Custom holds what an application's own folds remember, by its own keys.
+	Custom map[string]json.RawMessage `json:"custom,omitempty"`
+
+	Started time.Time `json:"started"`
+	Updated time.Time `json:"updated"`
+	Control Control   `json:"control"`
+}
+
+// TotalUsage sums the usage of every reply. Cost is in US dollars.
+type TotalUsage struct {
+	Input  int     `json:"input"`
+	Output int     `json:"output"`
+	Cached int     `json:"cached"`
+	Total  int     `json:"total"`
+	Cost   float64 `json:"cost"`
+}
+
+// ToolCall is a call as memory shows it.
+type ToolCall struct {
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"`
+}
+
+// ToolResult is the result of one call of several.
+type ToolResult struct {
+	ToolCall
+	Success     bool   `json:"success"`
+	Observation string `json:"observation"`
+	Code        string `json:"code"`
+	LatencyMS   int64  `json:"latency_ms"`
+}
+
+// HistoryEntry is a committed tool call.
+type HistoryEntry struct {
+	Step        int      `json:"step"`
+	Tool        ToolCall `json:"tool"`
+	Observation string   `json:"observation"`
+	Success     bool     `json:"success"`
+	Code        string   `json:"code"`
+}
+
+// SummaryTool is the tool name of the one history entry that a reflection
+// leaves.
+const SummaryTool = "[SUMMARY]"
+
+// PendingApproval is what waits for a human, and what was decided so far.
+type PendingApproval struct {
+	Requests  []events.Request  `json:"requests"`
+	Decisions []events.Decision `json:"decisions"`
+	Deadline  string            `json:"deadline,omitempty"`
+}
+
+// RunError is why a run ended in Error.
+type RunError struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// Message is one message of the conversation: role user or assistant.
+type Message struct {
+	ID        string    `json:"id"`
+	Role      string    `json:"role"`
+	Content   string    `json:"content"`
+	Timestamp time.Time `json:"timestamp"`
+}
+
+// ToolInfo is what a run knows of a tool by name. Schema is JSON text.
+type ToolInfo struct {
+	Description string `json:"description"`
+	Schema      string `json:"schema"`
+	Effect      string `json:"effect"`
+	Pool        string `json:"pool"`
+	Risk        string `json:"risk"`
+}
+
+// ToolCallRecord is a call with its result, nil while there is none.
+type ToolCallRecord struct {
+	Name       string      `json:"name"`
+	Parameters string      `json:"parameters"`
+	Timestamp  time.Time   `json:"timestamp"`
+	Result     *CallResult `json:"result"`
+	ProviderID string      `json:"provider_id,omitempty"`
+	Ref        *events.Ref `json:"ref,omitempty"`
+}
+
+// CallResult is either a success or a failure.
+type CallResult struct {
+	Success *Success `json:"success,omitempty"`
+	Failed  *Failed  `json:"failed,omitempty"`
+}
+
+// Success holds a tool's raw result.
+type Success struct {
+	Content string `json:"content"`
+}
+
+// Failed holds what the model is told of a failure, `ERROR: …` or
+// `REJECTED: …`.
+type Failed struct {
+	Error string `json:"error"`
+}
+
+// Text returns what the model is sent for the result.
+func (r *CallResult) Text() string {
+	switch {
+	case r == nil:
+		return ""
+	case r.Success != nil:
+		return r.Success.Content
+	case r.Failed != nil:
+		return r.Failed.Error
+	}
+	return ""
+}
+
+// ReactContext is the current loop's context: how many messages the model sees
+// (0: all) and which calls belong to it.
+type ReactContext struct {
+	ContextWindowSize int       `json:"context_window_size"`
+	ToolCallIDs       []string  `json:"tool_call_ids"`
+	StartedAt         time.Time `json:"started_at"`
+}
+
+// MemoryEntry is an entry of working memory; N is the event that put it there.
+type MemoryEntry struct {
+	Tags  []string `json:"tags"`
+	Value string   `json:"value"`
+	N     uint64   `json:"n"`
+}
+
+// Thought is an entry of the thinking log.
+type Thought struct {
+	Name    string `json:"name"`
+	Content string `json:"content"`
+}
+
+// Control is the runtime's part of memory.
+type Control struct {
+	Agent     events.Agent   `json:"agent"`
+	AgentHash string         `json:"agent_hash"`
+	TableHash string         `json:"table_hash"`
+	Parent    *events.Parent `json:"parent,omitempty"`
+
+	// Head is the hash of the last body, LastID the id of the last event that
+	// could be read, LastResult the pool of the last call that was answered.
+	Head       string `json:"head"`
+	LastID     string `json:"last_id"`
+	LastResult string `json:"last_result,omitempty"`
+
+	// Armed is the event that the current state's work answers; it is part of
+	// that work's key.
+	Armed uint64 `json:"armed"`
+	// Wake holds, for each `<to>`, the last event that went there.
+	Wake map[events.State]uint64 `json:"wake"`
+	// DispatchAfter is the event since which a call has to be dispatched.
+	DispatchAfter uint64 `json:"dispatch_after,omitempty"`
+	// Calls are the calls of the current reply, Refused those of them that
+	// were answered at once, Queued those that go out on later passes.
+	Calls   []CallState      `json:"calls,omitempty"`
+	Refused []events.Refusal `json:"refused,omitempty"`
+	Queued  []events.Call    `json:"queued,omitempty"`
+	// Batch is true while Calls is answered by several events. Last is the
+	// result of a single call until it is committed.
+	Batch bool        `json:"batch,omitempty"`
+	Last  *ToolResult `json:"last,omitempty"`
+
+	Attempts []Attempt `json:"attempts,omitempty"`
+	Turns    []Turn    `json:"turns"`
+	// CallOrder lists the run's calls as they were made.
+	CallOrder []string `json:"call_order,omitempty"`
+	Replies   int      `json:"replies"`
+	// SinceUser counts since the last user message (or Start).
+	SinceUser  Counts `json:"since_user"`
+	QueuedPass bool   `json:"queued_pass,omitempty"`
+	LowPending bool   `json:"low_pending,omitempty"`
+	Thoughts   int    `json:"thoughts,omitempty"`
+	Paused     bool   `json:"paused,omitempty"`
+	// Poison describes the first record that was not legal.
+	Poison *events.Poison `json:"poison,omitempty"`
+}
+
+// Counts are the counts that a user's message starts again in chat mode.
+type Counts struct {
+	Steps   int `json:"steps"`
+	Changes int `json:"changes"`
+}
+
+// CallState is where a call of the current reply stands. The numbers are
+// events of the run, 0 for none.
+type CallState struct {
+	events.Call
+	Pool       string `json:"pool"`
+	Effect     string `json:"effect"`
+	Wake       uint64 `json:"wake,omitempty"`
+	Dispatched uint64 `json:"dispatched,omitempty"`
+	Started    uint64 `json:"started,omitempty"`
+	Answered   bool   `json:"answered,omitempty"`
+}
+
+// Attempt counts the failed attempts of one effect.
+type Attempt struct {
+	Key      string `json:"key"`
+	Handler  int    `json:"handler,omitempty"`
+	Lost     int    `json:"worker_lost,omitempty"`
+	Provider int    `json:"provider,omitempty"`
+}
+
+// Total returns all failures.
+func (a Attempt) Total() int { return a.Handler + a.Lost + a.Provider }
+
+// TurnKind says what a turn of the conversation is.
+type TurnKind string
+
+// The kinds of a turn.
+const (
+	TurnUser    TurnKind = "user"
+	TurnReply   TurnKind = "reply"
+	TurnNote    TurnKind = "note"
+	TurnSummary TurnKind = "summary"
+)
+
+// Turn is one step of the conversation as the model sees it. A reply's results
+// stand in ToolCalls.
+type Turn struct {
+	Kind    TurnKind `json:"kind"`
+	Content string   `json:"content"`
+	Calls   []string `json:"calls,omitempty"`
+}
+
+// TraceEntry is one line of the trace.
+type TraceEntry struct {
+	Step      int       `json:"step"`
+	State     string    `json:"state"`
+	Event     string    `json:"event"`
+	Data      string    `json:"data"`
+	Timestamp time.Time `json:"timestamp"`
+}
+
+// Clone returns a copy that shares nothing that changes.
+func (m *Memory) Clone() *Memory {
+	data, err := json.Marshal(m)
+	if err != nil {
+		panic("memory does not marshal: " + err.Error())
+	}
+	c := new(Memory)
+	if err := json.Unmarshal(data, c); err != nil {
+		panic("memory does not unmarshal: " + err.Error())
+	}
+	return c
+}

@@ -1,0 +1,134 @@
+package reducer
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// Trace is what happened in a run, one entry an event, oldest first.
+type Trace []TraceEntry
+
+// Entries returns the entries; they must not be changed.
+func (t Trace) Entries() []TraceEntry { return t }
+
+// Len returns the number of entries.
+func (t Trace) Len() int { return len(t) }
+
+// ForState returns the entries of events that happened in a state.
+func (t Trace) ForState(s events.State) []TraceEntry {
+	var found []TraceEntry
+	for _, entry := range t {
+		if entry.State == string(s) {
+			found = append(found, entry)
+		}
+	}
+	return found
+}
+
+// JSON returns the trace as an indented JSON array.
+func (t Trace) JSON() (string, error) {
+	if t == nil {
+		return "[]", nil
+	}
+	text, err := json.MarshalIndent([]TraceEntry(t), "", "  ")
+	return string(text), err
+}
+
+// Print writes the trace as a table.
+func (t Trace) Print(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	_, _ = fmt.Fprintln(tw, "STEP\tSTATE\tEVENT\tDATA")
+	for _, entry := range t {
+		_, _ = fmt.Fprintf(tw, "%d\t%s\t%s\t%s\n", entry.Step, entry.State, entry.Event, cut(entry.Data, 60))
+	}
+	return tw.Flush()
+}
+
+// traceTextLimit is how much of a text the trace keeps, in characters.
+const traceTextLimit = 100
+
+// cut shortens text to a number of characters, on one line.
+func cut(text string, limit int) string {
+	count := 0
+	for i, r := range text {
+		if r == '\n' || r == '\r' || r == '\t' {
+			return cut(oneLine(text), limit)
+		}
+		if count == limit {
+			return text[:i] + "…"
+		}
+		count++
+	}
+	return text
+}
+
+func oneLine(text string) string {
+	b := []byte(text)
+	for i, c := range b {
+		if c == '\n' || c == '\r' || c == '\t' {
+			b[i] = ' '
+		}
+	}
+	return string(b)
+}
+
+// describe is the trace's data for a payload.
+func describe(p events.Payload) string {
+	switch p := p.(type) {
+	case *events.Start:
+		return cut(p.Task, traceTextLimit)
+	case *events.UserMessage:
+		return cut(p.Content, traceTextLimit)
+	case *events.LLMToolCall:
+		return describeCalls(p.Calls)
+	case *events.LLMParallelToolCalls:
+		return describeCalls(p.Calls)
+	case *events.HumanApprovalRequired:
+		return describeCalls(p.Calls)
+	case *events.LLMFinalAnswer:
+		return cut(p.Content, traceTextLimit)
+	case *events.LLMMessageComplete:
+		return cut(p.Content, traceTextLimit)
+	case *events.ToolSuccess:
+		return describeOutcome(p.Outcome)
+	case *events.ToolFailure:
+		return describeOutcome(p.Outcome)
+	case *events.ToolCallResult:
+		return describeOutcome(&p.ToolOutcome)
+	case *events.LLMAttemptFailed:
+		return cut(p.Kind+": "+p.Message, traceTextLimit)
+	case *events.FatalError:
+		return cut(p.Code+": "+p.Message, traceTextLimit)
+	case *events.BudgetExceeded:
+		return cut(p.Message, traceTextLimit)
+	case *events.MaxSteps:
+		return cut(p.Message, traceTextLimit)
+	case *events.CancelledRun:
+		return cut(p.Reason, traceTextLimit)
+	}
+	return ""
+}
+
+func describeCalls(calls []events.Call) string {
+	text := ""
+	for i, c := range calls {
+		if i > 0 {
+			text += ", "
+		}
+		if text += c.Name + "(" + cut(c.Arguments, traceTextLimit) + ")"; len(text) > 4*traceTextLimit {
+			break
+		}
+	}
+	return cut(text, traceTextLimit)
+}
+
+func describeOutcome(o *events.ToolOutcome) string {
+	if o == nil {
+		return ""
+	}
+	return cut(o.Observation, traceTextLimit)
+}

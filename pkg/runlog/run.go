@@ -1,0 +1,266 @@
+package runlog
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// Run is one run as far as it was read. Everything but ID is used under
+// [Run.Lock] only.
+type Run struct {
+	ID    events.Run
+	store *Store
+
+	mu  sync.Mutex
+	mem *reducer.Memory
+	// seq is the last sequence number that mem holds: the next append's
+	// condition.
+	seq uint64
+
+	// ended is set once mem is terminal, so that a store can see it without
+	// the lock.
+	ended atomic.Bool
+
+	// holders and idle belong to the store.
+	holders int
+	idle    *list.Element
+}
+
+// Lock locks the run.
+func (r *Run) Lock() { r.mu.Lock() }
+
+// Unlock unlocks the run.
+func (r *Run) Unlock() { r.mu.Unlock() }
+
+// Memory returns the run's memory. It changes with the next call of any other
+// method and must not be used after Unlock.
+func (r *Run) Memory() *reducer.Memory { return r.mem }
+
+// Seq returns the sequence number of the last record that was read.
+func (r *Run) Seq() uint64 { return r.seq }
+
+// Terminal reports whether the run has ended.
+func (r *Run) Terminal() bool { return r.store.machine.Table().Terminal(r.mem.State) }
+
+// Effects returns what the run wants done.
+func (r *Run) Effects() []reducer.Effect {
+	return reducer.Effects(r.store.machine.Table(), r.mem)
+}
+
+// Refresh reads the log to its head. Records that are not legal are in the
+// memory as poison; only the log's own errors are returned.
+func (r *Run) Refresh(ctx context.Context) error {
+	return r.readUntil(ctx, nil)
+}
+
+// readUntil reads on to the head, and reports the ids it saw to seen.
+func (r *Run) readUntil(ctx context.Context, seen func(*events.Event)) error {
+	for rec, err := range r.store.log.Read(ctx, r.ID, r.seq) {
+		if err != nil {
+			return fmt.Errorf("reading run %s: %w", r.ID.ID, err)
+		}
+		e := r.apply(rec)
+		if e != nil && seen != nil {
+			seen(e)
+		}
+	}
+	return nil
+}
+
+// apply folds the next record; it returns its event if that could be read.
+func (r *Run) apply(rec journal.Record) *events.Event {
+	e, err := r.store.machine.Apply(r.mem, rec.Subject, rec.Body)
+	r.advance(rec.Seq)
+	if err != nil {
+		return nil // it is poison, and the memory says so
+	}
+	return e
+}
+
+func (r *Run) advance(seq uint64) {
+	r.seq = seq
+	if r.Terminal() {
+		r.ended.Store(true)
+	}
+}
+
+// Extend brings the run to a record that was delivered, without reading if it
+// is the next one or was read before; else by reading to the head. It returns
+// the record's n, 0 if it cannot be decoded.
+func (r *Run) Extend(ctx context.Context, rec journal.Record) (uint64, error) {
+	e, err := r.store.machine.Codec().Decode(rec.Body)
+	if err != nil {
+		return 0, r.catchUp(ctx, rec)
+	}
+	if rec.Seq > r.seq && e.N == r.mem.N+1 && e.Prev == r.mem.Control.Head {
+		s, err := events.ParseSubject(rec.Subject)
+		if err != nil {
+			return 0, r.catchUp(ctx, rec)
+		}
+		// An illegal record is poison, which the memory holds then.
+		_ = r.store.machine.ApplyEvent(r.mem, s, e, events.Hash(rec.Body))
+		r.advance(rec.Seq)
+		return e.N, nil
+	}
+	return e.N, r.catchUp(ctx, rec)
+}
+
+func (r *Run) catchUp(ctx context.Context, rec journal.Record) error {
+	if rec.Seq <= r.seq {
+		return nil
+	}
+	return r.Refresh(ctx)
+}
+
+// Draft is a payload on its way into the log.
+type Draft struct {
+	// Origin is the state that the writer owns, or [events.Control].
+	Origin events.State
+	// Payload is what happened.
+	Payload events.Payload
+}
+
+// Decide looks at the run's memory and says what to append; nothing, to leave
+// the run as it is. It is called again after a lost race, with the memory as it
+// is then.
+type Decide func(mem *reducer.Memory) ([]Draft, error)
+
+// maxRaces bounds how often one commit is tried. Every lost race is progress of
+// the run by somebody else, so it is never reached by chance.
+const maxRaces = 1000
+
+// Stamp says who commits, and because of what.
+type Stamp struct {
+	Source      string
+	Cause       string
+	TraceParent string
+}
+
+// Commit appends what decide wants, all events or none. It reports whether
+// anything was appended. After a lost race or an append of unknown outcome the
+// tail is read: if it holds the events already they count as appended, else
+// decide is asked again. Errors are decide's, the draft's ([DraftError])
+// and the log's; on an error of the log the events may
+// be stored or not.
+func (r *Run) Commit(ctx context.Context, stamp Stamp, decide Decide) (bool, error) {
+	c := commit{run: r, stamp: stamp}
+	for range maxRaces {
+		drafts, err := decide(r.mem)
+		if err != nil || len(drafts) == 0 {
+			return false, err
+		}
+		err = c.try(ctx, drafts)
+		switch {
+		case err == nil:
+			return true, nil
+		case !errors.Is(err, journal.ErrConflict) && !errors.Is(err, journal.ErrInDoubt):
+			return false, err
+		}
+		mine, readErr := c.resolve(ctx)
+		if readErr != nil {
+			return false, errors.Join(err, readErr)
+		}
+		if mine {
+			return true, nil
+		}
+	}
+	return false, fmt.Errorf("run %s: lost %d races in a row", r.ID.ID, maxRaces)
+}
+
+// DraftError is a draft that the reducer or the codec refused: the writer's own
+// fault, not the log's.
+type DraftError struct{ Err error }
+
+// Error returns the reason.
+func (e *DraftError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *DraftError) Unwrap() error { return e.Err }
+
+// commit is one Commit in progress. The events keep their ids over all tries,
+// by which they are found again.
+type commit struct {
+	run   *Run
+	stamp Stamp
+	ids   []string
+}
+
+type prepared struct {
+	subject events.Subject
+	event   *events.Event
+	hash    string
+}
+
+func (c *commit) try(ctx context.Context, drafts []Draft) error {
+	r := c.run
+	entries := make([]journal.Entry, len(drafts))
+	ready := make([]prepared, len(drafts))
+	mem := r.mem
+	for i, d := range drafts {
+		p, body, err := c.prepare(mem, i, d)
+		if err != nil {
+			return err
+		}
+		if last := i == len(drafts)-1; !last {
+			// The next draft stands on this one. Only the last event of a batch
+			// wakes anybody, else two workers would start on one state.
+			p.subject.To, p.subject.Pool = events.Nobody, events.DefaultPool
+			if i == 0 {
+				mem = mem.Clone()
+			}
+			if err := r.store.machine.ApplyEvent(mem, p.subject, p.event, p.hash); err != nil {
+				return err
+			}
+		}
+		ready[i], entries[i] = p, journal.Entry{Subject: p.subject, Body: body}
+	}
+	seq, err := r.store.log.Append(ctx, r.ID, r.seq, entries...)
+	if err != nil {
+		return err
+	}
+	for _, p := range ready {
+		if err := r.store.machine.ApplyEvent(r.mem, p.subject, p.event, p.hash); err != nil {
+			return fmt.Errorf("an event that was legal when it was drafted is not any more: %w", err)
+		}
+	}
+	r.advance(seq)
+	return nil
+}
+
+func (c *commit) prepare(mem *reducer.Memory, i int, d Draft) (prepared, []byte, error) {
+	store := c.run.store
+	if i == len(c.ids) {
+		c.ids = append(c.ids, store.newID())
+	}
+	subject, event, err := store.machine.Draft(mem, c.run.ID, d.Origin, d.Payload, reducer.Stamp{
+		ID: c.ids[i], Source: c.stamp.Source, Cause: c.stamp.Cause, TraceParent: c.stamp.TraceParent, Time: store.clock(),
+	})
+	if err != nil {
+		return prepared{}, nil, &DraftError{err}
+	}
+	body, err := store.machine.Codec().Encode(event)
+	if err != nil {
+		return prepared{}, nil, &DraftError{err}
+	}
+	if len(body) > journal.MaxBody {
+		return prepared{}, nil, fmt.Errorf("%s of %d bytes: %w", event.Type(), len(body), journal.ErrTooLarge)
+	}
+	return prepared{subject: subject, event: event, hash: events.Hash(body)}, body, nil
+}
+
+// resolve reads the tail after an append that did not clearly succeed, and
+// reports whether it holds the commit's last event.
+func (c *commit) resolve(ctx context.Context) (bool, error) {
+	mine := false
+	last := c.ids[len(c.ids)-1]
+	err := c.run.readUntil(ctx, func(e *events.Event) { mine = mine || e.ID == last })
+	return mine, err
+}

@@ -1,0 +1,163 @@
+// Package runlog holds runs in memory as their logs stand: it loads them,
+// keeps the recently used ones, and is the one way to append to them.
+//
+// A [Run] is used under its lock, so that within a process one thing at a time
+// happens to a run's memory. Between processes the log's condition decides:
+// [Run.Commit] drafts its events against the memory, appends them on condition
+// that nothing else was appended meanwhile, and on a lost race reads the tail
+// and drafts them again. What is in memory is always a prefix of the log; how
+// far it reaches is known by its sequence number.
+package runlog
+
+import (
+	"container/list"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// Options configure a [Store].
+type Options struct {
+	// Log is where the runs are. Required.
+	Log journal.Log
+	// Machine folds them; nil for the default one.
+	Machine *reducer.Machine
+	// Capacity is how many runs are kept that nobody uses. Default 4096.
+	Capacity int
+	// Clock tells the time of new events. Default time.Now.
+	Clock func() time.Time
+	// NewID makes ids of new events. Default UUIDv7.
+	NewID func() string
+}
+
+// Store holds runs. It is safe for concurrent use and may be shared by all
+// roles of a process: what one of them appended the next one need not read.
+type Store struct {
+	log      journal.Log
+	machine  *reducer.Machine
+	capacity int
+	clock    func() time.Time
+	newID    func() string
+
+	mu   sync.Mutex
+	runs map[events.Run]*Run
+	// idle are the runs that nobody holds, least recently used first.
+	idle *list.List
+}
+
+// New returns a store.
+func New(o Options) *Store {
+	s := &Store{
+		log: o.Log, machine: o.Machine, capacity: o.Capacity, clock: o.Clock, newID: o.NewID,
+		runs: map[events.Run]*Run{}, idle: list.New(),
+	}
+	if s.machine == nil {
+		s.machine = reducer.NewMachine(reducer.MachineOptions{})
+	}
+	if s.capacity <= 0 {
+		s.capacity = 4096
+	}
+	if s.clock == nil {
+		s.clock = time.Now
+	}
+	if s.newID == nil {
+		s.newID = NewID
+	}
+	return s
+}
+
+// NewID returns a new UUIDv7 in its lower-case text form.
+func NewID() string {
+	id, err := uuid.NewV7()
+	if err != nil {
+		// The system's random source is gone: nothing can be made unique.
+		panic("no randomness for ids: " + err.Error())
+	}
+	return id.String()
+}
+
+// Log returns the store's log.
+func (s *Store) Log() journal.Log { return s.log }
+
+// Machine returns the store's machine.
+func (s *Store) Machine() *reducer.Machine { return s.machine }
+
+// Now returns the store's time, NewID a new id.
+func (s *Store) Now() time.Time { return s.clock() }
+
+// NewID returns a new id.
+func (s *Store) NewID() string { return s.newID() }
+
+// Place returns where the log of a run id is.
+func (s *Store) Place(namespace, id string) events.Run {
+	return events.NewRun(namespace, id, s.log.Shards())
+}
+
+// Acquire returns the run, to be given back with [Store.Release]. All who hold
+// a run at the same time hold the same one.
+func (s *Store) Acquire(id events.Run) *Run {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.runs[id]
+	if r == nil {
+		r = &Run{ID: id, store: s, mem: s.machine.Initial(id.ID)}
+		s.runs[id] = r
+	}
+	if r.idle != nil {
+		s.idle.Remove(r.idle)
+		r.idle = nil
+	}
+	r.holders++
+	return r
+}
+
+// Held returns the run if somebody holds it now, as a further holder; nil
+// otherwise.
+func (s *Store) Held(id events.Run) *Run {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.runs[id]
+	if r == nil || r.holders == 0 {
+		return nil
+	}
+	r.holders++
+	return r
+}
+
+// HeldRuns returns every run that somebody holds now.
+func (s *Store) HeldRuns() []events.Run {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var held []events.Run
+	for id, r := range s.runs {
+		if r.holders > 0 {
+			held = append(held, id)
+		}
+	}
+	return held
+}
+
+// Release gives a run back. Runs that have ended are forgotten, the others kept
+// until they are the least recently used.
+func (s *Store) Release(r *Run) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.holders--; r.holders > 0 {
+		return
+	}
+	if r.ended.Load() {
+		delete(s.runs, r.ID)
+		return
+	}
+	r.idle = s.idle.PushBack(r)
+	for s.idle.Len() > s.capacity {
+		oldest := s.idle.Remove(s.idle.Front()).(*Run)
+		oldest.idle = nil
+		delete(s.runs, oldest.ID)
+	}
+}
