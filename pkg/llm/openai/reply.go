@@ -1,0 +1,85 @@
+package openai
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/sashabaranov/go-openai"
+)
+
+// reply is what a model answered, however it came.
+type reply struct {
+	model   string
+	text    string
+	refused bool
+	calls   []llm.Call
+	finish  openai.FinishReason
+	usage   openai.Usage
+}
+
+func fromCompletion(res openai.ChatCompletionResponse) (reply, error) {
+	if len(res.Choices) == 0 {
+		return reply{}, &llm.Error{
+			Kind:    llm.KindOther,
+			Message: "the server's reply holds no choices; is the base URL that of a chat completions server?",
+		}
+	}
+	choice := res.Choices[0]
+	m := choice.Message
+	r := reply{
+		model: res.Model, text: text(m) + m.Refusal, refused: m.Refusal != "", finish: choice.FinishReason, usage: res.Usage,
+	}
+	for _, c := range m.ToolCalls {
+		r.calls = append(r.calls, llm.Call{ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
+	}
+	return r, nil
+}
+
+// text is the message's content; some servers give it in parts.
+func text(m openai.ChatCompletionMessage) string {
+	var b strings.Builder
+	b.WriteString(m.Content)
+	for _, part := range m.MultiContent {
+		b.WriteString(part.Text)
+	}
+	return b.String()
+}
+
+// response makes the reply one of the port's. A reply that was cut for its
+// length is given as it came: whoever validates it tells the model.
+func (c *Caller) response(req llm.Request, r reply) (llm.Response, error) {
+	if r.finish == openai.FinishReasonContentFilter {
+		return nil, invalid("the provider's content filter stopped the reply (finish_reason content_filter)")
+	}
+	if len(r.calls) == 0 {
+		if c.wantsSchema(req) && !r.refused {
+			return llm.Structured{Meta: c.meta(req, r), Content: r.text}, nil
+		}
+		return llm.Text{Meta: c.meta(req, r), Content: r.text}, nil
+	}
+	for i := range r.calls {
+		if r.calls[i].ID == "" {
+			r.calls[i].ID = fmt.Sprintf("call_%d_%d", req.Replies+1, i+1)
+		}
+	}
+	return llm.ToolCalls{Meta: c.meta(req, r), Content: r.text, Calls: r.calls}, nil
+}
+
+func (c *Caller) meta(req llm.Request, r reply) llm.Meta {
+	m := llm.Meta{Model: r.model, Confidence: 1}
+	for _, name := range []string{req.Model, c.opts.Model} {
+		if m.Model == "" {
+			m.Model = name
+		}
+	}
+	m.Usage = llm.Usage{
+		Input:  max(r.usage.PromptTokens, 0),
+		Output: max(r.usage.CompletionTokens, 0),
+	}
+	m.Usage.Total = m.Usage.Input + m.Usage.Output
+	if d := r.usage.PromptTokensDetails; d != nil {
+		m.Usage.Cached = max(d.CachedTokens, 0)
+	}
+	return m
+}

@@ -1,0 +1,173 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/sashabaranov/go-openai"
+)
+
+// body is the request as it goes over the wire. The library's own request type
+// drops empty contents, empty arguments and a temperature of 0, and refuses
+// parameters by the model's name; a conversation has to arrive as it is, so it
+// is written here, and the library does the rest of the call.
+type body struct {
+	Model               string                `json:"model"`
+	Messages            []message             `json:"messages"`
+	Tools               []tool                `json:"tools,omitempty"`
+	Stream              bool                  `json:"stream,omitempty"`
+	StreamOptions       *openai.StreamOptions `json:"stream_options,omitempty"`
+	Temperature         *float64              `json:"temperature,omitempty"`
+	TopP                *float64              `json:"top_p,omitempty"`
+	Seed                *int                  `json:"seed,omitempty"`
+	MaxTokens           int                   `json:"max_tokens,omitempty"`
+	MaxCompletionTokens int                   `json:"max_completion_tokens,omitempty"`
+	Stop                []string              `json:"stop,omitempty"`
+	ReasoningEffort     string                `json:"reasoning_effort,omitempty"`
+	ResponseFormat      *responseFormat       `json:"response_format,omitempty"`
+}
+
+type message struct {
+	Role string `json:"role"`
+	// Content is null only in an assistant message that consists of calls.
+	Content    *string `json:"content"`
+	ToolCalls  []call  `json:"tool_calls,omitempty"`
+	ToolCallID string  `json:"tool_call_id,omitempty"`
+	Name       string  `json:"name,omitempty"`
+}
+
+type call struct {
+	ID       string   `json:"id"`
+	Type     string   `json:"type"`
+	Function function `json:"function"`
+}
+
+type function struct {
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"`
+}
+
+type tool struct {
+	Type     string     `json:"type"`
+	Function definition `json:"function"`
+}
+
+type definition struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description,omitempty"`
+	Parameters  json.RawMessage `json:"parameters"`
+}
+
+type responseFormat struct {
+	Type       string       `json:"type"`
+	JSONSchema outputSchema `json:"json_schema"`
+}
+
+type outputSchema struct {
+	Name   string          `json:"name"`
+	Schema json.RawMessage `json:"schema"`
+	Strict bool            `json:"strict"`
+}
+
+const typeFunction = "function"
+
+// exchange writes req for the wire.
+func (c *Caller) exchange(req llm.Request, stream bool) (*exchange, error) {
+	b, err := c.body(req)
+	if err != nil {
+		return nil, err
+	}
+	if stream {
+		b.Stream = true
+		b.StreamOptions = &openai.StreamOptions{IncludeUsage: true}
+	}
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(b); err != nil {
+		return nil, invalid(fmt.Sprintf("the request cannot be written as JSON: %v", err))
+	}
+	return &exchange{body: out.Bytes(), stream: stream}, nil
+}
+
+func (c *Caller) body(req llm.Request) (body, error) {
+	b := body{Model: req.Model, Messages: messages(req.Messages), Seed: req.Sampling.Seed}
+	if b.Model == "" {
+		b.Model = c.opts.Model
+	}
+	if b.Model == "" {
+		return b, invalid("no model: name one in the agent (models: default) or as the provider's default model")
+	}
+	for _, t := range req.Tools {
+		schema := t.Schema
+		if len(schema) == 0 {
+			schema = json.RawMessage(`{"type":"object","properties":{}}`)
+		}
+		if !json.Valid(schema) {
+			return b, invalid(fmt.Sprintf("the schema of tool %q is not valid JSON", t.Name))
+		}
+		b.Tools = append(b.Tools, tool{typeFunction, definition{t.Name, t.Description, schema}})
+	}
+	b.sample(req.Sampling, c.opts.ReasoningEffort)
+	if c.wantsSchema(req) {
+		if !json.Valid(req.OutputSchema) {
+			return b, invalid("the output schema is not valid JSON")
+		}
+		b.ResponseFormat = &responseFormat{
+			Type:       "json_schema",
+			JSONSchema: outputSchema{Name: "answer", Schema: req.OutputSchema, Strict: strictSchema(req.OutputSchema)},
+		}
+	}
+	return b, nil
+}
+
+func (c *Caller) wantsSchema(req llm.Request) bool {
+	return len(req.OutputSchema) > 0 && !c.opts.NoOutputSchema
+}
+
+// sample sets the sampling. Reasoning models answer 400 to max_tokens, stop and
+// every temperature and top_p but 1, so those are translated or left out.
+func (b *body) sample(s llm.Sampling, effort string) {
+	if reasons(b.Model) {
+		b.MaxCompletionTokens = s.MaxTokens
+		b.ReasoningEffort = effort
+		return
+	}
+	b.Temperature, b.TopP, b.MaxTokens, b.Stop = s.Temperature, s.TopP, s.MaxTokens, s.Stop
+}
+
+var reasoningModel = regexp.MustCompile(`^(o[1-9]|gpt-[5-9])([.:-]|$)`)
+
+// reasons tells OpenAI's reasoning models by their name, also behind a router's
+// prefix ("openai/o3") and as fine-tuned ("ft:o4-mini:…").
+func reasons(model string) bool {
+	model = model[strings.LastIndexByte(model, '/')+1:]
+	model = strings.TrimPrefix(model, "ft:")
+	return reasoningModel.MatchString(model) && !strings.HasPrefix(model, "gpt-5-chat")
+}
+
+// toolName is what servers accept as the name of a message; another one (a model
+// may ask for any) is left out, as the call's id already says what is answered.
+var toolName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+func messages(in []llm.Message) []message {
+	out := make([]message, 0, len(in))
+	for _, m := range in {
+		w := message{Role: string(m.Role), Content: &m.Content, ToolCallID: m.CallID}
+		if m.Role == llm.RoleTool && toolName.MatchString(m.Name) {
+			w.Name = m.Name
+		}
+		for _, c := range m.Calls {
+			w.ToolCalls = append(w.ToolCalls, call{c.ID, typeFunction, function{c.Name, c.Arguments}})
+		}
+		if len(w.ToolCalls) > 0 && m.Content == "" {
+			w.Content = nil
+		}
+		out = append(out, w)
+	}
+	return out
+}

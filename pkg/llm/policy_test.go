@@ -1,0 +1,75 @@
+package llm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/stretchr/testify/require"
+)
+
+func TestPolicyNext(t *testing.T) {
+	custom := llm.Policy{
+		Base: time.Second, Max: 3 * time.Second, MaxRetryAfter: time.Minute, Attempts: 4, RateLimitAttempts: 5,
+	}
+	tests := []struct {
+		name   string
+		policy llm.Policy
+		err    error
+		failed int
+		wait   time.Duration
+		again  bool
+	}{
+		{"first overload waits the base", llm.Policy{}, fail(llm.KindOverloaded), 1, 500 * time.Millisecond, true},
+		{"the wait doubles", llm.Policy{}, fail(llm.KindNetwork), 3, 2 * time.Second, true},
+		{"six attempts in all", llm.Policy{}, fail(llm.KindNetwork), 5, 8 * time.Second, true},
+		{"no seventh attempt", llm.Policy{}, fail(llm.KindNetwork), 6, 0, false},
+		{"a rate limit is given more time", llm.Policy{}, fail(llm.KindRateLimited), 6, 16 * time.Second, true},
+		{"the wait is bounded", llm.Policy{}, fail(llm.KindRateLimited), 29, 30 * time.Second, true},
+		{"a rate limit ends too", llm.Policy{}, fail(llm.KindRateLimited), 30, 0, false},
+		{"auth never", llm.Policy{}, fail(llm.KindAuth), 1, 0, false},
+		{"invalid never", llm.Policy{}, fail(llm.KindInvalid), 1, 0, false},
+		{"context too long never", llm.Policy{}, fail(llm.KindContextTooLong), 1, 0, false},
+		{"other once more", llm.Policy{}, fail(llm.KindOther), 1, 500 * time.Millisecond, true},
+		{"other only once more", llm.Policy{}, fail(llm.KindOther), 2, 0, false},
+		{"an unknown kind never", llm.Policy{}, fail("new"), 1, 0, false},
+		{"a foreign error counts as other", llm.Policy{}, errors.New("?"), 1, 500 * time.Millisecond, true},
+		{"a context's error too", llm.Policy{}, context.DeadlineExceeded, 2, 0, false},
+		{"a wrapped error is found", llm.Policy{}, fmt.Errorf("plan: %w", fail(llm.KindAuth)), 1, 0, false},
+		{"the provider's wish wins", llm.Policy{}, after(llm.KindRateLimited, 42*time.Second), 1, 42 * time.Second, true},
+		{"a short wish wins too", llm.Policy{}, after(llm.KindOverloaded, time.Millisecond), 4, time.Millisecond, true},
+		{"a wish is bounded", llm.Policy{}, after(llm.KindRateLimited, time.Hour), 1, 10 * time.Minute, true},
+		{"a wish does not make auth pass", llm.Policy{}, after(llm.KindAuth, time.Second), 1, 0, false},
+		{"a wish does not add attempts", llm.Policy{}, after(llm.KindOverloaded, time.Second), 6, 0, false},
+		{"custom base", custom, fail(llm.KindNetwork), 1, time.Second, true},
+		{"custom max", custom, fail(llm.KindNetwork), 3, 3 * time.Second, true},
+		{"custom attempts", custom, fail(llm.KindNetwork), 4, 0, false},
+		{"custom rate limit attempts", custom, fail(llm.KindRateLimited), 5, 0, false},
+		{"custom bound of a wish", custom, after(llm.KindRateLimited, time.Hour), 1, time.Minute, true},
+		{"one attempt means no retry of others", llm.Policy{Attempts: 1}, fail(llm.KindOther), 1, 0, false},
+		{"base above max", llm.Policy{Base: time.Hour, Max: time.Second}, fail(llm.KindNetwork), 1, time.Second, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			wait, again := tt.policy.Next(tt.err, tt.failed)
+			require.Equal(t, tt.again, again)
+			require.Equal(t, tt.wait, wait)
+		})
+	}
+}
+
+func TestErrorTellsKindAndMessageAndUnwraps(t *testing.T) {
+	cause := errors.New("cause")
+	err := &llm.Error{Kind: llm.KindNetwork, Message: "gone", Err: cause}
+	require.Equal(t, "network: gone", err.Error())
+	require.ErrorIs(t, err, cause)
+}
+
+func fail(k llm.ErrorKind) error { return &llm.Error{Kind: k, Message: "m"} }
+
+func after(k llm.ErrorKind, d time.Duration) error {
+	return &llm.Error{Kind: k, Message: "m", RetryAfter: d}
+}

@@ -1,0 +1,179 @@
+// Package scripted plays a model from a script in the agent's own definition, so
+// that agents run without a key and tests know every reply beforehand.
+//
+// The script is in the agent's `llm` block, which a request carries as Settings:
+//
+//	llm:
+//	  provider: scripted
+//	  script:
+//	    - content: I count first.
+//	      calls: [{name: word_count, arguments: {text: one two}}]
+//	    - error: {kind: overloaded, message: try again}
+//	    - text: There are {{observation -1}} words.
+//
+// What it promises: the entry used is the one numbered req.Replies, never
+// anything that a process remembers, so any process can go on with a run.
+// {{observation -1}} stands for the result of the run's last tool call,
+// {{observation 1}} for that of its first. A call without an id gets
+// "call_<reply>_<k>". Streams are told word by word. A script that is used up
+// is an *llm.Error of KindInvalid.
+//
+// [Mock] is the variant for Go tests and examples: its replies are Go values,
+// and it counts its calls.
+package scripted
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	"github.com/moorebus/moorebus/pkg/llm"
+)
+
+// UsedUp is the message of the error that follows the last reply.
+const UsedUp = "no more programmed responses"
+
+// defaultModel is the name that replies carry where the request names none.
+const defaultModel = "scripted"
+
+// Caller answers each request from the script in its Settings. It is safe for
+// concurrent use. The zero value is ready to use.
+type Caller struct {
+	mu sync.Mutex
+	// parsed saves the parsing of a script that many requests carry. It holds
+	// nothing that an answer depends on.
+	parsed map[string]Script
+	order  []string
+	bytes  int
+}
+
+var _ llm.Caller = (*Caller)(nil)
+
+// New returns a Caller.
+func New() *Caller { return &Caller{} }
+
+// Bounds of the cache, in bytes of settings and in scripts.
+const (
+	cacheBytes   = 16 << 20
+	cacheScripts = 256
+)
+
+// Call gives the script's entry numbered req.Replies, counted from 0. Settings
+// that [Parse] refuses, a script that is used up, a reference to an observation
+// that the run does not have, and a request for a reflection (scripts hold
+// none) are an *llm.Error of KindInvalid.
+func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if req.Purpose == llm.PurposeReflect {
+		return nil, invalid("a script holds no reflections")
+	}
+	script, err := c.script(req.Settings)
+	if err != nil {
+		return nil, invalid(err.Error())
+	}
+	res, err := script.reply(req)
+	if err != nil {
+		return nil, err
+	}
+	if stream != nil {
+		for chunk := range llm.Chunks(res) {
+			stream(chunk)
+		}
+	}
+	return res, nil
+}
+
+func (c *Caller) script(settings json.RawMessage) (Script, error) {
+	c.mu.Lock()
+	script, ok := c.parsed[string(settings)]
+	c.mu.Unlock()
+	if ok {
+		return script, nil
+	}
+	script, err := Parse(settings)
+	if err == nil {
+		c.keep(string(settings), script)
+	}
+	return script, err
+}
+
+// keep adds a script and drops the oldest ones that no longer fit.
+func (c *Caller) keep(settings string, script Script) {
+	if len(settings) > cacheBytes {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.parsed[settings]; ok {
+		return
+	}
+	if c.parsed == nil {
+		c.parsed = map[string]Script{}
+	}
+	c.parsed[settings] = script
+	c.order = append(c.order, settings)
+	c.bytes += len(settings)
+	for len(c.order) > cacheScripts || c.bytes > cacheBytes {
+		oldest := c.order[0]
+		c.order = c.order[1:]
+		c.bytes -= len(oldest)
+		delete(c.parsed, oldest)
+	}
+}
+
+// reply makes the response to req. The error is an *llm.Error.
+func (s Script) reply(req llm.Request) (llm.Response, error) {
+	if req.Replies < 0 || req.Replies >= len(s.entries) {
+		return nil, invalid(fmt.Sprintf("%s: the script has %d, and number %d was asked for",
+			UsedUp, len(s.entries), req.Replies+1))
+	}
+	e := s.entries[req.Replies]
+	if e.failure != nil {
+		failure := *e.failure
+		return nil, &failure
+	}
+	res, err := e.respond(req)
+	if err != nil {
+		return nil, invalid(fmt.Sprintf("script[%d]: %v", req.Replies, err))
+	}
+	return res, nil
+}
+
+func (e entry) respond(req llm.Request) (llm.Response, error) {
+	meta := llm.Meta{Model: modelOf(req), Usage: e.usage, Confidence: e.confidence}
+	text, err := expand(e.text, req.Observations)
+	if err != nil {
+		return nil, err
+	}
+	if len(e.calls) == 0 {
+		if len(req.OutputSchema) > 0 {
+			return llm.Structured{Meta: meta, Content: text}, nil
+		}
+		return llm.Text{Meta: meta, Content: text}, nil
+	}
+	calls := make([]llm.Call, len(e.calls))
+	for i, c := range e.calls {
+		if c.Arguments, err = expandJSON(c.Arguments, req.Observations); err != nil {
+			return nil, err
+		}
+		if c.ID == "" {
+			c.ID = fmt.Sprintf("call_%d_%d", req.Replies+1, i+1)
+		}
+		calls[i] = c
+	}
+	return llm.ToolCalls{Meta: meta, Content: text, Calls: calls}, nil
+}
+
+func modelOf(req llm.Request) string {
+	if req.Model == "" {
+		return defaultModel
+	}
+	return req.Model
+}
+
+func invalid(message string) *llm.Error {
+	return &llm.Error{Kind: llm.KindInvalid, Message: message}
+}
