@@ -1,0 +1,222 @@
+// Package actor is the role that runs tools: it owns the states Acting and
+// ParallelActing for one or more pools of tools.
+//
+// It is the only role with the tools' credentials. Every call becomes exactly
+// one result, an observation for the model with a success flag and a
+// machine-readable code; a tool's failure, panic or missing reply never ends a
+// run. Before a result reaches the log, the actor's secrets are taken out of it
+// and what is too large goes to the object store.
+package actor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/worker"
+)
+
+// Config configures an [Actor].
+type Config struct {
+	// Instance names the process. Required, as are Store, Queue, Feed,
+	// Directory and Tools.
+	Instance  string
+	Store     *runlog.Store
+	Queue     journal.Queue
+	Feed      journal.Feed
+	Directory journal.Directory
+	// Tools are the tools of this process.
+	Tools *tool.Registry
+	// Pools are the pools to serve; empty for those of all Tools.
+	Pools []string
+	// Blobs takes results that are too large; nil cuts them.
+	Blobs journal.Blobs
+	// Results bounds and cleans results.
+	Results Results
+	// Concurrency is how many deliveries of one pool are in work at once.
+	// Default 64.
+	Concurrency int
+	Drain       time.Duration
+	Logger      *slog.Logger
+}
+
+// Actor is the role. Make it with [New], use it once.
+type Actor struct {
+	cfg    Config
+	worker *worker.Worker
+}
+
+// New checks the configuration.
+func New(cfg Config) (*Actor, error) {
+	if cfg.Store == nil || cfg.Directory == nil || cfg.Tools == nil {
+		return nil, errors.New("actor: Store, Directory and Tools are required")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if len(cfg.Pools) == 0 {
+		cfg.Pools = cfg.Tools.Pools()
+	}
+	if len(cfg.Pools) == 0 {
+		cfg.Pools = []string{events.DefaultPool} // an actor without tools answers "not found"
+	}
+	results, err := cfg.Results.prepare()
+	if err != nil {
+		return nil, err
+	}
+	cfg.Results = results
+	a := &Actor{cfg: cfg}
+	inboxes := make([]journal.Inbox, len(cfg.Pools))
+	for i, pool := range cfg.Pools {
+		inboxes[i] = journal.Inbox{States: []events.State{events.Acting, events.ParallelActing}, Pool: pool}
+	}
+	a.worker, err = worker.New(worker.Config{
+		Role: "actor", Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed, Inboxes: inboxes,
+		Handlers: map[reducer.Kind]worker.Handler{
+			reducer.KindTool: worker.HandlerFunc(a.act),
+			reducer.KindJoin: worker.HandlerFunc(join),
+		},
+		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+	})
+	return a, err
+}
+
+// Run announces the tools and works until ctx ends.
+func (a *Actor) Run(ctx context.Context) error {
+	announceCtx, stop := context.WithCancel(ctx)
+	var announcing sync.WaitGroup
+	for _, pool := range a.cfg.Pools {
+		specs := Specs(a.cfg.Tools, pool)
+		announcing.Go(func() {
+			worker.Announce(announceCtx, a.cfg.Logger, func(ctx context.Context) error {
+				return a.cfg.Directory.Announce(ctx, pool, a.cfg.Instance, specs)
+			})
+		})
+	}
+	defer func() { stop(); announcing.Wait() }()
+	return a.worker.Run(ctx)
+}
+
+// Step works on one delivery of Acting or ParallelActing.
+func (a *Actor) Step(ctx context.Context) error { return a.worker.Step(ctx) }
+
+// Specs returns what a pool's tools are announced as.
+func Specs(tools *tool.Registry, pool string) []events.ToolSpec {
+	specs := []events.ToolSpec{}
+	for _, d := range tools.Definitions() {
+		if d.Pool == pool {
+			specs = append(specs, events.ToolSpec{
+				Name: d.Name, Description: d.Description, Schema: d.Schema,
+				Effect: string(d.Effect), Pool: d.Pool, Risk: string(d.Risk),
+			})
+		}
+	}
+	return specs
+}
+
+// join ends a batch whose results are all in.
+func join(_ events.Run, mem *reducer.Memory, _ reducer.Effect) worker.Work {
+	var p events.Payload = &events.ToolFailure{}
+	if slices.ContainsFunc(mem.ParallelResults, func(r reducer.ToolResult) bool { return r.Success }) {
+		p = &events.ToolSuccess{}
+	}
+	return func(context.Context) worker.Result { return worker.Done(p) }
+}
+
+// call is one call in work.
+type call struct {
+	tool.Call
+	pool  string
+	batch bool
+}
+
+// act is Acting and ParallelActing for one call.
+func (a *Actor) act(run events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
+	state := mem.Call(e.CallID)
+	if state == nil {
+		return func(context.Context) worker.Result {
+			return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: "no_current_call", Message: "there is no tool call to run"}})
+		}
+	}
+	c := call{
+		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments},
+		pool: state.Pool, batch: mem.Control.Batch,
+	}
+	switch {
+	case e.Started > 0:
+		return c.outcomeUnknown
+	case tool.Effect(state.Effect).Repeatable():
+		return func(ctx context.Context) worker.Result { return a.run(ctx, c) }
+	}
+	return func(context.Context) worker.Result {
+		return worker.Then(&events.ToolCallStarted{CallID: c.ID}, func(ctx context.Context) worker.Result { return a.run(ctx, c) })
+	}
+}
+
+// outcomeUnknown answers a call that was started by a worker that is gone, and
+// that must not run twice.
+func (c call) outcomeUnknown(context.Context) worker.Result {
+	return c.result(events.ToolOutcome{
+		Code: reducer.CodeOutcomeUnknown,
+		Observation: reducer.ErrorPrefix + fmt.Sprintf(
+			"the outcome of %s is unknown: its worker was lost after the call had started. It may or may not have taken effect; check before you call it again.", c.Name),
+	})
+}
+
+// result is the event that a call's outcome makes.
+func (c call) result(o events.ToolOutcome) worker.Result {
+	o.CallID = c.ID
+	switch {
+	case c.batch:
+		return worker.Done(&events.ToolCallResult{ToolOutcome: o})
+	case o.Success:
+		return worker.Done(&events.ToolSuccess{Outcome: &o})
+	}
+	return worker.Done(&events.ToolFailure{Outcome: &o})
+}
+
+// run runs the tool and makes its outcome fit for the log.
+func (a *Actor) run(ctx context.Context, c call) worker.Result {
+	out := a.cfg.Tools.Execute(ctx, c.Call)
+	if ctx.Err() != nil {
+		return worker.Fail(context.Cause(ctx)) // nobody wants the result any more
+	}
+	o := events.ToolOutcome{Success: out.Failure == nil, Code: tool.CodeOK, LatencyMS: out.Latency.Milliseconds()}
+	text, prefix := out.Result, reducer.SuccessPrefix
+	if out.Failure != nil {
+		o.Code, text, prefix = out.Failure.Code, out.Failure.Message, reducer.ErrorPrefix
+	}
+	text = a.cfg.Results.redact(strings.ToValidUTF8(text, "\uFFFD"))
+	text, o.Ref = a.fit(ctx, c, text)
+	o.Observation = prefix + text
+	return c.result(o)
+}
+
+// fit sends a text that is too large to the object store and keeps its head and
+// tail.
+func (a *Actor) fit(ctx context.Context, c call, text string) (string, *events.Ref) {
+	r := a.cfg.Results
+	if len(text) <= r.MaxBytes && quotedSize(text) <= maxQuoted {
+		return text, nil
+	}
+	if a.cfg.Blobs == nil {
+		return r.shorten(text, ""), nil
+	}
+	ref, err := a.cfg.Blobs.PutBlob(ctx, c.pool, []byte(text))
+	if err != nil {
+		// The tool ran: a part of its result is better than running it again.
+		a.cfg.Logger.Warn("a large result cannot be kept in full", "run", c.Run, "call", c.ID, "bytes", len(text), "reason", err)
+		return r.shorten(text, ""), nil
+	}
+	return r.shorten(text, ref.Key), &ref
+}

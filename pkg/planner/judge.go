@@ -1,0 +1,250 @@
+package planner
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// The codes of a refused call or reply.
+const (
+	codeBlacklisted  = "blacklisted"
+	codeTooLarge     = "too_large"
+	codeEmptyReply   = "empty_reply"
+	codeOutputSchema = "output_schema"
+)
+
+// judge turns a reply into the event that it is. It holds what it needs of the
+// memory, none of which changes while the reply is wanted.
+type judge struct {
+	run        string
+	mode       events.Mode
+	config     events.Config
+	policy     *events.Approval
+	schema     json.RawMessage
+	tools      map[string]reducer.ToolInfo
+	blacklist  []string
+	known      []string
+	retries    int
+	confidence float64
+	messageID  string
+
+	validator tool.Validator
+	approval  Approval
+	now       func() string
+}
+
+func newJudge(cfg Config, mem *reducer.Memory) *judge {
+	order := mem.Control.CallOrder
+	return &judge{
+		run: mem.RunID, mode: mem.Mode, config: mem.Config, policy: mem.Control.Agent.Approval,
+		schema: mem.Control.Agent.OutputSchema, tools: mem.Tools, blacklist: mem.Blacklist,
+		// The list only grows at its end, so what is there now may be read.
+		known: order[:len(order):len(order)], retries: mem.RetryCount, confidence: mem.ConfidenceScore,
+		validator: cfg.Validator, approval: cfg.Approval,
+		now: func() string { return deadline(cfg, mem.Control.Agent.Approval) },
+	}
+}
+
+// deadline is when an approval that is asked for now expires, empty for never.
+func deadline(cfg Config, policy *events.Approval) string {
+	if policy == nil || policy.Expires == 0 {
+		return ""
+	}
+	return cfg.Store.Now().UTC().Add(asDuration(policy.Expires)).Format(events.TimeFormat)
+}
+
+// judge looks at the whole reply: calls outrank text wherever they stand.
+func (j *judge) judge(reply llm.Response) events.Payload {
+	p := j.read(reply)
+	if data, err := json.Marshal(p); err == nil && len(data) > journal.MaxBody-envelopeRoom {
+		return j.tooLarge(reply)
+	}
+	return p
+}
+
+// envelopeRoom is what an event's envelope may take of the largest body.
+const envelopeRoom = 8 << 10
+
+func (j *judge) read(reply llm.Response) events.Payload {
+	switch r := reply.(type) {
+	case llm.ToolCalls:
+		return j.calls(r)
+	case llm.Structured:
+		return j.answer(r.Meta, r.Content)
+	case llm.Text:
+		return j.answer(r.Meta, r.Content)
+	}
+	return j.invalid(llm.Meta{}, "", codeEmptyReply, "the reply is neither text nor a tool call")
+}
+
+// invalid is a reply without calls that cannot be used, with what the model is
+// told about it.
+func (j *judge) invalid(meta llm.Meta, content, code, reason string) events.Payload {
+	return &events.ReplyInvalid{RefusedReply: events.RefusedReply{
+		Content: content, Calls: []events.Call{}, Model: meta.Model, Usage: usage(meta.Usage),
+		Results: []events.Answer{{Observation: reducer.ErrorPrefix + reason, Code: code}},
+	}}
+}
+
+func (j *judge) tooLarge(reply llm.Response) events.Payload {
+	content := ""
+	switch r := reply.(type) {
+	case llm.Text:
+		content = r.Content
+	case llm.Structured:
+		content = r.Content
+	case llm.ToolCalls:
+		content = r.Content
+	}
+	return j.invalid(reply.About(), clean(content), codeTooLarge,
+		fmt.Sprintf("the reply is too large: at most %d bytes fit; send less at once", journal.MaxBody-envelopeRoom))
+}
+
+func (j *judge) answer(meta llm.Meta, content string) events.Payload {
+	content = strings.ToValidUTF8(content, "\uFFFD")
+	reply := events.Reply{Content: content, Model: meta.Model, Usage: usage(meta.Usage)}
+	if j.mode == events.ModeChat {
+		if content == "" {
+			return j.invalid(meta, "", codeEmptyReply, "the reply is empty: answer in words or call a tool")
+		}
+		return &events.LLMMessageComplete{MessageID: j.messageID, Reply: reply}
+	}
+	if utf8.RuneCountInString(content) < j.config.MinAnswerLength {
+		return &events.AnswerTooShort{Content: content, Model: meta.Model, Usage: usage(meta.Usage)}
+	}
+	if len(j.schema) > 0 {
+		if err := j.validator.Validate(j.schema, content); err != nil {
+			return j.invalid(meta, content, codeOutputSchema, "the answer does not satisfy the output schema: "+clean(err.Error()))
+		}
+	}
+	return &events.LLMFinalAnswer{MessageID: j.messageID, Reply: reply}
+}
+
+// calls checks every call of the reply in the order of SPEC A35.
+func (j *judge) calls(r llm.ToolCalls) events.Payload {
+	reply := events.ToolCallReply{
+		Content: strings.ToValidUTF8(r.Content, "\uFFFD"), Confidence: r.Confidence, Model: r.Model, Usage: usage(r.Usage),
+	}
+	if reply.Content != "" {
+		reply.MessageID = j.messageID
+	}
+	for _, call := range j.name(r.Calls) {
+		if code, reason := j.refuse(call); code != "" {
+			reply.Refused = append(reply.Refused, events.Refusal{Call: call, Observation: reducer.ErrorPrefix + reason, Code: code})
+		} else {
+			reply.Calls = append(reply.Calls, call)
+		}
+	}
+	if len(reply.Calls) == 0 {
+		return refused(reply)
+	}
+	if r.Confidence < j.config.ConfidenceThreshold && j.retries < j.config.MaxRetries {
+		return &events.LowConfidence{Confidence: r.Confidence, Model: r.Model, Usage: usage(r.Usage)}
+	}
+	if len(reply.Calls) > 1 && !j.config.ParallelTools {
+		reply.Calls, reply.Queued = reply.Calls[:1], reply.Calls[1:]
+	}
+	return j.accept(&reply)
+}
+
+// name gives the calls the names that the log knows them by.
+func (j *judge) name(calls []llm.Call) []events.Call {
+	known := j.known
+	named := make([]events.Call, len(calls))
+	for i, c := range calls {
+		provider := strings.ToValidUTF8(c.ID, "\uFFFD")
+		named[i] = events.Call{
+			ID: reducer.NameCall(known, provider), Name: strings.ToValidUTF8(c.Name, "\uFFFD"),
+			Arguments: strings.ToValidUTF8(c.Arguments, "\uFFFD"),
+		}
+		if named[i].ID != provider && provider != "" {
+			named[i].ProviderID = provider
+		}
+		known = append(known, named[i].ID)
+	}
+	return named
+}
+
+// refuse says why a call may not be run; an empty code lets it pass.
+func (j *judge) refuse(call events.Call) (code, reason string) {
+	info, ok := j.tools[call.Name]
+	switch {
+	case !ok:
+		return tool.CodeNotFound, fmt.Sprintf("tool %q not found", call.Name)
+	case slices.Contains(j.blacklist, call.Name):
+		return codeBlacklisted, fmt.Sprintf("tool %q is blacklisted: do without it", call.Name)
+	}
+	if err := j.validator.Validate(json.RawMessage(info.Schema), call.Arguments); err != nil {
+		return tool.CodeInvalidArguments, fmt.Sprintf("invalid arguments for %s: %s", call.Name, clean(err.Error()))
+	}
+	return "", ""
+}
+
+// refused is a reply none of whose calls may be run.
+func refused(reply events.ToolCallReply) events.Payload {
+	r := events.RefusedReply{Content: reply.Content, Model: reply.Model, Usage: reply.Usage}
+	blacklisted := true
+	for _, refusal := range reply.Refused {
+		r.Calls = append(r.Calls, refusal.Call)
+		r.Results = append(r.Results, events.Answer{ID: refusal.ID, Observation: refusal.Observation, Code: refusal.Code})
+		blacklisted = blacklisted && refusal.Code == codeBlacklisted
+	}
+	if blacklisted {
+		return &events.ToolBlacklisted{RefusedReply: r}
+	}
+	return &events.ReplyInvalid{RefusedReply: r}
+}
+
+// accept lets the calls run, or has a human decide where the policy wants it:
+// one such call holds the whole reply.
+func (j *judge) accept(reply *events.ToolCallReply) events.Payload {
+	requests := j.requests(reply.Calls)
+	switch {
+	case len(requests) > 0:
+		return &events.HumanApprovalRequired{ToolCallReply: *reply, Requests: requests, Deadline: j.now()}
+	case len(reply.Calls) > 1:
+		return &events.LLMParallelToolCalls{ToolCallReply: *reply}
+	}
+	return &events.LLMToolCall{ToolCallReply: *reply}
+}
+
+func (j *judge) requests(calls []events.Call) []events.Request {
+	var requests []events.Request
+	for _, call := range calls {
+		info := j.tools[call.Name]
+		reason, required, err := j.approval.Required(j.policy, call, info, j.run)
+		if err != nil {
+			reason, required = "the approval policy cannot be evaluated: "+clean(err.Error()), true
+		}
+		if required {
+			requests = append(requests, events.Request{
+				CallID: call.ID, Tool: call.Name, Arguments: call.Arguments, Risk: risk(info.Risk), Reason: reason,
+			})
+		}
+	}
+	return requests
+}
+
+func risk(r string) string {
+	if r == "" {
+		return string(tool.Low)
+	}
+	return r
+}
+
+func usage(u llm.Usage) events.Usage {
+	return events.Usage{Input: u.Input, Output: u.Output, Cached: u.Cached, Total: u.Total, CostUSD: u.CostUSD}
+}
+
+// errNoSummary is a reflection that came back without words.
+var errNoSummary = errors.New("the model gave no summary")

@@ -1,0 +1,206 @@
+// Package planner is the role that calls models: it owns the states Planning
+// and Reflecting, and sends the calls of a reply to their pools.
+//
+// It is the only role with credentials for model providers. An event out of
+// Planning is one reply of a model, judged: accepted calls, a final answer, or
+// why the reply could not be used. What the model was asked is never written
+// down, since it follows from the run's earlier events.
+package planner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/worker"
+)
+
+// Approval says whether a call has to wait for a human, and why. The error is a
+// policy that cannot be evaluated; the call then waits, since nobody allowed it.
+type Approval interface {
+	Required(policy *events.Approval, call events.Call, info reducer.ToolInfo, run string) (reason string, required bool, err error)
+}
+
+// Config configures a [Planner].
+type Config struct {
+	// Instance names the process. Required, as are Store, Queue, Feed,
+	// Directory, Providers, Validator and Approval.
+	Instance  string
+	Store     *runlog.Store
+	Queue     journal.Queue
+	Feed      journal.Feed
+	Directory journal.Directory
+	// Providers are the callers by the name that agents use for them.
+	Providers map[string]llm.Caller
+	// Validator checks the model's arguments and structured answers.
+	Validator tool.Validator
+	// Approval evaluates approval policies.
+	Approval Approval
+	// Retry decides on failed calls of a provider.
+	Retry llm.Policy
+	// CallTimeout bounds one call of a model. Default 10 min.
+	CallTimeout time.Duration
+	// NoStream turns the streaming of model text off.
+	NoStream bool
+	// Concurrency is how many model calls are in flight at once. Default 256.
+	Concurrency int
+	// Drain is how long calls in flight may go on at shutdown.
+	Drain time.Duration
+	// Logger gets the planner's own log. Default: discarded.
+	Logger *slog.Logger
+}
+
+// Planner is the role. Make it with [New], use it once.
+type Planner struct {
+	cfg    Config
+	worker *worker.Worker
+}
+
+// New checks the configuration.
+func New(cfg Config) (*Planner, error) {
+	switch {
+	case cfg.Store == nil || cfg.Directory == nil || cfg.Validator == nil || cfg.Approval == nil:
+		return nil, errors.New("planner: Store, Directory, Validator and Approval are required")
+	case len(cfg.Providers) == 0:
+		return nil, errors.New("planner: no model provider is configured: set OPENAI_API_KEY, or OPENAI_BASE_URL for a server of your own")
+	}
+	if cfg.CallTimeout <= 0 {
+		cfg.CallTimeout = 10 * time.Minute
+	}
+	if cfg.Concurrency <= 0 {
+		cfg.Concurrency = 256
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	p := &Planner{cfg: cfg}
+	w, err := worker.New(worker.Config{
+		Role: "planner", Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed,
+		Inboxes: []journal.Inbox{
+			{States: []events.State{events.Planning}, Pool: events.DefaultPool},
+			{States: []events.State{events.Reflecting}, Pool: events.DefaultPool},
+		},
+		Handlers: map[reducer.Kind]worker.Handler{
+			reducer.KindPlan:     worker.HandlerFunc(p.plan),
+			reducer.KindReflect:  worker.HandlerFunc(p.reflect),
+			reducer.KindDispatch: worker.HandlerFunc(dispatch),
+		},
+		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.worker = w
+	return p, nil
+}
+
+// Run announces the providers and works until ctx ends.
+func (p *Planner) Run(ctx context.Context) error {
+	names := slices.Sorted(maps.Keys(p.cfg.Providers))
+	announced := make(chan struct{})
+	announceCtx, stop := context.WithCancel(ctx)
+	go func() {
+		defer close(announced)
+		worker.Announce(announceCtx, p.cfg.Logger, func(ctx context.Context) error {
+			return p.cfg.Directory.AnnounceProviders(ctx, p.cfg.Instance, names)
+		})
+	}()
+	defer func() { stop(); <-announced }()
+	return p.worker.Run(ctx)
+}
+
+// Step works on one delivery of Planning or Reflecting.
+func (p *Planner) Step(ctx context.Context) error { return p.worker.Step(ctx) }
+
+// dispatch sends one call of several to its pool.
+func dispatch(_ events.Run, _ *reducer.Memory, e reducer.Effect) worker.Work {
+	return func(context.Context) worker.Result {
+		return worker.Done(&events.ToolCallDispatched{CallID: e.CallID})
+	}
+}
+
+// plan is Planning: the guards first, then one call of the model, then the
+// judgement of its reply.
+func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
+	if queued := mem.Control.Queued; len(queued) > 0 {
+		return p.nextQueued(newJudge(p.cfg, mem), queued[0])
+	}
+	if limit := mem.Config.MaxSteps; mem.Control.SinceUser.Steps >= limit {
+		return done(&events.MaxSteps{Outcome: events.Outcome{Code: "max_steps", Message: fmt.Sprintf("max steps %d exceeded", limit)}})
+	}
+	req := request(mem)
+	if code, message := overBudget(mem, estimate(req), p.cfg.Store.Now()); code != "" {
+		return done(&events.BudgetExceeded{Outcome: events.Outcome{Code: code, Message: message}})
+	}
+	j := newJudge(p.cfg, mem)
+	j.messageID = p.cfg.Store.NewID()
+	provider := mem.Control.Agent.LLM.Provider
+	return func(ctx context.Context) worker.Result {
+		reply, err := p.call(ctx, run, provider, req, j.messageID)
+		if err != nil {
+			return p.failed(ctx, err, e.Failed.Provider+1)
+		}
+		return worker.Done(j.judge(reply))
+	}
+}
+
+func done(p events.Payload) worker.Work {
+	return func(context.Context) worker.Result { return worker.Done(p) }
+}
+
+// nextQueued sends out the next call of an earlier reply.
+func (p *Planner) nextQueued(j *judge, call events.Call) worker.Work {
+	return done(j.accept(&events.ToolCallReply{Calls: []events.Call{call}, Confidence: j.confidence}))
+}
+
+// call asks the provider, streaming what it says to whoever listens.
+func (p *Planner) call(ctx context.Context, run events.Run, provider string, req llm.Request, messageID string) (llm.Response, error) {
+	caller := p.cfg.Providers[provider]
+	if caller == nil {
+		return nil, &llm.Error{Kind: llm.KindOther, Message: fmt.Sprintf(
+			"this planner has no provider %q; it has %v", provider, slices.Sorted(maps.Keys(p.cfg.Providers)))}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.CallTimeout, errCallTimeout)
+	defer cancel()
+	var stream func(llm.Chunk)
+	if !p.cfg.NoStream {
+		s := streamer{feed: p.cfg.Feed, run: run, messageID: messageID}
+		stream = s.chunk
+	}
+	reply, err := caller.Call(ctx, req, stream)
+	if err != nil && errors.Is(context.Cause(ctx), errCallTimeout) {
+		return nil, &llm.Error{Kind: llm.KindNetwork, Message: fmt.Sprintf("no reply within %s", p.cfg.CallTimeout), Err: err}
+	}
+	if err == nil && reply == nil {
+		return nil, &llm.Error{Kind: llm.KindOther, Message: "the provider gave no reply"}
+	}
+	return reply, err
+}
+
+var errCallTimeout = errors.New("the model call took too long")
+
+// failed turns a call's error into another attempt or the run's end.
+func (p *Planner) failed(ctx context.Context, err error, failures int) worker.Result {
+	if ctx.Err() != nil {
+		return worker.Fail(err) // nobody wants the reply any more
+	}
+	var e *llm.Error
+	if !errors.As(err, &e) {
+		e = &llm.Error{Kind: llm.KindOther, Message: err.Error(), Err: err}
+	}
+	delay, again := p.cfg.Retry.Next(e, failures)
+	if !again {
+		return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: string(e.Kind), Message: clean(e.Message)}})
+	}
+	return worker.Retry(events.LLMAttemptFailed{Kind: string(e.Kind), Message: clean(e.Message)}, delay)
+}

@@ -1,0 +1,65 @@
+package planner
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/worker"
+)
+
+// reflectionPrompt is the prompt of SPEC A51.
+const reflectionPrompt = `Summarize the following tool call history into a single concise paragraph
+that preserves all key facts, findings, and data needed to continue the task.
+Task: %s
+History: %s`
+
+// reflect is Reflecting: the model compresses the history. When that fails the
+// history stays as it is and the run goes on.
+func (p *Planner) reflect(run events.Run, mem *reducer.Memory, _ reducer.Effect) worker.Work {
+	if len(mem.History) == 0 {
+		return done(&events.ReflectDone{})
+	}
+	history, err := json.Marshal(mem.History)
+	if err != nil {
+		return func(context.Context) worker.Result { return worker.Fail(err) }
+	}
+	agent := &mem.Control.Agent
+	req := llm.Request{
+		Run: mem.RunID, Purpose: llm.PurposeReflect, Model: model(mem), Sampling: sampling(agent.LLM),
+		Settings: settings(agent.LLM), Replies: mem.Control.Replies,
+		Messages: []llm.Message{{Role: llm.RoleUser, Content: fmt.Sprintf(reflectionPrompt, mem.Task, history)}},
+	}
+	provider := agent.LLM.Provider
+	return func(ctx context.Context) worker.Result {
+		reply, err := p.call(ctx, run, provider, req, p.cfg.Store.NewID())
+		if ctx.Err() != nil {
+			return worker.Fail(ctx.Err())
+		}
+		return worker.Done(p.reflection(run, reply, err))
+	}
+}
+
+func (p *Planner) reflection(run events.Run, reply llm.Response, err error) *events.ReflectDone {
+	summary := ""
+	if err == nil {
+		if text, ok := reply.(llm.Text); ok {
+			summary = clean(text.Content)
+		}
+		if summary == "" {
+			err = errNoSummary
+		}
+	}
+	if err != nil {
+		p.cfg.Logger.Warn("reflection failed, the history stays", "run", run.ID, "reason", err)
+		return &events.ReflectDone{Failed: clean(err.Error())}
+	}
+	u := usage(reply.About().Usage)
+	return &events.ReflectDone{Summary: summary, Model: reply.About().Model, Usage: &u}
+}
+
+func asDuration(d events.Duration) time.Duration { return time.Duration(d) }

@@ -1,0 +1,128 @@
+// Package builtin holds the tools that come with Moorebus: calculator,
+// current_time, read_file and http_get.
+//
+// All are of class pure and risk low. What a tool may reach (the folder of
+// read_file, the hosts of http_get) is set by the operator in [Options]; a tool
+// whose setting is missing cannot be made. Arguments are decoded strictly:
+// unknown keys are a failure with code invalid_arguments.
+package builtin
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	_ "time/tzdata" // current_time must know the zones on a bare machine too
+
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// The names of the tools.
+const (
+	Calculator  = "calculator"
+	CurrentTime = "current_time"
+	ReadFile    = "read_file"
+	HTTPGet     = "http_get"
+)
+
+// DefaultMaxBytes bounds what read_file and http_get return of one call.
+const DefaultMaxBytes = 256 << 10
+
+// Options are the settings of all builtin tools; each reads its own.
+type Options struct {
+	// Now is the clock of current_time. Default time.Now.
+	Now func() time.Time
+	// Root is the only folder that read_file sees. Required by it.
+	Root string
+	// Hosts are the hosts that http_get may ask, redirects included:
+	// `example.org` (ports 80 and 443), `example.org:8080`, or
+	// `*.example.org` for every name below it. Required by it.
+	Hosts []string
+	// MaxBytes bounds the result of read_file and http_get, in bytes. Default
+	// [DefaultMaxBytes], at most 2 GiB.
+	MaxBytes int64
+	// Timeout bounds one run of http_get. Default 20 s.
+	Timeout time.Duration
+}
+
+func (o Options) withDefaults() Options {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = DefaultMaxBytes
+	}
+	o.MaxBytes = min(o.MaxBytes, math.MaxInt32)
+	if o.Timeout <= 0 {
+		o.Timeout = 20 * time.Second
+	}
+	return o
+}
+
+// Names returns the names of all builtin tools, sorted.
+func Names() []string { return []string{Calculator, CurrentTime, HTTPGet, ReadFile} }
+
+// New makes the builtin tool of that name. The error says which setting is
+// missing, or which names there are.
+func New(name string, opts Options) (tool.Tool, error) {
+	opts = opts.withDefaults()
+	switch name {
+	case Calculator:
+		return newCalculator(), nil
+	case CurrentTime:
+		return newCurrentTime(opts), nil
+	case ReadFile:
+		return newReadFile(opts)
+	case HTTPGet:
+		return newHTTPGet(opts)
+	}
+	return nil, fmt.Errorf("builtin tool %q not found; there are: %s", name, strings.Join(Names(), ", "))
+}
+
+// definition is what all builtin tools have in common.
+func definition(name, description, schema string) tool.Definition {
+	return tool.Definition{
+		Name: name, Description: description, Schema: json.RawMessage(schema),
+		Effect: tool.Pure, Risk: tool.Low,
+	}.WithDefaults()
+}
+
+// decode reads arguments strictly into a pointer to a struct; empty arguments
+// stand for {}.
+func decode(arguments string, into any) error {
+	if strings.TrimSpace(arguments) == "" {
+		arguments = "{}"
+	}
+	dec := json.NewDecoder(strings.NewReader(arguments))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		return invalid("the arguments do not fit: %v", err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return invalid("the arguments do not fit: there is something behind the JSON object")
+	}
+	return nil
+}
+
+func invalid(format string, args ...any) *tool.Failure {
+	return tool.Failf(tool.CodeInvalidArguments, format, args...)
+}
+
+// looksBinary reports whether data looks like anything but text: it has NUL
+// bytes, or more than a few bytes that are not UTF-8.
+func looksBinary(data []byte) bool {
+	if slices.Contains(data[:min(len(data), 8000)], 0) {
+		return true
+	}
+	bad := 0
+	for _, r := range string(data[:min(len(data), 8000)]) {
+		if r == '\uFFFD' {
+			bad++
+		}
+	}
+	return bad > 10
+}

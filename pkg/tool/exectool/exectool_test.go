@@ -1,0 +1,216 @@
+package exectool
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/tooltest"
+)
+
+// inMode makes a tool of this test binary.
+func inMode(t *testing.T, mode string, opts Options) *Tool {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	opts.Command = []string{self}
+	opts.Env = append(opts.Env, modeEnv+"="+mode, fastExit)
+	made, err := New(tool.Definition{Name: "cmd"}, opts)
+	require.NoError(t, err)
+	return made
+}
+
+func run(t *testing.T, mode string, opts Options) (string, error) {
+	t.Helper()
+	return inMode(t, mode, opts).Run(t.Context(), tool.Call{Run: "r", ID: "c", Name: "cmd", Arguments: `{"a":1.50}`})
+}
+
+// pidFile is where commands that hang write their ids.
+type pidFile string
+
+func newPidFile(t *testing.T) pidFile {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "pids")
+	require.NoError(t, os.WriteFile(name, nil, 0o600))
+	return pidFile(name)
+}
+
+func (p pidFile) pids() []int {
+	content, _ := os.ReadFile(string(p)) // an unreadable file is one without ids
+	var pids []int
+	for line := range strings.Lines(string(content)) {
+		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && strings.HasSuffix(line, "\n") {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func (p pidFile) started(ctx context.Context) error {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for len(p.pids()) == 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// quiet tells whether all of them are gone. One that waits to be reaped by init
+// is gone too.
+func (p pidFile) quiet() bool {
+	for _, pid := range p.pids() {
+		status, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		zombie := strings.Contains(string(status), ") Z ")
+		if syscall.Kill(pid, 0) == nil && !zombie {
+			return false
+		}
+	}
+	return true
+}
+
+func suite(hangMode string) tooltest.Suite {
+	with := func(t *testing.T, mode string, opts Options) tooltest.Case {
+		return tooltest.Case{Tool: inMode(t, mode, opts), Arguments: `{"n":12345678901234567890}`}
+	}
+	return tooltest.Suite{
+		Success: func(t *testing.T) tooltest.Case {
+			c := with(t, "echo", Options{})
+			c.Want = c.Arguments
+			return c
+		},
+		Failure: func(t *testing.T) tooltest.Case {
+			c := with(t, "fail", Options{})
+			c.Code, c.Want = tool.CodeExitStatus, "exit status 3: no such \uFFFDcity"
+			return c
+		},
+		Hangs: func(t *testing.T) tooltest.Hang {
+			pids := newPidFile(t)
+			c := with(t, hangMode, Options{Env: []string{"PIDFILE=" + string(pids)}})
+			return tooltest.Hang{Case: c, Started: pids.started, Quiet: pids.quiet}
+		},
+		ShowsKey: func(t *testing.T) tooltest.Case { return with(t, "key", Options{}) },
+	}
+}
+
+func TestSuite(t *testing.T) { suite("hang").Run(t) }
+
+// The one that hangs is a grandchild, which holds the pipes open.
+func TestSuiteWithGrandchild(t *testing.T) { suite("parent").Run(t) }
+
+func TestLeftBehindProcessIsKilled(t *testing.T) {
+	pids := newPidFile(t)
+	start := time.Now()
+	got, err := run(t, "leaver", Options{Env: []string{"PIDFILE=" + string(pids)}})
+	require.NoError(t, err)
+	require.Equal(t, "started", got)
+	require.Less(t, time.Since(start), 5*time.Second)
+	require.Eventually(t, pids.quiet, 5*time.Second, 10*time.Millisecond)
+}
+
+func TestEnvironmentIsNotInherited(t *testing.T) {
+	t.Setenv("EXECTOOL_SECRET", "s3cret")
+	t.Setenv("EXECTOOL_LISTED", "listed value")
+	got, err := run(t, "env", Options{Env: []string{"EXECTOOL_LISTED", "EXECTOOL_MISSING", "FIXED=a=b"}})
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{
+		"PATH=" + DefaultPath, "EXECTOOL_LISTED=listed value", "FIXED=a=b", modeEnv + "=env", fastExit,
+		"MOOREBUS_RUN=r", "MOOREBUS_CALL=c", "MOOREBUS_IDEMPOTENCY_KEY=r/c",
+	}, strings.Split(got, "\n"))
+	got, err = run(t, "env", Options{Env: []string{"PATH=/only"}})
+	require.NoError(t, err)
+	require.Contains(t, got, "PATH=/only\n")
+	require.NotContains(t, got, DefaultPath)
+}
+
+func TestWorkingFolder(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	got, err := run(t, "dir", Options{Dir: dir})
+	require.NoError(t, err)
+	require.Equal(t, dir, got)
+}
+
+func TestOutputIsCut(t *testing.T) {
+	got, err := run(t, "big", Options{MaxOutput: 1000})
+	require.NoError(t, err)
+	require.Equal(t, strings.Repeat("0123456789", 100)+"\n[moorebus: output cut at 1000 bytes of 5000000]", got)
+	got, err = run(t, "big", Options{})
+	require.NoError(t, err)
+	require.Len(t, got, 5_000_000)
+}
+
+func TestFailuresSayWhy(t *testing.T) {
+	for mode, want := range map[string]string{
+		"fail-stdout": "exit status 4: said on stdout",
+		"signal":      "signal: terminated",
+	} {
+		_, err := run(t, mode, Options{})
+		require.ErrorContains(t, err, want)
+		var f *tool.Failure
+		require.ErrorAs(t, err, &f)
+		require.Equal(t, tool.CodeExitStatus, f.Code)
+		require.False(t, f.NotSent)
+	}
+	_, err := run(t, "fail-long", Options{})
+	require.ErrorContains(t, err, "exit status 1: [moorebus: output cut, these are the last 8192 bytes of 1048583]\na")
+	require.True(t, strings.HasSuffix(err.Error(), "the end"))
+	require.Less(t, len(err.Error()), 10_000)
+}
+
+func TestCommandThatDoesNotReadItsInput(t *testing.T) {
+	made := inMode(t, "deaf", Options{})
+	got, err := made.Run(t.Context(), tool.Call{Arguments: `"` + strings.Repeat("x", 5_000_000) + `"`})
+	require.NoError(t, err)
+	require.Equal(t, "did not listen", got)
+}
+
+func TestEmptyArguments(t *testing.T) {
+	got, err := inMode(t, "echo", Options{}).Run(t.Context(), tool.Call{})
+	require.NoError(t, err)
+	require.Equal(t, "{}", got)
+}
+
+func TestCommandThatIsNotThere(t *testing.T) {
+	made, err := New(tool.Definition{Name: "x"}, Options{Command: []string{"no-such-command-anywhere"}})
+	require.NoError(t, err)
+	_, err = made.Run(t.Context(), tool.Call{})
+	var f *tool.Failure
+	require.ErrorAs(t, err, &f)
+	require.Equal(t, tool.CodeFailed, f.Code)
+	require.True(t, f.NotSent)
+	require.Contains(t, f.Message, `"no-such-command-anywhere" cannot be started`)
+}
+
+func TestNewRefuses(t *testing.T) {
+	for want, opts := range map[string]Options{
+		"command is missing": {},
+		"NUL":                {Command: []string{"a\x00"}},
+		"no name":            {Command: []string{"a"}, Env: []string{"=b"}},
+	} {
+		_, err := New(tool.Definition{Name: "x"}, opts)
+		require.ErrorContains(t, err, want)
+	}
+	_, err := New(tool.Definition{Name: "bad name"}, Options{Command: []string{"a"}})
+	require.ErrorContains(t, err, "bad name")
+}
+
+func TestTailKeepsTheEnd(t *testing.T) {
+	keep := &tail{max: 5}
+	for _, part := range []string{"ab", "cdefghijklmnop", "q", "r", "s", "t"} {
+		_, err := keep.Write([]byte(part))
+		require.NoError(t, err)
+	}
+	require.Equal(t, "[moorebus: output cut, these are the last 5 bytes of 20]\npqrst", keep.String())
+}

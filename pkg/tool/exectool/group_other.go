@@ -1,0 +1,11 @@
+//go:build !unix
+
+package exectool
+
+import "os/exec"
+
+// ownGroup does nothing: the context's end kills the command alone.
+func ownGroup(*exec.Cmd) {}
+
+// killGroup does nothing: there are no process groups.
+func killGroup(*exec.Cmd) {}

@@ -1,0 +1,165 @@
+package tool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Options adjust a [Registry]. The zero value is ready for use.
+type Options struct {
+	// Now is the clock that latencies are measured with. Default time.Now.
+	Now func() time.Time
+	// Logger hears of panics (with their stack, which the model never sees).
+	// Default: nobody does.
+	Logger *slog.Logger
+}
+
+// Outcome is what became of one call.
+type Outcome struct {
+	// Result is the text for the model, valid UTF-8; empty after a failure.
+	Result string
+	// Failure is nil on success.
+	Failure *Failure
+	// Latency is the time from the call to its outcome, retries included.
+	Latency time.Duration
+}
+
+// Registry holds the tools of one process by name. It does not change once it
+// is made and is safe for concurrent use.
+type Registry struct {
+	tools  map[string]*registered
+	now    func() time.Time
+	logger *slog.Logger
+}
+
+// registered is a tool whose definition was completed and checked once.
+type registered struct {
+	Tool
+	def Definition
+}
+
+// Definition returns the tool's definition, defaults applied.
+func (r *registered) Definition() Definition { return r.def }
+
+// NewRegistry makes a registry of the tools. The error names every definition
+// that is invalid and every name that occurs twice.
+func NewRegistry(tools ...Tool) (*Registry, error) {
+	return NewRegistryWith(Options{}, tools...)
+}
+
+// NewRegistryWith is [NewRegistry] with options.
+func NewRegistryWith(opts Options, tools ...Tool) (*Registry, error) {
+	r := &Registry{tools: make(map[string]*registered, len(tools)), now: opts.Now, logger: opts.Logger}
+	if r.now == nil {
+		r.now = time.Now
+	}
+	if r.logger == nil {
+		r.logger = slog.New(slog.DiscardHandler)
+	}
+	var errs []error
+	for _, t := range tools {
+		def := t.Definition().WithDefaults()
+		if err := def.Validate(); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if _, ok := r.tools[def.Name]; ok {
+			errs = append(errs, fmt.Errorf("tool %q: two tools have this name; rename or remove one", def.Name))
+			continue
+		}
+		r.tools[def.Name] = &registered{Tool: t, def: def}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// Definitions returns the definitions of all tools, defaults applied, sorted by
+// name.
+func (r *Registry) Definitions() []Definition {
+	defs := make([]Definition, 0, len(r.tools))
+	for _, name := range slices.Sorted(maps.Keys(r.tools)) {
+		defs = append(defs, r.tools[name].def)
+	}
+	return defs
+}
+
+// Lookup returns the tool of that name; its Definition has the defaults applied.
+func (r *Registry) Lookup(name string) (Tool, bool) {
+	t, ok := r.tools[name]
+	if !ok {
+		return nil, false
+	}
+	return t, true
+}
+
+// Pools returns the pools of all tools, sorted, each once.
+func (r *Registry) Pools() []string {
+	pools := make([]string, 0, len(r.tools))
+	for _, t := range r.tools {
+		pools = append(pools, t.def.Pool)
+	}
+	slices.Sort(pools)
+	return slices.Compact(pools)
+}
+
+// Close lets go of what the tools hold between calls (idle connections). No
+// call may be running.
+func (r *Registry) Close() error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(r.tools)) {
+		if c, ok := r.tools[name].Tool.(io.Closer); ok {
+			errs = append(errs, c.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Execute runs the call and always has an outcome: an unknown name, a panic, a
+// missed deadline and the end of ctx are failures with a code of their own.
+//
+// Each run of the tool has Definition.Timeout. A tool that ignores its context
+// is given a moment to end and then left to end by itself: its goroutine stays,
+// its result is dropped. A failed run is repeated up to Definition.Retries times,
+// with growing pauses, where the failure is a passing one and a second run can
+// do no harm: the tool is pure or idempotent, or nothing was sent.
+func (r *Registry) Execute(ctx context.Context, call Call) Outcome {
+	start := r.now()
+	result, failure := r.execute(ctx, call)
+	out := Outcome{Result: result, Failure: failure, Latency: r.now().Sub(start)}
+	if failure != nil {
+		out.Result = ""
+		failure.Message = toUTF8(failure.Message)
+	}
+	return out
+}
+
+func (r *Registry) execute(ctx context.Context, call Call) (string, *Failure) {
+	t, ok := r.tools[call.Name]
+	if !ok {
+		return "", Failf(CodeNotFound, "tool %q not found", call.Name)
+	}
+	for attempt := 0; ; attempt++ {
+		result, failure := r.attempt(ctx, t, call)
+		if failure == nil {
+			return toUTF8(result), nil
+		}
+		if attempt >= t.def.Retries || !mayRepeat(t.def.Effect, failure) {
+			return "", failure
+		}
+		if !pause(ctx, backoff(attempt)) {
+			return "", cancelledAfter(ctx, failure)
+		}
+	}
+}
+
+// toUTF8 replaces what is not UTF-8: results end up in JSON events.
+func toUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

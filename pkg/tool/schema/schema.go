@@ -1,0 +1,150 @@
+// Package schema checks tool arguments against JSON Schema.
+//
+// A [Validator] takes the model's argument text as it is and answers in words
+// that a model can act on: every violation, each with the JSON pointer of its
+// place. Schemas are draft 2020-12 unless they name another draft; `format` is
+// an annotation, as that draft has it, and `pattern` is an RE2 expression.
+// Nothing is ever loaded: a `$ref` to another document, by URL or file, makes
+// the schema invalid. Numbers are compared exactly, however long they are.
+//
+// A schema that is itself wrong is an error that wraps [ErrSchema]; everything
+// else that is wrong is a *tool.Failure with code invalid_arguments.
+package schema
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// ErrSchema marks an error as the schema's fault, not the arguments'.
+var ErrSchema = errors.New("invalid JSON Schema")
+
+// DefaultCacheSize is how many compiled schemas a [Validator] keeps by default.
+const DefaultCacheSize = 256
+
+// resourceURL names the schema that is compiled. Its scheme has no loader, so
+// that a relative reference leads nowhere.
+const resourceURL = "moorebus:///schema.json"
+
+var _ tool.Validator = (*Validator)(nil)
+
+// Options adjust a [Validator]. The zero value is ready for use.
+type Options struct {
+	// CacheSize is the number of compiled schemas kept. Default [DefaultCacheSize].
+	CacheSize int
+}
+
+// Validator is the [tool.Validator]. It is safe for concurrent use.
+type Validator struct {
+	cache *cache
+}
+
+// New makes a Validator.
+func New(opts Options) *Validator {
+	if opts.CacheSize <= 0 {
+		opts.CacheSize = DefaultCacheSize
+	}
+	return &Validator{cache: newCache(opts.CacheSize)}
+}
+
+// Check returns nil for a usable schema, else an error that wraps [ErrSchema] and
+// says what is wrong with it. An empty schema accepts anything.
+func (v *Validator) Check(schema json.RawMessage) error {
+	_, err := v.compiled(schema)
+	return err
+}
+
+// Check is [Validator.Check] without a cache.
+func Check(schema json.RawMessage) error {
+	_, err := compile(schema)
+	return err
+}
+
+// Validate checks the arguments. Empty arguments stand for {}. A key that occurs
+// twice in an object is refused: its reader could see another value than the one
+// that was checked.
+func (v *Validator) Validate(schema json.RawMessage, arguments string) error {
+	compiled, err := v.compiled(schema)
+	if err != nil {
+		return err
+	}
+	if strings.TrimSpace(arguments) == "" {
+		arguments = "{}"
+	}
+	value, err := decode(arguments)
+	if err != nil {
+		return tool.Failf(tool.CodeInvalidArguments, "the arguments are not valid JSON: %v", err)
+	}
+	err = compiled.Validate(value)
+	if err == nil {
+		return nil
+	}
+	var violations *jsonschema.ValidationError
+	if !errors.As(err, &violations) {
+		return tool.Failf(tool.CodeInvalidArguments, "the arguments cannot be checked: %v", err)
+	}
+	return tool.Failf(tool.CodeInvalidArguments, "the arguments do not match the tool's schema:\n%s", report(violations))
+}
+
+func (v *Validator) compiled(schema json.RawMessage) (*jsonschema.Schema, error) {
+	key := keyOf(schema)
+	if s, ok := v.cache.get(key); ok {
+		return s, nil
+	}
+	s, err := compile(schema)
+	if err != nil {
+		return nil, err
+	}
+	v.cache.put(key, s)
+	return s, nil
+}
+
+// refuse is the loader of everything that is not in the schema itself.
+type refuse struct{}
+
+func (refuse) Load(url string) (any, error) {
+	return nil, fmt.Errorf("reference to %q: a schema may only refer to itself (put the definition under $defs)",
+		strings.TrimPrefix(url, "moorebus:///"))
+}
+
+func compile(schema json.RawMessage) (*jsonschema.Schema, error) {
+	if len(schema) == 0 {
+		schema = json.RawMessage("{}")
+	}
+	doc, err := decode(string(schema))
+	if err != nil {
+		return nil, fmt.Errorf("%w: not valid JSON: %w", ErrSchema, err)
+	}
+	c := jsonschema.NewCompiler()
+	c.UseLoader(refuse{})
+	if err := c.AddResource(resourceURL, doc); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSchema, err)
+	}
+	s, err := c.Compile(resourceURL)
+	if err != nil {
+		return nil, schemaError(err)
+	}
+	return s, nil
+}
+
+// schemaError is the classifier of the compiler's errors.
+func schemaError(err error) error {
+	var mismatch *jsonschema.SchemaValidationError
+	if errors.As(err, &mismatch) {
+		var violations *jsonschema.ValidationError
+		if errors.As(mismatch.Err, &violations) {
+			return fmt.Errorf("%w:\n%s", ErrSchema, report(violations))
+		}
+	}
+	var load *jsonschema.LoadURLError
+	if errors.As(err, &load) {
+		return fmt.Errorf("%w: %w", ErrSchema, load.Err)
+	}
+	return fmt.Errorf("%w: %s", ErrSchema, strings.ReplaceAll(err.Error(), resourceURL, ""))
+}
