@@ -1,0 +1,119 @@
+// Package approval evaluates approval policies: which tool calls have to wait
+// for a human.
+package approval
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/expr-lang/expr"
+	"github.com/expr-lang/expr/vm"
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// Policies evaluates policies. Expressions are those of expr-lang over the
+// variables tool and risk (strings), arguments (the parsed JSON, or nil where
+// it is none) and run (the run's id); they are compiled once and can call
+// nothing outside themselves. It is safe for concurrent use.
+type Policies struct {
+	programs *lru.Cache[string, *vm.Program]
+}
+
+// programsKept bounds the compiled expressions: agents are written by hand, so
+// few are in use at a time.
+const programsKept = 256
+
+// New returns an evaluator.
+func New() *Policies {
+	programs, err := lru.New[string, *vm.Program](programsKept)
+	if err != nil {
+		panic("a cache of a fixed size cannot be made: " + err.Error())
+	}
+	return &Policies{programs: programs}
+}
+
+// environment is what an expression sees.
+type environment struct {
+	Tool      string `expr:"tool"`
+	Arguments any    `expr:"arguments"`
+	Risk      string `expr:"risk"`
+	Run       string `expr:"run"`
+}
+
+// Check reports whether a policy's expression compiles to a yes or no.
+func (p *Policies) Check(policy *events.Approval) error {
+	if policy == nil || policy.Policy != events.ApproveExpr {
+		return nil
+	}
+	_, err := p.program(policy.Expr)
+	return err
+}
+
+func (p *Policies) program(text string) (*vm.Program, error) {
+	if program, ok := p.programs.Get(text); ok {
+		return program, nil
+	}
+	program, err := expr.Compile(text, expr.Env(environment{}), expr.AsBool())
+	if err != nil {
+		return nil, fmt.Errorf("approval.expr: %w", err)
+	}
+	p.programs.Add(text, program)
+	return program, nil
+}
+
+// Required says whether the call waits, and why. A nil policy lets everything
+// run. An expression that cannot be evaluated is an error: the caller must not
+// take it for a yes.
+func (p *Policies) Required(policy *events.Approval, call events.Call, info reducer.ToolInfo, run string) (string, bool, error) {
+	if policy == nil {
+		return "", false, nil
+	}
+	switch policy.Policy {
+	case events.ApproveAlways:
+		return "every call needs approval", true, nil
+	case events.ApproveAbove:
+		limit, _ := events.RiskRank(policy.Risk)
+		rank, known := events.RiskRank(info.Risk)
+		if !known || rank > limit {
+			return fmt.Sprintf("the risk is %s, above %s", info.Risk, policy.Risk), true, nil
+		}
+	case events.ApproveTools:
+		if slices.Contains(policy.Tools, call.Name) {
+			return "calls of " + call.Name + " need approval", true, nil
+		}
+	case events.ApproveExpr:
+		return p.evaluate(policy.Expr, call, info, run)
+	case events.ApproveNever:
+	}
+	return "", false, nil
+}
+
+func (p *Policies) evaluate(text string, call events.Call, info reducer.ToolInfo, run string) (string, bool, error) {
+	program, err := p.program(text)
+	if err != nil {
+		return "", false, err
+	}
+	env := environment{Tool: call.Name, Risk: info.Risk, Run: run, Arguments: arguments(call.Arguments)}
+	result, err := expr.Run(program, env)
+	if err != nil {
+		return "", false, fmt.Errorf("approval.expr: %w", err)
+	}
+	if yes, _ := result.(bool); yes {
+		return "the policy asks for it: " + text, true, nil
+	}
+	return "", false, nil
+}
+
+// arguments parses a call's arguments; they were found valid before.
+func arguments(text string) any {
+	var v any
+	if err := json.NewDecoder(bytes.NewBufferString(text)).Decode(&v); err != nil {
+		return nil
+	}
+	return v
+}
