@@ -32,6 +32,9 @@ func (c *Caller) streamed(ctx context.Context, req llm.Request, emit func(llm.Ch
 	defer cancel()
 	s, err := c.client.CreateChatCompletionStream(x.in(ctx), openai.ChatCompletionRequest{})
 	if err != nil {
+		if x.whole != nil {
+			return c.unstreamed(req, x.whole, emit)
+		}
 		if refusesStream(err) {
 			return nil, fmt.Errorf("%w: the server refuses to stream", errBroken)
 		}
@@ -59,6 +62,27 @@ func (c *Caller) streamed(ctx context.Context, req llm.Request, emit func(llm.Ch
 		x.events.drain()
 	}
 	return c.response(req, a.reply())
+}
+
+// unstreamed takes a reply that came in one piece from a server which ignores
+// that a stream was asked for; asking again would be answered twice.
+func (c *Caller) unstreamed(req llm.Request, body []byte, emit func(llm.Chunk)) (llm.Response, error) {
+	var res openai.ChatCompletionResponse
+	if err := json.Unmarshal(body, &res); err != nil {
+		return nil, fmt.Errorf("%w: %w", errBroken, err)
+	}
+	r, err := fromCompletion(res)
+	if err != nil {
+		return nil, err
+	}
+	out, err := c.response(req, r)
+	if err != nil {
+		return nil, err
+	}
+	for chunk := range llm.Chunks(out) {
+		emit(chunk)
+	}
+	return out, nil
 }
 
 // streamFailure tells a broken stream from an error that the provider stated in

@@ -353,3 +353,30 @@ func FuzzStream(f *testing.F) {
 		}
 	})
 }
+
+func TestServerThatIgnoresStreamIsAskedOnce(t *testing.T) {
+	requests := 0
+	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		requests++
+		w.Header().Set("Content-Type", "application/json; charset=utf-8")
+		_, _ = io.WriteString(w, `{"model":"m","choices":[{"message":{"role":"assistant","content":"two words"},"finish_reason":"stop"}]}`)
+	})
+	var h heard
+	res, err := c.Call(t.Context(), request(), h.add)
+	require.NoError(t, err)
+	require.Equal(t, "two words", res.(llm.Text).Content)
+	require.Equal(t, "two words", h.text.String())
+	require.Equal(t, 1, requests)
+}
+
+func TestServerThatIgnoresStreamAndBreaks(t *testing.T) {
+	requests := 0
+	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		requests++
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"choices":[]}`)
+	})
+	_, err := c.Call(t.Context(), request(), func(llm.Chunk) {})
+	wantError(t, err, llm.KindOther)
+	require.Equal(t, 1, requests)
+}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"mime"
 	"net/http"
 	"strconv"
 	"strings"
@@ -31,7 +32,14 @@ type exchange struct {
 	header http.Header
 	// events is the body of a streamed reply.
 	events *eventBody
+	// whole is the body of a reply that came in one piece although a stream was
+	// asked for.
+	whole []byte
 }
+
+// errWhole stands for a reply that came in one piece: it is in the exchange,
+// since the library reads nothing but a stream then.
+var errWhole = errors.New("the server answered in one piece")
 
 type exchangeKey struct{}
 
@@ -66,11 +74,26 @@ func (d *doer) Do(req *http.Request) (*http.Response, error) {
 	}
 	x.status, x.header = resp.StatusCode, resp.Header
 	if x.stream && resp.StatusCode == http.StatusOK {
+		if mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); mediaType == "application/json" {
+			return nil, d.readAside(x, resp)
+		}
 		x.events = newEventBody(resp.Body, d.limit)
 		resp.Body = x.events
 		return resp, nil
 	}
 	return d.readWhole(resp)
+}
+
+// readAside puts a reply in one piece into the exchange.
+func (d *doer) readAside(x *exchange, resp *http.Response) error {
+	resp, err := d.readWhole(resp)
+	if err != nil {
+		return err
+	}
+	if x.whole, err = io.ReadAll(resp.Body); err != nil {
+		return err
+	}
+	return errWhole
 }
 
 // readWhole reads the body here, so that a connection that breaks is told from

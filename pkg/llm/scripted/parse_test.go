@@ -15,7 +15,7 @@ func TestParseRefuses(t *testing.T) {
 		{"a list", `[]`, "llm: has to be an object, not a JSON array"},
 		{"null", `null`, "llm: has to be an object"},
 		{"no script", `{"provider":"scripted"}`, "llm: the scripted provider needs a script"},
-		{"unknown key", `{"scripts":[]}`, `llm: unknown key "scripts" (allowed: provider, text, script)`},
+		{"unknown key", `{"scripts":[]}`, `llm: unknown key "scripts" (allowed: provider, text, script, `},
 		{"another case", `{"Script":[]}`, `llm: unknown key "Script"`},
 		{"script is no list", `{"script":{}}`, "script: has to be a list, not a JSON object"},
 		{"entry is no object", `{"script":[{"text":"a"},"b"]}`, "script[1]: has to be an object, not a JSON string"},
