@@ -3,6 +3,7 @@ package events
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -21,8 +22,10 @@ const (
 // resolved, what Start pins. It holds no endpoint, key or command: those belong
 // to the planner and the actor.
 type Agent struct {
-	Name         string            `json:"name"`
-	SystemPrompt string            `json:"system_prompt,omitempty"`
+	Name         string `json:"name"`
+	SystemPrompt string `json:"system_prompt,omitempty"`
+	// Task is what a run is for when whoever starts it does not say.
+	Task         string            `json:"task,omitempty"`
 	Mode         Mode              `json:"mode"`
 	LLM          LLM               `json:"llm"`
 	Models       map[string]string `json:"models,omitempty"`
@@ -113,7 +116,7 @@ func (a Agent) check() error {
 		return fmt.Errorf("llm.provider: is missing; use openai, scripted or a name that the planner knows")
 	case c.MaxSteps < 1:
 		return fmt.Errorf("config.max_steps: must be at least 1, is %d", c.MaxSteps)
-	case c.ConfidenceThreshold < 0 || c.ConfidenceThreshold > 1:
+	case !(c.ConfidenceThreshold >= 0 && c.ConfidenceThreshold <= 1): // also not for NaN
 		return fmt.Errorf("config.confidence_threshold: must be between 0 and 1, is %v", c.ConfidenceThreshold)
 	case len(a.OutputSchema) > 0 && !isObject(a.OutputSchema):
 		return fmt.Errorf("output_schema: must be a JSON Schema object")
@@ -150,8 +153,8 @@ func (b *Budget) check() error {
 	if b == nil {
 		return nil
 	}
-	if b.MaxInputTokens < 0 || b.MaxOutputTokens < 0 || b.MaxTotalTokens < 0 || b.MaxCostUSD < 0 || b.MaxWallTime < 0 {
-		return fmt.Errorf("budget: no limit may be negative")
+	if b.MaxInputTokens < 0 || b.MaxOutputTokens < 0 || b.MaxTotalTokens < 0 || !(b.MaxCostUSD >= 0) || math.IsInf(b.MaxCostUSD, 1) || b.MaxWallTime < 0 {
+		return fmt.Errorf("budget: every limit must be a number from 0")
 	}
 	return nil
 }

@@ -29,8 +29,8 @@ const (
 type Effect struct {
 	Key  string
 	Kind Kind
-	// State is the state whose worker does it. It is empty for KindEnd, which
-	// anyone may do.
+	// State is the state whose worker does it. It is empty for the end of a
+	// poisoned run, which anyone may do.
 	State events.State
 	// CallID names the call of KindTool and KindDispatch.
 	CallID string
@@ -60,8 +60,10 @@ func Effects(t *Table, mem *Memory) []Effect {
 	switch {
 	case t.Terminal(mem.State):
 		return nil
-	case mem.Control.Poison != nil, mem.overCap():
+	case mem.Control.Poison != nil:
 		return []Effect{mem.effect(KindEnd, "")}
+	case mem.overCap():
+		return []Effect{mem.effect(KindEnd, mem.State)}
 	}
 	switch mem.State {
 	case events.Planning:
@@ -188,7 +190,7 @@ func GiveUp(mem *Memory, e Effect) events.Payload {
 func End(mem *Memory) events.Payload {
 	if p := mem.Control.Poison; p != nil {
 		return &events.FatalError{
-			Outcome: events.Outcome{Code: CodePoison, Message: "event " + strconv.FormatUint(p.N, 10) + " cannot be processed: " + p.Reason},
+			Outcome: events.Outcome{Code: CodePoison, Message: poisonMessage(p)},
 			Poison:  *p,
 		}
 	}
@@ -196,4 +198,12 @@ func End(mem *Memory) events.Payload {
 		Code:    CodeSafetyCap,
 		Message: "more than " + strconv.Itoa(5*mem.Config.MaxSteps+3) + " state changes since the last user message",
 	}}
+}
+
+func poisonMessage(p *events.Poison) string {
+	kind := p.Type
+	if kind == "" {
+		kind = "a message that is no event"
+	}
+	return kind + " (event " + strconv.FormatUint(p.N, 10) + ") cannot be processed: " + p.Reason
 }

@@ -25,6 +25,9 @@ type Run struct {
 	// condition.
 	seq uint64
 
+	// effects are what mem wants, nil until somebody asks.
+	effects []reducer.Effect
+
 	// ended is set once mem is terminal, so that a store can see it without
 	// the lock.
 	ended atomic.Bool
@@ -50,9 +53,22 @@ func (r *Run) Seq() uint64 { return r.seq }
 // Terminal reports whether the run has ended.
 func (r *Run) Terminal() bool { return r.store.machine.Table().Terminal(r.mem.State) }
 
-// Effects returns what the run wants done.
+// Effects returns what the run wants done. The slice must not be changed.
 func (r *Run) Effects() []reducer.Effect {
-	return reducer.Effects(r.store.machine.Table(), r.mem)
+	if r.effects == nil {
+		r.effects = append([]reducer.Effect{}, reducer.Effects(r.store.machine.Table(), r.mem)...)
+	}
+	return r.effects
+}
+
+// Effect returns the effect of that key, if the run wants it.
+func (r *Run) Effect(key string) (reducer.Effect, bool) {
+	for _, e := range r.Effects() {
+		if e.Key == key {
+			return e, true
+		}
+	}
+	return reducer.Effect{}, false
 }
 
 // Refresh reads the log to its head. Records that are not legal are in the
@@ -85,8 +101,10 @@ func (r *Run) apply(rec journal.Record) *events.Event {
 	return e
 }
 
+// advance notes that mem changed.
 func (r *Run) advance(seq uint64) {
 	r.seq = seq
+	r.effects = nil
 	if r.Terminal() {
 		r.ended.Store(true)
 	}
@@ -94,23 +112,21 @@ func (r *Run) advance(seq uint64) {
 
 // Extend brings the run to a record that was delivered, without reading if it
 // is the next one or was read before; else by reading to the head. It returns
-// the record's n, 0 if it cannot be decoded.
-func (r *Run) Extend(ctx context.Context, rec journal.Record) (uint64, error) {
+// the record's event, nil if it cannot be decoded.
+func (r *Run) Extend(ctx context.Context, rec journal.Record) (*events.Event, error) {
 	e, err := r.store.machine.Codec().Decode(rec.Body)
 	if err != nil {
-		return 0, r.catchUp(ctx, rec)
+		return nil, r.catchUp(ctx, rec)
 	}
 	if rec.Seq > r.seq && e.N == r.mem.N+1 && e.Prev == r.mem.Control.Head {
-		s, err := events.ParseSubject(rec.Subject)
-		if err != nil {
-			return 0, r.catchUp(ctx, rec)
+		if s, err := events.ParseSubject(rec.Subject); err == nil {
+			// An illegal record is poison, which the memory holds then.
+			_ = r.store.machine.ApplyEvent(r.mem, s, e, events.Hash(rec.Body))
+			r.advance(rec.Seq)
+			return e, nil
 		}
-		// An illegal record is poison, which the memory holds then.
-		_ = r.store.machine.ApplyEvent(r.mem, s, e, events.Hash(rec.Body))
-		r.advance(rec.Seq)
-		return e.N, nil
 	}
-	return e.N, r.catchUp(ctx, rec)
+	return e, r.catchUp(ctx, rec)
 }
 
 func (r *Run) catchUp(ctx context.Context, rec journal.Record) error {

@@ -85,19 +85,20 @@ func (j *delivery) work(ctx context.Context) (time.Duration, error) {
 
 // fold brings the run to the message, and to the log's head if the message was
 // delivered before.
-func (j *delivery) fold(ctx context.Context) (err error) {
+func (j *delivery) fold(ctx context.Context) error {
 	j.run.Lock()
 	defer j.run.Unlock()
-	if j.n, err = j.run.Extend(ctx, j.d.Record()); err != nil {
+	e, err := j.run.Extend(ctx, j.d.Record())
+	if err != nil {
 		return err
+	}
+	if e != nil {
+		j.n, j.cause = e.N, e.ID
 	}
 	if j.d.Attempt() > 1 {
 		if err := j.run.Refresh(ctx); err != nil {
 			return err
 		}
-	}
-	if e, err := j.w.cfg.Store.Machine().Codec().Decode(j.d.Record().Body); err == nil {
-		j.cause = e.ID
 	}
 	j.w.flights.reconcile(j.run)
 	return nil
@@ -118,7 +119,7 @@ func (j *delivery) due() []reducer.Effect {
 }
 
 func (j *delivery) responsible(e reducer.Effect) bool {
-	if e.Kind == reducer.KindEnd {
+	if e.State == "" {
 		return true
 	}
 	return e.State == j.subject.To && e.Wake == j.n
@@ -185,7 +186,7 @@ func (j *delivery) plan(ctx context.Context, e reducer.Effect) (Work, time.Durat
 			return nil, 0, err
 		}
 	}
-	e, still := j.current(e.Key)
+	e, still := j.run.Effect(e.Key)
 	if !still || e.Held {
 		return nil, 0, nil
 	}
@@ -211,15 +212,6 @@ func (j *delivery) end(ctx context.Context, e reducer.Effect) error {
 	}
 	_, err := j.commit(ctx, e, p)
 	return err
-}
-
-func (j *delivery) current(key string) (reducer.Effect, bool) {
-	for _, e := range j.run.Effects() {
-		if e.Key == key {
-			return e, true
-		}
-	}
-	return reducer.Effect{}, false
 }
 
 // settle appends what the work came to, and returns the work that follows it.
@@ -257,7 +249,7 @@ func (j *delivery) retry(ctx context.Context, e reducer.Effect, r Result) (Work,
 	if _, err := j.commit(ctx, e, &failure); err != nil {
 		return nil, 0, err
 	}
-	now, still := j.current(e.Key)
+	now, still := j.run.Effect(e.Key)
 	if !still {
 		return nil, 0, nil
 	}
@@ -272,28 +264,25 @@ func (j *delivery) retry(ctx context.Context, e reducer.Effect, r Result) (Work,
 func (j *delivery) commit(ctx context.Context, e reducer.Effect, payloads ...events.Payload) (bool, error) {
 	defer j.w.flights.reconcile(j.run)
 	stamp := runlog.Stamp{Source: j.w.source, Cause: j.cause}
-	return j.run.Commit(ctx, stamp, func(mem *reducer.Memory) ([]runlog.Draft, error) {
-		if _, still := j.current(e.Key); !still {
+	return j.run.Commit(ctx, stamp, func(*reducer.Memory) ([]runlog.Draft, error) {
+		if _, still := j.run.Effect(e.Key); !still {
 			return nil, nil
 		}
 		drafts := make([]runlog.Draft, len(payloads))
 		for i, p := range payloads {
-			drafts[i] = runlog.Draft{Origin: j.origin(e, mem), Payload: p}
+			drafts[i] = runlog.Draft{Origin: j.origin(e), Payload: p}
 		}
 		return drafts, nil
 	})
 }
 
-// origin is the state in whose name the worker publishes: the effect's, which
-// is the one whose deliveries it may consume.
-func (j *delivery) origin(e reducer.Effect, mem *reducer.Memory) events.State {
+// origin is the state in whose name the worker publishes: the effect's, or for
+// one that anybody may do the state whose deliveries it consumes.
+func (j *delivery) origin(e reducer.Effect) events.State {
 	if e.State != "" {
 		return e.State
 	}
-	if mem.Control.Poison != nil {
-		return j.subject.To
-	}
-	return mem.State
+	return j.subject.To
 }
 
 // isOutage reports whether an error is the log's, so that the work is not to

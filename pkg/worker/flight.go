@@ -2,12 +2,10 @@ package worker
 
 import (
 	"context"
-	"slices"
 	"sync"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
@@ -65,9 +63,8 @@ func (fs *flights) reconcile(run *runlog.Run) {
 	if len(flying) == 0 {
 		return
 	}
-	wanted := run.Effects()
 	for key, f := range flying {
-		if !slices.ContainsFunc(wanted, func(e reducer.Effect) bool { return e.Key == key }) {
+		if _, wanted := run.Effect(key); !wanted {
 			f.cancel()
 		}
 	}

@@ -113,7 +113,6 @@ type Worker struct {
 	source  string
 	table   *reducer.Table
 	flights flights
-	held    extender
 }
 
 // New checks the configuration.
@@ -138,7 +137,6 @@ func New(cfg Config) (*Worker, error) {
 	return &Worker{
 		cfg: cfg, source: Source(cfg.Role, cfg.Instance), table: cfg.Store.Machine().Table(),
 		flights: flights{byRun: map[events.Run]map[string]*flight{}},
-		held:    extender{deliveries: map[journal.Delivery]struct{}{}},
 	}, nil
 }
 
@@ -208,12 +206,13 @@ func (w *Worker) consumeInbox(ctx, workCtx context.Context, inbox journal.Inbox,
 		}
 		return fmt.Errorf("%s: inbox %v of pool %s: %w", w.cfg.Role, inbox.States, inbox.Pool, err)
 	}
-	stop := w.held.start(wait / 3)
+	held := extender{deliveries: map[journal.Delivery]struct{}{}}
+	stop := held.start(wait / 3)
 	defer stop()
 	err = w.cfg.Queue.Consume(ctx, inbox, slots, func(d journal.Delivery) {
 		defer settled()
-		w.held.add(d)
-		defer w.held.remove(d)
+		held.add(d)
+		defer held.remove(d)
 		w.deliver(workCtx, d)
 	})
 	if err != nil {
@@ -222,7 +221,7 @@ func (w *Worker) consumeInbox(ctx, workCtx context.Context, inbox journal.Inbox,
 	return nil
 }
 
-// extender sends the sign of life for every delivery in work.
+// extender sends the sign of life for every delivery of one inbox in work.
 type extender struct {
 	mu         sync.Mutex
 	deliveries map[journal.Delivery]struct{}

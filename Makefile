@@ -1,0 +1,49 @@
+# The commands of the project. Everything needs Go and nothing else, unless it
+# says so.
+.DEFAULT_GOAL := help
+GO ?= go
+FUZZTIME ?= 10s
+
+.PHONY: help
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: ## build every command into bin/
+	$(GO) build -o bin/ ./cmd/...
+
+.PHONY: verify
+verify: ## formatting, vet, staticcheck, tidy
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo 'run: gofmt -w .'; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	$(GO) mod tidy -diff
+
+.PHONY: test
+test: ## all tests
+	$(GO) test ./...
+
+.PHONY: race
+race: ## all tests with the race detector (needs a C compiler)
+	$(GO) test -race ./...
+
+.PHONY: golden
+golden: ## write the golden files of the tests anew
+	$(GO) test ./pkg/replay ./cmd/... -update
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME each
+	@GO=$(GO) FUZZTIME=$(FUZZTIME) sh ./.ci/fuzz
+
+.PHONY: bench
+bench: ## throughput beside the bare JetStream loop, and the Go benchmarks
+	$(GO) run ./bench throughput
+	$(GO) test -run '^$$' -bench . -benchmem ./pkg/events ./pkg/reducer
+
+.PHONY: up
+up: build ## start nats-server, gateway, planner, actor and observer locally
+	sh ./deploy/local.sh up
+
+.PHONY: down
+down: ## stop what `make up` started
+	sh ./deploy/local.sh down
