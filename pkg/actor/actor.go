@@ -91,18 +91,22 @@ func New(cfg Config) (*Actor, error) {
 	return a, err
 }
 
+// Announce says once which tools this actor runs. Run does so in the rhythm that
+// keeps it known.
+func (a *Actor) Announce(ctx context.Context) error {
+	for _, pool := range a.cfg.Pools {
+		if err := a.cfg.Directory.Announce(ctx, pool, a.cfg.Instance, Specs(a.cfg.Tools, pool)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Run announces the tools and works until ctx ends.
 func (a *Actor) Run(ctx context.Context) error {
 	announceCtx, stop := context.WithCancel(ctx)
 	var announcing sync.WaitGroup
-	for _, pool := range a.cfg.Pools {
-		specs := Specs(a.cfg.Tools, pool)
-		announcing.Go(func() {
-			worker.Announce(announceCtx, a.cfg.Logger, func(ctx context.Context) error {
-				return a.cfg.Directory.Announce(ctx, pool, a.cfg.Instance, specs)
-			})
-		})
-	}
+	announcing.Go(func() { worker.Announce(announceCtx, a.cfg.Logger, a.Announce) })
 	defer func() { stop(); announcing.Wait() }()
 	return a.worker.Run(ctx)
 }

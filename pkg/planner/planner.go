@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -104,18 +105,18 @@ func New(cfg Config) (*Planner, error) {
 	return p, nil
 }
 
+// Announce says once which providers this planner reaches. Run does so in the
+// rhythm that keeps it known.
+func (p *Planner) Announce(ctx context.Context) error {
+	return p.cfg.Directory.AnnounceProviders(ctx, p.cfg.Instance, slices.Sorted(maps.Keys(p.cfg.Providers)))
+}
+
 // Run announces the providers and works until ctx ends.
 func (p *Planner) Run(ctx context.Context) error {
-	names := slices.Sorted(maps.Keys(p.cfg.Providers))
-	announced := make(chan struct{})
 	announceCtx, stop := context.WithCancel(ctx)
-	go func() {
-		defer close(announced)
-		worker.Announce(announceCtx, p.cfg.Logger, func(ctx context.Context) error {
-			return p.cfg.Directory.AnnounceProviders(ctx, p.cfg.Instance, names)
-		})
-	}()
-	defer func() { stop(); <-announced }()
+	var announcing sync.WaitGroup
+	announcing.Go(func() { worker.Announce(announceCtx, p.cfg.Logger, p.Announce) })
+	defer func() { stop(); announcing.Wait() }()
 	return p.worker.Run(ctx)
 }
 

@@ -1,0 +1,48 @@
+// Command gateway is the role between the bus and the world: the HTTP API, the
+// event streams and the web page.
+package main
+
+import (
+	"context"
+	"net"
+	"os"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/tool/schema"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+func main() {
+	cli.Main(func(ctx context.Context) error { return cli.Execute(ctx, command()) })
+}
+
+func command() *cobra.Command {
+	var listen string
+	return wire.RoleCommand("gateway", "Serve HTTP: start runs, talk to them, watch them",
+		`Gateway serves the HTTP API and the web page, and owns what comes from outside:
+starts, messages, cancelling. Set MOOREBUS_TOKEN to demand a bearer token.`,
+		func(flags *pflag.FlagSet) {
+			flags.StringVar(&listen, "listen", wire.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
+		}, nil,
+		func(ctx context.Context, r wire.Role) error {
+			listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
+			if err != nil {
+				return wire.BadConfig(err)
+			}
+			g, err := gateway.New(gateway.Config{
+				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Agents: r.Bus,
+				Validator: schema.New(schema.Options{}), CheckScript: wire.CheckScript, Listener: listener,
+				Token: os.Getenv("MOOREBUS_TOKEN"), Ready: r.Bus.Ready,
+				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
+			})
+			if err != nil {
+				_ = listener.Close()
+				return err
+			}
+			r.Logger.Info("listening", "address", listener.Addr().String())
+			return g.Run(ctx)
+		})
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/session"
+	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/pkg/agent"
+	"github.com/spf13/cobra"
+)
+
+func devCommand() *cobra.Command {
+	var listen string
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Keep a server and every role up, with the web page",
+		Long: `Dev starts the embedded server, every role and the HTTP API in this process, and
+keeps them up until Ctrl-C. --agent stores the agent under its name, so that it
+can be started by it; --tools gives it tools. --nats-listen lets other processes
+(further planners, actors, taps) join the bus, without asking who they are.`,
+		Example: `  moorebus dev --agent examples/quickstart.yaml
+  curl -s localhost:8080/v1/runs -d '{"agent": "quickstart", "task": "Count."}'`,
+		Args: cobra.NoArgs,
+	}
+	local := addLocalFlags(cmd)
+	cmd.Flags().StringVar(&listen, "listen", wire.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		docs, err := local.documents()
+		if err != nil {
+			return err
+		}
+		listener, err := (&net.ListenConfig{}).Listen(cmd.Context(), "tcp", listen)
+		if err != nil {
+			return wire.BadConfig(err)
+		}
+		defer func() { _ = listener.Close() }()
+		return local.host(cmd.Context(), docs, listener, func(ctx context.Context, h *agent.Host, _ session.Bus) error {
+			if local.agentFile != "" {
+				if err := wire.PutAgent(ctx, h.Gateway(), local.namespace, *docs.Agent); err != nil {
+					return err
+				}
+			}
+			_, _ = fmt.Fprintf(os.Stderr, "moorebus is up: http://%s/ (Ctrl-C ends it; runs go on when it is started again)\n", listener.Addr())
+			<-ctx.Done()
+			return nil
+		})
+	}
+	return cmd
+}

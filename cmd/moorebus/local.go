@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"os"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/session"
+	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/pkg/actor"
+	"github.com/moorebus/moorebus/pkg/agent"
+	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/spf13/cobra"
+)
+
+// localFlags are the flags of commands that run everything in this process.
+type localFlags struct {
+	bus       *cli.BusFlags
+	serve     *cli.ServeFlags
+	role      *cli.RoleFlags
+	log       *cli.LogFlags
+	agentFile string
+	toolsFile string
+	providers string
+	namespace string
+}
+
+func addLocalFlags(cmd *cobra.Command) *localFlags {
+	f := &localFlags{
+		bus:   cli.AddLocalFlags(cmd.Flags(), os.Getenv),
+		serve: cli.AddServeFlags(cmd.Flags()),
+		role:  cli.AddRoleFlags(cmd.Flags()),
+		log:   cli.AddLogFlags(cmd.Flags(), slog.LevelWarn),
+	}
+	cmd.Flags().StringVar(&f.agentFile, "agent", "", "`file` of the agent (YAML or JSON); its tools may stand in it too")
+	cmd.Flags().StringVar(&f.toolsFile, "tools", "", "`file` of tools (YAML or JSON)")
+	cmd.Flags().StringVar(&f.providers, "providers", "", "`file` of model providers (YAML or JSON)")
+	return f
+}
+
+// documents reads the files that the flags name.
+func (f *localFlags) documents() (agentfile.Documents, error) {
+	var err error
+	if f.namespace, _, err = f.bus.Namespace(); err != nil {
+		return agentfile.Documents{}, err
+	}
+	if err := f.role.Check(); err != nil {
+		return agentfile.Documents{}, err
+	}
+	docs, err := wire.Documents(f.agentFile, f.toolsFile)
+	return docs, wire.BadConfig(err)
+}
+
+// host runs everything while body does, and ends with it.
+func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listener net.Listener, body func(context.Context, *agent.Host, session.Bus) error) error {
+	logger, err := f.log.Logger()
+	if err != nil {
+		return err
+	}
+	options, err := f.options(docs, listener, logger)
+	if err != nil {
+		return err
+	}
+	serve, err := f.serve.Serve()
+	if err != nil {
+		return err
+	}
+	serve.Alone = true
+	if serve.Listen == "" {
+		// For this user's other commands, which find address and token in the
+		// data directory.
+		serve.Listen, serve.Token = "127.0.0.1:0", wire.NewToken()
+	}
+	conn, err := f.bus.Open(ctx, cli.OpenOptions{Name: "moorebus/" + f.role.Instance, Serve: serve, Logger: logger})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	options.Bus, options.Ready = conn.Bus, conn.Bus.Ready
+	h, err := agent.NewHost(options)
+	if err != nil {
+		return err
+	}
+	return runHost(ctx, h, func(ctx context.Context) error { return body(ctx, h, conn.Bus) })
+}
+
+// runHost runs body beside the host and stops the host after it. A signal ends
+// body's context first: what body still does then needs the host.
+func runHost(ctx context.Context, h *agent.Host, body func(context.Context) error) error {
+	hostCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	bodyCtx, stopBody := context.WithCancelCause(ctx)
+	defer stopBody(nil)
+	if err := h.Announce(hostCtx); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() {
+		err := h.Run(hostCtx)
+		if err != nil {
+			stopBody(err)
+		}
+		ended <- err
+	}()
+	err := body(bodyCtx)
+	stop()
+	if hostErr := <-ended; hostErr != nil {
+		return hostErr
+	}
+	return err
+}
+
+func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, logger *slog.Logger) (agent.HostOptions, error) {
+	registry, secrets, err := wire.LocalTools(docs.Tools)
+	if err != nil {
+		return agent.HostOptions{}, wire.BadConfig(err)
+	}
+	providers, err := wire.Providers(f.providers, os.Getenv)
+	if err != nil {
+		return agent.HostOptions{}, wire.BadConfig(err)
+	}
+	return agent.HostOptions{
+		Providers: providers, Tools: registry, Results: actor.Results{Secrets: secrets},
+		Instance: f.role.Instance, Listener: listener, Token: os.Getenv("MOOREBUS_TOKEN"), CheckScript: wire.CheckScript,
+		Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
+	}, nil
+}

@@ -1,0 +1,38 @@
+// Command moorebus runs agents: all roles in one process with an embedded
+// server, for the first minute and for development, and the operator's tools for
+// any bus.
+package main
+
+import (
+	"context"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	cli.Main(func(ctx context.Context) error { return cli.Execute(ctx, command()) })
+}
+
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "moorebus",
+		Short: "Run LLM agents as event logs on NATS JetStream",
+		Long: `Moorebus runs LLM agents as event logs on NATS JetStream. Every transition of an
+agent is one event on a stream; memory, retries, replay and the live feed follow
+from it.
+
+run and dev bring a server of their own and keep its data in $XDG_DATA_HOME/moorebus
+(--data, MOOREBUS_DATA). The other commands talk to the bus that NATS_URL or --nats
+names, else to the process that serves the data directory, else to the directory.`,
+		Args: cobra.NoArgs,
+	}
+	root.AddCommand(
+		runCommand(), devCommand(),
+		tapCommand(), runsCommand(), showCommand(),
+		cancelCommand(), pauseCommand(), resumeCommand(), sendCommand(),
+		agentsCommand(), toolsCommand(), tableCommand(),
+		initCommand(), doctorCommand(),
+	)
+	return root
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/session"
+	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/pkg/agent"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/spf13/cobra"
+)
+
+func runCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "run [TASK]",
+		Short: "Run one task to its end, on an embedded server",
+		Long: `Run starts the embedded server and every role in this process, runs one task to
+its end, shows the transitions on stderr as they happen, and prints the answer on
+stdout. The log is kept; look at it with moorebus show or replay.
+
+Without --agent it is an assistant with the builtin tools and the model of
+OPENAI_API_KEY or OPENAI_BASE_URL (OPENAI_MODEL). An agent in chat mode reads
+further messages from stdin, a line each.
+
+Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled
+(Ctrl-C does that), 78 nothing is configured that could answer.`,
+		Example: `  moorebus run --agent examples/quickstart.yaml
+  OPENAI_API_KEY=… moorebus run "What is 17.5% of 2,340, plus 12?"`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	local := addLocalFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		docs, err := local.documents()
+		if err != nil {
+			return err
+		}
+		task := docs.Agent.Task
+		if len(args) == 1 {
+			task = args[0]
+		}
+		if strings.TrimSpace(task) == "" {
+			return cli.Usage("there is no task: give one, as in `moorebus run \"…\"`, or put `task:` into the agent's file")
+		}
+		if err := wire.CheckProvider(*docs.Agent, local.providers, os.Getenv); err != nil {
+			return err
+		}
+		return local.host(cmd.Context(), docs, nil, func(ctx context.Context, h *agent.Host, bus session.Bus) error {
+			return runTask(ctx, h, bus, local.namespace, *docs.Agent, task)
+		})
+	}
+	return cmd
+}
+
+// runTask starts the task and watches it to its end.
+func runTask(ctx context.Context, h *agent.Host, bus session.Bus, namespace string, a events.Agent, task string) error {
+	started, err := h.Gateway().Start(ctx, namespace, gateway.StartRequest{Agent: &a, Task: task})
+	if err != nil {
+		return err
+	}
+	live := cli.IsTerminal(os.Stderr)
+	say := func(format string, args ...any) { _, _ = fmt.Fprintf(os.Stderr, format+"\n", args...) }
+	say("run %s", started.RunID)
+	if a.LLM.Provider == wire.Scripted {
+		say("The model is scripted: its replies stand in the agent's file, only the tools are real. For a real")
+		say("model write `llm: {provider: openai}` there and set OPENAI_API_KEY, or OPENAI_BASE_URL for your own.")
+	}
+	o := session.Options{Bus: bus, Gateway: h.Gateway(), In: os.Stdin, Out: os.Stdout, Show: os.Stderr, Live: live}
+	if live && cli.IsTerminal(os.Stdin) {
+		o.Prompt = "> "
+	}
+	outcome, err := session.Watch(ctx, h.Store().Place(namespace, started.RunID), o)
+	if err != nil {
+		return err
+	}
+	switch outcome.State {
+	case events.Done:
+		return nil
+	case events.Cancelled:
+		say("cancelled; look at it with: moorebus show %s", started.RunID)
+		return &cli.ExitError{Code: cli.ExitRunCancelled}
+	}
+	reason := "no reason was given"
+	if outcome.Err != nil {
+		reason = outcome.Err.Code + ": " + outcome.Err.Message
+	}
+	say("the run ended in %s: %s\nlook at it with: moorebus show %s", outcome.State, reason, started.RunID)
+	return &cli.ExitError{Code: cli.ExitRunError, Err: errors.New(reason)}
+}

@@ -1,0 +1,33 @@
+// Command observer is the role that commits results. It needs no credentials but
+// the bus's.
+package main
+
+import (
+	"context"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/pkg/observer"
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	cli.Main(func(ctx context.Context) error { return cli.Execute(ctx, command()) })
+}
+
+func command() *cobra.Command {
+	return wire.RoleCommand("observer", "Commit results: the states Observing and Paging",
+		`Observer consumes the events that enter Observing and Paging, commits the results
+of tools to the run's history, and decides on reflection and paging.`,
+		nil, nil,
+		func(ctx context.Context, r wire.Role) error {
+			o, err := observer.New(observer.Config{
+				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus,
+				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
+			})
+			if err != nil {
+				return err
+			}
+			return o.Run(ctx)
+		})
+}

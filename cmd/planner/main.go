@@ -1,0 +1,53 @@
+// Command planner is the role that calls models. It is the only process that
+// needs the keys of model providers.
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/pkg/approval"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/planner"
+	"github.com/moorebus/moorebus/pkg/tool/schema"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+func main() {
+	cli.Main(func(ctx context.Context) error { return cli.Execute(ctx, command()) })
+}
+
+func command() *cobra.Command {
+	var file string
+	var noStream bool
+	var providers map[string]llm.Caller
+	return wire.RoleCommand("planner", "Call models: the states Planning and Reflecting",
+		`Planner consumes the events that enter Planning and Reflecting, asks the agent's
+model provider, and appends what its reply comes to.
+
+Providers: scripted is always there; openai if OPENAI_API_KEY or OPENAI_BASE_URL
+is set (OPENAI_MODEL is asked where an agent names no model); further ones by
+--providers FILE.`,
+		func(flags *pflag.FlagSet) {
+			flags.StringVar(&file, "providers", "", "`file` of model providers (YAML or JSON)")
+			flags.BoolVar(&noStream, "no-stream", false, "ask models for whole replies and publish no chunks")
+		},
+		func() (err error) {
+			providers, err = wire.Providers(file, os.Getenv)
+			return wire.BadConfig(err)
+		},
+		func(ctx context.Context, r wire.Role) error {
+			p, err := planner.New(planner.Config{
+				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Providers: providers,
+				Validator: schema.New(schema.Options{}), Approval: approval.New(), NoStream: noStream,
+				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
+			})
+			if err != nil {
+				return err
+			}
+			return p.Run(ctx)
+		})
+}

@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"path/filepath"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/spf13/pflag"
+)
+
+// BusFlags say where the bus is: --nats, --data and --namespace. NATS_URL and
+// its like, MOOREBUS_DATA and MOOREBUS_NAMESPACE stand in for flags that are not
+// given.
+type BusFlags struct {
+	url       string
+	data      string
+	namespace string
+	getenv    func(string) string
+}
+
+// AddBusFlags adds --nats and --namespace, for what only ever talks to a bus.
+// getenv is os.Getenv, or a test's.
+func AddBusFlags(flags *pflag.FlagSet, getenv func(string) string) *BusFlags {
+	f := &BusFlags{getenv: getenv}
+	flags.StringVar(&f.url, "nats", "", "servers of the bus, with commas (default NATS_URL and its like)")
+	flags.StringVar(&f.namespace, "namespace", "", "namespace of the runs (default MOOREBUS_NAMESPACE, else "+events.DefaultNamespace+")")
+	return f
+}
+
+// AddDataFlags adds what [AddBusFlags] does and --data, for what can do without
+// a server of its own.
+func AddDataFlags(flags *pflag.FlagSet, getenv func(string) string) *BusFlags {
+	f := AddBusFlags(flags, getenv)
+	flags.StringVar(&f.data, "data", "", "data directory to use instead of a bus (default MOOREBUS_DATA, else "+filepath.Join("$XDG_DATA_HOME", appName)+")")
+	return f
+}
+
+// Namespace returns the namespace and whether somebody named one, or a usage
+// error.
+func (f *BusFlags) Namespace() (name string, given bool, err error) {
+	name = f.namespace
+	if name == "" {
+		name = f.getenv("MOOREBUS_NAMESPACE")
+	}
+	if name == "" {
+		return events.DefaultNamespace, false, nil
+	}
+	if !events.ValidToken(name) {
+		return "", true, Usage("--namespace: %q is not a name; use [a-z0-9][a-z0-9_-]{0,62}", name)
+	}
+	return name, true, nil
+}
+
+const appName = "moorebus"
+
+// DataDir returns the default data directory: $XDG_DATA_HOME/moorebus, else
+// ~/.local/share/moorebus.
+func DataDir(getenv func(string) string) (string, error) {
+	if dir := getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, appName), nil
+	}
+	home := getenv("HOME")
+	if home == "" {
+		return "", NotConfigured("there is no home directory to keep data in: set HOME or XDG_DATA_HOME, or name a directory with --data")
+	}
+	return filepath.Join(home, ".local", "share", appName), nil
+}
+
+// target is where the flags and the environment point: a server, or else a data
+// directory.
+type target struct {
+	remote  bool
+	connect natsbus.ConnectOptions
+	dir     string
+}
+
+// target decides in the order of nearness: flags, environment, default.
+func (f *BusFlags) target(remoteOnly bool) (target, error) {
+	if f.url != "" && f.data != "" {
+		return target{}, Usage("--nats and --data exclude each other: the log is on a bus or in a directory")
+	}
+	if f.data != "" {
+		return target{dir: f.data}, nil
+	}
+	connect, err := natsbus.FromEnv(f.getenv)
+	if err != nil {
+		return target{}, &ExitError{Code: ExitConfig, Err: err}
+	}
+	if f.url != "" {
+		connect.URL = f.url
+	}
+	if connect.URL != "" || remoteOnly {
+		return target{remote: true, connect: connect}, nil
+	}
+	if dir := f.getenv("MOOREBUS_DATA"); dir != "" {
+		return target{dir: dir}, nil
+	}
+	dir, err := DataDir(f.getenv)
+	return target{dir: dir}, err
+}

@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
+)
+
+// The exit codes of all commands. A process that a signal ended exits with 128
+// plus the signal's number: 130 after Ctrl-C, 143 after SIGTERM.
+const (
+	ExitOK      = 0
+	ExitFailure = 1
+	// ExitUsage is for flags and arguments that make no sense.
+	ExitUsage = 2
+	// ExitDiverged is for a log that is not as it must be.
+	ExitDiverged = 3
+	// ExitRunError and ExitRunCancelled say how the run ended.
+	ExitRunError     = 4
+	ExitRunCancelled = 5
+	// ExitBusAway is for a bus that does not answer or is not set up: to try
+	// again later may help.
+	ExitBusAway = 75
+	// ExitConfig is for settings that are missing or wrong.
+	ExitConfig = 78
+)
+
+// ExitError is an error with an exit code of its own. Without Err the process
+// ends without a word: everything was said already.
+type ExitError struct {
+	Code int
+	Err  error
+}
+
+// Error returns the message of Err.
+func (e *ExitError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit code %d", e.Code)
+	}
+	return e.Err.Error()
+}
+
+// Unwrap returns Err.
+func (e *ExitError) Unwrap() error { return e.Err }
+
+// Usage returns an error that ends the process with [ExitUsage].
+func Usage(format string, args ...any) error {
+	return &ExitError{Code: ExitUsage, Err: fmt.Errorf(format, args...)}
+}
+
+// NotConfigured returns an error that ends the process with [ExitConfig].
+func NotConfigured(format string, args ...any) error {
+	return &ExitError{Code: ExitConfig, Err: fmt.Errorf(format, args...)}
+}
+
+// SignalError is the cause of a context that a signal ended.
+type SignalError struct{ Signal syscall.Signal }
+
+// Error names the signal.
+func (e *SignalError) Error() string { return "ended by signal: " + e.Signal.String() }
+
+// Main runs the program and exits with the code of its outcome. The context
+// ends at the first SIGINT or SIGTERM, with a [*SignalError] as its cause; the
+// second one kills. A run that returns nil after a signal, since it was asked to
+// stop and did, exits 0; one that returns the context's error exits with the
+// signal's code. Any other error is written to stderr.
+func Main(run func(ctx context.Context) error) {
+	os.Exit(mainCode(os.Stderr, run))
+}
+
+func mainCode(stderr io.Writer, run func(ctx context.Context) error) int {
+	ctx, stop := untilSignal(context.Background())
+	defer stop()
+	err := run(ctx)
+	code := exitCode(ctx, err)
+	if message := failure(ctx, err); message != "" {
+		_, _ = fmt.Fprintf(stderr, "%s: %s\n", filepath.Base(os.Args[0]), message)
+	}
+	return code
+}
+
+// untilSignal returns a context that ends at the first signal. After that the
+// signals have their usual effect again.
+func untilSignal(parent context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		select {
+		case s := <-signals:
+			signal.Stop(signals)
+			number, _ := s.(syscall.Signal)
+			cancel(&SignalError{number})
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel(nil)
+	}
+}
+
+// signalled returns the signal that ended the context, if that is why err came.
+func signalled(ctx context.Context, err error) (syscall.Signal, bool) {
+	var cause *SignalError
+	if !errors.As(context.Cause(ctx), &cause) {
+		return 0, false
+	}
+	var own *SignalError
+	return cause.Signal, errors.Is(err, context.Canceled) || errors.As(err, &own)
+}
+
+func exitCode(ctx context.Context, err error) int {
+	if err == nil {
+		return ExitOK
+	}
+	if s, ok := signalled(ctx, err); ok {
+		return 128 + int(s)
+	}
+	var exit *ExitError
+	switch {
+	case errors.As(err, &exit):
+		return exit.Code
+	case BusAway(err):
+		return ExitBusAway
+	}
+	return ExitFailure
+}
+
+// failure is what stderr says about an error; nothing where all was said.
+func failure(ctx context.Context, err error) string {
+	if err == nil {
+		return ""
+	}
+	if s, ok := signalled(ctx, err); ok {
+		return "ended by signal: " + s.String()
+	}
+	var exit *ExitError
+	if errors.As(err, &exit) && exit.Err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// BusAway reports whether an error says that the bus does not answer or is not
+// set up, so that the same may succeed later.
+func BusAway(err error) bool {
+	for _, away := range [...]error{
+		journal.ErrNotReady, nats.ErrNoServers, nats.ErrTimeout, nats.ErrNoResponders, nats.ErrDisconnected,
+		nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded, nats.ErrInvalidConnection,
+	} {
+		if errors.Is(err, away) {
+			return true
+		}
+	}
+	var network *net.OpError
+	var name *net.DNSError
+	return errors.As(err, &network) || errors.As(err, &name)
+}

@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/pflag"
+)
+
+// Conn is an open bus, and how it was come to.
+type Conn struct {
+	// Bus is the journal.
+	Bus *natsbus.Bus
+	// NATS is the connection under it.
+	NATS *nats.Conn
+	// Server is the server that was started for it in this process, else nil.
+	Server *embedded.Server
+	// Where says for people what was opened: a URL or a directory.
+	Where string
+}
+
+// Close closes the connection and stops the server if there is one.
+func (c *Conn) Close() {
+	c.NATS.Close()
+	if c.Server != nil {
+		c.Server.Shutdown()
+	}
+}
+
+// OpenOptions say how a command uses the bus; the zero value is a tool that
+// reads.
+type OpenOptions struct {
+	// Name is what the server's tools show for the connection, such as
+	// moorebus/planner/host-17.
+	Name string
+	// RemoteOnly keeps away from data directories: a role whose bus nobody named
+	// looks for it on this machine's port 4222.
+	RemoteOnly bool
+	// Wait waits for a bus and streams that are not there yet, for ever.
+	Wait bool
+	// Serve starts the server on the data directory for writing: makes the
+	// directory, sets the streams up, listens. Nil: the directory is only looked
+	// at, and has to be there.
+	Serve *Serve
+	// Bus tunes the journal. Its Logger is Logger if nil.
+	Bus natsbus.Options
+	// Logger gets what happens to the bus; nil: slog's default.
+	Logger *slog.Logger
+}
+
+// Serve says how the embedded server runs for others.
+type Serve struct {
+	// Listen is the address for other processes, host:port; empty: none.
+	Listen string
+	// Token is what other processes must present.
+	Token string
+	// SyncAlways flushes every message to the disk.
+	SyncAlways bool
+	// Alone refuses a directory that another process serves, instead of joining
+	// that process.
+	Alone bool
+	// Init says how the streams are set up.
+	Init natsbus.InitOptions
+}
+
+// ServeFlags are --nats-listen and --fsync.
+type ServeFlags struct{ listen, fsync string }
+
+// AddServeFlags adds the flags of commands that start a server: --nats-listen
+// and --fsync.
+func AddServeFlags(flags *pflag.FlagSet) *ServeFlags {
+	f := &ServeFlags{}
+	flags.StringVar(&f.listen, "nats-listen", "", "address of the embedded server for other processes, host:port (default: none)")
+	flags.StringVar(&f.fsync, "fsync", "always", "when the log goes to the disk: always (before it is acknowledged) or relaxed")
+	return f
+}
+
+// Serve returns what the flags say, or a usage error.
+func (f *ServeFlags) Serve() (*Serve, error) {
+	if f.fsync != "always" && f.fsync != "relaxed" {
+		return nil, Usage("--fsync: %q is not known; use always or relaxed", f.fsync)
+	}
+	return &Serve{Listen: f.listen, SyncAlways: f.fsync == "always"}, nil
+}
+
+// Open opens the bus that flags and environment name: --nats, --data, NATS_URL
+// or NATS_CONTEXT with their like, MOOREBUS_DATA, else the default data
+// directory, in this order. A directory that another process serves is joined
+// through that process, if it listens; otherwise a server is started in this
+// one, which holds the directory until [Conn.Close].
+func (f *BusFlags) Open(ctx context.Context, o OpenOptions) (*Conn, error) {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Bus.Logger == nil {
+		o.Bus.Logger = o.Logger
+	}
+	t, err := f.target(o.RemoteOnly)
+	if err != nil {
+		return nil, err
+	}
+	if t.remote {
+		return o.dial(ctx, t.connect)
+	}
+	return o.openDir(ctx, t.dir)
+}
+
+// dial connects to a server.
+func (o *OpenOptions) dial(ctx context.Context, connect natsbus.ConnectOptions) (*Conn, error) {
+	connect.Name, connect.Logger, connect.Wait = o.Name, o.Logger, o.Wait
+	conn, err := natsbus.Connect(ctx, connect)
+	if err != nil {
+		return nil, err
+	}
+	open := natsbus.Open
+	if o.Wait {
+		open = natsbus.Wait
+	}
+	bus, err := open(ctx, conn, o.Bus)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return &Conn{Bus: bus, NATS: conn, Where: conn.ConnectedUrlRedacted()}, nil
+}
+
+func (o *OpenOptions) openDir(ctx context.Context, dir string) (*Conn, error) {
+	settings := embedded.Options{Dir: dir, Logger: o.Logger}
+	if s := o.Serve; s != nil {
+		settings.Listen, settings.Token, settings.SyncAlways = s.Listen, s.Token, s.SyncAlways
+	} else if _, err := os.Stat(dir); err != nil {
+		return nil, fmt.Errorf("there are no runs to look at: %w: start one with `moorebus run`, or name a bus with NATS_URL or another directory with --data", err)
+	}
+	server, err := embedded.Start(ctx, settings)
+	var held *embedded.HeldError
+	if errors.As(err, &held) && held.URL != "" && (o.Serve == nil || !o.Serve.Alone) {
+		o.Logger.Debug("joining the process that serves the data directory", "dir", dir, "url", held.URL, "pid", held.PID)
+		return o.dial(ctx, natsbus.ConnectOptions{URL: held.URL, Token: held.Token})
+	}
+	if err != nil {
+		return nil, err
+	}
+	c, err := o.inProcess(ctx, server)
+	if err != nil {
+		server.Shutdown()
+		if o.Serve == nil && errors.Is(err, journal.ErrNotReady) {
+			// To try again will not help: nobody else uses the directory.
+			err = fmt.Errorf("data directory %s holds no runs: %s", dir, err.Error())
+		}
+		return nil, err
+	}
+	c.Where = dir
+	return c, nil
+}
+
+func (o *OpenOptions) inProcess(ctx context.Context, server *embedded.Server) (*Conn, error) {
+	conn, err := server.Connect(nats.Name(o.Name))
+	if err != nil {
+		return nil, err
+	}
+	if o.Serve != nil {
+		if err := natsbus.Init(ctx, conn, o.Serve.Init); err != nil {
+			conn.Close()
+			return nil, err
+		}
+	}
+	bus, err := natsbus.Open(ctx, conn, o.Bus)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return &Conn{Bus: bus, NATS: conn, Server: server}, nil
+}

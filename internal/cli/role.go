@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/spf13/pflag"
+)
+
+// RoleFlags are the flags of every role.
+type RoleFlags struct {
+	// Instance names the process among those of its role.
+	Instance string
+	// Concurrency is how many deliveries are in work at once; 0: the role's own
+	// default.
+	Concurrency int
+	// Drain is how long work in flight may go on after a signal.
+	Drain time.Duration
+}
+
+// DrainWait is the default of --drain: a role ends within 10 s of SIGTERM.
+const DrainWait = 8 * time.Second
+
+// AddRoleFlags adds --instance, --concurrency and --drain.
+func AddRoleFlags(flags *pflag.FlagSet) *RoleFlags {
+	f := &RoleFlags{}
+	flags.StringVar(&f.Instance, "instance", DefaultInstance(), "name of this process among those of its role")
+	flags.IntVar(&f.Concurrency, "concurrency", 0, "deliveries in work at once; 0 is the role's default")
+	flags.DurationVar(&f.Drain, "drain", DrainWait, "how long work in flight may go on after SIGTERM")
+	return f
+}
+
+// Check returns a usage error for a flag that makes no sense.
+func (f *RoleFlags) Check() error {
+	switch {
+	case !events.ValidToken(f.Instance):
+		return Usage("--instance: %q is not a name; use [a-z0-9][a-z0-9_-]{0,62}", f.Instance)
+	case f.Concurrency < 0:
+		return Usage("--concurrency: must not be negative, is %d", f.Concurrency)
+	case f.Drain <= 0:
+		return Usage("--drain: must be more than nothing, is %s", f.Drain)
+	}
+	return nil
+}
+
+// DefaultInstance returns a name for this process: host and process id.
+func DefaultInstance() string {
+	host, _ := os.Hostname() // without one the process id must do
+	return instanceName(host, os.Getpid())
+}
+
+func instanceName(host string, pid int) string {
+	suffix := "-" + strconv.Itoa(pid)
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-', r == '_':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r - 'A' + 'a'
+		}
+		return '-'
+	}, host)
+	name = strings.TrimLeft(name, "-_")
+	if name == "" {
+		name = "host"
+	}
+	return name[:min(len(name), 63-len(suffix))] + suffix
+}

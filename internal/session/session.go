@@ -1,0 +1,212 @@
+// Package session carries one run in front of a person: it shows the
+// transitions as they happen and the model's words as they come, asks for the
+// next message where the run waits for one, cancels the run on Ctrl-C, and says
+// how it ended.
+//
+// Everything that is shown goes to one writer (stderr); what the run answered
+// goes to another (stdout) and stands there alone.
+package session
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+)
+
+// Bus is what a session reads.
+type Bus interface {
+	journal.Log
+	journal.Feed
+}
+
+// Options say where a session reads and writes.
+type Options struct {
+	Bus     Bus
+	Gateway *gateway.Gateway
+	Machine *reducer.Machine
+	// In gives the user's further messages, a line each; its end closes the
+	// conversation.
+	In io.Reader
+	// Out gets answers, Show everything else.
+	Out, Show io.Writer
+	// Live shows a line that changes while the run works; for terminals.
+	Live bool
+	// Prompt stands before a message is read; empty where nobody looks.
+	Prompt string
+	// CancelTimeout bounds the attempt to cancel the run. Default 5 s.
+	CancelTimeout time.Duration
+}
+
+// Session is one run being watched.
+type Session struct {
+	o    Options
+	run  events.Run
+	mem  *reducer.Memory
+	view *view
+	in   *bufio.Scanner
+}
+
+// Outcome is how the run ended.
+type Outcome struct {
+	State events.State
+	// Err is why a run ended in Error, nil otherwise.
+	Err *reducer.RunError
+}
+
+// Watch follows the run from its first event to its last. If ctx ends before, the
+// run is cancelled, and its outcome is that.
+func Watch(ctx context.Context, run events.Run, o Options) (Outcome, error) {
+	if o.Machine == nil {
+		o.Machine = reducer.NewMachine(reducer.MachineOptions{})
+	}
+	if o.CancelTimeout <= 0 {
+		o.CancelTimeout = 5 * time.Second
+	}
+	s := &Session{o: o, run: run, mem: o.Machine.Initial(run.ID), view: newView(o.Show, o.Live), in: bufio.NewScanner(o.In)}
+	s.in.Buffer(nil, journal.MaxBody)
+	stopChunks, err := o.Bus.WatchChunks(run, s.chunk)
+	if err != nil {
+		return Outcome{}, err
+	}
+	defer stopChunks()
+	stopTicks := s.view.start()
+	defer stopTicks()
+	if err := s.follow(ctx); err != nil {
+		if ctx.Err() == nil {
+			return Outcome{}, err
+		}
+		if err := s.cancel(ctx); err != nil {
+			return Outcome{}, err
+		}
+	}
+	return Outcome{State: s.mem.State, Err: s.mem.Error}, nil
+}
+
+// follow shows the run's events until it ends.
+func (s *Session) follow(ctx context.Context) error {
+	filter := journal.Filter{Namespace: s.run.Namespace, Run: s.run.ID}
+	for rec, err := range s.o.Bus.Follow(ctx, s.run.Shard, filter, 0) {
+		if err != nil {
+			return err
+		}
+		s.fold(rec)
+		if s.o.Machine.Table().Terminal(s.mem.State) {
+			return nil
+		}
+		if err := s.converse(ctx); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func (s *Session) fold(rec journal.Record) {
+	e, err := s.o.Machine.Apply(s.mem, rec.Subject, rec.Body)
+	if err != nil {
+		s.view.line("! " + err.Error())
+		return
+	}
+	s.view.event(e, s.mem)
+	switch p := e.Data.(type) {
+	case *events.LLMFinalAnswer:
+		s.answer(p.Content)
+	case *events.LLMMessageComplete:
+		s.answer(p.Content)
+	case *events.HumanApprovalRequired:
+		s.view.line(fmt.Sprintf("the run waits for a human to decide on %d call(s); Ctrl-C cancels it", len(p.Requests)))
+	}
+}
+
+func (s *Session) answer(text string) {
+	s.view.clear()
+	_, _ = fmt.Fprintln(s.o.Out, text)
+}
+
+// converse gives the run its next message where it waits for one.
+func (s *Session) converse(ctx context.Context) error {
+	if s.mem.State != events.WaitingForUser {
+		return nil
+	}
+	text, err := s.read(ctx)
+	if errors.Is(err, io.EOF) {
+		_, err = s.o.Gateway.Close(ctx, s.run.Namespace, s.run.ID, events.By{Reason: "end of input"})
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	_, err = s.o.Gateway.Inputs(ctx, s.run.Namespace, s.run.ID, []gateway.Input{
+		gateway.UserMessage{MessageID: runlog.NewID(), Content: text},
+	})
+	return err
+}
+
+// read waits for a line that is not empty. A reader cannot be interrupted, so on
+// a signal it is left behind; the process ends soon after.
+func (s *Session) read(ctx context.Context) (string, error) {
+	type line struct {
+		text string
+		err  error
+	}
+	lines := make(chan line, 1)
+	s.view.prompt(s.o.Prompt)
+	go func() {
+		for s.in.Scan() {
+			if text := s.in.Text(); text != "" {
+				lines <- line{text: text}
+				return
+			}
+		}
+		err := s.in.Err()
+		if err == nil {
+			err = io.EOF
+		}
+		lines <- line{err: err}
+	}()
+	select {
+	case l := <-lines:
+		return l.text, l.err
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}
+
+// cancel ends the run by an event and shows what came of it.
+func (s *Session) cancel(ctx context.Context) error {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), s.o.CancelTimeout)
+	defer stop()
+	_, err := s.o.Gateway.Cancel(ctx, s.run.Namespace, s.run.ID, events.By{Reason: "interrupted"})
+	var refused *gateway.Error
+	if err != nil && !(errors.As(err, &refused) && refused.Code == gateway.CodeRunEnded) {
+		return fmt.Errorf("the run could not be cancelled and may go on: %w", err)
+	}
+	for rec, err := range s.o.Bus.Read(ctx, s.run, 0) {
+		if err != nil {
+			return err
+		}
+		if e, err := s.o.Machine.Codec().Decode(rec.Body); err == nil && e.N > s.mem.N {
+			s.fold(rec)
+		}
+	}
+	return nil
+}
+
+func (s *Session) chunk(data []byte) {
+	var c struct {
+		Offset int    `json:"offset"`
+		Text   string `json:"text"`
+	}
+	if json.Unmarshal(data, &c) == nil {
+		s.view.words(c.Offset == 0, c.Text)
+	}
+}

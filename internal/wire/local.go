@@ -1,0 +1,115 @@
+package wire
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+
+	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/builtin"
+)
+
+// Documents reads the agent file and the tool file of a process that runs
+// everything; either may be empty. Without an agent it is the assistant with
+// the builtin tools. Tools stand in the tool file, in the agent's, or in none.
+func Documents(agentFile, toolFile string) (agentfile.Documents, error) {
+	var docs agentfile.Documents
+	if agentFile != "" {
+		var err error
+		if docs, err = agentfile.ReadFile(agentFile, agentfile.Options{CheckScript: CheckScript}); err != nil {
+			return docs, err
+		}
+		if docs.Agent == nil {
+			return docs, fmt.Errorf("%s: holds no agent", agentFile)
+		}
+	}
+	if toolFile != "" {
+		if docs.Tools != nil {
+			return docs, fmt.Errorf("tools stand in %s and in %s: leave one out", agentFile, toolFile)
+		}
+		var err error
+		if docs.Tools, err = agentfile.ReadTools(toolFile); err != nil {
+			return docs, err
+		}
+	}
+	if docs.Agent == nil {
+		a, err := assistant(docs.Tools)
+		if err != nil {
+			return docs, err
+		}
+		docs.Agent = &a
+	}
+	return docs, nil
+}
+
+// assistant is the agent of who names none: a real model with all the tools
+// that there are.
+func assistant(tools *agentfile.ToolFile) (events.Agent, error) {
+	a := events.DefaultAgent()
+	a.Name, a.LLM.Provider = "assistant", OpenAI
+	a.SystemPrompt = "You are a helpful assistant. Use the tools where they help; never do arithmetic in your head."
+	a.Tools = []string{builtin.Calculator, builtin.CurrentTime}
+	if tools != nil {
+		a.Tools = nil
+		for _, entry := range tools.Tools {
+			a.Tools = append(a.Tools, entry.Name)
+		}
+	}
+	return a.Resolve()
+}
+
+// LocalTools makes the registry of a process that runs everything: the file's
+// tools, and the builtins that need no settings where it has no tool of that
+// name.
+func LocalTools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
+	builtins, err := Builtins()
+	if file == nil || err != nil {
+		return builtins, nil, err
+	}
+	own, secrets, err := Tools(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	var tools []tool.Tool
+	for _, def := range own.Definitions() {
+		t, _ := own.Lookup(def.Name)
+		tools = append(tools, t)
+	}
+	for _, def := range builtins.Definitions() {
+		if _, taken := own.Lookup(def.Name); !taken {
+			t, _ := builtins.Lookup(def.Name)
+			tools = append(tools, t)
+		}
+	}
+	registry, err := tool.NewRegistry(tools...)
+	return registry, secrets, err
+}
+
+// CheckProvider ends the process with the code for what is not configured, and
+// words that say what to set, if the agent's provider is not there.
+func CheckProvider(a events.Agent, providersFile string, getenv func(string) string) error {
+	providers, err := Providers(providersFile, getenv)
+	if err != nil {
+		return BadConfig(err)
+	}
+	switch _, ok := providers[a.LLM.Provider]; {
+	case ok:
+		return nil
+	case a.LLM.Provider == OpenAI:
+		return BadConfig(errors.New(NoKey))
+	}
+	return BadConfig(fmt.Errorf("the agent's model provider %q is not configured: describe it in a file for --providers", a.LLM.Provider))
+}
+
+// PutAgent stores an agent under its name.
+func PutAgent(ctx context.Context, g *gateway.Gateway, namespace string, a events.Agent) error {
+	_, err := g.PutAgent(ctx, namespace, a.Name, agentfile.Marshal(a), agentfile.JSON)
+	return err
+}
+
+// NewToken returns a secret that nobody guesses.
+func NewToken() string { return rand.Text() }

@@ -1,0 +1,88 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+
+	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/openai"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
+)
+
+// The names of the providers that need no file.
+const (
+	OpenAI   = "openai"
+	Scripted = "scripted"
+)
+
+// defaultModel is asked at the provider's own address when nobody names a
+// model. A server of one's own usually ignores the name.
+const defaultModel = "gpt-4o-mini"
+
+// NoKey says what to set so that a real model answers.
+const NoKey = `no model is configured. Set one of:
+  OPENAI_API_KEY=…                                          for OpenAI
+  OPENAI_BASE_URL=http://localhost:11434/v1 OPENAI_MODEL=…  for Ollama
+  OPENAI_BASE_URL=http://localhost:8080/v1                  for llama.cpp, vLLM and others that speak OpenAI's protocol
+or give an agent whose model is scripted: --agent examples/quickstart.yaml`
+
+// Providers makes the model providers of a process: scripted always, openai
+// where OPENAI_API_KEY or OPENAI_BASE_URL is set, and those of the provider
+// file (may be empty), which may replace openai.
+func Providers(file string, getenv func(string) string) (map[string]llm.Caller, error) {
+	providers := map[string]llm.Caller{Scripted: scripted.New()}
+	if key, base := getenv("OPENAI_API_KEY"), getenv("OPENAI_BASE_URL"); key != "" || base != "" {
+		caller, err := openai.New(openai.Options{APIKey: key, BaseURL: base, Model: model(getenv("OPENAI_MODEL"))})
+		if err != nil {
+			return nil, fmt.Errorf("OPENAI_BASE_URL: %w", err)
+		}
+		providers[OpenAI] = caller
+	}
+	if file == "" {
+		return providers, nil
+	}
+	entries, err := agentfile.ReadProviders(file)
+	if err != nil {
+		return nil, err
+	}
+	if err := entries.Expand(os.LookupEnv); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	for name, e := range entries {
+		caller, err := openai.New(openai.Options{APIKey: e.APIKey, BaseURL: e.BaseURL, Model: model(e.Model), Header: header(e.Headers)})
+		if err != nil {
+			return nil, fmt.Errorf("%s: provider %s: %w", file, name, err)
+		}
+		providers[name] = caller
+	}
+	return providers, nil
+}
+
+func model(name string) string {
+	if name == "" {
+		return defaultModel
+	}
+	return name
+}
+
+func header(values map[string]string) http.Header {
+	h := http.Header{}
+	for name, value := range values {
+		h.Set(name, value)
+	}
+	return h
+}
+
+// CheckScript checks the script of a scripted agent, for readers of agent
+// files.
+func CheckScript(script json.RawMessage) error {
+	settings := append([]byte(`{"provider":"scripted","script":`), script...)
+	if len(script) == 0 {
+		settings = []byte(`{"provider":"scripted"`)
+	}
+	_, err := scripted.Parse(append(settings, '}'))
+	return err
+}

@@ -1,0 +1,83 @@
+package wire
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Role is what a role's process has at hand: the bus and what its flags say.
+type Role struct {
+	Bus         *natsbus.Bus
+	Store       *runlog.Store
+	Instance    string
+	Concurrency int
+	Drain       time.Duration
+	Logger      *slog.Logger
+}
+
+// RoleCommand is the command of a role's process. It has the flags of every
+// role and those that flags adds. check is called before the bus is opened, so
+// that what is wrong with the settings is said at once; run is called when bus
+// and streams are there, for which the process waits for ever.
+func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check func() error, run func(context.Context, Role) error) *cobra.Command {
+	cmd := &cobra.Command{Use: name, Short: short, Long: long, Args: cobra.NoArgs}
+	bus := cli.AddBusFlags(cmd.Flags(), os.Getenv)
+	role := cli.AddRoleFlags(cmd.Flags())
+	log := cli.AddLogFlags(cmd.Flags(), slog.LevelInfo)
+	if flags != nil {
+		flags(cmd.Flags())
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := role.Check(); err != nil {
+			return err
+		}
+		logger, err := log.Logger()
+		if err != nil {
+			return err
+		}
+		logger = logger.With("role", name, "instance", role.Instance)
+		if check != nil {
+			if err := check(); err != nil {
+				return err
+			}
+		}
+		conn, err := bus.Open(cmd.Context(), cli.OpenOptions{
+			Name: "moorebus/" + name + "/" + role.Instance, RemoteOnly: true, Wait: true, Logger: logger,
+		})
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		logger.Info("ready", "bus", conn.Where, "shards", conn.Bus.Shards())
+		return run(cmd.Context(), Role{
+			Bus: conn.Bus, Store: runlog.New(runlog.Options{Log: conn.Bus}), Instance: role.Instance,
+			Concurrency: role.Concurrency, Drain: role.Drain, Logger: logger,
+		})
+	}
+	return cmd
+}
+
+// BadConfig makes an error about settings end the process with the code for
+// that; nil stays nil.
+func BadConfig(err error) error {
+	if err == nil {
+		return nil
+	}
+	return cli.NotConfigured("%w", err)
+}
+
+// ListenAddress is where HTTP is served unless a flag says otherwise.
+func ListenAddress(getenv func(string) string) string {
+	if address := getenv("MOOREBUS_LISTEN"); address != "" {
+		return address
+	}
+	return "127.0.0.1:8080"
+}

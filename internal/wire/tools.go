@@ -1,0 +1,131 @@
+// Package wire makes the parts that the commands hand to the roles: tools from
+// tool files, model providers from provider files and the environment. It is
+// where a definition meets the adapter that it is for.
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+
+	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/builtin"
+	"github.com/moorebus/moorebus/pkg/tool/exectool"
+	"github.com/moorebus/moorebus/pkg/tool/httptool"
+	"github.com/moorebus/moorebus/pkg/tool/schema"
+)
+
+// Tools makes the registry of a tool file, and returns the secrets that stand
+// in it: the values of headers and of commands' environments, which must not
+// reach the log. It takes the variables of the file from the environment.
+func Tools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
+	if file.MCP != "" {
+		return nil, nil, errors.New("mcp: MCP servers are not supported yet; leave the key out")
+	}
+	if err := file.Expand(os.LookupEnv); err != nil {
+		return nil, nil, err
+	}
+	tools := make([]tool.Tool, 0, len(file.Tools))
+	var secrets []string
+	for i := range file.Tools {
+		entry := &file.Tools[i]
+		made, err := oneTool(entry)
+		if err != nil {
+			return nil, nil, fmt.Errorf("tool %q: %w", entry.Name, err)
+		}
+		tools = append(tools, made)
+		secrets = append(secrets, entrySecrets(entry)...)
+	}
+	registry, err := tool.NewRegistry(tools...)
+	return registry, secrets, err
+}
+
+// Builtins makes the registry of the builtin tools that need no settings.
+func Builtins() (*tool.Registry, error) {
+	var tools []tool.Tool
+	for _, name := range []string{builtin.Calculator, builtin.CurrentTime} {
+		made, err := builtin.New(name, builtin.Options{})
+		if err != nil {
+			return nil, err
+		}
+		tools = append(tools, made)
+	}
+	return tool.NewRegistry(tools...)
+}
+
+func oneTool(e *agentfile.ToolEntry) (tool.Tool, error) {
+	def := e.Definition()
+	if len(def.Schema) > 0 {
+		if err := schema.Check(def.Schema); err != nil {
+			return nil, fmt.Errorf("schema: %w", err)
+		}
+	}
+	switch {
+	case e.HTTP != nil:
+		return httptool.New(def, httptool.Options{URL: e.HTTP.URL, Method: e.HTTP.Method, Headers: e.HTTP.Headers})
+	case e.Exec != nil:
+		return exectool.New(def, exectool.Options{Command: e.Exec.Command, Dir: e.Exec.Dir, Env: environment(e.Exec.Env)})
+	}
+	made, err := builtin.New(e.Builtin, builtin.Options{Root: e.Root, Hosts: e.Hosts})
+	if err != nil {
+		return nil, err
+	}
+	return tool.Redefine(made, def), nil
+}
+
+func environment(env map[string]string) []string {
+	list := make([]string, 0, len(env))
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, name+"="+env[name])
+	}
+	return list
+}
+
+// shortestSecret is the length below which a value is no secret worth looking
+// for: it would turn up in any text.
+const shortestSecret = 8
+
+func entrySecrets(e *agentfile.ToolEntry) []string {
+	var values []string
+	if e.HTTP != nil {
+		values = slices.AppendSeq(values, maps.Values(e.HTTP.Headers))
+	}
+	if e.Exec != nil {
+		values = slices.AppendSeq(values, maps.Values(e.Exec.Env))
+	}
+	return slices.DeleteFunc(values, func(v string) bool { return len(v) < shortestSecret })
+}
+
+// ActorTools makes the registry of an actor: the tools of the file, which may
+// hold an agent too, or the builtins without a file. A pool that none of them
+// belongs to is an error.
+func ActorTools(file string, pools []string) (*tool.Registry, []string, error) {
+	var registry *tool.Registry
+	var secrets []string
+	if file == "" {
+		var err error
+		if registry, err = Builtins(); err != nil {
+			return nil, nil, err
+		}
+	} else {
+		docs, err := agentfile.ReadFile(file, agentfile.Options{CheckScript: CheckScript})
+		if err != nil {
+			return nil, nil, err
+		}
+		if docs.Tools == nil {
+			return nil, nil, fmt.Errorf("%s: holds no tools; a tool file has the key `tools`", file)
+		}
+		if registry, secrets, err = Tools(docs.Tools); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	for _, pool := range pools {
+		if !slices.Contains(registry.Pools(), pool) {
+			return nil, nil, fmt.Errorf("--pool %s: none of the tools belongs to it; the pools are %v", pool, registry.Pools())
+		}
+	}
+	return registry, secrets, nil
+}

@@ -1,0 +1,167 @@
+// Package agent puts roles together in one process: [Host] runs them all on one
+// bus, and [Builder] makes an agent of Go values and runs it.
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/actor"
+	"github.com/moorebus/moorebus/pkg/approval"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/observer"
+	"github.com/moorebus/moorebus/pkg/planner"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/schema"
+)
+
+// Bus is everything that roles need of a journal.
+type Bus interface {
+	journal.Log
+	journal.Feed
+	journal.Queue
+	journal.Directory
+	journal.Agents
+	journal.Blobs
+}
+
+// HostOptions say what a [Host] runs.
+type HostOptions struct {
+	// Bus is where the runs are. Required.
+	Bus Bus
+	// Machine folds the runs; nil for the default one.
+	Machine *reducer.Machine
+	// Providers are the models by name, Tools the tools. Required, Tools may be
+	// empty.
+	Providers map[string]llm.Caller
+	Tools     *tool.Registry
+	// Results bounds and cleans what the tools give back.
+	Results actor.Results
+	// Instance names the process in its events. Default "local".
+	Instance string
+	// Listener and Token are the gateway's; nil: no HTTP.
+	Listener net.Listener
+	Token    string
+	// CheckScript checks scripts of agents that come over HTTP; may be nil.
+	CheckScript func(script json.RawMessage) error
+	// Ready is asked by the gateway's /readyz; may be nil.
+	Ready func(context.Context) error
+	// Concurrency and Drain are those of every role; 0: its defaults.
+	Concurrency int
+	Drain       time.Duration
+	// Logger gets the roles' logs. Default: discarded.
+	Logger *slog.Logger
+}
+
+// Host is all roles in one process. They share what is in memory, so that what
+// one of them appended the next one need not read.
+type Host struct {
+	store   *runlog.Store
+	gateway *gateway.Gateway
+	roles   []role
+}
+
+type role interface {
+	Run(ctx context.Context) error
+}
+
+// announcer is a role that others have to know of.
+type announcer interface {
+	Announce(ctx context.Context) error
+}
+
+// NewHost makes the roles; nothing runs before [Host.Run].
+func NewHost(o HostOptions) (*Host, error) {
+	if o.Bus == nil || o.Tools == nil {
+		return nil, errors.New("agent: Bus and Tools are required")
+	}
+	if o.Instance == "" {
+		o.Instance = "local"
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	h := &Host{store: runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine})}
+	validator := schema.New(schema.Options{})
+	p, err := planner.New(planner.Config{
+		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Providers: o.Providers,
+		Validator: validator, Approval: approval.New(), Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a, err := actor.New(actor.Config{
+		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Tools: o.Tools, Blobs: o.Bus,
+		Results: o.Results, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	ob, err := observer.New(observer.Config{
+		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	h.gateway, err = gateway.New(h.gatewayConfig(o, validator))
+	if err != nil {
+		return nil, err
+	}
+	h.roles = []role{p, a, ob, h.gateway}
+	return h, nil
+}
+
+func (h *Host) gatewayConfig(o HostOptions, validator tool.Validator) gateway.Config {
+	return gateway.Config{
+		Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Agents: o.Bus, Instance: o.Instance,
+		Validator: validator, Listener: o.Listener, Token: o.Token, Ready: o.Ready,
+		CheckScript: o.CheckScript, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
+	}
+}
+
+// Gateway returns the gateway, to start and control runs with. Its methods work
+// before and while the host runs.
+func (h *Host) Gateway() *gateway.Gateway { return h.gateway }
+
+// Store returns the runs in memory.
+func (h *Host) Store() *runlog.Store { return h.store }
+
+// Announce makes the host's tools and providers known at once, so that a run
+// which needs them can be started as soon as it returns.
+func (h *Host) Announce(ctx context.Context) error {
+	for _, r := range h.roles {
+		if a, ok := r.(announcer); ok {
+			if err := a.Announce(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Run runs every role until ctx ends or one of them fails, and returns when all
+// have ended.
+func (h *Host) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	errs := make([]error, len(h.roles))
+	var all sync.WaitGroup
+	for i, r := range h.roles {
+		all.Go(func() {
+			if errs[i] = r.Run(ctx); errs[i] != nil {
+				stop()
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,262 @@
+package strict
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"unicode/utf8"
+)
+
+// ParseJSON reads one JSON document.
+func ParseJSON(data []byte) (*Node, error) {
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+	if err := checkUTF8(data); err != nil {
+		return nil, err
+	}
+	if !json.Valid(data) {
+		return nil, syntaxError(data)
+	}
+	s := scanner{data: data, line: 1}
+	node, err := s.value("")
+	if err != nil {
+		return nil, err
+	}
+	return node, nil
+}
+
+// checkUTF8 returns an error with the line of the first byte that is not UTF-8.
+func checkUTF8(data []byte) error {
+	line := 1
+	for i := 0; i < len(data); {
+		r, size := utf8.DecodeRune(data[i:])
+		if r == utf8.RuneError && size <= 1 {
+			return &Error{Line: line, Reason: "not valid UTF-8"}
+		}
+		if r == '\n' {
+			line++
+		}
+		i += size
+	}
+	return nil
+}
+
+func syntaxError(data []byte) error {
+	var v json.RawMessage
+	err := json.Unmarshal(data, &v)
+	var syntax *json.SyntaxError
+	if !errors.As(err, &syntax) {
+		return &Error{Line: 1, Reason: "not valid JSON"}
+	}
+	at := min(max(int(syntax.Offset)-1, 0), len(data))
+	return &Error{Line: 1 + bytes.Count(data[:at], []byte{'\n'}), Reason: "not valid JSON: " + syntax.Error()}
+}
+
+// scanner walks over JSON that was found valid, so it need not look for its
+// end.
+type scanner struct {
+	data []byte
+	pos  int
+	line int
+}
+
+func (s *scanner) space() {
+	for ; s.pos < len(s.data); s.pos++ {
+		switch s.data[s.pos] {
+		case '\n':
+			s.line++
+		case ' ', '\t', '\r':
+		default:
+			return
+		}
+	}
+}
+
+func (s *scanner) value(path string) (*Node, error) {
+	s.space()
+	n := &Node{Line: s.line}
+	start := s.pos
+	var err error
+	switch c := s.data[s.pos]; c {
+	case '{':
+		n.Kind = Object
+		err = s.object(n, path)
+	case '[':
+		n.Kind = Array
+		err = s.array(n, path)
+	case '"':
+		n.Kind = String
+		n.Text, err = s.text(path)
+	case 'n':
+		s.pos += len("null")
+	case 't', 'f':
+		n.Kind = Bool
+		n.Text = s.word()
+	default:
+		n.Kind = Number
+		n.Text = s.word()
+	}
+	n.raw = s.data[start:s.pos]
+	return n, err
+}
+
+// word reads a number or a truth value.
+func (s *scanner) word() string {
+	start := s.pos
+	for s.pos < len(s.data) && bytes.IndexByte([]byte(",]} \t\r\n"), s.data[s.pos]) < 0 {
+		s.pos++
+	}
+	return string(s.data[start:s.pos])
+}
+
+// text reads a string. A surrogate without its other half is refused: it would
+// silently become another character.
+func (s *scanner) text(path string) (string, error) {
+	start := s.pos
+	for s.pos++; s.data[s.pos] != '"'; s.pos++ {
+		if s.data[s.pos] == '\\' {
+			s.pos++
+		}
+	}
+	s.pos++
+	quoted := s.data[start:s.pos]
+	if bytes.IndexByte(quoted, '\\') < 0 {
+		return string(quoted[1 : len(quoted)-1]), nil
+	}
+	if loneSurrogate(quoted) {
+		return "", &Error{Line: s.line, Path: path, Reason: `half of a surrogate pair (\ud800 to \udfff) is not valid Unicode`}
+	}
+	var text string
+	if err := json.Unmarshal(quoted, &text); err != nil {
+		return "", &Error{Line: s.line, Path: path, Reason: err.Error()}
+	}
+	return text, nil
+}
+
+func loneSurrogate(quoted []byte) bool {
+	for i := 0; i < len(quoted); i++ {
+		if quoted[i] != '\\' {
+			continue
+		}
+		if i++; quoted[i] != 'u' {
+			continue
+		}
+		switch unit := codeUnit(quoted[i+1:]); {
+		case unit >= 0xdc00 && unit < 0xe000:
+			return true
+		case unit >= 0xd800 && unit < 0xdc00:
+			rest := quoted[i+5:]
+			if len(rest) < 6 || rest[0] != '\\' || rest[1] != 'u' {
+				return true
+			}
+			if low := codeUnit(rest[2:]); low < 0xdc00 || low >= 0xe000 {
+				return true
+			}
+			i += 6
+		}
+		i += 4
+	}
+	return false
+}
+
+func codeUnit(digits []byte) uint64 {
+	unit, _ := strconv.ParseUint(string(digits[:4]), 16, 16)
+	return unit
+}
+
+func (s *scanner) object(n *Node, path string) error {
+	seen := map[string]int{}
+	s.pos++
+	for s.space(); s.data[s.pos] != '}'; s.space() {
+		line := s.line
+		key, err := s.text(path)
+		if err != nil {
+			return err
+		}
+		if first, twice := seen[key]; twice {
+			return &Error{Line: line, Path: join(path, key), Reason: "the key stands there twice, first in line " + strconv.Itoa(first)}
+		}
+		seen[key] = line
+		s.space()
+		s.pos++ // the colon
+		value, err := s.value(join(path, key))
+		if err != nil {
+			return err
+		}
+		n.Members = append(n.Members, Member{Key: key, Line: line, Value: value})
+		if s.space(); s.data[s.pos] == ',' {
+			s.pos++
+		}
+	}
+	s.pos++
+	return nil
+}
+
+func (s *scanner) array(n *Node, path string) error {
+	s.pos++
+	for s.space(); s.data[s.pos] != ']'; s.space() {
+		item, err := s.value(index(path, len(n.Items)))
+		if err != nil {
+			return err
+		}
+		n.Items = append(n.Items, item)
+		if s.space(); s.data[s.pos] == ',' {
+			s.pos++
+		}
+	}
+	s.pos++
+	return nil
+}
+
+// JSON returns the value as JSON: as it stands in a JSON document, compact and
+// in the document's order if it comes from YAML.
+func (n *Node) JSON() json.RawMessage {
+	if n.raw != nil {
+		return n.raw
+	}
+	return n.appendJSON(nil)
+}
+
+func (n *Node) appendJSON(b []byte) []byte {
+	if n.raw != nil {
+		return append(b, n.raw...)
+	}
+	switch n.Kind {
+	case Bool, Number:
+		return append(b, n.Text...)
+	case String:
+		return AppendText(b, n.Text)
+	case Array:
+		b = append(b, '[')
+		for i, item := range n.Items {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = item.appendJSON(b)
+		}
+		return append(b, ']')
+	case Object:
+		b = append(b, '{')
+		for i, m := range n.Members {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(AppendText(b, m.Key), ':')
+			b = m.Value.appendJSON(b)
+		}
+		return append(b, '}')
+	}
+	return append(b, "null"...)
+}
+
+// AppendText appends a text as a JSON string, without the escapes that only HTML
+// needs.
+func AppendText(b []byte, text string) []byte {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(text); err != nil {
+		panic("a string does not marshal: " + err.Error())
+	}
+	return append(b, bytes.TrimSuffix(buf.Bytes(), []byte("\n"))...)
+}

@@ -1,0 +1,195 @@
+// Package embedded runs a NATS server with JetStream inside the process, on a
+// data directory of its own.
+//
+// One directory is used by one server at a time: an exclusive file lock is taken
+// before the server starts and given back after it has stopped, because two
+// servers on one directory lose acknowledged events. Whoever comes second gets a
+// [HeldError] that names the holder and, if the holder listens, where to join
+// it. [Lookup] asks the same without starting anything.
+//
+// Connections made with [Server.Connect] belong to the caller, who closes them
+// before [Server.Shutdown].
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+// Options says how to run the server.
+type Options struct {
+	// Dir is the data directory; it is made if it is not there. Required.
+	Dir string
+	// Listen is the TCP address for other processes, host:port; port 0 takes a
+	// free one. Empty: only this process can connect.
+	Listen string
+	// Token is what TCP and in-process connections must present; empty: nothing.
+	// [Server.Connect] presents it by itself.
+	Token string
+	// SyncAlways makes the server flush every message to the disk before it
+	// acknowledges it, so that no acknowledged event is lost with the power.
+	SyncAlways bool
+	// MaxPayload is the largest message in bytes, headers included; 0: 1 MiB.
+	MaxPayload int
+	// StartTimeout bounds the wait for the server; 0: 30 s, since a large log
+	// takes seconds to be read.
+	StartTimeout time.Duration
+	// Logger gets the server's warnings and errors; nil: slog's default.
+	Logger *slog.Logger
+}
+
+// Server is a running server. Its methods are safe for concurrent use.
+type Server struct {
+	nats  *server.Server
+	lock  *lock
+	token string
+}
+
+// Start takes the directory's lock, starts the server and returns when it
+// answers. The context bounds the start alone. If another process holds the
+// directory the error is a [*HeldError].
+func Start(ctx context.Context, o Options) (*Server, error) {
+	settings, err := o.settings()
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("embedded server: %w", err)
+	}
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	held, err := acquire(ctx, o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	s, err := launch(ctx, settings, o)
+	if err != nil {
+		return nil, errors.Join(err, held.release())
+	}
+	if err := held.announce(s.listenURL(), o.Token); err != nil {
+		s.stop()
+		return nil, errors.Join(err, held.release())
+	}
+	s.lock = held
+	return s, nil
+}
+
+func (o Options) settings() (*server.Options, error) {
+	if o.Dir == "" {
+		return nil, errors.New("embedded server: no data directory given")
+	}
+	settings := &server.Options{
+		ServerName:    "moorebus-" + strconv.Itoa(os.Getpid()),
+		JetStream:     true,
+		StoreDir:      filepath.Join(o.Dir, server.JetStreamStoreDir),
+		DontListen:    true,
+		NoSigs:        true,
+		SyncAlways:    o.SyncAlways,
+		MaxPayload:    int32(o.MaxPayload),
+		Authorization: o.Token,
+	}
+	if o.Listen == "" {
+		return settings, nil
+	}
+	host, port, err := net.SplitHostPort(o.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen address %q: want host:port: %w", o.Listen, err)
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("listen address %q: port %q is not a number up to 65535", o.Listen, port)
+	}
+	settings.DontListen = false
+	settings.Host = host
+	settings.Port = int(number)
+	if number == 0 {
+		settings.Port = server.RANDOM_PORT
+	}
+	return settings, nil
+}
+
+func launch(ctx context.Context, settings *server.Options, o Options) (*Server, error) {
+	inner, err := server.NewServer(settings)
+	if err != nil {
+		return nil, fmt.Errorf("embedded server: %w", err)
+	}
+	log := &serverLog{out: o.Logger}
+	if log.out == nil {
+		log.out = slog.Default()
+	}
+	inner.SetLoggerV2(log, false, false, false)
+	s := &Server{nats: inner, token: o.Token}
+	inner.Start()
+	timeout := o.StartTimeout
+	if timeout <= 0 {
+		timeout = 30 * time.Second
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for !inner.ReadyForConnections(20 * time.Millisecond) {
+		fatal := log.fatal()
+		if fatal == nil && ctx.Err() == nil {
+			continue
+		}
+		s.stop()
+		return nil, fmt.Errorf("embedded server did not start: %w", errors.Join(fatal, ctx.Err()))
+	}
+	if !inner.JetStreamEnabled() {
+		s.stop()
+		return nil, fmt.Errorf("embedded server: JetStream did not start on %s, see the log", settings.StoreDir)
+	}
+	return s, nil
+}
+
+// Connect opens a connection that does not pass through the network. The
+// options are added to those that it needs.
+func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
+	all := []nats.Option{nats.InProcessServer(s.nats), nats.MaxReconnects(-1)}
+	if s.token != "" {
+		all = append(all, nats.Token(s.token))
+	}
+	conn, err := nats.Connect("", append(all, opts...)...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the embedded server: %w", err)
+	}
+	return conn, nil
+}
+
+// ClientURL returns where other processes reach the server, with no token in
+// it, or "" if it does not listen.
+func (s *Server) ClientURL() string { return s.listenURL() }
+
+func (s *Server) listenURL() string {
+	addr, ok := s.nats.Addr().(*net.TCPAddr)
+	if !ok || addr == nil {
+		return ""
+	}
+	if addr.IP.IsUnspecified() {
+		return "nats://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(addr.Port))
+	}
+	return "nats://" + addr.String()
+}
+
+// Shutdown stops the server cleanly, waits until it has, and gives the
+// directory back. It may be called more than once.
+func (s *Server) Shutdown() {
+	s.stop()
+	// The lock ends with the file; a failure to empty the file changes nothing.
+	_ = s.lock.release()
+}
+
+func (s *Server) stop() {
+	s.nats.Shutdown()
+	s.nats.WaitForShutdown()
+}

@@ -1,0 +1,67 @@
+package gateway
+
+import (
+	"context"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+)
+
+// one is the decision for a single event.
+func one(origin events.State, p events.Payload) ([]runlog.Draft, error) {
+	return []runlog.Draft{{Origin: origin, Payload: p}}, nil
+}
+
+// Cancel ends a run from outside. What runs for it is cancelled.
+func (g *Gateway) Cancel(ctx context.Context, ns, id string, by events.By) (Result, error) {
+	return g.change(ctx, ns, id, func(*reducer.Memory) ([]runlog.Draft, error) {
+		return one(events.Control, &events.CancelledRun{By: by})
+	})
+}
+
+// Pause keeps new model calls and tools of a run from starting. A paused run
+// stays as it is.
+func (g *Gateway) Pause(ctx context.Context, ns, id string, by events.By) (Result, error) {
+	return g.change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+		if mem.Control.Paused {
+			return nil, nil
+		}
+		return one(events.Control, &events.Paused{By: by})
+	})
+}
+
+// Resume lets a run's work start again. A run that is not paused has its current
+// state's work driven once more, which mends a run that waits for a delivery
+// that was lost.
+func (g *Gateway) Resume(ctx context.Context, ns, id string, by events.By) (Result, error) {
+	return g.change(ctx, ns, id, func(*reducer.Memory) ([]runlog.Draft, error) {
+		return one(events.Control, &events.Resumed{By: by})
+	})
+}
+
+// Close ends a conversation that waits for its user; a run in any other state is
+// a conflict.
+func (g *Gateway) Close(ctx context.Context, ns, id string, by events.By) (Result, error) {
+	return g.change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+		if mem.State != events.WaitingForUser {
+			e := conflict(CodeNotWaiting, "the run is in state %s and not waiting for its user; cancel it to end it now", mem.State)
+			e.Fields = map[string]any{"run": mem.RunID, "state": mem.State, "n": mem.N}
+			return nil, e
+		}
+		return one(events.WaitingForUser, &events.Closed{By: by})
+	})
+}
+
+// RaiseBudget replaces the limits that budget names (those that are not 0).
+func (g *Gateway) RaiseBudget(ctx context.Context, ns, id string, budget events.Budget, by events.By) (Result, error) {
+	switch {
+	case budget == (events.Budget{}):
+		return Result{}, badRequest(CodeBadRequest, "names no limit; give at least one of max_input_tokens, max_output_tokens, max_total_tokens, max_cost_usd, max_wall_time")
+	case budget.MaxInputTokens < 0, budget.MaxOutputTokens < 0, budget.MaxTotalTokens < 0, budget.MaxCostUSD < 0, budget.MaxWallTime < 0:
+		return Result{}, badRequest(CodeBadRequest, "no limit may be negative")
+	}
+	return g.change(ctx, ns, id, func(*reducer.Memory) ([]runlog.Draft, error) {
+		return one(events.Control, &events.BudgetRaised{Budget: budget, By: by})
+	})
+}

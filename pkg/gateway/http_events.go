@@ -1,0 +1,267 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// chunkBuffer is how many chunks wait for a slow client before some are lost:
+// nothing needs them to be correct.
+const chunkBuffer = 64
+
+func (g *Gateway) getRunEvents(w http.ResponseWriter, r *http.Request) error {
+	values, err := parameters(r, "from")
+	if err != nil {
+		return err
+	}
+	from, err := number(values, "from", 1)
+	if err != nil {
+		return err
+	}
+	if wantsStream(r) {
+		return g.streamRun(w, r, from)
+	}
+	return g.writeEvents(w, r, from)
+}
+
+func wantsStream(r *http.Request) bool {
+	for _, accept := range r.Header.Values("Accept") {
+		for part := range strings.SplitSeq(accept, ",") {
+			if media, _, err := mime.ParseMediaType(part); err == nil && media == "text/event-stream" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// writeEvents answers with JSON lines, to the head.
+func (g *Gateway) writeEvents(w http.ResponseWriter, r *http.Request, from uint64) error {
+	records, err := g.Events(r.Context(), namespace(r), r.PathValue("id"), from)
+	if err != nil {
+		return err
+	}
+	control := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	began := false
+	for rec, err := range records {
+		if err != nil && !began {
+			return err
+		}
+		if err != nil {
+			// Only a broken connection tells the client that this is not all.
+			g.cfg.Logger.Warn("events were cut short", "run", r.PathValue("id"), "reason", err)
+			panic(http.ErrAbortHandler)
+		}
+		began = true
+		_ = control.SetWriteDeadline(time.Now().Add(g.cfg.WriteTimeout))
+		if _, err := w.Write(append(oneLine(rec.Body), '\n')); err != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}
+	return nil
+}
+
+// oneLine returns a body as it can stand on one line. Bodies that Moorebus wrote
+// are as they are; in JSON that somebody else put into the log a line's end is
+// only white space.
+func oneLine(body []byte) []byte {
+	line := make([]byte, len(body), len(body)+1)
+	copy(line, body)
+	for i, c := range line {
+		if c == '\n' || c == '\r' {
+			line[i] = ' '
+		}
+	}
+	return line
+}
+
+// streamRun answers with server-sent events, until the run ends.
+func (g *Gateway) streamRun(w http.ResponseWriter, r *http.Request, from uint64) error {
+	if last := r.Header.Get("Last-Event-ID"); last != "" {
+		n, err := strconv.ParseUint(last, 10, 63)
+		if err != nil {
+			return badRequest(CodeBadParameter, "Last-Event-ID: %.100q is not an event's number", last)
+		}
+		from = n + 1
+	}
+	p, err := g.end(r.Context(), namespace(r), r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	if p.ended() {
+		return g.streamEnded(w, r, p.run, from)
+	}
+	if from <= p.n {
+		p = g.start(p.run)
+	}
+	return g.streamLive(w, r, p, from)
+}
+
+// streamEnded streams the events of a run that has ended; nothing at all (204)
+// to a reader that has them, so that it does not come back.
+func (g *Gateway) streamEnded(w http.ResponseWriter, r *http.Request, run events.Run, from uint64) error {
+	p := g.start(run)
+	s := g.newStream(w)
+	defer s.end()
+	for rec, err := range g.log.Read(r.Context(), run, 0) {
+		if err != nil && !s.began {
+			return err
+		}
+		if err != nil {
+			panic(http.ErrAbortHandler) // the client resumes where it was
+		}
+		if typ := p.next(rec); p.n >= from && s.event(typ, strconv.FormatUint(p.n, 10), rec.Body) != nil {
+			return nil // the client is gone
+		}
+		if p.ended() {
+			break
+		}
+	}
+	if !s.began {
+		w.WriteHeader(http.StatusNoContent)
+	}
+	return nil
+}
+
+// streamLive streams a run's events after p, and its chunks, until it ends.
+func (g *Gateway) streamLive(w http.ResponseWriter, r *http.Request, p position, from uint64) error {
+	ctx, stop := g.streaming(r)
+	defer stop()
+	chunks := make(chan []byte, chunkBuffer)
+	unwatch, err := g.cfg.Feed.WatchChunks(p.run, func(data []byte) {
+		select {
+		case chunks <- data:
+		default:
+		}
+	})
+	if err != nil {
+		return err
+	}
+	defer unwatch()
+	records := make(chan shardRecord)
+	done := g.goFollow(ctx, p.run.Shard, journal.Filter{Namespace: p.run.Namespace, Run: p.run.ID}, p.seq, records)
+	defer func() { stop(); <-done }()
+
+	s := g.newStream(w)
+	defer s.end()
+	heartbeat := time.NewTicker(g.cfg.Heartbeat)
+	defer heartbeat.Stop()
+	for err := s.comment(); err == nil && !p.ended(); {
+		select {
+		case rec := <-records:
+			if typ := p.next(rec.Record); p.n >= from {
+				err = s.event(typ, strconv.FormatUint(p.n, 10), rec.Body)
+			}
+		case data := <-chunks:
+			if json.Valid(data) {
+				err = s.event("chunk", "", data)
+			}
+		case <-heartbeat.C:
+			err = s.comment()
+		case <-done:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
+// streaming is the context of a stream: it ends with the request, and when the
+// gateway does.
+func (g *Gateway) streaming(r *http.Request) (context.Context, context.CancelFunc) {
+	ctx, stop := context.WithCancel(r.Context())
+	ended := make(chan struct{})
+	go func() {
+		select {
+		case <-g.closing:
+			stop()
+		case <-ctx.Done():
+		}
+		close(ended)
+	}()
+	return ctx, func() { stop(); <-ended }
+}
+
+// goFollow follows in a goroutine; done is closed when that has ended.
+func (g *Gateway) goFollow(ctx context.Context, shard int, filter journal.Filter, after uint64, out chan<- shardRecord) (done chan struct{}) {
+	done = make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := g.follow(ctx, shard, filter, after, out); err != nil && ctx.Err() == nil {
+			g.cfg.Logger.Warn("an event stream was cut short", "shard", shard, "reason", err)
+		}
+	}()
+	return done
+}
+
+// stream writes server-sent events. Each write has its own deadline, so that a
+// client that does not read is dropped. An error means that the client is gone.
+type stream struct {
+	g       *Gateway
+	w       http.ResponseWriter
+	control *http.ResponseController
+	buf     bytes.Buffer
+	began   bool
+}
+
+func (g *Gateway) newStream(w http.ResponseWriter) *stream {
+	return &stream{g: g, w: w, control: http.NewResponseController(w)}
+}
+
+// end counts the client no more.
+func (s *stream) end() {
+	if s.began {
+		s.g.counts.clients.Add(-1)
+	}
+}
+
+// comment sends a comment, which keeps the connection open.
+func (s *stream) comment() error {
+	s.buf.Reset()
+	s.buf.WriteString(": moorebus\n\n")
+	return s.flush()
+}
+
+// event sends one event; an empty id leaves the client's as it is.
+func (s *stream) event(typ, id string, data []byte) error {
+	s.buf.Reset()
+	s.buf.WriteString("event: " + typ + "\n")
+	if id != "" {
+		s.buf.WriteString("id: " + id + "\n")
+	}
+	s.buf.WriteString("data: ")
+	s.buf.Write(oneLine(data))
+	s.buf.WriteString("\n\n")
+	return s.flush()
+}
+
+func (s *stream) flush() error {
+	if !s.began {
+		s.began = true
+		s.g.counts.clients.Add(1)
+		s.w.Header().Set("Content-Type", "text/event-stream")
+		s.w.Header().Set("Cache-Control", "no-cache")
+		s.w.Header().Set("X-Accel-Buffering", "no")
+		s.w.WriteHeader(http.StatusOK)
+	}
+	_ = s.control.SetWriteDeadline(time.Now().Add(s.g.cfg.WriteTimeout))
+	_, err := s.w.Write(s.buf.Bytes())
+	if err == nil {
+		err = s.control.Flush()
+	}
+	if err != nil {
+		s.g.counts.dropped.Add(1)
+	}
+	return err
+}

@@ -1,0 +1,167 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// defaultTaskType is the task type of a run that names none.
+const defaultTaskType = "default"
+
+// StartRequest says which run to start.
+type StartRequest struct {
+	// AgentName names a stored definition; Agent is one of one's own, resolved
+	// or not. Exactly one is set.
+	AgentName string
+	Agent     *events.Agent
+	// Task is the first user message: not empty, and UTF-8.
+	Task string
+	// Mode overrides the definition's; empty: the definition's.
+	Mode events.Mode
+	// TaskType chooses the model; empty: default.
+	TaskType string
+	// RunID is a lower-case UUIDv7; empty: a new one.
+	RunID string
+}
+
+// StartResult names the run that was started and how many events it has.
+type StartResult struct {
+	RunID string `json:"run_id"`
+	N     uint64 `json:"n"`
+}
+
+// Start starts a run: it pins the definition, the tools as they are announced
+// now, and the transition table. Errors are *[Error]: 400 for what is wrong with
+// the request, 404 for an agent that does not exist, 409 run_exists, 413, and 422
+// for tools and providers that do not live.
+func (g *Gateway) Start(ctx context.Context, ns string, req StartRequest) (StartResult, error) {
+	ns, err := g.checkNamespace(ns)
+	if err != nil {
+		return StartResult{}, err
+	}
+	if err := req.check(); err != nil {
+		return StartResult{}, err
+	}
+	start, err := g.pin(ctx, ns, req)
+	if err != nil {
+		return StartResult{}, err
+	}
+	id := req.RunID
+	if id == "" {
+		id = g.store.NewID()
+	}
+	return g.open(ctx, g.store.Place(ns, id), start)
+}
+
+func (r *StartRequest) check() error {
+	switch {
+	case (r.AgentName == "") == (r.Agent == nil):
+		return badRequest(CodeBadRequest, "agent: give the name of a stored agent or a definition")
+	case !utf8.ValidString(r.Task) || !utf8.ValidString(r.TaskType):
+		return badRequest(CodeBadRequest, "task: is not valid UTF-8")
+	case strings.TrimSpace(r.Task) == "":
+		return badRequest(CodeEmptyTask, "task: is empty; say what is to be done")
+	case r.Mode != "" && r.Mode != events.ModeTask && r.Mode != events.ModeChat:
+		return badRequest(CodeBadRequest, "mode: %q is not a mode; use task or chat", r.Mode)
+	case r.RunID != "" && events.CheckID(r.RunID) != nil:
+		return badRequest(CodeBadRunID, "run_id: %q is not a lower-case UUIDv7", r.RunID)
+	}
+	return nil
+}
+
+// pin makes the Start event.
+func (g *Gateway) pin(ctx context.Context, ns string, req StartRequest) (*events.Start, error) {
+	a, err := g.definition(ctx, ns, req)
+	if err != nil {
+		return nil, err
+	}
+	hash := agentfile.Hash(a)
+	if req.Mode != "" {
+		a.Mode = req.Mode
+	}
+	if a, err = a.Resolve(); err != nil {
+		return nil, badRequest(CodeBadAgent, "agent: %s", err.Error())
+	}
+	if err := g.checkOutputSchema(a.OutputSchema); err != nil {
+		return nil, err
+	}
+	tools, err := g.catalog.resolve(ctx, &a)
+	if err != nil {
+		return nil, err
+	}
+	start := &events.Start{
+		Agent: a, AgentHash: hash, Task: req.Task, Mode: a.Mode, TaskType: req.TaskType, Tools: tools,
+		TableHash: g.table.Hash(),
+	}
+	if start.TaskType == "" {
+		start.TaskType = defaultTaskType
+	}
+	return start, nil
+}
+
+// definition returns the agent that the request means, as its definition leaves
+// it: not resolved.
+func (g *Gateway) definition(ctx context.Context, ns string, req StartRequest) (events.Agent, error) {
+	if req.Agent != nil {
+		return *req.Agent, nil
+	}
+	stored, err := g.Agent(ctx, ns, req.AgentName)
+	if err != nil {
+		return events.Agent{}, err
+	}
+	a, err := agentfile.ParseDefinition(stored, agentfile.JSON, agentfile.Options{CheckScript: g.cfg.CheckScript})
+	if err != nil {
+		return events.Agent{}, unprocessable(CodeBadAgent, "the stored agent %q cannot be used any more, put it again: %s", req.AgentName, err.Error())
+	}
+	return a, nil
+}
+
+// checkOutputSchema reports a schema that cannot be used. Any instance does for
+// the check: whether it satisfies the schema does not matter.
+func (g *Gateway) checkOutputSchema(schema json.RawMessage) error {
+	if g.cfg.Validator == nil || len(schema) == 0 {
+		return nil
+	}
+	err := g.cfg.Validator.Validate(schema, "{}")
+	var unsatisfied *tool.Failure
+	if err == nil || errors.As(err, &unsatisfied) {
+		return nil
+	}
+	return unprocessable(CodeBadOutputSchema, "output_schema: %s", err.Error())
+}
+
+// open appends the run's first event.
+func (g *Gateway) open(ctx context.Context, at events.Run, start *events.Start) (StartResult, error) {
+	run := g.store.Acquire(at)
+	defer g.store.Release(run)
+	run.Lock()
+	defer run.Unlock()
+	err := g.commit(ctx, run, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+		if mem.N > 0 {
+			e := fault(http.StatusConflict, CodeRunExists, "run %s exists already", at.ID)
+			e.Fields = map[string]any{"run": at.ID, "state": mem.State, "n": mem.N}
+			return nil, e
+		}
+		return one(events.Idle, start)
+	})
+	if errors.Is(err, journal.ErrTooLarge) {
+		return StartResult{}, wrap(err, http.StatusRequestEntityTooLarge, CodeTooLarge,
+			"task, definition and tool schemas together are larger than %d KiB, the most that an event may have", journal.MaxBody>>10)
+	}
+	if err != nil {
+		return StartResult{}, err
+	}
+	g.counts.started.Add(1)
+	return StartResult{RunID: at.ID, N: run.Memory().N}, nil
+}

@@ -1,0 +1,95 @@
+package gateway
+
+import (
+	"context"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+)
+
+// tail follows a run's records as far as a reader needs to know: how many there
+// are, what each of them is called, and whether the run has ended. It holds each
+// event to the chain and the table, as the fold does, but keeps no memory.
+type tail struct {
+	codec *events.Codec
+	table *reducer.Table
+
+	n        uint64
+	head     string
+	state    events.State
+	poisoned bool
+}
+
+// next takes the run's next record and returns the name of its type.
+func (t *tail) next(rec journal.Record) string {
+	t.n++
+	prev := t.head
+	t.head = events.Hash(rec.Body)
+	e, err := t.codec.Decode(rec.Body)
+	if err != nil {
+		t.poisoned = true
+		return "poison"
+	}
+	typ := e.Type()
+	to, legal := t.table.Next(t.state, typ)
+	legal = legal && e.N == t.n && e.Prev == prev && e.From == t.state && e.To == to
+	if legal && t.poisoned {
+		legal = typ == events.TypeFatalError || typ == events.TypeCancelled
+	}
+	if legal {
+		t.state = to
+	} else {
+		t.poisoned = true
+	}
+	return string(typ)
+}
+
+func (t *tail) ended() bool { return t.table.Terminal(t.state) }
+
+// position is a tail with the sequence number of its last record.
+type position struct {
+	tail
+	run events.Run
+	seq uint64
+}
+
+// start is the position before a run's first event.
+func (g *Gateway) start(at events.Run) position {
+	return position{tail: tail{codec: g.machine.Codec(), table: g.table, state: g.table.Initial()}, run: at}
+}
+
+// end is the position after a run's last event.
+func (g *Gateway) end(ctx context.Context, ns, id string) (position, error) {
+	var p position
+	err := g.look(ctx, ns, id, func(run *runlog.Run) error {
+		mem := run.Memory()
+		p = g.start(run.ID)
+		p.n, p.head, p.state = mem.N, mem.Control.Head, mem.State
+		p.poisoned, p.seq = mem.Control.Poison != nil, run.Seq()
+		return nil
+	})
+	return p, err
+}
+
+// follow sends a shard's records to out until the context ends. Nothing is read
+// ahead of the receiver.
+func (g *Gateway) follow(ctx context.Context, shard int, filter journal.Filter, after uint64, out chan<- shardRecord) error {
+	for rec, err := range g.log.Follow(ctx, shard, filter, after) {
+		if err != nil {
+			return err
+		}
+		select {
+		case out <- shardRecord{shard, rec}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return ctx.Err()
+}
+
+type shardRecord struct {
+	shard int
+	journal.Record
+}

@@ -1,0 +1,20 @@
+// Package filelog is the journal in a file: one JSON object per line,
+//
+//	{"subject":"moore.0.default.idle.planning.default.<run>","seq":1,"body":{…}}
+//
+// The body is the stored body byte for byte. One that is not JSON on a single
+// line, without space around it and in valid UTF-8, is kept as "body_base64"
+// instead. Sequence numbers are those of the shard that the subject names; a file
+// may hold the runs one after the other, so within a shard they need not be in
+// order, but none may come twice.
+//
+// A file is opened to be read with [Open] or to be appended to with [Create],
+// by one process at a time. [Write] exports records of any journal.
+//
+// After a crash the last line may be torn. A last line that has no newline but
+// is a whole record counts as one. If it is not, it is left out, [File.Torn] says
+// so, and Create cuts it off; no whole record is ever dropped. Several entries
+// appended together are written together, and taken back together when writing
+// fails; but if the machine stops in the middle of that, the first of them can
+// remain.
+package filelog

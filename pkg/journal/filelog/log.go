@@ -1,0 +1,235 @@
+package filelog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+var _ journal.Log = (*File)(nil)
+
+// followPoll is how often a follower looks whether another process has written.
+const followPoll = 250 * time.Millisecond
+
+// Shards returns the number of shards.
+func (f *File) Shards() int { return f.shards }
+
+// Append writes the entries under the condition that the run's log ends at last.
+func (f *File) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (uint64, error) {
+	if err := journal.CheckAppend(f.shards, run, entries); err != nil {
+		return 0, err
+	}
+	if !f.writable {
+		return 0, fmt.Errorf("append to %s: %w: %w", f.path, journal.ErrDenied, errReadOnly)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := errors.Join(ctx.Err(), f.broken); err != nil {
+		return 0, fmt.Errorf("append to run %s: %w", run.ID, err)
+	}
+	if head := lastSeq(f.runs[run]); head != last {
+		return 0, fmt.Errorf("append to run %s after %d: %w: it ends at %d", run.ID, last, journal.ErrConflict, head)
+	}
+	seq, err := f.write(run, entries)
+	if err != nil {
+		return 0, fmt.Errorf("append to run %s: %w", run.ID, err)
+	}
+	return seq, nil
+}
+
+func lastSeq(places []place) uint64 {
+	if len(places) == 0 {
+		return 0
+	}
+	return places[len(places)-1].seq
+}
+
+// write writes the entries' lines in one piece and indexes them. The lock is
+// held.
+func (f *File) write(run events.Run, entries []journal.Entry) (uint64, error) {
+	var buf []byte
+	var err error
+	if f.open {
+		buf = append(buf, '\n')
+	}
+	seq := lastSeq(f.index[run.Shard])
+	places := make([]place, len(entries))
+	for i, e := range entries {
+		seq++
+		rec := journal.Record{Subject: e.Subject.String(), Seq: seq, Body: e.Body}
+		start := len(buf)
+		if buf, err = appendLine(buf, rec); err != nil {
+			return 0, err
+		}
+		places[i] = place{seq: seq, subject: rec.Subject, offset: f.end + int64(start), size: len(buf) - start, line: f.lines + i + 1}
+	}
+	if err := f.put(buf); err != nil {
+		return 0, err
+	}
+	for _, at := range places {
+		if err := f.add(at); err != nil {
+			return 0, err
+		}
+	}
+	f.end += int64(len(buf))
+	f.lines += len(places)
+	f.open = false
+	close(f.grown)
+	f.grown = make(chan struct{})
+	return seq, nil
+}
+
+// put writes at the end of the file. If that fails it takes back what was
+// written, and if that fails too, nothing more is appended.
+func (f *File) put(buf []byte) error {
+	_, err := f.file.WriteAt(buf, f.end)
+	if err == nil && f.sync {
+		err = f.file.Sync()
+	}
+	if err == nil {
+		return nil
+	}
+	if cut := f.file.Truncate(f.end); cut != nil {
+		f.broken = fmt.Errorf("an earlier append failed and could not be taken back: %w", cut)
+		return fmt.Errorf("%w: %w", journal.ErrInDoubt, errors.Join(err, cut))
+	}
+	return err
+}
+
+// record reads a record from its place.
+func (f *File) record(at place) (journal.Record, error) {
+	text := make([]byte, at.size)
+	if _, err := f.file.ReadAt(text, at.offset); err != nil {
+		return journal.Record{}, fmt.Errorf("%s:%d: %w", f.path, at.line, err)
+	}
+	rec, err := parseLine(text)
+	if err != nil {
+		return journal.Record{}, fmt.Errorf("%s:%d: the file was changed meanwhile: %w", f.path, at.line, err)
+	}
+	return rec, nil
+}
+
+// yieldAll yields the places' records after a sequence number that match, and
+// reports whether more is wanted.
+func (f *File) yieldAll(ctx context.Context, places []place, filter journal.Filter, after uint64, yield func(journal.Record, error) bool) bool {
+	for _, at := range places {
+		if at.seq <= after || !filter.Match(at.subject) {
+			continue
+		}
+		rec, err := journal.Record{}, ctx.Err()
+		if err == nil {
+			rec, err = f.record(at)
+		}
+		if !yield(rec, err) || err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// Read yields the run's records after the given sequence number.
+func (f *File) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[journal.Record, error] {
+	return func(yield func(journal.Record, error) bool) {
+		if err := ctx.Err(); err != nil {
+			yield(journal.Record{}, fmt.Errorf("read run %s: %w", run.ID, err))
+			return
+		}
+		f.mu.Lock()
+		places := f.runs[run]
+		f.mu.Unlock()
+		f.yieldAll(ctx, places, journal.Filter{}, after, yield)
+	}
+}
+
+// Head returns the run's last record.
+func (f *File) Head(ctx context.Context, run events.Run) (journal.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return journal.Record{}, fmt.Errorf("head of run %s: %w", run.ID, err)
+	}
+	f.mu.Lock()
+	places := f.runs[run]
+	f.mu.Unlock()
+	if len(places) == 0 {
+		return journal.Record{}, fmt.Errorf("head of run %s: %w", run.ID, journal.ErrNotFound)
+	}
+	return f.record(places[len(places)-1])
+}
+
+// Last returns the sequence number of the shard's last record.
+func (f *File) Last(ctx context.Context, shard int) (uint64, error) {
+	places, _, err := f.shard(ctx, shard)
+	return lastSeq(places), err
+}
+
+// shard returns a shard's places and what is closed when there are more.
+func (f *File) shard(ctx context.Context, shard int) ([]place, <-chan struct{}, error) {
+	if err := journal.CheckShard(f.shards, shard); err != nil {
+		return nil, nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.index[shard], f.grown, nil
+}
+
+// Scan yields a shard's records that match, in the order of their sequence
+// numbers. With the empty filter it yields only records whose subject has the
+// form of an event's.
+func (f *File) Scan(ctx context.Context, shard int, filter journal.Filter, after uint64) iter.Seq2[journal.Record, error] {
+	return func(yield func(journal.Record, error) bool) {
+		places, _, err := f.shard(ctx, shard)
+		if err != nil {
+			yield(journal.Record{}, fmt.Errorf("scan shard %d: %w", shard, err))
+			return
+		}
+		f.yieldAll(ctx, places, filter, after, yield)
+	}
+}
+
+// Follow yields a shard's records that match, for ever, also those that another
+// process appends to the file.
+func (f *File) Follow(ctx context.Context, shard int, filter journal.Filter, after uint64) iter.Seq2[journal.Record, error] {
+	return func(yield func(journal.Record, error) bool) {
+		ticker := time.NewTicker(followPoll)
+		defer ticker.Stop()
+		for {
+			places, grown, err := f.shard(ctx, shard)
+			if err != nil {
+				yield(journal.Record{}, err)
+				return
+			}
+			if !f.yieldAll(ctx, places, filter, after, yield) {
+				return
+			}
+			after = max(after, lastSeq(places))
+			select {
+			case <-ctx.Done():
+			case <-grown:
+			case <-ticker.C:
+				err = f.refresh()
+			}
+			if err != nil {
+				yield(journal.Record{}, err)
+				return
+			}
+		}
+	}
+}
+
+// refresh reads what another process has appended. Who appends alone has nothing
+// to look for.
+func (f *File) refresh() error {
+	if f.writable {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.load(false)
+}

@@ -1,0 +1,165 @@
+package journaltest
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/stretchr/testify/require"
+)
+
+// Directory tests [journal.Directory], but for how announcements end.
+func Directory(t *testing.T, open func(t *testing.T) journal.Directory) {
+	dir := open(t)
+	spec := func(name, pool, description string) events.ToolSpec {
+		return events.ToolSpec{Name: name, Description: description, Schema: json.RawMessage(`{"type":"object"}`), Effect: "pure", Pool: pool, Risk: "low"}
+	}
+	web, db := NewToken(t), NewToken(t)
+	// named returns the tools that this test announced.
+	named := func(t *testing.T) []events.ToolSpec {
+		t.Helper()
+		all, err := dir.Tools(context20(t))
+		require.NoError(t, err)
+		var own []events.ToolSpec
+		for _, tool := range all {
+			if tool.Pool == web || tool.Pool == db {
+				own = append(own, tool)
+			}
+		}
+		return own
+	}
+	t.Run("nothing", func(t *testing.T) { require.Empty(t, named(t)) })
+	t.Run("tools", func(t *testing.T) {
+		ctx := context20(t)
+		require.NoError(t, dir.Announce(ctx, web, "host-1:77/x", []events.ToolSpec{spec("search", web, "finds"), spec("fetch", web, "gets")}))
+		require.NoError(t, dir.Announce(ctx, web, "host-2", []events.ToolSpec{spec("search", web, "finds")}))
+		require.NoError(t, dir.Announce(ctx, db, "host-1:77/x", []events.ToolSpec{spec("search", db, "finds rows")}))
+		want := []events.ToolSpec{spec("fetch", web, "gets")}
+		if web < db {
+			want = append(want, spec("search", web, "finds"), spec("search", db, "finds rows"))
+		} else {
+			want = append(want, spec("search", db, "finds rows"), spec("search", web, "finds"))
+		}
+		require.Eventually(t, func() bool { return len(named(t)) == 3 }, patience, 20*time.Millisecond)
+		require.Equal(t, want, named(t))
+		require.NoError(t, dir.Announce(ctx, db, "host-1:77/x", []events.ToolSpec{spec("query", db, "asks")}))
+		require.Equal(t, "query", named(t)[1].Name, "the same instance replaces what it said")
+	})
+	t.Run("refusals", func(t *testing.T) {
+		require.Error(t, dir.Announce(context20(t), "*", "i", nil))
+		require.Error(t, dir.Announce(context20(t), web, "i", []events.ToolSpec{spec("search", db, "of another pool")}))
+	})
+	t.Run("providers", func(t *testing.T) {
+		ctx, one, two := context20(t), NewToken(t), NewToken(t)
+		require.NoError(t, dir.AnnounceProviders(ctx, "a", []string{two, one}))
+		require.NoError(t, dir.AnnounceProviders(ctx, "b", []string{one}))
+		got, err := dir.Providers(ctx)
+		require.NoError(t, err)
+		require.Subset(t, got, []string{one, two})
+		require.IsIncreasing(t, got)
+	})
+}
+
+// Agents tests [journal.Agents].
+func Agents(t *testing.T, open func(t *testing.T) journal.Agents) {
+	agents := open(t)
+	ctx, space := context20(t), NewToken(t)
+	_, err := agents.Agent(ctx, space, "researcher")
+	require.ErrorIs(t, err, journal.ErrNotFound)
+	names, err := agents.AgentNames(ctx, space)
+	require.NoError(t, err)
+	require.Empty(t, names)
+	for i, name := range []string{"writer", "researcher", "a-b_c"} {
+		require.NoError(t, agents.PutAgent(ctx, space, name, []byte(name+strings.Repeat("x", i))))
+	}
+	require.NoError(t, agents.PutAgent(ctx, space, "writer", []byte("second")))
+	require.NoError(t, agents.PutAgent(ctx, NewToken(t), "elsewhere", []byte("x")))
+	names, err = agents.AgentNames(ctx, space)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a-b_c", "researcher", "writer"}, names)
+	got, err := agents.Agent(ctx, space, "writer")
+	require.NoError(t, err)
+	require.Equal(t, "second", string(got))
+	got, err = agents.Agent(ctx, space, "researcher")
+	require.NoError(t, err)
+	require.Equal(t, "researcherx", string(got))
+	for _, bad := range []string{"", "*", "a.b", "Upper"} {
+		require.Error(t, agents.PutAgent(ctx, space, bad, nil))
+		require.Error(t, agents.PutAgent(ctx, bad, "a", nil))
+	}
+	require.ErrorIs(t, agents.PutAgent(ctx, space, "huge", make([]byte, journal.MaxBody+1)), journal.ErrTooLarge)
+}
+
+// Blobs tests [journal.Blobs].
+func Blobs(t *testing.T, open func(t *testing.T) journal.Blobs) {
+	blobs := open(t)
+	ctx, pool := context20(t), NewToken(t)
+	for _, data := range [][]byte{[]byte("small"), {}, bytes.Repeat([]byte("0123456789"), 500_000)} {
+		ref, err := blobs.PutBlob(ctx, pool, data)
+		require.NoError(t, err)
+		require.Equal(t, events.Ref{Bucket: "results_" + pool, Key: events.Hash(data), Size: len(data), SHA256: events.Hash(data)}, ref)
+		again, err := blobs.PutBlob(ctx, pool, data)
+		require.NoError(t, err)
+		require.Equal(t, ref, again)
+		got, err := blobs.Blob(ctx, ref)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(data, got))
+		wrong := ref
+		wrong.SHA256 = events.Hash([]byte("other"))
+		_, err = blobs.Blob(ctx, wrong)
+		require.Error(t, err, "the digest is checked")
+	}
+	unknown := events.Hash([]byte("never stored"))
+	for _, bucket := range []string{"results_" + pool, "results_" + NewToken(t), "agents", ""} {
+		_, err := blobs.Blob(ctx, events.Ref{Bucket: bucket, Key: unknown, SHA256: unknown, Size: 3})
+		require.ErrorIs(t, err, journal.ErrNotFound)
+	}
+	_, err := blobs.PutBlob(ctx, "*", nil)
+	require.Error(t, err)
+}
+
+// LogFeed is a journal that can append and be watched.
+type LogFeed interface {
+	journal.Log
+	journal.Feed
+}
+
+// Feed tests [journal.Feed], but for what it loses.
+func Feed(t *testing.T, open func(t *testing.T) LogFeed) {
+	feed := open(t)
+	t.Run("records", func(t *testing.T) {
+		space := NewToken(t)
+		got := make(chan journal.Record, 100)
+		stop, err := feed.Watch(journal.Filter{Namespace: space}, func(r journal.Record) { got <- r }, func() {})
+		require.NoError(t, err)
+		defer stop()
+		for shard := range feed.Shards() {
+			run := RunIn(t, feed, shard)
+			AppendAll(t, feed, run, "of another namespace")
+			run.Namespace = space
+			seq := AppendAll(t, feed, run, "watched")
+			rec := <-got
+			require.Equal(t, seq, rec.Seq)
+			require.Equal(t, "watched", string(rec.Body))
+			require.Equal(t, plain(run, "").Subject.String(), rec.Subject)
+		}
+		stop()
+		stop()
+	})
+	t.Run("chunks", func(t *testing.T) {
+		run := NewRun(t, feed)
+		got := make(chan string, 100)
+		stop, err := feed.WatchChunks(run, func(data []byte) { got <- string(data) })
+		require.NoError(t, err)
+		defer stop()
+		require.NoError(t, feed.PublishChunk(NewRun(t, feed), []byte("of another run")))
+		for _, text := range []string{"Hel", "lo"} {
+			require.NoError(t, feed.PublishChunk(run, []byte(text)))
+			require.Equal(t, text, <-got)
+		}
+	})
+}

@@ -1,0 +1,101 @@
+package natsbus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+func agentSubject(namespace, name string) (string, error) {
+	if !events.ValidToken(namespace) {
+		return "", fmt.Errorf("namespace %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", namespace)
+	}
+	if !events.ValidToken(name) {
+		return "", fmt.Errorf("agent name %q is not of the form [a-z0-9][a-z0-9_-]{0,62}", name)
+	}
+	return kvSubjectPrefix + agentBucket + "." + namespace + "." + name, nil
+}
+
+// PutAgent stores an agent definition; the bucket keeps the last few.
+func (b *Bus) PutAgent(ctx context.Context, namespace, name string, definition []byte) error {
+	subject, err := agentSubject(namespace, name)
+	if err != nil {
+		return err
+	}
+	if len(definition) > journal.MaxBody {
+		return fmt.Errorf("agent %s: %d bytes, at most %d are allowed: %w", name, len(definition), journal.MaxBody, journal.ErrTooLarge)
+	}
+	err = b.put(ctx, subject, definition, func() error { return b.createBucket(ctx, agentsConfig(b.replicas)) })
+	if err != nil {
+		return fmt.Errorf("agent %s: %w", name, err)
+	}
+	return nil
+}
+
+// Agent returns a definition, or ErrNotFound.
+func (b *Bus) Agent(ctx context.Context, namespace, name string) ([]byte, error) {
+	subject, err := agentSubject(namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	msg, err := b.lastMessage(ctx, kvStreamPrefix+agentBucket, subject)
+	if err != nil {
+		return nil, fmt.Errorf("agent %s: %w", name, err)
+	}
+	if header(msg, kvOperation) != "" {
+		return nil, fmt.Errorf("agent %s: %w", name, journal.ErrNotFound)
+	}
+	return msg.Data, nil
+}
+
+// AgentNames returns the names of a namespace's agents, sorted.
+func (b *Bus) AgentNames(ctx context.Context, namespace string) ([]string, error) {
+	if !events.ValidToken(namespace) {
+		return nil, fmt.Errorf("namespace %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", namespace)
+	}
+	prefix := kvSubjectPrefix + agentBucket + "." + namespace + "."
+	names := []string{}
+	for offset := 0; ; {
+		request, err := json.Marshal(map[string]any{"subjects_filter": prefix + "*", "offset": offset})
+		if err != nil {
+			return nil, err
+		}
+		var info streamInfo
+		if err := b.ask(ctx, "STREAM.INFO."+kvStreamPrefix+agentBucket, request, &info); err != nil {
+			return nil, fmt.Errorf("list agents: %w", err)
+		}
+		if info.Error != nil {
+			return nil, fmt.Errorf("list agents: %w", classify(info.Error))
+		}
+		for subject := range info.State.Subjects {
+			names = append(names, strings.TrimPrefix(subject, prefix))
+		}
+		offset += len(info.State.Subjects)
+		if len(info.State.Subjects) == 0 || offset >= info.Total {
+			break
+		}
+	}
+	slices.Sort(names)
+	return b.living(ctx, namespace, slices.Compact(names))
+}
+
+// living drops the names whose definition somebody deleted with other tools: the
+// mark of it is still in the bucket.
+func (b *Bus) living(ctx context.Context, namespace string, names []string) ([]string, error) {
+	deleted := make(map[string]bool)
+	var errs error
+	for _, name := range names {
+		if _, err := b.Agent(ctx, namespace, name); errors.Is(err, journal.ErrNotFound) {
+			deleted[name] = true
+		} else if err != nil {
+			errs = err
+		}
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return deleted[name] }), errs
+}

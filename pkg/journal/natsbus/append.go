@@ -1,0 +1,141 @@
+package natsbus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
+)
+
+const (
+	headerExpectSeq     = "Nats-Expected-Last-Subject-Sequence"
+	headerExpectSubject = "Nats-Expected-Last-Subject-Sequence-Subject"
+	headerBatchID       = "Nats-Batch-Id"
+	headerBatchSeq      = "Nats-Batch-Sequence"
+	headerBatchCommit   = "Nats-Batch-Commit"
+
+	// appendRetry is the pause before an append that was surely not stored is
+	// sent again.
+	appendRetry = 50 * time.Millisecond
+)
+
+// pubAck is the server's answer to a publish.
+type pubAck struct {
+	Stream string    `json:"stream"`
+	Seq    uint64    `json:"seq"`
+	Error  *apiError `json:"error"`
+}
+
+// Append stores the entries under the condition that the run's log ends at last.
+// While the server says that it stored nothing for want of readiness, the append
+// is sent again, for RequestTimeout altogether.
+func (b *Bus) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (uint64, error) {
+	if err := journal.CheckAppend(b.shards, run, entries); err != nil {
+		return 0, err
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, fmt.Errorf("append to run %s: %w", run.ID, err)
+	}
+	ctx, refuse := context.WithCancelCause(ctx)
+	defer refuse(nil)
+	ctx, cancel := context.WithTimeoutCause(ctx, b.opts.RequestTimeout, nats.ErrTimeout)
+	defer cancel()
+	for {
+		ack, err := b.send(ctx, refuse, run, last, entries)
+		if err == nil && ack.Error != nil {
+			err = ack.Error
+		}
+		if err == nil {
+			return ack.Seq, b.checkAck(run, ack)
+		}
+		if unsent(err) && pauseFor(ctx, appendRetry) {
+			continue
+		}
+		return 0, fmt.Errorf("append to run %s after %d: %w", run.ID, last, b.judge(err))
+	}
+}
+
+// checkAck guards against a stream of somebody else's that took the message.
+func (b *Bus) checkAck(run events.Run, ack *pubAck) error {
+	if want := events.StreamName(run.Shard); ack.Stream != want {
+		return fmt.Errorf("append to run %s: stream %q took it and not %s: run `moorebus doctor`", run.ID, ack.Stream, want)
+	}
+	return nil
+}
+
+// unsent reports whether the append is surely not stored and may be sent again.
+func unsent(err error) bool {
+	var api *apiError
+	if errors.As(err, &api) {
+		return api.retryable()
+	}
+	return errors.Is(err, nats.ErrNoResponders)
+}
+
+// judge says what a failed append means. Nobody answering is either a stream
+// that is missing or a server that is starting; only the first is for good.
+func (b *Bus) judge(err error) error {
+	if errors.Is(err, nats.ErrNoResponders) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		for shard := range b.shards {
+			if _, missing := b.streamInfo(ctx, shard); errors.Is(missing, journal.ErrNotReady) {
+				return missing
+			}
+		}
+	}
+	return inDoubt(err)
+}
+
+// send publishes one entry, or several as one atomic batch, and waits for the
+// acknowledgement.
+func (b *Bus) send(ctx context.Context, refuse context.CancelCauseFunc, run events.Run, last uint64, entries []journal.Entry) (*pubAck, error) {
+	filter := run.Filter()
+	expect := strconv.FormatUint(last, 10)
+	var batch string
+	if len(entries) > 1 {
+		batch = nuid.Next()
+	}
+	for i, e := range entries {
+		msg := &nats.Msg{Subject: e.Subject.String(), Data: e.Body, Header: nats.Header{
+			headerExpectSeq: {expect}, headerExpectSubject: {filter},
+		}}
+		if batch != "" {
+			msg.Header[headerBatchID] = []string{batch}
+			msg.Header[headerBatchSeq] = []string{strconv.Itoa(i + 1)}
+		}
+		defer b.denied.watch(msg.Subject, refuse)()
+		if i == len(entries)-1 {
+			if batch != "" {
+				msg.Header[headerBatchCommit] = []string{"1"}
+			}
+			return b.commit(ctx, msg)
+		}
+		if err := b.conn.PublishMsg(msg); err != nil {
+			return nil, err
+		}
+	}
+	return nil, errors.New("append: no entries")
+}
+
+func (b *Bus) commit(ctx context.Context, msg *nats.Msg) (*pubAck, error) {
+	answer, err := b.conn.RequestMsgWithContext(ctx, msg)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, err
+	}
+	var ack pubAck
+	if err := json.Unmarshal(answer.Data, &ack); err != nil {
+		return nil, fmt.Errorf("acknowledgement %.100q: %w", answer.Data, err)
+	}
+	return &ack, nil
+}

@@ -1,0 +1,152 @@
+package natsbus
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
+)
+
+// chunkSize is how an object is cut, in bytes.
+const chunkSize = 128 << 10
+
+// objectInfo is an object's description in the form of NATS's object store, so
+// that its tools can read the bucket. Objects are written and read here without
+// the client library's object store, which makes a consumer to read one.
+type objectInfo struct {
+	Name    string            `json:"name"`
+	Bucket  string            `json:"bucket"`
+	NUID    string            `json:"nuid"`
+	Size    int               `json:"size"`
+	Time    time.Time         `json:"mtime"`
+	Chunks  int               `json:"chunks"`
+	Digest  string            `json:"digest"`
+	Deleted bool              `json:"deleted,omitempty"`
+	Options objectInfoOptions `json:"options"`
+}
+
+type objectInfoOptions struct {
+	ChunkSize int `json:"max_chunk_size"`
+}
+
+func chunkSubject(bucket, id string) string { return "$O." + bucket + ".C." + id }
+
+func infoSubject(bucket, key string) string {
+	return "$O." + bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(key))
+}
+
+// PutBlob stores data under its digest in the pool's bucket.
+func (b *Bus) PutBlob(ctx context.Context, pool string, data []byte) (events.Ref, error) {
+	if !events.ValidToken(pool) {
+		return events.Ref{}, fmt.Errorf("store a result: pool %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", pool)
+	}
+	digest := events.Hash(data)
+	ref := events.Ref{Bucket: resultsPrefix + pool, Key: digest, Size: len(data), SHA256: digest}
+	_, err := b.objectInfo(ctx, ref)
+	if err == nil {
+		return ref, nil
+	}
+	if errors.Is(err, journal.ErrNotReady) {
+		err = b.createStore(ctx, resultsConfig(pool, b.replicas))
+	}
+	if err == nil || errors.Is(err, journal.ErrNotFound) {
+		err = b.putObject(ctx, ref, data)
+	}
+	if err != nil {
+		return events.Ref{}, fmt.Errorf("store a result of pool %s: %w", pool, err)
+	}
+	return ref, nil
+}
+
+// putObject writes the chunks and then the description, without which nobody
+// sees them.
+func (b *Bus) putObject(ctx context.Context, ref events.Ref, data []byte) error {
+	sum := sha256.Sum256(data)
+	info := objectInfo{
+		Name: ref.Key, Bucket: ref.Bucket, NUID: nuid.Next(), Size: len(data), Time: time.Now().UTC(),
+		Digest: "SHA-256=" + base64.URLEncoding.EncodeToString(sum[:]), Options: objectInfoOptions{chunkSize},
+	}
+	for len(data) > 0 {
+		n := min(len(data), chunkSize)
+		if err := b.store(ctx, &nats.Msg{Subject: chunkSubject(ref.Bucket, info.NUID), Data: data[:n]}); err != nil {
+			return err
+		}
+		data = data[n:]
+		info.Chunks++
+	}
+	body, err := json.Marshal(info)
+	if err != nil {
+		return err
+	}
+	return b.store(ctx, &nats.Msg{
+		Subject: infoSubject(ref.Bucket, ref.Key), Data: body,
+		Header: nats.Header{"Nats-Rollup": {"sub"}},
+	})
+}
+
+func (b *Bus) objectInfo(ctx context.Context, ref events.Ref) (*objectInfo, error) {
+	rec, err := b.last(ctx, objectStreamPrefix+ref.Bucket, infoSubject(ref.Bucket, ref.Key))
+	if err != nil {
+		return nil, err
+	}
+	var info objectInfo
+	if err := json.Unmarshal(rec.Body, &info); err != nil {
+		return nil, fmt.Errorf("description of %s in %s: %w", ref.Key, ref.Bucket, err)
+	}
+	if info.Deleted {
+		return nil, journal.ErrNotFound
+	}
+	return &info, nil
+}
+
+// Blob returns what a reference points to, checked against its digest.
+func (b *Bus) Blob(ctx context.Context, ref events.Ref) ([]byte, error) {
+	data, err := b.blob(ctx, ref)
+	if errors.Is(err, journal.ErrNotReady) {
+		err = fmt.Errorf("no bucket %s: %w", ref.Bucket, journal.ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("result %s: %w", ref.Key, err)
+	}
+	return data, nil
+}
+
+func (b *Bus) blob(ctx context.Context, ref events.Ref) ([]byte, error) {
+	pool, ok := strings.CutPrefix(ref.Bucket, resultsPrefix)
+	if !ok || !events.ValidToken(pool) {
+		return nil, fmt.Errorf("bucket %q is not one of results: %w", ref.Bucket, journal.ErrNotFound)
+	}
+	info, err := b.objectInfo(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	if ref.Size < 0 || info.Size != ref.Size {
+		return nil, fmt.Errorf("it has %d bytes, the reference says %d", info.Size, ref.Size)
+	}
+	data := make([]byte, 0, ref.Size)
+	sum := sha256.New()
+	for rec, err := range b.records(ctx, objectStreamPrefix+ref.Bucket, chunkSubject(ref.Bucket, info.NUID), 0) {
+		if err != nil {
+			return nil, err
+		}
+		if len(data)+len(rec.Body) > ref.Size {
+			return nil, errors.New("it has more bytes than the reference says")
+		}
+		data = append(data, rec.Body...)
+		sum.Write(rec.Body)
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != ref.SHA256 {
+		return nil, fmt.Errorf("its digest is %s, the reference says %s", got, ref.SHA256)
+	}
+	return data, nil
+}

@@ -1,0 +1,306 @@
+package natsbus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+var (
+	_ journal.Log       = (*Bus)(nil)
+	_ journal.Feed      = (*Bus)(nil)
+	_ journal.Queue     = (*Bus)(nil)
+	_ journal.Directory = (*Bus)(nil)
+	_ journal.Agents    = (*Bus)(nil)
+	_ journal.Blobs     = (*Bus)(nil)
+)
+
+// Options says how a bus behaves; the zero value is useful.
+type Options struct {
+	// Logger gets what the bus waits for and what goes wrong in the background;
+	// nil: slog's default.
+	Logger *slog.Logger
+	// RequestTimeout bounds the wait for one answer of the server, and an append
+	// altogether; 0: 5 s.
+	RequestTimeout time.Duration
+	// FollowPoll is how often a follower looks by itself, in case that the feed
+	// lost something; 0: 2 s.
+	FollowPoll time.Duration
+	// AckWait and MaxAckPending are given to consumers that this process makes
+	// itself; 0: 15 s and 20000.
+	AckWait       time.Duration
+	MaxAckPending int
+	// Heartbeat is the rhythm in which the server shows that a pull request
+	// still stands; 0: 5 s. After two silent ones the request is made again.
+	Heartbeat time.Duration
+	// PullExpiry is how long a pull request stands; 0: 30 s.
+	PullExpiry time.Duration
+}
+
+func (o Options) withDefaults() Options {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	setDefault(&o.RequestTimeout, 5*time.Second)
+	setDefault(&o.FollowPoll, 2*time.Second)
+	setDefault(&o.AckWait, defaultAckWait)
+	setDefault(&o.Heartbeat, 5*time.Second)
+	setDefault(&o.PullExpiry, 30*time.Second)
+	if o.MaxAckPending <= 0 {
+		o.MaxAckPending = defaultMaxAckPending
+	}
+	return o
+}
+
+func setDefault(d *time.Duration, value time.Duration) {
+	if *d <= 0 {
+		*d = value
+	}
+}
+
+// Bus is a journal on JetStream over one connection. It is safe for concurrent
+// use and holds nothing that needs closing; the connection is the caller's.
+type Bus struct {
+	conn     *nats.Conn
+	js       jetstream.JetStream
+	opts     Options
+	log      *slog.Logger
+	shards   int
+	replicas int
+	denied   denials
+
+	mu       sync.Mutex
+	ackWaits map[string]time.Duration
+	pools    poolCache
+	slow     map[*nats.Subscription]func()
+}
+
+// Open reads from the streams how many shards there are and returns the bus. It
+// fails with [journal.ErrNotReady] if streams are missing, and with another
+// error if the bus does not answer; [Wait] waits for both.
+func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
+	if conn == nil {
+		return nil, errors.New("natsbus: no connection given")
+	}
+	o = o.withDefaults()
+	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(o.RequestTimeout))
+	if err != nil {
+		return nil, fmt.Errorf("natsbus: %w", err)
+	}
+	b := &Bus{
+		conn: conn, js: js, opts: o, log: o.Logger,
+		ackWaits: make(map[string]time.Duration),
+		slow:     make(map[*nats.Subscription]func()),
+	}
+	next := conn.ErrorHandler()
+	conn.SetErrorHandler(func(c *nats.Conn, sub *nats.Subscription, err error) {
+		if !b.handled(sub, err) && next != nil {
+			next(c, sub, err)
+		}
+	})
+	if err := b.discover(ctx); err != nil {
+		conn.SetErrorHandler(next)
+		return nil, err
+	}
+	return b, nil
+}
+
+// handled passes an error of the connection on to whom it concerns.
+func (b *Bus) handled(sub *nats.Subscription, err error) bool {
+	if sub != nil && errors.Is(err, nats.ErrSlowConsumer) {
+		b.mu.Lock()
+		lost := b.slow[sub]
+		b.mu.Unlock()
+		if lost != nil {
+			lost()
+			return true
+		}
+	}
+	return b.denied.note(err)
+}
+
+// discover reads the number of shards from the first stream and checks that all
+// the others are there and agree.
+func (b *Bus) discover(ctx context.Context) error {
+	first, err := b.streamInfo(ctx, 0)
+	if err != nil {
+		return fmt.Errorf("open the bus: %w", err)
+	}
+	shards, err := shardsOf(first)
+	if err != nil {
+		return fmt.Errorf("open the bus: %w", err)
+	}
+	for shard := 1; shard < shards; shard++ {
+		info, err := b.streamInfo(ctx, shard)
+		if err != nil {
+			return fmt.Errorf("open the bus: shard %d of %d: %w", shard, shards, err)
+		}
+		if n, err := shardsOf(info); err != nil || n != shards {
+			return fmt.Errorf("open the bus: %w: stream %s says %d shards and %s says %d: run `moorebus doctor`",
+				journal.ErrNotReady, first.Config.Name, shards, info.Config.Name, n)
+		}
+	}
+	b.shards, b.replicas = shards, max(1, first.Config.Replicas)
+	return nil
+}
+
+func shardsOf(info *streamInfo) (int, error) {
+	text := info.Config.Metadata[metaShards]
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("%w: stream %s does not say in its metadata (%s=%q) how many shards there are: run `%s`",
+			journal.ErrNotReady, info.Config.Name, metaShards, text, initCommand)
+	}
+	return n, nil
+}
+
+// Wait opens the bus as soon as it answers and is set up, and says in the log
+// what it waits for. The error is the context's, or ErrDenied.
+func Wait(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
+	const pause, remind = 250 * time.Millisecond, 30 * time.Second
+	log := o.withDefaults().Logger
+	var said string
+	var at time.Time
+	for {
+		b, err := Open(ctx, conn, o)
+		if err == nil || ctx.Err() != nil {
+			return b, errors.Join(err, ctx.Err())
+		}
+		if errors.Is(err, journal.ErrDenied) || conn.IsClosed() {
+			return nil, err
+		}
+		if err.Error() != said || time.Since(at) > remind {
+			said, at = err.Error(), time.Now()
+			log.Warn("waiting for the bus", "reason", said)
+		}
+		if !pauseFor(ctx, pause) {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// Shards returns the number of shards.
+func (b *Bus) Shards() int { return b.shards }
+
+// Conn returns the connection that the bus was opened with.
+func (b *Bus) Conn() *nats.Conn { return b.conn }
+
+// Ready reports an error unless the bus answers, every stream is there, and the
+// consumers of the states that need no pool are.
+func (b *Bus) Ready(ctx context.Context) error {
+	if !b.conn.IsConnected() {
+		return fmt.Errorf("the bus is away: connection to %s is %s", b.conn.Opts.Url, b.conn.Status())
+	}
+	for shard := range b.shards {
+		if _, err := b.streamInfo(ctx, shard); err != nil {
+			return err
+		}
+		for _, state := range ownStates {
+			if _, err := b.consumerInfo(ctx, shard, string(state)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// streamInfo is the part of a stream's description that the bus needs.
+type streamInfo struct {
+	Config jetstream.StreamConfig `json:"config"`
+	State  struct {
+		Messages uint64            `json:"messages"`
+		LastSeq  uint64            `json:"last_seq"`
+		Subjects map[string]uint64 `json:"subjects"`
+	} `json:"state"`
+	Total  int       `json:"total"`
+	Offset int       `json:"offset"`
+	Error  *apiError `json:"error"`
+}
+
+type consumerInfo struct {
+	Config jetstream.ConsumerConfig `json:"config"`
+	Error  *apiError                `json:"error"`
+}
+
+func (b *Bus) streamInfo(ctx context.Context, shard int) (*streamInfo, error) {
+	var info streamInfo
+	name := events.StreamName(shard)
+	if err := b.ask(ctx, "STREAM.INFO."+name, nil, &info); err != nil {
+		return nil, fmt.Errorf("stream %s: %w", name, err)
+	}
+	if info.Error != nil {
+		return nil, fmt.Errorf("stream %s: %w", name, classify(info.Error))
+	}
+	return &info, nil
+}
+
+func (b *Bus) consumerInfo(ctx context.Context, shard int, name string) (*consumerInfo, error) {
+	var info consumerInfo
+	stream := events.StreamName(shard)
+	if err := b.ask(ctx, "CONSUMER.INFO."+stream+"."+name, nil, &info); err != nil {
+		return nil, fmt.Errorf("consumer %s of %s: %w", name, stream, err)
+	}
+	if info.Error != nil {
+		return nil, fmt.Errorf("consumer %s of %s: %w", name, stream, classify(info.Error))
+	}
+	return &info, nil
+}
+
+const apiPrefix = "$JS.API."
+
+// ask sends a request to the JetStream API and decodes its answer.
+func (b *Bus) ask(ctx context.Context, endpoint string, request []byte, answer any) error {
+	msg, err := b.request(ctx, &nats.Msg{Subject: apiPrefix + endpoint, Data: request})
+	if errors.Is(err, nats.ErrNoResponders) {
+		return fmt.Errorf("%w: nobody answers for JetStream, it is off or still starting: %w", journal.ErrNotReady, err)
+	}
+	if err != nil {
+		return classify(err)
+	}
+	if err := json.Unmarshal(msg.Data, answer); err != nil {
+		return fmt.Errorf("answer of the bus: %w", err)
+	}
+	return nil
+}
+
+// request sends a message and waits for the one answer, for RequestTimeout at
+// most. If the bus refuses the subject it fails at once.
+func (b *Bus) request(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) {
+	ctx, refuse := context.WithCancelCause(ctx)
+	defer refuse(nil)
+	defer b.denied.watch(msg.Subject, refuse)()
+	return b.await(ctx, msg)
+}
+
+// await is request for a caller who watches the denials itself.
+func (b *Bus) await(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) {
+	bounded, cancel := context.WithTimeoutCause(ctx, b.opts.RequestTimeout, nats.ErrTimeout)
+	defer cancel()
+	answer, err := b.conn.RequestMsgWithContext(bounded, msg)
+	if err != nil && bounded.Err() != nil {
+		err = context.Cause(bounded)
+	}
+	return answer, err
+}
+
+// pauseFor waits and reports false if the context ended first.
+func pauseFor(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

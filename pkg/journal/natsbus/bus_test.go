@@ -1,0 +1,90 @@
+package natsbus
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/journaltest"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	// Most of these tests wait for a server or a clock and need no processor.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+const testAckWait = 600 * time.Millisecond
+
+func startServer(t testing.TB, o embedded.Options) *embedded.Server {
+	t.Helper()
+	if o.Dir == "" {
+		o.Dir = t.TempDir()
+	}
+	o.Logger = quiet
+	srv, err := embedded.Start(context.Background(), o)
+	require.NoError(t, err)
+	t.Cleanup(srv.Shutdown)
+	return srv
+}
+
+func inProcess(t testing.TB, srv *embedded.Server) *nats.Conn {
+	t.Helper()
+	conn, err := srv.Connect()
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	return conn
+}
+
+func openBus(t testing.TB, conn *nats.Conn, shards int) *Bus {
+	t.Helper()
+	ctx := context.Background()
+	require.NoError(t, Init(ctx, conn, InitOptions{Shards: shards, AckWait: testAckWait, Pools: []string{"web"}}))
+	bus, err := Open(ctx, conn, Options{Logger: quiet, AckWait: testAckWait})
+	require.NoError(t, err)
+	return bus
+}
+
+func newBus(t testing.TB, shards int) *Bus {
+	t.Helper()
+	return openBus(t, inProcess(t, startServer(t, embedded.Options{})), shards)
+}
+
+func overTCP(t testing.TB, shards int) *Bus {
+	t.Helper()
+	srv := startServer(t, embedded.Options{Listen: "127.0.0.1:0", Token: "secret"})
+	conn, err := Connect(context.Background(), ConnectOptions{URL: srv.ClientURL(), Token: "secret", Logger: quiet})
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	return openBus(t, conn, shards)
+}
+
+func TestConformance(t *testing.T) {
+	for _, shards := range []int{1, 3} {
+		for way, open := range map[string]func(testing.TB, int) *Bus{"in process": newBus, "over TCP": overTCP} {
+			t.Run(fmt.Sprintf("%d shards %s", shards, way), func(t *testing.T) {
+				t.Parallel()
+				bus := open(t, shards)
+				t.Run("Log", func(t *testing.T) { journaltest.Log(t, func(*testing.T) journal.Log { return bus }) })
+				t.Run("Follow", func(t *testing.T) { journaltest.Follow(t, func(*testing.T) journal.Log { return bus }) })
+				t.Run("Feed", func(t *testing.T) { journaltest.Feed(t, func(*testing.T) journaltest.LogFeed { return bus }) })
+				t.Run("Directory", func(t *testing.T) { journaltest.Directory(t, func(*testing.T) journal.Directory { return bus }) })
+				t.Run("Agents", func(t *testing.T) { journaltest.Agents(t, func(*testing.T) journal.Agents { return bus }) })
+				t.Run("Blobs", func(t *testing.T) { journaltest.Blobs(t, func(*testing.T) journal.Blobs { return bus }) })
+				t.Run("Queue", func(t *testing.T) { journaltest.Queue(t, func(*testing.T) journaltest.LogQueue { return bus }) })
+			})
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package natsbus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// prepareRetry is how often a worker looks whether its consumer is there by now.
+const prepareRetry = time.Second
+
+// Consume hands the inbox's deliveries of all shards to handle until ctx ends.
+// A consumer that is missing is made, if the connection may; else Consume waits
+// for it and names the command in the log.
+func (b *Bus) Consume(ctx context.Context, inbox journal.Inbox, slots int, handle func(journal.Delivery)) error {
+	if slots < 1 {
+		return fmt.Errorf("consume: %d slots: at least one is needed", slots)
+	}
+	durables, err := checkInbox(inbox)
+	if err != nil {
+		return fmt.Errorf("consume: %w", err)
+	}
+	p := newPuller(b, durables, slots, handle)
+	defer p.close()
+	return p.run(ctx)
+}
+
+func checkInbox(inbox journal.Inbox) ([]durable, error) {
+	if inbox.Pool != "" && !events.ValidToken(inbox.Pool) {
+		return nil, fmt.Errorf("pool %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", inbox.Pool)
+	}
+	for _, state := range inbox.States {
+		if !events.ValidToken(string(state)) {
+			return nil, fmt.Errorf("state %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", state)
+		}
+	}
+	durables := durablesOf(inbox)
+	if len(durables) == 0 {
+		return nil, errors.New("the inbox names no state")
+	}
+	return durables, nil
+}
+
+// AckWait returns how long a delivery of the inbox may go without Extend: the
+// shortest of its consumers'.
+func (b *Bus) AckWait(ctx context.Context, inbox journal.Inbox) (time.Duration, error) {
+	durables, err := checkInbox(inbox)
+	if err != nil {
+		return 0, fmt.Errorf("ack wait: %w", err)
+	}
+	var shortest time.Duration
+	for _, d := range durables {
+		wait, err := b.ackWait(ctx, d)
+		if err != nil {
+			return 0, err
+		}
+		if shortest == 0 || wait < shortest {
+			shortest = wait
+		}
+	}
+	return shortest, nil
+}
+
+func (b *Bus) ackWait(ctx context.Context, d durable) (time.Duration, error) {
+	b.mu.Lock()
+	wait, known := b.ackWaits[d.name]
+	b.mu.Unlock()
+	if known {
+		return wait, nil
+	}
+	info, err := b.consumerInfo(ctx, 0, d.name)
+	if err != nil {
+		return 0, err
+	}
+	b.keepAckWait(d, info.Config.AckWait)
+	return info.Config.AckWait, nil
+}
+
+func (b *Bus) keepAckWait(d durable, wait time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ackWaits[d.name] = wait
+}
+
+// prepare returns when the consumer is there. The error is final: the context's,
+// or that this connection may not even look.
+func (b *Bus) prepare(ctx context.Context, shard int, d durable) error {
+	var said string
+	for {
+		info, err := b.consumerInfo(ctx, shard, d.name)
+		if err == nil {
+			b.keepAckWait(d, info.Config.AckWait)
+			return nil
+		}
+		if errors.Is(err, journal.ErrDenied) {
+			return err
+		}
+		if code, ok := errorCode(err); ok && code == codeConsumerNotFound {
+			if err = b.createConsumer(ctx, shard, d); err == nil {
+				continue
+			}
+			err = fmt.Errorf("consumer %s of %s is missing: run `%s`: %w", d.name, events.StreamName(shard), createCommand(d), err)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err.Error() != said {
+			said = err.Error()
+			b.log.Warn("waiting for a consumer", "reason", said)
+		}
+		if !pauseFor(ctx, prepareRetry) {
+			return ctx.Err()
+		}
+	}
+}
+
+func createCommand(d durable) string {
+	if d.pool == "" {
+		return initCommand
+	}
+	return initCommand + " --pools " + d.pool
+}
+
+// createConsumer makes a consumer that is missing. It never changes one that is
+// there: the operator may have set it up otherwise.
+func (b *Bus) createConsumer(ctx context.Context, shard int, d durable) error {
+	request := struct {
+		Stream string                   `json:"stream_name"`
+		Config jetstream.ConsumerConfig `json:"config"`
+		Action string                   `json:"action"`
+	}{events.StreamName(shard), d.consumerConfig(shard, b.opts.AckWait, b.opts.MaxAckPending), "create"}
+	// The configuration is sent as the server wants it, with the name.
+	request.Config.Name = d.name
+	body, err := json.Marshal(request)
+	if err != nil {
+		return err
+	}
+	endpoint := "CONSUMER.CREATE." + events.StreamName(shard) + "." + d.name
+	if request.Config.FilterSubject != "" {
+		endpoint += "." + request.Config.FilterSubject
+	}
+	var answer consumerInfo
+	if err := b.ask(ctx, endpoint, body, &answer); err != nil {
+		return err
+	}
+	if answer.Error != nil {
+		return classify(answer.Error)
+	}
+	b.log.Info("made a consumer", "stream", events.StreamName(shard), "consumer", d.name)
+	if d.pool == "" {
+		return nil
+	}
+	if err := b.createPool(ctx, d.pool); err != nil {
+		b.log.Warn("made the consumer of a pool, but not its buckets", "pool", d.pool, "error", err)
+	}
+	return nil
+}

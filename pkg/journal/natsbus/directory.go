@@ -1,0 +1,257 @@
+package natsbus
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	// poolsFresh is how long the list of pools is used without asking again: a
+	// new pool is rare, a run that looks for its tools is not.
+	poolsFresh = 2 * time.Second
+	// kvOperation marks a message of a bucket that deletes a key.
+	kvOperation = "KV-Operation"
+	// maxLast is how many keys a server reads at once.
+	maxLast = 1024
+)
+
+// poolCache is the list of pools as it was some time ago.
+type poolCache struct {
+	names []string
+	at    time.Time
+}
+
+// Announce says that an instance runs these tools. It makes the pool's buckets
+// if they are missing and the connection may.
+func (b *Bus) Announce(ctx context.Context, pool, instance string, tools []events.ToolSpec) error {
+	if !events.ValidToken(pool) {
+		return fmt.Errorf("announce tools: pool %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", pool)
+	}
+	for _, t := range tools {
+		if t.Pool != pool {
+			return fmt.Errorf("announce tools of pool %s: tool %s is of pool %q", pool, t.Name, t.Pool)
+		}
+	}
+	body, err := json.Marshal(tools)
+	if err != nil {
+		return fmt.Errorf("announce tools of pool %s: %w", pool, err)
+	}
+	subject := kvSubjectPrefix + toolsPrefix + pool + "." + keyToken(instance)
+	err = b.put(ctx, subject, body, func() error { return b.createPool(ctx, pool) })
+	if err != nil {
+		return fmt.Errorf("announce tools of pool %s: %w", pool, err)
+	}
+	return nil
+}
+
+// AnnounceProviders says that an instance reaches these model providers.
+func (b *Bus) AnnounceProviders(ctx context.Context, instance string, names []string) error {
+	body, err := json.Marshal(names)
+	if err != nil {
+		return fmt.Errorf("announce providers: %w", err)
+	}
+	subject := kvSubjectPrefix + providerBucket + "." + keyToken(instance)
+	err = b.put(ctx, subject, body, func() error { return b.createBucket(ctx, providersConfig(b.replicas)) })
+	if err != nil {
+		return fmt.Errorf("announce providers: %w", err)
+	}
+	return nil
+}
+
+// put stores a message and waits for the acknowledgement. Where no stream takes
+// it, create is tried once.
+func (b *Bus) put(ctx context.Context, subject string, body []byte, create func() error) error {
+	err := b.store(ctx, &nats.Msg{Subject: subject, Data: body})
+	if !errors.Is(err, journal.ErrNotReady) || create == nil {
+		return err
+	}
+	if made := create(); made != nil {
+		return errors.Join(err, made)
+	}
+	return b.store(ctx, &nats.Msg{Subject: subject, Data: body})
+}
+
+// store publishes a message into a bucket.
+func (b *Bus) store(ctx context.Context, msg *nats.Msg) error {
+	answer, err := b.request(ctx, msg)
+	if errors.Is(err, nats.ErrNoResponders) {
+		return fmt.Errorf("%w: no bucket takes %s: run `%s`: %w", journal.ErrNotReady, msg.Subject, initCommand, err)
+	}
+	if err != nil {
+		return classify(err)
+	}
+	var ack pubAck
+	if err := json.Unmarshal(answer.Data, &ack); err != nil {
+		return fmt.Errorf("acknowledgement %.100q: %w", answer.Data, err)
+	}
+	if ack.Error != nil {
+		return classify(ack.Error)
+	}
+	return nil
+}
+
+// Tools returns every tool that lives, sorted by name and pool.
+func (b *Bus) Tools(ctx context.Context) ([]events.ToolSpec, error) {
+	pools, err := b.livePools(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list tools: %w", err)
+	}
+	var all []events.ToolSpec
+	for _, pool := range pools {
+		bucket := toolsPrefix + pool
+		err := b.values(ctx, bucket, ">", func(key string, value []byte) error {
+			var tools []events.ToolSpec
+			if err := json.Unmarshal(value, &tools); err != nil {
+				b.log.Warn("an announcement cannot be read", "bucket", bucket, "instance", key, "error", err)
+				return nil
+			}
+			for _, t := range tools {
+				// Who writes to a pool's bucket speaks for that pool alone.
+				if t.Pool == pool && !slices.ContainsFunc(all, func(o events.ToolSpec) bool { return reflect.DeepEqual(o, t) }) {
+					all = append(all, t)
+				}
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, journal.ErrNotReady) {
+			return nil, fmt.Errorf("list tools of pool %s: %w", pool, err)
+		}
+	}
+	slices.SortStableFunc(all, func(x, y events.ToolSpec) int {
+		return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Pool, y.Pool), cmp.Compare(x.Description, y.Description))
+	})
+	return all, nil
+}
+
+// Providers returns the names of every provider that lives, sorted.
+func (b *Bus) Providers(ctx context.Context) ([]string, error) {
+	found := make(map[string]bool)
+	err := b.values(ctx, providerBucket, ">", func(key string, value []byte) error {
+		var names []string
+		if err := json.Unmarshal(value, &names); err != nil {
+			b.log.Warn("an announcement cannot be read", "bucket", providerBucket, "instance", key, "error", err)
+		}
+		for _, name := range names {
+			found[name] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list providers: %w", err)
+	}
+	return slices.Sorted(maps.Keys(found)), nil
+}
+
+// livePools returns the pools that have a bucket of tools.
+func (b *Bus) livePools(ctx context.Context) ([]string, error) {
+	b.mu.Lock()
+	cached := b.pools
+	b.mu.Unlock()
+	if time.Since(cached.at) < poolsFresh {
+		return cached.names, nil
+	}
+	names, err := b.streamNames(ctx)
+	if err != nil {
+		return nil, err
+	}
+	fresh := poolCache{at: time.Now()}
+	for _, name := range names {
+		if pool, ok := strings.CutPrefix(name, kvStreamPrefix+toolsPrefix); ok {
+			fresh.names = append(fresh.names, pool)
+		}
+	}
+	b.mu.Lock()
+	b.pools = fresh
+	b.mu.Unlock()
+	return fresh.names, nil
+}
+
+func (b *Bus) forgetPools() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pools = poolCache{}
+}
+
+func (b *Bus) streamNames(ctx context.Context) ([]string, error) {
+	var names []string
+	for {
+		request, err := json.Marshal(map[string]int{"offset": len(names)})
+		if err != nil {
+			return nil, err
+		}
+		var page struct {
+			Total   int       `json:"total"`
+			Streams []string  `json:"streams"`
+			Error   *apiError `json:"error"`
+		}
+		if err := b.ask(ctx, "STREAM.NAMES", request, &page); err != nil {
+			return nil, err
+		}
+		if page.Error != nil {
+			return nil, classify(page.Error)
+		}
+		names = append(names, page.Streams...)
+		if len(page.Streams) == 0 || len(names) >= page.Total {
+			return names, nil
+		}
+	}
+}
+
+// values hands the bucket's live keys that match and their values to take. It
+// needs no consumer.
+func (b *Bus) values(ctx context.Context, bucket, keys string, take func(key string, value []byte) error) error {
+	r, err := b.newReader(kvStreamPrefix + bucket)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	prefix := kvSubjectPrefix + bucket + "."
+	var failed error
+	request := getRequest{MultiLast: []string{prefix + keys}, Batch: maxLast}
+	for try := 1; ; try++ {
+		_, err = r.page(ctx, request, func(msg *nats.Msg, rec journal.Record) bool {
+			if header(msg, kvOperation) == "" {
+				failed = take(strings.TrimPrefix(rec.Subject, prefix), rec.Body)
+			}
+			return failed == nil
+		})
+		if !errors.Is(err, errGap) && !errors.Is(err, nats.ErrNoResponders) || try >= silentPages || !pauseFor(ctx, readRetry) {
+			break
+		}
+	}
+	if failed != nil {
+		return failed
+	}
+	if err != nil {
+		return b.explain(ctx, kvStreamPrefix+bucket, err)
+	}
+	return nil
+}
+
+// keyToken makes a key of one token out of any name: what a key may not hold
+// becomes an underscore.
+func keyToken(name string) string {
+	token := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_', r == '=', r == '/':
+			return r
+		}
+		return '_'
+	}, name)
+	if token == "" {
+		return "_"
+	}
+	return token
+}

@@ -1,0 +1,231 @@
+package natsbus
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Level says how bad a finding is.
+type Level string
+
+// The levels of findings.
+const (
+	// Good: it is as it should be.
+	Good Level = "ok"
+	// Warning: it works, but something may be lost or slow.
+	Warning Level = "warning"
+	// Bad: it does not work.
+	Bad Level = "bad"
+)
+
+// Finding is one thing that [Check] looked at.
+type Finding struct {
+	Level Level  `json:"level"`
+	What  string `json:"what"`
+	// Mend says what to do; empty if there is nothing to do.
+	Mend string `json:"mend,omitempty"`
+}
+
+const oldestServer = "2.12.0"
+
+// examiner collects findings.
+type examiner struct {
+	bus      *Bus
+	findings []Finding
+}
+
+func (e *examiner) add(level Level, mend, format string, args ...any) {
+	e.findings = append(e.findings, Finding{Level: level, What: fmt.Sprintf(format, args...), Mend: mend})
+}
+
+// Check looks the bus over and says what is wrong with it and how to mend it.
+func Check(ctx context.Context, conn *nats.Conn, o Options) []Finding {
+	e := &examiner{bus: &Bus{conn: conn, opts: o.withDefaults(), log: o.withDefaults().Logger}}
+	if e.checkServer(ctx, conn) && e.checkJetStream(ctx) {
+		e.checkStreams(ctx)
+	}
+	return e.findings
+}
+
+func (e *examiner) checkServer(ctx context.Context, conn *nats.Conn) bool {
+	ctx, cancel := context.WithTimeout(ctx, e.bus.opts.RequestTimeout)
+	defer cancel()
+	if err := conn.FlushWithContext(ctx); err != nil || !conn.IsConnected() {
+		e.add(Bad, "start the server or set NATS_URL", "the bus does not answer: connection is %s", conn.Status())
+		return false
+	}
+	version := conn.ConnectedServerVersion()
+	if olderThan(version, oldestServer) {
+		e.add(Bad, "upgrade nats-server to "+oldestServer+" or later", "nats-server is %s, atomic batches need %s", version, oldestServer)
+	} else {
+		e.add(Good, "", "nats-server %s at %s", version, conn.ConnectedUrlRedacted())
+	}
+	if limit := conn.MaxPayload(); limit < maxMessage {
+		e.add(Bad, "set max_payload: 1MB in the server's configuration", "the server takes messages up to %d bytes, events may have %d", limit, maxMessage)
+	}
+	return true
+}
+
+func (e *examiner) checkJetStream(ctx context.Context) bool {
+	var info struct {
+		Error *apiError `json:"error"`
+	}
+	if err := e.bus.ask(ctx, "INFO", nil, &info); err != nil {
+		e.add(Bad, "start nats-server with JetStream (-js), or enable it for the account", "JetStream does not answer: %v", err)
+		return false
+	}
+	if info.Error != nil {
+		e.add(Bad, "enable JetStream for the account", "JetStream answers: %v", info.Error)
+		return false
+	}
+	e.add(Good, "", "JetStream is on")
+	return true
+}
+
+func (e *examiner) checkStreams(ctx context.Context) {
+	first, err := e.bus.streamInfo(ctx, 0)
+	if err != nil {
+		e.add(Bad, initCommand, "%v", err)
+		return
+	}
+	shards, err := shardsOf(first)
+	if err != nil {
+		e.add(Bad, initCommand, "%v", err)
+		return
+	}
+	pools := e.pools(ctx)
+	for shard := range shards {
+		info, err := e.bus.streamInfo(ctx, shard)
+		if err != nil {
+			e.add(Bad, initCommand, "%v", err)
+			continue
+		}
+		e.checkStream(info, shard, shards)
+		e.checkConsumers(ctx, shard, pools)
+	}
+	e.checkDurability(first)
+}
+
+func (e *examiner) pools(ctx context.Context) []string {
+	pools, err := e.bus.livePools(ctx)
+	if err != nil {
+		e.add(Warning, "allow "+apiPrefix+"STREAM.NAMES", "the pools cannot be listed: %v", err)
+	}
+	if !slices.Contains(pools, events.DefaultPool) {
+		pools = append(slices.Clone(pools), events.DefaultPool)
+	}
+	return pools
+}
+
+// checkStream compares a stream's settings with the declaration.
+func (e *examiner) checkStream(info *streamInfo, shard, shards int) {
+	got := info.Config
+	want := streamConfig(shard, shards, got.Replicas, got.Storage)
+	var wrong []string
+	differs := func(name string, is, should any) {
+		if !reflect.DeepEqual(is, should) {
+			wrong = append(wrong, fmt.Sprintf("%s is %v, not %v", name, is, should))
+		}
+	}
+	differs("subjects", got.Subjects, want.Subjects)
+	differs("metadata "+metaShards, got.Metadata[metaShards], want.Metadata[metaShards])
+	differs("retention", got.Retention, want.Retention)
+	differs("discard", got.Discard, want.Discard)
+	differs("max age", got.MaxAge, want.MaxAge)
+	differs("max messages", got.MaxMsgs, want.MaxMsgs)
+	differs("max messages per subject", got.MaxMsgsPerSubject, want.MaxMsgsPerSubject)
+	differs("deny delete", got.DenyDelete, want.DenyDelete)
+	differs("deny purge", got.DenyPurge, want.DenyPurge)
+	differs("allow rollup", got.AllowRollup, want.AllowRollup)
+	differs("allow direct", got.AllowDirect, want.AllowDirect)
+	differs("allow atomic", got.AllowAtomicPublish, want.AllowAtomicPublish)
+	differs("allow message TTL", got.AllowMsgTTL, want.AllowMsgTTL)
+	differs("allow schedules", got.AllowMsgSchedules, want.AllowMsgSchedules)
+	if got.RePublish == nil || got.RePublish.Destination != want.RePublish.Destination {
+		wrong = append(wrong, "it does not republish to "+want.RePublish.Destination)
+	}
+	if len(wrong) > 0 {
+		e.add(Bad, initCommand, "stream %s: %s", got.Name, strings.Join(wrong, "; "))
+		return
+	}
+	e.add(Good, "", "stream %s: %d events", got.Name, info.State.Messages)
+}
+
+func (e *examiner) checkConsumers(ctx context.Context, shard int, pools []string) {
+	wanted := (&InitOptions{Pools: pools}).durables()
+	missing := 0
+	for _, d := range wanted {
+		info, err := e.bus.consumerInfo(ctx, shard, d.name)
+		if err != nil {
+			missing++
+			e.add(Bad, createCommand(d), "%v", err)
+			continue
+		}
+		e.checkConsumer(info.Config, d, shard)
+	}
+	if missing == 0 {
+		e.add(Good, "", "stream %s: %d consumers", events.StreamName(shard), len(wanted))
+	}
+}
+
+func (e *examiner) checkConsumer(got jetstream.ConsumerConfig, d durable, shard int) {
+	filters := got.FilterSubjects
+	if len(filters) == 0 {
+		filters = []string{got.FilterSubject}
+	}
+	where := fmt.Sprintf("consumer %s of %s", d.name, events.StreamName(shard))
+	want := d.filters(shard)
+	slices.Sort(filters)
+	slices.Sort(want)
+	if !slices.Equal(filters, want) {
+		e.add(Bad, createCommand(d), "%s: it filters %v, not %v", where, filters, want)
+	}
+	if got.AckPolicy != jetstream.AckExplicitPolicy {
+		e.add(Bad, "delete the consumer and run "+createCommand(d), "%s: acknowledgements are not explicit", where)
+	}
+	if len(got.BackOff) > 0 || got.MaxDeliver != -1 {
+		e.add(Bad, createCommand(d), "%s: it has a backoff or a limit of deliveries, runs would get stuck", where)
+	}
+}
+
+// checkDurability warns where an acknowledged event can be lost. Whether the
+// server flushes every message is not to be seen from here.
+func (e *examiner) checkDurability(first *streamInfo) {
+	switch {
+	case first.Config.Storage == jetstream.MemoryStorage:
+		e.add(Warning, "make the streams anew on files", "the log is in memory: it ends with the server")
+	case first.Config.Replicas <= 1:
+		e.add(Warning, "set jetstream { sync_interval: always } in the server's configuration, or run three servers and `"+initCommand+" --replicas 3`",
+			"the log lies on one server: unless that flushes every message (its default is once in two minutes), acknowledged events can be lost with the power")
+	default:
+		e.add(Good, "", "the log lies on %d servers", first.Config.Replicas)
+	}
+}
+
+// olderThan compares versions of three numbers.
+func olderThan(version, than string) bool {
+	return slices.Compare(numbers(version), numbers(than)) < 0
+}
+
+func numbers(version string) []int {
+	got := make([]int, 3)
+	// What cannot be read stays zero and counts as old.
+	_, _ = fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d.%d", &got[0], &got[1], &got[2])
+	return got
+}
+
+// String returns the finding as text, and on a second line what to do.
+func (f Finding) String() string {
+	text := fmt.Sprintf("%-7s %s", f.Level, f.What)
+	if f.Mend == "" {
+		return text
+	}
+	return text + "\n        " + f.Mend
+}

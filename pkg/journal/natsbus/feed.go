@@ -1,0 +1,134 @@
+package natsbus
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
+)
+
+// tap is a live subscription that feeds a queue and marks it when the
+// connection came back or the subscription overflowed.
+type tap struct {
+	bus    *Bus
+	queue  *feedQueue
+	sub    *nats.Subscription
+	status chan nats.Status
+}
+
+func (b *Bus) newTap(subject string) (*tap, error) {
+	t := &tap{bus: b, queue: newFeedQueue()}
+	sub, err := b.conn.Subscribe(subject, t.queue.push)
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to %s: %w", subject, classify(err))
+	}
+	t.sub = sub
+	t.status = b.conn.StatusChanged(nats.CONNECTED)
+	b.mu.Lock()
+	b.slow[sub] = t.queue.lose
+	b.mu.Unlock()
+	return t, nil
+}
+
+func (t *tap) close() {
+	t.bus.mu.Lock()
+	delete(t.bus.slow, t.sub)
+	t.bus.mu.Unlock()
+	t.bus.conn.RemoveStatusListener(t.status)
+	// It fails only when the connection is closed, and the subscription with it.
+	_ = t.sub.Unsubscribe()
+}
+
+// Watch calls fn for the records of all shards that match, as they are stored.
+func (b *Bus) Watch(filter journal.Filter, fn func(journal.Record), lost func()) (stop func(), err error) {
+	t, err := b.newTap(events.FeedPrefix + filter.Subject(-1))
+	if err != nil {
+		return nil, err
+	}
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		defer t.close()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-t.status:
+				t.queue.lose()
+			case <-t.queue.wake:
+				t.deliver(fn, lost)
+			}
+		}
+	}()
+	return stopper(quit, done), nil
+}
+
+func (t *tap) deliver(fn func(journal.Record), lost func()) {
+	msgs, missed := t.queue.take()
+	for _, msg := range msgs {
+		rec, err := feedRecord(msg)
+		if err != nil {
+			t.bus.log.Warn("a message on the feed is not the log's", "subject", msg.Subject, "error", err)
+			continue
+		}
+		fn(rec)
+	}
+	if missed && lost != nil {
+		lost()
+	}
+}
+
+// feedRecord reads a republished message. Its subject is the feed's own, which
+// only the server publishes on.
+func feedRecord(msg *nats.Msg) (journal.Record, error) {
+	rec, err := recordOf(msg)
+	rec.Subject = strings.TrimPrefix(msg.Subject, events.FeedPrefix)
+	return rec, err
+}
+
+// stopper returns a function that stops a goroutine and waits for its end; it
+// may be called more than once.
+func stopper(quit, done chan struct{}) func() {
+	var once sync.Once
+	return func() {
+		once.Do(func() { close(quit) })
+		<-done
+	}
+}
+
+// PublishChunk sends a part of a model's text to whoever listens now.
+func (b *Bus) PublishChunk(run events.Run, data []byte) error {
+	if err := b.conn.Publish(run.ChunkSubject(), data); err != nil {
+		return fmt.Errorf("chunk of run %s: %w", run.ID, classify(err))
+	}
+	return nil
+}
+
+// WatchChunks calls fn for the run's chunks as they come.
+func (b *Bus) WatchChunks(run events.Run, fn func(data []byte)) (stop func(), err error) {
+	t, err := b.newTap(run.ChunkSubject())
+	if err != nil {
+		return nil, err
+	}
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		defer t.close()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-t.status:
+			case <-t.queue.wake:
+				msgs, _ := t.queue.take()
+				for _, msg := range msgs {
+					fn(msg.Data)
+				}
+			}
+		}
+	}()
+	return stopper(quit, done), nil
+}

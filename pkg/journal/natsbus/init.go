@@ -1,0 +1,160 @@
+package natsbus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// InitOptions says how the bus is to be set up; the zero value is one shard on
+// one server, with the pool `default`.
+type InitOptions struct {
+	// Shards is the number of streams; 0: as many as there are, or 1. It cannot
+	// be changed once the streams exist.
+	Shards int
+	// Replicas is on how many servers each stream lies; 0: as it is, or 1.
+	Replicas int
+	// Pools are the pools of tools that get a consumer and buckets, beside
+	// `default`.
+	Pools []string
+	// AckWait is how long a delivery may go without a sign of life; 0: 15 s.
+	AckWait time.Duration
+	// MaxAckPending is how many deliveries of one consumer may be at work at
+	// once, over all processes; 0: 20000.
+	MaxAckPending int
+	// Memory keeps the log in memory: for tests and benchmarks.
+	Memory bool
+}
+
+// Init creates or updates streams, consumers and buckets. It is safe to repeat.
+// It refuses to change the number of shards of streams that exist, since that
+// would part runs from their logs.
+func Init(ctx context.Context, conn *nats.Conn, o InitOptions) error {
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return fmt.Errorf("init: %w", err)
+	}
+	if err := o.settle(ctx, js); err != nil {
+		return fmt.Errorf("init: %w", err)
+	}
+	// The first stream comes last: it is the one that says that all are there.
+	for shard := o.Shards - 1; shard >= 0; shard-- {
+		if err := o.initShard(ctx, js, shard); err != nil {
+			return fmt.Errorf("init: %w", classify(err))
+		}
+	}
+	if err := o.initBuckets(ctx, js); err != nil {
+		return fmt.Errorf("init: %w", classify(err))
+	}
+	return nil
+}
+
+// settle checks the options against what exists and fills in the rest.
+func (o *InitOptions) settle(ctx context.Context, js jetstream.JetStream) error {
+	if o.Shards < 0 || o.Replicas < 0 || o.MaxAckPending < 0 || o.AckWait < 0 {
+		return errors.New("shards, replicas, ack wait and max ack pending cannot be negative")
+	}
+	o.Pools = append([]string{events.DefaultPool}, o.Pools...)
+	slices.Sort(o.Pools)
+	o.Pools = slices.Compact(o.Pools)
+	for _, pool := range o.Pools {
+		if !events.ValidToken(pool) {
+			return fmt.Errorf("pool %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", pool)
+		}
+	}
+	existing, replicas, err := existingShards(ctx, js)
+	if err != nil {
+		return classify(err)
+	}
+	if o.Shards == 0 {
+		o.Shards = max(1, existing)
+	}
+	if existing != 0 && existing != o.Shards {
+		return fmt.Errorf("the log has %d shards, %d were asked for: the number cannot be changed, since every run lies in the shard that its id and the number give", existing, o.Shards)
+	}
+	if o.Replicas == 0 {
+		o.Replicas = max(1, replicas)
+	}
+	setDefault(&o.AckWait, defaultAckWait)
+	if o.MaxAckPending == 0 {
+		o.MaxAckPending = defaultMaxAckPending
+	}
+	return nil
+}
+
+// existingShards returns how many shards the streams say there are, 0 if there
+// is none, and on how many servers they lie. After an init that was cut off only
+// the last streams exist, so all names are looked at.
+func existingShards(ctx context.Context, js jetstream.JetStream) (shards, replicas int, err error) {
+	names := js.StreamNames(ctx, jetstream.WithStreamListSubject("moore.>"))
+	for name := range names.Name() {
+		stream, err := js.Stream(ctx, name)
+		if err != nil {
+			return 0, 0, err
+		}
+		cfg := stream.CachedInfo().Config
+		n, err := strconv.Atoi(cfg.Metadata[metaShards])
+		if err != nil || n < 1 {
+			return 0, 0, fmt.Errorf("stream %s takes subjects of the log but is not Moorebus's own (no %s in its metadata): remove it or use another account", name, metaShards)
+		}
+		if shards != 0 && n != shards {
+			return 0, 0, fmt.Errorf("the streams disagree on the number of shards: %d and %d", shards, n)
+		}
+		shards, replicas = n, cfg.Replicas
+	}
+	return shards, replicas, names.Err()
+}
+
+func (o *InitOptions) durables() []durable {
+	var all []durable
+	for _, state := range ownStates {
+		all = append(all, durablesOf(journal.Inbox{States: []events.State{state}})...)
+	}
+	for _, pool := range o.Pools {
+		all = append(all, actingDurable(pool))
+	}
+	return all
+}
+
+func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, shard int) error {
+	storage := jetstream.FileStorage
+	if o.Memory {
+		storage = jetstream.MemoryStorage
+	}
+	cfg := streamConfig(shard, o.Shards, o.Replicas, storage)
+	stream, err := js.CreateOrUpdateStream(ctx, cfg)
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", cfg.Name, err)
+	}
+	for _, d := range o.durables() {
+		if _, err := stream.CreateOrUpdateConsumer(ctx, d.consumerConfig(shard, o.AckWait, o.MaxAckPending)); err != nil {
+			return fmt.Errorf("consumer %s of %s: %w", d.name, cfg.Name, err)
+		}
+	}
+	return nil
+}
+
+func (o *InitOptions) initBuckets(ctx context.Context, js jetstream.JetStream) error {
+	buckets := []jetstream.KeyValueConfig{providersConfig(o.Replicas), agentsConfig(o.Replicas)}
+	for _, pool := range o.Pools {
+		buckets = append(buckets, toolsConfig(pool, o.Replicas))
+		store := resultsConfig(pool, o.Replicas)
+		if _, err := js.CreateOrUpdateObjectStore(ctx, store); err != nil {
+			return fmt.Errorf("object store %s: %w", store.Bucket, err)
+		}
+	}
+	for _, cfg := range buckets {
+		if _, err := js.CreateOrUpdateKeyValue(ctx, cfg); err != nil {
+			return fmt.Errorf("bucket %s: %w", cfg.Bucket, err)
+		}
+	}
+	return nil
+}

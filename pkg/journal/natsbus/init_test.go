@@ -1,0 +1,174 @@
+package natsbus
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/journaltest"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+)
+
+func TestInit(t *testing.T) {
+	t.Parallel()
+	ctx, conn := t.Context(), inProcess(t, startServer(t, embedded.Options{}))
+	_, err := Open(ctx, conn, Options{Logger: quiet})
+	require.ErrorIs(t, err, journal.ErrNotReady)
+	require.ErrorContains(t, err, "moorebus init")
+
+	require.NoError(t, Init(ctx, conn, InitOptions{Shards: 3}))
+	bus, err := Open(ctx, conn, Options{Logger: quiet})
+	require.NoError(t, err)
+	require.Equal(t, 3, bus.Shards())
+	require.NoError(t, bus.Ready(ctx))
+	run := journaltest.NewRun(t, bus)
+	journaltest.AppendAll(t, bus, run, "kept")
+
+	require.NoError(t, Init(ctx, conn, InitOptions{Pools: []string{"web"}, AckWait: 3 * time.Second}), "again, with more")
+	wait, err := bus.AckWait(ctx, journal.Inbox{States: []events.State{events.Acting}, Pool: "web"})
+	require.NoError(t, err)
+	require.Equal(t, 3*time.Second, wait)
+	for _, shards := range []int{1, 2, 4} {
+		require.ErrorContains(t, Init(ctx, conn, InitOptions{Shards: shards}), "the log has 3 shards")
+	}
+	require.Error(t, Init(ctx, conn, InitOptions{Pools: []string{"*"}}))
+	require.Error(t, Init(ctx, conn, InitOptions{Replicas: -1}))
+	recs, err := journaltest.Collect(bus.Read(ctx, run, 0))
+	require.NoError(t, err)
+	require.Len(t, recs, 1)
+}
+
+// TestInitForeignStream refuses to take over what is somebody else's.
+func TestInitForeignStream(t *testing.T) {
+	t.Parallel()
+	ctx, conn := t.Context(), inProcess(t, startServer(t, embedded.Options{}))
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	_, err = js.CreateStream(ctx, jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"moore.>"}})
+	require.NoError(t, err)
+	require.ErrorContains(t, Init(ctx, conn, InitOptions{}), "OTHER")
+}
+
+// TestLogCannotBeChanged tries what a publisher or an operator could do to it.
+func TestLogCannotBeChanged(t *testing.T) {
+	t.Parallel()
+	ctx, bus := t.Context(), newBus(t, 1)
+	run := journaltest.NewRun(t, bus)
+	journaltest.AppendAll(t, bus, run, "1", "2")
+	js, err := jetstream.New(bus.Conn())
+	require.NoError(t, err)
+	stream, err := js.Stream(ctx, events.StreamName(0))
+	require.NoError(t, err)
+	require.Error(t, stream.DeleteMsg(ctx, 1))
+	require.Error(t, stream.Purge(ctx))
+	subject := entryTo(run, events.Acting, "web", nil).Subject.String()
+	for key, value := range map[string]string{"Nats-Rollup": "all", "Nats-TTL": "1s", "Nats-Schedule": "@every 1s"} {
+		msg := natsMsg(subject, "x")
+		msg.Header.Set(key, value)
+		_, err := js.PublishMsg(ctx, msg)
+		require.Error(t, err, key)
+	}
+	recs, err := journaltest.Collect(bus.Read(ctx, run, 0))
+	require.NoError(t, err)
+	require.Len(t, recs, 2)
+}
+
+func texts(findings []Finding, level Level) string {
+	var all []string
+	for _, f := range findings {
+		if f.Level == level {
+			all = append(all, f.String())
+		}
+	}
+	return strings.Join(all, "\n")
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	ctx, conn := t.Context(), inProcess(t, startServer(t, embedded.Options{}))
+	findings := Check(ctx, conn, Options{Logger: quiet})
+	require.Contains(t, texts(findings, Bad), "moorebus init")
+
+	openBus(t, conn, 2)
+	findings = Check(ctx, conn, Options{Logger: quiet})
+	require.Empty(t, texts(findings, Bad))
+	require.Contains(t, texts(findings, Good), "nats-server 2.")
+	require.Contains(t, texts(findings, Warning), "sync_interval")
+
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteConsumer(ctx, "MOORE_1", "planning"))
+	_, err = js.UpdateConsumer(ctx, "MOORE_0", jetstream.ConsumerConfig{
+		Durable: "acting_web", AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: 3, FilterSubject: "moore.0.*.*.acting.web.*",
+		MaxWaiting: maxWaiting, AckWait: time.Second, MaxAckPending: 5,
+	})
+	require.NoError(t, err)
+	cfg := streamConfig(1, 2, 1, jetstream.FileStorage)
+	cfg.AllowAtomicPublish = false
+	cfg.RePublish = nil
+	_, err = js.UpdateStream(ctx, cfg)
+	require.NoError(t, err)
+	bad := texts(Check(ctx, conn, Options{Logger: quiet}), Bad)
+	for _, want := range []string{"consumer planning of MOORE_1", "limit of deliveries", "it filters", "allow atomic is false", "does not republish", "--pools web"} {
+		require.Contains(t, bad, want)
+	}
+	require.NoError(t, Init(ctx, conn, InitOptions{Pools: []string{"web"}}))
+	require.Empty(t, texts(Check(ctx, conn, Options{Logger: quiet}), Bad), "init mends it")
+
+	conn.Close()
+	require.Contains(t, texts(Check(ctx, conn, Options{Logger: quiet}), Bad), "does not answer")
+}
+
+func TestVersions(t *testing.T) {
+	require.True(t, olderThan("2.11.9", "2.12.0"))
+	require.True(t, olderThan("", "2.12.0"))
+	require.False(t, olderThan("2.12.0-RC.1", "2.12.0"))
+	require.False(t, olderThan("v3.0.0", "2.12.0"))
+}
+
+func TestFromEnv(t *testing.T) {
+	dir := t.TempDir()
+	context := filepath.Join(dir, "nats", "context")
+	require.NoError(t, os.MkdirAll(context, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(context, "prod.json"),
+		[]byte(`{"description":"x","url":"nats://prod","user":"u","password":"p","ca":"~/ca.pem","inbox_prefix":"_R"}`), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(context, "bad.json"), []byte(`{`), 0o600))
+	env := func(pairs ...string) func(string) string {
+		return func(key string) string {
+			for i := 0; i < len(pairs); i += 2 {
+				if pairs[i] == key {
+					return pairs[i+1]
+				}
+			}
+			return map[string]string{"XDG_CONFIG_HOME": dir, "HOME": "/home/me"}[key]
+		}
+	}
+	for _, c := range []struct {
+		env  []string
+		want ConnectOptions
+	}{
+		{nil, ConnectOptions{}},
+		{[]string{"NATS_URL", "nats://a,nats://b", "NATS_CREDS", "/c", "NATS_CA", "/ca"}, ConnectOptions{URL: "nats://a,nats://b", Creds: "/c", CA: "/ca"}},
+		{[]string{"NATS_USER", "u", "NATS_PASSWORD", "p"}, ConnectOptions{User: "u", Password: "p"}},
+		{[]string{"NATS_NKEY", "/n"}, ConnectOptions{NKey: "/n"}},
+		{[]string{"NATS_CONTEXT", "prod"}, ConnectOptions{URL: "nats://prod", User: "u", Password: "p", CA: "/home/me/ca.pem", InboxPrefix: "_R"}},
+		{[]string{"NATS_CONTEXT", "prod", "NATS_CREDS", "/c"}, ConnectOptions{URL: "nats://prod", Creds: "/c", CA: "/home/me/ca.pem", InboxPrefix: "_R"}},
+	} {
+		got, err := FromEnv(env(c.env...))
+		require.NoError(t, err)
+		require.Equal(t, c.want, got)
+	}
+	for _, bad := range [][]string{
+		{"NATS_CONTEXT", "none"}, {"NATS_CONTEXT", "bad"}, {"NATS_CONTEXT", "../x"}, {"NATS_PASSWORD", "p"},
+	} {
+		_, err := FromEnv(env(bad...))
+		require.ErrorContains(t, err, bad[0])
+	}
+	require.Equal(t, "nats://xxxxx@a,nats://b", redact("nats://u:p@a,nats://b"))
+}

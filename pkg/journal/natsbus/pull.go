@@ -1,0 +1,127 @@
+package natsbus
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// pullsPerSource is how many pull requests of one process stand at one consumer
+// at a time. With several, one that is used up is replaced while the others
+// still bring deliveries; slots that become free meanwhile are asked for
+// together.
+const pullsPerSource = 4
+
+// source is one consumer of one shard, as the puller sees it.
+type source struct {
+	shard   int
+	durable durable
+	// endpoint is where its pull requests go.
+	endpoint string
+	release  func()
+
+	pulls []*pull
+	// credits is what its requests may still bring.
+	credits int
+	// want is how many credits it may hold: all slots if it is the only source,
+	// else few while nothing comes and more as it proves busy.
+	want int
+	// ready says that the consumer is there.
+	ready bool
+	// preparing says that somebody sees to it.
+	preparing bool
+}
+
+// pull is a pull request and the inbox that its deliveries come to: the inbox is
+// used for one request at a time, since a delivery does not tell its request.
+type pull struct {
+	source *source
+	sub    *nats.Subscription
+	// left is what the request may still bring; 0: there is no request.
+	left int
+	// brought counts what it brought.
+	brought int
+	// seen is when something was heard on it.
+	seen time.Time
+	// stale says that the request was given up, but may still bring something.
+	stale bool
+}
+
+// idlePull returns an inbox without a request, or nil.
+func (s *source) idlePull() *pull {
+	for _, p := range s.pulls {
+		if p.left == 0 {
+			return p
+		}
+	}
+	return nil
+}
+
+// full reports whether every inbox has its request.
+func (s *source) full() bool { return len(s.pulls) >= pullsPerSource && s.idlePull() == nil }
+
+type pullRequest struct {
+	Batch     int           `json:"batch"`
+	Expires   time.Duration `json:"expires,omitempty"`
+	NoWait    bool          `json:"no_wait,omitempty"`
+	Heartbeat time.Duration `json:"idle_heartbeat,omitempty"`
+}
+
+func (p *puller) newPull(s *source) (*pull, error) {
+	sub, err := p.bus.conn.ChanSubscribe(p.bus.conn.NewInbox(), p.msgs)
+	if err != nil {
+		return nil, classify(err)
+	}
+	q := &pull{source: s, sub: sub}
+	p.bySub[sub] = q
+	s.pulls = append(s.pulls, q)
+	return q, nil
+}
+
+// request asks the source for n deliveries.
+func (p *puller) request(s *source, n int) error {
+	q := s.idlePull()
+	if q == nil {
+		var err error
+		if q, err = p.newPull(s); err != nil {
+			return err
+		}
+	}
+	ask := pullRequest{Batch: n, Expires: p.expiry, Heartbeat: p.heartbeat}
+	if p.turns && p.misses < len(p.sources) {
+		ask.Expires, ask.NoWait = 0, true
+	}
+	body, err := json.Marshal(ask)
+	if err != nil {
+		return err
+	}
+	if err := p.bus.conn.PublishRequest(s.endpoint, q.sub.Subject, body); err != nil {
+		return err
+	}
+	q.left, q.brought, q.seen = n, 0, time.Now()
+	s.credits += n
+	p.credits += n
+	return nil
+}
+
+// end takes back what the request may still have brought.
+func (p *puller) end(q *pull) {
+	q.source.credits -= q.left
+	p.credits -= q.left
+	q.left = 0
+}
+
+// abandon gives a request up whose fate is unknown. Its inbox stays open for a
+// while: what still comes is handled if there is a slot, else given back.
+func (p *puller) abandon(q *pull) {
+	p.end(q)
+	q.stale = true
+	q.seen = time.Now()
+	for i, other := range q.source.pulls {
+		if other == q {
+			q.source.pulls = append(q.source.pulls[:i], q.source.pulls[i+1:]...)
+			break
+		}
+	}
+}

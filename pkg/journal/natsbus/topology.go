@@ -1,0 +1,183 @@
+package natsbus
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// metaShards is the key in a stream's metadata under which every stream of
+	// the log says how many there are.
+	metaShards = "moorebus_shards"
+
+	// maxMessage is the largest message of the log with its headers, in bytes:
+	// what a server takes by default.
+	maxMessage = 1 << 20
+
+	defaultAckWait       = 15 * time.Second
+	defaultMaxAckPending = 20000
+	// maxWaiting is how many pull requests a consumer keeps: a few of every
+	// process that shares it.
+	maxWaiting = 8192
+
+	toolsPrefix    = "tools_"
+	resultsPrefix  = "results_"
+	providerBucket = "providers"
+	agentBucket    = "agents"
+	agentHistory   = 5
+
+	kvStreamPrefix     = "KV_"
+	kvSubjectPrefix    = "$KV."
+	objectStreamPrefix = "OBJ_"
+)
+
+// ownStates are the states that have a consumer of their own, whatever pool
+// their events carry.
+var ownStates = []events.State{
+	events.Planning, events.Reflecting, events.Observing, events.Paging, events.WaitingForHuman,
+}
+
+// actingStates are the states whose events are consumed pool by pool.
+var actingStates = []events.State{events.Acting, events.ParallelActing}
+
+// streamConfig declares the stream of one shard.
+func streamConfig(shard, shards, replicas int, storage jetstream.StorageType) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name:        events.StreamName(shard),
+		Description: "Moorebus: the log of runs",
+		Subjects:    []string{events.StreamSubjects(shard)},
+		Retention:   jetstream.LimitsPolicy,
+		Storage:     storage,
+		Replicas:    replicas,
+		// Full means that appends fail, not that the oldest events go.
+		Discard:            jetstream.DiscardNew,
+		MaxConsumers:       -1,
+		MaxMsgs:            -1,
+		MaxBytes:           -1,
+		MaxMsgsPerSubject:  -1,
+		MaxMsgSize:         maxMessage,
+		DenyDelete:         true,
+		DenyPurge:          true,
+		AllowDirect:        true,
+		AllowAtomicPublish: true,
+		Compression:        jetstream.S2Compression,
+		RePublish: &jetstream.RePublish{
+			Source:      events.StreamSubjects(shard),
+			Destination: events.FeedPrefix + events.StreamSubjects(shard),
+		},
+		Metadata: map[string]string{metaShards: strconv.Itoa(shards)},
+	}
+}
+
+// durable is a consumer that a stream of every shard has.
+type durable struct {
+	name   string
+	states []events.State
+	// pool narrows it to one pool; empty: every pool.
+	pool string
+}
+
+func (d durable) filters(shard int) []string {
+	filters := make([]string, len(d.states))
+	for i, state := range d.states {
+		filters[i] = events.EdgeFilter(shard, "", "", state, d.pool)
+	}
+	return filters
+}
+
+// consumerConfig declares the consumer on one shard. There is no BackOff, since
+// it would replace the ack wait, and no limit of deliveries, since giving up
+// counts failures in the log.
+func (d durable) consumerConfig(shard int, ackWait time.Duration, maxAckPending int) jetstream.ConsumerConfig {
+	cfg := jetstream.ConsumerConfig{
+		Durable:       d.name,
+		Description:   "Moorebus: what wakes " + strings.TrimSuffix(joinStates(d.states)+" in pool "+d.pool, " in pool "),
+		DeliverPolicy: jetstream.DeliverAllPolicy,
+		AckPolicy:     jetstream.AckExplicitPolicy,
+		AckWait:       ackWait,
+		MaxDeliver:    -1,
+		MaxAckPending: maxAckPending,
+		MaxWaiting:    maxWaiting,
+	}
+	if filters := d.filters(shard); len(filters) == 1 {
+		cfg.FilterSubject = filters[0]
+	} else {
+		cfg.FilterSubjects = filters
+	}
+	return cfg
+}
+
+func joinStates(states []events.State) string {
+	names := make([]string, len(states))
+	for i, s := range states {
+		names[i] = string(s)
+	}
+	return strings.Join(names, ", ")
+}
+
+// actingDurable is the one consumer of a pool of tools.
+func actingDurable(pool string) durable {
+	return durable{name: string(events.Acting) + "_" + pool, states: actingStates, pool: pool}
+}
+
+// durablesOf returns the consumers that an inbox draws from: one for acting and
+// parallel_acting of its pool, one for each other state.
+func durablesOf(inbox journal.Inbox) []durable {
+	pool := inbox.Pool
+	if pool == "" {
+		pool = events.DefaultPool
+	}
+	var found []durable
+	for _, state := range inbox.States {
+		d := durable{name: string(state), states: []events.State{state}}
+		switch {
+		case slices.Contains(actingStates, state):
+			d = actingDurable(pool)
+		case pool != events.DefaultPool:
+			d.name, d.pool = string(state)+"_"+pool, pool
+		}
+		if !slices.ContainsFunc(found, func(f durable) bool { return f.name == d.name }) {
+			found = append(found, d)
+		}
+	}
+	return found
+}
+
+// toolsConfig declares the bucket in which one pool's actors announce tools:
+// one bucket for each writer, since who may write one key can empty the bucket.
+func toolsConfig(pool string, replicas int) jetstream.KeyValueConfig {
+	return announcements(toolsPrefix+pool, "Moorebus: tools that live, of pool "+pool, replicas)
+}
+
+func providersConfig(replicas int) jetstream.KeyValueConfig {
+	return announcements(providerBucket, "Moorebus: model providers that live", replicas)
+}
+
+func announcements(name, description string, replicas int) jetstream.KeyValueConfig {
+	return jetstream.KeyValueConfig{
+		Bucket: name, Description: description, Replicas: replicas,
+		History: 1, TTL: journal.AnnouncementTTL, Storage: jetstream.FileStorage,
+	}
+}
+
+func agentsConfig(replicas int) jetstream.KeyValueConfig {
+	return jetstream.KeyValueConfig{
+		Bucket: agentBucket, Description: "Moorebus: agent definitions", Replicas: replicas,
+		History: agentHistory, Storage: jetstream.FileStorage,
+	}
+}
+
+// resultsConfig declares the store in which one pool's actors keep results that
+// are too large for the log.
+func resultsConfig(pool string, replicas int) jetstream.ObjectStoreConfig {
+	return jetstream.ObjectStoreConfig{
+		Bucket: resultsPrefix + pool, Description: "Moorebus: large results of pool " + pool, Replicas: replicas,
+		Storage: jetstream.FileStorage, Compression: true,
+	}
+}

@@ -1,0 +1,92 @@
+package simulated
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"time"
+)
+
+// ErrCrashed is what every operation of a killed process returns.
+var ErrCrashed = errors.New("simulated crash: the process is dead")
+
+// The points at which a process can be made to crash.
+const (
+	BeforeAppend = "before-append"
+	AfterAppend  = "after-append"
+	BeforeAck    = "before-ack"
+	AfterAck     = "after-ack"
+)
+
+// Faults are the probabilities, from 0 to 1, of what can go wrong.
+type Faults struct {
+	// Delay holds a delivery back, for up to MaxDelay (0: one ack wait).
+	Delay    float64
+	MaxDelay time.Duration
+	// Duplicate delivers a record a second time soon after the first.
+	Duplicate float64
+	// Reorder delivers a record after some that were stored later.
+	Reorder float64
+	// LoseAck drops an acknowledgement, so that the record is delivered again
+	// after the ack wait.
+	LoseAck float64
+	// InDoubt stores an append and reports ErrInDoubt.
+	InDoubt float64
+	// Lost does not store an append and reports ErrInDoubt.
+	Lost float64
+}
+
+// Options says how the simulation behaves; the zero value is one shard without
+// faults.
+type Options struct {
+	// Shards is the number of shards; 0: 1.
+	Shards int
+	// Seed chooses what goes wrong.
+	Seed uint64
+	// Faults says how often.
+	Faults Faults
+	// Crash is asked at each crash point; when it returns true, the process that
+	// is there dies at that point. It must not call the journal.
+	Crash func(point string) bool
+	// AckWait is how long a delivery may go without a sign of life; 0: 15 s.
+	AckWait time.Duration
+}
+
+func (o Options) withDefaults() Options {
+	o.Shards = max(o.Shards, 1)
+	if o.AckWait <= 0 {
+		o.AckWait = 15 * time.Second
+	}
+	if o.Faults.MaxDelay <= 0 {
+		o.Faults.MaxDelay = o.AckWait
+	}
+	return o
+}
+
+// chance returns a number from 0 to 1, always the same for the same seed and
+// key.
+func (o Options) chance(kind string, key ...any) float64 {
+	h := fnv.New64a()
+	_, _ = fmt.Fprint(h, o.Seed, "\x00", kind)
+	for _, k := range key {
+		_, _ = fmt.Fprint(h, "\x00", k)
+	}
+	// FNV alone spreads the last bytes badly over the high bits.
+	x := h.Sum64()
+	x ^= x >> 30
+	x *= 0xbf58476d1ce4e5b9
+	x ^= x >> 27
+	x *= 0x94d049bb133111eb
+	x ^= x >> 31
+	return float64(x>>11) / (1 << 53)
+}
+
+// happens decides whether a fault strikes.
+func (o Options) happens(probability float64, kind string, key ...any) bool {
+	return probability > 0 && o.chance(kind, key...) < probability
+}
+
+// part returns a part of a duration.
+func (o Options) part(d time.Duration, kind string, key ...any) time.Duration {
+	return time.Duration(float64(d) * o.chance(kind, key...))
+}

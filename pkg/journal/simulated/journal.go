@@ -1,0 +1,319 @@
+package simulated
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+var (
+	_ journal.Log       = (*Process)(nil)
+	_ journal.Feed      = (*Process)(nil)
+	_ journal.Queue     = (*Process)(nil)
+	_ journal.Directory = (*Process)(nil)
+	_ journal.Agents    = (*Process)(nil)
+	_ journal.Blobs     = (*Process)(nil)
+)
+
+// Journal is the simulated bus. All methods are safe for concurrent use.
+type Journal struct {
+	*Process
+	opts Options
+
+	mu      sync.Mutex
+	shards  []*shard
+	inboxes map[string]*inbox
+	// tries counts appends under the same condition, so that one that is
+	// repeated meets another fate.
+	tries    map[string]int
+	watchers map[*watcher]struct{}
+	stores   stores
+}
+
+// shard is one ordered log. Records are only appended, so a prefix of them can
+// be read without the lock.
+type shard struct {
+	records []journal.Record
+	// runs holds the places of each run's records.
+	runs map[string][]int
+	// grown is closed and replaced when a record is appended.
+	grown chan struct{}
+}
+
+// Process is one process's connection to the journal.
+type Process struct {
+	j    *Journal
+	once sync.Once
+	dead chan struct{}
+}
+
+// New returns an empty journal.
+func New(o Options) *Journal {
+	j := &Journal{
+		opts: o.withDefaults(), inboxes: make(map[string]*inbox),
+		tries: make(map[string]int), watchers: make(map[*watcher]struct{}), stores: newStores(),
+	}
+	for range j.opts.Shards {
+		j.shards = append(j.shards, &shard{runs: make(map[string][]int), grown: make(chan struct{})})
+	}
+	j.Process = j.NewProcess()
+	return j
+}
+
+// NewProcess connects another process.
+func (j *Journal) NewProcess() *Process { return &Process{j: j, dead: make(chan struct{})} }
+
+// Kill makes the process die: what it does from now on has no effect and fails
+// with [ErrCrashed]. What it had not settled is delivered to others after the ack
+// wait.
+func (p *Process) Kill() { p.once.Do(func() { close(p.dead) }) }
+
+// Dead is closed when the process was killed or crashed.
+func (p *Process) Dead() <-chan struct{} { return p.dead }
+
+func (p *Process) alive() error {
+	select {
+	case <-p.dead:
+		return ErrCrashed
+	default:
+		return nil
+	}
+}
+
+// crash kills the process if it is to crash at this point, or reports that it is
+// dead already.
+func (p *Process) crash(point string) error {
+	if err := p.alive(); err != nil {
+		return err
+	}
+	if p.j.opts.Crash != nil && p.j.opts.Crash(point) {
+		p.Kill()
+		return fmt.Errorf("%s: %w", point, ErrCrashed)
+	}
+	return nil
+}
+
+// Shards returns the number of shards.
+func (p *Process) Shards() int { return p.j.opts.Shards }
+
+func runKey(namespace, id string) string { return namespace + "." + id }
+
+// Append stores the entries under the condition that the run's log ends at last.
+func (p *Process) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (uint64, error) {
+	if err := journal.CheckAppend(p.Shards(), run, entries); err != nil {
+		return 0, err
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, fmt.Errorf("append to run %s: %w", run.ID, err)
+	}
+	if err := p.crash(BeforeAppend); err != nil {
+		return 0, err
+	}
+	seq, err := p.j.append(run, last, entries)
+	if err != nil {
+		return 0, fmt.Errorf("append to run %s after %d: %w", run.ID, last, err)
+	}
+	if err := p.crash(AfterAppend); err != nil {
+		return 0, err
+	}
+	return seq, nil
+}
+
+func (j *Journal) append(run events.Run, last uint64, entries []journal.Entry) (uint64, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s := j.shards[run.Shard]
+	places := s.runs[runKey(run.Namespace, run.ID)]
+	var head uint64
+	if len(places) > 0 {
+		head = s.records[places[len(places)-1]].Seq
+	}
+	fate := [3]any{run.ID, len(places), 0}
+	if f := j.opts.Faults; f.InDoubt > 0 || f.Lost > 0 {
+		key := fmt.Sprint(run.ID, len(places))
+		j.tries[key]++
+		fate[2] = j.tries[key]
+	}
+	if j.opts.happens(j.opts.Faults.Lost, "lost", fate[:]...) {
+		return 0, journal.ErrInDoubt
+	}
+	if head != last {
+		return 0, fmt.Errorf("%w: the run ends at %d", journal.ErrConflict, head)
+	}
+	for _, e := range entries {
+		last = j.store(run.Shard, e.Subject.String(), e.Body)
+	}
+	j.announce(run.Shard)
+	if j.opts.happens(j.opts.Faults.InDoubt, "in doubt", fate[:]...) {
+		return 0, journal.ErrInDoubt
+	}
+	return last, nil
+}
+
+// Inject stores a record with any subject and body and without a condition, as
+// somebody could who publishes on the log's subjects with other tools. It returns
+// its sequence number.
+func (j *Journal) Inject(shard int, subject string, body []byte) uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	defer j.announce(shard)
+	return j.store(shard, subject, body)
+}
+
+// store appends a record and queues its deliveries. The lock is held.
+func (j *Journal) store(shard int, subject string, body []byte) uint64 {
+	s := j.shards[shard]
+	rec := journal.Record{
+		Subject: subject, Seq: uint64(len(s.records)) + 1,
+		Body: append([]byte{}, body...), Stored: time.Now().UTC(),
+	}
+	nth := 0
+	if run, ok := runOf(subject); ok {
+		nth = len(s.runs[run])
+		s.runs[run] = append(s.runs[run], len(s.records))
+	}
+	s.records = append(s.records, rec)
+	for _, in := range j.inboxes {
+		in.offer(j.opts, rec, nth)
+	}
+	for w := range j.watchers {
+		w.offer(rec)
+	}
+	return rec.Seq
+}
+
+// announce wakes the followers of a shard. The lock is held.
+func (j *Journal) announce(shard int) {
+	s := j.shards[shard]
+	close(s.grown)
+	s.grown = make(chan struct{})
+}
+
+// Read yields the run's records after the given sequence number.
+func (p *Process) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[journal.Record, error] {
+	return func(yield func(journal.Record, error) bool) {
+		if err := p.readable(ctx, journal.CheckRun(p.Shards(), run)); err != nil {
+			yield(journal.Record{}, fmt.Errorf("read run %s: %w", run.ID, err))
+			return
+		}
+		for _, rec := range p.j.run(run) {
+			if rec.Seq <= after {
+				continue
+			}
+			if !yield(rec, nil) {
+				return
+			}
+		}
+	}
+}
+
+// readable returns the first reason not to read.
+func (p *Process) readable(ctx context.Context, reason error) error {
+	if reason != nil {
+		return reason
+	}
+	if err := p.alive(); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// run copies a run's records.
+func (j *Journal) run(run events.Run) []journal.Record {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s := j.shards[run.Shard]
+	places := s.runs[runKey(run.Namespace, run.ID)]
+	recs := make([]journal.Record, len(places))
+	for i, place := range places {
+		recs[i] = s.records[place]
+	}
+	return recs
+}
+
+// Head returns the run's last record.
+func (p *Process) Head(ctx context.Context, run events.Run) (journal.Record, error) {
+	if err := p.readable(ctx, journal.CheckRun(p.Shards(), run)); err != nil {
+		return journal.Record{}, fmt.Errorf("head of run %s: %w", run.ID, err)
+	}
+	recs := p.j.run(run)
+	if len(recs) == 0 {
+		return journal.Record{}, fmt.Errorf("head of run %s: %w", run.ID, journal.ErrNotFound)
+	}
+	return recs[len(recs)-1], nil
+}
+
+// Last returns the sequence number of the shard's last record.
+func (p *Process) Last(ctx context.Context, shard int) (uint64, error) {
+	if err := p.readable(ctx, journal.CheckShard(p.Shards(), shard)); err != nil {
+		return 0, err
+	}
+	recs, _ := p.j.records(shard)
+	return uint64(len(recs)), nil
+}
+
+// records returns a shard's records as they are and what is closed when there
+// are more.
+func (j *Journal) records(shard int) ([]journal.Record, <-chan struct{}) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s := j.shards[shard]
+	return s.records[:len(s.records):len(s.records)], s.grown
+}
+
+// Scan yields a shard's records that match.
+func (p *Process) Scan(ctx context.Context, shard int, filter journal.Filter, after uint64) iter.Seq2[journal.Record, error] {
+	return func(yield func(journal.Record, error) bool) {
+		if err := p.readable(ctx, journal.CheckShard(p.Shards(), shard)); err != nil {
+			yield(journal.Record{}, err)
+			return
+		}
+		recs, _ := p.j.records(shard)
+		p.scan(ctx, recs, filter, after, yield)
+	}
+}
+
+// scan yields what matches and reports whether more is wanted.
+func (p *Process) scan(ctx context.Context, recs []journal.Record, filter journal.Filter, after uint64, yield func(journal.Record, error) bool) bool {
+	for i := after; i < uint64(len(recs)); i++ {
+		if err := p.readable(ctx, nil); err != nil {
+			yield(journal.Record{}, err)
+			return false
+		}
+		if filter.Match(recs[i].Subject) && !yield(recs[i], nil) {
+			return false
+		}
+	}
+	return true
+}
+
+// Follow yields a shard's records that match, for ever.
+func (p *Process) Follow(ctx context.Context, shard int, filter journal.Filter, after uint64) iter.Seq2[journal.Record, error] {
+	return func(yield func(journal.Record, error) bool) {
+		if err := p.readable(ctx, journal.CheckShard(p.Shards(), shard)); err != nil {
+			yield(journal.Record{}, err)
+			return
+		}
+		for {
+			recs, grown := p.j.records(shard)
+			if !p.scan(ctx, recs, filter, after, yield) {
+				return
+			}
+			after = max(after, uint64(len(recs)))
+			select {
+			case <-grown:
+			case <-p.dead:
+				yield(journal.Record{}, ErrCrashed)
+				return
+			case <-ctx.Done():
+				yield(journal.Record{}, ctx.Err())
+				return
+			}
+		}
+	}
+}

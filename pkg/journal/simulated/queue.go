@@ -1,0 +1,202 @@
+package simulated
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// Consume hands the inbox's deliveries to handle until ctx ends, each in a
+// goroutine of its own and at most slots at once. If the process dies it returns
+// [ErrCrashed] at once.
+func (p *Process) Consume(ctx context.Context, in journal.Inbox, slots int, handle func(journal.Delivery)) error {
+	if err := checkInbox(in); err != nil {
+		return fmt.Errorf("consume: %w", err)
+	}
+	if slots < 1 {
+		return fmt.Errorf("consume: %d slots: at least one is needed", slots)
+	}
+	inboxes := p.j.open(in)
+	free := make(chan struct{}, slots)
+	for range slots {
+		free <- struct{}{}
+	}
+	var handlers sync.WaitGroup
+	for {
+		select {
+		case <-p.dead:
+			return ErrCrashed
+		case <-ctx.Done():
+			return p.await(&handlers)
+		case <-free:
+		}
+		d := p.next(ctx, inboxes)
+		if d == nil {
+			continue // The context ended or the process died: the select says which.
+		}
+		handlers.Go(func() {
+			defer func() { free <- struct{}{} }()
+			handle(d)
+		})
+	}
+}
+
+// await waits for the handlers of a process that ends as it should.
+func (p *Process) await(handlers *sync.WaitGroup) error {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		handlers.Wait()
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-p.dead:
+		return ErrCrashed
+	}
+}
+
+// next waits for an item that is due. It returns nil when the context ended or
+// the process died.
+func (p *Process) next(ctx context.Context, inboxes []*inbox) *delivery {
+	for ctx.Err() == nil && p.alive() == nil {
+		d, at, changed := p.take(inboxes)
+		if d != nil {
+			return d
+		}
+		p.wait(ctx, at, changed)
+	}
+	return nil
+}
+
+// take looks through the inboxes, the one that is due first before the others.
+func (p *Process) take(inboxes []*inbox) (d *delivery, at time.Time, changed []<-chan struct{}) {
+	p.j.mu.Lock()
+	defer p.j.mu.Unlock()
+	for _, in := range inboxes {
+		it, next := in.take(p.j.opts)
+		if it != nil {
+			return &delivery{p: p, in: in, it: it, rec: it.rec, attempt: it.attempt}, at, nil
+		}
+		if !next.IsZero() && (at.IsZero() || next.Before(at)) {
+			at = next
+		}
+		changed = append(changed, in.changed)
+	}
+	return nil, at, changed
+}
+
+// wait returns when something is due or changed.
+func (p *Process) wait(ctx context.Context, at time.Time, changed []<-chan struct{}) {
+	var due <-chan time.Time
+	if !at.IsZero() {
+		timer := time.NewTimer(time.Until(at))
+		defer timer.Stop()
+		due = timer.C
+	}
+	some, stop := merge(changed)
+	defer stop()
+	select {
+	case <-some:
+	case <-due:
+	case <-p.dead:
+	case <-ctx.Done():
+	}
+}
+
+// merge returns a channel that is closed when one of the others is. The common
+// case of one channel costs nothing.
+func merge(channels []<-chan struct{}) (merged <-chan struct{}, stop func()) {
+	if len(channels) == 1 {
+		return channels[0], func() {}
+	}
+	one, quit := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	var all sync.WaitGroup
+	for _, ch := range channels {
+		all.Go(func() {
+			select {
+			case <-ch:
+				once.Do(func() { close(one) })
+			case <-quit:
+			}
+		})
+	}
+	return one, func() {
+		close(quit)
+		all.Wait()
+	}
+}
+
+// AckWait returns how long a delivery may go without Extend.
+func (p *Process) AckWait(_ context.Context, in journal.Inbox) (time.Duration, error) {
+	if err := checkInbox(in); err != nil {
+		return 0, fmt.Errorf("ack wait: %w", err)
+	}
+	return p.j.opts.AckWait, p.alive()
+}
+
+// delivery is an item in a worker's hands.
+type delivery struct {
+	p       *Process
+	in      *inbox
+	it      *item
+	rec     journal.Record
+	attempt int
+	settled atomic.Bool
+}
+
+// Record returns the record that was delivered.
+func (d *delivery) Record() journal.Record { return d.rec }
+
+// Attempt counts the times that it was delivered, from 1.
+func (d *delivery) Attempt() int { return d.attempt }
+
+// Ack settles the delivery.
+func (d *delivery) Ack() error {
+	if err := d.p.crash(BeforeAck); err != nil {
+		return err
+	}
+	if d.settled.Swap(true) {
+		return nil
+	}
+	o := d.p.j.opts
+	if !o.happens(o.Faults.LoseAck, "ack", d.in.key, d.it.run, d.it.nth, d.attempt) {
+		d.p.j.mu.Lock()
+		d.in.settle(d.it)
+		d.p.j.mu.Unlock()
+	}
+	return d.p.crash(AfterAck)
+}
+
+// Retry gives the delivery back, to come again after the delay.
+func (d *delivery) Retry(delay time.Duration) error {
+	if err := d.p.alive(); err != nil {
+		return err
+	}
+	if !d.settled.Swap(true) {
+		d.postpone(max(delay, 0))
+	}
+	return nil
+}
+
+// Extend starts the ack wait again.
+func (d *delivery) Extend() error {
+	if err := d.p.alive(); err != nil {
+		return err
+	}
+	if !d.settled.Load() {
+		d.postpone(d.p.j.opts.AckWait)
+	}
+	return nil
+}
+
+func (d *delivery) postpone(by time.Duration) {
+	d.p.j.mu.Lock()
+	defer d.p.j.mu.Unlock()
+	d.in.postpone(d.it, time.Now().Add(by))
+}

@@ -1,0 +1,188 @@
+package simulated
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/journaltest"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	// Most of these tests wait for a clock and need no processor.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func TestConformance(t *testing.T) {
+	for _, shards := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d shards", shards), func(t *testing.T) {
+			t.Parallel()
+			j := New(Options{Shards: shards, AckWait: 400 * time.Millisecond})
+			t.Run("Log", func(t *testing.T) { journaltest.Log(t, func(*testing.T) journal.Log { return j }) })
+			t.Run("Follow", func(t *testing.T) { journaltest.Follow(t, func(*testing.T) journal.Log { return j }) })
+			t.Run("Feed", func(t *testing.T) { journaltest.Feed(t, func(*testing.T) journaltest.LogFeed { return j }) })
+			t.Run("Directory", func(t *testing.T) { journaltest.Directory(t, func(*testing.T) journal.Directory { return j }) })
+			t.Run("Agents", func(t *testing.T) { journaltest.Agents(t, func(*testing.T) journal.Agents { return j }) })
+			t.Run("Blobs", func(t *testing.T) { journaltest.Blobs(t, func(*testing.T) journal.Blobs { return j }) })
+			t.Run("Queue", func(t *testing.T) { journaltest.Queue(t, func(*testing.T) journaltest.LogQueue { return j }) })
+		})
+	}
+}
+
+const runID = "019325a0-0000-7000-8000-00000000000"
+
+var web = journal.Inbox{States: []events.State{events.Acting}, Pool: "web"}
+
+func fill(t *testing.T, j *Journal, n int) {
+	t.Helper()
+	for i := range n {
+		run := events.NewRun("default", runID+fmt.Sprint(i), j.Shards())
+		_, err := j.Append(t.Context(), run, 0, journaltest.Entry(run, events.Acting, "web", fmt.Sprint(i)))
+		require.NoError(t, err)
+	}
+}
+
+// trace consumes for an hour and returns what was delivered when.
+func trace(t *testing.T, o Options) (lines []string) {
+	synctest.Test(t, func(t *testing.T) {
+		j := New(o)
+		fill(t, j, 10)
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		require.NoError(t, j.Consume(ctx, web, 1, func(d journal.Delivery) {
+			lines = append(lines, fmt.Sprint(string(d.Record().Body), " ", d.Attempt(), " ", time.Since(began)))
+			time.Sleep(time.Millisecond)
+			require.NoError(t, d.Ack())
+		}))
+	})
+	return lines
+}
+
+func TestFaultsFollowTheSeed(t *testing.T) {
+	o := Options{Shards: 3, Seed: 7, Faults: Faults{Delay: 0.3, Duplicate: 0.3, Reorder: 0.3, LoseAck: 0.3}}
+	first := trace(t, o)
+	require.Greater(t, len(first), 10, "some come twice")
+	require.Equal(t, first, trace(t, o))
+	o.Seed = 8
+	require.NotEqual(t, first, trace(t, o))
+	require.Len(t, trace(t, Options{}), 10)
+}
+
+func TestDoubt(t *testing.T) {
+	for _, f := range []Faults{{InDoubt: 1}, {Lost: 1}} {
+		j := New(Options{Faults: f})
+		run := journaltest.NewRun(t, j)
+		_, err := j.Append(t.Context(), run, 0, journaltest.Entry(run, events.Acting, "web", "1"))
+		require.ErrorIs(t, err, journal.ErrInDoubt)
+		recs, err := journaltest.Collect(j.Read(t.Context(), run, 0))
+		require.NoError(t, err)
+		require.Len(t, recs, int(f.InDoubt))
+	}
+	// A repeated append meets another fate, so that nobody tries for ever.
+	j := New(Options{Seed: 3, Faults: Faults{Lost: 0.5}})
+	fate := func() (tries int) {
+		run := journaltest.NewRun(t, j)
+		for {
+			tries++
+			if _, err := j.Append(t.Context(), run, 0, journaltest.Entry(run, events.Acting, "web", "1")); err == nil {
+				return tries
+			}
+		}
+	}
+	for range 50 {
+		require.Less(t, fate(), 40)
+	}
+}
+
+func TestCrashPoints(t *testing.T) {
+	for _, c := range []struct {
+		point  string
+		stored int
+		again  bool
+	}{{BeforeAppend, 0, true}, {AfterAppend, 1, true}, {BeforeAck, 1, true}, {AfterAck, 1, false}} {
+		t.Run(c.point, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testCrash(t, c.point, c.stored, c.again) })
+		})
+	}
+}
+
+// testCrash lets a process crash at the point while it answers a delivery by an
+// append and an ack, and looks at what the others find.
+func testCrash(t *testing.T, point string, stored int, again bool) {
+	armed := false
+	j := New(Options{Crash: func(at string) bool { return armed && at == point }})
+	fill(t, j, 1)
+	armed = true
+	p := j.NewProcess()
+	next := events.NewRun("default", runID+"9", 1)
+	err := p.Consume(t.Context(), web, 1, func(d journal.Delivery) {
+		if _, err := p.Append(t.Context(), next, 0, journaltest.Entry(next, events.Observing, "default", "x")); err != nil {
+			require.ErrorIs(t, err, ErrCrashed)
+		}
+		require.ErrorIs(t, d.Ack(), ErrCrashed)
+		require.ErrorIs(t, d.Retry(0), ErrCrashed)
+	})
+	require.ErrorIs(t, err, ErrCrashed)
+	<-p.Dead()
+	_, err = p.Head(t.Context(), next)
+	require.ErrorIs(t, err, ErrCrashed)
+
+	armed = false
+	recs, err := journaltest.Collect(j.Read(t.Context(), next, 0))
+	require.NoError(t, err)
+	require.Len(t, recs, stored)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	attempts := []int{}
+	require.NoError(t, j.Consume(ctx, web, 1, func(d journal.Delivery) {
+		attempts = append(attempts, d.Attempt())
+		require.NoError(t, d.Ack())
+	}))
+	if again {
+		require.Equal(t, []int{2}, attempts)
+	} else {
+		require.Empty(t, attempts)
+	}
+}
+
+func TestAnnouncementsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := New(Options{})
+		require.NoError(t, j.Announce(t.Context(), "web", "a", []events.ToolSpec{{Name: "search", Pool: "web"}}))
+		require.NoError(t, j.AnnounceProviders(t.Context(), "a", []string{"openai"}))
+		time.Sleep(journal.AnnouncementTTL - time.Second)
+		tools, err := j.Tools(t.Context())
+		require.NoError(t, err)
+		require.Len(t, tools, 1)
+		time.Sleep(2 * time.Second)
+		tools, err = j.Tools(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, tools)
+		names, err := j.Providers(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, names)
+	})
+}
+
+func TestInject(t *testing.T) {
+	j := New(Options{})
+	run := journaltest.NewRun(t, j)
+	seq := j.Inject(0, "moore.0.x", []byte("of no run"))
+	journaltest.AppendAll(t, j, run, "1")
+	j.Inject(0, journaltest.Entry(run, events.Acting, "web", "").Subject.String(), []byte("poison"))
+	recs, err := journaltest.Collect(j.Read(t.Context(), run, 0))
+	require.NoError(t, err)
+	require.Equal(t, "poison", string(recs[1].Body))
+	require.EqualValues(t, 1, seq)
+}

@@ -1,0 +1,174 @@
+package simulated
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+const resultsPrefix = "results_"
+
+// stores is everything beside the log. The journal's lock guards it.
+type stores struct {
+	tools     map[string]announcement[events.ToolSpec]
+	providers map[string]announcement[string]
+	agents    map[string][]byte
+	blobs     map[string][]byte
+}
+
+// announcement is what an instance said, and when.
+type announcement[T any] struct {
+	at   time.Time
+	what []T
+}
+
+func (a announcement[T]) lives() bool { return time.Since(a.at) < journal.AnnouncementTTL }
+
+func newStores() stores {
+	return stores{
+		tools:     make(map[string]announcement[events.ToolSpec]),
+		providers: make(map[string]announcement[string]),
+		agents:    make(map[string][]byte),
+		blobs:     make(map[string][]byte),
+	}
+}
+
+// locked runs f under the lock, unless the process is dead.
+func (p *Process) locked(f func(s *stores)) error {
+	if err := p.alive(); err != nil {
+		return err
+	}
+	p.j.mu.Lock()
+	defer p.j.mu.Unlock()
+	f(&p.j.stores)
+	return nil
+}
+
+// Announce says that an instance runs these tools.
+func (p *Process) Announce(_ context.Context, pool, instance string, tools []events.ToolSpec) error {
+	if !events.ValidToken(pool) {
+		return fmt.Errorf("announce tools: pool %q is not a token", pool)
+	}
+	for _, t := range tools {
+		if t.Pool != pool {
+			return fmt.Errorf("announce tools of pool %s: tool %s is of pool %q", pool, t.Name, t.Pool)
+		}
+	}
+	return p.locked(func(s *stores) {
+		s.tools[pool+" "+instance] = announcement[events.ToolSpec]{time.Now(), slices.Clone(tools)}
+	})
+}
+
+// AnnounceProviders says that an instance reaches these model providers.
+func (p *Process) AnnounceProviders(_ context.Context, instance string, names []string) error {
+	return p.locked(func(s *stores) {
+		s.providers[instance] = announcement[string]{time.Now(), slices.Clone(names)}
+	})
+}
+
+// Tools returns every tool that lives, sorted by name and pool.
+func (p *Process) Tools(context.Context) ([]events.ToolSpec, error) {
+	var all []events.ToolSpec
+	err := p.locked(func(s *stores) {
+		for _, key := range slices.Sorted(maps.Keys(s.tools)) {
+			if !s.tools[key].lives() {
+				continue
+			}
+			for _, t := range s.tools[key].what {
+				if !slices.ContainsFunc(all, func(o events.ToolSpec) bool { return reflect.DeepEqual(o, t) }) {
+					all = append(all, t)
+				}
+			}
+		}
+	})
+	slices.SortStableFunc(all, func(x, y events.ToolSpec) int {
+		return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Pool, y.Pool), cmp.Compare(x.Description, y.Description))
+	})
+	return all, err
+}
+
+// Providers returns the names of every provider that lives, sorted.
+func (p *Process) Providers(context.Context) ([]string, error) {
+	var all []string
+	err := p.locked(func(s *stores) {
+		for _, a := range s.providers {
+			if a.lives() {
+				all = append(all, a.what...)
+			}
+		}
+	})
+	slices.Sort(all)
+	return slices.Compact(all), err
+}
+
+// PutAgent stores an agent definition.
+func (p *Process) PutAgent(_ context.Context, namespace, name string, definition []byte) error {
+	if !events.ValidToken(namespace) || !events.ValidToken(name) {
+		return fmt.Errorf("agent %q in namespace %q: not tokens of [a-z0-9][a-z0-9_-]{0,62}", name, namespace)
+	}
+	if len(definition) > journal.MaxBody {
+		return fmt.Errorf("agent %s: %w", name, journal.ErrTooLarge)
+	}
+	return p.locked(func(s *stores) { s.agents[namespace+"."+name] = slices.Clone(definition) })
+}
+
+// Agent returns a definition, or ErrNotFound.
+func (p *Process) Agent(_ context.Context, namespace, name string) ([]byte, error) {
+	var definition []byte
+	found := false
+	if err := p.locked(func(s *stores) { definition, found = s.agents[namespace+"."+name] }); err != nil {
+		return nil, err
+	}
+	if !found {
+		return nil, fmt.Errorf("agent %s: %w", name, journal.ErrNotFound)
+	}
+	return slices.Clone(definition), nil
+}
+
+// AgentNames returns the names of a namespace's agents, sorted.
+func (p *Process) AgentNames(_ context.Context, namespace string) ([]string, error) {
+	names := []string{}
+	err := p.locked(func(s *stores) {
+		for key := range s.agents {
+			if name, ok := strings.CutPrefix(key, namespace+"."); ok {
+				names = append(names, name)
+			}
+		}
+	})
+	slices.Sort(names)
+	return names, err
+}
+
+// PutBlob stores data under its digest in the pool's bucket.
+func (p *Process) PutBlob(_ context.Context, pool string, data []byte) (events.Ref, error) {
+	if !events.ValidToken(pool) {
+		return events.Ref{}, fmt.Errorf("store a result: pool %q is not a token", pool)
+	}
+	digest := events.Hash(data)
+	ref := events.Ref{Bucket: resultsPrefix + pool, Key: digest, Size: len(data), SHA256: digest}
+	return ref, p.locked(func(s *stores) { s.blobs[ref.Bucket+" "+ref.Key] = slices.Clone(data) })
+}
+
+// Blob returns what a reference points to, checked against its digest.
+func (p *Process) Blob(_ context.Context, ref events.Ref) ([]byte, error) {
+	var data []byte
+	found := false
+	if err := p.locked(func(s *stores) { data, found = s.blobs[ref.Bucket+" "+ref.Key] }); err != nil {
+		return nil, err
+	}
+	if !found {
+		return nil, fmt.Errorf("result %s: %w", ref.Key, journal.ErrNotFound)
+	}
+	if events.Hash(data) != ref.SHA256 || len(data) != ref.Size {
+		return nil, fmt.Errorf("result %s: the reference says another digest or size", ref.Key)
+	}
+	return slices.Clone(data), nil
+}
