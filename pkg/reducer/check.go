@@ -3,6 +3,7 @@ package reducer
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -18,7 +19,8 @@ func (m *Machine) check(mem *Memory, s events.Subject, e *events.Event) error {
 		return fmt.Errorf("n is %d, the run's next is %d", e.N, mem.N+1)
 	case e.Prev != c.Head:
 		return fmt.Errorf("prev does not match the hash of event %d", mem.N)
-	case (e.Cause == "") != (c.LastID == ""):
+	case mem.N == 0 && e.Cause != "", c.LastID != "" && e.Cause == "":
+		// After a first record that cannot be read there may be no cause to name.
 		return fmt.Errorf("cause is absent in the first event and only there")
 	case e.From != mem.State:
 		return fmt.Errorf("from is %s, the run is in %s", e.From, mem.State)
@@ -74,15 +76,26 @@ func Origins(t *Table, mem *Memory, p events.Payload) []events.State {
 		if mem.Control.Poison != nil {
 			return append(t.States(), events.Control)
 		}
-		return []events.State{mem.State, events.Control}
+		return append(mem.workers(), events.Control)
+	case *events.LLMAttemptFailed:
+		return mem.workers()
 	case *events.BudgetExceeded, *events.ContextWindowExpanded, *events.ToolCallsAddedToContext:
 		return []events.State{mem.State, events.Control}
 	case *events.ToolCallDispatched:
 		return []events.State{events.Planning}
 	case *events.ToolCallResult:
-		return withControl(mem.State, p.Code == CodeNoActor)
+		return withControl(mem.State, p.Code == CodeNoActor && !p.Success)
 	case *events.ToolFailure:
 		return withControl(mem.State, p.Outcome != nil && p.Outcome.Code == CodeNoActor)
+	}
+	return []events.State{mem.State}
+}
+
+// workers are the states whose workers have work in the run's state: its own,
+// and Planning where the calls of a batch have to be dispatched.
+func (mem *Memory) workers() []events.State {
+	if _, one := mem.singlePool(); mem.State == events.ParallelActing && !one {
+		return []events.State{mem.State, events.Planning}
 	}
 	return []events.State{mem.State}
 }
@@ -96,6 +109,9 @@ func withControl(s events.State, also bool) []events.State {
 
 // checkData checks what an event says against what the run knows.
 func (mem *Memory) checkData(e *events.Event) error {
+	if mem.skipsQueue(e.Data) {
+		return fmt.Errorf("is a reply, but %d calls of the last reply have not gone out yet", len(mem.Control.Queued))
+	}
 	switch p := e.Data.(type) {
 	case *events.LLMToolCall:
 		if len(p.Calls) != 1 {
@@ -127,16 +143,16 @@ func (mem *Memory) checkData(e *events.Event) error {
 	case *events.ToolCallStarted:
 		return mem.checkOpen(p.CallID, events.Acting, events.ParallelActing)
 	case *events.HumanDecision:
-		return mem.checkDecision(&p.Decision, true)
+		return mem.checkDecision(&p.Decision, true, events.DecisionApproved, events.DecisionModified, events.DecisionRejected)
 	case *events.HumanApproved:
-		return mem.checkDecision(&p.Decision, false)
+		return mem.checkDecision(&p.Decision, false, events.DecisionApproved)
 	case *events.HumanModified:
-		return mem.checkDecision(&p.Decision, false)
+		return mem.checkDecision(&p.Decision, false, events.DecisionModified)
 	case *events.HumanRejected:
 		if mem.Control.Batch && p.CallID == "" {
 			return mem.checkDecided(false)
 		}
-		return mem.checkDecision(&p.Decision, false)
+		return mem.checkDecision(&p.Decision, false, events.DecisionRejected)
 	case *events.HumanApprovedParallel:
 		return mem.checkDecided(true)
 	case *events.UserMessage:
@@ -179,9 +195,20 @@ func (mem *Memory) checkNewCalls(groups ...[]events.Call) error {
 	return nil
 }
 
+// isQueuedPass reports whether the calls are the next one of an earlier reply,
+// as it was asked for.
 func (mem *Memory) isQueuedPass(calls []events.Call) bool {
 	q := mem.Control.Queued
-	return len(q) > 0 && len(calls) == 1 && calls[0].ID == q[0].ID
+	return len(q) > 0 && len(calls) == 1 && calls[0] == q[0]
+}
+
+// skipsQueue reports whether the event is a new reply of the model while calls
+// of the last one still have to go out: they would never be answered.
+func (mem *Memory) skipsQueue(p events.Payload) bool {
+	if len(mem.Control.Queued) == 0 || mem.State != events.Planning {
+		return false
+	}
+	return mem.steps(p) > 0
 }
 
 func (mem *Memory) checkApproval(p *events.HumanApprovalRequired) error {
@@ -189,12 +216,18 @@ func (mem *Memory) checkApproval(p *events.HumanApprovalRequired) error {
 		return fmt.Errorf("has no requests")
 	}
 	if mem.State != events.Planning {
+		if len(p.Requests) != 1 {
+			return fmt.Errorf("has %d requests, want 1 for the call that was started", len(p.Requests))
+		}
 		return mem.checkOpen(p.Requests[0].CallID, mem.State)
 	}
 	if len(p.Calls) == 0 {
 		return fmt.Errorf("has no calls")
 	}
-	for _, r := range p.Requests {
+	for i, r := range p.Requests {
+		if slices.ContainsFunc(p.Requests[:i], func(o events.Request) bool { return o.CallID == r.CallID }) {
+			return fmt.Errorf("asks for call %q twice", r.CallID)
+		}
 		if !slices.ContainsFunc(p.Calls, func(c events.Call) bool { return c.ID == r.CallID }) {
 			return fmt.Errorf("asks for call %q, which it does not have", r.CallID)
 		}
@@ -263,7 +296,9 @@ func (mem *Memory) checkOpen(id string, states ...events.State) error {
 	return nil
 }
 
-func (mem *Memory) checkDecision(d *events.Decision, batch bool) error {
+// checkDecision checks a decision, which has to be one of those allowed: what
+// is not understood must never count as an approval.
+func (mem *Memory) checkDecision(d *events.Decision, batch bool, allowed ...string) error {
 	a := mem.PendingApproval
 	switch {
 	case mem.State != events.WaitingForHuman || a == nil:
@@ -274,6 +309,10 @@ func (mem *Memory) checkDecision(d *events.Decision, batch bool) error {
 		return fmt.Errorf("call %q does not wait for a decision", d.CallID)
 	case slices.ContainsFunc(a.Decisions, func(o events.Decision) bool { return o.CallID == d.CallID }):
 		return fmt.Errorf("call %q is decided already", d.CallID)
+	case !slices.Contains(allowed, d.Decision):
+		return fmt.Errorf("decision is %q, want %s", d.Decision, strings.Join(allowed, " or "))
+	case d.Decision == events.DecisionModified && d.Arguments == "":
+		return fmt.Errorf("has no arguments, but modifies them")
 	}
 	return nil
 }

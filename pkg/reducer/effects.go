@@ -157,7 +157,7 @@ func (mem *Memory) parallelEffects() []Effect {
 	after := mem.Control.DispatchAfter
 	for i := range mem.Control.Calls {
 		call := &mem.Control.Calls[i]
-		if call.Answered || call.Started > 0 || call.Dispatched > after {
+		if call.Answered || call.running() || call.Dispatched > after {
 			continue
 		}
 		effects = append(effects, mem.held(mem.judged(Effect{

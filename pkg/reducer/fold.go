@@ -1,6 +1,9 @@
 package reducer
 
 import (
+	"bytes"
+	"encoding/json"
+
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -33,7 +36,7 @@ func (m *Machine) foldPayload(mem *Memory, e *events.Event) {
 	case *events.HumanApprovalRequired:
 		mem.foldApprovalRequired(e, p)
 	case *events.LLMAttemptFailed:
-		mem.foldAttemptFailed(p)
+		mem.foldAttemptFailed(e, p)
 	case *events.MaxSteps:
 		mem.fail(p.Outcome)
 	case *events.BudgetExceeded:
@@ -65,7 +68,7 @@ func (mem *Memory) foldStart(e *events.Event, p *events.Start) {
 	mem.Blacklist = append(mem.Blacklist, a.Blacklist...)
 	for _, t := range p.Tools {
 		mem.Tools[t.Name] = ToolInfo{
-			Description: t.Description, Schema: string(t.Schema), Effect: t.Effect, Pool: t.Pool, Risk: t.Risk,
+			Description: t.Description, Schema: schemaText(t.Schema), Effect: t.Effect, Pool: t.Pool, Risk: t.Risk,
 		}
 	}
 	mem.Started = e.Time
@@ -76,6 +79,16 @@ func (mem *Memory) foldStart(e *events.Event, p *events.Start) {
 	mem.addMessage(e, e.ID, "user", p.Task)
 	mem.addTurn(Turn{Kind: TurnUser, Content: p.Task})
 	mem.openContext(e)
+}
+
+// schemaText is a schema as its event's body has it: without white space, and
+// empty where there is none. What was drafted and what was read fold alike.
+func schemaText(schema json.RawMessage) string {
+	var b bytes.Buffer
+	if json.Compact(&b, schema) != nil || b.String() == "null" {
+		return ""
+	}
+	return b.String()
 }
 
 // openContext starts a new loop's context.
@@ -107,6 +120,9 @@ func (mem *Memory) Knows(messageID string) bool {
 }
 
 func (mem *Memory) foldUserMessage(e *events.Event, p *events.UserMessage) {
+	if e.From == events.WaitingForUser || mem.ReactContext == nil {
+		mem.openContext(e)
+	}
 	if mem.Knows(p.MessageID) {
 		return
 	}
@@ -117,12 +133,9 @@ func (mem *Memory) foldUserMessage(e *events.Event, p *events.UserMessage) {
 		mem.RetryCount = 0
 		mem.FinalAnswer = nil
 	}
-	if e.From == events.WaitingForUser || mem.ReactContext == nil {
-		mem.openContext(e)
-	}
 }
 
-func (mem *Memory) foldAttemptFailed(p *events.LLMAttemptFailed) {
+func (mem *Memory) foldAttemptFailed(e *events.Event, p *events.LLMAttemptFailed) {
 	c := &mem.Control
 	if p.Usage != nil {
 		mem.addUsage(*p.Usage)
@@ -141,7 +154,9 @@ func (mem *Memory) foldAttemptFailed(p *events.LLMAttemptFailed) {
 		a.Lost++
 	default:
 		a.Provider++
-		c.Replies++
+		if e.From == events.Planning { // a reflection's failure is no reply
+			c.Replies++
+		}
 	}
 	if at < 0 {
 		c.Attempts = append(c.Attempts, a)

@@ -22,6 +22,7 @@ const (
 	CodePoison            = "poison"
 	CodeSafetyCap         = "safety_cap_exceeded"
 	CodeNoHandler         = "no_handler_for_state"
+	CodeInvalidTransition = "invalid_transition"
 )
 
 func (mem *Memory) foldActing(e *events.Event) {
@@ -136,16 +137,23 @@ func (mem *Memory) foldReflection(p *events.ReflectDone) {
 	// The conversation stays; the calls that the summary replaces go. A new
 	// slice: the old turns may still be read elsewhere.
 	turns := make([]Turn, 0, len(c.Turns))
+	open := []string{}
 	for _, t := range c.Turns {
 		switch {
 		case t.Kind == TurnSummary:
-		case len(t.Calls) == 0, mem.unanswered(t.Calls):
+		case len(t.Calls) == 0:
 			turns = append(turns, t)
+		case mem.unanswered(t.Calls):
+			turns = append(turns, t)
+			open = append(open, t.Calls...)
 		case t.Content != "":
 			turns = append(turns, Turn{Kind: TurnReply, Content: t.Content})
 		}
 	}
 	c.Turns = append(turns, Turn{Kind: TurnSummary, Content: p.Summary})
+	if r := mem.ReactContext; r != nil {
+		r.ToolCallIDs = open // what was summarized is shown again when it is asked for
+	}
 }
 
 // unanswered reports whether one of the calls has no result yet: then its

@@ -1,6 +1,7 @@
 package reducer
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -94,13 +95,22 @@ func (m *Machine) Apply(mem *Memory, subject string, body []byte) (*events.Event
 	hash := events.Hash(body)
 	e, err := m.codec.Decode(body)
 	if err != nil {
-		return nil, m.poison(mem, "", err.Error(), hash)
+		return nil, m.poison(mem, typeOf(body), err.Error(), hash)
 	}
 	s, err := events.ParseSubject(subject)
 	if err != nil {
 		return nil, m.poison(mem, e.Type(), err.Error(), hash)
 	}
 	return e, m.ApplyEvent(mem, s, e, hash)
+}
+
+// typeOf returns the type of a body that is no event, as far as it has one.
+func typeOf(body []byte) events.Type {
+	var envelope struct {
+		Type string `json:"type"`
+	}
+	_ = json.Unmarshal(body, &envelope) // what cannot be read has no type
+	return events.Type(cut(envelope.Type, traceTextLimit))
 }
 
 // ApplyEvent is [Machine.Apply] for a record that is decoded already; hash is
@@ -179,7 +189,7 @@ func (mem *Memory) wake(s events.Subject, e *events.Event) {
 		call := &c.Calls[i]
 		// A call that was started is left to the delivery that started it: no
 		// other one may conclude that its outcome is unknown.
-		if call.Answered || call.Started > 0 || (c.Batch && call.Pool != s.Pool) || (single && call.ID != dispatched.CallID) {
+		if call.Answered || call.running() || (c.Batch && call.Pool != s.Pool) || (single && call.ID != dispatched.CallID) {
 			continue
 		}
 		call.Wake = e.N

@@ -247,6 +247,10 @@ type CallState struct {
 	Answered   bool   `json:"answered,omitempty"`
 }
 
+// running reports whether a delivery started the call and is responsible for it
+// until it has its result.
+func (c *CallState) running() bool { return c.Started > 0 && c.Wake > 0 }
+
 // Attempt counts the failed attempts of one effect.
 type Attempt struct {
 	Key      string `json:"key"`

@@ -60,6 +60,9 @@ func NewTable(spec TableSpec) (*Table, error) {
 	for _, typ := range spec.Stay {
 		t.stay[typ] = true
 	}
+	if !events.ValidToken(string(spec.Initial)) || reserved(spec.Initial) {
+		return nil, fmt.Errorf("initial state %q: is not a state of [a-z0-9][a-z0-9_-]{0,62}", spec.Initial)
+	}
 	slices.SortFunc(t.rows, compareRows)
 	for _, row := range t.rows {
 		if err := t.add(row); err != nil {

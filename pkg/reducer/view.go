@@ -32,8 +32,13 @@ func View(mem *Memory) []ViewMessage {
 		view = append(view, ViewMessage{Role: "system", Content: mem.SystemPrompt})
 	}
 	first := mem.windowStart()
-	view = mem.appendLoaded(view, first)
-	for _, t := range c.Turns[first:] {
+	// Calls from before the window stand before it, but never before the task.
+	at := max(first, min(1, len(c.Turns)))
+	for _, t := range c.Turns[first:at] {
+		view = mem.appendTurn(view, t)
+	}
+	view = mem.appendLoaded(view, c.Turns[first:])
+	for _, t := range c.Turns[at:] {
 		view = mem.appendTurn(view, t)
 	}
 	return view
@@ -62,20 +67,21 @@ func (mem *Memory) windowStart() int {
 	return 0
 }
 
-// appendLoaded shows the calls that were added to the context from before the
-// window, each as a reply of its own.
-func (mem *Memory) appendLoaded(view []ViewMessage, first int) []ViewMessage {
-	if first == 0 || mem.ReactContext == nil {
+// appendLoaded shows the calls of the context that the window does not, each as
+// a reply of its own.
+func (mem *Memory) appendLoaded(view []ViewMessage, window []Turn) []ViewMessage {
+	r := mem.ReactContext
+	if r == nil || len(r.ToolCallIDs) == 0 {
 		return view
 	}
-	before := map[string]bool{}
-	for _, t := range mem.Control.Turns[:first] {
+	shown := make(map[string]bool, len(r.ToolCallIDs))
+	for _, t := range window {
 		for _, id := range t.Calls {
-			before[id] = true
+			shown[id] = true
 		}
 	}
-	for _, id := range mem.ReactContext.ToolCallIDs {
-		if before[id] {
+	for _, id := range r.ToolCallIDs {
+		if !shown[id] {
 			view = mem.appendTurn(view, Turn{Kind: TurnReply, Calls: []string{id}})
 		}
 	}

@@ -229,7 +229,7 @@ func (j *delivery) settle(ctx context.Context, e reducer.Effect, r Result) (Work
 	var illegal *reducer.TransitionError
 	switch {
 	case errors.As(err, &illegal):
-		_, err = j.commit(ctx, e, &events.FatalError{Outcome: events.Outcome{Code: "invalid_transition", Message: illegal.Error()}})
+		_, err = j.commit(ctx, e, &events.FatalError{Outcome: events.Outcome{Code: reducer.CodeInvalidTransition, Message: illegal.Error()}})
 		return nil, 0, err
 	case isOutage(err):
 		return nil, 0, err

@@ -1,0 +1,276 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/moorebus/moorebus/pkg/agent"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/typed"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The tests of SPEC A92, by their names. Each runs every role over a real
+// embedded server, unless it concerns the table alone.
+func TestAgentsm(t *testing.T) {
+	t.Run("idle_to_planning_transition", idleToPlanning)
+	t.Run("planning_max_steps_guard", maxStepsGuard)
+	t.Run("planning_tool_blacklist", toolBlacklist)
+	t.Run("acting_unknown_tool_is_failure_not_crash", unknownTool)
+	t.Run("observing_triggers_reflection_at_step_5", reflectionAtStep5)
+	t.Run("observing_commits_to_history", commitsToHistory)
+	t.Run("full_run_with_mock_llm", fullRun)
+	t.Run("full_run_reaches_done_state", reachesDone)
+	t.Run("invalid_transition_returns_error", invalidTransition)
+	t.Run("trace_records_all_steps", traceRecords)
+	t.Run("tool_registry_execute_unknown_returns_err", registryUnknown)
+	t.Run("mock_llm_call_count", callCount)
+	t.Run("agent_config_respected", configRespected)
+	t.Run("builder_requires_llm", requiresLLM)
+}
+
+type query struct {
+	Q string `json:"q"`
+}
+
+func searchTool(t *testing.T) tool.Tool {
+	t.Helper()
+	return textTool(t, "search", "found it")
+}
+
+func textTool(t *testing.T, name, result string) tool.Tool {
+	t.Helper()
+	made, err := typed.New(tool.Definition{Name: name, Description: name, Effect: tool.Pure},
+		func(context.Context, query) (string, error) { return result, nil })
+	require.NoError(t, err)
+	return made
+}
+
+// build makes an agent with the tools search and calculator.
+func build(t *testing.T, mock llm.Caller, change func(*agent.Builder)) *agent.Agent {
+	t.Helper()
+	b := agent.New("find the answer").LLM(mock).Tool(searchTool(t)).Tool(textTool(t, "calculator", "42")).
+		Configure(func(c *events.Config) { c.ReflectEveryNSteps = 0 })
+	if change != nil {
+		change(b)
+	}
+	a, err := b.Build()
+	require.NoError(t, err)
+	return a
+}
+
+func eventsOf(trace reducer.Trace) []string {
+	var types []string
+	for _, entry := range trace {
+		types = append(types, entry.Event)
+	}
+	return types
+}
+
+func idleToPlanning(t *testing.T) {
+	to, ok := reducer.DefaultTable().Next(events.Idle, events.TypeStart)
+	require.True(t, ok)
+	require.Equal(t, events.Planning, to)
+
+	a := build(t, scripted.NewMock(scripted.Say("an answer")), nil)
+	require.Equal(t, events.Idle, a.State())
+	_, err := a.Run(t.Context())
+	require.NoError(t, err)
+	first := a.Trace()[0]
+	require.Equal(t, "Start", first.Event)
+	require.Equal(t, string(events.Idle), first.State)
+}
+
+func maxStepsGuard(t *testing.T) {
+	mock := scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Ask("search", `{"q":"b"}`), scripted.Say("never asked"))
+	a := build(t, mock, func(b *agent.Builder) { b.Configure(func(c *events.Config) { c.MaxSteps = 2 }) })
+	_, err := a.Run(t.Context())
+	var failed *agent.Failed
+	require.ErrorAs(t, err, &failed)
+	require.Equal(t, "max steps 2 exceeded", failed.Message)
+	require.Equal(t, events.Errored, a.State())
+	require.Equal(t, 2, a.Memory().Step)
+	require.Equal(t, 2, mock.CallCount())
+	require.Contains(t, eventsOf(a.Trace()), "MaxSteps")
+}
+
+func toolBlacklist(t *testing.T) {
+	mock := scripted.NewMock(scripted.Ask("calculator", `{"q":"1"}`), scripted.Say("without it then"))
+	a := build(t, mock, func(b *agent.Builder) { b.Blacklist("calculator") })
+	answer, err := a.Run(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "without it then", answer)
+	require.Equal(t, []string{"Start", "ToolBlacklisted", "LlmFinalAnswer"}, eventsOf(a.Trace()))
+	require.Nil(t, a.Memory().Error)
+	second := mock.Requests()[1].Messages
+	require.Equal(t, llm.RoleTool, second[len(second)-1].Role)
+	require.Contains(t, second[len(second)-1].Content, "blacklisted")
+	for _, offered := range mock.Requests()[0].Tools {
+		require.NotEqual(t, "calculator", offered.Name)
+	}
+}
+
+func unknownTool(t *testing.T) {
+	mock := scripted.NewMock(scripted.Ask("no_such_tool", `{}`), scripted.Say("then not"))
+	a := build(t, mock, nil)
+	_, err := a.Run(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, events.Done, a.State())
+	last := mock.Requests()[1].Messages
+	require.Equal(t, `ERROR: tool "no_such_tool" not found`, last[len(last)-1].Content)
+}
+
+func reflectionAtStep5(t *testing.T) {
+	replies := []any{}
+	for range 5 {
+		replies = append(replies, scripted.Ask("search", `{"q":"x"}`))
+	}
+	replies = append(replies, scripted.Say("all that was found, in short"), scripted.Say("the answer"))
+	mock := scripted.NewMock(replies...)
+	a := build(t, mock, func(b *agent.Builder) { b.Configure(func(c *events.Config) { c.ReflectEveryNSteps = 5 }) })
+	_, err := a.Run(t.Context())
+	require.NoError(t, err)
+	var reflected []reducer.TraceEntry
+	for _, entry := range a.Trace() {
+		if entry.Event == "NeedsReflection" {
+			reflected = append(reflected, entry)
+		}
+	}
+	require.Len(t, reflected, 1)
+	require.Equal(t, 5, reflected[0].Step)
+	require.Equal(t, llm.PurposeReflect, mock.Requests()[5].Purpose)
+	require.Len(t, a.Memory().History, 1)
+	require.Equal(t, reducer.SummaryTool, a.Memory().History[0].Tool.Name)
+	require.Equal(t, "all that was found, in short", a.Memory().History[0].Observation)
+}
+
+func commitsToHistory(t *testing.T) {
+	a := build(t, scripted.NewMock(scripted.Ask("search", `{"q":"moore"}`), scripted.Say("the answer")), nil)
+	_, err := a.Run(t.Context())
+	require.NoError(t, err)
+	mem := a.Memory()
+	require.Len(t, mem.History, 1)
+	entry := mem.History[0]
+	require.Equal(t, 1, entry.Step)
+	require.Equal(t, "search", entry.Tool.Name)
+	require.JSONEq(t, `{"q":"moore"}`, entry.Tool.Arguments)
+	require.Equal(t, "SUCCESS: found it", entry.Observation)
+	require.True(t, entry.Success)
+	require.Nil(t, mem.CurrentToolCall)
+	require.Nil(t, mem.LastObservation)
+}
+
+func fullRun(t *testing.T) {
+	mock := scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Ask("calculator", `{"q":"6*7"}`), scripted.Say("it is 42"))
+	answer, err := build(t, mock, nil).Run(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "it is 42", answer)
+}
+
+func reachesDone(t *testing.T) {
+	a := build(t, scripted.NewMock(scripted.Say("at once")), nil)
+	_, err := a.Run(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, events.Done, a.State())
+}
+
+func invalidTransition(t *testing.T) {
+	machine := reducer.NewMachine(reducer.MachineOptions{})
+	mem := machine.Initial("018f0000-0000-7000-8000-000000000000")
+	mem.State, mem.N = events.Done, 3
+	_, _, err := machine.Draft(mem, events.Run{ID: mem.RunID}, events.Done, &events.Continue{}, reducer.Stamp{})
+	var invalid *reducer.TransitionError
+	require.ErrorAs(t, err, &invalid)
+	require.Equal(t, events.Done, invalid.From)
+	require.Equal(t, events.TypeContinue, invalid.Event)
+}
+
+func traceRecords(t *testing.T) {
+	a := build(t, scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("the answer")), nil)
+	_, err := a.Run(t.Context())
+	require.NoError(t, err)
+	trace := a.Trace()
+	require.Equal(t, []string{"Start", "LlmToolCall", "ToolSuccess", "Continue", "LlmFinalAnswer"}, eventsOf(trace))
+	require.Equal(t, 5, trace.Len())
+	require.Len(t, trace.ForState(events.Planning), 2)
+	require.Len(t, trace.ForState(events.Acting), 1)
+	text, err := trace.JSON()
+	require.NoError(t, err)
+	var back []reducer.TraceEntry
+	require.NoError(t, json.Unmarshal([]byte(text), &back))
+	require.Len(t, back, 5)
+}
+
+func registryUnknown(t *testing.T) {
+	registry, err := tool.NewRegistry(searchTool(t))
+	require.NoError(t, err)
+	out := registry.Execute(t.Context(), tool.Call{Name: "nonexistent", Arguments: "{}"})
+	require.NotNil(t, out.Failure)
+	require.Equal(t, tool.CodeNotFound, out.Failure.Code)
+	require.Contains(t, out.Failure.Message, "not found")
+}
+
+func callCount(t *testing.T) {
+	mock := scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Ask("search", `{"q":"b"}`), scripted.Say("the answer"))
+	a := build(t, mock, func(b *agent.Builder) { b.TaskType("calculation").Model("large").ModelFor("calculation", "small") })
+	_, err := a.Run(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 3, mock.CallCount())
+	require.Equal(t, "small", mock.ModelForCall(0))
+}
+
+func configRespected(t *testing.T) {
+	mock := scripted.NewMock(scripted.Say("ab"), scripted.Say("abc"), scripted.Say("abcd"))
+	a := build(t, mock, func(b *agent.Builder) {
+		b.Configure(func(c *events.Config) { c.MaxSteps, c.MinAnswerLength = 2, 4 })
+	})
+	_, err := a.Run(t.Context())
+	require.Error(t, err)
+	require.Equal(t, []string{"Start", "AnswerTooShort", "AnswerTooShort", "MaxSteps"}, eventsOf(a.Trace()))
+}
+
+func requiresLLM(t *testing.T) {
+	_, err := agent.New("task").Build()
+	var build *agent.BuildError
+	require.ErrorAs(t, err, &build)
+}
+
+func TestAuthenticationFailsFast(t *testing.T) {
+	mock := scripted.NewMock(&llm.Error{Kind: llm.KindAuth, Message: "bad key"}, scripted.Say("never"))
+	_, err := build(t, mock, nil).Run(t.Context())
+	var failed *agent.LLMError
+	require.ErrorAs(t, err, &failed)
+	require.Equal(t, "bad key", failed.Message)
+	require.Equal(t, 1, mock.CallCount())
+}
+
+func TestRetryRecovers(t *testing.T) {
+	mock := scripted.NewMock(&llm.Error{Kind: llm.KindOverloaded, Message: "busy", RetryAfter: 1}, scripted.Say("now it works"))
+	a := build(t, mock, nil)
+	answer, err := a.Run(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "now it works", answer)
+	require.Equal(t, []string{"Start", "LlmAttemptFailed", "LlmFinalAnswer"}, eventsOf(a.Trace()))
+}
+
+func TestCancelledContextCancelsTheRun(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	asked := llm.CallerFunc(func(ctx context.Context, _ llm.Request, _ func(llm.Chunk)) (llm.Response, error) {
+		cancel(errors.New("enough"))
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	a := build(t, asked, nil)
+	_, err := a.Run(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+}

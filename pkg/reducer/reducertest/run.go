@@ -1,0 +1,143 @@
+// Package reducertest makes runs for tests: [Run] appends to a run in memory as
+// a worker appends to the log, and [Next] draws a random event that is legal
+// there. It is for tests only.
+package reducertest
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// Record is an event as it is stored.
+type Record struct {
+	Subject string
+	Body    []byte
+}
+
+// Run is a run in the making: its memory, and the records that lead to it. Ids
+// and times are made from counters, so equal calls give equal bytes.
+type Run struct {
+	Machine *reducer.Machine
+	ID      events.Run
+	Mem     *reducer.Memory
+	Records []Record
+	// Applied is the number of records that were legal.
+	Applied int
+
+	ids int
+	now time.Time
+}
+
+// NewRun returns an empty run of the machine; nil for the default one.
+func NewRun(m *reducer.Machine) *Run {
+	if m == nil {
+		m = reducer.NewMachine(reducer.MachineOptions{})
+	}
+	r := &Run{Machine: m, now: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)}
+	r.ID = events.NewRun(events.DefaultNamespace, r.NewID(), 1)
+	r.Mem = m.Initial(r.ID.ID)
+	return r
+}
+
+// NewID returns the run's next id, a UUIDv7.
+func (r *Run) NewID() string {
+	r.ids++
+	return fmt.Sprintf("01932c07-0000-7000-8000-%012x", r.ids)
+}
+
+// Draft makes the run's next event and its body, and leaves the run as it is.
+func (r *Run) Draft(origin events.State, p events.Payload) (events.Subject, *events.Event, []byte, error) {
+	r.now = r.now.Add(time.Second)
+	stamp := reducer.Stamp{ID: r.NewID(), Source: "moorebus/test/1", Time: r.now}
+	s, e, err := r.Machine.Draft(r.Mem, r.ID, origin, p, stamp)
+	if err != nil {
+		return s, nil, nil, err
+	}
+	body, err := r.Machine.Codec().Encode(e)
+	return s, e, body, err
+}
+
+// Append drafts an event, folds it as its writer does and keeps the record. The
+// error is the draft's or the fold's.
+func (r *Run) Append(origin events.State, p events.Payload) (events.Subject, *events.Event, error) {
+	s, e, body, err := r.Draft(origin, p)
+	if err != nil {
+		return s, nil, err
+	}
+	if err := r.Machine.ApplyEvent(r.Mem, s, e, events.Hash(body)); err != nil {
+		return s, nil, err
+	}
+	r.Applied++
+	r.Records = append(r.Records, Record{Subject: s.String(), Body: body})
+	return s, e, nil
+}
+
+// Store keeps a record that somebody else stored, legal or not, and folds it.
+func (r *Run) Store(subject string, body []byte) error {
+	r.Records = append(r.Records, Record{Subject: subject, Body: body})
+	_, err := r.Machine.Apply(r.Mem, subject, body)
+	if err == nil {
+		r.Applied++
+	}
+	return err
+}
+
+// Effects returns what the run wants.
+func (r *Run) Effects() []reducer.Effect { return reducer.Effects(r.Machine.Table(), r.Mem) }
+
+// Fold folds the run's records from the beginning.
+func (r *Run) Fold() *reducer.Memory {
+	mem := r.Machine.Initial(r.ID.ID)
+	for _, rec := range r.Records {
+		_, _ = r.Machine.Apply(mem, rec.Subject, rec.Body) // poison is in the memory
+	}
+	return mem
+}
+
+// Clone returns an independent copy of the run as it stands, its memory taken
+// through a snapshot.
+func (r *Run) Clone() *Run {
+	c := *r
+	c.Mem = r.Mem.Clone()
+	c.Records = append([]Record(nil), r.Records...)
+	return &c
+}
+
+// Canonical returns a memory as JSON, by which memories are compared.
+func Canonical(mem *reducer.Memory) string {
+	text, err := json.Marshal(mem)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+// Tools are the tools of [StartOf]: three pools, every class of effect.
+func Tools() []events.ToolSpec {
+	schema := json.RawMessage(`{ "type": "object" }`)
+	return []events.ToolSpec{
+		{Name: "alpha", Description: "first", Schema: schema, Effect: "pure", Pool: "default", Risk: "low"},
+		{Name: "beta", Description: "second", Schema: schema, Effect: "once", Pool: "web", Risk: "high"},
+		{Name: "gamma", Description: "third", Effect: "idempotent", Pool: "web", Risk: "medium"},
+		{Name: "delta", Description: "fourth", Schema: json.RawMessage(`null`), Effect: "pure", Pool: "math"},
+	}
+}
+
+// StartOf returns a Start with the default configuration and [Tools].
+func StartOf(task string, mode events.Mode) *events.Start {
+	agent := events.DefaultAgent()
+	agent.Name, agent.Mode, agent.LLM.Provider, agent.SystemPrompt = "tester", mode, "scripted", "You test."
+	agent.Blacklist = []string{"forbidden"}
+	agent, err := agent.Resolve()
+	if err != nil {
+		panic(err)
+	}
+	return &events.Start{
+		Agent: agent, AgentHash: "agent-hash", Task: task, Mode: mode, TaskType: "default",
+		Tools: Tools(), TableHash: reducer.DefaultTable().Hash(),
+	}
+}

@@ -1,0 +1,238 @@
+package reducer_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// specRows is the table of SPEC section 2, with the wire's names of states and
+// one line a row; `*` stands for every state that is not terminal.
+const specRows = `
+idle Start planning
+planning LlmToolCall acting
+planning LlmParallelToolCalls parallel_acting
+planning LlmFinalAnswer done
+planning LlmMessageComplete waiting_for_user
+planning UserMessage planning
+planning LlmThought planning
+planning MaxSteps error
+planning LowConfidence reflecting
+planning AnswerTooShort planning
+planning ToolBlacklisted planning
+planning ReplyInvalid planning
+planning HumanApprovalRequired waiting_for_human
+waiting_for_human HumanApproved acting
+waiting_for_human HumanModified acting
+waiting_for_human HumanApprovedParallel parallel_acting
+waiting_for_human HumanRejected observing
+waiting_for_human ApprovalExpired observing
+waiting_for_user UserMessage planning
+waiting_for_user Closed done
+acting ToolSuccess observing
+acting ToolFailure observing
+parallel_acting ToolSuccess observing
+parallel_acting ToolFailure observing
+observing Continue planning
+observing NeedsReflection reflecting
+observing NeedsPaging paging
+reflecting ReflectDone planning
+paging PageDone planning
+acting HumanApprovalRequired waiting_for_human
+* FatalError error
+* BudgetExceeded error
+* Cancelled cancelled`
+
+// specStay are the events that leave the state as it is.
+const specStay = `UserMessage LlmAttemptFailed ToolCallDispatched ToolCallStarted ToolCallResult HumanDecision
+	ContextWindowExpanded ToolCallsAddedToContext WorkingMemoryAdded WorkingMemoryRemoved StorageSaved StorageLoaded
+	Paused Resumed BudgetRaised`
+
+func TestTheTableIsTheSpecifications(t *testing.T) {
+	table := reducer.DefaultTable()
+	var rows []string
+	for _, row := range table.Rows() {
+		from := string(row.From)
+		if from == "" {
+			from = "*"
+		}
+		rows = append(rows, from+" "+string(row.Event)+" "+string(row.To))
+	}
+	require.ElementsMatch(t, strings.Split(strings.TrimSpace(specRows), "\n"), rows)
+	var stay []string
+	for _, typ := range table.StayTypes() {
+		stay = append(stay, string(typ))
+	}
+	require.ElementsMatch(t, strings.Fields(specStay), stay)
+	require.ElementsMatch(t, allStates, table.States())
+	require.Equal(t, events.Idle, table.Initial())
+	for _, s := range allStates {
+		require.Equal(t, slices.Contains(terminalStates, s), table.Terminal(s), s)
+	}
+}
+
+// oracle says what an event leads to, read off the rows above.
+func oracle(from events.State, typ events.Type) (events.State, bool) {
+	if slices.Contains(terminalStates, from) {
+		return "", false
+	}
+	for line := range strings.SplitSeq(strings.TrimSpace(specRows), "\n") {
+		f := strings.Fields(line)
+		if (f[0] == "*" || f[0] == string(from)) && f[1] == string(typ) {
+			return events.State(f[2]), true
+		}
+	}
+	// Nothing but Start or an end can be a run's first event.
+	if slices.Contains(strings.Fields(specStay), string(typ)) && from != events.Idle {
+		return from, true
+	}
+	return "", false
+}
+
+func TestNextOfEveryStateAndEvent(t *testing.T) {
+	table := reducer.DefaultTable()
+	for _, from := range allStates {
+		for _, typ := range append(events.Types(), "Unheard") {
+			want, legal := oracle(from, typ)
+			got, ok := table.Next(from, typ)
+			require.Equal(t, legal, ok, "%s in %s", typ, from)
+			require.Equal(t, want, got, "%s in %s", typ, from)
+		}
+	}
+}
+
+func TestTableValidation(t *testing.T) {
+	row := func(from, event, to string) reducer.Row {
+		return reducer.Row{From: events.State(from), Event: events.Type(event), To: events.State(to)}
+	}
+	spec := func(change func(*reducer.TableSpec)) reducer.TableSpec {
+		s := reducer.DefaultSpec()
+		change(&s)
+		return s
+	}
+	add := func(rows ...reducer.Row) reducer.TableSpec {
+		return spec(func(s *reducer.TableSpec) { s.Rows = append(s.Rows, rows...) })
+	}
+	for says, s := range map[string]reducer.TableSpec{
+		"stands there twice":             add(row("planning", "LlmToolCall", "observing")),
+		"stands there twice, to acting":  add(row("planning", "LlmToolCall", "acting")),
+		"nothing leads there":            add(row("lonely", "Go", "planning")),
+		"no row leads out of it":         add(row("planning", "Go", "trap")),
+		"no row leads out of it; add":    add(row("planning", "Go", "trap"), row("trap", "Again", "trap")),
+		"done is terminal":               add(row("done", "Go", "planning")),
+		"are no states":                  add(row("planning", "Go", "none")),
+		"are no states ":                 add(row("control", "Go", "planning")),
+		"states are":                     add(row("planning", "Go", "Not_Snake")),
+		"the event has a name":           add(row("planning", "", "acting")),
+		"initial state":                  spec(func(s *reducer.TableSpec) { s.Initial = "" }),
+		"initial state \"control\"":      spec(func(s *reducer.TableSpec) { s.Initial = events.Control }),
+		"nothing leads there from idle":  spec(func(s *reducer.TableSpec) { s.Terminal = append(s.Terminal, "limbo") }),
+		"idle is terminal":               spec(func(s *reducer.TableSpec) { s.Terminal = append(s.Terminal, events.Idle) }),
+		"state error: no row leads out ": spec(func(s *reducer.TableSpec) { s.Terminal = []events.State{events.Done, events.Cancelled} }),
+	} {
+		_, err := reducer.NewTable(s)
+		require.Error(t, err, says)
+		require.ErrorContains(t, err, strings.TrimSpace(says))
+	}
+}
+
+func TestCustomStatesAndTerminals(t *testing.T) {
+	spec := reducer.DefaultSpec()
+	spec.Terminal = append(spec.Terminal, "archived")
+	spec.Rows = append(spec.Rows,
+		reducer.Row{From: events.Planning, Event: "ReviewNeeded", To: "reviewing"},
+		reducer.Row{From: "reviewing", Event: "Reviewed", To: events.Planning},
+		reducer.Row{From: "reviewing", Event: "Archived", To: "archived"})
+	table, err := reducer.NewTable(spec)
+	require.NoError(t, err)
+	require.True(t, table.Terminal("archived"))
+	to, ok := table.Next("reviewing", events.TypeCancelled)
+	require.True(t, ok)
+	require.Equal(t, events.Cancelled, to, "a custom state can be left by what leaves every state")
+	to, ok = table.Next("reviewing", events.TypePaused)
+	require.True(t, ok)
+	require.Equal(t, events.State("reviewing"), to)
+	_, ok = table.Next("archived", events.TypeCancelled)
+	require.False(t, ok)
+	require.NotEqual(t, reducer.DefaultTable().Hash(), table.Hash())
+}
+
+func TestHashDoesNotDependOnOrder(t *testing.T) {
+	want := reducer.DefaultTable().Hash()
+	require.Len(t, want, 64)
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 20 {
+		spec := reducer.DefaultSpec()
+		random.Shuffle(len(spec.Rows), func(i, j int) { spec.Rows[i], spec.Rows[j] = spec.Rows[j], spec.Rows[i] })
+		random.Shuffle(len(spec.Stay), func(i, j int) { spec.Stay[i], spec.Stay[j] = spec.Stay[j], spec.Stay[i] })
+		slices.Reverse(spec.Terminal)
+		table, err := reducer.NewTable(spec)
+		require.NoError(t, err)
+		require.Equal(t, want, table.Hash())
+	}
+	spec := reducer.DefaultSpec()
+	spec.Stay = spec.Stay[1:]
+	table, err := reducer.NewTable(spec)
+	require.NoError(t, err)
+	require.NotEqual(t, want, table.Hash())
+}
+
+func TestATableCannotBeChangedFromOutside(t *testing.T) {
+	spec := reducer.DefaultSpec()
+	table, err := reducer.NewTable(spec)
+	require.NoError(t, err)
+	for i := range spec.Rows {
+		spec.Rows[i].To = events.Done
+	}
+	table.Rows()[0].To, table.States()[0], table.StayTypes()[0] = "x", "x", "x"
+	require.Equal(t, reducer.DefaultTable(), table)
+}
+
+// small is a table whose drawings fit on a page.
+func small(t *testing.T) *reducer.Table {
+	t.Helper()
+	table, err := reducer.NewTable(reducer.TableSpec{
+		Initial: "idle", Terminal: []events.State{"done", "failed"}, Stay: []events.Type{"Paused"},
+		Rows: []reducer.Row{{From: "idle", Event: "Start", To: "working"}, {From: "working", Event: "Finished", To: "done"}, {Event: "Broken", To: "failed"}},
+	})
+	require.NoError(t, err)
+	return table
+}
+
+func TestDrawings(t *testing.T) {
+	require.Equal(t, ""+
+		"FROM     EVENT     TO\n"+
+		"*        Broken    failed\n"+
+		"idle     Start     working\n"+
+		"working  Finished  done\n"+
+		"*        Paused    (stays)\n", small(t).Text())
+	require.Equal(t, ""+
+		"stateDiagram-v2\n"+
+		"    [*] --> idle\n"+
+		"    any --> failed : Broken\n"+
+		"    idle --> working : Start\n"+
+		"    working --> done : Finished\n"+
+		"    done --> [*]\n"+
+		"    failed --> [*]\n", small(t).Mermaid())
+	require.Equal(t, ""+
+		"digraph moorebus {\n"+
+		"    rankdir=LR;\n"+
+		"    node [shape=box];\n"+
+		"    \"done\" [peripheries=2];\n"+
+		"    \"failed\" [peripheries=2];\n"+
+		"    \"*\" -> \"failed\" [label=\"Broken\"];\n"+
+		"    \"idle\" -> \"working\" [label=\"Start\"];\n"+
+		"    \"working\" -> \"done\" [label=\"Finished\"];\n"+
+		"}\n", small(t).DOT())
+	for _, drawing := range []string{reducer.DefaultTable().Text(), reducer.DefaultTable().Mermaid(), reducer.DefaultTable().DOT()} {
+		for line := range strings.SplitSeq(strings.TrimSpace(specRows), "\n") {
+			require.Contains(t, drawing, strings.Fields(line)[1])
+		}
+	}
+}
