@@ -1,0 +1,203 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/pkg/replay"
+)
+
+const long = `Replay reads runs back from their log and shows what they did.
+
+The log is that of a bus (NATS_URL and its like, or --nats), of a data directory
+(--data, else the one that "moorebus run" uses), or a file (--file) that
+"replay export" wrote. A data directory that "moorebus dev" holds is read
+through it.
+
+Exit codes: 0 all good, 1 failure, 2 usage, 3 the log diverged (also: poisoned
+runs with --strict, runs that differ), 75 the bus is away, 78 not configured,
+130 and 143 ended by a signal.`
+
+// newCommand returns the command tree; getenv is os.Getenv.
+func newCommand(getenv func(string) string) *cobra.Command {
+	var o replay.PrintOptions
+	var speed string
+	root := &cobra.Command{
+		Use:   "replay RUN",
+		Short: "Print, verify, compare and export runs from their log",
+		Long:  long,
+		Args:  cobra.ExactArgs(1),
+		Example: `  replay 0198c5a0-5a6b-7c00-8000-000000000001 --until 12 --state
+  replay 0198c5a0-5a6b-7c00-8000-000000000001 --follow
+  replay verify --all
+  replay export --all -f runs.jsonl && replay verify --all --file runs.jsonl`,
+	}
+	src := addSource(root.PersistentFlags(), getenv)
+	root.RunE = func(c *cobra.Command, args []string) (err error) {
+		if o.Speed, err = parseSpeed(speed); err != nil {
+			return err
+		}
+		if err := checkRuns(args); err != nil {
+			return err
+		}
+		return src.use(c.Context(), func(l *opened) error {
+			o.JSON = src.json()
+			return replay.Print(c.Context(), c.OutOrStdout(), l.log, l.machine, l.run(args[0]), o)
+		})
+	}
+	flags := root.Flags()
+	flags.Uint64Var(&o.Until, "until", 0, "stop after this event (default: the last one)")
+	flags.BoolVar(&o.State, "state", false, "print the memory at the end, as JSON")
+	flags.BoolVar(&o.Follow, "follow", false, "go on live until the run has ended")
+	flags.StringVar(&speed, "speed", "", "show events in the rhythm in which they happened, such as 1x, 2x or 0.5x")
+	root.AddCommand(verifyCommand(src), diffCommand(src), exportCommand(src), benchCommand(src))
+	return root
+}
+
+// parseSpeed reads "2x", "0.5x" or "3".
+func parseSpeed(text string) (float64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	speed, err := strconv.ParseFloat(strings.TrimSuffix(text, "x"), 64)
+	if err != nil || !(speed > 0 && speed <= 1e6) {
+		return 0, cli.Usage("--speed: %q is not a speed; use one such as 1x, 2x or 0.5x", text)
+	}
+	return speed, nil
+}
+
+func verifyCommand(src *source) *cobra.Command {
+	var o replay.VerifyOptions
+	c := &cobra.Command{
+		Use:   "verify [RUN…|--all]",
+		Short: "Fold runs and check every event",
+		Long: `Verify folds runs and checks each event: its place, the chain of hashes, the
+transition table, its origin, who may write which field, and that a fold through
+a snapshot is the same. It names the first event that is wrong in each run.
+
+A poisoned run has a message that is no event of it, and was ended for that or
+waits for it: exit 3 only with --strict. A diverged run is not what was written:
+exit 3. Runs that go on are verified as far as they go.`,
+	}
+	c.Flags().BoolVar(&o.All, "all", false, "verify every run (of --namespace, if that is given)")
+	c.Flags().BoolVar(&o.Strict, "strict", false, "exit 3 for poisoned runs too")
+	c.Flags().IntVar(&o.Workers, "workers", 0, "runs folded at once (default: one for each core)")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := allOrRuns(o.All, args); err != nil {
+			return err
+		}
+		return src.use(c.Context(), func(l *opened) error {
+			o.Runs, o.Namespace = l.runs(args), l.only
+			report, err := replay.Verify(c.Context(), l.log, l.machine, o)
+			if err != nil {
+				return err
+			}
+			write := report.WriteText
+			if src.json() {
+				write = report.WriteJSON
+			}
+			if err := write(c.OutOrStdout()); err != nil {
+				return err
+			}
+			if !report.Clean() {
+				return &cli.ExitError{Code: cli.ExitDiverged}
+			}
+			return nil
+		})
+	}
+	return c
+}
+
+func allOrRuns(all bool, args []string) error {
+	if all == (len(args) > 0) {
+		return cli.Usage("name the runs, or use --all for every run, but not both")
+	}
+	return checkRuns(args)
+}
+
+func diffCommand(src *source) *cobra.Command {
+	return &cobra.Command{
+		Use:   "diff RUN RUN",
+		Short: "Show the first event in which two runs differ",
+		Long: `Diff compares two runs event by event, without ids, times, hashes and sources,
+and shows the first difference and how the memories differ there: exit 3. With
+--file twice the first run is in the first file, the second in the second.`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := checkRuns(args); err != nil {
+				return err
+			}
+			return src.useTwo(c.Context(), func(a, b *opened) error {
+				d, err := replay.Diff(c.Context(), a.machine, a.log, a.run(args[0]), b.log, b.run(args[1]))
+				if err != nil {
+					return err
+				}
+				write := d.WriteText
+				if src.json() {
+					write = d.WriteJSON
+				}
+				if err := write(c.OutOrStdout()); err != nil {
+					return err
+				}
+				if !d.Equal {
+					return &cli.ExitError{Code: cli.ExitDiverged}
+				}
+				return nil
+			})
+		},
+	}
+}
+
+func exportCommand(src *source) *cobra.Command {
+	var o replay.ExportOptions
+	var path string
+	c := &cobra.Command{
+		Use:   "export [RUN…|--all]",
+		Short: "Write runs as JSON lines, to be read with --file",
+	}
+	c.Flags().BoolVar(&o.All, "all", false, "export every record (of --namespace, if that is given)")
+	c.Flags().StringVarP(&path, "out", "f", "", "file to write (default: stdout)")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := allOrRuns(o.All, args); err != nil {
+			return err
+		}
+		return src.use(c.Context(), func(l *opened) error {
+			o.Runs, o.Namespace = l.runs(args), l.only
+			count, err := export(c.Context(), l.log, o, path, c.OutOrStdout())
+			if err == nil && path != "" {
+				_, err = fmt.Fprintf(c.ErrOrStderr(), "%d events written to %s\n", count, path)
+			}
+			return err
+		})
+	}
+	return c
+}
+
+func benchCommand(src *source) *cobra.Command {
+	var o replay.BenchOptions
+	c := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure how fast the log is read and folded",
+		Args:  cobra.NoArgs,
+	}
+	c.Flags().DurationVar(&o.Least, "time", 0, "how long each fold is repeated at least (default 1s)")
+	c.Flags().IntVar(&o.Workers, "workers", 0, "cores of the parallel fold (default: all)")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		return src.use(c.Context(), func(l *opened) error {
+			o.Namespace = l.only
+			measures, err := replay.Bench(c.Context(), l.log, l.machine, o)
+			if err != nil {
+				return err
+			}
+			if src.json() {
+				return replay.WriteMeasuresJSON(c.OutOrStdout(), measures)
+			}
+			return replay.WriteMeasures(c.OutOrStdout(), measures)
+		})
+	}
+	return c
+}

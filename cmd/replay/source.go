@@ -1,0 +1,159 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/filelog"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/replay"
+)
+
+// source is where runs are read from, and the flags that all commands share.
+type source struct {
+	bus    *cli.BusFlags
+	logs   *cli.LogFlags
+	files  []string
+	output string
+}
+
+func addSource(flags *pflag.FlagSet, getenv func(string) string) *source {
+	s := &source{bus: cli.AddDataFlags(flags, getenv), logs: cli.AddLogFlags(flags, slog.LevelWarn)}
+	flags.StringArrayVar(&s.files, "file", nil, "read from this file instead of a bus")
+	flags.StringVarP(&s.output, "output", "o", "text", "format of the output: text or json")
+	return s
+}
+
+func (s *source) json() bool { return s.output == "json" }
+
+// opened is an open log.
+type opened struct {
+	log     journal.Log
+	machine *reducer.Machine
+	// namespace is that of runs that are named, only the one that was asked for,
+	// empty if none was.
+	namespace, only string
+}
+
+// run returns where a run lies.
+func (l *opened) run(id string) events.Run {
+	return events.NewRun(l.namespace, id, l.log.Shards())
+}
+
+func (l *opened) runs(ids []string) []events.Run {
+	runs := make([]events.Run, len(ids))
+	for i, id := range ids {
+		runs[i] = l.run(id)
+	}
+	return runs
+}
+
+// checkRuns refuses what cannot be a run, before any log is opened.
+func checkRuns(ids []string) error {
+	for _, id := range ids {
+		if err := events.CheckID(id); err != nil {
+			return cli.Usage("%q is not a run: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// use opens the one log and closes it after fn.
+func (s *source) use(ctx context.Context, fn func(*opened) error) error {
+	if len(s.files) > 1 {
+		return cli.Usage("--file: one file only, but for diff")
+	}
+	return s.open(ctx, 0, fn)
+}
+
+// useTwo opens the logs of two runs: two files, or one log twice.
+func (s *source) useTwo(ctx context.Context, fn func(a, b *opened) error) error {
+	if len(s.files) > 2 {
+		return cli.Usage("--file: there are two runs, so two files at most")
+	}
+	return s.open(ctx, 0, func(a *opened) error {
+		if len(s.files) < 2 {
+			return fn(a, a)
+		}
+		return s.open(ctx, 1, func(b *opened) error { return fn(a, b) })
+	})
+}
+
+func (s *source) open(ctx context.Context, file int, fn func(*opened) error) (err error) {
+	if s.output != "text" && s.output != "json" {
+		return cli.Usage("--output: %q is not a format; use text or json", s.output)
+	}
+	logger, err := s.logs.Logger()
+	if err != nil {
+		return err
+	}
+	l := &opened{machine: reducer.NewMachine(reducer.MachineOptions{})}
+	var given bool
+	if l.namespace, given, err = s.bus.Namespace(); err != nil {
+		return err
+	}
+	if given {
+		l.only = l.namespace
+	}
+	if len(s.files) == 0 {
+		conn, err := s.bus.Open(ctx, cli.OpenOptions{Name: "moorebus/replay", Logger: logger})
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		l.log = conn.Bus
+		return fn(l)
+	}
+	f, err := filelog.Open(s.files[file])
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if torn := f.Torn(); torn != nil {
+		logger.Warn(torn.Error())
+	}
+	l.log = f
+	return fn(l)
+}
+
+// export writes records to a file, or to stdout without one. The file has its
+// name only when it is complete.
+func export(ctx context.Context, log journal.Log, o replay.ExportOptions, path string, stdout io.Writer) (count int, err error) {
+	if path == "" {
+		return writeTo(ctx, log, o, stdout)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.part")
+	if err != nil {
+		return 0, fmt.Errorf("export: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	count, err = writeTo(ctx, log, o, f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return count, err
+	}
+	return count, os.Rename(f.Name(), path)
+}
+
+func writeTo(ctx context.Context, log journal.Log, o replay.ExportOptions, w io.Writer) (int, error) {
+	out := bufio.NewWriter(w)
+	count, err := replay.Export(ctx, log, o, func(records iter.Seq2[journal.Record, error]) error {
+		return filelog.Write(out, records)
+	})
+	return count, errors.Join(err, out.Flush())
+}

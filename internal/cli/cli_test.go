@@ -1,0 +1,282 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func env(pairs ...string) func(string) string {
+	return func(key string) string {
+		for i := 0; i < len(pairs); i += 2 {
+			if pairs[i] == key {
+				return pairs[i+1]
+			}
+		}
+		return ""
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	for name, c := range map[string]struct {
+		err     error
+		code    int
+		message string
+	}{
+		"fine":         {nil, 0, ""},
+		"failure":      {errors.New("no luck"), 1, "no luck"},
+		"own code":     {fmt.Errorf("outer: %w", &ExitError{Code: 4, Err: errors.New("inner")}), 4, "outer: inner"},
+		"own, silent":  {&ExitError{Code: 3}, 3, ""},
+		"usage":        {Usage("no %s", "way"), 2, "no way"},
+		"configured":   {NotConfigured("set %s", "KEY"), 78, "set KEY"},
+		"no server":    {fmt.Errorf("connect: %w", nats.ErrNoServers), 75, "connect: nats: no servers available for connection"},
+		"not set up":   {journal.ErrNotReady, 75, "the bus is not set up"},
+		"own ctx gone": {context.Canceled, 1, "context canceled"},
+		"not found":    {journal.ErrNotFound, 1, "not found"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b bytes.Buffer
+			require.Equal(t, c.code, mainCode(&b, func(context.Context) error { return c.err }))
+			_, message, _ := strings.Cut(strings.TrimSpace(b.String()), ": ")
+			require.Equal(t, c.message, message)
+		})
+	}
+}
+
+func TestSignals(t *testing.T) {
+	for s, code := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143} {
+		raise := func(ctx context.Context) {
+			require.NoError(t, syscall.Kill(os.Getpid(), s))
+			<-ctx.Done()
+		}
+		var b bytes.Buffer
+		require.Equal(t, code, mainCode(&b, func(ctx context.Context) error {
+			raise(ctx)
+			return fmt.Errorf("reading: %w", ctx.Err())
+		}))
+		require.Contains(t, b.String(), "ended by signal")
+		require.Equal(t, code, mainCode(&b, func(ctx context.Context) error {
+			raise(ctx)
+			return context.Cause(ctx)
+		}))
+		require.Equal(t, 0, mainCode(&b, func(ctx context.Context) error {
+			raise(ctx)
+			return nil
+		}), "a role that was asked to stop and did")
+		require.Equal(t, 1, mainCode(&b, func(ctx context.Context) error {
+			raise(ctx)
+			return errors.New("broken")
+		}))
+	}
+}
+
+func TestExecute(t *testing.T) {
+	failed := errors.New("failed")
+	tree := func(args ...string) *cobra.Command {
+		root := &cobra.Command{Use: "root"}
+		sub := &cobra.Command{Use: "sub", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return failed }}
+		sub.Flags().Int("n", 0, "")
+		root.AddCommand(sub)
+		root.SetArgs(args)
+		root.SetOut(&bytes.Buffer{})
+		return root
+	}
+	require.Equal(t, failed, Execute(t.Context(), tree("sub")))
+	require.NoError(t, Execute(t.Context(), tree("--help")))
+	for _, args := range [][]string{{"sub", "arg"}, {"sub", "--n", "x"}, {"sub", "--what"}, {"other"}} {
+		var exit *ExitError
+		require.ErrorAs(t, Execute(t.Context(), tree(args...)), &exit, args)
+		require.Equal(t, ExitUsage, exit.Code)
+		require.Contains(t, exit.Error(), "--help`")
+	}
+}
+
+func TestLogger(t *testing.T) {
+	for _, c := range []struct {
+		args     string
+		terminal bool
+		want     string
+	}{
+		{"", false, "level=WARN msg=hot n=1"},
+		{"--log-format=json", true, `"msg":"hot","n":1`},
+		{"--log-level=error", false, ""},
+		{"", true, "\x1b"},
+	} {
+		flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
+		f := AddLogFlags(flags, slog.LevelWarn)
+		require.NoError(t, flags.Parse(strings.Fields(c.args)))
+		var b bytes.Buffer
+		logger, err := f.logger(&b, c.terminal, true)
+		require.NoError(t, err)
+		logger.Info("cold")
+		logger.Warn("hot", "n", 1)
+		require.NotContains(t, b.String(), "cold")
+		require.Contains(t, b.String(), c.want)
+		if c.want == "" {
+			require.Empty(t, b.String())
+		}
+	}
+	for _, f := range []*LogFlags{{format: "xml", level: "info"}, {format: "text", level: "loud"}} {
+		_, err := f.Logger()
+		require.Equal(t, ExitUsage, exitCode(t.Context(), err))
+	}
+}
+
+func TestRoleFlags(t *testing.T) {
+	require.True(t, events.ValidToken(DefaultInstance()))
+	require.Equal(t, "a-b-local-7", instanceName("A.b.local", 7))
+	require.Equal(t, "host-7", instanceName("...", 7))
+	require.Len(t, instanceName(strings.Repeat("x", 100), 7), 63)
+	flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
+	f := AddRoleFlags(flags)
+	require.NoError(t, f.Check())
+	for _, bad := range []RoleFlags{{Instance: "A", Drain: 1}, {Instance: "a", Concurrency: -1, Drain: 1}, {Instance: "a"}} {
+		require.Equal(t, ExitUsage, exitCode(t.Context(), bad.Check()))
+	}
+}
+
+func busFlags(t *testing.T, getenv func(string) string, args ...string) *BusFlags {
+	t.Helper()
+	flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
+	f := AddDataFlags(flags, getenv)
+	require.NoError(t, flags.Parse(args))
+	return f
+}
+
+func TestTarget(t *testing.T) {
+	for name, c := range map[string]struct {
+		args   []string
+		env    []string
+		remote bool
+		want   string
+	}{
+		"nothing":           {nil, []string{"HOME", "/home/me"}, false, "/home/me/.local/share/moorebus"},
+		"xdg":               {nil, []string{"HOME", "/home/me", "XDG_DATA_HOME", "/data"}, false, "/data/moorebus"},
+		"relative xdg":      {nil, []string{"HOME", "/home/me", "XDG_DATA_HOME", "data"}, false, "/home/me/.local/share/moorebus"},
+		"data of env":       {nil, []string{"MOOREBUS_DATA", "/d"}, false, "/d"},
+		"bus of env":        {nil, []string{"MOOREBUS_DATA", "/d", "NATS_URL", "nats://a"}, true, "nats://a"},
+		"data before bus":   {[]string{"--data", "/e"}, []string{"NATS_URL", "nats://a"}, false, "/e"},
+		"flag before env":   {[]string{"--nats", "nats://b"}, []string{"NATS_URL", "nats://a"}, true, "nats://b"},
+		"credentials alone": {nil, []string{"HOME", "/h", "NATS_USER", "u"}, false, "/h/.local/share/moorebus"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := busFlags(t, env(c.env...), c.args...).target(false)
+			require.NoError(t, err)
+			require.Equal(t, c.remote, got.remote)
+			require.Equal(t, c.want, got.dir+got.connect.URL)
+		})
+	}
+	got, err := busFlags(t, env()).target(true)
+	require.NoError(t, err)
+	require.True(t, got.remote)
+	for code, f := range map[int]*BusFlags{
+		ExitUsage:  busFlags(t, env(), "--nats", "a", "--data", "b"),
+		ExitConfig: busFlags(t, env("NATS_PASSWORD", "p")),
+	} {
+		_, err := f.target(false)
+		require.Equal(t, code, exitCode(t.Context(), err))
+	}
+	_, err = busFlags(t, env()).target(false)
+	require.Equal(t, ExitConfig, exitCode(t.Context(), err))
+}
+
+func TestNamespace(t *testing.T) {
+	for _, c := range []struct {
+		args, env, want string
+		given           bool
+	}{{"", "", "default", false}, {"", "blue", "blue", true}, {"red", "blue", "red", true}} {
+		name, given, err := busFlags(t, env("MOOREBUS_NAMESPACE", c.env), "--namespace", c.args).Namespace()
+		require.NoError(t, err)
+		require.Equal(t, c.want, name)
+		require.Equal(t, c.given, given)
+	}
+	_, _, err := busFlags(t, env(), "--namespace", "No").Namespace()
+	require.Equal(t, ExitUsage, exitCode(t.Context(), err))
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// TestOpenDirectory walks through a data directory's life: missing, made by who
+// serves it, joined by others, refused where joining is not wanted, looked at.
+func TestOpenDirectory(t *testing.T) {
+	ctx := t.Context()
+	dir := filepath.Join(t.TempDir(), "data")
+	f := busFlags(t, env(), "--data", dir)
+	_, err := f.Open(ctx, OpenOptions{Logger: quiet})
+	require.ErrorContains(t, err, "there are no runs to look at")
+	require.Equal(t, ExitFailure, exitCode(ctx, err))
+
+	serve := &Serve{Listen: "127.0.0.1:0", Token: "secret", Init: natsbus.InitOptions{Shards: 2}}
+	server, err := f.Open(ctx, OpenOptions{Logger: quiet, Serve: serve})
+	require.NoError(t, err)
+	require.NotNil(t, server.Server)
+	require.Equal(t, dir, server.Where)
+	joined, err := f.Open(ctx, OpenOptions{Logger: quiet})
+	require.NoError(t, err)
+	require.Nil(t, joined.Server)
+	require.Equal(t, 2, joined.Bus.Shards())
+	joined.Close()
+	_, err = f.Open(ctx, OpenOptions{Logger: quiet, Serve: &Serve{Alone: true}})
+	require.ErrorContains(t, err, "is in use by process")
+	require.Equal(t, ExitFailure, exitCode(ctx, err))
+	server.Close()
+
+	offline, err := f.Open(ctx, OpenOptions{Logger: quiet})
+	require.NoError(t, err)
+	require.NotNil(t, offline.Server)
+	require.Equal(t, 2, offline.Bus.Shards())
+	_, err = f.Open(ctx, OpenOptions{Logger: quiet})
+	require.ErrorContains(t, err, "is in use by process", "who does not listen cannot be joined")
+	offline.Close()
+
+	empty := busFlags(t, env(), "--data", t.TempDir())
+	_, err = empty.Open(ctx, OpenOptions{Logger: quiet})
+	require.ErrorContains(t, err, "holds no runs")
+	require.Equal(t, ExitFailure, exitCode(ctx, err))
+}
+
+func TestOpenRemote(t *testing.T) {
+	ctx := t.Context()
+	away := busFlags(t, env("NATS_URL", "nats://127.0.0.1:1"))
+	_, err := away.Open(ctx, OpenOptions{Logger: quiet})
+	require.Equal(t, ExitBusAway, exitCode(ctx, err), "%v", err)
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	_, err = away.Open(short, OpenOptions{Logger: quiet, Wait: true, RemoteOnly: true})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+func TestServeFlags(t *testing.T) {
+	flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
+	f := AddServeFlags(flags)
+	s, err := f.Serve()
+	require.NoError(t, err)
+	require.True(t, s.SyncAlways)
+	require.NoError(t, flags.Parse([]string{"--fsync=relaxed", "--nats-listen=127.0.0.1:0"}))
+	s, err = f.Serve()
+	require.NoError(t, err)
+	require.Equal(t, Serve{Listen: "127.0.0.1:0"}, *s)
+	f.fsync = "never"
+	_, err = f.Serve()
+	require.Equal(t, ExitUsage, exitCode(t.Context(), err))
+}

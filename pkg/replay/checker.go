@@ -1,0 +1,244 @@
+package replay
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// Outcome is how verification found a run.
+type Outcome string
+
+// The outcomes. Ended is for the terminal states of an application's own table.
+const (
+	Done       Outcome = "done"
+	Errored    Outcome = "error"
+	Cancelled  Outcome = "cancelled"
+	Ended      Outcome = "ended"
+	Unfinished Outcome = "unfinished"
+	Poisoned   Outcome = "poisoned"
+	Diverged   Outcome = "diverged"
+)
+
+// Outcomes lists the outcomes in the order in which reports show them.
+func Outcomes() []Outcome {
+	return []Outcome{Done, Errored, Cancelled, Ended, Unfinished, Poisoned, Diverged}
+}
+
+// Finding is the first record of a run that is not as it must be.
+type Finding struct {
+	Namespace string  `json:"namespace"`
+	Run       string  `json:"run"`
+	Outcome   Outcome `json:"outcome"`
+	// N is the record's place in the run, Seq in its shard.
+	N   uint64 `json:"n"`
+	Seq uint64 `json:"seq"`
+	// Type is the event's type, empty if it could not be read.
+	Type   events.Type `json:"type,omitempty"`
+	Reason string      `json:"reason"`
+}
+
+// checker verifies one run, record after record. Once the run has ended it
+// keeps no memory of it but a few words, for the case that more records follow.
+type checker struct {
+	machine *reducer.Machine
+	run     events.Run
+
+	// mem is the fold; nil after the run has ended.
+	mem *reducer.Memory
+	// shadow is the fold that went through JSON at event shadowAt.
+	shadow   *reducer.Memory
+	shadowAt uint64
+
+	n     uint64
+	head  string
+	state events.State
+
+	first *Finding
+	// broken: one of the checks beyond the fold failed. unchained: the first
+	// illegal record does not stand on the one before it. wentOn: a later event
+	// takes an illegal one for legal. handled: the run was ended for its poison.
+	broken, unchained, wentOn, handled bool
+	// illegalID is the id of the last illegal record that could be read.
+	illegalID string
+}
+
+func newChecker(machine *reducer.Machine, run events.Run) *checker {
+	mem := machine.Initial(run.ID)
+	return &checker{machine: machine, run: run, mem: mem, state: mem.State}
+}
+
+// outcome is the verdict on what was read so far.
+func (c *checker) outcome() Outcome {
+	switch {
+	case c.broken, c.first != nil && !c.handled && (c.wentOn || c.unchained):
+		return Diverged
+	case c.first != nil:
+		return Poisoned
+	case !c.machine.Table().Terminal(c.state):
+		return Unfinished
+	}
+	switch c.state {
+	case events.Done:
+		return Done
+	case events.Errored:
+		return Errored
+	case events.Cancelled:
+		return Cancelled
+	}
+	return Ended
+}
+
+// finding is what is wrong with the run, nil if nothing is.
+func (c *checker) finding() *Finding {
+	if c.first == nil {
+		return nil
+	}
+	found := *c.first
+	found.Namespace, found.Run, found.Outcome = c.run.Namespace, c.run.ID, c.outcome()
+	return &found
+}
+
+func (c *checker) found(rec journal.Record, t events.Type, reason string) {
+	if c.first == nil {
+		c.first = &Finding{N: c.n, Seq: rec.Seq, Type: t, Reason: reason}
+	}
+}
+
+// next takes the run's next record, which came on the parsed subject s.
+func (c *checker) next(rec journal.Record, s events.Subject) {
+	e, err := c.machine.Codec().Decode(rec.Body)
+	hash := events.Hash(rec.Body)
+	head, n := c.head, c.n
+	c.n, c.head = n+1, hash
+	chained := err == nil && e.N == n+1 && e.Prev == head
+	switch {
+	case c.mem == nil:
+		c.late(rec, e, chained)
+		return
+	case err != nil:
+		// Apply finds the same and counts it.
+		_, err = c.machine.Apply(c.mem, rec.Subject, rec.Body)
+		c.illegal(rec, nil, err)
+	default:
+		before := fieldsOf(c.mem)
+		if err = c.machine.ApplyEvent(c.mem, s, e, hash); err != nil {
+			c.unchained = c.unchained || c.first == nil && !chained
+			c.illegal(rec, e, err)
+		} else {
+			c.legal(rec, s, e, before, hash)
+		}
+	}
+	c.state = c.mem.State
+	if c.machine.Table().Terminal(c.state) {
+		c.end(rec, e)
+		c.mem, c.shadow = nil, nil
+	}
+}
+
+// late is for what comes after the run's end. An event that stands on the end
+// was written by somebody who knew it.
+func (c *checker) late(rec journal.Record, e *events.Event, chained bool) {
+	var t events.Type
+	if e != nil {
+		t = e.Type()
+	}
+	c.wentOn = c.wentOn || chained
+	c.found(rec, t, fmt.Sprintf("the run ended in %s before it: nothing may follow", c.state))
+}
+
+// illegal takes a record that the fold refused; e is nil if it could not be read.
+func (c *checker) illegal(rec journal.Record, e *events.Event, err error) {
+	reason := err.Error()
+	var t events.Type
+	var refused *reducer.IllegalError
+	if errors.As(err, &refused) {
+		t, reason = refused.Type, refused.Reason
+	}
+	if e != nil {
+		// After an illegal record only the run's end may come. Who wrote another
+		// event of the run took that record for legal, or wrote it when
+		// something else stood there.
+		c.wentOn = c.wentOn || c.first != nil && e.Run == c.run.ID
+		c.illegalID = e.ID
+	}
+	c.found(rec, t, reason)
+}
+
+// legal takes an event that the fold accepted, and checks what the fold cannot.
+func (c *checker) legal(rec journal.Record, s events.Subject, e *events.Event, before fields, hash string) {
+	if c.first != nil && !c.broken {
+		c.afterPoison(e)
+		return
+	}
+	for _, reason := range [...]string{
+		checkOwnership(before, fieldsOf(c.mem), e),
+		checkStable(c.machine.Codec(), e, rec.Body),
+	} {
+		if reason != "" {
+			c.broken = true
+			c.found(rec, e.Type(), reason)
+		}
+	}
+	if c.shadow != nil {
+		if err := c.machine.ApplyEvent(c.shadow, s, e, hash); err != nil {
+			c.broken = true
+			c.found(rec, e.Type(), fmt.Sprintf("after a snapshot at event %d it is refused: %v", c.shadowAt, err))
+		}
+	}
+	if c.n == nextSnapshot(c.shadowAt) {
+		c.compare(rec, e)
+		c.shadow, c.shadowAt = c.mem.Clone(), c.n
+	}
+}
+
+// nextSnapshot places the snapshots so that all of them together cost a part of
+// the fold that does not grow with the run, and that one lies well inside it.
+func nextSnapshot(last uint64) uint64 { return max(4, 4*last) }
+
+// afterPoison judges a legal event that follows an illegal record: it ends the
+// run, and says why.
+func (c *checker) afterPoison(e *events.Event) {
+	switch p := e.Data.(type) {
+	case *events.FatalError:
+		c.handled = p.Code == reducer.CodePoison && p.N == c.first.N
+	case *events.CancelledRun:
+		c.handled = e.Cause != c.illegalID
+	}
+	c.wentOn = c.wentOn || !c.handled
+}
+
+// end is called after the last event, and at the end of the log for runs that go
+// on.
+func (c *checker) end(rec journal.Record, e *events.Event) {
+	if c.first == nil {
+		c.compare(rec, e)
+	}
+}
+
+// compare holds the fold through the snapshot to the full one.
+func (c *checker) compare(rec journal.Record, e *events.Event) {
+	if c.shadow == nil || c.first != nil {
+		return
+	}
+	full, fullErr := json.Marshal(c.mem)
+	through, throughErr := json.Marshal(c.shadow)
+	if fullErr == nil && throughErr == nil && bytes.Equal(full, through) {
+		return
+	}
+	c.broken = true
+	reason := fmt.Sprintf("the fold through a snapshot at event %d gives another memory", c.shadowAt)
+	if changes := DiffJSON(full, through, 1); len(changes) > 0 {
+		reason += ": " + changes[0].String()
+	}
+	var t events.Type
+	if e != nil {
+		t = e.Type()
+	}
+	c.found(rec, t, reason)
+}

@@ -1,0 +1,209 @@
+package replay_test
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/filelog"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/replay"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A recording is written once and replayed for ever: -update writes the goldens
+// anew, and records only what is not there yet.
+var update = flag.Bool("update", false, "write goldens anew and record the runs that are missing")
+
+const corpus = "../../testdata/runs"
+
+type recording struct {
+	name   string
+	record func(*recorder)
+}
+
+func recordings() []recording { return slices.Concat(goodRuns, brokenRuns) }
+
+func machine() *reducer.Machine { return reducer.NewMachine(reducer.MachineOptions{}) }
+
+func openFile(t testing.TB, path string) *filelog.File {
+	t.Helper()
+	f, err := filelog.Open(path)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	return f
+}
+
+// writeFile stores records as an exported file.
+func writeFile(t testing.TB, path string, records []journal.Record) {
+	t.Helper()
+	var b bytes.Buffer
+	require.NoError(t, filelog.Write(&b, func(yield func(journal.Record, error) bool) {
+		for _, rec := range records {
+			if !yield(rec, nil) {
+				return
+			}
+		}
+	}))
+	require.NoError(t, os.WriteFile(path, b.Bytes(), 0o644))
+}
+
+// logOf stores records in a file of the test and opens it.
+func logOf(t testing.TB, records []journal.Record) *filelog.File {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "runs.jsonl")
+	number(records)
+	writeFile(t, path, records)
+	return openFile(t, path)
+}
+
+// record makes the recordings that are not there yet.
+func record(t *testing.T) {
+	t.Helper()
+	for i, rec := range recordings() {
+		path := filepath.Join(corpus, rec.name+".jsonl")
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		r := newRecorder(t, i+1)
+		rec.record(r)
+		number(r.records)
+		writeFile(t, path, r.records)
+	}
+}
+
+// number gives records that were copied or taken out a sequence number of their
+// own, as a log does.
+func number(records []journal.Record) {
+	for i := range records {
+		if i > 0 && records[i].Seq == records[i-1].Seq {
+			for j := i; j < len(records); j++ {
+				records[j].Seq++
+			}
+		}
+	}
+}
+
+// describe is a recording's golden: what replay prints of it, and what it finds.
+func describe(t *testing.T, log *filelog.File) string {
+	t.Helper()
+	var b strings.Builder
+	for _, run := range log.Runs() {
+		require.NoError(t, replay.Print(t.Context(), &b, log, machine(), run, replay.PrintOptions{}))
+	}
+	report, err := replay.Verify(t.Context(), log, machine(), replay.VerifyOptions{All: true, Workers: 2})
+	require.NoError(t, err)
+	byName, err := replay.Verify(t.Context(), log, machine(), replay.VerifyOptions{Runs: log.Runs()})
+	require.NoError(t, err)
+	require.Equal(t, report.Outcomes, byName.Outcomes, "scanned and read by name")
+	require.Equal(t, report.Findings, byName.Findings)
+	report.Elapsed = 0
+	b.WriteByte('\n')
+	require.NoError(t, report.WriteText(&b))
+	return b.String()
+}
+
+func TestCorpus(t *testing.T) {
+	if *update {
+		record(t)
+	}
+	paths, err := filepath.Glob(filepath.Join(corpus, "*.jsonl"))
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(paths), len(recordings()), "record them with -update")
+	for _, path := range paths {
+		name := strings.TrimSuffix(filepath.Base(path), ".jsonl")
+		t.Run(name, func(t *testing.T) {
+			got := describe(t, openFile(t, path))
+			golden := filepath.Join(corpus, name+".golden")
+			if *update {
+				require.NoError(t, os.WriteFile(golden, []byte(got), 0o644))
+			}
+			want, err := os.ReadFile(golden)
+			require.NoError(t, err)
+			require.Equal(t, string(want), got)
+			checkKind(t, name, got)
+		})
+	}
+}
+
+// checkKind holds a golden to its recording's name, so that -update cannot turn a
+// broken run into a good one.
+func checkKind(t *testing.T, name, got string) {
+	t.Helper()
+	bad := strings.Contains(got, "\ndiverged  run ")
+	poisoned := strings.Contains(got, "\npoisoned  run ")
+	require.Equal(t, strings.HasPrefix(name, "broken_"), bad, got)
+	require.Equal(t, strings.HasPrefix(name, "poison_"), poisoned, got)
+	require.Equal(t, strings.HasPrefix(name, "stray_"), strings.Contains(got, "\nstray  "), got)
+}
+
+// TestRecordersStillWork runs the recorders against today's reducer: what they
+// record must be judged as the recordings are.
+func TestRecordersStillWork(t *testing.T) {
+	for i, rec := range recordings() {
+		t.Run(rec.name, func(t *testing.T) {
+			r := newRecorder(t, i+1)
+			rec.record(r)
+			checkKind(t, rec.name, describe(t, logOf(t, r.records)))
+		})
+	}
+}
+
+// TestTampering changes every byte of a good recording in turn: whatever stays
+// readable must be found at the changed event or the one after it.
+func TestTampering(t *testing.T) {
+	r := newRecorder(t, 1)
+	good(r)
+	last := len(r.records) - 1
+	for i := range last {
+		for at := 0; at < len(r.records[i].Body); at += 7 {
+			records := slices.Clone(r.records)
+			records[i].Body = slices.Clone(records[i].Body)
+			records[i].Body[at] ^= 1
+			report := verifyAll(t, records)
+			require.Equal(t, 1, report.Outcomes[replay.Diverged], "event %d byte %d", i+1, at)
+			found := report.Findings[0]
+			require.Contains(t, []uint64{uint64(i + 1), uint64(i + 2)}, found.N, "event %d byte %d: %s", i+1, at, found.Reason)
+			require.False(t, report.Clean())
+		}
+	}
+}
+
+// verifyAll verifies records that are in memory, by the file that they make.
+func verifyAll(t testing.TB, records []journal.Record) *replay.Report {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "runs.jsonl")
+	writeFile(t, path, records)
+	f, err := filelog.Open(path)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	report, err := replay.Verify(t.Context(), f, machine(), replay.VerifyOptions{All: true})
+	require.NoError(t, err)
+	return report
+}
+
+// TestHugeRun verifies a run of 10,000 events and says how long it took.
+func TestHugeRun(t *testing.T) {
+	r := newRecorder(t, 1)
+	r.start("Search for long", func(p *events.Start) { p.Agent.Config.MaxSteps = 10_000 })
+	for i := range 3_333 {
+		r.step(fmt.Sprintf("call_%d", i), "search", strings.Repeat("found ", 50))
+	}
+	report := verifyAll(t, r.records)
+	require.Equal(t, 1, report.Outcomes[replay.Unfinished])
+	require.True(t, report.Clean())
+	t.Logf("%d events verified in %s, %.0f events/s", report.Events, report.Elapsed, report.EventsPerSecond())
+}

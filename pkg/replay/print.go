@@ -1,0 +1,226 @@
+package replay
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// Clock tells the time and waits; tests bring their own.
+type Clock interface {
+	Now() time.Time
+	// Sleep waits, or returns the context's error if that ends first.
+	Sleep(ctx context.Context, d time.Duration) error
+}
+
+// WallClock is the machine's clock.
+type WallClock struct{}
+
+// Now returns the time.
+func (WallClock) Now() time.Time { return time.Now() }
+
+// Sleep waits for d.
+func (WallClock) Sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// PrintOptions say how a run is shown; the zero value shows all that there is,
+// at once, as text.
+type PrintOptions struct {
+	// Until stops after this event; 0: at the head.
+	Until uint64
+	// Follow goes on with what is appended, until the run has ended.
+	Follow bool
+	// Speed shows the events in the rhythm in which they happened, this many
+	// times as fast; 0: at once.
+	Speed float64
+	// JSON writes a JSON document a line instead of text.
+	JSON bool
+	// State adds the memory at the end, as JSON.
+	State bool
+	// Clock paces Speed; nil: the wall clock.
+	Clock Clock
+}
+
+// Line is an event as JSON output has it, one on a line.
+type Line struct {
+	N   uint64 `json:"n"`
+	Seq uint64 `json:"seq"`
+	// OffsetMS is the time since the run's first event, in milliseconds.
+	OffsetMS int64        `json:"offset_ms"`
+	Type     events.Type  `json:"type,omitempty"`
+	From     events.State `json:"from"`
+	To       events.State `json:"to"`
+	Step     int          `json:"step"`
+	Subject  string       `json:"subject"`
+	// Summary is the event's data in a few words.
+	Summary string `json:"summary,omitempty"`
+	// Illegal says why the record is not a legal event of the run.
+	Illegal string `json:"illegal,omitempty"`
+	// Event is the stored body, if it is JSON.
+	Event json.RawMessage `json:"event,omitempty"`
+}
+
+// Print writes a run's events and the states that they lead to, one on a line. A
+// record that is not legal is shown as such and stops nothing. Errors are the
+// log's, the writer's and the context's, and [journal.ErrNotFound] if there is
+// no such run or no event Until.
+func Print(ctx context.Context, w io.Writer, log journal.Log, machine *reducer.Machine, run events.Run, o PrintOptions) error {
+	if o.Clock == nil {
+		o.Clock = WallClock{}
+	}
+	p := &printer{w: w, o: o, machine: machine, mem: machine.Initial(run.ID)}
+	records := log.Read(ctx, run, 0)
+	if o.Follow {
+		records = log.Follow(ctx, run.Shard, journal.Filter{Namespace: run.Namespace, Run: run.ID}, 0)
+	}
+	for rec, err := range records {
+		if err != nil {
+			return err
+		}
+		if _, reason := place(log, run.Shard, rec.Subject); reason != "" {
+			continue // it belongs to no run
+		}
+		if err := p.record(ctx, rec); err != nil {
+			return err
+		}
+		if p.finished() {
+			break
+		}
+	}
+	switch {
+	case p.mem.N == 0:
+		return fmt.Errorf("run %s in namespace %s: %w", run.ID, run.Namespace, journal.ErrNotFound)
+	case p.mem.N < o.Until:
+		return fmt.Errorf("event %d of run %s: %w: the run has %d", o.Until, run.ID, journal.ErrNotFound, p.mem.N)
+	}
+	return p.finish()
+}
+
+type printer struct {
+	w       io.Writer
+	o       PrintOptions
+	machine *reducer.Machine
+	mem     *reducer.Memory
+
+	// first is when the first event happened, begun when it was shown.
+	first, begun time.Time
+}
+
+func (p *printer) finished() bool {
+	if p.o.Until > 0 && p.mem.N >= p.o.Until {
+		return true
+	}
+	return p.o.Follow && p.machine.Table().Terminal(p.mem.State)
+}
+
+func (p *printer) record(ctx context.Context, rec journal.Record) error {
+	line := Line{Seq: rec.Seq, Subject: rec.Subject, From: p.mem.State}
+	e, err := p.machine.Apply(p.mem, rec.Subject, rec.Body)
+	line.N, line.To, line.Step = p.mem.N, p.mem.State, p.mem.Step
+	if err != nil {
+		line.Illegal = err.Error()
+		if ill, ok := err.(*reducer.IllegalError); ok {
+			line.Illegal, line.Type = ill.Reason, ill.Type
+		}
+	} else {
+		line.Type, line.Summary = e.Type(), p.mem.Trace[len(p.mem.Trace)-1].Data
+		if line.Summary == "" {
+			line.Summary = dataSummary(e, rec.Body)
+		}
+	}
+	if e != nil {
+		if err := p.pace(ctx, e.Time, &line); err != nil {
+			return err
+		}
+	}
+	return p.write(line, rec.Body)
+}
+
+// pace waits until it is the event's time.
+func (p *printer) pace(ctx context.Context, at time.Time, line *Line) error {
+	if p.first.IsZero() {
+		p.first, p.begun = at, p.o.Clock.Now()
+	}
+	offset := at.Sub(p.first)
+	line.OffsetMS = offset.Milliseconds()
+	if p.o.Speed <= 0 {
+		return nil
+	}
+	due := p.begun.Add(time.Duration(float64(offset) / p.o.Speed))
+	if wait := due.Sub(p.o.Clock.Now()); wait > 0 {
+		return p.o.Clock.Sleep(ctx, wait)
+	}
+	return nil
+}
+
+const summaryLimit = 100
+
+// dataSummary is the data of an event that the trace says nothing about.
+func dataSummary(e *events.Event, body []byte) string {
+	var envelope struct {
+		Data json.RawMessage `json:"data"`
+	}
+	// The body was decoded before, so this cannot fail.
+	_ = json.Unmarshal(body, &envelope)
+	if string(envelope.Data) == "{}" {
+		return ""
+	}
+	return cut(string(envelope.Data), summaryLimit)
+}
+
+func (p *printer) write(line Line, body []byte) error {
+	if p.o.JSON {
+		if json.Valid(body) {
+			line.Event = body
+		}
+		return writeLine(p.w, line)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%5d  %10s  ", line.N, offsetText(line.OffsetMS))
+	switch {
+	case line.Illegal != "":
+		fmt.Fprintf(&b, "%-24s  ILLEGAL in %s: %s", line.Type, line.From, cut(line.Illegal, 300))
+	case line.From == line.To:
+		fmt.Fprintf(&b, "%-24s  %-36s  %s", line.Type, line.From, line.Summary)
+	default:
+		fmt.Fprintf(&b, "%-24s  %-36s  %s", line.Type, string(line.From)+" -> "+string(line.To), line.Summary)
+	}
+	_, err := io.WriteString(p.w, strings.TrimRight(b.String(), " ")+"\n")
+	return err
+}
+
+func offsetText(ms int64) string {
+	return fmt.Sprintf("+%d.%03ds", ms/1000, max(ms, -ms)%1000)
+}
+
+func writeLine(w io.Writer, v any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(v)
+}
+
+// finish writes the memory if it was asked for.
+func (p *printer) finish() error {
+	switch {
+	case !p.o.State:
+		return nil
+	case p.o.JSON:
+		return writeLine(p.w, map[string]any{"memory": p.mem})
+	}
+	return writeIndented(p.w, p.mem)
+}

@@ -1,0 +1,162 @@
+package replay_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"iter"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/filelog"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/replay"
+)
+
+func TestPrintUntilWithState(t *testing.T) {
+	log, run := goodLog(t), events.NewRun("default", runID(1), 1)
+	var b bytes.Buffer
+	require.NoError(t, replay.Print(t.Context(), &b, log, machine(), run, replay.PrintOptions{Until: 3, State: true}))
+	text, state, found := strings.Cut(b.String(), "\n{")
+	require.True(t, found)
+	require.Len(t, strings.Split(text, "\n"), 3)
+	var mem reducer.Memory
+	require.NoError(t, json.Unmarshal([]byte("{"+state), &mem))
+	require.Equal(t, events.Observing, mem.State)
+	require.Equal(t, uint64(3), mem.N)
+
+	err := replay.Print(t.Context(), &b, log, machine(), run, replay.PrintOptions{Until: 9})
+	require.ErrorIs(t, err, journal.ErrNotFound)
+	require.ErrorContains(t, err, "the run has 5")
+	err = replay.Print(t.Context(), &b, log, machine(), events.NewRun("default", runID(2), 1), replay.PrintOptions{})
+	require.ErrorIs(t, err, journal.ErrNotFound)
+}
+
+func TestPrintJSON(t *testing.T) {
+	r := newRecorder(t, 1)
+	r.start("Search <b>", nil)
+	r.append(r.subject(events.Planning, events.Acting), []byte("garbage"))
+	r.end()
+	var b bytes.Buffer
+	require.NoError(t, replay.Print(t.Context(), &b, logOf(t, r.records), machine(), r.run, replay.PrintOptions{JSON: true, State: true}))
+	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+	require.Len(t, lines, 4)
+	var line replay.Line
+	require.NoError(t, json.Unmarshal([]byte(lines[0]), &line))
+	require.Equal(t, events.TypeStart, line.Type)
+	require.Equal(t, events.Planning, line.To)
+	require.Equal(t, string(r.records[0].Body), string(line.Event), "the body as it is stored")
+	line = replay.Line{}
+	require.NoError(t, json.Unmarshal([]byte(lines[1]), &line))
+	require.NotEmpty(t, line.Illegal)
+	require.Nil(t, line.Event)
+	require.Contains(t, lines[3], `{"memory":{`)
+}
+
+// clock is a clock that moves when somebody sleeps.
+type clock struct {
+	now   time.Time
+	slept []time.Duration
+}
+
+func (c *clock) Now() time.Time { return c.now }
+
+func (c *clock) Sleep(ctx context.Context, d time.Duration) error {
+	c.now = c.now.Add(d)
+	c.slept = append(c.slept, d)
+	return ctx.Err()
+}
+
+func TestPrintSpeed(t *testing.T) {
+	log, run := goodLog(t), events.NewRun("default", runID(1), 1)
+	c := &clock{now: time.Unix(0, 0)}
+	var b bytes.Buffer
+	require.NoError(t, replay.Print(t.Context(), &b, log, machine(), run, replay.PrintOptions{Speed: 2, Clock: c}))
+	gap := 125 * time.Millisecond
+	require.Equal(t, []time.Duration{gap, gap, gap, gap}, c.slept)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, replay.WallClock{}.Sleep(ctx, time.Hour), context.Canceled)
+	require.NoError(t, replay.WallClock{}.Sleep(t.Context(), time.Nanosecond))
+}
+
+// notify tells of every line that was written.
+type notify struct{ lines chan string }
+
+func (n notify) Write(p []byte) (int, error) {
+	n.lines <- strings.TrimSpace(string(p))
+	return len(p), nil
+}
+
+func TestPrintFollow(t *testing.T) {
+	r := newRecorder(t, 1)
+	good(r)
+	log := simulated.New(simulated.Options{})
+	w := notify{make(chan string)}
+	done := make(chan error, 1)
+	go func() {
+		done <- replay.Print(t.Context(), w, log, machine(), r.run, replay.PrintOptions{Follow: true})
+	}()
+	var last uint64
+	for _, rec := range r.records {
+		s, err := events.ParseSubject(rec.Subject)
+		require.NoError(t, err)
+		last, err = log.Append(t.Context(), r.run, last, journal.Entry{Subject: s, Body: rec.Body})
+		require.NoError(t, err)
+		require.NotEmpty(t, <-w.lines)
+	}
+	require.NoError(t, <-done, "the run has ended")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		done <- replay.Print(ctx, w, log, machine(), events.NewRun("default", runID(2), 1), replay.PrintOptions{Follow: true})
+	}()
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+}
+
+func TestExport(t *testing.T) {
+	log := manyRuns(t, 2, 5)
+	var b bytes.Buffer
+	write := func(records iter.Seq2[journal.Record, error]) error { return filelog.Write(&b, records) }
+	all, err := replay.Export(t.Context(), log, replay.ExportOptions{All: true}, write)
+	require.NoError(t, err)
+	require.Equal(t, all, strings.Count(b.String(), "\n"))
+
+	b.Reset()
+	run := events.NewRun("default", runID(1), 2)
+	some, err := replay.Export(t.Context(), log, replay.ExportOptions{Runs: []events.Run{run}}, write)
+	require.NoError(t, err)
+	require.Equal(t, some, strings.Count(b.String(), runID(1)+`","seq"`))
+	require.Less(t, some, all)
+
+	_, err = replay.Export(t.Context(), log, replay.ExportOptions{Runs: []events.Run{events.NewRun("default", runID(99), 2)}}, write)
+	require.ErrorIs(t, err, journal.ErrNotFound)
+	broken := errors.New("the disk is full")
+	_, err = replay.Export(t.Context(), log, replay.ExportOptions{All: true}, func(iter.Seq2[journal.Record, error]) error { return broken })
+	require.ErrorIs(t, err, broken)
+}
+
+func TestBench(t *testing.T) {
+	log := manyRuns(t, 2, 20)
+	measures, err := replay.Bench(t.Context(), log, machine(), replay.BenchOptions{Least: time.Millisecond, Workers: 2})
+	require.NoError(t, err)
+	require.Len(t, measures, 3)
+	for _, m := range measures {
+		require.Positive(t, m.Events)
+		require.Positive(t, m.EventsPerSecond())
+	}
+	var b bytes.Buffer
+	require.NoError(t, replay.WriteMeasures(&b, measures))
+	require.Contains(t, b.String(), "EVENTS/S")
+	_, err = replay.Bench(t.Context(), log, machine(), replay.BenchOptions{Namespace: "empty"})
+	require.ErrorIs(t, err, journal.ErrNotFound)
+}

@@ -1,0 +1,175 @@
+package replay_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// recorder writes the log of one run by the reducer's own rules, with fixed ids
+// and times.
+type recorder struct {
+	t       testing.TB
+	machine *reducer.Machine
+	run     events.Run
+	mem     *reducer.Memory
+	records []journal.Record
+	ids     int
+	now     time.Time
+}
+
+func runID(k int) string { return fmt.Sprintf("019325a0-0000-7000-8000-%012x", k) }
+
+func newRecorder(t testing.TB, k int) *recorder {
+	machine := reducer.NewMachine(reducer.MachineOptions{})
+	run := events.NewRun(events.DefaultNamespace, runID(k), 1)
+	return &recorder{
+		t: t, machine: machine, run: run, mem: machine.Initial(run.ID), ids: k << 16,
+		now: time.Date(2025, 11, 20, 9, 0, 0, 0, time.UTC),
+	}
+}
+
+// stamp makes the next event's id and time.
+func (r *recorder) stamp(role string) reducer.Stamp {
+	r.ids++
+	r.now = r.now.Add(250 * time.Millisecond)
+	return reducer.Stamp{
+		ID: fmt.Sprintf("019325a0-1000-7000-8000-%012x", r.ids), Source: "moorebus/" + role + "/corpus", Time: r.now,
+	}
+}
+
+// on appends an event out of a state, or from control.
+func (r *recorder) on(origin events.State, p events.Payload) {
+	r.t.Helper()
+	subject, e, err := r.machine.Draft(r.mem, r.run, origin, p, r.stamp(string(origin)))
+	require.NoError(r.t, err)
+	r.append(subject.String(), r.encode(e))
+}
+
+func (r *recorder) encode(e *events.Event) []byte {
+	r.t.Helper()
+	body, err := r.machine.Codec().Encode(e)
+	require.NoError(r.t, err)
+	return body
+}
+
+// append stores a record as it is and folds it, legal or not.
+func (r *recorder) append(subject string, body []byte) {
+	r.records = append(r.records, journal.Record{Subject: subject, Seq: uint64(len(r.records) + 1), Body: body})
+	_, _ = r.machine.Apply(r.mem, subject, body)
+}
+
+// forge appends an event without asking whether it is legal: well formed, at the
+// run's head, but for what change does to it.
+func (r *recorder) forge(origin, to events.State, p events.Payload, change func(*events.Event)) {
+	r.t.Helper()
+	stamp := r.stamp(string(origin))
+	e := &events.Event{
+		ID: stamp.ID, Source: stamp.Source, Run: r.run.ID, Time: stamp.Time, N: r.mem.N + 1, From: r.mem.State,
+		To: to, Step: r.mem.Step, Cause: r.mem.Control.LastID, Prev: r.mem.Control.Head, Data: p,
+	}
+	if change != nil {
+		change(e)
+	}
+	r.append(events.Subject{Run: r.run, From: origin, To: to, Pool: events.DefaultPool}.String(), r.encode(e))
+}
+
+// end appends what a role appends to a poisoned run.
+func (r *recorder) end() {
+	r.t.Helper()
+	r.on(r.mem.State, reducer.End(r.mem))
+}
+
+func (r *recorder) start(task string, change func(*events.Start)) {
+	agent := events.DefaultAgent()
+	agent.Name, agent.SystemPrompt, agent.LLM.Provider = "corpus", "You are terse.", "scripted"
+	p := &events.Start{
+		Task: task, TaskType: "default", AgentHash: events.Hash([]byte("corpus")), TableHash: r.machine.Table().Hash(),
+		Tools: []events.ToolSpec{
+			tool("search", "web", "pure", "low"), tool("word_count", "default", "idempotent", "low"), tool("pay", "money", "once", "high"),
+		},
+	}
+	p.Agent, p.Mode = agent, events.ModeTask
+	if change != nil {
+		change(p)
+	}
+	p.Agent.Mode = p.Mode
+	resolved, err := p.Agent.Resolve()
+	require.NoError(r.t, err)
+	p.Agent = resolved
+	r.on(events.Idle, p)
+}
+
+func chat(p *events.Start) { p.Mode = events.ModeChat }
+
+func tool(name, pool, effect, risk string) events.ToolSpec {
+	return events.ToolSpec{
+		Name: name, Description: "The tool " + name, Pool: pool, Effect: effect, Risk: risk,
+		Schema: json.RawMessage(`{"type":"object","properties":{"q":{"type":"string"}}}`),
+	}
+}
+
+func call(id, name string) events.Call {
+	return events.Call{ID: id, Name: name, Arguments: `{"q": "` + id + `"}`}
+}
+
+func reply(calls ...events.Call) events.ToolCallReply {
+	cost := 0.00025
+	return events.ToolCallReply{
+		Calls: calls, Confidence: 1, Model: "script",
+		Usage: events.Usage{Input: 20, Output: 5, Total: 25, CostUSD: &cost},
+	}
+}
+
+func one(id, name string) *events.LLMToolCall {
+	return &events.LLMToolCall{ToolCallReply: reply(call(id, name))}
+}
+
+func several(calls ...events.Call) *events.LLMParallelToolCalls {
+	return &events.LLMParallelToolCalls{ToolCallReply: reply(calls...)}
+}
+
+func answer(text string) *events.LLMFinalAnswer {
+	return &events.LLMFinalAnswer{MessageID: "m-answer", Reply: said(text)}
+}
+
+func said(text string) events.Reply {
+	return events.Reply{Content: text, Model: "script", Usage: events.Usage{Input: 30, Output: 10, Total: 40}}
+}
+
+func outcome(id, text string, ok bool) events.ToolOutcome {
+	o := events.ToolOutcome{CallID: id, Success: ok, Observation: reducer.SuccessPrefix + text, Code: "ok", LatencyMS: 12}
+	if !ok {
+		o.Observation, o.Code = reducer.ErrorPrefix+text, "tool_error"
+	}
+	return o
+}
+
+func success(id, text string) *events.ToolSuccess {
+	o := outcome(id, text, true)
+	return &events.ToolSuccess{Outcome: &o}
+}
+
+func failure(id, text string) *events.ToolFailure {
+	o := outcome(id, text, false)
+	return &events.ToolFailure{Outcome: &o}
+}
+
+func result(id, text string, ok bool) *events.ToolCallResult {
+	return &events.ToolCallResult{ToolOutcome: outcome(id, text, ok)}
+}
+
+// step is a single call from its request to its commit.
+func (r *recorder) step(id, name, text string) {
+	r.t.Helper()
+	r.on(events.Planning, one(id, name))
+	r.on(events.Acting, success(id, text))
+	r.on(events.Observing, &events.Continue{})
+}

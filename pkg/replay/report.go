@@ -1,0 +1,163 @@
+package replay
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Stray is a message in the log that belongs to no run: its subject does not
+// parse, or names another shard than the run's.
+type Stray struct {
+	Shard   int    `json:"shard"`
+	Seq     uint64 `json:"seq"`
+	Subject string `json:"subject"`
+	Reason  string `json:"reason"`
+}
+
+// maxStrays bounds how many strays a report lists; it counts all of them.
+const maxStrays = 1000
+
+// Report is what verification found.
+type Report struct {
+	// Runs and Events count what was read.
+	Runs   int    `json:"runs"`
+	Events uint64 `json:"events"`
+	// Outcomes counts the runs by how they were found; every outcome is there.
+	Outcomes map[Outcome]int `json:"outcomes"`
+	// Findings are the runs that are poisoned or diverged, each with its first
+	// bad record, by namespace and run.
+	Findings []Finding `json:"findings"`
+	// Strays counts the messages that belong to no run, Stray lists the first of
+	// them by shard and sequence number.
+	Strays int     `json:"strays"`
+	Stray  []Stray `json:"stray"`
+	// Strict makes poisoned runs count as bad.
+	Strict bool `json:"strict"`
+	// Elapsed is how long it took.
+	Elapsed time.Duration `json:"elapsed_ns"`
+}
+
+func newReport(strict bool) *Report {
+	r := &Report{Strict: strict, Outcomes: map[Outcome]int{}, Findings: []Finding{}, Stray: []Stray{}}
+	for _, o := range Outcomes() {
+		r.Outcomes[o] = 0
+	}
+	return r
+}
+
+// Clean reports whether no run diverged and, if the report is strict, none is
+// poisoned.
+func (r *Report) Clean() bool {
+	return r.Outcomes[Diverged] == 0 && (!r.Strict || r.Outcomes[Poisoned] == 0)
+}
+
+// EventsPerSecond is how fast the events were read and verified.
+func (r *Report) EventsPerSecond() float64 {
+	if r.Elapsed <= 0 {
+		return 0
+	}
+	return float64(r.Events) / r.Elapsed.Seconds()
+}
+
+// add counts a run.
+func (r *Report) add(c *checker) {
+	r.Runs++
+	r.Events += c.n
+	r.Outcomes[c.outcome()]++
+	if found := c.finding(); found != nil {
+		r.Findings = append(r.Findings, *found)
+	}
+}
+
+func (r *Report) addStray(s Stray) {
+	r.Strays++
+	if len(r.Stray) < maxStrays {
+		r.Stray = append(r.Stray, s)
+	}
+}
+
+// merge adds what another worker found.
+func (r *Report) merge(o *Report) {
+	r.Runs += o.Runs
+	r.Events += o.Events
+	for outcome, count := range o.Outcomes {
+		r.Outcomes[outcome] += count
+	}
+	r.Findings = append(r.Findings, o.Findings...)
+	r.Strays += o.Strays
+	r.Stray = append(r.Stray, o.Stray...)
+}
+
+// sort brings what several workers found into an order that does not depend on
+// them.
+func (r *Report) sort() {
+	slices.SortFunc(r.Findings, func(a, b Finding) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Run, b.Run))
+	})
+	slices.SortFunc(r.Stray, func(a, b Stray) int {
+		return cmp.Or(cmp.Compare(a.Shard, b.Shard), cmp.Compare(a.Seq, b.Seq))
+	})
+	r.Stray = r.Stray[:min(len(r.Stray), maxStrays)]
+}
+
+// WriteText writes the report for people: a line for every finding, a line of
+// counts at the end.
+func (r *Report) WriteText(w io.Writer) error {
+	var b strings.Builder
+	for _, f := range r.Findings {
+		fmt.Fprintf(&b, "%-8s  run %s (namespace %s) at event %d, sequence %d", f.Outcome, f.Run, f.Namespace, f.N, f.Seq)
+		if f.Type != "" {
+			fmt.Fprintf(&b, ", %s", f.Type)
+		}
+		fmt.Fprintf(&b, ": %s\n", cut(f.Reason, 600))
+	}
+	for _, s := range r.Stray {
+		fmt.Fprintf(&b, "stray     shard %d, sequence %d: %s\n", s.Shard, s.Seq, cut(s.Reason, 600))
+	}
+	if more := r.Strays - len(r.Stray); more > 0 {
+		fmt.Fprintf(&b, "stray     and %d more\n", more)
+	}
+	b.WriteString(r.summary() + "\n")
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (r *Report) summary() string {
+	parts := []string{}
+	for _, o := range Outcomes() {
+		// Ended is for other tables than the built-in one.
+		if count := r.Outcomes[o]; count > 0 || o != Ended {
+			parts = append(parts, fmt.Sprintf("%d %s", count, o))
+		}
+	}
+	text := fmt.Sprintf("%s, %s: %s", plural(uint64(r.Runs), "run"), plural(r.Events, "event"), strings.Join(parts, ", "))
+	if r.Strays > 0 {
+		text += fmt.Sprintf("; %d stray", r.Strays)
+	}
+	if r.Elapsed > 0 {
+		text += fmt.Sprintf(" (%s, %.0f events/s)", r.Elapsed.Round(time.Millisecond), r.EventsPerSecond())
+	}
+	return text
+}
+
+func plural(n uint64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// WriteJSON writes the report as one JSON document, indented.
+func (r *Report) WriteJSON(w io.Writer) error { return writeIndented(w, r) }
+
+func writeIndented(w io.Writer, v any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(v)
+}
