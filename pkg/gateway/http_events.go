@@ -98,6 +98,10 @@ func (g *Gateway) streamRun(w http.ResponseWriter, r *http.Request, from uint64)
 	if err != nil {
 		return err
 	}
+	if r.Method == http.MethodHead {
+		streamHeader(w)
+		return nil
+	}
 	if p.ended() {
 		return g.streamEnded(w, r, p.run, from)
 	}
@@ -159,13 +163,15 @@ func (g *Gateway) streamLive(w http.ResponseWriter, r *http.Request, p position,
 	for err := s.comment(); err == nil && !p.ended(); {
 		select {
 		case rec := <-records:
-			if typ := p.next(rec.Record); p.n >= from {
+			// What was said before the event goes out before it.
+			for len(chunks) > 0 && err == nil {
+				err = s.chunk(<-chunks)
+			}
+			if typ := p.next(rec.Record); p.n >= from && err == nil {
 				err = s.event(typ, strconv.FormatUint(p.n, 10), rec.Body)
 			}
 		case data := <-chunks:
-			if json.Valid(data) {
-				err = s.event("chunk", "", data)
-			}
+			err = s.chunk(data)
 		case <-heartbeat.C:
 			err = s.comment()
 		case <-done:
@@ -219,6 +225,14 @@ func (g *Gateway) newStream(w http.ResponseWriter) *stream {
 	return &stream{g: g, w: w, control: http.NewResponseController(w)}
 }
 
+// streamHeader begins the answer.
+func streamHeader(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-cache")
+	w.Header().Set("X-Accel-Buffering", "no")
+	w.WriteHeader(http.StatusOK)
+}
+
 // end counts the client no more.
 func (s *stream) end() {
 	if s.began {
@@ -231,6 +245,14 @@ func (s *stream) comment() error {
 	s.buf.Reset()
 	s.buf.WriteString(": moorebus\n\n")
 	return s.flush()
+}
+
+// chunk sends a part of a model's text; what is no JSON is not one.
+func (s *stream) chunk(data []byte) error {
+	if !json.Valid(data) {
+		return nil
+	}
+	return s.event("chunk", "", data)
 }
 
 // event sends one event; an empty id leaves the client's as it is.
@@ -250,10 +272,7 @@ func (s *stream) flush() error {
 	if !s.began {
 		s.began = true
 		s.g.counts.clients.Add(1)
-		s.w.Header().Set("Content-Type", "text/event-stream")
-		s.w.Header().Set("Cache-Control", "no-cache")
-		s.w.Header().Set("X-Accel-Buffering", "no")
-		s.w.WriteHeader(http.StatusOK)
+		streamHeader(s.w)
 	}
 	_ = s.control.SetWriteDeadline(time.Now().Add(s.g.cfg.WriteTimeout))
 	_, err := s.w.Write(s.buf.Bytes())

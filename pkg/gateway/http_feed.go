@@ -60,6 +60,10 @@ func (g *Gateway) getEvents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if r.Method == http.MethodHead {
+		streamHeader(w)
+		return nil
+	}
 	ctx, stop := g.streaming(r)
 	defer stop()
 	records := make(chan shardRecord)

@@ -8,6 +8,9 @@ import (
 	"unicode/utf8"
 )
 
+// maxDepth bounds how deep a document goes.
+const maxDepth = 100
+
 // ParseJSON reads one JSON document.
 func ParseJSON(data []byte) (*Node, error) {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
@@ -55,9 +58,10 @@ func syntaxError(data []byte) error {
 // scanner walks over JSON that was found valid, so it need not look for its
 // end.
 type scanner struct {
-	data []byte
-	pos  int
-	line int
+	data  []byte
+	pos   int
+	line  int
+	depth int
 }
 
 func (s *scanner) space() {
@@ -76,6 +80,10 @@ func (s *scanner) value(path string) (*Node, error) {
 	s.space()
 	n := &Node{Line: s.line}
 	start := s.pos
+	if s.depth++; s.depth > maxDepth {
+		return nil, n.Errorf("", "the document is deeper than %d levels", maxDepth)
+	}
+	defer func() { s.depth-- }()
 	var err error
 	switch c := s.data[s.pos]; c {
 	case '{':

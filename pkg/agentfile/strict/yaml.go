@@ -12,12 +12,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxNodes bounds a YAML document with its aliases written out, maxDepth how
-// deep it goes.
-const (
-	maxNodes = 200_000
-	maxDepth = 1000
-)
+// maxNodes bounds a YAML document with its aliases written out.
+const maxNodes = 200_000
 
 // ParseYAML reads the YAML documents of a file; empty ones are left out. Aliases
 // are followed; merge keys and tags of one's own are refused.
