@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 
-	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/session"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/agent"

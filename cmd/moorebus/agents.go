@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/pkg/agentfile/strict"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/spf13/cobra"
+)
+
+func agentsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "agents",
+		Short: "Store agents under their names, and look at them",
+		Long: `Agents are definitions that are stored under their names, so that a run can be
+started by name. A run keeps the version that it was started with.`,
+		Args: cobra.NoArgs,
+	}
+	cmd.AddCommand(putAgentCommand(), getAgentCommand(), listAgentsCommand())
+	return cmd
+}
+
+func putAgentCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "put FILE…",
+		Short: "Store the agents of files (YAML or JSON) under their names",
+		Long: `Put stores the agents of files under their names, each replacing the one that is
+there, and prints names and hashes. All files are checked before anything is
+stored. FILE - is stdin. Tools that stand in a file beside the agent are left
+alone: they belong to an actor.`,
+		Example: `  moorebus agents put examples/quickstart.yaml
+  moorebus agents get quickstart | sed s/scripted/openai/ | moorebus agents put -`,
+		Args: cobra.MinimumNArgs(1),
+	}
+	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	cmd.RunE = func(cmd *cobra.Command, files []string) error {
+		var definitions []definition
+		for _, file := range files {
+			d, err := readDefinition(cmd.InOrStdin(), file)
+			if err != nil {
+				return wire.BadConfig(err)
+			}
+			definitions = append(definitions, d)
+		}
+		return flags.use(cmd, creates, func(ctx context.Context, c *client) error { return c.putAgents(ctx, definitions) })
+	}
+	return cmd
+}
+
+// definition is an agent as its file has it.
+type definition struct {
+	file, name string
+	data       []byte
+	format     agentfile.Format
+	tools      bool
+}
+
+// readDefinition reads and checks the agent of a file.
+func readDefinition(stdin io.Reader, file string) (definition, error) {
+	data, err := readAll(stdin, file)
+	if err != nil {
+		return definition{}, err
+	}
+	options := agentfile.Options{CheckScript: wire.CheckScript}
+	docs, err := agentfile.ParseFile(data, options)
+	if err == nil && docs.Agent == nil {
+		err = errors.New("holds no agent; an agent has at least a name and llm")
+	}
+	if err != nil {
+		return definition{}, fmt.Errorf("%s: %w", file, err)
+	}
+	d := definition{file: file, name: docs.Agent.Name, data: data, tools: docs.Tools != nil}
+	if !d.tools {
+		return d, nil
+	}
+	nodes, err := strict.ParseYAML(data)
+	if err != nil {
+		return definition{}, fmt.Errorf("%s: %w", file, err)
+	}
+	for _, node := range nodes {
+		// The other document is the one with the tools.
+		if a, err := agentfile.DecodeDefinition(node, "", options); err == nil {
+			d.data, d.format = agentfile.Marshal(a), agentfile.JSON
+		}
+	}
+	return d, nil
+}
+
+// readAll reads a file, or stdin, as far as a definition may be long.
+func readAll(stdin io.Reader, file string) ([]byte, error) {
+	if file == "-" {
+		return io.ReadAll(io.LimitReader(stdin, agentfile.MaxSize+1))
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, agentfile.MaxSize+1))
+	return data, errors.Join(err, f.Close())
+}
+
+func (c *client) putAgents(ctx context.Context, definitions []definition) error {
+	stored := make([]gateway.AgentInfo, 0, len(definitions))
+	for _, d := range definitions {
+		info, err := c.gateway.PutAgent(ctx, c.namespace, d.name, d.data, d.format)
+		if err != nil {
+			return fmt.Errorf("%s: %w", d.file, err)
+		}
+		if stored = append(stored, info); d.tools {
+			c.notef("%s: the tools in it are not stored; give them to an actor: actor --tools %s", d.file, d.file)
+		}
+	}
+	return console.Agents(c.out, c.format, stored)
+}
+
+func getAgentCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "get NAME",
+		Short:   "Print a stored agent, in a form that can be put again",
+		Example: `  moorebus agents get researcher > researcher.yaml`,
+		Args:    cobra.ExactArgs(1),
+	}
+	flags := addClientFlags(cmd, console.YAML, console.JSON)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			data, err := c.gateway.Agent(ctx, c.namespace, args[0])
+			if known := (*gateway.Error)(nil); errors.As(err, &known) && known.Code == gateway.CodeAgentNotFound {
+				return fmt.Errorf("there is no agent %q in namespace %s; store it with `moorebus agents put FILE`", args[0], c.namespace)
+			}
+			if err != nil {
+				return err
+			}
+			return console.Agent(c.out, c.format, data)
+		})
+	}
+	return cmd
+}
+
+func listAgentsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the stored agents",
+		Args:  cobra.NoArgs,
+	}
+	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			agents, err := c.gateway.StoredAgents(ctx, c.namespace)
+			if err != nil {
+				return err
+			}
+			return console.Agents(c.out, c.format, agents)
+		})
+	}
+	return cmd
+}

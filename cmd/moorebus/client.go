@@ -1,0 +1,161 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/moorebus/moorebus/pkg/tool/schema"
+	"github.com/spf13/cobra"
+)
+
+// clientFlags are the flags of commands that look at runs or give them
+// something: where the bus is, the log, and -o.
+type clientFlags struct {
+	bus     *cli.BusFlags
+	log     *cli.LogFlags
+	output  string
+	formats []console.Format
+}
+
+// addClientFlags adds them; the first format is the default.
+func addClientFlags(cmd *cobra.Command, formats ...console.Format) *clientFlags {
+	f := &clientFlags{
+		bus: cli.AddDataFlags(cmd.Flags(), os.Getenv), log: cli.AddLogFlags(cmd.Flags(), slog.LevelWarn), formats: formats,
+	}
+	addOutputFlag(cmd, &f.output, formats...)
+	return f
+}
+
+func addOutputFlag(cmd *cobra.Command, output *string, formats ...console.Format) {
+	cmd.Flags().StringVarP(output, "output", "o", string(formats[0]), "format of the output: "+console.Formats(formats...))
+	names := make([]string, len(formats))
+	for i, f := range formats {
+		names[i] = string(f)
+	}
+	complete(cmd, "output", names...)
+}
+
+// complete makes the shell offer the values of a flag.
+func complete(cmd *cobra.Command, flag string, values ...string) {
+	// It fails only for a flag that does not exist, and then in every test.
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err)
+	}
+}
+
+// client is an open bus, and the gateway's services on it without the role.
+type client struct {
+	*cli.Conn
+	gateway   *gateway.Gateway
+	machine   *reducer.Machine
+	store     *runlog.Store
+	namespace string
+	format    console.Format
+	out       io.Writer
+	note      io.Writer
+	color     bool
+}
+
+// access is what a command does to a data directory.
+type access int
+
+const (
+	// reads leaves it as it is.
+	reads access = iota
+	// writes has everything flushed to the disk, as the other writers do.
+	writes
+	// creates makes it if it is not there.
+	creates
+)
+
+// use opens the bus, calls fn and closes the bus.
+func (f *clientFlags) use(cmd *cobra.Command, a access, fn func(ctx context.Context, c *client) error) error {
+	format, err := console.ParseFormat(f.output, f.formats...)
+	if err != nil {
+		return err
+	}
+	namespace, _, err := f.bus.Namespace()
+	if err != nil {
+		return err
+	}
+	logger, err := f.log.Logger()
+	if err != nil {
+		return err
+	}
+	options := cli.OpenOptions{Name: "moorebus/" + cmd.Name() + "/" + cli.DefaultInstance(), Logger: logger}
+	at, err := findPlace(cmd.Flag("nats").Value.String(), cmd.Flag("data").Value.String(), os.Getenv)
+	if err != nil {
+		return err
+	}
+	if a == creates || a == writes && !at.missing() {
+		options.Serve = &cli.Serve{SyncAlways: true}
+	}
+	conn, err := f.bus.Open(cmd.Context(), options)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	c := &client{
+		Conn: conn, machine: reducer.NewMachine(reducer.MachineOptions{}), namespace: namespace, format: format,
+		out: cmd.OutOrStdout(), note: cmd.ErrOrStderr(), color: console.Color(os.Stdout, os.Getenv),
+	}
+	if err := c.newGateway(logger); err != nil {
+		return err
+	}
+	return refusal(fn(cmd.Context(), c))
+}
+
+func (c *client) newGateway(logger *slog.Logger) (err error) {
+	c.store = runlog.New(runlog.Options{Log: c.Bus, Machine: c.machine})
+	c.gateway, err = gateway.New(gateway.Config{
+		Store: c.store, Queue: c.Bus, Feed: c.Bus, Directory: c.Bus, Agents: c.Bus, Instance: cli.DefaultInstance(),
+		Validator: schema.New(schema.Options{}), CheckScript: wire.CheckScript, Logger: logger,
+	})
+	return err
+}
+
+// run returns where the log of a run is.
+func (c *client) run(id string) events.Run { return c.store.Place(c.namespace, id) }
+
+// offline reports whether this process alone has the data directory: then
+// nothing happens in it.
+func (c *client) offline() bool { return c.Server != nil }
+
+// notef says something beside the data.
+func (c *client) notef(format string, args ...any) {
+	_, _ = fmt.Fprintf(c.note, format+"\n", args...)
+}
+
+// refusal gives a parameter that the gateway refused the exit code of a wrong
+// flag.
+func refusal(err error) error {
+	var refused *gateway.Error
+	if errors.As(err, &refused) && refused.Status == http.StatusBadRequest && refused.Code == gateway.CodeBadParameter {
+		return &cli.ExitError{Code: cli.ExitUsage, Err: errors.New("--" + refused.Message)}
+	}
+	return err
+}
+
+// addByFlags adds --reason and --by.
+func addByFlags(cmd *cobra.Command) func() events.By {
+	var by events.By
+	cmd.Flags().StringVar(&by.Reason, "reason", "", "why, for the log")
+	cmd.Flags().StringVar(&by.By, "by", "", "who, for the log (default USER)")
+	return func() events.By {
+		by.By = cmp.Or(by.By, os.Getenv("USER"))
+		return by
+	}
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/spf13/cobra"
+)
+
+// change is a command that does one thing to runs.
+type change struct {
+	name, short, long, example string
+	// suffix stands behind the run's state.
+	suffix string
+	// drives says that the run goes on because of it.
+	drives bool
+	do     func(g *gateway.Gateway) func(ctx context.Context, ns, id string, by events.By) (gateway.Result, error)
+}
+
+func (x change) command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: x.name + " RUN…", Short: x.short, Long: x.long, Example: x.example, Args: cobra.MinimumNArgs(1),
+		DisableFlagsInUseLine: true,
+	}
+	flags := addClientFlags(cmd, console.Text, console.JSON)
+	by := addByFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, runs []string) error {
+		return flags.use(cmd, writes, func(ctx context.Context, c *client) error { return x.all(ctx, c, runs, by()) })
+	}
+	return cmd
+}
+
+// all does it to every run, whatever becomes of the others.
+func (x change) all(ctx context.Context, c *client, runs []string, by events.By) error {
+	var failed error
+	done := 0
+	for _, id := range runs {
+		result, err := x.do(c.gateway)(ctx, c.namespace, id, by)
+		if err == nil {
+			done++
+			err = c.standing(id, result, x.suffix)
+		} else {
+			err = fmt.Errorf("%s: %w", id, err)
+		}
+		failed = errors.Join(failed, err)
+	}
+	if x.drives && done > 0 {
+		c.noteOffline()
+	}
+	return failed
+}
+
+// standing writes where a run stands.
+func (c *client) standing(id string, r gateway.Result, suffix string) error {
+	if c.format == console.JSON {
+		return console.WriteJSON(c.out, struct {
+			RunID string `json:"run_id"`
+			gateway.Result
+		}{id, r})
+	}
+	_, err := fmt.Fprintf(c.out, "%s %s%s\n", id, r.State, suffix)
+	return err
+}
+
+// noteOffline says that nobody takes a run on.
+func (c *client) noteOffline() {
+	if c.offline() {
+		c.notef("nobody serves %s now: the run goes on when `moorebus dev` does", c.Where)
+	}
+}
+
+func cancelCommand() *cobra.Command {
+	return change{
+		name: "cancel", short: "End runs now",
+		long: `Cancel ends runs by an event: model calls and tools that run for them are
+cancelled, whatever process they are in. It prints the state of each run. A run
+that has ended already stays as it is, and the exit code is 1.`,
+		example: `  moorebus cancel 0198c5a0-5a6b-7c00-8000-000000000001 --reason "wrong file"
+  moorebus runs --state planning -o json | jq -r '.runs[].run_id' | xargs moorebus cancel`,
+		do: func(g *gateway.Gateway) func(context.Context, string, string, events.By) (gateway.Result, error) {
+			return g.Cancel
+		},
+	}.command()
+}
+
+func pauseCommand() *cobra.Command {
+	return change{
+		name: "pause", short: "Keep runs from starting anything new",
+		long: `Pause keeps runs from starting new model calls and tools. What is running goes on
+to its end, and its result is kept. See resume. It prints the state of each run.`,
+		example: `  moorebus pause 0198c5a0-5a6b-7c00-8000-000000000001`,
+		suffix:  " (paused)",
+		do: func(g *gateway.Gateway) func(context.Context, string, string, events.By) (gateway.Result, error) {
+			return g.Pause
+		},
+	}.command()
+}
+
+func resumeCommand() *cobra.Command {
+	return change{
+		name: "resume", short: "Let paused runs go on",
+		long: `Resume lets paused runs go on where they are. A run that is not paused has the
+work of its current state driven once more. It prints the state of each run.`,
+		example: `  moorebus resume 0198c5a0-5a6b-7c00-8000-000000000001`,
+		drives:  true,
+		do: func(g *gateway.Gateway) func(context.Context, string, string, events.By) (gateway.Result, error) {
+			return g.Resume
+		},
+	}.command()
+}

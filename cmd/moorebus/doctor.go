@@ -1,0 +1,67 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/spf13/cobra"
+)
+
+func doctorCommand() *cobra.Command {
+	var url, data, output string
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Say what is wrong with bus, streams and keys, and how to mend it",
+		Long: `Doctor looks at the bus and its streams, consumers and roles, or, where no bus is
+named, at the data directory and the embedded server; and at the model provider of
+OPENAI_API_KEY and OPENAI_BASE_URL, which it asks for its list of models. It
+changes nothing, and prints no key.
+
+Each line is ok, a warning, or bad, with what to do below it. The exit code is 1
+if anything is bad.`,
+		Example: `  moorebus doctor
+  moorebus doctor --nats nats://bus.example:4222 -o json | jq '.findings[] | select(.level != "ok")'`,
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().StringVar(&url, "nats", "", "servers of the bus, with commas (default NATS_URL and its like)")
+	cmd.Flags().StringVar(&data, "data", "", "data directory to look at instead of a bus (default MOOREBUS_DATA, else the one of run and dev)")
+	addOutputFlag(cmd, &output, console.Text, console.JSON)
+	log := cli.AddLogFlags(cmd.Flags(), slog.LevelError)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		format, err := console.ParseFormat(output, console.Text, console.JSON)
+		if err != nil {
+			return err
+		}
+		logger, err := log.Logger()
+		if err != nil {
+			return err
+		}
+		at, err := findPlace(url, data, os.Getenv)
+		if err != nil {
+			return err
+		}
+		var report console.Report
+		doctor := console.Doctor{Getenv: os.Getenv, Bus: natsbus.Options{Logger: logger}}
+		if at.remote {
+			at.connect.Name, at.connect.Logger = "moorebus/doctor", logger
+			doctor.Remote(cmd.Context(), at.connect, &report)
+		} else {
+			doctor.Embedded(cmd.Context(), at.dir, &report)
+		}
+		doctor.Keys(cmd.Context(), &report)
+		if err := cmd.Context().Err(); err != nil {
+			return err
+		}
+		if err := report.Write(cmd.OutOrStdout(), format, console.Color(os.Stdout, os.Getenv)); err != nil {
+			return err
+		}
+		if report.Bad > 0 {
+			return &cli.ExitError{Code: cli.ExitFailure}
+		}
+		return nil
+	}
+	return cmd
+}

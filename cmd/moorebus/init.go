@@ -1,0 +1,63 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/spf13/cobra"
+)
+
+func initCommand() *cobra.Command {
+	var url string
+	s := console.Setup{}
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Set a bus up: streams, consumers and buckets; safe to repeat",
+		Long: `Init makes on an external bus what Moorebus needs there: a stream for each shard,
+a consumer for each state and each pool of tools, and buckets for agents, tools
+and large results. What is there already is brought to what is asked for; nothing
+is removed. (run and dev set up their own server themselves.)
+
+The number of shards cannot be changed later: it says in which stream a run lies.`,
+		Example: `  moorebus init --nats nats://bus.example:4222
+  NATS_URL=nats://127.0.0.1:4222 moorebus init --shards 4 --pools web,gpu --wait
+  moorebus init --replicas 3`,
+		Args: cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&url, "nats", "", "servers of the bus, with commas (default NATS_URL and its like)")
+	flags.IntVar(&s.Init.Shards, "shards", 0, "number of streams (default: as many as there are, else 1)")
+	flags.IntVar(&s.Init.Replicas, "replicas", 0, "on how many servers each stream lies (default: as it is, else 1)")
+	flags.StringSliceVar(&s.Init.Pools, "pools", nil, "pools of tools that get a consumer, beside default")
+	flags.DurationVar(&s.Init.AckWait, "ack-wait", 0, "how long a worker may be silent before its work goes to another one (default 15s)")
+	flags.IntVar(&s.Init.MaxAckPending, "max-ack-pending", 0, "deliveries of one consumer at work at once, over all processes (default 20000)")
+	flags.BoolVar(&s.Wait, "wait", false, "wait for a bus that is not up yet")
+	log := cli.AddLogFlags(flags, slog.LevelWarn)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := s.Check(); err != nil {
+			return err
+		}
+		at, err := findPlace(url, "", os.Getenv)
+		if err != nil {
+			return err
+		}
+		if !at.remote {
+			return cli.NotConfigured("no bus is named: set NATS_URL or use --nats, as in `moorebus init --nats nats://127.0.0.1:4222`; `moorebus run` and `moorebus dev` need no init")
+		}
+		logger, err := log.Logger()
+		if err != nil {
+			return err
+		}
+		at.connect.Name, at.connect.Logger, at.connect.Wait = "moorebus/init", logger, s.Wait
+		conn, err := natsbus.Connect(cmd.Context(), at.connect)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		return s.Run(cmd.Context(), conn, cmd.OutOrStdout())
+	}
+	return cmd
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/spf13/cobra"
+)
+
+func runsCommand() *cobra.Command {
+	var state, after string
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "runs",
+		Short: "List runs, the newest first",
+		Long: `Runs lists the namespace's runs, the newest first: by their start, or, where a
+terminal state is asked for (--state done, error or cancelled), by their end.
+Where there are more, --after goes on behind the last one; stderr says how.`,
+		Example: `  moorebus runs
+  moorebus runs --state waiting_for_human -o json
+  moorebus runs --state error --limit 10`,
+		Args: cobra.NoArgs,
+	}
+	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	cmd.Flags().StringVar(&state, "state", "", "only runs in this `state`")
+	cmd.Flags().IntVar(&limit, "limit", 50, "most runs to list, 1 to 1000")
+	cmd.Flags().StringVar(&after, "after", "", "go on behind this `run`")
+	complete(cmd, "state", stateNames()...)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if limit < 1 {
+			return cli.Usage("--limit: must be 1 to 1000, is %d", limit)
+		}
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			page, err := c.gateway.Runs(ctx, c.namespace, events.State(state), limit, after)
+			if err != nil {
+				return err
+			}
+			if err := console.Runs(c.out, c.format, page); err != nil {
+				return err
+			}
+			if page.Next != "" && c.format == console.Table {
+				c.notef("there are more; go on with --after %s", page.Next)
+			}
+			return nil
+		})
+	}
+	return cmd
+}
+
+func stateNames() []string {
+	states := reducer.DefaultTable().States()
+	names := make([]string, len(states))
+	for i, s := range states {
+		names[i] = string(s)
+	}
+	return names
+}

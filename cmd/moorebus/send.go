@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/spf13/cobra"
+)
+
+func sendCommand() *cobra.Command {
+	var id string
+	cmd := &cobra.Command{
+		Use:   "send RUN MESSAGE",
+		Short: "Give a run a user's message",
+		Long: `Send gives a run a message of the user's: the next one of a conversation that
+waits for it, or one more in the middle of the work. MESSAGE - is read from
+stdin. It prints the run's state.
+
+With --id the message has a name, and to send it again changes nothing.`,
+		Example: `  moorebus send 0198c5a0-5a6b-7c00-8000-000000000001 "And in euros?"
+  moorebus send 0198c5a0-5a6b-7c00-8000-000000000001 --id question-2 - < question.txt`,
+		Args: cobra.ExactArgs(2),
+	}
+	flags := addClientFlags(cmd, console.Text, console.JSON)
+	cmd.Flags().StringVar(&id, "id", "", "name of the message, unique in the run (default: a new one)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		inputs, err := message(cmd.InOrStdin(), id, args[1])
+		if err != nil {
+			return err
+		}
+		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
+			if _, err := c.gateway.Inputs(ctx, c.namespace, args[0], inputs); err != nil {
+				return err
+			}
+			state, err := c.gateway.State(ctx, c.namespace, args[0], 0)
+			if err != nil {
+				return err
+			}
+			c.noteOffline()
+			return c.standing(args[0], gateway.Result{State: state.State, N: state.N}, "")
+		})
+	}
+	return cmd
+}
+
+// message makes the input of a message, checked as one that comes over HTTP.
+func message(stdin io.Reader, id, text string) ([]gateway.Input, error) {
+	if text == "-" {
+		data, err := io.ReadAll(io.LimitReader(stdin, journal.MaxBody+1))
+		if err != nil {
+			return nil, err
+		}
+		text = strings.TrimSuffix(string(data), "\n")
+	}
+	switch {
+	case strings.TrimSpace(text) == "":
+		return nil, cli.Usage("the message is empty")
+	case !utf8.ValidString(text) || !utf8.ValidString(id):
+		return nil, cli.Usage("the message is not valid UTF-8")
+	case len(text) > journal.MaxBody:
+		return nil, cli.Usage("the message is larger than %d KiB, the most that an event may have", journal.MaxBody>>10)
+	}
+	body, err := json.Marshal([]map[string]string{input(id, text)})
+	if err != nil {
+		return nil, err
+	}
+	inputs, err := gateway.ParseInputs(body)
+	if err != nil {
+		return nil, cli.Usage("%w", err)
+	}
+	return inputs, nil
+}
+
+func input(id, text string) map[string]string {
+	in := map[string]string{"type": "user-message", "content": text}
+	if id != "" {
+		in["message_id"] = id
+	}
+	return in
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/spf13/cobra"
+)
+
+// tapFlags are what a tap shows.
+type tapFlags struct {
+	*clientFlags
+	run, from     string
+	states, types []string
+}
+
+func tapCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "tap",
+		Short: "Show events live, as they are stored",
+		Long: `Tap shows the events of all runs of the namespace, or of one run, as they are
+stored: those that are yet to come, or with --from also those since then. It only
+reads, and nobody waits for it.
+
+--from is a position of the log, <shard>:<seq>[,<shard>:<seq>…], behind which to
+begin; with --run it is the number of the event to begin with. When a tap ends
+before its run does, stderr says with which --from to go on without a gap.
+
+--state chooses the events that lead to a state or wake its workers. -o json
+writes the stored bodies, one on a line.`,
+		Example: `  moorebus tap
+  moorebus tap --run 0198c5a0-5a6b-7c00-8000-000000000001 --from 1
+  moorebus tap --state acting,parallel_acting -o json | jq -c .data.calls
+  moorebus tap --type FatalError --from 0:0`,
+		Args: cobra.NoArgs,
+	}
+	f := &tapFlags{clientFlags: addClientFlags(cmd, console.Text, console.JSON)}
+	cmd.Flags().StringVar(&f.run, "run", "", "only this `run`, to its end")
+	cmd.Flags().StringVar(&f.from, "from", "", "`position` to begin behind, or the number of the run's event to begin with")
+	cmd.Flags().StringSliceVar(&f.states, "state", nil, "only events that lead to this `state`, may be repeated")
+	cmd.Flags().StringSliceVar(&f.types, "type", nil, "only events of this `type`, may be repeated")
+	complete(cmd, "state", stateNames()...)
+	complete(cmd, "type", typeNames()...)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := f.check(); err != nil {
+			return err
+		}
+		return f.use(cmd, reads, f.tap)
+	}
+	return cmd
+}
+
+// check finds what is wrong with the flags before anything is opened.
+func (f *tapFlags) check() error {
+	for _, s := range f.states {
+		if !slices.Contains(stateNames(), s) {
+			return cli.Usage("--state: %q is not a state; see `moorebus table`", s)
+		}
+	}
+	for _, t := range f.types {
+		if !slices.Contains(typeNames(), t) {
+			return cli.Usage("--type: %q is not a type of event; see `moorebus table`", t)
+		}
+	}
+	if f.run == "" {
+		return nil
+	}
+	_, err := f.number()
+	return err
+}
+
+func typeNames() []string {
+	table := reducer.DefaultTable()
+	var names []string
+	for _, row := range table.Rows() {
+		names = append(names, string(row.Event))
+	}
+	for _, t := range slices.Concat(table.StayTypes(), events.Types()) {
+		names = append(names, string(t))
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// number reads --from of one run.
+func (f *tapFlags) number() (uint64, error) {
+	if f.from == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(f.from, 10, 63)
+	if err != nil || n == 0 {
+		return 0, cli.Usage("--from: %q is not the number of an event; with --run they are counted from 1", f.from)
+	}
+	return n, nil
+}
+
+func (f *tapFlags) tap(ctx context.Context, c *client) error {
+	if c.offline() && f.from == "" {
+		return errors.New("nobody serves " + c.Where + " now, so nothing will happen there: start `moorebus dev`, or read what is stored with --from")
+	}
+	t := &console.Tap{
+		Log: c.Bus, Machine: c.machine, Out: c.out, Namespace: c.namespace, JSON: c.format == console.JSON,
+		Color: c.color, Stored: c.offline(),
+	}
+	for _, s := range f.states {
+		t.States = append(t.States, events.State(s))
+	}
+	for _, typ := range f.types {
+		t.Types = append(t.Types, events.Type(typ))
+	}
+	if f.run != "" {
+		return f.tapRun(ctx, c, t)
+	}
+	from, err := console.Now(ctx, c.Bus)
+	if err == nil && f.from != "" {
+		from, err = console.ParseCursor(f.from, c.Bus.Shards())
+	}
+	if err != nil {
+		return err
+	}
+	at, err := t.All(ctx, from)
+	if ctx.Err() != nil {
+		c.notef("go on with: moorebus tap --from %s", at)
+	}
+	return interrupted(ctx, err)
+}
+
+func (f *tapFlags) tapRun(ctx context.Context, c *client, t *console.Tap) error {
+	from, err := f.number()
+	if err != nil {
+		return err
+	}
+	end, err := t.Run(ctx, c.run(f.run), from)
+	switch {
+	case err == nil && end.Ended && end.Lines == 0 && from == 0:
+		c.notef("the run has ended in state %s; --from 1 shows its events", end.State)
+	case ctx.Err() != nil:
+		c.notef("go on with: moorebus tap --run %s --from %d", f.run, end.Next)
+	}
+	return interrupted(ctx, err)
+}
+
+// interrupted ends a command that goes on until Ctrl-C: the signal's exit code,
+// and no more words.
+func interrupted(ctx context.Context, err error) error {
+	var signal *cli.SignalError
+	if errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &signal) {
+		return &cli.ExitError{Code: 128 + int(signal.Signal)}
+	}
+	return err
+}

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"context"
+
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/spf13/cobra"
+)
+
+func toolsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "tools",
+		Short: "List the tools that actors offer now",
+		Long: `Tools lists the tools that living actors announce: an agent may name these. A tool
+that its actor does not announce any more is gone after 30 seconds.`,
+		Example: `  moorebus tools
+  moorebus tools -o json | jq '.[] | select(.name == "search").schema'`,
+		Args: cobra.NoArgs,
+	}
+	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			tools, err := c.gateway.Tools(ctx)
+			if err != nil {
+				return err
+			}
+			if len(tools) == 0 && c.format == console.Table {
+				c.notef("no actor lives; start `actor --tools FILE` or `moorebus dev`")
+			}
+			return console.Tools(c.out, c.format, tools)
+		})
+	}
+	return cmd
+}

@@ -1,0 +1,289 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/nats-io/nats.go"
+)
+
+// The areas of a [Report].
+const (
+	AreaBus   = "bus"
+	AreaData  = "data"
+	AreaKeys  = "keys"
+	AreaRoles = "roles"
+)
+
+// Found is one finding of the doctor's, and where it was made.
+type Found struct {
+	Area string `json:"area"`
+	natsbus.Finding
+}
+
+// Report is what the doctor found.
+type Report struct {
+	Findings []Found `json:"findings"`
+	Bad      int     `json:"bad"`
+	Warnings int     `json:"warnings"`
+}
+
+// Add adds findings of an area.
+func (r *Report) Add(area string, findings ...natsbus.Finding) {
+	for _, f := range findings {
+		switch f.Level {
+		case natsbus.Bad:
+			r.Bad++
+		case natsbus.Warning:
+			r.Warnings++
+		}
+		r.Findings = append(r.Findings, Found{area, f})
+	}
+}
+
+// Write writes the report as lines, each with what to do below it, or as JSON.
+func (r *Report) Write(w io.Writer, f Format, color bool) error {
+	if f != Text {
+		return Write(w, f, r)
+	}
+	p := palette{color}
+	paint := map[natsbus.Level]func(string) string{natsbus.Good: p.green, natsbus.Warning: p.yellow, natsbus.Bad: p.red}
+	var b strings.Builder
+	for _, f := range r.Findings {
+		fmt.Fprintf(&b, "%s  %-5s  %s\n", paint[f.Level](pad(string(f.Level), 7)), f.Area, Plain(f.What))
+		for line := range strings.Lines(Printable(f.Mend)) {
+			b.WriteString(strings.Repeat(" ", 16) + strings.TrimRight(line, "\n") + "\n")
+		}
+	}
+	switch {
+	case r.Bad == 0 && r.Warnings == 0:
+		b.WriteString("all is well\n")
+	default:
+		fmt.Fprintf(&b, "%d bad, %d to look at\n", r.Bad, r.Warnings)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func finding(level natsbus.Level, mend, format string, args ...any) natsbus.Finding {
+	return natsbus.Finding{Level: level, What: fmt.Sprintf(format, args...), Mend: mend}
+}
+
+// Doctor looks an installation over.
+type Doctor struct {
+	// Getenv is os.Getenv.
+	Getenv func(string) string
+	// Client asks the model provider; nil: one that waits 3 s.
+	Client *http.Client
+	// Bus says how the bus is opened.
+	Bus natsbus.Options
+}
+
+// Remote looks at a bus that somebody named, and at who is there.
+func (d *Doctor) Remote(ctx context.Context, o natsbus.ConnectOptions, r *Report) {
+	conn, err := natsbus.Connect(ctx, o)
+	if err != nil {
+		r.Add(AreaBus, finding(natsbus.Bad, "start nats-server with JetStream (-js), or set NATS_URL or --nats", "%v", err))
+		return
+	}
+	defer conn.Close()
+	d.look(ctx, conn, r)
+}
+
+// lookTimeout bounds what is asked of one bus.
+const lookTimeout = 30 * time.Second
+
+func (d *Doctor) look(ctx context.Context, conn *nats.Conn, r *Report) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	r.Add(AreaBus, natsbus.Check(ctx, conn, d.Bus)...)
+	bus, err := natsbus.Open(ctx, conn, d.Bus)
+	if err != nil {
+		return // the check has said why
+	}
+	r.Add(AreaRoles, Roles(ctx, bus)...)
+}
+
+// Roles says which tools and model providers live.
+func Roles(ctx context.Context, directory journal.Directory) []natsbus.Finding {
+	return []natsbus.Finding{liveTools(ctx, directory), liveProviders(ctx, directory)}
+}
+
+func liveTools(ctx context.Context, directory journal.Directory) natsbus.Finding {
+	tools, err := directory.Tools(ctx)
+	switch {
+	case err != nil:
+		return finding(natsbus.Bad, "moorebus init, and check the user's permissions", "tools cannot be listed: %v", err)
+	case len(tools) == 0:
+		return finding(natsbus.Warning, "start `actor --tools FILE` or `moorebus dev`", "no actor lives: no tool can be called")
+	}
+	pools := map[string]int{}
+	for i, t := range tools {
+		pools[t.Pool]++
+		if i > 0 && tools[i-1].Name == t.Name && !sameTool(tools[i-1], t) {
+			return finding(natsbus.Bad, "rename one of them, or make them equal",
+				"tool %s is announced with different definitions (pools %s and %s); agents that use it cannot start", t.Name, tools[i-1].Pool, t.Pool)
+		}
+	}
+	parts := make([]string, 0, len(pools))
+	for pool, n := range pools {
+		parts = append(parts, fmt.Sprintf("%s %d", pool, n))
+	}
+	slices.Sort(parts)
+	return finding(natsbus.Good, "", "tools by pool: %s", strings.Join(parts, ", "))
+}
+
+func sameTool(a, b events.ToolSpec) bool {
+	return a.Description == b.Description && a.Effect == b.Effect && a.Risk == b.Risk && string(a.Schema) == string(b.Schema)
+}
+
+func liveProviders(ctx context.Context, directory journal.Directory) natsbus.Finding {
+	providers, err := directory.Providers(ctx)
+	switch {
+	case err != nil:
+		return finding(natsbus.Bad, "moorebus init, and check the user's permissions", "model providers cannot be listed: %v", err)
+	case len(providers) == 0:
+		return finding(natsbus.Warning, "start `planner` or `moorebus dev`", "no planner lives: no run goes on")
+	}
+	return finding(natsbus.Good, "", "model providers: %s", strings.Join(providers, ", "))
+}
+
+// The amounts of free disk space, in bytes, below which it is said.
+const (
+	littleSpace = 1 << 30
+	noSpace     = 64 << 20
+)
+
+// Embedded looks at a data directory, and at whether this machine can run the
+// embedded server: on the directory, or on one that is thrown away.
+func (d *Doctor) Embedded(ctx context.Context, dir string, r *Report) {
+	r.Add(AreaData, space(dir)...)
+	_, err := os.Stat(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		r.Add(AreaData, finding(natsbus.Good, "", "data directory %s is not there yet: the first `moorebus run` makes it", dir))
+		d.trial(ctx, r)
+		return
+	}
+	if err != nil {
+		r.Add(AreaData, finding(natsbus.Bad, "make it readable, or name another one with --data", "data directory: %v", err))
+		return
+	}
+	held, err := embedded.Lookup(dir)
+	switch {
+	case err != nil:
+		r.Add(AreaData, finding(natsbus.Bad, "make it writable for this user, or name another one with --data", "data directory %s: %v", dir, err))
+	case held != nil && held.URL != "":
+		r.Add(AreaData, finding(natsbus.Good, "", "data directory %s is served by process %d at %s", dir, held.PID, held.URL))
+		d.Remote(ctx, natsbus.ConnectOptions{URL: held.URL, Token: held.Token, Name: "moorebus/doctor", Logger: d.Bus.Logger}, r)
+	case held != nil:
+		r.Add(AreaData, finding(natsbus.Warning, "look again when it has ended", "data directory %s is in use by process %d, which does not listen", dir, held.PID))
+	default:
+		r.Add(AreaData, finding(natsbus.Good, "", "data directory %s is free", dir))
+		d.serve(ctx, dir, false, r)
+	}
+}
+
+// space looks at the file system on which a directory is, or will be.
+func space(dir string) []natsbus.Finding {
+	for {
+		if _, err := os.Stat(dir); err == nil || filepath.Dir(dir) == dir {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	free, known := freeSpace(dir)
+	mend := "free some space, or name a directory on another disk with --data"
+	switch {
+	case !known:
+		return nil
+	case free < noSpace:
+		return []natsbus.Finding{finding(natsbus.Bad, mend, "only %d MiB are free for %s", free>>20, dir)}
+	case free < littleSpace:
+		return []natsbus.Finding{finding(natsbus.Warning, mend, "only %d MiB are free for %s", free>>20, dir)}
+	}
+	return []natsbus.Finding{finding(natsbus.Good, "", "%d GiB are free for %s", free>>30, dir)}
+}
+
+// trial runs the server on a directory of its own, to see that it can.
+func (d *Doctor) trial(ctx context.Context, r *Report) {
+	dir, err := os.MkdirTemp("", "moorebus-doctor-")
+	if err != nil {
+		r.Add(AreaBus, finding(natsbus.Bad, "set TMPDIR to a directory that can be written", "%v", err))
+		return
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // what stays is in the temporary directory
+	d.serve(ctx, dir, true, r)
+}
+
+// serve starts the server on a directory and looks at it.
+func (d *Doctor) serve(ctx context.Context, dir string, setUp bool, r *Report) {
+	findings, err := d.embedded(ctx, dir, setUp)
+	if err != nil {
+		r.Add(AreaBus, finding(natsbus.Bad, "name a bus with NATS_URL, or another directory with --data", "%v", err))
+		return
+	}
+	r.Add(AreaBus, findings...)
+}
+
+func (d *Doctor) embedded(ctx context.Context, dir string, setUp bool) ([]natsbus.Finding, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	server, err := embedded.Start(ctx, embedded.Options{Dir: dir, SyncAlways: true, Logger: d.Bus.Logger})
+	if err != nil {
+		return nil, err
+	}
+	defer server.Shutdown()
+	conn, err := server.Connect(nats.Name("moorebus/doctor"))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	if setUp {
+		if err := natsbus.Init(ctx, conn, natsbus.InitOptions{}); err != nil {
+			return nil, err
+		}
+	}
+	return embeddedFindings(natsbus.Check(ctx, conn, d.Bus)), nil
+}
+
+// oneServer is how the check's warning about a log on one server begins. The
+// embedded server flushes every message, so there it is no warning.
+const oneServer = "the log lies on one server"
+
+// embeddedFindings says what the findings mean for a server that is in no other
+// process: it is set up by whoever starts it next.
+func embeddedFindings(findings []natsbus.Finding) []natsbus.Finding {
+	for i, f := range findings {
+		switch {
+		case f.Level == natsbus.Warning && strings.HasPrefix(f.What, oneServer):
+			findings[i] = finding(natsbus.Good, "", "the log lies on this machine; it is flushed before anything is acknowledged, unless --fsync=relaxed says otherwise")
+		case f.Level == natsbus.Bad && strings.Contains(f.Mend, "moorebus init"):
+			findings[i] = finding(natsbus.Warning, "nothing: the next `moorebus run` or `moorebus dev` sets it up", "%s", f.What)
+		}
+	}
+	return findings
+}
+
+// Keys looks at the model provider that the environment names, and asks it for
+// its list of models, which costs nothing.
+func (d *Doctor) Keys(ctx context.Context, r *Report) {
+	key, base := d.Getenv("OPENAI_API_KEY"), d.Getenv("OPENAI_BASE_URL")
+	if key == "" && base == "" {
+		r.Add(AreaKeys, finding(natsbus.Warning, wire.NoKey, "neither OPENAI_API_KEY nor OPENAI_BASE_URL is set here: only scripted models answer"))
+		return
+	}
+	r.Add(AreaKeys, d.provider(ctx, key, base))
+}

@@ -1,0 +1,85 @@
+package console
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// The widths of an event's columns; what is longer pushes the rest.
+const (
+	edgeWidth = 27
+	typeWidth = 20
+	dataWidth = 100
+)
+
+// EventLine shows one event on one line: its number, the time since started (or
+// its time of day, if started is zero), the states, its type and its data in a
+// few words. The line has no end.
+func EventLine(e *events.Event, started time.Time, color bool) string {
+	edge := string(e.From)
+	if e.From != e.To {
+		edge += " → " + string(e.To)
+	}
+	clock := e.Time.Local().Format("15:04:05.000")
+	if !started.IsZero() {
+		clock = Elapsed(e.Time.Sub(started))
+	}
+	p := palette{color}
+	line := fmt.Sprintf("%5d  %s  %s  %s  %s", e.N, p.faint(fmt.Sprintf("%9s", clock)),
+		p.state(e.To, pad(edge, edgeWidth)), p.bold(pad(string(e.Type()), typeWidth)), Summary(e.Data))
+	return strings.TrimRight(line, " ")
+}
+
+// PoisonLine shows, like [EventLine], the n-th record of a run that is not a
+// legal event of it; n is 0 where it is not known.
+func PoisonLine(n uint64, reason string, color bool) string {
+	number := "-"
+	if n > 0 {
+		number = fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%5s  %s", number, palette{color}.red("not a legal event: "+Cut(reason, 2*dataWidth)))
+}
+
+// Elapsed writes a time span as the columns have it: +0.412s, +1m05s, +2h03m.
+func Elapsed(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%+.3fs", d.Seconds())
+	case d < time.Hour:
+		return fmt.Sprintf("+%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	}
+	return fmt.Sprintf("+%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+}
+
+// palette colours text, or leaves it as it is.
+type palette struct{ on bool }
+
+func (p palette) paint(code, text string) string {
+	if !p.on || text == "" {
+		return text
+	}
+	return "\x1b[" + code + "m" + text + "\x1b[0m"
+}
+
+func (p palette) bold(text string) string   { return p.paint("1", text) }
+func (p palette) faint(text string) string  { return p.paint("2", text) }
+func (p palette) red(text string) string    { return p.paint("31", text) }
+func (p palette) green(text string) string  { return p.paint("32", text) }
+func (p palette) yellow(text string) string { return p.paint("33", text) }
+func (p palette) blue(text string) string   { return p.paint("36", text) }
+
+// state colours text by the state that it is about.
+func (p palette) state(s events.State, text string) string {
+	switch s {
+	case events.Done:
+		return p.green(text)
+	case events.Errored, events.Cancelled:
+		return p.red(text)
+	case events.WaitingForHuman, events.WaitingForUser:
+		return p.yellow(text)
+	}
+	return p.blue(text)
+}

@@ -1,0 +1,146 @@
+package console
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/pkg/agentfile/strict"
+	"go.yaml.in/yaml/v3"
+)
+
+// Format is how data is written.
+type Format string
+
+// The formats.
+const (
+	Text  Format = "text"
+	Table Format = "table"
+	JSON  Format = "json"
+	YAML  Format = "yaml"
+)
+
+// ParseFormat reads the value of -o, or returns a usage error that names the
+// formats that a command has.
+func ParseFormat(text string, allowed ...Format) (Format, error) {
+	if slices.Contains(allowed, Format(text)) {
+		return Format(text), nil
+	}
+	return "", cli.Usage("--output: %q is not a format; use %s", text, Formats(allowed...))
+}
+
+// Formats lists formats for a message: "table, json or yaml".
+func Formats(allowed ...Format) string {
+	names := make([]string, len(allowed))
+	for i, f := range allowed {
+		names[i] = string(f)
+	}
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
+// WriteJSON writes a value as indented JSON.
+func WriteJSON(w io.Writer, v any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(v)
+}
+
+// WriteYAML writes a value as YAML: the same keys in the same order as its JSON,
+// and numbers as they stand there.
+func WriteYAML(w io.Writer, v any) error {
+	var buf bytes.Buffer
+	encoder := json.NewEncoder(&buf)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
+		return err
+	}
+	node, err := strict.ParseJSON(buf.Bytes())
+	if err != nil {
+		return err
+	}
+	return writeYAMLNode(w, node)
+}
+
+func writeYAMLNode(w io.Writer, node *strict.Node) error {
+	encoder := yaml.NewEncoder(w)
+	encoder.SetIndent(2)
+	if err := encoder.Encode(yamlNode(node)); err != nil {
+		return err
+	}
+	return encoder.Close()
+}
+
+func yamlNode(n *strict.Node) *yaml.Node {
+	switch n.Kind {
+	case strict.Object:
+		y := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Style: flow(len(n.Members))}
+		for _, m := range n.Members {
+			y.Content = append(y.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: m.Key}, yamlNode(m.Value))
+		}
+		return y
+	case strict.Array:
+		y := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Style: flow(len(n.Items))}
+		for _, item := range n.Items {
+			y.Content = append(y.Content, yamlNode(item))
+		}
+		return y
+	case strict.Number:
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: numberTag(n.Text), Value: n.Text}
+	case strict.Bool:
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: n.Text}
+	case strict.String:
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: n.Text}
+	}
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}
+}
+
+// flow is the style of collections: empty ones are written `{}` and `[]`.
+func flow(length int) yaml.Style {
+	if length == 0 {
+		return yaml.FlowStyle
+	}
+	return 0
+}
+
+func numberTag(text string) string {
+	if strings.ContainsAny(text, ".eE") {
+		return "!!float"
+	}
+	return "!!int"
+}
+
+// Write writes a value as JSON or YAML.
+func Write(w io.Writer, f Format, v any) error {
+	if f == YAML {
+		return WriteYAML(w, v)
+	}
+	return WriteJSON(w, v)
+}
+
+// WriteTable writes rows below their headings, in columns. Cells are made
+// [Plain].
+func WriteTable(w io.Writer, headings []string, rows [][]string) error {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	for _, row := range append([][]string{headings}, rows...) {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			if cells[i] = Plain(cell); cells[i] == "" && i < len(row)-1 {
+				cells[i] = "-"
+			}
+		}
+		if _, err := fmt.Fprintln(t, strings.Join(cells, "\t")); err != nil {
+			return err
+		}
+	}
+	return t.Flush()
+}

@@ -1,0 +1,88 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/moorebus/moorebus/pkg/llm/openai"
+)
+
+// providerTimeout is how long a model provider may take to list its models.
+const providerTimeout = 3 * time.Second
+
+// provider asks an OpenAI-compatible server for its list of models. Neither key
+// nor the address's own password stands in what it returns.
+func (d *Doctor) provider(ctx context.Context, key, base string) natsbus.Finding {
+	address, err := url.Parse(strings.TrimRight(cmp.Or(base, openai.DefaultBaseURL), "/"))
+	if err != nil || (address.Scheme != "http" && address.Scheme != "https") || address.Host == "" {
+		return finding(natsbus.Bad, "set it to an address such as http://localhost:11434/v1", "OPENAI_BASE_URL is not an http or https address")
+	}
+	address = address.JoinPath("models")
+	name := address.Redacted()
+	status, err := d.ask(ctx, address, key)
+	switch {
+	case err != nil:
+		return finding(natsbus.Bad, "start the server, check OPENAI_BASE_URL, or the network and its proxy", "GET %s: %v", name, err)
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		if key == "" {
+			return finding(natsbus.Bad, "set OPENAI_API_KEY", "GET %s: status %d, a key is wanted and none is set", name, status)
+		}
+		return finding(natsbus.Bad, "set OPENAI_API_KEY to a key that is valid there", "GET %s: status %d, the key is refused", name, status)
+	case status == http.StatusOK:
+		return finding(natsbus.Good, "", "%s answers, %s", name, keyWords(key))
+	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
+		return finding(natsbus.Warning, "check that OPENAI_BASE_URL ends as the provider says, usually in /v1", "GET %s: status %d, the server does not list models", name, status)
+	}
+	return finding(natsbus.Warning, "look at the provider's status page, or try again", "GET %s: status %d", name, status)
+}
+
+func keyWords(key string) string {
+	if key == "" {
+		return "without a key"
+	}
+	return "and OPENAI_API_KEY is accepted"
+}
+
+func (d *Doctor) ask(ctx context.Context, address *url.URL, key string) (status int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, providerTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)
+	if err != nil {
+		return 0, withoutURL(err)
+	}
+	req.Header.Set("User-Agent", "moorebus")
+	if key != "" {
+		req.Header.Set("Authorization", "Bearer "+key)
+	}
+	client := d.Client
+	if client == nil {
+		transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}
+		// Where it is sent on to, nobody said that the key may be shown.
+		client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, withoutURL(err)
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<16)) // only the status counts
+	return resp.StatusCode, resp.Body.Close()
+}
+
+// withoutURL returns the reason alone, since it is said beside it what was asked.
+func withoutURL(err error) error {
+	var where *url.Error
+	if errors.As(err, &where) {
+		err = where.Err
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return errors.New("no answer within " + providerTimeout.String())
+	}
+	return err
+}

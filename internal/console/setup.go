@@ -1,0 +1,142 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/nats-io/nats.go"
+)
+
+// Setup sets a bus up and says what that changed.
+type Setup struct {
+	Init natsbus.InitOptions
+	// Wait waits for a bus that answers but is not ready.
+	Wait bool
+}
+
+// Check returns a usage error for a setting that makes no sense.
+func (s *Setup) Check() error {
+	for flag, n := range map[string]int{"shards": s.Init.Shards, "replicas": s.Init.Replicas, "max-ack-pending": s.Init.MaxAckPending} {
+		if n < 0 {
+			return cli.Usage("--%s: must not be negative, is %d", flag, n)
+		}
+	}
+	if s.Init.AckWait < 0 {
+		return cli.Usage("--ack-wait: must not be negative, is %s", s.Init.AckWait)
+	}
+	for _, pool := range s.Init.Pools {
+		if !events.ValidToken(pool) {
+			return cli.Usage("--pools: %q is not a name; use [a-z0-9][a-z0-9_-]{0,62}", pool)
+		}
+	}
+	return nil
+}
+
+// Run sets the bus up and writes a line for each thing that was made or changed,
+// or that all was as wanted already.
+func (s *Setup) Run(ctx context.Context, conn *nats.Conn, w io.Writer) error {
+	before := survey(ctx, conn, s.Init.Pools)
+	if err := s.init(ctx, conn); err != nil {
+		return err
+	}
+	after := survey(ctx, conn, s.Init.Pools)
+	var lines []string
+	for _, thing := range after {
+		if !slices.Contains(before, thing) {
+			lines = append(lines, "set up: "+thing)
+		}
+	}
+	if s.Init.MaxAckPending > 0 {
+		lines = append(lines, fmt.Sprintf("max ack pending of every consumer: %d", s.Init.MaxAckPending))
+	}
+	if len(lines) == 0 {
+		lines = append(lines, "already as wanted: "+strings.Join(after, "; "))
+	}
+	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
+	return err
+}
+
+// init is natsbus.Init, again and again where it is to wait.
+func (s *Setup) init(ctx context.Context, conn *nats.Conn) error {
+	const pause = 250 * time.Millisecond
+	said := ""
+	for {
+		err := s.try(ctx, conn)
+		if err == nil || !s.Wait || !cli.BusAway(err) {
+			return err
+		}
+		if err.Error() != said {
+			said = err.Error()
+			slog.Default().Warn("waiting for the bus", "reason", said)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		}
+	}
+}
+
+// initTimeout bounds one try to set a bus up.
+const initTimeout = 2 * time.Minute
+
+func (s *Setup) try(ctx context.Context, conn *nats.Conn) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, initTimeout, nats.ErrTimeout)
+	defer cancel()
+	err := natsbus.Init(ctx, conn, s.Init)
+	if errors.Is(err, nats.ErrNoResponders) {
+		return fmt.Errorf("nobody answers for JetStream, start nats-server with -js: %w", err)
+	}
+	return err
+}
+
+// survey says what there is on the bus, one thing a line, without what changes
+// by itself. It says nothing of what it cannot see.
+func survey(ctx context.Context, conn *nats.Conn, pools []string) []string {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	quiet := natsbus.Options{Logger: slog.New(slog.DiscardHandler)}
+	var things []string
+	for _, f := range natsbus.Check(ctx, conn, quiet) {
+		// Of a stream it says how many events there are, which is not for init.
+		what, _, isStream := strings.Cut(f.What, " events")
+		if isStream {
+			what, _, _ = strings.Cut(what, ":")
+		}
+		if f.Level == natsbus.Good && (strings.HasPrefix(what, "stream ") || strings.HasPrefix(what, "the log lies on ")) {
+			things = append(things, what)
+		}
+	}
+	bus, err := natsbus.Open(ctx, conn, quiet)
+	if err != nil {
+		return things
+	}
+	return append(things, ackWaits(ctx, bus, pools)...)
+}
+
+// ackWaits says how long workers may be silent, and so which pools there are.
+func ackWaits(ctx context.Context, bus *natsbus.Bus, pools []string) []string {
+	things := []string{}
+	if wait, err := bus.AckWait(ctx, journal.Inbox{States: []events.State{events.Planning}}); err == nil {
+		things = append(things, "ack wait "+wait.String())
+	}
+	for _, pool := range append([]string{events.DefaultPool}, pools...) {
+		if wait, err := bus.AckWait(ctx, journal.Inbox{States: []events.State{events.Acting}, Pool: pool}); err == nil {
+			things = append(things, "pool "+pool+", ack wait "+wait.String())
+		}
+	}
+	slices.Sort(things)
+	return slices.Compact(things)
+}

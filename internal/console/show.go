@@ -1,0 +1,174 @@
+package console
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// Run is a run as it is shown: what it came to, and its events.
+type Run struct {
+	RunID   string       `json:"run_id"`
+	State   events.State `json:"state"`
+	N       uint64       `json:"n"`
+	Mode    events.Mode  `json:"mode"`
+	Agent   string       `json:"agent"`
+	Task    string       `json:"task"`
+	Paused  bool         `json:"paused,omitempty"`
+	Step    int          `json:"step"`
+	Started time.Time    `json:"started"`
+	Updated time.Time    `json:"updated"`
+	// Usage sums the tokens and the cost of all replies.
+	Usage reducer.TotalUsage `json:"usage"`
+	// Answer is the model's last word, Error why the run ended without one.
+	Answer *string           `json:"answer,omitempty"`
+	Error  *reducer.RunError `json:"error,omitempty"`
+	// PendingApproval is what waits for a human.
+	PendingApproval *reducer.PendingApproval `json:"pending_approval,omitempty"`
+	// Poison says which record is no legal event of the run.
+	Poison *events.Poison `json:"poison,omitempty"`
+	// Events are the stored bodies; what is not JSON stands there as text.
+	Events []json.RawMessage `json:"events"`
+
+	lines []line
+}
+
+// line is an event, or why a record is none.
+type line struct {
+	n      uint64
+	event  *events.Event
+	reason string
+}
+
+// ReadRun folds records into a run as it is shown, and returns its memory too.
+// It reads n of them, or all if n is 0.
+func ReadRun(machine *reducer.Machine, id string, n uint64, records iter.Seq2[journal.Record, error]) (*Run, *reducer.Memory, error) {
+	mem := machine.Initial(id)
+	r := &Run{Events: []json.RawMessage{}}
+	for rec, err := range records {
+		if err != nil {
+			return nil, nil, err
+		}
+		e, err := machine.Apply(mem, rec.Subject, rec.Body)
+		l := line{n: mem.N, event: e}
+		if err != nil {
+			l.event, l.reason = nil, err.Error()
+		}
+		r.lines = append(r.lines, l)
+		r.Events = append(r.Events, rawJSON(rec.Body))
+		if mem.N == n {
+			break
+		}
+	}
+	r.fill(mem)
+	return r, mem, nil
+}
+
+func (r *Run) fill(mem *reducer.Memory) {
+	r.RunID, r.State, r.N, r.Mode, r.Agent, r.Task = mem.RunID, mem.State, mem.N, mem.Mode, mem.Control.Agent.Name, mem.Task
+	r.Paused, r.Step, r.Started, r.Updated, r.Usage = mem.Control.Paused, mem.Step, mem.Started, mem.Updated, mem.TotalUsage
+	r.Answer, r.Error, r.PendingApproval, r.Poison = mem.FinalAnswer, mem.Error, mem.PendingApproval, mem.Control.Poison
+	if r.Answer != nil {
+		return
+	}
+	if last := len(mem.Messages) - 1; last >= 0 && mem.State == events.WaitingForUser && mem.Messages[last].Role == "assistant" {
+		r.Answer = &mem.Messages[last].Content
+	}
+}
+
+// rawJSON returns a body as it is, or as a JSON string if it is not JSON.
+func rawJSON(body []byte) json.RawMessage {
+	if json.Valid(body) {
+		return body
+	}
+	text, err := json.Marshal(strings.ToValidUTF8(string(body), "\ufffd"))
+	if err != nil {
+		panic("a string does not marshal: " + err.Error())
+	}
+	return text
+}
+
+// Write writes the run for people (Text), or as JSON or YAML.
+func (r *Run) Write(w io.Writer, f Format, color bool) error {
+	if f != Text {
+		return Write(w, f, r)
+	}
+	var b bytes.Buffer
+	p := palette{color}
+	r.head(&b, p)
+	b.WriteByte('\n')
+	for _, l := range r.lines {
+		text := PoisonLine(l.n, l.reason, color)
+		if l.event != nil {
+			text = EventLine(l.event, r.Started, color)
+		}
+		b.WriteString(text + "\n")
+	}
+	r.tail(&b, p)
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+func (r *Run) head(b *bytes.Buffer, p palette) {
+	state := p.state(r.State, string(r.State))
+	if r.Paused {
+		state += " (paused)"
+	}
+	usage := fmt.Sprintf("%d in, %d out", r.Usage.Input, r.Usage.Output)
+	if r.Usage.Cost > 0 {
+		usage += fmt.Sprintf(", $%.4f", r.Usage.Cost)
+	}
+	started := timestamp(r.Started)
+	if !r.Started.IsZero() {
+		started += ", last event " + Elapsed(r.Updated.Sub(r.Started))
+	}
+	for _, row := range [][2]string{
+		{"run", r.RunID}, {"state", state}, {"agent", strings.TrimSpace(r.Agent + " " + string(r.Mode))}, {"task", Cut(r.Task, 4*dataWidth)},
+		{"started", started}, {"events", fmt.Sprintf("%d, step %d", r.N, r.Step)}, {"tokens", usage},
+	} {
+		fmt.Fprintf(b, "%s %s\n", p.faint(pad(row[0], 8)), row[1])
+	}
+}
+
+// tail is what the run came to, or what it waits for.
+func (r *Run) tail(b *bytes.Buffer, p palette) {
+	if a := r.PendingApproval; a != nil {
+		b.WriteString("\n" + p.yellow("waits for a human to decide on") + "\n")
+		for _, q := range a.Requests {
+			fmt.Fprintf(b, "  %s %s(%s), risk %s%s\n", Plain(q.CallID), Plain(q.Tool), Cut(q.Arguments, dataWidth), q.Risk, r.decided(q))
+		}
+		if a.Deadline != "" {
+			fmt.Fprintf(b, "  until %s\n", Plain(a.Deadline))
+		}
+	}
+	switch {
+	case r.Error != nil:
+		fmt.Fprintf(b, "\n%s\n%s: %s\n", p.red("error"), Plain(r.Error.Code), Printable(r.Error.Message))
+	case r.Poison != nil:
+		fmt.Fprintf(b, "\n%s\nevent %d (%s): %s\n", p.red("poisoned"), r.Poison.N, Plain(r.Poison.Type), Plain(r.Poison.Reason))
+	}
+	if r.Answer != nil {
+		fmt.Fprintf(b, "\n%s\n%s\n", p.green("answer"), strings.TrimRight(Printable(*r.Answer), "\n"))
+	}
+}
+
+// decided is what was said about a request, or why it is one.
+func (r *Run) decided(q events.Request) string {
+	for _, d := range r.PendingApproval.Decisions {
+		if d.CallID == q.CallID {
+			return ": " + Plain(decision(d))
+		}
+	}
+	if q.Reason == "" {
+		return ""
+	}
+	return ": " + Cut(q.Reason, dataWidth)
+}
