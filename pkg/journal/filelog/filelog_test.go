@@ -36,7 +36,9 @@ func TestConformance(t *testing.T) {
 	for _, o := range []Options{{}, {Shards: 3}, {Sync: true}} {
 		t.Run(fmt.Sprintf("%+v", o), func(t *testing.T) {
 			f := create(t, path(t), o)
-			journaltest.Log(t, func(*testing.T) journal.Log { return f })
+			if !o.Sync { // Thousands of appends would wait for the disk, and show nothing new.
+				journaltest.Log(t, func(*testing.T) journal.Log { return f })
+			}
 			journaltest.Follow(t, func(*testing.T) journal.Log { return f })
 		})
 	}

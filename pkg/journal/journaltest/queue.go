@@ -35,6 +35,7 @@ func Queue(t *testing.T, open func(t *testing.T) LogQueue) {
 		"extend":                         testExtend,
 		"slots":                          testSlots,
 		"one slot for all shards":        testOneSlot,
+		"slots go where the work is":     testSlotsMove,
 		"two consumers share":            testShare,
 		"the end waits for the handlers": testEnd,
 		"unsettled goes to the next":     testHandOver,
@@ -255,7 +256,7 @@ func testRetryNow(t *testing.T, q LogQueue) {
 	require.NoError(t, c.next(t).Ack())
 }
 
-// testExtend works for three ack waits on one delivery, which nobody else gets.
+// testExtend works for more than two ack waits on one delivery, which nobody else gets.
 func testExtend(t *testing.T, q LogQueue) {
 	pool := NewToken(t)
 	c := consume(t, q, acting(pool), 2, nil)
@@ -263,8 +264,8 @@ func testExtend(t *testing.T, q LogQueue) {
 	d := c.next(t)
 	wait, err := q.AckWait(context20(t), acting(pool))
 	require.NoError(t, err)
-	for range 12 {
-		c.nothing(t, wait/4)
+	for range 20 {
+		c.nothing(t, wait/8)
 		require.NoError(t, d.Extend())
 	}
 	require.NoError(t, d.Ack())
@@ -300,10 +301,7 @@ func testSlots(t *testing.T, q LogQueue) {
 				done <- errors.New("a delivery waited so long that it was delivered again")
 				return
 			}
-			// With several shards slots may stay with an idle one for a while.
-			if q.Shards() == 1 {
-				<-full
-			}
+			<-full
 			done <- d.Ack()
 		})
 		for range 60 {
@@ -311,6 +309,46 @@ func testSlots(t *testing.T, q LogQueue) {
 		}
 		c.end(t)
 		require.LessOrEqual(t, int(g.most.Load()), slots)
+	}
+}
+
+// testSlotsMove works on one shard, and then on another, with every slot but
+// those that idle shards may hold.
+func testSlotsMove(t *testing.T, q LogQueue) {
+	for _, slots := range []int{2, 5, 16} {
+		pool := NewToken(t)
+		started, release := make(chan struct{}, 1000), make(chan struct{})
+		consume(t, q, acting(pool), slots, func(d journal.Delivery) {
+			// What is held here for longer than the ack wait comes again.
+			if d.Attempt() == 1 {
+				started <- struct{}{}
+				<-release
+			}
+			if err := d.Ack(); err != nil {
+				t.Error(err)
+			}
+		})
+		most := max(1, slots*3/4)
+		if slots < 4*q.Shards() || q.Shards() == 1 {
+			most = slots
+		}
+		for shard := range q.Shards() {
+			for range 2 * slots {
+				run := RunIn(t, q, shard)
+				_, err := q.Append(context20(t), run, 0, Entry(run, events.Acting, pool, ""))
+				require.NoError(t, err)
+			}
+			for range most {
+				<-started
+			}
+			for range 2*slots - most {
+				release <- struct{}{}
+				<-started
+			}
+			for range most {
+				release <- struct{}{}
+			}
+		}
 	}
 }
 

@@ -24,6 +24,8 @@ const (
 	// appendRetry is the pause before an append that was surely not stored is
 	// sent again.
 	appendRetry = 50 * time.Millisecond
+	// conflictRetry is the same for one that met another one under way.
+	conflictRetry = 2 * time.Millisecond
 )
 
 // pubAck is the server's answer to a publish.
@@ -55,7 +57,7 @@ func (b *Bus) Append(ctx context.Context, run events.Run, last uint64, entries .
 		if err == nil {
 			return ack.Seq, b.checkAck(run, ack)
 		}
-		if unsent(err) && pauseFor(ctx, appendRetry) {
+		if unsent(err) && pauseFor(ctx, appendRetry) || b.spurious(ctx, err, run, last) && pauseFor(ctx, conflictRetry) {
 			continue
 		}
 		return 0, fmt.Errorf("append to run %s after %d: %w", run.ID, last, b.judge(err))
@@ -77,6 +79,23 @@ func unsent(err error) bool {
 		return api.retryable()
 	}
 	return errors.Is(err, nats.ErrNoResponders)
+}
+
+// spurious reports whether a lost race was none. On several replicas the leader
+// also refuses an append while it has another one for the same run under way,
+// even one that it has just acknowledged or will refuse as well, and then does
+// not say where the run ends. If the run still ends where the append expected it,
+// the append is due.
+func (b *Bus) spurious(ctx context.Context, err error, run events.Run, last uint64) bool {
+	code, ok := errorCode(err)
+	if !ok || code != codeWrongLastConstant || b.replicas <= 1 {
+		return false
+	}
+	head, err := b.head(ctx, events.StreamName(run.Shard), run.Filter())
+	if errors.Is(err, journal.ErrNotFound) {
+		return last == 0
+	}
+	return err == nil && head.Seq == last
 }
 
 // judge says what a failed append means. Nobody answering is either a stream
@@ -111,7 +130,7 @@ func (b *Bus) send(ctx context.Context, refuse context.CancelCauseFunc, run even
 			msg.Header[headerBatchID] = []string{batch}
 			msg.Header[headerBatchSeq] = []string{strconv.Itoa(i + 1)}
 		}
-		defer b.denied.watch(msg.Subject, refuse)()
+		defer b.denied.watchRequest(msg.Subject, refuse)()
 		if i == len(entries)-1 {
 			if batch != "" {
 				msg.Header[headerBatchCommit] = []string{"1"}

@@ -135,7 +135,7 @@ func (b *Bus) blob(ctx context.Context, ref events.Ref) ([]byte, error) {
 	}
 	data := make([]byte, 0, ref.Size)
 	sum := sha256.New()
-	for rec, err := range b.records(ctx, objectStreamPrefix+ref.Bucket, chunkSubject(ref.Bucket, info.NUID), 0) {
+	for rec, err := range b.records(ctx, objectStreamPrefix+ref.Bucket, chunkSubject(ref.Bucket, info.NUID), 0, 0) {
 		if err != nil {
 			return nil, err
 		}

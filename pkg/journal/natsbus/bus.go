@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -78,6 +79,8 @@ type Bus struct {
 	shards   int
 	replicas int
 	denied   denials
+	// leaderless says that the streams' leaders may not be asked.
+	leaderless atomic.Bool
 
 	mu       sync.Mutex
 	ackWaits map[string]time.Duration
@@ -102,17 +105,32 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 		ackWaits: make(map[string]time.Duration),
 		slow:     make(map[*nats.Subscription]func()),
 	}
-	next := conn.ErrorHandler()
-	conn.SetErrorHandler(func(c *nats.Conn, sub *nats.Subscription, err error) {
-		if !b.handled(sub, err) && next != nil {
-			next(c, sub, err)
-		}
-	})
+	unhook := b.hook()
 	if err := b.discover(ctx); err != nil {
-		conn.SetErrorHandler(next)
+		unhook()
 		return nil, err
 	}
 	return b, nil
+}
+
+// hook puts the bus in front of the connection's handlers.
+func (b *Bus) hook() (unhook func()) {
+	onError, onDisconnect := b.conn.ErrorHandler(), b.conn.DisconnectErrHandler()
+	b.conn.SetErrorHandler(func(c *nats.Conn, sub *nats.Subscription, err error) {
+		if !b.handled(sub, err) && onError != nil {
+			onError(c, sub, err)
+		}
+	})
+	b.conn.SetDisconnectErrHandler(func(c *nats.Conn, err error) {
+		b.denied.disconnected()
+		if onDisconnect != nil {
+			onDisconnect(c, err)
+		}
+	})
+	return func() {
+		b.conn.SetErrorHandler(onError)
+		b.conn.SetDisconnectErrHandler(onDisconnect)
+	}
 }
 
 // handled passes an error of the connection on to whom it concerns.
@@ -278,7 +296,7 @@ func (b *Bus) ask(ctx context.Context, endpoint string, request []byte, answer a
 func (b *Bus) request(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) {
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
-	defer b.denied.watch(msg.Subject, refuse)()
+	defer b.denied.watchRequest(msg.Subject, refuse)()
 	return b.await(ctx, msg)
 }
 

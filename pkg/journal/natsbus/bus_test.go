@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 
 var quiet = slog.New(slog.DiscardHandler)
 
-const testAckWait = 600 * time.Millisecond
+const testAckWait = time.Second
 
 func startServer(t testing.TB, o embedded.Options) *embedded.Server {
 	t.Helper()

@@ -8,12 +8,41 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// denials wakes those who wait for an answer to a publish that the bus refused:
-// the refusal comes without any relation to the request, in the connection's
-// error handler, and the request would only time out.
+// denials wakes those who wait for an answer that will not come, because the bus
+// refused the publish or the connection broke: both are told to the connection's
+// handlers, without any relation to the request, which would only time out.
 type denials struct {
-	mu      sync.Mutex
-	waiting map[string]map[*func(error)]struct{}
+	mu       sync.Mutex
+	waiting  map[string]map[*func(error)]struct{}
+	inFlight map[*func(error)]struct{}
+}
+
+// watchRequest calls cancel when a publish on the subject is refused or the
+// connection breaks, until release.
+func (d *denials) watchRequest(subject string, cancel func(error)) (release func()) {
+	unwatch := d.watch(subject, cancel)
+	key := &cancel
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.inFlight == nil {
+		d.inFlight = make(map[*func(error)]struct{})
+	}
+	d.inFlight[key] = struct{}{}
+	return func() {
+		d.mu.Lock()
+		delete(d.inFlight, key)
+		d.mu.Unlock()
+		unwatch()
+	}
+}
+
+// disconnected ends the wait of every request that was on its way.
+func (d *denials) disconnected() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for cancel := range d.inFlight {
+		(*cancel)(nats.ErrDisconnected)
+	}
 }
 
 // watch calls cancel when a publish on the subject is refused, until release.

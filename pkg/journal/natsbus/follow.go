@@ -104,7 +104,7 @@ func (f *follower) hear(ctx context.Context, queue *feedQueue) {
 
 // catchUp reads to the end. What goes wrong passes, and is tried again soon.
 func (f *follower) catchUp(ctx context.Context) {
-	for rec, err := range f.bus.records(ctx, events.StreamName(f.shard), f.subject, f.cursor) {
+	for rec, err := range f.bus.records(ctx, events.StreamName(f.shard), f.subject, f.cursor, 0) {
 		if err != nil {
 			if ctx.Err() == nil {
 				f.bus.log.Warn("cannot read the log, trying again", "shard", f.shard, "after", f.cursor, "error", err)

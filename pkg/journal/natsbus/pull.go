@@ -27,6 +27,8 @@ type source struct {
 	// want is how many credits it may hold: all slots if it is the only source,
 	// else few while nothing comes and more as it proves busy.
 	want int
+	// grant is what it is about to be asked for.
+	grant int
 	// ready says that the consumer is there.
 	ready bool
 	// preparing says that somebody sees to it.
@@ -42,8 +44,10 @@ type pull struct {
 	left int
 	// brought counts what it brought.
 	brought int
-	// seen is when something was heard on it.
-	seen time.Time
+	// seen is when something was heard on it, and patience for how long it may be
+	// silent before it is given up.
+	seen     time.Time
+	patience time.Duration
 	// stale says that the request was given up, but may still bring something.
 	stale bool
 }
@@ -88,10 +92,8 @@ func (p *puller) request(s *source, n int) error {
 			return err
 		}
 	}
-	ask := pullRequest{Batch: n, Expires: p.expiry, Heartbeat: p.heartbeat}
-	if p.turns && p.misses < len(p.sources) {
-		ask.Expires, ask.NoWait = 0, true
-	}
+	expiry, heartbeat := p.terms(s, n)
+	ask := pullRequest{Batch: n, Expires: expiry, Heartbeat: heartbeat, NoWait: expiry == 0}
 	body, err := json.Marshal(ask)
 	if err != nil {
 		return err
@@ -100,6 +102,10 @@ func (p *puller) request(s *source, n int) error {
 		return err
 	}
 	q.left, q.brought, q.seen = n, 0, time.Now()
+	q.patience = expiry + p.bus.opts.RequestTimeout
+	if heartbeat > 0 {
+		q.patience = 2*heartbeat + pullCheck
+	}
 	s.credits += n
 	p.credits += n
 	return nil

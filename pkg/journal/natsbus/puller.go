@@ -18,9 +18,9 @@ const (
 	pullCheck = time.Second
 	// pullBackoff is the pause after a consumer refused a request.
 	pullBackoff = 250 * time.Millisecond
-	// rotation is how long a request stands where there are fewer slots than
-	// sources, which then take turns.
-	rotation = 200 * time.Millisecond
+	// shareExpiry is how long a request stands for slots that other sources may
+	// need as well.
+	shareExpiry = 200 * time.Millisecond
 	// drainTimeout bounds the wait for deliveries that are on their way when
 	// consuming ends.
 	drainTimeout = 2 * time.Second
@@ -37,13 +37,12 @@ type puller struct {
 	sources []*source
 	next    int
 
-	expiry    time.Duration
-	heartbeat time.Duration
-	// reserve is what a source may hold while nothing comes.
+	// reserve is what a source may hold for long while nothing comes. With
+	// several sources the other slots are free to go where there is something.
 	reserve int
-	// turns says that there are fewer slots than sources, which take turns: each
-	// is asked for what it has now, and only after misses in a whole round is one
-	// waited for.
+	// turns says that the slots are so few that even small reserves would bind
+	// most of them. Then the sources take turns: each is asked for what it has
+	// now, and only after a whole round of misses are they waited for.
 	turns  bool
 	misses int
 
@@ -83,16 +82,13 @@ func newPuller(b *Bus, durables []durable, slots int, handle func(journal.Delive
 	n := len(p.sources)
 	p.ready = make(chan prepared, n)
 	p.msgs = make(chan *nats.Msg, slots+16*pullsPerSource*n+64)
-	p.expiry, p.heartbeat = b.opts.PullExpiry, min(b.opts.Heartbeat, b.opts.PullExpiry/2)
 	p.reserve = slots
 	if n > 1 {
-		p.reserve = max(1, slots/(4*n))
-	}
-	if slots < n {
-		p.expiry, p.heartbeat, p.turns = rotation, 0, true
+		p.reserve = slots / (4 * n)
+		p.turns = p.reserve == 0
 	}
 	for _, s := range p.sources {
-		s.want = p.reserve
+		s.want = max(1, p.reserve)
 	}
 	return p
 }
@@ -166,22 +162,51 @@ func (p *puller) receiveWaiting(ctx context.Context) {
 	}
 }
 
-// fill asks for as many deliveries as there are free slots, the sources with the
-// fewest credits first.
+// fill asks for as many deliveries as there are free slots.
 func (p *puller) fill() {
-	for free := p.slots - p.running - p.credits; free > 0; {
+	free := p.slots - p.running - p.credits
+	if free <= 0 {
+		return
+	}
+	if p.polling() {
+		if s := p.neediest(); s != nil {
+			s.grant = free
+		}
+	} else {
+		p.share(free)
+	}
+	for _, s := range p.sources {
+		if s.grant == 0 {
+			continue
+		}
+		if err := p.request(s, s.grant); err != nil {
+			// The connection is closed, or its buffer full while it is away: the
+			// next tick tries again.
+			p.bus.log.Debug("pull request", "error", err)
+		}
+		s.grant = 0
+	}
+}
+
+// polling reports whether sources are asked for what they have at this moment.
+func (p *puller) polling() bool { return p.turns && p.misses < len(p.sources) }
+
+// share divides the free slots so that the sources hold equally many credits, as
+// far as they want them. No source gets a second one while another has none,
+// else one that goes quiet could hold what another waits for.
+func (p *puller) share(free int) {
+	if len(p.sources) == 1 {
+		if s := p.neediest(); s != nil {
+			s.grant = free
+		}
+		return
+	}
+	for ; free > 0; free-- {
 		s := p.neediest()
 		if s == nil {
 			return
 		}
-		n := min(free, s.want-s.credits)
-		if err := p.request(s, n); err != nil {
-			// The connection is closed, or its buffer full while it is away: the
-			// next tick tries again.
-			p.bus.log.Debug("pull request", "error", err)
-			return
-		}
-		free -= n
+		s.grant++
 	}
 }
 
@@ -192,15 +217,36 @@ func (p *puller) neediest() *source {
 	n := len(p.sources)
 	for i := range n {
 		s := p.sources[(p.next+i)%n]
-		if !s.ready || s.credits >= s.want || s.full() {
+		if !s.ready || s.credits+s.grant >= p.limit(s) || s.full() {
 			continue
 		}
-		if found == nil || s.credits < found.credits {
+		if found == nil || s.credits+s.grant < found.credits+found.grant {
 			found = s
 		}
 	}
-	p.next++
+	p.next = (p.next + 1) % n
 	return found
+}
+
+// limit is how many credits a source may hold.
+func (p *puller) limit(s *source) int {
+	if p.turns {
+		return p.slots
+	}
+	return s.want
+}
+
+// terms says for how long a request for n stands and how often the server shows
+// that it does; zero: it does not wait at all.
+func (p *puller) terms(s *source, n int) (expiry, heartbeat time.Duration) {
+	switch {
+	case p.polling():
+		return 0, 0
+	case p.turns || s.credits+n > p.reserve:
+		return shareExpiry, 0
+	}
+	long := p.bus.opts.PullExpiry
+	return long, min(p.bus.opts.Heartbeat, long/2)
 }
 
 func (p *puller) receive(ctx context.Context, msg *nats.Msg) {
@@ -273,7 +319,7 @@ func (p *puller) statusMessage(ctx context.Context, q *pull, msg *nats.Msg) {
 	switch status {
 	case "404", "408":
 		if idle {
-			s.want = p.reserve
+			s.want = max(1, p.reserve)
 			p.misses++
 		}
 	case "503":
@@ -334,17 +380,13 @@ func (p *puller) reconnected() {
 // those that were given up long ago.
 func (p *puller) check() {
 	now := time.Now()
-	patience := p.expiry + p.bus.opts.RequestTimeout
-	if p.heartbeat > 0 {
-		patience = 2*p.heartbeat + pullCheck
-	}
 	for sub, q := range p.bySub {
 		silent := now.Sub(q.seen)
 		switch {
-		case q.stale && silent > p.expiry+p.bus.opts.RequestTimeout:
+		case q.stale && silent > p.bus.opts.PullExpiry+p.bus.opts.RequestTimeout:
 			delete(p.bySub, sub)
 			p.forget(sub)
-		case !q.stale && q.left > 0 && silent > patience:
+		case !q.stale && q.left > 0 && silent > q.patience:
 			p.abandon(q)
 		}
 	}

@@ -48,7 +48,12 @@ func (b *Bus) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[
 			yield(journal.Record{}, err)
 			return
 		}
-		for rec, err := range b.records(ctx, events.StreamName(run.Shard), run.Filter(), after) {
+		upTo, err := b.leaderEnd(ctx, events.StreamName(run.Shard), run.Filter())
+		if err != nil {
+			yield(journal.Record{}, fmt.Errorf("read run %s: %w", run.ID, err))
+			return
+		}
+		for rec, err := range b.records(ctx, events.StreamName(run.Shard), run.Filter(), after, upTo) {
 			if err != nil {
 				err = fmt.Errorf("read run %s: %w", run.ID, err)
 			}
@@ -71,7 +76,12 @@ func (b *Bus) Scan(ctx context.Context, shard int, filter journal.Filter, after 
 		if end <= after {
 			return
 		}
-		for rec, err := range b.records(ctx, events.StreamName(shard), filter.Subject(shard), after) {
+		upTo, err := b.leaderEnd(ctx, events.StreamName(shard), filter.Subject(shard))
+		if err != nil {
+			yield(journal.Record{}, fmt.Errorf("scan shard %d: %w", shard, err))
+			return
+		}
+		for rec, err := range b.records(ctx, events.StreamName(shard), filter.Subject(shard), after, upTo) {
 			if err != nil {
 				err = fmt.Errorf("scan shard %d: %w", shard, err)
 			}
@@ -99,7 +109,7 @@ func (b *Bus) Head(ctx context.Context, run events.Run) (journal.Record, error) 
 	if err := journal.CheckRun(b.shards, run); err != nil {
 		return journal.Record{}, err
 	}
-	rec, err := b.last(ctx, events.StreamName(run.Shard), run.Filter())
+	rec, err := b.head(ctx, events.StreamName(run.Shard), run.Filter())
 	if err != nil {
 		return journal.Record{}, fmt.Errorf("head of run %s: %w", run.ID, err)
 	}
@@ -192,8 +202,9 @@ func recordOf(msg *nats.Msg) (journal.Record, error) {
 }
 
 // records yields the records of a stream on the subject after the given sequence
-// number until the server says that there are no more.
-func (b *Bus) records(ctx context.Context, stream, subject string, after uint64) iter.Seq2[journal.Record, error] {
+// number until the server says that there are no more. It does not believe so
+// before it has seen the record upTo.
+func (b *Bus) records(ctx context.Context, stream, subject string, after, upTo uint64) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
 		r, err := b.newReader(stream)
 		if err != nil {
@@ -213,16 +224,18 @@ func (b *Bus) records(ctx context.Context, stream, subject string, after uint64)
 			switch {
 			case errors.Is(err, errStopped):
 				return
+			case err == nil && !more && after < upTo:
+				err = errLag
 			case err == nil && !more:
 				return
 			case err == nil:
 				continue
-			case after > before:
-				silent = 0
-			default:
-				silent++
 			}
-			passing := isAway(err) || errors.Is(err, errGap)
+			silent++
+			if after > before || errors.Is(err, errLag) {
+				silent = 0
+			}
+			passing := isAway(err) || errors.Is(err, errGap) || errors.Is(err, errLag)
 			if ctx.Err() == nil && passing && silent < silentPages && pauseFor(ctx, readRetry) {
 				continue
 			}
@@ -240,6 +253,9 @@ var errStopped = errors.New("stopped")
 
 // errGap says that a part of a page was lost on the way.
 var errGap = errors.New("a part of the answer was lost")
+
+// errLag says that a replica answered that does not have everything yet.
+var errLag = errors.New("a replica lags behind")
 
 // reader takes the answers to direct gets, page after page, on one subscription.
 type reader struct {

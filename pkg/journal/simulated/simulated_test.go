@@ -27,7 +27,7 @@ func TestConformance(t *testing.T) {
 	for _, shards := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d shards", shards), func(t *testing.T) {
 			t.Parallel()
-			j := New(Options{Shards: shards, AckWait: 400 * time.Millisecond})
+			j := New(Options{Shards: shards, AckWait: time.Second})
 			t.Run("Log", func(t *testing.T) { journaltest.Log(t, func(*testing.T) journal.Log { return j }) })
 			t.Run("Follow", func(t *testing.T) { journaltest.Follow(t, func(*testing.T) journal.Log { return j }) })
 			t.Run("Feed", func(t *testing.T) { journaltest.Feed(t, func(*testing.T) journaltest.LogFeed { return j }) })

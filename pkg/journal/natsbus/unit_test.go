@@ -1,0 +1,130 @@
+package natsbus
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+)
+
+func TestParseReply(t *testing.T) {
+	for _, reply := range []string{
+		"$JS.ACK.MOORE_0.planning.3.77.12.1700000000000000001.5",
+		"$JS.ACK.dom.ACCHASH.MOORE_0.planning.3.77.12.1700000000000000001.5",
+		"$JS.ACK.dom.ACCHASH.MOORE_0.planning.3.77.12.1700000000000000001.5.rand",
+	} {
+		attempt, seq, stored, err := parseReply(reply)
+		require.NoError(t, err, reply)
+		require.Equal(t, 3, attempt)
+		require.EqualValues(t, 77, seq)
+		require.Equal(t, time.Unix(0, 1700000000000000001).UTC(), stored)
+	}
+	for _, reply := range []string{"", "$JS.ACK.", "_INBOX.a.b.c.d.e.f.g.h", "$JS.ACK.S.c.x.77.12.17.5", "$JS.ACK.S.c.1.2.3"} {
+		_, _, _, err := parseReply(reply)
+		require.Error(t, err, reply)
+	}
+}
+
+func TestClassify(t *testing.T) {
+	code := func(n int) error { return &apiError{Code: 400, ErrCode: n, Description: "x"} }
+	for _, c := range []struct{ err, want error }{
+		{code(10071), journal.ErrConflict}, {code(10164), journal.ErrConflict}, {code(10201), journal.ErrConflict},
+		{code(10054), journal.ErrTooLarge}, {code(10199), journal.ErrTooLarge}, {nats.ErrMaxPayload, journal.ErrTooLarge},
+		{code(10059), journal.ErrNotReady}, {code(10014), journal.ErrNotReady}, {code(10076), journal.ErrNotReady},
+		{&jetstream.APIError{ErrorCode: 10071}, journal.ErrConflict},
+		{jetstream.ErrKeyNotFound, journal.ErrNotFound}, {jetstream.ErrBucketNotFound, journal.ErrNotReady},
+		{&deniedError{"a.b"}, journal.ErrDenied}, {nats.ErrPermissionViolation, journal.ErrDenied},
+	} {
+		require.ErrorIs(t, classify(c.err), c.want, "%v", c.err)
+		if c.want != journal.ErrNotFound {
+			require.ErrorIs(t, inDoubt(c.err), c.want, "%v", c.err)
+		}
+		require.ErrorIs(t, classify(fmt.Errorf("wrapped: %w", c.err)), c.want)
+	}
+	for _, err := range []error{
+		nats.ErrTimeout, nats.ErrNoResponders, nats.ErrDisconnected, nats.ErrConnectionClosed, context.Canceled,
+		context.DeadlineExceeded, &apiError{Code: 503, ErrCode: 10008}, code(10176),
+	} {
+		require.ErrorIs(t, inDoubt(err), journal.ErrInDoubt, "%v", err)
+		require.ErrorIs(t, inDoubt(err), err)
+	}
+	refused := inDoubt(code(10077))
+	require.NotErrorIs(t, refused, journal.ErrInDoubt, "the server said that it did not store it")
+	require.NoError(t, classify(nil))
+}
+
+func TestDeniedPublish(t *testing.T) {
+	subject, ok := deniedPublish(fmt.Errorf(`%w: Permissions Violation for Publish to "a.b.c"`, nats.ErrPermissionViolation))
+	require.True(t, ok)
+	require.Equal(t, "a.b.c", subject)
+	_, ok = deniedPublish(fmt.Errorf(`%w: Permissions Violation for Subscription to "a"`, nats.ErrPermissionViolation))
+	require.False(t, ok)
+	_, ok = deniedPublish(errors.New(`publish to "a"`))
+	require.False(t, ok)
+}
+
+func TestDurables(t *testing.T) {
+	names := func(in journal.Inbox) (all []string) {
+		for _, d := range durablesOf(in) {
+			all = append(all, d.name+fmt.Sprint(d.filters(0)))
+		}
+		return all
+	}
+	require.Equal(t, []string{"acting_web[moore.0.*.*.acting.web.* moore.0.*.*.parallel_acting.web.*]"},
+		names(journal.Inbox{States: []events.State{events.ParallelActing, events.Acting}, Pool: "web"}))
+	require.Equal(t, []string{"planning[moore.0.*.*.planning.*.*]", "reflecting[moore.0.*.*.reflecting.*.*]"},
+		names(journal.Inbox{States: []events.State{events.Planning, events.Reflecting}}))
+	require.Equal(t, []string{"done_agents[moore.0.*.*.done.agents.*]"},
+		names(journal.Inbox{States: []events.State{events.Done}, Pool: events.AgentsPool}))
+}
+
+// TestObjectStore reads and writes results with the client library's own object
+// store, as its tools do.
+func TestObjectStore(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	bus := newBus(t, 1)
+	data := bytes.Repeat([]byte("0123456789abcdef"), 40_000)
+	ref, err := bus.PutBlob(ctx, "web", data)
+	require.NoError(t, err)
+	js, err := jetstream.New(bus.Conn())
+	require.NoError(t, err)
+	store, err := js.ObjectStore(ctx, ref.Bucket)
+	require.NoError(t, err)
+	got, err := store.GetBytes(ctx, ref.Key)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(data, got))
+
+	other := []byte("by the library")
+	key := events.Hash(other)
+	_, err = store.PutBytes(ctx, key, other)
+	require.NoError(t, err)
+	got, err = bus.Blob(ctx, events.Ref{Bucket: ref.Bucket, Key: key, Size: len(other), SHA256: key})
+	require.NoError(t, err)
+	require.Equal(t, other, got)
+	require.NoError(t, store.Delete(ctx, key))
+	_, err = bus.Blob(ctx, events.Ref{Bucket: ref.Bucket, Key: key, Size: len(other), SHA256: key})
+	require.ErrorIs(t, err, journal.ErrNotFound)
+}
+
+// TestAnnouncementsExpire holds the buckets to their time to live.
+func TestAnnouncementsExpire(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	js, err := jetstream.New(bus.Conn())
+	require.NoError(t, err)
+	for _, name := range []string{"KV_tools_web", "KV_providers"} {
+		stream, err := js.Stream(t.Context(), name)
+		require.NoError(t, err)
+		require.Equal(t, journal.AnnouncementTTL, stream.CachedInfo().Config.MaxAge)
+	}
+}
