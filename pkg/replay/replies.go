@@ -1,0 +1,110 @@
+package replay
+
+import (
+	"context"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// Reply is what a provider answered once: a response or an error.
+type Reply struct {
+	Response llm.Response
+	Err      *llm.Error
+}
+
+// Replies returns what the run's model answered, in the order in which the log
+// counts it ([llm.Request.Replies] is an index into it), so that a run can be
+// carried once more without a model. A reply of low confidence left nothing in
+// the log but its confidence; an error that says so stands in its place. Calls
+// have the provider's own ids.
+func Replies(ctx context.Context, log journal.Log, machine *reducer.Machine, run events.Run) ([]Reply, error) {
+	var replies []Reply
+	mem := machine.Initial(run.ID)
+	for rec, err := range log.Read(ctx, run, 0) {
+		if err != nil {
+			return nil, err
+		}
+		before := mem.Control.Replies
+		e, err := machine.Apply(mem, rec.Subject, rec.Body)
+		if err != nil {
+			return replies, nil // a poisoned run's replies end here
+		}
+		if mem.Control.Replies > before {
+			replies = append(replies, reply(e.Data))
+		}
+	}
+	return replies, nil
+}
+
+func reply(p events.Payload) Reply {
+	switch p := p.(type) {
+	case *events.LLMToolCall:
+		return callsReply(&p.ToolCallReply)
+	case *events.LLMParallelToolCalls:
+		return callsReply(&p.ToolCallReply)
+	case *events.HumanApprovalRequired:
+		return callsReply(&p.ToolCallReply)
+	case *events.ToolBlacklisted:
+		return refusedReply(&p.RefusedReply)
+	case *events.ReplyInvalid:
+		return refusedReply(&p.RefusedReply)
+	case *events.LLMFinalAnswer:
+		return textReply(p.Content, p.Model, p.Usage)
+	case *events.LLMMessageComplete:
+		return textReply(p.Content, p.Model, p.Usage)
+	case *events.LLMThought:
+		return textReply(p.Content, p.Model, p.Usage)
+	case *events.AnswerTooShort:
+		return textReply(p.Content, p.Model, p.Usage)
+	case *events.LLMAttemptFailed:
+		return Reply{Err: &llm.Error{Kind: llm.ErrorKind(p.Kind), Message: p.Message}}
+	}
+	return Reply{Err: &llm.Error{Kind: llm.KindInvalid, Message: "the log does not hold what this reply said (" + string(p.Type()) + ")"}}
+}
+
+func textReply(content, model string, usage events.Usage) Reply {
+	return Reply{Response: llm.Text{Meta: meta(model, 1, usage), Content: content}}
+}
+
+// callsReply puts a reply's calls together again: accepted ones, those that
+// waited for their turn, and refused ones.
+func callsReply(p *events.ToolCallReply) Reply {
+	r := llm.ToolCalls{Meta: meta(p.Model, p.Confidence, p.Usage), Content: p.Content}
+	for _, group := range [][]events.Call{p.Calls, p.Queued} {
+		for _, c := range group {
+			r.Calls = append(r.Calls, providerCall(c))
+		}
+	}
+	for _, refused := range p.Refused {
+		r.Calls = append(r.Calls, providerCall(refused.Call))
+	}
+	return Reply{Response: r}
+}
+
+func refusedReply(p *events.RefusedReply) Reply {
+	if len(p.Calls) == 0 {
+		return textReply(p.Content, p.Model, p.Usage)
+	}
+	r := llm.ToolCalls{Meta: meta(p.Model, 1, p.Usage), Content: p.Content}
+	for _, c := range p.Calls {
+		r.Calls = append(r.Calls, providerCall(c))
+	}
+	return Reply{Response: r}
+}
+
+func providerCall(c events.Call) llm.Call {
+	id := c.ID
+	if c.ProviderID != "" {
+		id = c.ProviderID
+	}
+	return llm.Call{ID: id, Name: c.Name, Arguments: c.Arguments}
+}
+
+func meta(model string, confidence float64, u events.Usage) llm.Meta {
+	return llm.Meta{Model: model, Confidence: confidence, Usage: llm.Usage{
+		Input: u.Input, Output: u.Output, Cached: u.Cached, Total: u.Total, CostUSD: u.CostUSD,
+	}}
+}
