@@ -1,6 +1,7 @@
 package events
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -51,10 +52,11 @@ func NewCodec(specs ...TypeSpec) (*Codec, error) {
 	c := &Codec{custom: map[Type]bool{}, upcasters: map[Type][]Upcaster{}}
 	for _, spec := range specs {
 		_, known := builtin[spec.Type]
+		_, twice := c.custom[spec.Type]
 		switch {
 		case spec.Type == "" || strings.ContainsAny(string(spec.Type), "/\" \\"):
 			return nil, fmt.Errorf("event type %q: not a name", string(spec.Type))
-		case known && len(spec.Upcasters) == 0, c.custom[spec.Type]:
+		case known && len(spec.Upcasters) == 0, twice:
 			return nil, fmt.Errorf("event type %q: is already registered", string(spec.Type))
 		}
 		c.custom[spec.Type] = !known
@@ -82,7 +84,7 @@ func (c *Codec) Encode(e *Event) ([]byte, error) {
 	data := e.raw
 	if data == nil || e.Data != e.decoded {
 		var err error
-		if data, err = marshal(e.Data); err != nil {
+		if data, err = marshalPayload(e.Data); err != nil {
 			return nil, fmt.Errorf("event %s: %w", t, err)
 		}
 	}
@@ -162,7 +164,7 @@ func (c *Codec) Decode(body []byte) (*Event, error) {
 	if err := d.complete(); err != nil {
 		return nil, fmt.Errorf("event: %w", err)
 	}
-	data, lifted, err := c.lift(d.typ, d.schema, d.data)
+	data, err := c.lift(d.typ, d.schema, d.data)
 	if err != nil {
 		return nil, err
 	}
@@ -171,10 +173,9 @@ func (c *Codec) Decode(body []byte) (*Event, error) {
 		return nil, err
 	}
 	e := d.event
-	e.Data = payload
-	if !lifted {
-		e.raw, e.decoded = data, payload
-	}
+	// Data that was lifted is kept too: what this version does not know of it
+	// survives, now in the current version.
+	e.Data, e.raw, e.decoded = payload, data, payload
 	return e, nil
 }
 
@@ -187,33 +188,38 @@ func (c *Codec) payload(t Type, data json.RawMessage) (Payload, error) {
 	} else {
 		return nil, &UnknownTypeError{Type: t}
 	}
-	if err := json.Unmarshal(data, p); err != nil {
+	if err := unmarshalPayload(data, p); err != nil {
 		return nil, fmt.Errorf("event %s: data: %w", t, err)
 	}
 	return p, nil
 }
 
 // lift brings data to the current version of its type.
-func (c *Codec) lift(t Type, schema string, data json.RawMessage) (_ json.RawMessage, lifted bool, err error) {
+func (c *Codec) lift(t Type, schema string, data json.RawMessage) (json.RawMessage, error) {
 	if _, ok := builtin[t]; !ok && !c.custom[t] {
-		return nil, false, &UnknownTypeError{Type: t}
+		return nil, &UnknownTypeError{Type: t}
 	}
 	text, ok := strings.CutPrefix(schema, schemaRoot+string(t)+"/")
 	v, err := strconv.Atoi(text)
 	if !ok || err != nil || v < 1 || strconv.Itoa(v) != text {
-		return nil, false, fmt.Errorf("event %s: dataschema %q is not %s%s/<version>", t, schema, schemaRoot, t)
+		return nil, fmt.Errorf("event %s: dataschema %q is not %s%s/<version>", t, schema, schemaRoot, t)
 	}
 	current := c.version(t)
 	if Version(v) > current {
-		return nil, false, fmt.Errorf("event %s: version %d is newer than %d, the newest this Moorebus knows: use a newer one", t, v, current)
+		return nil, fmt.Errorf("event %s: version %d is newer than %d, the newest this Moorebus knows: use a newer one", t, v, current)
+	}
+	if Version(v) < current && !json.Valid(data) {
+		return nil, fmt.Errorf("event %s: data: %w", t, invalidJSON(data))
 	}
 	for ; Version(v) < current; v++ {
 		if data, err = c.upcasters[t][v-1](data); err != nil {
-			return nil, false, fmt.Errorf("event %s: lifting version %d: %w", t, v, err)
+			return nil, fmt.Errorf("event %s: lifting version %d: %w", t, v, err)
 		}
-		lifted = true
+		if data, err = compactObject(data); err != nil {
+			return nil, fmt.Errorf("event %s: lifting version %d gave data that is %w", t, v, err)
+		}
 	}
-	return data, lifted, nil
+	return data, nil
 }
 
 // decoder gathers the members of an envelope.
@@ -256,6 +262,12 @@ var attributes = [...]string{
 func (d *decoder) member(key, value []byte) error {
 	attr := slices.Index(attributes[:], string(key))
 	if attr < 0 {
+		if slices.ContainsFunc(d.event.extra, func(m member) bool { return bytes.Equal(m.key, key) }) {
+			return fmt.Errorf("%s: stands there twice", key)
+		}
+		if !json.Valid(value) {
+			return fmt.Errorf("%s: %w", key, invalidJSON(value))
+		}
 		d.event.extra = append(d.event.extra, member{key, value})
 		return nil
 	}
@@ -280,14 +292,14 @@ func (d *decoder) set(attr int, value []byte) error {
 		return nil
 	case attrN:
 		n, err := strconv.ParseUint(string(value), 10, 64)
-		if err != nil || n == 0 {
+		if err != nil || value[0] == '0' {
 			return fmt.Errorf("%s is not a number from 1", value)
 		}
 		e.N = n
 		return nil
 	case attrStep:
 		step, err := strconv.ParseUint(string(value), 10, 31)
-		if err != nil {
+		if err != nil || (value[0] == '0' && len(value) > 1) {
 			return fmt.Errorf("%s is not a number from 0", value)
 		}
 		e.Step = int(step)
@@ -300,8 +312,31 @@ func (d *decoder) set(attr int, value []byte) error {
 	if err != nil {
 		return err
 	}
+	switch attr {
+	case attrSpec, attrType, attrContent, attrSchema, attrFrom, attrTo:
+		if known, ok := vocabulary[string(text)]; ok {
+			return d.setText(attr, known)
+		}
+	}
 	return d.setText(attr, string(text))
 }
+
+// vocabulary holds the texts that stand in most envelopes, so that they need
+// not be allocated again for each.
+var vocabulary = func() map[string]string {
+	words := map[string]string{specVersion: specVersion, contentType: contentType}
+	for t := range builtin {
+		schema := schemaRoot + string(t) + "/1"
+		words[string(t)], words[schema] = string(t), schema
+	}
+	for _, s := range []State{
+		Idle, Planning, Acting, ParallelActing, WaitingForHuman, WaitingForUser,
+		Observing, Reflecting, Paging, Done, Errored, Cancelled,
+	} {
+		words[string(s)] = string(s)
+	}
+	return words
+}()
 
 func (d *decoder) setText(attr int, s string) error {
 	e := d.event
@@ -325,16 +360,24 @@ func (d *decoder) setText(attr int, s string) error {
 			return fmt.Errorf("%q is not an RFC 3339 time", s)
 		}
 		e.Time = t.UTC()
+		if y := e.Time.Year(); y < 0 || y > 9999 {
+			return fmt.Errorf("%q is out of range in UTC", s)
+		}
 	case attrType:
 		d.typ = Type(s)
 	case attrSource:
 		e.Source = s
+		if s == "" {
+			return errors.New("is empty")
+		}
 	case attrSchema:
 		d.schema = s
 	case attrFrom:
 		e.From = State(s)
+		return checkState(s)
 	case attrTo:
 		e.To = State(s)
+		return checkState(s)
 	case attrPrev:
 		e.Prev = s
 		return checkHash(s)
@@ -347,6 +390,13 @@ func (d *decoder) setText(attr int, s string) error {
 func want(got, want string) error {
 	if got != want {
 		return fmt.Errorf("%q is not %q", got, want)
+	}
+	return nil
+}
+
+func checkState(s string) error {
+	if !ValidToken(s) {
+		return fmt.Errorf("%.80q is not a state in lower snake case", s)
 	}
 	return nil
 }

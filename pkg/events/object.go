@@ -12,38 +12,74 @@ import (
 var errNotObject = errors.New("not a JSON object")
 
 // eachMember calls fn for every member of a JSON object, in order, with the
-// value's bytes as they stand. The text is checked first: it must be one valid
-// JSON object of valid UTF-8.
+// value's bytes as they stand. The text must be valid UTF-8 and the object well
+// formed; the values are found by their ends alone and not checked, so that the
+// large one is read only once, by whoever decodes it.
 func eachMember(object []byte, fn func(key, value []byte) error) error {
 	if !utf8.Valid(object) {
 		return errors.New("not valid UTF-8")
 	}
-	if !json.Valid(object) {
+	i := skipSpace(object, 0)
+	if at(object, i) != '{' {
 		return invalidJSON(object)
 	}
-	i := skipSpace(object, 0)
-	if object[i] != '{' {
-		return errNotObject
-	}
 	i = skipSpace(object, i+1)
-	for object[i] != '}' {
-		end := skipString(object, i)
-		key, err := unquote(object[i:end])
+	for first := true; first || at(object, i) != '}'; first = false {
+		if first && at(object, i) == '}' {
+			break
+		}
+		if !first {
+			if at(object, i) != ',' {
+				return invalidJSON(object)
+			}
+			i = skipSpace(object, i+1)
+		}
+		keyEnd := skipString(object, i)
+		colon := skipSpace(object, keyEnd)
+		if keyEnd == i || at(object, colon) != ':' {
+			return invalidJSON(object)
+		}
+		key, err := unquote(object[i:keyEnd])
 		if err != nil {
 			return err
 		}
-		i = skipSpace(object, end)
-		i = skipSpace(object, i+1) // the colon
-		end = skipValue(object, i)
-		if err := fn(key, object[i:end]); err != nil {
+		start := skipSpace(object, colon+1)
+		end := skipValue(object, start)
+		if end == start {
+			return invalidJSON(object)
+		}
+		if err := fn(key, object[start:end]); err != nil {
 			return err
 		}
 		i = skipSpace(object, end)
-		if object[i] == ',' {
-			i = skipSpace(object, i+1)
-		}
+	}
+	if skipSpace(object, i+1) != len(object) {
+		return invalidJSON(object)
 	}
 	return nil
+}
+
+// at returns the byte at i, 0 at the end.
+func at(b []byte, i int) byte {
+	if i < len(b) {
+		return b[i]
+	}
+	return 0
+}
+
+// compactObject checks that text is a JSON object and takes the white space out.
+func compactObject(text []byte) ([]byte, error) {
+	if !json.Valid(text) {
+		return nil, invalidJSON(text)
+	}
+	var b bytes.Buffer
+	if err := json.Compact(&b, text); err != nil {
+		return nil, err
+	}
+	if b.Bytes()[0] != '{' {
+		return nil, errNotObject
+	}
+	return b.Bytes(), nil
 }
 
 func invalidJSON(text []byte) error {
@@ -54,8 +90,8 @@ func invalidJSON(text []byte) error {
 	return errNotObject
 }
 
-// The skip functions walk over JSON that was found valid, so they need not
-// look for its end.
+// The skip functions find where a piece of JSON ends, at the latest at the end
+// of the text. That the piece is valid is not their matter.
 
 func skipSpace(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
@@ -64,13 +100,24 @@ func skipSpace(b []byte, i int) int {
 	return i
 }
 
+// skipString returns i itself where no string begins or it does not end.
 func skipString(b []byte, i int) int {
-	for i++; b[i] != '"'; i++ {
-		if b[i] == '\\' {
-			i++
+	if at(b, i) != '"' {
+		return i
+	}
+	for j := i + 1; ; {
+		k := bytes.IndexByte(b[j:], '"')
+		if k < 0 {
+			return i
+		}
+		escape := bytes.IndexByte(b[j:j+k], '\\')
+		if escape < 0 {
+			return j + k + 1
+		}
+		if j += escape + 2; j > len(b) {
+			return i
 		}
 	}
-	return i + 1
 }
 
 func skipValue(b []byte, i int) int {
@@ -78,10 +125,11 @@ func skipValue(b []byte, i int) int {
 	for i < len(b) {
 		switch b[i] {
 		case '"':
-			i = skipString(b, i)
-			if depth == 0 {
-				return i
+			end := skipString(b, i)
+			if depth == 0 || end == i {
+				return end
 			}
+			i = end
 			continue
 		case '{', '[':
 			depth++
@@ -102,15 +150,18 @@ func skipValue(b []byte, i int) int {
 	return i
 }
 
+// unquote reads a JSON string, from its first quote to its last.
 func unquote(quoted []byte) ([]byte, error) {
-	if bytes.IndexByte(quoted, '\\') < 0 {
-		return quoted[1 : len(quoted)-1], nil
+	for _, c := range quoted {
+		if c == '\\' || c < 0x20 {
+			var s string
+			if err := json.Unmarshal(quoted, &s); err != nil {
+				return nil, invalidJSON(quoted)
+			}
+			return []byte(s), nil
+		}
 	}
-	var s string
-	if err := json.Unmarshal(quoted, &s); err != nil {
-		return nil, err
-	}
-	return []byte(s), nil
+	return quoted[1 : len(quoted)-1], nil
 }
 
 // marshal is json.Marshal without the escapes that only HTML needs: the log

@@ -4,7 +4,8 @@ import "encoding/json"
 
 // Payload is an event's data. The set is closed: the types of this file and
 // [Custom]. Payloads are always used as pointers and are not changed once they
-// stand in an [Event].
+// stand in an [Event]. Their text must be valid UTF-8: the log replaces what is
+// not, so the writer's memory would differ from every reader's.
 type Payload interface {
 	// Type returns the event type that the payload belongs to.
 	Type() Type

@@ -268,6 +268,29 @@ func (p *ToolFailure) UnmarshalJSON(data []byte) (err error) {
 	return err
 }
 
+// marshalPayload and unmarshalPayload spare the payloads that have a form of
+// their own the second pass that package json makes over it.
+
+func marshalPayload(p Payload) ([]byte, error) {
+	switch p := p.(type) {
+	case *ToolSuccess:
+		return marshalOutcome(p.Outcome)
+	case *ToolFailure:
+		return marshalOutcome(p.Outcome)
+	}
+	return marshal(p)
+}
+
+func unmarshalPayload(data []byte, p Payload) error {
+	switch p := p.(type) {
+	case *ToolSuccess:
+		return p.UnmarshalJSON(data)
+	case *ToolFailure:
+		return p.UnmarshalJSON(data)
+	}
+	return json.Unmarshal(data, p)
+}
+
 func marshalOutcome(o *ToolOutcome) ([]byte, error) {
 	if o == nil {
 		return []byte("{}"), nil

@@ -83,11 +83,9 @@ func (g gen) planning() events.Payload {
 		return g.approval(g.reply(2, 3))
 	case 13, 14, 15, 16:
 		r := g.reply(1, 1)
-		if queue := g.calls(4, 6)[3:]; g.chance(2) {
-			r.Queued = queue // named behind the reply's own, which are at most three
-			r.Refused = nil
-			r.Calls[0] = g.calls(1, 1)[0]
-			r.Queued = slices.DeleteFunc(r.Queued, func(c events.Call) bool { return c.ID == r.Calls[0].ID })
+		if !g.mem.Config.ParallelTools {
+			calls := g.calls(1, 4)
+			r.Calls, r.Queued, r.Refused = calls[:1], calls[1:], nil
 		}
 		return &events.LLMToolCall{ToolCallReply: r}
 	case 17:

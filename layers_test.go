@@ -1,0 +1,289 @@
+package moorebus_test
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/moorebus/moorebus"
+
+// source is one package: its files without tests, and what they import.
+type source struct {
+	dir     string // relative to the module, "." for its root
+	name    string
+	files   map[string]*ast.File
+	imports map[string]string // import path, and a file that imports it
+	comment bool
+	lines   map[string]int
+}
+
+// sources reads every package of the module.
+func sources(t *testing.T) map[string]*source {
+	t.Helper()
+	all := map[string]*source{}
+	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if n := d.Name(); n != "." && (strings.HasPrefix(n, ".") || strings.HasPrefix(n, "_") || n == "testdata" || n == "node_modules" || n == "vendor") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if strings.HasSuffix(file, ".go") && !strings.HasSuffix(file, "_test.go") {
+			read(t, all, filepath.ToSlash(file))
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.NotEmpty(t, all)
+	return all
+}
+
+func read(t *testing.T, all map[string]*source, file string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, text, parser.ParseComments|parser.SkipObjectResolution)
+	require.NoError(t, err)
+	dir := path.Dir(file)
+	s := all[dir]
+	if s == nil {
+		s = &source{dir: dir, files: map[string]*ast.File{}, imports: map[string]string{}, lines: map[string]int{}}
+		all[dir] = s
+	}
+	s.name, s.files[file], s.lines[file] = parsed.Name.Name, parsed, bytes.Count(text, []byte("\n"))
+	s.comment = s.comment || parsed.Doc.Text() != ""
+	for _, spec := range parsed.Imports {
+		s.imports[strings.Trim(spec.Path.Value, `"`)] = file
+	}
+}
+
+// internal returns the packages of the module that s imports, outside the
+// libraries; the standard library is in neither.
+func (s *source) internal() (own, outside []string) {
+	for _, p := range slices.Sorted(maps.Keys(s.imports)) {
+		first, _, _ := strings.Cut(p, "/")
+		switch {
+		case p == module, strings.HasPrefix(p, module+"/"):
+			own = append(own, strings.TrimPrefix(strings.TrimPrefix(p, module), "/"))
+		case strings.Contains(first, "."):
+			outside = append(outside, p)
+		}
+	}
+	return own, outside
+}
+
+// The packages of layers 0 to 2 that are not adapters of a port, with what they
+// may import. This is the table "Layers" of the design.
+var lower = map[string][]string{
+	"pkg/events":           {},
+	"pkg/reducer":          {"pkg/events"},
+	"pkg/llm":              {},
+	"pkg/tool":             {},
+	"pkg/journal":          {"pkg/events"},
+	"pkg/runlog":           {"pkg/events", "pkg/reducer", "pkg/journal"},
+	"pkg/worker":           {"pkg/events", "pkg/reducer", "pkg/journal", "pkg/runlog"},
+	"pkg/agentfile":        {"pkg/events", "pkg/tool", "pkg/agentfile/strict"},
+	"pkg/agentfile/strict": {},
+	"pkg/approval":         {"pkg/events", "pkg/reducer"},
+	"pkg/embedded":         {},
+}
+
+// ports are the ports, with what their adapters may import.
+var ports = map[string][]string{
+	"pkg/llm":     {"pkg/llm"},
+	"pkg/tool":    {"pkg/tool"},
+	"pkg/journal": {"pkg/journal", "pkg/events"},
+}
+
+// stdOnly are the packages without any library from outside.
+var stdOnly = []string{"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "pkg/worker"}
+
+var roles = []string{"pkg/planner", "pkg/actor", "pkg/observer", "pkg/gateway", "pkg/replay"}
+
+// rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
+var rolesMay = []string{
+	"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "pkg/runlog", "pkg/worker",
+	"pkg/agentfile", "pkg/agentfile/strict", "pkg/approval",
+}
+
+// top are the roots of layer 4, which may import everything.
+var top = []string{"pkg/agent", "cmd", "internal", "examples", "bench", "e2e"}
+
+func under(dir string, roots []string) bool {
+	return slices.ContainsFunc(roots, func(r string) bool { return dir == r || strings.HasPrefix(dir, r+"/") })
+}
+
+// isAdapter reports whether the package lies below a port.
+func isAdapter(dir string) bool { return ports[path.Dir(dir)] != nil }
+
+// isSuite reports whether the package is a suite or a generator for tests. Such
+// a one may import what its parent may, its parent, other suites and the
+// simulated log.
+func isSuite(dir string) bool {
+	return strings.HasSuffix(dir, "test") && strings.HasPrefix(path.Base(dir), strings.TrimSuffix(path.Base(path.Dir(dir)), "test"))
+}
+
+// mayImport returns what a package of the module may import of it; everything
+// is true for the top layer, known false for a package that has no layer.
+func mayImport(dir string) (may []string, everything, known bool) {
+	switch {
+	case isSuite(dir):
+		parent := path.Dir(dir)
+		return append(slices.Clone(lower[parent]), parent, "pkg/journal/simulated"), false, lower[parent] != nil || slices.Contains(roles, parent)
+	case lower[dir] != nil:
+		return lower[dir], false, true
+	case isAdapter(dir):
+		return ports[path.Dir(dir)], false, true
+	case slices.Contains(roles, dir):
+		return rolesMay, false, true
+	case under(dir, top), dir == ".":
+		return nil, true, true
+	}
+	return nil, false, false
+}
+
+func TestImportsPointDown(t *testing.T) {
+	for dir, s := range sources(t) {
+		own, _ := s.internal()
+		may, everything, known := mayImport(dir)
+		if !known {
+			t.Errorf("%s has no layer: say in layers_test.go what it may import, or put it where its layer is", dir)
+			continue
+		}
+		for _, p := range own {
+			file := s.imports[module+"/"+p]
+			switch {
+			case isSuite(p) && !isSuite(dir):
+				t.Errorf("%s imports %s, which is for tests: import it from a _test.go file", file, p)
+			case !everything && under(p, top):
+				t.Errorf("%s imports %s, which is a layer above: hand in what is needed through a Config", file, p)
+			case everything || slices.Contains(may, p) || (isSuite(dir) && isSuite(p)):
+			case slices.Contains(roles, dir) && slices.Contains(roles, p):
+				t.Errorf("%s imports the role %s: roles meet on the bus; move what both need into a lower package", file, p)
+			case isAdapter(dir) && isAdapter(p):
+				t.Errorf("%s imports the adapter %s: adapters do not know each other; move what both need into their port", file, p)
+			default:
+				t.Errorf("%s imports %s: %s may import only %v; take an interface instead, or move the code to where it belongs", file, p, dir, may)
+			}
+		}
+	}
+}
+
+func TestOutsideLibraries(t *testing.T) {
+	for dir, s := range sources(t) {
+		_, outside := s.internal()
+		if slices.Contains(stdOnly, dir) && len(outside) > 0 {
+			t.Errorf("%s imports %v: %s is built on the standard library alone; put the library behind its port", s.imports[outside[0]], outside, dir)
+		}
+		vendors := map[string]bool{}
+		for _, p := range outside {
+			parts := strings.Split(p, "/")
+			vendors[strings.Join(parts[:min(2, len(parts))], "/")] = true
+		}
+		if isAdapter(dir) && !isSuite(dir) && len(vendors) > 1 {
+			t.Errorf("%s needs %v: an adapter stands for one outside library; split it", dir, slices.Sorted(maps.Keys(vendors)))
+		}
+	}
+}
+
+// TestOneBusAdapter: only one package knows JetStream's API, so that only one
+// has to know what JetStream really does. bench is the exception: it measures
+// the bare loop beside ours.
+func TestOneBusAdapter(t *testing.T) {
+	jetstream, client := []string{"pkg/journal/natsbus", "bench"}, []string{"pkg/journal/natsbus", "pkg/embedded"}
+	for dir, s := range sources(t) {
+		for p, file := range s.imports {
+			if !strings.HasPrefix(p, "github.com/nats-io/nats.go") {
+				continue
+			}
+			if strings.HasSuffix(p, "/jetstream") && !slices.Contains(jetstream, dir) {
+				t.Errorf("%s imports jetstream: only pkg/journal/natsbus may; use the port in pkg/journal", file)
+			}
+			if !slices.Contains(client, dir) && !under(dir, top) {
+				t.Errorf("%s imports %s: only the bus adapter, the embedded server and mains may; use the port in pkg/journal", file, p)
+			}
+		}
+	}
+}
+
+// impure are imports that bring time, chance or the outside world.
+var impure = []string{
+	"crypto/rand", "database", "embed", "io/fs", "io/ioutil", "log", "math/rand", "net", "os", "path/filepath", "plugin", "runtime", "sync", "syscall", "testing", "unsafe",
+}
+
+// clocks are what package time has besides values.
+var clocks = []string{"After", "AfterFunc", "NewTicker", "NewTimer", "Now", "Since", "Sleep", "Tick", "Until", "Local", "LoadLocation"}
+
+func TestTheCoreIsPure(t *testing.T) {
+	all := sources(t)
+	for _, dir := range []string{"pkg/events", "pkg/reducer"} {
+		s := all[dir]
+		require.NotNil(t, s, dir)
+		for p, file := range s.imports {
+			if under(p, impure) {
+				t.Errorf("%s imports %s: %s is pure; take what is needed as an argument", file, p, dir)
+			}
+		}
+		for file, parsed := range s.files {
+			ast.Inspect(parsed, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.SelectorExpr:
+					if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains(clocks, n.Sel.Name) {
+						t.Errorf("%s uses time.%s: times come in events", file, n.Sel.Name)
+					}
+				case *ast.ImportSpec:
+					if n.Name != nil {
+						t.Errorf("%s renames the import %s: this test goes by names", file, n.Path.Value)
+					}
+				case *ast.GoStmt, *ast.SelectStmt:
+					t.Errorf("%s starts a goroutine or waits: %s is a function of its arguments", file, dir)
+				}
+				return true
+			})
+		}
+	}
+}
+
+func TestPackagesAreNamedAfterWhatTheyProvide(t *testing.T) {
+	banned := []string{"util", "utils", "common", "types", "config", "models", "errors", "helper", "helpers", "misc", "shared"}
+	for dir, s := range sources(t) {
+		if slices.Contains(banned, s.name) || slices.Contains(banned, path.Base(dir)) {
+			t.Errorf("%s: a package is named after what it provides, not %q; move its parts to where they are used", dir, s.name)
+		}
+	}
+}
+
+func TestEveryPackageHasAComment(t *testing.T) {
+	for dir, s := range sources(t) {
+		if !s.comment {
+			t.Errorf("%s has no package comment: say in doc.go what it promises on order, blocking and ownership", dir)
+		}
+	}
+}
+
+const mostLines = 600
+
+func TestFilesStayShort(t *testing.T) {
+	for _, s := range sources(t) {
+		for file, lines := range s.lines {
+			if lines > mostLines {
+				t.Errorf("%s has %d lines, more than %d: split it by what its parts do", file, lines, mostLines)
+			}
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package reducer_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/reducer/reducertest"
+)
+
+// longRun is a run of about the given number of events, in Planning.
+func longRun(b *testing.B, length int) *reducertest.Run {
+	b.Helper()
+	r := reducertest.NewRun(nil)
+	start := reducertest.StartOf("find it", events.ModeTask)
+	start.Agent.Config.MaxSteps = length
+	add := func(p events.Payload) {
+		if _, _, err := r.Append(origin(r.Mem, p), p); err != nil {
+			b.Fatal(err)
+		}
+	}
+	add(start)
+	for i := 0; r.Mem.N+3 <= uint64(length); i++ {
+		id := fmt.Sprint("call_", i)
+		add(single(id, "alpha"))
+		add(success(id, `{"flight":"HAT001","price":120.5}`))
+		add(&events.Continue{})
+	}
+	return r
+}
+
+// BenchmarkFold folds one decoded event after another; the time of one must not
+// depend on how long the run is. Three events are a step.
+func BenchmarkFold(b *testing.B) {
+	for _, length := range []int{10, 10_000} {
+		b.Run(fmt.Sprint("history=", length), func(b *testing.B) {
+			r := longRun(b, length)
+			var decoded []*events.Event
+			var subjects []events.Subject
+			var hashes []string
+			for _, id := range []string{"x", "y", "z"} {
+				for _, p := range []events.Payload{single(id, "alpha"), success(id, "1"), &events.Continue{}} {
+					s, e, err := r.Append(r.Mem.State, p)
+					if err != nil {
+						b.Fatal(err)
+					}
+					decoded, subjects = append(decoded, e), append(subjects, s)
+					hashes = append(hashes, events.Hash(r.Records[len(r.Records)-1].Body))
+				}
+			}
+			base := rewind(b, r, len(r.Records)-len(decoded))
+			b.ReportAllocs()
+			i := 0
+			mem := *base
+			for b.Loop() {
+				if i == len(decoded) {
+					i, mem = 0, *base // a shallow copy: what the folds add lies behind what base sees
+					for _, id := range []string{"x", "y", "z"} {
+						delete(mem.ToolCalls, id)
+					}
+					mem.ReactContext.ToolCallIDs = mem.ReactContext.ToolCallIDs[:len(mem.ReactContext.ToolCallIDs)-3]
+				}
+				if err := r.Machine.ApplyEvent(&mem, subjects[i], decoded[i], hashes[i]); err != nil {
+					b.Fatal(err)
+				}
+				i++
+			}
+		})
+	}
+}
+
+func rewind(b *testing.B, r *reducertest.Run, n int) *reducer.Memory {
+	b.Helper()
+	mem := r.Machine.Initial(r.ID.ID)
+	for _, rec := range r.Records[:n] {
+		if _, err := r.Machine.Apply(mem, rec.Subject, rec.Body); err != nil {
+			b.Fatal(err)
+		}
+	}
+	// Room for what is added, as a growing run has it nearly always.
+	c := &mem.Control
+	mem.Trace, mem.History, mem.Messages = slices.Grow(mem.Trace, 99), slices.Grow(mem.History, 99), slices.Grow(mem.Messages, 99)
+	c.Turns, c.CallOrder = slices.Grow(c.Turns, 99), slices.Grow(c.CallOrder, 99)
+	mem.ReactContext.ToolCallIDs = slices.Grow(mem.ReactContext.ToolCallIDs, 99)
+	return mem
+}
+
+// BenchmarkApply is a fold of a stored body: hash, decoding and fold.
+func BenchmarkApply(b *testing.B) {
+	r := longRun(b, 1000)
+	b.ReportAllocs()
+	i := 0
+	mem := r.Machine.Initial(r.ID.ID)
+	for b.Loop() {
+		if i == len(r.Records) {
+			i, mem = 0, r.Machine.Initial(r.ID.ID)
+		}
+		if _, err := r.Machine.Apply(mem, r.Records[i].Subject, r.Records[i].Body); err != nil {
+			b.Fatal(err)
+		}
+		i++
+	}
+}
+
+func BenchmarkDraft(b *testing.B) {
+	r := longRun(b, 10_000)
+	p := single("next", "alpha")
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, _, err := r.Machine.Draft(r.Mem, r.ID, events.Planning, p, reducer.Stamp{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkEffects(b *testing.B) {
+	for _, length := range []int{10, 10_000} {
+		b.Run(fmt.Sprint("history=", length), func(b *testing.B) {
+			r := longRun(b, length)
+			if _, _, err := r.Append(events.Planning, threeBatch()); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if len(r.Effects()) != 3 {
+					b.Fatal("three calls are to be dispatched")
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkView(b *testing.B) {
+	for _, length := range []int{30, 3000} {
+		b.Run(fmt.Sprint("history=", length), func(b *testing.B) {
+			r := longRun(b, length)
+			b.ReportAllocs()
+			for b.Loop() {
+				if len(reducer.View(r.Mem)) < length/3 {
+					b.Fatal("the view is too short")
+				}
+			}
+		})
+	}
+}

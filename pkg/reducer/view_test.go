@@ -1,0 +1,342 @@
+package reducer_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// script writes a view one line a message:
+//
+//	user: content
+//	assistant: content [id name arguments, …]
+//	tool id name: content
+func script(mem *reducer.Memory) string {
+	var b strings.Builder
+	for _, m := range reducer.View(mem) {
+		switch {
+		case m.Role == "tool":
+			fmt.Fprintf(&b, "tool %s %s: %s\n", m.CallID, m.Name, m.Content)
+		case len(m.Calls) > 0:
+			var calls []string
+			for _, c := range m.Calls {
+				calls = append(calls, c.ID+" "+c.Name+" "+c.Arguments)
+			}
+			fmt.Fprintf(&b, "%s: %s [%s]\n", m.Role, m.Content, strings.Join(calls, ", "))
+		default:
+			fmt.Fprintf(&b, "%s: %s\n", m.Role, m.Content)
+		}
+	}
+	return b.String()
+}
+
+func (s *scene) sees(want string) {
+	s.t.Helper()
+	var lines []string
+	for line := range strings.SplitSeq(strings.TrimSpace(want), "\n") {
+		lines = append(lines, strings.TrimLeft(line, "\t"))
+	}
+	require.Equal(s.t, strings.Join(lines, "\n")+"\n", script(s.Mem))
+}
+
+func said(p *events.LLMToolCall, text string) *events.LLMToolCall {
+	p.Content = text
+	return p
+}
+
+func TestViewOfAShortRun(t *testing.T) {
+	s := started(t)
+	s.sees(`
+		system: You test.
+		user: find it`)
+	s.do(said(single("a", "alpha"), "Let me look."), success("a", "one\ntwo "), &events.Continue{})
+	require.Equal(t, []reducer.ViewMessage{
+		{Role: "system", Content: "You test."},
+		{Role: "user", Content: "find it"},
+		{Role: "assistant", Content: "Let me look.", Calls: []events.Call{{ID: "a", Name: "alpha", Arguments: `{"n":1.0}`}}},
+		{Role: "tool", Content: "one\ntwo ", CallID: "a", Name: "alpha"},
+	}, reducer.View(s.Mem), "arguments and results are verbatim")
+	s.do(finalAnswer("It is 42."))
+	require.Equal(t, "assistant", reducer.View(s.Mem)[4].Role)
+
+	quiet := started(t, func(p *events.Start) { p.Agent.SystemPrompt = "" })
+	quiet.sees(`user: find it`)
+	empty := started(t).do(single("a", "alpha"), success("a", ""), &events.Continue{})
+	messages := reducer.View(empty.Mem)
+	require.Equal(t, reducer.ViewMessage{Role: "tool", Content: "", CallID: "a", Name: "alpha"}, messages[len(messages)-1], "an empty result is an empty string")
+}
+
+func TestViewOfParallelCalls(t *testing.T) {
+	batch := threeBatch()
+	batch.Content = "All at once."
+	batch.Refused = []events.Refusal{{Call: callOf("r", "forbidden"), Observation: "ERROR: tool \"forbidden\" is blacklisted", Code: "blacklisted"}}
+	s := started(t).do(batch, result("d", true, "4"), result("b", false, "no luck"))
+	s.sees(`
+		system: You test.
+		user: find it
+		assistant: All at once. [b beta {"n":1.0}, d delta {"n":1.0}, r forbidden {"n":1.0}]
+		tool b beta: ERROR: no luck
+		tool d delta: 4
+		tool r forbidden: ERROR: tool "forbidden" is blacklisted`)
+	s.do(user("m", "and hurry"), result("a", true, "1"), &events.ToolSuccess{}, &events.Continue{})
+	s.sees(`
+		system: You test.
+		user: find it
+		assistant: All at once. [a alpha {"n":1.0}, b beta {"n":1.0}, d delta {"n":1.0}, r forbidden {"n":1.0}]
+		tool a alpha: 1
+		tool b beta: ERROR: no luck
+		tool d delta: 4
+		tool r forbidden: ERROR: tool "forbidden" is blacklisted
+		user: and hurry`)
+}
+
+func TestViewOfRefusedReplies(t *testing.T) {
+	refused := events.RefusedReply{
+		Content: "I will.", Calls: []events.Call{callOf("x", "nope"), callOf("y", "forbidden")},
+		Results: []events.Answer{{ID: "y", Observation: "ERROR: blacklisted", Code: "blacklisted"}, {ID: "x", Observation: `ERROR: tool "nope" not found`, Code: "not_found"}},
+	}
+	unreadable := events.RefusedReply{Content: "<agent>", Calls: []events.Call{}, Results: []events.Answer{{Observation: "ERROR: no end tag", Code: "malformed"}}}
+	started(t).do(&events.ReplyInvalid{RefusedReply: refused}, &events.ReplyInvalid{RefusedReply: unreadable}, &events.AnswerTooShort{Content: "42"}).sees(`
+		system: You test.
+		user: find it
+		assistant: I will. [x nope {"n":1.0}, y forbidden {"n":1.0}]
+		tool x nope: ERROR: tool "nope" not found
+		tool y forbidden: ERROR: blacklisted
+		assistant: <agent>
+		user: ERROR: no end tag
+		assistant: 42
+		user: ERROR: the answer is too short: give at least 5 characters.`)
+	// Doubts and thoughts are not part of the conversation.
+	started(t).do(&events.LLMThought{Reply: events.Reply{Content: "hm"}}, &events.LowConfidence{}, &events.ReflectDone{}).sees(`
+		system: You test.
+		user: find it`)
+}
+
+func TestViewOfDecisions(t *testing.T) {
+	started(t).do(heldOne(), &events.HumanRejected{Decision: decision("a", "rejected")}, &events.Continue{},
+		approvalOf([]string{"b"}, callOf("b", "alpha")), &events.ApprovalExpired{}, &events.Continue{},
+		approvalOf([]string{"c"}, callOf("c", "alpha")), &events.HumanModified{Decision: decision("c", "modified")}, success("c", "2"), &events.Continue{}).sees(`
+		system: You test.
+		user: find it
+		assistant:  [a alpha {"n":1.0}]
+		tool a alpha: REJECTED: too dear
+		assistant:  [b alpha {"n":1.0}]
+		tool b alpha: REJECTED: expired
+		assistant:  [c alpha {"n":2}]
+		tool c alpha: 2`)
+}
+
+func TestViewSendsTheProvidersOwnIDs(t *testing.T) {
+	known := []string{}
+	for _, want := range []string{"call_1", "call_1~1", "call_1~2"} {
+		require.Equal(t, want, reducer.NameCall(known, "call_1"))
+		known = append(known, want)
+	}
+	require.Equal(t, "call_1~1~1", reducer.NameCall(known, "call_1~1"))
+	require.Equal(t, "call~1", reducer.NameCall(known, ""))
+	require.Equal(t, "call~2", reducer.NameCall([]string{"call~1"}, ""))
+
+	renamed := single("call_1~1", "beta")
+	renamed.Calls[0].ProviderID = "call_1"
+	started(t).do(single("call_1", "alpha"), success("call_1", "1"), &events.Continue{}, renamed, success("call_1~1", "2"), &events.Continue{}).sees(`
+		system: You test.
+		user: find it
+		assistant:  [call_1 alpha {"n":1.0}]
+		tool call_1 alpha: 1
+		assistant:  [call_1 beta {"n":1.0}]
+		tool call_1 beta: 2`)
+}
+
+func TestViewOfQueuedCalls(t *testing.T) {
+	first := said(single("a", "alpha"), "One by one.")
+	first.Queued = []events.Call{callOf("q", "beta")}
+	first.Refused = []events.Refusal{{Call: callOf("r", "nope"), Observation: "ERROR: not found", Code: "not_found"}}
+	s := started(t).do(first, success("a", "1"), user("m", "well?"), &events.Continue{})
+	s.sees(`
+		system: You test.
+		user: find it
+		assistant: One by one. [a alpha {"n":1.0}, r nope {"n":1.0}]
+		tool a alpha: 1
+		tool r nope: ERROR: not found
+		user: well?`)
+	s.do(single("q", "beta"), success("q", "2"), &events.Continue{})
+	s.sees(`
+		system: You test.
+		user: find it
+		assistant: One by one. [a alpha {"n":1.0}, q beta {"n":1.0}, r nope {"n":1.0}]
+		tool a alpha: 1
+		tool q beta: 2
+		tool r nope: ERROR: not found
+		user: well?`)
+}
+
+// talk is a conversation of three turns, with a call in the first two.
+func talk(t *testing.T, window int) *scene {
+	t.Helper()
+	return started(t, chat, func(p *events.Start) { p.Agent.Config.ContextWindowSize = window }).do(
+		said(single("a", "alpha"), "Looking."), success("a", "1"), &events.Continue{}, turnAnswer("First."),
+		user("m2", "second?"), single("b", "beta"), failure("b", "none"), &events.Continue{}, turnAnswer("Second."),
+		user("m3", "third?"))
+}
+
+func TestContextWindow(t *testing.T) {
+	whole := `
+		system: You test.
+		user: find it
+		assistant: Looking. [a alpha {"n":1.0}]
+		tool a alpha: 1
+		assistant: First.
+		user: second?
+		assistant:  [b beta {"n":1.0}]
+		tool b beta: ERROR: none
+		assistant: Second.
+		user: third?`
+	talk(t, 0).sees(whole)
+	talk(t, 10).sees(whole)
+	talk(t, 1).sees(`
+		system: You test.
+		user: third?`)
+	talk(t, 2).sees(`
+		system: You test.
+		assistant: Second.
+		user: third?`)
+	talk(t, 3).sees(`
+		system: You test.
+		user: second?
+		assistant:  [b beta {"n":1.0}]
+		tool b beta: ERROR: none
+		assistant: Second.
+		user: third?`)
+	talk(t, 5).sees(`
+		system: You test.
+		assistant: Looking. [a alpha {"n":1.0}]
+		tool a alpha: 1
+		assistant: First.
+		user: second?
+		assistant:  [b beta {"n":1.0}]
+		tool b beta: ERROR: none
+		assistant: Second.
+		user: third?`)
+	talk(t, 1).do(&events.ContextWindowExpanded{Increment: 1}).sees(`
+		system: You test.
+		assistant: Second.
+		user: third?`)
+	for window := range 8 {
+		checkViewOf(t, talk(t, window).Mem)
+	}
+}
+
+func checkViewOf(t *testing.T, mem *reducer.Memory) {
+	t.Helper()
+	open := 0
+	for _, m := range reducer.View(mem) {
+		if m.Role == "tool" {
+			open--
+		} else {
+			require.Zero(t, open)
+			open = len(m.Calls)
+		}
+		require.GreaterOrEqual(t, open, 0)
+	}
+	require.Zero(t, open)
+}
+
+func TestAddedCallsAreShownAgain(t *testing.T) {
+	talk(t, 1).do(&events.ToolCallsAddedToContext{CallIDs: []string{"b", "a"}}).sees(`
+		system: You test.
+		assistant:  [b beta {"n":1.0}]
+		tool b beta: ERROR: none
+		assistant:  [a alpha {"n":1.0}]
+		tool a alpha: 1
+		user: third?`)
+	talk(t, 3).do(&events.ToolCallsAddedToContext{CallIDs: []string{"b", "a"}}).sees(`
+		system: You test.
+		assistant:  [a alpha {"n":1.0}]
+		tool a alpha: 1
+		user: second?
+		assistant:  [b beta {"n":1.0}]
+		tool b beta: ERROR: none
+		assistant: Second.
+		user: third?`)
+	talk(t, 0).do(&events.ToolCallsAddedToContext{CallIDs: []string{"a"}}).sees(script(talk(t, 0).Mem))
+}
+
+func TestViewAfterAReflection(t *testing.T) {
+	s := started(t).do(said(single("a", "alpha"), "Looking."), success("a", "1"), &events.Continue{}, user("m", "and?"),
+		single("b", "beta"), success("b", "2"), &events.NeedsReflection{}, &events.ReflectDone{Summary: "a is 1, b is 2"})
+	s.sees(`
+		system: You test.
+		user: find it
+		assistant: Looking.
+		user: and?
+		user: Summary of the tool calls so far: a is 1, b is 2`)
+	s.do(single("c", "alpha"), success("c", "3"), &events.Continue{})
+	s.sees(`
+		system: You test.
+		user: find it
+		assistant: Looking.
+		user: and?
+		user: Summary of the tool calls so far: a is 1, b is 2
+		assistant:  [c alpha {"n":1.0}]
+		tool c alpha: 3`)
+	s.do(&events.ToolCallsAddedToContext{CallIDs: []string{"b"}})
+	s.sees(`
+		system: You test.
+		user: find it
+		assistant:  [b beta {"n":1.0}]
+		tool b beta: 2
+		assistant: Looking.
+		user: and?
+		user: Summary of the tool calls so far: a is 1, b is 2
+		assistant:  [c alpha {"n":1.0}]
+		tool c alpha: 3`)
+	s.do(single("d", "alpha"), success("d", "4"), &events.NeedsReflection{}, &events.ReflectDone{Summary: "all"})
+	s.sees(`
+		system: You test.
+		user: find it
+		assistant: Looking.
+		user: and?
+		user: Summary of the tool calls so far: all`)
+
+	failed := started(t).do(single("a", "alpha"), success("a", "1"), &events.NeedsReflection{}, &events.ReflectDone{Failed: "overloaded"})
+	failed.sees(`
+		system: You test.
+		user: find it
+		assistant:  [a alpha {"n":1.0}]
+		tool a alpha: 1`)
+}
+
+// TestAReflectionPartsNoCallFromItsResult: of a reply whose calls go out one
+// after another, some are answered and some are not.
+func TestAReflectionPartsNoCallFromItsResult(t *testing.T) {
+	first := single("a", "alpha")
+	first.Queued = []events.Call{callOf("q", "beta")}
+	s := started(t).do(first, success("a", "1"), &events.NeedsReflection{}, &events.ReflectDone{Summary: "a is 1"},
+		single("q", "beta"), success("q", "2"), &events.Continue{})
+	s.sees(`
+		system: You test.
+		user: find it
+		assistant:  [a alpha {"n":1.0}, q beta {"n":1.0}]
+		tool a alpha: 1
+		tool q beta: 2
+		user: Summary of the tool calls so far: a is 1`)
+}
+
+func TestObservations(t *testing.T) {
+	s := started(t).do(threeBatch(), result("d", true, "4"), result("a", false, "x"))
+	require.Equal(t, []string{"ERROR: x", "4"}, reducer.Observations(s.Mem), "in the order of the calls")
+}
+
+func TestTokenEstimates(t *testing.T) {
+	require.Equal(t, 0, reducer.EstimateTokens(""))
+	require.Equal(t, 1, reducer.EstimateTokens("a"))
+	require.Equal(t, 2, reducer.EstimateTokens("abcde"))
+	s := started(t).do(&events.WorkingMemoryAdded{Entry: events.Entry{Tags: []string{"ab", "c"}, Value: "12345"}}, &events.WorkingMemoryAdded{Entry: events.Entry{Value: "1234"}})
+	require.Equal(t, 1+2, reducer.EntryTokens(s.Mem.WorkingMemory[0]))
+	require.Equal(t, 1+2+1, reducer.WorkingMemoryTokens(s.Mem))
+}
