@@ -27,6 +27,9 @@ type Refusal struct {
 	Call
 	Observation string `json:"observation"`
 	Code        string `json:"code"`
+	// Place is the call's place in the model's reply, counted from 1; 0 where
+	// nobody counted: after all that were not refused.
+	Place int `json:"place,omitempty"`
 }
 
 // Answer is the observation that a refused call got, by the call's id.

@@ -66,10 +66,28 @@ func deadline(cfg Config, policy *events.Approval) string {
 // judge looks at the whole reply: calls outrank text wherever they stand.
 func (j *judge) judge(reply llm.Response) events.Payload {
 	p := j.read(reply)
-	if data, err := json.Marshal(p); err == nil && len(data) > journal.MaxBody-envelopeRoom {
+	if stored(p) > journal.MaxBody-envelopeRoom {
 		return j.tooLarge(reply)
 	}
 	return p
+}
+
+// stored is the size of a payload as it stands in the log, in bytes.
+func stored(p events.Payload) int {
+	var size counter
+	enc := json.NewEncoder(&size)
+	enc.SetEscapeHTML(false) // the log does not either
+	_ = enc.Encode(p)        // what cannot be written is refused when it is appended
+	return int(size)
+}
+
+// counter counts what is written to it.
+type counter int
+
+// Write counts.
+func (c *counter) Write(data []byte) (int, error) {
+	*c += counter(len(data))
+	return len(data), nil
 }
 
 // envelopeRoom is what an event's envelope may take of the largest body.
@@ -78,6 +96,9 @@ const envelopeRoom = 8 << 10
 func (j *judge) read(reply llm.Response) events.Payload {
 	switch r := reply.(type) {
 	case llm.ToolCalls:
+		if len(r.Calls) == 0 {
+			return j.answer(r.Meta, r.Content)
+		}
 		return j.calls(r)
 	case llm.Structured:
 		return j.answer(r.Meta, r.Content)
@@ -138,9 +159,9 @@ func (j *judge) calls(r llm.ToolCalls) events.Payload {
 	if reply.Content != "" {
 		reply.MessageID = j.messageID
 	}
-	for _, call := range j.name(r.Calls) {
+	for i, call := range j.name(r.Calls) {
 		if code, reason := j.refuse(call); code != "" {
-			reply.Refused = append(reply.Refused, events.Refusal{Call: call, Observation: reducer.ErrorPrefix + reason, Code: code})
+			reply.Refused = append(reply.Refused, events.Refusal{Call: call, Observation: reducer.ErrorPrefix + reason, Code: code, Place: i + 1})
 		} else {
 			reply.Calls = append(reply.Calls, call)
 		}

@@ -44,18 +44,23 @@ func (mem *Memory) acceptReply(e *events.Event, p *events.ToolCallReply) {
 	c := &mem.Control
 	mem.ConfidenceScore, mem.RetryCount, c.LowPending = p.Confidence, 0, false
 	c.Refused, c.Queued = p.Refused, p.Queued
-	ids := make([]string, 0, len(p.Calls)+len(p.Queued)+len(p.Refused))
-	for _, group := range [][]events.Call{p.Calls, p.Queued} {
-		for _, call := range group {
-			mem.record(e, call, nil)
-			ids = append(ids, call.ID)
-		}
-	}
-	for _, r := range p.Refused {
-		mem.record(e, r.Call, &CallResult{Failed: &Failed{Error: r.Observation}})
-		ids = append(ids, r.ID)
+	calls := p.AllCalls()
+	ids := make([]string, len(calls))
+	for i, call := range calls {
+		mem.record(e, call, refusal(p.Refused, call.ID))
+		ids[i] = call.ID
 	}
 	mem.addReply(e, p.MessageID, p.Content, ids)
+}
+
+// refusal is the result of a call that was refused, nil for one that was not.
+func refusal(refused []events.Refusal, id string) *CallResult {
+	for _, r := range refused {
+		if r.ID == id {
+			return &CallResult{Failed: &Failed{Error: r.Observation}}
+		}
+	}
+	return nil
 }
 
 func (mem *Memory) addReply(e *events.Event, messageID, content string, ids []string) {

@@ -69,17 +69,10 @@ func textReply(content, model string, usage events.Usage) Reply {
 	return Reply{Response: llm.Text{Meta: meta(model, 1, usage), Content: content}}
 }
 
-// callsReply puts a reply's calls together again: accepted ones, those that
-// waited for their turn, and refused ones.
 func callsReply(p *events.ToolCallReply) Reply {
 	r := llm.ToolCalls{Meta: meta(p.Model, p.Confidence, p.Usage), Content: p.Content}
-	for _, group := range [][]events.Call{p.Calls, p.Queued} {
-		for _, c := range group {
-			r.Calls = append(r.Calls, providerCall(c))
-		}
-	}
-	for _, refused := range p.Refused {
-		r.Calls = append(r.Calls, providerCall(refused.Call))
+	for _, c := range p.AllCalls() {
+		r.Calls = append(r.Calls, providerCall(c))
 	}
 	return Reply{Response: r}
 }
