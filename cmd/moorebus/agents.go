@@ -22,6 +22,7 @@ func agentsCommand() *cobra.Command {
 		Long: `Agents are definitions that are stored under their names, so that a run can be
 started by name. A run keeps the version that it was started with.`,
 		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(putAgentCommand(), getAgentCommand(), listAgentsCommand())
 	return cmd

@@ -25,7 +25,6 @@ from it.
 run and dev bring a server of their own and keep its data in $XDG_DATA_HOME/moorebus
 (--data, MOOREBUS_DATA). The other commands talk to the bus that NATS_URL or --nats
 names, else to the process that serves the data directory, else to the directory.`,
-		Args: cobra.NoArgs,
 	}
 	root.AddCommand(
 		runCommand(), devCommand(),

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/session"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/agent"
@@ -70,7 +71,7 @@ func runTask(ctx context.Context, h *agent.Host, bus session.Bus, namespace stri
 		say("The model is scripted: its replies stand in the agent's file, only the tools are real. For a real")
 		say("model write `llm: {provider: openai}` there and set OPENAI_API_KEY, or OPENAI_BASE_URL for your own.")
 	}
-	o := session.Options{Bus: bus, Gateway: h.Gateway(), In: os.Stdin, Out: os.Stdout, Show: os.Stderr, Live: live}
+	o := session.Options{Bus: bus, Gateway: h.Gateway(), In: os.Stdin, Out: os.Stdout, Show: os.Stderr, Live: live, Color: console.Color(os.Stderr, os.Getenv)}
 	if live && cli.IsTerminal(os.Stdin) {
 		o.Prompt = "> "
 	}

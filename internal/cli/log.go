@@ -49,7 +49,7 @@ func (f *LogFlags) logger(w io.Writer, terminal, color bool) (*slog.Logger, erro
 	case f.format != "text":
 		return nil, Usage("--log-format: %q is not a format; use text or json", f.format)
 	case terminal:
-		return slog.New(tint.NewHandler(w, &tint.Options{Level: level, TimeFormat: time.TimeOnly, NoColor: !color})), nil
+		return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: time.TimeOnly, NoColor: !color})), nil
 	}
 	return slog.New(slog.NewTextHandler(w, options)), nil
 }

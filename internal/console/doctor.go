@@ -82,6 +82,9 @@ func finding(level natsbus.Level, mend, format string, args ...any) natsbus.Find
 	return natsbus.Finding{Level: level, What: fmt.Sprintf(format, args...), Mend: mend}
 }
 
+// lookTimeout bounds what is asked of one bus.
+const lookTimeout = 30 * time.Second
+
 // Doctor looks an installation over.
 type Doctor struct {
 	// Getenv is os.Getenv.
@@ -94,22 +97,19 @@ type Doctor struct {
 
 // Remote looks at a bus that somebody named, and at who is there.
 func (d *Doctor) Remote(ctx context.Context, o natsbus.ConnectOptions, r *Report) {
+	d.remote(ctx, o, r, func(f []natsbus.Finding) []natsbus.Finding { return f })
+}
+
+func (d *Doctor) remote(ctx context.Context, o natsbus.ConnectOptions, r *Report, read func([]natsbus.Finding) []natsbus.Finding) {
 	conn, err := natsbus.Connect(ctx, o)
 	if err != nil {
 		r.Add(AreaBus, finding(natsbus.Bad, "start nats-server with JetStream (-js), or set NATS_URL or --nats", "%v", err))
 		return
 	}
 	defer conn.Close()
-	d.look(ctx, conn, r)
-}
-
-// lookTimeout bounds what is asked of one bus.
-const lookTimeout = 30 * time.Second
-
-func (d *Doctor) look(ctx context.Context, conn *nats.Conn, r *Report) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	r.Add(AreaBus, natsbus.Check(ctx, conn, d.Bus)...)
+	r.Add(AreaBus, read(natsbus.Check(ctx, conn, d.Bus))...)
 	bus, err := natsbus.Open(ctx, conn, d.Bus)
 	if err != nil {
 		return // the check has said why
@@ -187,7 +187,7 @@ func (d *Doctor) Embedded(ctx context.Context, dir string, r *Report) {
 		r.Add(AreaData, finding(natsbus.Bad, "make it writable for this user, or name another one with --data", "data directory %s: %v", dir, err))
 	case held != nil && held.URL != "":
 		r.Add(AreaData, finding(natsbus.Good, "", "data directory %s is served by process %d at %s", dir, held.PID, held.URL))
-		d.Remote(ctx, natsbus.ConnectOptions{URL: held.URL, Token: held.Token, Name: "moorebus/doctor", Logger: d.Bus.Logger}, r)
+		d.remote(ctx, natsbus.ConnectOptions{URL: held.URL, Token: held.Token, Name: "moorebus/doctor", Logger: d.Bus.Logger}, r, flushed)
 	case held != nil:
 		r.Add(AreaData, finding(natsbus.Warning, "look again when it has ended", "data directory %s is in use by process %d, which does not listen", dir, held.PID))
 	default:
@@ -268,10 +268,22 @@ const oneServer = "the log lies on one server"
 func embeddedFindings(findings []natsbus.Finding) []natsbus.Finding {
 	for i, f := range findings {
 		switch {
-		case f.Level == natsbus.Warning && strings.HasPrefix(f.What, oneServer):
-			findings[i] = finding(natsbus.Good, "", "the log lies on this machine; it is flushed before anything is acknowledged, unless --fsync=relaxed says otherwise")
+		case f.Level == natsbus.Good && strings.HasPrefix(f.What, "nats-server "):
+			// The address is that of nobody: the connection is in the process.
+			what, _, _ := strings.Cut(f.What, " at ")
+			findings[i] = finding(natsbus.Good, "", "embedded %s starts", what)
 		case f.Level == natsbus.Bad && strings.Contains(f.Mend, "moorebus init"):
 			findings[i] = finding(natsbus.Warning, "nothing: the next `moorebus run` or `moorebus dev` sets it up", "%s", f.What)
+		}
+	}
+	return flushed(findings)
+}
+
+// flushed corrects what cannot be seen of an embedded server from outside.
+func flushed(findings []natsbus.Finding) []natsbus.Finding {
+	for i, f := range findings {
+		if f.Level == natsbus.Warning && strings.HasPrefix(f.What, oneServer) {
+			findings[i] = finding(natsbus.Good, "", "the log lies on this machine; it is flushed before anything is acknowledged, unless --fsync=relaxed says otherwise")
 		}
 	}
 	return findings

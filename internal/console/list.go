@@ -76,6 +76,9 @@ func Agent(w io.Writer, f Format, definition []byte) error {
 		}
 		return len(agentKeys)
 	}
+	if mode := node.Get("mode"); mode != nil && mode.Text == "" {
+		node, _ = node.Without("mode") // it is left to the run
+	}
 	slices.SortStableFunc(node.Members, func(a, b strict.Member) int { return cmp.Compare(place(a), place(b)) })
 	return writeYAMLNode(w, node)
 }

@@ -85,7 +85,7 @@ func yamlNode(n *strict.Node) *yaml.Node {
 	case strict.Object:
 		y := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Style: flow(len(n.Members))}
 		for _, m := range n.Members {
-			y.Content = append(y.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: m.Key}, yamlNode(m.Value))
+			y.Content = append(y.Content, yamlText(m.Key), yamlNode(m.Value))
 		}
 		return y
 	case strict.Array:
@@ -99,9 +99,34 @@ func yamlNode(n *strict.Node) *yaml.Node {
 	case strict.Bool:
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: n.Text}
 	case strict.String:
-		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: n.Text}
+		return yamlText(n.Text)
 	}
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}
+}
+
+// yamlText is a text: in lines where that is safe, and quoted where any version
+// of YAML would take it for something else.
+func yamlText(text string) *yaml.Node {
+	y := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
+	switch {
+	case strings.Contains(text, "\n") && !tame(text):
+		y.Style = yaml.DoubleQuotedStyle
+	case slices.Contains([]string{"y", "n", "yes", "no", "on", "off"}, strings.ToLower(text)):
+		y.Style = yaml.DoubleQuotedStyle
+	}
+	return y
+}
+
+// tame reports whether lines can stand as they are: none of them begins or ends
+// with white space that would be taken for indentation.
+func tame(text string) bool {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	for _, line := range lines {
+		if strings.HasPrefix(line, "\t") || strings.TrimRight(line, " \t\r") != line {
+			return false
+		}
+	}
+	return lines[0] != "" && lines[0][0] != ' '
 }
 
 // flow is the style of collections: empty ones are written `{}` and `[]`.

@@ -156,7 +156,7 @@ func (r *Run) tail(b *bytes.Buffer, p palette) {
 		fmt.Fprintf(b, "\n%s\nevent %d (%s): %s\n", p.red("poisoned"), r.Poison.N, Plain(r.Poison.Type), Plain(r.Poison.Reason))
 	}
 	if r.Answer != nil {
-		fmt.Fprintf(b, "\n%s\n%s\n", p.green("answer"), strings.TrimRight(Printable(*r.Answer), "\n"))
+		fmt.Fprintf(b, "\n%s\n%s\n", p.green("answer"), strings.TrimRight(Printable(*r.Answer), " \n"))
 	}
 }
 

@@ -41,6 +41,8 @@ type Options struct {
 	Out, Show io.Writer
 	// Live shows a line that changes while the run works; for terminals.
 	Live bool
+	// Color marks what is shown with colours.
+	Color bool
 	// Prompt stands before a message is read; empty where nobody looks.
 	Prompt string
 	// CancelTimeout bounds the attempt to cancel the run. Default 5 s.
@@ -72,7 +74,7 @@ func Watch(ctx context.Context, run events.Run, o Options) (Outcome, error) {
 	if o.CancelTimeout <= 0 {
 		o.CancelTimeout = 5 * time.Second
 	}
-	s := &Session{o: o, run: run, mem: o.Machine.Initial(run.ID), view: newView(o.Show, o.Live), in: bufio.NewScanner(o.In)}
+	s := &Session{o: o, run: run, mem: o.Machine.Initial(run.ID), view: newView(o.Show, o.Live, o.Color), in: bufio.NewScanner(o.In)}
 	s.in.Buffer(nil, journal.MaxBody)
 	stopChunks, err := o.Bus.WatchChunks(run, s.chunk)
 	if err != nil {

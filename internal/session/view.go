@@ -16,8 +16,8 @@ import (
 // view writes lines and, on a terminal, one line below them that changes: what
 // the run does, for how long, and the end of what the model is saying.
 type view struct {
-	w    io.Writer
-	live bool
+	w           io.Writer
+	live, color bool
 
 	mu      sync.Mutex
 	started time.Time
@@ -34,8 +34,8 @@ var frames = []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "�
 // stands before them they fit into 80 columns.
 const liveWidth = 48
 
-func newView(w io.Writer, live bool) *view {
-	return &view{w: w, live: live, since: time.Now(), state: events.Idle}
+func newView(w io.Writer, live, color bool) *view {
+	return &view{w: w, live: live, color: color, since: time.Now(), state: events.Idle}
 }
 
 // start keeps the live line moving until stop is called.
@@ -70,7 +70,7 @@ func (v *view) event(e *events.Event, mem *reducer.Memory) {
 		v.started = e.Time
 	}
 	v.erase()
-	_, _ = fmt.Fprintln(v.w, console.EventLine(e, v.started, v.live))
+	_, _ = fmt.Fprintln(v.w, console.EventLine(e, v.started, v.color))
 	v.state, v.since, v.said = mem.State, time.Now(), ""
 	v.draw()
 }

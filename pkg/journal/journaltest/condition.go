@@ -38,9 +38,9 @@ func testStale(t *testing.T, log journal.Log) {
 }
 
 func testTwice(t *testing.T, log journal.Log) {
-	ctx, run := context20(t), NewRun(t, log)
+	ctx := context20(t)
 	for _, n := range []int{1, 2} {
-		run = NewRun(t, log)
+		run := NewRun(t, log)
 		entries := []journal.Entry{plain(run, "1"), plain(run, "2")}[:n]
 		_, err := log.Append(ctx, run, 0, entries...)
 		require.NoError(t, err)

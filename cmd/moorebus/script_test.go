@@ -1,0 +1,264 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/pkg/agent"
+	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+// leaks runs the tests and then looks for goroutines that they left.
+type leaks struct{ *testing.M }
+
+func (l leaks) Run() int {
+	code := l.M.Run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		_, _ = fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+func TestMain(m *testing.M) {
+	testscript.Main(leaks{m}, map[string]func(){"moorebus": main})
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// TestScripts runs testdata/script. Each script has a home of its own. The
+// commands beside testscript's own are those of the functions below.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 filepath.Join("testdata", "script"),
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("HOME", env.WorkDir)
+			env.Setenv("XDG_DATA_HOME", filepath.Join(env.WorkDir, "share"))
+			env.Setenv("USER", "tester")
+			env.Setenv("GORACE", noSleep)
+			env.Values[busKey{}] = &slot{}
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"bus": busCommand, "nats-server": serverCommand, "begin": beginCommand, "await": awaitCommand,
+			"models": modelsCommand, "code": codeCommand, "setid": setIDCommand,
+		},
+	})
+}
+
+// noSleep makes processes with the race detector end without waiting a second
+// for more races.
+const noSleep = "atexit_sleep_ms=0"
+
+// busKey is where a script keeps the bus that it started.
+type busKey struct{}
+
+type slot struct{ bus *bus }
+
+// bus is a server on which every role works, in this process.
+type bus struct {
+	url  string
+	host *agent.Host
+}
+
+// startBus starts a server and the roles, and returns how they are stopped.
+func startBus(dir string) (b *bus, stop func(), err error) {
+	server, err := embedded.Start(context.Background(), embedded.Options{Dir: dir, Listen: "127.0.0.1:0", Logger: quiet})
+	if err != nil {
+		return nil, nil, err
+	}
+	conn, err := server.Connect()
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx := context.Background()
+	if err := natsbus.Init(ctx, conn, natsbus.InitOptions{Shards: 2}); err != nil {
+		return nil, nil, err
+	}
+	opened, err := natsbus.Open(ctx, conn, natsbus.Options{Logger: quiet})
+	if err != nil {
+		return nil, nil, err
+	}
+	tools, err := wire.Builtins()
+	if err != nil {
+		return nil, nil, err
+	}
+	host, err := agent.NewHost(agent.HostOptions{
+		Bus: opened, Providers: map[string]llm.Caller{wire.Scripted: scripted.New()}, Tools: tools, Logger: quiet,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- host.Run(ctx) }()
+	return &bus{server.ClientURL(), host}, func() {
+		cancel()
+		<-ended
+		conn.Close()
+		server.Shutdown()
+	}, nil
+}
+
+// start starts a run and waits until it is in a state, for 20 s at most.
+func (b *bus) start(a events.Agent, task string, state events.State) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	// Until the roles have announced what they offer, the agent is refused.
+	started, err := b.host.Gateway().Start(ctx, "", gateway.StartRequest{Agent: &a, Task: task})
+	for ; err != nil; started, err = b.host.Gateway().Start(ctx, "", gateway.StartRequest{Agent: &a, Task: task}) {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return "", err
+		}
+	}
+	return started.RunID, b.await(started.RunID, func(s gateway.RunState) bool { return s.State == state })
+}
+
+// await waits until a run is as it should be, for 20 s at most.
+func (b *bus) await(id string, done func(gateway.RunState) bool) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		now, err := b.host.Gateway().State(ctx, "", id, 0)
+		if err != nil {
+			return err
+		}
+		if done(now) {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("the run stays in state %s with %d events", now.State, now.N)
+		}
+	}
+}
+
+// busCommand is `bus`: it starts a bus and sets BUS.
+func busCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) > 0 {
+		ts.Fatalf("usage: bus")
+	}
+	dir := ts.MkAbs("bus-data")
+	b, stop, err := startBus(dir)
+	ts.Check(err)
+	ts.Defer(stop)
+	ts.Setenv("BUS", b.url)
+	ts.Value(busKey{}).(*slot).bus = b
+}
+
+// serverCommand is `nats-server`: it starts a bare server and sets BUS.
+func serverCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) > 0 {
+		ts.Fatalf("usage: nats-server")
+	}
+	server, err := embedded.Start(context.Background(), embedded.Options{Dir: ts.MkAbs("bus-data"), Listen: "127.0.0.1:0", Logger: quiet})
+	ts.Check(err)
+	ts.Defer(server.Shutdown)
+	ts.Setenv("BUS", server.ClientURL())
+}
+
+// beginCommand is `begin VAR FILE STATE`: it starts the file's agent on its
+// task, waits until the run is in the state, and sets VAR to its id.
+func beginCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: begin VAR FILE STATE")
+	}
+	docs, err := agentfile.ReadFile(ts.MkAbs(args[1]), agentfile.Options{})
+	ts.Check(err)
+	id, err := ts.Value(busKey{}).(*slot).bus.start(*docs.Agent, docs.Agent.Task, events.State(args[2]))
+	ts.Check(err)
+	ts.Setenv(args[0], id)
+}
+
+// awaitCommand is `await RUN N`: it waits until the run has N events.
+func awaitCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: await RUN N")
+	}
+	want, err := strconv.ParseUint(args[1], 10, 64)
+	ts.Check(err)
+	ts.Check(ts.Value(busKey{}).(*slot).bus.await(args[0], func(s gateway.RunState) bool { return s.N >= want }))
+}
+
+// codeCommand is `code N COMMAND ARG…`: the command must exit with that code.
+func codeCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: code N COMMAND ARG…")
+	}
+	err := ts.Exec(args[1], args[2:]...)
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		ts.Fatalf("it did not fail: %v", err)
+	}
+	if got := strconv.Itoa(exit.ExitCode()); got != args[0] {
+		ts.Fatalf("exit code %s, not %s", got, args[0])
+	}
+}
+
+// setIDCommand is `setid VAR FILE`: it sets VAR to the id of the first run in a
+// list of runs.
+func setIDCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: setid VAR FILE")
+	}
+	var page gateway.RunPage
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[1])), &page))
+	ts.Setenv(args[0], page.Runs[0].RunID)
+}
+
+// modelsCommand is `models`: it starts a model provider that takes the key
+// `good-key`, and sets MODELS.
+func modelsCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) > 0 {
+		ts.Fatalf("usage: models")
+	}
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/models" || r.Header.Get("Authorization") != "Bearer good-key" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		_, _ = io.WriteString(w, `{"data": []}`)
+	}))
+	ts.Defer(provider.Close)
+	ts.Setenv("MODELS", provider.URL+"/v1")
+}
+
+// testBus is startBus for a test.
+func testBus(t *testing.T) *bus {
+	t.Helper()
+	b, stop, err := startBus(t.TempDir())
+	require.NoError(t, err)
+	t.Cleanup(stop)
+	return b
+}

@@ -1,0 +1,201 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
+	"github.com/stretchr/testify/require"
+)
+
+func doctor(env map[string]string) *Doctor {
+	return &Doctor{Getenv: func(name string) string { return env[name] }, Bus: busOptions}
+}
+
+func written(t *testing.T, r *Report) string {
+	t.Helper()
+	var b bytes.Buffer
+	require.NoError(t, r.Write(&b, Text, false))
+	return b.String()
+}
+
+func TestKeys(t *testing.T) {
+	const key = "sk-very-secret"
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method != http.MethodGet || r.URL.Path != "/v1/models":
+			w.WriteHeader(http.StatusNotFound)
+		case r.Header.Get("Authorization") != "Bearer "+key:
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = w.Write([]byte(r.Header.Get("Authorization")))
+		}
+	}))
+	defer provider.Close()
+	away := httptest.NewServer(http.NotFoundHandler())
+	away.Close()
+	for _, c := range []struct {
+		name, key, base string
+		level           natsbus.Level
+		what, mend      string
+	}{
+		{"nothing", "", "", natsbus.Warning, "neither OPENAI_API_KEY nor OPENAI_BASE_URL", "OPENAI_BASE_URL=http://localhost:11434/v1"},
+		{"good", key, provider.URL + "/v1/", natsbus.Good, "OPENAI_API_KEY is accepted", ""},
+		{"refused", key + "x", provider.URL + "/v1", natsbus.Bad, "the key is refused", "valid there"},
+		{"no key", "", provider.URL + "/v1", natsbus.Bad, "none is set", "set OPENAI_API_KEY"},
+		{"wrong path", key, provider.URL, natsbus.Warning, "does not list models", "/v1"},
+		{"away", key, away.URL + "/v1", natsbus.Bad, "connection refused", "start the server"},
+		{"no address", key, "localhost:11434", natsbus.Bad, "not an http or https address", "http://localhost:11434/v1"},
+		{"password in it", key, strings.Replace(away.URL, "http://", "http://ann:"+key+"@", 1), natsbus.Bad, "ann:xxxxx@", ""},
+		{"a key that is none", key + "\n", provider.URL + "/v1", natsbus.Bad, "invalid header", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var r Report
+			doctor(map[string]string{"OPENAI_API_KEY": c.key, "OPENAI_BASE_URL": c.base}).Keys(context.Background(), &r)
+			require.Len(t, r.Findings, 1)
+			got := r.Findings[0]
+			require.Equal(t, c.level, got.Level, got.What)
+			require.Contains(t, got.What, c.what)
+			require.Contains(t, got.Mend, c.mend)
+			require.NotContains(t, written(t, &r), key)
+		})
+	}
+}
+
+// A provider that sends elsewhere does not get the key shown there.
+func TestKeysAreNotSentOn(t *testing.T) {
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("asked elsewhere") }))
+	defer elsewhere.Close()
+	provider := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusFound))
+	defer provider.Close()
+	var r Report
+	doctor(map[string]string{"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": provider.URL}).Keys(context.Background(), &r)
+	require.Equal(t, natsbus.Warning, r.Findings[0].Level)
+	require.Contains(t, r.Findings[0].What, "status 302")
+}
+
+func TestDoctorOnNoDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "none", "yet")
+	var r Report
+	doctor(nil).Embedded(context.Background(), dir, &r)
+	text := written(t, &r)
+	require.Zero(t, r.Bad, text)
+	require.Zero(t, r.Warnings, text)
+	require.Contains(t, text, "is not there yet")
+	require.Contains(t, text, "JetStream is on")
+	require.Contains(t, text, "the log lies on this machine", "a single server is no warning where it flushes")
+	require.Contains(t, text, "all is well")
+	_, err := os.Stat(dir)
+	require.ErrorIs(t, err, os.ErrNotExist, "nothing was made")
+}
+
+func TestDoctorOnDirectories(t *testing.T) {
+	dir := t.TempDir()
+	s := server(t, embedded.Options{Dir: dir, Listen: "127.0.0.1:0", Token: "sesame"})
+	require.NoError(t, natsbus.Init(context.Background(), connect(t, s), natsbus.InitOptions{}))
+	var served Report
+	doctor(nil).Embedded(context.Background(), dir, &served)
+	text := written(t, &served)
+	require.Contains(t, text, "is served by process")
+	require.Contains(t, text, "no actor lives")
+	require.Contains(t, text, "no planner lives")
+	require.Zero(t, served.Bad, text)
+	require.NotContains(t, text, "sesame")
+	require.NotContains(t, text, "the log lies on one server")
+
+	hidden := t.TempDir()
+	server(t, embedded.Options{Dir: hidden})
+	var held Report
+	doctor(nil).Embedded(context.Background(), hidden, &held)
+	require.Contains(t, written(t, &held), "which does not listen")
+
+	s.Shutdown()
+	var free Report
+	doctor(nil).Embedded(context.Background(), dir, &free)
+	require.Contains(t, written(t, &free), "is free")
+	require.Zero(t, free.Bad)
+
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	var wrong Report
+	doctor(nil).Embedded(context.Background(), file, &wrong)
+	require.Positive(t, wrong.Bad, written(t, &wrong))
+}
+
+// A directory that nobody has set up is for the next run to set up.
+func TestDoctorOnEmptyDirectory(t *testing.T) {
+	var r Report
+	doctor(nil).Embedded(context.Background(), t.TempDir(), &r)
+	require.Zero(t, r.Bad, written(t, &r))
+	require.Contains(t, written(t, &r), "the next `moorebus run` or `moorebus dev` sets it up")
+}
+
+func TestDoctorOnBus(t *testing.T) {
+	s := server(t, embedded.Options{Listen: "127.0.0.1:0"})
+	at := natsbus.ConnectOptions{URL: s.ClientURL(), Logger: quiet}
+	var bare Report
+	doctor(nil).Remote(context.Background(), at, &bare)
+	require.Positive(t, bare.Bad)
+	require.Contains(t, written(t, &bare), "moorebus init")
+
+	conn := connect(t, s)
+	require.NoError(t, natsbus.Init(context.Background(), conn, natsbus.InitOptions{}))
+	bus, err := natsbus.Open(context.Background(), conn, busOptions)
+	require.NoError(t, err)
+	require.NoError(t, bus.Announce(context.Background(), "default", "a1", []events.ToolSpec{{Name: "t", Pool: "default"}}))
+	require.NoError(t, bus.AnnounceProviders(context.Background(), "p1", []string{"scripted"}))
+	var ready Report
+	doctor(nil).Remote(context.Background(), at, &ready)
+	text := written(t, &ready)
+	require.Zero(t, ready.Bad, text)
+	require.Contains(t, text, "tools by pool: default 1")
+	require.Contains(t, text, "model providers: scripted")
+
+	var b bytes.Buffer
+	require.NoError(t, ready.Write(&b, JSON, false))
+	var doc struct {
+		Findings []struct{ Area, Level, What string }
+		Warnings int
+	}
+	require.NoError(t, json.Unmarshal(b.Bytes(), &doc))
+	require.Len(t, doc.Findings, len(ready.Findings))
+	require.Equal(t, AreaBus, doc.Findings[0].Area)
+	require.Equal(t, "ok", doc.Findings[0].Level)
+}
+
+func TestDoctorOnNoBus(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, free.Close())
+	var r Report
+	doctor(nil).Remote(context.Background(), natsbus.ConnectOptions{URL: "nats://ann:secret@" + free.Addr().String(), Logger: quiet}, &r)
+	require.Equal(t, 1, r.Bad)
+	require.NotContains(t, written(t, &r), "secret")
+	require.Contains(t, written(t, &r), "1 bad, 0 to look at")
+}
+
+func TestRolesThatDisagree(t *testing.T) {
+	log := simulated.New(simulated.Options{})
+	ctx := context.Background()
+	require.NoError(t, log.Announce(ctx, "a", "1", []events.ToolSpec{{Name: "t", Pool: "a", Description: "one"}}))
+	require.NoError(t, log.Announce(ctx, "b", "2", []events.ToolSpec{{Name: "t", Pool: "b", Description: "two"}}))
+	found := Roles(ctx, log)
+	require.Equal(t, natsbus.Bad, found[0].Level)
+	require.Contains(t, found[0].What, "pools a and b")
+}
+
+func TestSpace(t *testing.T) {
+	if _, known := freeSpace("."); known {
+		require.Len(t, space(filepath.Join(t.TempDir(), "a", "b")), 1)
+	}
+}

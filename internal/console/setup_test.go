@@ -1,0 +1,74 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	natsserver "github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+)
+
+func setUp(t *testing.T, conn *nats.Conn, s Setup) string {
+	t.Helper()
+	var b bytes.Buffer
+	require.NoError(t, s.Check())
+	require.NoError(t, s.Run(context.Background(), conn, &b))
+	return b.String()
+}
+
+func TestSetup(t *testing.T) {
+	conn := connect(t, server(t, embedded.Options{}))
+	first := setUp(t, conn, Setup{Init: natsbus.InitOptions{Shards: 2, Pools: []string{"web"}}})
+	require.Contains(t, first, "set up: stream MOORE_0\n")
+	require.Contains(t, first, "set up: stream MOORE_1: 7 consumers\n")
+	require.Contains(t, first, "set up: pool web, ack wait 15s\n")
+	again := setUp(t, conn, Setup{Init: natsbus.InitOptions{Shards: 2, Pools: []string{"web"}}})
+	require.Contains(t, again, "already as wanted: ")
+	require.NotContains(t, again, "set up")
+	require.Contains(t, setUp(t, conn, Setup{}), "already as wanted", "without --shards there are as many as there were")
+
+	changed := setUp(t, conn, Setup{Init: natsbus.InitOptions{AckWait: 20 * time.Second, MaxAckPending: 500}})
+	require.Equal(t, "set up: ack wait 20s\nset up: pool default, ack wait 20s\nmax ack pending of every consumer: 500\n", changed)
+
+	err := (&Setup{Init: natsbus.InitOptions{Shards: 3}}).Run(context.Background(), conn, &bytes.Buffer{})
+	require.ErrorContains(t, err, "the log has 2 shards, 3 were asked for")
+}
+
+func TestSetupIsChecked(t *testing.T) {
+	for _, s := range []Setup{
+		{Init: natsbus.InitOptions{Shards: -1}}, {Init: natsbus.InitOptions{Replicas: -1}}, {Init: natsbus.InitOptions{MaxAckPending: -1}},
+		{Init: natsbus.InitOptions{AckWait: -1}}, {Init: natsbus.InitOptions{Pools: []string{"a b"}}},
+	} {
+		var exit *cli.ExitError
+		require.ErrorAs(t, s.Check(), &exit)
+		require.Equal(t, cli.ExitUsage, exit.Code)
+	}
+}
+
+func TestSetupWithoutJetStream(t *testing.T) {
+	previous := slog.Default()
+	slog.SetDefault(quiet)
+	t.Cleanup(func() { slog.SetDefault(previous) })
+	s, err := natsserver.NewServer(&natsserver.Options{DontListen: true, NoSigs: true, NoLog: true})
+	require.NoError(t, err)
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	conn, err := nats.Connect("", nats.InProcessServer(s))
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	err = (&Setup{}).Run(context.Background(), conn, &bytes.Buffer{})
+	require.ErrorContains(t, err, "-js")
+	require.True(t, cli.BusAway(err), "to try again later may help: %v", err)
+
+	ctx, stop := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer stop()
+	err = (&Setup{Wait: true}).Run(ctx, conn, &bytes.Buffer{})
+	require.ErrorIs(t, err, context.DeadlineExceeded, "it waits as long as it may")
+}

@@ -1,0 +1,109 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer/reducertest"
+	"github.com/stretchr/testify/require"
+)
+
+func readRun(t *testing.T, r *reducertest.Run, n uint64) *Run {
+	t.Helper()
+	run, mem, err := ReadRun(machine, r.ID.ID, n, records(t, r).Read(context.Background(), r.ID, 0))
+	require.NoError(t, err)
+	require.Equal(t, run.N, mem.N)
+	return run
+}
+
+func text(t *testing.T, r *Run, f Format) string {
+	t.Helper()
+	var b bytes.Buffer
+	require.NoError(t, r.Write(&b, f, false))
+	return b.String()
+}
+
+func TestShow(t *testing.T) {
+	r := done(t)
+	got := text(t, readRun(t, r, 0), Text)
+	require.Contains(t, got, "state    done\n")
+	require.Contains(t, got, "agent    tester task\n")
+	require.Contains(t, got, "task     Count the [31mfiles\n")
+	require.Contains(t, got, "events   5, step 2\n")
+	require.Contains(t, got, "tokens   15 in, 5 out\n")
+	require.Contains(t, got, "    3    +2.000s  acting → observing           ToolSuccess           42\n")
+	require.True(t, strings.HasSuffix(got, "\nanswer\nThere are 42. ]0;owned\n"), got)
+	require.NotContains(t, got, "\x1b")
+
+	past := readRun(t, r, 2)
+	require.Equal(t, events.Acting, past.State)
+	require.Len(t, past.Events, 2)
+	require.Nil(t, past.Answer)
+}
+
+func TestShowJSON(t *testing.T) {
+	r := done(t)
+	var got struct {
+		State  string            `json:"state"`
+		Answer string            `json:"answer"`
+		Events []json.RawMessage `json:"events"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(text(t, readRun(t, r, 0), JSON)), &got))
+	require.Equal(t, "done", got.State)
+	require.Equal(t, "There are 42.\x1b]0;owned\x07", got.Answer)
+	require.Len(t, got.Events, 5)
+	require.JSONEq(t, string(r.Records[4].Body), string(got.Events[4]))
+	require.Contains(t, text(t, readRun(t, r, 0), YAML), "state: done\n")
+}
+
+func TestShowApproval(t *testing.T) {
+	r := reducertest.NewRun(nil)
+	fill(t, r,
+		reducertest.Event{Origin: events.Idle, Payload: reducertest.StartOf("x", events.ModeTask)},
+		reducertest.Event{Origin: events.Planning, Payload: &events.HumanApprovalRequired{
+			ToolCallReply: call("c1", "beta", `{}`),
+			Requests:      []events.Request{{CallID: "c1", Tool: "beta", Arguments: `{}`, Risk: "high", Reason: "above medium"}},
+			Deadline:      "2026-01-03T00:00:00Z",
+		}},
+		reducertest.Event{Origin: events.Control, Payload: &events.Paused{}},
+	)
+	got := text(t, readRun(t, r, 0), Text)
+	require.Contains(t, got, "state    waiting_for_human (paused)\n")
+	require.Contains(t, got, "waits for a human to decide on\n  c1 beta({}), risk high: above medium\n  until 2026-01-03T00:00:00Z\n")
+}
+
+func TestShowChat(t *testing.T) {
+	r := reducertest.NewRun(nil)
+	fill(t, r,
+		reducertest.Event{Origin: events.Idle, Payload: reducertest.StartOf("hello", events.ModeChat)},
+		reducertest.Event{Origin: events.Planning, Payload: &events.LLMMessageComplete{MessageID: "m1", Reply: events.Reply{Content: "Hello you."}}},
+	)
+	require.Contains(t, text(t, readRun(t, r, 0), Text), "\nanswer\nHello you.\n", "what the conversation waits with")
+}
+
+func TestShowPoison(t *testing.T) {
+	r := done(t)
+	r.Records = r.Records[:3]
+	r.Records[2].Body = []byte("no \x1b JSON")
+	got := text(t, readRun(t, r, 0), Text)
+	require.Contains(t, got, "    3  not a legal event: ")
+	require.Contains(t, got, "\npoisoned\nevent 3 ")
+	require.NotContains(t, got, "\x1b")
+	var doc struct {
+		Events []any `json:"events"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(text(t, readRun(t, r, 0), JSON)), &doc))
+	require.Equal(t, "no \x1b JSON", doc.Events[2], "what is not JSON is a text")
+
+}
+
+func TestShowError(t *testing.T) {
+	ended := reducertest.NewRun(nil)
+	fill(t, ended, reducertest.Event{Origin: events.Idle, Payload: reducertest.StartOf("x", events.ModeTask)},
+		reducertest.Event{Origin: events.Control, Payload: &events.FatalError{Outcome: events.Outcome{Code: "auth", Message: "the key\nis refused"}}})
+	require.Contains(t, text(t, readRun(t, ended, 0), Text), "\nerror\nauth: the key\nis refused\n")
+}

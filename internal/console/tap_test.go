@@ -1,0 +1,286 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
+	"github.com/moorebus/moorebus/pkg/reducer/reducertest"
+	natsserver "github.com/nats-io/nats-server/v2/server"
+	"github.com/stretchr/testify/require"
+)
+
+func newTap(log journal.Log, out *buffer) *Tap {
+	return &Tap{Log: log, Machine: machine, Out: out, Namespace: events.DefaultNamespace}
+}
+
+func TestTapRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, log, out := done(t), simulated.New(simulated.Options{}), &buffer{}
+		store(t, log, r, 1, 2)
+		ended := make(chan RunEnd)
+		go func() {
+			end, err := newTap(log, out).Run(context.Background(), r.ID, 0)
+			require.NoError(t, err)
+			ended <- end
+		}()
+		synctest.Wait()
+		require.Empty(t, out.String(), "what is stored already is not shown")
+		store(t, log, r, 3, 5)
+		require.Equal(t, RunEnd{Next: 6, State: events.Done, Ended: true, Lines: 3}, <-ended)
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		require.Len(t, lines, 3)
+		require.Contains(t, lines[0], "+2.000s  acting → observing")
+		require.Contains(t, lines[2], "LlmFinalAnswer")
+	})
+}
+
+func TestTapRunFromResumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, log, first, second := done(t), simulated.New(simulated.Options{}), &buffer{}, &buffer{}
+		store(t, log, r, 1, 3)
+		ctx, stop := context.WithCancel(context.Background())
+		ended := make(chan RunEnd)
+		go func() {
+			tap := newTap(log, first)
+			tap.JSON = true
+			end, err := tap.Run(ctx, r.ID, 2)
+			require.ErrorIs(t, err, context.Canceled)
+			ended <- end
+		}()
+		synctest.Wait()
+		stop()
+		end := <-ended
+		require.Equal(t, RunEnd{Next: 4, State: events.Observing, Lines: 2}, end)
+		store(t, log, r, 4, 5)
+		tap := newTap(log, second)
+		tap.JSON = true
+		_, err := tap.Run(context.Background(), r.ID, end.Next)
+		require.NoError(t, err)
+		var want strings.Builder
+		for _, rec := range r.Records[1:] {
+			want.WriteString(string(rec.Body) + "\n")
+		}
+		require.Equal(t, want.String(), first.String()+second.String(), "the stored bodies, each once")
+	})
+}
+
+func TestTapOfNoRun(t *testing.T) {
+	log := simulated.New(simulated.Options{})
+	_, err := newTap(log, &buffer{}).Run(context.Background(), done(t).ID, 1)
+	require.ErrorIs(t, err, journal.ErrNotFound)
+}
+
+func TestTapAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, out := simulated.New(simulated.Options{Shards: 3}), &buffer{}
+		var runs []*reducertest.Run
+		for range 6 {
+			runs = append(runs, placed(t, log, len(runs)))
+		}
+		store(t, log, runs[0], 1, 2)
+		from, err := Now(t.Context(), log)
+		require.NoError(t, err)
+		for i, r := range runs {
+			store(t, log, r, 3-2*min(i, 1), 5)
+		}
+		ctx, stop := context.WithCancel(context.Background())
+		reached := make(chan Cursor)
+		go func() {
+			at, err := newTap(log, out).All(ctx, from)
+			require.ErrorIs(t, err, context.Canceled)
+			reached <- at
+		}()
+		synctest.Wait()
+		stop()
+		at := <-reached
+		end, err := Now(t.Context(), log)
+		require.NoError(t, err)
+		require.Equal(t, end, at)
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		require.Len(t, lines, 3+5*5)
+		byRun := map[string][]string{}
+		for _, line := range lines {
+			id, rest, _ := strings.Cut(line, " ")
+			byRun[id] = append(byRun[id], rest)
+		}
+		require.Len(t, byRun, len(runs))
+		require.Contains(t, byRun[runs[1].ID.ID][0], "Start", "in the order of the log")
+		again, err := ParseCursor(at.String(), 3)
+		require.NoError(t, err)
+		require.Equal(t, at, again)
+	})
+}
+
+// placed is the done run under another id, placed as the log wants it.
+func placed(t *testing.T, log journal.Log, i int) *reducertest.Run {
+	t.Helper()
+	r := reducertest.NewRun(nil)
+	r.ID = events.NewRun(events.DefaultNamespace, strings.Replace(r.ID.ID, "-8000-", "-8"+strings.Repeat(string(rune('0'+i)), 3)+"-", 1), log.Shards())
+	r.Mem = machine.Initial(r.ID.ID)
+	fill(t, r,
+		reducertest.Event{Origin: events.Idle, Payload: reducertest.StartOf("x", events.ModeTask)},
+		reducertest.Event{Origin: events.Planning, Payload: &events.LLMToolCall{ToolCallReply: call("c1", "alpha", `{}`)}},
+		reducertest.Event{Origin: events.Acting, Payload: &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "c1", Success: true}}},
+		reducertest.Event{Origin: events.Observing, Payload: &events.Continue{}},
+		reducertest.Event{Origin: events.Planning, Payload: answer("done")},
+	)
+	return r
+}
+
+func TestTapChooses(t *testing.T) {
+	r := done(t)
+	log := records(t, r)
+	log.Inject(0, r.Records[0].Subject, []byte("no JSON"))
+	log.Inject(0, "moore.0.default.else", []byte("{}"))
+	types := func(tap *Tap) (found []string) {
+		out := &buffer{}
+		tap.Out, tap.JSON, tap.Stored = out, true, true
+		at, err := tap.All(context.Background(), make(Cursor, 1))
+		require.NoError(t, err)
+		require.NotEmpty(t, at)
+		for line := range strings.Lines(out.String()) {
+			var e struct {
+				Type    string `json:"type"`
+				NotJSON string `json:"not_json"`
+			}
+			require.NoError(t, json.Unmarshal([]byte(line), &e))
+			found = append(found, e.Type+e.NotJSON)
+		}
+		return found
+	}
+	all := newTap(log, nil)
+	require.Equal(t, []string{"Start", "LlmToolCall", "ToolSuccess", "Continue", "LlmFinalAnswer", "no JSON"}, types(all))
+	acting := newTap(log, nil)
+	acting.States = []events.State{events.Acting, events.Done}
+	require.Equal(t, []string{"LlmToolCall", "LlmFinalAnswer"}, types(acting))
+	typed := newTap(log, nil)
+	typed.Types = []events.Type{events.TypeContinue}
+	require.Equal(t, []string{"Continue"}, types(typed))
+	typed.States = []events.State{events.Acting}
+	require.Empty(t, types(typed), "both have to hold")
+	elsewhere := newTap(log, nil)
+	elsewhere.Namespace = "other"
+	require.Empty(t, types(elsewhere))
+}
+
+func TestTapOfPoison(t *testing.T) {
+	r := done(t)
+	log := records(t, r)
+	log.Inject(0, r.Records[0].Subject, []byte("no \x1b JSON"))
+	out := &buffer{}
+	tap := newTap(log, out)
+	tap.Stored = true
+	_, err := tap.All(context.Background(), make(Cursor, 1))
+	require.NoError(t, err)
+	require.Contains(t, out.String(), r.ID.ID+"     -  not a legal event: ")
+	require.NotContains(t, out.String(), "\x1b")
+}
+
+var errBroken = errors.New("broken pipe")
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, errBroken }
+
+func TestTapEndsWithItsWriter(t *testing.T) {
+	r := done(t)
+	tap := &Tap{Log: records(t, r), Machine: machine, Out: brokenWriter{}, Namespace: events.DefaultNamespace}
+	at, err := tap.All(context.Background(), make(Cursor, 1))
+	require.ErrorIs(t, err, errBroken)
+	require.Equal(t, Cursor{0}, at, "what was not written is not behind it")
+	_, err = tap.Run(context.Background(), r.ID, 1)
+	require.ErrorIs(t, err, errBroken)
+}
+
+func TestParseCursor(t *testing.T) {
+	c, err := ParseCursor("1:7, 0:3", 3)
+	require.NoError(t, err)
+	require.Equal(t, Cursor{3, 7, 0}, c)
+	for _, bad := range []string{"", "7", "0", "a:1", "0:-1", "3:1", "-1:1", "0:1,0:2", "0:1,", "0:99999999999999999999"} {
+		_, err := ParseCursor(bad, 3)
+		var exit *cli.ExitError
+		require.ErrorAs(t, err, &exit, bad)
+		require.Equal(t, cli.ExitUsage, exit.Code)
+	}
+}
+
+func FuzzParseCursor(f *testing.F) {
+	f.Add("0:1,1:2")
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := ParseCursor(text, 4)
+		if err != nil {
+			return
+		}
+		again, err := ParseCursor(c.String(), 4)
+		require.NoError(t, err)
+		require.Equal(t, c, again)
+	})
+}
+
+func TestOneLine(t *testing.T) {
+	rec := journal.Record{Subject: "s", Seq: 3, Body: []byte("{\"a\":\r\n \"\xff\"}")}
+	require.False(t, bytes.ContainsAny(oneLine(rec), "\r\n"))
+	require.Contains(t, string(oneLine(rec)), "\xff", "nothing else is changed")
+	require.JSONEq(t, `{"subject":"s","seq":3,"not_json":"x\ny"}`, string(oneLine(journal.Record{Subject: "s", Seq: 3, Body: []byte("x\ny")})))
+}
+
+// A tap needs to read the streams' descriptions, their records and the feed, and
+// nothing else.
+func TestTapNeedsOnlyToRead(t *testing.T) {
+	s, err := natsserver.NewServer(&natsserver.Options{
+		Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
+		Users: []*natsserver.User{
+			{Username: "operator", Password: "o"},
+			{Username: "tap", Password: "t", Permissions: &natsserver.Permissions{
+				Publish:   &natsserver.SubjectPermission{Allow: []string{"$JS.API.STREAM.INFO.*", "$JS.API.DIRECT.GET.*", "$JS.API.DIRECT.GET.*.>"}},
+				Subscribe: &natsserver.SubjectPermission{Allow: []string{"feed.>", "_INBOX.>"}},
+			}},
+		},
+	})
+	require.NoError(t, err)
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	require.True(t, s.ReadyForConnections(10*time.Second))
+	open := func(user string) *natsbus.Bus {
+		conn, err := natsbus.Connect(context.Background(), natsbus.ConnectOptions{URL: s.ClientURL(), User: user, Password: user[:1], Logger: quiet})
+		require.NoError(t, err)
+		t.Cleanup(conn.Close)
+		if user == "operator" {
+			require.NoError(t, natsbus.Init(context.Background(), conn, natsbus.InitOptions{}))
+		}
+		bus, err := natsbus.Open(context.Background(), conn, busOptions)
+		require.NoError(t, err)
+		return bus
+	}
+	operator, bus := open("operator"), open("tap")
+	r, out := done(t), &buffer{}
+	store(t, operator, r, 1, 2)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := newTap(bus, out).Run(context.Background(), r.ID, 1)
+		ended <- err
+	}()
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "LlmToolCall") }, 10*time.Second, 5*time.Millisecond)
+	store(t, operator, r, 3, 5)
+	require.NoError(t, <-ended)
+	require.Equal(t, 5, strings.Count(out.String(), "\n"))
+
+	at, err := Now(context.Background(), bus)
+	require.NoError(t, err)
+	require.Equal(t, Cursor{5}, at)
+	s1, err := events.ParseSubject(r.Records[0].Subject)
+	require.NoError(t, err)
+	_, err = bus.Append(context.Background(), r.ID, 5, journal.Entry{Subject: s1, Body: r.Records[0].Body})
+	require.ErrorIs(t, err, journal.ErrDenied)
+}
