@@ -21,16 +21,25 @@ func main() {
 
 func command() *cobra.Command {
 	var listen string
+	var listener *net.TCPListener
+	var endWaiting func() error
 	return wire.RoleCommand("gateway", "Serve HTTP: start runs, talk to them, watch them",
 		`Gateway serves the HTTP API and the web page, and owns what comes from outside:
-starts, messages, cancelling. Set MOOREBUS_TOKEN to demand a bearer token.`,
+starts, messages, cancelling. Set MOOREBUS_TOKEN to demand a bearer token. While
+there is no bus it answers 503, and /healthz 200.`,
 		func(flags *pflag.FlagSet) {
 			flags.StringVar(&listen, "listen", wire.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
-		}, nil,
-		func(ctx context.Context, r wire.Role) error {
-			listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
-			if err != nil {
+		},
+		func() (err error) {
+			if listener, err = wire.Listen(listen); err != nil {
 				return wire.BadConfig(err)
+			}
+			endWaiting = gateway.ServeWaiting(listener)
+			return nil
+		},
+		func(ctx context.Context, r wire.Role) error {
+			if err := endWaiting(); err != nil {
+				return err
 			}
 			g, err := gateway.New(gateway.Config{
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Agents: r.Bus,

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 
 	"github.com/moorebus/moorebus/internal/session"
@@ -32,7 +31,7 @@ can be started by it; --tools gives it tools. --nats-listen lets other processes
 		if err != nil {
 			return err
 		}
-		listener, err := (&net.ListenConfig{}).Listen(cmd.Context(), "tcp", listen)
+		listener, err := wire.Listen(listen)
 		if err != nil {
 			return wire.BadConfig(err)
 		}

@@ -2,7 +2,9 @@ package wire
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"time"
 
@@ -53,6 +55,9 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 			Name: "moorebus/" + name + "/" + role.Instance, RemoteOnly: true, Wait: true, Logger: logger,
 		})
 		if err != nil {
+			if cmd.Context().Err() != nil {
+				return nil // asked to end while it waited, and does
+			}
 			return err
 		}
 		defer conn.Close()
@@ -80,4 +85,17 @@ func ListenAddress(getenv func(string) string) string {
 		return address
 	}
 	return "127.0.0.1:8080"
+}
+
+// Listen listens on a TCP address.
+func Listen(address string) (*net.TCPListener, error) {
+	tcp, err := net.ResolveTCPAddr("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	listener, err := net.ListenTCP("tcp", tcp)
+	if err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	return listener, nil
 }

@@ -1,0 +1,232 @@
+package e2e
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// startTime bounds every start.
+const startTime = 20 * time.Second
+
+// setup says what a cluster is made of; no number means one.
+type setup struct {
+	planners, actors, observers, gateways int
+	// ackWait is for `moorebus init`; 0 is the default.
+	ackWait time.Duration
+	// tools are the names of the tools; they are pure, unless toolSettings says
+	// something else in YAML's flow form.
+	tools        []string
+	toolSettings map[string]string
+	// actorPools has the pool that each actor serves; empty: each serves all.
+	actorPools []string
+	// late starts the bus after everything else.
+	late bool
+}
+
+// cluster is Moorebus in processes of its own around a nats-server process.
+type cluster struct {
+	t     *testing.T
+	setup setup
+	home  string
+	store string
+	// busAddress and gatewayAddresses stay the same over restarts.
+	busAddress       string
+	gatewayAddresses []string
+
+	bus       *process
+	roles     map[string]*process // those that run, by instance
+	launched  []*process          // every process there ever was
+	toolFiles map[string]string
+
+	model *modelServer
+	tools *toolServer
+	api   *api
+}
+
+// startCluster starts everything, waits until it is ready, and stops everything
+// at the end of the test, when every process has to end well.
+func startCluster(t *testing.T, s setup) *cluster {
+	t.Helper()
+	for _, n := range []*int{&s.planners, &s.actors, &s.observers, &s.gateways} {
+		*n = max(*n, 1)
+	}
+	s.actors = max(s.actors, len(s.actorPools))
+	c := &cluster{
+		t: t, setup: s, home: t.TempDir(), store: t.TempDir(), busAddress: freeAddress(t),
+		roles: map[string]*process{}, toolFiles: map[string]string{}, model: newModelServer(t), tools: newToolServer(t),
+	}
+	for range s.gateways {
+		c.gatewayAddresses = append(c.gatewayAddresses, freeAddress(t))
+	}
+	c.api = newAPI(t, "http://"+c.gatewayAddresses[0])
+	t.Cleanup(c.stop)
+	if !s.late {
+		c.startBus()
+	}
+	c.each(c.start)
+	if s.late {
+		c.startBus()
+	}
+	c.api.awaitReady()
+	c.api.awaitTools(s.tools)
+	return c
+}
+
+// each calls fn with the name of every role process.
+func (c *cluster) each(fn func(role string, i int)) {
+	for _, r := range []struct {
+		role string
+		n    int
+	}{{"gateway", c.setup.gateways}, {"planner", c.setup.planners}, {"actor", c.setup.actors}, {"observer", c.setup.observers}} {
+		for i := range r.n {
+			fn(r.role, i)
+		}
+	}
+}
+
+// startServer starts the bus's process and leaves it at that.
+func (c *cluster) startServer() {
+	c.t.Helper()
+	host, port := "127.0.0.1", c.busAddress[len("127.0.0.1:"):]
+	c.bus = c.launch("nats-server", environment(c.home), "nats-server", "-a", host, "-p", port, "-js", "-sd", c.store)
+}
+
+// startBus starts the server and sets the streams up, twice, since that is safe.
+func (c *cluster) startBus() {
+	c.t.Helper()
+	c.startServer()
+	args := []string{"init"}
+	if c.setup.ackWait > 0 {
+		args = append(args, "--ack-wait", c.setup.ackWait.String())
+	}
+	if pools := c.setup.actorPools; len(pools) > 0 {
+		args = append(args, "--pools", strings.Join(pools, ","))
+	}
+	var out output
+	require.Eventually(c.t, func() bool {
+		out = run(c.t, c.env(), "moorebus", args...)
+		return out.code != 75 // the bus does not answer yet
+	}, startTime, 20*time.Millisecond)
+	require.Zero(c.t, out.code, "moorebus init: %s", out.stderr)
+	out = run(c.t, c.env(), "moorebus", args...)
+	require.Zero(c.t, out.code, "moorebus init, again: %s", out.stderr)
+}
+
+func (c *cluster) busURL() string { return "nats://" + c.busAddress }
+
+func (c *cluster) env(pairs ...string) []string {
+	return environment(c.home, append(pairs, "NATS_URL="+c.busURL())...)
+}
+
+func instance(role string, i int) string { return role + "-" + strconv.Itoa(i) }
+
+// start starts, or starts again, the i-th process of a role.
+func (c *cluster) start(role string, i int) {
+	c.t.Helper()
+	name := instance(role, i)
+	args, env := []string{"--instance", name}, c.env()
+	switch role {
+	case "gateway":
+		args = append(args, "--listen", c.gatewayAddresses[i])
+	case "planner":
+		// The key tells the model server which planner asks.
+		env = c.env("OPENAI_BASE_URL="+c.model.URL+"/v1", "OPENAI_API_KEY="+name)
+	case "actor":
+		if c.toolFiles[name] == "" {
+			c.toolFiles[name] = c.tools.write(c.t, name, c.setup.tools, c.setup.toolSettings)
+		}
+		args = append(args, "--tools", c.toolFiles[name])
+		if pools := c.setup.actorPools; len(pools) > 0 {
+			args = append(args, "--pool", pools[i])
+		}
+	}
+	c.roles[name] = c.launch(name, env, role, args...)
+}
+
+func (c *cluster) launch(name string, env []string, command string, args ...string) *process {
+	c.t.Helper()
+	p := launch(c.t, name, env, command, args...)
+	c.launched = append(c.launched, p)
+	return p
+}
+
+// replace kills the i-th process of a role (kill -9) and starts it again.
+func (c *cluster) replace(role string, i int) {
+	c.t.Helper()
+	c.roles[instance(role, i)].kill()
+	c.start(role, i)
+}
+
+// stop ends the roles, then the bus, each with SIGTERM.
+func (c *cluster) stop() {
+	// A connection that was opened ahead and never used keeps a server of Go's
+	// library from ending for 5 s.
+	c.api.http.CloseIdleConnections()
+	terminateAll(c.t, slices.Collect(maps.Values(c.roles)))
+	if c.bus != nil {
+		terminateAll(c.t, []*process{c.bus})
+	}
+	for _, p := range c.launched {
+		p.reap(c.t)
+	}
+}
+
+// replay runs the replay command on the bus.
+func (c *cluster) replay(args ...string) output {
+	c.t.Helper()
+	return run(c.t, c.env(), "replay", args...)
+}
+
+// verifyAll holds every run of the bus to the laws of the log.
+func (c *cluster) verifyAll() {
+	c.t.Helper()
+	out := c.replay("verify", "--all")
+	require.Zero(c.t, out.code, "replay verify --all: %s%s", out.stdout, out.stderr)
+}
+
+// awaitReady waits until the gateway says that everything it needs is there.
+func (a *api) awaitReady() {
+	a.t.Helper()
+	require.Eventually(a.t, func() bool {
+		status, _, err := a.do(a.t.Context(), http.MethodGet, "/readyz", nil)
+		return err == nil && status == http.StatusOK
+	}, startTime, 10*time.Millisecond, "the gateway is not ready")
+}
+
+// awaitTools waits until the tools are announced.
+func (a *api) awaitTools(names []string) {
+	a.t.Helper()
+	var missing string
+	require.Eventually(a.t, func() bool {
+		var tools []struct {
+			Name string `json:"name"`
+		}
+		if err := a.get(a.t.Context(), "/v1/tools", &tools); err != nil {
+			missing = err.Error()
+			return false
+		}
+		announced := map[string]bool{}
+		for _, tool := range tools {
+			announced[tool.Name] = true
+		}
+		missing = ""
+		for _, name := range names {
+			if !announced[name] {
+				missing = name
+			}
+		}
+		return missing == ""
+	}, startTime, 10*time.Millisecond, "tools are not announced: %v", lazy(func() string { return missing }))
+}
+
+// lazy is a text that is made when it is printed.
+type lazy func() string
+
+func (l lazy) String() string { return l() }

@@ -1,0 +1,159 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// stopTime is how long a process may take to end after SIGTERM.
+const stopTime = 10 * time.Second
+
+// process is a command that runs, or ran.
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	log  *tail
+	// done is closed when the process has ended.
+	done chan struct{}
+}
+
+// launch starts a command of bin with exactly the environment given. The caller
+// sees to it that it is reaped at the end of the test.
+func launch(t *testing.T, name string, env []string, command string, args ...string) *process {
+	t.Helper()
+	p := &process{name: name, log: &tail{}, done: make(chan struct{})}
+	p.cmd = exec.Command(filepath.Join(bin, command), args...)
+	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = env, p.log, p.log
+	require.NoError(t, p.cmd.Start(), name)
+	go func() {
+		defer close(p.done)
+		_ = p.cmd.Wait() // the state says how it ended
+	}()
+	return p
+}
+
+// kill ends the process as a power cut would (kill -9), and waits for it.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may be over already
+	<-p.done
+}
+
+// reap kills the process if it still runs, and shows its log if the test failed.
+func (p *process) reap(t *testing.T) {
+	p.kill()
+	if t.Failed() {
+		t.Logf("--- log of %s (%s)\n%s", p.name, p.cmd.ProcessState, p.log)
+	}
+}
+
+// terminate asks the process to end and reports how that went: it has to end in
+// time, with exit code 0.
+func (p *process) terminate() error {
+	code, err := p.end()
+	if err == nil && code != 0 {
+		err = errors.New(p.name + " ended after SIGTERM with: " + p.cmd.ProcessState.String())
+	}
+	return err
+}
+
+// end asks the process to end and returns its exit code. That it does not end
+// in time is an error.
+func (p *process) end() (code int, err error) {
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return 0, errors.New(p.name + " had ended by itself")
+	}
+	select {
+	case <-p.done:
+		return p.cmd.ProcessState.ExitCode(), nil
+	case <-time.After(stopTime):
+		p.kill()
+		return 0, errors.New(p.name + " did not end within " + stopTime.String() + " of SIGTERM")
+	}
+}
+
+// terminateAll asks all processes at once.
+func terminateAll(t *testing.T, all []*process) {
+	t.Helper()
+	errs := make([]error, len(all))
+	var wait sync.WaitGroup
+	for i, p := range all {
+		wait.Go(func() { errs[i] = p.terminate() })
+	}
+	wait.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+}
+
+// output is what a command that ended by itself left.
+type output struct {
+	code           int
+	stdout, stderr string
+}
+
+// run runs a command of bin to its end, a minute at most.
+func run(t *testing.T, env []string, command string, args ...string) output {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, command), args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		require.NoError(t, err, command)
+	}
+	return output{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// environment is what a process under test sees: nothing of this machine but
+// the path, a home of its own, and the pairs given.
+func environment(home string, pairs ...string) []string {
+	return append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + os.TempDir()}, pairs...)
+}
+
+// freeAddress returns a loopback address that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+const tailSize = 16 << 10
+
+func (l *tail) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text = append(l.text, p...)
+	if over := len(l.text) - tailSize; over > tailSize {
+		l.text = append(l.text[:0], l.text[over:]...)
+	}
+	return len(p), nil
+}
+
+func (l *tail) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.ToValidUTF8(string(l.text[max(0, len(l.text)-tailSize):]), "?")
+}
