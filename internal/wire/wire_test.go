@@ -1,0 +1,136 @@
+package wire_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+func env(values map[string]string) func(string) string {
+	return func(name string) string { return values[name] }
+}
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "file.yaml")
+	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+	return name
+}
+
+func TestProviders(t *testing.T) {
+	names := func(file string, values map[string]string) []string {
+		providers, err := wire.Providers(file, env(values))
+		require.NoError(t, err)
+		var names []string
+		for name := range providers {
+			names = append(names, name)
+		}
+		return names
+	}
+	require.ElementsMatch(t, []string{"scripted"}, names("", nil))
+	require.ElementsMatch(t, []string{"scripted", "openai"}, names("", map[string]string{"OPENAI_API_KEY": "k"}))
+	require.ElementsMatch(t, []string{"scripted", "openai"}, names("", map[string]string{"OPENAI_BASE_URL": "http://localhost:1/v1"}))
+	file := write(t, "local: {kind: openai, base_url: http://localhost:1/v1, model: small}\n")
+	require.ElementsMatch(t, []string{"scripted", "local"}, names(file, nil))
+
+	for text, want := range map[string]string{
+		"local: {kind: openai, base_url: nonsense}\n":                          "local",
+		"local: {kind: openai, base_urll: x}\n":                                "base_urll",
+		"local: {kind: other, base_url: http://localhost:1}\n":                 "kind",
+		"local: {kind: openai, base_url: \"http://${MOOREBUS_NO_SUCH}/v1\"}\n": "MOOREBUS_NO_SUCH",
+	} {
+		_, err := wire.Providers(write(t, text), env(nil))
+		require.ErrorContains(t, err, want, text)
+	}
+}
+
+func TestCheckProviderSaysWhatToSet(t *testing.T) {
+	check := func(provider string, values map[string]string) error {
+		return wire.CheckProvider(events.Agent{LLM: events.LLM{Provider: provider}}, "", env(values))
+	}
+	require.NoError(t, check("scripted", nil))
+	require.NoError(t, check("openai", map[string]string{"OPENAI_API_KEY": "k"}))
+	for _, provider := range []string{"openai", "mystery"} {
+		var exit *cli.ExitError
+		require.True(t, errors.As(check(provider, nil), &exit))
+		require.Equal(t, cli.ExitConfig, exit.Code)
+	}
+	require.ErrorContains(t, check("openai", nil), "OPENAI_API_KEY")
+	require.ErrorContains(t, check("mystery", nil), "mystery")
+}
+
+func TestToolsAreMadeAsTheFileSays(t *testing.T) {
+	t.Setenv("MOOREBUS_TEST_KEY", "a very secret key")
+	file, err := agentfile.ParseTools([]byte(`
+tools:
+  - {name: ask, description: Asks., http: {url: "http://127.0.0.1:1/ask", headers: {Authorization: "Bearer ${MOOREBUS_TEST_KEY}"}}, effect: idempotent, pool: web, risk: high}
+  - {name: count, description: Counts., exec: {command: [wc, -w], env: {LANG: C}}}
+  - {builtin: calculator, pool: math}
+`), agentfile.YAML)
+	require.NoError(t, err)
+	registry, secrets, err := wire.Tools(file)
+	require.NoError(t, err)
+	require.Equal(t, []string{"Bearer a very secret key"}, secrets)
+	require.Equal(t, []string{"default", "math", "web"}, registry.Pools())
+	calculator, ok := registry.Lookup("calculator")
+	require.True(t, ok)
+	require.Equal(t, tool.Pure, calculator.Definition().Effect)
+	require.Equal(t, "math", calculator.Definition().Pool)
+	ask, _ := registry.Lookup("ask")
+	require.Equal(t, tool.High, ask.Definition().Risk)
+	out := registry.Execute(t.Context(), tool.Call{Name: "calculator", Arguments: `{"expression":"1/8"}`})
+	require.Equal(t, "0.125", out.Result)
+}
+
+func TestToolsThatCannotBe(t *testing.T) {
+	for text, want := range map[string]string{
+		"tools: [{name: a, description: A., exec: {command: [wc]}, schema: {type: nonsense}}]": "schema",
+		"tools: [{builtin: read_file}]":                  "root",
+		"tools: [{builtin: calculator}]\nmcp: .mcp.json": "not supported yet",
+	} {
+		file, err := agentfile.ParseTools([]byte(text), agentfile.YAML)
+		if err == nil {
+			_, _, err = wire.Tools(file)
+		}
+		require.ErrorContains(t, err, want, text)
+	}
+}
+
+func TestActorTools(t *testing.T) {
+	registry, _, err := wire.ActorTools("", nil)
+	require.NoError(t, err)
+	require.Len(t, registry.Definitions(), 2)
+	_, _, err = wire.ActorTools("", []string{"gpu"})
+	require.ErrorContains(t, err, "gpu")
+	_, _, err = wire.ActorTools(write(t, "name: a\nllm: {provider: scripted, script: [{text: hi}]}\n"), nil)
+	require.ErrorContains(t, err, "no tools")
+}
+
+func TestDocuments(t *testing.T) {
+	docs, err := wire.Documents("", "")
+	require.NoError(t, err)
+	require.Equal(t, wire.OpenAI, docs.Agent.LLM.Provider)
+	require.Equal(t, []string{"calculator", "current_time"}, docs.Agent.Tools)
+	both := write(t, "name: a\nllm: {provider: scripted, script: [{text: hi}]}\n---\ntools: [{builtin: calculator}]\n")
+	docs, err = wire.Documents(both, "")
+	require.NoError(t, err)
+	require.NotNil(t, docs.Tools)
+	_, err = wire.Documents(both, both)
+	require.ErrorContains(t, err, "leave one out")
+}
+
+func TestCheckScript(t *testing.T) {
+	require.NoError(t, wire.CheckScript(json.RawMessage(`[{"text":"hi"}]`)))
+	require.Error(t, wire.CheckScript(nil))
+	require.ErrorContains(t, wire.CheckScript(json.RawMessage(`[{"txt":"hi"}]`)), "txt")
+}
