@@ -9,6 +9,8 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/pkg/approval"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/gateway"
 	"github.com/moorebus/moorebus/pkg/tool/schema"
 	"github.com/spf13/cobra"
@@ -20,7 +22,7 @@ func main() {
 }
 
 func command() *cobra.Command {
-	var listen string
+	var listen, namespace string
 	var listener *net.TCPListener
 	var endWaiting func() error
 	return wire.RoleCommand("gateway", "Serve HTTP: start runs, talk to them, watch them",
@@ -29,8 +31,12 @@ starts, messages, cancelling. Set MOOREBUS_TOKEN to demand a bearer token. While
 there is no bus it answers 503, and /healthz 200.`,
 		func(flags *pflag.FlagSet) {
 			flags.StringVar(&listen, "listen", wire.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
+			flags.StringVar(&namespace, "namespace", os.Getenv("MOOREBUS_NAMESPACE"), "namespace of requests that name none (MOOREBUS_NAMESPACE, else default)")
 		},
 		func() (err error) {
+			if namespace != "" && !events.ValidToken(namespace) {
+				return cli.Usage("--namespace: %q is not a name; use [a-z0-9][a-z0-9_-]{0,62}", namespace)
+			}
 			if listener, err = wire.Listen(listen); err != nil {
 				return wire.BadConfig(err)
 			}
@@ -43,7 +49,8 @@ there is no bus it answers 503, and /healthz 200.`,
 			}
 			g, err := gateway.New(gateway.Config{
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Agents: r.Bus,
-				Validator: schema.New(schema.Options{}), CheckScript: wire.CheckScript, Listener: listener,
+				Validator: schema.New(schema.Options{}), CheckScript: wire.CheckScript, CheckApproval: approval.New().Check,
+				DefaultNamespace: namespace, Listener: listener,
 				Token: os.Getenv("MOOREBUS_TOKEN"), Ready: r.Bus.Ready,
 				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
 			})

@@ -18,11 +18,17 @@ type BusFlags struct {
 	getenv    func(string) string
 }
 
+// AddServerFlags adds --nats, for roles that serve every namespace of a bus.
+func AddServerFlags(flags *pflag.FlagSet, getenv func(string) string) *BusFlags {
+	f := &BusFlags{getenv: getenv}
+	flags.StringVar(&f.url, "nats", "", "servers of the bus, with commas (default NATS_URL and its like)")
+	return f
+}
+
 // AddBusFlags adds --nats and --namespace, for what only ever talks to a bus.
 // getenv is os.Getenv, or a test's.
 func AddBusFlags(flags *pflag.FlagSet, getenv func(string) string) *BusFlags {
-	f := &BusFlags{getenv: getenv}
-	flags.StringVar(&f.url, "nats", "", "servers of the bus, with commas (default NATS_URL and its like)")
+	f := AddServerFlags(flags, getenv)
 	flags.StringVar(&f.namespace, "namespace", "", "namespace of the runs (default MOOREBUS_NAMESPACE, else "+events.DefaultNamespace+")")
 	return f
 }

@@ -22,7 +22,7 @@ type RoleFlags struct {
 }
 
 // DrainWait is the default of --drain: a role ends within 10 s of SIGTERM.
-const DrainWait = 8 * time.Second
+const DrainWait = 7 * time.Second
 
 // AddRoleFlags adds --instance, --concurrency and --drain.
 func AddRoleFlags(flags *pflag.FlagSet) *RoleFlags {

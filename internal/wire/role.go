@@ -31,7 +31,7 @@ type Role struct {
 // and streams are there, for which the process waits for ever.
 func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check func() error, run func(context.Context, Role) error) *cobra.Command {
 	cmd := &cobra.Command{Use: name, Short: short, Long: long, Args: cobra.NoArgs}
-	bus := cli.AddBusFlags(cmd.Flags(), os.Getenv)
+	bus := cli.AddServerFlags(cmd.Flags(), os.Getenv)
 	role := cli.AddRoleFlags(cmd.Flags())
 	log := cli.AddLogFlags(cmd.Flags(), slog.LevelInfo)
 	if flags != nil {

@@ -91,10 +91,10 @@ func NewHost(o HostOptions) (*Host, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	h := &Host{store: runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine})}
-	validator := schema.New(schema.Options{})
+	validator, policies := schema.New(schema.Options{}), approval.New()
 	p, err := planner.New(planner.Config{
 		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Providers: o.Providers,
-		Validator: validator, Approval: approval.New(), Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
+		Validator: validator, Approval: policies, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	})
 	if err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func NewHost(o HostOptions) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.gateway, err = gateway.New(h.gatewayConfig(o, validator))
+	h.gateway, err = gateway.New(h.gatewayConfig(o, validator, policies))
 	if err != nil {
 		return nil, err
 	}
@@ -120,11 +120,11 @@ func NewHost(o HostOptions) (*Host, error) {
 	return h, nil
 }
 
-func (h *Host) gatewayConfig(o HostOptions, validator tool.Validator) gateway.Config {
+func (h *Host) gatewayConfig(o HostOptions, validator tool.Validator, policies *approval.Policies) gateway.Config {
 	return gateway.Config{
 		Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Agents: o.Bus, Instance: o.Instance,
 		Validator: validator, Listener: o.Listener, Token: o.Token, Ready: o.Ready,
-		CheckScript: o.CheckScript, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
+		CheckScript: o.CheckScript, CheckApproval: policies.Check, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	}
 }
 

@@ -33,7 +33,7 @@ func (g *Gateway) PutAgent(ctx context.Context, ns, name string, data []byte, f 
 	if err != nil {
 		return AgentInfo{}, badRequest(CodeBadAgent, "%s", err.Error())
 	}
-	if err := g.checkOutputSchema(a.OutputSchema); err != nil {
+	if err := g.checkAgent(&a); err != nil {
 		return AgentInfo{}, err
 	}
 	if err := g.cfg.Agents.PutAgent(ctx, ns, name, agentfile.Marshal(a)); err != nil {

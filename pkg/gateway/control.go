@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -43,7 +44,7 @@ func (g *Gateway) Resume(ctx context.Context, ns, id string, by events.By) (Resu
 // Close ends a conversation that waits for its user; a run in any other state is
 // a conflict.
 func (g *Gateway) Close(ctx context.Context, ns, id string, by events.By) (Result, error) {
-	return g.change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+	result, err := g.change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		if mem.State != events.WaitingForUser {
 			e := conflict(CodeNotWaiting, "the run is in state %s and not waiting for its user; cancel it to end it now", mem.State)
 			e.Fields = map[string]any{"run": mem.RunID, "state": mem.State, "n": mem.N}
@@ -51,6 +52,11 @@ func (g *Gateway) Close(ctx context.Context, ns, id string, by events.By) (Resul
 		}
 		return one(events.WaitingForUser, &events.Closed{By: by})
 	})
+	var ended *Error
+	if errors.As(err, &ended) && ended.Code == CodeRunEnded {
+		ended.Code = CodeNotWaiting // a run that has ended waits for nobody
+	}
+	return result, err
 }
 
 // RaiseBudget replaces the limits that budget names (those that are not 0).

@@ -42,6 +42,7 @@ const (
 	CodeUnknownProvider  = "unknown_provider"
 	CodeUnknownCall      = "unknown_call"
 	CodeBadOutputSchema  = "bad_output_schema"
+	CodeBadApproval      = "bad_approval"
 	CodeUnavailable      = "unavailable"
 	CodeInternal         = "internal"
 )

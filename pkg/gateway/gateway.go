@@ -38,6 +38,9 @@ type Config struct {
 	// CheckScript checks llm.script of scripted agents, see
 	// agentfile.Options. Nil: scripts are not checked.
 	CheckScript func(script json.RawMessage) error
+	// CheckApproval checks approval policies, see approval.Policies. Nil: they
+	// are not checked.
+	CheckApproval func(*events.Approval) error
 	// DefaultNamespace is used where a request names none. Default "default".
 	DefaultNamespace string
 

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -91,6 +92,11 @@ func (g *Gateway) routes() http.Handler {
 func (g *Gateway) router(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		own, pattern := mux.Handler(r)
+		// A path that is not clean is not redirected: no client of an API
+		// follows that with its body.
+		if path.Clean(r.URL.Path) != r.URL.Path {
+			own, pattern = http.NotFoundHandler(), ""
+		}
 		if pattern != "" {
 			mux.ServeHTTP(w, r)
 			return

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -51,10 +52,32 @@ func (g *Gateway) Inputs(ctx context.Context, ns, id string, inputs []Input) (In
 	result, err := g.change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		return g.inputDrafts(mem, inputs)
 	})
+	var ended *Error
+	if errors.As(err, &ended) && ended.Code == CodeRunEnded {
+		if again := g.repeated(ctx, ns, id, inputs, &result); again {
+			err = nil
+		}
+	}
 	if err != nil {
 		return InputsResult{}, err
 	}
 	return InputsResult{Accepted: len(inputs), N: result.N}, nil
+}
+
+// repeated reports whether the run, which has ended, took all the inputs before:
+// then the client asks again because it never saw the answer.
+func (g *Gateway) repeated(ctx context.Context, ns, id string, inputs []Input, result *Result) bool {
+	known := true
+	err := g.look(ctx, ns, id, func(run *runlog.Run) error {
+		mem := run.Memory()
+		for _, in := range inputs {
+			message, ok := in.(UserMessage)
+			known = known && ok && mem.Knows(message.MessageID)
+		}
+		result.State, result.N = mem.State, mem.N
+		return nil
+	})
+	return err == nil && known
 }
 
 // nameMessages gives every message an id, once for all tries of the commit.
@@ -87,7 +110,11 @@ func (g *Gateway) inputDrafts(mem *reducer.Memory, inputs []Input) ([]runlog.Dra
 				draft.Origin = state
 			}
 		case ExpandContextWindow:
-			draft.Payload = &events.ContextWindowExpanded{Increment: in.Increment}
+			increment := in.Increment
+			if increment == 0 {
+				increment = mem.Config.ExpandContextWindowSize
+			}
+			draft.Payload = &events.ContextWindowExpanded{Increment: increment}
 		case AddToolCallsToContext:
 			if err := checkCalls(mem, i, in.CallIDs); err != nil {
 				return nil, err

@@ -158,8 +158,8 @@ func TestControl(t *testing.T) {
 		r.happens(id, events.Planning, turnDone("hello"))
 		require.JSONEq(t, `{"state":"done","n":7}`, post(id, "close", "").body)
 		require.Equal(t, []string{"Start", "Paused", "Resumed", "Resumed", "BudgetRaised", "LlmMessageComplete", "Closed"}, r.types(id))
-		for _, what := range []string{"pause", "resume", "cancel", "close"} {
-			a = r.fails(409, "run_ended", post(id, what, ""))
+		for what, code := range map[string]string{"pause": "run_ended", "resume": "run_ended", "cancel": "run_ended", "close": "not_waiting"} {
+			a = r.fails(409, code, post(id, what, ""))
 			require.Equal(t, id, a.text(t, "run"))
 		}
 

@@ -93,7 +93,7 @@ func (g *Gateway) pin(ctx context.Context, ns string, req StartRequest) (*events
 	if a, err = a.Resolve(); err != nil {
 		return nil, badRequest(CodeBadAgent, "agent: %s", err.Error())
 	}
-	if err := g.checkOutputSchema(a.OutputSchema); err != nil {
+	if err := g.checkAgent(&a); err != nil {
 		return nil, err
 	}
 	tools, err := g.catalog.resolve(ctx, &a)
@@ -125,6 +125,16 @@ func (g *Gateway) definition(ctx context.Context, ns string, req StartRequest) (
 		return events.Agent{}, unprocessable(CodeBadAgent, "the stored agent %q cannot be used any more, put it again: %s", req.AgentName, err.Error())
 	}
 	return a, nil
+}
+
+// checkAgent reports what is wrong with a definition beyond its form.
+func (g *Gateway) checkAgent(a *events.Agent) error {
+	if check := g.cfg.CheckApproval; check != nil {
+		if err := check(a.Approval); err != nil {
+			return unprocessable(CodeBadApproval, "%s", err.Error())
+		}
+	}
+	return g.checkOutputSchema(a.OutputSchema)
 }
 
 // checkOutputSchema reports a schema that cannot be used. Any instance does for

@@ -20,7 +20,7 @@ import (
 const (
 	// poolsFresh is how long the list of pools is used without asking again: a
 	// new pool is rare, a run that looks for its tools is not.
-	poolsFresh = 2 * time.Second
+	poolsFresh = 250 * time.Millisecond
 	// kvOperation marks a message of a bucket that deletes a key.
 	kvOperation = "KV-Operation"
 	// maxLast is how many keys a server reads at once.

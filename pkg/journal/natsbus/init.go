@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -74,6 +75,10 @@ func (o *InitOptions) settle(ctx context.Context, js jetstream.JetStream) error 
 	if err != nil {
 		return classify(err)
 	}
+	// What is said of consumers holds for those of every pool that there is.
+	if err := o.addExistingPools(ctx, js); err != nil {
+		return classify(err)
+	}
 	if o.Shards == 0 {
 		o.Shards = max(1, existing)
 	}
@@ -88,6 +93,18 @@ func (o *InitOptions) settle(ctx context.Context, js jetstream.JetStream) error 
 		o.MaxAckPending = defaultMaxAckPending
 	}
 	return nil
+}
+
+func (o *InitOptions) addExistingPools(ctx context.Context, js jetstream.JetStream) error {
+	names := js.StreamNames(ctx)
+	for name := range names.Name() {
+		if pool, ok := strings.CutPrefix(name, kvStreamPrefix+toolsPrefix); ok && events.ValidToken(pool) {
+			o.Pools = append(o.Pools, pool)
+		}
+	}
+	slices.Sort(o.Pools)
+	o.Pools = slices.Compact(o.Pools)
+	return names.Err()
 }
 
 // existingShards returns how many shards the streams say there are, 0 if there
