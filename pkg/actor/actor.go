@@ -198,7 +198,7 @@ func (a *Actor) run(ctx context.Context, c call) worker.Result {
 	o := events.ToolOutcome{Success: out.Failure == nil, Code: tool.CodeOK, LatencyMS: out.Latency.Milliseconds()}
 	text, prefix := out.Result, reducer.SuccessPrefix
 	if out.Failure != nil {
-		o.Code, text, prefix = out.Failure.Code, out.Failure.Message, reducer.ErrorPrefix
+		o.Code, text, prefix = strings.ToValidUTF8(out.Failure.Code, "\uFFFD"), out.Failure.Message, reducer.ErrorPrefix
 	}
 	text = a.cfg.Results.redact(strings.ToValidUTF8(text, "\uFFFD"))
 	text, o.Ref = a.fit(ctx, c, text)

@@ -105,6 +105,8 @@ func quotedSize(text string) int {
 			size++
 		case c < 0x20:
 			size += 5
+		case c == 0xE2 && i+2 < len(text) && text[i+1] == 0x80 && text[i+2]|1 == 0xA9:
+			size += 3 // U+2028 and U+2029, which are escaped too
 		}
 	}
 	return size

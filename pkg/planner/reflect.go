@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -45,21 +46,24 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, _ reducer.Effect)
 }
 
 func (p *Planner) reflection(run events.Run, reply llm.Response, err error) *events.ReflectDone {
-	summary := ""
-	if err == nil {
-		if text, ok := reply.(llm.Text); ok {
-			summary = clean(text.Content)
-		}
-		if summary == "" {
-			err = errNoSummary
-		}
-	}
 	if err != nil {
 		p.cfg.Logger.Warn("reflection failed, the history stays", "run", run.ID, "reason", err)
 		return &events.ReflectDone{Failed: clean(err.Error())}
 	}
 	u := usage(reply.About().Usage)
-	return &events.ReflectDone{Summary: summary, Model: reply.About().Model, Usage: &u}
+	done := &events.ReflectDone{Model: reply.About().Model, Usage: &u}
+	if text, ok := reply.(llm.Text); ok {
+		done.Summary = cleanTo(maxSummary, text.Content)
+	}
+	if strings.TrimSpace(done.Summary) == "" {
+		p.cfg.Logger.Warn("reflection failed, the history stays", "run", run.ID, "reason", errNoSummary)
+		done.Summary, done.Failed = "", errNoSummary.Error()
+	}
+	return done
 }
+
+// maxSummary bounds a summary, in bytes: it stands for the whole history, so it
+// is cut only where it would be no summary any more.
+const maxSummary = 128 << 10
 
 func asDuration(d events.Duration) time.Duration { return time.Duration(d) }

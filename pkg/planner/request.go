@@ -149,8 +149,10 @@ func (s *streamer) chunk(c llm.Chunk) {
 }
 
 // clean makes text from outside fit for the log: valid UTF-8, and not endless.
-func clean(text string) string {
-	const limit = 4000
+func clean(text string) string { return cleanTo(4000, text) }
+
+// cleanTo is clean with a limit in bytes.
+func cleanTo(limit int, text string) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	if len(text) <= limit {
 		return text

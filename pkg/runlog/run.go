@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -111,14 +112,17 @@ func (r *Run) advance(seq uint64) {
 }
 
 // Extend brings the run to a record that was delivered, without reading if it
-// is the next one or was read before; else by reading to the head. It returns
+// is the next one after what is known, or was read before; else by reading to
+// the head. It returns
 // the record's event, nil if it cannot be decoded.
 func (r *Run) Extend(ctx context.Context, rec journal.Record) (*events.Event, error) {
 	e, err := r.store.machine.Codec().Decode(rec.Body)
 	if err != nil {
 		return nil, r.catchUp(ctx, rec)
 	}
-	if rec.Seq > r.seq && e.N == r.mem.N+1 && e.Prev == r.mem.Control.Head {
+	// A run's first event proves nothing by its chain: anything may stand before
+	// it, so a run of which nothing is known is read.
+	if r.seq > 0 && rec.Seq > r.seq && e.N == r.mem.N+1 && e.Prev == r.mem.Control.Head {
 		if s, err := events.ParseSubject(rec.Subject); err == nil {
 			// An illegal record is poison, which the memory holds then.
 			_ = r.store.machine.ApplyEvent(r.mem, s, e, events.Hash(rec.Body))
@@ -133,7 +137,15 @@ func (r *Run) catchUp(ctx context.Context, rec journal.Record) error {
 	if rec.Seq <= r.seq {
 		return nil
 	}
-	return r.Refresh(ctx)
+	if err := r.Refresh(ctx); err != nil {
+		return err
+	}
+	if r.seq < rec.Seq {
+		// Whoever answered is behind the one that delivered: without the record
+		// nothing would seem due, and it would be acknowledged for nothing.
+		return fmt.Errorf("reading run %s: the log ends at %d, before the delivered record %d", r.ID.ID, r.seq, rec.Seq)
+	}
+	return nil
 }
 
 // Draft is a payload on its way into the log.
@@ -158,6 +170,16 @@ type Stamp struct {
 	Source      string
 	Cause       string
 	TraceParent string
+	// IDs are the events' ids; missing ones are made. Who repeats a commit of
+	// unknown outcome gives the same again, so that nothing is stored twice.
+	IDs []string
+}
+
+func (s Stamp) id(i int, newID func() string) string {
+	if i < len(s.IDs) {
+		return s.IDs[i]
+	}
+	return newID()
 }
 
 // Commit appends what decide wants, all events or none. It reports whether
@@ -254,7 +276,7 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 func (c *commit) prepare(mem *reducer.Memory, i int, d Draft) (prepared, []byte, error) {
 	store := c.run.store
 	if i == len(c.ids) {
-		c.ids = append(c.ids, store.newID())
+		c.ids = append(c.ids, c.stamp.id(i, store.newID))
 	}
 	subject, event, err := store.machine.Draft(mem, c.run.ID, d.Origin, d.Payload, reducer.Stamp{
 		ID: c.ids[i], Source: c.stamp.Source, Cause: c.stamp.Cause, TraceParent: c.stamp.TraceParent, Time: store.clock(),
@@ -273,10 +295,10 @@ func (c *commit) prepare(mem *reducer.Memory, i int, d Draft) (prepared, []byte,
 }
 
 // resolve reads the tail after an append that did not clearly succeed, and
-// reports whether it holds the commit's last event.
+// reports whether it holds an event of this commit. One is enough: all of a try
+// are stored or none, and an earlier try may have had more or fewer.
 func (c *commit) resolve(ctx context.Context) (bool, error) {
 	mine := false
-	last := c.ids[len(c.ids)-1]
-	err := c.run.readUntil(ctx, func(e *events.Event) { mine = mine || e.ID == last })
+	err := c.run.readUntil(ctx, func(e *events.Event) { mine = mine || slices.Contains(c.ids, e.ID) })
 	return mine, err
 }

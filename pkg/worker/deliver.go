@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -30,7 +29,15 @@ type delivery struct {
 	// its event's id.
 	n     uint64
 	cause string
+	// found is what was due when the delivery came, by key, with the event that
+	// had started it. Only that can have been tried under an earlier delivery of
+	// the message.
+	found map[string]uint64
 }
+
+// errElsewhere says that a call runs under another delivery, which alone may
+// conclude what became of it.
+var errElsewhere = errors.New("the call was started under another delivery")
 
 // deliver works on a delivery and settles it.
 func (w *Worker) deliver(ctx context.Context, d journal.Delivery) {
@@ -47,9 +54,13 @@ func (w *Worker) deliver(ctx context.Context, d journal.Delivery) {
 	}
 	run := w.cfg.Store.Acquire(subject.Run)
 	defer w.cfg.Store.Release(run)
-	job := &delivery{w: w, d: d, run: run, subject: subject}
+	job := &delivery{w: w, d: d, run: run, subject: subject, found: map[string]uint64{}}
 	delay, err := job.work(ctx)
 	switch {
+	case errors.Is(err, errElsewhere) && ctx.Err() == nil:
+		// Any verdict could hit the delivery of whoever runs the call. Without
+		// one this comes again when that one gives no sign of life.
+		w.cfg.Logger.Info("leaving a call to the worker that started it", "run", subject.Run.ID, "seq", rec.Seq)
 	case ctx.Err() != nil:
 		// The drain time is over: what was cut short goes to another worker,
 		// which counts it.
@@ -71,10 +82,15 @@ func (j *delivery) work(ctx context.Context) (time.Duration, error) {
 	if err := j.fold(ctx); err != nil {
 		return 0, err
 	}
-	for {
+	for first := true; ; first = false {
 		due := j.due()
 		if len(due) == 0 {
 			return 0, nil
+		}
+		if first {
+			for _, e := range due {
+				j.found[e.Key] = e.Started
+			}
 		}
 		delay, err := j.doAll(ctx, due)
 		if delay > 0 || err != nil || ctx.Err() != nil {
@@ -138,8 +154,10 @@ func (j *delivery) doAll(ctx context.Context, due []reducer.Effect) (time.Durati
 	verdicts := make(chan verdict, len(due))
 	for _, e := range due {
 		go func() {
-			delay, err := j.do(ctx, e)
-			verdicts <- verdict{delay, err}
+			// A handler may end its goroutine; the others are waited for anyway.
+			v := verdict{err: errors.New("the work ended its goroutine")}
+			defer func() { verdicts <- v }()
+			v.delay, v.err = j.do(ctx, e)
 		}()
 	}
 	var all verdict
@@ -157,9 +175,11 @@ func (j *delivery) do(ctx context.Context, e reducer.Effect) (time.Duration, err
 	if !mine {
 		select {
 		case <-f.done:
+			// A pause before the next attempt is everybody's.
+			return f.delay, nil
 		case <-ctx.Done():
+			return 0, ctx.Err()
 		}
-		return 0, nil
 	}
 	defer j.w.flights.end(f)
 	work, delay, err := j.plan(ctx, e)
@@ -170,6 +190,7 @@ func (j *delivery) do(ctx context.Context, e reducer.Effect) (time.Duration, err
 		}
 		work, delay, err = j.settle(ctx, e, result)
 	}
+	f.delay = delay
 	return delay, err
 }
 
@@ -178,7 +199,7 @@ func (j *delivery) do(ctx context.Context, e reducer.Effect) (time.Duration, err
 func (j *delivery) plan(ctx context.Context, e reducer.Effect) (Work, time.Duration, error) {
 	j.run.Lock()
 	defer j.run.Unlock()
-	if lost := j.d.Attempt() - 1 - e.Failed.Total(); lost > 0 && e.Kind != reducer.KindEnd {
+	if j.lost(e) {
 		failure := &events.LLMAttemptFailed{
 			Kind: events.KindWorkerLost, Message: "the worker went away before it was done", Key: e.Key,
 		}
@@ -193,6 +214,9 @@ func (j *delivery) plan(ctx context.Context, e reducer.Effect) (Work, time.Durat
 	if e.Kind == reducer.KindEnd || e.Exhausted != "" {
 		return nil, 0, j.end(ctx, e)
 	}
+	if e.Started > 0 && !j.mayConclude(e) {
+		return nil, 0, errElsewhere
+	}
 	handler := j.w.cfg.Handlers[e.Kind]
 	if handler == nil {
 		_, err := j.commit(ctx, e, &events.FatalError{Outcome: events.Outcome{
@@ -201,6 +225,19 @@ func (j *delivery) plan(ctx context.Context, e reducer.Effect) (Work, time.Durat
 		return nil, 0, err
 	}
 	return containPlan(handler, j.run, e), 0, nil
+}
+
+// lost reports whether an earlier delivery of the message came to nothing that
+// the log knows of: its worker was lost.
+func (j *delivery) lost(e reducer.Effect) bool {
+	_, found := j.found[e.Key]
+	return found && e.Kind != reducer.KindEnd && j.d.Attempt()-1 > e.Failed.Total()
+}
+
+// mayConclude reports whether this delivery may say what became of a call that
+// was started: it is a redelivery, and the call was started before it came.
+func (j *delivery) mayConclude(e reducer.Effect) bool {
+	return j.d.Attempt() > 1 && j.found[e.Key] == e.Started
 }
 
 // end appends the event that gives the effect up.
@@ -213,115 +250,3 @@ func (j *delivery) end(ctx context.Context, e reducer.Effect) error {
 	_, err := j.commit(ctx, e, p)
 	return err
 }
-
-// settle appends what the work came to, and returns the work that follows it.
-func (j *delivery) settle(ctx context.Context, e reducer.Effect, r Result) (Work, time.Duration, error) {
-	j.run.Lock()
-	defer j.run.Unlock()
-	switch {
-	case r.failure != nil:
-		return j.retry(ctx, e, r)
-	case len(r.payloads) == 0:
-		r = Fail(errors.New("the handler returned no event"))
-		return j.retry(ctx, e, r)
-	}
-	appended, err := j.commit(ctx, e, r.payloads...)
-	var illegal *reducer.TransitionError
-	switch {
-	case errors.As(err, &illegal):
-		_, err = j.commit(ctx, e, &events.FatalError{Outcome: events.Outcome{Code: reducer.CodeInvalidTransition, Message: illegal.Error()}})
-		return nil, 0, err
-	case isOutage(err):
-		return nil, 0, err
-	case err != nil:
-		return j.retry(ctx, e, Fail(err))
-	case !appended:
-		return nil, 0, nil // nobody wants it any more
-	}
-	return r.next, 0, nil
-}
-
-// retry counts the failure in the log and says when to come again.
-func (j *delivery) retry(ctx context.Context, e reducer.Effect, r Result) (Work, time.Duration, error) {
-	failure := *r.failure
-	failure.Key = e.Key
-	failure.RetryAfterMS = r.delay.Milliseconds()
-	if _, err := j.commit(ctx, e, &failure); err != nil {
-		return nil, 0, err
-	}
-	now, still := j.run.Effect(e.Key)
-	if !still {
-		return nil, 0, nil
-	}
-	delay := r.delay
-	if delay <= 0 {
-		delay = firstDelay << min(max(now.Failed.Total()-1, 0), 8)
-	}
-	return nil, min(max(delay, time.Millisecond), max(lastDelay, r.delay)), nil
-}
-
-// commit appends payloads as long as the effect is due under the same key.
-func (j *delivery) commit(ctx context.Context, e reducer.Effect, payloads ...events.Payload) (bool, error) {
-	defer j.w.flights.reconcile(j.run)
-	stamp := runlog.Stamp{Source: j.w.source, Cause: j.cause}
-	return j.run.Commit(ctx, stamp, func(*reducer.Memory) ([]runlog.Draft, error) {
-		if _, still := j.run.Effect(e.Key); !still {
-			return nil, nil
-		}
-		drafts := make([]runlog.Draft, len(payloads))
-		for i, p := range payloads {
-			drafts[i] = runlog.Draft{Origin: j.origin(e), Payload: p}
-		}
-		return drafts, nil
-	})
-}
-
-// origin is the state in whose name the worker publishes: the effect's, or for
-// one that anybody may do the state whose deliveries it consumes.
-func (j *delivery) origin(e reducer.Effect) events.State {
-	if e.State != "" {
-		return e.State
-	}
-	return j.subject.To
-}
-
-// isOutage reports whether an error is the log's, so that the work is not to
-// blame for it.
-func isOutage(err error) bool {
-	return err != nil && !errors.Is(err, journal.ErrTooLarge) && !isDraft(err)
-}
-
-func isDraft(err error) bool {
-	var d *runlog.DraftError
-	return errors.As(err, &d)
-}
-
-// contain runs work and makes a panic a failure.
-func contain(ctx context.Context, work Work) (result Result) {
-	defer func() {
-		if p := recover(); p != nil {
-			result = Fail(panicError(p))
-		}
-	}()
-	return work(ctx)
-}
-
-func containPlan(h Handler, run *runlog.Run, e reducer.Effect) (work Work) {
-	defer func() {
-		if p := recover(); p != nil {
-			err := panicError(p)
-			work = func(context.Context) Result { return Fail(err) }
-		}
-	}()
-	if work = h.Plan(run.ID, run.Memory(), e); work == nil {
-		err := errors.New("the handler planned nothing")
-		work = func(context.Context) Result { return Fail(err) }
-	}
-	return work
-}
-
-func panicError(p any) error {
-	return fmt.Errorf("panic: %v\n%s", p, firstLines(debug.Stack(), 2000))
-}
-
-func firstLines(stack []byte, limit int) []byte { return stack[:min(len(stack), limit)] }

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -17,6 +18,8 @@ type flight struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	done   chan struct{}
+	// delay is when the work is to be tried again, set before done is closed.
+	delay time.Duration
 }
 
 // flights are the effects that run in this process, by key. An effect that
@@ -70,12 +73,6 @@ func (fs *flights) reconcile(run *runlog.Run) {
 	}
 }
 
-func (fs *flights) has(run events.Run) bool {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	return len(fs.byRun[run]) > 0
-}
-
 // watchControl follows the control events of runs in flight, so that what they
 // make obsolete is cancelled at once rather than when its outcome is refused.
 func (w *Worker) watchControl(ctx context.Context) (stop func(), err error) {
@@ -97,7 +94,7 @@ func (w *Worker) watchControl(ctx context.Context) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	done := make(chan struct{})
+	ctx, cancel := context.WithCancel(ctx)
 	var finished sync.WaitGroup
 	finished.Go(func() {
 		for {
@@ -110,20 +107,18 @@ func (w *Worker) watchControl(ctx context.Context) (stop func(), err error) {
 				for _, run := range w.cfg.Store.HeldRuns() {
 					w.observe(ctx, run, nil)
 				}
-			case <-done:
+			case <-ctx.Done():
 				return
 			}
 		}
 	})
-	return func() { unwatch(); close(done); finished.Wait() }, nil
+	return func() { unwatch(); cancel(); finished.Wait() }, nil
 }
 
 // observe brings a run in flight to a record, or to the log's head, and cancels
-// what it does not want any more.
+// what it does not want any more. A run that is held without a flight is about
+// to begin one, which then does not begin.
 func (w *Worker) observe(ctx context.Context, id events.Run, rec *journal.Record) {
-	if !w.flights.has(id) {
-		return
-	}
 	run := w.cfg.Store.Held(id)
 	if run == nil {
 		return

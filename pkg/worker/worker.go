@@ -11,6 +11,10 @@
 // Promises:
 //   - A delivery is acknowledged only when the log, read to its head, holds the
 //     outcome or a newer event that wakes somebody itself.
+//   - A call that must not run twice is started by one worker only, and only while
+//     the run is not paused. A delivery that finds it started by another one is
+//     left without a verdict, since any could hit the other one's message.
+//   - An outcome that the log does not take is kept and tried again for a minute.
 //   - An effect whose key runs in this process already is joined, not started
 //     again. One whose key the memory no longer wants is cancelled, and what it
 //     still gives back is dropped.
@@ -26,6 +30,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -147,25 +152,55 @@ func Source(role, instance string) string { return "moorebus/" + role + "/" + in
 // time and returns nil. Any other return is an error that waiting does not
 // mend, such as missing permissions.
 func (w *Worker) Run(ctx context.Context) error {
-	return w.consume(ctx, w.cfg.Concurrency, func() {})
+	return w.consume(ctx, ctx, w.cfg.Inboxes, w.cfg.Concurrency, func(work, _ func()) { work() })
 }
 
 // Step works on exactly one delivery, waiting for it if need be, and returns
 // when that is settled: the single-step mode for debugging and tests. It
 // returns the context's error if ctx ended before.
 func (w *Worker) Step(ctx context.Context) error {
-	stepCtx, stop := context.WithCancel(ctx)
-	defer stop()
-	var once sync.Once
-	stepped := false
-	err := w.consume(stepCtx, 1, func() { once.Do(func() { stepped = true; stop() }) })
-	if err == nil && !stepped {
-		return ctx.Err()
+	for {
+		// One inbox at a time: two could each hand out a delivery, and one that
+		// was taken and given back counts as lost.
+		for _, inbox := range w.cfg.Inboxes {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if stepped, err := w.stepInbox(ctx, inbox); stepped || err != nil {
+				return err
+			}
+		}
 	}
-	return err
 }
 
-func (w *Worker) consume(ctx context.Context, slots int, settled func()) error {
+// stepTurn is how long Step waits at one of several inboxes.
+const stepTurn = 250 * time.Millisecond
+
+// stepInbox works on one delivery of an inbox, if one comes in its turn.
+func (w *Worker) stepInbox(ctx context.Context, inbox journal.Inbox) (stepped bool, err error) {
+	turn, stop := context.WithCancel(ctx)
+	defer stop()
+	if len(w.cfg.Inboxes) > 1 {
+		defer time.AfterFunc(stepTurn, stop).Stop()
+	}
+	var taken atomic.Bool
+	err = w.consume(ctx, turn, []journal.Inbox{inbox}, 1, func(work, giveBack func()) {
+		if taken.Swap(true) {
+			giveBack()
+			return
+		}
+		defer stop()
+		work()
+	})
+	return taken.Load(), err
+}
+
+// slot does a delivery's work, or gives the delivery back.
+type slot func(work, giveBack func())
+
+// consume takes deliveries until taking ends; what is in work then may go on for
+// the drain time after ctx.
+func (w *Worker) consume(ctx, taking context.Context, inboxes []journal.Inbox, slots int, in slot) error {
 	workCtx, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
 	unwatch, err := w.watchControl(workCtx)
@@ -173,47 +208,42 @@ func (w *Worker) consume(ctx context.Context, slots int, settled func()) error {
 		return fmt.Errorf("%s: watching control events: %w", w.cfg.Role, err)
 	}
 	defer unwatch()
-	stopDrain := context.AfterFunc(ctx, func() {
+	drain := sync.OnceFunc(func() {
 		timer := time.AfterFunc(w.cfg.Drain, abort)
 		context.AfterFunc(workCtx, func() { timer.Stop() })
 	})
-	defer stopDrain()
-
-	consumeCtx, stopAll := context.WithCancel(ctx)
+	defer context.AfterFunc(ctx, drain)()
+	taking, stopAll := context.WithCancel(taking)
 	defer stopAll()
-	errs := make(chan error, len(w.cfg.Inboxes))
-	for _, inbox := range w.cfg.Inboxes {
+
+	errs := make(chan error, len(inboxes))
+	for _, inbox := range inboxes {
 		go func() {
-			err := w.consumeInbox(consumeCtx, workCtx, inbox, slots, settled)
+			err := w.consumeInbox(taking, workCtx, inbox, slots, in)
 			if err != nil {
+				// The others end as on a shutdown.
 				stopAll()
+				drain()
 			}
 			errs <- err
 		}()
 	}
 	var all error
-	for range w.cfg.Inboxes {
+	for range inboxes {
 		all = errors.Join(all, <-errs)
 	}
 	return all
 }
 
-func (w *Worker) consumeInbox(ctx, workCtx context.Context, inbox journal.Inbox, slots int, settled func()) error {
-	wait, err := w.cfg.Queue.AckWait(ctx, inbox)
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return fmt.Errorf("%s: inbox %v of pool %s: %w", w.cfg.Role, inbox.States, inbox.Pool, err)
-	}
-	held := extender{deliveries: map[journal.Delivery]struct{}{}}
-	stop := held.start(wait / 3)
-	defer stop()
-	err = w.cfg.Queue.Consume(ctx, inbox, slots, func(d journal.Delivery) {
-		defer settled()
-		held.add(d)
-		defer held.remove(d)
-		w.deliver(workCtx, d)
+func (w *Worker) consumeInbox(ctx, workCtx context.Context, inbox journal.Inbox, slots int, in slot) error {
+	held := newExtender(workCtx, func(ctx context.Context) time.Duration { return w.ackWait(ctx, inbox) })
+	defer held.stop()
+	err := w.cfg.Queue.Consume(ctx, inbox, slots, func(d journal.Delivery) {
+		in(func() {
+			held.add(d)
+			defer held.remove(d)
+			w.deliver(workCtx, d)
+		}, func() { _ = d.Retry(0) })
 	})
 	if err != nil {
 		return fmt.Errorf("%s: inbox %v of pool %s: %w", w.cfg.Role, inbox.States, inbox.Pool, err)
@@ -221,16 +251,47 @@ func (w *Worker) consumeInbox(ctx, workCtx context.Context, inbox journal.Inbox,
 	return nil
 }
 
-// extender sends the sign of life for every delivery of one inbox in work.
+// ackWait asks how long a delivery may go without a sign of life; where that
+// cannot be said, it is a short time.
+func (w *Worker) ackWait(ctx context.Context, inbox journal.Inbox) time.Duration {
+	wait, err := w.cfg.Queue.AckWait(ctx, inbox)
+	if err != nil && ctx.Err() == nil {
+		w.cfg.Logger.Warn("the ack wait is not known, a short one is assumed", "states", inbox.States, "pool", inbox.Pool, "reason", err)
+		return shortAckWait
+	}
+	return wait
+}
+
+// shortAckWait is an ack wait that no consumer goes below.
+const shortAckWait = 3 * time.Second
+
+// extender sends the sign of life for every delivery of one inbox in work. Its
+// rhythm is asked for when the first one comes: before that the inbox may not
+// be there yet.
 type extender struct {
+	ctx     context.Context
+	cancel  context.CancelFunc
+	ackWait func(context.Context) time.Duration
+
 	mu         sync.Mutex
 	deliveries map[journal.Delivery]struct{}
+	started    bool
+	running    sync.WaitGroup
+}
+
+func newExtender(ctx context.Context, ackWait func(context.Context) time.Duration) *extender {
+	ctx, cancel := context.WithCancel(ctx)
+	return &extender{ctx: ctx, cancel: cancel, ackWait: ackWait, deliveries: map[journal.Delivery]struct{}{}}
 }
 
 func (x *extender) add(d journal.Delivery) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.deliveries[d] = struct{}{}
+	if !x.started {
+		x.started = true
+		x.running.Go(x.run)
+	}
 }
 
 func (x *extender) remove(d journal.Delivery) {
@@ -239,22 +300,27 @@ func (x *extender) remove(d journal.Delivery) {
 	delete(x.deliveries, d)
 }
 
-func (x *extender) start(every time.Duration) (stop func()) {
-	done := make(chan struct{})
-	var finished sync.WaitGroup
-	finished.Go(func() {
-		ticker := time.NewTicker(max(every, time.Millisecond))
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ticker.C:
-				x.extend()
-			case <-done:
-				return
-			}
+// run extends until stop is called.
+func (x *extender) run() {
+	ticker := time.NewTicker(max(x.ackWait(x.ctx)/3, time.Millisecond))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			x.extend()
+		case <-x.ctx.Done():
+			return
 		}
-	})
-	return func() { close(done); finished.Wait() }
+	}
+}
+
+// stop ends the signs of life, also of what is added later.
+func (x *extender) stop() {
+	x.cancel()
+	x.mu.Lock()
+	x.started = true
+	x.mu.Unlock()
+	x.running.Wait()
 }
 
 func (x *extender) extend() {

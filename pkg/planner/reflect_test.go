@@ -1,0 +1,111 @@
+package planner_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// reflecting leads a new run with one committed call to Reflecting.
+func (r *rig) reflecting() events.Run {
+	r.T.Helper()
+	run := r.begin()
+	r.Await(run, func(mem *reducer.Memory) bool { return mem.State == events.Acting })
+	r.Append(run, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{
+		CallID: "a", Success: true, Observation: "SUCCESS: 42", Code: "ok",
+	}})
+	r.Append(run, events.Observing, &events.NeedsReflection{})
+	return run
+}
+
+func TestReflection(t *testing.T) {
+	long := strings.Repeat("All that was found. ", 1000)
+	for _, c := range []struct {
+		name    string
+		reply   any
+		summary string
+		failed  string
+		billed  int
+	}{
+		{"a summary", say("All that was found."), "All that was found.", "", 15},
+		{"a long summary is kept whole", say(long), long, "", 15},
+		{"invalid UTF-8", say("\xffound"), "\uFFFDound", "", 15},
+		{"no words", say("  "), "", "the model gave no summary", 15},
+		{"calls instead of words", ask(call("x", "alpha", "{}")), "", "the model gave no summary", 15},
+		{"an error is not tried again", &llm.Error{Kind: llm.KindRateLimited, Message: "slow down"}, "", "rate_limited: slow down", 0},
+		{"an error of authentication", &llm.Error{Kind: llm.KindAuth, Message: "bad key"}, "", "auth: bad key", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, []any{ask(call("a", "alpha", `{"q":1}`)), c.reply, say("It is 42.")}, func(t *testing.T, r *rig) {
+				run := r.reflecting()
+				mem := r.AwaitEnd(run)
+				require.Equal(t, events.Done, mem.State, "a failed reflection ends nothing")
+				require.Equal(t, []string{"Start", "LlmToolCall", "ToolSuccess", "NeedsReflection", "ReflectDone", "LlmFinalAnswer"}, r.Types(run))
+				done, ok := r.Events(run)[4].Data.(*events.ReflectDone)
+				require.True(t, ok)
+				require.Equal(t, c.summary, done.Summary)
+				require.Equal(t, c.failed, done.Failed)
+				require.Equal(t, 30+c.billed, mem.TotalUsage.Total)
+				require.Len(t, mem.History, 1)
+				if c.summary != "" {
+					require.Equal(t, reducer.SummaryTool, mem.History[0].Tool.Name)
+					require.Equal(t, c.summary, mem.History[0].Observation)
+				} else {
+					require.Equal(t, "alpha", mem.History[0].Tool.Name)
+				}
+				requireReflectionPrompt(t, r.mock)
+			})
+		})
+	}
+}
+
+// requireReflectionPrompt checks the second request, word for word.
+func requireReflectionPrompt(t *testing.T, mock *scripted.Mock) {
+	t.Helper()
+	req := mock.Requests()[1]
+	require.Equal(t, llm.PurposeReflect, req.Purpose)
+	require.Empty(t, req.Tools)
+	require.Len(t, req.Messages, 1)
+	require.Equal(t, llm.RoleUser, req.Messages[0].Role)
+	const before = `Summarize the following tool call history into a single concise paragraph
+that preserves all key facts, findings, and data needed to continue the task.
+Task: find it
+History: `
+	history, ok := strings.CutPrefix(req.Messages[0].Content, before)
+	require.True(t, ok, req.Messages[0].Content)
+	var entries []reducer.HistoryEntry
+	require.NoError(t, json.Unmarshal([]byte(history), &entries))
+	require.Equal(t, []reducer.HistoryEntry{{
+		Step: 1, Tool: reducer.ToolCall{ID: "a", Name: "alpha", Arguments: `{"q":1}`},
+		Observation: "SUCCESS: 42", Success: true, Code: "ok",
+	}}, entries)
+}
+
+func TestCancelledReflection(t *testing.T) {
+	began, ended := make(chan struct{}), make(chan error, 1)
+	caller := llm.CallerFunc(func(ctx context.Context, req llm.Request, _ func(llm.Chunk)) (llm.Response, error) {
+		if req.Purpose == llm.PurposePlan {
+			return ask(call("a", "alpha", "{}")), nil
+		}
+		close(began)
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return nil, ctx.Err()
+	})
+	bubbleWith(t, caller, func(t *testing.T, r *rig) {
+		run := r.reflecting()
+		<-began
+		r.Append(run, events.Control, &events.CancelledRun{})
+		require.ErrorIs(t, <-ended, context.Canceled)
+		quiet()
+		require.Equal(t, []string{"Start", "LlmToolCall", "ToolSuccess", "NeedsReflection", "Cancelled"}, r.Types(run))
+	})
+}

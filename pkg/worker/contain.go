@@ -1,0 +1,41 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+)
+
+// contain runs work and makes a panic a failure.
+func contain(ctx context.Context, work Work) (result Result) {
+	defer func() {
+		if p := recover(); p != nil {
+			result = Fail(panicError(p))
+		}
+	}()
+	return work(ctx)
+}
+
+func containPlan(h Handler, run *runlog.Run, e reducer.Effect) (work Work) {
+	defer func() {
+		if p := recover(); p != nil {
+			err := panicError(p)
+			work = func(context.Context) Result { return Fail(err) }
+		}
+	}()
+	if work = h.Plan(run.ID, run.Memory(), e); work == nil {
+		err := errors.New("the handler planned nothing")
+		work = func(context.Context) Result { return Fail(err) }
+	}
+	return work
+}
+
+func panicError(p any) error {
+	return fmt.Errorf("panic: %v\n%s", p, firstLines(debug.Stack(), 2000))
+}
+
+func firstLines(stack []byte, limit int) []byte { return stack[:min(len(stack), limit)] }

@@ -1,0 +1,156 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+)
+
+// maxOutage is how long a result is kept for a log that does not answer: it may
+// have been dear, or never to be had again. After that the effect is done again.
+const maxOutage = time.Minute
+
+// settle appends what the work came to, and returns the work that follows it.
+func (j *delivery) settle(ctx context.Context, e reducer.Effect, r Result) (Work, time.Duration, error) {
+	if r.failure == nil && len(r.payloads) == 0 {
+		r = Fail(errors.New("the handler returned no event"))
+	}
+	ids := make([]string, max(len(r.payloads), 1))
+	for i := range ids {
+		ids[i] = j.w.cfg.Store.NewID()
+	}
+	for began := time.Now(); ; {
+		next, delay, err := j.settleOnce(ctx, e, r, ids)
+		if !passes(err) || time.Since(began) >= maxOutage {
+			return next, delay, err
+		}
+		j.w.cfg.Logger.Warn("an outcome cannot be stored yet", "run", j.run.ID.ID, "effect", e.Key, "reason", err)
+		select {
+		case <-time.After(busDelay):
+		case <-ctx.Done():
+			return nil, 0, ctx.Err()
+		}
+	}
+}
+
+// passes reports whether an error is an outage that ends by itself.
+func passes(err error) bool {
+	return isOutage(err) && !errors.Is(err, journal.ErrDenied) && !errors.Is(err, journal.ErrNotReady)
+}
+
+// settleOnce is settle for a log that answers.
+func (j *delivery) settleOnce(ctx context.Context, e reducer.Effect, r Result, ids []string) (Work, time.Duration, error) {
+	j.run.Lock()
+	defer j.run.Unlock()
+	if r.failure != nil {
+		return j.retry(ctx, e, r, ids)
+	}
+	appended, err := j.add(ctx, e, addition{payloads: r.payloads, ids: ids, begins: r.next != nil})
+	switch {
+	case isOutage(err):
+		return nil, 0, err
+	case err != nil:
+		return j.retry(ctx, e, Fail(err), nil)
+	case !appended:
+		return nil, 0, nil // nobody wants it any more
+	}
+	return r.next, 0, nil
+}
+
+// retry counts the failure in the log and says when to come again.
+func (j *delivery) retry(ctx context.Context, e reducer.Effect, r Result, ids []string) (Work, time.Duration, error) {
+	failure := *r.failure
+	failure.Key, failure.Message = e.Key, bounded(failure.Message)
+	failure.RetryAfterMS = r.delay.Milliseconds()
+	if _, err := j.add(ctx, e, addition{payloads: []events.Payload{&failure}, ids: ids}); err != nil {
+		return nil, 0, err
+	}
+	now, still := j.run.Effect(e.Key)
+	if !still {
+		return nil, 0, nil
+	}
+	delay := r.delay
+	if delay <= 0 {
+		delay = firstDelay << min(max(now.Failed.Total()-1, 0), 8)
+	}
+	return nil, min(max(delay, time.Millisecond), max(lastDelay, r.delay)), nil
+}
+
+// maxMessage bounds what the log keeps of a failure, in bytes.
+const maxMessage = 4000
+
+// bounded makes a failure's text fit for the log, whatever it says.
+func bounded(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), maxMessage)], "\uFFFD")
+}
+
+// addition is what is to be appended for an effect.
+type addition struct {
+	payloads []events.Payload
+	// ids are the events' ids where it may have to be repeated.
+	ids []string
+	// begins says that work goes on after it. In a run that was paused meanwhile,
+	// or where another worker was faster, it does not.
+	begins bool
+}
+
+// commit appends payloads as long as the effect is due under the same key. What
+// the transition table does not allow ends the run.
+func (j *delivery) commit(ctx context.Context, e reducer.Effect, payloads ...events.Payload) (bool, error) {
+	return j.add(ctx, e, addition{payloads: payloads})
+}
+
+// add is commit for an addition.
+func (j *delivery) add(ctx context.Context, e reducer.Effect, a addition) (bool, error) {
+	appended, err := j.append(ctx, e, a)
+	var illegal *reducer.TransitionError
+	if !errors.As(err, &illegal) {
+		return appended, err
+	}
+	_, err = j.append(ctx, e, addition{payloads: []events.Payload{&events.FatalError{
+		Outcome: events.Outcome{Code: reducer.CodeInvalidTransition, Message: illegal.Error()},
+	}}})
+	return false, err
+}
+
+func (j *delivery) append(ctx context.Context, e reducer.Effect, a addition) (bool, error) {
+	defer j.w.flights.reconcile(j.run)
+	stamp := runlog.Stamp{Source: j.w.source, Cause: j.cause, IDs: a.ids}
+	return j.run.Commit(ctx, stamp, func(*reducer.Memory) ([]runlog.Draft, error) {
+		now, still := j.run.Effect(e.Key)
+		if !still || (a.begins && (now.Held || now.Started != e.Started)) {
+			return nil, nil
+		}
+		drafts := make([]runlog.Draft, len(a.payloads))
+		for i, p := range a.payloads {
+			drafts[i] = runlog.Draft{Origin: j.origin(e), Payload: p}
+		}
+		return drafts, nil
+	})
+}
+
+// origin is the state in whose name the worker publishes: the effect's, or for
+// one that anybody may do the state whose deliveries it consumes.
+func (j *delivery) origin(e reducer.Effect) events.State {
+	if e.State != "" {
+		return e.State
+	}
+	return j.subject.To
+}
+
+// isOutage reports whether an error is the log's, so that the work is not to
+// blame for it.
+func isOutage(err error) bool {
+	return err != nil && !errors.Is(err, journal.ErrTooLarge) && !isDraft(err)
+}
+
+func isDraft(err error) bool {
+	var d *runlog.DraftError
+	return errors.As(err, &d)
+}
