@@ -157,10 +157,10 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e reducer.Effect) worke
 		pool: state.Pool, batch: mem.Control.Batch,
 	}
 	switch {
-	case e.Started > 0:
-		return c.outcomeUnknown
 	case tool.Effect(state.Effect).Repeatable():
 		return func(ctx context.Context) worker.Result { return a.run(ctx, c) }
+	case e.Started > 0:
+		return c.outcomeUnknown
 	}
 	return func(context.Context) worker.Result {
 		return worker.Then(&events.ToolCallStarted{CallID: c.ID}, func(ctx context.Context) worker.Result { return a.run(ctx, c) })

@@ -225,6 +225,11 @@ type LLMAttemptFailed struct {
 	Key          string `json:"key,omitempty"`
 	RetryAfterMS int64  `json:"retry_after_ms,omitempty"`
 	Usage        *Usage `json:"usage,omitempty"`
+	// Under is the event whose message the attempt was made under, and Delivery
+	// which delivery of it that was, from 1: an attempt that was lost shows as a
+	// delivery that is missing here.
+	Under    uint64 `json:"under,omitempty"`
+	Delivery int    `json:"delivery,omitempty"`
 }
 
 // ToolCallDispatched sends one call of several to its tool's pool.

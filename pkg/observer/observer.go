@@ -77,13 +77,15 @@ func handler(decide func(*reducer.Memory) events.Payload) worker.Handler {
 // While calls of the same reply are still queued nothing is compressed between
 // them.
 func observe(mem *reducer.Memory) events.Payload {
-	every := mem.Config.ReflectEveryNSteps
+	every, size := mem.Config.ReflectEveryNSteps, reducer.WorkingMemoryTokens(mem)
 	switch {
 	case len(mem.Control.Queued) > 0:
 		return &events.Continue{}
+	case mem.Config.HardLimit > 0 && mem.Config.PagingLimit > 0 && size > mem.Config.HardLimit:
+		return &events.NeedsPaging{} // before a reflection that is due at every step
 	case every > 0 && mem.Step > 0 && mem.Step%every == 0:
 		return &events.NeedsReflection{}
-	case mem.Config.PagingLimit > 0 && reducer.WorkingMemoryTokens(mem) > mem.Config.PagingLimit:
+	case mem.Config.PagingLimit > 0 && size > mem.Config.PagingLimit:
 		return &events.NeedsPaging{}
 	}
 	return &events.Continue{}

@@ -336,7 +336,9 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 		for i := 1; i <= 2; i++ {
 			f, ok := all[i].Data.(*events.LLMAttemptFailed)
 			require.True(t, ok)
-			require.Equal(t, &events.LLMAttemptFailed{Kind: "rate_limited", Message: "slow down", Key: "plan/1", RetryAfterMS: 42_000}, f)
+			require.Equal(t, &events.LLMAttemptFailed{
+				Kind: "rate_limited", Message: "slow down", Key: "plan/1", RetryAfterMS: 42_000, Under: 1, Delivery: i,
+			}, f)
 			require.Equal(t, 42*time.Second, all[i+1].Time.Sub(all[i].Time).Round(time.Second))
 		}
 	})

@@ -73,7 +73,7 @@ func Origins(t *Table, mem *Memory, p events.Payload) []events.State {
 		}
 		return []events.State{events.Control}
 	case *events.FatalError:
-		if mem.Control.Poison != nil {
+		if mem.Control.Poison != nil || mem.overCap() {
 			return append(t.States(), events.Control)
 		}
 		return append(mem.workers(), events.Control)

@@ -29,8 +29,8 @@ const (
 type Effect struct {
 	Key  string
 	Kind Kind
-	// State is the state whose worker does it. It is empty for the end of a
-	// poisoned run, which anyone may do.
+	// State is the state whose worker does it. It is empty for KindEnd, which
+	// anyone may do.
 	State events.State
 	// CallID names the call of KindTool and KindDispatch.
 	CallID string
@@ -60,10 +60,8 @@ func Effects(t *Table, mem *Memory) []Effect {
 	switch {
 	case t.Terminal(mem.State):
 		return nil
-	case mem.Control.Poison != nil:
+	case mem.Control.Poison != nil, mem.overCap():
 		return []Effect{mem.effect(KindEnd, "")}
-	case mem.overCap():
-		return []Effect{mem.effect(KindEnd, mem.State)}
 	}
 	switch mem.State {
 	case events.Planning:

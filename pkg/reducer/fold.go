@@ -158,6 +158,7 @@ func (mem *Memory) foldAttemptFailed(e *events.Event, p *events.LLMAttemptFailed
 			c.Replies++
 		}
 	}
+	a.Under, a.Delivery = p.Under, p.Delivery
 	if at < 0 {
 		c.Attempts = append(c.Attempts, a)
 	} else {

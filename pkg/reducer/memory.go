@@ -257,6 +257,18 @@ type Attempt struct {
 	Handler  int    `json:"handler,omitempty"`
 	Lost     int    `json:"worker_lost,omitempty"`
 	Provider int    `json:"provider,omitempty"`
+	// Under and Delivery are those of the last failure.
+	Under    uint64 `json:"under,omitempty"`
+	Delivery int    `json:"delivery,omitempty"`
+}
+
+// Counted returns up to which delivery of a message the log accounts for the
+// attempts.
+func (a Attempt) Counted(message uint64) int {
+	if a.Under != message {
+		return a.Total()
+	}
+	return max(a.Total(), a.Delivery)
 }
 
 // Total returns all failures.

@@ -33,9 +33,14 @@ type Run struct {
 	// the lock.
 	ended atomic.Bool
 
-	// holders and idle belong to the store.
-	holders int
-	idle    *list.Element
+	// size is the length of all bodies that mem was folded from, in bytes, so
+	// that a store can see it without the lock.
+	size atomic.Int64
+
+	// holders, idle and idleSize belong to the store.
+	holders  int
+	idle     *list.Element
+	idleSize int64
 }
 
 // Lock locks the run.
@@ -95,7 +100,7 @@ func (r *Run) readUntil(ctx context.Context, seen func(*events.Event)) error {
 // apply folds the next record; it returns its event if that could be read.
 func (r *Run) apply(rec journal.Record) *events.Event {
 	e, err := r.store.machine.Apply(r.mem, rec.Subject, rec.Body)
-	r.advance(rec.Seq)
+	r.advance(rec.Seq, len(rec.Body))
 	if err != nil {
 		return nil // it is poison, and the memory says so
 	}
@@ -103,8 +108,9 @@ func (r *Run) apply(rec journal.Record) *events.Event {
 }
 
 // advance notes that mem changed.
-func (r *Run) advance(seq uint64) {
+func (r *Run) advance(seq uint64, bytes int) {
 	r.seq = seq
+	r.size.Add(int64(bytes))
 	r.effects = nil
 	if r.Terminal() {
 		r.ended.Store(true)
@@ -126,7 +132,7 @@ func (r *Run) Extend(ctx context.Context, rec journal.Record) (*events.Event, er
 		if s, err := events.ParseSubject(rec.Subject); err == nil {
 			// An illegal record is poison, which the memory holds then.
 			_ = r.store.machine.ApplyEvent(r.mem, s, e, events.Hash(rec.Body))
-			r.advance(rec.Seq)
+			r.advance(rec.Seq, len(rec.Body))
 			return e, nil
 		}
 	}
@@ -264,12 +270,14 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range ready {
+	bytes := 0
+	for i, p := range ready {
 		if err := r.store.machine.ApplyEvent(r.mem, p.subject, p.event, p.hash); err != nil {
 			return fmt.Errorf("an event that was legal when it was drafted is not any more: %w", err)
 		}
+		bytes += len(entries[i].Body)
 	}
-	r.advance(seq)
+	r.advance(seq, bytes)
 	return nil
 }
 

@@ -29,6 +29,9 @@ type Options struct {
 	Machine *reducer.Machine
 	// Capacity is how many runs are kept that nobody uses. Default 4096.
 	Capacity int
+	// MaxBytes bounds those runs by the length of their events' bodies, in
+	// bytes; a run takes two to three times that in memory. Default 256 MiB.
+	MaxBytes int64
 	// Clock tells the time of new events. Default time.Now.
 	Clock func() time.Time
 	// NewID makes ids of new events. Default UUIDv7.
@@ -41,19 +44,22 @@ type Store struct {
 	log      journal.Log
 	machine  *reducer.Machine
 	capacity int
+	maxBytes int64
 	clock    func() time.Time
 	newID    func() string
 
 	mu   sync.Mutex
 	runs map[events.Run]*Run
-	// idle are the runs that nobody holds, least recently used first.
-	idle *list.List
+	// idle are the runs that nobody holds, least recently used first, and
+	// idleBytes their size.
+	idle      *list.List
+	idleBytes int64
 }
 
 // New returns a store.
 func New(o Options) *Store {
 	s := &Store{
-		log: o.Log, machine: o.Machine, capacity: o.Capacity, clock: o.Clock, newID: o.NewID,
+		log: o.Log, machine: o.Machine, capacity: o.Capacity, maxBytes: o.MaxBytes, clock: o.Clock, newID: o.NewID,
 		runs: map[events.Run]*Run{}, idle: list.New(),
 	}
 	if s.machine == nil {
@@ -61,6 +67,9 @@ func New(o Options) *Store {
 	}
 	if s.capacity <= 0 {
 		s.capacity = 4096
+	}
+	if s.maxBytes <= 0 {
+		s.maxBytes = 256 << 20
 	}
 	if s.clock == nil {
 		s.clock = time.Now
@@ -108,12 +117,18 @@ func (s *Store) Acquire(id events.Run) *Run {
 		r = &Run{ID: id, store: s, mem: s.machine.Initial(id.ID)}
 		s.runs[id] = r
 	}
-	if r.idle != nil {
-		s.idle.Remove(r.idle)
-		r.idle = nil
-	}
+	s.wakeUp(r)
 	r.holders++
 	return r
+}
+
+// wakeUp takes a run out of the idle ones.
+func (s *Store) wakeUp(r *Run) {
+	if r.idle != nil {
+		s.idle.Remove(r.idle)
+		s.idleBytes -= r.idleSize
+		r.idle = nil
+	}
 }
 
 // Held returns the run if somebody holds it now, as a further holder; nil
@@ -142,22 +157,23 @@ func (s *Store) HeldRuns() []events.Run {
 	return held
 }
 
-// Release gives a run back. Runs that have ended are forgotten, the others kept
-// until they are the least recently used.
+// Release gives a run back. Runs that have ended, or of which nothing was found,
+// are forgotten, the others kept until they are the least recently used.
 func (s *Store) Release(r *Run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.holders--; r.holders > 0 {
 		return
 	}
-	if r.ended.Load() {
+	if r.ended.Load() || r.size.Load() == 0 {
 		delete(s.runs, r.ID)
 		return
 	}
-	r.idle = s.idle.PushBack(r)
-	for s.idle.Len() > s.capacity {
-		oldest := s.idle.Remove(s.idle.Front()).(*Run)
-		oldest.idle = nil
+	r.idle, r.idleSize = s.idle.PushBack(r), r.size.Load()
+	s.idleBytes += r.idleSize
+	for s.idle.Len() > s.capacity || s.idleBytes > s.maxBytes {
+		oldest := s.idle.Front().Value.(*Run)
+		s.wakeUp(oldest)
 		delete(s.runs, oldest.ID)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/simulated"
+	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/reducer/reducertest"
 	"github.com/moorebus/moorebus/pkg/runlog"
 	"github.com/moorebus/moorebus/pkg/worker/workertest"
@@ -227,4 +228,45 @@ func TestStoreDefaults(t *testing.T) {
 	require.Equal(t, events.ShardOf(id, 3), store.Place("ns", id).Shard)
 	require.NotNil(t, store.Machine())
 	require.Equal(t, 3, store.Log().Shards())
+}
+
+// Idle runs are bounded by their bytes too, and what was never found is not
+// kept at all.
+func TestIdleRunsAreBoundedInBytes(t *testing.T) {
+	log := simulated.New(simulated.Options{})
+	writer := runlog.New(runlog.Options{Log: log})
+	var places []events.Run
+	for range 3 {
+		place := writer.Place("default", runlog.NewID())
+		run := writer.Acquire(place)
+		run.Lock()
+		_, err := run.Commit(t.Context(), runlog.Stamp{Source: "moorebus/test/a"}, func(*reducer.Memory) ([]runlog.Draft, error) {
+			return []runlog.Draft{{Origin: events.Idle, Payload: &events.Start{
+				Agent: events.Agent{Name: "a", Config: events.DefaultConfig()}, Mode: events.ModeTask, Task: strings.Repeat("x", 10_000),
+			}}}, nil
+		})
+		run.Unlock()
+		writer.Release(run)
+		require.NoError(t, err)
+		places = append(places, place)
+	}
+	store := runlog.New(runlog.Options{Log: log, MaxBytes: 25_000})
+	known := func(place events.Run) bool {
+		run := store.Acquire(place)
+		defer store.Release(run)
+		run.Lock()
+		defer run.Unlock()
+		was := run.Seq() > 0
+		require.NoError(t, run.Refresh(t.Context()))
+		return was
+	}
+	for _, place := range places {
+		require.False(t, known(place))
+	}
+	require.True(t, known(places[2]), "the last ones stay")
+	require.True(t, known(places[1]))
+	require.False(t, known(places[0]), "the first one had to go")
+	nowhere := store.Place("default", runlog.NewID())
+	require.False(t, known(nowhere))
+	require.True(t, known(places[0]), "a run that is not there takes no room")
 }

@@ -10,6 +10,17 @@ import (
 	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
+// run does work as soon as there is room for it.
+func (w *Worker) run(ctx context.Context, work Work) Result {
+	select {
+	case w.working <- struct{}{}:
+		defer func() { <-w.working }()
+		return contain(ctx, work)
+	case <-ctx.Done():
+		return Fail(ctx.Err()) // nobody wants it any more
+	}
+}
+
 // contain runs work and makes a panic a failure.
 func contain(ctx context.Context, work Work) (result Result) {
 	defer func() {

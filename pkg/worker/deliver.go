@@ -184,7 +184,7 @@ func (j *delivery) do(ctx context.Context, e reducer.Effect) (time.Duration, err
 	defer j.w.flights.end(f)
 	work, delay, err := j.plan(ctx, e)
 	for work != nil {
-		result := contain(f.ctx, work)
+		result := j.w.run(f.ctx, work)
 		if ctx.Err() != nil {
 			return 0, ctx.Err() // cut short by the end of the drain time
 		}
@@ -202,6 +202,7 @@ func (j *delivery) plan(ctx context.Context, e reducer.Effect) (Work, time.Durat
 	if j.lost(e) {
 		failure := &events.LLMAttemptFailed{
 			Kind: events.KindWorkerLost, Message: "the worker went away before it was done", Key: e.Key,
+			Under: j.n, Delivery: j.d.Attempt() - 1,
 		}
 		if _, err := j.commit(ctx, e, failure); err != nil {
 			return nil, 0, err
@@ -231,7 +232,7 @@ func (j *delivery) plan(ctx context.Context, e reducer.Effect) (Work, time.Durat
 // the log knows of: its worker was lost.
 func (j *delivery) lost(e reducer.Effect) bool {
 	_, found := j.found[e.Key]
-	return found && e.Kind != reducer.KindEnd && j.d.Attempt()-1 > e.Failed.Total()
+	return found && e.Kind != reducer.KindEnd && j.d.Attempt()-1 > e.Failed.Counted(j.n)
 }
 
 // mayConclude reports whether this delivery may say what became of a call that

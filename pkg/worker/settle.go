@@ -68,6 +68,7 @@ func (j *delivery) retry(ctx context.Context, e reducer.Effect, r Result, ids []
 	failure := *r.failure
 	failure.Key, failure.Message = e.Key, bounded(failure.Message)
 	failure.RetryAfterMS = r.delay.Milliseconds()
+	failure.Under, failure.Delivery = j.n, j.d.Attempt()
 	if _, err := j.add(ctx, e, addition{payloads: []events.Payload{&failure}, ids: ids}); err != nil {
 		return nil, 0, err
 	}
@@ -96,7 +97,8 @@ type addition struct {
 	// ids are the events' ids where it may have to be repeated.
 	ids []string
 	// begins says that work goes on after it. In a run that was paused meanwhile,
-	// or where another worker was faster, it does not.
+	// or where another worker was faster, or where a newer delivery drives the
+	// effect, it does not.
 	begins bool
 }
 
@@ -124,7 +126,7 @@ func (j *delivery) append(ctx context.Context, e reducer.Effect, a addition) (bo
 	stamp := runlog.Stamp{Source: j.w.source, Cause: j.cause, IDs: a.ids}
 	return j.run.Commit(ctx, stamp, func(*reducer.Memory) ([]runlog.Draft, error) {
 		now, still := j.run.Effect(e.Key)
-		if !still || (a.begins && (now.Held || now.Started != e.Started)) {
+		if !still || (a.begins && (now.Held || now.Started != e.Started || now.Wake != e.Wake)) {
 			return nil, nil
 		}
 		drafts := make([]runlog.Draft, len(a.payloads))

@@ -114,7 +114,10 @@ func Fail(err error) Result {
 
 // Worker runs the loop. Make it with [New], use it once.
 type Worker struct {
-	cfg     Config
+	cfg Config
+	// working bounds the work that is done at once: one delivery may hold a
+	// reply's calls by the hundred.
+	working chan struct{}
 	source  string
 	table   *reducer.Table
 	flights flights
@@ -140,7 +143,8 @@ func New(cfg Config) (*Worker, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Worker{
-		cfg: cfg, source: Source(cfg.Role, cfg.Instance), table: cfg.Store.Machine().Table(),
+		working: make(chan struct{}, cfg.Concurrency*len(cfg.Inboxes)),
+		cfg:     cfg, source: Source(cfg.Role, cfg.Instance), table: cfg.Store.Machine().Table(),
 		flights: flights{byRun: map[events.Run]map[string]*flight{}},
 	}, nil
 }
@@ -302,16 +306,26 @@ func (x *extender) remove(d journal.Delivery) {
 
 // run extends until stop is called.
 func (x *extender) run() {
-	ticker := time.NewTicker(max(x.ackWait(x.ctx)/3, time.Millisecond))
-	defer ticker.Stop()
+	timer := time.NewTimer(x.rhythm())
+	defer timer.Stop()
 	for {
 		select {
-		case <-ticker.C:
+		case <-timer.C:
 			x.extend()
+			timer.Reset(x.rhythm())
 		case <-x.ctx.Done():
 			return
 		}
 	}
+}
+
+// slowestRhythm is how long a change of the ack wait may go unseen.
+const slowestRhythm = 5 * time.Second
+
+// rhythm is the time to the next sign of life: a third of the ack wait, which is
+// asked for each time since it can be changed under way.
+func (x *extender) rhythm() time.Duration {
+	return min(max(x.ackWait(x.ctx)/3, time.Millisecond), slowestRhythm)
 }
 
 // stop ends the signs of life, also of what is added later.

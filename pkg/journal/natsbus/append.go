@@ -135,13 +135,33 @@ func (b *Bus) send(ctx context.Context, refuse context.CancelCauseFunc, run even
 			if batch != "" {
 				msg.Header[headerBatchCommit] = []string{"1"}
 			}
-			return b.commit(ctx, msg)
+			ack, err := b.commit(ctx, msg)
+			return incomplete(ctx, ack, err)
 		}
 		if err := b.conn.PublishMsg(msg); err != nil {
 			return nil, err
 		}
 	}
 	return nil, errors.New("append: no entries")
+}
+
+// deniedSoon is how long the connection's handlers may take to say why a part of
+// a batch did not arrive.
+const deniedSoon = 200 * time.Millisecond
+
+// incomplete waits for the reason of a batch that did not arrive whole: where a
+// part of it was refused, that is told to the connection's handlers, about when
+// the commit is answered.
+func incomplete(ctx context.Context, ack *pubAck, err error) (*pubAck, error) {
+	if err != nil || ack.Error == nil || ack.Error.ErrCode != codeBatchIncomplete {
+		return ack, err
+	}
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-time.After(deniedSoon):
+		return ack, nil
+	}
 }
 
 func (b *Bus) commit(ctx context.Context, msg *nats.Msg) (*pubAck, error) {

@@ -83,7 +83,7 @@ type Bus struct {
 	leaderless atomic.Bool
 
 	mu       sync.Mutex
-	ackWaits map[string]time.Duration
+	ackWaits map[string]keptAckWait
 	pools    poolCache
 	slow     map[*nats.Subscription]func()
 }
@@ -102,7 +102,7 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 	}
 	b := &Bus{
 		conn: conn, js: js, opts: o, log: o.Logger,
-		ackWaits: make(map[string]time.Duration),
+		ackWaits: make(map[string]keptAckWait),
 		slow:     make(map[*nats.Subscription]func()),
 	}
 	unhook := b.hook()

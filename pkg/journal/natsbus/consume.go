@@ -69,23 +69,36 @@ func (b *Bus) AckWait(ctx context.Context, inbox journal.Inbox) (time.Duration, 
 
 func (b *Bus) ackWait(ctx context.Context, d durable) (time.Duration, error) {
 	b.mu.Lock()
-	wait, known := b.ackWaits[d.name]
+	kept := b.ackWaits[d.name]
 	b.mu.Unlock()
-	if known {
-		return wait, nil
+	if time.Since(kept.at) < ackWaitFresh {
+		return kept.wait, nil
 	}
 	info, err := b.consumerInfo(ctx, 0, d.name)
-	if err != nil {
+	switch {
+	case err != nil && kept.wait > 0:
+		return kept.wait, nil // what was true is the best guess while the bus is away
+	case err != nil:
 		return 0, err
 	}
 	b.keepAckWait(d, info.Config.AckWait)
 	return info.Config.AckWait, nil
 }
 
+// keptAckWait is a consumer's ack wait as it was some time ago.
+type keptAckWait struct {
+	wait time.Duration
+	at   time.Time
+}
+
+// ackWaitFresh is how long it is used without asking again: an operator may
+// change it while workers run.
+const ackWaitFresh = 4 * time.Second
+
 func (b *Bus) keepAckWait(d durable, wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.ackWaits[d.name] = wait
+	b.ackWaits[d.name] = keptAckWait{wait: wait, at: time.Now()}
 }
 
 // prepare returns when the consumer is there. The error is final: the context's,
