@@ -144,10 +144,15 @@ func TestPoisonNamesTheType(t *testing.T) {
 	}
 	s := in(t, events.Planning)
 	_, body := s.stored(events.TypePaused, events.Planning, `{}`)
-	require.ErrorContains(t, s.Store("not.a.subject", body), "not.a.subject")
-	require.Equal(t, "Paused", s.Mem.Control.Poison.Type)
+	before := reducertest.Canonical(s.Mem)
+	_, err := s.Machine.Apply(s.Mem, "not.a.subject", body)
+	var stray *reducer.StrayError
+	require.ErrorAs(t, err, &stray)
+	require.ErrorContains(t, err, "not.a.subject")
+	require.Equal(t, before, reducertest.Canonical(s.Mem), "it belongs to no run and changes none")
 	long := in(t, events.Planning)
-	require.Error(t, long.Store("x", []byte(`{"type":"`+strings.Repeat("x", 1<<20)+`"}`)))
+	subject := events.Subject{Run: long.ID, From: "planning", To: "acting", Pool: "default"}.String()
+	require.Error(t, long.Store(subject, []byte(`{"type":"`+strings.Repeat("x", 1<<20)+`"}`)))
 	require.Less(t, len(reducertest.Canonical(long.Mem)), 20_000, "a bad record does not swell memory")
 }
 

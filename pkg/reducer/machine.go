@@ -87,19 +87,30 @@ func (e *IllegalError) Error() string {
 	return fmt.Sprintf("event %d (%s) is not legal: %s", e.N, e.Type, e.Reason)
 }
 
+// StrayError says that a record belongs to no run, since its subject is none of
+// the log's.
+type StrayError struct{ Err error }
+
+// Error names the subject.
+func (e *StrayError) Error() string { return "a record of no run: " + e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *StrayError) Unwrap() error { return e.Err }
+
 // Apply folds the run's next record into mem. It returns the event, or an
 // *IllegalError for a record that cannot be read or is not legal here; such a
 // record is counted, and the run is poisoned from then on, see
-// [Control.Poison].
+// [Control.Poison]. A record whose subject cannot be read is a *StrayError and
+// changes nothing.
 func (m *Machine) Apply(mem *Memory, subject string, body []byte) (*events.Event, error) {
+	s, err := events.ParseSubject(subject)
+	if err != nil {
+		return nil, &StrayError{err}
+	}
 	hash := events.Hash(body)
 	e, err := m.codec.Decode(body)
 	if err != nil {
 		return nil, m.poison(mem, typeOf(body), err.Error(), hash)
-	}
-	s, err := events.ParseSubject(subject)
-	if err != nil {
-		return nil, m.poison(mem, e.Type(), err.Error(), hash)
 	}
 	return e, m.ApplyEvent(mem, s, e, hash)
 }

@@ -102,7 +102,7 @@ func (r *Run) apply(rec journal.Record) *events.Event {
 	e, err := r.store.machine.Apply(r.mem, rec.Subject, rec.Body)
 	r.advance(rec.Seq, len(rec.Body))
 	if err != nil {
-		return nil // it is poison, and the memory says so
+		return nil // it is poison, and the memory says so; or of no run
 	}
 	return e
 }

@@ -165,9 +165,9 @@ func TestResultsSurviveAnOutage(t *testing.T) {
 					}
 					return nil
 				}
-				r.onLog(handlers{reducer.KindTool: startThenRun(h)}, log)
 				run := r.start()
 				r.Append(run, events.Planning, single("a", "beta"))
+				r.onLog(handlers{reducer.KindTool: startThenRun(h)}, log)
 				<-h.began
 				away.Store(true)
 				h.let <- worker.Done(&events.ToolSuccess{Outcome: outcome("a")})

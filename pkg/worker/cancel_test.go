@@ -309,6 +309,14 @@ func TestStartedCallSurvivesPauseAndDeath(t *testing.T) {
 	})
 }
 
+// actingOn is the one inbox of a tool's calls. A worker whose append a test holds
+// up must get nothing else of the run: it would wait for the run's lock, and
+// virtual time does not pass while anybody waits for a lock.
+func (r *rig) actingOn(run events.Run, tool string) []journal.Inbox {
+	pool := r.Memory(run).Tools[tool].Pool
+	return []journal.Inbox{{States: []events.State{events.Acting, events.ParallelActing}, Pool: pool}}
+}
+
 // Two workers may be about to start the same call, under two messages: the
 // second one finds it started and leaves it alone.
 func TestCallIsStartedByOneWorkerOnly(t *testing.T) {
@@ -326,7 +334,7 @@ func TestCallIsStartedByOneWorkerOnly(t *testing.T) {
 			return p.Append(ctx, id, last, entries...)
 		}
 		w := r.worker(p, handlers{reducer.KindTool: startThenRun(slow)}, func(c *worker.Config) {
-			c.Store, c.Concurrency = r.NewStore(log), 1
+			c.Store, c.Concurrency, c.Inboxes = r.NewStore(log), 1, r.actingOn(run, "beta")
 		})
 		r.Go(w.Run)
 		<-reached
@@ -361,7 +369,7 @@ func TestFrozenWorkerLeavesTheCall(t *testing.T) {
 			return p.Append(ctx, id, last, entries...)
 		}
 		w := r.worker(p, handlers{reducer.KindTool: startThenRun(frozen)}, func(c *worker.Config) {
-			c.Store, c.Concurrency = r.NewStore(log), 1
+			c.Store, c.Concurrency, c.Inboxes = r.NewStore(log), 1, r.actingOn(run, "beta")
 			c.Queue = mute{p} // no sign of life
 		})
 		r.Go(w.Run)
