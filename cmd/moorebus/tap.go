@@ -9,6 +9,7 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/spf13/cobra"
 )
@@ -117,7 +118,7 @@ func (f *tapFlags) tap(ctx context.Context, c *client) error {
 	if f.run != "" {
 		return f.tapRun(ctx, c, t)
 	}
-	from, err := console.Now(ctx, c.Bus)
+	from, err := journal.End(ctx, c.Bus)
 	if err == nil && f.from != "" {
 		from, err = console.ParseCursor(f.from, c.Bus.Shards())
 	}

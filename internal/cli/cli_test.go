@@ -170,9 +170,9 @@ func TestTarget(t *testing.T) {
 		remote bool
 		want   string
 	}{
-		"nothing":           {nil, []string{"HOME", "/home/me"}, false, "/home/me/.local/share/moorebus"},
-		"xdg":               {nil, []string{"HOME", "/home/me", "XDG_DATA_HOME", "/data"}, false, "/data/moorebus"},
-		"relative xdg":      {nil, []string{"HOME", "/home/me", "XDG_DATA_HOME", "data"}, false, "/home/me/.local/share/moorebus"},
+		"nothing":           {nil, []string{"HOME", "/users/me"}, false, "/users/me/.local/share/moorebus"},
+		"xdg":               {nil, []string{"HOME", "/users/me", "XDG_DATA_HOME", "/data"}, false, "/data/moorebus"},
+		"relative xdg":      {nil, []string{"HOME", "/users/me", "XDG_DATA_HOME", "data"}, false, "/users/me/.local/share/moorebus"},
 		"data of env":       {nil, []string{"MOOREBUS_DATA", "/d"}, false, "/d"},
 		"bus of env":        {nil, []string{"MOOREBUS_DATA", "/d", "NATS_URL", "nats://a"}, true, "nats://a"},
 		"data before bus":   {[]string{"--data", "/e"}, []string{"NATS_URL", "nats://a"}, false, "/e"},

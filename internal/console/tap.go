@@ -40,7 +40,7 @@ type Tap struct {
 
 // All shows the events of all runs behind a place in the log, until ctx ends.
 // It returns how far it got, with every error.
-func (t *Tap) All(ctx context.Context, from Cursor) (Cursor, error) {
+func (t *Tap) All(ctx context.Context, from journal.Position) (journal.Position, error) {
 	at := slices.Clone(from)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

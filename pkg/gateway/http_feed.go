@@ -4,41 +4,17 @@ import (
 	"context"
 	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// positions is how far a reader is in every shard: the sequence number of the
-// last record that it has seen.
-type positions []uint64
-
-// String writes positions as `<shard>:<seq>[,<shard>:<seq>…]`.
-func (p positions) String() string {
-	parts := make([]string, len(p))
-	for shard, seq := range p {
-		parts[shard] = strconv.Itoa(shard) + ":" + strconv.FormatUint(seq, 10)
-	}
-	return strings.Join(parts, ",")
-}
-
-// parsePositions reads what String writes; a shard that is left out stays as
-// it is in base.
-func parsePositions(text string, base positions) (positions, error) {
-	p := slices.Clone(base)
-	seen := map[int]bool{}
-	for part := range strings.SplitSeq(text, ",") {
-		left, right, _ := strings.Cut(part, ":")
-		shard, err := strconv.Atoi(left)
-		seq, seqErr := strconv.ParseUint(right, 10, 63)
-		if err != nil || seqErr != nil || shard < 0 || shard >= len(p) || seen[shard] {
-			return nil, badRequest(CodeBadParameter, "%.200q is not a position <shard>:<seq>[,<shard>:<seq>…] of %d shards", text, len(p))
-		}
-		seen[shard] = true
-		p[shard] = seq
+// parsePosition reads the position of a request.
+func parsePosition(text string, base journal.Position) (journal.Position, error) {
+	p, err := base.Parse(text)
+	if err != nil {
+		return nil, badRequest(CodeBadParameter, "%s", err.Error())
 	}
 	return p, nil
 }
@@ -83,7 +59,7 @@ func (g *Gateway) getEvents(w http.ResponseWriter, r *http.Request) error {
 	return g.feed(ctx, g.newStream(w), want, at, records, ended)
 }
 
-func (g *Gateway) feed(ctx context.Context, s *stream, want wanted, at positions, records <-chan shardRecord, ended <-chan struct{}) error {
+func (g *Gateway) feed(ctx context.Context, s *stream, want wanted, at journal.Position, records <-chan shardRecord, ended <-chan struct{}) error {
 	defer s.end()
 	heartbeat := time.NewTicker(g.cfg.Heartbeat)
 	defer heartbeat.Stop()
@@ -106,25 +82,17 @@ func (g *Gateway) feed(ctx context.Context, s *stream, want wanted, at positions
 }
 
 // feedStart returns the position after which to begin.
-func (g *Gateway) feedStart(r *http.Request, values map[string]string) (positions, error) {
+func (g *Gateway) feedStart(r *http.Request, values map[string]string) (journal.Position, error) {
 	text, given := values["from_seq"]
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
 		text, given = last, true
 	}
-	at := make(positions, g.log.Shards())
 	if given {
 		// Shards that are not named are read from their beginning: nothing is
 		// missed.
-		return parsePositions(text, at)
+		return parsePosition(text, make(journal.Position, g.log.Shards()))
 	}
-	for shard := range at {
-		last, err := g.log.Last(r.Context(), shard)
-		if err != nil {
-			return nil, err
-		}
-		at[shard] = last
-	}
-	return at, nil
+	return journal.End(r.Context(), g.log)
 }
 
 // wanted is a reader's choice of events; empty fields match everything.

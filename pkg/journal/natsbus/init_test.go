@@ -146,7 +146,7 @@ func TestFromEnv(t *testing.T) {
 					return pairs[i+1]
 				}
 			}
-			return map[string]string{"XDG_CONFIG_HOME": dir, "HOME": "/home/me"}[key]
+			return map[string]string{"XDG_CONFIG_HOME": dir, "HOME": "/users/me"}[key]
 		}
 	}
 	for _, c := range []struct {
@@ -157,8 +157,8 @@ func TestFromEnv(t *testing.T) {
 		{[]string{"NATS_URL", "nats://a,nats://b", "NATS_CREDS", "/c", "NATS_CA", "/ca"}, ConnectOptions{URL: "nats://a,nats://b", Creds: "/c", CA: "/ca"}},
 		{[]string{"NATS_USER", "u", "NATS_PASSWORD", "p"}, ConnectOptions{User: "u", Password: "p"}},
 		{[]string{"NATS_NKEY", "/n"}, ConnectOptions{NKey: "/n"}},
-		{[]string{"NATS_CONTEXT", "prod"}, ConnectOptions{URL: "nats://prod", User: "u", Password: "p", CA: "/home/me/ca.pem", InboxPrefix: "_R"}},
-		{[]string{"NATS_CONTEXT", "prod", "NATS_CREDS", "/c"}, ConnectOptions{URL: "nats://prod", Creds: "/c", CA: "/home/me/ca.pem", InboxPrefix: "_R"}},
+		{[]string{"NATS_CONTEXT", "prod"}, ConnectOptions{URL: "nats://prod", User: "u", Password: "p", CA: "/users/me/ca.pem", InboxPrefix: "_R"}},
+		{[]string{"NATS_CONTEXT", "prod", "NATS_CREDS", "/c"}, ConnectOptions{URL: "nats://prod", Creds: "/c", CA: "/users/me/ca.pem", InboxPrefix: "_R"}},
 	} {
 		got, err := FromEnv(env(c.env...))
 		require.NoError(t, err)
