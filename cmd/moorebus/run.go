@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -91,5 +90,5 @@ func runTask(ctx context.Context, h *agent.Host, bus session.Bus, namespace stri
 		reason = outcome.Err.Code + ": " + outcome.Err.Message
 	}
 	say("the run ended in %s: %s\nlook at it with: moorebus show %s", outcome.State, reason, started.RunID)
-	return &cli.ExitError{Code: cli.ExitRunError, Err: errors.New(reason)}
+	return &cli.ExitError{Code: cli.ExitRunError}
 }

@@ -119,8 +119,7 @@ func (r *Run) advance(seq uint64, bytes int) {
 
 // Extend brings the run to a record that was delivered, without reading if it
 // is the next one after what is known, or was read before; else by reading to
-// the head. It returns
-// the record's event, nil if it cannot be decoded.
+// the head. It returns the record's event, nil if it cannot be decoded.
 func (r *Run) Extend(ctx context.Context, rec journal.Record) (*events.Event, error) {
 	e, err := r.store.machine.Codec().Decode(rec.Body)
 	if err != nil {
