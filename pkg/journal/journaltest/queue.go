@@ -286,9 +286,9 @@ func (g *gauge) leave() { g.now.Add(-1) }
 func testSlots(t *testing.T, q LogQueue) {
 	for _, slots := range []int{1, 3, 16} {
 		pool := NewToken(t)
+		spread(t, q, pool, 60)
 		var g gauge
 		done := make(chan error, 200)
-		spread(t, q, pool, 60)
 		full := make(chan struct{})
 		var once sync.Once
 		c := consume(t, q, acting(pool), slots, func(d journal.Delivery) {
@@ -301,7 +301,21 @@ func testSlots(t *testing.T, q LogQueue) {
 				done <- errors.New("a delivery waited so long that it was delivered again")
 				return
 			}
-			<-full
+			// What is in work here is kept alive; only what waits for a slot
+			// without one comes again.
+			wait, err := q.AckWait(context20(t), acting(pool))
+			if err != nil {
+				done <- err
+				return
+			}
+			for waiting := true; waiting; {
+				select {
+				case <-full:
+					waiting = false
+				case <-time.After(wait / 4):
+					_ = d.Extend()
+				}
+			}
 			done <- d.Ack()
 		})
 		for range 60 {
