@@ -125,7 +125,10 @@ func (s *Session) fold(rec journal.Record) {
 	case *events.LLMMessageComplete:
 		s.answer(p.Content)
 	case *events.HumanApprovalRequired:
-		s.view.line(fmt.Sprintf("the run waits for a human to decide on %d call(s); Ctrl-C cancels it", len(p.Requests)))
+		for _, r := range p.Requests {
+			s.view.line(fmt.Sprintf("%s waits for a human: `moorebus approve %s %s` lets it run, `moorebus reject` does not; Ctrl-C cancels the run",
+				r.Tool, s.run.ID, r.CallID))
+		}
 	}
 }
 

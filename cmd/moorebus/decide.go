@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/spf13/cobra"
+)
+
+func approveCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "approve RUN [CALL]",
+		Short: "Let a call run that waits for approval",
+		Long: `Approve lets a tool call run that waits for a human. CALL may be left out where one
+call of the run waits; show lists those that do. With --arguments it runs with
+other arguments, which the tool's schema has to allow. It prints the run's state.
+
+The first decision on a call holds; a second one fails and says what the first was.`,
+		Example: `  moorebus approve 0198c5a0-5a6b-7c00-8000-000000000001
+  moorebus approve 0198c5a0-5a6b-7c00-8000-000000000001 call_2 --arguments '{"path": "notes.txt"}' --by ann`,
+		Args: cobra.RangeArgs(1, 2),
+	}
+	flags := addClientFlags(cmd, console.Text, console.JSON)
+	by := addByFlags(cmd)
+	arguments := cmd.Flags().String("arguments", "", "run the call with these arguments instead, as `JSON`")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		d := decision(events.DecisionApproved, args, by())
+		if cmd.Flags().Changed("arguments") {
+			if *arguments == "" {
+				return cli.Usage("--arguments: is empty; leave it out to let the call run as it is")
+			}
+			d.Decision, d.Arguments = events.DecisionModified, *arguments
+		}
+		return flags.decide(cmd, args[0], d)
+	}
+	return cmd
+}
+
+func rejectCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "reject RUN [CALL]",
+		Short: "Keep a call from running that waits for approval",
+		Long: `Reject answers a tool call that waits for a human: it does not run, and the model
+is told the reason. CALL may be left out where one call of the run waits; show
+lists those that do. It prints the run's state.
+
+The first decision on a call holds; a second one fails and says what the first was.`,
+		Example: `  moorebus reject 0198c5a0-5a6b-7c00-8000-000000000001 --reason "use the test account"`,
+		Args:    cobra.RangeArgs(1, 2),
+	}
+	flags := addClientFlags(cmd, console.Text, console.JSON)
+	by := addByFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		d := decision(events.DecisionRejected, args, by())
+		if strings.TrimSpace(d.Reason) == "" {
+			return cli.Usage("--reason: is needed: the model is told why the call does not run")
+		}
+		return flags.decide(cmd, args[0], d)
+	}
+	return cmd
+}
+
+// decision makes a decision; its call is empty where none is named.
+func decision(what string, args []string, by events.By) events.Decision {
+	d := events.Decision{Decision: what, Reason: by.Reason, By: by.By}
+	if len(args) > 1 {
+		d.CallID = args[1]
+	}
+	return d
+}
+
+// decide gives a run a decision, on the one call that waits if it names none.
+func (f *clientFlags) decide(cmd *cobra.Command, id string, d events.Decision) error {
+	if strings.TrimSpace(d.By) == "" {
+		return cli.Usage("--by: is needed, since USER is not set: a decision is somebody's")
+	}
+	return f.use(cmd, writes, func(ctx context.Context, c *client) error {
+		if d.CallID == "" {
+			var err error
+			if d.CallID, err = c.onlyWaiting(ctx, id); err != nil {
+				return err
+			}
+		}
+		result, err := c.gateway.Decide(ctx, c.namespace, id, d)
+		if err != nil {
+			return err
+		}
+		c.noteOffline()
+		return c.standing(id, result, "")
+	})
+}
+
+// onlyWaiting returns the call of a run that waits for a decision, if there is
+// exactly one.
+func (c *client) onlyWaiting(ctx context.Context, id string) (string, error) {
+	state, err := c.gateway.State(ctx, c.namespace, id, 0)
+	if err != nil {
+		return "", err
+	}
+	var mem reducer.Memory
+	if err := json.Unmarshal(state.Memory, &mem); err != nil {
+		return "", fmt.Errorf("memory of run %s: %w", id, err)
+	}
+	switch waiting := gateway.Undecided(mem.PendingApproval); len(waiting) {
+	case 0:
+		return "", fmt.Errorf("no call of run %s waits for a decision; it is in state %s", id, state.State)
+	case 1:
+		return waiting[0], nil
+	default:
+		return "", cli.Usage("%d calls of run %s wait for a decision; name one of %s", len(waiting), id, strings.Join(waiting, ", "))
+	}
+}

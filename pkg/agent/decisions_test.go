@@ -1,0 +1,122 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/agent"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/typed"
+)
+
+// What a human decides on a call is what the tool gets and the model sees.
+func TestDecisionsReachModelAndTool(t *testing.T) {
+	reply := llm.ToolCalls{Calls: []llm.Call{
+		{ID: "a", Name: "echo", Arguments: `{"q":"one"}`}, {ID: "b", Name: "echo", Arguments: `{"q":"two"}`}, {ID: "c", Name: "echo", Arguments: `{"q":"three"}`},
+	}}
+	one := llm.ToolCalls{Calls: []llm.Call{{ID: "d", Name: "echo", Arguments: `{"q":"four"}`}}}
+	mock := scripted.NewMock(reply, one, scripted.Say("all decided"))
+	g, id := startHeld(t, mock)
+
+	awaitCalls(t, g, id, 3)
+	for _, d := range []events.Decision{
+		{CallID: "a", Decision: events.DecisionModified, Arguments: `{"q":"other"}`},
+		{CallID: "b", Decision: events.DecisionRejected, Reason: "not that"},
+		{CallID: "c", Decision: events.DecisionApproved},
+	} {
+		decideAs(t, g, id, d)
+	}
+	awaitCalls(t, g, id, 1)
+	decideAs(t, g, id, events.Decision{CallID: "d", Decision: events.DecisionModified, Arguments: `{"q":"five"}`})
+	require.Eventually(t, func() bool { return stateOf(t, g, id).State == events.Done }, 20*time.Second, 5*time.Millisecond)
+
+	require.Equal(t, map[string]string{"a": `{"q":"other"}`, "b": `{"q":"two"}`, "c": `{"q":"three"}`, "d": `{"q":"five"}`}, argumentsSeen(mock))
+	require.Equal(t, map[string]string{
+		"a": "you said other", "b": "REJECTED: not that", "c": "you said three", "d": "you said five",
+	}, resultsSeen(mock))
+}
+
+// startHeld starts a run on which every call waits, with all roles at work.
+func startHeld(t *testing.T, mock llm.Caller) (g *gateway.Gateway, id string) {
+	t.Helper()
+	echo, err := typed.New(tool.Definition{Name: "echo", Description: "Echoes.", Effect: tool.Pure},
+		func(_ context.Context, q query) (string, error) { return "you said " + q.Q, nil })
+	require.NoError(t, err)
+	registry, err := tool.NewRegistry(echo)
+	require.NoError(t, err)
+	h, err := agent.NewHost(agent.HostOptions{
+		Bus: simulated.New(simulated.Options{}), Tools: registry, Providers: map[string]llm.Caller{"mock": mock},
+	})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- h.Run(ctx) }()
+	t.Cleanup(func() { stop(); require.NoError(t, <-ended) })
+	require.NoError(t, h.Announce(t.Context()))
+
+	def := events.DefaultAgent()
+	def.Name, def.LLM.Provider, def.Tools = "asker", "mock", []string{"echo"}
+	def.Approval = &events.Approval{Policy: events.ApproveAlways}
+	started, err := h.Gateway().Start(t.Context(), "", gateway.StartRequest{Agent: &def, Task: "ask"})
+	require.NoError(t, err)
+	return h.Gateway(), started.RunID
+}
+
+func stateOf(t *testing.T, g *gateway.Gateway, id string) gateway.RunState {
+	t.Helper()
+	state, err := g.State(t.Context(), "", id, 0)
+	require.NoError(t, err)
+	return state
+}
+
+// awaitCalls waits until so many calls of one reply wait for a human.
+func awaitCalls(t *testing.T, g *gateway.Gateway, id string, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		var mem struct {
+			PendingApproval *struct {
+				Requests []events.Request `json:"requests"`
+			} `json:"pending_approval"`
+		}
+		require.NoError(t, json.Unmarshal(stateOf(t, g, id).Memory, &mem))
+		return mem.PendingApproval != nil && len(mem.PendingApproval.Requests) == n
+	}, 20*time.Second, 5*time.Millisecond)
+}
+
+func decideAs(t *testing.T, g *gateway.Gateway, id string, d events.Decision) {
+	t.Helper()
+	d.By = "ann"
+	_, err := g.Decide(t.Context(), "", id, d)
+	require.NoError(t, err)
+}
+
+// argumentsSeen are the arguments of each call in the mock's last request,
+// resultsSeen what it was told came of them.
+func argumentsSeen(mock *scripted.Mock) map[string]string {
+	seen := map[string]string{}
+	for _, m := range mock.Requests()[mock.CallCount()-1].Messages {
+		for _, c := range m.Calls {
+			seen[c.ID] = c.Arguments
+		}
+	}
+	return seen
+}
+
+func resultsSeen(mock *scripted.Mock) map[string]string {
+	seen := map[string]string{}
+	for _, m := range mock.Requests()[mock.CallCount()-1].Messages {
+		if m.Role == llm.RoleTool {
+			seen[m.CallID] = m.Content
+		}
+	}
+	return seen
+}
