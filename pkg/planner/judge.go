@@ -151,7 +151,8 @@ func (j *judge) answer(meta llm.Meta, content string) events.Payload {
 	return &events.LLMFinalAnswer{MessageID: j.messageID, Reply: reply}
 }
 
-// calls checks every call of the reply in the order of SPEC A35.
+// calls checks every call of the reply in this order (SPEC A35): known tool,
+// blacklist, arguments that satisfy the schema, confidence, approval policy.
 func (j *judge) calls(r llm.ToolCalls) events.Payload {
 	reply := events.ToolCallReply{
 		Content: strings.ToValidUTF8(r.Content, "\uFFFD"), Confidence: r.Confidence, Model: r.Model, Usage: usage(r.Usage),
