@@ -96,11 +96,11 @@ func (f *clientFlags) use(cmd *cobra.Command, a access, fn func(ctx context.Cont
 		return err
 	}
 	options := cli.OpenOptions{Name: "moorebus/" + cmd.Name() + "/" + cli.DefaultInstance(), Logger: logger}
-	at, err := findPlace(cmd.Flag("nats").Value.String(), cmd.Flag("data").Value.String(), os.Getenv)
+	at, err := f.bus.Place()
 	if err != nil {
 		return err
 	}
-	if a == creates || a == writes && !at.missing() {
+	if a == creates || a == writes && !at.Missing() {
 		options.Serve = &cli.Serve{SyncAlways: true}
 	}
 	conn, err := f.bus.Open(cmd.Context(), options)

@@ -39,17 +39,17 @@ if anything is bad.`,
 		if err != nil {
 			return err
 		}
-		at, err := findPlace(url, data, os.Getenv)
+		at, err := cli.FindPlace(url, data, os.Getenv)
 		if err != nil {
 			return err
 		}
 		var report console.Report
 		doctor := console.Doctor{Getenv: os.Getenv, Bus: natsbus.Options{Logger: logger}}
-		if at.remote {
-			at.connect.Name, at.connect.Logger = "moorebus/doctor", logger
-			doctor.Remote(cmd.Context(), at.connect, &report)
+		if at.Remote {
+			at.Connect.Name, at.Connect.Logger = "moorebus/doctor", logger
+			doctor.Remote(cmd.Context(), at.Connect, &report)
 		} else {
-			doctor.Embedded(cmd.Context(), at.dir, &report)
+			doctor.Embedded(cmd.Context(), at.Dir, &report)
 		}
 		doctor.Keys(cmd.Context(), &report)
 		if err := cmd.Context().Err(); err != nil {

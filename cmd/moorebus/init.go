@@ -40,19 +40,19 @@ The number of shards cannot be changed later: it says in which stream a run lies
 		if err := s.Check(); err != nil {
 			return err
 		}
-		at, err := findPlace(url, "", os.Getenv)
+		at, err := cli.FindPlace(url, "", os.Getenv)
 		if err != nil {
 			return err
 		}
-		if !at.remote {
+		if !at.Remote {
 			return cli.NotConfigured("no bus is named: set NATS_URL or use --nats, as in `moorebus init --nats nats://127.0.0.1:4222`; `moorebus run` and `moorebus dev` need no init")
 		}
 		logger, err := log.Logger()
 		if err != nil {
 			return err
 		}
-		at.connect.Name, at.connect.Logger, at.connect.Wait = "moorebus/init", logger, s.Wait
-		conn, err := natsbus.Connect(cmd.Context(), at.connect)
+		at.Connect.Name, at.Connect.Logger, at.Connect.Wait = "moorebus/init", logger, s.Wait
+		conn, err := natsbus.Connect(cmd.Context(), at.Connect)
 		if err != nil {
 			return err
 		}

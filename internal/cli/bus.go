@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"os"
 	"path/filepath"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -72,35 +73,54 @@ func DataDir(getenv func(string) string) (string, error) {
 	return filepath.Join(home, ".local", "share", appName), nil
 }
 
-// target is where the flags and the environment point: a server, or else a data
+// Place is where flags and environment point: a server, or else a data
 // directory.
-type target struct {
-	remote  bool
-	connect natsbus.ConnectOptions
-	dir     string
+type Place struct {
+	Remote  bool
+	Connect natsbus.ConnectOptions
+	Dir     string
 }
 
-// target decides in the order of nearness: flags, environment, default.
-func (f *BusFlags) target(remoteOnly bool) (target, error) {
-	if f.url != "" && f.data != "" {
-		return target{}, Usage("--nats and --data exclude each other: the log is on a bus or in a directory")
+// Place returns where the flags point, see [FindPlace].
+func (f *BusFlags) Place() (Place, error) { return FindPlace(f.url, f.data, f.getenv) }
+
+// FindPlace decides in the order of nearness: the values of --nats and --data,
+// the environment, the default data directory.
+func FindPlace(url, data string, getenv func(string) string) (Place, error) {
+	if url != "" && data != "" {
+		return Place{}, Usage("--nats and --data exclude each other: the log is on a bus or in a directory")
 	}
-	if f.data != "" {
-		return target{dir: f.data}, nil
+	if data != "" {
+		return Place{Dir: data}, nil
 	}
-	connect, err := natsbus.FromEnv(f.getenv)
+	if server, err := findServer(url, getenv); err != nil || server.Connect.URL != "" {
+		return server, err
+	}
+	if dir := getenv("MOOREBUS_DATA"); dir != "" {
+		return Place{Dir: dir}, nil
+	}
+	dir, err := DataDir(getenv)
+	return Place{Dir: dir}, err
+}
+
+// findServer returns the server that the value of --nats and the environment
+// name. Without a URL it is where servers listen by default.
+func findServer(url string, getenv func(string) string) (Place, error) {
+	connect, err := natsbus.FromEnv(getenv)
 	if err != nil {
-		return target{}, &ExitError{Code: ExitConfig, Err: err}
+		return Place{}, &ExitError{Code: ExitConfig, Err: err}
 	}
-	if f.url != "" {
-		connect.URL = f.url
+	if url != "" {
+		connect.URL = url
 	}
-	if connect.URL != "" || remoteOnly {
-		return target{remote: true, connect: connect}, nil
+	return Place{Remote: true, Connect: connect}, nil
+}
+
+// Missing reports whether the place is a directory that is not there.
+func (p Place) Missing() bool {
+	if p.Remote {
+		return false
 	}
-	if dir := f.getenv("MOOREBUS_DATA"); dir != "" {
-		return target{dir: dir}, nil
-	}
-	dir, err := DataDir(f.getenv)
-	return target{dir: dir}, err
+	_, err := os.Stat(p.Dir)
+	return os.IsNotExist(err)
 }

@@ -180,23 +180,23 @@ func TestTarget(t *testing.T) {
 		"credentials alone": {nil, []string{"HOME", "/h", "NATS_USER", "u"}, false, "/h/.local/share/moorebus"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := busFlags(t, env(c.env...), c.args...).target(false)
+			got, err := busFlags(t, env(c.env...), c.args...).Place()
 			require.NoError(t, err)
-			require.Equal(t, c.remote, got.remote)
-			require.Equal(t, c.want, got.dir+got.connect.URL)
+			require.Equal(t, c.remote, got.Remote)
+			require.Equal(t, c.want, got.Dir+got.Connect.URL)
 		})
 	}
-	got, err := busFlags(t, env()).target(true)
+	got, err := findServer("", env())
 	require.NoError(t, err)
-	require.True(t, got.remote)
+	require.True(t, got.Remote)
 	for code, f := range map[int]*BusFlags{
 		ExitUsage:  busFlags(t, env(), "--nats", "a", "--data", "b"),
 		ExitConfig: busFlags(t, env("NATS_PASSWORD", "p")),
 	} {
-		_, err := f.target(false)
+		_, err := f.Place()
 		require.Equal(t, code, exitCode(t.Context(), err))
 	}
-	_, err = busFlags(t, env()).target(false)
+	_, err = busFlags(t, env()).Place()
 	require.Equal(t, ExitConfig, exitCode(t.Context(), err))
 }
 

@@ -102,14 +102,17 @@ func (f *BusFlags) Open(ctx context.Context, o OpenOptions) (*Conn, error) {
 	if o.Bus.Logger == nil {
 		o.Bus.Logger = o.Logger
 	}
-	t, err := f.target(o.RemoteOnly)
+	at, err := f.Place()
+	if o.RemoteOnly {
+		at, err = findServer(f.url, f.getenv)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if t.remote {
-		return o.dial(ctx, t.connect)
+	if at.Remote {
+		return o.dial(ctx, at.Connect)
 	}
-	return o.openDir(ctx, t.dir)
+	return o.openDir(ctx, at.Dir)
 }
 
 // dial connects to a server.

@@ -15,7 +15,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -104,11 +103,7 @@ func (a *Actor) Announce(ctx context.Context) error {
 
 // Run announces the tools and works until ctx ends.
 func (a *Actor) Run(ctx context.Context) error {
-	announceCtx, stop := context.WithCancel(ctx)
-	var announcing sync.WaitGroup
-	announcing.Go(func() { worker.Announce(announceCtx, a.cfg.Logger, a.Announce) })
-	defer func() { stop(); announcing.Wait() }()
-	return a.worker.Run(ctx)
+	return worker.RunAnnounced(ctx, a.cfg.Logger, a.Announce, a.worker.Run)
 }
 
 // Step works on one delivery of Acting or ParallelActing.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
@@ -231,4 +232,23 @@ func TestStreamsEndWithTheGateway(t *testing.T) {
 		one.ends()
 		fleet.ends()
 	})
+}
+
+// A record that the run's filter matches, but whose subject is none of the
+// log's, belongs to no run: it has no number and is shown to nobody.
+func TestStraysAreNotOfTheRun(t *testing.T) {
+	r := simulatedRig(t, nil)
+	id := r.start("task")
+	path := "/v1/runs/" + id + "/events"
+	live := r.stream(path)
+	require.Equal(t, "1", live.next().id)
+	r.bus.(*simulated.Journal).Inject(0, "moore.0.default.NO-STATE.planning.default."+id, []byte("{}"))
+	require.Equal(t, 200, r.do("POST", "/v1/runs/"+id+"/cancel", "").status)
+	last := live.next()
+	require.Equal(t, "2", last.id)
+	require.Equal(t, "Cancelled", last.event)
+	live.ends()
+	require.Equal(t, "2", r.stream(path+"?from=2").next().id, "after the end, too")
+	require.Equal(t, 1, strings.Count(r.do("GET", path+"?from=2", "").body, "\n"))
+	require.Equal(t, "cancelled", r.do("GET", "/v1/runs/"+id+"?at=2", "").text(t, "state"))
 }

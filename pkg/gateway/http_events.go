@@ -124,6 +124,9 @@ func (g *Gateway) streamEnded(w http.ResponseWriter, r *http.Request, run events
 		if err != nil {
 			panic(http.ErrAbortHandler) // the client resumes where it was
 		}
+		if stray(rec) {
+			continue
+		}
 		if typ := p.next(rec); p.n >= from && s.event(typ, strconv.FormatUint(p.n, 10), rec.Body) != nil {
 			return nil // the client is gone
 		}
@@ -163,6 +166,9 @@ func (g *Gateway) streamLive(w http.ResponseWriter, r *http.Request, p position,
 	for err := s.comment(); err == nil && !p.ended(); {
 		select {
 		case rec := <-records:
+			if stray(rec.Record) {
+				continue
+			}
 			// What was said before the event goes out before it.
 			for len(chunks) > 0 && err == nil {
 				err = s.chunk(<-chunks)

@@ -95,7 +95,10 @@ func (g *Gateway) Events(ctx context.Context, ns, id string, from uint64) (iter.
 	return func(yield func(journal.Record, error) bool) {
 		n := uint64(0)
 		for rec, err := range g.log.Read(ctx, at, 0) {
-			// Every record counts, whatever it holds: n is its place.
+			if err == nil && stray(rec) {
+				continue
+			}
+			// Every other record counts, whatever it holds: n is its place.
 			if n++; err == nil && n < from {
 				continue
 			}
@@ -104,4 +107,11 @@ func (g *Gateway) Events(ctx context.Context, ns, id string, from uint64) (iter.
 			}
 		}
 	}, nil
+}
+
+// stray reports whether a record belongs to no run, although the run's filter
+// matches it: its subject is none of the log's. It counts nowhere.
+func stray(rec journal.Record) bool {
+	_, err := events.ParseSubject(rec.Subject)
+	return err != nil
 }

@@ -2,10 +2,10 @@ package planner
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -40,7 +40,7 @@ type judge struct {
 
 	validator tool.Validator
 	approval  Approval
-	now       func() string
+	clock     func() time.Time
 }
 
 func newJudge(cfg Config, mem *reducer.Memory) *judge {
@@ -51,16 +51,16 @@ func newJudge(cfg Config, mem *reducer.Memory) *judge {
 		// The list only grows at its end, so what is there now may be read.
 		known: order[:len(order):len(order)], retries: mem.RetryCount, confidence: mem.ConfidenceScore,
 		validator: cfg.Validator, approval: cfg.Approval,
-		now: func() string { return deadline(cfg, mem.Control.Agent.Approval) },
+		clock: cfg.Store.Now,
 	}
 }
 
 // deadline is when an approval that is asked for now expires, empty for never.
-func deadline(cfg Config, policy *events.Approval) string {
-	if policy == nil || policy.Expires == 0 {
+func (j *judge) deadline() string {
+	if j.policy == nil || j.policy.Expires == 0 {
 		return ""
 	}
-	return cfg.Store.Now().UTC().Add(asDuration(policy.Expires)).Format(events.TimeFormat)
+	return j.clock().UTC().Add(time.Duration(j.policy.Expires)).Format(events.TimeFormat)
 }
 
 // judge looks at the whole reply: calls outrank text wherever they stand.
@@ -233,7 +233,7 @@ func (j *judge) accept(reply *events.ToolCallReply) events.Payload {
 	requests := j.requests(reply.Calls)
 	switch {
 	case len(requests) > 0:
-		return &events.HumanApprovalRequired{ToolCallReply: *reply, Requests: requests, Deadline: j.now()}
+		return &events.HumanApprovalRequired{ToolCallReply: *reply, Requests: requests, Deadline: j.deadline()}
 	case len(reply.Calls) > 1:
 		return &events.LLMParallelToolCalls{ToolCallReply: *reply}
 	}
@@ -267,6 +267,3 @@ func risk(r string) string {
 func usage(u llm.Usage) events.Usage {
 	return events.Usage{Input: u.Input, Output: u.Output, Cached: u.Cached, Total: u.Total, CostUSD: u.CostUSD}
 }
-
-// errNoSummary is a reflection that came back without words.
-var errNoSummary = errors.New("the model gave no summary")

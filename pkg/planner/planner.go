@@ -14,7 +14,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -113,11 +112,7 @@ func (p *Planner) Announce(ctx context.Context) error {
 
 // Run announces the providers and works until ctx ends.
 func (p *Planner) Run(ctx context.Context) error {
-	announceCtx, stop := context.WithCancel(ctx)
-	var announcing sync.WaitGroup
-	announcing.Go(func() { worker.Announce(announceCtx, p.cfg.Logger, p.Announce) })
-	defer func() { stop(); announcing.Wait() }()
-	return p.worker.Run(ctx)
+	return worker.RunAnnounced(ctx, p.cfg.Logger, p.Announce, p.worker.Run)
 }
 
 // Step works on one delivery of Planning or Reflecting.

@@ -3,9 +3,9 @@ package planner
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -69,4 +69,5 @@ func (p *Planner) reflection(run events.Run, reply llm.Response, err error) *eve
 // is cut only where it would be no summary any more.
 const maxSummary = 128 << 10
 
-func asDuration(d events.Duration) time.Duration { return time.Duration(d) }
+// errNoSummary is a reflection that came back without words.
+var errNoSummary = errors.New("the model gave no summary")

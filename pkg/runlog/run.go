@@ -191,8 +191,7 @@ func (s Stamp) id(i int, newID func() string) string {
 // anything was appended. After a lost race or an append of unknown outcome the
 // tail is read: if it holds the events already they count as appended, else
 // decide is asked again. Errors are decide's, the draft's ([DraftError])
-// and the log's; on an error of the log the events may
-// be stored or not.
+// and the log's; on an error of the log the events may be stored or not.
 func (r *Run) Commit(ctx context.Context, stamp Stamp, decide Decide) (bool, error) {
 	c := commit{run: r, stamp: stamp}
 	for range maxRaces {

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -30,4 +31,13 @@ func Announce(ctx context.Context, logger *slog.Logger, announce func(context.Co
 		case <-timer.C:
 		}
 	}
+}
+
+// RunAnnounced repeats an announcement while run runs, and ends with it.
+func RunAnnounced(ctx context.Context, logger *slog.Logger, announce, run func(context.Context) error) error {
+	announceCtx, stop := context.WithCancel(ctx)
+	var announcing sync.WaitGroup
+	announcing.Go(func() { Announce(announceCtx, logger, announce) })
+	defer func() { stop(); announcing.Wait() }()
+	return run(ctx)
 }

@@ -48,6 +48,12 @@ func (b *Bus) Watch(filter journal.Filter, fn func(journal.Record), lost func())
 	if err != nil {
 		return nil, err
 	}
+	return t.run(func() { t.deliver(fn, lost) }), nil
+}
+
+// run calls deliver whenever something came or may have been missed, until the
+// tap is stopped.
+func (t *tap) run(deliver func()) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -59,11 +65,11 @@ func (b *Bus) Watch(filter journal.Filter, fn func(journal.Record), lost func())
 			case <-t.status:
 				t.queue.lose()
 			case <-t.queue.wake:
-				t.deliver(fn, lost)
+				deliver()
 			}
 		}
 	}()
-	return stopper(quit, done), nil
+	return stopper(quit, done)
 }
 
 func (t *tap) deliver(fn func(journal.Record), lost func()) {
@@ -113,22 +119,10 @@ func (b *Bus) WatchChunks(run events.Run, fn func(data []byte)) (stop func(), er
 	if err != nil {
 		return nil, err
 	}
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		defer t.close()
-		for {
-			select {
-			case <-quit:
-				return
-			case <-t.status:
-			case <-t.queue.wake:
-				msgs, _ := t.queue.take()
-				for _, msg := range msgs {
-					fn(msg.Data)
-				}
-			}
+	return t.run(func() {
+		msgs, _ := t.queue.take() // chunks may be missed
+		for _, msg := range msgs {
+			fn(msg.Data)
 		}
-	}()
-	return stopper(quit, done), nil
+	}), nil
 }

@@ -62,7 +62,7 @@ func trace(t *testing.T, o Options) (lines []string) {
 		defer cancel()
 		require.NoError(t, j.Consume(ctx, web, 1, func(d journal.Delivery) {
 			lines = append(lines, fmt.Sprint(string(d.Record().Body), " ", d.Attempt(), " ", time.Since(began)))
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // in the bubble
 			require.NoError(t, d.Ack())
 		}))
 	})
@@ -161,11 +161,11 @@ func TestAnnouncementsEnd(t *testing.T) {
 		j := New(Options{})
 		require.NoError(t, j.Announce(t.Context(), "web", "a", []events.ToolSpec{{Name: "search", Pool: "web"}}))
 		require.NoError(t, j.AnnounceProviders(t.Context(), "a", []string{"openai"}))
-		time.Sleep(journal.AnnouncementTTL - time.Second)
+		time.Sleep(journal.AnnouncementTTL - time.Second) // in the bubble
 		tools, err := j.Tools(t.Context())
 		require.NoError(t, err)
 		require.Len(t, tools, 1)
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) // in the bubble
 		tools, err = j.Tools(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, tools)
