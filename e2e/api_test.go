@@ -132,6 +132,7 @@ type agent struct {
 	LLM          map[string]any    `json:"llm"`
 	Models       map[string]string `json:"models,omitempty"`
 	Config       map[string]any    `json:"config,omitempty"`
+	Approval     map[string]any    `json:"approval,omitempty"`
 	Tools        []string          `json:"tools,omitempty"`
 }
 
@@ -202,7 +203,13 @@ type memory struct {
 		Code    string `json:"code"`
 		Message string `json:"message"`
 	} `json:"error"`
-	FinalAnswer *string `json:"final_answer"`
+	FinalAnswer     *string `json:"final_answer"`
+	PendingApproval *struct {
+		Requests []struct {
+			CallID string `json:"call_id"`
+			Tool   string `json:"tool"`
+		} `json:"requests"`
+	} `json:"pending_approval"`
 }
 
 type callRecord struct {

@@ -221,14 +221,18 @@ func (s *stage) begin(t *testing.T, p player, tools ...string) string {
 
 func (s *stage) beginMode(t *testing.T, mode string, p player, tools ...string) string {
 	t.Helper()
+	return s.beginAgent(t, agent{Mode: mode, Tools: tools}, p)
+}
+
+// beginAgent starts a run of an agent whose model is p.
+func (s *stage) beginAgent(t *testing.T, definition agent, p player) string {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), s.limit)
 	defer cancel()
 	run := newRunID()
 	s.model.play("scripted-"+run, p)
-	definition := agent{
-		Name: "scripted-elsewhere", Mode: mode, LLM: map[string]any{"provider": "openai"},
-		Models: map[string]string{"default": "scripted-" + run}, Tools: tools,
-	}
+	definition.Name, definition.LLM = "scripted-elsewhere", map[string]any{"provider": "openai"}
+	definition.Models = map[string]string{"default": "scripted-" + run}
 	require.NoError(t, s.api.start(ctx, runRequest{Agent: definition, Task: "Do as you are told.", RunID: run}))
 	return run
 }
