@@ -110,9 +110,10 @@ func survey(ctx context.Context, conn *nats.Conn, pools []string) []string {
 	quiet := natsbus.Options{Logger: slog.New(slog.DiscardHandler)}
 	var things []string
 	for _, f := range natsbus.Check(ctx, conn, quiet) {
-		// Of a stream it says how many events there are, which is not for init.
-		what, _, isStream := strings.Cut(f.What, " events")
-		if isStream {
+		// Of a stream it says how many events or timers there are, which is not
+		// for init.
+		what := f.What
+		if strings.HasSuffix(what, " events") || strings.HasSuffix(what, " timers") {
 			what, _, _ = strings.Cut(what, ":")
 		}
 		if f.Level == natsbus.Good && (strings.HasPrefix(what, "stream ") || strings.HasPrefix(what, "the log lies on ")) {

@@ -21,6 +21,7 @@ var (
 	_ journal.Log       = (*Bus)(nil)
 	_ journal.Feed      = (*Bus)(nil)
 	_ journal.Queue     = (*Bus)(nil)
+	_ journal.Timers    = (*Bus)(nil)
 	_ journal.Directory = (*Bus)(nil)
 	_ journal.Agents    = (*Bus)(nil)
 	_ journal.Blobs     = (*Bus)(nil)
@@ -214,7 +215,7 @@ func (b *Bus) Shards() int { return b.shards }
 func (b *Bus) Conn() *nats.Conn { return b.conn }
 
 // Ready reports an error unless the bus answers, every stream is there, and the
-// consumers of the states that need no pool are.
+// consumers of timers and of the states that need no pool are.
 func (b *Bus) Ready(ctx context.Context) error {
 	if !b.conn.IsConnected() {
 		return fmt.Errorf("the bus is away: connection to %s is %s", b.conn.Opts.Url, b.conn.Status())
@@ -229,7 +230,8 @@ func (b *Bus) Ready(ctx context.Context) error {
 			}
 		}
 	}
-	return nil
+	_, err := b.consumerOf(ctx, timerStream, timerDurable)
+	return err
 }
 
 // streamInfo is the part of a stream's description that the bus needs.
@@ -251,8 +253,11 @@ type consumerInfo struct {
 }
 
 func (b *Bus) streamInfo(ctx context.Context, shard int) (*streamInfo, error) {
+	return b.streamOf(ctx, events.StreamName(shard))
+}
+
+func (b *Bus) streamOf(ctx context.Context, name string) (*streamInfo, error) {
 	var info streamInfo
-	name := events.StreamName(shard)
 	if err := b.ask(ctx, "STREAM.INFO."+name, nil, &info); err != nil {
 		return nil, fmt.Errorf("stream %s: %w", name, err)
 	}
@@ -263,8 +268,11 @@ func (b *Bus) streamInfo(ctx context.Context, shard int) (*streamInfo, error) {
 }
 
 func (b *Bus) consumerInfo(ctx context.Context, shard int, name string) (*consumerInfo, error) {
+	return b.consumerOf(ctx, events.StreamName(shard), name)
+}
+
+func (b *Bus) consumerOf(ctx context.Context, stream, name string) (*consumerInfo, error) {
 	var info consumerInfo
-	stream := events.StreamName(shard)
 	if err := b.ask(ctx, "CONSUMER.INFO."+stream+"."+name, nil, &info); err != nil {
 		return nil, fmt.Errorf("consumer %s of %s: %w", name, stream, err)
 	}

@@ -84,6 +84,9 @@ func TestConformance(t *testing.T) {
 				t.Run("Agents", func(t *testing.T) { journaltest.Agents(t, func(*testing.T) journal.Agents { return bus }) })
 				t.Run("Blobs", func(t *testing.T) { journaltest.Blobs(t, func(*testing.T) journal.Blobs { return bus }) })
 				t.Run("Queue", func(t *testing.T) { journaltest.Queue(t, func(*testing.T) journaltest.LogQueue { return bus }) })
+				t.Run("Timers", func(t *testing.T) {
+					journaltest.Timers(t, func(t *testing.T) journaltest.LogTimers { return open(t, shards) })
+				})
 			})
 		}
 	}

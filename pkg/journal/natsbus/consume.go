@@ -26,7 +26,23 @@ func (b *Bus) Consume(ctx context.Context, inbox journal.Inbox, slots int, handl
 	if err != nil {
 		return fmt.Errorf("consume: %w", err)
 	}
-	p := newPuller(b, durables, slots, handle)
+	return b.pull(ctx, b.sources(durables), slots, handle)
+}
+
+// sources returns the consumers of every shard.
+func (b *Bus) sources(durables []durable) []*source {
+	var all []*source
+	for shard := range b.shards {
+		for _, d := range durables {
+			all = append(all, newSource(events.StreamName(shard), d.name, func(ctx context.Context) error { return b.prepare(ctx, shard, d) }))
+		}
+	}
+	return all
+}
+
+// pull hands what the sources bring to handle until ctx ends.
+func (b *Bus) pull(ctx context.Context, sources []*source, slots int, handle func(journal.Delivery)) error {
+	p := newPuller(b, sources, slots, handle)
 	defer p.close()
 	return p.run(ctx)
 }
@@ -104,31 +120,40 @@ func (b *Bus) keepAckWait(d durable, wait time.Duration) {
 // prepare returns when the consumer is there. The error is final: the context's,
 // or that this connection may not even look.
 func (b *Bus) prepare(ctx context.Context, shard int, d durable) error {
+	info, err := b.awaitConsumer(ctx, events.StreamName(shard), d.name, createCommand(d), func() error { return b.createConsumer(ctx, shard, d) })
+	if err == nil {
+		b.keepAckWait(d, info.Config.AckWait)
+	}
+	return err
+}
+
+// awaitConsumer returns when the consumer is there. One that is missing is made
+// by create; where that fails, the log names the command.
+func (b *Bus) awaitConsumer(ctx context.Context, stream, name, command string, create func() error) (*consumerInfo, error) {
 	var said string
 	for {
-		info, err := b.consumerInfo(ctx, shard, d.name)
+		info, err := b.consumerOf(ctx, stream, name)
 		if err == nil {
-			b.keepAckWait(d, info.Config.AckWait)
-			return nil
+			return info, nil
 		}
 		if errors.Is(err, journal.ErrDenied) {
-			return err
+			return nil, err
 		}
 		if code, ok := errorCode(err); ok && code == codeConsumerNotFound {
-			if err = b.createConsumer(ctx, shard, d); err == nil {
+			if err = create(); err == nil {
 				continue
 			}
-			err = fmt.Errorf("consumer %s of %s is missing: run `%s`: %w", d.name, events.StreamName(shard), createCommand(d), err)
+			err = fmt.Errorf("consumer %s of %s is missing: run `%s`: %w", name, stream, command, err)
 		}
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
 		if err.Error() != said {
 			said = err.Error()
 			b.log.Warn("waiting for a consumer", "reason", said)
 		}
 		if !pauseFor(ctx, prepareRetry) {
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
 	}
 }
@@ -140,23 +165,36 @@ func createCommand(d durable) string {
 	return initCommand + " --pools " + d.pool
 }
 
-// createConsumer makes a consumer that is missing. It never changes one that is
-// there: the operator may have set it up otherwise.
+// createConsumer makes a consumer that is missing, and the buckets of its pool.
 func (b *Bus) createConsumer(ctx context.Context, shard int, d durable) error {
-	request := struct {
+	if err := b.create(ctx, events.StreamName(shard), d.consumerConfig(shard, b.opts.AckWait, b.opts.MaxAckPending)); err != nil {
+		return err
+	}
+	if d.pool == "" {
+		return nil
+	}
+	if err := b.createPool(ctx, d.pool); err != nil {
+		b.log.Warn("made the consumer of a pool, but not its buckets", "pool", d.pool, "error", err)
+	}
+	return nil
+}
+
+// create makes a consumer that is missing. It never changes one that is there:
+// the operator may have set it up otherwise.
+func (b *Bus) create(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) error {
+	// The configuration is sent as the server wants it, with the name.
+	cfg.Name = cfg.Durable
+	body, err := json.Marshal(struct {
 		Stream string                   `json:"stream_name"`
 		Config jetstream.ConsumerConfig `json:"config"`
 		Action string                   `json:"action"`
-	}{events.StreamName(shard), d.consumerConfig(shard, b.opts.AckWait, b.opts.MaxAckPending), "create"}
-	// The configuration is sent as the server wants it, with the name.
-	request.Config.Name = d.name
-	body, err := json.Marshal(request)
+	}{stream, cfg, "create"})
 	if err != nil {
 		return err
 	}
-	endpoint := "CONSUMER.CREATE." + events.StreamName(shard) + "." + d.name
-	if request.Config.FilterSubject != "" {
-		endpoint += "." + request.Config.FilterSubject
+	endpoint := "CONSUMER.CREATE." + stream + "." + cfg.Name
+	if cfg.FilterSubject != "" {
+		endpoint += "." + cfg.FilterSubject
 	}
 	var answer consumerInfo
 	if err := b.ask(ctx, endpoint, body, &answer); err != nil {
@@ -165,12 +203,6 @@ func (b *Bus) createConsumer(ctx context.Context, shard int, d durable) error {
 	if answer.Error != nil {
 		return classify(answer.Error)
 	}
-	b.log.Info("made a consumer", "stream", events.StreamName(shard), "consumer", d.name)
-	if d.pool == "" {
-		return nil
-	}
-	if err := b.createPool(ctx, d.pool); err != nil {
-		b.log.Warn("made the consumer of a pool, but not its buckets", "pool", d.pool, "error", err)
-	}
+	b.log.Info("made a consumer", "stream", stream, "consumer", cfg.Name)
 	return nil
 }

@@ -110,6 +110,7 @@ func (e *examiner) checkStreams(ctx context.Context) {
 		e.checkStream(info, shard, shards)
 		e.checkConsumers(ctx, shard, pools)
 	}
+	e.checkTimers(ctx)
 	e.checkDurability(first)
 }
 

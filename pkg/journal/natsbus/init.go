@@ -52,6 +52,9 @@ func Init(ctx context.Context, conn *nats.Conn, o InitOptions) error {
 			return fmt.Errorf("init: %w", classify(err))
 		}
 	}
+	if err := o.initTimers(ctx, js); err != nil {
+		return fmt.Errorf("init: %w", classify(err))
+	}
 	if err := o.initBuckets(ctx, js); err != nil {
 		return fmt.Errorf("init: %w", classify(err))
 	}
@@ -142,11 +145,7 @@ func (o *InitOptions) durables() []durable {
 }
 
 func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, shard int) error {
-	storage := jetstream.FileStorage
-	if o.Memory {
-		storage = jetstream.MemoryStorage
-	}
-	cfg := streamConfig(shard, o.Shards, o.Replicas, storage)
+	cfg := streamConfig(shard, o.Shards, o.Replicas, o.storage())
 	stream, err := js.CreateOrUpdateStream(ctx, cfg)
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", cfg.Name, err)
@@ -155,6 +154,24 @@ func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, sha
 		if _, err := stream.CreateOrUpdateConsumer(ctx, d.consumerConfig(shard, o.AckWait, o.MaxAckPending)); err != nil {
 			return fmt.Errorf("consumer %s of %s: %w", d.name, cfg.Name, err)
 		}
+	}
+	return nil
+}
+
+func (o *InitOptions) storage() jetstream.StorageType {
+	if o.Memory {
+		return jetstream.MemoryStorage
+	}
+	return jetstream.FileStorage
+}
+
+func (o *InitOptions) initTimers(ctx context.Context, js jetstream.JetStream) error {
+	stream, err := js.CreateOrUpdateStream(ctx, timerStreamConfig(o.Replicas, o.storage()))
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", timerStream, err)
+	}
+	if _, err := stream.CreateOrUpdateConsumer(ctx, timerConsumerConfig(o.AckWait, o.MaxAckPending)); err != nil {
+		return fmt.Errorf("consumer %s of %s: %w", timerDurable, timerStream, err)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package natsbus
 
 import (
+	"context"
 	"encoding/json"
 	"time"
 
@@ -13,10 +14,11 @@ import (
 // together.
 const pullsPerSource = 4
 
-// source is one consumer of one shard, as the puller sees it.
+// source is one consumer of one stream, as the puller sees it.
 type source struct {
-	shard   int
-	durable durable
+	stream, consumer string
+	// prepare returns when the consumer is there; its error is final.
+	prepare func(context.Context) error
 	// endpoint is where its pull requests go.
 	endpoint string
 	release  func()
@@ -33,6 +35,13 @@ type source struct {
 	ready bool
 	// preparing says that somebody sees to it.
 	preparing bool
+}
+
+func newSource(stream, consumer string, prepare func(context.Context) error) *source {
+	return &source{
+		stream: stream, consumer: consumer, prepare: prepare,
+		endpoint: apiPrefix + "CONSUMER.MSG.NEXT." + stream + "." + consumer,
+	}
 }
 
 // pull is a pull request and the inbox that its deliveries come to: the inbox is

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 )
@@ -66,18 +65,14 @@ type prepared struct {
 	err    error
 }
 
-func newPuller(b *Bus, durables []durable, slots int, handle func(journal.Delivery)) *puller {
+func newPuller(b *Bus, sources []*source, slots int, handle func(journal.Delivery)) *puller {
 	p := &puller{
-		bus: b, slots: slots, handle: handle,
+		bus: b, slots: slots, handle: handle, sources: sources,
 		bySub: make(map[*nats.Subscription]*pull), freed: make(chan struct{}, 1),
 		refused: make(chan error, 1), status: b.conn.StatusChanged(nats.CONNECTED),
 	}
-	for shard := range b.shards {
-		for _, d := range durables {
-			s := &source{shard: shard, durable: d, endpoint: apiPrefix + "CONSUMER.MSG.NEXT." + events.StreamName(shard) + "." + d.name}
-			s.release = b.denied.watch(s.endpoint, p.refuse)
-			p.sources = append(p.sources, s)
-		}
+	for _, s := range sources {
+		s.release = b.denied.watch(s.endpoint, p.refuse)
 	}
 	n := len(p.sources)
 	p.ready = make(chan prepared, n)
@@ -326,7 +321,7 @@ func (p *puller) statusMessage(ctx context.Context, q *pull, msg *nats.Msg) {
 		// The consumer is gone, or the server is just starting.
 		p.prepare(ctx, s)
 	default:
-		p.bus.log.Debug("a pull request was ended", "consumer", s.durable.name, "shard", s.shard,
+		p.bus.log.Debug("a pull request was ended", "stream", s.stream, "consumer", s.consumer,
 			"status", status, "description", msg.Header.Get("Description"))
 		p.prepare(ctx, s)
 	}
@@ -346,7 +341,7 @@ func (p *puller) prepare(ctx context.Context, s *source) {
 		if again && !pauseFor(ctx, pullBackoff) {
 			return
 		}
-		err := p.bus.prepare(ctx, s.shard, s.durable)
+		err := s.prepare(ctx)
 		select {
 		case p.ready <- prepared{s, err}:
 		case <-ctx.Done():

@@ -149,6 +149,58 @@ func durablesOf(inbox journal.Inbox) []durable {
 	return found
 }
 
+// The stream of timers. What is set lies on one subject for each timer until its
+// time has come; then the server moves it to the subject of those that are due,
+// where it stays until it is acknowledged.
+const (
+	timerStream    = "MOORE_TIMERS"
+	timerSubjects  = "timers.>"
+	timerSet       = "timers.set."
+	timerDue       = "timers.due."
+	timerCancelled = "timers.cancel."
+	timerDurable   = "timers"
+)
+
+// timerStreamConfig declares the stream of timers. Schedules need a stream that
+// allows rollups and purges and does not refuse what is new when it is full, so
+// they have one of their own, which only the gateway writes.
+func timerStreamConfig(replicas int, storage jetstream.StorageType) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name:        timerStream,
+		Description: "Moorebus: timers of runs",
+		Subjects:    []string{timerSubjects},
+		// What is due goes when it is acknowledged, and what is set has no
+		// consumer, so that it stays.
+		Retention:         jetstream.WorkQueuePolicy,
+		Storage:           storage,
+		Replicas:          replicas,
+		Discard:           jetstream.DiscardOld,
+		MaxConsumers:      -1,
+		MaxMsgs:           -1,
+		MaxBytes:          -1,
+		MaxMsgsPerSubject: -1,
+		MaxMsgSize:        64 << 10,
+		AllowRollup:       true,
+		AllowMsgTTL:       true,
+		AllowMsgSchedules: true,
+	}
+}
+
+// timerConsumerConfig declares the consumer of timers that are due.
+func timerConsumerConfig(ackWait time.Duration, maxAckPending int) jetstream.ConsumerConfig {
+	return jetstream.ConsumerConfig{
+		Durable:       timerDurable,
+		Description:   "Moorebus: timers that are due",
+		DeliverPolicy: jetstream.DeliverAllPolicy,
+		AckPolicy:     jetstream.AckExplicitPolicy,
+		AckWait:       ackWait,
+		MaxDeliver:    -1,
+		MaxAckPending: maxAckPending,
+		MaxWaiting:    maxWaiting,
+		FilterSubject: timerDue + ">",
+	}
+}
+
 // toolsConfig declares the bucket in which one pool's actors announce tools:
 // one bucket for each writer, since who may write one key can empty the bucket.
 func toolsConfig(pool string, replicas int) jetstream.KeyValueConfig {

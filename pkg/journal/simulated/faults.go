@@ -16,11 +16,13 @@ const (
 	AfterAppend  = "after-append"
 	BeforeAck    = "before-ack"
 	AfterAck     = "after-ack"
+	BeforeTimer  = "before-timer"
+	AfterTimer   = "after-timer"
 )
 
 // Faults are the probabilities, from 0 to 1, of what can go wrong.
 type Faults struct {
-	// Delay holds a delivery back, for up to MaxDelay (0: one ack wait).
+	// Delay holds a delivery or a timer back, for up to MaxDelay (0: one ack wait).
 	Delay    float64
 	MaxDelay time.Duration
 	// Duplicate delivers a record a second time soon after the first.
@@ -30,9 +32,9 @@ type Faults struct {
 	// LoseAck drops an acknowledgement, so that the record is delivered again
 	// after the ack wait.
 	LoseAck float64
-	// InDoubt stores an append and reports ErrInDoubt.
+	// InDoubt stores an append or a timer and reports ErrInDoubt.
 	InDoubt float64
-	// Lost does not store an append and reports ErrInDoubt.
+	// Lost does not store an append or a timer and reports ErrInDoubt.
 	Lost float64
 }
 

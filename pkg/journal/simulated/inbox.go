@@ -27,6 +27,8 @@ type inbox struct {
 // item is a record to be delivered, or delivered and not settled yet.
 type item struct {
 	rec journal.Record
+	// timer is set for what is no record but a timer.
+	timer *journal.Timer
 	// nth is the record's place in its run: with the run it names the record the
 	// same way in every simulation.
 	nth     int
@@ -186,7 +188,9 @@ func (in *inbox) take(o Options) (it *item, next time.Time) {
 	if first.due.After(now) {
 		return nil, first.due
 	}
-	first.attempt++
+	if first.attempt++; first.timer != nil && first.timer.Fired.IsZero() {
+		first.timer.Fired = first.due
+	}
 	first.due = now.Add(o.AckWait)
 	heap.Fix(&in.items, first.place)
 	if !first.copied && o.happens(o.Faults.Duplicate, "duplicate", in.key, first.run, first.nth) {

@@ -15,6 +15,7 @@ var (
 	_ journal.Log       = (*Process)(nil)
 	_ journal.Feed      = (*Process)(nil)
 	_ journal.Queue     = (*Process)(nil)
+	_ journal.Timers    = (*Process)(nil)
 	_ journal.Directory = (*Process)(nil)
 	_ journal.Agents    = (*Process)(nil)
 	_ journal.Blobs     = (*Process)(nil)
@@ -33,6 +34,7 @@ type Journal struct {
 	tries    map[string]int
 	watchers map[*watcher]struct{}
 	stores   stores
+	timers   timers
 }
 
 // shard is one ordered log. Records are only appended, so a prefix of them can
@@ -56,7 +58,7 @@ type Process struct {
 func New(o Options) *Journal {
 	j := &Journal{
 		opts: o.withDefaults(), inboxes: make(map[string]*inbox),
-		tries: make(map[string]int), watchers: make(map[*watcher]struct{}), stores: newStores(),
+		tries: make(map[string]int), watchers: make(map[*watcher]struct{}), stores: newStores(), timers: newTimers(),
 	}
 	for range j.opts.Shards {
 		j.shards = append(j.shards, &shard{runs: make(map[string][]int), grown: make(chan struct{})})

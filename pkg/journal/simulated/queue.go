@@ -20,7 +20,11 @@ func (p *Process) Consume(ctx context.Context, in journal.Inbox, slots int, hand
 	if slots < 1 {
 		return fmt.Errorf("consume: %d slots: at least one is needed", slots)
 	}
-	inboxes := p.j.open(in)
+	return p.consume(ctx, p.j.open(in), slots, func(d *delivery) { handle(d) })
+}
+
+// consume hands what is due in the inboxes to handle.
+func (p *Process) consume(ctx context.Context, inboxes []*inbox, slots int, handle func(*delivery)) error {
 	free := make(chan struct{}, slots)
 	for range slots {
 		free <- struct{}{}

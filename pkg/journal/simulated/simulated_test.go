@@ -35,6 +35,11 @@ func TestConformance(t *testing.T) {
 			t.Run("Agents", func(t *testing.T) { journaltest.Agents(t, func(*testing.T) journal.Agents { return j }) })
 			t.Run("Blobs", func(t *testing.T) { journaltest.Blobs(t, func(*testing.T) journal.Blobs { return j }) })
 			t.Run("Queue", func(t *testing.T) { journaltest.Queue(t, func(*testing.T) journaltest.LogQueue { return j }) })
+			t.Run("Timers", func(t *testing.T) {
+				journaltest.Timers(t, func(*testing.T) journaltest.LogTimers {
+					return New(Options{Shards: shards, AckWait: time.Second})
+				})
+			})
 		})
 	}
 }

@@ -1,0 +1,187 @@
+package natsbus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
+)
+
+// The headers by which the server keeps time. A schedule replaces the one on the
+// same subject; when it fires, the server publishes its body to the target and
+// removes it.
+const (
+	headerSchedule     = "Nats-Schedule"
+	headerTarget       = "Nats-Schedule-Target"
+	headerScheduler    = "Nats-Scheduler"
+	headerScheduleNext = "Nats-Schedule-Next"
+	headerTTL          = "Nats-TTL"
+)
+
+// timerName is what a timer is called on every subject.
+func timerName(run events.Run, kind string) string { return run.Namespace + "." + run.ID + "." + kind }
+
+// SetTimer stores a schedule of the run's timer in place of the one before.
+func (b *Bus) SetTimer(ctx context.Context, run events.Run, kind string, at time.Time, data []byte) error {
+	if err := journal.CheckTimer(b.shards, run, kind, data); err != nil {
+		return err
+	}
+	name := timerName(run, kind)
+	msg := nats.NewMsg(timerSet + name)
+	msg.Data = data
+	msg.Header.Set(headerSchedule, "@at "+at.UTC().Format(time.RFC3339Nano))
+	msg.Header.Set(headerTarget, timerDue+name)
+	if err := b.publishTimer(ctx, msg); err != nil {
+		return fmt.Errorf("set timer %s of run %s: %w", kind, run.ID, err)
+	}
+	return nil
+}
+
+// CancelTimer removes the run's timer if it has not fired.
+func (b *Bus) CancelTimer(ctx context.Context, run events.Run, kind string) error {
+	if err := journal.CheckTimer(b.shards, run, kind, nil); err != nil {
+		return err
+	}
+	name := timerName(run, kind)
+	msg := nats.NewMsg(timerCancelled + name)
+	msg.Header.Set(headerScheduler, timerSet+name)
+	msg.Header.Set(headerScheduleNext, "purge")
+	// The message itself has done its work when it is stored.
+	msg.Header.Set(headerTTL, "1s")
+	if err := b.publishTimer(ctx, msg); err != nil {
+		return fmt.Errorf("cancel timer %s of run %s: %w", kind, run.ID, err)
+	}
+	return nil
+}
+
+// publishTimer returns when the stream of timers has the message. While the
+// server says that it stored nothing for want of readiness, it is sent again, for
+// RequestTimeout altogether.
+func (b *Bus) publishTimer(ctx context.Context, msg *nats.Msg) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, b.opts.RequestTimeout, nats.ErrTimeout)
+	defer cancel()
+	for {
+		err := b.tryTimer(ctx, msg)
+		if err == nil || !unsent(err) {
+			return classify(err)
+		}
+		if _, missing := b.streamOf(ctx, timerStream); errors.Is(missing, journal.ErrNotReady) {
+			return missing
+		}
+		if !pauseFor(ctx, appendRetry) {
+			return classify(err)
+		}
+	}
+}
+
+func (b *Bus) tryTimer(ctx context.Context, msg *nats.Msg) error {
+	answer, err := b.request(ctx, msg)
+	if err != nil {
+		return err
+	}
+	var ack pubAck
+	if err := json.Unmarshal(answer.Data, &ack); err != nil {
+		return fmt.Errorf("acknowledgement %.100q: %w", answer.Data, err)
+	}
+	switch {
+	case ack.Error != nil:
+		return ack.Error
+	case ack.Stream != timerStream:
+		return fmt.Errorf("stream %q took it and not %s: run `moorebus doctor`", ack.Stream, timerStream)
+	}
+	return nil
+}
+
+// ConsumeTimers hands timers that fired to handle until ctx ends.
+func (b *Bus) ConsumeTimers(ctx context.Context, slots int, handle func(journal.TimerDelivery)) error {
+	if slots < 1 {
+		return fmt.Errorf("consume timers: %d slots: at least one is needed", slots)
+	}
+	due := newSource(timerStream, timerDurable, b.prepareTimers)
+	return b.pull(ctx, []*source{due}, slots, func(d journal.Delivery) {
+		timer, err := b.parseTimer(d.Record())
+		if err != nil {
+			// It is nobody's, so nobody waits for it.
+			b.log.Warn("ignoring a timer of no run", "subject", d.Record().Subject, "reason", err)
+			_ = d.Ack()
+			return
+		}
+		handle(timerDelivery{d, timer})
+	})
+}
+
+func (b *Bus) prepareTimers(ctx context.Context) error {
+	_, err := b.awaitConsumer(ctx, timerStream, timerDurable, initCommand, func() error {
+		return b.create(ctx, timerStream, timerConsumerConfig(b.opts.AckWait, b.opts.MaxAckPending))
+	})
+	return err
+}
+
+// parseTimer reads a message that fired.
+func (b *Bus) parseTimer(rec journal.Record) (journal.Timer, error) {
+	tokens := strings.Split(strings.TrimPrefix(rec.Subject, timerDue), ".")
+	if len(tokens) != 3 || !strings.HasPrefix(rec.Subject, timerDue) {
+		return journal.Timer{}, fmt.Errorf("want %s<namespace>.<run>.<kind>", timerDue)
+	}
+	run := events.NewRun(tokens[0], tokens[1], b.shards)
+	if err := journal.CheckTimer(b.shards, run, tokens[2], rec.Body); err != nil {
+		return journal.Timer{}, err
+	}
+	return journal.Timer{Run: run, Kind: tokens[2], Data: rec.Body, Fired: rec.Stored}, nil
+}
+
+// timerDelivery is a delivery of the stream of timers.
+type timerDelivery struct {
+	journal.Delivery
+	timer journal.Timer
+}
+
+// Timer returns the timer that fired.
+func (d timerDelivery) Timer() journal.Timer { return d.timer }
+
+// checkTimers looks at the stream of timers and its consumer.
+func (e *examiner) checkTimers(ctx context.Context) {
+	info, err := e.bus.streamOf(ctx, timerStream)
+	if err != nil {
+		e.add(Bad, initCommand, "%v", err)
+		return
+	}
+	got, wrong := info.Config, []string{}
+	want := timerStreamConfig(got.Replicas, got.Storage)
+	for _, setting := range []struct {
+		name string
+		good bool
+	}{
+		{"subjects", slices.Equal(got.Subjects, want.Subjects)},
+		{"retention", got.Retention == want.Retention},
+		{"max age", got.MaxAge == want.MaxAge},
+		{"max messages", got.MaxMsgs == want.MaxMsgs},
+		{"max bytes", got.MaxBytes == want.MaxBytes},
+		{"allow schedules", got.AllowMsgSchedules},
+		{"allow message TTL", got.AllowMsgTTL},
+	} {
+		if !setting.good {
+			wrong = append(wrong, setting.name)
+		}
+	}
+	if len(wrong) > 0 {
+		e.add(Bad, initCommand, "stream %s is not as it is declared: %s", timerStream, strings.Join(wrong, ", "))
+		return
+	}
+	consumer, err := e.bus.consumerOf(ctx, timerStream, timerDurable)
+	switch {
+	case err != nil:
+		e.add(Bad, initCommand, "%v", err)
+	case consumer.Config.FilterSubject != timerDue+">":
+		e.add(Bad, initCommand, "consumer %s of %s: it filters %q, not %q", timerDurable, timerStream, consumer.Config.FilterSubject, timerDue+">")
+	default:
+		e.add(Good, "", "stream %s: %d timers", timerStream, info.State.Messages)
+	}
+}

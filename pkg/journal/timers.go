@@ -1,0 +1,72 @@
+package journal
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// MaxTimerData is the most data that a timer carries, in bytes.
+const MaxTimerData = 4 << 10
+
+// Timer is what is delivered when its time has come.
+type Timer struct {
+	Run events.Run
+	// Kind tells apart the timers of a run; it is a token.
+	Kind string
+	// Data is what it was set with.
+	Data []byte
+	// Fired is when the bus sent it off: its time, or when the bus could next.
+	Fired time.Time
+}
+
+// TimerDelivery is a timer that fired, handed to one process. It is given to
+// another one if it is not settled within the ack wait, and is kept until it is.
+type TimerDelivery interface {
+	Timer() Timer
+	// Attempt counts the times it was delivered, from 1.
+	Attempt() int
+	// Ack settles the delivery: nobody gets it again.
+	Ack() error
+	// Retry gives the delivery back, to come again after the delay.
+	Retry(delay time.Duration) error
+}
+
+// Timers wakes somebody later. A timer outlives every process, the bus's
+// included. All methods are safe for concurrent use.
+type Timers interface {
+	// SetTimer has the run's timer of that kind fire at the time, or at once if
+	// that has passed. One that was set before and has not fired is replaced; one
+	// that has fired is delivered all the same. It returns when the timer is
+	// stored. Errors: ErrNotReady, ErrDenied, ErrTooLarge, the context's, and
+	// others after which it may be stored or not; it may always be set again.
+	SetTimer(ctx context.Context, run events.Run, kind string, at time.Time, data []byte) error
+
+	// CancelTimer takes back a timer that has not fired. That there is none is no
+	// error.
+	CancelTimer(ctx context.Context, run events.Run, kind string) error
+
+	// ConsumeTimers hands timers that fired to handle, each to one process at a
+	// time, each in a goroutine of its own and at most slots at once. Their order
+	// is about that of their times. When ctx ends it asks for no more, waits for
+	// the handlers that run, and returns nil; other errors are final.
+	ConsumeTimers(ctx context.Context, slots int, handle func(TimerDelivery)) error
+}
+
+// CheckTimer reports what is wrong with a timer before anything is sent: a run
+// that is not in its own shard of the given number of shards, a kind that is no
+// token, or ErrTooLarge for its data.
+func CheckTimer(shards int, run events.Run, kind string, data []byte) error {
+	if err := CheckRun(shards, run); err != nil {
+		return fmt.Errorf("timer: %w", err)
+	}
+	if !events.ValidToken(kind) {
+		return fmt.Errorf("timer of run %s: kind %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", run.ID, kind)
+	}
+	if len(data) > MaxTimerData {
+		return fmt.Errorf("timer %s of run %s: %d bytes of data, at most %d are allowed: %w", kind, run.ID, len(data), MaxTimerData, ErrTooLarge)
+	}
+	return nil
+}
