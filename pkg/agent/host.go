@@ -29,6 +29,7 @@ type Bus interface {
 	journal.Log
 	journal.Feed
 	journal.Queue
+	journal.Timers
 	journal.Directory
 	journal.Agents
 	journal.Blobs
@@ -55,6 +56,9 @@ type HostOptions struct {
 	CheckScript func(script json.RawMessage) error
 	// Ready is asked by the gateway's /readyz; may be nil.
 	Ready func(context.Context) error
+	// StallAfter is how long a run with work to be done may be silent, see
+	// gateway.Config. Default 1 h.
+	StallAfter time.Duration
 	// Concurrency and Drain are those of every role; 0: its defaults.
 	Concurrency int
 	Drain       time.Duration
@@ -122,8 +126,8 @@ func NewHost(o HostOptions) (*Host, error) {
 
 func (h *Host) gatewayConfig(o HostOptions, validator tool.Validator, policies *approval.Policies) gateway.Config {
 	return gateway.Config{
-		Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Agents: o.Bus, Instance: o.Instance,
-		Validator: validator, Listener: o.Listener, Token: o.Token, Ready: o.Ready,
+		Store: h.store, Queue: o.Bus, Feed: o.Bus, Timers: o.Bus, Directory: o.Bus, Agents: o.Bus, Instance: o.Instance,
+		StallAfter: o.StallAfter, Validator: validator, Listener: o.Listener, Token: o.Token, Ready: o.Ready,
 		CheckScript: o.CheckScript, CheckApproval: policies.Check, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	}
 }

@@ -67,7 +67,12 @@ func (g *Gateway) RaiseBudget(ctx context.Context, ns, id string, budget events.
 	case budget.MaxInputTokens < 0, budget.MaxOutputTokens < 0, budget.MaxTotalTokens < 0, budget.MaxCostUSD < 0, budget.MaxWallTime < 0:
 		return Result{}, badRequest(CodeBadRequest, "no limit may be negative")
 	}
-	return g.change(ctx, ns, id, func(*reducer.Memory) ([]runlog.Draft, error) {
+	result, err := g.change(ctx, ns, id, func(*reducer.Memory) ([]runlog.Draft, error) {
 		return one(events.Control, &events.BudgetRaised{Budget: budget, By: by})
 	})
+	if err != nil || budget.MaxWallTime == 0 {
+		return result, err
+	}
+	// The run may have less time now than its timer knows of.
+	return result, g.look(ctx, ns, id, func(run *runlog.Run) error { return g.rearm(ctx, run, timerRun) })
 }

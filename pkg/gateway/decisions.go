@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/pkg/agentfile/strict"
@@ -52,9 +51,9 @@ func (g *Gateway) Decide(ctx context.Context, ns, id string, d events.Decision) 
 		if err := awaits(mem, d.CallID); err != nil {
 			return nil, err
 		}
-		if passed(mem.PendingApproval.Deadline, g.store.Now()) {
+		if drafts := g.expire(mem); drafts != nil {
 			expired = expiredCall(mem, d.CallID, mem.PendingApproval.Deadline)
-			return one(events.WaitingForHuman, &events.ApprovalExpired{})
+			return drafts, nil
 		}
 		if err := g.checkModified(mem, d); err != nil {
 			return nil, err
@@ -129,13 +128,6 @@ func Undecided(a *reducer.PendingApproval) []string {
 		}
 	}
 	return calls
-}
-
-// passed reports whether a deadline is over. One that cannot be read never is:
-// it would reject a call for a clerical error.
-func passed(deadline string, now time.Time) bool {
-	at, err := time.Parse(time.RFC3339, deadline)
-	return err == nil && now.After(at)
 }
 
 // checkModified checks a call as a human modified it, in the order in which the

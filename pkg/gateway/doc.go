@@ -6,7 +6,9 @@
 // waiting_for_user and waiting_for_human and everything whose origin is control;
 // it appends in no other name, and only under the run's own condition, so several
 // gateways may serve the same runs. Its worker joins the decisions on a batch of
-// calls.
+// calls. Its timers end what has to end by itself: an approval that nobody gave, a
+// run that took longer than it may, and one in which nothing happens although
+// there is work to be done.
 //
 // What it promises to readers: events are the stored bytes, in the log's order;
 // a stream can be resumed at any event and misses none; a reader that is slow or

@@ -21,14 +21,18 @@ import (
 
 const role = "gateway"
 
+// StallAfter is the default of [Config.StallAfter].
+const StallAfter = time.Hour
+
 // Config configures a [Gateway].
 type Config struct {
 	// Store holds the runs. Required; the roles of one process share it.
 	Store *runlog.Store
-	// Queue and Feed are the bus, Directory says which tools and providers
-	// live, Agents keeps definitions. All required.
+	// Queue, Feed and Timers are the bus, Directory says which tools and
+	// providers live, Agents keeps definitions. All required.
 	Queue     journal.Queue
 	Feed      journal.Feed
+	Timers    journal.Timers
 	Directory journal.Directory
 	Agents    journal.Agents
 	// Instance names this process in its events. Required.
@@ -55,7 +59,13 @@ type Config struct {
 	// Ready is asked by /readyz beside the gateway's own checks; may be nil.
 	Ready func(ctx context.Context) error
 
-	// Concurrency is how many deliveries are in work at once. Default 64.
+	// StallAfter is how long a run may have work to be done without anything
+	// happening, before that work is driven once more, and again before the run
+	// is ended. It must be longer than a call of a model or of a tool may take,
+	// and than what is asked of callers by a provider that is busy. Default 1 h.
+	StallAfter time.Duration
+	// Concurrency is how many deliveries, and how many timers, are in work at
+	// once. Default 64.
 	Concurrency int
 	// Drain is how long requests and deliveries may go on after Run's context
 	// ends. Default 8 s.
@@ -72,8 +82,8 @@ type Config struct {
 
 func (c Config) withDefaults() (Config, error) {
 	switch {
-	case c.Store == nil, c.Queue == nil, c.Feed == nil, c.Directory == nil, c.Agents == nil:
-		return c, errors.New("gateway: Store, Queue, Feed, Directory and Agents are required")
+	case c.Store == nil, c.Queue == nil, c.Feed == nil, c.Timers == nil, c.Directory == nil, c.Agents == nil:
+		return c, errors.New("gateway: Store, Queue, Feed, Timers, Directory and Agents are required")
 	case c.Instance == "":
 		return c, errors.New("gateway: Instance is required: it names this process in its events")
 	}
@@ -86,10 +96,13 @@ func (c Config) withDefaults() (Config, error) {
 	for _, d := range []struct {
 		value *time.Duration
 		usual time.Duration
-	}{{&c.Drain, 8 * time.Second}, {&c.Heartbeat, 15 * time.Second}, {&c.WriteTimeout, 30 * time.Second}} {
+	}{{&c.Drain, 8 * time.Second}, {&c.Heartbeat, 15 * time.Second}, {&c.WriteTimeout, 30 * time.Second}, {&c.StallAfter, StallAfter}} {
 		if *d.value <= 0 {
 			*d.value = d.usual
 		}
+	}
+	if c.Concurrency <= 0 {
+		c.Concurrency = 64
 	}
 	if c.Clock == nil {
 		c.Clock = time.Now
@@ -134,6 +147,7 @@ func New(cfg Config) (*Gateway, error) {
 		Role: role, Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed,
 		Inboxes:     []journal.Inbox{inbox},
 		Handlers:    map[reducer.Kind]worker.Handler{reducer.KindDecide: worker.HandlerFunc(planDecide)},
+		Arrived:     g.arrived,
 		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	if err != nil {
@@ -143,15 +157,15 @@ func New(cfg Config) (*Gateway, error) {
 	return g, nil
 }
 
-// Run does the role's work until ctx ends: it joins decisions, and serves HTTP
-// if there is a listener. When ctx ends, event streams end at once, requests and
+// Run does the role's work until ctx ends: it joins decisions, does what timers
+// are for, and serves HTTP if there is a listener. When ctx ends, event streams end at once, requests and
 // deliveries get the drain time, and Run returns nil. Any other return is an
 // error that waiting does not mend.
 func (g *Gateway) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	context.AfterFunc(ctx, func() { g.closeOnce.Do(func() { close(g.closing) }) })
-	parts := []func(context.Context) error{g.worker.Run}
+	parts := []func(context.Context) error{g.worker.Run, g.watchTimers}
 	if g.cfg.Listener != nil {
 		parts = append(parts, g.serve)
 	}

@@ -145,7 +145,7 @@ func TestConfigIsChecked(t *testing.T) {
 	_, err := gateway.New(gateway.Config{})
 	require.ErrorContains(t, err, "required")
 	b := simulated.New(simulated.Options{})
-	full := gateway.Config{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Directory: b, Agents: b}
+	full := gateway.Config{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Timers: b, Directory: b, Agents: b}
 	_, err = gateway.New(full)
 	require.ErrorContains(t, err, "Instance")
 	full.Instance, full.DefaultNamespace = "x", "No"

@@ -37,6 +37,7 @@ type bus interface {
 	journal.Log
 	journal.Feed
 	journal.Queue
+	journal.Timers
 	journal.Directory
 	journal.Agents
 }
@@ -86,7 +87,7 @@ func newRig(t *testing.T, b bus, tweak func(*gateway.Config)) *rig {
 	r.announce("a", searchTool)
 	require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai", "scripted"}))
 	cfg := gateway.Config{
-		Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Directory: b, Agents: b, Instance: "test",
+		Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Timers: b, Directory: b, Agents: b, Instance: "test",
 		Validator: schema.New(schema.Options{}),
 		CheckScript: func(script json.RawMessage) error {
 			if !bytes.HasPrefix(script, []byte("[")) {

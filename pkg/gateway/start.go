@@ -57,11 +57,14 @@ func (g *Gateway) Start(ctx context.Context, ns string, req StartRequest) (Start
 	if err != nil {
 		return StartResult{}, err
 	}
-	id := req.RunID
-	if id == "" {
-		id = g.store.NewID()
+	if req.RunID == "" {
+		return g.open(ctx, g.store.Place(ns, g.store.NewID()), start)
 	}
-	return g.open(ctx, g.store.Place(ns, id), start)
+	at := g.store.Place(ns, req.RunID)
+	if err := g.checkNew(ctx, at); err != nil {
+		return StartResult{}, err
+	}
+	return g.open(ctx, at, start)
 }
 
 func (r *StartRequest) check() error {
@@ -151,17 +154,41 @@ func (g *Gateway) checkOutputSchema(schema json.RawMessage) error {
 	return unprocessable(CodeBadOutputSchema, "output_schema: %s", err.Error())
 }
 
-// open appends the run's first event.
+// exists is the conflict with a run that has been started.
+func exists(mem *reducer.Memory) error {
+	if mem.N == 0 {
+		return nil
+	}
+	e := fault(http.StatusConflict, CodeRunExists, "run %s exists already", mem.RunID)
+	e.Fields = map[string]any{"run": mem.RunID, "state": mem.State, "n": mem.N}
+	return e
+}
+
+// checkNew refuses an id that a run has: its timer must stay as it is.
+func (g *Gateway) checkNew(ctx context.Context, at events.Run) error {
+	run := g.store.Acquire(at)
+	defer g.store.Release(run)
+	run.Lock()
+	defer run.Unlock()
+	if err := run.Refresh(ctx); err != nil {
+		return err
+	}
+	return exists(run.Memory())
+}
+
+// open sets the run's timer and appends its first event. If that fails, the
+// timer finds no run and is done with.
 func (g *Gateway) open(ctx context.Context, at events.Run, start *events.Start) (StartResult, error) {
 	run := g.store.Acquire(at)
 	defer g.store.Release(run)
 	run.Lock()
 	defer run.Unlock()
+	if err := g.armFirst(ctx, at, start); err != nil {
+		return StartResult{}, err
+	}
 	err := g.commit(ctx, run, func(mem *reducer.Memory) ([]runlog.Draft, error) {
-		if mem.N > 0 {
-			e := fault(http.StatusConflict, CodeRunExists, "run %s exists already", at.ID)
-			e.Fields = map[string]any{"run": at.ID, "state": mem.State, "n": mem.N}
-			return nil, e
+		if err := exists(mem); err != nil {
+			return nil, err
 		}
 		return one(events.Idle, start)
 	})

@@ -18,8 +18,6 @@ type Timer struct {
 	Kind string
 	// Data is what it was set with.
 	Data []byte
-	// Fired is when the bus sent it off: its time, or when the bus could next.
-	Fired time.Time
 }
 
 // TimerDelivery is a timer that fired, handed to one process. It is given to
@@ -41,7 +39,7 @@ type Timers interface {
 	// that has passed. One that was set before and has not fired is replaced; one
 	// that has fired is delivered all the same. It returns when the timer is
 	// stored. Errors: ErrNotReady, ErrDenied, ErrTooLarge, the context's, and
-	// others after which it may be stored or not; it may always be set again.
+	// ErrInDoubt, after which it may be stored or not and can be set again.
 	SetTimer(ctx context.Context, run events.Run, kind string, at time.Time, data []byte) error
 
 	// CancelTimer takes back a timer that has not fired. That there is none is no

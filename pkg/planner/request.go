@@ -113,10 +113,8 @@ func overBudget(mem *reducer.Memory, input int, now time.Time) (code, message st
 	if b.MaxCostUSD > 0 && used.Cost >= b.MaxCostUSD {
 		return "budget_cost", fmt.Sprintf("the budget of $%g is used up: $%g used", b.MaxCostUSD, used.Cost)
 	}
-	if wall := time.Duration(b.MaxWallTime); wall > 0 && now.Sub(mem.Started) >= wall {
-		return "budget_wall_time", fmt.Sprintf("the run took longer than its %s", wall)
-	}
-	return "", ""
+	over, _ := reducer.OverWallTime(mem, now)
+	return over.Code, over.Message
 }
 
 // streamer publishes a reply in the making.

@@ -23,6 +23,8 @@ const (
 	CodeSafetyCap         = "safety_cap_exceeded"
 	CodeNoHandler         = "no_handler_for_state"
 	CodeInvalidTransition = "invalid_transition"
+	CodeWallTime          = "budget_wall_time"
+	CodeStalled           = "stalled"
 )
 
 func (mem *Memory) foldActing(e *events.Event) {

@@ -82,6 +82,9 @@ func (j *delivery) work(ctx context.Context) (time.Duration, error) {
 	if err := j.fold(ctx); err != nil {
 		return 0, err
 	}
+	if err := j.arrived(ctx); err != nil {
+		return 0, err
+	}
 	for first := true; ; first = false {
 		due := j.due()
 		if len(due) == 0 {
@@ -118,6 +121,21 @@ func (j *delivery) fold(ctx context.Context) error {
 	}
 	j.w.flights.reconcile(j.run)
 	return nil
+}
+
+// arrived does what is to be done on every delivery.
+func (j *delivery) arrived(ctx context.Context) error {
+	ask := j.w.cfg.Arrived
+	if ask == nil {
+		return nil
+	}
+	j.run.Lock()
+	do := ask(j.run.ID, j.run.Memory())
+	j.run.Unlock()
+	if do == nil {
+		return nil
+	}
+	return do(ctx)
 }
 
 // due returns the effects that this delivery is responsible for and that may

@@ -52,6 +52,12 @@ type Config struct {
 	Inboxes []journal.Inbox
 	// Handlers do the effects, by kind. An effect that has none ends its run.
 	Handlers map[reducer.Kind]Handler
+	// Arrived is asked on every delivery, after the fold and under the run's lock,
+	// for what has to be done before anything that is due: like a [Handler] it may
+	// read the memory but not keep it, and must not block. What it returns is
+	// called without the lock; if that fails, the delivery comes again. Nil, or a
+	// nil function: nothing.
+	Arrived func(run events.Run, mem *reducer.Memory) func(ctx context.Context) error
 	// Concurrency is how many deliveries of one inbox are in work at once.
 	// Default 64.
 	Concurrency int

@@ -69,14 +69,17 @@ func (b *Bus) publishTimer(ctx context.Context, msg *nats.Msg) error {
 	defer cancel()
 	for {
 		err := b.tryTimer(ctx, msg)
-		if err == nil || !unsent(err) {
-			return classify(err)
+		if err == nil {
+			return nil
+		}
+		if !unsent(err) {
+			return inDoubt(err)
 		}
 		if _, missing := b.streamOf(ctx, timerStream); errors.Is(missing, journal.ErrNotReady) {
 			return missing
 		}
 		if !pauseFor(ctx, appendRetry) {
-			return classify(err)
+			return inDoubt(err)
 		}
 	}
 }
@@ -134,7 +137,7 @@ func (b *Bus) parseTimer(rec journal.Record) (journal.Timer, error) {
 	if err := journal.CheckTimer(b.shards, run, tokens[2], rec.Body); err != nil {
 		return journal.Timer{}, err
 	}
-	return journal.Timer{Run: run, Kind: tokens[2], Data: rec.Body, Fired: rec.Stored}, nil
+	return journal.Timer{Run: run, Kind: tokens[2], Data: rec.Body}, nil
 }
 
 // timerDelivery is a delivery of the stream of timers.

@@ -188,9 +188,7 @@ func (in *inbox) take(o Options) (it *item, next time.Time) {
 	if first.due.After(now) {
 		return nil, first.due
 	}
-	if first.attempt++; first.timer != nil && first.timer.Fired.IsZero() {
-		first.timer.Fired = first.due
-	}
+	first.attempt++
 	first.due = now.Add(o.AckWait)
 	heap.Fix(&in.items, first.place)
 	if !first.copied && o.happens(o.Faults.Duplicate, "duplicate", in.key, first.run, first.nth) {

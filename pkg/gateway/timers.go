@@ -1,0 +1,215 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+)
+
+// The timers of a run. What is to be done when one fires follows from the run
+// alone, so that one which fires twice, too early or too late does no harm.
+const (
+	// timerRun is set before the run is started, and again each time it fires,
+	// until the run has ended: for its deadline and against a standstill.
+	timerRun = "run"
+	// timerApproval is set when the run comes to wait for a human, for as long as
+	// the approval is valid.
+	timerApproval = "approval"
+)
+
+const (
+	// timerRetry is the pause after a timer could not be dealt with.
+	timerRetry = 2 * time.Second
+	// timerTries is how often setting one is tried whose fate is unknown.
+	timerTries = 5
+	// startGrace is how long a start may be under way after it set its timer.
+	startGrace = 2 * requestTimeout
+)
+
+// note is what the run's timer remembers of when it was set.
+type note struct {
+	// N is the event up to which the run was read and had nothing to be done; 0
+	// if it had, or was not read.
+	N uint64 `json:"n"`
+	// Deadline is the run's own; zero if it has none.
+	Deadline time.Time `json:"deadline,omitzero"`
+}
+
+// armFirst sets the timer of a run that is about to be started.
+func (g *Gateway) armFirst(ctx context.Context, at events.Run, start *events.Start) error {
+	in := g.cfg.StallAfter
+	if b := start.Agent.Budget; b != nil && b.MaxWallTime > 0 {
+		in = min(in, time.Duration(b.MaxWallTime))
+	}
+	return g.setTimer(ctx, at, timerRun, g.store.Now().Add(in), nil)
+}
+
+// setTimer sets a timer. One that may be stored or not is set again.
+func (g *Gateway) setTimer(ctx context.Context, run events.Run, kind string, at time.Time, data []byte) (err error) {
+	for range timerTries {
+		err = g.cfg.Timers.SetTimer(ctx, run, kind, at, data)
+		if !errors.Is(err, journal.ErrInDoubt) || ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// arrived sets the timer of an approval before the delivery that asks for it is
+// settled.
+func (g *Gateway) arrived(run events.Run, mem *reducer.Memory) func(context.Context) error {
+	at, waits := approvalDeadline(mem)
+	if !waits {
+		return nil
+	}
+	return func(ctx context.Context) error { return g.setTimer(ctx, run, timerApproval, at, nil) }
+}
+
+// approvalDeadline returns when the approval that the run waits for expires;
+// false if it waits for none, or for ever. A deadline that cannot be read never
+// comes: it would reject a call for a clerical error.
+func approvalDeadline(mem *reducer.Memory) (at time.Time, waits bool) {
+	if mem.State != events.WaitingForHuman || len(Undecided(mem.PendingApproval)) == 0 {
+		return time.Time{}, false
+	}
+	at, err := time.Parse(time.RFC3339, mem.PendingApproval.Deadline)
+	return at, err == nil
+}
+
+// watchTimers deals with timers that fire until ctx ends; one that is in work
+// then gets the drain time.
+func (g *Gateway) watchTimers(ctx context.Context) error {
+	err := g.cfg.Timers.ConsumeTimers(ctx, g.cfg.Concurrency, func(d journal.TimerDelivery) {
+		work, stop := context.WithTimeout(context.WithoutCancel(ctx), g.cfg.Drain)
+		defer stop()
+		g.fired(work, d)
+	})
+	if err != nil {
+		return fmt.Errorf("%s: timers: %w", role, err)
+	}
+	return nil
+}
+
+// fired deals with one timer. It is settled when what it was for is in the log
+// and the next one is set, so that a gateway that dies in between loses nothing.
+func (g *Gateway) fired(ctx context.Context, d journal.TimerDelivery) {
+	t := d.Timer()
+	err := g.attend(ctx, t)
+	switch {
+	case errors.Is(err, journal.ErrNotFound) && d.Attempt() == 1:
+		_ = d.Retry(startGrace)
+	case errors.Is(err, journal.ErrNotFound):
+		_ = d.Ack() // the run was never started
+	case err != nil:
+		g.cfg.Logger.Warn("a timer comes again", "run", t.Run.ID, "timer", t.Kind, "reason", err)
+		_ = d.Retry(timerRetry)
+	default:
+		_ = d.Ack()
+	}
+}
+
+// attend does what is to be done about a run now, and sets its timer again. The
+// error is ErrNotFound if there is no such run.
+func (g *Gateway) attend(ctx context.Context, t journal.Timer) error {
+	head, err := g.log.Head(ctx, t.Run)
+	if err != nil {
+		return err
+	}
+	if settled, err := g.attendHead(ctx, t, head); settled || err != nil {
+		return err
+	}
+	return g.look(ctx, t.Run.Namespace, t.Run.ID, func(run *runlog.Run) error {
+		err := g.commit(ctx, run, g.overdue)
+		var refused *runlog.DraftError
+		if errors.As(err, &refused) {
+			// The application's own table does not have the event: to try again
+			// would not help.
+			g.cfg.Logger.Error("a run cannot be ended or driven", "run", t.Run.ID, "reason", err)
+			return g.setTimer(ctx, t.Run, t.Kind, g.store.Now().Add(g.cfg.StallAfter), nil)
+		}
+		if err != nil {
+			return err
+		}
+		return g.rearm(ctx, run, t.Kind)
+	})
+}
+
+// attendHead settles the timer of a run that has ended, or that waits as it did
+// when the timer was set, by its last event alone: there may be very many that
+// wait for days.
+func (g *Gateway) attendHead(ctx context.Context, t journal.Timer, head journal.Record) (settled bool, err error) {
+	e, err := g.machine.Codec().Decode(head.Body)
+	if err != nil {
+		return false, nil // the whole run tells what is wrong with it
+	}
+	if g.table.Terminal(e.To) {
+		g.disarm(ctx, t.Run, t.Kind)
+		return true, nil
+	}
+	var seen note
+	_ = json.Unmarshal(t.Data, &seen) // without one the run is read
+	now := g.store.Now()
+	if seen.N != e.N || !seen.Deadline.IsZero() && !now.Before(seen.Deadline) {
+		return false, nil
+	}
+	return true, g.setTimer(ctx, t.Run, t.Kind, seen.atMost(now.Add(g.cfg.StallAfter)), t.Data)
+}
+
+// atMost returns a time, or the deadline if that is earlier.
+func (n note) atMost(at time.Time) time.Time {
+	if !n.Deadline.IsZero() && n.Deadline.Before(at) {
+		return n.Deadline
+	}
+	return at
+}
+
+// rearm sets a timer of the run again, for as long as the run needs it.
+func (g *Gateway) rearm(ctx context.Context, run *runlog.Run, kind string) error {
+	mem := run.Memory()
+	switch {
+	case run.Terminal():
+		g.disarm(ctx, run.ID, kind)
+	case kind == timerApproval:
+		if at, waits := approvalDeadline(mem); waits {
+			return g.setTimer(ctx, run.ID, kind, at, nil)
+		}
+	case kind == timerRun:
+		at, seen := g.nextLook(mem)
+		data, err := json.Marshal(seen)
+		if err != nil {
+			return err
+		}
+		return g.setTimer(ctx, run.ID, kind, at, data)
+	}
+	return nil
+}
+
+// nextLook says when the run is to be looked at next.
+func (g *Gateway) nextLook(mem *reducer.Memory) (at time.Time, seen note) {
+	seen.Deadline, _ = reducer.Deadline(mem)
+	if len(g.idle(mem)) > 0 {
+		return seen.atMost(mem.Updated.Add(g.cfg.StallAfter)), seen
+	}
+	seen.N = mem.N
+	return seen.atMost(g.store.Now().Add(g.cfg.StallAfter)), seen
+}
+
+// disarm takes back the timers of a run that has ended, but for the one that
+// fired. One that stays finds nothing to do.
+func (g *Gateway) disarm(ctx context.Context, run events.Run, fired string) {
+	for _, kind := range [...]string{timerRun, timerApproval} {
+		if kind == fired {
+			continue
+		}
+		if err := g.cfg.Timers.CancelTimer(ctx, run, kind); err != nil {
+			g.cfg.Logger.Debug("a timer of a run that has ended stays", "run", run.ID, "timer", kind, "reason", err)
+		}
+	}
+}
