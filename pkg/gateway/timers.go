@@ -28,7 +28,7 @@ const (
 	// timerRetry is the pause after a timer could not be dealt with.
 	timerRetry = 2 * time.Second
 	// timerTries is how often setting one is tried whose fate is unknown.
-	timerTries = 5
+	timerTries = 50
 	// startGrace is how long a start may be under way after it set its timer.
 	startGrace = 2 * requestTimeout
 )
