@@ -23,17 +23,24 @@ func main() {
 
 func command() *cobra.Command {
 	var listen, namespace string
+	var stall *wire.StallFlag
 	var listener *net.TCPListener
 	var endWaiting func() error
 	return wire.RoleCommand("gateway", "Serve HTTP: start runs, talk to them, watch them",
 		`Gateway serves the HTTP API and the web page, and owns what comes from outside:
-starts, messages, cancelling. Set MOOREBUS_TOKEN to demand a bearer token. While
+starts, messages, decisions, cancelling; and what time brings about: approvals
+expire, runs end at their deadline, work that stands still is driven once more
+and then given up. Set MOOREBUS_TOKEN to demand a bearer token. While
 there is no bus it answers 503, and /healthz 200.`,
 		func(flags *pflag.FlagSet) {
 			flags.StringVar(&listen, "listen", wire.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
+			stall = wire.AddStallFlag(flags)
 			flags.StringVar(&namespace, "namespace", os.Getenv("MOOREBUS_NAMESPACE"), "namespace of requests that name none (MOOREBUS_NAMESPACE, else default)")
 		},
 		func() (err error) {
+			if err := stall.Check(); err != nil {
+				return err
+			}
 			if namespace != "" && !events.ValidToken(namespace) {
 				return cli.Usage("--namespace: %q is not a name; use [a-z0-9][a-z0-9_-]{0,62}", namespace)
 			}
@@ -51,7 +58,7 @@ there is no bus it answers 503, and /healthz 200.`,
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Timers: r.Bus, Directory: r.Bus, Agents: r.Bus,
 				Validator: schema.New(schema.Options{}), CheckScript: wire.CheckScript, CheckApproval: approval.New().Check,
 				DefaultNamespace: namespace, Listener: listener,
-				Token: os.Getenv("MOOREBUS_TOKEN"), Ready: r.Bus.Ready,
+				Token: os.Getenv("MOOREBUS_TOKEN"), Ready: r.Bus.Ready, StallAfter: stall.After,
 				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
 			})
 			if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -20,6 +21,7 @@ type localFlags struct {
 	bus       *cli.BusFlags
 	serve     *cli.ServeFlags
 	role      *cli.RoleFlags
+	stall     *wire.StallFlag
 	log       *cli.LogFlags
 	agentFile string
 	toolsFile string
@@ -32,6 +34,7 @@ func addLocalFlags(cmd *cobra.Command) *localFlags {
 		bus:   cli.AddLocalFlags(cmd.Flags(), os.Getenv),
 		serve: cli.AddServeFlags(cmd.Flags()),
 		role:  cli.AddRoleFlags(cmd.Flags()),
+		stall: wire.AddStallFlag(cmd.Flags()),
 		log:   cli.AddLogFlags(cmd.Flags(), slog.LevelWarn),
 	}
 	cmd.Flags().StringVar(&f.agentFile, "agent", "", "`file` of the agent (YAML or JSON); its tools may stand in it too")
@@ -46,7 +49,7 @@ func (f *localFlags) documents() (agentfile.Documents, error) {
 	if f.namespace, _, err = f.bus.Namespace(); err != nil {
 		return agentfile.Documents{}, err
 	}
-	if err := f.role.Check(); err != nil {
+	if err := errors.Join(f.role.Check(), f.stall.Check()); err != nil {
 		return agentfile.Documents{}, err
 	}
 	docs, err := wire.Documents(f.agentFile, f.toolsFile)
@@ -124,6 +127,6 @@ func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, lo
 	return agent.HostOptions{
 		Providers: providers, Tools: registry, Results: actor.Results{Secrets: secrets},
 		Instance: f.role.Instance, Listener: listener, Token: os.Getenv("MOOREBUS_TOKEN"), CheckScript: wire.CheckScript,
-		Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
+		StallAfter: f.stall.After, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
 	}, nil
 }

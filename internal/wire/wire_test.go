@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/cli"
@@ -25,6 +26,24 @@ func write(t *testing.T, text string) string {
 	name := filepath.Join(t.TempDir(), "file.yaml")
 	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 	return name
+}
+
+func TestStallFlag(t *testing.T) {
+	for text, good := range map[string]bool{"": true, "20m": true, "0s": false, "-1h": false} {
+		flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+		f := wire.AddStallFlag(flags)
+		if text != "" {
+			require.NoError(t, flags.Set("stall", text))
+		}
+		if good {
+			require.NoError(t, f.Check())
+			require.Positive(t, f.After)
+			continue
+		}
+		var wrong *cli.ExitError
+		require.ErrorAs(t, f.Check(), &wrong)
+		require.Equal(t, cli.ExitUsage, wrong.Code)
+	}
 }
 
 func TestProviders(t *testing.T) {

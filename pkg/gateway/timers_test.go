@@ -260,6 +260,21 @@ func TestWaitingRunIsNotReadAgain(t *testing.T) {
 	})
 }
 
+// A run that ended takes its timers with it, though one's time is far.
+func TestEndedRunLeavesNoTimers(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		g, _ := r.serve(nil)
+		run := r.start(g, wallTime(60*24*time.Hour))
+		r.ask(run, 30*24*time.Hour, "a")
+		sleep(time.Minute)
+		require.Equal(t, 2, r.Journal.Timers())
+		_, err := g.Cancel(t.Context(), "", run.ID, events.By{})
+		require.NoError(t, err)
+		sleep(2 * stall)
+		require.Zero(t, r.Journal.Timers())
+	})
+}
+
 // Poison that wakes nobody ends its run when somebody looks, also one that waits.
 func TestPoisonIsFoundInTime(t *testing.T) {
 	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {

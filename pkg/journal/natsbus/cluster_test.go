@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/journaltest"
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 )
 
@@ -42,30 +43,67 @@ func startCluster(t *testing.T) []*server.Server {
 	return all
 }
 
-// TestCluster runs the log's part of the suite on three replicas, where lost
-// races have another code and reads can lag.
-func TestCluster(t *testing.T) {
-	t.Parallel()
+// openCluster starts a cluster and sets it up with three replicas of everything.
+func openCluster(t *testing.T, o InitOptions) ([]*server.Server, *Bus) {
+	t.Helper()
 	servers := startCluster(t)
 	for _, srv := range servers {
 		srv.Start()
 	}
-	for _, srv := range servers {
+	urls := make([]string, len(servers))
+	for i, srv := range servers {
 		require.True(t, srv.ReadyForConnections(patience))
+		urls[i] = srv.ClientURL()
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	conn, err := nats.Connect(servers[2].ClientURL())
+	conn, err := Connect(ctx, ConnectOptions{URL: strings.Join(urls, ","), Logger: quiet})
 	require.NoError(t, err)
-	defer conn.Close()
+	t.Cleanup(conn.Close)
+	o.Replicas = 3
 	require.Eventually(t, func() bool {
 		short, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		return Init(short, conn, InitOptions{Replicas: 3}) == nil
+		return Init(short, conn, o) == nil
 	}, time.Minute, 50*time.Millisecond)
 	bus, err := Wait(ctx, conn, Options{Logger: quiet})
 	require.NoError(t, err)
+	return servers, bus
+}
+
+// TestCluster runs the log's part of the suite on three replicas, where lost
+// races have another code and reads can lag.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	_, bus := openCluster(t, InitOptions{})
 	journaltest.Log(t, func(*testing.T) journal.Log { return bus })
 	journaltest.Follow(t, func(*testing.T) journal.Log { return bus })
-	require.Contains(t, texts(Check(ctx, conn, Options{Logger: quiet}), Good), "on 3 servers")
+	require.Contains(t, texts(Check(t.Context(), bus.Conn(), Options{Logger: quiet}), Good), "on 3 servers")
+}
+
+// TestTimersOutliveTheirLeader kills the server that keeps the time.
+func TestTimersOutliveTheirLeader(t *testing.T) {
+	t.Parallel()
+	servers, bus := openCluster(t, InitOptions{AckWait: testAckWait})
+	at := time.Now().Add(3 * time.Second)
+	waiting := map[string]bool{}
+	for range 20 {
+		run := journaltest.NewRun(t, bus)
+		require.NoError(t, bus.SetTimer(t.Context(), run, "run", at, nil))
+		waiting[run.ID] = true
+	}
+	got := consumeTimers(t, bus)
+	stream, err := bus.js.Stream(t.Context(), timerStream)
+	require.NoError(t, err)
+	leader := stream.CachedInfo().Cluster.Leader
+	i := slices.IndexFunc(servers, func(srv *server.Server) bool { return srv.Name() == leader })
+	require.GreaterOrEqual(t, i, 0, leader)
+	servers[i].Shutdown()
+	servers[i].WaitForShutdown()
+	for len(waiting) > 0 {
+		d := nextTimer(t, got)
+		require.False(t, time.Now().Before(at), "it fired too early")
+		delete(waiting, d.Timer().Run.ID)
+		require.NoError(t, d.Ack())
+	}
 }

@@ -1,0 +1,28 @@
+package wire
+
+import (
+	"time"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/spf13/pflag"
+)
+
+// StallFlag is --stall.
+type StallFlag struct{ After time.Duration }
+
+// AddStallFlag adds --stall, for processes in which a gateway runs.
+func AddStallFlag(flags *pflag.FlagSet) *StallFlag {
+	f := &StallFlag{}
+	flags.DurationVar(&f.After, "stall", gateway.StallAfter,
+		"after how long without an event work that is due is driven once more, and after as long again its run ended; longer than any call of a model or a tool takes")
+	return f
+}
+
+// Check returns a usage error for a time that makes no sense.
+func (f *StallFlag) Check() error {
+	if f.After <= 0 {
+		return cli.Usage("--stall: must be more than nothing, is %s", f.After)
+	}
+	return nil
+}

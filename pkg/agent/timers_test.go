@@ -1,0 +1,89 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/agent"
+	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/typed"
+)
+
+// TestDeadlineCancelsTheTool: a run comes to its deadline while a tool runs, on
+// a real server.
+func TestDeadlineCancelsTheTool(t *testing.T) {
+	t.Parallel()
+	began, ended := make(chan struct{}), make(chan error, 1)
+	slow, err := typed.New(tool.Definition{Name: "slow", Description: "Takes its time.", Effect: tool.Once},
+		func(ctx context.Context, _ query) (string, error) {
+			close(began)
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Minute):
+			}
+			ended <- ctx.Err()
+			return "", ctx.Err()
+		})
+	require.NoError(t, err)
+	mock := scripted.NewMock(llm.ToolCalls{Calls: []llm.Call{{ID: "a", Name: "slow", Arguments: `{"q":"x"}`}}})
+	h := hostOnServer(t, slow, mock)
+
+	def := events.DefaultAgent()
+	def.Name, def.LLM.Provider, def.Tools = "patient", "mock", []string{"slow"}
+	def.Budget = &events.Budget{MaxWallTime: events.Duration(2 * time.Second)}
+	started, err := h.Gateway().Start(t.Context(), "", gateway.StartRequest{Agent: &def, Task: "wait"})
+	require.NoError(t, err)
+	<-began
+	select {
+	case err := <-ended:
+		require.ErrorIs(t, err, context.Canceled)
+	case <-time.After(20 * time.Second):
+		require.Fail(t, "the tool goes on")
+	}
+	state := stateOf(t, h.Gateway(), started.RunID)
+	require.Equal(t, events.Errored, state.State)
+	var mem struct {
+		Error struct {
+			Code string `json:"code"`
+		} `json:"error"`
+	}
+	require.NoError(t, json.Unmarshal(state.Memory, &mem))
+	require.Equal(t, "budget_wall_time", mem.Error.Code)
+	require.WithinDuration(t, state.Started.Add(2*time.Second), state.Updated, 1500*time.Millisecond)
+}
+
+// hostOnServer runs all roles on an embedded server.
+func hostOnServer(t *testing.T, one tool.Tool, mock llm.Caller) *agent.Host {
+	t.Helper()
+	quiet := slog.New(slog.DiscardHandler)
+	server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Logger: quiet})
+	require.NoError(t, err)
+	t.Cleanup(server.Shutdown)
+	conn, err := server.Connect()
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Memory: true}))
+	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet})
+	require.NoError(t, err)
+	registry, err := tool.NewRegistry(one)
+	require.NoError(t, err)
+	h, err := agent.NewHost(agent.HostOptions{Bus: bus, Tools: registry, Providers: map[string]llm.Caller{"mock": mock}})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- h.Run(ctx) }()
+	t.Cleanup(func() { stop(); require.NoError(t, <-ended) })
+	require.NoError(t, h.Announce(t.Context()))
+	return h
+}
