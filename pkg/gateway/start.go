@@ -61,7 +61,7 @@ func (g *Gateway) Start(ctx context.Context, ns string, req StartRequest) (Start
 	if id == "" {
 		id = g.store.NewID()
 	}
-	return g.open(ctx, g.store.Place(ns, id), start)
+	return g.open(ctx, g.store.Place(ns, id), opening{first: start})
 }
 
 func (r *StartRequest) check() error {
@@ -151,19 +151,29 @@ func (g *Gateway) checkOutputSchema(schema json.RawMessage) error {
 	return unprocessable(CodeBadOutputSchema, "output_schema: %s", err.Error())
 }
 
+// opening is how a run begins: a Start, or a Forked with the memory of its
+// parent.
+type opening struct {
+	first  events.Payload
+	parent *reducer.Memory
+}
+
 // open appends the run's first event.
-func (g *Gateway) open(ctx context.Context, at events.Run, start *events.Start) (StartResult, error) {
+func (g *Gateway) open(ctx context.Context, at events.Run, o opening) (StartResult, error) {
 	run := g.store.Acquire(at)
 	defer g.store.Release(run)
 	run.Lock()
 	defer run.Unlock()
+	if o.parent != nil {
+		run.Adopt(o.parent)
+	}
 	err := g.commit(ctx, run, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		if mem.N > 0 {
 			e := fault(http.StatusConflict, CodeRunExists, "run %s exists already", at.ID)
 			e.Fields = map[string]any{"run": at.ID, "state": mem.State, "n": mem.N}
 			return nil, e
 		}
-		return one(events.Idle, start)
+		return one(events.Idle, o.first)
 	})
 	if errors.Is(err, journal.ErrTooLarge) {
 		return StartResult{}, wrap(err, http.StatusRequestEntityTooLarge, CodeTooLarge,

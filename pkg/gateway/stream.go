@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"slices"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -22,6 +23,15 @@ type tail struct {
 	poisoned bool
 }
 
+// leads returns where the table leads by the event. Where a fork begins only its
+// parent's log says: its word is taken for it.
+func (t *tail) leads(e *events.Event) (events.State, bool) {
+	if e.Type() == events.TypeForked {
+		return e.To, t.n == 1 && slices.Contains(t.table.Forks(), e.To)
+	}
+	return t.table.Next(t.state, e.Type())
+}
+
 // next takes the run's next record and returns the name of its type.
 func (t *tail) next(rec journal.Record) string {
 	t.n++
@@ -33,7 +43,7 @@ func (t *tail) next(rec journal.Record) string {
 		return "poison"
 	}
 	typ := e.Type()
-	to, legal := t.table.Next(t.state, typ)
+	to, legal := t.leads(e)
 	legal = legal && e.N == t.n && e.Prev == prev && e.From == t.state && e.To == to
 	if legal && t.poisoned {
 		legal = typ == events.TypeFatalError || typ == events.TypeCancelled
