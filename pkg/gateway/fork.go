@@ -62,11 +62,12 @@ func (g *Gateway) Fork(ctx context.Context, ns, id string, req ForkRequest) (For
 			return ForkResult{}, err
 		}
 	}
-	opened, err := g.open(ctx, g.store.Place(at.Namespace, g.store.NewID()), opening{first: fork, parent: parent})
+	run := g.store.Place(at.Namespace, g.store.NewID())
+	opened, err := g.open(ctx, run, opening{first: fork, parent: parent})
 	if err != nil {
 		return ForkResult{}, err
 	}
-	return ForkResult{RunID: opened.RunID, Result: Result{State: parent.State, N: opened.N}}, nil
+	return ForkResult{RunID: run.ID, Result: opened}, nil
 }
 
 // parent returns the memory that a fork at the run's n-th event goes on from. It

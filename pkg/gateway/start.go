@@ -61,7 +61,11 @@ func (g *Gateway) Start(ctx context.Context, ns string, req StartRequest) (Start
 	if id == "" {
 		id = g.store.NewID()
 	}
-	return g.open(ctx, g.store.Place(ns, id), opening{first: start})
+	opened, err := g.open(ctx, g.store.Place(ns, id), opening{first: start})
+	if err != nil {
+		return StartResult{}, err
+	}
+	return StartResult{RunID: id, N: opened.N}, nil
 }
 
 func (r *StartRequest) check() error {
@@ -158,8 +162,8 @@ type opening struct {
 	parent *reducer.Memory
 }
 
-// open appends the run's first event.
-func (g *Gateway) open(ctx context.Context, at events.Run, o opening) (StartResult, error) {
+// open appends the run's first event and returns where the run stands then.
+func (g *Gateway) open(ctx context.Context, at events.Run, o opening) (Result, error) {
 	run := g.store.Acquire(at)
 	defer g.store.Release(run)
 	run.Lock()
@@ -176,12 +180,12 @@ func (g *Gateway) open(ctx context.Context, at events.Run, o opening) (StartResu
 		return one(events.Idle, o.first)
 	})
 	if errors.Is(err, journal.ErrTooLarge) {
-		return StartResult{}, wrap(err, http.StatusRequestEntityTooLarge, CodeTooLarge,
+		return Result{}, wrap(err, http.StatusRequestEntityTooLarge, CodeTooLarge,
 			"task, definition and tool schemas together are larger than %d KiB, the most that an event may have", journal.MaxBody>>10)
 	}
 	if err != nil {
-		return StartResult{}, err
+		return Result{}, err
 	}
 	g.counts.started.Add(1)
-	return StartResult{RunID: at.ID, N: run.Memory().N}, nil
+	return Result{State: run.Memory().State, N: run.Memory().N}, nil
 }

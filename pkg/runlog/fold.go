@@ -148,7 +148,7 @@ func MemoryAt(ctx context.Context, log journal.Log, machine *reducer.Machine, ru
 
 // ForkedFrom returns the run that a run was forked from, and whether it was.
 // Only the run's first record is read.
-func ForkedFrom(ctx context.Context, log journal.Log, machine *reducer.Machine, run events.Run) (events.Run, bool, error) {
+func ForkedFrom(ctx context.Context, log journal.Log, run events.Run) (events.Run, bool, error) {
 	for rec, err := range log.Read(ctx, run, 0) {
 		if err != nil {
 			return events.Run{}, false, fmt.Errorf("reading run %s: %w", run.ID, err)
@@ -156,15 +156,14 @@ func ForkedFrom(ctx context.Context, log journal.Log, machine *reducer.Machine, 
 		if _, err := events.ParseSubject(rec.Subject); err != nil {
 			continue // it is of no run
 		}
-		e, err := machine.Codec().Decode(rec.Body)
+		e, err := events.DefaultCodec().Decode(rec.Body)
 		if err != nil {
-			return events.Run{}, false, nil
+			break // an application's own type, or poison
 		}
-		p, forked := e.Data.(*events.Forked)
-		if !forked || events.CheckID(p.Run) != nil {
-			return events.Run{}, false, nil
+		if p, forked := e.Data.(*events.Forked); forked && events.CheckID(p.Run) == nil {
+			return parentPlace(log, run, p.Run), true, nil
 		}
-		return parentPlace(log, run, p.Run), true, nil
+		break
 	}
 	return events.Run{}, false, nil
 }
