@@ -56,9 +56,9 @@ func (g *Gateway) Fork(ctx context.Context, ns, id string, req ForkRequest) (For
 	if err != nil {
 		return ForkResult{}, err
 	}
-	fork := &events.Forked{Run: id, At: req.At, Hash: parent.Control.Head}
+	fork := &events.Forked{Run: id, At: req.At, Hash: parent.Memory().Control.Head}
 	if len(bytes.TrimSpace(req.Patch)) > 0 {
-		if err := g.patch(ctx, parent, fork, req.Patch); err != nil {
+		if err := g.patch(ctx, parent.Memory(), fork, req.Patch); err != nil {
 			return ForkResult{}, err
 		}
 	}
@@ -70,10 +70,11 @@ func (g *Gateway) Fork(ctx context.Context, ns, id string, req ForkRequest) (For
 	return ForkResult{RunID: run.ID, Result: opened}, nil
 }
 
-// parent returns the memory that a fork at the run's n-th event goes on from. It
+// parent returns the fold that a fork at the run's n-th event goes on from. It
 // is read from the log, so that whoever works on the run does not wait for it.
-func (g *Gateway) parent(ctx context.Context, at events.Run, n uint64) (*reducer.Memory, error) {
-	mem, err := runlog.MemoryAt(ctx, g.log, g.machine, at, max(n, 1))
+func (g *Gateway) parent(ctx context.Context, at events.Run, n uint64) (*runlog.Fold, error) {
+	fold, err := runlog.FoldAt(ctx, g.log, g.machine, at, max(n, 1))
+	mem := fold.Memory()
 	switch {
 	case err != nil:
 		return nil, err
@@ -86,7 +87,7 @@ func (g *Gateway) parent(ctx context.Context, at events.Run, n uint64) (*reducer
 	}
 	refused := g.machine.Forkable(mem, mem.Control.Head)
 	if refused == nil {
-		return mem, nil
+		return fold, nil
 	}
 	e := conflict(CodeTooManyForks, "the run stands on %d forks already, and cannot be forked once more", reducer.MaxForks)
 	switch {

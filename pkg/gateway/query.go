@@ -53,11 +53,11 @@ func (g *Gateway) past(ctx context.Context, ns, id string, n uint64) (RunState, 
 	if err != nil {
 		return RunState{}, err
 	}
-	mem, err := runlog.MemoryAt(ctx, g.log, g.machine, at, n)
+	fold, err := runlog.FoldAt(ctx, g.log, g.machine, at, n)
 	if err != nil {
 		return RunState{}, err
 	}
-	return runState(mem)
+	return runState(fold.Memory())
 }
 
 func runState(mem *reducer.Memory) (RunState, error) {

@@ -155,11 +155,10 @@ func (g *Gateway) checkOutputSchema(schema json.RawMessage) error {
 	return unprocessable(CodeBadOutputSchema, "output_schema: %s", err.Error())
 }
 
-// opening is how a run begins: a Start, or a Forked with the memory of its
-// parent.
+// opening is how a run begins: a Start, or a Forked with the fold of its parent.
 type opening struct {
 	first  events.Payload
-	parent *reducer.Memory
+	parent *runlog.Fold
 }
 
 // open appends the run's first event and returns where the run stands then.

@@ -89,14 +89,14 @@ func readBases(ctx context.Context, log journal.Log, machine *reducer.Machine, r
 		var parent *reducer.ParentError
 		first := run.records[0]
 		if _, err := machine.Apply(machine.Initial(run.id.ID), first.Subject, first.Body); errors.As(err, &parent) {
-			var err error
-			run.parent, err = runlog.MemoryAt(ctx, log, machine, events.NewRun(run.id.Namespace, parent.Run, log.Shards()), parent.At)
+			fold, err := runlog.FoldAt(ctx, log, machine, events.NewRun(run.id.Namespace, parent.Run, log.Shards()), parent.At)
 			if err != nil && !errors.Is(err, journal.ErrNotFound) {
 				return nil, err
 			}
-			if err != nil || run.parent.N < parent.At {
+			if err != nil || fold.Memory().N < parent.At {
 				continue
 			}
+			run.parent = fold.Memory()
 		}
 		kept = append(kept, run)
 	}

@@ -17,8 +17,9 @@ type Fold struct {
 	log     journal.Log
 	machine *reducer.Machine
 	mem     *reducer.Memory
-	// inherited is the length of the parent's bodies, in bytes.
-	inherited int64
+	// size is the length of the bodies that were read from the log by the fold
+	// itself, in bytes: those of the run's ancestors, and of its own by read.
+	size int64
 	// depth is how many runs are being read that stand on this one.
 	depth int
 }
@@ -107,7 +108,7 @@ func (f *Fold) adopt(ctx context.Context, fork events.Run, p *reducer.ParentErro
 	if parent.mem.N < p.At {
 		return &ParentGoneError{Run: fork.ID, Parent: p.Run, At: p.At, Has: parent.mem.N}
 	}
-	f.inherited = parent.inherited
+	f.size = parent.size
 	f.mem.Adopt(parent.mem)
 	return nil
 }
@@ -127,23 +128,19 @@ func (f *Fold) read(ctx context.Context, run events.Run, n uint64) error {
 		if _, err := f.Apply(ctx, rec); err != nil && !Refused(err) {
 			return err
 		}
-		if f.inherited += int64(len(rec.Body)); f.mem.N >= n {
+		if f.size += int64(len(rec.Body)); f.mem.N >= n {
 			break
 		}
 	}
 	return nil
 }
 
-// MemoryAt returns the memory of a run after its n-th event, or at its head if
-// it has fewer; it has no events if there is no such run. Errors are the log's
-// and *[ParentGoneError].
-func MemoryAt(ctx context.Context, log journal.Log, machine *reducer.Machine, run events.Run, n uint64) (*reducer.Memory, error) {
+// FoldAt returns the fold of a run up to its n-th event, n from 1, or up to its
+// head if it has fewer; of a run that is not there nothing is folded. Errors are
+// the log's and *[ParentGoneError].
+func FoldAt(ctx context.Context, log journal.Log, machine *reducer.Machine, run events.Run, n uint64) (*Fold, error) {
 	f := NewFold(log, machine, run)
-	if n == 0 {
-		return f.mem, nil
-	}
-	err := f.read(ctx, run, n)
-	return f.mem, err
+	return f, f.read(ctx, run, n)
 }
 
 // ForkedFrom returns the run that a run was forked from, and whether it was.

@@ -2,6 +2,7 @@ package runlog_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,7 +39,7 @@ func (f *forks) started(n int) events.Run {
 	return run
 }
 
-func (f *forks) append(run events.Run, parent *reducer.Memory, origin events.State, p events.Payload) {
+func (f *forks) append(run events.Run, parent *runlog.Fold, origin events.State, p events.Payload) {
 	f.t.Helper()
 	r := f.store.Acquire(run)
 	defer f.store.Release(r)
@@ -53,18 +54,18 @@ func (f *forks) append(run events.Run, parent *reducer.Memory, origin events.Sta
 	require.NoError(f.t, err)
 }
 
-func (f *forks) at(run events.Run, n uint64) *reducer.Memory {
+func (f *forks) at(run events.Run, n uint64) *runlog.Fold {
 	f.t.Helper()
-	mem, err := runlog.MemoryAt(f.t.Context(), f.log, forkMachine, run, n)
+	fold, err := runlog.FoldAt(f.t.Context(), f.log, forkMachine, run, n)
 	require.NoError(f.t, err)
-	return mem
+	return fold
 }
 
 func (f *forks) fork(parent events.Run, n uint64) events.Run {
 	f.t.Helper()
 	run := f.store.Place("default", f.store.NewID())
-	mem := f.at(parent, n)
-	f.append(run, mem, events.Idle, &events.Forked{Run: parent.ID, At: n, Hash: mem.Control.Head})
+	fold := f.at(parent, n)
+	f.append(run, fold, events.Idle, &events.Forked{Run: parent.ID, At: n, Hash: fold.Memory().Control.Head})
 	return run
 }
 
@@ -97,7 +98,7 @@ func TestForksStandOnForksInOtherShards(t *testing.T) {
 	run, shards := f.started(3), map[int]bool{}
 	for depth := 1; depth <= 5; depth++ {
 		shards[run.Shard] = true
-		n := f.at(run, 100).N
+		n := f.at(run, 100).Memory().N
 		run = f.fork(run, n)
 		f.append(run, nil, events.Planning, &events.LLMThought{Reply: events.Reply{Content: "hm"}})
 		mem, err := f.refresh(run)
@@ -199,6 +200,27 @@ func TestForkedFrom(t *testing.T) {
 	require.False(t, forked, "a run that is not there was not forked")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = runlog.MemoryAt(ctx, f.log, forkMachine, run, 1)
+	_, err = runlog.FoldAt(ctx, f.log, forkMachine, run, 1)
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+// A fork weighs what it has in memory, its parent's events too, so that a store's
+// bound holds.
+func TestAForkWeighsWhatItInherited(t *testing.T) {
+	t.Parallel()
+	f := newForks(t)
+	parent := f.started(1)
+	f.append(parent, nil, events.Planning, &events.LLMThought{Reply: events.Reply{Content: strings.Repeat("x", 1<<19)}})
+	run := f.fork(parent, 3)
+	for maxBytes, kept := range map[int64]bool{1 << 18: false, 1 << 20: true} {
+		store := runlog.New(runlog.Options{Log: f.log, MaxBytes: maxBytes})
+		r := store.Acquire(run)
+		r.Lock()
+		require.NoError(t, r.Refresh(t.Context()))
+		r.Unlock()
+		store.Release(r)
+		again := store.Acquire(run)
+		require.Equal(t, kept, again == r, "with room for %d bytes", maxBytes)
+		store.Release(again)
+	}
 }

@@ -118,13 +118,16 @@ func (r *Run) apply(ctx context.Context, rec journal.Record) (*events.Event, err
 // Adopt makes the run, of which nothing may be in the log, one that goes on from
 // a parent's memory, which is the run's from then on: what is committed first
 // has to be the Forked that says so.
-func (r *Run) Adopt(parent *reducer.Memory) { r.mem.Adopt(parent) }
+func (r *Run) Adopt(parent *Fold) {
+	r.mem.Adopt(parent.mem)
+	r.fold.size = parent.size
+}
 
 // advance notes that mem changed.
 func (r *Run) advance(seq uint64, bytes int) {
 	r.seq = seq
-	r.size.Add(int64(bytes) + r.fold.inherited)
-	r.fold.inherited = 0
+	r.size.Add(int64(bytes) + r.fold.size)
+	r.fold.size = 0
 	r.effects = nil
 	if r.Terminal() {
 		r.ended.Store(true)
