@@ -133,6 +133,7 @@ type agent struct {
 	Models       map[string]string `json:"models,omitempty"`
 	Config       map[string]any    `json:"config,omitempty"`
 	Tools        []string          `json:"tools,omitempty"`
+	Approval     map[string]any    `json:"approval,omitempty"`
 }
 
 type runRequest struct {

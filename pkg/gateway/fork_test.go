@@ -83,6 +83,22 @@ func TestFork(t *testing.T) {
 	})
 }
 
+// A fork that its parent's log does not bear out is ended as poisoned, and
+// streams of it end too.
+func TestForkOfAnotherEventThanThereIs(t *testing.T) {
+	r := simulatedRig(t, nil)
+	parent := r.acted()
+	id := r.orphan(parent)
+	r.fails(409, "run_ended", r.do("POST", "/v1/runs/"+id+"/pause", ""))
+	mem := r.memory(id)
+	require.Equal(t, events.Errored, mem.State)
+	require.Contains(t, mem.Error.Message, "the hashes differ")
+	s := r.stream("/v1/runs/" + id + "/events")
+	require.Equal(t, "Forked", s.next().event)
+	require.Equal(t, "FatalError", s.next().event)
+	s.ends()
+}
+
 func TestForksThatAreRefused(t *testing.T) {
 	r := simulatedRig(t, nil)
 	id := r.acted()
@@ -178,7 +194,7 @@ func TestAForkWhoseParentIsGoneIsAConflict(t *testing.T) {
 	id := r.acted()
 	fork := r.forked(id, `{"at":2}`)
 	require.Equal(t, events.Acting, r.memory(fork).State)
-	gone := r.orphan()
+	gone := r.orphan(r.others.NewID())
 	r.fails(409, "parent_gone", r.do("GET", "/v1/runs/"+gone, ""))
 	r.fails(409, "parent_gone", r.fork(gone, `{"at":1}`))
 	a := r.do("GET", "/v1/runs/"+gone+"/events", "")
