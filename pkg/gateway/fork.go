@@ -19,13 +19,14 @@ const (
 	CodeBadPatch     = "bad_patch"
 )
 
-// ForkRequest says what is forked, where, and what is to be different.
+// ForkRequest says where a run is forked, and what is to be different. It is the
+// body of POST /v1/runs/{id}/fork.
 type ForkRequest struct {
 	// At is the last event that the fork has of its parent, from 1.
-	At uint64
+	At uint64 `json:"at"`
 	// Patch is a JSON merge patch (RFC 7396) over the agent's definition with
 	// the run's task, task_type and mode beside its keys; empty: none.
-	Patch json.RawMessage
+	Patch json.RawMessage `json:"patch"`
 }
 
 // ForkResult names the fork and says where it stands.
@@ -100,20 +101,14 @@ func (g *Gateway) parent(ctx context.Context, at events.Run, n uint64) (*runlog.
 	return nil, e
 }
 
-// forkBody is the body of POST /v1/runs/{id}/fork.
-type forkBody struct {
-	At    uint64          `json:"at"`
-	Patch json.RawMessage `json:"patch"`
-}
-
 func (g *Gateway) postFork(w http.ResponseWriter, r *http.Request) error {
 	ctx, stop := bounded(r)
 	defer stop()
-	var body forkBody
-	if err := readJSON(w, r, false, &body); err != nil {
+	var req ForkRequest
+	if err := readJSON(w, r, false, &req); err != nil {
 		return err
 	}
-	result, err := g.Fork(ctx, namespace(r), r.PathValue("id"), ForkRequest{At: body.At, Patch: body.Patch})
+	result, err := g.Fork(ctx, namespace(r), r.PathValue("id"), req)
 	if err != nil {
 		return err
 	}
