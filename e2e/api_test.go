@@ -132,8 +132,8 @@ type agent struct {
 	LLM          map[string]any    `json:"llm"`
 	Models       map[string]string `json:"models,omitempty"`
 	Config       map[string]any    `json:"config,omitempty"`
-	Approval     map[string]any    `json:"approval,omitempty"`
 	Tools        []string          `json:"tools,omitempty"`
+	Approval     map[string]any    `json:"approval,omitempty"`
 }
 
 type runRequest struct {

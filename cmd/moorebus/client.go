@@ -13,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/pkg/approval"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/gateway"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -122,7 +123,8 @@ func (c *client) newGateway(logger *slog.Logger) (err error) {
 	c.store = runlog.New(runlog.Options{Log: c.Bus, Machine: c.machine})
 	c.gateway, err = gateway.New(gateway.Config{
 		Store: c.store, Queue: c.Bus, Feed: c.Bus, Timers: c.Bus, Directory: c.Bus, Agents: c.Bus, Instance: cli.DefaultInstance(),
-		Validator: schema.New(schema.Options{}), CheckScript: wire.CheckScript, Logger: logger,
+		Validator: schema.New(schema.Options{}), CheckScript: wire.CheckScript, CheckApproval: approval.New().Check,
+		Logger: logger,
 	})
 	return err
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/pkg/runlog"
 	"github.com/spf13/cobra"
 )
 
@@ -39,7 +40,7 @@ func (c *client) show(ctx context.Context, id string, at uint64, memory bool) er
 	if err != nil {
 		return err
 	}
-	run, mem, err := console.ReadRun(c.machine, id, at, records)
+	run, mem, err := console.ReadRun(ctx, runlog.NewFold(c.Bus, c.machine, c.run(id)), at, records)
 	switch {
 	case err != nil:
 		return err

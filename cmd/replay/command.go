@@ -81,7 +81,8 @@ a snapshot is the same. It names the first event that is wrong in each run.
 
 A poisoned run has a message that is no event of it, and was ended for that or
 waits for it: exit 3 only with --strict. A diverged run is not what was written:
-exit 3. Runs that go on are verified as far as they go.`,
+exit 3. So is it for an orphaned run, a fork whose parent is not in the log. Runs
+that go on are verified as far as they go.`,
 	}
 	c.Flags().BoolVar(&o.All, "all", false, "verify every run (of --namespace, if that is given)")
 	c.Flags().BoolVar(&o.Strict, "strict", false, "exit 3 for poisoned runs too")
@@ -158,6 +159,8 @@ func exportCommand(src *source) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "export [RUN…|--all]",
 		Short: "Write runs as JSON lines, to be read with --file",
+		Long: `Export writes runs as JSON lines, to be read with --file. Before a run come those
+that it was forked from, without which it cannot be read.`,
 	}
 	c.Flags().BoolVar(&o.All, "all", false, "export every record (of --namespace, if that is given)")
 	c.Flags().StringVarP(&path, "out", "f", "", "file to write (default: stdout)")

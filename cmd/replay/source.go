@@ -19,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal/filelog"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/replay"
+	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
 // source is where runs are read from, and the flags that all commands share.
@@ -125,7 +126,12 @@ func (s *source) open(ctx context.Context, file int, fn func(*opened) error) (er
 		logger.Warn(torn.Error())
 	}
 	l.log = f
-	return fn(l)
+	err = fn(l)
+	var orphan *runlog.ParentGoneError
+	if errors.As(err, &orphan) {
+		return fmt.Errorf("%w; export it into the file too", err)
+	}
+	return err
 }
 
 // export writes records to a file, or to stdout without one. The file has its

@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
 // Run is a run as it is shown: what it came to, and its events.
@@ -26,6 +28,8 @@ type Run struct {
 	Step    int          `json:"step"`
 	Started time.Time    `json:"started"`
 	Updated time.Time    `json:"updated"`
+	// ForkedFrom is what a fork goes on from.
+	ForkedFrom *reducer.Origin `json:"forked_from,omitempty"`
 	// Usage sums the tokens and the cost of all replies.
 	Usage reducer.TotalUsage `json:"usage"`
 	// Answer is the model's last word, Error why the run ended without one.
@@ -49,15 +53,19 @@ type line struct {
 }
 
 // ReadRun folds records into a run as it is shown, and returns its memory too.
-// It reads n of them, or all if n is 0.
-func ReadRun(machine *reducer.Machine, id string, n uint64, records iter.Seq2[journal.Record, error]) (*Run, *reducer.Memory, error) {
-	mem := machine.Initial(id)
+// It reads n of them, or all if n is 0. What the run was forked from is folded
+// too, but not shown.
+func ReadRun(ctx context.Context, fold *runlog.Fold, n uint64, records iter.Seq2[journal.Record, error]) (*Run, *reducer.Memory, error) {
+	mem := fold.Memory()
 	r := &Run{Events: []json.RawMessage{}}
 	for rec, err := range records {
 		if err != nil {
 			return nil, nil, err
 		}
-		e, err := machine.Apply(mem, rec.Subject, rec.Body)
+		e, err := fold.Apply(ctx, rec)
+		if err != nil && !runlog.Refused(err) {
+			return nil, nil, err
+		}
 		l := line{n: mem.N, event: e}
 		if err != nil {
 			l.event, l.reason = nil, err.Error()
@@ -76,6 +84,7 @@ func (r *Run) fill(mem *reducer.Memory) {
 	r.RunID, r.State, r.N, r.Mode, r.Agent, r.Task = mem.RunID, mem.State, mem.N, mem.Mode, mem.Control.Agent.Name, mem.Task
 	r.Paused, r.Step, r.Started, r.Updated, r.Usage = mem.Control.Paused, mem.Step, mem.Started, mem.Updated, mem.TotalUsage
 	r.Answer, r.Error, r.PendingApproval, r.Poison = mem.FinalAnswer, mem.Error, mem.PendingApproval, mem.Control.Poison
+	r.ForkedFrom = mem.Control.ForkedFrom
 	if r.Answer != nil {
 		return
 	}
@@ -130,8 +139,12 @@ func (r *Run) head(b *bytes.Buffer, p palette) {
 	if !r.Started.IsZero() {
 		started += ", last event " + Elapsed(r.Updated.Sub(r.Started))
 	}
+	fmt.Fprintf(b, "%s %s\n", p.faint(pad("run", 8)), r.RunID)
+	if from := r.ForkedFrom; from != nil {
+		fmt.Fprintf(b, "%s %s at %d\n", p.faint(pad("fork of", 8)), Plain(from.Run), from.At)
+	}
 	for _, row := range [][2]string{
-		{"run", r.RunID}, {"state", state}, {"agent", strings.TrimSpace(r.Agent + " " + string(r.Mode))}, {"task", Cut(r.Task, 4*dataWidth)},
+		{"state", state}, {"agent", strings.TrimSpace(r.Agent + " " + string(r.Mode))}, {"task", Cut(r.Task, 4*dataWidth)},
 		{"started", started}, {"events", fmt.Sprintf("%d, step %d", r.N, r.Step)}, {"tokens", usage},
 	} {
 		fmt.Fprintf(b, "%s %s\n", p.faint(pad(row[0], 8)), row[1])

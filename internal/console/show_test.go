@@ -9,12 +9,14 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer/reducertest"
+	"github.com/moorebus/moorebus/pkg/runlog"
 	"github.com/stretchr/testify/require"
 )
 
 func readRun(t *testing.T, r *reducertest.Run, n uint64) *Run {
 	t.Helper()
-	run, mem, err := ReadRun(machine, r.ID.ID, n, records(t, r).Read(context.Background(), r.ID, 0))
+	log := records(t, r)
+	run, mem, err := ReadRun(context.Background(), runlog.NewFold(log, machine, r.ID), n, log.Read(context.Background(), r.ID, 0))
 	require.NoError(t, err)
 	require.Equal(t, run.N, mem.N)
 	return run

@@ -14,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
 // Tap shows events as they are stored. It only reads.
@@ -140,10 +141,11 @@ type RunEnd struct {
 // that are yet to come, until the run or ctx ends. A run that does not exist is
 // [journal.ErrNotFound].
 func (t *Tap) Run(ctx context.Context, run events.Run, from uint64) (RunEnd, error) {
-	r := runTap{Tap: t, mem: t.Machine.Initial(run.ID), from: from}
+	fold := runlog.NewFold(t.Log, t.Machine, run)
+	r := runTap{Tap: t, fold: fold, mem: fold.Memory(), from: from}
 	for rec, err := range t.Log.Read(ctx, run, 0) {
 		if err == nil && !r.ended() {
-			err = r.take(rec)
+			err = r.take(ctx, rec)
 		}
 		if err != nil {
 			return r.end(), err
@@ -158,7 +160,7 @@ func (t *Tap) Run(ctx context.Context, run events.Run, from uint64) (RunEnd, err
 		r.from = r.mem.N + 1
 	}
 	err := t.follow(ctx, run.Shard, journal.Filter{Namespace: run.Namespace, Run: run.ID}, r.seq, func(rec journal.Record) error {
-		if err := r.take(rec); err != nil {
+		if err := r.take(ctx, rec); err != nil {
 			return err
 		}
 		if r.ended() {
@@ -179,7 +181,8 @@ var errEnded = errors.New("the run has ended")
 // legal.
 type runTap struct {
 	*Tap
-	mem   *reducer.Memory
+	fold  *runlog.Fold
+	mem   *reducer.Memory // the fold's
 	seq   uint64
 	from  uint64
 	lines int
@@ -191,12 +194,15 @@ func (r *runTap) end() RunEnd {
 	return RunEnd{Next: max(r.mem.N+1, r.from), State: r.mem.State, Ended: r.ended(), Lines: r.lines}
 }
 
-func (r *runTap) take(rec journal.Record) error {
+func (r *runTap) take(ctx context.Context, rec journal.Record) error {
 	s, err := events.ParseSubject(rec.Subject)
 	if err != nil {
 		return nil // it belongs to no run
 	}
-	e, err := r.Machine.Apply(r.mem, rec.Subject, rec.Body)
+	e, err := r.fold.Apply(ctx, rec)
+	if err != nil && !runlog.Refused(err) {
+		return err
+	}
 	r.seq = rec.Seq
 	if r.from == 0 || r.mem.N < r.from {
 		return nil

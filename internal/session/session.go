@@ -53,7 +53,8 @@ type Options struct {
 type Session struct {
 	o    Options
 	run  events.Run
-	mem  *reducer.Memory
+	fold *runlog.Fold
+	mem  *reducer.Memory // the fold's
 	view *view
 	in   *bufio.Scanner
 }
@@ -74,7 +75,8 @@ func Watch(ctx context.Context, run events.Run, o Options) (Outcome, error) {
 	if o.CancelTimeout <= 0 {
 		o.CancelTimeout = 5 * time.Second
 	}
-	s := &Session{o: o, run: run, mem: o.Machine.Initial(run.ID), view: newView(o.Show, o.Live, o.Color), in: bufio.NewScanner(o.In)}
+	fold := runlog.NewFold(o.Bus, o.Machine, run)
+	s := &Session{o: o, run: run, fold: fold, mem: fold.Memory(), view: newView(o.Show, o.Live, o.Color), in: bufio.NewScanner(o.In)}
 	s.in.Buffer(nil, journal.MaxBody)
 	stopChunks, err := o.Bus.WatchChunks(run, s.chunk)
 	if err != nil {
@@ -101,7 +103,9 @@ func (s *Session) follow(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.fold(rec)
+		if err := s.take(ctx, rec); err != nil {
+			return err
+		}
 		if s.o.Machine.Table().Terminal(s.mem.State) {
 			return nil
 		}
@@ -112,11 +116,15 @@ func (s *Session) follow(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (s *Session) fold(rec journal.Record) {
-	e, err := s.o.Machine.Apply(s.mem, rec.Subject, rec.Body)
+// take folds the run's next record and shows it.
+func (s *Session) take(ctx context.Context, rec journal.Record) error {
+	e, err := s.fold.Apply(ctx, rec)
+	if err != nil && !runlog.Refused(err) {
+		return err
+	}
 	if err != nil {
 		s.view.line("! " + err.Error())
-		return
+		return nil
 	}
 	s.view.event(e, s.mem)
 	switch p := e.Data.(type) {
@@ -130,6 +138,7 @@ func (s *Session) fold(rec journal.Record) {
 				r.Tool, s.run.ID, r.CallID))
 		}
 	}
+	return nil
 }
 
 func (s *Session) answer(text string) {
@@ -200,7 +209,9 @@ func (s *Session) cancel(ctx context.Context) error {
 			return err
 		}
 		if e, err := s.o.Machine.Codec().Decode(rec.Body); err == nil && e.N > s.mem.N {
-			s.fold(rec)
+			if err := s.take(ctx, rec); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal/natsbus"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -211,12 +212,15 @@ func (a *Agent) start(ctx context.Context, h *Host, bus Bus) (string, error) {
 }
 
 func (a *Agent) follow(ctx context.Context, bus Bus, run events.Run) error {
-	a.memory = a.machine.Initial(run.ID)
+	fold := runlog.NewFold(bus, a.machine, run)
+	a.memory = fold.Memory()
 	for rec, err := range bus.Follow(ctx, run.Shard, journal.Filter{Namespace: run.Namespace, Run: run.ID}, 0) {
 		if err != nil {
 			return err
 		}
-		_, _ = a.machine.Apply(a.memory, rec.Subject, rec.Body) // poison is in the memory
+		if _, err := fold.Apply(ctx, rec); err != nil && !runlog.Refused(err) {
+			return err
+		}
 		if a.machine.Table().Terminal(a.memory.State) {
 			return nil
 		}

@@ -75,12 +75,23 @@ type Start struct {
 	Parent    *Parent    `json:"parent,omitempty"`
 }
 
-// Forked opens a run that begins as another one did, up to its event At.
+// Forked opens a run that begins as another one did, up to its event At, whose
+// body has the Hash. Patch is what was asked to be different; what it came to is
+// pinned beside it, as Start pins it, so that a replay need not apply it. A field
+// that is empty is as the parent had it.
 type Forked struct {
 	Run   string          `json:"run"`
 	At    uint64          `json:"at"`
 	Hash  string          `json:"hash"`
 	Patch json.RawMessage `json:"patch,omitempty"`
+
+	Task     string `json:"task,omitempty"`
+	TaskType string `json:"task_type,omitempty"`
+	Mode     Mode   `json:"mode,omitempty"`
+	// Agent, AgentHash and Tools are there together or not at all.
+	Agent     *Agent     `json:"agent,omitempty"`
+	AgentHash string     `json:"agent_hash,omitempty"`
+	Tools     []ToolSpec `json:"tools,omitempty"`
 }
 
 // Reply is what every event made from a model's reply has in common.

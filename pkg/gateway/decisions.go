@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -195,15 +196,10 @@ func (g *Gateway) withFirst(ctx context.Context, ns, id, callID string, err erro
 	if placeErr != nil {
 		return placeErr
 	}
-	mem := g.machine.Initial(id)
 	call := history{callID: callID}
-	for rec, readErr := range g.log.Read(ctx, at, 0) {
-		if readErr != nil {
-			return readErr
-		}
-		if e, applyErr := g.machine.Apply(mem, rec.Subject, rec.Body); applyErr == nil {
-			call.add(e.Data)
-		}
+	mem, err := g.retrace(ctx, at, math.MaxUint64, call.add)
+	if err != nil {
+		return err
 	}
 	switch {
 	case refused.Code == CodeRunEnded:
@@ -216,6 +212,33 @@ func (g *Gateway) withFirst(ctx context.Context, ns, id, callID string, err erro
 		return expiredCall(mem, callID, call.deadline)
 	}
 	return refused
+}
+
+// retrace shows fn the payloads of the run's first n events, in order, and
+// returns the memory after them. A fork's begin with its parent's.
+func (g *Gateway) retrace(ctx context.Context, at events.Run, n uint64, fn func(events.Payload)) (*reducer.Memory, error) {
+	fold := runlog.NewFold(g.log, g.machine, at)
+	for rec, err := range g.log.Read(ctx, at, 0) {
+		if err != nil {
+			return nil, err
+		}
+		e, err := fold.Apply(ctx, rec)
+		if err != nil && !runlog.Refused(err) {
+			return nil, err
+		}
+		if err == nil {
+			if p, forked := e.Data.(*events.Forked); forked {
+				if _, err := g.retrace(ctx, g.store.Place(at.Namespace, p.Run), p.At, fn); err != nil {
+					return nil, err
+				}
+			}
+			fn(e.Data)
+		}
+		if fold.Memory().N >= n {
+			break
+		}
+	}
+	return fold.Memory(), nil
 }
 
 // history is what became of a call since it was last asked for.

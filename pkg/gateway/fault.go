@@ -111,9 +111,12 @@ func asError(err error) *Error {
 	var known *Error
 	var draft *runlog.DraftError
 	var document *strict.Error
+	var orphan *runlog.ParentGoneError
 	switch {
 	case errors.As(err, &known):
 		return known
+	case errors.As(err, &orphan):
+		return wrap(err, http.StatusConflict, CodeParentGone, "%s; without it the run cannot be read", err.Error())
 	case errors.As(err, &document):
 		return badRequest(CodeBadRequest, "%s", err.Error())
 	case errors.Is(err, agentfile.ErrTooLarge):

@@ -69,6 +69,7 @@ func (g *Gateway) routes() http.Handler {
 		"POST /v1/runs/{id}/resume":    g.control(g.Resume),
 		"POST /v1/runs/{id}/close":     g.control(g.Close),
 		"POST /v1/runs/{id}/budget":    g.postBudget,
+		"POST /v1/runs/{id}/fork":      g.postFork,
 		"GET /v1/events":               g.getEvents,
 		"GET /v1/agents":               g.getAgents,
 		"GET /v1/agents/{name}":        g.getAgent,

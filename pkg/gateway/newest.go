@@ -51,9 +51,7 @@ func (g *Gateway) mark(shard int, rec journal.Record) mark {
 		return m
 	}
 	m.info.Started = e.Time
-	if start, ok := e.Data.(*events.Start); ok {
-		m.info.Agent, m.info.Mode, m.info.Task = start.Agent.Name, start.Mode, cut(start.Task, taskLength)
-	}
+	m.info.open(e.Data)
 	return m
 }
 

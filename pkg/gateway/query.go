@@ -53,18 +53,11 @@ func (g *Gateway) past(ctx context.Context, ns, id string, n uint64) (RunState, 
 	if err != nil {
 		return RunState{}, err
 	}
-	mem := g.machine.Initial(id)
-	for rec, err := range g.log.Read(ctx, at, 0) {
-		if err != nil {
-			return RunState{}, err
-		}
-		// What is not legal is in the memory as poison.
-		_, _ = g.machine.Apply(mem, rec.Subject, rec.Body)
-		if mem.N == n {
-			break
-		}
+	fold, err := runlog.FoldAt(ctx, g.log, g.machine, at, n)
+	if err != nil {
+		return RunState{}, err
 	}
-	return runState(mem)
+	return runState(fold.Memory())
 }
 
 func runState(mem *reducer.Memory) (RunState, error) {

@@ -342,3 +342,19 @@ func (s *stream) ends() {
 func journalEntry(at events.Run) journal.Entry {
 	return journal.Entry{Subject: events.Subject{Run: at, From: events.Idle, To: events.Planning, Pool: "default"}, Body: []byte("{}")}
 }
+
+// orphan stores the first event of a fork of a run's first event, with a hash
+// that is not that event's.
+func (r *rig) orphan(parent string) string {
+	r.t.Helper()
+	run := r.others.Place("default", r.others.NewID())
+	body, err := events.DefaultCodec().Encode(&events.Event{
+		ID: r.others.NewID(), Source: "moorebus/test/1", Run: run.ID, Time: time.Now().UTC(), N: 1,
+		From: events.Idle, To: events.Planning, Data: &events.Forked{Run: parent, At: 1, Hash: "h"},
+	})
+	require.NoError(r.t, err)
+	entry := journal.Entry{Subject: events.Subject{Run: run, From: events.Idle, To: events.Planning, Pool: "default"}, Body: body}
+	_, err = r.bus.Append(r.t.Context(), run, 0, entry)
+	require.NoError(r.t, err)
+	return run.ID
+}

@@ -1,12 +1,14 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // The bounds of one page of runs.
@@ -32,6 +34,30 @@ type RunInfo struct {
 	Task    string       `json:"task,omitempty"`
 	Started time.Time    `json:"started"`
 	Updated time.Time    `json:"updated"`
+	// ForkedFrom is what a fork goes on from; nil for a run that was started.
+	ForkedFrom *ForkPoint `json:"forked_from,omitempty"`
+}
+
+// ForkPoint is the event of a run that another one was forked from.
+type ForkPoint struct {
+	Run string `json:"run"`
+	At  uint64 `json:"at"`
+}
+
+// open adds what a run's first event says, where nothing is said yet: a fork is
+// as it was patched, and else as its parent began.
+func (i *RunInfo) open(p events.Payload) {
+	switch p := p.(type) {
+	case *events.Start:
+		i.Agent, i.Mode = cmp.Or(i.Agent, p.Agent.Name), cmp.Or(i.Mode, p.Mode)
+		i.Task = cmp.Or(i.Task, cut(p.Task, taskLength))
+	case *events.Forked:
+		if p.Agent != nil {
+			i.Agent = cmp.Or(i.Agent, p.Agent.Name)
+		}
+		i.Mode, i.Task = cmp.Or(i.Mode, p.Mode), cmp.Or(i.Task, cut(p.Task, taskLength))
+		i.ForkedFrom = &ForkPoint{Run: p.Run, At: p.At}
+	}
 }
 
 // RunPage is one page of runs. Next, if not empty, is what to give as after for
@@ -177,7 +203,10 @@ func (g *Gateway) runInfo(ctx context.Context, m *mark) (*RunInfo, error) {
 	if err := g.beginning(ctx, m); err != nil {
 		return nil, err
 	}
-	info := m.info
+	info, err := g.ancestry(ctx, m)
+	if err != nil {
+		return nil, err
+	}
 	rec, err := g.log.Head(ctx, m.run)
 	if err != nil {
 		return nil, err
@@ -193,6 +222,26 @@ func (g *Gateway) runInfo(ctx context.Context, m *mark) (*RunInfo, error) {
 	info.State, info.N, info.Mode, info.Agent = state.State, state.N, state.Mode, state.Agent
 	info.Started, info.Updated = state.Started, state.Updated
 	return &info, nil
+}
+
+// ancestry completes what a fork's first event does not say by those of the runs
+// that it stands on, as far as they are there.
+func (g *Gateway) ancestry(ctx context.Context, m *mark) (RunInfo, error) {
+	info := m.info
+	for range reducer.MaxForks {
+		if info.ForkedFrom == nil || info.Agent != "" && info.Mode != "" && info.Task != "" {
+			break
+		}
+		parent := mark{run: g.store.Place(m.run.Namespace, info.ForkedFrom.Run)}
+		info.ForkedFrom = nil
+		if err := g.beginning(ctx, &parent); err != nil {
+			return info, err
+		}
+		info.Agent, info.Mode = cmp.Or(info.Agent, parent.info.Agent), cmp.Or(info.Mode, parent.info.Mode)
+		info.Task, info.ForkedFrom = cmp.Or(info.Task, parent.info.Task), parent.info.ForkedFrom
+	}
+	info.ForkedFrom = m.info.ForkedFrom
+	return info, nil
 }
 
 // beginning reads the run's first event where the mark was made of another one.

@@ -57,14 +57,18 @@ func (g *Gateway) Start(ctx context.Context, ns string, req StartRequest) (Start
 	if err != nil {
 		return StartResult{}, err
 	}
-	if req.RunID == "" {
-		return g.open(ctx, g.store.Place(ns, g.store.NewID()), start)
-	}
+	first := opening{first: start, budget: start.Agent.Budget}
 	at := g.store.Place(ns, req.RunID)
-	if err := g.checkNew(ctx, at); err != nil {
+	if req.RunID == "" {
+		at = g.store.Place(ns, g.store.NewID())
+	} else if err := g.checkNew(ctx, at); err != nil {
 		return StartResult{}, err
 	}
-	return g.open(ctx, at, start)
+	opened, err := g.open(ctx, at, first)
+	if err != nil {
+		return StartResult{}, err
+	}
+	return StartResult{RunID: at.ID, N: opened.N}, nil
 }
 
 func (r *StartRequest) check() error {
@@ -176,29 +180,40 @@ func (g *Gateway) checkNew(ctx context.Context, at events.Run) error {
 	return exists(run.Memory())
 }
 
-// open sets the run's timer and appends its first event. If that fails, the
-// timer finds no run and is done with.
-func (g *Gateway) open(ctx context.Context, at events.Run, start *events.Start) (StartResult, error) {
+// opening is how a run begins: a Start, or a Forked with the fold of its parent;
+// and the budget that it begins with.
+type opening struct {
+	first  events.Payload
+	parent *runlog.Fold
+	budget *events.Budget
+}
+
+// open sets the run's timer, appends its first event and returns where the run
+// stands then. If that fails, the timer finds no run and is done with.
+func (g *Gateway) open(ctx context.Context, at events.Run, o opening) (Result, error) {
 	run := g.store.Acquire(at)
 	defer g.store.Release(run)
 	run.Lock()
 	defer run.Unlock()
-	if err := g.armFirst(ctx, at, start); err != nil {
-		return StartResult{}, err
+	if err := g.armFirst(ctx, at, o.budget); err != nil {
+		return Result{}, err
+	}
+	if o.parent != nil {
+		run.Adopt(o.parent)
 	}
 	err := g.commit(ctx, run, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		if err := exists(mem); err != nil {
 			return nil, err
 		}
-		return one(events.Idle, start)
+		return one(events.Idle, o.first)
 	})
 	if errors.Is(err, journal.ErrTooLarge) {
-		return StartResult{}, wrap(err, http.StatusRequestEntityTooLarge, CodeTooLarge,
+		return Result{}, wrap(err, http.StatusRequestEntityTooLarge, CodeTooLarge,
 			"task, definition and tool schemas together are larger than %d KiB, the most that an event may have", journal.MaxBody>>10)
 	}
 	if err != nil {
-		return StartResult{}, err
+		return Result{}, err
 	}
 	g.counts.started.Add(1)
-	return StartResult{RunID: at.ID, N: run.Memory().N}, nil
+	return Result{State: run.Memory().State, N: run.Memory().N}, nil
 }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"slices"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -20,6 +21,17 @@ type tail struct {
 	head     string
 	state    events.State
 	poisoned bool
+	// forked says that the last event was a Forked.
+	forked bool
+}
+
+// leads returns where the table leads by the event. Where a fork begins only its
+// parent's log says: its word is taken for it.
+func (t *tail) leads(e *events.Event) (events.State, bool) {
+	if e.Type() == events.TypeForked {
+		return e.To, t.n == 1 && slices.Contains(t.table.Forks(), e.To)
+	}
+	return t.table.Next(t.state, e.Type())
 }
 
 // next takes the run's next record and returns the name of its type.
@@ -33,13 +45,17 @@ func (t *tail) next(rec journal.Record) string {
 		return "poison"
 	}
 	typ := e.Type()
-	to, legal := t.table.Next(t.state, typ)
+	if t.forked && t.n == 2 && e.From == t.table.Initial() {
+		// The fork was not legal: who read its parent took it for poison.
+		t.state, t.poisoned = e.From, true
+	}
+	to, legal := t.leads(e)
 	legal = legal && e.N == t.n && e.Prev == prev && e.From == t.state && e.To == to
 	if legal && t.poisoned {
 		legal = typ == events.TypeFatalError || typ == events.TypeCancelled
 	}
 	if legal {
-		t.state = to
+		t.state, t.forked = to, typ == events.TypeForked
 	} else {
 		t.poisoned = true
 	}

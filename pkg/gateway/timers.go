@@ -43,10 +43,10 @@ type note struct {
 }
 
 // armFirst sets the timer of a run that is about to be started.
-func (g *Gateway) armFirst(ctx context.Context, at events.Run, start *events.Start) error {
+func (g *Gateway) armFirst(ctx context.Context, at events.Run, budget *events.Budget) error {
 	in := g.cfg.StallAfter
-	if b := start.Agent.Budget; b != nil && b.MaxWallTime > 0 {
-		in = min(in, time.Duration(b.MaxWallTime))
+	if budget != nil && budget.MaxWallTime > 0 {
+		in = min(in, time.Duration(budget.MaxWallTime))
 	}
 	return g.setTimer(ctx, at, timerRun, g.store.Now().Add(in), nil)
 }

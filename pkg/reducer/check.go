@@ -25,7 +25,12 @@ func (m *Machine) check(mem *Memory, s events.Subject, e *events.Event) error {
 	case e.From != mem.State:
 		return fmt.Errorf("from is %s, the run is in %s", e.From, mem.State)
 	}
-	to, ok := m.table.Next(mem.State, e.Type())
+	if p, ok := e.Data.(*events.Forked); ok {
+		if err := m.checkFork(mem, p); err != nil {
+			return err
+		}
+	}
+	to, ok := m.next(mem, e.Type())
 	if !ok {
 		return &TransitionError{From: mem.State, Event: e.Type()}
 	}

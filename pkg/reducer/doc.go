@@ -12,6 +12,9 @@
 // and ids come in events, and no result depends on the order of a map. The same
 // records give the same memory for ever.
 //
+// A run that was forked begins where another one stood: its first event is folded
+// into that run's memory, which has to be handed in by [Memory.Adopt].
+//
 // A record that is not a legal event of its run is never skipped: the fold
 // counts it, marks the run poisoned, leaves everything else as it was and from
 // then on wants nothing but the run's end.

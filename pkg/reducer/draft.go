@@ -25,10 +25,8 @@ type Stamp struct {
 // [events.Control]. The error is a *[TransitionError] where the table has no
 // row for it, or says what else makes it illegal; mem is not changed.
 func (m *Machine) Draft(mem *Memory, run events.Run, origin events.State, p events.Payload, stamp Stamp) (events.Subject, *events.Event, error) {
-	next, ok := m.table.Next(mem.State, p.Type())
-	if !ok {
-		return events.Subject{}, nil, &TransitionError{From: mem.State, Event: p.Type()}
-	}
+	// An event that leads nowhere is refused by the check.
+	next, _ := m.next(mem, p.Type())
 	cause := stamp.Cause
 	if cause == "" || mem.N == 0 {
 		cause = mem.Control.LastID
@@ -48,9 +46,14 @@ func (m *Machine) Draft(mem *Memory, run events.Run, origin events.State, p even
 	return s, e, nil
 }
 
-// steps is how many planning calls an event accounts for.
+// steps is how many planning calls an event accounts for; a fork has its
+// parent's.
 func (mem *Memory) steps(p events.Payload) int {
 	switch p := p.(type) {
+	case *events.Forked:
+		if parent := mem.inherited(); parent != nil {
+			return parent.Step
+		}
 	case *events.LLMToolCall:
 		if mem.isQueuedPass(p.Calls) {
 			return 0

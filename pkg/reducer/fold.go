@@ -13,6 +13,8 @@ func (m *Machine) foldPayload(mem *Memory, e *events.Event) {
 	switch p := e.Data.(type) {
 	case *events.Start:
 		mem.foldStart(e, p)
+	case *events.Forked:
+		mem.foldForked(e, p)
 	case *events.UserMessage:
 		mem.foldUserMessage(e, p)
 	case *events.LLMToolCall:
@@ -59,26 +61,32 @@ func (mem *Memory) fail(o events.Outcome) {
 }
 
 func (mem *Memory) foldStart(e *events.Event, p *events.Start) {
-	a := p.Agent
 	mem.Task, mem.TaskType, mem.Mode = p.Task, p.TaskType, p.Mode
-	mem.SystemPrompt, mem.Config, mem.Budget = a.SystemPrompt, a.Config, a.Budget
 	if mem.TaskType == "" {
 		mem.TaskType = "default"
 	}
-	mem.Blacklist = append(mem.Blacklist, a.Blacklist...)
-	for _, t := range p.Tools {
+	mem.pin(p.Agent, p.AgentHash, p.Tools)
+	mem.Started = e.Time
+	mem.Control.TableHash, mem.Control.Parent = p.TableHash, p.Parent
+	mem.addMessage(e, e.ID, "user", p.Task)
+	mem.addTurn(Turn{Kind: TurnUser, Content: p.Task})
+	mem.openContext(e)
+}
+
+// pin makes the definition and the tools those of the run.
+func (mem *Memory) pin(a events.Agent, hash string, tools []events.ToolSpec) {
+	mem.SystemPrompt, mem.Config, mem.Budget = a.SystemPrompt, a.Config, a.Budget
+	mem.Blacklist = append([]string{}, a.Blacklist...)
+	mem.Tools = make(map[string]ToolInfo, len(tools))
+	for _, t := range tools {
 		mem.Tools[t.Name] = ToolInfo{
 			Description: t.Description, Schema: schemaText(t.Schema), Effect: t.Effect, Pool: t.Pool, Risk: t.Risk,
 		}
 	}
-	mem.Started = e.Time
 	c := &mem.Control
-	c.Agent, c.AgentHash, c.TableHash, c.Parent = a, p.AgentHash, p.TableHash, p.Parent
+	c.Agent, c.AgentHash = a, hash
 	// What memory shows under its own names need not stand here twice.
 	c.Agent.SystemPrompt, c.Agent.Blacklist = "", nil
-	mem.addMessage(e, e.ID, "user", p.Task)
-	mem.addTurn(Turn{Kind: TurnUser, Content: p.Task})
-	mem.openContext(e)
 }
 
 // schemaText is a schema as its event's body has it: without white space, and

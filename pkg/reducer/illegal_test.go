@@ -37,8 +37,8 @@ func TestEveryIllegalEdgePoisons(t *testing.T) {
 	for _, state := range allStates {
 		scene := in(t, state)
 		for _, typ := range events.Types() {
-			if _, legal := oracle(state, typ); legal {
-				continue
+			if _, legal := oracle(state, typ); legal || state == events.Idle && typ == events.TypeForked {
+				continue // a fork has no row, and cases of its own
 			}
 			s := *scene
 			s.Run = scene.Clone()

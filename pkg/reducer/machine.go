@@ -2,6 +2,7 @@ package reducer
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -101,7 +102,8 @@ func (e *StrayError) Unwrap() error { return e.Err }
 // *IllegalError for a record that cannot be read or is not legal here; such a
 // record is counted, and the run is poisoned from then on, see
 // [Control.Poison]. A record whose subject cannot be read is a *StrayError and
-// changes nothing.
+// changes nothing; nor does a fork's first event before its parent's memory was
+// adopted, which is a *[ParentError].
 func (m *Machine) Apply(mem *Memory, subject string, body []byte) (*events.Event, error) {
 	s, err := events.ParseSubject(subject)
 	if err != nil {
@@ -127,7 +129,12 @@ func typeOf(body []byte) events.Type {
 // ApplyEvent is [Machine.Apply] for a record that is decoded already; hash is
 // the [events.Hash] of its body.
 func (m *Machine) ApplyEvent(mem *Memory, s events.Subject, e *events.Event, hash string) error {
-	if err := m.check(mem, s, e); err != nil {
+	err := m.check(mem, s, e)
+	var parent *ParentError
+	switch {
+	case errors.As(err, &parent):
+		return parent
+	case err != nil:
 		return m.poison(mem, e.Type(), err.Error(), hash)
 	}
 	m.fold(mem, s, e, hash)
@@ -136,6 +143,7 @@ func (m *Machine) ApplyEvent(mem *Memory, s events.Subject, e *events.Event, has
 
 func (m *Machine) poison(mem *Memory, t events.Type, reason, hash string) error {
 	mem.N++
+	mem.base = nil
 	mem.Control.Head = hash
 	if mem.Control.Poison == nil && !m.table.Terminal(mem.State) {
 		mem.Control.Poison = &events.Poison{Type: string(t), N: mem.N, Reason: cut(reason, 500)}
@@ -149,6 +157,7 @@ func (m *Machine) fold(mem *Memory, s events.Subject, e *events.Event, hash stri
 	c := &mem.Control
 	mem.N = e.N
 	m.foldPayload(mem, e)
+	mem.base = nil
 	if fold := m.folds[e.Type()]; fold != nil {
 		fold(mem, e)
 	}
@@ -159,7 +168,7 @@ func (m *Machine) fold(mem *Memory, s events.Subject, e *events.Event, hash stri
 		c.Armed = e.N
 		c.Attempts = nil
 	}
-	if e.From != e.To && !c.QueuedPass {
+	if e.From != e.To && !c.QueuedPass && e.Type() != events.TypeForked {
 		c.SinceUser.Changes++
 	}
 	mem.State = e.To

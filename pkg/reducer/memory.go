@@ -53,6 +53,9 @@ type Memory struct {
 	Started time.Time `json:"started"`
 	Updated time.Time `json:"updated"`
 	Control Control   `json:"control"`
+
+	// base is what was adopted, until the first event is folded.
+	base *base
 }
 
 // TotalUsage sums the usage of every reply. Cost is in US dollars.
@@ -190,6 +193,8 @@ type Control struct {
 	AgentHash string         `json:"agent_hash"`
 	TableHash string         `json:"table_hash"`
 	Parent    *events.Parent `json:"parent,omitempty"`
+	// ForkedFrom is where a fork goes on from, nil for a run that was started.
+	ForkedFrom *Origin `json:"forked_from,omitempty"`
 
 	// Head is the hash of the last body, LastID the id of the last event that
 	// could be read, LastResult the pool of the last call that was answered.
@@ -311,6 +316,12 @@ func (m *Memory) Clone() *Memory {
 	c := new(Memory)
 	if err := json.Unmarshal(data, c); err != nil {
 		panic("memory does not unmarshal: " + err.Error())
+	}
+	if b := m.base; b != nil {
+		c.base = &base{refused: b.refused}
+		if b.mem != nil {
+			c.base.mem = b.mem.Clone()
+		}
 	}
 	return c
 }

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/moorebus/moorebus/pkg/events"
 )
 
 // Text returns the table as aligned columns: from, event, to. A row of every
-// state that is not terminal has `*` for from.
+// state that is not terminal has `*` for from; a fork begins in its parent's.
 func (t *Table) Text() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
@@ -15,6 +17,7 @@ func (t *Table) Text() string {
 	for _, row := range t.rows {
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", anyState(row), row.Event, row.To)
 	}
+	_, _ = fmt.Fprintf(w, "%s\t%s\t(its parent's)\n", t.initial, events.TypeForked)
 	for _, typ := range t.StayTypes() {
 		_, _ = fmt.Fprintf(w, "*\t%s\t(stays)\n", typ)
 	}
@@ -31,6 +34,7 @@ func (t *Table) Mermaid() string {
 	for _, row := range t.rows {
 		fmt.Fprintf(&b, "    %s --> %s : %s\n", strings.Replace(anyState(row), "*", "any", 1), row.To, row.Event)
 	}
+	fmt.Fprintf(&b, "    %s --> any : %s\n", t.initial, events.TypeForked)
 	for _, s := range t.states {
 		if t.terminal[s] {
 			fmt.Fprintf(&b, "    %s --> [*]\n", s)
@@ -51,6 +55,7 @@ func (t *Table) DOT() string {
 	for _, row := range t.rows {
 		fmt.Fprintf(&b, "    %q -> %q [label=%q];\n", anyState(row), row.To, row.Event)
 	}
+	fmt.Fprintf(&b, "    %q -> \"*\" [label=%q];\n", t.initial, events.TypeForked)
 	b.WriteString("}\n")
 	return b.String()
 }

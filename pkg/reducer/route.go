@@ -23,6 +23,8 @@ func Route(t *Table, mem *Memory, p events.Payload) (to events.State, pool strin
 		return events.Nobody, events.DefaultPool
 	case *events.Resumed:
 		return mem.redrive()
+	case *events.Forked:
+		return mem.forkRoute(p)
 	case *events.ContextWindowExpanded, *events.ToolCallsAddedToContext:
 		if mem.State == events.Planning {
 			return events.Planning, events.DefaultPool

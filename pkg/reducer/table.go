@@ -88,6 +88,8 @@ func (t *Table) add(row Row) error {
 	switch {
 	case row.Event == "" || !events.ValidToken(string(row.To)) || (row.From != "" && !events.ValidToken(string(row.From))):
 		return fmt.Errorf("transition %s + %s -> %s: states are [a-z0-9][a-z0-9_-]{0,62} and the event has a name", row.From, row.Event, row.To)
+	case row.Event == events.TypeForked:
+		return fmt.Errorf("transition %s + %s: a fork goes on in the state that its parent was in, and has no row", row.From, row.Event)
 	case reserved(row.From) || reserved(row.To):
 		return fmt.Errorf("transition %s + %s -> %s: %s and %s are no states", row.From, row.Event, row.To, events.Control, events.Nobody)
 	case t.terminal[row.From]:
@@ -178,6 +180,13 @@ func (t *Table) Next(from events.State, event events.Type) (events.State, bool) 
 		return from, true
 	}
 	return "", false
+}
+
+// Forks returns the states that a Forked may lead to from the initial one,
+// sorted: every one that a run can go on in. Which one it is its parent's log
+// says, so Forked has no row and is no part of the table's identity.
+func (t *Table) Forks() []events.State {
+	return slices.DeleteFunc(t.States(), func(s events.State) bool { return s == t.initial || t.terminal[s] })
 }
 
 // Transition reports whether the event is a row's (of this state or of every

@@ -211,6 +211,7 @@ func TestDrawings(t *testing.T) {
 		"*        Broken    failed\n"+
 		"idle     Start     working\n"+
 		"working  Finished  done\n"+
+		"idle     Forked    (its parent's)\n"+
 		"*        Paused    (stays)\n", small(t).Text())
 	require.Equal(t, ""+
 		"stateDiagram-v2\n"+
@@ -218,6 +219,7 @@ func TestDrawings(t *testing.T) {
 		"    any --> failed : Broken\n"+
 		"    idle --> working : Start\n"+
 		"    working --> done : Finished\n"+
+		"    idle --> any : Forked\n"+
 		"    done --> [*]\n"+
 		"    failed --> [*]\n", small(t).Mermaid())
 	require.Equal(t, ""+
@@ -229,6 +231,7 @@ func TestDrawings(t *testing.T) {
 		"    \"*\" -> \"failed\" [label=\"Broken\"];\n"+
 		"    \"idle\" -> \"working\" [label=\"Start\"];\n"+
 		"    \"working\" -> \"done\" [label=\"Finished\"];\n"+
+		"    \"idle\" -> \"*\" [label=\"Forked\"];\n"+
 		"}\n", small(t).DOT())
 	for _, drawing := range []string{reducer.DefaultTable().Text(), reducer.DefaultTable().Mermaid(), reducer.DefaultTable().DOT()} {
 		for line := range strings.SplitSeq(strings.TrimSpace(specRows), "\n") {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"text/tabwriter"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -81,6 +82,8 @@ func describe(p events.Payload) string {
 	switch p := p.(type) {
 	case *events.Start:
 		return cut(p.Task, traceTextLimit)
+	case *events.Forked:
+		return "forked from " + p.Run + " at " + strconv.FormatUint(p.At, 10)
 	case *events.UserMessage:
 		return cut(p.Content, traceTextLimit)
 	case *events.LLMToolCall:

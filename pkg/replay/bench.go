@@ -2,6 +2,7 @@ package replay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -11,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
 // BenchOptions say what is measured; the zero value measures the whole log.
@@ -55,6 +57,9 @@ func Bench(ctx context.Context, log journal.Log, machine *reducer.Machine, o Ben
 	if err != nil {
 		return nil, err
 	}
+	if runs, err = readBases(ctx, log, machine, runs); err != nil {
+		return nil, err
+	}
 	measures := []Measure{read}
 	for _, cores := range []int{1, o.Workers} {
 		if cores == 1 && len(measures) > 1 {
@@ -69,12 +74,41 @@ func Bench(ctx context.Context, log journal.Log, machine *reducer.Machine, o Ben
 	return measures, nil
 }
 
+// benchRun is a run in memory; parent is what a fork goes on from.
+type benchRun struct {
+	id      events.Run
+	records []journal.Record
+	parent  *reducer.Memory
+}
+
+// readBases reads what forks go on from, and leaves out those whose parent is
+// gone.
+func readBases(ctx context.Context, log journal.Log, machine *reducer.Machine, runs []benchRun) ([]benchRun, error) {
+	kept := make([]benchRun, 0, len(runs))
+	for _, run := range runs {
+		var parent *reducer.ParentError
+		first := run.records[0]
+		if _, err := machine.Apply(machine.Initial(run.id.ID), first.Subject, first.Body); errors.As(err, &parent) {
+			fold, err := runlog.FoldAt(ctx, log, machine, events.NewRun(run.id.Namespace, parent.Run, log.Shards()), parent.At)
+			if err != nil && !errors.Is(err, journal.ErrNotFound) {
+				return nil, err
+			}
+			if err != nil || fold.Memory().N < parent.At {
+				continue
+			}
+			run.parent = fold.Memory()
+		}
+		kept = append(kept, run)
+	}
+	return kept, nil
+}
+
 // load reads the log, and keeps what may be kept by run.
-func load(ctx context.Context, log journal.Log, o BenchOptions) ([][]journal.Record, Measure, error) {
+func load(ctx context.Context, log journal.Log, o BenchOptions) ([]benchRun, Measure, error) {
 	m := Measure{What: "read from the log", Cores: 1}
 	began := time.Now()
 	index := map[events.Run]int{}
-	var runs [][]journal.Record
+	var runs []benchRun
 	for shard := range log.Shards() {
 		for rec, err := range log.Scan(ctx, shard, journal.Filter{Namespace: o.Namespace}, 0) {
 			if err != nil {
@@ -90,9 +124,9 @@ func load(ctx context.Context, log journal.Log, o BenchOptions) ([][]journal.Rec
 			if !ok {
 				i = len(runs)
 				index[s.Run] = i
-				runs = append(runs, nil)
+				runs = append(runs, benchRun{id: s.Run})
 			}
-			runs[i] = append(runs[i], rec)
+			runs[i].records = append(runs[i].records, rec)
 		}
 	}
 	m.Elapsed = time.Since(began)
@@ -103,7 +137,7 @@ func load(ctx context.Context, log journal.Log, o BenchOptions) ([][]journal.Rec
 }
 
 // foldAll folds all runs again and again until the time is over.
-func foldAll(ctx context.Context, machine *reducer.Machine, runs [][]journal.Record, cores int, least time.Duration) (Measure, error) {
+func foldAll(ctx context.Context, machine *reducer.Machine, runs []benchRun, cores int, least time.Duration) (Measure, error) {
 	m := Measure{What: "fold from memory", Cores: cores}
 	began := time.Now()
 	parts := make([]Measure, cores)
@@ -126,15 +160,17 @@ func foldAll(ctx context.Context, machine *reducer.Machine, runs [][]journal.Rec
 
 // foldShare folds runs from a core's own place in the list on, round and round,
 // so that a log of few runs keeps all cores busy too.
-func foldShare(ctx context.Context, machine *reducer.Machine, runs [][]journal.Record, core, cores int, m *Measure, enough func() bool) error {
+func foldShare(ctx context.Context, machine *reducer.Machine, runs []benchRun, core, cores int, m *Measure, enough func() bool) error {
 	for i := core * len(runs) / cores; m.Events == 0 || !enough(); i++ {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		records := runs[i%len(runs)]
-		s, _ := events.ParseSubject(records[0].Subject) // it was parsed when it was loaded
-		mem := machine.Initial(s.Run.ID)
-		for _, rec := range records {
+		run := &runs[i%len(runs)]
+		mem := machine.Initial(run.id.ID)
+		if run.parent != nil {
+			mem.Adopt(run.parent.Clone())
+		}
+		for _, rec := range run.records {
 			_, _ = machine.Apply(mem, rec.Subject, rec.Body) // poison is folded like anything else
 			m.Events++
 			m.Bytes += uint64(len(rec.Body))

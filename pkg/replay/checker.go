@@ -2,6 +2,7 @@ package replay
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
 // Outcome is how verification found a run.
@@ -23,11 +25,13 @@ const (
 	Unfinished Outcome = "unfinished"
 	Poisoned   Outcome = "poisoned"
 	Diverged   Outcome = "diverged"
+	// Orphaned is a fork whose parent is not in the log.
+	Orphaned Outcome = "orphaned"
 )
 
 // Outcomes lists the outcomes in the order in which reports show them.
 func Outcomes() []Outcome {
-	return []Outcome{Done, Errored, Cancelled, Ended, Unfinished, Poisoned, Diverged}
+	return []Outcome{Done, Errored, Cancelled, Ended, Unfinished, Poisoned, Diverged, Orphaned}
 }
 
 // Finding is the first record of a run that is not as it must be.
@@ -49,8 +53,9 @@ type checker struct {
 	machine *reducer.Machine
 	run     events.Run
 
-	// mem is the fold; nil after the run has ended.
-	mem *reducer.Memory
+	// fold is nil after the run has ended, and so is its memory.
+	fold *runlog.Fold
+	mem  *reducer.Memory
 	// shadow is the fold that went through JSON at event shadowAt.
 	shadow   *reducer.Memory
 	shadowAt uint64
@@ -64,18 +69,23 @@ type checker struct {
 	// illegal record does not stand on the one before it. wentOn: a later event
 	// takes an illegal one for legal. handled: the run was ended for its poison.
 	broken, unchained, wentOn, handled bool
+	// orphan: what the run was forked from is not in the log, so that nothing of
+	// it can be checked.
+	orphan bool
 	// illegalID is the id of the last illegal record that could be read.
 	illegalID string
 }
 
-func newChecker(machine *reducer.Machine, run events.Run) *checker {
-	mem := machine.Initial(run.ID)
-	return &checker{machine: machine, run: run, mem: mem, state: mem.State}
+func newChecker(log journal.Log, machine *reducer.Machine, run events.Run) *checker {
+	fold := runlog.NewFold(log, machine, run)
+	return &checker{machine: machine, run: run, fold: fold, mem: fold.Memory(), state: fold.Memory().State}
 }
 
 // outcome is the verdict on what was read so far.
 func (c *checker) outcome() Outcome {
 	switch {
+	case c.orphan:
+		return Orphaned
 	case c.broken, c.first != nil && !c.handled && (c.wentOn || c.unchained):
 		return Diverged
 	case c.first != nil:
@@ -110,35 +120,49 @@ func (c *checker) found(rec journal.Record, t events.Type, reason string) {
 	}
 }
 
-// next takes the run's next record, which came on the parsed subject s.
-func (c *checker) next(rec journal.Record, s events.Subject) {
+// next takes the run's next record, which came on the parsed subject s. The
+// error is that of reading what the run was forked from; a parent that is gone is
+// none, but how the run is found.
+func (c *checker) next(ctx context.Context, rec journal.Record, s events.Subject) error {
 	e, err := c.machine.Codec().Decode(rec.Body)
 	hash := events.Hash(rec.Body)
 	head, n := c.head, c.n
 	c.n, c.head = n+1, hash
 	chained := err == nil && e.N == n+1 && e.Prev == head
 	switch {
+	case c.orphan:
+		return nil
 	case c.mem == nil:
 		c.late(rec, e, chained)
-		return
+		return nil
 	case err != nil:
 		// Apply finds the same and counts it.
-		_, err = c.machine.Apply(c.mem, rec.Subject, rec.Body)
+		_, err = c.fold.Apply(ctx, rec)
 		c.illegal(rec, nil, err)
 	default:
 		before := fieldsOf(c.mem)
-		if err = c.machine.ApplyEvent(c.mem, s, e, hash); err != nil {
+		err = c.fold.ApplyEvent(ctx, s, e, hash)
+		var gone *runlog.ParentGoneError
+		switch {
+		case errors.As(err, &gone):
+			c.orphan = true
+			c.found(rec, e.Type(), err.Error())
+			return nil
+		case err != nil && !runlog.Refused(err):
+			return err
+		case err != nil:
 			c.unchained = c.unchained || c.first == nil && !chained
 			c.illegal(rec, e, err)
-		} else {
+		default:
 			c.legal(rec, s, e, before, hash)
 		}
 	}
 	c.state = c.mem.State
 	if c.machine.Table().Terminal(c.state) {
 		c.end(rec, e)
-		c.mem, c.shadow = nil, nil
+		c.fold, c.mem, c.shadow = nil, nil, nil
 	}
+	return nil
 }
 
 // late is for what comes after the run's end. An event that stands on the end
@@ -177,7 +201,7 @@ func (c *checker) legal(rec journal.Record, s events.Subject, e *events.Event, b
 		return
 	}
 	for _, reason := range [...]string{
-		checkOwnership(before, fieldsOf(c.mem), e),
+		checkOwnership(begun(before, c.mem, e), fieldsOf(c.mem), e),
 		checkStable(c.machine.Codec(), e, rec.Body),
 	} {
 		if reason != "" {

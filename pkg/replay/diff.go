@@ -13,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
 // Difference is where two runs part.
@@ -62,11 +63,11 @@ func Diff(ctx context.Context, machine *reducer.Machine, logA journal.Log, runA 
 	b, stopB := newSide(ctx, machine, logB, runB)
 	defer stopB()
 	for n := uint64(1); ; n++ {
-		moreA, err := a.advance()
+		moreA, err := a.advance(ctx)
 		if err != nil {
 			return nil, err
 		}
-		moreB, err := b.advance()
+		moreB, err := b.advance(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -90,11 +91,11 @@ func Diff(ctx context.Context, machine *reducer.Machine, logA journal.Log, runA 
 
 // side is one of two runs that are compared.
 type side struct {
-	machine *reducer.Machine
-	log     journal.Log
-	run     events.Run
-	mem     *reducer.Memory
-	pull    func() (journal.Record, error, bool)
+	log  journal.Log
+	run  events.Run
+	fold *runlog.Fold
+	mem  *reducer.Memory // the fold's
+	pull func() (journal.Record, error, bool)
 
 	now     *Side
 	body    []byte
@@ -104,11 +105,12 @@ type side struct {
 
 func newSide(ctx context.Context, machine *reducer.Machine, log journal.Log, run events.Run) (*side, func()) {
 	pull, stop := iter.Pull2(log.Read(ctx, run, 0))
-	return &side{machine: machine, log: log, run: run, mem: machine.Initial(run.ID), pull: pull, aliases: aliases{}}, stop
+	fold := runlog.NewFold(log, machine, run)
+	return &side{log: log, run: run, fold: fold, mem: fold.Memory(), pull: pull, aliases: aliases{}}, stop
 }
 
 // advance folds the next record and reports whether there was one.
-func (s *side) advance() (bool, error) {
+func (s *side) advance(ctx context.Context) (bool, error) {
 	for {
 		rec, err, more := s.pull()
 		if !more || err != nil {
@@ -120,7 +122,10 @@ func (s *side) advance() (bool, error) {
 			continue // it belongs to no run
 		}
 		now := &Side{From: s.mem.State}
-		e, err := s.machine.Apply(s.mem, rec.Subject, rec.Body)
+		e, err := s.fold.Apply(ctx, rec)
+		if err != nil && !runlog.Refused(err) {
+			return false, err
+		}
 		now.To = s.mem.State
 		if ill, ok := err.(*reducer.IllegalError); ok {
 			now.Type, now.Illegal = ill.Type, ill.Reason

@@ -4,14 +4,17 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
 // ExportOptions say what is exported.
 type ExportOptions struct {
-	// Runs are exported one after another, in this order. Each has to be there.
+	// Runs are exported one after another, in this order, each after those that
+	// it was forked from. Each has to be there.
 	Runs []events.Run
 	// All exports every record of the log instead, shard by shard in the log's
 	// order, those that belong to no run too; of Namespace alone if that is not
@@ -37,7 +40,12 @@ func Export(ctx context.Context, log journal.Log, o ExportOptions, write func(it
 
 func (o ExportOptions) records(ctx context.Context, log journal.Log) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
-		for _, run := range o.Runs {
+		runs, err := withAncestors(ctx, log, o.Runs)
+		if err != nil {
+			yield(journal.Record{}, err)
+			return
+		}
+		for _, run := range runs {
 			found := false
 			for rec, err := range log.Read(ctx, run, 0) {
 				found = true
@@ -61,4 +69,27 @@ func (o ExportOptions) records(ctx context.Context, log journal.Log) iter.Seq2[j
 			}
 		}
 	}
+}
+
+// withAncestors puts before each run those that it was forked from, the oldest
+// first, and each run there once.
+func withAncestors(ctx context.Context, log journal.Log, runs []events.Run) ([]events.Run, error) {
+	var all []events.Run
+	for _, run := range runs {
+		line := []events.Run{}
+		for !slices.Contains(all, run) && !slices.Contains(line, run) {
+			line = append(line, run)
+			parent, forked, err := runlog.ForkedFrom(ctx, log, run)
+			if err != nil {
+				return nil, err
+			}
+			if !forked {
+				break
+			}
+			run = parent
+		}
+		slices.Reverse(line)
+		all = append(all, line...)
+	}
+	return all, nil
 }

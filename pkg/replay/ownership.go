@@ -48,6 +48,17 @@ func fieldsOf(mem *reducer.Memory) fields {
 	return f
 }
 
+// begun is what an event found: what a fork begins with is its parent's writing,
+// and only the fork's own entry of the trace is the event's.
+func begun(before fields, after *reducer.Memory, e *events.Event) fields {
+	if e.Type() != events.TypeForked {
+		return before
+	}
+	before = fieldsOf(after)
+	before.trace = endsOf(after.Trace[:len(after.Trace)-1])
+	return before
+}
+
 func value[T any](p *T) (v T, ok bool) {
 	if p == nil {
 		return v, false

@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
 // Clock tells the time and waits; tests bring their own.
@@ -76,14 +77,16 @@ type Line struct {
 }
 
 // Print writes a run's events and the states that they lead to, one on a line. A
-// record that is not legal is shown as such and stops nothing. Errors are the
-// log's, the writer's and the context's, and [journal.ErrNotFound] if there is
-// no such run or no event Until.
+// record that is not legal is shown as such and stops nothing. Of a fork its own
+// events are shown. Errors are the log's, the writer's and the context's,
+// [journal.ErrNotFound] if there is no such run or no event Until, and a
+// *[runlog.ParentGoneError].
 func Print(ctx context.Context, w io.Writer, log journal.Log, machine *reducer.Machine, run events.Run, o PrintOptions) error {
 	if o.Clock == nil {
 		o.Clock = WallClock{}
 	}
-	p := &printer{w: w, o: o, machine: machine, mem: machine.Initial(run.ID)}
+	fold := runlog.NewFold(log, machine, run)
+	p := &printer{w: w, o: o, machine: machine, fold: fold, mem: fold.Memory()}
 	records := log.Read(ctx, run, 0)
 	if o.Follow {
 		records = log.Follow(ctx, run.Shard, journal.Filter{Namespace: run.Namespace, Run: run.ID}, 0)
@@ -115,7 +118,8 @@ type printer struct {
 	w       io.Writer
 	o       PrintOptions
 	machine *reducer.Machine
-	mem     *reducer.Memory
+	fold    *runlog.Fold
+	mem     *reducer.Memory // the fold's
 
 	// first is when the first event happened, begun when it was shown.
 	first, begun time.Time
@@ -130,7 +134,10 @@ func (p *printer) finished() bool {
 
 func (p *printer) record(ctx context.Context, rec journal.Record) error {
 	line := Line{Seq: rec.Seq, Subject: rec.Subject, From: p.mem.State}
-	e, err := p.machine.Apply(p.mem, rec.Subject, rec.Body)
+	e, err := p.fold.Apply(ctx, rec)
+	if err != nil && !runlog.Refused(err) {
+		return err
+	}
 	line.N, line.To, line.Step = p.mem.N, p.mem.State, p.mem.Step
 	if err != nil {
 		line.Illegal = err.Error()

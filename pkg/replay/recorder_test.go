@@ -3,6 +3,7 @@ package replay_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,7 +11,9 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
 // recorder writes the log of one run by the reducer's own rules, with fixed ids
@@ -21,8 +24,11 @@ type recorder struct {
 	run     events.Run
 	mem     *reducer.Memory
 	records []journal.Record
-	ids     int
-	now     time.Time
+	// ancestors is how many of the records, the first ones, are those of the runs
+	// that a fork stands on.
+	ancestors int
+	ids       int
+	now       time.Time
 }
 
 func runID(k int) string { return fmt.Sprintf("019325a0-0000-7000-8000-%012x", k) }
@@ -85,6 +91,28 @@ func (r *recorder) forge(origin, to events.State, p events.Payload, change func(
 func (r *recorder) end() {
 	r.t.Helper()
 	r.on(r.mem.State, reducer.End(r.mem))
+}
+
+// own are the records of the run itself.
+func (r *recorder) own() []journal.Record { return r.records[r.ancestors:] }
+
+// fork begins the run as a fork of another one's event at, whose records come
+// before its own.
+func (r *recorder) fork(parent *recorder, at uint64, change func(*events.Forked)) {
+	r.t.Helper()
+	log := simulated.New(simulated.Options{})
+	r.records, r.ancestors = slices.Clone(parent.records), len(parent.records)
+	for _, rec := range r.records {
+		log.Inject(0, rec.Subject, rec.Body)
+	}
+	fold, err := runlog.FoldAt(r.t.Context(), log, r.machine, parent.run, at)
+	require.NoError(r.t, err)
+	p := &events.Forked{Run: parent.run.ID, At: at, Hash: fold.Memory().Control.Head}
+	if change != nil {
+		change(p)
+	}
+	r.mem.Adopt(fold.Memory())
+	r.on(events.Idle, p)
 }
 
 func (r *recorder) start(task string, change func(*events.Start)) {

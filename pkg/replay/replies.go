@@ -2,11 +2,14 @@ package replay
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
 // Reply is what a provider answered once: a response or an error.
@@ -19,20 +22,30 @@ type Reply struct {
 // counts it ([llm.Request.Replies] is an index into it), so that a run can be
 // carried once more without a model. A reply of low confidence left nothing in
 // the log but its confidence; an error that says so stands in its place. Calls
-// have the provider's own ids.
+// have the provider's own ids. A fork's replies begin with its parent's.
 func Replies(ctx context.Context, log journal.Log, machine *reducer.Machine, run events.Run) ([]Reply, error) {
 	var replies []Reply
-	mem := machine.Initial(run.ID)
+	fold := runlog.NewFold(log, machine, run)
 	for rec, err := range log.Read(ctx, run, 0) {
 		if err != nil {
 			return nil, err
 		}
-		before := mem.Control.Replies
-		e, err := machine.Apply(mem, rec.Subject, rec.Body)
-		if err != nil {
+		before := fold.Memory().Control.Replies
+		e, err := fold.Apply(ctx, rec)
+		switch {
+		case err != nil && !runlog.Refused(err):
+			return nil, err
+		case err != nil:
 			return replies, nil // a poisoned run's replies end here
 		}
-		if mem.Control.Replies > before {
+		counted := fold.Memory().Control.Replies
+		if p, forked := e.Data.(*events.Forked); forked {
+			replies, err = Replies(ctx, log, machine, events.NewRun(run.Namespace, p.Run, log.Shards()))
+			if err != nil || len(replies) < counted {
+				return nil, errors.Join(err, fmt.Errorf("the replies of run %s: %w", p.Run, journal.ErrNotFound))
+			}
+			replies = replies[:counted:counted]
+		} else if counted > before {
 			replies = append(replies, reply(e.Data))
 		}
 	}

@@ -29,7 +29,7 @@ type Report struct {
 	Events uint64 `json:"events"`
 	// Outcomes counts the runs by how they were found; every outcome is there.
 	Outcomes map[Outcome]int `json:"outcomes"`
-	// Findings are the runs that are poisoned or diverged, each with its first
+	// Findings are the runs that are poisoned, diverged or orphaned, each with its first
 	// bad record, by namespace and run.
 	Findings []Finding `json:"findings"`
 	// Strays counts the messages that belong to no run, Stray lists the first of
@@ -50,10 +50,10 @@ func newReport(strict bool) *Report {
 	return r
 }
 
-// Clean reports whether no run diverged and, if the report is strict, none is
-// poisoned.
+// Clean reports whether no run diverged or lacks its parent and, if the report is
+// strict, none is poisoned.
 func (r *Report) Clean() bool {
-	return r.Outcomes[Diverged] == 0 && (!r.Strict || r.Outcomes[Poisoned] == 0)
+	return r.Outcomes[Diverged] == 0 && r.Outcomes[Orphaned] == 0 && (!r.Strict || r.Outcomes[Poisoned] == 0)
 }
 
 // EventsPerSecond is how fast the events were read and verified.
@@ -131,7 +131,7 @@ func (r *Report) summary() string {
 	parts := []string{}
 	for _, o := range Outcomes() {
 		// Ended is for other tables than the built-in one.
-		if count := r.Outcomes[o]; count > 0 || o != Ended {
+		if count := r.Outcomes[o]; count > 0 || o != Ended && o != Orphaned {
 			parts = append(parts, fmt.Sprintf("%d %s", count, o))
 		}
 	}

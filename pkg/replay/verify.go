@@ -110,7 +110,7 @@ func (v *verifier) runs(ctx context.Context) error {
 }
 
 func (v *verifier) one(ctx context.Context, run events.Run, part *Report) error {
-	c := newChecker(v.machine, run)
+	c := newChecker(v.log, v.machine, run)
 	read := false
 	var last journal.Record
 	for rec, err := range v.log.Read(ctx, run, 0) {
@@ -123,7 +123,9 @@ func (v *verifier) one(ctx context.Context, run events.Run, part *Report) error 
 			part.addStray(Stray{Shard: run.Shard, Seq: rec.Seq, Subject: rec.Subject, Reason: reason})
 			continue
 		}
-		c.next(rec, s)
+		if err := c.next(ctx, rec, s); err != nil {
+			return err
+		}
 		last = rec
 	}
 	if !read {
@@ -254,10 +256,12 @@ func (v *verifier) fold(ctx context.Context, input <-chan []routed) error {
 		for _, r := range batch {
 			t := runs[r.subject.Run]
 			if t == nil {
-				t = &tail{checker: newChecker(v.machine, r.subject.Run)}
+				t = &tail{checker: newChecker(v.log, v.machine, r.subject.Run)}
 				runs[r.subject.Run] = t
 			}
-			t.next(r.rec, r.subject)
+			if err := t.next(ctx, r.rec, r.subject); err != nil {
+				return err
+			}
 			t.last = journal.Record{Subject: r.rec.Subject, Seq: r.rec.Seq}
 		}
 	}

@@ -20,8 +20,9 @@ type Run struct {
 	ID    events.Run
 	store *Store
 
-	mu  sync.Mutex
-	mem *reducer.Memory
+	mu   sync.Mutex
+	fold *Fold
+	mem  *reducer.Memory // the fold's
 	// seq is the last sequence number that mem holds: the next append's
 	// condition.
 	seq uint64
@@ -89,7 +90,10 @@ func (r *Run) readUntil(ctx context.Context, seen func(*events.Event)) error {
 		if err != nil {
 			return fmt.Errorf("reading run %s: %w", r.ID.ID, err)
 		}
-		e := r.apply(rec)
+		e, err := r.apply(ctx, rec)
+		if err != nil {
+			return err
+		}
 		if e != nil && seen != nil {
 			seen(e)
 		}
@@ -97,20 +101,33 @@ func (r *Run) readUntil(ctx context.Context, seen func(*events.Event)) error {
 	return nil
 }
 
-// apply folds the next record; it returns its event if that could be read.
-func (r *Run) apply(rec journal.Record) *events.Event {
-	e, err := r.store.machine.Apply(r.mem, rec.Subject, rec.Body)
+// apply folds the next record; it returns its event if that could be read. The
+// error is that of reading what the run was forked from.
+func (r *Run) apply(ctx context.Context, rec journal.Record) (*events.Event, error) {
+	e, err := r.fold.Apply(ctx, rec)
+	if err != nil && !Refused(err) {
+		return nil, err
+	}
 	r.advance(rec.Seq, len(rec.Body))
 	if err != nil {
-		return nil // it is poison, and the memory says so; or of no run
+		return nil, nil // it is poison, and the memory says so; or of no run
 	}
-	return e
+	return e, nil
+}
+
+// Adopt makes the run, of which nothing may be in the log, one that goes on from
+// a parent's memory, which is the run's from then on: what is committed first
+// has to be the Forked that says so.
+func (r *Run) Adopt(parent *Fold) {
+	r.mem.Adopt(parent.mem)
+	r.fold.size = parent.size
 }
 
 // advance notes that mem changed.
 func (r *Run) advance(seq uint64, bytes int) {
 	r.seq = seq
-	r.size.Add(int64(bytes))
+	r.size.Add(int64(bytes) + r.fold.size)
+	r.fold.size = 0
 	r.effects = nil
 	if r.Terminal() {
 		r.ended.Store(true)
@@ -130,7 +147,9 @@ func (r *Run) Extend(ctx context.Context, rec journal.Record) (*events.Event, er
 	if r.seq > 0 && rec.Seq > r.seq && e.N == r.mem.N+1 && e.Prev == r.mem.Control.Head {
 		if s, err := events.ParseSubject(rec.Subject); err == nil {
 			// An illegal record is poison, which the memory holds then.
-			_ = r.store.machine.ApplyEvent(r.mem, s, e, events.Hash(rec.Body))
+			if err := r.fold.ApplyEvent(ctx, s, e, events.Hash(rec.Body)); err != nil && !Refused(err) {
+				return e, err
+			}
 			r.advance(rec.Seq, len(rec.Body))
 			return e, nil
 		}

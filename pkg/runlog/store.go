@@ -114,7 +114,8 @@ func (s *Store) Acquire(id events.Run) *Run {
 	defer s.mu.Unlock()
 	r := s.runs[id]
 	if r == nil {
-		r = &Run{ID: id, store: s, mem: s.machine.Initial(id.ID)}
+		fold := NewFold(s.log, s.machine, id)
+		r = &Run{ID: id, store: s, fold: fold, mem: fold.mem}
 		s.runs[id] = r
 	}
 	s.wakeUp(r)

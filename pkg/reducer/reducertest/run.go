@@ -30,6 +30,10 @@ type Run struct {
 
 	ids int
 	now time.Time
+
+	// parent and at are what a fork goes on from.
+	parent *Run
+	at     uint64
 }
 
 // NewRun returns an empty run of the machine; nil for the default one.
@@ -41,6 +45,35 @@ func NewRun(m *reducer.Machine) *Run {
 	r.ID = events.NewRun(events.DefaultNamespace, r.NewID(), 1)
 	r.Mem = m.Initial(r.ID.ID)
 	return r
+}
+
+// Fork returns a run that goes on from the run's event at; p is its first event,
+// which need not say from where. The error is the draft's or the fold's.
+func (r *Run) Fork(at uint64, p events.Forked) (*Run, error) {
+	f := &Run{Machine: r.Machine, ids: r.ids, now: r.now, parent: r, at: at}
+	f.ID = events.NewRun(events.DefaultNamespace, f.NewID(), 1)
+	f.Mem = f.initial()
+	p.Run, p.At, p.Hash = r.ID.ID, at, events.Hash(r.Records[at-1].Body)
+	_, _, err := f.Append(events.Idle, &p)
+	return f, err
+}
+
+// initial is the memory that the run's first record is folded into.
+func (r *Run) initial() *reducer.Memory {
+	mem := r.Machine.Initial(r.ID.ID)
+	if r.parent != nil {
+		mem.Adopt(r.parent.At(r.at))
+	}
+	return mem
+}
+
+// At folds the run's first n records.
+func (r *Run) At(n uint64) *reducer.Memory {
+	mem := r.initial()
+	for _, rec := range r.Records[:n] {
+		_, _ = r.Machine.Apply(mem, rec.Subject, rec.Body) // poison is in the memory
+	}
+	return mem
 }
 
 // NewID returns the run's next id, a UUIDv7.
@@ -90,13 +123,7 @@ func (r *Run) Store(subject string, body []byte) error {
 func (r *Run) Effects() []reducer.Effect { return reducer.Effects(r.Machine.Table(), r.Mem) }
 
 // Fold folds the run's records from the beginning.
-func (r *Run) Fold() *reducer.Memory {
-	mem := r.Machine.Initial(r.ID.ID)
-	for _, rec := range r.Records {
-		_, _ = r.Machine.Apply(mem, rec.Subject, rec.Body) // poison is in the memory
-	}
-	return mem
-}
+func (r *Run) Fold() *reducer.Memory { return r.At(uint64(len(r.Records))) }
 
 // Clone returns an independent copy of the run as it stands, its memory taken
 // through a snapshot.

@@ -134,14 +134,14 @@ func (b *Bench) Count(run events.Run, t events.Type) int {
 // error.
 func (b *Bench) Fold(run events.Run) (*reducer.Memory, error) {
 	b.T.Helper()
-	mem := b.Machine.Initial(run.ID)
+	fold := runlog.NewFold(b.Journal, b.Machine, run)
 	var all error
 	for _, rec := range b.Records(run) {
-		if _, err := b.Machine.Apply(mem, rec.Subject, rec.Body); err != nil {
+		if _, err := fold.Apply(context.Background(), rec); err != nil {
 			all = errors.Join(all, err)
 		}
 	}
-	return mem, all
+	return fold.Memory(), all
 }
 
 // Memory folds the run's log anew; every record must be legal.
@@ -157,13 +157,14 @@ func (b *Bench) Await(run events.Run, wanted func(*reducer.Memory) bool) *reduce
 	b.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
-	mem := b.Machine.Initial(run.ID)
+	fold := runlog.NewFold(b.Journal, b.Machine, run)
+	mem := fold.Memory()
 	filter := journal.Filter{Namespace: run.Namespace, Run: run.ID}
 	for rec, err := range b.Journal.Follow(ctx, run.Shard, filter, 0) {
 		if err != nil {
 			require.NoError(b.T, err, "the run does not get there; it is in %s after %v", mem.State, b.trace(run))
 		}
-		_, _ = b.Machine.Apply(mem, rec.Subject, rec.Body) // poison is in the memory
+		_, _ = fold.Apply(ctx, rec) // poison is in the memory
 		if wanted(mem) {
 			return mem
 		}

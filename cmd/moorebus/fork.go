@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/spf13/cobra"
+)
+
+func forkCommand() *cobra.Command {
+	var at uint64
+	var patch string
+	cmd := &cobra.Command{
+		Use:   "fork RUN --at N",
+		Short: "Start a run that goes on from an event of another one",
+		Long: `Fork starts a run that goes on from event N of another run, which may go on or have
+ended after that event, and is not touched. What was under way there begins again
+in the fork: a model call is made, and a tool without a result is run, once more.
+
+--patch makes the fork different: a JSON merge patch (RFC 7396) over the keys of an
+agent's definition and the run's task, task_type and mode. It prints the fork's id.`,
+		Example: `  moorebus fork 0198c5a0-5a6b-7c00-8000-000000000001 --at 7
+  moorebus fork 0198c5a0-5a6b-7c00-8000-000000000001 --at 1 --patch '{"models": {"default": "gpt-4o"}}'
+  moorebus fork 0198c5a0-5a6b-7c00-8000-000000000001 --at 12 --patch @patch.json`,
+		Args: cobra.ExactArgs(1),
+	}
+	flags := addClientFlags(cmd, console.Text, console.JSON)
+	cmd.Flags().Uint64Var(&at, "at", 0, "go on from event `n` of the run")
+	cmd.Flags().StringVar(&patch, "patch", "", "what is to be different, as `JSON` or @FILE")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if at == 0 {
+			return cli.Usage("--at: is needed: the event to go on from, counted from 1")
+		}
+		change, err := readPatch(patch)
+		if err != nil {
+			return err
+		}
+		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
+			fork, err := c.gateway.Fork(ctx, c.namespace, args[0], gateway.ForkRequest{At: at, Patch: change})
+			if err != nil {
+				return err
+			}
+			c.noteOffline()
+			if c.format == console.JSON {
+				return console.WriteJSON(c.out, fork)
+			}
+			_, err = fmt.Fprintln(c.out, fork.RunID)
+			return err
+		})
+	}
+	return cmd
+}
+
+// readPatch returns the patch that a flag gives, itself or by its file.
+func readPatch(text string) (json.RawMessage, error) {
+	path, file := strings.CutPrefix(text, "@")
+	if !file {
+		return json.RawMessage(text), nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, cli.Usage("--patch: %w", err)
+	}
+	if info.Size() > journal.MaxBody {
+		return nil, cli.Usage("--patch: %s is larger than %d KiB, the most that an event may have", path, journal.MaxBody>>10)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, cli.Usage("--patch: %w", err)
+	}
+	return data, nil
+}

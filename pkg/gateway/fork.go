@@ -1,0 +1,121 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+)
+
+// The codes of an [Error] of [Gateway.Fork]. They are stable.
+const (
+	CodeRunPoisoned  = "run_poisoned"
+	CodeTooManyForks = "too_many_forks"
+	CodeParentGone   = "parent_gone"
+	CodeBadPatch     = "bad_patch"
+)
+
+// ForkRequest says where a run is forked, and what is to be different. It is the
+// body of POST /v1/runs/{id}/fork.
+type ForkRequest struct {
+	// At is the last event that the fork has of its parent, from 1.
+	At uint64 `json:"at"`
+	// Patch is a JSON merge patch (RFC 7396) over the agent's definition with
+	// the run's task, task_type and mode beside its keys; empty: none.
+	Patch json.RawMessage `json:"patch"`
+}
+
+// ForkResult names the fork and says where it stands.
+type ForkResult struct {
+	RunID string `json:"run_id"`
+	Result
+}
+
+// Fork starts a run that goes on from an event of another one, which may have
+// ended or go on, and is not touched. What the parent had under way there begins
+// again in the fork, under keys of the fork's own.
+//
+// Errors are *[Error]:
+//
+//   - 400 bad_parameter: at is no event of the run. 400 bad_patch.
+//   - 404 run_not_found.
+//   - 409 run_ended: the run has ended at that event. 409 run_poisoned: it was
+//     poisoned there. 409 too_many_forks. 409 parent_gone: what the run was
+//     forked from itself is not in the log.
+//   - 413 too_large.
+//   - 422: as for [Gateway.Start], for the agent as it was patched.
+func (g *Gateway) Fork(ctx context.Context, ns, id string, req ForkRequest) (ForkResult, error) {
+	at, err := g.place(ns, id)
+	if err != nil {
+		return ForkResult{}, err
+	}
+	parent, err := g.parent(ctx, at, req.At)
+	if err != nil {
+		return ForkResult{}, err
+	}
+	fork := &events.Forked{Run: id, At: req.At, Hash: parent.Memory().Control.Head}
+	if len(bytes.TrimSpace(req.Patch)) > 0 {
+		if err := g.patch(ctx, parent.Memory(), fork, req.Patch); err != nil {
+			return ForkResult{}, err
+		}
+	}
+	run := g.store.Place(at.Namespace, g.store.NewID())
+	first := opening{first: fork, parent: parent, budget: parent.Memory().Budget}
+	if fork.Agent != nil {
+		first.budget = fork.Agent.Budget
+	}
+	opened, err := g.open(ctx, run, first)
+	if err != nil {
+		return ForkResult{}, err
+	}
+	return ForkResult{RunID: run.ID, Result: opened}, nil
+}
+
+// parent returns the fold that a fork at the run's n-th event goes on from. It
+// is read from the log, so that whoever works on the run does not wait for it.
+func (g *Gateway) parent(ctx context.Context, at events.Run, n uint64) (*runlog.Fold, error) {
+	fold, err := runlog.FoldAt(ctx, g.log, g.machine, at, max(n, 1))
+	mem := fold.Memory()
+	switch {
+	case err != nil:
+		return nil, err
+	case mem.N == 0:
+		return nil, noRun(at.ID)
+	case n == 0:
+		return nil, badRequest(CodeBadParameter, "at: events are counted from 1")
+	case mem.N < n:
+		return nil, badRequest(CodeBadParameter, "at: the run has %d events, so at is 1 to %d", mem.N, mem.N)
+	}
+	refused := g.machine.Forkable(mem, mem.Control.Head)
+	if refused == nil {
+		return fold, nil
+	}
+	e := conflict(CodeTooManyForks, "the run stands on %d forks already, and cannot be forked once more", reducer.MaxForks)
+	switch {
+	case g.table.Terminal(mem.State):
+		e = conflict(CodeRunEnded, "the run has ended in state %s at event %d; fork it at an earlier one", mem.State, n)
+	case mem.Control.Poison != nil:
+		e = conflict(CodeRunPoisoned, "the run is poisoned at event %d; fork it at an earlier one", mem.Control.Poison.N)
+	}
+	e.Fields = map[string]any{"run": mem.RunID, "state": mem.State, "n": mem.N}
+	return nil, e
+}
+
+func (g *Gateway) postFork(w http.ResponseWriter, r *http.Request) error {
+	ctx, stop := bounded(r)
+	defer stop()
+	var req ForkRequest
+	if err := readJSON(w, r, false, &req); err != nil {
+		return err
+	}
+	result, err := g.Fork(ctx, namespace(r), r.PathValue("id"), req)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Location", "/v1/runs/"+result.RunID)
+	return writeJSON(w, http.StatusOK, result)
+}

@@ -1,0 +1,156 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/pkg/agentfile/strict"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// patch pins in the fork what the patch makes of its parent's agent and task.
+// Only what changes is pinned: an agent that stays as it is keeps its tools as
+// they were announced when the parent began.
+func (g *Gateway) patch(ctx context.Context, parent *reducer.Memory, fork *events.Forked, patch json.RawMessage) error {
+	was := agentOf(parent)
+	is, task, err := g.patched(parent, was, patch)
+	if err != nil {
+		return err
+	}
+	fork.Patch = patch
+	if task.Task != parent.Task {
+		fork.Task = task.Task
+	}
+	if task.TaskType != parent.TaskType {
+		fork.TaskType = task.TaskType
+	}
+	if is.Mode != parent.Mode {
+		fork.Mode = is.Mode
+	}
+	hash := agentfile.Hash(is)
+	if hash == agentfile.Hash(was) {
+		return nil
+	}
+	if err := g.checkAgent(&is); err != nil {
+		return err
+	}
+	tools, err := g.catalog.resolve(ctx, &is)
+	if err != nil {
+		return err
+	}
+	fork.Agent, fork.AgentHash, fork.Tools = &is, hash, tools
+	return nil
+}
+
+// agentOf is the run's agent as it stands: with the budget as it was raised.
+func agentOf(mem *reducer.Memory) events.Agent {
+	a := mem.Control.Agent
+	a.SystemPrompt, a.Blacklist, a.Mode, a.Budget = mem.SystemPrompt, mem.Blacklist, mem.Mode, mem.Budget
+	a.Task = ""
+	return a
+}
+
+// patchTask is what a patch can change beside the agent's definition. Both are
+// never empty after it.
+type patchTask struct {
+	Task     string `json:"task"`
+	TaskType string `json:"task_type"`
+}
+
+// patched applies the patch to the definition and the task, and checks what came
+// of it as if it had been given to start a run.
+func (g *Gateway) patched(parent *reducer.Memory, a events.Agent, patch json.RawMessage) (events.Agent, patchTask, error) {
+	task := patchTask{Task: parent.Task, TaskType: parent.TaskType}
+	bad := func(err error) (events.Agent, patchTask, error) {
+		return events.Agent{}, patchTask{}, badRequest(CodeBadPatch, "patch: %s", err.Error())
+	}
+	change, err := strict.ParseJSON(patch)
+	if err != nil {
+		return bad(err)
+	}
+	if change.Kind != strict.Object {
+		return bad(change.Errorf("", "is %s, want an object with what is to be different", change.Kind))
+	}
+	target, err := document(a, task)
+	if err != nil {
+		return bad(err)
+	}
+	merged, err := strict.ParseJSON(mergePatch(target, patch))
+	if err != nil {
+		return bad(err)
+	}
+	definition, taskNode := merged.Without("task")
+	definition, typeNode := definition.Without("task_type")
+	for _, part := range []struct {
+		node *strict.Node
+		key  string
+		into *string
+	}{{taskNode, "task", &task.Task}, {typeNode, "task_type", &task.TaskType}} {
+		if part.node == nil {
+			continue // removed by null: as it was
+		}
+		if err := strict.DecodeAt(part.node, part.key, part.into); err != nil {
+			return bad(err)
+		}
+	}
+	if !utf8.ValidString(task.Task) || strings.TrimSpace(task.Task) == "" {
+		return events.Agent{}, task, badRequest(CodeEmptyTask, "patch: task: is empty; say what is to be done, or leave it out")
+	}
+	if task.TaskType == "" {
+		task.TaskType = defaultTaskType
+	}
+	is, err := agentfile.DecodeDefinition(definition, "", agentfile.Options{CheckScript: g.cfg.CheckScript, Name: a.Name})
+	if err == nil {
+		is, err = is.Resolve()
+	}
+	if err != nil {
+		return bad(err)
+	}
+	return is, task, nil
+}
+
+// document is the object that a patch is over: the agent's definition with the
+// run's task and task_type beside its keys.
+func document(a events.Agent, task patchTask) (json.RawMessage, error) {
+	all := map[string]json.RawMessage{}
+	if err := json.Unmarshal(agentfile.Marshal(a), &all); err != nil {
+		return nil, err
+	}
+	for key, text := range map[string]string{"task": task.Task, "task_type": task.TaskType} {
+		value, err := json.Marshal(text)
+		if err != nil {
+			return nil, err
+		}
+		all[key] = value
+	}
+	return json.Marshal(all)
+}
+
+// mergePatch applies a JSON merge patch as RFC 7396 has it. Both are valid JSON;
+// numbers stay as they are written.
+func mergePatch(target, patch json.RawMessage) json.RawMessage {
+	var changes map[string]json.RawMessage
+	if json.Unmarshal(patch, &changes) != nil || changes == nil {
+		return patch
+	}
+	var members map[string]json.RawMessage
+	if json.Unmarshal(target, &members) != nil || members == nil {
+		members = map[string]json.RawMessage{}
+	}
+	for key, change := range changes {
+		if string(change) == "null" {
+			delete(members, key)
+			continue
+		}
+		members[key] = mergePatch(members[key], change)
+	}
+	merged, err := json.Marshal(members)
+	if err != nil {
+		panic("members of valid JSON do not marshal: " + err.Error())
+	}
+	return merged
+}

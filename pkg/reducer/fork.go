@@ -1,0 +1,203 @@
+package reducer
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// MaxForks is how many forks may stand on one another: a run with that many
+// ancestors cannot be forked.
+const MaxForks = 100
+
+// Origin is the event of another run that a fork goes on from.
+type Origin struct {
+	Run string `json:"run"`
+	At  uint64 `json:"at"`
+	// Depth counts the forks from a run that was started up to this one.
+	Depth int `json:"depth"`
+}
+
+// ParentError says that a run's first event is a Forked, and that the parent's
+// memory is needed to fold it: see [Memory.Adopt].
+type ParentError struct {
+	// Run is the parent, At the last of its events that the fork begins with.
+	Run string
+	At  uint64
+	// Hash is what the fork takes for the hash of that event's body.
+	Hash string
+}
+
+// Error names the parent.
+func (e *ParentError) Error() string {
+	return fmt.Sprintf("is forked from event %d of run %s, which has to be read first", e.At, e.Run)
+}
+
+// base is what the parent's log came to: its memory, or why there is none.
+type base struct {
+	mem     *Memory
+	refused string
+}
+
+// Adopt gives a run that has no events yet the memory which its first event, a
+// Forked, goes on from: that of its parent after the event it names. The fold
+// takes the memory over, so nobody may use it afterwards. A run that has events
+// is left as it is.
+func (mem *Memory) Adopt(parent *Memory) {
+	if mem.N == 0 {
+		mem.base = &base{mem: parent}
+	}
+}
+
+// Disown makes the run's first event, a Forked, illegal for the reason: its
+// parent can be read, and cannot be one.
+func (mem *Memory) Disown(reason string) {
+	if mem.N == 0 {
+		mem.base = &base{refused: reason}
+	}
+}
+
+// inherited is the memory that was adopted, nil if none was.
+func (mem *Memory) inherited() *Memory {
+	if mem.base == nil {
+		return nil
+	}
+	return mem.base.mem
+}
+
+// next is where an event leads: a fork goes on in the state that its parent was
+// in, anything else goes by the table.
+func (m *Machine) next(mem *Memory, t events.Type) (events.State, bool) {
+	if t != events.TypeForked {
+		return m.table.Next(mem.State, t)
+	}
+	if parent := mem.inherited(); parent != nil && mem.N == 0 {
+		return parent.State, true
+	}
+	return "", false
+}
+
+// checkFork says whether a run may begin by the fork. It is a *[ParentError]
+// where the parent has not been adopted yet.
+func (m *Machine) checkFork(mem *Memory, p *events.Forked) error {
+	switch {
+	case mem.N > 0:
+		return &TransitionError{From: mem.State, Event: p.Type()}
+	case events.CheckID(p.Run) != nil, p.At == 0, p.Hash == "":
+		return errors.New("does not name the run, the event and the hash that it is forked from")
+	case p.Run == mem.RunID:
+		return errors.New("is forked from itself")
+	case p.Mode != "" && p.Mode != events.ModeTask && p.Mode != events.ModeChat:
+		return fmt.Errorf("mode %q is neither task nor chat", p.Mode)
+	case mem.base == nil:
+		return &ParentError{Run: p.Run, At: p.At, Hash: p.Hash}
+	case mem.base.refused != "":
+		return errors.New(mem.base.refused)
+	}
+	parent := mem.base.mem
+	if parent.RunID != p.Run || parent.N != p.At {
+		return &ParentError{Run: p.Run, At: p.At, Hash: p.Hash}
+	}
+	return m.Forkable(parent, p.Hash)
+}
+
+// Forkable says why a run cannot be forked where it stands, nil if it can; hash
+// is what the fork takes for the hash of its last body.
+func (m *Machine) Forkable(parent *Memory, hash string) error {
+	c := &parent.Control
+	switch {
+	case c.Head != hash:
+		return fmt.Errorf("is forked from another event %d than run %s has: the hashes differ", parent.N, parent.RunID)
+	case c.Poison != nil:
+		return fmt.Errorf("is forked from run %s, which is poisoned at event %d", parent.RunID, c.Poison.N)
+	case m.table.Terminal(parent.State):
+		return fmt.Errorf("is forked from run %s, which has ended in %s at event %d", parent.RunID, parent.State, parent.N)
+	case c.ForkedFrom != nil && c.ForkedFrom.Depth >= MaxForks:
+		return fmt.Errorf("is forked from run %s, which stands on %d forks: no more may", parent.RunID, MaxForks)
+	}
+	return nil
+}
+
+// foldForked makes mem what the parent's was, as the fork's own.
+func (mem *Memory) foldForked(e *events.Event, p *events.Forked) {
+	run, n, parent := mem.RunID, mem.N, mem.base.mem
+	*mem = *parent
+	mem.RunID, mem.N, mem.State, mem.Started = run, n, e.From, e.Time
+	mem.begin(p)
+	mem.wakeFork(n)
+}
+
+// begin makes a parent's memory that of its fork. Numbers of the parent's events
+// mean nothing in the fork: what the parent had under way begins again.
+func (mem *Memory) begin(p *events.Forked) {
+	c := &mem.Control
+	depth := 1
+	if c.ForkedFrom != nil {
+		depth += c.ForkedFrom.Depth
+	}
+	c.ForkedFrom = &Origin{Run: p.Run, At: p.At, Depth: depth}
+	// The call that the parent answers has its answer from the parent.
+	c.Parent = nil
+	c.Wake, c.Attempts, c.Paused = map[events.State]uint64{}, nil, false
+	for i := range c.Calls {
+		call := &c.Calls[i]
+		call.Wake, call.Dispatched, call.Started = 0, 0, 0
+	}
+	mem.repin(p)
+}
+
+// wakeFork makes the fork's first event the one that all of its work answers.
+func (mem *Memory) wakeFork(n uint64) {
+	c := &mem.Control
+	c.Armed, c.DispatchAfter = n, n
+	for i := range mem.WorkingMemory {
+		mem.WorkingMemory[i].N = n
+	}
+}
+
+// repin puts what the fork pins in the place of what the parent did.
+func (mem *Memory) repin(p *events.Forked) {
+	if p.Task != "" {
+		mem.retask(p.Task)
+	}
+	if p.TaskType != "" {
+		mem.TaskType = p.TaskType
+	}
+	if p.Mode != "" {
+		mem.Mode = p.Mode
+	}
+	if p.Agent == nil {
+		return
+	}
+	window := mem.Config.ContextWindowSize
+	mem.pin(*p.Agent, p.AgentHash, p.Tools)
+	if r := mem.ReactContext; r != nil && mem.Config.ContextWindowSize != window {
+		r.ContextWindowSize = mem.Config.ContextWindowSize
+	}
+	for i := range mem.Control.Calls {
+		call := &mem.Control.Calls[i]
+		if _, known := mem.Tools[call.Name]; known && !call.Answered {
+			*call = mem.callState(call.Call)
+		}
+	}
+}
+
+// retask replaces the task, which is the conversation's first message.
+func (mem *Memory) retask(task string) {
+	mem.Task = task
+	if len(mem.Messages) > 0 {
+		mem.Messages[0].Content = task
+	}
+	if turns := mem.Control.Turns; len(turns) > 0 && turns[0].Kind == TurnUser {
+		turns[0].Content = task
+	}
+}
+
+// forkRoute is where a fork's first event goes: to whoever would be woken if its
+// parent were driven once more.
+func (mem *Memory) forkRoute(p *events.Forked) (events.State, string) {
+	fork := mem.base.mem.Clone()
+	fork.begin(p)
+	return fork.redrive()
+}
