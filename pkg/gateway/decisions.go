@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/agentfile/strict"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
 )
@@ -197,7 +197,7 @@ func (g *Gateway) withFirst(ctx context.Context, ns, id, callID string, err erro
 		return placeErr
 	}
 	call := history{callID: callID}
-	mem, err := g.retrace(ctx, at, math.MaxUint64, call.add)
+	mem, err := runlog.Retrace(ctx, g.log, g.machine, at, func(_ journal.Record, e *events.Event) { call.add(e.Data) })
 	if err != nil {
 		return err
 	}
@@ -212,33 +212,6 @@ func (g *Gateway) withFirst(ctx context.Context, ns, id, callID string, err erro
 		return expiredCall(mem, callID, call.deadline)
 	}
 	return refused
-}
-
-// retrace shows fn the payloads of the run's first n events, in order, and
-// returns the memory after them. A fork's begin with its parent's.
-func (g *Gateway) retrace(ctx context.Context, at events.Run, n uint64, fn func(events.Payload)) (*reducer.Memory, error) {
-	fold := runlog.NewFold(g.log, g.machine, at)
-	for rec, err := range g.log.Read(ctx, at, 0) {
-		if err != nil {
-			return nil, err
-		}
-		e, err := fold.Apply(ctx, rec)
-		if err != nil && !runlog.Refused(err) {
-			return nil, err
-		}
-		if err == nil {
-			if p, forked := e.Data.(*events.Forked); forked {
-				if _, err := g.retrace(ctx, g.store.Place(at.Namespace, p.Run), p.At, fn); err != nil {
-					return nil, err
-				}
-			}
-			fn(e.Data)
-		}
-		if fold.Memory().N >= n {
-			break
-		}
-	}
-	return fold.Memory(), nil
 }
 
 // history is what became of a call since it was last asked for.

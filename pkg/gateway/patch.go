@@ -1,10 +1,10 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/moorebus/moorebus/pkg/agentfile/strict"
@@ -54,11 +54,30 @@ func agentOf(mem *reducer.Memory) events.Agent {
 	return a
 }
 
-// patchTask is what a patch can change beside the agent's definition. Both are
-// never empty after it.
+// patchTask is what a patch can change beside the agent's definition.
 type patchTask struct {
 	Task     string `json:"task"`
 	TaskType string `json:"task_type"`
+}
+
+// take reads its keys out of a document and returns the rest of it. What null
+// took away is as it was, an empty task type the default one.
+func (t *patchTask) take(document *strict.Node) (*strict.Node, error) {
+	for _, part := range []struct {
+		key  string
+		into *string
+	}{{"task", &t.Task}, {"task_type", &t.TaskType}} {
+		rest, value := document.Without(part.key)
+		document = rest
+		if value == nil {
+			continue
+		}
+		if err := strict.DecodeAt(value, part.key, part.into); err != nil {
+			return nil, err
+		}
+	}
+	t.TaskType = cmp.Or(t.TaskType, defaultTaskType)
+	return document, nil
 }
 
 // patched applies the patch to the definition and the task, and checks what came
@@ -83,25 +102,12 @@ func (g *Gateway) patched(parent *reducer.Memory, a events.Agent, patch json.Raw
 	if err != nil {
 		return bad(err)
 	}
-	definition, taskNode := merged.Without("task")
-	definition, typeNode := definition.Without("task_type")
-	for _, part := range []struct {
-		node *strict.Node
-		key  string
-		into *string
-	}{{taskNode, "task", &task.Task}, {typeNode, "task_type", &task.TaskType}} {
-		if part.node == nil {
-			continue // removed by null: as it was
-		}
-		if err := strict.DecodeAt(part.node, part.key, part.into); err != nil {
-			return bad(err)
-		}
+	definition, err := task.take(merged)
+	if err != nil {
+		return bad(err)
 	}
-	if !utf8.ValidString(task.Task) || strings.TrimSpace(task.Task) == "" {
+	if strings.TrimSpace(task.Task) == "" {
 		return events.Agent{}, task, badRequest(CodeEmptyTask, "patch: task: is empty; say what is to be done, or leave it out")
-	}
-	if task.TaskType == "" {
-		task.TaskType = defaultTaskType
 	}
 	is, err := agentfile.DecodeDefinition(definition, "", agentfile.Options{CheckScript: g.cfg.CheckScript, Name: a.Name})
 	if err == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -141,6 +142,39 @@ func (f *Fold) read(ctx context.Context, run events.Run, n uint64) error {
 func FoldAt(ctx context.Context, log journal.Log, machine *reducer.Machine, run events.Run, n uint64) (*Fold, error) {
 	f := NewFold(log, machine, run)
 	return f, f.read(ctx, run, n)
+}
+
+// Retrace reads a run from the log to its head, and shows fn every legal event
+// with its record, in order; those that a fork has of its ancestors come before
+// its first one. It returns the run's memory. Errors are the log's and
+// *[ParentGoneError].
+func Retrace(ctx context.Context, log journal.Log, machine *reducer.Machine, run events.Run, fn func(journal.Record, *events.Event)) (*reducer.Memory, error) {
+	return retrace(ctx, NewFold(log, machine, run), run, math.MaxUint64, fn)
+}
+
+func retrace(ctx context.Context, f *Fold, run events.Run, n uint64, fn func(journal.Record, *events.Event)) (*reducer.Memory, error) {
+	for rec, err := range f.log.Read(ctx, run, 0) {
+		if err != nil {
+			return nil, fmt.Errorf("reading run %s: %w", run.ID, err)
+		}
+		e, err := f.Apply(ctx, rec)
+		if err != nil && !Refused(err) {
+			return nil, err
+		}
+		if err == nil {
+			if p, forked := e.Data.(*events.Forked); forked {
+				parent := parentPlace(f.log, run, p.Run)
+				if _, err := retrace(ctx, NewFold(f.log, f.machine, parent), parent, p.At, fn); err != nil {
+					return nil, err
+				}
+			}
+			fn(rec, e)
+		}
+		if f.mem.N >= n {
+			break
+		}
+	}
+	return f.mem, nil
 }
 
 // ForkedFrom returns the run that a run was forked from, and whether it was.

@@ -224,3 +224,27 @@ func TestAForkWeighsWhatItInherited(t *testing.T) {
 		store.Release(again)
 	}
 }
+
+func TestRetraceBeginsWithTheAncestors(t *testing.T) {
+	t.Parallel()
+	f := newForks(t)
+	first := f.started(3)
+	second := f.fork(first, 2)
+	f.append(second, nil, events.Control, &events.Paused{})
+	third := f.fork(second, 1)
+	f.append(third, nil, events.Control, &events.CancelledRun{})
+	var seen []string
+	mem, err := runlog.Retrace(t.Context(), f.log, forkMachine, third, func(rec journal.Record, e *events.Event) {
+		require.Contains(t, rec.Subject, e.Run)
+		seen = append(seen, string(e.Type()))
+	})
+	require.NoError(t, err)
+	require.Equal(t, []string{"Start", "LlmThought", "Forked", "Forked", "Cancelled"}, seen)
+	require.Equal(t, events.Cancelled, mem.State)
+	require.Equal(t, uint64(2), mem.N)
+
+	var orphan *runlog.ParentGoneError
+	gone := f.inject(f.store.NewID(), events.Forked{Run: f.store.NewID(), At: 1, Hash: "h"})
+	_, err = runlog.Retrace(t.Context(), f.log, forkMachine, gone, func(journal.Record, *events.Event) { t.Error("nothing can be read") })
+	require.ErrorAs(t, err, &orphan)
+}
