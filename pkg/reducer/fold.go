@@ -68,7 +68,7 @@ func (mem *Memory) foldStart(e *events.Event, p *events.Start) {
 	mem.Blacklist = append(mem.Blacklist, a.Blacklist...)
 	for _, t := range p.Tools {
 		mem.Tools[t.Name] = ToolInfo{
-			Description: t.Description, Schema: schemaText(t.Schema), Effect: t.Effect, Pool: t.Pool, Risk: t.Risk,
+			Description: t.Description, Schema: schemaText(t.Schema), Effect: t.Effect, Pool: t.Pool, Risk: t.Risk, Asks: t.Asks,
 		}
 	}
 	mem.Started = e.Time
