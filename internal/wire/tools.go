@@ -46,7 +46,7 @@ func Tools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
 // Builtins makes the registry of the builtin tools that need no settings.
 func Builtins() (*tool.Registry, error) {
 	var tools []tool.Tool
-	for _, name := range []string{builtin.Calculator, builtin.CurrentTime} {
+	for _, name := range []string{builtin.AskHuman, builtin.Calculator, builtin.CurrentTime} {
 		made, err := builtin.New(name, builtin.Options{})
 		if err != nil {
 			return nil, err

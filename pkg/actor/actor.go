@@ -168,7 +168,7 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e reducer.Effect) worke
 	case tool.Effect(state.Effect).Repeatable():
 		return a.admitted(run, c, work)
 	case e.Started > 0 && !c.batch && policy.AsksOutcome():
-		return c.askOutcome(mem.Tools[c.Name].Risk, policy.Deadline(a.cfg.Store.Now()))
+		return c.askOutcome(mem.Tools[c.Name], policy.Deadline(a.cfg.Store.Now()))
 	case e.Started > 0:
 		return c.outcomeUnknown
 	}
@@ -180,7 +180,8 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e reducer.Effect) worke
 // askOutcome has a human say whether a call runs again that was started by a
 // worker that is gone: who approves it knows that it took no effect, or accepts
 // a second one.
-func (c call) askOutcome(risk, deadline string) worker.Work {
+func (c call) askOutcome(info reducer.ToolInfo, deadline string) worker.Work {
+	risk := info.Risk
 	if risk == "" {
 		risk = string(tool.Low)
 	}
@@ -188,7 +189,7 @@ func (c call) askOutcome(risk, deadline string) worker.Work {
 		return worker.Done(&events.HumanApprovalRequired{
 			ToolCallReply: events.ToolCallReply{Calls: []events.Call{}},
 			Requests: []events.Request{{
-				CallID: c.ID, Tool: c.Name, Arguments: c.Arguments, Risk: risk,
+				CallID: c.ID, Tool: c.Name, Arguments: c.Arguments, Risk: risk, Asks: info.Asks,
 				Reason: "the outcome is unknown: the call had started when its worker was lost. It may have taken effect; approved, it runs again",
 			}},
 			Deadline: deadline,
