@@ -12,6 +12,7 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/breaker"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 	"github.com/moorebus/moorebus/pkg/tool/exectool"
 	"github.com/moorebus/moorebus/pkg/tool/httptool"
@@ -39,8 +40,13 @@ func Tools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
 		tools = append(tools, made)
 		secrets = append(secrets, entrySecrets(entry)...)
 	}
-	registry, err := tool.NewRegistry(tools...)
+	registry, err := newRegistry(tools)
 	return registry, secrets, err
+}
+
+// newRegistry makes a registry whose tools have circuit breakers.
+func newRegistry(tools []tool.Tool) (*tool.Registry, error) {
+	return tool.NewRegistryWith(tool.Options{Gate: breaker.New}, tools...)
 }
 
 // Builtins makes the registry of the builtin tools that need no settings.
@@ -53,7 +59,7 @@ func Builtins() (*tool.Registry, error) {
 		}
 		tools = append(tools, made)
 	}
-	return tool.NewRegistry(tools...)
+	return newRegistry(tools)
 }
 
 func oneTool(e *agentfile.ToolEntry) (tool.Tool, error) {

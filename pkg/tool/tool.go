@@ -105,6 +105,9 @@ type Failure struct {
 	// Passing is true where the same call may well succeed a moment later (an
 	// overloaded server). CodeTimeout and CodeUnreachable always pass.
 	Passing bool
+	// RetryAfter is how long the tool wants to be left alone, 0 if it does not
+	// say.
+	RetryAfter time.Duration
 }
 
 // Error returns the message.
@@ -127,6 +130,7 @@ const (
 	CodeExitStatus       = "exit_status"
 	CodeHTTPStatus       = "http_status"
 	CodeUnreachable      = "unreachable"
+	CodeCircuitOpen      = "circuit_open"
 )
 
 // Validator checks arguments against a JSON Schema. The error lists every
