@@ -137,22 +137,25 @@ func (g *guard) pinned(ctx context.Context, run events.Run) (*pin, error) {
 var errNoPin = errors.New("the run's first record pins no policy")
 
 func (g *guard) readPin(ctx context.Context, run events.Run, depth int) (*pin, error) {
+	// Nothing else leaves the initial state, so the run's newest such record is
+	// its first, and anything else is none that can be believed.
 	filter := journal.Filter{Namespace: run.Namespace, From: g.machine.Table().Initial(), Run: run.ID}
-	for rec, err := range g.log.Scan(ctx, run.Shard, filter, 0) {
-		if err != nil {
-			return nil, fmt.Errorf("reading what run %s pins: %w", run.ID, err)
-		}
-		e, err := g.machine.Codec().Decode(rec.Body)
-		if err != nil || e.Run != run.ID || e.N != 1 {
-			return nil, errNoPin
-		}
-		switch p := e.Data.(type) {
-		case *events.Start:
-			return newPin(p.Agent.Approval, p.Tools), nil
-		case *events.Forked:
-			return g.forkedPin(ctx, run, rec.Body, depth)
-		}
+	rec, err := g.log.Newest(ctx, run.Shard, filter)
+	if errors.Is(err, journal.ErrNotFound) {
 		return nil, errNoPin
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading what run %s pins: %w", run.ID, err)
+	}
+	e, err := g.machine.Codec().Decode(rec.Body)
+	if err != nil || e.Run != run.ID || e.N != 1 {
+		return nil, errNoPin
+	}
+	switch p := e.Data.(type) {
+	case *events.Start:
+		return newPin(p.Agent.Approval, p.Tools), nil
+	case *events.Forked:
+		return g.forkedPin(ctx, run, rec.Body, depth)
 	}
 	return nil, errNoPin
 }
