@@ -24,8 +24,9 @@ func command() *cobra.Command {
 	var secrets []string
 	return wire.RoleCommand("actor", "Run tools: the states Acting and ParallelActing",
 		`Actor consumes the tool calls of the pools that it serves, runs them, and appends
-each call's result. Without --tools it has the builtin calculator and
-current_time.`,
+each call's result. Without --tools it has the builtins ask_human, calculator
+and current_time. A call that the run's approval policy wants approved is run only
+if the log holds the approval.`,
 		func(flags *pflag.FlagSet) {
 			flags.StringVar(&file, "tools", "", "`file` of tools (YAML or JSON); an agent may stand in it too")
 			flags.StringSliceVar(&pools, "pool", nil, "pool of tools to serve, may be repeated; default: those of all its tools")

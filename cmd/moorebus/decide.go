@@ -38,7 +38,7 @@ The first decision on a call holds; a second one fails and says what the first w
 			}
 			d.Decision, d.Arguments = events.DecisionModified, *arguments
 		}
-		return flags.decide(cmd, args[0], d)
+		return flags.decide(cmd, args[0], d, nil)
 	}
 	return cmd
 }
@@ -62,7 +62,31 @@ The first decision on a call holds; a second one fails and says what the first w
 		if strings.TrimSpace(d.Reason) == "" {
 			return cli.Usage("--reason: is needed: the model is told why the call does not run")
 		}
-		return flags.decide(cmd, args[0], d)
+		return flags.decide(cmd, args[0], d, nil)
+	}
+	return cmd
+}
+
+func answerCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "answer RUN [CALL] TEXT",
+		Short: "Answer a question that a run asks",
+		Long: `Answer gives the agent the answer to a question that it asks a human, such as by the
+builtin tool ask_human. CALL may be left out where one call of the run waits; show
+lists those that do, with their questions. It prints the run's state.
+
+The first answer to a question holds; a second one fails and says what the first was.`,
+		Example: `  moorebus answer 0198c5a0-5a6b-7c00-8000-000000000001 "the test account"`,
+		Args:    cobra.RangeArgs(2, 3),
+	}
+	flags := addClientFlags(cmd, console.Text, console.JSON)
+	by := addByFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		text := args[len(args)-1]
+		if strings.TrimSpace(text) == "" {
+			return cli.Usage("TEXT: is empty; say the answer, or reject the call")
+		}
+		return flags.decide(cmd, args[0], decision(events.DecisionModified, args[:len(args)-1], by()), answerTo(text))
 	}
 	return cmd
 }
@@ -77,14 +101,19 @@ func decision(what string, args []string, by events.By) events.Decision {
 }
 
 // decide gives a run a decision, on the one call that waits if it names none.
-func (f *clientFlags) decide(cmd *cobra.Command, id string, d events.Decision) error {
+// complete, which may be nil, fills it in for what waits.
+func (f *clientFlags) decide(cmd *cobra.Command, id string, d events.Decision, complete func(events.Request, *events.Decision) error) error {
 	if strings.TrimSpace(d.By) == "" {
 		return cli.Usage("--by: is needed, since USER is not set: a decision is somebody's")
 	}
 	return f.use(cmd, writes, func(ctx context.Context, c *client) error {
-		if d.CallID == "" {
-			var err error
-			if d.CallID, err = c.onlyWaiting(ctx, id); err != nil {
+		waits, err := c.waiting(ctx, id, d.CallID)
+		if err != nil {
+			return err
+		}
+		d.CallID = waits.CallID
+		if complete != nil {
+			if err := complete(waits, &d); err != nil {
 				return err
 			}
 		}
@@ -97,23 +126,57 @@ func (f *clientFlags) decide(cmd *cobra.Command, id string, d events.Decision) e
 	})
 }
 
-// onlyWaiting returns the call of a run that waits for a decision, if there is
-// exactly one.
-func (c *client) onlyWaiting(ctx context.Context, id string) (string, error) {
+// waiting returns the request for the call, or where none is named the one that
+// waits for a decision, if there is exactly one. Whether a named call waits is
+// for the gateway to say.
+func (c *client) waiting(ctx context.Context, id, callID string) (events.Request, error) {
 	state, err := c.gateway.State(ctx, c.namespace, id, 0)
 	if err != nil {
-		return "", err
+		return events.Request{}, err
 	}
 	var mem reducer.Memory
 	if err := json.Unmarshal(state.Memory, &mem); err != nil {
-		return "", fmt.Errorf("memory of run %s: %w", id, err)
+		return events.Request{}, fmt.Errorf("memory of run %s: %w", id, err)
 	}
-	switch waiting := gateway.Undecided(mem.PendingApproval); len(waiting) {
-	case 0:
-		return "", fmt.Errorf("no call of run %s waits for a decision; it is in state %s", id, state.State)
-	case 1:
-		return waiting[0], nil
-	default:
-		return "", cli.Usage("%d calls of run %s wait for a decision; name one of %s", len(waiting), id, strings.Join(waiting, ", "))
+	if callID == "" {
+		switch waiting := gateway.Undecided(mem.PendingApproval); len(waiting) {
+		case 0:
+			return events.Request{}, fmt.Errorf("no call of run %s waits for a decision; it is in state %s", id, state.State)
+		case 1:
+			callID = waiting[0]
+		default:
+			return events.Request{}, cli.Usage("%d calls of run %s wait for a decision; name one of %s", len(waiting), id, strings.Join(waiting, ", "))
+		}
+	}
+	if a := mem.PendingApproval; a != nil {
+		for _, r := range a.Requests {
+			if r.CallID == callID {
+				return r, nil
+			}
+		}
+	}
+	return events.Request{CallID: callID}, nil
+}
+
+// answerTo makes a decision the answer to the question that waits.
+func answerTo(text string) func(events.Request, *events.Decision) error {
+	return func(waits events.Request, d *events.Decision) error {
+		arguments := map[string]json.RawMessage{}
+		if waits.Tool != "" && !waits.Asks {
+			return fmt.Errorf("call %q of %s is no question; use approve or reject", waits.CallID, waits.Tool)
+		}
+		if waits.Arguments != "" {
+			if err := json.Unmarshal([]byte(waits.Arguments), &arguments); err != nil {
+				return fmt.Errorf("the question's arguments: %w", err)
+			}
+		}
+		answer, err := json.Marshal(text)
+		if err != nil {
+			return err
+		}
+		arguments["answer"] = answer
+		all, err := json.Marshal(arguments)
+		d.Arguments = string(all)
+		return err
 	}
 }

@@ -30,7 +30,7 @@ names, else to the process that serves the data directory, else to the directory
 		runCommand(), devCommand(),
 		tapCommand(), runsCommand(), showCommand(),
 		cancelCommand(), pauseCommand(), resumeCommand(), sendCommand(),
-		approveCommand(), rejectCommand(), forkCommand(),
+		approveCommand(), rejectCommand(), answerCommand(), forkCommand(),
 		agentsCommand(), toolsCommand(), tableCommand(),
 		initCommand(), doctorCommand(),
 	)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -156,7 +157,7 @@ func (r *Run) tail(b *bytes.Buffer, p palette) {
 	if a := r.PendingApproval; a != nil {
 		b.WriteString("\n" + p.yellow("waits for a human to decide on") + "\n")
 		for _, q := range a.Requests {
-			fmt.Fprintf(b, "  %s %s(%s), risk %s%s\n", Plain(q.CallID), Plain(q.Tool), Cut(q.Arguments, dataWidth), q.Risk, r.decided(q))
+			b.WriteString("  " + r.request(q) + "\n")
 		}
 		if a.Deadline != "" {
 			fmt.Fprintf(b, "  until %s\n", Plain(a.Deadline))
@@ -173,15 +174,18 @@ func (r *Run) tail(b *bytes.Buffer, p palette) {
 	}
 }
 
-// decided is what was said about a request, or why it is one.
-func (r *Run) decided(q events.Request) string {
-	for _, d := range r.PendingApproval.Decisions {
-		if d.CallID == q.CallID {
-			return ": " + Plain(decision(d))
-		}
+// request is a call that waits, with what was said about it, or why it is asked
+// for. A question is shown in full.
+func (r *Run) request(q events.Request) string {
+	said := ""
+	if i := slices.IndexFunc(r.PendingApproval.Decisions, func(d events.Decision) bool { return d.CallID == q.CallID }); i >= 0 {
+		said = ": " + Plain(decision(r.PendingApproval.Decisions[i]))
 	}
-	if q.Reason == "" {
-		return ""
+	switch {
+	case q.Asks && said == "":
+		return fmt.Sprintf("%s %s asks: %s (answer it with `moorebus answer %s %s TEXT`)", Plain(q.CallID), Plain(q.Tool), Plain(q.Reason), r.RunID, Plain(q.CallID))
+	case said == "" && q.Reason != "":
+		said = ": " + Cut(q.Reason, dataWidth)
 	}
-	return ": " + Cut(q.Reason, dataWidth)
+	return fmt.Sprintf("%s %s(%s), risk %s%s", Plain(q.CallID), Plain(q.Tool), Cut(q.Arguments, dataWidth), q.Risk, said)
 }

@@ -78,6 +78,18 @@ func TestShowApproval(t *testing.T) {
 	require.Contains(t, got, "waits for a human to decide on\n  c1 beta({}), risk high: above medium\n  until 2026-01-03T00:00:00Z\n")
 }
 
+func TestShowQuestion(t *testing.T) {
+	r := reducertest.NewRun(nil)
+	fill(t, r,
+		reducertest.Event{Origin: events.Idle, Payload: reducertest.StartOf("x", events.ModeTask)},
+		reducertest.Event{Origin: events.Planning, Payload: &events.HumanApprovalRequired{
+			ToolCallReply: call("c1", "beta", `{"question":"Which\none?"}`),
+			Requests:      []events.Request{{CallID: "c1", Tool: "beta", Arguments: `{"question":"Which\none?"}`, Risk: "low", Reason: "Which\none?", Asks: true}},
+		}},
+	)
+	require.Contains(t, text(t, readRun(t, r, 0), Text), "\n  c1 beta asks: Which one? (answer it with `moorebus answer "+r.ID.ID+" c1 TEXT`)\n")
+}
+
 func TestShowChat(t *testing.T) {
 	r := reducertest.NewRun(nil)
 	fill(t, r,

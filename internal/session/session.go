@@ -134,6 +134,11 @@ func (s *Session) take(ctx context.Context, rec journal.Record) error {
 		s.answer(p.Content)
 	case *events.HumanApprovalRequired:
 		for _, r := range p.Requests {
+			if r.Asks {
+				s.view.line(fmt.Sprintf("%s asks: %s", r.Tool, r.Reason))
+				s.view.line(fmt.Sprintf("answer it with `moorebus answer %s %s TEXT`; Ctrl-C cancels the run", s.run.ID, r.CallID))
+				continue
+			}
 			s.view.line(fmt.Sprintf("%s waits for a human: `moorebus approve %s %s` lets it run, `moorebus reject` does not; Ctrl-C cancels the run",
 				r.Tool, s.run.ID, r.CallID))
 		}

@@ -85,7 +85,7 @@ func LocalTools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
 			tools = append(tools, t)
 		}
 	}
-	registry, err := tool.NewRegistry(tools...)
+	registry, err := newRegistry(tools)
 	return registry, secrets, err
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/breaker"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 	"github.com/moorebus/moorebus/pkg/tool/exectool"
 	"github.com/moorebus/moorebus/pkg/tool/httptool"
@@ -39,21 +40,26 @@ func Tools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
 		tools = append(tools, made)
 		secrets = append(secrets, entrySecrets(entry)...)
 	}
-	registry, err := tool.NewRegistry(tools...)
+	registry, err := newRegistry(tools)
 	return registry, secrets, err
+}
+
+// newRegistry makes a registry whose tools have circuit breakers.
+func newRegistry(tools []tool.Tool) (*tool.Registry, error) {
+	return tool.NewRegistryWith(tool.Options{Gate: breaker.New}, tools...)
 }
 
 // Builtins makes the registry of the builtin tools that need no settings.
 func Builtins() (*tool.Registry, error) {
 	var tools []tool.Tool
-	for _, name := range []string{builtin.Calculator, builtin.CurrentTime} {
+	for _, name := range []string{builtin.AskHuman, builtin.Calculator, builtin.CurrentTime} {
 		made, err := builtin.New(name, builtin.Options{})
 		if err != nil {
 			return nil, err
 		}
 		tools = append(tools, made)
 	}
-	return tool.NewRegistry(tools...)
+	return newRegistry(tools)
 }
 
 func oneTool(e *agentfile.ToolEntry) (tool.Tool, error) {

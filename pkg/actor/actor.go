@@ -6,6 +6,10 @@
 // machine-readable code; a tool's failure, panic or missing reply never ends a
 // run. Before a result reaches the log, the actor's secrets are taken out of it
 // and what is too large goes to the object store.
+//
+// A call that the run's approval policy wants approved runs only if the log
+// holds the approval, whatever the planner and the run's memory say: see
+// [CodeNotApproved].
 package actor
 
 import (
@@ -42,6 +46,9 @@ type Config struct {
 	Blobs journal.Blobs
 	// Results bounds and cleans results.
 	Results Results
+	// Approval evaluates approval policies. Default: those of package approval,
+	// as the planner has them.
+	Approval Approval
 	// Concurrency is how many deliveries of one pool are in work at once.
 	// Default 64.
 	Concurrency int
@@ -52,6 +59,7 @@ type Config struct {
 // Actor is the role. Make it with [New], use it once.
 type Actor struct {
 	cfg    Config
+	guard  *guard
 	worker *worker.Worker
 }
 
@@ -75,6 +83,9 @@ func New(cfg Config) (*Actor, error) {
 	}
 	cfg.Results = results
 	a := &Actor{cfg: cfg}
+	if a.guard, err = newGuard(cfg); err != nil {
+		return nil, err
+	}
 	inboxes := make([]journal.Inbox, len(cfg.Pools))
 	for i, pool := range cfg.Pools {
 		inboxes[i] = journal.Inbox{States: []events.State{events.Acting, events.ParallelActing}, Pool: pool}
@@ -116,7 +127,7 @@ func Specs(tools *tool.Registry, pool string) []events.ToolSpec {
 		if d.Pool == pool {
 			specs = append(specs, events.ToolSpec{
 				Name: d.Name, Description: d.Description, Schema: d.Schema,
-				Effect: string(d.Effect), Pool: d.Pool, Risk: string(d.Risk),
+				Effect: string(d.Effect), Pool: d.Pool, Risk: string(d.Risk), Asks: d.Asks,
 			})
 		}
 	}
@@ -151,14 +162,38 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e reducer.Effect) worke
 		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments},
 		pool: state.Pool, batch: mem.Control.Batch,
 	}
+	work := func(ctx context.Context) worker.Result { return a.run(ctx, c) }
+	policy := mem.Control.Agent.Approval
 	switch {
 	case tool.Effect(state.Effect).Repeatable():
-		return func(ctx context.Context) worker.Result { return a.run(ctx, c) }
+		return a.admitted(run, c, work)
+	case e.Started > 0 && !c.batch && policy.AsksOutcome():
+		return c.askOutcome(mem.Tools[c.Name], policy.Deadline(a.cfg.Store.Now()))
 	case e.Started > 0:
 		return c.outcomeUnknown
 	}
+	return a.admitted(run, c, func(context.Context) worker.Result {
+		return worker.Then(&events.ToolCallStarted{CallID: c.ID}, work)
+	})
+}
+
+// askOutcome has a human say whether a call runs again that was started by a
+// worker that is gone: who approves it knows that it took no effect, or accepts
+// a second one.
+func (c call) askOutcome(info reducer.ToolInfo, deadline string) worker.Work {
+	risk := info.Risk
+	if risk == "" {
+		risk = string(tool.Low)
+	}
 	return func(context.Context) worker.Result {
-		return worker.Then(&events.ToolCallStarted{CallID: c.ID}, func(ctx context.Context) worker.Result { return a.run(ctx, c) })
+		return worker.Done(&events.HumanApprovalRequired{
+			ToolCallReply: events.ToolCallReply{Calls: []events.Call{}},
+			Requests: []events.Request{{
+				CallID: c.ID, Tool: c.Name, Arguments: c.Arguments, Risk: risk, Asks: info.Asks,
+				Reason: "the outcome is unknown: the call had started when its worker was lost. It may have taken effect; approved, it runs again",
+			}},
+			Deadline: deadline,
+		})
 	}
 }
 

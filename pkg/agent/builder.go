@@ -17,6 +17,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
 	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/breaker"
 )
 
 // providerName is what a built agent calls its one model provider.
@@ -109,7 +110,7 @@ func (b *Builder) Build() (*Agent, error) {
 	if b.caller == nil {
 		return nil, &BuildError{errors.New("there is no model caller: set one with LLM")}
 	}
-	registry, err := tool.NewRegistry(b.tools...)
+	registry, err := tool.NewRegistryWith(tool.Options{Gate: breaker.New}, b.tools...)
 	if err != nil {
 		return nil, &BuildError{err}
 	}

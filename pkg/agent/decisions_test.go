@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"encoding/json"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/builtin"
 	"github.com/moorebus/moorebus/pkg/tool/typed"
 )
 
@@ -45,30 +47,73 @@ func TestDecisionsReachModelAndTool(t *testing.T) {
 	}, resultsSeen(mock))
 }
 
+// A question is put to a human under every policy, also in the middle of a batch
+// and by a tool of another name, and its answer is what the model gets, even after
+// every process has been replaced.
+func TestAnswersReachTheModel(t *testing.T) {
+	reply := llm.ToolCalls{Calls: []llm.Call{
+		{ID: "a", Name: "boss", Arguments: `{"question":"Which?"}`}, {ID: "b", Name: "echo", Arguments: `{"q":"two"}`},
+	}}
+	one := llm.ToolCalls{Calls: []llm.Call{{ID: "c", Name: "boss", Arguments: `{"question":"Sure?"}`}}}
+	early, late := scripted.NewMock(reply), scripted.NewMock(one, scripted.Say("all answered"))
+	journal := simulated.New(simulated.Options{})
+	first := startHost(t, journal, early)
+	id := first.start(t, &events.Approval{Policy: events.ApproveNever})
+	awaitCalls(t, first.Gateway(), id, 1)
+	first.stop()
+
+	g := startHost(t, journal, late).Gateway()
+	_, err := g.Decide(t.Context(), "", id, events.Decision{CallID: "a", Decision: events.DecisionApproved, By: "ann"})
+	require.ErrorContains(t, err, "boss asks a question")
+	decideAs(t, g, id, events.Decision{CallID: "a", Decision: events.DecisionModified, Arguments: `{"question":"Which?","answer":"the red one"}`})
+	require.Eventually(t, func() bool { return late.CallCount() == 1 }, 20*time.Second, 5*time.Millisecond)
+	awaitCalls(t, g, id, 1)
+	decideAs(t, g, id, events.Decision{CallID: "c", Decision: events.DecisionRejected, Reason: "ask later"})
+	require.Eventually(t, func() bool { return stateOf(t, g, id).State == events.Done }, 20*time.Second, 5*time.Millisecond)
+	require.Equal(t, map[string]string{"a": "the red one", "b": "you said two", "c": "REJECTED: ask later"}, resultsSeen(late))
+}
+
 // startHeld starts a run on which every call waits, with all roles at work.
 func startHeld(t *testing.T, mock llm.Caller) (g *gateway.Gateway, id string) {
+	t.Helper()
+	h := startHost(t, simulated.New(simulated.Options{}), mock)
+	return h.Gateway(), h.start(t, &events.Approval{Policy: events.ApproveAlways})
+}
+
+// host is all roles at work.
+type host struct {
+	*agent.Host
+	stop func()
+}
+
+func startHost(t *testing.T, journal *simulated.Journal, mock llm.Caller) host {
 	t.Helper()
 	echo, err := typed.New(tool.Definition{Name: "echo", Description: "Echoes.", Effect: tool.Pure},
 		func(_ context.Context, q query) (string, error) { return "you said " + q.Q, nil })
 	require.NoError(t, err)
-	registry, err := tool.NewRegistry(echo)
+	human, err := builtin.New(builtin.AskHuman, builtin.Options{})
 	require.NoError(t, err)
-	h, err := agent.NewHost(agent.HostOptions{
-		Bus: simulated.New(simulated.Options{}), Tools: registry, Providers: map[string]llm.Caller{"mock": mock},
-	})
+	registry, err := tool.NewRegistry(echo, tool.Redefine(human, tool.Definition{Name: "boss"}))
 	require.NoError(t, err)
-	ctx, stop := context.WithCancel(context.Background())
+	h, err := agent.NewHost(agent.HostOptions{Bus: journal, Tools: registry, Providers: map[string]llm.Caller{"mock": mock}})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- h.Run(ctx) }()
-	t.Cleanup(func() { stop(); require.NoError(t, <-ended) })
+	stop := sync.OnceFunc(func() { cancel(); require.NoError(t, <-ended) })
+	t.Cleanup(stop)
 	require.NoError(t, h.Announce(t.Context()))
+	return host{Host: h, stop: stop}
+}
 
+// start starts a run that may call everything.
+func (h host) start(t *testing.T, policy *events.Approval) (id string) {
+	t.Helper()
 	def := events.DefaultAgent()
-	def.Name, def.LLM.Provider, def.Tools = "asker", "mock", []string{"echo"}
-	def.Approval = &events.Approval{Policy: events.ApproveAlways}
+	def.Name, def.LLM.Provider, def.Tools, def.Approval = "asker", "mock", []string{"echo", "boss"}, policy
 	started, err := h.Gateway().Start(t.Context(), "", gateway.StartRequest{Agent: &def, Task: "ask"})
 	require.NoError(t, err)
-	return h.Gateway(), started.RunID
+	return started.RunID
 }
 
 func stateOf(t *testing.T, g *gateway.Gateway, id string) gateway.RunState {

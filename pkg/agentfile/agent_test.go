@@ -22,7 +22,7 @@ llm: {provider: openai, temperature: 0.0, seed: 7}
 models: {default: gpt-4o, calculation: gpt-4o-mini}
 config: {max_steps: 20, parallel_tools: false}
 budget: {max_total_tokens: 200_000, max_cost_usd: 2, max_wall_time: 30m}
-approval: {policy: above, risk: medium, expires: 24h}
+approval: {policy: above, risk: medium, expires: 24h, outcome_unknown: ask}
 output_schema:
   type: object
   required: [zebra, apple]
@@ -86,6 +86,7 @@ func TestMalformedAgents(t *testing.T) {
 		"bad mode":               {head + "mode: fast\n", []string{"line 3", "mode", "task or chat"}},
 		"bad name":               {"name: A B\nllm: {provider: openai}\n", []string{"line 1", "name"}},
 		"no provider":            {"name: a\nllm:\n  text: true\n", []string{"line 3", "llm.provider"}},
+		"unknown outcomes":       {head + "approval: {policy: never, outcome_unknown: guess}\n", []string{"line 3", "approval.outcome_unknown", "tell nor ask"}},
 		"policy":                 {head + "approval: {policy: maybe}\n", []string{"line 3", "approval.policy"}},
 		"schema":                 {head + "output_schema: [1]\n", []string{"line 3", "output_schema"}},
 		"syntax":                 {head + "tools: [a\nmode: chat\n", []string{"line"}},

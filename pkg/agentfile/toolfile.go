@@ -36,6 +36,8 @@ type ToolEntry struct {
 	Pool    string          `json:"pool,omitempty"`
 	Risk    tool.Risk       `json:"risk,omitempty"`
 
+	Breaker *Breaker `json:"breaker,omitempty"`
+
 	// Root is the directory that the builtin read_file is confined to.
 	Root string `json:"root,omitempty"`
 	// Hosts are those that the builtin http_get may reach.
@@ -55,6 +57,15 @@ type ExecTool struct {
 	Command []string          `json:"command"`
 	Env     map[string]string `json:"env,omitempty"`
 	Dir     string            `json:"dir,omitempty"`
+}
+
+// Breaker configures a tool's circuit breaker: after so many failures in a row
+// (default 5) the tool is not called for the time that it stays open (default
+// 30s). Off turns it off.
+type Breaker struct {
+	Failures int             `json:"failures,omitempty"`
+	Open     events.Duration `json:"open,omitempty"`
+	Off      bool            `json:"off,omitempty"`
 }
 
 // The builtins that have settings of their own.
@@ -156,6 +167,9 @@ func (t *ToolEntry) problems() []error {
 	if t.Retries < 0 {
 		bad(".retries", "must not be negative, is %d", t.Retries)
 	}
+	if b := t.Breaker; b != nil && (b.Failures < 0 || b.Open < 0) {
+		bad(".breaker", "failures and open must not be negative; write {off: true} to have none")
+	}
 	if len(t.Schema) > 0 && t.Schema[0] != '{' {
 		bad(".schema", "must be a JSON Schema, a mapping")
 	}
@@ -210,10 +224,14 @@ func validName(s string) bool {
 // builtin has a description, schema, class and risk of its own, which stand
 // where the entry says nothing.
 func (t *ToolEntry) Definition() tool.Definition {
-	return tool.Definition{
+	def := tool.Definition{
 		Name: t.Name, Description: t.Description, Schema: t.Schema, Effect: t.Effect, Pool: t.Pool,
 		Risk: t.Risk, Timeout: time.Duration(t.Timeout), Retries: t.Retries,
 	}
+	if b := t.Breaker; b != nil {
+		def.Breaker = tool.Breaker{Off: b.Off, Failures: b.Failures, Open: time.Duration(b.Open)}
+	}
+	return def
 }
 
 // Expand replaces ${VAR} and ${VAR:-default} in the URLs and header values of

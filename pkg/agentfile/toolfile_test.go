@@ -85,6 +85,8 @@ func TestMalformedToolFiles(t *testing.T) {
 		"timeout":          {"tools:\n- {builtin: x, timeout: fast}\n", []string{"tools[0].timeout"}},
 		"negative timeout": {"tools:\n- {builtin: x, timeout: -1s}\n", []string{"tools[0].timeout"}},
 		"retries":          {"tools:\n- {builtin: x, retries: -1}\n", []string{"tools[0].retries"}},
+		"breaker":          {"tools:\n- {builtin: x, breaker: {open: -1s}}\n", []string{"tools[0].breaker", "{off: true}"}},
+		"breaker's key":    {"tools:\n- {builtin: x, breaker: {fails: 1}}\n", []string{"tools[0].breaker.fails", "unknown key"}},
 		"url":              {"tools:\n- {name: x, http: {url: /search}}\n", []string{"tools[0].http.url"}},
 		"no url":           {"tools:\n- {name: x, http: {method: GET}}\n", []string{"tools[0].http.url", "missing"}},
 		"no command":       {"tools:\n- {name: x, exec: {command: []}}\n", []string{"tools[0].exec.command"}},

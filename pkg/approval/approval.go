@@ -67,9 +67,13 @@ func (p *Policies) program(text string) (*vm.Program, error) {
 }
 
 // Required says whether the call waits, and why. A nil policy lets everything
-// run. An expression that cannot be evaluated is an error: the caller must not
+// run but the tools that ask: theirs wait under every policy, and the reason is
+// the question. An expression that cannot be evaluated is an error: the caller must not
 // take it for a yes.
 func (p *Policies) Required(policy *events.Approval, call events.Call, info reducer.ToolInfo, run string) (string, bool, error) {
+	if info.Asks {
+		return question(call.Arguments), true, nil
+	}
 	if policy == nil {
 		return "", false, nil
 	}
@@ -107,6 +111,15 @@ func (p *Policies) evaluate(text string, call events.Call, info reducer.ToolInfo
 		return "the policy asks for it: " + text, true, nil
 	}
 	return "", false, nil
+}
+
+// question is what a tool that asks puts to a human.
+func question(text string) string {
+	object, _ := arguments(text).(map[string]any)
+	if q, _ := object["question"].(string); q != "" {
+		return q
+	}
+	return "the tool asks a human"
 }
 
 // arguments parses a call's arguments; they were found valid before.

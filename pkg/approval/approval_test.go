@@ -40,6 +40,23 @@ func TestRequired(t *testing.T) {
 	}
 }
 
+// A tool that asks waits under every policy, also one that cannot be evaluated,
+// and the reason is its question.
+func TestQuestionsAlwaysWait(t *testing.T) {
+	for _, policy := range []*events.Approval{
+		nil, {Policy: events.ApproveNever}, {Policy: events.ApproveTools, Tools: []string{"other"}}, {Policy: events.ApproveExpr, Expr: "amount +"},
+	} {
+		for arguments, want := range map[string]string{
+			`{"question":"Which?"}`: "Which?", `{"question":7}`: "the tool asks a human", `{}`: "the tool asks a human", `no`: "the tool asks a human",
+		} {
+			reason, required, err := approval.New().Required(policy, events.Call{Name: "boss", Arguments: arguments}, reducer.ToolInfo{Asks: true}, "r1")
+			require.NoError(t, err)
+			require.True(t, required)
+			require.Equal(t, want, reason)
+		}
+	}
+}
+
 func TestExpressionsThatFailAreErrors(t *testing.T) {
 	for _, text := range []string{"amount +", "arguments.amount", "1 + 1", "unknown == 1"} {
 		policy := &events.Approval{Policy: events.ApproveExpr, Expr: text}

@@ -185,6 +185,34 @@ type Approval struct {
 	Expr string `json:"expr,omitempty"`
 	// Expires is how long a request waits before it counts as rejected.
 	Expires Duration `json:"expires,omitempty"`
+	// OutcomeUnknown says who decides on a call that must not run twice and may
+	// have run; empty is [TellModel].
+	OutcomeUnknown OutcomePolicy `json:"outcome_unknown,omitempty"`
+}
+
+// OutcomePolicy says what becomes of a call whose outcome is unknown.
+type OutcomePolicy string
+
+// The policies. TellModel is the default, and what calls of a batch get in any
+// case.
+const (
+	// TellModel gives the model an observation that says so.
+	TellModel OutcomePolicy = "tell"
+	// AskHuman has a human say whether the call runs again.
+	AskHuman OutcomePolicy = "ask"
+)
+
+// AsksOutcome reports whether a human decides on calls whose outcome is
+// unknown.
+func (a *Approval) AsksOutcome() bool { return a != nil && a.OutcomeUnknown == AskHuman }
+
+// Deadline returns when a request that is made at the given time expires, in the
+// form that the log has it; empty for never.
+func (a *Approval) Deadline(now time.Time) string {
+	if a == nil || a.Expires == 0 {
+		return ""
+	}
+	return now.UTC().Add(time.Duration(a.Expires)).Format(TimeFormat)
 }
 
 // Risks lists the risks, lowest first.
@@ -225,6 +253,11 @@ func (a *Approval) check() error {
 	default:
 		return fmt.Errorf("approval.policy: %q is not a policy; use always, never, above, tools or expr", a.Policy)
 	}
+	switch a.OutcomeUnknown {
+	case "", TellModel, AskHuman:
+	default:
+		return fmt.Errorf("approval.outcome_unknown: %q is neither tell nor ask", a.OutcomeUnknown)
+	}
 	if a.Expires < 0 {
 		return fmt.Errorf("approval.expires: must not be negative")
 	}
@@ -256,6 +289,9 @@ type ToolSpec struct {
 	Effect      string          `json:"effect"`
 	Pool        string          `json:"pool"`
 	Risk        string          `json:"risk"`
+	// Asks is true for a tool that puts its arguments' question to a human and
+	// returns the answer: every call of it waits, whatever the policy says.
+	Asks bool `json:"asks,omitempty"`
 }
 
 func isObject(raw json.RawMessage) bool {

@@ -68,7 +68,10 @@ func TestAgentChecks(t *testing.T) {
 		"approval.risk ":                    func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAbove} },
 		"approval.tools":                    func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveTools} },
 		"approval.expr":                     func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveExpr} },
-		"approval.expires":                  func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAlways, Expires: -1} },
+		"approval.outcome_unknown": func(a *events.Agent) {
+			a.Approval = &events.Approval{Policy: events.ApproveNever, OutcomeUnknown: "guess"}
+		},
+		"approval.expires": func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAlways, Expires: -1} },
 	} {
 		_, err := agent(change).Resolve()
 		require.Error(t, err, key)

@@ -39,3 +39,18 @@ func Hash(body []byte) string {
 	sum := sha256.Sum256(body)
 	return hex.EncodeToString(sum[:])
 }
+
+// ChildID returns the id of the run that answers a call of another run. Who
+// starts it and who cancels it need not tell each other. It is a UUIDv7 with the
+// parent's time; the rest is the sha256 of the parent's id and the call's. A
+// parent that is no id has no children: the result is empty.
+func ChildID(parent, callID string) string {
+	if CheckID(parent) != nil {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(parent + "/" + callID))
+	sum[0] = 0x70 | sum[0]&0x0f // version 7
+	sum[2] = 0x80 | sum[2]&0x3f // variant of RFC 9562
+	text := hex.EncodeToString(sum[:10])
+	return parent[:13] + "-" + text[:4] + "-" + text[4:8] + "-" + text[8:20]
+}

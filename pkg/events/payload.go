@@ -281,6 +281,9 @@ type Request struct {
 	Arguments string `json:"arguments"`
 	Risk      string `json:"risk"`
 	Reason    string `json:"reason"`
+	// Asks is true where Reason is a question, and the decision has to be
+	// modified, with the answer in its arguments.
+	Asks bool `json:"asks,omitempty"`
 }
 
 // HumanApprovalRequired hands a reply's calls to a human. Deadline is RFC 3339.

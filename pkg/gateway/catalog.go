@@ -110,7 +110,7 @@ func pickTool(name string, tools []events.ToolSpec) (events.ToolSpec, *Error) {
 
 // sameTool reports whether two announcements differ in nothing but the pool.
 func sameTool(a, b events.ToolSpec) bool {
-	return a.Name == b.Name && a.Description == b.Description && a.Effect == b.Effect && a.Risk == b.Risk &&
+	return a.Name == b.Name && a.Description == b.Description && a.Effect == b.Effect && a.Risk == b.Risk && a.Asks == b.Asks &&
 		bytes.Equal(a.Schema, b.Schema)
 }
 

@@ -14,13 +14,6 @@ func one(origin events.State, p events.Payload) ([]runlog.Draft, error) {
 	return []runlog.Draft{{Origin: origin, Payload: p}}, nil
 }
 
-// Cancel ends a run from outside. What runs for it is cancelled.
-func (g *Gateway) Cancel(ctx context.Context, ns, id string, by events.By) (Result, error) {
-	return g.change(ctx, ns, id, func(*reducer.Memory) ([]runlog.Draft, error) {
-		return one(events.Control, &events.CancelledRun{By: by})
-	})
-}
-
 // Pause keeps new model calls and tools of a run from starting. A paused run
 // stays as it is.
 func (g *Gateway) Pause(ctx context.Context, ns, id string, by events.By) (Result, error) {

@@ -21,6 +21,7 @@ const (
 	CodeBadDecision      = "bad_decision"
 	CodeAlreadyDecided   = "already_decided"
 	CodeApprovalExpired  = "approval_expired"
+	CodeAnswerNeeded     = "answer_needed"
 	CodeBlacklisted      = "blacklisted"
 	CodeInvalidArguments = "invalid_arguments"
 )
@@ -42,6 +43,8 @@ const (
 //   - 409 run_ended, with the field decision if the call was decided.
 //   - 422 unknown_tool, blacklisted, invalid_arguments: the call as modified may
 //     not be run. It still waits.
+//   - 422 answer_needed: the call asks a question, which a decision that is
+//     modified answers with arguments {question, answer}. It still waits.
 func (g *Gateway) Decide(ctx context.Context, ns, id string, d events.Decision) (Result, error) {
 	if err := checkDecisionForm(d); err != nil {
 		return Result{}, err
@@ -56,7 +59,7 @@ func (g *Gateway) Decide(ctx context.Context, ns, id string, d events.Decision) 
 			expired = expiredCall(mem, d.CallID, mem.PendingApproval.Deadline)
 			return drafts, nil
 		}
-		if err := g.checkModified(mem, d); err != nil {
+		if err := g.checkRunnable(mem, d); err != nil {
 			return nil, err
 		}
 		return one(events.WaitingForHuman, decisionEvent(mem, d))
@@ -131,31 +134,66 @@ func Undecided(a *reducer.PendingApproval) []string {
 	return calls
 }
 
+// checkRunnable checks a call as a human leaves it, if it is to run.
+func (g *Gateway) checkRunnable(mem *reducer.Memory, d events.Decision) error {
+	asks := slices.ContainsFunc(mem.PendingApproval.Requests, func(r events.Request) bool { return r.CallID == d.CallID && r.Asks })
+	arguments, e := d.Arguments, (*Error)(nil)
+	switch d.Decision {
+	case events.DecisionApproved:
+		if asks {
+			e = answerNeeded(mem, d.CallID)
+		}
+	case events.DecisionModified:
+		if asks {
+			arguments, e = withoutAnswer(mem, d)
+		}
+		if e == nil {
+			e = g.checkModified(mem, d.CallID, arguments)
+		}
+	}
+	if e == nil {
+		return nil
+	}
+	e.Fields = callFields(mem, d.CallID)
+	return e
+}
+
+func answerNeeded(mem *reducer.Memory, callID string) *Error {
+	return unprocessable(CodeAnswerNeeded, "%s asks a question: answer it with decision %s and arguments {question, answer}, or reject it",
+		mem.ToolCalls[callID].Name, events.DecisionModified)
+}
+
+// withoutAnswer returns the arguments of a decision on a question without the
+// answer, which has to be there and which the tool's schema says nothing of.
+func withoutAnswer(mem *reducer.Memory, d events.Decision) (string, *Error) {
+	node, err := strict.ParseJSON([]byte(d.Arguments))
+	if err != nil || node.Kind != strict.Object {
+		return d.Arguments, nil // the check of the arguments says what is wrong
+	}
+	rest, answer := node.Without("answer")
+	if answer == nil || answer.Kind != strict.String || strings.TrimSpace(answer.Text) == "" {
+		return "", answerNeeded(mem, d.CallID)
+	}
+	return string(rest.JSON()), nil
+}
+
 // checkModified checks a call as a human modified it, in the order in which the
 // model's own calls are checked. The approval policy is the last check of
 // that order, and has nothing to say: whatever it wants of the new arguments, the
 // human who wrote them has approved them.
-func (g *Gateway) checkModified(mem *reducer.Memory, d events.Decision) error {
-	if d.Decision != events.DecisionModified {
-		return nil
-	}
-	name := mem.ToolCalls[d.CallID].Name
+func (g *Gateway) checkModified(mem *reducer.Memory, callID, arguments string) *Error {
+	name := mem.ToolCalls[callID].Name
 	info, known := mem.Tools[name]
-	var e *Error
 	switch {
 	case !known:
-		e = unprocessable(CodeUnknownTool, "the run has no tool %q; reject the call", name)
+		return unprocessable(CodeUnknownTool, "the run has no tool %q; reject the call", name)
 	case slices.Contains(mem.Blacklist, name):
-		e = unprocessable(CodeBlacklisted, "tool %q is blacklisted in this run; reject the call", name)
-	default:
-		err := g.validArguments(json.RawMessage(info.Schema), d.Arguments)
-		if err == nil {
-			return nil
-		}
-		e = unprocessable(CodeInvalidArguments, "invalid arguments for %s: %s", name, err.Error())
+		return unprocessable(CodeBlacklisted, "tool %q is blacklisted in this run; reject the call", name)
 	}
-	e.Fields = callFields(mem, d.CallID)
-	return e
+	if err := g.validArguments(json.RawMessage(info.Schema), arguments); err != nil {
+		return unprocessable(CodeInvalidArguments, "invalid arguments for %s: %s", name, err.Error())
+	}
+	return nil
 }
 
 func (g *Gateway) validArguments(schema json.RawMessage, arguments string) error {

@@ -28,6 +28,12 @@ const payer = `{"agent":{"name":"payer","llm":{"provider":"openai"},"tools":["se
 // asked only, if there are any.
 func (r *rig) held(tool string, calls []string, asked ...string) string {
 	r.t.Helper()
+	return r.asked(waiting("", tool, calls, asked...))
+}
+
+// asked starts a run that waits for what is given.
+func (r *rig) asked(p *events.HumanApprovalRequired) string {
+	r.t.Helper()
 	r.announce("b", searchTool, payTool)
 	var id string
 	require.Eventually(r.t, func() bool {
@@ -37,7 +43,7 @@ func (r *rig) held(tool string, calls []string, asked ...string) string {
 		}
 		return a.status == 201
 	}, patience, 10*time.Millisecond, "the tool is known soon")
-	r.happens(id, events.Planning, waiting("", tool, calls, asked...))
+	r.happens(id, events.Planning, p)
 	return id
 }
 
@@ -142,6 +148,46 @@ func TestModificationIsChecked(t *testing.T) {
 	bare.fails(422, "invalid_arguments", bare.decide(id, `{"call_id":"c1","decision":"modified","by":"ann","arguments":"[]"}`))
 	bare.fails(422, "invalid_arguments", bare.decide(id, `{"call_id":"c1","decision":"modified","by":"ann","arguments":"{"}`))
 	require.Equal(t, 200, bare.decide(id, `{"call_id":"c1","decision":"modified","by":"ann","arguments":"{}"}`).status)
+}
+
+// A question is answered, not approved; the tool's schema says nothing of the
+// answer.
+func TestDecideAQuestion(t *testing.T) {
+	question := func(calls ...string) *events.HumanApprovalRequired {
+		p := waiting("", "pay", calls)
+		for i := range p.Requests {
+			p.Requests[i].Asks = true
+		}
+		return p
+	}
+	for name, calls := range map[string][]string{"single": {"c1"}, "batch": {"c1", "c2"}} {
+		t.Run(name, func(t *testing.T) {
+			r := simulatedRig(t, nil)
+			id := r.asked(question(calls...))
+			for body, code := range map[string]string{
+				`"decision":"approved"`:                                            "answer_needed",
+				`"decision":"modified","arguments":{"amount":1}`:                   "answer_needed",
+				`"decision":"modified","arguments":{"amount":1,"answer":" "}`:      "answer_needed",
+				`"decision":"modified","arguments":{"amount":1,"answer":7}`:        "answer_needed",
+				`"decision":"modified","arguments":{"answer":"yes"}`:               "invalid_arguments",
+				`"decision":"modified","arguments":{"amount":1,"answer":"","a":1}`: "answer_needed",
+				`"decision":"modified","arguments":"[]"`:                           "invalid_arguments",
+			} {
+				a := r.fails(422, code, r.decide(id, `{"call_id":"c1","by":"ann",`+body+`}`))
+				require.Equal(t, "c1", a.text(t, "call_id"))
+			}
+			require.Equal(t, events.WaitingForHuman, r.memory(id).State)
+			for _, call := range calls {
+				a := r.decide(id, `{"call_id":"`+call+`","by":"ann","decision":"modified","arguments":{"amount":1, "answer":"yes"}}`)
+				require.Equal(t, 200, a.status, a.body)
+			}
+			want := events.Acting
+			if len(calls) > 1 {
+				want = events.ParallelActing
+			}
+			require.Equal(t, `{"amount":1, "answer":"yes"}`, r.reaches(id, want).ToolCalls["c1"].Parameters, "verbatim")
+		})
+	}
 }
 
 func TestDecideBatch(t *testing.T) {

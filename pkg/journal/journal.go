@@ -93,6 +93,10 @@ type Log interface {
 	// Head returns the run's last record, or ErrNotFound.
 	Head(ctx context.Context, run events.Run) (Record, error)
 
+	// Newest returns the shard's last record that matches, or ErrNotFound. For a
+	// filter that names a run it costs no more than Head.
+	Newest(ctx context.Context, shard int, filter Filter) (Record, error)
+
 	// Scan yields a shard's records that match, after the given sequence number,
 	// in order, to the end of the shard as it was at some moment after the call.
 	Scan(ctx context.Context, shard int, filter Filter, after uint64) iter.Seq2[Record, error]

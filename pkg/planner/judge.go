@@ -55,14 +55,6 @@ func newJudge(cfg Config, mem *reducer.Memory) *judge {
 	}
 }
 
-// deadline is when an approval that is asked for now expires, empty for never.
-func (j *judge) deadline() string {
-	if j.policy == nil || j.policy.Expires == 0 {
-		return ""
-	}
-	return j.clock().UTC().Add(time.Duration(j.policy.Expires)).Format(events.TimeFormat)
-}
-
 // judge looks at the whole reply: calls outrank text wherever they stand.
 func (j *judge) judge(reply llm.Response) events.Payload {
 	p := j.read(reply)
@@ -233,7 +225,7 @@ func (j *judge) accept(reply *events.ToolCallReply) events.Payload {
 	requests := j.requests(reply.Calls)
 	switch {
 	case len(requests) > 0:
-		return &events.HumanApprovalRequired{ToolCallReply: *reply, Requests: requests, Deadline: j.deadline()}
+		return &events.HumanApprovalRequired{ToolCallReply: *reply, Requests: requests, Deadline: j.policy.Deadline(j.clock())}
 	case len(reply.Calls) > 1:
 		return &events.LLMParallelToolCalls{ToolCallReply: *reply}
 	}
@@ -250,7 +242,7 @@ func (j *judge) requests(calls []events.Call) []events.Request {
 		}
 		if required {
 			requests = append(requests, events.Request{
-				CallID: call.ID, Tool: call.Name, Arguments: call.Arguments, Risk: risk(info.Risk), Reason: reason,
+				CallID: call.ID, Tool: call.Name, Arguments: call.Arguments, Risk: risk(info.Risk), Reason: reason, Asks: info.Asks,
 			})
 		}
 	}

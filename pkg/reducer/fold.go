@@ -80,7 +80,7 @@ func (mem *Memory) pin(a events.Agent, hash string, tools []events.ToolSpec) {
 	mem.Tools = make(map[string]ToolInfo, len(tools))
 	for _, t := range tools {
 		mem.Tools[t.Name] = ToolInfo{
-			Description: t.Description, Schema: schemaText(t.Schema), Effect: t.Effect, Pool: t.Pool, Risk: t.Risk,
+			Description: t.Description, Schema: schemaText(t.Schema), Effect: t.Effect, Pool: t.Pool, Risk: t.Risk, Asks: t.Asks,
 		}
 	}
 	c := &mem.Control

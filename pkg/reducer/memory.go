@@ -124,6 +124,7 @@ type ToolInfo struct {
 	Effect      string `json:"effect"`
 	Pool        string `json:"pool"`
 	Risk        string `json:"risk"`
+	Asks        bool   `json:"asks,omitempty"`
 }
 
 // ToolCallRecord is a call with its result, nil while there is none.

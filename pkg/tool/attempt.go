@@ -123,7 +123,7 @@ func asFailure(err error) *Failure {
 // mayRepeat decides whether a second run can help and can do no harm.
 func mayRepeat(effect Effect, f *Failure) bool {
 	passing := f.Passing || f.Code == CodeTimeout || f.Code == CodeUnreachable
-	return passing && f.Code != CodeCancelled && (effect.Repeatable() || f.NotSent)
+	return passing && f.Code != CodeCancelled && f.RetryAfter <= maxPause && (effect.Repeatable() || f.NotSent)
 }
 
 // backoff returns the pause after the attempt of that index, from 0.

@@ -69,6 +69,12 @@ func (d Definition) Validate() error {
 	if d.Retries < 0 || d.Retries > maxRetries {
 		bad("retries %d must be between 0 and %d", d.Retries, maxRetries)
 	}
+	if d.Breaker.Failures < 0 {
+		bad("breaker.failures %d must not be negative", d.Breaker.Failures)
+	}
+	if d.Breaker.Open < 0 {
+		bad("breaker.open %s must not be negative", d.Breaker.Open)
+	}
 	if !json.Valid(d.Schema) {
 		bad("the schema is not valid JSON")
 	}

@@ -36,6 +36,9 @@ func Redefine(t Tool, over Definition) Tool {
 	if over.Retries != 0 {
 		def.Retries = over.Retries
 	}
+	if over.Breaker != (Breaker{}) {
+		def.Breaker = over.Breaker
+	}
 	return redefined{Tool: t, def: def}
 }
 

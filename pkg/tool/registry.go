@@ -19,6 +19,8 @@ type Options struct {
 	// Logger hears of panics (with their stack, which the model never sees).
 	// Default: nobody does.
 	Logger *slog.Logger
+	// Gate makes the gate of a tool, nil for none. Default: no tool has one.
+	Gate func(Definition) Gate
 }
 
 // Outcome is what became of one call.
@@ -42,7 +44,8 @@ type Registry struct {
 // registered is a tool whose definition was completed and checked once.
 type registered struct {
 	Tool
-	def Definition
+	def  Definition
+	gate Gate
 }
 
 // Definition returns the tool's definition, defaults applied.
@@ -75,6 +78,9 @@ func NewRegistryWith(opts Options, tools ...Tool) (*Registry, error) {
 			continue
 		}
 		r.tools[def.Name] = &registered{Tool: t, def: def}
+		if opts.Gate != nil {
+			r.tools[def.Name].gate = opts.Gate(def)
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -130,7 +136,9 @@ func (r *Registry) Close() error {
 // is given a moment to end and then left to end by itself: its goroutine stays,
 // its result is dropped. A failed run is repeated up to Definition.Retries times,
 // with growing pauses, where the failure is a passing one and a second run can
-// do no harm: the tool is pure or idempotent, or nothing was sent.
+// do no harm: the tool is pure or idempotent, or nothing was sent. A tool that
+// wants to be left alone for longer than the longest pause is not asked again, nor
+// is one whose gate has closed.
 func (r *Registry) Execute(ctx context.Context, call Call) Outcome {
 	start := r.now()
 	result, failure := r.execute(ctx, call)
@@ -147,15 +155,19 @@ func (r *Registry) execute(ctx context.Context, call Call) (string, *Failure) {
 	if !ok {
 		return "", Failf(CodeNotFound, "tool %q not found", call.Name)
 	}
+	var last *Failure
 	for attempt := 0; ; attempt++ {
-		result, failure := r.attempt(ctx, t, call)
-		if failure == nil {
+		result, failure := r.gated(ctx, t, call)
+		switch {
+		case failure == nil:
 			return toUTF8(result), nil
-		}
-		if attempt >= t.def.Retries || !mayRepeat(t.def.Effect, failure) {
+		case failure.Code == CodeCircuitOpen && last != nil:
+			return "", last // it says more
+		case attempt >= t.def.Retries || !mayRepeat(t.def.Effect, failure):
 			return "", failure
 		}
-		if !pause(ctx, backoff(attempt)) {
+		last = failure
+		if !pause(ctx, max(backoff(attempt), failure.RetryAfter)) {
 			return "", cancelledAfter(ctx, failure)
 		}
 	}

@@ -92,10 +92,10 @@ func TestRegistryHoldsTools(t *testing.T) {
 
 func TestNewRegistryNamesEverythingThatIsWrong(t *testing.T) {
 	_, err := tool.NewRegistry(named("a", ""), named("a", ""), named("", ""), named("b c", ""), named(strings.Repeat("x", 65), ""),
-		&fake{def: tool.Definition{Name: "d", Effect: "twice", Risk: "none", Pool: "a b", Timeout: -1, Retries: -1, Schema: json.RawMessage("{")}})
+		&fake{def: tool.Definition{Name: "d", Effect: "twice", Risk: "none", Pool: "a b", Timeout: -1, Retries: -1, Breaker: tool.Breaker{Failures: -1, Open: -1}, Schema: json.RawMessage("{")}})
 	for _, want := range []string{
 		`"a": two tools`, `"": the name`, `"b c": the name`, `"` + strings.Repeat("x", 65),
-		`effect "twice"`, `risk "none"`, `pool "a b"`, "timeout -1ns", "retries -1", "not valid JSON",
+		`effect "twice"`, `risk "none"`, `pool "a b"`, "timeout -1ns", "retries -1", "breaker.failures -1", "breaker.open -1ns", "not valid JSON",
 	} {
 		require.ErrorContains(t, err, want)
 	}
@@ -248,6 +248,30 @@ func TestExecuteRetries(t *testing.T) {
 				require.Equal(t, 300*time.Millisecond, out.Latency)
 			}
 		})
+	}
+}
+
+// A tool that wants to be left alone is, but not for longer than a call waits.
+func TestExecuteWaitsAsLongAsItIsTold(t *testing.T) {
+	for after, runs := range map[time.Duration]int{3 * time.Second: 2, 5 * time.Second: 2, 6 * time.Second: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &fake{def: tool.Definition{Effect: tool.Pure, Retries: 1}, fn: returning(&tool.Failure{Passing: true, RetryAfter: after})}
+			execute(t, f)
+			require.Len(t, f.runs, runs)
+			if runs == 2 {
+				require.Equal(t, after, f.runs[1].Sub(f.runs[0]))
+			}
+		})
+	}
+}
+
+func TestParseRetryAfter(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for value, want := range map[string]time.Duration{
+		"": 0, "0": 0, "7": 7 * time.Second, " 120 ": 2 * time.Minute, "-1": 0, "1.5": 0, "soon": 0, "99999999999999999999": 0,
+		"Fri, 02 Jan 2026 03:04:15 GMT": 10 * time.Second, "Fri, 02 Jan 2026 03:04:00 GMT": 0,
+	} {
+		require.Equal(t, want, tool.ParseRetryAfter(value, now), value)
 	}
 }
 

@@ -57,6 +57,22 @@ type Definition struct {
 	// Retries is how often a failed run is repeated inside one call, where the
 	// class allows it.
 	Retries int
+	// Asks marks a tool whose calls are answered by a human, see
+	// events.ToolSpec.
+	Asks bool
+	// Breaker says when calls are not let through for a while.
+	Breaker Breaker
+}
+
+// Breaker configures a tool's circuit breaker. The zero value has the defaults.
+type Breaker struct {
+	// Off lets every call through, whatever the ones before came to.
+	Off bool
+	// Failures is after how many failures in a row, each of them one of
+	// [Failure.Down], the circuit opens. Default 5.
+	Failures int
+	// Open is how long it stays open before one call may try again. Default 30 s.
+	Open time.Duration
 }
 
 // Call is one invocation. Arguments is the model's text, byte for byte.
@@ -89,6 +105,9 @@ type Failure struct {
 	// Passing is true where the same call may well succeed a moment later (an
 	// overloaded server). CodeTimeout and CodeUnreachable always pass.
 	Passing bool
+	// RetryAfter is how long the tool wants to be left alone, 0 if it does not
+	// say.
+	RetryAfter time.Duration
 }
 
 // Error returns the message.
@@ -111,6 +130,7 @@ const (
 	CodeExitStatus       = "exit_status"
 	CodeHTTPStatus       = "http_status"
 	CodeUnreachable      = "unreachable"
+	CodeCircuitOpen      = "circuit_open"
 )
 
 // Validator checks arguments against a JSON Schema. The error lists every

@@ -179,6 +179,21 @@ func (f *File) shard(ctx context.Context, shard int) ([]place, <-chan struct{}, 
 	return f.index[shard], f.grown, nil
 }
 
+// Newest returns the shard's last record that matches, reading all of them.
+func (f *File) Newest(ctx context.Context, shard int, filter journal.Filter) (journal.Record, error) {
+	newest, found := journal.Record{}, false
+	for rec, err := range f.Scan(ctx, shard, filter, 0) {
+		if err != nil {
+			return journal.Record{}, err
+		}
+		newest, found = rec, true
+	}
+	if !found {
+		return journal.Record{}, fmt.Errorf("newest of %s: %w", filter.Subject(shard), journal.ErrNotFound)
+	}
+	return newest, nil
+}
+
 // Scan yields a shard's records that match, in the order of their sequence
 // numbers. With the empty filter it yields only records whose subject has the
 // form of an event's.

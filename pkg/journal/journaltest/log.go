@@ -148,6 +148,21 @@ func testScanFilters(t *testing.T, log journal.Log) {
 	require.Equal(t, []string{"1"}, scan(journal.Filter{To: events.Acting, Pool: "web"}, after))
 	require.Equal(t, []string{"2"}, scan(journal.Filter{Run: two.ID}, 0))
 	require.Equal(t, []string{}, scan(journal.Filter{Run: two.ID, Namespace: one.Namespace}, 0))
+
+	newest := func(f journal.Filter) string {
+		rec, err := log.Newest(ctx, one.Shard, f)
+		require.NoError(t, err)
+		require.True(t, f.Match(rec.Subject), rec.Subject)
+		return string(rec.Body)
+	}
+	require.Equal(t, "3", newest(journal.Filter{Namespace: one.Namespace}))
+	require.Equal(t, "1", newest(journal.Filter{Namespace: one.Namespace, From: events.Planning}))
+	require.Equal(t, "3", newest(journal.Filter{Run: one.ID, From: events.Observing}))
+	require.Equal(t, "2", newest(journal.Filter{Run: two.ID, To: events.Acting}))
+	_, err = log.Newest(ctx, one.Shard, journal.Filter{Run: two.ID, From: events.Observing})
+	require.ErrorIs(t, err, journal.ErrNotFound)
+	_, err = log.Newest(ctx, log.Shards(), journal.Filter{})
+	require.Error(t, err, "there is no such shard")
 }
 
 func testScanInterleaved(t *testing.T, log journal.Log) {

@@ -116,6 +116,18 @@ func (b *Bus) Head(ctx context.Context, run events.Run) (journal.Record, error) 
 	return rec, nil
 }
 
+// Newest returns the shard's last record that matches.
+func (b *Bus) Newest(ctx context.Context, shard int, filter journal.Filter) (journal.Record, error) {
+	if err := journal.CheckShard(b.shards, shard); err != nil {
+		return journal.Record{}, err
+	}
+	rec, err := b.head(ctx, events.StreamName(shard), filter.Subject(shard))
+	if err != nil {
+		return journal.Record{}, fmt.Errorf("newest of %s: %w", filter.Subject(shard), err)
+	}
+	return rec, nil
+}
+
 // last returns the last message of a stream on the subject, which may have
 // wildcards, or ErrNotFound.
 func (b *Bus) last(ctx context.Context, stream, subject string) (journal.Record, error) {

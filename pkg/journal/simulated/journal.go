@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -248,6 +249,20 @@ func (p *Process) Head(ctx context.Context, run events.Run) (journal.Record, err
 		return journal.Record{}, fmt.Errorf("head of run %s: %w", run.ID, journal.ErrNotFound)
 	}
 	return recs[len(recs)-1], nil
+}
+
+// Newest returns the shard's last record that matches.
+func (p *Process) Newest(ctx context.Context, shard int, filter journal.Filter) (journal.Record, error) {
+	if err := p.readable(ctx, journal.CheckShard(p.Shards(), shard)); err != nil {
+		return journal.Record{}, err
+	}
+	recs, _ := p.j.records(shard)
+	for _, rec := range slices.Backward(recs) {
+		if filter.Match(rec.Subject) {
+			return rec, nil
+		}
+	}
+	return journal.Record{}, fmt.Errorf("newest of %s: %w", filter.Subject(shard), journal.ErrNotFound)
 }
 
 // Last returns the sequence number of the shard's last record.

@@ -1,5 +1,5 @@
-// Package builtin holds the tools that come with Moorebus: calculator,
-// current_time, read_file and http_get.
+// Package builtin holds the tools that come with Moorebus: ask_human,
+// calculator, current_time, read_file and http_get.
 //
 // All are of class pure and risk low. What a tool may reach (the folder of
 // read_file, the hosts of http_get) is set by the operator in [Options]; a tool
@@ -23,6 +23,7 @@ import (
 
 // The names of the tools.
 const (
+	AskHuman    = "ask_human"
 	Calculator  = "calculator"
 	CurrentTime = "current_time"
 	ReadFile    = "read_file"
@@ -64,13 +65,15 @@ func (o Options) withDefaults() Options {
 }
 
 // Names returns the names of all builtin tools, sorted.
-func Names() []string { return []string{Calculator, CurrentTime, HTTPGet, ReadFile} }
+func Names() []string { return []string{AskHuman, Calculator, CurrentTime, HTTPGet, ReadFile} }
 
 // New makes the builtin tool of that name. The error says which setting is
 // missing, or which names there are.
 func New(name string, opts Options) (tool.Tool, error) {
 	opts = opts.withDefaults()
 	switch name {
+	case AskHuman:
+		return newAskHuman(), nil
 	case Calculator:
 		return newCalculator(), nil
 	case CurrentTime:

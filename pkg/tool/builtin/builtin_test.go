@@ -23,7 +23,7 @@ func TestNew(t *testing.T) {
 		require.NotEmpty(t, def.Description)
 	}
 	_, err := New("shell", opts)
-	require.ErrorContains(t, err, `"shell" not found; there are: calculator, current_time, http_get, read_file`)
+	require.ErrorContains(t, err, `"shell" not found; there are: ask_human, calculator, current_time, http_get, read_file`)
 	_, err = New(ReadFile, Options{})
 	require.ErrorContains(t, err, "set its root")
 	_, err = New(ReadFile, Options{Root: t.TempDir() + "/none"})

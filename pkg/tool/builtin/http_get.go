@@ -80,6 +80,7 @@ func (g *httpGet) Run(ctx context.Context, call tool.Call) (string, error) {
 		return "", invalid("the URL cannot be used: %v", err)
 	}
 	req.Header.Set("User-Agent", "moorebus")
+	req.Header.Set("Idempotency-Key", call.IdempotencyKey())
 	res, err := g.client.Do(req)
 	if err != nil {
 		return "", g.failure(ctx, err)
@@ -135,6 +136,9 @@ func statusFailure(res *http.Response) error {
 	body, _ := io.ReadAll(io.LimitReader(res.Body, maxErrorBody+1)) // what could be read is enough
 	f := tool.Failf(tool.CodeHTTPStatus, "HTTP status %d: %s", res.StatusCode, tool.Cut(string(body), maxErrorBody, res.ContentLength))
 	f.Passing = res.StatusCode == http.StatusTooManyRequests || res.StatusCode >= 500
+	if f.RetryAfter = tool.ParseRetryAfter(res.Header.Get("Retry-After"), time.Now()); f.RetryAfter > 0 {
+		f.Message += fmt.Sprintf(" (try again in %s)", f.RetryAfter.Round(time.Second))
+	}
 	return f
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -71,5 +72,8 @@ func statusFailure(res *http.Response) error {
 		f.Message += ": " + tool.Cut(text, maxErrorBody, res.ContentLength)
 	}
 	f.Passing = res.StatusCode == http.StatusTooManyRequests || res.StatusCode >= 500
+	if f.RetryAfter = tool.ParseRetryAfter(res.Header.Get("Retry-After"), time.Now()); f.RetryAfter > 0 {
+		f.Message += fmt.Sprintf(" (try again in %s)", f.RetryAfter.Round(time.Second))
+	}
 	return f
 }

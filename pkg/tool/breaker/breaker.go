@@ -1,0 +1,107 @@
+// Package breaker keeps calls from tools that are down.
+//
+// After a number of failures in a row that are the tool's and not the call's
+// ([tool.Failure.Down]) the circuit opens: calls are answered at once with code
+// circuit_open and when the tool may work again, instead of each waiting for its
+// timeout. When that time has come one call is let through as a probe; it closes
+// the circuit, or opens it again. Each process has circuits of its own. Calls
+// that were cancelled count for nothing.
+package breaker
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// The defaults of [tool.Breaker].
+const (
+	DefaultFailures = 5
+	DefaultOpen     = 30 * time.Second
+)
+
+var (
+	errDown      = errors.New("the tool is down")
+	errCancelled = errors.New("the call was cancelled")
+)
+
+// gate is one tool's circuit.
+type gate struct {
+	name    string
+	circuit *gobreaker.TwoStepCircuitBreaker[any]
+	// until is when an open circuit lets a call through, last why it opened.
+	until atomic.Pointer[time.Time]
+	last  atomic.Pointer[string]
+}
+
+// New returns the gate of a tool, nil where its definition turns it off.
+func New(def tool.Definition) tool.Gate {
+	if def.Breaker.Off {
+		return nil
+	}
+	failures, open := def.Breaker.Failures, def.Breaker.Open
+	if failures <= 0 {
+		failures = DefaultFailures
+	}
+	if open <= 0 {
+		open = DefaultOpen
+	}
+	g := &gate{name: def.Name}
+	g.circuit = gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
+		Name: def.Name, MaxRequests: 1, Timeout: open,
+		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= uint32(failures) },
+		IsExcluded:  func(err error) bool { return errors.Is(err, errCancelled) },
+		OnStateChange: func(_ string, _, to gobreaker.State) {
+			if to == gobreaker.StateOpen {
+				until := time.Now().Add(open)
+				g.until.Store(&until)
+			}
+		},
+	})
+	return g
+}
+
+// Enter lets a run of the tool begin, or says why it may not.
+func (g *gate) Enter() (leave func(*tool.Failure), refused *tool.Failure) {
+	done, err := g.circuit.Allow()
+	if err != nil {
+		return nil, g.refusal(err)
+	}
+	return func(f *tool.Failure) {
+		switch {
+		case f == nil:
+			done(nil)
+		case f.Code == tool.CodeCancelled:
+			done(errCancelled)
+		case f.Down():
+			g.last.Store(&f.Message)
+			done(errDown)
+		default:
+			done(nil)
+		}
+	}, nil
+}
+
+// refusal is what a call is answered that is not let through.
+func (g *gate) refusal(err error) *tool.Failure {
+	when := "one call is trying it at this moment: try again soon"
+	if until := g.until.Load(); errors.Is(err, gobreaker.ErrOpenState) && until != nil {
+		left := max(time.Until(*until).Round(time.Second), time.Second)
+		when = fmt.Sprintf("it may work again in %s, at %s", left, until.UTC().Format(time.RFC3339))
+	}
+	last := ""
+	if text := g.last.Load(); text != nil {
+		last = "; the last failure was: " + tool.Cut(*text, maxLast, int64(len(*text)))
+	}
+	f := tool.Failf(tool.CodeCircuitOpen, "the tool %q failed again and again and was not called; %s%s", g.name, when, last)
+	f.NotSent = true
+	return f
+}
+
+// maxLast bounds how much of the last failure is repeated, in bytes.
+const maxLast = 500

@@ -1,0 +1,49 @@
+package tool
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Gate decides whether a tool may be called now. It is safe for concurrent use.
+type Gate interface {
+	// Enter lets a run begin that leave ends, with the run's failure or nil; or
+	// it returns the failure that the call is answered with instead.
+	Enter() (leave func(*Failure), refused *Failure)
+}
+
+// Down reports whether a failure is the tool's own rather than the call's: it did
+// not answer, or was overloaded, or broke. Any other call would fail too.
+func (f *Failure) Down() bool {
+	return f.Passing || f.Code == CodeTimeout || f.Code == CodeUnreachable || f.Code == CodePanic
+}
+
+// gated runs the tool once if its gate lets it.
+func (r *Registry) gated(ctx context.Context, t *registered, call Call) (string, *Failure) {
+	if t.gate == nil {
+		return r.attempt(ctx, t, call)
+	}
+	leave, refused := t.gate.Enter()
+	if refused != nil {
+		return "", refused
+	}
+	result, failure := r.attempt(ctx, t, call)
+	leave(failure)
+	return result, failure
+}
+
+// ParseRetryAfter reads the value of a Retry-After header (RFC 9110): how long
+// from now a server wants to be left alone, 0 if it does not say.
+func ParseRetryAfter(value string, now time.Time) time.Duration {
+	value = strings.TrimSpace(value)
+	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return max(at.Sub(now), 0)
+	}
+	return 0
+}
