@@ -160,12 +160,10 @@ func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, sha
 }
 
 func (o *InitOptions) initBuckets(ctx context.Context, js jetstream.JetStream) error {
-	buckets := []jetstream.KeyValueConfig{providersConfig(o.Replicas), agentsConfig(o.Replicas)}
-	for _, pool := range o.Pools {
-		buckets = append(buckets, toolsConfig(pool, o.Replicas))
-		store := resultsConfig(pool, o.Replicas)
-		if _, err := js.CreateOrUpdateObjectStore(ctx, store); err != nil {
-			return fmt.Errorf("object store %s: %w", store.Bucket, err)
+	buckets, stores := bucketConfigs(o.Pools, o.Replicas)
+	for _, cfg := range stores {
+		if _, err := js.CreateOrUpdateObjectStore(ctx, cfg); err != nil {
+			return fmt.Errorf("object store %s: %w", cfg.Bucket, err)
 		}
 	}
 	for _, cfg := range buckets {
