@@ -18,6 +18,13 @@ type Config struct {
 	Operator User `json:"operator"`
 	// Users are in the other account.
 	Users []User `json:"users"`
+	// Services are what the account of the log offers to the other one, Streamed
+	// those that answer with several messages. Feeds are the streams that it
+	// sends there, Chunks those that it gets from there.
+	Services []string `json:"services"`
+	Streamed []string `json:"streamed_services"`
+	Feeds    []string `json:"feeds"`
+	Chunks   []string `json:"chunks"`
 }
 
 // New returns the configuration of a layout. keys are the users' public nkeys by
@@ -27,7 +34,11 @@ func New(l Layout, keys map[string]string) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Config{Operator: User{Name: Operator, InboxPrefix: "_INBOX_" + Operator, Publish: []string{">"}, Subscribe: []string{">"}}, Users: users}
+	c := &Config{
+		Operator: User{Name: Operator, InboxPrefix: "_INBOX_" + Operator, Publish: []string{">"}, Subscribe: []string{">"}},
+		Users:    users, Feeds: natsbus.Feeds(), Chunks: natsbus.Chunks(),
+	}
+	c.Services, c.Streamed = natsbus.Services()
 	if len(keys) == 0 {
 		return c, nil
 	}
@@ -77,34 +88,32 @@ func (c *Config) WriteConf(w io.Writer) error {
 }
 
 func (c *Config) logAccount(p *printer) {
-	single, streamed := natsbus.Services()
 	p.line("jetstream: enabled")
 	p.list("exports", func() {
-		for _, subject := range single {
+		for _, subject := range c.Services {
 			p.line("{ service: %q, accounts: [ROLES] }", subject)
 		}
-		for _, subject := range streamed {
+		for _, subject := range c.Streamed {
 			p.line("{ service: %q, response_type: stream, accounts: [ROLES] }", subject)
 		}
-		for _, subject := range natsbus.Feeds() {
+		for _, subject := range c.Feeds {
 			p.line("{ stream: %q, accounts: [ROLES] }", subject)
 		}
 	})
-	p.list("imports", func() { imports(p, "stream", "ROLES", natsbus.Chunks()) })
+	p.list("imports", func() { imports(p, "stream", "ROLES", c.Chunks) })
 	p.list("users", func() { p.line("{ %s }", c.Operator.identity()) })
 }
 
 func (c *Config) rolesAccount(p *printer) {
-	single, streamed := natsbus.Services()
 	p.list("exports", func() {
-		for _, subject := range natsbus.Chunks() {
+		for _, subject := range c.Chunks {
 			p.line("{ stream: %q, accounts: [LOG] }", subject)
 		}
 	})
 	p.list("imports", func() {
-		imports(p, "service", "LOG", single)
-		imports(p, "service", "LOG", streamed)
-		imports(p, "stream", "LOG", natsbus.Feeds())
+		imports(p, "service", "LOG", c.Services)
+		imports(p, "service", "LOG", c.Streamed)
+		imports(p, "stream", "LOG", c.Feeds)
 	})
 	p.list("users", func() {
 		for _, u := range c.Users {
