@@ -33,7 +33,7 @@ type site struct {
 }
 
 // lasting are the commands that run until they are told to end.
-var lasting = regexp.MustCompile(`^(\w+=\S+ )*(nats-server|gateway|planner|observer|actor|moorebus tap) `)
+var lasting = regexp.MustCompile(`^(\w+=\S+ )*(nats-server|gateway|planner|observer|actor|moorebus tap)( |$)`)
 
 func newSite(t *testing.T) *site {
 	t.Helper()
@@ -97,15 +97,15 @@ func (s *site) do(commands []string) (started []*process, said string) {
 
 func (s *site) command(ctx context.Context, line string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "sh", "-c", line)
-	cmd.Dir, cmd.Env = s.dir, s.env
+	cmd.Dir, cmd.Env, cmd.WaitDelay = s.dir, s.env, time.Second
 	return cmd
 }
 
 func (s *site) shell(line string) string {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
 	defer cancel()
-	cmd := s.command(ctx, line)
+	cmd := s.command(ctx, "exec env "+line)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	require.NoError(s.t, cmd.Run(), "%s\n%s%s", line, &stdout, &stderr)
@@ -254,7 +254,7 @@ func (s *site) refusedToTap() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
-	out, err := s.command(ctx, "NATS_NKEY=keys/tap.nk NATS_INBOX_PREFIX=_INBOX_tap moorebus init --pools web").CombinedOutput()
+	out, err := s.command(ctx, "exec env NATS_NKEY=keys/tap.nk NATS_INBOX_PREFIX=_INBOX_tap moorebus init --pools web").CombinedOutput()
 	require.Error(s.t, err)
 	require.Contains(s.t, string(out), "$JS.API.")
 	require.Contains(s.t, string(out), "not permitted")

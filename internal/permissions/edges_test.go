@@ -1,6 +1,8 @@
 package permissions
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -255,5 +257,31 @@ func TestRollup(t *testing.T) {
 	require.EqualValues(t, 1, recs[0].Seq)
 	for _, rec := range recs {
 		require.Contains(t, rec.Subject, ".acting.observing.")
+	}
+}
+
+// TestInitIsTheOperators: nobody else sets the bus up, and the refusal does not
+// take the time of a request that is not answered.
+func TestInitIsTheOperators(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	users, err := Users(layout)
+	require.NoError(t, err)
+	for _, user := range names(users) {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("it took too long"))
+		err := natsbus.Init(ctx, r.connect(t, user, nil), natsbus.InitOptions{Pools: layout.Pools, Memory: true})
+		cancel()
+		require.ErrorIs(t, err, journal.ErrDenied, user)
+		require.ErrorContains(t, err, "$JS.API.", user)
+	}
+}
+
+// TestCheckOfARole: the doctor sees what a role may see, and says what it may not.
+func TestCheckOfARole(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	findings := natsbus.Check(t.Context(), r.connect(t, Gateway, nil), natsbus.Options{Logger: quiet, RequestTimeout: patience})
+	for _, f := range findings {
+		require.NotEqual(t, natsbus.Bad, f.Level, f.What)
 	}
 }

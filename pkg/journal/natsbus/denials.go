@@ -51,6 +51,9 @@ func (d *denials) disconnected() {
 	}
 }
 
+// anySubject stands for all subjects in [denials.watch].
+const anySubject = ""
+
 // watch calls cancel when a publish on the subject is refused, until release.
 func (d *denials) watch(subject string, cancel func(error)) (release func()) {
 	d.mu.Lock()
@@ -87,11 +90,14 @@ func (d *denials) note(err error, inboxes string) bool {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	all := d.waiting[subject]
-	for cancel := range all {
-		(*cancel)(&deniedError{subject: subject})
+	found := false
+	for _, waiting := range []map[*func(error)]struct{}{d.waiting[subject], d.waiting[anySubject]} {
+		for cancel := range waiting {
+			(*cancel)(&deniedError{subject: subject})
+			found = true
+		}
 	}
-	return len(all) > 0
+	return found
 }
 
 // deaf ends the wait of every request, and of those to come: there is no answer.

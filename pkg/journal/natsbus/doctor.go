@@ -50,6 +50,7 @@ func (e *examiner) add(level Level, mend, format string, args ...any) {
 // Check looks the bus over and says what is wrong with it and how to mend it.
 func Check(ctx context.Context, conn *nats.Conn, o Options) []Finding {
 	e := &examiner{bus: &Bus{conn: conn, opts: o.withDefaults(), log: o.withDefaults().Logger}}
+	defer e.bus.hook()()
 	if e.checkServer(ctx, conn) && e.checkJetStream(ctx) {
 		e.checkStreams(ctx)
 	}
