@@ -103,7 +103,7 @@ func (s *site) command(ctx context.Context, line string) *exec.Cmd {
 
 func (s *site) shell(line string) string {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
 	cmd := s.command(ctx, "exec env "+line)
 	var stdout, stderr bytes.Buffer
@@ -269,6 +269,9 @@ func TestGuardedCluster(t *testing.T) {
 	require.Len(t, servers, 3)
 	require.Contains(t, said, "the log lies on 3 servers")
 	servers[0].kill()
-	require.Contains(t, s.shell("NATS_NKEY=keys/operator.nk moorebus init --wait"), "the log lies on 3 servers")
-	s.shell("NATS_NKEY=keys/tap.nk NATS_INBOX_PREFIX=_INBOX_tap replay verify --all")
+	require.Eventually(t, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), startTime)
+		defer cancel()
+		return s.command(ctx, "exec env NATS_NKEY=keys/tap.nk NATS_INBOX_PREFIX=_INBOX_tap replay verify --all").Run() == nil
+	}, time.Minute, 50*time.Millisecond, "two servers carry on")
 }
