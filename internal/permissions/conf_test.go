@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
@@ -176,11 +177,13 @@ func TestLatePool(t *testing.T) {
 	r.operator = r.connect(t, Operator, nil)
 	require.NoError(t, natsbus.Init(t.Context(), r.operator, natsbus.InitOptions{Memory: true}))
 	actor := r.open(t, "actor_late")
+	began := time.Now()
 	require.ErrorIs(t, actor.Announce(t.Context(), "late", "i", nil), journal.ErrNotReady)
 	_, err = actor.PutBlob(t.Context(), "late", []byte("x"))
 	require.ErrorIs(t, err, journal.ErrDenied, "nobody but the operator makes buckets")
 	_, err = actor.Blob(t.Context(), events.Ref{Bucket: "results_late", Key: "k"})
 	require.ErrorIs(t, err, journal.ErrNotFound)
+	require.Less(t, time.Since(began), patience/4)
 
 	require.NoError(t, natsbus.Init(t.Context(), r.operator, natsbus.InitOptions{Pools: []string{"late", "unknown"}, Memory: true}))
 	require.NoError(t, actor.Announce(t.Context(), "late", "i", []events.ToolSpec{{Name: "x", Pool: "late"}}))
