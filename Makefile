@@ -29,7 +29,7 @@ race: ## all tests with the race detector (needs a C compiler)
 
 .PHONY: golden
 golden: ## write the golden files of the tests anew
-	$(GO) test ./pkg/replay ./cmd/... -update
+	$(GO) test ./pkg/replay ./cmd/... ./internal/permissions -update
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME each

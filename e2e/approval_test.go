@@ -90,8 +90,8 @@ func TestManyDecideAtOnce(t *testing.T) {
 			switch {
 			case err == nil:
 				holds.Add(1)
-			case errors.As(err, &refusal) && refusal.Code == "already_decided":
-				refused.Add(1)
+			case errors.As(err, &refusal) && refusal.Status == http.StatusConflict && strings.Contains(refusal.Body, `"decision":{"call_id":"p-1"`):
+				refused.Add(1) // the run may have ended meanwhile, and the first decision is told all the same
 			default:
 				t.Errorf("person %d: %v", i, err)
 			}

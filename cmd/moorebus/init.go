@@ -12,7 +12,7 @@ import (
 
 func initCommand() *cobra.Command {
 	var url string
-	s := console.Setup{}
+	s, p := console.Setup{}, console.Permissions{}
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Set a bus up: streams, consumers and buckets; safe to repeat",
@@ -21,10 +21,16 @@ a consumer for each state and each pool of tools, a stream for timers, and bucke
 for agents, tools and large results. What is there already is brought to what is asked for; nothing
 is removed. (run and dev set up their own server themselves.)
 
-The number of shards cannot be changed later: it says in which stream a run lies.`,
+The number of shards cannot be changed later: it says in which stream a run lies.
+
+With --print-permissions it talks to no bus and writes a part of nats-server's
+configuration instead: accounts, and a user for each role (an actor for each
+pool) with exactly the permissions that the transition table gives it. See
+deploy/nats.`,
 		Example: `  moorebus init --nats nats://bus.example:4222
   NATS_URL=nats://127.0.0.1:4222 moorebus init --shards 4 --pools web,gpu --wait
-  moorebus init --replicas 3`,
+  moorebus init --replicas 3
+  moorebus init --print-permissions --pools web,gpu --credentials keys > permissions.conf`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
@@ -35,10 +41,20 @@ The number of shards cannot be changed later: it says in which stream a run lies
 	flags.DurationVar(&s.Init.AckWait, "ack-wait", 0, "how long a worker may be silent before its work goes to another one (default 15s)")
 	flags.IntVar(&s.Init.MaxAckPending, "max-ack-pending", 0, "deliveries of one consumer at work at once, over all processes (default 20000)")
 	flags.BoolVar(&s.Wait, "wait", false, "wait for a bus that is not up yet")
+	onlyPrint := flags.Bool("print-permissions", false, "write the users and their permissions for nats-server, and do nothing else")
+	flags.StringVar(&p.Format, "format", console.FormatConf, "with --print-permissions: nats-conf or json")
+	flags.StringVar(&p.Credentials, "credentials", "", "with --print-permissions: directory of the users' nkeys; those that are missing are made (default: passwords by variables)")
 	log := cli.AddLogFlags(flags, slog.LevelWarn)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := s.Check(); err != nil {
 			return err
+		}
+		if *onlyPrint {
+			p.Pools, p.Shards = s.Init.Pools, s.Init.Shards
+			return p.Write(cmd.OutOrStdout())
+		}
+		if p.Credentials != "" || flags.Changed("format") {
+			return cli.Usage("--credentials and --format are for --print-permissions")
 		}
 		at, err := cli.FindPlace(url, "", os.Getenv)
 		if err != nil {

@@ -142,11 +142,11 @@ func (mem *Memory) checkData(e *events.Event) error {
 	case *events.ToolFailure:
 		return mem.checkOutcome(p.Outcome, false)
 	case *events.ToolCallResult:
-		return mem.checkOpen(p.CallID, events.ParallelActing)
+		return mem.checkOpen(p.CallID, only[p.Type()]...)
 	case *events.ToolCallDispatched:
-		return mem.checkOpen(p.CallID, events.ParallelActing)
+		return mem.checkOpen(p.CallID, only[p.Type()]...)
 	case *events.ToolCallStarted:
-		return mem.checkOpen(p.CallID, events.Acting, events.ParallelActing)
+		return mem.checkOpen(p.CallID, only[p.Type()]...)
 	case *events.HumanDecision:
 		return mem.checkDecision(&p.Decision, true, events.DecisionApproved, events.DecisionModified, events.DecisionRejected)
 	case *events.HumanApproved:

@@ -68,6 +68,7 @@ func TestRandomRuns(t *testing.T) {
 			checkOwner(t, before, r.Mem, e)
 			checkMemory(t, r, o)
 			checkSubject(t, before, r.Mem, subject, e)
+			checkEdge(t, before, subject, e.Data)
 			checkView(t, r.Mem)
 			checkEffects(t, r, before, e)
 			if i == 10 {

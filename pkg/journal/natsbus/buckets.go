@@ -37,11 +37,13 @@ func (b *Bus) createStore(ctx context.Context, cfg jetstream.ObjectStoreConfig) 
 }
 
 // guarded runs a call of the client library and ends it at once when the bus
-// refuses the API subject that it uses.
+// refuses the API subject that it uses, or the question that the library asks
+// before.
 func (b *Bus) guarded(ctx context.Context, endpoint string, call func(context.Context) error) error {
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
 	defer b.denied.watch(apiPrefix+endpoint, refuse)()
+	defer b.denied.watch(apiPrefix+"INFO", refuse)()
 	err := call(ctx)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)

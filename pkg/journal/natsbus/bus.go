@@ -1,12 +1,14 @@
 package natsbus
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -145,7 +147,7 @@ func (b *Bus) handled(sub *nats.Subscription, err error) bool {
 			return true
 		}
 	}
-	return b.denied.note(err)
+	return b.denied.note(err, cmp.Or(b.conn.Opts.InboxPrefix, strings.TrimSuffix(nats.InboxPrefix, "."))+".")
 }
 
 // discover reads the number of shards from the first stream and checks that all

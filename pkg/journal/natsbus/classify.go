@@ -54,6 +54,15 @@ func (e *deniedError) Error() string {
 
 func (e *deniedError) Unwrap() error { return journal.ErrDenied }
 
+// deafError carries the subject on which the connection may not hear answers.
+type deafError struct{ inbox string }
+
+func (e *deafError) Error() string {
+	return fmt.Sprintf("answers on %q are not permitted by the bus for this user: set NATS_INBOX_PREFIX to the user's own prefix", e.inbox)
+}
+
+func (e *deafError) Unwrap() error { return journal.ErrDenied }
+
 // classify gives whatever nats.go or the server answered the meaning that the
 // port has for it. It is the only place that does. An error that it does not
 // know stays as it is.
@@ -64,6 +73,10 @@ func classify(err error) error {
 	var denied *deniedError
 	if errors.As(err, &denied) {
 		return denied
+	}
+	var deaf *deafError
+	if errors.As(err, &deaf) {
+		return deaf
 	}
 	if code, ok := errorCode(err); ok {
 		return classifyCode(code, err)

@@ -13,6 +13,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/journaltest"
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 )
 
@@ -79,6 +81,7 @@ func TestCluster(t *testing.T) {
 	journaltest.Log(t, func(*testing.T) journal.Log { return bus })
 	journaltest.Follow(t, func(*testing.T) journal.Log { return bus })
 	require.Contains(t, texts(Check(t.Context(), bus.Conn(), Options{Logger: quiet}), Good), "on 3 servers")
+	requireReplicas(t, bus.Conn(), 3)
 }
 
 // TestTimersOutliveTheirLeader kills the server that keeps the time.
@@ -106,4 +109,30 @@ func TestTimersOutliveTheirLeader(t *testing.T) {
 		delete(waiting, d.Timer().Run.ID)
 		require.NoError(t, d.Ack())
 	}
+}
+
+// requireReplicas looks at every stream of the account and at its consumers,
+// whatever made them.
+func requireReplicas(t *testing.T, conn *nats.Conn, want int) {
+	t.Helper()
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	streams, consumers := 0, 0
+	infos := js.ListStreams(t.Context())
+	for info := range infos.Info() {
+		streams++
+		require.Equal(t, want, info.Config.Replicas, info.Config.Name)
+		stream, err := js.Stream(t.Context(), info.Config.Name)
+		require.NoError(t, err)
+		list := stream.ListConsumers(t.Context())
+		for c := range list.Info() {
+			consumers++
+			require.Contains(t, []int{0, want}, c.Config.Replicas, "0 is as many as the stream: %s", c.Name)
+			require.Len(t, c.Cluster.Replicas, want-1, c.Name)
+		}
+		require.NoError(t, list.Err())
+	}
+	require.NoError(t, infos.Err())
+	require.Greater(t, streams, 4, "log, agents, providers, tools, results")
+	require.Greater(t, consumers, 5)
 }

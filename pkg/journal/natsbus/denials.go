@@ -15,6 +15,8 @@ type denials struct {
 	mu       sync.Mutex
 	waiting  map[string]map[*func(error)]struct{}
 	inFlight map[*func(error)]struct{}
+	// noAnswers is why no answer can come, while the connection lasts.
+	noAnswers error
 }
 
 // watchRequest calls cancel when a publish on the subject is refused or the
@@ -28,6 +30,9 @@ func (d *denials) watchRequest(subject string, cancel func(error)) (release func
 		d.inFlight = make(map[*func(error)]struct{})
 	}
 	d.inFlight[key] = struct{}{}
+	if d.noAnswers != nil {
+		cancel(d.noAnswers)
+	}
 	return func() {
 		d.mu.Lock()
 		delete(d.inFlight, key)
@@ -40,10 +45,14 @@ func (d *denials) watchRequest(subject string, cancel func(error)) (release func
 func (d *denials) disconnected() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.noAnswers = nil
 	for cancel := range d.inFlight {
 		(*cancel)(nats.ErrDisconnected)
 	}
 }
+
+// anySubject stands for all subjects in [denials.watch].
+const anySubject = ""
 
 // watch calls cancel when a publish on the subject is refused, until release.
 func (d *denials) watch(subject string, cancel func(error)) (release func()) {
@@ -70,28 +79,44 @@ func (d *denials) watch(subject string, cancel func(error)) (release func()) {
 }
 
 // note looks at an error of the connection and reports whether it was a refused
-// publish that somebody waited for.
-func (d *denials) note(err error) bool {
-	subject, ok := deniedPublish(err)
+// publish that somebody waited for, or refused answers to those who wait.
+func (d *denials) note(err error, inboxes string) bool {
+	if subject, ok := deniedSubject(err, `subscription to "`); ok && strings.HasPrefix(subject, inboxes) {
+		return d.deaf(subject)
+	}
+	subject, ok := deniedSubject(err, `publish to "`)
 	if !ok {
 		return false
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	all := d.waiting[subject]
-	for cancel := range all {
-		(*cancel)(&deniedError{subject: subject})
+	found := false
+	for _, waiting := range []map[*func(error)]struct{}{d.waiting[subject], d.waiting[anySubject]} {
+		for cancel := range waiting {
+			(*cancel)(&deniedError{subject: subject})
+			found = true
+		}
 	}
-	return len(all) > 0
+	return found
 }
 
-// deniedPublish takes the subject out of the server's text, which is all that
-// the client library passes on.
-func deniedPublish(err error) (subject string, ok bool) {
+// deaf ends the wait of every request, and of those to come: there is no answer.
+func (d *denials) deaf(inbox string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.noAnswers = &deafError{inbox: inbox}
+	for cancel := range d.inFlight {
+		(*cancel)(d.noAnswers)
+	}
+	return len(d.inFlight) > 0
+}
+
+// deniedSubject takes the subject that follows the mark out of the server's text,
+// which is all that the client library passes on.
+func deniedSubject(err error, mark string) (subject string, ok bool) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return "", false
 	}
-	const mark = `publish to "`
 	text := err.Error()
 	at := strings.Index(strings.ToLower(text), mark)
 	if at < 0 {

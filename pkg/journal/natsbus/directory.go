@@ -125,6 +125,11 @@ func (b *Bus) Tools(ctx context.Context) ([]events.ToolSpec, error) {
 			}
 			return nil
 		})
+		if errors.Is(err, journal.ErrDenied) {
+			// A pool that came after this user's permissions were given.
+			b.log.Warn("the tools of a pool may not be read: give the user permissions that name the pool", "pool", pool, "error", err)
+			continue
+		}
 		if err != nil && !errors.Is(err, journal.ErrNotReady) {
 			return nil, fmt.Errorf("list tools of pool %s: %w", pool, err)
 		}

@@ -11,8 +11,8 @@ import (
 )
 
 // FromEnv reads the options from NATS_URL, NATS_CREDS, NATS_USER, NATS_PASSWORD,
-// NATS_TOKEN, NATS_NKEY, NATS_CA and NATS_CONTEXT. NATS_CONTEXT names one of the
-// nats CLI's contexts, `$XDG_CONFIG_HOME/nats/context/<name>.json`; what the
+// NATS_TOKEN, NATS_NKEY, NATS_CA, NATS_CERT, NATS_KEY, NATS_INBOX_PREFIX and
+// NATS_CONTEXT. NATS_CONTEXT names one of the nats CLI's contexts, `$XDG_CONFIG_HOME/nats/context/<name>.json`; what the
 // other variables say goes before what is in the file.
 func FromEnv(getenv func(string) string) (ConnectOptions, error) {
 	var o ConnectOptions
@@ -31,6 +31,7 @@ func FromEnv(getenv func(string) string) (ConnectOptions, error) {
 	for key, field := range map[string]*string{
 		"NATS_URL": &o.URL, "NATS_CREDS": &o.Creds, "NATS_USER": &o.User, "NATS_PASSWORD": &o.Password,
 		"NATS_TOKEN": &o.Token, "NATS_NKEY": &o.NKey, "NATS_CA": &o.CA,
+		"NATS_CERT": &o.Cert, "NATS_KEY": &o.Key, "NATS_INBOX_PREFIX": &o.InboxPrefix,
 	} {
 		if value := getenv(key); value != "" {
 			*field = value
@@ -38,6 +39,9 @@ func FromEnv(getenv func(string) string) (ConnectOptions, error) {
 	}
 	if o.Password != "" && o.User == "" {
 		return ConnectOptions{}, errors.New("NATS_PASSWORD is set without NATS_USER: set both or neither")
+	}
+	if (o.Cert == "") != (o.Key == "") {
+		return ConnectOptions{}, errors.New("one of NATS_CERT and NATS_KEY is set without the other: set both or neither")
 	}
 	return o, nil
 }

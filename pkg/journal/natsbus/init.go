@@ -37,28 +37,42 @@ type InitOptions struct {
 
 // Init creates or updates streams, consumers and buckets. It is safe to repeat.
 // It refuses to change the number of shards of streams that exist, since that
-// would part runs from their logs.
+// would part runs from their logs. A user who may not do all of it is told so at
+// once.
 func Init(ctx context.Context, conn *nats.Conn, o InitOptions) error {
+	b := &Bus{conn: conn}
+	defer b.hook()()
+	ctx, refuse := context.WithCancelCause(ctx)
+	defer refuse(nil)
+	defer b.denied.watch(anySubject, refuse)()
+	err := o.run(ctx, conn)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("init: %w", classify(err))
+	}
+	return nil
+}
+
+func (o *InitOptions) run(ctx context.Context, conn *nats.Conn) error {
 	js, err := jetstream.New(conn)
 	if err != nil {
-		return fmt.Errorf("init: %w", err)
+		return err
 	}
 	if err := o.settle(ctx, js); err != nil {
-		return fmt.Errorf("init: %w", err)
+		return err
 	}
 	// The first stream comes last: it is the one that says that all are there.
 	for shard := o.Shards - 1; shard >= 0; shard-- {
 		if err := o.initShard(ctx, js, shard); err != nil {
-			return fmt.Errorf("init: %w", classify(err))
+			return err
 		}
 	}
 	if err := o.initTimers(ctx, js); err != nil {
-		return fmt.Errorf("init: %w", classify(err))
+		return err
 	}
-	if err := o.initBuckets(ctx, js); err != nil {
-		return fmt.Errorf("init: %w", classify(err))
-	}
-	return nil
+	return o.initBuckets(ctx, js)
 }
 
 // settle checks the options against what exists and fills in the rest.
@@ -76,11 +90,11 @@ func (o *InitOptions) settle(ctx context.Context, js jetstream.JetStream) error 
 	}
 	existing, replicas, err := existingShards(ctx, js)
 	if err != nil {
-		return classify(err)
+		return err
 	}
 	// What is said of consumers holds for those of every pool that there is.
 	if err := o.addExistingPools(ctx, js); err != nil {
-		return classify(err)
+		return err
 	}
 	if o.Shards == 0 {
 		o.Shards = max(1, existing)
@@ -177,12 +191,10 @@ func (o *InitOptions) initTimers(ctx context.Context, js jetstream.JetStream) er
 }
 
 func (o *InitOptions) initBuckets(ctx context.Context, js jetstream.JetStream) error {
-	buckets := []jetstream.KeyValueConfig{providersConfig(o.Replicas), agentsConfig(o.Replicas)}
-	for _, pool := range o.Pools {
-		buckets = append(buckets, toolsConfig(pool, o.Replicas))
-		store := resultsConfig(pool, o.Replicas)
-		if _, err := js.CreateOrUpdateObjectStore(ctx, store); err != nil {
-			return fmt.Errorf("object store %s: %w", store.Bucket, err)
+	buckets, stores := bucketConfigs(o.Pools, o.Replicas)
+	for _, cfg := range stores {
+		if _, err := js.CreateOrUpdateObjectStore(ctx, cfg); err != nil {
+			return fmt.Errorf("object store %s: %w", cfg.Bucket, err)
 		}
 	}
 	for _, cfg := range buckets {

@@ -201,6 +201,17 @@ func timerConsumerConfig(ackWait time.Duration, maxAckPending int) jetstream.Con
 	}
 }
 
+// bucketConfigs declares every bucket that there is beside the log.
+func bucketConfigs(pools []string, replicas int) ([]jetstream.KeyValueConfig, []jetstream.ObjectStoreConfig) {
+	buckets := []jetstream.KeyValueConfig{providersConfig(replicas), agentsConfig(replicas)}
+	var stores []jetstream.ObjectStoreConfig
+	for _, pool := range pools {
+		buckets = append(buckets, toolsConfig(pool, replicas))
+		stores = append(stores, resultsConfig(pool, replicas))
+	}
+	return buckets, stores
+}
+
 // toolsConfig declares the bucket in which one pool's actors announce tools:
 // one bucket for each writer, since who may write one key can empty the bucket.
 func toolsConfig(pool string, replicas int) jetstream.KeyValueConfig {

@@ -61,13 +61,14 @@ func TestClassify(t *testing.T) {
 	require.NoError(t, classify(nil))
 }
 
-func TestDeniedPublish(t *testing.T) {
-	subject, ok := deniedPublish(fmt.Errorf(`%w: Permissions Violation for Publish to "a.b.c"`, nats.ErrPermissionViolation))
+func TestDeniedSubject(t *testing.T) {
+	const publish = `publish to "`
+	subject, ok := deniedSubject(fmt.Errorf(`%w: Permissions Violation for Publish to "a.b.c"`, nats.ErrPermissionViolation), publish)
 	require.True(t, ok)
 	require.Equal(t, "a.b.c", subject)
-	_, ok = deniedPublish(fmt.Errorf(`%w: Permissions Violation for Subscription to "a"`, nats.ErrPermissionViolation))
+	_, ok = deniedSubject(fmt.Errorf(`%w: Permissions Violation for Subscription to "a"`, nats.ErrPermissionViolation), publish)
 	require.False(t, ok)
-	_, ok = deniedPublish(errors.New(`publish to "a"`))
+	_, ok = deniedSubject(errors.New(`publish to "a"`), publish)
 	require.False(t, ok)
 }
 

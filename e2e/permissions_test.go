@@ -1,0 +1,277 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// site is a copy of deploy/nats in which the commands of its README are run as
+// they stand there, but for the ports, which are free ones.
+type site struct {
+	t     *testing.T
+	dir   string
+	ports *strings.Replacer
+	port  map[string]string
+	env   []string
+}
+
+// lasting are the commands that run until they are told to end.
+var lasting = regexp.MustCompile(`^(\w+=\S+ )*(nats-server|gateway|planner|observer|actor|moorebus tap)( |$)`)
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	s := &site{t: t, dir: t.TempDir(), port: map[string]string{}}
+	var pairs []string
+	for _, port := range []string{"4222", "4223", "4224", "8222", "8223", "8224", "6222", "6223", "6224", "8080"} {
+		_, free, err := net.SplitHostPort(freeAddress(t))
+		require.NoError(t, err)
+		s.port[port] = free
+		pairs = append(pairs, ":"+port, ":"+free)
+	}
+	s.ports = strings.NewReplacer(pairs...)
+	require.NoError(t, os.CopyFS(s.dir, os.DirFS("../deploy/nats")))
+	confs, err := filepath.Glob(filepath.Join(s.dir, "*.conf"))
+	require.NoError(t, err)
+	more, err := filepath.Glob(filepath.Join(s.dir, "cluster", "*.conf"))
+	require.NoError(t, err)
+	require.Len(t, more, 4)
+	for _, file := range append(confs, more...) {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(file, []byte(s.ports.Replace(string(text))), 0o600))
+	}
+	writeCertificates(t, filepath.Join(s.dir, "tls"))
+	s.env = environment(t.TempDir())
+	s.env[0] = "PATH=" + bin + string(os.PathListSeparator) + os.Getenv("PATH")
+	return s
+}
+
+// block returns the commands of one block of the README, named by its first
+// words that tell it from the others.
+func (s *site) block(holds string) []string {
+	s.t.Helper()
+	text, err := os.ReadFile(filepath.Join(s.dir, "README.md"))
+	require.NoError(s.t, err)
+	for _, found := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+		if strings.Contains(found[1], holds) {
+			return strings.Split(strings.TrimSpace(s.ports.Replace(found[1])), "\n")
+		}
+	}
+	require.Fail(s.t, "the README has no such block", holds)
+	return nil
+}
+
+// do runs the commands in order. Those that last are started and returned; the
+// others have to succeed, and their output is returned.
+func (s *site) do(commands []string) (started []*process, said string) {
+	s.t.Helper()
+	for _, line := range commands {
+		switch rest, export := strings.CutPrefix(line, "export "); {
+		case export:
+			s.env = append(s.env, strings.Fields(rest)...)
+		case lasting.MatchString(line):
+			started = append(started, s.start(line))
+		default:
+			said += s.shell(line)
+		}
+	}
+	return started, said
+}
+
+func (s *site) command(ctx context.Context, line string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "sh", "-c", line)
+	cmd.Dir, cmd.Env, cmd.WaitDelay = s.dir, s.env, time.Second
+	return cmd
+}
+
+func (s *site) shell(line string) string {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	defer cancel()
+	cmd := s.command(ctx, "exec env "+line)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	require.NoError(s.t, cmd.Run(), "%s\n%s%s", line, &stdout, &stderr)
+	return stdout.String()
+}
+
+func (s *site) start(line string) *process {
+	s.t.Helper()
+	p := &process{name: line, log: &tail{}, done: make(chan struct{})}
+	p.cmd = s.command(context.Background(), "exec env "+line)
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	require.NoError(s.t, p.cmd.Start())
+	go func() {
+		defer close(p.done)
+		_ = p.cmd.Wait() // the state says how it ended
+	}()
+	s.t.Cleanup(func() { p.reap(s.t) })
+	return p
+}
+
+// awaitPort waits until somebody listens there.
+func (s *site) awaitPort(port string) {
+	s.t.Helper()
+	require.Eventually(s.t, func() bool {
+		conn, err := net.DialTimeout("tcp", "127.0.0.1:"+s.port[port], time.Second)
+		return err == nil && conn.Close() == nil
+	}, startTime, 10*time.Millisecond, "port %s", port)
+}
+
+// writeCertificates makes an authority and a certificate for 127.0.0.1 that is
+// good for both sides of a connection.
+func writeCertificates(t *testing.T, dir string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	write := func(name, kind string, der []byte) {
+		text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
+	}
+	key := func() *ecdsa.PrivateKey {
+		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		require.NoError(t, err)
+		return k
+	}
+	authority := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	server := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "server"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: authority.NotBefore, NotAfter: authority.NotAfter, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	authorityKey, serverKey := key(), key()
+	der, err := x509.CreateCertificate(rand.Reader, authority, authority, &authorityKey.PublicKey, authorityKey)
+	require.NoError(t, err)
+	write("ca.pem", "CERTIFICATE", der)
+	der, err = x509.CreateCertificate(rand.Reader, server, authority, &serverKey.PublicKey, authorityKey)
+	require.NoError(t, err)
+	write("server.pem", "CERTIFICATE", der)
+	der, err = x509.MarshalPKCS8PrivateKey(serverKey)
+	require.NoError(t, err)
+	write("server.key", "PRIVATE KEY", der)
+}
+
+// guardedTools serve two pools; dump's result is too large for the log.
+const guardedTools = `tools:
+  - {builtin: calculator}
+  - {name: dump, description: Prints much., schema: {type: object}, pool: web, effect: pure, exec: {command: [sh, -c, "head -c 700000 /dev/zero | tr '\\0' x"]}}
+  - {name: pay, description: Pays., schema: {type: object}, pool: web, exec: {command: [echo, paid]}}
+`
+
+var guardedAgent = map[string]any{
+	"name": "guarded", "tools": []string{"calculator", "dump", "pay"},
+	"approval": map[string]any{"policy": "tools", "tools": []string{"pay"}},
+	"llm": map[string]any{"provider": "scripted", "script": []any{
+		map[string]any{"calls": []any{
+			map[string]any{"name": "calculator", "arguments": map[string]any{"expression": "40 + 2"}, "id": "sum"},
+			map[string]any{"name": "dump", "arguments": map[string]any{}, "id": "dump"},
+		}},
+		map[string]any{"calls": []any{map[string]any{"name": "pay", "arguments": map[string]any{}, "id": "pay"}}},
+		map[string]any{"text": "It is {{observation -1}}."},
+	}},
+}
+
+// TestGuardedBus follows the README of deploy/nats: a server with TLS and a user
+// for each role. A run needs all of them: calls in two pools, a result that goes
+// to the object store, an approval. The tap sees it and can do nothing.
+func TestGuardedBus(t *testing.T) {
+	s := newSite(t)
+	require.NoError(t, os.WriteFile(filepath.Join(s.dir, "tools.yaml"), []byte(guardedTools), 0o600))
+	s.do(s.block("--credentials keys > permissions.conf"))
+	info, err := os.Stat(filepath.Join(s.dir, "keys", "planner.nk"))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode())
+	s.do(s.block("-c server.conf"))
+	s.awaitPort("4222")
+	_, said := s.do(s.block("operator.nk moorebus init --pools web\n"))
+	require.Contains(t, said, "set up: pool web")
+	roles, _ := s.do(s.block("gateway.nk"))
+	require.Len(t, roles, 5)
+
+	look := s.block("tap.nk")
+	taps, _ := s.do(look[:2])
+	a := newAPI(t, "http://127.0.0.1:"+s.port["8080"])
+	a.awaitReady()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var run struct {
+		ID string `json:"run_id"`
+	}
+	require.NoError(t, a.persist(ctx, "POST", "/v1/runs", map[string]any{"agent": guardedAgent, "task": "Pay."}, &run))
+	s.awaitState(ctx, a, run.ID, "waiting_for_human")
+	require.NoError(t, a.call(ctx, "POST", "/v1/runs/"+run.ID+"/decisions", map[string]any{"call_id": "pay", "decision": "approved", "by": "ann"}, nil))
+	s.awaitState(ctx, a, run.ID, "done")
+	var view struct {
+		Memory struct {
+			Answer string `json:"final_answer"`
+		} `json:"memory"`
+	}
+	require.NoError(t, a.get(ctx, "/v1/runs/"+run.ID, &view))
+	require.Contains(t, view.Memory.Answer, "paid")
+	_, log, err := a.do(ctx, "GET", "/v1/runs/"+run.ID+"/events", nil)
+	require.NoError(t, err)
+	require.Contains(t, string(log), `"bucket":"results_web"`, "the large result went to the object store")
+	require.Eventually(t, func() bool { return strings.Contains(taps[0].log.String(), "LlmFinalAnswer") }, startTime, 10*time.Millisecond, "the tap sees the end")
+
+	_, said = s.do(look[2:])
+	require.Contains(t, said, run.ID, "moorebus runs, as the operator")
+	require.NotContains(t, said, "bad ", "moorebus doctor, as the operator")
+	s.refusedToTap()
+	terminateAll(t, roles)
+}
+
+func (s *site) awaitState(ctx context.Context, a *api, run, want string) {
+	s.t.Helper()
+	var view struct {
+		State string `json:"state"`
+	}
+	require.Eventually(s.t, func() bool {
+		return a.get(ctx, "/v1/runs/"+run, &view) == nil && view.State == want
+	}, time.Minute, 20*time.Millisecond, "the run comes to %s; it is in %s", want, lazy(func() string { return view.State }))
+}
+
+// refusedToTap has a tap try what only others may.
+func (s *site) refusedToTap() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	defer cancel()
+	out, err := s.command(ctx, "exec env NATS_NKEY=keys/tap.nk NATS_INBOX_PREFIX=_INBOX_tap moorebus init --pools web").CombinedOutput()
+	require.Error(s.t, err)
+	require.Contains(s.t, string(out), "$JS.API.")
+	require.Contains(s.t, string(out), "not permitted")
+}
+
+// TestGuardedCluster follows the README for three servers with TLS on every
+// connection, kills one of them and carries on.
+func TestGuardedCluster(t *testing.T) {
+	s := newSite(t)
+	block := s.block("cluster/n1.conf")
+	servers, said := s.do(block)
+	require.Len(t, servers, 3)
+	require.Contains(t, said, "the log lies on 3 servers")
+	servers[0].kill()
+	require.Eventually(t, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), startTime)
+		defer cancel()
+		return s.command(ctx, "exec env NATS_NKEY=keys/tap.nk NATS_INBOX_PREFIX=_INBOX_tap replay verify --all").Run() == nil
+	}, time.Minute, 50*time.Millisecond, "two servers carry on")
+}

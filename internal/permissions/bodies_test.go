@@ -1,0 +1,142 @@
+package permissions
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/journaltest"
+	"github.com/moorebus/moorebus/pkg/observer"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/reducer/reducertest"
+	"github.com/moorebus/moorebus/pkg/replay"
+	"github.com/moorebus/moorebus/pkg/runlog"
+)
+
+// waitingForHuman returns a run whose one call waits for a decision.
+func waitingForHuman(t *testing.T) *reducertest.Run {
+	t.Helper()
+	run := reducertest.NewRun(nil)
+	run.ID = events.NewRun(events.DefaultNamespace, runlog.NewID(), 1)
+	run.Mem = run.Machine.Initial(run.ID.ID)
+	_, _, err := run.Append(events.Idle, reducertest.StartOf("x", events.ModeTask))
+	require.NoError(t, err)
+	call := events.Call{ID: "a", Name: "alpha", Arguments: "{}"}
+	_, _, err = run.Append(events.Planning, &events.HumanApprovalRequired{
+		ToolCallReply: events.ToolCallReply{Calls: []events.Call{call}},
+		Requests:      []events.Request{{CallID: "a", Tool: "alpha", Arguments: "{}"}},
+	})
+	require.NoError(t, err)
+	return run
+}
+
+// forge stores the run as it stands, and then the body of a legal next event on
+// an edge of the actor's, by the actor. On its own subject the same body would
+// be legal, and the bus refuses it there.
+func forge(t *testing.T, r *rig, run *reducertest.Run, to events.State, origin events.State, p events.Payload) {
+	t.Helper()
+	var last uint64
+	for _, rec := range run.Records {
+		s, err := events.ParseSubject(rec.Subject)
+		require.NoError(t, err)
+		last, err = r.log.Append(t.Context(), run.ID, last, journal.Entry{Subject: s, Body: rec.Body})
+		require.NoError(t, err)
+	}
+	honest, _, body, err := run.Draft(origin, p)
+	require.NoError(t, err)
+	require.NoError(t, run.Clone().Store(honest.String(), body))
+	actor := r.open(t, "actor_web")
+	_, err = actor.Append(t.Context(), run.ID, last, journal.Entry{Subject: honest, Body: body})
+	require.ErrorIs(t, err, journal.ErrDenied)
+	forged := honest
+	forged.From, forged.To, forged.Pool = events.Acting, to, events.DefaultPool
+	_, err = actor.Append(t.Context(), run.ID, last, journal.Entry{Subject: forged, Body: body})
+	require.NoError(t, err, "the bus looks at the subject alone")
+}
+
+var approval = &events.HumanApproved{Decision: events.Decision{CallID: "a", Decision: events.DecisionApproved, By: "mallory"}}
+
+// TestBodyBelongsToItsSubject: an approval that an actor puts onto an edge of its
+// own is no approval to anybody who reads it.
+func TestBodyBelongsToItsSubject(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for name, forgery := range map[string]struct {
+		origin  events.State
+		payload events.Payload
+	}{
+		"an approval":     {events.WaitingForHuman, approval},
+		"a cancellation":  {events.Control, &events.CancelledRun{}},
+		"a raised budget": {events.Control, &events.BudgetRaised{}},
+	} {
+		run := waitingForHuman(t)
+		forge(t, r, run, events.Nobody, forgery.origin, forgery.payload)
+
+		store := runlog.New(runlog.Options{Log: r.open(t, Planner)})
+		held := store.Acquire(run.ID)
+		held.Lock()
+		require.NoError(t, held.Refresh(t.Context()), name)
+		require.NotNil(t, held.Memory().Control.Poison, name)
+		require.Equal(t, events.WaitingForHuman, held.Memory().State, name)
+		held.Unlock()
+		store.Release(held)
+
+		report, err := replay.Verify(t.Context(), r.open(t, Tap), store.Machine(), replay.VerifyOptions{Runs: []events.Run{run.ID}})
+		require.NoError(t, err, name)
+		require.Equal(t, 1, report.Outcomes[replay.Poisoned], name)
+
+		requireGatewayEnds(t, r, run.ID)
+	}
+}
+
+// requireGatewayEnds has the gateway meet the run, which is all that it does to it.
+func requireGatewayEnds(t *testing.T, r *rig, run events.Run) {
+	t.Helper()
+	bus := r.open(t, Gateway)
+	g, err := gateway.New(gateway.Config{
+		Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus, Directory: bus, Agents: bus, Instance: "g",
+	})
+	require.NoError(t, err)
+	_, err = g.Pause(t.Context(), run.Namespace, run.ID, events.By{})
+	require.Error(t, err, "the run has ended instead")
+	requirePoison(t, r, run, events.Control)
+}
+
+func requirePoison(t *testing.T, r *rig, run events.Run, from events.State) {
+	t.Helper()
+	recs, err := journaltest.Collect(r.log.Read(t.Context(), run, 0))
+	require.NoError(t, err)
+	last := recs[len(recs)-1]
+	s, err := events.ParseSubject(last.Subject)
+	require.NoError(t, err)
+	require.Equal(t, from, s.From)
+	require.Equal(t, events.Errored, s.To)
+	require.Contains(t, string(last.Body), reducer.CodePoison)
+}
+
+// TestForgeryEndsItsRun: the worker that it wakes ends the run out of a state of
+// its own, as its permissions allow.
+func TestForgeryEndsItsRun(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	run := waitingForHuman(t)
+	bus := r.open(t, Observer)
+	o, err := observer.New(observer.Config{Instance: "o", Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- o.Run(ctx) }()
+	forge(t, r, run, events.Observing, events.WaitingForHuman, approval)
+	require.Eventually(t, func() bool {
+		head, err := r.log.Head(t.Context(), run.ID)
+		return err == nil && head.Seq > uint64(len(run.Records))+1
+	}, patience, time.Millisecond)
+	requirePoison(t, r, run.ID, events.Observing)
+	stop()
+	require.NoError(t, <-ended)
+}

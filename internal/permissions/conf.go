@@ -1,0 +1,176 @@
+package permissions
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+)
+
+// Config is all that the configuration says of accounts and users.
+type Config struct {
+	// Command is what made it, for the reader of the file.
+	Command string `json:"command,omitempty"`
+	// Operator is in the account of the log and may do everything there.
+	Operator User `json:"operator"`
+	// Users are in the other account.
+	Users []User `json:"users"`
+	// Services are what the account of the log offers to the other one, Streamed
+	// those that answer with several messages. Feeds are the streams that it
+	// sends there, Chunks those that it gets from there.
+	Services []string `json:"services"`
+	Streamed []string `json:"streamed_services"`
+	Feeds    []string `json:"feeds"`
+	Chunks   []string `json:"chunks"`
+}
+
+// New returns the configuration of a layout. keys are the users' public nkeys by
+// name; without any, the users have passwords.
+func New(l Layout, keys map[string]string) (*Config, error) {
+	users, err := Users(l)
+	if err != nil {
+		return nil, err
+	}
+	c := &Config{
+		Operator: User{Name: Operator, InboxPrefix: "_INBOX_" + Operator, Publish: []string{">"}, Subscribe: []string{">"}},
+		Users:    users, Feeds: natsbus.Feeds(), Chunks: natsbus.Chunks(),
+	}
+	c.Services, c.Streamed = natsbus.Services()
+	if len(keys) == 0 {
+		return c, nil
+	}
+	all := []*User{&c.Operator}
+	for i := range c.Users {
+		all = append(all, &c.Users[i])
+	}
+	for _, u := range all {
+		if u.NKey = keys[u.Name]; u.NKey == "" {
+			return nil, fmt.Errorf("user %s has no key", u.Name)
+		}
+	}
+	return c, nil
+}
+
+// PasswordVariable returns the name of the variable that a server finds a user's
+// password, or its bcrypt hash, in.
+func PasswordVariable(user string) string {
+	return "MOOREBUS_" + strings.ToUpper(strings.ReplaceAll(user, "-", "_")) + "_PASSWORD"
+}
+
+// WriteJSON writes the configuration for other programs.
+func (c *Config) WriteJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(c)
+}
+
+// WriteConf writes the configuration as nats-server reads it, to be included.
+func (c *Config) WriteConf(w io.Writer) error {
+	p := printer{}
+	p.line("# Generated: do not edit, but make it anew with")
+	p.line("#   %s", c.Command)
+	if c.Operator.NKey == "" {
+		p.line("# The passwords, or their bcrypt hashes, are in the environment of the server.")
+	}
+	p.block("accounts {", func() {
+		p.line("# The streams, and who may do everything with them.")
+		p.block("LOG {", func() { c.logAccount(&p) })
+		p.line("# Everybody else. What they name as reply subject stays in this account, so")
+		p.line("# that no answer of the server's can come to lie in the log.")
+		p.block("ROLES {", func() { c.rolesAccount(&p) })
+	})
+	_, err := io.WriteString(w, p.text.String())
+	return err
+}
+
+func (c *Config) logAccount(p *printer) {
+	p.line("jetstream: enabled")
+	p.list("exports", func() {
+		for _, subject := range c.Services {
+			p.line("{ service: %q, accounts: [ROLES] }", subject)
+		}
+		for _, subject := range c.Streamed {
+			p.line("{ service: %q, response_type: stream, accounts: [ROLES] }", subject)
+		}
+		for _, subject := range c.Feeds {
+			p.line("{ stream: %q, accounts: [ROLES] }", subject)
+		}
+	})
+	p.list("imports", func() { imports(p, "stream", "ROLES", c.Chunks) })
+	p.list("users", func() { p.line("{ %s }", c.Operator.identity()) })
+}
+
+func (c *Config) rolesAccount(p *printer) {
+	p.list("exports", func() {
+		for _, subject := range c.Chunks {
+			p.line("{ stream: %q, accounts: [LOG] }", subject)
+		}
+	})
+	p.list("imports", func() {
+		imports(p, "service", "LOG", c.Services)
+		imports(p, "service", "LOG", c.Streamed)
+		imports(p, "stream", "LOG", c.Feeds)
+	})
+	p.list("users", func() {
+		for _, u := range c.Users {
+			p.line("# %s connects with NATS_INBOX_PREFIX=%s.", u.Name, u.InboxPrefix)
+			p.block("{", func() {
+				p.line("%s", u.identity())
+				p.block("permissions {", func() {
+					p.subjects("publish", u.Publish)
+					p.subjects("subscribe", u.Subscribe)
+				})
+			})
+		}
+	})
+}
+
+func imports(p *printer, kind, account string, subjects []string) {
+	for _, subject := range subjects {
+		p.line("{ %s: { account: %s, subject: %q } }", kind, account, subject)
+	}
+}
+
+// identity is how the server knows the user.
+func (u User) identity() string {
+	if u.NKey != "" {
+		return "nkey: " + u.NKey
+	}
+	return "user: " + strconv.Quote(u.Name) + ", password: $" + PasswordVariable(u.Name)
+}
+
+// printer writes indented lines.
+type printer struct {
+	text  strings.Builder
+	depth int
+}
+
+func (p *printer) line(format string, args ...any) {
+	p.text.WriteString(strings.Repeat("  ", p.depth))
+	fmt.Fprintf(&p.text, format, args...)
+	p.text.WriteByte('\n')
+}
+
+func (p *printer) block(head string, body func()) { p.within(head, "}", body) }
+
+func (p *printer) list(name string, body func()) { p.within(name+": [", "]", body) }
+
+func (p *printer) within(head, end string, body func()) {
+	p.line("%s", head)
+	p.depth++
+	body()
+	p.depth--
+	p.line("%s", end)
+}
+
+func (p *printer) subjects(name string, allow []string) {
+	p.within(name+" { allow: [", "] }", func() {
+		for _, subject := range allow {
+			p.line("%q", subject)
+		}
+	})
+}

@@ -1,0 +1,287 @@
+package permissions
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/journaltest"
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// TestEveryStateHasOneOwner: whatever is added to the table has a role that
+// publishes out of it.
+func TestEveryStateHasOneOwner(t *testing.T) {
+	t.Parallel()
+	table := reducer.DefaultTable()
+	for _, state := range append(table.States(), events.Control) {
+		owners := 0
+		for _, states := range owned {
+			if slices.Contains(states, state) {
+				owners++
+			}
+		}
+		if table.Terminal(state) {
+			require.Zero(t, owners, "%s: nothing is published out of a state that ends a run", state)
+		} else {
+			require.Equal(t, 1, owners, state)
+		}
+	}
+}
+
+// owns reports whether a user may publish on an edge, in other words than those
+// of the generator: the edge is one of the table's, the state is its role's, and
+// what concerns tools is of its own pool.
+func owns(user string, from, to events.State, pool string) bool {
+	role, own, isActor := user, "", strings.HasPrefix(user, ActorPrefix)
+	if isActor {
+		role, own = ActorPrefix, strings.TrimPrefix(user, ActorPrefix)
+	}
+	return slices.Contains(owned[role], from) && slices.ContainsFunc(reducer.Edges(reducer.DefaultTable()), func(e reducer.Edge) bool {
+		if e.From != from || e.To != to {
+			return false
+		}
+		return e.Pool == pool || e.Pool == events.Wildcard && (!isActor || pool == own)
+	})
+}
+
+// TestEveryEdge has every user publish on every edge there could be: each state,
+// and control, to each state, and to nobody, in each kind of pool. What the user
+// owns is stored, and all the rest is refused by name.
+func TestEveryEdge(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	states := reducer.DefaultTable().States()
+	users, err := Users(layout)
+	require.NoError(t, err)
+	var want []string
+	for _, user := range names(users) {
+		var refused refusals
+		conn := r.connect(t, user, &refused)
+		run := journaltest.NewRun(t, r.log)
+		var forbidden []string
+		for _, from := range append(slices.Clone(states), events.Control) {
+			for _, to := range append(slices.Clone(states), events.Nobody) {
+				for _, pool := range []string{events.DefaultPool, "web", "gpu", events.AgentsPool} {
+					subject := events.Subject{Run: run, From: from, To: to, Pool: pool}.String()
+					require.NoError(t, conn.Publish(subject, []byte(user)))
+					if owns(user, from, to, pool) {
+						want = append(want, subject)
+					} else {
+						forbidden = append(forbidden, subject)
+					}
+				}
+			}
+		}
+		require.NoError(t, conn.Flush())
+		require.Eventually(t, func() bool { return refused.count() >= len(forbidden) }, patience, time.Millisecond, user)
+		for _, subject := range forbidden {
+			require.True(t, refused.has(subject), "%s may publish on %s", user, subject)
+		}
+		require.Equal(t, len(forbidden), refused.count(), "%s is refused what it owns", user)
+		require.Empty(t, refused.other)
+	}
+	require.Greater(t, len(want), 60)
+	require.Eventually(t, func() bool {
+		last, err := r.log.Last(t.Context(), 0)
+		return err == nil && last >= uint64(len(want))
+	}, patience, time.Millisecond)
+	recs, err := journaltest.Collect(r.log.Scan(t.Context(), 0, journal.Filter{}, 0))
+	require.NoError(t, err)
+	var stored []string
+	for _, rec := range recs {
+		stored = append(stored, rec.Subject)
+	}
+	require.ElementsMatch(t, want, stored)
+}
+
+// TestDeniedAtOnce: the bus says which subject was refused, long before a
+// request would time out.
+func TestDeniedAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	users, err := Users(layout)
+	require.NoError(t, err)
+	for _, user := range names(users) {
+		bus := r.open(t, user)
+		run := journaltest.NewRun(t, bus)
+		subject := events.Subject{Run: run, From: events.Done, To: events.Planning, Pool: events.DefaultPool}
+		began := time.Now()
+		_, err := bus.Append(t.Context(), run, 0, journal.Entry{Subject: subject, Body: []byte("{}")})
+		require.ErrorIs(t, err, journal.ErrDenied)
+		require.ErrorContains(t, err, subject.String())
+		require.Less(t, time.Since(began), patience/4, user)
+	}
+}
+
+// TestWrongInbox: who connects without the inbox prefix of its user is told so.
+func TestWrongInbox(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	conn, err := natsbus.Connect(t.Context(), natsbus.ConnectOptions{URL: r.url, NKey: KeyFile(r.keys, Planner), Logger: quiet})
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = natsbus.Wait(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: patience})
+	require.ErrorIs(t, err, journal.ErrDenied)
+	require.ErrorContains(t, err, "NATS_INBOX_PREFIX")
+}
+
+// forbidden are the subjects that no user of the account ROLES may publish on.
+func forbidden(user string) []string {
+	subjects := []string{
+		"$JS.API.INFO", "$JS.API.STREAM.LIST", "$JS.API.CONSUMER.LIST.MOORE_0", "$JS.API.CONSUMER.NAMES.MOORE_0",
+		"$JS.API.STREAM.CREATE.X", "$JS.API.STREAM.UPDATE.MOORE_0", "$JS.API.STREAM.DELETE.MOORE_0", "$JS.API.STREAM.PURGE.MOORE_0",
+		"$JS.API.STREAM.MSG.DELETE.MOORE_0", "$JS.API.STREAM.SNAPSHOT.MOORE_0", "$JS.API.STREAM.RESTORE.MOORE_0",
+		"$JS.API.STREAM.PURGE.KV_agents", "$JS.API.STREAM.DELETE.KV_purged", "$JS.API.STREAM.DELETE.OBJ_snapshots",
+		"$JS.API.STREAM.LEADER.STEPDOWN.MOORE_0", "$JS.API.STREAM.PEER.REMOVE.MOORE_0", "$JS.API.META.LEADER.STEPDOWN",
+		"$JS.API.CONSUMER.CREATE.MOORE_0", "$JS.API.CONSUMER.CREATE.MOORE_0.x", "$JS.API.CONSUMER.CREATE.MOORE_0.x.moore.0.>",
+		"$JS.API.CONSUMER.DURABLE.CREATE.MOORE_0.x", "$JS.API.CONSUMER.DURABLE.CREATE.MOORE_0.acting_web",
+		"$JS.API.CONSUMER.DELETE.MOORE_0.acting_web", "$JS.API.CONSUMER.DELETE.MOORE_0.planning",
+		"$JS.API.CONSUMER.PAUSE.MOORE_0.planning", "$JS.API.CONSUMER.RESET.MOORE_0.planning", "$JS.API.CONSUMER.UNPIN.MOORE_0.planning",
+		"$JS.API.CONSUMER.LEADER.STEPDOWN.MOORE_0.planning", "$JS.API.SERVER.REMOVE", "$JS.API.ACCOUNT.PURGE.LOG",
+		"$JS.FC.MOORE_0.x.y", "$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.LOG.CONNZ", "$SRV.PING",
+		"$KV.purged.x", "$KV.dropped.x", "$KV.other.x", "$O.other.C.x", "timers.due.default.x.stall",
+		"feed.moore.0.default.acting.observing.default.x", "_INBOX_somebody.x", "_R_.x", "anything",
+		"moore.0", "moore.0.default.acting.observing.default", "moore.0.default.acting.observing.default.x.y",
+	}
+	limited := map[string][]string{
+		"$KV.agents.default.x":                             {Gateway},
+		"$KV.providers.x":                                  {Planner},
+		"$KV.tools_web.x":                                  {"actor_web"},
+		"$KV.tools_gpu.x":                                  {"actor_gpu"},
+		"$O.results_web.C.x":                               {"actor_web"},
+		"$O.results_web.M.x":                               {"actor_web"},
+		"$O.snapshots.M.x":                                 {Observer},
+		"timers.set.default.x.stall":                       {Gateway},
+		"chunk.default.x":                                  {Planner},
+		"$JS.API.STREAM.NAMES":                             {Gateway},
+		"$JS.API.DIRECT.GET.KV_agents":                     {Gateway},
+		"$JS.API.DIRECT.GET.KV_purged":                     {Gateway},
+		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.planning":       {Planner},
+		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.observing":      {Observer},
+		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.acting_gpu":     {"actor_gpu", Gateway},
+		"$JS.API.CONSUMER.MSG.NEXT.MOORE_TIMERS.timers":    {Gateway},
+		"$JS.ACK.MOORE_0.planning.1.1.1.1.1":               {Planner},
+		"$JS.ACK.MOORE_0.acting_web.1.1.1.1.1":             {"actor_web", Gateway},
+		"$JS.ACK.MOORE_0.waiting_for_human.1.1.1.1.1":      {Gateway},
+		"$JS.API.CONSUMER.INFO.MOORE_0.reflecting":         {Planner, Gateway},
+		"$JS.API.CONSUMER.INFO.MOORE_0.paging":             {Observer, Gateway},
+		"$JS.API.CONSUMER.INFO.MOORE_0.acting_default":     {"actor_default", Gateway},
+		"$JS.API.STREAM.INFO.KV_tools_web":                 {Gateway},
+		"$JS.API.DIRECT.GET.OBJ_results_web":               {"actor_web", Planner},
+		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.acting_default": {"actor_default", Gateway},
+	}
+	for subject, may := range limited {
+		if !slices.Contains(may, user) {
+			subjects = append(subjects, subject)
+		}
+	}
+	return subjects
+}
+
+// TestForbidden: no role makes, changes or removes streams and consumers, takes
+// what others are to do, or writes into the buckets of others.
+func TestForbidden(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	users, err := Users(layout)
+	require.NoError(t, err)
+	for _, user := range names(users) {
+		var refused refusals
+		conn := r.connect(t, user, &refused)
+		subjects := forbidden(user)
+		for _, subject := range subjects {
+			require.NoError(t, conn.Publish(subject, []byte("{}")))
+		}
+		listen := []string{
+			">", "moore.>", "feed.x", "$JS.>", "$KV.>", "$SYS.>", "_INBOX.>", "_INBOX_somebody.>", "_R_.>", "timers.>", "$JS.EVENT.>",
+		}
+		if user != Tap {
+			listen = append(listen, "feed.>", "chunk.>")
+		}
+		if user != Tap && user != Gateway {
+			listen = append(listen, "chunk.*.*", "feed.moore.*.*.acting.*.*.*")
+		}
+		if user == Tap {
+			listen = slices.DeleteFunc(listen, func(s string) bool { return s == "feed.x" })
+		}
+		for _, subject := range listen {
+			_, err := conn.Subscribe(subject, func(*nats.Msg) {})
+			require.NoError(t, err)
+		}
+		require.NoError(t, conn.Flush())
+		all := append(subjects, listen...)
+		require.Eventually(t, func() bool { return refused.count() >= len(all) }, patience, time.Millisecond, "%s: %d of %d", user, refused.count(), len(all))
+		for _, subject := range all {
+			require.True(t, refused.has(subject), "%s may use %s", user, subject)
+		}
+	}
+	last, err := r.log.Last(t.Context(), 0)
+	require.NoError(t, err)
+	require.Zero(t, last)
+}
+
+// TestRollup: no header makes the log forget or hide anything.
+func TestRollup(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	conn := r.connect(t, "actor_web", nil)
+	subject := func() string {
+		return events.Subject{Run: journaltest.NewRun(t, r.log), From: events.Acting, To: events.Observing, Pool: events.DefaultPool}.String()
+	}
+	_, err := conn.Request(subject(), []byte("1"), patience)
+	require.NoError(t, err)
+	for key, value := range map[string]string{
+		"Nats-Rollup": "all", "Nats-TTL": "1s", "Nats-Schedule": "@at " + time.Now().Format(time.RFC3339), "Nats-Schedule-Target": subject(),
+	} {
+		msg := nats.NewMsg(subject())
+		msg.Header.Set(key, value)
+		answer, err := conn.RequestMsg(msg, patience)
+		require.NoError(t, err, key)
+		if key != "Nats-Schedule-Target" {
+			require.Contains(t, string(answer.Data), `"error"`, key)
+		}
+	}
+	recs, err := journaltest.Collect(r.log.Scan(t.Context(), 0, journal.Filter{}, 0))
+	require.NoError(t, err)
+	require.NotEmpty(t, recs)
+	require.EqualValues(t, 1, recs[0].Seq)
+	for _, rec := range recs {
+		require.Contains(t, rec.Subject, ".acting.observing.")
+	}
+}
+
+// TestInitIsTheOperators: nobody else sets the bus up, and the refusal does not
+// take the time of a request that is not answered.
+func TestInitIsTheOperators(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	users, err := Users(layout)
+	require.NoError(t, err)
+	for _, user := range names(users) {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("it took too long"))
+		err := natsbus.Init(ctx, r.connect(t, user, nil), natsbus.InitOptions{Pools: layout.Pools, Memory: true})
+		cancel()
+		require.ErrorIs(t, err, journal.ErrDenied, user)
+		require.ErrorContains(t, err, "$JS.API.", user)
+	}
+}
+
+// TestCheckOfARole: the doctor sees what a role may see, and says what it may not.
+func TestCheckOfARole(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	findings := natsbus.Check(t.Context(), r.connect(t, Gateway, nil), natsbus.Options{Logger: quiet, RequestTimeout: patience})
+	for _, f := range findings {
+		require.NotEqual(t, natsbus.Bad, f.Level, f.What)
+	}
+}

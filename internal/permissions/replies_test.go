@@ -1,0 +1,212 @@
+package permissions
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/journaltest"
+)
+
+// ownEdge is an edge that each user may publish on.
+var ownEdge = map[string]string{
+	Planner: "planning.none.default", Observer: "observing.none.default", Gateway: "control.none.default",
+	"actor_default": "acting.none.default", "actor_web": "acting.none.default", "actor_gpu": "acting.none.default",
+}
+
+var ownDurable = map[string]string{
+	Planner: "planning", Observer: "observing", Gateway: "waiting_for_human",
+	"actor_default": "acting_default", "actor_web": "acting_web", "actor_gpu": "acting_gpu",
+}
+
+// forger sends requests whose reply subject is one of the log's.
+type forger struct {
+	t      *testing.T
+	rig    *rig
+	conn   *nats.Conn
+	user   string
+	target string
+}
+
+// edge returns a new subject on the user's own edge.
+func (f *forger) edge() string {
+	return "moore.0.default." + ownEdge[f.user] + "." + journaltest.NewRun(f.t, f.rig.log).ID
+}
+
+// send sends a request with the forged reply, and after it the same one with an
+// honest reply, whose answer it waits for: by then the first one was answered.
+func (f *forger) send(subject string, body string, header nats.Header) {
+	f.t.Helper()
+	forged := &nats.Msg{Subject: subject, Reply: f.target, Data: []byte(body), Header: header}
+	require.NoError(f.t, f.conn.PublishMsg(forged))
+	_, err := f.conn.RequestMsg(&nats.Msg{Subject: subject, Data: []byte(body), Header: header}, patience)
+	require.NoError(f.t, err, "%s: %s", f.user, subject)
+}
+
+// all tries every kind of request that a user has, and returns how many events
+// it appended on its own edge, as it may.
+func (f *forger) all() (appended int) {
+	log, byRun := "$JS.API.DIRECT.GET.MOORE_0", `"moore.0.>"`
+	f.send(log, `{"last_by_subj":`+byRun+`}`, nil)
+	f.send(log, `{"seq":1,"next_by_subj":`+byRun+`,"batch":5}`, nil)
+	f.send(log, `{"multi_last":[`+byRun+`]}`, nil)
+	f.send("$JS.API.STREAM.MSG.GET.MOORE_0", `{"last_by_subj":`+byRun+`}`, nil)
+	f.send("$JS.API.STREAM.INFO.MOORE_0", "", nil)
+	if f.user == Tap {
+		return 0
+	}
+	next := "$JS.API.CONSUMER.MSG.NEXT.MOORE_0." + ownDurable[f.user]
+	f.send(next, `{"batch":1,"no_wait":true}`, nil)
+	f.send("$JS.API.CONSUMER.INFO.MOORE_0."+ownDurable[f.user], "", nil)
+	f.send(f.edge(), "an event", nil)
+	f.batch()
+	return 2 + 2
+}
+
+// batch commits an atomic batch of two, first with the forged reply.
+func (f *forger) batch() {
+	f.t.Helper()
+	for _, forge := range []bool{true, false} {
+		id, own := journaltest.NewRun(f.t, f.rig.log).ID, f.edge()
+		first := &nats.Msg{Subject: own, Data: []byte("1"), Header: nats.Header{"Nats-Batch-Id": {id}, "Nats-Batch-Sequence": {"1"}}}
+		last := &nats.Msg{Subject: own, Data: []byte("2"), Header: nats.Header{
+			"Nats-Batch-Id": {id}, "Nats-Batch-Sequence": {"2"}, "Nats-Batch-Commit": {"1"},
+		}}
+		if forge {
+			first.Reply, last.Reply = f.target, f.target
+		}
+		require.NoError(f.t, f.conn.PublishMsg(first))
+		if forge {
+			require.NoError(f.t, f.conn.PublishMsg(last))
+			continue
+		}
+		answer, err := f.conn.RequestMsg(last, patience)
+		require.NoError(f.t, err)
+		require.NotContains(f.t, string(answer.Data), `"error"`)
+	}
+}
+
+// TestForgedReplies: a role cannot have the server store an answer in the log,
+// whatever it names as reply subject: one it may publish on, or one it may not.
+func TestForgedReplies(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	users, err := Users(layout)
+	require.NoError(t, err)
+	wake(t, r)
+	for _, user := range names(users) {
+		conn := r.connect(t, user, nil)
+		for _, edge := range []string{"waiting_for_human.acting.web", "planning.done.default", ownEdge[user]} {
+			if edge == "" {
+				continue
+			}
+			target := "moore.0.default." + edge + "." + journaltest.NewRun(t, r.log).ID
+			before := stored(t, r, "")
+			f := forger{t: t, rig: r, conn: conn, user: user, target: target}
+			appended := f.all()
+			if appended > 0 {
+				appended += 2 // the batch with the forged reply is stored as well: it is on the user's own edge
+			}
+			require.Len(t, stored(t, r, target), 0, "%s had an answer stored on %s", user, target)
+			require.Len(t, stored(t, r, ""), len(before)+appended, user)
+		}
+	}
+}
+
+// TestForgedRepliesInOneAccount shows what the second account is for: in the
+// account of the log the same requests do store answers there.
+func TestForgedRepliesInOneAccount(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	wake(t, r)
+	target := "moore.0.default.waiting_for_human.acting.web." + journaltest.NewRun(t, r.log).ID
+	f := forger{t: t, rig: r, conn: r.operator, user: Tap, target: target}
+	f.all()
+	require.NotEmpty(t, stored(t, r, target))
+}
+
+// wake puts a message into the inbox of every user's durable, of which one pull
+// is then answered.
+func wake(t *testing.T, r *rig) {
+	t.Helper()
+	for _, to := range []string{"planning.default", "observing.default", "waiting_for_human.default", "acting.default", "acting.web", "acting.gpu"} {
+		for range 10 {
+			subject := "moore.0.default.idle." + to + "." + journaltest.NewRun(t, r.log).ID
+			_, err := r.operator.Request(subject, []byte(strings.Repeat("x", 10)), patience)
+			require.NoError(t, err)
+		}
+	}
+}
+
+// stored returns the log's records on a subject; empty: all.
+func stored(t *testing.T, r *rig, subject string) []journal.Record {
+	t.Helper()
+	recs, err := journaltest.Collect(r.log.Scan(t.Context(), 0, journal.Filter{}, 0))
+	require.NoError(t, err)
+	var found []journal.Record
+	for _, rec := range recs {
+		if subject == "" || rec.Subject == subject {
+			found = append(found, rec)
+		}
+	}
+	return found
+}
+
+// TestTap: a tap reads everything and writes nothing.
+func TestTap(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	tap, planner := r.open(t, Tap), r.open(t, Planner)
+	run := journaltest.NewRun(t, tap)
+	fed, text := make(chan journal.Record, 1), make(chan string, 1)
+	stop, err := tap.Watch(journal.Filter{Run: run.ID}, func(rec journal.Record) { fed <- rec }, nil)
+	require.NoError(t, err)
+	defer stop()
+	stopChunks, err := tap.WatchChunks(run, func(data []byte) { text <- string(data) })
+	require.NoError(t, err)
+	defer stopChunks()
+	operators, err := r.log.Conn().SubscribeSync(run.ChunkSubject())
+	require.NoError(t, err)
+	require.NoError(t, r.log.Conn().Flush())
+	require.NoError(t, tap.Conn().Flush())
+
+	subject := events.Subject{Run: run, From: events.Planning, To: events.Nobody, Pool: events.DefaultPool}
+	_, err = planner.Append(t.Context(), run, 0, journal.Entry{Subject: subject, Body: []byte("{}")})
+	require.NoError(t, err)
+	require.Equal(t, subject.String(), (<-fed).Subject)
+	require.NoError(t, planner.PublishChunk(run, []byte("hello")))
+	require.Equal(t, "hello", <-text)
+	msg, err := operators.NextMsg(patience)
+	require.NoError(t, err, "the operator hears chunks as well")
+	require.Equal(t, "hello", string(msg.Data))
+	recs, err := journaltest.Collect(tap.Read(t.Context(), run, 0))
+	require.NoError(t, err)
+	require.Len(t, recs, 1)
+	_, err = tap.Head(t.Context(), run)
+	require.NoError(t, err)
+
+	_, err = tap.Append(t.Context(), run, 1, journal.Entry{Subject: subject, Body: []byte("{}")})
+	require.ErrorIs(t, err, journal.ErrDenied)
+	require.ErrorContains(t, err, subject.String())
+	require.ErrorIs(t, tap.Announce(t.Context(), "web", "x", nil), journal.ErrDenied)
+	require.ErrorIs(t, tap.PutAgent(t.Context(), "default", "x", nil), journal.ErrDenied)
+	_, err = tap.PutBlob(t.Context(), "web", []byte("x"))
+	require.ErrorIs(t, err, journal.ErrDenied)
+	for _, s := range tapPublishes(t) {
+		require.Contains(t, s, "$JS.API.", "a tap asks and never tells")
+		require.Regexp(t, `INFO|GET`, s)
+	}
+}
+
+func tapPublishes(t *testing.T) []string {
+	t.Helper()
+	users, err := Users(layout)
+	require.NoError(t, err)
+	tap := users[len(users)-1]
+	require.Equal(t, Tap, tap.Name)
+	return tap.Publish
+}

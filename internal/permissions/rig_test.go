@@ -1,0 +1,129 @@
+package permissions
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 20 * time.Second
+
+var (
+	quiet  = slog.New(slog.DiscardHandler)
+	layout = Layout{Pools: []string{"web", "gpu"}}
+)
+
+// rig is a server with the generated configuration, set up by its operator.
+type rig struct {
+	url, keys string
+	operator  *nats.Conn
+	log       *natsbus.Bus
+}
+
+// newRig runs a server on the generated configuration with nkeys.
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	dir := t.TempDir()
+	r := &rig{keys: filepath.Join(dir, "keys")}
+	keys, err := Keys(r.keys, layout)
+	require.NoError(t, err)
+	c, err := New(layout, keys)
+	require.NoError(t, err)
+	r.url = serve(t, dir, c)
+	r.operator = r.connect(t, Operator, nil)
+	require.NoError(t, natsbus.Init(t.Context(), r.operator, natsbus.InitOptions{Pools: layout.Pools, Memory: true}))
+	r.log, err = natsbus.Open(t.Context(), r.operator, natsbus.Options{Logger: quiet})
+	require.NoError(t, err)
+	return r
+}
+
+// serve runs a server that includes the configuration, and returns its URL.
+func serve(t *testing.T, dir string, c *Config) string {
+	t.Helper()
+	var text strings.Builder
+	require.NoError(t, c.WriteConf(&text))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "permissions.conf"), []byte(text.String()), 0o600))
+	main := "listen: 127.0.0.1:-1\njetstream { store_dir: " + dir + " }\ninclude ./permissions.conf\n"
+	file := filepath.Join(dir, "server.conf")
+	require.NoError(t, os.WriteFile(file, []byte(main), 0o600))
+	opts, err := server.ProcessConfigFile(file)
+	require.NoError(t, err)
+	opts.NoSigs, opts.NoLog = true, true
+	srv, err := server.NewServer(opts)
+	require.NoError(t, err)
+	srv.Start()
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	require.True(t, srv.ReadyForConnections(patience))
+	return srv.ClientURL()
+}
+
+// connect connects as a user; refused gets what the server refuses, nil: it is
+// left to the bus.
+func (r *rig) connect(t *testing.T, user string, refused *refusals) *nats.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	conn, err := natsbus.Connect(ctx, natsbus.ConnectOptions{
+		URL: r.url, NKey: KeyFile(r.keys, user), InboxPrefix: "_INBOX_" + user, Name: user, Logger: quiet,
+	})
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	if refused != nil {
+		conn.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { refused.add(err) })
+	}
+	return conn
+}
+
+func (r *rig) open(t *testing.T, user string) *natsbus.Bus {
+	t.Helper()
+	bus, err := natsbus.Open(t.Context(), r.connect(t, user, nil), natsbus.Options{Logger: quiet, RequestTimeout: patience})
+	require.NoError(t, err)
+	return bus
+}
+
+// refusals are the subjects that the server refused, in the words of its errors.
+type refusals struct {
+	mu       sync.Mutex
+	subjects map[string]bool
+	other    []error
+}
+
+func (r *refusals) add(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.subjects == nil {
+		r.subjects = map[string]bool{}
+	}
+	_, rest, quoted := strings.Cut(err.Error(), `"`)
+	if subject, _, ok := strings.Cut(rest, `"`); quoted && ok {
+		r.subjects[subject] = true
+		return
+	}
+	r.other = append(r.other, err)
+}
+
+func (r *refusals) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.subjects)
+}
+
+func (r *refusals) has(subject string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.subjects[subject]
+}

@@ -1,0 +1,166 @@
+// Package permissions says what each role may do on the bus and writes it down
+// as a part of a nats-server's configuration.
+//
+// What a role may append follows from the transition table: the edges out of the
+// states that it owns. What else it needs is said by package natsbus for each use
+// of the bus. So neither is written down twice.
+//
+// There are two accounts. LOG has the streams, the buckets and the operator. ROLES
+// has everybody else, and imports what they use: a server answers on whatever
+// reply subject a client names, without asking for permission, so in the log's own
+// account anyone could have a copy of any message stored on any edge.
+package permissions
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// The names of users; an actor's is [ActorPrefix] and its pool.
+const (
+	Operator    = "operator"
+	Planner     = "planner"
+	Observer    = "observer"
+	Gateway     = "gateway"
+	Tap         = "tap"
+	ActorPrefix = "actor_"
+)
+
+// owned are the states out of which each role publishes.
+var owned = map[string][]events.State{
+	Planner:     {events.Planning, events.Reflecting},
+	ActorPrefix: {events.Acting, events.ParallelActing},
+	Observer:    {events.Observing, events.Paging},
+	Gateway:     {events.Idle, events.WaitingForUser, events.WaitingForHuman, events.Control},
+}
+
+// User is somebody who connects to the bus, with all that it may do there.
+type User struct {
+	Name string `json:"name"`
+	// NKey is the public key; empty: a password is used.
+	NKey string `json:"nkey,omitempty"`
+	// InboxPrefix is where its answers go: it has to connect with it.
+	InboxPrefix string   `json:"inbox_prefix"`
+	Publish     []string `json:"publish"`
+	Subscribe   []string `json:"subscribe"`
+}
+
+// Layout is what the permissions depend on.
+type Layout struct {
+	// Shards is the number of streams of the log; 0: 1.
+	Shards int
+	// Pools are the pools of tools; `default` is always among them.
+	Pools []string
+	// Table is the transition table; nil: the built-in one.
+	Table *reducer.Table
+}
+
+// settled returns the layout with its defaults, or says what is wrong with it.
+func (l Layout) settled() (Layout, error) {
+	if l.Shards < 0 {
+		return l, fmt.Errorf("shards: must not be negative, is %d", l.Shards)
+	}
+	l.Shards = max(1, l.Shards)
+	l.Pools = append([]string{events.DefaultPool}, l.Pools...)
+	slices.Sort(l.Pools)
+	l.Pools = slices.Compact(l.Pools)
+	for _, pool := range l.Pools {
+		if !events.ValidToken(pool) {
+			return l, fmt.Errorf("pool %q is not a name of [a-z0-9][a-z0-9_-]{0,62}", pool)
+		}
+	}
+	if l.Table == nil {
+		l.Table = reducer.DefaultTable()
+	}
+	return l, nil
+}
+
+// Users returns everybody of the account ROLES: planner, observer, gateway, tap,
+// and an actor for each pool.
+func Users(l Layout) ([]User, error) {
+	l, err := l.settled()
+	if err != nil {
+		return nil, err
+	}
+	users := []User{l.user(Planner, l.planner), l.user(Observer, l.observer), l.user(Gateway, l.gateway)}
+	for _, pool := range l.Pools {
+		users = append(users, l.user(ActorPrefix+pool, func(g *natsbus.Grants) { l.actor(g, pool) }))
+	}
+	return append(users, l.user(Tap, l.tap)), nil
+}
+
+func (l Layout) user(name string, grant func(*natsbus.Grants)) User {
+	prefix := "_INBOX_" + name
+	g := natsbus.NewGrants(l.Shards)
+	g.Inbox(prefix)
+	g.ReadLog()
+	g.ReadSnapshots()
+	grant(g)
+	return User{Name: name, InboxPrefix: prefix, Publish: g.Publish(), Subscribe: g.Subscribe()}
+}
+
+// worker grants what the one loop needs for the states of a role: its edges, and
+// to hear of control. A pool narrows what concerns tools, empty: all.
+func (l Layout) worker(g *natsbus.Grants, states []events.State, pool string) {
+	g.Watch(journal.Filter{From: events.Control})
+	for _, e := range reducer.Edges(l.Table) {
+		if !slices.Contains(states, e.From) {
+			continue
+		}
+		if e.Pool == events.Wildcard && pool != "" {
+			e.Pool = pool
+		}
+		g.Append(e.From, e.To, e.Pool)
+	}
+}
+
+func inbox(pool string, states ...events.State) journal.Inbox {
+	return journal.Inbox{States: states, Pool: pool}
+}
+
+func (l Layout) planner(g *natsbus.Grants) {
+	l.worker(g, owned[Planner], "")
+	g.Consume(inbox(events.DefaultPool, owned[Planner]...))
+	g.AnnounceProviders()
+	g.PublishChunks()
+	for _, pool := range l.Pools {
+		g.ReadResults(pool)
+	}
+}
+
+func (l Layout) actor(g *natsbus.Grants, pool string) {
+	l.worker(g, owned[ActorPrefix], pool)
+	g.Consume(inbox(pool, owned[ActorPrefix]...))
+	g.Announce(pool)
+	g.StoreResults(pool)
+}
+
+func (l Layout) observer(g *natsbus.Grants) {
+	l.worker(g, owned[Observer], "")
+	g.Consume(inbox(events.DefaultPool, owned[Observer]...))
+	g.StoreSnapshots()
+}
+
+// gateway may also take the deliveries of pools that no actor serves, to answer
+// their calls out of control.
+func (l Layout) gateway(g *natsbus.Grants) {
+	l.worker(g, owned[Gateway], "")
+	g.Consume(inbox(events.DefaultPool, events.WaitingForHuman))
+	for _, pool := range l.Pools {
+		g.Consume(inbox(pool, owned[ActorPrefix]...))
+	}
+	g.Ready()
+	g.Watch(journal.Filter{})
+	g.WatchChunks()
+	g.ReadDirectory(l.Pools)
+	g.StoreAgents()
+	g.ReadPurged()
+	g.Timers()
+}
+
+func (l Layout) tap(g *natsbus.Grants) { g.WatchAll() }

@@ -1,0 +1,177 @@
+package natsbus
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+const (
+	timersStream  = "MOORE_TIMERS"
+	timersDurable = "timers"
+	timersSet     = "timers.set.>"
+
+	snapshotBucket = "snapshots"
+	purgedBucket   = "purged"
+)
+
+// Grants collects the subjects that a user of the bus needs. Each method adds
+// what one way to use a [Bus] takes; nothing else is allowed to the user. It is
+// meant for a user whose account imports [Services] and [Feeds] from the account
+// of the log: in that account itself replies to the user go where permissions
+// do not reach.
+type Grants struct {
+	shards             int
+	publish, subscribe map[string]bool
+}
+
+// NewGrants begins with nothing, for a log of that many shards.
+func NewGrants(shards int) *Grants {
+	return &Grants{shards: max(1, shards), publish: map[string]bool{}, subscribe: map[string]bool{}}
+}
+
+// Services are the subjects that the account of the log has to offer to the
+// account of the users; streamed are those that answer with several messages.
+func Services() (single, streamed []string) {
+	return []string{"moore.>", ackPrefix + ">", kvSubjectPrefix + ">", "$O.>", timersSet}, []string{apiPrefix + ">"}
+}
+
+// Feeds are the subjects that the account of the log sends to the other one.
+func Feeds() []string { return []string{events.FeedPrefix + ">"} }
+
+// Chunks are the subjects of model text, which never come to the log.
+func Chunks() []string { return []string{"chunk.>"} }
+
+// Publish returns the subjects that may be published on, sorted.
+func (g *Grants) Publish() []string { return slices.Sorted(maps.Keys(g.publish)) }
+
+// Subscribe returns the subjects that may be subscribed to, sorted.
+func (g *Grants) Subscribe() []string { return slices.Sorted(maps.Keys(g.subscribe)) }
+
+func (g *Grants) api(endpoints ...string) {
+	for _, endpoint := range endpoints {
+		g.publish[apiPrefix+endpoint] = true
+	}
+}
+
+func (g *Grants) eachShard(add func(stream string)) {
+	for shard := range g.shards {
+		add(events.StreamName(shard))
+	}
+}
+
+// read allows to read a stream without a consumer.
+func (g *Grants) read(stream string) { g.api("STREAM.INFO."+stream, "DIRECT.GET."+stream) }
+
+// Inbox allows to receive answers on subjects with this prefix.
+func (g *Grants) Inbox(prefix string) { g.subscribe[prefix+".>"] = true }
+
+// ReadLog allows to open the bus and to read all of the log: reading cannot be
+// limited to some runs.
+func (g *Grants) ReadLog() {
+	g.eachShard(func(stream string) {
+		g.read(stream)
+		g.api("STREAM.MSG.GET." + stream)
+	})
+}
+
+// Append allows to append events on an edge, in every shard and namespace. The
+// pool may be [events.Wildcard].
+func (g *Grants) Append(from, to events.State, pool string) {
+	g.publish["moore.*.*."+string(from)+"."+string(to)+"."+pool+".*"] = true
+}
+
+// Consume allows to take and settle the deliveries of an inbox.
+func (g *Grants) Consume(inbox journal.Inbox) {
+	for _, d := range durablesOf(inbox) {
+		g.eachShard(func(stream string) { g.consume(stream, d.name) })
+	}
+}
+
+func (g *Grants) consume(stream, durable string) {
+	name := stream + "." + durable
+	g.api("CONSUMER.INFO."+name, "CONSUMER.MSG.NEXT."+name)
+	g.publish[ackPrefix+name+".>"] = true
+}
+
+// Ready allows to ask whether the bus is set up.
+func (g *Grants) Ready() {
+	for _, state := range ownStates {
+		g.eachShard(func(stream string) { g.api("CONSUMER.INFO." + stream + "." + string(state)) })
+	}
+}
+
+// Watch allows to hear of events as they are stored.
+func (g *Grants) Watch(filter journal.Filter) {
+	g.subscribe[events.FeedPrefix+filter.Subject(-1)] = true
+}
+
+// WatchAll allows to hear of all events and chunks, by whatever filter.
+func (g *Grants) WatchAll() {
+	for _, subject := range append(Feeds(), Chunks()...) {
+		g.subscribe[subject] = true
+	}
+}
+
+// PublishChunks allows to send model text.
+func (g *Grants) PublishChunks() { g.publish["chunk.*.*"] = true }
+
+// WatchChunks allows to receive model text.
+func (g *Grants) WatchChunks() { g.subscribe["chunk.*.*"] = true }
+
+// Announce allows to say which tools a pool has.
+func (g *Grants) Announce(pool string) { g.publish[kvSubjectPrefix+toolsPrefix+pool+".*"] = true }
+
+// AnnounceProviders allows to say which model providers there are.
+func (g *Grants) AnnounceProviders() { g.publish[kvSubjectPrefix+providerBucket+".*"] = true }
+
+// ReadDirectory allows to read which tools these pools have and which providers
+// there are.
+func (g *Grants) ReadDirectory(pools []string) {
+	g.api("STREAM.NAMES")
+	g.read(kvStreamPrefix + providerBucket)
+	for _, pool := range pools {
+		g.read(kvStreamPrefix + toolsPrefix + pool)
+	}
+}
+
+// StoreAgents allows to read and write agent definitions.
+func (g *Grants) StoreAgents() {
+	g.publish[kvSubjectPrefix+agentBucket+".*.*"] = true
+	g.read(kvStreamPrefix + agentBucket)
+}
+
+// StoreResults allows to keep a pool's large results.
+func (g *Grants) StoreResults(pool string) {
+	g.storeObjects(resultsPrefix + pool)
+	g.ReadResults(pool)
+}
+
+// ReadResults allows to read a pool's large results.
+func (g *Grants) ReadResults(pool string) { g.read(objectStreamPrefix + resultsPrefix + pool) }
+
+// StoreSnapshots allows to keep snapshots of runs.
+func (g *Grants) StoreSnapshots() {
+	g.storeObjects(snapshotBucket)
+	g.ReadSnapshots()
+}
+
+// ReadSnapshots allows to read snapshots of runs.
+func (g *Grants) ReadSnapshots() { g.read(objectStreamPrefix + snapshotBucket) }
+
+func (g *Grants) storeObjects(bucket string) {
+	g.publish["$O."+bucket+".C.*"] = true
+	g.publish["$O."+bucket+".M.*"] = true
+}
+
+// ReadPurged allows to see which runs were removed.
+func (g *Grants) ReadPurged() { g.read(kvStreamPrefix + purgedBucket) }
+
+// Timers allows to set timers and to take those that are due.
+func (g *Grants) Timers() {
+	g.publish[timersSet] = true
+	g.read(timersStream)
+	g.consume(timersStream, timersDurable)
+}
