@@ -99,7 +99,7 @@ func requireGatewayEnds(t *testing.T, r *rig, run events.Run) {
 	t.Helper()
 	bus := r.open(t, Gateway)
 	g, err := gateway.New(gateway.Config{
-		Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus, Directory: bus, Agents: bus, Instance: "g",
+		Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus, Timers: bus, Directory: bus, Agents: bus, Instance: "g",
 	})
 	require.NoError(t, err)
 	_, err = g.Pause(t.Context(), run.Namespace, run.ID, events.By{})

@@ -9,10 +9,6 @@ import (
 )
 
 const (
-	timersStream  = "MOORE_TIMERS"
-	timersDurable = "timers"
-	timersSet     = "timers.set.>"
-
 	snapshotBucket = "snapshots"
 	purgedBucket   = "purged"
 )
@@ -35,7 +31,7 @@ func NewGrants(shards int) *Grants {
 // Services are the subjects that the account of the log has to offer to the
 // account of the users; streamed are those that answer with several messages.
 func Services() (single, streamed []string) {
-	return []string{"moore.>", ackPrefix + ">", kvSubjectPrefix + ">", "$O.>", timersSet}, []string{apiPrefix + ">"}
+	return []string{"moore.>", ackPrefix + ">", kvSubjectPrefix + ">", "$O.>", timerSubjects}, []string{apiPrefix + ">"}
 }
 
 // Feeds are the subjects that the account of the log sends to the other one.
@@ -171,7 +167,7 @@ func (g *Grants) ReadPurged() { g.read(kvStreamPrefix + purgedBucket) }
 
 // Timers allows to set timers and to take those that are due.
 func (g *Grants) Timers() {
-	g.publish[timersSet] = true
-	g.read(timersStream)
-	g.consume(timersStream, timersDurable)
+	g.publish[timerSet+">"], g.publish[timerCancelled+">"] = true, true
+	g.read(timerStream)
+	g.consume(timerStream, timerDurable)
 }
