@@ -119,9 +119,9 @@ func (f *clientFlags) use(cmd *cobra.Command, a access, fn func(ctx context.Cont
 }
 
 func (c *client) newGateway(logger *slog.Logger) (err error) {
-	c.store = runlog.New(runlog.Options{Log: c.Bus, Machine: c.machine})
+	c.store = runlog.New(runlog.Options{Log: c.Bus, Machine: c.machine, Snapshots: c.Bus, Logger: logger})
 	c.gateway, err = gateway.New(gateway.Config{
-		Store: c.store, Queue: c.Bus, Feed: c.Bus, Directory: c.Bus, Agents: c.Bus, Instance: cli.DefaultInstance(),
+		Store: c.store, Queue: c.Bus, Feed: c.Bus, Directory: c.Bus, Agents: c.Bus, Tombstones: c.Bus, Instance: cli.DefaultInstance(),
 		Validator: schema.New(schema.Options{}), CheckScript: wire.CheckScript, Logger: logger,
 	})
 	return err

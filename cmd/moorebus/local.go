@@ -25,6 +25,8 @@ type localFlags struct {
 	toolsFile string
 	providers string
 	namespace string
+	// snapshotEvery is --snapshot-every.
+	snapshotEvery int
 }
 
 func addLocalFlags(cmd *cobra.Command) *localFlags {
@@ -37,6 +39,7 @@ func addLocalFlags(cmd *cobra.Command) *localFlags {
 	cmd.Flags().StringVar(&f.agentFile, "agent", "", "`file` of the agent (YAML or JSON); its tools may stand in it too")
 	cmd.Flags().StringVar(&f.toolsFile, "tools", "", "`file` of tools (YAML or JSON)")
 	cmd.Flags().StringVar(&f.providers, "providers", "", "`file` of model providers (YAML or JSON)")
+	wire.AddSnapshotFlag(cmd.Flags(), &f.snapshotEvery)
 	return f
 }
 
@@ -79,6 +82,7 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 	}
 	defer conn.Close()
 	options.Bus, options.Ready = conn.Bus, conn.Bus.Ready
+	options.Snapshots, options.SnapshotEvery, options.Tombstones = conn.Bus, f.snapshotEvery, conn.Bus
 	h, err := agent.NewHost(options)
 	if err != nil {
 		return err

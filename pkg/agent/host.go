@@ -53,6 +53,12 @@ type HostOptions struct {
 	Token    string
 	// CheckScript checks scripts of agents that come over HTTP; may be nil.
 	CheckScript func(script json.RawMessage) error
+	// Snapshots save reading long runs from their beginning, and are taken every
+	// SnapshotEvery events; nil or 0: none are. Tombstones keep purged runs from
+	// being started again; may be nil.
+	Snapshots     journal.Snapshots
+	SnapshotEvery int
+	Tombstones    journal.Tombstones
 	// Ready is asked by the gateway's /readyz; may be nil.
 	Ready func(context.Context) error
 	// Concurrency and Drain are those of every role; 0: its defaults.
@@ -90,7 +96,7 @@ func NewHost(o HostOptions) (*Host, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	h := &Host{store: runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine})}
+	h := &Host{store: runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine, Snapshots: o.Snapshots, Logger: o.Logger})}
 	validator, policies := schema.New(schema.Options{}), approval.New()
 	p, err := planner.New(planner.Config{
 		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Providers: o.Providers,
@@ -108,6 +114,7 @@ func NewHost(o HostOptions) (*Host, error) {
 	}
 	ob, err := observer.New(observer.Config{
 		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
+		Snapshots: o.Snapshots, SnapshotEvery: o.SnapshotEvery,
 	})
 	if err != nil {
 		return nil, err
@@ -123,7 +130,7 @@ func NewHost(o HostOptions) (*Host, error) {
 func (h *Host) gatewayConfig(o HostOptions, validator tool.Validator, policies *approval.Policies) gateway.Config {
 	return gateway.Config{
 		Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Agents: o.Bus, Instance: o.Instance,
-		Validator: validator, Listener: o.Listener, Token: o.Token, Ready: o.Ready,
+		Tombstones: o.Tombstones, Validator: validator, Listener: o.Listener, Token: o.Token, Ready: o.Ready,
 		CheckScript: o.CheckScript, CheckApproval: policies.Check, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	}
 }

@@ -43,7 +43,7 @@ type StartResult struct {
 
 // Start starts a run: it pins the definition, the tools as they are announced
 // now, and the transition table. Errors are *[Error]: 400 for what is wrong with
-// the request, 404 for an agent that does not exist, 409 run_exists, 413, and 422
+// the request, 404 for an agent that does not exist, 409 run_exists or run_purged, 413, and 422
 // for tools and providers that do not live.
 func (g *Gateway) Start(ctx context.Context, ns string, req StartRequest) (StartResult, error) {
 	ns, err := g.checkNamespace(ns)
@@ -57,11 +57,14 @@ func (g *Gateway) Start(ctx context.Context, ns string, req StartRequest) (Start
 	if err != nil {
 		return StartResult{}, err
 	}
-	id := req.RunID
-	if id == "" {
-		id = g.store.NewID()
+	if req.RunID == "" {
+		return g.open(ctx, g.store.Place(ns, g.store.NewID()), start)
 	}
-	return g.open(ctx, g.store.Place(ns, id), start)
+	at := g.store.Place(ns, req.RunID)
+	if err := g.purged(ctx, at, http.StatusConflict); err != nil {
+		return StartResult{}, err
+	}
+	return g.open(ctx, at, start)
 }
 
 func (r *StartRequest) check() error {

@@ -147,6 +147,12 @@ func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, sha
 		storage = jetstream.MemoryStorage
 	}
 	cfg := streamConfig(shard, o.Shards, o.Replicas, storage)
+	if old, err := js.Stream(ctx, cfg.Name); err == nil {
+		// What a stream denies it denies for ever: an update that lifts it fails.
+		cfg.DenyPurge = old.CachedInfo().Config.DenyPurge
+	} else if !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("stream %s: %w", cfg.Name, err)
+	}
 	stream, err := js.CreateOrUpdateStream(ctx, cfg)
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", cfg.Name, err)
@@ -160,10 +166,13 @@ func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, sha
 }
 
 func (o *InitOptions) initBuckets(ctx context.Context, js jetstream.JetStream) error {
-	buckets := []jetstream.KeyValueConfig{providersConfig(o.Replicas), agentsConfig(o.Replicas)}
+	buckets := []jetstream.KeyValueConfig{providersConfig(o.Replicas), agentsConfig(o.Replicas), purgedConfig(o.Replicas)}
+	stores := []jetstream.ObjectStoreConfig{snapshotsConfig(o.Replicas)}
 	for _, pool := range o.Pools {
 		buckets = append(buckets, toolsConfig(pool, o.Replicas))
-		store := resultsConfig(pool, o.Replicas)
+		stores = append(stores, resultsConfig(pool, o.Replicas))
+	}
+	for _, store := range stores {
 		if _, err := js.CreateOrUpdateObjectStore(ctx, store); err != nil {
 			return fmt.Errorf("object store %s: %w", store.Bucket, err)
 		}

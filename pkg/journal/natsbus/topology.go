@@ -31,6 +31,8 @@ const (
 	providerBucket = "providers"
 	agentBucket    = "agents"
 	agentHistory   = 5
+	snapshotBucket = "snapshots"
+	purgedBucket   = "purged"
 
 	kvStreamPrefix     = "KV_"
 	kvSubjectPrefix    = "$KV."
@@ -62,8 +64,9 @@ func streamConfig(shard, shards, replicas int, storage jetstream.StorageType) je
 		MaxBytes:           -1,
 		MaxMsgsPerSubject:  -1,
 		MaxMsgSize:         maxMessage,
+		// Purging is the operator's way to let go of whole runs, see
+		// [journal.Purger]; single events stay.
 		DenyDelete:         true,
-		DenyPurge:          true,
 		AllowDirect:        true,
 		AllowAtomicPublish: true,
 		Compression:        jetstream.S2Compression,
@@ -179,5 +182,22 @@ func resultsConfig(pool string, replicas int) jetstream.ObjectStoreConfig {
 	return jetstream.ObjectStoreConfig{
 		Bucket: resultsPrefix + pool, Description: "Moorebus: large results of pool " + pool, Replicas: replicas,
 		Storage: jetstream.FileStorage, Compression: true,
+	}
+}
+
+// snapshotsConfig declares the store in which the observers keep snapshots. They
+// come packed.
+func snapshotsConfig(replicas int) jetstream.ObjectStoreConfig {
+	return jetstream.ObjectStoreConfig{
+		Bucket: snapshotBucket, Description: "Moorebus: snapshots of long runs", Replicas: replicas, Storage: jetstream.FileStorage,
+	}
+}
+
+// purgedConfig declares the bucket in which an operator's purges leave
+// tombstones.
+func purgedConfig(replicas int) jetstream.KeyValueConfig {
+	return jetstream.KeyValueConfig{
+		Bucket: purgedBucket, Description: "Moorebus: runs that were purged", Replicas: replicas,
+		History: 1, Storage: jetstream.FileStorage,
 	}
 }
