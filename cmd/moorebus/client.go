@@ -63,10 +63,12 @@ type client struct {
 	machine   *reducer.Machine
 	store     *runlog.Store
 	namespace string
-	format    console.Format
-	out       io.Writer
-	note      io.Writer
-	color     bool
+	// only is the namespace if somebody named one, else empty.
+	only   string
+	format console.Format
+	out    io.Writer
+	note   io.Writer
+	color  bool
 }
 
 // access is what a command does to a data directory.
@@ -87,7 +89,7 @@ func (f *clientFlags) use(cmd *cobra.Command, a access, fn func(ctx context.Cont
 	if err != nil {
 		return err
 	}
-	namespace, _, err := f.bus.Namespace()
+	namespace, given, err := f.bus.Namespace()
 	if err != nil {
 		return err
 	}
@@ -111,6 +113,9 @@ func (f *clientFlags) use(cmd *cobra.Command, a access, fn func(ctx context.Cont
 	c := &client{
 		Conn: conn, machine: reducer.NewMachine(reducer.MachineOptions{}), namespace: namespace, format: format,
 		out: cmd.OutOrStdout(), note: cmd.ErrOrStderr(), color: console.Color(os.Stdout, os.Getenv),
+	}
+	if given {
+		c.only = namespace
 	}
 	if err := c.newGateway(logger); err != nil {
 		return err

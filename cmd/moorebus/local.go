@@ -25,8 +25,9 @@ type localFlags struct {
 	toolsFile string
 	providers string
 	namespace string
-	// snapshotEvery is --snapshot-every.
+	// snapshotEvery is --snapshot-every, keep what dev purges by.
 	snapshotEvery int
+	keep          keepFlags
 }
 
 func addLocalFlags(cmd *cobra.Command) *localFlags {
@@ -87,7 +88,10 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 	if err != nil {
 		return err
 	}
-	return runHost(ctx, h, func(ctx context.Context) error { return body(ctx, h, conn.Bus) })
+	return runHost(ctx, h, func(ctx context.Context) error {
+		defer f.keep.start(ctx, conn, logger)()
+		return body(ctx, h, conn.Bus)
+	})
 }
 
 // runHost runs body beside the host and stops the host after it. A signal ends

@@ -9,6 +9,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/pkg/replay"
+	"github.com/moorebus/moorebus/pkg/retention"
 )
 
 const long = `Replay reads runs back from their log and shows what they did.
@@ -91,7 +92,7 @@ exit 3. Runs that go on are verified as far as they go.`,
 			return err
 		}
 		return src.use(c.Context(), func(l *opened) error {
-			o.Runs, o.Namespace = l.runs(args), l.only
+			o.Runs, o.Namespace, o.Snapshots = l.runs(args), l.only, l.snapshots
 			report, err := replay.Verify(c.Context(), l.log, l.machine, o)
 			if err != nil {
 				return err
@@ -153,11 +154,14 @@ and shows the first difference and how the memories differ there: exit 3. With
 }
 
 func exportCommand(src *source) *cobra.Command {
-	var o replay.ExportOptions
+	var o retention.ExportOptions
 	var path string
 	c := &cobra.Command{
 		Use:   "export [RUN…|--all]",
 		Short: "Write runs as JSON lines, to be read with --file",
+		Long: `Export writes runs as JSON lines, each with the run that it was forked from and
+the large results that it refers to: the same as "moorebus export", which a bus can
+be rebuilt from with "moorebus import".`,
 	}
 	c.Flags().BoolVar(&o.All, "all", false, "export every record (of --namespace, if that is given)")
 	c.Flags().StringVarP(&path, "out", "f", "", "file to write (default: stdout)")
@@ -167,9 +171,12 @@ func exportCommand(src *source) *cobra.Command {
 		}
 		return src.use(c.Context(), func(l *opened) error {
 			o.Runs, o.Namespace = l.runs(args), l.only
-			count, err := export(c.Context(), l.log, o, path, c.OutOrStdout())
+			done, err := l.export(c.Context(), o, path, c.OutOrStdout())
+			for _, m := range done.Missing {
+				_, _ = fmt.Fprintf(c.ErrOrStderr(), "run %s: %s is not in the log\n", m.Run.ID, m.What)
+			}
 			if err == nil && path != "" {
-				_, err = fmt.Fprintf(c.ErrOrStderr(), "%d events written to %s\n", count, path)
+				_, err = fmt.Fprintf(c.ErrOrStderr(), "%d events written to %s\n", done.Events, path)
 			}
 			return err
 		})

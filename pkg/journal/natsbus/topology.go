@@ -58,12 +58,12 @@ func streamConfig(shard, shards, replicas int, storage jetstream.StorageType) je
 		Storage:     storage,
 		Replicas:    replicas,
 		// Full means that appends fail, not that the oldest events go.
-		Discard:            jetstream.DiscardNew,
-		MaxConsumers:       -1,
-		MaxMsgs:            -1,
-		MaxBytes:           -1,
-		MaxMsgsPerSubject:  -1,
-		MaxMsgSize:         maxMessage,
+		Discard:           jetstream.DiscardNew,
+		MaxConsumers:      -1,
+		MaxMsgs:           -1,
+		MaxBytes:          -1,
+		MaxMsgsPerSubject: -1,
+		MaxMsgSize:        maxMessage,
 		// Purging is the operator's way to let go of whole runs, see
 		// [journal.Purger]; single events stay.
 		DenyDelete:         true,
