@@ -62,13 +62,13 @@ func (s *snapshotter) look(run events.Run, mem *reducer.Memory) {
 	}
 }
 
-// lastLook returns the place of the event with which the run left Observing the
-// last time, 0 if it was never there. The trace has an entry for each event but
-// those that were not legal.
+// lastLook returns how many events the run had when it left Observing the last
+// time, 0 if it was never there. The trace has an entry for each event but those
+// that were not legal.
 func lastLook(mem *reducer.Memory) uint64 {
 	for i := len(mem.Trace) - 1; i >= 0; i-- {
 		if mem.Trace[i].State == string(events.Observing) {
-			return uint64(i) + 1
+			return uint64(i)
 		}
 	}
 	return 0
