@@ -23,8 +23,8 @@ func snapshotRef(run events.Run) events.Ref {
 	return events.Ref{Bucket: snapshotBucket, Key: run.Namespace + "." + run.ID}
 }
 
-// PutSnapshot replaces the run's snapshot. The object is the snapshot as JSON,
-// packed with gzip.
+// PutSnapshot replaces the run's snapshot. The object is the snapshot as JSON on a
+// line and its memory behind that, which is read apart, packed with gzip.
 func (b *Bus) PutSnapshot(ctx context.Context, run events.Run, s journal.Snapshot) error {
 	if err := journal.CheckRun(b.shards, run); err != nil {
 		return fmt.Errorf("snapshot: %w", err)
@@ -45,7 +45,12 @@ func packed(s journal.Snapshot) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	memory := s.Memory
+	s.Memory = nil
 	if err := json.NewEncoder(zip).Encode(s); err != nil {
+		return nil, err
+	}
+	if _, err := zip.Write(memory); err != nil {
 		return nil, err
 	}
 	if err := zip.Close(); err != nil {
@@ -66,7 +71,12 @@ func unpacked(data []byte) (s journal.Snapshot, err error) {
 	if err != nil {
 		return s, err
 	}
-	return s, json.Unmarshal(text, &s)
+	head, memory, _ := bytes.Cut(text, []byte("\n"))
+	if err := json.Unmarshal(head, &s); err != nil {
+		return s, err
+	}
+	s.Memory = memory
+	return s, nil
 }
 
 // replaceSnapshot writes the new object before it lets go of the old one's
