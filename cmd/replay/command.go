@@ -78,7 +78,8 @@ func verifyCommand(src *source) *cobra.Command {
 		Short: "Fold runs and check every event",
 		Long: `Verify folds runs and checks each event: its place, the chain of hashes, the
 transition table, its origin, who may write which field, and that a fold through
-a snapshot is the same. It names the first event that is wrong in each run.
+a snapshot is the same, the stored one too. It names the first event that is
+wrong in each run.
 
 A poisoned run has a message that is no event of it, and was ended for that or
 waits for it: exit 3 only with --strict. A diverged run is not what was written:

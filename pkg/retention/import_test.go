@@ -63,12 +63,10 @@ func TestUnfinishedRunsGoOn(t *testing.T) {
 		two := newWorld(t, 2)
 		results := two.imports(file, retention.ImportOptions{NoResume: noResume})
 		require.Equal(t, !noResume, results[0].Resumed)
-		two.work().await(run2(two, run), events.Done)
+		two.work().await(two.here(run), events.Done)
 		two.verified()
 	}
 }
-
-func run2(w *world, run events.Run) events.Run { return w.store.Place(run.Namespace, run.ID) }
 
 // long makes a run of n events that waits for its planner, or is paused.
 func long(t *testing.T, w *world, n int, last events.Payload) events.Run {
@@ -103,9 +101,9 @@ func TestLongRuns(t *testing.T) {
 	require.Equal(t, 2500, results[0].Events)
 	require.False(t, results[0].Resumed, "it stays paused")
 	require.True(t, results[1].Resumed)
-	require.Equal(t, 2500, two.length(run2(two, paused)))
+	require.Equal(t, 2500, two.length(two.here(paused)))
 	awake := 0
-	for rec, err := range two.bus.Read(t.Context(), run2(two, paused), 0) {
+	for rec, err := range two.bus.Read(t.Context(), two.here(paused), 0) {
 		require.NoError(t, err)
 		if s, err := events.ParseSubject(rec.Subject); err == nil && s.To != events.Nobody {
 			awake++
@@ -113,12 +111,12 @@ func TestLongRuns(t *testing.T) {
 	}
 	require.LessOrEqual(t, awake, 1000)
 	two.verified()
-	two.work().await(run2(two, due), events.Done)
+	two.work().await(two.here(due), events.Done)
 	require.True(t, two.memoryPaused(paused))
 }
 
 func (w *world) memoryPaused(run events.Run) bool {
-	r := w.store.Acquire(run2(w, run))
+	r := w.store.Acquire(w.here(run))
 	defer w.store.Release(r)
 	r.Lock()
 	defer r.Unlock()

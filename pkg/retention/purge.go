@@ -93,8 +93,8 @@ var ErrNotPurged = errors.New("nothing was purged")
 // order: the archive, the tombstones, the grace, the events, the rest; so what was
 // cut off can be done again, and nothing is removed that the archive does not have.
 //
-// What a start that was looked for before its tombstone, and appended after the
-// grace, would do is not prevented: a gateway that is stopped for so long.
+// One thing is not prevented: a gateway that looks for a tombstone, is stopped for
+// longer than the grace, and then appends the start.
 func Purge(ctx context.Context, bus Bus, o PurgeOptions) (Purged, error) {
 	if o.Grace <= 0 {
 		o.Grace = DefaultGrace

@@ -138,6 +138,7 @@ func (w *world) await(run events.Run, state events.State) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
+	run = w.here(run)
 	mem := reducer.NewMachine(reducer.MachineOptions{}).Initial(run.ID)
 	filter := journal.Filter{Namespace: run.Namespace, Run: run.ID}
 	for rec, err := range w.bus.Follow(ctx, run.Shard, filter, 0) {
@@ -187,10 +188,13 @@ func (w *world) quick() events.Run {
 	return run
 }
 
+// here is a run of another world's in this one's shards.
+func (w *world) here(run events.Run) events.Run { return w.store.Place(run.Namespace, run.ID) }
+
 func (w *world) length(run events.Run) int {
 	w.t.Helper()
 	n := 0
-	for _, err := range w.bus.Read(w.t.Context(), run, 0) {
+	for _, err := range w.bus.Read(w.t.Context(), w.here(run), 0) {
 		require.NoError(w.t, err)
 		n++
 	}
@@ -274,7 +278,7 @@ func (w *world) fork(parent events.Run) events.Run {
 // refOf returns the first large result that a run refers to.
 func refOf(t *testing.T, w *world, run events.Run) events.Ref {
 	t.Helper()
-	for rec, err := range w.bus.Read(t.Context(), w.store.Place(run.Namespace, run.ID), 0) {
+	for rec, err := range w.bus.Read(t.Context(), w.here(run), 0) {
 		require.NoError(t, err)
 		e, err := events.DefaultCodec().Decode(rec.Body)
 		require.NoError(t, err)
@@ -289,7 +293,7 @@ func refOf(t *testing.T, w *world, run events.Run) events.Ref {
 // decision approves the one call that waits.
 func decision(t *testing.T, w *world, run events.Run) events.Decision {
 	t.Helper()
-	r := w.store.Acquire(w.store.Place(run.Namespace, run.ID))
+	r := w.store.Acquire(w.here(run))
 	defer w.store.Release(r)
 	r.Lock()
 	defer r.Unlock()

@@ -235,3 +235,16 @@ func TestStoredAgainIsKept(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, data, got)
 }
+
+// A read that waits for a replica to have a record ends when that is purged.
+func TestReadingWhatIsPurgedEnds(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	run := journaltest.NewRun(t, bus)
+	last := journaltest.AppendAll(t, bus, run, "1", "2", "3")
+	_, err := bus.Purge(t.Context(), run, last)
+	require.NoError(t, err)
+	recs, err := journaltest.Collect(bus.records(t.Context(), events.StreamName(0), run.Filter(), 0, last))
+	require.NoError(t, err)
+	require.Empty(t, recs)
+}

@@ -130,7 +130,13 @@ func (b *Bus) Tombstone(ctx context.Context, run events.Run) (t journal.Tombston
 	if err != nil {
 		return t, err
 	}
-	rec, err := b.head(ctx, kvStreamPrefix+purgedBucket, subject)
+	rec, err := journal.Record{}, error(journal.ErrDenied)
+	if b.replicas > 1 {
+		rec, err = b.leaderLast(ctx, kvStreamPrefix+purgedBucket, subject)
+	}
+	if errors.Is(err, journal.ErrDenied) {
+		rec, err = b.last(ctx, kvStreamPrefix+purgedBucket, subject)
+	}
 	switch {
 	case errors.Is(err, journal.ErrNotReady):
 		err = fmt.Errorf("no bucket %s: %w", purgedBucket, journal.ErrNotFound)

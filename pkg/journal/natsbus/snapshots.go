@@ -130,11 +130,12 @@ func (b *Bus) DeleteSnapshot(ctx context.Context, run events.Run) error {
 	if errors.Is(err, journal.ErrNotFound) || errors.Is(err, journal.ErrNotReady) {
 		return nil
 	}
+	stream := objectStreamPrefix + ref.Bucket
 	if err == nil {
-		err = b.deleteObject(ctx, ref, info)
+		_, err = b.purge(ctx, stream, infoSubject(ref.Bucket, ref.Key), info.seq)
 	}
-	if errors.Is(err, errTouched) {
-		return nil // there is a later one
+	if err == nil { // one that somebody stored meanwhile has other chunks
+		_, err = b.purge(ctx, stream, chunkSubject(ref.Bucket, info.NUID), 0)
 	}
 	if err != nil {
 		return fmt.Errorf("delete the snapshot of run %s: %w", run.ID, err)
