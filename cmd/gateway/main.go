@@ -55,7 +55,7 @@ there is no bus it answers 503, and /healthz 200.`,
 				return err
 			}
 			g, err := gateway.New(gateway.Config{
-				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Timers: r.Bus, Directory: r.Bus, Agents: r.Bus,
+				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Timers: r.Bus, Directory: r.Bus, Agents: r.Bus, Tombstones: r.Bus,
 				Validator: schema.New(schema.Options{}), CheckScript: wire.CheckScript, CheckApproval: approval.New().Check,
 				DefaultNamespace: namespace, Listener: listener,
 				Token: os.Getenv("MOOREBUS_TOKEN"), Ready: r.Bus.Ready, StallAfter: stall.After,

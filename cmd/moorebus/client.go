@@ -64,10 +64,12 @@ type client struct {
 	machine   *reducer.Machine
 	store     *runlog.Store
 	namespace string
-	format    console.Format
-	out       io.Writer
-	note      io.Writer
-	color     bool
+	// only is the namespace if somebody named one, else empty.
+	only   string
+	format console.Format
+	out    io.Writer
+	note   io.Writer
+	color  bool
 }
 
 // access is what a command does to a data directory.
@@ -88,7 +90,7 @@ func (f *clientFlags) use(cmd *cobra.Command, a access, fn func(ctx context.Cont
 	if err != nil {
 		return err
 	}
-	namespace, _, err := f.bus.Namespace()
+	namespace, given, err := f.bus.Namespace()
 	if err != nil {
 		return err
 	}
@@ -113,6 +115,9 @@ func (f *clientFlags) use(cmd *cobra.Command, a access, fn func(ctx context.Cont
 		Conn: conn, machine: reducer.NewMachine(reducer.MachineOptions{}), namespace: namespace, format: format,
 		out: cmd.OutOrStdout(), note: cmd.ErrOrStderr(), color: console.Color(os.Stdout, os.Getenv),
 	}
+	if given {
+		c.only = namespace
+	}
 	if err := c.newGateway(logger); err != nil {
 		return err
 	}
@@ -120,11 +125,11 @@ func (f *clientFlags) use(cmd *cobra.Command, a access, fn func(ctx context.Cont
 }
 
 func (c *client) newGateway(logger *slog.Logger) (err error) {
-	c.store = runlog.New(runlog.Options{Log: c.Bus, Machine: c.machine})
+	c.store = runlog.New(runlog.Options{Log: c.Bus, Machine: c.machine, Snapshots: c.Bus, Logger: logger})
 	c.gateway, err = gateway.New(gateway.Config{
-		Store: c.store, Queue: c.Bus, Feed: c.Bus, Timers: c.Bus, Directory: c.Bus, Agents: c.Bus, Instance: cli.DefaultInstance(),
-		Validator: schema.New(schema.Options{}), CheckScript: wire.CheckScript, CheckApproval: approval.New().Check,
-		Logger: logger,
+		Store: c.store, Queue: c.Bus, Feed: c.Bus, Timers: c.Bus, Directory: c.Bus, Agents: c.Bus, Tombstones: c.Bus,
+		Instance: cli.DefaultInstance(), Validator: schema.New(schema.Options{}),
+		CheckScript: wire.CheckScript, CheckApproval: approval.New().Check, Logger: logger,
 	})
 	return err
 }

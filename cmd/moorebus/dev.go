@@ -19,12 +19,16 @@ func devCommand() *cobra.Command {
 		Long: `Dev starts the embedded server, every role and the HTTP API in this process, and
 keeps them up until Ctrl-C. --agent stores the agent under its name, so that it
 can be started by it; --tools gives it tools. --nats-listen lets other processes
-(further planners, actors, taps) join the bus, without asking who they are.`,
+(further planners, actors, taps) join the bus, without asking who they are.
+
+With --keep-ended or --keep-bytes runs that have ended are archived and purged once an
+hour, as moorebus purge does.`,
 		Example: `  moorebus dev --agent examples/quickstart.yaml
   curl -s localhost:8080/v1/runs -d '{"agent": "quickstart", "task": "Count."}'`,
 		Args: cobra.NoArgs,
 	}
 	local := addLocalFlags(cmd)
+	local.keep.add(cmd.Flags())
 	cmd.Flags().StringVar(&listen, "listen", wire.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		docs, err := local.documents()

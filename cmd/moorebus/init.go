@@ -18,7 +18,8 @@ func initCommand() *cobra.Command {
 		Short: "Set a bus up: streams, consumers and buckets; safe to repeat",
 		Long: `Init makes on an external bus what Moorebus needs there: a stream for each shard,
 a consumer for each state and each pool of tools, a stream for timers, and buckets
-for agents, tools and large results. What is there already is brought to what is asked for; nothing
+for agents, tools, large results, snapshots and the names of purged runs. What is
+there already is brought to what is asked for; nothing
 is removed. (run and dev set up their own server themselves.)
 
 The number of shards cannot be changed later: it says in which stream a run lies.

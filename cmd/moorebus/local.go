@@ -27,6 +27,9 @@ type localFlags struct {
 	toolsFile string
 	providers string
 	namespace string
+	// snapshotEvery is --snapshot-every, keep what dev purges by.
+	snapshotEvery int
+	keep          keepFlags
 }
 
 func addLocalFlags(cmd *cobra.Command) *localFlags {
@@ -40,6 +43,7 @@ func addLocalFlags(cmd *cobra.Command) *localFlags {
 	cmd.Flags().StringVar(&f.agentFile, "agent", "", "`file` of the agent (YAML or JSON); its tools may stand in it too")
 	cmd.Flags().StringVar(&f.toolsFile, "tools", "", "`file` of tools (YAML or JSON)")
 	cmd.Flags().StringVar(&f.providers, "providers", "", "`file` of model providers (YAML or JSON)")
+	wire.AddSnapshotFlag(cmd.Flags(), &f.snapshotEvery)
 	return f
 }
 
@@ -82,11 +86,15 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 	}
 	defer conn.Close()
 	options.Bus, options.Ready = conn.Bus, conn.Bus.Ready
+	options.Snapshots, options.SnapshotEvery, options.Tombstones = conn.Bus, f.snapshotEvery, conn.Bus
 	h, err := agent.NewHost(options)
 	if err != nil {
 		return err
 	}
-	return runHost(ctx, h, func(ctx context.Context) error { return body(ctx, h, conn.Bus) })
+	return runHost(ctx, h, func(ctx context.Context) error {
+		defer f.keep.start(ctx, conn, logger)()
+		return body(ctx, h, conn.Bus)
+	})
 }
 
 // runHost runs body beside the host and stops the host after it. A signal ends

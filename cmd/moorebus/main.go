@@ -32,6 +32,7 @@ names, else to the process that serves the data directory, else to the directory
 		cancelCommand(), pauseCommand(), resumeCommand(), sendCommand(),
 		approveCommand(), rejectCommand(), answerCommand(), forkCommand(),
 		agentsCommand(), toolsCommand(), tableCommand(),
+		exportCommand(), importCommand(), purgeCommand(),
 		initCommand(), doctorCommand(),
 	)
 	return root

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,6 +67,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"bus": busCommand, "nats-server": serverCommand, "begin": beginCommand, "await": awaitCommand,
 			"models": modelsCommand, "code": codeCommand, "setid": setIDCommand,
+			"tear": tearCommand, "forge": forgeCommand,
 		},
 	})
 }
@@ -235,6 +237,28 @@ func setIDCommand(ts *testscript.TestScript, neg bool, args []string) {
 	var page gateway.RunPage
 	ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[1])), &page))
 	ts.Setenv(args[0], page.Runs[0].RunID)
+}
+
+// tearCommand is `tear FILE`: it cuts the last line of a file in the middle.
+func tearCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: tear FILE")
+	}
+	text := ts.ReadFile(args[0])
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(text[:len(text)-20]), 0o600))
+}
+
+// forgeCommand is `forge FILE`: it changes what a tool answered.
+func forgeCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: forge FILE")
+	}
+	text := ts.ReadFile(args[0])
+	forged := strings.Replace(text, `"observation":"`, `"observation":"4`, 1)
+	if forged == text {
+		ts.Fatalf("there is no observation in %s", args[0])
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(forged), 0o600))
 }
 
 // modelsCommand is `models`: it starts a model provider that takes the key

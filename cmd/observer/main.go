@@ -9,6 +9,7 @@ import (
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/observer"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 func main() {
@@ -16,14 +17,17 @@ func main() {
 }
 
 func command() *cobra.Command {
+	var every int
 	return wire.RoleCommand("observer", "Commit results: the states Observing and Paging",
 		`Observer consumes the events that enter Observing and Paging, commits the results
-of tools to the run's history, and decides on reflection and paging.`,
-		nil, nil,
+of tools to the run's history, and decides on reflection and paging. Of long runs
+it keeps snapshots, from which every role goes on instead of reading the run from
+its beginning.`,
+		func(flags *pflag.FlagSet) { wire.AddSnapshotFlag(flags, &every) }, nil,
 		func(ctx context.Context, r wire.Role) error {
 			o, err := observer.New(observer.Config{
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus,
-				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
+				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger, Snapshots: r.Bus, SnapshotEvery: every,
 			})
 			if err != nil {
 				return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/pkg/replay"
+	"github.com/moorebus/moorebus/pkg/retention"
 )
 
 const long = `Replay reads runs back from their log and shows what they did.
@@ -77,7 +78,8 @@ func verifyCommand(src *source) *cobra.Command {
 		Short: "Fold runs and check every event",
 		Long: `Verify folds runs and checks each event: its place, the chain of hashes, the
 transition table, its origin, who may write which field, and that a fold through
-a snapshot is the same. It names the first event that is wrong in each run.
+a snapshot is the same, the stored one too. It names the first event that is
+wrong in each run.
 
 A poisoned run has a message that is no event of it, and was ended for that or
 waits for it: exit 3 only with --strict. A diverged run is not what was written:
@@ -92,7 +94,7 @@ that go on are verified as far as they go.`,
 			return err
 		}
 		return src.use(c.Context(), func(l *opened) error {
-			o.Runs, o.Namespace = l.runs(args), l.only
+			o.Runs, o.Namespace, o.Snapshots = l.runs(args), l.only, l.snapshots
 			report, err := replay.Verify(c.Context(), l.log, l.machine, o)
 			if err != nil {
 				return err
@@ -154,13 +156,14 @@ and shows the first difference and how the memories differ there: exit 3. With
 }
 
 func exportCommand(src *source) *cobra.Command {
-	var o replay.ExportOptions
+	var o retention.ExportOptions
 	var path string
 	c := &cobra.Command{
 		Use:   "export [RUN…|--all]",
 		Short: "Write runs as JSON lines, to be read with --file",
-		Long: `Export writes runs as JSON lines, to be read with --file. Before a run come those
-that it was forked from, without which it cannot be read.`,
+		Long: `Export writes runs as JSON lines, each with the runs that it was forked from and
+the large results that it refers to: the same as "moorebus export", which a bus can
+be rebuilt from with "moorebus import".`,
 	}
 	c.Flags().BoolVar(&o.All, "all", false, "export every record (of --namespace, if that is given)")
 	c.Flags().StringVarP(&path, "out", "f", "", "file to write (default: stdout)")
@@ -170,9 +173,12 @@ that it was forked from, without which it cannot be read.`,
 		}
 		return src.use(c.Context(), func(l *opened) error {
 			o.Runs, o.Namespace = l.runs(args), l.only
-			count, err := export(c.Context(), l.log, o, path, c.OutOrStdout())
+			done, err := l.export(c.Context(), o, path, c.OutOrStdout())
+			for _, m := range done.Missing {
+				_, _ = fmt.Fprintf(c.ErrOrStderr(), "run %s: %s is not in the log\n", m.Run.ID, m.What)
+			}
 			if err == nil && path != "" {
-				_, err = fmt.Fprintf(c.ErrOrStderr(), "%d events written to %s\n", count, path)
+				_, err = fmt.Fprintf(c.ErrOrStderr(), "%d events written to %s\n", done.Events, path)
 			}
 			return err
 		})

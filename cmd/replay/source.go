@@ -1,15 +1,11 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"log/slog"
-	"os"
-	"path/filepath"
 
 	"github.com/spf13/pflag"
 
@@ -18,7 +14,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/filelog"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/replay"
+	"github.com/moorebus/moorebus/pkg/retention"
 	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
@@ -41,8 +37,11 @@ func (s *source) json() bool { return s.output == "json" }
 
 // opened is an open log.
 type opened struct {
-	log     journal.Log
-	machine *reducer.Machine
+	log journal.Log
+	// snapshots are nil for a file, which has none.
+	snapshots journal.Snapshots
+	blobs     retention.Blobs
+	machine   *reducer.Machine
 	// namespace is that of runs that are named, only the one that was asked for,
 	// empty if none was.
 	namespace, only string
@@ -114,7 +113,7 @@ func (s *source) open(ctx context.Context, file int, fn func(*opened) error) (er
 			return err
 		}
 		defer conn.Close()
-		l.log = conn.Bus
+		l.log, l.snapshots, l.blobs = conn.Bus, conn.Bus, conn.Bus
 		return fn(l)
 	}
 	f, err := filelog.Open(s.files[file])
@@ -125,7 +124,7 @@ func (s *source) open(ctx context.Context, file int, fn func(*opened) error) (er
 	if torn := f.Torn(); torn != nil {
 		logger.Warn(torn.Error())
 	}
-	l.log = f
+	l.log, l.blobs = f, f
 	err = fn(l)
 	var orphan *runlog.ParentGoneError
 	if errors.As(err, &orphan) {
@@ -136,30 +135,16 @@ func (s *source) open(ctx context.Context, file int, fn func(*opened) error) (er
 
 // export writes records to a file, or to stdout without one. The file has its
 // name only when it is complete.
-func export(ctx context.Context, log journal.Log, o replay.ExportOptions, path string, stdout io.Writer) (count int, err error) {
-	if path == "" {
-		return writeTo(ctx, log, o, stdout)
+func (l *opened) export(ctx context.Context, o retention.ExportOptions, path string, stdout io.Writer) (done retention.Exported, err error) {
+	o.Blobs = l.blobs
+	write := func(w *filelog.Writer) (err error) {
+		done, err = retention.Export(ctx, l.log, w, o)
+		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.part")
-	if err != nil {
-		return 0, fmt.Errorf("export: %w", err)
+	if path != "" {
+		return done, filelog.WriteFile(path, write)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	count, err = writeTo(ctx, log, o, f)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return count, err
-	}
-	return count, os.Rename(f.Name(), path)
-}
-
-func writeTo(ctx context.Context, log journal.Log, o replay.ExportOptions, w io.Writer) (int, error) {
-	out := bufio.NewWriter(w)
-	count, err := replay.Export(ctx, log, o, func(records iter.Seq2[journal.Record, error]) error {
-		return filelog.Write(out, records)
-	})
-	return count, errors.Join(err, out.Flush())
+	w := filelog.NewWriter(stdout)
+	err = write(w)
+	return done, errors.Join(err, w.Flush())
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/moorebus/moorebus/pkg/observer"
 	"github.com/moorebus/moorebus/pkg/runlog"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -63,11 +64,16 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 		defer conn.Close()
 		logger.Info("ready", "bus", conn.Where, "shards", conn.Bus.Shards())
 		return run(cmd.Context(), Role{
-			Bus: conn.Bus, Store: runlog.New(runlog.Options{Log: conn.Bus}), Instance: role.Instance,
+			Bus: conn.Bus, Store: runlog.New(runlog.Options{Log: conn.Bus, Snapshots: conn.Bus, Logger: logger}), Instance: role.Instance,
 			Concurrency: role.Concurrency, Drain: role.Drain, Logger: logger,
 		})
 	}
 	return cmd
+}
+
+// AddSnapshotFlag adds --snapshot-every, for what runs an observer.
+func AddSnapshotFlag(flags *pflag.FlagSet, every *int) {
+	flags.IntVar(every, "snapshot-every", observer.DefaultSnapshotEvery, "events of a run between two snapshots of it; 0: none are taken")
 }
 
 // BadConfig makes an error about settings end the process with the code for

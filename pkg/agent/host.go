@@ -54,6 +54,12 @@ type HostOptions struct {
 	Token    string
 	// CheckScript checks scripts of agents that come over HTTP; may be nil.
 	CheckScript func(script json.RawMessage) error
+	// Snapshots save reading long runs from their beginning, and are taken every
+	// SnapshotEvery events; nil or 0: none are. Tombstones keep purged runs from
+	// being started again; may be nil.
+	Snapshots     journal.Snapshots
+	SnapshotEvery int
+	Tombstones    journal.Tombstones
 	// Ready is asked by the gateway's /readyz; may be nil.
 	Ready func(context.Context) error
 	// StallAfter is how long a run with work to be done may be silent, see
@@ -94,7 +100,7 @@ func NewHost(o HostOptions) (*Host, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	h := &Host{store: runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine})}
+	h := &Host{store: runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine, Snapshots: o.Snapshots, Logger: o.Logger})}
 	validator, policies := schema.New(schema.Options{}), approval.New()
 	p, err := planner.New(planner.Config{
 		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Providers: o.Providers,
@@ -112,6 +118,7 @@ func NewHost(o HostOptions) (*Host, error) {
 	}
 	ob, err := observer.New(observer.Config{
 		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
+		Snapshots: o.Snapshots, SnapshotEvery: o.SnapshotEvery,
 	})
 	if err != nil {
 		return nil, err
@@ -126,8 +133,8 @@ func NewHost(o HostOptions) (*Host, error) {
 
 func (h *Host) gatewayConfig(o HostOptions, validator tool.Validator, policies *approval.Policies) gateway.Config {
 	return gateway.Config{
-		Store: h.store, Queue: o.Bus, Feed: o.Bus, Timers: o.Bus, Directory: o.Bus, Agents: o.Bus, Instance: o.Instance,
-		StallAfter: o.StallAfter, Validator: validator, Listener: o.Listener, Token: o.Token, Ready: o.Ready,
+		Store: h.store, Queue: o.Bus, Feed: o.Bus, Timers: o.Bus, Directory: o.Bus, Agents: o.Bus, Tombstones: o.Tombstones,
+		Instance: o.Instance, StallAfter: o.StallAfter, Validator: validator, Listener: o.Listener, Token: o.Token, Ready: o.Ready,
 		CheckScript: o.CheckScript, CheckApproval: policies.Check, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	}
 }

@@ -32,6 +32,7 @@ const (
 	CodeMethodNotAllowed = "method_not_allowed"
 	CodeRunExists        = "run_exists"
 	CodeRunEnded         = "run_ended"
+	CodeRunPurged        = "run_purged"
 	CodeNotWaiting       = "not_waiting"
 	CodeNotYours         = "not_yours"
 	CodeConflict         = "conflict"

@@ -35,6 +35,9 @@ type Config struct {
 	Timers    journal.Timers
 	Directory journal.Directory
 	Agents    journal.Agents
+	// Tombstones say which runs were purged, so that they are not started again.
+	// Nil: nobody purges.
+	Tombstones journal.Tombstones
 	// Instance names this process in its events. Required.
 	Instance string
 	// Validator checks output schemas. Nil: they are checked to be objects.

@@ -81,7 +81,7 @@ func (g *Gateway) Events(ctx context.Context, ns, id string, from uint64) (iter.
 	}
 	if _, err := g.log.Head(ctx, at); err != nil {
 		if errors.Is(err, journal.ErrNotFound) {
-			return nil, noRun(id)
+			return nil, g.missing(ctx, at)
 		}
 		return nil, err
 	}

@@ -41,7 +41,7 @@ func (g *Gateway) look(ctx context.Context, ns, id string, fn func(run *runlog.R
 		return err
 	}
 	if run.Memory().N == 0 {
-		return noRun(id)
+		return g.missing(ctx, at)
 	}
 	return fn(run)
 }

@@ -43,7 +43,7 @@ type StartResult struct {
 
 // Start starts a run: it pins the definition, the tools as they are announced
 // now, and the transition table. Errors are *[Error]: 400 for what is wrong with
-// the request, 404 for an agent that does not exist, 409 run_exists, 413, and 422
+// the request, 404 for an agent that does not exist, 409 run_exists or run_purged, 413, and 422
 // for tools and providers that do not live.
 func (g *Gateway) Start(ctx context.Context, ns string, req StartRequest) (StartResult, error) {
 	ns, err := g.checkNamespace(ns)
@@ -168,8 +168,11 @@ func exists(mem *reducer.Memory) error {
 	return e
 }
 
-// checkNew refuses an id that a run has: its timer must stay as it is.
+// checkNew refuses an id that a run has, whose timer must stay as it is, or had.
 func (g *Gateway) checkNew(ctx context.Context, at events.Run) error {
+	if err := g.purged(ctx, at, http.StatusConflict); err != nil {
+		return err
+	}
 	run := g.store.Acquire(at)
 	defer g.store.Release(run)
 	run.Lock()

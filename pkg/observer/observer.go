@@ -11,6 +11,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -30,17 +31,29 @@ type Config struct {
 	// Concurrency is how many deliveries are in work at once. Default 64.
 	Concurrency int
 	Drain       time.Duration
-	Logger      *slog.Logger
+	// Snapshots keeps a snapshot of each run after about every SnapshotEvery
+	// events, taken beside the work when the run comes to Observing. Nil, or 0:
+	// none are taken.
+	Snapshots     journal.Snapshots
+	SnapshotEvery int
+	Logger        *slog.Logger
 }
 
+// DefaultSnapshotEvery is what the commands have for SnapshotEvery.
+const DefaultSnapshotEvery = 100
+
 // Observer is the role. Make it with [New], use it once.
-type Observer struct{ worker *worker.Worker }
+type Observer struct {
+	worker      *worker.Worker
+	snapshotter *snapshotter
+}
 
 // New checks the configuration.
 func New(cfg Config) (*Observer, error) {
 	if cfg.Store == nil {
 		return nil, errors.New("observer: Store is required")
 	}
+	snapshotter := newSnapshotter(cfg)
 	w, err := worker.New(worker.Config{
 		Role: "observer", Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed,
 		Inboxes: []journal.Inbox{
@@ -48,26 +61,38 @@ func New(cfg Config) (*Observer, error) {
 			{States: []events.State{events.Paging}, Pool: events.DefaultPool},
 		},
 		Handlers: map[reducer.Kind]worker.Handler{
-			reducer.KindObserve: handler(observe),
-			reducer.KindPage:    handler(page),
+			reducer.KindObserve: handler(snapshotter, observe),
+			reducer.KindPage:    handler(nil, page),
 		},
 		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Observer{worker: w}, nil
+	return &Observer{worker: w, snapshotter: snapshotter}, nil
 }
 
 // Run works until ctx ends.
-func (o *Observer) Run(ctx context.Context) error { return o.worker.Run(ctx) }
+func (o *Observer) Run(ctx context.Context) error {
+	if o.snapshotter == nil {
+		return o.worker.Run(ctx)
+	}
+	beside, stop := context.WithCancel(ctx)
+	var taking sync.WaitGroup
+	taking.Go(func() { o.snapshotter.run(beside) })
+	defer taking.Wait()
+	defer stop()
+	return o.worker.Run(ctx)
+}
 
 // Step works on one delivery of Observing or Paging.
 func (o *Observer) Step(ctx context.Context) error { return o.worker.Step(ctx) }
 
-// handler makes a handler of a decision that takes no work.
-func handler(decide func(*reducer.Memory) events.Payload) worker.Handler {
-	return worker.HandlerFunc(func(_ events.Run, mem *reducer.Memory, _ reducer.Effect) worker.Work {
+// handler makes a handler of a decision that takes no work, and shows the run to
+// the snapshotter if there is one.
+func handler(s *snapshotter, decide func(*reducer.Memory) events.Payload) worker.Handler {
+	return worker.HandlerFunc(func(run events.Run, mem *reducer.Memory, _ reducer.Effect) worker.Work {
+		s.look(run, mem)
 		p := decide(mem)
 		return func(context.Context) worker.Result { return worker.Done(p) }
 	})

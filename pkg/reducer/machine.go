@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -29,11 +30,13 @@ type Machine struct {
 	table *Table
 	codec *events.Codec
 	folds map[events.Type]Fold
+	// own says that an application changed more than the table.
+	own bool
 }
 
 // NewMachine returns a machine.
 func NewMachine(o MachineOptions) *Machine {
-	m := &Machine{table: o.Table, codec: o.Codec, folds: o.Folds}
+	m := &Machine{table: o.Table, codec: o.Codec, folds: o.Folds, own: o.Codec != nil || len(o.Folds) > 0}
 	if m.table == nil {
 		m.table = DefaultTable()
 	}
@@ -48,6 +51,22 @@ func (m *Machine) Table() *Table { return m.table }
 
 // Codec returns the machine's codec.
 func (m *Machine) Codec() *events.Codec { return m.codec }
+
+// MemoryVersion is the version of [Memory]'s shape, and of what the fold makes of
+// the same events. Raise it with either, so that no snapshot of an older one is
+// taken for the fold.
+const MemoryVersion = 1
+
+// FoldName names what the machine makes of events, the same for machines that make
+// the same of them: the version of the memory and the hash of the table. It is
+// empty for a machine with folds or a codec of an application's own, of which
+// nothing is known here.
+func (m *Machine) FoldName() string {
+	if m.own {
+		return ""
+	}
+	return strconv.Itoa(MemoryVersion) + "/" + m.table.Hash()
+}
 
 // Initial returns the memory of a run before its first event.
 func (m *Machine) Initial(run string) *Memory {

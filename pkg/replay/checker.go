@@ -60,6 +60,12 @@ type checker struct {
 	shadow   *reducer.Memory
 	shadowAt uint64
 
+	// kept is the run's stored snapshot, keptSeq and keptHead the record that it
+	// stands on; nil if there is none that anybody would use.
+	kept     *reducer.Memory
+	keptSeq  uint64
+	keptHead string
+
 	n     uint64
 	head  string
 	state events.State
@@ -157,10 +163,11 @@ func (c *checker) next(ctx context.Context, rec journal.Record, s events.Subject
 			c.legal(rec, s, e, before, hash)
 		}
 	}
+	c.compareKept(rec, e)
 	c.state = c.mem.State
 	if c.machine.Table().Terminal(c.state) {
 		c.end(rec, e)
-		c.fold, c.mem, c.shadow = nil, nil, nil
+		c.fold, c.mem, c.shadow, c.kept = nil, nil, nil, nil
 	}
 	return nil
 }
@@ -250,14 +257,34 @@ func (c *checker) compare(rec journal.Record, e *events.Event) {
 	if c.shadow == nil || c.first != nil {
 		return
 	}
+	c.hold(c.shadow, rec, e, fmt.Sprintf("the fold through a snapshot at event %d gives another memory", c.shadowAt))
+}
+
+// keep takes the run's stored snapshot, to be held to the fold when that comes to
+// its record. One that no reader would use is left alone, as readers do.
+func (c *checker) keep(s journal.Snapshot) {
+	if mem, err := runlog.Restore(c.machine, c.run, s); err == nil {
+		c.kept, c.keptSeq, c.keptHead = mem, s.Seq, s.Head
+	}
+}
+
+// compareKept holds the stored snapshot to the fold if it stands on this record.
+func (c *checker) compareKept(rec journal.Record, e *events.Event) {
+	if c.kept != nil && rec.Seq == c.keptSeq && c.head == c.keptHead {
+		c.hold(c.kept, rec, e, fmt.Sprintf("the stored snapshot of event %d is another memory", c.n))
+		c.kept = nil
+	}
+}
+
+// hold reports a memory that is not the fold.
+func (c *checker) hold(other *reducer.Memory, rec journal.Record, e *events.Event, reason string) {
 	full, fullErr := json.Marshal(c.mem)
-	through, throughErr := json.Marshal(c.shadow)
-	if fullErr == nil && throughErr == nil && bytes.Equal(full, through) {
+	got, gotErr := json.Marshal(other)
+	if fullErr == nil && gotErr == nil && bytes.Equal(full, got) {
 		return
 	}
 	c.broken = true
-	reason := fmt.Sprintf("the fold through a snapshot at event %d gives another memory", c.shadowAt)
-	if changes := DiffJSON(full, through, 1); len(changes) > 0 {
+	if changes := DiffJSON(full, got, 1); len(changes) > 0 {
 		reason += ": " + changes[0].String()
 	}
 	var t events.Type

@@ -2,11 +2,7 @@ package replay_test
 
 import (
 	"bytes"
-	"iter"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +10,6 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/journal/filelog"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/replay"
 	"github.com/moorebus/moorebus/pkg/runlog"
@@ -104,25 +99,6 @@ func TestForksArePrintedAndCompared(t *testing.T) {
 	require.ErrorAs(t, err, &gone)
 	_, err = replay.Replies(t.Context(), orphans, machine(), second.run)
 	require.ErrorAs(t, err, &gone)
-}
-
-// An export of a fork can be read by itself: it has all that the fork stands on.
-func TestForksAreExportedWithTheirAncestors(t *testing.T) {
-	parent, fork, second := forkedRuns(t)
-	log := logOf(t, renumbered(second.own(), fork.own(), parent.own()))
-	name := filepath.Join(t.TempDir(), "runs.jsonl")
-	var b bytes.Buffer
-	count, err := replay.Export(t.Context(), log, replay.ExportOptions{Runs: []events.Run{second.run, fork.run}},
-		func(records iter.Seq2[journal.Record, error]) error { return filelog.Write(&b, records) })
-	require.NoError(t, err)
-	require.Equal(t, len(parent.records)+len(fork.own())+len(second.own()), count, "each run once")
-	require.Less(t, strings.Index(b.String(), "."+parent.run.ID+`"`), strings.Index(b.String(), "."+fork.run.ID+`"`), "parents first")
-	require.NoError(t, os.WriteFile(name, b.Bytes(), 0o600))
-	require.Empty(t, verifyLog(t, openFile(t, name)).Findings)
-
-	_, err = replay.Export(t.Context(), logOf(t, renumbered(second.own())), replay.ExportOptions{Runs: []events.Run{second.run}},
-		func(records iter.Seq2[journal.Record, error]) error { return filelog.Write(&b, records) })
-	require.ErrorIs(t, err, journal.ErrNotFound)
 }
 
 func TestAForksRepliesBeginWithItsParents(t *testing.T) {

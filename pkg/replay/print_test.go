@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"iter"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +12,6 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/journal/filelog"
 	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/replay"
@@ -121,28 +118,6 @@ func TestPrintFollow(t *testing.T) {
 	}()
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
-}
-
-func TestExport(t *testing.T) {
-	log := manyRuns(t, 2, 5)
-	var b bytes.Buffer
-	write := func(records iter.Seq2[journal.Record, error]) error { return filelog.Write(&b, records) }
-	all, err := replay.Export(t.Context(), log, replay.ExportOptions{All: true}, write)
-	require.NoError(t, err)
-	require.Equal(t, all, strings.Count(b.String(), "\n"))
-
-	b.Reset()
-	run := events.NewRun("default", runID(1), 2)
-	some, err := replay.Export(t.Context(), log, replay.ExportOptions{Runs: []events.Run{run}}, write)
-	require.NoError(t, err)
-	require.Equal(t, some, strings.Count(b.String(), runID(1)+`","seq"`))
-	require.Less(t, some, all)
-
-	_, err = replay.Export(t.Context(), log, replay.ExportOptions{Runs: []events.Run{events.NewRun("default", runID(99), 2)}}, write)
-	require.ErrorIs(t, err, journal.ErrNotFound)
-	broken := errors.New("the disk is full")
-	_, err = replay.Export(t.Context(), log, replay.ExportOptions{All: true}, func(iter.Seq2[journal.Record, error]) error { return broken })
-	require.ErrorIs(t, err, broken)
 }
 
 func TestBench(t *testing.T) {

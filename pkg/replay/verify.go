@@ -25,6 +25,8 @@ type VerifyOptions struct {
 	Strict bool
 	// Workers is how many runs are folded at once; 0: one for every core.
 	Workers int
+	// Snapshots are held to the fold; nil: there are none.
+	Snapshots journal.Snapshots
 }
 
 func (o VerifyOptions) check() error {
@@ -51,6 +53,9 @@ func Verify(ctx context.Context, log journal.Log, machine *reducer.Machine, o Ve
 	}
 	began := time.Now()
 	v := &verifier{log: log, machine: machine, o: o, report: newReport(o.Strict)}
+	if err := v.lookForSnapshots(ctx); err != nil {
+		return nil, err
+	}
 	verify := v.runs
 	if o.All {
 		verify = v.all
@@ -69,8 +74,36 @@ type verifier struct {
 	machine *reducer.Machine
 	o       VerifyOptions
 
+	// snapshotted are the runs that have a snapshot.
+	snapshotted map[events.Run]bool
+
 	mu     sync.Mutex
 	report *Report
+}
+
+// lookForSnapshots lists the runs that have one.
+func (v *verifier) lookForSnapshots(ctx context.Context) error {
+	if v.o.Snapshots == nil {
+		return nil
+	}
+	runs, err := v.o.Snapshots.Snapshotted(ctx)
+	v.snapshotted = make(map[events.Run]bool, len(runs))
+	for _, run := range runs {
+		v.snapshotted[run] = true
+	}
+	return err
+}
+
+// checker returns the checker of a run, with its snapshot. One that cannot be
+// read is none, as it is for everybody else.
+func (v *verifier) checker(ctx context.Context, run events.Run) *checker {
+	c := newChecker(v.log, v.machine, run)
+	if v.snapshotted[run] {
+		if s, err := v.o.Snapshots.Snapshot(ctx, run); err == nil {
+			c.keep(s)
+		}
+	}
+	return c
 }
 
 func (v *verifier) merge(part *Report) {
@@ -110,7 +143,7 @@ func (v *verifier) runs(ctx context.Context) error {
 }
 
 func (v *verifier) one(ctx context.Context, run events.Run, part *Report) error {
-	c := newChecker(v.log, v.machine, run)
+	c := v.checker(ctx, run)
 	read := false
 	var last journal.Record
 	for rec, err := range v.log.Read(ctx, run, 0) {
@@ -256,7 +289,7 @@ func (v *verifier) fold(ctx context.Context, input <-chan []routed) error {
 		for _, r := range batch {
 			t := runs[r.subject.Run]
 			if t == nil {
-				t = &tail{checker: newChecker(v.log, v.machine, r.subject.Run)}
+				t = &tail{checker: v.checker(ctx, r.subject.Run)}
 				runs[r.subject.Run] = t
 			}
 			if err := t.next(ctx, r.rec, r.subject); err != nil {

@@ -176,25 +176,3 @@ func retrace(ctx context.Context, f *Fold, run events.Run, n uint64, fn func(jou
 	}
 	return f.mem, nil
 }
-
-// ForkedFrom returns the run that a run was forked from, and whether it was.
-// Only the run's first record is read.
-func ForkedFrom(ctx context.Context, log journal.Log, run events.Run) (events.Run, bool, error) {
-	for rec, err := range log.Read(ctx, run, 0) {
-		if err != nil {
-			return events.Run{}, false, fmt.Errorf("reading run %s: %w", run.ID, err)
-		}
-		if _, err := events.ParseSubject(rec.Subject); err != nil {
-			continue // it is of no run
-		}
-		e, err := events.DefaultCodec().Decode(rec.Body)
-		if err != nil {
-			break // an application's own type, or poison
-		}
-		if p, forked := e.Data.(*events.Forked); forked && events.CheckID(p.Run) == nil {
-			return parentPlace(log, run, p.Run), true, nil
-		}
-		break
-	}
-	return events.Run{}, false, nil
-}

@@ -1,7 +1,6 @@
 package runlog_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 
@@ -181,27 +180,6 @@ func TestNoMoreForksThanMayStandOnOneAnother(t *testing.T) {
 	mem, err = f.refresh(one)
 	require.NoError(t, err)
 	require.Contains(t, mem.Control.Poison.Reason, "no more may")
-}
-
-func TestForkedFrom(t *testing.T) {
-	t.Parallel()
-	f := newForks(t)
-	parent := f.started(1)
-	run := f.fork(parent, 2)
-	got, forked, err := runlog.ForkedFrom(t.Context(), f.log, run)
-	require.NoError(t, err)
-	require.True(t, forked)
-	require.Equal(t, parent, got)
-	_, forked, err = runlog.ForkedFrom(t.Context(), f.log, parent)
-	require.NoError(t, err)
-	require.False(t, forked)
-	_, forked, err = runlog.ForkedFrom(t.Context(), f.log, f.store.Place("default", f.store.NewID()))
-	require.NoError(t, err)
-	require.False(t, forked, "a run that is not there was not forked")
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err = runlog.FoldAt(ctx, f.log, forkMachine, run, 1)
-	require.ErrorIs(t, err, context.Canceled)
 }
 
 // A fork weighs what it has in memory, its parent's events too, so that a store's

@@ -78,11 +78,20 @@ func (r *Run) Effect(key string) (reducer.Effect, bool) {
 	return reducer.Effect{}, false
 }
 
-// Refresh reads the log to its head. Records that are not legal are in the
-// memory as poison; only the log's own errors are returned.
+// Refresh reads the log to its head, with the help of a snapshot if nothing is
+// known yet. Records that are not legal are in the memory as poison; only the
+// log's own errors are returned.
 func (r *Run) Refresh(ctx context.Context) error {
-	return r.readUntil(ctx, nil)
+	if r.seq == 0 {
+		if done, err := r.jump(ctx); done || err != nil {
+			return err
+		}
+	}
+	return r.readOn(ctx)
 }
+
+// readOn reads the log from where it is known to its head.
+func (r *Run) readOn(ctx context.Context) error { return r.readUntil(ctx, nil) }
 
 // readUntil reads on to the head, and reports the ids it saw to seen.
 func (r *Run) readUntil(ctx context.Context, seen func(*events.Event)) error {
@@ -140,7 +149,7 @@ func (r *Run) advance(seq uint64, bytes int) {
 func (r *Run) Extend(ctx context.Context, rec journal.Record) (*events.Event, error) {
 	e, err := r.store.machine.Codec().Decode(rec.Body)
 	if err != nil {
-		return nil, r.catchUp(ctx, rec)
+		return nil, r.catchUp(ctx, rec, r.Refresh)
 	}
 	// A run's first event proves nothing by its chain: anything may stand before
 	// it, so a run of which nothing is known is read.
@@ -154,14 +163,17 @@ func (r *Run) Extend(ctx context.Context, rec journal.Record) (*events.Event, er
 			return e, nil
 		}
 	}
-	return e, r.catchUp(ctx, rec)
+	if e.N < fewEvents {
+		return e, r.catchUp(ctx, rec, r.readOn)
+	}
+	return e, r.catchUp(ctx, rec, r.Refresh)
 }
 
-func (r *Run) catchUp(ctx context.Context, rec journal.Record) error {
+func (r *Run) catchUp(ctx context.Context, rec journal.Record, refresh func(context.Context) error) error {
 	if rec.Seq <= r.seq {
 		return nil
 	}
-	if err := r.Refresh(ctx); err != nil {
+	if err := refresh(ctx); err != nil {
 		return err
 	}
 	if r.seq < rec.Seq {

@@ -11,6 +11,7 @@ package runlog
 
 import (
 	"container/list"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -27,6 +28,11 @@ type Options struct {
 	Log journal.Log
 	// Machine folds them; nil for the default one.
 	Machine *reducer.Machine
+	// Snapshots save reading a long run from its beginning; nil: every run is
+	// read from there.
+	Snapshots journal.Snapshots
+	// Logger gets why a snapshot is not used. Default: discarded.
+	Logger *slog.Logger
 	// Capacity is how many runs are kept that nobody uses. Default 4096.
 	Capacity int
 	// MaxBytes bounds those runs by the length of their events' bodies, in
@@ -41,12 +47,14 @@ type Options struct {
 // Store holds runs. It is safe for concurrent use and may be shared by all
 // roles of a process: what one of them appended the next one need not read.
 type Store struct {
-	log      journal.Log
-	machine  *reducer.Machine
-	capacity int
-	maxBytes int64
-	clock    func() time.Time
-	newID    func() string
+	log       journal.Log
+	machine   *reducer.Machine
+	snapshots journal.Snapshots
+	logger    *slog.Logger
+	capacity  int
+	maxBytes  int64
+	clock     func() time.Time
+	newID     func() string
 
 	mu   sync.Mutex
 	runs map[events.Run]*Run
@@ -59,11 +67,14 @@ type Store struct {
 // New returns a store.
 func New(o Options) *Store {
 	s := &Store{
-		log: o.Log, machine: o.Machine, capacity: o.Capacity, maxBytes: o.MaxBytes, clock: o.Clock, newID: o.NewID,
+		log: o.Log, machine: o.Machine, snapshots: o.Snapshots, logger: o.Logger, capacity: o.Capacity, maxBytes: o.MaxBytes, clock: o.Clock, newID: o.NewID,
 		runs: map[events.Run]*Run{}, idle: list.New(),
 	}
 	if s.machine == nil {
 		s.machine = reducer.NewMachine(reducer.MachineOptions{})
+	}
+	if s.logger == nil {
+		s.logger = slog.New(slog.DiscardHandler)
 	}
 	if s.capacity <= 0 {
 		s.capacity = 4096

@@ -4,12 +4,18 @@
 //
 // The body is the stored body byte for byte. One that is not JSON on a single
 // line, without space around it and in valid UTF-8, is kept as "body_base64"
-// instead. Sequence numbers are those of the shard that the subject names; a file
-// may hold the runs one after the other, so within a shard they need not be in
-// order, but none may come twice.
+// instead. A large result that records refer to has a line of its own,
+//
+//	{"blob":{"bucket":"results_web","key":"…","size":300000,"sha256":"…"},"data":"…"}
+//
+// with its data in base64; the log consists of the other lines.
+//
+// Sequence numbers are those of the shard that the subject names; a file may hold
+// the runs one after the other, so within a shard they need not be in order, but
+// none may come twice.
 //
 // A file is opened to be read with [Open] or to be appended to with [Create],
-// by one process at a time. [Write] exports records of any journal.
+// by one process at a time. [Writer] and [WriteFile] write those of any journal.
 //
 // After a crash the last line may be torn. A last line that has no newline but
 // is a whole record counts as one. If it is not, it is left out, [File.Torn] says

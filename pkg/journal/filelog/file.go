@@ -65,6 +65,8 @@ type File struct {
 	index  map[int][]place
 	runs   map[events.Run][]place
 	order  []events.Run
+	// blobs are the large results by digest.
+	blobs map[string]place
 	// grown is closed and replaced when records were added.
 	grown chan struct{}
 }
@@ -112,7 +114,7 @@ func Create(path string, o Options) (*File, error) {
 func newFile(path string, file *os.File) *File {
 	return &File{
 		path: path, file: file, index: make(map[int][]place),
-		runs: make(map[events.Run][]place), grown: make(chan struct{}),
+		runs: make(map[events.Run][]place), blobs: make(map[string]place), grown: make(chan struct{}),
 	}
 }
 
@@ -180,6 +182,19 @@ func (f *File) Runs() []events.Run {
 	return slices.Clone(f.order)
 }
 
+// Line returns the number of the line on which a run's record stands, from 1; 0 if
+// there is no such record.
+func (f *File) Line(run events.Run, seq uint64) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, at := range f.runs[run] {
+		if at.seq == seq {
+			return at.line
+		}
+	}
+	return 0
+}
+
 // load reads the lines after those that are known. A last line without newline
 // is looked at only if whole is set; later it may just be in the making.
 func (f *File) load(whole bool) error {
@@ -219,7 +234,16 @@ func (f *File) load(whole bool) error {
 
 func (f *File) loadLine(text []byte, last bool) error {
 	number := f.lines + 1
-	rec, err := parseLine(text)
+	at := place{offset: f.end, size: len(text), line: number}
+	object := isObject(text)
+	var err error
+	if object {
+		err = f.loadObject(text, at)
+	} else {
+		var rec journal.Record
+		rec, err = parseLine(text)
+		at.seq, at.subject = rec.Seq, rec.Subject
+	}
 	if err != nil && last {
 		f.torn = &TornError{Path: f.path, Line: number, Offset: f.end, Bytes: int64(len(text))}
 		return nil
@@ -227,12 +251,22 @@ func (f *File) loadLine(text []byte, last bool) error {
 	if err != nil {
 		return fmt.Errorf("%s:%d: not a record: %w", f.path, number, err)
 	}
-	at := place{seq: rec.Seq, subject: rec.Subject, offset: f.end, size: len(text), line: number}
-	if err := f.add(at); err != nil {
-		return err
+	if !object {
+		if err := f.add(at); err != nil {
+			return err
+		}
 	}
 	f.lines, f.end, f.open = number, f.end+int64(len(text)), last
 	return nil
+}
+
+// loadObject puts a large result into the index.
+func (f *File) loadObject(text []byte, at place) error {
+	o, err := parseObject(text)
+	if err == nil {
+		f.blobs[o.Blob.SHA256] = at
+	}
+	return err
 }
 
 // add puts a record into the index. Slices that readers may hold are not changed

@@ -7,14 +7,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// maxLine bounds a line in bytes: the largest body as base64, and its subject.
-const maxLine = 4 << 20
+const (
+	// maxLine bounds a record's line in bytes: the largest body as base64, and its
+	// subject. maxObjectLine bounds an object's.
+	maxLine       = 4 << 20
+	maxObjectLine = 1 << 30
+	// objectLine is how an object's line begins.
+	objectLine = `{"blob":`
+)
 
 // line is the stored form of a record. Keys may be added, never changed: files
 // outlive the program.
@@ -23,6 +29,41 @@ type line struct {
 	Seq     uint64          `json:"seq"`
 	Body    json.RawMessage `json:"body,omitempty"`
 	Base64  *[]byte         `json:"body_base64,omitempty"`
+}
+
+// object is the stored form of a large result that records refer to. Its line
+// begins with the key blob, which tells it from a record's.
+type object struct {
+	Blob events.Ref `json:"blob"`
+	Data []byte     `json:"data"`
+}
+
+// isObject reports whether a line is an object's.
+func isObject(text []byte) bool { return bytes.HasPrefix(text, []byte(objectLine)) }
+
+// parseObject reads an object's line and checks the data against its digest.
+func parseObject(text []byte) (object, error) {
+	var o object
+	if err := decode(text, &o); err != nil {
+		return o, err
+	}
+	if len(o.Data) != o.Blob.Size || events.Hash(o.Data) != o.Blob.SHA256 {
+		return o, fmt.Errorf("the data of object %s has another size or digest than it says", o.Blob.Key)
+	}
+	return o, nil
+}
+
+// decode reads one JSON object without unknown keys.
+func decode(text []byte, to any) error {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(to); err != nil {
+		return err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the object")
+	}
+	return nil
 }
 
 // appendLine appends a record's line, with its newline.
@@ -58,14 +99,9 @@ func plain(body []byte) bool {
 
 // parseLine reads a line, with or without its newline.
 func parseLine(text []byte) (journal.Record, error) {
-	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.DisallowUnknownFields()
 	var l line
-	if err := dec.Decode(&l); err != nil {
+	if err := decode(text, &l); err != nil {
 		return journal.Record{}, err
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return journal.Record{}, errors.New("something follows the object")
 	}
 	rec := journal.Record{Subject: l.Subject, Seq: l.Seq, Body: l.Body}
 	switch {
@@ -83,40 +119,24 @@ func parseLine(text []byte) (journal.Record, error) {
 	return rec, nil
 }
 
-// Write writes the records as lines and returns the first error, of the records
-// or of the writer.
-func Write(w io.Writer, records iter.Seq2[journal.Record, error]) error {
-	out := bufio.NewWriter(w)
-	var buf []byte
-	for rec, err := range records {
-		if err == nil {
-			buf, err = appendLine(buf[:0], rec)
-		}
-		if err == nil {
-			_, err = out.Write(buf)
-		}
-		if err != nil {
-			// What was complete before the error is worth having.
-			return errors.Join(fmt.Errorf("write events: %w", err), out.Flush())
-		}
-	}
-	if err := out.Flush(); err != nil {
-		return fmt.Errorf("write events: %w", err)
-	}
-	return nil
-}
-
 // readLine reads a line with its newline, or what is left without one.
 func readLine(r *bufio.Reader) ([]byte, error) {
 	var text []byte
 	for {
 		part, err := r.ReadSlice('\n')
 		text = append(text, part...)
-		if len(text) > maxLine {
-			return nil, fmt.Errorf("longer than %d bytes", maxLine)
+		if limit := lineLimit(text); len(text) > limit {
+			return nil, fmt.Errorf("longer than %d bytes", limit)
 		}
 		if !errors.Is(err, bufio.ErrBufferFull) {
 			return text, err
 		}
 	}
+}
+
+func lineLimit(text []byte) int {
+	if isObject(text) {
+		return maxObjectLine
+	}
+	return maxLine
 }

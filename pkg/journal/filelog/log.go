@@ -114,6 +114,28 @@ func (f *File) record(at place) (journal.Record, error) {
 	return rec, nil
 }
 
+// Blob returns a large result that the file holds, or ErrNotFound.
+func (f *File) Blob(ctx context.Context, ref events.Ref) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	at, ok := f.blobs[ref.SHA256]
+	f.mu.Unlock()
+	if !ok {
+		return nil, fmt.Errorf("result %s: %w", ref.Key, journal.ErrNotFound)
+	}
+	text := make([]byte, at.size)
+	if _, err := f.file.ReadAt(text, at.offset); err != nil {
+		return nil, fmt.Errorf("%s:%d: %w", f.path, at.line, err)
+	}
+	o, err := parseObject(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s:%d: %w", f.path, at.line, err)
+	}
+	return o.Data, nil
+}
+
 // yieldAll yields the places' records after a sequence number that match, and
 // reports whether more is wanted.
 func (f *File) yieldAll(ctx context.Context, places []place, filter journal.Filter, after uint64, yield func(journal.Record, error) bool) bool {

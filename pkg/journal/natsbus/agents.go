@@ -60,29 +60,41 @@ func (b *Bus) AgentNames(ctx context.Context, namespace string) ([]string, error
 		return nil, fmt.Errorf("namespace %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", namespace)
 	}
 	prefix := kvSubjectPrefix + agentBucket + "." + namespace + "."
+	subjects, err := b.subjects(ctx, kvStreamPrefix+agentBucket, prefix+"*")
+	if err != nil {
+		return nil, fmt.Errorf("list agents: %w", err)
+	}
 	names := []string{}
+	for _, subject := range subjects {
+		names = append(names, strings.TrimPrefix(subject, prefix))
+	}
+	slices.Sort(names)
+	return b.living(ctx, namespace, slices.Compact(names))
+}
+
+// subjects returns the subjects of a stream's messages that match, in no order.
+func (b *Bus) subjects(ctx context.Context, stream, filter string) ([]string, error) {
+	var all []string
 	for offset := 0; ; {
-		request, err := json.Marshal(map[string]any{"subjects_filter": prefix + "*", "offset": offset})
+		request, err := json.Marshal(map[string]any{"subjects_filter": filter, "offset": offset})
 		if err != nil {
 			return nil, err
 		}
 		var info streamInfo
-		if err := b.ask(ctx, "STREAM.INFO."+kvStreamPrefix+agentBucket, request, &info); err != nil {
-			return nil, fmt.Errorf("list agents: %w", err)
+		if err := b.ask(ctx, "STREAM.INFO."+stream, request, &info); err != nil {
+			return nil, err
 		}
 		if info.Error != nil {
-			return nil, fmt.Errorf("list agents: %w", classify(info.Error))
+			return nil, classify(info.Error)
 		}
 		for subject := range info.State.Subjects {
-			names = append(names, strings.TrimPrefix(subject, prefix))
+			all = append(all, subject)
 		}
 		offset += len(info.State.Subjects)
 		if len(info.State.Subjects) == 0 || offset >= info.Total {
-			break
+			return all, nil
 		}
 	}
-	slices.Sort(names)
-	return b.living(ctx, namespace, slices.Compact(names))
 }
 
 // living drops the names whose definition somebody deleted with other tools: the

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,6 +34,9 @@ type objectInfo struct {
 	Digest  string            `json:"digest"`
 	Deleted bool              `json:"deleted,omitempty"`
 	Options objectInfoOptions `json:"options"`
+
+	// seq is the description's own place in the bucket.
+	seq uint64
 }
 
 type objectInfoOptions struct {
@@ -45,14 +49,19 @@ func infoSubject(bucket, key string) string {
 	return "$O." + bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(key))
 }
 
-// PutBlob stores data under its digest in the pool's bucket.
+// PutBlob stores data under its digest in the pool's bucket. What is there is
+// left alone, but for its time: an object that nobody has asked for lately may
+// be about to be deleted.
 func (b *Bus) PutBlob(ctx context.Context, pool string, data []byte) (events.Ref, error) {
 	if !events.ValidToken(pool) {
 		return events.Ref{}, fmt.Errorf("store a result: pool %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", pool)
 	}
 	digest := events.Hash(data)
 	ref := events.Ref{Bucket: resultsPrefix + pool, Key: digest, Size: len(data), SHA256: digest}
-	_, err := b.objectInfo(ctx, ref)
+	info, err := b.objectInfo(ctx, ref)
+	if err == nil {
+		err = b.touch(ctx, ref, info)
+	}
 	if err == nil {
 		return ref, nil
 	}
@@ -66,6 +75,20 @@ func (b *Bus) PutBlob(ctx context.Context, pool string, data []byte) (events.Ref
 		return events.Ref{}, fmt.Errorf("store a result of pool %s: %w", pool, err)
 	}
 	return ref, nil
+}
+
+// touch gives an object that is not fresh a new time, unless it was deleted
+// meanwhile: then the error is ErrNotFound.
+func (b *Bus) touch(ctx context.Context, ref events.Ref, info *objectInfo) error {
+	if time.Since(info.Time) < journal.BlobSafe/2 {
+		return nil
+	}
+	info.Time = time.Now().UTC()
+	err := b.putInfo(ctx, ref, info, nats.Header{headerExpectSeq: {strconv.FormatUint(info.seq, 10)}})
+	if errors.Is(err, journal.ErrConflict) {
+		return journal.ErrNotFound
+	}
+	return err
 }
 
 // putObject writes the chunks and then the description, without which nobody
@@ -84,14 +107,17 @@ func (b *Bus) putObject(ctx context.Context, ref events.Ref, data []byte) error 
 		data = data[n:]
 		info.Chunks++
 	}
+	return b.putInfo(ctx, ref, &info, nats.Header{})
+}
+
+// putInfo writes an object's description in the place of an earlier one.
+func (b *Bus) putInfo(ctx context.Context, ref events.Ref, info *objectInfo, header nats.Header) error {
 	body, err := json.Marshal(info)
 	if err != nil {
 		return err
 	}
-	return b.store(ctx, &nats.Msg{
-		Subject: infoSubject(ref.Bucket, ref.Key), Data: body,
-		Header: nats.Header{"Nats-Rollup": {"sub"}},
-	})
+	header["Nats-Rollup"] = []string{"sub"}
+	return b.store(ctx, &nats.Msg{Subject: infoSubject(ref.Bucket, ref.Key), Data: body, Header: header})
 }
 
 func (b *Bus) objectInfo(ctx context.Context, ref events.Ref) (*objectInfo, error) {
@@ -106,6 +132,7 @@ func (b *Bus) objectInfo(ctx context.Context, ref events.Ref) (*objectInfo, erro
 	if info.Deleted {
 		return nil, journal.ErrNotFound
 	}
+	info.seq = rec.Seq
 	return &info, nil
 }
 
@@ -133,20 +160,30 @@ func (b *Bus) blob(ctx context.Context, ref events.Ref) ([]byte, error) {
 	if ref.Size < 0 || info.Size != ref.Size {
 		return nil, fmt.Errorf("it has %d bytes, the reference says %d", info.Size, ref.Size)
 	}
-	data := make([]byte, 0, ref.Size)
+	data, digest, err := b.chunks(ctx, ref.Bucket, info)
+	if err != nil {
+		return nil, err
+	}
+	if got := hex.EncodeToString(digest); got != ref.SHA256 {
+		return nil, fmt.Errorf("its digest is %s, the reference says %s", got, ref.SHA256)
+	}
+	return data, nil
+}
+
+// chunks reads an object's data and returns it with its SHA-256. It does not
+// hold more than the description says.
+func (b *Bus) chunks(ctx context.Context, bucket string, info *objectInfo) (data, digest []byte, err error) {
+	data = []byte{}
 	sum := sha256.New()
-	for rec, err := range b.records(ctx, objectStreamPrefix+ref.Bucket, chunkSubject(ref.Bucket, info.NUID), 0, 0) {
+	for rec, err := range b.records(ctx, objectStreamPrefix+bucket, chunkSubject(bucket, info.NUID), 0, 0) {
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		if len(data)+len(rec.Body) > ref.Size {
-			return nil, errors.New("it has more bytes than the reference says")
+		if len(data)+len(rec.Body) > info.Size {
+			return nil, nil, errors.New("it has more bytes than its description says")
 		}
 		data = append(data, rec.Body...)
 		sum.Write(rec.Body)
 	}
-	if got := hex.EncodeToString(sum.Sum(nil)); got != ref.SHA256 {
-		return nil, fmt.Errorf("its digest is %s, the reference says %s", got, ref.SHA256)
-	}
-	return data, nil
+	return data, sum.Sum(nil), nil
 }

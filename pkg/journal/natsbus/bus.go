@@ -27,6 +27,10 @@ var (
 	_ journal.Directory = (*Bus)(nil)
 	_ journal.Agents    = (*Bus)(nil)
 	_ journal.Blobs     = (*Bus)(nil)
+
+	_ journal.Snapshots  = (*Bus)(nil)
+	_ journal.Tombstones = (*Bus)(nil)
+	_ journal.Purger     = (*Bus)(nil)
 )
 
 // Options says how a bus behaves; the zero value is useful.

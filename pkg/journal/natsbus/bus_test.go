@@ -83,6 +83,13 @@ func TestConformance(t *testing.T) {
 				t.Run("Directory", func(t *testing.T) { journaltest.Directory(t, func(*testing.T) journal.Directory { return bus }) })
 				t.Run("Agents", func(t *testing.T) { journaltest.Agents(t, func(*testing.T) journal.Agents { return bus }) })
 				t.Run("Blobs", func(t *testing.T) { journaltest.Blobs(t, func(*testing.T) journal.Blobs { return bus }) })
+				t.Run("Snapshots", func(t *testing.T) {
+					journaltest.Snapshots(t, func(*testing.T) journaltest.LogSnapshots { return bus })
+				})
+				t.Run("Tombstones", func(t *testing.T) {
+					journaltest.Tombstones(t, func(*testing.T) journaltest.LogTombstones { return bus })
+				})
+				t.Run("Purger", func(t *testing.T) { journaltest.Purger(t, func(*testing.T) journaltest.LogPurger { return bus }) })
 				t.Run("Queue", func(t *testing.T) { journaltest.Queue(t, func(*testing.T) journaltest.LogQueue { return bus }) })
 				t.Run("Timers", func(t *testing.T) {
 					journaltest.Timers(t, func(t *testing.T) journaltest.LogTimers { return open(t, shards) })

@@ -20,6 +20,7 @@ const (
 	codeWrongLastSequence = 10071
 	codeHeaderTooLarge    = 10097
 	codeWrongLastConstant = 10164
+	codePurgeFailed       = 10110
 	codeBatchIncomplete   = 10176
 	codeBatchTooLarge     = 10199
 	codeBatchDuplicate    = 10201
@@ -100,6 +101,8 @@ func classifyCode(code int, err error) error {
 		return join(journal.ErrConflict, err)
 	case codeMessageTooLarge, codeHeaderTooLarge, codeBatchTooLarge:
 		return join(journal.ErrTooLarge, err)
+	case codePurgeFailed:
+		return join(journal.ErrPurgeDenied, err)
 	case codeStreamNotFound, codeConsumerNotFound:
 		return notReady(err)
 	case codeJetStreamOff, codeJetStreamOffHere:

@@ -8,11 +8,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-const (
-	snapshotBucket = "snapshots"
-	purgedBucket   = "purged"
-)
-
 // Grants collects the subjects that a user of the bus needs. Each method adds
 // what one way to use a [Bus] takes; nothing else is allowed to the user. It is
 // meant for a user whose account imports [Services] and [Feeds] from the account

@@ -160,6 +160,12 @@ func (o *InitOptions) durables() []durable {
 
 func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, shard int) error {
 	cfg := streamConfig(shard, o.Shards, o.Replicas, o.storage())
+	if old, err := js.Stream(ctx, cfg.Name); err == nil {
+		// What a stream denies it denies for ever: an update that lifts it fails.
+		cfg.DenyPurge = old.CachedInfo().Config.DenyPurge
+	} else if !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("stream %s: %w", cfg.Name, err)
+	}
 	stream, err := js.CreateOrUpdateStream(ctx, cfg)
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", cfg.Name, err)

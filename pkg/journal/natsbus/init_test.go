@@ -66,7 +66,6 @@ func TestLogCannotBeChanged(t *testing.T) {
 	stream, err := js.Stream(ctx, events.StreamName(0))
 	require.NoError(t, err)
 	require.Error(t, stream.DeleteMsg(ctx, 1))
-	require.Error(t, stream.Purge(ctx))
 	subject := entryTo(run, events.Acting, "web", nil).Subject.String()
 	for key, value := range map[string]string{"Nats-Rollup": "all", "Nats-TTL": "1s", "Nats-Schedule": "@every 1s"} {
 		msg := natsMsg(subject, "x")
@@ -171,4 +170,81 @@ func TestFromEnv(t *testing.T) {
 		require.ErrorContains(t, err, bad[0])
 	}
 	require.Equal(t, "nats://xxxxx@a,nats://b", redact("nats://u:p@a,nats://b"))
+}
+
+// An old log that denies purging keeps doing so, and everything else goes on.
+func TestPurgeIsDeniedByAnOldLog(t *testing.T) {
+	t.Parallel()
+	ctx, conn := t.Context(), inProcess(t, startServer(t, embedded.Options{}))
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	old := streamConfig(0, 1, 1, jetstream.FileStorage)
+	old.DenyPurge = true
+	_, err = js.CreateStream(ctx, old)
+	require.NoError(t, err)
+	bus := openBus(t, conn, 1)
+	run := journaltest.NewRun(t, bus)
+	last := journaltest.AppendAll(t, bus, run, "1", "2")
+	_, err = bus.Purge(ctx, run, last)
+	require.ErrorIs(t, err, journal.ErrPurgeDenied)
+	require.ErrorContains(t, err, "import it into a new one")
+	require.Empty(t, texts(Check(ctx, conn, Options{Logger: quiet}), Bad))
+	require.Contains(t, texts(Check(ctx, conn, Options{Logger: quiet}), Warning), "deny_purge")
+}
+
+// Who asks to store what is there keeps it from being deleted.
+func TestStoredAgainIsKept(t *testing.T) {
+	t.Parallel()
+	ctx, bus := t.Context(), newBus(t, 1)
+	data := []byte("a result")
+	ref, err := bus.PutBlob(ctx, "web", data)
+	require.NoError(t, err)
+	age := func() {
+		info, err := bus.objectInfo(ctx, ref)
+		require.NoError(t, err)
+		info.Time = time.Now().Add(-2 * journal.BlobSafe)
+		require.NoError(t, bus.putInfo(ctx, ref, info, map[string][]string{}))
+	}
+	safe := func() time.Time { return time.Now().Add(-journal.BlobSafe) }
+	age()
+	_, err = bus.PutBlob(ctx, "web", data)
+	require.NoError(t, err)
+	removed, err := bus.DeleteBlob(ctx, ref, safe())
+	require.NoError(t, err)
+	require.False(t, removed)
+
+	// The one who deletes was faster: the object is written anew.
+	age()
+	stale, err := bus.objectInfo(ctx, ref)
+	require.NoError(t, err)
+	removed, err = bus.DeleteBlob(ctx, ref, safe())
+	require.NoError(t, err)
+	require.True(t, removed)
+	require.ErrorIs(t, bus.touch(ctx, ref, stale), journal.ErrNotFound)
+	_, err = bus.PutBlob(ctx, "web", data)
+	require.NoError(t, err)
+
+	// The one who stores was faster: what deletes leaves it.
+	age()
+	stale, err = bus.objectInfo(ctx, ref)
+	require.NoError(t, err)
+	_, err = bus.PutBlob(ctx, "web", data)
+	require.NoError(t, err)
+	require.ErrorIs(t, bus.deleteObject(ctx, ref, stale), errTouched)
+	got, err := bus.Blob(ctx, ref)
+	require.NoError(t, err)
+	require.Equal(t, data, got)
+}
+
+// A read that waits for a replica to have a record ends when that is purged.
+func TestReadingWhatIsPurgedEnds(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	run := journaltest.NewRun(t, bus)
+	last := journaltest.AppendAll(t, bus, run, "1", "2", "3")
+	_, err := bus.Purge(t.Context(), run, last)
+	require.NoError(t, err)
+	recs, err := journaltest.Collect(bus.records(t.Context(), events.StreamName(0), run.Filter(), 0, last))
+	require.NoError(t, err)
+	require.Empty(t, recs)
 }

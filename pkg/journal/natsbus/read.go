@@ -243,6 +243,12 @@ func (b *Bus) records(ctx context.Context, stream, subject string, after, upTo u
 			case err == nil:
 				continue
 			}
+			if errors.Is(err, errLag) {
+				// What the leader had may have been purged meanwhile.
+				if end, asked := b.leaderEnd(ctx, stream, subject); asked == nil {
+					upTo = min(upTo, end)
+				}
+			}
 			silent++
 			if after > before || errors.Is(err, errLag) {
 				silent = 0

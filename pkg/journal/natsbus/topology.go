@@ -31,6 +31,8 @@ const (
 	providerBucket = "providers"
 	agentBucket    = "agents"
 	agentHistory   = 5
+	snapshotBucket = "snapshots"
+	purgedBucket   = "purged"
 
 	kvStreamPrefix     = "KV_"
 	kvSubjectPrefix    = "$KV."
@@ -56,14 +58,15 @@ func streamConfig(shard, shards, replicas int, storage jetstream.StorageType) je
 		Storage:     storage,
 		Replicas:    replicas,
 		// Full means that appends fail, not that the oldest events go.
-		Discard:            jetstream.DiscardNew,
-		MaxConsumers:       -1,
-		MaxMsgs:            -1,
-		MaxBytes:           -1,
-		MaxMsgsPerSubject:  -1,
-		MaxMsgSize:         maxMessage,
+		Discard:           jetstream.DiscardNew,
+		MaxConsumers:      -1,
+		MaxMsgs:           -1,
+		MaxBytes:          -1,
+		MaxMsgsPerSubject: -1,
+		MaxMsgSize:        maxMessage,
+		// Purging is the operator's way to let go of whole runs, see
+		// [journal.Purger]; single events stay.
 		DenyDelete:         true,
-		DenyPurge:          true,
 		AllowDirect:        true,
 		AllowAtomicPublish: true,
 		Compression:        jetstream.S2Compression,
@@ -203,8 +206,8 @@ func timerConsumerConfig(ackWait time.Duration, maxAckPending int) jetstream.Con
 
 // bucketConfigs declares every bucket that there is beside the log.
 func bucketConfigs(pools []string, replicas int) ([]jetstream.KeyValueConfig, []jetstream.ObjectStoreConfig) {
-	buckets := []jetstream.KeyValueConfig{providersConfig(replicas), agentsConfig(replicas)}
-	var stores []jetstream.ObjectStoreConfig
+	buckets := []jetstream.KeyValueConfig{providersConfig(replicas), agentsConfig(replicas), purgedConfig(replicas)}
+	stores := []jetstream.ObjectStoreConfig{snapshotsConfig(replicas)}
 	for _, pool := range pools {
 		buckets = append(buckets, toolsConfig(pool, replicas))
 		stores = append(stores, resultsConfig(pool, replicas))
@@ -242,5 +245,22 @@ func resultsConfig(pool string, replicas int) jetstream.ObjectStoreConfig {
 	return jetstream.ObjectStoreConfig{
 		Bucket: resultsPrefix + pool, Description: "Moorebus: large results of pool " + pool, Replicas: replicas,
 		Storage: jetstream.FileStorage, Compression: true,
+	}
+}
+
+// snapshotsConfig declares the store in which the observers keep snapshots. They
+// come packed.
+func snapshotsConfig(replicas int) jetstream.ObjectStoreConfig {
+	return jetstream.ObjectStoreConfig{
+		Bucket: snapshotBucket, Description: "Moorebus: snapshots of long runs", Replicas: replicas, Storage: jetstream.FileStorage,
+	}
+}
+
+// purgedConfig declares the bucket in which an operator's purges leave
+// tombstones.
+func purgedConfig(replicas int) jetstream.KeyValueConfig {
+	return jetstream.KeyValueConfig{
+		Bucket: purgedBucket, Description: "Moorebus: runs that were purged", Replicas: replicas,
+		History: 1, Storage: jetstream.FileStorage,
 	}
 }

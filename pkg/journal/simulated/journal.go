@@ -20,6 +20,9 @@ var (
 	_ journal.Directory = (*Process)(nil)
 	_ journal.Agents    = (*Process)(nil)
 	_ journal.Blobs     = (*Process)(nil)
+
+	_ journal.Snapshots  = (*Process)(nil)
+	_ journal.Tombstones = (*Process)(nil)
 )
 
 // Journal is the simulated bus. All methods are safe for concurrent use.

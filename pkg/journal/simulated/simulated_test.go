@@ -34,6 +34,8 @@ func TestConformance(t *testing.T) {
 			t.Run("Directory", func(t *testing.T) { journaltest.Directory(t, func(*testing.T) journal.Directory { return j }) })
 			t.Run("Agents", func(t *testing.T) { journaltest.Agents(t, func(*testing.T) journal.Agents { return j }) })
 			t.Run("Blobs", func(t *testing.T) { journaltest.Blobs(t, func(*testing.T) journal.Blobs { return j }) })
+			t.Run("Snapshots", func(t *testing.T) { journaltest.Snapshots(t, func(*testing.T) journaltest.LogSnapshots { return j }) })
+			t.Run("Tombstones", func(t *testing.T) { journaltest.Tombstones(t, func(*testing.T) journaltest.LogTombstones { return j }) })
 			t.Run("Queue", func(t *testing.T) { journaltest.Queue(t, func(*testing.T) journaltest.LogQueue { return j }) })
 			t.Run("Timers", func(t *testing.T) {
 				journaltest.Timers(t, func(*testing.T) journaltest.LogTimers {

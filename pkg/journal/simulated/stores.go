@@ -22,6 +22,9 @@ type stores struct {
 	providers map[string]announcement[string]
 	agents    map[string][]byte
 	blobs     map[string][]byte
+	// snapshots and tombstones are JSON by run.
+	snapshots  map[string][]byte
+	tombstones map[string][]byte
 }
 
 // announcement is what an instance said, and when.
@@ -38,6 +41,9 @@ func newStores() stores {
 		providers: make(map[string]announcement[string]),
 		agents:    make(map[string][]byte),
 		blobs:     make(map[string][]byte),
+
+		snapshots:  make(map[string][]byte),
+		tombstones: make(map[string][]byte),
 	}
 }
 

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal/filelog"
+	"github.com/moorebus/moorebus/pkg/retention"
+	"github.com/spf13/cobra"
+)
+
+func exportCommand() *cobra.Command {
+	var all bool
+	var out string
+	cmd := &cobra.Command{
+		Use:   "export [RUN…|--all]",
+		Short: "Write runs as JSON lines, from which they can be rebuilt",
+		Long: `Export writes runs as JSON lines: {subject, seq, body} for each event, the body byte
+for byte, and {blob, data} for each large result that an event refers to. A run comes
+behind the one that it was forked from, which is written too. With --all it is the
+whole log, of --namespace alone if one is named.
+
+A file has its name only when it is complete and on the disk. moorebus import puts it
+back; replay --file reads it as it is.`,
+		Example: `  moorebus export --all --out runs.jsonl
+  moorebus export 0198c5a0-5a6b-7c00-8000-000000000001 | gzip > run.jsonl.gz`,
+	}
+	flags := addClientFlags(cmd, console.Text)
+	cmd.Flags().BoolVar(&all, "all", false, "export every run")
+	cmd.Flags().StringVar(&out, "out", "-", "`file` to write; - is stdout")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if all == (len(args) > 0) {
+			return cli.Usage("name the runs, or use --all for every run, but not both")
+		}
+		if err := checkRunIDs(args); err != nil {
+			return err
+		}
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			o := retention.ExportOptions{All: all, Runs: c.runs(args), Blobs: c.Bus, Namespace: c.only}
+			var done retention.Exported
+			write := func(w *filelog.Writer) (err error) {
+				done, err = retention.Export(ctx, c.Bus, w, o)
+				return err
+			}
+			var err error
+			if out == "-" {
+				w := filelog.NewWriter(c.out)
+				err = write(w)
+				err = errors.Join(err, w.Flush())
+			} else {
+				err = filelog.WriteFile(out, write)
+			}
+			c.noteMissing(done.Missing)
+			if err == nil && out != "-" {
+				c.notef("%d events and %d large results written to %s", done.Events, done.Blobs, out)
+			}
+			return err
+		})
+	}
+	return cmd
+}
+
+func (c *client) noteMissing(missing []retention.Missing) {
+	for _, m := range missing {
+		c.notef("run %s: %s is not in the log", m.Run.ID, m.What)
+	}
+}
+
+// runs returns where the logs of runs are.
+func (c *client) runs(ids []string) []events.Run {
+	var runs []events.Run
+	for _, id := range ids {
+		runs = append(runs, c.run(id))
+	}
+	return runs
+}
+
+// checkRunIDs refuses what cannot be a run, before any log is opened.
+func checkRunIDs(ids []string) error {
+	for _, id := range ids {
+		if err := events.CheckID(id); err != nil {
+			return cli.Usage("%q is not a run: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// failed ends the process with code 1 after everything was said.
+func failed(format string, args ...any) error {
+	return &cli.ExitError{Code: cli.ExitFailure, Err: fmt.Errorf(format, args...)}
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/pkg/journal/filelog"
+	"github.com/moorebus/moorebus/pkg/retention"
+	"github.com/spf13/cobra"
+)
+
+// purgeFlags are the flags of purge.
+type purgeFlags struct {
+	endedBefore time.Duration
+	keepBytes   size
+	archive     string
+	noArchive   bool
+	dryRun      bool
+	parents     bool
+	grace       time.Duration
+	every       time.Duration
+}
+
+func purgeCommand() *cobra.Command {
+	var f purgeFlags
+	cmd := &cobra.Command{
+		Use:   "purge [RUN…]",
+		Short: "Remove runs that have ended, after archiving them",
+		Long: `Purge removes runs that have ended: those named, those that ended longer ago than
+--ended-before, and those that ended first until all that stays has at most
+--keep-bytes. With a run go its snapshot and the large results that no other run
+refers to. Nothing is removed that --archive has not on the disk; moorebus import
+puts an archive back. --dry-run says what would be removed.
+
+A run that goes on is never purged: of named ones none is, if one goes on. Nor is a
+run from which one that stays was forked, except with --parents-of-kept; such a fork
+cannot be looked at until its parent is imported again. A purged run leaves a
+tombstone, so that its id is not started again.
+
+It reads the whole log once, then waits for --grace between tombstones and removal.
+With --every it goes on until a signal ends it; --archive is a directory then.
+
+It is for operators: it needs the permission to purge the streams. A log that was
+made before there was purging denies it for ever: export it and import it into a new
+one.`,
+		Example: `  moorebus purge --ended-before 720h --dry-run
+  moorebus purge --ended-before 720h --archive runs-2026-01.jsonl
+  moorebus purge --keep-bytes 20GiB --archive /var/lib/moorebus/archive --every 1h
+  moorebus purge 0198c5a0-5a6b-7c00-8000-000000000001 --no-archive`,
+	}
+	flags := addClientFlags(cmd, console.Text, console.JSON, console.YAML)
+	cmd.Flags().DurationVar(&f.endedBefore, "ended-before", 0, "purge what ended longer ago than this")
+	cmd.Flags().Var(&f.keepBytes, "keep-bytes", "purge what ended first until the rest has at most so many bytes, such as 500MiB or 20GiB")
+	cmd.Flags().StringVar(&f.archive, "archive", "", "`file` to store the runs in first (with --every: a directory)")
+	cmd.Flags().BoolVar(&f.noArchive, "no-archive", false, "remove the runs for good")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be removed, and remove nothing")
+	cmd.Flags().BoolVar(&f.parents, "parents-of-kept", false, "also purge runs that runs which stay were forked from")
+	cmd.Flags().DurationVar(&f.grace, "grace", retention.DefaultGrace, "time between tombstones and removal; longer than any append takes")
+	cmd.Flags().DurationVar(&f.every, "every", 0, "do it again and again in this rhythm")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := f.check(args); err != nil {
+			return err
+		}
+		access := writes
+		if f.dryRun {
+			access = reads
+		}
+		return flags.use(cmd, access, func(ctx context.Context, c *client) error {
+			if f.every > 0 {
+				retention.Keep(ctx, c.Bus, f.keep(c))
+				return nil
+			}
+			return c.purge(ctx, f, args)
+		})
+	}
+	return cmd
+}
+
+func (f *purgeFlags) check(ids []string) error {
+	limits := f.endedBefore > 0 || f.keepBytes > 0
+	switch {
+	case f.endedBefore < 0 || f.grace <= 0 || f.every < 0:
+		return cli.Usage("--ended-before, --grace and --every: must be more than nothing")
+	case limits == (len(ids) > 0):
+		return cli.Usage("name the runs, or say which with --ended-before or --keep-bytes")
+	case f.every > 0 && (!limits || f.dryRun || f.parents):
+		return cli.Usage("--every: goes with --ended-before and --keep-bytes, and not with --dry-run or --parents-of-kept")
+	case !f.dryRun && (f.archive == "") == !f.noArchive:
+		return cli.Usage("say where the runs are stored first with --archive, or that they go for good with --no-archive")
+	}
+	return checkRunIDs(ids)
+}
+
+func (f *purgeFlags) keep(c *client) retention.KeepOptions {
+	return retention.KeepOptions{
+		Ended: f.endedBefore, Bytes: int64(f.keepBytes), Namespace: c.only, Grace: f.grace, Every: f.every,
+		Archive: f.archive, WriteFile: writeArchive, Logger: slog.New(slog.NewTextHandler(c.note, nil)),
+	}
+}
+
+// writeArchive makes a file of an export.
+func writeArchive(path string, write func(retention.Sink) error) error {
+	return filelog.WriteFile(path, func(w *filelog.Writer) error { return write(w) })
+}
+
+func (c *client) purge(ctx context.Context, f purgeFlags, ids []string) error {
+	o := retention.PurgeOptions{
+		Runs: c.runs(ids), KeepBytes: int64(f.keepBytes), Namespace: c.only, ParentsOfKept: f.parents,
+		DryRun: f.dryRun, Grace: f.grace,
+	}
+	if f.endedBefore > 0 {
+		o.EndedBefore = time.Now().Add(-f.endedBefore)
+	}
+	if f.archive != "" {
+		o.Archive = func(write func(retention.Sink) error) error { return writeArchive(f.archive, write) }
+	}
+	done, err := retention.Purge(ctx, c.Bus, o)
+	c.noteMissing(done.Missing)
+	if err != nil {
+		return err
+	}
+	if c.format != console.Text {
+		return console.Write(c.out, c.format, done)
+	}
+	return c.showPurged(done, f)
+}
+
+func (c *client) showPurged(done retention.Purged, f purgeFlags) error {
+	var b strings.Builder
+	for _, r := range done.Runs {
+		fmt.Fprintf(&b, "%s  %s, ended in %s at %s, %d events, %d bytes\n", r.Run, r.Space, r.State, r.Ended.Format(time.RFC3339), r.Events, r.Bytes)
+	}
+	for _, k := range done.Kept {
+		fmt.Fprintf(&b, "%s  %s, kept: %s\n", k.Run, k.Space, k.Reason)
+	}
+	verb := "removed"
+	if f.dryRun {
+		verb = "would remove"
+	}
+	fmt.Fprintf(&b, "%s %d runs, %d events, %d bytes, %d large results of %d bytes, %d snapshots\n",
+		verb, len(done.Runs), done.Events, done.Bytes, done.Blobs, done.BlobBytes, done.Snapshots)
+	if done.BlobsLeft > 0 {
+		fmt.Fprintf(&b, "%d large results stay: something refers to them, or they were stored within the last hour\n", done.BlobsLeft)
+	}
+	_, err := fmt.Fprint(c.out, b.String())
+	return err
+}
+
+// size is a number of bytes as a flag.
+type size int64
+
+// String returns the number.
+func (s *size) String() string { return strconv.FormatInt(int64(*s), 10) }
+
+// Type is how help names the value.
+func (s *size) Type() string { return "size" }
+
+// Set reads a number with or without a unit.
+func (s *size) Set(text string) error {
+	number := strings.TrimRight(text, "kKMGTiB")
+	units := map[string]int64{
+		"": 1, "B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
+		"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
+	}
+	unit, known := units[text[len(number):]]
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || !known || n <= 0 || n > (1<<62)/unit {
+		return errors.New("is not a size; use a whole number with a unit, such as 500MiB or 20GiB")
+	}
+	*s = size(n * unit)
+	return nil
+}

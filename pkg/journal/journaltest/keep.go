@@ -1,0 +1,162 @@
+package journaltest
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/stretchr/testify/require"
+)
+
+// LogSnapshots is a journal that keeps snapshots.
+type LogSnapshots interface {
+	journal.Log
+	journal.Snapshots
+}
+
+// Snapshots tests [journal.Snapshots].
+func Snapshots(t *testing.T, open func(t *testing.T) LogSnapshots) {
+	j := open(t)
+	ctx, run := context20(t), NewRun(t, j)
+	_, err := j.Snapshot(ctx, run)
+	require.ErrorIs(t, err, journal.ErrNotFound)
+	require.NoError(t, j.DeleteSnapshot(ctx, run), "there is none")
+
+	// The second one is larger than a message may be, also when it is packed.
+	large := make([]string, 1<<16)
+	for i := range large {
+		large[i] = events.Hash([]byte{byte(i), byte(i >> 8)})
+	}
+	memory, err := json.Marshal(large)
+	require.NoError(t, err)
+	for n, m := range []json.RawMessage{json.RawMessage(`{"a":"<é>"}`), memory, json.RawMessage(`{}`)} {
+		s := journal.Snapshot{Seq: uint64(n) + 7, N: uint64(n) + 3, Head: events.Hash(m), Fold: "1/x", Memory: m}
+		require.NoError(t, j.PutSnapshot(ctx, run, s))
+		got, err := j.Snapshot(ctx, run)
+		require.NoError(t, err)
+		require.JSONEq(t, string(s.Memory), string(got.Memory))
+		got.Memory = s.Memory
+		require.Equal(t, s, got)
+	}
+	other := run
+	other.Namespace = NewToken(t)
+	_, err = j.Snapshot(ctx, other)
+	require.ErrorIs(t, err, journal.ErrNotFound, "the namespace counts")
+	require.NoError(t, j.PutSnapshot(ctx, other, journal.Snapshot{Seq: 1, Memory: json.RawMessage(`{}`)}))
+
+	runs, err := j.Snapshotted(ctx)
+	require.NoError(t, err)
+	require.Subset(t, runs, []events.Run{run, other})
+	require.NoError(t, j.DeleteSnapshot(ctx, run))
+	_, err = j.Snapshot(ctx, run)
+	require.ErrorIs(t, err, journal.ErrNotFound)
+	runs, err = j.Snapshotted(ctx)
+	require.NoError(t, err)
+	require.NotContains(t, runs, run)
+	require.Contains(t, runs, other)
+
+	run.Namespace = "*"
+	require.Error(t, j.PutSnapshot(ctx, run, journal.Snapshot{}))
+}
+
+// LogTombstones is a journal that keeps tombstones.
+type LogTombstones interface {
+	journal.Log
+	journal.Tombstones
+}
+
+// Tombstones tests [journal.Tombstones].
+func Tombstones(t *testing.T, open func(t *testing.T) LogTombstones) {
+	j := open(t)
+	ctx, run := context20(t), NewRun(t, j)
+	_, err := j.Tombstone(ctx, run)
+	require.ErrorIs(t, err, journal.ErrNotFound)
+	require.NoError(t, j.DeleteTombstone(ctx, run), "there is none")
+	stone := journal.Tombstone{
+		Run: run.ID, Namespace: run.Namespace, PurgedAt: time.Now().UTC().Round(0), Events: 12, Last: events.Hash(nil),
+	}
+	require.NoError(t, j.PutTombstone(ctx, run, stone))
+	stone.Events++
+	require.NoError(t, j.PutTombstone(ctx, run, stone), "again")
+	got, err := j.Tombstone(ctx, run)
+	require.NoError(t, err)
+	require.Equal(t, stone, got)
+	other := run
+	other.Namespace = NewToken(t)
+	_, err = j.Tombstone(ctx, other)
+	require.ErrorIs(t, err, journal.ErrNotFound, "the namespace counts")
+	require.NoError(t, j.DeleteTombstone(ctx, run))
+	_, err = j.Tombstone(ctx, run)
+	require.ErrorIs(t, err, journal.ErrNotFound)
+	run.Namespace = "*"
+	require.Error(t, j.PutTombstone(ctx, run, stone))
+}
+
+// LogPurger is a journal whose runs can be purged.
+type LogPurger interface {
+	journal.Log
+	journal.Blobs
+	journal.Purger
+}
+
+// Purger tests [journal.Purger].
+func Purger(t *testing.T, open func(t *testing.T) LogPurger) {
+	j := open(t)
+	t.Run("runs", func(t *testing.T) {
+		ctx := context20(t)
+		gone := NewRun(t, j)
+		kept := RunIn(t, j, gone.Shard)
+		last := AppendAll(t, j, gone, numbered(5)...)
+		AppendAll(t, j, kept, numbered(3)...)
+		later, err := j.Append(ctx, gone, last, plain(gone, "later"))
+		require.NoError(t, err)
+
+		n, err := j.Purge(ctx, gone, last)
+		require.NoError(t, err)
+		require.EqualValues(t, 5, n)
+		require.Equal(t, []string{"later"}, bodies(mustCollect(t, j.Read(ctx, gone, 0))), "only up to the number")
+		_, err = j.Append(ctx, gone, 0, plain(gone, "again"))
+		require.ErrorIs(t, err, journal.ErrConflict)
+		n, err = j.Purge(ctx, gone, later)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, n)
+		_, err = j.Head(ctx, gone)
+		require.ErrorIs(t, err, journal.ErrNotFound)
+		n, err = j.Purge(ctx, gone, later)
+		require.NoError(t, err)
+		require.Zero(t, n, "nothing is left")
+		require.Len(t, mustCollect(t, j.Read(ctx, kept, 0)), 3)
+		seq, err := j.Append(ctx, gone, 0, plain(gone, "anew"))
+		require.NoError(t, err)
+		require.Greater(t, seq, later, "numbers are not given again")
+	})
+	t.Run("objects", func(t *testing.T) {
+		ctx, pool := context20(t), NewToken(t)
+		ref, err := j.PutBlob(ctx, pool, []byte(strings.Repeat("x", 300_000)))
+		require.NoError(t, err)
+		removed, err := j.DeleteBlob(ctx, ref, time.Now().Add(-journal.BlobSafe))
+		require.NoError(t, err)
+		require.False(t, removed, "it is too young")
+		_, err = j.Blob(ctx, ref)
+		require.NoError(t, err)
+		removed, err = j.DeleteBlob(ctx, ref, time.Now().Add(time.Minute))
+		require.NoError(t, err)
+		require.True(t, removed)
+		_, err = j.Blob(ctx, ref)
+		require.ErrorIs(t, err, journal.ErrNotFound)
+		removed, err = j.DeleteBlob(ctx, ref, time.Now().Add(time.Minute))
+		require.NoError(t, err)
+		require.False(t, removed, "it is gone")
+		again, err := j.PutBlob(ctx, pool, []byte(strings.Repeat("x", 300_000)))
+		require.NoError(t, err)
+		require.Equal(t, ref, again)
+		_, err = j.Blob(ctx, ref)
+		require.NoError(t, err)
+		ref.Bucket = "agents"
+		_, err = j.DeleteBlob(ctx, ref, time.Now())
+		require.Error(t, err)
+	})
+}

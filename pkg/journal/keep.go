@@ -1,0 +1,81 @@
+package journal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// Snapshot is a run's memory after one of its records. It saves reading what
+// came before, and proves nothing: whoever uses it holds it against the log, and
+// can do without it.
+type Snapshot struct {
+	// Seq is the record's sequence number, N its place in the run, Head the
+	// [events.Hash] of its body.
+	Seq  uint64 `json:"seq"`
+	N    uint64 `json:"n"`
+	Head string `json:"head"`
+	// Fold says what made the memory: the version of its shape and the hash of
+	// the transition table. To a reader that says something else it is of no use.
+	Fold   string          `json:"fold"`
+	Memory json.RawMessage `json:"memory"`
+}
+
+// Snapshots keeps the latest snapshot of runs. Losing one loses nothing.
+type Snapshots interface {
+	// PutSnapshot replaces the run's snapshot. A memory may be larger than an
+	// event.
+	PutSnapshot(ctx context.Context, run events.Run, s Snapshot) error
+	// Snapshot returns the run's snapshot, or ErrNotFound. Any other error but
+	// the context's and the bus's says that it cannot be read.
+	Snapshot(ctx context.Context, run events.Run) (Snapshot, error)
+	// DeleteSnapshot removes the run's snapshot, if there is one.
+	DeleteSnapshot(ctx context.Context, run events.Run) error
+	// Snapshotted returns the runs that have a snapshot, in no order. Their
+	// shards are those of this log.
+	Snapshotted(ctx context.Context) ([]events.Run, error)
+}
+
+// Tombstone stands for a run that was purged.
+type Tombstone struct {
+	Run       string    `json:"run"`
+	Namespace string    `json:"namespace"`
+	PurgedAt  time.Time `json:"purged_at"`
+	// Events is how many events it had, Last the [events.Hash] of the last one's
+	// body.
+	Events uint64 `json:"events"`
+	Last   string `json:"last"`
+}
+
+// Tombstones keeps the names of purged runs, so that nobody starts them again.
+type Tombstones interface {
+	PutTombstone(ctx context.Context, run events.Run, t Tombstone) error
+	// Tombstone returns the run's tombstone, or ErrNotFound.
+	Tombstone(ctx context.Context, run events.Run) (Tombstone, error)
+	// DeleteTombstone removes the run's tombstone, if there is one.
+	DeleteTombstone(ctx context.Context, run events.Run) error
+}
+
+// ErrPurgeDenied says that the log was made so that nothing can be purged.
+var ErrPurgeDenied = errors.New("this log was made with deny_purge, which cannot be taken back: export it and import it into a new one")
+
+// Purger removes runs: an operator's permission. Nothing in this port keeps
+// others from appending to a run meanwhile, so whoever purges makes sure that
+// nobody does.
+type Purger interface {
+	// Purge removes the run's records up to the sequence number and returns how
+	// many they were. Errors: ErrPurgeDenied, ErrDenied, or the bus's.
+	Purge(ctx context.Context, run events.Run, upTo uint64) (uint64, error)
+	// DeleteBlob removes what a reference points to, unless it was stored, or
+	// asked to be stored again, after the given time. It reports whether it did;
+	// of what is not there, false. A time within the last [BlobSafe] removes what
+	// a worker may be about to refer to.
+	DeleteBlob(ctx context.Context, ref events.Ref, before time.Time) (bool, error)
+}
+
+// BlobSafe is how long a stored object is safe from [Purger.DeleteBlob]: the
+// event that refers to it must be appended within that time.
+const BlobSafe = time.Hour

@@ -1,0 +1,164 @@
+package natsbus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// purge removes a stream's messages on a subject, up to a sequence number if
+// that is not 0, and returns how many they were.
+func (b *Bus) purge(ctx context.Context, stream, subject string, upTo uint64) (uint64, error) {
+	request := struct {
+		Filter string `json:"filter"`
+		Seq    uint64 `json:"seq,omitempty"` // the first one that stays
+	}{Filter: subject}
+	if upTo > 0 {
+		request.Seq = upTo + 1
+	}
+	body, err := json.Marshal(request)
+	if err != nil {
+		return 0, err
+	}
+	var answer struct {
+		Purged uint64    `json:"purged"`
+		Error  *apiError `json:"error"`
+	}
+	if err := b.ask(ctx, "STREAM.PURGE."+stream, body, &answer); err != nil {
+		return 0, err
+	}
+	if answer.Error != nil {
+		return 0, classify(answer.Error)
+	}
+	return answer.Purged, nil
+}
+
+// Purge removes the run's records up to the sequence number.
+func (b *Bus) Purge(ctx context.Context, run events.Run, upTo uint64) (uint64, error) {
+	if err := journal.CheckRun(b.shards, run); err != nil {
+		return 0, fmt.Errorf("purge: %w", err)
+	}
+	if upTo == 0 {
+		return 0, fmt.Errorf("purge run %s: no sequence number given", run.ID)
+	}
+	n, err := b.purge(ctx, events.StreamName(run.Shard), run.Filter(), upTo)
+	if err != nil {
+		return 0, fmt.Errorf("purge run %s: %w", run.ID, err)
+	}
+	return n, nil
+}
+
+// DeleteBlob removes what a reference points to, unless it is younger than
+// before.
+func (b *Bus) DeleteBlob(ctx context.Context, ref events.Ref, before time.Time) (bool, error) {
+	pool, ok := strings.CutPrefix(ref.Bucket, resultsPrefix)
+	if !ok || !events.ValidToken(pool) {
+		return false, fmt.Errorf("delete a result: bucket %q is not one of results", ref.Bucket)
+	}
+	info, err := b.objectInfo(ctx, ref)
+	switch {
+	case errors.Is(err, journal.ErrNotFound), errors.Is(err, journal.ErrNotReady):
+		return false, nil
+	case err == nil && !info.Time.Before(before):
+		return false, nil
+	case err == nil:
+		err = b.deleteObject(ctx, ref, info)
+	}
+	if errors.Is(err, errTouched) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("delete result %s: %w", ref.Key, err)
+	}
+	return true, nil
+}
+
+// errTouched says that an object got another description meanwhile.
+var errTouched = errors.New("somebody stored it again")
+
+// deleteObject removes an object as it was described. The description goes
+// first, and its chunks only where it has no other one by then: who wants to
+// keep the object renews the description on condition that it is still there.
+func (b *Bus) deleteObject(ctx context.Context, ref events.Ref, info *objectInfo) error {
+	stream, subject := objectStreamPrefix+ref.Bucket, infoSubject(ref.Bucket, ref.Key)
+	if _, err := b.purge(ctx, stream, subject, info.seq); err != nil {
+		return err
+	}
+	switch now, err := b.head(ctx, stream, subject); {
+	case err == nil && now.Seq > info.seq:
+		return errTouched
+	case err != nil && !errors.Is(err, journal.ErrNotFound):
+		return err
+	}
+	_, err := b.purge(ctx, stream, chunkSubject(ref.Bucket, info.NUID), 0)
+	return err
+}
+
+func purgedSubject(run events.Run) (string, error) {
+	if events.CheckID(run.ID) != nil || !events.ValidToken(run.Namespace) {
+		return "", fmt.Errorf("tombstone: %q in namespace %q is not a run", run.ID, run.Namespace)
+	}
+	return kvSubjectPrefix + purgedBucket + "." + run.Namespace + "." + run.ID, nil
+}
+
+// PutTombstone notes that the run was purged.
+func (b *Bus) PutTombstone(ctx context.Context, run events.Run, t journal.Tombstone) error {
+	subject, err := purgedSubject(run)
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(t)
+	if err == nil {
+		err = b.put(ctx, subject, body, func() error { return b.createBucket(ctx, purgedConfig(b.replicas)) })
+	}
+	if err != nil {
+		return fmt.Errorf("tombstone of run %s: %w", run.ID, err)
+	}
+	return nil
+}
+
+// Tombstone returns the run's tombstone, or ErrNotFound. It asks the leader where
+// it may.
+func (b *Bus) Tombstone(ctx context.Context, run events.Run) (t journal.Tombstone, err error) {
+	subject, err := purgedSubject(run)
+	if err != nil {
+		return t, err
+	}
+	rec, err := journal.Record{}, error(journal.ErrDenied)
+	if b.replicas > 1 {
+		rec, err = b.leaderLast(ctx, kvStreamPrefix+purgedBucket, subject)
+	}
+	if errors.Is(err, journal.ErrDenied) {
+		rec, err = b.last(ctx, kvStreamPrefix+purgedBucket, subject)
+	}
+	switch {
+	case errors.Is(err, journal.ErrNotReady):
+		err = fmt.Errorf("no bucket %s: %w", purgedBucket, journal.ErrNotFound)
+	case err == nil && len(rec.Body) == 0:
+		err = journal.ErrNotFound // deleted with other tools
+	case err == nil:
+		err = json.Unmarshal(rec.Body, &t)
+	}
+	if err != nil {
+		return journal.Tombstone{}, fmt.Errorf("tombstone of run %s: %w", run.ID, err)
+	}
+	return t, nil
+}
+
+// DeleteTombstone removes the run's tombstone, if there is one.
+func (b *Bus) DeleteTombstone(ctx context.Context, run events.Run) error {
+	subject, err := purgedSubject(run)
+	if err != nil {
+		return err
+	}
+	if _, err := b.purge(ctx, kvStreamPrefix+purgedBucket, subject, 0); err != nil && !errors.Is(err, journal.ErrNotReady) {
+		return fmt.Errorf("tombstone of run %s: %w", run.ID, err)
+	}
+	return nil
+}

@@ -1,0 +1,165 @@
+package natsbus
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// maxSnapshot bounds what a snapshot may unpack to, in bytes.
+const maxSnapshot = 1 << 30
+
+// snapshotRef names the object that holds a run's snapshot.
+func snapshotRef(run events.Run) events.Ref {
+	return events.Ref{Bucket: snapshotBucket, Key: run.Namespace + "." + run.ID}
+}
+
+// PutSnapshot replaces the run's snapshot. The object is the snapshot as JSON on a
+// line and its memory behind that, which is read apart, packed with gzip.
+func (b *Bus) PutSnapshot(ctx context.Context, run events.Run, s journal.Snapshot) error {
+	if err := journal.CheckRun(b.shards, run); err != nil {
+		return fmt.Errorf("snapshot: %w", err)
+	}
+	data, err := packed(s)
+	if err == nil {
+		err = b.replaceSnapshot(ctx, snapshotRef(run), data)
+	}
+	if err != nil {
+		return fmt.Errorf("snapshot of run %s: %w", run.ID, err)
+	}
+	return nil
+}
+
+func packed(s journal.Snapshot) ([]byte, error) {
+	var buf bytes.Buffer
+	zip, err := gzip.NewWriterLevel(&buf, gzip.BestSpeed)
+	if err != nil {
+		return nil, err
+	}
+	memory := s.Memory
+	s.Memory = nil
+	if err := json.NewEncoder(zip).Encode(s); err != nil {
+		return nil, err
+	}
+	if _, err := zip.Write(memory); err != nil {
+		return nil, err
+	}
+	if err := zip.Close(); err != nil {
+		return nil, err
+	}
+	return buf.Bytes(), nil
+}
+
+func unpacked(data []byte) (s journal.Snapshot, err error) {
+	zip, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return s, err
+	}
+	text, err := io.ReadAll(io.LimitReader(zip, maxSnapshot+1))
+	if err == nil && len(text) > maxSnapshot {
+		err = errors.New("it unpacks to more than 1 GiB")
+	}
+	if err != nil {
+		return s, err
+	}
+	head, memory, _ := bytes.Cut(text, []byte("\n"))
+	if err := json.Unmarshal(head, &s); err != nil {
+		return s, err
+	}
+	s.Memory = memory
+	return s, nil
+}
+
+// replaceSnapshot writes the new object before it lets go of the old one's
+// chunks, so that there is always one that can be read.
+func (b *Bus) replaceSnapshot(ctx context.Context, ref events.Ref, data []byte) error {
+	old, err := b.objectInfo(ctx, ref)
+	if errors.Is(err, journal.ErrNotReady) {
+		err = b.createStore(ctx, snapshotsConfig(b.replicas))
+	}
+	if err != nil && !errors.Is(err, journal.ErrNotFound) {
+		return err
+	}
+	if err := b.putObject(ctx, ref, data); err != nil || old == nil {
+		return err
+	}
+	_, err = b.purge(ctx, objectStreamPrefix+ref.Bucket, chunkSubject(ref.Bucket, old.NUID), 0)
+	return err
+}
+
+// Snapshot returns the run's snapshot, or ErrNotFound.
+func (b *Bus) Snapshot(ctx context.Context, run events.Run) (journal.Snapshot, error) {
+	s, err := b.snapshot(ctx, snapshotRef(run))
+	if errors.Is(err, journal.ErrNotReady) {
+		err = fmt.Errorf("no bucket %s: %w", snapshotBucket, journal.ErrNotFound)
+	}
+	if err != nil {
+		return journal.Snapshot{}, fmt.Errorf("snapshot of run %s: %w", run.ID, err)
+	}
+	return s, nil
+}
+
+func (b *Bus) snapshot(ctx context.Context, ref events.Ref) (journal.Snapshot, error) {
+	info, err := b.objectInfo(ctx, ref)
+	if err != nil {
+		return journal.Snapshot{}, err
+	}
+	data, digest, err := b.chunks(ctx, ref.Bucket, info)
+	if err != nil {
+		return journal.Snapshot{}, err
+	}
+	if "SHA-256="+base64.URLEncoding.EncodeToString(digest) != info.Digest {
+		return journal.Snapshot{}, errors.New("its digest is not the one of its description")
+	}
+	return unpacked(data)
+}
+
+// DeleteSnapshot removes the run's snapshot, if there is one.
+func (b *Bus) DeleteSnapshot(ctx context.Context, run events.Run) error {
+	ref := snapshotRef(run)
+	info, err := b.objectInfo(ctx, ref)
+	if errors.Is(err, journal.ErrNotFound) || errors.Is(err, journal.ErrNotReady) {
+		return nil
+	}
+	stream := objectStreamPrefix + ref.Bucket
+	if err == nil {
+		_, err = b.purge(ctx, stream, infoSubject(ref.Bucket, ref.Key), info.seq)
+	}
+	if err == nil { // one that somebody stored meanwhile has other chunks
+		_, err = b.purge(ctx, stream, chunkSubject(ref.Bucket, info.NUID), 0)
+	}
+	if err != nil {
+		return fmt.Errorf("delete the snapshot of run %s: %w", run.ID, err)
+	}
+	return nil
+}
+
+// Snapshotted returns the runs that have a snapshot.
+func (b *Bus) Snapshotted(ctx context.Context) ([]events.Run, error) {
+	prefix := "$O." + snapshotBucket + ".M."
+	subjects, err := b.subjects(ctx, objectStreamPrefix+snapshotBucket, prefix+"*")
+	if errors.Is(err, journal.ErrNotReady) {
+		return nil, nil // nobody has written one
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list snapshots: %w", err)
+	}
+	var runs []events.Run
+	for _, subject := range subjects {
+		key, err := base64.URLEncoding.DecodeString(strings.TrimPrefix(subject, prefix))
+		namespace, id, _ := strings.Cut(string(key), ".")
+		if err == nil && events.ValidToken(namespace) && events.CheckID(id) == nil {
+			runs = append(runs, events.NewRun(namespace, id, b.shards))
+		}
+	}
+	return runs, nil
+}

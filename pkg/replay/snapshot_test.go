@@ -1,0 +1,63 @@
+package replay_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
+	"github.com/moorebus/moorebus/pkg/reducer/reducertest"
+	"github.com/moorebus/moorebus/pkg/replay"
+	"github.com/moorebus/moorebus/pkg/worker/workertest"
+)
+
+func TestStoredSnapshotsAreHeldToTheFold(t *testing.T) {
+	bench := workertest.New(t, simulated.Options{Shards: 2}, nil)
+	var runs []events.Run
+	for range 3 {
+		id := bench.Start(reducertest.StartOf("find it", events.ModeTask))
+		runs = append(runs, id)
+		for _, m := range []string{"a", "b"} {
+			bench.Append(id, events.Control, &events.UserMessage{MessageID: m, Content: m})
+		}
+	}
+	take := func(id events.Run, spoil func(*journal.Snapshot)) {
+		run := bench.Store.Acquire(id)
+		defer bench.Store.Release(run)
+		run.Lock()
+		defer run.Unlock()
+		s, err := run.Snapshot()
+		require.NoError(t, err)
+		spoil(&s)
+		require.NoError(t, bench.Journal.PutSnapshot(t.Context(), id, s))
+	}
+	verify := func(o replay.VerifyOptions) *replay.Report {
+		o.Snapshots = bench.Journal
+		report, err := replay.Verify(t.Context(), bench.Journal, bench.Machine, o)
+		require.NoError(t, err)
+		return report
+	}
+	forge := func(s *journal.Snapshot) {
+		s.Memory = json.RawMessage(strings.Replace(string(s.Memory), `"task":"find it"`, `"task":"lose it"`, 1))
+	}
+	take(runs[0], func(*journal.Snapshot) {})
+	take(runs[1], func(s *journal.Snapshot) { s.Fold = "0/x"; forge(s) })
+	bench.Append(runs[0], events.Control, &events.UserMessage{MessageID: "c", Content: "c"})
+	require.True(t, verify(replay.VerifyOptions{All: true}).Clean(), "a true one, and one that nobody uses")
+
+	take(runs[2], forge)
+	bench.Append(runs[2], events.Control, &events.CancelledRun{})
+	for _, o := range []replay.VerifyOptions{{All: true}, {Runs: runs}} {
+		report := verify(o)
+		require.False(t, report.Clean())
+		require.Len(t, report.Findings, 1)
+		require.Equal(t, runs[2].ID, report.Findings[0].Run)
+		require.Equal(t, replay.Diverged, report.Findings[0].Outcome)
+		require.Equal(t, `the stored snapshot of event 3 is another memory: task: "find it" -> "lose it"`, report.Findings[0].Reason)
+	}
+	require.True(t, verify(replay.VerifyOptions{Runs: runs[:2]}).Clean())
+}

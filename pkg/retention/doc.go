@@ -1,0 +1,99 @@
+// Package retention is what an operator does with runs as a whole: [Export]
+// writes them out, [Import] puts them back, [Purge] removes those that have ended,
+// and [Keep] does so again and again.
+//
+// A run is kept or removed altogether. Its log is never cut, and the stream has no
+// limits of its own that could eat the beginning of a run that waits.
+//
+// What is removed leaves a tombstone, written before the first event goes, so that
+// its id is not started again. All of it can be rebuilt from an export: records
+// byte for byte, the runs that they were forked from, and large results.
+package retention
+
+import (
+	"bytes"
+	"context"
+	"errors"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// refsOf returns the large results that a record refers to. One that is no event
+// refers to none.
+func refsOf(codec *events.Codec, body []byte) []events.Ref {
+	if !bytes.Contains(body, []byte(`"ref"`)) {
+		return nil // decoding every record would cost more than reading it
+	}
+	e, err := codec.Decode(body)
+	if err != nil {
+		return nil
+	}
+	var outcome *events.ToolOutcome
+	switch p := e.Data.(type) {
+	case *events.ToolCallResult:
+		outcome = &p.ToolOutcome
+	case *events.ToolSuccess:
+		outcome = p.Outcome
+	case *events.ToolFailure:
+		outcome = p.Outcome
+	}
+	if outcome == nil || outcome.Ref == nil {
+		return nil
+	}
+	return []events.Ref{*outcome.Ref}
+}
+
+// parentOf returns the run that a run was forked from, by its first record.
+func parentOf(codec *events.Codec, run events.Run, body []byte, shards int) (parent events.Run, forked bool) {
+	e, err := codec.Decode(body)
+	if err != nil {
+		return parent, false
+	}
+	fork, forked := e.Data.(*events.Forked)
+	if !forked || events.CheckID(fork.Run) != nil {
+		return parent, false
+	}
+	return events.NewRun(run.Namespace, fork.Run, shards), true
+}
+
+// first returns a run's first record, or ErrNotFound.
+func first(ctx context.Context, log journal.Log, run events.Run) (journal.Record, error) {
+	for rec, err := range log.Read(ctx, run, 0) {
+		return rec, err
+	}
+	return journal.Record{}, journal.ErrNotFound
+}
+
+// lineage returns the runs with all that they were forked from, each behind its
+// parent. Parents that the log does not have are left out, and returned apart.
+func lineage(ctx context.Context, log journal.Log, codec *events.Codec, runs []events.Run) (ordered, missing []events.Run, err error) {
+	seen := map[events.Run]bool{}
+	var visit func(run events.Run) error
+	visit = func(run events.Run) error {
+		if seen[run] {
+			return nil
+		}
+		seen[run] = true
+		rec, err := first(ctx, log, run)
+		if err != nil {
+			return err
+		}
+		if parent, forked := parentOf(codec, run, rec.Body, log.Shards()); forked {
+			switch err := visit(parent); {
+			case errors.Is(err, journal.ErrNotFound):
+				missing = append(missing, parent)
+			case err != nil:
+				return err
+			}
+		}
+		ordered = append(ordered, run)
+		return nil
+	}
+	for _, run := range runs {
+		if err := visit(run); err != nil {
+			return nil, nil, notThere(run, err)
+		}
+	}
+	return ordered, missing, nil
+}

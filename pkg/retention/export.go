@@ -1,0 +1,140 @@
+package retention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// Sink is where an export goes.
+type Sink interface {
+	Record(rec journal.Record) error
+	Blob(ref events.Ref, data []byte) error
+}
+
+// Blobs reads large results.
+type Blobs interface {
+	// Blob returns what a reference points to, or ErrNotFound.
+	Blob(ctx context.Context, ref events.Ref) ([]byte, error)
+}
+
+// ExportOptions say what is exported.
+type ExportOptions struct {
+	// Runs are exported one after another, each behind the run that it was forked
+	// from, which is exported too. Each has to be there.
+	Runs []events.Run
+	// All exports every record of the log instead, shard by shard in the log's
+	// order, those that belong to no run too; of Namespace alone if that is not
+	// empty.
+	All       bool
+	Namespace string
+	// Blobs has the large results that records refer to. Each is exported once,
+	// behind the first record that does. Nil: they are left out.
+	Blobs Blobs
+}
+
+// Exported counts what was exported.
+type Exported struct {
+	Events  int
+	Blobs   int
+	Missing []Missing
+}
+
+// Missing is something that an export refers to and the log does not have.
+type Missing struct {
+	Run  events.Run
+	What string
+}
+
+// Export writes records, and the large results that they refer to. Errors are the
+// log's and the sink's, [journal.ErrNotFound] for a run that is not there; what was
+// written before an error is in the sink.
+func Export(ctx context.Context, log journal.Log, sink Sink, o ExportOptions) (Exported, error) {
+	x := &exporter{log: log, sink: sink, blobs: o.Blobs, codec: events.DefaultCodec(), seen: map[string]bool{}}
+	runs, orphans, err := lineage(ctx, log, x.codec, o.Runs)
+	if err != nil {
+		return x.done, err
+	}
+	for _, parent := range orphans {
+		x.miss(parent, "a run that another one was forked from")
+	}
+	for _, run := range runs {
+		for rec, err := range log.Read(ctx, run, 0) {
+			if err != nil {
+				return x.done, err
+			}
+			if err := x.record(ctx, rec); err != nil {
+				return x.done, err
+			}
+		}
+	}
+	if !o.All {
+		return x.done, nil
+	}
+	for shard := range log.Shards() {
+		for rec, err := range log.Scan(ctx, shard, journal.Filter{Namespace: o.Namespace}, 0) {
+			if err != nil {
+				return x.done, err
+			}
+			if err := x.record(ctx, rec); err != nil {
+				return x.done, err
+			}
+		}
+	}
+	return x.done, nil
+}
+
+func notThere(run events.Run, err error) error {
+	if errors.Is(err, journal.ErrNotFound) {
+		return fmt.Errorf("run %s in namespace %s: %w", run.ID, run.Namespace, err)
+	}
+	return err
+}
+
+// exporter is one export.
+type exporter struct {
+	log   journal.Log
+	sink  Sink
+	blobs Blobs
+	codec *events.Codec
+	// seen are the digests of the results that were looked for.
+	seen map[string]bool
+	done Exported
+}
+
+func (x *exporter) miss(run events.Run, what string) {
+	x.done.Missing = append(x.done.Missing, Missing{Run: run, What: what})
+}
+
+func (x *exporter) record(ctx context.Context, rec journal.Record) error {
+	if err := x.sink.Record(rec); err != nil {
+		return err
+	}
+	x.done.Events++
+	if x.blobs == nil {
+		return nil
+	}
+	for _, ref := range refsOf(x.codec, rec.Body) {
+		if x.seen[ref.SHA256] {
+			continue
+		}
+		x.seen[ref.SHA256] = true
+		data, err := x.blobs.Blob(ctx, ref)
+		if errors.Is(err, journal.ErrNotFound) {
+			subject, _ := events.ParseSubject(rec.Subject) // a stray has no run to name
+			x.miss(subject.Run, "the large result "+ref.Key)
+			continue
+		}
+		if err == nil {
+			err = x.sink.Blob(ref, data)
+		}
+		if err != nil {
+			return err
+		}
+		x.done.Blobs++
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+package runlog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// fewEvents is how long a run is read sooner than a snapshot of it is looked for.
+const fewEvents = 50
+
+// Snapshot returns the run's memory as a snapshot. It fails for a run of which
+// nothing is known, and for a machine whose folds have no name.
+func (r *Run) Snapshot() (journal.Snapshot, error) {
+	fold := r.store.machine.FoldName()
+	if fold == "" || r.seq == 0 {
+		return journal.Snapshot{}, fmt.Errorf("run %s: there is nothing to take a snapshot of", r.ID.ID)
+	}
+	memory, err := json.Marshal(r.mem)
+	if err != nil {
+		return journal.Snapshot{}, fmt.Errorf("memory of run %s: %w", r.ID.ID, err)
+	}
+	return journal.Snapshot{Seq: r.seq, N: r.mem.N, Head: r.mem.Control.Head, Fold: fold, Memory: memory}, nil
+}
+
+// jump brings a run of which nothing is known to the log's head by its snapshot
+// and the tail after it. It reports whether it did; if not, the run is as it was
+// and is to be read from its beginning. The error is the log's or the context's.
+func (r *Run) jump(ctx context.Context) (bool, error) {
+	if r.store.snapshots == nil || r.store.machine.FoldName() == "" {
+		return false, nil
+	}
+	s, err := r.store.snapshots.Snapshot(ctx, r.ID)
+	switch {
+	case errors.Is(err, journal.ErrNotFound):
+		return false, nil
+	case ctx.Err() != nil:
+		return false, err
+	case err != nil:
+		return false, r.ignore(err)
+	}
+	mem, err := Restore(r.store.machine, r.ID, s)
+	if err != nil {
+		return false, r.ignore(err)
+	}
+	// Reading begins with the record that the snapshot stands on.
+	for rec, err := range r.store.log.Read(ctx, r.ID, s.Seq-1) {
+		if err != nil {
+			return r.seq > 0, fmt.Errorf("reading run %s: %w", r.ID.ID, err)
+		}
+		if r.seq > 0 {
+			if _, err := r.apply(ctx, rec); err != nil {
+				return true, err
+			}
+			continue
+		}
+		if rec.Seq != s.Seq || events.Hash(rec.Body) != s.Head {
+			return false, r.ignore(fmt.Errorf("the log has another record at %d", s.Seq))
+		}
+		r.fold.mem, r.mem = mem, mem
+		r.advance(rec.Seq, len(s.Memory))
+	}
+	if r.seq == 0 {
+		return false, r.ignore(fmt.Errorf("the log ends before %d", s.Seq))
+	}
+	return true, nil
+}
+
+// ignore says why a snapshot is not used. It always returns nil: the log has
+// everything that a snapshot has.
+func (r *Run) ignore(reason error) error {
+	r.store.logger.Warn("ignoring a snapshot; the run is read from its beginning", "run", r.ID.ID, "reason", reason)
+	return nil
+}
+
+// Restore returns the memory that a snapshot of the run holds, or an error if it
+// is not one of the machine's, or not of this run, or contradicts itself. Whether
+// it is true is for the log to say.
+func Restore(machine *reducer.Machine, run events.Run, s journal.Snapshot) (*reducer.Memory, error) {
+	if fold := machine.FoldName(); s.Fold != fold || fold == "" {
+		return nil, fmt.Errorf("it was made by the fold %q, this is %q", s.Fold, fold)
+	}
+	mem := new(reducer.Memory)
+	if err := json.Unmarshal(s.Memory, mem); err != nil {
+		return nil, fmt.Errorf("its memory cannot be read: %w", err)
+	}
+	if s.Seq == 0 || mem.RunID != run.ID || mem.N != s.N || mem.Control.Head != s.Head {
+		return nil, errors.New("its memory is not of the event that it names")
+	}
+	return mem, nil
+}
