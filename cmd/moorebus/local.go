@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/session"
@@ -25,6 +26,7 @@ type localFlags struct {
 	toolsFile string
 	providers string
 	namespace string
+	poolWait  time.Duration
 }
 
 func addLocalFlags(cmd *cobra.Command) *localFlags {
@@ -37,6 +39,7 @@ func addLocalFlags(cmd *cobra.Command) *localFlags {
 	cmd.Flags().StringVar(&f.agentFile, "agent", "", "`file` of the agent (YAML or JSON); its tools may stand in it too")
 	cmd.Flags().StringVar(&f.toolsFile, "tools", "", "`file` of tools (YAML or JSON)")
 	cmd.Flags().StringVar(&f.providers, "providers", "", "`file` of model providers (YAML or JSON)")
+	wire.AddPoolWaitFlag(cmd.Flags(), &f.poolWait)
 	return f
 }
 
@@ -47,6 +50,9 @@ func (f *localFlags) documents() (agentfile.Documents, error) {
 		return agentfile.Documents{}, err
 	}
 	if err := f.role.Check(); err != nil {
+		return agentfile.Documents{}, err
+	}
+	if err := wire.CheckPoolWait(f.poolWait); err != nil {
 		return agentfile.Documents{}, err
 	}
 	docs, err := wire.Documents(f.agentFile, f.toolsFile)
@@ -124,6 +130,6 @@ func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, lo
 	return agent.HostOptions{
 		Providers: providers, Tools: registry, Results: actor.Results{Secrets: secrets},
 		Instance: f.role.Instance, Listener: listener, Token: os.Getenv("MOOREBUS_TOKEN"), CheckScript: wire.CheckScript,
-		Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
+		PoolWait: f.poolWait, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
 	}, nil
 }

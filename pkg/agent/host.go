@@ -55,6 +55,8 @@ type HostOptions struct {
 	CheckScript func(script json.RawMessage) error
 	// Ready is asked by the gateway's /readyz; may be nil.
 	Ready func(context.Context) error
+	// PoolWait is the gateway's; 0: its default.
+	PoolWait time.Duration
 	// Concurrency and Drain are those of every role; 0: its defaults.
 	Concurrency int
 	Drain       time.Duration
@@ -124,7 +126,7 @@ func (h *Host) gatewayConfig(o HostOptions, validator tool.Validator, policies *
 	return gateway.Config{
 		Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Agents: o.Bus, Instance: o.Instance,
 		Validator: validator, Listener: o.Listener, Token: o.Token, Ready: o.Ready,
-		CheckScript: o.CheckScript, CheckApproval: policies.Check, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
+		CheckScript: o.CheckScript, CheckApproval: policies.Check, PoolWait: o.PoolWait, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	}
 }
 

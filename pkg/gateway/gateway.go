@@ -55,6 +55,10 @@ type Config struct {
 	// Ready is asked by /readyz beside the gateway's own checks; may be nil.
 	Ready func(ctx context.Context) error
 
+	// PoolWait is how long no living actor has to have announced a pool until the
+	// calls that wait for it are answered without one. Default 30 s.
+	PoolWait time.Duration
+
 	// Concurrency is how many deliveries are in work at once. Default 64.
 	Concurrency int
 	// Drain is how long requests and deliveries may go on after Run's context
@@ -86,7 +90,7 @@ func (c Config) withDefaults() (Config, error) {
 	for _, d := range []struct {
 		value *time.Duration
 		usual time.Duration
-	}{{&c.Drain, 8 * time.Second}, {&c.Heartbeat, 15 * time.Second}, {&c.WriteTimeout, 30 * time.Second}} {
+	}{{&c.Drain, 8 * time.Second}, {&c.Heartbeat, 15 * time.Second}, {&c.WriteTimeout, 30 * time.Second}, {&c.PoolWait, defaultPoolWait}} {
 		if *d.value <= 0 {
 			*d.value = d.usual
 		}
@@ -143,15 +147,15 @@ func New(cfg Config) (*Gateway, error) {
 	return g, nil
 }
 
-// Run does the role's work until ctx ends: it joins decisions, and serves HTTP
-// if there is a listener. When ctx ends, event streams end at once, requests and
+// Run does the role's work until ctx ends: it joins decisions, answers the calls
+// of pools that nobody serves, and serves HTTP if there is a listener. When ctx ends, event streams end at once, requests and
 // deliveries get the drain time, and Run returns nil. Any other return is an
 // error that waiting does not mend.
 func (g *Gateway) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	context.AfterFunc(ctx, func() { g.closeOnce.Do(func() { close(g.closing) }) })
-	parts := []func(context.Context) error{g.worker.Run}
+	parts := []func(context.Context) error{g.worker.Run, g.watchPools}
 	if g.cfg.Listener != nil {
 		parts = append(parts, g.serve)
 	}

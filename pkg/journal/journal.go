@@ -170,6 +170,16 @@ type Directory interface {
 	Tools(ctx context.Context) ([]events.ToolSpec, error)
 	// Providers returns the names of every provider that lives, sorted.
 	Providers(ctx context.Context) ([]string, error)
+	// Pools returns every pool of tools that was ever set up or announced, sorted
+	// by name.
+	Pools(ctx context.Context) ([]Pool, error)
+}
+
+// Pool is a pool of tools.
+type Pool struct {
+	Name string
+	// Living says that an instance that lives announced it, be it without tools.
+	Living bool
 }
 
 // Announcements live this long, and are repeated in this rhythm.

@@ -212,7 +212,7 @@ func (j *delivery) plan(ctx context.Context, e reducer.Effect) (Work, time.Durat
 	if !still || e.Held {
 		return nil, 0, nil
 	}
-	if e.Kind == reducer.KindEnd || e.Exhausted != "" {
+	if e.Kind == reducer.KindEnd || (e.Exhausted != "" && j.w.cfg.Origin == "") {
 		return nil, 0, j.end(ctx, e)
 	}
 	if e.Started > 0 && !j.mayConclude(e) {
@@ -232,7 +232,7 @@ func (j *delivery) plan(ctx context.Context, e reducer.Effect) (Work, time.Durat
 // the log knows of: its worker was lost.
 func (j *delivery) lost(e reducer.Effect) bool {
 	_, found := j.found[e.Key]
-	return found && e.Kind != reducer.KindEnd && j.d.Attempt()-1 > e.Failed.Counted(j.n)
+	return found && j.w.cfg.Origin == "" && e.Kind != reducer.KindEnd && j.d.Attempt()-1 > e.Failed.Counted(j.n)
 }
 
 // mayConclude reports whether this delivery may say what became of a call that

@@ -3,6 +3,7 @@ package journaltest
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +49,19 @@ func Directory(t *testing.T, open func(t *testing.T) journal.Directory) {
 		require.Equal(t, want, named(t))
 		require.NoError(t, dir.Announce(ctx, db, "host-1:77/x", []events.ToolSpec{spec("query", db, "asks")}))
 		require.Equal(t, "query", named(t)[1].Name, "the same instance replaces what it said")
+	})
+	t.Run("pools", func(t *testing.T) {
+		ctx, bare := context20(t), NewToken(t)
+		require.NoError(t, dir.Announce(ctx, bare, "host-3", nil))
+		var pools []journal.Pool
+		require.Eventually(t, func() bool {
+			var err error
+			pools, err = dir.Pools(ctx)
+			require.NoError(t, err)
+			return slices.Contains(pools, journal.Pool{Name: bare, Living: true})
+		}, patience, 20*time.Millisecond, "an actor without tools serves its pool too")
+		require.Subset(t, pools, []journal.Pool{{Name: web, Living: true}, {Name: db, Living: true}, {Name: events.DefaultPool}})
+		require.True(t, slices.IsSortedFunc(pools, func(x, y journal.Pool) int { return strings.Compare(x.Name, y.Name) }))
 	})
 	t.Run("refusals", func(t *testing.T) {
 		require.Error(t, dir.Announce(context20(t), "*", "i", nil))

@@ -109,6 +109,22 @@ func (p *Process) Providers(context.Context) ([]string, error) {
 	return slices.Compact(all), err
 }
 
+// Pools returns the pool default and every other one that was announced.
+func (p *Process) Pools(context.Context) ([]journal.Pool, error) {
+	living := map[string]bool{events.DefaultPool: false}
+	err := p.locked(func(s *stores) {
+		for key, a := range s.tools {
+			name, _, _ := strings.Cut(key, " ")
+			living[name] = living[name] || a.lives()
+		}
+	})
+	var pools []journal.Pool
+	for _, name := range slices.Sorted(maps.Keys(living)) {
+		pools = append(pools, journal.Pool{Name: name, Living: living[name]})
+	}
+	return pools, err
+}
+
 // PutAgent stores an agent definition.
 func (p *Process) PutAgent(_ context.Context, namespace, name string, definition []byte) error {
 	if !events.ValidToken(namespace) || !events.ValidToken(name) {
