@@ -60,20 +60,21 @@ func (p Policy) Wait(err error, failed int) time.Duration {
 	return p.withDefaults().wait(e, failed)
 }
 
-// wait doubles from Base to Max. What the provider asks for holds where it is
-// longer. Where it is shorter it holds too, but for a rate limit only a few times:
-// who asks for a second each time, for minutes, would use all attempts up.
+// wait doubles from Base to Max. What the provider asks for holds instead, but
+// at a rate limit only a few times if it is shorter: who asks for a second each
+// time, for minutes, would use all attempts up.
 func (p Policy) wait(e *Error, failed int) time.Duration {
+	asked := min(e.RetryAfter, p.MaxRetryAfter)
+	if asked > 0 {
+		if failed -= politeTries; failed <= 0 || e.Kind != KindRateLimited {
+			return asked
+		}
+	}
 	wait := p.Base
 	for i := 1; i < failed && wait < p.Max; i++ {
 		wait *= 2
 	}
-	wait = min(wait, p.Max)
-	asked := min(e.RetryAfter, p.MaxRetryAfter)
-	if asked > 0 && (asked > wait || e.Kind != KindRateLimited || failed <= politeTries) {
-		return asked
-	}
-	return wait
+	return max(asked, min(wait, p.Max))
 }
 
 // politeTries is how often a provider's short wait at a rate limit is taken at

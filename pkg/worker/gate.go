@@ -20,8 +20,10 @@ type Gate struct {
 	mu      sync.Mutex
 	until   time.Time
 	probing bool
-	// changed is closed and replaced when the gate shuts for longer, or opens.
-	changed chan struct{}
+	// turn ends when the gate shuts for longer, or opens. What is taken is taken
+	// under a child of it, so that nothing is any more when Shut returns.
+	turn    context.Context
+	endTurn context.CancelFunc
 }
 
 // Shut keeps the gate shut until a time. An earlier time than the one that it is
@@ -48,21 +50,21 @@ func (g *Gate) Open() {
 
 // change wakes who waits for the gate. The lock is held.
 func (g *Gate) change() {
-	if g.changed != nil {
-		close(g.changed)
-		g.changed = nil
+	if g.turn != nil {
+		g.endTurn()
+		g.turn = nil
 	}
 }
 
 // look returns how long the gate is still shut, whether it lets only one through
-// after that, and what is closed when either is no longer so.
-func (g *Gate) look() (shut time.Duration, probing bool, changed <-chan struct{}) {
+// after that, and a context that ends when either is no longer so.
+func (g *Gate) look() (shut time.Duration, probing bool, turn context.Context) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.changed == nil {
-		g.changed = make(chan struct{})
+	if g.turn == nil {
+		g.turn, g.endTurn = context.WithCancel(context.Background())
 	}
-	return time.Until(g.until), g.probing, g.changed
+	return time.Until(g.until), g.probing, g.turn
 }
 
 // takeFunc takes deliveries as [journal.Queue.Consume] does.
@@ -76,27 +78,27 @@ func (g *Gate) through(ctx context.Context, slots int, take takeFunc, handle fun
 	}
 	s := &stint{slots: slots, take: take, handle: handle, left: make(chan struct{}, 1)}
 	for ctx.Err() == nil && !s.failed() {
-		shut, probing, changed := g.look()
+		shut, probing, turn := g.look()
 		switch {
 		case shut > 0:
-			pause(ctx, shut, changed)
+			pause(ctx, shut, turn)
 		case probing:
-			s.run(ctx, 1, changed)
+			s.run(ctx, turn, 1)
 		default:
-			s.run(ctx, slots, changed)
+			s.run(ctx, turn, slots)
 		}
 	}
 	s.takes.Wait()
 	return errors.Join(s.errs...)
 }
 
-// pause waits for a time, or for a change.
-func pause(ctx context.Context, d time.Duration, changed <-chan struct{}) {
+// pause waits for a time, or for the end of the turn.
+func pause(ctx context.Context, d time.Duration, turn context.Context) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-changed:
+	case <-turn.Done():
 	case <-ctx.Done():
 	}
 }
@@ -116,26 +118,27 @@ type stint struct {
 	errs   []error
 }
 
-// run takes with as many slots as are wanted and free, until the gate changes,
+// run takes with as many slots as are wanted and free, until the turn is over,
 // the taking ends by itself, or earlier takes have given up enough slots to begin
 // again with more.
-func (s *stint) run(ctx context.Context, want int, changed <-chan struct{}) {
+func (s *stint) run(ctx, turn context.Context, want int) {
 	own := 0
 	slots := min(want, s.slots-s.earlier(&own))
 	if slots <= 0 {
 		select {
 		case <-s.left:
-		case <-changed:
+		case <-turn.Done():
 		case <-ctx.Done():
 		}
 		return
 	}
-	ctx, stop := context.WithCancel(ctx)
+	taking, stop := context.WithCancel(turn)
 	defer stop()
+	defer context.AfterFunc(ctx, stop)()
 	ended := make(chan struct{})
 	s.takes.Go(func() {
 		defer close(ended)
-		s.end(s.take(ctx, slots, func(d journal.Delivery) {
+		s.end(s.take(taking, slots, func(d journal.Delivery) {
 			s.begin(&own)
 			defer s.leave(&own)
 			s.handle(d)
@@ -145,7 +148,7 @@ func (s *stint) run(ctx context.Context, want int, changed <-chan struct{}) {
 		select {
 		case <-ended:
 			return
-		case <-changed:
+		case <-turn.Done():
 			return
 		case <-ctx.Done():
 			return
