@@ -24,6 +24,7 @@ is removed. (run and dev set up their own server themselves.)
 The number of shards cannot be changed later: it says in which stream a run lies.`,
 		Example: `  moorebus init --nats nats://bus.example:4222
   NATS_URL=nats://127.0.0.1:4222 moorebus init --shards 4 --pools web,gpu --wait
+  moorebus init --pool-max-ack-pending gpu=4
   moorebus init --replicas 3`,
 		Args: cobra.NoArgs,
 	}
@@ -32,8 +33,9 @@ The number of shards cannot be changed later: it says in which stream a run lies
 	flags.IntVar(&s.Init.Shards, "shards", 0, "number of streams (default: as many as there are, else 1)")
 	flags.IntVar(&s.Init.Replicas, "replicas", 0, "on how many servers each stream lies (default: as it is, else 1)")
 	flags.StringSliceVar(&s.Init.Pools, "pools", nil, "pools of tools that get a consumer, beside default")
-	flags.DurationVar(&s.Init.AckWait, "ack-wait", 0, "how long a worker may be silent before its work goes to another one (default 15s)")
-	flags.IntVar(&s.Init.MaxAckPending, "max-ack-pending", 0, "deliveries of one consumer at work at once, over all processes (default 20000)")
+	flags.DurationVar(&s.Init.AckWait, "ack-wait", 0, "how long a worker may be silent before its work goes to another one (default: as it is, else 15s)")
+	flags.IntVar(&s.Init.MaxAckPending, "max-ack-pending", 0, "deliveries of one consumer at work at once, over all processes (default: as it is, else 20000)")
+	flags.StringToIntVar(&s.Init.PoolMaxAckPending, "pool-max-ack-pending", nil, "the same for single pools of tools, as in gpu=4,web=100")
 	flags.BoolVar(&s.Wait, "wait", false, "wait for a bus that is not up yet")
 	log := cli.AddLogFlags(flags, slog.LevelWarn)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
