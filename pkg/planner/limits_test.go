@@ -256,6 +256,12 @@ func runPlanner(t *testing.T, bus *natsbus.Bus, instance, url string, concurrenc
 // awaitEnd waits for the end of a run and returns its memory.
 func awaitEnd(t *testing.T, store *runlog.Store, id events.Run) *reducer.Memory {
 	t.Helper()
+	return awaitRun(t, store, id, func(mem *reducer.Memory) bool { return store.Machine().Table().Terminal(mem.State) })
+}
+
+// awaitRun waits until a run is as it is wanted and returns its memory.
+func awaitRun(t *testing.T, store *runlog.Store, id events.Run, wanted func(*reducer.Memory) bool) *reducer.Memory {
+	t.Helper()
 	run := store.Acquire(id)
 	defer store.Release(run)
 	var mem *reducer.Memory
@@ -264,7 +270,7 @@ func awaitEnd(t *testing.T, store *runlog.Store, id events.Run) *reducer.Memory 
 		defer run.Unlock()
 		require.NoError(t, run.Refresh(t.Context()))
 		mem = run.Memory().Clone()
-		return store.Machine().Table().Terminal(mem.State)
-	}, time.Minute, 20*time.Millisecond, "the run does not end")
+		return wanted(mem)
+	}, time.Minute, 20*time.Millisecond, "the run does not get there")
 	return mem
 }
