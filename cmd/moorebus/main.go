@@ -32,7 +32,7 @@ names, else to the process that serves the data directory, else to the directory
 		cancelCommand(), pauseCommand(), resumeCommand(), sendCommand(),
 		approveCommand(), rejectCommand(),
 		agentsCommand(), toolsCommand(), tableCommand(),
-		initCommand(), doctorCommand(),
+		deadCommand(), initCommand(), doctorCommand(),
 	)
 	return root
 }

@@ -42,16 +42,13 @@ var errElsewhere = errors.New("the call was started under another delivery")
 // deliver works on a delivery and settles it.
 func (w *Worker) deliver(ctx context.Context, d journal.Delivery) {
 	rec := d.Record()
-	subject, err := events.ParseSubject(rec.Subject)
-	if err == nil {
-		err = subject.CheckShard(w.cfg.Store.Log().Shards())
-	}
-	if err != nil {
+	if err := journal.CheckSubject(w.cfg.Store.Log().Shards(), rec.Subject); err != nil {
 		// It belongs to no run, so nobody waits for it and none is harmed.
 		w.cfg.Logger.Warn("ignoring a message that belongs to no run", "subject", rec.Subject, "seq", rec.Seq, "reason", err)
 		_ = d.Ack()
 		return
 	}
+	subject, _ := events.ParseSubject(rec.Subject) // checked above
 	run := w.cfg.Store.Acquire(subject.Run)
 	defer w.cfg.Store.Release(run)
 	job := &delivery{w: w, d: d, run: run, subject: subject, found: map[string]uint64{}}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -134,6 +135,61 @@ func Blobs(t *testing.T, open func(t *testing.T) journal.Blobs) {
 	}
 	_, err := blobs.PutBlob(ctx, "*", nil)
 	require.Error(t, err)
+}
+
+// LogStrays is a journal that can append and shows strays.
+type LogStrays interface {
+	journal.Log
+	journal.Strays
+}
+
+// Strays tests [journal.Strays]. inject stores a record with any subject in a
+// shard.
+func Strays(t *testing.T, open func(t *testing.T) (log LogStrays, inject func(shard int, subject, body string))) {
+	log, inject := open(t)
+	ctx, run := context20(t), NewRun(t, log)
+	AppendAll(t, log, run, "of a run")
+	collect := func(shard int) []journal.Record {
+		t.Helper()
+		recs, err := Collect(log.Strays(ctx, shard))
+		require.NoError(t, err)
+		return recs
+	}
+	before := len(collect(run.Shard))
+	root := "moore." + strconv.Itoa(run.Shard)
+	subjects := []string{root + ".nonsense", root + ".default.acting.planning.default.nobody", root + ".a.b.c.d.e.f.g", root + ".nonsense"}
+	if log.Shards() > 1 {
+		other := RunIn(t, log, (run.Shard+1)%log.Shards())
+		subjects = append(subjects, root+".default.idle.planning.default."+other.ID)
+	}
+	for i, subject := range subjects {
+		inject(run.Shard, subject, strconv.Itoa(i))
+	}
+	recs := collect(run.Shard)[before:]
+	require.Len(t, recs, len(subjects))
+	for i, rec := range recs {
+		require.Equal(t, subjects[i], rec.Subject)
+		require.Equal(t, strconv.Itoa(i), string(rec.Body))
+		require.True(t, i == 0 || rec.Seq > recs[i-1].Seq)
+	}
+	_, err := Collect(log.Strays(ctx, log.Shards()))
+	require.Error(t, err)
+}
+
+// Dropped tests [journal.Dropped].
+func Dropped(t *testing.T, open func(t *testing.T) journal.Dropped) {
+	dropped, ctx := open(t), context20(t)
+	run, stray := NewID(t), "0-17"
+	for _, key := range []string{run, stray, run} {
+		require.NoError(t, dropped.Drop(ctx, key))
+	}
+	keys, err := dropped.Dropped(ctx)
+	require.NoError(t, err)
+	require.Subset(t, keys, []string{run, stray})
+	require.IsIncreasing(t, keys, "each is there once")
+	for _, bad := range []string{"", "*", "a.b", "a b", strings.Repeat("x", 101)} {
+		require.Error(t, dropped.Drop(ctx, bad))
+	}
 }
 
 // LogFeed is a journal that can append and be watched.

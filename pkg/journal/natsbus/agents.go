@@ -61,25 +61,11 @@ func (b *Bus) AgentNames(ctx context.Context, namespace string) ([]string, error
 	}
 	prefix := kvSubjectPrefix + agentBucket + "." + namespace + "."
 	names := []string{}
-	for offset := 0; ; {
-		request, err := json.Marshal(map[string]any{"subjects_filter": prefix + "*", "offset": offset})
-		if err != nil {
-			return nil, err
-		}
-		var info streamInfo
-		if err := b.ask(ctx, "STREAM.INFO."+kvStreamPrefix+agentBucket, request, &info); err != nil {
-			return nil, fmt.Errorf("list agents: %w", err)
-		}
-		if info.Error != nil {
-			return nil, fmt.Errorf("list agents: %w", classify(info.Error))
-		}
-		for subject := range info.State.Subjects {
-			names = append(names, strings.TrimPrefix(subject, prefix))
-		}
-		offset += len(info.State.Subjects)
-		if len(info.State.Subjects) == 0 || offset >= info.Total {
-			break
-		}
+	err := b.subjects(ctx, kvStreamPrefix+agentBucket, prefix+"*", func(subject string) {
+		names = append(names, strings.TrimPrefix(subject, prefix))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list agents: %w", err)
 	}
 	slices.Sort(names)
 	return b.living(ctx, namespace, slices.Compact(names))
@@ -98,4 +84,29 @@ func (b *Bus) living(ctx context.Context, namespace string, names []string) ([]s
 		}
 	}
 	return slices.DeleteFunc(names, func(name string) bool { return deleted[name] }), errs
+}
+
+// subjects calls fn with the subjects of a stream's messages that match, each
+// once, in no order.
+func (b *Bus) subjects(ctx context.Context, stream, filter string, fn func(subject string)) error {
+	for offset := 0; ; {
+		request, err := json.Marshal(map[string]any{"subjects_filter": filter, "offset": offset})
+		if err != nil {
+			return err
+		}
+		var info streamInfo
+		if err := b.ask(ctx, "STREAM.INFO."+stream, request, &info); err != nil {
+			return err
+		}
+		if info.Error != nil {
+			return classify(info.Error)
+		}
+		for subject := range info.State.Subjects {
+			fn(subject)
+		}
+		offset += len(info.State.Subjects)
+		if len(info.State.Subjects) == 0 || offset >= info.Total {
+			return nil
+		}
+	}
 }

@@ -24,6 +24,8 @@ var (
 	_ journal.Directory = (*Bus)(nil)
 	_ journal.Agents    = (*Bus)(nil)
 	_ journal.Blobs     = (*Bus)(nil)
+	_ journal.Strays    = (*Bus)(nil)
+	_ journal.Dropped   = (*Bus)(nil)
 )
 
 // Options says how a bus behaves; the zero value is useful.

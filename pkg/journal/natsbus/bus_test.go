@@ -83,6 +83,15 @@ func TestConformance(t *testing.T) {
 				t.Run("Directory", func(t *testing.T) { journaltest.Directory(t, func(*testing.T) journal.Directory { return bus }) })
 				t.Run("Agents", func(t *testing.T) { journaltest.Agents(t, func(*testing.T) journal.Agents { return bus }) })
 				t.Run("Blobs", func(t *testing.T) { journaltest.Blobs(t, func(*testing.T) journal.Blobs { return bus }) })
+				t.Run("Dropped", func(t *testing.T) { journaltest.Dropped(t, func(*testing.T) journal.Dropped { return bus }) })
+				t.Run("Strays", func(t *testing.T) {
+					journaltest.Strays(t, func(*testing.T) (journaltest.LogStrays, func(int, string, string)) {
+						return bus, func(_ int, subject, body string) {
+							_, err := bus.js.Publish(t.Context(), subject, []byte(body))
+							require.NoError(t, err)
+						}
+					})
+				})
 				t.Run("Queue", func(t *testing.T) { journaltest.Queue(t, func(*testing.T) journaltest.LogQueue { return bus }) })
 			})
 		}

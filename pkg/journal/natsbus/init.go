@@ -195,7 +195,7 @@ func (o *InitOptions) terms(ctx context.Context, stream jetstream.Stream, d dura
 }
 
 func (o *InitOptions) initBuckets(ctx context.Context, js jetstream.JetStream) error {
-	buckets := []jetstream.KeyValueConfig{providersConfig(o.Replicas), agentsConfig(o.Replicas)}
+	buckets := []jetstream.KeyValueConfig{providersConfig(o.Replicas), agentsConfig(o.Replicas), droppedConfig(o.Replicas)}
 	for _, pool := range o.Pools {
 		buckets = append(buckets, toolsConfig(pool, o.Replicas))
 		store := resultsConfig(pool, o.Replicas)

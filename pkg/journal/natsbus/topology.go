@@ -30,6 +30,7 @@ const (
 	resultsPrefix  = "results_"
 	providerBucket = "providers"
 	agentBucket    = "agents"
+	droppedBucket  = "dropped"
 	agentHistory   = 5
 
 	kvStreamPrefix     = "KV_"
@@ -170,6 +171,13 @@ func agentsConfig(replicas int) jetstream.KeyValueConfig {
 	return jetstream.KeyValueConfig{
 		Bucket: agentBucket, Description: "Moorebus: agent definitions", Replicas: replicas,
 		History: agentHistory, Storage: jetstream.FileStorage,
+	}
+}
+
+func droppedConfig(replicas int) jetstream.KeyValueConfig {
+	return jetstream.KeyValueConfig{
+		Bucket: droppedBucket, Description: "Moorebus: dead runs and messages that are hidden", Replicas: replicas,
+		History: 1, Storage: jetstream.FileStorage,
 	}
 }
 

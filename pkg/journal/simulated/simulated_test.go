@@ -34,6 +34,12 @@ func TestConformance(t *testing.T) {
 			t.Run("Directory", func(t *testing.T) { journaltest.Directory(t, func(*testing.T) journal.Directory { return j }) })
 			t.Run("Agents", func(t *testing.T) { journaltest.Agents(t, func(*testing.T) journal.Agents { return j }) })
 			t.Run("Blobs", func(t *testing.T) { journaltest.Blobs(t, func(*testing.T) journal.Blobs { return j }) })
+			t.Run("Dropped", func(t *testing.T) { journaltest.Dropped(t, func(*testing.T) journal.Dropped { return j }) })
+			t.Run("Strays", func(t *testing.T) {
+				journaltest.Strays(t, func(*testing.T) (journaltest.LogStrays, func(int, string, string)) {
+					return j, func(shard int, subject, body string) { j.Inject(shard, subject, []byte(body)) }
+				})
+			})
 			t.Run("Queue", func(t *testing.T) { journaltest.Queue(t, func(*testing.T) journaltest.LogQueue { return j }) })
 		})
 	}

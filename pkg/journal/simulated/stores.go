@@ -22,6 +22,7 @@ type stores struct {
 	providers map[string]announcement[string]
 	agents    map[string][]byte
 	blobs     map[string][]byte
+	dropped   map[string]bool
 }
 
 // announcement is what an instance said, and when.
@@ -38,6 +39,7 @@ func newStores() stores {
 		providers: make(map[string]announcement[string]),
 		agents:    make(map[string][]byte),
 		blobs:     make(map[string][]byte),
+		dropped:   make(map[string]bool),
 	}
 }
 
@@ -187,4 +189,20 @@ func (p *Process) Blob(_ context.Context, ref events.Ref) ([]byte, error) {
 		return nil, fmt.Errorf("result %s: the reference says another digest or size", ref.Key)
 	}
 	return slices.Clone(data), nil
+}
+
+// Drop remembers a key.
+func (p *Process) Drop(_ context.Context, key string) error {
+	if err := journal.CheckDropKey(key); err != nil {
+		return err
+	}
+	return p.locked(func(s *stores) { s.dropped[key] = true })
+}
+
+// Dropped returns every key, sorted.
+func (p *Process) Dropped(context.Context) ([]string, error) {
+	keys := []string{}
+	err := p.locked(func(s *stores) { keys = slices.AppendSeq(keys, maps.Keys(s.dropped)) })
+	slices.Sort(keys)
+	return keys, err
 }
