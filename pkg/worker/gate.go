@@ -20,10 +20,11 @@ type Gate struct {
 	mu      sync.Mutex
 	until   time.Time
 	probing bool
-	// turn ends when the gate shuts for longer, or opens. What is taken is taken
-	// under a child of it, so that nothing is any more when Shut returns.
+	// turn ends when the gate shuts for longer, or opens, and every take with it:
+	// nothing is taken any more when Shut returns.
 	turn    context.Context
 	endTurn context.CancelFunc
+	takes   map[*stint]context.CancelFunc
 }
 
 // Shut keeps the gate shut until a time. An earlier time than the one that it is
@@ -54,6 +55,28 @@ func (g *Gate) change() {
 		g.endTurn()
 		g.turn = nil
 	}
+	for _, stop := range g.takes {
+		stop()
+	}
+}
+
+// guard has a stint's take stopped at the end of the turn, which may be over, and
+// until it is released.
+func (g *Gate) guard(s *stint, turn context.Context, stop context.CancelFunc) (release func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.takes == nil {
+		g.takes = map[*stint]context.CancelFunc{}
+	}
+	g.takes[s] = stop
+	if turn.Err() != nil {
+		stop()
+	}
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		delete(g.takes, s)
+	}
 }
 
 // look returns how long the gate is still shut, whether it lets only one through
@@ -76,7 +99,7 @@ func (g *Gate) through(ctx context.Context, slots int, take takeFunc, handle fun
 	if g == nil {
 		return take(ctx, slots, handle)
 	}
-	s := &stint{slots: slots, take: take, handle: handle, left: make(chan struct{}, 1)}
+	s := &stint{gate: g, slots: slots, take: take, handle: handle, left: make(chan struct{}, 1)}
 	for ctx.Err() == nil && !s.failed() {
 		shut, probing, turn := g.look()
 		switch {
@@ -106,6 +129,7 @@ func pause(ctx context.Context, d time.Duration, turn context.Context) {
 // stint is the taking of one inbox's deliveries behind a gate: one take after
 // another, of which only the last one still asks for deliveries.
 type stint struct {
+	gate   *Gate
 	slots  int
 	take   takeFunc
 	handle func(journal.Delivery)
@@ -132,9 +156,9 @@ func (s *stint) run(ctx, turn context.Context, want int) {
 		}
 		return
 	}
-	taking, stop := context.WithCancel(turn)
+	taking, stop := context.WithCancel(ctx)
 	defer stop()
-	defer context.AfterFunc(ctx, stop)()
+	defer s.gate.guard(s, turn, stop)()
 	ended := make(chan struct{})
 	s.takes.Go(func() {
 		defer close(ended)
