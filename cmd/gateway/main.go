@@ -6,6 +6,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/wire"
@@ -24,6 +25,7 @@ func main() {
 func command() *cobra.Command {
 	var listen, namespace string
 	var stall *wire.StallFlag
+	var poolWait time.Duration
 	var listener *net.TCPListener
 	var endWaiting func() error
 	return wire.RoleCommand("gateway", "Serve HTTP: start runs, talk to them, watch them",
@@ -36,6 +38,7 @@ there is no bus it answers 503, and /healthz 200.`,
 			flags.StringVar(&listen, "listen", wire.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
 			stall = wire.AddStallFlag(flags)
 			flags.StringVar(&namespace, "namespace", os.Getenv("MOOREBUS_NAMESPACE"), "namespace of requests that name none (MOOREBUS_NAMESPACE, else default)")
+			wire.AddPoolWaitFlag(flags, &poolWait)
 		},
 		func() (err error) {
 			if err := stall.Check(); err != nil {
@@ -43,6 +46,9 @@ there is no bus it answers 503, and /healthz 200.`,
 			}
 			if namespace != "" && !events.ValidToken(namespace) {
 				return cli.Usage("--namespace: %q is not a name; use [a-z0-9][a-z0-9_-]{0,62}", namespace)
+			}
+			if err := wire.CheckPoolWait(poolWait); err != nil {
+				return err
 			}
 			if listener, err = wire.Listen(listen); err != nil {
 				return wire.BadConfig(err)
@@ -57,8 +63,8 @@ there is no bus it answers 503, and /healthz 200.`,
 			g, err := gateway.New(gateway.Config{
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Timers: r.Bus, Directory: r.Bus, Agents: r.Bus, Tombstones: r.Bus,
 				Validator: schema.New(schema.Options{}), CheckScript: wire.CheckScript, CheckApproval: approval.New().Check,
-				DefaultNamespace: namespace, Listener: listener,
-				Token: os.Getenv("MOOREBUS_TOKEN"), Ready: r.Bus.Ready, StallAfter: stall.After,
+				DefaultNamespace: namespace, Listener: listener, PoolWait: poolWait, StallAfter: stall.After,
+				Token: os.Getenv("MOOREBUS_TOKEN"), Ready: r.Bus.Ready,
 				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
 			})
 			if err != nil {

@@ -31,6 +31,7 @@ deploy/nats.`,
 		Example: `  moorebus init --nats nats://bus.example:4222
   NATS_URL=nats://127.0.0.1:4222 moorebus init --shards 4 --pools web,gpu --wait
   moorebus init --replicas 3
+  moorebus init --pool-max-ack-pending gpu=4
   moorebus init --print-permissions --pools web,gpu --credentials keys > permissions.conf`,
 		Args: cobra.NoArgs,
 	}
@@ -39,8 +40,9 @@ deploy/nats.`,
 	flags.IntVar(&s.Init.Shards, "shards", 0, "number of streams (default: as many as there are, else 1)")
 	flags.IntVar(&s.Init.Replicas, "replicas", 0, "on how many servers each stream lies (default: as it is, else 1)")
 	flags.StringSliceVar(&s.Init.Pools, "pools", nil, "pools of tools that get a consumer, beside default")
-	flags.DurationVar(&s.Init.AckWait, "ack-wait", 0, "how long a worker may be silent before its work goes to another one (default 15s)")
-	flags.IntVar(&s.Init.MaxAckPending, "max-ack-pending", 0, "deliveries of one consumer at work at once, over all processes (default 20000)")
+	flags.DurationVar(&s.Init.AckWait, "ack-wait", 0, "how long a worker may be silent before its work goes to another one (default: as it is, else 15s)")
+	flags.IntVar(&s.Init.MaxAckPending, "max-ack-pending", 0, "deliveries of one consumer at work at once, over all processes (default: as it is, else 20000)")
+	flags.StringToIntVar(&s.Init.PoolMaxAckPending, "pool-max-ack-pending", nil, "the same for single pools of tools, as in gpu=4,web=100")
 	flags.BoolVar(&s.Wait, "wait", false, "wait for a bus that is not up yet")
 	onlyPrint := flags.Bool("print-permissions", false, "write the users and their permissions for nats-server, and do nothing else")
 	flags.StringVar(&p.Format, "format", console.FormatConf, "with --print-permissions: nats-conf or json")

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/session"
@@ -30,6 +31,7 @@ type localFlags struct {
 	// snapshotEvery is --snapshot-every, keep what dev purges by.
 	snapshotEvery int
 	keep          keepFlags
+	poolWait      time.Duration
 }
 
 func addLocalFlags(cmd *cobra.Command) *localFlags {
@@ -44,6 +46,7 @@ func addLocalFlags(cmd *cobra.Command) *localFlags {
 	cmd.Flags().StringVar(&f.toolsFile, "tools", "", "`file` of tools (YAML or JSON)")
 	cmd.Flags().StringVar(&f.providers, "providers", "", "`file` of model providers (YAML or JSON)")
 	wire.AddSnapshotFlag(cmd.Flags(), &f.snapshotEvery)
+	wire.AddPoolWaitFlag(cmd.Flags(), &f.poolWait)
 	return f
 }
 
@@ -54,6 +57,9 @@ func (f *localFlags) documents() (agentfile.Documents, error) {
 		return agentfile.Documents{}, err
 	}
 	if err := errors.Join(f.role.Check(), f.stall.Check()); err != nil {
+		return agentfile.Documents{}, err
+	}
+	if err := wire.CheckPoolWait(f.poolWait); err != nil {
 		return agentfile.Documents{}, err
 	}
 	docs, err := wire.Documents(f.agentFile, f.toolsFile)
@@ -135,6 +141,6 @@ func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, lo
 	return agent.HostOptions{
 		Providers: providers, Tools: registry, Results: actor.Results{Secrets: secrets},
 		Instance: f.role.Instance, Listener: listener, Token: os.Getenv("MOOREBUS_TOKEN"), CheckScript: wire.CheckScript,
-		StallAfter: f.stall.After, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
+		StallAfter: f.stall.After, PoolWait: f.poolWait, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
 	}, nil
 }

@@ -33,7 +33,7 @@ names, else to the process that serves the data directory, else to the directory
 		approveCommand(), rejectCommand(), answerCommand(), forkCommand(),
 		agentsCommand(), toolsCommand(), tableCommand(),
 		exportCommand(), importCommand(), purgeCommand(),
-		initCommand(), doctorCommand(),
+		deadCommand(), initCommand(), doctorCommand(),
 	)
 	return root
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -34,6 +35,11 @@ func (s *Setup) Check() error {
 	if s.Init.AckWait < 0 {
 		return cli.Usage("--ack-wait: must not be negative, is %s", s.Init.AckWait)
 	}
+	for pool, n := range s.Init.PoolMaxAckPending {
+		if n < 1 || !events.ValidToken(pool) {
+			return cli.Usage("--pool-max-ack-pending: %s=%d: give a pool's name and 1 or more", pool, n)
+		}
+	}
 	for _, pool := range s.Init.Pools {
 		if !events.ValidToken(pool) {
 			return cli.Usage("--pools: %q is not a name; use [a-z0-9][a-z0-9_-]{0,62}", pool)
@@ -45,11 +51,12 @@ func (s *Setup) Check() error {
 // Run sets the bus up and writes a line for each thing that was made or changed,
 // or that all was as wanted already.
 func (s *Setup) Run(ctx context.Context, conn *nats.Conn, w io.Writer) error {
-	before := survey(ctx, conn, s.Init.Pools)
+	pools := append(slices.Sorted(maps.Keys(s.Init.PoolMaxAckPending)), s.Init.Pools...)
+	before := survey(ctx, conn, pools)
 	if err := s.init(ctx, conn); err != nil {
 		return err
 	}
-	after := survey(ctx, conn, s.Init.Pools)
+	after := survey(ctx, conn, pools)
 	var lines []string
 	for _, thing := range after {
 		if !slices.Contains(before, thing) {
@@ -58,6 +65,9 @@ func (s *Setup) Run(ctx context.Context, conn *nats.Conn, w io.Writer) error {
 	}
 	if s.Init.MaxAckPending > 0 {
 		lines = append(lines, fmt.Sprintf("max ack pending of every consumer: %d", s.Init.MaxAckPending))
+	}
+	for _, pool := range slices.Sorted(maps.Keys(s.Init.PoolMaxAckPending)) {
+		lines = append(lines, fmt.Sprintf("max ack pending of pool %s: %d", pool, s.Init.PoolMaxAckPending[pool]))
 	}
 	if len(lines) == 0 {
 		lines = append(lines, "already as wanted: "+strings.Join(after, "; "))

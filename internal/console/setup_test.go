@@ -37,6 +37,10 @@ func TestSetup(t *testing.T) {
 	changed := setUp(t, conn, Setup{Init: natsbus.InitOptions{AckWait: 20 * time.Second, MaxAckPending: 500}})
 	require.Equal(t, "set up: ack wait 20s\nset up: pool default, ack wait 20s\nmax ack pending of every consumer: 500\n", changed)
 
+	changed = setUp(t, conn, Setup{Init: natsbus.InitOptions{PoolMaxAckPending: map[string]int{"gpu": 4}}})
+	require.Contains(t, changed, "set up: pool gpu, ack wait 15s\nmax ack pending of pool gpu: 4\n")
+	require.NotContains(t, changed, "pool default", "it keeps what it has")
+
 	err := (&Setup{Init: natsbus.InitOptions{Shards: 3}}).Run(context.Background(), conn, &bytes.Buffer{})
 	require.ErrorContains(t, err, "the log has 2 shards, 3 were asked for")
 }
@@ -44,7 +48,8 @@ func TestSetup(t *testing.T) {
 func TestSetupIsChecked(t *testing.T) {
 	for _, s := range []Setup{
 		{Init: natsbus.InitOptions{Shards: -1}}, {Init: natsbus.InitOptions{Replicas: -1}}, {Init: natsbus.InitOptions{MaxAckPending: -1}},
-		{Init: natsbus.InitOptions{AckWait: -1}}, {Init: natsbus.InitOptions{Pools: []string{"a b"}}},
+		{Init: natsbus.InitOptions{AckWait: -1}}, {Init: natsbus.InitOptions{PoolMaxAckPending: map[string]int{"gpu": 0}}},
+		{Init: natsbus.InitOptions{PoolMaxAckPending: map[string]int{"g p": 1}}}, {Init: natsbus.InitOptions{Pools: []string{"a b"}}},
 	} {
 		var exit *cli.ExitError
 		require.ErrorAs(t, s.Check(), &exit)

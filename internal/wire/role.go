@@ -105,3 +105,16 @@ func Listen(address string) (*net.TCPListener, error) {
 	}
 	return listener, nil
 }
+
+// AddPoolWaitFlag adds --pool-wait, for what runs a gateway.
+func AddPoolWaitFlag(flags *pflag.FlagSet, wait *time.Duration) {
+	flags.DurationVar(wait, "pool-wait", 30*time.Second, "how long no actor may serve a pool until its calls are answered with no_actor")
+}
+
+// CheckPoolWait returns a usage error for a wait that makes no sense.
+func CheckPoolWait(wait time.Duration) error {
+	if wait <= 0 {
+		return cli.Usage("--pool-wait: must be more than nothing, is %s", wait)
+	}
+	return nil
+}

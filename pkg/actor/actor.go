@@ -155,7 +155,7 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e reducer.Effect) worke
 	state := mem.Call(e.CallID)
 	if state == nil {
 		return func(context.Context) worker.Result {
-			return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: "no_current_call", Message: "there is no tool call to run"}})
+			return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: reducer.CodeNoCurrentCall, Message: "there is no tool call to run"}})
 		}
 	}
 	c := call{

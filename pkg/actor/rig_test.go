@@ -7,8 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/pkg/actor"
@@ -19,8 +17,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/worker/workertest"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fn is a tool made of a function; it counts how often each call ran.
 type fn struct {

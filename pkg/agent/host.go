@@ -65,6 +65,8 @@ type HostOptions struct {
 	// StallAfter is how long a run with work to be done may be silent, see
 	// gateway.Config. Default 1 h.
 	StallAfter time.Duration
+	// PoolWait is the gateway's; 0: its default.
+	PoolWait time.Duration
 	// Concurrency and Drain are those of every role; 0: its defaults.
 	Concurrency int
 	Drain       time.Duration
@@ -134,8 +136,9 @@ func NewHost(o HostOptions) (*Host, error) {
 func (h *Host) gatewayConfig(o HostOptions, validator tool.Validator, policies *approval.Policies) gateway.Config {
 	return gateway.Config{
 		Store: h.store, Queue: o.Bus, Feed: o.Bus, Timers: o.Bus, Directory: o.Bus, Agents: o.Bus, Tombstones: o.Tombstones,
-		Instance: o.Instance, StallAfter: o.StallAfter, Validator: validator, Listener: o.Listener, Token: o.Token, Ready: o.Ready,
-		CheckScript: o.CheckScript, CheckApproval: policies.Check, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
+		Instance: o.Instance, StallAfter: o.StallAfter, PoolWait: o.PoolWait, Validator: validator,
+		Listener: o.Listener, Token: o.Token, Ready: o.Ready, CheckScript: o.CheckScript, CheckApproval: policies.Check,
+		Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	}
 }
 

@@ -271,7 +271,8 @@ type ToolCallResult struct{ ToolOutcome }
 type ToolSuccess struct{ Outcome *ToolOutcome }
 
 // ToolFailure ends a single call that failed (Outcome is set) or a batch of
-// which every call did (Outcome is nil).
+// which every call did (Outcome is nil, or holds nothing but the code no_actor
+// where no actor was left to end the batch).
 type ToolFailure struct{ Outcome *ToolOutcome }
 
 // Request is one call that waits for a human.

@@ -303,7 +303,7 @@ func unmarshalOutcome(data []byte) (*ToolOutcome, error) {
 	if err := json.Unmarshal(data, &o); err != nil {
 		return nil, err
 	}
-	if o.CallID == "" {
+	if o.CallID == "" && o.Code == "" {
 		return nil, nil
 	}
 	return &o, nil

@@ -67,6 +67,10 @@ type Config struct {
 	// is ended. It must be longer than a call of a model or of a tool may take,
 	// and than what is asked of callers by a provider that is busy. Default 1 h.
 	StallAfter time.Duration
+	// PoolWait is how long no living actor has to have announced a pool until the
+	// calls that wait for it are answered without one. Default 30 s.
+	PoolWait time.Duration
+
 	// Concurrency is how many deliveries, and how many timers, are in work at
 	// once. Default 64.
 	Concurrency int
@@ -99,7 +103,10 @@ func (c Config) withDefaults() (Config, error) {
 	for _, d := range []struct {
 		value *time.Duration
 		usual time.Duration
-	}{{&c.Drain, 8 * time.Second}, {&c.Heartbeat, 15 * time.Second}, {&c.WriteTimeout, 30 * time.Second}, {&c.StallAfter, StallAfter}} {
+	}{
+		{&c.Drain, 8 * time.Second}, {&c.Heartbeat, 15 * time.Second}, {&c.WriteTimeout, 30 * time.Second},
+		{&c.StallAfter, StallAfter}, {&c.PoolWait, defaultPoolWait},
+	} {
 		if *d.value <= 0 {
 			*d.value = d.usual
 		}
@@ -161,14 +168,15 @@ func New(cfg Config) (*Gateway, error) {
 }
 
 // Run does the role's work until ctx ends: it joins decisions, does what timers
-// are for, and serves HTTP if there is a listener. When ctx ends, event streams end at once, requests and
+// are for, answers the calls of pools that nobody serves, and serves HTTP if there
+// is a listener. When ctx ends, event streams end at once, requests and
 // deliveries get the drain time, and Run returns nil. Any other return is an
 // error that waiting does not mend.
 func (g *Gateway) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	context.AfterFunc(ctx, func() { g.closeOnce.Do(func() { close(g.closing) }) })
-	parts := []func(context.Context) error{g.worker.Run, g.watchTimers}
+	parts := []func(context.Context) error{g.worker.Run, g.watchTimers, g.watchPools}
 	if g.cfg.Listener != nil {
 		parts = append(parts, g.serve)
 	}

@@ -46,6 +46,7 @@ func (r *timed) serve(tweak func(*gateway.Config)) (g *gateway.Gateway, p *simul
 	p = r.Journal.NewProcess()
 	cfg := gateway.Config{
 		Store: r.NewStore(p), Queue: p, Feed: p, Timers: p, Directory: p, Agents: p, Instance: "test", StallAfter: stall,
+		PoolWait: 1000 * stall, // nobody serves the pools here, and the timers are what is looked at
 	}
 	if tweak != nil {
 		tweak(&cfg)

@@ -52,6 +52,27 @@ func CheckRun(shards int, run events.Run) error {
 	return nil
 }
 
+// CheckSubject reports why a stored record with this subject belongs to no run of
+// a log with so many shards; nil if it belongs to one.
+func CheckSubject(shards int, subject string) error {
+	s, err := events.ParseSubject(subject)
+	if err != nil {
+		return err
+	}
+	return s.CheckShard(shards)
+}
+
+// CheckDropKey reports an error unless the key is one for [Dropped].
+func CheckDropKey(key string) error {
+	valid := func(r rune) bool {
+		return r == '-' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+	}
+	if key == "" || len(key) > 100 || strings.ContainsFunc(key, func(r rune) bool { return !valid(r) }) {
+		return fmt.Errorf("drop: %q is not a key of [A-Za-z0-9-]", key)
+	}
+	return nil
+}
+
 // CheckShard reports an error unless there is such a shard.
 func CheckShard(shards, shard int) error {
 	if shard < 0 || shard >= shards {

@@ -111,6 +111,14 @@ type Log interface {
 	Last(ctx context.Context, shard int) (uint64, error)
 }
 
+// Strays shows what lies in the log but belongs to no run: records whose subject
+// is none of an event's, or whose shard is not their run's, see [CheckSubject].
+// [Log.Scan] leaves some of them out, [Log.Read] all.
+type Strays interface {
+	// Strays yields a shard's records that belong to no run, in order.
+	Strays(ctx context.Context, shard int) iter.Seq2[Record, error]
+}
+
 // Feed is the live side of the log: fast, and free to lose things.
 type Feed interface {
 	// Watch calls fn for records of all shards that match, as they are stored,
@@ -174,6 +182,16 @@ type Directory interface {
 	Tools(ctx context.Context) ([]events.ToolSpec, error)
 	// Providers returns the names of every provider that lives, sorted.
 	Providers(ctx context.Context) ([]string, error)
+	// Pools returns every pool of tools that was ever set up or announced, sorted
+	// by name.
+	Pools(ctx context.Context) ([]Pool, error)
+}
+
+// Pool is a pool of tools.
+type Pool struct {
+	Name string
+	// Living says that an instance that lives announced it, be it without tools.
+	Living bool
 }
 
 // Announcements live this long, and are repeated in this rhythm.
@@ -189,6 +207,14 @@ type Agents interface {
 	Agent(ctx context.Context, namespace, name string) ([]byte, error)
 	// AgentNames returns the names, sorted.
 	AgentNames(ctx context.Context, namespace string) ([]string, error)
+}
+
+// Dropped remembers what an operator does not want to see among the dead any
+// more, by keys of [A-Za-z0-9-]. What is dropped stays in the log.
+type Dropped interface {
+	Drop(ctx context.Context, key string) error
+	// Dropped returns every key, sorted.
+	Dropped(ctx context.Context) ([]string, error)
 }
 
 // Blobs keeps what is too large for the log.

@@ -28,8 +28,10 @@ func TestPolicyNext(t *testing.T) {
 		{"six attempts in all", llm.Policy{}, fail(llm.KindNetwork), 5, 8 * time.Second, true},
 		{"no seventh attempt", llm.Policy{}, fail(llm.KindNetwork), 6, 0, false},
 		{"a rate limit is given more time", llm.Policy{}, fail(llm.KindRateLimited), 6, 16 * time.Second, true},
-		{"the wait is bounded", llm.Policy{}, fail(llm.KindRateLimited), 29, 30 * time.Second, true},
-		{"a rate limit ends too", llm.Policy{}, fail(llm.KindRateLimited), 30, 0, false},
+		{"the wait is bounded", llm.Policy{}, fail(llm.KindRateLimited), 99, 30 * time.Second, true},
+		{"a rate limit ends too", llm.Policy{}, fail(llm.KindRateLimited), 100, 0, false},
+		{"a short wish at a rate limit", llm.Policy{}, after(llm.KindRateLimited, time.Millisecond), 5, time.Millisecond, true},
+		{"but not for ever", llm.Policy{}, after(llm.KindRateLimited, time.Millisecond), 7, time.Second, true},
 		{"auth never", llm.Policy{}, fail(llm.KindAuth), 1, 0, false},
 		{"invalid never", llm.Policy{}, fail(llm.KindInvalid), 1, 0, false},
 		{"context too long never", llm.Policy{}, fail(llm.KindContextTooLong), 1, 0, false},
@@ -59,6 +61,25 @@ func TestPolicyNext(t *testing.T) {
 			require.Equal(t, tt.wait, wait)
 		})
 	}
+}
+
+// However short the waits are that a provider asks for, a run outlives a rate
+// limit of half an hour.
+func TestRateLimitsDoNotUseAttemptsUpQuickly(t *testing.T) {
+	for _, asked := range []time.Duration{0, time.Millisecond, time.Second, time.Minute} {
+		total := time.Duration(0)
+		for failed := 1; ; failed++ {
+			wait, again := llm.Policy{}.Next(after(llm.KindRateLimited, asked), failed)
+			if !again {
+				break
+			}
+			require.Equal(t, wait, llm.Policy{}.Wait(after(llm.KindRateLimited, asked), failed))
+			total += wait
+		}
+		require.Greater(t, total, 30*time.Minute, "asked for %s each time", asked)
+		require.Less(t, total, 24*time.Hour)
+	}
+	require.Equal(t, 30*time.Second, llm.Policy{}.Wait(errors.New("?"), 1000), "it never gives up")
 }
 
 func TestErrorTellsKindAndMessageAndUnwraps(t *testing.T) {

@@ -5,6 +5,10 @@
 // Planning is one reply of a model, judged: accepted calls, a final answer, or
 // why the reply could not be used. What the model was asked is never written
 // down, since it follows from the run's earlier events.
+//
+// While every provider that runs ask is rate limited the planner takes no
+// deliveries, and then one at a time until a call succeeds: a limit costs about
+// one request for each time that it is looked for, however many runs wait.
 package planner
 
 import (
@@ -64,6 +68,7 @@ type Config struct {
 type Planner struct {
 	cfg    Config
 	worker *worker.Worker
+	limits *limits
 }
 
 // New checks the configuration.
@@ -83,7 +88,7 @@ func New(cfg Config) (*Planner, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	p := &Planner{cfg: cfg}
+	p := &Planner{cfg: cfg, limits: newLimits(cfg.Retry)}
 	w, err := worker.New(worker.Config{
 		Role: "planner", Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed,
 		Inboxes: []journal.Inbox{
@@ -95,6 +100,7 @@ func New(cfg Config) (*Planner, error) {
 			reducer.KindReflect:  worker.HandlerFunc(p.reflect),
 			reducer.KindDispatch: worker.HandlerFunc(dispatch),
 		},
+		Gate:        &p.limits.gate,
 		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	if err != nil {
@@ -173,7 +179,9 @@ func (p *Planner) call(ctx context.Context, run events.Run, provider string, req
 		s := streamer{feed: p.cfg.Feed, run: run, messageID: messageID}
 		stream = s.chunk
 	}
+	p.limits.asked(provider)
 	reply, err := caller.Call(ctx, req, stream)
+	p.limits.answered(provider, err)
 	if err != nil && errors.Is(context.Cause(ctx), errCallTimeout) {
 		return nil, &llm.Error{Kind: llm.KindNetwork, Message: fmt.Sprintf("no reply within %s", p.cfg.CallTimeout), Err: err}
 	}

@@ -304,7 +304,7 @@ func TestErrors(t *testing.T) {
 		{"an error of no kind", times(2, errors.New("the provider's words")), 1, "other"},
 		{"network", times(6, failure(llm.KindNetwork)), 5, "network"},
 		{"overloaded", times(6, failure(llm.KindOverloaded)), 5, "overloaded"},
-		{"rate limited", times(30, failure(llm.KindRateLimited)), 29, "rate_limited"},
+		{"rate limited", times(100, failure(llm.KindRateLimited)), 99, "rate_limited"},
 		{"recovers", append(times(5, failure(llm.KindNetwork)), say("It is 42.")), 5, ""},
 		{"wrapped", []any{fmt.Errorf("calling: %w", failure(llm.KindAuth))}, 0, "auth"},
 	} {

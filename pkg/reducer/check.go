@@ -252,13 +252,14 @@ func (mem *Memory) checkOutcome(o *events.ToolOutcome, success bool) error {
 		}
 		return mem.checkOpen(o.CallID, events.Acting)
 	}
-	if o != nil {
+	abandoned := o != nil && *o == *AbandonedBatch().Outcome
+	if o != nil && (success || !abandoned) {
 		return fmt.Errorf("has an outcome, but ends a batch")
 	}
 	if open := mem.openCalls(); open > 0 {
 		return fmt.Errorf("ends a batch of which %d calls have no result", open)
 	}
-	if mem.batchSucceeded() != success {
+	if !abandoned && mem.batchSucceeded() != success {
 		return fmt.Errorf("does not match the batch's results")
 	}
 	return nil

@@ -1,6 +1,7 @@
 package reducer
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -21,6 +22,7 @@ const (
 	CodeRejected          = "rejected"
 	CodePoison            = "poison"
 	CodeSafetyCap         = "safety_cap_exceeded"
+	CodeNoCurrentCall     = "no_current_call"
 	CodeNoHandler         = "no_handler_for_state"
 	CodeInvalidTransition = "invalid_transition"
 	CodeWallTime          = "budget_wall_time"
@@ -42,10 +44,32 @@ func (mem *Memory) foldActing(e *events.Event) {
 	}
 }
 
+// AbandonedBatch is the event that ends a batch whose results are all in, but of
+// whose pools none has an actor left that could end it. It says nothing of the
+// results: some of them may be successes.
+func AbandonedBatch() *events.ToolFailure {
+	return &events.ToolFailure{Outcome: &events.ToolOutcome{Code: CodeNoActor}}
+}
+
+// joinPool returns the pool whose actor ends the batch if o is its last result:
+// the call's own, but where nobody served that the one of the last call that
+// somebody did serve, if there is any.
+func (mem *Memory) joinPool(o *events.ToolOutcome) string {
+	if o.Success || o.Code != CodeNoActor {
+		return mem.poolOf(o.CallID)
+	}
+	for _, r := range slices.Backward(mem.ParallelResults) {
+		if r.Success || r.Code != CodeNoActor {
+			return mem.poolOf(r.ID)
+		}
+	}
+	return mem.poolOf(o.CallID)
+}
+
 func (mem *Memory) answerBatchCall(o *events.ToolOutcome) {
 	call := mem.Call(o.CallID)
 	call.Answered = true
-	mem.Control.LastResult = call.Pool
+	mem.Control.LastResult = mem.joinPool(o)
 	mem.ParallelResults = append(mem.ParallelResults, ToolResult{
 		ToolCall: ToolCall{ID: call.ID, Name: call.Name, Arguments: call.Arguments},
 		Success:  o.Success, Observation: o.Observation, Code: o.Code, LatencyMS: o.LatencyMS,
@@ -54,7 +78,7 @@ func (mem *Memory) answerBatchCall(o *events.ToolOutcome) {
 }
 
 func (mem *Memory) answerSingleCall(o *events.ToolOutcome) {
-	if o == nil {
+	if o == nil || mem.Control.Batch {
 		return
 	}
 	mem.Call(o.CallID).Answered = true

@@ -198,7 +198,8 @@ type Control struct {
 	ForkedFrom *Origin `json:"forked_from,omitempty"`
 
 	// Head is the hash of the last body, LastID the id of the last event that
-	// could be read, LastResult the pool of the last call that was answered.
+	// could be read, LastResult the pool whose actor ends a batch that has all
+	// its results.
 	Head       string `json:"head"`
 	LastID     string `json:"last_id"`
 	LastResult string `json:"last_result,omitempty"`

@@ -13,7 +13,7 @@ func Route(t *Table, mem *Memory, p events.Payload) (to events.State, pool strin
 		return events.ParallelActing, mem.poolOf(p.CallID)
 	case *events.ToolCallResult:
 		if mem.openCalls() == 1 {
-			return events.ParallelActing, mem.poolOf(p.CallID)
+			return events.ParallelActing, mem.joinPool(&p.ToolOutcome)
 		}
 		return events.Nobody, events.DefaultPool
 	case *events.HumanDecision:

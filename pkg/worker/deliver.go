@@ -42,16 +42,13 @@ var errElsewhere = errors.New("the call was started under another delivery")
 // deliver works on a delivery and settles it.
 func (w *Worker) deliver(ctx context.Context, d journal.Delivery) {
 	rec := d.Record()
-	subject, err := events.ParseSubject(rec.Subject)
-	if err == nil {
-		err = subject.CheckShard(w.cfg.Store.Log().Shards())
-	}
-	if err != nil {
+	if err := journal.CheckSubject(w.cfg.Store.Log().Shards(), rec.Subject); err != nil {
 		// It belongs to no run, so nobody waits for it and none is harmed.
 		w.cfg.Logger.Warn("ignoring a message that belongs to no run", "subject", rec.Subject, "seq", rec.Seq, "reason", err)
 		_ = d.Ack()
 		return
 	}
+	subject, _ := events.ParseSubject(rec.Subject) // checked above
 	run := w.cfg.Store.Acquire(subject.Run)
 	defer w.cfg.Store.Release(run)
 	job := &delivery{w: w, d: d, run: run, subject: subject, found: map[string]uint64{}}
@@ -230,7 +227,7 @@ func (j *delivery) plan(ctx context.Context, e reducer.Effect) (Work, time.Durat
 	if !still || e.Held {
 		return nil, 0, nil
 	}
-	if e.Kind == reducer.KindEnd || e.Exhausted != "" {
+	if e.Kind == reducer.KindEnd || (e.Exhausted != "" && j.w.cfg.Origin == "") {
 		return nil, 0, j.end(ctx, e)
 	}
 	if e.Started > 0 && !j.mayConclude(e) {
@@ -250,7 +247,7 @@ func (j *delivery) plan(ctx context.Context, e reducer.Effect) (Work, time.Durat
 // the log knows of: its worker was lost.
 func (j *delivery) lost(e reducer.Effect) bool {
 	_, found := j.found[e.Key]
-	return found && e.Kind != reducer.KindEnd && j.d.Attempt()-1 > e.Failed.Counted(j.n)
+	return found && j.w.cfg.Origin == "" && e.Kind != reducer.KindEnd && j.d.Attempt()-1 > e.Failed.Counted(j.n)
 }
 
 // mayConclude reports whether this delivery may say what became of a call that

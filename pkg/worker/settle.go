@@ -65,6 +65,9 @@ func (j *delivery) settleOnce(ctx context.Context, e reducer.Effect, r Result, i
 
 // retry counts the failure in the log and says when to come again.
 func (j *delivery) retry(ctx context.Context, e reducer.Effect, r Result, ids []string) (Work, time.Duration, error) {
+	if j.w.cfg.Origin != "" {
+		return nil, max(r.delay, firstDelay), nil
+	}
 	failure := *r.failure
 	failure.Key, failure.Message = e.Key, bounded(failure.Message)
 	failure.RetryAfterMS = r.delay.Milliseconds()
@@ -138,8 +141,12 @@ func (j *delivery) append(ctx context.Context, e reducer.Effect, a addition) (bo
 }
 
 // origin is the state in whose name the worker publishes: the effect's, or for
-// one that anybody may do the state whose deliveries it consumes.
+// one that anybody may do the state whose deliveries it consumes; that of the
+// configuration goes before both.
 func (j *delivery) origin(e reducer.Effect) events.State {
+	if j.w.cfg.Origin != "" {
+		return j.w.cfg.Origin
+	}
 	if e.State != "" {
 		return e.State
 	}

@@ -58,6 +58,13 @@ type Config struct {
 	// called without the lock; if that fails, the delivery comes again. Nil, or a
 	// nil function: nothing.
 	Arrived func(run events.Run, mem *reducer.Memory) func(ctx context.Context) error
+	// Origin is the `<from>` of the worker's events where it stands in for the
+	// workers of its inboxes: events.Control. It counts no attempts then, neither
+	// lost ones nor its own, and its handlers decide on effects that are given up
+	// as well. Empty: the state whose effect it is.
+	Origin events.State
+	// Gate holds deliveries back for a while; nil: they are never held back.
+	Gate *Gate
 	// Concurrency is how many deliveries of one inbox are in work at once.
 	// Default 64.
 	Concurrency int
@@ -248,7 +255,10 @@ func (w *Worker) consume(ctx, taking context.Context, inboxes []journal.Inbox, s
 func (w *Worker) consumeInbox(ctx, workCtx context.Context, inbox journal.Inbox, slots int, in slot) error {
 	held := newExtender(workCtx, func(ctx context.Context) time.Duration { return w.ackWait(ctx, inbox) })
 	defer held.stop()
-	err := w.cfg.Queue.Consume(ctx, inbox, slots, func(d journal.Delivery) {
+	take := func(ctx context.Context, slots int, handle func(journal.Delivery)) error {
+		return w.cfg.Queue.Consume(ctx, inbox, slots, handle)
+	}
+	err := w.cfg.Gate.through(ctx, slots, take, func(d journal.Delivery) {
 		in(func() {
 			held.add(d)
 			defer held.remove(d)

@@ -244,3 +244,26 @@ func FuzzLine(f *testing.F) {
 		require.True(t, bytes.Equal(body, got.Body))
 	})
 }
+
+func TestStrays(t *testing.T) {
+	p := path(t)
+	run := events.NewRun("default", journaltest.NewID(t), 1)
+	var text []byte
+	for i, subject := range []string{
+		journaltest.Entry(run, events.Acting, "web", "").Subject.String(), "moore.0.nonsense", "moore.0.default.acting.planning.default.nobody",
+	} {
+		var err error
+		text, err = appendLine(text, journal.Record{Subject: subject, Seq: uint64(i + 1), Body: []byte("{}")})
+		require.NoError(t, err)
+	}
+	require.NoError(t, os.WriteFile(p, text, 0o600))
+	f, err := Open(p)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = f.Close() })
+	recs := collect(t, f.Strays(t.Context(), 0))
+	require.Len(t, recs, 2)
+	require.Equal(t, "moore.0.nonsense", recs[0].Subject)
+	require.EqualValues(t, 3, recs[1].Seq)
+	_, err = journaltest.Collect(f.Strays(t.Context(), 1))
+	require.Error(t, err)
+}

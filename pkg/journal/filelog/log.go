@@ -11,7 +11,10 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-var _ journal.Log = (*File)(nil)
+var (
+	_ journal.Log    = (*File)(nil)
+	_ journal.Strays = (*File)(nil)
+)
 
 // followPoll is how often a follower looks whether another process has written.
 const followPoll = 250 * time.Millisecond
@@ -227,6 +230,26 @@ func (f *File) Scan(ctx context.Context, shard int, filter journal.Filter, after
 			return
 		}
 		f.yieldAll(ctx, places, filter, after, yield)
+	}
+}
+
+// Strays yields a shard's records that belong to no run.
+func (f *File) Strays(ctx context.Context, shard int) iter.Seq2[journal.Record, error] {
+	return func(yield func(journal.Record, error) bool) {
+		places, _, err := f.shard(ctx, shard)
+		if err != nil {
+			yield(journal.Record{}, fmt.Errorf("strays of shard %d: %w", shard, err))
+			return
+		}
+		for _, at := range places {
+			if journal.CheckSubject(f.shards, at.subject) == nil {
+				continue
+			}
+			rec, err := f.record(at)
+			if !yield(rec, err) || err != nil {
+				return
+			}
+		}
 	}
 }
 

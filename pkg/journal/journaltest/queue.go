@@ -39,6 +39,7 @@ func Queue(t *testing.T, open func(t *testing.T) LogQueue) {
 		"two consumers share":            testShare,
 		"the end waits for the handlers": testEnd,
 		"unsettled goes to the next":     testHandOver,
+		"one begins while another ends":  testTakeOver,
 		"refused inboxes":                testRefusedInbox,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -457,6 +458,48 @@ func testHandOver(t *testing.T, q LogQueue) {
 	require.Equal(t, left.Record().Seq, d.Record().Seq)
 	require.Equal(t, 2, d.Attempt())
 	require.NoError(t, d.Ack())
+}
+
+// testTakeOver ends a consumer that has work, as a worker does that takes nothing
+// for a while: the next one gets what is left, and only that.
+func testTakeOver(t *testing.T, q LogQueue) {
+	pool := NewToken(t)
+	started, release, finished := make(chan struct{}, 2), make(chan struct{}), make(chan error, 2)
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- q.Consume(ctx, acting(pool), 2, func(d journal.Delivery) {
+			started <- struct{}{}
+			for waiting := true; waiting; {
+				select {
+				case <-release:
+					waiting = false
+				case <-time.After(50 * time.Millisecond):
+					_ = d.Extend()
+				}
+			}
+			finished <- d.Ack()
+		})
+	}()
+	spread(t, q, pool, 2)
+	<-started
+	<-started
+	stop()
+	next := consume(t, q, acting(pool), 1, nil)
+	spread(t, q, pool, 3)
+	for range 3 {
+		d := next.next(t)
+		require.Equal(t, 1, d.Attempt())
+		require.NoError(t, d.Ack())
+	}
+	wait, err := q.AckWait(context20(t), acting(pool))
+	require.NoError(t, err)
+	next.nothing(t, wait+wait/4)
+	close(release)
+	require.NoError(t, <-finished)
+	require.NoError(t, <-finished)
+	require.NoError(t, <-ended)
 }
 
 func testRefusedInbox(t *testing.T, q LogQueue) {

@@ -3,6 +3,8 @@ package journaltest
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +50,19 @@ func Directory(t *testing.T, open func(t *testing.T) journal.Directory) {
 		require.Equal(t, want, named(t))
 		require.NoError(t, dir.Announce(ctx, db, "host-1:77/x", []events.ToolSpec{spec("query", db, "asks")}))
 		require.Equal(t, "query", named(t)[1].Name, "the same instance replaces what it said")
+	})
+	t.Run("pools", func(t *testing.T) {
+		ctx, bare := context20(t), NewToken(t)
+		require.NoError(t, dir.Announce(ctx, bare, "host-3", nil))
+		var pools []journal.Pool
+		require.Eventually(t, func() bool {
+			var err error
+			pools, err = dir.Pools(ctx)
+			require.NoError(t, err)
+			return slices.Contains(pools, journal.Pool{Name: bare, Living: true})
+		}, patience, 20*time.Millisecond, "an actor without tools serves its pool too")
+		require.Subset(t, pools, []journal.Pool{{Name: web, Living: true}, {Name: db, Living: true}, {Name: events.DefaultPool}})
+		require.True(t, slices.IsSortedFunc(pools, func(x, y journal.Pool) int { return strings.Compare(x.Name, y.Name) }))
 	})
 	t.Run("refusals", func(t *testing.T) {
 		require.Error(t, dir.Announce(context20(t), "*", "i", nil))
@@ -120,6 +135,61 @@ func Blobs(t *testing.T, open func(t *testing.T) journal.Blobs) {
 	}
 	_, err := blobs.PutBlob(ctx, "*", nil)
 	require.Error(t, err)
+}
+
+// LogStrays is a journal that can append and shows strays.
+type LogStrays interface {
+	journal.Log
+	journal.Strays
+}
+
+// Strays tests [journal.Strays]. inject stores a record with any subject in a
+// shard.
+func Strays(t *testing.T, open func(t *testing.T) (log LogStrays, inject func(shard int, subject, body string))) {
+	log, inject := open(t)
+	ctx, run := context20(t), NewRun(t, log)
+	AppendAll(t, log, run, "of a run")
+	collect := func(shard int) []journal.Record {
+		t.Helper()
+		recs, err := Collect(log.Strays(ctx, shard))
+		require.NoError(t, err)
+		return recs
+	}
+	before := len(collect(run.Shard))
+	root := "moore." + strconv.Itoa(run.Shard)
+	subjects := []string{root + ".nonsense", root + ".default.acting.planning.default.nobody", root + ".a.b.c.d.e.f.g", root + ".nonsense"}
+	if log.Shards() > 1 {
+		other := RunIn(t, log, (run.Shard+1)%log.Shards())
+		subjects = append(subjects, root+".default.idle.planning.default."+other.ID)
+	}
+	for i, subject := range subjects {
+		inject(run.Shard, subject, strconv.Itoa(i))
+	}
+	recs := collect(run.Shard)[before:]
+	require.Len(t, recs, len(subjects))
+	for i, rec := range recs {
+		require.Equal(t, subjects[i], rec.Subject)
+		require.Equal(t, strconv.Itoa(i), string(rec.Body))
+		require.True(t, i == 0 || rec.Seq > recs[i-1].Seq)
+	}
+	_, err := Collect(log.Strays(ctx, log.Shards()))
+	require.Error(t, err)
+}
+
+// Dropped tests [journal.Dropped].
+func Dropped(t *testing.T, open func(t *testing.T) journal.Dropped) {
+	dropped, ctx := open(t), context20(t)
+	run, stray := NewID(t), "0-17"
+	for _, key := range []string{run, stray, run} {
+		require.NoError(t, dropped.Drop(ctx, key))
+	}
+	keys, err := dropped.Dropped(ctx)
+	require.NoError(t, err)
+	require.Subset(t, keys, []string{run, stray})
+	require.IsIncreasing(t, keys, "each is there once")
+	for _, bad := range []string{"", "*", "a.b", "a b", strings.Repeat("x", 101)} {
+		require.Error(t, dropped.Drop(ctx, bad))
+	}
 }
 
 // LogFeed is a journal that can append and be watched.

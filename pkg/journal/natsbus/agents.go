@@ -60,41 +60,15 @@ func (b *Bus) AgentNames(ctx context.Context, namespace string) ([]string, error
 		return nil, fmt.Errorf("namespace %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", namespace)
 	}
 	prefix := kvSubjectPrefix + agentBucket + "." + namespace + "."
-	subjects, err := b.subjects(ctx, kvStreamPrefix+agentBucket, prefix+"*")
+	names := []string{}
+	err := b.subjects(ctx, kvStreamPrefix+agentBucket, prefix+"*", func(subject string) {
+		names = append(names, strings.TrimPrefix(subject, prefix))
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list agents: %w", err)
 	}
-	names := []string{}
-	for _, subject := range subjects {
-		names = append(names, strings.TrimPrefix(subject, prefix))
-	}
 	slices.Sort(names)
 	return b.living(ctx, namespace, slices.Compact(names))
-}
-
-// subjects returns the subjects of a stream's messages that match, in no order.
-func (b *Bus) subjects(ctx context.Context, stream, filter string) ([]string, error) {
-	var all []string
-	for offset := 0; ; {
-		request, err := json.Marshal(map[string]any{"subjects_filter": filter, "offset": offset})
-		if err != nil {
-			return nil, err
-		}
-		var info streamInfo
-		if err := b.ask(ctx, "STREAM.INFO."+stream, request, &info); err != nil {
-			return nil, err
-		}
-		if info.Error != nil {
-			return nil, classify(info.Error)
-		}
-		for subject := range info.State.Subjects {
-			all = append(all, subject)
-		}
-		offset += len(info.State.Subjects)
-		if len(info.State.Subjects) == 0 || offset >= info.Total {
-			return all, nil
-		}
-	}
 }
 
 // living drops the names whose definition somebody deleted with other tools: the
@@ -110,4 +84,29 @@ func (b *Bus) living(ctx context.Context, namespace string, names []string) ([]s
 		}
 	}
 	return slices.DeleteFunc(names, func(name string) bool { return deleted[name] }), errs
+}
+
+// subjects calls fn with the subjects of a stream's messages that match, each
+// once, in no order.
+func (b *Bus) subjects(ctx context.Context, stream, filter string, fn func(subject string)) error {
+	for offset := 0; ; {
+		request, err := json.Marshal(map[string]any{"subjects_filter": filter, "offset": offset})
+		if err != nil {
+			return err
+		}
+		var info streamInfo
+		if err := b.ask(ctx, "STREAM.INFO."+stream, request, &info); err != nil {
+			return err
+		}
+		if info.Error != nil {
+			return classify(info.Error)
+		}
+		for subject := range info.State.Subjects {
+			fn(subject)
+		}
+		offset += len(info.State.Subjects)
+		if len(info.State.Subjects) == 0 || offset >= info.Total {
+			return nil
+		}
+	}
 }

@@ -31,6 +31,8 @@ var (
 	_ journal.Snapshots  = (*Bus)(nil)
 	_ journal.Tombstones = (*Bus)(nil)
 	_ journal.Purger     = (*Bus)(nil)
+	_ journal.Strays     = (*Bus)(nil)
+	_ journal.Dropped    = (*Bus)(nil)
 )
 
 // Options says how a bus behaves; the zero value is useful.

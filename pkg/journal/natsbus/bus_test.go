@@ -90,6 +90,15 @@ func TestConformance(t *testing.T) {
 					journaltest.Tombstones(t, func(*testing.T) journaltest.LogTombstones { return bus })
 				})
 				t.Run("Purger", func(t *testing.T) { journaltest.Purger(t, func(*testing.T) journaltest.LogPurger { return bus }) })
+				t.Run("Dropped", func(t *testing.T) { journaltest.Dropped(t, func(*testing.T) journal.Dropped { return bus }) })
+				t.Run("Strays", func(t *testing.T) {
+					journaltest.Strays(t, func(*testing.T) (journaltest.LogStrays, func(int, string, string)) {
+						return bus, func(_ int, subject, body string) {
+							_, err := bus.js.Publish(t.Context(), subject, []byte(body))
+							require.NoError(t, err)
+						}
+					})
+				})
 				t.Run("Queue", func(t *testing.T) { journaltest.Queue(t, func(*testing.T) journaltest.LogQueue { return bus }) })
 				t.Run("Timers", func(t *testing.T) {
 					journaltest.Timers(t, func(t *testing.T) journaltest.LogTimers { return open(t, shards) })

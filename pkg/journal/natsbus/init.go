@@ -26,11 +26,17 @@ type InitOptions struct {
 	// Pools are the pools of tools that get a consumer and buckets, beside
 	// `default`.
 	Pools []string
-	// AckWait is how long a delivery may go without a sign of life; 0: 15 s.
+	// AckWait is how long a delivery may go without a sign of life; 0: as each
+	// consumer has it, or 15 s.
 	AckWait time.Duration
 	// MaxAckPending is how many deliveries of one consumer may be at work at
-	// once, over all processes; 0: 20000.
+	// once, over all processes; those that wait to be tried again count too. 0:
+	// as each consumer has it, or 20000.
 	MaxAckPending int
+	// PoolMaxAckPending is the same for the consumers of pools of tools, by pool;
+	// it goes before MaxAckPending. A pool that is named here is one of Pools.
+	// Each shard has a consumer of its own, so with several it holds for each.
+	PoolMaxAckPending map[string]int
 	// Memory keeps the log in memory: for tests and benchmarks.
 	Memory bool
 }
@@ -81,6 +87,12 @@ func (o *InitOptions) settle(ctx context.Context, js jetstream.JetStream) error 
 		return errors.New("shards, replicas, ack wait and max ack pending cannot be negative")
 	}
 	o.Pools = append([]string{events.DefaultPool}, o.Pools...)
+	for pool, n := range o.PoolMaxAckPending {
+		if n < 1 {
+			return fmt.Errorf("max ack pending of pool %s has to be 1 or more, is %d", pool, n)
+		}
+		o.Pools = append(o.Pools, pool)
+	}
 	slices.Sort(o.Pools)
 	o.Pools = slices.Compact(o.Pools)
 	for _, pool := range o.Pools {
@@ -104,10 +116,6 @@ func (o *InitOptions) settle(ctx context.Context, js jetstream.JetStream) error 
 	}
 	if o.Replicas == 0 {
 		o.Replicas = max(1, replicas)
-	}
-	setDefault(&o.AckWait, defaultAckWait)
-	if o.MaxAckPending == 0 {
-		o.MaxAckPending = defaultMaxAckPending
 	}
 	return nil
 }
@@ -171,7 +179,11 @@ func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, sha
 		return fmt.Errorf("stream %s: %w", cfg.Name, err)
 	}
 	for _, d := range o.durables() {
-		if _, err := stream.CreateOrUpdateConsumer(ctx, d.consumerConfig(shard, o.AckWait, o.MaxAckPending)); err != nil {
+		ackWait, maxAckPending, err := o.terms(ctx, stream, d)
+		if err != nil {
+			return fmt.Errorf("consumer %s of %s: %w", d.name, cfg.Name, err)
+		}
+		if _, err := stream.CreateOrUpdateConsumer(ctx, d.consumerConfig(shard, ackWait, maxAckPending)); err != nil {
 			return fmt.Errorf("consumer %s of %s: %w", d.name, cfg.Name, err)
 		}
 	}
@@ -190,10 +202,37 @@ func (o *InitOptions) initTimers(ctx context.Context, js jetstream.JetStream) er
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", timerStream, err)
 	}
-	if _, err := stream.CreateOrUpdateConsumer(ctx, timerConsumerConfig(o.AckWait, o.MaxAckPending)); err != nil {
+	ackWait, maxAckPending, err := o.terms(ctx, stream, durable{name: timerDurable})
+	if err == nil {
+		_, err = stream.CreateOrUpdateConsumer(ctx, timerConsumerConfig(ackWait, maxAckPending))
+	}
+	if err != nil {
 		return fmt.Errorf("consumer %s of %s: %w", timerDurable, timerStream, err)
 	}
 	return nil
+}
+
+// terms returns what was asked for a consumer, else what it has, else the default.
+func (o *InitOptions) terms(ctx context.Context, stream jetstream.Stream, d durable) (ackWait time.Duration, maxAckPending int, err error) {
+	ackWait, maxAckPending = o.AckWait, o.MaxAckPending
+	if n := o.PoolMaxAckPending[d.pool]; n > 0 {
+		maxAckPending = n
+	}
+	has, err := stream.Consumer(ctx, d.name)
+	switch {
+	case err == nil:
+		setDefault(&ackWait, has.CachedInfo().Config.AckWait)
+		if maxAckPending == 0 {
+			maxAckPending = has.CachedInfo().Config.MaxAckPending
+		}
+	case !errors.Is(err, jetstream.ErrConsumerNotFound):
+		return 0, 0, err
+	}
+	setDefault(&ackWait, defaultAckWait)
+	if maxAckPending == 0 {
+		maxAckPending = defaultMaxAckPending
+	}
+	return ackWait, maxAckPending, nil
 }
 
 func (o *InitOptions) initBuckets(ctx context.Context, js jetstream.JetStream) error {

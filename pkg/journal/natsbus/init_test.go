@@ -44,6 +44,42 @@ func TestInit(t *testing.T) {
 	require.Len(t, recs, 1)
 }
 
+// TestInitKeepsWhatIsNotNamed: who makes a pool does not change the others.
+func TestInitKeepsWhatIsNotNamed(t *testing.T) {
+	t.Parallel()
+	ctx, conn := t.Context(), inProcess(t, startServer(t, embedded.Options{}))
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	terms := func(name string) (time.Duration, int) {
+		t.Helper()
+		c, err := js.Consumer(ctx, events.StreamName(1), name)
+		require.NoError(t, err)
+		return c.CachedInfo().Config.AckWait, c.CachedInfo().Config.MaxAckPending
+	}
+	is := func(name string, ackWait time.Duration, maxAckPending int) {
+		t.Helper()
+		wait, pending := terms(name)
+		require.Equal(t, ackWait, wait, name)
+		require.Equal(t, maxAckPending, pending, name)
+	}
+	require.NoError(t, Init(ctx, conn, InitOptions{Shards: 2, PoolMaxAckPending: map[string]int{"gpu": 4}}))
+	is("acting_gpu", defaultAckWait, 4)
+	is("acting_default", defaultAckWait, defaultMaxAckPending)
+	require.NoError(t, Init(ctx, conn, InitOptions{AckWait: 3 * time.Second, PoolMaxAckPending: map[string]int{"web": 7}}))
+	is("acting_gpu", 3*time.Second, 4)
+	is("acting_web", 3*time.Second, 7)
+	require.NoError(t, Init(ctx, conn, InitOptions{Pools: []string{"more"}}))
+	is("acting_gpu", 3*time.Second, 4)
+	is("planning", 3*time.Second, defaultMaxAckPending)
+	is("acting_more", defaultAckWait, defaultMaxAckPending)
+	require.NoError(t, Init(ctx, conn, InitOptions{MaxAckPending: 50, PoolMaxAckPending: map[string]int{"web": 8}}))
+	is("acting_gpu", 3*time.Second, 50)
+	is("acting_web", 3*time.Second, 8)
+	is("planning", 3*time.Second, 50)
+	require.ErrorContains(t, Init(ctx, conn, InitOptions{PoolMaxAckPending: map[string]int{"web": 0}}), "pool web")
+	require.Error(t, Init(ctx, conn, InitOptions{PoolMaxAckPending: map[string]int{"*": 1}}))
+}
+
 // TestInitForeignStream refuses to take over what is somebody else's.
 func TestInitForeignStream(t *testing.T) {
 	t.Parallel()

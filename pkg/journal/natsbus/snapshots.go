@@ -146,20 +146,16 @@ func (b *Bus) DeleteSnapshot(ctx context.Context, run events.Run) error {
 // Snapshotted returns the runs that have a snapshot.
 func (b *Bus) Snapshotted(ctx context.Context) ([]events.Run, error) {
 	prefix := "$O." + snapshotBucket + ".M."
-	subjects, err := b.subjects(ctx, objectStreamPrefix+snapshotBucket, prefix+"*")
-	if errors.Is(err, journal.ErrNotReady) {
-		return nil, nil // nobody has written one
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list snapshots: %w", err)
-	}
 	var runs []events.Run
-	for _, subject := range subjects {
+	err := b.subjects(ctx, objectStreamPrefix+snapshotBucket, prefix+"*", func(subject string) {
 		key, err := base64.URLEncoding.DecodeString(strings.TrimPrefix(subject, prefix))
 		namespace, id, _ := strings.Cut(string(key), ".")
 		if err == nil && events.ValidToken(namespace) && events.CheckID(id) == nil {
 			runs = append(runs, events.NewRun(namespace, id, b.shards))
 		}
+	})
+	if err != nil && !errors.Is(err, journal.ErrNotReady) { // not ready: nobody has written one
+		return nil, fmt.Errorf("list snapshots: %w", err)
 	}
 	return runs, nil
 }

@@ -30,6 +30,7 @@ const (
 	resultsPrefix  = "results_"
 	providerBucket = "providers"
 	agentBucket    = "agents"
+	droppedBucket  = "dropped"
 	agentHistory   = 5
 	snapshotBucket = "snapshots"
 	purgedBucket   = "purged"
@@ -206,7 +207,7 @@ func timerConsumerConfig(ackWait time.Duration, maxAckPending int) jetstream.Con
 
 // bucketConfigs declares every bucket that there is beside the log.
 func bucketConfigs(pools []string, replicas int) ([]jetstream.KeyValueConfig, []jetstream.ObjectStoreConfig) {
-	buckets := []jetstream.KeyValueConfig{providersConfig(replicas), agentsConfig(replicas), purgedConfig(replicas)}
+	buckets := []jetstream.KeyValueConfig{providersConfig(replicas), agentsConfig(replicas), purgedConfig(replicas), droppedConfig(replicas)}
 	stores := []jetstream.ObjectStoreConfig{snapshotsConfig(replicas)}
 	for _, pool := range pools {
 		buckets = append(buckets, toolsConfig(pool, replicas))
@@ -236,6 +237,13 @@ func agentsConfig(replicas int) jetstream.KeyValueConfig {
 	return jetstream.KeyValueConfig{
 		Bucket: agentBucket, Description: "Moorebus: agent definitions", Replicas: replicas,
 		History: agentHistory, Storage: jetstream.FileStorage,
+	}
+}
+
+func droppedConfig(replicas int) jetstream.KeyValueConfig {
+	return jetstream.KeyValueConfig{
+		Bucket: droppedBucket, Description: "Moorebus: dead runs and messages that are hidden", Replicas: replicas,
+		History: 1, Storage: jetstream.FileStorage,
 	}
 }
 

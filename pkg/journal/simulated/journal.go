@@ -23,6 +23,8 @@ var (
 
 	_ journal.Snapshots  = (*Process)(nil)
 	_ journal.Tombstones = (*Process)(nil)
+	_ journal.Strays     = (*Process)(nil)
+	_ journal.Dropped    = (*Process)(nil)
 )
 
 // Journal is the simulated bus. All methods are safe for concurrent use.
@@ -295,6 +297,22 @@ func (p *Process) Scan(ctx context.Context, shard int, filter journal.Filter, af
 		}
 		recs, _ := p.j.records(shard)
 		p.scan(ctx, recs, filter, after, yield)
+	}
+}
+
+// Strays yields a shard's records that belong to no run.
+func (p *Process) Strays(ctx context.Context, shard int) iter.Seq2[journal.Record, error] {
+	return func(yield func(journal.Record, error) bool) {
+		if err := p.readable(ctx, journal.CheckShard(p.Shards(), shard)); err != nil {
+			yield(journal.Record{}, fmt.Errorf("strays of shard %d: %w", shard, err))
+			return
+		}
+		recs, _ := p.j.records(shard)
+		for _, rec := range recs {
+			if journal.CheckSubject(p.Shards(), rec.Subject) != nil && !yield(rec, nil) {
+				return
+			}
+		}
 	}
 }
 

@@ -22,6 +22,7 @@ type stores struct {
 	providers map[string]announcement[string]
 	agents    map[string][]byte
 	blobs     map[string][]byte
+	dropped   map[string]bool
 	// snapshots and tombstones are JSON by run.
 	snapshots  map[string][]byte
 	tombstones map[string][]byte
@@ -41,6 +42,7 @@ func newStores() stores {
 		providers: make(map[string]announcement[string]),
 		agents:    make(map[string][]byte),
 		blobs:     make(map[string][]byte),
+		dropped:   make(map[string]bool),
 
 		snapshots:  make(map[string][]byte),
 		tombstones: make(map[string][]byte),
@@ -115,6 +117,22 @@ func (p *Process) Providers(context.Context) ([]string, error) {
 	return slices.Compact(all), err
 }
 
+// Pools returns the pool default and every other one that was announced.
+func (p *Process) Pools(context.Context) ([]journal.Pool, error) {
+	living := map[string]bool{events.DefaultPool: false}
+	err := p.locked(func(s *stores) {
+		for key, a := range s.tools {
+			name, _, _ := strings.Cut(key, " ")
+			living[name] = living[name] || a.lives()
+		}
+	})
+	var pools []journal.Pool
+	for _, name := range slices.Sorted(maps.Keys(living)) {
+		pools = append(pools, journal.Pool{Name: name, Living: living[name]})
+	}
+	return pools, err
+}
+
 // PutAgent stores an agent definition.
 func (p *Process) PutAgent(_ context.Context, namespace, name string, definition []byte) error {
 	if !events.ValidToken(namespace) || !events.ValidToken(name) {
@@ -177,4 +195,20 @@ func (p *Process) Blob(_ context.Context, ref events.Ref) ([]byte, error) {
 		return nil, fmt.Errorf("result %s: the reference says another digest or size", ref.Key)
 	}
 	return slices.Clone(data), nil
+}
+
+// Drop remembers a key.
+func (p *Process) Drop(_ context.Context, key string) error {
+	if err := journal.CheckDropKey(key); err != nil {
+		return err
+	}
+	return p.locked(func(s *stores) { s.dropped[key] = true })
+}
+
+// Dropped returns every key, sorted.
+func (p *Process) Dropped(context.Context) ([]string, error) {
+	keys := []string{}
+	err := p.locked(func(s *stores) { keys = slices.AppendSeq(keys, maps.Keys(s.dropped)) })
+	slices.Sort(keys)
+	return keys, err
 }

@@ -8,8 +8,9 @@
 //   - A reply is scanned whole: tool calls outrank text wherever they stand, and
 //     the text beside them is kept. Arguments are given back as the model wrote
 //     them, valid or not. A call without an id gets "call_<reply>_<k>".
-//   - A stream that breaks before its finish_reason is followed by one plain
-//     call, in the same Call. Nothing else is ever sent twice.
+//   - A stream that breaks before its finish_reason, or goes silent for too long,
+//     is followed by one plain call, in the same Call. Nothing else is ever sent
+//     twice.
 //   - Every failure is an *llm.Error with a kind, the provider's own message and
 //     the wait it asked for, except the context's own error. No message holds
 //     the key.
@@ -55,6 +56,9 @@ type Options struct {
 	NoOutputSchema bool
 	// Timeout bounds one Call in all. Default 10 minutes.
 	Timeout time.Duration
+	// Silence is how long a stream that has begun may bring no line, be it a
+	// comment, before it is given up as broken. Default 2 minutes: models think.
+	Silence time.Duration
 	// MaxBytes bounds one reply of the server, in bytes. Default 32 MiB.
 	MaxBytes int64
 	// HTTPClient does the requests. Default is one of its own with the proxy of
@@ -168,6 +172,9 @@ func (o Options) withDefaults() (Options, error) {
 	o.Header = o.Header.Clone()
 	if o.Timeout <= 0 {
 		o.Timeout = 10 * time.Minute
+	}
+	if o.Silence <= 0 {
+		o.Silence = 2 * time.Minute
 	}
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = 32 << 20

@@ -41,6 +41,9 @@ func (c *Caller) streamed(ctx context.Context, req llm.Request, emit func(llm.Ch
 		return nil, c.classify(err, x)
 	}
 	defer func() { _ = s.Close() }()
+	silence := time.AfterFunc(c.opts.Timeout, cancel) // nothing has begun yet
+	defer silence.Stop()
+	x.events.heard = func() { silence.Reset(c.opts.Silence) }
 	a := newAssembly(emit)
 	timer := time.AfterFunc(c.opts.Timeout, cancel)
 	defer timer.Stop()

@@ -121,8 +121,10 @@ type eventBody struct {
 	src  *bufio.Reader
 	body io.Closer
 	left int64
-	line []byte
-	err  error
+	// heard is called for each line that comes; may be nil.
+	heard func()
+	line  []byte
+	err   error
 }
 
 func newEventBody(body io.ReadCloser, limit int64) *eventBody {
@@ -157,6 +159,9 @@ func (b *eventBody) next() {
 	case err != nil:
 		b.err = &transportError{err}
 		return
+	}
+	if b.heard != nil {
+		b.heard()
 	}
 	for _, prefix := range []string{":", "event:", "id:", "retry:"} {
 		if bytes.HasPrefix(line, []byte(prefix)) {

@@ -1,0 +1,218 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// DeadLog is what the dead are read from.
+type DeadLog interface {
+	journal.Log
+	journal.Strays
+	journal.Dropped
+}
+
+// Dead is a run that ended because it could not be processed, or a message that
+// belongs to no run.
+type Dead struct {
+	// Run is the run, or Stray the message as <shard>:<seq>.
+	Run       string `json:"run,omitempty"`
+	Stray     string `json:"stray,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	// N is the event that ended the run.
+	N       uint64    `json:"n,omitempty"`
+	Code    string    `json:"code"`
+	Message string    `json:"message"`
+	Time    time.Time `json:"time"`
+	Dropped bool      `json:"dropped,omitempty"`
+}
+
+// DeadOptions choose among the dead.
+type DeadOptions struct {
+	// Namespace is that of the runs. Strays have none and are always listed.
+	Namespace string
+	// All lists every run that ended by a FatalError, also by its model's fault.
+	All bool
+	// Dropped lists what was dropped, too.
+	Dropped bool
+}
+
+// CodeStray is the code of a message that belongs to no run.
+const CodeStray = "stray"
+
+// systemCodes are the ends that are not the model's or the agent's fault: a run
+// that was retried could get further.
+var systemCodes = []string{
+	reducer.CodePoison, reducer.CodeAttemptsExhausted, "stalled", reducer.CodeNoHandler, reducer.CodeInvalidTransition,
+	reducer.CodeSafetyCap, reducer.CodeNoCurrentCall,
+	string(llm.KindRateLimited), string(llm.KindOverloaded), string(llm.KindNetwork),
+}
+
+// ReadDead lists the dead, the oldest first. It reads the runs' last events and
+// folds none.
+func ReadDead(ctx context.Context, log DeadLog, codec *events.Codec, o DeadOptions) ([]Dead, error) {
+	dropped, err := log.Dropped(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := []Dead{}
+	add := func(d Dead, key string) {
+		_, d.Dropped = slices.BinarySearch(dropped, key)
+		if !d.Dropped || o.Dropped {
+			all = append(all, d)
+		}
+	}
+	for shard := range log.Shards() {
+		filter := journal.Filter{Namespace: o.Namespace, To: events.Errored}
+		for rec, err := range log.Scan(ctx, shard, filter, 0) {
+			if err != nil {
+				return nil, err
+			}
+			if d, ok := deadRun(codec, log.Shards(), rec); ok && (o.All || slices.Contains(systemCodes, d.Code)) {
+				add(d, d.Run)
+			}
+		}
+		for rec, err := range log.Strays(ctx, shard) {
+			if err != nil {
+				return nil, err
+			}
+			d := Dead{
+				Stray: fmt.Sprintf("%d:%d", shard, rec.Seq), Code: CodeStray, Time: rec.Stored,
+				Message: fmt.Sprintf("%d bytes on %s", len(rec.Body), strings.ToValidUTF8(rec.Subject, "\uFFFD")),
+			}
+			add(d, strayKey(shard, rec.Seq))
+		}
+	}
+	slices.SortStableFunc(all, func(x, y Dead) int { return x.Time.Compare(y.Time) })
+	return all, nil
+}
+
+// deadRun reads a record that ends a run by a FatalError.
+func deadRun(codec *events.Codec, shards int, rec journal.Record) (Dead, bool) {
+	s, err := events.ParseSubject(rec.Subject)
+	if err != nil || s.CheckShard(shards) != nil {
+		return Dead{}, false
+	}
+	e, err := codec.Decode(rec.Body)
+	if err != nil || e.Run != s.Run.ID {
+		return Dead{}, false
+	}
+	fatal, ok := e.Data.(*events.FatalError)
+	if !ok {
+		return Dead{}, false
+	}
+	d := Dead{Run: s.Run.ID, Namespace: s.Run.Namespace, N: e.N, Code: fatal.Code, Message: fatal.Message, Time: e.Time}
+	if fatal.Poison.N > 0 {
+		d.Message += poison(fatal.Poison)
+	}
+	return d, true
+}
+
+func strayKey(shard int, seq uint64) string { return fmt.Sprintf("%d-%d", shard, seq) }
+
+// DropKey returns the key under which a run or a stray, given as it is listed, is
+// dropped.
+func DropKey(name string) (string, error) {
+	if shard, seq, ok := strings.Cut(name, ":"); ok {
+		s, errShard := strconv.Atoi(shard)
+		n, errSeq := strconv.ParseUint(seq, 10, 64)
+		if errShard != nil || errSeq != nil || s < 0 || n == 0 {
+			return "", fmt.Errorf("%q is no message: give it as it is listed, <shard>:<seq>", name)
+		}
+		return strayKey(s, n), nil
+	}
+	if err := events.CheckID(name); err != nil {
+		return "", fmt.Errorf("%q is neither a run nor a message <shard>:<seq>: %w", name, err)
+	}
+	return name, nil
+}
+
+// WriteDead writes the dead for people (Table), or as JSON or YAML.
+func WriteDead(w io.Writer, f Format, dead []Dead) error {
+	if f != Table {
+		return Write(w, f, dead)
+	}
+	rows := make([][]string, len(dead))
+	for i, d := range dead {
+		name, n := d.Run, strconv.FormatUint(d.N, 10)
+		if d.Stray != "" {
+			name, n = d.Stray, ""
+		}
+		rows[i] = []string{name, n, Plain(d.Code), timestamp(d.Time), Cut(d.Message, dataWidth)}
+	}
+	return WriteTable(w, []string{"RUN", "N", "CODE", "TIME", "MESSAGE"}, rows)
+}
+
+// RetryAt returns the event after which a run that ended by a FatalError has to
+// be forked to be tried again: the last one before the poison, or before the
+// first failed attempt of what ended it.
+func RetryAt(ctx context.Context, log journal.Log, codec *events.Codec, run events.Run) (uint64, error) {
+	var n uint64
+	var last *events.Event
+	failures := map[string]uint64{}
+	exhausted := "" // the key of the last failure, while nothing came after it
+	for rec, err := range log.Read(ctx, run, 0) {
+		if err != nil {
+			return 0, err
+		}
+		n++
+		if last, err = codec.Decode(rec.Body); err != nil {
+			continue
+		}
+		switch p := last.Data.(type) {
+		case *events.LLMAttemptFailed:
+			exhausted = p.Key
+			if failures[p.Key] == 0 {
+				failures[p.Key] = n
+			}
+		case *events.FatalError:
+		default:
+			exhausted = ""
+		}
+	}
+	if n == 0 {
+		return 0, fmt.Errorf("there is no run %s", run.ID)
+	}
+	fatal, ok := data[*events.FatalError](last)
+	if !ok {
+		return 0, fmt.Errorf("run %s did not end by an error that could be tried again", run.ID)
+	}
+	at := n - 1
+	switch {
+	case fatal.Poison.N > 0:
+		at = fatal.Poison.N - 1
+	case failures[exhausted] > 0:
+		at = failures[exhausted] - 1
+	}
+	if at == 0 {
+		return 0, errors.New("its first event is the poison, so there is nothing to begin from: start another run")
+	}
+	return at, nil
+}
+
+// data returns an event's data if there is an event, and it is of that type.
+func data[P events.Payload](e *events.Event) (p P, ok bool) {
+	if e != nil {
+		p, ok = e.Data.(P)
+	}
+	return p, ok
+}
+
+// IsDead reports whether a key is that of one of the dead.
+func IsDead(dead []Dead, key string) bool {
+	return slices.ContainsFunc(dead, func(d Dead) bool {
+		own, err := DropKey(d.Run + d.Stray)
+		return err == nil && own == key
+	})
+}

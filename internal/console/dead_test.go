@@ -1,0 +1,162 @@
+package console
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/reducer/reducertest"
+	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/stretchr/testify/require"
+)
+
+// graveyard is a log in which runs end.
+type graveyard struct {
+	t *testing.T
+	*simulated.Journal
+	store *runlog.Store
+}
+
+func newGraveyard(t *testing.T) *graveyard {
+	j := simulated.New(simulated.Options{Shards: 2})
+	return &graveyard{t, j, runlog.New(runlog.Options{Log: j})}
+}
+
+func (g *graveyard) run() events.Run { return g.store.Place(events.DefaultNamespace, g.store.NewID()) }
+
+// does appends events out of the run's own state.
+func (g *graveyard) does(id events.Run, payloads ...events.Payload) {
+	g.t.Helper()
+	run := g.store.Acquire(id)
+	defer g.store.Release(run)
+	run.Lock()
+	defer run.Unlock()
+	require.NoError(g.t, run.Refresh(g.t.Context()))
+	for _, p := range payloads {
+		_, err := run.Commit(g.t.Context(), runlog.Stamp{Source: "moorebus/test/1"}, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+			return []runlog.Draft{{Origin: mem.State, Payload: p}}, nil
+		})
+		require.NoError(g.t, err)
+	}
+}
+
+func (g *graveyard) started() events.Run {
+	id := g.run()
+	g.does(id, reducertest.StartOf("find it", events.ModeTask))
+	return id
+}
+
+func fatal(code string) *events.FatalError {
+	return &events.FatalError{Outcome: events.Outcome{Code: code, Message: "because"}}
+}
+
+func failedAttempt(key string) *events.LLMAttemptFailed {
+	return &events.LLMAttemptFailed{Kind: events.KindHandler, Message: "no", Key: key}
+}
+
+func (g *graveyard) dead(o DeadOptions) []Dead {
+	g.t.Helper()
+	o.Namespace = events.DefaultNamespace
+	dead, err := ReadDead(g.t.Context(), g, g.store.Machine().Codec(), o)
+	require.NoError(g.t, err)
+	return dead
+}
+
+func names(dead []Dead) []string {
+	all := []string{}
+	for _, d := range dead {
+		all = append(all, d.Run+d.Stray)
+	}
+	return all
+}
+
+func TestDead(t *testing.T) {
+	t.Parallel()
+	g := newGraveyard(t)
+	exhausted, auth, poisoned, done := g.started(), g.started(), g.started(), g.started()
+	g.does(exhausted, failedAttempt("plan/1"), failedAttempt("plan/1"), fatal(reducer.CodeAttemptsExhausted))
+	g.does(auth, fatal("auth"))
+	g.Inject(poisoned.Shard, events.Subject{Run: poisoned, From: events.Planning, To: events.Acting, Pool: "web"}.String(), []byte("?"))
+	run := g.store.Acquire(poisoned)
+	run.Lock()
+	require.NoError(t, run.Refresh(t.Context()))
+	end := reducer.End(run.Memory())
+	run.Unlock()
+	g.store.Release(run)
+	g.does(poisoned, end)
+	g.does(done, &events.LLMFinalAnswer{MessageID: "m", Reply: events.Reply{Content: "It is done."}})
+	g.Inject(1, "moore.1.nonsense", []byte("abc"))
+	g.Inject(0, events.Subject{Run: done, From: events.Planning, To: events.Errored, Pool: "default"}.String(), []byte("not an event"))
+
+	dead := g.dead(DeadOptions{})
+	require.Len(t, dead, 3, "%v", names(dead))
+	require.Equal(t, []string{exhausted.ID, poisoned.ID}, names(dead)[:2])
+	require.Equal(t, reducer.CodeAttemptsExhausted, dead[0].Code)
+	require.EqualValues(t, 4, dead[0].N)
+	require.Equal(t, reducer.CodePoison, dead[1].Code)
+	require.Contains(t, dead[1].Message, "event 2")
+	require.Equal(t, CodeStray, dead[2].Code)
+	require.Contains(t, dead[2].Message, "3 bytes on moore.1.nonsense")
+	require.Contains(t, names(g.dead(DeadOptions{All: true})), auth.ID)
+
+	var table bytes.Buffer
+	require.NoError(t, WriteDead(&table, Table, dead))
+	require.Contains(t, table.String(), exhausted.ID)
+	require.Contains(t, table.String(), dead[2].Stray)
+
+	for _, name := range []string{exhausted.ID, dead[2].Stray} {
+		key, err := DropKey(name)
+		require.NoError(t, err)
+		require.True(t, IsDead(dead, key))
+		require.NoError(t, g.Drop(t.Context(), key))
+	}
+	require.False(t, IsDead(dead, done.ID))
+	require.Equal(t, []string{poisoned.ID}, names(g.dead(DeadOptions{})))
+	require.Len(t, g.dead(DeadOptions{Dropped: true}), 3)
+	for _, bad := range []string{"", "nonsense", "x:1", "-1:1", "0:0", "0:"} {
+		_, err := DropKey(bad)
+		require.Error(t, err, bad)
+	}
+}
+
+func TestRetryAt(t *testing.T) {
+	t.Parallel()
+	g := newGraveyard(t)
+	at := func(run events.Run) (uint64, error) {
+		return RetryAt(t.Context(), g, g.store.Machine().Codec(), run)
+	}
+	is := func(want uint64, run events.Run, why string) {
+		t.Helper()
+		got, err := at(run)
+		require.NoError(t, err)
+		require.Equal(t, want, got, why)
+	}
+	run := g.started()
+	_, err := at(run)
+	require.ErrorContains(t, err, "did not end by an error")
+	g.does(run, fatal("auth"))
+	is(1, run, "right before the end")
+
+	run = g.started()
+	g.does(run, &events.LLMThought{Reply: events.Reply{Content: "hm"}}, failedAttempt("plan/2"), failedAttempt("plan/2"), fatal(reducer.CodeAttemptsExhausted))
+	is(2, run, "before the first failure, or it would end at once")
+
+	run = g.started()
+	g.does(run, failedAttempt("plan/1"), &events.LLMThought{Reply: events.Reply{Content: "hm"}}, fatal(reducer.CodeNoHandler))
+	is(3, run, "a failure that was overcome is none of it")
+
+	run = g.started()
+	g.Inject(run.Shard, events.Subject{Run: run, From: events.Planning, To: events.Acting, Pool: "web"}.String(), []byte("?"))
+	g.does(run, &events.FatalError{Outcome: events.Outcome{Code: reducer.CodePoison}, Poison: events.Poison{N: 2, Reason: "?"}})
+	is(1, run, "before the poison")
+
+	run = g.run()
+	_, err = at(run)
+	require.ErrorContains(t, err, "there is no run")
+	g.Inject(run.Shard, events.Subject{Run: run, From: events.Idle, To: events.Planning, Pool: "default"}.String(), []byte("?"))
+	g.does(run, &events.FatalError{Outcome: events.Outcome{Code: reducer.CodePoison}, Poison: events.Poison{N: 1, Reason: "?"}})
+	_, err = at(run)
+	require.ErrorContains(t, err, "start another run")
+}

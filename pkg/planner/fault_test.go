@@ -1,0 +1,131 @@
+package planner_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/llmtest"
+	"github.com/moorebus/moorebus/pkg/llm/openai"
+	"github.com/moorebus/moorebus/pkg/planner"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+)
+
+// faultTime bounds a run on a server with a fault: attempts, the waits between
+// them, and each attempt's own time.
+const faultTime = 20 * time.Second
+
+// impatient are settings under which a call does not take long to fail.
+func impatient(noStream bool) func(*openai.Options, *planner.Config) {
+	return func(o *openai.Options, c *planner.Config) {
+		o.Timeout, o.Silence = 2*time.Second, 200*time.Millisecond
+		c.NoStream = noStream
+		c.Retry = llm.Policy{Base: 5 * time.Millisecond, Max: 20 * time.Millisecond, Attempts: 3, RateLimitAttempts: 3}
+	}
+}
+
+// Whatever a model server does, the run goes on once it does better, or ends and
+// says why; over a real bus, and with plain calls and streams.
+func TestModelServerFaults(t *testing.T) {
+	t.Parallel()
+	for _, plain := range []bool{true, false} {
+		for _, fault := range llmtest.Faults() {
+			if plain && fault.StreamOnly {
+				continue
+			}
+			for _, forever := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/plain=%v/forever=%v", fault.Name, plain, forever), func(t *testing.T) {
+					t.Parallel()
+					meetFault(t, fault, plain, forever)
+				})
+			}
+		}
+	}
+}
+
+func meetFault(t *testing.T, fault llmtest.Fault, plain, forever bool) {
+	// A stream that breaks is followed by a plain request in the same call, so two
+	// faulty ones are one failed attempt at least.
+	model := &llmtest.Server{Fault: fault, Faulty: 2, Text: "It is 42."}
+	if plain {
+		model.Faulty = 1
+	}
+	if forever {
+		model.Faulty = -1
+	}
+	server := httptest.NewServer(model)
+	defer server.Close()
+	bus := stormBus(t)
+	store := runlog.New(runlog.Options{Log: bus})
+	run := startRun(t, store)
+	began := time.Now()
+	runPlanner(t, bus, "1", server.URL, 4, impatient(plain))
+	mem := awaitEnd(t, store, run)
+	require.Less(t, time.Since(began), faultTime)
+	failed := 0
+	for _, entry := range mem.Trace {
+		if entry.Event == string(events.TypeLLMAttemptFailed) {
+			failed++
+		}
+	}
+	switch {
+	case forever && !fault.StreamOnly:
+		require.Equal(t, events.Errored, mem.State)
+		require.Equal(t, string(fault.Kind), mem.Error.Code, mem.Error.Message)
+		require.NotEmpty(t, mem.Error.Message)
+		require.Positive(t, failed, "it was tried again before")
+	default:
+		require.Equal(t, events.Done, mem.State, "%+v", mem.Error)
+		require.Equal(t, "It is 42.", *mem.FinalAnswer, "whole, and once")
+		if !fault.StreamOnly {
+			require.Positive(t, failed)
+		}
+	}
+	require.Positive(t, model.Requests())
+	require.LessOrEqual(t, model.Requests(), 2*3, "no request is made that no attempt accounts for")
+}
+
+// A server that is not there refuses the connection; the run goes on when it is.
+func TestModelServerThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := listener.Addr().String()
+	require.NoError(t, listener.Close())
+	bus := stormBus(t)
+	store := runlog.New(runlog.Options{Log: bus})
+	runPlanner(t, bus, "1", "http://"+address, 4, impatient(false), func(_ *openai.Options, c *planner.Config) {
+		c.Retry.Attempts, c.Retry.Max = 1000, 50*time.Millisecond
+	})
+	run := startRun(t, store)
+	awaitRun(t, store, run, func(mem *reducer.Memory) bool { return len(mem.Control.Attempts) > 0 })
+	again, err := net.Listen("tcp", address)
+	require.NoError(t, err)
+	server := &http.Server{Handler: &llmtest.Server{Text: "It is 42."}, ReadHeaderTimeout: time.Second}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(again) }()
+	defer func() {
+		require.NoError(t, server.Shutdown(context.Background()))
+		require.ErrorIs(t, <-served, http.ErrServerClosed)
+	}()
+	require.Equal(t, events.Done, awaitEnd(t, store, run).State)
+
+	runPlannerOn := func() *reducer.Memory {
+		bus := stormBus(t)
+		store := runlog.New(runlog.Options{Log: bus})
+		runPlanner(t, bus, "1", "http://127.0.0.1:1", 4, impatient(true))
+		return awaitEnd(t, store, startRun(t, store))
+	}
+	mem := runPlannerOn()
+	require.Equal(t, string(llm.KindNetwork), mem.Error.Code)
+	require.Contains(t, mem.Error.Message, "refused")
+}
