@@ -121,7 +121,7 @@ func TestCrashPoints(t *testing.T) {
 // append and an ack, and looks at what the others find.
 func testCrash(t *testing.T, point string, stored int, again bool) {
 	armed := false
-	j := New(Options{Crash: func(at string) bool { return armed && at == point }})
+	j := New(Options{Crash: func(at Moment) bool { return armed && at.Point == point }})
 	fill(t, j, 1)
 	armed = true
 	p := j.NewProcess()
