@@ -38,6 +38,8 @@ type auditor struct {
 	machine *reducer.Machine
 	// broken is closed at the first violation.
 	broken chan struct{}
+	// calm says that no worker is lost, so that none may be taken for lost.
+	calm bool
 
 	mu      sync.Mutex
 	runs    map[string]*auditedRun
@@ -58,9 +60,9 @@ type auditedRun struct {
 	again map[string]int
 }
 
-func newAuditor() *auditor {
+func newAuditor(calm bool) *auditor {
 	return &auditor{
-		machine: reducer.NewMachine(reducer.MachineOptions{}), broken: make(chan struct{}), runs: map[string]*auditedRun{},
+		machine: reducer.NewMachine(reducer.MachineOptions{}), broken: make(chan struct{}), runs: map[string]*auditedRun{}, calm: calm,
 	}
 }
 
@@ -137,6 +139,9 @@ func (a *auditor) fold(r *auditedRun, s events.Subject, rec journal.Record) {
 	default:
 		a.owner(id, s, e)
 		a.result(r, id, e)
+		if p, failed := e.Data.(*events.LLMAttemptFailed); a.calm && failed && (p.Kind == events.KindWorkerLost || p.Kind == events.KindHandler) {
+			a.note(id, "calm", "an attempt failed (%s: %s) where nothing goes wrong", p.Kind, p.Message)
+		}
 	}
 	if e != nil {
 		for _, call := range restarted {

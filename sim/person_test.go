@@ -23,12 +23,17 @@ type person struct {
 	// turns is how many messages were sent in answer to the run's.
 	turns     int
 	cancelled bool
+	// slow people let approvals expire.
+	slow bool
 	// resumeAt is when a pause ends; zero: none.
 	resumeAt time.Time
 }
 
 func newPerson(w *world, plan *runPlan) *person {
-	return &person{w: w, plan: plan, rand: rand.New(rand.NewPCG(plan.Chance, 2))}
+	p := &person{w: w, plan: plan, rand: rand.New(rand.NewPCG(plan.Chance, 2))}
+	a := plan.Agent.Approval
+	p.slow = a != nil && a.Expires != 0 && p.rand.IntN(2) == 0
+	return p
 }
 
 // live does everything that the plan says, until the run has ended.
@@ -52,7 +57,7 @@ func (p *person) live(ctx context.Context) {
 		case !p.resumeAt.IsZero() && !time.Now().Before(p.resumeAt):
 			p.resumeAt = time.Time{}
 			p.resume(ctx)
-		case v.state == events.WaitingForHuman && len(v.undecided) > 0 && p.rand.IntN(3) > 0:
+		case v.state == events.WaitingForHuman && len(v.undecided) > 0 && p.decides():
 			p.decide(ctx, v.undecided[p.rand.IntN(len(v.undecided))])
 		case v.state == events.WaitingForUser && p.rand.IntN(3) > 0:
 			p.answer(ctx, v)
@@ -194,6 +199,14 @@ func (p *person) decide(ctx context.Context, call string) {
 	if known, ok := refused.Fields["decision"].(events.Decision); ok && known.By != first.By {
 		p.w.audit.violate(p.plan.ID, "decision", "the first decision on %s was %+v, the gateway says %+v", call, first, known)
 	}
+}
+
+// decides reports whether a person gets round to it.
+func (p *person) decides() bool {
+	if p.slow {
+		return p.rand.IntN(20) == 0
+	}
+	return p.rand.IntN(3) > 0
 }
 
 func (p *person) decision(call string) events.Decision {

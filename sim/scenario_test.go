@@ -88,6 +88,9 @@ const (
 
 var pools = []string{"default", "web", "math"}
 
+// calm reports whether nothing goes wrong, so that nothing may be tried twice.
+func (s *scenario) calm() bool { return s.CrashOneIn == 0 && s.Faults == simulated.Faults{} }
+
 // draw makes scenarios.
 type draw struct{ *rand.Rand }
 
@@ -100,13 +103,13 @@ func newScenario(seed uint64) *scenario {
 		s.CrashOneIn, s.MostCrashes = 10+d.IntN(40), d.IntN(6)
 	}
 	s.Processes = d.processes()
-	for range d.IntN(5) {
+	for range d.IntN(6) {
 		s.Kills = append(s.Kills, killPlan{At: d.upTo(90 * time.Second), Process: d.IntN(len(s.Processes)), Gently: d.oneIn(3)})
 	}
 	if s.CrashOneIn == 0 {
 		s.Kills = nil
 	}
-	for i := range 1 + d.IntN(4) {
+	for i := range 1 + d.IntN(5) {
 		s.Runs = append(s.Runs, d.run(seed, i))
 	}
 	return s
@@ -170,12 +173,12 @@ func (d draw) run(seed uint64, i int) runPlan {
 		r.Ends = append(r.Ends, "max_steps", "safety_cap_exceeded")
 	}
 	if r.Agent.Budget != nil {
-		r.Ends = append(r.Ends, "budget_exceeded")
+		r.Ends = append(r.Ends, "budget_total_tokens")
 	}
 	kinds := []string{
 		actSay, actSay, actSay, actPause, actPause, actPause, actResume, actResume, actBudget, actExpand, actExpand, actCancel, actPoison,
 	}
-	for range d.IntN(4) {
+	for range d.IntN(6) {
 		act := actPlan{At: d.upTo(60 * time.Second), Kind: kinds[d.IntN(len(kinds))]}
 		switch act.Kind {
 		case actPause:
@@ -244,7 +247,11 @@ type scriptEntry map[string]any
 func (d draw) script(mode events.Mode) json.RawMessage {
 	var all []scriptEntry
 	for range 1 + d.IntN(6) {
-		all = append(all, d.reply(mode))
+		reply := d.reply(mode)
+		if reply["error"] == nil {
+			reply["usage"] = map[string]int{"input": d.IntN(300), "output": d.IntN(100)}
+		}
+		all = append(all, reply)
 	}
 	for range 40 {
 		all = append(all, scriptEntry{"text": lastWords})

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/events"
 )
 
 var (
@@ -32,9 +33,12 @@ const stuck = 2 * time.Minute
 // nothing is left undone.
 func TestSeeds(t *testing.T) {
 	began := time.Now()
-	var played, seen atomic.Int64
+	seen := census{events: map[events.Type]int{}}
 	t.Cleanup(func() {
-		t.Logf("%d scenarios from seed %d on, %d events, in %s", played.Load(), *first, seen.Load(), time.Since(began).Round(time.Millisecond))
+		t.Logf("%d scenarios from seed %d on, in %s: %s", seen.played, *first, time.Since(began).Round(time.Millisecond), &seen)
+		if !t.Failed() && *seeds >= 200 {
+			seen.requireAll(t)
+		}
 	})
 	last := *first + uint64(*seeds)
 	for from := *first; from < last; from += chunk {
@@ -42,9 +46,7 @@ func TestSeeds(t *testing.T) {
 		t.Run(fmt.Sprintf("%d-%d", from, to-1), func(t *testing.T) {
 			t.Parallel()
 			for seed := from; seed < to; seed++ {
-				w := play(t, newScenario(seed))
-				played.Add(1)
-				seen.Add(int64(len(w.audit.records)))
+				seen.add(play(t, newScenario(seed)))
 			}
 		})
 	}

@@ -68,7 +68,7 @@ type runner func(ctx context.Context) error
 
 func newWorld(plan *scenario) *world {
 	w := &world{
-		plan: plan, audit: newAuditor(), ran: executions{count: map[string]int{}}, scripts: newScripts(),
+		plan: plan, audit: newAuditor(plan.calm()), ran: executions{count: map[string]int{}}, scripts: newScripts(),
 		gateways: map[int]*process{}, places: make([]chan bool, len(plan.Processes)),
 	}
 	w.crashes.Store(int64(plan.MostCrashes))
