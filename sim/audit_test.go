@@ -38,6 +38,8 @@ type auditor struct {
 	machine *reducer.Machine
 	// broken is closed at the first violation.
 	broken chan struct{}
+	// inWork reports whether a living process executes a call, by its key.
+	inWork func(key string) bool
 	// calm says that no worker is lost, so that none may be taken for lost.
 	calm bool
 
@@ -139,6 +141,9 @@ func (a *auditor) fold(r *auditedRun, s events.Subject, rec journal.Record) {
 	default:
 		a.owner(id, s, e)
 		a.result(r, id, e)
+		if _, starts := e.Data.(*events.ToolCallStarted); starts && r.mem.Control.Paused {
+			a.note(id, "paused", "a call was started while the run was paused")
+		}
 		if p, failed := e.Data.(*events.LLMAttemptFailed); a.calm && failed && (p.Kind == events.KindWorkerLost || p.Kind == events.KindHandler) {
 			a.note(id, "calm", "an attempt failed (%s: %s) where nothing goes wrong", p.Kind, p.Message)
 		}
@@ -188,6 +193,9 @@ func (a *auditor) result(r *auditedRun, id string, e *events.Event) {
 	}
 	if r.results[o.CallID]++; r.results[o.CallID] > 1 {
 		a.note(id, "one result", "call %s has a second result: %s", o.CallID, e.Type())
+	}
+	if o.Code == reducer.CodeOutcomeUnknown && a.inWork(id+"/"+o.CallID) {
+		a.note(id, "outcome unknown", "of call %s, which a living process executes", o.CallID)
 	}
 }
 

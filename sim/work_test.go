@@ -49,6 +49,8 @@ func (s simulatedTool) Run(ctx context.Context, c tool.Call) (string, error) {
 		return "", errGone
 	}
 	s.p.w.executed(s.def, c)
+	s.p.w.ran.begin(c.IdempotencyKey(), s.p)
+	defer s.p.w.ran.begin(c.IdempotencyKey(), nil)
 	long := s.p.w.part(3*time.Second, "tool", c.Run, c.ID)
 	if c.Name == "slow" {
 		long += 20 * time.Second
@@ -147,6 +149,20 @@ func (p *process) alive() bool {
 type executions struct {
 	mu    sync.Mutex
 	count map[string]int
+	// by is who executes a call now.
+	by map[string]*process
+}
+
+func (x *executions) begin(key string, p *process) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.by[key] = p
+}
+
+func (x *executions) inWork(key string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.by[key] != nil && x.by[key].alive()
 }
 
 func (x *executions) add(key string) int {

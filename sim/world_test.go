@@ -68,8 +68,12 @@ type runner func(ctx context.Context) error
 
 func newWorld(plan *scenario) *world {
 	w := &world{
-		plan: plan, audit: newAuditor(plan.calm()), ran: executions{count: map[string]int{}}, scripts: newScripts(),
+		plan: plan, audit: newAuditor(plan.calm()), ran: executions{count: map[string]int{}, by: map[string]*process{}}, scripts: newScripts(),
 		gateways: map[int]*process{}, places: make([]chan bool, len(plan.Processes)),
+	}
+	w.audit.inWork = func(key string) bool {
+		// A duplicate is a delivery that the bus was told not to make again.
+		return plan.Faults.Duplicate == 0 && w.ran.inWork(key)
 	}
 	w.crashes.Store(int64(plan.MostCrashes))
 	w.journal = simulated.New(simulated.Options{
