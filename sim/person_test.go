@@ -90,12 +90,13 @@ func (p *person) ask(ctx context.Context, do func(*gateway.Gateway) error, codes
 			continue
 		}
 		err := do(at.gateway)
+		heard := at.alive() && (p.w.answering == nil || p.w.answering(at))
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err == nil && at.alive():
+		case err == nil && heard:
 			return nil
-		case err == nil, errors.Is(err, simulated.ErrCrashed), errors.Is(err, journal.ErrInDoubt), errors.Is(err, errLater):
+		case err == nil, !heard, errors.Is(err, simulated.ErrCrashed), errors.Is(err, journal.ErrInDoubt), errors.Is(err, errLater):
 			sleep(ctx, 300*time.Millisecond)
 		case errors.As(err, &refused) && contains(codes, refused.Code):
 			return refused

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,9 +24,6 @@ var (
 	times = flag.Int("sim.times", 1, "how often it does, until it fails")
 )
 
-// chunk is how many seeds one sub-test plays, one after the other.
-const chunk = 50
-
 // stuck is how long a scenario may take in real time. One takes milliseconds.
 const stuck = 2 * time.Minute
 
@@ -40,13 +39,12 @@ func TestSeeds(t *testing.T) {
 			seen.requireAll(t)
 		}
 	})
-	last := *first + uint64(*seeds)
-	for from := *first; from < last; from += chunk {
-		to := min(from+chunk, last)
-		t.Run(fmt.Sprintf("%d-%d", from, to-1), func(t *testing.T) {
+	var next atomic.Uint64
+	for i := range 2 * runtime.GOMAXPROCS(0) {
+		t.Run(fmt.Sprint("player ", i), func(t *testing.T) {
 			t.Parallel()
-			for seed := from; seed < to; seed++ {
-				seen.add(play(t, newScenario(seed)))
+			for n := next.Add(1) - 1; n < uint64(*seeds) && !t.Failed(); n = next.Add(1) - 1 {
+				seen.add(play(t, newScenario(*first+n)))
 			}
 		})
 	}
@@ -62,7 +60,9 @@ func TestReplaySeed(t *testing.T) {
 	var f failure
 	require.NoError(t, json.Unmarshal(data, &f))
 	for range *times {
-		play(t, f.Scenario)
+		if play(t, f.Scenario); t.Failed() {
+			return
+		}
 	}
 }
 
@@ -91,7 +91,7 @@ func play(t *testing.T, plan *scenario) *world {
 	watchdog.Stop()
 	if v != nil {
 		name := keep(plan, v, w)
-		t.Fatalf("seed %d, run %s: %s: %s\nagain: go test ./sim -run TestReplaySeed -sim.times 100 -sim.file %s", plan.Seed, v.Run, v.Invariant, v.Detail, name)
+		t.Errorf("seed %d, run %s: %s: %s\nagain: go test ./sim -v -run TestReplaySeed -sim.times 100 -sim.file %s", plan.Seed, v.Run, v.Invariant, v.Detail, name)
 	}
 	return w
 }

@@ -50,6 +50,9 @@ type world struct {
 	// stand replaces a role of a process, if it returns something.
 	stand func(p *process, role string, store *runlog.Store) runner
 
+	// answering reports whether a person hears a gateway's answer; may be nil.
+	answering func(at *process) bool
+
 	mu sync.Mutex
 	// gateways are those that are up, by process.
 	gateways map[int]*process

@@ -13,7 +13,8 @@ import (
 // ErrCrashed is what every operation of a killed process returns.
 var ErrCrashed = errors.New("simulated crash: the process is dead")
 
-// The points at which a process can be made to crash.
+// The points at which a process can be made to crash. To give a delivery back is
+// an acknowledgement here.
 const (
 	BeforeAppend = "before-append"
 	AfterAppend  = "after-append"

@@ -159,8 +159,7 @@ func (d *delivery) Attempt() int { return d.attempt }
 
 // Ack settles the delivery.
 func (d *delivery) Ack() error {
-	subject, _ := events.ParseSubject(d.rec.Subject) // a stray record has no run
-	at := Moment{Point: BeforeAck, Run: subject.Run, Nth: d.it.nth, Attempt: d.attempt, Record: d.rec}
+	at := d.moment()
 	if err := d.p.crash(at); err != nil {
 		return err
 	}
@@ -175,6 +174,12 @@ func (d *delivery) Ack() error {
 	return d.p.crash(at)
 }
 
+// moment is where the delivery is about to be settled.
+func (d *delivery) moment() Moment {
+	subject, _ := events.ParseSubject(d.rec.Subject) // a stray record has no run
+	return Moment{Point: BeforeAck, Run: subject.Run, Nth: d.it.nth, Attempt: d.attempt, Record: d.rec}
+}
+
 func (d *delivery) settle() {
 	d.p.j.mu.Lock()
 	defer d.p.j.mu.Unlock()
@@ -185,13 +190,15 @@ func (d *delivery) settle() {
 
 // Retry gives the delivery back, to come again after the delay.
 func (d *delivery) Retry(delay time.Duration) error {
-	if err := d.p.alive(); err != nil {
+	at := d.moment()
+	if err := d.p.crash(at); err != nil {
 		return err
 	}
 	if !d.settled.Swap(true) {
 		d.postpone(max(delay, 0))
 	}
-	return nil
+	at.Point = AfterAck
+	return d.p.crash(at)
 }
 
 // Extend starts the ack wait again.
