@@ -44,6 +44,10 @@ sim: ## SIM_SEEDS simulated installations from seed SIM_FIRST on; a failing one 
 	@echo "seeds $(SIM_FIRST) and the $(SIM_SEEDS) from there on"
 	$(GO) test ./sim -count=1 -timeout 30m -v -run 'TestSeeds$$' -sim.seeds $(SIM_SEEDS) -sim.first $(SIM_FIRST)
 
+.PHONY: waiting
+waiting: ## memory and latency with WAITING runs that wait for a human (Linux)
+	MOOREBUS_WAITING=$(WAITING) $(GO) test ./e2e -count=1 -timeout 10m -v -run 'TestWaiting$$'
+
 .PHONY: bench
 bench: ## throughput beside the bare JetStream loop, and the Go benchmarks
 	$(GO) run ./bench throughput

@@ -29,6 +29,8 @@ const (
 	// for each run that waits: 500 MB for 10,000.
 	waitingBase = 100e6
 	waitingEach = 40e3
+	// waitingPrompt is the length of the system prompt, in bytes: a long one.
+	waitingPrompt = 16 << 10
 	// waitingDecisions is how many runs are decided on, one after the other.
 	waitingDecisions = 20
 )
@@ -80,7 +82,8 @@ func TestWaiting(t *testing.T) {
 func (a *api) startWaiting(ctx context.Context, t *testing.T, n int) []string {
 	t.Helper()
 	definition := map[string]any{
-		"name": "waiting", "tools": []string{"look"}, "approval": map[string]string{"policy": "always"},
+		"name": "waiting", "system_prompt": strings.Repeat("Do as the people say who decide. ", waitingPrompt/32),
+		"tools": []string{"look"}, "approval": map[string]string{"policy": "always"},
 		"llm": map[string]any{"provider": "scripted", "script": []map[string]any{
 			{"calls": []map[string]any{{"name": "look"}}}, {"text": "It is done."},
 		}},
