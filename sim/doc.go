@@ -14,8 +14,9 @@
 // What is a function of the seed, and what is not: run ids, faults, crash points,
 // latencies, scripts and people's decisions are. The order in which goroutines
 // run that are ready at the same virtual instant is the scheduler's. Deliveries
-// come at instants of their own (Jitter), so little happens at once; but a seed
-// that fails can pass when it is run again, and -sim.times repeats it.
+// come at instants of their own (Jitter), so little happens at once: two thirds
+// of the scenarios go the same way twice, event by event (TestASeedIsAScenario).
+// The others can pass when they are run again, so -sim.times repeats them.
 //
 // TestLiveness holds the table "Who continues a run when a process dies" of
 // ARCHITECTURE.md, row by row; see cases_test.go for how to add to it.

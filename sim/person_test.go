@@ -17,11 +17,9 @@ import (
 // person is who started a run, decides on its calls, talks to it and interferes.
 // They ask again, of any gateway, until they have an answer.
 type person struct {
-	w    *world
-	plan *runPlan
-	rand *rand.Rand
-	// turns is how many messages were sent in answer to the run's.
-	turns     int
+	w         *world
+	plan      *runPlan
+	rand      *rand.Rand
 	cancelled bool
 	// slow people let approvals expire.
 	slow bool
