@@ -3,6 +3,10 @@
 .DEFAULT_GOAL := help
 GO ?= go
 FUZZTIME ?= 10s
+SIM_SEEDS ?= 10000
+# Another part of the seeds each day, unless one is named.
+SIM_FIRST ?= $(shell date +%Y%m%d)00000
+WAITING ?= 10000
 
 .PHONY: help
 help: ## show this list
@@ -34,6 +38,15 @@ golden: ## write the golden files of the tests anew
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME each
 	@GO=$(GO) FUZZTIME=$(FUZZTIME) sh ./.ci/fuzz
+
+.PHONY: sim
+sim: ## SIM_SEEDS simulated installations from seed SIM_FIRST on; a failing one is a file that can be played again
+	@echo "seeds $(SIM_FIRST) and the $(SIM_SEEDS) from there on"
+	$(GO) test ./sim -count=1 -timeout 30m -v -run 'TestSeeds$$' -sim.seeds $(SIM_SEEDS) -sim.first $(SIM_FIRST)
+
+.PHONY: waiting
+waiting: ## memory and latency with WAITING runs that wait for a human (Linux)
+	MOOREBUS_WAITING=$(WAITING) $(GO) test ./e2e -count=1 -timeout 10m -v -run 'TestWaiting$$'
 
 .PHONY: bench
 bench: ## throughput beside the bare JetStream loop, and the Go benchmarks

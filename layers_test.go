@@ -122,7 +122,7 @@ var rolesMay = []string{
 }
 
 // top are the roots of layer 4, which may import everything.
-var top = []string{"pkg/agent", "cmd", "internal", "examples", "bench", "e2e"}
+var top = []string{"pkg/agent", "cmd", "internal", "examples", "bench", "e2e", "sim"}
 
 func under(dir string, roots []string) bool {
 	return slices.ContainsFunc(roots, func(r string) bool { return dir == r || strings.HasPrefix(dir, r+"/") })

@@ -209,8 +209,8 @@ func TestGatewayDiesAtATimer(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint(typ, " ", point), func(t *testing.T) {
 				struck := 0
-				crash := func(at string) bool {
-					if at != point {
+				crash := func(at simulated.Moment) bool {
+					if at.Point != point {
 						return false
 					}
 					struck++
@@ -251,7 +251,7 @@ func TestStartDies(t *testing.T) {
 		simulated.BeforeTimer: false, simulated.AfterTimer: false, simulated.BeforeAppend: false, simulated.AfterAppend: true,
 	} {
 		t.Run(point, func(t *testing.T) {
-			inTime(t, simulated.Options{Crash: func(at string) bool { return at == point }}, func(t *testing.T, r *timed) {
+			inTime(t, simulated.Options{Crash: func(at simulated.Moment) bool { return at.Point == point }}, func(t *testing.T, r *timed) {
 				g, _ := r.serve(nil)
 				r.armed.Store(true)
 				_, err := r.tryStart(g, nil)

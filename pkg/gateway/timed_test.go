@@ -32,7 +32,7 @@ func inTime(t *testing.T, o simulated.Options, test func(t *testing.T, r *timed)
 	synctest.Test(t, func(t *testing.T) {
 		r := &timed{t: t}
 		if crash := o.Crash; crash != nil {
-			o.Crash = func(point string) bool { return r.armed.Load() && crash(point) }
+			o.Crash = func(at simulated.Moment) bool { return r.armed.Load() && crash(at) }
 		}
 		r.Bench = workertest.New(t, o, nil)
 		test(t, r)

@@ -36,7 +36,7 @@ type Options struct {
 	// Capacity is how many runs are kept that nobody uses. Default 4096.
 	Capacity int
 	// MaxBytes bounds those runs by the length of their events' bodies, in
-	// bytes; a run takes two to three times that in memory. Default 256 MiB.
+	// bytes; a run takes two to three times that in memory. Default 64 MiB.
 	MaxBytes int64
 	// Clock tells the time of new events. Default time.Now.
 	Clock func() time.Time
@@ -80,7 +80,7 @@ func New(o Options) *Store {
 		s.capacity = 4096
 	}
 	if s.maxBytes <= 0 {
-		s.maxBytes = 256 << 20
+		s.maxBytes = 64 << 20
 	}
 	if s.clock == nil {
 		s.clock = time.Now

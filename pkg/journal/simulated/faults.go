@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"hash/fnv"
 	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // ErrCrashed is what every operation of a killed process returns.
 var ErrCrashed = errors.New("simulated crash: the process is dead")
 
-// The points at which a process can be made to crash.
+// The points at which a process can be made to crash. To give a delivery back is
+// an acknowledgement here.
 const (
 	BeforeAppend = "before-append"
 	AfterAppend  = "after-append"
@@ -19,6 +23,34 @@ const (
 	BeforeTimer  = "before-timer"
 	AfterTimer   = "after-timer"
 )
+
+// Moment is where a process is when it is asked whether it crashes.
+type Moment struct {
+	// Point is one of [BeforeAppend], [AfterAppend], [BeforeAck], [AfterAck],
+	// [BeforeTimer], [AfterTimer]. Where a timer is set or taken back, or one that
+	// fired is acknowledged, there is no record, and only the run is named.
+	Point   string
+	Process *Process
+	// Run and Nth name the record that is appended (the last one, if there are
+	// several) or acknowledged: its run, and its place there, from 0.
+	Run events.Run
+	Nth int
+	// Attempt counts the tries to append at this place, or the record's
+	// deliveries, from 1.
+	Attempt int
+	// Record is the record itself. It has no sequence number yet where it is
+	// appended.
+	Record journal.Record
+}
+
+// Observer is told what happens on the bus, in the order in which it happens.
+// The journal is locked meanwhile: an observer must not call it.
+type Observer interface {
+	// Appended tells of records that were stored together.
+	Appended(recs []journal.Record)
+	// Settled tells of a record none of whose deliveries will come (again).
+	Settled(rec journal.Record)
+}
 
 // Faults are the probabilities, from 0 to 1, of what can go wrong.
 type Faults struct {
@@ -47,9 +79,15 @@ type Options struct {
 	Seed uint64
 	// Faults says how often.
 	Faults Faults
+	// Jitter brings every delivery later by up to this much, each by another
+	// time, so that what would happen at once happens in an order that the seed
+	// chooses.
+	Jitter time.Duration
 	// Crash is asked at each crash point; when it returns true, the process that
 	// is there dies at that point. It must not call the journal.
-	Crash func(point string) bool
+	Crash func(Moment) bool
+	// Observer sees what happens; may be nil.
+	Observer Observer
 	// AckWait is how long a delivery may go without a sign of life; 0: 15 s.
 	AckWait time.Duration
 }
@@ -65,11 +103,15 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// chance returns a number from 0 to 1, always the same for the same seed and
-// key.
-func (o Options) chance(kind string, key ...any) float64 {
+// chance returns [Chance] of the simulation's seed.
+func (o Options) chance(kind string, key ...any) float64 { return Chance(o.Seed, kind, key...) }
+
+// Chance returns a number from 0 to 1, always the same for the same seed, kind
+// and key: what is decided by it does not depend on the order in which
+// goroutines run.
+func Chance(seed uint64, kind string, key ...any) float64 {
 	h := fnv.New64a()
-	_, _ = fmt.Fprint(h, o.Seed, "\x00", kind)
+	_, _ = fmt.Fprint(h, seed, "\x00", kind)
 	for _, k := range key {
 		_, _ = fmt.Fprint(h, "\x00", k)
 	}

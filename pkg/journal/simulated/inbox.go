@@ -41,6 +41,8 @@ type item struct {
 	place int
 	// copied says that there is a duplicate, or that this is one.
 	copied bool
+	// left counts the copies that are not settled; they share it.
+	left *int
 }
 
 // items is a heap by due time and then by order.
@@ -159,9 +161,13 @@ func (in *inbox) offer(o Options, rec journal.Record, nth int) {
 		return
 	}
 	run, _ := runOf(rec.Subject)
-	it := &item{rec: rec, nth: nth, run: run, due: time.Now(), order: in.order}
+	it := &item{rec: rec, nth: nth, run: run, due: time.Now(), order: in.order, left: new(int)}
+	*it.left = 1
 	in.order++
 	f := o.Faults
+	if o.Jitter > 0 {
+		it.due = it.due.Add(o.part(o.Jitter, "jitter", in.key, it.run, nth))
+	}
 	if o.happens(f.Delay, "delay", in.key, it.run, nth) {
 		it.due = it.due.Add(o.part(f.MaxDelay, "delay for", in.key, it.run, nth))
 	}
@@ -201,17 +207,22 @@ func (in *inbox) take(o Options) (it *item, next time.Time) {
 func (in *inbox) duplicate(o Options, it *item, now time.Time) {
 	it.copied = true
 	twin := *it
+	*it.left++
 	twin.due = now.Add(o.part(o.Faults.MaxDelay, "duplicate after", in.key, it.run, it.nth))
 	heap.Push(&in.items, &twin)
 	in.wake()
 }
 
-// settle removes the item for good. Whoever has it now does not hear of it: a
-// late acknowledgement of a stale worker does the same on the bus.
-func (in *inbox) settle(it *item) {
-	if it.place >= 0 {
-		heap.Remove(&in.items, it.place)
+// settle removes the item for good, and reports whether that was the last one
+// of its record. Whoever has it now does not hear of it: a late acknowledgement
+// of a stale worker does the same on the bus.
+func (in *inbox) settle(it *item) (last bool) {
+	if it.place < 0 {
+		return false
 	}
+	heap.Remove(&in.items, it.place)
+	*it.left--
+	return *it.left == 0
 }
 
 // postpone changes when the item is delivered again.

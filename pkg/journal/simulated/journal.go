@@ -37,10 +37,16 @@ type Journal struct {
 	inboxes map[string]*inbox
 	// tries counts appends under the same condition, so that one that is
 	// repeated meets another fate.
-	tries    map[string]int
+	tries    map[try]int
 	watchers map[*watcher]struct{}
 	stores   stores
 	timers   timers
+}
+
+// try is what an append tries: to be the record at a place of a run.
+type try struct {
+	run string
+	nth int
 }
 
 // shard is one ordered log. Records are only appended, so a prefix of them can
@@ -64,7 +70,7 @@ type Process struct {
 func New(o Options) *Journal {
 	j := &Journal{
 		opts: o.withDefaults(), inboxes: make(map[string]*inbox),
-		tries: make(map[string]int), watchers: make(map[*watcher]struct{}), stores: newStores(), timers: newTimers(),
+		tries: make(map[try]int), watchers: make(map[*watcher]struct{}), stores: newStores(), timers: newTimers(),
 	}
 	for range j.opts.Shards {
 		j.shards = append(j.shards, &shard{runs: make(map[string][]int), grown: make(chan struct{})})
@@ -95,13 +101,14 @@ func (p *Process) alive() error {
 
 // crash kills the process if it is to crash at this point, or reports that it is
 // dead already.
-func (p *Process) crash(point string) error {
+func (p *Process) crash(at Moment) error {
 	if err := p.alive(); err != nil {
 		return err
 	}
-	if p.j.opts.Crash != nil && p.j.opts.Crash(point) {
+	at.Process = p
+	if p.j.opts.Crash != nil && p.j.opts.Crash(at) {
 		p.Kill()
-		return fmt.Errorf("%s: %w", point, ErrCrashed)
+		return fmt.Errorf("%s: %w", at.Point, ErrCrashed)
 	}
 	return nil
 }
@@ -119,48 +126,73 @@ func (p *Process) Append(ctx context.Context, run events.Run, last uint64, entri
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("append to run %s: %w", run.ID, err)
 	}
-	if err := p.crash(BeforeAppend); err != nil {
+	at := p.j.moment(run, entries)
+	if err := p.crash(at); err != nil {
 		return 0, err
 	}
-	seq, err := p.j.append(run, last, entries)
+	seq, err := p.j.append(at, last, entries)
 	if err != nil {
 		return 0, fmt.Errorf("append to run %s after %d: %w", run.ID, last, err)
 	}
-	if err := p.crash(AfterAppend); err != nil {
+	at.Point = AfterAppend
+	if err := p.crash(at); err != nil {
 		return 0, err
 	}
 	return seq, nil
 }
 
-func (j *Journal) append(run events.Run, last uint64, entries []journal.Entry) (uint64, error) {
+// moment counts a try to append at the end of a run.
+func (j *Journal) moment(run events.Run, entries []journal.Entry) Moment {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	key := runKey(run.Namespace, run.ID)
+	nth := len(j.shards[run.Shard].runs[key])
+	j.tries[try{key, nth}]++
+	at := Moment{Point: BeforeAppend, Run: run, Nth: nth + len(entries) - 1, Attempt: j.tries[try{key, nth}]}
+	if j.opts.Crash != nil {
+		last := entries[len(entries)-1]
+		at.Record = journal.Record{Subject: last.Subject.String(), Body: last.Body}
+	}
+	return at
+}
+
+func (j *Journal) append(at Moment, last uint64, entries []journal.Entry) (uint64, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	run := at.Run
 	s := j.shards[run.Shard]
 	places := s.runs[runKey(run.Namespace, run.ID)]
 	var head uint64
 	if len(places) > 0 {
 		head = s.records[places[len(places)-1]].Seq
 	}
-	fate := [3]any{run.ID, len(places), 0}
-	if f := j.opts.Faults; f.InDoubt > 0 || f.Lost > 0 {
-		key := fmt.Sprint(run.ID, len(places))
-		j.tries[key]++
-		fate[2] = j.tries[key]
-	}
-	if j.opts.happens(j.opts.Faults.Lost, "lost", fate[:]...) {
+	if j.opts.happens(j.opts.Faults.Lost, "lost", run.ID, at.Nth, at.Attempt) {
 		return 0, journal.ErrInDoubt
 	}
 	if head != last {
 		return 0, fmt.Errorf("%w: the run ends at %d", journal.ErrConflict, head)
 	}
+	before := len(s.records)
 	for _, e := range entries {
 		last = j.store(run.Shard, e.Subject.String(), e.Body)
 	}
-	j.announce(run.Shard)
-	if j.opts.happens(j.opts.Faults.InDoubt, "in doubt", fate[:]...) {
+	j.announce(run.Shard, before)
+	if j.opts.happens(j.opts.Faults.InDoubt, "in doubt", run.ID, at.Nth, at.Attempt) {
 		return 0, journal.ErrInDoubt
 	}
 	return last, nil
+}
+
+// Outstanding counts the deliveries that were not acknowledged, over all
+// inboxes that were consumed.
+func (j *Journal) Outstanding() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	n := 0
+	for _, in := range j.inboxes {
+		n += len(in.items)
+	}
+	return n
 }
 
 // Inject stores a record with any subject and body and without a condition, as
@@ -169,7 +201,7 @@ func (j *Journal) append(run events.Run, last uint64, entries []journal.Entry) (
 func (j *Journal) Inject(shard int, subject string, body []byte) uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	defer j.announce(shard)
+	defer j.announce(shard, len(j.shards[shard].records))
 	return j.store(shard, subject, body)
 }
 
@@ -195,9 +227,13 @@ func (j *Journal) store(shard int, subject string, body []byte) uint64 {
 	return rec.Seq
 }
 
-// announce wakes the followers of a shard. The lock is held.
-func (j *Journal) announce(shard int) {
+// announce tells of the records from a place on and wakes the followers of a
+// shard. The lock is held.
+func (j *Journal) announce(shard, from int) {
 	s := j.shards[shard]
+	if j.opts.Observer != nil {
+		j.opts.Observer.Appended(s.records[from:len(s.records):len(s.records)])
+	}
 	close(s.grown)
 	s.grown = make(chan struct{})
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
@@ -162,7 +163,8 @@ func (d *delivery) Attempt() int { return d.attempt }
 
 // Ack settles the delivery.
 func (d *delivery) Ack() error {
-	if err := d.p.crash(BeforeAck); err != nil {
+	at := d.moment()
+	if err := d.p.crash(at); err != nil {
 		return err
 	}
 	if d.settled.Swap(true) {
@@ -170,22 +172,40 @@ func (d *delivery) Ack() error {
 	}
 	o := d.p.j.opts
 	if !o.happens(o.Faults.LoseAck, "ack", d.in.key, d.it.run, d.it.nth, d.attempt) {
-		d.p.j.mu.Lock()
-		d.in.settle(d.it)
-		d.p.j.mu.Unlock()
+		d.settle()
 	}
-	return d.p.crash(AfterAck)
+	at.Point = AfterAck
+	return d.p.crash(at)
+}
+
+// moment is where the delivery is about to be settled.
+func (d *delivery) moment() Moment {
+	if t := d.it.timer; t != nil {
+		return Moment{Point: BeforeAck, Run: t.Run, Attempt: d.attempt}
+	}
+	subject, _ := events.ParseSubject(d.rec.Subject) // a stray record has no run
+	return Moment{Point: BeforeAck, Run: subject.Run, Nth: d.it.nth, Attempt: d.attempt, Record: d.rec}
+}
+
+func (d *delivery) settle() {
+	d.p.j.mu.Lock()
+	defer d.p.j.mu.Unlock()
+	if last := d.in.settle(d.it); last && d.it.timer == nil && d.p.j.opts.Observer != nil {
+		d.p.j.opts.Observer.Settled(d.rec)
+	}
 }
 
 // Retry gives the delivery back, to come again after the delay.
 func (d *delivery) Retry(delay time.Duration) error {
-	if err := d.p.alive(); err != nil {
+	at := d.moment()
+	if err := d.p.crash(at); err != nil {
 		return err
 	}
 	if !d.settled.Swap(true) {
 		d.postpone(max(delay, 0))
 	}
-	return nil
+	at.Point = AfterAck
+	return d.p.crash(at)
 }
 
 // Extend starts the ack wait again.

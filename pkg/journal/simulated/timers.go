@@ -35,7 +35,8 @@ func (p *Process) SetTimer(ctx context.Context, run events.Run, kind string, at 
 		t := &p.j.timers
 		t.cancel(key)
 		timer := journal.Timer{Run: run, Kind: kind, Data: slices.Clone(data)}
-		it := &item{timer: &timer, run: key, nth: t.nth[key], due: at, order: t.due.order}
+		it := &item{timer: &timer, run: key, nth: t.nth[key], due: at, order: t.due.order, left: new(int)}
+		*it.left = 1
 		t.nth[key]++
 		t.due.order++
 		if o := p.j.opts; o.happens(o.Faults.Delay, "timer delay", key, it.nth) {
@@ -68,14 +69,14 @@ func (p *Process) changeTimer(ctx context.Context, run events.Run, kind string, 
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("timer %s of run %s: %w", kind, run.ID, err)
 	}
-	if err := p.crash(BeforeTimer); err != nil {
+	if err := p.crash(Moment{Point: BeforeTimer, Run: run}); err != nil {
 		return err
 	}
 	key := runKey(run.Namespace, run.ID) + "." + kind
 	if err := p.j.withTimers(key, change); err != nil {
 		return fmt.Errorf("timer %s of run %s: %w", kind, run.ID, err)
 	}
-	return p.crash(AfterTimer)
+	return p.crash(Moment{Point: AfterTimer, Run: run})
 }
 
 // withTimers makes a change, or loses it or its acknowledgement.

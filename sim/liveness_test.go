@@ -1,0 +1,260 @@
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
+)
+
+// points are where the publisher of an event dies. For an event that people
+// asked for, the acknowledgement is the answer that they get.
+var points = []string{simulated.BeforeAppend, simulated.AfterAppend, simulated.BeforeAck, simulated.AfterAck}
+
+// TestLiveness plays every case of the table "Who continues a run when a process
+// dies" once without a crash, and once for each point with a crash there: the
+// run must end the same, and whoever the table names must have carried it on.
+func TestLiveness(t *testing.T) {
+	for _, c := range livenessCases {
+		t.Run(c.title(), func(t *testing.T) {
+			t.Parallel()
+			calm := c.play(t, "")
+			require.Nil(t, calm.w.audit.violation())
+			require.NotNil(t, calm.target, "without a crash there is no %s in %s: %v", c.event, c.from, calm.types())
+			for _, point := range points {
+				t.Run(strings.ReplaceAll(point, "-", "_"), func(t *testing.T) {
+					played := c.play(t, point)
+					require.Nil(t, played.w.audit.violation(), "%v", played.types())
+					require.True(t, played.struck, "the point was not reached: %v", played.types())
+					require.Equal(t, calm.end(), played.end(), "%v", played.types())
+					played.requireCarrier(t)
+				})
+			}
+		})
+	}
+}
+
+// title names a sub-test after its event.
+func (c *livenessCase) title() string {
+	if c.name == "" {
+		return string(c.event)
+	}
+	return string(c.event) + " " + c.name
+}
+
+// played is a case that is being played, or was.
+type played struct {
+	*livenessCase
+	w     *world
+	point string
+
+	mu sync.Mutex
+	// seen counts the events of the case's kind that were stored.
+	seen int
+	// publisher appended the target; cause is the event under whose delivery it
+	// did, or tried to.
+	publisher *simulated.Process
+	target    *events.Event
+	cause     string
+	struck    bool
+}
+
+// play plays the case with a crash at a point, or without one.
+func (c *livenessCase) play(t *testing.T, point string) *played {
+	t.Helper()
+	p := &played{livenessCase: c, point: point}
+	plan := c.scenario()
+	err := bubble(t, func() {
+		p.w = newWorld(plan)
+		p.w.aim, p.w.answering = p.strikes, p.hears
+		p.w.audit.calm = point == ""
+		if c.stand != nil {
+			p.w.stand = c.stand
+		}
+		p.w.run(func(ctx context.Context) {
+			person := newPerson(p.w, &plan.Runs[0])
+			person.start(ctx)
+			if c.people != nil {
+				c.people(ctx, person)
+			}
+			person.await(ctx, func(v view) bool { return v.terminal })
+		})
+	})
+	require.NoError(t, err)
+	return p
+}
+
+// scenario is two processes of each role, and one run.
+func (c *livenessCase) scenario() *scenario {
+	s := &scenario{Seed: 1, Shards: 1, AckWait: 15 * time.Second}
+	for _, role := range []string{rolePlanner, roleActor, roleObserver, roleGateway} {
+		for range 2 {
+			s.Processes = append(s.Processes, processPlan{Roles: []string{role}, Concurrency: 4, Down: time.Minute})
+		}
+	}
+	a := events.DefaultAgent()
+	a.Name, a.Mode, a.LLM.Provider = "liveness", events.ModeTask, "scripted"
+	a.Config.ReflectEveryNSteps = 0
+	a.Blacklist = []string{"forbidden"}
+	for _, def := range toolDefinitions {
+		a.Tools = append(a.Tools, def.Name)
+	}
+	script := append(c.script, scriptEntry{"text": lastWords}, scriptEntry{"text": lastWords}, scriptEntry{"text": lastWords})
+	var err error
+	if a.LLM.Script, err = json.Marshal(script); err != nil {
+		panic(err)
+	}
+	if c.agent != nil {
+		c.agent(&a)
+	}
+	s.Runs = []runPlan{{ID: "00000000-0000-7000-8000-000000000001", Agent: a, Chance: 1}}
+	return s
+}
+
+// isTarget reports whether an event is of the case's kind.
+func (p *played) isTarget(e *events.Event) bool {
+	return e != nil && e.Type() == p.event && e.From == p.from
+}
+
+// strikes decides on crash points.
+func (p *played) strikes(at simulated.Moment) bool {
+	e, _ := p.w.audit.machine.Codec().Decode(at.Record.Body) // poison is no target
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	hit := false
+	switch {
+	case e == nil: // poison is what the delivery brought
+		hit = string(at.Record.Body) == poisonBody && p.target != nil && p.publisher == at.Process
+	case at.Point == simulated.BeforeAppend:
+		hit = p.isTarget(e) && p.seen+1 == max(p.nth, 1)
+		if hit && !p.struck {
+			p.cause = e.Cause
+		}
+	case at.Point == simulated.AfterAppend && p.isTarget(e):
+		p.seen++
+		if hit = p.seen == max(p.nth, 1); hit {
+			p.publisher, p.target = at.Process, e
+			if !p.struck {
+				p.cause = e.Cause
+			}
+		}
+	case at.Point == simulated.BeforeAck, at.Point == simulated.AfterAck:
+		hit = !p.asked && p.target != nil && p.publisher == at.Process && e.ID == p.cause
+	}
+	hit = hit && !p.struck && p.point == at.Point
+	p.struck = p.struck || hit
+	return hit
+}
+
+// hears lets a gateway die with its answer to people, or right after it.
+func (p *played) hears(at *process) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.struck || !p.asked || p.target == nil || p.publisher != at.sim {
+		return true
+	}
+	if p.point != simulated.BeforeAck && p.point != simulated.AfterAck {
+		return true
+	}
+	p.struck = true
+	at.sim.Kill()
+	return p.point == simulated.AfterAck
+}
+
+// events are the run's, in order.
+func (p *played) events() []*events.Event {
+	p.w.audit.mu.Lock()
+	defer p.w.audit.mu.Unlock()
+	var all []*events.Event
+	for _, rec := range p.w.audit.records {
+		if e, err := p.w.audit.machine.Codec().Decode(rec.Body); err == nil {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+func (p *played) types() []string {
+	var all []string
+	for _, e := range p.events() {
+		all = append(all, fmt.Sprintf("%d %s (%s)", e.N, e.Type(), e.Source))
+	}
+	return all
+}
+
+// end is how the run ended.
+func (p *played) end() string {
+	v := p.w.audit.view(p.w.plan.Runs[0].ID)
+	return fmt.Sprintf("%s, error %q, answer %q", v.state, v.outcome.Code, v.answer)
+}
+
+// requireCarrier checks under whose delivery the next event was appended.
+func (p *played) requireCarrier(t *testing.T) {
+	t.Helper()
+	all := p.events()
+	byID := map[string]*events.Event{}
+	for _, e := range all {
+		byID[e.ID] = e
+	}
+	if p.point == simulated.BeforeAppend {
+		p.requireAgain(t, all)
+		return
+	}
+	at := slices.IndexFunc(all, func(e *events.Event) bool { return e.N > p.target.N })
+	if p.then == nobody {
+		require.Negative(t, at, "%v", p.types())
+		return
+	}
+	require.Positive(t, at, "nobody carried on: %v", p.types())
+	next := all[at]
+	switch p.then {
+	case people:
+		require.Contains(t, next.Source, "/"+roleGateway+"/", "%v", p.types())
+	case itself:
+		require.Equal(t, p.target.ID, next.Cause, "%v", p.types())
+	case held:
+		require.Equal(t, p.cause, next.Cause, "%v", p.types())
+	default:
+		require.Contains(t, strings.Split(p.then, ", "), string(byID[next.Cause].Type()), "%v", p.types())
+	}
+}
+
+// requireAgain checks who appended the event that was not: the same delivery
+// again, or people who asked again.
+func (p *played) requireAgain(t *testing.T, all []*events.Event) {
+	t.Helper()
+	require.NotNil(t, p.target, "nobody did it again: %v", p.types())
+	if p.asked {
+		require.Contains(t, p.target.Source, "/"+roleGateway+"/")
+		return
+	}
+	for _, e := range all {
+		if e.Cause == p.cause && (e.ID == p.target.ID || e.Type() == events.TypeLLMAttemptFailed) {
+			return
+		}
+	}
+	t.Errorf("no event was appended under the delivery that came again: %v", p.types())
+}
+
+// await waits until the run is seen as wanted.
+func (p *person) await(ctx context.Context, wanted func(view) bool) {
+	for ctx.Err() == nil && !wanted(p.w.audit.view(p.plan.ID)) {
+		sleep(ctx, 100*time.Millisecond)
+	}
+	if v := p.w.audit.view(p.plan.ID); !wanted(v) {
+		p.w.audit.violate(p.plan.ID, "end", "waited in vain; the run is in %s at event %d", v.state, v.n)
+	}
+}
+
+func (p *person) awaitState(ctx context.Context, s events.State) {
+	p.await(ctx, func(v view) bool { return v.state == s })
+}

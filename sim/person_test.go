@@ -1,0 +1,229 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
+)
+
+// person is who started a run, decides on its calls, talks to it and interferes.
+// They ask again, of any gateway, until they have an answer.
+type person struct {
+	w         *world
+	plan      *runPlan
+	rand      *rand.Rand
+	cancelled bool
+	// slow people let approvals expire.
+	slow bool
+	// resumeAt is when a pause ends; zero: none.
+	resumeAt time.Time
+}
+
+func newPerson(w *world, plan *runPlan) *person {
+	p := &person{w: w, plan: plan, rand: rand.New(rand.NewPCG(plan.Chance, 2))}
+	a := plan.Agent.Approval
+	p.slow = a != nil && a.Expires != 0 && p.rand.IntN(2) == 0
+	return p
+}
+
+// live does everything that the plan says, until the run has ended.
+func (p *person) live(ctx context.Context) {
+	sleep(ctx, p.plan.At)
+	p.start(ctx)
+	acts := slices.SortedFunc(slices.Values(p.plan.Acts), func(a, b actPlan) int { return int(a.At - b.At) })
+	for began := time.Now(); ctx.Err() == nil; {
+		pause := 500*time.Millisecond + time.Duration(p.rand.Int64N(int64(4*time.Second)))
+		if len(acts) > 0 {
+			pause = min(pause, max(0, acts[0].At-time.Since(began)))
+		}
+		sleep(ctx, pause)
+		v := p.w.audit.view(p.plan.ID)
+		switch {
+		case v.terminal:
+			return
+		case len(acts) > 0 && time.Since(began) >= acts[0].At:
+			p.act(ctx, acts[0])
+			acts = acts[1:]
+		case !p.resumeAt.IsZero() && !time.Now().Before(p.resumeAt):
+			p.resumeAt = time.Time{}
+			p.resume(ctx)
+		case v.state == events.WaitingForHuman && len(v.undecided) > 0 && p.decides():
+			p.decide(ctx, v.undecided[p.rand.IntN(len(v.undecided))])
+		case v.state == events.WaitingForUser && p.rand.IntN(3) > 0:
+			p.answer(ctx, v)
+		}
+	}
+	v := p.w.audit.view(p.plan.ID)
+	p.w.audit.violate(p.plan.ID, "end", "after %s the run is in state %s at event %d", patience, v.state, v.n)
+}
+
+func (p *person) start(ctx context.Context) {
+	agent := p.plan.Agent
+	p.ask(ctx, func(g *gateway.Gateway) error {
+		_, err := g.Start(ctx, "", gateway.StartRequest{Agent: &agent, Task: "Do it.", RunID: p.plan.ID})
+		if is(err, gateway.CodeUnknownTool, gateway.CodeUnknownProvider) {
+			return errLater // nobody is up that could do it
+		}
+		return err
+	}, gateway.CodeRunExists)
+}
+
+var errLater = errors.New("ask again later")
+
+// ask asks gateways until one answers. An answer that is an error has to have one
+// of the codes; which one is returned.
+func (p *person) ask(ctx context.Context, do func(*gateway.Gateway) error, codes ...string) (refused *gateway.Error) {
+	for ctx.Err() == nil {
+		at := p.w.reached(p.rand.IntN(8))
+		if at == nil {
+			sleep(ctx, 700*time.Millisecond)
+			continue
+		}
+		err := do(at.gateway)
+		heard := at.alive() && (p.w.answering == nil || p.w.answering(at))
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil && heard:
+			return nil
+		case err == nil, !heard, errors.Is(err, simulated.ErrCrashed), errors.Is(err, journal.ErrInDoubt), errors.Is(err, errLater):
+			sleep(ctx, 300*time.Millisecond)
+		case errors.As(err, &refused) && contains(codes, refused.Code):
+			return refused
+		default:
+			p.w.audit.violate(p.plan.ID, "answer", "the gateway answers %T %v, and only %v are expected", err, err, codes)
+			return nil
+		}
+	}
+	return nil
+}
+
+func is(err error, codes ...string) bool {
+	var e *gateway.Error
+	return errors.As(err, &e) && contains(codes, e.Code)
+}
+
+func (p *person) act(ctx context.Context, act actPlan) {
+	switch act.Kind {
+	case actCancel:
+		p.cancelled = true
+		p.ask(ctx, func(g *gateway.Gateway) error {
+			_, err := g.Cancel(ctx, "", p.plan.ID, events.By{By: "a person"})
+			return err
+		}, gateway.CodeRunEnded)
+	case actSay:
+		p.say(ctx, "and hurry")
+	case actPause:
+		p.ask(ctx, func(g *gateway.Gateway) error {
+			_, err := g.Pause(ctx, "", p.plan.ID, events.By{})
+			return err
+		}, gateway.CodeRunEnded)
+		p.resumeAt = time.Now().Add(act.For)
+	case actResume:
+		p.resume(ctx)
+	case actBudget:
+		p.ask(ctx, func(g *gateway.Gateway) error {
+			_, err := g.RaiseBudget(ctx, "", p.plan.ID, events.Budget{MaxTotalTokens: 1_000_000}, events.By{})
+			return err
+		}, gateway.CodeRunEnded)
+	case actExpand:
+		p.inputs(ctx, gateway.ExpandContextWindow{Increment: 5})
+	case actPoison:
+		v := p.w.audit.view(p.plan.ID)
+		run := p.w.placed(p.plan.ID)
+		at := events.Subject{Run: run, From: v.state, To: v.state, Pool: events.DefaultPool}
+		p.w.journal.Inject(run.Shard, at.String(), []byte(poisonBody))
+	}
+}
+
+func (p *person) resume(ctx context.Context) {
+	p.ask(ctx, func(g *gateway.Gateway) error {
+		_, err := g.Resume(ctx, "", p.plan.ID, events.By{})
+		return err
+	}, gateway.CodeRunEnded)
+}
+
+func (p *person) say(ctx context.Context, text string) {
+	p.inputs(ctx, gateway.UserMessage{MessageID: fmt.Sprintf("said-%d", p.rand.Uint32()), Content: text})
+}
+
+func (p *person) inputs(ctx context.Context, in ...gateway.Input) {
+	p.ask(ctx, func(g *gateway.Gateway) error {
+		_, err := g.Inputs(ctx, "", p.plan.ID, in)
+		return err
+	}, gateway.CodeRunEnded)
+}
+
+// answer goes on with a conversation, or ends it.
+func (p *person) answer(ctx context.Context, v view) {
+	if v.turns < p.plan.Turns {
+		p.say(ctx, "go on")
+		return
+	}
+	p.ask(ctx, func(g *gateway.Gateway) error {
+		_, err := g.Close(ctx, "", p.plan.ID, events.By{})
+		return err
+	}, gateway.CodeNotWaiting, gateway.CodeRunEnded)
+}
+
+// refusals are the answers that a decision may get which comes too late.
+var refusals = []string{
+	gateway.CodeAlreadyDecided, gateway.CodeApprovalExpired, gateway.CodeNotWaiting, gateway.CodeRunEnded,
+}
+
+// decide decides on a call, and now and then once more, which must not count.
+func (p *person) decide(ctx context.Context, call string) {
+	first := p.decision(call)
+	late := p.put(ctx, first)
+	if late != nil && !contains([]string{gateway.CodeAlreadyDecided}, late.Code) || p.rand.IntN(3) > 0 {
+		return
+	}
+	again := p.decision(call)
+	refused := p.put(ctx, again)
+	if ctx.Err() != nil || p.w.audit.violation() != nil {
+		return
+	}
+	if refused == nil {
+		p.w.audit.violate(p.plan.ID, "decision", "call %s was decided on twice: %+v, then %+v", call, first, again)
+		return
+	}
+	if known, ok := refused.Fields["decision"].(events.Decision); ok && known.By != first.By {
+		p.w.audit.violate(p.plan.ID, "decision", "the first decision on %s was %+v, the gateway says %+v", call, first, known)
+	}
+}
+
+// decides reports whether a person gets round to it.
+func (p *person) decides() bool {
+	if p.slow {
+		return p.rand.IntN(20) == 0
+	}
+	return p.rand.IntN(3) > 0
+}
+
+func (p *person) decision(call string) events.Decision {
+	d := events.Decision{CallID: call, By: fmt.Sprintf("person-%d", p.rand.Uint32())}
+	switch p.rand.IntN(4) {
+	case 0:
+		d.Decision, d.Reason = events.DecisionRejected, "better not"
+	case 1:
+		d.Decision, d.Arguments = events.DecisionModified, `{"n":1}`
+	default:
+		d.Decision = events.DecisionApproved
+	}
+	return d
+}
+
+func (p *person) put(ctx context.Context, d events.Decision) *gateway.Error {
+	return p.ask(ctx, func(g *gateway.Gateway) error {
+		_, err := g.Decide(ctx, "", p.plan.ID, d)
+		return err
+	}, refusals...)
+}

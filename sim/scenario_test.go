@@ -1,0 +1,302 @@
+package sim
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
+)
+
+// scenario is everything that a simulation does, as far as it can be said
+// beforehand. It is what a failing seed's file holds.
+type scenario struct {
+	Seed    uint64           `json:"seed"`
+	Shards  int              `json:"shards"`
+	Faults  simulated.Faults `json:"faults"`
+	AckWait time.Duration    `json:"ack_wait"`
+	// CrashOneIn is how many crash points a process passes on average before one
+	// strikes, MostCrashes how many strike in all; 0: none.
+	CrashOneIn  int           `json:"crash_one_in"`
+	MostCrashes int           `json:"most_crashes"`
+	Processes   []processPlan `json:"processes"`
+	Kills       []killPlan    `json:"kills"`
+	Runs        []runPlan     `json:"runs"`
+}
+
+// processPlan is one process, which comes back after it died.
+type processPlan struct {
+	Roles []string `json:"roles"`
+	// Pools are an actor's; none: all.
+	Pools []string `json:"pools,omitempty"`
+	// Shared says that its roles share what they hold in memory.
+	Shared      bool `json:"shared"`
+	Concurrency int  `json:"concurrency"`
+	// Down is how long it is away.
+	Down time.Duration `json:"down"`
+}
+
+// killPlan ends a process at a time: as kill -9 does, or gently as SIGTERM does.
+type killPlan struct {
+	At      time.Duration `json:"at"`
+	Process int           `json:"process"`
+	Gently  bool          `json:"gently"`
+}
+
+// runPlan is one run and its people.
+type runPlan struct {
+	ID string `json:"id"`
+	// At is when it is started.
+	At    time.Duration `json:"at"`
+	Agent events.Agent  `json:"agent"`
+	// Turns is how many messages a conversation has.
+	Turns int       `json:"turns"`
+	Acts  []actPlan `json:"acts"`
+	// Chance seeds the people's decisions.
+	Chance uint64 `json:"chance"`
+	// Ends are the codes of the errors that the run may end with.
+	Ends []string `json:"ends"`
+}
+
+// actPlan is something that people do to a run without being asked.
+type actPlan struct {
+	At   time.Duration `json:"at"`
+	Kind string        `json:"kind"`
+	// For is how long a pause lasts.
+	For time.Duration `json:"for,omitempty"`
+}
+
+// The kinds of acts.
+const (
+	actCancel = "cancel"
+	actSay    = "say"
+	actPause  = "pause"
+	actResume = "resume"
+	actBudget = "budget"
+	actExpand = "expand"
+	actPoison = "poison"
+)
+
+const (
+	rolePlanner  = "planner"
+	roleActor    = "actor"
+	roleObserver = "observer"
+	roleGateway  = "gateway"
+)
+
+var pools = []string{"default", "web", "math"}
+
+// calm reports whether nothing goes wrong, so that nothing may be tried twice.
+func (s *scenario) calm() bool { return s.CrashOneIn == 0 && s.Faults == simulated.Faults{} }
+
+// draw makes scenarios.
+type draw struct{ *rand.Rand }
+
+// newScenario draws the scenario of a seed.
+func newScenario(seed uint64) *scenario {
+	d := draw{rand.New(rand.NewPCG(seed, 1))}
+	s := &scenario{Seed: seed, Shards: 1 + d.IntN(3), AckWait: 15 * time.Second}
+	if !d.oneIn(6) { // else nothing goes wrong that people do not do
+		s.Faults = d.faults()
+		s.CrashOneIn, s.MostCrashes = 10+d.IntN(40), d.IntN(6)
+	}
+	s.Processes = d.processes()
+	for range d.IntN(6) {
+		s.Kills = append(s.Kills, killPlan{At: d.upTo(90 * time.Second), Process: d.IntN(len(s.Processes)), Gently: d.oneIn(3)})
+	}
+	if s.CrashOneIn == 0 {
+		s.Kills = nil
+	}
+	for i := range 1 + d.IntN(5) {
+		s.Runs = append(s.Runs, d.run(seed, i))
+	}
+	return s
+}
+
+func (d draw) oneIn(n int) bool { return d.IntN(n) == 0 }
+
+func (d draw) upTo(most time.Duration) time.Duration {
+	return time.Duration(d.Int64N(int64(most))).Truncate(time.Millisecond)
+}
+
+// faults are some of the kinds, some of the time.
+func (d draw) faults() simulated.Faults {
+	some := func() float64 {
+		if d.oneIn(2) {
+			return 0
+		}
+		return 0.4 * d.Float64()
+	}
+	return simulated.Faults{
+		Delay: some(), Duplicate: some(), Reorder: some(), LoseAck: some(), InDoubt: some(), Lost: some(),
+		MaxDelay: time.Second + d.upTo(20*time.Second),
+	}
+}
+
+// processes are either whole installations in one process each, or one role
+// each; every role and every pool is served by at least one.
+func (d draw) processes() []processPlan {
+	plan := func(roles ...string) processPlan {
+		return processPlan{Roles: roles, Shared: d.oneIn(2), Concurrency: 1 + d.IntN(4), Down: d.upTo(5 * time.Second)}
+	}
+	var all []processPlan
+	if d.oneIn(2) {
+		for range 1 + d.IntN(3) {
+			all = append(all, plan(rolePlanner, roleActor, roleObserver, roleGateway))
+		}
+		return all
+	}
+	for _, role := range []string{rolePlanner, roleObserver, roleGateway} {
+		for range 1 + d.IntN(2) {
+			all = append(all, plan(role))
+		}
+	}
+	actors := []processPlan{plan(roleActor), plan(roleActor)}
+	if d.oneIn(2) {
+		actors[0].Pools, actors[1].Pools = pools[:1], pools[1:]
+	}
+	return append(all, actors...)
+}
+
+// run draws a run. Its id has the form of a UUIDv7.
+func (d draw) run(seed uint64, i int) runPlan {
+	r := runPlan{
+		ID: fmt.Sprintf("%08x-%04x-7%03x-8000-%012x", uint32(seed>>16), uint16(seed), i, d.Uint64()>>16),
+		At: d.upTo(3 * time.Second), Agent: d.agent(), Turns: 1, Chance: d.Uint64(),
+	}
+	if r.Agent.Mode == events.ModeChat {
+		r.Turns += d.IntN(3)
+	}
+	if r.Agent.Config.MaxSteps < 20 {
+		r.Ends = append(r.Ends, "max_steps", "safety_cap_exceeded")
+	}
+	if r.Agent.Budget != nil {
+		r.Ends = append(r.Ends, "budget_total_tokens")
+	}
+	kinds := []string{
+		actSay, actSay, actSay, actPause, actPause, actPause, actResume, actResume, actBudget, actExpand, actExpand, actCancel, actPoison,
+	}
+	for range d.IntN(6) {
+		act := actPlan{At: d.upTo(60 * time.Second), Kind: kinds[d.IntN(len(kinds))]}
+		switch act.Kind {
+		case actPause:
+			act.For = d.upTo(30 * time.Second)
+		case actPoison:
+			if d.oneIn(2) {
+				act.Kind = actSay
+			} else {
+				r.Ends = append(r.Ends, "poison")
+			}
+		}
+		r.Acts = append(r.Acts, act)
+	}
+	return r
+}
+
+func (d draw) agent() events.Agent {
+	a := events.DefaultAgent()
+	a.Name, a.Mode = "simulated", events.ModeTask
+	if d.oneIn(3) {
+		a.Mode = events.ModeChat
+	}
+	a.Config.MaxSteps = 200
+	if d.oneIn(15) {
+		a.Config.MaxSteps = 1 + d.IntN(6)
+	}
+	a.Config.ParallelTools = !d.oneIn(3)
+	a.Config.ReflectEveryNSteps = d.IntN(4)
+	a.Approval = d.approval()
+	a.Blacklist = []string{"forbidden"}
+	for _, def := range toolDefinitions {
+		a.Tools = append(a.Tools, def.Name)
+	}
+	if d.oneIn(20) {
+		a.Budget = &events.Budget{MaxTotalTokens: 200 + d.IntN(4000)}
+	}
+	a.LLM.Provider = "scripted"
+	a.LLM.Script = d.script(a.Mode)
+	return a
+}
+
+func (d draw) approval() *events.Approval {
+	a := &events.Approval{}
+	switch d.IntN(8) {
+	case 0:
+		a.Policy = events.ApproveAlways
+	case 1:
+		a.Policy, a.Risk = events.ApproveAbove, "low"
+	case 2:
+		a.Policy, a.Tools = events.ApproveTools, []string{"pay", "look"}
+	case 3:
+		a.Policy, a.Expr = events.ApproveExpr, `tool == "pay" || (risk == "medium" && arguments.n > 3)`
+	default:
+		return nil
+	}
+	if d.oneIn(3) {
+		a.Expires = events.Duration(10*time.Second + d.upTo(30*time.Second))
+	}
+	return a
+}
+
+type scriptEntry map[string]any
+
+// script draws what a model says: a few replies of every kind, and then enough
+// words to end whatever is asked.
+func (d draw) script(mode events.Mode) json.RawMessage {
+	var all []scriptEntry
+	for range 1 + d.IntN(6) {
+		reply := d.reply(mode)
+		if reply["error"] == nil {
+			reply["usage"] = map[string]int{"input": d.IntN(300), "output": d.IntN(100)}
+		}
+		all = append(all, reply)
+	}
+	for range 40 {
+		all = append(all, scriptEntry{"text": lastWords})
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		panic(err)
+	}
+	return text
+}
+
+// lastWords is every simulated run's answer.
+const lastWords = "All of it is done."
+
+func (d draw) reply(mode events.Mode) scriptEntry {
+	switch d.IntN(16) {
+	case 0:
+		return scriptEntry{"error": map[string]any{"kind": "overloaded", "message": "later"}}
+	case 1:
+		return scriptEntry{"error": map[string]any{"kind": "rate_limited", "retry_after_ms": 1 + d.IntN(40_000)}}
+	case 2:
+		return scriptEntry{"calls": d.calls(1 + d.IntN(2)), "confidence": 0.1}
+	case 3:
+		return scriptEntry{"calls": []scriptEntry{{"name": "forbidden"}}}
+	case 4:
+		calls := append(d.calls(d.IntN(3)), scriptEntry{"name": "unheard_of"}, scriptEntry{"name": "forbidden"})
+		return scriptEntry{"content": "I try this.", "calls": calls}
+	case 5:
+		return scriptEntry{"calls": []scriptEntry{{"name": "look", "arguments": "no object"}}}
+	case 6:
+		if mode == events.ModeTask {
+			return scriptEntry{"text": "no"} // too short
+		}
+		return scriptEntry{"text": lastWords}
+	case 7, 8, 9, 10:
+		return scriptEntry{"calls": d.calls(2 + d.IntN(3))}
+	}
+	return scriptEntry{"content": "One thing.", "calls": d.calls(1)}
+}
+
+func (d draw) calls(n int) []scriptEntry {
+	calls := make([]scriptEntry, n)
+	for i := range calls {
+		name := toolDefinitions[d.IntN(len(toolDefinitions)-1)].Name // the last one is forbidden
+		calls[i] = scriptEntry{"name": name, "arguments": map[string]int{"n": d.IntN(10)}}
+	}
+	return calls
+}

@@ -1,0 +1,101 @@
+package sim
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/moorebus/moorebus/pkg/actor"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/moorebus/moorebus/pkg/worker"
+)
+
+// Roles that stand in for the real ones where those never append an event that
+// the table has. The loop is the real one.
+
+var bigEntry = &events.WorkingMemoryAdded{Entry: events.Entry{Tags: []string{"note"}, Value: strings.Repeat("word ", 200)}}
+
+var oneCall = &events.LLMToolCall{ToolCallReply: events.ToolCallReply{
+	Confidence: 1, Calls: []events.Call{{ID: "call_1_1", Name: "look", Arguments: "{}"}},
+}}
+
+func reflecting(a *events.Agent) { a.Config.ReflectEveryNSteps = 1 }
+
+func paging(a *events.Agent) { a.Config.PagingLimit, a.Config.HardLimit = 50, 1000 }
+
+// standPlanner is a planner that appends the payloads, one after the other, and
+// then an answer.
+func standPlanner(first ...events.Payload) func(*process, string, *runlog.Store) runner {
+	plan := func(_ events.Run, mem *reducer.Memory, _ reducer.Effect) worker.Work {
+		var next events.Payload = &events.LLMFinalAnswer{MessageID: "last", Reply: events.Reply{Content: lastWords}}
+		for _, p := range slices.Backward(first) {
+			if !slices.ContainsFunc(mem.Trace, func(e reducer.TraceEntry) bool { return e.Event == string(p.Type()) }) {
+				next = p
+			}
+		}
+		return func(context.Context) worker.Result { return worker.Done(next) }
+	}
+	return func(p *process, role string, store *runlog.Store) runner {
+		if role != rolePlanner {
+			return nil
+		}
+		return p.standIn(role, store, journal.Inbox{States: []events.State{events.Planning}, Pool: events.DefaultPool},
+			map[reducer.Kind]worker.Handler{reducer.KindPlan: worker.HandlerFunc(plan)},
+			func(ctx context.Context) error {
+				return p.sim.AnnounceProviders(ctx, "stand-in", []string{"scripted"})
+			})
+	}
+}
+
+// standActor is an actor that asks a human once whether a call that it started is
+// to run again.
+func standActor(p *process, role string, store *runlog.Store) runner {
+	if role != roleActor {
+		return nil
+	}
+	act := func(_ events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
+		asked := slices.ContainsFunc(mem.Trace, func(t reducer.TraceEntry) bool {
+			return t.Event == string(events.TypeHumanApprovalRequired)
+		})
+		ask := func(context.Context) worker.Result {
+			return worker.Done(&events.HumanApprovalRequired{Requests: []events.Request{{CallID: e.CallID, Tool: "pay", Reason: "unknown"}}})
+		}
+		succeed := func(context.Context) worker.Result {
+			p.w.ran.add(mem.RunID + "/" + e.CallID)
+			return worker.Done(&events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: e.CallID, Success: true, Code: "ok"}})
+		}
+		switch {
+		case asked:
+			return succeed
+		case e.Started > 0:
+			return ask
+		}
+		return func(context.Context) worker.Result {
+			return worker.Then(&events.ToolCallStarted{CallID: e.CallID}, ask)
+		}
+	}
+	inbox := journal.Inbox{States: []events.State{events.Acting, events.ParallelActing}, Pool: "web"}
+	return p.standIn(role, store, inbox, map[reducer.Kind]worker.Handler{reducer.KindTool: worker.HandlerFunc(act)},
+		func(ctx context.Context) error {
+			for _, pool := range pools {
+				if err := p.sim.Announce(ctx, pool, "stand-in", actor.Specs(p.tools(), pool)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+}
+
+func (p *process) standIn(role string, store *runlog.Store, inbox journal.Inbox, handlers map[reducer.Kind]worker.Handler, announce runner) runner {
+	w, err := worker.New(worker.Config{
+		Role: role, Instance: "stand-in", Store: store, Queue: p.sim, Feed: p.sim, Inboxes: []journal.Inbox{inbox}, Handlers: handlers,
+	})
+	p.w.require(err)
+	return func(ctx context.Context) error {
+		return worker.RunAnnounced(ctx, slog.New(slog.DiscardHandler), announce, w.Run)
+	}
+}

@@ -1,0 +1,333 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/actor"
+	"github.com/moorebus/moorebus/pkg/approval"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/moorebus/moorebus/pkg/observer"
+	"github.com/moorebus/moorebus/pkg/planner"
+	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/moorebus/moorebus/pkg/tool/schema"
+)
+
+const (
+	// patience is how long everything may take, in virtual time.
+	patience = 12 * time.Hour
+	// jitter keeps apart what would happen at once.
+	jitter = 5 * time.Millisecond
+)
+
+// Both hold nothing of a run, and compiling is dear.
+var (
+	validator = schema.New(schema.Options{})
+	policies  = approval.New()
+)
+
+// world is one scenario while it runs.
+type world struct {
+	plan    *scenario
+	journal *simulated.Journal
+	audit   *auditor
+	ran     executions
+	scripts *scripted.Caller
+	crashes atomic.Int64
+	// aim decides on crashes instead of the plan, if it is set.
+	aim func(simulated.Moment) bool
+	// stand replaces a role of a process, if it returns something.
+	stand func(p *process, role string, store *runlog.Store) runner
+
+	// answering reports whether a person hears a gateway's answer; may be nil.
+	answering func(at *process) bool
+
+	mu sync.Mutex
+	// gateways are those that are up, by process.
+	gateways map[int]*process
+	places   []chan bool // one for each process: true kills it, false ends it
+}
+
+// process is one process while it lives.
+type process struct {
+	w       *world
+	plan    *processPlan
+	sim     *simulated.Process
+	gateway *gateway.Gateway
+}
+
+type runner func(ctx context.Context) error
+
+func newWorld(plan *scenario) *world {
+	w := &world{
+		plan: plan, audit: newAuditor(plan.calm()), ran: executions{count: map[string]int{}, by: map[string]*process{}}, scripts: newScripts(),
+		gateways: map[int]*process{}, places: make([]chan bool, len(plan.Processes)),
+	}
+	w.audit.inWork = func(key string) bool {
+		// A duplicate is a delivery that the bus was told not to make again.
+		return plan.Faults.Duplicate == 0 && w.ran.inWork(key)
+	}
+	w.crashes.Store(int64(plan.MostCrashes))
+	w.journal = simulated.New(simulated.Options{
+		Shards: plan.Shards, Seed: plan.Seed, Faults: plan.Faults, AckWait: plan.AckWait, Jitter: jitter,
+		Crash: w.crash, Observer: w.audit,
+	})
+	for i := range w.places {
+		w.places[i] = make(chan bool)
+	}
+	return w
+}
+
+// require is for what only a mistake in the simulation can break.
+func (w *world) require(err error) {
+	if err != nil {
+		panic(fmt.Sprintf("the simulation itself is wrong: %v", err))
+	}
+}
+
+// part is a part of a duration, by the seed and the key.
+func (w *world) part(d time.Duration, kind string, key ...any) time.Duration {
+	return time.Duration(float64(d) * simulated.Chance(w.plan.Seed, kind, key...))
+}
+
+func (w *world) crash(at simulated.Moment) bool {
+	if w.aim != nil {
+		return w.aim(at)
+	}
+	return at.Process != w.journal.Process && w.strikes(at.Point, at.Run.ID, at.Nth, at.Attempt)
+}
+
+// strikes reports whether a crash point strikes.
+func (w *world) strikes(point, run string, what any, attempt int) bool {
+	if w.plan.CrashOneIn == 0 || w.aim != nil {
+		return false
+	}
+	return simulated.Chance(w.plan.Seed, point, run, what, attempt) < 1/float64(w.plan.CrashOneIn) && w.crashes.Add(-1) >= 0
+}
+
+// run plays the scenario to its end, in a bubble.
+func (w *world) run(meanwhile func(ctx context.Context)) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	var running sync.WaitGroup
+	for i := range w.plan.Processes {
+		running.Go(func() { w.place(ctx, i) })
+	}
+	running.Go(func() { w.kill(ctx) })
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		meanwhile(ctx)
+		w.settle(ctx)
+	}()
+	select {
+	case <-done:
+	case <-w.audit.broken:
+		cancel()
+		<-done
+	}
+	cancel()
+	running.Wait()
+}
+
+// place runs a process, again and again.
+func (w *world) place(ctx context.Context, i int) {
+	for ctx.Err() == nil {
+		w.process(ctx, i)
+		sleep(ctx, w.plan.Processes[i].Down)
+	}
+}
+
+// process runs a process's roles until it dies or is ended.
+func (w *world) process(ctx context.Context, i int) {
+	p := &process{w: w, plan: &w.plan.Processes[i], sim: w.journal.NewProcess()}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var running sync.WaitGroup
+	defer running.Wait()
+	for _, run := range p.runners(fmt.Sprint(i)) {
+		running.Go(func() {
+			err := run(ctx)
+			if err != nil && !errors.Is(err, simulated.ErrCrashed) {
+				w.audit.violate("", "role", "a role ended: %v", err)
+			}
+		})
+	}
+	if p.gateway != nil {
+		w.up(i, p)
+		defer w.up(i, nil)
+	}
+	select {
+	case <-ctx.Done():
+	case <-p.sim.Dead():
+	case kill := <-w.places[i]:
+		if kill {
+			p.sim.Kill()
+		}
+	}
+	cancel()
+}
+
+func (w *world) up(i int, p *process) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.gateways, i)
+	if p != nil {
+		w.gateways[i] = p
+	}
+}
+
+// reached returns a process whose gateway is up, the number-th of them; nil if
+// there is none.
+func (w *world) reached(number int) *process {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []*process
+	for i := range w.plan.Processes {
+		if p := w.gateways[i]; p != nil && p.alive() {
+			all = append(all, p)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return all[number%len(all)]
+}
+
+func (p *process) runners(instance string) []runner {
+	store := p.store()
+	var all []runner
+	for _, role := range p.plan.Roles {
+		if !p.plan.Shared {
+			store = p.store()
+		}
+		all = append(all, p.role(role, instance, store))
+	}
+	return all
+}
+
+func (p *process) store() *runlog.Store { return runlog.New(runlog.Options{Log: p.sim}) }
+
+func (p *process) role(role, instance string, store *runlog.Store) runner {
+	if p.w.stand != nil {
+		if run := p.w.stand(p, role, store); run != nil {
+			return run
+		}
+	}
+	var made interface{ Run(context.Context) error }
+	var err error
+	switch role {
+	case rolePlanner:
+		made, err = planner.New(planner.Config{
+			Instance: instance, Store: store, Queue: p.sim, Feed: p.sim, Directory: p.sim,
+			Providers: map[string]llm.Caller{"scripted": llm.CallerFunc(p.model)},
+			Validator: validator, Approval: policies, Concurrency: p.plan.Concurrency,
+		})
+	case roleActor:
+		made, err = actor.New(actor.Config{
+			Instance: instance, Store: store, Queue: p.sim, Feed: p.sim, Directory: p.sim, Blobs: p.sim,
+			Tools: p.tools(), Pools: p.plan.Pools, Concurrency: p.plan.Concurrency,
+		})
+	case roleObserver:
+		made, err = observer.New(observer.Config{
+			Instance: instance, Store: store, Queue: p.sim, Feed: p.sim, Concurrency: p.plan.Concurrency,
+		})
+	case roleGateway:
+		p.gateway, err = gateway.New(gateway.Config{
+			Instance: instance, Store: store, Queue: p.sim, Feed: p.sim, Timers: p.sim, Directory: p.sim, Agents: p.sim,
+			Validator: validator, CheckApproval: policies.Check, Concurrency: p.plan.Concurrency,
+		})
+		made = p.gateway
+	}
+	p.w.require(err)
+	return made.Run
+}
+
+// kill ends processes as planned.
+func (w *world) kill(ctx context.Context) {
+	kills := slices.SortedFunc(slices.Values(w.plan.Kills), func(a, b killPlan) int { return int(a.At - b.At) })
+	began := time.Now()
+	for _, k := range kills {
+		sleep(ctx, k.At-time.Since(began))
+		select {
+		case w.places[k.Process] <- !k.Gently:
+		case <-time.After(time.Second): // it is down already
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// settle waits until no delivery is outstanding: whatever was left to be
+// acknowledged is harmless.
+func (w *world) settle(ctx context.Context) {
+	for w.journal.Outstanding() > 0 && ctx.Err() == nil {
+		sleep(ctx, 5*time.Second)
+	}
+	if n := w.journal.Outstanding(); n > 0 && w.audit.violation() == nil {
+		w.audit.violate("", "settled", "%d deliveries are not acknowledged after %s", n, patience)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// bubble runs f in virtual time. A bubble that cannot go on is an error.
+func bubble(t *testing.T, f func()) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the bubble does not end: %v", p)
+		}
+	}()
+	synctest.Test(t, func(*testing.T) { f() })
+	return nil
+}
+
+// simulate plays a scenario and returns the first thing that went wrong.
+func simulate(t *testing.T, plan *scenario) (w *world, v *violation) {
+	w = newWorld(plan)
+	if err := bubble(t, func() {
+		w = newWorld(plan)
+		people := make([]*person, len(plan.Runs))
+		w.run(func(ctx context.Context) {
+			var all sync.WaitGroup
+			for i := range plan.Runs {
+				people[i] = newPerson(w, &plan.Runs[i])
+				all.Go(func() { people[i].live(ctx) })
+			}
+			all.Wait()
+		})
+		if w.audit.violation() != nil {
+			return
+		}
+		for i, p := range people {
+			w.audit.finish(&plan.Runs[i], p.cancelled, w.ran.of)
+		}
+	}); err != nil {
+		return w, &violation{Invariant: "bubble", Detail: err.Error()}
+	}
+	return w, w.audit.violation()
+}
+
+func contains[T comparable](all []T, one T) bool { return slices.Contains(all, one) }
+
+// placed is where a run's log is.
+func (w *world) placed(id string) events.Run {
+	return events.NewRun(events.DefaultNamespace, id, w.plan.Shards)
+}
