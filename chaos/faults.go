@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// The kinds of fault.
+const (
+	kill = "SIGKILL"
+	stop = "SIGSTOP"
+)
+
+// fault is one thing that goes wrong.
+type fault struct {
+	// after is the time since the fault before.
+	after time.Duration
+	kind  string
+	// server says that it hits a server and not a worker; leader that it hits
+	// the one that leads the log. Which of several it is, pick says.
+	server, leader bool
+	pick           int
+	// down is the time until the process is started again, or goes on.
+	down time.Duration
+}
+
+// schedule gives the faults of a seed, one after another.
+type schedule struct {
+	random  *rand.Rand
+	pause   time.Duration
+	cluster bool
+}
+
+func newSchedule(o options) *schedule {
+	return &schedule{random: rand.New(rand.NewPCG(o.seed, 2)), pause: o.pause, cluster: o.cluster}
+}
+
+// next returns the next fault. Every process is hit about equally often; with
+// several servers one of them is hit by every second fault, mostly the leader.
+func (s *schedule) next() fault {
+	r := s.random
+	f := fault{
+		after: s.pause/3 + time.Duration(r.Int64N(int64(s.pause)*4/3)),
+		kind:  kill, pick: r.IntN(1 << 20), down: time.Duration(r.Int64N(int64(500 * time.Millisecond))),
+	}
+	draw := r.Float64()
+	if s.cluster {
+		f.server, f.leader = draw < 0.5, draw < 0.3
+	} else {
+		f.server = draw < 1.0/9
+	}
+	if stopped := r.Float64() < 0.2; stopped && !f.server {
+		f.kind = stop
+		f.down = ackWait + 300*time.Millisecond + time.Duration(r.Int64N(int64(1500*time.Millisecond)))
+	}
+	return f
+}
+
+// tormentor brings the faults of a schedule upon a fleet.
+type tormentor struct {
+	fleet *fleet
+	// leader names the server that leads the log, empty if nobody does.
+	leader func(context.Context) string
+	// died gets what ended without being killed.
+	died func(string)
+
+	mu    sync.Mutex
+	count map[string]map[string]int // fault kind, process kind
+	// skipped are faults whose victim was still suffering from another one.
+	skipped int
+	// serverDown holds the faults of servers apart: a majority always lives.
+	serverDown sync.Mutex
+}
+
+// torment goes on until ctx ends; when it returns every process is up.
+func (t *tormentor) torment(ctx context.Context, s *schedule) {
+	var suffering sync.WaitGroup
+	defer suffering.Wait()
+	for {
+		f := s.next()
+		if !pause(ctx, f.after) {
+			return
+		}
+		victim := t.victim(ctx, f)
+		if victim == nil || !t.claim(victim, f) {
+			t.mu.Lock()
+			t.skipped++
+			t.mu.Unlock()
+			continue
+		}
+		suffering.Go(func() { t.strike(victim, f) })
+	}
+}
+
+func (t *tormentor) victim(ctx context.Context, f fault) *process {
+	if !f.server {
+		return t.fleet.workers[f.pick%len(t.fleet.workers)]
+	}
+	if f.leader {
+		name := t.leader(ctx)
+		for _, p := range t.fleet.servers {
+			if p.name == name {
+				return p
+			}
+		}
+		return nil
+	}
+	return t.fleet.servers[f.pick%len(t.fleet.servers)]
+}
+
+func (t *tormentor) claim(p *process, f fault) bool {
+	if f.server && !t.serverDown.TryLock() {
+		return false
+	}
+	if !p.claim() {
+		if f.server {
+			t.serverDown.Unlock()
+		}
+		return false
+	}
+	return true
+}
+
+// strike does it and undoes it.
+func (t *tormentor) strike(p *process, f fault) {
+	defer p.giveBack()
+	if f.server {
+		defer t.serverDown.Unlock()
+	}
+	if alive, how := p.alive(); !alive {
+		t.died(fmt.Sprintf("%s ended by itself: %s", p.name, how))
+	}
+	t.mu.Lock()
+	if t.count[f.kind] == nil {
+		t.count[f.kind] = map[string]int{}
+	}
+	t.count[f.kind][p.kind]++
+	t.mu.Unlock()
+	if f.kind == stop {
+		p.suspend()
+		time.Sleep(f.down)
+		p.resume()
+		return
+	}
+	p.kill()
+	time.Sleep(f.down)
+	if err := p.start(); err != nil {
+		t.died(err.Error())
+	}
+}
