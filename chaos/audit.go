@@ -39,7 +39,7 @@ func (a *audit) read(records []record) {
 			a.found(fmt.Sprintf("seq %d, run %s: %s", r.seq, e.Subject, fmt.Sprintf(format, args...)))
 		}
 		// moore.<shard>.<ns>.<from>.<to>.<pool>.<run>
-		if parts := strings.Split(r.subject, "."); len(parts) != 7 || parts[6] != e.Subject || parts[3] != e.From && parts[3] != "control" && e.Type != "ToolCallDispatched" {
+		if parts := strings.Split(r.subject, "."); len(parts) != 7 || parts[6] != e.Subject || !owns(parts[3], e) {
 			say("%s from %s stands on %s", e.Type, e.From, r.subject)
 		}
 		if before, twice := a.ids[e.ID]; twice {
@@ -67,6 +67,13 @@ func (a *audit) read(records []record) {
 			h.end = e
 		}
 	}
+}
+
+// owns reports whether who owns a state, or control, may have published the
+// event: the dispatch of calls is the planner's, though the state is not.
+func owns(publisher string, e *event) bool {
+	dispatch := e.Type == "ToolCallDispatched" || e.Type == "LlmAttemptFailed" && e.From == "parallel_acting"
+	return publisher == e.From || publisher == "control" || dispatch && publisher == "planning"
 }
 
 // check holds every run to its plan.
