@@ -41,6 +41,36 @@ func (b *bus) leader(ctx context.Context) string {
 	return stream.CachedInfo().Cluster.Leader
 }
 
+// healed waits until the log has a leader and no replica lags behind it, and as
+// long again as work gets a chance.
+func (b *bus) healed(ctx context.Context) {
+	for !b.whole(ctx) {
+		if !pause(ctx, 100*time.Millisecond) {
+			return
+		}
+	}
+	pause(ctx, 2*time.Second)
+}
+
+func (b *bus) whole(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	stream, err := b.js.Stream(ctx, logStream)
+	if err != nil {
+		return false
+	}
+	info := stream.CachedInfo().Cluster
+	if info == nil {
+		return true
+	}
+	for _, r := range info.Replicas {
+		if !r.Current || r.Offline {
+			return false
+		}
+	}
+	return info.Leader != ""
+}
+
 // record is a stored message of the log.
 type record struct {
 	seq     uint64

@@ -39,7 +39,8 @@ func newSchedule(o options) *schedule {
 }
 
 // next returns the next fault. Every process is hit about equally often; with
-// several servers one of them is hit by every second fault, mostly the leader.
+// several servers one of them is hit, mostly the leader, as soon as the last hit
+// is mended: an election alone takes several seconds.
 func (s *schedule) next() fault {
 	r := s.random
 	f := fault{
@@ -62,8 +63,10 @@ func (s *schedule) next() fault {
 // tormentor brings the faults of a schedule upon a fleet.
 type tormentor struct {
 	fleet *fleet
-	// leader names the server that leads the log, empty if nobody does.
+	// leader names the server that leads the log, empty if nobody does. healed
+	// waits until every server is a part of the log again.
 	leader func(context.Context) string
+	healed func(context.Context)
 	// died gets what ended without being killed.
 	died func(string)
 
@@ -91,7 +94,7 @@ func (t *tormentor) torment(ctx context.Context, s *schedule) {
 			t.mu.Unlock()
 			continue
 		}
-		suffering.Go(func() { t.strike(victim, f) })
+		suffering.Go(func() { t.strike(ctx, victim, f) })
 	}
 }
 
@@ -125,7 +128,7 @@ func (t *tormentor) claim(p *process, f fault) bool {
 }
 
 // strike does it and undoes it.
-func (t *tormentor) strike(p *process, f fault) {
+func (t *tormentor) strike(ctx context.Context, p *process, f fault) {
 	defer p.giveBack()
 	if f.server {
 		defer t.serverDown.Unlock()
@@ -149,5 +152,8 @@ func (t *tormentor) strike(p *process, f fault) {
 	time.Sleep(f.down)
 	if err := p.start(); err != nil {
 		t.died(err.Error())
+	}
+	if f.server {
+		t.healed(ctx)
 	}
 }

@@ -78,7 +78,7 @@ func (w *follower) next(ctx context.Context) *event {
 
 // follow goes on until ctx ends.
 func (f *feed) follow(ctx context.Context) {
-	for ; ; f.resumed++ {
+	for {
 		_ = f.stream(ctx) // the gateway is away or was killed
 		if !pause(ctx, 50*time.Millisecond) {
 			return
@@ -101,6 +101,9 @@ func (f *feed) stream(ctx context.Context) error {
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("HTTP %d", response.StatusCode)
+	}
+	if f.last != "" {
+		f.resumed++
 	}
 	lines := bufio.NewScanner(response.Body)
 	lines.Buffer(nil, 4<<20)

@@ -188,9 +188,16 @@ func (g *game) torment(ctx context.Context) {
 			}
 		}
 	}()
-	t := &tormentor{fleet: g.fleet, leader: g.bus.leader, died: g.report.found, count: g.report.faults}
+	t := &tormentor{fleet: g.fleet, leader: g.bus.leader, healed: g.healed, died: g.report.found, count: g.report.faults}
 	t.torment(ctx, newSchedule(g.o))
 	g.report.skipped = t.skipped
+}
+
+// healed waits until several servers are whole; one is as soon as it is up.
+func (g *game) healed(ctx context.Context) {
+	if g.o.cluster {
+		g.bus.healed(ctx)
+	}
 }
 
 // inspectTime bounds the audit.
