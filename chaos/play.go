@@ -214,6 +214,9 @@ func (g *game) inspect(ctx context.Context) error {
 	if code != 0 {
 		g.report.found(fmt.Sprintf("replay verify --all --strict: exit %d: %s", code, out))
 	}
+	if g.o.cluster {
+		g.bus.healed(ctx)
+	}
 	records, err := g.bus.records(ctx)
 	if err != nil {
 		return err
