@@ -114,12 +114,12 @@ func TestTheMixHasEverything(t *testing.T) {
 	s := newSchedule(o)
 	for range 300 {
 		f := s.next()
-		drawn[f.kind], drawn[fmt.Sprint("server ", f.server)], drawn[fmt.Sprint("leader ", f.leader)] = true, true, true
+		drawn[f.kind], drawn[fmt.Sprint("server ", f.server)], drawn[fmt.Sprint("leader ", f.leader)], drawn[fmt.Sprint("all ", f.all)] = true, true, true, true
 		require.Positive(t, f.after)
 	}
 	for _, want := range slices.Concat(kinds, toolNames(), []string{
 		"sing", "task", "chat", "openai true", "openai false", "fails true", "message", "pause", "cancel",
-		"approved", "rejected", "modified", kill, stop, "server true", "server false", "leader true",
+		"approved", "rejected", "modified", kill, stop, "server true", "server false", "leader true", "all true",
 	}) {
 		require.True(t, drawn[want], "%s is never drawn", want)
 	}

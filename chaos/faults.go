@@ -23,6 +23,8 @@ type fault struct {
 	// the one that leads the log. Which of several it is, pick says.
 	server, leader bool
 	pick           int
+	// all says that it hits everything at once, as a power cut does.
+	all bool
 	// down is the time until the process is started again, or goes on.
 	down time.Duration
 }
@@ -53,9 +55,12 @@ func (s *schedule) next() fault {
 	} else {
 		f.server = draw < 1.0/9
 	}
-	if stopped := r.Float64() < 0.2; stopped && !f.server {
+	if r.Float64() < 0.2 {
 		f.kind = stop
 		f.down = ackWait + 300*time.Millisecond + time.Duration(r.Int64N(int64(1500*time.Millisecond)))
+	}
+	if f.all = r.Float64() < 0.02; f.all {
+		f.kind, f.server, f.leader = kill, false, false
 	}
 	return f
 }
@@ -78,7 +83,7 @@ type tormentor struct {
 	serverDown sync.Mutex
 }
 
-// torment goes on until ctx ends; when it returns every process is up.
+// torment strikes until ctx ends; when it returns every process is up.
 func (t *tormentor) torment(ctx context.Context, s *schedule) {
 	var suffering sync.WaitGroup
 	defer suffering.Wait()
@@ -86,6 +91,10 @@ func (t *tormentor) torment(ctx context.Context, s *schedule) {
 		f := s.next()
 		if !pause(ctx, f.after) {
 			return
+		}
+		if f.all {
+			t.strikeAll(ctx, &suffering, f)
+			continue
 		}
 		victim := t.victim(ctx, f)
 		if victim == nil || !t.claim(victim, f) {
@@ -95,6 +104,15 @@ func (t *tormentor) torment(ctx context.Context, s *schedule) {
 			continue
 		}
 		suffering.Go(func() { t.strike(ctx, victim, f) })
+	}
+}
+
+// strikeAll strikes everything that does not suffer already.
+func (t *tormentor) strikeAll(ctx context.Context, suffering *sync.WaitGroup, f fault) {
+	for _, victim := range t.fleet.all() {
+		if victim.claim() {
+			suffering.Go(func() { t.strike(ctx, victim, f) })
+		}
 	}
 }
 

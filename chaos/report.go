@@ -29,10 +29,18 @@ type report struct {
 	races    int // appends that lost
 	resumed  int // event streams taken up again
 	calls    int // executions of tools
+	silence  silence
 	phases   []phase
 
 	mu       sync.Mutex
 	findings []string
+}
+
+// silence is how long a run that had something to do did nothing.
+type silence struct {
+	took  time.Duration
+	run   string
+	after *event
 }
 
 type phase struct {
@@ -76,6 +84,9 @@ func (r *report) print(w io.Writer) {
 	line("redeliveries", "%d", r.again)
 	line("lost races", "%d", r.races)
 	line("feed", "taken up again %d times", r.resumed)
+	if s := r.silence; s.after != nil {
+		line("silence", "%.1fs at most: run %s after event %d, %s", s.took.Seconds(), s.run, s.after.N, s.after.Type)
+	}
 	line("failures", "%s", counts(r.failures))
 	for _, p := range r.phases {
 		line("time", "%6.1fs %s", p.took.Seconds(), p.name)
@@ -102,6 +113,7 @@ func (r *report) tally(a *audit) {
 	for _, h := range a.runs {
 		r.events += len(h.events)
 		r.states[h.events[len(h.events)-1].To]++
+		r.listen(h)
 		for _, e := range h.events {
 			var data struct{ Kind, Code string }
 			_ = json.Unmarshal(e.Data, &data)
@@ -115,6 +127,23 @@ func (r *report) tally(a *audit) {
 	}
 	for _, done := range a.executed {
 		r.calls += len(done)
+	}
+}
+
+// listen looks for the longest silence that no human or pause explains.
+func (r *report) listen(h *history) {
+	waits := map[string]bool{"waiting_for_human": true, "waiting_for_user": true}
+	paused := false
+	for i, e := range h.events {
+		if i > 0 && !paused && !waits[h.events[i-1].To] {
+			before := h.events[i-1]
+			from, _ := time.Parse(time.RFC3339Nano, before.Time)
+			to, _ := time.Parse(time.RFC3339Nano, e.Time)
+			if took := to.Sub(from); took > r.silence.took {
+				r.silence = silence{took, h.run, before}
+			}
+		}
+		paused = e.Type == "Paused" || paused && e.Type != "Resumed"
 	}
 }
 
