@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"net/http"
 	"strings"
 )
 
@@ -161,6 +163,23 @@ func (c *carrier) checkMessages(h *history, say func(string, ...any)) {
 	}
 	if h.end != nil && h.end.Type == "Closed" && len(c.messages) < c.plan.turns {
 		say("was closed after %d of %d messages", len(c.messages), c.plan.turns)
+	}
+}
+
+// checkViews holds what the gateway says of each run to the log.
+func (a *audit) checkViews(ctx context.Context, client *client) {
+	for id, h := range a.runs {
+		var view struct {
+			State string `json:"state"`
+			N     int    `json:"n"`
+		}
+		if err := client.do(ctx, http.MethodGet, "/v1/runs/"+id, nil, &view); err != nil {
+			a.found("run " + id + ": " + err.Error())
+			continue
+		}
+		if last := h.events[len(h.events)-1]; view.State != last.To || view.N != len(h.events) {
+			a.found(fmt.Sprintf("run %s: the gateway says %s at %d, the log %s at %d", id, view.State, view.N, last.To, len(h.events)))
+		}
 	}
 }
 

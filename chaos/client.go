@@ -60,7 +60,7 @@ func (c *client) do(ctx context.Context, method, path string, body, out any) err
 			return last
 		}
 		if !pause(ctx, 100*time.Millisecond) {
-			return fmt.Errorf("%s %s: %w", method, path, last)
+			return fmt.Errorf("%s %s: %w, the last try: %v", method, path, ctx.Err(), last)
 		}
 	}
 }

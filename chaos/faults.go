@@ -72,8 +72,9 @@ type tormentor struct {
 	// waits until every server is a part of the log again.
 	leader func(context.Context) string
 	healed func(context.Context)
-	// died gets what ended without being killed.
-	died func(string)
+	// died gets what ended without being killed, struck each fault.
+	died   func(string)
+	struck func(process, kind string, down time.Duration)
 
 	mu    sync.Mutex
 	count map[string]map[string]int // fault kind, process kind
@@ -145,6 +146,16 @@ func (t *tormentor) claim(p *process, f fault) bool {
 	return true
 }
 
+func (t *tormentor) note(p *process, f fault) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.count[f.kind] == nil {
+		t.count[f.kind] = map[string]int{}
+	}
+	t.count[f.kind][p.kind]++
+	t.struck(p.name, f.kind, f.down)
+}
+
 // strike does it and undoes it.
 func (t *tormentor) strike(ctx context.Context, p *process, f fault) {
 	defer p.giveBack()
@@ -154,12 +165,7 @@ func (t *tormentor) strike(ctx context.Context, p *process, f fault) {
 	if alive, how := p.alive(); !alive {
 		t.died(fmt.Sprintf("%s ended by itself: %s", p.name, how))
 	}
-	t.mu.Lock()
-	if t.count[f.kind] == nil {
-		t.count[f.kind] = map[string]int{}
-	}
-	t.count[f.kind][p.kind]++
-	t.mu.Unlock()
+	t.note(p, f)
 	if f.kind == stop {
 		p.suspend()
 		time.Sleep(f.down)

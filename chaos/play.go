@@ -21,6 +21,7 @@ type game struct {
 	model    *modelServer
 	fleet    *fleet
 	bus      *bus
+	faults   *os.File // when what was struck
 	plans    []*plan
 	carriers []*carrier
 	// over counts the runs that have ended.
@@ -91,6 +92,9 @@ func (g *game) close() error {
 	if g.tools != nil {
 		g.tools.close()
 	}
+	if g.faults != nil {
+		_ = g.faults.Close()
+	}
 	return err
 }
 
@@ -115,13 +119,16 @@ func (g *game) play(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	err := g.inspect(ctx)
+	err := g.inspect(ctx, client)
 	g.phase("audit")
 	return err
 }
 
 func (g *game) setUp(ctx context.Context) (err error) {
 	g.plans = newPlans(g.o, time.Now())
+	if g.faults, err = os.Create(filepath.Join(g.o.dir, "faults.log")); err != nil {
+		return err
+	}
 	if g.tools, err = newToolServer(g.o.dir); err != nil {
 		return err
 	}
@@ -189,6 +196,9 @@ func (g *game) torment(ctx context.Context) {
 		}
 	}()
 	t := &tormentor{fleet: g.fleet, leader: g.bus.leader, healed: g.healed, died: g.report.found, count: g.report.faults}
+	t.struck = func(process, kind string, down time.Duration) {
+		_, _ = fmt.Fprintf(g.faults, "%s %s %s for %s\n", time.Now().UTC().Format(time.RFC3339Nano), kind, process, down)
+	}
 	t.torment(ctx, newSchedule(g.o))
 	g.report.skipped = t.skipped
 }
@@ -204,7 +214,7 @@ func (g *game) healed(ctx context.Context) {
 const inspectTime = 90 * time.Second
 
 // inspect reads the log and the ledger and holds them to each other.
-func (g *game) inspect(ctx context.Context) error {
+func (g *game) inspect(ctx context.Context, client *client) error {
 	ctx, cancel := context.WithTimeout(ctx, inspectTime)
 	defer cancel()
 	out, code, err := g.fleet.output(ctx, "replay", "verify", "--all", "--strict")
@@ -232,6 +242,7 @@ func (g *game) inspect(ctx context.Context) error {
 	}
 	a.read(records)
 	a.check(g.carriers)
+	a.checkViews(ctx, client)
 	g.report.tally(a)
 	return nil
 }

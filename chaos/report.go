@@ -125,9 +125,21 @@ func (r *report) tally(a *audit) {
 			}
 		}
 	}
+	if r.silence.took > r.o.mostSilence() {
+		r.found(fmt.Sprintf("run %s was silent for %s after event %d\n%s", r.silence.run, r.silence.took, r.silence.after.N, a.runs[r.silence.run]))
+	}
 	for _, done := range a.executed {
 		r.calls += len(done)
 	}
+}
+
+// mostSilence is how long a run may do nothing, though its workers die several
+// times in a row; a cluster that loses its leader has to elect another one first.
+func (o options) mostSilence() time.Duration {
+	if o.cluster {
+		return time.Minute
+	}
+	return 20 * time.Second
 }
 
 // listen looks for the longest silence that no human or pause explains.
