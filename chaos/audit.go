@@ -23,6 +23,12 @@ type audit struct {
 	runs     map[string]*history
 	ids      map[string]uint64
 	executed map[string][]execution
+	// refs are the large results that the log points to, with a run that does.
+	refs map[ref]string
+}
+
+func newAudit(found func(string), executed map[string][]execution) *audit {
+	return &audit{found: found, runs: map[string]*history{}, ids: map[string]uint64{}, executed: executed, refs: map[ref]string{}}
 }
 
 // read takes every record in and checks what holds for all events: that the
@@ -179,6 +185,19 @@ func (a *audit) checkViews(ctx context.Context, client *client) {
 		}
 		if last := h.events[len(h.events)-1]; view.State != last.To || view.N != len(h.events) {
 			a.found(fmt.Sprintf("run %s: the gateway says %s at %d, the log %s at %d", id, view.State, view.N, last.To, len(h.events)))
+		}
+	}
+}
+
+// checkResults reads every large result that the log points to.
+func (a *audit) checkResults(ctx context.Context, b *bus) {
+	for r, run := range a.refs {
+		data, err := b.object(ctx, r.Bucket, r.Key)
+		if sum := sha256.Sum256(data); err == nil && (len(data) != r.Size || hex.EncodeToString(sum[:]) != r.SHA256) {
+			err = fmt.Errorf("its %d bytes are others than the log says", len(data))
+		}
+		if err != nil {
+			a.found(fmt.Sprintf("run %s: result %s: %v", run, r.Key, err))
 		}
 	}
 }

@@ -67,7 +67,7 @@ func planModifying(t *testing.T) *plan {
 func audited(t *testing.T, records []record, executed []execution, messages map[string]answered) string {
 	t.Helper()
 	r := &report{}
-	a := &audit{found: r.found, runs: map[string]*history{}, ids: map[string]uint64{}, executed: map[string][]execution{auditedRun + "/c": executed}}
+	a := newAudit(r.found, map[string][]execution{auditedRun + "/c": executed})
 	a.read(records)
 	c := newCarrier(planModifying(t), nil, newFeed(nil, nil, nil), r.found)
 	c.messages = messages

@@ -114,6 +114,15 @@ func (b *bus) records(ctx context.Context) ([]record, error) {
 	return all, nil
 }
 
+// object returns a large result.
+func (b *bus) object(ctx context.Context, bucket, key string) ([]byte, error) {
+	store, err := b.js.ObjectStore(ctx, bucket)
+	if err != nil {
+		return nil, err
+	}
+	return store.GetBytes(ctx, key)
+}
+
 // consumers describes what every consumer of the log has before it.
 func (b *bus) consumers(ctx context.Context) ([]*jetstream.ConsumerInfo, error) {
 	stream, err := b.js.Stream(ctx, logStream)

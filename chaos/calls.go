@@ -22,6 +22,15 @@ type fate struct {
 	results int
 	success bool
 	code    string
+	ref     *ref
+}
+
+// ref points to a result that was too large for the log.
+type ref struct {
+	Bucket string `json:"bucket"`
+	Key    string `json:"key"`
+	Size   int    `json:"size"`
+	SHA256 string `json:"sha256"`
 }
 
 type decision struct {
@@ -77,6 +86,7 @@ func (f fates) work(e *event) error {
 		CallID  string `json:"call_id"`
 		Success bool
 		Code    string
+		Ref     *ref
 	}
 	if err := decode(e, &data); err != nil {
 		return err
@@ -91,7 +101,7 @@ func (f fates) work(e *event) error {
 		c.started++
 	default:
 		c.results++
-		c.success, c.code = data.Success, data.Code
+		c.success, c.code, c.ref = data.Success, data.Code, data.Ref
 	}
 	return nil
 }
@@ -138,6 +148,9 @@ func (a *audit) checkCalls(c *carrier, h *history, say func(string, ...any)) {
 		}
 		a.checkExecutions(h.run, f, say)
 		c.checkDecision(f, say)
+		if f.ref != nil {
+			a.refs[*f.ref] = h.run
+		}
 	}
 }
 

@@ -51,7 +51,7 @@ func (c *carrier) carry(ctx context.Context) {
 	ctx, over := context.WithCancel(ctx)
 	defer over()
 	body := map[string]any{"agent": c.plan.agent, "task": c.plan.task(), "mode": c.plan.mode, "run_id": c.plan.run}
-	err := c.client.do(ctx, http.MethodPost, "/v1/runs", body, nil)
+	err := c.post(ctx, "start", "/v1/runs", body)
 	if r := refused(err); r != nil && r.Code != "run_exists" {
 		c.found("start: " + r.Error())
 		return
@@ -82,6 +82,15 @@ func refused(err error) *refusal {
 	var r *refusal
 	errors.As(err, &r)
 	return r
+}
+
+// post makes a request; now and then twice at the same time, as an impatient
+// client does, and the answer is one of the two.
+func (c *carrier) post(ctx context.Context, name, path string, body any) error {
+	if c.plan.chance("twice "+name).Float64() < 0.2 {
+		c.acts.Go(func() { _ = c.client.do(ctx, http.MethodPost, path, body, nil) })
+	}
+	return c.client.do(ctx, http.MethodPost, path, body, nil)
 }
 
 // react does what the plan says to an event. What takes time happens beside.
@@ -128,7 +137,7 @@ func (c *carrier) path(what string) string { return "/v1/runs/" + c.plan.run + "
 // say posts one message of the user.
 func (c *carrier) say(ctx context.Context, id string) {
 	inputs := []map[string]any{{"type": "user-message", "message_id": id, "content": "This is " + id + "."}}
-	err := c.client.do(ctx, http.MethodPost, c.path("inputs"), inputs, nil)
+	err := c.post(ctx, id, c.path("inputs"), inputs)
 	c.expect("message "+id, err, "run_ended")
 	result := answered{accepted: err == nil}
 	if r := refused(err); r != nil {
@@ -154,7 +163,8 @@ func (c *carrier) expect(what string, err error, codes ...string) {
 }
 
 // decide says what the plan says about a call. If it was decided already, that
-// was an earlier try of this one, whose answer was lost.
+// was an earlier try of this one, whose answer was lost. Another human who then
+// says the opposite comes too late.
 func (c *carrier) decide(ctx context.Context, callID string) {
 	v := c.plan.verdict(callID)
 	if !pause(ctx, v.wait) {
@@ -167,7 +177,25 @@ func (c *carrier) decide(ctx context.Context, callID string) {
 	case "modified":
 		body["arguments"] = modified(callID)
 	}
-	err := c.client.do(ctx, http.MethodPost, c.path("decisions"), body, nil)
+	err := c.post(ctx, "decision "+callID, c.path("decisions"), body)
+	c.expectDecided(callID, v, err)
+	if ctx.Err() != nil || c.plan.chance("rival "+callID).Float64() > 0.3 {
+		return
+	}
+	rival := map[string]any{"call_id": callID, "decision": "approved", "by": "rival"}
+	if v.decision == "approved" {
+		rival["decision"], rival["reason"] = "rejected", "I disagree"
+	}
+	err = c.client.do(ctx, http.MethodPost, c.path("decisions"), rival, nil)
+	if err == nil {
+		c.found("decision on " + callID + ": a second one was accepted")
+	}
+	c.expectDecided(callID, v, err)
+}
+
+// expectDecided reports an answer to a decision that is neither 2xx nor says that
+// the plan's verdict came first.
+func (c *carrier) expectDecided(callID string, v verdict, err error) {
 	c.expect("decision on "+callID, err, "already_decided", "run_ended")
 	if r := refused(err); r != nil && r.Code == "already_decided" && (r.Decision == nil || r.Decision.Decision != v.decision || r.Decision.By != decider(callID)) {
 		c.found(fmt.Sprintf("decision on %s: 409 with another first decision: %+v", callID, r.Decision))

@@ -89,7 +89,7 @@ wrong, and what.`,
 	flags.BoolVar(&o.cluster, "cluster", false, "three servers and three replicas, whose leader is the favourite victim")
 	flags.IntVar(&o.inFlight, "in-flight", 40, "runs at once")
 	flags.DurationVar(&o.pause, "pause", 300*time.Millisecond, "mean time between two faults")
-	flags.DurationVar(&o.faultTime, "fault-time", 150*time.Second, "how long there are faults at most")
+	flags.DurationVar(&o.faultTime, "fault-time", 2*time.Minute, "how long there are faults at most")
 	flags.DurationVar(&o.settleTime, "settle-time", 90*time.Second, "how long the last runs may take once everything is up again")
 	flags.StringVar(&o.dir, "dir", "", "`folder` for data and logs (default: a temporary one)")
 	flags.BoolVar(&o.keep, "keep", false, "keep the folder though all is well")

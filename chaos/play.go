@@ -211,7 +211,7 @@ func (g *game) healed(ctx context.Context) {
 }
 
 // inspectTime bounds the audit.
-const inspectTime = 90 * time.Second
+const inspectTime = time.Minute
 
 // inspect reads the log and the ledger and holds them to each other.
 func (g *game) inspect(ctx context.Context, client *client) error {
@@ -236,13 +236,15 @@ func (g *game) inspect(ctx context.Context, client *client) error {
 		return err
 	}
 	g.report.again = redeliveries(consumers, records)
-	a := &audit{found: g.report.found, runs: map[string]*history{}, ids: map[string]uint64{}}
-	if a.executed, err = g.tools.executions(); err != nil {
+	executed, err := g.tools.executions()
+	if err != nil {
 		return err
 	}
+	a := newAudit(g.report.found, executed)
 	a.read(records)
 	a.check(g.carriers)
 	a.checkViews(ctx, client)
+	a.checkResults(ctx, g.bus)
 	g.report.tally(a)
 	return nil
 }

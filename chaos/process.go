@@ -123,6 +123,10 @@ func (p *process) end() error {
 	}
 	select {
 	case <-done:
+		// 143 is a process that SIGTERM met while it still looked for the bus.
+		if code := cmd.ProcessState.ExitCode(); code != 0 && code != 143 {
+			return fmt.Errorf("%s ended after SIGTERM with %s", p.name, cmd.ProcessState)
+		}
 		return nil
 	case <-time.After(stopTime):
 		p.kill()

@@ -29,6 +29,7 @@ type report struct {
 	races    int // appends that lost
 	resumed  int // event streams taken up again
 	calls    int // executions of tools
+	large    int // results outside the log
 	silence  silence
 	phases   []phase
 
@@ -80,7 +81,7 @@ func (r *report) print(w io.Writer) {
 		line(kind, "%d: %s", total, counts(r.faults[kind]))
 	}
 	line("skipped", "%d faults of a process that suffered from another one", r.skipped)
-	line("events", "%d, tools executed %d times", r.events, r.calls)
+	line("events", "%d, tools executed %d times, %d large results", r.events, r.calls, r.large)
 	line("redeliveries", "%d", r.again)
 	line("lost races", "%d", r.races)
 	line("feed", "taken up again %d times", r.resumed)
@@ -128,6 +129,7 @@ func (r *report) tally(a *audit) {
 	if r.silence.took > r.o.mostSilence() {
 		r.found(fmt.Sprintf("run %s was silent for %s after event %d\n%s", r.silence.run, r.silence.took, r.silence.after.N, a.runs[r.silence.run]))
 	}
+	r.large = len(a.refs)
 	for _, done := range a.executed {
 		r.calls += len(done)
 	}

@@ -28,6 +28,7 @@ var tools = []toolKind{
 	{name: "lookup", pool: "web", effect: "pure", risk: "low", slow: 50 * time.Millisecond},
 	{name: "search", pool: "files", effect: "pure", risk: "medium", slow: 1200 * time.Millisecond},
 	{name: "flaky", pool: "web", effect: "idempotent", risk: "low", slow: 100 * time.Millisecond},
+	{name: "huge", pool: "web", effect: "pure", risk: "low", slow: 50 * time.Millisecond},
 	{name: "broken", pool: "default", effect: "pure", risk: "low"},
 	{name: "note", pool: "default", effect: "once", risk: "low", slow: 300 * time.Millisecond},
 	{name: "post", pool: "web", effect: "once", risk: "medium", slow: 300 * time.Millisecond},
@@ -105,6 +106,8 @@ func (s *toolServer) serve(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case tool.name == "broken":
 		http.Error(w, "broken for good", http.StatusInternalServerError)
+	case tool.name == "huge":
+		_, _ = io.WriteString(w, strings.Repeat(key+"\n", 300<<10/len(key)))
 	case tool.name == "flaky" && times == 1:
 		http.Error(w, "try again", http.StatusServiceUnavailable)
 	default:
