@@ -41,11 +41,11 @@ func (b *bus) leader(ctx context.Context) string {
 	return stream.CachedInfo().Cluster.Leader
 }
 
-// healed waits until the log has a leader and no replica lags behind it, and as
-// long again as work gets a chance.
+// healed waits until the log and each of its consumers has a leader, and no
+// replica lags behind it, and then as long again as work gets a chance.
 func (b *bus) healed(ctx context.Context) {
 	for !b.whole(ctx) {
-		if !pause(ctx, 100*time.Millisecond) {
+		if !pause(ctx, 200*time.Millisecond) {
 			return
 		}
 	}
@@ -53,22 +53,32 @@ func (b *bus) healed(ctx context.Context) {
 }
 
 func (b *bus) whole(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	stream, err := b.js.Stream(ctx, logStream)
-	if err != nil {
+	if err != nil || !led(stream.CachedInfo().Cluster) {
 		return false
 	}
-	info := stream.CachedInfo().Cluster
-	if info == nil {
-		return true
+	consumers, err := b.consumers(ctx)
+	for _, info := range consumers {
+		if !led(info.Cluster) {
+			return false
+		}
 	}
-	for _, r := range info.Replicas {
+	return err == nil && len(consumers) == stream.CachedInfo().State.Consumers
+}
+
+// led reports whether replicas have a leader and are with it.
+func led(c *jetstream.ClusterInfo) bool {
+	if c == nil {
+		return true // there is only one
+	}
+	for _, r := range c.Replicas {
 		if !r.Current || r.Offline {
 			return false
 		}
 	}
-	return info.Leader != ""
+	return c.Leader != ""
 }
 
 // record is a stored message of the log.
@@ -132,17 +142,18 @@ func (b *bus) consumers(ctx context.Context) ([]*jetstream.ConsumerInfo, error) 
 	var all []*jetstream.ConsumerInfo
 	list := stream.ListConsumers(ctx)
 	for info := range list.Info() {
-		if info.Config.Durable != "" {
-			all = append(all, info)
-		}
+		all = append(all, info)
 	}
 	return all, list.Err()
 }
 
-// redeliveries is how often a message was delivered again, over all consumers.
+// redeliveries is how often a message was delivered again, over all durables.
 func redeliveries(all []*jetstream.ConsumerInfo, log []record) int {
 	again := 0
 	for _, info := range all {
+		if info.Config.Durable == "" {
+			continue // what read the log for this audit
+		}
 		filters := append([]string{}, info.Config.FilterSubjects...)
 		if info.Config.FilterSubject != "" {
 			filters = append(filters, info.Config.FilterSubject)

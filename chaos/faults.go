@@ -80,7 +80,7 @@ type tormentor struct {
 	count map[string]map[string]int // fault kind, process kind
 	// skipped are faults whose victim was still suffering from another one.
 	skipped int
-	// serverDown holds the faults of servers apart: a majority always lives.
+	// serverDown is held from a fault of servers until that is mended.
 	serverDown sync.Mutex
 }
 
@@ -93,27 +93,50 @@ func (t *tormentor) torment(ctx context.Context, s *schedule) {
 		if !pause(ctx, f.after) {
 			return
 		}
-		if f.all {
-			t.strikeAll(ctx, &suffering, f)
-			continue
-		}
-		victim := t.victim(ctx, f)
-		if victim == nil || !t.claim(victim, f) {
-			t.mu.Lock()
+		victims := t.victims(ctx, f)
+		if len(victims) == 0 {
 			t.skipped++
-			t.mu.Unlock()
 			continue
 		}
-		suffering.Go(func() { t.strike(ctx, victim, f) })
+		suffering.Go(func() { t.strikeAll(ctx, victims, f) })
 	}
 }
 
-// strikeAll strikes everything that does not suffer already.
-func (t *tormentor) strikeAll(ctx context.Context, suffering *sync.WaitGroup, f fault) {
-	for _, victim := range t.fleet.all() {
-		if victim.claim() {
-			suffering.Go(func() { t.strike(ctx, victim, f) })
+// victims claims what a fault hits; nothing if that suffers already. Servers are
+// claimed for one fault at a time, so that a majority of them lives unless all
+// are hit.
+func (t *tormentor) victims(ctx context.Context, f fault) []*process {
+	hit := t.fleet.all()
+	if !f.all {
+		hit = []*process{t.victim(ctx, f)}
+	}
+	if f.hitsServers() && !t.serverDown.TryLock() {
+		return nil
+	}
+	var claimed []*process
+	for _, p := range hit {
+		if p != nil && p.claim() {
+			claimed = append(claimed, p)
 		}
+	}
+	if len(claimed) == 0 && f.hitsServers() {
+		t.serverDown.Unlock()
+	}
+	return claimed
+}
+
+func (f fault) hitsServers() bool { return f.server || f.all }
+
+// strikeAll strikes the victims at the same time.
+func (t *tormentor) strikeAll(ctx context.Context, victims []*process, f fault) {
+	var striking sync.WaitGroup
+	for _, p := range victims {
+		striking.Go(func() { t.strike(p, f) })
+	}
+	striking.Wait()
+	if f.hitsServers() {
+		t.healed(ctx)
+		t.serverDown.Unlock()
 	}
 }
 
@@ -133,19 +156,6 @@ func (t *tormentor) victim(ctx context.Context, f fault) *process {
 	return t.fleet.servers[f.pick%len(t.fleet.servers)]
 }
 
-func (t *tormentor) claim(p *process, f fault) bool {
-	if f.server && !t.serverDown.TryLock() {
-		return false
-	}
-	if !p.claim() {
-		if f.server {
-			t.serverDown.Unlock()
-		}
-		return false
-	}
-	return true
-}
-
 func (t *tormentor) note(p *process, f fault) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -157,11 +167,8 @@ func (t *tormentor) note(p *process, f fault) {
 }
 
 // strike does it and undoes it.
-func (t *tormentor) strike(ctx context.Context, p *process, f fault) {
+func (t *tormentor) strike(p *process, f fault) {
 	defer p.giveBack()
-	if f.server {
-		defer t.serverDown.Unlock()
-	}
 	if alive, how := p.alive(); !alive {
 		t.died(fmt.Sprintf("%s ended by itself: %s", p.name, how))
 	}
@@ -176,8 +183,5 @@ func (t *tormentor) strike(ctx context.Context, p *process, f fault) {
 	time.Sleep(f.down)
 	if err := p.start(); err != nil {
 		t.died(err.Error())
-	}
-	if f.server {
-		t.healed(ctx)
 	}
 }
