@@ -33,7 +33,6 @@ type feed struct {
 	client *client
 	found  func(string)
 
-	mu   sync.Mutex
 	runs map[string]*follower
 	// last is the position of the last event.
 	last string

@@ -139,9 +139,9 @@ func (r *report) tally(a *audit) {
 // times in a row; a cluster that loses its leader has to elect another one first.
 func (o options) mostSilence() time.Duration {
 	if o.cluster {
-		return time.Minute
+		return 90 * time.Second
 	}
-	return 20 * time.Second
+	return 30 * time.Second
 }
 
 // listen looks for the longest silence that no human or pause explains.
