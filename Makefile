@@ -10,7 +10,7 @@ WAITING ?= 10000
 
 .PHONY: help
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
 .PHONY: build
 build: ## build every command into bin/
@@ -52,6 +52,17 @@ waiting: ## memory and latency with WAITING runs that wait for a human (Linux)
 bench: ## throughput beside the bare JetStream loop, and the Go benchmarks
 	$(GO) run ./bench throughput
 	$(GO) test -run '^$$' -bench . -benchmem ./pkg/events ./pkg/reducer
+
+RUNS ?= 300
+SEED ?= 0
+
+.PHONY: chaos
+chaos: ## carry RUNS runs while processes are killed, and audit the log (SEED repeats one)
+	$(GO) run ./chaos --runs $(RUNS) --seed $(SEED)
+
+.PHONY: chaos-cluster
+chaos-cluster: ## the same around three servers, whose leaders are killed
+	$(GO) run ./chaos --cluster --runs $(RUNS) --seed $(SEED)
 
 .PHONY: up
 up: build ## start nats-server, gateway, planner, actor and observer locally

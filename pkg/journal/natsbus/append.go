@@ -60,7 +60,11 @@ func (b *Bus) Append(ctx context.Context, run events.Run, last uint64, entries .
 		if unsent(err) && pauseFor(ctx, appendRetry) || b.spurious(ctx, err, run, last) && pauseFor(ctx, conflictRetry) {
 			continue
 		}
-		return 0, fmt.Errorf("append to run %s after %d: %w", run.ID, last, b.judge(err))
+		err = b.judge(err)
+		if errors.Is(err, journal.ErrConflict) {
+			b.log.Debug("an append lost its race", "run", run.ID, "after", last)
+		}
+		return 0, fmt.Errorf("append to run %s after %d: %w", run.ID, last, err)
 	}
 }
 

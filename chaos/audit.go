@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// history is one run as the log has it.
+type history struct {
+	run    string
+	events []*event
+	end    *event
+}
+
+// audit holds the log to what has to be in it. It shares no code with what
+// wrote the log.
+type audit struct {
+	found    func(string)
+	runs     map[string]*history
+	ids      map[string]uint64
+	executed map[string][]execution
+	// refs are the large results that the log points to, with a run that does.
+	refs map[ref]string
+}
+
+func newAudit(found func(string), executed map[string][]execution) *audit {
+	return &audit{found: found, runs: map[string]*history{}, ids: map[string]uint64{}, executed: executed, refs: map[ref]string{}}
+}
+
+// read takes every record in and checks what holds for all events: that the
+// subject fits the body, that n counts and prev chains, and that no id is there
+// twice.
+func (a *audit) read(records []record) {
+	prev := map[string]string{}
+	for i := range records {
+		r := &records[i]
+		e, err := r.parse()
+		if err != nil {
+			a.found(fmt.Sprintf("seq %d: not an event: %v", r.seq, err))
+			continue
+		}
+		say := func(format string, args ...any) {
+			a.found(fmt.Sprintf("seq %d, run %s: %s", r.seq, e.Subject, fmt.Sprintf(format, args...)))
+		}
+		// moore.<shard>.<ns>.<from>.<to>.<pool>.<run>
+		if parts := strings.Split(r.subject, "."); len(parts) != 7 || parts[6] != e.Subject || !owns(parts[3], e) {
+			say("%s from %s stands on %s", e.Type, e.From, r.subject)
+		}
+		if before, twice := a.ids[e.ID]; twice {
+			say("id %s is that of seq %d too", e.ID, before)
+		}
+		a.ids[e.ID] = r.seq
+		h := a.runs[e.Subject]
+		if h == nil {
+			h = &history{run: e.Subject}
+			a.runs[e.Subject] = h
+		}
+		if want := uint64(len(h.events) + 1); e.N != want {
+			say("n is %d where %d is due", e.N, want)
+		}
+		if e.Prev != prev[e.Subject] {
+			say("prev is %q, the event before has %q", e.Prev, prev[e.Subject])
+		}
+		if h.end != nil {
+			say("%s follows the end, %s", e.Type, h.end.Type)
+		}
+		sum := sha256.Sum256(r.body)
+		prev[e.Subject] = hex.EncodeToString(sum[:])
+		h.events = append(h.events, e)
+		if e.terminal() {
+			h.end = e
+		}
+	}
+}
+
+// owns reports whether who owns a state, or control, may have published the
+// event: the dispatch of calls is the planner's, though the state is not.
+func owns(publisher string, e *event) bool {
+	dispatch := e.Type == "ToolCallDispatched" || e.Type == "LlmAttemptFailed" && e.From == "parallel_acting"
+	return publisher == e.From || publisher == "control" || dispatch && publisher == "planning"
+}
+
+// check holds every run to its plan.
+func (a *audit) check(carriers []*carrier) {
+	if len(a.runs) != len(carriers) {
+		a.found(fmt.Sprintf("the log has %d runs, %d were started", len(a.runs), len(carriers)))
+	}
+	for _, c := range carriers {
+		h := a.runs[c.plan.run]
+		if h == nil {
+			c.found("is not in the log")
+			continue
+		}
+		say := func(format string, args ...any) { c.found(fmt.Sprintf(format, args...) + "\n" + h.String()) }
+		if h.end == nil {
+			say("has not ended")
+		} else {
+			checkEnd(c, h, say)
+		}
+		a.checkCalls(c, h, say)
+		c.checkMessages(h, say)
+	}
+}
+
+// checkEnd holds a run's end to what the plan leads to.
+func checkEnd(c *carrier, h *history, say func(string, ...any)) {
+	expected := "done"
+	if c.plan.fails {
+		expected = "error"
+	}
+	if h.end.To == expected || h.end.To == "cancelled" && c.plan.mayCancel() {
+		return
+	}
+	// A plan that fails may not get that far: a worker may be lost too often.
+	if h.end.To == "error" && h.end.code() == "attempts_exhausted" {
+		return
+	}
+	say("ended as %s by %s, %s was due", h.end.To, h.end.Type, expected)
+}
+
+func (p *plan) mayCancel() bool {
+	for _, m := range p.meddling {
+		if m.kind == "cancel" {
+			return true
+		}
+	}
+	return false
+}
+
+// code is the code in an event's data.
+func (e *event) code() string {
+	var data struct {
+		Code string `json:"code"`
+	}
+	_ = decode(e, &data)
+	return data.Code
+}
+
+// checkMessages: each message that was accepted is in the log, and none twice.
+func (c *carrier) checkMessages(h *history, say func(string, ...any)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	seen := map[string]int{}
+	for _, e := range h.events {
+		if e.Type != "UserMessage" {
+			continue
+		}
+		var data struct {
+			MessageID string `json:"message_id"`
+		}
+		if err := decode(e, &data); err != nil {
+			say("%v", err)
+		}
+		seen[data.MessageID]++
+	}
+	for id, count := range seen {
+		if count > 1 {
+			say("message %s is in the log %d times", id, count)
+		}
+	}
+	for id, m := range c.messages {
+		if m.accepted && seen[id] == 0 {
+			say("message %s was accepted and is not in the log", id)
+		}
+	}
+	if h.end != nil && h.end.Type == "Closed" && len(c.messages) < c.plan.turns {
+		say("was closed after %d of %d messages", len(c.messages), c.plan.turns)
+	}
+}
+
+// checkViews holds what the gateway says of each run to the log.
+func (a *audit) checkViews(ctx context.Context, client *client) {
+	for id, h := range a.runs {
+		var view struct {
+			State string `json:"state"`
+			N     int    `json:"n"`
+		}
+		if err := client.do(ctx, http.MethodGet, "/v1/runs/"+id, nil, &view); err != nil {
+			a.found("run " + id + ": " + err.Error())
+			continue
+		}
+		if last := h.events[len(h.events)-1]; view.State != last.To || view.N != len(h.events) {
+			a.found(fmt.Sprintf("run %s: the gateway says %s at %d, the log %s at %d", id, view.State, view.N, last.To, len(h.events)))
+		}
+	}
+}
+
+// checkResults reads every large result that the log points to.
+func (a *audit) checkResults(ctx context.Context, b *bus) {
+	for r, run := range a.refs {
+		data, err := b.object(ctx, r.Bucket, r.Key)
+		if sum := sha256.Sum256(data); err == nil && (len(data) != r.Size || hex.EncodeToString(sum[:]) != r.SHA256) {
+			err = fmt.Errorf("its %d bytes are others than the log says", len(data))
+		}
+		if err != nil {
+			a.found(fmt.Sprintf("run %s: result %s: %v", run, r.Key, err))
+		}
+	}
+}
+
+// String lists a run's events.
+func (h *history) String() string {
+	var b strings.Builder
+	for _, e := range h.events {
+		data := string(e.Data)
+		if len(data) > 160 {
+			data = data[:160] + "…"
+		}
+		_, _ = fmt.Fprintf(&b, "    %3d %s %s→%s %s %s %s\n", e.N, e.Time, e.From, e.To, e.Type, e.Source, data)
+	}
+	return b.String()
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const auditedRun = "01890a5d-ac96-774b-bcce-b302099a8057"
+
+// told is a log as a test writes it: from, to, type and data of each event.
+type told [][4]string
+
+// records chains the events.
+func (l told) records() []record {
+	var all []record
+	prev := ""
+	for i, e := range l {
+		body, _ := json.Marshal(map[string]any{
+			"id": fmt.Sprint("id-", i), "type": e[2], "subject": auditedRun, "n": i + 1, "from": e[0], "to": e[1],
+			"prev": prev, "data": json.RawMessage(e[3]),
+		})
+		sum := sha256.Sum256(body)
+		prev = hex.EncodeToString(sum[:])
+		all = append(all, record{uint64(i + 1), "moore.0.default." + e[0] + "." + e[1] + ".default." + auditedRun, body})
+	}
+	return all
+}
+
+// good is a run with an approved and modified call of a once tool.
+func good() told {
+	return told{
+		{"idle", "planning", "Start", `{}`},
+		{"planning", "waiting_for_human", "HumanApprovalRequired", `{"calls":[{"id":"c","name":"pay"}],"requests":[{"call_id":"c"}]}`},
+		{"waiting_for_human", "acting", "HumanModified", `{"call_id":"c","decision":"modified","arguments":` + quote(modified("c")) + `,"by":"human of c"}`},
+		{"acting", "acting", "ToolCallStarted", `{"call_id":"c"}`},
+		{"acting", "observing", "ToolSuccess", `{"call_id":"c","success":true,"code":"ok"}`},
+		{"observing", "planning", "Continue", `{}`},
+		{"planning", "done", "LlmFinalAnswer", `{}`},
+	}
+}
+
+func quote(text string) string {
+	q, _ := json.Marshal(text)
+	return string(q)
+}
+
+// planModifying is a plan whose human modifies call c.
+func planModifying(t *testing.T) *plan {
+	t.Helper()
+	for seed := range uint64(100) {
+		if p := (&plan{run: auditedRun, kind: "approval", seed: seed}); p.verdict("c").decision == "modified" {
+			return p
+		}
+	}
+	t.Fatal("nobody modifies anything")
+	return nil
+}
+
+// audited is a log, a ledger and what the driver knows, and what is wrong with
+// them.
+func audited(t *testing.T, records []record, executed []execution, messages map[string]answered) string {
+	t.Helper()
+	r := &report{}
+	a := newAudit(r.found, map[string][]execution{auditedRun + "/c": executed})
+	a.read(records)
+	c := newCarrier(planModifying(t), nil, newFeed(nil, nil, nil), r.found)
+	c.messages = messages
+	a.check([]*carrier{c})
+	return strings.Join(r.findings, "\n")
+}
+
+func TestAuditFinds(t *testing.T) {
+	t.Parallel()
+	paid := execution{"pay", modified("c")}
+	once := []execution{paid}
+	require.Empty(t, audited(t, good().records(), once, nil))
+	change := func(i int, to ...string) []record {
+		l := good()
+		copy(l[i][:], to)
+		return l.records()
+	}
+	without := func(i int) []record {
+		l := good()
+		return append(l[:i:i], l[i+1:]...).records()
+	}
+	doubled := good().records()
+	doubled = append(doubled[:6:6], doubled[5:]...)
+	missing := good().records()
+	missing = append(missing[:3:3], missing[4:]...)
+	more := append(good()[:5:5], good()[4:]...)
+	message := `{"message_id":"m"}`
+	said := append(append(good()[:1:1], told{{"planning", "planning", "UserMessage", message}, {"planning", "planning", "UserMessage", message}}...), good()[1:]...)
+	for name, c := range map[string]struct {
+		records  []record
+		executed []execution
+		messages map[string]answered
+		says     string
+	}{
+		"an event twice":                {doubled, once, nil, "id id-5 is that of seq 6 too"},
+		"an event too few":              {missing, once, nil, "n is 5 where 4 is due"},
+		"a broken chain":                {missing, once, nil, "prev is"},
+		"no end":                        {good()[:6].records(), once, nil, "has not ended"},
+		"events after the end":          {append(good(), good()[5]).records(), once, nil, "follows the end"},
+		"the wrong end":                 {change(6, "planning", "error", "FatalError", `{"code":"poison"}`), once, nil, "done was due"},
+		"a run that is not there":       {nil, nil, nil, "is not in the log"},
+		"a once tool twice":             {good().records(), []execution{paid, paid}, nil, "was executed 2 times"},
+		"a once tool without its start": {without(3), once, nil, "does not hold its start"},
+		"a result of nothing":           {good().records(), nil, nil, "was not executed"},
+		"no result":                     {without(4), once, nil, "has no result"},
+		"two results":                   {more.records(), once, nil, "has 2 results"},
+		"other arguments":               {good().records(), []execution{{"pay", "{}"}}, nil, "was executed with {}"},
+		"another tool":                  {good().records(), []execution{{"note", modified("c")}}, nil, "was executed as note"},
+		"no approval":                   {without(2), once, nil, "without an approval"},
+		"another decision":              {change(2, "waiting_for_human", "acting", "HumanApproved", `{"call_id":"c","decision":"approved","by":"human of c"}`), once, nil, "the human said modified"},
+		"a lost message":                {good().records(), once, map[string]answered{"m": {accepted: true}}, "is not in the log"},
+		"a message twice":               {said.records(), once, nil, "message m is in the log 2 times"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			found := audited(t, c.records, c.executed, c.messages)
+			require.Contains(t, found, c.says)
+		})
+	}
+	wrong := good().records()
+	wrong[4].subject = strings.Replace(wrong[4].subject, "acting", "planning", 1)
+	require.Contains(t, audited(t, wrong, once, nil), "ToolSuccess from acting stands on")
+	require.Contains(t, audited(t, []record{{1, "moore.0.default.idle.planning.default." + auditedRun, []byte("{")}}, nil, nil), "not an event")
+}
+
+func TestMatches(t *testing.T) {
+	t.Parallel()
+	require.True(t, matches("moore.0.*.*.acting.web.*", "moore.0.default.planning.acting.web.r"))
+	require.False(t, matches("moore.0.*.*.acting.web.*", "moore.0.default.planning.acting.files.r"))
+	require.False(t, matches("moore.0.*", "moore.0.a.b"))
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// bin has the commands under test.
+var bin string
+
+// TestMain builds them once.
+func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
+
+func buildAndRun(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "moorebus-chaos-bin-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	bin = dir
+	if err := build(context.Background(), dir); err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		return 1
+	}
+	return m.Run()
+}
+
+// short plays a short game, with a seed that is printed: it is another one each time.
+func short(t *testing.T, o options) *report {
+	t.Helper()
+	o.bin, o.dir, o.seed = bin, t.TempDir(), uint64(time.Now().UnixNano())%1_000_000
+	o.inFlight, o.pause, o.settleTime = 24, 250*time.Millisecond, time.Minute
+	t.Logf("go run ./chaos --seed %d --runs %d --cluster=%v --in-flight %d --pause %s", o.seed, o.runs, o.cluster, o.inFlight, o.pause)
+	var progress, printed strings.Builder
+	r, err := play(t.Context(), o, &progress)
+	if r != nil {
+		r.print(&printed)
+	}
+	t.Logf("%s%s", &progress, &printed)
+	if err != nil || len(r.findings) > 0 {
+		logs(t, o.dir)
+	}
+	require.NoError(t, err)
+	require.Empty(t, r.findings)
+	return r
+}
+
+// logs shows the end of every process's log, whose folder goes with the test.
+func logs(t *testing.T, dir string) {
+	t.Helper()
+	const most = 4 << 10
+	files, err := filepath.Glob(filepath.Join(dir, "logs", "*.log"))
+	require.NoError(t, err)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		t.Logf("--- %s\n%s", filepath.Base(file), text[max(0, len(text)-most):])
+	}
+}
+
+// TestChaos is `make chaos`, shorter.
+func TestChaos(t *testing.T) {
+	t.Parallel()
+	r := short(t, options{runs: 24, faultTime: 20 * time.Second})
+	require.NotEmpty(t, r.faults[kill], "nothing was killed")
+}
+
+// TestChaosCluster is `make chaos-cluster`, shorter.
+func TestChaosCluster(t *testing.T) {
+	t.Parallel()
+	r := short(t, options{runs: 12, cluster: true, faultTime: 20 * time.Second})
+	require.NotEmpty(t, r.faults[kill], "nothing was killed")
+}
+
+// The same seed gives the same runs and the same faults.
+func TestSeedsRepeat(t *testing.T) {
+	t.Parallel()
+	o, began := options{runs: 40, seed: 5, pause: time.Second}, time.UnixMilli(1)
+	require.Equal(t, newPlans(o, began), newPlans(o, began))
+	one, two := newSchedule(o), newSchedule(o)
+	for range 100 {
+		require.Equal(t, one.next(), two.next())
+	}
+	other := o
+	other.seed++
+	require.NotEqual(t, newPlans(o, began), newPlans(other, began))
+}
+
+// Every kind of run, meddling and fault is drawn soon.
+func TestTheMixHasEverything(t *testing.T) {
+	t.Parallel()
+	o := options{runs: 300, seed: 1, pause: time.Second, cluster: true}
+	drawn := map[string]bool{}
+	for _, p := range newPlans(o, time.UnixMilli(1)) {
+		drawn[p.kind], drawn[p.mode], drawn[fmt.Sprint("openai ", p.openai)], drawn[fmt.Sprint("fails ", p.fails)] = true, true, true, true
+		for _, m := range p.meddling {
+			drawn[m.kind] = true
+		}
+		for _, r := range p.replies {
+			for _, c := range r.Calls {
+				drawn[c.Name], drawn[p.verdict(c.ID).decision] = true, true
+			}
+		}
+	}
+	s := newSchedule(o)
+	for range 300 {
+		f := s.next()
+		drawn[f.kind], drawn[fmt.Sprint("server ", f.server)], drawn[fmt.Sprint("leader ", f.leader)], drawn[fmt.Sprint("all ", f.all)] = true, true, true, true
+		require.Positive(t, f.after)
+	}
+	for _, want := range slices.Concat(kinds, toolNames(), []string{
+		"sing", "task", "chat", "openai true", "openai false", "fails true", "message", "pause", "cancel",
+		"approved", "rejected", "modified", kill, stop, "server true", "server false", "leader true", "all true",
+	}) {
+		require.True(t, drawn[want], "%s is never drawn", want)
+	}
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// ackWait is how long a worker may be silent before its work goes to another.
+const ackWait = 2 * time.Second
+
+// pools are the pools of tools; every actor serves two of them, so that each has
+// two actors.
+var pools = []string{"default", "web", "files"}
+
+// fleet is every process of one game.
+type fleet struct {
+	o       options
+	servers []*process
+	workers []*process
+	urls    string // of all servers, with commas
+	gateway string // its base URL
+}
+
+// newFleet prepares the processes; toolFile is what the actors serve, model the
+// base URL of the model server.
+func newFleet(o options, toolFile, model string) (*fleet, error) {
+	f := &fleet{o: o}
+	if err := os.MkdirAll(filepath.Join(o.dir, "logs"), 0o700); err != nil {
+		return nil, err
+	}
+	if err := f.addServers(); err != nil {
+		return nil, err
+	}
+	addresses, err := freeAddresses(1)
+	if err != nil {
+		return nil, err
+	}
+	f.gateway = "http://" + addresses[0]
+	f.addWorker("gateway", 0, nil, "--listen", addresses[0])
+	for i := range 2 {
+		f.addWorker("planner", i, []string{"OPENAI_BASE_URL=" + model + "/v1", "OPENAI_API_KEY=none"})
+	}
+	for i := range 3 {
+		f.addWorker("actor", i, nil, "--tools", toolFile, "--pool", pools[i], "--pool", pools[(i+1)%len(pools)])
+	}
+	for i := range 2 {
+		f.addWorker("observer", i, nil)
+	}
+	return f, nil
+}
+
+// freeAddresses returns loopback addresses that nobody listens on.
+func freeAddresses(n int) ([]string, error) {
+	var all []string
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = l.Close() }()
+		all = append(all, l.Addr().String())
+	}
+	return all, nil
+}
+
+// addServers adds one server that syncs every message, or three that replicate.
+func (f *fleet) addServers() error {
+	n := 1
+	if f.o.cluster {
+		n = 3
+	}
+	addresses, err := freeAddresses(2 * n)
+	if err != nil {
+		return err
+	}
+	clients, routes := addresses[:n], addresses[n:]
+	for i := range n {
+		name := "nats-" + strconv.Itoa(i)
+		text := fmt.Sprintf("server_name: %s\nlisten: %q\njetstream { store_dir: %q", name, clients[i], filepath.Join(f.o.dir, "data", name))
+		if f.o.cluster {
+			text += fmt.Sprintf(" }\ncluster { name: chaos, listen: %q, routes: [\"nats://%s\"] }\n", routes[i], strings.Join(routes, `", "nats://`))
+		} else {
+			text += ", sync_interval: always }\n"
+		}
+		file := filepath.Join(f.o.dir, name+".conf")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			return err
+		}
+		f.servers = append(f.servers, f.process(name, "nats-server", nil, "-c", file))
+	}
+	f.urls = "nats://" + strings.Join(clients, ",nats://")
+	return nil
+}
+
+func (f *fleet) process(name, command string, env []string, args ...string) *process {
+	return &process{
+		name: name, kind: command, command: filepath.Join(f.o.bin, command), args: args, env: env,
+		logPath: filepath.Join(f.o.dir, "logs", name+".log"),
+	}
+}
+
+func (f *fleet) env(pairs ...string) []string {
+	return environment(f.o.dir, append(pairs, "NATS_URL="+f.urls)...)
+}
+
+// addWorker adds a role's process. Its log has the lost races, which are told on
+// level debug.
+func (f *fleet) addWorker(role string, i int, env []string, args ...string) {
+	name := role + "-" + strconv.Itoa(i)
+	args = append([]string{"--instance", name, "--log-level", "debug"}, args...)
+	f.workers = append(f.workers, f.process(name, role, f.env(env...), args...))
+}
+
+func (f *fleet) all() []*process { return append(append([]*process{}, f.servers...), f.workers...) }
+
+// start starts everything and returns when runs can be started.
+func (f *fleet) start(ctx context.Context) error {
+	for _, p := range f.servers {
+		if err := p.start(); err != nil {
+			return err
+		}
+	}
+	if err := f.init(ctx); err != nil {
+		return err
+	}
+	for _, p := range f.workers {
+		if err := p.start(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// init sets the bus up as soon as it answers.
+func (f *fleet) init(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	args := []string{"init", "--ack-wait", ackWait.String(), "--pools", strings.Join(pools, ",")}
+	if f.o.cluster {
+		args = append(args, "--replicas", "3")
+	}
+	for {
+		out, code, err := f.output(ctx, "moorebus", args...)
+		if err == nil && code == 0 {
+			return nil
+		}
+		if !pause(ctx, 100*time.Millisecond) {
+			return fmt.Errorf("moorebus init: exit %d: %s", code, out)
+		}
+	}
+}
+
+// stop ends the workers, then the servers.
+func (f *fleet) stop() error {
+	return errors.Join(endAll(f.workers), endAll(f.servers))
+}
+
+func endAll(all []*process) error {
+	errs := make([]error, len(all))
+	var wait sync.WaitGroup
+	for i, p := range all {
+		wait.Go(func() { errs[i] = p.end() })
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}
+
+// pause waits and reports false if the context ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

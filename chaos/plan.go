@@ -1,0 +1,244 @@
+package main
+
+import (
+	"encoding/hex"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+)
+
+// call is a tool call that the model asks for.
+type call struct {
+	ID        string         `json:"id"`
+	Name      string         `json:"name"`
+	Arguments map[string]any `json:"arguments"`
+}
+
+// reply is one reply of the model, in the scripted provider's form: text, calls
+// or a failure.
+type reply struct {
+	Text    string         `json:"text,omitempty"`
+	Content string         `json:"content,omitempty"`
+	Calls   []call         `json:"calls,omitempty"`
+	Error   map[string]any `json:"error,omitempty"`
+}
+
+// meddling is something that somebody does to a run as soon as it has n events.
+type meddling struct {
+	n    uint64
+	kind string // message, pause or cancel
+	// wait is how long a pause lasts.
+	wait time.Duration
+}
+
+// verdict is what the human says about a call.
+type verdict struct {
+	decision string
+	wait     time.Duration
+}
+
+// plan is one run: what its agent is, what its model says, and what its user and
+// the people around do. It follows from the seed.
+type plan struct {
+	index    int
+	run      string
+	kind     string
+	mode     string
+	openai   bool
+	agent    map[string]any
+	replies  []reply
+	turns    int // the user's messages after the task
+	meddling []meddling
+	// fails says that the model fails for good, so that the run ends in error.
+	fails bool
+	seed  uint64
+}
+
+// task is a run's first message.
+func (p *plan) task() string { return "run " + strconv.Itoa(p.index) + " of kind " + p.kind }
+
+// verdict is the decision on a call.
+func (p *plan) verdict(callID string) verdict {
+	r := p.chance("verdict " + callID)
+	v := verdict{decision: "approved", wait: time.Duration(r.Int64N(int64(400 * time.Millisecond)))}
+	switch draw := r.Float64(); {
+	case draw < 0.25:
+		v.decision = "rejected"
+	case draw < 0.5:
+		v.decision = "modified"
+	}
+	return v
+}
+
+// chance is a source of chance for one thing of the run, by its name.
+func (p *plan) chance(name string) *rand.Rand { return rand.New(rand.NewPCG(p.seed, hash(name))) }
+
+// hash is FNV-1a.
+func hash(text string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(text) {
+		h = (h ^ uint64(text[i])) * 1099511628211
+	}
+	return h
+}
+
+// newPlans makes the runs of a seed.
+func newPlans(o options, began time.Time) []*plan {
+	all := make([]*plan, o.runs)
+	for i := range all {
+		all[i] = newPlan(i, rand.New(rand.NewPCG(o.seed, 1000+uint64(i))), began)
+	}
+	return all
+}
+
+// kinds are the kinds of run, each as often as it is named.
+var kinds = []string{
+	"single", "single", "parallel", "parallel", "parallel", "sequence", "approval", "approval", "approval",
+	"chat", "chat", "chat", "reflecting", "failing",
+}
+
+func newPlan(index int, r *rand.Rand, began time.Time) *plan {
+	p := &plan{index: index, kind: kinds[r.IntN(len(kinds))], mode: "task", openai: r.Float64() < 0.4, seed: r.Uint64()}
+	p.run = runID(began.Add(time.Duration(index)*time.Millisecond), r)
+	config := map[string]any{"reflect_every_n_steps": 0, "context_window_size": 0, "max_steps": 100}
+	p.agent = map[string]any{"name": "chaos-" + p.kind, "system_prompt": "You are run " + strconv.Itoa(index) + ".", "config": config, "tools": toolNames()}
+	s := &script{plan: p, random: r}
+	switch p.kind {
+	case "single":
+		s.steps(1+r.IntN(4), 1)
+	case "parallel":
+		s.steps(1+r.IntN(3), 5)
+	case "sequence":
+		config["parallel_tools"] = false
+		s.steps(1+r.IntN(2), 3)
+	case "approval":
+		p.agent["approval"] = policy(r)
+		s.steps(1+r.IntN(3), 1+r.IntN(3))
+	case "chat":
+		p.mode, p.turns = "chat", 1+r.IntN(3)
+		if r.Float64() < 0.3 {
+			p.agent["approval"] = policy(r)
+		}
+		for range 1 + p.turns {
+			s.steps(r.IntN(3), 3)
+			s.text()
+		}
+	case "reflecting":
+		config["reflect_every_n_steps"] = 2
+		p.openai = false // its reflections fail, and the run goes on
+		s.steps(3, 2)
+	case "failing":
+		s.steps(r.IntN(2), 2)
+		s.failure()
+	}
+	s.end()
+	p.meddle(r)
+	p.describeModel()
+	return p
+}
+
+// meddle adds what is done to the run from outside.
+func (p *plan) meddle(r *rand.Rand) {
+	if r.Float64() < 0.3 {
+		p.meddling = append(p.meddling, meddling{n: 1 + r.Uint64N(12), kind: "message"})
+	}
+	if r.Float64() < 0.25 {
+		wait := 100*time.Millisecond + time.Duration(r.Int64N(int64(1500*time.Millisecond)))
+		p.meddling = append(p.meddling, meddling{n: 1 + r.Uint64N(12), kind: "pause", wait: wait})
+	}
+	if r.Float64() < 0.1 {
+		p.meddling = append(p.meddling, meddling{n: 1 + r.Uint64N(15), kind: "cancel"})
+	}
+}
+
+// modelName tells the model server which run asks.
+func (p *plan) modelName() string { return "run-" + strconv.Itoa(p.index) }
+
+func (p *plan) describeModel() {
+	if p.openai {
+		p.agent["llm"] = map[string]any{"provider": "openai"}
+		p.agent["models"] = map[string]any{"default": p.modelName()}
+		return
+	}
+	p.agent["llm"] = map[string]any{"provider": "scripted", "script": p.replies}
+}
+
+// policy draws an approval policy.
+func policy(r *rand.Rand) map[string]any {
+	all := []map[string]any{
+		{"policy": "always"},
+		{"policy": "above", "risk": "low"},
+		{"policy": "tools", "tools": []string{"pay", "note", "search"}},
+		{"policy": "expr", "expr": `arguments.amount > 50`},
+	}
+	return all[r.IntN(len(all))]
+}
+
+// script adds replies to a plan.
+type script struct {
+	plan   *plan
+	random *rand.Rand
+	calls  int
+}
+
+// steps adds replies that ask for up to most calls each.
+func (s *script) steps(n, most int) {
+	for range n {
+		var calls []call
+		for range 1 + s.random.IntN(most) {
+			s.calls++
+			calls = append(calls, s.call())
+		}
+		s.plan.replies = append(s.plan.replies, reply{Calls: calls, Content: []string{"", "I look."}[s.random.IntN(2)]})
+	}
+}
+
+// call draws a call; one in ten asks for what is no tool or has bad arguments.
+func (s *script) call() call {
+	c := call{ID: "c-" + strconv.Itoa(s.calls), Arguments: map[string]any{"amount": s.random.IntN(100), "text": "call " + strconv.Itoa(s.calls)}}
+	switch draw := s.random.Float64(); {
+	case draw < 0.03:
+		c.Name = "sing"
+	case draw < 0.06:
+		c.Name, c.Arguments = "note", map[string]any{"amount": "much"}
+	default:
+		c.Name = toolNames()[s.random.IntN(len(tools))]
+	}
+	return c
+}
+
+func (s *script) text() {
+	s.plan.replies = append(s.plan.replies, reply{Text: fmt.Sprintf("This is what I found, number %d.", len(s.plan.replies))})
+}
+
+// failure ends the model's words with an error for good, or one that passes.
+func (s *script) failure() {
+	if s.random.Float64() < 0.5 {
+		s.plan.fails = true
+		s.plan.replies = append(s.plan.replies, reply{Error: map[string]any{"kind": "auth", "message": "no key"}})
+		return
+	}
+	s.plan.replies = append(s.plan.replies, reply{Error: map[string]any{"kind": "overloaded", "message": "busy", "retry_after_ms": 50}})
+}
+
+// end adds the last answers: more than the user can ask for.
+func (s *script) end() {
+	s.text()
+	if s.plan.mode == "chat" {
+		for range s.plan.turns + 2 {
+			s.text()
+		}
+	}
+}
+
+// runID makes a lower-case UUIDv7.
+func runID(at time.Time, r *rand.Rand) string {
+	ms, a, b := uint64(at.UnixMilli()), r.Uint64(), r.Uint64()
+	raw := []byte{
+		byte(ms >> 40), byte(ms >> 32), byte(ms >> 24), byte(ms >> 16), byte(ms >> 8), byte(ms),
+		0x70 | byte(a>>8)&0x0f, byte(a), 0x80 | byte(b>>56)&0x3f, byte(b >> 48), byte(b >> 40), byte(b >> 32), byte(b >> 24), byte(b >> 16), byte(b >> 8), byte(b),
+	}
+	text := hex.EncodeToString(raw)
+	return text[:8] + "-" + text[8:12] + "-" + text[12:16] + "-" + text[16:20] + "-" + text[20:]
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// toolKind is a tool that the runs use.
+type toolKind struct {
+	name, pool, effect, risk string
+	// slow is how long it takes at most after it has had its effect.
+	slow time.Duration
+	// exec makes it a command; else it is this process over HTTP.
+	exec bool
+}
+
+var tools = []toolKind{
+	{name: "lookup", pool: "web", effect: "pure", risk: "low", slow: 50 * time.Millisecond},
+	{name: "search", pool: "files", effect: "pure", risk: "medium", slow: 1200 * time.Millisecond},
+	{name: "flaky", pool: "web", effect: "idempotent", risk: "low", slow: 100 * time.Millisecond},
+	{name: "huge", pool: "web", effect: "pure", risk: "low", slow: 50 * time.Millisecond},
+	{name: "broken", pool: "default", effect: "pure", risk: "low"},
+	{name: "note", pool: "default", effect: "once", risk: "low", slow: 300 * time.Millisecond},
+	{name: "post", pool: "web", effect: "once", risk: "medium", slow: 300 * time.Millisecond},
+	{name: "pay", pool: "files", effect: "once", risk: "high", slow: 1500 * time.Millisecond},
+	{name: "append_line", pool: "files", effect: "once", risk: "low", exec: true},
+}
+
+func toolNames() []string {
+	names := make([]string, len(tools))
+	for i, t := range tools {
+		names[i] = t.name
+	}
+	return names
+}
+
+func toolNamed(name string) *toolKind {
+	for i := range tools {
+		if tools[i].name == name {
+			return &tools[i]
+		}
+	}
+	return nil
+}
+
+// execution is one time that a tool ran.
+type execution struct {
+	tool      string
+	arguments string
+}
+
+// toolServer runs the tools. Each execution is a line `run/call tool arguments`
+// of the ledger, on the disk before the tool does anything else.
+type toolServer struct {
+	*httptest.Server
+	path string
+
+	mu   sync.Mutex
+	file *os.File
+	seen map[string]int
+}
+
+func newToolServer(dir string) (*toolServer, error) {
+	s := &toolServer{path: filepath.Join(dir, "ledger"), seen: map[string]int{}}
+	var err error
+	if s.file, err = os.OpenFile(s.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
+		return nil, err
+	}
+	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
+	return s, nil
+}
+
+// close ends the server; requests that still wait are cut off.
+func (s *toolServer) close() {
+	s.CloseClientConnections()
+	s.Close()
+	_ = s.file.Close()
+}
+
+func (s *toolServer) serve(w http.ResponseWriter, r *http.Request) {
+	arguments, err := io.ReadAll(r.Body)
+	tool := toolNamed(strings.TrimPrefix(r.URL.Path, "/"))
+	if err != nil || tool == nil {
+		http.Error(w, "what?", http.StatusBadRequest)
+		return
+	}
+	key := r.Header.Get("Idempotency-Key")
+	times, err := s.record(key, tool.name, string(arguments))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	if tool.slow > 0 && !pause(r.Context(), rand.N(tool.slow)) {
+		return // the caller has gone
+	}
+	switch {
+	case tool.name == "broken":
+		http.Error(w, "broken for good", http.StatusInternalServerError)
+	case tool.name == "huge":
+		_, _ = io.WriteString(w, strings.Repeat(key+"\n", 300<<10/len(key)))
+	case tool.name == "flaky" && times == 1:
+		http.Error(w, "try again", http.StatusServiceUnavailable)
+	default:
+		_, _ = fmt.Fprintf(w, "%s did %s", tool.name, key)
+	}
+}
+
+// record writes an execution down and returns how often the key was seen.
+func (s *toolServer) record(key, tool, arguments string) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen[key]++
+	if _, err := fmt.Fprintf(s.file, "%s %s %s\n", key, tool, arguments); err != nil {
+		return 0, err
+	}
+	return s.seen[key], s.file.Sync()
+}
+
+// executions reads the ledger back, by `run/call`.
+func (s *toolServer) executions() (map[string][]execution, error) {
+	file, err := os.Open(s.path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	all := map[string][]execution{}
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		key, rest, _ := strings.Cut(lines.Text(), " ")
+		tool, arguments, _ := strings.Cut(rest, " ")
+		all[key] = append(all[key], execution{tool, arguments})
+	}
+	return all, lines.Err()
+}
+
+// writeFile writes the actors' file of tools, and returns its path.
+func (s *toolServer) writeFile(dir string) (string, error) {
+	var entries []map[string]any
+	for _, t := range tools {
+		e := map[string]any{
+			"name": t.name, "description": "Does " + t.name + ".", "pool": t.pool, "effect": t.effect, "risk": t.risk, "timeout": "10s",
+			"schema": map[string]any{"type": "object", "properties": map[string]any{"amount": map[string]any{"type": "number"}}},
+		}
+		if t.effect != "once" {
+			e["retries"] = 2
+		}
+		if t.exec {
+			line := fmt.Sprintf(`read -r arguments; printf '%%s %%s %%s\n' "$MOOREBUS_IDEMPOTENCY_KEY" %s "$arguments" >>"$LEDGER"; echo appended`, t.name)
+			e["exec"] = map[string]any{"command": []string{"sh", "-c", line}, "env": map[string]string{"LEDGER": s.path}}
+		} else {
+			e["http"] = map[string]any{"url": s.URL + "/" + t.name, "method": "POST"}
+		}
+		entries = append(entries, e)
+	}
+	text, err := json.Marshal(map[string]any{"tools": entries})
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "tools.yaml") // JSON is YAML
+	return path, os.WriteFile(path, text, 0o600)
+}
