@@ -125,8 +125,10 @@ func (g *Gateway) attend(ctx context.Context, t journal.Timer) error {
 	if settled, err := g.attendHead(ctx, t, head); settled || err != nil {
 		return err
 	}
-	return g.look(ctx, t.Run.Namespace, t.Run.ID, func(run *runlog.Run) error {
+	ended := false
+	err = g.look(ctx, t.Run.Namespace, t.Run.ID, func(run *runlog.Run) error {
 		err := g.commit(ctx, run, g.overdue)
+		ended = run.Terminal()
 		var refused *runlog.DraftError
 		if errors.As(err, &refused) {
 			// The application's own table does not have the event: to try again
@@ -139,6 +141,10 @@ func (g *Gateway) attend(ctx context.Context, t journal.Timer) error {
 		}
 		return g.rearm(ctx, run, t.Kind)
 	})
+	if err == nil && ended {
+		err = g.CancelChildren(ctx, t.Run.Namespace, t.Run.ID, events.By{By: g.source})
+	}
+	return err
 }
 
 // attendHead settles the timer of a run that has ended, or that waits as it did
@@ -151,7 +157,7 @@ func (g *Gateway) attendHead(ctx context.Context, t journal.Timer, head journal.
 	}
 	if g.table.Terminal(e.To) {
 		g.disarm(ctx, t.Run, t.Kind)
-		return true, nil
+		return true, g.endChildren(ctx, t.Run, e)
 	}
 	var seen note
 	_ = json.Unmarshal(t.Data, &seen) // without one the run is read
@@ -160,6 +166,16 @@ func (g *Gateway) attendHead(ctx context.Context, t journal.Timer, head journal.
 		return false, nil
 	}
 	return true, g.setTimer(ctx, t.Run, t.Kind, seen.atMost(now.Add(g.cfg.StallAfter)), t.Data)
+}
+
+// endChildren cancels the runs that answer calls of a run which ended with calls open:
+// whoever ended it may have died before it did so. Only in these states are there
+// any, so that other runs are not read for it.
+func (g *Gateway) endChildren(ctx context.Context, run events.Run, end *events.Event) error {
+	if end.To == events.Done || end.From != events.Acting && end.From != events.ParallelActing {
+		return nil
+	}
+	return g.CancelChildren(ctx, run.Namespace, run.ID, events.By{By: g.source})
 }
 
 // atMost returns a time, or the deadline if that is earlier.
