@@ -40,7 +40,7 @@ func New(l Layout, keys map[string]string) (*Config, error) {
 	}
 	c.Services, c.Streamed = natsbus.Services()
 	if len(keys) == 0 {
-		return c, nil
+		return c, c.checkVariables()
 	}
 	all := []*User{&c.Operator}
 	for i := range c.Users {
@@ -52,6 +52,20 @@ func New(l Layout, keys map[string]string) (*Config, error) {
 		}
 	}
 	return c, nil
+}
+
+// checkVariables refuses users whose passwords would come from one variable.
+func (c *Config) checkVariables() error {
+	users := map[string]string{}
+	for _, u := range c.Users {
+		variable := PasswordVariable(u.Name)
+		if other, taken := users[variable]; taken {
+			return fmt.Errorf("users %s and %s would both have their password from %s: give one pool another name, or use keys (--credentials)",
+				other, u.Name, variable)
+		}
+		users[variable] = u.Name
+	}
+	return nil
 }
 
 // PasswordVariable returns the name of the variable that a server finds a user's

@@ -91,6 +91,8 @@ func TestBadLayout(t *testing.T) {
 	require.ErrorContains(t, err, "negative")
 	_, err = New(Layout{}, map[string]string{Operator: "U"})
 	require.ErrorContains(t, err, "planner has no key")
+	_, err = New(Layout{Pools: []string{"a-b", "a_b"}}, nil)
+	require.ErrorContains(t, err, "MOOREBUS_ACTOR_A_B_PASSWORD")
 }
 
 // bcryptOfHashed is the bcrypt hash of "hashed".

@@ -112,7 +112,7 @@ tools:
 		}
 		if out.Failure.Code == tool.CodeCircuitOpen {
 			require.Contains(t, out.Failure.Message, `"guarded" failed again and again and was not called; it may work again in 1s, at `)
-			require.Contains(t, out.Failure.Message, "the last failure was: HTTP status 502 Bad Gateway: down")
+			require.Contains(t, out.Failure.Message, "the last failure was: http_status")
 		}
 		return out.Failure.Code
 	}

@@ -216,6 +216,17 @@ func (mem *Memory) skipsQueue(p events.Payload) bool {
 	return mem.steps(p) > 0
 }
 
+// checkStarted refuses to ask what became of a call that was not begun.
+func (mem *Memory) checkStarted(id string) error {
+	if err := mem.checkOpen(id, mem.State); err != nil {
+		return err
+	}
+	if mem.Call(id).Started == 0 {
+		return fmt.Errorf("asks about call %q, which was not started", id)
+	}
+	return nil
+}
+
 func (mem *Memory) checkApproval(p *events.HumanApprovalRequired) error {
 	if len(p.Requests) == 0 {
 		return fmt.Errorf("has no requests")
@@ -224,7 +235,7 @@ func (mem *Memory) checkApproval(p *events.HumanApprovalRequired) error {
 		if len(p.Requests) != 1 {
 			return fmt.Errorf("has %d requests, want 1 for the call that was started", len(p.Requests))
 		}
-		return mem.checkOpen(p.Requests[0].CallID, mem.State)
+		return mem.checkStarted(p.Requests[0].CallID)
 	}
 	if len(p.Calls) == 0 {
 		return fmt.Errorf("has no calls")

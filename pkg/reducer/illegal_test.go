@@ -262,6 +262,7 @@ func TestPayloadsThatDoNotFitTheRun(t *testing.T) {
 	s.refuses(&events.ToolCallDispatched{CallID: "a"}, "no place in state acting")
 	s.refuses(&events.HumanApprovalRequired{Requests: []events.Request{{CallID: "b"}}}, "not of this reply")
 	s.refuses(&events.HumanApprovalRequired{Requests: []events.Request{{CallID: "a"}, {CallID: "b"}}}, "2 requests")
+	s.refuses(&events.HumanApprovalRequired{Requests: []events.Request{{CallID: "a"}}}, "was not started")
 	s.do(success("a", "1"), &events.Continue{})
 	s.refuses(single("a", "alpha"), "not new in the run")
 	s.refuses(&events.ReplyInvalid{RefusedReply: events.RefusedReply{Calls: []events.Call{callOf("a", "x")}}}, "not new in the run")

@@ -51,7 +51,6 @@ func TestRoutes(t *testing.T) {
 		{events.Acting, &events.ToolCallStarted{CallID: "a"}, "none.default"},
 		{events.Acting, user("m", "x"), "none.default"},
 		{events.Acting, &events.ContextWindowExpanded{}, "none.default"},
-		{events.Acting, &events.HumanApprovalRequired{Requests: []events.Request{{CallID: "a"}}}, "waiting_for_human.default"},
 		{events.ParallelActing, &events.ToolCallDispatched{CallID: "d"}, "parallel_acting.math"},
 		{events.ParallelActing, &events.ToolCallStarted{CallID: "a"}, "none.default"},
 		{events.ParallelActing, result("a", true, "1"), "none.default"},
@@ -79,6 +78,11 @@ func TestRoutes(t *testing.T) {
 	} {
 		require.Equal(t, c.want, in(t, c.state).route(c.payload), "%s in %s", c.payload.Type(), c.state)
 	}
+}
+
+func TestRouteOfAnUnknownOutcome(t *testing.T) {
+	s := in(t, events.Acting).do(&events.ToolCallStarted{CallID: "a"})
+	require.Equal(t, "waiting_for_human.default", s.route(&events.HumanApprovalRequired{Requests: []events.Request{{CallID: "a"}}}))
 }
 
 func TestARunWithAParentEndsInTheAgentsPool(t *testing.T) {

@@ -131,7 +131,7 @@ func (g gen) acting() events.Payload {
 	switch {
 	case g.chance(4):
 		return &events.ToolCallStarted{CallID: call.ID}
-	case g.chance(6):
+	case g.mem.Call(call.ID).Started > 0 && g.chance(3):
 		return &events.HumanApprovalRequired{Requests: []events.Request{{CallID: call.ID, Tool: call.Name, Reason: "outcome unknown"}}}
 	}
 	o := g.outcome(call.ID)

@@ -79,7 +79,7 @@ func (g *gate) Enter() (leave func(*tool.Failure), refused *tool.Failure) {
 		case f.Code == tool.CodeCancelled:
 			done(errCancelled)
 		case f.Down():
-			g.last.Store(&f.Message)
+			g.last.Store(&f.Code)
 			done(errDown)
 		default:
 			done(nil)
@@ -95,13 +95,10 @@ func (g *gate) refusal(err error) *tool.Failure {
 		when = fmt.Sprintf("it may work again in %s, at %s", left, until.UTC().Format(time.RFC3339))
 	}
 	last := ""
-	if text := g.last.Load(); text != nil {
-		last = "; the last failure was: " + tool.Cut(*text, maxLast, int64(len(*text)))
+	if code := g.last.Load(); code != nil {
+		last = "; the last failure was: " + *code
 	}
 	f := tool.Failf(tool.CodeCircuitOpen, "the tool %q failed again and again and was not called; %s%s", g.name, when, last)
 	f.NotSent = true
 	return f
 }
-
-// maxLast bounds how much of the last failure is repeated, in bytes.
-const maxLast = 500
