@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -58,7 +60,7 @@ one.`,
 	flags := addClientFlags(cmd, console.Text, console.JSON, console.YAML)
 	cmd.Flags().DurationVar(&f.endedBefore, "ended-before", 0, "purge what ended longer ago than this")
 	cmd.Flags().Var(&f.keepBytes, "keep-bytes", "purge what ended first until the rest has at most so many bytes, such as 500MiB or 20GiB")
-	cmd.Flags().StringVar(&f.archive, "archive", "", "`file` to store the runs in first (with --every: a directory)")
+	cmd.Flags().StringVar(&f.archive, "archive", "", "`file` to store the runs in first, which must not be there yet (with --every: a directory)")
 	cmd.Flags().BoolVar(&f.noArchive, "no-archive", false, "remove the runs for good")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be removed, and remove nothing")
 	cmd.Flags().BoolVar(&f.parents, "parents-of-kept", false, "also purge runs that runs which stay were forked from")
@@ -95,6 +97,10 @@ func (f *purgeFlags) check(ids []string) error {
 	case !f.dryRun && (f.archive == "") == !f.noArchive:
 		return cli.Usage("say where the runs are stored first with --archive, or that they go for good with --no-archive")
 	}
+	// The archive is written after the whole log was read: too late to learn this.
+	if _, err := os.Lstat(f.archive); err == nil && f.archive != "" && f.every == 0 {
+		return archiveExists(f.archive)
+	}
 	return checkRunIDs(ids)
 }
 
@@ -105,9 +111,18 @@ func (f *purgeFlags) keep(c *client) retention.KeepOptions {
 	}
 }
 
-// writeArchive makes a file of an export.
+// writeArchive makes a file of an export. It replaces none: an archive is all that
+// is left of what was purged before.
 func writeArchive(path string, write func(retention.Sink) error) error {
-	return filelog.WriteFile(path, func(w *filelog.Writer) error { return write(w) })
+	err := filelog.NewFile(path, func(w *filelog.Writer) error { return write(w) })
+	if errors.Is(err, fs.ErrExist) {
+		return archiveExists(path)
+	}
+	return err
+}
+
+func archiveExists(path string) error {
+	return cli.Usage("--archive: %s is there already; an archive replaces nothing, so name another file", path)
 }
 
 func (c *client) purge(ctx context.Context, f purgeFlags, ids []string) error {
