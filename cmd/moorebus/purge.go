@@ -97,11 +97,25 @@ func (f *purgeFlags) check(ids []string) error {
 	case !f.dryRun && (f.archive == "") == !f.noArchive:
 		return cli.Usage("say where the runs are stored first with --archive, or that they go for good with --no-archive")
 	}
-	// The archive is written after the whole log was read: too late to learn this.
-	if _, err := os.Lstat(f.archive); err == nil && f.archive != "" && f.every == 0 {
-		return archiveExists(f.archive)
+	return errors.Join(checkRunIDs(ids), f.checkArchive())
+}
+
+// checkArchive says what is wrong with --archive before the whole log is read,
+// after which the archive is written.
+func (f *purgeFlags) checkArchive() error {
+	if f.archive == "" {
+		return nil
 	}
-	return checkRunIDs(ids)
+	info, err := os.Lstat(f.archive)
+	switch {
+	case err != nil:
+		return nil // it is made
+	case f.every == 0:
+		return archiveExists(f.archive)
+	case info.Mode().IsRegular():
+		return cli.Usage("--archive: %s is a file; with --every it is a directory", f.archive)
+	}
+	return nil
 }
 
 func (f *purgeFlags) keep(c *client) retention.KeepOptions {
