@@ -44,7 +44,7 @@ puts an archive back. --dry-run says what would be removed.
 A run that goes on is never purged: of named ones none is, if one goes on. Nor is a
 run from which one that stays was forked, except with --parents-of-kept; such a fork
 cannot be looked at until its parent is imported again. A purged run leaves a
-tombstone, so that its id is not started again.
+tombstone, so that its id is not started again and it is not forked any more.
 
 It reads the whole log once, then waits for --grace between tombstones and removal.
 With --every it goes on until a signal ends it; --archive is a directory then.
