@@ -18,6 +18,18 @@ start() {
 	echo "started $name, process $(cat "$dir/$name.pid"), log $dir/$name.log"
 }
 
+# alive NAME… fails, and says why, if one of them has ended by itself.
+alive() {
+	sleep 1
+	for name in "$@"; do
+		kill -0 "$(cat "$dir/$name.pid")" 2>/dev/null && continue
+		echo "$name has ended; the last of $dir/$name.log:" >&2
+		tail -n 3 "$dir/$name.log" >&2
+		down >&2
+		exit 1
+	done
+}
+
 up() {
 	mkdir -p "$dir" bin
 	for pid in "$dir"/*.pid; do
@@ -28,23 +40,31 @@ up() {
 	done
 	go build -o bin/ ./cmd/... github.com/nats-io/nats-server/v2
 	start nats bin/nats-server -c deploy/nats-server.conf
+	alive nats
 	bin/moorebus init --wait
 	start gateway bin/gateway --listen "${MOOREBUS_LISTEN:-127.0.0.1:8080}"
 	start planner bin/planner
 	start actor bin/actor --tools "${TOOLS:-examples/quickstart.yaml}"
 	start observer bin/observer
+	alive gateway planner actor observer
 	echo "up: http://${MOOREBUS_LISTEN:-127.0.0.1:8080}/"
 }
 
 down() {
-	for name in observer actor planner gateway nats; do
-		pid="$dir/$name.pid"
-		[ -e "$pid" ] || continue
-		if kill -TERM "$(cat "$pid")" 2>/dev/null; then
-			echo "stopping $name, process $(cat "$pid")"
-			while kill -0 "$(cat "$pid")" 2>/dev/null; do sleep 0.1; done
-		fi
-		rm -f "$pid"
+	stop observer actor planner gateway
+	stop nats
+}
+
+# stop NAME… asks all of them to end, and waits until they have.
+stop() {
+	for name in "$@"; do
+		[ -e "$dir/$name.pid" ] && kill -TERM "$(cat "$dir/$name.pid")" 2>/dev/null &&
+			echo "stopping $name, process $(cat "$dir/$name.pid")"
+	done
+	for name in "$@"; do
+		[ -e "$dir/$name.pid" ] || continue
+		while kill -0 "$(cat "$dir/$name.pid")" 2>/dev/null; do sleep 0.1; done
+		rm -f "$dir/$name.pid"
 	done
 }
 

@@ -237,6 +237,9 @@ func TestGuardedBus(t *testing.T) {
 	require.NotContains(t, said, "bad ", "moorebus doctor, as the operator")
 	s.refusedToTap()
 	terminateAll(t, roles)
+	for _, role := range roles {
+		require.NotContains(t, role.log.String(), "violation", "%s may do what it does", role.name)
+	}
 }
 
 func (s *site) awaitState(ctx context.Context, a *api, run, want string) {

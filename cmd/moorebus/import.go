@@ -32,10 +32,15 @@ that is there with the same events is skipped; one whose import was cut off is
 completed, so a failed import is simply done again. A purged run can be put back, if
 it is the one that was purged; it is no longer held to be purged then.
 
+The file is read more than once, so it is no pipe. It is not signed: verifying finds
+what was broken or changed inside a run, not what somebody made anew from its
+beginning, or changed in its last event.
+
 A run that has not ended goes on where it was: workers wake when all of it is there,
 and a Resumed is appended if there is something to do (not with --no-resume). Do not
 import such a run while it still goes on elsewhere.`,
 		Example: `  moorebus import runs.jsonl
+  gunzip run.jsonl.gz && moorebus import run.jsonl
   moorebus import archive/purged-20260102T030405.000Z.jsonl 0198c5a0-5a6b-7c00-8000-000000000001`,
 		Args: cobra.MinimumNArgs(1),
 	}

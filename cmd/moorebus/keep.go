@@ -29,9 +29,19 @@ func (f *keepFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.dir, "archive", "", "`directory` of the archives (default: archive in the data directory)")
 }
 
+func (f *keepFlags) check() error {
+	switch {
+	case f.ended < 0:
+		return cli.Usage("--keep-ended: must not be negative, is %s", f.ended)
+	case f.dir != "" && f.ended == 0 && f.bytes == 0:
+		return cli.Usage("--archive: goes with --keep-ended or --keep-bytes")
+	}
+	return nil
+}
+
 // start purges beside everything else until the returned function is called.
 func (f *keepFlags) start(ctx context.Context, conn *cli.Conn, logger *slog.Logger) (stop func()) {
-	if f.ended <= 0 && f.bytes <= 0 {
+	if f.ended == 0 && f.bytes == 0 {
 		return func() {}
 	}
 	o := retention.KeepOptions{

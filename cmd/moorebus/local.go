@@ -59,7 +59,7 @@ func (f *localFlags) documents() (agentfile.Documents, error) {
 	if err := errors.Join(f.role.Check(), f.stall.Check()); err != nil {
 		return agentfile.Documents{}, err
 	}
-	if err := wire.CheckPoolWait(f.poolWait); err != nil {
+	if err := errors.Join(wire.CheckPoolWait(f.poolWait), wire.CheckSnapshots(f.snapshotEvery), f.keep.check()); err != nil {
 		return agentfile.Documents{}, err
 	}
 	docs, err := wire.Documents(f.agentFile, f.toolsFile)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -42,7 +44,7 @@ puts an archive back. --dry-run says what would be removed.
 A run that goes on is never purged: of named ones none is, if one goes on. Nor is a
 run from which one that stays was forked, except with --parents-of-kept; such a fork
 cannot be looked at until its parent is imported again. A purged run leaves a
-tombstone, so that its id is not started again.
+tombstone, so that its id is not started again and it is not forked any more.
 
 It reads the whole log once, then waits for --grace between tombstones and removal.
 With --every it goes on until a signal ends it; --archive is a directory then.
@@ -58,7 +60,7 @@ one.`,
 	flags := addClientFlags(cmd, console.Text, console.JSON, console.YAML)
 	cmd.Flags().DurationVar(&f.endedBefore, "ended-before", 0, "purge what ended longer ago than this")
 	cmd.Flags().Var(&f.keepBytes, "keep-bytes", "purge what ended first until the rest has at most so many bytes, such as 500MiB or 20GiB")
-	cmd.Flags().StringVar(&f.archive, "archive", "", "`file` to store the runs in first (with --every: a directory)")
+	cmd.Flags().StringVar(&f.archive, "archive", "", "`file` to store the runs in first, which must not be there yet (with --every: a directory)")
 	cmd.Flags().BoolVar(&f.noArchive, "no-archive", false, "remove the runs for good")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be removed, and remove nothing")
 	cmd.Flags().BoolVar(&f.parents, "parents-of-kept", false, "also purge runs that runs which stay were forked from")
@@ -95,7 +97,25 @@ func (f *purgeFlags) check(ids []string) error {
 	case !f.dryRun && (f.archive == "") == !f.noArchive:
 		return cli.Usage("say where the runs are stored first with --archive, or that they go for good with --no-archive")
 	}
-	return checkRunIDs(ids)
+	return errors.Join(checkRunIDs(ids), f.checkArchive())
+}
+
+// checkArchive says what is wrong with --archive before the whole log is read,
+// after which the archive is written.
+func (f *purgeFlags) checkArchive() error {
+	if f.archive == "" {
+		return nil
+	}
+	info, err := os.Lstat(f.archive)
+	switch {
+	case err != nil:
+		return nil // it is made
+	case f.every == 0:
+		return archiveExists(f.archive)
+	case info.Mode().IsRegular():
+		return cli.Usage("--archive: %s is a file; with --every it is a directory", f.archive)
+	}
+	return nil
 }
 
 func (f *purgeFlags) keep(c *client) retention.KeepOptions {
@@ -105,9 +125,18 @@ func (f *purgeFlags) keep(c *client) retention.KeepOptions {
 	}
 }
 
-// writeArchive makes a file of an export.
+// writeArchive makes a file of an export. It replaces none: an archive is all that
+// is left of what was purged before.
 func writeArchive(path string, write func(retention.Sink) error) error {
-	return filelog.WriteFile(path, func(w *filelog.Writer) error { return write(w) })
+	err := filelog.NewFile(path, func(w *filelog.Writer) error { return write(w) })
+	if errors.Is(err, fs.ErrExist) {
+		return archiveExists(path)
+	}
+	return err
+}
+
+func archiveExists(path string) error {
+	return cli.Usage("--archive: %s is there already; an archive replaces nothing, so name another file", path)
 }
 
 func (c *client) purge(ctx context.Context, f purgeFlags, ids []string) error {

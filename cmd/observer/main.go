@@ -23,7 +23,7 @@ func command() *cobra.Command {
 of tools to the run's history, and decides on reflection and paging. Of long runs
 it keeps snapshots, from which every role goes on instead of reading the run from
 its beginning.`,
-		func(flags *pflag.FlagSet) { wire.AddSnapshotFlag(flags, &every) }, nil,
+		func(flags *pflag.FlagSet) { wire.AddSnapshotFlag(flags, &every) }, func() error { return wire.CheckSnapshots(every) },
 		func(ctx context.Context, r wire.Role) error {
 			o, err := observer.New(observer.Config{
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus,

@@ -182,11 +182,11 @@ func RetryAt(ctx context.Context, log journal.Log, codec *events.Codec, run even
 		}
 	}
 	if n == 0 {
-		return 0, fmt.Errorf("there is no run %s", run.ID)
+		return 0, errors.New("there is no run of that id")
 	}
 	fatal, ok := data[*events.FatalError](last)
 	if !ok {
-		return 0, fmt.Errorf("run %s did not end by an error that could be tried again", run.ID)
+		return 0, errors.New("it did not end by an error that could be tried again")
 	}
 	at := n - 1
 	switch {

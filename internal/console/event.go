@@ -10,8 +10,8 @@ import (
 
 // The widths of an event's columns; what is longer pushes the rest.
 const (
-	edgeWidth = 27
-	typeWidth = 20
+	edgeWidth = 29
+	typeWidth = 21
 	dataWidth = 100
 )
 

@@ -19,11 +19,11 @@ func TestEventLine(t *testing.T) {
 		Time: start.Add(412 * time.Millisecond), N: 2, From: events.Planning, To: events.Acting,
 		Data: &events.LLMToolCall{ToolCallReply: call("c1", "count", "{\n}")},
 	}
-	require.Equal(t, "    2    +0.412s  planning → acting            LlmToolCall           count({ })", EventLine(e, start, false))
+	require.Equal(t, "    2    +0.412s  planning → acting              LlmToolCall            count({ })", EventLine(e, start, false))
 	colored := EventLine(e, start, true)
 	require.Contains(t, colored, "\x1b[1mLlmToolCall")
 	e.To, e.Data = e.From, &events.Continue{}
-	require.Equal(t, "    2    +0.412s  planning                     Continue", EventLine(e, start, false), "nothing stands at the end of the line")
+	require.Equal(t, "    2    +0.412s  planning                       Continue", EventLine(e, start, false), "nothing stands at the end of the line")
 	require.Contains(t, EventLine(e, time.Time{}, false), e.Time.Local().Format("15:04:05.000"), "without a start it is the time of day")
 }
 

@@ -37,7 +37,7 @@ func TestShow(t *testing.T) {
 	require.Contains(t, got, "task     Count the [31mfiles\n")
 	require.Contains(t, got, "events   5, step 2\n")
 	require.Contains(t, got, "tokens   15 in, 5 out\n")
-	require.Contains(t, got, "    3    +2.000s  acting → observing           ToolSuccess           42\n")
+	require.Contains(t, got, "    3    +2.000s  acting → observing             ToolSuccess            42\n")
 	require.True(t, strings.HasSuffix(got, "\nanswer\nThere are 42. ]0;owned\n"), got)
 	require.NotContains(t, got, "\x1b")
 

@@ -171,7 +171,11 @@ func decision(d events.Decision) string {
 	if d.Decision == "" {
 		return ""
 	}
-	return strings.TrimSpace(d.CallID + " " + d.Decision + " " + by(events.By{Reason: d.Reason, By: d.By}))
+	what := d.Decision
+	if d.Arguments != "" {
+		what += " to " + Cut(d.Arguments, dataWidth)
+	}
+	return strings.TrimSpace(d.CallID + " " + what + " " + by(events.By{Reason: d.Reason, By: d.By}))
 }
 
 func entry(e events.Entry) string { return strings.Join(e.Tags, ", ") + ": " + e.Value }

@@ -76,6 +76,14 @@ func AddSnapshotFlag(flags *pflag.FlagSet, every *int) {
 	flags.IntVar(every, "snapshot-every", observer.DefaultSnapshotEvery, "events of a run between two snapshots of it; 0: none are taken")
 }
 
+// CheckSnapshots says what is wrong with --snapshot-every.
+func CheckSnapshots(every int) error {
+	if every < 0 {
+		return cli.Usage("--snapshot-every: must not be negative, is %d", every)
+	}
+	return nil
+}
+
 // BadConfig makes an error about settings end the process with the code for
 // that; nil stays nil.
 func BadConfig(err error) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -243,6 +244,7 @@ func (g *Gateway) withFirst(ctx context.Context, ns, id, callID string, err erro
 	case refused.Code == CodeRunEnded:
 		if call.first != nil {
 			refused.Fields["decision"] = call.first
+			refused.Message = fmt.Sprintf("call %q is %s already, by %s; %s", callID, call.first.Decision, call.first.By, refused.Message)
 		}
 	case call.first != nil:
 		return decidedCall(mem, *call.first)

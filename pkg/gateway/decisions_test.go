@@ -117,6 +117,7 @@ func TestDecideOneCall(t *testing.T) {
 				require.Equal(t, 200, r.do("POST", "/v1/runs/"+id+"/cancel", "").status)
 				ended := r.fails(409, "run_ended", r.decide(id, `{"call_id":"c1","decision":"approved","by":"bob"}`))
 				require.NotNil(t, ended.field(t, "decision"), "the first one")
+				require.Contains(t, ended.body, " already, by ")
 				require.NotContains(t, r.fails(409, "run_ended", r.decide(id, `{"call_id":"c9","decision":"approved","by":"bob"}`)).body, `"decision":{`)
 			})
 		})

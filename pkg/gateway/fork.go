@@ -42,7 +42,7 @@ type ForkResult struct {
 // Errors are *[Error]:
 //
 //   - 400 bad_parameter: at is no event of the run. 400 bad_patch.
-//   - 404 run_not_found.
+//   - 404 run_not_found, run_purged.
 //   - 409 run_ended: the run has ended at that event. 409 run_poisoned: it was
 //     poisoned there. 409 too_many_forks. 409 parent_gone: what the run was
 //     forked from itself is not in the log.
@@ -51,6 +51,11 @@ type ForkResult struct {
 func (g *Gateway) Fork(ctx context.Context, ns, id string, req ForkRequest) (ForkResult, error) {
 	at, err := g.place(ns, id)
 	if err != nil {
+		return ForkResult{}, err
+	}
+	// A run with a tombstone may be there still: what is forked from it now would
+	// lose it.
+	if err := g.purged(ctx, at, http.StatusNotFound); err != nil {
 		return ForkResult{}, err
 	}
 	parent, err := g.parent(ctx, at, req.At)

@@ -39,6 +39,12 @@ func TestPurgedRuns(t *testing.T) {
 	require.Equal(t, http.StatusCreated, r.do("POST", "/v1/runs", begin, "Moorebus-Namespace", "other").status)
 	require.NoError(t, stones.DeleteTombstone(t.Context(), run))
 	require.Equal(t, http.StatusCreated, r.do("POST", "/v1/runs", begin).status)
+
+	// While it is there and about to go, nothing is forked from it.
+	require.NoError(t, stones.PutTombstone(t.Context(), run, journal.Tombstone{Run: id, Namespace: run.Namespace}))
+	r.fails(http.StatusNotFound, "run_purged", r.do("POST", "/v1/runs/"+id+"/fork", `{"at":1}`))
+	require.NoError(t, stones.DeleteTombstone(t.Context(), run))
+	require.Equal(t, http.StatusOK, r.do("POST", "/v1/runs/"+id+"/fork", `{"at":1}`).status)
 }
 
 // away are tombstones that cannot be read.

@@ -149,6 +149,36 @@ func (p *purge) spareParents(named map[events.Run]bool) error {
 	return nil
 }
 
+// spareLate keeps what was forked since the choice was made, with its tombstone
+// taken back. After the grace nobody forks it any more: the tombstone forbids that.
+func (p *purge) spareLate(ctx context.Context) error {
+	if err := p.survey.look(ctx, p.bus, p.codec); err != nil || p.o.ParentsOfKept {
+		return err
+	}
+	going := map[*entry]bool{}
+	for _, e := range p.chosen {
+		going[e] = true
+	}
+	for run, fork := range p.survey.runs {
+		if !fork.forked || going[fork] {
+			continue
+		}
+		for _, e := range p.survey.line(run)[1:] {
+			if !going[e] {
+				continue
+			}
+			if err := p.bus.DeleteTombstone(ctx, e.run); err != nil {
+				return err
+			}
+			delete(going, e)
+			p.keep(e, fmt.Sprintf("run %s was forked from it meanwhile", run.ID))
+		}
+	}
+	p.chosen = slices.DeleteFunc(p.chosen, func(e *entry) bool { return !going[e] })
+	p.count()
+	return nil
+}
+
 // forksFirst puts forks before what they were forked from, so that a purge that is
 // cut off leaves no fork alone; else by their end.
 func (p *purge) forksFirst() {

@@ -82,9 +82,30 @@ func Export(ctx context.Context, log journal.Log, sink Sink, o ExportOptions) (E
 			if err := x.record(ctx, rec); err != nil {
 				return x.done, err
 			}
+			if err := x.checkParent(ctx, rec); err != nil {
+				return x.done, err
+			}
 		}
 	}
 	return x.done, nil
+}
+
+// checkParent notes that what a run was forked from is not in the log: such a run
+// can be exported, but not imported.
+func (x *exporter) checkParent(ctx context.Context, rec journal.Record) error {
+	subject, err := events.ParseSubject(rec.Subject)
+	if err != nil || subject.From != events.Idle {
+		return nil // only a run's first event is out of idle
+	}
+	parent, forked := parentOf(x.codec, subject.Run, rec.Body, x.log.Shards())
+	if !forked {
+		return nil
+	}
+	if _, err = first(ctx, x.log, parent); errors.Is(err, journal.ErrNotFound) {
+		x.miss(parent, "a run that "+subject.Run.ID+" was forked from")
+		return nil
+	}
+	return err
 }
 
 func notThere(run events.Run, err error) error {

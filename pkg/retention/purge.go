@@ -128,7 +128,7 @@ type purge struct {
 }
 
 func (p *purge) count() {
-	p.done.Runs = []PurgedRun{}
+	p.done.Runs, p.done.Events, p.done.Bytes = []PurgedRun{}, 0, 0
 	for _, e := range p.chosen {
 		p.done.Runs = append(p.done.Runs, PurgedRun{
 			Run: e.run.ID, Space: e.run.Namespace, State: e.state, Ended: e.at, Events: e.events, Bytes: e.bytes,
@@ -213,6 +213,9 @@ func (p *purge) remove(ctx context.Context) error {
 	case <-timer.C:
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+	if err := p.spareLate(ctx); err != nil {
+		return err
 	}
 	for _, e := range p.chosen {
 		if _, err := p.bus.Purge(ctx, e.run, e.seq); err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
@@ -71,8 +72,46 @@ func Write(to io.Writer, records iter.Seq2[journal.Record, error]) error {
 }
 
 // WriteFile makes a file of what write writes. The file has its name only when it
-// is complete and on the disk; one that was there is replaced then.
-func WriteFile(path string, write func(*Writer) error) (err error) {
+// is complete and on the disk; one that was there is replaced then. What is there
+// and no file, such as a pipe or a device, is written to as it is.
+func WriteFile(path string, write func(*Writer) error) error {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return writeInto(path, write)
+	}
+	return writeBeside(path, write, os.Rename)
+}
+
+// NewFile is WriteFile for a file that must not replace anything: where there is
+// something of that name, before or when the file is complete, the error is
+// [fs.ErrExist], and what was there stays as it was.
+func NewFile(path string, write func(*Writer) error) error {
+	if _, err := os.Lstat(path); err == nil {
+		return fmt.Errorf("event file: %s: %w", path, fs.ErrExist)
+	}
+	return writeBeside(path, write, func(from, to string) error {
+		if err := os.Link(from, to); err != nil {
+			return err
+		}
+		return os.Remove(from)
+	})
+}
+
+// writeInto writes to what has the name already.
+func writeInto(path string, write func(*Writer) error) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("event file: %w", err)
+	}
+	w := NewWriter(f)
+	if err = write(w); err == nil {
+		err = w.Flush()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// writeBeside writes a file of another name in the same directory, and has it
+// named when it is on the disk.
+func writeBeside(path string, write func(*Writer) error, name func(from, to string) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.part")
 	if err != nil {
 		return fmt.Errorf("event file: %w", err)
@@ -92,7 +131,7 @@ func WriteFile(path string, write func(*Writer) error) (err error) {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if err = os.Rename(f.Name(), path); err != nil {
+	if err = name(f.Name(), path); err != nil {
 		return err
 	}
 	return syncDir(filepath.Dir(path))

@@ -3,8 +3,11 @@ package filelog
 import (
 	"bytes"
 	"errors"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -60,4 +63,44 @@ func TestWriteFileIsAllOrNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, left, 1)
 	require.Error(t, WriteFile(filepath.Join(p, "x"), func(*Writer) error { return nil }))
+}
+
+// A new file replaces nothing, whether it was there before or came meanwhile.
+func TestNewFileReplacesNothing(t *testing.T) {
+	p := path(t)
+	one := func(w *Writer) error { return w.Record(journal.Record{Subject: "s", Seq: 1, Body: []byte(`{}`)}) }
+	require.ErrorIs(t, NewFile(p, func(w *Writer) error {
+		return errors.Join(one(w), os.WriteFile(p, []byte("meanwhile"), 0o600))
+	}), fs.ErrExist)
+	require.ErrorIs(t, NewFile(p, func(*Writer) error { panic("is not called") }), fs.ErrExist)
+	text, err := os.ReadFile(p)
+	require.NoError(t, err)
+	require.Equal(t, "meanwhile", string(text))
+
+	p += ".new"
+	require.NoError(t, NewFile(p, one))
+	text, err = os.ReadFile(p)
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"subject":"s"`)
+	left, err := os.ReadDir(filepath.Dir(p))
+	require.NoError(t, err)
+	require.Len(t, left, 2)
+}
+
+// What is no file is written to, and is not replaced by one.
+func TestWriteFileWritesIntoWhatIsNoFile(t *testing.T) {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	p := filepath.Join("/dev/fd", strconv.Itoa(int(w.Fd())))
+	if _, err := os.Stat(p); err != nil {
+		t.Skip("this system has no names for what is open")
+	}
+	require.NoError(t, WriteFile(p, func(w *Writer) error {
+		return w.Record(journal.Record{Subject: "s", Seq: 1, Body: []byte(`{}`)})
+	}))
+	require.NoError(t, w.Close())
+	text, err := io.ReadAll(r)
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"subject":"s"`)
+	require.NoError(t, r.Close())
 }
