@@ -128,9 +128,6 @@ func (l Layout) planner(g *natsbus.Grants) {
 	g.Consume(inbox(events.DefaultPool, owned[Planner]...))
 	g.AnnounceProviders()
 	g.PublishChunks()
-	for _, pool := range l.Pools {
-		g.ReadResults(pool)
-	}
 }
 
 func (l Layout) actor(g *natsbus.Grants, pool string) {
@@ -144,6 +141,11 @@ func (l Layout) observer(g *natsbus.Grants) {
 	l.worker(g, owned[Observer], "")
 	g.Consume(inbox(events.DefaultPool, owned[Observer]...))
 	g.StoreSnapshots()
+	for _, state := range l.Table.States() {
+		if l.Table.Terminal(state) { // a run that ends needs its snapshot no longer
+			g.Watch(journal.Filter{To: state})
+		}
+	}
 }
 
 // gateway may also take the deliveries of pools that no actor serves, to answer
@@ -163,4 +165,13 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.Timers()
 }
 
-func (l Layout) tap(g *natsbus.Grants) { g.WatchAll() }
+// tap may read what runs leave behind, and nothing of what roles say to each
+// other.
+func (l Layout) tap(g *natsbus.Grants) {
+	g.WatchAll()
+	g.ReadPurged()
+	g.ReadDropped()
+	for _, pool := range l.Pools {
+		g.ReadResults(pool)
+	}
+}
