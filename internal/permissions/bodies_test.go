@@ -59,7 +59,7 @@ func forge(t *testing.T, r *rig, run *reducertest.Run, to events.State, origin e
 	require.NoError(t, err, "the bus looks at the subject alone")
 }
 
-var approval = &events.HumanApproved{Decision: events.Decision{CallID: "a", Decision: events.DecisionApproved, By: "mallory"}}
+var humanApproval = &events.HumanApproved{Decision: events.Decision{CallID: "a", Decision: events.DecisionApproved, By: "mallory"}}
 
 // TestBodyBelongsToItsSubject: an approval that an actor puts onto an edge of its
 // own is no approval to anybody who reads it.
@@ -70,7 +70,7 @@ func TestBodyBelongsToItsSubject(t *testing.T) {
 		origin  events.State
 		payload events.Payload
 	}{
-		"an approval":     {events.WaitingForHuman, approval},
+		"an approval":     {events.WaitingForHuman, humanApproval},
 		"a cancellation":  {events.Control, &events.CancelledRun{}},
 		"a raised budget": {events.Control, &events.BudgetRaised{}},
 	} {
@@ -131,7 +131,7 @@ func TestForgeryEndsItsRun(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- o.Run(ctx) }()
-	forge(t, r, run, events.Observing, events.WaitingForHuman, approval)
+	forge(t, r, run, events.Observing, events.WaitingForHuman, humanApproval)
 	require.Eventually(t, func() bool {
 		head, err := r.log.Head(t.Context(), run.ID)
 		return err == nil && head.Seq > uint64(len(run.Records))+1

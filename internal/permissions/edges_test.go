@@ -165,7 +165,7 @@ func forbidden(user string) []string {
 		"chunk.default.x":                                  {Planner},
 		"$JS.API.STREAM.NAMES":                             {Gateway},
 		"$JS.API.DIRECT.GET.KV_agents":                     {Gateway},
-		"$JS.API.DIRECT.GET.KV_purged":                     {Gateway},
+		"$JS.API.DIRECT.GET.KV_purged":                     {Gateway, Tap},
 		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.planning":       {Planner},
 		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.observing":      {Observer},
 		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.acting_gpu":     {"actor_gpu", Gateway},
@@ -177,7 +177,7 @@ func forbidden(user string) []string {
 		"$JS.API.CONSUMER.INFO.MOORE_0.paging":             {Observer, Gateway},
 		"$JS.API.CONSUMER.INFO.MOORE_0.acting_default":     {"actor_default", Gateway},
 		"$JS.API.STREAM.INFO.KV_tools_web":                 {Gateway},
-		"$JS.API.DIRECT.GET.OBJ_results_web":               {"actor_web", Planner},
+		"$JS.API.DIRECT.GET.OBJ_results_web":               {"actor_web", Tap},
 		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.acting_default": {"actor_default", Gateway},
 	}
 	for subject, may := range limited {
