@@ -211,7 +211,12 @@ const payScript = `[{"calls": [{"name": "pay", "arguments": {}, "id": "pay"}]}, 
 // results, forks, tombstones. Nothing of it is refused.
 func TestInstallation(t *testing.T) {
 	t.Parallel()
-	in := newInstallation(t, newRig(t))
+	t.Run("one server", func(t *testing.T) { testInstallation(t, 1) })
+	t.Run("three servers", func(t *testing.T) { testInstallation(t, 3) }) // whose leaders are asked
+}
+
+func testInstallation(t *testing.T, servers int) {
+	in := newInstallation(t, newRigOf(t, servers))
 	whole := in.begin(nil, wholeScript)
 	expiring := in.begin(func(a *events.Agent) { a.Approval.Expires = events.Duration(time.Second) }, payScript)
 	late := in.begin(func(a *events.Agent) { a.Budget = &events.Budget{MaxWallTime: events.Duration(time.Second)} }, payScript)
