@@ -104,6 +104,29 @@ func TestEveryEdge(t *testing.T) {
 	require.ElementsMatch(t, want, stored)
 }
 
+// TestForksAndStandIns names edges that no row of the table shows: a fork leaves
+// idle for wherever its parent stood, and calls of a pool that nobody serves are
+// answered out of control. They are the gateway's alone.
+func TestForksAndStandIns(t *testing.T) {
+	t.Parallel()
+	table := reducer.DefaultTable()
+	edges := []string{"control.none.default", "control.observing.default", "control.parallel_acting.*"}
+	for _, at := range table.States() {
+		if pool := events.DefaultPool; !table.Terminal(at) && at != table.Initial() {
+			if at == events.Acting || at == events.ParallelActing {
+				pool = events.Wildcard
+			}
+			edges = append(edges, "idle."+string(at)+"."+pool)
+		}
+	}
+	require.Len(t, edges, 3+8)
+	for _, u := range users(t, layout) {
+		for _, edge := range edges {
+			require.Equal(t, u.Name == Gateway, slices.Contains(u.Publish, "moore.*.*."+edge+".*"), "%s: %s", u.Name, edge)
+		}
+	}
+}
+
 // TestDeniedAtOnce: the bus says which subject was refused, long before a
 // request would time out.
 func TestDeniedAtOnce(t *testing.T) {
@@ -149,7 +172,10 @@ func forbidden(user string) []string {
 		"$JS.API.CONSUMER.PAUSE.MOORE_0.planning", "$JS.API.CONSUMER.RESET.MOORE_0.planning", "$JS.API.CONSUMER.UNPIN.MOORE_0.planning",
 		"$JS.API.CONSUMER.LEADER.STEPDOWN.MOORE_0.planning", "$JS.API.SERVER.REMOVE", "$JS.API.ACCOUNT.PURGE.LOG",
 		"$JS.FC.MOORE_0.x.y", "$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.LOG.CONNZ", "$SRV.PING",
-		"$KV.purged.x", "$KV.dropped.x", "$KV.other.x", "$O.other.C.x", "timers.due.default.x.stall",
+		"$KV.purged.default.x", "$KV.dropped.x", "$KV.other.x", "$O.other.C.x", "timers.due.default.x.run", "timers.x",
+		"$JS.API.STREAM.PURGE.MOORE_TIMERS", "$JS.API.STREAM.PURGE.KV_purged", "$JS.API.STREAM.PURGE.OBJ_results_web",
+		"$JS.API.STREAM.MSG.GET.MOORE_TIMERS", "$JS.API.DIRECT.GET.MOORE_TIMERS", "$JS.API.STREAM.MSG.DELETE.OBJ_snapshots",
+		"$JS.API.CONSUMER.CREATE.MOORE_TIMERS.timers.timers.due.>", "$JS.API.CONSUMER.DELETE.MOORE_TIMERS.timers",
 		"feed.moore.0.default.acting.observing.default.x", "_INBOX_somebody.x", "_R_.x", "anything",
 		"moore.0", "moore.0.default.acting.observing.default", "moore.0.default.acting.observing.default.x.y",
 	}
@@ -161,7 +187,14 @@ func forbidden(user string) []string {
 		"$O.results_web.C.x":                               {"actor_web"},
 		"$O.results_web.M.x":                               {"actor_web"},
 		"$O.snapshots.M.x":                                 {Observer},
-		"timers.set.default.x.stall":                       {Gateway},
+		"timers.set.default.x.run":                         {Gateway},
+		"timers.cancel.default.x.run":                      {Gateway},
+		"$JS.API.STREAM.PURGE.OBJ_snapshots":               {Observer},
+		"$O.snapshots.C.x":                                 {Observer},
+		"$JS.API.STREAM.INFO.MOORE_TIMERS":                 {Gateway},
+		"$JS.ACK.MOORE_TIMERS.timers.1.1.1.1.1":            {Gateway},
+		"$JS.API.STREAM.MSG.GET.KV_purged":                 {Gateway, Tap},
+		"$JS.API.STREAM.INFO.KV_dropped":                   {Tap},
 		"chunk.default.x":                                  {Planner},
 		"$JS.API.STREAM.NAMES":                             {Gateway},
 		"$JS.API.DIRECT.GET.KV_agents":                     {Gateway},
@@ -209,7 +242,7 @@ func TestForbidden(t *testing.T) {
 			listen = append(listen, "feed.>", "chunk.>")
 		}
 		if user != Tap && user != Gateway {
-			listen = append(listen, "chunk.*.*", "feed.moore.*.*.acting.*.*.*")
+			listen = append(listen, "chunk.*.*", "feed.moore.*.*.acting.*.*.*", "feed.moore.*.*.*.acting.*.*")
 		}
 		if user == Tap {
 			listen = slices.DeleteFunc(listen, func(s string) bool { return s == "feed.x" })
