@@ -309,12 +309,63 @@ func TestInitIsTheOperators(t *testing.T) {
 	}
 }
 
-// TestCheckOfARole: the doctor sees what a role may see, and says what it may not.
+// TestCheckOfARole: the doctor sees what each role may see, and says what it may
+// not. That is no fault.
 func TestCheckOfARole(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	findings := natsbus.Check(t.Context(), r.connect(t, Gateway, nil), natsbus.Options{Logger: quiet, RequestTimeout: patience})
-	for _, f := range findings {
-		require.NotEqual(t, natsbus.Bad, f.Level, f.What)
+	users, err := Users(layout)
+	require.NoError(t, err)
+	for _, user := range names(users) {
+		began, unseen := time.Now(), 0
+		for _, f := range natsbus.Check(t.Context(), r.connect(t, user, nil), natsbus.Options{Logger: quiet, RequestTimeout: patience}) {
+			require.NotEqual(t, natsbus.Bad, f.Level, "%s: %s", user, f.What)
+			if f.Level == natsbus.Unseen {
+				require.Equal(t, natsbus.AskOthers, f.Mend, user)
+				unseen++
+			}
+		}
+		require.Equal(t, user != Gateway, unseen > 0, "%s: %d", user, unseen)
+		require.Less(t, time.Since(began), patience/4, user)
 	}
+	conn, err := natsbus.Connect(t.Context(), natsbus.ConnectOptions{URL: r.url, NKey: KeyFile(r.keys, Planner), Logger: quiet})
+	require.NoError(t, err)
+	defer conn.Close()
+	findings := natsbus.Check(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: patience})
+	last := findings[len(findings)-1]
+	require.Equal(t, natsbus.Bad, last.Level, "the inbox is not the user's, so nothing works at all")
+	require.Contains(t, last.Mend, "NATS_INBOX_PREFIX")
+}
+
+// TestWhoIs: the server says who each user is, and that it has the permissions of
+// one role and nothing of the operator's.
+func TestWhoIs(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	users, err := Users(layout)
+	require.NoError(t, err)
+	for _, user := range names(users) {
+		id, err := natsbus.WhoIs(t.Context(), r.connect(t, user, nil), natsbus.Options{Logger: quiet})
+		require.NoError(t, err, user)
+		require.Equal(t, "ROLES", id.Account)
+		require.True(t, id.Limited(), user)
+		require.Equal(t, natsbus.Good, id.Check().Level, id.Check().What)
+		want := []string{user}
+		switch {
+		case strings.HasPrefix(user, ActorPrefix):
+			want = []string{"actor"}
+		case user == Tap:
+			want = nil
+		}
+		require.Equal(t, want, RolesOf(id.MayPublish), user)
+		for _, subject := range forbidden(user) {
+			require.False(t, id.MayPublish(subject), "%s: %s", user, subject)
+		}
+	}
+	id, err := natsbus.WhoIs(t.Context(), r.operator, natsbus.Options{Logger: quiet})
+	require.NoError(t, err)
+	require.Equal(t, "LOG", id.Account)
+	require.False(t, id.Limited())
+	require.Equal(t, natsbus.Good, id.Check().Level)
+	require.Contains(t, id.Check().What, "an operator's")
 }

@@ -14,6 +14,7 @@ package permissions
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -94,10 +95,27 @@ func Users(l Layout) ([]User, error) {
 	return append(users, l.user(Tap, l.tap)), nil
 }
 
+// RolesOf returns the roles out of whose states a user may publish, sorted. A user
+// of more than one can do what only several of them together should.
+func RolesOf(may func(subject string) bool) []string {
+	var roles []string
+	for role, states := range owned {
+		if slices.ContainsFunc(states, func(s events.State) bool {
+			return may("moore.0."+events.DefaultNamespace+"."+string(s)+"."+string(events.Nobody)+"."+events.DefaultPool+".x") ||
+				may("moore.0."+events.DefaultNamespace+"."+string(s)+"."+string(events.Errored)+"."+events.DefaultPool+".x")
+		}) {
+			roles = append(roles, strings.TrimSuffix(role, "_"))
+		}
+	}
+	slices.Sort(roles)
+	return roles
+}
+
 func (l Layout) user(name string, grant func(*natsbus.Grants)) User {
 	prefix := "_INBOX_" + name
 	g := natsbus.NewGrants(l.Shards)
 	g.Inbox(prefix)
+	g.WhoIs()
 	g.ReadLog()
 	g.ReadSnapshots()
 	grant(g)

@@ -68,6 +68,9 @@ func (g *Grants) ReadLog() {
 	})
 }
 
+// WhoIs allows to ask the server who one is.
+func (g *Grants) WhoIs() { g.publish[userInfoSubject] = true }
+
 // Append allows to append events on an edge, in every shard and namespace. The
 // pool may be [events.Wildcard].
 func (g *Grants) Append(from, to events.State, pool string) {
