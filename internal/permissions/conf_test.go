@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -193,37 +192,14 @@ func TestLatePool(t *testing.T) {
 	require.Len(t, tools, 1)
 }
 
-// TestPoolLater adds a pool to servers that run: the configuration is made anew
-// and loaded again. Who was connected stays so, and the gateway serves the pool
-// from then on.
-func TestPoolLater(t *testing.T) {
+// TestPoolWithoutPermissions: of a pool that came after the permissions were
+// given the gateway knows nothing, and serves the others. How it is added to a
+// server that runs is tested with processes.
+func TestPoolWithoutPermissions(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	r := &rig{keys: filepath.Join(dir, "keys")}
-	config := func(pools ...string) *Config {
-		keys, err := Keys(r.keys, Layout{Pools: pools})
-		require.NoError(t, err)
-		c, err := New(Layout{Pools: pools}, keys)
-		require.NoError(t, err)
-		return c
-	}
-	srv := start(t, dir, config("web"), "")
-	require.True(t, srv.ReadyForConnections(patience))
-	r.url = srv.ClientURL()
-	r.operator = r.connect(t, Operator, nil)
-	require.NoError(t, natsbus.Init(t.Context(), r.operator, natsbus.InitOptions{Pools: []string{"web", "late"}, Memory: true}))
-	gateway := r.open(t, Gateway)
-	pools, err := gateway.Pools(t.Context())
+	r := newRig(t)
+	require.NoError(t, natsbus.Init(t.Context(), r.operator, natsbus.InitOptions{Pools: []string{"late"}, Memory: true}))
+	pools, err := r.open(t, Gateway).Pools(t.Context())
 	require.NoError(t, err, "a pool that the permissions do not name hides no other")
-	require.Equal(t, []journal.Pool{{Name: "default"}, {Name: "web"}}, pools)
-
-	opts := options(t, dir, config("web", "late"), "")
-	opts.Port = srv.Addr().(*net.TCPAddr).Port
-	require.NoError(t, srv.ReloadOptions(opts))
-	actor := r.open(t, "actor_late")
-	require.NoError(t, actor.Announce(t.Context(), "late", "a", []events.ToolSpec{{Name: "x", Pool: "late"}}))
-	require.Eventually(t, func() bool {
-		pools, err := gateway.Pools(t.Context())
-		return err == nil && len(pools) == 3 && pools[1] == journal.Pool{Name: "late", Living: true}
-	}, patience, 10*time.Millisecond)
+	require.Equal(t, []journal.Pool{{Name: "default"}, {Name: "gpu"}, {Name: "web"}}, pools)
 }
