@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -200,7 +201,7 @@ func TestGuardedBus(t *testing.T) {
 	info, err := os.Stat(filepath.Join(s.dir, "keys", "planner.nk"))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode())
-	s.do(s.block("-c server.conf"))
+	server, _ := s.do(s.block("-c server.conf"))
 	s.awaitPort("4222")
 	_, said := s.do(s.block("operator.nk moorebus init --pools web\n"))
 	require.Contains(t, said, "set up: pool web")
@@ -234,12 +235,42 @@ func TestGuardedBus(t *testing.T) {
 
 	_, said = s.do(look[2:])
 	require.Contains(t, said, run.ID, "moorebus runs, as the operator")
-	require.NotContains(t, said, "bad ", "moorebus doctor, as the operator")
+	require.NotContains(t, said, "bad ", "moorebus doctor, as a tap and as the operator")
+	require.Contains(t, said, "unseen", "moorebus doctor, as a tap")
 	s.refusedToTap()
+	s.keepAndFork(run.ID)
+	s.addPool(server[0])
 	terminateAll(t, roles)
 	for _, role := range roles {
 		require.NotContains(t, role.log.String(), "violation", "%s may do what it does", role.name)
 	}
+}
+
+// keepAndFork does with a run what only the operator may.
+func (s *site) keepAndFork(run string) {
+	s.t.Helper()
+	operator := "NATS_NKEY=keys/operator.nk moorebus "
+	fork := strings.TrimSpace(s.shell(operator + "fork " + run + " --at 1"))
+	require.Len(s.t, fork, len(run))
+	s.shell(operator + "cancel " + fork)
+	s.shell(operator + "purge " + run + " --parents-of-kept --archive archive.jsonl --grace 1ms")
+	require.Contains(s.t, s.shell(operator+"import archive.jsonl"), "imported")
+	s.shell("NATS_NKEY=keys/tap.nk NATS_INBOX_PREFIX=_INBOX_tap replay verify --all")
+}
+
+// addPool adds a pool as the README says, but that the server is told by its
+// process.
+func (s *site) addPool(server *process) {
+	s.t.Helper()
+	later := s.block("--pools web,gpu")
+	s.do(later[:1])
+	require.NoError(s.t, server.cmd.Process.Signal(syscall.SIGHUP))
+	s.do(later[2:])
+	require.Eventually(s.t, func() bool {
+		ctx, cancel := context.WithTimeout(s.t.Context(), startTime)
+		defer cancel()
+		return s.command(ctx, "exec env NATS_NKEY=keys/actor_gpu.nk NATS_INBOX_PREFIX=_INBOX_actor_gpu replay verify --all").Run() == nil
+	}, startTime, 50*time.Millisecond, "the pool's actor has a user")
 }
 
 func (s *site) awaitState(ctx context.Context, a *api, run, want string) {

@@ -20,8 +20,9 @@ named, at the data directory and the embedded server; and at the model provider 
 OPENAI_API_KEY and OPENAI_BASE_URL, which it asks for its list of models. It
 changes nothing, and prints no key.
 
-Each line is ok, a warning, or bad, with what to do below it. The exit code is 1
-if anything is bad.`,
+Each line is ok, a warning, or bad, with what to do below it, or unseen: the user
+may not look there. It warns of a user that may do more than its role needs. The
+exit code is 1 if anything is bad.`,
 		Example: `  moorebus doctor
   moorebus doctor --nats nats://bus.example:4222 -o json | jq '.findings[] | select(.level != "ok")'`,
 		Args: cobra.NoArgs,

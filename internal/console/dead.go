@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,8 +60,9 @@ var systemCodes = []string{
 	string(llm.KindRateLimited), string(llm.KindOverloaded), string(llm.KindNetwork),
 }
 
-// ReadDead lists the dead, the oldest first. It reads the runs' last events and
-// folds none.
+// ReadDead lists the dead, the oldest first, and each run once. It reads what ends
+// runs and folds none, so a record that no legal event follows is taken at its
+// word: `replay verify` has the truth of a run.
 func ReadDead(ctx context.Context, log DeadLog, codec *events.Codec, o DeadOptions) ([]Dead, error) {
 	dropped, err := log.Dropped(ctx)
 	if err != nil {
@@ -74,12 +76,20 @@ func ReadDead(ctx context.Context, log DeadLog, codec *events.Codec, o DeadOptio
 		}
 	}
 	for shard := range log.Shards() {
+		ended := map[string]Dead{}
 		filter := journal.Filter{Namespace: o.Namespace, To: events.Errored}
 		for rec, err := range log.Scan(ctx, shard, filter, 0) {
 			if err != nil {
 				return nil, err
 			}
-			if d, ok := deadRun(codec, log.Shards(), rec); ok && (o.All || slices.Contains(systemCodes, d.Code)) {
+			// Whoever may publish an end can do so without there being one: then
+			// the run is poisoned, and its true end comes later.
+			if d, ok := deadRun(codec, log.Shards(), rec); ok {
+				ended[d.Run] = d
+			}
+		}
+		for _, d := range ended {
+			if o.All || slices.Contains(systemCodes, d.Code) {
 				add(d, d.Run)
 			}
 		}
@@ -94,7 +104,9 @@ func ReadDead(ctx context.Context, log DeadLog, codec *events.Codec, o DeadOptio
 			add(d, strayKey(shard, rec.Seq))
 		}
 	}
-	slices.SortStableFunc(all, func(x, y Dead) int { return x.Time.Compare(y.Time) })
+	slices.SortFunc(all, func(x, y Dead) int {
+		return cmp.Or(x.Time.Compare(y.Time), cmp.Compare(x.Run, y.Run), cmp.Compare(x.Stray, y.Stray))
+	})
 	return all, nil
 }
 
@@ -109,8 +121,8 @@ func deadRun(codec *events.Codec, shards int, rec journal.Record) (Dead, bool) {
 		return Dead{}, false
 	}
 	fatal, ok := e.Data.(*events.FatalError)
-	if !ok {
-		return Dead{}, false
+	if !ok || s.From != e.From && s.From != events.Control && fatal.Poison.N == 0 {
+		return Dead{}, false // whoever meets a poisoned run may end it
 	}
 	d := Dead{Run: s.Run.ID, Namespace: s.Run.Namespace, N: e.N, Code: fatal.Code, Message: fatal.Message, Time: e.Time}
 	if fatal.Poison.N > 0 {

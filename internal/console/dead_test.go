@@ -3,6 +3,7 @@ package console
 import (
 	"bytes"
 	"testing"
+	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal/simulated"
@@ -48,6 +49,18 @@ func (g *graveyard) started() events.Run {
 	return id
 }
 
+// ends ends a run that is poisoned, as whoever meets it does.
+func (g *graveyard) ends(id events.Run) {
+	g.t.Helper()
+	run := g.store.Acquire(id)
+	run.Lock()
+	require.NoError(g.t, run.Refresh(g.t.Context()))
+	end := reducer.End(run.Memory())
+	run.Unlock()
+	g.store.Release(run)
+	g.does(id, end)
+}
+
 func fatal(code string) *events.FatalError {
 	return &events.FatalError{Outcome: events.Outcome{Code: code, Message: "because"}}
 }
@@ -72,6 +85,29 @@ func names(dead []Dead) []string {
 	return all
 }
 
+// An end whose body does not belong to its subject is none, and of an end that is
+// not legal in its run the true one is told, once.
+func TestDeadGoByTheirSubjects(t *testing.T) {
+	t.Parallel()
+	g := newGraveyard(t)
+	forge := func(id events.Run, in, from events.State) {
+		body, err := g.store.Machine().Codec().Encode(&events.Event{
+			ID: runlog.NewID(), Source: "moorebus/actor/mallory", Run: id.ID, N: 2, From: in, To: events.Errored, Prev: events.Hash([]byte("x")), Time: time.Now(),
+			Data: fatal(reducer.CodeAttemptsExhausted),
+		})
+		require.NoError(t, err)
+		g.Inject(id.Shard, events.Subject{Run: id, From: from, To: events.Errored, Pool: events.DefaultPool}.String(), body)
+	}
+	elsewhere, ended := g.started(), g.started()
+	forge(elsewhere, events.Planning, events.Acting)
+	forge(ended, events.Acting, events.Acting)
+	require.Equal(t, []string{ended.ID}, names(g.dead(DeadOptions{})), "only a fold could tell")
+	g.ends(ended)
+	dead := g.dead(DeadOptions{})
+	require.Equal(t, []string{ended.ID}, names(dead))
+	require.Equal(t, reducer.CodePoison, dead[0].Code)
+}
+
 func TestDead(t *testing.T) {
 	t.Parallel()
 	g := newGraveyard(t)
@@ -79,13 +115,7 @@ func TestDead(t *testing.T) {
 	g.does(exhausted, failedAttempt("plan/1"), failedAttempt("plan/1"), fatal(reducer.CodeAttemptsExhausted))
 	g.does(auth, fatal("auth"))
 	g.Inject(poisoned.Shard, events.Subject{Run: poisoned, From: events.Planning, To: events.Acting, Pool: "web"}.String(), []byte("?"))
-	run := g.store.Acquire(poisoned)
-	run.Lock()
-	require.NoError(t, run.Refresh(t.Context()))
-	end := reducer.End(run.Memory())
-	run.Unlock()
-	g.store.Release(run)
-	g.does(poisoned, end)
+	g.ends(poisoned)
 	g.does(done, &events.LLMFinalAnswer{MessageID: "m", Reply: events.Reply{Content: "It is done."}})
 	g.Inject(1, "moore.1.nonsense", []byte("abc"))
 	g.Inject(0, events.Subject{Run: done, From: events.Planning, To: events.Errored, Pool: "default"}.String(), []byte("not an event"))

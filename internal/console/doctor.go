@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/permissions"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -60,7 +61,7 @@ func (r *Report) Write(w io.Writer, f Format, color bool) error {
 		return Write(w, f, r)
 	}
 	p := palette{color}
-	paint := map[natsbus.Level]func(string) string{natsbus.Good: p.green, natsbus.Warning: p.yellow, natsbus.Bad: p.red}
+	paint := map[natsbus.Level]func(string) string{natsbus.Good: p.green, natsbus.Unseen: p.faint, natsbus.Warning: p.yellow, natsbus.Bad: p.red}
 	var b strings.Builder
 	for _, f := range r.Findings {
 		fmt.Fprintf(&b, "%s  %-5s  %s\n", paint[f.Level](pad(string(f.Level), 7)), f.Area, Plain(f.What))
@@ -97,10 +98,29 @@ type Doctor struct {
 
 // Remote looks at a bus that somebody named, and at who is there.
 func (d *Doctor) Remote(ctx context.Context, o natsbus.ConnectOptions, r *Report) {
-	d.remote(ctx, o, r, func(f []natsbus.Finding) []natsbus.Finding { return f })
+	d.remote(ctx, o, r, func(conn *nats.Conn, f []natsbus.Finding) []natsbus.Finding {
+		return append(f, d.user(ctx, conn)...)
+	})
 }
 
-func (d *Doctor) remote(ctx context.Context, o natsbus.ConnectOptions, r *Report, read func([]natsbus.Finding) []natsbus.Finding) {
+// user says whether the user may do more than it should.
+func (d *Doctor) user(ctx context.Context, conn *nats.Conn) []natsbus.Finding {
+	id, err := natsbus.WhoIs(ctx, conn, d.Bus)
+	if err != nil {
+		return []natsbus.Finding{finding(natsbus.Unseen, natsbus.AskOthers, "%v", err)}
+	}
+	found := []natsbus.Finding{id.Check()}
+	if roles := permissions.RolesOf(id.MayPublish); id.Limited() && len(roles) > 1 {
+		found = append(found, finding(natsbus.Warning, "give each role a user of its own, see `moorebus init --print-permissions`",
+			"this user may publish the events of several roles: %s", strings.Join(roles, ", ")))
+	}
+	return found
+}
+
+// reading turns what was found over a connection into what is reported.
+type reading func(*nats.Conn, []natsbus.Finding) []natsbus.Finding
+
+func (d *Doctor) remote(ctx context.Context, o natsbus.ConnectOptions, r *Report, read reading) {
 	conn, err := natsbus.Connect(ctx, o)
 	if err != nil {
 		r.Add(AreaBus, finding(natsbus.Bad, "start nats-server with JetStream (-js), or set NATS_URL or --nats", "%v", err))
@@ -109,7 +129,7 @@ func (d *Doctor) remote(ctx context.Context, o natsbus.ConnectOptions, r *Report
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	r.Add(AreaBus, read(natsbus.Check(ctx, conn, d.Bus))...)
+	r.Add(AreaBus, read(conn, natsbus.Check(ctx, conn, d.Bus))...)
 	bus, err := natsbus.Open(ctx, conn, d.Bus)
 	if err != nil {
 		return // the check has said why
@@ -125,8 +145,10 @@ func Roles(ctx context.Context, directory journal.Directory) []natsbus.Finding {
 func liveTools(ctx context.Context, directory journal.Directory) natsbus.Finding {
 	tools, err := directory.Tools(ctx)
 	switch {
+	case errors.Is(err, journal.ErrDenied):
+		return finding(natsbus.Unseen, natsbus.AskOthers, "which tools there are: %v", err)
 	case err != nil:
-		return finding(natsbus.Bad, "moorebus init, and check the user's permissions", "tools cannot be listed: %v", err)
+		return finding(natsbus.Bad, "moorebus init, and look again", "tools cannot be listed: %v", err)
 	case len(tools) == 0:
 		return finding(natsbus.Warning, "start `actor --tools FILE` or `moorebus dev`", "no actor lives: no tool can be called")
 	}
@@ -153,8 +175,10 @@ func sameTool(a, b events.ToolSpec) bool {
 func liveProviders(ctx context.Context, directory journal.Directory) natsbus.Finding {
 	providers, err := directory.Providers(ctx)
 	switch {
+	case errors.Is(err, journal.ErrDenied):
+		return finding(natsbus.Unseen, natsbus.AskOthers, "which model providers there are: %v", err)
 	case err != nil:
-		return finding(natsbus.Bad, "moorebus init, and check the user's permissions", "model providers cannot be listed: %v", err)
+		return finding(natsbus.Bad, "moorebus init, and look again", "model providers cannot be listed: %v", err)
 	case len(providers) == 0:
 		return finding(natsbus.Warning, "start `planner` or `moorebus dev`", "no planner lives: no run goes on")
 	}
@@ -187,7 +211,8 @@ func (d *Doctor) Embedded(ctx context.Context, dir string, r *Report) {
 		r.Add(AreaData, finding(natsbus.Bad, "make it writable for this user, or name another one with --data", "data directory %s: %v", dir, err))
 	case held != nil && held.URL != "":
 		r.Add(AreaData, finding(natsbus.Good, "", "data directory %s is served by process %d at %s", dir, held.PID, held.URL))
-		d.remote(ctx, natsbus.ConnectOptions{URL: held.URL, Token: held.Token, Name: "moorebus/doctor", Logger: d.Bus.Logger}, r, flushed)
+		connect := natsbus.ConnectOptions{URL: held.URL, Token: held.Token, Name: "moorebus/doctor", Logger: d.Bus.Logger}
+		d.remote(ctx, connect, r, func(_ *nats.Conn, f []natsbus.Finding) []natsbus.Finding { return flushed(f) })
 	case held != nil:
 		r.Add(AreaData, finding(natsbus.Warning, "look again when it has ended", "data directory %s is in use by process %d, which does not listen", dir, held.PID))
 	default:

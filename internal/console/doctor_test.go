@@ -16,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal/natsbus"
 	"github.com/moorebus/moorebus/pkg/journal/simulated"
+	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 )
 
@@ -112,6 +113,7 @@ func TestDoctorOnDirectories(t *testing.T) {
 	require.Zero(t, served.Bad, text)
 	require.NotContains(t, text, "sesame")
 	require.NotContains(t, text, "the log lies on one server")
+	require.NotContains(t, text, "every user of the server", "nobody else has the token")
 
 	hidden := t.TempDir()
 	server(t, embedded.Options{Dir: hidden})
@@ -160,6 +162,7 @@ func TestDoctorOnBus(t *testing.T) {
 	require.Zero(t, ready.Bad, text)
 	require.Contains(t, text, "tools by pool: default 1")
 	require.Contains(t, text, "model providers: scripted")
+	require.Contains(t, text, "every user of the server may do everything")
 
 	var b bytes.Buffer
 	require.NoError(t, ready.Write(&b, JSON, false))
@@ -171,6 +174,36 @@ func TestDoctorOnBus(t *testing.T) {
 	require.Len(t, doc.Findings, len(ready.Findings))
 	require.Equal(t, AreaBus, doc.Findings[0].Area)
 	require.Equal(t, "ok", doc.Findings[0].Level)
+}
+
+// One user for two roles, in the account of the log, is not what permissions are
+// for; what it may not see is no fault.
+func TestDoctorOnAUserOfTwoRoles(t *testing.T) {
+	srv, err := natsserver.NewServer(&natsserver.Options{
+		Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
+		Users: []*natsserver.User{{Username: "operator"}, {Username: "both", Permissions: &natsserver.Permissions{
+			Publish: &natsserver.SubjectPermission{Allow: []string{
+				"moore.*.*.planning.>", "moore.*.*.acting.>", "$JS.API.STREAM.INFO.MOORE_0", "$SYS.REQ.USER.INFO",
+			}},
+		}}},
+	})
+	require.NoError(t, err)
+	srv.Start()
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	at := natsbus.ConnectOptions{URL: srv.ClientURL(), User: "operator", Logger: quiet}
+	operator, err := natsbus.Connect(t.Context(), at)
+	require.NoError(t, err)
+	defer operator.Close()
+	require.NoError(t, natsbus.Init(t.Context(), operator, natsbus.InitOptions{Memory: true}))
+	at.User = "both"
+	var r Report
+	doctor(nil).Remote(t.Context(), at, &r)
+	text := written(t, &r)
+	require.Contains(t, text, "the events of several roles: actor, planner")
+	require.Contains(t, text, "a reply subject of the log gets past them")
+	require.Contains(t, text, "unseen   roles  which tools there are")
+	require.Zero(t, r.Bad, text)
+	require.Equal(t, 3, r.Warnings, text)
 }
 
 func TestDoctorOnNoBus(t *testing.T) {

@@ -2,19 +2,27 @@ package permissions
 
 import (
 	"context"
+	"encoding/json"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/pkg/actor"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/gateway"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/filelog"
 	"github.com/moorebus/moorebus/pkg/journal/journaltest"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/observer"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/reducer/reducertest"
 	"github.com/moorebus/moorebus/pkg/replay"
+	"github.com/moorebus/moorebus/pkg/retention"
 	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
@@ -59,7 +67,7 @@ func forge(t *testing.T, r *rig, run *reducertest.Run, to events.State, origin e
 	require.NoError(t, err, "the bus looks at the subject alone")
 }
 
-var approval = &events.HumanApproved{Decision: events.Decision{CallID: "a", Decision: events.DecisionApproved, By: "mallory"}}
+var humanApproval = &events.HumanApproved{Decision: events.Decision{CallID: "a", Decision: events.DecisionApproved, By: "mallory"}}
 
 // TestBodyBelongsToItsSubject: an approval that an actor puts onto an edge of its
 // own is no approval to anybody who reads it.
@@ -70,7 +78,7 @@ func TestBodyBelongsToItsSubject(t *testing.T) {
 		origin  events.State
 		payload events.Payload
 	}{
-		"an approval":     {events.WaitingForHuman, approval},
+		"an approval":     {events.WaitingForHuman, humanApproval},
 		"a cancellation":  {events.Control, &events.CancelledRun{}},
 		"a raised budget": {events.Control, &events.BudgetRaised{}},
 	} {
@@ -131,7 +139,7 @@ func TestForgeryEndsItsRun(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- o.Run(ctx) }()
-	forge(t, r, run, events.Observing, events.WaitingForHuman, approval)
+	forge(t, r, run, events.Observing, events.WaitingForHuman, humanApproval)
 	require.Eventually(t, func() bool {
 		head, err := r.log.Head(t.Context(), run.ID)
 		return err == nil && head.Seq > uint64(len(run.Records))+1
@@ -139,4 +147,72 @@ func TestForgeryEndsItsRun(t *testing.T) {
 	requirePoison(t, r, run.ID, events.Observing)
 	stop()
 	require.NoError(t, <-ended)
+}
+
+// TestForgeryInAnArchive: what was forged stays so in an export. The run is known
+// to be poisoned before it is imported, and to whoever reads it then.
+func TestForgeryInAnArchive(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	run := waitingForHuman(t)
+	forge(t, r, run, events.Nobody, events.WaitingForHuman, humanApproval)
+	path := filepath.Join(t.TempDir(), "runs.jsonl")
+	tap := r.open(t, Tap)
+	require.NoError(t, filelog.WriteFile(path, func(w *filelog.Writer) error {
+		_, err := retention.Export(t.Context(), tap, w, retention.ExportOptions{All: true, Blobs: tap})
+		return err
+	}))
+	file, err := filelog.Open(path)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, file.Close()) }()
+	there := simulated.New(simulated.Options{})
+	_, err = retention.Import(t.Context(), file, there, retention.ImportOptions{Source: "moorebus/gateway/test"})
+	require.NoError(t, err)
+	machine := reducer.NewMachine(reducer.MachineOptions{})
+	for _, log := range []journal.Log{file, there} {
+		report, err := replay.Verify(t.Context(), log, machine, replay.VerifyOptions{All: true})
+		require.NoError(t, err)
+		require.Equal(t, 1, report.Outcomes[replay.Poisoned])
+	}
+}
+
+// TestUnapprovedCall: a planner that was taken over can neither send a call past
+// the humans nor approve it: the actor asks the log who said so.
+func TestUnapprovedCall(t *testing.T) {
+	t.Parallel()
+	in := newInstallation(t, newRig(t))
+	planner := in.open(t, Planner)
+	start := reducertest.StartOf("Pay.", events.ModeTask)
+	start.Agent.Approval = &events.Approval{Policy: events.ApproveTools, Tools: []string{"pay"}}
+	start.Tools = []events.ToolSpec{{Name: "pay", Schema: json.RawMessage(`{"type":"object"}`), Effect: "once", Pool: "web", Risk: "high"}}
+	run := reducertest.NewRun(nil)
+	run.ID = events.NewRun(events.DefaultNamespace, runlog.NewID(), 1)
+	run.Mem = run.Machine.Initial(run.ID.ID)
+	last := uint64(0)
+	publish := func(bus journal.Log, origin events.State, p events.Payload) {
+		t.Helper()
+		subject, _, err := run.Append(origin, p)
+		require.NoError(t, err)
+		if origin == events.Idle {
+			subject.To = events.Nobody // the honest planner is left out
+		}
+		last, err = bus.Append(t.Context(), run.ID, last, journal.Entry{Subject: subject, Body: run.Records[len(run.Records)-1].Body})
+		require.NoError(t, err)
+	}
+	publish(in.log, events.Idle, start)
+	approved := events.Subject{Run: run.ID, From: events.WaitingForHuman, To: events.Acting, Pool: "web"}
+	_, err := planner.Append(t.Context(), run.ID, last, journal.Entry{Subject: approved, Body: []byte("{}")})
+	require.ErrorIs(t, err, journal.ErrDenied)
+	publish(planner, events.Planning, &events.LLMToolCall{ToolCallReply: events.ToolCallReply{
+		Calls: []events.Call{{ID: "pay", Name: "pay", Arguments: "{}"}}, Confidence: 1,
+	}})
+	require.Eventually(t, func() bool {
+		head, err := in.tap.Head(t.Context(), run.ID)
+		return err == nil && head.Seq > last
+	}, patience, 10*time.Millisecond)
+	recs, err := journaltest.Collect(in.tap.Read(t.Context(), run.ID, last))
+	require.NoError(t, err)
+	require.Contains(t, recs[0].Subject, ".acting.observing.")
+	require.Contains(t, string(recs[0].Body), actor.CodeNotApproved)
+	require.Empty(t, slices.DeleteFunc(in.refusals(), func(s string) bool { return strings.Contains(s, approved.String()) }))
 }

@@ -193,3 +193,15 @@ func TestLatePool(t *testing.T) {
 	require.NoError(t, err, "a pool that the permissions do not name hides no other")
 	require.Len(t, tools, 1)
 }
+
+// TestPoolWithoutPermissions: of a pool that came after the permissions were
+// given the gateway knows nothing, and serves the others. How it is added to a
+// server that runs is tested with processes.
+func TestPoolWithoutPermissions(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	require.NoError(t, natsbus.Init(t.Context(), r.operator, natsbus.InitOptions{Pools: []string{"late"}, Memory: true}))
+	pools, err := r.open(t, Gateway).Pools(t.Context())
+	require.NoError(t, err, "a pool that the permissions do not name hides no other")
+	require.Equal(t, []journal.Pool{{Name: "default"}, {Name: "gpu"}, {Name: "web"}}, pools)
+}

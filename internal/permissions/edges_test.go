@@ -104,6 +104,29 @@ func TestEveryEdge(t *testing.T) {
 	require.ElementsMatch(t, want, stored)
 }
 
+// TestForksAndStandIns names edges that no row of the table shows: a fork leaves
+// idle for wherever its parent stood, and calls of a pool that nobody serves are
+// answered out of control. They are the gateway's alone.
+func TestForksAndStandIns(t *testing.T) {
+	t.Parallel()
+	table := reducer.DefaultTable()
+	edges := []string{"control.none.default", "control.observing.default", "control.parallel_acting.*"}
+	for _, at := range table.States() {
+		if pool := events.DefaultPool; !table.Terminal(at) && at != table.Initial() {
+			if at == events.Acting || at == events.ParallelActing {
+				pool = events.Wildcard
+			}
+			edges = append(edges, "idle."+string(at)+"."+pool)
+		}
+	}
+	require.Len(t, edges, 3+8)
+	for _, u := range users(t, layout) {
+		for _, edge := range edges {
+			require.Equal(t, u.Name == Gateway, slices.Contains(u.Publish, "moore.*.*."+edge+".*"), "%s: %s", u.Name, edge)
+		}
+	}
+}
+
 // TestDeniedAtOnce: the bus says which subject was refused, long before a
 // request would time out.
 func TestDeniedAtOnce(t *testing.T) {
@@ -149,7 +172,10 @@ func forbidden(user string) []string {
 		"$JS.API.CONSUMER.PAUSE.MOORE_0.planning", "$JS.API.CONSUMER.RESET.MOORE_0.planning", "$JS.API.CONSUMER.UNPIN.MOORE_0.planning",
 		"$JS.API.CONSUMER.LEADER.STEPDOWN.MOORE_0.planning", "$JS.API.SERVER.REMOVE", "$JS.API.ACCOUNT.PURGE.LOG",
 		"$JS.FC.MOORE_0.x.y", "$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.LOG.CONNZ", "$SRV.PING",
-		"$KV.purged.x", "$KV.dropped.x", "$KV.other.x", "$O.other.C.x", "timers.due.default.x.stall",
+		"$KV.purged.default.x", "$KV.dropped.x", "$KV.other.x", "$O.other.C.x", "timers.due.default.x.run", "timers.x",
+		"$JS.API.STREAM.PURGE.MOORE_TIMERS", "$JS.API.STREAM.PURGE.KV_purged", "$JS.API.STREAM.PURGE.OBJ_results_web",
+		"$JS.API.STREAM.MSG.GET.MOORE_TIMERS", "$JS.API.DIRECT.GET.MOORE_TIMERS", "$JS.API.STREAM.MSG.DELETE.OBJ_snapshots",
+		"$JS.API.CONSUMER.CREATE.MOORE_TIMERS.timers.timers.due.>", "$JS.API.CONSUMER.DELETE.MOORE_TIMERS.timers",
 		"feed.moore.0.default.acting.observing.default.x", "_INBOX_somebody.x", "_R_.x", "anything",
 		"moore.0", "moore.0.default.acting.observing.default", "moore.0.default.acting.observing.default.x.y",
 	}
@@ -161,11 +187,18 @@ func forbidden(user string) []string {
 		"$O.results_web.C.x":                               {"actor_web"},
 		"$O.results_web.M.x":                               {"actor_web"},
 		"$O.snapshots.M.x":                                 {Observer},
-		"timers.set.default.x.stall":                       {Gateway},
+		"timers.set.default.x.run":                         {Gateway},
+		"timers.cancel.default.x.run":                      {Gateway},
+		"$JS.API.STREAM.PURGE.OBJ_snapshots":               {Observer},
+		"$O.snapshots.C.x":                                 {Observer},
+		"$JS.API.STREAM.INFO.MOORE_TIMERS":                 {Gateway},
+		"$JS.ACK.MOORE_TIMERS.timers.1.1.1.1.1":            {Gateway},
+		"$JS.API.STREAM.MSG.GET.KV_purged":                 {Gateway, Tap},
+		"$JS.API.STREAM.INFO.KV_dropped":                   {Tap},
 		"chunk.default.x":                                  {Planner},
 		"$JS.API.STREAM.NAMES":                             {Gateway},
 		"$JS.API.DIRECT.GET.KV_agents":                     {Gateway},
-		"$JS.API.DIRECT.GET.KV_purged":                     {Gateway},
+		"$JS.API.DIRECT.GET.KV_purged":                     {Gateway, Tap},
 		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.planning":       {Planner},
 		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.observing":      {Observer},
 		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.acting_gpu":     {"actor_gpu", Gateway},
@@ -177,7 +210,7 @@ func forbidden(user string) []string {
 		"$JS.API.CONSUMER.INFO.MOORE_0.paging":             {Observer, Gateway},
 		"$JS.API.CONSUMER.INFO.MOORE_0.acting_default":     {"actor_default", Gateway},
 		"$JS.API.STREAM.INFO.KV_tools_web":                 {Gateway},
-		"$JS.API.DIRECT.GET.OBJ_results_web":               {"actor_web", Planner},
+		"$JS.API.DIRECT.GET.OBJ_results_web":               {"actor_web", Tap},
 		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.acting_default": {"actor_default", Gateway},
 	}
 	for subject, may := range limited {
@@ -209,7 +242,7 @@ func TestForbidden(t *testing.T) {
 			listen = append(listen, "feed.>", "chunk.>")
 		}
 		if user != Tap && user != Gateway {
-			listen = append(listen, "chunk.*.*", "feed.moore.*.*.acting.*.*.*")
+			listen = append(listen, "chunk.*.*", "feed.moore.*.*.acting.*.*.*", "feed.moore.*.*.*.acting.*.*")
 		}
 		if user == Tap {
 			listen = slices.DeleteFunc(listen, func(s string) bool { return s == "feed.x" })
@@ -276,12 +309,63 @@ func TestInitIsTheOperators(t *testing.T) {
 	}
 }
 
-// TestCheckOfARole: the doctor sees what a role may see, and says what it may not.
+// TestCheckOfARole: the doctor sees what each role may see, and says what it may
+// not. That is no fault.
 func TestCheckOfARole(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	findings := natsbus.Check(t.Context(), r.connect(t, Gateway, nil), natsbus.Options{Logger: quiet, RequestTimeout: patience})
-	for _, f := range findings {
-		require.NotEqual(t, natsbus.Bad, f.Level, f.What)
+	users, err := Users(layout)
+	require.NoError(t, err)
+	for _, user := range names(users) {
+		began, unseen := time.Now(), 0
+		for _, f := range natsbus.Check(t.Context(), r.connect(t, user, nil), natsbus.Options{Logger: quiet, RequestTimeout: patience}) {
+			require.NotEqual(t, natsbus.Bad, f.Level, "%s: %s", user, f.What)
+			if f.Level == natsbus.Unseen {
+				require.Equal(t, natsbus.AskOthers, f.Mend, user)
+				unseen++
+			}
+		}
+		require.Equal(t, user != Gateway, unseen > 0, "%s: %d", user, unseen)
+		require.Less(t, time.Since(began), patience/4, user)
 	}
+	conn, err := natsbus.Connect(t.Context(), natsbus.ConnectOptions{URL: r.url, NKey: KeyFile(r.keys, Planner), Logger: quiet})
+	require.NoError(t, err)
+	defer conn.Close()
+	findings := natsbus.Check(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: patience})
+	last := findings[len(findings)-1]
+	require.Equal(t, natsbus.Bad, last.Level, "the inbox is not the user's, so nothing works at all")
+	require.Contains(t, last.Mend, "NATS_INBOX_PREFIX")
+}
+
+// TestWhoIs: the server says who each user is, and that it has the permissions of
+// one role and nothing of the operator's.
+func TestWhoIs(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	users, err := Users(layout)
+	require.NoError(t, err)
+	for _, user := range names(users) {
+		id, err := natsbus.WhoIs(t.Context(), r.connect(t, user, nil), natsbus.Options{Logger: quiet})
+		require.NoError(t, err, user)
+		require.Equal(t, "ROLES", id.Account)
+		require.True(t, id.Limited(), user)
+		require.Equal(t, natsbus.Good, id.Check().Level, id.Check().What)
+		want := []string{user}
+		switch {
+		case strings.HasPrefix(user, ActorPrefix):
+			want = []string{"actor"}
+		case user == Tap:
+			want = nil
+		}
+		require.Equal(t, want, RolesOf(id.MayPublish), user)
+		for _, subject := range forbidden(user) {
+			require.False(t, id.MayPublish(subject), "%s: %s", user, subject)
+		}
+	}
+	id, err := natsbus.WhoIs(t.Context(), r.operator, natsbus.Options{Logger: quiet})
+	require.NoError(t, err)
+	require.Equal(t, "LOG", id.Account)
+	require.False(t, id.Limited())
+	require.Equal(t, natsbus.Good, id.Check().Level)
+	require.Contains(t, id.Check().What, "an operator's")
 }

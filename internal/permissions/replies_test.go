@@ -1,8 +1,10 @@
 package permissions
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
@@ -56,8 +58,21 @@ func (f *forger) all() (appended int) {
 	f.send(log, `{"multi_last":[`+byRun+`]}`, nil)
 	f.send("$JS.API.STREAM.MSG.GET.MOORE_0", `{"last_by_subj":`+byRun+`}`, nil)
 	f.send("$JS.API.STREAM.INFO.MOORE_0", "", nil)
-	if f.user == Tap {
+	f.send("$SYS.REQ.USER.INFO", "", nil)
+	f.send("$JS.API.DIRECT.GET.OBJ_snapshots", `{"last_by_subj":"$O.snapshots.M.*"}`, nil)
+	switch f.user {
+	case Tap:
+		f.send("$JS.API.STREAM.MSG.GET.KV_purged", `{"last_by_subj":"$KV.purged.>"}`, nil)
+		f.send("$JS.API.STREAM.INFO.KV_dropped", "", nil)
 		return 0
+	case Observer:
+		f.send("$JS.API.STREAM.PURGE.OBJ_snapshots", `{"filter":"$O.snapshots.C.x"}`, nil)
+		f.send("$O.snapshots.C.x", "a chunk", nil)
+	case Gateway:
+		f.send("$JS.API.STREAM.MSG.GET.KV_purged", `{"last_by_subj":"$KV.purged.>"}`, nil)
+		f.send("$JS.API.STREAM.INFO.MOORE_TIMERS", "", nil)
+		f.send("$JS.API.CONSUMER.MSG.NEXT.MOORE_TIMERS.timers", `{"batch":1,"no_wait":true}`, nil)
+		f.send("timers.set.default.x.run", "a timer", f.schedule("timers.due.default.x.run"))
 	}
 	next := "$JS.API.CONSUMER.MSG.NEXT.MOORE_0." + ownDurable[f.user]
 	f.send(next, `{"batch":1,"no_wait":true}`, nil)
@@ -65,6 +80,11 @@ func (f *forger) all() (appended int) {
 	f.send(f.edge(), "an event", nil)
 	f.batch()
 	return 2 + 2
+}
+
+// schedule are the headers of a timer that fires long after the test.
+func (f *forger) schedule(target string) nats.Header {
+	return nats.Header{"Nats-Schedule": {"@at " + time.Now().Add(time.Hour).UTC().Format(time.RFC3339)}, "Nats-Schedule-Target": {target}}
 }
 
 // batch commits an atomic batch of two, first with the forged reply.
@@ -115,6 +135,80 @@ func TestForgedReplies(t *testing.T) {
 			require.Len(t, stored(t, r, ""), len(before)+appended, user)
 		}
 	}
+}
+
+// beside are subjects of what lies beside the log, by the stream that has them,
+// on which somebody else believes what is written.
+func beside(run string) map[string]string {
+	return map[string]string{
+		"MOORE_TIMERS": "timers.due.default." + run + ".run", "KV_purged": "$KV.purged.default." + run,
+		"KV_dropped": "$KV.dropped." + run, "KV_agents": "$KV.agents.default." + run, "KV_providers": "$KV.providers." + run,
+		"KV_tools_web": "$KV.tools_web." + run, "OBJ_snapshots": "$O.snapshots.M." + run, "OBJ_results_web": "$O.results_web.M." + run,
+	}
+}
+
+// TestForgedRepliesBeside: no answer comes to lie in the stream of timers or in a
+// bucket either.
+func TestForgedRepliesBeside(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	users, err := Users(layout)
+	require.NoError(t, err)
+	wake(t, r)
+	js, err := r.operator.JetStream()
+	require.NoError(t, err)
+	for _, user := range names(users) {
+		conn := r.connect(t, user, nil)
+		for stream, target := range beside(journaltest.NewRun(t, r.log).ID) {
+			f := forger{t: t, rig: r, conn: conn, user: user, target: target}
+			f.all()
+			_, err := js.GetLastMsg(stream, target)
+			require.ErrorIs(t, err, nats.ErrMsgNotFound, "%s had an answer stored on %s", user, target)
+		}
+	}
+	run := journaltest.NewRun(t, r.log).ID
+	for stream, target := range beside(run) {
+		_, err := r.operator.Request(target, nil, patience)
+		require.NoError(t, err)
+		_, err = js.GetLastMsg(stream, target)
+		require.NoError(t, err, "the subject is one of the stream's")
+	}
+}
+
+// TestForgedSchedules: a timer is set by the gateway alone, and the server fires
+// none into the log or into a bucket: the target is one of the timers' subjects.
+func TestForgedSchedules(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	users, err := Users(layout)
+	require.NoError(t, err)
+	run := journaltest.NewRun(t, r.log).ID
+	targets := []string{
+		"moore.0.default.waiting_for_human.acting.web." + run, "moore.0.default.control.error.default." + run,
+		"$KV.purged.default." + run, "$JS.API.STREAM.DELETE.MOORE_0", "feed.moore.0.default.planning.done.default." + run,
+	}
+	for _, user := range names(users) {
+		var refused refusals
+		conn := r.connect(t, user, &refused)
+		for i, target := range targets {
+			msg := nats.NewMsg(fmt.Sprintf("timers.set.default.%s.k%d", run, i))
+			msg.Header = nats.Header{"Nats-Schedule": {"@at " + time.Now().UTC().Format(time.RFC3339Nano)}, "Nats-Schedule-Target": {target}}
+			if user != Gateway {
+				require.NoError(t, conn.PublishMsg(msg))
+				require.Eventually(t, func() bool { return refused.has(msg.Subject) }, patience, time.Millisecond, user)
+				continue
+			}
+			answer, err := conn.RequestMsg(msg, patience)
+			require.NoError(t, err)
+			require.Contains(t, string(answer.Data), `"error"`, "a timer for %s", target)
+		}
+	}
+	js, err := r.operator.JetStream()
+	require.NoError(t, err)
+	info, err := js.StreamInfo("MOORE_TIMERS")
+	require.NoError(t, err)
+	require.Zero(t, info.State.LastSeq, "no timer was stored at all")
+	require.Empty(t, stored(t, r, ""))
 }
 
 // TestForgedRepliesInOneAccount shows what the second account is for: in the
@@ -197,7 +291,7 @@ func TestTap(t *testing.T) {
 	_, err = tap.PutBlob(t.Context(), "web", []byte("x"))
 	require.ErrorIs(t, err, journal.ErrDenied)
 	for _, s := range tapPublishes(t) {
-		require.Contains(t, s, "$JS.API.", "a tap asks and never tells")
+		require.Regexp(t, `^\$(JS\.API|SYS\.REQ)\.`, s, "a tap asks and never tells")
 		require.Regexp(t, `INFO|GET`, s)
 	}
 }

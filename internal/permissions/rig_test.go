@@ -2,7 +2,9 @@ package permissions
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,15 +39,30 @@ type rig struct {
 // newRig runs a server on the generated configuration with nkeys.
 func newRig(t *testing.T) *rig {
 	t.Helper()
+	return newRigOf(t, 1)
+}
+
+// newRigOf runs one server, or a cluster on which everything is replicated.
+func newRigOf(t *testing.T, servers int) *rig {
+	t.Helper()
 	dir := t.TempDir()
 	r := &rig{keys: filepath.Join(dir, "keys")}
 	keys, err := Keys(r.keys, layout)
 	require.NoError(t, err)
 	c, err := New(layout, keys)
 	require.NoError(t, err)
-	r.url = serve(t, dir, c)
+	if servers == 1 {
+		r.url = serve(t, dir, c)
+	} else {
+		r.url = serveCluster(t, dir, c, servers)
+	}
 	r.operator = r.connect(t, Operator, nil)
-	require.NoError(t, natsbus.Init(t.Context(), r.operator, natsbus.InitOptions{Pools: layout.Pools, Memory: true}))
+	o := natsbus.InitOptions{Pools: layout.Pools, Memory: true, Replicas: servers}
+	require.Eventually(t, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		return natsbus.Init(ctx, r.operator, o) == nil
+	}, patience, 10*time.Millisecond)
 	r.log, err = natsbus.Open(t.Context(), r.operator, natsbus.Options{Logger: quiet})
 	require.NoError(t, err)
 	return r
@@ -54,21 +71,58 @@ func newRig(t *testing.T) *rig {
 // serve runs a server that includes the configuration, and returns its URL.
 func serve(t *testing.T, dir string, c *Config) string {
 	t.Helper()
+	srv := start(t, dir, c, "")
+	require.True(t, srv.ReadyForConnections(patience))
+	return srv.ClientURL()
+}
+
+// serveCluster is serve for several servers that replicate.
+func serveCluster(t *testing.T, dir string, c *Config, n int) string {
+	t.Helper()
+	var routes, urls []string
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		routes = append(routes, l.Addr().String())
+		require.NoError(t, l.Close())
+	}
+	var servers []*server.Server
+	for i, at := range routes {
+		cluster := fmt.Sprintf("server_name: n%d\ncluster { name: c, listen: %q, routes: [nats://%s] }\n", i, at, strings.Join(routes, ", nats://"))
+		home := filepath.Join(dir, fmt.Sprint("n", i))
+		require.NoError(t, os.Mkdir(home, 0o700))
+		servers = append(servers, start(t, home, c, cluster))
+	}
+	for _, srv := range servers {
+		require.True(t, srv.ReadyForConnections(patience))
+		urls = append(urls, srv.ClientURL())
+	}
+	return strings.Join(urls, ",")
+}
+
+// start starts a server with its home in a directory.
+func start(t *testing.T, dir string, c *Config, more string) *server.Server {
+	t.Helper()
+	srv, err := server.NewServer(options(t, dir, c, more))
+	require.NoError(t, err)
+	srv.Start()
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	return srv
+}
+
+// options reads the configuration as a server does.
+func options(t *testing.T, dir string, c *Config, more string) *server.Options {
+	t.Helper()
 	var text strings.Builder
 	require.NoError(t, c.WriteConf(&text))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "permissions.conf"), []byte(text.String()), 0o600))
-	main := "listen: 127.0.0.1:-1\njetstream { store_dir: " + dir + " }\ninclude ./permissions.conf\n"
+	main := "listen: 127.0.0.1:-1\njetstream { store_dir: " + dir + " }\ninclude ./permissions.conf\n" + more
 	file := filepath.Join(dir, "server.conf")
 	require.NoError(t, os.WriteFile(file, []byte(main), 0o600))
 	opts, err := server.ProcessConfigFile(file)
 	require.NoError(t, err)
 	opts.NoSigs, opts.NoLog = true, true
-	srv, err := server.NewServer(opts)
-	require.NoError(t, err)
-	srv.Start()
-	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
-	require.True(t, srv.ReadyForConnections(patience))
-	return srv.ClientURL()
+	return opts
 }
 
 // connect connects as a user; refused gets what the server refuses, nil: it is

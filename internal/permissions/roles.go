@@ -14,6 +14,7 @@ package permissions
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -94,10 +95,27 @@ func Users(l Layout) ([]User, error) {
 	return append(users, l.user(Tap, l.tap)), nil
 }
 
+// RolesOf returns the roles out of whose states a user may publish, sorted. A user
+// of more than one can do what only several of them together should.
+func RolesOf(may func(subject string) bool) []string {
+	var roles []string
+	for role, states := range owned {
+		if slices.ContainsFunc(states, func(s events.State) bool {
+			return may("moore.0."+events.DefaultNamespace+"."+string(s)+"."+string(events.Nobody)+"."+events.DefaultPool+".x") ||
+				may("moore.0."+events.DefaultNamespace+"."+string(s)+"."+string(events.Errored)+"."+events.DefaultPool+".x")
+		}) {
+			roles = append(roles, strings.TrimSuffix(role, "_"))
+		}
+	}
+	slices.Sort(roles)
+	return roles
+}
+
 func (l Layout) user(name string, grant func(*natsbus.Grants)) User {
 	prefix := "_INBOX_" + name
 	g := natsbus.NewGrants(l.Shards)
 	g.Inbox(prefix)
+	g.WhoIs()
 	g.ReadLog()
 	g.ReadSnapshots()
 	grant(g)
@@ -128,9 +146,6 @@ func (l Layout) planner(g *natsbus.Grants) {
 	g.Consume(inbox(events.DefaultPool, owned[Planner]...))
 	g.AnnounceProviders()
 	g.PublishChunks()
-	for _, pool := range l.Pools {
-		g.ReadResults(pool)
-	}
 }
 
 func (l Layout) actor(g *natsbus.Grants, pool string) {
@@ -145,8 +160,8 @@ func (l Layout) observer(g *natsbus.Grants) {
 	g.Consume(inbox(events.DefaultPool, owned[Observer]...))
 	g.StoreSnapshots()
 	for _, state := range l.Table.States() {
-		if l.Table.Terminal(state) {
-			g.Watch(journal.Filter{To: state}) // it lets go of the snapshots of runs that end
+		if l.Table.Terminal(state) { // a run that ends needs its snapshot no longer
+			g.Watch(journal.Filter{To: state})
 		}
 	}
 }
@@ -168,4 +183,13 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.Timers()
 }
 
-func (l Layout) tap(g *natsbus.Grants) { g.WatchAll() }
+// tap may read what runs leave behind, and nothing of what roles say to each
+// other.
+func (l Layout) tap(g *natsbus.Grants) {
+	g.WatchAll()
+	g.ReadPurged()
+	g.ReadDropped()
+	for _, pool := range l.Pools {
+		g.ReadResults(pool)
+	}
+}

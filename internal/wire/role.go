@@ -64,7 +64,7 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 		defer conn.Close()
 		logger.Info("ready", "bus", conn.Where, "shards", conn.Bus.Shards())
 		return run(cmd.Context(), Role{
-			Bus: conn.Bus, Store: runlog.New(runlog.Options{Log: conn.Bus, Snapshots: conn.Bus, Logger: logger}), Instance: role.Instance,
+			Bus: conn.Bus, Store: runlog.New(storeOptions(name, conn.Bus, logger)), Instance: role.Instance,
 			Concurrency: role.Concurrency, Drain: role.Drain, Logger: logger,
 		})
 	}
@@ -82,6 +82,16 @@ func CheckSnapshots(every int) error {
 		return cli.Usage("--snapshot-every: must not be negative, is %d", every)
 	}
 	return nil
+}
+
+// storeOptions say how a role reads runs. An actor, which does things to the
+// world, goes by stored events alone: a snapshot says what the observer says.
+func storeOptions(role string, bus *natsbus.Bus, logger *slog.Logger) runlog.Options {
+	o := runlog.Options{Log: bus, Snapshots: bus, Logger: logger}
+	if role == "actor" {
+		o.Snapshots = nil
+	}
+	return o
 }
 
 // BadConfig makes an error about settings end the process with the code for

@@ -2,6 +2,7 @@ package reducer_test
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
 	"time"
 
@@ -69,6 +70,9 @@ func checkForkWakes(t *rapid.T, fork *reducertest.Run) {
 	s, err := events.ParseSubject(fork.Records[0].Subject)
 	require.NoError(t, err)
 	require.Equal(t, events.Idle, s.From)
+	require.True(t, slices.ContainsFunc(edges, func(e reducer.Edge) bool {
+		return e.From == s.From && e.To == s.To && (e.Pool == s.Pool || e.Pool == events.Wildcard)
+	}), "%s is no edge", s)
 	for _, e := range fork.Effects() {
 		require.False(t, e.Held)
 		require.Zero(t, e.Started)
@@ -103,8 +107,9 @@ func TestRandomForks(t *testing.T) {
 					break
 				}
 				before := fork.Mem.Clone()
-				_, e, err := fork.Append(next.Origin, next.Payload)
+				subject, e, err := fork.Append(next.Origin, next.Payload)
 				require.NoError(t, err, "%s in %s", next.Payload.Type(), before.State)
+				checkEdge(t, before, subject, e.Data)
 				checkView(t, fork.Mem)
 				checkEffects(t, fork, before, e)
 			}

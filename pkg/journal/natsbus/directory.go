@@ -159,22 +159,27 @@ func (b *Bus) Providers(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// Pools returns every pool that has a bucket of tools, and which of them live.
+// Pools returns every pool that has a bucket of tools that this user may read,
+// and which of them live.
 func (b *Bus) Pools(ctx context.Context) ([]journal.Pool, error) {
 	names, err := b.livePools(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list pools: %w", err)
 	}
-	pools := make([]journal.Pool, len(names))
-	for i, name := range names {
-		pools[i].Name = name
+	pools := make([]journal.Pool, 0, len(names))
+	for _, name := range names {
+		pool := journal.Pool{Name: name}
 		err := b.values(ctx, toolsPrefix+name, ">", func(string, []byte) error {
-			pools[i].Living = true
+			pool.Living = true
 			return nil
 		})
+		if errors.Is(err, journal.ErrDenied) {
+			continue // whether it lives is not for this user to know
+		}
 		if err != nil && !errors.Is(err, journal.ErrNotReady) {
 			return nil, fmt.Errorf("list pools: pool %s: %w", name, err)
 		}
+		pools = append(pools, pool)
 	}
 	slices.SortFunc(pools, func(x, y journal.Pool) int { return cmp.Compare(x.Name, y.Name) })
 	return pools, nil

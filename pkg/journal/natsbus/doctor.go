@@ -2,14 +2,12 @@ package natsbus
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -21,6 +19,8 @@ type Level string
 const (
 	// Good: it is as it should be.
 	Good Level = "ok"
+	// Unseen: this user may not look, so others have to.
+	Unseen Level = "unseen"
 	// Warning: it works, but something may be lost or slow.
 	Warning Level = "warning"
 	// Bad: it does not work.
@@ -47,7 +47,21 @@ func (e *examiner) add(level Level, mend, format string, args ...any) {
 	e.findings = append(e.findings, Finding{Level: level, What: fmt.Sprintf(format, args...), Mend: mend})
 }
 
-// Check looks the bus over and says what is wrong with it and how to mend it.
+// AskOthers is what to do about what is [Unseen].
+const AskOthers = "nothing for this user: look as the operator"
+
+// failed adds that something cannot be looked at: for want of permission, or
+// because it is not as it should be.
+func (e *examiner) failed(mend string, err error) {
+	if denied(err) {
+		e.add(Unseen, AskOthers, "%v", err)
+		return
+	}
+	e.add(Bad, mend, "%v", err)
+}
+
+// Check looks the bus over and says what is wrong with it and how to mend it. What
+// the user may not look at is said, and no fault.
 func Check(ctx context.Context, conn *nats.Conn, o Options) []Finding {
 	e := &examiner{bus: &Bus{conn: conn, opts: o.withDefaults(), log: o.withDefaults().Logger}}
 	defer e.bus.hook()()
@@ -81,7 +95,7 @@ func (e *examiner) checkJetStream(ctx context.Context) bool {
 		Error *apiError `json:"error"`
 	}
 	err := e.bus.ask(ctx, "INFO", nil, &info)
-	if errors.Is(err, journal.ErrDenied) {
+	if denied(err) {
 		return true // a role's user, who may look at the streams all the same
 	}
 	if err != nil {
@@ -98,6 +112,10 @@ func (e *examiner) checkJetStream(ctx context.Context) bool {
 
 func (e *examiner) checkStreams(ctx context.Context) {
 	first, err := e.bus.streamInfo(ctx, 0)
+	if denied(err) {
+		e.add(Bad, "connect as a user with the permissions of a role or a tap, and with its NATS_INBOX_PREFIX", "%v", err)
+		return
+	}
 	if err != nil {
 		e.add(Bad, initCommand, "%v", err)
 		return
@@ -111,7 +129,7 @@ func (e *examiner) checkStreams(ctx context.Context) {
 	for shard := range shards {
 		info, err := e.bus.streamInfo(ctx, shard)
 		if err != nil {
-			e.add(Bad, initCommand, "%v", err)
+			e.failed(initCommand, err)
 			continue
 		}
 		e.checkStream(info, shard, shards)
@@ -123,8 +141,10 @@ func (e *examiner) checkStreams(ctx context.Context) {
 
 func (e *examiner) pools(ctx context.Context) []string {
 	pools, err := e.bus.livePools(ctx)
-	if err != nil {
-		e.add(Warning, "allow "+apiPrefix+"STREAM.NAMES", "the pools cannot be listed: %v", err)
+	if err != nil && !denied(err) {
+		e.add(Warning, "look again", "the pools cannot be listed: %v", err)
+	} else if err != nil {
+		e.add(Unseen, AskOthers, "which pools there are: %v", err)
 	}
 	if !slices.Contains(pools, events.DefaultPool) {
 		pools = append(slices.Clone(pools), events.DefaultPool)
@@ -171,9 +191,13 @@ func (e *examiner) checkStream(info *streamInfo, shard, shards int) {
 
 func (e *examiner) checkConsumers(ctx context.Context, shard int, pools []string) {
 	wanted := (&InitOptions{Pools: pools}).durables()
-	missing := 0
+	missing, unseen := 0, []string{}
 	for _, d := range wanted {
 		info, err := e.bus.consumerInfo(ctx, shard, d.name)
+		if denied(err) {
+			unseen = append(unseen, d.name)
+			continue
+		}
 		if err != nil {
 			missing++
 			e.add(Bad, createCommand(d), "%v", err)
@@ -181,8 +205,11 @@ func (e *examiner) checkConsumers(ctx context.Context, shard int, pools []string
 		}
 		e.checkConsumer(info.Config, d, shard)
 	}
-	if missing == 0 {
-		e.add(Good, "", "stream %s: %d consumers", events.StreamName(shard), len(wanted))
+	if len(unseen) > 0 {
+		e.add(Unseen, AskOthers, "consumers of stream %s that this user may not see: %s", events.StreamName(shard), strings.Join(unseen, ", "))
+	}
+	if seen := len(wanted) - len(unseen); missing == 0 && seen > 0 {
+		e.add(Good, "", "stream %s: %d consumers", events.StreamName(shard), seen)
 	}
 }
 

@@ -68,6 +68,9 @@ func (g *Grants) ReadLog() {
 	})
 }
 
+// WhoIs allows to ask the server who one is.
+func (g *Grants) WhoIs() { g.publish[userInfoSubject] = true }
+
 // Append allows to append events on an edge, in every shard and namespace. The
 // pool may be [events.Wildcard].
 func (g *Grants) Append(from, to events.State, pool string) {
@@ -143,10 +146,13 @@ func (g *Grants) StoreResults(pool string) {
 // ReadResults allows to read a pool's large results.
 func (g *Grants) ReadResults(pool string) { g.read(objectStreamPrefix + resultsPrefix + pool) }
 
-// StoreSnapshots allows to keep snapshots of runs.
+// StoreSnapshots allows to keep snapshots of runs, and to remove them: a new one
+// takes the place of another, whose chunks go with a purge. That is no more than
+// to write them, since who may write into a bucket can empty it with a rollup.
 func (g *Grants) StoreSnapshots() {
 	g.storeObjects(snapshotBucket)
 	g.ReadSnapshots()
+	g.api("STREAM.PURGE." + objectStreamPrefix + snapshotBucket)
 }
 
 // ReadSnapshots allows to read snapshots of runs.
@@ -157,12 +163,19 @@ func (g *Grants) storeObjects(bucket string) {
 	g.publish["$O."+bucket+".M.*"] = true
 }
 
-// ReadPurged allows to see which runs were removed.
-func (g *Grants) ReadPurged() { g.read(kvStreamPrefix + purgedBucket) }
+// ReadPurged allows to see which runs were removed, as the leader has it: a
+// replica that lags would let a purged run start again.
+func (g *Grants) ReadPurged() {
+	g.read(kvStreamPrefix + purgedBucket)
+	g.api("STREAM.MSG.GET." + kvStreamPrefix + purgedBucket)
+}
 
-// Timers allows to set timers and to take those that are due.
+// ReadDropped allows to see which of the dead are hidden.
+func (g *Grants) ReadDropped() { g.api("STREAM.INFO." + kvStreamPrefix + droppedBucket) }
+
+// Timers allows to set and cancel timers and to take those that are due.
 func (g *Grants) Timers() {
 	g.publish[timerSet+">"], g.publish[timerCancelled+">"] = true, true
-	g.read(timerStream)
+	g.api("STREAM.INFO." + timerStream)
 	g.consume(timerStream, timerDurable)
 }

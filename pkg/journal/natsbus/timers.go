@@ -153,7 +153,7 @@ func (d timerDelivery) Timer() journal.Timer { return d.timer }
 func (e *examiner) checkTimers(ctx context.Context) {
 	info, err := e.bus.streamOf(ctx, timerStream)
 	if err != nil {
-		e.add(Bad, initCommand, "%v", err)
+		e.failed(initCommand, err)
 		return
 	}
 	got, wrong := info.Config, []string{}
@@ -181,7 +181,7 @@ func (e *examiner) checkTimers(ctx context.Context) {
 	consumer, err := e.bus.consumerOf(ctx, timerStream, timerDurable)
 	switch {
 	case err != nil:
-		e.add(Bad, initCommand, "%v", err)
+		e.failed(initCommand, err)
 	case consumer.Config.FilterSubject != timerDue+">":
 		e.add(Bad, initCommand, "consumer %s of %s: it filters %q, not %q", timerDurable, timerStream, consumer.Config.FilterSubject, timerDue+">")
 	default:
