@@ -58,6 +58,10 @@ type auditedRun struct {
 	// ns are the places of records by their sequence number.
 	ns      map[uint64]uint64
 	results map[string]int
+	// lost says that the bus lost a delivery that the run may need.
+	lost bool
+	// records are the run's, for its forks.
+	records []journal.Record
 	// again counts how often a human let a call that was started run again.
 	again map[string]int
 }
@@ -115,14 +119,17 @@ func (a *auditor) Appended(recs []journal.Record) {
 		last = a.run(s.Run.ID)
 		a.fold(last, s, rec)
 	}
-	a.liveness(last)
+	if last.lost = last.lost && a.undriven(last) != nil; !last.lost {
+		a.liveness(last)
+	}
 }
 
 // fold takes one record into the run and checks it.
 func (a *auditor) fold(r *auditedRun, s events.Subject, rec journal.Record) {
 	id, terminal := s.Run.ID, a.terminal(r)
 	restarted := r.started()
-	e, err := a.machine.Apply(r.mem, rec.Subject, rec.Body)
+	r.records = append(r.records, rec)
+	e, err := a.apply(r.mem, rec)
 	hash := events.Hash(rec.Body)
 	r.ns[rec.Seq] = r.mem.N
 	if s.To != events.Nobody {
@@ -209,12 +216,34 @@ func (a *auditor) Settled(rec journal.Record) {
 	}
 	r := a.run(s.Run.ID)
 	delete(r.open, r.ns[rec.Seq])
-	a.liveness(r)
+	if !r.lost {
+		a.liveness(r)
+	}
+}
+
+// Lost notes that nobody will get a delivery. From then on until the run's work
+// is driven again, the run's timer is what keeps it alive.
+func (a *auditor) Lost(rec journal.Record) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s, err := events.ParseSubject(rec.Subject); err == nil {
+		r := a.run(s.Run.ID)
+		delete(r.open, r.ns[rec.Seq])
+		r.lost = true
+	}
 }
 
 // liveness checks that whatever the run wants done has a delivery that is
 // responsible for it and was not acknowledged: so it is being done, or will be.
 func (a *auditor) liveness(r *auditedRun) {
+	if e := a.undriven(r); e != nil {
+		a.note(r.mem.RunID, "liveness", "%s is due in %s, and the delivery of event %d to %q is not outstanding (open: %v)",
+			e.Key, r.mem.State, e.Wake, e.State, r.open)
+	}
+}
+
+// undriven returns what is due without a delivery, nil if there is nothing.
+func (a *auditor) undriven(r *auditedRun) *reducer.Effect {
 	effects := reducer.Effects(a.machine.Table(), r.mem)
 	for _, e := range effects {
 		if e.Held || r.driven(e) {
@@ -226,9 +255,9 @@ func (a *auditor) liveness(r *auditedRun) {
 		}) {
 			continue
 		}
-		a.note(r.mem.RunID, "liveness", "%s is due in %s, and the delivery of event %d to %q is not outstanding (open: %v)",
-			e.Key, r.mem.State, e.Wake, e.State, r.open)
+		return &e
 	}
+	return nil
 }
 
 // driven reports whether a delivery is outstanding that is responsible for the

@@ -19,6 +19,8 @@ type scenario struct {
 	AckWait time.Duration    `json:"ack_wait"`
 	// CrashOneIn is how many crash points a process passes on average before one
 	// strikes, MostCrashes how many strike in all; 0: none.
+	// Stall is how long work may stand still until it is driven again.
+	Stall       time.Duration `json:"stall"`
 	CrashOneIn  int           `json:"crash_one_in"`
 	MostCrashes int           `json:"most_crashes"`
 	Processes   []processPlan `json:"processes"`

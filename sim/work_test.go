@@ -165,6 +165,15 @@ func (x *executions) inWork(key string) bool {
 	return x.by[key] != nil && x.by[key].alive()
 }
 
+// kill ends the process that executes a call.
+func (x *executions) kill(key string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if p := x.by[key]; p != nil {
+		p.sim.Kill()
+	}
+}
+
 func (x *executions) add(key string) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()

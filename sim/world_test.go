@@ -50,6 +50,9 @@ type world struct {
 	// stand replaces a role of a process, if it returns something.
 	stand func(p *process, role string, store *runlog.Store) runner
 
+	// loses reports whether the bus loses the deliveries of an event; may be nil.
+	loses func(*events.Event) bool
+
 	// answering reports whether a person hears a gateway's answer; may be nil.
 	answering func(at *process) bool
 
@@ -229,23 +232,23 @@ func (p *process) role(role, instance string, store *runlog.Store) runner {
 	switch role {
 	case rolePlanner:
 		made, err = planner.New(planner.Config{
-			Instance: instance, Store: store, Queue: p.sim, Feed: p.sim, Directory: p.sim,
+			Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Directory: p.sim,
 			Providers: map[string]llm.Caller{"scripted": llm.CallerFunc(p.model)},
 			Validator: validator, Approval: policies, Concurrency: p.plan.Concurrency,
 		})
 	case roleActor:
 		made, err = actor.New(actor.Config{
-			Instance: instance, Store: store, Queue: p.sim, Feed: p.sim, Directory: p.sim, Blobs: p.sim,
-			Tools: p.tools(), Pools: p.plan.Pools, Concurrency: p.plan.Concurrency,
+			Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Directory: p.sim, Blobs: p.sim,
+			Tools: p.tools(), Pools: p.plan.Pools, Approval: policies, Concurrency: p.plan.Concurrency,
 		})
 	case roleObserver:
 		made, err = observer.New(observer.Config{
-			Instance: instance, Store: store, Queue: p.sim, Feed: p.sim, Concurrency: p.plan.Concurrency,
+			Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Concurrency: p.plan.Concurrency,
 		})
 	case roleGateway:
 		p.gateway, err = gateway.New(gateway.Config{
-			Instance: instance, Store: store, Queue: p.sim, Feed: p.sim, Timers: p.sim, Directory: p.sim, Agents: p.sim,
-			Validator: validator, CheckApproval: policies.Check, Concurrency: p.plan.Concurrency,
+			Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Timers: p.sim, Directory: p.sim, Agents: p.sim,
+			Validator: validator, CheckApproval: policies.Check, StallAfter: p.w.plan.Stall, Concurrency: p.plan.Concurrency,
 		})
 		made = p.gateway
 	}
@@ -259,12 +262,16 @@ func (w *world) kill(ctx context.Context) {
 	began := time.Now()
 	for _, k := range kills {
 		sleep(ctx, k.At-time.Since(began))
-		select {
-		case w.places[k.Process] <- !k.Gently:
-		case <-time.After(time.Second): // it is down already
-		case <-ctx.Done():
-			return
-		}
+		w.end(ctx, k.Process, !k.Gently)
+	}
+}
+
+// end ends a process, if it is up.
+func (w *world) end(ctx context.Context, process int, kill bool) {
+	select {
+	case w.places[process] <- kill:
+	case <-time.After(time.Second): // it is down already
+	case <-ctx.Done():
 	}
 }
 
