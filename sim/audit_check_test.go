@@ -80,7 +80,7 @@ func TestTheAuditorSees(t *testing.T) {
 			}
 		},
 		"blacklist": func(l *log) {
-			l.w.executed(toolDefinitions[8], tool.Call{Run: l.run.ID, ID: "a", Name: "forbidden"})
+			l.w.executed(toolDefinitions[len(toolDefinitions)-1], tool.Call{Run: l.run.ID, ID: "a", Name: "forbidden"})
 		},
 		"paused": func(l *log) {
 			call(l)
@@ -99,7 +99,12 @@ func TestTheAuditorSees(t *testing.T) {
 			l.add(rolePlanner, events.Planning, answer)
 			l.w.audit.finish(&runPlan{ID: l.run.ID}, false, l.w.ran.of)
 		},
-		"end": func(l *log) { l.w.audit.finish(&runPlan{ID: l.run.ID}, false, l.w.ran.of) },
+		"approval": func(l *log) {
+			l.w.executed(tool.Definition{Name: "ask", Asks: true}, tool.Call{Run: l.run.ID, ID: "a", Name: "ask", Arguments: "{}"})
+		},
+		"snapshot": func(l *log) { l.w.audit.snapshot(l.run.ID, journal.Snapshot{N: 1, Memory: []byte("{}")}) },
+		"timer":    func(l *log) { newPerson(l.w, &runPlan{ID: l.run.ID}).timed() },
+		"end":      func(l *log) { l.w.audit.finish(&runPlan{ID: l.run.ID}, false, l.w.ran.of) },
 	} {
 		t.Run(invariant, func(t *testing.T) {
 			l := newLog(t)

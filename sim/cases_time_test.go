@@ -141,7 +141,7 @@ func takes(what string) func(context.Context, *person) {
 	return func(ctx context.Context, p *person) {
 		for i, plan := range p.w.plan.Processes {
 			if contains(plan.Roles, what) || slices.Equal(plan.Pools, []string{what}) {
-				p.w.end(ctx, i, true)
+				p.w.end(ctx, killPlan{Process: i})
 			}
 		}
 	}
