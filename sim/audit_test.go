@@ -222,11 +222,19 @@ func (a *auditor) result(r *auditedRun, id string, e *events.Event) {
 	if r.results[o.CallID]++; r.results[o.CallID] > 1 {
 		a.note(id, "one result", "call %s has a second result: %s", o.CallID, e.Type())
 	}
+	a.reason(r, id, e, o)
+}
+
+// reason checks what a result gives as the reason that there is no other one.
+func (a *auditor) reason(r *auditedRun, id string, e *events.Event, o *events.ToolOutcome) {
+	if _, single := e.Data.(*events.ToolFailure); single && o.Code == reducer.CodeOutcomeUnknown && r.mem.Control.Agent.Approval.AsksOutcome() {
+		a.note(id, "outcome unknown", "of call %s, and nobody was asked", o.CallID)
+	}
 	if o.Code == actor.CodeNotApproved && (!r.patched || !r.inherited[o.CallID]) {
 		a.note(id, "approval", "call %s was refused as not approved, and no fork brought in another policy since it was made", o.CallID)
 	}
-	if o.Code == reducer.CodeOutcomeUnknown && a.inWork(id+"/"+o.CallID) {
-		a.note(id, "outcome unknown", "of call %s, which a living process executes", o.CallID)
+	if (o.Code == reducer.CodeOutcomeUnknown || o.Code == reducer.CodeNoActor) && a.inWork(id+"/"+o.CallID) {
+		a.note(id, "outcome unknown", "of call %s (%s), which a living process executes", o.CallID, o.Code)
 	}
 }
 
