@@ -2,10 +2,12 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 
+	"github.com/moorebus/moorebus/pkg/actor"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/gateway"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -40,13 +42,17 @@ type auditor struct {
 	broken chan struct{}
 	// inWork reports whether a living process executes a call, by its key.
 	inWork func(key string) bool
+	// forks are those that no person has taken up.
+	forks []fork
 	// calm says that no worker is lost, so that none may be taken for lost.
 	calm bool
 
-	mu      sync.Mutex
-	runs    map[string]*auditedRun
-	first   *violation
-	records []journal.Record
+	mu   sync.Mutex
+	runs map[string]*auditedRun
+	// snapshots counts those that were taken.
+	snapshots int
+	first     *violation
+	records   []journal.Record
 }
 
 type auditedRun struct {
@@ -58,6 +64,20 @@ type auditedRun struct {
 	// ns are the places of records by their sequence number.
 	ns      map[uint64]uint64
 	results map[string]int
+	// codes counts the results by their codes.
+	codes map[string]int
+	// lost says that the bus lost a delivery that the run may need.
+	lost bool
+	// records are the run's, for its forks.
+	records []journal.Record
+	// parent is the run that it was forked from; empty: it was started.
+	parent string
+	// patched says that a fork changed the agent, inherited are the calls that a
+	// fork has of its parent.
+	patched   bool
+	inherited map[string]bool
+	// approved is where calls were approved, by call; 0 is before the fork.
+	approved map[string]uint64
 	// again counts how often a human let a call that was started run again.
 	again map[string]int
 }
@@ -72,8 +92,8 @@ func (a *auditor) run(id string) *auditedRun {
 	r := a.runs[id]
 	if r == nil {
 		r = &auditedRun{
-			mem: a.machine.Initial(id), open: map[uint64]events.State{}, ns: map[uint64]uint64{}, results: map[string]int{},
-			again: map[string]int{},
+			mem: a.machine.Initial(id), open: map[uint64]events.State{}, ns: map[uint64]uint64{}, results: map[string]int{}, codes: map[string]int{},
+			again: map[string]int{}, approved: map[string]uint64{}, inherited: map[string]bool{},
 		}
 		a.runs[id] = r
 	}
@@ -115,14 +135,17 @@ func (a *auditor) Appended(recs []journal.Record) {
 		last = a.run(s.Run.ID)
 		a.fold(last, s, rec)
 	}
-	a.liveness(last)
+	if last.lost = last.lost && a.undriven(last) != nil; !last.lost {
+		a.liveness(last)
+	}
 }
 
 // fold takes one record into the run and checks it.
 func (a *auditor) fold(r *auditedRun, s events.Subject, rec journal.Record) {
 	id, terminal := s.Run.ID, a.terminal(r)
 	restarted := r.started()
-	e, err := a.machine.Apply(r.mem, rec.Subject, rec.Body)
+	r.records = append(r.records, rec)
+	e, err := a.apply(r.mem, rec)
 	hash := events.Hash(rec.Body)
 	r.ns[rec.Seq] = r.mem.N
 	if s.To != events.Nobody {
@@ -141,6 +164,8 @@ func (a *auditor) fold(r *auditedRun, s events.Subject, rec journal.Record) {
 	default:
 		a.owner(id, s, e)
 		a.result(r, id, e)
+		a.inherit(r, e)
+		r.approve(e)
 		if _, starts := e.Data.(*events.ToolCallStarted); starts && r.mem.Control.Paused {
 			a.note(id, "paused", "a call was started while the run was paused")
 		}
@@ -188,14 +213,28 @@ func (a *auditor) result(r *auditedRun, id string, e *events.Event) {
 	case *events.ToolCallResult:
 		o = &p.ToolOutcome
 	}
-	if o == nil {
+	if o != nil {
+		r.codes[o.Code]++
+	}
+	if o == nil || o.CallID == "" { // the end of a batch that no actor is left to end
 		return
 	}
 	if r.results[o.CallID]++; r.results[o.CallID] > 1 {
 		a.note(id, "one result", "call %s has a second result: %s", o.CallID, e.Type())
 	}
-	if o.Code == reducer.CodeOutcomeUnknown && a.inWork(id+"/"+o.CallID) {
-		a.note(id, "outcome unknown", "of call %s, which a living process executes", o.CallID)
+	a.reason(r, id, e, o)
+}
+
+// reason checks what a result gives as the reason that there is no other one.
+func (a *auditor) reason(r *auditedRun, id string, e *events.Event, o *events.ToolOutcome) {
+	if _, single := e.Data.(*events.ToolFailure); single && o.Code == reducer.CodeOutcomeUnknown && r.mem.Control.Agent.Approval.AsksOutcome() {
+		a.note(id, "outcome unknown", "of call %s, and nobody was asked", o.CallID)
+	}
+	if o.Code == actor.CodeNotApproved && (!r.patched || !r.inherited[o.CallID]) {
+		a.note(id, "approval", "call %s was refused as not approved, and no fork brought in another policy since it was made", o.CallID)
+	}
+	if (o.Code == reducer.CodeOutcomeUnknown || o.Code == reducer.CodeNoActor) && a.inWork(id+"/"+o.CallID) {
+		a.note(id, "outcome unknown", "of call %s (%s), which a living process executes", o.CallID, o.Code)
 	}
 }
 
@@ -209,12 +248,34 @@ func (a *auditor) Settled(rec journal.Record) {
 	}
 	r := a.run(s.Run.ID)
 	delete(r.open, r.ns[rec.Seq])
-	a.liveness(r)
+	if !r.lost {
+		a.liveness(r)
+	}
+}
+
+// Lost notes that nobody will get a delivery. From then on until the run's work
+// is driven again, the run's timer is what keeps it alive.
+func (a *auditor) Lost(rec journal.Record) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s, err := events.ParseSubject(rec.Subject); err == nil {
+		r := a.run(s.Run.ID)
+		delete(r.open, r.ns[rec.Seq])
+		r.lost = true
+	}
 }
 
 // liveness checks that whatever the run wants done has a delivery that is
 // responsible for it and was not acknowledged: so it is being done, or will be.
 func (a *auditor) liveness(r *auditedRun) {
+	if e := a.undriven(r); e != nil {
+		a.note(r.mem.RunID, "liveness", "%s is due in %s, and the delivery of event %d to %q is not outstanding (open: %v)",
+			e.Key, r.mem.State, e.Wake, e.State, r.open)
+	}
+}
+
+// undriven returns what is due without a delivery, nil if there is nothing.
+func (a *auditor) undriven(r *auditedRun) *reducer.Effect {
 	effects := reducer.Effects(a.machine.Table(), r.mem)
 	for _, e := range effects {
 		if e.Held || r.driven(e) {
@@ -226,9 +287,9 @@ func (a *auditor) liveness(r *auditedRun) {
 		}) {
 			continue
 		}
-		a.note(r.mem.RunID, "liveness", "%s is due in %s, and the delivery of event %d to %q is not outstanding (open: %v)",
-			e.Key, r.mem.State, e.Wake, e.State, r.open)
+		return &e
 	}
+	return nil
 }
 
 // driven reports whether a delivery is outstanding that is responsible for the
@@ -255,6 +316,9 @@ type view struct {
 	terminal  bool
 	paused    bool
 	undecided []string
+	// asking are the calls that ask for an answer, called those that were
+	// answered.
+	asking, called []string
 	// turns is how many turns of the conversation are complete.
 	turns   int
 	outcome reducer.RunError
@@ -269,6 +333,18 @@ func (a *auditor) view(id string) view {
 	v := view{
 		state: r.mem.State, n: r.mem.N, terminal: a.terminal(r), paused: r.mem.Control.Paused,
 		undecided: gateway.Undecided(r.mem.PendingApproval),
+	}
+	if r.mem.PendingApproval != nil {
+		for _, req := range r.mem.PendingApproval.Requests {
+			if req.Asks {
+				v.asking = append(v.asking, req.CallID)
+			}
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(r.mem.ToolCalls)) {
+		if r.mem.ToolCalls[id].Result != nil {
+			v.called = append(v.called, id)
+		}
 	}
 	for i := range r.mem.Trace {
 		if r.mem.Trace[i].Event == string(events.TypeLLMMessageComplete) {
@@ -310,7 +386,7 @@ func (a *auditor) finish(plan *runPlan, cancelled bool, executed func(key string
 		if mem.State == events.Done && !answered {
 			a.note(plan.ID, "one result", "call %s has no result in a run that is done", id)
 		}
-		if answered && record.Result.Success != nil && executed(plan.ID+"/"+id) == 0 {
+		if answered && record.Result.Success != nil && !a.ranIn(plan.ID, id, executed) {
 			a.note(plan.ID, "one result", "call %s succeeded and was never executed", id)
 		}
 	}

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -22,7 +23,9 @@ import (
 //     come to the event is replaced by stand.
 //  4. asked says that people ask for the event: they ask again, and the
 //     acknowledgement is their answer.
-//  5. then says under whose delivery the run goes on once the event is stored.
+//  5. timer says that the event's publisher acts for a timer that fired: then the
+//     acknowledgement is the timer's.
+//  6. then says under whose delivery the run goes on once the event is stored.
 type livenessCase struct {
 	row, name string
 	event     events.Type
@@ -33,7 +36,17 @@ type livenessCase struct {
 	people    func(context.Context, *person)
 	stand     func(p *process, role string, store *runlog.Store) runner
 	asked     bool
+	timer     bool
 	then      string
+
+	// plan changes the installation; loses says that the case itself takes
+	// workers away.
+	plan  func(*scenario)
+	loses bool
+	// points are where the publisher dies; nil: [points].
+	points []string
+	// lost is the type of the event whose delivery the bus loses, if it does.
+	lost events.Type
 }
 
 // Who carries a run on: nobody, people, the event's own delivery, or the delivery
@@ -135,12 +148,15 @@ const (
 	rowObserved = "Continue, NeedsReflection, NeedsPaging"
 	rowDone     = "ReflectDone, PageDone"
 	rowApproved = "HumanApproved, HumanModified, HumanApprovedParallel"
-	rowRefused  = "HumanRejected, ApprovalExpired"
+	rowRefused  = "HumanRejected"
 	rowMemory   = "BudgetRaised, ContextWindowExpanded, ToolCallsAddedToContext, WorkingMemoryAdded, WorkingMemoryRemoved, StorageSaved, StorageLoaded"
 )
 
-var livenessCases = []*livenessCase{
-	{row: rowStart, event: events.TypeStart, from: events.Idle, asked: true, then: itself},
+// livenessCases are all of them.
+var livenessCases = slices.Concat(usualCases, abandonedCases, unknownCases, timedCases, forkedCases)
+
+var usualCases = []*livenessCase{
+	{row: rowStart, event: events.TypeStart, from: events.Idle, asked: true, then: itself, points: timedPoints},
 
 	{row: "LlmToolCall", event: events.TypeLLMToolCall, from: events.Planning, script: script(calls("look")), then: itself},
 	{row: "LlmParallelToolCalls, one pool", name: "one pool", event: events.TypeLLMParallelToolCalls, from: events.Planning,
@@ -173,8 +189,6 @@ var livenessCases = []*livenessCase{
 		script: script(scriptEntry{"calls": calls("look")["calls"], "confidence": 0.1})},
 	{row: "HumanApprovalRequired", event: events.TypeHumanApprovalRequired, from: events.Planning, script: script(calls("look")),
 		agent: approveAlways, then: people, people: decides(approved)},
-	{row: "HumanApprovalRequired", name: "for a call that was started", event: events.TypeHumanApprovalRequired, from: events.Acting,
-		script: script(calls("pay")), stand: standActor, then: people, people: decides(approved)},
 	{row: "LlmAttemptFailed", event: events.TypeLLMAttemptFailed, from: events.Planning, script: script(failing("overloaded")), then: held},
 
 	{row: "ToolCallStarted", event: events.TypeToolCallStarted, from: events.Acting, script: script(calls("pay")), then: held},
@@ -219,11 +233,6 @@ var livenessCases = []*livenessCase{
 		asked: true, then: itself, people: decides(rejected)},
 	{row: rowRefused, name: "of a batch", event: events.TypeHumanRejected, from: events.WaitingForHuman, script: script(calls("look", "sum")),
 		agent: approveAlways, then: itself, people: decides(rejected, rejected)},
-	{row: rowRefused, event: events.TypeApprovalExpired, from: events.WaitingForHuman, script: script(calls("pay")), asked: true, then: itself,
-		agent: func(a *events.Agent) {
-			a.Approval = &events.Approval{Policy: events.ApproveAlways, Expires: events.Duration(time.Minute)}
-		},
-		people: when(events.WaitingForHuman, then(func(ctx context.Context, _ *person) { sleep(ctx, 2*time.Minute) }, decides(approved)))},
 
 	{row: "Paused", event: events.TypePaused, from: events.Planning, asked: true, then: "Start",
 		people: then(inFlight, act(actPause))},

@@ -8,8 +8,10 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/moorebus/moorebus/pkg/actor"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tool"
 )
 
 // census counts what the scenarios came to, so that one can see what they
@@ -21,6 +23,9 @@ type census struct {
 	stored  int
 	events  map[events.Type]int
 	ends    map[events.State]int
+	// codes counts the codes of results and of the ends of runs.
+	codes     map[string]int
+	snapshots int
 }
 
 func (c *census) add(w *world) {
@@ -32,10 +37,17 @@ func (c *census) add(w *world) {
 	c.crashes += w.plan.MostCrashes - int(max(w.crashes.Load(), 0))
 	c.stored += len(w.audit.records)
 	if c.ends == nil {
-		c.ends = map[events.State]int{}
+		c.ends, c.codes = map[events.State]int{}, map[string]int{}
 	}
+	c.snapshots += w.audit.snapshots
 	for _, r := range w.audit.runs {
 		c.ends[r.mem.State]++
+		if r.mem.Error != nil {
+			c.codes[r.mem.Error.Code]++
+		}
+		for code, n := range r.codes {
+			c.codes[code] += n
+		}
 		for i := range r.mem.Trace {
 			c.events[events.Type(r.mem.Trace[i].Event)]++
 		}
@@ -47,7 +59,7 @@ func (c *census) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d events, %d crashes, runs %v\n", c.stored, c.crashes, c.ends)
+	fmt.Fprintf(&b, "%d events, %d crashes, %d snapshots, runs %v, codes %v\n", c.stored, c.crashes, c.snapshots, c.ends, c.codes)
 	for _, t := range slices.Sorted(maps.Keys(c.events)) {
 		fmt.Fprintf(&b, " %s %d", t, c.events[t])
 	}
@@ -55,16 +67,30 @@ func (c *census) String() string {
 }
 
 // elsewhere are the events that no scenario can come to, since no role appends
-// them: TestLiveness has them.
+// them, or (paging) only after one of those: TestLiveness has them.
 var elsewhere = []events.Type{
 	events.TypeLLMThought, events.TypeNeedsPaging, events.TypePageDone,
 	events.TypeWorkingMemoryAdded, events.TypeWorkingMemoryRemoved, events.TypeStorageSaved, events.TypeStorageLoaded,
-	events.TypeToolCallsAddedToContext,
+}
+
+// planned are the codes of results and of the ends of runs that scenarios have
+// to come to.
+var planned = []string{
+	tool.CodeOK, tool.CodeFailed, tool.CodePanic, actor.CodeNotApproved, reducer.CodeOutcomeUnknown, reducer.CodeNoActor,
+	reducer.CodePoison, reducer.CodeStalled, reducer.CodeWallTime, "budget_total_tokens", "max_steps",
 }
 
 // requireAll checks that every other event was seen.
 func (c *census) requireAll(t *testing.T) {
-	for _, kind := range vocabulary() {
+	for _, code := range planned {
+		if c.codes[code] == 0 && c.played >= 2000 { // a few of them are rare
+			t.Errorf("no scenario came to the code %s: let newScenario draw what leads there", code)
+		}
+	}
+	if c.snapshots == 0 {
+		t.Error("no snapshot was taken")
+	}
+	for _, kind := range append(vocabulary(), events.TypeForked) {
 		if c.events[kind] == 0 && !contains(elsewhere, kind) {
 			t.Errorf("no scenario came to %s: let newScenario draw what leads there, or say elsewhere why not", kind)
 		}

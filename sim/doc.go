@@ -2,11 +2,15 @@
 // observers, gateways and the people in front of them – on a simulated bus in
 // virtual time, and lets everything go wrong there. It holds tests only.
 //
-// A [scenario] follows from its seed: the processes and when they are killed, the
-// runs with what their models say, what people do to them, and the faults of the
-// bus. While it runs an auditor looks at every append and every acknowledgement,
-// and checks what must hold at each moment. A scenario that fails is written to
-// a file, which can be run again:
+// A [scenario] follows from its seed: the processes, when they are killed and for
+// how long, the runs with what their models say, what people do to them (they
+// fork them, too), and the faults of the bus, which may even lose a delivery. While
+// it runs an auditor looks at every append and every acknowledgement, and checks
+// what must hold at each moment: that all of it is legal, that what a run wants
+// done has a delivery outstanding that is responsible for it (or was lost: then
+// the run's timer drives it again), that every run which has not ended has its
+// timer, that nothing runs twice or unapproved, that snapshots are the fold. A
+// scenario that fails is written to a file, which can be run again:
 //
 //	go test ./sim -run TestSeeds -sim.seeds 10000
 //	go test ./sim -run TestReplaySeed -sim.file FILE -sim.times 100
@@ -14,7 +18,7 @@
 // What is a function of the seed, and what is not: run ids, faults, crash points,
 // latencies, scripts and people's decisions are. The order in which goroutines
 // run that are ready at the same virtual instant is the scheduler's. Deliveries
-// come at instants of their own (Jitter), so little happens at once: two thirds
+// come at instants of their own (Jitter), so little happens at once: more than half
 // of the scenarios go the same way twice, event by event (TestASeedIsAScenario).
 // The others can pass when they are run again, so -sim.times repeats them.
 //

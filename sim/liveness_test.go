@@ -20,6 +20,9 @@ import (
 // asked for, the acknowledgement is the answer that they get.
 var points = []string{simulated.BeforeAppend, simulated.AfterAppend, simulated.BeforeAck, simulated.AfterAck}
 
+// timedPoints are those of a publisher that sets or takes back a timer as well.
+var timedPoints = slices.Concat(points, []string{simulated.BeforeTimer, simulated.AfterTimer})
+
 // TestLiveness plays every case of the table "Who continues a run when a process
 // dies" once without a crash, and once for each point with a crash there: the
 // run must end the same, and whoever the table names must have carried it on.
@@ -30,7 +33,7 @@ func TestLiveness(t *testing.T) {
 			calm := c.play(t, "")
 			require.Nil(t, calm.w.audit.violation())
 			require.NotNil(t, calm.target, "without a crash there is no %s in %s: %v", c.event, c.from, calm.types())
-			for _, point := range points {
+			for _, point := range c.dies() {
 				t.Run(strings.ReplaceAll(point, "-", "_"), func(t *testing.T) {
 					played := c.play(t, point)
 					require.Nil(t, played.w.audit.violation(), "%v", played.types())
@@ -41,6 +44,13 @@ func TestLiveness(t *testing.T) {
 			}
 		})
 	}
+}
+
+func (c *livenessCase) dies() []string {
+	if c.points != nil {
+		return c.points
+	}
+	return points
 }
 
 // title names a sub-test after its event.
@@ -76,7 +86,10 @@ func (c *livenessCase) play(t *testing.T, point string) *played {
 	err := bubble(t, func() {
 		p.w = newWorld(plan)
 		p.w.aim, p.w.answering = p.strikes, p.hears
-		p.w.audit.calm = point == ""
+		p.w.audit.calm = p.w.audit.calm && point == "" && !c.loses
+		if c.lost != "" {
+			p.w.loses = firstOf(c.lost)
+		}
 		if c.stand != nil {
 			p.w.stand = c.stand
 		}
@@ -87,6 +100,7 @@ func (c *livenessCase) play(t *testing.T, point string) *played {
 				c.people(ctx, person)
 			}
 			person.await(ctx, func(v view) bool { return v.terminal })
+			p.awaitFork(ctx)
 		})
 	})
 	require.NoError(t, err)
@@ -95,7 +109,7 @@ func (c *livenessCase) play(t *testing.T, point string) *played {
 
 // scenario is two processes of each role, and one run.
 func (c *livenessCase) scenario() *scenario {
-	s := &scenario{Seed: 1, Shards: 1, AckWait: 15 * time.Second}
+	s := &scenario{Seed: 1, Shards: 1, AckWait: 15 * time.Second, Stall: stall}
 	for _, role := range []string{rolePlanner, roleActor, roleObserver, roleGateway} {
 		for range 2 {
 			s.Processes = append(s.Processes, processPlan{Roles: []string{role}, Concurrency: 4, Down: time.Minute})
@@ -117,6 +131,9 @@ func (c *livenessCase) scenario() *scenario {
 		c.agent(&a)
 	}
 	s.Runs = []runPlan{{ID: "00000000-0000-7000-8000-000000000001", Agent: a, Chance: 1}}
+	if c.plan != nil {
+		c.plan(s)
+	}
 	return s
 }
 
@@ -132,6 +149,8 @@ func (p *played) strikes(at simulated.Moment) bool {
 	defer p.mu.Unlock()
 	hit := false
 	switch {
+	case at.Record.Body == nil:
+		hit = p.atTimer(at)
 	case e == nil: // poison is what the delivery brought
 		hit = string(at.Record.Body) == poisonBody && p.target != nil && p.publisher == at.Process
 	case at.Point == simulated.BeforeAppend:
@@ -148,11 +167,39 @@ func (p *played) strikes(at simulated.Moment) bool {
 			}
 		}
 	case at.Point == simulated.BeforeAck, at.Point == simulated.AfterAck:
-		hit = !p.asked && p.target != nil && p.publisher == at.Process && e.ID == p.cause
+		hit = !p.asked && !p.timer && p.target != nil && p.publisher == at.Process && e.ID == p.cause
 	}
 	hit = hit && !p.struck && p.point == at.Point
 	p.struck = p.struck || hit
 	return hit
+}
+
+// atTimer decides on the crash points of timers. Who starts a run sets its timer
+// before the first event, anybody else after the event.
+func (p *played) atTimer(at simulated.Moment) bool {
+	acked := at.Point == simulated.BeforeAck || at.Point == simulated.AfterAck
+	switch {
+	case p.from == events.Idle:
+		return !acked && p.target == nil && (p.event == events.TypeStart) == (at.Run.ID == p.w.plan.Runs[0].ID)
+	case p.timer:
+		return p.target != nil && p.publisher == at.Process
+	}
+	return !acked && p.target != nil
+}
+
+// run is the run that the case is about: the one that was started, or its fork.
+func (p *played) run() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.target != nil {
+		return p.target.Run
+	}
+	return p.w.plan.Runs[0].ID
+}
+
+// awaitFork waits for the end of the run, if it is a fork.
+func (p *played) awaitFork(ctx context.Context) {
+	newPerson(p.w, &runPlan{ID: p.run(), Agent: p.w.plan.Runs[0].Agent}).await(ctx, func(v view) bool { return v.terminal })
 }
 
 // hears lets a gateway die with its answer to people, or right after it.
@@ -172,11 +219,12 @@ func (p *played) hears(at *process) bool {
 
 // events are the run's, in order.
 func (p *played) events() []*events.Event {
+	run := p.run()
 	p.w.audit.mu.Lock()
 	defer p.w.audit.mu.Unlock()
 	var all []*events.Event
 	for _, rec := range p.w.audit.records {
-		if e, err := p.w.audit.machine.Codec().Decode(rec.Body); err == nil {
+		if e, err := p.w.audit.machine.Codec().Decode(rec.Body); err == nil && e.Run == run {
 			all = append(all, e)
 		}
 	}
@@ -193,7 +241,7 @@ func (p *played) types() []string {
 
 // end is how the run ended.
 func (p *played) end() string {
-	v := p.w.audit.view(p.w.plan.Runs[0].ID)
+	v := p.w.audit.view(p.run())
 	return fmt.Sprintf("%s, error %q, answer %q", v.state, v.outcome.Code, v.answer)
 }
 
@@ -233,7 +281,7 @@ func (p *played) requireCarrier(t *testing.T) {
 func (p *played) requireAgain(t *testing.T, all []*events.Event) {
 	t.Helper()
 	require.NotNil(t, p.target, "nobody did it again: %v", p.types())
-	if p.asked {
+	if p.asked || p.timer {
 		require.Contains(t, p.target.Source, "/"+roleGateway+"/")
 		return
 	}

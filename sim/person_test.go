@@ -23,6 +23,8 @@ type person struct {
 	cancelled bool
 	// slow people let approvals expire.
 	slow bool
+	// forked says that the run is there already.
+	forked bool
 	// resumeAt is when a pause ends; zero: none.
 	resumeAt time.Time
 }
@@ -36,8 +38,10 @@ func newPerson(w *world, plan *runPlan) *person {
 
 // live does everything that the plan says, until the run has ended.
 func (p *person) live(ctx context.Context) {
-	sleep(ctx, p.plan.At)
-	p.start(ctx)
+	if !p.forked {
+		sleep(ctx, p.plan.At)
+		p.start(ctx)
+	}
 	acts := slices.SortedFunc(slices.Values(p.plan.Acts), func(a, b actPlan) int { return int(a.At - b.At) })
 	for began := time.Now(); ctx.Err() == nil; {
 		pause := 500*time.Millisecond + time.Duration(p.rand.Int64N(int64(4*time.Second)))
@@ -45,9 +49,11 @@ func (p *person) live(ctx context.Context) {
 			pause = min(pause, max(0, acts[0].At-time.Since(began)))
 		}
 		sleep(ctx, pause)
+		p.timed()
 		v := p.w.audit.view(p.plan.ID)
 		switch {
 		case v.terminal:
+			p.look(ctx, acts)
 			return
 		case len(acts) > 0 && time.Since(began) >= acts[0].At:
 			p.act(ctx, acts[0])
@@ -56,13 +62,22 @@ func (p *person) live(ctx context.Context) {
 			p.resumeAt = time.Time{}
 			p.resume(ctx)
 		case v.state == events.WaitingForHuman && len(v.undecided) > 0 && p.decides():
-			p.decide(ctx, v.undecided[p.rand.IntN(len(v.undecided))])
+			p.decide(ctx, v, v.undecided[p.rand.IntN(len(v.undecided))])
 		case v.state == events.WaitingForUser && p.rand.IntN(3) > 0:
 			p.answer(ctx, v)
 		}
 	}
 	v := p.w.audit.view(p.plan.ID)
 	p.w.audit.violate(p.plan.ID, "end", "after %s the run is in state %s at event %d", patience, v.state, v.n)
+}
+
+// look goes back to a run that has ended and forks it, as planned.
+func (p *person) look(ctx context.Context, acts []actPlan) {
+	for _, act := range acts {
+		if act.Kind == actFork {
+			p.act(ctx, act)
+		}
+	}
 }
 
 func (p *person) start(ctx context.Context) {
@@ -136,6 +151,12 @@ func (p *person) act(ctx context.Context, act actPlan) {
 		}, gateway.CodeRunEnded)
 	case actExpand:
 		p.inputs(ctx, gateway.ExpandContextWindow{Increment: 5})
+	case actFork:
+		p.fork(ctx, act.Patch)
+	case actAdd:
+		if v := p.w.audit.view(p.plan.ID); len(v.called) > 0 {
+			p.inputs(ctx, gateway.AddToolCallsToContext{CallIDs: v.called[:1]})
+		}
 	case actPoison:
 		v := p.w.audit.view(p.plan.ID)
 		run := p.w.placed(p.plan.ID)
@@ -180,13 +201,21 @@ var refusals = []string{
 }
 
 // decide decides on a call, and now and then once more, which must not count.
-func (p *person) decide(ctx context.Context, call string) {
-	first := p.decision(call)
+func (p *person) decide(ctx context.Context, v view, call string) {
+	asks := contains(v.asking, call)
+	first := p.decision(call, asks)
+	if asks && first.Decision == events.DecisionApproved {
+		p.wrong(ctx, first)
+		return
+	}
 	late := p.put(ctx, first)
 	if late != nil && !contains([]string{gateway.CodeAlreadyDecided}, late.Code) || p.rand.IntN(3) > 0 {
 		return
 	}
-	again := p.decision(call)
+	again := p.decision(call, asks)
+	if asks && again.Decision == events.DecisionApproved {
+		again.Decision, again.Reason = events.DecisionRejected, "no"
+	}
 	refused := p.put(ctx, again)
 	if ctx.Err() != nil || p.w.audit.violation() != nil {
 		return
@@ -200,6 +229,14 @@ func (p *person) decide(ctx context.Context, call string) {
 	}
 }
 
+// wrong approves a question, which needs an answer.
+func (p *person) wrong(ctx context.Context, d events.Decision) {
+	refused := p.put(ctx, d, gateway.CodeAnswerNeeded)
+	if refused == nil && ctx.Err() == nil {
+		p.w.audit.violate(p.plan.ID, "decision", "the question %s was approved without an answer", d.CallID)
+	}
+}
+
 // decides reports whether a person gets round to it.
 func (p *person) decides() bool {
 	if p.slow {
@@ -208,7 +245,7 @@ func (p *person) decides() bool {
 	return p.rand.IntN(3) > 0
 }
 
-func (p *person) decision(call string) events.Decision {
+func (p *person) decision(call string, asks bool) events.Decision {
 	d := events.Decision{CallID: call, By: fmt.Sprintf("person-%d", p.rand.Uint32())}
 	switch p.rand.IntN(4) {
 	case 0:
@@ -218,12 +255,17 @@ func (p *person) decision(call string) events.Decision {
 	default:
 		d.Decision = events.DecisionApproved
 	}
+	if asks && d.Decision != events.DecisionRejected && p.rand.IntN(5) > 0 {
+		d.Decision, d.Arguments = events.DecisionModified, `{"n":1,"answer":"Yes."}`
+	} else if asks && d.Decision == events.DecisionModified {
+		d.Decision, d.Arguments = events.DecisionApproved, ""
+	}
 	return d
 }
 
-func (p *person) put(ctx context.Context, d events.Decision) *gateway.Error {
+func (p *person) put(ctx context.Context, d events.Decision, more ...string) *gateway.Error {
 	return p.ask(ctx, func(g *gateway.Gateway) error {
 		_, err := g.Decide(ctx, "", p.plan.ID, d)
 		return err
-	}, refusals...)
+	}, append(more, refusals...)...)
 }

@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal/simulated"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // scenario is everything that a simulation does, as far as it can be said
@@ -19,11 +21,20 @@ type scenario struct {
 	AckWait time.Duration    `json:"ack_wait"`
 	// CrashOneIn is how many crash points a process passes on average before one
 	// strikes, MostCrashes how many strike in all; 0: none.
-	CrashOneIn  int           `json:"crash_one_in"`
-	MostCrashes int           `json:"most_crashes"`
-	Processes   []processPlan `json:"processes"`
-	Kills       []killPlan    `json:"kills"`
-	Runs        []runPlan     `json:"runs"`
+	// Stall is how long work may stand still until it is driven again.
+	Stall time.Duration `json:"stall"`
+	// PoolWait is how long a pool without an actor is waited for; 0: as usual.
+	PoolWait time.Duration `json:"pool_wait"`
+	// LoseOneIn is how many deliveries come on average before one of a run is
+	// lost for good; 0: none is.
+	LoseOneIn int `json:"lose_one_in"`
+	// SnapshotEvery is the observers' rhythm; 0: they take none.
+	SnapshotEvery int           `json:"snapshot_every"`
+	CrashOneIn    int           `json:"crash_one_in"`
+	MostCrashes   int           `json:"most_crashes"`
+	Processes     []processPlan `json:"processes"`
+	Kills         []killPlan    `json:"kills"`
+	Runs          []runPlan     `json:"runs"`
 }
 
 // processPlan is one process, which comes back after it died.
@@ -34,6 +45,8 @@ type processPlan struct {
 	// Shared says that its roles share what they hold in memory.
 	Shared      bool `json:"shared"`
 	Concurrency int  `json:"concurrency"`
+	// Capacity is how many runs are kept that nobody uses; 0: many.
+	Capacity int `json:"capacity"`
 	// Down is how long it is away.
 	Down time.Duration `json:"down"`
 }
@@ -43,6 +56,8 @@ type killPlan struct {
 	At      time.Duration `json:"at"`
 	Process int           `json:"process"`
 	Gently  bool          `json:"gently"`
+	// For is how long it is away; 0: as long as usual.
+	For time.Duration `json:"for,omitempty"`
 }
 
 // runPlan is one run and its people.
@@ -66,6 +81,8 @@ type actPlan struct {
 	Kind string        `json:"kind"`
 	// For is how long a pause lasts.
 	For time.Duration `json:"for,omitempty"`
+	// Patch is what a fork changes.
+	Patch string `json:"patch,omitempty"`
 }
 
 // The kinds of acts.
@@ -77,6 +94,8 @@ const (
 	actBudget = "budget"
 	actExpand = "expand"
 	actPoison = "poison"
+	actFork   = "fork"
+	actAdd    = "add"
 )
 
 const (
@@ -89,7 +108,9 @@ const (
 var pools = []string{"default", "web", "math"}
 
 // calm reports whether nothing goes wrong, so that nothing may be tried twice.
-func (s *scenario) calm() bool { return s.CrashOneIn == 0 && s.Faults == simulated.Faults{} }
+func (s *scenario) calm() bool {
+	return s.CrashOneIn == 0 && s.Faults == simulated.Faults{} && len(s.Kills) == 0
+}
 
 // draw makes scenarios.
 type draw struct{ *rand.Rand }
@@ -112,7 +133,40 @@ func newScenario(seed uint64) *scenario {
 	for i := range 1 + d.IntN(5) {
 		s.Runs = append(s.Runs, d.run(seed, i))
 	}
+	s.time(d)
 	return s
+}
+
+// time draws what timers and long absences are about.
+func (s *scenario) time(d draw) {
+	s.Stall = 15*time.Minute + d.upTo(15*time.Minute)
+	s.PoolWait = 5*time.Second + d.upTo(25*time.Second)
+	if d.oneIn(2) {
+		s.SnapshotEvery = 3 + d.IntN(8)
+	}
+	if s.CrashOneIn > 0 && d.oneIn(10) {
+		s.LoseOneIn = 10 + d.IntN(30)
+	}
+	if s.CrashOneIn > 0 && d.oneIn(4) {
+		s.outage(d)
+	}
+	if s.CrashOneIn > 0 && d.oneIn(8) { // work that takes its time is taken for stuck
+		s.Stall = 10*time.Second + d.upTo(time.Minute)
+		for i := range s.Runs {
+			s.Runs[i].Ends = append(s.Runs[i].Ends, reducer.CodeStalled)
+		}
+	}
+}
+
+// outage takes a role or a pool away, for longer than it is waited for.
+func (s *scenario) outage(d draw) {
+	what := append([]string{rolePlanner, roleActor, roleObserver, roleGateway, roleActor, roleActor}, pools...)[d.IntN(6+len(pools))]
+	at, length := d.upTo(40*time.Second), time.Minute+d.upTo(2*time.Minute)
+	for i, p := range s.Processes {
+		if contains(p.Roles, what) || contains(p.Pools, what) {
+			s.Kills = append(s.Kills, killPlan{At: at + d.upTo(time.Second), Process: i, For: length, Gently: d.oneIn(2)})
+		}
+	}
 }
 
 func (d draw) oneIn(n int) bool { return d.IntN(n) == 0 }
@@ -139,7 +193,11 @@ func (d draw) faults() simulated.Faults {
 // each; every role and every pool is served by at least one.
 func (d draw) processes() []processPlan {
 	plan := func(roles ...string) processPlan {
-		return processPlan{Roles: roles, Shared: d.oneIn(2), Concurrency: 1 + d.IntN(4), Down: d.upTo(5 * time.Second)}
+		p := processPlan{Roles: roles, Shared: d.oneIn(2), Concurrency: 1 + d.IntN(4), Down: d.upTo(5 * time.Second)}
+		if d.oneIn(3) {
+			p.Capacity = 1
+		}
+		return p
 	}
 	var all []processPlan
 	if d.oneIn(2) {
@@ -173,26 +231,51 @@ func (d draw) run(seed uint64, i int) runPlan {
 		r.Ends = append(r.Ends, "max_steps", "safety_cap_exceeded")
 	}
 	if r.Agent.Budget != nil {
-		r.Ends = append(r.Ends, "budget_total_tokens")
-	}
-	kinds := []string{
-		actSay, actSay, actSay, actPause, actPause, actPause, actResume, actResume, actBudget, actExpand, actExpand, actCancel, actPoison,
+		r.Ends = append(r.Ends, "budget_total_tokens", reducer.CodeWallTime)
 	}
 	for range d.IntN(6) {
-		act := actPlan{At: d.upTo(60 * time.Second), Kind: kinds[d.IntN(len(kinds))]}
-		switch act.Kind {
-		case actPause:
-			act.For = d.upTo(30 * time.Second)
-		case actPoison:
-			if d.oneIn(2) {
-				act.Kind = actSay
-			} else {
-				r.Ends = append(r.Ends, "poison")
-			}
-		}
-		r.Acts = append(r.Acts, act)
+		d.act(&r)
 	}
 	return r
+}
+
+var actKinds = []string{
+	actSay, actSay, actSay, actPause, actPause, actPause, actResume, actResume, actBudget, actExpand, actExpand, actCancel, actPoison,
+	actFork, actFork, actAdd,
+}
+
+// act adds something that people do to the run.
+func (d draw) act(r *runPlan) {
+	act := actPlan{At: d.upTo(60 * time.Second), Kind: actKinds[d.IntN(len(actKinds))]}
+	switch act.Kind {
+	case actPause:
+		act.For = d.upTo(30 * time.Second)
+	case actFork:
+		act.Patch = patches[d.IntN(len(patches))]
+	case actPoison:
+		if d.oneIn(2) {
+			act.Kind = actSay
+		} else {
+			r.Ends = append(r.Ends, "poison")
+		}
+	}
+	r.Acts = append(r.Acts, act)
+}
+
+// patches are what forks change, mostly nothing.
+var patches = []string{
+	"", "", "", `{"task":"Do another thing."}`, `{"mode":"chat"}`,
+	`{"approval":{"policy":"always","expires":"20s"}}`, `{"approval":{"policy":"tools","tools":["pay","sum"],"outcome_unknown":"ask"}}`,
+}
+
+// fork is the plan of a run that was forked from the one of r.
+func (r *runPlan) fork(id string, chance uint64) *runPlan {
+	fork := &runPlan{ID: id, Agent: r.Agent, Turns: r.Turns, Chance: chance, Ends: slices.Clone(r.Ends)}
+	d := draw{rand.New(rand.NewPCG(chance, 3))}
+	for range d.IntN(4) {
+		d.act(fork)
+	}
+	return fork
 }
 
 func (d draw) agent() events.Agent {
@@ -215,6 +298,9 @@ func (d draw) agent() events.Agent {
 	if d.oneIn(20) {
 		a.Budget = &events.Budget{MaxTotalTokens: 200 + d.IntN(4000)}
 	}
+	if d.oneIn(15) {
+		a.Budget = &events.Budget{MaxWallTime: events.Duration(5*time.Second + d.upTo(time.Minute))}
+	}
 	a.LLM.Provider = "scripted"
 	a.LLM.Script = d.script(a.Mode)
 	return a
@@ -231,8 +317,13 @@ func (d draw) approval() *events.Approval {
 		a.Policy, a.Tools = events.ApproveTools, []string{"pay", "look"}
 	case 3:
 		a.Policy, a.Expr = events.ApproveExpr, `tool == "pay" || (risk == "medium" && arguments.n > 3)`
+	case 4:
+		a.Policy, a.OutcomeUnknown = events.ApproveNever, events.AskHuman
 	default:
 		return nil
+	}
+	if d.oneIn(3) {
+		a.OutcomeUnknown = events.AskHuman
 	}
 	if d.oneIn(3) {
 		a.Expires = events.Duration(10*time.Second + d.upTo(30*time.Second))

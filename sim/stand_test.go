@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/moorebus/moorebus/pkg/actor"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -49,45 +48,6 @@ func standPlanner(first ...events.Payload) func(*process, string, *runlog.Store)
 				return p.sim.AnnounceProviders(ctx, "stand-in", []string{"scripted"})
 			})
 	}
-}
-
-// standActor is an actor that asks a human once whether a call that it started is
-// to run again.
-func standActor(p *process, role string, store *runlog.Store) runner {
-	if role != roleActor {
-		return nil
-	}
-	act := func(_ events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
-		asked := slices.ContainsFunc(mem.Trace, func(t reducer.TraceEntry) bool {
-			return t.Event == string(events.TypeHumanApprovalRequired)
-		})
-		ask := func(context.Context) worker.Result {
-			return worker.Done(&events.HumanApprovalRequired{Requests: []events.Request{{CallID: e.CallID, Tool: "pay", Reason: "unknown"}}})
-		}
-		succeed := func(context.Context) worker.Result {
-			p.w.ran.add(mem.RunID + "/" + e.CallID)
-			return worker.Done(&events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: e.CallID, Success: true, Code: "ok"}})
-		}
-		switch {
-		case asked:
-			return succeed
-		case e.Started > 0:
-			return ask
-		}
-		return func(context.Context) worker.Result {
-			return worker.Then(&events.ToolCallStarted{CallID: e.CallID}, ask)
-		}
-	}
-	inbox := journal.Inbox{States: []events.State{events.Acting, events.ParallelActing}, Pool: "web"}
-	return p.standIn(role, store, inbox, map[reducer.Kind]worker.Handler{reducer.KindTool: worker.HandlerFunc(act)},
-		func(ctx context.Context) error {
-			for _, pool := range pools {
-				if err := p.sim.Announce(ctx, pool, "stand-in", actor.Specs(p.tools(), pool)); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
 }
 
 func (p *process) standIn(role string, store *runlog.Store, inbox journal.Inbox, handlers map[reducer.Kind]worker.Handler, announce runner) runner {

@@ -31,6 +31,7 @@ var toolDefinitions = []tool.Definition{
 	{Name: "panics", Effect: tool.Once, Pool: "math", Schema: anyObject},
 	{Name: "slow", Effect: tool.Idempotent, Pool: "web", Schema: anyObject},
 	{Name: "sum", Effect: tool.Pure, Pool: "math", Schema: anyObject},
+	{Name: "ask", Effect: tool.Pure, Pool: "default", Schema: anyObject, Asks: true},
 	{Name: "forbidden", Effect: tool.Once, Pool: "math", Schema: anyObject},
 }
 
@@ -165,6 +166,15 @@ func (x *executions) inWork(key string) bool {
 	return x.by[key] != nil && x.by[key].alive()
 }
 
+// kill ends the process that executes a call.
+func (x *executions) kill(key string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if p := x.by[key]; p != nil {
+		p.sim.Kill()
+	}
+}
+
 func (x *executions) add(key string) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -181,6 +191,7 @@ func (x *executions) of(key string) int {
 // executed counts an execution. A tool that must not run twice does so only
 // after a human said so.
 func (w *world) executed(def tool.Definition, c tool.Call) {
+	w.audit.allowed(def, c)
 	times := w.ran.add(c.IdempotencyKey())
 	if most := 1 + w.audit.repeats(c.Run, c.ID); def.Effect == tool.Once && times > most {
 		w.audit.violate(c.Run, "once", "%s %s of run %s was executed %d times", c.Name, c.ID, c.Run, times)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -50,13 +51,21 @@ type world struct {
 	// stand replaces a role of a process, if it returns something.
 	stand func(p *process, role string, store *runlog.Store) runner
 
+	// loses reports whether the bus loses the deliveries of an event; may be nil.
+	loses func(*events.Event) bool
+
 	// answering reports whether a person hears a gateway's answer; may be nil.
 	answering func(at *process) bool
 
 	mu sync.Mutex
 	// gateways are those that are up, by process.
 	gateways map[int]*process
-	places   []chan bool // one for each process: true kills it, false ends it
+	places   []chan killPlan // one for each process
+	// lost is the event of each run whose delivery is lost.
+	lost map[string]string
+	// people are all who have a run, by the run's id.
+	people map[string]*person
+	forks  int
 }
 
 // process is one process while it lives.
@@ -65,6 +74,9 @@ type process struct {
 	plan    *processPlan
 	sim     *simulated.Process
 	gateway *gateway.Gateway
+	// life counts how often it was started, ids the ids that it made.
+	life int
+	ids  atomic.Uint64
 }
 
 type runner func(ctx context.Context) error
@@ -72,7 +84,11 @@ type runner func(ctx context.Context) error
 func newWorld(plan *scenario) *world {
 	w := &world{
 		plan: plan, audit: newAuditor(plan.calm()), ran: executions{count: map[string]int{}, by: map[string]*process{}}, scripts: newScripts(),
-		gateways: map[int]*process{}, places: make([]chan bool, len(plan.Processes)),
+		gateways: map[int]*process{}, places: make([]chan killPlan, len(plan.Processes)),
+		lost: map[string]string{}, people: map[string]*person{},
+	}
+	if plan.LoseOneIn > 0 {
+		w.loses = w.losesOne
 	}
 	w.audit.inWork = func(key string) bool {
 		// A duplicate is a delivery that the bus was told not to make again.
@@ -84,7 +100,7 @@ func newWorld(plan *scenario) *world {
 		Crash: w.crash, Observer: w.audit,
 	})
 	for i := range w.places {
-		w.places[i] = make(chan bool)
+		w.places[i] = make(chan killPlan)
 	}
 	return w
 }
@@ -142,20 +158,21 @@ func (w *world) run(meanwhile func(ctx context.Context)) {
 
 // place runs a process, again and again.
 func (w *world) place(ctx context.Context, i int) {
-	for ctx.Err() == nil {
-		w.process(ctx, i)
-		sleep(ctx, w.plan.Processes[i].Down)
+	for life := 0; ctx.Err() == nil; life++ {
+		sleep(ctx, w.process(ctx, i, life))
 	}
 }
 
-// process runs a process's roles until it dies or is ended.
-func (w *world) process(ctx context.Context, i int) {
-	p := &process{w: w, plan: &w.plan.Processes[i], sim: w.journal.NewProcess()}
+// process runs a process's roles until it dies or is ended, and returns how long
+// it is away then.
+func (w *world) process(ctx context.Context, i, life int) (away time.Duration) {
+	p := &process{w: w, plan: &w.plan.Processes[i], sim: w.journal.NewProcess(), life: life}
+	away = p.plan.Down
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var running sync.WaitGroup
 	defer running.Wait()
-	for _, run := range p.runners(fmt.Sprint(i)) {
+	for _, run := range p.runners(i) {
 		running.Go(func() {
 			err := run(ctx)
 			if err != nil && !errors.Is(err, simulated.ErrCrashed) {
@@ -170,12 +187,16 @@ func (w *world) process(ctx context.Context, i int) {
 	select {
 	case <-ctx.Done():
 	case <-p.sim.Dead():
-	case kill := <-w.places[i]:
-		if kill {
+	case k := <-w.places[i]:
+		if !k.Gently {
 			p.sim.Kill()
+		}
+		if k.For > 0 {
+			away = k.For
 		}
 	}
 	cancel()
+	return away
 }
 
 func (w *world) up(i int, p *process) {
@@ -204,19 +225,26 @@ func (w *world) reached(number int) *process {
 	return all[number%len(all)]
 }
 
-func (p *process) runners(instance string) []runner {
-	store := p.store()
+func (p *process) runners(number int) []runner {
+	store := p.store(number)
 	var all []runner
 	for _, role := range p.plan.Roles {
 		if !p.plan.Shared {
-			store = p.store()
+			store = p.store(number)
 		}
-		all = append(all, p.role(role, instance, store))
+		all = append(all, p.role(role, fmt.Sprint(number), store))
 	}
 	return all
 }
 
-func (p *process) store() *runlog.Store { return runlog.New(runlog.Options{Log: p.sim}) }
+// store keeps runs, and makes ids that follow from the seed: which faults befall
+// a fork depends on its id.
+func (p *process) store(number int) *runlog.Store {
+	seed := p.w.plan.Seed
+	return runlog.New(runlog.Options{Log: p.sim, Snapshots: p.snapshots(), Capacity: p.plan.Capacity, NewID: func() string {
+		return fmt.Sprintf("%08x-%04x-7%03x-9%03x-%012x", uint32(seed>>16), uint16(seed), number, p.life, p.ids.Add(1))
+	}})
+}
 
 func (p *process) role(role, instance string, store *runlog.Store) runner {
 	if p.w.stand != nil {
@@ -229,23 +257,24 @@ func (p *process) role(role, instance string, store *runlog.Store) runner {
 	switch role {
 	case rolePlanner:
 		made, err = planner.New(planner.Config{
-			Instance: instance, Store: store, Queue: p.sim, Feed: p.sim, Directory: p.sim,
+			Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Directory: p.sim,
 			Providers: map[string]llm.Caller{"scripted": llm.CallerFunc(p.model)},
 			Validator: validator, Approval: policies, Concurrency: p.plan.Concurrency,
 		})
 	case roleActor:
 		made, err = actor.New(actor.Config{
-			Instance: instance, Store: store, Queue: p.sim, Feed: p.sim, Directory: p.sim, Blobs: p.sim,
-			Tools: p.tools(), Pools: p.plan.Pools, Concurrency: p.plan.Concurrency,
+			Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Directory: p.sim, Blobs: p.sim,
+			Tools: p.tools(), Pools: p.plan.Pools, Approval: policies, Concurrency: p.plan.Concurrency,
 		})
 	case roleObserver:
 		made, err = observer.New(observer.Config{
-			Instance: instance, Store: store, Queue: p.sim, Feed: p.sim, Concurrency: p.plan.Concurrency,
+			Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Concurrency: p.plan.Concurrency,
+			Snapshots: p.snapshots(), SnapshotEvery: p.w.plan.SnapshotEvery,
 		})
 	case roleGateway:
 		p.gateway, err = gateway.New(gateway.Config{
-			Instance: instance, Store: store, Queue: p.sim, Feed: p.sim, Timers: p.sim, Directory: p.sim, Agents: p.sim,
-			Validator: validator, CheckApproval: policies.Check, Concurrency: p.plan.Concurrency,
+			Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Timers: p.sim, Directory: p.sim, Agents: p.sim,
+			Validator: validator, CheckApproval: policies.Check, StallAfter: p.w.plan.Stall, PoolWait: p.w.plan.PoolWait, Concurrency: p.plan.Concurrency,
 		})
 		made = p.gateway
 	}
@@ -259,12 +288,16 @@ func (w *world) kill(ctx context.Context) {
 	began := time.Now()
 	for _, k := range kills {
 		sleep(ctx, k.At-time.Since(began))
-		select {
-		case w.places[k.Process] <- !k.Gently:
-		case <-time.After(time.Second): // it is down already
-		case <-ctx.Done():
-			return
-		}
+		w.end(ctx, k)
+	}
+}
+
+// end ends a process, if it is up.
+func (w *world) end(ctx context.Context, k killPlan) {
+	select {
+	case w.places[k.Process] <- k:
+	case <-time.After(time.Second): // it is down already
+	case <-ctx.Done():
 	}
 }
 
@@ -304,20 +337,12 @@ func simulate(t *testing.T, plan *scenario) (w *world, v *violation) {
 	w = newWorld(plan)
 	if err := bubble(t, func() {
 		w = newWorld(plan)
-		people := make([]*person, len(plan.Runs))
-		w.run(func(ctx context.Context) {
-			var all sync.WaitGroup
-			for i := range plan.Runs {
-				people[i] = newPerson(w, &plan.Runs[i])
-				all.Go(func() { people[i].live(ctx) })
-			}
-			all.Wait()
-		})
+		w.run(w.populate)
 		if w.audit.violation() != nil {
 			return
 		}
-		for i, p := range people {
-			w.audit.finish(&plan.Runs[i], p.cancelled, w.ran.of)
+		for _, id := range slices.Sorted(maps.Keys(w.people)) {
+			w.audit.finish(w.people[id].plan, w.people[id].cancelled, w.ran.of)
 		}
 	}); err != nil {
 		return w, &violation{Invariant: "bubble", Detail: err.Error()}

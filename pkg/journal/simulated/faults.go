@@ -28,7 +28,8 @@ const (
 type Moment struct {
 	// Point is one of [BeforeAppend], [AfterAppend], [BeforeAck], [AfterAck],
 	// [BeforeTimer], [AfterTimer]. Where a timer is set or taken back, or one that
-	// fired is acknowledged, there is no record, and only the run is named.
+	// fired is acknowledged, there is no record: Nth counts how often the timer was
+	// set before, and Attempt the tries to do so or its deliveries.
 	Point   string
 	Process *Process
 	// Run and Nth name the record that is appended (the last one, if there are

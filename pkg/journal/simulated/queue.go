@@ -181,7 +181,7 @@ func (d *delivery) Ack() error {
 // moment is where the delivery is about to be settled.
 func (d *delivery) moment() Moment {
 	if t := d.it.timer; t != nil {
-		return Moment{Point: BeforeAck, Run: t.Run, Attempt: d.attempt}
+		return Moment{Point: BeforeAck, Run: t.Run, Nth: d.it.nth, Attempt: d.attempt}
 	}
 	subject, _ := events.ParseSubject(d.rec.Subject) // a stray record has no run
 	return Moment{Point: BeforeAck, Run: subject.Run, Nth: d.it.nth, Attempt: d.attempt, Record: d.rec}

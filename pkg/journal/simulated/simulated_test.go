@@ -266,3 +266,24 @@ func TestJitter(t *testing.T) {
 	}
 	require.Len(t, at, 10)
 }
+
+// A timer is there from when it is set until it is settled or taken back.
+func TestHasTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := New(Options{})
+		run := events.NewRun("default", "00000000-0000-7000-8000-000000000001", 1)
+		require.False(t, j.HasTimer(run, "run"))
+		require.NoError(t, j.SetTimer(t.Context(), run, "run", time.Now().Add(time.Hour), nil))
+		require.NoError(t, j.SetTimer(t.Context(), run, "approval", time.Now().Add(time.Hour), nil))
+		require.NoError(t, j.CancelTimer(t.Context(), run, "approval"))
+		require.True(t, j.HasTimer(run, "run"))
+		require.False(t, j.HasTimer(run, "approval"))
+		ctx, stop := context.WithCancel(t.Context())
+		require.NoError(t, j.ConsumeTimers(ctx, 1, func(d journal.TimerDelivery) {
+			defer stop()
+			require.True(t, j.HasTimer(run, "run"), "it fired and is not settled")
+			require.NoError(t, d.Ack())
+		}))
+		require.False(t, j.HasTimer(run, "run"))
+	})
+}

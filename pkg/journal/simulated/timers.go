@@ -69,22 +69,31 @@ func (p *Process) changeTimer(ctx context.Context, run events.Run, kind string, 
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("timer %s of run %s: %w", kind, run.ID, err)
 	}
-	if err := p.crash(Moment{Point: BeforeTimer, Run: run}); err != nil {
+	key := runKey(run.Namespace, run.ID) + "." + kind
+	at := p.j.timerMoment(run, key)
+	if err := p.crash(at); err != nil {
 		return err
 	}
-	key := runKey(run.Namespace, run.ID) + "." + kind
-	if err := p.j.withTimers(key, change); err != nil {
+	if err := p.j.withTimers(key, at.Attempt, change); err != nil {
 		return fmt.Errorf("timer %s of run %s: %w", kind, run.ID, err)
 	}
-	return p.crash(Moment{Point: AfterTimer, Run: run})
+	at.Point = AfterTimer
+	return p.crash(at)
 }
 
-// withTimers makes a change, or loses it or its acknowledgement.
-func (j *Journal) withTimers(key string, change func(key string)) error {
+// timerMoment counts a try to change a timer.
+func (j *Journal) timerMoment(run events.Run, key string) Moment {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.timers.tries[key]++
-	try, f := j.timers.tries[key], j.opts.Faults
+	return Moment{Point: BeforeTimer, Run: run, Nth: j.timers.nth[key], Attempt: j.timers.tries[key]}
+}
+
+// withTimers makes a change, or loses it or its acknowledgement.
+func (j *Journal) withTimers(key string, try int, change func(key string)) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	f := j.opts.Faults
 	if j.opts.happens(f.Lost, "timer lost", key, try) {
 		return journal.ErrInDoubt
 	}
@@ -109,6 +118,15 @@ func (j *Journal) Timers() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return len(j.timers.due.items)
+}
+
+// HasTimer reports whether the run's timer of that kind is set, or fired and not
+// settled.
+func (j *Journal) HasTimer(run events.Run, kind string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	key := runKey(run.Namespace, run.ID) + "." + kind
+	return slices.ContainsFunc(j.timers.due.items, func(it *item) bool { return it.run == key })
 }
 
 // timerDelivery is a timer in a process's hands.

@@ -1,0 +1,79 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
+)
+
+// mostForks bounds the runs that people fork in one scenario.
+const mostForks = 5
+
+// populate lets a person live for every run of the plan, and for every fork that
+// is in the log, also where whoever made it has no answer.
+func (w *world) populate(ctx context.Context) {
+	living, left := 0, make(chan struct{})
+	join := func(p *person) {
+		w.people[p.plan.ID] = p
+		living++
+		go func() {
+			p.live(ctx)
+			left <- struct{}{}
+		}()
+	}
+	for i := range w.plan.Runs {
+		join(newPerson(w, &w.plan.Runs[i]))
+	}
+	for {
+		for _, f := range w.audit.fresh() {
+			chance := simulated.Chance(w.plan.Seed, "fork", f.parent, f.at, len(w.people))
+			p := newPerson(w, w.people[f.parent].plan.fork(f.id, uint64(chance*(1<<53))))
+			p.forked = true
+			join(p)
+		}
+		if living == 0 {
+			return
+		}
+		select {
+		case <-left:
+			living--
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+// fork forks the person's run at one of its events.
+func (p *person) fork(ctx context.Context, patch string) {
+	v := p.w.audit.view(p.plan.ID)
+	if v.n == 0 || !p.w.mayFork() {
+		return
+	}
+	req := gateway.ForkRequest{At: 1 + p.rand.Uint64N(v.n), Patch: []byte(patch)}
+	p.ask(ctx, func(g *gateway.Gateway) error {
+		_, err := g.Fork(ctx, "", p.plan.ID, req)
+		if is(err, gateway.CodeUnknownTool, gateway.CodeUnknownProvider) {
+			return errLater
+		}
+		return err
+	}, gateway.CodeRunEnded, gateway.CodeRunPoisoned)
+}
+
+func (w *world) mayFork() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.forks++
+	return w.forks <= mostForks
+}
+
+// timed checks that a run which has not ended has its timer.
+func (p *person) timed() {
+	v := p.w.audit.view(p.plan.ID)
+	if v.n == 0 || v.terminal || p.w.journal.HasTimer(p.w.placed(p.plan.ID), "run") {
+		return
+	}
+	if v = p.w.audit.view(p.plan.ID); !v.terminal {
+		p.w.audit.violate(p.plan.ID, "timer", "the run is in %s at event %d and has no timer", v.state, v.n)
+	}
+}
