@@ -27,7 +27,7 @@ func (l told) records() []record {
 		})
 		sum := sha256.Sum256(body)
 		prev = hex.EncodeToString(sum[:])
-		all = append(all, record{uint64(i + 1), "moore.0.default." + e[0] + "." + e[1] + ".default." + auditedRun, body})
+		all = append(all, record{0, uint64(i + 1), "moore.0.default." + e[0] + "." + e[1] + ".default." + auditedRun, body})
 	}
 	return all
 }
@@ -36,7 +36,7 @@ func (l told) records() []record {
 func good() told {
 	return told{
 		{"idle", "planning", "Start", `{}`},
-		{"planning", "waiting_for_human", "HumanApprovalRequired", `{"calls":[{"id":"c","name":"pay"}],"requests":[{"call_id":"c"}]}`},
+		{"planning", "waiting_for_human", "HumanApprovalRequired", `{"calls":[{"id":"c","name":"pay","arguments":"{}"}],"requests":[{"call_id":"c"}]}`},
 		{"waiting_for_human", "acting", "HumanModified", `{"call_id":"c","decision":"modified","arguments":` + quote(modified("c")) + `,"by":"human of c"}`},
 		{"acting", "acting", "ToolCallStarted", `{"call_id":"c"}`},
 		{"acting", "observing", "ToolSuccess", `{"call_id":"c","success":true,"code":"ok"}`},
@@ -69,7 +69,7 @@ func audited(t *testing.T, records []record, executed []execution, messages map[
 	r := &report{}
 	a := newAudit(r.found, map[string][]execution{auditedRun + "/c": executed})
 	a.read(records)
-	c := newCarrier(planModifying(t), nil, newFeed(nil, nil, nil), r.found)
+	c := newCarrier(planModifying(t), nil, newFeed(nil, nil), r.found)
 	c.messages = messages
 	a.check([]*carrier{c})
 	return strings.Join(r.findings, "\n")
@@ -130,7 +130,7 @@ func TestAuditFinds(t *testing.T) {
 	wrong := good().records()
 	wrong[4].subject = strings.Replace(wrong[4].subject, "acting", "planning", 1)
 	require.Contains(t, audited(t, wrong, once, nil), "ToolSuccess from acting stands on")
-	require.Contains(t, audited(t, []record{{1, "moore.0.default.idle.planning.default." + auditedRun, []byte("{")}}, nil, nil), "not an event")
+	require.Contains(t, audited(t, []record{{0, 1, "moore.0.default.idle.planning.default." + auditedRun, []byte("{")}}, nil, nil), "not an event")
 }
 
 func TestMatches(t *testing.T) {
