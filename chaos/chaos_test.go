@@ -70,14 +70,14 @@ func logs(t *testing.T, dir string) {
 // TestChaos is `make chaos`, shorter.
 func TestChaos(t *testing.T) {
 	t.Parallel()
-	r := short(t, options{runs: 24, shards: 2, faultTime: 20 * time.Second})
+	r := short(t, options{runs: 24, shards: 2, faultTime: 11 * time.Second})
 	require.NotEmpty(t, r.faults[kill], "nothing was killed")
 }
 
 // TestChaosCluster is `make chaos-cluster`, shorter.
 func TestChaosCluster(t *testing.T) {
 	t.Parallel()
-	r := short(t, options{runs: 12, shards: 1, cluster: true, faultTime: 20 * time.Second})
+	r := short(t, options{runs: 10, shards: 1, cluster: true, faultTime: 9 * time.Second})
 	require.NotEmpty(t, r.faults[kill], "nothing was killed")
 }
 
