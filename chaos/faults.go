@@ -14,6 +14,9 @@ const (
 	stop = "SIGSTOP"
 )
 
+// requestTime is how long a worker waits for an answer of the bus.
+const requestTime = 5 * time.Second
+
 // fault is one thing that goes wrong.
 type fault struct {
 	// after is the time since the fault before.
@@ -31,13 +34,13 @@ type fault struct {
 
 // schedule gives the faults of a seed, one after another.
 type schedule struct {
-	random  *rand.Rand
-	pause   time.Duration
-	cluster bool
+	random          *rand.Rand
+	pause           time.Duration
+	cluster, outage bool
 }
 
 func newSchedule(o options) *schedule {
-	return &schedule{random: rand.New(rand.NewPCG(o.seed, 2)), pause: o.pause, cluster: o.cluster}
+	return &schedule{random: rand.New(rand.NewPCG(o.seed, 2)), pause: o.pause, cluster: o.cluster, outage: o.outage}
 }
 
 // next returns the next fault. Every process is hit about equally often; with
@@ -59,8 +62,13 @@ func (s *schedule) next() fault {
 		f.kind = stop
 		f.down = ackWait + 300*time.Millisecond + time.Duration(r.Int64N(int64(1500*time.Millisecond)))
 	}
+	// A server that is away for longer than a request waits for its answer.
+	if r.Float64() < 0.15 && f.server && !s.cluster && s.outage {
+		f.kind, f.down = kill, requestTime+500*time.Millisecond+time.Duration(r.Int64N(int64(3*time.Second)))
+	}
 	if f.all = r.Float64() < 0.02; f.all {
 		f.kind, f.server, f.leader = kill, false, false
+		f.down = min(f.down, requestTime/10)
 	}
 	return f
 }

@@ -45,7 +45,7 @@ type options struct {
 	// settleTime is how long the rest may take once everything is up.
 	settleTime time.Duration
 	// outage takes the only actor of a pool away for longer than it is announced
-	// and waited for.
+	// and waited for, and an only server for longer than requests wait.
 	outage bool
 	// dir is where data and logs go; it is removed if all is well.
 	dir  string
@@ -98,7 +98,7 @@ Exit 1 says that something is wrong, and what.`,
 	flags.DurationVar(&o.pause, "pause", 300*time.Millisecond, "mean time between two faults")
 	flags.DurationVar(&o.faultTime, "fault-time", 2*time.Minute, "how long there are faults at most")
 	flags.DurationVar(&o.settleTime, "settle-time", 90*time.Second, "how long the last runs may take once everything is up again")
-	flags.BoolVar(&o.outage, "outage", true, "kill the only actor of a pool for so long that its calls are answered without it, which takes 40 s")
+	flags.BoolVar(&o.outage, "outage", true, "some things are away for long: the only actor of a pool until its calls are answered without it, 40 s, and an only server")
 	flags.StringVar(&o.dir, "dir", "", "`folder` for data and logs (default: a temporary one)")
 	flags.BoolVar(&o.keep, "keep", false, "keep the folder though all is well")
 	flags.StringVar(&o.bin, "bin", "", "`folder` with the commands and nats-server (default: they are built)")

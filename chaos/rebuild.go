@@ -25,7 +25,7 @@ func (g *game) rebuild(ctx context.Context, original *audit, verdict string) err
 	file := filepath.Join(g.o.dir, "runs.jsonl")
 	for _, args := range [][]string{
 		{"export", "--all", "--out", file},
-		{"import", file, "--nats", url},
+		{"import", file, "--no-resume", "--nats", url},
 	} {
 		if out, code, err := g.fleet.output(ctx, "moorebus", args...); err != nil || code != 0 {
 			g.report.found(fmt.Sprintf("moorebus %v: exit %d, %v: %s", args, code, err, out))
