@@ -2,7 +2,7 @@
 // and started again, and then reads the log to see whether anything was lost,
 // doubled or left hanging.
 //
-//	go run ./chaos                     300 runs around one server that syncs always
+//	go run ./chaos                     300 runs around one server that syncs always, two shards
 //	go run ./chaos --cluster           the same around three servers with three replicas
 //	go run ./chaos --runs 24 --seed 7  a short one, with a mix and faults that can be had again
 //
