@@ -77,7 +77,7 @@ func TestChaos(t *testing.T) {
 // TestChaosCluster is `make chaos-cluster`, shorter.
 func TestChaosCluster(t *testing.T) {
 	t.Parallel()
-	r := short(t, options{runs: 10, shards: 1, cluster: true, faultTime: 9 * time.Second})
+	r := short(t, options{runs: 8, shards: 1, cluster: true, faultTime: 7 * time.Second})
 	require.NotEmpty(t, r.faults[kill], "nothing was killed")
 }
 
