@@ -43,7 +43,7 @@ func (b *bus) leader(ctx context.Context, pick int) string {
 	return stream.CachedInfo().Cluster.Leader
 }
 
-// healed waits until the log and each of its consumers has a leader, and no
+// healed waits until each stream and consumer has a leader, and no
 // replica lags behind it, and then as long again as work gets a chance.
 func (b *bus) healed(ctx context.Context) {
 	for !b.whole(ctx) {
@@ -71,7 +71,16 @@ func (b *bus) whole(ctx context.Context) bool {
 			return false
 		}
 	}
-	return err == nil && len(consumers) == expected
+	if err != nil || len(consumers) != expected {
+		return false
+	}
+	buckets := b.js.ListStreams(ctx)
+	for info := range buckets.Info() {
+		if !led(info.Cluster) {
+			return false
+		}
+	}
+	return buckets.Err() == nil
 }
 
 // events is how many messages the log has.

@@ -218,8 +218,12 @@ func (g *game) watchSnapshots(ctx context.Context) {
 	}
 }
 
-// diverged is the exit code of replay verify for a log that is not as it must be.
-const diverged = 3
+// The exit codes of replay verify for a log that is not as it must be, and for
+// one that cannot be read now.
+const (
+	diverged = 3
+	busAway  = 75
+)
 
 // healed waits until several servers are whole; one is as soon as it is up.
 func (g *game) healed(ctx context.Context) {
@@ -235,15 +239,18 @@ const inspectTime = 2 * time.Minute
 func (g *game) inspect(ctx context.Context, client *client) error {
 	ctx, cancel := context.WithTimeout(ctx, inspectTime)
 	defer cancel()
+	if g.o.cluster {
+		g.bus.healed(ctx)
+	}
 	out, code, err := g.fleet.output(ctx, "replay", "verify", "--all", "--strict")
+	for code == busAway && pause(ctx, time.Second) { // buckets elect leaders of their own
+		out, code, err = g.fleet.output(ctx, "replay", "verify", "--all", "--strict")
+	}
 	if err != nil {
 		return err
 	}
 	if code != 0 {
 		g.report.found(fmt.Sprintf("replay verify --all --strict: exit %d: %s", code, out))
-	}
-	if g.o.cluster {
-		g.bus.healed(ctx)
 	}
 	records, err := g.bus.records(ctx)
 	if err != nil {
