@@ -6,14 +6,37 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
+	"time"
 )
 
 // history is one run as the log has it.
 type history struct {
 	run    string
 	events []*event
+	// hashes are those of the bodies.
+	hashes []string
 	end    *event
+	// plan is what the run was to be; nil before that is held to it.
+	plan *plan
+}
+
+// origin is what a fork says of where it comes from.
+type origin struct {
+	Run  string `json:"run"`
+	At   uint64 `json:"at"`
+	Hash string `json:"hash"`
+}
+
+// origin returns a fork's origin; nil of any other run.
+func (h *history) origin() *origin {
+	if len(h.events) == 0 || h.events[0].Type != "Forked" {
+		return nil
+	}
+	o := new(origin)
+	_ = decode(h.events[0], o) // what is not there is no run
+	return o
 }
 
 // audit holds the log to what has to be in it. It shares no code with what
@@ -25,26 +48,27 @@ type audit struct {
 	executed map[string][]execution
 	// refs are the large results that the log points to, with a run that does.
 	refs map[ref]string
+	// outcomes counts what became of calls, where it is out of the ordinary.
+	outcomes map[string]int
 }
 
 func newAudit(found func(string), executed map[string][]execution) *audit {
-	return &audit{found: found, runs: map[string]*history{}, ids: map[string]uint64{}, executed: executed, refs: map[ref]string{}}
+	return &audit{found: found, runs: map[string]*history{}, ids: map[string]uint64{}, executed: executed, refs: map[ref]string{}, outcomes: map[string]int{}}
 }
 
 // read takes every record in and checks what holds for all events: that the
 // subject fits the body, that n counts and prev chains, and that no id is there
 // twice.
 func (a *audit) read(records []record) {
-	prev := map[string]string{}
 	for i := range records {
 		r := &records[i]
 		e, err := r.parse()
 		if err != nil {
-			a.found(fmt.Sprintf("seq %d: not an event: %v", r.seq, err))
+			a.found(fmt.Sprintf("shard %d seq %d: not an event: %v", r.shard, r.seq, err))
 			continue
 		}
 		say := func(format string, args ...any) {
-			a.found(fmt.Sprintf("seq %d, run %s: %s", r.seq, e.Subject, fmt.Sprintf(format, args...)))
+			a.found(fmt.Sprintf("shard %d seq %d, run %s: %s", r.shard, r.seq, e.Subject, fmt.Sprintf(format, args...)))
 		}
 		// moore.<shard>.<ns>.<from>.<to>.<pool>.<run>
 		if parts := strings.Split(r.subject, "."); len(parts) != 7 || parts[6] != e.Subject || !owns(parts[3], e) {
@@ -62,19 +86,40 @@ func (a *audit) read(records []record) {
 		if want := uint64(len(h.events) + 1); e.N != want {
 			say("n is %d where %d is due", e.N, want)
 		}
-		if e.Prev != prev[e.Subject] {
-			say("prev is %q, the event before has %q", e.Prev, prev[e.Subject])
+		if prev := h.hash(uint64(len(h.hashes))); e.Prev != prev {
+			say("prev is %q, the event before has %q", e.Prev, prev)
 		}
 		if h.end != nil {
 			say("%s follows the end, %s", e.Type, h.end.Type)
 		}
 		sum := sha256.Sum256(r.body)
-		prev[e.Subject] = hex.EncodeToString(sum[:])
-		h.events = append(h.events, e)
+		h.events, h.hashes = append(h.events, e), append(h.hashes, hex.EncodeToString(sum[:]))
 		if e.terminal() {
 			h.end = e
 		}
 	}
+}
+
+// hash is the hash of the run's n-th event, empty if there is none.
+func (h *history) hash(n uint64) string {
+	if h == nil || n == 0 || n > uint64(len(h.hashes)) {
+		return ""
+	}
+	return h.hashes[n-1]
+}
+
+// before returns what a fork has of its parent's events, and so on; nothing for
+// any other run.
+func (a *audit) before(h *history) []*event {
+	o := h.origin()
+	if o == nil {
+		return nil
+	}
+	parent := a.runs[o.Run]
+	if parent == nil || o.At > uint64(len(parent.events)) {
+		return nil
+	}
+	return append(a.before(parent), parent.events[:o.At]...)
 }
 
 // owns reports whether who owns a state, or control, may have published the
@@ -87,7 +132,7 @@ func owns(publisher string, e *event) bool {
 // check holds every run to its plan.
 func (a *audit) check(carriers []*carrier) {
 	if len(a.runs) != len(carriers) {
-		a.found(fmt.Sprintf("the log has %d runs, %d were started", len(a.runs), len(carriers)))
+		a.found(fmt.Sprintf("the log has %d runs, %d were started or forked", len(a.runs), len(carriers)))
 	}
 	for _, c := range carriers {
 		h := a.runs[c.plan.run]
@@ -95,14 +140,18 @@ func (a *audit) check(carriers []*carrier) {
 			c.found("is not in the log")
 			continue
 		}
+		h.plan = c.plan
 		say := func(format string, args ...any) { c.found(fmt.Sprintf(format, args...) + "\n" + h.String()) }
 		if h.end == nil {
 			say("has not ended")
 		} else {
 			checkEnd(c, h, say)
 		}
+		if o := h.origin(); o != nil && (o.Hash == "" || o.Hash != a.runs[o.Run].hash(o.At)) {
+			say("is forked from event %d of run %s with hash %s, which it has not", o.At, o.Run, o.Hash)
+		}
 		a.checkCalls(c, h, say)
-		c.checkMessages(h, say)
+		c.checkMessages(a.before(h), h, say)
 	}
 }
 
@@ -115,12 +164,22 @@ func checkEnd(c *carrier, h *history, say func(string, ...any)) {
 	if h.end.To == expected || h.end.To == "cancelled" && c.plan.mayCancel() {
 		return
 	}
+	if c.plan.wall > 0 && h.end.To == "error" && h.end.code() == "budget_wall_time" {
+		if took := since(h.events[0].Time, h.end.Time); took < c.plan.wall || took > c.plan.wall+mostLate {
+			say("ended for its wall time of %s after %s", c.plan.wall, took)
+		}
+		return
+	}
 	// A plan that fails may not get that far: a worker may be lost too often.
 	if h.end.To == "error" && h.end.code() == "attempts_exhausted" {
 		return
 	}
 	say("ended as %s by %s, %s was due", h.end.To, h.end.Type, expected)
 }
+
+// mostLate is how late what has a time may happen: the gateway is killed or asleep
+// for some seconds, and a cluster has to elect leaders.
+const mostLate = 30 * time.Second
 
 func (p *plan) mayCancel() bool {
 	for _, m := range p.meddling {
@@ -141,22 +200,10 @@ func (e *event) code() string {
 }
 
 // checkMessages: each message that was accepted is in the log, and none twice.
-func (c *carrier) checkMessages(h *history, say func(string, ...any)) {
+func (c *carrier) checkMessages(before []*event, h *history, say func(string, ...any)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	seen := map[string]int{}
-	for _, e := range h.events {
-		if e.Type != "UserMessage" {
-			continue
-		}
-		var data struct {
-			MessageID string `json:"message_id"`
-		}
-		if err := decode(e, &data); err != nil {
-			say("%v", err)
-		}
-		seen[data.MessageID]++
-	}
+	seen := said(slices.Concat(before, h.events), "")
 	for id, count := range seen {
 		if count > 1 {
 			say("message %s is in the log %d times", id, count)
@@ -167,8 +214,8 @@ func (c *carrier) checkMessages(h *history, say func(string, ...any)) {
 			say("message %s was accepted and is not in the log", id)
 		}
 	}
-	if h.end != nil && h.end.Type == "Closed" && len(c.messages) < c.plan.turns {
-		say("was closed after %d of %d messages", len(c.messages), c.plan.turns)
+	if h.end != nil && h.end.Type == "Closed" && len(seen) < c.plan.turns {
+		say("was closed after %d of %d messages", len(seen), c.plan.turns)
 	}
 }
 

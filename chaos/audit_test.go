@@ -22,12 +22,12 @@ func (l told) records() []record {
 	prev := ""
 	for i, e := range l {
 		body, _ := json.Marshal(map[string]any{
-			"id": fmt.Sprint("id-", i), "type": e[2], "subject": auditedRun, "n": i + 1, "from": e[0], "to": e[1],
+			"time": "2026-01-01T00:00:01Z", "id": fmt.Sprint("id-", i), "type": e[2], "subject": auditedRun, "n": i + 1, "from": e[0], "to": e[1],
 			"prev": prev, "data": json.RawMessage(e[3]),
 		})
 		sum := sha256.Sum256(body)
 		prev = hex.EncodeToString(sum[:])
-		all = append(all, record{uint64(i + 1), "moore.0.default." + e[0] + "." + e[1] + ".default." + auditedRun, body})
+		all = append(all, record{0, uint64(i + 1), "moore.0.default." + e[0] + "." + e[1] + ".default." + auditedRun, body})
 	}
 	return all
 }
@@ -36,13 +36,91 @@ func (l told) records() []record {
 func good() told {
 	return told{
 		{"idle", "planning", "Start", `{}`},
-		{"planning", "waiting_for_human", "HumanApprovalRequired", `{"calls":[{"id":"c","name":"pay"}],"requests":[{"call_id":"c"}]}`},
+		{"planning", "waiting_for_human", "HumanApprovalRequired", `{"calls":[{"id":"c","name":"pay","arguments":"{}"}],"requests":[{"call_id":"c"}]}`},
 		{"waiting_for_human", "acting", "HumanModified", `{"call_id":"c","decision":"modified","arguments":` + quote(modified("c")) + `,"by":"human of c"}`},
 		{"acting", "acting", "ToolCallStarted", `{"call_id":"c"}`},
 		{"acting", "observing", "ToolSuccess", `{"call_id":"c","success":true,"code":"ok"}`},
 		{"observing", "planning", "Continue", `{}`},
 		{"planning", "done", "LlmFinalAnswer", `{}`},
 	}
+}
+
+// asking is a run in which a human is asked about a call of a once tool whose
+// outcome is unknown.
+func asking(said string) []record {
+	return told{
+		{"idle", "planning", "Start", `{}`},
+		{"planning", "acting", "LlmToolCall", `{"calls":[{"id":"c","name":"pay","arguments":"{}"}]}`},
+		{"acting", "acting", "ToolCallStarted", `{"call_id":"c"}`},
+		{"acting", "waiting_for_human", "HumanApprovalRequired", `{"calls":[],"requests":[{"call_id":"c"}]}`},
+		{"waiting_for_human", "acting", "HumanApproved", `{"call_id":"c","decision":"` + said + `","arguments":` + quote(modified("c")) + `,"by":"human of c"}`},
+		{"acting", "acting", "ToolCallStarted", `{"call_id":"c"}`},
+		{"acting", "observing", "ToolSuccess", `{"call_id":"c","success":true,"code":"ok"}`},
+		{"planning", "done", "LlmFinalAnswer", `{}`},
+	}.records()
+}
+
+// expiring is a run in which an approval expires one second into 2026.
+func expiring(deadline string) []record {
+	return told{
+		{"idle", "planning", "Start", `{}`},
+		{"planning", "waiting_for_human", "HumanApprovalRequired", `{"calls":[{"id":"c","name":"pay"}],"requests":[{"call_id":"c"}],"deadline":"` + deadline + `"}`},
+		{"waiting_for_human", "observing", "ApprovalExpired", `{}`},
+		{"planning", "done", "LlmFinalAnswer", `{}`},
+	}.records()
+}
+
+// A human who knew that a call may have been executed may let it run again, and
+// what nobody decided in time is answered.
+func TestAuditAllows(t *testing.T) {
+	t.Parallel()
+	require.Empty(t, audited(t, asking("modified"), []execution{{"pay", "{}"}, {"pay", modified("c")}}, nil))
+	require.Empty(t, audited(t, expiring("2026-01-01T00:00:01Z"), nil, nil))
+}
+
+// A fork has the calls of its parent up to where it begins, and none of them twice.
+func TestAuditForks(t *testing.T) {
+	t.Parallel()
+	const fork = "01890a5d-ac96-774b-bcce-b302099a8058"
+	told := func(at int, hash string, executed ...execution) string {
+		r := &report{}
+		parent := good().records()
+		if hash == "" {
+			sum := sha256.Sum256(parent[at-1].body)
+			hash = hex.EncodeToString(sum[:])
+		}
+		first, _ := json.Marshal(map[string]any{
+			"id": "fork-1", "type": "Forked", "subject": fork, "n": 1, "from": "idle", "to": "planning",
+			"data": map[string]any{"run": auditedRun, "at": at, "hash": hash},
+		})
+		sum := sha256.Sum256(first)
+		last, _ := json.Marshal(map[string]any{
+			"id": "fork-2", "type": "LlmFinalAnswer", "subject": fork, "n": 2, "from": "planning", "to": "done", "prev": hex.EncodeToString(sum[:]), "data": struct{}{},
+		})
+		a := newAudit(r.found, map[string][]execution{auditedRun + "/c": {{"pay", modified("c")}}, fork + "/c": executed})
+		a.read(append(parent, record{0, 8, "moore.0.default.idle.planning.default." + fork, first}, record{0, 9, "moore.0.default.planning.done.default." + fork, last}))
+		p := planModifying(t)
+		a.check([]*carrier{newCarrier(p, nil, newFeed(nil, nil), r.found), newCarrier(p.fork(fork), nil, newFeed(nil, nil), r.found)})
+		return strings.Join(r.findings, "\n")
+	}
+	require.Empty(t, told(6, ""))
+	require.Contains(t, told(6, "0f"), "with hash 0f, which it has not")
+	require.Contains(t, told(6, "", execution{"pay", modified("c")}), "does not hold its start")
+	require.Contains(t, told(4, ""), "has no result", "a call that was under way begins again")
+}
+
+func TestCompareFinds(t *testing.T) {
+	t.Parallel()
+	r := &report{}
+	whole, short, empty := newAudit(r.found, nil), newAudit(r.found, nil), newAudit(r.found, nil)
+	whole.read(good().records())
+	short.read(good()[:6].records())
+	compare(whole, whole, r.found)
+	require.Empty(t, r.findings)
+	compare(whole, short, r.found)
+	require.Len(t, r.findings, 1)
+	compare(whole, empty, r.found)
+	require.Len(t, r.findings, 3)
 }
 
 func quote(text string) string {
@@ -69,7 +147,7 @@ func audited(t *testing.T, records []record, executed []execution, messages map[
 	r := &report{}
 	a := newAudit(r.found, map[string][]execution{auditedRun + "/c": executed})
 	a.read(records)
-	c := newCarrier(planModifying(t), nil, newFeed(nil, nil, nil), r.found)
+	c := newCarrier(planModifying(t), nil, newFeed(nil, nil), r.found)
 	c.messages = messages
 	a.check([]*carrier{c})
 	return strings.Join(r.findings, "\n")
@@ -102,24 +180,28 @@ func TestAuditFinds(t *testing.T) {
 		messages map[string]answered
 		says     string
 	}{
-		"an event twice":                {doubled, once, nil, "id id-5 is that of seq 6 too"},
-		"an event too few":              {missing, once, nil, "n is 5 where 4 is due"},
-		"a broken chain":                {missing, once, nil, "prev is"},
-		"no end":                        {good()[:6].records(), once, nil, "has not ended"},
-		"events after the end":          {append(good(), good()[5]).records(), once, nil, "follows the end"},
-		"the wrong end":                 {change(6, "planning", "error", "FatalError", `{"code":"poison"}`), once, nil, "done was due"},
-		"a run that is not there":       {nil, nil, nil, "is not in the log"},
-		"a once tool twice":             {good().records(), []execution{paid, paid}, nil, "was executed 2 times"},
-		"a once tool without its start": {without(3), once, nil, "does not hold its start"},
-		"a result of nothing":           {good().records(), nil, nil, "was not executed"},
-		"no result":                     {without(4), once, nil, "has no result"},
-		"two results":                   {more.records(), once, nil, "has 2 results"},
-		"other arguments":               {good().records(), []execution{{"pay", "{}"}}, nil, "was executed with {}"},
-		"another tool":                  {good().records(), []execution{{"note", modified("c")}}, nil, "was executed as note"},
-		"no approval":                   {without(2), once, nil, "without an approval"},
-		"another decision":              {change(2, "waiting_for_human", "acting", "HumanApproved", `{"call_id":"c","decision":"approved","by":"human of c"}`), once, nil, "the human said modified"},
-		"a lost message":                {good().records(), once, map[string]answered{"m": {accepted: true}}, "is not in the log"},
-		"a message twice":               {said.records(), once, nil, "message m is in the log 2 times"},
+		"an event twice":                        {doubled, once, nil, "id id-5 is that of seq 6 too"},
+		"an event too few":                      {missing, once, nil, "n is 5 where 4 is due"},
+		"a broken chain":                        {missing, once, nil, "prev is"},
+		"no end":                                {good()[:6].records(), once, nil, "has not ended"},
+		"events after the end":                  {append(good(), good()[5]).records(), once, nil, "follows the end"},
+		"the wrong end":                         {change(6, "planning", "error", "FatalError", `{"code":"poison"}`), once, nil, "done was due"},
+		"a run that is not there":               {nil, nil, nil, "is not in the log"},
+		"a once tool twice":                     {good().records(), []execution{paid, paid}, nil, "was executed 2 times"},
+		"a once tool without its start":         {without(3), once, nil, "does not hold its start"},
+		"a result of nothing":                   {good().records(), nil, nil, "was not executed"},
+		"no result":                             {without(4), once, nil, "has no result"},
+		"two results":                           {more.records(), once, nil, "has 2 results"},
+		"other arguments":                       {good().records(), []execution{{"pay", "{}"}}, nil, "was executed with {}"},
+		"another tool":                          {good().records(), []execution{{"note", modified("c")}}, nil, "was executed as note"},
+		"no approval":                           {without(2), once, nil, "without an approval"},
+		"another decision":                      {change(2, "waiting_for_human", "acting", "HumanApproved", `{"call_id":"c","decision":"approved","by":"human of c"}`), once, nil, "the human said {CallID:c Decision:modified"},
+		"a lost message":                        {good().records(), once, map[string]answered{"m": {accepted: true}}, "is not in the log"},
+		"a second run that no human let happen": {asking("rejected"), []execution{{"pay", "{}"}, {"pay", "{}"}}, nil, "was executed 2 times"},
+		"too early an expiry":                   {expiring("2026-01-01T00:00:02Z"), nil, nil, "expired before its deadline"},
+		"an expiry out of nothing":              {expiring(""), nil, nil, "had no deadline"},
+		"a decision after the deadline":         {change(1, "planning", "waiting_for_human", "HumanApprovalRequired", `{"calls":[{"id":"c","name":"pay"}],"requests":[{"call_id":"c"}],"deadline":"2025-12-31T23:59:00Z"}`), once, nil, "after its deadline"},
+		"a message twice":                       {said.records(), once, nil, "message m is in the log 2 times"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -130,7 +212,7 @@ func TestAuditFinds(t *testing.T) {
 	wrong := good().records()
 	wrong[4].subject = strings.Replace(wrong[4].subject, "acting", "planning", 1)
 	require.Contains(t, audited(t, wrong, once, nil), "ToolSuccess from acting stands on")
-	require.Contains(t, audited(t, []record{{1, "moore.0.default.idle.planning.default." + auditedRun, []byte("{")}}, nil, nil), "not an event")
+	require.Contains(t, audited(t, []record{{0, 1, "moore.0.default.idle.planning.default." + auditedRun, []byte("{")}}, nil, nil), "not an event")
 }
 
 func TestMatches(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -11,37 +12,38 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// logStream is the only shard's stream.
-const logStream = "MOORE_0"
-
-// bus is the audit's own view of the log: it reads the stream itself.
+// bus is the audit's own view of the log: it reads the streams itself.
 type bus struct {
-	conn *nats.Conn
-	js   jetstream.JetStream
+	conn   *nats.Conn
+	js     jetstream.JetStream
+	shards int
 }
 
-func connect(urls string) (*bus, error) {
+// streamName names a shard's stream.
+func streamName(shard int) string { return "MOORE_" + strconv.Itoa(shard) }
+
+func connect(urls string, shards int) (*bus, error) {
 	conn, err := nats.Connect(urls, nats.Name("chaos"), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond), nats.RetryOnFailedConnect(true))
 	if err != nil {
 		return nil, err
 	}
 	js, err := jetstream.New(conn)
-	return &bus{conn, js}, err
+	return &bus{conn, js, shards}, err
 }
 
-// leader returns the name of the server that leads the log; empty if nobody
-// answers.
-func (b *bus) leader(ctx context.Context) string {
+// leader returns the name of the server that leads one of the shards; empty if
+// nobody answers.
+func (b *bus) leader(ctx context.Context, pick int) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	stream, err := b.js.Stream(ctx, logStream)
+	stream, err := b.js.Stream(ctx, streamName(pick%b.shards))
 	if err != nil || stream.CachedInfo().Cluster == nil {
 		return ""
 	}
 	return stream.CachedInfo().Cluster.Leader
 }
 
-// healed waits until the log and each of its consumers has a leader, and no
+// healed waits until each stream and consumer has a leader, and no
 // replica lags behind it, and then as long again as work gets a chance.
 func (b *bus) healed(ctx context.Context) {
 	for !b.whole(ctx) {
@@ -55,9 +57,13 @@ func (b *bus) healed(ctx context.Context) {
 func (b *bus) whole(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	stream, err := b.js.Stream(ctx, logStream)
-	if err != nil || !led(stream.CachedInfo().Cluster) {
-		return false
+	expected := 0
+	for shard := range b.shards {
+		stream, err := b.js.Stream(ctx, streamName(shard))
+		if err != nil || !led(stream.CachedInfo().Cluster) {
+			return false
+		}
+		expected += stream.CachedInfo().State.Consumers
 	}
 	consumers, err := b.consumers(ctx)
 	for _, info := range consumers {
@@ -65,7 +71,31 @@ func (b *bus) whole(ctx context.Context) bool {
 			return false
 		}
 	}
-	return err == nil && len(consumers) == stream.CachedInfo().State.Consumers
+	if err != nil || len(consumers) != expected {
+		return false
+	}
+	buckets := b.js.ListStreams(ctx)
+	for info := range buckets.Info() {
+		if !led(info.Cluster) {
+			return false
+		}
+	}
+	return buckets.Err() == nil
+}
+
+// events is how many messages the log has.
+func (b *bus) events(ctx context.Context) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	total := uint64(0)
+	for shard := range b.shards {
+		stream, err := b.js.Stream(ctx, streamName(shard))
+		if err != nil {
+			return 0, err
+		}
+		total += stream.CachedInfo().State.Msgs
+	}
+	return total, nil
 }
 
 // led reports whether replicas have a leader and are with it.
@@ -83,15 +113,28 @@ func led(c *jetstream.ClusterInfo) bool {
 
 // record is a stored message of the log.
 type record struct {
+	shard   int
 	seq     uint64
 	subject string
 	body    []byte
 }
 
-// records reads the whole stream, in order, and fails if a sequence number is
-// missing.
+// records reads the whole log, one shard after another, each in order.
 func (b *bus) records(ctx context.Context) ([]record, error) {
-	stream, err := b.js.Stream(ctx, logStream)
+	var all []record
+	for shard := range b.shards {
+		some, err := b.shardRecords(ctx, shard)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", streamName(shard), err)
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// shardRecords reads a stream and fails if a sequence number is missing.
+func (b *bus) shardRecords(ctx context.Context, shard int) ([]record, error) {
+	stream, err := b.js.Stream(ctx, streamName(shard))
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +158,7 @@ func (b *bus) records(ctx context.Context) ([]record, error) {
 			if want := uint64(len(all) + 1); meta.Sequence.Stream != want {
 				return nil, fmt.Errorf("the stream has sequence %d where %d is due", meta.Sequence.Stream, want)
 			}
-			all = append(all, record{meta.Sequence.Stream, msg.Subject(), msg.Data()})
+			all = append(all, record{shard, meta.Sequence.Stream, msg.Subject(), msg.Data()})
 		}
 		if len(all) == before {
 			return nil, fmt.Errorf("the stream has %d messages and gives %d: %w", last, before, batch.Error())
@@ -135,16 +178,33 @@ func (b *bus) object(ctx context.Context, bucket, key string) ([]byte, error) {
 
 // consumers describes what every consumer of the log has before it.
 func (b *bus) consumers(ctx context.Context) ([]*jetstream.ConsumerInfo, error) {
-	stream, err := b.js.Stream(ctx, logStream)
-	if err != nil {
-		return nil, err
-	}
 	var all []*jetstream.ConsumerInfo
-	list := stream.ListConsumers(ctx)
-	for info := range list.Info() {
-		all = append(all, info)
+	for shard := range b.shards {
+		stream, err := b.js.Stream(ctx, streamName(shard))
+		if err != nil {
+			return nil, err
+		}
+		list := stream.ListConsumers(ctx)
+		for info := range list.Info() {
+			all = append(all, info)
+		}
+		if list.Err() != nil {
+			return nil, list.Err()
+		}
 	}
-	return all, list.Err()
+	return all, nil
+}
+
+// snapshots is how many runs have a snapshot; 0 if nobody answers.
+func (b *bus) snapshots(ctx context.Context) int {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	store, err := b.js.ObjectStore(ctx, "snapshots")
+	if err != nil {
+		return 0
+	}
+	all, _ := store.List(ctx) // none, or the server is away
+	return len(all)
 }
 
 // redeliveries is how often a message was delivered again, over all durables.
@@ -161,7 +221,7 @@ func redeliveries(all []*jetstream.ConsumerInfo, log []record) int {
 		distinct := 0
 		for _, r := range log {
 			for _, f := range filters {
-				if matches(f, r.subject) {
+				if info.Stream == streamName(r.shard) && matches(f, r.subject) {
 					distinct++
 					break
 				}

@@ -1,137 +1,15 @@
 package main
 
-import (
-	"encoding/json"
-	"fmt"
-)
+import "strings"
 
-func decode(e *event, into any) error {
-	if err := json.Unmarshal(e.Data, into); err != nil {
-		return fmt.Errorf("event %d, %s: %w", e.N, e.Type, err)
-	}
-	return nil
-}
-
-// fate is what became of one call.
-type fate struct {
-	id, tool string
-	// asked says that a human had to decide, decided what they said.
-	asked   bool
-	decided *decision
-	started int
-	results int
-	success bool
-	code    string
-	ref     *ref
-}
-
-// ref points to a result that was too large for the log.
-type ref struct {
-	Bucket string `json:"bucket"`
-	Key    string `json:"key"`
-	Size   int    `json:"size"`
-	SHA256 string `json:"sha256"`
-}
-
-type decision struct {
-	CallID    string `json:"call_id"`
-	Decision  string `json:"decision"`
-	Arguments string `json:"arguments"`
-	Reason    string `json:"reason"`
-	By        string `json:"by"`
-}
-
-// fates are the accepted calls of a run, by id.
-type fates map[string]*fate
-
-// add takes an event's part in.
-func (f fates) add(e *event) error {
-	switch e.Type {
-	case "LlmToolCall", "LlmParallelToolCalls", "HumanApprovalRequired":
-		return f.reply(e)
-	case "ToolCallStarted", "ToolCallResult", "ToolSuccess", "ToolFailure":
-		return f.work(e)
-	case "HumanDecision", "HumanApproved", "HumanModified", "HumanRejected":
-		return f.decision(e)
-	}
-	return nil
-}
-
-func (f fates) reply(e *event) error {
-	var data struct {
-		Calls, Queued []struct{ ID, Name string }
-		Requests      []struct {
-			CallID string `json:"call_id"`
-		}
-	}
-	if err := decode(e, &data); err != nil {
-		return err
-	}
-	for _, c := range append(data.Calls, data.Queued...) {
-		if f[c.ID] == nil { // a queued call comes again in its turn
-			f[c.ID] = &fate{id: c.ID, tool: c.Name}
-		}
-	}
-	for _, r := range data.Requests {
-		if f[r.CallID] == nil {
-			return fmt.Errorf("event %d asks a human about %s, which is no call", e.N, r.CallID)
-		}
-		f[r.CallID].asked = true
-	}
-	return nil
-}
-
-func (f fates) work(e *event) error {
-	var data struct {
-		CallID  string `json:"call_id"`
-		Success bool
-		Code    string
-		Ref     *ref
-	}
-	if err := decode(e, &data); err != nil {
-		return err
-	}
-	c := f[data.CallID]
-	switch {
-	case data.CallID == "" && (e.Type == "ToolSuccess" || e.Type == "ToolFailure"):
-		return nil // the end of a batch
-	case c == nil:
-		return fmt.Errorf("event %d, %s, is about %q, which is no call", e.N, e.Type, data.CallID)
-	case e.Type == "ToolCallStarted":
-		c.started++
-	default:
-		c.results++
-		c.success, c.code, c.ref = data.Success, data.Code, data.Ref
-	}
-	return nil
-}
-
-func (f fates) decision(e *event) error {
-	d := new(decision)
-	if err := decode(e, d); err != nil {
-		return err
-	}
-	c := f[d.CallID]
-	switch {
-	case d.CallID == "":
-		return nil // the end of a batch that was rejected
-	case c == nil:
-		return fmt.Errorf("event %d, %s, is about %q, which is no call", e.N, e.Type, d.CallID)
-	case c.decided != nil:
-		return fmt.Errorf("event %d: call %s is decided a second time", e.N, d.CallID)
-	}
-	c.decided = d
-	if d.Decision == "rejected" {
-		c.results++
-		c.code = "rejected"
-	}
-	return nil
-}
-
-// checkCalls: every call has one result, was executed as often as its tool may
-// be, and was decided as its human said.
+// checkCalls: every call has one result, was executed as often as its tool and
+// its humans allow, and was decided as they said.
 func (a *audit) checkCalls(c *carrier, h *history, say func(string, ...any)) {
-	all := fates{}
+	all := newFates()
+	for _, e := range a.before(h) {
+		_ = all.add(e) // said of the parent
+	}
+	all.forked()
 	for _, e := range h.events {
 		if err := all.add(e); err != nil {
 			say("%v", err)
@@ -139,7 +17,7 @@ func (a *audit) checkCalls(c *carrier, h *history, say func(string, ...any)) {
 	}
 	// A run that was cut off leaves calls behind.
 	cut := h.end == nil || h.end.To != "done"
-	for id, f := range all {
+	for id, f := range all.calls {
 		switch {
 		case f.results > 1:
 			say("call %s of %s has %d results", id, f.tool, f.results)
@@ -147,45 +25,103 @@ func (a *audit) checkCalls(c *carrier, h *history, say func(string, ...any)) {
 			say("call %s of %s has no result", id, f.tool)
 		}
 		a.checkExecutions(h.run, f, say)
-		c.checkDecision(f, say)
+		c.checkDecisions(f, say)
 		if f.ref != nil {
 			a.refs[*f.ref] = h.run
 		}
+		a.count(f)
 	}
+}
+
+// count counts the outcomes that are not to be missed.
+func (a *audit) count(f *fate) {
+	if f.inherited {
+		return
+	}
+	switch f.code {
+	case "no_actor", "expired", "outcome_unknown", "circuit_open":
+		a.outcomes[f.code]++
+	}
+	if f.tool == askHuman && f.success {
+		a.outcomes["answered"]++
+	}
+	if toolNamed(f.tool) != nil && toolNamed(f.tool).pool == lonePool && f.success {
+		a.outcomes["lone pool worked"]++
+	}
+	for _, q := range f.asked {
+		if q.unknown {
+			a.outcomes["outcome asked"]++
+		}
+	}
+}
+
+// runs is how often a once call may be executed: once, and again each time that
+// a human who knew that it might have been said so.
+func (f *fate) runs() int {
+	n := 1
+	for _, q := range f.asked {
+		if q.unknown && q.decided.approves() {
+			n++
+		}
+	}
+	return n
+}
+
+// mayHave reports whether the call may have been executed with these arguments:
+// its own, unless a human saw them first, or those that a human gave it.
+func (f *fate) mayHave(arguments string) bool {
+	own := len(f.asked) == 0 || f.asked[0].unknown
+	for _, q := range f.asked {
+		switch {
+		case !q.decided.approves():
+		case q.decided.Decision == "approved":
+			own = true
+		case q.decided.Arguments == arguments:
+			return true
+		}
+	}
+	return own && arguments == f.arguments
 }
 
 // checkExecutions holds the ledger of the tools to the log.
 func (a *audit) checkExecutions(run string, f *fate, say func(string, ...any)) {
 	done := a.executed[run+"/"+f.id]
-	once := toolNamed(f.tool).effect == "once"
+	tool := toolNamed(f.tool)
+	once := tool.effect == "once"
 	switch {
-	case once && len(done) > 1:
+	case once && len(done) > f.runs():
 		say("call %s of %s, a once tool, was executed %d times", f.id, f.tool, len(done))
 	case once && len(done) > 0 && f.started == 0:
 		say("call %s of %s, a once tool, was executed and the log does not hold its start", f.id, f.tool)
-	case f.success && len(done) == 0:
+	case tool.builtin:
+		if want := answer(f.id); f.success && !strings.HasSuffix(f.observation, want) {
+			say("call %s of %s was answered %q, the human said %q", f.id, f.tool, f.observation, want)
+		}
+	case f.success && len(done) == 0 && !f.inherited:
 		say("call %s of %s has a result and was not executed", f.id, f.tool)
-	case f.asked && len(done) > 0 && (f.decided == nil || f.decided.Decision == "rejected"):
+	case len(done) > 0 && f.inherited:
+		say("call %s of %s was executed, though the parent has its result", f.id, f.tool)
+	case len(done) > 0 && len(f.asked) > 0 && !f.asked[0].unknown && !f.asked[0].decided.approves():
 		say("call %s of %s was executed without an approval", f.id, f.tool)
 	}
 	for _, e := range done {
 		if e.tool != f.tool {
 			say("call %s of %s was executed as %s", f.id, f.tool, e.tool)
 		}
-		if f.decided != nil && f.decided.Decision == "modified" && e.arguments != f.decided.Arguments {
-			say("call %s of %s was executed with %s, the human said %s", f.id, f.tool, e.arguments, f.decided.Arguments)
+		if !f.mayHave(e.arguments) {
+			say("call %s of %s was executed with %s", f.id, f.tool, e.arguments)
 		}
 	}
 }
 
-// checkDecision holds a decision in the log to the plan.
-func (c *carrier) checkDecision(f *fate, say func(string, ...any)) {
-	if f.decided == nil {
-		return
-	}
-	want := c.plan.verdict(f.id)
-	if f.decided.Decision != want.decision || f.decided.By != decider(f.id) ||
-		want.decision == "modified" && f.decided.Arguments != modified(f.id) || want.decision == "rejected" && f.decided.Reason == "" {
-		say("call %s: the log has %+v, the human said %s", f.id, *f.decided, want.decision)
+// checkDecisions holds the decisions in the log to the plan.
+func (c *carrier) checkDecisions(f *fate, say func(string, ...any)) {
+	for _, q := range f.asked {
+		if q.decided == nil {
+			continue
+		}
+		if want := c.plan.putToHuman(f.id, f.tool); *q.decided != want {
+			say("call %s: the log has %+v, the human said %+v", f.id, *q.decided, want)
+		}
 	}
 }

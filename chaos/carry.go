@@ -2,11 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -26,6 +27,9 @@ type carrier struct {
 	events *follower
 	found  func(string)
 	acts   sync.WaitGroup
+	// before is what a fork has of its parent's events, and of its parent's
+	// parent's.
+	before []*event
 
 	// turn lets the user say one thing at a time.
 	turn sync.Mutex
@@ -40,26 +44,62 @@ type carrier struct {
 
 func newCarrier(p *plan, c *client, f *feed, found func(string)) *carrier {
 	return &carrier{
-		plan: p, client: c, events: f.runs[p.run], messages: map[string]answered{},
+		plan: p, client: c, events: f.follower(p.run), messages: map[string]answered{},
 		found: func(text string) { found("run " + p.run + " (" + strconv.Itoa(p.index) + ", " + p.kind + "): " + text) },
 	}
+}
+
+// forked makes the carrier of a fork of the run, which is there already.
+func (c *carrier) forked(p *plan, at uint64, f *feed, found func(string)) *carrier {
+	fork := newCarrier(p, c.client, f, found)
+	fork.before = slices.Concat(c.before, c.events.first(at))
+	fork.said = len(said(fork.before, "user-"))
+	fork.started.Store(true)
+	return fork
+}
+
+// said returns how often each message is among the events whose id begins so.
+func said(events []*event, prefix string) map[string]int {
+	all := map[string]int{}
+	for _, e := range events {
+		var data struct {
+			MessageID string `json:"message_id"`
+		}
+		_ = decode(e, &data) // without an id it is not said
+		if e.Type == "UserMessage" && strings.HasPrefix(data.MessageID, prefix) {
+			all[data.MessageID]++
+		}
+	}
+	return all
 }
 
 // carry starts the run and sees it to its end, or to that of ctx.
 func (c *carrier) carry(ctx context.Context) {
 	defer c.acts.Wait()
-	ctx, over := context.WithCancel(ctx)
-	defer over()
+	if c.start(ctx) {
+		c.accompany(ctx)
+	}
+}
+
+// start starts the run, if it is no fork, and reports whether it is there.
+func (c *carrier) start(ctx context.Context) bool {
+	if c.started.Load() {
+		return true
+	}
 	body := map[string]any{"agent": c.plan.agent, "task": c.plan.task(), "mode": c.plan.mode, "run_id": c.plan.run}
 	err := c.post(ctx, "start", "/v1/runs", body)
 	if r := refused(err); r != nil && r.Code != "run_exists" {
 		c.found("start: " + r.Error())
-		return
+		return false
 	}
-	if ctx.Err() != nil {
-		return
-	}
-	c.started.Store(true)
+	c.started.Store(ctx.Err() == nil)
+	return c.started.Load()
+}
+
+// accompany reacts to the run's events until its end, or that of ctx.
+func (c *carrier) accompany(ctx context.Context) {
+	ctx, over := context.WithCancel(ctx)
+	defer over()
 	for {
 		e := c.events.next(ctx)
 		if e == nil {
@@ -99,22 +139,43 @@ func (c *carrier) react(ctx context.Context, e *event) {
 	case "LlmMessageComplete":
 		c.acts.Go(func() { c.speak(ctx) })
 	case "HumanApprovalRequired":
-		var wanted struct {
-			Requests []struct {
-				CallID string `json:"call_id"`
-			} `json:"requests"`
-		}
-		if err := json.Unmarshal(e.Data, &wanted); err != nil {
-			c.found("HumanApprovalRequired: " + err.Error())
-		}
-		for _, r := range wanted.Requests {
-			c.acts.Go(func() { c.decide(ctx, r.CallID) })
+		c.decideAll(ctx, e)
+	case "Forked": // into what its parent waited for
+		switch e.To {
+		case "waiting_for_user":
+			c.acts.Go(func() { c.speak(ctx) })
+		case "waiting_for_human":
+			c.decideAll(ctx, c.lastAsked())
 		}
 	}
 	for i, m := range c.plan.meddling {
 		if m.n == e.N {
 			c.acts.Go(func() { c.meddle(ctx, i, m) })
 		}
+	}
+}
+
+// lastAsked is what the fork's parent asked its human last.
+func (c *carrier) lastAsked() *event {
+	for _, e := range slices.Backward(c.before) {
+		if e.Type == "HumanApprovalRequired" {
+			return e
+		}
+	}
+	c.found("was forked into waiting_for_human, and its parent asked nobody")
+	return &event{Data: []byte("{}")}
+}
+
+// decideAll has every call decided that an event asks for.
+func (c *carrier) decideAll(ctx context.Context, e *event) {
+	var wanted struct {
+		Requests []request `json:"requests"`
+	}
+	if err := decode(e, &wanted); err != nil {
+		c.found(err.Error())
+	}
+	for _, r := range wanted.Requests {
+		c.acts.Go(func() { c.decide(ctx, r) })
 	}
 }
 
@@ -165,40 +226,37 @@ func (c *carrier) expect(what string, err error, codes ...string) {
 // decide says what the plan says about a call. If it was decided already, that
 // was an earlier try of this one, whose answer was lost. Another human who then
 // says the opposite comes too late.
-func (c *carrier) decide(ctx context.Context, callID string) {
-	v := c.plan.verdict(callID)
-	if !pause(ctx, v.wait) {
+//
+// There is no other human where calls may be asked for again: what is said to
+// the first question could come so late that it answers the second one.
+func (c *carrier) decide(ctx context.Context, asked request) {
+	if !pause(ctx, c.plan.verdict(asked.CallID).wait) {
 		return
 	}
-	body := map[string]any{"call_id": callID, "decision": v.decision, "by": decider(callID)}
-	switch v.decision {
-	case "rejected":
-		body["reason"] = "not today"
-	case "modified":
-		body["arguments"] = modified(callID)
-	}
-	err := c.post(ctx, "decision "+callID, c.path("decisions"), body)
-	c.expectDecided(callID, v, err)
-	if ctx.Err() != nil || c.plan.chance("rival "+callID).Float64() > 0.3 {
+	d := c.plan.putToHuman(asked.CallID, asked.Tool)
+	err := c.post(ctx, "decision "+d.CallID, c.path("decisions"), d)
+	c.expectDecided(d, err)
+	if ctx.Err() != nil || c.plan.kind == "unknowing" || c.plan.chance("rival "+d.CallID).Float64() > 0.3 {
 		return
 	}
-	rival := map[string]any{"call_id": callID, "decision": "approved", "by": "rival"}
-	if v.decision == "approved" {
-		rival["decision"], rival["reason"] = "rejected", "I disagree"
+	rival := decision{CallID: d.CallID, Decision: "approved", By: "rival"}
+	if d.Decision == "approved" {
+		rival.Decision, rival.Reason = "rejected", "I disagree"
 	}
 	err = c.client.do(ctx, http.MethodPost, c.path("decisions"), rival, nil)
 	if err == nil {
-		c.found("decision on " + callID + ": a second one was accepted")
+		c.found("decision on " + d.CallID + ": a second one was accepted")
 	}
-	c.expectDecided(callID, v, err)
+	c.expectDecided(d, err)
 }
 
 // expectDecided reports an answer to a decision that is neither 2xx nor says that
-// the plan's verdict came first.
-func (c *carrier) expectDecided(callID string, v verdict, err error) {
-	c.expect("decision on "+callID, err, "already_decided", "run_ended")
-	if r := refused(err); r != nil && r.Code == "already_decided" && (r.Decision == nil || r.Decision.Decision != v.decision || r.Decision.By != decider(callID)) {
-		c.found(fmt.Sprintf("decision on %s: 409 with another first decision: %+v", callID, r.Decision))
+// the plan's verdict came first or that it is too late for any. The audit holds
+// the log to that.
+func (c *carrier) expectDecided(d decision, err error) {
+	c.expect("decision on "+d.CallID, err, "already_decided", "approval_expired", "run_ended")
+	if r := refused(err); r != nil && r.Code == "already_decided" && (r.Decision == nil || r.Decision.Decision != d.Decision || r.Decision.By != d.By) {
+		c.found(fmt.Sprintf("decision on %s: 409 with another first decision: %+v", d.CallID, r.Decision))
 	}
 }
 
@@ -206,6 +264,9 @@ func decider(callID string) string { return "human of " + callID }
 
 // modified are the arguments that a human gives a call instead of the model's.
 func modified(callID string) string { return `{"amount": 1, "text": "modified ` + callID + `"}` }
+
+// answer is what a human answers to a question.
+func answer(callID string) string { return "the answer to " + callID }
 
 // meddle does what somebody does to the run from outside.
 func (c *carrier) meddle(ctx context.Context, i int, m meddling) {
@@ -219,5 +280,13 @@ func (c *carrier) meddle(ctx context.Context, i int, m meddling) {
 		c.expect("pause", c.client.do(ctx, http.MethodPost, c.path("pause"), by, nil), "run_ended")
 		pause(ctx, m.wait)
 		c.expect("resume", c.client.do(ctx, http.MethodPost, c.path("resume"), by, nil), "run_ended")
+	case "fork":
+		// If the answer is lost there is a second one, which is as good. The
+		// feed shows them.
+		body := map[string]any{"at": m.at}
+		if c.plan.chance("patch").Float64() < 0.5 {
+			body["patch"] = map[string]any{"task": c.plan.task() + ", forked"}
+		}
+		c.expect("fork", c.client.do(ctx, http.MethodPost, c.path("fork"), body, nil))
 	}
 }

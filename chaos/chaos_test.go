@@ -39,7 +39,7 @@ func short(t *testing.T, o options) *report {
 	t.Helper()
 	o.bin, o.dir, o.seed = bin, t.TempDir(), uint64(time.Now().UnixNano())%1_000_000
 	o.inFlight, o.pause, o.settleTime = 24, 250*time.Millisecond, time.Minute
-	t.Logf("go run ./chaos --seed %d --runs %d --cluster=%v --in-flight %d --pause %s", o.seed, o.runs, o.cluster, o.inFlight, o.pause)
+	t.Logf("go run ./chaos --seed %d --runs %d --shards %d --cluster=%v --outage=false --in-flight %d --pause %s", o.seed, o.runs, o.shards, o.cluster, o.inFlight, o.pause)
 	var progress, printed strings.Builder
 	r, err := play(t.Context(), o, &progress)
 	if r != nil {
@@ -70,14 +70,14 @@ func logs(t *testing.T, dir string) {
 // TestChaos is `make chaos`, shorter.
 func TestChaos(t *testing.T) {
 	t.Parallel()
-	r := short(t, options{runs: 24, faultTime: 20 * time.Second})
+	r := short(t, options{runs: 24, shards: 2, faultTime: 11 * time.Second})
 	require.NotEmpty(t, r.faults[kill], "nothing was killed")
 }
 
 // TestChaosCluster is `make chaos-cluster`, shorter.
 func TestChaosCluster(t *testing.T) {
 	t.Parallel()
-	r := short(t, options{runs: 12, cluster: true, faultTime: 20 * time.Second})
+	r := short(t, options{runs: 8, shards: 1, cluster: true, faultTime: 7 * time.Second})
 	require.NotEmpty(t, r.faults[kill], "nothing was killed")
 }
 
@@ -118,6 +118,7 @@ func TestTheMixHasEverything(t *testing.T) {
 		require.Positive(t, f.after)
 	}
 	for _, want := range slices.Concat(kinds, toolNames(), []string{
+		"lonely", lonely, lonePay, askHuman, "fork",
 		"sing", "task", "chat", "openai true", "openai false", "fails true", "message", "pause", "cancel",
 		"approved", "rejected", "modified", kill, stop, "server true", "server false", "leader true", "all true",
 	}) {

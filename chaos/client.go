@@ -26,14 +26,11 @@ const answerTime = 3 * time.Second
 
 // refusal is an answer that is not 2xx and says that to repeat is no use.
 type refusal struct {
-	Status   int    `json:"-"`
-	Code     string `json:"code"`
-	Message  string `json:"message"`
-	Decision *struct {
-		CallID   string `json:"call_id"`
-		Decision string `json:"decision"`
-		By       string `json:"by"`
-	} `json:"decision"`
+	Status  int    `json:"-"`
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	// Decision is the first one, where this was another.
+	Decision *decision `json:"decision"`
 }
 
 func (r *refusal) Error() string { return fmt.Sprintf("HTTP %d %s: %s", r.Status, r.Code, r.Message) }

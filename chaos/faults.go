@@ -14,6 +14,9 @@ const (
 	stop = "SIGSTOP"
 )
 
+// requestTime is how long a worker waits for an answer of the bus.
+const requestTime = 5 * time.Second
+
 // fault is one thing that goes wrong.
 type fault struct {
 	// after is the time since the fault before.
@@ -31,13 +34,13 @@ type fault struct {
 
 // schedule gives the faults of a seed, one after another.
 type schedule struct {
-	random  *rand.Rand
-	pause   time.Duration
-	cluster bool
+	random          *rand.Rand
+	pause           time.Duration
+	cluster, outage bool
 }
 
 func newSchedule(o options) *schedule {
-	return &schedule{random: rand.New(rand.NewPCG(o.seed, 2)), pause: o.pause, cluster: o.cluster}
+	return &schedule{random: rand.New(rand.NewPCG(o.seed, 2)), pause: o.pause, cluster: o.cluster, outage: o.outage}
 }
 
 // next returns the next fault. Every process is hit about equally often; with
@@ -59,8 +62,13 @@ func (s *schedule) next() fault {
 		f.kind = stop
 		f.down = ackWait + 300*time.Millisecond + time.Duration(r.Int64N(int64(1500*time.Millisecond)))
 	}
+	// A server that is away for longer than a request waits for its answer.
+	if r.Float64() < 0.15 && f.server && !s.cluster && s.outage {
+		f.kind, f.down = kill, requestTime+500*time.Millisecond+time.Duration(r.Int64N(int64(3*time.Second)))
+	}
 	if f.all = r.Float64() < 0.02; f.all {
 		f.kind, f.server, f.leader = kill, false, false
+		f.down = min(f.down, requestTime/10)
 	}
 	return f
 }
@@ -68,9 +76,9 @@ func (s *schedule) next() fault {
 // tormentor brings the faults of a schedule upon a fleet.
 type tormentor struct {
 	fleet *fleet
-	// leader names the server that leads the log, empty if nobody does. healed
+	// leader names the server that leads a shard, empty if nobody does. healed
 	// waits until every server is a part of the log again.
-	leader func(context.Context) string
+	leader func(ctx context.Context, pick int) string
 	healed func(context.Context)
 	// died gets what ended without being killed, struck each fault.
 	died   func(string)
@@ -88,6 +96,9 @@ type tormentor struct {
 func (t *tormentor) torment(ctx context.Context, s *schedule) {
 	var suffering sync.WaitGroup
 	defer suffering.Wait()
+	if t.fleet.o.outage {
+		suffering.Go(func() { t.outage(ctx) })
+	}
 	for {
 		f := s.next()
 		if !pause(ctx, f.after) {
@@ -125,6 +136,26 @@ func (t *tormentor) victims(ctx context.Context, f fault) []*process {
 	return claimed
 }
 
+// An outage begins when work for the pool has begun too, and is longer than an
+// actor counts as living after it died and its pool is then waited for.
+const (
+	outageAfter = 1500 * time.Millisecond
+	outageTime  = 30*time.Second + poolWait + 6*time.Second
+)
+
+// outage kills the only actor of a pool for long.
+func (t *tormentor) outage(ctx context.Context) {
+	if !pause(ctx, outageAfter) {
+		return
+	}
+	for !t.fleet.lone.claim() {
+		if !pause(ctx, 50*time.Millisecond) {
+			return
+		}
+	}
+	t.strike(t.fleet.lone, fault{kind: kill, down: outageTime})
+}
+
 func (f fault) hitsServers() bool { return f.server || f.all }
 
 // strikeAll strikes the victims at the same time.
@@ -145,7 +176,7 @@ func (t *tormentor) victim(ctx context.Context, f fault) *process {
 		return t.fleet.workers[f.pick%len(t.fleet.workers)]
 	}
 	if f.leader {
-		name := t.leader(ctx)
+		name := t.leader(ctx, f.pick)
 		for _, p := range t.fleet.servers {
 			if p.name == name {
 				return p

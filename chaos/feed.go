@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -33,36 +35,67 @@ type feed struct {
 	client *client
 	found  func(string)
 
-	runs map[string]*follower
-	// last is the position of the last event.
+	// unknown makes the follower of a run that the driver did not name; nil if
+	// there must be no such run.
+	unknown func(*event) *follower
+	// delivered counts the events.
+	delivered atomic.Uint64
+	// last is the position of the last event, at first the beginning.
 	last string
+
+	mu   sync.Mutex
+	runs map[string]*follower
 	// resumed counts how often the stream was taken up again.
 	resumed int
 }
 
 // follower gets one run's events in order.
 type follower struct {
-	mu     sync.Mutex
+	mu sync.Mutex
+	// events are all that came, read is how many of them were taken.
 	events []*event
-	n      uint64
+	read   int
 	wake   chan struct{}
 }
 
-func newFeed(c *client, plans []*plan, found func(string)) *feed {
-	f := &feed{client: c, found: found, runs: map[string]*follower{}}
-	for _, p := range plans {
-		f.runs[p.run] = &follower{wake: make(chan struct{}, 1)}
+// newFeed follows from the beginning: shards that a position does not name are
+// read from theirs.
+func newFeed(c *client, found func(string)) *feed {
+	return &feed{client: c, found: found, last: "0:0", runs: map[string]*follower{}}
+}
+
+// follower returns the follower of a run, and makes it the first time.
+func (f *feed) follower(run string) *follower {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w := f.runs[run]
+	if w == nil {
+		w = &follower{wake: make(chan struct{}, 1)}
+		f.runs[run] = w
 	}
-	return f
+	return w
+}
+
+func (f *feed) known(run string) *follower {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.runs[run]
+}
+
+// first returns the run's first n events.
+func (w *follower) first(n uint64) []*event {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.events[:min(n, uint64(len(w.events)))])
 }
 
 // next waits for the run's next event; nil if ctx ends first.
 func (w *follower) next(ctx context.Context) *event {
 	for {
 		w.mu.Lock()
-		if len(w.events) > 0 {
-			e := w.events[0]
-			w.events = w.events[1:]
+		if w.read < len(w.events) {
+			e := w.events[w.read]
+			w.read++
 			w.mu.Unlock()
 			return e
 		}
@@ -86,13 +119,11 @@ func (f *feed) follow(ctx context.Context) {
 }
 
 func (f *feed) stream(ctx context.Context) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, f.client.base+"/v1/events?from_seq=0:0", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, f.client.base+"/v1/events", nil)
 	if err != nil {
 		return err
 	}
-	if f.last != "" {
-		request.Header.Set("Last-Event-ID", f.last)
-	}
+	request.Header.Set("Last-Event-ID", f.last)
 	response, err := f.client.http.Do(request)
 	if err != nil {
 		return err
@@ -101,7 +132,7 @@ func (f *feed) stream(ctx context.Context) error {
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("HTTP %d", response.StatusCode)
 	}
-	if f.last != "" {
+	if f.delivered.Load() > 0 {
 		f.resumed++
 	}
 	lines := bufio.NewScanner(response.Body)
@@ -133,17 +164,20 @@ func (f *feed) deliver(id string, body []byte) {
 		f.found(fmt.Sprintf("feed: %s: %v", id, err))
 		return
 	}
-	w := f.runs[e.Subject]
+	defer f.delivered.Add(1)
+	w := f.known(e.Subject)
+	if w == nil && f.unknown != nil {
+		w = f.unknown(e)
+	}
 	if w == nil {
 		f.found(fmt.Sprintf("feed: %s: an event of run %s, which nobody started", id, e.Subject))
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if e.N != w.n+1 {
-		f.found(fmt.Sprintf("feed: run %s: event %d follows %d", e.Subject, e.N, w.n))
+	if e.N != uint64(len(w.events))+1 {
+		f.found(fmt.Sprintf("feed: run %s: event %d follows %d", e.Subject, e.N, len(w.events)))
 	}
-	w.n = e.N
 	w.events = append(w.events, e)
 	select {
 	case w.wake <- struct{}{}:

@@ -16,15 +16,23 @@ import (
 // ackWait is how long a worker may be silent before its work goes to another.
 const ackWait = 2 * time.Second
 
+// poolWait is how long nobody may serve a pool before its calls are answered.
+const poolWait = 2 * time.Second
+
 // pools are the pools of tools; every actor serves two of them, so that each has
 // two actors.
 var pools = []string{"default", "web", "files"}
+
+// lonePool is served by the last actor alone.
+const lonePool = "lone"
 
 // fleet is every process of one game.
 type fleet struct {
 	o       options
 	servers []*process
 	workers []*process
+	// lone is the only actor of its pool.
+	lone    *process
 	urls    string // of all servers, with commas
 	gateway string // its base URL
 }
@@ -44,15 +52,20 @@ func newFleet(o options, toolFile, model string) (*fleet, error) {
 		return nil, err
 	}
 	f.gateway = "http://" + addresses[0]
-	f.addWorker("gateway", 0, nil, "--listen", addresses[0])
+	f.addWorker("gateway", 0, nil, "--listen", addresses[0], "--pool-wait", poolWait.String())
 	for i := range 2 {
 		f.addWorker("planner", i, []string{"OPENAI_BASE_URL=" + model + "/v1", "OPENAI_API_KEY=none"})
 	}
-	for i := range 3 {
-		f.addWorker("actor", i, nil, "--tools", toolFile, "--pool", pools[i], "--pool", pools[(i+1)%len(pools)])
+	for i := range pools {
+		args := []string{"--tools", toolFile, "--pool", pools[i], "--pool", pools[(i+1)%len(pools)]}
+		if i == len(pools)-1 {
+			args = append(args, "--pool", lonePool)
+		}
+		f.addWorker("actor", i, nil, args...)
 	}
+	f.lone = f.workers[len(f.workers)-1]
 	for i := range 2 {
-		f.addWorker("observer", i, nil)
+		f.addWorker("observer", i, nil, "--snapshot-every", "5")
 	}
 	return f, nil
 }
@@ -83,21 +96,38 @@ func (f *fleet) addServers() error {
 	}
 	clients, routes := addresses[:n], addresses[n:]
 	for i := range n {
-		name := "nats-" + strconv.Itoa(i)
-		text := fmt.Sprintf("server_name: %s\nlisten: %q\njetstream { store_dir: %q", name, clients[i], filepath.Join(f.o.dir, "data", name))
+		more := ", sync_interval: always }\n"
 		if f.o.cluster {
-			text += fmt.Sprintf(" }\ncluster { name: chaos, listen: %q, routes: [\"nats://%s\"] }\n", routes[i], strings.Join(routes, `", "nats://`))
-		} else {
-			text += ", sync_interval: always }\n"
+			more = fmt.Sprintf(" }\ncluster { name: chaos, listen: %q, routes: [\"nats://%s\"] }\n", routes[i], strings.Join(routes, `", "nats://`))
 		}
-		file := filepath.Join(f.o.dir, name+".conf")
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		server, err := f.server("nats-"+strconv.Itoa(i), clients[i], more)
+		if err != nil {
 			return err
 		}
-		f.servers = append(f.servers, f.process(name, "nats-server", nil, "-c", file))
+		f.servers = append(f.servers, server)
 	}
 	f.urls = "nats://" + strings.Join(clients, ",nats://")
 	return nil
+}
+
+// server prepares a server; more is the rest of its configuration, from within
+// that of JetStream on.
+func (f *fleet) server(name, address, more string) (*process, error) {
+	text := fmt.Sprintf("server_name: %s\nlisten: %q\njetstream { store_dir: %q%s", name, address, filepath.Join(f.o.dir, "data", name), more)
+	file := filepath.Join(f.o.dir, name+".conf")
+	return f.process(name, "nats-server", nil, "-c", file), os.WriteFile(file, []byte(text), 0o600)
+}
+
+// addSpare adds an empty server to which nobody but the audit goes, and returns
+// its URL.
+func (f *fleet) addSpare() (*process, string, error) {
+	addresses, err := freeAddresses(1)
+	if err != nil {
+		return nil, "", err
+	}
+	server, err := f.server("nats-spare", addresses[0], " }\n")
+	f.servers = append(f.servers, server)
+	return server, "nats://" + addresses[0], err
 }
 
 func (f *fleet) process(name, command string, env []string, args ...string) *process {
@@ -143,10 +173,16 @@ func (f *fleet) start(ctx context.Context) error {
 func (f *fleet) init(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	args := []string{"init", "--ack-wait", ackWait.String(), "--pools", strings.Join(pools, ",")}
+	replicas := "1"
 	if f.o.cluster {
-		args = append(args, "--replicas", "3")
+		replicas = "3"
 	}
+	return f.initAt(ctx, f.urls, "--shards", strconv.Itoa(f.o.shards), "--replicas", replicas)
+}
+
+// initAt sets up the bus of a server, with further arguments.
+func (f *fleet) initAt(ctx context.Context, url string, args ...string) error {
+	args = append([]string{"init", "--nats", url, "--ack-wait", ackWait.String(), "--pools", strings.Join(append([]string{lonePool}, pools...), ",")}, args...)
 	for {
 		out, code, err := f.output(ctx, "moorebus", args...)
 		if err == nil && code == 0 {

@@ -2,7 +2,7 @@
 // and started again, and then reads the log to see whether anything was lost,
 // doubled or left hanging.
 //
-//	go run ./chaos                     300 runs around one server that syncs always
+//	go run ./chaos                     300 runs around one server that syncs always, two shards
 //	go run ./chaos --cluster           the same around three servers with three replicas
 //	go run ./chaos --runs 24 --seed 7  a short one, with a mix and faults that can be had again
 //
@@ -35,6 +35,7 @@ type options struct {
 	runs     int
 	seed     uint64
 	cluster  bool
+	shards   int
 	inFlight int
 	// pause is the mean time between two faults.
 	pause time.Duration
@@ -43,6 +44,9 @@ type options struct {
 	faultTime time.Duration
 	// settleTime is how long the rest may take once everything is up.
 	settleTime time.Duration
+	// outage takes the only actor of a pool away for longer than it is announced
+	// and waited for, and an only server for longer than requests wait.
+	outage bool
 	// dir is where data and logs go; it is removed if all is well.
 	dir  string
 	keep bool
@@ -58,14 +62,16 @@ func command() *cobra.Command {
 		Long: `Chaos starts nats-server, two planners, three actors, two observers and a gateway,
 carries a mix of runs through them, and meanwhile kills a random one of them
 (SIGKILL) every few hundred milliseconds and starts it again, or stops it for
-longer than the ack wait (SIGSTOP) and lets it go on. At the end every run has to
-be over, and the log has to hold every event once, one result for each call, and
-no call of a once tool that was executed twice. Exit 1 says that something is
-wrong, and what.`,
+longer than the ack wait (SIGSTOP) and lets it go on. The model refuses everybody
+now and then, and the only actor of a pool is away for long. At the end every run
+has to be over, and the log has to hold every event once, one result for each
+call, and no call of a once tool that was executed twice without a human's leave.
+It is then exported and imported into an empty server, which has to hold the same.
+Exit 1 says that something is wrong, and what.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.runs < 1 || o.inFlight < 1 || o.pause <= 0 || o.faultTime < 0 || o.settleTime <= 0 {
-				return cli.Usage("--runs, --in-flight, --pause and --settle-time must be more than nothing")
+			if o.runs < 1 || o.shards < 1 || o.inFlight < 1 || o.pause <= 0 || o.faultTime < 0 || o.settleTime <= 0 {
+				return cli.Usage("--runs, --shards, --in-flight, --pause and --settle-time must be more than nothing")
 			}
 			if o.seed == 0 {
 				o.seed = uint64(time.Now().UnixNano()) % 1_000_000
@@ -87,10 +93,12 @@ wrong, and what.`,
 	flags.IntVar(&o.runs, "runs", 300, "number of runs")
 	flags.Uint64Var(&o.seed, "seed", 0, "seed of mix and faults; 0 takes one from the clock")
 	flags.BoolVar(&o.cluster, "cluster", false, "three servers and three replicas, whose leader is the favourite victim")
+	flags.IntVar(&o.shards, "shards", 2, "streams that the log consists of")
 	flags.IntVar(&o.inFlight, "in-flight", 40, "runs at once")
 	flags.DurationVar(&o.pause, "pause", 300*time.Millisecond, "mean time between two faults")
 	flags.DurationVar(&o.faultTime, "fault-time", 2*time.Minute, "how long there are faults at most")
 	flags.DurationVar(&o.settleTime, "settle-time", 90*time.Second, "how long the last runs may take once everything is up again")
+	flags.BoolVar(&o.outage, "outage", true, "some things are away for long: the only actor of a pool until its calls are answered without it, 40 s, and an only server")
 	flags.StringVar(&o.dir, "dir", "", "`folder` for data and logs (default: a temporary one)")
 	flags.BoolVar(&o.keep, "keep", false, "keep the folder though all is well")
 	flags.StringVar(&o.bin, "bin", "", "`folder` with the commands and nats-server (default: they are built)")

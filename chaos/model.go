@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -17,7 +18,12 @@ type modelServer struct {
 	*httptest.Server
 	plans map[string]*plan // by the model's name
 
+	// refused counts the requests that met a storm.
+	refused atomic.Int64
+
 	mu sync.Mutex
+	// began is when the first request came.
+	began time.Time
 	// passed are the failures that were answered once, by model name and reply.
 	passed map[string]bool
 }
@@ -62,6 +68,14 @@ func (s *modelServer) serve(w http.ResponseWriter, r *http.Request) {
 	if !pause(r.Context(), rand.N(slowestReply)) {
 		return // the caller has gone
 	}
+	if limited, polite := s.storm(); limited {
+		if polite {
+			w.Header().Set("Retry-After", "1")
+		}
+		s.refused.Add(1)
+		refuse(w, http.StatusTooManyRequests, "too many requests")
+		return
+	}
 	said, status := s.reply(p, &request)
 	switch {
 	case status != 0:
@@ -71,6 +85,25 @@ func (s *modelServer) serve(w http.ResponseWriter, r *http.Request) {
 	default:
 		whole(w, request.Model, said)
 	}
+}
+
+// A storm begins so often, the first one soon, and lasts so long.
+const (
+	stormEvery = 5 * time.Second
+	stormTime  = 1500 * time.Millisecond
+	calm       = time.Second
+)
+
+// storm reports whether everybody is refused now, and whether they are told for
+// how long: so it is in every second storm.
+func (s *modelServer) storm() (limited, polite bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.began.IsZero() {
+		s.began = time.Now()
+	}
+	since := time.Since(s.began) - calm
+	return since >= 0 && since%stormEvery < stormTime, since/stormEvery%2 == 0
 }
 
 // reply is what the model says to a request, by how often it has spoken, or the

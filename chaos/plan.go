@@ -27,9 +27,11 @@ type reply struct {
 // meddling is something that somebody does to a run as soon as it has n events.
 type meddling struct {
 	n    uint64
-	kind string // message, pause or cancel
+	kind string // message, pause, cancel or fork
 	// wait is how long a pause lasts.
 	wait time.Duration
+	// at is the event that a fork is made at.
+	at uint64
 }
 
 // verdict is what the human says about a call.
@@ -52,7 +54,19 @@ type plan struct {
 	meddling []meddling
 	// fails says that the model fails for good, so that the run ends in error.
 	fails bool
-	seed  uint64
+	// wall is how long the run may take, 0 for any time.
+	wall time.Duration
+	seed uint64
+}
+
+// fork is the plan of a fork of the plan's run. It is meddled with less.
+func (p *plan) fork(run string) *plan {
+	fork := *p
+	fork.run, fork.meddling = run, nil
+	if r := p.chance("fork of " + run); r.Float64() < 0.3 {
+		fork.meddleForking(r)
+	}
+	return &fork
 }
 
 // task is a run's first message.
@@ -62,6 +76,12 @@ func (p *plan) task() string { return "run " + strconv.Itoa(p.index) + " of kind
 func (p *plan) verdict(callID string) verdict {
 	r := p.chance("verdict " + callID)
 	v := verdict{decision: "approved", wait: time.Duration(r.Int64N(int64(400 * time.Millisecond)))}
+	if p.kind == "expiring" || p.kind == "timed" {
+		v.wait *= 4
+		if r.Float64() < 0.4 {
+			v.wait = time.Hour // nobody is there
+		}
+	}
 	switch draw := r.Float64(); {
 	case draw < 0.25:
 		v.decision = "rejected"
@@ -69,6 +89,25 @@ func (p *plan) verdict(callID string) verdict {
 		v.decision = "modified"
 	}
 	return v
+}
+
+// putToHuman are the words of a decision: what it says of a tool's call. A question
+// is answered or refused.
+func (p *plan) putToHuman(callID, tool string) decision {
+	v := p.verdict(callID)
+	d := decision{CallID: callID, Decision: v.decision, By: decider(callID)}
+	if tool == askHuman && d.Decision == "approved" {
+		d.Decision = "modified"
+	}
+	switch {
+	case d.Decision == "rejected":
+		d.Reason = "not today"
+	case d.Decision == "modified" && tool == askHuman:
+		d.Arguments = `{"question": "why?", "answer": "` + answer(callID) + `"}`
+	case d.Decision == "modified":
+		d.Arguments = modified(callID)
+	}
+	return d
 }
 
 // chance is a source of chance for one thing of the run, by its name.
@@ -96,14 +135,24 @@ func newPlans(o options, began time.Time) []*plan {
 var kinds = []string{
 	"single", "single", "parallel", "parallel", "parallel", "sequence", "approval", "approval", "approval",
 	"chat", "chat", "chat", "reflecting", "failing",
+	"expiring", "expiring", "timed", "asking", "unknowing", "unknowing", "unknowing",
 }
+
+// lonelyEvery is how many runs there are to one whose tools one actor alone has.
+const lonelyEvery = 15
+
+// expires is how long a human has, where there is a time.
+const expires = time.Second
 
 func newPlan(index int, r *rand.Rand, began time.Time) *plan {
 	p := &plan{index: index, kind: kinds[r.IntN(len(kinds))], mode: "task", openai: r.Float64() < 0.4, seed: r.Uint64()}
+	if index%lonelyEvery == lonelyEvery/3 {
+		p.kind = "lonely"
+	}
 	p.run = runID(began.Add(time.Duration(index)*time.Millisecond), r)
 	config := map[string]any{"reflect_every_n_steps": 0, "context_window_size": 0, "max_steps": 100}
-	p.agent = map[string]any{"name": "chaos-" + p.kind, "system_prompt": "You are run " + strconv.Itoa(index) + ".", "config": config, "tools": toolNames()}
-	s := &script{plan: p, random: r}
+	p.agent = map[string]any{"name": "chaos-" + p.kind, "system_prompt": "You are run " + strconv.Itoa(index) + ".", "config": config, "tools": append(toolNames(), askHuman)}
+	s := &script{plan: p, random: r, from: toolNames()}
 	switch p.kind {
 	case "single":
 		s.steps(1+r.IntN(4), 1)
@@ -132,10 +181,56 @@ func newPlan(index int, r *rand.Rand, began time.Time) *plan {
 		s.steps(r.IntN(2), 2)
 		s.failure()
 	}
+	s.awkward(config)
 	s.end()
 	p.meddle(r)
 	p.describeModel()
 	return p
+}
+
+// awkward adds the replies of the kinds that are about humans who are slow, time
+// that runs out, and workers that are lost.
+func (s *script) awkward(config map[string]any) {
+	p, r := s.plan, s.random
+	switch p.kind {
+	case "expiring":
+		config["parallel_tools"] = r.Float64() < 0.7
+		p.agent["approval"] = with(policy(r), "expires", expires.String())
+		s.steps(1+r.IntN(3), 1+r.IntN(3))
+	case "timed":
+		p.wall = time.Second + time.Duration(r.Int64N(int64(2*time.Second)))
+		p.agent["budget"] = map[string]any{"max_wall_time": p.wall.String()}
+		if r.Float64() < 0.5 {
+			p.agent["approval"] = policy(r)
+		}
+		s.steps(2+r.IntN(5), 2)
+	case "asking":
+		s.from = []string{askHuman, askHuman, "lookup", "note"}
+		s.steps(1+r.IntN(3), 1+r.IntN(2))
+	case "unknowing":
+		s.from = []string{"pay", "pay", "pay", "post", "note"}
+		policies := []map[string]any{{"policy": "never"}, {"policy": "never"}, {"policy": "tools", "tools": []string{"pay"}}}
+		p.agent["approval"] = with(policies[r.IntN(len(policies))], "outcome_unknown", "ask")
+		if r.Float64() < 0.3 {
+			p.agent["approval"] = with(p.agent["approval"].(map[string]any), "expires", (2 * expires).String())
+		}
+		s.steps(2+r.IntN(4), 1)
+	case "lonely":
+		s.from = []string{lonely, lonePay}
+		p.agent["tools"] = append(toolNames(), lonely, lonePay)
+		s.steps(4+r.IntN(4), 1+r.IntN(2))
+	}
+}
+
+func with(m map[string]any, key string, value any) map[string]any {
+	m[key] = value
+	return m
+}
+
+// meddleForking adds a fork.
+func (p *plan) meddleForking(r *rand.Rand) {
+	n := 1 + r.Uint64N(12)
+	p.meddling = append(p.meddling, meddling{n: n, kind: "fork", at: 1 + r.Uint64N(n)})
 }
 
 // meddle adds what is done to the run from outside.
@@ -149,6 +244,9 @@ func (p *plan) meddle(r *rand.Rand) {
 	}
 	if r.Float64() < 0.1 {
 		p.meddling = append(p.meddling, meddling{n: 1 + r.Uint64N(15), kind: "cancel"})
+	}
+	if r.Float64() < 0.15 {
+		p.meddleForking(r)
 	}
 }
 
@@ -180,6 +278,8 @@ type script struct {
 	plan   *plan
 	random *rand.Rand
 	calls  int
+	// from are the tools that are called.
+	from []string
 }
 
 // steps adds replies that ask for up to most calls each.
@@ -203,7 +303,10 @@ func (s *script) call() call {
 	case draw < 0.06:
 		c.Name, c.Arguments = "note", map[string]any{"amount": "much"}
 	default:
-		c.Name = toolNames()[s.random.IntN(len(tools))]
+		c.Name = s.from[s.random.IntN(len(s.from))]
+	}
+	if c.Name == askHuman {
+		c.Arguments = map[string]any{"question": "What about call " + strconv.Itoa(s.calls) + "?"}
 	}
 	return c
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -23,10 +22,9 @@ type game struct {
 	bus      *bus
 	faults   *os.File // when what was struck
 	plans    []*plan
-	carriers []*carrier
-	// over counts the runs that have ended.
-	over  atomic.Int64
-	began time.Time
+	feed     *feed
+	crowd    *crowd
+	began    time.Time
 }
 
 // play plays the game of the options and reports. The error is about the game
@@ -104,24 +102,27 @@ func (g *game) play(ctx context.Context) error {
 	}
 	client := newClient(g.fleet.gateway)
 	defer client.http.CloseIdleConnections()
-	feed := newFeed(client, g.plans, g.report.found)
 	playing, over := context.WithCancel(ctx)
-	var following sync.WaitGroup
-	following.Go(func() { feed.follow(playing) })
+	g.feed = newFeed(client, g.report.found)
+	g.crowd = newCrowd(playing, g.feed, g.report.found)
+	g.feed.unknown = g.crowd.adopt
+	var carriers []*carrier
 	for _, p := range g.plans {
-		g.carriers = append(g.carriers, newCarrier(p, client, feed, g.report.found))
+		carriers = append(carriers, newCarrier(p, client, g.feed, g.report.found))
 	}
+	g.crowd.add(carriers...)
+	var following sync.WaitGroup
+	following.Go(func() { g.feed.follow(playing) })
 	g.phase("set up")
-	g.carryAll(playing)
+	g.carryAll(playing, carriers)
 	over()
 	following.Wait()
-	g.report.resumed = feed.resumed
+	g.crowd.carrying.Wait()
+	g.report.resumed, g.report.refused = g.feed.resumed, int(g.model.refused.Load())
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	err := g.inspect(ctx, client)
-	g.phase("audit")
-	return err
+	return g.inspect(ctx, client)
 }
 
 func (g *game) setUp(ctx context.Context) (err error) {
@@ -143,44 +144,33 @@ func (g *game) setUp(ctx context.Context) (err error) {
 	if err = g.fleet.start(ctx); err != nil {
 		return err
 	}
-	g.bus, err = connect(g.fleet.urls)
+	g.bus, err = connect(g.fleet.urls, g.o.shards)
 	return err
 }
 
 // carryAll carries all runs, the first part of the time under faults. It
 // returns when all are over, or when the time is.
-func (g *game) carryAll(ctx context.Context) {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	var carrying sync.WaitGroup
+func (g *game) carryAll(ctx context.Context, carriers []*carrier) {
 	slots := make(chan struct{}, g.o.inFlight)
-	carrying.Go(func() {
-		for _, c := range g.carriers {
+	go func() {
+		for _, c := range carriers {
 			select {
 			case slots <- struct{}{}:
 			case <-ctx.Done():
 				return
 			}
-			carrying.Go(func() {
-				defer func() { <-slots }()
-				c.carry(ctx)
-				g.over.Add(1)
-			})
+			g.crowd.carry(c, func() { <-slots })
 		}
-	})
-	done := make(chan struct{})
-	go func() { carrying.Wait(); close(done) }()
+	}()
 	g.torment(ctx)
 	g.phase("runs under faults")
-	g.say("faults are over, %d of %d runs too", g.over.Load(), g.o.runs)
-	select {
-	case <-done:
-	case <-time.After(g.o.settleTime):
-		g.report.hanging(ctx, g.bus, g.carriers)
-	case <-ctx.Done():
+	over, all := g.crowd.count()
+	g.say("faults are over, %d of %d runs too", over, all)
+	settling, stop := context.WithTimeout(ctx, g.o.settleTime)
+	defer stop()
+	if !g.crowd.finish(settling, g.bus) && ctx.Err() == nil {
+		g.report.hanging(ctx, g.bus, g.crowd.all())
 	}
-	stop()
-	<-done
 	g.phase("the rest of the runs")
 }
 
@@ -190,11 +180,14 @@ func (g *game) torment(ctx context.Context) {
 	defer cancel()
 	go func() {
 		for pause(ctx, 100*time.Millisecond) {
-			if g.over.Load()*10 >= int64(g.o.runs)*9 {
+			if over, all := g.crowd.count(); over*10 >= all*9 {
 				cancel()
 			}
 		}
 	}()
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() { g.watchSnapshots(ctx) })
 	t := &tormentor{fleet: g.fleet, leader: g.bus.leader, healed: g.healed, died: g.report.found, count: g.report.faults}
 	t.struck = func(process, kind string, down time.Duration) {
 		_, _ = fmt.Fprintf(g.faults, "%s %s %s for %s\n", time.Now().UTC().Format(time.RFC3339Nano), kind, process, down)
@@ -202,6 +195,35 @@ func (g *game) torment(ctx context.Context) {
 	t.torment(ctx, newSchedule(g.o))
 	g.report.skipped = t.skipped
 }
+
+// verifyEvery is how often runs are verified that go on: a snapshot is there only
+// as long as its run.
+const verifyEvery = 4 * time.Second
+
+// watchSnapshots verifies the runs now and then, until ctx ends. What it finds is
+// wrong at any time; that the bus is away is not.
+func (g *game) watchSnapshots(ctx context.Context) {
+	for pause(ctx, verifyEvery) {
+		g.report.snapshots = max(g.report.snapshots, g.bus.snapshots(ctx))
+		verifying, stop := context.WithTimeout(ctx, 2*verifyEvery)
+		out, code, err := g.fleet.output(verifying, "replay", "verify", "--all", "--strict")
+		stop()
+		switch {
+		case err != nil:
+		case code == 0:
+			g.report.verified++
+		case code == diverged:
+			g.report.found("replay verify --all --strict while runs go on: " + out)
+		}
+	}
+}
+
+// The exit codes of replay verify for a log that is not as it must be, and for
+// one that cannot be read now.
+const (
+	diverged = 3
+	busAway  = 75
+)
 
 // healed waits until several servers are whole; one is as soon as it is up.
 func (g *game) healed(ctx context.Context) {
@@ -211,21 +233,24 @@ func (g *game) healed(ctx context.Context) {
 }
 
 // inspectTime bounds the audit.
-const inspectTime = time.Minute
+const inspectTime = 2 * time.Minute
 
 // inspect reads the log and the ledger and holds them to each other.
 func (g *game) inspect(ctx context.Context, client *client) error {
 	ctx, cancel := context.WithTimeout(ctx, inspectTime)
 	defer cancel()
+	if g.o.cluster {
+		g.bus.healed(ctx)
+	}
 	out, code, err := g.fleet.output(ctx, "replay", "verify", "--all", "--strict")
+	for code == busAway && pause(ctx, time.Second) { // buckets elect leaders of their own
+		out, code, err = g.fleet.output(ctx, "replay", "verify", "--all", "--strict")
+	}
 	if err != nil {
 		return err
 	}
 	if code != 0 {
 		g.report.found(fmt.Sprintf("replay verify --all --strict: exit %d: %s", code, out))
-	}
-	if g.o.cluster {
-		g.bus.healed(ctx)
 	}
 	records, err := g.bus.records(ctx)
 	if err != nil {
@@ -242,9 +267,13 @@ func (g *game) inspect(ctx context.Context, client *client) error {
 	}
 	a := newAudit(g.report.found, executed)
 	a.read(records)
-	a.check(g.carriers)
+	a.check(g.crowd.all())
 	a.checkViews(ctx, client)
 	a.checkResults(ctx, g.bus)
 	g.report.tally(a)
-	return nil
+	if g.o.outage && (a.outcomes["no_actor"] == 0 || a.outcomes["lone pool worked"] == 0) {
+		g.report.found(fmt.Sprintf("the only actor of a pool was away for %s: %s", outageTime, counts(a.outcomes)))
+	}
+	g.phase("audit")
+	return g.rebuild(ctx, a, out)
 }

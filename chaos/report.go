@@ -29,9 +29,15 @@ type report struct {
 	races    int // appends that lost
 	resumed  int // event streams taken up again
 	calls    int // executions of tools
-	large    int // results outside the log
-	silence  silence
-	phases   []phase
+	refused  int // requests that the model refused in a storm
+	forks    int
+	// snapshots is how many there were at most, verified how often the runs were
+	// verified while they went on.
+	snapshots, verified int
+	outcomes            map[string]int
+	large               int // results outside the log
+	silence             silence
+	phases              []phase
 
 	mu       sync.Mutex
 	findings []string
@@ -84,6 +90,10 @@ func (r *report) print(w io.Writer) {
 	line("events", "%d, tools executed %d times, %d large results", r.events, r.calls, r.large)
 	line("redeliveries", "%d", r.again)
 	line("lost races", "%d", r.races)
+	line("forks", "%d", r.forks)
+	line("calls", "%s", counts(r.outcomes))
+	line("storms", "%d requests met one", r.refused)
+	line("snapshots", "%d at once at most, verified %d times meanwhile", r.snapshots, r.verified)
 	line("feed", "taken up again %d times", r.resumed)
 	if s := r.silence; s.after != nil {
 		line("silence", "%.1fs at most: run %s after event %d, %s", s.took.Seconds(), s.run, s.after.N, s.after.Type)
@@ -110,8 +120,11 @@ func counts(m map[string]int) string {
 
 // tally counts what the log has.
 func (r *report) tally(a *audit) {
-	r.states, r.failures = map[string]int{}, map[string]int{}
+	r.states, r.failures, r.outcomes = map[string]int{}, map[string]int{}, a.outcomes
 	for _, h := range a.runs {
+		if h.origin() != nil {
+			r.forks++
+		}
 		r.events += len(h.events)
 		r.states[h.events[len(h.events)-1].To]++
 		r.listen(h)
@@ -144,21 +157,39 @@ func (o options) mostSilence() time.Duration {
 	return 30 * time.Second
 }
 
-// listen looks for the longest silence that no human or pause explains.
+// listen looks for the longest silence that nothing explains: no human, no pause,
+// and no actor that is away for long.
 func (r *report) listen(h *history) {
-	waits := map[string]bool{"waiting_for_human": true, "waiting_for_user": true}
-	paused := false
+	explained := time.Duration(0)
+	if r.o.outage && h.plan != nil && h.plan.kind == "lonely" {
+		explained = outageTime
+	}
+	paused, deadline := false, ""
 	for i, e := range h.events {
-		if i > 0 && !paused && !waits[h.events[i-1].To] {
-			before := h.events[i-1]
-			from, _ := time.Parse(time.RFC3339Nano, before.Time)
-			to, _ := time.Parse(time.RFC3339Nano, e.Time)
-			if took := to.Sub(from); took > r.silence.took {
-				r.silence = silence{took, h.run, before}
+		if i > 0 && !paused {
+			if took := quiet(h.events[i-1], e, deadline) - explained; took > r.silence.took {
+				r.silence = silence{took, h.run, h.events[i-1]}
 			}
 		}
 		paused = e.Type == "Paused" || paused && e.Type != "Resumed"
+		if e.Type == "HumanApprovalRequired" {
+			var asked struct{ Deadline string }
+			_ = decode(e, &asked) // then there is none
+			deadline = asked.Deadline
+		}
 	}
+}
+
+// quiet is how long something was due between two events of a run: where a human
+// is waited for, from the deadline on.
+func quiet(before, after *event, deadline string) time.Duration {
+	switch {
+	case before.To == "waiting_for_user", before.To == "waiting_for_human" && deadline == "":
+		return 0
+	case before.To == "waiting_for_human":
+		return since(max(deadline, before.Time), after.Time)
+	}
+	return since(before.Time, after.Time)
 }
 
 // lostRace is what natsbus logs for an append that lost.

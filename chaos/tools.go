@@ -20,9 +20,20 @@ type toolKind struct {
 	name, pool, effect, risk string
 	// slow is how long it takes at most after it has had its effect.
 	slow time.Duration
-	// exec makes it a command; else it is this process over HTTP.
-	exec bool
+	// exec makes it a command, builtin one that comes with Moorebus; else it is
+	// this process over HTTP.
+	exec, builtin bool
+	// apart says that only kinds of run that are about it call it.
+	apart bool
 }
+
+// The tools that stand apart: one asks a human, the others are in the pool that
+// one actor serves.
+const (
+	askHuman = "ask_human"
+	lonely   = "lonely"
+	lonePay  = "lone_pay"
+)
 
 var tools = []toolKind{
 	{name: "lookup", pool: "web", effect: "pure", risk: "low", slow: 50 * time.Millisecond},
@@ -34,12 +45,18 @@ var tools = []toolKind{
 	{name: "post", pool: "web", effect: "once", risk: "medium", slow: 300 * time.Millisecond},
 	{name: "pay", pool: "files", effect: "once", risk: "high", slow: 1500 * time.Millisecond},
 	{name: "append_line", pool: "files", effect: "once", risk: "low", exec: true},
+	{name: askHuman, pool: "default", effect: "pure", risk: "low", builtin: true, apart: true},
+	{name: lonely, pool: lonePool, effect: "pure", risk: "low", slow: 600 * time.Millisecond, apart: true},
+	{name: lonePay, pool: lonePool, effect: "once", risk: "low", slow: 600 * time.Millisecond, apart: true},
 }
 
+// toolNames are the tools that do not stand apart.
 func toolNames() []string {
-	names := make([]string, len(tools))
-	for i, t := range tools {
-		names[i] = t.name
+	var names []string
+	for _, t := range tools {
+		if !t.apart {
+			names = append(names, t.name)
+		}
 	}
 	return names
 }
@@ -147,6 +164,10 @@ func (s *toolServer) executions() (map[string][]execution, error) {
 func (s *toolServer) writeFile(dir string) (string, error) {
 	var entries []map[string]any
 	for _, t := range tools {
+		if t.builtin {
+			entries = append(entries, map[string]any{"builtin": t.name, "pool": t.pool})
+			continue
+		}
 		e := map[string]any{
 			"name": t.name, "description": "Does " + t.name + ".", "pool": t.pool, "effect": t.effect, "risk": t.risk, "timeout": "10s",
 			"schema": map[string]any{"type": "object", "properties": map[string]any{"amount": map[string]any{"type": "number"}}},

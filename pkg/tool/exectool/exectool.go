@@ -1,7 +1,10 @@
 // Package exectool makes tools of commands.
 //
 // The model's arguments are the command's standard input, byte for byte (`{}`
-// for empty arguments); a command need not read them. Its standard output is the
+// for empty arguments); a command need not read them. Up to 4 KiB are all there
+// before it starts. Longer ones follow as it reads, and end early if this process
+// is killed meanwhile: a command that acts on half of its input, such as a shell
+// that reads lines, has to look for the end of the object. Its standard output is the
 // result, verbatim. An exit status other than 0 is a failure exit_status with the
 // end of standard error (of standard output where that is empty). Longer output
 // than the limit is read to its end but cut, and says so.
@@ -21,6 +24,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"os/exec"
@@ -105,10 +109,19 @@ func (t *Tool) Run(ctx context.Context, call tool.Call) (string, error) {
 	stderr := &tail{max: maxErrorOutput}
 	cmd := t.command(ctx, call)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	if err := cmd.Start(); err != nil {
+	stdin, err := input(call.Arguments)
+	if err != nil {
 		return "", t.startFailure(ctx, err)
 	}
-	err := cmd.Wait()
+	cmd.Stdin = stdin
+	err = cmd.Start()
+	if file, ok := stdin.(*os.File); ok {
+		_ = file.Close() // the command has its own
+	}
+	if err != nil {
+		return "", t.startFailure(ctx, err)
+	}
+	err = cmd.Wait()
 	killGroup(cmd)
 	if ctx.Err() != nil && err != nil {
 		return "", fmt.Errorf("the command was stopped: %w", ctx.Err())
@@ -125,14 +138,33 @@ func (t *Tool) command(ctx context.Context, call tool.Call) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, t.opts.Command[0], t.opts.Command[1:]...)
 	cmd.Dir = t.opts.Dir
 	cmd.Env = t.environment(call)
-	arguments := call.Arguments
-	if arguments == "" {
-		arguments = "{}"
-	}
-	cmd.Stdin = strings.NewReader(arguments)
 	cmd.WaitDelay = pipeGrace
 	ownGroup(cmd)
 	return cmd
+}
+
+// pipeHolds is what a pipe that nobody reads yet takes on every system.
+const pipeHolds = 4 << 10
+
+// input is a command's standard input: a pipe that has everything, so that the
+// end of this process takes nothing away, unless that is too much for one. A file
+// is the caller's to close.
+func input(arguments string) (io.Reader, error) {
+	if arguments == "" {
+		arguments = "{}"
+	}
+	if len(arguments) > pipeHolds {
+		return strings.NewReader(arguments), nil
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	_, err = w.WriteString(arguments)
+	if err = errors.Join(err, w.Close()); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
 }
 
 // environment is built from nothing; the last entry of a name counts.

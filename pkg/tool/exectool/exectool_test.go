@@ -2,6 +2,7 @@ package exectool
 
 import (
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -213,4 +214,31 @@ func TestTailKeepsTheEnd(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, "[moorebus: output cut, these are the last 5 bytes of 20]\npqrst", keep.String())
+}
+
+// A command whose actor is killed right after it was started reads all of its
+// input: it is in the pipe before there is a command.
+func TestInputIsWholeBeforeTheStart(t *testing.T) {
+	for arguments, want := range map[string]string{
+		`{"a":1}`: `{"a":1}`, "": "{}", strings.Repeat("x", pipeHolds): strings.Repeat("x", pipeHolds),
+	} {
+		r, err := input(arguments)
+		require.NoError(t, err)
+		file, ok := r.(*os.File)
+		require.True(t, ok, "nothing has to go on writing")
+		got, err := io.ReadAll(file) // to its end: nobody holds the other end open
+		require.NoError(t, err)
+		require.Equal(t, want, string(got))
+		require.NoError(t, file.Close())
+	}
+}
+
+// Longer input than a pipe holds arrives too.
+func TestLongInput(t *testing.T) {
+	long := strings.Repeat("0123456789", 100_000)
+	made, err := New(tool.Definition{Name: "count"}, Options{Command: []string{"wc", "-c"}})
+	require.NoError(t, err)
+	got, err := made.Run(t.Context(), tool.Call{Run: "r", ID: "c", Name: "count", Arguments: long})
+	require.NoError(t, err)
+	require.Equal(t, strconv.Itoa(len(long)), strings.TrimSpace(got))
 }
