@@ -161,10 +161,11 @@ func (g *Gateway) attend(ctx context.Context, t journal.Timer) error {
 
 // attendHead settles the timer of a run that has ended, or that waits as it did
 // when the timer was set, by its last event alone: there may be very many that
-// wait for days.
+// wait for days. An end in error is not believed without its run: every worker may
+// publish one.
 func (g *Gateway) attendHead(ctx context.Context, t journal.Timer, seen note, head journal.Record) (settled bool, err error) {
-	e, err := g.machine.Codec().Decode(head.Body)
-	if err != nil {
+	e := g.plausible(head)
+	if e == nil || e.To == events.Errored {
 		return false, nil // the whole run tells what is wrong with it
 	}
 	if g.table.Terminal(e.To) {
