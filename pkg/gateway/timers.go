@@ -29,12 +29,16 @@ const (
 	timerRetry = 2 * time.Second
 	// timerTries is how often setting one is tried whose fate is unknown.
 	timerTries = 50
+	// timerEarly is the shortest pause after a timer that fired before its time.
+	timerEarly = time.Second
 	// startGrace is how long a start may be under way after it set its timer.
 	startGrace = 2 * requestTimeout
 )
 
-// note is what the run's timer remembers of when it was set.
+// note is what a timer remembers of when it was set.
 type note struct {
+	// At is the time that it was set for.
+	At time.Time `json:"at,omitzero"`
 	// N is the event up to which the run was read and had nothing to be done; 0
 	// if it had, or was not read.
 	N uint64 `json:"n"`
@@ -55,6 +59,7 @@ func (g *Gateway) armFirst(ctx context.Context, at events.Run, budget *events.Bu
 
 // setTimer sets a timer. One that may be stored or not is set again.
 func (g *Gateway) setTimer(ctx context.Context, run events.Run, kind string, at time.Time, n note) error {
+	n.At = at
 	data, err := json.Marshal(n)
 	if err != nil {
 		return err
@@ -107,7 +112,15 @@ func (g *Gateway) watchTimers(ctx context.Context) error {
 // and the next one is set, so that a gateway that dies in between loses nothing.
 func (g *Gateway) fired(ctx context.Context, d journal.TimerDelivery) {
 	t := d.Timer()
-	err := g.attend(ctx, t)
+	var seen note
+	_ = json.Unmarshal(t.Data, &seen) // one that remembers nothing has the run read
+	if early := seen.At.Sub(g.store.Now()); early > 0 {
+		// The bus's clock is ahead of this one: set for the same time again it would
+		// fire at once.
+		_ = d.Retry(max(early, timerEarly))
+		return
+	}
+	err := g.attend(ctx, t, seen)
 	switch {
 	case errors.Is(err, journal.ErrNotFound) && d.Attempt() == 1:
 		_ = d.Retry(startGrace)
@@ -122,14 +135,12 @@ func (g *Gateway) fired(ctx context.Context, d journal.TimerDelivery) {
 }
 
 // attend does what is to be done about a run now, and sets its timer again. The
-// error is ErrNotFound if there is no such run.
-func (g *Gateway) attend(ctx context.Context, t journal.Timer) error {
+// error is ErrNotFound if there is no such run, or a *[runlog.ParentGoneError].
+func (g *Gateway) attend(ctx context.Context, t journal.Timer, seen note) error {
 	head, err := g.log.Head(ctx, t.Run)
 	if err != nil {
 		return err
 	}
-	var seen note
-	_ = json.Unmarshal(t.Data, &seen) // one that remembers nothing has the run read
 	if settled, err := g.attendHead(ctx, t, seen, head); settled || err != nil {
 		return err
 	}
