@@ -121,6 +121,11 @@ func (g *Gateway) fired(ctx context.Context, d journal.TimerDelivery) {
 		return
 	}
 	err := g.attend(ctx, t, seen)
+	var orphan *runlog.ParentGoneError
+	if errors.As(err, &orphan) {
+		g.cfg.Logger.Warn("a run waits until what it was forked from is in the log again", "run", t.Run.ID, "reason", err)
+		err = g.setTimer(ctx, t.Run, t.Kind, g.store.Now().Add(g.cfg.StallAfter), seen)
+	}
 	switch {
 	case errors.Is(err, journal.ErrNotFound) && d.Attempt() == 1:
 		_ = d.Retry(startGrace)
