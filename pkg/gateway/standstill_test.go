@@ -90,6 +90,23 @@ func TestStandstillAfterAQueue(t *testing.T) {
 	})
 }
 
+// A run whose first timer was set by somebody who knows another stall time gets
+// that of the gateways that run.
+func TestStallTimeOfTheRole(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		command, err := gateway.New(gateway.Config{
+			Store: r.NewStore(r.Journal), Queue: r.Journal, Feed: r.Journal, Timers: r.Journal, Directory: r.Journal, Agents: r.Journal,
+			Instance: "command", StallAfter: time.Minute,
+		})
+		require.NoError(t, err)
+		r.serve(func(cfg *gateway.Config) { cfg.StallAfter = 5 * time.Minute })
+		r.lose(events.Planning)
+		run := r.start(command, nil)
+		sleep(time.Hour)
+		require.True(t, r.at(run, events.TypeResumed).Equal(r.Memory(run).Started.Add(5*time.Minute)))
+	})
+}
+
 // mute is a queue that does not say what it has delivered.
 type mute struct {
 	journal.Queue
