@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
@@ -124,12 +125,16 @@ func (f *clientFlags) use(cmd *cobra.Command, a access, fn func(ctx context.Cont
 	return refusal(fn(cmd.Context(), c))
 }
 
+// firstLook is how soon a gateway looks at a run that a command started or forked,
+// for the first time: after how long a run stands still is set where gateways run.
+const firstLook = time.Minute
+
 func (c *client) newGateway(logger *slog.Logger) (err error) {
 	c.store = runlog.New(runlog.Options{Log: c.Bus, Machine: c.machine, Snapshots: c.Bus, Logger: logger})
 	c.gateway, err = gateway.New(gateway.Config{
 		Store: c.store, Queue: c.Bus, Feed: c.Bus, Timers: c.Bus, Directory: c.Bus, Agents: c.Bus, Tombstones: c.Bus,
 		Instance: cli.DefaultInstance(), Validator: schema.New(schema.Options{}),
-		CheckScript: wire.CheckScript, CheckApproval: approval.New().Check, Logger: logger,
+		CheckScript: wire.CheckScript, CheckApproval: approval.New().Check, Logger: logger, StallAfter: firstLook,
 	})
 	return err
 }

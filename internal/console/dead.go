@@ -178,6 +178,9 @@ func RetryAt(ctx context.Context, log journal.Log, codec *events.Codec, run even
 		if err != nil {
 			return 0, err
 		}
+		if _, err := events.ParseSubject(rec.Subject); err != nil {
+			continue // a stray, which counts nowhere
+		}
 		n++
 		if last, err = codec.Decode(rec.Body); err != nil {
 			continue

@@ -182,6 +182,11 @@ func TestRetryAt(t *testing.T) {
 	g.does(run, &events.FatalError{Outcome: events.Outcome{Code: reducer.CodePoison}, Poison: events.Poison{N: 2, Reason: "?"}})
 	is(1, run, "before the poison")
 
+	run = g.started()
+	g.Inject(run.Shard, "moore.0.default.NO-STATE.planning.default."+run.ID, []byte("{}"))
+	g.does(run, &events.LLMThought{Reply: events.Reply{Content: "hm"}}, fatal("auth"))
+	is(2, run, "a stray is no event")
+
 	run = g.run()
 	_, err = at(run)
 	require.ErrorContains(t, err, "there is no run of that id")

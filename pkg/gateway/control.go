@@ -67,5 +67,5 @@ func (g *Gateway) RaiseBudget(ctx context.Context, ns, id string, budget events.
 		return result, err
 	}
 	// The run may have less time now than its timer knows of.
-	return result, g.look(ctx, ns, id, func(run *runlog.Run) error { return g.rearm(ctx, run, timerRun) })
+	return result, g.look(ctx, ns, id, func(run *runlog.Run) error { return g.rearm(ctx, run, timerRun, watch{}) })
 }

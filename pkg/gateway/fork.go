@@ -42,7 +42,8 @@ type ForkResult struct {
 // Errors are *[Error]:
 //
 //   - 400 bad_parameter: at is no event of the run. 400 bad_patch.
-//   - 404 run_not_found, run_purged.
+//   - 404 run_not_found. 404 run_purged, also while a purge is under way.
+//   - 409 run_purged: a run that it was forked from is being purged.
 //   - 409 run_ended: the run has ended at that event. 409 run_poisoned: it was
 //     poisoned there. 409 too_many_forks. 409 parent_gone: what the run was
 //     forked from itself is not in the log.
@@ -51,11 +52,6 @@ type ForkResult struct {
 func (g *Gateway) Fork(ctx context.Context, ns, id string, req ForkRequest) (ForkResult, error) {
 	at, err := g.place(ns, id)
 	if err != nil {
-		return ForkResult{}, err
-	}
-	// A run with a tombstone may be there still: what is forked from it now would
-	// lose it.
-	if err := g.purged(ctx, at, http.StatusNotFound); err != nil {
 		return ForkResult{}, err
 	}
 	parent, err := g.parent(ctx, at, req.At)
@@ -69,7 +65,10 @@ func (g *Gateway) Fork(ctx context.Context, ns, id string, req ForkRequest) (For
 		}
 	}
 	run := g.store.Place(at.Namespace, g.store.NewID())
-	first := opening{first: fork, parent: parent, budget: parent.Memory().Budget}
+	first := opening{
+		first: fork, parent: parent, budget: parent.Memory().Budget,
+		check: func() error { return g.checkLineage(ctx, at, parent.Ancestors()) },
+	}
 	if fork.Agent != nil {
 		first.budget = fork.Agent.Budget
 	}
@@ -78,6 +77,21 @@ func (g *Gateway) Fork(ctx context.Context, ns, id string, req ForkRequest) (For
 		return ForkResult{}, err
 	}
 	return ForkResult{RunID: run.ID, Result: opened}, nil
+}
+
+// checkLineage refuses to fork a run that is being purged, or one that stands on
+// such a run. A purge looks for forks again some time after it left its tombstones,
+// so that one that was forked just before is found.
+func (g *Gateway) checkLineage(ctx context.Context, parent events.Run, ancestors []events.Run) error {
+	if err := g.purged(ctx, parent, http.StatusNotFound); err != nil {
+		return err
+	}
+	for _, run := range ancestors {
+		if err := g.purged(ctx, run, http.StatusConflict); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // parent returns the fold that a fork at the run's n-th event goes on from. It
@@ -89,7 +103,7 @@ func (g *Gateway) parent(ctx context.Context, at events.Run, n uint64) (*runlog.
 	case err != nil:
 		return nil, err
 	case mem.N == 0:
-		return nil, noRun(at.ID)
+		return nil, g.missing(ctx, at)
 	case n == 0:
 		return nil, badRequest(CodeBadParameter, "at: events are counted from 1")
 	case mem.N < n:

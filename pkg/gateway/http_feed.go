@@ -8,6 +8,7 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // parsePosition reads the position of a request.
@@ -98,13 +99,14 @@ func (g *Gateway) feedStart(r *http.Request, values map[string]string) (journal.
 // wanted is a reader's choice of events; empty fields match everything.
 type wanted struct {
 	codec     *events.Codec
+	table     *reducer.Table
 	namespace string
 	state     events.State
 	typ       events.Type
 }
 
 func (g *Gateway) parseWanted(values map[string]string) (wanted, error) {
-	want := wanted{codec: g.machine.Codec(), state: events.State(values["state"]), typ: events.Type(values["type"])}
+	want := wanted{codec: g.machine.Codec(), table: g.table, state: events.State(values["state"]), typ: events.Type(values["type"])}
 	if state, given := values["state"]; given && !g.knownState(events.State(state)) {
 		return want, badRequest(CodeBadParameter, "state: %.100q is not a state", state)
 	}
@@ -132,7 +134,10 @@ func (w *wanted) match(rec journal.Record) (string, bool) {
 	}
 	typ, to := "poison", events.State("")
 	if e, err := w.codec.Decode(rec.Body); err == nil {
-		typ, to = string(e.Type()), e.To
+		typ = string(e.Type())
+		if reducer.CheckEdge(w.table, subject, e) == nil {
+			to = e.To // anybody can say where it leads
+		}
 	}
 	switch {
 	case w.state != "" && w.state != to && w.state != subject.To:

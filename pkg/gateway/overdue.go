@@ -14,7 +14,7 @@ import (
 // nothing has: a poisoned run ends, one that is older than its budget allows
 // ends, an approval expires, work that stands still is driven once more and then
 // given up.
-func (g *Gateway) overdue(mem *reducer.Memory) ([]runlog.Draft, error) {
+func (g *Gateway) overdue(mem *reducer.Memory, w watch) ([]runlog.Draft, error) {
 	if g.table.Terminal(mem.State) {
 		return nil, nil
 	}
@@ -29,6 +29,9 @@ func (g *Gateway) overdue(mem *reducer.Memory) ([]runlog.Draft, error) {
 	if drafts := g.expire(mem); drafts != nil {
 		return drafts, nil
 	}
+	if w.N != mem.N || !w.stuck {
+		return nil, nil
+	}
 	return g.unstick(mem)
 }
 
@@ -41,15 +44,11 @@ func (g *Gateway) expire(mem *reducer.Memory) []runlog.Draft {
 	return []runlog.Draft{{Origin: events.WaitingForHuman, Payload: &events.ApprovalExpired{}}}
 }
 
-// unstick drives work on which nothing happened for the stall time once more,
-// and ends the run if it was driven before in vain.
+// unstick drives work that stands still once more, and ends the run if it was
+// driven before in vain.
 func (g *Gateway) unstick(mem *reducer.Memory) ([]runlog.Draft, error) {
-	idle := g.idle(mem)
 	quiet := g.store.Now().Sub(mem.Updated)
-	if len(idle) == 0 || quiet < g.cfg.StallAfter {
-		return nil, nil
-	}
-	what := fmt.Sprintf("nothing happened for %s while %s was due", quiet.Round(time.Millisecond), describe(mem, idle))
+	what := fmt.Sprintf("nothing happened for %s while %s was due", quiet.Round(time.Millisecond), describe(mem, g.idle(mem)))
 	if redriven(mem) {
 		return one(events.Control, &events.FatalError{Outcome: events.Outcome{
 			Code: reducer.CodeStalled, Message: what + ", although it was driven again",

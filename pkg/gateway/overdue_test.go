@@ -28,6 +28,7 @@ func TestStandstillIsDrivenOnceAndThenEnded(t *testing.T) {
 		t.Run(state, func(t *testing.T) {
 			inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
 				g, _ := r.serve(nil)
+				r.lose(events.Planning, events.Observing, events.Acting)
 				run := r.start(g, nil)
 				sleep(25 * time.Minute)
 				into[state](r, run)
@@ -56,6 +57,7 @@ func TestStandstillIsDrivenOnceAndThenEnded(t *testing.T) {
 func TestWhatWaitsDoesNotStall(t *testing.T) {
 	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
+		r.lose(events.Planning)
 		runs := map[string]events.Run{}
 		for _, state := range []string{"planning, paused", "waiting_for_human", "waiting_for_user"} {
 			runs[state] = r.start(g, func(a *events.Agent) { a.Mode = events.ModeChat })
@@ -83,6 +85,7 @@ func TestWhatWaitsDoesNotStall(t *testing.T) {
 func TestProgressIsNoStandstill(t *testing.T) {
 	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
+		r.lose(events.Planning)
 		run := r.start(g, nil)
 		for range 30 {
 			sleep(50 * time.Minute)
@@ -97,6 +100,16 @@ func TestProgressIsNoStandstill(t *testing.T) {
 		sleep(stall)
 		require.Equal(t, events.Errored, r.Memory(run).State)
 	})
+}
+
+// lose takes every delivery for the states and settles it for nothing.
+func (r *timed) lose(states ...events.State) {
+	r.t.Helper()
+	for _, pool := range []string{"default", "web"} {
+		r.Go(func(ctx context.Context) error {
+			return r.Journal.Consume(ctx, journal.Inbox{States: states, Pool: pool}, 8, func(d journal.Delivery) { _ = d.Ack() })
+		})
+	}
 }
 
 // planner works on Planning: it dispatches calls, and answers.
@@ -143,6 +156,7 @@ func TestRedriveMendsALostDelivery(t *testing.T) {
 func TestDispatchIsNoProgress(t *testing.T) {
 	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
+		r.lose(events.Acting)
 		run := r.start(g, nil)
 		sleep(time.Second)
 		reply := called("a", "b")
@@ -169,6 +183,7 @@ func TestTableWithoutARedrive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &timed{t: t, Bench: workertest.New(t, simulated.Options{}, reducer.NewMachine(reducer.MachineOptions{Table: table}))}
 		g, _ := r.serve(nil)
+		r.lose(events.Planning)
 		run := r.start(g, wallTime(5*time.Hour+time.Minute))
 		sleep(4*stall + time.Minute)
 		require.Equal(t, []string{"Start"}, r.Types(run))
@@ -193,9 +208,11 @@ var scenarios = map[events.Type]struct {
 		return run, 40 * time.Minute
 	}},
 	events.TypeResumed: {bring: func(r *timed, g *gateway.Gateway) (events.Run, time.Duration) {
+		r.lose(events.Planning)
 		return r.start(g, nil), stall
 	}},
 	events.TypeFatalError: {bring: func(r *timed, g *gateway.Gateway) (events.Run, time.Duration) {
+		r.lose(events.Planning)
 		return r.start(g, nil), 2 * stall
 	}},
 }
@@ -253,6 +270,7 @@ func TestStartDies(t *testing.T) {
 		t.Run(point, func(t *testing.T) {
 			inTime(t, simulated.Options{Crash: func(at simulated.Moment) bool { return at.Point == point }}, func(t *testing.T, r *timed) {
 				g, _ := r.serve(nil)
+				r.lose(events.Planning)
 				r.armed.Store(true)
 				_, err := r.tryStart(g, nil)
 				require.ErrorIs(t, err, simulated.ErrCrashed)

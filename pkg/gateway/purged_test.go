@@ -62,3 +62,37 @@ func TestTombstonesAreAway(t *testing.T) {
 	require.Empty(t, r.records(id))
 	require.Equal(t, http.StatusCreated, r.do("POST", "/v1/runs", `{"agent":`+inline+`,"task":"Say hi"}`).status, "a new id was never purged")
 }
+
+// While a purge is under way, neither what it removes is forked nor what stands on
+// that: it would lose its ancestors.
+func TestForkOfWhatIsBeingPurged(t *testing.T) {
+	stones := simulated.New(simulated.Options{})
+	r := simulatedRig(t, func(cfg *gateway.Config) { cfg.Tombstones = stones })
+	oldest := r.acted()
+	middle := r.forked(oldest, `{"at":2}`)
+	youngest := r.forked(middle, `{"at":1}`)
+	bury := func(id string) events.Run {
+		run := r.others.Place("default", id)
+		require.NoError(t, stones.PutTombstone(t.Context(), run, journal.Tombstone{Run: id, Namespace: "default", Events: 5, PurgedAt: time.Now()}))
+		return run
+	}
+	last := func() uint64 {
+		n, err := r.bus.Last(t.Context(), 0)
+		require.NoError(t, err)
+		return n
+	}
+	before, run := last(), bury(oldest)
+	r.fails(http.StatusNotFound, "run_purged", r.fork(oldest, `{"at":1}`))
+	for _, id := range []string{middle, youngest} {
+		a := r.fails(http.StatusConflict, "run_purged", r.fork(id, `{"at":1}`))
+		require.Equal(t, oldest, a.text(t, "run"))
+	}
+	require.Equal(t, before, last())
+	require.NoError(t, stones.DeleteTombstone(t.Context(), run))
+	r.forked(youngest, `{"at":1}`)
+
+	gone := runlog.NewID()
+	bury(gone)
+	r.fails(http.StatusNotFound, "run_purged", r.fork(gone, `{"at":1}`))
+	r.fails(http.StatusNotFound, "run_not_found", r.fork(runlog.NewID(), `{"at":1}`))
+}

@@ -108,3 +108,17 @@ func stray(rec journal.Record) bool {
 	_, err := events.ParseSubject(rec.Subject)
 	return err != nil
 }
+
+// plausible returns a record's event, nil if it cannot be read or can be legal in
+// no run on its subject.
+func (g *Gateway) plausible(rec journal.Record) *events.Event {
+	s, err := events.ParseSubject(rec.Subject)
+	if err != nil {
+		return nil
+	}
+	e, err := g.machine.Codec().Decode(rec.Body)
+	if err != nil || reducer.CheckEdge(g.table, s, e) != nil {
+		return nil
+	}
+	return e
+}

@@ -198,7 +198,7 @@ func (l *listing) take(ctx context.Context, batch []mark) error {
 }
 
 // runInfo completes what a mark knows with the run's head and beginning. A head
-// that cannot be read needs a fold of the whole run.
+// that cannot be legal needs a fold of the whole run.
 func (g *Gateway) runInfo(ctx context.Context, m *mark) (*RunInfo, error) {
 	if err := g.beginning(ctx, m); err != nil {
 		return nil, err
@@ -211,7 +211,7 @@ func (g *Gateway) runInfo(ctx context.Context, m *mark) (*RunInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	if e, err := g.machine.Codec().Decode(rec.Body); err == nil && info.Agent != "" {
+	if e := g.plausible(rec); e != nil && info.Agent != "" {
 		info.State, info.N, info.Updated = e.To, e.N, e.Time
 		return &info, nil
 	}

@@ -189,6 +189,8 @@ type opening struct {
 	first  events.Payload
 	parent *runlog.Fold
 	budget *events.Budget
+	// check, if not nil, may refuse it right before it is appended.
+	check func() error
 }
 
 // open sets the run's timer, appends its first event and returns where the run
@@ -207,6 +209,11 @@ func (g *Gateway) open(ctx context.Context, at events.Run, o opening) (Result, e
 	err := g.commit(ctx, run, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		if err := exists(mem); err != nil {
 			return nil, err
+		}
+		if o.check != nil {
+			if err := o.check(); err != nil {
+				return nil, err
+			}
 		}
 		return one(events.Idle, o.first)
 	})

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"slices"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -12,7 +11,7 @@ import (
 
 // tail follows a run's records as far as a reader needs to know: how many there
 // are, what each of them is called, and whether the run has ended. It holds each
-// event to the chain and the table, as the fold does, but keeps no memory.
+// event to the chain, the table and its subject, as the fold does, but keeps no memory.
 type tail struct {
 	codec *events.Codec
 	table *reducer.Table
@@ -25,13 +24,11 @@ type tail struct {
 	forked bool
 }
 
-// leads returns where the table leads by the event. Where a fork begins only its
+// fits reports whether an event may be where it is. Where a fork begins only its
 // parent's log says: its word is taken for it.
-func (t *tail) leads(e *events.Event) (events.State, bool) {
-	if e.Type() == events.TypeForked {
-		return e.To, t.n == 1 && slices.Contains(t.table.Forks(), e.To)
-	}
-	return t.table.Next(t.state, e.Type())
+func (t *tail) fits(subject string, e *events.Event) bool {
+	s, err := events.ParseSubject(subject)
+	return err == nil && reducer.CheckEdge(t.table, s, e) == nil && (e.Type() != events.TypeForked || t.n == 1)
 }
 
 // next takes the run's next record and returns the name of its type.
@@ -49,13 +46,12 @@ func (t *tail) next(rec journal.Record) string {
 		// The fork was not legal: who read its parent took it for poison.
 		t.state, t.poisoned = e.From, true
 	}
-	to, legal := t.leads(e)
-	legal = legal && e.N == t.n && e.Prev == prev && e.From == t.state && e.To == to
+	legal := t.fits(rec.Subject, e) && e.N == t.n && e.Prev == prev && e.From == t.state
 	if legal && t.poisoned {
 		legal = typ == events.TypeFatalError || typ == events.TypeCancelled
 	}
 	if legal {
-		t.state, t.forked = to, typ == events.TypeForked
+		t.state, t.forked = e.To, typ == events.TypeForked
 	} else {
 		t.poisoned = true
 	}

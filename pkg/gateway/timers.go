@@ -29,17 +29,23 @@ const (
 	timerRetry = 2 * time.Second
 	// timerTries is how often setting one is tried whose fate is unknown.
 	timerTries = 50
+	// timerEarly is the shortest pause after a timer that fired before its time.
+	timerEarly = time.Second
 	// startGrace is how long a start may be under way after it set its timer.
 	startGrace = 2 * requestTimeout
 )
 
-// note is what the run's timer remembers of when it was set.
+// note is what a timer remembers of when it was set.
 type note struct {
+	// At is the time that it was set for.
+	At time.Time `json:"at,omitzero"`
 	// N is the event up to which the run was read and had nothing to be done; 0
 	// if it had, or was not read.
 	N uint64 `json:"n"`
 	// Deadline is the run's own; zero if it has none.
 	Deadline time.Time `json:"deadline,omitzero"`
+	// Watch is about the work that was due.
+	Watch watch `json:"watch,omitzero"`
 }
 
 // armFirst sets the timer of a run that is about to be started.
@@ -48,11 +54,16 @@ func (g *Gateway) armFirst(ctx context.Context, at events.Run, budget *events.Bu
 	if budget != nil && budget.MaxWallTime > 0 {
 		in = min(in, time.Duration(budget.MaxWallTime))
 	}
-	return g.setTimer(ctx, at, timerRun, g.store.Now().Add(in), nil)
+	return g.setTimer(ctx, at, timerRun, g.store.Now().Add(in), note{})
 }
 
 // setTimer sets a timer. One that may be stored or not is set again.
-func (g *Gateway) setTimer(ctx context.Context, run events.Run, kind string, at time.Time, data []byte) (err error) {
+func (g *Gateway) setTimer(ctx context.Context, run events.Run, kind string, at time.Time, n note) error {
+	n.At = at
+	data, err := json.Marshal(n)
+	if err != nil {
+		return err
+	}
 	for range timerTries {
 		err = g.cfg.Timers.SetTimer(ctx, run, kind, at, data)
 		if !errors.Is(err, journal.ErrInDoubt) || ctx.Err() != nil {
@@ -69,7 +80,7 @@ func (g *Gateway) arrived(run events.Run, mem *reducer.Memory) func(context.Cont
 	if !waits {
 		return nil
 	}
-	return func(ctx context.Context) error { return g.setTimer(ctx, run, timerApproval, at, nil) }
+	return func(ctx context.Context) error { return g.setTimer(ctx, run, timerApproval, at, note{}) }
 }
 
 // approvalDeadline returns when the approval that the run waits for expires;
@@ -101,7 +112,20 @@ func (g *Gateway) watchTimers(ctx context.Context) error {
 // and the next one is set, so that a gateway that dies in between loses nothing.
 func (g *Gateway) fired(ctx context.Context, d journal.TimerDelivery) {
 	t := d.Timer()
-	err := g.attend(ctx, t)
+	var seen note
+	_ = json.Unmarshal(t.Data, &seen) // one that remembers nothing has the run read
+	if early := seen.At.Sub(g.store.Now()); early > 0 {
+		// The bus's clock is ahead of this one: set for the same time again it would
+		// fire at once.
+		_ = d.Retry(max(early, timerEarly))
+		return
+	}
+	err := g.attend(ctx, t, seen)
+	var orphan *runlog.ParentGoneError
+	if errors.As(err, &orphan) {
+		g.cfg.Logger.Warn("a run waits until what it was forked from is in the log again", "run", t.Run.ID, "reason", err)
+		err = g.setTimer(ctx, t.Run, t.Kind, g.store.Now().Add(g.cfg.StallAfter), seen)
+	}
 	switch {
 	case errors.Is(err, journal.ErrNotFound) && d.Attempt() == 1:
 		_ = d.Retry(startGrace)
@@ -116,30 +140,34 @@ func (g *Gateway) fired(ctx context.Context, d journal.TimerDelivery) {
 }
 
 // attend does what is to be done about a run now, and sets its timer again. The
-// error is ErrNotFound if there is no such run.
-func (g *Gateway) attend(ctx context.Context, t journal.Timer) error {
+// error is ErrNotFound if there is no such run, or a *[runlog.ParentGoneError].
+func (g *Gateway) attend(ctx context.Context, t journal.Timer, seen note) error {
 	head, err := g.log.Head(ctx, t.Run)
 	if err != nil {
 		return err
 	}
-	if settled, err := g.attendHead(ctx, t, head); settled || err != nil {
+	if settled, err := g.attendHead(ctx, t, seen, head); settled || err != nil {
 		return err
 	}
 	ended := false
 	err = g.look(ctx, t.Run.Namespace, t.Run.ID, func(run *runlog.Run) error {
-		err := g.commit(ctx, run, g.overdue)
+		var w watch
+		if t.Kind == timerRun {
+			w = g.inspect(ctx, t.Run, run.Memory(), seen.Watch)
+		}
+		err := g.commit(ctx, run, func(mem *reducer.Memory) ([]runlog.Draft, error) { return g.overdue(mem, w) })
 		ended = run.Terminal()
 		var refused *runlog.DraftError
 		if errors.As(err, &refused) {
 			// The application's own table does not have the event: to try again
 			// would not help.
 			g.cfg.Logger.Error("a run cannot be ended or driven", "run", t.Run.ID, "reason", err)
-			return g.setTimer(ctx, t.Run, t.Kind, g.store.Now().Add(g.cfg.StallAfter), nil)
+			return g.setTimer(ctx, t.Run, t.Kind, g.store.Now().Add(g.cfg.StallAfter), seen)
 		}
 		if err != nil {
 			return err
 		}
-		return g.rearm(ctx, run, t.Kind)
+		return g.rearm(ctx, run, t.Kind, w)
 	})
 	if err == nil && ended {
 		err = g.CancelChildren(ctx, t.Run.Namespace, t.Run.ID, events.By{By: g.source})
@@ -149,23 +177,22 @@ func (g *Gateway) attend(ctx context.Context, t journal.Timer) error {
 
 // attendHead settles the timer of a run that has ended, or that waits as it did
 // when the timer was set, by its last event alone: there may be very many that
-// wait for days.
-func (g *Gateway) attendHead(ctx context.Context, t journal.Timer, head journal.Record) (settled bool, err error) {
-	e, err := g.machine.Codec().Decode(head.Body)
-	if err != nil {
+// wait for days. An end in error is not believed without its run: every worker may
+// publish one.
+func (g *Gateway) attendHead(ctx context.Context, t journal.Timer, seen note, head journal.Record) (settled bool, err error) {
+	e := g.plausible(head)
+	if e == nil || e.To == events.Errored {
 		return false, nil // the whole run tells what is wrong with it
 	}
 	if g.table.Terminal(e.To) {
 		g.disarm(ctx, t.Run, t.Kind)
 		return true, g.endChildren(ctx, t.Run, e)
 	}
-	var seen note
-	_ = json.Unmarshal(t.Data, &seen) // without one the run is read
 	now := g.store.Now()
 	if seen.N != e.N || !seen.Deadline.IsZero() && !now.Before(seen.Deadline) {
 		return false, nil
 	}
-	return true, g.setTimer(ctx, t.Run, t.Kind, seen.atMost(now.Add(g.cfg.StallAfter)), t.Data)
+	return true, g.setTimer(ctx, t.Run, t.Kind, seen.atMost(now.Add(g.cfg.StallAfter)), seen)
 }
 
 // endChildren cancels the runs that answer calls of a run which ended with calls open:
@@ -184,37 +211,6 @@ func (n note) atMost(at time.Time) time.Time {
 		return n.Deadline
 	}
 	return at
-}
-
-// rearm sets a timer of the run again, for as long as the run needs it.
-func (g *Gateway) rearm(ctx context.Context, run *runlog.Run, kind string) error {
-	mem := run.Memory()
-	switch {
-	case run.Terminal():
-		g.disarm(ctx, run.ID, kind)
-	case kind == timerApproval:
-		if at, waits := approvalDeadline(mem); waits {
-			return g.setTimer(ctx, run.ID, kind, at, nil)
-		}
-	case kind == timerRun:
-		at, seen := g.nextLook(mem)
-		data, err := json.Marshal(seen)
-		if err != nil {
-			return err
-		}
-		return g.setTimer(ctx, run.ID, kind, at, data)
-	}
-	return nil
-}
-
-// nextLook says when the run is to be looked at next.
-func (g *Gateway) nextLook(mem *reducer.Memory) (at time.Time, seen note) {
-	seen.Deadline, _ = reducer.Deadline(mem)
-	if len(g.idle(mem)) > 0 {
-		return seen.atMost(mem.Updated.Add(g.cfg.StallAfter)), seen
-	}
-	seen.N = mem.N
-	return seen.atMost(g.store.Now().Add(g.cfg.StallAfter)), seen
 }
 
 // disarm takes back the timers of a run that has ended, but for the one that

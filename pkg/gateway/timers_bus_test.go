@@ -113,6 +113,50 @@ func TestStandstillOnTheBus(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
+// A consumer keeps work back while as much as it may have is at work.
+func TestQueueIsNoStandstillOnTheBus(t *testing.T) {
+	t.Parallel()
+	b, ok := natsBus(t, 1).(*natsbus.Bus)
+	require.True(t, ok)
+	require.NoError(t, natsbus.Init(t.Context(), b.Conn(), natsbus.InitOptions{Memory: true, MaxAckPending: 2}))
+	queue := &mute{Queue: b}
+	queue.says.Store(true)
+	r := newRig(t, b, func(cfg *gateway.Config) { cfg.StallAfter, cfg.Queue = time.Second, queue })
+	atWork, held := []string{r.start("task"), r.start("task")}, r.start("task")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	woken, answer := make(chan string, 10), make(chan struct{})
+	ended := make(chan error, 1)
+	go func() {
+		ended <- r.bus.Consume(ctx, journal.Inbox{States: []events.State{events.Planning}}, 8, func(d journal.Delivery) {
+			s, err := events.ParseSubject(d.Record().Subject)
+			require.NoError(t, err)
+			woken <- s.Run.ID
+			for waits := s.Run.ID != held; waits; {
+				select {
+				case <-answer:
+					waits = false
+				case <-time.After(100 * time.Millisecond):
+					_ = d.Extend()
+				}
+			}
+			_ = d.Ack()
+		})
+	}()
+	require.ElementsMatch(t, atWork, []string{<-woken, <-woken})
+	// What is at work for too long is driven once more, and that is kept back, too.
+	require.Eventually(t, func() bool { return queue.asked.Load() > 10 }, patience, 10*time.Millisecond)
+	for _, id := range atWork {
+		require.Equal(t, []string{"Start", "Resumed"}, r.types(id))
+	}
+	require.Equal(t, []string{"Start"}, r.types(held))
+	close(answer)
+	require.Equal(t, held, <-woken)
+	r.eventually(held, events.TypeResumed)
+	stop()
+	require.NoError(t, <-ended)
+}
+
 // The timer of a run that was never started finds nothing.
 func TestTimerWithoutARunOnTheBus(t *testing.T) {
 	t.Parallel()

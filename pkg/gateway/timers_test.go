@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -290,5 +291,45 @@ func TestPoisonIsFoundInTime(t *testing.T) {
 			require.Equal(t, events.Errored, mem.State)
 			require.Equal(t, reducer.CodePoison, mem.Error.Code)
 		}
+	})
+}
+
+// hiding is a log without one of its runs, while hidden is true.
+type hiding struct {
+	journal.Log
+	run    string
+	hidden atomic.Bool
+}
+
+func (h *hiding) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[journal.Record, error] {
+	if run.ID == h.run && h.hidden.Load() {
+		return func(func(journal.Record, error) bool) {}
+	}
+	return h.Log.Read(ctx, run, after)
+}
+
+// A fork whose parent is away keeps its timers until somebody brings the parent
+// back.
+func TestTimersOfAForkWhoseParentIsAway(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		g, p := r.serve(nil)
+		parent := r.start(g, wallTime(90*time.Minute))
+		r.ask(parent, 0, "a")
+		started, err := g.Fork(t.Context(), "", parent.ID, gateway.ForkRequest{At: 2})
+		require.NoError(t, err)
+		fork := r.Store.Place(events.DefaultNamespace, started.RunID)
+		p.Kill()
+		log := &hiding{run: parent.ID}
+		log.hidden.Store(true)
+		r.serve(func(cfg *gateway.Config) {
+			log.Log = cfg.Store.Log()
+			cfg.Store = r.NewStore(log)
+		})
+		sleep(20 * stall)
+		require.Equal(t, []string{"Forked"}, r.Types(fork))
+		log.hidden.Store(false)
+		sleep(stall + time.Minute)
+		require.Equal(t, []string{"Forked", "BudgetExceeded"}, r.Types(fork))
+		require.Zero(t, r.Journal.Timers())
 	})
 }

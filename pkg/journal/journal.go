@@ -168,6 +168,12 @@ type Queue interface {
 
 	// AckWait returns how long a delivery of the inbox may go without Extend.
 	AckWait(ctx context.Context, inbox Inbox) (time.Duration, error)
+
+	// Undelivered reports whether a record, given by its shard and sequence number,
+	// still waits to be delivered for the first time. The inbox has to be the one
+	// that the record is for, with one state. One from which nobody ever consumed
+	// has delivered nothing.
+	Undelivered(ctx context.Context, inbox Inbox, shard int, seq uint64) (bool, error)
 }
 
 // Directory is where actors and planners say what they offer. An announcement

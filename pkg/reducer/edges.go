@@ -2,6 +2,7 @@ package reducer
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -49,6 +50,31 @@ func Edges(t *Table) []Edge {
 		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To), cmp.Compare(a.Pool, b.Pool))
 	})
 	return edges
+}
+
+// CheckEdge reports an event that is legal on its subject in no run: one of another
+// run, one that the table does not have there, one whose `<from>` does not belong to
+// whoever may say such a thing, or an end that is not where ends are. It is what a
+// reader can hold an event to that does not fold its run; nil is no proof.
+func CheckEdge(t *Table, s events.Subject, e *events.Event) error {
+	typ := e.Type()
+	to, ok := t.Next(e.From, typ)
+	if typ == events.TypeForked {
+		to, ok = e.To, e.From == t.initial && slices.Contains(t.Forks(), e.To)
+	}
+	switch {
+	case e.Run != s.Run.ID:
+		return fmt.Errorf("belongs to run %s (subject: %s)", e.Run, s.Run.ID)
+	case !ok:
+		return &TransitionError{From: e.From, Event: typ}
+	case e.To != to:
+		return fmt.Errorf("to is %s, the table leads from %s by %s to %s", e.To, e.From, typ, to)
+	case !slices.Contains(originsIn(t, e.From, typ), s.From):
+		return fmt.Errorf("%s in state %s may not come from %s", typ, e.From, s.From)
+	case s.To != e.To && (t.terminal[s.To] || t.terminal[e.To]):
+		return fmt.Errorf("leads to %s and is on a subject to %s", e.To, s.To)
+	}
+	return nil
 }
 
 // eventsIn returns the types that can be legal in a state.

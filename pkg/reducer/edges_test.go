@@ -53,3 +53,36 @@ func TestEdges(t *testing.T) {
 	}
 	require.Empty(t, got)
 }
+
+// TestCheckEdge: what a body says against its subject, without the run.
+func TestCheckEdge(t *testing.T) {
+	table, run := reducer.DefaultTable(), events.Run{ID: "r"}
+	cancel := events.Event{Run: "r", From: events.Acting, To: events.Cancelled, Data: &events.CancelledRun{}}
+	from := func(s events.State) events.Subject {
+		return events.Subject{Run: run, From: s, To: events.Cancelled, Pool: events.DefaultPool}
+	}
+	require.NoError(t, reducer.CheckEdge(table, from(events.Control), &cancel))
+	for want, forge := range map[string]func(s *events.Subject, e *events.Event){
+		"belongs to run r (subject: x)":                            func(s *events.Subject, _ *events.Event) { s.Run.ID = "x" },
+		"Cancelled in state acting may not come from acting":       func(s *events.Subject, _ *events.Event) { s.From = events.Acting },
+		"leads to cancelled and is on a subject to none":           func(s *events.Subject, _ *events.Event) { s.To = events.Nobody },
+		"leads to cancelled and is on a subject to done":           func(s *events.Subject, _ *events.Event) { s.To = events.Done },
+		"to is done, the table leads from acting":                  func(_ *events.Subject, e *events.Event) { e.To = events.Done },
+		"invalid transition: moorebus.Cancelled in state done":     func(_ *events.Subject, e *events.Event) { e.From = events.Done },
+		"invalid transition: moorebus.Forked in state acting":      func(_ *events.Subject, e *events.Event) { e.Data = &events.Forked{} },
+		"invalid transition: moorebus.LlmToolCall in state acting": func(_ *events.Subject, e *events.Event) { e.Data = &events.LLMToolCall{} },
+		"leads to acting and is on a subject to cancelled":         func(_ *events.Subject, e *events.Event) { e.To, e.Data = events.Acting, &events.Paused{} },
+		"ToolCallDispatched in state parallel_acting may not come fr": func(_ *events.Subject, e *events.Event) {
+			e.From, e.To, e.Data = events.ParallelActing, events.ParallelActing, &events.ToolCallDispatched{}
+		},
+		"invalid transition: moorebus.Forked in state idle is not in ": func(_ *events.Subject, e *events.Event) {
+			e.From, e.To, e.Data = events.Idle, events.Done, &events.Forked{}
+		},
+	} {
+		s, e := from(events.Control), cancel
+		forge(&s, &e)
+		require.ErrorContains(t, reducer.CheckEdge(table, s, &e), strings.ReplaceAll(want, "moorebus.", ""))
+	}
+	fork := events.Event{Run: "r", From: events.Idle, To: events.Acting, Data: &events.Forked{}}
+	require.NoError(t, reducer.CheckEdge(table, events.Subject{Run: run, From: events.Idle, To: events.Acting, Pool: "web"}, &fork))
+}

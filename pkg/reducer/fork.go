@@ -3,6 +3,7 @@ package reducer
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -124,13 +125,14 @@ func (mem *Memory) foldForked(e *events.Event, p *events.Forked) {
 	run, n, parent := mem.RunID, mem.N, mem.base.mem
 	*mem = *parent
 	mem.RunID, mem.N, mem.State, mem.Started = run, n, e.From, e.Time
-	mem.begin(p)
+	mem.begin(p, e.Time)
 	mem.wakeFork(n)
 }
 
 // begin makes a parent's memory that of its fork. Numbers of the parent's events
-// mean nothing in the fork: what the parent had under way begins again.
-func (mem *Memory) begin(p *events.Forked) {
+// mean nothing in the fork: what the parent had under way begins again, at that
+// time, and so do the bounds of one turn and the time to decide on an approval.
+func (mem *Memory) begin(p *events.Forked, at time.Time) {
 	c := &mem.Control
 	depth := 1
 	if c.ForkedFrom != nil {
@@ -144,7 +146,11 @@ func (mem *Memory) begin(p *events.Forked) {
 		call := &c.Calls[i]
 		call.Wake, call.Dispatched, call.Started = 0, 0, 0
 	}
+	c.SinceUser = Counts{}
 	mem.repin(p)
+	if a := mem.PendingApproval; a != nil {
+		a.Deadline = c.Agent.Approval.Deadline(at)
+	}
 }
 
 // wakeFork makes the fork's first event the one that all of its work answers.
@@ -198,6 +204,6 @@ func (mem *Memory) retask(task string) {
 // parent were driven once more.
 func (mem *Memory) forkRoute(p *events.Forked) (events.State, string) {
 	fork := mem.base.mem.Clone()
-	fork.begin(p)
+	fork.begin(p, fork.Updated)
 	return fork.redrive()
 }

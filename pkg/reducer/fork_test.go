@@ -3,6 +3,7 @@ package reducer_test
 import (
 	"encoding/json"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -58,7 +59,7 @@ func drawFork(t *rapid.T, r *reducertest.Run) *reducertest.Run {
 	require.Equal(t, reducer.View(parent), reducer.View(mem), "its model sees the same")
 	require.Equal(t, parent.TotalUsage, mem.TotalUsage)
 	require.Equal(t, parent.Control.Replies, mem.Control.Replies)
-	require.Equal(t, parent.Control.SinceUser, mem.Control.SinceUser)
+	require.Zero(t, mem.Control.SinceUser)
 	require.Len(t, mem.Trace, len(parent.Trace)+1)
 	checkForkWakes(t, fork)
 	return fork
@@ -278,4 +279,68 @@ func TestForkHasNoRow(t *testing.T) {
 		events.Acting, events.Observing, events.Paging, events.ParallelActing, events.Planning, events.Reflecting,
 		events.WaitingForHuman, events.WaitingForUser,
 	}, reducer.DefaultTable().Forks())
+}
+
+// asking is a run that waits for a human, for as long as its agent says.
+func asking(t *testing.T, expires time.Duration) *reducertest.Run {
+	t.Helper()
+	r := reducertest.NewRun(nil)
+	start := reducertest.StartOf("x", events.ModeTask)
+	start.Agent.Approval = &events.Approval{Expires: events.Duration(expires)}
+	_, _, err := r.Append(events.Idle, start)
+	require.NoError(t, err)
+	_, _, err = r.Append(events.Planning, &events.HumanApprovalRequired{
+		ToolCallReply: events.ToolCallReply{Calls: []events.Call{{ID: "a", Name: "alpha", Arguments: "{}"}}},
+		Requests:      []events.Request{{CallID: "a", Tool: "alpha", Arguments: "{}"}}, Deadline: "2001-02-03T04:05:06Z",
+	})
+	require.NoError(t, err)
+	return r
+}
+
+// A fork gives as much time for an approval as its agent says, from when it begins:
+// the parent's may be over.
+func TestForkOfAWaitingApproval(t *testing.T) {
+	fork, err := asking(t, time.Hour).Fork(2, events.Forked{})
+	require.NoError(t, err)
+	require.Equal(t, fork.Mem.Started.Add(time.Hour).Format(events.TimeFormat), fork.Mem.PendingApproval.Deadline)
+
+	fork, err = asking(t, 0).Fork(2, events.Forked{})
+	require.NoError(t, err)
+	require.Empty(t, fork.Mem.PendingApproval.Deadline)
+
+	agent := events.DefaultAgent()
+	agent.Approval = &events.Approval{Expires: events.Duration(time.Minute)}
+	fork, err = asking(t, time.Hour).Fork(2, events.Forked{Agent: &agent})
+	require.NoError(t, err)
+	require.Equal(t, fork.Mem.Started.Add(time.Minute).Format(events.TimeFormat), fork.Mem.PendingApproval.Deadline, "as it was patched")
+}
+
+// What went over the safety cap goes on in its fork, which has a cap of its own.
+func TestForkBeginsATurn(t *testing.T) {
+	r := reducertest.NewRun(nil)
+	start := reducertest.StartOf("x", events.ModeTask)
+	start.Agent.Config.MaxSteps = 1
+	_, _, err := r.Append(events.Idle, start)
+	require.NoError(t, err)
+	wantsEnd := func(r *reducertest.Run) bool { return r.Effects()[0].Kind == reducer.KindEnd }
+	for i := 0; !wantsEnd(r); i++ {
+		call := events.Call{ID: strconv.Itoa(i), Name: "alpha", Arguments: "{}"}
+		reply := events.ToolCallReply{Calls: []events.Call{call}}
+		for _, e := range []struct {
+			origin  events.State
+			payload events.Payload
+		}{
+			{events.Planning, &events.LLMToolCall{ToolCallReply: reply}},
+			{events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: call.ID, Success: true, Observation: "SUCCESS: x"}}},
+			{events.Observing, &events.Continue{}},
+		} {
+			if !wantsEnd(r) {
+				_, _, err = r.Append(e.origin, e.payload)
+				require.NoError(t, err)
+			}
+		}
+	}
+	fork, err := r.Fork(uint64(len(r.Records)), events.Forked{})
+	require.NoError(t, err)
+	require.False(t, wantsEnd(fork))
 }

@@ -69,6 +69,7 @@ func TestRandomRuns(t *testing.T) {
 			checkMemory(t, r, o)
 			checkSubject(t, before, r.Mem, subject, e)
 			checkEdge(t, before, subject, e.Data)
+			require.NoError(t, reducer.CheckEdge(r.Machine.Table(), subject, e), "what is legal fits its subject")
 			checkView(t, r.Mem)
 			checkEffects(t, r, before, e)
 			if i == 10 {

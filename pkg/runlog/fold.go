@@ -23,6 +23,8 @@ type Fold struct {
 	size int64
 	// depth is how many runs are being read that stand on this one.
 	depth int
+	// ancestors are the runs that it stands on, the nearest first.
+	ancestors []events.Run
 }
 
 // NewFold returns the fold of a run of which nothing was read yet.
@@ -32,6 +34,10 @@ func NewFold(log journal.Log, machine *reducer.Machine, run events.Run) *Fold {
 
 // Memory returns what was folded so far. It changes with the next record.
 func (f *Fold) Memory() *reducer.Memory { return f.mem }
+
+// Ancestors returns the runs that the run stands on, as far as the fold has read
+// them from the log, the nearest first.
+func (f *Fold) Ancestors() []events.Run { return f.ancestors }
 
 // Apply folds the next record and returns its event. What is wrong with the
 // record itself is in the memory then, as [reducer.Machine.Apply] says, and such
@@ -110,6 +116,7 @@ func (f *Fold) adopt(ctx context.Context, fork events.Run, p *reducer.ParentErro
 		return &ParentGoneError{Run: fork.ID, Parent: p.Run, At: p.At, Has: parent.mem.N}
 	}
 	f.size = parent.size
+	f.ancestors = append([]events.Run{from}, parent.ancestors...)
 	f.mem.Adopt(parent.mem)
 	return nil
 }

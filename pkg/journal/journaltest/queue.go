@@ -40,6 +40,7 @@ func Queue(t *testing.T, open func(t *testing.T) LogQueue) {
 		"the end waits for the handlers": testEnd,
 		"unsettled goes to the next":     testHandOver,
 		"one begins while another ends":  testTakeOver,
+		"what was not delivered yet":     testUndelivered,
 		"refused inboxes":                testRefusedInbox,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -502,6 +503,50 @@ func testTakeOver(t *testing.T, q LogQueue) {
 	require.NoError(t, <-ended)
 }
 
+// testUndelivered has one slot and three records: what was handed out once has
+// been delivered, whatever became of it then.
+func testUndelivered(t *testing.T, q LogQueue) {
+	ctx, pool, run := context20(t), NewToken(t), NewRun(t, q)
+	inbox := journal.Inbox{States: []events.State{events.Acting}, Pool: pool}
+	var seqs []uint64
+	last := uint64(0)
+	for i := range 3 {
+		seq, err := q.Append(ctx, run, last, Entry(run, events.Acting, pool, fmt.Sprint(i)))
+		require.NoError(t, err)
+		seqs, last = append(seqs, seq), seq
+	}
+	waiting := func(want ...bool) {
+		t.Helper()
+		for i, seq := range seqs {
+			got, err := q.Undelivered(ctx, inbox, run.Shard, seq)
+			require.NoError(t, err)
+			require.Equal(t, want[i], got, "record %d", i)
+		}
+	}
+	waiting(true, true, true)
+	got, goOn := make(chan journal.Delivery), make(chan struct{})
+	consume(t, q, inbox, 1, func(d journal.Delivery) {
+		got <- d
+		<-goOn
+	})
+	for i := range seqs {
+		d := <-got
+		require.Equal(t, seqs[i], d.Record().Seq)
+		waiting(false, i < 1, i < 2)
+		if i == 0 {
+			require.NoError(t, d.Retry(time.Hour))
+		} else {
+			require.NoError(t, d.Ack())
+		}
+		goOn <- struct{}{}
+	}
+	waiting(false, false, false)
+	_, err := q.Undelivered(ctx, inbox, q.Shards(), 1)
+	require.Error(t, err)
+	_, err = q.Undelivered(ctx, journal.Inbox{States: []events.State{events.Planning, events.Observing}}, 0, 1)
+	require.Error(t, err)
+}
+
 func testRefusedInbox(t *testing.T, q LogQueue) {
 	ctx := context20(t)
 	for _, inbox := range []journal.Inbox{
@@ -509,6 +554,8 @@ func testRefusedInbox(t *testing.T, q LogQueue) {
 	} {
 		require.Error(t, q.Consume(ctx, inbox, 1, func(journal.Delivery) {}))
 		_, err := q.AckWait(ctx, inbox)
+		require.Error(t, err)
+		_, err = q.Undelivered(ctx, inbox, 0, 1)
 		require.Error(t, err)
 	}
 	require.Error(t, q.Consume(ctx, acting("web"), 0, func(journal.Delivery) {}))

@@ -256,8 +256,11 @@ type streamInfo struct {
 }
 
 type consumerInfo struct {
-	Config jetstream.ConsumerConfig `json:"config"`
-	Error  *apiError                `json:"error"`
+	Config    jetstream.ConsumerConfig `json:"config"`
+	Delivered struct {
+		StreamSeq uint64 `json:"stream_seq"`
+	} `json:"delivered"`
+	Error *apiError `json:"error"`
 }
 
 func (b *Bus) streamInfo(ctx context.Context, shard int) (*streamInfo, error) {

@@ -83,6 +83,27 @@ func (b *Bus) AckWait(ctx context.Context, inbox journal.Inbox) (time.Duration, 
 	return shortest, nil
 }
 
+// Undelivered reports whether a record still waits to be delivered for the first
+// time: a consumer delivers what it has not delivered yet in the order of the
+// stream, also while it is kept back by what is not acknowledged.
+func (b *Bus) Undelivered(ctx context.Context, inbox journal.Inbox, shard int, seq uint64) (bool, error) {
+	durables, err := checkInbox(inbox)
+	if err != nil {
+		return false, fmt.Errorf("undelivered: %w", err)
+	}
+	if len(durables) != 1 || shard < 0 || shard >= b.shards {
+		return false, fmt.Errorf("undelivered: record %d of shard %d in %d inboxes: want one of each", seq, shard, len(durables))
+	}
+	info, err := b.consumerInfo(ctx, shard, durables[0].name)
+	if code, ok := errorCode(err); ok && code == codeConsumerNotFound {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return info.Delivered.StreamSeq < seq, nil
+}
+
 func (b *Bus) ackWait(ctx context.Context, d durable) (time.Duration, error) {
 	b.mu.Lock()
 	kept := b.ackWaits[d.name]

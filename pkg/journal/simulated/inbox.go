@@ -203,6 +203,14 @@ func (in *inbox) take(o Options) (it *item, next time.Time) {
 	return first, time.Time{}
 }
 
+// undelivered reports whether a record waits to be taken for the first time.
+func (in *inbox) undelivered(shard int, seq uint64) bool {
+	return slices.ContainsFunc(in.items, func(it *item) bool {
+		s, err := events.ParseSubject(it.rec.Subject)
+		return err == nil && it.attempt == 0 && s.Run.Shard == shard && it.rec.Seq == seq
+	})
+}
+
 // duplicate queues a second delivery that comes whatever becomes of the first.
 func (in *inbox) duplicate(o Options, it *item, now time.Time) {
 	it.copied = true

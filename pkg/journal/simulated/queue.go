@@ -145,6 +145,24 @@ func (p *Process) AckWait(_ context.Context, in journal.Inbox) (time.Duration, e
 	return p.j.opts.AckWait, p.alive()
 }
 
+// Undelivered reports whether a record was never handed out.
+func (p *Process) Undelivered(_ context.Context, in journal.Inbox, shard int, seq uint64) (bool, error) {
+	if err := checkInbox(in); err != nil {
+		return false, fmt.Errorf("undelivered: %w", err)
+	}
+	inboxes := split(in)
+	if len(inboxes) != 1 || shard < 0 || shard >= p.j.Shards() {
+		return false, fmt.Errorf("undelivered: record %d of shard %d in %d inboxes: want one of each", seq, shard, len(inboxes))
+	}
+	if err := p.alive(); err != nil {
+		return false, err
+	}
+	p.j.mu.Lock()
+	defer p.j.mu.Unlock()
+	known := p.j.inboxes[inboxes[0].key]
+	return known == nil || known.undelivered(shard, seq), nil
+}
+
 // delivery is an item in a worker's hands.
 type delivery struct {
 	p       *Process
