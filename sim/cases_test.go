@@ -45,8 +45,8 @@ type livenessCase struct {
 	loses bool
 	// points are where the publisher dies; nil: [points].
 	points []string
-	// lost is the type of the event whose delivery the bus loses, if it does.
-	lost events.Type
+	// lost are the types of events of which the bus loses the first one's delivery.
+	lost []events.Type
 }
 
 // Who carries a run on: nobody, people, the event's own delivery, or the delivery

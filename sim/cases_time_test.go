@@ -60,17 +60,17 @@ var timedCases = []*livenessCase{
 		script: script(calls("look")), agent: hastyAsking, timer: true, points: timedPoints, then: nobody},
 	{row: "BudgetExceeded at the deadline", name: "at the deadline, in Acting", event: events.TypeBudgetExceeded, from: events.Acting,
 		script: script(calls("slow")), agent: hasty, timer: true, points: timedPoints, then: nobody},
-	{row: "Resumed as a re-drive", name: "as a re-drive", event: events.TypeResumed, from: events.Planning, loses: true,
-		plan: away(rolePlanner, stall+2*time.Minute), people: takes(rolePlanner), timer: true, points: timedPoints, then: itself},
-	{row: "FatalError `stalled`", name: "stalled", event: events.TypeFatalError, from: events.Planning, loses: true,
-		plan: away(rolePlanner, time.Hour), people: takes(rolePlanner), timer: true, points: timedPoints, then: nobody},
-	{row: rowLost, name: "for a lost delivery", event: events.TypeResumed, from: events.Planning, lost: events.TypeStart,
+	{row: "Resumed as a re-drive", name: "as a re-drive", event: events.TypeResumed, from: events.Observing, lost: []events.Type{events.TypeToolSuccess},
+		script: script(calls("look")), timer: true, points: timedPoints, then: itself},
+	{row: "FatalError `stalled`", name: "stalled", event: events.TypeFatalError, from: events.Planning,
+		lost: []events.Type{events.TypeStart, events.TypeResumed}, timer: true, points: timedPoints, then: nobody},
+	{row: rowLost, name: "for a lost delivery", event: events.TypeResumed, from: events.Planning, lost: []events.Type{events.TypeStart},
 		timer: true, points: timedPoints, then: itself},
-	{row: rowLost, name: "for a lost delivery to Acting", event: events.TypeResumed, from: events.Acting, lost: events.TypeLLMToolCall,
+	{row: rowLost, name: "for a lost delivery to Acting", event: events.TypeResumed, from: events.Acting, lost: []events.Type{events.TypeLLMToolCall},
 		script: script(calls("pay")), timer: true, points: timedPoints, then: itself},
-	{row: rowLost, name: "for a lost dispatch", event: events.TypeResumed, from: events.ParallelActing, lost: events.TypeToolCallDispatched,
+	{row: rowLost, name: "for a lost dispatch", event: events.TypeResumed, from: events.ParallelActing, lost: []events.Type{events.TypeToolCallDispatched},
 		script: script(calls("look", "sum")), timer: true, points: timedPoints, then: itself},
-	{row: rowLost, name: "for a lost last result", event: events.TypeResumed, from: events.ParallelActing, lost: events.TypeToolCallResult,
+	{row: rowLost, name: "for a lost last result", event: events.TypeResumed, from: events.ParallelActing, lost: []events.Type{events.TypeToolCallResult},
 		script: script(calls("look", "look")), timer: true, points: timedPoints, then: itself},
 }
 
@@ -171,14 +171,17 @@ func decidesLate(ctx context.Context, p *person) {
 	p.put(ctx, d)
 }
 
-// firstOf is the first event of a type.
-func firstOf(kind events.Type) func(*events.Event) bool {
-	var id string
+// firstOf is the first event of each of the types.
+func firstOf(types []events.Type) func(*events.Event) bool {
+	first := map[events.Type]string{}
 	return func(e *events.Event) bool {
-		if id == "" && e.Type() == kind {
-			id = e.ID
+		if !contains(types, e.Type()) {
+			return false
 		}
-		return e.ID == id
+		if first[e.Type()] == "" {
+			first[e.Type()] = e.ID
+		}
+		return e.ID == first[e.Type()]
 	}
 }
 

@@ -87,7 +87,7 @@ func (c *livenessCase) play(t *testing.T, point string) *played {
 		p.w = newWorld(plan)
 		p.w.aim, p.w.answering = p.strikes, p.hears
 		p.w.audit.calm = p.w.audit.calm && point == "" && !c.loses
-		if c.lost != "" {
+		if len(c.lost) > 0 {
 			p.w.loses = firstOf(c.lost)
 		}
 		if c.stand != nil {
