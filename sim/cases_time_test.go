@@ -122,17 +122,6 @@ func apart(s *scenario) {
 	}
 }
 
-// away is how long the processes of a role are gone if they go.
-func away(role string, down time.Duration) func(*scenario) {
-	return func(s *scenario) {
-		for i := range s.Processes {
-			if contains(s.Processes[i].Roles, role) {
-				s.Processes[i].Down = down
-			}
-		}
-	}
-}
-
 // slowTimers come seconds after their time.
 func slowTimers(s *scenario) { s.Faults.Delay, s.Faults.MaxDelay = 1, 20*time.Second }
 
