@@ -116,23 +116,30 @@ func (p *purge) keep(e *entry, reason string) {
 	p.done.Kept = append(p.done.Kept, KeptRun{Run: e.run.ID, Space: e.run.Namespace, Reason: reason})
 }
 
-// spareParents keeps what runs that stay were forked from.
-func (p *purge) spareParents(named map[events.Run]bool) error {
+// forkedByStaying returns those of the chosen runs that runs which stay were forked
+// from, each with one of those.
+func (p *purge) forkedByStaying() map[*entry]events.Run {
 	going := map[*entry]bool{}
 	for _, e := range p.chosen {
 		going[e] = true
 	}
-	spared := map[*entry]events.Run{}
+	forked := map[*entry]events.Run{}
 	for run, e := range p.survey.runs {
 		if going[e] || !e.forked {
 			continue
 		}
 		for _, parent := range p.survey.line(run) {
 			if going[parent] {
-				spared[parent] = run
+				forked[parent] = run
 			}
 		}
 	}
+	return forked
+}
+
+// spareParents keeps what runs that stay were forked from.
+func (p *purge) spareParents(named map[events.Run]bool) error {
+	spared := p.forkedByStaying()
 	var chosen []*entry
 	for _, e := range p.chosen {
 		fork, spare := spared[e]

@@ -269,7 +269,7 @@ func (w *world) fork(parent events.Run) events.Run {
 		From: events.Idle, To: events.Planning, Data: &events.Forked{Run: parent.ID, At: 1, Hash: hash},
 	})
 	require.NoError(w.t, err)
-	subject := events.Subject{Run: run, From: events.Idle, To: events.Nobody, Pool: events.DefaultPool}
+	subject := events.Subject{Run: run, From: events.Idle, To: events.Planning, Pool: events.DefaultPool}
 	_, err = w.bus.Append(w.t.Context(), run, 0, journal.Entry{Subject: subject, Body: body})
 	require.NoError(w.t, err)
 	return run
