@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -36,8 +37,8 @@ func purgeCommand() *cobra.Command {
 		Long: `Purge removes runs that have ended: those named, those that ended longer ago than
 --ended-before, and those that ended first until all that stays has at most
 --keep-bytes. With a run go its snapshot and the large results that no other run
-refers to. Nothing is removed that --archive has not on the disk; moorebus import
-puts an archive back. --dry-run says what would be removed.
+refers to. Nothing is removed that --archive has not on the disk, in a file that must
+not be there yet; moorebus import puts an archive back. --dry-run says what would be removed.
 
 A run that goes on is never purged: of named ones none is, if one goes on. Nor is a
 run from which one that stays was forked, except with --parents-of-kept; such a fork
@@ -95,6 +96,9 @@ func (f *purgeFlags) check(ids []string) error {
 	case !f.dryRun && (f.archive == "") == !f.noArchive:
 		return cli.Usage("say where the runs are stored first with --archive, or that they go for good with --no-archive")
 	}
+	if f.archive != "" && f.every == 0 && errors.Is(filelog.CheckNew(f.archive), fs.ErrExist) {
+		return cli.Usage("--archive: %s is there already and is not replaced; name another file, or a directory with --every", f.archive)
+	}
 	return checkRunIDs(ids)
 }
 
@@ -105,9 +109,9 @@ func (f *purgeFlags) keep(c *client) retention.KeepOptions {
 	}
 }
 
-// writeArchive makes a file of an export.
+// writeArchive makes a file of an export, and replaces none.
 func writeArchive(path string, write func(retention.Sink) error) error {
-	return filelog.WriteFile(path, func(w *filelog.Writer) error { return write(w) })
+	return filelog.WriteNew(path, func(w *filelog.Writer) error { return write(w) })
 }
 
 func (c *client) purge(ctx context.Context, f purgeFlags, ids []string) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
@@ -72,7 +73,49 @@ func Write(to io.Writer, records iter.Seq2[journal.Record, error]) error {
 
 // WriteFile makes a file of what write writes. The file has its name only when it
 // is complete and on the disk; one that was there is replaced then.
-func WriteFile(path string, write func(*Writer) error) (err error) {
+func WriteFile(path string, write func(*Writer) error) error {
+	return writeFile(path, write, os.Rename)
+}
+
+// WriteNew is [WriteFile] for a path at which nothing is: else the error is
+// fs.ErrExist, as a rule before write is called, and what is there stays.
+func WriteNew(path string, write func(*Writer) error) error {
+	if err := CheckNew(path); err != nil {
+		return err
+	}
+	return writeFile(path, write, link)
+}
+
+// CheckNew returns an error with fs.ErrExist if something is at the path.
+func CheckNew(path string) error {
+	_, err := os.Lstat(path)
+	if err == nil {
+		return fmt.Errorf("event file %s: %w", path, fs.ErrExist)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// link gives a file a name that no other one has. Where there are no links the
+// name is taken by an empty file first.
+func link(from, to string) error {
+	err := os.Link(from, to)
+	if err == nil {
+		return os.Remove(from)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	taken, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(taken.Close(), os.Rename(from, to))
+}
+
+func writeFile(path string, write func(*Writer) error, name func(from, to string) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.part")
 	if err != nil {
 		return fmt.Errorf("event file: %w", err)
@@ -92,7 +135,7 @@ func WriteFile(path string, write func(*Writer) error) (err error) {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if err = os.Rename(f.Name(), path); err != nil {
+	if err = name(f.Name(), path); err != nil {
 		return err
 	}
 	return syncDir(filepath.Dir(path))

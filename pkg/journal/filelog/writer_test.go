@@ -3,6 +3,7 @@ package filelog
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,4 +61,29 @@ func TestWriteFileIsAllOrNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, left, 1)
 	require.Error(t, WriteFile(filepath.Join(p, "x"), func(*Writer) error { return nil }))
+}
+
+// A new file replaces none, also not one that comes while it is written.
+func TestWriteNew(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "new.jsonl")
+	nothing := func(*Writer) error { return nil }
+	require.NoError(t, WriteNew(path, nothing))
+	require.NoError(t, os.WriteFile(path, []byte("mine"), 0o600))
+	called := false
+	err := WriteNew(path, func(*Writer) error { called = true; return nil })
+	require.ErrorIs(t, err, fs.ErrExist)
+	require.False(t, called)
+
+	late := filepath.Join(filepath.Dir(path), "late.jsonl")
+	err = WriteNew(late, func(*Writer) error { return os.WriteFile(late, []byte("theirs"), 0o600) })
+	require.ErrorIs(t, err, fs.ErrExist)
+	for file, want := range map[string]string{path: "mine", late: "theirs"} {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.Equal(t, want, string(text))
+	}
+	all, err := os.ReadDir(filepath.Dir(path))
+	require.NoError(t, err)
+	require.Len(t, all, 2, "no part is left")
 }
