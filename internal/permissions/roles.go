@@ -144,6 +144,11 @@ func (l Layout) observer(g *natsbus.Grants) {
 	l.worker(g, owned[Observer], "")
 	g.Consume(inbox(events.DefaultPool, owned[Observer]...))
 	g.StoreSnapshots()
+	for _, state := range l.Table.States() {
+		if l.Table.Terminal(state) || state == events.WaitingForUser {
+			g.Watch(journal.Filter{To: state}) // to keep its snapshots
+		}
+	}
 }
 
 // gateway may also take the deliveries of pools that no actor serves, to answer

@@ -143,9 +143,10 @@ func (g *Grants) StoreResults(pool string) {
 // ReadResults allows to read a pool's large results.
 func (g *Grants) ReadResults(pool string) { g.read(objectStreamPrefix + resultsPrefix + pool) }
 
-// StoreSnapshots allows to keep snapshots of runs.
+// StoreSnapshots allows to keep snapshots of runs, and to remove them.
 func (g *Grants) StoreSnapshots() {
 	g.storeObjects(snapshotBucket)
+	g.api("STREAM.PURGE." + objectStreamPrefix + snapshotBucket)
 	g.ReadSnapshots()
 }
 
