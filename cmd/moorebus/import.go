@@ -26,11 +26,12 @@ shards it has, with their large results, and each behind the run that it was for
 from. Runs keep their namespaces.
 
 All or nothing: first every line is read and every run verified and held against the
-log. If a line is broken, a run diverges from what it must be, or the log has a run
-of that name with other events, import says on which line and changes nothing. A run
-that is there with the same events is skipped; one whose import was cut off is
-completed, so a failed import is simply done again. A purged run can be put back, if
-it is the one that was purged; it is no longer held to be purged then.
+log. If a line is broken, a run diverges from what it must be, the log has a run of
+that name with other events, or a fork's parent is neither in the file nor in the
+log, import says so with the line and changes nothing. A run that is there with the
+same events is skipped; one of which only the beginning is there, from an import that
+was cut off, is completed, so a failed import is simply done again. A purged run can
+be put back, if it is the one that was purged; it is no longer held to be purged then.
 
 The file is read more than once, so it is no pipe. It is not signed: verifying finds
 what was broken or changed inside a run, not what somebody made anew from its
@@ -38,14 +39,22 @@ beginning, or changed in its last event.
 
 A run that has not ended goes on where it was: workers wake when all of it is there,
 and a Resumed is appended if there is something to do (not with --no-resume). Do not
-import such a run while it still goes on elsewhere.`,
+import such a run while it still goes on elsewhere. Its timers are set anew, also
+those of a run that is there already: to export a run and to import it again is how
+one that has lost its timers gets them back.
+
+A run that goes on and is in the file only because others were forked from it, or is
+not among those named, is put back asleep: its forks can be read, but nobody works on
+it and it has no timers. If it was purged here, it is still held to be purged, and
+cannot be forked. Import its own export or archive to complete it; that is refused
+once somebody has appended something else to it here.`,
 		Example: `  moorebus import runs.jsonl
   gunzip run.jsonl.gz && moorebus import run.jsonl
   moorebus import archive/purged-20260102T030405.000Z.jsonl 0198c5a0-5a6b-7c00-8000-000000000001`,
 		Args: cobra.MinimumNArgs(1),
 	}
 	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
-	cmd.Flags().BoolVar(&noResume, "no-resume", false, "append nothing to runs that have not ended; what their last 1,000 events wake goes on all the same")
+	cmd.Flags().BoolVar(&noResume, "no-resume", false, "append nothing to runs that have not ended and set no timers; what their last 1,000 events wake goes on all the same")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := checkRunIDs(args[1:]); err != nil {
 			return err

@@ -38,8 +38,8 @@ func purgeCommand() *cobra.Command {
 		Long: `Purge removes runs that have ended: those named, those that ended longer ago than
 --ended-before, and those that ended first until all that stays has at most
 --keep-bytes. With a run go its snapshot and the large results that no other run
-refers to. Nothing is removed that --archive has not on the disk; moorebus import
-puts an archive back. --dry-run says what would be removed.
+refers to. Nothing is removed that --archive has not on the disk, in a file that must
+not be there yet; moorebus import puts an archive back. --dry-run says what would be removed.
 
 A run that goes on is never purged: of named ones none is, if one goes on. Nor is a
 run from which one that stays was forked, except with --parents-of-kept; such a fork
@@ -136,7 +136,7 @@ func writeArchive(path string, write func(retention.Sink) error) error {
 }
 
 func archiveExists(path string) error {
-	return cli.Usage("--archive: %s is there already; an archive replaces nothing, so name another file", path)
+	return cli.Usage("--archive: %s is there already; an archive replaces nothing, so name another file, or a directory with --every", path)
 }
 
 func (c *client) purge(ctx context.Context, f purgeFlags, ids []string) error {

@@ -160,8 +160,8 @@ func (l Layout) observer(g *natsbus.Grants) {
 	g.Consume(inbox(events.DefaultPool, owned[Observer]...))
 	g.StoreSnapshots()
 	for _, state := range l.Table.States() {
-		if l.Table.Terminal(state) { // a run that ends needs its snapshot no longer
-			g.Watch(journal.Filter{To: state})
+		if l.Table.Terminal(state) || state == events.WaitingForUser {
+			g.Watch(journal.Filter{To: state}) // to take snapshots, and to let go of those of runs that end
 		}
 	}
 }

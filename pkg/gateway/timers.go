@@ -13,15 +13,10 @@ import (
 	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
-// The timers of a run. What is to be done when one fires follows from the run
-// alone, so that one which fires twice, too early or too late does no harm.
+// The timers of a run.
 const (
-	// timerRun is set before the run is started, and again each time it fires,
-	// until the run has ended: for its deadline and against a standstill.
-	timerRun = "run"
-	// timerApproval is set when the run comes to wait for a human, for as long as
-	// the approval is valid.
-	timerApproval = "approval"
+	timerRun      = journal.TimerRun
+	timerApproval = journal.TimerApproval
 )
 
 const (

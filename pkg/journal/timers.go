@@ -11,6 +11,18 @@ import (
 // MaxTimerData is the most data that a timer carries, in bytes.
 const MaxTimerData = 4 << 10
 
+// The kinds of a run's timers. What is to be done when one fires follows from the
+// run alone: one that fires twice, too early, or without data does no harm, and the
+// gateway sets the right one then.
+const (
+	// TimerRun is set from before the run's first event to its end: for its deadline
+	// and against a standstill.
+	TimerRun = "run"
+	// TimerApproval is set while the run waits for a human, for as long as the
+	// approval is valid.
+	TimerApproval = "approval"
+)
+
 // Timer is what is delivered when its time has come.
 type Timer struct {
 	Run events.Run

@@ -32,8 +32,8 @@ type Config struct {
 	Concurrency int
 	Drain       time.Duration
 	// Snapshots keeps a snapshot of each run after about every SnapshotEvery
-	// events, taken beside the work when the run comes to Observing. Nil, or 0:
-	// none are taken.
+	// events, taken beside the work when the run comes to Observing or waits for its
+	// user. Nil, or 0: none are taken.
 	Snapshots     journal.Snapshots
 	SnapshotEvery int
 	Logger        *slog.Logger

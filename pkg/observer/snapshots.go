@@ -15,6 +15,8 @@ const (
 	// maxWaitingRuns is how many runs may wait for the snapshotter; more are
 	// dropped, and have their snapshot taken at the next turn.
 	maxWaitingRuns = 256
+	// maxNoted is of how many runs the snapshotter knows how many events they had.
+	maxNoted = 4096
 	// The snapshotter keeps the runs that it took last, within these bounds, so
 	// that it reads their tails only.
 	keptRuns  = 64
@@ -31,9 +33,11 @@ type snapshotter struct {
 	every     uint64
 	logger    *slog.Logger
 
-	// waiting holds each run once: what is taken is always the latest.
+	// waiting holds each run once: what is taken is always the latest. noted is how
+	// many events runs had when they were seen last.
 	mu      sync.Mutex
 	waiting map[events.Run]bool
+	noted   map[events.Run]uint64
 	queue   chan events.Run
 }
 
@@ -51,27 +55,49 @@ func newSnapshotter(cfg Config) *snapshotter {
 			Log: cfg.Store.Log(), Machine: cfg.Store.Machine(), Snapshots: cfg.Snapshots, Logger: cfg.Logger,
 			Capacity: keptRuns, MaxBytes: keptBytes,
 		}),
-		waiting: make(map[events.Run]bool), queue: make(chan events.Run, maxWaitingRuns),
+		waiting: make(map[events.Run]bool), noted: make(map[events.Run]uint64), queue: make(chan events.Run, maxWaitingRuns),
 	}
 }
 
 // look takes note of a run that came to Observing. It never blocks.
 func (s *snapshotter) look(run events.Run, mem *reducer.Memory) {
-	if s != nil && mem.N/s.every > lastLook(mem)/s.every {
+	if s == nil {
+		return
+	}
+	s.note(run, mem.N, false)
+	if mem.N/s.every > lastLook(mem)/s.every {
 		s.want(run)
 	}
 }
 
-// lastLook returns how many events the run had when it left Observing the last
-// time, 0 if it was never there. The trace has an entry for each event but those
-// that were not legal.
+// lastLook returns how many events of its own the run had when it was looked at the
+// last time, 0 if it was not.
 func lastLook(mem *reducer.Memory) uint64 {
-	for i := len(mem.Trace) - 1; i >= 0; i-- {
-		if mem.Trace[i].State == string(events.Observing) {
-			return uint64(i)
+	return max(mem.Control.Observed, 1) - 1
+}
+
+// note remembers that a run had n events. It returns how many it had at the note
+// before; if there is none, how many it would have if it only was asked something
+// and answered since.
+func (s *snapshotter) note(run events.Run, n uint64, ended bool) (before uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, known := s.noted[run]
+	if !known {
+		before = n - min(n, 2)
+	}
+	if ended {
+		delete(s.noted, run)
+		return before
+	}
+	if !known && len(s.noted) >= maxNoted {
+		for other := range s.noted { // any one
+			delete(s.noted, other)
+			break
 		}
 	}
-	return 0
+	s.noted[run] = n
+	return before
 }
 
 // want puts a run into the queue, unless it is there or the queue is full.
@@ -90,7 +116,7 @@ func (s *snapshotter) want(run events.Run) {
 
 // run takes snapshots until ctx ends; what waits then is dropped.
 func (s *snapshotter) run(ctx context.Context) {
-	stop := s.watchEnds()
+	stop := s.watch()
 	defer stop()
 	for {
 		select {
@@ -107,26 +133,19 @@ func (s *snapshotter) run(ctx context.Context) {
 	}
 }
 
-// watchEnds lets go of the snapshots of runs that end, as far as the feed brings
-// them. Shorter runs have none.
-func (s *snapshotter) watchEnds() (stop func()) {
+// watch takes note of runs that end, to let go of their snapshots, and of those that
+// wait for their user, since a chat without tools never comes to Observing; as far
+// as the feed brings them.
+func (s *snapshotter) watch() (stop func()) {
 	var stops []func()
-	table, codec := s.store.Machine().Table(), s.store.Machine().Codec()
+	table := s.store.Machine().Table()
 	for _, state := range table.States() {
-		if !table.Terminal(state) {
+		if !table.Terminal(state) && state != events.WaitingForUser {
 			continue
 		}
-		stop, err := s.feed.Watch(journal.Filter{To: state}, func(rec journal.Record) {
-			subject, err := events.ParseSubject(rec.Subject)
-			if err != nil || subject.CheckShard(s.store.Log().Shards()) != nil {
-				return
-			}
-			if e, err := codec.Decode(rec.Body); err == nil && e.N > s.every {
-				s.want(subject.Run)
-			}
-		}, func() {})
+		stop, err := s.feed.Watch(journal.Filter{To: state}, s.heard, func() {})
 		if err != nil {
-			s.logger.Warn("snapshots of runs that end are kept", "reason", err)
+			s.logger.Warn("snapshots of runs that end are kept, and none taken of runs that wait", "state", state, "reason", err)
 			continue
 		}
 		stops = append(stops, stop)
@@ -135,6 +154,25 @@ func (s *snapshotter) watchEnds() (stop func()) {
 		for _, stop := range stops {
 			stop()
 		}
+	}
+}
+
+// heard takes note of an event that ends a run or has it wait. Whether it does is
+// for the fold to say.
+func (s *snapshotter) heard(rec journal.Record) {
+	subject, err := events.ParseSubject(rec.Subject)
+	if err != nil || subject.CheckShard(s.store.Log().Shards()) != nil {
+		return
+	}
+	e, err := s.store.Machine().Codec().Decode(rec.Body)
+	if err != nil {
+		return
+	}
+	ended := s.store.Machine().Table().Terminal(subject.To)
+	before := s.note(subject.Run, e.N, ended)
+	// Shorter runs have none.
+	if ended && e.N > s.every || !ended && e.N/s.every > before/s.every {
+		s.want(subject.Run)
 	}
 }
 
@@ -155,5 +193,12 @@ func (s *snapshotter) take(ctx context.Context, id events.Run) error {
 	if err != nil {
 		return err
 	}
-	return s.snapshots.PutSnapshot(ctx, id, snapshot)
+	if err := s.snapshots.PutSnapshot(ctx, id, snapshot); err != nil {
+		return err
+	}
+	// Another observer may have let go of it before it was there.
+	if err := run.Refresh(ctx); err != nil || !run.Terminal() {
+		return err
+	}
+	return s.snapshots.DeleteSnapshot(ctx, id)
 }

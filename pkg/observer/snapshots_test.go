@@ -13,17 +13,26 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/observer"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/reducer/reducertest"
+	"github.com/moorebus/moorebus/pkg/runlog"
 	"github.com/moorebus/moorebus/pkg/worker/workertest"
 )
 
 // snapshotting runs a test in virtual time with an observer that takes snapshots.
 func snapshotting(t *testing.T, every int, wrap func(journal.Snapshots) journal.Snapshots, test func(t *testing.T, b *workertest.Bench, stop func())) {
 	t.Helper()
+	hearing(t, every, func(f journal.Feed) journal.Feed { return f }, wrap, test)
+}
+
+// hearing is snapshotting with a feed of the test's.
+func hearing(t *testing.T, every int, hear func(journal.Feed) journal.Feed, wrap func(journal.Snapshots) journal.Snapshots, test func(t *testing.T, b *workertest.Bench, stop func())) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := workertest.New(t, simulated.Options{}, nil)
 		p := b.Journal.NewProcess()
 		o, err := observer.New(observer.Config{
-			Instance: "1", Store: b.NewStore(p), Queue: p, Feed: p, Snapshots: wrap(p), SnapshotEvery: every,
+			Instance: "1", Store: b.NewStore(p), Queue: p, Feed: hear(p), Snapshots: wrap(p), SnapshotEvery: every,
 		})
 		require.NoError(t, err)
 		test(t, b, b.Go(o.Run))
@@ -109,5 +118,94 @@ func TestSnapshotsDelayNothing(t *testing.T) {
 		require.Len(t, asked, 1, "the first one hangs, the others wait")
 		stop()
 		require.Len(t, asked, 1, "what waits is dropped")
+	})
+}
+
+// A fork counts its own events, however many its parent has.
+func TestSnapshotsOfForks(t *testing.T) {
+	snapshotting(t, 10, plain, func(t *testing.T, b *workertest.Bench, _ func()) {
+		parent := begin(b, func(c *events.Config) { c.ReflectEveryNSteps = 0; c.MaxSteps = 100 })
+		loops(b, parent, 0, 33)
+		fork := b.Store.Place(parent.Namespace, b.Store.NewID())
+		at := b.Memory(parent)
+		require.EqualValues(t, 100, at.N)
+		base, err := runlog.FoldAt(t.Context(), b.Journal, b.Machine, parent, at.N)
+		require.NoError(t, err)
+		held := b.Store.Acquire(fork)
+		held.Lock()
+		held.Adopt(base)
+		_, err = held.Commit(t.Context(), runlog.Stamp{Source: "moorebus/test/1"}, func(*reducer.Memory) ([]runlog.Draft, error) {
+			return []runlog.Draft{{Origin: events.Idle, Payload: &events.Forked{Run: parent.ID, At: at.N, Hash: at.Control.Head}}}, nil
+		})
+		held.Unlock()
+		b.Store.Release(held)
+		require.NoError(t, err)
+
+		taken := map[uint64]bool{}
+		for i := 33; i < 45; i++ {
+			loops(b, fork, i, i+1)
+			if s, err := b.Journal.Snapshot(t.Context(), fork); err == nil {
+				taken[s.N] = true
+			}
+		}
+		require.Len(t, taken, 3, "37 events")
+	})
+}
+
+// A chat without tools never comes to Observing, and has snapshots all the same.
+func TestSnapshotsOfChats(t *testing.T) {
+	snapshotting(t, 10, plain, func(t *testing.T, b *workertest.Bench, _ func()) {
+		start := reducertest.StartOf("hello", events.ModeChat)
+		run := b.Start(start)
+		taken := map[uint64]bool{}
+		for i := range 20 {
+			b.Append(run, events.Planning, &events.LLMMessageComplete{MessageID: fmt.Sprint("m", i), Reply: events.Reply{Content: "I do not know."}})
+			synctest.Wait()
+			if s, err := b.Journal.Snapshot(t.Context(), run); err == nil {
+				taken[s.N] = true
+			}
+			b.Append(run, events.Control, &events.UserMessage{MessageID: fmt.Sprint("u", i), Content: "and then?"})
+		}
+		require.Equal(t, map[uint64]bool{10: true, 20: true, 30: true, 40: true}, taken)
+	})
+}
+
+// deaf is a feed that does not hear of runs that end.
+type deaf struct{ journal.Feed }
+
+func (d deaf) Watch(filter journal.Filter, fn func(journal.Record), lost func()) (func(), error) {
+	if reducer.DefaultTable().Terminal(filter.To) {
+		return func() {}, nil
+	}
+	return d.Feed.Watch(filter, fn, lost)
+}
+
+// slow are snapshots that something happens before.
+type slow struct {
+	journal.Snapshots
+	before func()
+}
+
+func (s *slow) PutSnapshot(ctx context.Context, run events.Run, snapshot journal.Snapshot) error {
+	s.before()
+	return s.Snapshots.PutSnapshot(ctx, run, snapshot)
+}
+
+// A snapshot that is stored when its run has ended does not stay, though whoever
+// heard of the end found none.
+func TestNoSnapshotOutlivesItsRun(t *testing.T) {
+	store := &slow{}
+	wrap := func(s journal.Snapshots) journal.Snapshots { store.Snapshots = s; return store }
+	hearing(t, 10, func(f journal.Feed) journal.Feed { return deaf{f} }, wrap, func(t *testing.T, b *workertest.Bench, _ func()) {
+		run := begin(b, func(c *events.Config) { c.ReflectEveryNSteps = 0; c.MaxSteps = 100 })
+		put := 0
+		store.before = func() {
+			put++
+			b.Append(run, events.Control, &events.CancelledRun{})
+		}
+		loops(b, run, 0, 4)
+		require.Equal(t, 1, put)
+		_, err := b.Journal.Snapshot(t.Context(), run)
+		require.ErrorIs(t, err, journal.ErrNotFound)
 	})
 }

@@ -190,6 +190,12 @@ func (m *Machine) fold(mem *Memory, s events.Subject, e *events.Event, hash stri
 	if e.From != e.To && !c.QueuedPass && e.Type() != events.TypeForked {
 		c.SinceUser.Changes++
 	}
+	switch {
+	case e.N == 1:
+		c.Observed = 0 // a fork has its parent's
+	case e.From == events.Observing && e.To != events.Observing:
+		c.Observed = e.N
+	}
 	mem.State = e.To
 	mem.wake(s, e)
 	mem.Updated = e.Time

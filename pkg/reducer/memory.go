@@ -209,6 +209,9 @@ type Control struct {
 	Armed uint64 `json:"armed"`
 	// Wake holds, for each `<to>`, the last event that went there.
 	Wake map[events.State]uint64 `json:"wake"`
+	// Observed is the event by which the run left Observing the last time, 0 if it
+	// has not: a fork by its own events.
+	Observed uint64 `json:"observed,omitempty"`
 	// DispatchAfter is the event since which a call has to be dispatched.
 	DispatchAfter uint64 `json:"dispatch_after,omitempty"`
 	// Calls are the calls of the current reply, Refused those of them that

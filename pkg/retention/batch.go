@@ -96,8 +96,9 @@ func (m *importer) putBlob(ctx context.Context, ref events.Ref, data []byte) err
 
 // resume starts work on a run again: what wakes its worker may lie among the
 // events that wake nobody. A run that waits for somebody outside, is paused, or
-// has ended stays as it is.
-func (m *importer) resume(ctx context.Context, to events.Run) (bool, error) {
+// has ended stays as it is; unless it is fresh, so does one with work of which
+// all has a delivery, since somebody may be at it.
+func (m *importer) resume(ctx context.Context, to events.Run, fresh bool) (bool, error) {
 	run := m.store.Acquire(to)
 	defer m.store.Release(run)
 	run.Lock()
@@ -106,9 +107,22 @@ func (m *importer) resume(ctx context.Context, to events.Run) (bool, error) {
 		return false, err
 	}
 	return run.Commit(ctx, runlog.Stamp{Source: m.o.Source}, func(mem *reducer.Memory) ([]runlog.Draft, error) {
-		if run.Terminal() || mem.Control.Paused || mem.Control.Poison != nil || len(run.Effects()) == 0 {
+		due := len(run.Effects()) > 0 && fresh || stranded(mem, run.Effects())
+		if run.Terminal() || mem.Control.Paused || mem.Control.Poison != nil || !due {
 			return nil, nil
 		}
 		return []runlog.Draft{{Origin: events.Control, Payload: &events.Resumed{By: events.By{Reason: "imported"}}}}, nil
 	})
+}
+
+// stranded reports whether there is work that no delivery is responsible for, since
+// every event that went to its state wakes nobody. Calls of which that is so are no
+// effects at all.
+func stranded(mem *reducer.Memory, effects []reducer.Effect) bool {
+	for _, e := range effects {
+		if e.Wake == 0 {
+			return true
+		}
+	}
+	return len(effects) == 0 && (mem.State == events.Acting || mem.State == events.ParallelActing)
 }

@@ -9,24 +9,25 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
 // choose decides which runs go.
 func (p *purge) choose(ctx context.Context) error {
-	named := map[events.Run]bool{}
 	for _, run := range p.o.Runs {
 		if err := p.name(ctx, run); err != nil {
 			return err
 		}
-		named[run] = true
 	}
-	p.fallUnderLimits()
-	if err := p.foldEnds(ctx, named); err != nil {
+	if err := p.checkNamed(ctx); err != nil {
+		return err
+	}
+	if err := p.fallUnderLimits(ctx); err != nil {
 		return err
 	}
 	if !p.o.ParentsOfKept {
-		if err := p.spareParents(named); err != nil {
-			return err
+		for e, fork := range p.forkedByStaying() {
+			return fmt.Errorf("run %s stays and was forked from run %s: purge that one too, or say so: %w", fork.ID, e.run.ID, ErrNotPurged)
 		}
 	}
 	p.forksFirst()
@@ -51,16 +52,37 @@ func (p *purge) name(ctx context.Context, run events.Run) error {
 	return fmt.Errorf("run %s in namespace %s: %w: %w", run.ID, run.Namespace, journal.ErrNotFound, ErrNotPurged)
 }
 
+// limits chooses under the limits of the options. What has to stay is passed over
+// and counts among what stays, so that younger runs go in its place.
+type limits struct {
+	*purge
+	// forks are the runs that were forked from each run and stay.
+	forks map[*entry]map[*entry]bool
+	// bytes are those of all that stays.
+	bytes int64
+	// passed are the runs that would go if they had no forks.
+	passed map[*entry]bool
+}
+
 // fallUnderLimits chooses what ended before the time, and then what ended first
 // until little enough stays.
-func (p *purge) fallUnderLimits() {
+func (p *purge) fallUnderLimits(ctx context.Context) error {
+	l := &limits{purge: p, forks: map[*entry]map[*entry]bool{}, passed: map[*entry]bool{}}
 	var ended []*entry
-	var bytes int64
 	for _, e := range p.survey.runs {
-		if slices.Contains(p.chosen, e) || p.o.Namespace != "" && e.run.Namespace != p.o.Namespace {
+		if slices.Contains(p.chosen, e) {
 			continue
 		}
-		bytes += e.bytes
+		if parent := p.survey.runs[e.parent]; e.forked && parent != nil && !p.o.ParentsOfKept {
+			if l.forks[parent] == nil {
+				l.forks[parent] = map[*entry]bool{}
+			}
+			l.forks[parent][e] = true
+		}
+		if p.o.Namespace != "" && e.run.Namespace != p.o.Namespace {
+			continue
+		}
+		l.bytes += e.bytes
 		if e.state != "" {
 			ended = append(ended, e)
 		}
@@ -69,32 +91,84 @@ func (p *purge) fallUnderLimits() {
 		return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.run.ID, b.run.ID))
 	})
 	for _, e := range ended {
-		if e.at.Before(p.o.EndedBefore) || p.o.KeepBytes > 0 && bytes > p.o.KeepBytes {
-			p.chosen = append(p.chosen, e)
-			bytes -= e.bytes
+		if err := l.consider(ctx, e); err != nil {
+			return err
 		}
 	}
+	for _, e := range ended {
+		if l.passed[e] {
+			for fork := range l.forks[e] {
+				p.keep(e, "run "+fork.run.ID+" was forked from it and stays")
+				break
+			}
+		}
+	}
+	return nil
 }
 
-// foldEnds folds the chosen runs: only that says whether a run has ended. One that
-// was named and has not is an error, any other one is kept.
-func (p *purge) foldEnds(ctx context.Context, named map[events.Run]bool) error {
-	var ended []*entry
+// consider chooses a run if it falls under a limit and may go, and then what it was
+// forked from and could not go for its sake.
+func (l *limits) consider(ctx context.Context, e *entry) error {
+	if !e.at.Before(l.o.EndedBefore) && (l.o.KeepBytes <= 0 || l.bytes <= l.o.KeepBytes) {
+		return nil
+	}
+	if len(l.forks[e]) > 0 {
+		l.passed[e] = true
+		return nil
+	}
+	delete(l.passed, e)
+	reason, err := l.unended(ctx, e)
+	if err != nil {
+		return err
+	}
+	if reason != "" {
+		l.keep(e, reason)
+		return nil
+	}
+	l.chosen = append(l.chosen, e)
+	l.bytes -= e.bytes
+	parent := l.survey.runs[e.parent]
+	if !e.forked || parent == nil {
+		return nil
+	}
+	if delete(l.forks[parent], e); l.passed[parent] {
+		return l.consider(ctx, parent)
+	}
+	return nil
+}
+
+// unended folds a run and returns why it has not ended, empty if it has: only its
+// fold says so. Where a fork has no parent to be folded with, it is not known.
+func (p *purge) unended(ctx context.Context, e *entry) (string, error) {
+	ended, err := p.hasEnded(ctx, e)
+	var gone *runlog.ParentGoneError
+	switch {
+	case errors.As(err, &gone):
+		return err.Error() + ": purge it by its name", nil
+	case err != nil:
+		return "", err
+	case !ended:
+		return "its last event is not its end", nil
+	}
+	return "", nil
+}
+
+// checkNamed refuses named runs that have not ended. Of a fork whose parent is gone
+// the last event alone says whether it has.
+func (p *purge) checkNamed(ctx context.Context) error {
 	for _, e := range p.chosen {
-		terminal, err := p.hasEnded(ctx, e)
+		ended, err := p.hasEnded(ctx, e)
+		var gone *runlog.ParentGoneError
+		if errors.As(err, &gone) {
+			ended, err = p.survey.endsByItself(ctx, p.bus, p.codec, e)
+		}
 		if err != nil {
 			return err
 		}
-		switch {
-		case terminal:
-			ended = append(ended, e)
-		case named[e.run]:
+		if !ended {
 			return fmt.Errorf("run %s has not ended; cancel it first: %w", e.run.ID, ErrNotPurged)
-		default:
-			p.keep(e, "its last event is not its end")
 		}
 	}
-	p.chosen = ended
 	return nil
 }
 
@@ -116,67 +190,25 @@ func (p *purge) keep(e *entry, reason string) {
 	p.done.Kept = append(p.done.Kept, KeptRun{Run: e.run.ID, Space: e.run.Namespace, Reason: reason})
 }
 
-// spareParents keeps what runs that stay were forked from.
-func (p *purge) spareParents(named map[events.Run]bool) error {
+// forkedByStaying returns those of the chosen runs that runs which stay were forked
+// from, each with one of those.
+func (p *purge) forkedByStaying() map[*entry]events.Run {
 	going := map[*entry]bool{}
 	for _, e := range p.chosen {
 		going[e] = true
 	}
-	spared := map[*entry]events.Run{}
+	forked := map[*entry]events.Run{}
 	for run, e := range p.survey.runs {
 		if going[e] || !e.forked {
 			continue
 		}
 		for _, parent := range p.survey.line(run) {
 			if going[parent] {
-				spared[parent] = run
+				forked[parent] = run
 			}
 		}
 	}
-	var chosen []*entry
-	for _, e := range p.chosen {
-		fork, spare := spared[e]
-		switch {
-		case !spare:
-			chosen = append(chosen, e)
-		case named[e.run]:
-			return fmt.Errorf("run %s stays and was forked from run %s: purge that one too, or say so: %w", fork.ID, e.run.ID, ErrNotPurged)
-		default:
-			p.keep(e, "run "+fork.ID+" was forked from it and stays")
-		}
-	}
-	p.chosen = chosen
-	return nil
-}
-
-// spareLate keeps what was forked since the choice was made, with its tombstone
-// taken back. After the grace nobody forks it any more: the tombstone forbids that.
-func (p *purge) spareLate(ctx context.Context) error {
-	if err := p.survey.look(ctx, p.bus, p.codec); err != nil || p.o.ParentsOfKept {
-		return err
-	}
-	going := map[*entry]bool{}
-	for _, e := range p.chosen {
-		going[e] = true
-	}
-	for run, fork := range p.survey.runs {
-		if !fork.forked || going[fork] {
-			continue
-		}
-		for _, e := range p.survey.line(run)[1:] {
-			if !going[e] {
-				continue
-			}
-			if err := p.bus.DeleteTombstone(ctx, e.run); err != nil {
-				return err
-			}
-			delete(going, e)
-			p.keep(e, fmt.Sprintf("run %s was forked from it meanwhile", run.ID))
-		}
-	}
-	p.chosen = slices.DeleteFunc(p.chosen, func(e *entry) bool { return !going[e] })
-	p.count()
-	return nil
+	return forked
 }
 
 // forksFirst puts forks before what they were forked from, so that a purge that is

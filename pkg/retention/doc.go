@@ -44,14 +44,24 @@ func refsOf(codec *events.Codec, body []byte) []events.Ref {
 	return []events.Ref{*outcome.Ref}
 }
 
-// parentOf returns the run that a run was forked from, by its first record.
-func parentOf(codec *events.Codec, run events.Run, body []byte, shards int) (parent events.Run, forked bool) {
+// forkOf returns what a run's first record says that it was forked from, nil if it
+// was not forked.
+func forkOf(codec *events.Codec, body []byte) *events.Forked {
 	e, err := codec.Decode(body)
 	if err != nil {
-		return parent, false
+		return nil
 	}
 	fork, forked := e.Data.(*events.Forked)
 	if !forked || events.CheckID(fork.Run) != nil {
+		return nil
+	}
+	return fork
+}
+
+// parentOf returns the run that a run was forked from, by its first record.
+func parentOf(codec *events.Codec, run events.Run, body []byte, shards int) (parent events.Run, forked bool) {
+	fork := forkOf(codec, body)
+	if fork == nil {
 		return parent, false
 	}
 	return events.NewRun(run.Namespace, fork.Run, shards), true
@@ -60,9 +70,18 @@ func parentOf(codec *events.Codec, run events.Run, body []byte, shards int) (par
 // first returns a run's first record, or ErrNotFound.
 func first(ctx context.Context, log journal.Log, run events.Run) (journal.Record, error) {
 	for rec, err := range log.Read(ctx, run, 0) {
-		return rec, err
+		if err != nil || !stray(rec) {
+			return rec, err
+		}
 	}
 	return journal.Record{}, journal.ErrNotFound
+}
+
+// stray reports whether a record lies among a run's and belongs to none: no fold
+// counts it.
+func stray(rec journal.Record) bool {
+	_, err := events.ParseSubject(rec.Subject)
+	return err != nil
 }
 
 // lineage returns the runs with all that they were forked from, each behind its

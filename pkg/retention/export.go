@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Sink is where an export goes.
@@ -24,7 +26,9 @@ type Blobs interface {
 // ExportOptions say what is exported.
 type ExportOptions struct {
 	// Runs are exported one after another, each behind the run that it was forked
-	// from, which is exported too. Each has to be there.
+	// from, which is exported too. Each has to be there. A run that goes on and is
+	// exported for its forks alone has subjects that wake nobody, by which [Import]
+	// knows that it is to bring no life to it.
 	Runs []events.Run
 	// All exports every record of the log instead, shard by shard in the log's
 	// order, those that belong to no run too; of Namespace alone if that is not
@@ -62,9 +66,16 @@ func Export(ctx context.Context, log journal.Log, sink Sink, o ExportOptions) (E
 		x.miss(parent, "a run that another one was forked from")
 	}
 	for _, run := range runs {
+		asleep, err := x.ancestor(ctx, run, o.Runs)
+		if err != nil {
+			return x.done, err
+		}
 		for rec, err := range log.Read(ctx, run, 0) {
 			if err != nil {
 				return x.done, err
+			}
+			if asleep {
+				rec.Subject = putToSleep(rec.Subject)
 			}
 			if err := x.record(ctx, rec); err != nil {
 				return x.done, err
@@ -106,6 +117,32 @@ func (x *exporter) checkParent(ctx context.Context, rec journal.Record) error {
 		return nil
 	}
 	return err
+}
+
+// ancestor reports whether a run is exported only because others were forked from
+// it, and goes on here.
+func (x *exporter) ancestor(ctx context.Context, run events.Run, wanted []events.Run) (bool, error) {
+	if slices.Contains(wanted, run) {
+		return false, nil
+	}
+	head, err := x.log.Head(ctx, run)
+	return err == nil && !ends(head.Subject), notThere(run, err)
+}
+
+// ends reports whether a subject is that of a run's end.
+func ends(subject string) bool {
+	s, err := events.ParseSubject(subject)
+	return err == nil && reducer.DefaultTable().Terminal(s.To)
+}
+
+// putToSleep returns the subject of a record such that it wakes nobody.
+func putToSleep(subject string) string {
+	s, err := events.ParseSubject(subject)
+	if err != nil {
+		return subject // it wakes nobody as it is
+	}
+	s.To, s.Pool = events.Nobody, events.DefaultPool
+	return s.String()
 }
 
 func notThere(run events.Run, err error) error {

@@ -92,6 +92,7 @@ var ErrNotPurged = errors.New("nothing was purged")
 // that only they refer to. It reads the whole log once to know what stays. In this
 // order: the archive, the tombstones, the grace, the events, the rest; so what was
 // cut off can be done again, and nothing is removed that the archive does not have.
+// What was forked by the end of the grace stays, and loses its tombstone again.
 //
 // One thing is not prevented: a gateway that looks for a tombstone, is stopped for
 // longer than the grace, and then appends the start.
@@ -214,7 +215,7 @@ func (p *purge) remove(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if err := p.spareLate(ctx); err != nil {
+	if err := p.lookAgain(ctx); err != nil {
 		return err
 	}
 	for _, e := range p.chosen {
@@ -223,6 +224,51 @@ func (p *purge) remove(ctx context.Context) error {
 		}
 	}
 	return errors.Join(p.removeSnapshots(ctx), p.removeBlobs(ctx, now))
+}
+
+// lookAgain keeps, after the grace, what was imported or forked meanwhile: nobody
+// forks a run behind its tombstone, but a fork may have been on its way.
+func (p *purge) lookAgain(ctx context.Context) error {
+	if err := p.survey.look(ctx, p.bus, p.codec); err != nil {
+		return err
+	}
+	err := p.sift(func(e *entry) (string, error) {
+		_, err := p.bus.Tombstone(ctx, e.run)
+		if errors.Is(err, journal.ErrNotFound) {
+			return "it was imported while it was being purged", nil
+		}
+		return "", err
+	})
+	if err == nil && !p.o.ParentsOfKept {
+		forks := p.forkedByStaying()
+		err = p.sift(func(e *entry) (string, error) {
+			fork, forked := forks[e]
+			if !forked {
+				return "", nil
+			}
+			return "run " + fork.ID + " was forked from it while it was being purged", p.bus.DeleteTombstone(ctx, e.run)
+		})
+	}
+	p.count()
+	return err
+}
+
+// sift keeps the chosen runs for which there is a reason.
+func (p *purge) sift(reason func(*entry) (string, error)) error {
+	var chosen []*entry
+	for _, e := range p.chosen {
+		why, err := reason(e)
+		if err != nil {
+			return err
+		}
+		if why != "" {
+			p.keep(e, why)
+			continue
+		}
+		chosen = append(chosen, e)
+	}
+	p.chosen = chosen
+	return nil
 }
 
 // archive exports the chosen runs, those first that others were forked from.

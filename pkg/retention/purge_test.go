@@ -239,33 +239,6 @@ func TestParentsOfKeptRuns(t *testing.T) {
 	require.Equal(t, grandparent, exported.Missing[0].Run)
 }
 
-// What is forked while it is purged stays, with all that it was forked from, and
-// is held to be purged no longer.
-func TestForkedWhilePurged(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	parent, loner := w.quick(), w.quick()
-	var fork events.Run
-	done, err := w.purge(retention.PurgeOptions{
-		EndedBefore: time.Now().Add(time.Hour),
-		Archive: func(func(retention.Sink) error) error {
-			fork = w.fork(parent)
-			return nil
-		},
-	})
-	require.NoError(t, err)
-	require.Len(t, done.Runs, 1)
-	require.Equal(t, loner.ID, done.Runs[0].Run)
-	require.EqualValues(t, 2, done.Events)
-	require.Equal(t, []retention.KeptRun{{Run: parent.ID, Space: "default", Reason: "run " + fork.ID + " was forked from it meanwhile"}}, done.Kept)
-	require.Equal(t, 2, w.length(parent))
-	require.Zero(t, w.length(loner))
-	_, err = w.bus.Tombstone(t.Context(), parent)
-	require.ErrorIs(t, err, journal.ErrNotFound)
-	_, err = w.bus.Tombstone(t.Context(), loner)
-	require.NoError(t, err)
-}
-
 // Nothing goes that the archive does not have, and nothing before its tombstone.
 func TestNothingGoesBeforeArchiveAndTombstone(t *testing.T) {
 	t.Parallel()

@@ -210,14 +210,18 @@ func (w *world) verified() *replay.Report {
 	return report
 }
 
-// export writes a file and opens it.
-func (w *world) export(o retention.ExportOptions) *filelog.File {
+// export writes a file and opens it. The runs are those that others were forked
+// from and that the log does not have.
+func (w *world) export(o retention.ExportOptions, missing ...events.Run) *filelog.File {
 	w.t.Helper()
 	path := filepath.Join(w.t.TempDir(), "runs.jsonl")
 	o.Blobs = w.bus
 	require.NoError(w.t, filelog.WriteFile(path, func(to *filelog.Writer) error {
 		done, err := retention.Export(w.t.Context(), w.bus, to, o)
-		require.Empty(w.t, done.Missing)
+		require.Len(w.t, done.Missing, len(missing))
+		for i, m := range done.Missing {
+			require.Equal(w.t, missing[i], m.Run, m.What)
+		}
 		return err
 	}))
 	return openFile(w.t, path)
@@ -269,7 +273,7 @@ func (w *world) fork(parent events.Run) events.Run {
 		From: events.Idle, To: events.Planning, Data: &events.Forked{Run: parent.ID, At: 1, Hash: hash},
 	})
 	require.NoError(w.t, err)
-	subject := events.Subject{Run: run, From: events.Idle, To: events.Nobody, Pool: events.DefaultPool}
+	subject := events.Subject{Run: run, From: events.Idle, To: events.Planning, Pool: events.DefaultPool}
 	_, err = w.bus.Append(w.t.Context(), run, 0, journal.Entry{Subject: subject, Body: body})
 	require.NoError(w.t, err)
 	return run

@@ -84,6 +84,32 @@ func (e *entry) decodeEnd(rec journal.Record, codec *events.Codec) {
 	}
 }
 
+// endsByItself reports whether a run's last record is an end by itself: on its own
+// subject, and from where its type may come. It stands in for the fold of a run
+// that cannot be folded.
+func (s *survey) endsByItself(ctx context.Context, log journal.Log, codec *events.Codec, e *entry) (bool, error) {
+	rec, err := log.Head(ctx, e.run)
+	if err != nil {
+		return false, err
+	}
+	end, err := codec.Decode(rec.Body)
+	if err != nil {
+		return false, nil
+	}
+	subject, err := events.ParseSubject(rec.Subject)
+	if err != nil || end.Run != e.run.ID || subject.To != end.To || !s.table.Terminal(end.To) {
+		return false, nil
+	}
+	if end.Type() != events.TypeFatalError { // which any worker may say of a poisoned run
+		origins := reducer.Origins(s.table, &reducer.Memory{State: end.From}, end.Data)
+		if !slices.Contains(origins, subject.From) {
+			return false, nil
+		}
+	}
+	e.seq, e.state, e.at, e.hash = rec.Seq, end.To, end.Time, events.Hash(rec.Body)
+	return true, nil
+}
+
 // line returns a run and what it was forked from, as far as that is in the log.
 func (s *survey) line(run events.Run) []*entry {
 	var all []*entry

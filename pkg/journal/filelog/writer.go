@@ -88,12 +88,24 @@ func NewFile(path string, write func(*Writer) error) error {
 	if _, err := os.Lstat(path); err == nil {
 		return fmt.Errorf("event file: %s: %w", path, fs.ErrExist)
 	}
-	return writeBeside(path, write, func(from, to string) error {
-		if err := os.Link(from, to); err != nil {
-			return err
-		}
+	return writeBeside(path, write, link)
+}
+
+// link gives a file a name that no other one has. Where there are no links the
+// name is taken by an empty file first.
+func link(from, to string) error {
+	err := os.Link(from, to)
+	if err == nil {
 		return os.Remove(from)
-	})
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	taken, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(taken.Close(), os.Rename(from, to))
 }
 
 // writeInto writes to what has the name already.

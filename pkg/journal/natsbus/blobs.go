@@ -94,20 +94,29 @@ func (b *Bus) touch(ctx context.Context, ref events.Ref, info *objectInfo) error
 // putObject writes the chunks and then the description, without which nobody
 // sees them.
 func (b *Bus) putObject(ctx context.Context, ref events.Ref, data []byte) error {
+	info, err := b.putChunks(ctx, ref, data)
+	if err != nil {
+		return err
+	}
+	return b.putInfo(ctx, ref, info, nats.Header{})
+}
+
+// putChunks writes an object's chunks and returns the description that they lack.
+func (b *Bus) putChunks(ctx context.Context, ref events.Ref, data []byte) (*objectInfo, error) {
 	sum := sha256.Sum256(data)
-	info := objectInfo{
+	info := &objectInfo{
 		Name: ref.Key, Bucket: ref.Bucket, NUID: nuid.Next(), Size: len(data), Time: time.Now().UTC(),
 		Digest: "SHA-256=" + base64.URLEncoding.EncodeToString(sum[:]), Options: objectInfoOptions{chunkSize},
 	}
 	for len(data) > 0 {
 		n := min(len(data), chunkSize)
 		if err := b.store(ctx, &nats.Msg{Subject: chunkSubject(ref.Bucket, info.NUID), Data: data[:n]}); err != nil {
-			return err
+			return nil, err
 		}
 		data = data[n:]
 		info.Chunks++
 	}
-	return b.putInfo(ctx, ref, &info, nats.Header{})
+	return info, nil
 }
 
 // putInfo writes an object's description in the place of an earlier one.
@@ -120,7 +129,18 @@ func (b *Bus) putInfo(ctx context.Context, ref events.Ref, info *objectInfo, hea
 	return b.store(ctx, &nats.Msg{Subject: infoSubject(ref.Bucket, ref.Key), Data: body, Header: header})
 }
 
+// objectInfo returns an object's description, or ErrNotFound.
 func (b *Bus) objectInfo(ctx context.Context, ref events.Ref) (*objectInfo, error) {
+	info, err := b.description(ctx, ref)
+	if err == nil && info.Deleted {
+		return nil, journal.ErrNotFound
+	}
+	return info, err
+}
+
+// description is objectInfo that also returns what other tools leave of an object
+// that they delete.
+func (b *Bus) description(ctx context.Context, ref events.Ref) (*objectInfo, error) {
 	rec, err := b.last(ctx, objectStreamPrefix+ref.Bucket, infoSubject(ref.Bucket, ref.Key))
 	if err != nil {
 		return nil, err
@@ -128,9 +148,6 @@ func (b *Bus) objectInfo(ctx context.Context, ref events.Ref) (*objectInfo, erro
 	var info objectInfo
 	if err := json.Unmarshal(rec.Body, &info); err != nil {
 		return nil, fmt.Errorf("description of %s in %s: %w", ref.Key, ref.Bucket, err)
-	}
-	if info.Deleted {
-		return nil, journal.ErrNotFound
 	}
 	info.seq = rec.Seq
 	return &info, nil

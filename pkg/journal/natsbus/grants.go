@@ -151,8 +151,8 @@ func (g *Grants) ReadResults(pool string) { g.read(objectStreamPrefix + resultsP
 // to write them, since who may write into a bucket can empty it with a rollup.
 func (g *Grants) StoreSnapshots() {
 	g.storeObjects(snapshotBucket)
-	g.ReadSnapshots()
 	g.api("STREAM.PURGE." + objectStreamPrefix + snapshotBucket)
+	g.ReadSnapshots()
 }
 
 // ReadSnapshots allows to read snapshots of runs.

@@ -9,10 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
 )
 
 // maxSnapshot bounds what a snapshot may unpack to, in bytes.
@@ -23,7 +25,8 @@ func snapshotRef(run events.Run) events.Ref {
 	return events.Ref{Bucket: snapshotBucket, Key: run.Namespace + "." + run.ID}
 }
 
-// PutSnapshot replaces the run's snapshot. The object is the snapshot as JSON on a
+// PutSnapshot replaces the run's snapshot; of two that do so at once one is kept,
+// and none if it was deleted meanwhile. The object is the snapshot as JSON on a
 // line and its memory behind that, which is read apart, packed with gzip.
 func (b *Bus) PutSnapshot(ctx context.Context, run events.Run, s journal.Snapshot) error {
 	if err := journal.CheckRun(b.shards, run); err != nil {
@@ -82,17 +85,34 @@ func unpacked(data []byte) (s journal.Snapshot, err error) {
 // replaceSnapshot writes the new object before it lets go of the old one's
 // chunks, so that there is always one that can be read.
 func (b *Bus) replaceSnapshot(ctx context.Context, ref events.Ref, data []byte) error {
-	old, err := b.objectInfo(ctx, ref)
+	old, err := b.description(ctx, ref)
 	if errors.Is(err, journal.ErrNotReady) {
 		err = b.createStore(ctx, snapshotsConfig(b.replicas))
 	}
 	if err != nil && !errors.Is(err, journal.ErrNotFound) {
 		return err
 	}
-	if err := b.putObject(ctx, ref, data); err != nil || old == nil {
+	if old == nil {
+		old = &objectInfo{}
+	}
+	return b.overwrite(ctx, ref, old, data)
+}
+
+// overwrite puts an object in the place of an old one, if that is still there; one
+// that was replaced or deleted meanwhile is left as it is, and that is no error.
+func (b *Bus) overwrite(ctx context.Context, ref events.Ref, old *objectInfo, data []byte) error {
+	info, err := b.putChunks(ctx, ref, data)
+	if err != nil {
 		return err
 	}
-	_, err = b.purge(ctx, objectStreamPrefix+ref.Bucket, chunkSubject(ref.Bucket, old.NUID), 0)
+	err = b.putInfo(ctx, ref, info, nats.Header{headerExpectSeq: {strconv.FormatUint(old.seq, 10)}})
+	unused := old.NUID
+	if errors.Is(err, journal.ErrConflict) {
+		unused, err = info.NUID, nil
+	}
+	if err == nil && unused != "" {
+		_, err = b.purge(ctx, objectStreamPrefix+ref.Bucket, chunkSubject(ref.Bucket, unused), 0)
+	}
 	return err
 }
 
