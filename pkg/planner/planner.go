@@ -150,7 +150,7 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) wo
 	return func(ctx context.Context) worker.Result {
 		reply, err := p.call(ctx, run, provider, req, j.messageID)
 		if err != nil {
-			return p.failed(ctx, err, e.Failed.Provider+1)
+			return p.failed(ctx, err, e.Failed)
 		}
 		return worker.Done(j.judge(reply))
 	}
@@ -193,8 +193,9 @@ func (p *Planner) call(ctx context.Context, run events.Run, provider string, req
 
 var errCallTimeout = errors.New("the model call took too long")
 
-// failed turns a call's error into another attempt or the run's end.
-func (p *Planner) failed(ctx context.Context, err error, failures int) worker.Result {
+// failed turns a call's error into another attempt or the run's end. What failed
+// before counts by its kind: rate limits pass, and use up nothing of the rest.
+func (p *Planner) failed(ctx context.Context, err error, before reducer.Attempt) worker.Result {
 	if ctx.Err() != nil {
 		return worker.Fail(err) // nobody wants the reply any more
 	}
@@ -202,7 +203,11 @@ func (p *Planner) failed(ctx context.Context, err error, failures int) worker.Re
 	if !errors.As(err, &e) {
 		e = &llm.Error{Kind: llm.KindOther, Message: err.Error(), Err: err}
 	}
-	delay, again := p.cfg.Retry.Next(e, failures)
+	failures := before.Provider
+	if e.Kind == llm.KindRateLimited {
+		failures = before.RateLimited
+	}
+	delay, again := p.cfg.Retry.Next(e, failures+1)
 	if !again {
 		return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: string(e.Kind), Message: clean(e.Message)}})
 	}
