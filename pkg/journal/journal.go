@@ -187,7 +187,7 @@ type Directory interface {
 	// Providers returns the names of every provider that lives, sorted.
 	Providers(ctx context.Context) ([]string, error)
 	// Pools returns every pool of tools that was ever set up or announced, sorted
-	// by name.
+	// by name, but for those that the caller may not read.
 	Pools(ctx context.Context) ([]Pool, error)
 }
 
