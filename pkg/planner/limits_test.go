@@ -1,6 +1,7 @@
 package planner_test
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -286,6 +287,51 @@ func TestRateLimitStorm(t *testing.T) {
 	}
 }
 
+// Runs of a provider that refuses for seconds leave those of another one alone, and
+// it is asked no oftener than it says, over real HTTP.
+func TestRateLimitStormBesideAnotherProvider(t *testing.T) {
+	t.Parallel()
+	const runs, concurrency = 60, 8
+	storm := &stormServer{lasts: 4 * time.Second, header: http.Header{"Retry-After": {"2"}}}
+	limited, healthy := httptest.NewServer(storm), httptest.NewServer(&stormServer{until: time.Now()})
+	defer limited.Close()
+	defer healthy.Close()
+	free, err := openai.New(openai.Options{BaseURL: healthy.URL + "/v1", Model: "m"})
+	require.NoError(t, err)
+	defer free.Close()
+	bus := stormBus(t)
+	store := runlog.New(runlog.Options{Log: bus})
+	var ids []events.Run
+	for range runs {
+		ids = append(ids, startRun(t, store))
+	}
+	runPlanner(t, bus, "1", limited.URL, concurrency, func(_ *openai.Options, c *planner.Config) {
+		c.Providers = map[string]llm.Caller{"free": free}
+	})
+	awaitRun(t, store, ids[0], func(mem *reducer.Memory) bool { return len(mem.Control.Attempts) > 0 })
+	began := time.Now()
+	for range 10 {
+		require.Equal(t, events.Done, awaitEnd(t, store, startRun(t, store, "free")).State)
+	}
+	require.Less(t, time.Since(began), 3*time.Second, "the other provider's runs wait for nothing")
+	failures := 0
+	for _, id := range ids {
+		mem := awaitEnd(t, store, id)
+		require.Equal(t, events.Done, mem.State, "%+v", mem.Error)
+		failures += refusedAsks(mem)
+		for _, entry := range mem.Trace {
+			require.NotContains(t, entry.Data, events.KindWorkerLost)
+		}
+	}
+	storm.mu.Lock()
+	defer storm.mu.Unlock()
+	require.Equal(t, storm.refused, failures)
+	// What was in flight at first, and a probe for each wait.
+	require.LessOrEqual(t, storm.refused, concurrency+4)
+	require.Equal(t, runs, storm.answered)
+	t.Logf("%d requests were refused", storm.refused)
+}
+
 func stormBus(t *testing.T) *natsbus.Bus {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
@@ -301,11 +347,12 @@ func stormBus(t *testing.T) *natsbus.Bus {
 	return bus
 }
 
-// startRun opens a run of reducertest's agent on a provider "model".
-func startRun(t *testing.T, store *runlog.Store) events.Run {
+// startRun opens a run of reducertest's agent on a provider, "model" if none is
+// named.
+func startRun(t *testing.T, store *runlog.Store, provider ...string) events.Run {
 	t.Helper()
 	start := reducertest.StartOf("find it", events.ModeTask)
-	start.Agent.LLM.Provider = "model"
+	start.Agent.LLM.Provider = cmp.Or(append(provider, "model")...)
 	run := store.Acquire(store.Place(events.DefaultNamespace, store.NewID()))
 	defer store.Release(run)
 	run.Lock()
@@ -331,7 +378,10 @@ func runPlanner(t *testing.T, bus *natsbus.Bus, instance, url string, concurrenc
 	}
 	caller, err := openai.New(o)
 	require.NoError(t, err)
-	cfg.Providers = map[string]llm.Caller{"model": caller}
+	if cfg.Providers == nil {
+		cfg.Providers = map[string]llm.Caller{}
+	}
+	cfg.Providers["model"] = caller
 	p, err := planner.New(cfg)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
