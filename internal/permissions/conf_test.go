@@ -189,9 +189,13 @@ func TestLatePool(t *testing.T) {
 
 	require.NoError(t, natsbus.Init(t.Context(), r.operator, natsbus.InitOptions{Pools: []string{"late", "unknown"}, Memory: true}))
 	require.NoError(t, actor.Announce(t.Context(), "late", "i", []events.ToolSpec{{Name: "x", Pool: "late"}}))
-	tools, err := r.open(t, Gateway).Tools(t.Context())
+	gateway := r.open(t, Gateway)
+	tools, err := gateway.Tools(t.Context())
 	require.NoError(t, err, "a pool that the permissions do not name hides no other")
 	require.Len(t, tools, 1)
+	pools, err := gateway.Pools(t.Context())
+	require.NoError(t, err, "nor does it stop the watch over the others")
+	require.Equal(t, []journal.Pool{{Name: "default"}, {Name: "late", Living: true}}, pools)
 }
 
 // TestPoolWithoutPermissions: of a pool that came after the permissions were

@@ -2,6 +2,7 @@ package permissions
 
 import (
 	"fmt"
+	"iter"
 	"strings"
 	"testing"
 	"time"
@@ -221,6 +222,58 @@ func TestForgedRepliesInOneAccount(t *testing.T) {
 	f := forger{t: t, rig: r, conn: r.operator, user: Tap, target: target}
 	f.all()
 	require.NotEmpty(t, stored(t, r, target))
+}
+
+// TestForgedFeed: the feed and chunks can be forged, by whoever may ask the bus for
+// anything. Nothing is stored by that, and who follows the log sees the log.
+func TestForgedFeed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	gateway := r.open(t, Gateway)
+	users, err := Users(layout)
+	require.NoError(t, err)
+	wake(t, r)
+	for _, user := range names(users) {
+		victim := journaltest.NewRun(t, r.log)
+		subject := events.Subject{Run: victim, From: events.Control, To: events.Nobody, Pool: events.DefaultPool}
+		first, err := r.log.Append(t.Context(), victim, 0, journal.Entry{Subject: subject, Body: []byte("first")})
+		require.NoError(t, err)
+		hints, chunks := make(chan journal.Record, 10000), make(chan []byte, 10000)
+		stopHints, err := gateway.Watch(journal.Filter{Run: victim.ID}, func(rec journal.Record) { hints <- rec }, nil)
+		require.NoError(t, err)
+		stopChunks, err := gateway.WatchChunks(victim, func(data []byte) { chunks <- data })
+		require.NoError(t, err)
+		next, stopFollowing := iter.Pull2(gateway.Follow(t.Context(), 0, journal.Filter{Run: victim.ID}, first-1))
+		rec, err, _ := next()
+		require.NoError(t, err)
+		require.Equal(t, "first", string(rec.Body))
+
+		conn := r.connect(t, user, nil)
+		f := forger{t: t, rig: r, conn: conn, user: user, target: events.FeedPrefix + subject.String()}
+		if user != Tap {
+			// The forged record has the number that the follower waits for.
+			_, err := conn.Request(f.edge(), []byte("forged"), patience)
+			require.NoError(t, err)
+		}
+		f.send("$JS.API.DIRECT.GET.MOORE_0", fmt.Sprintf(`{"seq":%d,"next_by_subj":"moore.0.>","batch":1}`, first+1), nil)
+		f.all()
+		f.target = victim.ChunkSubject()
+		f.all()
+		if user != Tap {
+			require.Equal(t, subject.String(), (<-hints).Subject, "a hint, if somebody takes it as one")
+		}
+		require.NotEmpty(t, <-chunks)
+		_, err = r.log.Append(t.Context(), victim, first, journal.Entry{Subject: subject, Body: []byte("second")})
+		require.NoError(t, err)
+		rec, err, _ = next()
+		require.NoError(t, err)
+		require.Equal(t, "second", string(rec.Body), "%s made a record that the log does not hold", user)
+		require.Len(t, stored(t, r, subject.String()), 2, user)
+		require.Empty(t, stored(t, r, f.target), user)
+		stopFollowing()
+		stopHints()
+		stopChunks()
+	}
 }
 
 // wake puts a message into the inbox of every user's durable, of which one pull

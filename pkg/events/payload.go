@@ -220,8 +220,10 @@ type ToolBlacklisted struct{ RefusedReply }
 // ReplyInvalid is a reply that cannot be acted on.
 type ReplyInvalid struct{ RefusedReply }
 
-// The kinds of LLMAttemptFailed that are not a provider's.
+// The kinds of LLMAttemptFailed that mean something to the fold.
 const (
+	// KindRateLimited is a provider that refuses for a time.
+	KindRateLimited = "rate_limited"
 	// KindHandler is a handler that failed or panicked.
 	KindHandler = "handler"
 	// KindWorkerLost is a worker that went away in the middle.
@@ -235,12 +237,20 @@ type LLMAttemptFailed struct {
 	Message      string `json:"message"`
 	Key          string `json:"key,omitempty"`
 	RetryAfterMS int64  `json:"retry_after_ms,omitempty"`
-	Usage        *Usage `json:"usage,omitempty"`
+	// NotAsked says that no request was made, since the provider was known to
+	// refuse it.
+	NotAsked bool   `json:"not_asked,omitempty"`
+	Usage    *Usage `json:"usage,omitempty"`
 	// Under is the event whose message the attempt was made under, and Delivery
 	// which delivery of it that was, from 1: an attempt that was lost shows as a
 	// delivery that is missing here.
 	Under    uint64 `json:"under,omitempty"`
 	Delivery int    `json:"delivery,omitempty"`
+}
+
+// FromProvider reports whether a provider was asked and failed.
+func (p *LLMAttemptFailed) FromProvider() bool {
+	return p.Kind != KindHandler && p.Kind != KindWorkerLost && !p.NotAsked
 }
 
 // ToolCallDispatched sends one call of several to its tool's pool.

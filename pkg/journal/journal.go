@@ -119,11 +119,14 @@ type Strays interface {
 	Strays(ctx context.Context, shard int) iter.Seq2[Record, error]
 }
 
-// Feed is the live side of the log: fast, and free to lose things.
+// Feed is the live side of the log: fast, free to lose things, and open to
+// forgers. What counts is read in the log.
 type Feed interface {
 	// Watch calls fn for records of all shards that match, as they are stored,
 	// from one goroutine, until stop is called. Records can be missed; after a
 	// time in which that may have happened lost is called. Neither may block.
+	// Other users of the bus can forge records, with any subject, number and
+	// body: take one as a hint that its run may have grown, and read the log.
 	Watch(filter Filter, fn func(Record), lost func()) (stop func(), err error)
 
 	// PublishChunk sends a part of a model's text to whoever listens now. It
@@ -131,7 +134,8 @@ type Feed interface {
 	PublishChunk(run events.Run, data []byte) error
 
 	// WatchChunks calls fn for the run's chunks as they come, from one
-	// goroutine, until stop is called.
+	// goroutine, until stop is called. Other users of the bus can forge them as
+	// well: they are for showing until the reply is in the log.
 	WatchChunks(run events.Run, fn func(data []byte)) (stop func(), err error)
 }
 
@@ -189,7 +193,7 @@ type Directory interface {
 	// Providers returns the names of every provider that lives, sorted.
 	Providers(ctx context.Context) ([]string, error)
 	// Pools returns every pool of tools that was ever set up or announced, sorted
-	// by name.
+	// by name, but for those that the caller may not read.
 	Pools(ctx context.Context) ([]Pool, error)
 }
 

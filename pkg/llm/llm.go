@@ -187,6 +187,14 @@ type Caller interface {
 	Call(ctx context.Context, req Request, stream func(Chunk)) (Response, error)
 }
 
+// InProcess is a [Caller] that has its replies in this process: no provider limits
+// how often it is asked.
+type InProcess interface {
+	Caller
+	// InProcess does nothing.
+	InProcess()
+}
+
 // CallerFunc makes a function a [Caller].
 type CallerFunc func(ctx context.Context, req Request, stream func(Chunk)) (Response, error)
 

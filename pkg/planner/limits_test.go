@@ -1,6 +1,7 @@
 package planner_test
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -8,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,7 +68,7 @@ func TestRateLimitHoldsThePlannerBack(t *testing.T) {
 				failures := 0
 				for _, run := range runs {
 					require.Equal(t, events.Done, r.AwaitEnd(run).State)
-					failures += r.Count(run, events.TypeLLMAttemptFailed)
+					failures += refusedAsks(r.Memory(run))
 				}
 				refused, answered := l.counts()
 				require.Equal(t, 200, answered)
@@ -97,22 +99,115 @@ func TestRateLimitOfOneProviderOfTwo(t *testing.T) {
 	}, func(c *planner.Config) { c.Providers["free"] = free })
 }
 
-// A provider that nobody asks keeps no gate open.
-func TestRateLimitOfTheOneInUse(t *testing.T) {
+// A provider that nobody asks keeps the gate open, and the limited one is asked no
+// oftener for that.
+func TestRateLimitBesideAnIdleProvider(t *testing.T) {
 	l := &limiter{asks: 10 * time.Minute}
 	bubbleWith(t, l, func(t *testing.T, r *rig) {
 		l.until = time.Now().Add(time.Hour)
+		var runs []events.Run
 		for range 50 {
-			r.begin()
+			runs = append(runs, r.begin())
 		}
 		time.Sleep(59 * time.Minute) // in the bubble
 		synctest.Wait()
 		refused, _ := l.counts()
 		require.LessOrEqual(t, refused, 2+6)
-		quiet()
+		began := time.Now()
+		onIdle := func(s *events.Start) { s.Agent.LLM.Provider = "idle" }
+		require.Equal(t, events.Done, r.AwaitEnd(r.begin(onIdle)).State)
+		require.Less(t, time.Since(began), time.Second)
+		for _, run := range runs {
+			require.Equal(t, events.Done, r.AwaitEnd(run).State)
+		}
 	}, func(c *planner.Config) {
 		c.Providers["idle"], c.Concurrency = &limiter{}, 2
 	})
+}
+
+// While a provider is limited a run of it is not asked for, and its log says so.
+func TestLimitedProviderIsNotAsked(t *testing.T) {
+	l := &limiter{asks: time.Minute}
+	bubbleWith(t, l, func(t *testing.T, r *rig) {
+		l.until = time.Now().Add(30 * time.Second)
+		first := r.begin()
+		r.Await(first, func(mem *reducer.Memory) bool { return len(mem.Control.Attempts) > 0 })
+		second := r.begin()
+		mem := r.AwaitEnd(second)
+		require.Equal(t, events.Done, mem.State)
+		failed := r.Events(second)[1].Data.(*events.LLMAttemptFailed)
+		require.True(t, failed.NotAsked)
+		require.Equal(t, events.KindRateLimited, failed.Kind)
+		require.Contains(t, failed.Message, "was not asked")
+		require.GreaterOrEqual(t, failed.RetryAfterMS, time.Minute.Milliseconds())
+		require.LessOrEqual(t, failed.RetryAfterMS, (75 * time.Second).Milliseconds())
+		require.Zero(t, r.Count(second, events.TypeLLMAttemptFailed)-1, "no delivery was taken for lost")
+		r.AwaitEnd(first)
+		refused, answered := l.counts()
+		require.Equal(t, []int{1, 2}, []int{refused, answered})
+	}, func(c *planner.Config) { c.Providers["idle"] = &limiter{} })
+}
+
+// slowModel refuses at first, and then streams a word and takes its time.
+type slowModel struct {
+	limiter
+	mute bool
+	let  chan struct{}
+
+	serving atomic.Int64
+}
+
+func (s *slowModel) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+	reply, err := s.limiter.Call(ctx, req, stream)
+	if err != nil {
+		return nil, err
+	}
+	if s.serving.Add(1); stream != nil && !s.mute {
+		stream(llm.Chunk{Kind: llm.ChunkText, Text: "It"})
+	}
+	<-s.let
+	return reply, nil
+}
+
+// The planner opens when the provider begins to serve, not when a slow reply ends;
+// where nothing shows that, probes follow each other.
+func TestSlowReplyAfterARateLimit(t *testing.T) {
+	for name, mute := range map[string]bool{"a stream": false, "a plain call": true} {
+		t.Run(name, func(t *testing.T) {
+			s := &slowModel{limiter: limiter{asks: 10 * time.Second}, mute: mute}
+			bubbleWith(t, s, func(t *testing.T, r *rig) {
+				s.until, s.let = time.Now().Add(5*time.Second), make(chan struct{})
+				var runs []events.Run
+				for range 8 {
+					runs = append(runs, r.begin())
+				}
+				time.Sleep(15 * time.Second) // in the bubble
+				synctest.Wait()
+				if mute {
+					require.InDelta(t, 2, s.serving.Load(), 1, "one, and one more each few seconds")
+					time.Sleep(30 * time.Second) // in the bubble
+					synctest.Wait()
+				}
+				require.EqualValues(t, 8, s.serving.Load())
+				close(s.let)
+				for _, run := range runs {
+					require.Equal(t, events.Done, r.AwaitEnd(run).State)
+				}
+			}, func(c *planner.Config) { c.NoStream = mute })
+		})
+	}
+}
+
+// refusedAsks counts the requests that a run's log says were refused. A delivery that
+// gets lost on its way when the gate shuts is none.
+func refusedAsks(mem *reducer.Memory) (n int) {
+	for _, entry := range mem.Trace {
+		if entry.Event == string(events.TypeLLMAttemptFailed) && strings.HasPrefix(entry.Data, string(llm.KindRateLimited)) &&
+			!strings.Contains(entry.Data, "was not asked") {
+			n++
+		}
+	}
+	return n
 }
 
 // stormServer is a model server over HTTP that refuses every request for a while
@@ -178,12 +273,7 @@ func TestRateLimitStorm(t *testing.T) {
 			for _, id := range ids {
 				mem := awaitEnd(t, store, id)
 				require.Equal(t, events.Done, mem.State, "%+v", mem.Error)
-				for _, entry := range mem.Trace {
-					// A delivery that gets lost on its way when the gate shuts is none.
-					if entry.Event == string(events.TypeLLMAttemptFailed) && strings.HasPrefix(entry.Data, string(llm.KindRateLimited)) {
-						failures++
-					}
-				}
+				failures += refusedAsks(mem)
 			}
 			storm.mu.Lock()
 			defer storm.mu.Unlock()
@@ -195,6 +285,51 @@ func TestRateLimitStorm(t *testing.T) {
 			t.Logf("%d requests were refused", storm.refused)
 		})
 	}
+}
+
+// Runs of a provider that refuses for seconds leave those of another one alone, and
+// it is asked no oftener than it says, over real HTTP.
+func TestRateLimitStormBesideAnotherProvider(t *testing.T) {
+	t.Parallel()
+	const runs, concurrency = 60, 8
+	storm := &stormServer{lasts: 4 * time.Second, header: http.Header{"Retry-After": {"2"}}}
+	limited, healthy := httptest.NewServer(storm), httptest.NewServer(&stormServer{until: time.Now()})
+	defer limited.Close()
+	defer healthy.Close()
+	free, err := openai.New(openai.Options{BaseURL: healthy.URL + "/v1", Model: "m"})
+	require.NoError(t, err)
+	defer free.Close()
+	bus := stormBus(t)
+	store := runlog.New(runlog.Options{Log: bus})
+	var ids []events.Run
+	for range runs {
+		ids = append(ids, startRun(t, store))
+	}
+	runPlanner(t, bus, "1", limited.URL, concurrency, func(_ *openai.Options, c *planner.Config) {
+		c.Providers = map[string]llm.Caller{"free": free}
+	})
+	awaitRun(t, store, ids[0], func(mem *reducer.Memory) bool { return len(mem.Control.Attempts) > 0 })
+	began := time.Now()
+	for range 10 {
+		require.Equal(t, events.Done, awaitEnd(t, store, startRun(t, store, "free")).State)
+	}
+	require.Less(t, time.Since(began), 3*time.Second, "the other provider's runs wait for nothing")
+	failures := 0
+	for _, id := range ids {
+		mem := awaitEnd(t, store, id)
+		require.Equal(t, events.Done, mem.State, "%+v", mem.Error)
+		failures += refusedAsks(mem)
+		for _, entry := range mem.Trace {
+			require.NotContains(t, entry.Data, events.KindWorkerLost)
+		}
+	}
+	storm.mu.Lock()
+	defer storm.mu.Unlock()
+	require.Equal(t, storm.refused, failures)
+	// What was in flight at first, and a probe for each wait.
+	require.LessOrEqual(t, storm.refused, concurrency+4)
+	require.Equal(t, runs, storm.answered)
+	t.Logf("%d requests were refused", storm.refused)
 }
 
 func stormBus(t *testing.T) *natsbus.Bus {
@@ -212,11 +347,12 @@ func stormBus(t *testing.T) *natsbus.Bus {
 	return bus
 }
 
-// startRun opens a run of reducertest's agent on a provider "model".
-func startRun(t *testing.T, store *runlog.Store) events.Run {
+// startRun opens a run of reducertest's agent on a provider, "model" if none is
+// named.
+func startRun(t *testing.T, store *runlog.Store, provider ...string) events.Run {
 	t.Helper()
 	start := reducertest.StartOf("find it", events.ModeTask)
-	start.Agent.LLM.Provider = "model"
+	start.Agent.LLM.Provider = cmp.Or(append(provider, "model")...)
 	run := store.Acquire(store.Place(events.DefaultNamespace, store.NewID()))
 	defer store.Release(run)
 	run.Lock()
@@ -242,7 +378,10 @@ func runPlanner(t *testing.T, bus *natsbus.Bus, instance, url string, concurrenc
 	}
 	caller, err := openai.New(o)
 	require.NoError(t, err)
-	cfg.Providers = map[string]llm.Caller{"model": caller}
+	if cfg.Providers == nil {
+		cfg.Providers = map[string]llm.Caller{}
+	}
+	cfg.Providers["model"] = caller
 	p, err := planner.New(cfg)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

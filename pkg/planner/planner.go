@@ -6,9 +6,10 @@
 // why the reply could not be used. What the model was asked is never written
 // down, since it follows from the run's earlier events.
 //
-// While every provider that runs ask is rate limited the planner takes no
-// deliveries, and then one at a time until a call succeeds: a limit costs about
-// one request for each time that it is looked for, however many runs wait.
+// A provider that is rate limited is not asked until the time that it named; who
+// needs it waits in the log. While all of the planner's providers are limited it
+// takes no deliveries, and then one at a time until a call is served: a limit costs
+// about one request for each wait, however many runs wait.
 package planner
 
 import (
@@ -18,6 +19,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -88,7 +90,7 @@ func New(cfg Config) (*Planner, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	p := &Planner{cfg: cfg, limits: newLimits(cfg.Retry)}
+	p := &Planner{cfg: cfg, limits: newLimits(cfg.Retry, cfg.Providers)}
 	w, err := worker.New(worker.Config{
 		Role: "planner", Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed,
 		Inboxes: []journal.Inbox{
@@ -149,8 +151,13 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) wo
 	provider := mem.Control.Agent.LLM.Provider
 	return func(ctx context.Context) worker.Result {
 		reply, err := p.call(ctx, run, provider, req, j.messageID)
+		var limited *notAskedError
+		if errors.As(err, &limited) {
+			wait := limited.wait + jitter(run, e.Failed.Total(), limited.wait)
+			return worker.Retry(events.LLMAttemptFailed{Kind: events.KindRateLimited, Message: err.Error(), NotAsked: true}, wait)
+		}
 		if err != nil {
-			return p.failed(ctx, err, e.Failed.Provider+1)
+			return p.failed(ctx, err, e.Failed, p.limits.rest(provider))
 		}
 		return worker.Done(j.judge(reply))
 	}
@@ -179,9 +186,12 @@ func (p *Planner) call(ctx context.Context, run events.Run, provider string, req
 		s := streamer{feed: p.cfg.Feed, run: run, messageID: messageID}
 		stream = s.chunk
 	}
-	p.limits.asked(provider)
-	reply, err := caller.Call(ctx, req, stream)
-	p.limits.answered(provider, err)
+	ticket, wait := p.limits.ask(provider)
+	if wait > 0 {
+		return nil, &notAskedError{provider, wait}
+	}
+	reply, err := caller.Call(ctx, req, p.heard(ticket, stream))
+	p.limits.answered(ticket, err)
 	if err != nil && errors.Is(context.Cause(ctx), errCallTimeout) {
 		return nil, &llm.Error{Kind: llm.KindNetwork, Message: fmt.Sprintf("no reply within %s", p.cfg.CallTimeout), Err: err}
 	}
@@ -191,10 +201,33 @@ func (p *Planner) call(ctx context.Context, run events.Run, provider string, req
 	return reply, err
 }
 
+// heard takes note of the first chunk of a stream: the provider serves the call.
+func (p *Planner) heard(t ticket, stream func(llm.Chunk)) func(llm.Chunk) {
+	if stream == nil {
+		return nil
+	}
+	first := sync.OnceFunc(func() { p.limits.serving(t) })
+	return func(c llm.Chunk) {
+		first()
+		stream(c)
+	}
+}
+
+// notAskedError is a call that was not made, since its provider is limited.
+type notAskedError struct {
+	provider string
+	wait     time.Duration
+}
+
+func (e *notAskedError) Error() string {
+	return fmt.Sprintf("the provider %q was not asked: it is rate limited for %s more", e.provider, e.wait.Round(time.Millisecond))
+}
+
 var errCallTimeout = errors.New("the model call took too long")
 
-// failed turns a call's error into another attempt or the run's end.
-func (p *Planner) failed(ctx context.Context, err error, failures int) worker.Result {
+// failed turns a call's error into another attempt or the run's end. What failed
+// before counts by its kind: rate limits pass, and use up nothing of the rest.
+func (p *Planner) failed(ctx context.Context, err error, before reducer.Attempt, rest time.Duration) worker.Result {
 	if ctx.Err() != nil {
 		return worker.Fail(err) // nobody wants the reply any more
 	}
@@ -202,9 +235,16 @@ func (p *Planner) failed(ctx context.Context, err error, failures int) worker.Re
 	if !errors.As(err, &e) {
 		e = &llm.Error{Kind: llm.KindOther, Message: err.Error(), Err: err}
 	}
-	delay, again := p.cfg.Retry.Next(e, failures)
+	failures := before.Provider
+	if e.Kind == llm.KindRateLimited {
+		failures = before.RateLimited
+	}
+	delay, again := p.cfg.Retry.Next(e, failures+1)
 	if !again {
 		return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: string(e.Kind), Message: clean(e.Message)}})
+	}
+	if e.Kind == llm.KindRateLimited {
+		delay = max(delay, rest) // before that it would not be asked
 	}
 	return worker.Retry(events.LLMAttemptFailed{Kind: string(e.Kind), Message: clean(e.Message)}, delay)
 }

@@ -34,9 +34,13 @@ func TestKeysNeverContainTheAttempt(t *testing.T) {
 		s := in(t, state)
 		key := s.keys()[0]
 		s.do(&events.LLMAttemptFailed{Kind: events.KindHandler, Key: key}, &events.LLMAttemptFailed{Kind: events.KindWorkerLost, Key: key},
-			&events.LLMAttemptFailed{Kind: "overloaded", Key: key}, &events.LLMAttemptFailed{Kind: events.KindHandler, Key: "other"})
-		require.Equal(t, reducer.Attempt{Key: key, Handler: 1, Lost: 1, Provider: 1}, s.effect(key).Failed)
-		require.Equal(t, 3, s.effect(key).Failed.Total())
+			&events.LLMAttemptFailed{Kind: "overloaded", Key: key}, &events.LLMAttemptFailed{Kind: events.KindHandler, Key: "other"},
+			&events.LLMAttemptFailed{Kind: "rate_limited", Key: key},
+			&events.LLMAttemptFailed{Kind: "rate_limited", Key: key, NotAsked: true, Under: 1, Delivery: 5})
+		require.Equal(t, reducer.Attempt{Key: key, Handler: 1, Lost: 1, RateLimited: 1, NotAsked: 1, Provider: 1, Under: 1, Delivery: 5}, s.effect(key).Failed)
+		require.Equal(t, 5, s.effect(key).Failed.Total())
+		require.Equal(t, 5, s.effect(key).Failed.Counted(1))
+		require.Equal(t, 5, s.effect(key).Failed.Counted(2))
 		s.do(&events.Paused{}, &events.Resumed{})
 		if state != events.ParallelActing { // a re-drive dispatches anew
 			require.Contains(t, s.keys(), key, "a pause does not change what the work is")

@@ -155,22 +155,32 @@ func (mem *Memory) foldAttemptFailed(e *events.Event, p *events.LLMAttemptFailed
 			a, at = c.Attempts[i], i
 		}
 	}
-	switch p.Kind {
-	case events.KindHandler:
-		a.Handler++
-	case events.KindWorkerLost:
-		a.Lost++
-	default:
-		a.Provider++
-		if e.From == events.Planning { // a reflection's failure is no reply
-			c.Replies++
-		}
+	a.count(p)
+	// A reflection's failure is no reply, and who was not asked gave none.
+	if e.From == events.Planning && p.FromProvider() {
+		c.Replies++
 	}
 	a.Under, a.Delivery = p.Under, p.Delivery
 	if at < 0 {
 		c.Attempts = append(c.Attempts, a)
 	} else {
 		c.Attempts[at] = a
+	}
+}
+
+// count adds a failure.
+func (a *Attempt) count(p *events.LLMAttemptFailed) {
+	switch {
+	case p.Kind == events.KindHandler:
+		a.Handler++
+	case p.Kind == events.KindWorkerLost:
+		a.Lost++
+	case p.NotAsked:
+		a.NotAsked++
+	case p.Kind == events.KindRateLimited:
+		a.RateLimited++
+	default:
+		a.Provider++
 	}
 }
 

@@ -199,6 +199,10 @@ func TestFoldsOfPlanning(t *testing.T) {
 			require.Equal(t, 1, m.Control.Replies)
 			require.Zero(t, m.Step)
 		}},
+		{"who was not asked gave no reply", events.TypeLLMAttemptFailed, at(events.Planning), &events.LLMAttemptFailed{Kind: "rate_limited", Key: "plan/1", NotAsked: true}, func(t *testing.T, m *reducer.Memory) {
+			require.Equal(t, []reducer.Attempt{{Key: "plan/1", NotAsked: 1}}, m.Control.Attempts)
+			require.Zero(t, m.Control.Replies)
+		}},
 		{"a handler's failure is no reply", events.TypeLLMAttemptFailed, at(events.Planning), &events.LLMAttemptFailed{Kind: events.KindHandler, Key: "plan/1"}, func(t *testing.T, m *reducer.Memory) {
 			require.Zero(t, m.Control.Replies)
 		}},

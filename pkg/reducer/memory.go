@@ -261,12 +261,16 @@ type CallState struct {
 // until it has its result.
 func (c *CallState) running() bool { return c.Started > 0 && c.Wake > 0 }
 
-// Attempt counts the failed attempts of one effect.
+// Attempt counts the failed attempts of one effect. RateLimited are a provider's
+// refusals that pass with time, NotAsked the attempts that waited for that without
+// a request, Provider its other failures: each has a bound of its own.
 type Attempt struct {
-	Key      string `json:"key"`
-	Handler  int    `json:"handler,omitempty"`
-	Lost     int    `json:"worker_lost,omitempty"`
-	Provider int    `json:"provider,omitempty"`
+	Key         string `json:"key"`
+	Handler     int    `json:"handler,omitempty"`
+	Lost        int    `json:"worker_lost,omitempty"`
+	RateLimited int    `json:"rate_limited,omitempty"`
+	NotAsked    int    `json:"not_asked,omitempty"`
+	Provider    int    `json:"provider,omitempty"`
 	// Under and Delivery are those of the last failure.
 	Under    uint64 `json:"under,omitempty"`
 	Delivery int    `json:"delivery,omitempty"`
@@ -282,7 +286,9 @@ func (a Attempt) Counted(message uint64) int {
 }
 
 // Total returns all failures.
-func (a Attempt) Total() int { return a.Handler + a.Lost + a.Provider }
+func (a Attempt) Total() int {
+	return a.Handler + a.Lost + a.RateLimited + a.NotAsked + a.Provider
+}
 
 // TurnKind says what a turn of the conversation is.
 type TurnKind string

@@ -413,3 +413,46 @@ func TestFailureOfCancelledEffectIsDropped(t *testing.T) {
 		require.Equal(t, []string{"Start", "Cancelled"}, r.Types(run))
 	})
 }
+
+// forgedFeed gives a test the way in that other users of the bus have.
+type forgedFeed struct {
+	journal.Feed
+	say func(journal.Record)
+}
+
+func (f *forgedFeed) Watch(filter journal.Filter, fn func(journal.Record), lost func()) (func(), error) {
+	f.say = fn
+	return f.Feed.Watch(filter, fn, lost)
+}
+
+// A control event that the feed tells of but the log does not hold changes
+// nothing, however well it fits.
+func TestForgedControlEvent(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		h, feed := newHanging(), &forgedFeed{}
+		r.spawn(handlers{reducer.KindPlan: h}, func(c *worker.Config) {
+			feed.Feed = c.Feed
+			c.Feed = feed
+		})
+		run := r.start()
+		<-h.began
+		// A journal of the forger's own makes a record that goes on from the run's.
+		forger := workertest.New(t, simulated.Options{}, nil)
+		var last uint64
+		for _, rec := range r.Records(run) {
+			subject, err := events.ParseSubject(rec.Subject)
+			require.NoError(t, err)
+			last, err = forger.Journal.Append(t.Context(), run, last, journal.Entry{Subject: subject, Body: rec.Body})
+			require.NoError(t, err)
+		}
+		forger.Append(run, events.Control, &events.CancelledRun{})
+		records := forger.Records(run)
+		feed.say(records[len(records)-1])
+		synctest.Wait()
+		require.Empty(t, h.ended, "its work goes on")
+		h.let <- worker.Done(answer("It is done."))
+		require.NoError(t, <-h.ended)
+		require.Equal(t, events.Done, r.AwaitEnd(run).State)
+		require.Equal(t, []string{"Start", "LlmFinalAnswer"}, r.Types(run), "no delivery was needed again")
+	})
+}

@@ -2,6 +2,8 @@ package worker
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -73,24 +75,68 @@ func (fs *flights) reconcile(run *runlog.Run) {
 	}
 }
 
+// maxHints is how many runs may wait to be looked at by name.
+const maxHints = 1024
+
+// hints are the runs that the feed says have control events. They are looked at
+// in the log, since the feed can be forged.
+type hints struct {
+	wake chan struct{}
+
+	mu   sync.Mutex
+	runs map[events.Run]struct{}
+	all  bool
+}
+
+// add notes a run; one that waits already is looked at once.
+func (h *hints) add(run events.Run) {
+	h.mu.Lock()
+	if len(h.runs) < maxHints {
+		h.runs[run] = struct{}{}
+	} else {
+		h.all = true
+	}
+	h.mu.Unlock()
+	h.signal()
+}
+
+// addAll notes that any run may have control events.
+func (h *hints) addAll() {
+	h.mu.Lock()
+	h.all = true
+	h.mu.Unlock()
+	h.signal()
+}
+
+func (h *hints) signal() {
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the runs to look at, of those that are held.
+func (h *hints) take(held func() []events.Run) []events.Run {
+	h.mu.Lock()
+	runs, all := slices.Collect(maps.Keys(h.runs)), h.all
+	clear(h.runs)
+	h.all = false
+	h.mu.Unlock()
+	if all {
+		return held()
+	}
+	return runs
+}
+
 // watchControl follows the control events of runs in flight, so that what they
 // make obsolete is cancelled at once rather than when its outcome is refused.
 func (w *Worker) watchControl(ctx context.Context) (stop func(), err error) {
-	records := make(chan journal.Record, 1024)
-	all := make(chan struct{}, 1)
-	lost := func() {
-		select {
-		case all <- struct{}{}:
-		default:
-		}
-	}
+	h := &hints{wake: make(chan struct{}, 1), runs: map[events.Run]struct{}{}}
 	unwatch, err := w.cfg.Feed.Watch(journal.Filter{From: events.Control}, func(rec journal.Record) {
-		select {
-		case records <- rec:
-		default:
-			lost() // too many at once: look at every run instead
+		if s, err := events.ParseSubject(rec.Subject); err == nil {
+			h.add(s.Run)
 		}
-	}, lost)
+	}, h.addAll)
 	if err != nil {
 		return nil, err
 	}
@@ -99,13 +145,9 @@ func (w *Worker) watchControl(ctx context.Context) (stop func(), err error) {
 	finished.Go(func() {
 		for {
 			select {
-			case rec := <-records:
-				if s, err := events.ParseSubject(rec.Subject); err == nil {
-					w.observe(ctx, s.Run, &rec)
-				}
-			case <-all:
-				for _, run := range w.cfg.Store.HeldRuns() {
-					w.observe(ctx, run, nil)
+			case <-h.wake:
+				for _, run := range h.take(w.cfg.Store.HeldRuns) {
+					w.observe(ctx, run)
 				}
 			case <-ctx.Done():
 				return
@@ -115,10 +157,10 @@ func (w *Worker) watchControl(ctx context.Context) (stop func(), err error) {
 	return func() { unwatch(); cancel(); finished.Wait() }, nil
 }
 
-// observe brings a run in flight to a record, or to the log's head, and cancels
-// what it does not want any more. A run that is held without a flight is about
-// to begin one, which then does not begin.
-func (w *Worker) observe(ctx context.Context, id events.Run, rec *journal.Record) {
+// observe brings a run in flight to the log's head, and cancels what it does not
+// want any more. A run that is held without a flight is about to begin one, which
+// then does not begin.
+func (w *Worker) observe(ctx context.Context, id events.Run) {
 	run := w.cfg.Store.Held(id)
 	if run == nil {
 		return
@@ -126,13 +168,7 @@ func (w *Worker) observe(ctx context.Context, id events.Run, rec *journal.Record
 	defer w.cfg.Store.Release(run)
 	run.Lock()
 	defer run.Unlock()
-	var err error
-	if rec != nil {
-		_, err = run.Extend(ctx, *rec)
-	} else {
-		err = run.Refresh(ctx)
-	}
-	if err != nil {
+	if err := run.Refresh(ctx); err != nil {
 		w.cfg.Logger.Warn("a control event is seen later", "run", id.ID, "reason", err)
 		return
 	}

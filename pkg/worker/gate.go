@@ -11,8 +11,9 @@ import (
 
 // Gate holds deliveries back while what they need refuses to serve them: a
 // worker takes nothing while it is shut, and one delivery of each inbox at a
-// time when that is over, until somebody says that the gate may open. What is in
-// work goes on all the time.
+// time when that is over, until somebody says that the gate may open. One that is
+// in work for long holds the next one up for [ProbeInterval] only. What is in work
+// goes on all the time.
 //
 // The zero value is open. A gate is safe for concurrent use, and its methods do
 // not block. It is shared by the inboxes of a worker, and with whoever shuts it.
@@ -90,6 +91,9 @@ func (g *Gate) look() (shut time.Duration, probing bool, turn context.Context) {
 	return time.Until(g.until), g.probing, g.turn
 }
 
+// ProbeInterval is how long a probe may keep the next one waiting.
+const ProbeInterval = 3 * time.Second
+
 // takeFunc takes deliveries as [journal.Queue.Consume] does.
 type takeFunc func(ctx context.Context, slots int, handle func(journal.Delivery)) error
 
@@ -106,9 +110,9 @@ func (g *Gate) through(ctx context.Context, slots int, take takeFunc, handle fun
 		case shut > 0:
 			pause(ctx, shut, turn)
 		case probing:
-			s.run(ctx, turn, 1)
+			s.probe(ctx, turn)
 		default:
-			s.run(ctx, turn, slots)
+			s.run(ctx, turn, slots, nil)
 		}
 	}
 	s.takes.Wait()
@@ -142,10 +146,19 @@ type stint struct {
 	errs   []error
 }
 
+// probe takes one delivery at a time; while that one is in work for long, the next
+// call takes another one.
+func (s *stint) probe(ctx, turn context.Context) {
+	slow := time.NewTicker(ProbeInterval)
+	defer slow.Stop()
+	s.run(ctx, turn, 1, slow.C)
+}
+
 // run takes with as many slots as are wanted and free, until the turn is over,
 // the taking ends by itself, or earlier takes have given up enough slots to begin
-// again with more.
-func (s *stint) run(ctx, turn context.Context, want int) {
+// again with more. At a tick of slow it also ends if all of its slots are in use;
+// nil: it does not.
+func (s *stint) run(ctx, turn context.Context, want int, slow <-chan time.Time) {
 	own := 0
 	slots := min(want, s.slots-s.earlier(&own))
 	if slots <= 0 {
@@ -176,6 +189,10 @@ func (s *stint) run(ctx, turn context.Context, want int) {
 			return
 		case <-ctx.Done():
 			return
+		case <-slow:
+			if s.full(&own, slots) {
+				return
+			}
 		case <-s.left:
 			// Half of what is missing is worth it to begin again.
 			if more := min(want, s.slots-s.earlier(&own)) - slots; more > (want-slots)/2 {
@@ -190,6 +207,13 @@ func (s *stint) earlier(own *int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.inWork - *own
+}
+
+// full reports whether a take asks for no delivery, since all its slots are used.
+func (s *stint) full(own *int, slots int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return *own >= slots
 }
 
 func (s *stint) begin(own *int) {

@@ -44,13 +44,16 @@ func TestGateHoldsDeliveriesBack(t *testing.T) {
 		h.let <- worker.Done(answer("It is done."))
 		require.Equal(t, events.Done, r.AwaitEnd(inWork).State, "what is in work goes on")
 
-		time.Sleep(2 * time.Minute) // in the bubble
+		time.Sleep(61 * time.Second) // in the bubble
 		synctest.Wait()
 		require.Len(t, h.began, 1, "then one at a time")
 		<-h.began
 		h.let <- worker.Done(answer("It is done."))
 		synctest.Wait()
 		require.Len(t, h.began, 1)
+		time.Sleep(worker.ProbeInterval) // in the bubble
+		synctest.Wait()
+		require.Len(t, h.began, 2, "and a further one while that one takes long")
 		gate.Open()
 		synctest.Wait()
 		require.Len(t, h.began, 3, "then all slots")

@@ -3,8 +3,10 @@ package natsbus
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -80,4 +82,39 @@ func fillPool(b *testing.B, bus *Bus, n int) {
 		})
 	}
 	all.Wait()
+}
+
+// BenchmarkFollow measures the time from an append to the record at a follower,
+// one record at a time.
+func BenchmarkFollow(b *testing.B) {
+	for way, open := range map[string]func(testing.TB, int) *Bus{"in process": newBus, "over TCP": overTCP} {
+		b.Run(way, func(b *testing.B) {
+			bus := open(b, 1)
+			run := journaltest.NewRun(b, bus)
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			came := make(chan time.Time, 1)
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				for range bus.Follow(ctx, 0, journal.Filter{}, 0) {
+					came <- time.Now()
+				}
+			}()
+			var last uint64
+			var waits []time.Duration
+			for b.Loop() {
+				began := time.Now()
+				seq, err := bus.Append(ctx, run, last, entryTo(run, events.Nobody, events.DefaultPool, make([]byte, 700)))
+				require.NoError(b, err)
+				last = seq
+				waits = append(waits, (<-came).Sub(began))
+			}
+			slices.Sort(waits)
+			b.ReportMetric(float64(waits[len(waits)/2].Microseconds()), "µs-median")
+			cancel()
+			<-came
+			<-ended
+		})
+	}
 }

@@ -95,6 +95,8 @@ type Bus struct {
 	ackWaits map[string]keptAckWait
 	pools    poolCache
 	slow     map[*nats.Subscription]func()
+	// unreadable are the pools of which it was said that they may not be read.
+	unreadable map[string]bool
 }
 
 // Open reads from the streams how many shards there are and returns the bus. It
@@ -112,7 +114,7 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 	b := &Bus{
 		conn: conn, js: js, opts: o, log: o.Logger,
 		ackWaits: make(map[string]keptAckWait),
-		slow:     make(map[*nats.Subscription]func()),
+		slow:     make(map[*nats.Subscription]func()), unreadable: map[string]bool{},
 	}
 	unhook := b.hook()
 	if err := b.discover(ctx); err != nil {

@@ -126,8 +126,7 @@ func (b *Bus) Tools(ctx context.Context) ([]events.ToolSpec, error) {
 			return nil
 		})
 		if errors.Is(err, journal.ErrDenied) {
-			// A pool that came after this user's permissions were given.
-			b.log.Warn("the tools of a pool may not be read: give the user permissions that name the pool", "pool", pool, "error", err)
+			b.warnUnreadable(pool, err)
 			continue
 		}
 		if err != nil && !errors.Is(err, journal.ErrNotReady) {
@@ -159,8 +158,8 @@ func (b *Bus) Providers(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// Pools returns every pool that has a bucket of tools that this user may read,
-// and which of them live.
+// Pools returns every pool that has a bucket of tools that may be read, and which
+// of them live.
 func (b *Bus) Pools(ctx context.Context) ([]journal.Pool, error) {
 	names, err := b.livePools(ctx)
 	if err != nil {
@@ -173,16 +172,29 @@ func (b *Bus) Pools(ctx context.Context) ([]journal.Pool, error) {
 			pool.Living = true
 			return nil
 		})
-		if errors.Is(err, journal.ErrDenied) {
-			continue // whether it lives is not for this user to know
-		}
-		if err != nil && !errors.Is(err, journal.ErrNotReady) {
+		switch {
+		case errors.Is(err, journal.ErrDenied):
+			b.warnUnreadable(name, err)
+			continue
+		case err != nil && !errors.Is(err, journal.ErrNotReady):
 			return nil, fmt.Errorf("list pools: pool %s: %w", name, err)
 		}
 		pools = append(pools, pool)
 	}
 	slices.SortFunc(pools, func(x, y journal.Pool) int { return cmp.Compare(x.Name, y.Name) })
 	return pools, nil
+}
+
+// warnUnreadable says once that a pool came after this user's permissions were
+// given.
+func (b *Bus) warnUnreadable(pool string, err error) {
+	b.mu.Lock()
+	warned := b.unreadable[pool]
+	b.unreadable[pool] = true
+	b.mu.Unlock()
+	if !warned {
+		b.log.Warn("the tools of a pool may not be read: give the user permissions that name the pool", "pool", pool, "error", err)
+	}
 }
 
 // livePools returns the pools that have a bucket of tools.

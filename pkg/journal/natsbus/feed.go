@@ -42,7 +42,8 @@ func (t *tap) close() {
 	_ = t.sub.Unsubscribe()
 }
 
-// Watch calls fn for the records of all shards that match, as they are stored.
+// Watch calls fn for the records of all shards that match, as they are stored,
+// and for whatever other users of the bus make look like one.
 func (b *Bus) Watch(filter journal.Filter, fn func(journal.Record), lost func()) (stop func(), err error) {
 	t, err := b.newTap(events.FeedPrefix + filter.Subject(-1))
 	if err != nil {
@@ -87,8 +88,8 @@ func (t *tap) deliver(fn func(journal.Record), lost func()) {
 	}
 }
 
-// feedRecord reads a republished message. Its subject is the feed's own, which
-// only the server publishes on.
+// feedRecord reads a republished message. No user may publish on its subject, but
+// whoever may ask the log for a record can name it as the reply's.
 func feedRecord(msg *nats.Msg) (journal.Record, error) {
 	rec, err := recordOf(msg)
 	rec.Subject = strings.TrimPrefix(msg.Subject, events.FeedPrefix)

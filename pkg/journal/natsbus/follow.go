@@ -9,13 +9,16 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// lagPoll is how soon a follower looks again when the feed has told of a record
-// that the read did not bring yet: a replica that lags answered.
-const lagPoll = 25 * time.Millisecond
+// A follower that the feed told of a record which the read did not bring looks
+// again every lagPoll for lagTime: a replica that lags answered. What does not
+// come then was never stored, anybody may have said so.
+const (
+	lagPoll = 25 * time.Millisecond
+	lagTime = 2 * time.Second
+)
 
 // Follow yields a shard's records that match, for ever. The log is what is read;
-// the feed only says when, except that a record right behind the last one needs
-// no reading.
+// the feed only says when.
 func (b *Bus) Follow(ctx context.Context, shard int, filter journal.Filter, after uint64) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
 		if err := journal.CheckShard(b.shards, shard); err != nil {
@@ -35,8 +38,10 @@ type follower struct {
 	shard   int
 	subject string
 	cursor  uint64
-	// told is the highest sequence number that the feed spoke of.
+	// told is the highest sequence number that the feed spoke of, and until how
+	// long it is looked for.
 	told    uint64
+	until   time.Time
 	stopped bool
 	yield   func(journal.Record, error) bool
 }
@@ -70,32 +75,24 @@ func (f *follower) run(ctx context.Context) error {
 }
 
 func (f *follower) pause() time.Duration {
-	if f.told > f.cursor {
+	if f.told > f.cursor && time.Now().Before(f.until) {
 		return lagPoll
 	}
+	f.told = f.cursor
 	return f.bus.opts.FollowPoll
 }
 
-// hear takes what the feed brought: records in direct succession are yielded as
-// they are, anything else is a reason to read.
+// hear reads if the feed speaks of a record that was not yielded, or may have
+// lost one. However many it speaks of, they are read at once.
 func (f *follower) hear(ctx context.Context, queue *feedQueue) {
 	msgs, read := queue.take()
 	for _, msg := range msgs {
 		rec, err := feedRecord(msg)
-		if err != nil {
+		if err != nil || rec.Seq <= f.cursor {
 			continue
 		}
-		f.told = max(f.told, rec.Seq)
-		switch {
-		case rec.Seq <= f.cursor:
-		case rec.Seq == f.cursor+1:
-			f.pass(rec)
-		default:
-			read = true
-		}
-		if f.stopped {
-			return
-		}
+		read = true
+		f.told, f.until = max(f.told, rec.Seq), time.Now().Add(lagTime)
 	}
 	if read {
 		f.catchUp(ctx)

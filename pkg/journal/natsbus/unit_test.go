@@ -129,3 +129,15 @@ func TestAnnouncementsExpire(t *testing.T) {
 		require.Equal(t, journal.AnnouncementTTL, stream.CachedInfo().Config.MaxAge)
 	}
 }
+
+// What the feed tells of and the log does not bring is looked for for a while
+// only: anybody may have said so.
+func TestFollowerForgetsWhatDoesNotCome(t *testing.T) {
+	t.Parallel()
+	f := follower{bus: &Bus{opts: Options{FollowPoll: time.Minute}}, cursor: 5, told: 1 << 60, until: time.Now().Add(time.Hour)}
+	require.Equal(t, lagPoll, f.pause())
+	f.until = time.Now()
+	require.Equal(t, time.Minute, f.pause())
+	f.until = time.Now().Add(time.Hour)
+	require.Equal(t, time.Minute, f.pause(), "and not again")
+}

@@ -65,6 +65,9 @@ func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 	return reply.Response, nil
 }
 
+// InProcess does nothing, see [llm.InProcess].
+func (*Caller) InProcess() {}
+
 func invalid(message string) *llm.Error {
 	return &llm.Error{Kind: llm.KindInvalid, Message: message}
 }

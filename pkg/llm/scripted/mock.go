@@ -65,6 +65,9 @@ func (m *Mock) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)
 	return res, nil
 }
 
+// InProcess does nothing, see [llm.InProcess].
+func (*Mock) InProcess() {}
+
 func (m *Mock) take(req llm.Request) (reply any, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

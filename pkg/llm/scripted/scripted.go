@@ -86,6 +86,9 @@ func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 	return res, nil
 }
 
+// InProcess does nothing, see [llm.InProcess].
+func (*Caller) InProcess() {}
+
 func (c *Caller) script(settings json.RawMessage) (Script, error) {
 	c.mu.Lock()
 	script, ok := c.parsed[string(settings)]
