@@ -40,7 +40,7 @@ const (
 // reads what memory both take, and measures how soon a decision is acted on.
 func TestWaiting(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("the memory of a process is read from /proc, which only Linux has")
+		t.Skip("the memory of a process is read from /proc, which only Linux has") // reason: no other system says it there
 	}
 	n := waitingRuns
 	if text := os.Getenv(waitingVariable); text != "" {

@@ -53,7 +53,7 @@ func TestSeeds(t *testing.T) {
 // TestReplaySeed plays a scenario from the file that a failure left.
 func TestReplaySeed(t *testing.T) {
 	if *file == "" {
-		t.Skip("no -sim.file is given: there is nothing to play again")
+		t.Skip("no -sim.file is given: there is nothing to play again") // reason: it is a tool for people
 	}
 	data, err := os.ReadFile(*file)
 	require.NoError(t, err)

@@ -147,6 +147,6 @@ func (r *rig) results(run events.Run) map[string]reducer.ToolResult {
 }
 
 func quiet() {
-	time.Sleep(time.Hour) // the bubble's time
+	time.Sleep(time.Hour) // in the bubble
 	synctest.Wait()
 }
