@@ -81,7 +81,8 @@ func (r *auditedRun) approve(e *events.Event) {
 	case *events.HumanDecision:
 		d = p.Decision
 	}
-	if d.Decision == events.DecisionApproved || d.Decision == events.DecisionModified {
+	// The first time counts: a fork has it from there on.
+	if _, before := r.approved[d.CallID]; !before && (d.Decision == events.DecisionApproved || d.Decision == events.DecisionModified) {
 		r.approved[d.CallID] = e.N
 	}
 }
