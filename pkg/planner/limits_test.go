@@ -422,6 +422,8 @@ func TestSlowProbesDoNotFillTheLogs(t *testing.T) {
 	s := &slowModel{limiter: limiter{asks: 10 * time.Second}, mute: true}
 	bubbleWith(t, s, func(t *testing.T, r *rig) {
 		s.until, s.let = time.Now().Add(5*time.Second), make(chan struct{})
+		letGo := sync.OnceFunc(func() { close(s.let) })
+		defer letGo()
 		var runs []events.Run
 		for range 40 {
 			runs = append(runs, r.begin())
@@ -436,7 +438,7 @@ func TestSlowProbesDoNotFillTheLogs(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		close(s.let)
+		letGo()
 		for _, run := range runs {
 			require.Equal(t, events.Done, r.AwaitEnd(run).State)
 		}
@@ -455,6 +457,8 @@ func TestLongLimitLeavesFewEvents(t *testing.T) {
 					lasts = 11 * time.Minute
 				}
 				s.until, s.let = time.Now().Add(lasts), make(chan struct{})
+				letGo := sync.OnceFunc(func() { close(s.let) })
+				defer letGo()
 				var runs []events.Run
 				for range 300 {
 					runs = append(runs, r.begin())
@@ -473,7 +477,6 @@ func TestLongLimitLeavesFewEvents(t *testing.T) {
 				}
 				require.LessOrEqual(t, most, 12)
 				require.Greater(t, most, 4, "they wait")
-				close(s.let)
 			}, func(c *planner.Config) { c.Providers["idle"] = &limiter{} })
 		})
 	}
