@@ -10,6 +10,7 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/worker"
 )
 
@@ -140,8 +141,25 @@ func (l *limits) first() time.Time {
 	return first
 }
 
-// spread bounds what is added to a wait.
-const spread = 5 * time.Second
+const (
+	// longestPause bounds a wait that no provider asked for; jitter makes it two
+	// minutes.
+	longestPause = 96 * time.Second
+	// spread bounds what is added to a wait.
+	spread = longestPause / 4
+)
+
+// pause is how long a run waits that was not asked for, given what failed before
+// and the rest of its provider's wait. It is never shorter than that rest. While
+// others probe a provider that does not answer, the rest is short for hours: each
+// further pause is twice as long, so that a run's log does not fill with them.
+func pause(run events.Run, before reducer.Attempt, rest time.Duration) time.Duration {
+	wait := rest
+	if n := before.NotAsked; n > 0 {
+		wait = max(rest, min(worker.ProbeInterval<<min(n, 8), longestPause))
+	}
+	return wait + jitter(run, before.Total(), wait)
+}
 
 // jitter is what a run adds to a wait for its provider, so that those that wait
 // for the same do not come all at once: up to a quarter, half a second at least.

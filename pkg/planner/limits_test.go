@@ -415,3 +415,69 @@ func awaitRun(t *testing.T, store *runlog.Store, id events.Run, wanted func(*red
 	}, time.Minute, 20*time.Millisecond, "the run does not get there")
 	return mem
 }
+
+// While a provider is probed for long its runs wait ever longer, and not much
+// longer than two minutes once it serves.
+func TestSlowProbesDoNotFillTheLogs(t *testing.T) {
+	s := &slowModel{limiter: limiter{asks: 10 * time.Second}, mute: true}
+	bubbleWith(t, s, func(t *testing.T, r *rig) {
+		s.until, s.let = time.Now().Add(5*time.Second), make(chan struct{})
+		letGo := sync.OnceFunc(func() { close(s.let) })
+		defer letGo()
+		var runs []events.Run
+		for range 40 {
+			runs = append(runs, r.begin())
+		}
+		time.Sleep(70 * time.Second) // in the bubble
+		synctest.Wait()
+		require.Less(t, s.serving.Load(), int64(len(runs)), "some still wait")
+		for _, run := range runs {
+			waits := r.Memory(run).Control.Attempts
+			if len(waits) > 0 {
+				require.LessOrEqual(t, waits[0].NotAsked, 6)
+			}
+		}
+		began := time.Now()
+		letGo()
+		for _, run := range runs {
+			require.Equal(t, events.Done, r.AwaitEnd(run).State)
+		}
+		require.LessOrEqual(t, time.Since(began), 2*time.Minute)
+	}, func(c *planner.Config) { c.Providers["idle"] = &limiter{} })
+}
+
+// Ten minutes of probes that are refused or slow leave few events in each log.
+func TestLongLimitLeavesFewEvents(t *testing.T) {
+	for name, asks := range map[string]time.Duration{"slow probes": 10 * time.Second, "refused probes": 2 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			s := &slowModel{limiter: limiter{asks: asks}, mute: true}
+			bubbleWith(t, s, func(t *testing.T, r *rig) {
+				lasts := 5 * time.Second
+				if name == "refused probes" {
+					lasts = 11 * time.Minute
+				}
+				s.until, s.let = time.Now().Add(lasts), make(chan struct{})
+				letGo := sync.OnceFunc(func() { close(s.let) })
+				defer letGo()
+				var runs []events.Run
+				for range 300 {
+					runs = append(runs, r.begin())
+				}
+				time.Sleep(10 * time.Minute) // in the bubble
+				synctest.Wait()
+				most := 0
+				for _, run := range runs {
+					n := 0
+					for _, e := range r.Events(run) {
+						if f, ok := e.Data.(*events.LLMAttemptFailed); ok && f.NotAsked {
+							n++
+						}
+					}
+					most = max(most, n)
+				}
+				require.LessOrEqual(t, most, 12)
+				require.Greater(t, most, 4, "they wait")
+			}, func(c *planner.Config) { c.Providers["idle"] = &limiter{} })
+		})
+	}
+}

@@ -153,8 +153,8 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) wo
 		reply, err := p.call(ctx, run, provider, req, j.messageID)
 		var limited *notAskedError
 		if errors.As(err, &limited) {
-			wait := limited.wait + jitter(run, e.Failed.Total(), limited.wait)
-			return worker.Retry(events.LLMAttemptFailed{Kind: events.KindRateLimited, Message: err.Error(), NotAsked: true}, wait)
+			failure := events.LLMAttemptFailed{Kind: events.KindRateLimited, Message: err.Error(), NotAsked: true}
+			return worker.Retry(failure, pause(run, e.Failed, limited.wait))
 		}
 		if err != nil {
 			return p.failed(ctx, err, e.Failed, p.limits.rest(provider))

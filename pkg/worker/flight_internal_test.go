@@ -2,7 +2,10 @@ package worker
 
 import (
 	"context"
+	"errors"
+	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -48,4 +51,42 @@ func TestCancelledFlightSparesItsSuccessor(t *testing.T) {
 	require.Same(t, successor, again)
 	fs.end(successor)
 	require.Empty(t, fs.byRun)
+}
+
+// A run that is named while a look at it is under way is looked at once more, one
+// look at a time; a failed look comes again by itself, ever later.
+func TestHintsLookAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHints()
+		id := events.Run{Namespace: "default", ID: "a"}
+		take := func() []events.Run { return h.take(func() []events.Run { return []events.Run{id} }) }
+
+		h.add(id)
+		h.add(id)
+		require.Len(t, take(), 1)
+		h.add(id)
+		h.addAll()
+		require.Empty(t, take(), "one look at a time")
+		h.looked(id, nil)
+		require.Len(t, take(), 1)
+
+		<-h.wake
+		for _, delay := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 5 * time.Second, 5 * time.Second} {
+			h.looked(id, errors.New("no leader"))
+			h.add(id)
+			<-h.wake
+			require.Empty(t, take(), "its time comes by itself")
+			began := time.Now()
+			<-h.wake
+			require.Equal(t, delay, time.Since(began))
+			require.Len(t, take(), 1)
+		}
+		h.looked(id, nil)
+		require.Empty(t, h.runs)
+
+		for n := range maxHints + 10 {
+			h.add(events.Run{Namespace: "default", ID: strconv.Itoa(n)})
+		}
+		require.Len(t, take(), maxHints+1, "those that are held stand in for what is too much")
+	})
 }
