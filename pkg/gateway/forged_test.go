@@ -75,6 +75,75 @@ func TestForgedEnd(t *testing.T) {
 	})
 }
 
+// An end on its worker's own edge, of a run that is in another state, ends nothing.
+// Nor does it behind a step that the state does not allow either.
+func TestForgedEndOfAnotherState(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		g, _ := r.serve(nil)
+		inject := func(run events.Run, e *events.Event) *events.Event {
+			e.ID, e.Source, e.Run, e.Time = runlog.NewID(), "moorebus/test/1", run.ID, time.Now()
+			body, err := events.DefaultCodec().Encode(e)
+			require.NoError(t, err)
+			r.Journal.Inject(run.Shard, events.Subject{Run: run, From: events.Planning, To: e.To, Pool: "default"}.String(), body)
+			e.Prev = events.Hash(body)
+			return e
+		}
+		answer := func(n uint64, cause, prev string) *events.Event {
+			return &events.Event{N: n, From: events.Planning, To: events.Done, Cause: cause, Prev: prev, Data: answered("x")}
+		}
+		plain, hidden, fair := r.start(g, nil), r.start(g, nil), r.start(g, nil)
+		r.Append(fair, events.Planning, answered("x"))
+		into["waiting_for_human"](r, plain)
+		into["waiting_for_human"](r, hidden)
+		at := r.Memory(plain)
+		inject(plain, answer(at.N+1, at.Control.LastID, at.Control.Head))
+		states := map[string]events.State{}
+		page, err := g.Runs(t.Context(), "", "", 0, "")
+		require.NoError(t, err)
+		for _, info := range page.Runs {
+			states[info.RunID] = info.State
+		}
+		require.Equal(t, events.WaitingForHuman, states[plain.ID])
+		require.Equal(t, events.Done, states[fair.ID])
+
+		at = r.Memory(hidden)
+		step := inject(hidden, &events.Event{
+			N: at.N + 1, From: events.Planning, To: events.Planning, Cause: at.Control.LastID, Prev: at.Control.Head,
+			Data: &events.LLMAttemptFailed{Kind: "overloaded", Key: "plan/1"},
+		})
+		inject(hidden, answer(step.N+1, step.ID, step.Prev))
+		sleep(stall)
+		for _, run := range []events.Run{plain, hidden} {
+			mem, err := r.Fold(run)
+			require.Error(t, err)
+			require.Equal(t, events.Errored, mem.State)
+			require.Equal(t, reducer.CodePoison, mem.Error.Code)
+		}
+		require.Zero(t, r.Journal.Timers())
+	})
+}
+
+// A step that repeats a number of a run that waits is looked at.
+func TestForgedNumberOfAWaitingRun(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		g, _ := r.serve(nil)
+		run := r.start(g, nil)
+		into["waiting_for_human"](r, run)
+		sleep(2 * stall)
+		at := r.Memory(run)
+		body, err := events.DefaultCodec().Encode(&events.Event{
+			ID: runlog.NewID(), Source: "moorebus/test/1", Run: run.ID, Time: time.Now(), N: at.N, From: events.Planning, To: events.Planning,
+			Cause: at.Control.LastID, Prev: at.Control.Head, Data: &events.LLMAttemptFailed{Kind: "overloaded", Key: "plan/1"},
+		})
+		require.NoError(t, err)
+		r.Journal.Inject(run.Shard, events.Subject{Run: run, From: events.Planning, To: events.Nobody, Pool: "default"}.String(), body)
+		sleep(stall)
+		mem, err := r.Fold(run)
+		require.Error(t, err)
+		require.Equal(t, events.Errored, mem.State)
+	})
+}
+
 // Streams do not take a forged end for one.
 func TestForgedEndInStreams(t *testing.T) {
 	r := simulatedRig(t, nil)

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
 )
@@ -81,17 +83,43 @@ func (g *Gateway) Fork(ctx context.Context, ns, id string, req ForkRequest) (For
 
 // checkLineage refuses to fork a run that is being purged, or one that stands on
 // such a run. A purge looks for forks again some time after it left its tombstones,
-// so that one that was forked just before is found.
+// so that one that was forked just before is found. An ancestor of which an import
+// brought back the beginning only keeps its tombstone, and is not about to go.
 func (g *Gateway) checkLineage(ctx context.Context, parent events.Run, ancestors []events.Run) error {
 	if err := g.purged(ctx, parent, http.StatusNotFound); err != nil {
 		return err
 	}
 	for _, run := range ancestors {
-		if err := g.purged(ctx, run, http.StatusConflict); err != nil {
+		err := g.purged(ctx, run, http.StatusConflict)
+		var refused *Error
+		if errors.As(err, &refused) {
+			err = g.stillWhole(ctx, run, refused)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// stillWhole returns the refusal if the log holds the run as its tombstone has it, up
+// to its last event.
+func (g *Gateway) stillWhole(ctx context.Context, run events.Run, refusal error) error {
+	stone, err := g.cfg.Tombstones.Tombstone(ctx, run)
+	if errors.Is(err, journal.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	head, err := g.log.Head(ctx, run)
+	if err != nil && !errors.Is(err, journal.ErrNotFound) {
+		return err
+	}
+	if err == nil && events.Hash(head.Body) != stone.Last {
+		return nil
+	}
+	return refusal
 }
 
 // parent returns the fold that a fork at the run's n-th event goes on from. It

@@ -65,7 +65,8 @@ type Config struct {
 	// StallAfter is how long a run may have work to be done without anything
 	// happening, before that work is driven once more, and again before the run
 	// is ended. Work that was not delivered to anybody yet waits for its turn,
-	// and does not count. It must be longer than a call of a model or of a tool may take,
+	// and does not count: the time begins when it is first seen to have been, at
+	// the latest a quarter of it afterwards. It must be longer than a call of a model or of a tool may take,
 	// and than what is asked of callers by a provider that is busy. Default 1 h.
 	StallAfter time.Duration
 	// PoolWait is how long no living actor has to have announced a pool until the

@@ -73,7 +73,11 @@ func TestForkOfWhatIsBeingPurged(t *testing.T) {
 	youngest := r.forked(middle, `{"at":1}`)
 	bury := func(id string) events.Run {
 		run := r.others.Place("default", id)
-		require.NoError(t, stones.PutTombstone(t.Context(), run, journal.Tombstone{Run: id, Namespace: "default", Events: 5, PurgedAt: time.Now()}))
+		stone := journal.Tombstone{Run: id, Namespace: "default", PurgedAt: time.Now()}
+		if recs := r.records(id); len(recs) > 0 {
+			stone.Events, stone.Last = uint64(len(recs)), events.Hash(recs[len(recs)-1].Body)
+		}
+		require.NoError(t, stones.PutTombstone(t.Context(), run, stone))
 		return run
 	}
 	last := func() uint64 {
@@ -90,6 +94,13 @@ func TestForkOfWhatIsBeingPurged(t *testing.T) {
 	require.Equal(t, before, last())
 	require.NoError(t, stones.DeleteTombstone(t.Context(), run))
 	r.forked(youngest, `{"at":1}`)
+
+	// Of what was purged, a beginning that came back with its fork stays.
+	require.NoError(t, stones.PutTombstone(t.Context(), run, journal.Tombstone{
+		Run: oldest, Namespace: "default", PurgedAt: time.Now(), Events: uint64(len(r.records(oldest))) + 1, Last: events.Hash([]byte("its end")),
+	}))
+	r.forked(youngest, `{"at":1}`)
+	r.fails(http.StatusNotFound, "run_purged", r.fork(oldest, `{"at":1}`))
 
 	gone := runlog.NewID()
 	bury(gone)

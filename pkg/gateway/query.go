@@ -122,3 +122,47 @@ func (g *Gateway) plausible(rec journal.Record) *events.Event {
 	}
 	return e
 }
+
+// firstReach is how far before a run's last record the one before it is looked for
+// first, in sequence numbers; each further try reaches so many times as far.
+const (
+	firstReach  = 16
+	reachFactor = 8
+)
+
+// follows reports whether an event, the run's last one, goes on from the record
+// before it: counts on, names it, and leaves the state that it leads to. It does not
+// prove that the event is legal, since what is before may not be.
+func (g *Gateway) follows(ctx context.Context, run events.Run, seq uint64, e *events.Event) (bool, error) {
+	for reach := uint64(firstReach); ; reach *= reachFactor {
+		after := seq - min(seq, reach)
+		before, err := g.lastBetween(ctx, run, after, seq)
+		if err != nil {
+			return false, err
+		}
+		if before.Seq > 0 {
+			p := g.plausible(before)
+			return p != nil && p.To == e.From && p.N+1 == e.N && events.Hash(before.Body) == e.Prev, nil
+		}
+		if after == 0 {
+			return false, nil
+		}
+	}
+}
+
+// lastBetween returns the run's last record after one sequence number and before
+// another; the zero Record if there is none.
+func (g *Gateway) lastBetween(ctx context.Context, run events.Run, after, before uint64) (last journal.Record, err error) {
+	for rec, err := range g.log.Read(ctx, run, after) {
+		if err != nil {
+			return journal.Record{}, err
+		}
+		if rec.Seq >= before {
+			break
+		}
+		if !stray(rec) {
+			last = rec
+		}
+	}
+	return last, nil
+}

@@ -198,7 +198,8 @@ func (l *listing) take(ctx context.Context, batch []mark) error {
 }
 
 // runInfo completes what a mark knows with the run's head and beginning. A head
-// that cannot be legal needs a fold of the whole run.
+// that cannot be legal, and an end that does not follow what is before it, need a
+// fold of the whole run.
 func (g *Gateway) runInfo(ctx context.Context, m *mark) (*RunInfo, error) {
 	if err := g.beginning(ctx, m); err != nil {
 		return nil, err
@@ -211,7 +212,17 @@ func (g *Gateway) runInfo(ctx context.Context, m *mark) (*RunInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	if e := g.plausible(rec); e != nil && info.Agent != "" {
+	e := g.plausible(rec)
+	if e != nil && g.table.Terminal(e.To) {
+		follows, err := g.follows(ctx, m.run, rec.Seq, e)
+		if err != nil {
+			return nil, err
+		}
+		if !follows {
+			e = nil
+		}
+	}
+	if e != nil && info.Agent != "" {
 		info.State, info.N, info.Updated = e.To, e.N, e.Time
 		return &info, nil
 	}

@@ -15,12 +15,18 @@ import (
 // say where it is.
 const unsureFor = 30 * time.Second
 
-// watch is how long the work that is due in a run may have been in somebody's
-// hands, as its timer remembers it from one look to the next.
+// lookAfter is how soon a run is looked at again, so that what happens to it between
+// two looks adds little to its stall time.
+func (g *Gateway) lookAfter() time.Duration { return g.cfg.StallAfter / 4 }
+
+// watch is since when the work that is due in a run may be in somebody's hands, as
+// its timer remembers it from one look to the next.
 type watch struct {
-	// N is the run's last event: what was seen before it counts for nothing.
+	// N is the run's last event when it was looked at: what was seen of another one
+	// counts for nothing.
 	N uint64 `json:"n,omitempty"`
-	// Since is when that time begins at the earliest.
+	// Since is when the work was first seen to have left its queue, or was last seen
+	// in it.
 	Since time.Time `json:"since,omitzero"`
 	// Queued says that the work was in its queue then.
 	Queued bool `json:"queued,omitempty"`
@@ -29,35 +35,26 @@ type watch struct {
 	stuck, unsure bool
 }
 
-// watched goes on with what the timer remembers, from the run's last event on if
-// there is a newer one.
-func watched(mem *reducer.Memory, seen watch) watch {
-	if seen.N == mem.N {
+// inspect looks at the work that is due. Work that waits in a queue does not stand
+// still, however long the queue, and when it left it nobody knows: its time begins
+// when it is first seen outside. The bus is not asked about it again then, since
+// what was delivered once is no more in the queue.
+func (g *Gateway) inspect(ctx context.Context, run events.Run, mem *reducer.Memory, seen watch) watch {
+	idle, now := g.idle(mem), g.store.Now()
+	if len(idle) == 0 {
+		return watch{}
+	}
+	if seen.N == mem.N && !seen.Queued {
+		seen.stuck = now.Sub(seen.Since) >= g.cfg.StallAfter
 		return seen
 	}
-	return watch{N: mem.N, Since: mem.Updated}
-}
-
-// inspect looks at the work that is due. Work that waits in a queue does not stand
-// still, however long the queue: its time begins when it is seen to have left it.
-// The bus is asked only about a run whose time seems to be over.
-func (g *Gateway) inspect(ctx context.Context, run events.Run, mem *reducer.Memory, seen watch) watch {
-	w, now := watched(mem, seen), g.store.Now()
-	idle := g.idle(mem)
-	if len(idle) == 0 || now.Sub(w.Since) < g.cfg.StallAfter {
-		return w
-	}
 	queued, err := g.queued(ctx, run, idle)
-	switch {
-	case err != nil:
+	if err != nil {
 		g.cfg.Logger.Warn("cannot tell whether a run stands still or waits for its turn", "run", run.ID, "reason", err)
-		w.unsure = true
-	case queued || w.Queued:
-		w.Since, w.Queued = now, queued
-	default:
-		w.stuck = true
+		seen.unsure = true
+		return seen
 	}
-	return w
+	return watch{N: mem.N, Since: now, Queued: queued}
 }
 
 // queued reports whether a delivery that is to bring any of the work has not come
@@ -96,19 +93,22 @@ func (g *Gateway) undelivered(ctx context.Context, shard int, rec journal.Record
 
 // nextLook says when the run is to be looked at next, and what its timer is to
 // remember until then.
-func (g *Gateway) nextLook(mem *reducer.Memory, w watch) (at time.Time, seen note) {
+func (g *Gateway) nextLook(run *runlog.Run, w watch) (at time.Time, seen note) {
+	mem := run.Memory()
 	seen.Deadline, _ = reducer.Deadline(mem)
-	now := g.store.Now()
-	if len(g.idle(mem)) == 0 {
-		seen.N = mem.N
-		return seen.atMost(now.Add(g.cfg.StallAfter)), seen
+	in := g.lookAfter()
+	switch {
+	case len(g.idle(mem)) == 0:
+		seen.Seq = run.Seq()
+	case w.unsure:
+		seen.Watch, in = w, min(unsureFor, in)
+	case w.N == mem.N && w.Queued:
+		seen.Watch = w
+	case w.N == mem.N:
+		seen.Watch, seen.Seq = w, run.Seq()
+		seen.Deadline = seen.atMost(w.Since.Add(g.cfg.StallAfter))
 	}
-	seen.Watch = watched(mem, w)
-	at = seen.Watch.Since.Add(g.cfg.StallAfter)
-	if w.unsure && w.N == mem.N {
-		at = now.Add(min(unsureFor, g.cfg.StallAfter))
-	}
-	return seen.atMost(at), seen
+	return seen.atMost(g.store.Now().Add(in)), seen
 }
 
 // rearm sets a timer of the run again, for as long as the run needs it.
@@ -122,7 +122,7 @@ func (g *Gateway) rearm(ctx context.Context, run *runlog.Run, kind string, w wat
 			return g.setTimer(ctx, run.ID, kind, at, note{})
 		}
 	case kind == timerRun:
-		at, seen := g.nextLook(mem, w)
+		at, seen := g.nextLook(run, w)
 		return g.setTimer(ctx, run.ID, kind, at, seen)
 	}
 	return nil

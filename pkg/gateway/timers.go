@@ -34,10 +34,10 @@ const (
 type note struct {
 	// At is the time that it was set for.
 	At time.Time `json:"at,omitzero"`
-	// N is the event up to which the run was read and had nothing to be done; 0
-	// if it had, or was not read.
-	N uint64 `json:"n"`
-	// Deadline is the run's own; zero if it has none.
+	// Seq is the record up to which the run was read: as long as it is the last one
+	// there is nothing to be done before the deadline. 0 if there may be.
+	Seq uint64 `json:"seq,omitempty"`
+	// Deadline is when something is to be done though nothing happens; zero: never.
 	Deadline time.Time `json:"deadline,omitzero"`
 	// Watch is about the work that was due.
 	Watch watch `json:"watch,omitzero"`
@@ -45,7 +45,7 @@ type note struct {
 
 // armFirst sets the timer of a run that is about to be started.
 func (g *Gateway) armFirst(ctx context.Context, at events.Run, budget *events.Budget) error {
-	in := g.cfg.StallAfter
+	in := g.lookAfter()
 	if budget != nil && budget.MaxWallTime > 0 {
 		in = min(in, time.Duration(budget.MaxWallTime))
 	}
@@ -144,14 +144,14 @@ func (g *Gateway) attend(ctx context.Context, t journal.Timer, seen note) error 
 	if settled, err := g.attendHead(ctx, t, seen, head); settled || err != nil {
 		return err
 	}
-	ended := false
+	var calls bool
 	err = g.look(ctx, t.Run.Namespace, t.Run.ID, func(run *runlog.Run) error {
 		var w watch
 		if t.Kind == timerRun {
 			w = g.inspect(ctx, t.Run, run.Memory(), seen.Watch)
 		}
 		err := g.commit(ctx, run, func(mem *reducer.Memory) ([]runlog.Draft, error) { return g.overdue(mem, w) })
-		ended = run.Terminal()
+		calls = run.Terminal() && len(run.Memory().Control.Calls) > 0
 		var refused *runlog.DraftError
 		if errors.As(err, &refused) {
 			// The application's own table does not have the event: to try again
@@ -164,40 +164,22 @@ func (g *Gateway) attend(ctx context.Context, t journal.Timer, seen note) error 
 		}
 		return g.rearm(ctx, run, t.Kind, w)
 	})
-	if err == nil && ended {
+	if err == nil && calls {
 		err = g.CancelChildren(ctx, t.Run.Namespace, t.Run.ID, events.By{By: g.source})
 	}
 	return err
 }
 
-// attendHead settles the timer of a run that has ended, or that waits as it did
-// when the timer was set, by its last event alone: there may be very many that
-// wait for days. An end in error is not believed without its run: every worker may
-// publish one.
+// attendHead settles the timer of a run that is as it was when the timer was set, by
+// its last record alone: there may be very many that wait for days. An end is never
+// believed without its run: a worker may publish one that the run's state does not
+// allow, and nobody else would see it.
 func (g *Gateway) attendHead(ctx context.Context, t journal.Timer, seen note, head journal.Record) (settled bool, err error) {
-	e := g.plausible(head)
-	if e == nil || e.To == events.Errored {
-		return false, nil // the whole run tells what is wrong with it
-	}
-	if g.table.Terminal(e.To) {
-		g.disarm(ctx, t.Run, t.Kind)
-		return true, g.endChildren(ctx, t.Run, e)
-	}
 	now := g.store.Now()
-	if seen.N != e.N || !seen.Deadline.IsZero() && !now.Before(seen.Deadline) {
+	if seen.Seq != head.Seq || !seen.Deadline.IsZero() && !now.Before(seen.Deadline) {
 		return false, nil
 	}
-	return true, g.setTimer(ctx, t.Run, t.Kind, seen.atMost(now.Add(g.cfg.StallAfter)), seen)
-}
-
-// endChildren cancels the runs that answer calls of a run which ended with calls open:
-// whoever ended it may have died before it did so. Only in these states are there
-// any, so that other runs are not read for it.
-func (g *Gateway) endChildren(ctx context.Context, run events.Run, end *events.Event) error {
-	if end.To == events.Done || end.From != events.Acting && end.From != events.ParallelActing {
-		return nil
-	}
-	return g.CancelChildren(ctx, run.Namespace, run.ID, events.By{By: g.source})
+	return true, g.setTimer(ctx, t.Run, t.Kind, seen.atMost(now.Add(g.lookAfter())), seen)
 }
 
 // atMost returns a time, or the deadline if that is earlier.

@@ -145,7 +145,11 @@ func TestQueueIsNoStandstillOnTheBus(t *testing.T) {
 	}()
 	require.ElementsMatch(t, atWork, []string{<-woken, <-woken})
 	// What is at work for too long is driven once more, and that is kept back, too.
-	require.Eventually(t, func() bool { return queue.asked.Load() > 10 }, patience, 10*time.Millisecond)
+	for _, id := range atWork {
+		r.eventually(id, events.TypeResumed)
+	}
+	asked := queue.asked.Load()
+	require.Eventually(t, func() bool { return queue.asked.Load() > asked+20 }, patience, 10*time.Millisecond)
 	for _, id := range atWork {
 		require.Equal(t, []string{"Start", "Resumed"}, r.types(id))
 	}
