@@ -92,7 +92,7 @@ func TestCallThatKillsItsProcessIsGivenUp(t *testing.T) {
 	require.Equal(t, reducer.CodeAttemptsExhausted, mem.Control.Last.Code)
 	require.Contains(t, *mem.LastObservation, "lost its worker 11 times")
 	require.GreaterOrEqual(t, deaths, 11)
-	require.Greater(t, bystanders, 11, "others went on meanwhile")
+	require.Positive(t, bystanders, "others went on meanwhile")
 	t.Logf("%d deaths, %d other runs", deaths, bystanders)
 }
 

@@ -155,7 +155,9 @@ func TestQueueIsNoStandstillOnTheBus(t *testing.T) {
 	}
 	require.Equal(t, []string{"Start"}, r.types(held))
 	close(answer)
-	require.Equal(t, held, <-woken)
+	for id := <-woken; id != held; id = <-woken { // beside it comes what was driven once more
+		require.Contains(t, atWork, id)
+	}
 	r.eventually(held, events.TypeResumed)
 	stop()
 	require.NoError(t, <-ended)
