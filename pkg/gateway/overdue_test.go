@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -233,13 +234,12 @@ func TestGatewayDiesAtATimer(t *testing.T) {
 			simulated.BeforeAppend, simulated.AfterAppend, simulated.BeforeTimer, simulated.AfterTimer, simulated.BeforeAck, simulated.AfterAck,
 		} {
 			t.Run(fmt.Sprint(typ, " ", point), func(t *testing.T) {
-				struck := 0
+				var struck atomic.Int64
 				crash := func(at simulated.Moment) bool {
 					if at.Point != point || at.Attempt > 0 && at.Record.Seq > 0 {
 						return false // or whoever loses deliveries is about to settle one
 					}
-					struck++
-					return struck == 1
+					return struck.Add(1) == 1
 				}
 				inTime(t, simulated.Options{Crash: crash}, func(t *testing.T, r *timed) {
 					g, p := r.serve(nil)
@@ -249,11 +249,11 @@ func TestGatewayDiesAtATimer(t *testing.T) {
 					sleep(20 * time.Second)
 					if point == simulated.BeforeTimer || point == simulated.AfterTimer {
 						if typ == events.TypeApprovalExpired {
-							require.Zero(t, struck, "nothing is set again")
+							require.Zero(t, struck.Load(), "nothing is set again")
 							return
 						}
 					}
-					require.Positive(t, struck)
+					require.Positive(t, struck.Load())
 					<-p.Dead()
 					r.serve(nil)
 					sleep(time.Minute)

@@ -133,7 +133,7 @@ func TestPaging(t *testing.T) {
 		}
 		before := reducer.WorkingMemoryTokens(b.Memory(run))
 		require.Greater(t, before, 100)
-		require.Equal(t, events.Paging, act(b, run, &events.LLMToolCall{ToolCallReply: reply("b")}, "b").State)
+		act(b, run, &events.LLMToolCall{ToolCallReply: reply("b")}, "b") // to Paging, or back from there already
 		require.Equal(t, 1, b.Count(run, events.TypeNeedsPaging))
 		mem = b.AwaitType(run, events.TypePageDone)
 		require.Equal(t, events.Planning, mem.State)
