@@ -114,6 +114,9 @@ func (b *Builder) Build() (*Agent, error) {
 	if err != nil {
 		return nil, &BuildError{err}
 	}
+	if err := checkSchemas(registry, b.def.OutputSchema); err != nil {
+		return nil, &BuildError{err}
+	}
 	def := b.def
 	def.Tools = nil
 	for _, d := range registry.Definitions() {

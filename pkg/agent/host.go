@@ -99,6 +99,9 @@ func NewHost(o HostOptions) (*Host, error) {
 	if o.Bus == nil || o.Tools == nil {
 		return nil, errors.New("agent: Bus and Tools are required")
 	}
+	if err := checkSchemas(o.Tools, nil); err != nil {
+		return nil, err
+	}
 	if o.Instance == "" {
 		o.Instance = "local"
 	}
