@@ -3,6 +3,7 @@ package planner_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -283,5 +284,33 @@ func TestReflectionsAreBilled(t *testing.T) {
 			require.Equal(t, "budget_cost", r.AwaitEnd(run).Error.Code)
 			require.Equal(t, 1, r.mock.CallCount())
 		})
+	})
+}
+
+// What a caller of one's own may say of itself cannot end a run.
+func TestNumbersThatAreNone(t *testing.T) {
+	for name, c := range map[string]struct{ says, want float64 }{
+		"no number":        {math.NaN(), 1},
+		"more than sure":   {math.Inf(1), 1},
+		"less than unsure": {-3, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reply := doubting(c.says, call("a", "alpha", "{}"))
+			reply.Usage.CostUSD = &c.says
+			bubble(t, []any{reply}, func(t *testing.T, r *rig) {
+				e := r.event(r.begin(config(func(c *events.Config) { c.ConfidenceThreshold = 0 })), 2)
+				p, ok := e.Data.(*events.LLMToolCall)
+				require.True(t, ok, "%T", e.Data)
+				require.Equal(t, c.want, p.Confidence)
+				require.Nil(t, p.Usage.CostUSD)
+			})
+		})
+	}
+}
+
+func TestReflectionReadsWhatWasWritten(t *testing.T) {
+	bubble(t, []any{ask(call("a", "alpha", `{"q":"<b>&"}`)), say("All that was found."), say("It is 42.")}, func(t *testing.T, r *rig) {
+		r.AwaitEnd(r.reflecting())
+		require.Contains(t, r.mock.Requests()[1].Messages[0].Content, `<b>&`)
 	})
 }

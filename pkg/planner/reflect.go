@@ -25,7 +25,7 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, _ reducer.Effect)
 	if len(mem.History) == 0 {
 		return done(&events.ReflectDone{})
 	}
-	history, err := json.Marshal(mem.History)
+	history, err := historyText(mem.History)
 	if err != nil {
 		return func(context.Context) worker.Result { return worker.Fail(err) }
 	}
@@ -48,6 +48,18 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, _ reducer.Effect)
 		r := p.reflection(run, reply, err, bill.attempt(err))
 		return worker.Done(bill.settle(r, r.Model))
 	}
+}
+
+// historyText is the history as JSON, with the characters of HTML as they are: a
+// model reads them as it wrote them.
+func historyText(history []reducer.HistoryEntry) (string, error) {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(history); err != nil {
+		return "", err
+	}
+	return strings.TrimSuffix(b.String(), "\n"), nil
 }
 
 func (p *Planner) reflection(run events.Run, reply llm.Response, err error, billed *events.Usage) *events.ReflectDone {
