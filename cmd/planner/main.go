@@ -31,7 +31,7 @@ model provider, and appends what its reply comes to.
 
 Providers: scripted is always there; openai if OPENAI_API_KEY or OPENAI_BASE_URL
 is set (OPENAI_MODEL is asked where an agent names no model); further ones by
---providers FILE.`,
+--providers FILE. What models cost, for budgets in money, stands in --prices FILE.`,
 		func(flags *pflag.FlagSet) {
 			flags.StringVar(&file, "providers", "", "`file` of model providers (YAML or JSON)")
 			wire.AddPricesFlag(flags, &pricesFile)
