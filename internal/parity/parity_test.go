@@ -1,6 +1,7 @@
 package parity_test
 
 import (
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -132,6 +133,13 @@ func TestRan(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestThePackageOfTheModulesRoot(t *testing.T) {
+	t.Parallel()
+	results, err := parity.Read("m", strings.NewReader(`{"Package":"m","Action":"pass","Test":"TestA"}`), io.Discard)
+	require.NoError(t, err)
+	require.NoError(t, results.Ran([]parity.Row{{ID: "A1", Tests: []parity.Test{{Package: ".", Name: "TestA"}}}}, true))
 }
 
 // What failed is shown, and what passed is not.

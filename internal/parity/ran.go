@@ -2,6 +2,7 @@ package parity
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,7 +48,7 @@ func Read(module string, lines io.Reader, shown io.Writer) (*Results, error) {
 func (r *Results) show(text string) { _, _ = io.WriteString(r.shown, text) }
 
 func (r *Results) take(e event) {
-	test := Test{strings.TrimPrefix(strings.TrimPrefix(e.Package, r.module), "/"), e.Test}
+	test := Test{cmp.Or(strings.TrimPrefix(strings.TrimPrefix(e.Package, r.module), "/"), "."), e.Test}
 	switch e.Action {
 	case "build-output":
 		r.show(e.Output)
