@@ -130,7 +130,7 @@ func (b bill) noPrice(model string) *events.FatalError {
 	name := b.provider + "/" + model
 	return &events.FatalError{Outcome: events.Outcome{Code: codeNoPrice, Message: clean(fmt.Sprintf(
 		"the budget is in US dollars (max_cost_usd), and the price of the model %q of the provider %q is not known: "+
-			"give the planner (or moorebus run, moorebus dev) --prices FILE, or set MOOREBUS_PRICES=FILE, with an entry such as "+
+			"give the planner (or moorebus run, moorebus dev) --prices FILE, or set MOOREBUS_PRICES=FILE (in Go: agent.Builder.Prices), with an entry such as "+
 			"%q: {input: 1.5, output: 6} in dollars per million tokens; or leave max_cost_usd out", model, b.provider, name))}}
 }
 

@@ -75,7 +75,7 @@ func settings(l events.LLM) json.RawMessage {
 
 // estimate is the size of a request in tokens, by the bytes/4 rule.
 func estimate(req llm.Request) int {
-	total := 0
+	total := reducer.EstimateTokens(string(req.OutputSchema))
 	for _, m := range req.Messages {
 		total += reducer.EstimateTokens(m.Content)
 		for _, c := range m.Calls {
