@@ -22,10 +22,10 @@ import (
 )
 
 func main() {
-	real := flag.Bool("openai", false, "ask the model of OPENAI_API_KEY or OPENAI_BASE_URL")
+	remote := flag.Bool("openai", false, "ask the model of OPENAI_API_KEY or OPENAI_BASE_URL")
 	flag.Parse()
 	options := openai.Options{APIKey: os.Getenv("OPENAI_API_KEY"), BaseURL: os.Getenv("OPENAI_BASE_URL"), Model: "gpt-4o-mini"}
-	if !*real {
+	if !*remote {
 		server := httptest.NewServer(model{pace: func() { time.Sleep(20 * time.Millisecond) }})
 		defer server.Close()
 		options = openai.Options{BaseURL: server.URL, Model: "local"}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/pkg/llm/openai"
@@ -40,7 +41,7 @@ func TestWordsAreShownAsTheyCome(t *testing.T) {
 	said := 0
 	server := httptest.NewServer(model{pace: func() {
 		said++
-		require.Eventually(t, out.shows(strings.Join(all[:said], "")), 10*time.Second, time.Millisecond)
+		assert.Eventually(t, out.shows(strings.Join(all[:said], "")), 10*time.Second, time.Millisecond)
 	}})
 	t.Cleanup(server.Close)
 	require.NoError(t, run(t.Context(), &out, openai.Options{BaseURL: server.URL, Model: "local"}))
