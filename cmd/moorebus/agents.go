@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/moorebus/moorebus/pkg/agentfile/strict"
 	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/tool/schema"
 	"github.com/spf13/cobra"
 )
 
@@ -69,7 +70,7 @@ func readDefinition(stdin io.Reader, file string) (definition, error) {
 	if err != nil {
 		return definition{}, err
 	}
-	options := agentfile.Options{CheckScript: wire.CheckScript}
+	options := agentfile.Options{CheckScript: wire.CheckScript, CheckSchema: schema.Check}
 	docs, err := agentfile.ParseFile(data, options)
 	if err == nil && docs.Agent == nil {
 		err = errors.New("holds no agent; an agent has at least a name and llm")

@@ -27,6 +27,7 @@ type localFlags struct {
 	agentFile string
 	toolsFile string
 	providers string
+	prices    string
 	namespace string
 	// snapshotEvery is --snapshot-every, keep what dev purges by.
 	snapshotEvery int
@@ -45,6 +46,7 @@ func addLocalFlags(cmd *cobra.Command) *localFlags {
 	cmd.Flags().StringVar(&f.agentFile, "agent", "", "`file` of the agent (YAML or JSON); its tools may stand in it too")
 	cmd.Flags().StringVar(&f.toolsFile, "tools", "", "`file` of tools (YAML or JSON)")
 	cmd.Flags().StringVar(&f.providers, "providers", "", "`file` of model providers (YAML or JSON)")
+	wire.AddPricesFlag(cmd.Flags(), &f.prices)
 	wire.AddSnapshotFlag(cmd.Flags(), &f.snapshotEvery)
 	wire.AddPoolWaitFlag(cmd.Flags(), &f.poolWait)
 	return f
@@ -138,8 +140,12 @@ func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, lo
 	if err != nil {
 		return agent.HostOptions{}, wire.BadConfig(err)
 	}
+	prices, err := wire.Prices(f.prices)
+	if err != nil {
+		return agent.HostOptions{}, wire.BadConfig(err)
+	}
 	return agent.HostOptions{
-		Providers: providers, Tools: registry, Results: actor.Results{Secrets: secrets},
+		Providers: providers, Prices: prices, Tools: registry, Results: actor.Results{Secrets: secrets},
 		Instance: f.role.Instance, Listener: listener, Token: os.Getenv("MOOREBUS_TOKEN"), CheckScript: wire.CheckScript,
 		StallAfter: f.stall.After, PoolWait: f.poolWait, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
 	}, nil

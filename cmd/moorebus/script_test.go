@@ -66,7 +66,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"bus": busCommand, "nats-server": serverCommand, "begin": beginCommand, "await": awaitCommand,
-			"models": modelsCommand, "code": codeCommand, "setid": setIDCommand,
+			"models": modelsCommand, "model": modelCommand, "code": codeCommand, "setid": setIDCommand,
 			"tear": tearCommand, "forge": forgeCommand,
 		},
 	})

@@ -21,7 +21,8 @@ func main() {
 }
 
 func command() *cobra.Command {
-	var file string
+	var file, pricesFile string
+	var prices llm.Prices
 	var noStream bool
 	var providers map[string]llm.Caller
 	return wire.RoleCommand("planner", "Call models: the states Planning and Reflecting",
@@ -30,19 +31,23 @@ model provider, and appends what its reply comes to.
 
 Providers: scripted is always there; openai if OPENAI_API_KEY or OPENAI_BASE_URL
 is set (OPENAI_MODEL is asked where an agent names no model); further ones by
---providers FILE.`,
+--providers FILE. What models cost, for budgets in money, stands in --prices FILE.`,
 		func(flags *pflag.FlagSet) {
 			flags.StringVar(&file, "providers", "", "`file` of model providers (YAML or JSON)")
+			wire.AddPricesFlag(flags, &pricesFile)
 			flags.BoolVar(&noStream, "no-stream", false, "ask models for whole replies and publish no chunks")
 		},
 		func() (err error) {
-			providers, err = wire.Providers(file, os.Getenv)
+			if providers, err = wire.Providers(file, os.Getenv); err != nil {
+				return wire.BadConfig(err)
+			}
+			prices, err = wire.Prices(pricesFile)
 			return wire.BadConfig(err)
 		},
 		func(ctx context.Context, r wire.Role) error {
 			p, err := planner.New(planner.Config{
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Providers: providers,
-				Validator: schema.New(schema.Options{}), Approval: approval.New(), NoStream: noStream,
+				Validator: schema.New(schema.Options{}), Approval: approval.New(), Prices: prices, NoStream: noStream,
 				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
 			})
 			if err != nil {

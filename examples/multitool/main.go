@@ -32,34 +32,57 @@ type place struct {
 	City string `json:"city"`
 }
 
+type query struct {
+	Query string `json:"query"`
+}
+
+func search(_ context.Context, in query) (string, error) {
+	return in.Query + " is the capital of France.", nil
+}
+
 func weather(_ context.Context, in place) (string, error) {
 	return "In " + in.City + " it is 18.5 degrees.", nil
 }
 
-func run(ctx context.Context, w io.Writer) error {
+// tools are what the model could call.
+func tools() ([]tool.Tool, error) {
 	calculator, err := builtin.New(builtin.Calculator, builtin.Options{})
 	if err != nil {
-		return err
+		return nil, err
+	}
+	searchTool, err := typed.New(tool.Definition{Name: "search", Description: "Looks a city up.", Effect: tool.Pure}, search)
+	if err != nil {
+		return nil, err
 	}
 	weatherTool, err := typed.New(tool.Definition{Name: "weather", Description: "Says how warm it is.", Effect: tool.Pure}, weather)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	deleteTool, err := typed.New(tool.Definition{Name: "delete_everything", Description: "Deletes everything.", Risk: tool.Critical},
 		func(context.Context, struct{}) (string, error) { return "gone", nil })
-	if err != nil {
-		return err
-	}
+	return []tool.Tool{calculator, searchTool, weatherTool, deleteTool}, err
+}
+
+func run(ctx context.Context, w io.Writer) error {
 	model := scripted.NewMock(
 		scripted.Ask("delete_everything", `{}`),
+		scripted.Ask("search", `{"query":"Paris"}`),
 		scripted.Ask("weather", `{"city":"Paris"}`),
 		scripted.Ask("calculator", `{"expression":"18.5 * 9 / 5 + 32"}`),
 		scripted.Say("In Paris it is 65.3 degrees Fahrenheit, and nothing was deleted."),
 	)
-	a, err := agent.New("How warm is it in Paris, in Fahrenheit?").
+	builder := agent.New("How warm is it in the capital of France, in Fahrenheit?").
 		TaskType("calculation").Model("large-model").ModelFor("calculation", "small-model").
-		LLM(model).Tool(calculator).Tool(weatherTool).Tool(deleteTool).Blacklist("delete_everything").
-		Configure(func(c *events.Config) { c.MaxSteps, c.ReflectEveryNSteps = 6, 0 }).Build()
+		LLM(model).Blacklist("delete_everything").
+		Configure(func(c *events.Config) { c.MaxSteps, c.ReflectEveryNSteps = 6, 0 })
+	all, err := tools()
+	if err != nil {
+		return err
+	}
+	for _, t := range all {
+		builder.Tool(t)
+	}
+	a, err := builder.Build()
 	if err != nil {
 		return err
 	}
@@ -67,11 +90,23 @@ func run(ctx context.Context, w io.Writer) error {
 	if err != nil {
 		return err
 	}
+	return report(w, a, fmt.Sprintf("%s asked %d times: %s", model.ModelForCall(0), model.CallCount(), answer))
+}
+
+// report writes what was called, refused calls too, and then the answer.
+func report(w io.Writer, a *agent.Agent, answer string) error {
+	for _, entry := range a.Trace() {
+		if entry.Event == string(events.TypeToolBlacklisted) {
+			if _, err := fmt.Fprintln(w, "delete_everything({}) = refused: blacklisted"); err != nil {
+				return err
+			}
+		}
+	}
 	for _, entry := range a.Memory().History {
 		if _, err := fmt.Fprintf(w, "%s(%s) = %s\n", entry.Tool.Name, entry.Tool.Arguments, entry.Observation); err != nil {
 			return err
 		}
 	}
-	_, err = fmt.Fprintf(w, "%s asked %d times: %s\n", model.ModelForCall(0), model.CallCount(), answer)
+	_, err := fmt.Fprintln(w, answer)
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/gateway"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
+	"github.com/moorebus/moorebus/pkg/tool/schema"
 )
 
 // Documents reads the agent file and the tool file of a process that runs
@@ -20,7 +21,7 @@ func Documents(agentFile, toolFile string) (agentfile.Documents, error) {
 	var docs agentfile.Documents
 	if agentFile != "" {
 		var err error
-		if docs, err = agentfile.ReadFile(agentFile, agentfile.Options{CheckScript: CheckScript}); err != nil {
+		if docs, err = agentfile.ReadFile(agentFile, agentfile.Options{CheckScript: CheckScript, CheckSchema: schema.Check}); err != nil {
 			return docs, err
 		}
 		if docs.Agent == nil {

@@ -117,7 +117,7 @@ func ActorTools(file string, pools []string) (*tool.Registry, []string, error) {
 			return nil, nil, err
 		}
 	} else {
-		docs, err := agentfile.ReadFile(file, agentfile.Options{CheckScript: CheckScript})
+		docs, err := agentfile.ReadFile(file, agentfile.Options{CheckScript: CheckScript, CheckSchema: schema.Check})
 		if err != nil {
 			return nil, nil, err
 		}

@@ -30,6 +30,7 @@ type Builder struct {
 	task     string
 	taskType string
 	caller   llm.Caller
+	prices   llm.Prices
 	tools    []tool.Tool
 	bus      Bus
 	dir      string
@@ -114,6 +115,9 @@ func (b *Builder) Build() (*Agent, error) {
 	if err != nil {
 		return nil, &BuildError{err}
 	}
+	if err := checkSchemas(registry, b.def.OutputSchema); err != nil {
+		return nil, &BuildError{err}
+	}
 	def := b.def
 	def.Tools = nil
 	for _, d := range registry.Definitions() {
@@ -144,7 +148,7 @@ func (a *Agent) Run(ctx context.Context) (string, error) {
 	}
 	defer closeBus()
 	h, err := NewHost(HostOptions{
-		Bus: bus, Machine: a.machine, Tools: a.registry, Logger: a.settings.logger,
+		Bus: bus, Machine: a.machine, Tools: a.registry, Prices: a.settings.prices, Logger: a.settings.logger,
 		Providers: map[string]llm.Caller{providerName: a.settings.caller},
 	})
 	if err != nil {

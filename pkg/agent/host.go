@@ -16,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/gateway"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/prices"
 	"github.com/moorebus/moorebus/pkg/observer"
 	"github.com/moorebus/moorebus/pkg/planner"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -45,6 +46,8 @@ type HostOptions struct {
 	// empty.
 	Providers map[string]llm.Caller
 	Tools     *tool.Registry
+	// Prices says what models cost. Default: prices.Builtin.
+	Prices llm.Prices
 	// Results bounds and cleans what the tools give back.
 	Results actor.Results
 	// Instance names the process in its events. Default "local".
@@ -96,17 +99,23 @@ func NewHost(o HostOptions) (*Host, error) {
 	if o.Bus == nil || o.Tools == nil {
 		return nil, errors.New("agent: Bus and Tools are required")
 	}
+	if err := checkSchemas(o.Tools, nil); err != nil {
+		return nil, err
+	}
 	if o.Instance == "" {
 		o.Instance = "local"
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.Prices == nil {
+		o.Prices = prices.Builtin()
+	}
 	h := &Host{store: runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine, Snapshots: o.Snapshots, Logger: o.Logger})}
 	validator, policies := schema.New(schema.Options{}), approval.New()
 	p, err := planner.New(planner.Config{
 		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Providers: o.Providers,
-		Validator: validator, Approval: policies, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
+		Validator: validator, Approval: policies, Prices: o.Prices, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	})
 	if err != nil {
 		return nil, err

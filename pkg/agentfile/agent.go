@@ -22,6 +22,9 @@ type Options struct {
 	// agents whose provider is scripted. Its error begins with a path from llm,
 	// as in "script[2].calls: …". Nil: scripts are not checked.
 	CheckScript func(script json.RawMessage) error
+	// CheckSchema says what is wrong with the value of output_schema. Nil: it is
+	// not checked.
+	CheckSchema func(schema json.RawMessage) error
 	// Name is the name of an agent that names none. With Fixed a definition with
 	// another name is refused.
 	Name  string
@@ -73,6 +76,9 @@ func definition(node *strict.Node, path string, o Options) (events.Agent, error)
 	if err := strict.DecodeAt(node, path, &a); err != nil {
 		return events.Agent{}, err
 	}
+	if err := CheckLimits(node.Get("budget"), joined(path, "budget"), "leave it out for no limit"); err != nil {
+		return events.Agent{}, err
+	}
 	if a.Name == "" {
 		a.Name = o.Name
 	}
@@ -84,6 +90,11 @@ func definition(node *strict.Node, path string, o Options) (events.Agent, error)
 	}
 	if err := checkNames(&a); err != nil {
 		return events.Agent{}, node.Place(path, err)
+	}
+	if o.CheckSchema != nil && len(a.OutputSchema) > 0 {
+		if err := o.CheckSchema(a.OutputSchema); err != nil {
+			return events.Agent{}, node.Place(path, fmt.Errorf("output_schema: %w", err))
+		}
 	}
 	if a.LLM.Provider == scriptedProvider && o.CheckScript != nil {
 		if err := o.CheckScript(a.LLM.Script); err != nil {

@@ -151,10 +151,12 @@ type MaxSteps struct{ Outcome }
 type BudgetExceeded struct{ Outcome }
 
 // FatalError ends a run that nobody can continue. Poison names the stored
-// message that could not be read, where that is the reason.
+// message that could not be read, where that is the reason; Usage what was billed
+// for a reply that ended the run.
 type FatalError struct {
 	Outcome
 	Poison
+	Usage *Usage `json:"usage,omitempty"`
 }
 
 // Poison describes a stored message that is not a legal event of its run.

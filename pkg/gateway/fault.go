@@ -43,6 +43,7 @@ const (
 	CodeUnknownProvider  = "unknown_provider"
 	CodeUnknownCall      = "unknown_call"
 	CodeBadOutputSchema  = "bad_output_schema"
+	CodeBadToolSchema    = "bad_tool_schema"
 	CodeBadApproval      = "bad_approval"
 	CodeUnavailable      = "unavailable"
 	CodeInternal         = "internal"

@@ -162,7 +162,18 @@ func (g *Gateway) postBudget(w http.ResponseWriter, r *http.Request) error {
 		events.Budget
 		events.By
 	}
-	if err := readJSON(w, r, false, &body); err != nil {
+	data, err := readBody(w, r)
+	if err != nil {
+		return err
+	}
+	node, err := strict.ParseJSON(data)
+	if err != nil {
+		return err
+	}
+	if err := decodeObject(node, &body); err != nil {
+		return err
+	}
+	if err := agentfile.CheckLimits(node, "", "leave it out to keep the limit that holds"); err != nil {
 		return err
 	}
 	result, err := g.RaiseBudget(ctx, namespace(r), r.PathValue("id"), body.Budget, body.By)

@@ -39,6 +39,9 @@ func (g *Gateway) patch(ctx context.Context, parent *reducer.Memory, fork *event
 		return err
 	}
 	tools, err := g.catalog.resolve(ctx, &is)
+	if err == nil {
+		err = g.checkToolSchemas(tools)
+	}
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
-	"github.com/moorebus/moorebus/pkg/tool"
 )
 
 // defaultTaskType is the task type of a run that names none.
@@ -104,6 +102,9 @@ func (g *Gateway) pin(ctx context.Context, ns string, req StartRequest) (*events
 		return nil, err
 	}
 	tools, err := g.catalog.resolve(ctx, &a)
+	if err == nil {
+		err = g.checkToolSchemas(tools)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -142,20 +143,6 @@ func (g *Gateway) checkAgent(a *events.Agent) error {
 		}
 	}
 	return g.checkOutputSchema(a.OutputSchema)
-}
-
-// checkOutputSchema reports a schema that cannot be used. Any instance does for
-// the check: whether it satisfies the schema does not matter.
-func (g *Gateway) checkOutputSchema(schema json.RawMessage) error {
-	if g.cfg.Validator == nil || len(schema) == 0 {
-		return nil
-	}
-	err := g.cfg.Validator.Validate(schema, "{}")
-	var unsatisfied *tool.Failure
-	if err == nil || errors.As(err, &unsatisfied) {
-		return nil
-	}
-	return unprocessable(CodeBadOutputSchema, "output_schema: %s", err.Error())
 }
 
 // exists is the conflict with a run that has been started.

@@ -225,6 +225,8 @@ type Error struct {
 	Message string
 	// RetryAfter is how long the provider asked to wait; 0 where it did not.
 	RetryAfter time.Duration
+	// Usage is what was billed all the same, nil where nothing is known of it.
+	Usage *Usage
 	// Status is the HTTP status, 0 where there was none.
 	Status int
 	// Err is the cause, if any.

@@ -3,6 +3,7 @@ package planner
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -146,6 +147,7 @@ func (j *judge) answer(meta llm.Meta, content string) events.Payload {
 // calls checks every call of the reply in this order (SPEC A35): known tool,
 // blacklist, arguments that satisfy the schema, confidence, approval policy.
 func (j *judge) calls(r llm.ToolCalls) events.Payload {
+	r.Confidence = confidence(r.Confidence)
 	reply := events.ToolCallReply{
 		Content: strings.ToValidUTF8(r.Content, "\uFFFD"), Confidence: r.Confidence, Model: r.Model, Usage: usage(r.Usage),
 	}
@@ -169,6 +171,15 @@ func (j *judge) calls(r llm.ToolCalls) events.Payload {
 		reply.Calls, reply.Queued = reply.Calls[:1], reply.Calls[1:]
 	}
 	return j.accept(&reply)
+}
+
+// confidence is a reply's confidence as a number from 0 to 1; one that is no
+// number is as good as none.
+func confidence(c float64) float64 {
+	if math.IsNaN(c) {
+		return 1
+	}
+	return min(max(c, 0), 1)
 }
 
 // name gives the calls the names that the log knows them by.
@@ -256,6 +267,11 @@ func risk(r string) string {
 	return r
 }
 
+// usage is what the log has of a reply's usage. What cannot be is left out: a
+// cost that is no number could not be written at all.
 func usage(u llm.Usage) events.Usage {
+	if c := u.CostUSD; c != nil && (!(*c >= 0) || math.IsInf(*c, 1)) {
+		u.CostUSD = nil
+	}
 	return events.Usage{Input: u.Input, Output: u.Output, Cached: u.Cached, Total: u.Total, CostUSD: u.CostUSD}
 }

@@ -52,6 +52,9 @@ type Config struct {
 	Validator tool.Validator
 	// Approval evaluates approval policies.
 	Approval Approval
+	// Prices says what models cost. Default: nobody knows, so runs with a budget
+	// in money end.
+	Prices llm.Prices
 	// Retry decides on failed calls of a provider.
 	Retry llm.Policy
 	// CallTimeout bounds one call of a model. Default 10 min.
@@ -143,8 +146,9 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) wo
 		return done(&events.MaxSteps{Outcome: events.Outcome{Code: "max_steps", Message: fmt.Sprintf("max steps %d exceeded", limit)}})
 	}
 	req := request(mem)
-	if code, message := overBudget(mem, estimate(req), p.cfg.Store.Now()); code != "" {
-		return done(&events.BudgetExceeded{Outcome: events.Outcome{Code: code, Message: message}})
+	bill, end := p.reserve(mem, req)
+	if end != nil {
+		return done(end)
 	}
 	j := newJudge(p.cfg, mem)
 	j.messageID = p.cfg.Store.NewID()
@@ -157,9 +161,9 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) wo
 			return worker.Retry(failure, pause(run, e.Failed, limited.wait))
 		}
 		if err != nil {
-			return p.failed(ctx, err, e.Failed, p.limits.rest(provider))
+			return p.failed(ctx, err, bill.attempt(err), e.Failed, p.limits.rest(provider))
 		}
-		return worker.Done(j.judge(reply))
+		return worker.Done(bill.settle(j.judge(reply), reply.About().Model))
 	}
 }
 
@@ -227,7 +231,7 @@ var errCallTimeout = errors.New("the model call took too long")
 
 // failed turns a call's error into another attempt or the run's end. What failed
 // before counts by its kind: rate limits pass, and use up nothing of the rest.
-func (p *Planner) failed(ctx context.Context, err error, before reducer.Attempt, rest time.Duration) worker.Result {
+func (p *Planner) failed(ctx context.Context, err error, billed *events.Usage, before reducer.Attempt, rest time.Duration) worker.Result {
 	if ctx.Err() != nil {
 		return worker.Fail(err) // nobody wants the reply any more
 	}
@@ -241,10 +245,10 @@ func (p *Planner) failed(ctx context.Context, err error, before reducer.Attempt,
 	}
 	delay, again := p.cfg.Retry.Next(e, failures+1)
 	if !again {
-		return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: string(e.Kind), Message: clean(e.Message)}})
+		return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: string(e.Kind), Message: clean(e.Message)}, Usage: billed})
 	}
 	if e.Kind == llm.KindRateLimited {
 		delay = max(delay, rest) // before that it would not be asked
 	}
-	return worker.Retry(events.LLMAttemptFailed{Kind: string(e.Kind), Message: clean(e.Message)}, delay)
+	return worker.Retry(events.LLMAttemptFailed{Kind: string(e.Kind), Message: clean(e.Message), Usage: billed}, delay)
 }

@@ -25,7 +25,7 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, _ reducer.Effect)
 	if len(mem.History) == 0 {
 		return done(&events.ReflectDone{})
 	}
-	history, err := json.Marshal(mem.History)
+	history, err := historyText(mem.History)
 	if err != nil {
 		return func(context.Context) worker.Result { return worker.Fail(err) }
 	}
@@ -35,8 +35,9 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, _ reducer.Effect)
 		Settings: settings(agent.LLM), Replies: mem.Control.Replies,
 		Messages: []llm.Message{{Role: llm.RoleUser, Content: fmt.Sprintf(reflectionPrompt, mem.Task, history)}},
 	}
-	if code, message := overBudget(mem, estimate(req), p.cfg.Store.Now()); code != "" {
-		return done(&events.BudgetExceeded{Outcome: events.Outcome{Code: code, Message: message}})
+	bill, end := p.reserve(mem, req)
+	if end != nil {
+		return done(end)
 	}
 	provider := agent.LLM.Provider
 	return func(ctx context.Context) worker.Result {
@@ -44,14 +45,27 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, _ reducer.Effect)
 		if ctx.Err() != nil {
 			return worker.Fail(ctx.Err())
 		}
-		return worker.Done(p.reflection(run, reply, err))
+		r := p.reflection(run, reply, err, bill.attempt(err))
+		return worker.Done(bill.settle(r, r.Model))
 	}
 }
 
-func (p *Planner) reflection(run events.Run, reply llm.Response, err error) *events.ReflectDone {
+// historyText is the history as JSON, with the characters of HTML as they are: a
+// model reads them as it wrote them.
+func historyText(history []reducer.HistoryEntry) (string, error) {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(history); err != nil {
+		return "", err
+	}
+	return strings.TrimSuffix(b.String(), "\n"), nil
+}
+
+func (p *Planner) reflection(run events.Run, reply llm.Response, err error, billed *events.Usage) *events.ReflectDone {
 	if err != nil {
 		p.cfg.Logger.Warn("reflection failed, the history stays", "run", run.ID, "reason", err)
-		return &events.ReflectDone{Failed: clean(err.Error())}
+		return &events.ReflectDone{Failed: clean(err.Error()), Usage: billed}
 	}
 	u := usage(reply.About().Usage)
 	done := &events.ReflectDone{Model: reply.About().Model, Usage: &u}

@@ -15,9 +15,9 @@ import (
 )
 
 // reflecting leads a new run with one committed call to Reflecting.
-func (r *rig) reflecting() events.Run {
+func (r *rig) reflecting(change ...func(*events.Start)) events.Run {
 	r.T.Helper()
-	run := r.begin()
+	run := r.begin(change...)
 	r.Await(run, func(mem *reducer.Memory) bool { return mem.State == events.Acting })
 	r.Append(run, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{
 		CallID: "a", Success: true, Observation: "SUCCESS: 42", Code: "ok",

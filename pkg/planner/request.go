@@ -75,7 +75,7 @@ func settings(l events.LLM) json.RawMessage {
 
 // estimate is the size of a request in tokens, by the bytes/4 rule.
 func estimate(req llm.Request) int {
-	total := 0
+	total := reducer.EstimateTokens(string(req.OutputSchema))
 	for _, m := range req.Messages {
 		total += reducer.EstimateTokens(m.Content)
 		for _, c := range m.Calls {
@@ -89,8 +89,9 @@ func estimate(req llm.Request) int {
 }
 
 // overBudget reserves the call that is about to be made: it says which limit
-// that would exceed, if any. Output is reserved where the agent bounds it.
-func overBudget(mem *reducer.Memory, input int, now time.Time) (code, message string) {
+// that would exceed, if any. Output is reserved where the agent bounds it; cost
+// is what that and the input come to, in US dollars.
+func overBudget(mem *reducer.Memory, input int, cost float64, now time.Time) (code, message string) {
 	b := mem.Budget
 	if b == nil {
 		return "", ""
@@ -110,8 +111,9 @@ func overBudget(mem *reducer.Memory, input int, now time.Time) (code, message st
 				limit.max, strings.ReplaceAll(limit.name, "_", " "), limit.used, limit.needed)
 		}
 	}
-	if b.MaxCostUSD > 0 && used.Cost >= b.MaxCostUSD {
-		return "budget_cost", fmt.Sprintf("the budget of $%g is used up: $%g used", b.MaxCostUSD, used.Cost)
+	if b.MaxCostUSD > 0 && used.Cost+cost > b.MaxCostUSD || b.MaxCostUSD > 0 && used.Cost >= b.MaxCostUSD {
+		return "budget_cost", fmt.Sprintf("the budget of $%g is used up: $%g used, the next call costs about $%g",
+			b.MaxCostUSD, dollars(used.Cost), dollars(cost))
 	}
 	over, _ := reducer.OverWallTime(mem, now)
 	return over.Code, over.Message

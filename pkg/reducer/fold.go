@@ -45,6 +45,9 @@ func (m *Machine) foldPayload(mem *Memory, e *events.Event) {
 		mem.fail(p.Outcome)
 	case *events.FatalError:
 		mem.fail(p.Outcome)
+		if p.Usage != nil {
+			mem.addUsage(*p.Usage)
+		}
 	case *events.CancelledRun, *events.Closed:
 		mem.ReactContext = nil
 	default:

@@ -29,7 +29,7 @@ var mayWrite = map[events.Type]string{
 	events.TypeReplyInvalid:            "step total_usage messages tool_calls react_context",
 	events.TypeMaxSteps:                "error react_context",
 	events.TypeBudgetExceeded:          "error react_context",
-	events.TypeFatalError:              "error react_context",
+	events.TypeFatalError:              "error react_context total_usage",
 	events.TypeCancelled:               "react_context",
 	events.TypeClosed:                  "react_context",
 	events.TypeHumanDecision:           "pending_approval",

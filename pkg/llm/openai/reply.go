@@ -50,7 +50,11 @@ func text(m openai.ChatCompletionMessage) string {
 // length is given as it came: whoever validates it tells the model.
 func (c *Caller) response(req llm.Request, r reply) (llm.Response, error) {
 	if r.finish == openai.FinishReasonContentFilter {
-		return nil, invalid("the provider's content filter stopped the reply (finish_reason content_filter)")
+		stopped := invalid("the provider's content filter stopped the reply (finish_reason content_filter)")
+		if used := c.meta(req, r).Usage; used.Total > 0 {
+			stopped.Usage = &used
+		}
+		return nil, stopped
 	}
 	if len(r.calls) == 0 {
 		if c.wantsSchema(req) && !r.refused {

@@ -48,7 +48,10 @@ type Caller struct {
 	bytes  int
 }
 
-var _ llm.Caller = (*Caller)(nil)
+var _ llm.OwnCost = (*Caller)(nil)
+
+// OwnCost does nothing, see [llm.OwnCost].
+func (*Caller) OwnCost() {}
 
 // New returns a Caller.
 func New() *Caller { return &Caller{} }

@@ -1,0 +1,77 @@
+// Command actor is an actor of one's own: it serves the tools of one pool, written
+// in Go, to whatever installation NATS_URL names. Planners and gateways know
+// nothing of it: it announces its tools on the bus.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/moorebus/moorebus/pkg/actor"
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/typed"
+)
+
+// pool is the queue that this actor takes calls from. More processes of it share
+// the work; actors of other pools never see it.
+const pool = "gpu"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "actor:", err)
+		os.Exit(1)
+	}
+}
+
+type picture struct {
+	Of string `json:"of" jsonschema:"what the picture shows"`
+}
+
+// draw stands for work that needs the hardware of this machine.
+func draw(_ context.Context, in picture) (string, error) {
+	return strings.Repeat("*", len(in.Of)) + "\n" + in.Of + "\n" + strings.Repeat("*", len(in.Of)), nil
+}
+
+func run(ctx context.Context) error {
+	drawTool, err := typed.New(tool.Definition{Name: "draw", Description: "Draws a picture.", Effect: tool.Pure, Pool: pool}, draw)
+	if err != nil {
+		return err
+	}
+	tools, err := tool.NewRegistry(drawTool)
+	if err != nil {
+		return err
+	}
+	server, err := natsbus.FromEnv(os.Getenv)
+	if err != nil {
+		return err
+	}
+	server.Name, server.Wait = "moorebus/actor/own", true
+	conn, err := natsbus.Connect(ctx, server)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	bus, err := natsbus.Wait(ctx, conn, natsbus.Options{Logger: logger})
+	if err != nil {
+		return err
+	}
+	a, err := actor.New(actor.Config{
+		Instance: "own", Store: runlog.New(runlog.Options{Log: bus, Logger: logger}), Queue: bus, Feed: bus, Directory: bus, Blobs: bus,
+		Tools: tools, Logger: logger,
+	})
+	if err != nil {
+		return err
+	}
+	logger.Info("ready", "pool", pool)
+	return a.Run(ctx)
+}

@@ -1,0 +1,180 @@
+// Package parity reads docs/parity.md, the table of what Moorebus has to do with
+// the tests that show it, and holds it to the code: every file and test that it
+// names is there, and every test ran and passed.
+//
+// A row of the table is
+//
+//	| id | what it asks | where | shown by |
+//
+// Where are files and packages in backquotes. Shown by are packages in backquotes,
+// each followed by its tests with commas between them, and semicolons between
+// packages:
+//
+//	`pkg/planner` TestBudgets, TestReplies/final_answer; `e2e` TestKill9
+//
+// A subtest is written as the test runner does, with underscores for spaces. A
+// row that nothing shows yet has "-" there. The document declares its ids in one
+// line, `Ids: L1-L6, A4, …`, and has them in this order; an id may have several
+// rows.
+package parity
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Strict says that a row which nothing shows fails the check.
+const Strict = false
+
+// Document is where the table stands, from the root of the module.
+const Document = "docs/parity.md"
+
+// Row is a row of the table.
+type Row struct {
+	Line  int
+	ID    string
+	Asks  string
+	Where []string
+	Tests []Test
+}
+
+// Test is a test, or a subtest with slashes, and its package's folder.
+type Test struct{ Package, Name string }
+
+// String writes the test as an error names it.
+func (t Test) String() string { return t.Package + " " + t.Name }
+
+// Func is the test's function, without its subtests.
+func (t Test) Func() string {
+	name, _, _ := strings.Cut(t.Name, "/")
+	return name
+}
+
+// Parse reads the document's table and its ids, and reports rows that are not as
+// the package comment says and ids that are missing, unknown or out of order.
+func Parse(text string) ([]Row, error) {
+	var rows []Row
+	var errs []error
+	declared := []string{}
+	for i, line := range strings.Split(text, "\n") {
+		if ids, ok := strings.CutPrefix(line, "Ids: "); ok {
+			all, err := expand(ids)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("line %d: %w", i+1, err))
+			}
+			declared = append(declared, all...)
+			continue
+		}
+		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|--") || strings.HasPrefix(line, "| id ") {
+			continue
+		}
+		row, err := parseRow(line)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("line %d: %w", i+1, err))
+			continue
+		}
+		row.Line = i + 1
+		rows = append(rows, row)
+	}
+	errs = append(errs, checkIDs(declared, rows))
+	return rows, errors.Join(errs...)
+}
+
+var (
+	quoted   = regexp.MustCompile("`([^`]+)`")
+	showing  = regexp.MustCompile("^`([^`]+)` (.+)$")
+	testName = regexp.MustCompile(`^(Test|Fuzz|Example)[A-Za-z0-9_]*(/\S+)*$`)
+)
+
+func parseRow(line string) (Row, error) {
+	cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+	if len(cells) != 4 {
+		return Row{}, fmt.Errorf("a row has 4 cells, this one %d", len(cells))
+	}
+	for i := range cells {
+		if cells[i] = strings.TrimSpace(cells[i]); cells[i] == "" {
+			return Row{}, fmt.Errorf("cell %d is empty", i+1)
+		}
+	}
+	row := Row{ID: cells[0], Asks: cells[1]}
+	for _, match := range quoted.FindAllStringSubmatch(cells[2], -1) {
+		row.Where = append(row.Where, match[1])
+	}
+	if cells[3] == "-" {
+		return row, nil
+	}
+	for part := range strings.SplitSeq(cells[3], ";") {
+		match := showing.FindStringSubmatch(strings.TrimSpace(part))
+		if match == nil {
+			return row, fmt.Errorf("%q is not a package in backquotes and its tests", strings.TrimSpace(part))
+		}
+		for name := range strings.SplitSeq(match[2], ",") {
+			name = strings.TrimSpace(name)
+			if !testName.MatchString(name) {
+				return row, fmt.Errorf("%q is not the name of a test", name)
+			}
+			row.Tests = append(row.Tests, Test{match[1], name})
+		}
+	}
+	if len(row.Where) == 0 {
+		return row, errors.New("a row with tests says where in the code it is, in backquotes")
+	}
+	return row, nil
+}
+
+var idRange = regexp.MustCompile(`^([A-Z]+)(\d+)-([A-Z]+)(\d+)$`)
+
+// expand reads a list of ids and of ranges such as L1-L6.
+func expand(list string) ([]string, error) {
+	var ids []string
+	for part := range strings.SplitSeq(list, ",") {
+		part = strings.TrimSpace(part)
+		match := idRange.FindStringSubmatch(part)
+		if match == nil {
+			ids = append(ids, part)
+			continue
+		}
+		first, _ := strconv.Atoi(match[2])
+		last, _ := strconv.Atoi(match[4])
+		if match[1] != match[3] || first >= last {
+			return nil, fmt.Errorf("%s is not a range of ids", part)
+		}
+		for n := first; n <= last; n++ {
+			ids = append(ids, match[1]+strconv.Itoa(n))
+		}
+	}
+	return ids, nil
+}
+
+// checkIDs holds the rows to the ids that the document declares, in their order.
+func checkIDs(declared []string, rows []Row) error {
+	if len(declared) == 0 {
+		return errors.New("the document declares no ids: it needs a line `Ids: …`")
+	}
+	var errs []error
+	at := -1
+	for _, row := range rows {
+		i := slices.Index(declared, row.ID)
+		switch {
+		case i < 0:
+			errs = append(errs, fmt.Errorf("line %d: the id %s is not declared", row.Line, row.ID))
+		case i != at && i != at+1:
+			next := "the end"
+			if at+1 < len(declared) {
+				next = declared[at+1]
+			}
+			errs = append(errs, fmt.Errorf("line %d: %s stands where %s should", row.Line, row.ID, next))
+			at = i
+		default:
+			at = i
+		}
+	}
+	if at+1 < len(declared) {
+		errs = append(errs, fmt.Errorf("the table ends before %s", declared[at+1]))
+	}
+	return errors.Join(errs...)
+}

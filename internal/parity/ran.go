@@ -1,0 +1,123 @@
+package parity
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Results is how a run of all tests went, as `go test -json` tells it.
+type Results struct {
+	// Passed and Failed count packages.
+	Passed, Failed int
+
+	module   string
+	outcomes map[Test]string
+	// output is what tests that have not ended yet printed.
+	output map[Test][]string
+	shown  io.Writer
+}
+
+// event is a line of `go test -json`.
+type event struct {
+	Action, Package, Test, Output string
+}
+
+// Read reads the lines to their end and writes down what a person wants to see:
+// each package's closing line, and everything that failed. module is the path
+// that packages begin with.
+func Read(module string, lines io.Reader, shown io.Writer) (*Results, error) {
+	r := &Results{module: module, outcomes: map[Test]string{}, output: map[Test][]string{}, shown: shown}
+	scanner := bufio.NewScanner(lines)
+	scanner.Buffer(nil, 64<<20)
+	for scanner.Scan() {
+		var e event
+		if err := json.Unmarshal(scanner.Bytes(), &e); err != nil {
+			r.show(scanner.Text() + "\n") // what the go command says beside
+			continue
+		}
+		r.take(e)
+	}
+	return r, scanner.Err()
+}
+
+func (r *Results) show(text string) { _, _ = io.WriteString(r.shown, text) }
+
+func (r *Results) take(e event) {
+	test := Test{cmp.Or(strings.TrimPrefix(strings.TrimPrefix(e.Package, r.module), "/"), "."), e.Test}
+	switch e.Action {
+	case "build-output":
+		r.show(e.Output)
+	case "output":
+		r.printed(test, e.Output)
+	case "pass", "fail", "skip":
+		r.outcomes[test] = e.Action
+		if e.Action == "fail" {
+			r.failed(test)
+		}
+		delete(r.output, test)
+		if e.Test != "" {
+			return
+		}
+		switch e.Action {
+		case "pass":
+			r.Passed++
+		case "fail":
+			r.Failed++
+		}
+	}
+}
+
+// printed takes a line of a test, or of a package where it has no test.
+func (r *Results) printed(test Test, line string) {
+	if test.Name == "" && closing(line) {
+		r.show(line)
+		return
+	}
+	r.output[test] = append(r.output[test], line)
+}
+
+func closing(line string) bool {
+	for _, word := range []string{"ok  \t", "FAIL\t", "?   \t", "panic: "} {
+		if strings.HasPrefix(line, word) {
+			return true
+		}
+	}
+	return false
+}
+
+// failed shows what a test printed; of a package, what those printed that never
+// ended.
+func (r *Results) failed(test Test) {
+	for other, lines := range r.output {
+		if other == test || test.Name == "" && other.Package == test.Package {
+			r.show(strings.Join(lines, ""))
+			delete(r.output, other)
+		}
+	}
+}
+
+// Ran reports every test of the rows that did not run and pass, and, in strict
+// mode, every row that nothing shows.
+func (r *Results) Ran(rows []Row, strict bool) error {
+	var errs []error
+	for _, row := range rows {
+		if len(row.Tests) == 0 && strict {
+			errs = append(errs, fmt.Errorf("line %d: %s: nothing shows it: %s", row.Line, row.ID, row.Asks))
+		}
+		for _, test := range row.Tests {
+			switch outcome := r.outcomes[test]; outcome {
+			case "pass":
+			case "":
+				errs = append(errs, fmt.Errorf("line %d: %s: %s did not run", row.Line, row.ID, test))
+			default:
+				errs = append(errs, fmt.Errorf("line %d: %s: %s: %s", row.Line, row.ID, test, outcome))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,42 @@
+package wire
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/prices"
+	"github.com/spf13/pflag"
+)
+
+// AddPricesFlag adds --prices, for what runs a planner.
+func AddPricesFlag(flags *pflag.FlagSet, file *string) {
+	flags.StringVar(file, "prices", os.Getenv("MOOREBUS_PRICES"),
+		"`file` of models' prices (YAML or JSON), for budgets in money; goes before the prices that are known anyway (MOOREBUS_PRICES)")
+}
+
+// Prices are the builtin prices with those of the file (may be empty) over them.
+func Prices(file string) (llm.Prices, error) {
+	builtin := prices.Builtin()
+	if file == "" {
+		return builtin, nil
+	}
+	read, err := agentfile.ReadPrices(file)
+	if err != nil {
+		return nil, fmt.Errorf("--prices: %w", err)
+	}
+	entries := make(map[string]llm.Price, len(read))
+	for name, e := range read {
+		price := llm.Price{Input: *e.Input, CachedInput: *e.Input, Output: *e.Output}
+		if e.CachedInput != nil {
+			price.CachedInput = *e.CachedInput
+		}
+		entries[name] = price
+	}
+	own, err := prices.New(entries)
+	if err != nil {
+		return nil, fmt.Errorf("--prices: %s: %w", file, err)
+	}
+	return builtin.With(own), nil
+}

@@ -1,0 +1,46 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/agent"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/typed"
+)
+
+func badTool(t *testing.T) tool.Tool {
+	t.Helper()
+	made, err := typed.New(tool.Definition{Name: "broken", Effect: tool.Pure}, func(context.Context, query) (string, error) { return "", nil })
+	require.NoError(t, err)
+	def := made.Definition()
+	def.Schema = json.RawMessage(`{"type":"wrong"}`)
+	return tool.Redefine(made, def)
+}
+
+func TestSchemasAreCompiledWhenAnAgentIsBuilt(t *testing.T) {
+	t.Parallel()
+	var bad *agent.BuildError
+	_, err := agent.New("task").LLM(scripted.NewMock()).Tool(badTool(t)).Build()
+	require.ErrorAs(t, err, &bad)
+	require.ErrorContains(t, err, `tool "broken": schema: invalid JSON Schema`)
+	_, err = agent.New("task").LLM(scripted.NewMock()).OutputSchema(json.RawMessage(`{"properties":[]}`)).Build()
+	require.ErrorAs(t, err, &bad)
+	require.ErrorContains(t, err, "output schema: invalid JSON Schema")
+}
+
+func TestHostRefusesToolsWithBadSchemas(t *testing.T) {
+	t.Parallel()
+	registry, err := tool.NewRegistry(badTool(t))
+	require.NoError(t, err)
+	_, err = agent.NewHost(agent.HostOptions{
+		Bus: simulated.New(simulated.Options{}), Tools: registry, Providers: map[string]llm.Caller{"mock": scripted.NewMock()},
+	})
+	require.ErrorContains(t, err, `tool "broken": schema: invalid JSON Schema`)
+}

@@ -1,0 +1,28 @@
+package events
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Whatever says in the log what was used can be settled.
+func TestEveryUsageIsBilled(t *testing.T) {
+	t.Parallel()
+	billed := 0
+	for typ, empty := range builtin {
+		p := empty()
+		require.NoError(t, json.Unmarshal([]byte(`{"usage":{"input":7,"output":1,"total":8}}`), p))
+		data, err := json.Marshal(p)
+		require.NoError(t, err)
+		u := Billed(p)
+		require.Equal(t, strings.Contains(string(data), `"usage":{"input":7`), u != nil, typ)
+		if u != nil {
+			billed++
+			require.Equal(t, 7, u.Input, typ)
+		}
+	}
+	require.Equal(t, 13, billed)
+}
