@@ -21,6 +21,7 @@ const (
 	codeTooLarge     = "too_large"
 	codeEmptyReply   = "empty_reply"
 	codeOutputSchema = "output_schema"
+	codeCutOff       = "cut_off"
 )
 
 // judge turns a reply into the event that it is. It holds what it needs of the
@@ -148,12 +149,17 @@ func (j *judge) answer(meta llm.Meta, content string) events.Payload {
 func (j *judge) calls(r llm.ToolCalls) events.Payload {
 	reply := events.ToolCallReply{
 		Content: strings.ToValidUTF8(r.Content, "\uFFFD"), Confidence: r.Confidence, Model: r.Model, Usage: usage(r.Usage),
+		Reasoning: r.Reasoning,
 	}
 	if reply.Content != "" {
 		reply.MessageID = j.messageID
 	}
 	for i, call := range j.name(r.Calls) {
-		if code, reason := j.refuse(call); code != "" {
+		code, reason := j.refuse(call)
+		if code == "" && r.Cut && i == len(r.Calls)-1 {
+			code, reason = codeCutOff, "the reply was cut off at the token limit before this call was complete: make it again, and say less"
+		}
+		if code != "" {
 			reply.Refused = append(reply.Refused, events.Refusal{Call: call, Observation: reducer.ErrorPrefix + reason, Code: code, Place: i + 1})
 		} else {
 			reply.Calls = append(reply.Calls, call)
@@ -206,7 +212,7 @@ func (j *judge) refuse(call events.Call) (code, reason string) {
 
 // refused is a reply none of whose calls may be run.
 func refused(reply events.ToolCallReply) events.Payload {
-	r := events.RefusedReply{Content: reply.Content, Model: reply.Model, Usage: reply.Usage}
+	r := events.RefusedReply{Content: reply.Content, Model: reply.Model, Usage: reply.Usage, Reasoning: reply.Reasoning}
 	blacklisted := true
 	for _, refusal := range reply.Refused {
 		r.Calls = append(r.Calls, refusal.Call)

@@ -157,7 +157,7 @@ func TestStreamedCalls(t *testing.T) {
 		{"not JSON, huge index", []string{
 			`{"index":2000000000,"id":"a","function":{"name":"f","arguments":"{\"x\": 1.50, cut"}}`,
 		}, []llm.Call{{ID: "a", Name: "f", Arguments: `{"x": 1.50, cut`}}},
-		{"no arguments", []string{first}, []llm.Call{{ID: "a", Name: "f"}}},
+		{"no arguments", []string{first}, []llm.Call{{ID: "a", Name: "f", Arguments: "{}"}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
