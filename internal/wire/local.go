@@ -101,6 +101,8 @@ func CheckProvider(a events.Agent, providersFile string, getenv func(string) str
 		return nil
 	case a.LLM.Provider == OpenAI:
 		return BadConfig(errors.New(NoKey))
+	case a.LLM.Provider == Anthropic:
+		return BadConfig(errors.New("the agent's model provider anthropic is not configured: set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL for a server that is compatible"))
 	}
 	return BadConfig(fmt.Errorf("the agent's model provider %q is not configured: describe it in a file for --providers", a.LLM.Provider))
 }
