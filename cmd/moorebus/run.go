@@ -68,7 +68,7 @@ func runTask(ctx context.Context, h *agent.Host, bus session.Bus, namespace stri
 	say("run %s", started.RunID)
 	if a.LLM.Provider == wire.Scripted {
 		say("The model is scripted: its replies stand in the agent's file, only the tools are real. For a real")
-		say("model write `llm: {provider: openai}` there and set OPENAI_API_KEY, or OPENAI_BASE_URL for your own.")
+		say("model write `llm: {provider: openai}` there and set OPENAI_API_KEY, or OPENAI_BASE_URL for your own (or anthropic, and ANTHROPIC_API_KEY).")
 	}
 	o := session.Options{Bus: bus, Gateway: h.Gateway(), In: os.Stdin, Out: os.Stdout, Show: os.Stderr, Live: live, Color: console.Color(os.Stderr, os.Getenv)}
 	if live && cli.IsTerminal(os.Stdin) {

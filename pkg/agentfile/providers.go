@@ -23,10 +23,10 @@ type Provider struct {
 	APIKey    string `json:"api_key,omitempty"`
 	APIKeyEnv string `json:"api_key_env,omitempty"`
 	// Model is asked where the agent names none.
-	Model     string            `json:"model,omitempty"`
-	Headers   map[string]string `json:"headers,omitempty"`
+	Model   string            `json:"model,omitempty"`
+	Headers map[string]string `json:"headers,omitempty"`
 	// MaxTokens bounds the replies of agents that do not; of kind anthropic only.
-	MaxTokens int               `json:"max_tokens,omitempty"`
+	MaxTokens int `json:"max_tokens,omitempty"`
 }
 
 // KindOpenAI is the protocol of OpenAI and all that is compatible with it.
