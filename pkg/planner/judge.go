@@ -137,6 +137,9 @@ func (j *judge) answer(meta llm.Meta, content string) events.Payload {
 		return &events.AnswerTooShort{Content: content, Model: meta.Model, Usage: usage(meta.Usage)}
 	}
 	if len(j.schema) > 0 {
+		if meta.Cut { // what is left of it may be valid
+			return j.invalid(meta, content, codeCutOff, "the answer was cut off at the token limit: give a shorter one")
+		}
 		if err := j.validator.Validate(j.schema, content); err != nil {
 			return j.invalid(meta, content, codeOutputSchema, "the answer does not satisfy the output schema: "+clean(err.Error()))
 		}
@@ -149,7 +152,7 @@ func (j *judge) answer(meta llm.Meta, content string) events.Payload {
 func (j *judge) calls(r llm.ToolCalls) events.Payload {
 	reply := events.ToolCallReply{
 		Content: strings.ToValidUTF8(r.Content, "\uFFFD"), Confidence: r.Confidence, Model: r.Model, Usage: usage(r.Usage),
-		Reasoning: r.Reasoning,
+		Reasoning: reasoning(r.Meta),
 	}
 	if reply.Content != "" {
 		reply.MessageID = j.messageID
@@ -260,6 +263,14 @@ func risk(r string) string {
 		return string(tool.Low)
 	}
 	return r
+}
+
+// reasoning is what the provider wants back, if that can be written.
+func reasoning(m llm.Meta) json.RawMessage {
+	if !json.Valid(m.Reasoning) {
+		return nil
+	}
+	return m.Reasoning
 }
 
 func usage(u llm.Usage) events.Usage {

@@ -77,7 +77,7 @@ func settings(l events.LLM) json.RawMessage {
 func estimate(req llm.Request) int {
 	total := 0
 	for _, m := range req.Messages {
-		total += reducer.EstimateTokens(m.Content)
+		total += reducer.EstimateTokens(m.Content) + reducer.EstimateTokens(string(m.Reasoning))
 		for _, c := range m.Calls {
 			total += reducer.EstimateTokens(c.Name + c.Arguments)
 		}

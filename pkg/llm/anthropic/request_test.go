@@ -187,10 +187,10 @@ func TestStructuredAnswerIsATool(t *testing.T) {
 func TestRequestsThatAreRefusedHere(t *testing.T) {
 	c := open(t, "http://127.0.0.1:1", func(o *Options) { o.Model = "" })
 	for want, req := range map[string]llm.Request{
-		"no model":            {},
-		"not valid JSON":      {Model: "m", Tools: []llm.Tool{{Name: "f", Schema: json.RawMessage(`{`)}}},
-		"not a JSON object":   {Model: "m", OutputSchema: json.RawMessage(`{`)},
-		"the output schema":   {Model: "m", OutputSchema: json.RawMessage(`[]`)},
+		"no model":          {},
+		"not valid JSON":    {Model: "m", Tools: []llm.Tool{{Name: "f", Schema: json.RawMessage(`{`)}}},
+		"not a JSON object": {Model: "m", OutputSchema: json.RawMessage(`{`)},
+		"the output schema": {Model: "m", OutputSchema: json.RawMessage(`[]`)},
 	} {
 		_, err := c.Call(t.Context(), req, nil)
 		require.ErrorContains(t, err, want)
