@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -50,7 +51,7 @@ func Documents(agentFile, toolFile string) (agentfile.Documents, error) {
 // that there are.
 func assistant(tools *agentfile.ToolFile) (events.Agent, error) {
 	a := events.DefaultAgent()
-	a.Name, a.LLM.Provider = "assistant", OpenAI
+	a.Name, a.LLM.Provider = "assistant", usual(os.Getenv)
 	a.SystemPrompt = "You are a helpful assistant. Use the tools where they help; never do arithmetic in your head."
 	a.Tools = []string{builtin.Calculator, builtin.CurrentTime}
 	if tools != nil {
@@ -60,6 +61,14 @@ func assistant(tools *agentfile.ToolFile) (events.Agent, error) {
 		}
 	}
 	return a.Resolve()
+}
+
+// usual is the provider of who names none: Anthropic where it alone is configured.
+func usual(getenv func(string) string) string {
+	if getenv("OPENAI_API_KEY")+getenv("OPENAI_BASE_URL") == "" && getenv("ANTHROPIC_API_KEY") != "" {
+		return Anthropic
+	}
+	return OpenAI
 }
 
 // LocalTools makes the registry of a process that runs everything: the file's

@@ -31,7 +31,7 @@ const (
 // NoKey says what to set so that a real model answers.
 const NoKey = `no model is configured. Set one of:
   OPENAI_API_KEY=…                                          for OpenAI
-  ANTHROPIC_API_KEY=…                                       for Anthropic, with ` + "`llm: {provider: anthropic}`" + ` in the agent
+  ANTHROPIC_API_KEY=…                                       for Anthropic
   OPENAI_BASE_URL=http://localhost:11434/v1 OPENAI_MODEL=…  for Ollama
   OPENAI_BASE_URL=http://localhost:8080/v1                  for llama.cpp, vLLM and others that speak OpenAI's protocol
 or give an agent whose model is scripted: --agent examples/quickstart.yaml`

@@ -141,7 +141,21 @@ func TestActorTools(t *testing.T) {
 	require.ErrorContains(t, err, "no tools")
 }
 
+func TestAssistantAsksWhomThereIs(t *testing.T) {
+	for _, c := range []struct{ openai, anthropic, want string }{
+		{"", "", wire.OpenAI}, {"k", "k", wire.OpenAI}, {"", "k", wire.Anthropic},
+	} {
+		t.Setenv("OPENAI_API_KEY", c.openai)
+		t.Setenv("OPENAI_BASE_URL", "")
+		t.Setenv("ANTHROPIC_API_KEY", c.anthropic)
+		docs, err := wire.Documents("", "")
+		require.NoError(t, err)
+		require.Equal(t, c.want, docs.Agent.LLM.Provider)
+	}
+}
+
 func TestDocuments(t *testing.T) {
+	t.Setenv("ANTHROPIC_API_KEY", "")
 	docs, err := wire.Documents("", "")
 	require.NoError(t, err)
 	require.Equal(t, wire.OpenAI, docs.Agent.LLM.Provider)

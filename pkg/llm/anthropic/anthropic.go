@@ -210,12 +210,12 @@ func cleanBaseURL(base string) (string, error) {
 }
 
 // newHTTPClient has no timeout of its own: models think for minutes, and every
-// call has a deadline.
+// call has a deadline. It follows no redirection, since the key would go with it.
 func newHTTPClient() *http.Client {
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment}
 	if standard, ok := http.DefaultTransport.(*http.Transport); ok {
 		transport = standard.Clone()
 	}
 	transport.MaxIdleConnsPerHost = 64
-	return &http.Client{Transport: transport}
+	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }

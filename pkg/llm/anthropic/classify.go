@@ -30,7 +30,7 @@ func (c *Caller) classify(err error, d *doer) *llm.Error {
 	case errors.As(err, &transport):
 		return &llm.Error{Kind: llm.KindNetwork, Status: d.status, Message: c.key.Clean(err.Error()), Err: c.key.Harmless(err)}
 	case err == nil:
-		err = errors.New("there is none")
+		err = fmt.Errorf("HTTP %d %s", d.status, http.StatusText(d.status))
 	}
 	return &llm.Error{
 		Kind: llm.KindOther, Status: d.status, Err: c.key.Harmless(err),

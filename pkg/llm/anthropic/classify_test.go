@@ -125,6 +125,17 @@ func TestRepliesThatAreNone(t *testing.T) {
 	})
 }
 
+// A server that sends elsewhere does not get the key shown there.
+func TestRedirectionsAreNotFollowed(t *testing.T) {
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("asked elsewhere") }))
+	defer elsewhere.Close()
+	c := serve(t, http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect).ServeHTTP)
+	for _, stream := range []func(llm.Chunk){nil, func(llm.Chunk) {}} {
+		_, err := c.Call(t.Context(), request(), stream)
+		require.Equal(t, http.StatusTemporaryRedirect, wantError(t, err, llm.KindOther).Status)
+	}
+}
+
 // What a reply's stop reason says beyond the suite.
 func TestStopReasons(t *testing.T) {
 	meta := llm.Meta{Model: "m", Confidence: 1}

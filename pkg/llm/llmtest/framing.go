@@ -76,23 +76,28 @@ func (s wireSuite) ends(t *testing.T) {
 			}
 		})
 	}
-	t.Run("half a call", func(t *testing.T) { // a server that streams shows how far it came
-		model := NewModel(s.wire, Turn{Reply: llm.ToolCalls{Meta: meta(9, 4, 0), Calls: []llm.Call{{ID: "a", Name: "search", Arguments: `{"q":"x`}}}, Finish: Cut})
-		got, err := s.open(t, model.Serve(t)).Call(t.Context(), Request(0), func(llm.Chunk) {})
-		require.NoError(t, err)
-		require.True(t, got.About().Cut)
-		require.Equal(t, `{"q":"x`, got.(llm.ToolCalls).Calls[0].Arguments)
-	})
-	t.Run("a content filter", func(t *testing.T) {
-		for way, stream := range bothWays() {
-			turn := Turn{Reply: refusal, Finish: Filtered}
-			if s.wire.Name() == (Anthropic{}).Name() { // which refuses the request
-				turn = Turn{Err: &llm.Error{Kind: llm.KindInvalid, Message: "Output blocked by content filtering policy"}}
-			}
-			_, err := s.open(t, NewModel(s.wire, turn).Serve(t)).Call(t.Context(), Request(0), stream)
-			require.Equal(t, llm.KindInvalid, kindOf(t, err), way)
+	t.Run("half a call", s.halfACall)
+	t.Run("a content filter", s.filtered)
+}
+
+// halfACall is shown by a stream alone.
+func (s wireSuite) halfACall(t *testing.T) {
+	model := NewModel(s.wire, Turn{Reply: llm.ToolCalls{Meta: meta(9, 4, 0), Calls: []llm.Call{{ID: "a", Name: "search", Arguments: `{"q":"x`}}}, Finish: Cut})
+	got, err := s.open(t, model.Serve(t)).Call(t.Context(), Request(0), func(llm.Chunk) {})
+	require.NoError(t, err)
+	require.True(t, got.About().Cut)
+	require.Equal(t, `{"q":"x`, got.(llm.ToolCalls).Calls[0].Arguments)
+}
+
+func (s wireSuite) filtered(t *testing.T) {
+	for way, stream := range bothWays() {
+		turn := Turn{Reply: llm.Text{Meta: meta(9, 4, 0), Content: "half"}, Finish: Filtered}
+		if s.wire.Name() == (Anthropic{}).Name() { // which refuses the request
+			turn = Turn{Err: &llm.Error{Kind: llm.KindInvalid, Message: "Output blocked by content filtering policy"}}
 		}
-	})
+		_, err := s.open(t, NewModel(s.wire, turn).Serve(t)).Call(t.Context(), Request(0), stream)
+		require.Equal(t, llm.KindInvalid, kindOf(t, err), way)
+	}
 }
 
 func kindOf(t *testing.T, err error) llm.ErrorKind {
@@ -291,25 +296,17 @@ func (s wireSuite) cancelled(t *testing.T) {
 	}()
 	<-reached
 	cancel()
-	for _, ended := range []func() bool{
-		func() bool {
-			select {
-			case err := <-result:
-				return err == context.Canceled
-			case <-time.After(patience):
-				return false
-			}
-		},
-		func() bool {
-			select {
-			case <-gone:
-				return true
-			case <-time.After(patience):
-				return false
-			}
-		},
-	} {
-		require.True(t, ended(), "the call goes on after its context ended")
+	late := time.After(patience)
+	select {
+	case err := <-result:
+		require.Equal(t, context.Canceled, err)
+	case <-late:
+		t.Fatal("the call goes on after its context ended")
+	}
+	select {
+	case <-gone:
+	case <-late:
+		t.Fatal("the request goes on after its context ended")
 	}
 	require.Zero(t, server.plain.Load())
 }
