@@ -33,7 +33,7 @@
 // pkg/journal/natsbus is JetStream (and the one package that knows its API),
 // pkg/journal/filelog a file of JSON lines, pkg/journal/simulated a log in
 // memory that delays, repeats, reorders and crashes by a seed. The models are
-// openai, scripted and recorded; the tools are functions, builtins, HTTP and
+// openai, anthropic, scripted and recorded; the tools are functions, builtins, HTTP and
 // subprocesses. pkg/embedded runs a NATS server inside the process,
 // pkg/agentfile reads definitions of agents and tools, pkg/approval evaluates
 // approval policies.

@@ -25,8 +25,9 @@ its end, shows the transitions on stderr as they happen, and prints the answer o
 stdout. The log is kept; look at it with moorebus show or replay.
 
 Without --agent it is an assistant with the builtin tools and the model of
-OPENAI_API_KEY or OPENAI_BASE_URL (OPENAI_MODEL). An agent in chat mode reads
-further messages from stdin, a line each.
+OPENAI_API_KEY or OPENAI_BASE_URL (OPENAI_MODEL), or else of ANTHROPIC_API_KEY
+(ANTHROPIC_MODEL). An agent in chat mode reads further messages from stdin, a
+line each.
 
 Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled
 (Ctrl-C does that), 78 nothing is configured that could answer.`,
@@ -68,7 +69,7 @@ func runTask(ctx context.Context, h *agent.Host, bus session.Bus, namespace stri
 	say("run %s", started.RunID)
 	if a.LLM.Provider == wire.Scripted {
 		say("The model is scripted: its replies stand in the agent's file, only the tools are real. For a real")
-		say("model write `llm: {provider: openai}` there and set OPENAI_API_KEY, or OPENAI_BASE_URL for your own.")
+		say("model write `llm: {provider: openai}` there and set OPENAI_API_KEY, or OPENAI_BASE_URL for your own (or anthropic, and ANTHROPIC_API_KEY).")
 	}
 	o := session.Options{Bus: bus, Gateway: h.Gateway(), In: os.Stdin, Out: os.Stdout, Show: os.Stderr, Live: live, Color: console.Color(os.Stderr, os.Getenv)}
 	if live && cli.IsTerminal(os.Stdin) {

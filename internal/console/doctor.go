@@ -314,13 +314,18 @@ func flushed(findings []natsbus.Finding) []natsbus.Finding {
 	return findings
 }
 
-// Keys looks at the model provider that the environment names, and asks it for
+// Keys looks at the model providers that the environment names, and asks each for
 // its list of models, which costs nothing.
 func (d *Doctor) Keys(ctx context.Context, r *Report) {
-	key, base := d.Getenv("OPENAI_API_KEY"), d.Getenv("OPENAI_BASE_URL")
-	if key == "" && base == "" {
-		r.Add(AreaKeys, finding(natsbus.Warning, wire.NoKey, "neither OPENAI_API_KEY nor OPENAI_BASE_URL is set here: only scripted models answer"))
-		return
+	named := 0
+	for _, v := range vendors {
+		if key, base := d.Getenv(v.keyVar), d.Getenv(v.baseVar); key != "" || base != "" {
+			named++
+			r.Add(AreaKeys, d.provider(ctx, v, key, base))
+		}
 	}
-	r.Add(AreaKeys, d.provider(ctx, key, base))
+	if named == 0 {
+		r.Add(AreaKeys, finding(natsbus.Warning, wire.NoKey,
+			"neither OPENAI_API_KEY nor OPENAI_BASE_URL nor ANTHROPIC_API_KEY is set here: only scripted models answer"))
+	}
 }

@@ -73,6 +73,41 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+// Anthropic is asked in its own way, beside OpenAI where both are named.
+func TestAnthropicKeys(t *testing.T) {
+	const key = "sk-ant-0123456789"
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path != "/v1/models":
+			w.WriteHeader(http.StatusNotFound)
+		case r.Header.Get("X-Api-Key") != key || r.Header.Get("Anthropic-Version") == "" || r.Header.Get("Authorization") != "":
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	defer provider.Close()
+	for name, c := range map[string]struct {
+		key, base, what string
+		level           natsbus.Level
+	}{
+		"good":       {key, provider.URL, "ANTHROPIC_API_KEY is accepted", natsbus.Good},
+		"refused":    {key + "x", provider.URL, "the key is refused", natsbus.Bad},
+		"wrong path": {key, provider.URL + "/v1", "does not list models", natsbus.Warning},
+		"no address": {key, "localhost", "ANTHROPIC_BASE_URL is not an http or https address", natsbus.Bad},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var r Report
+			doctor(map[string]string{"ANTHROPIC_API_KEY": c.key, "ANTHROPIC_BASE_URL": c.base}).Keys(context.Background(), &r)
+			require.Len(t, r.Findings, 1)
+			require.Equal(t, c.level, r.Findings[0].Level, r.Findings[0].What)
+			require.Contains(t, r.Findings[0].What, c.what)
+			require.NotContains(t, written(t, &r), key)
+		})
+	}
+	var both Report
+	doctor(map[string]string{"ANTHROPIC_API_KEY": key, "ANTHROPIC_BASE_URL": provider.URL, "OPENAI_BASE_URL": provider.URL + "/v1"}).Keys(context.Background(), &both)
+	require.Len(t, both.Findings, 2)
+}
+
 // A provider that sends elsewhere does not get the key shown there.
 func TestKeysAreNotSentOn(t *testing.T) {
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("asked elsewhere") }))

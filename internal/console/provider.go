@@ -11,46 +11,74 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/moorebus/moorebus/pkg/llm/anthropic"
 	"github.com/moorebus/moorebus/pkg/llm/openai"
 )
 
 // providerTimeout is how long a model provider may take to list its models.
 const providerTimeout = 3 * time.Second
 
-// provider asks an OpenAI-compatible server for its list of models. Neither key
-// nor the address's own password stands in what it returns.
-func (d *Doctor) provider(ctx context.Context, key, base string) natsbus.Finding {
-	address, err := url.Parse(strings.TrimRight(cmp.Or(base, openai.DefaultBaseURL), "/"))
+// vendor is a provider whose key and address the environment names.
+type vendor struct {
+	keyVar, baseVar string
+	base, example   string
+	// models is the path of the list of models below the address, and ends how the
+	// address usually ends.
+	models, ends string
+	header       func(h http.Header, key string)
+}
+
+var vendors = []vendor{{
+	keyVar: "OPENAI_API_KEY", baseVar: "OPENAI_BASE_URL", base: openai.DefaultBaseURL, example: "http://localhost:11434/v1",
+	models: "models", ends: "usually in /v1",
+	header: func(h http.Header, key string) { h.Set("Authorization", "Bearer "+key) },
+}, {
+	keyVar: "ANTHROPIC_API_KEY", baseVar: "ANTHROPIC_BASE_URL", base: anthropic.DefaultBaseURL, example: anthropic.DefaultBaseURL,
+	models: "v1/models", ends: "before /v1/messages",
+	header: func(h http.Header, key string) {
+		h.Set("X-Api-Key", key)
+		h.Set("Anthropic-Version", "2023-06-01")
+	},
+}}
+
+// provider asks a provider for its list of models. Neither key nor the address's
+// own password stands in what it returns.
+func (d *Doctor) provider(ctx context.Context, v vendor, key, base string) natsbus.Finding {
+	address, err := url.Parse(strings.TrimRight(cmp.Or(base, v.base), "/"))
 	if err != nil || (address.Scheme != "http" && address.Scheme != "https") || address.Host == "" {
-		return finding(natsbus.Bad, "set it to an address such as http://localhost:11434/v1", "OPENAI_BASE_URL is not an http or https address")
+		return finding(natsbus.Bad, "set it to an address such as "+v.example, "%s is not an http or https address", v.baseVar)
 	}
-	address = address.JoinPath("models")
+	address = address.JoinPath(v.models)
 	name := address.Redacted()
-	status, err := d.ask(ctx, address, key)
+	status, err := d.ask(ctx, address, func(h http.Header) {
+		if key != "" {
+			v.header(h, key)
+		}
+	})
 	switch {
 	case err != nil:
-		return finding(natsbus.Bad, "start the server, check OPENAI_BASE_URL, or the network and its proxy", "GET %s: %v", name, err)
+		return finding(natsbus.Bad, "start the server, check "+v.baseVar+", or the network and its proxy", "GET %s: %v", name, err)
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		if key == "" {
-			return finding(natsbus.Bad, "set OPENAI_API_KEY", "GET %s: status %d, a key is wanted and none is set", name, status)
+			return finding(natsbus.Bad, "set "+v.keyVar, "GET %s: status %d, a key is wanted and none is set", name, status)
 		}
-		return finding(natsbus.Bad, "set OPENAI_API_KEY to a key that is valid there", "GET %s: status %d, the key is refused", name, status)
+		return finding(natsbus.Bad, "set "+v.keyVar+" to a key that is valid there", "GET %s: status %d, the key is refused", name, status)
 	case status == http.StatusOK:
-		return finding(natsbus.Good, "", "%s answers, %s", name, keyWords(key))
+		return finding(natsbus.Good, "", "%s answers, %s", name, v.keyWords(key))
 	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
-		return finding(natsbus.Warning, "check that OPENAI_BASE_URL ends as the provider says, usually in /v1", "GET %s: status %d, the server does not list models", name, status)
+		return finding(natsbus.Warning, "check that "+v.baseVar+" ends as the provider says, "+v.ends, "GET %s: status %d, the server does not list models", name, status)
 	}
 	return finding(natsbus.Warning, "look at the provider's status page, or try again", "GET %s: status %d", name, status)
 }
 
-func keyWords(key string) string {
+func (v vendor) keyWords(key string) string {
 	if key == "" {
 		return "without a key"
 	}
-	return "and OPENAI_API_KEY is accepted"
+	return "and " + v.keyVar + " is accepted"
 }
 
-func (d *Doctor) ask(ctx context.Context, address *url.URL, key string) (status int, err error) {
+func (d *Doctor) ask(ctx context.Context, address *url.URL, sign func(http.Header)) (status int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, providerTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)
@@ -58,9 +86,7 @@ func (d *Doctor) ask(ctx context.Context, address *url.URL, key string) (status 
 		return 0, withoutURL(err)
 	}
 	req.Header.Set("User-Agent", "moorebus")
-	if key != "" {
-		req.Header.Set("Authorization", "Bearer "+key)
-	}
+	sign(req.Header)
 	client := d.Client
 	if client == nil {
 		transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -51,7 +52,7 @@ func Documents(agentFile, toolFile string) (agentfile.Documents, error) {
 // that there are.
 func assistant(tools *agentfile.ToolFile) (events.Agent, error) {
 	a := events.DefaultAgent()
-	a.Name, a.LLM.Provider = "assistant", OpenAI
+	a.Name, a.LLM.Provider = "assistant", usual(os.Getenv)
 	a.SystemPrompt = "You are a helpful assistant. Use the tools where they help; never do arithmetic in your head."
 	a.Tools = []string{builtin.Calculator, builtin.CurrentTime}
 	if tools != nil {
@@ -61,6 +62,14 @@ func assistant(tools *agentfile.ToolFile) (events.Agent, error) {
 		}
 	}
 	return a.Resolve()
+}
+
+// usual is the provider of who names none: Anthropic where it alone is configured.
+func usual(getenv func(string) string) string {
+	if getenv("OPENAI_API_KEY")+getenv("OPENAI_BASE_URL") == "" && getenv("ANTHROPIC_API_KEY") != "" {
+		return Anthropic
+	}
+	return OpenAI
 }
 
 // LocalTools makes the registry of a process that runs everything: the file's
@@ -102,6 +111,8 @@ func CheckProvider(a events.Agent, providersFile string, getenv func(string) str
 		return nil
 	case a.LLM.Provider == OpenAI:
 		return BadConfig(errors.New(NoKey))
+	case a.LLM.Provider == Anthropic:
+		return BadConfig(errors.New("the agent's model provider anthropic is not configured: set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL for a server that is compatible"))
 	}
 	return BadConfig(fmt.Errorf("the agent's model provider %q is not configured: describe it in a file for --providers", a.LLM.Provider))
 }

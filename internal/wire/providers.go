@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -8,30 +9,37 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/anthropic"
 	"github.com/moorebus/moorebus/pkg/llm/openai"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 )
 
 // The names of the providers that need no file.
 const (
-	OpenAI   = "openai"
-	Scripted = "scripted"
+	OpenAI    = "openai"
+	Anthropic = "anthropic"
+	Scripted  = "scripted"
 )
 
 // defaultModel is asked at the provider's own address when nobody names a
 // model. A server of one's own usually ignores the name.
-const defaultModel = "gpt-4o-mini"
+const (
+	defaultModel          = "gpt-4o-mini"
+	defaultAnthropicModel = "claude-sonnet-4-5"
+)
 
 // NoKey says what to set so that a real model answers.
 const NoKey = `no model is configured. Set one of:
   OPENAI_API_KEY=…                                          for OpenAI
+  ANTHROPIC_API_KEY=…                                       for Anthropic
   OPENAI_BASE_URL=http://localhost:11434/v1 OPENAI_MODEL=…  for Ollama
   OPENAI_BASE_URL=http://localhost:8080/v1                  for llama.cpp, vLLM and others that speak OpenAI's protocol
 or give an agent whose model is scripted: --agent examples/quickstart.yaml`
 
 // Providers makes the model providers of a process: scripted always, openai
-// where OPENAI_API_KEY or OPENAI_BASE_URL is set, and those of the provider
-// file (may be empty), which may replace openai.
+// where OPENAI_API_KEY or OPENAI_BASE_URL is set, anthropic where
+// ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL is, and those of the provider file (may
+// be empty), which may replace both.
 func Providers(file string, getenv func(string) string) (map[string]llm.Caller, error) {
 	providers := map[string]llm.Caller{Scripted: scripted.New()}
 	if key, base := getenv("OPENAI_API_KEY"), getenv("OPENAI_BASE_URL"); key != "" || base != "" {
@@ -40,6 +48,13 @@ func Providers(file string, getenv func(string) string) (map[string]llm.Caller, 
 			return nil, fmt.Errorf("OPENAI_BASE_URL: %w", err)
 		}
 		providers[OpenAI] = caller
+	}
+	if key, base := getenv("ANTHROPIC_API_KEY"), getenv("ANTHROPIC_BASE_URL"); key != "" || base != "" {
+		caller, err := anthropicCaller(agentfile.Provider{APIKey: key, BaseURL: base, Model: getenv("ANTHROPIC_MODEL")})
+		if err != nil {
+			return nil, fmt.Errorf("ANTHROPIC_BASE_URL: %w", err)
+		}
+		providers[Anthropic] = caller
 	}
 	if file == "" {
 		return providers, nil
@@ -52,13 +67,27 @@ func Providers(file string, getenv func(string) string) (map[string]llm.Caller, 
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	for name, e := range entries {
-		caller, err := openai.New(openai.Options{APIKey: e.APIKey, BaseURL: e.BaseURL, Model: model(e.Model), Header: header(e.Headers)})
+		caller, err := newCaller(e)
 		if err != nil {
 			return nil, fmt.Errorf("%s: provider %s: %w", file, name, err)
 		}
 		providers[name] = caller
 	}
 	return providers, nil
+}
+
+// newCaller makes the caller of an entry of a provider file.
+func newCaller(e agentfile.Provider) (llm.Caller, error) {
+	if e.Kind == agentfile.KindAnthropic {
+		return anthropicCaller(e)
+	}
+	return openai.New(openai.Options{APIKey: e.APIKey, BaseURL: e.BaseURL, Model: model(e.Model), Header: header(e.Headers)})
+}
+
+func anthropicCaller(e agentfile.Provider) (llm.Caller, error) {
+	return anthropic.New(anthropic.Options{
+		APIKey: e.APIKey, BaseURL: e.BaseURL, Model: cmp.Or(e.Model, defaultAnthropicModel), Header: header(e.Headers), MaxTokens: e.MaxTokens,
+	})
 }
 
 func model(name string) string {

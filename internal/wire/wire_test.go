@@ -59,8 +59,10 @@ func TestProviders(t *testing.T) {
 	require.ElementsMatch(t, []string{"scripted"}, names("", nil))
 	require.ElementsMatch(t, []string{"scripted", "openai"}, names("", map[string]string{"OPENAI_API_KEY": "k"}))
 	require.ElementsMatch(t, []string{"scripted", "openai"}, names("", map[string]string{"OPENAI_BASE_URL": "http://localhost:1/v1"}))
-	file := write(t, "local: {kind: openai, base_url: http://localhost:1/v1, model: small}\n")
-	require.ElementsMatch(t, []string{"scripted", "local"}, names(file, nil))
+	require.ElementsMatch(t, []string{"scripted", "anthropic"}, names("", map[string]string{"ANTHROPIC_API_KEY": "k"}))
+	require.ElementsMatch(t, []string{"scripted", "anthropic"}, names("", map[string]string{"ANTHROPIC_BASE_URL": "http://localhost:1"}))
+	file := write(t, "local: {kind: openai, base_url: http://localhost:1/v1, model: small}\nclaude: {kind: anthropic, api_key: k, max_tokens: 100}\n")
+	require.ElementsMatch(t, []string{"scripted", "local", "claude"}, names(file, nil))
 
 	for text, want := range map[string]string{
 		"local: {kind: openai, base_url: nonsense}\n":                          "local",
@@ -85,6 +87,10 @@ func TestCheckProviderSaysWhatToSet(t *testing.T) {
 		require.Equal(t, cli.ExitConfig, exit.Code)
 	}
 	require.ErrorContains(t, check("openai", nil), "OPENAI_API_KEY")
+	require.NoError(t, check("anthropic", map[string]string{"ANTHROPIC_API_KEY": "k"}))
+	require.ErrorContains(t, check("anthropic", nil), "ANTHROPIC_API_KEY")
+	_, err := wire.Providers("", env(map[string]string{"ANTHROPIC_BASE_URL": "localhost"}))
+	require.ErrorContains(t, err, "ANTHROPIC_BASE_URL")
 	require.ErrorContains(t, check("mystery", nil), "mystery")
 }
 
@@ -135,7 +141,21 @@ func TestActorTools(t *testing.T) {
 	require.ErrorContains(t, err, "no tools")
 }
 
+func TestAssistantAsksWhomThereIs(t *testing.T) {
+	for _, c := range []struct{ openai, anthropic, want string }{
+		{"", "", wire.OpenAI}, {"k", "k", wire.OpenAI}, {"", "k", wire.Anthropic},
+	} {
+		t.Setenv("OPENAI_API_KEY", c.openai)
+		t.Setenv("OPENAI_BASE_URL", "")
+		t.Setenv("ANTHROPIC_API_KEY", c.anthropic)
+		docs, err := wire.Documents("", "")
+		require.NoError(t, err)
+		require.Equal(t, c.want, docs.Agent.LLM.Provider)
+	}
+}
+
 func TestDocuments(t *testing.T) {
+	t.Setenv("ANTHROPIC_API_KEY", "")
 	docs, err := wire.Documents("", "")
 	require.NoError(t, err)
 	require.Equal(t, wire.OpenAI, docs.Agent.LLM.Provider)

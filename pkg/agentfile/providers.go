@@ -15,7 +15,7 @@ type Providers map[string]Provider
 
 // Provider says how a model provider is reached.
 type Provider struct {
-	// Kind is the protocol: openai.
+	// Kind is the protocol: openai or anthropic.
 	Kind    string `json:"kind"`
 	BaseURL string `json:"base_url,omitempty"`
 	// APIKey is the key itself; APIKeyEnv the environment variable that holds
@@ -23,13 +23,17 @@ type Provider struct {
 	APIKey    string `json:"api_key,omitempty"`
 	APIKeyEnv string `json:"api_key_env,omitempty"`
 	// Model is asked where the agent names none.
-	Model     string            `json:"model,omitempty"`
-	Headers   map[string]string `json:"headers,omitempty"`
-	MaxTokens int               `json:"max_tokens,omitempty"`
+	Model   string            `json:"model,omitempty"`
+	Headers map[string]string `json:"headers,omitempty"`
+	// MaxTokens bounds the replies of agents that do not; of kind anthropic only.
+	MaxTokens int `json:"max_tokens,omitempty"`
 }
 
 // KindOpenAI is the protocol of OpenAI and all that is compatible with it.
 const KindOpenAI = "openai"
+
+// KindAnthropic is the protocol of Anthropic's Messages API.
+const KindAnthropic = "anthropic"
 
 // ParseProviders reads a provider file: a mapping from names to providers.
 func ParseProviders(data []byte, f Format) (Providers, error) {
@@ -74,8 +78,8 @@ func (p *Provider) check(name string) error {
 		return errors.New(": is not a provider's name; use [a-z0-9][a-z0-9_-]{0,62}")
 	case name == scriptedProvider:
 		return errors.New(": is the provider whose replies stand in the agent definition; use another name")
-	case p.Kind != KindOpenAI:
-		return fmt.Errorf(".kind: %q is not a kind; use openai", p.Kind)
+	case p.Kind != KindOpenAI && p.Kind != KindAnthropic:
+		return fmt.Errorf(".kind: %q is not a kind; use openai or anthropic", p.Kind)
 	case p.APIKey != "" && p.APIKeyEnv != "":
 		return errors.New(".api_key: stands beside api_key_env; keep one of them")
 	case p.APIKeyEnv != "" && !validVariable(p.APIKeyEnv):

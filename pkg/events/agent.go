@@ -47,6 +47,10 @@ type LLM struct {
 	Seed        *int     `json:"seed,omitempty"`
 	MaxTokens   int      `json:"max_tokens,omitempty"`
 	Stop        []string `json:"stop,omitempty"`
+	// ThinkingTokens is what the model may think before each reply, within
+	// MaxTokens where that is set; 0 for nothing. Providers that have no such
+	// setting ignore it.
+	ThinkingTokens int `json:"thinking_tokens,omitempty"`
 	// Script is the scripted provider's own: its entries are checked by it.
 	Script json.RawMessage `json:"script,omitempty"`
 }
@@ -113,7 +117,7 @@ func (a Agent) check() error {
 	case a.Mode != ModeTask && a.Mode != ModeChat:
 		return fmt.Errorf("mode: %q is not a mode; use task or chat", a.Mode)
 	case a.LLM.Provider == "":
-		return fmt.Errorf("llm.provider: is missing; use openai, scripted or a name that the planner knows")
+		return fmt.Errorf("llm.provider: is missing; use openai, anthropic, scripted or a name that the planner knows")
 	case c.MaxSteps < 1:
 		return fmt.Errorf("config.max_steps: must be at least 1, is %d", c.MaxSteps)
 	case !(c.ConfidenceThreshold >= 0 && c.ConfidenceThreshold <= 1): // also not for NaN
@@ -133,6 +137,9 @@ func (a Agent) check() error {
 		if limit.value < 0 {
 			return fmt.Errorf("config.%s: must not be negative, is %d", limit.key, limit.value)
 		}
+	}
+	if err := a.LLM.checkThinking(); err != nil {
+		return err
 	}
 	if err := a.Budget.check(); err != nil {
 		return err

@@ -121,6 +121,8 @@ type ToolCallReply struct {
 	Confidence float64 `json:"confidence"`
 	Model      string  `json:"model"`
 	Usage      Usage   `json:"usage"`
+	// Reasoning is what the provider wants back with this reply; opaque.
+	Reasoning json.RawMessage `json:"reasoning,omitempty"`
 }
 
 // LLMFinalAnswer ends a run in task mode.
@@ -214,6 +216,8 @@ type RefusedReply struct {
 	Results []Answer `json:"results"`
 	Model   string   `json:"model,omitempty"`
 	Usage   Usage    `json:"usage"`
+	// Reasoning is what the provider wants back with this reply; opaque.
+	Reasoning json.RawMessage `json:"reasoning,omitempty"`
 }
 
 // ToolBlacklisted is a reply all of whose calls are blacklisted.

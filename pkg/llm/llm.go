@@ -7,8 +7,19 @@
 // retries by itself: how often and when to try again is decided from
 // [Policy] by whoever records attempts durably.
 //
-// Adapters live in the sub-packages (openai, scripted, recorded) and all pass
-// the suite in package llmtest.
+// A reply that is not what was asked for comes back in the same way from every
+// Caller:
+//   - A refusal, be it the model's or its provider's, is a [Text] with the words
+//     that it came with, or [RefusedText] where there are none; calls beside it
+//     are dropped, and it is never [Structured].
+//   - A reply that was cut off at the token limit is the reply as far as it came,
+//     with Cut set. The last call of such a reply may lack its end and must not
+//     be run, even if its arguments are valid.
+//   - A reply that a content filter withheld is an *[Error] of [KindInvalid].
+//
+// Adapters live in the sub-packages (openai, anthropic, scripted, recorded) and
+// all pass the suite in package llmtest; those that speak a provider's API also
+// pass its suite of what can happen on the wire.
 package llm
 
 import (
@@ -40,10 +51,16 @@ type Message struct {
 	CallID string
 	// Name is, in a tool message, the name of the tool that was called.
 	Name string
+	// Failed marks a tool message whose call went wrong.
+	Failed bool
+	// Reasoning is, in an assistant message, the [Meta] Reasoning that the reply
+	// came with; a Caller leaves it out where another one wrote it.
+	Reasoning json.RawMessage
 }
 
-// Call is one tool call of the model. Arguments is the model's own text,
-// byte for byte; it need not be valid JSON.
+// Call is one tool call of the model. Arguments is the model's own text, byte
+// for byte as far as the provider shows it, and {} where the model gave none; it
+// need not be valid JSON.
 type Call struct {
 	ID        string
 	Name      string
@@ -66,6 +83,9 @@ type Sampling struct {
 	// MaxTokens bounds the reply, in tokens.
 	MaxTokens int
 	Stop      []string
+	// ThinkingTokens bounds what a model may think before it answers, in tokens;
+	// 0 means that it does not. Providers without such a setting ignore it.
+	ThinkingTokens int
 }
 
 // Purpose says what a reply is for.
@@ -100,8 +120,9 @@ type Request struct {
 	Observations []string
 }
 
-// Usage counts the tokens of one reply. Total is Input plus Output; Cached is
-// the part of Input that was read from the provider's cache.
+// Usage counts the tokens of one reply. Input are all tokens that were sent,
+// cached or not; Cached is the part of them that was read from the provider's
+// cache. Total is Input plus Output.
 type Usage struct {
 	Input  int
 	Output int
@@ -118,7 +139,16 @@ type Meta struct {
 	Usage Usage
 	// Confidence is between 0 and 1, and 1 where the provider gives none.
 	Confidence float64
+	// Cut says that the reply was cut off at the token limit.
+	Cut bool
+	// Reasoning is what the provider wants back with this reply as long as the
+	// calls in it are worked on, such as signed thinking. It is opaque JSON that
+	// names its provider; nil where there is none.
+	Reasoning json.RawMessage
 }
+
+// RefusedText is the text of a refusal that came without words.
+const RefusedText = "The model refused to answer."
 
 // Response is a reply: [Text], [ToolCalls] or [Structured], nothing else.
 type Response interface {

@@ -11,13 +11,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/pkg/approval"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
 	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/anthropic"
 	"github.com/moorebus/moorebus/pkg/llm/llmtest"
 	"github.com/moorebus/moorebus/pkg/llm/openai"
 	"github.com/moorebus/moorebus/pkg/planner"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/moorebus/moorebus/pkg/tool/schema"
 )
 
 // faultTime bounds a run on a server with a fault: attempts, the waits between
@@ -37,25 +41,45 @@ func impatient(noStream bool) func(*openai.Options, *planner.Config) {
 // says why; over a real bus, and with plain calls and streams.
 func TestModelServerFaults(t *testing.T) {
 	t.Parallel()
-	for _, plain := range []bool{true, false} {
-		for _, fault := range llmtest.Faults() {
-			if plain && fault.StreamOnly {
-				continue
-			}
-			for _, forever := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s/plain=%v/forever=%v", fault.Name, plain, forever), func(t *testing.T) {
-					t.Parallel()
-					meetFault(t, fault, plain, forever)
-				})
+	for _, wire := range []llmtest.Wire{llmtest.OpenAI{}, llmtest.Anthropic{}} {
+		for _, plain := range []bool{true, false} {
+			for _, fault := range llmtest.Faults() {
+				if plain && (fault.StreamOnly || wire.Name() != (llmtest.OpenAI{}).Name()) {
+					continue // streams fall back to plain calls, so those are met, too
+				}
+				for _, forever := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%s/%s/plain=%v/forever=%v", wire.Name(), fault.Name, plain, forever), func(t *testing.T) {
+						t.Parallel()
+						meetFault(t, wire, fault, plain, forever)
+					})
+				}
 			}
 		}
 	}
 }
 
-func meetFault(t *testing.T, fault llmtest.Fault, plain, forever bool) {
+// runPlannerOn runs a planner on a model server that speaks the format.
+func runPlannerOn(t *testing.T, wire llmtest.Wire, bus *natsbus.Bus, url string, plain bool) {
+	t.Helper()
+	if wire.Name() == (llmtest.OpenAI{}).Name() {
+		runPlanner(t, bus, "1", url, 4, impatient(plain))
+		return
+	}
+	var o openai.Options
+	cfg := planner.Config{
+		Instance: "1", Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus, Directory: bus,
+		Validator: schema.New(schema.Options{}), Approval: approval.New(), Concurrency: 4,
+	}
+	impatient(plain)(&o, &cfg)
+	caller, err := anthropic.New(anthropic.Options{BaseURL: url, Model: "m", Timeout: o.Timeout, Silence: o.Silence})
+	require.NoError(t, err)
+	runPlannerOf(t, caller, cfg)
+}
+
+func meetFault(t *testing.T, wire llmtest.Wire, fault llmtest.Fault, plain, forever bool) {
 	// A stream that breaks is followed by a plain request in the same call, so two
 	// faulty ones are one failed attempt at least.
-	model := &llmtest.Server{Fault: fault, Faulty: 2, Text: "It is 42."}
+	model := &llmtest.Server{Wire: wire, Fault: fault, Faulty: 2, Text: "It is 42."}
 	if plain {
 		model.Faulty = 1
 	}
@@ -68,7 +92,7 @@ func meetFault(t *testing.T, fault llmtest.Fault, plain, forever bool) {
 	store := runlog.New(runlog.Options{Log: bus})
 	run := startRun(t, store)
 	began := time.Now()
-	runPlanner(t, bus, "1", server.URL, 4, impatient(plain))
+	runPlannerOn(t, wire, bus, server.URL, plain)
 	mem := awaitEnd(t, store, run)
 	require.Less(t, time.Since(began), faultTime)
 	failed := 0
@@ -119,13 +143,13 @@ func TestModelServerThatIsNotThere(t *testing.T) {
 	}()
 	require.Equal(t, events.Done, awaitEnd(t, store, run).State)
 
-	runPlannerOn := func() *reducer.Memory {
+	refused := func() *reducer.Memory {
 		bus := stormBus(t)
 		store := runlog.New(runlog.Options{Log: bus})
 		runPlanner(t, bus, "1", "http://127.0.0.1:1", 4, impatient(true))
 		return awaitEnd(t, store, startRun(t, store))
 	}
-	mem := runPlannerOn()
+	mem := refused()
 	require.Equal(t, string(llm.KindNetwork), mem.Error.Code)
 	require.Contains(t, mem.Error.Message, "refused")
 }

@@ -22,6 +22,7 @@ const (
 	codeTooLarge     = "too_large"
 	codeEmptyReply   = "empty_reply"
 	codeOutputSchema = "output_schema"
+	codeCutOff       = "cut_off"
 )
 
 // judge turns a reply into the event that it is. It holds what it needs of the
@@ -137,6 +138,9 @@ func (j *judge) answer(meta llm.Meta, content string) events.Payload {
 		return &events.AnswerTooShort{Content: content, Model: meta.Model, Usage: usage(meta.Usage)}
 	}
 	if len(j.schema) > 0 {
+		if meta.Cut { // what is left of it may be valid
+			return j.invalid(meta, content, codeCutOff, "the answer was cut off at the token limit: give a shorter one")
+		}
 		if err := j.validator.Validate(j.schema, content); err != nil {
 			return j.invalid(meta, content, codeOutputSchema, "the answer does not satisfy the output schema: "+clean(err.Error()))
 		}
@@ -150,12 +154,17 @@ func (j *judge) calls(r llm.ToolCalls) events.Payload {
 	r.Confidence = confidence(r.Confidence)
 	reply := events.ToolCallReply{
 		Content: strings.ToValidUTF8(r.Content, "\uFFFD"), Confidence: r.Confidence, Model: r.Model, Usage: usage(r.Usage),
+		Reasoning: reasoning(r.Meta),
 	}
 	if reply.Content != "" {
 		reply.MessageID = j.messageID
 	}
 	for i, call := range j.name(r.Calls) {
-		if code, reason := j.refuse(call); code != "" {
+		code, reason := j.refuse(call)
+		if code == "" && r.Cut && i == len(r.Calls)-1 {
+			code, reason = codeCutOff, "the reply was cut off at the token limit before this call was complete: make it again, and say less"
+		}
+		if code != "" {
 			reply.Refused = append(reply.Refused, events.Refusal{Call: call, Observation: reducer.ErrorPrefix + reason, Code: code, Place: i + 1})
 		} else {
 			reply.Calls = append(reply.Calls, call)
@@ -217,7 +226,7 @@ func (j *judge) refuse(call events.Call) (code, reason string) {
 
 // refused is a reply none of whose calls may be run.
 func refused(reply events.ToolCallReply) events.Payload {
-	r := events.RefusedReply{Content: reply.Content, Model: reply.Model, Usage: reply.Usage}
+	r := events.RefusedReply{Content: reply.Content, Model: reply.Model, Usage: reply.Usage, Reasoning: reply.Reasoning}
 	blacklisted := true
 	for _, refusal := range reply.Refused {
 		r.Calls = append(r.Calls, refusal.Call)
@@ -265,6 +274,14 @@ func risk(r string) string {
 		return string(tool.Low)
 	}
 	return r
+}
+
+// reasoning is what the provider wants back, if that can be written.
+func reasoning(m llm.Meta) json.RawMessage {
+	if !json.Valid(m.Reasoning) {
+		return nil
+	}
+	return m.Reasoning
 }
 
 // usage is what the log has of a reply's usage. What cannot be is left out: a

@@ -378,6 +378,15 @@ func runPlanner(t *testing.T, bus *natsbus.Bus, instance, url string, concurrenc
 	}
 	caller, err := openai.New(o)
 	require.NoError(t, err)
+	runPlannerOf(t, caller, cfg)
+}
+
+// runPlannerOf runs a planner whose provider "model" is the caller.
+func runPlannerOf(t *testing.T, caller interface {
+	llm.Caller
+	Close()
+}, cfg planner.Config) {
+	t.Helper()
 	if cfg.Providers == nil {
 		cfg.Providers = map[string]llm.Caller{}
 	}

@@ -31,7 +31,7 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, _ reducer.Effect)
 	}
 	agent := &mem.Control.Agent
 	req := llm.Request{
-		Run: mem.RunID, Purpose: llm.PurposeReflect, Model: model(mem), Sampling: sampling(agent.LLM),
+		Run: mem.RunID, Purpose: llm.PurposeReflect, Model: model(mem), Sampling: reflecting(agent.LLM),
 		Settings: settings(agent.LLM), Replies: mem.Control.Replies,
 		Messages: []llm.Message{{Role: llm.RoleUser, Content: fmt.Sprintf(reflectionPrompt, mem.Task, history)}},
 	}
@@ -77,6 +77,14 @@ func (p *Planner) reflection(run events.Run, reply llm.Response, err error, bill
 		done.Summary, done.Failed = "", errNoSummary.Error()
 	}
 	return done
+}
+
+// reflecting is how a model is asked for a summary: without thinking, which no
+// call follows.
+func reflecting(l events.LLM) llm.Sampling {
+	s := sampling(l)
+	s.ThinkingTokens = 0
+	return s
 }
 
 // maxSummary bounds a summary, in bytes: it stands for the whole history, so it

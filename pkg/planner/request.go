@@ -21,7 +21,7 @@ func request(mem *reducer.Memory) llm.Request {
 	view := reducer.View(mem)
 	messages := make([]llm.Message, len(view))
 	for i, m := range view {
-		messages[i] = llm.Message{Role: llm.Role(m.Role), Content: m.Content, CallID: m.CallID, Name: m.Name}
+		messages[i] = llm.Message{Role: llm.Role(m.Role), Content: m.Content, CallID: m.CallID, Name: m.Name, Failed: m.Failed, Reasoning: m.Reasoning}
 		for _, c := range m.Calls {
 			messages[i].Calls = append(messages[i].Calls, llm.Call{ID: c.ID, Name: c.Name, Arguments: c.Arguments})
 		}
@@ -57,7 +57,7 @@ func offered(mem *reducer.Memory) []llm.Tool {
 }
 
 func sampling(l events.LLM) llm.Sampling {
-	return llm.Sampling{Temperature: l.Temperature, TopP: l.TopP, Seed: l.Seed, MaxTokens: l.MaxTokens, Stop: l.Stop}
+	return llm.Sampling{Temperature: l.Temperature, TopP: l.TopP, Seed: l.Seed, MaxTokens: l.MaxTokens, Stop: l.Stop, ThinkingTokens: l.ThinkingTokens}
 }
 
 // settings is the agent's llm block for providers that read more of it than the
@@ -77,7 +77,7 @@ func settings(l events.LLM) json.RawMessage {
 func estimate(req llm.Request) int {
 	total := reducer.EstimateTokens(string(req.OutputSchema))
 	for _, m := range req.Messages {
-		total += reducer.EstimateTokens(m.Content)
+		total += reducer.EstimateTokens(m.Content) + reducer.EstimateTokens(string(m.Reasoning))
 		for _, c := range m.Calls {
 			total += reducer.EstimateTokens(c.Name + c.Arguments)
 		}

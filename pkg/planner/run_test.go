@@ -163,7 +163,7 @@ func TestWhatTheModelIsSent(t *testing.T) {
 			{Role: llm.RoleAssistant, Calls: []llm.Call{call("x", "alpha", `{"q":1}`)}},
 			{Role: llm.RoleTool, CallID: "x", Name: "alpha", Content: "first"},
 			{Role: llm.RoleAssistant, Calls: []llm.Call{call("x", "nonsense", "{}")}},
-			{Role: llm.RoleTool, CallID: "x", Name: "nonsense", Content: `ERROR: tool "nonsense" not found`},
+			{Role: llm.RoleTool, CallID: "x", Name: "nonsense", Content: `ERROR: tool "nonsense" not found`, Failed: true},
 			{Role: llm.RoleAssistant, Calls: []llm.Call{call("x", "alpha", "{}")}},
 			{Role: llm.RoleTool, CallID: "x", Name: "alpha", Content: ""},
 		}, last.Messages, "repeated ids are sent back as they were")

@@ -51,6 +51,7 @@ func (mem *Memory) acceptReply(e *events.Event, p *events.ToolCallReply) {
 		ids[i] = call.ID
 	}
 	mem.addReply(e, p.MessageID, p.Content, ids)
+	mem.keepReasoning(p.Reasoning)
 }
 
 // refusal is the result of a call that was refused, nil for one that was not.
@@ -113,6 +114,7 @@ func (mem *Memory) foldAnswer(e *events.Event, messageID string, p *events.Reply
 	mem.addMessage(e, messageID, "assistant", p.Content)
 	mem.addTurn(Turn{Kind: TurnReply, Content: p.Content})
 	mem.ReactContext = nil
+	mem.dropReasoning()
 }
 
 func (mem *Memory) foldThought(p *events.LLMThought) {
@@ -167,6 +169,7 @@ func (mem *Memory) foldRefusedReply(e *events.Event, p *events.RefusedReply) {
 		ids = append(ids, call.ID)
 	}
 	mem.addReply(e, "", p.Content, ids)
+	mem.keepReasoning(p.Reasoning)
 	for _, r := range p.Results {
 		if r.ID == "" {
 			mem.addTurn(Turn{Kind: TurnNote, Content: r.Observation})

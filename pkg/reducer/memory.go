@@ -307,6 +307,8 @@ type Turn struct {
 	Kind    TurnKind `json:"kind"`
 	Content string   `json:"content"`
 	Calls   []string `json:"calls,omitempty"`
+	// Reasoning is what the provider wants back with the reply; opaque.
+	Reasoning json.RawMessage `json:"reasoning,omitempty"`
 }
 
 // TraceEntry is one line of the trace.

@@ -1,6 +1,7 @@
 package reducer
 
 import (
+	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +17,10 @@ type ViewMessage struct {
 	Calls   []events.Call `json:"calls,omitempty"`
 	CallID  string        `json:"call_id,omitempty"`
 	Name    string        `json:"name,omitempty"`
+	// Failed marks the result of a call that went wrong; Reasoning is what the
+	// provider wants back with a reply.
+	Failed    bool            `json:"failed,omitempty"`
+	Reasoning json.RawMessage `json:"reasoning,omitempty"`
 }
 
 // SummaryIntro stands before a summary in what the model sees.
@@ -95,7 +100,7 @@ func (mem *Memory) appendTurn(view []ViewMessage, t Turn) []ViewMessage {
 	case TurnSummary:
 		return append(view, ViewMessage{Role: "user", Content: SummaryIntro + t.Content})
 	}
-	reply := ViewMessage{Role: "assistant", Content: t.Content}
+	reply := ViewMessage{Role: "assistant", Content: t.Content, Reasoning: t.Reasoning}
 	var results []ViewMessage
 	for _, id := range t.Calls {
 		record := mem.ToolCalls[id]
@@ -107,7 +112,9 @@ func (mem *Memory) appendTurn(view []ViewMessage, t Turn) []ViewMessage {
 			provider = record.ProviderID
 		}
 		reply.Calls = append(reply.Calls, events.Call{ID: provider, Name: record.Name, Arguments: record.Parameters})
-		results = append(results, ViewMessage{Role: "tool", Content: record.Result.Text(), CallID: provider, Name: record.Name})
+		results = append(results, ViewMessage{
+			Role: "tool", Content: record.Result.Text(), CallID: provider, Name: record.Name, Failed: record.Result.Failed != nil,
+		})
 	}
 	if reply.Content == "" && len(reply.Calls) == 0 {
 		return view

@@ -35,7 +35,7 @@ type recording struct {
 	record func(*recorder)
 }
 
-func recordings() []recording { return slices.Concat(goodRuns, brokenRuns, forkRuns) }
+func recordings() []recording { return slices.Concat(goodRuns, brokenRuns, forkRuns, thinkingRuns) }
 
 func machine() *reducer.Machine { return reducer.NewMachine(reducer.MachineOptions{}) }
 

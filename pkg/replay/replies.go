@@ -84,8 +84,12 @@ func textReply(content, model string, usage events.Usage) Reply {
 
 func callsReply(p *events.ToolCallReply) Reply {
 	r := llm.ToolCalls{Meta: meta(p.Model, p.Confidence, p.Usage), Content: p.Content}
+	r.Reasoning = p.Reasoning
 	for _, c := range p.AllCalls() {
 		r.Calls = append(r.Calls, providerCall(c))
+	}
+	for _, refused := range p.Refused {
+		r.Cut = r.Cut || refused.Code == cutOff
 	}
 	return Reply{Response: r}
 }
@@ -95,11 +99,18 @@ func refusedReply(p *events.RefusedReply) Reply {
 		return textReply(p.Content, p.Model, p.Usage)
 	}
 	r := llm.ToolCalls{Meta: meta(p.Model, 1, p.Usage), Content: p.Content}
+	r.Reasoning = p.Reasoning
+	for _, answer := range p.Results {
+		r.Cut = r.Cut || answer.Code == cutOff
+	}
 	for _, c := range p.Calls {
 		r.Calls = append(r.Calls, providerCall(c))
 	}
 	return Reply{Response: r}
 }
+
+// cutOff is the code of a call that was refused since its reply was cut off.
+const cutOff = "cut_off"
 
 func providerCall(c events.Call) llm.Call {
 	id := c.ID

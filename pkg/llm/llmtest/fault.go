@@ -1,7 +1,6 @@
 package llmtest
 
 import (
-	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -12,8 +11,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
-// Fault is something that goes wrong with a model server which speaks OpenAI's
-// protocol over HTTP.
+// Fault is something that goes wrong with a model server.
 type Fault struct {
 	Name string
 	// Kind is the error that a call comes to whose every request meets the fault.
@@ -21,7 +19,32 @@ type Fault struct {
 	// StreamOnly says that a plain request does not meet it.
 	StreamOnly bool
 
-	serve func(w http.ResponseWriter, r *http.Request, stream bool)
+	serve func(x reply, w http.ResponseWriter, r *http.Request)
+}
+
+// reply is one that is being made: whole, or as events.
+type reply struct {
+	wire   Wire
+	plain  string
+	events []string // nil where no stream was asked for
+}
+
+func (x reply) stream() bool { return x.events != nil }
+
+// begin says what kind of reply follows.
+func (x reply) begin(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json")
+	if x.stream() {
+		w.Header().Set("Content-Type", "text/event-stream")
+	}
+}
+
+// first is the beginning of the reply, in whole events if it is a stream.
+func (x reply) first() string {
+	if x.stream() {
+		return strings.Join(x.events[:len(x.events)/2], "")
+	}
+	return x.plain[:len(x.plain)/2]
 }
 
 // Faults returns every fault, but for a server that refuses the connection: that
@@ -30,11 +53,11 @@ func Faults() []Fault {
 	return []Fault{
 		{Name: "reset", Kind: llm.KindNetwork, serve: reset},
 		{Name: "half a response", Kind: llm.KindNetwork, serve: half},
-		{Name: "no response", Kind: llm.KindNetwork, serve: func(_ http.ResponseWriter, r *http.Request, _ bool) { <-r.Context().Done() }},
+		{Name: "no response", Kind: llm.KindNetwork, serve: func(_ reply, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }},
 		{Name: "slow loris", Kind: llm.KindNetwork, serve: trickle},
-		{Name: "429 with Retry-After", Kind: llm.KindRateLimited, serve: limited(http.Header{"Retry-After-Ms": {"20"}})},
-		{Name: "429 without Retry-After", Kind: llm.KindRateLimited, serve: limited(nil)},
-		{Name: "500", Kind: llm.KindOverloaded, serve: refusal(http.StatusInternalServerError, "application/json", `{"error":{"message":"boom","type":"server_error"}}`)},
+		{Name: "429 with Retry-After", Kind: llm.KindRateLimited, serve: limited("20")},
+		{Name: "429 without Retry-After", Kind: llm.KindRateLimited, serve: limited("")},
+		{Name: "overloaded", Kind: llm.KindOverloaded, serve: stated(&llm.Error{Kind: llm.KindOverloaded, Message: "boom"})},
 		{Name: "500 without a body", Kind: llm.KindOverloaded, serve: refusal(http.StatusInternalServerError, "text/plain", "")},
 		{Name: "invalid JSON", Kind: llm.KindOther, serve: invalid},
 		{Name: "wrong content type", Kind: llm.KindOther, serve: refusal(http.StatusOK, "text/html", "<html>Please log in.</html>")},
@@ -47,6 +70,8 @@ func Faults() []Fault {
 // is negative), and the others with the text, streamed where that is asked for.
 // It counts the requests.
 type Server struct {
+	// Wire is the format that it speaks; nil is [OpenAI].
+	Wire     Wire
 	Fault    Fault
 	Faulty   int64
 	Text     string
@@ -59,50 +84,33 @@ func (s *Server) Requests() int { return int(s.requests.Load()) }
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n := s.requests.Add(1)
-	var body struct {
-		Stream bool `json:"stream"`
+	x := reply{wire: s.Wire}
+	if x.wire == nil {
+		x.wire = OpenAI{}
 	}
-	// A request that cannot be read is none that asks for a stream.
-	_ = json.NewDecoder(r.Body).Decode(&body)
-	if (s.Faulty < 0 || n <= s.Faulty) && (body.Stream || !s.Fault.StreamOnly) {
-		s.Fault.serve(w, r, body.Stream)
-		return
-	}
-	if !body.Stream {
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, completion(s.Text))
-		return
-	}
-	w.Header().Set("Content-Type", "text/event-stream")
-	_, _ = io.WriteString(w, event(s.Text, "")+event("", "stop")+"data: [DONE]\n\n")
-}
-
-// completion is a plain reply.
-func completion(text string) string {
-	return `{"id":"1","object":"chat.completion","model":"m","choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":` +
-		quoted(text) + `}}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`
-}
-
-// event is a part of a streamed reply; finish is empty but in the last one.
-func event(text, finish string) string {
-	reason := "null"
-	if finish != "" {
-		reason = quoted(finish)
-	}
-	return `data: {"id":"1","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{"content":` +
-		quoted(text) + `},"finish_reason":` + reason + "}]}\n\n"
-}
-
-func quoted(text string) string {
-	data, err := json.Marshal(text)
+	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		panic("a text does not marshal: " + err.Error())
+		return // nobody is there any more
 	}
-	return string(data)
+	req, _ := x.wire.Read(body) // a request that cannot be read is none that asks for a stream
+	turn := Turn{Reply: llm.Text{Content: s.Text, Meta: llm.Meta{Model: "m", Usage: llm.Usage{Input: 1, Output: 1, Total: 2}}}}
+	x.plain = x.wire.Plain(turn, req)
+	if req.Stream {
+		x.events = x.wire.Events(turn, req)
+	}
+	if (s.Faulty < 0 || n <= s.Faulty) && (req.Stream || !s.Fault.StreamOnly) {
+		s.Fault.serve(x, w, r)
+		return
+	}
+	x.begin(w)
+	if req.Stream {
+		x.plain = strings.Join(x.events, "")
+	}
+	_, _ = io.WriteString(w, x.plain)
 }
 
 // reset ends the connection hard.
-func reset(w http.ResponseWriter, _ *http.Request, _ bool) {
+func reset(_ reply, w http.ResponseWriter, _ *http.Request) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		panic(http.ErrAbortHandler)
@@ -114,24 +122,16 @@ func reset(w http.ResponseWriter, _ *http.Request, _ bool) {
 }
 
 // half breaks the connection off in the middle of a reply.
-func half(w http.ResponseWriter, _ *http.Request, stream bool) {
-	text := completion("half of it is missing")
-	w.Header().Set("Content-Type", "application/json")
-	if stream {
-		text = event("half of it is missing", "")
-		w.Header().Set("Content-Type", "text/event-stream")
-	}
-	_, _ = io.WriteString(w, text[:len(text)/2])
+func half(x reply, w http.ResponseWriter, _ *http.Request) {
+	x.begin(w)
+	_, _ = io.WriteString(w, x.first()[:len(x.first())-1])
 	_ = http.NewResponseController(w).Flush()
 	panic(http.ErrAbortHandler)
 }
 
 // trickle sends a byte now and then, for as long as somebody listens.
-func trickle(w http.ResponseWriter, r *http.Request, stream bool) {
-	w.Header().Set("Content-Type", "application/json")
-	if stream {
-		w.Header().Set("Content-Type", "text/event-stream")
-	}
+func trickle(x reply, w http.ResponseWriter, r *http.Request) {
+	x.begin(w)
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -145,44 +145,47 @@ func trickle(w http.ResponseWriter, r *http.Request, stream bool) {
 	}
 }
 
-func limited(header http.Header) func(http.ResponseWriter, *http.Request, bool) {
-	refuse := refusal(http.StatusTooManyRequests, "application/json", `{"error":{"message":"slow down","type":"requests","code":"rate_limit_exceeded"}}`)
-	return func(w http.ResponseWriter, r *http.Request, stream bool) {
-		for key, values := range header {
-			w.Header()[key] = values
+// limited is a rate limit that asks for a wait in milliseconds, or for none.
+func limited(wait string) func(reply, http.ResponseWriter, *http.Request) {
+	return func(x reply, w http.ResponseWriter, r *http.Request) {
+		if wait != "" {
+			w.Header().Set("Retry-After-Ms", wait)
 		}
-		refuse(w, r, stream)
+		refuse(w, x.wire, &llm.Error{Kind: llm.KindRateLimited, Message: "slow down"})
 	}
 }
 
-func refusal(status int, contentType, body string) func(http.ResponseWriter, *http.Request, bool) {
-	return func(w http.ResponseWriter, _ *http.Request, _ bool) {
+func stated(e *llm.Error) func(reply, http.ResponseWriter, *http.Request) {
+	return func(x reply, w http.ResponseWriter, _ *http.Request) { refuse(w, x.wire, e) }
+}
+
+func refusal(status int, contentType, body string) func(reply, http.ResponseWriter, *http.Request) {
+	return func(_ reply, w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", contentType)
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, body)
 	}
 }
 
-func invalid(w http.ResponseWriter, _ *http.Request, stream bool) {
-	w.Header().Set("Content-Type", "application/json")
-	text := completion("x")
-	if stream {
-		w.Header().Set("Content-Type", "text/event-stream")
-		text = event("x", "")
+func invalid(x reply, w http.ResponseWriter, _ *http.Request) {
+	x.begin(w)
+	text := x.plain
+	if x.stream() {
+		text = x.events[0]
 	}
-	_, _ = io.WriteString(w, strings.Replace(text, `"choices"`, `choices`, 1))
+	_, _ = io.WriteString(w, strings.Replace(text, `"model"`, `model`, 1))
 }
 
 // stops sends the beginning of a stream and then nothing more.
-func stops(w http.ResponseWriter, r *http.Request, _ bool) {
-	w.Header().Set("Content-Type", "text/event-stream")
-	_, _ = io.WriteString(w, event("the beginning of", ""))
+func stops(x reply, w http.ResponseWriter, r *http.Request) {
+	x.begin(w)
+	_, _ = io.WriteString(w, x.first())
 	_ = http.NewResponseController(w).Flush()
 	<-r.Context().Done()
 }
 
 // endsEarly ends a stream in order, but before the reply is complete.
-func endsEarly(w http.ResponseWriter, _ *http.Request, _ bool) {
-	w.Header().Set("Content-Type", "text/event-stream")
-	_, _ = io.WriteString(w, event("the beginning of", "")+"data: [DONE]\n\n")
+func endsEarly(x reply, w http.ResponseWriter, _ *http.Request) {
+	x.begin(w)
+	_, _ = io.WriteString(w, x.first())
 }

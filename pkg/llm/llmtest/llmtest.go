@@ -27,6 +27,10 @@ type Turn struct {
 	// Hang asks for a model that does not answer before the request's context
 	// has ended. A Caller that waits for nobody may answer with Reply.
 	Hang bool
+	// Finish says how a reply ends, and Thinking what the model thought before it;
+	// for those that play the turn over a [Wire].
+	Finish   Finish
+	Thinking string
 }
 
 // Conversation is what the model answers to the first request of a run, to the
@@ -39,6 +43,10 @@ type Trait string
 // NoConfidence marks a Caller whose provider gives no confidence; every reply
 // of it has confidence 1.
 const NoConfidence Trait = "no confidence"
+
+// ObjectArguments marks a Caller whose provider gives the arguments of a reply in
+// one piece as a JSON object, so that they are always valid.
+const ObjectArguments Trait = "object arguments"
 
 // ModelName is the model that the suite's requests name.
 const ModelName = "suite-model"
@@ -127,6 +135,9 @@ func (s suite) text(t *testing.T) {
 
 func (s suite) calls(t *testing.T) {
 	want := someCalls()
+	if slices.Contains(s.lacks, ObjectArguments) {
+		want.Calls[2].Arguments = `{"q": [1, 2.50e3]}`
+	}
 	got, err := s.open(t, Conversation{{Reply: want}}).Call(t.Context(), Request(0), nil)
 	require.NoError(t, err)
 	require.Equal(t, want, got)

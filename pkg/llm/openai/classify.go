@@ -7,14 +7,10 @@ import (
 	"net/http"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/sashabaranov/go-openai"
 )
-
-// maxMessage bounds what an error repeats of a server's words, in bytes.
-const maxMessage = 2048
 
 // problem is what a server said about a failure.
 type problem struct {
@@ -43,11 +39,11 @@ func (c *Caller) classify(err error, x *exchange) *llm.Error {
 			Message: fmt.Sprintf("the server's reply is larger than %d bytes", c.opts.MaxBytes),
 		}
 	case errors.As(err, &transport):
-		return &llm.Error{Kind: llm.KindNetwork, Status: x.status, Message: c.clean(err.Error()), Err: c.harmless(err)}
+		return &llm.Error{Kind: llm.KindNetwork, Status: x.status, Message: c.key.Clean(err.Error()), Err: c.key.Harmless(err)}
 	}
 	return &llm.Error{
-		Kind: llm.KindOther, Status: x.status, Err: c.harmless(err),
-		Message: c.clean("the server's reply is not a chat completion (is the base URL right?): " + err.Error()),
+		Kind: llm.KindOther, Status: x.status, Err: c.key.Harmless(err),
+		Message: c.key.Clean("the server's reply is not a chat completion (is the base URL right?): " + err.Error()),
 	}
 }
 
@@ -61,8 +57,8 @@ func (c *Caller) stated(p problem, x *exchange) *llm.Error {
 	}
 	return &llm.Error{
 		Kind:       kind(p),
-		Message:    c.clean(message),
-		RetryAfter: retryAfter(x.header, time.Now()),
+		Message:    c.key.Clean(message),
+		RetryAfter: llm.RetryAfter(x.header, time.Now()),
 		Status:     p.status,
 	}
 }
@@ -182,35 +178,6 @@ func tooLong(p problem) bool {
 	}
 	// Several servers give no code for it, only these words.
 	return p.status == http.StatusBadRequest && strings.Contains(p.message, "maximum context length")
-}
-
-// clean makes a server's words fit for a log: without the key, of bounded
-// length, valid UTF-8.
-func (c *Caller) clean(message string) string {
-	if c.secret() {
-		message = strings.ReplaceAll(message, c.opts.APIKey, "[API key]")
-	}
-	message = strings.ToValidUTF8(message, "\uFFFD")
-	if len(message) <= maxMessage {
-		return message
-	}
-	cut := maxMessage
-	for !utf8.RuneStart(message[cut]) {
-		cut--
-	}
-	return message[:cut] + "…"
-}
-
-// secret reports whether there is a key to keep. A shorter one is a placeholder
-// for a server that wants none ("none", "ollama"), and an ordinary word.
-func (c *Caller) secret() bool { return len(c.opts.APIKey) >= 8 }
-
-// harmless gives err as the cause, unless its text holds the key.
-func (c *Caller) harmless(err error) error {
-	if c.secret() && strings.Contains(err.Error(), c.opts.APIKey) {
-		return nil
-	}
-	return err
 }
 
 func invalid(message string) *llm.Error {

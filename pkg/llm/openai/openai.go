@@ -4,7 +4,7 @@
 // What it promises:
 //   - The conversation is sent as it is: one message for each message, in order,
 //     nothing added, tool results that are empty as empty strings, arguments
-//     and schemas verbatim.
+//     and schemas verbatim. Only tools are named as [llm.ToolNames] says.
 //   - A reply is scanned whole: tool calls outrank text wherever they stand, and
 //     the text beside them is kept. Arguments are given back as the model wrote
 //     them, valid or not. A call without an id gets "call_<reply>_<k>".
@@ -69,6 +69,7 @@ type Options struct {
 // Caller calls one provider. It is safe for concurrent use.
 type Caller struct {
 	opts   Options
+	key    llm.Secret
 	client *openai.Client
 	http   *http.Client
 	// grace is how long an answered stream may go on before it is closed.
@@ -92,6 +93,7 @@ func New(opts Options) (*Caller, error) {
 	config.EmptyMessagesLimit = ^uint(0)
 	return &Caller{
 		opts:   opts,
+		key:    llm.Secret(opts.APIKey),
 		client: openai.NewClientWithConfig(config),
 		http:   opts.HTTPClient,
 		grace:  5 * time.Second,
@@ -149,7 +151,7 @@ func (c *Caller) plain(ctx context.Context, req llm.Request) (llm.Response, erro
 	if err != nil {
 		return nil, err
 	}
-	return c.response(req, r)
+	return c.response(req, x.names, r)
 }
 
 func (o Options) withDefaults() (Options, error) {

@@ -46,32 +46,34 @@ func text(m openai.ChatCompletionMessage) string {
 	return b.String()
 }
 
-// response makes the reply one of the port's. A reply that was cut for its
-// length is given as it came: whoever validates it tells the model.
-func (c *Caller) response(req llm.Request, r reply) (llm.Response, error) {
-	if r.finish == openai.FinishReasonContentFilter {
-		stopped := invalid("the provider's content filter stopped the reply (finish_reason content_filter)")
-		if used := c.meta(req, r).Usage; used.Total > 0 {
-			stopped.Usage = &used
-		}
-		return nil, stopped
-	}
-	if len(r.calls) == 0 {
-		if c.wantsSchema(req) && !r.refused {
-			return llm.Structured{Meta: c.meta(req, r), Content: r.text}, nil
-		}
-		return llm.Text{Meta: c.meta(req, r), Content: r.text}, nil
+// response makes the reply one of the port's, with the tools' own names.
+func (c *Caller) response(req llm.Request, names *llm.ToolNames, r reply) (llm.Response, error) {
+	meta := c.meta(req, r)
+	switch {
+	case r.finish == openai.FinishReasonContentFilter:
+		return nil, filtered(meta.Usage)
+	case r.refused:
+		return llm.Text{Meta: meta, Content: r.text}, nil
+	case len(r.calls) == 0 && c.wantsSchema(req):
+		return llm.Structured{Meta: meta, Content: r.text}, nil
+	case len(r.calls) == 0:
+		return llm.Text{Meta: meta, Content: r.text}, nil
 	}
 	for i := range r.calls {
-		if r.calls[i].ID == "" {
-			r.calls[i].ID = fmt.Sprintf("call_%d_%d", req.Replies+1, i+1)
+		call := &r.calls[i]
+		call.Name = names.Tool(call.Name)
+		if call.ID == "" {
+			call.ID = fmt.Sprintf("call_%d_%d", req.Replies+1, i+1)
+		}
+		if strings.TrimSpace(call.Arguments) == "" {
+			call.Arguments = "{}"
 		}
 	}
-	return llm.ToolCalls{Meta: c.meta(req, r), Content: r.text, Calls: r.calls}, nil
+	return llm.ToolCalls{Meta: meta, Content: r.text, Calls: r.calls}, nil
 }
 
 func (c *Caller) meta(req llm.Request, r reply) llm.Meta {
-	m := llm.Meta{Model: r.model, Confidence: 1}
+	m := llm.Meta{Model: r.model, Confidence: 1, Cut: r.finish == openai.FinishReasonLength}
 	for _, name := range []string{req.Model, c.opts.Model} {
 		if m.Model == "" {
 			m.Model = name
@@ -86,4 +88,14 @@ func (c *Caller) meta(req llm.Request, r reply) llm.Meta {
 		m.Usage.Cached = max(d.CachedTokens, 0)
 	}
 	return m
+}
+
+// filtered is a reply that the provider's content filter stopped: it is billed
+// all the same.
+func filtered(used llm.Usage) *llm.Error {
+	stopped := invalid("the provider's content filter stopped the reply (finish_reason content_filter)")
+	if used.Total > 0 {
+		stopped.Usage = &used
+	}
+	return stopped
 }

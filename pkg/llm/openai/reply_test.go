@@ -22,6 +22,7 @@ func plainReply(message, finish string) string {
 // TestRepliesEitherWay gives the same replies plain and streamed.
 func TestRepliesEitherWay(t *testing.T) {
 	meta := llm.Meta{Model: "m-1", Confidence: 1}
+	cut := llm.Meta{Model: "m-1", Confidence: 1, Cut: true}
 	call := `"tool_calls":[{"index":0,"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\": cut"}}]`
 	calls := []llm.Call{{ID: "a", Name: "f", Arguments: `{"x": cut`}}
 	tests := []struct {
@@ -31,9 +32,10 @@ func TestRepliesEitherWay(t *testing.T) {
 		{"text", `"content":"hi"`, "stop", llm.Text{Meta: meta, Content: "hi"}},
 		{"empty", `"content":null`, "stop", llm.Text{Meta: meta}},
 		{"refusal", `"content":null,"refusal":"I will not."`, "stop", llm.Text{Meta: meta, Content: "I will not."}},
-		{"cut text", `"content":"half a"`, "length", llm.Text{Meta: meta, Content: "half a"}},
+		{"cut text", `"content":"half a"`, "length", llm.Text{Meta: cut, Content: "half a"}},
 		{"malformed arguments", `"content":null,` + call, "tool_calls", llm.ToolCalls{Meta: meta, Calls: calls}},
-		{"cut call", `"content":"see",` + call, "length", llm.ToolCalls{Meta: meta, Content: "see", Calls: calls}},
+		{"cut call", `"content":"see",` + call, "length", llm.ToolCalls{Meta: cut, Content: "see", Calls: calls}},
+		{"refused call", `"content":null,"refusal":"I will not.",` + call, "stop", llm.Text{Meta: meta, Content: "I will not."}},
 		{"unknown finish", `"content":"hi"`, "eos", llm.Text{Meta: meta, Content: "hi"}},
 	}
 	for _, tt := range tests {
@@ -120,7 +122,7 @@ func TestErrorsByStatus(t *testing.T) {
 				require.Contains(t, e.Message, tt.want)
 				require.Equal(t, tt.status, e.Status)
 				require.Zero(t, e.RetryAfter)
-				require.LessOrEqual(t, len(e.Message), maxMessage+len("…"))
+				require.LessOrEqual(t, len(e.Message), llm.MaxMessage+len("…"))
 			}
 		})
 	}
@@ -151,32 +153,6 @@ func TestRetryAfterOnTheWire(t *testing.T) {
 				require.GreaterOrEqual(t, e.RetryAfter, tt.least)
 				require.LessOrEqual(t, e.RetryAfter, tt.most)
 			}
-		})
-	}
-}
-
-func TestRetryAfter(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	tests := []struct {
-		name, header, value string
-		want                time.Duration
-	}{
-		{"none", "X", "1", 0},
-		{"seconds", "Retry-After", "20", 20 * time.Second},
-		{"fraction", "Retry-After", " 0.5 ", 500 * time.Millisecond},
-		{"milliseconds", "Retry-After-Ms", "250", 250 * time.Millisecond},
-		{"date", "Retry-After", "Fri, 02 Jan 2026 03:05:05 GMT", time.Minute},
-		{"date in the past", "Retry-After", "Fri, 02 Jan 2026 03:00:00 GMT", 0},
-		{"negative", "Retry-After", "-5", 0},
-		{"zero", "Retry-After", "0", 0},
-		{"words", "Retry-After", "soon", 0},
-		{"infinite", "Retry-After", "inf", 0},
-		{"not a number", "Retry-After", "NaN", 0},
-		{"overflow", "Retry-After", "1e300", 0},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			require.Equal(t, tt.want, retryAfter(http.Header{tt.header: {tt.value}}, now))
 		})
 	}
 }

@@ -77,7 +77,8 @@ const typeFunction = "function"
 
 // exchange writes req for the wire.
 func (c *Caller) exchange(req llm.Request, stream bool) (*exchange, error) {
-	b, err := c.body(req)
+	names := llm.NamesOf(req)
+	b, err := c.body(req, names)
 	if err != nil {
 		return nil, err
 	}
@@ -91,11 +92,11 @@ func (c *Caller) exchange(req llm.Request, stream bool) (*exchange, error) {
 	if err := enc.Encode(b); err != nil {
 		return nil, invalid(fmt.Sprintf("the request cannot be written as JSON: %v", err))
 	}
-	return &exchange{body: out.Bytes(), stream: stream}, nil
+	return &exchange{body: out.Bytes(), names: names, stream: stream}, nil
 }
 
-func (c *Caller) body(req llm.Request) (body, error) {
-	b := body{Model: req.Model, Messages: messages(req.Messages), Seed: req.Sampling.Seed}
+func (c *Caller) body(req llm.Request, names *llm.ToolNames) (body, error) {
+	b := body{Model: req.Model, Messages: messages(req.Messages, names), Seed: req.Sampling.Seed}
 	if b.Model == "" {
 		b.Model = c.opts.Model
 	}
@@ -110,7 +111,7 @@ func (c *Caller) body(req llm.Request) (body, error) {
 		if !json.Valid(schema) {
 			return b, invalid(fmt.Sprintf("the schema of tool %q is not valid JSON", t.Name))
 		}
-		b.Tools = append(b.Tools, tool{typeFunction, definition{t.Name, t.Description, schema}})
+		b.Tools = append(b.Tools, tool{typeFunction, definition{names.Wire(t.Name), t.Description, schema}})
 	}
 	b.sample(req.Sampling, c.opts.ReasoningEffort)
 	if c.wantsSchema(req) {
@@ -150,19 +151,15 @@ func reasons(model string) bool {
 	return reasoningModel.MatchString(model) && !strings.HasPrefix(model, "gpt-5-chat")
 }
 
-// toolName is what servers accept as the name of a message; another one (a model
-// may ask for any) is left out, as the call's id already says what is answered.
-var toolName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
-
-func messages(in []llm.Message) []message {
+func messages(in []llm.Message, names *llm.ToolNames) []message {
 	out := make([]message, 0, len(in))
 	for _, m := range in {
 		w := message{Role: string(m.Role), Content: &m.Content, ToolCallID: m.CallID}
-		if m.Role == llm.RoleTool && toolName.MatchString(m.Name) {
-			w.Name = m.Name
+		if m.Role == llm.RoleTool {
+			w.Name = names.Wire(m.Name)
 		}
 		for _, c := range m.Calls {
-			w.ToolCalls = append(w.ToolCalls, call{c.ID, typeFunction, function{c.Name, c.Arguments}})
+			w.ToolCalls = append(w.ToolCalls, call{c.ID, typeFunction, function{names.Wire(c.Name), c.Arguments}})
 		}
 		if len(w.ToolCalls) > 0 && m.Content == "" {
 			w.Content = nil

@@ -64,7 +64,7 @@ func TestTheConversationIsSentAsItIs(t *testing.T) {
 		`{"id":"a","type":"function","function":{"name":"f","arguments":"{\"n\": 1.50, \"big\": 12345678901234567890}"}},` +
 		`{"id":"a","type":"function","function":{"name":"f","arguments":""}}]},` +
 		`{"role":"tool","content":"","tool_call_id":"a","name":"f"},` +
-		`{"role":"tool","content":"ERROR: x","tool_call_id":"a"},` +
+		`{"role":"tool","content":"ERROR: x","tool_call_id":"a","name":"not_a_name_"},` +
 		`{"role":"assistant","content":null,"tool_calls":[` +
 		`{"id":"b","type":"function","function":{"name":"g","arguments":"{\"cut\": "}}]},` +
 		`{"role":"tool","content":"{\"deep\": [\"ü\"]}","tool_call_id":"b","name":"g"},` +

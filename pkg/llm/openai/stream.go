@@ -33,7 +33,7 @@ func (c *Caller) streamed(ctx context.Context, req llm.Request, emit func(llm.Ch
 	s, err := c.client.CreateChatCompletionStream(x.in(ctx), openai.ChatCompletionRequest{})
 	if err != nil {
 		if x.whole != nil {
-			return c.unstreamed(req, x.whole, emit)
+			return c.unstreamed(req, x, emit)
 		}
 		if refusesStream(err) {
 			return nil, fmt.Errorf("%w: the server refuses to stream", errBroken)
@@ -44,7 +44,7 @@ func (c *Caller) streamed(ctx context.Context, req llm.Request, emit func(llm.Ch
 	silence := time.AfterFunc(c.opts.Timeout, cancel) // nothing has begun yet
 	defer silence.Stop()
 	x.events.heard = func() { silence.Reset(c.opts.Silence) }
-	a := newAssembly(emit)
+	a := newAssembly(emit, x.names)
 	timer := time.AfterFunc(c.opts.Timeout, cancel)
 	defer timer.Stop()
 	for err == nil {
@@ -64,21 +64,21 @@ func (c *Caller) streamed(ctx context.Context, req llm.Request, emit func(llm.Ch
 		timer.Reset(drainTime)
 		x.events.drain()
 	}
-	return c.response(req, a.reply())
+	return c.response(req, x.names, a.reply())
 }
 
 // unstreamed takes a reply that came in one piece from a server which ignores
 // that a stream was asked for; asking again would be answered twice.
-func (c *Caller) unstreamed(req llm.Request, body []byte, emit func(llm.Chunk)) (llm.Response, error) {
+func (c *Caller) unstreamed(req llm.Request, x *exchange, emit func(llm.Chunk)) (llm.Response, error) {
 	var res openai.ChatCompletionResponse
-	if err := json.Unmarshal(body, &res); err != nil {
+	if err := json.Unmarshal(x.whole, &res); err != nil {
 		return nil, fmt.Errorf("%w: %w", errBroken, err)
 	}
 	r, err := fromCompletion(res)
 	if err != nil {
 		return nil, err
 	}
-	out, err := c.response(req, r)
+	out, err := c.response(req, x.names, r)
 	if err != nil {
 		return nil, err
 	}
@@ -108,6 +108,7 @@ func refusesStream(err error) bool {
 // assembly puts a streamed reply together.
 type assembly struct {
 	emit    func(llm.Chunk)
+	names   *llm.ToolNames
 	model   string
 	text    strings.Builder
 	refused bool
@@ -126,8 +127,8 @@ type partial struct {
 	args     strings.Builder
 }
 
-func newAssembly(emit func(llm.Chunk)) *assembly {
-	return &assembly{emit: emit, byIndex: map[int]*partial{}, byID: map[string]*partial{}}
+func newAssembly(emit func(llm.Chunk), names *llm.ToolNames) *assembly {
+	return &assembly{emit: emit, names: names, byIndex: map[int]*partial{}, byID: map[string]*partial{}}
 }
 
 // answered reports whether the reply itself is complete.
@@ -181,7 +182,7 @@ func (a *assembly) delta(d openai.ChatCompletionStreamChoiceDelta) {
 		p := a.find(tc)
 		name := ""
 		if p.name == "" && tc.Function.Name != "" {
-			p.name, name = tc.Function.Name, tc.Function.Name
+			p.name, name = tc.Function.Name, a.names.Tool(tc.Function.Name)
 		}
 		p.args.WriteString(tc.Function.Arguments)
 		if name != "" || tc.Function.Arguments != "" {

@@ -8,9 +8,8 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"strconv"
-	"strings"
-	"time"
+
+	"github.com/moorebus/moorebus/pkg/llm"
 )
 
 // errTooLarge is a reply beyond Options.MaxBytes.
@@ -27,6 +26,7 @@ func (e *transportError) Unwrap() error { return e.err }
 // something to its HTTPDoer.
 type exchange struct {
 	body   []byte
+	names  *llm.ToolNames
 	stream bool
 	status int
 	header http.Header
@@ -175,29 +175,4 @@ func (b *eventBody) next() {
 // again. Whoever calls it bounds the time.
 func (b *eventBody) drain() {
 	_, _ = io.Copy(io.Discard, b.src)
-}
-
-// retryAfter is how long the reply asks to wait, from the headers in use:
-// retry-after-ms, and Retry-After in seconds or as a date.
-func retryAfter(h http.Header, now time.Time) time.Duration {
-	if d, ok := span(h.Get("retry-after-ms"), time.Millisecond); ok {
-		return d
-	}
-	after := h.Get("Retry-After")
-	if d, ok := span(after, time.Second); ok {
-		return d
-	}
-	if at, err := http.ParseTime(after); err == nil {
-		return max(at.Sub(now), 0)
-	}
-	return 0
-}
-
-// span parses a number of units. More than a year is no wish but a fault, and
-// could overflow a duration.
-func span(s string, unit time.Duration) (time.Duration, bool) {
-	const year = float64(365 * 24 * time.Hour)
-	f, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
-	d := f * float64(unit)
-	return time.Duration(min(d, year)), err == nil && d > 0 && d < year
 }

@@ -1,0 +1,258 @@
+package anthropic
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	sdk "github.com/anthropics/anthropic-sdk-go"
+	"github.com/anthropics/anthropic-sdk-go/packages/param"
+
+	"github.com/moorebus/moorebus/pkg/llm"
+)
+
+// exchange is one request, and what its reply is read with.
+type exchange struct {
+	req    llm.Request
+	names  *llm.ToolNames
+	model  string
+	answer *answerTool // nil without an output schema
+	params sdk.MessageNewParams
+}
+
+// exchange writes req in the API's words.
+func (c *Caller) exchange(req llm.Request) (*exchange, error) {
+	x := &exchange{req: req, names: llm.NamesOf(req), model: cmp.Or(req.Model, c.opts.Model)}
+	if x.model == "" {
+		return nil, invalid("no model: name one in the agent (models: default) or as the provider's default model")
+	}
+	p := &x.params
+	p.Model, p.StopSequences = x.model, req.Sampling.Stop
+	if err := x.offer(); err != nil {
+		return nil, err
+	}
+	thinking := x.thinks()
+	c.sample(p, req.Sampling, thinking)
+	x.choose(thinking)
+	w := writer{names: x.names, model: x.model, thinking: thinking, used: map[string]bool{}}
+	for _, m := range req.Messages {
+		w.add(m)
+	}
+	p.System, p.Messages = w.system, w.messages
+	x.markCache()
+	return x, nil
+}
+
+// sample sets sampling and bounds. A model that thinks takes neither temperature
+// nor top_p, and its thinking counts as a part of the reply.
+func (c *Caller) sample(p *sdk.MessageNewParams, s llm.Sampling, thinking bool) {
+	p.MaxTokens = int64(s.MaxTokens)
+	if thinking {
+		if s.MaxTokens <= 0 {
+			p.MaxTokens = int64(c.opts.MaxTokens + s.ThinkingTokens)
+		}
+		// As raw JSON, since the library writes advice on some models to stderr.
+		p.Thinking = param.Override[sdk.ThinkingConfigParamUnion](
+			json.RawMessage(fmt.Sprintf(`{"type":"enabled","budget_tokens":%d}`, s.ThinkingTokens)))
+		return
+	}
+	if s.MaxTokens <= 0 {
+		p.MaxTokens = int64(c.opts.MaxTokens)
+	}
+	if s.Temperature != nil {
+		p.Temperature = param.NewOpt(*s.Temperature)
+	}
+	if s.TopP != nil {
+		p.TopP = param.NewOpt(*s.TopP)
+	}
+}
+
+// offer adds the request's tools, and the one that takes a structured answer.
+func (x *exchange) offer() error {
+	for _, t := range x.req.Tools {
+		schema, err := inputSchema(t.Schema)
+		if err != nil {
+			return invalid(fmt.Sprintf("the schema of tool %q %v", t.Name, err))
+		}
+		x.tool(x.names.Wire(t.Name), t.Description, schema)
+	}
+	if len(x.req.OutputSchema) == 0 {
+		return nil
+	}
+	answer, err := newAnswerTool(x.names, x.req.OutputSchema)
+	if err != nil {
+		return err
+	}
+	x.answer = answer
+	x.tool(answer.name, answerWords, answer.schema)
+	return nil
+}
+
+func (x *exchange) tool(name, description string, schema json.RawMessage) {
+	t := &sdk.ToolParam{Name: name, InputSchema: param.Override[sdk.ToolInputSchemaParam](schema)}
+	if description != "" {
+		t.Description = param.NewOpt(description)
+	}
+	x.params.Tools = append(x.params.Tools, sdk.ToolUnionParam{OfTool: t})
+}
+
+// inputSchema returns the schema as the API takes it: that of an object, which
+// says so.
+func inputSchema(schema json.RawMessage) (json.RawMessage, error) {
+	if len(schema) == 0 {
+		return json.RawMessage(`{"type":"object","properties":{}}`), nil
+	}
+	if !json.Valid(schema) {
+		return nil, fmt.Errorf("is not valid JSON")
+	}
+	var keys map[string]json.RawMessage
+	if json.Unmarshal(schema, &keys) != nil || keys == nil { // `true` is a schema, too
+		return json.RawMessage(`{"type":"object"}`), nil
+	}
+	if _, typed := keys["type"]; typed {
+		return schema, nil
+	}
+	keys["type"] = json.RawMessage(`"object"`)
+	return json.Marshal(keys)
+}
+
+// markCache marks what the next request begins with as well: the tools, the
+// system prompt, and the conversation so far.
+func (x *exchange) markCache() {
+	p, mark := &x.params, sdk.NewCacheControlEphemeralParam()
+	if n := len(p.Tools); n > 0 {
+		p.Tools[n-1].OfTool.CacheControl = mark
+	}
+	if n := len(p.System); n > 0 {
+		p.System[n-1].CacheControl = mark
+	}
+	if n := len(p.Messages); n > 0 {
+		content := p.Messages[n-1].Content
+		if at := content[len(content)-1].GetCacheControl(); at != nil {
+			*at = mark
+		}
+	}
+}
+
+// writer writes a conversation.
+type writer struct {
+	names    *llm.ToolNames
+	model    string
+	thinking bool
+	system   []sdk.TextBlockParam
+	messages []sdk.MessageParam
+	// used are the ids on the wire, and open those of the last reply's calls that
+	// have no result yet, by their own id.
+	used map[string]bool
+	open map[string][]string
+}
+
+func (w *writer) add(m llm.Message) {
+	switch m.Role {
+	case llm.RoleSystem:
+		if !blank(m.Content) {
+			w.system = append(w.system, sdk.TextBlockParam{Text: m.Content})
+		}
+	case llm.RoleUser:
+		w.append(sdk.MessageParamRoleUser, text(m.Content)...)
+	case llm.RoleTool:
+		w.append(sdk.MessageParamRoleUser, w.result(m))
+	case llm.RoleAssistant:
+		w.append(sdk.MessageParamRoleAssistant, w.reply(m)...)
+	}
+}
+
+// append adds blocks to the last message if it has the role, else as a message.
+func (w *writer) append(role sdk.MessageParamRole, blocks ...sdk.ContentBlockParamUnion) {
+	n := len(w.messages)
+	switch {
+	case len(blocks) == 0:
+	case n > 0 && w.messages[n-1].Role == role:
+		w.messages[n-1].Content = append(w.messages[n-1].Content, blocks...)
+	case n == 0 && role == sdk.MessageParamRoleAssistant:
+		w.messages = []sdk.MessageParam{sdk.NewUserMessage(sdk.NewTextBlock(leftOut)), sdk.NewAssistantMessage(blocks...)}
+	default:
+		w.messages = append(w.messages, sdk.MessageParam{Role: role, Content: blocks})
+	}
+}
+
+// leftOut stands first where the conversation would begin with a reply, which
+// the API refuses.
+const leftOut = "(Earlier messages are not shown.)"
+
+func (w *writer) reply(m llm.Message) []sdk.ContentBlockParamUnion {
+	var blocks []sdk.ContentBlockParamUnion
+	if w.thinking && len(m.Calls) > 0 {
+		for _, raw := range readReasoning(m.Reasoning, w.model) {
+			blocks = append(blocks, param.Override[sdk.ContentBlockParamUnion](raw))
+		}
+	}
+	blocks = append(blocks, text(m.Content)...)
+	w.open = map[string][]string{}
+	for _, call := range m.Calls {
+		id := w.id(call.ID)
+		w.open[call.ID] = append(w.open[call.ID], id)
+		blocks = append(blocks, sdk.NewToolUseBlock(id, input(call.Arguments), w.names.Wire(call.Name)))
+	}
+	return blocks
+}
+
+func (w *writer) result(m llm.Message) sdk.ContentBlockParamUnion {
+	id := m.CallID
+	if open := w.open[id]; len(open) > 0 {
+		id, w.open[id] = open[0], open[1:]
+	}
+	block := &sdk.ToolResultBlockParam{ToolUseID: id}
+	if m.Failed {
+		block.IsError = param.NewOpt(true)
+	}
+	if !blank(m.Content) {
+		block.Content = []sdk.ToolResultBlockParamContentUnion{{OfText: &sdk.TextBlockParam{Text: m.Content}}}
+	}
+	return sdk.ContentBlockParamUnion{OfToolResult: block}
+}
+
+// id returns a call's id as the API takes it: letters, digits, _ and -, and not
+// twice in one conversation.
+func (w *writer) id(id string) string {
+	good := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '_', r == '-':
+			return r
+		}
+		return '_'
+	}, cmp.Or(id, "call"))
+	unique := good
+	for k := 2; w.used[unique]; k++ {
+		unique = fmt.Sprintf("%s_%d", good, k)
+	}
+	w.used[unique] = true
+	return unique
+}
+
+// input is a call's arguments: the model's own JSON if it is an object.
+func input(arguments string) json.RawMessage {
+	var object map[string]json.RawMessage
+	if json.Unmarshal([]byte(arguments), &object) == nil && object != nil {
+		return json.RawMessage(arguments)
+	}
+	if blank(arguments) {
+		return json.RawMessage(`{}`)
+	}
+	wrapped, err := json.Marshal(map[string]string{"arguments": arguments})
+	if err != nil {
+		return json.RawMessage(`{}`)
+	}
+	return wrapped
+}
+
+func text(content string) []sdk.ContentBlockParamUnion {
+	if blank(content) {
+		return nil
+	}
+	return []sdk.ContentBlockParamUnion{sdk.NewTextBlock(content)}
+}
+
+// blank reports whether a text is one that the API refuses as empty.
+func blank(text string) bool { return strings.TrimSpace(text) == "" }
