@@ -40,6 +40,9 @@ type Message struct {
 	CallID string
 	// Name is, in a tool message, the name of the tool that was called.
 	Name string
+	// Raw is true for an assistant message that could not be read: Content is
+	// what the model wrote, not what it meant.
+	Raw bool
 }
 
 // Call is one tool call of the model. Arguments is the model's own text,
@@ -98,6 +101,8 @@ type Request struct {
 	Replies int
 	// Observations are the raw results of the run's tool calls, oldest first.
 	Observations []string
+	// Memory is set for agents that speak the text protocol, nil for others.
+	Memory *Memory
 }
 
 // Usage counts the tokens of one reply. Total is Input plus Output; Cached is
@@ -120,7 +125,8 @@ type Meta struct {
 	Confidence float64
 }
 
-// Response is a reply: [Text], [ToolCalls] or [Structured], nothing else.
+// Response is a reply: [Text], [ToolCalls] or [Structured], and under the text
+// protocol also [Thought] or [Invalid]; nothing else.
 type Response interface {
 	// About returns what every reply has.
 	About() Meta

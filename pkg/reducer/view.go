@@ -16,6 +16,8 @@ type ViewMessage struct {
 	Calls   []events.Call `json:"calls,omitempty"`
 	CallID  string        `json:"call_id,omitempty"`
 	Name    string        `json:"name,omitempty"`
+	// Raw is true for a reply of the text protocol that could not be read.
+	Raw bool `json:"raw,omitempty"`
 }
 
 // SummaryIntro stands before a summary in what the model sees.
@@ -32,6 +34,7 @@ func View(mem *Memory) []ViewMessage {
 		view = append(view, ViewMessage{Role: "system", Content: mem.SystemPrompt})
 	}
 	first := mem.windowStart()
+	view = mem.appendTask(view, first)
 	// Calls from before the window stand before it, but never before the task.
 	at := max(first, min(1, len(c.Turns)))
 	for _, t := range c.Turns[first:at] {
@@ -57,7 +60,7 @@ func (mem *Memory) windowStart() int {
 	}
 	count := 0
 	for i := len(turns) - 1; i >= 0; i-- {
-		if turns[i].Content == "" {
+		if turns[i].Content == "" && !mem.SpeaksText() {
 			continue // calls alone belong to the message before them
 		}
 		if count++; count == size {
@@ -95,7 +98,7 @@ func (mem *Memory) appendTurn(view []ViewMessage, t Turn) []ViewMessage {
 	case TurnSummary:
 		return append(view, ViewMessage{Role: "user", Content: SummaryIntro + t.Content})
 	}
-	reply := ViewMessage{Role: "assistant", Content: t.Content}
+	reply := ViewMessage{Role: "assistant", Content: t.Content, Raw: t.Raw}
 	var results []ViewMessage
 	for _, id := range t.Calls {
 		record := mem.ToolCalls[id]
