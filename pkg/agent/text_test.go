@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -80,6 +81,13 @@ func (s *textServer) serve(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprint(w, `data: {"id":"c","model":"home","choices":[],"usage":{"prompt_tokens":40,"completion_tokens":9,"total_tokens":49}}`+"\n\ndata: [DONE]\n\n")
 }
 
+// asked returns the prompts so far.
+func (s *textServer) asked() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.prompts)
+}
+
 // homeReplies are what such a model says: it thinks, calculates, fails, calls what
 // there is not, writes broken XML, and answers.
 var homeReplies = []string{
@@ -140,7 +148,7 @@ func TestALocalModelUsesEveryTool(t *testing.T) {
 	require.Equal(t, []reducer.Thought{
 		{Name: "thinking_log_001", Content: "6*7 is for the calculator"}, {Name: "thinking_log_002", Content: "I have it: 42."},
 	}, mem.ThinkingLog)
-	last := home.prompts[len(home.prompts)-1]
+	last := home.asked()[len(homeReplies)-1]
 	for _, part := range []string{
 		"You calculate.\n\nThink.\n\n", "<value>42</value>", "no x &lt; y &amp; z&lt;/value&gt;", `tool "fly" not found`,
 		"<type>calculator<expression>1</expression>", "ERROR: line 1, column 16: <type> is never closed", "<thinking_log_002>I have it: 42.",
@@ -170,7 +178,7 @@ func TestALocalModelUsesEveryTool(t *testing.T) {
 	difference, err := replay.Diff(t.Context(), machine, bus, run, bus, second)
 	require.NoError(t, err)
 	require.True(t, difference.Equal, "%+v", difference)
-	require.Len(t, home.prompts, len(homeReplies), "nobody asked the server")
+	require.Len(t, home.asked(), len(homeReplies), "nobody asked the server")
 }
 
 func TestTextBuilder(t *testing.T) {

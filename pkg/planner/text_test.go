@@ -1,6 +1,8 @@
 package planner_test
 
 import (
+	"context"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -228,4 +230,40 @@ func TestTheBudgetCountsMemory(t *testing.T) {
 		mem := r.AwaitEnd(r.begin(textual, small))
 		require.Equal(t, "budget_input_tokens", mem.Error.Code)
 	})
+}
+
+// TestThePromptOfALongRunIsBounded: a run that thinks and acts on and on is asked
+// with a prompt that stops growing, and the task is in it to the end.
+func TestThePromptOfALongRunIsBounded(t *testing.T) {
+	const passes = 120
+	var sizes []int
+	caller := llm.CallerFunc(func(_ context.Context, req llm.Request, _ func(llm.Chunk)) (llm.Response, error) {
+		size := 0
+		for _, m := range req.Messages {
+			size += len(m.Content)
+		}
+		sizes = append(sizes, size)
+		if !strings.HasPrefix(req.Messages[1].Content, "find it") {
+			return nil, &llm.Error{Kind: llm.KindInvalid, Message: "the task is gone"}
+		}
+		said := actOn
+		switch {
+		case len(sizes) == 2*passes+1:
+			said = answer
+		case len(sizes)%2 == 1:
+			said = think
+		}
+		return llm.Text{Content: said, Meta: llm.Meta{Confidence: 1}}, nil
+	})
+	limits := config(func(c *events.Config) { c.MaxSteps, c.ContextWindowSize = 1000, 6 })
+	bubbleWith(t, caller, func(t *testing.T, r *rig) {
+		run := r.begin(textual, limits)
+		for range passes {
+			r.act(run, "found it")
+		}
+		require.Equal(t, events.Done, r.AwaitEnd(run).State)
+	}, func(c *planner.Config) { c.Text = textprotocol.Wrap })
+	most := slices.Max(sizes)
+	require.Less(t, most, 8000)
+	require.Equal(t, most, slices.Max(sizes[40:80]), "it does not grow any more after the first steps")
 }
