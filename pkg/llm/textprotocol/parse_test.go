@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/rogpeppe/go-internal/txtar"
@@ -122,10 +123,10 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestHostileReplies: none of these may take longer than the square of nothing.
-// With a quadratic scanner each would take minutes.
+// TestHostileReplies: each is read in some 50 ms. A scanner that is quadratic in one
+// of them takes minutes.
 func TestHostileReplies(t *testing.T) {
-	const size = 3 << 20
+	const size, most = 1 << 20, 10 * time.Second
 	for name, unit := range map[string]string{
 		"open tags": "<agent", "comments": "<!--", "sections": "<![CDATA[", "less-than": "<", "quotes": `<agent "`, "mixed quotes": `"<a ' `,
 		"closing tags": "</agent", "entities": "&#", "nested": "<a>", "thoughts": "<think></think>", "instructions": "<?",
@@ -135,7 +136,9 @@ func TestHostileReplies(t *testing.T) {
 			long := strings.Repeat(unit, size/len(unit))
 			for _, before := range []string{"", "<agent>", "<agent><action><type>", "<agent><action><type>answer</type><value>", "<agent><thinking_log>"} {
 				for _, after := range []string{"", "</agent>", "</value></action></agent>"} {
-					_ = tell(parse(before+long+after, request(), llm.Meta{}))
+					began := time.Now()
+					require.NotNil(t, parse(before+long+after, request(), llm.Meta{}))
+					require.Less(t, time.Since(began), most, "%q before, %q after", before, after)
 				}
 			}
 		})
