@@ -181,7 +181,7 @@ var usualCases = []*livenessCase{
 	{row: rowEnd, event: events.TypeClosed, from: events.WaitingForUser, agent: chat, asked: true, then: nobody, people: closing},
 
 	{row: "LlmMessageComplete", event: events.TypeLLMMessageComplete, from: events.Planning, agent: chat, then: people, people: closing},
-	{row: rowAgain, event: events.TypeLLMThought, from: events.Planning, then: itself, stand: standPlanner(&events.LLMThought{})},
+	{row: rowAgain, event: events.TypeLLMThought, from: events.Planning, then: itself, agent: thinks},
 	{row: rowAgain, event: events.TypeAnswerTooShort, from: events.Planning, script: script(scriptEntry{"text": "no"}), then: itself},
 	{row: rowAgain, event: events.TypeToolBlacklisted, from: events.Planning, script: script(calls("forbidden")), then: itself},
 	{row: rowAgain, event: events.TypeReplyInvalid, from: events.Planning, script: script(calls("unheard_of")), then: itself},

@@ -69,7 +69,7 @@ func (c *census) String() string {
 // elsewhere are the events that no scenario can come to, since no role appends
 // them, or (paging) only after one of those: TestLiveness has them.
 var elsewhere = []events.Type{
-	events.TypeLLMThought, events.TypeNeedsPaging, events.TypePageDone,
+	events.TypeNeedsPaging, events.TypePageDone,
 	events.TypeWorkingMemoryAdded, events.TypeWorkingMemoryRemoved, events.TypeStorageSaved, events.TypeStorageLoaded,
 }
 

@@ -134,6 +134,7 @@ func newScenario(seed uint64) *scenario {
 		s.Runs = append(s.Runs, d.run(seed, i))
 	}
 	s.time(d)
+	s.speakText()
 	return s
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/moorebus/moorebus/pkg/llm/textprotocol"
 	"github.com/moorebus/moorebus/pkg/observer"
 	"github.com/moorebus/moorebus/pkg/planner"
 	"github.com/moorebus/moorebus/pkg/runlog"
@@ -258,7 +259,7 @@ func (p *process) role(role, instance string, store *runlog.Store) runner {
 	case rolePlanner:
 		made, err = planner.New(planner.Config{
 			Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Directory: p.sim,
-			Providers: map[string]llm.Caller{"scripted": llm.CallerFunc(p.model)},
+			Providers: map[string]llm.Caller{"scripted": llm.CallerFunc(p.model)}, Text: textprotocol.Wrap,
 			Validator: validator, Approval: policies, Concurrency: p.plan.Concurrency,
 		})
 	case roleActor:

@@ -25,7 +25,7 @@ started by name. A run keeps the version that it was started with.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(putAgentCommand(), getAgentCommand(), listAgentsCommand())
+	cmd.AddCommand(putAgentCommand(), getAgentCommand(), listAgentsCommand(), importLKJCommand())
 	return cmd
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/approval"
 	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/textprotocol"
 	"github.com/moorebus/moorebus/pkg/planner"
 	"github.com/moorebus/moorebus/pkg/tool/schema"
 	"github.com/spf13/cobra"
@@ -49,7 +50,7 @@ ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL is (ANTHROPIC_MODEL); further ones by
 		func(ctx context.Context, r wire.Role) error {
 			p, err := planner.New(planner.Config{
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Providers: providers,
-				Validator: schema.New(schema.Options{}), Approval: approval.New(), Prices: prices, NoStream: noStream,
+				Text: textprotocol.Wrap, Validator: schema.New(schema.Options{}), Approval: approval.New(), Prices: prices, NoStream: noStream,
 				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
 			})
 			if err != nil {

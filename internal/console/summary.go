@@ -28,7 +28,7 @@ func summary(p events.Payload) string {
 	case *events.LLMMessageComplete:
 		return p.Content
 	case *events.LLMThought:
-		return p.Content
+		return thought(p)
 	case *events.LowConfidence:
 		return fmt.Sprintf("confidence %.2f", p.Confidence)
 	case *events.AnswerTooShort:

@@ -17,6 +17,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/prices"
+	"github.com/moorebus/moorebus/pkg/llm/textprotocol"
 	"github.com/moorebus/moorebus/pkg/observer"
 	"github.com/moorebus/moorebus/pkg/planner"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -114,7 +115,7 @@ func NewHost(o HostOptions) (*Host, error) {
 	h := &Host{store: runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine, Snapshots: o.Snapshots, Logger: o.Logger})}
 	validator, policies := schema.New(schema.Options{}), approval.New()
 	p, err := planner.New(planner.Config{
-		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Providers: o.Providers,
+		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Providers: o.Providers, Text: textprotocol.Wrap,
 		Validator: validator, Approval: policies, Prices: o.Prices, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	})
 	if err != nil {

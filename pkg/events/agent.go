@@ -51,6 +51,8 @@ type LLM struct {
 	// MaxTokens where that is set; 0 for nothing. Providers that have no such
 	// setting ignore it.
 	ThinkingTokens int `json:"thinking_tokens,omitempty"`
+	// StatePrompts are the text protocol's prompts, by [TextStates] and for base.
+	StatePrompts map[string]string `json:"state_prompts,omitempty"`
 	// Script is the scripted provider's own: its entries are checked by it.
 	Script json.RawMessage `json:"script,omitempty"`
 }
@@ -75,6 +77,10 @@ type Config struct {
 	// MaxIterations bounds the thinking and executing passes since the last
 	// user message.
 	MaxIterations int `json:"max_iterations"`
+	// MaxInvalidReplies bounds how many replies in a row of a model that speaks
+	// the text protocol may be of no use; nil until it is resolved, and for agents
+	// that do not speak it.
+	MaxInvalidReplies *int `json:"max_invalid_replies,omitempty"`
 }
 
 // ByMode is the context window's size while it is left to the mode: everything
@@ -106,6 +112,7 @@ func (a Agent) Resolve() (Agent, error) {
 			a.Config.ContextWindowSize = 10
 		}
 	}
+	a.resolveText()
 	return a, a.check()
 }
 
@@ -133,12 +140,16 @@ func (a Agent) check() error {
 		{"min_answer_length", c.MinAnswerLength}, {"context_window_size", c.ContextWindowSize},
 		{"expand_context_window_size", c.ExpandContextWindowSize}, {"paging_limit", c.PagingLimit},
 		{"hard_limit", c.HardLimit}, {"thinking_log_entries", c.ThinkingLogEntries}, {"max_iterations", c.MaxIterations},
+		{"max_invalid_replies", c.InvalidReplies()},
 	} {
 		if limit.value < 0 {
 			return fmt.Errorf("config.%s: must not be negative, is %d", limit.key, limit.value)
 		}
 	}
 	if err := a.LLM.checkThinking(); err != nil {
+		return err
+	}
+	if err := a.LLM.checkPrompts(); err != nil {
 		return err
 	}
 	if err := a.Budget.check(); err != nil {

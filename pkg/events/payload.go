@@ -138,7 +138,13 @@ type LLMMessageComplete struct {
 }
 
 // LLMThought is a thinking pass: text for the thinking log, and no action.
-type LLMThought struct{ Reply }
+type LLMThought struct {
+	Reply
+	// NextState is thinking or executing; Note says why it is not what the model
+	// wrote, where it is not.
+	NextState string `json:"next_state,omitempty"`
+	Note      string `json:"note,omitempty"`
+}
 
 // Outcome is why a run ended, machine-readable code first.
 type Outcome struct {

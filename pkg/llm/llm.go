@@ -56,6 +56,9 @@ type Message struct {
 	// Reasoning is, in an assistant message, the [Meta] Reasoning that the reply
 	// came with; a Caller leaves it out where another one wrote it.
 	Reasoning json.RawMessage
+	// Raw is true for an assistant message that could not be read: Content is
+	// what the model wrote, not what it meant.
+	Raw bool
 }
 
 // Call is one tool call of the model. Arguments is the model's own text, byte
@@ -118,6 +121,8 @@ type Request struct {
 	Replies int
 	// Observations are the raw results of the run's tool calls, oldest first.
 	Observations []string
+	// Memory is set for agents that speak the text protocol, nil for others.
+	Memory *Memory
 }
 
 // Usage counts the tokens of one reply. Input are all tokens that were sent,
@@ -150,7 +155,8 @@ type Meta struct {
 // RefusedText is the text of a refusal that came without words.
 const RefusedText = "The model refused to answer."
 
-// Response is a reply: [Text], [ToolCalls] or [Structured], nothing else.
+// Response is a reply: [Text], [ToolCalls] or [Structured], and under the text
+// protocol also [Thought] or [Invalid]; nothing else.
 type Response interface {
 	// About returns what every reply has.
 	About() Meta

@@ -39,6 +39,8 @@ type judge struct {
 	retries    int
 	confidence float64
 	messageID  string
+	// textNote says what was wrong with the state that the model was asked in.
+	textNote string
 
 	validator tool.Validator
 	approval  Approval
@@ -53,7 +55,7 @@ func newJudge(cfg Config, mem *reducer.Memory) *judge {
 		// The list only grows at its end, so what is there now may be read.
 		known: order[:len(order):len(order)], retries: mem.RetryCount, confidence: mem.ConfidenceScore,
 		validator: cfg.Validator, approval: cfg.Approval,
-		clock: cfg.Store.Now,
+		clock: cfg.Store.Now, textNote: textNote(mem),
 	}
 }
 
@@ -98,6 +100,10 @@ func (j *judge) read(reply llm.Response) events.Payload {
 		return j.answer(r.Meta, r.Content)
 	case llm.Text:
 		return j.answer(r.Meta, r.Content)
+	case llm.Thought:
+		return j.thought(r)
+	case llm.Invalid:
+		return j.malformed(r)
 	}
 	return j.invalid(llm.Meta{}, "", codeEmptyReply, "the reply is neither text nor a tool call")
 }
@@ -119,6 +125,10 @@ func (j *judge) tooLarge(reply llm.Response) events.Payload {
 	case llm.Structured:
 		content = r.Content
 	case llm.ToolCalls:
+		content = r.Content
+	case llm.Thought:
+		content = r.Content
+	case llm.Invalid:
 		content = r.Content
 	}
 	return j.invalid(reply.About(), clean(content), codeTooLarge,

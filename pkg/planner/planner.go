@@ -48,6 +48,9 @@ type Config struct {
 	Directory journal.Directory
 	// Providers are the callers by the name that agents use for them.
 	Providers map[string]llm.Caller
+	// Text puts the text protocol over a provider, for agents that want it. Nil:
+	// their calls fail.
+	Text func(llm.Caller) llm.Caller
 	// Validator checks the model's arguments and structured answers.
 	Validator tool.Validator
 	// Approval evaluates approval policies.
@@ -142,8 +145,8 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) wo
 	if queued := mem.Control.Queued; len(queued) > 0 {
 		return p.nextQueued(newJudge(p.cfg, mem), queued[0])
 	}
-	if limit := mem.Config.MaxSteps; mem.Control.SinceUser.Steps >= limit {
-		return done(&events.MaxSteps{Outcome: events.Outcome{Code: "max_steps", Message: fmt.Sprintf("max steps %d exceeded", limit)}})
+	if end := overPasses(mem); end != nil {
+		return done(end)
 	}
 	req := request(mem)
 	bill, end := p.reserve(mem, req)
@@ -182,6 +185,10 @@ func (p *Planner) call(ctx context.Context, run events.Run, provider string, req
 	if caller == nil {
 		return nil, &llm.Error{Kind: llm.KindOther, Message: fmt.Sprintf(
 			"this planner has no provider %q; it has %v", provider, slices.Sorted(maps.Keys(p.cfg.Providers)))}
+	}
+	caller, err := p.speaking(caller, req)
+	if err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.CallTimeout, errCallTimeout)
 	defer cancel()

@@ -21,7 +21,9 @@ func request(mem *reducer.Memory) llm.Request {
 	view := reducer.View(mem)
 	messages := make([]llm.Message, len(view))
 	for i, m := range view {
-		messages[i] = llm.Message{Role: llm.Role(m.Role), Content: m.Content, CallID: m.CallID, Name: m.Name, Failed: m.Failed, Reasoning: m.Reasoning}
+		messages[i] = llm.Message{
+			Role: llm.Role(m.Role), Content: m.Content, CallID: m.CallID, Name: m.Name, Failed: m.Failed, Reasoning: m.Reasoning, Raw: m.Raw,
+		}
 		for _, c := range m.Calls {
 			messages[i].Calls = append(messages[i].Calls, llm.Call{ID: c.ID, Name: c.Name, Arguments: c.Arguments})
 		}
@@ -29,7 +31,7 @@ func request(mem *reducer.Memory) llm.Request {
 	return llm.Request{
 		Run: mem.RunID, Purpose: llm.PurposePlan, Model: model(mem), Messages: messages, Tools: offered(mem),
 		Sampling: sampling(agent.LLM), OutputSchema: agent.OutputSchema, Settings: settings(agent.LLM),
-		Replies: mem.Control.Replies, Observations: reducer.Observations(mem),
+		Replies: mem.Control.Replies, Observations: reducer.Observations(mem), Memory: textMemory(mem),
 	}
 }
 
@@ -85,7 +87,7 @@ func estimate(req llm.Request) int {
 	for _, t := range req.Tools {
 		total += reducer.EstimateTokens(t.Name + t.Description + string(t.Schema))
 	}
-	return total
+	return total + estimateMemory(req.Memory)
 }
 
 // overBudget reserves the call that is about to be made: it says which limit

@@ -34,7 +34,7 @@ func (m *Machine) foldPayload(mem *Memory, e *events.Event) {
 	case *events.ToolBlacklisted:
 		mem.foldRefusedReply(e, &p.RefusedReply)
 	case *events.ReplyInvalid:
-		mem.foldRefusedReply(e, &p.RefusedReply)
+		mem.foldInvalidReply(e, &p.RefusedReply)
 	case *events.HumanApprovalRequired:
 		mem.foldApprovalRequired(e, p)
 	case *events.LLMAttemptFailed:
@@ -88,6 +88,7 @@ func (mem *Memory) pin(a events.Agent, hash string, tools []events.ToolSpec) {
 	}
 	c := &mem.Control
 	c.Agent, c.AgentHash = a, hash
+	mem.beginText()
 	// What memory shows under its own names need not stand here twice.
 	c.Agent.SystemPrompt, c.Agent.Blacklist = "", nil
 }

@@ -40,7 +40,7 @@ func (mem *Memory) expandWindow(increment int) {
 	if increment <= 0 {
 		increment = mem.Config.ExpandContextWindowSize
 	}
-	r.ContextWindowSize = max(r.ContextWindowSize, min(r.ContextWindowSize+increment, len(mem.Messages)))
+	r.ContextWindowSize = max(r.ContextWindowSize, min(r.ContextWindowSize+increment, mem.windowed()))
 }
 
 func (mem *Memory) addCallsToContext(ids []string) {

@@ -14,6 +14,7 @@ func (mem *Memory) pass(u events.Usage) {
 	c.SinceUser.Steps++
 	c.Replies++
 	c.QueuedPass = false
+	mem.passText()
 	mem.addUsage(u)
 }
 
@@ -69,7 +70,7 @@ func (mem *Memory) addReply(e *events.Event, messageID, content string, ids []st
 		mem.addMessage(e, messageID, "assistant", content)
 	}
 	mem.addTurn(Turn{Kind: TurnReply, Content: content, Calls: ids})
-	if r := mem.ReactContext; r != nil {
+	if r := mem.ReactContext; r != nil && !mem.SpeaksText() {
 		r.ToolCallIDs = append(r.ToolCallIDs, ids...)
 	}
 }
@@ -119,6 +120,7 @@ func (mem *Memory) foldAnswer(e *events.Event, messageID string, p *events.Reply
 
 func (mem *Memory) foldThought(p *events.LLMThought) {
 	mem.pass(p.Usage)
+	mem.enterText(p.NextState)
 	limit := mem.Config.ThinkingLogEntries
 	if limit == 0 {
 		return

@@ -235,6 +235,9 @@ type Control struct {
 	LowPending bool   `json:"low_pending,omitempty"`
 	Thoughts   int    `json:"thoughts,omitempty"`
 	Paused     bool   `json:"paused,omitempty"`
+	// TextState is how a model that speaks the text protocol is asked next, empty
+	// for the others: thinking, executing, or what a foreign writer put there.
+	TextState string `json:"text_state,omitempty"`
 	// Poison describes the first record that was not legal.
 	Poison *events.Poison `json:"poison,omitempty"`
 }
@@ -243,6 +246,9 @@ type Control struct {
 type Counts struct {
 	Steps   int `json:"steps"`
 	Changes int `json:"changes"`
+	// Invalid counts the last replies in a row that were of no use, under the text
+	// protocol.
+	Invalid int `json:"invalid,omitempty"`
 }
 
 // CallState is where a call of the current reply stands. The numbers are
@@ -309,6 +315,8 @@ type Turn struct {
 	Calls   []string `json:"calls,omitempty"`
 	// Reasoning is what the provider wants back with the reply; opaque.
 	Reasoning json.RawMessage `json:"reasoning,omitempty"`
+	// Raw is true for a reply of the text protocol that could not be read.
+	Raw bool `json:"raw,omitempty"`
 }
 
 // TraceEntry is one line of the trace.

@@ -21,6 +21,8 @@ type ViewMessage struct {
 	// provider wants back with a reply.
 	Failed    bool            `json:"failed,omitempty"`
 	Reasoning json.RawMessage `json:"reasoning,omitempty"`
+	// Raw is true for a reply of the text protocol that could not be read.
+	Raw bool `json:"raw,omitempty"`
 }
 
 // SummaryIntro stands before a summary in what the model sees.
@@ -37,6 +39,7 @@ func View(mem *Memory) []ViewMessage {
 		view = append(view, ViewMessage{Role: "system", Content: mem.SystemPrompt})
 	}
 	first := mem.windowStart()
+	view = mem.appendTask(view, first)
 	// Calls from before the window stand before it, but never before the task.
 	at := max(first, min(1, len(c.Turns)))
 	for _, t := range c.Turns[first:at] {
@@ -62,7 +65,7 @@ func (mem *Memory) windowStart() int {
 	}
 	count := 0
 	for i := len(turns) - 1; i >= 0; i-- {
-		if turns[i].Content == "" {
+		if turns[i].Content == "" && !mem.SpeaksText() {
 			continue // calls alone belong to the message before them
 		}
 		if count++; count == size {
@@ -100,7 +103,7 @@ func (mem *Memory) appendTurn(view []ViewMessage, t Turn) []ViewMessage {
 	case TurnSummary:
 		return append(view, ViewMessage{Role: "user", Content: SummaryIntro + t.Content})
 	}
-	reply := ViewMessage{Role: "assistant", Content: t.Content, Reasoning: t.Reasoning}
+	reply := ViewMessage{Role: "assistant", Content: t.Content, Reasoning: t.Reasoning, Raw: t.Raw}
 	var results []ViewMessage
 	for _, id := range t.Calls {
 		record := mem.ToolCalls[id]

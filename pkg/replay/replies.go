@@ -69,7 +69,7 @@ func reply(p events.Payload) Reply {
 	case *events.LLMMessageComplete:
 		return textReply(p.Content, p.Model, p.Usage)
 	case *events.LLMThought:
-		return textReply(p.Content, p.Model, p.Usage)
+		return thoughtReply(p)
 	case *events.AnswerTooShort:
 		return textReply(p.Content, p.Model, p.Usage)
 	case *events.LLMAttemptFailed:
@@ -95,6 +95,9 @@ func callsReply(p *events.ToolCallReply) Reply {
 }
 
 func refusedReply(p *events.RefusedReply) Reply {
+	if reason, unread := unreadReply(p); unread {
+		return Reply{Response: llm.Invalid{Meta: meta(p.Model, 1, p.Usage), Content: p.Content, Reason: reason}}
+	}
 	if len(p.Calls) == 0 {
 		return textReply(p.Content, p.Model, p.Usage)
 	}

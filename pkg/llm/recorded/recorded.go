@@ -68,6 +68,9 @@ func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 // InProcess does nothing, see [llm.InProcess].
 func (*Caller) InProcess() {}
 
+// Parsed does nothing, see [llm.Parsed].
+func (*Caller) Parsed() {}
+
 func invalid(message string) *llm.Error {
 	return &llm.Error{Kind: llm.KindInvalid, Message: message}
 }

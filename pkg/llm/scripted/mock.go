@@ -114,6 +114,12 @@ func finish(reply any, req llm.Request, n int) llm.Response {
 	case llm.Structured:
 		r.Meta = complete(r.Meta, req)
 		return r
+	case llm.Thought:
+		r.Meta = complete(r.Meta, req)
+		return r
+	case llm.Invalid:
+		r.Meta = complete(r.Meta, req)
+		return r
 	case llm.ToolCalls:
 		r.Meta = complete(r.Meta, req)
 		r.Calls = slices.Clone(r.Calls)

@@ -1,0 +1,98 @@
+package reducer
+
+import "github.com/moorebus/moorebus/pkg/events"
+
+// CodeMalformedReply is the code of a reply of the text protocol that could not
+// be read.
+const CodeMalformedReply = "malformed_reply"
+
+// SpeaksText reports whether the run's model speaks the text protocol.
+func (mem *Memory) SpeaksText() bool { return mem.Control.Agent.LLM.Text }
+
+// beginText puts a run whose agent was pinned into the text protocol's first
+// state, or out of the protocol.
+func (mem *Memory) beginText() {
+	mem.Control.TextState = ""
+	if mem.SpeaksText() {
+		mem.Control.TextState = events.TextThinking
+	}
+}
+
+// passText is what any reply does to the state of the text protocol: after an
+// action, a refused one too, the model thinks again. A thought then says more.
+func (mem *Memory) passText() {
+	mem.Control.SinceUser.Invalid = 0
+	mem.beginText()
+}
+
+// enterText takes the state that a thought ends in. It may be one that nobody
+// knows; [TextState] says so.
+func (mem *Memory) enterText(next string) {
+	if mem.SpeaksText() && next != "" {
+		mem.Control.TextState = next
+	}
+}
+
+// TextState returns the state in which a model that speaks the text protocol is
+// asked, and why that is not the one in the log; the note is empty where it is.
+func TextState(mem *Memory) (state, note string) {
+	state = mem.Control.TextState
+	if events.ValidTextState(state) {
+		return state, ""
+	}
+	return events.TextThinking, "the stored state \"" + cut(state, 100) + "\" is unknown and was reset to thinking"
+}
+
+// foldInvalidReply is foldRefusedReply, and under the text protocol counts how
+// many came in a row. What could not be read there is no message of the
+// conversation: only the model sees it again.
+func (mem *Memory) foldInvalidReply(e *events.Event, p *events.RefusedReply) {
+	before := mem.Control.SinceUser.Invalid
+	if !mem.SpeaksText() || len(p.Results) != 1 || p.Results[0].Code != CodeMalformedReply {
+		mem.foldRefusedReply(e, p)
+	} else {
+		mem.pass(p.Usage)
+		if p.Content != "" {
+			mem.addTurn(Turn{Kind: TurnReply, Content: p.Content, Raw: true})
+		}
+		mem.addTurn(Turn{Kind: TurnNote, Content: p.Results[0].Observation})
+	}
+	if mem.SpeaksText() {
+		mem.Control.SinceUser.Invalid = before + 1
+	}
+}
+
+// LastRefusal returns what the model was told of its last reply that could not be
+// used, empty if there is none.
+func LastRefusal(mem *Memory) string {
+	turns := mem.Control.Turns
+	for i := len(turns) - 1; i >= 0; i-- {
+		switch t := turns[i]; {
+		case t.Kind == TurnNote:
+			return t.Content
+		case t.Kind == TurnReply && len(t.Calls) > 0:
+			if record := mem.ToolCalls[t.Calls[0]]; record != nil && record.Result != nil {
+				return record.Result.Text()
+			}
+		}
+	}
+	return ""
+}
+
+// windowed is how many messages the context window counts at most. Under the text
+// protocol every turn is one, since a call is text there as well.
+func (mem *Memory) windowed() int {
+	if mem.SpeaksText() {
+		return len(mem.Control.Turns)
+	}
+	return len(mem.Messages)
+}
+
+// appendTask shows the task to a model that speaks the text protocol, also where
+// the window, which begins with the turn first, does not reach it.
+func (mem *Memory) appendTask(view []ViewMessage, first int) []ViewMessage {
+	if first == 0 || !mem.SpeaksText() {
+		return view
+	}
+	return mem.appendTurn(view, mem.Control.Turns[0])
+}
