@@ -71,6 +71,8 @@ type Config struct {
 	// MaxIterations bounds the thinking and executing passes since the last
 	// user message.
 	MaxIterations int `json:"max_iterations"`
+	// RecordChunks keeps in each reply's event how its text came.
+	RecordChunks bool `json:"record_chunks,omitempty"`
 }
 
 // ByMode is the context window's size while it is left to the mode: everything

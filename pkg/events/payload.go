@@ -99,6 +99,7 @@ type Reply struct {
 	Content string `json:"content"`
 	Model   string `json:"model"`
 	Usage   Usage  `json:"usage"`
+	Chunks  Chunks `json:"chunks,omitempty"`
 }
 
 // LLMToolCall is a reply that asks for one call, or the next call of an earlier
@@ -121,6 +122,7 @@ type ToolCallReply struct {
 	Confidence float64 `json:"confidence"`
 	Model      string  `json:"model"`
 	Usage      Usage   `json:"usage"`
+	Chunks     Chunks  `json:"chunks,omitempty"`
 }
 
 // LLMFinalAnswer ends a run in task mode.
@@ -201,6 +203,7 @@ type AnswerTooShort struct {
 	Content string `json:"content"`
 	Model   string `json:"model,omitempty"`
 	Usage   Usage  `json:"usage"`
+	Chunks  Chunks `json:"chunks,omitempty"`
 }
 
 // RefusedReply is a reply all of whose calls were refused, or that was no valid
@@ -212,6 +215,7 @@ type RefusedReply struct {
 	Results []Answer `json:"results"`
 	Model   string   `json:"model,omitempty"`
 	Usage   Usage    `json:"usage"`
+	Chunks  Chunks   `json:"chunks,omitempty"`
 }
 
 // ToolBlacklisted is a reply all of whose calls are blacklisted.
@@ -378,11 +382,15 @@ type UserMessage struct {
 // ContextWindowExpanded widens what the model sees by a number of messages.
 type ContextWindowExpanded struct {
 	Increment int `json:"increment"`
+	// ContextReply is nil where the edit came from outside.
+	*ContextReply
 }
 
 // ToolCallsAddedToContext shows the model earlier calls again.
 type ToolCallsAddedToContext struct {
 	CallIDs []string `json:"call_ids"`
+	// ContextReply is nil where the edit came from outside.
+	*ContextReply
 }
 
 // WorkingMemoryAdded puts an entry into working memory, replacing one with the

@@ -37,6 +37,10 @@ type judge struct {
 	retries    int
 	confidence float64
 	messageID  string
+	// offersInternal says that Moorebus' own tools were offered; look shows the
+	// run's memory as it is now, under the run's lock.
+	offersInternal bool
+	look           func(func(*reducer.Memory))
 
 	validator tool.Validator
 	approval  Approval
@@ -51,18 +55,23 @@ func newJudge(cfg Config, mem *reducer.Memory) *judge {
 		// The list only grows at its end, so what is there now may be read.
 		known: order[:len(order):len(order)], retries: mem.RetryCount, confidence: mem.ConfidenceScore,
 		validator: cfg.Validator, approval: cfg.Approval,
-		clock: cfg.Store.Now,
+		clock: cfg.Store.Now, offersInternal: offersInternal(mem),
 	}
 }
 
-// judge looks at the whole reply: calls outrank text wherever they stand.
-func (j *judge) judge(reply llm.Response) events.Payload {
-	p := j.read(reply)
-	if stored(p) > journal.MaxBody-envelopeRoom {
-		return j.tooLarge(reply)
+// judge looks at the whole reply: calls outrank text wherever they stand. It
+// returns what is to be appended for it, all or none.
+func (j *judge) judge(reply llm.Response) []events.Payload {
+	all := j.read(reply)
+	for _, p := range all {
+		if stored(p) > journal.MaxBody-envelopeRoom {
+			return one(j.tooLarge(reply))
+		}
 	}
-	return p
+	return all
 }
+
+func one(p events.Payload) []events.Payload { return []events.Payload{p} }
 
 // stored is the size of a payload as it stands in the log, in bytes.
 func stored(p events.Payload) int {
@@ -85,19 +94,19 @@ func (c *counter) Write(data []byte) (int, error) {
 // envelopeRoom is what an event's envelope may take of the largest body.
 const envelopeRoom = 8 << 10
 
-func (j *judge) read(reply llm.Response) events.Payload {
+func (j *judge) read(reply llm.Response) []events.Payload {
 	switch r := reply.(type) {
 	case llm.ToolCalls:
 		if len(r.Calls) == 0 {
-			return j.answer(r.Meta, r.Content)
+			return one(j.answer(r.Meta, r.Content))
 		}
 		return j.calls(r)
 	case llm.Structured:
-		return j.answer(r.Meta, r.Content)
+		return one(j.answer(r.Meta, r.Content))
 	case llm.Text:
-		return j.answer(r.Meta, r.Content)
+		return one(j.answer(r.Meta, r.Content))
 	}
-	return j.invalid(llm.Meta{}, "", codeEmptyReply, "the reply is neither text nor a tool call")
+	return one(j.invalid(llm.Meta{}, "", codeEmptyReply, "the reply is neither text nor a tool call"))
 }
 
 // invalid is a reply without calls that cannot be used, with what the model is
@@ -143,16 +152,33 @@ func (j *judge) answer(meta llm.Meta, content string) events.Payload {
 	return &events.LLMFinalAnswer{MessageID: j.messageID, Reply: reply}
 }
 
-// calls checks every call of the reply in this order (SPEC A35): known tool,
-// blacklist, arguments that satisfy the schema, confidence, approval policy.
-func (j *judge) calls(r llm.ToolCalls) events.Payload {
+// calls answers the calls of Moorebus' own tools and checks the others. A reply
+// that the model doubts is none of them.
+func (j *judge) calls(r llm.ToolCalls) []events.Payload {
 	reply := events.ToolCallReply{
 		Content: strings.ToValidUTF8(r.Content, "\uFFFD"), Confidence: r.Confidence, Model: r.Model, Usage: usage(r.Usage),
 	}
 	if reply.Content != "" {
 		reply.MessageID = j.messageID
 	}
-	for i, call := range j.name(r.Calls) {
+	internal, external := j.split(j.name(r.Calls))
+	if len(internal) == 0 {
+		return one(j.external(reply, external))
+	}
+	var rest events.Payload
+	if len(external) > 0 {
+		rest = j.external(reply, external)
+		if _, doubted := rest.(*events.LowConfidence); doubted {
+			return one(rest)
+		}
+	}
+	return j.contextEvents(internal, &reply, rest)
+}
+
+// external checks every call in this order (SPEC A35): known tool, blacklist,
+// arguments that satisfy the schema, confidence, approval policy.
+func (j *judge) external(reply events.ToolCallReply, calls []events.Call) events.Payload {
+	for i, call := range calls {
 		if code, reason := j.refuse(call); code != "" {
 			reply.Refused = append(reply.Refused, events.Refusal{Call: call, Observation: reducer.ErrorPrefix + reason, Code: code, Place: i + 1})
 		} else {
@@ -162,8 +188,8 @@ func (j *judge) calls(r llm.ToolCalls) events.Payload {
 	if len(reply.Calls) == 0 {
 		return refused(reply)
 	}
-	if r.Confidence < j.config.ConfidenceThreshold && j.retries < j.config.MaxRetries {
-		return &events.LowConfidence{Confidence: r.Confidence, Model: r.Model, Usage: usage(r.Usage)}
+	if reply.Confidence < j.config.ConfidenceThreshold && j.retries < j.config.MaxRetries {
+		return &events.LowConfidence{Confidence: reply.Confidence, Model: reply.Model, Usage: reply.Usage}
 	}
 	if len(reply.Calls) > 1 && !j.config.ParallelTools {
 		reply.Calls, reply.Queued = reply.Calls[:1], reply.Calls[1:]

@@ -148,6 +148,7 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) wo
 	}
 	j := newJudge(p.cfg, mem)
 	j.messageID = p.cfg.Store.NewID()
+	j.look = func(fn func(*reducer.Memory)) { p.look(run, fn) }
 	provider := mem.Control.Agent.LLM.Provider
 	return func(ctx context.Context) worker.Result {
 		reply, err := p.call(ctx, run, provider, req, j.messageID)
@@ -159,8 +160,17 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) wo
 		if err != nil {
 			return p.failed(ctx, err, e.Failed, p.limits.rest(provider))
 		}
-		return worker.Done(j.judge(reply))
+		return worker.Done(j.judge(reply)...)
 	}
+}
+
+// look shows a run's memory as it is now, under the run's lock.
+func (p *Planner) look(id events.Run, fn func(*reducer.Memory)) {
+	run := p.cfg.Store.Acquire(id)
+	defer p.cfg.Store.Release(run)
+	run.Lock()
+	defer run.Unlock()
+	fn(run.Memory())
 }
 
 func done(p events.Payload) worker.Work {

@@ -29,8 +29,17 @@ func request(mem *reducer.Memory) llm.Request {
 	return llm.Request{
 		Run: mem.RunID, Purpose: llm.PurposePlan, Model: model(mem), Messages: messages, Tools: offered(mem),
 		Sampling: sampling(agent.LLM), OutputSchema: agent.OutputSchema, Settings: settings(agent.LLM),
-		Replies: mem.Control.Replies, Observations: reducer.Observations(mem),
+		Replies: mem.Control.Replies, Observations: observations(mem),
 	}
+}
+
+// observations are the run's raw results for an agent whose replies refer to them:
+// they grow with the run.
+func observations(mem *reducer.Memory) []string {
+	if len(mem.Control.Agent.LLM.Script) == 0 {
+		return nil
+	}
+	return reducer.Observations(mem)
 }
 
 // model resolves the model's name: by task type, else the default one, else
@@ -52,6 +61,9 @@ func offered(mem *reducer.Memory) []llm.Tool {
 		}
 		info := mem.Tools[name]
 		tools = append(tools, llm.Tool{Name: name, Description: info.Description, Schema: json.RawMessage(info.Schema)})
+	}
+	if offersInternal(mem) {
+		tools = append(tools, internalTools...)
 	}
 	return tools
 }

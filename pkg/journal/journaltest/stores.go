@@ -67,6 +67,7 @@ func Directory(t *testing.T, open func(t *testing.T) journal.Directory) {
 	t.Run("refusals", func(t *testing.T) {
 		require.Error(t, dir.Announce(context20(t), "*", "i", nil))
 		require.Error(t, dir.Announce(context20(t), web, "i", []events.ToolSpec{spec("search", db, "of another pool")}))
+		require.ErrorContains(t, dir.Announce(context20(t), web, "i", []events.ToolSpec{spec("moorebus_search", web, "")}), "are Moorebus' own")
 	})
 	t.Run("providers", func(t *testing.T) {
 		ctx, one, two := context20(t), NewToken(t), NewToken(t)
