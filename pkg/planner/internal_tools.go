@@ -129,10 +129,11 @@ func (e *edits) loadMessages(text string) (increment int, answer string) {
 	}
 	before := min(e.window, total)
 	e.window = max(e.window, min(e.window+increment, total))
-	if e.window <= before {
+	now := min(e.window, total)
+	if now <= before {
 		return increment, fmt.Sprintf("All %d messages of the conversation are shown already.", total)
 	}
-	return increment, fmt.Sprintf("%d older messages are shown: now the last %d of %d.", e.window-before, e.window, total)
+	return increment, fmt.Sprintf("%d older messages are shown: now the last %d of %d.", now-before, now, total)
 }
 
 // loadResults names the calls that are shown again. What the run does not know is

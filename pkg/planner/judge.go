@@ -119,17 +119,21 @@ func (j *judge) invalid(meta llm.Meta, content, code, reason string) events.Payl
 }
 
 func (j *judge) tooLarge(reply llm.Response) events.Payload {
-	content := ""
+	return j.invalid(reply.About(), clean(textOf(reply)), codeTooLarge,
+		fmt.Sprintf("the reply is too large: at most %d bytes fit; send less at once", journal.MaxBody-envelopeRoom))
+}
+
+// textOf is the text of a reply, that beside calls included.
+func textOf(reply llm.Response) string {
 	switch r := reply.(type) {
 	case llm.Text:
-		content = r.Content
+		return r.Content
 	case llm.Structured:
-		content = r.Content
+		return r.Content
 	case llm.ToolCalls:
-		content = r.Content
+		return r.Content
 	}
-	return j.invalid(reply.About(), clean(content), codeTooLarge,
-		fmt.Sprintf("the reply is too large: at most %d bytes fit; send less at once", journal.MaxBody-envelopeRoom))
+	return ""
 }
 
 func (j *judge) answer(meta llm.Meta, content string) events.Payload {

@@ -10,7 +10,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -127,35 +126,6 @@ func overBudget(mem *reducer.Memory, input int, now time.Time) (code, message st
 	}
 	over, _ := reducer.OverWallTime(mem, now)
 	return over.Code, over.Message
-}
-
-// streamer publishes a reply in the making.
-type streamer struct {
-	feed      journal.Feed
-	run       events.Run
-	messageID string
-	offset    int
-}
-
-// Chunk is a part of a model's text on the chunk subject. Offset counts the
-// bytes of the text before it; a chunk with offset 0 starts the text again.
-type Chunk struct {
-	MessageID string `json:"message_id"`
-	Offset    int    `json:"offset"`
-	Text      string `json:"text"`
-}
-
-func (s *streamer) chunk(c llm.Chunk) {
-	if c.Kind != llm.ChunkText || c.Text == "" {
-		return
-	}
-	data, err := json.Marshal(Chunk{MessageID: s.messageID, Offset: s.offset, Text: c.Text})
-	if err != nil {
-		return
-	}
-	s.offset += len(c.Text)
-	// Nothing needs chunks to be correct, so a bus that is away loses them.
-	_ = s.feed.PublishChunk(s.run, data)
 }
 
 // clean makes text from outside fit for the log: valid UTF-8, and not endless.

@@ -21,7 +21,7 @@ type tally struct {
 	replies int
 	// internal counts the calls of Moorebus' own tools.
 	internal int
-	results map[string]int
+	results  map[string]int
 }
 
 func (o *tally) add(e *events.Event, queued bool) {

@@ -233,4 +233,23 @@ func Feed(t *testing.T, open func(t *testing.T) LogFeed) {
 			require.Equal(t, text, <-got)
 		}
 	})
+	t.Run("asks", func(t *testing.T) {
+		run, got := NewRun(t, feed), make(chan events.Run, 100)
+		require.NoError(t, feed.AskCatchUp(run), "nobody hears it")
+		stop, err := feed.WatchAsks(func(r events.Run) { got <- r })
+		require.NoError(t, err)
+		defer stop()
+		other := RunIn(t, feed, 0)
+		other.Namespace = NewToken(t)
+		for _, asked := range []events.Run{run, run, other} {
+			require.NoError(t, feed.AskCatchUp(asked))
+			for r := range got { // others may ask meanwhile
+				if r == asked {
+					break
+				}
+			}
+		}
+		stop()
+		stop()
+	})
 }
