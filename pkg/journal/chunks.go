@@ -16,6 +16,8 @@ type Chunk struct {
 	// CatchUp marks text that was sent before, for listeners that missed it: see
 	// [Feed].AskCatchUp. Who has it drops it.
 	CatchUp bool `json:"catch_up,omitempty"`
+	// Again counts how often the text began again so far.
+	Again int `json:"again,omitempty"`
 }
 
 // Listener puts a run's chunks together for one reader. Whatever the reader
@@ -28,6 +30,7 @@ type Listener struct {
 
 	mu      sync.Mutex
 	message string
+	again   int
 	// next is how many bytes of the message were heard.
 	next int
 	// lost says that what was heard is not the beginning of what is being said.
@@ -85,11 +88,11 @@ func (l *Listener) Hear(data []byte) (Chunk, bool) {
 	if c.MessageID == l.over {
 		return Chunk{}, false
 	}
-	again := c.Offset == 0 && (c.MessageID != l.message || l.lost || !c.CatchUp)
+	other := c.MessageID != l.message || c.Again != l.again || l.lost
 	switch {
-	case again:
-		l.message, l.next, l.lost = c.MessageID, 0, false
-	case c.MessageID != l.message, l.lost, c.Offset > l.next:
+	case c.Offset == 0 && (other || !c.CatchUp):
+		l.message, l.again, l.next, l.lost = c.MessageID, c.Again, 0, false
+	case other, c.Offset > l.next:
 		return l.missed()
 	case c.CatchUp:
 		if c.Offset+len(c.Text) <= l.next {
@@ -102,8 +105,8 @@ func (l *Listener) Hear(data []byte) (Chunk, bool) {
 		l.lost = true
 		return l.missed()
 	}
-	l.next, l.asked, l.unheard, c.CatchUp = l.next+len(c.Text), false, 0, false
-	return c, true
+	l.next, l.asked, l.unheard = l.next+len(c.Text), false, 0
+	return Chunk{MessageID: c.MessageID, Offset: c.Offset, Text: c.Text}, true
 }
 
 // missed is a chunk that does not go on from what was heard.

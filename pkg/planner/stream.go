@@ -72,6 +72,7 @@ type streamer struct {
 	// more than mostSaid bytes in all.
 	said   []byte
 	total  int
+	again  int
 	timing events.Chunks
 	// told is when listeners were last told of it, later the next time if that is
 	// set already.
@@ -105,7 +106,7 @@ func (s *streamer) chunk(c llm.Chunk) {
 
 // say publishes text that follows what was said.
 func (s *streamer) say(text string) {
-	s.publish(journal.Chunk{MessageID: s.messageID, Offset: s.total, Text: text})
+	s.publish(journal.Chunk{MessageID: s.messageID, Offset: s.total, Text: text, Again: s.again})
 	if s.total += len(text); s.total <= mostSaid {
 		s.said = append(s.said, text...)
 	} else {
@@ -137,7 +138,7 @@ func (s *streamer) complete(text string) {
 	if s.total == 0 || text == "" || s.total > mostSaid || string(s.said) == text {
 		return
 	}
-	s.said, s.total, s.timing = nil, 0, nil
+	s.said, s.total, s.timing, s.again = nil, 0, nil, s.again+1
 	for piece := range pieces(text) {
 		s.say(piece)
 	}
@@ -166,7 +167,7 @@ func (s *streamer) catchUp() {
 func (s *streamer) tell() {
 	offset := 0
 	for piece := range pieces(string(s.said)) {
-		s.publish(journal.Chunk{MessageID: s.messageID, Offset: offset, Text: piece, CatchUp: true})
+		s.publish(journal.Chunk{MessageID: s.messageID, Offset: offset, Text: piece, CatchUp: true, Again: s.again})
 		offset += len(piece)
 	}
 	s.told = s.now()
