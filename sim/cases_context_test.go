@@ -16,6 +16,6 @@ var contextCases = []*livenessCase{
 		}}}), then: itself},
 	{row: rowOwn, name: "the last of several", event: events.TypeToolCallsAddedToContext, from: events.Planning, agent: narrow,
 		script: script(calls("moorebus_load_messages", "moorebus_search_tool_calls")), then: itself},
-	{row: rowOwn, name: "beside another call", event: events.TypeContextWindowExpanded, from: events.Planning, agent: narrow,
-		script: script(calls("look", "moorebus_load_messages")), then: "LlmToolCall"},
+	{row: "LlmToolCall", name: "after edits of the context", event: events.TypeLLMToolCall, from: events.Planning, agent: narrow,
+		script: script(calls("look", "moorebus_load_messages")), then: itself},
 }
