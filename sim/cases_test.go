@@ -149,11 +149,12 @@ const (
 	rowDone     = "ReflectDone, PageDone"
 	rowApproved = "HumanApproved, HumanModified, HumanApprovedParallel"
 	rowRefused  = "HumanRejected"
+	rowOwn      = "ContextWindowExpanded, ToolCallsAddedToContext (the model's own)"
 	rowMemory   = "BudgetRaised, ContextWindowExpanded, ToolCallsAddedToContext, WorkingMemoryAdded, WorkingMemoryRemoved, StorageSaved, StorageLoaded"
 )
 
 // livenessCases are all of them.
-var livenessCases = slices.Concat(usualCases, abandonedCases, unknownCases, timedCases, forkedCases)
+var livenessCases = slices.Concat(usualCases, contextCases, abandonedCases, unknownCases, timedCases, forkedCases)
 
 var usualCases = []*livenessCase{
 	{row: rowStart, event: events.TypeStart, from: events.Idle, asked: true, then: itself, points: timedPoints},

@@ -380,8 +380,21 @@ func (d draw) reply(mode events.Mode) scriptEntry {
 		return scriptEntry{"text": lastWords}
 	case 7, 8, 9, 10:
 		return scriptEntry{"calls": d.calls(2 + d.IntN(3))}
+	case 11:
+		return d.edits()
 	}
 	return scriptEntry{"content": "One thing.", "calls": d.calls(1)}
+}
+
+// edits is a reply that edits its own context, where it may.
+func (d draw) edits() scriptEntry {
+	all := []scriptEntry{
+		{"name": "moorebus_load_messages", "arguments": map[string]int{"count": 1 + d.IntN(5)}},
+		{"name": "moorebus_search_tool_calls", "arguments": map[string]int{"limit": d.IntN(3)}},
+		{"name": "moorebus_load_tool_result", "arguments": map[string][]string{"call_ids": {"call_1_1", "unheard_of"}}},
+	}
+	d.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return scriptEntry{"content": "Let me see.", "calls": append(all[:1+d.IntN(3)], d.calls(d.IntN(3))...)}
 }
 
 func (d draw) calls(n int) []scriptEntry {

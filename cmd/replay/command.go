@@ -34,6 +34,7 @@ func newCommand(getenv func(string) string) *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		Example: `  replay 0198c5a0-5a6b-7c00-8000-000000000001 --until 12 --state
   replay 0198c5a0-5a6b-7c00-8000-000000000001 --follow
+  replay 0198c5a0-5a6b-7c00-8000-000000000001 --speed 2x
   replay verify --all
   replay export --all -f runs.jsonl && replay verify --all --file runs.jsonl`,
 	}
@@ -54,7 +55,7 @@ func newCommand(getenv func(string) string) *cobra.Command {
 	flags.Uint64Var(&o.Until, "until", 0, "stop after this event (default: the last one)")
 	flags.BoolVar(&o.State, "state", false, "print the memory at the end, as JSON")
 	flags.BoolVar(&o.Follow, "follow", false, "go on live until the run has ended")
-	flags.StringVar(&speed, "speed", "", "show events in the rhythm in which they happened, such as 1x, 2x or 0.5x")
+	flags.StringVar(&speed, "speed", "", "show events in the rhythm in which they happened, such as 1x, 2x or 0.5x, and replies as they came if the agent has record_chunks")
 	root.AddCommand(verifyCommand(src), diffCommand(src), exportCommand(src), benchCommand(src))
 	return root
 }

@@ -94,9 +94,9 @@ func outsideSummary(p events.Payload) string {
 	case *events.PageDone:
 		return fmt.Sprintf("%d entries to storage, %d dropped", len(p.Paged), len(p.Dropped))
 	case *events.ContextWindowExpanded:
-		return fmt.Sprintf("by %d messages", p.Increment)
+		return ownCalls(p.ContextReply, fmt.Sprintf("by %d messages", p.Increment))
 	case *events.ToolCallsAddedToContext:
-		return strings.Join(p.CallIDs, ", ")
+		return ownCalls(p.ContextReply, strings.Join(p.CallIDs, ", "))
 	case *events.WorkingMemoryAdded:
 		return entry(p.Entry)
 	case *events.WorkingMemoryRemoved:
@@ -109,6 +109,14 @@ func outsideSummary(p events.Payload) string {
 		return string(p.Data)
 	}
 	return "" // Continue and its like have no data
+}
+
+// ownCalls is an edit of the context with the model's calls that asked for it.
+func ownCalls(r *events.ContextReply, edit string) string {
+	if r == nil {
+		return edit
+	}
+	return calls(events.ToolCallReply{Calls: r.Calls})
 }
 
 func calls(r events.ToolCallReply) string {

@@ -36,7 +36,7 @@ func New(l Layout, keys map[string]string) (*Config, error) {
 	}
 	c := &Config{
 		Operator: User{Name: Operator, InboxPrefix: "_INBOX_" + Operator, Publish: []string{">"}, Subscribe: []string{">"}},
-		Users:    users, Feeds: natsbus.Feeds(), Chunks: natsbus.Chunks(),
+		Users:    users, Feeds: append(natsbus.Feeds(), natsbus.Asks()...), Chunks: natsbus.Chunks(),
 	}
 	c.Services, c.Streamed = natsbus.Services()
 	if len(keys) == 0 {

@@ -196,6 +196,7 @@ func forbidden(user string) []string {
 		"$JS.API.STREAM.MSG.GET.KV_purged":                 {Gateway, Tap},
 		"$JS.API.STREAM.INFO.KV_dropped":                   {Tap},
 		"chunk.default.x":                                  {Planner},
+		"catchup.default.x":                                {Gateway, Tap},
 		"$JS.API.STREAM.NAMES":                             {Gateway},
 		"$JS.API.DIRECT.GET.KV_agents":                     {Gateway},
 		"$JS.API.DIRECT.GET.KV_purged":                     {Gateway, Tap},
@@ -240,6 +241,9 @@ func TestForbidden(t *testing.T) {
 		}
 		if user != Tap {
 			listen = append(listen, "feed.>", "chunk.>")
+		}
+		if user != Planner {
+			listen = append(listen, "catchup.*.*")
 		}
 		if user != Tap && user != Gateway {
 			listen = append(listen, "chunk.*.*", "feed.moore.*.*.acting.*.*.*", "feed.moore.*.*.*.acting.*.*")

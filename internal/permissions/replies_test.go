@@ -325,6 +325,15 @@ func TestTap(t *testing.T) {
 	_, err = planner.Append(t.Context(), run, 0, journal.Entry{Subject: subject, Body: []byte("{}")})
 	require.NoError(t, err)
 	require.Equal(t, subject.String(), (<-fed).Subject)
+	asked := make(chan events.Run, 10)
+	stopAsks, err := planner.WatchAsks(func(run events.Run) { asked <- run })
+	require.NoError(t, err)
+	defer stopAsks()
+	require.NoError(t, planner.Conn().Flush())
+	for _, asker := range []interface{ AskCatchUp(events.Run) error }{tap, r.open(t, Gateway), r.log} { // r.log is of the log's account
+		require.NoError(t, asker.AskCatchUp(run))
+		require.Equal(t, run, <-asked)
+	}
 	require.NoError(t, planner.PublishChunk(run, []byte("hello")))
 	require.Equal(t, "hello", <-text)
 	msg, err := operators.NextMsg(patience)
@@ -344,6 +353,9 @@ func TestTap(t *testing.T) {
 	_, err = tap.PutBlob(t.Context(), "web", []byte("x"))
 	require.ErrorIs(t, err, journal.ErrDenied)
 	for _, s := range tapPublishes(t) {
+		if s == "catchup.*.*" { // a question, and who hears it answers everybody
+			continue
+		}
 		require.Regexp(t, `^\$(JS\.API|SYS\.REQ)\.`, s, "a tap asks and never tells")
 		require.Regexp(t, `INFO|GET`, s)
 	}

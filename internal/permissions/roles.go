@@ -146,6 +146,7 @@ func (l Layout) planner(g *natsbus.Grants) {
 	g.Consume(inbox(events.DefaultPool, owned[Planner]...))
 	g.AnnounceProviders()
 	g.PublishChunks()
+	g.WatchAsks()
 }
 
 func (l Layout) actor(g *natsbus.Grants, pool string) {
@@ -177,6 +178,7 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.Ready()
 	g.Watch(journal.Filter{})
 	g.WatchChunks()
+	g.Ask()
 	g.ReadDirectory(l.Pools)
 	g.StoreAgents()
 	g.ReadPurged()
@@ -187,6 +189,7 @@ func (l Layout) gateway(g *natsbus.Grants) {
 // other.
 func (l Layout) tap(g *natsbus.Grants) {
 	g.WatchAll()
+	g.Ask()
 	g.ReadPurged()
 	g.ReadDropped()
 	for _, pool := range l.Pools {

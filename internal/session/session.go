@@ -10,7 +10,6 @@ package session
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -57,6 +56,8 @@ type Session struct {
 	mem  *reducer.Memory // the fold's
 	view *view
 	in   *bufio.Scanner
+	// heard is what the model is saying.
+	heard *journal.Listener
 }
 
 // Outcome is how the run ended.
@@ -78,11 +79,13 @@ func Watch(ctx context.Context, run events.Run, o Options) (Outcome, error) {
 	fold := runlog.NewFold(o.Bus, o.Machine, run)
 	s := &Session{o: o, run: run, fold: fold, mem: fold.Memory(), view: newView(o.Show, o.Live, o.Color), in: bufio.NewScanner(o.In)}
 	s.in.Buffer(nil, journal.MaxBody)
+	s.heard = journal.NewListener(o.Bus, run)
 	stopChunks, err := o.Bus.WatchChunks(run, s.chunk)
 	if err != nil {
 		return Outcome{}, err
 	}
 	defer stopChunks()
+	s.heard.Ask()
 	stopTicks := s.view.start()
 	defer stopTicks()
 	if err := s.follow(ctx); err != nil {
@@ -126,6 +129,7 @@ func (s *Session) take(ctx context.Context, rec journal.Record) error {
 		s.view.line("! " + err.Error())
 		return nil
 	}
+	s.heard.Over(journal.MessageOf(rec.Body))
 	s.view.event(e, s.mem)
 	switch p := e.Data.(type) {
 	case *events.LLMFinalAnswer:
@@ -223,11 +227,7 @@ func (s *Session) cancel(ctx context.Context) error {
 }
 
 func (s *Session) chunk(data []byte) {
-	var c struct {
-		Offset int    `json:"offset"`
-		Text   string `json:"text"`
-	}
-	if json.Unmarshal(data, &c) == nil {
+	if c, ok := s.heard.Hear(data); ok {
 		s.view.words(c.Offset == 0, c.Text)
 	}
 }

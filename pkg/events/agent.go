@@ -81,6 +81,8 @@ type Config struct {
 	// the text protocol may be of no use; nil until it is resolved, and for agents
 	// that do not speak it.
 	MaxInvalidReplies *int `json:"max_invalid_replies,omitempty"`
+	// RecordChunks keeps in each reply's event how its text came.
+	RecordChunks bool `json:"record_chunks,omitempty"`
 }
 
 // ByMode is the context window's size while it is left to the mode: everything

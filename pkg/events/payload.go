@@ -99,6 +99,7 @@ type Reply struct {
 	Content string `json:"content"`
 	Model   string `json:"model"`
 	Usage   Usage  `json:"usage"`
+	Chunks  Chunks `json:"chunks,omitempty"`
 }
 
 // LLMToolCall is a reply that asks for one call, or the next call of an earlier
@@ -123,6 +124,7 @@ type ToolCallReply struct {
 	Usage      Usage   `json:"usage"`
 	// Reasoning is what the provider wants back with this reply; opaque.
 	Reasoning json.RawMessage `json:"reasoning,omitempty"`
+	Chunks    Chunks          `json:"chunks,omitempty"`
 }
 
 // LLMFinalAnswer ends a run in task mode.
@@ -211,6 +213,7 @@ type AnswerTooShort struct {
 	Content string `json:"content"`
 	Model   string `json:"model,omitempty"`
 	Usage   Usage  `json:"usage"`
+	Chunks  Chunks `json:"chunks,omitempty"`
 }
 
 // RefusedReply is a reply all of whose calls were refused, or that was no valid
@@ -224,6 +227,7 @@ type RefusedReply struct {
 	Usage   Usage    `json:"usage"`
 	// Reasoning is what the provider wants back with this reply; opaque.
 	Reasoning json.RawMessage `json:"reasoning,omitempty"`
+	Chunks    Chunks          `json:"chunks,omitempty"`
 }
 
 // ToolBlacklisted is a reply all of whose calls are blacklisted.
@@ -390,11 +394,15 @@ type UserMessage struct {
 // ContextWindowExpanded widens what the model sees by a number of messages.
 type ContextWindowExpanded struct {
 	Increment int `json:"increment"`
+	// ContextReply is nil where the edit came from outside.
+	*ContextReply
 }
 
 // ToolCallsAddedToContext shows the model earlier calls again.
 type ToolCallsAddedToContext struct {
 	CallIDs []string `json:"call_ids"`
+	// ContextReply is nil where the edit came from outside.
+	*ContextReply
 }
 
 // WorkingMemoryAdded puts an entry into working memory, replacing one with the

@@ -53,6 +53,10 @@ func (r Run) Filter() string {
 // ChunkSubject returns the subject on which the run's model text is streamed.
 func (r Run) ChunkSubject() string { return "chunk." + r.Namespace + "." + r.ID }
 
+// CatchUpSubject returns the subject on which listeners ask for the model text that
+// they missed.
+func (r Run) CatchUpSubject() string { return "catchup." + r.Namespace + "." + r.ID }
+
 // Subject is the subject of one stored event:
 // `moore.<shard>.<ns>.<from>.<to>.<pool>.<run>`.
 type Subject struct {

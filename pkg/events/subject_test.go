@@ -15,6 +15,7 @@ func TestGoldenSubjects(t *testing.T) {
 	run := events.NewRun("default", runID, 1)
 	require.Equal(t, "moore.0.default.*.*.*."+runID, run.Filter())
 	require.Equal(t, "chunk.default."+runID, run.ChunkSubject())
+	require.Equal(t, "catchup.default."+runID, run.CatchUpSubject())
 	s := events.Subject{Run: run, From: events.Planning, To: events.ParallelActing, Pool: "web"}
 	require.Equal(t, "moore.0.default.planning.parallel_acting.web."+runID, s.String())
 	s = events.Subject{Run: events.Run{Shard: 3, Namespace: "team-a", ID: runID}, From: events.Control, To: events.Nobody, Pool: events.DefaultPool}

@@ -31,5 +31,8 @@ func Billed(p Payload) *Usage {
 	case *FatalError:
 		return p.Usage
 	}
+	if r := ReplyOf(p); r != nil {
+		return &r.Usage
+	}
 	return nil
 }

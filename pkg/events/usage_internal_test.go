@@ -24,5 +24,5 @@ func TestEveryUsageIsBilled(t *testing.T) {
 			require.Equal(t, 7, u.Input, typ)
 		}
 	}
-	require.Equal(t, 13, billed)
+	require.Equal(t, 15, billed)
 }

@@ -80,6 +80,11 @@ func pick(a *events.Agent, tools []events.ToolSpec, providers []string) ([]event
 	}
 	found := make([]events.ToolSpec, 0, len(a.Tools))
 	for _, name := range a.Tools {
+		if events.Reserved(name) { // whatever an actor announces
+			e := unprocessable(CodeUnknownTool, "the tool %q is Moorebus' own: a model has it where it is of use, leave it out", name)
+			e.Fields = map[string]any{"tool": name}
+			return nil, e
+		}
 		spec, err := pickTool(name, tools)
 		if err != nil {
 			err.Fields = map[string]any{"tool": name}

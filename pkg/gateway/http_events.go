@@ -14,23 +14,19 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// chunkBuffer is how many chunks wait for a slow client before some are lost:
-// nothing needs them to be correct.
+// chunkBuffer is how many chunks wait for a slow client before some are lost; the
+// client gets their text once it keeps up.
 const chunkBuffer = 64
 
 func (g *Gateway) getRunEvents(w http.ResponseWriter, r *http.Request) error {
-	values, err := parameters(r, "from")
-	if err != nil {
-		return err
-	}
-	from, err := number(values, "from", 1)
+	want, err := readWish(r)
 	if err != nil {
 		return err
 	}
 	if wantsStream(r) {
-		return g.streamRun(w, r, from)
+		return g.streamRun(w, r, want)
 	}
-	return g.writeEvents(w, r, from)
+	return g.writeEvents(w, r, want)
 }
 
 func wantsStream(r *http.Request) bool {
@@ -45,14 +41,24 @@ func wantsStream(r *http.Request) bool {
 }
 
 // writeEvents answers with JSON lines, to the head.
-func (g *Gateway) writeEvents(w http.ResponseWriter, r *http.Request, from uint64) error {
-	records, err := g.Events(r.Context(), namespace(r), r.PathValue("id"), from)
+func (g *Gateway) writeEvents(w http.ResponseWriter, r *http.Request, want wish) error {
+	state, err := g.stateBefore(r.Context(), namespace(r), r.PathValue("id"), &want)
+	if err != nil {
+		return err
+	}
+	records, err := g.Events(r.Context(), namespace(r), r.PathValue("id"), want.from)
 	if err != nil {
 		return err
 	}
 	control := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	began := false
+	began := state != nil
+	if began {
+		_ = control.SetWriteDeadline(time.Now().Add(g.cfg.WriteTimeout))
+		if _, err := w.Write(append(state, '\n')); err != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}
 	for rec, err := range records {
 		if err != nil && !began {
 			return err
@@ -86,13 +92,17 @@ func oneLine(body []byte) []byte {
 }
 
 // streamRun answers with server-sent events, until the run ends.
-func (g *Gateway) streamRun(w http.ResponseWriter, r *http.Request, from uint64) error {
+func (g *Gateway) streamRun(w http.ResponseWriter, r *http.Request, want wish) error {
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
 		n, err := strconv.ParseUint(last, 10, 63)
 		if err != nil {
 			return badRequest(CodeBadParameter, "Last-Event-ID: %.100q is not an event's number", last)
 		}
-		from = n + 1
+		want.resume(n)
+	}
+	state, err := g.stateBefore(r.Context(), namespace(r), r.PathValue("id"), &want)
+	if err != nil {
+		return err
 	}
 	p, err := g.end(r.Context(), namespace(r), r.PathValue("id"))
 	if err != nil {
@@ -103,20 +113,23 @@ func (g *Gateway) streamRun(w http.ResponseWriter, r *http.Request, from uint64)
 		return nil
 	}
 	if p.ended() {
-		return g.streamEnded(w, r, p.run, from)
+		return g.streamEnded(w, r, p.run, want.from, state)
 	}
-	if from <= p.n {
+	if want.from <= p.n {
 		p = g.start(p.run)
 	}
-	return g.streamLive(w, r, p, from)
+	return g.streamLive(w, r, p, want.from, state)
 }
 
 // streamEnded streams the events of a run that has ended; nothing at all (204)
 // to a reader that has them, so that it does not come back.
-func (g *Gateway) streamEnded(w http.ResponseWriter, r *http.Request, run events.Run, from uint64) error {
+func (g *Gateway) streamEnded(w http.ResponseWriter, r *http.Request, run events.Run, from uint64, state []byte) error {
 	p := g.start(run)
 	s := g.newStream(w)
 	defer s.end()
+	if s.state(state, from) != nil {
+		return nil // the client is gone
+	}
 	for rec, err := range g.log.Read(r.Context(), run, 0) {
 		if err != nil && !s.began {
 			return err
@@ -141,7 +154,7 @@ func (g *Gateway) streamEnded(w http.ResponseWriter, r *http.Request, run events
 }
 
 // streamLive streams a run's events after p, and its chunks, until it ends.
-func (g *Gateway) streamLive(w http.ResponseWriter, r *http.Request, p position, from uint64) error {
+func (g *Gateway) streamLive(w http.ResponseWriter, r *http.Request, p position, from uint64, state []byte) error {
 	ctx, stop := g.streaming(r)
 	defer stop()
 	chunks := make(chan []byte, chunkBuffer)
@@ -155,6 +168,8 @@ func (g *Gateway) streamLive(w http.ResponseWriter, r *http.Request, p position,
 		return err
 	}
 	defer unwatch()
+	heard := journal.NewListener(g.cfg.Feed, p.run)
+	heard.Ask()
 	records := make(chan shardRecord)
 	done := g.goFollow(ctx, p.run.Shard, journal.Filter{Namespace: p.run.Namespace, Run: p.run.ID}, p.seq, records)
 	defer func() { stop(); <-done }()
@@ -163,6 +178,9 @@ func (g *Gateway) streamLive(w http.ResponseWriter, r *http.Request, p position,
 	defer s.end()
 	heartbeat := time.NewTicker(g.cfg.Heartbeat)
 	defer heartbeat.Stop()
+	if s.state(state, from) != nil {
+		return nil
+	}
 	for err := s.comment(); err == nil && !p.ended(); {
 		select {
 		case rec := <-records:
@@ -171,13 +189,14 @@ func (g *Gateway) streamLive(w http.ResponseWriter, r *http.Request, p position,
 			}
 			// What was said before the event goes out before it.
 			for len(chunks) > 0 && err == nil {
-				err = s.chunk(<-chunks)
+				err = s.chunk(heard, <-chunks)
 			}
+			heard.Over(journal.MessageOf(rec.Body))
 			if typ := p.next(rec.Record); p.n >= from && err == nil {
 				err = s.event(typ, strconv.FormatUint(p.n, 10), rec.Body)
 			}
 		case data := <-chunks:
-			err = s.chunk(data)
+			err = s.chunk(heard, data)
 		case <-heartbeat.C:
 			err = s.comment()
 		case <-done:
@@ -253,12 +272,17 @@ func (s *stream) comment() error {
 	return s.flush()
 }
 
-// chunk sends a part of a model's text; what is no JSON is not one.
-func (s *stream) chunk(data []byte) error {
-	if !json.Valid(data) {
+// chunk sends what a part of a model's text says that the client has not heard.
+func (s *stream) chunk(heard *journal.Listener, data []byte) error {
+	c, ok := heard.Hear(data)
+	if !ok {
 		return nil
 	}
-	return s.event("chunk", "", data)
+	news, err := json.Marshal(c)
+	if err != nil {
+		return nil
+	}
+	return s.event("chunk", "", news)
 }
 
 // event sends one event; an empty id leaves the client's as it is.

@@ -265,7 +265,26 @@ func readForeign(_ *inputKind, name string, o inputObject) (Input, error) {
 			return nil, fmt.Errorf("%s: is %s, want a string", key, n.Kind)
 		}
 	}
-	return Foreign{Type: name}, nil
+	if n := o["usage"]; n != nil && n.Kind != strict.Object {
+		return nil, fmt.Errorf("usage: is %s, want a mapping", n.Kind)
+	}
+	return Foreign{Type: name}, o.checkCount("offset")
+}
+
+// checkCount checks a whole number from 0, where it is there.
+func (o inputObject) checkCount(key string) error {
+	n := o[key]
+	if n == nil {
+		return nil
+	}
+	var count int64
+	if err := strict.DecodeAt(n, key, &count); err != nil {
+		return err
+	}
+	if n.Kind == strict.Null || count < 0 {
+		return fmt.Errorf("%s: must be a whole number from 0", key)
+	}
+	return nil
 }
 
 // readToolCall checks what a tool of one's own would send.
@@ -284,6 +303,9 @@ func readToolCall(k *inputKind, name string, o inputObject) (Input, error) {
 	}
 	if k.names[0] == "tool-call-result" {
 		if err := o.checkResult(); err != nil {
+			return nil, err
+		}
+		if err := o.checkCount("latency_ms"); err != nil {
 			return nil, err
 		}
 	}

@@ -73,6 +73,23 @@ func CheckDropKey(key string) error {
 	return nil
 }
 
+// CheckTools reports what is wrong with an announcement of tools: every adapter of
+// [Directory] calls it first.
+func CheckTools(pool string, tools []events.ToolSpec) error {
+	if !events.ValidToken(pool) {
+		return fmt.Errorf("announce tools: pool %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", pool)
+	}
+	for _, t := range tools {
+		if t.Pool != pool {
+			return fmt.Errorf("announce tools of pool %s: tool %s is of pool %q", pool, t.Name, t.Pool)
+		}
+		if events.Reserved(t.Name) {
+			return fmt.Errorf("announce tools of pool %s: tool %s: names that begin with %s are Moorebus' own", pool, t.Name, events.ReservedPrefix)
+		}
+	}
+	return nil
+}
+
 // CheckShard reports an error unless there is such a shard.
 func CheckShard(shards, shard int) error {
 	if shard < 0 || shard >= shards {

@@ -137,6 +137,15 @@ type Feed interface {
 	// goroutine, until stop is called. Other users of the bus can forge them as
 	// well: they are for showing until the reply is in the log.
 	WatchChunks(run events.Run, fn func(data []byte)) (stop func(), err error)
+
+	// AskCatchUp asks whoever has the run's model speaking now to say on its chunks
+	// what was said so far. It does not wait, and there may be nobody.
+	AskCatchUp(run events.Run) error
+
+	// WatchAsks calls fn for the runs of all namespaces that somebody asks about,
+	// from one goroutine, until stop is called. fn must not block. Anybody may ask
+	// about anything, as often as they like.
+	WatchAsks(fn func(run events.Run)) (stop func(), err error)
 }
 
 // Inbox names the deliveries that one group of workers shares: the events that

@@ -119,7 +119,8 @@ type Request struct {
 	Settings json.RawMessage
 	// Replies is the number of replies that the run's log already holds.
 	Replies int
-	// Observations are the raw results of the run's tool calls, oldest first.
+	// Observations are the raw results of the run's tool calls, oldest first, where
+	// the Settings hold a script that can refer to them.
 	Observations []string
 	// Memory is set for agents that speak the text protocol, nil for others.
 	Memory *Memory

@@ -41,6 +41,10 @@ type judge struct {
 	messageID  string
 	// textNote says what was wrong with the state that the model was asked in.
 	textNote string
+	// offersInternal says that Moorebus' own tools were offered; look shows the
+	// run's memory as it is now, under the run's lock.
+	offersInternal bool
+	look           func(func(*reducer.Memory))
 
 	validator tool.Validator
 	approval  Approval
@@ -55,18 +59,23 @@ func newJudge(cfg Config, mem *reducer.Memory) *judge {
 		// The list only grows at its end, so what is there now may be read.
 		known: order[:len(order):len(order)], retries: mem.RetryCount, confidence: mem.ConfidenceScore,
 		validator: cfg.Validator, approval: cfg.Approval,
-		clock: cfg.Store.Now, textNote: textNote(mem),
+		clock: cfg.Store.Now, textNote: textNote(mem), offersInternal: offersInternal(mem),
 	}
 }
 
-// judge looks at the whole reply: calls outrank text wherever they stand.
-func (j *judge) judge(reply llm.Response) events.Payload {
-	p := j.read(reply)
-	if stored(p) > journal.MaxBody-envelopeRoom {
-		return j.tooLarge(reply)
+// judge looks at the whole reply: calls outrank text wherever they stand. It
+// returns what is to be appended for it, all or none.
+func (j *judge) judge(reply llm.Response) []events.Payload {
+	all := j.read(reply)
+	for _, p := range all {
+		if stored(p) > journal.MaxBody-envelopeRoom {
+			return one(j.tooLarge(reply))
+		}
 	}
-	return p
+	return all
 }
+
+func one(p events.Payload) []events.Payload { return []events.Payload{p} }
 
 // stored is the size of a payload as it stands in the log, in bytes.
 func stored(p events.Payload) int {
@@ -89,23 +98,23 @@ func (c *counter) Write(data []byte) (int, error) {
 // envelopeRoom is what an event's envelope may take of the largest body.
 const envelopeRoom = 8 << 10
 
-func (j *judge) read(reply llm.Response) events.Payload {
+func (j *judge) read(reply llm.Response) []events.Payload {
 	switch r := reply.(type) {
 	case llm.ToolCalls:
 		if len(r.Calls) == 0 {
-			return j.answer(r.Meta, r.Content)
+			return one(j.answer(r.Meta, r.Content))
 		}
 		return j.calls(r)
 	case llm.Structured:
-		return j.answer(r.Meta, r.Content)
+		return one(j.answer(r.Meta, r.Content))
 	case llm.Text:
-		return j.answer(r.Meta, r.Content)
+		return one(j.answer(r.Meta, r.Content))
 	case llm.Thought:
-		return j.thought(r)
+		return one(j.thought(r))
 	case llm.Invalid:
-		return j.malformed(r)
+		return one(j.malformed(r))
 	}
-	return j.invalid(llm.Meta{}, "", codeEmptyReply, "the reply is neither text nor a tool call")
+	return one(j.invalid(llm.Meta{}, "", codeEmptyReply, "the reply is neither text nor a tool call"))
 }
 
 // invalid is a reply without calls that cannot be used, with what the model is
@@ -118,21 +127,25 @@ func (j *judge) invalid(meta llm.Meta, content, code, reason string) events.Payl
 }
 
 func (j *judge) tooLarge(reply llm.Response) events.Payload {
-	content := ""
+	return j.invalid(reply.About(), clean(textOf(reply)), codeTooLarge,
+		fmt.Sprintf("the reply is too large: at most %d bytes fit; send less at once", journal.MaxBody-envelopeRoom))
+}
+
+// textOf is the text of a reply, that beside calls included.
+func textOf(reply llm.Response) string {
 	switch r := reply.(type) {
 	case llm.Text:
-		content = r.Content
+		return r.Content
 	case llm.Structured:
-		content = r.Content
+		return r.Content
 	case llm.ToolCalls:
-		content = r.Content
+		return r.Content
 	case llm.Thought:
-		content = r.Content
+		return r.Content
 	case llm.Invalid:
-		content = r.Content
+		return r.Content
 	}
-	return j.invalid(reply.About(), clean(content), codeTooLarge,
-		fmt.Sprintf("the reply is too large: at most %d bytes fit; send less at once", journal.MaxBody-envelopeRoom))
+	return ""
 }
 
 func (j *judge) answer(meta llm.Meta, content string) events.Payload {
@@ -158,9 +171,9 @@ func (j *judge) answer(meta llm.Meta, content string) events.Payload {
 	return &events.LLMFinalAnswer{MessageID: j.messageID, Reply: reply}
 }
 
-// calls checks every call of the reply in this order (SPEC A35): known tool,
-// blacklist, arguments that satisfy the schema, confidence, approval policy.
-func (j *judge) calls(r llm.ToolCalls) events.Payload {
+// calls answers the calls of Moorebus' own tools and checks the others. A reply
+// that the model doubts is none of them.
+func (j *judge) calls(r llm.ToolCalls) []events.Payload {
 	r.Confidence = confidence(r.Confidence)
 	reply := events.ToolCallReply{
 		Content: strings.ToValidUTF8(r.Content, "\uFFFD"), Confidence: r.Confidence, Model: r.Model, Usage: usage(r.Usage),
@@ -169,9 +182,29 @@ func (j *judge) calls(r llm.ToolCalls) events.Payload {
 	if reply.Content != "" {
 		reply.MessageID = j.messageID
 	}
-	for i, call := range j.name(r.Calls) {
+	named := j.name(r.Calls)
+	internal, external := j.split(named)
+	cut := r.Cut && internalTool(named[len(named)-1].Name) == nil
+	if len(internal) == 0 {
+		return one(j.external(reply, external, cut))
+	}
+	var rest events.Payload
+	if len(external) > 0 {
+		rest = j.external(reply, external, cut)
+		if _, doubted := rest.(*events.LowConfidence); doubted {
+			return one(rest)
+		}
+	}
+	return j.contextEvents(internal, &reply, rest)
+}
+
+// external checks every call in this order (SPEC A35): known tool, blacklist,
+// arguments that satisfy the schema, confidence, approval policy. cut says that
+// the last one is not all that the model would have said.
+func (j *judge) external(reply events.ToolCallReply, calls []events.Call, cut bool) events.Payload {
+	for i, call := range calls {
 		code, reason := j.refuse(call)
-		if code == "" && r.Cut && i == len(r.Calls)-1 {
+		if code == "" && cut && i == len(calls)-1 {
 			code, reason = codeCutOff, "the reply was cut off at the token limit before this call was complete: make it again, and say less"
 		}
 		if code != "" {
@@ -183,8 +216,8 @@ func (j *judge) calls(r llm.ToolCalls) events.Payload {
 	if len(reply.Calls) == 0 {
 		return refused(reply)
 	}
-	if r.Confidence < j.config.ConfidenceThreshold && j.retries < j.config.MaxRetries {
-		return &events.LowConfidence{Confidence: r.Confidence, Model: r.Model, Usage: usage(r.Usage)}
+	if reply.Confidence < j.config.ConfidenceThreshold && j.retries < j.config.MaxRetries {
+		return &events.LowConfidence{Confidence: reply.Confidence, Model: reply.Model, Usage: reply.Usage}
 	}
 	if len(reply.Calls) > 1 && !j.config.ParallelTools {
 		reply.Calls, reply.Queued = reply.Calls[:1], reply.Calls[1:]

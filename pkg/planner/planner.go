@@ -77,6 +77,8 @@ type Planner struct {
 	cfg    Config
 	worker *worker.Worker
 	limits *limits
+	// streams are the calls in flight that somebody may ask about.
+	streams streams
 }
 
 // New checks the configuration.
@@ -126,6 +128,11 @@ func (p *Planner) Announce(ctx context.Context) error {
 
 // Run announces the providers and works until ctx ends.
 func (p *Planner) Run(ctx context.Context) error {
+	stop, err := p.cfg.Feed.WatchAsks(p.streams.asked)
+	if err != nil {
+		return fmt.Errorf("planner: watching for listeners: %w", err)
+	}
+	defer stop()
 	return worker.RunAnnounced(ctx, p.cfg.Logger, p.Announce, p.worker.Run)
 }
 
@@ -155,9 +162,11 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) wo
 	}
 	j := newJudge(p.cfg, mem)
 	j.messageID = p.cfg.Store.NewID()
+	j.look = func(fn func(*reducer.Memory)) { p.look(run, fn) }
 	provider := mem.Control.Agent.LLM.Provider
 	return func(ctx context.Context) worker.Result {
-		reply, err := p.call(ctx, run, provider, req, j.messageID)
+		s := p.streamer(run, j.messageID, j.config.RecordChunks)
+		reply, err := p.call(ctx, provider, req, s)
 		var limited *notAskedError
 		if errors.As(err, &limited) {
 			failure := events.LLMAttemptFailed{Kind: events.KindRateLimited, Message: err.Error(), NotAsked: true}
@@ -166,8 +175,23 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) wo
 		if err != nil {
 			return p.failed(ctx, err, bill.attempt(err), e.Failed, p.limits.rest(provider))
 		}
-		return worker.Done(bill.settle(j.judge(reply), reply.About().Model))
+		all := j.judge(reply)
+		last := len(all) - 1
+		events.SetChunks(all[last], s.chunks())
+		if settled := bill.settle(all[last], reply.About().Model); settled != all[last] {
+			return worker.Done(settled) // the reply cannot be paid for, so none of it counts
+		}
+		return worker.Done(all...)
 	}
+}
+
+// look shows a run's memory as it is now, under the run's lock.
+func (p *Planner) look(id events.Run, fn func(*reducer.Memory)) {
+	run := p.cfg.Store.Acquire(id)
+	defer p.cfg.Store.Release(run)
+	run.Lock()
+	defer run.Unlock()
+	fn(run.Memory())
 }
 
 func done(p events.Payload) worker.Work {
@@ -179,8 +203,8 @@ func (p *Planner) nextQueued(j *judge, call events.Call) worker.Work {
 	return done(j.accept(&events.ToolCallReply{Calls: []events.Call{call}, Confidence: j.confidence}))
 }
 
-// call asks the provider, streaming what it says to whoever listens.
-func (p *Planner) call(ctx context.Context, run events.Run, provider string, req llm.Request, messageID string) (llm.Response, error) {
+// call asks the provider, streaming what it says to whoever listens; s may be nil.
+func (p *Planner) call(ctx context.Context, provider string, req llm.Request, s *streamer) (llm.Response, error) {
 	caller := p.cfg.Providers[provider]
 	if caller == nil {
 		return nil, &llm.Error{Kind: llm.KindOther, Message: fmt.Sprintf(
@@ -193,9 +217,10 @@ func (p *Planner) call(ctx context.Context, run events.Run, provider string, req
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.CallTimeout, errCallTimeout)
 	defer cancel()
 	var stream func(llm.Chunk)
-	if !p.cfg.NoStream {
-		s := streamer{feed: p.cfg.Feed, run: run, messageID: messageID}
-		stream = s.chunk
+	if s != nil {
+		stream, s.began = s.chunk, s.now()
+		p.streams.begin(s)
+		defer p.streams.end(s)
 	}
 	ticket, wait := p.limits.ask(provider)
 	if wait > 0 {
@@ -205,6 +230,9 @@ func (p *Planner) call(ctx context.Context, run events.Run, provider string, req
 	p.limits.answered(ticket, err)
 	if err != nil && errors.Is(context.Cause(ctx), errCallTimeout) {
 		return nil, &llm.Error{Kind: llm.KindNetwork, Message: fmt.Sprintf("no reply within %s", p.cfg.CallTimeout), Err: err}
+	}
+	if err == nil && s != nil {
+		s.complete(textOf(reply))
 	}
 	if err == nil && reply == nil {
 		return nil, &llm.Error{Kind: llm.KindOther, Message: "the provider gave no reply"}

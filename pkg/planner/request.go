@@ -10,7 +10,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -31,8 +30,17 @@ func request(mem *reducer.Memory) llm.Request {
 	return llm.Request{
 		Run: mem.RunID, Purpose: llm.PurposePlan, Model: model(mem), Messages: messages, Tools: offered(mem),
 		Sampling: sampling(agent.LLM), OutputSchema: agent.OutputSchema, Settings: settings(agent.LLM),
-		Replies: mem.Control.Replies, Observations: reducer.Observations(mem), Memory: textMemory(mem),
+		Replies: mem.Control.Replies, Observations: observations(mem), Memory: textMemory(mem),
 	}
+}
+
+// observations are the run's raw results for an agent whose replies refer to them:
+// they grow with the run.
+func observations(mem *reducer.Memory) []string {
+	if len(mem.Control.Agent.LLM.Script) == 0 {
+		return nil
+	}
+	return reducer.Observations(mem)
 }
 
 // model resolves the model's name: by task type, else the default one, else
@@ -54,6 +62,9 @@ func offered(mem *reducer.Memory) []llm.Tool {
 		}
 		info := mem.Tools[name]
 		tools = append(tools, llm.Tool{Name: name, Description: info.Description, Schema: json.RawMessage(info.Schema)})
+	}
+	if offersInternal(mem) {
+		tools = append(tools, internalTools...)
 	}
 	return tools
 }
@@ -119,35 +130,6 @@ func overBudget(mem *reducer.Memory, input int, cost float64, now time.Time) (co
 	}
 	over, _ := reducer.OverWallTime(mem, now)
 	return over.Code, over.Message
-}
-
-// streamer publishes a reply in the making.
-type streamer struct {
-	feed      journal.Feed
-	run       events.Run
-	messageID string
-	offset    int
-}
-
-// Chunk is a part of a model's text on the chunk subject. Offset counts the
-// bytes of the text before it; a chunk with offset 0 starts the text again.
-type Chunk struct {
-	MessageID string `json:"message_id"`
-	Offset    int    `json:"offset"`
-	Text      string `json:"text"`
-}
-
-func (s *streamer) chunk(c llm.Chunk) {
-	if c.Kind != llm.ChunkText || c.Text == "" {
-		return
-	}
-	data, err := json.Marshal(Chunk{MessageID: s.messageID, Offset: s.offset, Text: c.Text})
-	if err != nil {
-		return
-	}
-	s.offset += len(c.Text)
-	// Nothing needs chunks to be correct, so a bus that is away loses them.
-	_ = s.feed.PublishChunk(s.run, data)
 }
 
 // clean makes text from outside fit for the log: valid UTF-8, and not endless.

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/planner"
@@ -365,10 +366,10 @@ func TestStreaming(t *testing.T) {
 	const text = "It is forty-two, größer als einundvierzig."
 	for _, off := range []bool{false, true} {
 		bubbleWith(t, scripted.NewMock(say(text)), func(t *testing.T, r *rig) {
-			var chunks []planner.Chunk
+			var chunks []journal.Chunk
 			run := r.Store.Place(events.DefaultNamespace, r.Store.NewID())
 			stop, err := r.Journal.WatchChunks(run, func(data []byte) {
-				var c planner.Chunk
+				var c journal.Chunk
 				if err := json.Unmarshal(data, &c); err != nil {
 					t.Error(err)
 				}

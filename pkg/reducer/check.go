@@ -84,8 +84,10 @@ func Origins(t *Table, mem *Memory, p events.Payload) []events.State {
 		return append(mem.workers(), events.Control)
 	case *events.LLMAttemptFailed:
 		return mem.workers()
-	case *events.BudgetExceeded, *events.ContextWindowExpanded, *events.ToolCallsAddedToContext:
+	case *events.BudgetExceeded:
 		return []events.State{mem.State, events.Control}
+	case *events.ContextWindowExpanded, *events.ToolCallsAddedToContext:
+		return contextOrigins(mem, p)
 	case *events.ToolCallDispatched:
 		return []events.State{events.Planning}
 	case *events.ToolCallResult:
@@ -164,12 +166,15 @@ func (mem *Memory) checkData(e *events.Event) error {
 		if p.MessageID == "" {
 			return fmt.Errorf("has no message_id")
 		}
+	case *events.ContextWindowExpanded:
+		return mem.checkContextReply(p.ContextReply)
 	case *events.ToolCallsAddedToContext:
 		for _, id := range p.CallIDs {
 			if mem.ToolCalls[id] == nil {
 				return fmt.Errorf("names the unknown call %q", id)
 			}
 		}
+		return mem.checkContextReply(p.ContextReply)
 	case *events.Start:
 		if p.Mode != events.ModeTask && p.Mode != events.ModeChat {
 			return fmt.Errorf("mode %q is neither task nor chat", p.Mode)
@@ -191,7 +196,7 @@ func (mem *Memory) checkNewCalls(groups ...[]events.Call) error {
 	var seen []string
 	for _, calls := range groups {
 		for _, call := range calls {
-			if call.ID == "" || mem.ToolCalls[call.ID] != nil || slices.Contains(seen, call.ID) {
+			if call.ID == "" || mem.internal(call.ID) != nil || mem.ToolCalls[call.ID] != nil || slices.Contains(seen, call.ID) {
 				return fmt.Errorf("call id %q is empty or not new in the run", call.ID)
 			}
 			seen = append(seen, call.ID)

@@ -64,6 +64,8 @@ func (mem *Memory) steps(p events.Payload) int {
 			return 0
 		}
 		return 1
+	case *events.ContextWindowExpanded, *events.ToolCallsAddedToContext:
+		return contextSteps(p)
 	case *events.LLMParallelToolCalls, *events.LLMFinalAnswer, *events.LLMMessageComplete, *events.LLMThought,
 		*events.LowConfidence, *events.AnswerTooShort, *events.ToolBlacklisted, *events.ReplyInvalid:
 		return 1

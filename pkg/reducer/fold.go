@@ -105,6 +105,7 @@ func schemaText(schema json.RawMessage) string {
 
 // openContext starts a new loop's context.
 func (mem *Memory) openContext(e *events.Event) {
+	mem.Control.Internal = nil
 	mem.ReactContext = &ReactContext{
 		ContextWindowSize: mem.Config.ContextWindowSize, ToolCallIDs: []string{}, StartedAt: e.Time,
 	}
@@ -115,20 +116,27 @@ func (mem *Memory) addMessage(e *events.Event, id, role, content string) {
 		id = e.ID
 	}
 	mem.Messages = append(mem.Messages, Message{ID: id, Role: role, Content: content, Timestamp: e.Time})
+	if mem.messageIDs != nil {
+		mem.messageIDs[id] = struct{}{}
+	}
 }
 
-func (mem *Memory) addTurn(t Turn) { mem.Control.Turns = append(mem.Control.Turns, t) }
+func (mem *Memory) addTurn(t Turn) {
+	if !mem.joinParts(&t) {
+		mem.Control.Turns = append(mem.Control.Turns, t)
+	}
+}
 
 // Knows reports whether a message with this id is in the conversation.
 func (mem *Memory) Knows(messageID string) bool {
-	// Repeated messages come soon after the first one, so the end is searched
-	// first.
-	for i := len(mem.Messages) - 1; i >= 0; i-- {
-		if mem.Messages[i].ID == messageID {
-			return true
+	if mem.messageIDs == nil {
+		mem.messageIDs = make(map[string]struct{}, len(mem.Messages))
+		for i := range mem.Messages {
+			mem.messageIDs[mem.Messages[i].ID] = struct{}{}
 		}
 	}
-	return false
+	_, known := mem.messageIDs[messageID]
+	return known
 }
 
 func (mem *Memory) foldUserMessage(e *events.Event, p *events.UserMessage) {

@@ -9,8 +9,12 @@ import (
 func (mem *Memory) foldContext(e *events.Event) {
 	switch p := e.Data.(type) {
 	case *events.ContextWindowExpanded:
-		mem.expandWindow(p.Increment)
+		mem.foldContextReply(e, p.ContextReply)
+		if p.ContextReply == nil || p.Increment > 0 {
+			mem.expandWindow(p.Increment)
+		}
 	case *events.ToolCallsAddedToContext:
+		mem.foldContextReply(e, p.ContextReply)
 		mem.addCallsToContext(p.CallIDs)
 	case *events.WorkingMemoryAdded:
 		mem.addEntry(p.Entry, e.N)
@@ -40,7 +44,7 @@ func (mem *Memory) expandWindow(increment int) {
 	if increment <= 0 {
 		increment = mem.Config.ExpandContextWindowSize
 	}
-	r.ContextWindowSize = max(r.ContextWindowSize, min(r.ContextWindowSize+increment, mem.windowed()))
+	r.ContextWindowSize = max(r.ContextWindowSize, min(r.ContextWindowSize+increment, mem.Windowed()))
 }
 
 func (mem *Memory) addCallsToContext(ids []string) {

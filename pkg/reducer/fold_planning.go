@@ -114,7 +114,7 @@ func (mem *Memory) foldAnswer(e *events.Event, messageID string, p *events.Reply
 	mem.FinalAnswer = &content
 	mem.addMessage(e, messageID, "assistant", p.Content)
 	mem.addTurn(Turn{Kind: TurnReply, Content: p.Content})
-	mem.ReactContext = nil
+	mem.ReactContext, mem.Control.Internal = nil, nil
 	mem.dropReasoning()
 }
 
@@ -152,7 +152,7 @@ func (mem *Memory) foldLowConfidence(p *events.LowConfidence) {
 
 func (mem *Memory) foldTooShort(p *events.AnswerTooShort) {
 	mem.pass(p.Usage)
-	mem.addTurn(Turn{Kind: TurnReply, Content: p.Content})
+	mem.addTurn(Turn{Kind: TurnReply, Content: p.Content, Aside: true})
 	mem.addTurn(Turn{Kind: TurnNote, Content: TooShortNote(mem.Config.MinAnswerLength)})
 }
 

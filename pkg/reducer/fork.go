@@ -124,7 +124,7 @@ func (m *Machine) Forkable(parent *Memory, hash string) error {
 func (mem *Memory) foldForked(e *events.Event, p *events.Forked) {
 	run, n, parent := mem.RunID, mem.N, mem.base.mem
 	*mem = *parent
-	mem.RunID, mem.N, mem.State, mem.Started = run, n, e.From, e.Time
+	mem.RunID, mem.N, mem.State, mem.Started, mem.messageIDs = run, n, e.From, e.Time, nil
 	mem.begin(p, e.Time)
 	mem.wakeFork(n)
 }
@@ -147,6 +147,9 @@ func (mem *Memory) begin(p *events.Forked, at time.Time) {
 		call.Wake, call.Dispatched, call.Started = 0, 0, 0
 	}
 	c.SinceUser = Counts{}
+	if n := len(c.Turns); n > 0 {
+		c.Turns[n-1].Part = false // what the parent's reply had besides is not the fork's
+	}
 	mem.repin(p)
 	if a := mem.PendingApproval; a != nil {
 		a.Deadline = c.Agent.Approval.Deadline(at)

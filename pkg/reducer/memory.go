@@ -56,6 +56,8 @@ type Memory struct {
 
 	// base is what was adopted, until the first event is folded.
 	base *base
+	// messageIDs are the ids of Messages, nil until somebody asks.
+	messageIDs map[string]struct{}
 }
 
 // TotalUsage sums the usage of every reply. Cost is in US dollars.
@@ -226,9 +228,11 @@ type Control struct {
 
 	Attempts []Attempt `json:"attempts,omitempty"`
 	Turns    []Turn    `json:"turns"`
-	// CallOrder lists the run's calls as they were made.
+	// CallOrder lists the run's calls as they were made, Moorebus' own among them.
 	CallOrder []string `json:"call_order,omitempty"`
-	Replies   int      `json:"replies"`
+	// Internal are the calls of Moorebus' own tools in the current loop, in order.
+	Internal []InternalCall `json:"internal,omitempty"`
+	Replies  int            `json:"replies"`
 	// SinceUser counts since the last user message (or Start).
 	SinceUser  Counts `json:"since_user"`
 	QueuedPass bool   `json:"queued_pass,omitempty"`
@@ -317,6 +321,12 @@ type Turn struct {
 	Reasoning json.RawMessage `json:"reasoning,omitempty"`
 	// Raw is true for a reply of the text protocol that could not be read.
 	Raw bool `json:"raw,omitempty"`
+	// Aside marks text that is none of the conversation's messages: the window
+	// does not count it.
+	Aside bool `json:"aside,omitempty"`
+	// Part marks a reply whose further calls are in the events that follow: they
+	// join it.
+	Part bool `json:"part,omitempty"`
 }
 
 // TraceEntry is one line of the trace.

@@ -79,9 +79,9 @@ func LastRefusal(mem *Memory) string {
 	return ""
 }
 
-// windowed is how many messages the context window counts at most. Under the text
+// Windowed is how many messages the context window counts at most. Under the text
 // protocol every turn is one, since a call is text there as well.
-func (mem *Memory) windowed() int {
+func (mem *Memory) Windowed() int {
 	if mem.SpeaksText() {
 		return len(mem.Control.Turns)
 	}

@@ -92,6 +92,10 @@ func describe(p events.Payload) string {
 		return describeCalls(p.Calls)
 	case *events.HumanApprovalRequired:
 		return describeCalls(p.Calls)
+	case *events.ContextWindowExpanded, *events.ToolCallsAddedToContext:
+		if r := events.ReplyOf(p); r != nil {
+			return describeCalls(r.Calls)
+		}
 	case *events.LLMFinalAnswer:
 		return cut(p.Content, traceTextLimit)
 	case *events.LLMMessageComplete:

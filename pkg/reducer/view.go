@@ -31,17 +31,26 @@ const SummaryIntro = "Summary of the tool calls so far: "
 // View returns what the model is sent: the system prompt if there is one, then
 // the conversation in order. Every call in it is followed by its result, a
 // call without a result is left out, and the context window counts messages
-// without ever parting a call from its result.
+// without ever parting a call from its result. What the run answers, the last
+// message of the user's, is always shown: where the window would begin behind it,
+// it takes the place of the window's oldest message. It costs what it shows,
+// however long the run is.
 func View(mem *Memory) []ViewMessage {
 	c := &mem.Control
-	view := make([]ViewMessage, 0, 2*len(c.Turns)+2)
+	first, pinned := mem.windowStart()
+	view := make([]ViewMessage, 0, 2*(len(c.Turns)-first)+3)
 	if mem.SystemPrompt != "" {
 		view = append(view, ViewMessage{Role: "system", Content: mem.SystemPrompt})
 	}
-	first := mem.windowStart()
 	view = mem.appendTask(view, first)
-	// Calls from before the window stand before it, but never before the task.
-	at := max(first, min(1, len(c.Turns)))
+	// Calls from before the window stand before it, but never before the message
+	// that they are made for.
+	at := first
+	if pinned != nil {
+		view = mem.appendTurn(view, *pinned)
+	} else if first == 0 {
+		at = min(1, len(c.Turns))
+	}
 	for _, t := range c.Turns[first:at] {
 		view = mem.appendTurn(view, t)
 	}
@@ -53,33 +62,58 @@ func View(mem *Memory) []ViewMessage {
 }
 
 // windowStart is the first turn within the context window, which counts the
-// user's and the assistant's messages.
-func (mem *Memory) windowStart() int {
-	size := 0
+// user's and the assistant's messages. pinned is the user's last message where it
+// lies before that.
+func (mem *Memory) windowStart() (first int, pinned *Turn) {
+	turns, size := mem.Control.Turns, 0
 	if r := mem.ReactContext; r != nil {
 		size = r.ContextWindowSize
 	}
-	turns := mem.Control.Turns
 	if size == 0 {
-		return 0
+		return 0, nil
 	}
-	count := 0
+	// asked says that the user's last message is within the window; shorter is
+	// where the window begins with one message less.
+	asked, shorter, count := false, len(turns), 0
 	for i := len(turns) - 1; i >= 0; i-- {
-		if turns[i].Content == "" && !mem.SpeaksText() {
+		t := &turns[i]
+		switch {
+		case !mem.counts(t):
 			continue // calls alone belong to the message before them
-		}
-		if count++; count == size {
-			return i
+		case count < size:
+			asked = asked || t.Kind == TurnUser
+			if count++; count < size {
+				shorter = i
+			} else if first = i; asked {
+				return first, nil
+			}
+		case t.Kind == TurnUser && i == 0 && mem.SpeaksText():
+			return first, nil // the task, which is shown beside the window
+		case t.Kind == TurnUser:
+			return shorter, t
 		}
 	}
-	return 0
+	if count < size {
+		first = 0
+	}
+	return first, nil
+}
+
+// counts reports whether the window counts a turn: under the text protocol each
+// one, since a call is text there as well.
+func (mem *Memory) counts(t *Turn) bool { return mem.SpeaksText() || t.message() }
+
+// message reports whether the turn is one of the conversation's messages, which
+// are what the window counts and [Memory.Messages] holds.
+func (t *Turn) message() bool {
+	return t.Content != "" && !t.Aside && (t.Kind == TurnUser || t.Kind == TurnReply)
 }
 
 // appendLoaded shows the calls of the context that the window does not, each as
 // a reply of its own.
 func (mem *Memory) appendLoaded(view []ViewMessage, window []Turn) []ViewMessage {
-	r := mem.ReactContext
-	if r == nil || len(r.ToolCallIDs) == 0 {
+	r, own := mem.ReactContext, mem.Control.Internal
+	if r == nil || len(r.ToolCallIDs)+len(own) == 0 {
 		return view
 	}
 	shown := make(map[string]bool, len(r.ToolCallIDs))
@@ -88,10 +122,16 @@ func (mem *Memory) appendLoaded(view []ViewMessage, window []Turn) []ViewMessage
 			shown[id] = true
 		}
 	}
-	for _, id := range r.ToolCallIDs {
+	load := func(id string) {
 		if !shown[id] {
 			view = mem.appendTurn(view, Turn{Kind: TurnReply, Calls: []string{id}})
 		}
+	}
+	for _, id := range r.ToolCallIDs {
+		load(id)
+	}
+	for _, call := range own {
+		load(call.ID)
 	}
 	return view
 }
@@ -106,23 +146,35 @@ func (mem *Memory) appendTurn(view []ViewMessage, t Turn) []ViewMessage {
 	reply := ViewMessage{Role: "assistant", Content: t.Content, Reasoning: t.Reasoning, Raw: t.Raw}
 	var results []ViewMessage
 	for _, id := range t.Calls {
-		record := mem.ToolCalls[id]
-		if record == nil || record.Result == nil {
+		call, result, ok := mem.answered(id)
+		if !ok {
 			continue
 		}
-		provider := id
-		if record.ProviderID != "" {
-			provider = record.ProviderID
-		}
-		reply.Calls = append(reply.Calls, events.Call{ID: provider, Name: record.Name, Arguments: record.Parameters})
-		results = append(results, ViewMessage{
-			Role: "tool", Content: record.Result.Text(), CallID: provider, Name: record.Name, Failed: record.Result.Failed != nil,
-		})
+		reply.Calls, results = append(reply.Calls, call), append(results, result)
 	}
 	if reply.Content == "" && len(reply.Calls) == 0 {
 		return view
 	}
 	return append(append(view, reply), results...)
+}
+
+// answered returns a call as the model made it, and the message with what it was
+// answered; false where there is no answer, or it is not shown any more.
+func (mem *Memory) answered(id string) (call events.Call, result ViewMessage, ok bool) {
+	provider, text, failed := "", "", false
+	if own := mem.internal(id); own != nil {
+		call, provider = events.Call{Name: own.Name, Arguments: own.Arguments}, own.ProviderID
+		text, failed = own.Answer, strings.HasPrefix(own.Answer, ErrorPrefix)
+	} else if record := mem.ToolCalls[id]; record != nil && record.Result != nil {
+		call, provider = events.Call{Name: record.Name, Arguments: record.Parameters}, record.ProviderID
+		text, failed = record.Result.Text(), record.Result.Failed != nil
+	} else {
+		return call, result, false
+	}
+	if call.ID = id; provider != "" {
+		call.ID = provider
+	}
+	return call, ViewMessage{Role: "tool", Content: text, CallID: call.ID, Name: call.Name, Failed: failed}, true
 }
 
 // Observations returns the raw results of the run's calls, in the order in
@@ -148,8 +200,15 @@ func NameCall(known []string, provider string) string {
 	if base == "" {
 		base = "call"
 	}
+	// One look at them all: a provider may give every call the same id.
+	taken := map[string]bool{}
+	for _, id := range known {
+		if strings.HasPrefix(id, base+"~") {
+			taken[id] = true
+		}
+	}
 	for k := 1; ; k++ {
-		if id := base + "~" + strconv.Itoa(k); !slices.Contains(known, id) {
+		if id := base + "~" + strconv.Itoa(k); !taken[id] {
 			return id
 		}
 	}

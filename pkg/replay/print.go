@@ -47,7 +47,7 @@ type PrintOptions struct {
 	// Follow goes on with what is appended, until the run has ended.
 	Follow bool
 	// Speed shows the events in the rhythm in which they happened, this many
-	// times as fast; 0: at once.
+	// times as fast, and replies as they came, where that was recorded; 0: at once.
 	Speed float64
 	// JSON writes a JSON document a line instead of text.
 	JSON bool
@@ -122,7 +122,8 @@ type printer struct {
 	mem     *reducer.Memory // the fold's
 
 	// first is when the first event happened, begun when it was shown.
-	first, begun time.Time
+	// last is when the event before this one happened.
+	first, begun, last time.Time
 }
 
 func (p *printer) finished() bool {
@@ -151,9 +152,13 @@ func (p *printer) record(ctx context.Context, rec journal.Record) error {
 		}
 	}
 	if e != nil {
+		if err := p.speak(ctx, e); err != nil {
+			return err
+		}
 		if err := p.pace(ctx, e.Time, &line); err != nil {
 			return err
 		}
+		p.last = e.Time
 	}
 	return p.write(line, rec.Body)
 }
@@ -168,11 +173,7 @@ func (p *printer) pace(ctx context.Context, at time.Time, line *Line) error {
 	if p.o.Speed <= 0 {
 		return nil
 	}
-	due := p.begun.Add(time.Duration(float64(offset) / p.o.Speed))
-	if wait := due.Sub(p.o.Clock.Now()); wait > 0 {
-		return p.o.Clock.Sleep(ctx, wait)
-	}
-	return nil
+	return p.until(ctx, at)
 }
 
 const summaryLimit = 100

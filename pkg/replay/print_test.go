@@ -135,3 +135,33 @@ func TestBench(t *testing.T) {
 	_, err = replay.Bench(t.Context(), log, machine(), replay.BenchOptions{Namespace: "empty"})
 	require.ErrorIs(t, err, journal.ErrNotFound)
 }
+
+func TestPrintSpeedShowsHowRepliesCame(t *testing.T) {
+	r := newRecorder(t, 1)
+	r.start("Search.", nil)
+	r.now = r.now.Add(10 * time.Second)
+	r.on(events.Planning, &events.LLMFinalAnswer{MessageID: "m", Reply: events.Reply{
+		Content: "It is\x1b forty.", Chunks: events.Chunks{{1000, 6}, {3000, 2}, {4000, 5}},
+	}})
+	log := logOf(t, r.records)
+	c := &clock{now: time.Unix(0, 0)}
+	var b bytes.Buffer
+	require.NoError(t, replay.Print(t.Context(), &b, log, machine(), r.run, replay.PrintOptions{Speed: 2, Clock: c}))
+	require.Equal(t, []time.Duration{3625 * time.Millisecond, time.Second, 500 * time.Millisecond}, c.slept, "at twice the speed")
+	require.Contains(t, b.String(), "\nIt is  forty.\n", "no terminal does what a model says")
+
+	b.Reset()
+	require.NoError(t, replay.Print(t.Context(), &b, log, machine(), r.run, replay.PrintOptions{Speed: 1, JSON: true, Clock: c}))
+	lines := strings.Split(b.String(), "\n")
+	require.Equal(t, `{"n":2,"offset_ms":7250,"chunk":"It is\u001b"}`, lines[1])
+	require.Contains(t, lines[4], `"type":"LlmFinalAnswer"`)
+
+	b.Reset()
+	require.NoError(t, replay.Print(t.Context(), &b, log, machine(), r.run, replay.PrintOptions{Clock: c}))
+	require.Len(t, strings.Split(strings.TrimSpace(b.String()), "\n"), 2, "at once there is nothing to show of it")
+
+	r.records[1].Body = bytes.Replace(r.records[1].Body, []byte("[4000,5]"), []byte("[4000,500000000]"), 1)
+	b.Reset()
+	require.NoError(t, replay.Print(t.Context(), &b, logOf(t, r.records), machine(), r.run, replay.PrintOptions{Speed: 1, Clock: c}))
+	require.NotContains(t, b.String(), "\nIt is", "a timing that is not the text's is not used")
+}

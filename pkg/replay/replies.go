@@ -25,6 +25,7 @@ type Reply struct {
 // have the provider's own ids. A fork's replies begin with its parent's.
 func Replies(ctx context.Context, log journal.Log, machine *reducer.Machine, run events.Run) ([]Reply, error) {
 	var replies []Reply
+	var parts []events.Call // of the reply whose last event comes next
 	fold := runlog.NewFold(log, machine, run)
 	for rec, err := range log.Read(ctx, run, 0) {
 		if err != nil {
@@ -39,14 +40,18 @@ func Replies(ctx context.Context, log journal.Log, machine *reducer.Machine, run
 			return replies, nil // a poisoned run's replies end here
 		}
 		counted := fold.Memory().Control.Replies
+		own := events.ReplyOf(e.Data)
 		if p, forked := e.Data.(*events.Forked); forked {
 			replies, err = Replies(ctx, log, machine, events.NewRun(run.Namespace, p.Run, log.Shards()))
 			if err != nil || len(replies) < counted {
 				return nil, errors.Join(err, fmt.Errorf("the replies of run %s: %w", p.Run, journal.ErrNotFound))
 			}
 			replies = replies[:counted:counted]
+			parts = nil
 		} else if counted > before {
-			replies = append(replies, reply(e.Data))
+			replies, parts = append(replies, whole(parts, reply(e.Data))), nil
+		} else if own != nil {
+			parts = append(parts, own.Calls...)
 		}
 	}
 	return replies, nil
@@ -72,10 +77,36 @@ func reply(p events.Payload) Reply {
 		return thoughtReply(p)
 	case *events.AnswerTooShort:
 		return textReply(p.Content, p.Model, p.Usage)
+	case *events.ContextWindowExpanded:
+		return contextReply(p.ContextReply)
+	case *events.ToolCallsAddedToContext:
+		return contextReply(p.ContextReply)
 	case *events.LLMAttemptFailed:
 		return Reply{Err: &llm.Error{Kind: llm.ErrorKind(p.Kind), Message: p.Message}}
 	}
 	return Reply{Err: &llm.Error{Kind: llm.KindInvalid, Message: "the log does not hold what this reply said (" + string(p.Type()) + ")"}}
+}
+
+// whole is a reply with the calls that stand in events before its own.
+func whole(parts []events.Call, r Reply) Reply {
+	calls, ok := r.Response.(llm.ToolCalls)
+	if len(parts) == 0 || !ok {
+		return r
+	}
+	all := make([]llm.Call, 0, len(parts)+len(calls.Calls))
+	for _, c := range parts {
+		all = append(all, providerCall(c))
+	}
+	calls.Calls = append(all, calls.Calls...)
+	return Reply{Response: calls}
+}
+
+func contextReply(p *events.ContextReply) Reply {
+	r := llm.ToolCalls{Meta: meta(p.Model, p.Confidence, p.Usage), Content: p.Content}
+	for _, c := range p.Calls {
+		r.Calls = append(r.Calls, providerCall(c))
+	}
+	return Reply{Response: r}
 }
 
 func textReply(content, model string, usage events.Usage) Reply {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -53,6 +54,9 @@ func (d Definition) Validate() error {
 	}
 	if !namePattern.MatchString(d.Name) {
 		bad("the name must be 1 to 64 of the characters a-z A-Z 0-9 _ . -")
+	}
+	if strings.HasPrefix(d.Name, ReservedPrefix) {
+		bad("names that begin with %s are Moorebus' own; rename it", ReservedPrefix)
 	}
 	if !slices.Contains([]Effect{Pure, Idempotent, Once}, d.Effect) {
 		bad("effect %q must be pure, idempotent or once", d.Effect)

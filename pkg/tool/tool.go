@@ -39,6 +39,9 @@ const (
 	Critical Risk = "critical"
 )
 
+// ReservedPrefix begins the names that no tool may have.
+const ReservedPrefix = "moorebus_"
+
 // DefaultPool is the pool of a tool that names none.
 const DefaultPool = "default"
 

@@ -67,6 +67,7 @@ func Directory(t *testing.T, open func(t *testing.T) journal.Directory) {
 	t.Run("refusals", func(t *testing.T) {
 		require.Error(t, dir.Announce(context20(t), "*", "i", nil))
 		require.Error(t, dir.Announce(context20(t), web, "i", []events.ToolSpec{spec("search", db, "of another pool")}))
+		require.ErrorContains(t, dir.Announce(context20(t), web, "i", []events.ToolSpec{spec("moorebus_search", web, "")}), "are Moorebus' own")
 	})
 	t.Run("providers", func(t *testing.T) {
 		ctx, one, two := context20(t), NewToken(t), NewToken(t)
@@ -231,5 +232,24 @@ func Feed(t *testing.T, open func(t *testing.T) LogFeed) {
 			require.NoError(t, feed.PublishChunk(run, []byte(text)))
 			require.Equal(t, text, <-got)
 		}
+	})
+	t.Run("asks", func(t *testing.T) {
+		run, got := NewRun(t, feed), make(chan events.Run, 100)
+		require.NoError(t, feed.AskCatchUp(run), "nobody hears it")
+		stop, err := feed.WatchAsks(func(r events.Run) { got <- r })
+		require.NoError(t, err)
+		defer stop()
+		other := RunIn(t, feed, 0)
+		other.Namespace = NewToken(t)
+		for _, asked := range []events.Run{run, run, other} {
+			require.NoError(t, feed.AskCatchUp(asked))
+			for r := range got { // others may ask meanwhile
+				if r == asked {
+					break
+				}
+			}
+		}
+		stop()
+		stop()
 	})
 }

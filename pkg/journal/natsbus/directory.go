@@ -36,13 +36,8 @@ type poolCache struct {
 // Announce says that an instance runs these tools. It makes the pool's buckets
 // if they are missing and the connection may.
 func (b *Bus) Announce(ctx context.Context, pool, instance string, tools []events.ToolSpec) error {
-	if !events.ValidToken(pool) {
-		return fmt.Errorf("announce tools: pool %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", pool)
-	}
-	for _, t := range tools {
-		if t.Pool != pool {
-			return fmt.Errorf("announce tools of pool %s: tool %s is of pool %q", pool, t.Name, t.Pool)
-		}
+	if err := journal.CheckTools(pool, tools); err != nil {
+		return err
 	}
 	body, err := json.Marshal(tools)
 	if err != nil {

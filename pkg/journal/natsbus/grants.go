@@ -115,6 +115,12 @@ func (g *Grants) PublishChunks() { g.publish["chunk.*.*"] = true }
 // WatchChunks allows to receive model text.
 func (g *Grants) WatchChunks() { g.subscribe["chunk.*.*"] = true }
 
+// Ask allows to ask for model text that was missed.
+func (g *Grants) Ask() { g.publish[asks] = true }
+
+// WatchAsks allows to hear such questions, to answer them.
+func (g *Grants) WatchAsks() { g.subscribe[asks] = true }
+
 // Announce allows to say which tools a pool has.
 func (g *Grants) Announce(pool string) { g.publish[kvSubjectPrefix+toolsPrefix+pool+".*"] = true }
 

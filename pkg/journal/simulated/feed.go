@@ -11,6 +11,8 @@ import (
 type watcher struct {
 	filter journal.Filter
 	chunks string
+	// asks is true for who hears the questions of listeners.
+	asks bool
 
 	mu      sync.Mutex
 	waiting []any
@@ -19,7 +21,7 @@ type watcher struct {
 
 // offer takes a record that the journal stores, while its lock is held.
 func (w *watcher) offer(rec journal.Record) {
-	if w.chunks == "" && w.filter.Match(rec.Subject) {
+	if w.chunks == "" && !w.asks && w.filter.Match(rec.Subject) {
 		w.push(rec)
 	}
 }
@@ -103,4 +105,24 @@ func (p *Process) PublishChunk(run events.Run, data []byte) error {
 		}
 	}
 	return nil
+}
+
+// AskCatchUp asks for what a run's model said so far.
+func (p *Process) AskCatchUp(run events.Run) error {
+	if err := p.alive(); err != nil {
+		return err
+	}
+	p.j.mu.Lock()
+	defer p.j.mu.Unlock()
+	for w := range p.j.watchers {
+		if w.asks {
+			w.push(run)
+		}
+	}
+	return nil
+}
+
+// WatchAsks calls fn for the runs that somebody asks about.
+func (p *Process) WatchAsks(fn func(run events.Run)) (stop func(), err error) {
+	return p.watch(&watcher{asks: true}, func(v any) { fn(v.(events.Run)) })
 }

@@ -62,13 +62,8 @@ func (p *Process) locked(f func(s *stores)) error {
 
 // Announce says that an instance runs these tools.
 func (p *Process) Announce(_ context.Context, pool, instance string, tools []events.ToolSpec) error {
-	if !events.ValidToken(pool) {
-		return fmt.Errorf("announce tools: pool %q is not a token", pool)
-	}
-	for _, t := range tools {
-		if t.Pool != pool {
-			return fmt.Errorf("announce tools of pool %s: tool %s is of pool %q", pool, t.Name, t.Pool)
-		}
+	if err := journal.CheckTools(pool, tools); err != nil {
+		return err
 	}
 	return p.locked(func(s *stores) {
 		s.tools[pool+" "+instance] = announcement[events.ToolSpec]{time.Now(), slices.Clone(tools)}

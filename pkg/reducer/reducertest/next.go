@@ -150,7 +150,7 @@ func (g gen) aside() Event {
 	case 7:
 		return Event{own, &events.ContextWindowExpanded{Increment: rapid.IntRange(0, 3).Draw(g.T, "increment")}}
 	case 8:
-		ids := slices.DeleteFunc(slices.Clone(mem.Control.CallOrder), func(string) bool { return g.chance(2) })
+		ids := slices.DeleteFunc(slices.Clone(mem.Control.CallOrder), func(id string) bool { return mem.ToolCalls[id] == nil || g.chance(2) })
 		return Event{own, &events.ToolCallsAddedToContext{CallIDs: ids}}
 	case 9:
 		return Event{mem.State, &events.WorkingMemoryAdded{Entry: g.entry()}}

@@ -56,6 +56,9 @@ func (g gen) planning() events.Payload {
 		return &events.LLMToolCall{ToolCallReply: reply}
 	}
 	reply := events.Reply{Content: g.text(), Model: "m", Usage: g.usage()}
+	if g.chance(8) {
+		return g.contextEdit()
+	}
 	switch rapid.IntRange(0, 24).Draw(g.T, "planning") {
 	case 0:
 		if g.mem.Mode == events.ModeTask {

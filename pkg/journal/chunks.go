@@ -1,0 +1,129 @@
+package journal
+
+import (
+	"encoding/json"
+	"sync"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// Chunk is a part of a model's text on the feed. Offset counts the bytes of the
+// text before it; a chunk with offset 0 starts the text of its message again.
+type Chunk struct {
+	MessageID string `json:"message_id"`
+	Offset    int    `json:"offset"`
+	Text      string `json:"text"`
+	// CatchUp marks text that was sent before, for listeners that missed it: see
+	// [Feed].AskCatchUp. Who has it drops it.
+	CatchUp bool `json:"catch_up,omitempty"`
+	// Again counts how often the text began again so far.
+	Again int `json:"again,omitempty"`
+}
+
+// Listener puts a run's chunks together for one reader. Whatever the reader
+// missed, because it came late or was slow, is asked for again; so what Hear
+// returns is each message's text from its beginning, without gap, repetition or
+// disorder, as far as it was said. It is safe for concurrent use.
+type Listener struct {
+	feed Feed
+	run  events.Run
+
+	mu      sync.Mutex
+	message string
+	again   int
+	// next is how many bytes of the message were heard.
+	next int
+	// lost says that what was heard is not the beginning of what is being said.
+	lost bool
+	// asked says that the missing text was asked for, and did not come yet;
+	// unheard counts the chunks that were of no use since then.
+	asked   bool
+	unheard int
+	// over is the message whose event is known: it has the whole text.
+	over string
+}
+
+// NewListener returns a listener that has heard nothing. Give it the chunks of
+// [Feed].WatchChunks, and begin with Ask.
+func NewListener(feed Feed, run events.Run) *Listener { return &Listener{feed: feed, run: run} }
+
+// Ask asks for what was said so far. It does not wait.
+func (l *Listener) Ask() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ask()
+}
+
+// ask asks again after some chunks at the latest: the question or the answer may
+// be lost.
+func (l *Listener) ask() {
+	const patience = 16
+	if l.asked && l.unheard < patience {
+		return
+	}
+	l.asked, l.unheard = true, 0
+	_ = l.feed.AskCatchUp(l.run) // where the bus is away there are no chunks either
+}
+
+// Over says that a message's event is in the log: further chunks of it are late.
+func (l *Listener) Over(message string) {
+	if message == "" {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.over = message
+}
+
+// Hear takes a chunk as it stands on the feed and returns what it says that was
+// not heard before; false if that is nothing. Its offset is 0 where the text
+// begins, also where it begins again.
+func (l *Listener) Hear(data []byte) (Chunk, bool) {
+	var c Chunk
+	if json.Unmarshal(data, &c) != nil || c.MessageID == "" || c.Offset < 0 || c.Text == "" {
+		return Chunk{}, false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.MessageID == l.over {
+		return Chunk{}, false
+	}
+	other := c.MessageID != l.message || c.Again != l.again || l.lost
+	switch {
+	case c.Offset == 0 && (other || !c.CatchUp):
+		l.message, l.again, l.next, l.lost = c.MessageID, c.Again, 0, false
+	case other, c.Offset > l.next:
+		return l.missed()
+	case c.CatchUp:
+		if c.Offset+len(c.Text) <= l.next {
+			return Chunk{}, false
+		}
+		c.Text = c.Text[l.next-c.Offset:]
+		c.Offset = l.next
+	case c.Offset < l.next:
+		// The text began again unheard, so that nothing fits any more.
+		l.lost = true
+		return l.missed()
+	}
+	l.next, l.asked, l.unheard = l.next+len(c.Text), false, 0
+	return Chunk{MessageID: c.MessageID, Offset: c.Offset, Text: c.Text}, true
+}
+
+// missed is a chunk that does not go on from what was heard.
+func (l *Listener) missed() (Chunk, bool) {
+	l.unheard++
+	l.ask()
+	return Chunk{}, false
+}
+
+// MessageOf returns the id of the message that a stored event holds, for
+// [Listener.Over]; empty if it has none.
+func MessageOf(body []byte) string {
+	var e struct {
+		Data struct {
+			MessageID string `json:"message_id"`
+		} `json:"data"`
+	}
+	_ = json.Unmarshal(body, &e) // what cannot be read holds no message
+	return e.Data.MessageID
+}

@@ -1,0 +1,148 @@
+package journal_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// asked counts questions.
+type asked struct {
+	journal.Feed
+	times int
+}
+
+func (a *asked) AskCatchUp(events.Run) error { a.times++; return nil }
+
+func part(message string, offset int, text string) journal.Chunk {
+	return journal.Chunk{MessageID: message, Offset: offset, Text: text}
+}
+
+func again(message string, offset int, text string) journal.Chunk {
+	return journal.Chunk{MessageID: message, Offset: offset, Text: text, CatchUp: true}
+}
+
+// hears gives a listener chunks and returns what it says is news, as
+// "offset:text".
+func hears(t *testing.T, l *journal.Listener, chunks ...journal.Chunk) string {
+	t.Helper()
+	var news []string
+	for _, c := range chunks {
+		data, err := json.Marshal(c)
+		require.NoError(t, err)
+		if c, ok := l.Hear(data); ok {
+			require.False(t, c.CatchUp)
+			news = append(news, fmt.Sprint(c.Offset, ":", c.Text))
+		}
+	}
+	return strings.Join(news, " ")
+}
+
+func TestListener(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		chunks []journal.Chunk
+		want   string
+		asks   int
+	}{
+		{"from the beginning", []journal.Chunk{part("m", 0, "ab"), part("m", 2, "c")}, "0:ab 2:c", 0},
+		{"one message after another", []journal.Chunk{part("m", 0, "ab"), part("n", 0, "c")}, "0:ab 0:c", 0},
+		{"late", []journal.Chunk{part("m", 2, "c"), part("m", 3, "d"), again("m", 0, "abcd"), part("m", 4, "e")}, "0:abcd 4:e", 1},
+		{"late, in pieces", []journal.Chunk{again("m", 0, "ab"), again("m", 2, "cd"), part("m", 4, "e")}, "0:ab 2:cd 4:e", 0},
+		{"a gap", []journal.Chunk{part("m", 0, "a"), part("m", 3, "d"), again("m", 0, "abcd")}, "0:a 1:bcd", 1},
+		{"a second gap", []journal.Chunk{
+			part("m", 0, "a"), part("m", 3, "d"), again("m", 0, "abcd"), part("m", 5, "f"), again("m", 0, "abcdef"),
+		}, "0:a 1:bcd 4:ef", 2},
+		{"what others missed", []journal.Chunk{part("m", 0, "ab"), again("m", 0, "ab"), part("m", 2, "c"), again("m", 0, "abc"), again("m", 1, "b")}, "0:ab 2:c", 0},
+		{"it begins again", []journal.Chunk{part("m", 0, "ab"), part("m", 0, "xyz"), part("m", 3, "!")}, "0:ab 0:xyz 3:!", 0},
+		{"it begins again unheard", []journal.Chunk{part("m", 0, "abc"), part("m", 1, "y"), part("m", 2, "z"), again("m", 0, "xyz"), part("m", 3, "!")}, "0:abc 0:xyz 3:!", 1},
+		{"in the middle of the next one", []journal.Chunk{part("m", 0, "ab"), part("n", 2, "z"), again("n", 0, "xyz")}, "0:ab 0:xyz", 1},
+		{"a catch-up without its beginning", []journal.Chunk{again("m", 2, "cd"), again("m", 0, "abcd")}, "0:abcd", 1},
+		{"no chunks at all", []journal.Chunk{part("", 0, "a"), part("m", -1, "a"), part("m", 0, "")}, "", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			feed := &asked{}
+			require.Equal(t, c.want, hears(t, journal.NewListener(feed, events.Run{}), c.chunks...))
+			require.Equal(t, c.asks, feed.times)
+		})
+	}
+}
+
+func TestListenerDropsWhatComesAfterTheEvent(t *testing.T) {
+	feed := &asked{}
+	l := journal.NewListener(feed, events.Run{})
+	require.Equal(t, "0:ab", hears(t, l, part("m", 0, "ab")))
+	body := []byte(`{"n":2,"data":{"message_id":"m","content":"abc"}}`)
+	l.Over(journal.MessageOf(body))
+	require.Empty(t, hears(t, l, part("m", 2, "c"), part("m", 9, "x"), again("m", 0, "abc")))
+	l.Over(journal.MessageOf([]byte("not JSON")))
+	require.Equal(t, "0:x", hears(t, l, part("n", 0, "x")))
+	require.Zero(t, feed.times)
+	_, ok := l.Hear([]byte("not JSON"))
+	require.False(t, ok)
+}
+
+// TestListenerAsksAgain: questions and answers can be lost too.
+func TestListenerAsksAgain(t *testing.T) {
+	feed := &asked{}
+	l := journal.NewListener(feed, events.Run{})
+	l.Ask()
+	l.Ask()
+	require.Equal(t, 1, feed.times, "one question stands at a time")
+	for i := range 100 {
+		require.Empty(t, hears(t, l, part("m", 1+i, "x")))
+	}
+	require.Greater(t, feed.times, 5)
+	require.Less(t, feed.times, 10)
+}
+
+// TestListenersAgree plays a model that talks, begins again and is asked, to
+// listeners that come late and lose chunks: each that heard the end of a message
+// has all of it, whatever it missed.
+func TestListenersAgree(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		feed := &asked{}
+		l := journal.NewListener(feed, events.Run{})
+		text := map[string]string{} // as the listener has it
+		take := func(c journal.Chunk) {
+			data, err := json.Marshal(c)
+			require.NoError(t, err)
+			news, ok := l.Hear(data)
+			if !ok {
+				return
+			}
+			if news.Offset == 0 {
+				text[news.MessageID] = ""
+			}
+			require.Equal(t, len(text[news.MessageID]), news.Offset, "neither gap nor repetition")
+			text[news.MessageID] += news.Text
+		}
+		for m := range 5 {
+			message, said, began := fmt.Sprint("m", m), "", 0
+			next := func(c journal.Chunk) { c.Again = began; take(c) }
+			for range 20 + r.IntN(20) {
+				if r.IntN(30) == 0 {
+					said, began = "", began+1
+				}
+				word := strings.Repeat(string(rune('a'+r.IntN(26))), 1+r.IntN(3))
+				if r.IntN(4) > 0 {
+					next(part(message, len(said), word))
+				}
+				said += word
+				if before := feed.times; before > 0 && r.IntN(3) == 0 || r.IntN(20) == 0 {
+					next(again(message, 0, said))
+				}
+			}
+			next(again(message, 0, said))
+			require.Equal(t, said, text[message], "seed %d", seed)
+		}
+	}
+}
