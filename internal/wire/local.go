@@ -85,7 +85,7 @@ func LocalTools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
 			tools = append(tools, t)
 		}
 	}
-	registry, err := newRegistry(tools)
+	registry, err := newRegistry(tools, own.Sources()...)
 	return registry, secrets, err
 }
 

@@ -140,6 +140,9 @@ func (r *Registry) Pools() []string {
 	return slices.Compact(pools)
 }
 
+// Sources returns the sources that the registry was made with.
+func (r *Registry) Sources() []Source { return slices.Clone(r.sources) }
+
 // Close lets go of what the tools hold between calls (idle connections). No
 // call may be running.
 func (r *Registry) Close() error {

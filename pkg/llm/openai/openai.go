@@ -108,9 +108,10 @@ func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 	}
 	timed, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
+	req, stream, restore := llm.WithPlainNames(req, stream)
 	res, err := c.call(timed, req, stream)
 	if err == nil {
-		return res, nil
+		return restore(res), nil
 	}
 	if ctx.Err() != nil {
 		return nil, ctx.Err()

@@ -21,7 +21,7 @@ const (
 	maxPages       = 100
 	maxDescription = 8 << 10
 	maxSchema      = 64 << 10
-	maxListed      = 512 << 10
+	maxListed      = 256 << 10
 )
 
 // list asks the server for all its tools, as far as they are bounded.

@@ -21,7 +21,7 @@ const (
 	farewell = time.Second
 	// linesPerSecond paces event streams; an event has three lines or four. What is
 	// read is queued without a bound, so it must not come faster than it is handled.
-	linesPerSecond = 4000
+	linesPerSecond = 20_000
 )
 
 // endpoint is the way to a server behind a URL.
