@@ -35,8 +35,13 @@ type localFlags struct {
 }
 
 func addLocalFlags(cmd *cobra.Command) *localFlags {
+	return addLocalFlagsBeside(cmd, cli.AddLocalFlags(cmd.Flags(), os.Getenv))
+}
+
+// addLocalFlagsBeside adds them to a command that has the flags of a bus already.
+func addLocalFlagsBeside(cmd *cobra.Command, bus *cli.BusFlags) *localFlags {
 	f := &localFlags{
-		bus:   cli.AddLocalFlags(cmd.Flags(), os.Getenv),
+		bus:   bus,
 		serve: cli.AddServeFlags(cmd.Flags()),
 		role:  cli.AddRoleFlags(cmd.Flags()),
 		stall: wire.AddStallFlag(cmd.Flags()),
