@@ -14,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/actor"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/spf13/cobra"
 )
 
@@ -32,6 +33,8 @@ type localFlags struct {
 	snapshotEvery int
 	keep          keepFlags
 	poolWait      time.Duration
+	// tools are those of the host, once it is there.
+	tools *tool.Registry
 }
 
 func addLocalFlags(cmd *cobra.Command) *localFlags {
@@ -96,7 +99,8 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 		return err
 	}
 	defer conn.Close()
-	defer options.Tools.Start(ctx, logger)()
+	f.tools = options.Tools
+	defer f.tools.Start(ctx, logger)()
 	options.Bus, options.Ready = conn.Bus, conn.Bus.Ready
 	options.Snapshots, options.SnapshotEvery, options.Tombstones = conn.Bus, f.snapshotEvery, conn.Bus
 	h, err := agent.NewHost(options)
@@ -107,6 +111,15 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 		defer f.keep.start(ctx, conn, logger)()
 		return body(ctx, h, conn.Bus)
 	})
+}
+
+// settle waits for the tools of MCP servers and makes them known.
+func (f *localFlags) settle(ctx context.Context, h *agent.Host) error {
+	if len(f.tools.Sources()) == 0 {
+		return nil // all are known already
+	}
+	f.tools.Settle(ctx)
+	return h.Announce(ctx)
 }
 
 // runHost runs body beside the host and stops the host after it. A signal ends

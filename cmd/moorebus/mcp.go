@@ -104,6 +104,9 @@ func mcpLocal(ctx context.Context, local *localFlags, listener net.Listener) err
 		return err
 	}
 	return local.host(ctx, docs, nil, func(ctx context.Context, h *agent.Host, bus session.Bus) error {
+		if err := local.settle(ctx, h); err != nil {
+			return err
+		}
 		return serveMCP(ctx, listener, mcpserve.Options{
 			Log: bus, Store: h.Store(), Gateway: h.Gateway(), Namespace: local.namespace, Agent: docs.Agent,
 		})

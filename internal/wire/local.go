@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -52,14 +53,30 @@ func assistant(tools *agentfile.ToolFile) (events.Agent, error) {
 	a := events.DefaultAgent()
 	a.Name, a.LLM.Provider = "assistant", OpenAI
 	a.SystemPrompt = "You are a helpful assistant. Use the tools where they help; never do arithmetic in your head."
-	a.Tools = []string{builtin.Calculator, builtin.CurrentTime}
-	if tools != nil {
-		a.Tools = nil
-		for _, entry := range tools.Tools {
-			a.Tools = append(a.Tools, entry.Name)
+	a.Tools = AssistantTools(tools, nil)
+	return a.Resolve()
+}
+
+// AssistantTools are the tools of the agent of who names none: those of the tool
+// file, with those that its MCP servers have brought into the registry (nil:
+// none), or some builtins without a file.
+func AssistantTools(file *agentfile.ToolFile, registry *tool.Registry) []string {
+	if file == nil {
+		return []string{builtin.Calculator, builtin.CurrentTime}
+	}
+	var names []string
+	for _, entry := range file.Tools {
+		names = append(names, entry.Name)
+	}
+	if registry != nil && file.MCP != nil {
+		builtins := builtin.Names()
+		for _, def := range registry.Definitions() {
+			if !slices.Contains(names, def.Name) && !slices.Contains(builtins, def.Name) {
+				names = append(names, def.Name)
+			}
 		}
 	}
-	return a.Resolve()
+	return names
 }
 
 // LocalTools makes the registry of a process that runs everything: the file's

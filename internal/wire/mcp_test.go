@@ -55,6 +55,7 @@ mcp: {file: .mcp.json, servers: {web: {pool: remote, risk: critical, tools: [one
 	require.NoError(t, err)
 	for _, r := range []*tool.Registry{registry, local} {
 		stop := r.Start(t.Context(), slog.New(slog.DiscardHandler))
+		r.Settle(t.Context())
 		one, ok := r.Lookup("web.one")
 		require.True(t, ok)
 		require.Equal(t, tool.Critical, one.Definition().Risk)

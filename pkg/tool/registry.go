@@ -44,6 +44,7 @@ type Registry struct {
 	logger  *slog.Logger
 	newGate func(Definition) Gate
 	sources []Source
+	settled chan struct{} // closed when each source has said which tools it has
 
 	changing sync.Mutex // held by who replaces current
 	current  atomic.Pointer[shelf]
@@ -69,7 +70,7 @@ func NewRegistry(tools ...Tool) (*Registry, error) {
 
 // NewRegistryWith is [NewRegistry] with options.
 func NewRegistryWith(opts Options, tools ...Tool) (*Registry, error) {
-	r := &Registry{now: opts.Now, logger: opts.Logger, newGate: opts.Gate, sources: slices.Clone(opts.Sources)}
+	r := &Registry{now: opts.Now, logger: opts.Logger, newGate: opts.Gate, sources: slices.Clone(opts.Sources), settled: make(chan struct{})}
 	if r.now == nil {
 		r.now = time.Now
 	}

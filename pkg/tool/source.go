@@ -9,11 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
-	"time"
 )
-
-// settleTimeout bounds how long [Registry.Start] waits for the sources.
-const settleTimeout = 10 * time.Second
 
 // Source gives a registry tools that come and go while it runs, such as those of
 // a server that it is connected to.
@@ -56,10 +52,9 @@ func checkSources(sources []Source) error {
 	return errors.Join(errs...)
 }
 
-// Start runs the sources until stop is called, which waits for their end. It
-// returns when each of them has said which tools it has, or after 10 s, or when
-// ctx ends: sources that take longer give theirs later. The logger gets what
-// happens to them.
+// Start runs the sources until stop is called, which waits for their end. Start
+// itself waits for nothing, see [Registry.Settle]. The logger gets what happens to
+// the sources. Call it once.
 func (r *Registry) Start(ctx context.Context, logger *slog.Logger) (stop func()) {
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var all, settling sync.WaitGroup
@@ -75,16 +70,20 @@ func (r *Registry) Start(ctx context.Context, logger *slog.Logger) (stop func())
 			})
 		})
 	}
-	done := make(chan struct{})
-	go func() { settling.Wait(); close(done) }()
-	patience := time.NewTimer(settleTimeout)
-	defer patience.Stop()
+	go func() { settling.Wait(); close(r.settled) }()
+	return func() { cancel(); all.Wait(); <-r.settled }
+}
+
+// Settle waits until each source has said which tools it has, or that it has none
+// for now; or until ctx ends.
+func (r *Registry) Settle(ctx context.Context) {
+	if len(r.sources) == 0 {
+		return
+	}
 	select {
-	case <-done:
-	case <-patience.C:
+	case <-r.settled:
 	case <-ctx.Done():
 	}
-	return func() { cancel(); all.Wait(); <-done }
 }
 
 // Changed returns a channel that is closed when a source changes what

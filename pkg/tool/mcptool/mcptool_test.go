@@ -75,6 +75,7 @@ func start(t *testing.T, o Options, change ...func(*Server)) *rig {
 	require.NoError(t, err)
 	r.stop = sync.OnceFunc(r.Start(t.Context(), slog.New(slog.NewTextHandler(r.log, nil))))
 	t.Cleanup(r.stop)
+	r.Settle(t.Context())
 	return r
 }
 
