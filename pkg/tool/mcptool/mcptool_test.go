@@ -130,6 +130,7 @@ type web struct {
 	mu      sync.Mutex
 	headers []http.Header
 	handler http.Handler
+	servers []*mcp.Server
 }
 
 func newWeb(t *testing.T, mode string) *web {
@@ -137,13 +138,22 @@ func newWeb(t *testing.T, mode string) *web {
 	w := &web{}
 	w.renew(mode)
 	w.Server = httptest.NewServer(w)
-	t.Cleanup(func() { w.CloseClientConnections(); w.Close() })
+	t.Cleanup(func() {
+		w.CloseClientConnections()
+		w.Close()
+		for _, s := range w.servers { // sessions that no client has ended
+			for session := range s.Sessions() {
+				_ = session.Close()
+			}
+		}
+	})
 	return w
 }
 
 // renew puts a server in place that knows nothing of the sessions before.
 func (w *web) renew(mode string) {
 	s := newServer(mode)
+	w.servers = append(w.servers, s)
 	w.serve(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil))
 }
 
