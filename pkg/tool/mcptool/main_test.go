@@ -188,8 +188,10 @@ func mixed(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 
 // ask asks the client for everything that a server may ask for.
 func ask(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	//lint:ignore SA1019 servers still ask for it
 	_, sampling := r.Session.CreateMessage(ctx, &mcp.CreateMessageParams{MaxTokens: 1, Messages: []*mcp.SamplingMessage{}})
 	_, elicit := r.Session.Elicit(ctx, &mcp.ElicitParams{Message: "your password?", RequestedSchema: map[string]any{"type": "object"}})
+	//lint:ignore SA1019 servers still ask for it
 	roots, rootsErr := r.Session.ListRoots(ctx, nil)
 	count := 0
 	if roots != nil {
