@@ -37,6 +37,7 @@ if the log holds the approval.`,
 			return wire.BadConfig(err)
 		},
 		func(ctx context.Context, r wire.Role) error {
+			defer registry.Start(ctx, r.Logger)()
 			a, err := actor.New(actor.Config{
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Blobs: r.Bus,
 				Tools: registry, Pools: pools, Results: actor.Results{Secrets: secrets, Patterns: redact},

@@ -14,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/actor"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/spf13/cobra"
 )
 
@@ -33,11 +34,18 @@ type localFlags struct {
 	snapshotEvery int
 	keep          keepFlags
 	poolWait      time.Duration
+	// tools are those of the host, once it is there.
+	tools *tool.Registry
 }
 
 func addLocalFlags(cmd *cobra.Command) *localFlags {
+	return addLocalFlagsBeside(cmd, cli.AddLocalFlags(cmd.Flags(), os.Getenv))
+}
+
+// addLocalFlagsBeside adds them to a command that has the flags of a bus already.
+func addLocalFlagsBeside(cmd *cobra.Command, bus *cli.BusFlags) *localFlags {
 	f := &localFlags{
-		bus:   cli.AddLocalFlags(cmd.Flags(), os.Getenv),
+		bus:   bus,
 		serve: cli.AddServeFlags(cmd.Flags()),
 		role:  cli.AddRoleFlags(cmd.Flags()),
 		stall: wire.AddStallFlag(cmd.Flags()),
@@ -93,6 +101,8 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 		return err
 	}
 	defer conn.Close()
+	f.tools = options.Tools
+	defer f.tools.Start(ctx, logger)()
 	options.Bus, options.Ready = conn.Bus, conn.Bus.Ready
 	options.Snapshots, options.SnapshotEvery, options.Tombstones = conn.Bus, f.snapshotEvery, conn.Bus
 	h, err := agent.NewHost(options)
@@ -103,6 +113,15 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 		defer f.keep.start(ctx, conn, logger)()
 		return body(ctx, h, conn.Bus)
 	})
+}
+
+// settle waits for the tools of MCP servers and makes them known.
+func (f *localFlags) settle(ctx context.Context, h *agent.Host) error {
+	if len(f.tools.Sources()) == 0 {
+		return nil // all are known already
+	}
+	f.tools.Settle(ctx)
+	return h.Announce(ctx)
 }
 
 // runHost runs body beside the host and stops the host after it. A signal ends

@@ -27,7 +27,7 @@ run and dev bring a server of their own and keep its data in $XDG_DATA_HOME/moor
 names, else to the process that serves the data directory, else to the directory.`,
 	}
 	root.AddCommand(
-		runCommand(), devCommand(),
+		runCommand(), devCommand(), mcpCommand(),
 		tapCommand(), runsCommand(), showCommand(),
 		cancelCommand(), pauseCommand(), resumeCommand(), sendCommand(),
 		approveCommand(), rejectCommand(), answerCommand(), forkCommand(),

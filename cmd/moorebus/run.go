@@ -52,7 +52,14 @@ Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled
 			return err
 		}
 		return local.host(cmd.Context(), docs, nil, func(ctx context.Context, h *agent.Host, bus session.Bus) error {
-			return runTask(ctx, h, bus, local.namespace, *docs.Agent, task)
+			if err := local.settle(ctx, h); err != nil {
+				return err
+			}
+			a := *docs.Agent
+			if local.agentFile == "" { // it has all tools, also those that were not known before
+				a.Tools = wire.AssistantTools(docs.Tools, local.tools)
+			}
+			return runTask(ctx, h, bus, local.namespace, a, task)
 		})
 	}
 	return cmd

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -54,14 +55,30 @@ func assistant(tools *agentfile.ToolFile) (events.Agent, error) {
 	a := events.DefaultAgent()
 	a.Name, a.LLM.Provider = "assistant", usual(os.Getenv)
 	a.SystemPrompt = "You are a helpful assistant. Use the tools where they help; never do arithmetic in your head."
-	a.Tools = []string{builtin.Calculator, builtin.CurrentTime}
-	if tools != nil {
-		a.Tools = nil
-		for _, entry := range tools.Tools {
-			a.Tools = append(a.Tools, entry.Name)
+	a.Tools = AssistantTools(tools, nil)
+	return a.Resolve()
+}
+
+// AssistantTools are the tools of the agent of who names none: those of the tool
+// file, with those that its MCP servers have brought into the registry (nil:
+// none), or some builtins without a file.
+func AssistantTools(file *agentfile.ToolFile, registry *tool.Registry) []string {
+	if file == nil {
+		return []string{builtin.Calculator, builtin.CurrentTime}
+	}
+	var names []string
+	for _, entry := range file.Tools {
+		names = append(names, entry.Name)
+	}
+	if registry != nil && file.MCP != nil {
+		builtins := builtin.Names()
+		for _, def := range registry.Definitions() {
+			if !slices.Contains(names, def.Name) && !slices.Contains(builtins, def.Name) {
+				names = append(names, def.Name)
+			}
 		}
 	}
-	return a.Resolve()
+	return names
 }
 
 // usual is the provider of who names none: Anthropic where it alone is configured.
@@ -95,7 +112,7 @@ func LocalTools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
 			tools = append(tools, t)
 		}
 	}
-	registry, err := newRegistry(tools)
+	registry, err := newRegistry(tools, own.Sources()...)
 	return registry, secrets, err
 }
 

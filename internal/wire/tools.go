@@ -4,7 +4,6 @@
 package wire
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -22,10 +21,9 @@ import (
 // Tools makes the registry of a tool file, and returns the secrets that stand
 // in it: the values of headers and of commands' environments, which must not
 // reach the log. It takes the variables of the file from the environment.
+//
+// The tools of its MCP servers are there once the registry is started.
 func Tools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
-	if file.MCP != "" {
-		return nil, nil, errors.New("mcp: MCP servers are not supported yet; leave the key out")
-	}
 	if err := file.Expand(os.LookupEnv); err != nil {
 		return nil, nil, err
 	}
@@ -40,13 +38,17 @@ func Tools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
 		tools = append(tools, made)
 		secrets = append(secrets, entrySecrets(entry)...)
 	}
-	registry, err := newRegistry(tools)
-	return registry, secrets, err
+	servers, hidden, err := mcpServers(file.MCP)
+	if err != nil {
+		return nil, nil, err
+	}
+	registry, err := newRegistry(tools, servers...)
+	return registry, append(secrets, hidden...), err
 }
 
 // newRegistry makes a registry whose tools have circuit breakers.
-func newRegistry(tools []tool.Tool) (*tool.Registry, error) {
-	return tool.NewRegistryWith(tool.Options{Gate: breaker.New}, tools...)
+func newRegistry(tools []tool.Tool, sources ...tool.Source) (*tool.Registry, error) {
+	return tool.NewRegistryWith(tool.Options{Gate: breaker.New, Sources: sources}, tools...)
 }
 
 // Builtins makes the registry of the builtin tools that need no settings.

@@ -120,8 +120,8 @@ tools:
 func TestToolsThatCannotBe(t *testing.T) {
 	for text, want := range map[string]string{
 		"tools: [{name: a, description: A., exec: {command: [wc]}, schema: {type: nonsense}}]": "schema",
-		"tools: [{builtin: read_file}]":                  "root",
-		"tools: [{builtin: calculator}]\nmcp: .mcp.json": "not supported yet",
+		"tools: [{builtin: read_file}]":                    "root",
+		"tools: [{builtin: calculator}]\nmcp: no.mcp.json": "no.mcp.json",
 	} {
 		file, err := agentfile.ParseTools([]byte(text), agentfile.YAML)
 		if err == nil {

@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -113,8 +114,33 @@ func (a *Actor) Announce(ctx context.Context) error {
 }
 
 // Run announces the tools and works until ctx ends.
+// Tools that come or go meanwhile are announced at once.
 func (a *Actor) Run(ctx context.Context) error {
-	return worker.RunAnnounced(ctx, a.cfg.Logger, a.Announce, a.worker.Run)
+	changed := a.cfg.Tools.Changed()
+	return worker.RunAnnounced(ctx, a.cfg.Logger, a.Announce, func(ctx context.Context) error {
+		watching, stop := context.WithCancel(ctx)
+		var watcher sync.WaitGroup
+		watcher.Go(func() { a.announceChanges(watching, changed) })
+		defer func() { stop(); watcher.Wait() }()
+		return a.worker.Run(ctx)
+	})
+}
+
+// announceChanges announces the tools whenever a source has changed them, the first
+// time when changed is closed, until ctx ends. What fails is announced again with
+// the next refresh.
+func (a *Actor) announceChanges(ctx context.Context, changed <-chan struct{}) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+		changed = a.cfg.Tools.Changed()
+		if err := a.Announce(ctx); err != nil && ctx.Err() == nil {
+			a.cfg.Logger.Warn("changed tools cannot be announced; it is tried again", "reason", err)
+		}
+	}
 }
 
 // Step works on one delivery of Acting or ParallelActing.
@@ -221,11 +247,12 @@ func (c call) result(o events.ToolOutcome) worker.Result {
 
 // run runs the tool and makes its outcome fit for the log.
 func (a *Actor) run(ctx context.Context, c call) worker.Result {
-	out := a.cfg.Tools.Execute(ctx, c.Call)
+	kept := &keeper{blobs: a.cfg.Blobs, pool: c.pool}
+	out := a.cfg.Tools.Execute(kept.under(ctx), c.Call)
 	if ctx.Err() != nil {
 		return worker.Fail(context.Cause(ctx)) // nobody wants the result any more
 	}
-	o := events.ToolOutcome{Success: out.Failure == nil, Code: tool.CodeOK, LatencyMS: out.Latency.Milliseconds()}
+	o := events.ToolOutcome{Success: out.Failure == nil, Code: tool.CodeOK, LatencyMS: out.Latency.Milliseconds(), Attachments: kept.taken()}
 	text, prefix := out.Result, reducer.SuccessPrefix
 	if out.Failure != nil {
 		o.Code, text, prefix = strings.ToValidUTF8(out.Failure.Code, "\uFFFD"), out.Failure.Message, reducer.ErrorPrefix

@@ -87,6 +87,7 @@ func ReadFile(name string, o Options) (Documents, error) {
 	if err != nil {
 		return Documents{}, fmt.Errorf("%s: %w", name, err)
 	}
+	docs.Tools.locate(name)
 	return docs, nil
 }
 

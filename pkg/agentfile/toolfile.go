@@ -16,8 +16,8 @@ import (
 // ToolFile is an actor's tools.
 type ToolFile struct {
 	Tools []ToolEntry `json:"tools"`
-	// MCP names a file of MCP servers. It is known, and not supported yet.
-	MCP string `json:"mcp,omitempty"`
+	// MCP are the MCP servers whose tools are added; nil for none.
+	MCP *MCP `json:"-"`
 }
 
 // ToolEntry is one tool: exactly one of HTTP, Exec and Builtin is set.
@@ -95,17 +95,21 @@ func ReadTools(name string) (*ToolFile, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
+	tools.locate(name)
 	return tools, nil
 }
 
 func toolFile(node *strict.Node) (*ToolFile, error) {
 	f := new(ToolFile)
-	if err := strict.Decode(node, f); err != nil {
+	own, mcp := node.Without("mcp")
+	if err := strict.Decode(own, f); err != nil {
 		return nil, err
 	}
 	var errs []error
-	if node.Get("mcp") != nil {
-		errs = append(errs, node.Place("", errors.New("mcp: tools of MCP servers are not supported yet; remove this key")))
+	if mcp != nil {
+		var err error
+		f.MCP, err = decodeMCP(mcp)
+		errs = append(errs, err)
 	}
 	for i := range f.Tools {
 		t := &f.Tools[i]

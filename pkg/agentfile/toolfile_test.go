@@ -93,7 +93,10 @@ func TestMalformedToolFiles(t *testing.T) {
 		"schema":           {"tools:\n- {builtin: x, schema: 3}\n", []string{"tools[0].schema"}},
 		"root":             {"tools:\n- {builtin: x, root: /}\n", []string{"tools[0].root"}},
 		"hosts":            {"tools:\n- {builtin: x, hosts: [a]}\n", []string{"tools[0].hosts"}},
-		"mcp":              {"tools: []\nmcp: .mcp.json\n", []string{"line 2", "mcp", "not supported yet"}},
+		"mcp without file": {"tools: []\nmcp: {servers: {}}\n", []string{"line 2", "mcp", "names no file"}},
+		"mcp's key":        {"tools: []\nmcp:\n  file: a\n  server: {}\n", []string{"line 4", "mcp.server", "unknown key"}},
+		"mcp's risk":       {"mcp:\n  file: a\n  servers: {x: {risk: some}}\n", []string{"line 3", "mcp.servers.x.risk", "is not a risk"}},
+		"mcp's pool":       {"mcp:\n  file: a\n  servers: {x: {pool: agents}}\n", []string{"line 3", "mcp.servers.x.pool", "reserved"}},
 		"names, not tools": {"tools: [search]\n", []string{"line 1", "tools[0]", "want a mapping"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -22,7 +22,10 @@ const (
 // resolved, what Start pins. It holds no endpoint, key or command: those belong
 // to the planner and the actor.
 type Agent struct {
-	Name         string `json:"name"`
+	Name string `json:"name"`
+	// Description says to those who may call the agent what it is for; its model
+	// does not see it.
+	Description  string `json:"description,omitempty"`
 	SystemPrompt string `json:"system_prompt,omitempty"`
 	// Task is what a run is for when whoever starts it does not say.
 	Task         string            `json:"task,omitempty"`

@@ -287,6 +287,9 @@ type ToolOutcome struct {
 	Code        string `json:"code"`
 	LatencyMS   int64  `json:"latency_ms"`
 	Ref         *Ref   `json:"ref,omitempty"`
+	// Attachments are what the tool returned beside text, such as images; the
+	// observation says where each of them is kept.
+	Attachments []Ref `json:"attachments,omitempty"`
 }
 
 // ToolCallResult is the result of one call of several.

@@ -2,6 +2,7 @@ package reducer
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -268,7 +269,7 @@ func (mem *Memory) checkOutcome(o *events.ToolOutcome, success bool) error {
 		}
 		return mem.checkOpen(o.CallID, events.Acting)
 	}
-	abandoned := o != nil && *o == *AbandonedBatch().Outcome
+	abandoned := o != nil && reflect.DeepEqual(o, AbandonedBatch().Outcome)
 	if o != nil && (success || !abandoned) {
 		return fmt.Errorf("has an outcome, but ends a batch")
 	}

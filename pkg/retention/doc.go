@@ -22,7 +22,7 @@ import (
 // refsOf returns the large results that a record refers to. One that is no event
 // refers to none.
 func refsOf(codec *events.Codec, body []byte) []events.Ref {
-	if !bytes.Contains(body, []byte(`"ref"`)) {
+	if !bytes.Contains(body, []byte(`"ref"`)) && !bytes.Contains(body, []byte(`"attachments"`)) {
 		return nil // decoding every record would cost more than reading it
 	}
 	e, err := codec.Decode(body)
@@ -38,10 +38,13 @@ func refsOf(codec *events.Codec, body []byte) []events.Ref {
 	case *events.ToolFailure:
 		outcome = p.Outcome
 	}
-	if outcome == nil || outcome.Ref == nil {
+	if outcome == nil {
 		return nil
 	}
-	return []events.Ref{*outcome.Ref}
+	if outcome.Ref == nil {
+		return outcome.Attachments
+	}
+	return append([]events.Ref{*outcome.Ref}, outcome.Attachments...)
 }
 
 // forkOf returns what a run's first record says that it was forked from, nil if it

@@ -9,6 +9,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,6 +23,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Gate makes the gate of a tool, nil for none. Default: no tool has one.
 	Gate func(Definition) Gate
+	// Sources give further tools while they run, see [Registry.Start].
+	Sources []Source
 }
 
 // Outcome is what became of one call.
@@ -33,12 +37,17 @@ type Outcome struct {
 	Latency time.Duration
 }
 
-// Registry holds the tools of one process by name. It does not change once it
-// is made and is safe for concurrent use.
+// Registry holds the tools of one process by name. Those that it is made of stay;
+// those of its sources come and go. It is safe for concurrent use.
 type Registry struct {
-	tools  map[string]*registered
-	now    func() time.Time
-	logger *slog.Logger
+	now     func() time.Time
+	logger  *slog.Logger
+	newGate func(Definition) Gate
+	sources []Source
+	settled chan struct{} // closed when each source has said which tools it has
+
+	changing sync.Mutex // held by who replaces current
+	current  atomic.Pointer[shelf]
 }
 
 // registered is a tool whose definition was completed and checked once.
@@ -46,6 +55,8 @@ type registered struct {
 	Tool
 	def  Definition
 	gate Gate
+	// source is the name of the source that it came from, empty for none.
+	source string
 }
 
 // Definition returns the tool's definition, defaults applied.
@@ -59,70 +70,87 @@ func NewRegistry(tools ...Tool) (*Registry, error) {
 
 // NewRegistryWith is [NewRegistry] with options.
 func NewRegistryWith(opts Options, tools ...Tool) (*Registry, error) {
-	r := &Registry{tools: make(map[string]*registered, len(tools)), now: opts.Now, logger: opts.Logger}
+	r := &Registry{now: opts.Now, logger: opts.Logger, newGate: opts.Gate, sources: slices.Clone(opts.Sources), settled: make(chan struct{})}
 	if r.now == nil {
 		r.now = time.Now
 	}
 	if r.logger == nil {
 		r.logger = slog.New(slog.DiscardHandler)
 	}
-	var errs []error
+	first := &shelf{tools: make(map[string]*registered, len(tools)), changed: make(chan struct{})}
+	errs := []error{checkSources(r.sources)}
 	for _, t := range tools {
-		def := t.Definition().WithDefaults()
-		if err := def.Validate(); err != nil {
+		made, err := r.register(t, "", first.tools)
+		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		if _, ok := r.tools[def.Name]; ok {
-			errs = append(errs, fmt.Errorf("tool %q: two tools have this name; rename or remove one", def.Name))
-			continue
-		}
-		r.tools[def.Name] = &registered{Tool: t, def: def}
-		if opts.Gate != nil {
-			r.tools[def.Name].gate = opts.Gate(def)
-		}
+		made.gate = r.gateOf(made.def)
+		first.tools[made.def.Name] = made
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	r.current.Store(first)
 	return r, nil
 }
 
-// Definitions returns the definitions of all tools, defaults applied, sorted by
-// name.
-func (r *Registry) Definitions() []Definition {
-	defs := make([]Definition, 0, len(r.tools))
-	for _, name := range slices.Sorted(maps.Keys(r.tools)) {
-		defs = append(defs, r.tools[name].def)
+// register completes and checks a tool that is to stand beside others.
+func (r *Registry) register(t Tool, source string, beside map[string]*registered) (*registered, error) {
+	def := t.Definition().WithDefaults()
+	if err := def.Validate(); err != nil {
+		return nil, err
 	}
-	return defs
+	if _, taken := beside[def.Name]; taken {
+		return nil, fmt.Errorf("tool %q: two tools have this name; rename or remove one", def.Name)
+	}
+	return &registered{Tool: t, def: def, source: source}, nil
 }
+
+func (r *Registry) gateOf(def Definition) Gate {
+	if r.newGate == nil {
+		return nil
+	}
+	return r.newGate(def)
+}
+
+// Definitions returns the definitions of all tools that there are now, defaults
+// applied, sorted by name.
+func (r *Registry) Definitions() []Definition { return r.current.Load().definitions() }
 
 // Lookup returns the tool of that name; its Definition has the defaults applied.
 func (r *Registry) Lookup(name string) (Tool, bool) {
-	t, ok := r.tools[name]
+	t, ok := r.current.Load().tools[name]
 	if !ok {
 		return nil, false
 	}
 	return t, true
 }
 
-// Pools returns the pools of all tools, sorted, each once.
+// Pools returns the pools of all tools, also those that sources may give, sorted,
+// each once. It is the same at any time.
 func (r *Registry) Pools() []string {
-	pools := make([]string, 0, len(r.tools))
-	for _, t := range r.tools {
+	var pools []string
+	for _, t := range r.current.Load().tools {
 		pools = append(pools, t.def.Pool)
+	}
+	for _, s := range r.sources {
+		pools = append(pools, s.Pools()...)
 	}
 	slices.Sort(pools)
 	return slices.Compact(pools)
 }
 
+// Sources returns the sources that the registry was made with.
+func (r *Registry) Sources() []Source { return slices.Clone(r.sources) }
+
 // Close lets go of what the tools hold between calls (idle connections). No
 // call may be running.
 func (r *Registry) Close() error {
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(r.tools)) {
-		if c, ok := r.tools[name].Tool.(io.Closer); ok {
+	tools := r.current.Load().tools
+	for _, name := range slices.Sorted(maps.Keys(tools)) {
+		if c, ok := tools[name].Tool.(io.Closer); ok {
 			errs = append(errs, c.Close())
 		}
 	}
@@ -151,7 +179,7 @@ func (r *Registry) Execute(ctx context.Context, call Call) Outcome {
 }
 
 func (r *Registry) execute(ctx context.Context, call Call) (string, *Failure) {
-	t, ok := r.tools[call.Name]
+	t, ok := r.current.Load().tools[call.Name]
 	if !ok {
 		return "", Failf(CodeNotFound, "tool %q not found", call.Name)
 	}

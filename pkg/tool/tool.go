@@ -6,7 +6,7 @@
 // [Registry] holds the tools of one process and runs them so that a panic, an
 // unknown name or a missed deadline is a failure too.
 //
-// Adapters live in the sub-packages (builtin, httptool, exectool); argument
+// Adapters live in the sub-packages (builtin, httptool, exectool, mcptool); argument
 // validation is in schema. All adapters pass the suite in package tooltest.
 package tool
 

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/mcpserve"
+	"github.com/moorebus/moorebus/internal/session"
+	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/pkg/agent"
+)
+
+func mcpCommand() *cobra.Command {
+	var listen string
+	var names []string
+	cmd := &cobra.Command{
+		Use:   "mcp",
+		Short: "Offer agents as tools to programs that speak MCP",
+		Long: `Mcp is an MCP server whose tools are agents: each has one argument, the task, and
+returns the answer. A call starts a run and waits for its end; one that is
+cancelled cancels its run. A client that asks for progress hears of every
+transition. An agent's tool has the description of its definition.
+
+It speaks over stdin and stdout, or with --listen over streamable HTTP at /mcp,
+where MOOREBUS_TOKEN is the bearer token that clients must send; only on loopback
+it may be empty.
+
+The agents are those that are stored on the bus, where somebody has to run them
+(moorebus dev, or the roles). With --agent FILE it is that agent alone, on an
+embedded server in this process, as moorebus run has it.`,
+		Example: `  moorebus mcp --agent examples/quickstart.yaml
+  NATS_URL=nats://localhost moorebus mcp --agents researcher,writer
+  claude mcp add moorebus -- moorebus mcp`,
+		Args: cobra.NoArgs,
+	}
+	var local *localFlags
+	bus := cli.AddDataFlags(cmd.Flags(), func(name string) string {
+		if local.agentFile != "" && strings.HasPrefix(name, "NATS_") {
+			return "" // it brings a server of its own
+		}
+		return os.Getenv(name)
+	})
+	local = addLocalFlagsBeside(cmd, bus)
+	cmd.Flags().StringSliceVar(&names, "agents", nil, "names of the stored agents to offer, with commas (default all)")
+	cmd.Flags().StringVar(&listen, "listen", "", "`address` to serve streamable HTTP on, instead of stdin and stdout")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		listener, err := mcpListener(listen)
+		if err != nil {
+			return err
+		}
+		if listener != nil {
+			defer func() { _ = listener.Close() }()
+		}
+		if local.agentFile != "" {
+			if len(names) > 0 || cmd.Flags().Changed("nats") {
+				return cli.Usage("--agent runs that agent on a server of its own: leave --agents and --nats out")
+			}
+			return mcpLocal(cmd.Context(), local, listener)
+		}
+		remote := &clientFlags{bus: bus, log: local.log, output: string(console.Text), formats: []console.Format{console.Text}}
+		return remote.use(cmd, reads, func(ctx context.Context, c *client) error {
+			if c.offline() {
+				return errors.New("nobody runs agents there: start `moorebus dev`, name a bus with NATS_URL, or give --agent FILE")
+			}
+			return serveMCP(ctx, listener, mcpserve.Options{
+				Log: c.Bus, Store: c.store, Gateway: c.gateway, Namespace: c.namespace, Names: names,
+			})
+		})
+	}
+	return cmd
+}
+
+// mcpListener listens on the address, if there is one.
+func mcpListener(address string) (net.Listener, error) {
+	if address == "" {
+		return nil, nil
+	}
+	listener, err := wire.Listen(address)
+	if err != nil {
+		return nil, wire.BadConfig(err)
+	}
+	if at := listener.Addr().(*net.TCPAddr); !at.IP.IsLoopback() && os.Getenv("MOOREBUS_TOKEN") == "" {
+		_ = listener.Close()
+		return nil, cli.NotConfigured("--listen %s: whoever reaches it could run agents; set MOOREBUS_TOKEN, or listen on 127.0.0.1", address)
+	}
+	return listener, nil
+}
+
+// mcpLocal offers the agent of a file, which this process runs.
+func mcpLocal(ctx context.Context, local *localFlags, listener net.Listener) error {
+	docs, err := local.documents()
+	if err != nil {
+		return err
+	}
+	if err := wire.CheckProvider(*docs.Agent, local.providers, os.Getenv); err != nil {
+		return err
+	}
+	return local.host(ctx, docs, nil, func(ctx context.Context, h *agent.Host, bus session.Bus) error {
+		if err := local.settle(ctx, h); err != nil {
+			return err
+		}
+		return serveMCP(ctx, listener, mcpserve.Options{
+			Log: bus, Store: h.Store(), Gateway: h.Gateway(), Namespace: local.namespace, Agent: docs.Agent,
+		})
+	})
+}
+
+// serveMCP serves on the listener, or on stdin and stdout without one.
+func serveMCP(ctx context.Context, listener net.Listener, o mcpserve.Options) error {
+	s, err := mcpserve.New(ctx, o)
+	if err != nil {
+		return err
+	}
+	if listener == nil {
+		return s.Serve(ctx, &mcp.StdioTransport{})
+	}
+	_, _ = os.Stderr.WriteString("serving MCP at http://" + listener.Addr().String() + mcpserve.Path + "\n")
+	return s.ServeHTTP(ctx, listener, os.Getenv("MOOREBUS_TOKEN"))
+}

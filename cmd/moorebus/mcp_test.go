@@ -1,0 +1,303 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/mcpserve"
+	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/gateway"
+)
+
+// The agents that are offered: one that answers, one that waits for ever, one that
+// fails.
+var mcpAgents = map[string]string{
+	"adder": `
+name: adder
+description: Adds what it always adds.
+llm: {provider: scripted, script: [{calls: [{name: calculator, arguments: {expression: "19+23"}}]}, {text: "It is {{observation -1}}."}]}
+tools: [calculator]
+`,
+	"waiter": `
+name: waiter
+mode: chat
+llm: {provider: scripted, script: [{calls: [{name: ask_human, arguments: {question: "Well?"}}]}, {text: "never said"}]}
+tools: [ask_human]
+`,
+	"broken": `
+name: broken
+llm: {provider: scripted, script: [{error: {kind: auth, message: "no such key"}}]}
+`,
+}
+
+// mcpBus is a bus with the agents.
+func mcpBus(t *testing.T) *bus {
+	t.Helper()
+	b := testBus(t)
+	for name, text := range mcpAgents {
+		_, err := b.host.Gateway().PutAgent(t.Context(), "", name, []byte(text), agentfile.YAML)
+		require.NoError(t, err)
+	}
+	require.NoError(t, b.host.Announce(t.Context()))
+	return b
+}
+
+// listener is a client that notes what it is told.
+type listener struct {
+	mu       sync.Mutex
+	progress []string
+	changed  chan struct{}
+}
+
+func (l *listener) said() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.progress, "\n")
+}
+
+func mcpClient(t *testing.T, transport mcp.Transport) (*mcp.ClientSession, *listener) {
+	t.Helper()
+	l := &listener{changed: make(chan struct{}, 100)}
+	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.progress = append(l.progress, r.Params.Message)
+		},
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { l.changed <- struct{}{} },
+	})
+	session, err := client.Connect(t.Context(), transport, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = session.Close() })
+	return session, l
+}
+
+// moorebusMCP is the command as a process of its own.
+func moorebusMCP(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	home := t.TempDir()
+	cmd := exec.Command("moorebus", append([]string{"mcp"}, args...)...)
+	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_DATA_HOME="+filepath.Join(home, "share"), "GORACE="+noSleep)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+func callAgent(ctx context.Context, s *mcp.ClientSession, name, task string) (*mcp.CallToolResult, error) {
+	params := &mcp.CallToolParams{Name: name, Arguments: map[string]any{"task": task}}
+	params.SetProgressToken(name)
+	return s.CallTool(ctx, params)
+}
+
+func textOf(t *testing.T, res *mcp.CallToolResult) string {
+	t.Helper()
+	require.Len(t, res.Content, 1)
+	return res.Content[0].(*mcp.TextContent).Text
+}
+
+// endsIn waits for the one run of an agent to reach a state.
+func (b *bus) endsIn(t *testing.T, agent string, state events.State) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		page, err := b.host.Gateway().Runs(t.Context(), "", state, 0, "")
+		require.NoError(t, err)
+		return slices.ContainsFunc(page.Runs, func(r gateway.RunInfo) bool { return r.Agent == agent && r.State == state })
+	}, 20*time.Second, 20*time.Millisecond, "no run of %s is %s", agent, state)
+}
+
+func TestMCPOverStdio(t *testing.T) {
+	b := mcpBus(t)
+	session, heard := mcpClient(t, &mcp.CommandTransport{Command: moorebusMCP(t, "--nats", b.url)})
+
+	listed, err := session.ListTools(t.Context(), nil)
+	require.NoError(t, err)
+	names := map[string]string{}
+	for _, tool := range listed.Tools {
+		names[tool.Name] = tool.Description
+		require.Contains(t, tool.InputSchema.(map[string]any)["properties"], "task")
+	}
+	require.Equal(t, map[string]string{
+		"adder": "Adds what it always adds.", "broken": "Gives a task to the agent broken and returns its answer.",
+		"waiter": "Gives a task to the agent waiter and returns its answer.",
+	}, names)
+
+	t.Run("two at once", func(t *testing.T) {
+		var both sync.WaitGroup
+		ids := make([]any, 2)
+		for i := range ids {
+			both.Go(func() {
+				res, err := callAgent(t.Context(), session, "adder", "Add.")
+				if err == nil && !res.IsError && res.Content[0].(*mcp.TextContent).Text == "It is 42." {
+					content := res.StructuredContent.(map[string]any)
+					if content["answer"] == "It is 42." && content["state"] == "done" && content["run_id"] == res.Meta[mcpserve.MetaRun] {
+						ids[i] = content["run_id"]
+					}
+				}
+			})
+		}
+		both.Wait()
+		require.NotNil(t, ids[0])
+		require.NotNil(t, ids[1])
+		require.NotEqual(t, ids[0], ids[1])
+		require.Eventually(t, func() bool { return strings.Contains(heard.said(), "LlmFinalAnswer") }, 10*time.Second, 10*time.Millisecond)
+		require.Contains(t, heard.said(), "planning → acting")
+	})
+	t.Run("errors", func(t *testing.T) {
+		res, err := callAgent(t.Context(), session, "broken", "Try.")
+		require.NoError(t, err)
+		require.True(t, res.IsError)
+		require.Contains(t, textOf(t, res), "auth: ")
+		require.Contains(t, textOf(t, res), "no such key")
+		require.NotEmpty(t, res.Meta[mcpserve.MetaRun])
+		for task, want := range map[string]any{"empty_task: ": map[string]any{"task": " "}, "the argument task is missing": map[string]any{}, "do not fit": map[string]any{"job": "x"}} {
+			res, err = session.CallTool(t.Context(), &mcp.CallToolParams{Name: "adder", Arguments: want})
+			require.NoError(t, err)
+			require.True(t, res.IsError)
+			require.Contains(t, textOf(t, res), task)
+		}
+		_, err = callAgent(t.Context(), session, "nobody", "Try.")
+		require.ErrorContains(t, err, "nobody")
+	})
+	t.Run("cancel", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { _, err := callAgent(ctx, session, "waiter", "Wait."); done <- err }()
+		b.endsIn(t, "waiter", events.WaitingForHuman)
+		cancel()
+		require.ErrorIs(t, <-done, context.Canceled)
+		b.endsIn(t, "waiter", events.Cancelled)
+	})
+	t.Run("other agents", func(t *testing.T) {
+		_, err := b.host.Gateway().PutAgent(t.Context(), "", "late", []byte(strings.Replace(mcpAgents["adder"], "name: adder", "name: late", 1)), agentfile.YAML)
+		require.NoError(t, err)
+		select { // nobody asks: the list is looked at now and then
+		case <-heard.changed:
+		case <-time.After(30 * time.Second):
+			t.Fatal("the change was not told")
+		}
+		res, err := callAgent(t.Context(), session, "late", "Add.")
+		require.NoError(t, err)
+		require.Equal(t, "It is 42.", textOf(t, res))
+	})
+}
+
+// A client that goes away takes its runs with it.
+func TestMCPClientThatGoes(t *testing.T) {
+	b := mcpBus(t)
+	cmd := moorebusMCP(t, "--nats", b.url, "--agents", "waiter")
+	session, _ := mcpClient(t, &mcp.CommandTransport{Command: cmd})
+	listed, err := session.ListTools(t.Context(), nil)
+	require.NoError(t, err)
+	require.Len(t, listed.Tools, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { _, err := callAgent(ctx, session, "waiter", "Wait."); done <- err }()
+	b.endsIn(t, "waiter", events.WaitingForHuman)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	require.Error(t, <-done)
+	b.endsIn(t, "waiter", events.Cancelled)
+}
+
+// bearer sends a token with every request.
+type bearer string
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+string(b))
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+func TestMCPOverHTTP(t *testing.T) {
+	b := mcpBus(t)
+	cmd := moorebusMCP(t, "--nats", b.url, "--listen", "127.0.0.1:0")
+	cmd.Env = append(cmd.Env, "MOOREBUS_TOKEN=s3cret")
+	cmd.Stderr = nil
+	stderr, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	line, err := bufio.NewReader(stderr).ReadString('\n')
+	require.NoError(t, err)
+	url := strings.TrimSpace(strings.TrimPrefix(line, "serving MCP at "))
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+
+	post := func(change func(*http.Request)) int {
+		req, err := http.NewRequest(http.MethodPost, url, strings.NewReader("{}"))
+		require.NoError(t, err)
+		change(req)
+		res, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		return res.StatusCode
+	}
+	require.Equal(t, http.StatusUnauthorized, post(func(*http.Request) {}))
+	require.Equal(t, http.StatusForbidden, post(func(r *http.Request) {
+		r.Header.Set("Authorization", "Bearer s3cret")
+		r.Header.Set("Origin", "https://evil.example")
+		r.Header.Set("Sec-Fetch-Site", "cross-site")
+	}))
+	require.Equal(t, http.StatusForbidden, post(func(r *http.Request) {
+		r.Header.Set("Authorization", "Bearer s3cret")
+		r.Host = "evil.example"
+	}))
+
+	session, heard := mcpClient(t, &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: bearer("s3cret")}})
+	res, err := callAgent(t.Context(), session, "adder", "Add.")
+	require.NoError(t, err)
+	require.Equal(t, "It is 42.", textOf(t, res))
+	require.Eventually(t, func() bool { return strings.Contains(heard.said(), "LlmToolCall") }, 10*time.Second, 10*time.Millisecond)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { _, err := callAgent(ctx, session, "waiter", "Wait."); done <- err }()
+	b.endsIn(t, "waiter", events.WaitingForHuman)
+	cancel()
+	require.Error(t, <-done)
+	b.endsIn(t, "waiter", events.Cancelled)
+	_ = session.Close() // the process may be faster
+	began := time.Now()
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, cmd.Wait())
+	require.Less(t, time.Since(began), 10*time.Second)
+}
+
+// The agent of a file runs in the process itself; stdout has the protocol alone.
+func TestMCPWithAnAgentOfAFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "agent.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(mcpAgents["adder"]), 0o600))
+	session, _ := mcpClient(t, &mcp.CommandTransport{Command: moorebusMCP(t, "--agent", file)})
+	res, err := callAgent(t.Context(), session, "adder", "Add.")
+	require.NoError(t, err)
+	require.Equal(t, "It is 42.", textOf(t, res))
+}
+
+func TestMCPThatCannotBe(t *testing.T) {
+	b := mcpBus(t)
+	for want, args := range map[string][]string{
+		`no agent "nobody"`:             {"--nats", b.url, "--agents", "nobody"},
+		"set MOOREBUS_TOKEN":            {"--nats", b.url, "--listen", "0.0.0.0:0"},
+		"leave --agents and --nats out": {"--agent", "x.yaml", "--agents", "y"},
+		"no runs to look at":            {"--data", filepath.Join(t.TempDir(), "none")},
+		"x.yaml: no such file":          {"--agent", "x.yaml"},
+		"--listen: ":                    {"--nats", b.url, "--listen", "nowhere"},
+	} {
+		cmd := moorebusMCP(t, args...)
+		cmd.Stderr = nil
+		out, err := cmd.CombinedOutput()
+		require.Error(t, err, want)
+		require.Contains(t, string(out), want)
+	}
+}

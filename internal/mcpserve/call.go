@@ -1,0 +1,178 @@
+package mcpserve
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+)
+
+// MetaRun is the key of a result's `_meta` that has the run's id.
+const MetaRun = "io.moorebus/run"
+
+// cancelTimeout bounds the attempt to cancel the run of a call that is over.
+const cancelTimeout = 5 * time.Second
+
+// outcome is the structured content of a result.
+type outcome struct {
+	RunID   string       `json:"run_id,omitempty"`
+	State   events.State `json:"state,omitempty"`
+	Answer  *string      `json:"answer,omitempty"`
+	Code    string       `json:"code,omitempty"`
+	Message string       `json:"message,omitempty"`
+}
+
+// call runs an agent to its end.
+func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	s.calls.Add(1)
+	defer s.calls.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ending, cancel)()
+	task, err := taskOf(req.Params.Arguments)
+	if err != nil {
+		return failed(outcome{Code: "invalid_arguments", Message: err.Error()}), nil
+	}
+	start := gateway.StartRequest{AgentName: req.Params.Name, Task: task, Mode: events.ModeTask}
+	if s.o.Agent != nil {
+		start.AgentName, start.Agent = "", s.o.Agent
+	}
+	started, err := s.o.Gateway.Start(ctx, s.o.Namespace, start)
+	if err != nil {
+		return s.refused(ctx, err)
+	}
+	run := s.o.Store.Place(s.o.Namespace, started.RunID)
+	mem, err := s.follow(ctx, run, notifier(req))
+	if err != nil {
+		s.cancel(ctx, run)
+		return nil, err
+	}
+	return result(run.ID, mem), nil
+}
+
+// taskOf reads the arguments.
+func taskOf(arguments json.RawMessage) (string, error) {
+	var in struct {
+		Task *string `json:"task"`
+	}
+	dec := json.NewDecoder(bytes.NewReader(arguments))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&in); err != nil {
+		return "", fmt.Errorf("the arguments do not fit: %w", err)
+	}
+	if in.Task == nil {
+		return "", errors.New("the argument task is missing")
+	}
+	return *in.Task, nil
+}
+
+// refused is a run that did not begin.
+func (s *Server) refused(ctx context.Context, err error) (*mcp.CallToolResult, error) {
+	var known *gateway.Error
+	if errors.As(err, &known) {
+		return failed(outcome{Code: known.Code, Message: known.Message}), nil
+	}
+	if ctx.Err() == nil {
+		s.o.Logger.Warn("a run could not be started", "reason", err)
+	}
+	return nil, err
+}
+
+// follow tells of the run's transitions until it ends.
+func (s *Server) follow(ctx context.Context, run events.Run, tell func(n uint64, what string)) (*reducer.Memory, error) {
+	fold := runlog.NewFold(s.o.Log, s.machine(), run)
+	mem := fold.Memory()
+	var began time.Time
+	for rec, err := range s.o.Log.Follow(ctx, run.Shard, journal.Filter{Namespace: run.Namespace, Run: run.ID}, 0) {
+		if err != nil {
+			return nil, err
+		}
+		e, err := fold.Apply(ctx, rec)
+		if err != nil && !runlog.Refused(err) {
+			return nil, err
+		}
+		if err == nil {
+			if began.IsZero() {
+				began = e.Time
+			}
+			tell(e.N, console.EventLine(e, began, false))
+		}
+		if s.machine().Table().Terminal(mem.State) {
+			return mem, nil
+		}
+	}
+	return nil, ctx.Err()
+}
+
+// notifier tells the client of a call's progress, if it asked for that.
+func notifier(req *mcp.CallToolRequest) func(n uint64, what string) {
+	token := req.Params.GetProgressToken()
+	if token == nil {
+		return func(uint64, string) {}
+	}
+	return func(n uint64, what string) {
+		ctx, stop := context.WithTimeout(context.Background(), cancelTimeout)
+		defer stop()
+		// A client that does not take it misses it: nothing rests on it.
+		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: float64(n), Message: what})
+	}
+}
+
+// cancel ends the run of a call whose client does not wait any more.
+func (s *Server) cancel(ctx context.Context, run events.Run) {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
+	defer stop()
+	_, err := s.o.Gateway.Cancel(ctx, run.Namespace, run.ID, events.By{Reason: "the MCP client does not wait for it any more"})
+	var known *gateway.Error
+	if err != nil && !(errors.As(err, &known) && known.Code == gateway.CodeRunEnded) {
+		s.o.Logger.Warn("a run that nobody waits for could not be cancelled, and goes on", "run", run.ID, "reason", err)
+	}
+}
+
+// result is what a run came to.
+func result(id string, mem *reducer.Memory) *mcp.CallToolResult {
+	o := outcome{RunID: id, State: mem.State}
+	switch {
+	case mem.State == events.Cancelled:
+		o.Code, o.Message = "cancelled", "the run was cancelled"
+	case mem.Error != nil:
+		o.Code, o.Message = mem.Error.Code, mem.Error.Message
+	case mem.State != events.Done:
+		o.Code, o.Message = string(mem.State), "the run ended without an answer"
+	case mem.FinalAnswer != nil:
+		o.Answer = mem.FinalAnswer
+	}
+	if o.Code != "" {
+		return failed(o)
+	}
+	text := ""
+	if o.Answer != nil {
+		text = *o.Answer
+	}
+	return finished(o, text)
+}
+
+func failed(o outcome) *mcp.CallToolResult {
+	res := finished(o, o.Code+": "+o.Message)
+	res.IsError = true
+	return res
+}
+
+func finished(o outcome, text string) *mcp.CallToolResult {
+	res := &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}, StructuredContent: o}
+	if o.RunID != "" {
+		res.Meta = mcp.Meta{MetaRun: o.RunID}
+	}
+	return res
+}

@@ -1,0 +1,200 @@
+package mcpserve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+)
+
+const (
+	// refreshEvery is how often the stored agents are looked at, so that clients
+	// hear of new ones.
+	refreshEvery = 10 * time.Second
+	// refreshTimeout bounds one look, for which clients wait when they list tools.
+	refreshTimeout = 5 * time.Second
+)
+
+// Options say what is offered.
+type Options struct {
+	// Log and Store are where the runs are, Gateway starts and cancels them. All
+	// required.
+	Log     journal.Log
+	Store   *runlog.Store
+	Gateway *gateway.Gateway
+	// Namespace is that of agents and runs.
+	Namespace string
+	// Agent is the one agent that is offered; nil: stored ones.
+	Agent *events.Agent
+	// Names are the stored agents that are offered; empty: all.
+	Names []string
+	// Logger gets what clients are not told. Default: discarded.
+	Logger *slog.Logger
+}
+
+// Server offers agents to any number of clients.
+type Server struct {
+	o   Options
+	mcp *mcp.Server
+
+	refreshing sync.Mutex
+	// offered is the description of each agent that is a tool.
+	offered map[string]string
+	calls   sync.WaitGroup
+	// ending ends the calls; end does it.
+	ending context.Context
+	end    context.CancelFunc
+}
+
+// New makes a server and looks for the agents. A stored agent that is named and not
+// there is an error.
+func New(ctx context.Context, o Options) (*Server, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{o: o, offered: map[string]string{}}
+	s.ending, s.end = context.WithCancel(context.WithoutCancel(ctx))
+	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "moorebus", Version: "1"}, &mcp.ServerOptions{
+		Logger:       o.Logger,
+		Instructions: "Each tool is an agent: it works on its task until it is done, which may take minutes.",
+		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}},
+	})
+	s.mcp.AddReceivingMiddleware(s.fresh)
+	if o.Agent != nil {
+		s.offer(o.Agent.Name, o.Agent.Description)
+		return s, nil
+	}
+	if err := s.refresh(ctx); err != nil {
+		return nil, err
+	}
+	for _, name := range o.Names {
+		if _, there := s.offered[name]; !there {
+			return nil, fmt.Errorf("there is no agent %q in namespace %s; store it with `moorebus agents put FILE`", name, o.Namespace)
+		}
+	}
+	return s, nil
+}
+
+// Serve serves one client until it goes or ctx ends, and returns when the runs of
+// its calls have ended. Use a server once.
+func (s *Server) Serve(ctx context.Context, t mcp.Transport) error {
+	defer s.calls.Wait()
+	defer s.end()
+	defer s.watch(ctx)()
+	defer context.AfterFunc(ctx, s.end)()
+	err := s.mcp.Run(ctx, t)
+	if ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, mcp.ErrConnectionClosed) {
+		return nil // it was asked to end, or the client went
+	}
+	return err
+}
+
+// watch looks for other agents until stop is called.
+func (s *Server) watch(ctx context.Context) (stop func()) {
+	if s.o.Agent != nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var watcher sync.WaitGroup
+	watcher.Go(func() {
+		tick := time.NewTicker(refreshEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				s.look(ctx)
+			}
+		}
+	})
+	return func() { cancel(); watcher.Wait() }
+}
+
+// fresh has clients that list the tools see the agents as they are.
+func (s *Server) fresh(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		if method == "tools/list" && s.o.Agent == nil {
+			s.look(ctx)
+		}
+		return next(ctx, method, req)
+	}
+}
+
+// look is refresh where a failure leaves what there was.
+func (s *Server) look(ctx context.Context) {
+	ctx, stop := context.WithTimeout(ctx, refreshTimeout)
+	defer stop()
+	if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
+		s.o.Logger.Warn("the stored agents cannot be listed", "reason", err)
+	}
+}
+
+// refresh makes tools of the stored agents.
+func (s *Server) refresh(ctx context.Context) error {
+	s.refreshing.Lock()
+	defer s.refreshing.Unlock()
+	stored, err := s.o.Gateway.StoredAgents(ctx, s.o.Namespace)
+	if err != nil {
+		return err
+	}
+	there := map[string]bool{}
+	for _, info := range stored {
+		if len(s.o.Names) > 0 && !slices.Contains(s.o.Names, info.Name) {
+			continue
+		}
+		there[info.Name] = true
+		s.offer(info.Name, s.description(ctx, info.Name))
+	}
+	for name := range s.offered {
+		if !there[name] {
+			delete(s.offered, name)
+			s.mcp.RemoveTools(name)
+		}
+	}
+	return nil
+}
+
+func (s *Server) description(ctx context.Context, name string) string {
+	data, err := s.o.Gateway.Agent(ctx, s.o.Namespace, name)
+	if err != nil {
+		return s.offered[name]
+	}
+	a, err := agentfile.ParseDefinition(data, agentfile.JSON, agentfile.Options{})
+	if err != nil {
+		return s.offered[name]
+	}
+	return a.Description
+}
+
+// taskSchema is the input of every tool.
+var taskSchema = json.RawMessage(`{"type":"object","properties":{"task":{"type":"string","description":"What the agent is to do, with everything that it has to know."}},"required":["task"],"additionalProperties":false}`)
+
+// offer makes a tool of an agent, if it is not one yet with that description.
+func (s *Server) offer(name, description string) {
+	if known, there := s.offered[name]; there && known == description {
+		return
+	}
+	s.offered[name] = description
+	if description == "" {
+		description = "Gives a task to the agent " + name + " and returns its answer."
+	}
+	s.mcp.AddTool(&mcp.Tool{Name: name, Description: description, InputSchema: taskSchema}, s.call)
+}
+
+// machine folds what the store's runs hold.
+func (s *Server) machine() *reducer.Machine { return s.o.Store.Machine() }

@@ -1,0 +1,81 @@
+package wire_test
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// mcpTools writes a tool file and one of MCP servers beside it.
+func mcpTools(t *testing.T, tools, servers string) string {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, ".mcp.json"), []byte(servers), 0o600))
+	file := filepath.Join(dir, "tools.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(tools), 0o600))
+	return file
+}
+
+func TestMCPServersBesideOtherTools(t *testing.T) {
+	t.Setenv("WIRE_TEST_TOKEN", "a very secret token")
+	server := mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, nil)
+	for _, name := range []string{"one", "two"} {
+		server.AddTool(&mcp.Tool{Name: name, InputSchema: map[string]any{"type": "object"}}, nil)
+	}
+	handler := mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server {
+		if !strings.HasSuffix(r.Header.Get("Authorization"), "token") {
+			return nil
+		}
+		return server
+	}, nil)
+	web := httptest.NewServer(handler)
+	t.Cleanup(func() { web.CloseClientConnections(); web.Close() })
+	file := mcpTools(t, `
+tools: [{builtin: calculator}]
+mcp: {file: .mcp.json, servers: {web: {pool: remote, risk: critical, tools: [one]}}}
+`, `{"mcpServers": {"web": {"type": "http", "url": "`+web.URL+`", "headers": {"Authorization": "Bearer ${WIRE_TEST_TOKEN}"}}}}`)
+	registry, secrets, err := wire.ActorTools(file, []string{"remote"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"Bearer a very secret token", "a very secret token"}, secrets)
+	require.Equal(t, []string{"default", "remote"}, registry.Pools(), "before the server is there")
+	read, err := agentfile.ReadTools(file)
+	require.NoError(t, err)
+	local, _, err := wire.LocalTools(read)
+	require.NoError(t, err)
+	for _, r := range []*tool.Registry{registry, local} {
+		stop := r.Start(t.Context(), slog.New(slog.DiscardHandler))
+		r.Settle(t.Context())
+		one, ok := r.Lookup("web.one")
+		require.True(t, ok)
+		require.Equal(t, tool.Critical, one.Definition().Risk)
+		_, ok = r.Lookup("web.two")
+		require.False(t, ok)
+		stop()
+		_, ok = r.Lookup("web.one")
+		require.False(t, ok)
+	}
+}
+
+func TestMCPServersThatCannotBe(t *testing.T) {
+	for want, c := range map[string][2]string{
+		"mcp.servers.b: ":          {"mcp: {file: .mcp.json, servers: {b: {risk: low}}}", `{"mcpServers": {"a": {"command": "x"}}}`},
+		"NOPE is not set":          {"mcp: .mcp.json", `{"mcpServers": {"a": {"command": "${NOPE}"}}}`},
+		`MCP server "…"`:           {"mcp: .mcp.json", `{"mcpServers": {"…": {"command": "x"}}}`},
+		"streamable HTTP replaced": {"mcp: .mcp.json", `{"mcpServers": {"a": {"command": "x", "type": "sse"}}}`},
+	} {
+		_, _, err := wire.ActorTools(mcpTools(t, c[0], c[1]), nil)
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, ".mcp.json")
+	}
+}

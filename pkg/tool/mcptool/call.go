@@ -1,0 +1,133 @@
+package mcptool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// The keys of a call's `_meta`, by which a server can recognise a repeated call.
+const (
+	MetaIdempotencyKey = "io.moorebus/idempotency-key"
+	MetaRun            = "io.moorebus/run"
+	MetaCall           = "io.moorebus/call"
+)
+
+// remote is one tool of a server.
+type remote struct {
+	server *Server
+	name   string // as the server has it
+	def    tool.Definition
+}
+
+// Definition returns the tool's definition, defaults applied.
+func (r *remote) Definition() tool.Definition { return r.def }
+
+// Run calls the tool. The server is told to stop when ctx ends.
+func (r *remote) Run(ctx context.Context, call tool.Call) (string, error) {
+	arguments, err := object(call.Arguments)
+	if err != nil {
+		return "", err
+	}
+	res, err := r.call(ctx, &mcp.CallToolParams{
+		Name: r.name, Arguments: arguments,
+		Meta: mcp.Meta{MetaIdempotencyKey: call.IdempotencyKey(), MetaRun: call.Run, MetaCall: call.ID},
+	})
+	if err != nil {
+		return "", err
+	}
+	said := text(ctx, res)
+	switch {
+	case res.IsError && said == "":
+		return "", tool.Failf(tool.CodeFailed, "the tool failed without saying why")
+	case res.IsError:
+		return "", tool.Failf(tool.CodeFailed, "%s", said)
+	}
+	return said, nil
+}
+
+// call makes the call. One that a session did not send because it was about to end
+// goes to the next one.
+func (r *remote) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.CallToolResult, error) {
+	for {
+		session, err := r.server.await(ctx)
+		if err != nil {
+			return nil, err
+		}
+		leave := session.enter()
+		res, err := session.client.CallTool(ctx, params)
+		leave()
+		if err == nil {
+			return res, nil
+		}
+		if !errors.Is(err, mcp.ErrConnectionClosed) || ctx.Err() != nil {
+			return nil, r.server.failure(ctx, session, err)
+		}
+		select {
+		case <-session.ended:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// object checks that arguments are a JSON object; empty ones stand for {}.
+func object(arguments string) (json.RawMessage, error) {
+	trimmed := strings.TrimSpace(arguments)
+	if trimmed == "" {
+		return json.RawMessage("{}"), nil
+	}
+	if trimmed[0] != '{' || !json.Valid([]byte(trimmed)) {
+		f := tool.Failf(tool.CodeInvalidArguments, "the arguments are not a JSON object")
+		f.NotSent = true
+		return nil, f
+	}
+	return json.RawMessage(trimmed), nil
+}
+
+// answerOf returns the error that a server answered with, nil if err is none. The
+// SDK has errors of its own of that type, for what never reached a server.
+func answerOf(err error) *jsonrpc.Error {
+	var answer *jsonrpc.Error
+	if !errors.As(err, &answer) {
+		return nil
+	}
+	switch answer.Message {
+	case "rejected by transport", "client is closing", "server is closing":
+		return nil
+	}
+	return answer
+}
+
+// failure is the classifier of what calls end with.
+func (s *Server) failure(ctx context.Context, session *session, err error) error {
+	answer := answerOf(err)
+	var status *statusError
+	var dial *net.OpError
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("the call was stopped: %w", ctx.Err())
+	case errors.As(err, &status):
+		f := tool.Failf(tool.CodeHTTPStatus, "the MCP server %q answered %s", s.opts.Name, status)
+		f.Passing, f.RetryAfter = status.passing(), status.retryAfter
+		f.NotSent = status.refused()
+		return f
+	case errors.As(err, &dial) && dial.Op == "dial":
+		session.lookSoon()
+		f := tool.Failf(tool.CodeUnreachable, "the MCP server %q cannot be reached: %v", s.opts.Name, dial)
+		f.NotSent = true
+		return f
+	case answer != nil:
+		return tool.Failf(tool.CodeFailed, "%s (MCP error %d)", answer.Message, answer.Code)
+	}
+	session.lookSoon()
+	return tool.Failf(tool.CodeUnreachable,
+		"the MCP server %q went away before it answered, so that it is not known whether the call took effect: %v", s.opts.Name, session.why(err))
+}

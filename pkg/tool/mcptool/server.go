@@ -1,0 +1,194 @@
+package mcptool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+const (
+	// firstPause and maxPause are those between attempts to connect; each is twice
+	// as long as the one before.
+	firstPause = 100 * time.Millisecond
+	maxPause   = 30 * time.Second
+	// settled is how long a session has to last for the pauses to begin anew.
+	settled = 10 * time.Second
+	// patience is how long a call waits for a server that is away.
+	patience = 5 * time.Second
+	// probeEvery is how often a server is asked for its tools without a reason, and
+	// listTimeout how long it may take; one that does not answer twice, while no
+	// call is under way, is given up.
+	probeEvery  = 30 * time.Second
+	listTimeout = 15 * time.Second
+	probeAgain  = time.Second
+)
+
+// Server is the source of one MCP server's tools. Run it once.
+type Server struct {
+	opts     Options
+	endpoint *endpoint // nil for a command
+	modern   bool      // it knows only later versions of the protocol
+	probe    time.Duration
+
+	mu sync.Mutex
+	// current is the session, nil while there is none; then last says why.
+	current *session
+	last    error
+	// changed is closed when it is another one.
+	changed chan struct{}
+}
+
+var _ tool.Source = (*Server)(nil)
+
+// New checks the options; nothing is started before Run.
+func New(o Options) (*Server, error) {
+	o, err := o.check()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{opts: o, changed: make(chan struct{}), probe: probeEvery, last: errors.New("it was not started yet")}
+	if o.URL != "" {
+		s.endpoint = newEndpoint(o)
+	}
+	return s, nil
+}
+
+// Name returns the server's name.
+func (s *Server) Name() string { return "mcp " + s.opts.Name }
+
+// Pools returns the one pool of the server's tools.
+func (s *Server) Pools() []string { return []string{s.opts.Over.WithDefaults().Pool} }
+
+// Run keeps a session with the server until ctx ends. Then it ends the session, the
+// server's process with everything that it started, and returns.
+func (s *Server) Run(ctx context.Context, logger *slog.Logger, put func([]tool.Tool)) {
+	logger = logger.With("mcp_server", s.opts.Name)
+	a := &announcer{put: put, linger: s.opts.Linger}
+	defer a.close()
+	if s.endpoint != nil {
+		defer s.endpoint.close()
+	}
+	pause := time.Duration(0)
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := s.serve(ctx, logger, a)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) >= settled {
+			pause = 0
+		}
+		pause = min(max(2*pause, firstPause), maxPause)
+		logger.Warn("an MCP server is away; it is tried again", "reason", err, "in", pause)
+		a.away()
+		sleep(ctx, pause/2+rand.N(pause))
+	}
+}
+
+// serve connects and serves one session to its end, and says why it ended.
+func (s *Server) serve(ctx context.Context, logger *slog.Logger, a *announcer) (err error) {
+	connecting, stop := context.WithTimeout(ctx, s.opts.ConnectTimeout)
+	defer stop()
+	ses, err := s.connect(connecting, logger)
+	if err != nil {
+		s.turn(nil, err)
+		return err
+	}
+	defer func() { s.turn(nil, err); ses.close() }() // in this order: a call must not find one that ends
+	listed, err := list(connecting, ses.client)
+	if err != nil && !errors.Is(err, errTooMany) {
+		return ses.why(err)
+	}
+	if err != nil {
+		logger.Warn("not all tools of an MCP server are taken", "taken", len(listed), "reason", err)
+	}
+	s.turn(ses, nil)
+	offered := s.offer(listed, logger)
+	a.here(offered)
+	logger.Info("an MCP server is there", "tools", len(offered))
+	return s.watch(ctx, ses, logger, a)
+}
+
+// watch keeps the tools as the server lists them until the session ends.
+func (s *Server) watch(ctx context.Context, ses *session, logger *slog.Logger, a *announcer) error {
+	probe := time.NewTimer(s.probe)
+	defer probe.Stop()
+	silent := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ses.ended:
+			if ses.reason == nil {
+				return errors.New("it closed the connection")
+			}
+			return ses.reason
+		case <-ses.look:
+		case <-probe.C:
+		}
+		next := s.probe
+		asking, stop := context.WithTimeout(ctx, min(listTimeout, s.probe))
+		listed, err := list(asking, ses.client)
+		stop()
+		switch {
+		case err == nil || errors.Is(err, errTooMany):
+			silent = 0
+			a.here(s.offer(listed, logger))
+		case ses.calls.Load() > 0: // it may do one thing at a time
+		default:
+			if silent++; silent >= 2 {
+				return fmt.Errorf("it does not answer any more: %w", ses.why(err))
+			}
+			next = min(next, probeAgain)
+		}
+		probe.Reset(next)
+	}
+}
+
+// turn gives calls another session, or none, and why there is none.
+func (s *Server) turn(ses *session, why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.current, s.last = ses, why
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// await returns a session that has not ended, for which it waits a moment.
+func (s *Server) await(ctx context.Context) (*session, error) {
+	wait := time.NewTimer(patience)
+	defer wait.Stop()
+	for {
+		s.mu.Lock()
+		ses, changed, last := s.current, s.changed, s.last
+		s.mu.Unlock()
+		if ses != nil && !ses.over() {
+			return ses, nil
+		}
+		select {
+		case <-changed:
+			continue
+		case <-wait.C:
+		case <-ctx.Done():
+		}
+		f := tool.Failf(tool.CodeUnreachable, "the MCP server %q is away: %v", s.opts.Name, last)
+		f.NotSent = true
+		return nil, f
+	}
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,146 @@
+package mcptool
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// legacy is the protocol version that is tried first: it has sessions, whose end is
+// seen. Servers that know only later ones say so.
+const legacy = "2025-11-25"
+
+// session is one connection to a server.
+type session struct {
+	client *mcp.ClientSession
+	conn   mcp.Connection
+	inlet  *inlet
+	// look gets a value when the server is to be asked for its tools: they have
+	// changed, or it may be away.
+	look chan struct{}
+	// ended is closed when the connection is gone; reason is why.
+	ended  chan struct{}
+	reason error
+
+	calls atomic.Int64 // under way
+}
+
+// captured is a transport that remembers its connection.
+type captured struct {
+	mcp.Transport
+	conn mcp.Connection
+}
+
+// Connect connects the transport.
+func (c *captured) Connect(ctx context.Context) (_ mcp.Connection, err error) {
+	c.conn, err = c.Transport.Connect(ctx)
+	return c.conn, err
+}
+
+// dial connects to the server, which answers within ctx. version is that of the
+// protocol, empty for the latest.
+func (s *Server) dial(ctx context.Context, logger *slog.Logger, version string) (*session, error) {
+	ses := &session{look: make(chan struct{}, 1), ended: make(chan struct{}), inlet: &inlet{}}
+	var transport captured
+	if s.endpoint != nil {
+		transport.Transport = s.endpoint.transport(s.opts.URL)
+	} else {
+		p, err := startProcess(s.opts, logger)
+		if err != nil {
+			return nil, err
+		}
+		ses.inlet, transport.Transport = &p.inlet, p
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "moorebus", Version: "1"}, &mcp.ClientOptions{
+		Capabilities: &mcp.ClientCapabilities{}, // we do nothing for servers
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) {
+			ses.inlet.handled()
+			ses.lookSoon()
+		},
+	})
+	// A connection that is closed ends the handshake at once; its context alone
+	// does not where the server does not read.
+	stop := context.AfterFunc(ctx, func() {
+		if p, ok := transport.Transport.(*process); ok {
+			killGroup(p.cmd)
+		}
+	})
+	defer stop()
+	connected, err := client.Connect(ctx, &transport, &mcp.ClientSessionOptions{ProtocolVersion: version})
+	if err != nil {
+		if transport.conn != nil {
+			_ = transport.conn.Close() // the handshake's error says more
+		}
+		return nil, err
+	}
+	ses.client, ses.conn = connected, transport.conn
+	go func() {
+		ses.reason = connected.Wait()
+		close(ses.ended)
+	}()
+	return ses, nil
+}
+
+// connect is dial with the version of the protocol that the server knows.
+func (s *Server) connect(ctx context.Context, logger *slog.Logger) (*session, error) {
+	if s.modern {
+		return s.dial(ctx, logger, "")
+	}
+	ses, err := s.dial(ctx, logger, legacy)
+	if err == nil || answerOf(err) == nil {
+		return ses, err
+	}
+	ses, later := s.dial(ctx, logger, "")
+	if later != nil {
+		return nil, err
+	}
+	s.modern = true
+	return ses, nil
+}
+
+// lookSoon has the server asked for its tools.
+func (s *session) lookSoon() {
+	select {
+	case s.look <- struct{}{}:
+	default: // it is about to be
+	}
+}
+
+// over reports whether the connection is gone.
+func (s *session) over() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// enter counts a call that is under way until leave.
+func (s *session) enter() (leave func()) {
+	s.calls.Add(1)
+	return func() { s.calls.Add(-1) }
+}
+
+// close ends the session, whatever is under way, and returns when nothing is left.
+func (s *session) close() {
+	_ = s.conn.Close()   // first: a graceful end would wait for what is under way
+	_ = s.client.Close() // the connection is gone already
+	<-s.ended
+}
+
+// why is the reason of a session's end where there is one, else what a call ended
+// with.
+func (s *session) why(err error) error {
+	var ended *endedError
+	if errors.As(err, &ended) {
+		return ended
+	}
+	if s.over() && s.reason != nil {
+		return s.reason
+	}
+	return err
+}

@@ -1,0 +1,228 @@
+package mcptool
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+const (
+	// endGrace is how long a command may take to end after its input has ended,
+	// and again after it was asked to.
+	endGrace = 500 * time.Millisecond
+	// writeTimeout bounds one message to a command that does not read.
+	writeTimeout = 10 * time.Second
+	// outputGrace is how long the end of a command is waited for when its output
+	// has ended: it says more.
+	outputGrace = time.Second
+)
+
+// process is a server that is a command: the transport of one session, and its
+// connection.
+type process struct {
+	cmd    *exec.Cmd
+	stdin  *os.File
+	stdout *os.File
+	stderr *os.File
+	lines  *bufio.Reader
+	max    int
+	logger *slog.Logger
+	inlet  inlet
+	said   *errorLog
+
+	writing sync.Mutex
+	// gone is closed when the command has ended and its group was killed; result
+	// is how.
+	gone    chan struct{}
+	result  error
+	readers sync.WaitGroup
+	once    sync.Once
+	garbage bool // some output was no message
+}
+
+var (
+	_ mcp.Transport  = (*process)(nil)
+	_ mcp.Connection = (*process)(nil)
+)
+
+// startProcess starts the command.
+func startProcess(o Options, logger *slog.Logger) (*process, error) {
+	p := &process{max: o.MaxMessage, logger: logger, gone: make(chan struct{}), said: &errorLog{logger: logger}}
+	p.cmd = exec.Command(o.Command[0], o.Command[1:]...)
+	p.cmd.Dir, p.cmd.Env = o.Dir, o.environment()
+	ownGroup(p.cmd)
+	var theirs [3]*os.File
+	defer func() { closeAll(theirs[:]...) }()
+	var errs [3]error
+	theirs[0], p.stdin, errs[0] = os.Pipe()
+	p.stdout, theirs[1], errs[1] = os.Pipe()
+	p.stderr, theirs[2], errs[2] = os.Pipe()
+	if err := errors.Join(errs[:]...); err != nil {
+		closeAll(p.stdin, p.stdout, p.stderr)
+		return nil, err
+	}
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = theirs[0], theirs[1], theirs[2]
+	if err := p.cmd.Start(); err != nil {
+		closeAll(p.stdin, p.stdout, p.stderr)
+		return nil, fmt.Errorf("the command %q cannot be started: %w", o.Command[0], err)
+	}
+	p.lines = bufio.NewReaderSize(p.stdout, 64<<10)
+	p.readers.Go(func() { p.said.copy(p.stderr) })
+	go func() {
+		p.result = p.cmd.Wait()
+		killGroup(p.cmd)
+		close(p.gone)
+	}()
+	return p, nil
+}
+
+func closeAll(files ...*os.File) {
+	for _, f := range files {
+		if f != nil {
+			_ = f.Close() // a pipe's end: nothing is lost
+		}
+	}
+}
+
+// Connect returns the process itself.
+func (p *process) Connect(context.Context) (mcp.Connection, error) { return p, nil }
+
+// SessionID returns nothing: a process is one session.
+func (p *process) SessionID() string { return "" }
+
+// Read returns the server's next message that matters. What is no message, such as
+// words that a server prints before it begins, is left out.
+func (p *process) Read(context.Context) (jsonrpc.Message, error) {
+	for {
+		line, err := p.line()
+		if err != nil {
+			return nil, p.ended(err)
+		}
+		if len(line) == 0 {
+			continue
+		}
+		msg, err := jsonrpc.DecodeMessage(line)
+		if err != nil {
+			if !p.garbage {
+				p.garbage = true
+				p.logger.Warn("an MCP server writes what is no message to its output; it is left out", "line", head(line), "reason", err)
+			}
+			continue
+		}
+		take, err := p.inlet.takes(msg)
+		if err != nil {
+			return nil, p.ended(err)
+		}
+		if take {
+			return msg, nil
+		}
+	}
+}
+
+// line reads one line, without its end.
+func (p *process) line() ([]byte, error) {
+	var whole []byte
+	for {
+		part, err := p.lines.ReadSlice('\n')
+		if len(whole)+len(part) > p.max {
+			return nil, fmt.Errorf("it sent a message of more than %d bytes", p.max)
+		}
+		whole = append(whole, part...)
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return bytes.TrimSpace(whole), nil
+	}
+}
+
+// ended says why there is nothing more to read.
+func (p *process) ended(err error) error {
+	if !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) {
+		return &endedError{reason: err.Error()}
+	}
+	wait := time.NewTimer(outputGrace)
+	defer wait.Stop()
+	select {
+	case <-p.gone:
+	case <-wait.C:
+		return &endedError{reason: "it closed its output"}
+	}
+	reason := "it ended"
+	if p.result != nil {
+		reason = "it ended: " + p.result.Error()
+	}
+	if last := p.said.last(); last != "" {
+		reason += "; its last words: " + last
+	}
+	return &endedError{reason: reason}
+}
+
+// Write sends a message. A command that does not read for too long is given up.
+func (p *process) Write(_ context.Context, msg jsonrpc.Message) error {
+	data, err := jsonrpc.EncodeMessage(msg)
+	if err != nil {
+		return err
+	}
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	p.inlet.answered(msg)
+	_ = p.stdin.SetWriteDeadline(time.Now().Add(writeTimeout)) // no deadline is possible on some systems
+	_, err = p.stdin.Write(append(data, '\n'))
+	if err == nil {
+		return nil
+	}
+	killGroup(p.cmd) // part of the message may be there: nothing can follow it
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return &endedError{reason: "it does not read its input"}
+	}
+	return p.ended(io.EOF)
+}
+
+// Close ends the command: it ends its input, asks, and kills; then whatever is
+// left of its group. It returns when nothing is left.
+func (p *process) Close() error {
+	p.once.Do(func() {
+		_ = p.stdin.Close() // a pipe's end
+		for _, insist := range []func(*exec.Cmd){endGroup, killGroup} {
+			select {
+			case <-p.gone:
+			case <-time.After(endGrace):
+				insist(p.cmd)
+			}
+		}
+		<-p.gone
+		closeAll(p.stdout, p.stderr)
+		p.readers.Wait()
+		p.said.flush()
+	})
+	return nil
+}
+
+// endedError says why a session ended.
+type endedError struct{ reason string }
+
+// Error returns the reason.
+func (e *endedError) Error() string { return e.reason }
+
+// head is the beginning of a line, for the log.
+func head(line []byte) string {
+	const most = 200
+	if len(line) > most {
+		return string(line[:most]) + "…"
+	}
+	return string(line)
+}
