@@ -42,7 +42,7 @@ is set (OPENAI_MODEL is asked where an agent names no model); further ones by
 		func(ctx context.Context, r wire.Role) error {
 			p, err := planner.New(planner.Config{
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Providers: providers,
-				Validator: schema.New(schema.Options{}), Approval: approval.New(), NoStream: noStream,
+				Validator: schema.New(schema.Options{}), Approval: approval.New(), Estimators: wire.Estimators(), NoStream: noStream,
 				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
 			})
 			if err != nil {

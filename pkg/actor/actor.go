@@ -44,6 +44,8 @@ type Config struct {
 	Pools []string
 	// Blobs takes results that are too large; nil cuts them.
 	Blobs journal.Blobs
+	// Storage keeps what agents save; nil: they are told that there is none.
+	Storage journal.Storage
 	// Results bounds and cleans results.
 	Results Results
 	// Approval evaluates approval policies. Default: those of package approval,
@@ -162,7 +164,10 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e reducer.Effect) worke
 		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments},
 		pool: state.Pool, batch: mem.Control.Batch,
 	}
-	work := func(ctx context.Context) worker.Result { return a.run(ctx, c) }
+	work := a.remembers(run, mem, c)
+	if work == nil {
+		work = func(ctx context.Context) worker.Result { return a.run(ctx, c) }
+	}
 	policy := mem.Control.Agent.Approval
 	switch {
 	case tool.Effect(state.Effect).Repeatable():
@@ -219,9 +224,13 @@ func (c call) result(o events.ToolOutcome) worker.Result {
 	return worker.Done(&events.ToolFailure{Outcome: &o})
 }
 
-// run runs the tool and makes its outcome fit for the log.
+// run runs the tool.
 func (a *Actor) run(ctx context.Context, c call) worker.Result {
-	out := a.cfg.Tools.Execute(ctx, c.Call)
+	return a.outcome(ctx, c, a.cfg.Tools.Execute(ctx, c.Call))
+}
+
+// outcome makes an outcome fit for the log.
+func (a *Actor) outcome(ctx context.Context, c call, out tool.Outcome) worker.Result {
 	if ctx.Err() != nil {
 		return worker.Fail(context.Cause(ctx)) // nobody wants the result any more
 	}

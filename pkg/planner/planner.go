@@ -27,6 +27,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/moorebus/moorebus/pkg/tokens"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/worker"
 )
@@ -52,6 +53,9 @@ type Config struct {
 	Validator tool.Validator
 	// Approval evaluates approval policies.
 	Approval Approval
+	// Estimators say what a call reserves of a budget, by the names that agents use
+	// for them. [tokens.Bytes4] needs not be named.
+	Estimators tokens.Set
 	// Retry decides on failed calls of a provider.
 	Retry llm.Policy
 	// CallTimeout bounds one call of a model. Default 10 min.
@@ -143,7 +147,7 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) wo
 		return done(&events.MaxSteps{Outcome: events.Outcome{Code: "max_steps", Message: fmt.Sprintf("max steps %d exceeded", limit)}})
 	}
 	req := request(mem)
-	if code, message := overBudget(mem, estimate(req), p.cfg.Store.Now()); code != "" {
+	if code, message := overBudget(mem, p.estimate(mem, req), p.cfg.Store.Now()); code != "" {
 		return done(&events.BudgetExceeded{Outcome: events.Outcome{Code: code, Message: message}})
 	}
 	j := newJudge(p.cfg, mem)

@@ -35,7 +35,7 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, _ reducer.Effect)
 		Settings: settings(agent.LLM), Replies: mem.Control.Replies,
 		Messages: []llm.Message{{Role: llm.RoleUser, Content: fmt.Sprintf(reflectionPrompt, mem.Task, history)}},
 	}
-	if code, message := overBudget(mem, estimate(req), p.cfg.Store.Now()); code != "" {
+	if code, message := overBudget(mem, p.estimate(mem, req), p.cfg.Store.Now()); code != "" {
 		return done(&events.BudgetExceeded{Outcome: events.Outcome{Code: code, Message: message}})
 	}
 	provider := agent.LLM.Provider

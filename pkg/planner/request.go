@@ -13,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tokens"
 )
 
 // request is what the model is asked, made from memory alone.
@@ -73,17 +74,25 @@ func settings(l events.LLM) json.RawMessage {
 	return data
 }
 
-// estimate is the size of a request in tokens, by the bytes/4 rule.
-func estimate(req llm.Request) int {
+// estimate is the size of a request in tokens, 0 where no budget asks for it.
+func (p *Planner) estimate(mem *reducer.Memory, req llm.Request) int {
+	if mem.Budget == nil {
+		return 0
+	}
+	return estimate(p.cfg.Estimators.Or(mem.Config.TokenEstimator), req)
+}
+
+// estimate is the size of a request in tokens.
+func estimate(count tokens.Estimator, req llm.Request) int {
 	total := 0
 	for _, m := range req.Messages {
-		total += reducer.EstimateTokens(m.Content)
+		total += count(m.Content)
 		for _, c := range m.Calls {
-			total += reducer.EstimateTokens(c.Name + c.Arguments)
+			total += count(c.Name + c.Arguments)
 		}
 	}
 	for _, t := range req.Tools {
-		total += reducer.EstimateTokens(t.Name + t.Description + string(t.Schema))
+		total += count(t.Name + t.Description + string(t.Schema))
 	}
 	return total
 }
