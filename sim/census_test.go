@@ -67,17 +67,14 @@ func (c *census) String() string {
 }
 
 // elsewhere are the events that no scenario can come to, since no role appends
-// them, or (paging) only after one of those: TestLiveness has them.
-var elsewhere = []events.Type{
-	events.TypeLLMThought, events.TypeNeedsPaging, events.TypePageDone,
-	events.TypeWorkingMemoryAdded, events.TypeWorkingMemoryRemoved, events.TypeStorageSaved, events.TypeStorageLoaded,
-}
+// them: TestLiveness has them.
+var elsewhere = []events.Type{events.TypeLLMThought}
 
 // planned are the codes of results and of the ends of runs that scenarios have
 // to come to.
 var planned = []string{
 	tool.CodeOK, tool.CodeFailed, tool.CodePanic, actor.CodeNotApproved, reducer.CodeOutcomeUnknown, reducer.CodeNoActor,
-	reducer.CodePoison, reducer.CodeStalled, reducer.CodeWallTime, "budget_total_tokens", "max_steps",
+	reducer.CodePoison, reducer.CodeStalled, reducer.CodeWallTime, "budget_total_tokens", "max_steps", actor.CodeStorage,
 }
 
 // requireAll checks that every other event was seen.
