@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -118,9 +119,16 @@ func (b *Bus) storedEntry(ctx context.Context, of journal.StorageOf, tags []stri
 	var newest journal.Record
 	for _, by := range writers {
 		bucket := storageBucket(of, by)
+		there, err := b.isThere(ctx, bucket)
+		if err != nil {
+			return events.Entry{}, err
+		}
+		if !there {
+			continue
+		}
 		rec, err := b.newestKey(ctx, kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."+journal.TagsKey(tags))
-		if errors.Is(err, journal.ErrNotFound) || errors.Is(err, journal.ErrNotReady) {
-			continue // nobody has written it, or anything
+		if errors.Is(err, journal.ErrNotFound) {
+			continue
 		}
 		if err != nil {
 			return events.Entry{}, err
@@ -134,6 +142,22 @@ func (b *Bus) storedEntry(ctx context.Context, of journal.StorageOf, tags []stri
 	}
 	var e events.Entry
 	return e, json.Unmarshal(newest.Body, &e)
+}
+
+// isThere reports whether anybody has made a bucket. To read one that is not there
+// takes its time, since a server that nobody answers for may be about to start.
+func (b *Bus) isThere(ctx context.Context, bucket string) (bool, error) {
+	if _, seen := b.there.Load(bucket); seen {
+		return true, nil
+	}
+	_, err := b.streamOf(ctx, kvStreamPrefix+bucket)
+	if errors.Is(err, journal.ErrNotReady) && !errors.Is(err, nats.ErrNoResponders) {
+		return false, nil
+	}
+	if err == nil {
+		b.there.Store(bucket, true)
+	}
+	return err == nil, err
 }
 
 // newestKey returns a key's message as the stream's leader has it, so that what
@@ -228,11 +252,12 @@ func (b *Bus) findByValue(ctx context.Context, of journal.StorageOf, q journal.S
 // eachKey hands the messages of a bucket on the keys that match to take, in the
 // order in which they were stored. A bucket that is not there has none.
 func (b *Bus) eachKey(ctx context.Context, bucket, keys string, take func(key string, rec journal.Record)) error {
+	there, err := b.isThere(ctx, bucket)
+	if err != nil || !there {
+		return err
+	}
 	prefix := kvSubjectPrefix + bucket + "."
 	for rec, err := range b.records(ctx, kvStreamPrefix+bucket, prefix+keys, 0, 0) {
-		if errors.Is(err, journal.ErrNotReady) {
-			return nil
-		}
 		if err != nil {
 			return err
 		}
