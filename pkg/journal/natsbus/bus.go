@@ -97,7 +97,7 @@ type Bus struct {
 	slow     map[*nats.Subscription]func()
 	// unreadable are the pools of which it was said that they may not be read.
 	unreadable map[string]bool
-	// there are buckets of storage that were seen: buckets are not removed.
+	// there are buckets of storage that were seen.
 	there sync.Map
 }
 

@@ -127,7 +127,7 @@ func (b *Bus) storedEntry(ctx context.Context, of journal.StorageOf, tags []stri
 			continue
 		}
 		rec, err := b.newestKey(ctx, kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."+journal.TagsKey(tags))
-		if errors.Is(err, journal.ErrNotFound) {
+		if errors.Is(err, journal.ErrNotFound) || b.removed(bucket, err) {
 			continue
 		}
 		if err != nil {
@@ -158,6 +158,16 @@ func (b *Bus) isThere(ctx context.Context, bucket string) (bool, error) {
 		b.there.Store(bucket, true)
 	}
 	return err == nil, err
+}
+
+// removed reports whether an error says that a bucket that was there is not any
+// more, and forgets it.
+func (b *Bus) removed(bucket string, err error) bool {
+	gone := errors.Is(err, journal.ErrNotReady) && !errors.Is(err, nats.ErrNoResponders)
+	if gone {
+		b.there.Delete(bucket)
+	}
+	return gone
 }
 
 // newestKey returns a key's message as the stream's leader has it, so that what
@@ -258,6 +268,9 @@ func (b *Bus) eachKey(ctx context.Context, bucket, keys string, take func(key st
 	}
 	prefix := kvSubjectPrefix + bucket + "."
 	for rec, err := range b.records(ctx, kvStreamPrefix+bucket, prefix+keys, 0, 0) {
+		if b.removed(bucket, err) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -359,6 +372,18 @@ func storageIn(streams []string) []journal.StorageOf {
 	}
 	slices.SortFunc(all, func(a, b journal.StorageOf) int { return strings.Compare(a.String(), b.String()) })
 	return slices.Compact(all)
+}
+
+// checkStorage says whose storage there is, where the user may see it. Of storage
+// that nobody has used nothing is to be said.
+func (e *examiner) checkStorage(ctx context.Context) {
+	all, err := e.bus.StorageOf(ctx)
+	if err != nil {
+		return // who may not list buckets uses them without
+	}
+	for _, of := range all {
+		e.add(Good, "", "storage of %s", of)
+	}
 }
 
 // UseStorage allows to read the storage of an agent, and to write to it as the

@@ -30,6 +30,7 @@ func TestInitMakesStorage(t *testing.T) {
 	all, err := bus.StorageOf(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []journal.StorageOf{keeper}, all)
+	require.Contains(t, Check(t.Context(), conn, Options{Logger: quiet}), Finding{Level: Good, What: "storage of default/keeper"})
 	require.ErrorContains(t, Init(t.Context(), conn, InitOptions{Storage: []journal.StorageOf{{Namespace: "a"}}}), "is not NAMESPACE/AGENT")
 }
 
@@ -103,4 +104,23 @@ func TestHalfASaveIsHarmless(t *testing.T) {
 	found, err := bus.FindEntries(t.Context(), of, journal.StorageQuery{Tags: e.Tags})
 	require.NoError(t, err)
 	require.Equal(t, journal.Found{Entries: []events.Entry{e}, Total: 1}, found)
+}
+
+// An operator lets go of an agent's storage by removing its buckets.
+func TestStorageThatWasRemoved(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	of, e := journal.StorageOf{Namespace: "default", Agent: "gone"}, events.Entry{Tags: []string{"a"}, Value: "v"}
+	require.NoError(t, bus.SaveEntry(t.Context(), of, journal.WrittenByActor, e))
+	_, err := bus.StoredEntry(t.Context(), of, e.Tags)
+	require.NoError(t, err)
+	require.NoError(t, bus.js.DeleteKeyValue(t.Context(), storageBucket(of, journal.WrittenByActor)))
+	for _, q := range []journal.StorageQuery{{Tags: e.Tags}, {}} {
+		found, err := bus.FindEntries(t.Context(), of, q)
+		require.NoError(t, err)
+		require.Zero(t, found.Total)
+	}
+	_, err = bus.StoredEntry(t.Context(), of, e.Tags)
+	require.ErrorIs(t, err, journal.ErrNotFound)
+	require.NoError(t, bus.SaveEntry(t.Context(), of, journal.WrittenByActor, e), "it is made anew")
 }
