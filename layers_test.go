@@ -95,6 +95,7 @@ var lower = map[string][]string{
 	"pkg/llm":              {},
 	"pkg/tool":             {},
 	"pkg/journal":          {"pkg/events"},
+	"pkg/tokens":           {},
 	"pkg/runlog":           {"pkg/events", "pkg/reducer", "pkg/journal"},
 	"pkg/worker":           {"pkg/events", "pkg/reducer", "pkg/journal", "pkg/runlog"},
 	"pkg/agentfile":        {"pkg/events", "pkg/tool", "pkg/agentfile/strict"},
@@ -108,16 +109,17 @@ var ports = map[string][]string{
 	"pkg/llm":     {"pkg/llm"},
 	"pkg/tool":    {"pkg/tool"},
 	"pkg/journal": {"pkg/journal", "pkg/events"},
+	"pkg/tokens":  {"pkg/tokens"},
 }
 
 // stdOnly are the packages without any library from outside.
-var stdOnly = []string{"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "pkg/worker"}
+var stdOnly = []string{"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "pkg/tokens", "pkg/worker"}
 
 var roles = []string{"pkg/planner", "pkg/actor", "pkg/observer", "pkg/gateway", "pkg/replay", "pkg/retention"}
 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{
-	"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "pkg/runlog", "pkg/worker",
+	"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "pkg/tokens", "pkg/runlog", "pkg/worker",
 	"pkg/agentfile", "pkg/agentfile/strict", "pkg/approval",
 }
 

@@ -150,11 +150,11 @@ const (
 	rowApproved = "HumanApproved, HumanModified, HumanApprovedParallel"
 	rowRefused  = "HumanRejected"
 	rowOwn      = "ContextWindowExpanded, ToolCallsAddedToContext (the model's own)"
-	rowMemory   = "BudgetRaised, ContextWindowExpanded, ToolCallsAddedToContext, WorkingMemoryAdded, WorkingMemoryRemoved, StorageSaved, StorageLoaded"
+	rowMemory   = "BudgetRaised, ContextWindowExpanded, ToolCallsAddedToContext"
 )
 
 // livenessCases are all of them.
-var livenessCases = slices.Concat(usualCases, contextCases, abandonedCases, unknownCases, timedCases, forkedCases)
+var livenessCases = slices.Concat(usualCases, contextCases, memoryCases, abandonedCases, unknownCases, timedCases, forkedCases)
 
 var usualCases = []*livenessCase{
 	{row: rowStart, event: events.TypeStart, from: events.Idle, asked: true, then: itself, points: timedPoints},
@@ -208,9 +208,7 @@ var usualCases = []*livenessCase{
 
 	{row: rowObserved, event: events.TypeContinue, from: events.Observing, script: script(calls("look")), then: itself},
 	{row: rowObserved, event: events.TypeNeedsReflection, from: events.Observing, script: script(calls("look")), agent: reflecting, then: itself},
-	{row: rowObserved, event: events.TypeNeedsPaging, from: events.Observing, agent: paging, stand: standPlanner(bigEntry, oneCall), then: itself},
 	{row: rowDone, event: events.TypeReflectDone, from: events.Reflecting, script: script(calls("look")), agent: reflecting, then: itself},
-	{row: rowDone, event: events.TypePageDone, from: events.Paging, agent: paging, stand: standPlanner(bigEntry, oneCall), then: itself},
 
 	{row: "UserMessage in Planning", name: "in Planning", event: events.TypeUserMessage, from: events.Planning, asked: true, then: itself, people: then(inFlight, says)},
 	{row: "UserMessage in WaitingForUser", name: "in WaitingForUser", event: events.TypeUserMessage, from: events.WaitingForUser, agent: chat,
@@ -250,12 +248,6 @@ var usualCases = []*livenessCase{
 	{row: rowMemory, event: events.TypeContextWindowExpanded, from: events.Planning, asked: true, then: itself, people: then(inFlight, act(actExpand))},
 	{row: rowMemory, event: events.TypeToolCallsAddedToContext, from: events.Planning, script: script(calls("look")), asked: true, then: itself,
 		people: then(awaits(4), adds("call_1_1"))},
-	{row: rowMemory, event: events.TypeWorkingMemoryAdded, from: events.Planning, then: held, stand: standPlanner(bigEntry)},
-	{row: rowMemory, event: events.TypeWorkingMemoryRemoved, from: events.Planning, then: held,
-		stand: standPlanner(bigEntry, &events.WorkingMemoryRemoved{Tags: bigEntry.Tags})},
-	{row: rowMemory, event: events.TypeStorageSaved, from: events.Planning, then: held, stand: standPlanner(&events.StorageSaved{Entry: bigEntry.Entry})},
-	{row: rowMemory, event: events.TypeStorageLoaded, from: events.Planning, then: held,
-		stand: standPlanner(&events.StorageLoaded{Tags: bigEntry.Tags, Entries: []events.Entry{bigEntry.Entry}})},
 
 	{row: "a poisoned record", name: "for a poisoned record", event: events.TypeFatalError, from: events.Planning, then: nobody,
 		people: then(inFlight, act(actPoison))},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal/simulated"
+	"github.com/moorebus/moorebus/pkg/tool/builtin"
 )
 
 // points are where the publisher of an event dies. For an event that people
@@ -122,6 +123,7 @@ func (c *livenessCase) scenario() *scenario {
 	for _, def := range toolDefinitions {
 		a.Tools = append(a.Tools, def.Name)
 	}
+	a.Tools = append(a.Tools, builtin.MemoryNames()...)
 	script := append(c.script, scriptEntry{"text": lastWords}, scriptEntry{"text": lastWords}, scriptEntry{"text": lastWords})
 	var err error
 	if a.LLM.Script, err = json.Marshal(script); err != nil {

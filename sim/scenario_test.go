@@ -10,6 +10,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tool/builtin"
 )
 
 // scenario is everything that a simulation does, as far as it can be said
@@ -186,7 +187,7 @@ func (d draw) faults() simulated.Faults {
 	}
 	return simulated.Faults{
 		Delay: some(), Duplicate: some(), Reorder: some(), LoseAck: some(), InDoubt: some(), Lost: some(),
-		MaxDelay: time.Second + d.upTo(20*time.Second),
+		Storage: some(), MaxDelay: time.Second + d.upTo(20*time.Second),
 	}
 }
 
@@ -296,6 +297,8 @@ func (d draw) agent() events.Agent {
 	for _, def := range toolDefinitions {
 		a.Tools = append(a.Tools, def.Name)
 	}
+	a.Tools = append(a.Tools, builtin.MemoryNames()...)
+	d.memory(&a.Config)
 	if d.oneIn(20) {
 		a.Budget = &events.Budget{MaxTotalTokens: 200 + d.IntN(4000)}
 	}
@@ -400,6 +403,10 @@ func (d draw) edits() scriptEntry {
 func (d draw) calls(n int) []scriptEntry {
 	calls := make([]scriptEntry, n)
 	for i := range calls {
+		if d.oneIn(4) {
+			calls[i] = d.memoryCall()
+			continue
+		}
 		name := toolDefinitions[d.IntN(len(toolDefinitions)-1)].Name // the last one is forbidden
 		calls[i] = scriptEntry{"name": name, "arguments": map[string]int{"n": d.IntN(10)}}
 	}

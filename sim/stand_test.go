@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"strings"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -16,15 +15,7 @@ import (
 // Roles that stand in for the real ones where those never append an event that
 // the table has. The loop is the real one.
 
-var bigEntry = &events.WorkingMemoryAdded{Entry: events.Entry{Tags: []string{"note"}, Value: strings.Repeat("word ", 200)}}
-
-var oneCall = &events.LLMToolCall{ToolCallReply: events.ToolCallReply{
-	Confidence: 1, Calls: []events.Call{{ID: "call_1_1", Name: "look", Arguments: "{}"}},
-}}
-
 func reflecting(a *events.Agent) { a.Config.ReflectEveryNSteps = 1 }
-
-func paging(a *events.Agent) { a.Config.PagingLimit, a.Config.HardLimit = 50, 1000 }
 
 // standPlanner is a planner that appends the payloads, one after the other, and
 // then an answer.

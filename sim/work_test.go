@@ -78,7 +78,7 @@ func (p *process) tools() *tool.Registry {
 			all = append(all, simulatedTool{p, def})
 		}
 	}
-	registry, err := tool.NewRegistry(all...)
+	registry, err := tool.NewRegistry(append(all, p.memoryTools()...)...)
 	p.w.require(err)
 	return registry
 }

@@ -264,13 +264,13 @@ func (p *process) role(role, instance string, store *runlog.Store) runner {
 		})
 	case roleActor:
 		made, err = actor.New(actor.Config{
-			Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Directory: p.sim, Blobs: p.sim,
+			Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Directory: p.sim, Blobs: p.sim, Storage: p.sim,
 			Tools: p.tools(), Pools: p.plan.Pools, Approval: policies, Concurrency: p.plan.Concurrency,
 		})
 	case roleObserver:
 		made, err = observer.New(observer.Config{
 			Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Concurrency: p.plan.Concurrency,
-			Snapshots: p.snapshots(), SnapshotEvery: p.w.plan.SnapshotEvery,
+			Snapshots: p.snapshots(), SnapshotEvery: p.w.plan.SnapshotEvery, Storage: p.sim,
 		})
 	case roleGateway:
 		p.gateway, err = gateway.New(gateway.Config{
@@ -348,7 +348,10 @@ func simulate(t *testing.T, plan *scenario) (w *world, v *violation) {
 	}); err != nil {
 		return w, &violation{Invariant: "bubble", Detail: err.Error()}
 	}
-	return w, w.audit.violation()
+	if v := w.audit.violation(); v != nil {
+		return w, v
+	}
+	return w, w.remembered()
 }
 
 func contains[T comparable](all []T, one T) bool { return slices.Contains(all, one) }

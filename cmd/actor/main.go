@@ -24,8 +24,8 @@ func command() *cobra.Command {
 	var secrets []string
 	return wire.RoleCommand("actor", "Run tools: the states Acting and ParallelActing",
 		`Actor consumes the tool calls of the pools that it serves, runs them, and appends
-each call's result. Without --tools it has the builtins ask_human, calculator
-and current_time. A call that the run's approval policy wants approved is run only
+each call's result. Without --tools it has the builtins ask_human, calculator,
+current_time and those of memory. A call that the run's approval policy wants approved is run only
 if the log holds the approval.`,
 		func(flags *pflag.FlagSet) {
 			flags.StringVar(&file, "tools", "", "`file` of tools (YAML or JSON); an agent may stand in it too")
@@ -39,7 +39,7 @@ if the log holds the approval.`,
 		func(ctx context.Context, r wire.Role) error {
 			defer registry.Start(ctx, r.Logger)()
 			a, err := actor.New(actor.Config{
-				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Blobs: r.Bus,
+				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Blobs: r.Bus, Storage: r.Bus,
 				Tools: registry, Pools: pools, Results: actor.Results{Secrets: secrets, Patterns: redact},
 				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
 			})

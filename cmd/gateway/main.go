@@ -62,7 +62,7 @@ there is no bus it answers 503, and /healthz 200.`,
 			}
 			g, err := gateway.New(gateway.Config{
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Timers: r.Bus, Directory: r.Bus, Agents: r.Bus, Tombstones: r.Bus,
-				Validator: schema.New(schema.Options{}), CheckScript: wire.CheckScript, CheckApproval: approval.New().Check,
+				Validator: schema.New(schema.Options{}), CheckScript: wire.CheckScript, CheckApproval: approval.New().Check, CheckEstimator: wire.Estimators().Check,
 				DefaultNamespace: namespace, Listener: listener, PoolWait: poolWait, StallAfter: stall.After,
 				Token: os.Getenv("MOOREBUS_TOKEN"), Ready: r.Bus.Ready,
 				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,

@@ -134,7 +134,7 @@ func (c *client) newGateway(logger *slog.Logger) (err error) {
 	c.gateway, err = gateway.New(gateway.Config{
 		Store: c.store, Queue: c.Bus, Feed: c.Bus, Timers: c.Bus, Directory: c.Bus, Agents: c.Bus, Tombstones: c.Bus,
 		Instance: cli.DefaultInstance(), Validator: schema.New(schema.Options{}),
-		CheckScript: wire.CheckScript, CheckApproval: approval.New().Check, Logger: logger,
+		CheckScript: wire.CheckScript, CheckApproval: approval.New().Check, CheckEstimator: wire.Estimators().Check, Logger: logger,
 		StallAfter: 4 * firstLook, // a gateway looks every quarter of it
 	})
 	return err

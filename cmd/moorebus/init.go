@@ -18,7 +18,8 @@ func initCommand() *cobra.Command {
 		Short: "Set a bus up: streams, consumers and buckets; safe to repeat",
 		Long: `Init makes on an external bus what Moorebus needs there: a stream for each shard,
 a consumer for each state and each pool of tools, a stream for timers, and buckets
-for agents, tools, large results, snapshots and the names of purged runs. What is
+for agents, tools, large results, snapshots, the names of purged runs, and the
+storage of the agents that are named. What is
 there already is brought to what is asked for; nothing
 is removed. (run and dev set up their own server themselves.)
 
@@ -43,6 +44,7 @@ deploy/nats.`,
 	flags.DurationVar(&s.Init.AckWait, "ack-wait", 0, "how long a worker may be silent before its work goes to another one (default: as it is, else 15s)")
 	flags.IntVar(&s.Init.MaxAckPending, "max-ack-pending", 0, "deliveries of one consumer at work at once, over all processes (default: as it is, else 20000)")
 	flags.StringToIntVar(&s.Init.PoolMaxAckPending, "pool-max-ack-pending", nil, "the same for single pools of tools, as in gpu=4,web=100")
+	flags.StringArrayVar(&s.Storage, "storage", nil, "`NAMESPACE/AGENT` whose storage is made, may be repeated (default: where a role may, it makes it when an agent first uses it)")
 	flags.BoolVar(&s.Wait, "wait", false, "wait for a bus that is not up yet")
 	onlyPrint := flags.Bool("print-permissions", false, "write the users and their permissions for nats-server, and do nothing else")
 	flags.StringVar(&p.Format, "format", console.FormatConf, "with --print-permissions: nats-conf or json")
@@ -53,7 +55,7 @@ deploy/nats.`,
 			return err
 		}
 		if *onlyPrint {
-			p.Pools, p.Shards = s.Init.Pools, s.Init.Shards
+			p.Pools, p.Shards, p.Storage = s.Init.Pools, s.Init.Shards, s.Storage
 			return p.Write(cmd.OutOrStdout())
 		}
 		if p.Credentials != "" || flags.Changed("format") {

@@ -28,6 +28,7 @@ its beginning.`,
 			o, err := observer.New(observer.Config{
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus,
 				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger, Snapshots: r.Bus, SnapshotEvery: every,
+				Storage: r.Bus, Estimators: wire.Estimators(),
 			})
 			if err != nil {
 				return err

@@ -50,7 +50,8 @@ ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL is (ANTHROPIC_MODEL); further ones by
 		func(ctx context.Context, r wire.Role) error {
 			p, err := planner.New(planner.Config{
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Providers: providers,
-				Text: textprotocol.Wrap, Validator: schema.New(schema.Options{}), Approval: approval.New(), Prices: prices, NoStream: noStream,
+				Text: textprotocol.Wrap, Validator: schema.New(schema.Options{}), Approval: approval.New(), Prices: prices,
+				Estimators: wire.Estimators(), NoStream: noStream,
 				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
 			})
 			if err != nil {

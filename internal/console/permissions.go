@@ -16,6 +16,8 @@ const FormatConf = "nats-conf"
 type Permissions struct {
 	Pools  []string
 	Shards int
+	// Storage are the agents whose storage may be used, as NAMESPACE/AGENT.
+	Storage []string
 	// Format is [FormatConf] or json.
 	Format string
 	// Credentials is the directory of the users' nkeys; empty: they have
@@ -28,10 +30,13 @@ func (p *Permissions) Write(w io.Writer) error {
 	if p.Format != FormatConf && p.Format != "json" {
 		return cli.Usage("--format: %q is not known; use %s or json", p.Format, FormatConf)
 	}
-	layout := permissions.Layout{Pools: p.Pools, Shards: p.Shards}
+	storage, err := parseStorage(p.Storage)
+	if err != nil {
+		return err
+	}
+	layout := permissions.Layout{Pools: p.Pools, Shards: p.Shards, Storage: storage}
 	var keys map[string]string
 	if p.Credentials != "" {
-		var err error
 		if keys, err = permissions.Keys(p.Credentials, layout); err != nil {
 			return err
 		}
@@ -55,6 +60,9 @@ func (p *Permissions) command() string {
 	}
 	if len(p.Pools) > 0 {
 		words = append(words, "--pools "+strings.Join(p.Pools, ","))
+	}
+	for _, of := range p.Storage {
+		words = append(words, "--storage "+of)
 	}
 	if p.Credentials != "" {
 		words = append(words, "--credentials "+p.Credentials)

@@ -21,6 +21,8 @@ import (
 // Setup sets a bus up and says what that changed.
 type Setup struct {
 	Init natsbus.InitOptions
+	// Storage are the agents whose storage is made, as NAMESPACE/AGENT.
+	Storage []string
 	// Wait waits for a bus that answers but is not ready.
 	Wait bool
 }
@@ -35,6 +37,11 @@ func (s *Setup) Check() error {
 	if s.Init.AckWait < 0 {
 		return cli.Usage("--ack-wait: must not be negative, is %s", s.Init.AckWait)
 	}
+	storage, err := parseStorage(s.Storage)
+	if err != nil {
+		return err
+	}
+	s.Init.Storage = storage
 	for pool, n := range s.Init.PoolMaxAckPending {
 		if n < 1 || !events.ValidToken(pool) {
 			return cli.Usage("--pool-max-ack-pending: %s=%d: give a pool's name and 1 or more", pool, n)
@@ -68,6 +75,9 @@ func (s *Setup) Run(ctx context.Context, conn *nats.Conn, w io.Writer) error {
 	}
 	for _, pool := range slices.Sorted(maps.Keys(s.Init.PoolMaxAckPending)) {
 		lines = append(lines, fmt.Sprintf("max ack pending of pool %s: %d", pool, s.Init.PoolMaxAckPending[pool]))
+	}
+	for _, of := range s.Init.Storage {
+		lines = append(lines, "storage of "+of.String()+" is there")
 	}
 	if len(lines) == 0 {
 		lines = append(lines, "already as wanted: "+strings.Join(after, "; "))

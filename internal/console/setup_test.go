@@ -77,3 +77,23 @@ func TestSetupWithoutJetStream(t *testing.T) {
 	err = (&Setup{Wait: true}).Run(ctx, conn, &bytes.Buffer{})
 	require.ErrorIs(t, err, context.DeadlineExceeded, "it waits as long as it may")
 }
+
+func TestSetupOfStorage(t *testing.T) {
+	conn := connect(t, server(t, embedded.Options{}))
+	require.Contains(t, setUp(t, conn, Setup{Storage: []string{"default/keeper"}}), "storage of default/keeper is there\n")
+	js, err := conn.JetStream()
+	require.NoError(t, err)
+	for _, bucket := range []string{"storage_default_A_keeper", "paged_default_A_keeper"} {
+		_, err := js.KeyValue(bucket)
+		require.NoError(t, err)
+	}
+	for _, bad := range []string{"keeper", "default/", "a/b/c", "Default/a"} {
+		require.ErrorContains(t, (&Setup{Storage: []string{bad}}).Check(), "--storage: ")
+		p := &Permissions{Format: FormatConf, Storage: []string{bad}}
+		require.ErrorContains(t, p.Write(&bytes.Buffer{}), "--storage: ")
+	}
+	var conf bytes.Buffer
+	require.NoError(t, (&Permissions{Format: FormatConf, Storage: []string{"default/keeper"}}).Write(&conf))
+	require.Contains(t, conf.String(), "moorebus init --print-permissions --storage default/keeper\n")
+	require.Contains(t, conf.String(), `"$KV.paged_default_A_keeper.>"`)
+}

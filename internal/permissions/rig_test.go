@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/natsbus"
 )
 
@@ -26,7 +27,7 @@ const patience = 20 * time.Second
 
 var (
 	quiet  = slog.New(slog.DiscardHandler)
-	layout = Layout{Pools: []string{"web", "gpu"}}
+	layout = Layout{Pools: []string{"web", "gpu"}, Storage: []journal.StorageOf{{Namespace: "default", Agent: "keeper"}}}
 )
 
 // rig is a server with the generated configuration, set up by its operator.
@@ -57,7 +58,7 @@ func newRigOf(t *testing.T, servers int) *rig {
 		r.url = serveCluster(t, dir, c, servers)
 	}
 	r.operator = r.connect(t, Operator, nil)
-	o := natsbus.InitOptions{Pools: layout.Pools, Memory: true, Replicas: servers}
+	o := natsbus.InitOptions{Pools: layout.Pools, Storage: layout.Storage, Memory: true, Replicas: servers}
 	require.Eventually(t, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()

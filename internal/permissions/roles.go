@@ -57,6 +57,8 @@ type Layout struct {
 	Shards int
 	// Pools are the pools of tools; `default` is always among them.
 	Pools []string
+	// Storage are the agents whose storage actors and the observer may use.
+	Storage []journal.StorageOf
 	// Table is the transition table; nil: the built-in one.
 	Table *reducer.Table
 }
@@ -73,6 +75,11 @@ func (l Layout) settled() (Layout, error) {
 	for _, pool := range l.Pools {
 		if !events.ValidToken(pool) {
 			return l, fmt.Errorf("pool %q is not a name of [a-z0-9][a-z0-9_-]{0,62}", pool)
+		}
+	}
+	for _, of := range l.Storage {
+		if err := of.Check(); err != nil {
+			return l, err
 		}
 	}
 	if l.Table == nil {
@@ -154,12 +161,18 @@ func (l Layout) actor(g *natsbus.Grants, pool string) {
 	g.Consume(inbox(pool, owned[ActorPrefix]...))
 	g.Announce(pool)
 	g.StoreResults(pool)
+	for _, of := range l.Storage {
+		g.UseStorage(of, journal.WrittenByActor)
+	}
 }
 
 func (l Layout) observer(g *natsbus.Grants) {
 	l.worker(g, owned[Observer], "")
 	g.Consume(inbox(events.DefaultPool, owned[Observer]...))
 	g.StoreSnapshots()
+	for _, of := range l.Storage {
+		g.UseStorage(of, journal.WrittenByObserver)
+	}
 	for _, state := range l.Table.States() {
 		if l.Table.Terminal(state) || state == events.WaitingForUser {
 			g.Watch(journal.Filter{To: state}) // to take snapshots, and to let go of those of runs that end

@@ -54,7 +54,7 @@ func newRegistry(tools []tool.Tool, sources ...tool.Source) (*tool.Registry, err
 // Builtins makes the registry of the builtin tools that need no settings.
 func Builtins() (*tool.Registry, error) {
 	var tools []tool.Tool
-	for _, name := range []string{builtin.AskHuman, builtin.Calculator, builtin.CurrentTime} {
+	for _, name := range append([]string{builtin.AskHuman, builtin.Calculator, builtin.CurrentTime}, builtin.MemoryNames()...) {
 		made, err := builtin.New(name, builtin.Options{})
 		if err != nil {
 			return nil, err

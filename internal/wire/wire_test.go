@@ -134,7 +134,7 @@ func TestToolsThatCannotBe(t *testing.T) {
 func TestActorTools(t *testing.T) {
 	registry, _, err := wire.ActorTools("", nil)
 	require.NoError(t, err)
-	require.Len(t, registry.Definitions(), 3)
+	require.Len(t, registry.Definitions(), 3+5, "and those of memory")
 	_, _, err = wire.ActorTools("", []string{"gpu"})
 	require.ErrorContains(t, err, "gpu")
 	_, _, err = wire.ActorTools(write(t, "name: a\nllm: {provider: scripted, script: [{text: hi}]}\n"), nil)

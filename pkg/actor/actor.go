@@ -45,6 +45,8 @@ type Config struct {
 	Pools []string
 	// Blobs takes results that are too large; nil cuts them.
 	Blobs journal.Blobs
+	// Storage keeps what agents save; nil: they are told that there is none.
+	Storage journal.Storage
 	// Results bounds and cleans results.
 	Results Results
 	// Approval evaluates approval policies. Default: those of package approval,
@@ -188,7 +190,10 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e reducer.Effect) worke
 		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments},
 		pool: state.Pool, batch: mem.Control.Batch,
 	}
-	work := func(ctx context.Context) worker.Result { return a.run(ctx, c) }
+	work := a.remembers(run, mem, c)
+	if work == nil {
+		work = func(ctx context.Context) worker.Result { return a.run(ctx, c) }
+	}
 	policy := mem.Control.Agent.Approval
 	switch {
 	case tool.Effect(state.Effect).Repeatable():
@@ -245,14 +250,19 @@ func (c call) result(o events.ToolOutcome) worker.Result {
 	return worker.Done(&events.ToolFailure{Outcome: &o})
 }
 
-// run runs the tool and makes its outcome fit for the log.
+// run runs the tool.
 func (a *Actor) run(ctx context.Context, c call) worker.Result {
 	kept := &keeper{blobs: a.cfg.Blobs, pool: c.pool}
 	out := a.cfg.Tools.Execute(kept.under(ctx), c.Call)
+	return a.outcome(ctx, c, out, kept.taken())
+}
+
+// outcome makes an outcome fit for the log; attached is what was kept beside it.
+func (a *Actor) outcome(ctx context.Context, c call, out tool.Outcome, attached []events.Ref) worker.Result {
 	if ctx.Err() != nil {
 		return worker.Fail(context.Cause(ctx)) // nobody wants the result any more
 	}
-	o := events.ToolOutcome{Success: out.Failure == nil, Code: tool.CodeOK, LatencyMS: out.Latency.Milliseconds(), Attachments: kept.taken()}
+	o := events.ToolOutcome{Success: out.Failure == nil, Code: tool.CodeOK, LatencyMS: out.Latency.Milliseconds(), Attachments: attached}
 	text, prefix := out.Result, reducer.SuccessPrefix
 	if out.Failure != nil {
 		o.Code, text, prefix = strings.ToValidUTF8(out.Failure.Code, "\uFFFD"), out.Failure.Message, reducer.ErrorPrefix

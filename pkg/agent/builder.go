@@ -16,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/moorebus/moorebus/pkg/tokens"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/breaker"
 )
@@ -35,6 +36,8 @@ type Builder struct {
 	bus      Bus
 	dir      string
 	logger   *slog.Logger
+	// estimators are those of [Builder.Estimator].
+	estimators tokens.Set
 }
 
 // New begins an agent for a task.
@@ -149,7 +152,7 @@ func (a *Agent) Run(ctx context.Context) (string, error) {
 	defer closeBus()
 	h, err := NewHost(HostOptions{
 		Bus: bus, Machine: a.machine, Tools: a.registry, Prices: a.settings.prices, Logger: a.settings.logger,
-		Providers: map[string]llm.Caller{providerName: a.settings.caller},
+		Providers: map[string]llm.Caller{providerName: a.settings.caller}, Estimators: a.settings.estimators,
 	})
 	if err != nil {
 		return "", &BuildError{err}

@@ -22,6 +22,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/planner"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/moorebus/moorebus/pkg/tokens"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/schema"
 )
@@ -35,6 +36,7 @@ type Bus interface {
 	journal.Directory
 	journal.Agents
 	journal.Blobs
+	journal.Storage
 }
 
 // HostOptions say what a [Host] runs.
@@ -51,6 +53,9 @@ type HostOptions struct {
 	Prices llm.Prices
 	// Results bounds and cleans what the tools give back.
 	Results actor.Results
+	// Estimators are token estimators of the application's own, by name; there are
+	// bytes/4 and o200k already.
+	Estimators tokens.Set
 	// Instance names the process in its events. Default "local".
 	Instance string
 	// Listener and Token are the gateway's; nil: no HTTP.
@@ -116,13 +121,14 @@ func NewHost(o HostOptions) (*Host, error) {
 	validator, policies := schema.New(schema.Options{}), approval.New()
 	p, err := planner.New(planner.Config{
 		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Providers: o.Providers, Text: textprotocol.Wrap,
-		Validator: validator, Approval: policies, Prices: o.Prices, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
+		Validator: validator, Approval: policies, Prices: o.Prices, Estimators: o.estimators(),
+		Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	})
 	if err != nil {
 		return nil, err
 	}
 	a, err := actor.New(actor.Config{
-		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Tools: o.Tools, Blobs: o.Bus,
+		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Tools: o.Tools, Blobs: o.Bus, Storage: o.Bus,
 		Results: o.Results, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	})
 	if err != nil {
@@ -130,7 +136,7 @@ func NewHost(o HostOptions) (*Host, error) {
 	}
 	ob, err := observer.New(observer.Config{
 		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
-		Snapshots: o.Snapshots, SnapshotEvery: o.SnapshotEvery,
+		Snapshots: o.Snapshots, SnapshotEvery: o.SnapshotEvery, Storage: o.Bus, Estimators: o.estimators(),
 	})
 	if err != nil {
 		return nil, err
@@ -147,7 +153,7 @@ func (h *Host) gatewayConfig(o HostOptions, validator tool.Validator, policies *
 	return gateway.Config{
 		Store: h.store, Queue: o.Bus, Feed: o.Bus, Timers: o.Bus, Directory: o.Bus, Agents: o.Bus, Tombstones: o.Tombstones,
 		Instance: o.Instance, StallAfter: o.StallAfter, PoolWait: o.PoolWait, Validator: validator,
-		Listener: o.Listener, Token: o.Token, Ready: o.Ready, CheckScript: o.CheckScript, CheckApproval: policies.Check,
+		Listener: o.Listener, Token: o.Token, Ready: o.Ready, CheckScript: o.CheckScript, CheckApproval: policies.Check, CheckEstimator: o.estimators().Check,
 		Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	}
 }

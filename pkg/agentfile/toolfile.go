@@ -123,7 +123,7 @@ func toolFile(node *strict.Node) (*ToolFile, error) {
 			errs = append(errs, node.Place("", fmt.Errorf("tools[%d].name: %q is the name of tools[%d] too; rename or remove one", i, t.Name, first)))
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, f.spread(node)...)...); err != nil {
 		return nil, err
 	}
 	return f, nil

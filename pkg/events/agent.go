@@ -75,6 +75,8 @@ type Config struct {
 	// PagingLimit and HardLimit bound working memory, in tokens.
 	PagingLimit int `json:"paging_limit"`
 	HardLimit   int `json:"hard_limit"`
+	// TokenEstimator names how tokens are estimated; empty is bytes/4.
+	TokenEstimator string `json:"token_estimator,omitempty"`
 	// ThinkingLogEntries is the length of the thinking log.
 	ThinkingLogEntries int `json:"thinking_log_entries"`
 	// MaxIterations bounds the thinking and executing passes since the last

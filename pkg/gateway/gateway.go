@@ -48,6 +48,9 @@ type Config struct {
 	// CheckApproval checks approval policies, see approval.Policies. Nil: they
 	// are not checked.
 	CheckApproval func(*events.Approval) error
+	// CheckEstimator checks the names of token estimators, see tokens.Set. Nil:
+	// they are not checked.
+	CheckEstimator func(name string) error
 	// DefaultNamespace is used where a request names none. Default "default".
 	DefaultNamespace string
 

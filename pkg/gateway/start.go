@@ -142,6 +142,9 @@ func (g *Gateway) checkAgent(a *events.Agent) error {
 			return unprocessable(CodeBadApproval, "%s", err.Error())
 		}
 	}
+	if err := g.checkEstimator(a.Config.TokenEstimator); err != nil {
+		return err
+	}
 	return g.checkOutputSchema(a.OutputSchema)
 }
 

@@ -2,15 +2,14 @@
 // Observing and Paging.
 //
 // It needs no credentials at all: it calls no model, runs no tool, and every
-// event that it appends follows from the run's memory alone.
+// event that it appends follows from the run's memory alone. Before it takes
+// entries out of working memory it keeps them in the agent's storage.
 package observer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/moorebus/moorebus/pkg/tokens"
 	"github.com/moorebus/moorebus/pkg/worker"
 )
 
@@ -36,7 +36,13 @@ type Config struct {
 	// user. Nil, or 0: none are taken.
 	Snapshots     journal.Snapshots
 	SnapshotEvery int
-	Logger        *slog.Logger
+	// Storage takes what is paged out of working memory. Nil: a run whose working
+	// memory is full ends.
+	Storage journal.Storage
+	// Estimators measure working memory, by the names that agents use for them.
+	// [tokens.Bytes4] needs not be named.
+	Estimators tokens.Set
+	Logger     *slog.Logger
 }
 
 // DefaultSnapshotEvery is what the commands have for SnapshotEvery.
@@ -53,7 +59,11 @@ func New(cfg Config) (*Observer, error) {
 	if cfg.Store == nil {
 		return nil, errors.New("observer: Store is required")
 	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
 	snapshotter := newSnapshotter(cfg)
+	pager := pager{storage: cfg.Storage, estimators: cfg.Estimators, logger: cfg.Logger}
 	w, err := worker.New(worker.Config{
 		Role: "observer", Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed,
 		Inboxes: []journal.Inbox{
@@ -61,8 +71,8 @@ func New(cfg Config) (*Observer, error) {
 			{States: []events.State{events.Paging}, Pool: events.DefaultPool},
 		},
 		Handlers: map[reducer.Kind]worker.Handler{
-			reducer.KindObserve: handler(snapshotter, observe),
-			reducer.KindPage:    handler(nil, page),
+			reducer.KindObserve: handler(snapshotter, pager.decide),
+			reducer.KindPage:    worker.HandlerFunc(pager.page),
 		},
 		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
@@ -96,43 +106,4 @@ func handler(s *snapshotter, decide func(*reducer.Memory) events.Payload) worker
 		p := decide(mem)
 		return func(context.Context) worker.Result { return worker.Done(p) }
 	})
-}
-
-// observe commits what the fold holds and says where the run goes from here.
-// While calls of the same reply are still queued nothing is compressed between
-// them.
-func observe(mem *reducer.Memory) events.Payload {
-	every, size := mem.Config.ReflectEveryNSteps, reducer.WorkingMemoryTokens(mem)
-	switch {
-	case len(mem.Control.Queued) > 0:
-		return &events.Continue{}
-	case mem.Config.HardLimit > 0 && mem.Config.PagingLimit > 0 && size > mem.Config.HardLimit:
-		return &events.NeedsPaging{} // before a reflection that is due at every step
-	case every > 0 && mem.Step > 0 && mem.Step%every == 0:
-		return &events.NeedsReflection{}
-	case mem.Config.PagingLimit > 0 && size > mem.Config.PagingLimit:
-		return &events.NeedsPaging{}
-	}
-	return &events.Continue{}
-}
-
-// page sends entries out of working memory until it takes at most 80 % of the
-// paging limit: the oldest first, of equal age the largest. That is always
-// below the hard limit too, since any entry may go.
-func page(mem *reducer.Memory) events.Payload {
-	entries := slices.Clone(mem.WorkingMemory)
-	slices.SortStableFunc(entries, func(a, b reducer.MemoryEntry) int {
-		return cmp.Or(cmp.Compare(a.N, b.N), cmp.Compare(reducer.EntryTokens(b), reducer.EntryTokens(a)))
-	})
-	size := reducer.WorkingMemoryTokens(mem)
-	goal := mem.Config.PagingLimit * 8 / 10
-	done := &events.PageDone{}
-	for _, entry := range entries {
-		if size <= goal {
-			break
-		}
-		size -= reducer.EntryTokens(entry)
-		done.Paged = append(done.Paged, events.Entry{Tags: entry.Tags, Value: entry.Value})
-	}
-	return done
 }

@@ -37,7 +37,7 @@ func (p *Planner) reserve(mem *reducer.Memory, req llm.Request) (b bill, end eve
 	if !known && b.limited && b.model != "" {
 		return b, b.noPrice(b.model)
 	}
-	input := estimate(req)
+	input := p.estimate(mem, req)
 	most := price.Cost(llm.Usage{Input: input, Output: mem.Control.Agent.LLM.MaxTokens})
 	if code, message := overBudget(mem, input, most, p.cfg.Store.Now()); code != "" {
 		return b, &events.BudgetExceeded{Outcome: events.Outcome{Code: code, Message: message}}

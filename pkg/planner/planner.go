@@ -27,6 +27,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/moorebus/moorebus/pkg/tokens"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/worker"
 )
@@ -58,6 +59,9 @@ type Config struct {
 	// Prices says what models cost. Default: nobody knows, so runs with a budget
 	// in money end.
 	Prices llm.Prices
+	// Estimators say what a call reserves of a budget, by the names that agents use
+	// for them. [tokens.Bytes4] needs not be named.
+	Estimators tokens.Set
 	// Retry decides on failed calls of a provider.
 	Retry llm.Policy
 	// CallTimeout bounds one call of a model. Default 10 min.

@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tokens"
 )
 
 // request is what the model is asked, made from memory alone.
@@ -86,19 +87,27 @@ func settings(l events.LLM) json.RawMessage {
 	return data
 }
 
-// estimate is the size of a request in tokens, by the bytes/4 rule.
-func estimate(req llm.Request) int {
-	total := reducer.EstimateTokens(string(req.OutputSchema))
+// estimate is the size of a request in tokens, 0 where no budget asks for it.
+func (p *Planner) estimate(mem *reducer.Memory, req llm.Request) int {
+	if mem.Budget == nil {
+		return 0
+	}
+	return estimate(p.cfg.Estimators.Or(mem.Config.TokenEstimator), req)
+}
+
+// estimate is the size of a request in tokens.
+func estimate(count tokens.Estimator, req llm.Request) int {
+	total := count(string(req.OutputSchema))
 	for _, m := range req.Messages {
-		total += reducer.EstimateTokens(m.Content) + reducer.EstimateTokens(string(m.Reasoning))
+		total += count(m.Content) + count(string(m.Reasoning))
 		for _, c := range m.Calls {
-			total += reducer.EstimateTokens(c.Name + c.Arguments)
+			total += count(c.Name + c.Arguments)
 		}
 	}
 	for _, t := range req.Tools {
-		total += reducer.EstimateTokens(t.Name + t.Description + string(t.Schema))
+		total += count(t.Name + t.Description + string(t.Schema))
 	}
-	return total + estimateMemory(req.Memory)
+	return total + estimateMemory(count, req.Memory)
 }
 
 // overBudget reserves the call that is about to be made: it says which limit

@@ -7,6 +7,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tokens"
 )
 
 // The codes of runs that end since their model gets nowhere.
@@ -64,19 +65,19 @@ func textNote(mem *reducer.Memory) string {
 }
 
 // estimateMemory is what a request's memory takes, in tokens.
-func estimateMemory(m *llm.Memory) int {
+func estimateMemory(count tokens.Estimator, m *llm.Memory) int {
 	if m == nil {
 		return 0
 	}
 	total := 0
 	for _, entry := range m.Entries {
-		total += reducer.EstimateTokens(strings.Join(entry.Tags, " ")) + reducer.EstimateTokens(entry.Value)
+		total += count(strings.Join(entry.Tags, " ")) + count(entry.Value)
 	}
 	for _, thought := range m.Thoughts {
-		total += reducer.EstimateTokens(thought.Name + thought.Content)
+		total += count(thought.Name + thought.Content)
 	}
 	for _, prompt := range m.Prompts {
-		total += reducer.EstimateTokens(prompt)
+		total += count(prompt)
 	}
 	return total
 }

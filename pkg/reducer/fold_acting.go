@@ -112,11 +112,7 @@ func (mem *Memory) foldObserving(e *events.Event) {
 	case *events.ReflectDone:
 		mem.foldReflection(p)
 	case *events.PageDone:
-		for _, entries := range [][]events.Entry{p.Paged, p.Dropped} {
-			for _, entry := range entries {
-				mem.removeEntry(entry.Tags)
-			}
-		}
+		mem.foldPaged(p)
 	}
 }
 

@@ -17,12 +17,12 @@ func (mem *Memory) foldContext(e *events.Event) {
 		mem.foldContextReply(e, p.ContextReply)
 		mem.addCallsToContext(p.CallIDs)
 	case *events.WorkingMemoryAdded:
-		mem.addEntry(p.Entry, e.N)
+		mem.addEntry(p.Entry, e.N, false)
 	case *events.WorkingMemoryRemoved:
 		mem.removeEntry(p.Tags)
 	case *events.StorageLoaded:
 		for _, entry := range p.Entries {
-			mem.addEntry(entry, e.N)
+			mem.addEntry(entry, e.N, true)
 		}
 	case *events.Paused:
 		mem.Control.Paused = true
@@ -61,10 +61,10 @@ func (mem *Memory) addCallsToContext(ids []string) {
 
 // addEntry puts an entry into working memory; one with the same tags is
 // replaced and counts as new.
-func (mem *Memory) addEntry(entry events.Entry, n uint64) {
+func (mem *Memory) addEntry(entry events.Entry, n uint64, loaded bool) {
 	tags := NormalTags(entry.Tags)
 	mem.removeEntry(tags)
-	mem.WorkingMemory = append(mem.WorkingMemory, MemoryEntry{Tags: tags, Value: entry.Value, N: n})
+	mem.WorkingMemory = append(mem.WorkingMemory, MemoryEntry{Tags: tags, Value: entry.Value, N: n, Step: mem.Step, Loaded: loaded})
 }
 
 func (mem *Memory) removeEntry(tags []string) {

@@ -107,7 +107,7 @@ func TestFoldsOfContext(t *testing.T) {
 				require.Equal(t, []string{"b", "a"}, m.ReactContext.ToolCallIDs)
 			}},
 		{"under sorted tags", events.TypeWorkingMemoryAdded, at(events.Acting), &events.WorkingMemoryAdded{Entry: entry("v", "z y", "a", "a", "")}, func(t *testing.T, m *reducer.Memory) {
-			require.Equal(t, []reducer.MemoryEntry{{Tags: []string{"a", "z_y"}, Value: "v", N: m.N}}, m.WorkingMemory)
+			require.Equal(t, []reducer.MemoryEntry{{Tags: []string{"a", "z_y"}, Value: "v", N: m.N, Step: 1}}, m.WorkingMemory)
 		}},
 		{"replaces the same tags", events.TypeWorkingMemoryAdded, after(&events.WorkingMemoryAdded{Entry: entry("1", "a", "b")}, &events.WorkingMemoryAdded{Entry: entry("2", "c")}), &events.WorkingMemoryAdded{Entry: entry("3", "b", "a")}, func(t *testing.T, m *reducer.Memory) {
 			require.Len(t, m.WorkingMemory, 2)

@@ -177,11 +177,14 @@ type ReactContext struct {
 	StartedAt         time.Time `json:"started_at"`
 }
 
-// MemoryEntry is an entry of working memory; N is the event that put it there.
+// MemoryEntry is an entry of working memory; N is the event that put it there, Step
+// the run's step then. Loaded is true for one that came from storage.
 type MemoryEntry struct {
-	Tags  []string `json:"tags"`
-	Value string   `json:"value"`
-	N     uint64   `json:"n"`
+	Tags   []string `json:"tags"`
+	Value  string   `json:"value"`
+	N      uint64   `json:"n"`
+	Step   int      `json:"step"`
+	Loaded bool     `json:"loaded,omitempty"`
 }
 
 // Thought is an entry of the thinking log.
@@ -309,6 +312,7 @@ const (
 	TurnReply   TurnKind = "reply"
 	TurnNote    TurnKind = "note"
 	TurnSummary TurnKind = "summary"
+	TurnPaged   TurnKind = "paged"
 )
 
 // Turn is one step of the conversation as the model sees it. A reply's results

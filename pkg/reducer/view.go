@@ -138,7 +138,7 @@ func (mem *Memory) appendLoaded(view []ViewMessage, window []Turn) []ViewMessage
 
 func (mem *Memory) appendTurn(view []ViewMessage, t Turn) []ViewMessage {
 	switch t.Kind {
-	case TurnUser, TurnNote:
+	case TurnUser, TurnNote, TurnPaged:
 		return append(view, ViewMessage{Role: "user", Content: t.Content})
 	case TurnSummary:
 		return append(view, ViewMessage{Role: "user", Content: SummaryIntro + t.Content})

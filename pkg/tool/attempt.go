@@ -60,7 +60,7 @@ func (r *Registry) contain(ctx context.Context, t *registered, call Call, done c
 		}
 		done <- e
 	}()
-	result, err := t.Run(ctx, call)
+	result, err := t.run(ctx, call)
 	// Inside the containment: the Error method is the tool's own code too.
 	e = ended{result: result, failure: asFailure(err)}
 }

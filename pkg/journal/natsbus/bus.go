@@ -97,6 +97,8 @@ type Bus struct {
 	slow     map[*nats.Subscription]func()
 	// unreadable are the pools of which it was said that they may not be read.
 	unreadable map[string]bool
+	// there are buckets of storage that were seen.
+	there sync.Map
 }
 
 // Open reads from the streams how many shards there are and returns the bus. It

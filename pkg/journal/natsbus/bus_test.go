@@ -91,6 +91,7 @@ func TestConformance(t *testing.T) {
 				})
 				t.Run("Purger", func(t *testing.T) { journaltest.Purger(t, func(*testing.T) journaltest.LogPurger { return bus }) })
 				t.Run("Dropped", func(t *testing.T) { journaltest.Dropped(t, func(*testing.T) journal.Dropped { return bus }) })
+				t.Run("Storage", func(t *testing.T) { journaltest.Storage(t, func(*testing.T) journal.Storage { return bus }) })
 				t.Run("Strays", func(t *testing.T) {
 					journaltest.Strays(t, func(*testing.T) (journaltest.LogStrays, func(int, string, string)) {
 						return bus, func(_ int, subject, body string) {

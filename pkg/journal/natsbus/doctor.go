@@ -136,6 +136,7 @@ func (e *examiner) checkStreams(ctx context.Context) {
 		e.checkConsumers(ctx, shard, pools)
 	}
 	e.checkTimers(ctx)
+	e.checkStorage(ctx)
 	e.checkDurability(first)
 }
 

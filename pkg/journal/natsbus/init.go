@@ -37,6 +37,9 @@ type InitOptions struct {
 	// it goes before MaxAckPending. A pool that is named here is one of Pools.
 	// Each shard has a consumer of its own, so with several it holds for each.
 	PoolMaxAckPending map[string]int
+	// Storage are the agents whose storage is made; others make theirs when they
+	// first write to it, if they may.
+	Storage []journal.StorageOf
 	// Memory keeps the log in memory: for tests and benchmarks.
 	Memory bool
 }
@@ -78,7 +81,10 @@ func (o *InitOptions) run(ctx context.Context, conn *nats.Conn) error {
 	if err := o.initTimers(ctx, js); err != nil {
 		return err
 	}
-	return o.initBuckets(ctx, js)
+	if err := o.initBuckets(ctx, js); err != nil {
+		return err
+	}
+	return o.initStorage(ctx, js)
 }
 
 // settle checks the options against what exists and fills in the rest.
@@ -98,6 +104,11 @@ func (o *InitOptions) settle(ctx context.Context, js jetstream.JetStream) error 
 	for _, pool := range o.Pools {
 		if !events.ValidToken(pool) {
 			return fmt.Errorf("pool %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", pool)
+		}
+	}
+	for _, of := range o.Storage {
+		if err := of.Check(); err != nil {
+			return err
 		}
 	}
 	existing, replicas, err := existingShards(ctx, js)

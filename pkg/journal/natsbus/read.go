@@ -190,9 +190,9 @@ func header(msg *nats.Msg, key string) string {
 }
 
 // statusOf returns the status of an answer that is no record, else "". A record
-// may hold a Status header of its publisher's, but a status has no subject.
+// may hold a Status header of its publisher's, but a status has no sequence number.
 func statusOf(msg *nats.Msg) string {
-	if header(msg, headerSubject) != "" {
+	if header(msg, headerSequence) != "" {
 		return ""
 	}
 	return msg.Header.Get("Status")

@@ -69,6 +69,9 @@ type Faults struct {
 	InDoubt float64
 	// Lost does not store an append or a timer and reports ErrInDoubt.
 	Lost float64
+	// Storage fails what is asked of an agent's storage; half of the saves that
+	// fail are stored.
+	Storage float64
 }
 
 // Options says how the simulation behaves; the zero value is one shard without

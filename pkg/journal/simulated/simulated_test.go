@@ -37,6 +37,7 @@ func TestConformance(t *testing.T) {
 			t.Run("Snapshots", func(t *testing.T) { journaltest.Snapshots(t, func(*testing.T) journaltest.LogSnapshots { return j }) })
 			t.Run("Tombstones", func(t *testing.T) { journaltest.Tombstones(t, func(*testing.T) journaltest.LogTombstones { return j }) })
 			t.Run("Dropped", func(t *testing.T) { journaltest.Dropped(t, func(*testing.T) journal.Dropped { return j }) })
+			t.Run("Storage", func(t *testing.T) { journaltest.Storage(t, func(*testing.T) journal.Storage { return j }) })
 			t.Run("Strays", func(t *testing.T) {
 				journaltest.Strays(t, func(*testing.T) (journaltest.LogStrays, func(int, string, string)) {
 					return j, func(shard int, subject, body string) { j.Inject(shard, subject, []byte(body)) }

@@ -26,6 +26,7 @@ type stores struct {
 	// snapshots and tombstones are JSON by run.
 	snapshots  map[string][]byte
 	tombstones map[string][]byte
+	storage    storage
 }
 
 // announcement is what an instance said, and when.
@@ -46,6 +47,7 @@ func newStores() stores {
 
 		snapshots:  make(map[string][]byte),
 		tombstones: make(map[string][]byte),
+		storage:    newStorage(),
 	}
 }
 

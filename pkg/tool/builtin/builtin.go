@@ -1,7 +1,8 @@
 // Package builtin holds the tools that come with Moorebus: ask_human,
-// calculator, current_time, read_file and http_get.
+// calculator, current_time, read_file and http_get, and those by which an agent
+// uses its memory ([MemoryNames]).
 //
-// All are of class pure and risk low. What a tool may reach (the folder of
+// All are of risk low, and of class pure; those of memory are idempotent. What a tool may reach (the folder of
 // read_file, the hosts of http_get) is set by the operator in [Options]; a tool
 // whose setting is missing cannot be made. Arguments are decoded strictly:
 // unknown keys are a failure with code invalid_arguments.
@@ -65,7 +66,9 @@ func (o Options) withDefaults() Options {
 }
 
 // Names returns the names of all builtin tools, sorted.
-func Names() []string { return []string{AskHuman, Calculator, CurrentTime, HTTPGet, ReadFile} }
+func Names() []string {
+	return append([]string{AskHuman, Calculator, CurrentTime, HTTPGet, ReadFile}, MemoryNames()...)
+}
 
 // New makes the builtin tool of that name. The error says which setting is
 // missing, or which names there are.
@@ -82,6 +85,9 @@ func New(name string, opts Options) (tool.Tool, error) {
 		return newReadFile(opts)
 	case HTTPGet:
 		return newHTTPGet(opts)
+	}
+	if t := newRemember(name); t != nil {
+		return t, nil
 	}
 	return nil, fmt.Errorf("builtin tool %q not found; there are: %s", name, strings.Join(Names(), ", "))
 }

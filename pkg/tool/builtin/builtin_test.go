@@ -18,7 +18,7 @@ func TestNew(t *testing.T) {
 		def := made.Definition()
 		require.NoError(t, def.Validate())
 		require.Equal(t, name, def.Name)
-		require.Equal(t, tool.Pure, def.Effect)
+		require.True(t, def.Effect.Repeatable())
 		require.Equal(t, tool.Low, def.Risk)
 		require.NotEmpty(t, def.Description)
 	}

@@ -1,0 +1,9 @@
+package wire
+
+import (
+	"github.com/moorebus/moorebus/pkg/tokens"
+	"github.com/moorebus/moorebus/pkg/tokens/o200k"
+)
+
+// Estimators returns the token estimators that the commands know.
+func Estimators() tokens.Set { return tokens.Set{tokens.O200K: o200k.Estimate} }

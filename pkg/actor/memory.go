@@ -1,0 +1,231 @@
+package actor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/worker"
+)
+
+// CodeStorage is the code of a call that the agent's storage did not serve.
+const CodeStorage = "storage_failed"
+
+// shownBytes is what a search shows of a value.
+const shownBytes = 200
+
+// remembers returns the work of a call that acts on the agent's memory, nil if it
+// is for another tool. The action comes first, then the event that says what it
+// did, then the result. A worker that dies in between leaves a call that is done
+// again: the same tags replace.
+func (a *Actor) remembers(run events.Run, mem *reducer.Memory, c call) worker.Work {
+	t, ok := a.cfg.Tools.Lookup(c.Name)
+	if !ok {
+		return nil
+	}
+	if _, ok := tool.AsRemembering(t); !ok {
+		return nil
+	}
+	m := memory{
+		of: journal.StorageOf{Namespace: run.Namespace, Agent: mem.Control.Agent.Name}, storage: a.cfg.Storage, results: a.cfg.Results,
+		held: make([][]string, len(mem.WorkingMemory)),
+	}
+	for i, entry := range mem.WorkingMemory {
+		m.held[i] = entry.Tags
+	}
+	return func(ctx context.Context) worker.Result {
+		out, happened := m.perform(ctx, a.cfg.Tools, c)
+		result := a.outcome(ctx, c, out, nil)
+		if happened == nil || ctx.Err() != nil {
+			return result
+		}
+		return worker.Then(happened, func(context.Context) worker.Result { return result })
+	}
+}
+
+// memory is what one call finds: the tags that working memory holds, and the
+// storage of the agent; storage is nil where the actor has none.
+type memory struct {
+	of      journal.StorageOf
+	storage journal.Storage
+	results Results
+	held    [][]string
+}
+
+// perform carries the call's action out. The event says what happened, nil if
+// nothing did.
+func (m memory) perform(ctx context.Context, tools *tool.Registry, c call) (tool.Outcome, events.Payload) {
+	type done struct{ event events.Payload }
+	// The last attempt counts. One that was given up may still be under way, so it
+	// does not write to what is read here.
+	said := make(chan done, 16)
+	out := tools.Perform(ctx, c.Call, func(ctx context.Context, a tool.Action) (string, error) {
+		text, event, err := m.act(ctx, a)
+		if err == nil {
+			select {
+			case said <- done{event}:
+			default:
+			}
+		}
+		return text, err
+	})
+	if out.Failure != nil {
+		return out, nil
+	}
+	return out, (<-said).event
+}
+
+// act does one action and says so to the model.
+func (m memory) act(ctx context.Context, a tool.Action) (string, events.Payload, error) {
+	entry := events.Entry{Tags: m.tags(a.Tags), Value: m.results.redact(strings.ToValidUTF8(a.Value, "\uFFFD"))}
+	if err := checkAction(a.Verb, entry); err != nil {
+		return "", nil, err
+	}
+	switch a.Verb {
+	case tool.Add:
+		return "In working memory under " + named(entry.Tags) + m.replaced(entry.Tags), &events.WorkingMemoryAdded{Entry: entry}, nil
+	case tool.Remove:
+		return m.remove(entry.Tags)
+	case tool.Save:
+		return m.save(ctx, entry)
+	case tool.Load:
+		return m.load(ctx, entry.Tags)
+	case tool.Search:
+		return m.search(ctx, entry)
+	}
+	return "", nil, tool.Failf(tool.CodeFailed, "there is no action %q on memory", a.Verb)
+}
+
+// tags makes a set of what the model gave.
+func (m memory) tags(given []string) []string {
+	clean := make([]string, len(given))
+	for i, tag := range given {
+		clean[i] = m.results.redact(strings.ToValidUTF8(tag, "\uFFFD"))
+	}
+	return reducer.NormalTags(clean)
+}
+
+// checkAction says in words for the model what cannot be stored or looked up.
+func checkAction(v tool.Verb, e events.Entry) error {
+	var err error
+	switch {
+	case v == tool.Add || v == tool.Save:
+		err = journal.CheckEntry(e)
+	case v != tool.Search || len(e.Tags) > 0:
+		err = journal.CheckTags(e.Tags)
+	}
+	if err != nil {
+		return tool.Failf(tool.CodeInvalidArguments, "%v", err)
+	}
+	return nil
+}
+
+// named writes a set of tags for the model.
+func named(tags []string) string { return "[" + strings.Join(tags, ", ") + "]" }
+
+func (m memory) holds(tags []string) bool {
+	return slices.ContainsFunc(m.held, func(held []string) bool { return slices.Equal(held, tags) })
+}
+
+func (m memory) replaced(tags []string) string {
+	if m.holds(tags) {
+		return "; it replaced what was there."
+	}
+	return "."
+}
+
+func (m memory) remove(tags []string) (string, events.Payload, error) {
+	if !m.holds(tags) {
+		return "Not found: working memory has no entry with exactly the tags " + named(tags) + ".", nil, nil
+	}
+	return "Removed " + named(tags) + " from working memory.", &events.WorkingMemoryRemoved{Tags: tags}, nil
+}
+
+func (m memory) save(ctx context.Context, e events.Entry) (string, events.Payload, error) {
+	if m.storage == nil {
+		return "", nil, errNoStorage
+	}
+	if err := m.storage.SaveEntry(ctx, m.of, journal.WrittenByActor, e); err != nil {
+		return "", nil, storageFailure(err)
+	}
+	return "Saved in storage under " + named(e.Tags) + ".", &events.StorageSaved{Entry: e}, nil
+}
+
+// load copies what was found into working memory. The model sees it in the result
+// too, in whatever way it is shown working memory.
+func (m memory) load(ctx context.Context, tags []string) (string, events.Payload, error) {
+	found, err := m.find(ctx, journal.StorageQuery{Tags: tags})
+	if err != nil {
+		return "", nil, err
+	}
+	if len(found.Entries) == 0 {
+		return "Not found: storage has no entry with the tags " + named(tags) + ".", nil, nil
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "Found %d; in working memory now:", found.Total)
+	for _, e := range found.Entries {
+		fmt.Fprintf(&b, "\n%s %s", named(e.Tags), e.Value)
+	}
+	b.WriteString(more(found, "were not loaded"))
+	return b.String(), &events.StorageLoaded{Tags: tags, Entries: found.Entries}, nil
+}
+
+func (m memory) search(ctx context.Context, e events.Entry) (string, events.Payload, error) {
+	found, err := m.find(ctx, journal.StorageQuery{Tags: e.Tags, Value: e.Value, MaxBytes: 20 * journal.DefaultMaxBytes})
+	if err != nil {
+		return "", nil, err
+	}
+	if len(found.Entries) == 0 {
+		return "Not found: storage has no such entry.", nil, nil
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "Found %d:", found.Total)
+	for _, e := range found.Entries {
+		shown := tool.Prefix(e.Value, shownBytes)
+		if shown != e.Value {
+			shown += fmt.Sprintf("… (%d bytes)", len(e.Value))
+		}
+		fmt.Fprintf(&b, "\n%s %s", named(e.Tags), strings.ReplaceAll(shown, "\n", " "))
+	}
+	b.WriteString(more(found, "are not shown"))
+	return b.String(), nil, nil
+}
+
+// find asks the storage. What it holds may be from before a secret was known.
+func (m memory) find(ctx context.Context, q journal.StorageQuery) (journal.Found, error) {
+	if m.storage == nil {
+		return journal.Found{}, errNoStorage
+	}
+	found, err := m.storage.FindEntries(ctx, m.of, q)
+	if err != nil {
+		return journal.Found{}, storageFailure(err)
+	}
+	for i := range found.Entries {
+		found.Entries[i].Value = m.results.redact(found.Entries[i].Value)
+	}
+	return found, nil
+}
+
+// more says how many there are beyond those found, and what to do about it.
+func more(found journal.Found, what string) string {
+	rest := found.Total - len(found.Entries)
+	if rest <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("\n[moorebus: %d more %s: give more tags to have fewer; storage_search lists what there is]", rest, what)
+}
+
+var errNoStorage = tool.Failf(CodeStorage, "this actor has no storage")
+
+// storageFailure is what the model is told; an outage may pass.
+func storageFailure(err error) error {
+	f := tool.Failf(CodeStorage, "%v", err)
+	f.Passing = !errors.Is(err, journal.ErrDenied) && !errors.Is(err, journal.ErrNotReady) && !errors.Is(err, journal.ErrTooLarge)
+	return f
+}

@@ -1,0 +1,112 @@
+package simulated
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+var _ journal.Storage = (*Process)(nil)
+
+// ErrStorageAway is what storage answers by [Faults.Storage].
+var ErrStorageAway = errors.New("simulated fault: the storage does not answer")
+
+// storage is the entries of every agent by [journal.StorageOf.String] and
+// [journal.TagsKey], of both writers together: the last one to write wins.
+type storage struct {
+	entries map[string]map[string]events.Entry
+	// tries counts what was asked, so that what is repeated meets another fate.
+	tries map[string]int
+}
+
+func newStorage() storage {
+	return storage{entries: map[string]map[string]events.Entry{}, tries: map[string]int{}}
+}
+
+// away decides whether the storage answers. The lock is held.
+func (j *Journal) away(of journal.StorageOf, what string) bool {
+	key := of.String() + " " + what
+	j.stores.storage.tries[key]++
+	return j.opts.happens(j.opts.Faults.Storage, "storage", key, j.stores.storage.tries[key])
+}
+
+// SaveEntry stores an entry. By [Faults.Storage] it fails, and may have stored it
+// all the same.
+func (p *Process) SaveEntry(ctx context.Context, of journal.StorageOf, by journal.Writer, e events.Entry) error {
+	if err := errors.Join(of.Check(), journal.CheckEntry(e)); err != nil {
+		return fmt.Errorf("save to the storage of %s: %w", of, err)
+	}
+	if by != journal.WrittenByActor && by != journal.WrittenByObserver {
+		return fmt.Errorf("save to the storage of %s: nobody writes as %q", of, by)
+	}
+	return p.asked(ctx, of, func(s *storage) error {
+		key := journal.TagsKey(e.Tags)
+		away := p.j.away(of, "save "+key)
+		if away && p.j.opts.chance("storage stored", of.String(), key, s.tries[of.String()+" save "+key]) < 0.5 {
+			return ErrStorageAway
+		}
+		if s.entries[of.String()] == nil {
+			s.entries[of.String()] = map[string]events.Entry{}
+		}
+		s.entries[of.String()][key] = events.Entry{Tags: slices.Clone(e.Tags), Value: e.Value}
+		if away {
+			return ErrStorageAway
+		}
+		return nil
+	})
+}
+
+// StoredEntry returns the entry with exactly these tags, or ErrNotFound.
+func (p *Process) StoredEntry(ctx context.Context, of journal.StorageOf, tags []string) (found events.Entry, err error) {
+	err = p.asked(ctx, of, func(s *storage) error {
+		key := journal.TagsKey(tags)
+		if p.j.away(of, "read "+key) {
+			return ErrStorageAway
+		}
+		e, ok := s.entries[of.String()][key]
+		if !ok {
+			return journal.ErrNotFound
+		}
+		found = events.Entry{Tags: slices.Clone(e.Tags), Value: e.Value}
+		return nil
+	})
+	return found, err
+}
+
+// FindEntries returns entries that match.
+func (p *Process) FindEntries(ctx context.Context, of journal.StorageOf, q journal.StorageQuery) (found journal.Found, err error) {
+	err = p.asked(ctx, of, func(s *storage) error {
+		if p.j.away(of, "find "+journal.TagsKey(q.Tags)+q.Value) {
+			return ErrStorageAway
+		}
+		all := []events.Entry{}
+		for _, e := range s.entries[of.String()] {
+			if q.Match(e) {
+				all = append(all, events.Entry{Tags: slices.Clone(e.Tags), Value: e.Value})
+			}
+		}
+		slices.SortFunc(all, func(a, b events.Entry) int { return journal.CompareTags(a.Tags, b.Tags) })
+		found = journal.Found{Entries: journal.TakeEntries(all, q), Total: len(all)}
+		return nil
+	})
+	return found, err
+}
+
+// asked does something with the storage under the lock, unless the process is
+// dead.
+func (p *Process) asked(ctx context.Context, of journal.StorageOf, do func(*storage) error) error {
+	err := errors.Join(of.Check(), ctx.Err())
+	if err == nil {
+		var failed error
+		err = p.locked(func(s *stores) { failed = do(&s.storage) })
+		err = errors.Join(err, failed)
+	}
+	if err != nil {
+		return fmt.Errorf("storage of %s: %w", of, err)
+	}
+	return nil
+}

@@ -1,0 +1,205 @@
+package journal
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// The bounds of an entry of storage: what memory holds goes into events and
+// prompts, so no part of it may be large.
+const (
+	// MaxTags is how many tags an entry has at most, MaxTagBytes how long one is.
+	MaxTags     = 16
+	MaxTagBytes = 128
+	// MaxValueBytes bounds a value, as JSON text.
+	MaxValueBytes = 64 << 10
+)
+
+// StorageOf says whose storage it is: an agent's in a namespace, shared by all of
+// its runs.
+type StorageOf struct {
+	Namespace string
+	Agent     string
+}
+
+// String returns NAMESPACE/AGENT.
+func (o StorageOf) String() string { return o.Namespace + "/" + o.Agent }
+
+// ParseStorageOf reads NAMESPACE/AGENT.
+func ParseStorageOf(text string) (StorageOf, error) {
+	namespace, agent, _ := strings.Cut(text, "/")
+	o := StorageOf{Namespace: namespace, Agent: agent}
+	return o, o.Check()
+}
+
+// Check reports whether the names can be names.
+func (o StorageOf) Check() error {
+	if !events.ValidToken(o.Namespace) || !events.ValidToken(o.Agent) {
+		return fmt.Errorf("storage %q is not NAMESPACE/AGENT, each of [a-z0-9][a-z0-9_-]{0,62}", o.String())
+	}
+	return nil
+}
+
+// Writer says who writes to storage. Each has a place of its own: on a bus,
+// whoever may write one key of a bucket can empty all of it.
+type Writer string
+
+// The writers: actors store what models save, observers what is paged out of
+// working memory.
+const (
+	WrittenByActor    Writer = "actor"
+	WrittenByObserver Writer = "observer"
+)
+
+// Storage keeps entries beyond their runs, by agent. An entry is known by its set
+// of tags: storing under the same set again replaces the value, whoever writes,
+// and reading gives the value that was stored last. Nothing in this port removes
+// entries. All methods are safe for concurrent use.
+//
+// Tags come and go as a set: sorted, each once, without white space at will of
+// the caller; see [CheckTags].
+//
+// Errors: ErrDenied or ErrNotReady where the storage is not there and the caller
+// may not make it, with the command that does in words; ErrTooLarge; the bus's.
+type Storage interface {
+	// SaveEntry stores an entry.
+	SaveEntry(ctx context.Context, of StorageOf, by Writer, e events.Entry) error
+	// StoredEntry returns the entry with exactly these tags, or ErrNotFound.
+	StoredEntry(ctx context.Context, of StorageOf, tags []string) (events.Entry, error)
+	// FindEntries returns entries that match, those with the fewest tags first,
+	// then by their tags. So an entry with exactly the query's tags is the first.
+	// Of what is being stored meanwhile it may see some.
+	FindEntries(ctx context.Context, of StorageOf, q StorageQuery) (Found, error)
+}
+
+// StorageQuery chooses entries.
+type StorageQuery struct {
+	// Tags are those that an entry has to have all of; none: any entry.
+	Tags []string
+	// Value is what its value has to hold, in whatever case; empty: anything.
+	Value string
+	// Limit and MaxBytes bound what is returned: entries, and bytes of their JSON
+	// text. At least one entry is returned if there is any. 0: [DefaultLimit] and
+	// [DefaultMaxBytes].
+	Limit    int
+	MaxBytes int
+}
+
+// The defaults of a query.
+const (
+	DefaultLimit    = 20
+	DefaultMaxBytes = 32 << 10
+)
+
+// WithDefaults returns the query with its bounds.
+func (q StorageQuery) WithDefaults() StorageQuery {
+	if q.Limit <= 0 {
+		q.Limit = DefaultLimit
+	}
+	if q.MaxBytes <= 0 {
+		q.MaxBytes = DefaultMaxBytes
+	}
+	return q
+}
+
+// Match reports whether an entry is asked for.
+func (q StorageQuery) Match(e events.Entry) bool {
+	return HasTags(e.Tags, q.Tags) && (q.Value == "" || strings.Contains(strings.ToLower(e.Value), strings.ToLower(q.Value)))
+}
+
+// Found is what a query found.
+type Found struct {
+	Entries []events.Entry
+	// Total is how many match, returned or not.
+	Total int
+}
+
+// HasTags reports whether a set of tags contains all of the others.
+func HasTags(set, wanted []string) bool {
+	for _, tag := range wanted {
+		if _, has := slices.BinarySearch(set, tag); !has {
+			return false
+		}
+	}
+	return true
+}
+
+// CompareTags orders sets of tags: fewer tags first, then by the tags.
+func CompareTags(a, b []string) int {
+	return cmp.Or(cmp.Compare(len(a), len(b)), slices.Compare(a, b))
+}
+
+// TagsKey names a set of tags: the SHA-256 of its JSON text, in hexadecimal.
+func TagsKey(tags []string) string {
+	text, err := json.Marshal(tags)
+	if err != nil {
+		panic("a list of strings does not marshal: " + err.Error())
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// EntryBytes is the size of an entry as JSON text.
+func EntryBytes(e events.Entry) int { return jsonBytes(e) }
+
+func jsonBytes(v any) int {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic("an entry does not marshal: " + err.Error())
+	}
+	return len(text)
+}
+
+// CheckTags says what is wrong with a set of tags.
+func CheckTags(tags []string) error {
+	switch {
+	case len(tags) == 0:
+		return errors.New("there is no tag; give at least one")
+	case len(tags) > MaxTags:
+		return fmt.Errorf("there are %d tags, at most %d are allowed: %w", len(tags), MaxTags, ErrTooLarge)
+	}
+	for i, tag := range tags {
+		switch {
+		case tag == "" || !utf8.ValidString(tag) || strings.Contains(tag, " "):
+			return fmt.Errorf("%q is not a tag: it is empty, not UTF-8 or has spaces", tag)
+		case len(tag) > MaxTagBytes:
+			return fmt.Errorf("the tag %.20q… has %d bytes, at most %d are allowed: %w", tag, len(tag), MaxTagBytes, ErrTooLarge)
+		case i > 0 && tags[i-1] >= tag:
+			return errors.New("the tags are not a sorted set")
+		}
+	}
+	return nil
+}
+
+// CheckEntry says what is wrong with an entry that is to be stored.
+func CheckEntry(e events.Entry) error {
+	if err := CheckTags(e.Tags); err != nil {
+		return err
+	}
+	if n := jsonBytes(e.Value); n > MaxValueBytes {
+		return fmt.Errorf("the value has %d bytes as JSON text, at most %d are allowed; split it: %w", n, MaxValueBytes, ErrTooLarge)
+	}
+	return nil
+}
+
+// TakeEntries returns the first of the entries that fit into a query's bounds.
+func TakeEntries(entries []events.Entry, q StorageQuery) []events.Entry {
+	q = q.WithDefaults()
+	size := 0
+	for i, e := range entries {
+		if size += EntryBytes(e); i > 0 && (i >= q.Limit || size > q.MaxBytes) {
+			return entries[:i]
+		}
+	}
+	return entries
+}

@@ -1,0 +1,141 @@
+package builtin
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// The names of the tools by which an agent uses its memory.
+const (
+	WorkingMemoryAdd    = "working_memory_add"
+	WorkingMemoryRemove = "working_memory_remove"
+	StorageLoad         = "storage_load"
+	StorageSave         = "storage_save"
+	StorageSearch       = "storage_search"
+	// Memory stands for all of them in a tool file.
+	Memory = "memory"
+)
+
+// MemoryNames returns the names of the tools that [Memory] stands for, sorted.
+func MemoryNames() []string {
+	return []string{StorageLoad, StorageSave, StorageSearch, WorkingMemoryAdd, WorkingMemoryRemove}
+}
+
+// The parts of the schemas.
+const (
+	tagsSchema = `"tags":{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}],` +
+		`"description":"Tags, as a list or separated by commas. They are a set: their order does not matter, and spaces become underscores"}`
+	valueSchema = `"value":{"type":"string","description":"The text to remember","minLength":1}`
+	findSchema  = `"value":{"type":"string","description":"Text that the value has to hold, in upper or lower case"}`
+)
+
+func objectSchema(properties string, required ...string) string {
+	names, err := json.Marshal(required)
+	if err != nil || required == nil {
+		names = []byte("[]")
+	}
+	return `{"type":"object","properties":{` + properties + `},"required":` + string(names) + `,"additionalProperties":false}`
+}
+
+// remember is a tool that asks for an action.
+type remember struct {
+	def  tool.Definition
+	verb tool.Verb
+}
+
+var _ tool.Remembering = (*remember)(nil)
+
+// newRemember returns the tool of that name, nil if it is another kind of tool.
+func newRemember(name string) tool.Tool {
+	switch name {
+	case WorkingMemoryAdd:
+		return remembering(name, tool.Add, "Puts a text into working memory under a set of tags, in the place of one with the same tags. "+
+			"When working memory is full, the oldest texts go to storage.", objectSchema(tagsSchema+","+valueSchema, "tags", "value"))
+	case WorkingMemoryRemove:
+		return remembering(name, tool.Remove, "Removes the text with exactly these tags from working memory.", objectSchema(tagsSchema, "tags"))
+	case StorageLoad:
+		return remembering(name, tool.Load, "Copies from storage into working memory every text that has all of these tags.", objectSchema(tagsSchema, "tags"))
+	case StorageSave:
+		return remembering(name, tool.Save, "Keeps a text in storage under a set of tags, in the place of one with the same tags. "+
+			"Storage outlives this task.", objectSchema(tagsSchema+","+valueSchema, "tags", "value"))
+	case StorageSearch:
+		return remembering(name, tool.Search, "Lists the texts in storage that have all of these tags and hold the value; both may be left out.",
+			objectSchema(tagsSchema+","+findSchema))
+	}
+	return nil
+}
+
+// remembering makes a tool. What it does can be done again: the same tags replace.
+func remembering(name string, verb tool.Verb, description, schema string) tool.Tool {
+	def := definition(name, description, schema)
+	def.Effect, def.Retries = tool.Idempotent, 2
+	return &remember{def: def, verb: verb}
+}
+
+// Definition returns the tool's definition.
+func (m *remember) Definition() tool.Definition { return m.def }
+
+// Run fails: there is no memory here.
+func (m *remember) Run(context.Context, tool.Call) (string, error) {
+	return "", tool.Failf(tool.CodeNoMemory, "%s acts on an agent's memory, and there is none here", m.def.Name)
+}
+
+// Action reads {"tags", "value"?}. Tags are a string, parted at its commas, or an
+// array of such strings.
+func (m *remember) Action(call tool.Call) (tool.Action, error) {
+	var in struct {
+		Tags  json.RawMessage `json:"tags"`
+		Value *string         `json:"value"`
+	}
+	if err := decode(call.Arguments, &in); err != nil {
+		return tool.Action{}, err
+	}
+	a := tool.Action{Verb: m.verb}
+	var err error
+	if a.Tags, err = tags(in.Tags); err != nil {
+		return a, err
+	}
+	if in.Value != nil {
+		a.Value = *in.Value
+	}
+	stores := m.verb == tool.Add || m.verb == tool.Save
+	switch {
+	case len(a.Tags) == 0 && m.verb != tool.Search:
+		return a, invalid("%s needs tags: give at least one, as in {\"tags\": \"plan, today\"}", m.def.Name)
+	case a.Value == "" && stores:
+		return a, invalid("%s needs a value: give the text to remember as {\"value\": \"…\"}", m.def.Name)
+	case in.Value != nil && !stores && m.verb != tool.Search:
+		return a, invalid("%s takes tags alone, and no value", m.def.Name)
+	}
+	return a, nil
+}
+
+// tags reads a string or an array of strings; what is missing or null is none.
+func tags(raw json.RawMessage) ([]string, error) {
+	var one string
+	var list []string
+	if len(raw) > 0 && json.Unmarshal(raw, &one) != nil && json.Unmarshal(raw, &list) != nil {
+		return nil, invalid("tags must be a string, with commas between the tags, or an array of strings; is %.100s", raw)
+	}
+	var all []string
+	for _, text := range append(list, one) {
+		for tag := range strings.SplitSeq(text, ",") {
+			// Any white space counts as a space, so that a tag is one line.
+			tag = strings.Map(blank, strings.TrimSpace(tag))
+			if tag != "" {
+				all = append(all, tag)
+			}
+		}
+	}
+	return all, nil
+}
+
+func blank(r rune) rune {
+	if r == '\t' || r == '\n' || r == '\r' {
+		return ' '
+	}
+	return r
+}

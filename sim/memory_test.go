@@ -1,0 +1,168 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
+	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/builtin"
+)
+
+// memoryTool is a real tool of memory that is counted. Those of storage are in a
+// pool of their own.
+type memoryTool struct {
+	tool.Remembering
+	p   *process
+	def tool.Definition
+}
+
+func newMemoryTool(p *process, name string) memoryTool {
+	made, err := builtin.New(name, builtin.Options{})
+	p.w.require(err)
+	remembering, _ := tool.AsRemembering(made)
+	def := made.Definition()
+	if strings.HasPrefix(name, "storage_") {
+		def.Pool = "web"
+	}
+	return memoryTool{remembering, p, def}
+}
+
+func (m memoryTool) Definition() tool.Definition { return m.def }
+
+func (m memoryTool) Action(c tool.Call) (tool.Action, error) {
+	m.p.w.executed(m.def, c)
+	return m.Remembering.Action(c)
+}
+
+// memoryTools are those of the process's pools.
+func (p *process) memoryTools() []tool.Tool {
+	var all []tool.Tool
+	for _, name := range builtin.MemoryNames() {
+		if t := newMemoryTool(p, name); len(p.plan.Pools) == 0 || contains(p.plan.Pools, t.def.Pool) {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+// memoryCall draws a call of a tool of memory.
+func (d draw) memoryCall() scriptEntry {
+	name := builtin.MemoryNames()[d.IntN(5)]
+	arguments := map[string]any{"tags": []string{"a b", "a b, c", "c", "d", "e", "f"}[d.IntN(6)]}
+	if name == builtin.WorkingMemoryAdd || name == builtin.StorageSave {
+		arguments["value"] = strings.Repeat("word ", 1+d.IntN(60))
+	}
+	return scriptEntry{"name": name, "arguments": arguments}
+}
+
+// memory draws how much working memory an agent has: mostly too little.
+func (d draw) memory(c *events.Config) {
+	switch d.IntN(4) {
+	case 0:
+		c.PagingLimit, c.HardLimit = 20+d.IntN(80), 10+d.IntN(50)
+	case 1:
+		c.PagingLimit, c.HardLimit = 20+d.IntN(80), 0
+	case 2:
+		c.PagingLimit, c.HardLimit = 10+d.IntN(150), 200
+	}
+}
+
+// other returns other arguments for a call that waits for people.
+func (a *auditor) other(run, call string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	record := a.run(run).mem.ToolCalls[call]
+	switch {
+	case record == nil || !contains(builtin.MemoryNames(), record.Name):
+		return `{"n":1}`
+	case record.Name == builtin.WorkingMemoryAdd || record.Name == builtin.StorageSave:
+		return `{"tags":["people","c"],"value":"what people say"}`
+	}
+	return `{"tags":["people"]}`
+}
+
+// remembered checks that what was saved, and what left working memory, is in
+// storage: under its tags there is something, maybe newer.
+func (w *world) remembered() *violation {
+	var all []events.Entry
+	for _, rec := range w.audit.records {
+		e, err := w.audit.machine.Codec().Decode(rec.Body)
+		if err != nil {
+			continue
+		}
+		switch p := e.Data.(type) {
+		case *events.StorageSaved:
+			all = append(all, p.Entry)
+		case *events.PageDone:
+			all = append(all, slices.Concat(p.Paged, p.Dropped)...)
+		}
+	}
+	of := journal.StorageOf{Namespace: events.DefaultNamespace, Agent: w.plan.Runs[0].Agent.Name}
+	for _, entry := range all {
+		if err := w.stored(of, entry.Tags); err != nil {
+			return &violation{Invariant: "storage", Detail: "of " + of.String() + ": " + strings.Join(entry.Tags, " ") + ": " + err.Error()}
+		}
+	}
+	return nil
+}
+
+// stored looks an entry up, however often the storage does not answer.
+func (w *world) stored(of journal.StorageOf, tags []string) error {
+	for {
+		_, err := w.journal.NewProcess().StoredEntry(context.Background(), of, tags)
+		if !errors.Is(err, simulated.ErrStorageAway) {
+			return err
+		}
+	}
+}
+
+// remember is a reply that calls one tool of memory.
+func remember(name, tags, value string) scriptEntry {
+	arguments := map[string]string{"tags": tags}
+	if value != "" {
+		arguments["value"] = value
+	}
+	return scriptEntry{"calls": []scriptEntry{{"name": name, "arguments": arguments}}}
+}
+
+func small(a *events.Agent) { a.Config.PagingLimit, a.Config.HardLimit = 50, 1000 }
+
+var (
+	tooMuch = strings.Repeat("word ", 200)
+	adding  = remember(builtin.WorkingMemoryAdd, "note", tooMuch)
+	saving  = remember(builtin.StorageSave, "note", "kept")
+)
+
+const rowRemembered = "WorkingMemoryAdded, WorkingMemoryRemoved, StorageSaved, StorageLoaded"
+
+// memoryCases are about working memory, storage and paging.
+var memoryCases = []*livenessCase{
+	{row: rowObserved, event: events.TypeNeedsPaging, from: events.Observing, agent: small, script: script(adding), then: itself},
+	{row: rowDone, event: events.TypePageDone, from: events.Paging, agent: small, script: script(adding), then: itself},
+	{row: rowDone, name: "while storage is away", event: events.TypePageDone, from: events.Paging, agent: small, script: script(adding), then: itself,
+		plan: func(s *scenario) { s.Faults.Storage = 0.8 }},
+	{row: rowRemembered, event: events.TypeWorkingMemoryAdded, from: events.Acting, script: script(adding), then: held},
+	{row: rowRemembered, event: events.TypeWorkingMemoryRemoved, from: events.Acting, script: script(adding, remember(builtin.WorkingMemoryRemove, "note", "")), then: held},
+	{row: rowRemembered, event: events.TypeStorageSaved, from: events.Acting, script: script(saving), then: held},
+	{row: rowRemembered, event: events.TypeStorageLoaded, from: events.Acting, script: script(saving, remember(builtin.StorageLoad, "note", "")), then: held},
+	{row: rowRemembered, name: "in a batch", event: events.TypeStorageSaved, from: events.ParallelActing, then: "ToolCallDispatched",
+		script: script(scriptEntry{"calls": []scriptEntry{{"name": "look", "arguments": map[string]int{"n": 1}}, saving["calls"].([]scriptEntry)[0]}})},
+}
+
+// The invariant sees an entry that is nowhere.
+func TestForgottenEntriesAreSeen(t *testing.T) {
+	l := newLog(t)
+	l.w.plan.Runs = []runPlan{{ID: l.run.ID}}
+	l.w.plan.Runs[0].Agent.Name = "simulated"
+	l.add(rolePlanner, events.Planning, &events.LLMToolCall{ToolCallReply: oneReply("pay")})
+	l.add(roleActor, events.Acting, &events.StorageSaved{Entry: events.Entry{Tags: []string{"a"}, Value: "v"}})
+	if v := l.w.remembered(); v == nil || v.Invariant != "storage" {
+		t.Fatalf("nothing was seen: %v", v)
+	}
+}
