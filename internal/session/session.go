@@ -224,10 +224,11 @@ func (s *Session) cancel(ctx context.Context) error {
 
 func (s *Session) chunk(data []byte) {
 	var c struct {
+		Kind   string `json:"kind"`
 		Offset int    `json:"offset"`
 		Text   string `json:"text"`
 	}
-	if json.Unmarshal(data, &c) == nil {
+	if json.Unmarshal(data, &c) == nil && c.Kind == "" {
 		s.view.words(c.Offset == 0, c.Text)
 	}
 }

@@ -3,7 +3,6 @@ package gateway
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"mime"
 	"net/http"
 	"strconv"
@@ -255,10 +254,11 @@ func (s *stream) comment() error {
 
 // chunk sends a part of a model's text; what is no JSON is not one.
 func (s *stream) chunk(data []byte) error {
-	if !json.Valid(data) {
+	name := chunkEvent(data)
+	if name == "" {
 		return nil
 	}
-	return s.event("chunk", "", data)
+	return s.event(name, "", data)
 }
 
 // event sends one event; an empty id leaves the client's as it is.

@@ -134,6 +134,10 @@ type Chunk struct {
 }
 
 func (s *streamer) chunk(c llm.Chunk) {
+	if c.Kind == llm.ChunkToolCall {
+		s.delta(c)
+		return
+	}
 	if c.Kind != llm.ChunkText || c.Text == "" {
 		return
 	}
