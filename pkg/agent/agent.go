@@ -15,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/output"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -127,18 +128,23 @@ func (a *Agent) Stepwise(ctx context.Context) (*Run, error) {
 }
 
 func (a *Agent) start(ctx context.Context, s *service, release func() error) (*Run, error) {
-	started, err := s.host.Gateway().Start(ctx, "", gateway.StartRequest{Agent: &a.def, Task: a.task, TaskType: a.taskType})
+	at := s.host.Store().Place(events.DefaultNamespace, runlog.NewID())
+	r, err := a.open(s, release, at) // first, so that no word of the model is missed
+	if err != nil {
+		return nil, err
+	}
+	_, err = s.host.Gateway().Start(ctx, "", gateway.StartRequest{Agent: &a.def, Task: a.task, TaskType: a.taskType, RunID: at.ID})
 	if err != nil {
 		var refused *gateway.Error
 		if errors.As(err, &refused) && refused.Status < http.StatusInternalServerError {
 			err = &BuildError{err}
 		}
-		return nil, errors.Join(err, release())
+		return nil, errors.Join(err, r.Release())
 	}
-	return a.open(s, release, s.host.Store().Place(events.DefaultNamespace, started.RunID))
+	return r, nil
 }
 
-// open watches a run that is in the log.
+// open watches a run.
 func (a *Agent) open(s *service, release func() error, at events.Run) (*Run, error) {
 	r, err := watch(s, at, a.onOutput, a.logger, release)
 	if err != nil {
