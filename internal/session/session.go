@@ -19,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/gateway"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/output"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
 )
@@ -39,6 +40,8 @@ type Options struct {
 	In io.Reader
 	// Out gets answers, Show everything else.
 	Out, Show io.Writer
+	// Outputs is told what the run does; Out gets nothing then. May be nil.
+	Outputs func(output.Output)
 	// Live shows a line that changes while the run works; for terminals.
 	Live bool
 	// Color marks what is shown with colours.
@@ -57,6 +60,8 @@ type Session struct {
 	mem  *reducer.Memory // the fold's
 	view *view
 	in   *bufio.Scanner
+	// stream tells outputs, nil if nobody wants them.
+	stream *output.Stream
 }
 
 // Outcome is how the run ended.
@@ -78,6 +83,9 @@ func Watch(ctx context.Context, run events.Run, o Options) (Outcome, error) {
 	fold := runlog.NewFold(o.Bus, o.Machine, run)
 	s := &Session{o: o, run: run, fold: fold, mem: fold.Memory(), view: newView(o.Show, o.Live, o.Color), in: bufio.NewScanner(o.In)}
 	s.in.Buffer(nil, journal.MaxBody)
+	if o.Outputs != nil {
+		s.stream = output.NewStream(o.Machine.Table(), o.Outputs)
+	}
 	stopChunks, err := o.Bus.WatchChunks(run, s.chunk)
 	if err != nil {
 		return Outcome{}, err
@@ -127,6 +135,9 @@ func (s *Session) take(ctx context.Context, rec journal.Record) error {
 		return nil
 	}
 	s.view.event(e, s.mem)
+	if s.stream != nil {
+		s.stream.Event(s.mem, e)
+	}
 	switch p := e.Data.(type) {
 	case *events.LLMFinalAnswer:
 		s.answer(p.Content)
@@ -147,6 +158,9 @@ func (s *Session) take(ctx context.Context, rec journal.Record) error {
 }
 
 func (s *Session) answer(text string) {
+	if s.stream != nil {
+		return // it is among the outputs
+	}
 	s.view.clear()
 	_, _ = fmt.Fprintln(s.o.Out, text)
 }
@@ -223,6 +237,9 @@ func (s *Session) cancel(ctx context.Context) error {
 }
 
 func (s *Session) chunk(data []byte) {
+	if s.stream != nil {
+		s.stream.Chunk(data)
+	}
 	var c struct {
 		Kind   string `json:"kind"`
 		Offset int    `json:"offset"`
