@@ -102,6 +102,7 @@ var lower = map[string][]string{
 	"pkg/agentfile/strict": {},
 	"pkg/approval":         {"pkg/events", "pkg/reducer"},
 	"pkg/embedded":         {},
+	"pkg/output":           {"pkg/events", "pkg/reducer"},
 }
 
 // ports are the ports, with what their adapters may import.
@@ -115,12 +116,12 @@ var ports = map[string][]string{
 // stdOnly are the packages without any library from outside.
 var stdOnly = []string{"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "pkg/tokens", "pkg/worker"}
 
-var roles = []string{"pkg/planner", "pkg/actor", "pkg/observer", "pkg/gateway", "pkg/replay", "pkg/retention"}
+var roles = []string{"pkg/planner", "pkg/actor", "pkg/observer", "pkg/gateway", "pkg/replay", "pkg/retention", "pkg/custom"}
 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{
 	"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "pkg/tokens", "pkg/runlog", "pkg/worker",
-	"pkg/agentfile", "pkg/agentfile/strict", "pkg/approval",
+	"pkg/agentfile", "pkg/agentfile/strict", "pkg/approval", "pkg/output",
 }
 
 // top are the roots of layer 4, which may import everything.

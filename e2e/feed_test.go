@@ -90,6 +90,9 @@ func (f *feed) connection(ctx context.Context, each func(*event) error) (end *ev
 		if name == "chunk" {
 			return f.addChunk(id, data)
 		}
+		if name == "tool_call_delta" {
+			return nil
+		}
 		e, err := f.add(name, id, data)
 		if err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal/natsbus"
 	"github.com/spf13/cobra"
 )
@@ -41,6 +42,7 @@ deploy/nats.`,
 	flags.IntVar(&s.Init.Shards, "shards", 0, "number of streams (default: as many as there are, else 1)")
 	flags.IntVar(&s.Init.Replicas, "replicas", 0, "on how many servers each stream lies (default: as it is, else 1)")
 	flags.StringSliceVar(&s.Init.Pools, "pools", nil, "pools of tools that get a consumer, beside default")
+	states := flags.StringSlice("states", nil, "states of an application's own graph that get a consumer, beside the built-in ones")
 	flags.DurationVar(&s.Init.AckWait, "ack-wait", 0, "how long a worker may be silent before its work goes to another one (default: as it is, else 15s)")
 	flags.IntVar(&s.Init.MaxAckPending, "max-ack-pending", 0, "deliveries of one consumer at work at once, over all processes (default: as it is, else 20000)")
 	flags.StringToIntVar(&s.Init.PoolMaxAckPending, "pool-max-ack-pending", nil, "the same for single pools of tools, as in gpu=4,web=100")
@@ -51,6 +53,9 @@ deploy/nats.`,
 	flags.StringVar(&p.Credentials, "credentials", "", "with --print-permissions: directory of the users' nkeys; those that are missing are made (default: passwords by variables)")
 	log := cli.AddLogFlags(flags, slog.LevelWarn)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		for _, state := range *states {
+			s.Init.States = append(s.Init.States, events.State(state))
+		}
 		if err := s.Check(); err != nil {
 			return err
 		}

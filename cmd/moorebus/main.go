@@ -28,7 +28,7 @@ names, else to the process that serves the data directory, else to the directory
 	}
 	root.AddCommand(
 		runCommand(), devCommand(), mcpCommand(),
-		tapCommand(), runsCommand(), showCommand(),
+		tapCommand(), runsCommand(), showCommand(), traceCommand(),
 		cancelCommand(), pauseCommand(), resumeCommand(), sendCommand(),
 		approveCommand(), rejectCommand(), answerCommand(), forkCommand(),
 		agentsCommand(), toolsCommand(), tableCommand(),

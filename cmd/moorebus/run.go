@@ -29,6 +29,9 @@ OPENAI_API_KEY or OPENAI_BASE_URL (OPENAI_MODEL), or else of ANTHROPIC_API_KEY
 (ANTHROPIC_MODEL). An agent in chat mode reads further messages from stdin, a
 line each.
 
+With -o json stdout gets what the run does instead, one JSON object on a line:
+states, words, calls, and last the final_answer or the error.
+
 Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled
 (Ctrl-C does that), 78 nothing is configured that could answer.`,
 		Example: `  moorebus run --agent examples/quickstart.yaml
@@ -36,7 +39,13 @@ Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled
 		Args: cobra.MaximumNArgs(1),
 	}
 	local := addLocalFlags(cmd)
+	var format string
+	addOutputFlag(cmd, &format, console.Text, console.JSON)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		f, err := console.ParseFormat(format, console.Text, console.JSON)
+		if err != nil {
+			return err
+		}
 		docs, err := local.documents()
 		if err != nil {
 			return err
@@ -59,14 +68,14 @@ Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled
 			if local.agentFile == "" { // it has all tools, also those that were not known before
 				a.Tools = wire.AssistantTools(docs.Tools, local.tools)
 			}
-			return runTask(ctx, h, bus, local.namespace, a, task)
+			return runTask(ctx, h, bus, local.namespace, a, task, f)
 		})
 	}
 	return cmd
 }
 
 // runTask starts the task and watches it to its end.
-func runTask(ctx context.Context, h *agent.Host, bus session.Bus, namespace string, a events.Agent, task string) error {
+func runTask(ctx context.Context, h *agent.Host, bus session.Bus, namespace string, a events.Agent, task string, f console.Format) error {
 	started, err := h.Gateway().Start(ctx, namespace, gateway.StartRequest{Agent: &a, Task: task})
 	if err != nil {
 		return err
@@ -79,6 +88,9 @@ func runTask(ctx context.Context, h *agent.Host, bus session.Bus, namespace stri
 		say("model write `llm: {provider: openai}` there and set OPENAI_API_KEY, or OPENAI_BASE_URL for your own (or anthropic, and ANTHROPIC_API_KEY).")
 	}
 	o := session.Options{Bus: bus, Gateway: h.Gateway(), In: os.Stdin, Out: os.Stdout, Show: os.Stderr, Live: live, Color: console.Color(os.Stderr, os.Getenv)}
+	if f == console.JSON {
+		o.Outputs = console.OutputWriter(os.Stdout, started.RunID, f, false)
+	}
 	if live && cli.IsTerminal(os.Stdin) {
 		o.Prompt = "> "
 	}

@@ -19,6 +19,7 @@ type tapFlags struct {
 	*clientFlags
 	run, from     string
 	states, types []string
+	outputs       bool
 }
 
 func tapCommand() *cobra.Command {
@@ -34,7 +35,10 @@ begin; with --run it is the number of the event to begin with. When a tap ends
 before its run does, stderr says with which --from to go on without a gap.
 
 --state chooses the events that lead to a state or wake its workers. -o json
-writes the stored bodies, one on a line.`,
+writes the stored bodies, one on a line.
+
+--outputs shows what a run does instead: states that begin, calls that start and
+finish, words, the answer; with -o json one object on a line (see docs/go-api.md).`,
 		Example: `  moorebus tap
   moorebus tap --run 0198c5a0-5a6b-7c00-8000-000000000001 --from 1
   moorebus tap --state acting,parallel_acting -o json | jq -c .data.calls
@@ -46,6 +50,7 @@ writes the stored bodies, one on a line.`,
 	cmd.Flags().StringVar(&f.from, "from", "", "`position` to begin behind, or the number of the run's event to begin with")
 	cmd.Flags().StringSliceVar(&f.states, "state", nil, "only events that lead to this `state`, may be repeated")
 	cmd.Flags().StringSliceVar(&f.types, "type", nil, "only events of this `type`, may be repeated")
+	cmd.Flags().BoolVar(&f.outputs, "outputs", false, "with --run: what the run does in the place of its events, with the model's words as they come")
 	complete(cmd, "state", stateNames()...)
 	complete(cmd, "type", typeNames()...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -68,6 +73,9 @@ func (f *tapFlags) check() error {
 		if !slices.Contains(typeNames(), t) {
 			return cli.Usage("--type: %q is not a type of event; see `moorebus table`", t)
 		}
+	}
+	if f.run == "" && f.outputs {
+		return cli.Usage("--outputs: are those of one run; name it with --run")
 	}
 	if f.run == "" {
 		return nil
@@ -107,7 +115,7 @@ func (f *tapFlags) tap(ctx context.Context, c *client) error {
 	}
 	t := &console.Tap{
 		Log: c.Bus, Machine: c.machine, Out: c.out, Namespace: c.namespace, JSON: c.format == console.JSON,
-		Color: c.color, Stored: c.offline(),
+		Color: c.color, Stored: c.offline(), Outputs: f.outputs, Feed: c.Bus,
 	}
 	for _, s := range f.states {
 		t.States = append(t.States, events.State(s))

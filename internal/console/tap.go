@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/output"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
 )
@@ -35,6 +36,10 @@ type Tap struct {
 	JSON bool
 	// Color colours text.
 	Color bool
+	// Outputs shows the outputs of a run in the place of its events, with those of the
+	// live feed if Feed is set.
+	Outputs bool
+	Feed    journal.Feed
 	// Stored ends at the end of the log instead of waiting for more.
 	Stored bool
 }
@@ -142,7 +147,7 @@ type RunEnd struct {
 // [journal.ErrNotFound].
 func (t *Tap) Run(ctx context.Context, run events.Run, from uint64) (RunEnd, error) {
 	fold := runlog.NewFold(t.Log, t.Machine, run)
-	r := runTap{Tap: t, fold: fold, mem: fold.Memory(), from: from}
+	r := runTap{Tap: t, fold: fold, mem: fold.Memory(), from: from, stream: t.stream(fold.Memory().RunID)}
 	for rec, err := range t.Log.Read(ctx, run, 0) {
 		if err == nil && !r.ended() {
 			err = r.take(ctx, rec)
@@ -159,7 +164,12 @@ func (t *Tap) Run(ctx context.Context, run events.Run, from uint64) (RunEnd, err
 	case from == 0:
 		r.from = r.mem.N + 1
 	}
-	err := t.follow(ctx, run.Shard, journal.Filter{Namespace: run.Namespace, Run: run.ID}, r.seq, func(rec journal.Record) error {
+	unwatch, err := r.watch(run)
+	if err != nil {
+		return r.end(), err
+	}
+	defer unwatch()
+	err = t.follow(ctx, run.Shard, journal.Filter{Namespace: run.Namespace, Run: run.ID}, r.seq, func(rec journal.Record) error {
 		if err := r.take(ctx, rec); err != nil {
 			return err
 		}
@@ -186,6 +196,8 @@ type runTap struct {
 	seq   uint64
 	from  uint64
 	lines int
+	// stream tells outputs; nil where events are shown.
+	stream *output.Stream
 }
 
 func (r *runTap) ended() bool { return r.Machine.Table().Terminal(r.mem.State) }
@@ -212,6 +224,12 @@ func (r *runTap) take(ctx context.Context, rec journal.Record) error {
 		return nil
 	}
 	r.lines++
+	if r.stream != nil {
+		if err == nil {
+			r.stream.Event(r.mem, e)
+		}
+		return nil
+	}
 	return r.show(record)
 }
 

@@ -99,7 +99,7 @@ func Users(l Layout) ([]User, error) {
 	for _, pool := range l.Pools {
 		users = append(users, l.user(ActorPrefix+pool, func(g *natsbus.Grants) { l.actor(g, pool) }))
 	}
-	return append(users, l.user(Tap, l.tap)), nil
+	return append(append(users, l.user(Tap, l.tap)), l.custom()...), nil
 }
 
 // RolesOf returns the roles out of whose states a user may publish, sorted. A user

@@ -10,6 +10,7 @@ package session
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/gateway"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/output"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
 )
@@ -38,6 +40,8 @@ type Options struct {
 	In io.Reader
 	// Out gets answers, Show everything else.
 	Out, Show io.Writer
+	// Outputs is told what the run does; Out gets nothing then. May be nil.
+	Outputs func(output.Output)
 	// Live shows a line that changes while the run works; for terminals.
 	Live bool
 	// Color marks what is shown with colours.
@@ -58,6 +62,8 @@ type Session struct {
 	in   *bufio.Scanner
 	// heard is what the model is saying.
 	heard *journal.Listener
+	// stream tells outputs, nil if nobody wants them.
+	stream *output.Stream
 }
 
 // Outcome is how the run ended.
@@ -80,6 +86,9 @@ func Watch(ctx context.Context, run events.Run, o Options) (Outcome, error) {
 	s := &Session{o: o, run: run, fold: fold, mem: fold.Memory(), view: newView(o.Show, o.Live, o.Color), in: bufio.NewScanner(o.In)}
 	s.in.Buffer(nil, journal.MaxBody)
 	s.heard = journal.NewListener(o.Bus, run)
+	if o.Outputs != nil {
+		s.stream = output.NewStream(o.Machine.Table(), o.Outputs)
+	}
 	stopChunks, err := o.Bus.WatchChunks(run, s.chunk)
 	if err != nil {
 		return Outcome{}, err
@@ -131,6 +140,9 @@ func (s *Session) take(ctx context.Context, rec journal.Record) error {
 	}
 	s.heard.Over(journal.MessageOf(rec.Body))
 	s.view.event(e, s.mem)
+	if s.stream != nil {
+		s.stream.Event(s.mem, e)
+	}
 	switch p := e.Data.(type) {
 	case *events.LLMFinalAnswer:
 		s.answer(p.Content)
@@ -151,6 +163,9 @@ func (s *Session) take(ctx context.Context, rec journal.Record) error {
 }
 
 func (s *Session) answer(text string) {
+	if s.stream != nil {
+		return // it is among the outputs
+	}
 	s.view.clear()
 	_, _ = fmt.Fprintln(s.o.Out, text)
 }
@@ -227,7 +242,15 @@ func (s *Session) cancel(ctx context.Context) error {
 }
 
 func (s *Session) chunk(data []byte) {
-	if c, ok := s.heard.Hear(data); ok {
+	news, ok := s.heard.News(data)
+	if !ok {
+		return
+	}
+	if s.stream != nil {
+		s.stream.Chunk(news)
+	}
+	var c journal.Chunk
+	if json.Unmarshal(news, &c) == nil && c.Kind == "" {
 		s.view.words(c.Offset == 0, c.Text)
 	}
 }

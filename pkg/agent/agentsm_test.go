@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,7 +19,12 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool/typed"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(doomedDir); dir != "" {
+		doomed(dir)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // The tests of SPEC A92, by their names. Each runs every role over a real
 // embedded server, unless it concerns the table alone.

@@ -1,5 +1,3 @@
-// Package agent puts roles together in one process: [Host] runs them all on one
-// bus, and [Builder] makes an agent of Go values and runs it.
 package agent
 
 import (
@@ -13,6 +11,8 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/actor"
 	"github.com/moorebus/moorebus/pkg/approval"
+	"github.com/moorebus/moorebus/pkg/custom"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/gateway"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -76,6 +76,10 @@ type HostOptions struct {
 	StallAfter time.Duration
 	// PoolWait is the gateway's; 0: its default.
 	PoolWait time.Duration
+	// States are the states of the machine's own graph that are served here, with
+	// their handlers. StateTimeout bounds one call of a handler; 0: the default.
+	States       map[events.State]custom.Handler
+	StateTimeout time.Duration
 	// Concurrency and Drain are those of every role; 0: its defaults.
 	Concurrency int
 	Drain       time.Duration
@@ -89,10 +93,13 @@ type Host struct {
 	store   *runlog.Store
 	gateway *gateway.Gateway
 	roles   []role
+	// owners are the roles by the states that they own.
+	owners map[events.State]role
 }
 
 type role interface {
 	Run(ctx context.Context) error
+	Step(ctx context.Context) error
 }
 
 // announcer is a role that others have to know of.
@@ -118,7 +125,7 @@ func NewHost(o HostOptions) (*Host, error) {
 		o.Prices = prices.Builtin()
 	}
 	h := &Host{store: runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine, Snapshots: o.Snapshots, Logger: o.Logger})}
-	validator, policies := schema.New(schema.Options{}), approval.New()
+	validator, policies := validators()
 	p, err := planner.New(planner.Config{
 		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Providers: o.Providers, Text: textprotocol.Wrap,
 		Validator: validator, Approval: policies, Prices: o.Prices, Estimators: o.estimators(),
@@ -146,7 +153,35 @@ func NewHost(o HostOptions) (*Host, error) {
 		return nil, err
 	}
 	h.roles = []role{p, a, ob, h.gateway}
-	return h, nil
+	h.owners = map[events.State]role{
+		events.Planning: p, events.Reflecting: p, events.Acting: a, events.ParallelActing: a,
+		events.Observing: ob, events.Paging: ob, events.WaitingForHuman: h.gateway,
+	}
+	return h, h.addStates(o)
+}
+
+// addStates adds the role that serves the states of the machine's own graph.
+func (h *Host) addStates(o HostOptions) error {
+	if len(o.States) == 0 {
+		return nil
+	}
+	c, err := custom.New(custom.Config{
+		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, States: o.States, Timeout: o.StateTimeout,
+		Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	h.roles = append(h.roles, c)
+	for state := range o.States {
+		h.owners[state] = c
+	}
+	return nil
+}
+
+// validators are what checks arguments and policies.
+func validators() (tool.Validator, *approval.Policies) {
+	return schema.New(schema.Options{}), approval.New()
 }
 
 func (h *Host) gatewayConfig(o HostOptions, validator tool.Validator, policies *approval.Policies) gateway.Config {

@@ -56,7 +56,11 @@ func TestStreamOfARun(t *testing.T) {
 		run := r.others.Place("default", id)
 		require.NoError(t, r.bus.PublishChunk(run, []byte(`{"message_id":"m","offset":0,"text":"tw"}`)))
 		require.Equal(t, sse{event: "chunk", data: `{"message_id":"m","offset":0,"text":"tw"}`}, s.next())
+		delta := `{"message_id":"m","kind":"tool_call","index":0,"name":"add","text":"{"}`
+		require.NoError(t, r.bus.PublishChunk(run, []byte(delta)))
+		require.Equal(t, sse{event: "tool_call_delta", data: delta}, s.next())
 		require.NoError(t, r.bus.PublishChunk(run, []byte(`not JSON`)))
+		require.NoError(t, r.bus.PublishChunk(run, []byte(`{"message_id":"m","kind":"else"}`)))
 		r.happens(id, events.Planning, &events.LLMThought{})
 		require.Equal(t, "LlmThought", s.next().event)
 

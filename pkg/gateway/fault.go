@@ -114,11 +114,16 @@ func asError(err error) *Error {
 	var draft *runlog.DraftError
 	var document *strict.Error
 	var orphan *runlog.ParentGoneError
+	var foreign *reducer.TableError
 	switch {
 	case errors.As(err, &known):
 		return known
 	case errors.As(err, &orphan):
 		return wrap(err, http.StatusConflict, CodeParentGone, "%s; without it the run cannot be read", err.Error())
+	case errors.As(err, &foreign):
+		e := wrap(err, http.StatusConflict, CodeUnknownTable, "%s", err.Error())
+		e.Fields = map[string]any{"run": foreign.Run, "table_hash": foreign.Table}
+		return e
 	case errors.As(err, &document):
 		return badRequest(CodeBadRequest, "%s", err.Error())
 	case errors.Is(err, agentfile.ErrTooLarge):

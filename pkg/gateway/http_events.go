@@ -3,7 +3,6 @@ package gateway
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"mime"
 	"net/http"
 	"strconv"
@@ -272,17 +271,18 @@ func (s *stream) comment() error {
 	return s.flush()
 }
 
-// chunk sends what a part of a model's text says that the client has not heard.
+// chunk sends what a part of a model's text or of a call says that the client has
+// not heard.
 func (s *stream) chunk(heard *journal.Listener, data []byte) error {
-	c, ok := heard.Hear(data)
+	news, ok := heard.News(data)
 	if !ok {
 		return nil
 	}
-	news, err := json.Marshal(c)
-	if err != nil {
+	name := chunkEvent(news)
+	if name == "" {
 		return nil
 	}
-	return s.event("chunk", "", news)
+	return s.event(name, "", news)
 }
 
 // event sends one event; an empty id leaves the client's as it is.

@@ -227,6 +227,10 @@ func (g *Gateway) runInfo(ctx context.Context, m *mark) (*RunInfo, error) {
 		return &info, nil
 	}
 	state, err := g.State(ctx, m.run.Namespace, m.run.ID, 0)
+	if isForeign(err) {
+		info.read(rec)
+		return &info, nil
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -121,6 +121,11 @@ func (g *Gateway) fired(ctx context.Context, d journal.TimerDelivery) {
 		g.cfg.Logger.Warn("a run waits until what it was forked from is in the log again", "run", t.Run.ID, "reason", err)
 		err = g.setTimer(ctx, t.Run, t.Kind, g.store.Now().Add(g.cfg.StallAfter), seen)
 	}
+	var foreign *reducer.TableError
+	if errors.As(err, &foreign) {
+		g.cfg.Logger.Warn("a run waits for a gateway that has its graph", "run", t.Run.ID, "reason", err)
+		err = g.setTimer(ctx, t.Run, t.Kind, g.store.Now().Add(g.lookAfter()), seen)
+	}
 	switch {
 	case errors.Is(err, journal.ErrNotFound) && d.Attempt() == 1:
 		_ = d.Retry(startGrace)

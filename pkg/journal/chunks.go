@@ -13,6 +13,8 @@ type Chunk struct {
 	MessageID string `json:"message_id"`
 	Offset    int    `json:"offset"`
 	Text      string `json:"text"`
+	// Kind is empty for text; what has another one is no text, see [Listener.News].
+	Kind string `json:"kind,omitempty"`
 	// CatchUp marks text that was sent before, for listeners that missed it: see
 	// [Feed].AskCatchUp. Who has it drops it.
 	CatchUp bool `json:"catch_up,omitempty"`
@@ -47,6 +49,22 @@ type Listener struct {
 // [Feed].WatchChunks, and begin with Ask.
 func NewListener(feed Feed, run events.Run) *Listener { return &Listener{feed: feed, run: run} }
 
+// Listen hands fn a run's chunks from now on, each as [Listener.News] has it, and
+// what was said so far of a text that is under way. fn is called by one goroutine
+// at a time and must not block; stop ends it.
+func Listen(feed Feed, run events.Run, fn func(news []byte)) (stop func(), err error) {
+	l := NewListener(feed, run)
+	stop, err = feed.WatchChunks(run, func(data []byte) {
+		if news, ok := l.News(data); ok {
+			fn(news)
+		}
+	})
+	if err == nil {
+		l.Ask()
+	}
+	return stop, err
+}
+
 // Ask asks for what was said so far. It does not wait.
 func (l *Listener) Ask() {
 	l.mu.Lock()
@@ -80,7 +98,7 @@ func (l *Listener) Over(message string) {
 // begins, also where it begins again.
 func (l *Listener) Hear(data []byte) (Chunk, bool) {
 	var c Chunk
-	if json.Unmarshal(data, &c) != nil || c.MessageID == "" || c.Offset < 0 || c.Text == "" {
+	if json.Unmarshal(data, &c) != nil || c.Kind != "" || c.MessageID == "" || c.Offset < 0 || c.Text == "" {
 		return Chunk{}, false
 	}
 	l.mu.Lock()
@@ -107,6 +125,25 @@ func (l *Listener) Hear(data []byte) (Chunk, bool) {
 	}
 	l.next, l.asked, l.unheard = l.next+len(c.Text), false, 0
 	return Chunk{MessageID: c.MessageID, Offset: c.Offset, Text: c.Text}, true
+}
+
+// News is [Listener.Hear] for whoever passes chunks on: what it returns is a chunk
+// as it stands on the feed, with the part of its text that was not heard before.
+// What is no text, such as a piece of a tool call, is returned as it is.
+func (l *Listener) News(data []byte) ([]byte, bool) {
+	var c Chunk
+	if json.Unmarshal(data, &c) != nil {
+		return nil, false
+	}
+	if c.Kind != "" {
+		return data, true
+	}
+	c, ok := l.Hear(data)
+	if !ok {
+		return nil, false
+	}
+	news, err := json.Marshal(c)
+	return news, err == nil
 }
 
 // missed is a chunk that does not go on from what was heard.

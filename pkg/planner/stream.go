@@ -96,6 +96,10 @@ func (p *Planner) streamer(run events.Run, messageID string, records bool) *stre
 
 // chunk takes a part of the reply.
 func (s *streamer) chunk(c llm.Chunk) {
+	if c.Kind == llm.ChunkToolCall {
+		s.delta(c)
+		return
+	}
 	if c.Kind != llm.ChunkText || c.Text == "" {
 		return
 	}

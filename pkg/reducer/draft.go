@@ -42,6 +42,9 @@ func (m *Machine) Draft(mem *Memory, run events.Run, origin events.State, p even
 	if err := m.check(mem, s, e); err != nil {
 		return events.Subject{}, nil, err
 	}
+	if err := m.checkTable(mem, e); err != nil {
+		return events.Subject{}, nil, err
+	}
 	s.To, s.Pool = Route(m.table, mem, p)
 	return s, e, nil
 }

@@ -10,7 +10,9 @@ import (
 )
 
 // Fold changes memory by one event that was found legal. It must depend on
-// nothing but its arguments.
+// nothing but its arguments, and change nothing but [Memory.Custom] and
+// [Memory.Note]'s part of the conversation. One that panics poisons the run at
+// that event.
 type Fold func(mem *Memory, e *events.Event)
 
 // MachineOptions are an application's extensions; the zero value is Moorebus as
@@ -122,7 +124,8 @@ func (e *StrayError) Unwrap() error { return e.Err }
 // record is counted, and the run is poisoned from then on, see
 // [Control.Poison]. A record whose subject cannot be read is a *StrayError and
 // changes nothing; nor does a fork's first event before its parent's memory was
-// adopted, which is a *[ParentError].
+// adopted, which is a *[ParentError], and the first event of a run of another
+// transition table, which is a *[TableError].
 func (m *Machine) Apply(mem *Memory, subject string, body []byte) (*events.Event, error) {
 	s, err := events.ParseSubject(subject)
 	if err != nil {
@@ -156,7 +159,13 @@ func (m *Machine) ApplyEvent(mem *Memory, s events.Subject, e *events.Event, has
 	case err != nil:
 		return m.poison(mem, e.Type(), err.Error(), hash)
 	}
-	m.fold(mem, s, e, hash)
+	if err := m.checkTable(mem, e); err != nil {
+		return err
+	}
+	if reason := m.fold(mem, s, e, hash); reason != "" {
+		mem.N--
+		return m.poison(mem, e.Type(), reason, hash)
+	}
 	return nil
 }
 
@@ -171,14 +180,17 @@ func (m *Machine) poison(mem *Memory, t events.Type, reason, hash string) error 
 }
 
 // fold applies a legal event. The order matters: the payload's fold sees the
-// state before the event.
-func (m *Machine) fold(mem *Memory, s events.Subject, e *events.Event, hash string) {
+// state before the event. It returns why the application's own fold failed, and
+// then leaves the run where it was.
+func (m *Machine) fold(mem *Memory, s events.Subject, e *events.Event, hash string) (reason string) {
 	c := &mem.Control
 	mem.N = e.N
 	m.foldPayload(mem, e)
 	mem.base = nil
-	if fold := m.folds[e.Type()]; fold != nil {
-		fold(mem, e)
+	if fold := m.folds[e.Type()]; fold != nil && c.Poison == nil {
+		if reason := foldOwn(fold, mem, e); reason != "" {
+			return reason
+		}
 	}
 	mem.Trace = append(mem.Trace, TraceEntry{
 		Step: mem.Step, State: string(e.From), Event: string(e.Type()), Data: describe(e.Data), Timestamp: e.Time,
@@ -200,6 +212,22 @@ func (m *Machine) fold(mem *Memory, s events.Subject, e *events.Event, hash stri
 	mem.wake(s, e)
 	mem.Updated = e.Time
 	c.Head, c.LastID = hash, e.ID
+	return ""
+}
+
+// foldOwn runs an application's fold. Where the run stands is not its matter, and
+// one that panics must not take the process with it: every reader of the log would
+// go the same way, again and again.
+func foldOwn(fold Fold, mem *Memory, e *events.Event) (reason string) {
+	run, state := mem.RunID, mem.State
+	defer func() {
+		mem.RunID, mem.N, mem.State = run, e.N, state
+		if p := recover(); p != nil {
+			reason = fmt.Sprintf("the application's fold of %s panicked: %v", e.Type(), p)
+		}
+	}()
+	fold(mem, e)
+	return ""
 }
 
 // rearms reports whether an event that is no transition makes the model call in

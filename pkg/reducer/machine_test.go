@@ -66,8 +66,16 @@ func TestCustomGraph(t *testing.T) {
 	plain := reducer.NewMachine(reducer.MachineOptions{})
 	mem := plain.Initial(s.ID.ID)
 	_, err = plain.Apply(mem, s.Records[0].Subject, s.Records[0].Body)
+	var foreign *reducer.TableError
+	require.ErrorAs(t, err, &foreign, "a graph that one does not have is named, never guessed")
+	require.Equal(t, s.Machine.Table().Hash(), foreign.Table)
+	require.Zero(t, mem.N, "nothing is folded")
+
+	known := reducer.NewMachine(reducer.MachineOptions{Table: s.Machine.Table()})
+	mem = known.Initial(s.ID.ID)
+	_, err = known.Apply(mem, s.Records[0].Subject, s.Records[0].Body)
 	require.NoError(t, err)
-	_, err = plain.Apply(mem, s.Records[1].Subject, s.Records[1].Body)
+	_, err = known.Apply(mem, s.Records[1].Subject, s.Records[1].Body)
 	require.ErrorContains(t, err, "NoteTaken", "an unknown type is named, never skipped")
 }
 

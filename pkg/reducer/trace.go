@@ -116,6 +116,8 @@ func describe(p events.Payload) string {
 		return cut(p.Message, traceTextLimit)
 	case *events.CancelledRun:
 		return cut(p.Reason, traceTextLimit)
+	case *events.Custom:
+		return cut(string(p.Data), traceTextLimit)
 	}
 	return ""
 }

@@ -27,11 +27,13 @@ const (
 	Diverged   Outcome = "diverged"
 	// Orphaned is a fork whose parent is not in the log.
 	Orphaned Outcome = "orphaned"
+	// Foreign is a run of a transition table that the machine does not have.
+	Foreign Outcome = "foreign"
 )
 
 // Outcomes lists the outcomes in the order in which reports show them.
 func Outcomes() []Outcome {
-	return []Outcome{Done, Errored, Cancelled, Ended, Unfinished, Poisoned, Diverged, Orphaned}
+	return []Outcome{Done, Errored, Cancelled, Ended, Unfinished, Poisoned, Diverged, Orphaned, Foreign}
 }
 
 // Finding is the first record of a run that is not as it must be.
@@ -78,6 +80,9 @@ type checker struct {
 	// orphan: what the run was forked from is not in the log, so that nothing of
 	// it can be checked.
 	orphan bool
+	// foreign: the run is of another transition table, so that only its chain can
+	// be checked.
+	foreign bool
 	// illegalID is the id of the last illegal record that could be read.
 	illegalID string
 }
@@ -92,6 +97,8 @@ func (c *checker) outcome() Outcome {
 	switch {
 	case c.orphan:
 		return Orphaned
+	case c.foreign && !c.broken:
+		return Foreign
 	case c.broken, c.first != nil && !c.handled && (c.wentOn || c.unchained):
 		return Diverged
 	case c.first != nil:
@@ -138,6 +145,9 @@ func (c *checker) next(ctx context.Context, rec journal.Record, s events.Subject
 	switch {
 	case c.orphan:
 		return nil
+	case c.foreign:
+		c.link(rec, head)
+		return nil
 	case c.mem == nil:
 		c.late(rec, e, chained)
 		return nil
@@ -149,7 +159,12 @@ func (c *checker) next(ctx context.Context, rec journal.Record, s events.Subject
 		before := fieldsOf(c.mem)
 		err = c.fold.ApplyEvent(ctx, s, e, hash)
 		var gone *runlog.ParentGoneError
+		var table *reducer.TableError
 		switch {
+		case errors.As(err, &table):
+			c.foreign = true
+			c.found(rec, e.Type(), err.Error())
+			return nil
 		case errors.As(err, &gone):
 			c.orphan = true
 			c.found(rec, e.Type(), err.Error())

@@ -50,10 +50,11 @@ func newReport(strict bool) *Report {
 	return r
 }
 
-// Clean reports whether no run diverged or lacks its parent and, if the report is
+// Clean reports whether no run diverged, lacks its parent or is of an unknown
+// transition table and, if the report is
 // strict, none is poisoned.
 func (r *Report) Clean() bool {
-	return r.Outcomes[Diverged] == 0 && r.Outcomes[Orphaned] == 0 && (!r.Strict || r.Outcomes[Poisoned] == 0)
+	return r.Outcomes[Diverged] == 0 && r.Outcomes[Orphaned] == 0 && r.Outcomes[Foreign] == 0 && (!r.Strict || r.Outcomes[Poisoned] == 0)
 }
 
 // EventsPerSecond is how fast the events were read and verified.
@@ -131,7 +132,7 @@ func (r *Report) summary() string {
 	parts := []string{}
 	for _, o := range Outcomes() {
 		// Ended is for other tables than the built-in one.
-		if count := r.Outcomes[o]; count > 0 || o != Ended && o != Orphaned {
+		if count := r.Outcomes[o]; count > 0 || o != Ended && o != Orphaned && o != Foreign {
 			parts = append(parts, fmt.Sprintf("%d %s", count, o))
 		}
 	}

@@ -290,7 +290,7 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 				mem = mem.Clone()
 			}
 			if err := r.store.machine.ApplyEvent(mem, p.subject, p.event, p.hash); err != nil {
-				return err
+				return &DraftError{err}
 			}
 		}
 		ready[i], entries[i] = p, journal.Entry{Subject: p.subject, Body: body}
@@ -301,7 +301,9 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 	}
 	bytes := 0
 	for i, p := range ready {
-		if err := r.store.machine.ApplyEvent(r.mem, p.subject, p.event, p.hash); err != nil {
+		// What the application's own fold refuses now is in the log all the same, and
+		// in the memory as poison.
+		if err := r.store.machine.ApplyEvent(r.mem, p.subject, p.event, p.hash); err != nil && !Refused(err) {
 			return fmt.Errorf("an event that was legal when it was drafted is not any more: %w", err)
 		}
 		bytes += len(entries[i].Body)

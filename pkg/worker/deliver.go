@@ -54,6 +54,7 @@ func (w *Worker) deliver(ctx context.Context, d journal.Delivery) {
 	job := &delivery{w: w, d: d, run: run, subject: subject, found: map[string]uint64{}}
 	delay, err := job.work(ctx)
 	var orphan *runlog.ParentGoneError
+	var foreign *reducer.TableError
 	switch {
 	case errors.Is(err, errElsewhere) && ctx.Err() == nil:
 		// Any verdict could hit the delivery of whoever runs the call. Without
@@ -63,6 +64,10 @@ func (w *Worker) deliver(ctx context.Context, d journal.Delivery) {
 		// The drain time is over: what was cut short goes to another worker,
 		// which counts it.
 		_ = d.Retry(0)
+	case errors.As(err, &foreign):
+		// Only a worker with its graph may do anything about it.
+		w.cfg.Logger.Error("leaving a run to workers that have its graph", "run", subject.Run.ID, "seq", rec.Seq, "reason", err)
+		_ = d.Retry(lastDelay)
 	case errors.As(err, &orphan):
 		// Only an import brings it back.
 		w.cfg.Logger.Error("a run cannot be read", "run", subject.Run.ID, "seq", rec.Seq, "reason", err)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -51,10 +52,8 @@ func checkInbox(inbox journal.Inbox) ([]durable, error) {
 	if inbox.Pool != "" && !events.ValidToken(inbox.Pool) {
 		return nil, fmt.Errorf("pool %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", inbox.Pool)
 	}
-	for _, state := range inbox.States {
-		if !events.ValidToken(string(state)) {
-			return nil, fmt.Errorf("state %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", state)
-		}
+	if err := checkStates(inbox.States); err != nil {
+		return nil, err
 	}
 	durables := durablesOf(inbox)
 	if len(durables) == 0 {
@@ -180,6 +179,9 @@ func (b *Bus) awaitConsumer(ctx context.Context, stream, name, command string, c
 }
 
 func createCommand(d durable) string {
+	if d.pool == "" && !slices.Contains(ownStates, d.states[0]) {
+		return initCommand + " --states " + joinStates(d.states)
+	}
 	if d.pool == "" {
 		return initCommand
 	}

@@ -26,6 +26,9 @@ type InitOptions struct {
 	// Pools are the pools of tools that get a consumer and buckets, beside
 	// `default`.
 	Pools []string
+	// States are the states of an application's own graph that get a consumer,
+	// beside the built-in ones.
+	States []events.State
 	// AckWait is how long a delivery may go without a sign of life; 0: as each
 	// consumer has it, or 15 s.
 	AckWait time.Duration
@@ -111,6 +114,9 @@ func (o *InitOptions) settle(ctx context.Context, js jetstream.JetStream) error 
 			return err
 		}
 	}
+	if err := checkStates(o.States); err != nil {
+		return err
+	}
 	existing, replicas, err := existingShards(ctx, js)
 	if err != nil {
 		return err
@@ -169,6 +175,9 @@ func existingShards(ctx context.Context, js jetstream.JetStream) (shards, replic
 func (o *InitOptions) durables() []durable {
 	var all []durable
 	for _, state := range ownStates {
+		all = append(all, durablesOf(journal.Inbox{States: []events.State{state}})...)
+	}
+	for _, state := range o.States {
 		all = append(all, durablesOf(journal.Inbox{States: []events.State{state}})...)
 	}
 	for _, pool := range o.Pools {

@@ -85,6 +85,7 @@ func (r *Run) NewID() string {
 // Draft makes the run's next event and its body, and leaves the run as it is.
 func (r *Run) Draft(origin events.State, p events.Payload) (events.Subject, *events.Event, []byte, error) {
 	r.now = r.now.Add(time.Second)
+	Pin(r.Machine, p)
 	stamp := reducer.Stamp{ID: r.NewID(), Source: "moorebus/test/1", Time: r.now}
 	s, e, err := r.Machine.Draft(r.Mem, r.ID, origin, p, stamp)
 	if err != nil {
@@ -151,6 +152,13 @@ func Tools() []events.ToolSpec {
 		{Name: "beta", Description: "second", Schema: schema, Effect: "once", Pool: "web", Risk: "high"},
 		{Name: "gamma", Description: "third", Effect: "idempotent", Pool: "web", Risk: "medium"},
 		{Name: "delta", Description: "fourth", Schema: json.RawMessage(`null`), Effect: "pure", Pool: "math"},
+	}
+}
+
+// Pin makes a Start of [StartOf] one of the machine's table.
+func Pin(m *reducer.Machine, p events.Payload) {
+	if start, ok := p.(*events.Start); ok && start.TableHash == reducer.DefaultTable().Hash() {
+		start.TableHash = m.Table().Hash()
 	}
 }
 

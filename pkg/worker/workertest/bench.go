@@ -19,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/reducer/reducertest"
 	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
@@ -54,6 +55,7 @@ func (b *Bench) NewStore(log journal.Log) *runlog.Store {
 // Start opens a new run in the default namespace.
 func (b *Bench) Start(start *events.Start) events.Run {
 	b.T.Helper()
+	reducertest.Pin(b.Store.Machine(), start)
 	run := b.Store.Place(events.DefaultNamespace, b.Store.NewID())
 	b.Append(run, events.Idle, start)
 	return run

@@ -1,0 +1,115 @@
+// Command customgraph is an agent with a graph of its own: answers are reviewed
+// before the run is done, and one that fails the review three times is abandoned,
+// an end of its own.
+//
+//	go run ./examples/customgraph
+//
+// It asks OpenAI if OPENAI_API_KEY is set (or the server of OPENAI_BASE_URL), and
+// a scripted model otherwise.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/moorebus/moorebus/pkg/agent"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/openai"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
+)
+
+// The states and events of the graph.
+const (
+	reviewing = events.State("reviewing")
+	abandoned = events.State("abandoned")
+
+	reviewPassed = events.Type("ReviewPassed")
+	reviewFailed = events.Type("ReviewFailed")
+	reviewEnded  = events.Type("ReviewEnded")
+)
+
+// failedKey is where memory counts the reviews that failed.
+const failedKey = "reviews_failed"
+
+// remark is the data of reviewFailed.
+type remark struct {
+	Text string `json:"text"`
+}
+
+func main() {
+	if err := run(context.Background(), os.Stdout, os.Getenv); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// graph puts the review between planning and done.
+func graph() *agent.Graph {
+	return agent.NewGraph().
+		Event(reviewPassed).Event(reviewFailed).Event(reviewEnded).
+		State(reviewing, review).
+		Terminal(abandoned).
+		Row(events.Planning, events.TypeLLMFinalAnswer, reviewing).
+		Row(reviewing, reviewPassed, events.Done).
+		Row(reviewing, reviewFailed, events.Planning).
+		Row(reviewing, reviewEnded, abandoned).
+		Fold(reviewFailed, remember)
+}
+
+// review wants an answer that names its source.
+func review(_ context.Context, mem *agent.Memory) (events.Payload, error) {
+	if strings.Contains(*mem.FinalAnswer, "Source:") {
+		return agent.Emit(reviewPassed, nil)
+	}
+	failed := 0
+	if mem.Kept(failedKey, &failed); failed == 2 {
+		return agent.Emit(reviewEnded, nil)
+	}
+	return agent.Emit(reviewFailed, remark{"Name your source, as in: Source: …"})
+}
+
+// remember counts the review and tells the model what was wrong.
+func remember(mem *agent.Memory, e *events.Event) {
+	var r remark
+	if err := agent.Data(e, &r); err != nil {
+		panic(err) // it was written by review
+	}
+	failed := 0
+	mem.Kept(failedKey, &failed)
+	mem.Keep(failedKey, failed+1)
+	mem.Note(r.Text)
+}
+
+func run(ctx context.Context, w io.Writer, getenv func(string) string) error {
+	model, err := caller(w, getenv)
+	if err != nil {
+		return err
+	}
+	a, err := agent.New("How many moons does Mars have?").LLM(model).Graph(graph()).Build()
+	if err != nil {
+		return err
+	}
+	answer, err := a.Run(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(w, "%s: %s\n", a.State(), answer); err != nil {
+		return err
+	}
+	return a.Trace().Print(w)
+}
+
+func caller(w io.Writer, getenv func(string) string) (llm.Caller, error) {
+	if key, base := getenv("OPENAI_API_KEY"), getenv("OPENAI_BASE_URL"); key != "" || base != "" {
+		return openai.New(openai.Options{APIKey: key, BaseURL: base, Model: "gpt-4o-mini"})
+	}
+	_, err := fmt.Fprintln(w, "(the model is scripted; set OPENAI_API_KEY for a real one)")
+	return scripted.NewMock(
+		scripted.Say("Mars has two moons."),
+		scripted.Say("Mars has two moons. Source: A. Hall, 1877."),
+	), err
+}

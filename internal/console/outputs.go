@@ -1,0 +1,71 @@
+package console
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/output"
+)
+
+// OutputWriter returns a function that writes a run's outputs, one on a line: as
+// JSON, or in a few words for people. What cannot be written is lost.
+func OutputWriter(w io.Writer, run string, f Format, color bool) func(output.Output) {
+	return func(o output.Output) {
+		line := OutputLine(o, color)
+		if f == JSON {
+			data, err := output.Marshal(run, o)
+			if err != nil {
+				return // outputs are made of what came out of JSON
+			}
+			line = string(data)
+		}
+		_, _ = fmt.Fprintln(w, line)
+	}
+}
+
+// OutputLine shows an output on one line.
+func OutputLine(o output.Output, color bool) string {
+	p := palette{color}
+	text := ""
+	switch o := o.(type) {
+	case output.StateStarted:
+		text = p.state(o.State, string(o.State))
+	case output.LLMToken:
+		text = Cut(o.Text, dataWidth)
+	case output.ToolCallDelta:
+		text = fmt.Sprintf("%d %s %s", o.Index, Plain(o.Name), Cut(o.Text, dataWidth))
+	case output.ToolCallStarted:
+		text = fmt.Sprintf("%s %s(%s)", Plain(o.CallID), Plain(o.Name), Cut(o.Arguments, dataWidth))
+	case output.ToolCallFinished:
+		text = fmt.Sprintf("%s %s: %s", Plain(o.CallID), Plain(o.Name), Cut(o.Observation, dataWidth))
+	case output.Action:
+		text = fmt.Sprintf("%s %s", o.Event, Cut(o.Data, dataWidth))
+	case output.FinalAnswer:
+		text = Cut(o.Content, 4*dataWidth)
+	case output.Error:
+		text = p.red(fmt.Sprintf("%s: %s", Plain(o.Code), Cut(o.Message, dataWidth)))
+	}
+	return p.bold(pad(string(o.Kind()), len(output.KindToolCallFinished))) + "  " + text
+}
+
+// stream tells a run's outputs to the tap's writer; nil if it shows events.
+func (t *Tap) stream(run string) *output.Stream {
+	if !t.Outputs {
+		return nil
+	}
+	format := Text
+	if t.JSON {
+		format = JSON
+	}
+	return output.NewStream(t.Machine.Table(), OutputWriter(t.Out, run, format, t.Color))
+}
+
+// watch has the run's chunks told beside its events, where outputs are shown.
+func (r *runTap) watch(run events.Run) (stop func(), err error) {
+	if r.stream == nil || r.Feed == nil {
+		return func() {}, nil
+	}
+	return journal.Listen(r.Feed, run, r.stream.Chunk)
+}

@@ -1,0 +1,35 @@
+package permissions
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// The states of a graph of one's own have a user, who may publish out of them and
+// out of nothing else.
+func TestStatesOfOnesOwn(t *testing.T) {
+	spec := reducer.DefaultSpec()
+	spec.Rows = append(spec.Rows,
+		reducer.Row{From: events.Planning, Event: "ReviewNeeded", To: "reviewing"},
+		reducer.Row{From: "reviewing", Event: "Reviewed", To: events.Done})
+	table, err := reducer.NewTable(spec)
+	require.NoError(t, err)
+	users, err := Users(Layout{Table: table})
+	require.NoError(t, err)
+	last := users[len(users)-1]
+	require.Equal(t, Custom, last.Name)
+	require.Contains(t, last.Publish, "moore.*.*.reviewing.done.default.*")
+	for _, subject := range last.Publish {
+		require.NotContains(t, subject, ".planning.acting.")
+		require.NotContains(t, subject, ".control.")
+	}
+	planner := users[0]
+	require.Contains(t, planner.Publish, "moore.*.*.planning.reviewing.default.*")
+	plain, err := Users(Layout{})
+	require.NoError(t, err)
+	require.Len(t, plain, len(users)-1)
+}

@@ -1,0 +1,176 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/agent"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/moorebus/moorebus/pkg/output"
+)
+
+// The further tests of SPEC A92, by their names, over a real embedded server.
+func TestBehaviour(t *testing.T) {
+	t.Run("approval", approval)
+	t.Run("rejection", rejection)
+	t.Run("modification", modification)
+	t.Run("token_accumulation", tokenAccumulation)
+	t.Run("budget", budget)
+	t.Run("parallel_timing", parallelTiming)
+	t.Run("retry_recovers", TestRetryRecovers)
+	t.Run("auth_fails_fast", TestAuthenticationFailsFast)
+	t.Run("custom_graph", TestCustomGraph)
+	t.Run("custom_terminal", TestCustomTerminalState)
+	t.Run("streaming", streaming)
+	t.Run("structured_output", structuredOutput)
+}
+
+// decided runs an agent whose one call waits for a human, who decides.
+func decided(t *testing.T, d events.Decision) (mock *scripted.Mock, answer string, mem *agent.Memory) {
+	t.Helper()
+	mock = scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("the answer"))
+	a := build(t, mock, func(b *agent.Builder) { b.Approval(events.Approval{Policy: "always"}) })
+	r, err := a.Start(t.Context())
+	require.NoError(t, err)
+	waiting, err := r.Approvals(t.Context())
+	require.NoError(t, err)
+	require.Len(t, waiting, 1)
+	require.Equal(t, "search", waiting[0].Tool)
+	d.CallID = waiting[0].CallID
+	require.NoError(t, r.Decide(t.Context(), d))
+	answer, err = r.Wait(t.Context())
+	require.NoError(t, err)
+	none, err := r.Approvals(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, none)
+	require.NoError(t, r.Release())
+	return mock, answer, r.Memory()
+}
+
+func approval(t *testing.T) {
+	_, answer, mem := decided(t, events.Decision{Decision: events.DecisionApproved})
+	require.Equal(t, "the answer", answer)
+	require.Equal(t, "SUCCESS: found it", mem.History[0].Observation)
+}
+
+func rejection(t *testing.T) {
+	mock, _, mem := decided(t, events.Decision{Decision: events.DecisionRejected, Reason: "not today", By: "ann"})
+	require.Equal(t, "REJECTED: not today", mem.History[0].Observation)
+	require.False(t, mem.History[0].Success)
+	last := mock.Requests()[1].Messages
+	require.Equal(t, "REJECTED: not today", last[len(last)-1].Content)
+}
+
+func modification(t *testing.T) {
+	_, _, mem := decided(t, events.Decision{Decision: events.DecisionModified, Arguments: `{"q":"b"}`})
+	require.JSONEq(t, `{"q":"b"}`, mem.History[0].Tool.Arguments)
+	require.True(t, mem.History[0].Success)
+}
+
+// using is a reply that used so many tokens.
+func using(r llm.Response, input, out int) llm.Response {
+	meta := llm.Meta{Confidence: 1, Usage: llm.Usage{Input: input, Output: out, Total: input + out}}
+	switch r := r.(type) {
+	case llm.Text:
+		r.Meta = meta
+		return r
+	case llm.ToolCalls:
+		r.Meta = meta
+		return r
+	}
+	return r
+}
+
+func tokenAccumulation(t *testing.T) {
+	a := build(t, scripted.NewMock(using(scripted.Ask("search", `{"q":"a"}`), 100, 10), using(scripted.Say("the answer"), 150, 20)), nil)
+	_, err := a.Run(t.Context())
+	require.NoError(t, err)
+	used := a.Memory().TotalUsage
+	require.Equal(t, []int{250, 30, 280}, []int{used.Input, used.Output, used.Total})
+}
+
+func budget(t *testing.T) {
+	mock := scripted.NewMock(using(scripted.Ask("search", `{"q":"a"}`), 900, 50), scripted.Say("never asked"))
+	a := build(t, mock, func(b *agent.Builder) { b.Budget(events.Budget{MaxTotalTokens: 960}) })
+	_, err := a.Run(t.Context())
+	var failed *agent.Failed
+	require.ErrorAs(t, err, &failed)
+	require.Equal(t, "budget_total_tokens", failed.Code)
+	require.Equal(t, 1, mock.CallCount())
+}
+
+func parallelTiming(t *testing.T) {
+	var mu sync.Mutex
+	var first, last time.Time
+	slow := agent.Func("slow", "Takes 100 ms.", func(ctx context.Context, _ query) (string, error) {
+		mu.Lock()
+		if first.IsZero() {
+			first = time.Now()
+		}
+		mu.Unlock()
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+		}
+		mu.Lock()
+		last = time.Now()
+		mu.Unlock()
+		return "done", nil
+	}, agent.Pure)
+	mock := scripted.NewMock(llm.ToolCalls{Calls: []llm.Call{
+		{ID: "a", Name: "slow", Arguments: `{"q":"1"}`}, {ID: "b", Name: "slow", Arguments: `{"q":"2"}`},
+	}}, scripted.Say("the answer"))
+	a := build(t, mock, func(b *agent.Builder) { b.Tool(slow) })
+	_, err := a.Run(t.Context())
+	require.NoError(t, err)
+	took := last.Sub(first)
+	require.GreaterOrEqual(t, took, 100*time.Millisecond)
+	require.Less(t, took, 180*time.Millisecond, "both at once")
+}
+
+// streaming: the words come before the answer that they make.
+func streaming(t *testing.T) {
+	var said, answer strings.Builder
+	words := make(chan struct{}, 100)
+	model := llm.CallerFunc(func(_ context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+		for _, word := range []string{"one ", "two ", "three"} {
+			stream(llm.Chunk{Kind: llm.ChunkText, Text: word})
+			<-words // the word was shown before the reply was complete
+		}
+		return llm.Text{Meta: llm.Meta{Confidence: 1}, Content: "one two three"}, nil
+	})
+	a := build(t, model, func(b *agent.Builder) {
+		b.OnOutput(func(o output.Output) {
+			switch o := o.(type) {
+			case output.LLMToken:
+				said.WriteString(o.Text)
+				words <- struct{}{}
+			case output.FinalAnswer:
+				answer.WriteString(o.Content)
+			}
+		})
+	})
+	_, err := a.Run(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "one two three", said.String())
+	require.Equal(t, "one two three", answer.String())
+}
+
+func structuredOutput(t *testing.T) {
+	schema := json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}`)
+	mock := scripted.NewMock(scripted.Say("forty-two"), llm.Structured{Content: `{"n":42}`})
+	a := build(t, mock, func(b *agent.Builder) { b.OutputSchema(schema) })
+	answer, err := a.Run(t.Context())
+	require.NoError(t, err)
+	require.JSONEq(t, `{"n":42}`, answer)
+	require.Equal(t, []string{"Start", "ReplyInvalid", "LlmFinalAnswer"}, eventsOf(a.Trace()))
+	require.JSONEq(t, string(schema), string(mock.Requests()[0].OutputSchema))
+}

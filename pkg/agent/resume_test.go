@@ -1,0 +1,130 @@
+package agent_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/agent"
+	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/moorebus/moorebus/pkg/replay"
+)
+
+// doomedDir makes the test binary a program that hangs in a custom state, until it
+// is killed.
+const doomedDir = "MOOREBUS_TEST_DOOMED_DIR"
+
+// doomed runs an agent on a data directory, says its run's id once it is in the
+// custom state, and never ends.
+func doomed(dir string) {
+	var run *agent.Run
+	started := make(chan struct{})
+	hang := func(ctx context.Context, mem *agent.Memory) (events.Payload, error) {
+		<-started
+		fmt.Println(run.ID())
+		select {}
+	}
+	a, err := agent.New("find the answer").LLM(scripted.NewMock(scripted.Say("Pass the salt, please."))).Data(dir).Graph(reviewed(hang)).Build()
+	if err == nil {
+		run, err = a.Start(context.Background())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	close(started)
+	time.Sleep(time.Minute) // in a process that is killed long before
+	os.Exit(1)
+}
+
+// TestResumeInACustomState kills the process of a run that is in a state of its own
+// graph; another one carries it on.
+func TestResumeInACustomState(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	binary, err := os.Executable()
+	require.NoError(t, err)
+	child := exec.CommandContext(t.Context(), binary)
+	child.Env, child.Stderr = append(os.Environ(), doomedDir+"="+dir), os.Stderr
+	out, err := child.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, child.Start())
+	lines := bufio.NewScanner(out)
+	require.True(t, lines.Scan(), "the child says its run")
+	id := lines.Text()
+	require.NoError(t, child.Process.Kill())
+	_ = child.Wait() // killed
+
+	graph := reviewed(strict)
+	model := scripted.NewMock()
+	a := build(t, model, func(b *agent.Builder) { b.Data(dir).Graph(graph) })
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	answer, err := a.Resume(ctx, id)
+	require.NoError(t, err)
+	require.Equal(t, "Pass the salt, please.", answer)
+	require.Zero(t, model.CallCount(), "what the model said stands in the log")
+	types := eventsOf(a.Trace())
+	require.Equal(t, []string{"Start", "LlmFinalAnswer"}, types[:2])
+	require.Equal(t, "ReviewPassed", types[len(types)-1])
+
+	again, err := a.Resume(ctx, id)
+	require.NoError(t, err, "a run that has ended is not run again")
+	require.Equal(t, answer, again)
+	require.Equal(t, types, eventsOf(a.Trace()))
+
+	server, err := embedded.Start(ctx, embedded.Options{Dir: dir})
+	require.NoError(t, err)
+	defer server.Shutdown()
+	conn, err := server.Connect()
+	require.NoError(t, err)
+	defer conn.Close()
+	bus, err := natsbus.Open(ctx, conn, natsbus.Options{})
+	require.NoError(t, err)
+	machine, err := graph.Machine()
+	require.NoError(t, err)
+	report, err := replay.Verify(ctx, bus, machine, replay.VerifyOptions{All: true})
+	require.NoError(t, err)
+	require.True(t, report.Clean(), report.Findings)
+}
+
+// A run that others carry on is only waited for.
+func TestResumeElsewhere(t *testing.T) {
+	t.Parallel()
+	bus := busOf(t)
+	reviewing, hold := make(chan struct{}), make(chan struct{})
+	graph := reviewed(func(context.Context, *agent.Memory) (events.Payload, error) {
+		close(reviewing)
+		<-hold
+		return agent.Emit("ReviewPassed", nil)
+	})
+	worker, err := agent.Serve(t.Context(), build(t, scripted.NewMock(scripted.Say("the answer")), func(b *agent.Builder) { b.Name("worker").Bus(bus).Graph(graph) }))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, worker.Close()) }()
+
+	client, err := agent.New("find the answer").Elsewhere().Use("worker").RemoteTools("search").Bus(bus).Graph(graph).Build()
+	require.NoError(t, err)
+	r, err := client.Start(t.Context())
+	require.NoError(t, err)
+	<-reviewing
+	require.NoError(t, r.Release())
+	_, err = r.Wait(t.Context())
+	require.ErrorContains(t, err, "was released")
+
+	waited := make(chan string, 1)
+	go func() {
+		answer, err := client.Resume(context.Background(), r.ID())
+		waited <- fmt.Sprint(answer, err)
+	}()
+	close(hold)
+	require.Equal(t, "the answer<nil>", <-waited)
+}

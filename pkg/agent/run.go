@@ -1,0 +1,263 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/output"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+)
+
+// Run is one run of an agent, watched from its first event on. It is safe for
+// concurrent use.
+type Run struct {
+	at      events.Run
+	service *service
+	outputs *outputs
+	// unwatch and release let go of the feed and of the service.
+	unwatch func()
+	release func() error
+	stop    context.CancelFunc
+	once    func() error
+
+	mu   sync.Mutex
+	fold *runlog.Fold
+	// changed is closed and replaced after each event.
+	changed chan struct{}
+	// ended is closed when no more events come: the run has ended, or cannot be
+	// read, for which failed is the reason.
+	ended  chan struct{}
+	failed error
+}
+
+// watch follows a run until it ends or is released.
+func watch(s *service, at events.Run, onOutput func(output.Output), logger *slog.Logger, release func() error) (*Run, error) {
+	ctx, stop := context.WithCancel(context.Background())
+	r := &Run{
+		at: at, service: s, fold: runlog.NewFold(s.bus, s.machine, at), changed: make(chan struct{}), ended: make(chan struct{}),
+		stop: stop, release: release, unwatch: func() {},
+	}
+	r.once = sync.OnceValue(r.letGo)
+	tell := func(*reducer.Memory, *events.Event) {}
+	if onOutput != nil {
+		r.outputs = newOutputs(onOutput, logger.With("run", at.ID))
+		stream := output.NewStream(s.machine.Table(), r.outputs.push)
+		unwatch, err := journal.Listen(s.bus, at, stream.Chunk)
+		if err != nil {
+			stop()
+			r.outputs.end()
+			return nil, err
+		}
+		r.unwatch, tell = unwatch, stream.Event
+	}
+	go r.follow(ctx, tell)
+	return r, nil
+}
+
+// follow folds the run's events as they come.
+func (r *Run) follow(ctx context.Context, tell func(*reducer.Memory, *events.Event)) {
+	defer close(r.ended)
+	for rec, err := range r.service.bus.Follow(ctx, r.at.Shard, journal.Filter{Namespace: r.at.Namespace, Run: r.at.ID}, 0) {
+		if err == nil {
+			err = r.take(ctx, rec, tell)
+		}
+		if ctx.Err() != nil {
+			err = errReleased
+		}
+		r.mu.Lock()
+		r.failed = err
+		close(r.changed)
+		r.changed = make(chan struct{})
+		over := err != nil || r.terminal()
+		r.mu.Unlock()
+		if over {
+			return
+		}
+	}
+}
+
+func (r *Run) take(ctx context.Context, rec journal.Record, tell func(*reducer.Memory, *events.Event)) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e, err := r.fold.Apply(ctx, rec)
+	switch {
+	case err == nil:
+		tell(r.fold.Memory(), e)
+	case runlog.Refused(err):
+		return nil // the memory says so, and the run's end follows
+	}
+	return err
+}
+
+// terminal reports whether the run has ended. The lock is held.
+func (r *Run) terminal() bool { return r.service.machine.Table().Terminal(r.fold.Memory().State) }
+
+// ID returns the run's id, by which it can be resumed.
+func (r *Run) ID() string { return r.at.ID }
+
+// Memory returns a copy of what is known of the run.
+func (r *Run) Memory() *Memory {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.fold.Memory().Clone()
+}
+
+// State returns where the run stands.
+func (r *Run) State() events.State {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.fold.Memory().State
+}
+
+// Trace returns what happened in the run so far.
+func (r *Run) Trace() reducer.Trace {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.fold.Memory().Trace)
+}
+
+// await waits until the memory is as wanted or the run has ended. Errors are the
+// context's, those of reading the run, and why its roles ended.
+func (r *Run) await(ctx context.Context, wanted func(*reducer.Memory) bool) error {
+	for {
+		r.mu.Lock()
+		failed, changed := r.failed, r.changed
+		done := failed == nil && (r.terminal() || wanted(r.fold.Memory()))
+		r.mu.Unlock()
+		switch {
+		case failed != nil:
+			return failed
+		case done:
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.service.broken():
+			return cmp.Or(r.service.failed, errServerClosed)
+		}
+	}
+}
+
+// Wait waits for the run's end and returns its answer, or why there is none, as
+// [Agent.Run] does. If the context ends before, the run goes on.
+func (r *Run) Wait(ctx context.Context) (string, error) {
+	return r.answer(ctx, func(*reducer.Memory) bool { return false })
+}
+
+// Answer is [Run.Wait] that in chat mode returns the answer of the turn as soon as
+// the run waits for the user.
+func (r *Run) Answer(ctx context.Context) (string, error) {
+	return r.answer(ctx, func(mem *reducer.Memory) bool { return mem.State == events.WaitingForUser })
+}
+
+func (r *Run) answer(ctx context.Context, wanted func(*reducer.Memory) bool) (string, error) {
+	if err := r.await(ctx, wanted); err != nil {
+		return "", err
+	}
+	r.mu.Lock()
+	answer, err := outcome(r.fold.Memory())
+	ended := r.terminal()
+	r.mu.Unlock()
+	if ended && r.outputs != nil {
+		if waitErr := r.outputs.wait(ctx, r.ended); waitErr != nil {
+			return "", waitErr
+		}
+	}
+	return answer, err
+}
+
+// Send says something to the run and returns the answer of that turn.
+func (r *Run) Send(ctx context.Context, text string) (string, error) {
+	sent, err := r.service.host.Gateway().Inputs(ctx, r.at.Namespace, r.at.ID, []gateway.Input{
+		gateway.UserMessage{MessageID: runlog.NewID(), Content: text},
+	})
+	if err != nil {
+		return "", err
+	}
+	return r.answer(ctx, func(mem *reducer.Memory) bool { return mem.N >= sent.N && mem.State == events.WaitingForUser })
+}
+
+// Finish closes a conversation that waits for its user, and waits for the run's end.
+func (r *Run) Finish(ctx context.Context) error {
+	if _, err := r.service.host.Gateway().Close(ctx, r.at.Namespace, r.at.ID, events.By{}); err != nil {
+		return err
+	}
+	_, err := r.Wait(ctx)
+	return err
+}
+
+// Decide decides on a call that waits for a human. By is who did; empty: "program".
+func (r *Run) Decide(ctx context.Context, d events.Decision) error {
+	d.By = cmp.Or(d.By, "program")
+	_, err := r.service.host.Gateway().Decide(ctx, r.at.Namespace, r.at.ID, d)
+	return err
+}
+
+// Approvals waits until calls of the run wait for a human, and returns them. A run
+// that ended instead has none.
+func (r *Run) Approvals(ctx context.Context) ([]events.Request, error) {
+	if err := r.await(ctx, func(mem *reducer.Memory) bool { return mem.State == events.WaitingForHuman }); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a := r.fold.Memory().PendingApproval; a != nil {
+		return slices.Clone(a.Requests), nil
+	}
+	return nil, nil
+}
+
+// Cancel ends the run from outside. That it has ended is no error.
+func (r *Run) Cancel(ctx context.Context, reason string) error {
+	_, err := r.service.host.Gateway().Cancel(ctx, r.at.Namespace, r.at.ID, events.By{Reason: reason})
+	var refused *gateway.Error
+	if errors.As(err, &refused) && refused.Code == gateway.CodeRunEnded {
+		return nil
+	}
+	return err
+}
+
+// Step lets one role handle one thing after another until the run's next
+// transition is in its log, and returns the state after it. It is for runs of
+// [Agent.Stepwise], else [ErrStepwise]. A run that waits for a human is [ErrWaits],
+// one that has ended is returned as it is.
+func (r *Run) Step(ctx context.Context) (events.State, error) {
+	if r.service.conduct != stepping {
+		return "", ErrStepwise
+	}
+	n, state, err := r.service.host.step(ctx, r.at)
+	if err != nil {
+		return state, err
+	}
+	return state, r.await(ctx, func(mem *reducer.Memory) bool { return mem.N >= n })
+}
+
+// Release lets go of the run. One that has not ended stays as it is and can be
+// resumed by its id; it goes on at once where other roles serve it. The last run of
+// an agent that is released ends the agent's roles, see [Serve]. Memory, state and
+// trace stay readable. The error is why the roles had ended before, if they had.
+func (r *Run) Release() error { return r.once() }
+
+func (r *Run) letGo() error {
+	r.stop()
+	r.unwatch()
+	<-r.ended
+	if r.outputs != nil {
+		r.outputs.end()
+	}
+	if err := r.release(); err != nil {
+		return fmt.Errorf("the roles ended: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,335 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/agent"
+	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/moorebus/moorebus/pkg/output"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+)
+
+// Step goes through every role, one transition at a time.
+func TestStep(t *testing.T) {
+	t.Parallel()
+	mock := scripted.NewMock(
+		llm.ToolCalls{Calls: []llm.Call{{ID: "a", Name: "search", Arguments: `{"q":"1"}`}, {ID: "b", Name: "calculator", Arguments: `{"q":"2"}`}}},
+		&llm.Error{Kind: llm.KindOverloaded, Message: "busy", RetryAfter: 1},
+		scripted.Say("Pass the salt."), scripted.Say("Pass the salt, please."))
+	a := build(t, mock, func(b *agent.Builder) { b.Graph(reviewed(strict)) })
+	r, err := a.Stepwise(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 0, mock.CallCount(), "nothing goes on by itself")
+	for i, want := range []events.State{events.ParallelActing, events.Observing, events.Planning, "reviewing", events.Planning, "reviewing", events.Done, events.Done} {
+		state, err := r.Step(t.Context())
+		require.NoError(t, err, "step %d", i)
+		require.Equal(t, want, state, "step %d", i)
+		require.Equal(t, want, r.State(), "step %d", i)
+	}
+	answer, err := r.Wait(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "Pass the salt, please.", answer)
+	require.NoError(t, r.Release())
+	require.NoError(t, r.Release(), "again is no harm")
+}
+
+func TestStepSaysWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	a := build(t, scripted.NewMock(scripted.Say("hello")), func(b *agent.Builder) { b.Chat() })
+	r, err := a.Stepwise(t.Context())
+	require.NoError(t, err)
+	state, err := r.Step(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, events.WaitingForUser, state)
+	_, err = r.Step(t.Context())
+	require.ErrorIs(t, err, agent.ErrWaits)
+	require.NoError(t, r.Release())
+
+	r, err = build(t, scripted.NewMock(scripted.Say("hello")), nil).Start(t.Context())
+	require.NoError(t, err)
+	_, err = r.Step(t.Context())
+	require.ErrorIs(t, err, agent.ErrStepwise)
+	require.NoError(t, r.Release())
+}
+
+// An agent runs several times at once, on one set of roles.
+func TestSeveralRunsAtOnce(t *testing.T) {
+	t.Parallel()
+	model := llm.CallerFunc(func(_ context.Context, req llm.Request, _ func(llm.Chunk)) (llm.Response, error) {
+		return llm.Text{Meta: llm.Meta{Confidence: 1}, Content: "answer of " + req.Run}, nil
+	})
+	a := build(t, model, func(b *agent.Builder) { b.Data(t.TempDir()) })
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			r, err := a.Start(t.Context())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			answer, err := r.Wait(t.Context())
+			if err != nil || answer != "answer of "+r.ID() {
+				t.Error(answer, err)
+			}
+			if err := r.Release(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	_, err := a.Run(t.Context())
+	require.NoError(t, err, "and once more afterwards")
+}
+
+// Several agents share one embedded server, each with its own model and tools.
+func TestSeveralAgentsOnOneServer(t *testing.T) {
+	t.Parallel()
+	shared := searchTool(t)
+	writer, err := agent.New("write").Name("writer").LLM(scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("a draft"))).Tool(shared).Build()
+	require.NoError(t, err)
+	critic, err := agent.New("judge").Name("critic").LLM(scripted.NewMock(scripted.Ask("search", `{"q":"b"}`), scripted.Say("it is good"))).Tool(shared).Build()
+	require.NoError(t, err)
+	s, err := agent.Serve(t.Context(), writer, critic)
+	require.NoError(t, err)
+	answers := make(chan string, 2)
+	for _, a := range []*agent.Agent{writer, critic} {
+		go func() {
+			answer, err := a.Run(context.Background())
+			answers <- fmt.Sprint(answer, " ", err)
+		}()
+	}
+	require.ElementsMatch(t, []string{"a draft <nil>", "it is good <nil>"}, []string{<-answers, <-answers})
+	_, err = writer.Stepwise(t.Context())
+	require.ErrorIs(t, err, agent.ErrStepwise)
+	require.NoError(t, s.Close())
+	require.NoError(t, s.Close())
+	_, err = writer.Run(t.Context())
+	require.ErrorContains(t, err, "server is closed")
+}
+
+func TestServeErrors(t *testing.T) {
+	t.Parallel()
+	make := func(change func(*agent.Builder)) *agent.Agent {
+		b := agent.New("x").LLM(scripted.NewMock())
+		change(b)
+		a, err := b.Build()
+		require.NoError(t, err)
+		return a
+	}
+	plain := make(func(b *agent.Builder) { b.Name("plain").Tool(searchTool(t)).Data("here") })
+	for says, agents := range map[string][]*agent.Agent{
+		"there are no agents":          nil,
+		"two agents are called plain":  {plain, plain},
+		"have different graphs":        {plain, make(func(b *agent.Builder) { b.Graph(reviewed(strict)) })},
+		"is in another place":          {plain, make(func(b *agent.Builder) { b.Data("there") })},
+		"two tools are called search":  {plain, make(func(b *agent.Builder) { b.Tool(searchTool(t)) })},
+		"two model callers are called": {plain, make(func(b *agent.Builder) { b.Provider("plain", llm.CallerFunc(nil)) })},
+		"roles of agent agent run":     {make(func(b *agent.Builder) { b.Elsewhere().Use("x").NATS("nats://127.0.0.1:1") })},
+	} {
+		_, err := agent.Serve(t.Context(), agents...)
+		var wrong *agent.BuildError
+		require.ErrorAs(t, err, &wrong, says)
+		require.ErrorContains(t, err, says)
+	}
+}
+
+// A conversation over several turns.
+func TestChat(t *testing.T) {
+	t.Parallel()
+	mock := scripted.NewMock(scripted.Say("Hello."), scripted.Ask("search", `{"q":"a"}`), scripted.Say("Found it."), scripted.Say("Bye."))
+	a := build(t, mock, func(b *agent.Builder) { b.Chat() })
+	r, err := a.Start(t.Context())
+	require.NoError(t, err)
+	answer, err := r.Answer(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "Hello.", answer)
+	answer, err = r.Send(t.Context(), "Look for a.")
+	require.NoError(t, err)
+	require.Equal(t, "Found it.", answer)
+	answer, err = r.Send(t.Context(), "Thank you.")
+	require.NoError(t, err)
+	require.Equal(t, "Bye.", answer)
+	require.NoError(t, r.Finish(t.Context()))
+	require.Equal(t, events.Done, r.State())
+	require.NoError(t, r.Release())
+
+	answer, err = build(t, scripted.NewMock(scripted.Say("Hello.")), func(b *agent.Builder) { b.Chat() }).Run(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "Hello.", answer)
+}
+
+// On a bus that is reached over TCP, by URL and by connection. It is set up by the
+// first one.
+func TestExternalBus(t *testing.T) {
+	t.Parallel()
+	server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
+	require.NoError(t, err)
+	defer server.Shutdown()
+	answer, err := build(t, scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("by URL")), func(b *agent.Builder) { b.NATS(server.ClientURL()) }).Run(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "by URL", answer)
+	conn, err := server.Connect()
+	require.NoError(t, err)
+	defer conn.Close()
+	answer, err = build(t, scripted.NewMock(scripted.Say("by connection")), func(b *agent.Builder) {
+		b.Conn(conn).Graph(reviewed(func(context.Context, *agent.Memory) (events.Payload, error) {
+			return agent.Emit("ReviewPassed", nil)
+		}))
+	}).Run(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "by connection", answer)
+	_, err = build(t, scripted.NewMock(), func(b *agent.Builder) { b.NATS("nats://127.0.0.1:1") }).Run(t.Context())
+	require.ErrorContains(t, err, "127.0.0.1:1")
+}
+
+// kindsOf tells outputs in short, without what is best effort.
+func kindsOf(outs []output.Output) []string {
+	var kinds []string
+	for _, o := range outs {
+		switch o := o.(type) {
+		case output.LLMToken, output.ToolCallDelta:
+		case output.StateStarted:
+			kinds = append(kinds, "state "+string(o.State))
+		case output.Action:
+			kinds = append(kinds, "action "+string(o.Event))
+		case output.ToolCallStarted:
+			kinds = append(kinds, "started "+o.Name)
+		case output.ToolCallFinished:
+			kinds = append(kinds, fmt.Sprintf("finished %s %v", o.Name, o.Success))
+		case output.FinalAnswer:
+			kinds = append(kinds, "answer "+o.Content)
+		case output.Error:
+			kinds = append(kinds, "error "+o.Code)
+		}
+	}
+	return kinds
+}
+
+// The callback sees everything in order, each once, and no word after its answer.
+func TestOutputs(t *testing.T) {
+	t.Parallel()
+	var outs []output.Output
+	mock := scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("Pass the salt."), scripted.Say("Pass the salt, please."))
+	a := build(t, mock, func(b *agent.Builder) {
+		b.Graph(reviewed(strict)).OnOutput(func(o output.Output) { outs = append(outs, o) })
+	})
+	_, err := a.Run(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"state planning", "action LlmToolCall", "state acting", "started search", "finished search true", "state observing",
+		"action Continue", "state planning", "action LlmFinalAnswer", "state reviewing", "action ReviewFailed", "state planning",
+		"action LlmFinalAnswer", "state reviewing", "state done", "answer Pass the salt, please.",
+	}, kindsOf(outs))
+	said, deltas := map[string]string{}, ""
+	for _, o := range outs {
+		switch o := o.(type) {
+		case output.LLMToken:
+			require.Len(t, said[o.MessageID], o.Offset)
+			said[o.MessageID] += o.Text
+		case output.ToolCallDelta:
+			deltas += o.Text
+		}
+	}
+	for _, text := range said {
+		require.True(t, strings.HasPrefix("Pass the salt, please.", strings.TrimSuffix(text, ".")), text)
+	}
+	require.Contains(t, []string{"", `{"q":"a"}`}, deltas)
+}
+
+// A callback that is slow or panics does not hurt the run.
+func TestOutputCallbackThatFails(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int64
+	a := build(t, scripted.NewMock(scripted.Say("the answer")), func(b *agent.Builder) {
+		b.OnOutput(func(output.Output) { calls.Add(1); panic("cannot show this") })
+	})
+	answer, err := a.Run(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "the answer", answer)
+	require.EqualValues(t, 1, calls.Load(), "it is not called again")
+
+	hold := make(chan struct{})
+	slow := build(t, scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("the answer")), func(b *agent.Builder) {
+		b.OnOutput(func(output.Output) { <-hold })
+	})
+	r, err := slow.Start(t.Context())
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return r.State() == events.Done }, 20*time.Second, time.Millisecond, "the run does not wait")
+	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	_, err = r.Wait(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded, "Wait does, as long as it may")
+	close(hold)
+	answer, err = r.Wait(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "the answer", answer)
+	require.NoError(t, r.Release())
+}
+
+// The trace of a run that one watches is the trace that its log gives.
+func TestLiveTraceIsThatOfTheLog(t *testing.T) {
+	t.Parallel()
+	bus := busOf(t)
+	graph := reviewed(strict)
+	a := build(t, scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("Pass the salt."), scripted.Say("Pass the salt, please.")),
+		func(b *agent.Builder) { b.Bus(bus).Graph(graph) })
+	r, err := a.Start(t.Context())
+	require.NoError(t, err)
+	_, err = r.Wait(t.Context())
+	require.NoError(t, err)
+	machine, err := graph.Machine()
+	require.NoError(t, err)
+	mem, err := runlog.Retrace(t.Context(), bus, machine, events.NewRun(events.DefaultNamespace, r.ID(), bus.Shards()), func(_ journal.Record, _ *events.Event) {})
+	require.NoError(t, err)
+	live, err := r.Trace().JSON()
+	require.NoError(t, err)
+	logged, err := mem.Trace.JSON()
+	require.NoError(t, err)
+	require.JSONEq(t, logged, live)
+	require.Equal(t, 8, r.Trace().Len())
+	var entries []reducer.TraceEntry
+	require.NoError(t, json.Unmarshal([]byte(live), &entries))
+	require.Equal(t, 1, entries[1].Step)
+	require.False(t, entries[1].Timestamp.IsZero())
+	require.NoError(t, r.Release())
+}
+
+// The roles' end is told to whoever waits.
+func TestServerThatEndsUnderARun(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{})
+	var once sync.Once
+	model := llm.CallerFunc(func(ctx context.Context, _ llm.Request, _ func(llm.Chunk)) (llm.Response, error) {
+		once.Do(func() { close(asked) })
+		<-ctx.Done()
+		return nil, errors.New("cut short")
+	})
+	a, err := agent.New("x").LLM(model).Build()
+	require.NoError(t, err)
+	s, err := agent.Serve(t.Context(), a)
+	require.NoError(t, err)
+	r, err := a.Start(t.Context())
+	require.NoError(t, err)
+	<-asked
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	_, err = r.Wait(t.Context())
+	require.ErrorContains(t, err, "server is closed")
+	require.NoError(t, <-closed)
+	require.NoError(t, r.Release())
+}

@@ -1,0 +1,126 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"sync"
+
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// Server is several agents on one bus in one process: one set of roles serves all
+// their runs. Make it with [Serve].
+type Server struct {
+	service *service
+	close   func() error
+}
+
+// errServerClosed is for agents whose server was closed.
+var errServerClosed = errors.New("the agent's server is closed")
+
+// Serve opens the place that the agents name, an embedded server if they name none,
+// and runs their roles until [Server.Close]; it also carries on the runs that are
+// there. From then on the agents run on it. The context bounds the start alone.
+//
+// Each agent has a name of its own, all have the same graph, and a tool that two of
+// them have is the same one: anything else is a *[BuildError].
+func Serve(ctx context.Context, agents ...*Agent) (*Server, error) {
+	o, err := together(agents)
+	if err != nil {
+		return nil, &BuildError{err}
+	}
+	service, err := o.open(ctx, running)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{service: service, close: sync.OnceValue(service.close)}
+	for _, a := range agents {
+		a.mu.Lock()
+		a.server = s
+		a.mu.Unlock()
+	}
+	return s, nil
+}
+
+// Close ends the roles, what is in work getting a few seconds, and closes the bus.
+// Runs that have not ended stay as they are and can be resumed on their data. The
+// error is why the roles had ended before, if they had.
+func (s *Server) Close() error { return s.close() }
+
+// together is what serves all of the agents.
+func together(agents []*Agent) (serving, error) {
+	if len(agents) == 0 {
+		return serving{}, errors.New("there are no agents to serve")
+	}
+	first := agents[0]
+	o := serving{
+		providers: map[string]llm.Caller{}, graph: first.graph, machine: first.machine, logger: slog.New(slog.DiscardHandler),
+	}
+	names := map[string]bool{}
+	for _, a := range agents {
+		switch {
+		case a.elsewhere:
+			return o, fmt.Errorf("the roles of agent %s run elsewhere", a.def.Name)
+		case names[a.def.Name]:
+			return o, fmt.Errorf("two agents are called %s: set Name", a.def.Name)
+		case a.drawn != first.drawn || a.machine.Table().Hash() != first.machine.Table().Hash():
+			return o, fmt.Errorf("the agents %s and %s have different graphs: one server has one", first.def.Name, a.def.Name)
+		case a.place != place{} && o.place != place{} && a.place != o.place:
+			return o, fmt.Errorf("agent %s is in another place than the agents before it", a.def.Name)
+		}
+		names[a.def.Name] = true
+		if a.place != (place{}) {
+			o.place = a.place
+		}
+		o.logger = a.logger
+		if err := o.add(a); err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
+// add takes in an agent's providers and tools, its prices and its estimators.
+func (o *serving) add(a *Agent) error {
+	switch {
+	case o.prices == nil:
+		o.prices = a.prices
+	case a.prices != nil && !same(o.prices, a.prices):
+		return fmt.Errorf("agent %s has other prices than the agents before it", a.def.Name)
+	}
+	o.estimators = o.estimators.With(a.estimators)
+	for name, caller := range a.providers {
+		if known, twice := o.providers[name]; twice && !same(known, caller) {
+			return fmt.Errorf("two model callers are called %s", name)
+		}
+		o.providers[name] = caller
+	}
+	for _, t := range a.tools {
+		known := toolOf(o.tools, t.Definition().Name)
+		switch {
+		case known == nil:
+			o.tools = append(o.tools, t)
+		case !same(known, t):
+			return fmt.Errorf("two tools are called %s: give the agents the same one, or other names", t.Definition().Name)
+		}
+	}
+	return nil
+}
+
+func toolOf(tools []tool.Tool, name string) tool.Tool {
+	for _, t := range tools {
+		if t.Definition().Name == name {
+			return t
+		}
+	}
+	return nil
+}
+
+// same reports whether two values are one; of functions that cannot be said.
+func same(a, b any) bool {
+	return reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.TypeOf(a).Comparable() && a == b
+}

@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tokens"
+	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/breaker"
+)
+
+// conduct is how the roles of a service are run.
+type conduct int
+
+const (
+	// running runs them.
+	running conduct = iota
+	// stepping leaves them to Step.
+	stepping
+	// elsewhere has none: other processes run them.
+	elsewhere
+)
+
+// serving is what a service is made of.
+type serving struct {
+	place     place
+	providers map[string]llm.Caller
+	tools     []tool.Tool
+	graph     *Graph
+	machine   *reducer.Machine
+	// prices and estimators may be nil.
+	prices     llm.Prices
+	estimators tokens.Set
+	logger     *slog.Logger
+}
+
+// service is an open bus, and the roles on it.
+type service struct {
+	bus     Bus
+	host    *Host
+	machine *reducer.Machine
+	conduct conduct
+	release func()
+	stop    context.CancelFunc
+	// ended is closed when the roles have ended; failed is why.
+	ended  chan struct{}
+	failed error
+}
+
+// open opens the bus and starts the roles. The context bounds the start alone.
+func (o serving) open(ctx context.Context, how conduct) (*service, error) {
+	registry, err := tool.NewRegistryWith(tool.Options{Gate: breaker.New}, o.tools...)
+	if err != nil {
+		return nil, &BuildError{err}
+	}
+	n := needs{pools: registry.Pools(), states: slices.Sorted(maps.Keys(o.graph.handlers()))}
+	bus, release, err := o.place.open(ctx, n, o.logger)
+	if err != nil {
+		return nil, err
+	}
+	s := &service{bus: bus, machine: o.machine, conduct: how, release: release, stop: func() {}, ended: make(chan struct{})}
+	if s.host, err = o.host(bus, registry, how); err != nil {
+		release()
+		return nil, &BuildError{err}
+	}
+	if err := s.start(ctx); err != nil {
+		_ = s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (o serving) host(bus Bus, registry *tool.Registry, how conduct) (*Host, error) {
+	options := HostOptions{
+		Bus: bus, Machine: o.machine, Tools: registry, Logger: o.logger, Providers: o.providers, Prices: o.prices, Estimators: o.estimators,
+		States: o.graph.handlers(), StateTimeout: o.graph.handlerTimeout(),
+	}
+	if how == elsewhere {
+		return newClient(options)
+	}
+	return NewHost(options)
+}
+
+// start runs the roles, if they are to run, and makes them known.
+func (s *service) start(ctx context.Context) error {
+	if s.conduct != running {
+		close(s.ended)
+	} else {
+		var hostCtx context.Context
+		hostCtx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+		go func() {
+			defer close(s.ended)
+			s.failed = s.host.Run(hostCtx)
+		}()
+	}
+	if s.conduct == elsewhere {
+		return nil
+	}
+	return s.host.Announce(ctx)
+}
+
+// broken is closed when the roles have ended by themselves; nil if there are none
+// that could.
+func (s *service) broken() <-chan struct{} {
+	if s.conduct != running {
+		return nil
+	}
+	return s.ended
+}
+
+// close ends the roles and lets go of the bus. The error is that of the roles.
+func (s *service) close() error {
+	s.stop()
+	<-s.ended
+	s.release()
+	return s.failed
+}

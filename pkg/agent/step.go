@@ -1,0 +1,82 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+)
+
+// newClient is a host without roles, for a bus that others serve.
+func newClient(o HostOptions) (*Host, error) {
+	if o.Instance == "" {
+		o.Instance = "local"
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	h := &Host{store: runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine, Logger: o.Logger})}
+	validator, policies := validators()
+	var err error
+	h.gateway, err = gateway.New(h.gatewayConfig(o, validator, policies))
+	return h, err
+}
+
+// standing is where a run stands between two steps.
+type standing struct {
+	n, armed uint64
+	state    events.State
+	ended    bool
+	// owner does what is due next; nil: nobody can.
+	owner role
+}
+
+// step has roles work until the run's next transition is in the log. No role may
+// run meanwhile. It returns the number of the last event, and the state after it.
+func (h *Host) step(ctx context.Context, run events.Run) (uint64, events.State, error) {
+	before, err := h.standing(ctx, run)
+	for now := before; err == nil; now, err = h.standing(ctx, run) {
+		switch {
+		case now.ended, now.armed != before.armed:
+			return now.n, now.state, nil
+		case now.owner == nil && now.state == events.WaitingForHuman, now.owner == nil && now.state == events.WaitingForUser:
+			return now.n, now.state, ErrWaits
+		case now.owner == nil:
+			return now.n, now.state, fmt.Errorf("nobody here can do anything in state %s", now.state)
+		}
+		if err := now.owner.Step(ctx); err != nil {
+			return now.n, now.state, err
+		}
+	}
+	return before.n, before.state, err
+}
+
+func (h *Host) standing(ctx context.Context, at events.Run) (standing, error) {
+	run := h.store.Acquire(at)
+	defer h.store.Release(run)
+	run.Lock()
+	defer run.Unlock()
+	if err := run.Refresh(ctx); err != nil {
+		return standing{}, err
+	}
+	mem := run.Memory()
+	s := standing{n: mem.N, armed: mem.Control.Armed, state: mem.State, ended: run.Terminal()}
+	for _, e := range run.Effects() {
+		if e.Held {
+			return s, errors.New("the run is paused")
+		}
+		owner := e.State
+		if e.Kind == reducer.KindEnd {
+			owner = mem.State
+		}
+		if s.owner = h.owners[owner]; s.owner != nil {
+			break
+		}
+	}
+	return s, nil
+}

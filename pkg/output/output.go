@@ -1,0 +1,162 @@
+// Package output tells what a run does as a stream of small things to show: a state
+// began, a word came, a tool ended, this is the answer.
+//
+// Most of them come from the log: [Of] is a function of an event and the memory
+// after it, so every reader of a run sees the same outputs in the same order, each
+// once, today and in a replay. Two kinds come from the live feed and from nowhere
+// else: [LLMToken] and [ToolCallDelta] are best effort, may be missing, and are
+// void where a reply begins anew. [Stream] puts both together, and lets none of a
+// message's tokens through after the event that has the whole of it.
+//
+// As JSON an output is one object with its kind and its run, see [Marshal].
+package output
+
+import (
+	"encoding/json"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// Kind names an output, as its JSON does.
+type Kind string
+
+// The kinds.
+const (
+	KindStateStarted     Kind = "state_started"
+	KindLLMToken         Kind = "llm_token"
+	KindToolCallDelta    Kind = "tool_call_delta"
+	KindToolCallStarted  Kind = "tool_call_started"
+	KindToolCallFinished Kind = "tool_call_finished"
+	KindAction           Kind = "action"
+	KindFinalAnswer      Kind = "final_answer"
+	KindError            Kind = "error"
+)
+
+// Output is one of the types of this file, nothing else.
+type Output interface {
+	// Kind says which one.
+	Kind() Kind
+	isOutput()
+}
+
+// StateStarted says that the run came to a state: event N of the run led there.
+type StateStarted struct {
+	N     uint64       `json:"n"`
+	Step  int          `json:"step"`
+	State events.State `json:"state"`
+}
+
+// LLMToken is a piece of what the model says. Offset counts the bytes of the
+// message before it: one that is smaller than expected says that the message began
+// anew, one that is larger that something was lost.
+type LLMToken struct {
+	MessageID string `json:"message_id"`
+	Offset    int    `json:"offset"`
+	Text      string `json:"text"`
+}
+
+// ToolCallDelta is a piece of the arguments of a call that the model is making.
+// Index is the call's place in the reply, from 0; Name may be empty after the first
+// piece.
+type ToolCallDelta struct {
+	MessageID string `json:"message_id"`
+	Index     int    `json:"index"`
+	Name      string `json:"name"`
+	Text      string `json:"text"`
+}
+
+// ToolCallStarted says that a call went to its tool: it was accepted, and approved
+// where that was needed. One that an approval lets run once more starts again.
+type ToolCallStarted struct {
+	N         uint64 `json:"n"`
+	CallID    string `json:"call_id"`
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"`
+}
+
+// ToolCallFinished is what became of a call.
+type ToolCallFinished struct {
+	N           uint64 `json:"n"`
+	CallID      string `json:"call_id"`
+	Name        string `json:"name"`
+	Success     bool   `json:"success"`
+	Observation string `json:"observation"`
+	Code        string `json:"code"`
+	LatencyMS   int64  `json:"latency_ms"`
+}
+
+// Action is what was decided in a state: an event that took the run on, with what
+// the trace says of it.
+type Action struct {
+	N     uint64       `json:"n"`
+	Step  int          `json:"step"`
+	State events.State `json:"state"`
+	Event events.Type  `json:"event"`
+	Data  string       `json:"data"`
+}
+
+// FinalAnswer is the answer of a run that ended well, the last output of a run in
+// task mode; in chat mode that of each turn. State is where the run is then.
+type FinalAnswer struct {
+	N         uint64       `json:"n"`
+	MessageID string       `json:"message_id,omitempty"`
+	State     events.State `json:"state"`
+	Content   string       `json:"content"`
+}
+
+// Error is why a run ended otherwise, its last output.
+type Error struct {
+	N       uint64 `json:"n"`
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// Kind returns the kind.
+func (StateStarted) Kind() Kind { return KindStateStarted }
+
+// Kind returns the kind.
+func (LLMToken) Kind() Kind { return KindLLMToken }
+
+// Kind returns the kind.
+func (ToolCallDelta) Kind() Kind { return KindToolCallDelta }
+
+// Kind returns the kind.
+func (ToolCallStarted) Kind() Kind { return KindToolCallStarted }
+
+// Kind returns the kind.
+func (ToolCallFinished) Kind() Kind { return KindToolCallFinished }
+
+// Kind returns the kind.
+func (Action) Kind() Kind { return KindAction }
+
+// Kind returns the kind.
+func (FinalAnswer) Kind() Kind { return KindFinalAnswer }
+
+// Kind returns the kind.
+func (Error) Kind() Kind { return KindError }
+
+func (StateStarted) isOutput()     {}
+func (LLMToken) isOutput()         {}
+func (ToolCallDelta) isOutput()    {}
+func (ToolCallStarted) isOutput()  {}
+func (ToolCallFinished) isOutput() {}
+func (Action) isOutput()           {}
+func (FinalAnswer) isOutput()      {}
+func (Error) isOutput()            {}
+
+// Marshal writes an output as one JSON object on one line: `kind` and `run` first,
+// then the output's own keys.
+func Marshal(run string, o Output) ([]byte, error) {
+	head, err := json.Marshal(struct {
+		Kind Kind   `json:"kind"`
+		Run  string `json:"run"`
+	}{o.Kind(), run})
+	if err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	return append(append(head[:len(head)-1], ','), body[1:]...), nil
+}
