@@ -100,6 +100,7 @@ var lower = map[string][]string{
 	"pkg/agentfile":        {"pkg/events", "pkg/tool", "pkg/agentfile/strict"},
 	"pkg/agentfile/strict": {},
 	"pkg/approval":         {"pkg/events", "pkg/reducer"},
+	"pkg/toolcall":         {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "pkg/runlog", "pkg/worker", "pkg/approval"},
 	"pkg/launch":           {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "pkg/runlog", "pkg/agentfile"},
 	"pkg/embedded":         {},
 }
@@ -119,7 +120,7 @@ var roles = []string{"pkg/planner", "pkg/actor", "pkg/observer", "pkg/gateway", 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{
 	"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "pkg/runlog", "pkg/worker",
-	"pkg/agentfile", "pkg/agentfile/strict", "pkg/approval", "pkg/launch",
+	"pkg/agentfile", "pkg/agentfile/strict", "pkg/approval", "pkg/launch", "pkg/toolcall",
 }
 
 // top are the roots of layer 4, which may import everything.

@@ -131,7 +131,7 @@ var full = map[string]string{
 	"Start": `{"agent":{"name":"a","mode":"task","llm":{"provider":"scripted","script":[{"text":"hi"}]},` +
 		`"config":{"max_steps":15,"max_retries":3,"confidence_threshold":0.4,"reflect_every_n_steps":5,"min_answer_length":5,` +
 		`"parallel_tools":true,"context_window_size":0,"expand_context_window_size":10,"paging_limit":4096,"hard_limit":8192,` +
-		`"thinking_log_entries":10,"max_iterations":1000},"budget":{"max_cost_usd":2,"max_wall_time":"30m0s"},` +
+		`"thinking_log_entries":10,"max_iterations":1000,"max_depth":0},"budget":{"max_cost_usd":2,"max_wall_time":"30m0s"},` +
 		`"approval":{"policy":"above","risk":"medium","expires":"24h0m0s"}},"agent_hash":"h","task":"t","mode":"task",` +
 		`"task_type":"default","tools":[{"name":"search","description":"d","schema":{"type":"object"},"effect":"pure","pool":"web","risk":"low"}],` +
 		`"table_hash":"th","parent":{"run":"` + runID + `","call_id":"c"}}`,

@@ -95,7 +95,8 @@ func (mem *Memory) setResult(o *events.ToolOutcome) {
 	if record == nil {
 		return
 	}
-	record.Ref = o.Ref
+	record.Ref, record.Run = o.Ref, o.Run
+	mem.settle(o)
 	if o.Success {
 		record.Result = &CallResult{Success: &Success{Content: strings.TrimPrefix(o.Observation, SuccessPrefix)}}
 	} else {
