@@ -115,7 +115,7 @@ var ports = map[string][]string{
 // stdOnly are the packages without any library from outside.
 var stdOnly = []string{"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "pkg/worker"}
 
-var roles = []string{"pkg/planner", "pkg/actor", "pkg/observer", "pkg/gateway", "pkg/replay", "pkg/retention"}
+var roles = []string{"pkg/planner", "pkg/actor", "pkg/observer", "pkg/gateway", "pkg/subagent", "pkg/replay", "pkg/retention"}
 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{

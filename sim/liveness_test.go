@@ -110,7 +110,7 @@ func (c *livenessCase) play(t *testing.T, point string) *played {
 // scenario is two processes of each role, and one run.
 func (c *livenessCase) scenario() *scenario {
 	s := &scenario{Seed: 1, Shards: 1, AckWait: 15 * time.Second, Stall: stall}
-	for _, role := range []string{rolePlanner, roleActor, roleObserver, roleGateway} {
+	for _, role := range []string{rolePlanner, roleActor, roleObserver, roleGateway, roleSubagent} {
 		for range 2 {
 			s.Processes = append(s.Processes, processPlan{Roles: []string{role}, Concurrency: 4, Down: time.Minute})
 		}
@@ -121,6 +121,9 @@ func (c *livenessCase) scenario() *scenario {
 	a.Blacklist = []string{"forbidden"}
 	for _, def := range toolDefinitions {
 		a.Tools = append(a.Tools, def.Name)
+	}
+	for _, t := range agentTools {
+		a.Tools = append(a.Tools, t.Agent)
 	}
 	script := append(c.script, scriptEntry{"text": lastWords}, scriptEntry{"text": lastWords}, scriptEntry{"text": lastWords})
 	var err error

@@ -251,7 +251,7 @@ func (p *person) decision(call string, asks bool) events.Decision {
 	case 0:
 		d.Decision, d.Reason = events.DecisionRejected, "better not"
 	case 1:
-		d.Decision, d.Arguments = events.DecisionModified, `{"n":1}`
+		d.Decision, d.Arguments = events.DecisionModified, p.w.audit.modification(call, p.plan.ID)
 	default:
 		d.Decision = events.DecisionApproved
 	}

@@ -160,7 +160,7 @@ func (s *scenario) time(d draw) {
 
 // outage takes a role or a pool away, for longer than it is waited for.
 func (s *scenario) outage(d draw) {
-	what := append([]string{rolePlanner, roleActor, roleObserver, roleGateway, roleActor, roleActor}, pools...)[d.IntN(6+len(pools))]
+	what := append([]string{rolePlanner, roleActor, roleObserver, roleGateway, roleActor, roleSubagent}, pools...)[d.IntN(6+len(pools))]
 	at, length := d.upTo(40*time.Second), time.Minute+d.upTo(2*time.Minute)
 	for i, p := range s.Processes {
 		if contains(p.Roles, what) || contains(p.Pools, what) {
@@ -202,11 +202,11 @@ func (d draw) processes() []processPlan {
 	var all []processPlan
 	if d.oneIn(2) {
 		for range 1 + d.IntN(3) {
-			all = append(all, plan(rolePlanner, roleActor, roleObserver, roleGateway))
+			all = append(all, plan(rolePlanner, roleActor, roleObserver, roleGateway, roleSubagent))
 		}
 		return all
 	}
-	for _, role := range []string{rolePlanner, roleObserver, roleGateway} {
+	for _, role := range []string{rolePlanner, roleObserver, roleGateway, roleSubagent} {
 		for range 1 + d.IntN(2) {
 			all = append(all, plan(role))
 		}
@@ -294,6 +294,9 @@ func (d draw) agent() events.Agent {
 	a.Blacklist = []string{"forbidden"}
 	for _, def := range toolDefinitions {
 		a.Tools = append(a.Tools, def.Name)
+	}
+	for _, t := range agentTools {
+		a.Tools = append(a.Tools, t.Agent)
 	}
 	if d.oneIn(20) {
 		a.Budget = &events.Budget{MaxTotalTokens: 200 + d.IntN(4000)}
@@ -388,6 +391,9 @@ func (d draw) calls(n int) []scriptEntry {
 	for i := range calls {
 		name := toolDefinitions[d.IntN(len(toolDefinitions)-1)].Name // the last one is forbidden
 		calls[i] = scriptEntry{"name": name, "arguments": map[string]int{"n": d.IntN(10)}}
+		if d.oneIn(6) {
+			calls[i] = scriptEntry{"name": agentTools[d.IntN(len(agentTools))].Agent, "arguments": map[string]string{"task": "Do a part of it."}}
+		}
 	}
 	return calls
 }

@@ -129,6 +129,7 @@ func (g *Gateway) attend(ctx context.Context, t journal.Timer, seen note) error 
 		return err
 	}
 	var calls bool
+	var parent *events.Parent
 	err = g.look(ctx, t.Run.Namespace, t.Run.ID, func(run *runlog.Run) error {
 		var w watch
 		if t.Kind == timerRun {
@@ -136,6 +137,9 @@ func (g *Gateway) attend(ctx context.Context, t journal.Timer, seen note) error 
 		}
 		err := g.commit(ctx, run, func(mem *reducer.Memory) ([]runlog.Draft, error) { return g.overdue(mem, w) })
 		calls = run.Terminal() && len(run.Memory().Control.Calls) > 0
+		if p := run.Memory().Control.Parent; p != nil && !run.Terminal() {
+			parent = p
+		}
 		var refused *runlog.DraftError
 		if errors.As(err, &refused) {
 			// The application's own table does not have the event: to try again
@@ -148,6 +152,9 @@ func (g *Gateway) attend(ctx context.Context, t journal.Timer, seen note) error 
 		}
 		return g.rearm(ctx, run, t.Kind, w)
 	})
+	if err == nil && parent != nil {
+		err = g.forsake(ctx, t.Run, *parent)
+	}
 	if err == nil && calls {
 		err = g.CancelChildren(ctx, t.Run.Namespace, t.Run.ID, events.By{By: g.source})
 	}
