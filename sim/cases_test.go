@@ -156,7 +156,7 @@ const (
 )
 
 // livenessCases are all of them.
-var livenessCases = slices.Concat(usualCases, abandonedCases, unknownCases, timedCases, forkedCases)
+var livenessCases = slices.Concat(usualCases, abandonedCases, unknownCases, timedCases, forkedCases, familyCases)
 
 var usualCases = []*livenessCase{
 	{row: rowStart, event: events.TypeStart, from: events.Idle, asked: true, then: itself, points: timedPoints},

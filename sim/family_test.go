@@ -19,14 +19,14 @@ const roleSubagent = "subagent"
 // agentTools are the agents that simulated runs can call; agentScripts is what their
 // models say.
 var agentTools = []subagent.Tool{
-	{Agent: "helper"}, {Agent: "chief"}, {Agent: "loser"}, {Agent: "endless", Timeout: 15 * time.Second, Risk: "high"},
+	{Agent: "helper"}, {Agent: "chief"}, {Agent: "loser"}, {Agent: "endless", Timeout: 40 * time.Second, Risk: "high"},
 }
 
 var agentScripts = map[string][]scriptEntry{
 	"helper":  {calls("look"), {"text": lastWords, "usage": map[string]int{"input": 20, "output": 10}}},
 	"chief":   {calls("helper", "sum", "loser"), calls("helper"), {"text": lastWords}},
 	"loser":   {failing("auth")},
-	"endless": {calls("slow"), calls("slow"), calls("slow"), {"text": lastWords}},
+	"endless": {calls("slow")},
 }
 
 var agentNames = []string{"helper", "chief", "loser", "endless"}
@@ -45,6 +45,9 @@ func (w *world) storeAgents(ctx context.Context) {
 		a := events.DefaultAgent()
 		a.Name, a.LLM.Provider = name, "scripted"
 		a.Config.ReflectEveryNSteps = 0
+		if name == "endless" {
+			approveAlways(&a) // and nobody does
+		}
 		a.Tools = []string{"look", "sum", "slow", "helper", "loser"}
 		var err error
 		a.LLM.Script, err = json.Marshal(append(entries[:len(entries):len(entries)], scriptEntry{"text": lastWords}, scriptEntry{"text": lastWords}))

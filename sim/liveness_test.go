@@ -183,7 +183,7 @@ func (p *played) atTimer(at simulated.Moment) bool {
 	acked := at.Point == simulated.BeforeAck || at.Point == simulated.AfterAck
 	switch {
 	case p.from == events.Idle:
-		return !acked && p.target == nil && (p.event == events.TypeStart) == (at.Run.ID == p.w.plan.Runs[0].ID)
+		return !acked && p.target == nil && p.isFirst() == (at.Run.ID == p.w.plan.Runs[0].ID)
 	case p.timer:
 		return p.target != nil && p.publisher == at.Process
 	}
@@ -244,8 +244,8 @@ func (p *played) types() []string {
 
 // end is how the run ended.
 func (p *played) end() string {
-	v := p.w.audit.view(p.run())
-	return fmt.Sprintf("%s, error %q, answer %q", v.state, v.outcome.Code, v.answer)
+	v, first := p.w.audit.view(p.run()), p.w.audit.view(p.w.plan.Runs[0].ID)
+	return fmt.Sprintf("%s, error %q, answer %q; first run: %s, %v", v.state, v.outcome.Code, v.answer, first.state, first.called)
 }
 
 // requireCarrier checks under whose delivery the next event was appended.
@@ -274,6 +274,8 @@ func (p *played) requireCarrier(t *testing.T) {
 		require.Equal(t, p.target.ID, next.Cause, "%v", p.types())
 	case held:
 		require.Equal(t, p.cause, next.Cause, "%v", p.types())
+	case another:
+		require.True(t, ofAnother(all, next.Cause), "%v", p.types())
 	default:
 		require.Contains(t, strings.Split(p.then, ", "), string(byID[next.Cause].Type()), "%v", p.types())
 	}
