@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal/natsbus"
 )
 
@@ -26,7 +27,7 @@ const patience = 20 * time.Second
 
 var (
 	quiet  = slog.New(slog.DiscardHandler)
-	layout = Layout{Pools: []string{"web", "gpu"}}
+	layout = Layout{Pools: []string{"web", "gpu", events.AgentsPool}}
 )
 
 // rig is a server with the generated configuration, set up by its operator.
