@@ -25,7 +25,8 @@ its end, shows the transitions on stderr as they happen, and prints the answer o
 stdout. The log is kept; look at it with moorebus show or replay.
 
 Without --agent it is an assistant with the builtin tools and the model of
-OPENAI_API_KEY or OPENAI_BASE_URL (OPENAI_MODEL). An agent in chat mode reads
+OPENAI_API_KEY or OPENAI_BASE_URL (OPENAI_MODEL). Of several agents in a file the
+first one runs, and the others are stored for it to call. An agent in chat mode reads
 further messages from stdin, a line each.
 
 Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled
@@ -51,6 +52,11 @@ Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled
 			return err
 		}
 		return local.host(cmd.Context(), docs, nil, func(ctx context.Context, h *agent.Host, bus session.Bus) error {
+			if len(docs.Others) > 0 || len(wire.Subagents(docs.Tools)) > 0 {
+				if err := wire.PutAgents(ctx, h.Gateway(), local.namespace, docs); err != nil {
+					return err
+				}
+			}
 			return runTask(ctx, h, bus, local.namespace, *docs.Agent, task)
 		})
 	}

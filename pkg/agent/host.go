@@ -20,6 +20,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/planner"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/moorebus/moorebus/pkg/subagent"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/schema"
 )
@@ -45,6 +46,8 @@ type HostOptions struct {
 	// empty.
 	Providers map[string]llm.Caller
 	Tools     *tool.Registry
+	// Subagents are the agents that are tools of others.
+	Subagents []subagent.Tool
 	// Results bounds and cleans what the tools give back.
 	Results actor.Results
 	// Instance names the process in its events. Default "local".
@@ -130,7 +133,22 @@ func NewHost(o HostOptions) (*Host, error) {
 		return nil, err
 	}
 	h.roles = []role{p, a, ob, h.gateway}
+	if len(o.Subagents) > 0 {
+		s, err := h.subagents(o, validator, policies)
+		if err != nil {
+			return nil, err
+		}
+		h.roles = append(h.roles, s)
+	}
 	return h, nil
+}
+
+func (h *Host) subagents(o HostOptions, validator tool.Validator, policies *approval.Policies) (*subagent.Subagents, error) {
+	return subagent.New(subagent.Config{
+		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Agents: o.Bus, Timers: o.Bus, Tombstones: o.Tombstones,
+		Blobs: o.Bus, Tools: o.Subagents, Results: o.Results, Validator: validator, Approval: policies, CheckApproval: policies.Check,
+		CheckScript: o.CheckScript, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
+	})
 }
 
 func (h *Host) gatewayConfig(o HostOptions, validator tool.Validator, policies *approval.Policies) gateway.Config {

@@ -19,6 +19,9 @@ type Tool struct {
 	Name string
 	// Agent names the stored definition that is run, in the caller's namespace.
 	Agent string
+	// Handoff, in place of Agent, names the stored definition that the caller's
+	// conversation goes on under.
+	Handoff string
 	// Description tells the model what the agent is for. Default: a sentence with
 	// the agent's name.
 	Description string
