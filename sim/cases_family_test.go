@@ -17,6 +17,7 @@ const (
 	rowChild     = "Start of a run that answers a call"
 	rowDelegated = "ToolCallStarted of a call that a run answers"
 	rowAnswer    = "ToolSuccess, ToolFailure, ToolCallResult as a run's answer"
+	rowHandedOff = "HandedOff"
 	rowCascade   = "Cancelled of a run that answers a call"
 )
 
@@ -42,6 +43,7 @@ var familyCases = []*livenessCase{
 		timer: true, points: timedPoints, then: nobody},
 	{row: rowLost, name: "for the lost end of a child", event: events.TypeResumed, from: events.Acting, lost: []events.Type{events.TypeLLMFinalAnswer},
 		script: script(calls("helper")), timer: true, points: timedPoints, then: itself},
+	{row: rowHandedOff, event: events.TypeHandedOff, from: events.Acting, script: script(calls(handsOver)), then: held},
 	{row: rowForked, name: "while it waits for a child", event: events.TypeForked, from: events.Idle, asked: true, points: timedPoints, then: itself,
 		script: script(calls("helper")), people: forks(3)},
 }

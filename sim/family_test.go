@@ -19,7 +19,7 @@ const roleSubagent = "subagent"
 // agentTools are the agents that simulated runs can call; agentScripts is what their
 // models say.
 var agentTools = []subagent.Tool{
-	{Agent: "helper"}, {Agent: "chief"}, {Agent: "loser"}, {Agent: "endless", Timeout: 40 * time.Second, Risk: "high"},
+	{Agent: "helper"}, {Agent: "chief"}, {Agent: "loser"}, {Agent: "endless", Timeout: 40 * time.Second, Risk: "high"}, {Handoff: "heir"},
 }
 
 var agentScripts = map[string][]scriptEntry{
@@ -27,9 +27,22 @@ var agentScripts = map[string][]scriptEntry{
 	"chief":   {calls("helper", "sum", "loser"), calls("helper"), {"text": lastWords}},
 	"loser":   {failing("auth")},
 	"endless": {calls("slow")},
+	"heir":    heirs(),
 }
 
 var agentNames = []string{"helper", "chief", "loser", "endless"}
+
+const handsOver = "transfer_to_heir"
+
+// heirs is what a model says that goes on in a conversation, after however many
+// replies: something to be paid for, and its last words.
+func heirs() []scriptEntry {
+	var all []scriptEntry
+	for range 30 {
+		all = append(all, calls("pay"), scriptEntry{"text": lastWords})
+	}
+	return all
+}
 
 // subagents is the role in one of the processes.
 func (p *process) subagents(instance string, store *runlog.Store) (*subagent.Subagents, error) {
@@ -48,7 +61,7 @@ func (w *world) storeAgents(ctx context.Context) {
 		if name == "endless" {
 			approveAlways(&a) // and nobody does
 		}
-		a.Tools = []string{"look", "sum", "slow", "helper", "loser"}
+		a.Tools = []string{"look", "sum", "slow", "pay", "helper", "loser"}
 		var err error
 		a.LLM.Script, err = json.Marshal(append(entries[:len(entries):len(entries)], scriptEntry{"text": lastWords}, scriptEntry{"text": lastWords}))
 		w.require(err)
@@ -115,7 +128,7 @@ func (a *auditor) waiting(r *auditedRun) {
 
 // answeredBy reports whether a call's result is that of a run which is done.
 func (a *auditor) answeredBy(record *reducer.ToolCallRecord) bool {
-	return record.Run != "" && a.run(record.Run).mem.State == events.Done
+	return record.Name == handsOver || record.Run != "" && a.run(record.Run).mem.State == events.Done
 }
 
 // modification is what people make of a call's arguments.
@@ -124,6 +137,8 @@ func (a *auditor) modification(call, run string) string {
 	defer a.mu.Unlock()
 	if record := a.run(run).mem.ToolCalls[call]; record != nil && contains(agentNames, record.Name) {
 		return `{"task":"Do less."}`
+	} else if record != nil && record.Name == handsOver {
+		return `{"reason":"why not"}`
 	}
 	return `{"n":1}`
 }

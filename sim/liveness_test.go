@@ -123,7 +123,7 @@ func (c *livenessCase) scenario() *scenario {
 		a.Tools = append(a.Tools, def.Name)
 	}
 	for _, t := range agentTools {
-		a.Tools = append(a.Tools, t.Agent)
+		a.Tools = append(a.Tools, t.Definition().Name)
 	}
 	script := append(c.script, scriptEntry{"text": lastWords}, scriptEntry{"text": lastWords}, scriptEntry{"text": lastWords})
 	var err error

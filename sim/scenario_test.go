@@ -296,7 +296,7 @@ func (d draw) agent() events.Agent {
 		a.Tools = append(a.Tools, def.Name)
 	}
 	for _, t := range agentTools {
-		a.Tools = append(a.Tools, t.Agent)
+		a.Tools = append(a.Tools, t.Definition().Name)
 	}
 	if d.oneIn(20) {
 		a.Budget = &events.Budget{MaxTotalTokens: 200 + d.IntN(4000)}
@@ -392,7 +392,10 @@ func (d draw) calls(n int) []scriptEntry {
 		name := toolDefinitions[d.IntN(len(toolDefinitions)-1)].Name // the last one is forbidden
 		calls[i] = scriptEntry{"name": name, "arguments": map[string]int{"n": d.IntN(10)}}
 		if d.oneIn(6) {
-			calls[i] = scriptEntry{"name": agentTools[d.IntN(len(agentTools))].Agent, "arguments": map[string]string{"task": "Do a part of it."}}
+			calls[i] = scriptEntry{"name": agentNames[d.IntN(len(agentNames))], "arguments": map[string]string{"task": "Do a part of it."}}
+			if d.oneIn(3) {
+				calls[i] = scriptEntry{"name": handsOver}
+			}
 		}
 	}
 	return calls

@@ -49,6 +49,9 @@ func owns(user string, from, to events.State, pool string) bool {
 	if own == events.AgentsPool && from == events.Idle {
 		return to == events.Planning && pool == events.DefaultPool
 	}
+	if to == events.Nobody && pool == events.AgentsPool && own != events.AgentsPool {
+		return false
+	}
 	return slices.Contains(owned[role], from) && slices.ContainsFunc(reducer.Edges(reducer.DefaultTable()), func(e reducer.Edge) bool {
 		if e.From != from || e.To != to {
 			return false

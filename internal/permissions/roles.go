@@ -130,6 +130,9 @@ func (l Layout) worker(g *natsbus.Grants, states []events.State, pool string) {
 		if !slices.Contains(states, e.From) {
 			continue
 		}
+		if e.To == events.Nobody && e.Pool == events.AgentsPool && pool != events.AgentsPool {
+			continue // which agent a run goes on under is the word of that pool's actor
+		}
 		if e.Pool == events.Wildcard && pool != "" {
 			e.Pool = pool
 		}

@@ -85,15 +85,15 @@ func TestTheFirstEventNamesNoPredecessor(t *testing.T) {
 	require.Equal(t, e.TraceParent, back.TraceParent)
 }
 
-// specTypes are the event types of SPEC section 2, CONTRACT section 2's Forked
-// and nothing else.
+// specTypes are the event types of SPEC section 2, CONTRACT section 2's Forked, the
+// hand-off, and nothing else.
 var specTypes = strings.Fields(`
 	Start Forked LlmToolCall LlmParallelToolCalls LlmFinalAnswer LlmMessageComplete UserMessage LlmThought MaxSteps
 	LowConfidence AnswerTooShort ToolBlacklisted ReplyInvalid HumanApprovalRequired HumanApproved HumanModified
 	HumanApprovedParallel HumanRejected ApprovalExpired Closed ToolSuccess ToolFailure Continue NeedsReflection
 	NeedsPaging ReflectDone PageDone FatalError BudgetExceeded Cancelled LlmAttemptFailed ToolCallDispatched
 	ToolCallStarted ToolCallResult HumanDecision ContextWindowExpanded ToolCallsAddedToContext WorkingMemoryAdded
-	WorkingMemoryRemoved StorageSaved StorageLoaded Paused Resumed BudgetRaised`)
+	WorkingMemoryRemoved StorageSaved StorageLoaded Paused Resumed BudgetRaised HandedOff`)
 
 func TestTypesAreThoseOfTheSpecification(t *testing.T) {
 	var names []string

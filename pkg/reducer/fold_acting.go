@@ -35,6 +35,8 @@ func (mem *Memory) foldActing(e *events.Event) {
 		mem.Call(p.CallID).Dispatched = e.N
 	case *events.ToolCallStarted:
 		mem.Call(p.CallID).Started = e.N
+	case *events.HandedOff:
+		mem.handOff(p)
 	case *events.ToolCallResult:
 		mem.answerBatchCall(&p.ToolOutcome)
 	case *events.ToolSuccess:

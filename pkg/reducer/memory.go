@@ -257,6 +257,8 @@ type CallState struct {
 	Dispatched uint64 `json:"dispatched,omitempty"`
 	Started    uint64 `json:"started,omitempty"`
 	Answered   bool   `json:"answered,omitempty"`
+	// HandedOff says that the run has gone over to the agent that the call names.
+	HandedOff bool `json:"handed_off,omitempty"`
 }
 
 // running reports whether a delivery started the call and is responsible for it

@@ -34,9 +34,14 @@ type call struct {
 	run   events.Run
 	child events.Run
 	batch bool
+	// queued says that further calls of the reply go out after this one.
+	queued bool
 	// depth is the child's, maxDepth the most that it may be.
 	depth, maxDepth int
 	share           share
+	// mode is the run's, handedOff says that it has gone over to the call's agent.
+	mode      events.Mode
+	handedOff bool
 }
 
 // call plans Acting and ParallelActing for one call.
@@ -48,7 +53,8 @@ func (s *Subagents) call(run events.Run, mem *reducer.Memory, e reducer.Effect) 
 	c := call{
 		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments},
 		run:  run, child: s.cfg.Store.Place(run.Namespace, events.ChildID(run.ID, state.ID)),
-		batch: mem.Control.Batch, depth: 1, maxDepth: mem.Config.MaxDepth, share: shareOf(mem),
+		batch: mem.Control.Batch, queued: len(mem.Control.Queued) > 0, depth: 1, maxDepth: mem.Config.MaxDepth, share: shareOf(mem),
+		mode: mem.Mode, handedOff: state.HandedOff,
 	}
 	if p := mem.Control.Parent; p != nil {
 		c.depth = max(1, p.Depth) + 1
@@ -65,6 +71,9 @@ func (s *Subagents) work(ctx context.Context, c call) worker.Result {
 	case refusal != "":
 		s.cfg.Logger.Warn("an agent was not called", "run", c.Run, "call", c.ID, "tool", c.Name, "reason", refusal)
 		return c.failed(toolcall.CodeNotApproved, refusal)
+	}
+	if t := s.tools[c.Name]; t.Handoff != "" || c.handedOff {
+		return s.handOver(ctx, c, t)
 	}
 	for {
 		found, err := s.find(ctx, c)
@@ -176,7 +185,7 @@ func (s *Subagents) pin(ctx context.Context, c call) (*events.Start, error) {
 		return nil, tool.Failf(CodeBudgetExceeded, "%s was not called: nothing is left of the budget's wall time", c.Name)
 	}
 	a.Budget, a.Config.MaxDepth = budget, c.maxDepth
-	start, err := s.pinWhenThere(ctx, a, arguments.Task)
+	start, err := s.pinWhenThere(ctx, a, launch.Task{Text: arguments.Task, Mode: events.ModeTask})
 	if err != nil {
 		return nil, failureOf(err)
 	}
@@ -184,11 +193,11 @@ func (s *Subagents) pin(ctx context.Context, c call) (*events.Start, error) {
 	return start, nil
 }
 
-// pinWhenThere pins what the child needs. It waits a while for tools and providers
+// pinWhenThere pins what an agent needs. It waits a while for tools and providers
 // that nobody announces: after a start of everything they come in any order.
-func (s *Subagents) pinWhenThere(ctx context.Context, a events.Agent, task string) (*events.Start, error) {
+func (s *Subagents) pinWhenThere(ctx context.Context, a events.Agent, task launch.Task) (*events.Start, error) {
 	for began := time.Now(); ; {
-		start, err := s.launcher.Pin(ctx, a, launch.Task{Text: task, Mode: events.ModeTask})
+		start, err := s.launcher.Pin(ctx, a, task)
 		var refusal *launch.Refusal
 		missing := errors.As(err, &refusal) && (refusal.Code == launch.CodeUnknownTool || refusal.Code == launch.CodeUnknownProvider)
 		if !missing || time.Since(began) >= s.cfg.Patience {

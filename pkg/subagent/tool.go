@@ -37,6 +37,9 @@ var schema = json.RawMessage(`{"type":"object","properties":{"task":{"type":"str
 
 // Definition returns the tool as it is announced, defaults applied.
 func (t Tool) Definition() tool.Definition {
+	if t.Handoff != "" {
+		return t.handoff()
+	}
 	def := tool.Definition{
 		Name: cmp.Or(t.Name, t.Agent), Description: t.Description, Schema: schema,
 		Effect: tool.Idempotent, Pool: events.AgentsPool, Risk: t.Risk, Timeout: t.Timeout,
@@ -48,8 +51,11 @@ func (t Tool) Definition() tool.Definition {
 }
 
 func (t Tool) check() error {
-	if !events.ValidToken(t.Agent) {
-		return fmt.Errorf("tool %q: agent %q is not an agent's name; use [a-z0-9][a-z0-9_-]{0,62}", t.Name, t.Agent)
+	if (t.Agent == "") == (t.Handoff == "") {
+		return fmt.Errorf("tool %q: is exactly one of agent and handoff", t.Name)
+	}
+	if name := cmp.Or(t.Agent, t.Handoff); !events.ValidToken(name) {
+		return fmt.Errorf("tool %q: agent %q is not an agent's name; use [a-z0-9][a-z0-9_-]{0,62}", t.Name, name)
 	}
 	return t.Definition().Validate()
 }

@@ -60,6 +60,9 @@ type pin struct {
 	approval *events.Approval
 	tools    map[string]events.ToolSpec
 	fork     *events.Forked
+	// delegates says that it has agents as tools, so that the run may go over to
+	// another one.
+	delegates bool
 }
 
 // NewGuard makes the guard of an actor. policies evaluates approval policies; nil:
@@ -85,7 +88,7 @@ type Lookup func(name string) (tool.Definition, bool)
 
 // refusal says why a call may not run; empty if it may. The error is the log's.
 func (g *Guard) refusal(ctx context.Context, run events.Run, c tool.Call) (string, error) {
-	pinned, err := g.pinned(ctx, run)
+	pinned, err := g.inForce(ctx, run, 0)
 	if err != nil {
 		return "", err
 	}
@@ -172,6 +175,7 @@ func newPin(a *events.Approval, tools []events.ToolSpec) *pin {
 	p := &pin{approval: a, tools: make(map[string]events.ToolSpec, len(tools))}
 	for _, t := range tools {
 		p.tools[t.Name] = events.ToolSpec{Risk: t.Risk, Asks: t.Asks}
+		p.delegates = p.delegates || t.Pool == events.AgentsPool
 	}
 	return p
 }
@@ -190,7 +194,7 @@ func (g *Guard) forkedPin(ctx context.Context, run events.Run, fork *events.Fork
 	if err != nil {
 		return nil, err
 	}
-	return &pin{approval: parent.approval, tools: parent.tools, fork: fork}, nil
+	return &pin{approval: parent.approval, tools: parent.tools, fork: fork, delegates: parent.delegates}, nil
 }
 
 // evidence is what the log holds on the approval of one call.
