@@ -101,6 +101,8 @@ var lower = map[string][]string{
 	"pkg/agentfile":        {"pkg/events", "pkg/tool", "pkg/agentfile/strict"},
 	"pkg/agentfile/strict": {},
 	"pkg/approval":         {"pkg/events", "pkg/reducer"},
+	"pkg/toolcall":         {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "pkg/runlog", "pkg/worker", "pkg/approval"},
+	"pkg/launch":           {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "pkg/runlog", "pkg/agentfile"},
 	"pkg/embedded":         {},
 	"pkg/output":           {"pkg/events", "pkg/reducer"},
 }
@@ -116,12 +118,12 @@ var ports = map[string][]string{
 // stdOnly are the packages without any library from outside.
 var stdOnly = []string{"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "pkg/tokens", "pkg/worker"}
 
-var roles = []string{"pkg/planner", "pkg/actor", "pkg/observer", "pkg/gateway", "pkg/replay", "pkg/retention", "pkg/custom"}
+var roles = []string{"pkg/planner", "pkg/actor", "pkg/subagent", "pkg/observer", "pkg/gateway", "pkg/replay", "pkg/retention", "pkg/custom"}
 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{
 	"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "pkg/tokens", "pkg/runlog", "pkg/worker",
-	"pkg/agentfile", "pkg/agentfile/strict", "pkg/approval", "pkg/output",
+	"pkg/agentfile", "pkg/agentfile/strict", "pkg/approval", "pkg/output", "pkg/launch", "pkg/toolcall",
 }
 
 // top are the roots of layer 4, which may import everything.

@@ -23,6 +23,7 @@ var owned = map[string][]events.State{
 	rolePlanner:  {events.Planning, events.Reflecting},
 	roleActor:    {events.Acting, events.ParallelActing},
 	roleObserver: {events.Observing, events.Paging},
+	roleSubagent: {events.Idle, events.Acting, events.ParallelActing},
 	roleGateway:  {events.Idle, events.WaitingForUser, events.WaitingForHuman, events.Control},
 }
 
@@ -135,9 +136,10 @@ func (a *auditor) Appended(recs []journal.Record) {
 		last = a.run(s.Run.ID)
 		a.fold(last, s, rec)
 	}
-	if last.lost = last.lost && a.undriven(last) != nil; !last.lost {
+	if last.lost = last.lost && (a.terminal(last) || a.undriven(last) != nil); !last.lost {
 		a.liveness(last)
 	}
+	a.family(last)
 }
 
 // fold takes one record into the run and checks it.
@@ -251,6 +253,7 @@ func (a *auditor) Settled(rec journal.Record) {
 	if !r.lost {
 		a.liveness(r)
 	}
+	a.family(r)
 }
 
 // Lost notes that nobody will get a delivery. From then on until the run's work
@@ -386,7 +389,7 @@ func (a *auditor) finish(plan *runPlan, cancelled bool, executed func(key string
 		if mem.State == events.Done && !answered {
 			a.note(plan.ID, "one result", "call %s has no result in a run that is done", id)
 		}
-		if answered && record.Result.Success != nil && !a.ranIn(plan.ID, id, executed) {
+		if answered && record.Result.Success != nil && !a.answeredBy(record) && !a.ranIn(plan.ID, id, executed) {
 			a.note(plan.ID, "one result", "call %s succeeded and was never executed", id)
 		}
 	}

@@ -63,6 +63,12 @@ func calls(names ...string) scriptEntry {
 	all := make([]scriptEntry, len(names))
 	for i, name := range names {
 		all[i] = scriptEntry{"name": name, "arguments": map[string]int{"n": i}}
+		if name == handsOver {
+			delete(all[i], "arguments")
+		}
+		if contains(agentNames, name) {
+			all[i]["arguments"] = map[string]string{"task": "Do a part of it."}
+		}
 	}
 	return scriptEntry{"calls": all}
 }
@@ -154,7 +160,7 @@ const (
 )
 
 // livenessCases are all of them.
-var livenessCases = slices.Concat(usualCases, contextCases, memoryCases, abandonedCases, unknownCases, timedCases, forkedCases)
+var livenessCases = slices.Concat(usualCases, contextCases, memoryCases, abandonedCases, unknownCases, timedCases, forkedCases, familyCases)
 
 var usualCases = []*livenessCase{
 	{row: rowStart, event: events.TypeStart, from: events.Idle, asked: true, then: itself, points: timedPoints},

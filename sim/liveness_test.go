@@ -111,7 +111,7 @@ func (c *livenessCase) play(t *testing.T, point string) *played {
 // scenario is two processes of each role, and one run.
 func (c *livenessCase) scenario() *scenario {
 	s := &scenario{Seed: 1, Shards: 1, AckWait: 15 * time.Second, Stall: stall}
-	for _, role := range []string{rolePlanner, roleActor, roleObserver, roleGateway} {
+	for _, role := range []string{rolePlanner, roleActor, roleObserver, roleGateway, roleSubagent} {
 		for range 2 {
 			s.Processes = append(s.Processes, processPlan{Roles: []string{role}, Concurrency: 4, Down: time.Minute})
 		}
@@ -124,6 +124,9 @@ func (c *livenessCase) scenario() *scenario {
 		a.Tools = append(a.Tools, def.Name)
 	}
 	a.Tools = append(a.Tools, builtin.MemoryNames()...)
+	for _, t := range agentTools {
+		a.Tools = append(a.Tools, t.Definition().Name)
+	}
 	script := append(c.script, scriptEntry{"text": lastWords}, scriptEntry{"text": lastWords}, scriptEntry{"text": lastWords})
 	var err error
 	if a.LLM.Script, err = json.Marshal(script); err != nil {
@@ -182,7 +185,7 @@ func (p *played) atTimer(at simulated.Moment) bool {
 	acked := at.Point == simulated.BeforeAck || at.Point == simulated.AfterAck
 	switch {
 	case p.from == events.Idle:
-		return !acked && p.target == nil && (p.event == events.TypeStart) == (at.Run.ID == p.w.plan.Runs[0].ID)
+		return !acked && p.target == nil && p.isFirst() == (at.Run.ID == p.w.plan.Runs[0].ID)
 	case p.timer:
 		return p.target != nil && p.publisher == at.Process
 	}
@@ -243,8 +246,8 @@ func (p *played) types() []string {
 
 // end is how the run ended.
 func (p *played) end() string {
-	v := p.w.audit.view(p.run())
-	return fmt.Sprintf("%s, error %q, answer %q", v.state, v.outcome.Code, v.answer)
+	v, first := p.w.audit.view(p.run()), p.w.audit.view(p.w.plan.Runs[0].ID)
+	return fmt.Sprintf("%s, error %q, answer %q; first run: %s, %v", v.state, v.outcome.Code, v.answer, first.state, first.called)
 }
 
 // requireCarrier checks under whose delivery the next event was appended.
@@ -273,6 +276,8 @@ func (p *played) requireCarrier(t *testing.T) {
 		require.Equal(t, p.target.ID, next.Cause, "%v", p.types())
 	case held:
 		require.Equal(t, p.cause, next.Cause, "%v", p.types())
+	case another:
+		require.True(t, ofAnother(all, next.Cause), "%v", p.types())
 	default:
 		require.Contains(t, strings.Split(p.then, ", "), string(byID[next.Cause].Type()), "%v", p.types())
 	}

@@ -79,6 +79,10 @@ func (a *auditor) other(run, call string) string {
 	defer a.mu.Unlock()
 	record := a.run(run).mem.ToolCalls[call]
 	switch {
+	case record != nil && contains(agentNames, record.Name):
+		return `{"task":"Do less."}`
+	case record != nil && record.Name == handsOver:
+		return `{"reason":"why not"}`
 	case record == nil || !contains(builtin.MemoryNames(), record.Name):
 		return `{"n":1}`
 	case record.Name == builtin.WorkingMemoryAdd || record.Name == builtin.StorageSave:

@@ -162,7 +162,7 @@ func (s *scenario) time(d draw) {
 
 // outage takes a role or a pool away, for longer than it is waited for.
 func (s *scenario) outage(d draw) {
-	what := append([]string{rolePlanner, roleActor, roleObserver, roleGateway, roleActor, roleActor}, pools...)[d.IntN(6+len(pools))]
+	what := append([]string{rolePlanner, roleActor, roleObserver, roleGateway, roleActor, roleSubagent}, pools...)[d.IntN(6+len(pools))]
 	at, length := d.upTo(40*time.Second), time.Minute+d.upTo(2*time.Minute)
 	for i, p := range s.Processes {
 		if contains(p.Roles, what) || contains(p.Pools, what) {
@@ -204,11 +204,11 @@ func (d draw) processes() []processPlan {
 	var all []processPlan
 	if d.oneIn(2) {
 		for range 1 + d.IntN(3) {
-			all = append(all, plan(rolePlanner, roleActor, roleObserver, roleGateway))
+			all = append(all, plan(rolePlanner, roleActor, roleObserver, roleGateway, roleSubagent))
 		}
 		return all
 	}
-	for _, role := range []string{rolePlanner, roleObserver, roleGateway} {
+	for _, role := range []string{rolePlanner, roleObserver, roleGateway, roleSubagent} {
 		for range 1 + d.IntN(2) {
 			all = append(all, plan(role))
 		}
@@ -299,6 +299,9 @@ func (d draw) agent() events.Agent {
 	}
 	a.Tools = append(a.Tools, builtin.MemoryNames()...)
 	d.memory(&a.Config)
+	for _, t := range agentTools {
+		a.Tools = append(a.Tools, t.Definition().Name)
+	}
 	if d.oneIn(20) {
 		a.Budget = &events.Budget{MaxTotalTokens: 200 + d.IntN(4000)}
 	}
@@ -409,6 +412,12 @@ func (d draw) calls(n int) []scriptEntry {
 		}
 		name := toolDefinitions[d.IntN(len(toolDefinitions)-1)].Name // the last one is forbidden
 		calls[i] = scriptEntry{"name": name, "arguments": map[string]int{"n": d.IntN(10)}}
+		if d.oneIn(6) {
+			calls[i] = scriptEntry{"name": agentNames[d.IntN(len(agentNames))], "arguments": map[string]string{"task": "Do a part of it."}}
+			if d.oneIn(3) {
+				calls[i] = scriptEntry{"name": handsOver}
+			}
+		}
 	}
 	return calls
 }

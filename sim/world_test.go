@@ -144,7 +144,9 @@ func (w *world) run(meanwhile func(ctx context.Context)) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		w.storeAgents(ctx)
 		meanwhile(ctx)
+		w.awaitChildren(ctx)
 		w.settle(ctx)
 	}()
 	select {
@@ -278,6 +280,8 @@ func (p *process) role(role, instance string, store *runlog.Store) runner {
 			Validator: validator, CheckApproval: policies.Check, StallAfter: p.w.plan.Stall, PoolWait: p.w.plan.PoolWait, Concurrency: p.plan.Concurrency,
 		})
 		made = p.gateway
+	case roleSubagent:
+		made, err = p.subagents(instance, store)
 	}
 	p.w.require(err)
 	return made.Run

@@ -4,10 +4,14 @@ package main
 
 import (
 	"context"
+	"errors"
+	"slices"
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/actor"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/subagent"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -22,10 +26,13 @@ func command() *cobra.Command {
 	var pools, redact []string
 	var registry *tool.Registry
 	var secrets []string
+	var agents []subagent.Tool
 	return wire.RoleCommand("actor", "Run tools: the states Acting and ParallelActing",
 		`Actor consumes the tool calls of the pools that it serves, runs them, and appends
 each call's result. Without --tools it has the builtins ask_human, calculator,
-current_time and those of memory. A call that the run's approval policy wants approved is run only
+current_time and those of memory. Tools that are agents (the key agent) are served
+in the pool agents: for a call of one it starts a run, and gives its answer when
+that has ended. A call that the run's approval policy wants approved is run only
 if the log holds the approval.`,
 		func(flags *pflag.FlagSet) {
 			flags.StringVar(&file, "tools", "", "`file` of tools (YAML or JSON); an agent may stand in it too")
@@ -33,19 +40,61 @@ if the log holds the approval.`,
 			flags.StringArrayVar(&redact, "redact", nil, "regular expression whose matches are taken out of results, may be repeated")
 		},
 		func() (err error) {
-			registry, secrets, err = wire.ActorTools(file, pools)
+			if registry, secrets, err = wire.ActorTools(file, pools); err != nil {
+				return wire.BadConfig(err)
+			}
+			agents, err = wire.ActorSubagents(file, pools)
 			return wire.BadConfig(err)
 		},
 		func(ctx context.Context, r wire.Role) error {
 			defer registry.Start(ctx, r.Logger)()
-			a, err := actor.New(actor.Config{
-				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Blobs: r.Bus, Storage: r.Bus,
-				Tools: registry, Pools: pools, Results: actor.Results{Secrets: secrets, Patterns: redact},
-				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
-			})
-			if err != nil {
-				return err
+			var roles []runner
+			if own := slices.DeleteFunc(slices.Clone(pools), isAgents); len(own) > 0 || len(pools) == 0 {
+				a, err := actor.New(actor.Config{
+					Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Blobs: r.Bus, Storage: r.Bus,
+					Tools: registry, Pools: own, Results: actor.Results{Secrets: secrets, Patterns: redact},
+					Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
+				})
+				if err != nil {
+					return err
+				}
+				roles = append(roles, a)
 			}
-			return a.Run(ctx)
+			if len(agents) > 0 {
+				s, err := wire.NewSubagents(r, agents)
+				if err != nil {
+					return err
+				}
+				roles = append(roles, s)
+			}
+			return runAll(ctx, roles)
 		})
+}
+
+func isAgents(pool string) bool { return pool == events.AgentsPool }
+
+type runner interface {
+	Run(ctx context.Context) error
+}
+
+// runAll runs roles until ctx ends or one of them fails, and returns when all have
+// ended.
+func runAll(ctx context.Context, roles []runner) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	errs := make(chan error, len(roles))
+	for _, r := range roles {
+		go func() {
+			err := r.Run(ctx)
+			if err != nil {
+				stop()
+			}
+			errs <- err
+		}()
+	}
+	var all error
+	for range roles {
+		all = errors.Join(all, <-errs)
+	}
+	return all
 }

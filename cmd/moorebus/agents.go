@@ -45,11 +45,11 @@ alone: they belong to an actor.`,
 	cmd.RunE = func(cmd *cobra.Command, files []string) error {
 		var definitions []definition
 		for _, file := range files {
-			d, err := readDefinition(cmd.InOrStdin(), file)
+			all, err := readDefinitions(cmd.InOrStdin(), file)
 			if err != nil {
 				return wire.BadConfig(err)
 			}
-			definitions = append(definitions, d)
+			definitions = append(definitions, all...)
 		}
 		return flags.use(cmd, creates, func(ctx context.Context, c *client) error { return c.putAgents(ctx, definitions) })
 	}
@@ -64,11 +64,11 @@ type definition struct {
 	tools      bool
 }
 
-// readDefinition reads and checks the agent of a file.
-func readDefinition(stdin io.Reader, file string) (definition, error) {
+// readDefinitions reads and checks the agents of a file.
+func readDefinitions(stdin io.Reader, file string) ([]definition, error) {
 	data, err := readAll(stdin, file)
 	if err != nil {
-		return definition{}, err
+		return nil, err
 	}
 	options := agentfile.Options{CheckScript: wire.CheckScript, CheckSchema: schema.Check}
 	docs, err := agentfile.ParseFile(data, options)
@@ -76,23 +76,24 @@ func readDefinition(stdin io.Reader, file string) (definition, error) {
 		err = errors.New("holds no agent; an agent has at least a name and llm")
 	}
 	if err != nil {
-		return definition{}, fmt.Errorf("%s: %w", file, err)
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	d := definition{file: file, name: docs.Agent.Name, data: data, tools: docs.Tools != nil}
-	if !d.tools {
-		return d, nil
+	if docs.Tools == nil && len(docs.Others) == 0 {
+		return []definition{{file: file, name: docs.Agent.Name, data: data}}, nil
 	}
 	nodes, err := strict.ParseYAML(data)
 	if err != nil {
-		return definition{}, fmt.Errorf("%s: %w", file, err)
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
+	var all []definition
 	for _, node := range nodes {
-		// The other document is the one with the tools.
+		// What is no definition is the document with the tools.
 		if a, err := agentfile.DecodeDefinition(node, "", options); err == nil {
-			d.data, d.format = agentfile.Marshal(a), agentfile.JSON
+			all = append(all, definition{file: file, name: a.Name, data: agentfile.Marshal(a), format: agentfile.JSON})
 		}
 	}
-	return d, nil
+	all[len(all)-1].tools = docs.Tools != nil
+	return all, nil
 }
 
 // readAll reads a file, or stdin, as far as a definition may be long.

@@ -17,8 +17,8 @@ func devCommand() *cobra.Command {
 		Use:   "dev",
 		Short: "Keep a server and every role up, with the web page",
 		Long: `Dev starts the embedded server, every role and the HTTP API in this process, and
-keeps them up until Ctrl-C. --agent stores the agent under its name, so that it
-can be started by it; --tools gives it tools. --nats-listen lets other processes
+keeps them up until Ctrl-C. --agent stores the agents of the file under their names,
+so that they can be started by them; --tools gives it tools. --nats-listen lets other processes
 (further planners, actors, taps) join the bus, without asking who they are.
 
 With --keep-ended or --keep-bytes runs that have ended are archived and purged once an
@@ -42,7 +42,7 @@ hour, as moorebus purge does.`,
 		defer func() { _ = listener.Close() }()
 		return local.host(cmd.Context(), docs, listener, func(ctx context.Context, h *agent.Host, _ session.Bus) error {
 			if local.agentFile != "" {
-				if err := wire.PutAgent(ctx, h.Gateway(), local.namespace, *docs.Agent); err != nil {
+				if err := wire.PutAgents(ctx, h.Gateway(), local.namespace, docs); err != nil {
 					return err
 				}
 			}

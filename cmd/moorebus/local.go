@@ -164,7 +164,7 @@ func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, lo
 		return agent.HostOptions{}, wire.BadConfig(err)
 	}
 	return agent.HostOptions{
-		Providers: providers, Prices: prices, Tools: registry, Results: actor.Results{Secrets: secrets},
+		Providers: providers, Prices: prices, Tools: registry, Subagents: wire.Subagents(docs.Tools), Results: actor.Results{Secrets: secrets},
 		Instance: f.role.Instance, Listener: listener, Token: os.Getenv("MOOREBUS_TOKEN"), CheckScript: wire.CheckScript,
 		StallAfter: f.stall.After, PoolWait: f.poolWait, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
 	}, nil

@@ -26,8 +26,9 @@ stdout. The log is kept; look at it with moorebus show or replay.
 
 Without --agent it is an assistant with the builtin tools and the model of
 OPENAI_API_KEY or OPENAI_BASE_URL (OPENAI_MODEL), or else of ANTHROPIC_API_KEY
-(ANTHROPIC_MODEL). An agent in chat mode reads further messages from stdin, a
-line each.
+(ANTHROPIC_MODEL). Of several agents in a file the first one runs, and the others
+are stored for it to call. An agent in chat mode reads further messages from stdin,
+a line each.
 
 With -o json stdout gets what the run does instead, one JSON object on a line:
 states, words, calls, and last the final_answer or the error.
@@ -63,6 +64,11 @@ Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled
 		return local.host(cmd.Context(), docs, nil, func(ctx context.Context, h *agent.Host, bus session.Bus) error {
 			if err := local.settle(ctx, h); err != nil {
 				return err
+			}
+			if len(docs.Others) > 0 || len(wire.Subagents(docs.Tools)) > 0 {
+				if err := wire.PutAgents(ctx, h.Gateway(), local.namespace, docs); err != nil {
+					return err
+				}
 			}
 			a := *docs.Agent
 			if local.agentFile == "" { // it has all tools, also those that were not known before

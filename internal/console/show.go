@@ -29,6 +29,10 @@ type Run struct {
 	Step    int          `json:"step"`
 	Started time.Time    `json:"started"`
 	Updated time.Time    `json:"updated"`
+	// Parent is the call of another run that this one answers, Children are the runs
+	// that answered calls of this one, or are about to.
+	Parent   *events.Parent `json:"parent,omitempty"`
+	Children []Child        `json:"children,omitempty"`
 	// ForkedFrom is what a fork goes on from.
 	ForkedFrom *reducer.Origin `json:"forked_from,omitempty"`
 	// Usage sums the tokens and the cost of all replies.
@@ -86,6 +90,7 @@ func (r *Run) fill(mem *reducer.Memory) {
 	r.Paused, r.Step, r.Started, r.Updated, r.Usage = mem.Control.Paused, mem.Step, mem.Started, mem.Updated, mem.TotalUsage
 	r.Answer, r.Error, r.PendingApproval, r.Poison = mem.FinalAnswer, mem.Error, mem.PendingApproval, mem.Control.Poison
 	r.ForkedFrom = mem.Control.ForkedFrom
+	r.Parent, r.Children = mem.Control.Parent, children(mem)
 	if r.Answer != nil {
 		return
 	}
@@ -141,6 +146,7 @@ func (r *Run) head(b *bytes.Buffer, p palette) {
 		started += ", last event " + Elapsed(r.Updated.Sub(r.Started))
 	}
 	fmt.Fprintf(b, "%s %s\n", p.faint(pad("run", 8)), r.RunID)
+	r.family(b, p)
 	if from := r.ForkedFrom; from != nil {
 		fmt.Fprintf(b, "%s %s at %d\n", p.faint(pad("fork of", 8)), Plain(from.Run), from.At)
 	}

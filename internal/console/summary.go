@@ -79,6 +79,8 @@ func outsideSummary(p events.Payload) string {
 		return by(p.By)
 	case *events.Resumed:
 		return by(p.By)
+	case *events.HandedOff:
+		return "to " + p.Agent.Name
 	case *events.BudgetRaised:
 		return by(p.By)
 	case *events.HumanApprovalRequired:

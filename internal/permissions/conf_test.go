@@ -207,5 +207,5 @@ func TestPoolWithoutPermissions(t *testing.T) {
 	require.NoError(t, natsbus.Init(t.Context(), r.operator, natsbus.InitOptions{Pools: []string{"late"}, Memory: true}))
 	pools, err := r.open(t, Gateway).Pools(t.Context())
 	require.NoError(t, err, "a pool that the permissions do not name hides no other")
-	require.Equal(t, []journal.Pool{{Name: "default"}, {Name: "gpu"}, {Name: "web"}}, pools)
+	require.Equal(t, []journal.Pool{{Name: events.AgentsPool}, {Name: "default"}, {Name: "gpu"}, {Name: "web"}}, pools)
 }

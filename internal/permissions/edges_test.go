@@ -46,6 +46,12 @@ func owns(user string, from, to events.State, pool string) bool {
 	if isActor {
 		role, own = ActorPrefix, strings.TrimPrefix(user, ActorPrefix)
 	}
+	if own == events.AgentsPool && from == events.Idle {
+		return to == events.Planning && pool == events.DefaultPool
+	}
+	if to == events.Nobody && pool == events.AgentsPool && own != events.AgentsPool {
+		return false
+	}
 	return slices.Contains(owned[role], from) && slices.ContainsFunc(reducer.Edges(reducer.DefaultTable()), func(e reducer.Edge) bool {
 		if e.From != from || e.To != to {
 			return false
@@ -122,7 +128,8 @@ func TestForksAndStandIns(t *testing.T) {
 	require.Len(t, edges, 3+8)
 	for _, u := range users(t, layout) {
 		for _, edge := range edges {
-			require.Equal(t, u.Name == Gateway, slices.Contains(u.Publish, "moore.*.*."+edge+".*"), "%s: %s", u.Name, edge)
+			may := u.Name == Gateway || u.Name == subagents && edge == "idle.planning.default"
+			require.Equal(t, may, slices.Contains(u.Publish, "moore.*.*."+edge+".*"), "%s: %s", u.Name, edge)
 		}
 	}
 }
@@ -158,6 +165,9 @@ func TestWrongInbox(t *testing.T) {
 	require.ErrorContains(t, err, "NATS_INBOX_PREFIX")
 }
 
+// subagents is the actor of the pool of agents.
+const subagents = ActorPrefix + events.AgentsPool
+
 // forbidden are the subjects that no user of the account ROLES may publish on.
 func forbidden(user string) []string {
 	subjects := []string{
@@ -187,7 +197,7 @@ func forbidden(user string) []string {
 		"$O.results_web.C.x":                               {"actor_web"},
 		"$O.results_web.M.x":                               {"actor_web"},
 		"$O.snapshots.M.x":                                 {Observer},
-		"timers.set.default.x.run":                         {Gateway},
+		"timers.set.default.x.run":                         {Gateway, subagents},
 		"timers.cancel.default.x.run":                      {Gateway},
 		"$JS.API.STREAM.PURGE.OBJ_snapshots":               {Observer},
 		"$O.snapshots.C.x":                                 {Observer},
@@ -195,15 +205,15 @@ func forbidden(user string) []string {
 		"$KV.paged_default_A_keeper.tag.x.y":               {Observer},
 		"$JS.API.DIRECT.GET.KV_storage_default_A_keeper":   {"actor_default", "actor_web", "actor_gpu", Observer},
 		"$JS.API.STREAM.MSG.GET.KV_paged_default_A_keeper": {"actor_default", "actor_web", "actor_gpu", Observer},
-		"$JS.API.STREAM.INFO.MOORE_TIMERS":                 {Gateway},
+		"$JS.API.STREAM.INFO.MOORE_TIMERS":                 {Gateway, subagents},
 		"$JS.ACK.MOORE_TIMERS.timers.1.1.1.1.1":            {Gateway},
-		"$JS.API.STREAM.MSG.GET.KV_purged":                 {Gateway, Tap},
+		"$JS.API.STREAM.MSG.GET.KV_purged":                 {Gateway, Tap, subagents},
 		"$JS.API.STREAM.INFO.KV_dropped":                   {Tap},
 		"chunk.default.x":                                  {Planner},
 		"catchup.default.x":                                {Gateway, Tap},
-		"$JS.API.STREAM.NAMES":                             {Gateway},
-		"$JS.API.DIRECT.GET.KV_agents":                     {Gateway},
-		"$JS.API.DIRECT.GET.KV_purged":                     {Gateway, Tap},
+		"$JS.API.STREAM.NAMES":                             {Gateway, subagents},
+		"$JS.API.DIRECT.GET.KV_agents":                     {Gateway, subagents},
+		"$JS.API.DIRECT.GET.KV_purged":                     {Gateway, Tap, subagents},
 		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.planning":       {Planner},
 		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.observing":      {Observer},
 		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.acting_gpu":     {"actor_gpu", Gateway},
@@ -214,9 +224,12 @@ func forbidden(user string) []string {
 		"$JS.API.CONSUMER.INFO.MOORE_0.reflecting":         {Planner, Gateway},
 		"$JS.API.CONSUMER.INFO.MOORE_0.paging":             {Observer, Gateway},
 		"$JS.API.CONSUMER.INFO.MOORE_0.acting_default":     {"actor_default", Gateway},
-		"$JS.API.STREAM.INFO.KV_tools_web":                 {Gateway},
+		"$JS.API.STREAM.INFO.KV_tools_web":                 {Gateway, subagents},
 		"$JS.API.DIRECT.GET.OBJ_results_web":               {"actor_web", Tap},
 		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.acting_default": {"actor_default", Gateway},
+		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.done_agents":    {subagents},
+		"$JS.ACK.MOORE_0.cancelled_agents.1.1.1.1.1":       {subagents},
+		"$JS.API.CONSUMER.INFO.MOORE_0.error_agents":       {subagents, Gateway},
 	}
 	for subject, may := range limited {
 		if !slices.Contains(may, user) {

@@ -19,11 +19,13 @@ import (
 var ownEdge = map[string]string{
 	Planner: "planning.none.default", Observer: "observing.none.default", Gateway: "control.none.default",
 	"actor_default": "acting.none.default", "actor_web": "acting.none.default", "actor_gpu": "acting.none.default",
+	subagents: "idle.planning.default",
 }
 
 var ownDurable = map[string]string{
 	Planner: "planning", Observer: "observing", Gateway: "waiting_for_human",
 	"actor_default": "acting_default", "actor_web": "acting_web", "actor_gpu": "acting_gpu",
+	subagents: "done_agents",
 }
 
 // forger sends requests whose reply subject is one of the log's.
@@ -74,6 +76,11 @@ func (f *forger) all() (appended int) {
 		f.send("$JS.API.STREAM.INFO.MOORE_TIMERS", "", nil)
 		f.send("$JS.API.CONSUMER.MSG.NEXT.MOORE_TIMERS.timers", `{"batch":1,"no_wait":true}`, nil)
 		f.send("timers.set.default.x.run", "a timer", f.schedule("timers.due.default.x.run"))
+	case subagents:
+		f.send("$JS.API.STREAM.MSG.GET.KV_purged", `{"last_by_subj":"$KV.purged.>"}`, nil)
+		f.send("$JS.API.STREAM.INFO.MOORE_TIMERS", "", nil)
+		f.send("$JS.API.DIRECT.GET.KV_agents", `{"last_by_subj":"$KV.agents.>"}`, nil)
+		f.send("timers.set.default.y.run", "a timer", f.schedule("timers.due.default.y.run"))
 	}
 	next := "$JS.API.CONSUMER.MSG.NEXT.MOORE_0." + ownDurable[f.user]
 	f.send(next, `{"batch":1,"no_wait":true}`, nil)
@@ -176,7 +183,7 @@ func TestForgedRepliesBeside(t *testing.T) {
 	}
 }
 
-// TestForgedSchedules: a timer is set by the gateway alone, and the server fires
+// TestForgedSchedules: a timer is set by those alone who start runs, and the server fires
 // none into the log or into a bucket: the target is one of the timers' subjects.
 func TestForgedSchedules(t *testing.T) {
 	t.Parallel()
@@ -194,7 +201,7 @@ func TestForgedSchedules(t *testing.T) {
 		for i, target := range targets {
 			msg := nats.NewMsg(fmt.Sprintf("timers.set.default.%s.k%d", run, i))
 			msg.Header = nats.Header{"Nats-Schedule": {"@at " + time.Now().UTC().Format(time.RFC3339Nano)}, "Nats-Schedule-Target": {target}}
-			if user != Gateway {
+			if user != Gateway && user != subagents {
 				require.NoError(t, conn.PublishMsg(msg))
 				require.Eventually(t, func() bool { return refused.has(msg.Subject) }, patience, time.Millisecond, user)
 				continue
@@ -280,7 +287,7 @@ func TestForgedFeed(t *testing.T) {
 // is then answered.
 func wake(t *testing.T, r *rig) {
 	t.Helper()
-	for _, to := range []string{"planning.default", "observing.default", "waiting_for_human.default", "acting.default", "acting.web", "acting.gpu"} {
+	for _, to := range []string{"planning.default", "observing.default", "waiting_for_human.default", "acting.default", "acting.web", "acting.gpu", "done.agents"} {
 		for range 10 {
 			subject := "moore.0.default.idle." + to + "." + journaltest.NewRun(t, r.log).ID
 			_, err := r.operator.Request(subject, []byte(strings.Repeat("x", 10)), patience)

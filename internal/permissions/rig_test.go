@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/natsbus"
 )
@@ -27,7 +28,7 @@ const patience = 20 * time.Second
 
 var (
 	quiet  = slog.New(slog.DiscardHandler)
-	layout = Layout{Pools: []string{"web", "gpu"}, Storage: []journal.StorageOf{{Namespace: "default", Agent: "keeper"}}}
+	layout = Layout{Pools: []string{"web", "gpu", events.AgentsPool}, Storage: []journal.StorageOf{{Namespace: "default", Agent: "keeper"}}}
 )
 
 // rig is a server with the generated configuration, set up by its operator.

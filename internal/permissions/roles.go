@@ -137,6 +137,9 @@ func (l Layout) worker(g *natsbus.Grants, states []events.State, pool string) {
 		if !slices.Contains(states, e.From) {
 			continue
 		}
+		if e.To == events.Nobody && e.Pool == events.AgentsPool && pool != events.AgentsPool {
+			continue // which agent a run goes on under is the word of that pool's actor
+		}
 		if e.Pool == events.Wildcard && pool != "" {
 			e.Pool = pool
 		}
@@ -161,9 +164,29 @@ func (l Layout) actor(g *natsbus.Grants, pool string) {
 	g.Consume(inbox(pool, owned[ActorPrefix]...))
 	g.Announce(pool)
 	g.StoreResults(pool)
+	if pool == events.AgentsPool {
+		l.subagents(g) // which runs no tools, so has no use for storage
+		return
+	}
 	for _, of := range l.Storage {
 		g.UseStorage(of, journal.WrittenByActor)
 	}
+}
+
+// subagents grants what the actor of the pool of agents needs beside what every
+// actor does: it starts runs, as the gateway does, and hears of their ends.
+func (l Layout) subagents(g *natsbus.Grants) {
+	g.Append(l.Table.Initial(), events.Planning, events.DefaultPool)
+	g.Consume(inbox(events.AgentsPool, l.ends()...))
+	g.ReadDirectory(l.Pools)
+	g.ReadAgents()
+	g.ReadPurged()
+	g.SetTimers()
+}
+
+// ends are the states in which runs end.
+func (l Layout) ends() []events.State {
+	return slices.DeleteFunc(l.Table.States(), func(s events.State) bool { return !l.Table.Terminal(s) })
 }
 
 func (l Layout) observer(g *natsbus.Grants) {
@@ -187,6 +210,9 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.Consume(inbox(events.DefaultPool, events.WaitingForHuman))
 	for _, pool := range l.Pools {
 		g.Consume(inbox(pool, owned[ActorPrefix]...))
+		if pool == events.AgentsPool {
+			g.Inspect(inbox(pool, l.ends()...)) // a run that waits for one whose end was lost stands still
+		}
 	}
 	g.Ready()
 	g.Watch(journal.Filter{})

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/breaker"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
@@ -31,6 +32,9 @@ func Tools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
 	var secrets []string
 	for i := range file.Tools {
 		entry := &file.Tools[i]
+		if entry.OfAgent() {
+			continue // nothing runs here: see [Subagents]
+		}
 		made, err := oneTool(entry)
 		if err != nil {
 			return nil, nil, fmt.Errorf("tool %q: %w", entry.Name, err)
@@ -131,7 +135,7 @@ func ActorTools(file string, pools []string) (*tool.Registry, []string, error) {
 		}
 	}
 	for _, pool := range pools {
-		if !slices.Contains(registry.Pools(), pool) {
+		if pool != events.AgentsPool && !slices.Contains(registry.Pools(), pool) {
 			return nil, nil, fmt.Errorf("--pool %s: none of the tools belongs to it; the pools are %v", pool, registry.Pools())
 		}
 	}

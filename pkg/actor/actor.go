@@ -27,8 +27,16 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
 	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/toolcall"
 	"github.com/moorebus/moorebus/pkg/worker"
 )
+
+// CodeNotApproved is the code of a call that needed an approval which the log
+// does not hold.
+const CodeNotApproved = toolcall.CodeNotApproved
+
+// Results says what becomes of a tool's result before it reaches the log.
+type Results = toolcall.Results
 
 // Config configures an [Actor].
 type Config struct {
@@ -51,7 +59,7 @@ type Config struct {
 	Results Results
 	// Approval evaluates approval policies. Default: those of package approval,
 	// as the planner has them.
-	Approval Approval
+	Approval toolcall.Approval
 	// Concurrency is how many deliveries of one pool are in work at once.
 	// Default 64.
 	Concurrency int
@@ -62,7 +70,7 @@ type Config struct {
 // Actor is the role. Make it with [New], use it once.
 type Actor struct {
 	cfg    Config
-	guard  *guard
+	guard  *toolcall.Guard
 	worker *worker.Worker
 }
 
@@ -80,13 +88,16 @@ func New(cfg Config) (*Actor, error) {
 	if len(cfg.Pools) == 0 {
 		cfg.Pools = []string{events.DefaultPool} // an actor without tools answers "not found"
 	}
-	results, err := cfg.Results.prepare()
+	if slices.Contains(cfg.Pools, events.AgentsPool) || slices.Contains(cfg.Tools.Pools(), events.AgentsPool) {
+		return nil, fmt.Errorf("actor: the pool %q is reserved for agents that are called as tools", events.AgentsPool)
+	}
+	results, err := cfg.Results.Prepare()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("actor: %w", err)
 	}
 	cfg.Results = results
 	a := &Actor{cfg: cfg}
-	if a.guard, err = newGuard(cfg); err != nil {
+	if a.guard, err = toolcall.NewGuard(cfg.Store, cfg.Approval, definitions(cfg.Tools)); err != nil {
 		return nil, err
 	}
 	inboxes := make([]journal.Inbox, len(cfg.Pools))
@@ -97,7 +108,7 @@ func New(cfg Config) (*Actor, error) {
 		Role: "actor", Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed, Inboxes: inboxes,
 		Handlers: map[reducer.Kind]worker.Handler{
 			reducer.KindTool: worker.HandlerFunc(a.act),
-			reducer.KindJoin: worker.HandlerFunc(join),
+			reducer.KindJoin: worker.HandlerFunc(toolcall.Join),
 		},
 		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
@@ -162,15 +173,6 @@ func Specs(tools *tool.Registry, pool string) []events.ToolSpec {
 	return specs
 }
 
-// join ends a batch whose results are all in.
-func join(_ events.Run, mem *reducer.Memory, _ reducer.Effect) worker.Work {
-	var p events.Payload = &events.ToolFailure{}
-	if slices.ContainsFunc(mem.ParallelResults, func(r reducer.ToolResult) bool { return r.Success }) {
-		p = &events.ToolSuccess{}
-	}
-	return func(context.Context) worker.Result { return worker.Done(p) }
-}
-
 // call is one call in work.
 type call struct {
 	tool.Call
@@ -182,9 +184,7 @@ type call struct {
 func (a *Actor) act(run events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
 	state := mem.Call(e.CallID)
 	if state == nil {
-		return func(context.Context) worker.Result {
-			return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: reducer.CodeNoCurrentCall, Message: "there is no tool call to run"}})
-		}
+		return toolcall.NoCurrentCall
 	}
 	c := call{
 		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments},
@@ -241,13 +241,34 @@ func (c call) outcomeUnknown(context.Context) worker.Result {
 // result is the event that a call's outcome makes.
 func (c call) result(o events.ToolOutcome) worker.Result {
 	o.CallID = c.ID
-	switch {
-	case c.batch:
-		return worker.Done(&events.ToolCallResult{ToolOutcome: o})
-	case o.Success:
-		return worker.Done(&events.ToolSuccess{Outcome: &o})
+	return worker.Done(toolcall.Outcome(o, c.batch))
+}
+
+// definitions looks tools up in a registry.
+func definitions(tools *tool.Registry) toolcall.Lookup {
+	return func(name string) (tool.Definition, bool) {
+		t, ok := tools.Lookup(name)
+		if !ok {
+			return tool.Definition{}, false
+		}
+		return t.Definition(), true
 	}
-	return worker.Done(&events.ToolFailure{Outcome: &o})
+}
+
+// admitted does the work if the call may run, and answers the call if it may
+// not.
+func (a *Actor) admitted(run events.Run, c call, work worker.Work) worker.Work {
+	return func(ctx context.Context) worker.Result {
+		refusal, err := a.guard.Refusal(ctx, run, c.Call)
+		switch {
+		case err != nil:
+			return worker.Fail(err)
+		case refusal == "":
+			return work(ctx)
+		}
+		a.cfg.Logger.Warn("a call was not run", "run", run.ID, "call", c.ID, "tool", c.Name, "reason", refusal)
+		return c.result(events.ToolOutcome{Code: CodeNotApproved, Observation: reducer.ErrorPrefix + refusal})
+	}
 }
 
 // run runs the tool.
@@ -267,27 +288,11 @@ func (a *Actor) outcome(ctx context.Context, c call, out tool.Outcome, attached 
 	if out.Failure != nil {
 		o.Code, text, prefix = strings.ToValidUTF8(out.Failure.Code, "\uFFFD"), out.Failure.Message, reducer.ErrorPrefix
 	}
-	text = a.cfg.Results.redact(strings.ToValidUTF8(text, "\uFFFD"))
-	text, o.Ref = a.fit(ctx, c, text)
-	o.Observation = prefix + text
-	return c.result(o)
-}
-
-// fit sends a text that is too large to the object store and keeps its head and
-// tail.
-func (a *Actor) fit(ctx context.Context, c call, text string) (string, *events.Ref) {
-	r := a.cfg.Results
-	if len(text) <= r.MaxBytes && quotedSize(text) <= maxQuoted {
-		return text, nil
-	}
-	if a.cfg.Blobs == nil {
-		return r.shorten(text, ""), nil
-	}
-	ref, err := a.cfg.Blobs.PutBlob(ctx, c.pool, []byte(text))
+	text = a.cfg.Results.Redact(strings.ToValidUTF8(text, "\uFFFD"))
+	text, ref, err := a.cfg.Results.Fit(ctx, a.cfg.Blobs, c.pool, text)
 	if err != nil {
-		// The tool ran: a part of its result is better than running it again.
 		a.cfg.Logger.Warn("a large result cannot be kept in full", "run", c.Run, "call", c.ID, "bytes", len(text), "reason", err)
-		return r.shorten(text, ""), nil
 	}
-	return r.shorten(text, ref.Key), &ref
+	o.Ref, o.Observation = ref, prefix+text
+	return c.result(o)
 }

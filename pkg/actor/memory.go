@@ -83,7 +83,7 @@ func (m memory) perform(ctx context.Context, tools *tool.Registry, c call) (tool
 
 // act does one action and says so to the model.
 func (m memory) act(ctx context.Context, a tool.Action) (string, events.Payload, error) {
-	entry := events.Entry{Tags: m.tags(a.Tags), Value: m.results.redact(strings.ToValidUTF8(a.Value, "\uFFFD"))}
+	entry := events.Entry{Tags: m.tags(a.Tags), Value: m.results.Redact(strings.ToValidUTF8(a.Value, "\uFFFD"))}
 	if err := checkAction(a.Verb, entry); err != nil {
 		return "", nil, err
 	}
@@ -106,7 +106,7 @@ func (m memory) act(ctx context.Context, a tool.Action) (string, events.Payload,
 func (m memory) tags(given []string) []string {
 	clean := make([]string, len(given))
 	for i, tag := range given {
-		clean[i] = m.results.redact(strings.ToValidUTF8(tag, "\uFFFD"))
+		clean[i] = m.results.Redact(strings.ToValidUTF8(tag, "\uFFFD"))
 	}
 	return reducer.NormalTags(clean)
 }
@@ -207,7 +207,7 @@ func (m memory) find(ctx context.Context, q journal.StorageQuery) (journal.Found
 		return journal.Found{}, storageFailure(err)
 	}
 	for i := range found.Entries {
-		found.Entries[i].Value = m.results.redact(found.Entries[i].Value)
+		found.Entries[i].Value = m.results.Redact(found.Entries[i].Value)
 	}
 	return found, nil
 }

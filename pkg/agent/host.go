@@ -22,6 +22,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/planner"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/moorebus/moorebus/pkg/subagent"
 	"github.com/moorebus/moorebus/pkg/tokens"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/schema"
@@ -51,6 +52,8 @@ type HostOptions struct {
 	Tools     *tool.Registry
 	// Prices says what models cost. Default: prices.Builtin.
 	Prices llm.Prices
+	// Subagents are the agents that are tools of others.
+	Subagents []subagent.Tool
 	// Results bounds and cleans what the tools give back.
 	Results actor.Results
 	// Estimators are token estimators of the application's own, by name; there are
@@ -157,6 +160,13 @@ func NewHost(o HostOptions) (*Host, error) {
 		events.Planning: p, events.Reflecting: p, events.Acting: a, events.ParallelActing: a,
 		events.Observing: ob, events.Paging: ob, events.WaitingForHuman: h.gateway,
 	}
+	if len(o.Subagents) > 0 {
+		s, err := h.subagents(o, validator, policies)
+		if err != nil {
+			return nil, err
+		}
+		h.roles = append(h.roles, s)
+	}
 	return h, h.addStates(o)
 }
 
@@ -182,6 +192,14 @@ func (h *Host) addStates(o HostOptions) error {
 // validators are what checks arguments and policies.
 func validators() (tool.Validator, *approval.Policies) {
 	return schema.New(schema.Options{}), approval.New()
+}
+
+func (h *Host) subagents(o HostOptions, validator tool.Validator, policies *approval.Policies) (*subagent.Subagents, error) {
+	return subagent.New(subagent.Config{
+		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Agents: o.Bus, Timers: o.Bus, Tombstones: o.Tombstones,
+		Blobs: o.Bus, Tools: o.Subagents, Results: o.Results, Validator: validator, Approval: policies, CheckApproval: policies.Check, CheckEstimator: o.estimators().Check,
+		CheckScript: o.CheckScript, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
+	})
 }
 
 func (h *Host) gatewayConfig(o HostOptions, validator tool.Validator, policies *approval.Policies) gateway.Config {

@@ -207,7 +207,12 @@ func TestFileWithBothDocuments(t *testing.T) {
 	_, err = agentfile.ParseFile([]byte(tools+"---\n"+tools), agentfile.Options{})
 	require.ErrorContains(t, err, "line 4: a second tool file")
 	_, err = agentfile.ParseFile([]byte(researcher+"---\n"+researcher), agentfile.Options{})
-	require.ErrorContains(t, err, "a second agent")
+	require.ErrorContains(t, err, `a second agent "researcher" in one file`)
+	docs, err = agentfile.ParseFile([]byte(researcher+"---\nname: helper\nllm: {provider: openai}\n"), agentfile.Options{})
+	require.NoError(t, err)
+	require.Equal(t, "researcher", docs.Agent.Name, "the first one runs")
+	require.Len(t, docs.Agents(), 2)
+	require.Equal(t, "helper", docs.Others[0].Name)
 }
 
 func TestReadFileNamesTheFile(t *testing.T) {

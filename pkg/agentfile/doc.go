@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/moorebus/moorebus/pkg/agentfile/strict"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -43,12 +44,22 @@ const (
 
 // Documents is what one file holds; a document that is not there is nil.
 type Documents struct {
-	Agent *events.Agent
-	Tools *ToolFile
+	// Agent is the first agent, Others those after it, which it may call.
+	Agent  *events.Agent
+	Others []events.Agent
+	Tools  *ToolFile
 }
 
-// ParseFile reads a file that holds an agent definition, a tool file, or both as
-// two documents (`---`), in any order. A document whose only keys are tools and
+// Agents returns every agent of the file, in order.
+func (d Documents) Agents() []events.Agent {
+	if d.Agent == nil {
+		return nil
+	}
+	return append([]events.Agent{*d.Agent}, d.Others...)
+}
+
+// ParseFile reads a file that holds agent definitions, a tool file, or both as
+// documents (`---`), in any order. A document whose only keys are tools and
 // mcp, with mappings for tools, is a tool file.
 func ParseFile(data []byte, o Options) (Documents, error) {
 	nodes, err := parse(data, Auto)
@@ -62,18 +73,31 @@ func ParseFile(data []byte, o Options) (Documents, error) {
 			docs.Tools, err = toolFile(node)
 		case isToolFile(node):
 			err = node.Errorf("", "a second tool file in one file; put all tools into one document")
-		case docs.Agent == nil:
-			var a events.Agent
-			a, err = Decode(node, "", o)
-			docs.Agent = &a
 		default:
-			err = node.Errorf("", "a second agent in one file; a file holds one agent and one tool file")
+			err = docs.add(node, o)
 		}
 		if err != nil {
 			return Documents{}, err
 		}
 	}
 	return docs, nil
+}
+
+// add takes up the next agent.
+func (d *Documents) add(node *strict.Node, o Options) error {
+	a, err := Decode(node, "", o)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(d.Agents(), func(other events.Agent) bool { return other.Name == a.Name }) {
+		return node.Errorf("", "a second agent %q in one file; rename or remove one", a.Name)
+	}
+	if d.Agent == nil {
+		d.Agent = &a
+	} else {
+		d.Others = append(d.Others, a)
+	}
+	return nil
 }
 
 // ReadFile is [ParseFile] for a file of the given name, which stands at the

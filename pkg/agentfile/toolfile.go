@@ -20,7 +20,7 @@ type ToolFile struct {
 	MCP *MCP `json:"-"`
 }
 
-// ToolEntry is one tool: exactly one of HTTP, Exec and Builtin is set.
+// ToolEntry is one tool: exactly one of HTTP, Exec, Builtin, Agent and Handoff is set.
 type ToolEntry struct {
 	Name        string          `json:"name,omitempty"`
 	Description string          `json:"description,omitempty"`
@@ -29,6 +29,10 @@ type ToolEntry struct {
 	HTTP    *HTTPTool `json:"http,omitempty"`
 	Exec    *ExecTool `json:"exec,omitempty"`
 	Builtin string    `json:"builtin,omitempty"`
+	// Agent names a stored agent that answers the calls, Handoff one that the
+	// conversation goes on under.
+	Agent   string `json:"agent,omitempty"`
+	Handoff string `json:"handoff,omitempty"`
 
 	Effect  tool.Effect     `json:"effect,omitempty"`
 	Timeout events.Duration `json:"timeout,omitempty"`
@@ -114,7 +118,7 @@ func toolFile(node *strict.Node) (*ToolFile, error) {
 	for i := range f.Tools {
 		t := &f.Tools[i]
 		if t.Name == "" {
-			t.Name = t.Builtin
+			t.Name = t.usualName()
 		}
 		for _, err := range t.problems() {
 			errs = append(errs, node.Place("", fmt.Errorf("tools[%d]%w", i, err)))
@@ -137,14 +141,14 @@ func (t *ToolEntry) problems() []error {
 		errs = append(errs, fmt.Errorf(key+": "+format, args...))
 	}
 	kinds := 0
-	for _, set := range []bool{t.HTTP != nil, t.Exec != nil, t.Builtin != ""} {
+	for _, set := range []bool{t.HTTP != nil, t.Exec != nil, t.Builtin != "", t.Agent != "", t.Handoff != ""} {
 		if set {
 			kinds++
 		}
 	}
 	switch {
 	case kinds != 1:
-		bad("", "a tool is exactly one of http, exec and builtin; this one (%q) is %d of them", t.Name, kinds)
+		bad("", "a tool is exactly one of http, exec, builtin, agent and handoff; this one (%q) is %d of them", t.Name, kinds)
 	case t.HTTP != nil:
 		errs = append(errs, t.HTTP.problems()...)
 	case t.Exec != nil && (len(t.Exec.Command) == 0 || t.Exec.Command[0] == ""):
@@ -162,7 +166,9 @@ func (t *ToolEntry) problems() []error {
 	if t.Pool != "" && !events.ValidToken(t.Pool) {
 		bad(".pool", "%q is not a pool; use [a-z0-9][a-z0-9_-]{0,62}", t.Pool)
 	}
-	if t.Pool == events.AgentsPool {
+	if t.OfAgent() {
+		errs = append(errs, t.agentProblems()...)
+	} else if t.Pool == events.AgentsPool {
 		bad(".pool", "%q is reserved for agents that are called as tools", t.Pool)
 	}
 	if t.Timeout < 0 {

@@ -88,6 +88,10 @@ type Config struct {
 	MaxInvalidReplies *int `json:"max_invalid_replies,omitempty"`
 	// RecordChunks keeps in each reply's event how its text came.
 	RecordChunks bool `json:"record_chunks,omitempty"`
+	// MaxDepth is how many runs may stand below one another where agents call
+	// agents; 0: this one may call none. That of the first run holds for all below
+	// it.
+	MaxDepth int `json:"max_depth"`
 }
 
 // ByMode is the context window's size while it is left to the mode: everything
@@ -100,7 +104,7 @@ func DefaultConfig() Config {
 		MaxSteps: 15, MaxRetries: 3, ConfidenceThreshold: 0.4, ReflectEveryNSteps: 5,
 		MinAnswerLength: 5, ParallelTools: true, ContextWindowSize: ByMode,
 		ExpandContextWindowSize: 10, PagingLimit: 4096, HardLimit: 8192,
-		ThinkingLogEntries: 10, MaxIterations: 1000,
+		ThinkingLogEntries: 10, MaxIterations: 1000, MaxDepth: 5,
 	}
 }
 
@@ -148,6 +152,7 @@ func (a Agent) check() error {
 		{"expand_context_window_size", c.ExpandContextWindowSize}, {"paging_limit", c.PagingLimit},
 		{"hard_limit", c.HardLimit}, {"thinking_log_entries", c.ThinkingLogEntries}, {"max_iterations", c.MaxIterations},
 		{"max_invalid_replies", c.InvalidReplies()},
+		{"max_depth", c.MaxDepth},
 	} {
 		if limit.value < 0 {
 			return fmt.Errorf("config.%s: must not be negative, is %d", limit.key, limit.value)

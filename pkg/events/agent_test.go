@@ -24,7 +24,7 @@ func TestDefaultsAreThoseOfTheSpecification(t *testing.T) {
 	require.Equal(t, events.ModeTask, a.Mode)
 	require.Equal(t, events.Config{
 		MaxSteps: 15, MaxRetries: 3, ConfidenceThreshold: 0.4, ReflectEveryNSteps: 5, MinAnswerLength: 5, ParallelTools: true,
-		ContextWindowSize: 0, ExpandContextWindowSize: 10, PagingLimit: 4096, HardLimit: 8192, ThinkingLogEntries: 10, MaxIterations: 1000,
+		ContextWindowSize: 0, ExpandContextWindowSize: 10, PagingLimit: 4096, HardLimit: 8192, ThinkingLogEntries: 10, MaxIterations: 1000, MaxDepth: 5,
 	}, a.Config)
 
 	a, err = agent(func(a *events.Agent) { a.Mode = events.ModeChat }).Resolve()

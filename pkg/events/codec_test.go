@@ -85,15 +85,15 @@ func TestTheFirstEventNamesNoPredecessor(t *testing.T) {
 	require.Equal(t, e.TraceParent, back.TraceParent)
 }
 
-// specTypes are the event types of SPEC section 2, CONTRACT section 2's Forked
-// and nothing else.
+// specTypes are the event types of SPEC section 2, CONTRACT section 2's Forked, the
+// hand-off, and nothing else.
 var specTypes = strings.Fields(`
 	Start Forked LlmToolCall LlmParallelToolCalls LlmFinalAnswer LlmMessageComplete UserMessage LlmThought MaxSteps
 	LowConfidence AnswerTooShort ToolBlacklisted ReplyInvalid HumanApprovalRequired HumanApproved HumanModified
 	HumanApprovedParallel HumanRejected ApprovalExpired Closed ToolSuccess ToolFailure Continue NeedsReflection
 	NeedsPaging ReflectDone PageDone FatalError BudgetExceeded Cancelled LlmAttemptFailed ToolCallDispatched
 	ToolCallStarted ToolCallResult HumanDecision ContextWindowExpanded ToolCallsAddedToContext WorkingMemoryAdded
-	WorkingMemoryRemoved StorageSaved StorageLoaded Paused Resumed BudgetRaised`)
+	WorkingMemoryRemoved StorageSaved StorageLoaded Paused Resumed BudgetRaised HandedOff`)
 
 func TestTypesAreThoseOfTheSpecification(t *testing.T) {
 	var names []string
@@ -131,7 +131,7 @@ var full = map[string]string{
 	"Start": `{"agent":{"name":"a","mode":"task","llm":{"provider":"scripted","script":[{"text":"hi"}]},` +
 		`"config":{"max_steps":15,"max_retries":3,"confidence_threshold":0.4,"reflect_every_n_steps":5,"min_answer_length":5,` +
 		`"parallel_tools":true,"context_window_size":0,"expand_context_window_size":10,"paging_limit":4096,"hard_limit":8192,` +
-		`"thinking_log_entries":10,"max_iterations":1000},"budget":{"max_cost_usd":2,"max_wall_time":"30m0s"},` +
+		`"thinking_log_entries":10,"max_iterations":1000,"max_depth":0},"budget":{"max_cost_usd":2,"max_wall_time":"30m0s"},` +
 		`"approval":{"policy":"above","risk":"medium","expires":"24h0m0s"}},"agent_hash":"h","task":"t","mode":"task",` +
 		`"task_type":"default","tools":[{"name":"search","description":"d","schema":{"type":"object"},"effect":"pure","pool":"web","risk":"low"}],` +
 		`"table_hash":"th","parent":{"run":"` + runID + `","call_id":"c"}}`,

@@ -54,6 +54,7 @@ const (
 	TypePaused                  Type = "Paused"
 	TypeResumed                 Type = "Resumed"
 	TypeBudgetRaised            Type = "BudgetRaised"
+	TypeHandedOff               Type = "HandedOff"
 )
 
 // Version is the version of a payload's form. Every built-in payload is at

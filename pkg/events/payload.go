@@ -61,6 +61,14 @@ type Ref struct {
 type Parent struct {
 	Run    string `json:"run"`
 	CallID string `json:"call_id"`
+	// Depth counts the runs above this one: 1 where the parent has none.
+	Depth int `json:"depth,omitempty"`
+}
+
+// Answers reports whether the run of p answers that call of that run; a run
+// without a parent answers none.
+func (p *Parent) Answers(run, callID string) bool {
+	return p != nil && p.Run == run && p.CallID == callID
 }
 
 // Start opens a run. It pins all that a replay needs.
@@ -290,6 +298,10 @@ type ToolOutcome struct {
 	// Attachments are what the tool returned beside text, such as images; the
 	// observation says where each of them is kept.
 	Attachments []Ref `json:"attachments,omitempty"`
+	// Run is the run that answered the call, if one did, Usage what that used with
+	// all the runs below it.
+	Run   string `json:"run,omitempty"`
+	Usage *Usage `json:"usage,omitempty"`
 }
 
 // ToolCallResult is the result of one call of several.

@@ -49,6 +49,7 @@ var builtin = map[Type]func() Payload{
 	TypePaused:                  func() Payload { return new(Paused) },
 	TypeResumed:                 func() Payload { return new(Resumed) },
 	TypeBudgetRaised:            func() Payload { return new(BudgetRaised) },
+	TypeHandedOff:               func() Payload { return new(HandedOff) },
 }
 
 // Types lists every built-in event type in no particular order.

@@ -18,6 +18,10 @@ func TestEveryUsageIsBilled(t *testing.T) {
 		data, err := json.Marshal(p)
 		require.NoError(t, err)
 		u := Billed(p)
+		if typ == TypeToolCallResult { // what a run that was called used is settled there
+			require.Nil(t, u)
+			continue
+		}
 		require.Equal(t, strings.Contains(string(data), `"usage":{"input":7`), u != nil, typ)
 		if u != nil {
 			billed++

@@ -33,8 +33,8 @@ func (g *Gateway) PutAgent(ctx context.Context, ns, name string, data []byte, f 
 	if err != nil {
 		return AgentInfo{}, badRequest(CodeBadAgent, "%s", err.Error())
 	}
-	if err := g.checkAgent(&a); err != nil {
-		return AgentInfo{}, err
+	if err := g.launcher.Check(&a); err != nil {
+		return AgentInfo{}, refused(err)
 	}
 	if err := g.cfg.Agents.PutAgent(ctx, ns, name, agentfile.Marshal(a)); err != nil {
 		return AgentInfo{}, err
@@ -48,15 +48,8 @@ func (g *Gateway) Agent(ctx context.Context, ns, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	missing := notFound(CodeAgentNotFound, "there is no agent %q in this namespace; store it with PUT /v1/agents/NAME", name)
-	if !events.ValidToken(name) {
-		return nil, missing
-	}
-	data, err := g.cfg.Agents.Agent(ctx, ns, name)
-	if errors.Is(err, journal.ErrNotFound) {
-		return nil, missing
-	}
-	return data, err
+	data, err := g.launcher.Agent(ctx, ns, name)
+	return data, refused(err)
 }
 
 // StoredAgents returns every stored definition's name and hash, sorted by name.

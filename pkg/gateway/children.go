@@ -48,7 +48,7 @@ func (g *Gateway) cancelChild(ctx context.Context, ns string, parent events.Pare
 	id, own := events.ChildID(parent.Run, parent.CallID), false
 	err := g.look(ctx, ns, id, func(run *runlog.Run) error {
 		p := run.Memory().Control.Parent
-		own = p != nil && *p == parent
+		own = p.Answers(parent.Run, parent.CallID)
 		return nil
 	})
 	if err == nil && own {

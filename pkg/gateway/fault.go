@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/agentfile/strict"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/launch"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
 )
@@ -21,14 +22,14 @@ const (
 	CodeBadParameter     = "bad_parameter"
 	CodeBadNamespace     = "bad_namespace"
 	CodeBadRunID         = "bad_run_id"
-	CodeBadAgent         = "bad_agent"
+	CodeBadAgent         = launch.CodeBadAgent
 	CodeBadInput         = "bad_input"
 	CodeEmptyTask        = "empty_task"
 	CodeUnauthorized     = "unauthorized"
 	CodeForbidden        = "forbidden"
 	CodeNotFound         = "not_found"
 	CodeRunNotFound      = "run_not_found"
-	CodeAgentNotFound    = "agent_not_found"
+	CodeAgentNotFound    = launch.CodeAgentNotFound
 	CodeMethodNotAllowed = "method_not_allowed"
 	CodeRunExists        = "run_exists"
 	CodeRunEnded         = "run_ended"
@@ -36,15 +37,16 @@ const (
 	CodeNotWaiting       = "not_waiting"
 	CodeNotYours         = "not_yours"
 	CodeConflict         = "conflict"
-	CodeTooLarge         = "too_large"
+	CodeTooLarge         = launch.CodeTooLarge
 	CodeUnsupportedMedia = "unsupported_media_type"
-	CodeUnknownTool      = "unknown_tool"
-	CodeAmbiguousTool    = "ambiguous_tool"
-	CodeUnknownProvider  = "unknown_provider"
+	CodeUnknownTool      = launch.CodeUnknownTool
+	CodeAmbiguousTool    = launch.CodeAmbiguousTool
+	CodeUnknownProvider  = launch.CodeUnknownProvider
 	CodeUnknownCall      = "unknown_call"
-	CodeBadOutputSchema  = "bad_output_schema"
-	CodeBadToolSchema    = "bad_tool_schema"
-	CodeBadApproval      = "bad_approval"
+	CodeBadOutputSchema  = launch.CodeBadOutputSchema
+	CodeBadToolSchema    = launch.CodeBadToolSchema
+	CodeBadApproval      = launch.CodeBadApproval
+	CodeBadEstimator     = launch.CodeBadEstimator
 	CodeUnavailable      = "unavailable"
 	CodeInternal         = "internal"
 )

@@ -9,6 +9,7 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/launch"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
 )
@@ -67,12 +68,17 @@ func (g *Gateway) Fork(ctx context.Context, ns, id string, req ForkRequest) (For
 		}
 	}
 	run := g.store.Place(at.Namespace, g.store.NewID())
-	first := opening{
-		first: fork, parent: parent, budget: parent.Memory().Budget,
-		check: func() error { return g.checkLineage(ctx, at, parent.Ancestors()) },
+	first := launch.Opening{
+		First: fork, Parent: parent, Budget: parent.Memory().Budget,
+		Check: func(mem *reducer.Memory) error {
+			if err := exists(mem); err != nil {
+				return err
+			}
+			return g.checkLineage(ctx, at, parent.Ancestors())
+		},
 	}
 	if fork.Agent != nil {
-		first.budget = fork.Agent.Budget
+		first.Budget = fork.Agent.Budget
 	}
 	opened, err := g.open(ctx, run, first)
 	if err != nil {

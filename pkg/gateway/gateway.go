@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/launch"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -130,16 +131,16 @@ func (c Config) withDefaults() (Config, error) {
 
 // Gateway is the role. Its methods are safe for concurrent use.
 type Gateway struct {
-	cfg     Config
-	store   *runlog.Store
-	log     journal.Log
-	machine *reducer.Machine
-	table   *reducer.Table
-	source  string
-	catalog *catalog
-	worker  *worker.Worker
-	counts  *counters
-	handler http.Handler
+	cfg      Config
+	store    *runlog.Store
+	log      journal.Log
+	machine  *reducer.Machine
+	table    *reducer.Table
+	source   string
+	launcher *launch.Launcher
+	worker   *worker.Worker
+	counts   *counters
+	handler  http.Handler
 
 	// closing is closed when Run's context ends, so that streams end.
 	closing   chan struct{}
@@ -154,10 +155,18 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g := &Gateway{
 		cfg: cfg, store: cfg.Store, log: cfg.Store.Log(), machine: cfg.Store.Machine(),
-		source: worker.Source(role, cfg.Instance), catalog: newCatalog(cfg.Directory, cfg.Clock),
+		source: worker.Source(role, cfg.Instance),
 		counts: newCounters(), closing: make(chan struct{}),
 	}
 	g.table = g.machine.Table()
+	g.launcher, err = launch.New(launch.Config{
+		Store: cfg.Store, Source: g.source, Directory: cfg.Directory, Agents: cfg.Agents, Timers: cfg.Timers, Tombstones: cfg.Tombstones,
+		Validator: cfg.Validator, CheckScript: cfg.CheckScript, CheckApproval: cfg.CheckApproval, CheckEstimator: cfg.CheckEstimator,
+		FirstLook: g.lookAfter(), Clock: cfg.Clock,
+	})
+	if err != nil {
+		return nil, err
+	}
 	g.worker, err = worker.New(worker.Config{
 		Role: role, Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed,
 		Inboxes:     []journal.Inbox{inbox},

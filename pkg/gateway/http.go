@@ -284,6 +284,14 @@ func decodeObject(node *strict.Node, into any) error {
 	return strict.Decode(node, into)
 }
 
+// listed writes names for a message.
+func listed(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}
+
 // parameters returns the query's values, each key once at most; keys that the
 // endpoint does not know are refused.
 func parameters(r *http.Request, known ...string) (map[string]string, error) {

@@ -86,6 +86,9 @@ const mostDescribed = 5
 
 // describe names work: what kind, and of which tool and call.
 func describe(mem *reducer.Memory, effects []reducer.Effect) string {
+	if len(effects) == 0 {
+		return "the answer of another run"
+	}
 	var names []string
 	for i, e := range effects {
 		if i == mostDescribed {

@@ -9,6 +9,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/moorebus/moorebus/pkg/agentfile/strict"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/launch"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
@@ -35,15 +36,12 @@ func (g *Gateway) patch(ctx context.Context, parent *reducer.Memory, fork *event
 	if hash == agentfile.Hash(was) {
 		return nil
 	}
-	if err := g.checkAgent(&is); err != nil {
-		return err
+	if err := g.launcher.Check(&is); err != nil {
+		return refused(err)
 	}
-	tools, err := g.catalog.resolve(ctx, &is)
-	if err == nil {
-		err = g.checkToolSchemas(tools)
-	}
+	tools, err := g.launcher.Tools(ctx, &is)
 	if err != nil {
-		return err
+		return refused(err)
 	}
 	fork.Agent, fork.AgentHash, fork.Tools = &is, hash, tools
 	return nil
@@ -79,7 +77,7 @@ func (t *patchTask) take(document *strict.Node) (*strict.Node, error) {
 			return nil, err
 		}
 	}
-	t.TaskType = cmp.Or(t.TaskType, defaultTaskType)
+	t.TaskType = cmp.Or(t.TaskType, launch.DefaultTaskType)
 	return document, nil
 }
 

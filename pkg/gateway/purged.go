@@ -2,11 +2,9 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"net/http"
 
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // missing says why a run is not in the log: it was purged, or never there.
@@ -20,14 +18,8 @@ func (g *Gateway) missing(ctx context.Context, at events.Run) error {
 // purged returns an *[Error] with the status if the run was purged. A purge
 // leaves its tombstone long before it removes the first event.
 func (g *Gateway) purged(ctx context.Context, at events.Run, status int) error {
-	if g.cfg.Tombstones == nil {
-		return nil
-	}
-	stone, err := g.cfg.Tombstones.Tombstone(ctx, at)
-	if errors.Is(err, journal.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
+	stone, err := g.launcher.Tombstone(ctx, at)
+	if stone == nil || err != nil {
 		return err
 	}
 	e := fault(status, CodeRunPurged, "run %s was purged; its archive can be imported again", at.ID)

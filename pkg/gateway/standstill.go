@@ -42,7 +42,7 @@ type watch struct {
 func (g *Gateway) inspect(ctx context.Context, run events.Run, mem *reducer.Memory, seen watch) watch {
 	idle, now := g.idle(mem), g.store.Now()
 	if len(idle) == 0 {
-		return watch{}
+		return g.inspectChildren(ctx, run, mem, seen)
 	}
 	if seen.N == mem.N && !seen.Queued {
 		seen.stuck = now.Sub(seen.Since) >= g.cfg.StallAfter
@@ -98,7 +98,7 @@ func (g *Gateway) nextLook(run *runlog.Run, w watch) (at time.Time, seen note) {
 	seen.Deadline, _ = reducer.Deadline(mem)
 	in := g.lookAfter()
 	switch {
-	case len(g.idle(mem)) == 0:
+	case len(g.idle(mem)) == 0 && w.N != mem.N && !w.unsure:
 		seen.Seq = run.Seq()
 	case w.unsure:
 		seen.Watch, in = w, min(unsureFor, in)
@@ -107,6 +107,9 @@ func (g *Gateway) nextLook(run *runlog.Run, w watch) (at time.Time, seen note) {
 	case w.N == mem.N:
 		seen.Watch, seen.Seq = w, run.Seq()
 		seen.Deadline = seen.atMost(w.Since.Add(g.cfg.StallAfter))
+	}
+	if restless(mem, w) {
+		seen.Seq = 0
 	}
 	return seen.atMost(g.store.Now().Add(in)), seen
 }

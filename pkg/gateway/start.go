@@ -7,15 +7,10 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/launch"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/runlog"
 )
-
-// defaultTaskType is the task type of a run that names none.
-const defaultTaskType = "default"
 
 // StartRequest says which run to start.
 type StartRequest struct {
@@ -55,14 +50,13 @@ func (g *Gateway) Start(ctx context.Context, ns string, req StartRequest) (Start
 	if err != nil {
 		return StartResult{}, err
 	}
-	first := opening{first: start, budget: start.Agent.Budget}
 	at := g.store.Place(ns, req.RunID)
 	if req.RunID == "" {
 		at = g.store.Place(ns, g.store.NewID())
 	} else if err := g.checkNew(ctx, at); err != nil {
 		return StartResult{}, err
 	}
-	opened, err := g.open(ctx, at, first)
+	opened, err := g.open(ctx, at, launch.Opening{First: start, Budget: start.Agent.Budget, Check: exists})
 	if err != nil {
 		return StartResult{}, err
 	}
@@ -89,33 +83,10 @@ func (r *StartRequest) check() error {
 func (g *Gateway) pin(ctx context.Context, ns string, req StartRequest) (*events.Start, error) {
 	a, err := g.definition(ctx, ns, req)
 	if err != nil {
-		return nil, err
+		return nil, refused(err)
 	}
-	hash := agentfile.Hash(a)
-	if req.Mode != "" {
-		a.Mode = req.Mode
-	}
-	if a, err = a.Resolve(); err != nil {
-		return nil, badRequest(CodeBadAgent, "agent: %s", err.Error())
-	}
-	if err := g.checkAgent(&a); err != nil {
-		return nil, err
-	}
-	tools, err := g.catalog.resolve(ctx, &a)
-	if err == nil {
-		err = g.checkToolSchemas(tools)
-	}
-	if err != nil {
-		return nil, err
-	}
-	start := &events.Start{
-		Agent: a, AgentHash: hash, Task: req.Task, Mode: a.Mode, TaskType: req.TaskType, Tools: tools,
-		TableHash: g.table.Hash(),
-	}
-	if start.TaskType == "" {
-		start.TaskType = defaultTaskType
-	}
-	return start, nil
+	start, err := g.launcher.Pin(ctx, a, launch.Task{Text: req.Task, Mode: req.Mode, TaskType: req.TaskType})
+	return start, refused(err)
 }
 
 // definition returns the agent that the request means, as its definition leaves
@@ -124,28 +95,7 @@ func (g *Gateway) definition(ctx context.Context, ns string, req StartRequest) (
 	if req.Agent != nil {
 		return *req.Agent, nil
 	}
-	stored, err := g.Agent(ctx, ns, req.AgentName)
-	if err != nil {
-		return events.Agent{}, err
-	}
-	a, err := agentfile.ParseDefinition(stored, agentfile.JSON, agentfile.Options{CheckScript: g.cfg.CheckScript})
-	if err != nil {
-		return events.Agent{}, unprocessable(CodeBadAgent, "the stored agent %q cannot be used any more, put it again: %s", req.AgentName, err.Error())
-	}
-	return a, nil
-}
-
-// checkAgent reports what is wrong with a definition beyond its form.
-func (g *Gateway) checkAgent(a *events.Agent) error {
-	if check := g.cfg.CheckApproval; check != nil {
-		if err := check(a.Approval); err != nil {
-			return unprocessable(CodeBadApproval, "%s", err.Error())
-		}
-	}
-	if err := g.checkEstimator(a.Config.TokenEstimator); err != nil {
-		return err
-	}
-	return g.checkOutputSchema(a.OutputSchema)
+	return g.launcher.Definition(ctx, ns, req.AgentName)
 }
 
 // exists is the conflict with a run that has been started.
@@ -173,47 +123,37 @@ func (g *Gateway) checkNew(ctx context.Context, at events.Run) error {
 	return exists(run.Memory())
 }
 
-// opening is how a run begins: a Start, or a Forked with the fold of its parent;
-// and the budget that it begins with.
-type opening struct {
-	first  events.Payload
-	parent *runlog.Fold
-	budget *events.Budget
-	// check, if not nil, may refuse it right before it is appended.
-	check func() error
+// open begins a run and returns where it stands then.
+func (g *Gateway) open(ctx context.Context, at events.Run, o launch.Opening) (Result, error) {
+	opened, err := g.launcher.Open(ctx, at, o)
+	if err != nil {
+		return Result{}, refused(err)
+	}
+	g.counts.appended.Add(1)
+	g.counts.started.Add(1)
+	return Result{State: opened.State, N: opened.N}, nil
 }
 
-// open sets the run's timer, appends its first event and returns where the run
-// stands then. If that fails, the timer finds no run and is done with.
-func (g *Gateway) open(ctx context.Context, at events.Run, o opening) (Result, error) {
-	run := g.store.Acquire(at)
-	defer g.store.Release(run)
-	run.Lock()
-	defer run.Unlock()
-	if err := g.armFirst(ctx, at, o.budget); err != nil {
-		return Result{}, err
+// refused makes a launcher's refusal the caller's error; any other stays as it
+// is.
+func refused(err error) error {
+	var r *launch.Refusal
+	if !errors.As(err, &r) {
+		return err
 	}
-	if o.parent != nil {
-		run.Adopt(o.parent)
+	status := http.StatusUnprocessableEntity
+	switch r.Kind {
+	case launch.Malformed:
+		status = http.StatusBadRequest
+	case launch.NotFound:
+		status = http.StatusNotFound
+	case launch.TooLarge:
+		status = http.StatusRequestEntityTooLarge
 	}
-	err := g.commit(ctx, run, func(mem *reducer.Memory) ([]runlog.Draft, error) {
-		if err := exists(mem); err != nil {
-			return nil, err
-		}
-		if o.check != nil {
-			if err := o.check(); err != nil {
-				return nil, err
-			}
-		}
-		return one(events.Idle, o.first)
-	})
-	if errors.Is(err, journal.ErrTooLarge) {
-		return Result{}, wrap(err, http.StatusRequestEntityTooLarge, CodeTooLarge,
-			"task, definition and tool schemas together are larger than %d KiB, the most that an event may have", journal.MaxBody>>10)
-	}
-	if err != nil {
-		return Result{}, err
-	}
-	g.counts.started.Add(1)
-	return Result{State: run.Memory().State, N: run.Memory().N}, nil
+	return &Error{Status: status, Code: r.Code, Message: r.Message, Fields: r.Fields, cause: r}
+}
+
+// Tools returns every tool that lives, as it was announced.
+func (g *Gateway) Tools(ctx context.Context) ([]events.ToolSpec, error) {
+	return g.launcher.Announced(ctx)
 }

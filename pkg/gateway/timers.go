@@ -9,6 +9,7 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/launch"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
 )
@@ -22,8 +23,6 @@ const (
 const (
 	// timerRetry is the pause after a timer could not be dealt with.
 	timerRetry = 2 * time.Second
-	// timerTries is how often setting one is tried whose fate is unknown.
-	timerTries = 50
 	// timerEarly is the shortest pause after a timer that fired before its time.
 	timerEarly = time.Second
 	// startGrace is how long a start may be under way after it set its timer.
@@ -43,15 +42,6 @@ type note struct {
 	Watch watch `json:"watch,omitzero"`
 }
 
-// armFirst sets the timer of a run that is about to be started.
-func (g *Gateway) armFirst(ctx context.Context, at events.Run, budget *events.Budget) error {
-	in := g.lookAfter()
-	if budget != nil && budget.MaxWallTime > 0 {
-		in = min(in, time.Duration(budget.MaxWallTime))
-	}
-	return g.setTimer(ctx, at, timerRun, g.store.Now().Add(in), note{})
-}
-
 // setTimer sets a timer. One that may be stored or not is set again.
 func (g *Gateway) setTimer(ctx context.Context, run events.Run, kind string, at time.Time, n note) error {
 	n.At = at
@@ -59,13 +49,7 @@ func (g *Gateway) setTimer(ctx context.Context, run events.Run, kind string, at 
 	if err != nil {
 		return err
 	}
-	for range timerTries {
-		err = g.cfg.Timers.SetTimer(ctx, run, kind, at, data)
-		if !errors.Is(err, journal.ErrInDoubt) || ctx.Err() != nil {
-			return err
-		}
-	}
-	return err
+	return launch.SetTimer(ctx, g.cfg.Timers, run, kind, at, data)
 }
 
 // arrived sets the timer of an approval before the delivery that asks for it is
@@ -150,6 +134,7 @@ func (g *Gateway) attend(ctx context.Context, t journal.Timer, seen note) error 
 		return err
 	}
 	var calls bool
+	var parent *events.Parent
 	err = g.look(ctx, t.Run.Namespace, t.Run.ID, func(run *runlog.Run) error {
 		var w watch
 		if t.Kind == timerRun {
@@ -157,6 +142,9 @@ func (g *Gateway) attend(ctx context.Context, t journal.Timer, seen note) error 
 		}
 		err := g.commit(ctx, run, func(mem *reducer.Memory) ([]runlog.Draft, error) { return g.overdue(mem, w) })
 		calls = run.Terminal() && len(run.Memory().Control.Calls) > 0
+		if p := run.Memory().Control.Parent; p != nil && !run.Terminal() {
+			parent = p
+		}
 		var refused *runlog.DraftError
 		if errors.As(err, &refused) {
 			// The application's own table does not have the event: to try again
@@ -169,6 +157,9 @@ func (g *Gateway) attend(ctx context.Context, t journal.Timer, seen note) error 
 		}
 		return g.rearm(ctx, run, t.Kind, w)
 	})
+	if err == nil && parent != nil {
+		err = g.forsake(ctx, t.Run, *parent)
+	}
 	if err == nil && calls {
 		err = g.CancelChildren(ctx, t.Run.Namespace, t.Run.ID, events.By{By: g.source})
 	}

@@ -148,6 +148,8 @@ func (mem *Memory) checkData(e *events.Event) error {
 		return mem.checkOpen(p.CallID, only[p.Type()]...)
 	case *events.ToolCallDispatched:
 		return mem.checkOpen(p.CallID, only[p.Type()]...)
+	case *events.HandedOff:
+		return mem.checkHandOff(p)
 	case *events.ToolCallStarted:
 		return mem.checkOpen(p.CallID, only[p.Type()]...)
 	case *events.HumanDecision:

@@ -55,7 +55,7 @@ func DefaultSpec() TableSpec {
 			events.TypeContextWindowExpanded, events.TypeToolCallsAddedToContext,
 			events.TypeWorkingMemoryAdded, events.TypeWorkingMemoryRemoved,
 			events.TypeStorageSaved, events.TypeStorageLoaded,
-			events.TypePaused, events.TypeResumed, events.TypeBudgetRaised,
+			events.TypePaused, events.TypeResumed, events.TypeBudgetRaised, events.TypeHandedOff,
 		},
 	}
 }

@@ -23,6 +23,7 @@ var only = map[events.Type][]events.State{
 	events.TypeToolCallStarted:    {events.Acting, events.ParallelActing},
 	events.TypeToolCallResult:     {events.ParallelActing},
 	events.TypeHumanDecision:      {events.WaitingForHuman},
+	events.TypeHandedOff:          {events.Acting},
 }
 
 // Edges returns every edge that a legal event can take in some run, sorted. It
@@ -135,6 +136,8 @@ func routesIn(t *Table, state events.State, typ events.Type) []Edge {
 		return []Edge{tools(events.ParallelActing)}
 	case events.TypeToolCallResult, events.TypeLLMParallelToolCalls:
 		return []Edge{tools(events.ParallelActing), nobody}
+	case events.TypeHandedOff:
+		return []Edge{{To: events.Nobody, Pool: events.AgentsPool}}
 	case events.TypeHumanDecision:
 		return []Edge{plain(events.WaitingForHuman), nobody}
 	case events.TypeResumed:

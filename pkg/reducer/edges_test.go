@@ -37,7 +37,7 @@ func TestEdges(t *testing.T) {
 		events.Planning: "acting.* done.agents done.default" + ended + " none.default parallel_acting.* planning.default" +
 			" reflecting.default waiting_for_human.default waiting_for_user.default",
 		events.Reflecting:      strings.TrimSpace(ended) + " none.default planning.default",
-		events.Acting:          strings.TrimSpace(ended) + " none.default observing.default waiting_for_human.default",
+		events.Acting:          strings.TrimSpace(ended) + " none.agents none.default observing.default waiting_for_human.default",
 		events.ParallelActing:  strings.TrimSpace(ended) + " none.default observing.default parallel_acting.*",
 		events.Observing:       strings.TrimSpace(ended) + " none.default paging.default planning.default reflecting.default",
 		events.Paging:          strings.TrimSpace(ended) + " none.default planning.default",

@@ -129,6 +129,10 @@ func (mem *Memory) toolEffects() []Effect {
 		if call.Answered || call.Wake == 0 {
 			continue
 		}
+		if call.Delegated() {
+			effects = mem.delegatedEffect(effects, call)
+			continue
+		}
 		e := mem.judged(Effect{
 			Key:  string(KindTool) + "/" + strconv.FormatUint(mem.Control.Armed, 10) + "/" + call.ID,
 			Kind: KindTool, State: mem.State, CallID: call.ID, Wake: call.Wake, Started: call.Started,

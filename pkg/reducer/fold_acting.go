@@ -35,6 +35,8 @@ func (mem *Memory) foldActing(e *events.Event) {
 		mem.Call(p.CallID).Dispatched = e.N
 	case *events.ToolCallStarted:
 		mem.Call(p.CallID).Started = e.N
+	case *events.HandedOff:
+		mem.handOff(p)
 	case *events.ToolCallResult:
 		mem.answerBatchCall(&p.ToolOutcome)
 	case *events.ToolSuccess:
@@ -95,7 +97,8 @@ func (mem *Memory) setResult(o *events.ToolOutcome) {
 	if record == nil {
 		return
 	}
-	record.Ref = o.Ref
+	record.Ref, record.Run = o.Ref, o.Run
+	mem.settle(o)
 	if o.Success {
 		record.Result = &CallResult{Success: &Success{Content: strings.TrimPrefix(o.Observation, SuccessPrefix)}}
 	} else {

@@ -12,6 +12,7 @@ import (
 // started with one of those go on.
 var builtIn = []string{
 	"b2902885ab6b12917408e9dedcb83cbfdb5a1118bf0b3298d741dafa964b1784",
+	"3dd1c101c1c673e47179700868837ffeb36991c03da1e760040feaea99211bcf",
 }
 
 // BuiltInTables returns the hashes of the built-in tables, oldest first.

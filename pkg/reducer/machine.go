@@ -152,6 +152,9 @@ func typeOf(body []byte) events.Type {
 // the [events.Hash] of its body.
 func (m *Machine) ApplyEvent(mem *Memory, s events.Subject, e *events.Event, hash string) error {
 	err := m.check(mem, s, e)
+	if err == nil {
+		err = checkPlace(s, e)
+	}
 	var parent *ParentError
 	switch {
 	case errors.As(err, &parent):

@@ -137,6 +137,8 @@ type ToolCallRecord struct {
 	Result     *CallResult `json:"result"`
 	ProviderID string      `json:"provider_id,omitempty"`
 	Ref        *events.Ref `json:"ref,omitempty"`
+	// Run is the run that answered the call, if one did.
+	Run string `json:"run,omitempty"`
 }
 
 // CallResult is either a success or a failure.
@@ -268,11 +270,13 @@ type CallState struct {
 	Dispatched uint64 `json:"dispatched,omitempty"`
 	Started    uint64 `json:"started,omitempty"`
 	Answered   bool   `json:"answered,omitempty"`
+	// HandedOff says that the run has gone over to the agent that the call names.
+	HandedOff bool `json:"handed_off,omitempty"`
 }
 
 // running reports whether a delivery started the call and is responsible for it
 // until it has its result.
-func (c *CallState) running() bool { return c.Started > 0 && c.Wake > 0 }
+func (c *CallState) running() bool { return c.Started > 0 && c.Wake > 0 && !c.Delegated() }
 
 // Attempt counts the failed attempts of one effect. RateLimited are a provider's
 // refusals that pass with time, NotAsked the attempts that waited for that without

@@ -58,6 +58,7 @@ var mayWrite = map[events.Type]string{
 	events.TypePaused:                  "",
 	events.TypeResumed:                 "",
 	events.TypeBudgetRaised:            "budget",
+	events.TypeHandedOff:               "system_prompt tools config blacklist react_context",
 }
 
 func always(key string) bool {

@@ -16,6 +16,8 @@ func Route(t *Table, mem *Memory, p events.Payload) (to events.State, pool strin
 			return events.ParallelActing, mem.joinPool(&p.ToolOutcome)
 		}
 		return events.Nobody, events.DefaultPool
+	case *events.HandedOff:
+		return events.Nobody, events.AgentsPool
 	case *events.HumanDecision:
 		if a := mem.PendingApproval; a != nil && len(a.Decisions)+1 >= len(a.Requests) {
 			return events.WaitingForHuman, events.DefaultPool

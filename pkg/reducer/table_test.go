@@ -52,7 +52,7 @@ acting HumanApprovalRequired waiting_for_human
 // specStay are the events that leave the state as it is.
 const specStay = `UserMessage LlmAttemptFailed ToolCallDispatched ToolCallStarted ToolCallResult HumanDecision
 	ContextWindowExpanded ToolCallsAddedToContext WorkingMemoryAdded WorkingMemoryRemoved StorageSaved StorageLoaded
-	Paused Resumed BudgetRaised`
+	Paused Resumed BudgetRaised HandedOff`
 
 func TestTheTableIsTheSpecifications(t *testing.T) {
 	table := reducer.DefaultTable()

@@ -51,7 +51,7 @@ func (j *delivery) settleOnce(ctx context.Context, e reducer.Effect, r Result, i
 	if r.failure != nil {
 		return j.retry(ctx, e, r, ids)
 	}
-	appended, err := j.add(ctx, e, addition{payloads: r.payloads, ids: ids, begins: r.next != nil})
+	appended, err := j.add(ctx, e, addition{payloads: r.payloads, ids: ids, begins: r.next != nil || r.handsOn})
 	switch {
 	case isOutage(err):
 		return nil, 0, err
@@ -149,6 +149,10 @@ func (j *delivery) origin(e reducer.Effect) events.State {
 	}
 	if e.State != "" {
 		return e.State
+	}
+	if j.w.table.Terminal(j.subject.To) {
+		// An end that was none: nothing is published out of where it led to.
+		return j.w.cfg.Inboxes[0].States[0]
 	}
 	return j.subject.To
 }

@@ -102,6 +102,7 @@ type Result struct {
 	next     Work
 	failure  *events.LLMAttemptFailed
 	delay    time.Duration
+	handsOn  bool
 }
 
 // Done ends the effect with its outcome, appended all or none. It must hold at
@@ -112,6 +113,13 @@ func Done(outcome ...events.Payload) Result { return Result{payloads: outcome} }
 // once it stands in the log.
 func Then(p events.Payload, next Work) Result {
 	return Result{payloads: []events.Payload{p}, next: next}
+}
+
+// HandOn ends the effect, for this delivery, with an event which says that somebody
+// else goes on with it. In a run that was paused meanwhile it is not appended: then
+// the work is begun anew when the run goes on.
+func HandOn(p events.Payload) Result {
+	return Result{payloads: []events.Payload{p}, handsOn: true}
 }
 
 // Retry counts a failed attempt in the log and has the work done again after

@@ -84,6 +84,13 @@ func (g *Grants) Consume(inbox journal.Inbox) {
 	}
 }
 
+// Inspect allows to see how far the deliveries of an inbox are.
+func (g *Grants) Inspect(inbox journal.Inbox) {
+	for _, d := range durablesOf(inbox) {
+		g.eachShard(func(stream string) { g.api("CONSUMER.INFO." + stream + "." + d.name) })
+	}
+}
+
 func (g *Grants) consume(stream, durable string) {
 	name := stream + "." + durable
 	g.api("CONSUMER.INFO."+name, "CONSUMER.MSG.NEXT."+name)
@@ -143,6 +150,9 @@ func (g *Grants) StoreAgents() {
 	g.read(kvStreamPrefix + agentBucket)
 }
 
+// ReadAgents allows to read agent definitions.
+func (g *Grants) ReadAgents() { g.read(kvStreamPrefix + agentBucket) }
+
 // StoreResults allows to keep a pool's large results.
 func (g *Grants) StoreResults(pool string) {
 	g.storeObjects(resultsPrefix + pool)
@@ -178,6 +188,12 @@ func (g *Grants) ReadPurged() {
 
 // ReadDropped allows to see which of the dead are hidden.
 func (g *Grants) ReadDropped() { g.api("STREAM.INFO." + kvStreamPrefix + droppedBucket) }
+
+// SetTimers allows to set timers of runs, but not to cancel or to take them.
+func (g *Grants) SetTimers() {
+	g.publish[timerSet+">"] = true
+	g.api("STREAM.INFO." + timerStream)
+}
 
 // Timers allows to set and cancel timers and to take those that are due.
 func (g *Grants) Timers() {

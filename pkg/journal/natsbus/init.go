@@ -182,6 +182,9 @@ func (o *InitOptions) durables() []durable {
 	}
 	for _, pool := range o.Pools {
 		all = append(all, actingDurable(pool))
+		if pool == events.AgentsPool {
+			all = append(all, durablesOf(journal.Inbox{States: endStates, Pool: pool})...)
+		}
 	}
 	return all
 }

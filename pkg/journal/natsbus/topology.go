@@ -49,6 +49,10 @@ var ownStates = []events.State{
 // actingStates are the states whose events are consumed pool by pool.
 var actingStates = []events.State{events.Acting, events.ParallelActing}
 
+// endStates are those in which a run ends that answers another one's call: the pool of
+// agents has a consumer for each.
+var endStates = []events.State{events.Done, events.Errored, events.Cancelled}
+
 // streamConfig declares the stream of one shard.
 func streamConfig(shard, shards, replicas int, storage jetstream.StorageType) jetstream.StreamConfig {
 	return jetstream.StreamConfig{

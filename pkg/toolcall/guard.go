@@ -1,4 +1,4 @@
-package actor
+package toolcall
 
 import (
 	"cmp"
@@ -15,8 +15,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
 	"github.com/moorebus/moorebus/pkg/tool"
-	"github.com/moorebus/moorebus/pkg/worker"
 )
 
 // Approval says whether a call has to wait for a human, and why. The error is a
@@ -38,7 +38,7 @@ const (
 	maxOutage = time.Minute
 )
 
-// guard keeps calls from running that nobody approved. It goes by stored events
+// Guard keeps calls from running that nobody approved. It goes by stored events
 // and their subjects alone: a memory may come from a snapshot, and a planner that
 // was taken over may send calls past the humans, but nobody who cannot publish
 // out of idle and waiting_for_human makes this guard believe in an approval.
@@ -46,11 +46,11 @@ const (
 // An approval is for a call to run once: one that is to run a second time because
 // its outcome is unknown asks again. A fork has the approvals that its parent had
 // where it began.
-type guard struct {
+type Guard struct {
 	log      journal.Log
 	machine  *reducer.Machine
 	policies Approval
-	tools    *tool.Registry
+	lookup   Lookup
 	pins     *lru.Cache[events.Run, *pin]
 }
 
@@ -60,23 +60,35 @@ type pin struct {
 	approval *events.Approval
 	tools    map[string]events.ToolSpec
 	fork     *events.Forked
+	// delegates says that it has agents as tools, so that the run may go over to
+	// another one.
+	delegates bool
 }
 
-func newGuard(cfg Config) (*guard, error) {
+// NewGuard makes the guard of an actor. policies evaluates approval policies; nil:
+// those of package approval, as the planner has them. lookup returns the actor's own
+// definition of a tool; nil: it has none.
+func NewGuard(store *runlog.Store, policies Approval, lookup Lookup) (*Guard, error) {
 	pins, err := lru.New[events.Run, *pin](pinsKept)
 	if err != nil {
 		return nil, err
 	}
-	g := &guard{log: cfg.Store.Log(), machine: cfg.Store.Machine(), policies: cfg.Approval, tools: cfg.Tools, pins: pins}
+	g := &Guard{log: store.Log(), machine: store.Machine(), policies: policies, lookup: lookup, pins: pins}
 	if g.policies == nil {
 		g.policies = approval.New()
+	}
+	if g.lookup == nil {
+		g.lookup = func(string) (tool.Definition, bool) { return tool.Definition{}, false }
 	}
 	return g, nil
 }
 
+// Lookup returns the definition of a tool, if there is one of that name.
+type Lookup func(name string) (tool.Definition, bool)
+
 // refusal says why a call may not run; empty if it may. The error is the log's.
-func (g *guard) refusal(ctx context.Context, run events.Run, c tool.Call) (string, error) {
-	pinned, err := g.pinned(ctx, run)
+func (g *Guard) refusal(ctx context.Context, run events.Run, c tool.Call) (string, error) {
+	pinned, err := g.inForce(ctx, run, 0)
 	if err != nil {
 		return "", err
 	}
@@ -102,15 +114,14 @@ func (g *guard) refusal(ctx context.Context, run events.Run, c tool.Call) (strin
 
 // info is what the policy is to know of a tool: as it is pinned, or as this
 // actor has it where the run pins no such tool.
-func (g *guard) info(pinned *pin, name string) reducer.ToolInfo {
+func (g *Guard) info(pinned *pin, name string) reducer.ToolInfo {
 	spec, known := pinned.tools[name]
-	own, here := g.tools.Lookup(name)
+	own, here := g.lookup(name)
 	info := reducer.ToolInfo{Risk: spec.Risk, Asks: spec.Asks}
 	if here {
-		def := own.Definition()
-		info.Asks = info.Asks || def.Asks
+		info.Asks = info.Asks || own.Asks
 		if !known {
-			info.Risk = string(def.Risk)
+			info.Risk = string(own.Risk)
 		}
 	}
 	return info
@@ -118,7 +129,7 @@ func (g *guard) info(pinned *pin, name string) reducer.ToolInfo {
 
 // pinned returns what the run's first record pins. A record that does not say so
 // lets nothing run that nobody approved.
-func (g *guard) pinned(ctx context.Context, run events.Run) (*pin, error) {
+func (g *Guard) pinned(ctx context.Context, run events.Run) (*pin, error) {
 	if p, ok := g.pins.Get(run); ok {
 		return p, nil
 	}
@@ -136,7 +147,7 @@ func (g *guard) pinned(ctx context.Context, run events.Run) (*pin, error) {
 // errNoPin says that a run's first record does not say what is to be approved.
 var errNoPin = errors.New("the run's first record pins no policy")
 
-func (g *guard) readPin(ctx context.Context, run events.Run, depth int) (*pin, error) {
+func (g *Guard) readPin(ctx context.Context, run events.Run, depth int) (*pin, error) {
 	// Nothing else leaves the initial state, so the run's newest such record is
 	// its first, and anything else is none that can be believed.
 	filter := journal.Filter{Namespace: run.Namespace, From: g.machine.Table().Initial(), Run: run.ID}
@@ -164,12 +175,13 @@ func newPin(a *events.Approval, tools []events.ToolSpec) *pin {
 	p := &pin{approval: a, tools: make(map[string]events.ToolSpec, len(tools))}
 	for _, t := range tools {
 		p.tools[t.Name] = events.ToolSpec{Risk: t.Risk, Asks: t.Asks}
+		p.delegates = p.delegates || t.Pool == events.AgentsPool
 	}
 	return p
 }
 
 // forkedPin is what a fork pins: its own agent and tools, or its parent's.
-func (g *guard) forkedPin(ctx context.Context, run events.Run, fork *events.Forked, depth int) (*pin, error) {
+func (g *Guard) forkedPin(ctx context.Context, run events.Run, fork *events.Forked, depth int) (*pin, error) {
 	if fork.Agent != nil {
 		p := newPin(fork.Agent.Approval, fork.Tools)
 		p.fork = fork
@@ -182,7 +194,7 @@ func (g *guard) forkedPin(ctx context.Context, run events.Run, fork *events.Fork
 	if err != nil {
 		return nil, err
 	}
-	return &pin{approval: parent.approval, tools: parent.tools, fork: fork}, nil
+	return &pin{approval: parent.approval, tools: parent.tools, fork: fork, delegates: parent.delegates}, nil
 }
 
 // evidence is what the log holds on the approval of one call.
@@ -197,14 +209,14 @@ type evidence struct {
 
 // evidence reads what the humans of the run, and of the runs that it was forked
 // from, were asked for and what they said.
-func (g *guard) evidence(ctx context.Context, run events.Run, callID string) (*evidence, error) {
+func (g *Guard) evidence(ctx context.Context, run events.Run, callID string) (*evidence, error) {
 	found := &evidence{callID: callID}
 	return found, g.gather(ctx, run, 0, found)
 }
 
 // gather adds what the run's log holds up to its event until (0: its head), the
-// oldest ancestor's first. [guard.pinned] has bounded how many there are.
-func (g *guard) gather(ctx context.Context, run events.Run, until uint64, found *evidence) error {
+// oldest ancestor's first. [Guard.pinned] has bounded how many there are.
+func (g *Guard) gather(ctx context.Context, run events.Run, until uint64, found *evidence) error {
 	pinned, err := g.pinned(ctx, run)
 	if err != nil {
 		return err
@@ -233,7 +245,7 @@ func (g *guard) gather(ctx context.Context, run events.Run, until uint64, found 
 
 // decisions reads the run's records that lead to a human or come from one, in
 // the log's order.
-func (g *guard) decisions(ctx context.Context, run events.Run) ([]journal.Record, error) {
+func (g *Guard) decisions(ctx context.Context, run events.Run) ([]journal.Record, error) {
 	var records []journal.Record
 	for _, filter := range []journal.Filter{{To: events.WaitingForHuman}, {From: events.WaitingForHuman}} {
 		filter.Namespace, filter.Run = run.Namespace, run.ID
@@ -304,30 +316,13 @@ func (v *evidence) lacks(c tool.Call, asks bool) string {
 	return ""
 }
 
-// admitted does the work if the call may run, and answers the call if it may
-// not.
-func (a *Actor) admitted(run events.Run, c call, work worker.Work) worker.Work {
-	return func(ctx context.Context) worker.Result {
-		refusal, err := a.refusal(ctx, run, c.Call)
-		switch {
-		case err != nil:
-			return worker.Fail(err)
-		case refusal == "":
-			return work(ctx)
-		}
-		a.cfg.Logger.Warn("a call was not run", "run", run.ID, "call", c.ID, "tool", c.Name, "reason", refusal)
-		return c.result(events.ToolOutcome{
-			Code: CodeNotApproved, Observation: reducer.ErrorPrefix + strings.ToValidUTF8(refusal, "\uFFFD"),
-		})
-	}
-}
-
-// refusal asks the guard, through an outage of the log if need be.
-func (a *Actor) refusal(ctx context.Context, run events.Run, c tool.Call) (string, error) {
+// Refusal says why a call may not run; empty if it may. It asks through an outage
+// of the log, if need be. The error is the log's or the context's.
+func (g *Guard) Refusal(ctx context.Context, run events.Run, c tool.Call) (string, error) {
 	for began := time.Now(); ; {
-		refusal, err := a.guard.refusal(ctx, run, c)
+		refusal, err := g.refusal(ctx, run, c)
 		if err == nil || errors.Is(err, journal.ErrDenied) || time.Since(began) >= maxOutage {
-			return refusal, err
+			return strings.ToValidUTF8(refusal, "\uFFFD"), err
 		}
 		select {
 		case <-time.After(askAgain):

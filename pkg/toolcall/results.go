@@ -1,12 +1,14 @@
-package actor
+package toolcall
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
@@ -34,7 +36,9 @@ const redacted = "[REDACTED]"
 // long, and the whole event has to fit.
 const maxQuoted = journal.MaxBody - 64<<10
 
-func (r Results) prepare() (Results, error) {
+// Prepare checks the settings and fills in the defaults. Only what it returned may be
+// used.
+func (r Results) Prepare() (Results, error) {
 	if r.MaxBytes <= 0 {
 		r.MaxBytes = 256 << 10
 	}
@@ -45,11 +49,11 @@ func (r Results) prepare() (Results, error) {
 		r.Tail = 4 << 10
 	}
 	if r.Head+r.Tail > r.MaxBytes {
-		return r, fmt.Errorf("actor: Results.Head and Tail (%d bytes) must fit into MaxBytes (%d)", r.Head+r.Tail, r.MaxBytes)
+		return r, fmt.Errorf("results: Results.Head and Tail (%d bytes) must fit into MaxBytes (%d)", r.Head+r.Tail, r.MaxBytes)
 	}
 	for _, s := range r.Secrets {
 		if len(s) < 6 {
-			return r, fmt.Errorf("actor: a secret of %d bytes is too short to be looked for", len(s))
+			return r, fmt.Errorf("results: a secret of %d bytes is too short to be looked for", len(s))
 		}
 	}
 	// The longest first, so that a secret within another one does not leave
@@ -59,14 +63,15 @@ func (r Results) prepare() (Results, error) {
 	for _, p := range r.Patterns {
 		re, err := regexp.Compile(p)
 		if err != nil {
-			return r, fmt.Errorf("actor: pattern %q: %w", p, err)
+			return r, fmt.Errorf("results: pattern %q: %w", p, err)
 		}
 		r.patterns = append(r.patterns, re)
 	}
 	return r, nil
 }
 
-func (r Results) redact(text string) string {
+// Redact takes the secrets out of a text.
+func (r Results) Redact(text string) string {
 	for _, s := range r.Secrets {
 		text = strings.ReplaceAll(text, s, redacted)
 	}
@@ -74,6 +79,24 @@ func (r Results) redact(text string) string {
 		text = re.ReplaceAllLiteralString(text, redacted)
 	}
 	return text
+}
+
+// Fit returns a text as the log takes it: one that is too large goes to the object
+// store of the pool, and its head and tail are kept, with a marker between them. nil
+// blobs cut it. The error says that the whole could not be kept; the text can be used
+// nevertheless, since a part of a result is better than the same work once more.
+func (r Results) Fit(ctx context.Context, blobs journal.Blobs, pool, text string) (string, *events.Ref, error) {
+	if len(text) <= r.MaxBytes && quotedSize(text) <= maxQuoted {
+		return text, nil, nil
+	}
+	if blobs == nil {
+		return r.shorten(text, ""), nil, nil
+	}
+	ref, err := blobs.PutBlob(ctx, pool, []byte(text))
+	if err != nil {
+		return r.shorten(text, ""), nil, err
+	}
+	return r.shorten(text, ref.Key), &ref, nil
 }
 
 // shorten keeps head and tail of a text, with a marker between them that says

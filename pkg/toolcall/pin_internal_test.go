@@ -1,4 +1,4 @@
-package actor
+package toolcall
 
 import (
 	"encoding/json"
@@ -11,7 +11,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/reducer/reducertest"
 	"github.com/moorebus/moorebus/pkg/runlog"
-	"github.com/moorebus/moorebus/pkg/tool"
 )
 
 // first is a run's first record as somebody stored it.
@@ -40,9 +39,7 @@ func first(t *testing.T, p events.Payload, further map[string]any) (run events.R
 
 func TestWhatARunPins(t *testing.T) {
 	log := simulated.New(simulated.Options{})
-	registry, err := tool.NewRegistry()
-	require.NoError(t, err)
-	g, err := newGuard(Config{Store: runlog.New(runlog.Options{Log: log}), Tools: registry})
+	g, err := NewGuard(runlog.New(runlog.Options{Log: log}), nil, nil)
 	require.NoError(t, err)
 	store := func(p events.Payload, further map[string]any) events.Run {
 		run, body := first(t, p, further)

@@ -1,4 +1,4 @@
-package gateway
+package launch
 
 import (
 	"bytes"
@@ -72,16 +72,16 @@ func (c *catalog) resolve(ctx context.Context, a *events.Agent) ([]events.ToolSp
 	return found, nil
 }
 
-func pick(a *events.Agent, tools []events.ToolSpec, providers []string) ([]events.ToolSpec, *Error) {
+func pick(a *events.Agent, tools []events.ToolSpec, providers []string) ([]events.ToolSpec, *Refusal) {
 	if !slices.Contains(providers, a.LLM.Provider) {
-		e := unprocessable(CodeUnknownProvider, "no living planner announces the provider %q; living: %s", a.LLM.Provider, listed(providers))
+		e := refuse(Unusable, CodeUnknownProvider, "no living planner announces the provider %q; living: %s", a.LLM.Provider, listed(providers))
 		e.Fields = map[string]any{"provider": a.LLM.Provider}
 		return nil, e
 	}
 	found := make([]events.ToolSpec, 0, len(a.Tools))
 	for _, name := range a.Tools {
 		if events.Reserved(name) { // whatever an actor announces
-			e := unprocessable(CodeUnknownTool, "the tool %q is Moorebus' own: a model has it where it is of use, leave it out", name)
+			e := refuse(Unusable, CodeUnknownTool, "the tool %q is Moorebus' own: a model has it where it is of use, leave it out", name)
 			e.Fields = map[string]any{"tool": name}
 			return nil, e
 		}
@@ -95,7 +95,7 @@ func pick(a *events.Agent, tools []events.ToolSpec, providers []string) ([]event
 	return found, nil
 }
 
-func pickTool(name string, tools []events.ToolSpec) (events.ToolSpec, *Error) {
+func pickTool(name string, tools []events.ToolSpec) (events.ToolSpec, *Refusal) {
 	var found []events.ToolSpec
 	for _, t := range tools {
 		if t.Name == name {
@@ -103,11 +103,11 @@ func pickTool(name string, tools []events.ToolSpec) (events.ToolSpec, *Error) {
 		}
 	}
 	if len(found) == 0 {
-		return events.ToolSpec{}, unprocessable(CodeUnknownTool, "no living actor announces the tool %q; living: %s", name, listed(namesOf(tools)))
+		return events.ToolSpec{}, refuse(Unusable, CodeUnknownTool, "no living actor announces the tool %q; living: %s", name, listed(namesOf(tools)))
 	}
 	for _, other := range found[1:] {
 		if other.Pool != found[0].Pool && !sameTool(other, found[0]) {
-			return events.ToolSpec{}, unprocessable(CodeAmbiguousTool, "the tool %q is announced by the pools %s and %s with different definitions; rename one, or make them equal", name, found[0].Pool, other.Pool)
+			return events.ToolSpec{}, refuse(Unusable, CodeAmbiguousTool, "the tool %q is announced by the pools %s and %s with different definitions; rename one, or make them equal", name, found[0].Pool, other.Pool)
 		}
 	}
 	return found[0], nil
@@ -137,10 +137,4 @@ func listed(names []string) string {
 		return strings.Join(names[:most], ", ") + ", …"
 	}
 	return strings.Join(names, ", ")
-}
-
-// Tools returns every tool that lives, as it was announced.
-func (g *Gateway) Tools(ctx context.Context) ([]events.ToolSpec, error) {
-	tools, _, err := g.catalog.at(ctx, g.cfg.Clock().Add(-catalogAge))
-	return tools, err
 }

@@ -1,0 +1,73 @@
+package wire
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/pkg/approval"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/subagent"
+	"github.com/moorebus/moorebus/pkg/tool/schema"
+)
+
+// Subagents are the agents that a tool file makes tools of; nil for no file.
+func Subagents(file *agentfile.ToolFile) []subagent.Tool {
+	if file == nil {
+		return nil
+	}
+	var tools []subagent.Tool
+	for _, e := range file.Tools {
+		if e.OfAgent() {
+			tools = append(tools, subagent.Tool{
+				Name: e.Name, Agent: e.Agent, Handoff: e.Handoff, Description: e.Description, Risk: e.Risk, Timeout: time.Duration(e.Timeout),
+			})
+		}
+	}
+	return tools
+}
+
+// ActorSubagents are the agents that an actor of these pools makes tools of: those of
+// its tool file, if it serves the pool of agents; no pools are all. A pool of agents
+// without any is an error.
+func ActorSubagents(file string, pools []string) ([]subagent.Tool, error) {
+	named := slices.Contains(pools, events.AgentsPool)
+	if len(pools) > 0 && !named {
+		return nil, nil
+	}
+	var tools []subagent.Tool
+	if file != "" {
+		docs, err := agentfile.ReadFile(file, agentfile.Options{CheckScript: CheckScript})
+		if err != nil {
+			return nil, err
+		}
+		tools = Subagents(docs.Tools)
+	}
+	if named && len(tools) == 0 {
+		return nil, fmt.Errorf("--pool %s: no tool is an agent; such a one has the key `agent` or `handoff`", events.AgentsPool)
+	}
+	return tools, nil
+}
+
+// NewSubagents makes the role that serves the pool of agents in a process of roles.
+func NewSubagents(r Role, tools []subagent.Tool) (*subagent.Subagents, error) {
+	policies := approval.New()
+	return subagent.New(subagent.Config{
+		Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Agents: r.Bus, Timers: r.Bus, Tombstones: r.Bus,
+		Blobs: r.Bus, Tools: tools, Validator: schema.New(schema.Options{}), Approval: policies, CheckApproval: policies.Check, CheckEstimator: Estimators().Check,
+		CheckScript: CheckScript, Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
+	})
+}
+
+// PutAgents stores the agents of documents that call one another.
+func PutAgents(ctx context.Context, g *gateway.Gateway, namespace string, docs agentfile.Documents) error {
+	for _, a := range docs.Agents() {
+		if err := PutAgent(ctx, g, namespace, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}

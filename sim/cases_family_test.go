@@ -1,0 +1,73 @@
+package sim
+
+import (
+	"context"
+	"slices"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
+)
+
+// The cases of agents that are called as tools.
+
+// another is whoever takes the delivery of an event of another run.
+const another = "another run"
+
+const (
+	rowChild     = "Start of a run that answers a call"
+	rowDelegated = "ToolCallStarted of a call that a run answers"
+	rowAnswer    = "ToolSuccess, ToolFailure, ToolCallResult as a run's answer"
+	rowHandedOff = "HandedOff"
+	rowCascade   = "Cancelled of a run that answers a call"
+)
+
+var familyCases = []*livenessCase{
+	{row: rowChild, name: "of a child", event: events.TypeStart, from: events.Idle, nth: 2, script: script(calls("helper")), then: itself,
+		points: []string{simulated.BeforeAppend, simulated.AfterAppend, simulated.BeforeTimer, simulated.AfterTimer}},
+	{row: rowDelegated, name: "for a child", event: events.TypeToolCallStarted, from: events.Acting, script: script(calls("endless")), then: another},
+	{row: rowDelegated, name: "for the first of two children", event: events.TypeToolCallStarted, from: events.ParallelActing,
+		script: script(calls("endless", "endless")), then: held},
+	{row: rowDelegated, name: "for a child among several pools", event: events.TypeToolCallStarted, from: events.ParallelActing,
+		script: script(calls("slow", "endless")), then: "ToolCallDispatched"},
+	{row: rowAnswer, name: "of a child", event: events.TypeToolSuccess, from: events.Acting, script: script(calls("helper")), nth: 2, then: itself},
+	{row: rowAnswer, name: "of a child", event: events.TypeToolFailure, from: events.Acting, script: script(calls("loser")), then: itself},
+	{row: rowAnswer, name: "of a child, not the last", event: events.TypeToolCallResult, from: events.ParallelActing,
+		script: script(calls("helper", "endless")), then: another},
+	{row: rowAnswer, name: "of a child, the last", event: events.TypeToolCallResult, from: events.ParallelActing, nth: 2,
+		script: script(calls("helper", "loser")), then: itself},
+	{row: rowAnswer, name: "of a child that was cancelled", event: events.TypeToolFailure, from: events.Acting, script: script(calls("endless")), then: itself,
+		people: cancelsChild},
+	{row: rowCascade, name: "of a child", event: events.TypeCancelled, from: events.WaitingForHuman, script: script(calls("endless")), asked: true, then: nobody,
+		people: then(childWaits, act(actCancel))},
+	{row: "BudgetExceeded at the deadline", name: "of a child", event: events.TypeBudgetExceeded, from: events.WaitingForHuman, script: script(calls("endless")),
+		timer: true, points: timedPoints, then: nobody},
+	{row: rowLost, name: "for the lost end of a child", event: events.TypeResumed, from: events.Acting, lost: []events.Type{events.TypeLLMFinalAnswer},
+		script: script(calls("helper")), timer: true, points: timedPoints, then: itself},
+	{row: rowHandedOff, event: events.TypeHandedOff, from: events.Acting, script: script(calls(handsOver)), then: held},
+	{row: rowForked, name: "while it waits for a child", event: events.TypeForked, from: events.Idle, asked: true, points: timedPoints, then: itself,
+		script: script(calls("helper")), people: forks(3)},
+}
+
+// child is the run that answers a run's first call.
+func (p *person) child() string { return events.ChildID(p.plan.ID, "call_1_1") }
+
+// childWaits waits until the child waits for people, who never come.
+func childWaits(ctx context.Context, p *person) {
+	newPerson(p.w, &runPlan{ID: p.child(), Agent: p.plan.Agent}).awaitState(ctx, events.WaitingForHuman)
+}
+
+// cancelsChild cancels the child alone.
+var cancelsChild = then(childWaits, func(ctx context.Context, p *person) {
+	newPerson(p.w, &runPlan{ID: p.child(), Agent: p.plan.Agent}).act(ctx, actPlan{Kind: actCancel})
+})
+
+// isFirst reports whether the case is about the first event of the run that people
+// start.
+func (c *livenessCase) isFirst() bool {
+	return c.event == events.TypeStart && c.nth < 2
+}
+
+// ofAnother reports whether no event of the run is of that id.
+func ofAnother(all []*events.Event, id string) bool {
+	return !slices.ContainsFunc(all, func(e *events.Event) bool { return e.ID == id })
+}

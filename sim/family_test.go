@@ -1,0 +1,132 @@
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/moorebus/moorebus/pkg/subagent"
+)
+
+// Agents that are called as tools, and what must hold of the runs that answer.
+
+const roleSubagent = "subagent"
+
+// agentTools are the agents that simulated runs can call; agentScripts is what their
+// models say.
+var agentTools = []subagent.Tool{
+	{Agent: "helper"}, {Agent: "chief"}, {Agent: "loser"}, {Agent: "endless", Timeout: 40 * time.Second, Risk: "high"}, {Handoff: "heir"},
+}
+
+var agentScripts = map[string][]scriptEntry{
+	"helper":  {calls("look"), {"text": lastWords, "usage": map[string]int{"input": 20, "output": 10}}},
+	"chief":   {calls("helper", "sum", "loser"), calls("helper"), {"text": lastWords}},
+	"loser":   {failing("auth")},
+	"endless": {calls("slow")},
+	"heir":    heirs(),
+}
+
+var agentNames = []string{"helper", "chief", "loser", "endless"}
+
+const handsOver = "transfer_to_heir"
+
+// heirs is what a model says that goes on in a conversation, after however many
+// replies: something to be paid for, and its last words.
+func heirs() []scriptEntry {
+	var all []scriptEntry
+	for range 30 {
+		all = append(all, calls("pay"), scriptEntry{"text": lastWords})
+	}
+	return all
+}
+
+// subagents is the role in one of the processes.
+func (p *process) subagents(instance string, store *runlog.Store) (*subagent.Subagents, error) {
+	return subagent.New(subagent.Config{
+		Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Directory: p.sim, Agents: p.sim, Timers: p.sim, Blobs: p.sim,
+		Tools: agentTools, Validator: validator, CheckApproval: policies.Check, Approval: policies, Concurrency: p.plan.Concurrency,
+	})
+}
+
+// storeAgents stores the definitions of the agents that can be called.
+func (w *world) storeAgents(ctx context.Context) {
+	for name, entries := range agentScripts {
+		a := events.DefaultAgent()
+		a.Name, a.LLM.Provider = name, "scripted"
+		a.Config.ReflectEveryNSteps = 0
+		if name == "endless" {
+			approveAlways(&a) // and nobody does
+		}
+		a.Tools = []string{"look", "sum", "slow", "pay", "helper", "loser"}
+		var err error
+		a.LLM.Script, err = json.Marshal(append(entries[:len(entries):len(entries)], scriptEntry{"text": lastWords}, scriptEntry{"text": lastWords}))
+		w.require(err)
+		w.require(w.journal.PutAgent(ctx, events.DefaultNamespace, name, agentfile.Marshal(a)))
+	}
+}
+
+// awaitChildren waits until every run that answers a call has ended: at the latest
+// its timer ends one that nobody waits for any more.
+func (w *world) awaitChildren(ctx context.Context) {
+	for ctx.Err() == nil && w.audit.violation() == nil {
+		going := w.audit.children()
+		if len(going) == 0 {
+			return
+		}
+		sleep(ctx, 5*time.Second)
+	}
+	for _, id := range w.audit.children() {
+		v := w.audit.view(id)
+		w.audit.violate(id, "children", "after %s the child is in %s at event %d", patience, v.state, v.n)
+	}
+}
+
+// children are the runs that answer a call and have not ended.
+func (a *auditor) children() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var going []string
+	for id, r := range a.runs {
+		if r.mem.Control.Parent != nil && !a.terminal(r) {
+			going = append(going, id)
+		}
+	}
+	return going
+}
+
+// family checks the run's calls that wait for others, and its parent's if it has one:
+// whoever waits has a child that goes on, or whose end is about to be delivered.
+func (a *auditor) family(r *auditedRun) {
+	a.waiting(r)
+	if p := r.mem.Control.Parent; p != nil {
+		a.waiting(a.run(p.Run))
+	}
+}
+
+func (a *auditor) waiting(r *auditedRun) {
+	if a.terminal(r) || r.mem.Control.Poison != nil {
+		return
+	}
+	for i := range r.mem.Control.Calls {
+		call := &r.mem.Control.Calls[i]
+		if !call.Waits() {
+			continue
+		}
+		child := a.runs[events.ChildID(r.mem.RunID, call.ID)]
+		switch {
+		case child == nil || child.mem.N == 0:
+			a.note(r.mem.RunID, "children", "call %s waits for a run that is not there", call.ID)
+		case a.terminal(child) && !child.lost && child.open[child.mem.N] == "":
+			a.note(r.mem.RunID, "children", "call %s waits for run %s, whose end was taken and not answered", call.ID, child.mem.RunID)
+		}
+	}
+}
+
+// answeredBy reports whether a call's result is that of a run which is done.
+func (a *auditor) answeredBy(record *reducer.ToolCallRecord) bool {
+	return record.Name == handsOver || record.Run != "" && a.run(record.Run).mem.State == events.Done
+}
