@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -19,6 +20,9 @@ type tap struct {
 	status chan nats.Status
 }
 
+// tapWait is how long a new tap waits for the server.
+const tapWait = 2 * time.Second
+
 func (b *Bus) newTap(subject string) (*tap, error) {
 	t := &tap{bus: b, queue: newFeedQueue()}
 	sub, err := b.conn.Subscribe(subject, t.queue.push)
@@ -26,6 +30,10 @@ func (b *Bus) newTap(subject string) (*tap, error) {
 		return nil, fmt.Errorf("subscribe to %s: %w", subject, classify(err))
 	}
 	t.sub = sub
+	// The server has the subscription when it answers, so that nothing is missed of
+	// what happens after this returns. A connection that is down takes it along when
+	// it is back, and that is told like any other gap.
+	_ = b.conn.FlushTimeout(tapWait)
 	t.status = b.conn.StatusChanged(nats.CONNECTED)
 	b.mu.Lock()
 	b.slow[sub] = t.queue.lose
