@@ -33,7 +33,7 @@ race: ## all tests with the race detector (needs a C compiler)
 
 .PHONY: golden
 golden: ## write the golden files of the tests anew
-	$(GO) test ./pkg/replay ./cmd/... ./internal/permissions -update
+	$(GO) test -count=1 $$(git grep -l 'flag.Bool("update"' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|') -update
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME each

@@ -25,7 +25,8 @@
 // [github.com/moorebus/moorebus/pkg/journal] is where events are stored, read,
 // followed and delivered; [github.com/moorebus/moorebus/pkg/llm] is a model,
 // [github.com/moorebus/moorebus/pkg/tool] a tool. Each comes with a suite that
-// every adapter has to pass.
+// every adapter has to pass. [github.com/moorebus/moorebus/pkg/tokens] says how
+// large a text is to a model.
 //
 // # The adapters
 //
@@ -33,10 +34,13 @@
 // pkg/journal/natsbus is JetStream (and the one package that knows its API),
 // pkg/journal/filelog a file of JSON lines, pkg/journal/simulated a log in
 // memory that delays, repeats, reorders and crashes by a seed. The models are
-// openai, anthropic, scripted and recorded; the tools are functions, builtins, HTTP and
-// subprocesses. pkg/embedded runs a NATS server inside the process,
-// pkg/agentfile reads definitions of agents and tools, pkg/approval evaluates
-// approval policies.
+// pkg/llm/openai, anthropic, scripted and recorded; textprotocol lets any of them
+// do without tool calls, prices says what they cost. The tools are Go functions
+// (pkg/tool/typed), builtin ones, HTTP endpoints (httptool), commands (exectool)
+// and those of MCP servers (mcptool); schema checks their arguments, breaker keeps
+// calls from those that are down. pkg/tokens/o200k counts tokens. pkg/embedded
+// runs a NATS server inside the process, pkg/agentfile reads definitions of agents
+// and tools, pkg/approval evaluates approval policies.
 //
 // # The loop
 //
@@ -46,18 +50,29 @@
 // one loop: deliver, fold, ask whether the effect is still due, handle, append,
 // acknowledge. It holds no business logic.
 //
+// # What roles have in common
+//
+// [github.com/moorebus/moorebus/pkg/launch] pins what a run needs and opens it;
+// [github.com/moorebus/moorebus/pkg/toolcall] guards what had to be approved and
+// gives results their form; [github.com/moorebus/moorebus/pkg/output] tells what a
+// run does as things to show.
+//
 // # The roles
 //
-// The planner calls models, the actor runs tools, the observer commits results,
-// the gateway lets the outside in, and replay reads. Each is a package under
-// pkg with New(Config) and Run(ctx), each owns its states and its credentials,
-// and none imports another: they meet on the bus alone.
+// The planner calls models, the actor runs tools, subagent has runs of other
+// agents answer calls, the observer commits results, the gateway lets the outside
+// in, and custom serves the states of an application's own graph. Each is a package
+// under pkg with New(Config) and Run(ctx), each owns its states and its
+// credentials, and none imports another: they meet on the bus alone. So do replay,
+// which reads runs and checks them, and retention, which exports, imports and
+// purges them.
 //
 // # The programs
 //
 // [github.com/moorebus/moorebus/pkg/agent] puts all roles into one process, for
-// programs that want an agent rather than a deployment. The mains under cmd
-// only wire: cmd/moorebus is the one binary to start with, the others are the
-// same roles to be scaled one by one. ARCHITECTURE.md has the table of who
-// continues a run when a process dies.
+// programs that want an agent rather than a deployment. The packages under
+// internal are what the commands are made of, and the mains under cmd only wire:
+// cmd/moorebus is the one binary to start with, the others are the same roles to
+// be scaled one by one. ARCHITECTURE.md has the table of who continues a run when a
+// process dies, docs/parity.md the test that shows each requirement.
 package moorebus

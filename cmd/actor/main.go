@@ -30,10 +30,11 @@ func command() *cobra.Command {
 	return wire.RoleCommand("actor", "Run tools: the states Acting and ParallelActing",
 		`Actor consumes the tool calls of the pools that it serves, runs them, and appends
 each call's result. Without --tools it has the builtins ask_human, calculator,
-current_time and those of memory. Tools that are agents (the key agent) are served
-in the pool agents: for a call of one it starts a run, and gives its answer when
-that has ended. A call that the run's approval policy wants approved is run only
-if the log holds the approval.`,
+current_time and those of memory. A tool file may name MCP servers too (the key
+mcp), whose tools come and go with them. Tools that are agents (the keys agent and
+handoff) are served in the pool agents: for a call of one it starts a run, and
+gives its answer when that has ended. A call that the run's approval policy wants
+approved is run only if the log holds the approval.`,
 		func(flags *pflag.FlagSet) {
 			flags.StringVar(&file, "tools", "", "`file` of tools (YAML or JSON); an agent may stand in it too")
 			flags.StringSliceVar(&pools, "pool", nil, "pool of tools to serve, may be repeated; default: those of all its tools")

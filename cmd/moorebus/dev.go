@@ -17,9 +17,10 @@ func devCommand() *cobra.Command {
 		Use:   "dev",
 		Short: "Keep a server and every role up, with the web page",
 		Long: `Dev starts the embedded server, every role and the HTTP API in this process, and
-keeps them up until Ctrl-C. --agent stores the agents of the file under their names,
-so that they can be started by them; --tools gives it tools. --nats-listen lets other processes
-(further planners, actors, taps) join the bus, without asking who they are.
+keeps them up until Ctrl-C. --agent stores the agents of the file under their
+names, so that they can be started by them; --tools gives it tools. --nats-listen
+lets other processes (further planners, actors, taps) join the bus, without asking
+who they are.
 
 With --keep-ended or --keep-bytes runs that have ended are archived and purged once an
 hour, as moorebus purge does.`,

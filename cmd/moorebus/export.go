@@ -22,8 +22,8 @@ func exportCommand() *cobra.Command {
 		Long: `Export writes runs as JSON lines: {subject, seq, body} for each event, the body byte
 for byte, and {blob, data} for each large result that an event refers to. A run comes
 behind the one that it was forked from, which is written too: if it was not named and
-goes on, with subjects that wake nobody, so that import brings it no second life. With --all it is the
-whole log, of --namespace alone if one is named.
+goes on, with subjects that wake nobody, so that import brings it no second life.
+With --all it is the whole log, of --namespace alone if one is named.
 
 A file has its name only when it is complete and on the disk. moorebus import puts it
 back; replay --file reads it as it is.`,

@@ -20,9 +20,8 @@ func initCommand() *cobra.Command {
 		Long: `Init makes on an external bus what Moorebus needs there: a stream for each shard,
 a consumer for each state and each pool of tools, a stream for timers, and buckets
 for agents, tools, large results, snapshots, the names of purged runs, and the
-storage of the agents that are named. What is
-there already is brought to what is asked for; nothing
-is removed. (run and dev set up their own server themselves.)
+storage of the agents that are named. What is there already is brought to what is
+asked for; nothing is removed. (run and dev set up their own server themselves.)
 
 The number of shards cannot be changed later: it says in which stream a run lies.
 

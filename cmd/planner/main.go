@@ -31,7 +31,6 @@ func command() *cobra.Command {
 model provider, and appends what its reply comes to.
 
 Providers: scripted is always there; openai if OPENAI_API_KEY or OPENAI_BASE_URL
-Providers: scripted is always there; openai if OPENAI_API_KEY or OPENAI_BASE_URL
 is set (OPENAI_MODEL is asked where an agent names no model); anthropic if
 ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL is (ANTHROPIC_MODEL); further ones by
 --providers FILE. What models cost, for budgets in money, stands in --prices FILE.`,

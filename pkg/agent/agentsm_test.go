@@ -23,6 +23,9 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(doomedDir); dir != "" {
 		doomed(dir)
 	}
+	if os.Getenv(mcpServer) != "" {
+		serveMCP()
+	}
 	goleak.VerifyTestMain(m)
 }
 

@@ -25,12 +25,15 @@ func TestBehaviour(t *testing.T) {
 	t.Run("token_accumulation", tokenAccumulation)
 	t.Run("budget", budget)
 	t.Run("parallel_timing", parallelTiming)
+	t.Run("sub_agent", subAgent)
+	t.Run("nested_sub_agent", nestedSubAgent)
 	t.Run("retry_recovers", TestRetryRecovers)
 	t.Run("auth_fails_fast", TestAuthenticationFailsFast)
 	t.Run("custom_graph", TestCustomGraph)
 	t.Run("custom_terminal", TestCustomTerminalState)
 	t.Run("streaming", streaming)
 	t.Run("structured_output", structuredOutput)
+	t.Run("mcp", mcpTools)
 }
 
 // decided runs an agent whose one call waits for a human, who decides.
