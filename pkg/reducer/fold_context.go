@@ -28,7 +28,7 @@ func (mem *Memory) foldContext(e *events.Event) {
 		mem.Control.Paused = true
 	case *events.Resumed:
 		mem.Control.Paused = false
-		mem.Control.DispatchAfter = e.N
+		mem.Control.DispatchAfter, mem.Control.Redriven = e.N, p.Redrive
 	case *events.BudgetRaised:
 		mem.raiseBudget(p.Budget)
 	}

@@ -244,6 +244,8 @@ type Control struct {
 	LowPending bool   `json:"low_pending,omitempty"`
 	Thoughts   int    `json:"thoughts,omitempty"`
 	Paused     bool   `json:"paused,omitempty"`
+	// Redriven is true if the last Resumed was a re-drive of work that stood still.
+	Redriven bool `json:"redriven,omitempty"`
 	// TextState is how a model that speaks the text protocol is asked next, empty
 	// for the others: thinking, executing, or what a foreign writer put there.
 	TextState string `json:"text_state,omitempty"`
