@@ -140,7 +140,7 @@ func action(name, tags, value string) string {
 func value(step int, what string) string {
 	times := 1 + step%30
 	if step%41 == 0 {
-		times = 100
+		times = 200
 	}
 	return fmt.Sprintf("%s at %d.%s", what, step, strings.Repeat(fmt.Sprintf(" It is %d.", step), times))
 }

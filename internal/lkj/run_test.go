@@ -33,7 +33,7 @@ const (
 	// mostPrompt bounds a request, in bytes of its body: what it says of itself, its
 	// memory at the paging limit, its last thoughts, and ten messages, of which one
 	// may hold what a load brought.
-	mostPrompt = 48 << 10
+	mostPrompt = 16 << 10
 )
 
 // site is all roles on a server of their own.
@@ -41,6 +41,8 @@ type site struct {
 	t    *testing.T
 	bus  *natsbus.Bus
 	host *agent.Host
+	// stop ends the roles.
+	stop func()
 }
 
 func newSite(t *testing.T, model llm.Caller) *site {
@@ -54,11 +56,15 @@ func newSite(t *testing.T, model llm.Caller) *site {
 	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{}))
 	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{})
 	require.NoError(t, err)
-	return &site{t, bus, nil}.serve(model)
+	s := &site{t: t, bus: bus, stop: func() {}}
+	s.serve(model)
+	t.Cleanup(func() { s.stop() })
+	return s
 }
 
-// serve runs the roles until the test ends.
-func (s site) serve(model llm.Caller) *site {
+// serve runs the roles, in the place of those that ran.
+func (s *site) serve(model llm.Caller) {
+	s.stop()
 	var tools []tool.Tool
 	for _, name := range lkj.Tools {
 		made, err := builtin.New(name, builtin.Options{})
@@ -72,12 +78,11 @@ func (s site) serve(model llm.Caller) *site {
 	ctx, stop := context.WithCancel(s.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.host.Run(ctx) }()
-	s.t.Cleanup(func() {
+	s.stop = func() {
 		stop()
 		require.NoError(s.t, <-ended)
-	})
+	}
 	require.NoError(s.t, s.host.Announce(ctx))
-	return &s
 }
 
 // run carries a run to its end, and shows each event with the memory after it.
@@ -116,7 +121,7 @@ func calling(t *testing.T, h *home) llm.Caller {
 	t.Helper()
 	caller, err := openai.New(openai.Options{BaseURL: h.URL + "/v1"})
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = caller.Close() })
+	t.Cleanup(caller.Close)
 	return caller
 }
 
@@ -124,9 +129,10 @@ func calling(t *testing.T, h *home) llm.Caller {
 type library struct {
 	t *testing.T
 	// wanted are the last values by their tags.
-	wanted  map[string]string
-	count   map[events.Type]int
-	dropped int
+	wanted map[string]string
+	count  map[events.Type]int
+	// beyond counts how often working memory was over the hard limit.
+	beyond int
 	// bytes are those of the log after each iteration.
 	bytes []int
 	log   int
@@ -143,8 +149,11 @@ func (l *library) see(mem *reducer.Memory, e *events.Event, rec journal.Record) 
 		l.wanted[strings.Join(p.Tags, ", ")] = p.Value
 	case *events.StorageSaved:
 		l.wanted[strings.Join(p.Tags, ", ")] = p.Value
+	case *events.NeedsPaging:
+		if reducer.WorkingMemoryTokens(mem) > mem.Config.HardLimit {
+			l.beyond++
+		}
 	case *events.PageDone:
-		l.dropped += len(p.Dropped)
 		require.LessOrEqual(l.t, reducer.WorkingMemoryTokens(mem), mem.Config.PagingLimit*8/10)
 	case *events.LLMThought, *events.LLMToolCall, *events.ReplyInvalid:
 		require.LessOrEqual(l.t, reducer.WorkingMemoryTokens(mem), mem.Config.PagingLimit, "when the model was asked")
@@ -164,7 +173,13 @@ func TestAThousandIterations(t *testing.T) {
 	run, mem := s.run(a, seen.see)
 	require.Equal(t, &reducer.RunError{Code: "max_iterations", Message: "max iterations 1000 exceeded"}, mem.Error)
 	require.Equal(t, iterations, mem.Step)
-	t.Logf("%v, %d dropped, %d values, %d bytes of log", seen.count, seen.dropped, len(seen.wanted), seen.log)
+	t.Logf("%v, %d times beyond the hard limit, %d values, %d bytes of log", seen.count, seen.beyond, len(seen.wanted), seen.log)
+	for typ, least := range map[events.Type]int{
+		events.TypePageDone: 50, events.TypeReplyInvalid: 20, events.TypeStorageLoaded: 20, events.TypeWorkingMemoryRemoved: 5,
+	} {
+		require.Greater(t, seen.count[typ], least, typ)
+	}
+	require.Greater(t, seen.beyond, 10)
 
 	asked := h.asked()
 	require.Len(t, asked, iterations)
@@ -195,7 +210,8 @@ func (s *site) loads(a events.Agent, mem *reducer.Memory, wanted map[string]stri
 		return llm.Text{Meta: llm.Meta{Confidence: 1}, Content: text}, nil
 	})
 	loaded := map[string]string{}
-	_, end := site{t: s.t, bus: s.bus}.serve(reader).run(a, func(_ *reducer.Memory, e *events.Event, _ journal.Record) {
+	s.serve(reader)
+	_, end := s.run(a, func(_ *reducer.Memory, e *events.Event, _ journal.Record) {
 		if p, ok := e.Data.(*events.StorageLoaded); ok {
 			for _, entry := range p.Entries {
 				loaded[strings.Join(entry.Tags, ", ")] = entry.Value

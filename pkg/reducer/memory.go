@@ -180,7 +180,8 @@ type ReactContext struct {
 }
 
 // MemoryEntry is an entry of working memory; N is the event that put it there, Step
-// the run's step then. Loaded is true for one that came from storage.
+// the run's step then. Loaded is true for one that came from storage, or under whose tags
+// something was saved there since.
 type MemoryEntry struct {
 	Tags   []string `json:"tags"`
 	Value  string   `json:"value"`
