@@ -7,7 +7,6 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/gateway"
-	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
 // How to add a case: one entry in livenessCases.
@@ -19,8 +18,7 @@ import (
 //     in that state (nth: not the first time it does). name tells apart cases of
 //     one event.
 //  3. script is what the model says until it answers; agent changes the
-//     definition; people is what people do, from the start on. A role that cannot
-//     come to the event is replaced by stand.
+//     definition; people is what people do, from the start on.
 //  4. asked says that people ask for the event: they ask again, and the
 //     acknowledgement is their answer.
 //  5. timer says that the event's publisher acts for a timer that fired: then the
@@ -34,7 +32,6 @@ type livenessCase struct {
 	script    []scriptEntry
 	agent     func(*events.Agent)
 	people    func(context.Context, *person)
-	stand     func(p *process, role string, store *runlog.Store) runner
 	asked     bool
 	timer     bool
 	then      string
@@ -260,3 +257,5 @@ var usualCases = []*livenessCase{
 	{row: "a poisoned record", name: "for a poisoned record in Acting", event: events.TypeFatalError, from: events.Acting, script: script(calls("slow")), then: nobody,
 		people: when(events.Acting, then(inFlight, act(actPoison)))},
 }
+
+func reflecting(a *events.Agent) { a.Config.ReflectEveryNSteps = 1 }

@@ -91,9 +91,6 @@ func (c *livenessCase) play(t *testing.T, point string) *played {
 		if len(c.lost) > 0 {
 			p.w.loses = firstOf(c.lost)
 		}
-		if c.stand != nil {
-			p.w.stand = c.stand
-		}
 		p.w.run(func(ctx context.Context) {
 			person := newPerson(p.w, &plan.Runs[0])
 			person.start(ctx)

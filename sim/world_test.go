@@ -49,8 +49,6 @@ type world struct {
 	crashes atomic.Int64
 	// aim decides on crashes instead of the plan, if it is set.
 	aim func(simulated.Moment) bool
-	// stand replaces a role of a process, if it returns something.
-	stand func(p *process, role string, store *runlog.Store) runner
 
 	// loses reports whether the bus loses the deliveries of an event; may be nil.
 	loses func(*events.Event) bool
@@ -250,11 +248,6 @@ func (p *process) store(number int) *runlog.Store {
 }
 
 func (p *process) role(role, instance string, store *runlog.Store) runner {
-	if p.w.stand != nil {
-		if run := p.w.stand(p, role, store); run != nil {
-			return run
-		}
-	}
 	var made interface{ Run(context.Context) error }
 	var err error
 	switch role {

@@ -34,10 +34,7 @@ func (a *Actor) remembers(run events.Run, mem *reducer.Memory, c call) worker.Wo
 	}
 	m := memory{
 		of: journal.StorageOf{Namespace: run.Namespace, Agent: mem.Control.Agent.Name}, storage: a.cfg.Storage, results: a.cfg.Results,
-		held: make([][]string, len(mem.WorkingMemory)),
-	}
-	for i, entry := range mem.WorkingMemory {
-		m.held[i] = entry.Tags
+		working: reducer.Memory{WorkingMemory: slices.Clone(mem.WorkingMemory)},
 	}
 	return func(ctx context.Context) worker.Result {
 		out, happened := m.perform(ctx, a.cfg.Tools, c)
@@ -49,13 +46,13 @@ func (a *Actor) remembers(run events.Run, mem *reducer.Memory, c call) worker.Wo
 	}
 }
 
-// memory is what one call finds: the tags that working memory holds, and the
-// storage of the agent; storage is nil where the actor has none.
+// memory is what one call finds: working memory, and the storage of the agent;
+// storage is nil where the actor has none.
 type memory struct {
 	of      journal.StorageOf
 	storage journal.Storage
 	results Results
-	held    [][]string
+	working reducer.Memory
 }
 
 // perform carries the call's action out. The event says what happened, nil if
@@ -130,7 +127,7 @@ func checkAction(v tool.Verb, e events.Entry) error {
 func named(tags []string) string { return "[" + strings.Join(tags, ", ") + "]" }
 
 func (m memory) holds(tags []string) bool {
-	return slices.ContainsFunc(m.held, func(held []string) bool { return slices.Equal(held, tags) })
+	return slices.ContainsFunc(m.working.WorkingMemory, func(held reducer.MemoryEntry) bool { return slices.Equal(held.Tags, tags) })
 }
 
 func (m memory) replaced(tags []string) string {
@@ -173,7 +170,24 @@ func (m memory) load(ctx context.Context, tags []string) (string, events.Payload
 		fmt.Fprintf(&b, "\n%s %s", named(e.Tags), e.Value)
 	}
 	b.WriteString(more(found, "were not loaded"))
+	b.WriteString(m.kept(found.Entries))
 	return b.String(), &events.StorageLoaded{Tags: tags, Entries: found.Entries}, nil
+}
+
+// kept says which entries were found in vain, since working memory has something of
+// its own under their tags.
+func (m memory) kept(found []events.Entry) string {
+	var tags []string
+	for _, e := range found {
+		if m.working.HoldsNewer(e) {
+			tags = append(tags, named(e.Tags))
+		}
+	}
+	if len(tags) == 0 {
+		return ""
+	}
+	return "\n[moorebus: working memory keeps what it has under " + strings.Join(tags, ", ") +
+		", since it was not saved yet: save or remove that to load what is in storage]"
 }
 
 func (m memory) search(ctx context.Context, e events.Entry) (string, events.Payload, error) {

@@ -63,6 +63,24 @@ func (r *rig) calls(run events.Run, name, arguments string) *events.ToolOutcome 
 	return r.outcome(run)
 }
 
+// What working memory has under the same tags, and storage has not, is not replaced
+// by a load; the model is told.
+func TestLoadLeavesWhatWasNotSaved(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		run, _ := remembering(t, r)
+		r.calls(run, "storage_save", `{"tags":"a","value":"old"}`)
+		r.calls(run, "storage_save", `{"tags":"a,b","value":"other"}`)
+		r.calls(run, "working_memory_add", `{"tags":"a","value":"new"}`)
+		o := r.calls(run, "storage_load", `{"tags":"a"}`)
+		require.Equal(t, reducer.SuccessPrefix+"Found 2; in working memory now:\n[a] old\n[a, b] other"+
+			"\n[moorebus: working memory keeps what it has under [a], since it was not saved yet: save or remove that to load what is in storage]", o.Observation)
+		mem := r.Memory(run)
+		require.Len(t, mem.WorkingMemory, 2)
+		require.Equal(t, "new", mem.WorkingMemory[0].Value)
+		require.Equal(t, "other", mem.WorkingMemory[1].Value)
+	})
+}
+
 func of(r *rig, run events.Run) journal.StorageOf {
 	return journal.StorageOf{Namespace: run.Namespace, Agent: r.Memory(run).Control.Agent.Name}
 }

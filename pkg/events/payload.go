@@ -201,7 +201,12 @@ type Closed struct{ By }
 type Paused struct{ By }
 
 // Resumed lets work start again, and drives the current state once more.
-type Resumed struct{ By }
+type Resumed struct {
+	By
+	// Redrive marks the one by which a gateway drives work that stands still: the run
+	// ends if nothing comes of it. Whoever asks for a Resumed cannot set it.
+	Redrive bool `json:"redrive,omitempty"`
+}
 
 // BudgetRaised replaces the limits that it names.
 type BudgetRaised struct {

@@ -54,7 +54,7 @@ func (g *Gateway) unstick(mem *reducer.Memory) ([]runlog.Draft, error) {
 			Code: reducer.CodeStalled, Message: what + ", although it was driven again",
 		}})
 	}
-	return one(events.Control, &events.Resumed{By: events.By{Reason: what, By: g.source}})
+	return one(events.Control, &events.Resumed{By: events.By{Reason: what, By: g.source}, Redrive: true})
 }
 
 // idle is the work of a run that somebody should be at. A run that is paused
@@ -66,14 +66,15 @@ func (g *Gateway) idle(mem *reducer.Memory) []reducer.Effect {
 	return reducer.Effects(g.table, mem)
 }
 
-// redriven reports whether the run's work was driven again and nothing came of
-// it: sending calls to their pools once more is not yet work on them.
+// redriven reports whether a gateway drove the run's work again and nothing came of
+// it: sending calls to their pools once more is not yet work on them. That somebody
+// else resumed the run does not count, since what that drove may be lost as well.
 func redriven(mem *reducer.Memory) bool {
 	for i := len(mem.Trace) - 1; i >= 0; i-- {
 		switch events.Type(mem.Trace[i].Event) {
 		case events.TypeToolCallDispatched:
 		case events.TypeResumed:
-			return true
+			return mem.Control.Redriven
 		default:
 			return false
 		}

@@ -78,8 +78,10 @@ func TestWhatWaitsDoesNotStall(t *testing.T) {
 		paused := runs["planning, paused"]
 		r.Append(paused, events.Control, &events.Resumed{})
 		resumed := r.Memory(paused).Updated
-		sleep(stall + stall/4 + time.Minute)
-		r.stalled(resumed, r.at(paused, events.TypeFatalError)) // it was driven by whoever resumed it
+		sleep(2*stall + stall/2 + time.Minute)
+		require.Equal(t, []string{"Start", "Paused", "Resumed", "Resumed", "FatalError"}, r.Types(paused))
+		r.stalled(resumed, r.Events(paused)[3].Time)
+		r.stalled(r.Events(paused)[3].Time, r.at(paused, events.TypeFatalError))
 	})
 }
 

@@ -20,15 +20,19 @@ func (mem *Memory) foldContext(e *events.Event) {
 		mem.addEntry(p.Entry, e.N, false)
 	case *events.WorkingMemoryRemoved:
 		mem.removeEntry(p.Tags)
+	case *events.StorageSaved:
+		mem.savedEntry(p.Tags)
 	case *events.StorageLoaded:
 		for _, entry := range p.Entries {
-			mem.addEntry(entry, e.N, true)
+			if !mem.HoldsNewer(entry) {
+				mem.addEntry(entry, e.N, true)
+			}
 		}
 	case *events.Paused:
 		mem.Control.Paused = true
 	case *events.Resumed:
 		mem.Control.Paused = false
-		mem.Control.DispatchAfter = e.N
+		mem.Control.DispatchAfter, mem.Control.Redriven = e.N, p.Redrive
 	case *events.BudgetRaised:
 		mem.raiseBudget(p.Budget)
 	}
@@ -65,6 +69,28 @@ func (mem *Memory) addEntry(entry events.Entry, n uint64, loaded bool) {
 	tags := NormalTags(entry.Tags)
 	mem.removeEntry(tags)
 	mem.WorkingMemory = append(mem.WorkingMemory, MemoryEntry{Tags: tags, Value: entry.Value, N: n, Step: mem.Step, Loaded: loaded})
+}
+
+// savedEntry notes that storage has what was said last under these tags, so that an
+// older value does not take its place when it leaves working memory.
+func (mem *Memory) savedEntry(tags []string) {
+	tags = NormalTags(tags)
+	for i, entry := range mem.WorkingMemory {
+		if slices.Equal(entry.Tags, tags) {
+			mem.WorkingMemory = slices.Clone(mem.WorkingMemory)
+			mem.WorkingMemory[i].Loaded = true
+		}
+	}
+}
+
+// HoldsNewer reports whether working memory holds another value under the tags of
+// a stored entry that storage does not have yet. To load the entry does not replace
+// that: nobody could have it back.
+func (mem *Memory) HoldsNewer(stored events.Entry) bool {
+	tags := NormalTags(stored.Tags)
+	return slices.ContainsFunc(mem.WorkingMemory, func(held MemoryEntry) bool {
+		return !held.Loaded && held.Value != stored.Value && slices.Equal(held.Tags, tags)
+	})
 }
 
 func (mem *Memory) removeEntry(tags []string) {

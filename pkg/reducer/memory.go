@@ -180,7 +180,8 @@ type ReactContext struct {
 }
 
 // MemoryEntry is an entry of working memory; N is the event that put it there, Step
-// the run's step then. Loaded is true for one that came from storage.
+// the run's step then. Loaded is true for one that came from storage, or under whose tags
+// something was saved there since.
 type MemoryEntry struct {
 	Tags   []string `json:"tags"`
 	Value  string   `json:"value"`
@@ -244,6 +245,8 @@ type Control struct {
 	LowPending bool   `json:"low_pending,omitempty"`
 	Thoughts   int    `json:"thoughts,omitempty"`
 	Paused     bool   `json:"paused,omitempty"`
+	// Redriven is true if the last Resumed was a re-drive of work that stood still.
+	Redriven bool `json:"redriven,omitempty"`
 	// TextState is how a model that speaks the text protocol is asked next, empty
 	// for the others: thinking, executing, or what a foreign writer put there.
 	TextState string `json:"text_state,omitempty"`

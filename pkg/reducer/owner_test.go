@@ -53,7 +53,7 @@ var mayWrite = map[events.Type]string{
 	events.TypeToolCallsAddedToContext: "step total_usage messages react_context",
 	events.TypeWorkingMemoryAdded:      "working_memory",
 	events.TypeWorkingMemoryRemoved:    "working_memory",
-	events.TypeStorageSaved:            "",
+	events.TypeStorageSaved:            "working_memory",
 	events.TypeStorageLoaded:           "working_memory",
 	events.TypePaused:                  "",
 	events.TypeResumed:                 "",
