@@ -3,6 +3,8 @@ package e2e
 import (
 	"maps"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,6 +28,11 @@ type setup struct {
 	toolSettings map[string]string
 	// actorPools has the pool that each actor serves; empty: each serves all.
 	actorPools []string
+	// subagents are entries of a tool file, in YAML's flow form, whose tools are
+	// agents. If there are any, an actor of its own serves the pool `agents`.
+	subagents []string
+	// storage names the agents, as NAMESPACE/AGENT, whose storage `moorebus init` makes.
+	storage []string
 	// late starts the bus after everything else.
 	late bool
 }
@@ -84,7 +91,10 @@ func (c *cluster) each(fn func(role string, i int)) {
 	for _, r := range []struct {
 		role string
 		n    int
-	}{{"gateway", c.setup.gateways}, {"planner", c.setup.planners}, {"actor", c.setup.actors}, {"observer", c.setup.observers}} {
+	}{
+		{"gateway", c.setup.gateways}, {"planner", c.setup.planners}, {"actor", c.setup.actors}, {"observer", c.setup.observers},
+		{"agents", min(1, len(c.setup.subagents))},
+	} {
 		for i := range r.n {
 			fn(r.role, i)
 		}
@@ -106,8 +116,11 @@ func (c *cluster) startBus() {
 	if c.setup.ackWait > 0 {
 		args = append(args, "--ack-wait", c.setup.ackWait.String())
 	}
-	if pools := c.setup.actorPools; len(pools) > 0 {
+	if pools := c.pools(); len(pools) > 0 {
 		args = append(args, "--pools", strings.Join(pools, ","))
+	}
+	for _, of := range c.setup.storage {
+		args = append(args, "--storage", of)
 	}
 	var out output
 	require.Eventually(c.t, func() bool {
@@ -117,6 +130,15 @@ func (c *cluster) startBus() {
 	require.Zero(c.t, out.code, "moorebus init: %s", out.stderr)
 	out = run(c.t, c.env(), "moorebus", args...)
 	require.Zero(c.t, out.code, "moorebus init, again: %s", out.stderr)
+}
+
+// pools are the pools of tools that `moorebus init` is told of.
+func (c *cluster) pools() []string {
+	pools := slices.Clone(c.setup.actorPools)
+	if len(c.setup.subagents) > 0 {
+		pools = append(pools, "agents")
+	}
+	return pools
 }
 
 func (c *cluster) busURL() string { return "nats://" + c.busAddress }
@@ -130,7 +152,7 @@ func instance(role string, i int) string { return role + "-" + strconv.Itoa(i) }
 // start starts, or starts again, the i-th process of a role.
 func (c *cluster) start(role string, i int) {
 	c.t.Helper()
-	name := instance(role, i)
+	name, command := instance(role, i), role
 	args, env := []string{"--instance", name}, c.env()
 	switch role {
 	case "gateway":
@@ -146,8 +168,23 @@ func (c *cluster) start(role string, i int) {
 		if pools := c.setup.actorPools; len(pools) > 0 {
 			args = append(args, "--pool", pools[i])
 		}
+	case "agents":
+		command = "actor"
+		args = append(args, "--pool", "agents", "--tools", c.subagentFile())
 	}
-	c.roles[name] = c.launch(name, env, role, args...)
+	c.roles[name] = c.launch(name, env, command, args...)
+}
+
+// subagentFile writes the tool file of the actor of the pool `agents`, once.
+func (c *cluster) subagentFile() string {
+	c.t.Helper()
+	const of = "agents"
+	if c.toolFiles[of] == "" {
+		c.toolFiles[of] = filepath.Join(c.t.TempDir(), "agents.yaml")
+		text := "tools:\n  - " + strings.Join(c.setup.subagents, "\n  - ") + "\n"
+		require.NoError(c.t, os.WriteFile(c.toolFiles[of], []byte(text), 0o600))
+	}
+	return c.toolFiles[of]
 }
 
 func (c *cluster) launch(name string, env []string, command string, args ...string) *process {
@@ -162,6 +199,16 @@ func (c *cluster) replace(role string, i int) {
 	c.t.Helper()
 	c.roles[instance(role, i)].kill()
 	c.start(role, i)
+}
+
+// restart kills every process, the server first, and starts all of them again.
+func (c *cluster) restart() {
+	c.t.Helper()
+	c.bus.kill()
+	c.each(func(role string, i int) { c.roles[instance(role, i)].kill() })
+	c.startServer()
+	c.each(c.start)
+	c.api.awaitReady()
 }
 
 // stop ends the roles, then the bus, each with SIGTERM.
