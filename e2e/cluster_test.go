@@ -65,12 +65,10 @@ func startCluster(t *testing.T, s setup) *cluster {
 		*n = max(*n, 1)
 	}
 	s.actors = max(s.actors, len(s.actorPools))
+	addresses := freeAddresses(t, 1+s.gateways)
 	c := &cluster{
-		t: t, setup: s, home: t.TempDir(), store: t.TempDir(), busAddress: freeAddress(t),
+		t: t, setup: s, home: t.TempDir(), store: t.TempDir(), busAddress: addresses[0], gatewayAddresses: addresses[1:],
 		roles: map[string]*process{}, toolFiles: map[string]string{}, model: newModelServer(t), tools: newToolServer(t),
-	}
-	for range s.gateways {
-		c.gatewayAddresses = append(c.gatewayAddresses, freeAddress(t))
 	}
 	c.api = newAPI(t, "http://"+c.gatewayAddresses[0])
 	t.Cleanup(c.stop)

@@ -128,10 +128,20 @@ func environment(home string, pairs ...string) []string {
 // freeAddress returns a loopback address that nobody listens on.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	return freeAddresses(t, 1)[0]
+}
+
+// freeAddresses returns n different ones.
+func freeAddresses(t *testing.T, n int) []string {
+	t.Helper()
+	all := make([]string, n)
+	for i := range all {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer func() { _ = l.Close() }() // at the end: else the next one may be the same
+		all[i] = l.Addr().String()
+	}
+	return all
 }
 
 // tail keeps the end of what is written to it.
