@@ -26,6 +26,10 @@ type setup struct {
 	// something else in YAML's flow form.
 	tools        []string
 	toolSettings map[string]string
+	// entries are further tools of each actor, in YAML's flow form; mcp is the file
+	// of its MCP servers.
+	entries []string
+	mcp     string
 	// actorPools has the pool that each actor serves; empty: each serves all.
 	actorPools []string
 	// subagents are entries of a tool file, in YAML's flow form, whose tools are
@@ -160,7 +164,7 @@ func (c *cluster) start(role string, i int) {
 		env = c.env("OPENAI_BASE_URL="+c.model.URL+"/v1", "OPENAI_API_KEY="+name)
 	case "actor":
 		if c.toolFiles[name] == "" {
-			c.toolFiles[name] = c.tools.write(c.t, name, c.setup.tools, c.setup.toolSettings)
+			c.toolFiles[name] = c.tools.write(c.t, name, &c.setup)
 		}
 		args = append(args, "--tools", c.toolFiles[name])
 		if pools := c.setup.actorPools; len(pools) > 0 {
