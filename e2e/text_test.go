@@ -47,7 +47,7 @@ func TestTextProtocolWithMemory(t *testing.T) {
 	c.api.awaitTools(tools)
 	s := c.stage()
 	librarian := agent{
-		Tools: tools, LLM: map[string]any{"text": true},
+		Tools: tools, LLM: map[string]any{"provider": "openai", "text": true},
 		Config: map[string]any{"paging_limit": 40, "max_steps": 50, "reflect_every_n_steps": 0},
 	}
 	far := strings.TrimSpace(strings.Repeat("far ", 60))
