@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"errors"
 	"strings"
 	"sync"
@@ -14,7 +15,7 @@ import (
 type inTurn struct {
 	mu      sync.Mutex
 	replies []string
-	// asked has what was sent, in order.
+	// asked has the text of what was sent, in order.
 	asked []string
 }
 
@@ -27,13 +28,38 @@ func (p *inTurn) reply(r *chatRequest) (modelReply, error) {
 	case len(p.asked) == len(p.replies):
 		return modelReply{}, errors.New("asked once too often")
 	}
-	p.asked = append(p.asked, string(r.Raw))
+	var all strings.Builder
+	for i := range r.Messages {
+		all.WriteString(r.Messages[i].text() + "\n")
+	}
+	p.asked = append(p.asked, all.String())
 	return says(p.replies[len(p.asked)-1]), nil
 }
 
 // action is a reply with an action: its type and its arguments, as elements.
 func action(kind, arguments string) string {
 	return "<agent><action><type>" + kind + "</type>" + arguments + "</action></agent>"
+}
+
+// remembering is the part of a request that shows working memory.
+func remembering(t *testing.T, asked string) string {
+	t.Helper()
+	at := strings.LastIndex(asked, "<memory>")
+	require.Positive(t, at, asked)
+	return asked[at:]
+}
+
+// loaded is the one value that a run loaded from storage.
+func loaded(t *testing.T, c *cluster, run string) string {
+	t.Helper()
+	var load struct{ Entries []struct{ Value string } }
+	for _, e := range c.log(t, run) {
+		if e.Type == "StorageLoaded" {
+			require.NoError(t, json.Unmarshal(e.Data, &load))
+		}
+	}
+	require.Len(t, load.Entries, 1)
+	return load.Entries[0].Value
 }
 
 // TestTextProtocolWithMemory lets a model that only writes XML use both memories:
@@ -71,8 +97,9 @@ func TestTextProtocolWithMemory(t *testing.T) {
 	} {
 		require.Equal(t, "moorebus/"+source+"/"+source+"-0", sources[event], event)
 	}
-	require.NotContains(t, writer.asked[2], far+"</", "what was paged out is not shown")
-	require.Contains(t, writer.asked[4], far, "what was loaded is")
+	require.NotContains(t, remembering(t, writer.asked[2]), far, "what was paged out is not shown any more")
+	require.Contains(t, writer.asked[4], "<result", "what was loaded is told as a result")
+	require.Equal(t, far, loaded(t, c, run), "storage had what was paged out")
 
 	c.restart()
 	c.api.awaitTools(tools)

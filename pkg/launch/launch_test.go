@@ -111,6 +111,7 @@ func TestPinRefuses(t *testing.T) {
 func TestPinSeesWhatCameMeanwhile(t *testing.T) {
 	onPad(t, func(t *testing.T, p *pad) {
 		p.pinned(t, "fills the catalog")
+		time.Sleep(time.Millisecond) // in the bubble
 		p.announce(t, "web", "fetch", "fetches")
 		start, err := p.Pin(t.Context(), worker(func(a *events.Agent) { a.Tools = []string{"fetch"} }), launch.Task{Text: "Do it."})
 		require.NoError(t, err)
