@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -131,15 +133,20 @@ func freeAddress(t *testing.T) string {
 	return freeAddresses(t, 1)[0]
 }
 
-// freeAddresses returns n different ones.
+// freeAddresses returns n different ones. Their ports are below those that systems
+// give to outgoing connections, which could take one before its server listens.
 func freeAddresses(t *testing.T, n int) []string {
 	t.Helper()
-	all := make([]string, n)
-	for i := range all {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
+	const lowest, highest = 15000, 32000
+	var all []string
+	for tries := 0; len(all) < n; tries++ {
+		require.Less(t, tries, 1000, "no port is free")
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(highest-lowest)))
+		if err != nil {
+			continue
+		}
 		defer func() { _ = l.Close() }() // at the end: else the next one may be the same
-		all[i] = l.Addr().String()
+		all = append(all, l.Addr().String())
 	}
 	return all
 }
