@@ -46,6 +46,8 @@ type audit struct {
 	runs     map[string]*history
 	ids      map[string]uint64
 	executed map[string][]execution
+	// children are the runs that answer each call of an agent, by `run/call`.
+	children map[string][]*history
 	// refs are the large results that the log points to, with a run that does.
 	refs map[ref]string
 	// outcomes counts what became of calls, where it is out of the ordinary.
@@ -53,7 +55,7 @@ type audit struct {
 }
 
 func newAudit(found func(string), executed map[string][]execution) *audit {
-	return &audit{found: found, runs: map[string]*history{}, ids: map[string]uint64{}, executed: executed, refs: map[ref]string{}, outcomes: map[string]int{}}
+	return &audit{found: found, runs: map[string]*history{}, ids: map[string]uint64{}, executed: executed, children: map[string][]*history{}, refs: map[ref]string{}, outcomes: map[string]int{}}
 }
 
 // read takes every record in and checks what holds for all events: that the
@@ -93,6 +95,9 @@ func (a *audit) read(records []record) {
 			say("%s follows the end, %s", e.Type, h.end.Type)
 		}
 		sum := sha256.Sum256(r.body)
+		if by := e.parent(); by != nil {
+			a.children[by.call()] = append(a.children[by.call()], h)
+		}
 		h.events, h.hashes = append(h.events, e), append(h.hashes, hex.EncodeToString(sum[:]))
 		if e.terminal() {
 			h.end = e
@@ -145,23 +150,24 @@ func (a *audit) check(carriers []*carrier) {
 		if h.end == nil {
 			say("has not ended")
 		} else {
-			checkEnd(c, h, say)
+			a.checkEnd(c, h, say)
 		}
 		if o := h.origin(); o != nil && (o.Hash == "" || o.Hash != a.runs[o.Run].hash(o.At)) {
 			say("is forked from event %d of run %s with hash %s, which it has not", o.At, o.Run, o.Hash)
 		}
+		a.checkParent(c.plan, say)
 		a.checkCalls(c, h, say)
 		c.checkMessages(a.before(h), h, say)
 	}
 }
 
 // checkEnd holds a run's end to what the plan leads to.
-func checkEnd(c *carrier, h *history, say func(string, ...any)) {
+func (a *audit) checkEnd(c *carrier, h *history, say func(string, ...any)) {
 	expected := "done"
 	if c.plan.fails {
 		expected = "error"
 	}
-	if h.end.To == expected || h.end.To == "cancelled" && c.plan.mayCancel() {
+	if h.end.To == expected || h.end.To == "cancelled" && (c.plan.mayCancel() || a.abandoned(c.plan)) {
 		return
 	}
 	if c.plan.wall > 0 && h.end.To == "error" && h.end.code() == "budget_wall_time" {

@@ -17,17 +17,20 @@ const auditedRun = "01890a5d-ac96-774b-bcce-b302099a8057"
 type told [][4]string
 
 // records chains the events.
-func (l told) records() []record {
+func (l told) records() []record { return l.recordsOf(auditedRun, 0) }
+
+// recordsOf chains them as those of a run that come after so many records of others.
+func (l told) recordsOf(run string, after uint64) []record {
 	var all []record
 	prev := ""
 	for i, e := range l {
 		body, _ := json.Marshal(map[string]any{
-			"time": "2026-01-01T00:00:01Z", "id": fmt.Sprint("id-", i), "type": e[2], "subject": auditedRun, "n": i + 1, "from": e[0], "to": e[1],
+			"time": "2026-01-01T00:00:01Z", "id": fmt.Sprint("id-", int(after)+i), "type": e[2], "subject": run, "n": i + 1, "from": e[0], "to": e[1],
 			"prev": prev, "data": json.RawMessage(e[3]),
 		})
 		sum := sha256.Sum256(body)
 		prev = hex.EncodeToString(sum[:])
-		all = append(all, record{0, uint64(i + 1), "moore.0.default." + e[0] + "." + e[1] + ".default." + auditedRun, body})
+		all = append(all, record{0, after + uint64(i+1), "moore.0.default." + e[0] + "." + e[1] + ".default." + run, body})
 	}
 	return all
 }
@@ -220,4 +223,53 @@ func TestMatches(t *testing.T) {
 	require.True(t, matches("moore.0.*.*.acting.web.*", "moore.0.default.planning.acting.web.r"))
 	require.False(t, matches("moore.0.*.*.acting.web.*", "moore.0.default.planning.acting.files.r"))
 	require.False(t, matches("moore.0.*", "moore.0.a.b"))
+}
+
+// delegating is a run with one call of an agent, and the runs that answer it, each
+// with the answer that it gives.
+func delegating(observation string, answers ...string) []record {
+	all := told{
+		{"idle", "planning", "Start", `{}`},
+		{"planning", "acting", "LlmToolCall", `{"calls":[{"id":"c","name":"helper","arguments":"{}"}]}`},
+		{"acting", "acting", "ToolCallStarted", `{"call_id":"c"}`},
+		{"acting", "observing", "ToolSuccess", `{"call_id":"c","success":true,"code":"ok","observation":` + quote(observation) + `}`},
+		{"planning", "done", "LlmFinalAnswer", `{}`},
+	}.records()
+	for i, answer := range answers {
+		child := told{
+			{"idle", "planning", "Start", `{"parent":{"run":"` + auditedRun + `","call_id":"c","depth":1}}`},
+			{"planning", "done", "LlmFinalAnswer", `{"content":` + quote(answer) + `}`},
+		}
+		all = append(all, child.recordsOf(childRun(i), uint64(len(all)))...)
+	}
+	return all
+}
+
+func childRun(i int) string { return fmt.Sprintf("01890a5d-ac96-774b-bcce-b302099a81%02d", i) }
+
+// A call of an agent is answered by one run, in that run's words, and such a run by
+// a call that was made.
+func TestAuditOfAgents(t *testing.T) {
+	t.Parallel()
+	audit := func(records []record, by ...string) string {
+		r := &report{}
+		a := newAudit(r.found, nil)
+		a.read(records)
+		carriers := []*carrier{newCarrier(&plan{run: auditedRun, kind: "delegating"}, nil, newFeed(nil, nil), r.found)}
+		for i, call := range by {
+			carriers = append(carriers, newCarrier(childPlan(childRun(i), &parent{Run: auditedRun, CallID: call}), nil, newFeed(nil, nil), r.found))
+		}
+		a.check(carriers)
+		return strings.Join(r.findings, "\n")
+	}
+	require.Empty(t, audit(delegating("SUCCESS: done", "done"), "c"))
+	require.Contains(t, audit(delegating("SUCCESS: done", "done", "done"), "c", "c"), "is answered by 2 runs")
+	require.Contains(t, audit(delegating("SUCCESS: done")), "has an answer that no run gave")
+	require.Contains(t, audit(delegating("SUCCESS: done", "nothing"), "c"), `was answered "SUCCESS: done", the run `+childRun(0)+` says "nothing"`)
+	require.Contains(t, audit(delegating("SUCCESS: done", "done"), "x"), "which it has not made")
+	lost := delegating("SUCCESS: done", "done")
+	require.Contains(t, audit(append(lost[:6:6], told{
+		{"idle", "planning", "Start", `{"parent":{"run":"` + auditedRun + `","call_id":"c","depth":1}}`},
+		{"planning", "cancelled", "Cancelled", `{}`},
+	}.recordsOf(childRun(0), 5)[1]), "c"), "ended as cancelled", "its parent waited for it")
 }

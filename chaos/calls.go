@@ -39,8 +39,11 @@ func (a *audit) count(f *fate) {
 		return
 	}
 	switch f.code {
-	case "no_actor", "expired", "outcome_unknown", "circuit_open":
+	case "no_actor", "nesting_limit", "expired", "outcome_unknown", "circuit_open":
 		a.outcomes[f.code]++
+	}
+	if toolNamed(f.tool) != nil && toolNamed(f.tool).agent && f.success {
+		a.outcomes["agent answered"]++
 	}
 	if f.tool == askHuman && f.success {
 		a.outcomes["answered"]++
@@ -93,6 +96,8 @@ func (a *audit) checkExecutions(run string, f *fate, say func(string, ...any)) {
 		say("call %s of %s, a once tool, was executed %d times", f.id, f.tool, len(done))
 	case once && len(done) > 0 && f.started == 0:
 		say("call %s of %s, a once tool, was executed and the log does not hold its start", f.id, f.tool)
+	case tool.agent:
+		a.checkChild(run, f, say)
 	case tool.builtin:
 		if want := answer(f.id); f.success && !strings.HasSuffix(f.observation, want) {
 			say("call %s of %s was answered %q, the human said %q", f.id, f.tool, f.observation, want)

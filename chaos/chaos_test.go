@@ -118,7 +118,7 @@ func TestTheMixHasEverything(t *testing.T) {
 		require.Positive(t, f.after)
 	}
 	for _, want := range slices.Concat(kinds, toolNames(), []string{
-		"lonely", lonely, lonePay, askHuman, "fork",
+		"lonely", lonely, helper, deputy, lonePay, askHuman, "fork",
 		"sing", "task", "chat", "openai true", "openai false", "fails true", "message", "pause", "cancel",
 		"approved", "rejected", "modified", kill, stop, "server true", "server false", "leader true", "all true",
 	}) {

@@ -68,8 +68,12 @@ func (c *crowd) carry(one *carrier, then func()) {
 	})
 }
 
-// adopt takes a fork in whose first event has come; nil if it is none.
+// adopt takes a run in whose first event has come and that no driver started: a
+// fork, or a run that answers a call of an agent. It is nil for any other.
 func (c *crowd) adopt(e *event) *follower {
+	if by := e.parent(); by != nil {
+		return c.adoptChild(e.Subject, by)
+	}
 	var from origin
 	if err := decode(e, &from); err != nil || e.Type != "Forked" {
 		return nil
@@ -84,6 +88,22 @@ func (c *crowd) adopt(e *event) *follower {
 	c.add(fork)
 	c.carry(fork, func() {})
 	return fork.events
+}
+
+// adoptChild takes in a run that answers a call. Its parent may be in another shard,
+// and not have been seen yet.
+func (c *crowd) adoptChild(run string, by *parent) *follower {
+	c.mu.Lock()
+	closed := c.closed
+	c.mu.Unlock()
+	if closed {
+		return nil
+	}
+	child := newCarrier(childPlan(run, by), nil, c.feed, c.found)
+	child.started.Store(true)
+	c.add(child)
+	c.carry(child, func() {})
+	return child.events
 }
 
 // finish waits until all runs are over and the feed has shown all that the log

@@ -23,6 +23,9 @@ const poolWait = 2 * time.Second
 // two actors.
 var pools = []string{"default", "web", "files"}
 
+// agentsPool is that of agents that are called. Two actors serve it and nothing else.
+const agentsPool = "agents"
+
 // lonePool is served by the last actor alone.
 const lonePool = "lone"
 
@@ -64,6 +67,9 @@ func newFleet(o options, toolFile, model string) (*fleet, error) {
 		f.addWorker("actor", i, nil, args...)
 	}
 	f.lone = f.workers[len(f.workers)-1]
+	for i := range 2 {
+		f.addWorker("actor", len(pools)+i, nil, "--tools", toolFile, "--pool", agentsPool)
+	}
 	for i := range 2 {
 		f.addWorker("observer", i, nil, "--snapshot-every", "5")
 	}
@@ -182,7 +188,7 @@ func (f *fleet) init(ctx context.Context) error {
 
 // initAt sets up the bus of a server, with further arguments.
 func (f *fleet) initAt(ctx context.Context, url string, args ...string) error {
-	args = append([]string{"init", "--nats", url, "--ack-wait", ackWait.String(), "--pools", strings.Join(append([]string{lonePool}, pools...), ",")}, args...)
+	args = append([]string{"init", "--nats", url, "--ack-wait", ackWait.String(), "--pools", strings.Join(append([]string{lonePool, agentsPool}, pools...), ",")}, args...)
 	for {
 		out, code, err := f.output(ctx, "moorebus", args...)
 		if err == nil && code == 0 {

@@ -59,13 +59,14 @@ func command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "chaos",
 		Short: "Kill processes of Moorebus while they carry runs, and audit the log",
-		Long: `Chaos starts nats-server, two planners, three actors, two observers and a gateway,
+		Long: `Chaos starts nats-server, two planners, five actors, two observers and a gateway,
 carries a mix of runs through them, and meanwhile kills a random one of them
 (SIGKILL) every few hundred milliseconds and starts it again, or stops it for
 longer than the ack wait (SIGSTOP) and lets it go on. The model refuses everybody
 now and then, and the only actor of a pool is away for long. At the end every run
 has to be over, and the log has to hold every event once, one result for each
-call, and no call of a once tool that was executed twice without a human's leave.
+call, one run for each call of an agent, and no call of a once tool that was
+executed twice without a human's leave.
 It is then exported and imported into an empty server, which has to hold the same.
 Exit 1 says that something is wrong, and what.`,
 		Args: cobra.NoArgs,

@@ -43,10 +43,12 @@ type verdict struct {
 // plan is one run: what its agent is, what its model says, and what its user and
 // the people around do. It follows from the seed.
 type plan struct {
-	index    int
-	run      string
-	kind     string
-	mode     string
+	index int
+	run   string
+	kind  string
+	mode  string
+	// parent is the call that the run answers; nil if a person started it.
+	parent   *parent
 	openai   bool
 	agent    map[string]any
 	replies  []reply
@@ -135,7 +137,7 @@ func newPlans(o options, began time.Time) []*plan {
 var kinds = []string{
 	"single", "single", "parallel", "parallel", "parallel", "sequence", "approval", "approval", "approval",
 	"chat", "chat", "chat", "reflecting", "failing",
-	"expiring", "expiring", "timed", "asking", "unknowing", "unknowing", "unknowing",
+	"delegating", "delegating", "expiring", "expiring", "timed", "asking", "unknowing", "unknowing", "unknowing",
 }
 
 // lonelyEvery is how many runs there are to one whose tools one actor alone has.
@@ -215,6 +217,10 @@ func (s *script) awkward(config map[string]any) {
 			p.agent["approval"] = with(p.agent["approval"].(map[string]any), "expires", (2 * expires).String())
 		}
 		s.steps(2+r.IntN(4), 1)
+	case "delegating":
+		s.from = []string{helper, helper, deputy, "lookup"}
+		p.agent["tools"] = append(toolNames(), helper, deputy)
+		s.steps(1+r.IntN(2), 3)
 	case "lonely":
 		s.from = []string{lonely, lonePay}
 		p.agent["tools"] = append(toolNames(), lonely, lonePay)
@@ -304,6 +310,9 @@ func (s *script) call() call {
 		c.Name, c.Arguments = "note", map[string]any{"amount": "much"}
 	default:
 		c.Name = s.from[s.random.IntN(len(s.from))]
+	}
+	if t := toolNamed(c.Name); t != nil && t.agent {
+		c.Arguments = map[string]any{"task": "Do call " + strconv.Itoa(s.calls) + "."}
 	}
 	if c.Name == askHuman {
 		c.Arguments = map[string]any{"question": "What about call " + strconv.Itoa(s.calls) + "?"}

@@ -113,6 +113,10 @@ func (g *game) play(ctx context.Context) error {
 	g.crowd.add(carriers...)
 	var following sync.WaitGroup
 	following.Go(func() { g.feed.follow(playing) })
+	if err := storeAgents(ctx, client); err != nil {
+		over()
+		return err
+	}
 	g.phase("set up")
 	g.carryAll(playing, carriers)
 	over()

@@ -164,6 +164,9 @@ func (r *report) listen(h *history) {
 	if r.o.outage && h.plan != nil && h.plan.kind == "lonely" {
 		explained = outageTime
 	}
+	if h.plan != nil && h.plan.delegates() {
+		explained = r.o.mostSilence() // its children are listened to themselves
+	}
 	paused, deadline := false, ""
 	for i, e := range h.events {
 		if i > 0 && !paused {

@@ -23,6 +23,8 @@ type toolKind struct {
 	// exec makes it a command, builtin one that comes with Moorebus; else it is
 	// this process over HTTP.
 	exec, builtin bool
+	// agent makes it an agent, whose calls runs of their own answer.
+	agent bool
 	// apart says that only kinds of run that are about it call it.
 	apart bool
 }
@@ -47,6 +49,8 @@ var tools = []toolKind{
 	{name: "append_line", pool: "files", effect: "once", risk: "low", exec: true},
 	{name: askHuman, pool: "default", effect: "pure", risk: "low", builtin: true, apart: true},
 	{name: lonely, pool: lonePool, effect: "pure", risk: "low", slow: 600 * time.Millisecond, apart: true},
+	{name: helper, pool: agentsPool, effect: "idempotent", risk: "low", agent: true, apart: true},
+	{name: deputy, pool: agentsPool, effect: "idempotent", risk: "low", agent: true, apart: true},
 	{name: lonePay, pool: lonePool, effect: "once", risk: "low", slow: 600 * time.Millisecond, apart: true},
 }
 
@@ -164,6 +168,10 @@ func (s *toolServer) executions() (map[string][]execution, error) {
 func (s *toolServer) writeFile(dir string) (string, error) {
 	var entries []map[string]any
 	for _, t := range tools {
+		if t.agent {
+			entries = append(entries, map[string]any{"agent": t.name})
+			continue
+		}
 		if t.builtin {
 			entries = append(entries, map[string]any{"builtin": t.name, "pool": t.pool})
 			continue

@@ -40,11 +40,7 @@ func TestDecisionsAfterEverythingWasKilled(t *testing.T) {
 	// One call of the batch is decided before, the other one after.
 	require.NoError(t, s.decide(t, batch, "p-1", "approved", "Ann"))
 
-	c.bus.kill()
-	c.each(func(role string, i int) { c.roles[instance(role, i)].kill() })
-	c.startServer()
-	c.each(c.start)
-	c.api.awaitReady()
+	c.restart()
 
 	require.NoError(t, s.decide(t, approved, "p-1", "approved", "Ann"))
 	require.NoError(t, s.decide(t, rejected, "p-1", "rejected", "Ben"))

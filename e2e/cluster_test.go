@@ -3,6 +3,8 @@ package e2e
 import (
 	"maps"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,8 +26,17 @@ type setup struct {
 	// something else in YAML's flow form.
 	tools        []string
 	toolSettings map[string]string
+	// entries are further tools of each actor, in YAML's flow form; mcp is the file
+	// of its MCP servers.
+	entries []string
+	mcp     string
 	// actorPools has the pool that each actor serves; empty: each serves all.
 	actorPools []string
+	// subagents are entries of a tool file, in YAML's flow form, whose tools are
+	// agents. If there are any, an actor of its own serves the pool `agents`.
+	subagents []string
+	// storage names the agents, as NAMESPACE/AGENT, whose storage `moorebus init` makes.
+	storage []string
 	// late starts the bus after everything else.
 	late bool
 }
@@ -58,12 +69,10 @@ func startCluster(t *testing.T, s setup) *cluster {
 		*n = max(*n, 1)
 	}
 	s.actors = max(s.actors, len(s.actorPools))
+	addresses := freeAddresses(t, 1+s.gateways)
 	c := &cluster{
-		t: t, setup: s, home: t.TempDir(), store: t.TempDir(), busAddress: freeAddress(t),
+		t: t, setup: s, home: t.TempDir(), store: t.TempDir(), busAddress: addresses[0], gatewayAddresses: addresses[1:],
 		roles: map[string]*process{}, toolFiles: map[string]string{}, model: newModelServer(t), tools: newToolServer(t),
-	}
-	for range s.gateways {
-		c.gatewayAddresses = append(c.gatewayAddresses, freeAddress(t))
 	}
 	c.api = newAPI(t, "http://"+c.gatewayAddresses[0])
 	t.Cleanup(c.stop)
@@ -84,7 +93,10 @@ func (c *cluster) each(fn func(role string, i int)) {
 	for _, r := range []struct {
 		role string
 		n    int
-	}{{"gateway", c.setup.gateways}, {"planner", c.setup.planners}, {"actor", c.setup.actors}, {"observer", c.setup.observers}} {
+	}{
+		{"gateway", c.setup.gateways}, {"planner", c.setup.planners}, {"actor", c.setup.actors}, {"observer", c.setup.observers},
+		{"agents", min(1, len(c.setup.subagents))},
+	} {
 		for i := range r.n {
 			fn(r.role, i)
 		}
@@ -106,8 +118,11 @@ func (c *cluster) startBus() {
 	if c.setup.ackWait > 0 {
 		args = append(args, "--ack-wait", c.setup.ackWait.String())
 	}
-	if pools := c.setup.actorPools; len(pools) > 0 {
+	if pools := c.pools(); len(pools) > 0 {
 		args = append(args, "--pools", strings.Join(pools, ","))
+	}
+	for _, of := range c.setup.storage {
+		args = append(args, "--storage", of)
 	}
 	var out output
 	require.Eventually(c.t, func() bool {
@@ -117,6 +132,15 @@ func (c *cluster) startBus() {
 	require.Zero(c.t, out.code, "moorebus init: %s", out.stderr)
 	out = run(c.t, c.env(), "moorebus", args...)
 	require.Zero(c.t, out.code, "moorebus init, again: %s", out.stderr)
+}
+
+// pools are the pools of tools that `moorebus init` is told of.
+func (c *cluster) pools() []string {
+	pools := slices.Clone(c.setup.actorPools)
+	if len(c.setup.subagents) > 0 {
+		pools = append(pools, "agents")
+	}
+	return pools
 }
 
 func (c *cluster) busURL() string { return "nats://" + c.busAddress }
@@ -130,7 +154,7 @@ func instance(role string, i int) string { return role + "-" + strconv.Itoa(i) }
 // start starts, or starts again, the i-th process of a role.
 func (c *cluster) start(role string, i int) {
 	c.t.Helper()
-	name := instance(role, i)
+	name, command := instance(role, i), role
 	args, env := []string{"--instance", name}, c.env()
 	switch role {
 	case "gateway":
@@ -140,14 +164,29 @@ func (c *cluster) start(role string, i int) {
 		env = c.env("OPENAI_BASE_URL="+c.model.URL+"/v1", "OPENAI_API_KEY="+name)
 	case "actor":
 		if c.toolFiles[name] == "" {
-			c.toolFiles[name] = c.tools.write(c.t, name, c.setup.tools, c.setup.toolSettings)
+			c.toolFiles[name] = c.tools.write(c.t, name, &c.setup)
 		}
 		args = append(args, "--tools", c.toolFiles[name])
 		if pools := c.setup.actorPools; len(pools) > 0 {
 			args = append(args, "--pool", pools[i])
 		}
+	case "agents":
+		command = "actor"
+		args = append(args, "--pool", "agents", "--tools", c.subagentFile())
 	}
-	c.roles[name] = c.launch(name, env, role, args...)
+	c.roles[name] = c.launch(name, env, command, args...)
+}
+
+// subagentFile writes the tool file of the actor of the pool `agents`, once.
+func (c *cluster) subagentFile() string {
+	c.t.Helper()
+	const of = "agents"
+	if c.toolFiles[of] == "" {
+		c.toolFiles[of] = filepath.Join(c.t.TempDir(), "agents.yaml")
+		text := "tools:\n  - " + strings.Join(c.setup.subagents, "\n  - ") + "\n"
+		require.NoError(c.t, os.WriteFile(c.toolFiles[of], []byte(text), 0o600))
+	}
+	return c.toolFiles[of]
 }
 
 func (c *cluster) launch(name string, env []string, command string, args ...string) *process {
@@ -162,6 +201,16 @@ func (c *cluster) replace(role string, i int) {
 	c.t.Helper()
 	c.roles[instance(role, i)].kill()
 	c.start(role, i)
+}
+
+// restart kills every process, the server first, and starts all of them again.
+func (c *cluster) restart() {
+	c.t.Helper()
+	c.bus.kill()
+	c.each(func(role string, i int) { c.roles[instance(role, i)].kill() })
+	c.startServer()
+	c.each(c.start)
+	c.api.awaitReady()
 }
 
 // stop ends the roles, then the bus, each with SIGTERM.

@@ -60,7 +60,7 @@ func TestConversationsOneProcess(t *testing.T) {
 	home, data := t.TempDir(), filepath.Join(t.TempDir(), "data")
 	names := toolNames(all)
 	env := environment(home, "OPENAI_BASE_URL="+model.URL+"/v1", "OPENAI_API_KEY=dev")
-	dev := launch(t, "dev", env, "moorebus", "dev", "--listen", address, "--data", data, "--tools", tools.write(t, "dev", names, nil))
+	dev := launch(t, "dev", env, "moorebus", "dev", "--listen", address, "--data", data, "--tools", tools.write(t, "dev", &setup{tools: names}))
 	t.Cleanup(func() { dev.reap(t) })
 	client := newAPI(t, "http://"+address)
 	client.awaitReady()

@@ -231,7 +231,10 @@ func (s *stage) beginAgent(t *testing.T, definition agent, p player) string {
 	defer cancel()
 	run := newRunID()
 	s.model.play("scripted-"+run, p)
-	definition.Name, definition.LLM = "scripted-elsewhere", map[string]any{"provider": "openai"}
+	definition.Name = "scripted-elsewhere"
+	if definition.LLM == nil {
+		definition.LLM = map[string]any{"provider": "openai"}
+	}
 	definition.Models = map[string]string{"default": "scripted-" + run}
 	require.NoError(t, s.api.start(ctx, runRequest{Agent: definition, Task: "Do as you are told.", RunID: run}))
 	return run

@@ -42,6 +42,8 @@ type modelReply struct {
 	calls   []call
 	// truncated breaks a streamed reply off in the middle.
 	truncated bool
+	// before, if not nil, is called before each part of a streamed reply.
+	before func(delta int)
 }
 
 // player answers the requests for one model name. An error is answered with 400,
@@ -160,7 +162,10 @@ func (r *modelReply) stream(w http.ResponseWriter, request *chatRequest) {
 		_, _ = fmt.Fprintf(w, "data: %s\n\n", data)
 		_ = http.NewResponseController(w).Flush()
 	}
-	for _, delta := range deltas {
+	for i, delta := range deltas {
+		if r.before != nil {
+			r.before(i)
+		}
 		send([]any{map[string]any{"index": 0, "delta": delta, "finish_reason": nil}}, nil)
 	}
 	if r.truncated {

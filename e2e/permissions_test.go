@@ -40,8 +40,10 @@ func newSite(t *testing.T) *site {
 	t.Helper()
 	s := &site{t: t, dir: t.TempDir(), port: map[string]string{}}
 	var pairs []string
-	for _, port := range []string{"4222", "4223", "4224", "8222", "8223", "8224", "6222", "6223", "6224", "8080"} {
-		_, free, err := net.SplitHostPort(freeAddress(t))
+	used := []string{"4222", "4223", "4224", "8222", "8223", "8224", "6222", "6223", "6224", "8080"}
+	addresses := freeAddresses(t, len(used))
+	for i, port := range used {
+		_, free, err := net.SplitHostPort(addresses[i])
 		require.NoError(t, err)
 		s.port[port] = free
 		pairs = append(pairs, ":"+port, ":"+free)
@@ -266,11 +268,17 @@ func (s *site) addPool(server *process) {
 	s.do(later[:1])
 	require.NoError(s.t, server.cmd.Process.Signal(syscall.SIGHUP))
 	s.do(later[2:])
+	s.awaitUser("actor_gpu")
+}
+
+// awaitUser waits until the server knows a user.
+func (s *site) awaitUser(name string) {
+	s.t.Helper()
 	require.Eventually(s.t, func() bool {
 		ctx, cancel := context.WithTimeout(s.t.Context(), startTime)
 		defer cancel()
-		return s.command(ctx, "exec env NATS_NKEY=keys/actor_gpu.nk NATS_INBOX_PREFIX=_INBOX_actor_gpu replay verify --all").Run() == nil
-	}, startTime, 50*time.Millisecond, "the pool's actor has a user")
+		return s.command(ctx, "exec env NATS_NKEY=keys/"+name+".nk NATS_INBOX_PREFIX=_INBOX_"+name+" replay verify --all").Run() == nil
+	}, startTime, 50*time.Millisecond, "%s has a user", name)
 }
 
 func (s *site) awaitState(ctx context.Context, a *api, run, want string) {

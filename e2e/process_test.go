@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -128,10 +130,25 @@ func environment(home string, pairs ...string) []string {
 // freeAddress returns a loopback address that nobody listens on.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	return freeAddresses(t, 1)[0]
+}
+
+// freeAddresses returns n different ones. Their ports are below those that systems
+// give to outgoing connections, which could take one before its server listens.
+func freeAddresses(t *testing.T, n int) []string {
+	t.Helper()
+	const lowest, highest = 15000, 32000
+	var all []string
+	for tries := 0; len(all) < n; tries++ {
+		require.Less(t, tries, 1000, "no port is free")
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(highest-lowest)))
+		if err != nil {
+			continue
+		}
+		defer func() { _ = l.Close() }() // at the end: else the next one may be the same
+		all = append(all, l.Addr().String())
+	}
+	return all
 }
 
 // tail keeps the end of what is written to it.

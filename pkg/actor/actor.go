@@ -256,9 +256,13 @@ func definitions(tools *tool.Registry) toolcall.Lookup {
 }
 
 // admitted does the work if the call may run, and answers the call if it may
-// not.
+// not. A tool that is not here is waited for as long as sources have not said which
+// tools they have: an actor that starts may be given calls of theirs before.
 func (a *Actor) admitted(run events.Run, c call, work worker.Work) worker.Work {
 	return func(ctx context.Context) worker.Result {
+		if _, here := a.cfg.Tools.Lookup(c.Name); !here {
+			a.cfg.Tools.Settle(ctx)
+		}
 		refusal, err := a.guard.Refusal(ctx, run, c.Call)
 		switch {
 		case err != nil:

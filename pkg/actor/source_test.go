@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -56,6 +57,43 @@ func TestChangedToolsAreAnnouncedAtOnce(t *testing.T) {
 		source <- nil
 		require.Empty(t, names())
 	})
+}
+
+// A call that comes before its tool's source has said what it has waits for that: an
+// actor that was restarted gets calls of tools whose server still starts. What the
+// source does not have then is not found.
+func TestCallsWaitForSourcesThatStart(t *testing.T) {
+	for name, want := range map[string]string{"late": "SUCCESS: here at last", "never": `ERROR: tool "never" not found`} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *rig) {
+				source := spring(make(chan []tool.Tool))
+				registry, err := tool.NewRegistryWith(tool.Options{Sources: []tool.Source{source}}, pure("early", "default", says("at once")))
+				require.NoError(t, err)
+				defer registry.Start(t.Context(), slog.New(slog.DiscardHandler))()
+				r.spawn(nil, func(c *actor.Config) { c.Tools = registry })
+				early, late := r.plan("early"), r.plan(name)
+				time.Sleep(time.Minute) // in the bubble
+				require.Equal(t, "SUCCESS: at once", observation(r, early), "others do not wait")
+				require.Empty(t, observation(r, late))
+				source <- []tool.Tool{pure("late", "default", says("here at last"))}
+				synctest.Wait()
+				require.Equal(t, want, observation(r, late))
+			})
+		})
+	}
+}
+
+// observation is what a run was told of its one call; empty as long as nothing was.
+func observation(r *rig, run events.Run) string {
+	for _, e := range r.Events(run) {
+		switch p := e.Data.(type) {
+		case *events.ToolSuccess:
+			return p.Outcome.Observation
+		case *events.ToolFailure:
+			return p.Outcome.Observation
+		}
+	}
+	return ""
 }
 
 // What a tool keeps beside its text is in the object store, and its event says so.

@@ -44,6 +44,7 @@ type Registry struct {
 	logger  *slog.Logger
 	newGate func(Definition) Gate
 	sources []Source
+	started atomic.Bool
 	settled chan struct{} // closed when each source has said which tools it has
 
 	changing sync.Mutex // held by who replaces current

@@ -56,6 +56,7 @@ func checkSources(sources []Source) error {
 // itself waits for nothing, see [Registry.Settle]. The logger gets what happens to
 // the sources. Call it once.
 func (r *Registry) Start(ctx context.Context, logger *slog.Logger) (stop func()) {
+	r.started.Store(true)
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var all, settling sync.WaitGroup
 	for _, s := range r.sources {
@@ -75,9 +76,9 @@ func (r *Registry) Start(ctx context.Context, logger *slog.Logger) (stop func())
 }
 
 // Settle waits until each source has said which tools it has, or that it has none
-// for now; or until ctx ends.
+// for now; or until ctx ends. It does not wait for sources that were not started.
 func (r *Registry) Settle(ctx context.Context) {
-	if len(r.sources) == 0 {
+	if len(r.sources) == 0 || !r.started.Load() {
 		return
 	}
 	select {

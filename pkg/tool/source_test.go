@@ -143,6 +143,7 @@ func TestSettleEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	r, err := tool.NewRegistryWith(tool.Options{Sources: []tool.Source{newTap("a")}})
 	require.NoError(t, err)
+	r.Settle(t.Context()) // nothing was started, so there is nothing to wait for
 	stop := r.Start(t.Context(), slog.New(slog.DiscardHandler))
 	defer stop()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,0 +1,196 @@
+package launch_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
+	"github.com/moorebus/moorebus/pkg/launch"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+)
+
+// pad is a launcher on a simulated log, with one tool and one provider that live.
+type pad struct {
+	*launch.Launcher
+	bus   *simulated.Process
+	store *runlog.Store
+}
+
+func onPad(t *testing.T, test func(t *testing.T, p *pad)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		bus := simulated.New(simulated.Options{}).NewProcess()
+		p := &pad{bus: bus, store: runlog.New(runlog.Options{Log: bus})}
+		var err error
+		p.Launcher, err = launch.New(launch.Config{
+			Store: p.store, Source: "moorebus/test/1", Directory: bus, Agents: bus, Timers: bus, Tombstones: bus, FirstLook: time.Minute,
+			CheckApproval:  func(a *events.Approval) error { return refuseIf(a != nil, "no such policy") },
+			CheckEstimator: func(name string) error { return refuseIf(name == "guess", "no such estimator") },
+		})
+		require.NoError(t, err)
+		p.announce(t, "default", "work", "works")
+		require.NoError(t, bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
+		test(t, p)
+	})
+}
+
+func refuseIf(wrong bool, why string) error {
+	if wrong {
+		return errors.New(why)
+	}
+	return nil
+}
+
+func (p *pad) announce(t *testing.T, pool, name, description string) {
+	t.Helper()
+	spec := events.ToolSpec{Name: name, Description: description, Pool: pool, Effect: "pure", Risk: "low", Schema: json.RawMessage(`{"type":"object"}`)}
+	require.NoError(t, p.bus.Announce(t.Context(), pool, "a", []events.ToolSpec{spec}))
+}
+
+func worker(change func(*events.Agent)) events.Agent {
+	a := events.DefaultAgent()
+	a.Name, a.LLM.Provider, a.Tools = "worker", "scripted", []string{"work"}
+	if change != nil {
+		change(&a)
+	}
+	return a
+}
+
+// pinned is a run's first event.
+func (p *pad) pinned(t *testing.T, text string) *events.Start {
+	t.Helper()
+	start, err := p.Pin(t.Context(), worker(nil), launch.Task{Text: text, Mode: events.ModeChat})
+	require.NoError(t, err)
+	return start
+}
+
+func TestPin(t *testing.T) {
+	onPad(t, func(t *testing.T, p *pad) {
+		start := p.pinned(t, "Do it.")
+		require.Equal(t, events.ModeChat, start.Mode, "the task's mode goes before the definition's")
+		require.Equal(t, agentfile.Hash(worker(nil)), start.AgentHash, "the hash is the definition's as it was given")
+		require.Equal(t, launch.DefaultTaskType, start.TaskType)
+		require.Equal(t, reducer.DefaultTable().Hash(), start.TableHash)
+		require.Equal(t, "works", start.Tools[0].Description)
+	})
+}
+
+func TestPinRefuses(t *testing.T) {
+	for code, change := range map[string]func(*events.Agent){
+		launch.CodeBadAgent:        func(a *events.Agent) { a.Mode = "monologue" },
+		launch.CodeUnknownProvider: func(a *events.Agent) { a.LLM.Provider = "oracle" },
+		launch.CodeUnknownTool:     func(a *events.Agent) { a.Tools = []string{"play"} },
+		launch.CodeAmbiguousTool:   func(a *events.Agent) { a.Tools = []string{"twin"} },
+		launch.CodeBadApproval:     func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAlways} },
+		launch.CodeBadEstimator:    func(a *events.Agent) { a.Config.TokenEstimator = "guess" },
+	} {
+		t.Run(code, func(t *testing.T) {
+			onPad(t, func(t *testing.T, p *pad) {
+				p.announce(t, "one", "twin", "is one")
+				p.announce(t, "two", "twin", "is another")
+				_, err := p.Pin(t.Context(), worker(change), launch.Task{Text: "Do it."})
+				var refusal *launch.Refusal
+				require.ErrorAs(t, err, &refusal)
+				require.Equal(t, code, refusal.Code, refusal.Message)
+			})
+		})
+	}
+}
+
+// What nobody announces is looked for again at once, whatever the catalog has.
+func TestPinSeesWhatCameMeanwhile(t *testing.T) {
+	onPad(t, func(t *testing.T, p *pad) {
+		p.pinned(t, "fills the catalog")
+		time.Sleep(time.Millisecond) // in the bubble
+		p.announce(t, "web", "fetch", "fetches")
+		start, err := p.Pin(t.Context(), worker(func(a *events.Agent) { a.Tools = []string{"fetch"} }), launch.Task{Text: "Do it."})
+		require.NoError(t, err)
+		require.Equal(t, "web", start.Tools[0].Pool)
+	})
+}
+
+func TestDefinition(t *testing.T) {
+	onPad(t, func(t *testing.T, p *pad) {
+		var refusal *launch.Refusal
+		for _, name := range []string{"nobody", "No Name"} {
+			_, err := p.Definition(t.Context(), "default", name)
+			require.ErrorAs(t, err, &refusal)
+			require.Equal(t, launch.CodeAgentNotFound, refusal.Code)
+		}
+		require.NoError(t, p.bus.PutAgent(t.Context(), "default", "broken", []byte(`{"name": 1}`)))
+		_, err := p.Definition(t.Context(), "default", "broken")
+		require.ErrorAs(t, err, &refusal)
+		require.Equal(t, launch.CodeBadAgent, refusal.Code)
+		require.NoError(t, p.bus.PutAgent(t.Context(), "default", "worker", agentfile.Marshal(worker(nil))))
+		a, err := p.Definition(t.Context(), "default", "worker")
+		require.NoError(t, err)
+		require.Equal(t, agentfile.Hash(worker(nil)), agentfile.Hash(a))
+	})
+}
+
+// Two that open the same run do so once, and the other one is told by its check. The
+// run's timer is there before the run, and at its deadline if that is sooner.
+func TestOpen(t *testing.T) {
+	onPad(t, func(t *testing.T, p *pad) {
+		at := p.store.Place("default", runlog.NewID())
+		there := errors.New("somebody was faster")
+		opening := launch.Opening{
+			First: p.pinned(t, "Do it."), Budget: &events.Budget{MaxWallTime: events.Duration(10 * time.Second)},
+			Check: func(mem *reducer.Memory) error {
+				if mem.N > 0 {
+					return there
+				}
+				return nil
+			},
+		}
+		opened, err := p.Open(t.Context(), at, opening)
+		require.NoError(t, err)
+		require.Equal(t, launch.Opened{State: events.Planning, N: 1}, opened)
+		_, err = p.Open(t.Context(), at, opening)
+		require.ErrorIs(t, err, there)
+		began, due := time.Now(), make(chan events.Run, 1)
+		go func() {
+			_ = p.bus.ConsumeTimers(t.Context(), 1, func(d journal.TimerDelivery) { due <- d.Timer().Run })
+		}()
+		require.Equal(t, at, <-due)
+		require.Equal(t, 10*time.Second, time.Since(began).Round(time.Second))
+	})
+}
+
+func TestOpenRefusesWhatIsTooLarge(t *testing.T) {
+	onPad(t, func(t *testing.T, p *pad) {
+		_, err := p.Open(t.Context(), p.store.Place("default", runlog.NewID()), launch.Opening{First: p.pinned(t, strings.Repeat("x", journal.MaxBody))})
+		var refusal *launch.Refusal
+		require.ErrorAs(t, err, &refusal)
+		require.Equal(t, launch.CodeTooLarge, refusal.Code)
+		require.ErrorIs(t, err, journal.ErrTooLarge)
+	})
+}
+
+func TestTombstone(t *testing.T) {
+	onPad(t, func(t *testing.T, p *pad) {
+		at := p.store.Place("default", runlog.NewID())
+		stone, err := p.Tombstone(t.Context(), at)
+		require.NoError(t, err)
+		require.Nil(t, stone)
+		require.NoError(t, p.bus.PutTombstone(t.Context(), at, journal.Tombstone{}))
+		stone, err = p.Tombstone(t.Context(), at)
+		require.NoError(t, err)
+		require.NotNil(t, stone)
+	})
+}
+
+func TestNewNeedsItsParts(t *testing.T) {
+	_, err := launch.New(launch.Config{})
+	require.ErrorContains(t, err, "required")
+}
