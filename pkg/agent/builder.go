@@ -86,13 +86,18 @@ func (b *Builder) ModelFor(taskType, name string) *Builder {
 	return b
 }
 
-// Sampling sets temperature and the like; nil and zero leave a setting to the
-// provider.
+// Sampling sets temperature and the like, all of them at once; nil and zero leave a
+// setting to the provider.
 func (b *Builder) Sampling(s llm.Sampling) *Builder {
 	l := &b.def.LLM
-	l.Temperature, l.TopP, l.Seed, l.MaxTokens, l.Stop = s.Temperature, s.TopP, s.Seed, s.MaxTokens, s.Stop
+	l.Temperature, l.TopP, l.Seed, l.MaxTokens, l.Stop, l.ThinkingTokens = s.Temperature, s.TopP, s.Seed, s.MaxTokens, s.Stop, s.ThinkingTokens
 	return b
 }
+
+// ThinkingTokens lets the model think before it answers, for at most n tokens: at
+// least events.MinThinkingTokens, or 0 for not at all. Models that cannot do that
+// ignore it.
+func (b *Builder) ThinkingTokens(n int) *Builder { b.def.LLM.ThinkingTokens = n; return b }
 
 // Tool gives the agent tools, see [Func].
 func (b *Builder) Tool(tools ...tool.Tool) *Builder { b.tools = append(b.tools, tools...); return b }
