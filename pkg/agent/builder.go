@@ -16,7 +16,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tokens"
 	"github.com/moorebus/moorebus/pkg/tool"
-	"github.com/moorebus/moorebus/pkg/tool/breaker"
 )
 
 // Builder makes an [Agent] of Go values. Of settings that are given twice the
@@ -30,6 +29,8 @@ type Builder struct {
 	providers   map[string]llm.Caller
 	tools       []tool.Tool
 	remoteTools []string
+	sources     []opener
+	callees     []callee
 	graph       *Graph
 	prices      llm.Prices
 	estimators  tokens.Set
@@ -190,8 +191,8 @@ func (b *Builder) build() (*Agent, error) {
 	if err := broken(b.tools); err != nil {
 		return nil, err
 	}
-	a.tools = slices.Clone(b.tools)
-	registry, err := tool.NewRegistryWith(tool.Options{Gate: breaker.New}, a.tools...)
+	a.tools, a.sources = slices.Clone(b.tools), slices.Clone(b.sources)
+	registry, err := newRegistry(a.tools, a.sources)
 	if err != nil {
 		return nil, err
 	}
@@ -203,6 +204,9 @@ func (b *Builder) build() (*Agent, error) {
 		a.def.Tools = append(a.def.Tools, d.Name)
 	}
 	a.def.Tools = append(a.def.Tools, b.remoteTools...)
+	if err := errors.Join(b.buildCallees(a), uniqueNames(a.def.Tools)); err != nil {
+		return nil, err
+	}
 	a.def.Blacklist, a.def.Models = slices.Clone(b.def.Blacklist), maps.Clone(b.def.Models)
 	if a.def, err = a.def.Resolve(); err != nil {
 		return nil, err
@@ -214,7 +218,8 @@ func (b *Builder) build() (*Agent, error) {
 	if a.elsewhere && a.place.embedded() {
 		return nil, errors.New("the roles run elsewhere, but no bus is named: use NATS, Conn or Bus")
 	}
-	return a, nil
+	a.serving, err = together([]*Agent{a})
+	return a, err
 }
 
 // buildModel settles which provider the agent asks, and which ones it brings.
