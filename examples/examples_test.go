@@ -22,10 +22,16 @@ import (
 var played = map[string]func(t *testing.T, s []session){
 	"actor":         playActor,
 	"approval.yaml": playApproval,
+	"subagents":     playSubagents,
 }
 
-// bin is the directory of the programs, which are built once.
-var bin string
+var (
+	// bin is the directory of the programs, which are built once.
+	bin string
+	// offline are Go's settings for an example that runs a program by `go run`, such
+	// as an MCP server: it is built of what is there.
+	offline []string
+)
 
 func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
 
@@ -37,6 +43,10 @@ func buildAndRun(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	bin = dir
+	if offline, err = offlineSettings(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	for into, what := range map[string]string{"examples": "./examples/...", "cmd": "./cmd/moorebus"} {
 		build := exec.Command("go", "build", "-o", filepath.Join(dir, into)+string(filepath.Separator), what)
 		build.Dir = ".."
@@ -46,6 +56,34 @@ func buildAndRun(m *testing.M) int {
 		}
 	}
 	return m.Run()
+}
+
+func offlineSettings() ([]string, error) {
+	settings := []string{"GOPROXY=off"}
+	for _, name := range []string{"GOCACHE", "GOMODCACHE"} {
+		value, err := exec.Command("go", "env", name).Output()
+		if err != nil {
+			return nil, fmt.Errorf("go env %s: %w", name, err)
+		}
+		settings = append(settings, name+"="+strings.TrimSpace(string(value)))
+	}
+	return settings, nil
+}
+
+// newHome makes a home folder, which Go's settings are in: programs that hand on
+// nothing else of their environment hand on HOME.
+func newHome(t *testing.T) string {
+	t.Helper()
+	home := t.TempDir()
+	write := exec.Command("go", append([]string{"env", "-w"}, offline...)...)
+	write.Env = environment(home)
+	out, err := write.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return home
+}
+
+func environment(home string) []string {
+	return []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home, "USER=ann"}
 }
 
 // session is a command as a document gives it, and what it prints there.
@@ -118,7 +156,7 @@ func TestExamples(t *testing.T) {
 			}
 			require.Len(t, all, 1, "an example has one command, in a console block")
 			require.NotEmpty(t, all[0].output, "it prints something")
-			requirePrinted(t, all[0].output, runToEnd(t, t.TempDir(), all[0].command))
+			requirePrinted(t, all[0].output, runToEnd(t, newHome(t), all[0].command))
 		})
 	}
 }
@@ -153,7 +191,7 @@ func shell(ctx context.Context, home, command string) *exec.Cmd {
 	command = regexp.MustCompile(`go run \./(cmd|examples)/`).ReplaceAllString(command, bin+"/$1/")
 	cmd := exec.CommandContext(ctx, "sh", "-c", command)
 	cmd.Dir = ".."
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home, "USER=ann"}
+	cmd.Env = environment(home)
 	return cmd
 }
 

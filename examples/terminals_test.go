@@ -79,7 +79,7 @@ func free(t *testing.T) string {
 // and then the run.
 func playActor(t *testing.T, s []session) {
 	require.Len(t, s, 3)
-	home := t.TempDir()
+	home := newHome(t)
 	addresses := strings.NewReplacer("127.0.0.1:8090", free(t), "127.0.0.1:4290", free(t))
 	open(t, home, addresses.Replace(s[0].command))
 	open(t, home, addresses.Replace(s[1].command))
@@ -131,7 +131,7 @@ func curl(t *testing.T, command string) string {
 // playApproval starts the run in one terminal and approves it in another one.
 func playApproval(t *testing.T, s []session) {
 	require.Len(t, s, 2)
-	home := t.TempDir()
+	home := newHome(t)
 	first := open(t, home, s[0].command)
 	id := regexp.MustCompile(`(?m)^run ([0-9a-f-]{36})`)
 	require.Eventually(t, func() bool {
@@ -148,4 +148,15 @@ func playApproval(t *testing.T, s []session) {
 		require.Fail(t, "the run goes on")
 	}
 	requirePrinted(t, s[0].output, first.out.String())
+}
+
+// playSubagents runs the agents and then shows the run of the first one.
+func playSubagents(t *testing.T, s []session) {
+	require.Len(t, s, 2)
+	home := newHome(t)
+	shown := runToEnd(t, home, s[0].command+" 2>&1")
+	id := regexp.MustCompile(`(?m)^run ([0-9a-f-]{36})$`).FindStringSubmatch(shown)
+	require.NotNil(t, id, shown)
+	requirePrinted(t, append([]string{"…"}, s[0].output...), shown)
+	requirePrinted(t, s[1].output, runToEnd(t, home, strings.Replace(s[1].command, "RUN", id[1], 1)))
 }

@@ -27,6 +27,8 @@ type Agent struct {
 	task, taskType string
 	providers      map[string]llm.Caller
 	tools          []tool.Tool
+	sources        []opener
+	callees        []callee
 	// graph is what drawn was when the agent was built.
 	graph, drawn *Graph
 	machine      *reducer.Machine
@@ -36,6 +38,8 @@ type Agent struct {
 	place        place
 	elsewhere    bool
 	logger       *slog.Logger
+	// serving is what serves the agent alone.
+	serving serving
 
 	mu sync.Mutex
 	// server is set by Serve; without one the runs share own, of which there are
@@ -123,7 +127,10 @@ func (a *Agent) Stepwise(ctx context.Context) (*Run, error) {
 	if served || a.elsewhere {
 		return nil, fmt.Errorf("%w: the agent's roles are run by its server", ErrStepwise)
 	}
-	service, err := a.serving().open(ctx, stepping)
+	if len(a.callees) > 0 {
+		return nil, fmt.Errorf("%w: the agent calls others, whose runs go on by themselves", ErrStepwise)
+	}
+	service, err := a.serving.open(ctx, stepping)
 	if err != nil {
 		return nil, err
 	}
@@ -159,10 +166,6 @@ func (a *Agent) open(s *service, release func() error, at events.Run) (*Run, err
 	return r, nil
 }
 
-func (a *Agent) serving() serving {
-	return serving{place: a.place, providers: a.providers, tools: a.tools, graph: a.graph, machine: a.machine, prices: a.prices, estimators: a.estimators, logger: a.logger}
-}
-
 // acquire returns the service that the agent's runs share, and opens it for the
 // first one.
 func (a *Agent) acquire(ctx context.Context) (*service, func() error, error) {
@@ -181,7 +184,7 @@ func (a *Agent) acquire(ctx context.Context) (*service, func() error, error) {
 		if a.elsewhere {
 			how = elsewhere
 		}
-		service, err := a.serving().open(ctx, how)
+		service, err := a.serving.open(ctx, how)
 		if err != nil {
 			return nil, nil, err
 		}

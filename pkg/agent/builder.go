@@ -16,7 +16,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tokens"
 	"github.com/moorebus/moorebus/pkg/tool"
-	"github.com/moorebus/moorebus/pkg/tool/breaker"
 )
 
 // Builder makes an [Agent] of Go values. Of settings that are given twice the
@@ -30,6 +29,8 @@ type Builder struct {
 	providers   map[string]llm.Caller
 	tools       []tool.Tool
 	remoteTools []string
+	sources     []opener
+	callees     []callee
 	graph       *Graph
 	prices      llm.Prices
 	estimators  tokens.Set
@@ -86,13 +87,18 @@ func (b *Builder) ModelFor(taskType, name string) *Builder {
 	return b
 }
 
-// Sampling sets temperature and the like; nil and zero leave a setting to the
-// provider.
+// Sampling sets temperature and the like, all of them at once; nil and zero leave a
+// setting to the provider.
 func (b *Builder) Sampling(s llm.Sampling) *Builder {
 	l := &b.def.LLM
-	l.Temperature, l.TopP, l.Seed, l.MaxTokens, l.Stop = s.Temperature, s.TopP, s.Seed, s.MaxTokens, s.Stop
+	l.Temperature, l.TopP, l.Seed, l.MaxTokens, l.Stop, l.ThinkingTokens = s.Temperature, s.TopP, s.Seed, s.MaxTokens, s.Stop, s.ThinkingTokens
 	return b
 }
+
+// ThinkingTokens lets the model think before it answers, for at most n tokens: at
+// least events.MinThinkingTokens, or 0 for not at all. Models that cannot do that
+// ignore it.
+func (b *Builder) ThinkingTokens(n int) *Builder { b.def.LLM.ThinkingTokens = n; return b }
 
 // Tool gives the agent tools, see [Func].
 func (b *Builder) Tool(tools ...tool.Tool) *Builder { b.tools = append(b.tools, tools...); return b }
@@ -185,8 +191,8 @@ func (b *Builder) build() (*Agent, error) {
 	if err := broken(b.tools); err != nil {
 		return nil, err
 	}
-	a.tools = slices.Clone(b.tools)
-	registry, err := tool.NewRegistryWith(tool.Options{Gate: breaker.New}, a.tools...)
+	a.tools, a.sources = slices.Clone(b.tools), slices.Clone(b.sources)
+	registry, err := newRegistry(a.tools, a.sources)
 	if err != nil {
 		return nil, err
 	}
@@ -198,6 +204,9 @@ func (b *Builder) build() (*Agent, error) {
 		a.def.Tools = append(a.def.Tools, d.Name)
 	}
 	a.def.Tools = append(a.def.Tools, b.remoteTools...)
+	if err := errors.Join(b.buildCallees(a), uniqueNames(a.def.Tools)); err != nil {
+		return nil, err
+	}
 	a.def.Blacklist, a.def.Models = slices.Clone(b.def.Blacklist), maps.Clone(b.def.Models)
 	if a.def, err = a.def.Resolve(); err != nil {
 		return nil, err
@@ -209,7 +218,8 @@ func (b *Builder) build() (*Agent, error) {
 	if a.elsewhere && a.place.embedded() {
 		return nil, errors.New("the roles run elsewhere, but no bus is named: use NATS, Conn or Bus")
 	}
-	return a, nil
+	a.serving, err = together([]*Agent{a})
+	return a, err
 }
 
 // buildModel settles which provider the agent asks, and which ones it brings.

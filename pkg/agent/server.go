@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"sync"
 
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -29,7 +30,7 @@ var errServerClosed = errors.New("the agent's server is closed")
 // Each agent has a name of its own, all have the same graph, and a tool that two of
 // them have is the same one: anything else is a *[BuildError].
 func Serve(ctx context.Context, agents ...*Agent) (*Server, error) {
-	o, err := together(agents)
+	o, err := served(agents)
 	if err != nil {
 		return nil, &BuildError{err}
 	}
@@ -51,40 +52,51 @@ func Serve(ctx context.Context, agents ...*Agent) (*Server, error) {
 // error is why the roles had ended before, if they had.
 func (s *Server) Close() error { return s.close() }
 
-// together is what serves all of the agents.
-func together(agents []*Agent) (serving, error) {
+// served is [together] for agents whose roles run here.
+func served(agents []*Agent) (serving, error) {
 	if len(agents) == 0 {
 		return serving{}, errors.New("there are no agents to serve")
 	}
+	for _, a := range agents {
+		if a.elsewhere {
+			return serving{}, fmt.Errorf("the roles of agent %s run elsewhere", a.def.Name)
+		}
+	}
+	return together(agents)
+}
+
+// together is what serves all of the agents, and those that they call.
+func together(agents []*Agent) (serving, error) {
 	first := agents[0]
 	o := serving{
 		providers: map[string]llm.Caller{}, graph: first.graph, machine: first.machine, logger: slog.New(slog.DiscardHandler),
 	}
 	names := map[string]bool{}
-	for _, a := range agents {
+	for i, a := range slices.Concat(agents, called(agents)) {
 		switch {
-		case a.elsewhere:
-			return o, fmt.Errorf("the roles of agent %s run elsewhere", a.def.Name)
 		case names[a.def.Name]:
 			return o, fmt.Errorf("two agents are called %s: set Name", a.def.Name)
 		case a.drawn != first.drawn || a.machine.Table().Hash() != first.machine.Table().Hash():
 			return o, fmt.Errorf("the agents %s and %s have different graphs: one server has one", first.def.Name, a.def.Name)
-		case a.place != place{} && o.place != place{} && a.place != o.place:
+		case i < len(agents) && a.place != place{} && o.place != place{} && a.place != o.place:
 			return o, fmt.Errorf("agent %s is in another place than the agents before it", a.def.Name)
 		}
 		names[a.def.Name] = true
-		if a.place != (place{}) {
-			o.place = a.place
+		if i < len(agents) {
+			o.logger = a.logger
+			if a.place != (place{}) {
+				o.place = a.place
+			}
 		}
-		o.logger = a.logger
 		if err := o.add(a); err != nil {
 			return o, err
 		}
 	}
-	return o, nil
+	return o, o.distinct()
 }
 
-// add takes in an agent's providers and tools, its prices and its estimators.
+// add takes in an agent's providers and tools, its sources, its prices, its
+// estimators, and the tools that other agents are to it.
 func (o *serving) add(a *Agent) error {
 	switch {
 	case o.prices == nil:
@@ -93,6 +105,7 @@ func (o *serving) add(a *Agent) error {
 		return fmt.Errorf("agent %s has other prices than the agents before it", a.def.Name)
 	}
 	o.estimators = o.estimators.With(a.estimators)
+	o.sources = append(o.sources, a.sources...)
 	for name, caller := range a.providers {
 		if known, twice := o.providers[name]; twice && !same(known, caller) {
 			return fmt.Errorf("two model callers are called %s", name)
@@ -108,7 +121,7 @@ func (o *serving) add(a *Agent) error {
 			return fmt.Errorf("two tools are called %s: give the agents the same one, or other names", t.Definition().Name)
 		}
 	}
-	return nil
+	return o.addCallees(a)
 }
 
 func toolOf(tools []tool.Tool, name string) tool.Tool {

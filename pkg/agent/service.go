@@ -2,15 +2,17 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/subagent"
 	"github.com/moorebus/moorebus/pkg/tokens"
 	"github.com/moorebus/moorebus/pkg/tool"
-	"github.com/moorebus/moorebus/pkg/tool/breaker"
 )
 
 // conduct is how the roles of a service are run.
@@ -30,6 +32,10 @@ type serving struct {
 	place     place
 	providers map[string]llm.Caller
 	tools     []tool.Tool
+	sources   []opener
+	// subagents are the agents as tools, stored those whose definitions they need.
+	subagents []subagent.Tool
+	stored    []*Agent
 	graph     *Graph
 	machine   *reducer.Machine
 	// prices and estimators may be nil.
@@ -46,6 +52,8 @@ type service struct {
 	conduct conduct
 	release func()
 	stop    context.CancelFunc
+	// stopSources ends what gives the registry its tools.
+	stopSources func()
 	// ended is closed when the roles have ended; failed is why.
 	ended  chan struct{}
 	failed error
@@ -53,31 +61,44 @@ type service struct {
 
 // open opens the bus and starts the roles. The context bounds the start alone.
 func (o serving) open(ctx context.Context, how conduct) (*service, error) {
-	registry, err := tool.NewRegistryWith(tool.Options{Gate: breaker.New}, o.tools...)
+	registry, err := newRegistry(o.tools, o.sources)
 	if err != nil {
 		return nil, &BuildError{err}
 	}
-	n := needs{pools: registry.Pools(), states: slices.Sorted(maps.Keys(o.graph.handlers()))}
+	n := needs{pools: o.pools(registry), states: slices.Sorted(maps.Keys(o.graph.handlers()))}
 	bus, release, err := o.place.open(ctx, n, o.logger)
 	if err != nil {
 		return nil, err
 	}
-	s := &service{bus: bus, machine: o.machine, conduct: how, release: release, stop: func() {}, ended: make(chan struct{})}
+	s := &service{bus: bus, machine: o.machine, conduct: how, release: release, stop: func() {}, stopSources: func() {}, ended: make(chan struct{})}
 	if s.host, err = o.host(bus, registry, how); err != nil {
 		release()
 		return nil, &BuildError{err}
 	}
-	if err := s.start(ctx); err != nil {
+	if how != elsewhere {
+		s.stopSources = registry.Start(ctx, o.logger)
+		registry.Settle(ctx)
+	}
+	if err := s.start(ctx, o.stored); err != nil {
 		_ = s.close()
 		return nil, err
 	}
 	return s, nil
 }
 
+// pools are those of the tools, and that of agents where some are tools.
+func (o serving) pools(registry *tool.Registry) []string {
+	pools := registry.Pools()
+	if len(o.subagents) > 0 {
+		pools = append(pools, events.AgentsPool)
+	}
+	return pools
+}
+
 func (o serving) host(bus Bus, registry *tool.Registry, how conduct) (*Host, error) {
 	options := HostOptions{
 		Bus: bus, Machine: o.machine, Tools: registry, Logger: o.logger, Providers: o.providers, Prices: o.prices, Estimators: o.estimators,
-		States: o.graph.handlers(), StateTimeout: o.graph.handlerTimeout(),
+		Subagents: o.subagents, States: o.graph.handlers(), StateTimeout: o.graph.handlerTimeout(),
 	}
 	if how == elsewhere {
 		return newClient(options)
@@ -85,8 +106,9 @@ func (o serving) host(bus Bus, registry *tool.Registry, how conduct) (*Host, err
 	return NewHost(options)
 }
 
-// start runs the roles, if they are to run, and makes them known.
-func (s *service) start(ctx context.Context) error {
+// start runs the roles, if they are to run, and makes them known, and the agents
+// that are called.
+func (s *service) start(ctx context.Context, stored []*Agent) error {
 	if s.conduct != running {
 		close(s.ended)
 	} else {
@@ -100,7 +122,7 @@ func (s *service) start(ctx context.Context) error {
 	if s.conduct == elsewhere {
 		return nil
 	}
-	return s.host.Announce(ctx)
+	return errors.Join(s.store(ctx, stored), s.host.Announce(ctx))
 }
 
 // broken is closed when the roles have ended by themselves; nil if there are none
@@ -116,6 +138,7 @@ func (s *service) broken() <-chan struct{} {
 func (s *service) close() error {
 	s.stop()
 	<-s.ended
+	s.stopSources()
 	s.release()
 	return s.failed
 }

@@ -1,0 +1,116 @@
+// Command anthropic is an agent on a model of Anthropic that thinks before it acts.
+//
+//	go run ./examples/anthropic
+//
+// It asks the real one if ANTHROPIC_API_KEY is set (ANTHROPIC_MODEL says which),
+// and otherwise a small server in this process that speaks the same wire format.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http/httptest"
+	"os"
+
+	"github.com/moorebus/moorebus/pkg/agent"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/anthropic"
+)
+
+func main() {
+	if err := run(context.Background(), os.Stdout, os.Getenv); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+type planet struct {
+	Name string `json:"name" jsonschema:"the planet's name"`
+}
+
+func moons(_ context.Context, in planet) ([]string, error) {
+	if in.Name != "Mars" {
+		return nil, fmt.Errorf("the moons of %q are not known here", in.Name)
+	}
+	return []string{"Phobos", "Deimos"}, nil
+}
+
+func run(ctx context.Context, w io.Writer, getenv func(string) string) error {
+	options := anthropic.Options{APIKey: getenv("ANTHROPIC_API_KEY"), Model: getenv("ANTHROPIC_MODEL")}
+	if options.Model == "" {
+		options.Model = "claude-sonnet-4-5"
+	}
+	if options.APIKey == "" {
+		server := httptest.NewServer(model{})
+		defer server.Close()
+		options.BaseURL = server.URL
+		if _, err := fmt.Fprintln(w, "(the model is a server in this process; set ANTHROPIC_API_KEY for a real one)"); err != nil {
+			return err
+		}
+	}
+	provider, err := anthropic.New(options)
+	if err != nil {
+		return err
+	}
+	defer provider.Close()
+	a, err := agent.New("How many moons does Mars have?").
+		SystemPrompt("You answer in one sentence, and only what the tool says.").
+		LLM(watched{provider, w}).ThinkingTokens(1024).
+		Tool(agent.Func("moons", "Lists the moons of a planet.", moons, agent.Pure)).
+		Build()
+	if err != nil {
+		return err
+	}
+	answer, err := a.Run(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(w, answer)
+	return err
+}
+
+// watched is a model of which one sees what it thought before its calls. Nothing
+// else has to be done about that: it stands in the log beside the calls, signed by
+// the provider, and goes back with their results, as the API demands.
+type watched struct {
+	llm.Caller
+	w io.Writer
+}
+
+// Call asks the model.
+func (m watched) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+	for _, message := range req.Messages {
+		if err := show(m.w, "goes back", message.Reasoning); err != nil {
+			return nil, err
+		}
+	}
+	res, err := m.Caller.Call(ctx, req, stream)
+	if err != nil {
+		return nil, err
+	}
+	return res, show(m.w, "thought", res.About().Reasoning)
+}
+
+// show writes what was thought. To all others the reasoning is opaque.
+func show(w io.Writer, what string, reasoning json.RawMessage) error {
+	if len(reasoning) == 0 {
+		return nil
+	}
+	var thought struct {
+		Blocks []struct {
+			Thinking  string `json:"thinking"`
+			Signature string `json:"signature"`
+		} `json:"blocks"`
+	}
+	if err := json.Unmarshal(reasoning, &thought); err != nil {
+		return err
+	}
+	for _, b := range thought.Blocks {
+		if _, err := fmt.Fprintf(w, "%s: %s (signed, %d bytes)\n", what, b.Thinking, len(b.Signature)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
