@@ -37,7 +37,7 @@ func Parse(settings json.RawMessage) (Script, error) {
 	if len(settings) == 0 {
 		settings = json.RawMessage("{}")
 	}
-	o, err := object("llm", settings, "provider", "text", "script", "temperature", "top_p", "seed", "max_tokens", "stop", "state_prompts")
+	o, err := object("llm", settings, "provider", "text", "script", "temperature", "top_p", "seed", "max_tokens", "thinking_tokens", "stop", "state_prompts")
 	if err != nil {
 		return Script{}, err
 	}
