@@ -127,6 +127,8 @@ func answerNoActor(_ events.Run, mem *reducer.Memory, e reducer.Effect) worker.W
 	}
 	text := fmt.Sprintf("%s was not run: no actor serves its pool %q", call.Name, call.Pool)
 	switch { // what has not started was not run, but for a repeatable tool the log does not say
+	case call.HandedOff:
+		text = fmt.Sprintf("%s has handed the conversation over; no actor serves its pool %q to say so", call.Name, call.Pool)
 	case e.Started > 0:
 		text = fmt.Sprintf("the outcome of %s is unknown: its worker was lost after the call had started, and no other actor serves its pool %q. "+
 			"It may or may not have taken effect; check before you call it again", call.Name, call.Pool)

@@ -64,6 +64,9 @@ func (s *Subagents) call(run events.Run, mem *reducer.Memory, e reducer.Effect) 
 
 // work sees to it that a run answers the call, or answers it.
 func (s *Subagents) work(ctx context.Context, c call) worker.Result {
+	if c.handedOff { // under the old agent's rules; those of the new one are for what comes after
+		return handedOver(c.ID)
+	}
 	refusal, err := s.guard.Refusal(ctx, c.run, c.Call)
 	switch {
 	case err != nil:
@@ -72,7 +75,7 @@ func (s *Subagents) work(ctx context.Context, c call) worker.Result {
 		s.cfg.Logger.Warn("an agent was not called", "run", c.Run, "call", c.ID, "tool", c.Name, "reason", refusal)
 		return c.failed(toolcall.CodeNotApproved, refusal)
 	}
-	if t := s.tools[c.Name]; t.Handoff != "" || c.handedOff {
+	if t := s.tools[c.Name]; t.Handoff != "" {
 		return s.handOver(ctx, c, t)
 	}
 	for {
