@@ -121,7 +121,9 @@ func TestPoliciesFollowAHandOff(t *testing.T) {
 // A process that dies right after the hand-off leaves the answer to the next one, and
 // the policy of the agent that goes on does not concern the call.
 func TestAHandOffOutlivesItsProcess(t *testing.T) {
-	dies := simulated.Options{Crash: onceAfter(func(rec journal.Record) bool { return strings.Contains(string(rec.Body), `"`+string(events.TypeHandedOff)+`"`) })}
+	dies := simulated.Options{Crash: onceAfter(func(rec journal.Record) bool {
+		return strings.Contains(string(rec.Body), `"`+string(events.TypeHandedOff)+`"`)
+	})}
 	bubbleOn(t, dies, heir, func(t *testing.T, r *rig) {
 		r.define("boss", handsOver)
 		r.define("heir", goesOn, func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAlways} })

@@ -100,9 +100,17 @@ func (w worker) Run(ctx context.Context, _ tool.Call) (string, error) {
 // begin starts the process.
 func (r *rig) begin() {
 	r.t.Helper()
-	p := r.journal.NewProcess()
+	r.beginOn(r.journal.NewProcess(), nil)
+}
+
+// beginOn starts it on a process of the log; change, if not nil, its options.
+func (r *rig) beginOn(p *simulated.Process, change func(*agent.HostOptions)) {
+	r.t.Helper()
 	o := r.options
 	o.Bus, o.Tombstones = p, p
+	if change != nil {
+		change(&o)
+	}
 	h, err := agent.NewHost(o)
 	require.NoError(r.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
