@@ -84,7 +84,7 @@ func (e *ending) text() string {
 // outcome is what a child's end means to the call.
 func (s *Subagents) outcome(ctx context.Context, child events.Run, callID string, e *ending) events.ToolOutcome {
 	o := events.ToolOutcome{
-		CallID: callID, Code: tool.CodeOK, Success: true, LatencyMS: max(0, e.took.Milliseconds()), Run: child.ID, Usage: usage(e.usage),
+		CallID: callID, Code: tool.CodeOK, Success: true, LatencyMS: max(0, e.took.Milliseconds()), Run: child.ID, Usage: toolcall.Usage(e.usage),
 	}
 	text, prefix := e.text(), reducer.SuccessPrefix
 	if code := e.failure(); code != "" {
@@ -97,15 +97,6 @@ func (s *Subagents) outcome(ctx context.Context, child events.Run, callID string
 	}
 	o.Ref, o.Observation = ref, prefix+fitting
 	return o
-}
-
-func usage(t reducer.TotalUsage) *events.Usage {
-	u := &events.Usage{Input: t.Input, Output: t.Output, Cached: t.Cached, Total: t.Total}
-	if t.Cost > 0 {
-		cost := t.Cost
-		u.CostUSD = &cost
-	}
-	return u
 }
 
 // arrived sees to those who have to know that a run has ended: its parent, and the

@@ -50,6 +50,12 @@ func (s *Subagents) call(run events.Run, mem *reducer.Memory, e reducer.Effect) 
 	if state == nil {
 		return toolcall.NoCurrentCall
 	}
+	c := s.inWork(run, mem, state)
+	return func(ctx context.Context) worker.Result { return s.work(ctx, c) }
+}
+
+// inWork takes what the work on a call needs of the run's memory.
+func (s *Subagents) inWork(run events.Run, mem *reducer.Memory, state *reducer.CallState) call {
 	c := call{
 		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments},
 		run:  run, child: s.cfg.Store.Place(run.Namespace, events.ChildID(run.ID, state.ID)),
@@ -59,7 +65,7 @@ func (s *Subagents) call(run events.Run, mem *reducer.Memory, e reducer.Effect) 
 	if p := mem.Control.Parent; p != nil {
 		c.depth = max(1, p.Depth) + 1
 	}
-	return func(ctx context.Context) worker.Result { return s.work(ctx, c) }
+	return c
 }
 
 // work sees to it that a run answers the call, or answers it. A store that is away is

@@ -37,3 +37,25 @@ func TestWhatAnEndMeans(t *testing.T) {
 		require.Equal(t, c.text, e.text(), name)
 	}
 }
+
+// A call that is given up although its run has ended has what that used in its result.
+func TestWhatIsGivenUpIsSettled(t *testing.T) {
+	t.Parallel()
+	e := &ending{usage: reducer.TotalUsage{Input: 3, Output: 4, Total: 7, Cost: 0.5}}
+	o := events.ToolOutcome{CallID: "a", Code: reducer.CodeAttemptsExhausted, Observation: "ERROR: given up"}
+	c := call{child: events.Run{ID: "below"}}
+	single := settled(&events.ToolFailure{Outcome: &o}, c, e).(*events.ToolFailure).Outcome
+	c.batch = true
+	batch := settled(&events.ToolCallResult{ToolOutcome: o}, c, e).(*events.ToolCallResult).ToolOutcome
+	for _, got := range []events.ToolOutcome{*single, batch} {
+		require.Equal(t, reducer.CodeAttemptsExhausted, got.Code)
+		require.Equal(t, "below", got.Run)
+		require.Equal(t, 7, got.Usage.Total)
+		require.InDelta(t, 0.5, *got.Usage.CostUSD, 0)
+	}
+	require.Nil(t, o.Usage, "what was given is as it was")
+	bound := reducer.Effect{Failed: reducer.Attempt{Handler: 2 * reducer.MaxHandlerFailures, Lost: 2 * reducer.MaxWorkersLost}}
+	require.False(t, hopeless(bound))
+	bound.Failed.Lost++
+	require.True(t, hopeless(bound))
+}
