@@ -70,7 +70,7 @@ func (c *census) String() string {
 // to come to.
 var planned = []string{
 	tool.CodeOK, tool.CodeFailed, tool.CodePanic, actor.CodeNotApproved, reducer.CodeOutcomeUnknown, reducer.CodeNoActor,
-	reducer.CodePoison, reducer.CodeStalled, reducer.CodeWallTime, "budget_total_tokens", "max_steps", actor.CodeStorage,
+	reducer.CodePoison, reducer.CodeWallTime, "budget_total_tokens", "max_steps", actor.CodeStorage,
 }
 
 // requireAll checks that every event was seen.

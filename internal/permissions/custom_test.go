@@ -33,3 +33,23 @@ func TestStatesOfOnesOwn(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, plain, len(users)-1)
 }
+
+// An end of one's own graph is heard of by the actor of agents, and looked at by the
+// gateway, as every end is.
+func TestEndsOfOnesOwn(t *testing.T) {
+	spec := reducer.DefaultSpec()
+	spec.Terminal = append(spec.Terminal, "refused")
+	spec.Rows = append(spec.Rows, reducer.Row{From: events.Planning, Event: "Refused", To: "refused"})
+	table, err := reducer.NewTable(spec)
+	require.NoError(t, err)
+	users, err := Users(Layout{Table: table, Pools: []string{events.AgentsPool}})
+	require.NoError(t, err)
+	publishes := map[string][]string{}
+	for _, u := range users {
+		publishes[u.Name] = u.Publish
+	}
+	require.NotContains(t, publishes, Custom, "nobody works there")
+	require.Contains(t, publishes[ActorPrefix+events.AgentsPool], "$JS.API.CONSUMER.MSG.NEXT.MOORE_0.refused_agents")
+	require.Contains(t, publishes[Gateway], "$JS.API.CONSUMER.INFO.MOORE_0.refused_agents")
+	require.Contains(t, publishes[Planner], "moore.*.*.planning.refused.agents.*")
+}

@@ -42,12 +42,10 @@ type Agent struct {
 	serving serving
 
 	mu sync.Mutex
-	// server is set by Serve; without one the runs share own, of which there are
-	// users.
+	// server is set by Serve; without one the runs share own.
 	server *Server
-	own    *service
-	users  int
 	last   *Run
+	own    shared
 }
 
 // Run runs the task to its end and returns the answer. In chat mode that is the
@@ -90,7 +88,8 @@ func (a *Agent) Resume(ctx context.Context, run string) (answer string, err erro
 }
 
 // Start starts a run, which goes on by itself. The caller lets go of it by
-// [Run.Release].
+// [Run.Release]. If the context ends before it is known whether the run was started,
+// it is cancelled.
 func (a *Agent) Start(ctx context.Context) (*Run, error) {
 	service, release, err := a.acquire(ctx)
 	if err != nil {
@@ -148,6 +147,8 @@ func (a *Agent) start(ctx context.Context, s *service, release func() error) (*R
 		var refused *gateway.Error
 		if errors.As(err, &refused) && refused.Status < http.StatusInternalServerError {
 			err = &BuildError{err}
+		} else if ctx.Err() != nil || errors.Is(err, journal.ErrInDoubt) {
+			err = errors.Join(err, r.callOff(ctx))
 		}
 		return nil, errors.Join(err, r.Release())
 	}
@@ -170,40 +171,19 @@ func (a *Agent) open(s *service, release func() error, at events.Run) (*Run, err
 // first one.
 func (a *Agent) acquire(ctx context.Context) (*service, func() error, error) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.server != nil {
-		select {
-		case <-a.server.service.ended:
+	server := a.server
+	a.mu.Unlock()
+	if server != nil {
+		if server.service.over() {
 			return nil, nil, errServerClosed
-		default:
-			return a.server.service, func() error { return nil }, nil
 		}
+		return server.service, func() error { return nil }, nil
 	}
-	if a.own == nil {
-		how := running
-		if a.elsewhere {
-			how = elsewhere
-		}
-		service, err := a.serving.open(ctx, how)
-		if err != nil {
-			return nil, nil, err
-		}
-		a.own = service
+	how := running
+	if a.elsewhere {
+		how = elsewhere
 	}
-	a.users++
-	return a.own, sync.OnceValue(a.release), nil
-}
-
-// release closes the shared service after its last run.
-func (a *Agent) release() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.users--; a.users > 0 {
-		return nil
-	}
-	service := a.own
-	a.own = nil
-	return service.close()
+	return a.own.acquire(ctx, func(ctx context.Context) (*service, error) { return a.serving.open(ctx, how) })
 }
 
 // latest is the run that was started or opened last, nil if there was none.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/gateway"
@@ -226,6 +227,33 @@ func (r *Run) Cancel(ctx context.Context, reason string) error {
 		return nil
 	}
 	return err
+}
+
+// A run that may have been started is looked for so often, in this rhythm: its first
+// event may be under way.
+const (
+	callOffLooks = 5
+	callOffPause = 200 * time.Millisecond
+)
+
+// callOff ends a run of which nobody knows whether it was started. The context may
+// have ended.
+func (r *Run) callOff(ctx context.Context) error {
+	stop, done := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
+	defer done()
+	for range callOffLooks {
+		err := r.Cancel(stop, "it was not known whether it was started")
+		var refused *gateway.Error
+		if !errors.As(err, &refused) || refused.Code != gateway.CodeRunNotFound {
+			return err
+		}
+		select {
+		case <-time.After(callOffPause):
+		case <-stop.Done():
+			return nil
+		}
+	}
+	return nil
 }
 
 // Step lets one role handle one thing after another until the run's next

@@ -134,6 +134,16 @@ func (s *service) broken() <-chan struct{} {
 	return s.ended
 }
 
+// over reports whether the roles have ended by themselves, or by a close.
+func (s *service) over() bool {
+	select {
+	case <-s.broken():
+		return true
+	default:
+		return false
+	}
+}
+
 // close ends the roles and lets go of the bus. The error is that of the roles.
 func (s *service) close() error {
 	s.stop()

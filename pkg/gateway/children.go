@@ -20,7 +20,7 @@ func (g *Gateway) CancelChildren(ctx context.Context, ns, id string, by events.B
 	calls, err := g.orphaned(ctx, ns, id)
 	var all error
 	for _, call := range calls {
-		all = errors.Join(all, g.cancelChild(ctx, ns, events.Parent{Run: id, CallID: call}, by))
+		all = errors.Join(all, g.cancelChild(ctx, ns, events.Parent{Run: id, CallID: call}, by, "has ended"))
 	}
 	return errors.Join(err, all)
 }
@@ -43,8 +43,9 @@ func (g *Gateway) orphaned(ctx context.Context, ns, id string) ([]string, error)
 	return calls, err
 }
 
-// cancelChild cancels the run that answers a call, if there is one.
-func (g *Gateway) cancelChild(ctx context.Context, ns string, parent events.Parent, by events.By) error {
+// cancelChild cancels the run that answers a call, if there is one; since says what the
+// run that called it did.
+func (g *Gateway) cancelChild(ctx context.Context, ns string, parent events.Parent, by events.By, since string) error {
 	id, own := events.ChildID(parent.Run, parent.CallID), false
 	err := g.look(ctx, ns, id, func(run *runlog.Run) error {
 		p := run.Memory().Control.Parent
@@ -52,7 +53,7 @@ func (g *Gateway) cancelChild(ctx context.Context, ns string, parent events.Pare
 		return nil
 	})
 	if err == nil && own {
-		_, err = g.Cancel(ctx, ns, id, events.By{By: by.By, Reason: "run " + parent.Run + ", which called it, has ended"})
+		_, err = g.Cancel(ctx, ns, id, events.By{By: by.By, Reason: "run " + parent.Run + ", which called it, " + since})
 	}
 	var refused *Error
 	if errors.As(err, &refused) && (refused.Code == CodeRunNotFound || refused.Code == CodeRunEnded) {

@@ -93,5 +93,46 @@ func (g *Gateway) forsake(ctx context.Context, child events.Run, parent events.P
 	if err != nil || !over {
 		return err
 	}
-	return g.cancelChild(ctx, child.Namespace, parent, events.By{By: g.source})
+	return g.cancelChild(ctx, child.Namespace, parent, events.By{By: g.source}, "waits for it no more")
+}
+
+// recall cancels the run that answers a call, if there is one, and returns its id and
+// what it and the runs below it have used: whoever answers the call without it has to
+// say so, or nobody does.
+func (g *Gateway) recall(ctx context.Context, parent events.Run, call string) (id string, used reducer.TotalUsage, err error) {
+	p := events.Parent{Run: parent.ID, CallID: call}
+	if err := g.cancelChild(ctx, parent.Namespace, p, events.By{By: g.source}, "waits for it no more"); err != nil {
+		return "", used, err
+	}
+	there, err := g.used(ctx, parent.Namespace, p, &used)
+	if there {
+		id = events.ChildID(p.Run, p.CallID)
+	}
+	return id, used, err
+}
+
+// used adds what the run that answers a call has used, and those that it left when it
+// ended, whose usage is not in its own. It reports whether there is such a run.
+func (g *Gateway) used(ctx context.Context, ns string, p events.Parent, sum *reducer.TotalUsage) (there bool, err error) {
+	id, open := events.ChildID(p.Run, p.CallID), []string(nil)
+	err = g.look(ctx, ns, id, func(run *runlog.Run) error {
+		mem := run.Memory()
+		if !mem.Control.Parent.Answers(p.Run, p.CallID) {
+			return nil
+		}
+		there, open = true, mem.Delegated()
+		u := mem.TotalUsage
+		sum.Input, sum.Output, sum.Cached, sum.Total, sum.Cost = sum.Input+u.Input, sum.Output+u.Output, sum.Cached+u.Cached, sum.Total+u.Total, sum.Cost+u.Cost
+		return nil
+	})
+	var refused *Error
+	if errors.As(err, &refused) && (refused.Code == CodeRunNotFound || refused.Code == CodeRunPurged) {
+		return false, nil
+	}
+	for _, call := range open {
+		if err == nil {
+			_, err = g.used(ctx, ns, events.Parent{Run: id, CallID: call}, sum)
+		}
+	}
+	return there, err
 }

@@ -16,6 +16,7 @@ func (r *timed) child(parent events.Run, call string) events.Run {
 	r.t.Helper()
 	run := r.Store.Place(parent.Namespace, events.ChildID(parent.ID, call))
 	start := reducertest.StartOf("help", events.ModeTask)
+	start.Tools = append(start.Tools, events.ToolSpec{Name: "helper", Effect: "idempotent", Pool: events.AgentsPool})
 	start.Parent = &events.Parent{Run: parent.ID, CallID: call}
 	r.Append(run, events.Idle, start)
 	return run

@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/toolcall"
 	"github.com/moorebus/moorebus/pkg/worker"
 )
 
@@ -99,7 +100,7 @@ func (o *orphans) standIn(ctx context.Context, pool string) {
 		Role: role, Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed, Origin: events.Control,
 		Inboxes: []journal.Inbox{{States: []events.State{events.Acting, events.ParallelActing}, Pool: pool}},
 		Handlers: map[reducer.Kind]worker.Handler{
-			reducer.KindTool: worker.HandlerFunc(answerNoActor),
+			reducer.KindTool: worker.HandlerFunc(o.g.answerNoActor),
 			reducer.KindJoin: worker.HandlerFunc(endAbandoned),
 		},
 		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: log,
@@ -119,14 +120,17 @@ func (o *orphans) standIn(ctx context.Context, pool string) {
 }
 
 // answerNoActor answers a call of a pool that nobody serves. A call that an actor
-// had started may have taken effect, and the answer says so.
-func answerNoActor(_ events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
+// had started may have taken effect, and the answer says so. The run that was to answer
+// it, if there is one, is cancelled before, and the answer says what it has used.
+func (g *Gateway) answerNoActor(run events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
 	call := mem.Call(e.CallID)
 	if call == nil {
 		return done(&events.FatalError{Outcome: events.Outcome{Code: reducer.CodeNoCurrentCall, Message: "there is no tool call to run"}})
 	}
 	text := fmt.Sprintf("%s was not run: no actor serves its pool %q", call.Name, call.Pool)
 	switch { // what has not started was not run, but for a repeatable tool the log does not say
+	case call.HandedOff:
+		text = fmt.Sprintf("%s has handed the conversation over; no actor serves its pool %q to say so", call.Name, call.Pool)
 	case e.Started > 0:
 		text = fmt.Sprintf("the outcome of %s is unknown: its worker was lost after the call had started, and no other actor serves its pool %q. "+
 			"It may or may not have taken effect; check before you call it again", call.Name, call.Pool)
@@ -136,10 +140,20 @@ func answerNoActor(_ events.Run, mem *reducer.Memory, e reducer.Effect) worker.W
 		text = fmt.Sprintf("%s has no result: no actor serves its pool %q", call.Name, call.Pool)
 	}
 	o := events.ToolOutcome{CallID: call.ID, Code: reducer.CodeNoActor, Observation: reducer.ErrorPrefix + text}
-	if mem.Control.Batch {
-		return done(&events.ToolCallResult{ToolOutcome: o})
+	batch := mem.Control.Batch
+	if !call.Delegated() {
+		return done(toolcall.Outcome(o, batch))
 	}
-	return done(&events.ToolFailure{Outcome: &o})
+	return func(ctx context.Context) worker.Result {
+		child, used, err := g.recall(ctx, run, o.CallID)
+		if err != nil {
+			return worker.Fail(err)
+		}
+		if child != "" {
+			o.Run, o.Usage = child, toolcall.Usage(used)
+		}
+		return worker.Done(toolcall.Outcome(o, batch))
+	}
 }
 
 // endAbandoned ends a batch whose results are all in and that no actor is left to

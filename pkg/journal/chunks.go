@@ -129,14 +129,15 @@ func (l *Listener) Hear(data []byte) (Chunk, bool) {
 
 // News is [Listener.Hear] for whoever passes chunks on: what it returns is a chunk
 // as it stands on the feed, with the part of its text that was not heard before.
-// What is no text, such as a piece of a tool call, is returned as it is.
+// What is no text, such as a piece of a tool call, is returned as it is, unless its
+// message is over.
 func (l *Listener) News(data []byte) ([]byte, bool) {
 	var c Chunk
 	if json.Unmarshal(data, &c) != nil {
 		return nil, false
 	}
 	if c.Kind != "" {
-		return data, true
+		return data, !l.late(c.MessageID)
 	}
 	c, ok := l.Hear(data)
 	if !ok {
@@ -144,6 +145,13 @@ func (l *Listener) News(data []byte) ([]byte, bool) {
 	}
 	news, err := json.Marshal(c)
 	return news, err == nil
+}
+
+// late reports whether a message is over.
+func (l *Listener) late(message string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return message != "" && message == l.over
 }
 
 // missed is a chunk that does not go on from what was heard.

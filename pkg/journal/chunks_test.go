@@ -146,3 +146,19 @@ func TestListenersAgree(t *testing.T) {
 		}
 	}
 }
+
+// Whatever kind a chunk is of, it is late once its message's event is known.
+func TestNoNewsOfAMessageThatIsOver(t *testing.T) {
+	l := journal.NewListener(&asked{}, events.Run{})
+	for _, data := range []string{`{"message_id":"m","offset":0,"text":"a"}`, `{"message_id":"m","kind":"tool_call","index":0,"text":"{}"}`} {
+		_, ok := l.News([]byte(data))
+		require.True(t, ok, data)
+	}
+	l.Over("m")
+	for _, data := range []string{`{"message_id":"m","offset":1,"text":"b"}`, `{"message_id":"m","kind":"tool_call","index":0,"text":"{}"}`} {
+		_, ok := l.News([]byte(data))
+		require.False(t, ok, data)
+	}
+	_, ok := l.News([]byte(`{"message_id":"n","kind":"tool_call","index":0,"text":"{}"}`))
+	require.True(t, ok)
+}

@@ -91,6 +91,27 @@ func TestOutputsOfARun(t *testing.T) {
 	require.Empty(t, r.take(), "never after the answer")
 }
 
+// A reply that edits the model's own context is in the log like every other one, though
+// it leaves the run where it is.
+func TestNoChunkAfterAnEditOfTheContext(t *testing.T) {
+	t.Parallel()
+	for name, p := range map[string]events.Payload{
+		"load":   &events.ToolCallsAddedToContext{CallIDs: []string{}, ContextReply: &events.ContextReply{MessageID: "m1", Content: "let me look"}},
+		"expand": &events.ContextWindowExpanded{ContextReply: &events.ContextReply{MessageID: "m1", Content: "let me look"}},
+	} {
+		r := tell(t)
+		e := &events.Event{Data: p}
+		e.N, e.From, e.To = 5, events.Planning, events.Planning
+		r.stream.Event(r.Mem, e)
+		r.take()
+		r.stream.Chunk([]byte(`{"message_id":"m1","offset":0,"text":"let me"}`))
+		r.stream.Chunk([]byte(`{"message_id":"m1","kind":"tool_call","index":0,"name":"alpha","text":"{}"}`))
+		require.Empty(t, r.take(), name)
+		r.stream.Chunk([]byte(`{"message_id":"m2","offset":0,"text":"now"}`))
+		require.Len(t, r.take(), 1, name)
+	}
+}
+
 // An event that is read twice is told once.
 func TestEventsAreToldOnce(t *testing.T) {
 	t.Parallel()

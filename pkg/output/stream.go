@@ -38,7 +38,10 @@ func (s *Stream) Event(mem *reducer.Memory, e *events.Event) {
 	}
 	s.n = e.N
 	if e.From == events.Planning && s.table.Transition(e.From, e.Type()) {
-		s.reply(e)
+		s.reply()
+	}
+	if id := messageOf(e.Data); id != "" {
+		s.said[id] = true
 	}
 	for _, o := range Of(s.table, mem, e) {
 		s.fn(o)
@@ -47,18 +50,18 @@ func (s *Stream) Event(mem *reducer.Memory, e *events.Event) {
 
 // reply closes every message that was being said: what comes of it from now on is
 // late.
-func (s *Stream) reply(e *events.Event) {
+func (s *Stream) reply() {
 	for id := range s.current {
 		s.said[id] = true
 	}
 	clear(s.current)
-	if id := messageOf(e.Data); id != "" {
-		s.said[id] = true
-	}
 }
 
 // messageOf is the message that an event has the whole of.
 func messageOf(p events.Payload) string {
+	if r := events.ReplyOf(p); r != nil {
+		return r.MessageID
+	}
 	switch p := p.(type) {
 	case *events.LLMFinalAnswer:
 		return p.MessageID

@@ -29,9 +29,11 @@ type ending struct {
 	// id is that of the child's last event.
 	id     string
 	answer string
-	failed *reducer.RunError
-	usage  reducer.TotalUsage
-	took   time.Duration
+	// answered says that there is one, which may be empty.
+	answered bool
+	failed   *reducer.RunError
+	usage    reducer.TotalUsage
+	took     time.Duration
 }
 
 // endingOf takes what is needed of the memory of a run that has ended.
@@ -40,7 +42,7 @@ func endingOf(mem *reducer.Memory) *ending {
 		agent: mem.Control.Agent.Name, state: mem.State, id: mem.Control.LastID, usage: mem.TotalUsage, took: mem.Updated.Sub(mem.Started),
 	}
 	if mem.FinalAnswer != nil {
-		e.answer = *mem.FinalAnswer
+		e.answer, e.answered = *mem.FinalAnswer, true
 	}
 	if mem.Error != nil {
 		failed := *mem.Error
@@ -49,23 +51,44 @@ func endingOf(mem *reducer.Memory) *ending {
 	return e
 }
 
+// failure is the code of an end without an answer, empty if there is one. An end of
+// the application's own graph is one if it leaves an answer.
+func (e *ending) failure() string {
+	switch {
+	case e.state == events.Cancelled:
+		return CodeCancelled
+	case e.state == events.Errored && e.failed == nil:
+		return CodeFailed
+	case e.state == events.Errored:
+		return cmp.Or(strings.ToValidUTF8(e.failed.Code, "\uFFFD"), CodeFailed)
+	case e.state != events.Done && !e.answered:
+		return string(e.state)
+	}
+	return ""
+}
+
+// text is what the call's result says of the end.
+func (e *ending) text() string {
+	switch code := e.failure(); {
+	case code == "":
+		return e.answer
+	case e.state == events.Cancelled:
+		return fmt.Sprintf("agent %s was cancelled", e.agent)
+	case e.failed == nil:
+		return fmt.Sprintf("agent %s ended in %s", e.agent, e.state)
+	default:
+		return fmt.Sprintf("agent %s ended in %s: %s", e.agent, code, e.failed.Message)
+	}
+}
+
 // outcome is what a child's end means to the call.
 func (s *Subagents) outcome(ctx context.Context, child events.Run, callID string, e *ending) events.ToolOutcome {
 	o := events.ToolOutcome{
-		CallID: callID, Code: tool.CodeOK, Success: true, LatencyMS: max(0, e.took.Milliseconds()), Run: child.ID, Usage: usage(e.usage),
+		CallID: callID, Code: tool.CodeOK, Success: true, LatencyMS: max(0, e.took.Milliseconds()), Run: child.ID, Usage: toolcall.Usage(e.usage),
 	}
-	text, prefix := e.answer, reducer.SuccessPrefix
-	if e.state == events.Cancelled || e.state == events.Errored {
-		o.Success, prefix = false, reducer.ErrorPrefix
-	}
-	switch {
-	case e.state == events.Cancelled:
-		o.Code, text = CodeCancelled, fmt.Sprintf("agent %s was cancelled", e.agent)
-	case e.state == events.Errored && e.failed == nil:
-		o.Code, text = CodeFailed, fmt.Sprintf("agent %s ended in %s", e.agent, e.state)
-	case e.state == events.Errored:
-		o.Code = cmp.Or(strings.ToValidUTF8(e.failed.Code, "\uFFFD"), CodeFailed)
-		text = fmt.Sprintf("agent %s ended in %s: %s", e.agent, o.Code, e.failed.Message)
+	text, prefix := e.text(), reducer.SuccessPrefix
+	if code := e.failure(); code != "" {
+		o.Success, o.Code, prefix = false, code, reducer.ErrorPrefix
 	}
 	text = s.cfg.Results.Redact(strings.ToValidUTF8(text, "\uFFFD"))
 	fitting, ref, err := s.cfg.Results.Fit(ctx, s.cfg.Blobs, events.AgentsPool, text)
@@ -74,15 +97,6 @@ func (s *Subagents) outcome(ctx context.Context, child events.Run, callID string
 	}
 	o.Ref, o.Observation = ref, prefix+fitting
 	return o
-}
-
-func usage(t reducer.TotalUsage) *events.Usage {
-	u := &events.Usage{Input: t.Input, Output: t.Output, Cached: t.Cached, Total: t.Total}
-	if t.Cost > 0 {
-		cost := t.Cost
-		u.CostUSD = &cost
-	}
-	return u
 }
 
 // arrived sees to those who have to know that a run has ended: its parent, and the

@@ -50,6 +50,12 @@ func (s *Subagents) call(run events.Run, mem *reducer.Memory, e reducer.Effect) 
 	if state == nil {
 		return toolcall.NoCurrentCall
 	}
+	c := s.inWork(run, mem, state)
+	return func(ctx context.Context) worker.Result { return s.work(ctx, c) }
+}
+
+// inWork takes what the work on a call needs of the run's memory.
+func (s *Subagents) inWork(run events.Run, mem *reducer.Memory, state *reducer.CallState) call {
 	c := call{
 		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments},
 		run:  run, child: s.cfg.Store.Place(run.Namespace, events.ChildID(run.ID, state.ID)),
@@ -59,31 +65,40 @@ func (s *Subagents) call(run events.Run, mem *reducer.Memory, e reducer.Effect) 
 	if p := mem.Control.Parent; p != nil {
 		c.depth = max(1, p.Depth) + 1
 	}
-	return func(ctx context.Context) worker.Result { return s.work(ctx, c) }
+	return c
 }
 
-// work sees to it that a run answers the call, or answers it.
+// work sees to it that a run answers the call, or answers it. A store that is away is
+// asked again for a while: what it is of no use for is not the call's failure.
 func (s *Subagents) work(ctx context.Context, c call) worker.Result {
+	if c.handedOff { // under the old agent's rules; those of the new one are for what comes after
+		return handedOver(c.ID)
+	}
+	return s.patiently(ctx, c, s.try)
+}
+
+// try is work once. The error is a store's.
+func (s *Subagents) try(ctx context.Context, c call) (worker.Result, error) {
 	refusal, err := s.guard.Refusal(ctx, c.run, c.Call)
 	switch {
 	case err != nil:
-		return worker.Fail(err)
+		return worker.Result{}, err
 	case refusal != "":
 		s.cfg.Logger.Warn("an agent was not called", "run", c.Run, "call", c.ID, "tool", c.Name, "reason", refusal)
-		return c.failed(toolcall.CodeNotApproved, refusal)
+		return c.failed(toolcall.CodeNotApproved, refusal), nil
 	}
-	if t := s.tools[c.Name]; t.Handoff != "" || c.handedOff {
+	if t := s.tools[c.Name]; t.Handoff != "" {
 		return s.handOver(ctx, c, t)
 	}
 	for {
 		found, err := s.find(ctx, c)
 		switch {
 		case err != nil:
-			return worker.Fail(err)
+			return worker.Result{}, err
 		case found.ended != nil:
-			return worker.Done(toolcall.Outcome(s.outcome(ctx, c.child, c.ID, found.ended), c.batch))
+			return worker.Done(toolcall.Outcome(s.outcome(ctx, c.child, c.ID, found.ended), c.batch)), nil
 		case found.foreign:
-			return c.failed(CodeRunTaken, fmt.Sprintf("%s was not called: the run %s, which is to answer, is there already and answers something else", c.Name, c.child.ID))
+			return c.failed(CodeRunTaken, fmt.Sprintf("%s was not called: the run %s, which is to answer, is there already and answers something else", c.Name, c.child.ID)), nil
 		case found.there:
 			return s.handOn(ctx, c)
 		}
@@ -91,9 +106,9 @@ func (s *Subagents) work(ctx context.Context, c call) worker.Result {
 		var failure *tool.Failure
 		switch {
 		case errors.As(err, &failure):
-			return c.failed(failure.Code, failure.Message)
+			return c.failed(failure.Code, failure.Message), nil
 		case err != nil && !errors.Is(err, errThere):
-			return worker.Fail(err)
+			return worker.Result{}, err
 		}
 	}
 }
@@ -223,15 +238,12 @@ func failureOf(err error) error {
 
 // handOn leaves the call to its run, which is in the log. Whoever cancelled the
 // parent before may not have seen the child, and is told of it.
-func (s *Subagents) handOn(ctx context.Context, c call) worker.Result {
+func (s *Subagents) handOn(ctx context.Context, c call) (worker.Result, error) {
 	waits, err := s.waits(ctx, c)
 	if err == nil && !waits {
 		err = s.launcher.LookAt(ctx, c.child, s.cfg.Store.Now())
 	}
-	if err != nil {
-		return worker.Fail(err)
-	}
-	return worker.HandOn(&events.ToolCallStarted{CallID: c.ID})
+	return worker.HandOn(&events.ToolCallStarted{CallID: c.ID}), err
 }
 
 // waits reports whether the call's run still wants an answer, as the log has it.

@@ -36,28 +36,27 @@ func (t Tool) handoff() tool.Definition {
 }
 
 // handOver has the run go on under another agent and answers the call. A worker that
-// dies in between leaves the answer to the next one.
-func (s *Subagents) handOver(ctx context.Context, c call, t Tool) worker.Result {
-	done := func(context.Context) worker.Result {
-		return worker.Done(toolcall.Outcome(events.ToolOutcome{
-			CallID: c.ID, Success: true, Code: tool.CodeOK, Observation: reducer.SuccessPrefix + "the conversation was handed over",
-		}, false))
-	}
-	switch {
-	case c.handedOff:
-		return done(ctx)
-	case c.batch || c.queued:
-		return c.failed(CodeHandOffAlone, fmt.Sprintf("%s was not called: a hand-off has to be the only call of a reply", c.Name))
+// dies in between leaves the answer to the next one. The error is a store's.
+func (s *Subagents) handOver(ctx context.Context, c call, t Tool) (worker.Result, error) {
+	if c.batch || c.queued {
+		return c.failed(CodeHandOffAlone, fmt.Sprintf("%s was not called: a hand-off has to be the only call of a reply", c.Name)), nil
 	}
 	p, err := s.pinHandOff(ctx, c, t)
 	var failure *tool.Failure
 	switch {
 	case errors.As(err, &failure):
-		return c.failed(failure.Code, failure.Message)
+		return c.failed(failure.Code, failure.Message), nil
 	case err != nil:
-		return worker.Fail(err)
+		return worker.Result{}, err
 	}
-	return worker.Then(p, done)
+	return worker.Then(p, func(context.Context) worker.Result { return handedOver(c.ID) }), nil
+}
+
+// handedOver answers a call that has handed the conversation over.
+func handedOver(call string) worker.Result {
+	return worker.Done(toolcall.Outcome(events.ToolOutcome{
+		CallID: call, Success: true, Code: tool.CodeOK, Observation: reducer.SuccessPrefix + "the conversation was handed over",
+	}, false))
 }
 
 // pinHandOff pins the other agent as it is stored now.

@@ -1,6 +1,7 @@
 package subagent_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -8,6 +9,8 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/subagent"
 )
 
@@ -112,5 +115,26 @@ func TestPoliciesFollowAHandOff(t *testing.T) {
 			forked := r.ends(events.NewRun("default", fork.RunID, 1), 3*time.Minute)
 			require.Equal(t, "ok", code(forked, "call_2_1"), "it stands on what its parent went over to")
 		})
+	})
+}
+
+// A process that dies right after the hand-off leaves the answer to the next one, and
+// the policy of the agent that goes on does not concern the call.
+func TestAHandOffOutlivesItsProcess(t *testing.T) {
+	dies := simulated.Options{Crash: onceAfter(func(rec journal.Record) bool {
+		return strings.Contains(string(rec.Body), `"`+string(events.TypeHandedOff)+`"`)
+	})}
+	bubbleOn(t, dies, heir, func(t *testing.T, r *rig) {
+		r.define("boss", handsOver)
+		r.define("heir", goesOn, func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAlways} })
+		run := r.start("boss")
+		r.wait(5 * time.Second)
+		require.Equal(t, "heir", r.memory(run).Control.Agent.Name)
+		require.Equal(t, events.Acting, r.memory(run).State, "it died before it could answer")
+		r.stop()
+		r.begin()
+		mem := r.ends(run, 10*time.Minute)
+		require.Equal(t, "ok", code(mem, "call_1_1"))
+		require.Equal(t, "the conversation was handed over", result(t, mem, "call_1_1"))
 	})
 }

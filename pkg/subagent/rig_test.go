@@ -14,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -42,8 +43,14 @@ type rig struct {
 // bubble runs a test with agents that can be called.
 func bubble(t *testing.T, tools []subagent.Tool, test func(t *testing.T, r *rig)) {
 	t.Helper()
+	bubbleOn(t, simulated.Options{}, tools, test)
+}
+
+// bubbleOn is bubble on a log of one's own.
+func bubbleOn(t *testing.T, o simulated.Options, tools []subagent.Tool, test func(t *testing.T, r *rig)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t, journal: simulated.New(simulated.Options{}), tools: tools}
+		r := &rig{t: t, journal: simulated.New(o), tools: tools}
 		registry, err := tool.NewRegistry(worker{r, "work", "default"}, worker{r, "web", "web"})
 		require.NoError(t, err)
 		r.options = agent.HostOptions{
@@ -53,6 +60,17 @@ func bubble(t *testing.T, tools []subagent.Tool, test func(t *testing.T, r *rig)
 		defer func() { r.stop() }()
 		test(t, r)
 	})
+}
+
+// onceAfter has the process die right after the first append of such a record.
+func onceAfter(wanted func(journal.Record) bool) func(simulated.Moment) bool {
+	var once sync.Once
+	return func(m simulated.Moment) (dies bool) {
+		if m.Point == simulated.AfterAppend && wanted(m.Record) {
+			once.Do(func() { dies = true })
+		}
+		return dies
+	}
 }
 
 // worker is a tool that takes a minute.
@@ -82,9 +100,17 @@ func (w worker) Run(ctx context.Context, _ tool.Call) (string, error) {
 // begin starts the process.
 func (r *rig) begin() {
 	r.t.Helper()
-	p := r.journal.NewProcess()
+	r.beginOn(r.journal.NewProcess(), nil)
+}
+
+// beginOn starts it on a process of the log; change, if not nil, its options.
+func (r *rig) beginOn(p *simulated.Process, change func(*agent.HostOptions)) {
+	r.t.Helper()
 	o := r.options
 	o.Bus, o.Tombstones = p, p
+	if change != nil {
+		change(&o)
+	}
 	h, err := agent.NewHost(o)
 	require.NoError(r.t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -121,6 +121,7 @@ func New(cfg Config) (*Subagents, error) {
 			reducer.KindTool: worker.HandlerFunc(s.call),
 			reducer.KindJoin: worker.HandlerFunc(toolcall.Join),
 		},
+		GiveUp:  map[reducer.Kind]worker.Handler{reducer.KindTool: worker.HandlerFunc(s.giveUp)},
 		Arrived: s.arrived, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	return s, err

@@ -23,6 +23,16 @@ func Outcome(o events.ToolOutcome, batch bool) events.Payload {
 	return &events.ToolFailure{Outcome: &o}
 }
 
+// Usage is what the outcome of a call says that the run which answered it has used.
+func Usage(t reducer.TotalUsage) *events.Usage {
+	u := &events.Usage{Input: t.Input, Output: t.Output, Cached: t.Cached, Total: t.Total}
+	if t.Cost > 0 {
+		cost := t.Cost
+		u.CostUSD = &cost
+	}
+	return u
+}
+
 // Join is the [worker.HandlerFunc] that ends a batch whose results are all in.
 func Join(_ events.Run, mem *reducer.Memory, _ reducer.Effect) worker.Work {
 	var p events.Payload = &events.ToolFailure{}

@@ -237,13 +237,16 @@ func (j *delivery) plan(ctx context.Context, e reducer.Effect) (Work, time.Durat
 	if !still || e.Held {
 		return nil, 0, nil
 	}
-	if e.Kind == reducer.KindEnd || (e.Exhausted != "" && j.w.cfg.Origin == "") {
+	handler := j.w.cfg.Handlers[e.Kind]
+	if e.Exhausted != "" && j.w.cfg.Origin == "" {
+		handler = j.w.cfg.GiveUp[e.Kind]
+	}
+	if e.Kind == reducer.KindEnd || (handler == nil && e.Exhausted != "" && j.w.cfg.Origin == "") {
 		return nil, 0, j.end(ctx, e)
 	}
 	if e.Started > 0 && !j.mayConclude(e) {
 		return nil, 0, errElsewhere
 	}
-	handler := j.w.cfg.Handlers[e.Kind]
 	if handler == nil {
 		_, err := j.commit(ctx, e, &events.FatalError{Outcome: events.Outcome{
 			Code: reducer.CodeNoHandler, Message: fmt.Sprintf("no handler for state %s", j.run.Memory().State),

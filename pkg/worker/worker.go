@@ -52,6 +52,9 @@ type Config struct {
 	Inboxes []journal.Inbox
 	// Handlers do the effects, by kind. An effect that has none ends its run.
 	Handlers map[reducer.Kind]Handler
+	// GiveUp does the effects that are given up, by kind, where more is to be known
+	// than their run has. The others end by [reducer.GiveUp].
+	GiveUp map[reducer.Kind]Handler
 	// Arrived is asked on every delivery, after the fold and under the run's lock,
 	// for what has to be done before anything that is due: like a [Handler] it may
 	// read the memory but not keep it, and must not block. What it returns is

@@ -185,7 +185,11 @@ func createCommand(d durable) string {
 	if d.pool == "" {
 		return initCommand
 	}
-	return initCommand + " --pools " + d.pool
+	command := initCommand + " --pools " + d.pool
+	if !slices.Contains(slices.Concat(actingStates, endStates), d.states[0]) {
+		command += " --states " + joinStates(d.states)
+	}
+	return command
 }
 
 // createConsumer makes a consumer that is missing, and the buckets of its pool.

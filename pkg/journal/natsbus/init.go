@@ -27,7 +27,9 @@ type InitOptions struct {
 	// `default`.
 	Pools []string
 	// States are the states of an application's own graph that get a consumer,
-	// beside the built-in ones.
+	// beside the built-in ones. With the pool of agents each gets another one there,
+	// for the ends of runs that answer calls: so runs that end in a state of their own
+	// need it named here.
 	States []events.State
 	// AckWait is how long a delivery may go without a sign of life; 0: as each
 	// consumer has it, or 15 s.
@@ -183,7 +185,8 @@ func (o *InitOptions) durables() []durable {
 	for _, pool := range o.Pools {
 		all = append(all, actingDurable(pool))
 		if pool == events.AgentsPool {
-			all = append(all, durablesOf(journal.Inbox{States: endStates, Pool: pool})...)
+			// Which of the application's own states are ends is not known here.
+			all = append(all, durablesOf(journal.Inbox{States: slices.Concat(endStates, o.States), Pool: pool})...)
 		}
 	}
 	return all

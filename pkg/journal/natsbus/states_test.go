@@ -1,6 +1,7 @@
 package natsbus
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -25,6 +26,24 @@ func TestConsumersOfStatesOfOnesOwn(t *testing.T) {
 	require.Equal(t, *found, durablesOf(journal.Inbox{States: []events.State{"reviewing"}, Pool: events.DefaultPool})[0])
 	require.Equal(t, initCommand+" --states reviewing", createCommand(*found))
 	require.Equal(t, initCommand, createCommand(durablesOf(journal.Inbox{States: []events.State{events.Planning}})[0]))
+}
+
+// Runs that answer calls may end in a state of their own graph: the pool of agents hears
+// of that end as of every other one.
+func TestConsumersOfEndsOfOnesOwn(t *testing.T) {
+	t.Parallel()
+	ends := journal.Inbox{States: append(slices.Clone(endStates), "refused"), Pool: events.AgentsPool}
+	o := InitOptions{States: []events.State{"refused"}, Pools: []string{"web", events.AgentsPool}}
+	require.Subset(t, o.durables(), durablesOf(ends))
+	for _, d := range o.durables() {
+		require.NotEqual(t, "refused_web", d.name)
+	}
+	own := durablesOf(ends)[len(endStates)]
+	require.Equal(t, "refused_agents", own.name)
+	require.Equal(t, []string{"moore.0.*.*.refused.agents.*"}, own.filters(0))
+	require.Equal(t, initCommand+" --pools agents --states refused", createCommand(own))
+	require.Equal(t, initCommand+" --pools agents", createCommand(durablesOf(ends)[0]))
+	require.Equal(t, initCommand+" --pools web", createCommand(actingDurable("web")))
 }
 
 func TestStatesThatCanHaveNoConsumer(t *testing.T) {
