@@ -68,7 +68,7 @@ func (r *remote) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.Cal
 		if err == nil {
 			return res, nil
 		}
-		if !errors.Is(err, mcp.ErrConnectionClosed) || ctx.Err() != nil {
+		if !errors.Is(err, mcp.ErrConnectionClosed) && !errors.Is(err, errOver) || ctx.Err() != nil {
 			return nil, r.server.failure(ctx, session, err)
 		}
 		select {
