@@ -106,8 +106,18 @@ func answerOf(err error) *jsonrpc.Error {
 	return answer
 }
 
-// failure is the classifier of what calls end with.
+// failure is what a call failed with. It names no secret of the server's address.
 func (s *Server) failure(ctx context.Context, session *session, err error) error {
+	classified := s.classify(ctx, session, err)
+	var f *tool.Failure
+	if errors.As(classified, &f) {
+		f.Message = s.conceal.Replace(f.Message)
+	}
+	return classified
+}
+
+// classify is the classifier of what calls end with.
+func (s *Server) classify(ctx context.Context, session *session, err error) error {
 	answer := answerOf(err)
 	var status *statusError
 	var dial *net.OpError

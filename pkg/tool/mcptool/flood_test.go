@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/tool"
 )
 
 // posted is the message that a request brings.
@@ -140,5 +142,64 @@ func TestSifted(t *testing.T) {
 		_, err := io.ReadAll(newSifted(io.NopCloser(strings.NewReader(in)), &inlet{}, 1000, func(err error) { ended = err }))
 		require.ErrorContains(t, err, want)
 		require.Equal(t, err, ended)
+	}
+}
+
+// Of a list without an end no more pages are read than are bounded.
+func TestListWithoutEnd(t *testing.T) {
+	t.Parallel()
+	r := startStdio(t, "pages")
+	require.Len(t, r.Definitions(), 2)
+	require.Len(t, r.Definitions()[0].Description, maxDescription)
+	require.Len(t, lines(r.hangs), 2, "it was asked for a page after 4 MiB")
+	require.Contains(t, r.log.String(), "lists more tools than are taken")
+}
+
+// A server that says all the time that its tools have changed is asked once a
+// second, and what is left out is logged once.
+func TestListThatChangesWithoutEnd(t *testing.T) {
+	t.Parallel()
+	r := startStdio(t, "flap")
+	began := time.Now()
+	for range 3 {
+		changed := r.Changed()
+		select {
+		case <-changed:
+		case <-time.After(within):
+			t.Fatal("the list was not read again")
+		}
+	}
+	require.GreaterOrEqual(t, time.Since(began), 3*lookEvery-500*time.Millisecond)
+	require.Equal(t, 1, strings.Count(r.log.String(), "it has no name"), r.log.String())
+}
+
+// What may be secret in a URL is in no failure and no log.
+func TestSecretsOfAURL(t *testing.T) {
+	t.Parallel()
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id, method := posted(r)
+		if r.Method != http.MethodPost || r.URL.Query().Get("key") != "SECRET/QUERY" {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		if !reply(w, id, method, `{"name":"echo","inputSchema":{"type":"object"}},{"name":"tell","inputSchema":{"type":"object"}}`) {
+			conn, _, err := w.(http.Hijacker).Hijack()
+			if err == nil {
+				_ = conn.Close()
+			}
+		}
+	}))
+	defer web.Close()
+	address := strings.Replace(web.URL, "://", "://SECRET-USER:SECRET-WORD@", 1) + "/SECRET-PATH?key=SECRET%2FQUERY"
+	r := start(t, Options{Name: "srv", URL: address, Over: tool.Definition{Timeout: 2 * time.Second}})
+	first := r.failure(t, "echo")
+	require.Equal(t, tool.CodeUnreachable, first.Code)
+	require.Contains(t, first.Message, web.URL, "it says where")
+	web.CloseClientConnections()
+	web.Close()
+	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "is away") }, within, 10*time.Millisecond)
+	second := r.failure(t, "echo")
+	for _, text := range []string{first.Message, second.Message, r.log.String()} {
+		require.NotContains(t, text, "SECRET")
 	}
 }
