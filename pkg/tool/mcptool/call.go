@@ -57,8 +57,10 @@ func (r *remote) Run(ctx context.Context, call tool.Call) (string, error) {
 // call makes the call. One that a session did not send because it was about to end
 // goes to the next one.
 func (r *remote) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.CallToolResult, error) {
+	waiting, stop := context.WithTimeout(ctx, patience(ctx))
+	defer stop()
 	for {
-		session, err := r.server.await(ctx)
+		session, err := r.server.await(ctx, waiting.Done())
 		if err != nil {
 			return nil, err
 		}

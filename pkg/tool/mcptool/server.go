@@ -21,8 +21,9 @@ const (
 	maxPause   = 30 * time.Second
 	// settled is how long a session has to last for the pauses to begin anew.
 	settled = 10 * time.Second
-	// patience is how long a call waits for a server that is away.
-	patience = 5 * time.Second
+	// sayTime is what is left of a call's time when it has waited long enough for a
+	// server that is away.
+	sayTime = 500 * time.Millisecond
 	// probeEvery is how often a server is asked for its tools without a reason, and
 	// listTimeout how long it may take; one that does not answer twice, while no
 	// call is under way, is given up.
@@ -50,7 +51,7 @@ type Server struct {
 	changed chan struct{}
 }
 
-var _ tool.Source = (*Server)(nil)
+var _ tool.Returning = (*Server)(nil)
 
 // New checks the options; nothing is started before Run.
 func New(o Options) (*Server, error) {
@@ -174,6 +175,18 @@ func (s *Server) rouse(ctx context.Context, ses *session, probe, calm <-chan tim
 	}
 }
 
+// Claims reports whether the name is one that a tool of this server would have.
+func (s *Server) Claims(name string) bool { return strings.HasPrefix(name, Prefix(s.opts.Name)) }
+
+// Patience is the timeout of the server's tools.
+func (s *Server) Patience() time.Duration { return s.opts.Over.WithDefaults().Timeout }
+
+// Up waits until there is a session, whose tools were put before.
+func (s *Server) Up(ctx context.Context) error {
+	_, err := s.await(ctx, ctx.Done())
+	return err
+}
+
 // turn gives calls another session, or none, and why there is none.
 func (s *Server) turn(ses *session, why error) {
 	s.mu.Lock()
@@ -183,10 +196,20 @@ func (s *Server) turn(ses *session, why error) {
 	s.changed = make(chan struct{})
 }
 
-// await returns a session that has not ended, for which it waits a moment.
-func (s *Server) await(ctx context.Context) (*session, error) {
-	wait := time.NewTimer(patience)
-	defer wait.Stop()
+// patience is how long a call waits for a session: as long as it has, less what it
+// takes to say that there was none.
+func patience(ctx context.Context) time.Duration {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return tool.DefaultTimeout
+	}
+	left := time.Until(deadline)
+	return max(left-sayTime, left/2)
+}
+
+// await returns a session that has not ended, for which it waits until enough or the
+// end of ctx.
+func (s *Server) await(ctx context.Context, enough <-chan struct{}) (*session, error) {
 	for {
 		s.mu.Lock()
 		ses, changed, last := s.current, s.changed, s.last
@@ -194,10 +217,13 @@ func (s *Server) await(ctx context.Context) (*session, error) {
 		if ses != nil && !ses.over() {
 			return ses, nil
 		}
+		if ses != nil { // it is about to be turned
+			last = ses.why(errors.New("its session has ended"))
+		}
 		select {
 		case <-changed:
 			continue
-		case <-wait.C:
+		case <-enough:
 		case <-ctx.Done():
 		}
 		f := tool.Failf(tool.CodeUnreachable, "the MCP server %q is away: %s", s.opts.Name, s.conceal.Replace(last.Error()))
