@@ -73,7 +73,7 @@ func (s *Server) Name() string { return "mcp " + s.opts.Name }
 func (s *Server) Pools() []string { return []string{s.opts.Over.WithDefaults().Pool} }
 
 // Run keeps a session with the server until ctx ends. Then it ends the session, the
-// server's process with everything that it started, and returns.
+// server's process with everything in its group, and returns.
 func (s *Server) Run(ctx context.Context, logger *slog.Logger, put func([]tool.Tool)) {
 	logger = logger.With("mcp_server", s.opts.Name)
 	a := &announcer{put: put, linger: s.opts.Linger}

@@ -197,7 +197,7 @@ func (p *process) Write(_ context.Context, msg jsonrpc.Message) error {
 }
 
 // Close ends the command: it ends its input, asks, and kills; then whatever is
-// left of its group. It returns when nothing is left.
+// left of its group. It returns when nothing of that is left.
 func (p *process) Close() error {
 	p.once.Do(func() {
 		_ = p.stdin.Close() // a pipe's end
