@@ -49,6 +49,7 @@ approved is run only if the log holds the approval.`,
 		},
 		func(ctx context.Context, r wire.Role) error {
 			defer registry.Start(ctx, r.Logger)()
+			wire.Settle(ctx, registry, r.Logger)
 			var roles []runner
 			if own := slices.DeleteFunc(slices.Clone(pools), isAgents); len(own) > 0 || len(pools) == 0 {
 				a, err := actor.New(actor.Config{

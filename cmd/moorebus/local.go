@@ -103,6 +103,7 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 	defer conn.Close()
 	f.tools = options.Tools
 	defer f.tools.Start(ctx, logger)()
+	wire.Settle(ctx, f.tools, logger)
 	options.Bus, options.Ready = conn.Bus, conn.Bus.Ready
 	options.Snapshots, options.SnapshotEvery, options.Tombstones = conn.Bus, f.snapshotEvery, conn.Bus
 	h, err := agent.NewHost(options)

@@ -35,7 +35,9 @@ type outcome struct {
 
 // call runs an agent to its end.
 func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-	s.calls.Add(1)
+	if !s.begin() {
+		return nil, errEnding
+	}
 	defer s.calls.Done()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -44,15 +46,18 @@ func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 	if err != nil {
 		return failed(outcome{Code: "invalid_arguments", Message: err.Error()}), nil
 	}
-	start := gateway.StartRequest{AgentName: req.Params.Name, Task: task, Mode: events.ModeTask}
+	// The id is chosen here, so that the run can be cancelled that nobody hears of.
+	run := s.o.Store.Place(s.o.Namespace, s.o.Store.NewID())
+	start := gateway.StartRequest{AgentName: req.Params.Name, Task: task, Mode: events.ModeTask, RunID: run.ID}
 	if s.o.Agent != nil {
 		start.AgentName, start.Agent = "", s.o.Agent
 	}
-	started, err := s.o.Gateway.Start(ctx, s.o.Namespace, start)
-	if err != nil {
+	if _, err := s.o.Gateway.Start(ctx, s.o.Namespace, start); err != nil {
+		if ctx.Err() != nil {
+			s.cancel(ctx, run) // it may have begun
+		}
 		return s.refused(ctx, err)
 	}
-	run := s.o.Store.Place(s.o.Namespace, started.RunID)
 	mem, err := s.follow(ctx, run, notifier(req))
 	if err != nil {
 		s.cancel(ctx, run)
@@ -135,7 +140,7 @@ func (s *Server) cancel(ctx context.Context, run events.Run) {
 	defer stop()
 	_, err := s.o.Gateway.Cancel(ctx, run.Namespace, run.ID, events.By{Reason: "the MCP client does not wait for it any more"})
 	var known *gateway.Error
-	if err != nil && !(errors.As(err, &known) && known.Code == gateway.CodeRunEnded) {
+	if err != nil && !(errors.As(err, &known) && (known.Code == gateway.CodeRunEnded || known.Code == gateway.CodeRunNotFound)) {
 		s.o.Logger.Warn("a run that nobody waits for could not be cancelled, and goes on", "run", run.ID, "reason", err)
 	}
 }

@@ -54,10 +54,36 @@ type Server struct {
 	refreshing sync.Mutex
 	// offered is the description of each agent that is a tool.
 	offered map[string]string
-	calls   sync.WaitGroup
-	// ending ends the calls; end does it.
+	// beginning guards closed: no call begins once the calls are waited for.
+	beginning sync.Mutex
+	closed    bool
+	calls     sync.WaitGroup
+	// ending ends the calls; stop does it.
 	ending context.Context
-	end    context.CancelFunc
+	stop   context.CancelFunc
+}
+
+// errEnding answers calls that come when the server is about to end.
+var errEnding = errors.New("the server ends; call again when it is back")
+
+// begin counts a call that is under way until calls.Done. It reports false where the
+// server ends.
+func (s *Server) begin() bool {
+	s.beginning.Lock()
+	defer s.beginning.Unlock()
+	if s.closed {
+		return false
+	}
+	s.calls.Add(1)
+	return true
+}
+
+// end ends the calls and lets none begin.
+func (s *Server) end() {
+	s.beginning.Lock()
+	defer s.beginning.Unlock()
+	s.closed = true
+	s.stop()
 }
 
 // New makes a server and looks for the agents. A stored agent that is named and not
@@ -67,7 +93,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{o: o, offered: map[string]string{}}
-	s.ending, s.end = context.WithCancel(context.WithoutCancel(ctx))
+	s.ending, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "moorebus", Version: "1"}, &mcp.ServerOptions{
 		Logger:       o.Logger,
 		Instructions: "Each tool is an agent: it works on its task until it is done, which may take minutes.",

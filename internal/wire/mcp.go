@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -28,6 +30,9 @@ func mcpServers(m *agentfile.MCP) ([]tool.Source, []string, error) {
 		_, _ = fmt.Fprintf(os.Stderr, "%s: %s\n", m.File, note)
 	}
 	var errs []error
+	if err := overlap(servers); err != nil {
+		errs = append(errs, fmt.Errorf("%s: %w", m.File, err))
+	}
 	for _, name := range slices.Sorted(maps.Keys(m.Servers)) {
 		if !slices.ContainsFunc(servers, func(s agentfile.MCPServer) bool { return s.Name == name }) {
 			errs = append(errs, fmt.Errorf("mcp.servers.%s: %s has no such server", name, m.File))
@@ -53,8 +58,10 @@ func mcpOptions(s agentfile.MCPServer, over agentfile.MCPTools) mcptool.Options 
 	}
 }
 
-// mcpSecrets are the values of a server's environment and headers, and of a header
-// such as `Bearer TOKEN` also the token.
+// mcpSecrets are the values of a server's environment and headers, of a header such
+// as `Bearer TOKEN` also the token, what its URL has beside host and path, and the
+// values of its variables. A variable that names a file or folder which is there is
+// none: results are full of such names.
 func mcpSecrets(s agentfile.MCPServer) []string {
 	values := slices.Collect(maps.Values(s.Env))
 	for _, value := range s.Headers {
@@ -63,5 +70,36 @@ func mcpSecrets(s agentfile.MCPServer) []string {
 			values = append(values, token)
 		}
 	}
-	return slices.DeleteFunc(values, func(v string) bool { return len(v) < shortestSecret })
+	for _, value := range s.Filled {
+		if _, err := os.Stat(value); err != nil || !filepath.IsAbs(value) {
+			values = append(values, value)
+		}
+	}
+	if u, err := url.Parse(s.URL); err == nil {
+		password, _ := u.User.Password()
+		values = append(values, u.User.Username(), password)
+		for _, given := range u.Query() {
+			values = append(values, given...)
+		}
+	}
+	for _, value := range slices.Clone(values) { // as it stands in a URL
+		values = append(values, url.QueryEscape(value), url.PathEscape(value))
+	}
+	slices.Sort(values)
+	return slices.DeleteFunc(slices.Compact(values), func(v string) bool { return len(v) < shortestSecret })
+}
+
+// overlap reports two servers one of whose tools could have the name of one of the
+// other's: their names in tools are the same, or one is the other's up to a dot.
+func overlap(servers []agentfile.MCPServer) error {
+	var errs []error
+	for i, a := range servers {
+		for _, b := range servers[i+1:] {
+			x, y := mcptool.Prefix(a.Name), mcptool.Prefix(b.Name)
+			if strings.HasPrefix(x, y) || strings.HasPrefix(y, x) {
+				errs = append(errs, fmt.Errorf("mcpServers: tools of %q and of %q could have the same names, which begin with %s and %s; rename one of the servers", a.Name, b.Name, x, y))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -29,6 +29,7 @@ func mcpTools(t *testing.T, tools, servers string) string {
 
 func TestMCPServersBesideOtherTools(t *testing.T) {
 	t.Setenv("WIRE_TEST_TOKEN", "a very secret token")
+	t.Setenv("WIRE_TEST_PATH", "path-secret")
 	server := mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, nil)
 	for _, name := range []string{"one", "two"} {
 		server.AddTool(&mcp.Tool{Name: name, InputSchema: map[string]any{"type": "object"}}, nil)
@@ -44,10 +45,10 @@ func TestMCPServersBesideOtherTools(t *testing.T) {
 	file := mcpTools(t, `
 tools: [{builtin: calculator}]
 mcp: {file: .mcp.json, servers: {web: {pool: remote, risk: critical, tools: [one]}}}
-`, `{"mcpServers": {"web": {"type": "http", "url": "`+web.URL+`", "headers": {"Authorization": "Bearer ${WIRE_TEST_TOKEN}"}}}}`)
+`, `{"mcpServers": {"web": {"type": "http", "url": "`+web.URL+`/${WIRE_TEST_PATH}?k=query/literal", "headers": {"Authorization": "Bearer ${WIRE_TEST_TOKEN}"}}}}`)
 	registry, secrets, err := wire.ActorTools(file, []string{"remote"})
 	require.NoError(t, err)
-	require.Equal(t, []string{"Bearer a very secret token", "a very secret token"}, secrets)
+	require.Subset(t, secrets, []string{"Bearer a very secret token", "a very secret token", "path-secret", "query/literal", "query%2Fliteral"})
 	require.Equal(t, []string{"default", "remote"}, registry.Pools(), "before the server is there")
 	read, err := agentfile.ReadTools(file)
 	require.NoError(t, err)
@@ -69,13 +70,28 @@ mcp: {file: .mcp.json, servers: {web: {pool: remote, risk: critical, tools: [one
 
 func TestMCPServersThatCannotBe(t *testing.T) {
 	for want, c := range map[string][2]string{
-		"mcp.servers.b: ":          {"mcp: {file: .mcp.json, servers: {b: {risk: low}}}", `{"mcpServers": {"a": {"command": "x"}}}`},
-		"NOPE is not set":          {"mcp: .mcp.json", `{"mcpServers": {"a": {"command": "${NOPE}"}}}`},
-		`MCP server "…"`:           {"mcp: .mcp.json", `{"mcpServers": {"…": {"command": "x"}}}`},
-		"streamable HTTP replaced": {"mcp: .mcp.json", `{"mcpServers": {"a": {"command": "x", "type": "sse"}}}`},
+		"mcp.servers.b: ": {"mcp: {file: .mcp.json, servers: {b: {risk: low}}}", `{"mcpServers": {"a": {"command": "x"}}}`},
+		"NOPE is not set": {"mcp: .mcp.json", `{"mcpServers": {"a": {"command": "${NOPE}"}}}`},
+		`MCP server "…"`:  {"mcp: .mcp.json", `{"mcpServers": {"…": {"command": "x"}}}`},
+		"tools of \"a\" and of \"a.b\" could have the same names": {"mcp: .mcp.json", `{"mcpServers": {"a": {"command": "x"}, "a.b": {"command": "x"}}}`},
+		"tools of \"c d\" and of \"c_d\" could":                   {"mcp: .mcp.json", `{"mcpServers": {"c d": {"command": "x"}, "c_d": {"command": "x"}, "c": {"command": "x"}}}`},
+		"streamable HTTP replaced":                                {"mcp: .mcp.json", `{"mcpServers": {"a": {"command": "x", "type": "sse"}}}`},
 	} {
 		_, _, err := wire.ActorTools(mcpTools(t, c[0], c[1]), nil)
 		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, err, ".mcp.json")
 	}
+}
+
+// What variables put into a server is taken out of results, but not the folders that
+// it works in.
+func TestVariablesOfMCPServersAreSecrets(t *testing.T) {
+	folder := t.TempDir()
+	t.Setenv("WIRE_TEST_ARG", "argument-secret")
+	t.Setenv("WIRE_TEST_FOLDER", folder)
+	t.Setenv("WIRE_TEST_PROGRAM", "some-program")
+	file := mcpTools(t, "mcp: .mcp.json", `{"mcpServers": {"a": {"command": "${WIRE_TEST_PROGRAM}", "args": ["--key=${WIRE_TEST_ARG}", "${WIRE_TEST_FOLDER}"]}}}`)
+	_, secrets, err := wire.ActorTools(file, nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"argument-secret"}, secrets)
 }

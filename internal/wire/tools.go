@@ -4,10 +4,13 @@
 package wire
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -48,6 +51,20 @@ func Tools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
 	}
 	registry, err := newRegistry(tools, servers...)
 	return registry, append(secrets, hidden...), err
+}
+
+// settleTime is how long a process waits for its MCP servers before it takes calls.
+const settleTime = 15 * time.Second
+
+// Settle waits until each MCP server of a registry that was started has said which
+// tools it has, or could not be reached, for a while at most: calls that come
+// before would be waiting for their servers.
+func Settle(ctx context.Context, registry *tool.Registry, logger *slog.Logger) {
+	waiting, stop := context.WithTimeout(ctx, settleTime)
+	defer stop()
+	if !registry.Settle(waiting) && ctx.Err() == nil {
+		logger.Warn("not all MCP servers are there yet; their tools follow when they are", "waited", settleTime)
+	}
 }
 
 // newRegistry makes a registry whose tools have circuit breakers.

@@ -72,6 +72,9 @@ type Actor struct {
 	cfg    Config
 	guard  *toolcall.Guard
 	worker *worker.Worker
+
+	saying sync.Mutex
+	left   map[string][]string // what each pool's announcement leaves out
 }
 
 // New checks the configuration.
@@ -96,7 +99,7 @@ func New(cfg Config) (*Actor, error) {
 		return nil, fmt.Errorf("actor: %w", err)
 	}
 	cfg.Results = results
-	a := &Actor{cfg: cfg}
+	a := &Actor{cfg: cfg, left: map[string][]string{}}
 	if a.guard, err = toolcall.NewGuard(cfg.Store, cfg.Approval, definitions(cfg.Tools)); err != nil {
 		return nil, err
 	}
@@ -117,9 +120,13 @@ func New(cfg Config) (*Actor, error) {
 
 // Announce says once which tools this actor runs. Run does so in the rhythm that
 // keeps it known.
+//
+// What does not fit into a pool's announcement is left out of it, see [fit].
 func (a *Actor) Announce(ctx context.Context) error {
 	for _, pool := range a.cfg.Pools {
-		if err := a.cfg.Directory.Announce(ctx, pool, a.cfg.Instance, Specs(a.cfg.Tools, pool)); err != nil {
+		specs, left := fit(Specs(a.cfg.Tools, pool), a.cfg.Tools.SourceOf, journal.MaxBody)
+		a.sayLeft(pool, left)
+		if err := a.cfg.Directory.Announce(ctx, pool, a.cfg.Instance, specs); err != nil {
 			return err
 		}
 	}
@@ -139,9 +146,12 @@ func (a *Actor) Run(ctx context.Context) error {
 	})
 }
 
+// announceEvery is how often changed tools are announced at most.
+const announceEvery = time.Second
+
 // announceChanges announces the tools whenever a source has changed them, the first
-// time when changed is closed, until ctx ends. What fails is announced again with
-// the next refresh.
+// time when changed is closed, until ctx ends. Tools that change all the time are
+// announced in intervals. What fails is announced again with the next refresh.
 func (a *Actor) announceChanges(ctx context.Context, changed <-chan struct{}) {
 	for {
 		select {
@@ -153,6 +163,12 @@ func (a *Actor) announceChanges(ctx context.Context, changed <-chan struct{}) {
 		if err := a.Announce(ctx); err != nil && ctx.Err() == nil {
 			a.cfg.Logger.Warn("changed tools cannot be announced; it is tried again", "reason", err)
 		}
+		calm := time.NewTimer(announceEvery)
+		select {
+		case <-ctx.Done():
+		case <-calm.C:
+		}
+		calm.Stop()
 	}
 }
 
@@ -197,15 +213,15 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e reducer.Effect) worke
 	policy := mem.Control.Agent.Approval
 	switch {
 	case tool.Effect(state.Effect).Repeatable():
-		return a.admitted(run, c, work)
+		return a.awaited(c, a.admitted(run, c, work))
 	case e.Started > 0 && !c.batch && policy.AsksOutcome():
 		return c.askOutcome(mem.Tools[c.Name], policy.Deadline(a.cfg.Store.Now()))
 	case e.Started > 0:
 		return c.outcomeUnknown
 	}
-	return a.admitted(run, c, func(context.Context) worker.Result {
+	return a.awaited(c, a.admitted(run, c, func(context.Context) worker.Result {
 		return worker.Then(&events.ToolCallStarted{CallID: c.ID}, work)
-	})
+	}))
 }
 
 // askOutcome has a human say whether a call runs again that was started by a
@@ -255,14 +271,22 @@ func definitions(tools *tool.Registry) toolcall.Lookup {
 	}
 }
 
+// awaited does the work when the call's tool is there, see [tool.Registry.Await]; a
+// call whose tool does not come is answered without having begun.
+func (a *Actor) awaited(c call, work worker.Work) worker.Work {
+	return func(ctx context.Context) worker.Result {
+		began := a.cfg.Store.Now()
+		if away := a.cfg.Tools.Await(ctx, c.Name); away != nil {
+			return a.outcome(ctx, c, tool.Outcome{Failure: away, Latency: a.cfg.Store.Now().Sub(began)}, nil)
+		}
+		return work(ctx)
+	}
+}
+
 // admitted does the work if the call may run, and answers the call if it may
-// not. A tool that is not here is waited for as long as sources have not said which
-// tools they have: an actor that starts may be given calls of theirs before.
+// not.
 func (a *Actor) admitted(run events.Run, c call, work worker.Work) worker.Work {
 	return func(ctx context.Context) worker.Result {
-		if _, here := a.cfg.Tools.Lookup(c.Name); !here {
-			a.cfg.Tools.Settle(ctx)
-		}
 		refusal, err := a.guard.Refusal(ctx, run, c.Call)
 		switch {
 		case err != nil:

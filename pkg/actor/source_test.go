@@ -1,7 +1,11 @@
 package actor_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -12,8 +16,12 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/actor"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
+
+// announceEvery is how often an actor announces changed tools at most.
+const announceEvery = time.Second
 
 // spring is a source that a test feeds.
 type spring chan []tool.Tool
@@ -52,8 +60,17 @@ func TestChangedToolsAreAnnouncedAtOnce(t *testing.T) {
 		require.Empty(t, names())
 		source <- []tool.Tool{pure("a", "default", says("a")), pure("b", "default", says("b"))}
 		require.Equal(t, "a b", names())
+		time.Sleep(announceEvery) // in the bubble
 		source <- []tool.Tool{pure("b", "default", says("b"))}
 		require.Equal(t, "b", names())
+		for range 100 { // no announcement for each
+			source <- []tool.Tool{pure("c", "default", says("c"))}
+			source <- []tool.Tool{pure("d", "default", says("d"))}
+			require.Equal(t, "b", names())
+		}
+		time.Sleep(announceEvery) // in the bubble
+		require.Equal(t, "d", names())
+		time.Sleep(announceEvery) // in the bubble
 		source <- nil
 		require.Empty(t, names())
 	})
@@ -126,3 +143,96 @@ func TestAttachmentsAreInTheEvent(t *testing.T) {
 		require.Equal(t, "\x89PNG", string(data))
 	})
 }
+
+// away is a source whose tools come late.
+type away struct {
+	spring
+	there chan struct{}
+}
+
+func (away) Claims(name string) bool { return strings.HasPrefix(name, "late") }
+func (away) Patience() time.Duration { return 30 * time.Second }
+func (a away) Up(ctx context.Context) error {
+	select {
+	case <-a.there:
+		return nil
+	case <-ctx.Done():
+		return errors.New("it is not up")
+	}
+}
+
+// A call that an actor gets before its tool's server is there is not lost, and one
+// whose server does not come has not begun.
+func TestCallsWaitForTheirSource(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		late := once("late", says("there"))
+		source := away{spring(make(chan []tool.Tool)), make(chan struct{})}
+		registry, err := tool.NewRegistryWith(tool.Options{Sources: []tool.Source{source}})
+		require.NoError(t, err)
+		defer registry.Start(t.Context(), slog.New(slog.DiscardHandler))()
+		r.specs = []events.ToolSpec{{Name: "late", Pool: "default", Effect: "once", Schema: []byte(`{}`)}}
+		r.spawn(nil, func(c *actor.Config) { c.Tools = registry })
+
+		run := r.plan("late")
+		outcome := r.outcome(run)
+		require.Equal(t, tool.CodeUnreachable, outcome.Code)
+		require.Contains(t, outcome.Observation, "it is not up")
+		require.NotContains(t, r.Types(run), "ToolCallStarted")
+
+		run = r.plan("late")
+		time.Sleep(10 * time.Second) // in the bubble
+		source.spring <- []tool.Tool{late}
+		synctest.Wait()
+		close(source.there)
+		require.Equal(t, "SUCCESS: there", r.outcome(run).Observation)
+	})
+}
+
+// One server's tools do not keep the others of its pool from being announced.
+func TestAnnouncementsAreBounded(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		big := func(name string, size int) tool.Tool {
+			made := pure(name, "default", says(""))
+			made.def.Description = strings.Repeat("<", size)
+			return made
+		}
+		own := big("own", 20_000) // larger than each of the others
+		greedy, modest := spring(make(chan []tool.Tool)), spring(make(chan []tool.Tool))
+		var log strings.Builder
+		registry, err := tool.NewRegistryWith(tool.Options{Sources: []tool.Source{named{greedy, "greedy"}, named{modest, "modest"}}}, own)
+		require.NoError(t, err)
+		defer registry.Start(t.Context(), slog.New(slog.DiscardHandler))()
+		modest <- []tool.Tool{big("modest", 15_000)}
+		var many []tool.Tool
+		for i := range 140 {
+			many = append(many, big(fmt.Sprintf("greedy%03d", i), 8<<10))
+		}
+		greedy <- many
+		synctest.Wait()
+		p := r.spawn(nil, func(c *actor.Config) {
+			c.Tools, c.Logger = registry, slog.New(slog.NewTextHandler(&log, nil))
+		})
+		synctest.Wait()
+		tools, err := p.Tools(t.Context())
+		require.NoError(t, err)
+		var data bytes.Buffer
+		enc := json.NewEncoder(&data)
+		enc.SetEscapeHTML(false)
+		require.NoError(t, enc.Encode(tools))
+		require.Less(t, data.Len(), journal.MaxBody)
+		require.Greater(t, data.Len(), journal.MaxBody-10_000)
+		require.Contains(t, data.String(), `"own"`)
+		require.Contains(t, data.String(), `"modest"`)
+		time.Sleep(time.Hour) // in the bubble
+		require.Equal(t, 1, strings.Count(log.String(), "not all tools of a pool fit"))
+		require.Contains(t, log.String(), "greedy114")
+	})
+}
+
+// named is a spring of another name.
+type named struct {
+	spring
+	name string
+}
+
+func (n named) Name() string { return n.name }

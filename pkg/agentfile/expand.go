@@ -12,6 +12,8 @@ import (
 type expander struct {
 	lookup func(name string) (string, bool)
 	errs   []error
+	// filled are the values of the variables that were filled in.
+	filled []string
 }
 
 func hasVariable(text string) bool { return strings.Contains(text, "${") }
@@ -51,6 +53,7 @@ func (x *expander) variable(path, expr string) string {
 	value, set := x.lookup(name)
 	switch {
 	case value != "":
+		x.filled = append(x.filled, value)
 		return value
 	case hasFallback:
 		return fallback

@@ -67,6 +67,9 @@ type MCPServer struct {
 	Dir     string
 	URL     string
 	Headers map[string]string
+	// Filled are the values of variables in Env, URL, Headers and the command's
+	// arguments: they may be secrets.
+	Filled []string
 }
 
 // mcpServer is a server as the file has it.
@@ -191,8 +194,9 @@ func (r *mcpServer) check() error {
 }
 
 // expand fills in the variables.
-func (r *mcpServer) expand(name, path string, x *expander) MCPServer {
-	s := MCPServer{Name: name, Env: r.Env, Headers: r.Headers}
+func (r *mcpServer) expand(name, path string, x *expander) (s MCPServer) {
+	s = MCPServer{Name: name, Env: r.Env, Headers: r.Headers}
+	defer func() { s.Filled, x.filled = x.filled, nil }()
 	if r.URL != "" {
 		before := len(x.errs)
 		s.URL = x.expand(path+".url", r.URL)
@@ -203,10 +207,11 @@ func (r *mcpServer) expand(name, path string, x *expander) MCPServer {
 		return s
 	}
 	s.Command = []string{x.expand(path+".command", r.Command)}
+	s.Dir = x.expand(path+".cwd", r.Cwd)
+	x.filled = nil // a program and a folder are no secrets
 	for i, arg := range r.Args {
 		s.Command = append(s.Command, x.expand(fmt.Sprintf("%s.args[%d]", path, i), arg))
 	}
-	s.Dir = x.expand(path+".cwd", r.Cwd)
 	x.expandMap(path+".env", s.Env)
 	return s
 }

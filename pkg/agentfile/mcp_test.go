@@ -34,8 +34,8 @@ func TestMCPFile(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []agentfile.MCPServer{
 		{Name: "cursor", URL: "http://localhost:1"},
-		{Name: "fs", Command: []string{"npx", "-y", "pkg@1", "."}, Env: map[string]string{"ROOT": "/srv", "PRICE": "${5}"}, Dir: "sub"},
-		{Name: "web", URL: "https://example.org/mcp", Headers: map[string]string{"Authorization": "Bearer t0ken"}},
+		{Name: "fs", Command: []string{"npx", "-y", "pkg@1", "."}, Env: map[string]string{"ROOT": "/srv", "PRICE": "${5}"}, Dir: "sub", Filled: []string{"pkg"}},
+		{Name: "web", URL: "https://example.org/mcp", Headers: map[string]string{"Authorization": "Bearer t0ken"}, Filled: []string{"t0ken"}},
 	}, servers)
 	require.ElementsMatch(t, []string{
 		"$schema means nothing here", "inputs means nothing here", "mcpServers.web.timeout means nothing here", "mcpServers.old is disabled",

@@ -40,15 +40,17 @@ type Outcome struct {
 // Registry holds the tools of one process by name. Those that it is made of stay;
 // those of its sources come and go. It is safe for concurrent use.
 type Registry struct {
-	now     func() time.Time
-	logger  *slog.Logger
-	newGate func(Definition) Gate
-	sources []Source
-	started atomic.Bool
-	settled chan struct{} // closed when each source has said which tools it has
-
-	changing sync.Mutex // held by who replaces current
-	current  atomic.Pointer[shelf]
+	now      func() time.Time
+	logger   *slog.Logger
+	newGate  func(Definition) Gate
+	sources  []Source
+	settled  chan struct{} // closed when each source has said which tools it has
+	running  atomic.Bool   // the sources are
+	changing sync.Mutex    // held by who replaces current
+	// owners is which source had a name first, left what of a source is left out.
+	owners  map[string]string
+	left    map[string][]string
+	current atomic.Pointer[shelf]
 }
 
 // registered is a tool whose definition was completed and checked once.
@@ -71,7 +73,7 @@ func NewRegistry(tools ...Tool) (*Registry, error) {
 
 // NewRegistryWith is [NewRegistry] with options.
 func NewRegistryWith(opts Options, tools ...Tool) (*Registry, error) {
-	r := &Registry{now: opts.Now, logger: opts.Logger, newGate: opts.Gate, sources: slices.Clone(opts.Sources), settled: make(chan struct{})}
+	r := &Registry{now: opts.Now, logger: opts.Logger, newGate: opts.Gate, sources: slices.Clone(opts.Sources), settled: make(chan struct{}), owners: map[string]string{}, left: map[string][]string{}}
 	if r.now == nil {
 		r.now = time.Now
 	}
@@ -128,6 +130,16 @@ func (r *Registry) Lookup(name string) (Tool, bool) {
 	return t, true
 }
 
+// SourceOf returns the name of the source that a tool came from, empty for a tool
+// that the registry was made of, or that is not there.
+func (r *Registry) SourceOf(name string) string {
+	t, ok := r.current.Load().tools[name]
+	if !ok {
+		return ""
+	}
+	return t.source
+}
+
 // Pools returns the pools of all tools, also those that sources may give, sorted,
 // each once. It is the same at any time.
 func (r *Registry) Pools() []string {
@@ -167,7 +179,8 @@ func (r *Registry) Close() error {
 // with growing pauses, where the failure is a passing one and a second run can
 // do no harm: the tool is pure or idempotent, or nothing was sent. A tool that
 // wants to be left alone for longer than the longest pause is not asked again, nor
-// is one whose gate has closed.
+// is one whose gate has closed. A call of a tool whose source is away waits for it,
+// see [Registry.Await].
 func (r *Registry) Execute(ctx context.Context, call Call) Outcome {
 	start := r.now()
 	result, failure := r.execute(ctx, call)
@@ -180,6 +193,9 @@ func (r *Registry) Execute(ctx context.Context, call Call) Outcome {
 }
 
 func (r *Registry) execute(ctx context.Context, call Call) (string, *Failure) {
+	if away := r.Await(ctx, call.Name); away != nil {
+		return "", away
+	}
 	t, ok := r.current.Load().tools[call.Name]
 	if !ok {
 		return "", Failf(CodeNotFound, "tool %q not found", call.Name)

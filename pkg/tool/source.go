@@ -56,9 +56,9 @@ func checkSources(sources []Source) error {
 // itself waits for nothing, see [Registry.Settle]. The logger gets what happens to
 // the sources. Call it once.
 func (r *Registry) Start(ctx context.Context, logger *slog.Logger) (stop func()) {
-	r.started.Store(true)
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var all, settling sync.WaitGroup
+	r.running.Store(true)
 	for _, s := range r.sources {
 		settling.Add(1)
 		settled := sync.OnceFunc(settling.Done)
@@ -72,18 +72,21 @@ func (r *Registry) Start(ctx context.Context, logger *slog.Logger) (stop func())
 		})
 	}
 	go func() { settling.Wait(); close(r.settled) }()
-	return func() { cancel(); all.Wait(); <-r.settled }
+	return func() { r.running.Store(false); cancel(); all.Wait(); <-r.settled }
 }
 
 // Settle waits until each source has said which tools it has, or that it has none
-// for now; or until ctx ends. It does not wait for sources that were not started.
-func (r *Registry) Settle(ctx context.Context) {
-	if len(r.sources) == 0 || !r.started.Load() {
-		return
+// for now; or until ctx ends. It reports whether all have; sources that do not run
+// are not waited for.
+func (r *Registry) Settle(ctx context.Context) bool {
+	if len(r.sources) == 0 || !r.running.Load() {
+		return true
 	}
 	select {
 	case <-r.settled:
+		return true
 	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -92,8 +95,10 @@ func (r *Registry) Settle(ctx context.Context) {
 func (r *Registry) Changed() <-chan struct{} { return r.current.Load().changed }
 
 // replace puts tools in the place of those that the source gave before. A tool
-// that is invalid or has the name of another one is left out, with a warning. One
-// that was there before keeps its gate, so that its circuit outlives a reconnect.
+// that is invalid, has the name of another one, or one that another source had
+// first, is left out, with a warning where that is not what was left out before:
+// runs that were started with the other one must not get it. One that was there
+// before keeps its gate, so that its circuit outlives a reconnect.
 func (r *Registry) replace(source string, tools []Tool, logger *slog.Logger) {
 	r.changing.Lock()
 	defer r.changing.Unlock()
@@ -104,10 +109,14 @@ func (r *Registry) replace(source string, tools []Tool, logger *slog.Logger) {
 			next.tools[name] = t
 		}
 	}
+	var left []string
 	for _, t := range tools {
 		made, err := r.register(t, source, next.tools)
+		if err == nil {
+			err = r.own(made.def.Name, source)
+		}
 		if err != nil {
-			logger.Warn("a tool is left out", "source", source, "reason", err)
+			left = append(left, err.Error())
 			continue
 		}
 		if before := old.tools[made.def.Name]; before != nil && before.source == source && before.def.Breaker == made.def.Breaker {
@@ -117,6 +126,12 @@ func (r *Registry) replace(source string, tools []Tool, logger *slog.Logger) {
 		}
 		next.tools[made.def.Name] = made
 	}
+	if !slices.Equal(left, r.left[source]) {
+		r.left[source] = left
+		for _, reason := range left[:min(len(left), maxLeft)] {
+			logger.Warn("a tool is left out", "source", source, "reason", reason, "left_out", len(left))
+		}
+	}
 	if reflect.DeepEqual(old.definitions(), next.definitions()) {
 		next.changed = old.changed
 		r.current.Store(next)
@@ -124,4 +139,23 @@ func (r *Registry) replace(source string, tools []Tool, logger *slog.Logger) {
 	}
 	r.current.Store(next)
 	close(old.changed)
+}
+
+const (
+	// maxLeft is how many of the tools that are left out are logged at a time.
+	maxLeft = 20
+	// maxOwners is how many names are remembered; sources may have ever other ones.
+	maxOwners = 20_000
+)
+
+// own makes the source the one that has the name first, unless another one is.
+func (r *Registry) own(name, source string) error {
+	owner, had := r.owners[name]
+	if had && owner != source {
+		return fmt.Errorf("tool %q: %s had this name first; rename or remove one", name, owner)
+	}
+	if !had && len(r.owners) < maxOwners {
+		r.owners[name] = source
+	}
+	return nil
 }

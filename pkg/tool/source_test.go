@@ -2,10 +2,13 @@ package tool_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -99,6 +102,11 @@ func TestSourcesChangeTheTools(t *testing.T) {
 	require.Equal(t, tool.CodeNotFound, call("x").Failure.Code)
 	_, there := r.Lookup("y")
 	require.True(t, there)
+	b.put(said{name: "x", text: "of another source"}, said{name: "y", text: "y"})
+	require.Equal(t, tool.CodeNotFound, call("x").Failure.Code, "runs that were started with the first one must not get it")
+	require.Equal(t, 1, strings.Count(log.String(), "had this name first"), log.String())
+	b.put(said{name: "x", text: "of another source"}, said{name: "y", text: "y"})
+	require.Equal(t, 1, strings.Count(log.String(), "had this name first"), "it is logged once")
 	stop()
 	require.Len(t, r.Definitions(), 1, "what sources gave ends with them")
 	require.NoError(t, r.Close())
@@ -149,4 +157,55 @@ func TestSettleEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	r.Settle(ctx)
+}
+
+// comet is a source that comes back when a test says so.
+type comet struct {
+	*tap
+	back chan struct{}
+}
+
+func (c *comet) Claims(name string) bool { return strings.HasPrefix(name, "comet.") }
+func (c *comet) Patience() time.Duration { return 5 * time.Second }
+func (c *comet) Up(ctx context.Context) error {
+	select {
+	case <-c.back:
+		return nil
+	case <-ctx.Done():
+		return errors.New("it is behind the sun")
+	}
+}
+
+func TestCallsWaitForASourceThatComesBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &comet{newTap("comet"), make(chan struct{})}
+		r, err := tool.NewRegistryWith(tool.Options{Sources: []tool.Source{c}})
+		require.NoError(t, err)
+		require.Equal(t, tool.CodeNotFound, r.Execute(t.Context(), tool.Call{Name: "comet.tail"}).Failure.Code, "it was not started")
+		stop := r.Start(t.Context(), slog.New(slog.DiscardHandler))
+		require.Equal(t, tool.CodeNotFound, r.Execute(t.Context(), tool.Call{Name: "other"}).Failure.Code)
+
+		began := time.Now()
+		out := r.Execute(t.Context(), tool.Call{Name: "comet.tail"})
+		require.Equal(t, tool.CodeUnreachable, out.Failure.Code)
+		require.Contains(t, out.Failure.Message, "behind the sun")
+		require.True(t, out.Failure.NotSent)
+		require.Equal(t, 5*time.Second, time.Since(began))
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.Equal(t, tool.CodeCancelled, r.Execute(ctx, tool.Call{Name: "comet.tail"}).Failure.Code)
+
+		go func() {
+			time.Sleep(time.Second) // in the bubble
+			c.put(said{name: "comet.tail", text: "seen"})
+			close(c.back)
+		}()
+		require.Equal(t, "seen", r.Execute(t.Context(), tool.Call{Name: "comet.tail"}).Result)
+		require.Equal(t, "comet", r.SourceOf("comet.tail"))
+		require.Equal(t, tool.CodeNotFound, r.Execute(t.Context(), tool.Call{Name: "comet.head"}).Failure.Code)
+		require.Empty(t, r.SourceOf("comet.head"))
+		stop()
+	})
 }

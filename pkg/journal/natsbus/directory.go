@@ -1,6 +1,7 @@
 package natsbus
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -39,7 +40,7 @@ func (b *Bus) Announce(ctx context.Context, pool, instance string, tools []event
 	if err := journal.CheckTools(pool, tools); err != nil {
 		return err
 	}
-	body, err := json.Marshal(tools)
+	body, err := encodeTools(tools)
 	if err != nil {
 		return fmt.Errorf("announce tools of pool %s: %w", pool, err)
 	}
@@ -49,6 +50,18 @@ func (b *Bus) Announce(ctx context.Context, pool, instance string, tools []event
 		return fmt.Errorf("announce tools of pool %s: %w", pool, err)
 	}
 	return nil
+}
+
+// encodeTools is the tools as JSON that is not escaped like that of HTML, which
+// would make up to six bytes of one.
+func encodeTools(tools []events.ToolSpec) ([]byte, error) {
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(tools); err != nil {
+		return nil, err
+	}
+	return bytes.TrimRight(body.Bytes(), "\n"), nil
 }
 
 // AnnounceProviders says that an instance reaches these model providers.

@@ -57,8 +57,10 @@ func (r *remote) Run(ctx context.Context, call tool.Call) (string, error) {
 // call makes the call. One that a session did not send because it was about to end
 // goes to the next one.
 func (r *remote) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.CallToolResult, error) {
+	waiting, stop := context.WithTimeout(ctx, patience(ctx))
+	defer stop()
 	for {
-		session, err := r.server.await(ctx)
+		session, err := r.server.await(ctx, waiting.Done())
 		if err != nil {
 			return nil, err
 		}
@@ -68,7 +70,7 @@ func (r *remote) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.Cal
 		if err == nil {
 			return res, nil
 		}
-		if !errors.Is(err, mcp.ErrConnectionClosed) || ctx.Err() != nil {
+		if !errors.Is(err, mcp.ErrConnectionClosed) && !errors.Is(err, errOver) || ctx.Err() != nil {
 			return nil, r.server.failure(ctx, session, err)
 		}
 		select {
@@ -106,8 +108,18 @@ func answerOf(err error) *jsonrpc.Error {
 	return answer
 }
 
-// failure is the classifier of what calls end with.
+// failure is what a call failed with. It names no secret of the server's address.
 func (s *Server) failure(ctx context.Context, session *session, err error) error {
+	classified := s.classify(ctx, session, err)
+	var f *tool.Failure
+	if errors.As(classified, &f) {
+		f.Message = s.conceal.Replace(f.Message)
+	}
+	return classified
+}
+
+// classify is the classifier of what calls end with.
+func (s *Server) classify(ctx context.Context, session *session, err error) error {
 	answer := answerOf(err)
 	var status *statusError
 	var dial *net.OpError

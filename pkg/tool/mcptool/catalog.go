@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -14,66 +15,122 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// The bounds of what a server may list. All tools of an actor's pool are announced
-// in one message.
+// The bounds of what a server may list.
 const (
 	maxTools       = 1000
 	maxPages       = 100
 	maxDescription = 8 << 10
 	maxSchema      = 64 << 10
-	maxListed      = 256 << 10
+	// maxListed bounds the descriptions and schemas that are taken, as an
+	// announcement has them, maxRead all that a server says of its tools.
+	maxListed = 256 << 10
+	maxRead   = 4 << 20
+	// maxLeft is how many of the tools that are left out are logged.
+	maxLeft = 20
 )
 
-// list asks the server for all its tools, as far as they are bounded.
-func list(ctx context.Context, session *mcp.ClientSession) ([]*mcp.Tool, error) {
-	var all []*mcp.Tool
+// listing is what was taken of the tools that a server lists.
+type listing struct {
+	tools []tool.Tool
+	// left says of what was not taken why.
+	left map[string]string
+	// found are the names of all tools that it was asked for and has.
+	found []string
+	size  int
+	read  int
+}
+
+// list asks the server for its tools, page by page, as far as they are bounded.
+func (s *Server) list(ctx context.Context, session *mcp.ClientSession) (*listing, error) {
+	l := &listing{left: map[string]string{}}
 	params := &mcp.ListToolsParams{}
 	for range maxPages {
 		page, err := session.ListTools(ctx, params)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, page.Tools...)
-		if len(all) > maxTools {
-			return all[:maxTools], errTooMany
+		for _, t := range page.Tools {
+			if full := s.take(l, t); full {
+				l.cut()
+				return l, nil
+			}
 		}
 		if page.NextCursor == "" {
-			return all, nil
+			s.missing(l)
+			return l, nil
 		}
 		params = &mcp.ListToolsParams{Cursor: page.NextCursor}
 	}
-	return all, errTooMany
+	l.cut()
+	return l, nil
 }
 
-// errTooMany says that a list was cut.
-var errTooMany = errors.New("the server lists more tools than are taken")
+// take takes a tool, or notes why it does not. It reports whether the list is at
+// one of its bounds.
+func (s *Server) take(l *listing, t *mcp.Tool) (full bool) {
+	if t == nil {
+		return false
+	}
+	l.read += sizeOf(t)
+	if len(s.opts.Tools) > 0 && !slices.Contains(s.opts.Tools, t.Name) {
+		return l.read > maxRead
+	}
+	if len(l.tools) == maxTools {
+		return true
+	}
+	l.found = append(l.found, t.Name)
+	def, err := s.definition(t)
+	size := sizeOf(def.Description) + len(def.Schema)
+	if err == nil && l.size+size > maxListed {
+		err = fmt.Errorf("descriptions and schemas of the tools are longer than %d KiB", maxListed>>10)
+	}
+	if err != nil {
+		l.leave(t.Name, err)
+	} else {
+		l.size += size
+		l.tools = append(l.tools, &remote{server: s, name: t.Name, def: def})
+	}
+	return l.read > maxRead
+}
 
-// offer makes the tools of what a server lists. What cannot be a tool is left out,
-// with a warning.
-func (s *Server) offer(listed []*mcp.Tool, logger *slog.Logger) []tool.Tool {
-	var offered []tool.Tool
-	size := 0
-	for _, t := range listed {
-		if t == nil || len(s.opts.Tools) > 0 && !slices.Contains(s.opts.Tools, t.Name) {
-			continue
-		}
-		def, err := s.definition(t)
-		if err == nil && size+len(def.Description)+len(def.Schema) > maxListed {
-			err = fmt.Errorf("descriptions and schemas of the tools are longer than %d KiB", maxListed>>10)
-		}
-		if err != nil {
-			logger.Warn("a tool of an MCP server is left out", "tool", t.Name, "reason", err)
-			continue
-		}
-		size += len(def.Description) + len(def.Schema)
-		offered = append(offered, &remote{server: s, name: t.Name, def: def})
+// leave notes that a tool is not taken, for the first of them.
+func (l *listing) leave(name string, why error) {
+	if len(l.left) < maxLeft {
+		l.left[tool.Prefix(name, maxName)] = why.Error()
 	}
+}
+
+// cut notes that there is more.
+func (l *listing) cut() {
+	l.left[""] = fmt.Sprintf("the server lists more tools than are taken, which are %d, or %d MiB of what it says of them", maxTools, maxRead>>20)
+}
+
+// missing notes the tools that are wanted of the server, which it does not have.
+func (s *Server) missing(l *listing) {
 	for _, name := range s.opts.Tools {
-		if !slices.ContainsFunc(listed, func(t *mcp.Tool) bool { return t != nil && t.Name == name }) {
-			logger.Warn("an MCP server does not have a tool that is wanted of it", "tool", name)
+		if !slices.Contains(l.found, name) {
+			l.left[name] = "the server does not have it, and is to offer it"
 		}
 	}
-	return offered
+}
+
+// report logs what was left out, unless it is what was left out before.
+func (l *listing) report(before *listing, logger *slog.Logger) {
+	if maps.Equal(l.left, before.left) {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.left)) {
+		logger.Warn("a tool of an MCP server is left out", "tool", name, "reason", l.left[name], "taken", len(l.tools))
+	}
+}
+
+// sizeOf is the length of a value as JSON.
+func sizeOf(v any) int {
+	data, err := compact(v)
+	if err != nil {
+		return 0 // it came as JSON
+	}
+	return len(data)
 }
 
 // definition is a tool as others know it.

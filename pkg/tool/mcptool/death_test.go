@@ -50,7 +50,7 @@ func TestServerThatIsKilled(t *testing.T) {
 func TestToolsOfAServerThatStaysAwayGo(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t, "server")
-	r := startWeb(t, w, func(o *Options) { o.Linger = 300 * time.Millisecond })
+	r := startWeb(t, w, func(o *Options) { o.Linger, o.Over.Timeout = 300*time.Millisecond, time.Second })
 	require.True(t, r.has("echo"))
 	w.CloseClientConnections()
 	w.Close()
@@ -63,7 +63,34 @@ func TestToolsOfAServerThatStaysAwayGo(t *testing.T) {
 		t.Fatal("the tools are still there")
 	}
 	require.Empty(t, r.Definitions())
-	require.Equal(t, tool.CodeNotFound, r.failure(t, "echo").Code)
+	f = r.failure(t, "echo")
+	require.Equal(t, tool.CodeUnreachable, f.Code, "it may come back")
+	require.True(t, f.NotSent)
+	require.Equal(t, tool.CodeNotFound, r.Execute(t.Context(), tool.Call{Name: "other.echo"}).Failure.Code)
+}
+
+func closed() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// A call of a server's tool that comes before the server does is not lost.
+func TestCallBeforeItsServer(t *testing.T) {
+	t.Parallel()
+	w := newWeb(t, "server")
+	w.serve(http.HandlerFunc(func(res http.ResponseWriter, _ *http.Request) { res.WriteHeader(http.StatusServiceUnavailable) }))
+	r := startWeb(t, w)
+	require.False(t, r.has("echo"))
+	done := make(chan tool.Outcome, 1)
+	go func() {
+		done <- r.Execute(t.Context(), tool.Call{Run: "run", ID: "c1", Name: "srv.echo", Arguments: "{}"})
+	}()
+	w.renew("server")
+	out := <-done
+	require.Nil(t, out.Failure)
+	require.Equal(t, "{}", out.Result)
+	require.Equal(t, tool.CodeNotFound, r.failure(t, "nothing").Code, "its server is there without it")
 }
 
 // A server that was restarted knows nothing of the sessions before.
@@ -184,7 +211,7 @@ func TestServersThatDoNotComeUp(t *testing.T) {
 			require.Empty(t, r.Definitions())
 			require.Eventually(t, func() bool { return strings.Contains(r.log.String(), says) }, within, 10*time.Millisecond, r.log.String())
 			r.stop()
-			_, err := r.server.await(t.Context())
+			_, err := r.server.await(t.Context(), closed())
 			var f *tool.Failure
 			require.ErrorAs(t, err, &f)
 			require.True(t, f.NotSent)

@@ -4,7 +4,8 @@
 // its server, which is a command that speaks over its standard input and output, or
 // a URL of streamable HTTP. A server that does not come up, dies, or stops
 // answering is connected to again, with growing pauses; its tools stay announced
-// for [Options.Linger] meanwhile, and calls wait a moment for it. A call that was
+// for [Options.Linger] meanwhile, and calls wait for it as long as their timeout
+// allows. A call that was
 // under way when its session ended fails with code unreachable and is not made
 // again: whether it took effect is not known.
 //
@@ -32,14 +33,17 @@
 //
 // Nothing that a server does takes more than a bounded amount of memory or time: a
 // message has at most [Options.MaxMessage] bytes and ends the session where it has
-// more, a list of tools has at most 1,000, notifications are dropped where they
-// come faster than they are handled, and a call ends with its context. Servers may
-// ask nothing of us: sampling, elicitation and roots are declined.
+// more, a list of tools has at most 1,000 and is read page by page to 4 MiB, once a
+// second at most; notifications but that the list has changed are dropped, requests
+// that come faster than they are answered end the session, and a call ends with its
+// context. Servers may ask nothing of us: sampling, elicitation and roots are
+// declined.
 //
 // # Processes
 //
 // A command runs in a process group of its own, which is killed when the session
-// ends, whatever the command started. It gets an environment of HOME, LANG, LOGNAME,
+// ends, with what the command started. Only what has left the group, for a session of
+// its own, is not: it outlives us. It gets an environment of HOME, LANG, LOGNAME,
 // PATH, SHELL, TERM, TMPDIR and USER, where they are set, and of [Options.Env]; the
 // other variables of this process, which may be keys, are not passed on. Its
 // standard error goes to the log, in lines that are cut and counted.

@@ -2,12 +2,13 @@ package mcptool
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"io"
 	"mime"
 	"net/http"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -19,9 +20,6 @@ const (
 	streamTimeout = 3 * time.Second
 	// farewell is how long the end of a session may take that is told to its server.
 	farewell = time.Second
-	// linesPerSecond paces event streams; an event has three lines or four. What is
-	// read is queued without a bound, so it must not come faster than it is handled.
-	linesPerSecond = 20_000
 )
 
 // endpoint is the way to a server behind a URL.
@@ -37,10 +35,20 @@ func newEndpoint(o Options) *endpoint {
 	return &endpoint{headers: o.Headers, max: int64(o.MaxMessage), base: base}
 }
 
-// transport returns a transport for one session.
-func (e *endpoint) transport(url string) mcp.Transport {
-	return &mcp.StreamableClientTransport{Endpoint: url, MaxEventSize: int(e.max), HTTPClient: &http.Client{
-		Transport:     e,
+// exchange is what one session sends and gets over an endpoint.
+type exchange struct {
+	*endpoint
+	inlet *inlet
+	// life ends when the session does, and with it whatever is under way.
+	life context.Context
+	// end ends the session.
+	end func(error)
+}
+
+// transport returns the transport of the session.
+func (x *exchange) transport(url string) mcp.Transport {
+	return &mcp.StreamableClientTransport{Endpoint: url, MaxEventSize: int(x.max), HTTPClient: &http.Client{
+		Transport:     x,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
@@ -48,44 +56,100 @@ func (e *endpoint) transport(url string) mcp.Transport {
 // close lets go of idle connections.
 func (e *endpoint) close() { e.base.CloseIdleConnections() }
 
+// errOver says that a request was not sent since its session has ended.
+var errOver = errors.New("the session has ended")
+
 // RoundTrip adds the headers, bounds the answer, and makes errors of the statuses
 // that say nothing about the session.
-func (e *endpoint) RoundTrip(req *http.Request) (*http.Response, error) {
-	req = req.Clone(req.Context())
+func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Method == http.MethodDelete {
+		return x.leave(x.headed(req, req.Context()))
+	}
+	if x.life.Err() != nil {
+		return nil, errOver
+	}
+	ctx, cancel := context.WithCancel(req.Context())
+	detach := context.AfterFunc(x.life, cancel)
+	done := func() { detach(); cancel() }
+	send := x.post
+	if req.Method == http.MethodGet {
+		send = x.stream
+	}
+	res, err := send(x.headed(req, ctx), cancel)
+	if err != nil {
+		done()
+		return nil, err
+	}
+	res.Body = &cancelling{x.bounded(res), done}
+	return res, nil
+}
+
+// headed is the request with the headers.
+func (e *endpoint) headed(req *http.Request, ctx context.Context) *http.Request {
+	req = req.Clone(ctx)
 	for name, value := range e.headers {
 		req.Header.Set(name, value)
 	}
-	switch req.Method {
-	case http.MethodGet:
-		return e.stream(req)
-	case http.MethodDelete:
-		ctx, cancel := context.WithTimeout(req.Context(), farewell)
-		defer cancel()
-		res, err := e.base.RoundTrip(req.WithContext(ctx))
-		if err == nil {
-			_ = res.Body.Close() // nobody reads it
-			res.Body = http.NoBody
-		}
-		return res, err
+	return req
+}
+
+// leave tells the server that the session ends.
+func (x *exchange) leave(req *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithTimeout(req.Context(), farewell)
+	defer cancel()
+	res, err := x.base.RoundTrip(req.WithContext(ctx))
+	if err == nil {
+		_ = res.Body.Close() // nobody reads it
+		res.Body = http.NoBody
 	}
-	res, err := e.base.RoundTrip(req)
+	return res, err
+}
+
+// post sends a message. A call takes the time that it has; any other message is
+// taken within [writeTimeout] or given up.
+func (x *exchange) post(req *http.Request, cancel context.CancelFunc) (*http.Response, error) {
+	msg := messageOf(req)
+	if call, ok := msg.(*jsonrpc.Request); !ok || !call.IsCall() {
+		defer time.AfterFunc(writeTimeout, cancel).Stop()
+	}
+	res, err := x.base.RoundTrip(req)
+	x.inlet.answered(msg)
 	if err != nil {
 		return nil, err
 	}
-	if status := statusOf(res); req.Method == http.MethodPost && status.passes() {
+	if status := statusOf(res); status.passes() {
 		_ = res.Body.Close() // what it says is of no use
 		return nil, status
 	}
-	return e.bounded(req.Context(), res), nil
+	return res, nil
+}
+
+// messageOf is the message that a request sends, nil if it cannot be read.
+func messageOf(req *http.Request) jsonrpc.Message {
+	if req.GetBody == nil {
+		return nil
+	}
+	body, err := req.GetBody()
+	if err != nil {
+		return nil
+	}
+	data, err := io.ReadAll(body)
+	if err != nil {
+		return nil
+	}
+	msg, err := jsonrpc.DecodeMessage(data)
+	if err != nil {
+		return nil
+	}
+	return msg
 }
 
 // stream asks for the stream of what the server sends by itself. A server that
 // does not answer has none.
-func (e *endpoint) stream(req *http.Request) (*http.Response, error) {
-	ctx, cancel := context.WithCancel(req.Context())
+func (x *exchange) stream(req *http.Request, cancel context.CancelFunc) (*http.Response, error) {
 	patience := time.AfterFunc(streamTimeout, cancel)
-	res, err := e.base.RoundTrip(req.WithContext(ctx))
-	if !patience.Stop() && req.Context().Err() == nil {
+	res, err := x.base.RoundTrip(req)
+	if !patience.Stop() && x.life.Err() == nil {
 		if err == nil {
 			_ = res.Body.Close() // it came too late
 		}
@@ -94,19 +158,13 @@ func (e *endpoint) stream(req *http.Request) (*http.Response, error) {
 			Header: http.Header{}, Body: http.NoBody, Request: req,
 		}, nil
 	}
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	res = e.bounded(ctx, res)
-	res.Body = &cancelling{res.Body, cancel}
-	return res, nil
+	return res, err
 }
 
 // cancelling is a body whose end ends its request.
 type cancelling struct {
 	io.ReadCloser
-	cancel context.CancelFunc
+	cancel func()
 }
 
 // Close closes the body.
@@ -115,15 +173,13 @@ func (c *cancelling) Close() error {
 	return c.ReadCloser.Close()
 }
 
-// bounded bounds a body: in time if it is a stream of events, each of which the
-// transport bounds, else in size.
-func (e *endpoint) bounded(ctx context.Context, res *http.Response) *http.Response {
+// bounded is the body of an answer: sifted if it is a stream of events, else
+// bounded in size.
+func (x *exchange) bounded(res *http.Response) io.ReadCloser {
 	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind == "text/event-stream" {
-		res.Body = &paced{ReadCloser: res.Body, ctx: ctx}
-	} else {
-		res.Body = &limited{ReadCloser: res.Body, left: e.max, max: e.max}
+		return newSifted(res.Body, x.inlet, int(x.max), x.end)
 	}
-	return res
+	return &limited{ReadCloser: res.Body, left: x.max, max: x.max}
 }
 
 // limited is a body that may not be longer than max.
@@ -135,45 +191,14 @@ type limited struct {
 // Read fails where there is more.
 func (l *limited) Read(p []byte) (int, error) {
 	if l.left < 0 {
-		return 0, &endedError{reason: fmt.Sprintf("it sent a message of more than %d bytes", l.max)}
+		return 0, tooLong(int(l.max))
 	}
 	if int64(len(p)) > l.left+1 {
 		p = p[:l.left+1]
 	}
 	n, err := l.ReadCloser.Read(p)
 	if l.left -= int64(n); l.left < 0 {
-		return 0, &endedError{reason: fmt.Sprintf("it sent a message of more than %d bytes", l.max)}
-	}
-	return n, err
-}
-
-// paced is a body of which no more lines are read in a second than are handled.
-type paced struct {
-	io.ReadCloser
-	ctx   context.Context
-	since time.Time
-	lines int
-}
-
-// Read waits where lines come too fast.
-func (p *paced) Read(b []byte) (int, error) {
-	if now := time.Now(); now.Sub(p.since) >= time.Second {
-		p.since, p.lines = now, 0
-	}
-	if p.lines > linesPerSecond {
-		wait := time.NewTimer(time.Until(p.since.Add(time.Second)))
-		defer wait.Stop()
-		select {
-		case <-wait.C:
-		case <-p.ctx.Done():
-			return 0, p.ctx.Err()
-		}
-	}
-	n, err := p.ReadCloser.Read(b[:min(len(b), 16<<10)])
-	for _, c := range b[:n] {
-		if c == '\n' {
-			p.lines++
-		}
+		return 0, tooLong(int(l.max))
 	}
 	return n, err
 }

@@ -1,20 +1,21 @@
 package mcptool
 
 import (
-	"fmt"
+	"errors"
 	"sync/atomic"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// The notifications of a server that matter to us.
-const (
-	listChanged = "notifications/tools/list_changed"
-	cancelled   = "notifications/cancelled"
-)
+// listChanged is the one notification of a server that matters to us. Its requests
+// are declined at once, so that there is nothing for it to cancel.
+const listChanged = "notifications/tools/list_changed"
 
 // maxAsked is how many requests of a server may be unanswered at a time.
 const maxAsked = 64
+
+// errAsks says that a server floods.
+var errAsks = errors.New("it sends requests faster than they are answered")
 
 // inlet keeps what a server sends from piling up: the SDK queues requests and
 // notifications without a bound.
@@ -32,20 +33,23 @@ func (i *inlet) takes(msg jsonrpc.Message) (bool, error) {
 		return true, nil
 	case req.IsCall():
 		if i.asked.Add(1) > maxAsked {
-			return false, fmt.Errorf("it sends requests faster than they are answered")
+			return false, errAsks
 		}
 		return true, nil
 	case req.Method == listChanged:
 		// One that is not handled yet stands for this one too.
 		return i.changes.CompareAndSwap(0, 1), nil
 	}
-	return req.Method == cancelled, nil
+	return false, nil
 }
 
 // answered counts an answer of ours.
 func (i *inlet) answered(msg jsonrpc.Message) {
-	if _, ok := msg.(*jsonrpc.Response); ok {
-		i.asked.Add(-1)
+	if _, ok := msg.(*jsonrpc.Response); !ok {
+		return
+	}
+	// Not below none: a request that is itself the body of an answer was not counted.
+	for n := i.asked.Load(); n > 0 && !i.asked.CompareAndSwap(n, n-1); n = i.asked.Load() {
 	}
 }
 

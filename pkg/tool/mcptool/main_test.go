@@ -1,6 +1,7 @@
 package mcptool
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -53,6 +54,8 @@ func child(mode string) int {
 				return 1
 			}
 		}
+	case "pages", "flap":
+		return lister(mode)
 	case "stubborn":
 		ignoreSignals()
 	}
@@ -66,6 +69,36 @@ func child(mode string) int {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
+	}
+	return 0
+}
+
+// lister is a server whose tools never end: there is always another page, or it
+// says with every list that it has changed.
+func lister(mode string) int {
+	in := bufio.NewScanner(os.Stdin)
+	for n := 0; in.Scan(); {
+		var m struct {
+			ID     json.RawMessage `json:"id"`
+			Method string          `json:"method"`
+		}
+		_ = json.Unmarshal(in.Bytes(), &m) // what is no message has no method
+		switch m.Method {
+		case "initialize":
+			fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"x","version":"1"}}}`+"\n", m.ID)
+		case "tools/list":
+			n++
+			appendLine(os.Getenv("HANGFILE"), "listed")
+			size, cursor := 1, ""
+			if mode == "pages" {
+				size, cursor = 3<<20, fmt.Sprintf(`"nextCursor":"%d",`, n)
+			}
+			fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{%s"tools":[{"name":"t%d","description":"%s","inputSchema":{"type":"object"}},{"name":""}]}}`+"\n",
+				m.ID, cursor, n, strings.Repeat("d", size))
+			if mode == "flap" {
+				fmt.Println(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+			}
+		}
 	}
 	return 0
 }

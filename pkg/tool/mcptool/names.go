@@ -12,7 +12,7 @@ const maxName = 64
 // toolName is what a server's tool is announced as: `server.tool`, with what may
 // not stand in a name replaced, and a long one cut and marked with its digest.
 func toolName(server, tool string) string {
-	name := strings.Map(nameRune, server) + "." + strings.Map(nameRune, tool)
+	name := Prefix(server) + strings.Map(nameRune, tool)
 	if len(name) <= maxName {
 		return name
 	}
@@ -20,6 +20,9 @@ func toolName(server, tool string) string {
 	mark := "_" + hex.EncodeToString(sum[:4])
 	return name[:maxName-len(mark)] + mark
 }
+
+// Prefix is what the names of a server's tools begin with, as far as it fits.
+func Prefix(server string) string { return strings.Map(nameRune, server) + "." }
 
 func nameRune(r rune) rune {
 	if named(r) || r == '_' || r == '-' || r == '.' {

@@ -1,11 +1,13 @@
 package mcptool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,14 +21,18 @@ const (
 	maxPause   = 30 * time.Second
 	// settled is how long a session has to last for the pauses to begin anew.
 	settled = 10 * time.Second
-	// patience is how long a call waits for a server that is away.
-	patience = 5 * time.Second
+	// sayTime is what is left of a call's time when it has waited long enough for a
+	// server that is away.
+	sayTime = 500 * time.Millisecond
 	// probeEvery is how often a server is asked for its tools without a reason, and
 	// listTimeout how long it may take; one that does not answer twice, while no
 	// call is under way, is given up.
 	probeEvery  = 30 * time.Second
 	listTimeout = 15 * time.Second
 	probeAgain  = time.Second
+	// lookEvery is how often a server is asked at most because it says that its tools
+	// have changed.
+	lookEvery = time.Second
 )
 
 // Server is the source of one MCP server's tools. Run it once.
@@ -35,6 +41,7 @@ type Server struct {
 	endpoint *endpoint // nil for a command
 	modern   bool      // it knows only later versions of the protocol
 	probe    time.Duration
+	conceal  *strings.Replacer
 
 	mu sync.Mutex
 	// current is the session, nil while there is none; then last says why.
@@ -44,7 +51,7 @@ type Server struct {
 	changed chan struct{}
 }
 
-var _ tool.Source = (*Server)(nil)
+var _ tool.Returning = (*Server)(nil)
 
 // New checks the options; nothing is started before Run.
 func New(o Options) (*Server, error) {
@@ -52,7 +59,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opts: o, changed: make(chan struct{}), probe: probeEvery, last: errors.New("it was not started yet")}
+	s := &Server{opts: o, changed: make(chan struct{}), probe: probeEvery, conceal: concealer(o), last: errors.New("it was not started yet")}
 	if o.URL != "" {
 		s.endpoint = newEndpoint(o)
 	}
@@ -66,7 +73,7 @@ func (s *Server) Name() string { return "mcp " + s.opts.Name }
 func (s *Server) Pools() []string { return []string{s.opts.Over.WithDefaults().Pool} }
 
 // Run keeps a session with the server until ctx ends. Then it ends the session, the
-// server's process with everything that it started, and returns.
+// server's process with everything in its group, and returns.
 func (s *Server) Run(ctx context.Context, logger *slog.Logger, put func([]tool.Tool)) {
 	logger = logger.With("mcp_server", s.opts.Name)
 	a := &announcer{put: put, linger: s.opts.Linger}
@@ -85,7 +92,7 @@ func (s *Server) Run(ctx context.Context, logger *slog.Logger, put func([]tool.T
 			pause = 0
 		}
 		pause = min(max(2*pause, firstPause), maxPause)
-		logger.Warn("an MCP server is away; it is tried again", "reason", err, "in", pause)
+		logger.Warn("an MCP server is away; it is tried again", "reason", s.conceal.Replace(err.Error()), "in", pause)
 		a.away()
 		sleep(ctx, pause/2+rand.N(pause))
 	}
@@ -101,45 +108,40 @@ func (s *Server) serve(ctx context.Context, logger *slog.Logger, a *announcer) (
 		return err
 	}
 	defer func() { s.turn(nil, err); ses.close() }() // in this order: a call must not find one that ends
-	listed, err := list(connecting, ses.client)
-	if err != nil && !errors.Is(err, errTooMany) {
+	listed, err := s.list(connecting, ses.client)
+	if err != nil {
 		return ses.why(err)
 	}
-	if err != nil {
-		logger.Warn("not all tools of an MCP server are taken", "taken", len(listed), "reason", err)
-	}
+	var seen listing
+	listed.report(&seen, logger)
+	a.here(listed.tools) // first: who finds the session finds its tools
 	s.turn(ses, nil)
-	offered := s.offer(listed, logger)
-	a.here(offered)
-	logger.Info("an MCP server is there", "tools", len(offered))
-	return s.watch(ctx, ses, logger, a)
+	logger.Info("an MCP server is there", "tools", len(listed.tools))
+	return s.watch(ctx, ses, listed, logger, a)
 }
 
-// watch keeps the tools as the server lists them until the session ends.
-func (s *Server) watch(ctx context.Context, ses *session, logger *slog.Logger, a *announcer) error {
+// watch keeps the tools as the server lists them until the session ends. A server
+// whose list changes all the time is looked at in intervals.
+func (s *Server) watch(ctx context.Context, ses *session, before *listing, logger *slog.Logger, a *announcer) error {
 	probe := time.NewTimer(s.probe)
 	defer probe.Stop()
+	calm := time.NewTimer(lookEvery)
+	defer calm.Stop()
 	silent := 0
 	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-ses.ended:
-			if ses.reason == nil {
-				return errors.New("it closed the connection")
-			}
-			return ses.reason
-		case <-ses.look:
-		case <-probe.C:
+		if err := s.rouse(ctx, ses, probe.C, calm.C); err != nil {
+			return err
 		}
 		next := s.probe
 		asking, stop := context.WithTimeout(ctx, min(listTimeout, s.probe))
-		listed, err := list(asking, ses.client)
+		listed, err := s.list(asking, ses.client)
 		stop()
 		switch {
-		case err == nil || errors.Is(err, errTooMany):
+		case err == nil:
 			silent = 0
-			a.here(s.offer(listed, logger))
+			listed.report(before, logger)
+			before = listed
+			a.here(listed.tools)
 		case ses.calls.Load() > 0: // it may do one thing at a time
 		default:
 			if silent++; silent >= 2 {
@@ -148,7 +150,41 @@ func (s *Server) watch(ctx context.Context, ses *session, logger *slog.Logger, a
 			next = min(next, probeAgain)
 		}
 		probe.Reset(next)
+		calm.Reset(lookEvery)
 	}
+}
+
+// rouse waits until the server is to be asked for its tools: when it is probed, or
+// has a reason to be looked at once it has been calm. The error is the end of ctx
+// or of the session.
+func (s *Server) rouse(ctx context.Context, ses *session, probe, calm <-chan time.Time) error {
+	var look <-chan struct{}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ses.ended:
+			return cmp.Or(ses.reason, errors.New("it closed the connection"))
+		case <-calm:
+			look = ses.look
+		case <-look:
+			return nil
+		case <-probe:
+			return nil
+		}
+	}
+}
+
+// Claims reports whether the name is one that a tool of this server would have.
+func (s *Server) Claims(name string) bool { return strings.HasPrefix(name, Prefix(s.opts.Name)) }
+
+// Patience is the timeout of the server's tools.
+func (s *Server) Patience() time.Duration { return s.opts.Over.WithDefaults().Timeout }
+
+// Up waits until there is a session, whose tools were put before.
+func (s *Server) Up(ctx context.Context) error {
+	_, err := s.await(ctx, ctx.Done())
+	return err
 }
 
 // turn gives calls another session, or none, and why there is none.
@@ -160,10 +196,20 @@ func (s *Server) turn(ses *session, why error) {
 	s.changed = make(chan struct{})
 }
 
-// await returns a session that has not ended, for which it waits a moment.
-func (s *Server) await(ctx context.Context) (*session, error) {
-	wait := time.NewTimer(patience)
-	defer wait.Stop()
+// patience is how long a call waits for a session: as long as it has, less what it
+// takes to say that there was none.
+func patience(ctx context.Context) time.Duration {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return tool.DefaultTimeout
+	}
+	left := time.Until(deadline)
+	return max(left-sayTime, left/2)
+}
+
+// await returns a session that has not ended, for which it waits until enough or the
+// end of ctx.
+func (s *Server) await(ctx context.Context, enough <-chan struct{}) (*session, error) {
 	for {
 		s.mu.Lock()
 		ses, changed, last := s.current, s.changed, s.last
@@ -171,13 +217,16 @@ func (s *Server) await(ctx context.Context) (*session, error) {
 		if ses != nil && !ses.over() {
 			return ses, nil
 		}
+		if ses != nil { // it is about to be turned
+			last = ses.why(errors.New("its session has ended"))
+		}
 		select {
 		case <-changed:
 			continue
-		case <-wait.C:
+		case <-enough:
 		case <-ctx.Done():
 		}
-		f := tool.Failf(tool.CodeUnreachable, "the MCP server %q is away: %v", s.opts.Name, last)
+		f := tool.Failf(tool.CodeUnreachable, "the MCP server %q is away: %s", s.opts.Name, s.conceal.Replace(last.Error()))
 		f.NotSent = true
 		return nil, f
 	}

@@ -1,6 +1,7 @@
 package mcptool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -24,6 +25,10 @@ type session struct {
 	// ended is closed when the connection is gone; reason is why.
 	ended  chan struct{}
 	reason error
+	// life ends with the session; its cause is why we ended it, if we did. cut ends
+	// it.
+	life context.Context
+	cut  context.CancelCauseFunc
 
 	calls atomic.Int64 // under way
 }
@@ -44,9 +49,14 @@ func (c *captured) Connect(ctx context.Context) (_ mcp.Connection, err error) {
 // protocol, empty for the latest.
 func (s *Server) dial(ctx context.Context, logger *slog.Logger, version string) (*session, error) {
 	ses := &session{look: make(chan struct{}, 1), ended: make(chan struct{}), inlet: &inlet{}}
+	ses.life, ses.cut = context.WithCancelCause(context.Background())
 	var transport captured
 	if s.endpoint != nil {
-		transport.Transport = s.endpoint.transport(s.opts.URL)
+		x := &exchange{endpoint: s.endpoint, inlet: ses.inlet, life: ses.life, end: func(why error) {
+			ses.cut(why)
+			go func() { _ = transport.conn.Close() }() // it tells the server, which takes time; whoever closes next waits for it
+		}}
+		transport.Transport = x.transport(s.opts.URL)
 	} else {
 		p, err := startProcess(s.opts, logger)
 		if err != nil {
@@ -74,11 +84,14 @@ func (s *Server) dial(ctx context.Context, logger *slog.Logger, version string) 
 		if transport.conn != nil {
 			_ = transport.conn.Close() // the handshake's error says more
 		}
-		return nil, err
+		ses.cut(nil)
+		return nil, cmp.Or(ses.flaw(), err)
 	}
 	ses.client, ses.conn = connected, transport.conn
 	go func() {
-		ses.reason = connected.Wait()
+		ended := connected.Wait()
+		ses.cut(nil)
+		ses.reason = cmp.Or(ses.flaw(), ended)
 		close(ses.ended)
 	}()
 	return ses, nil
@@ -109,15 +122,8 @@ func (s *session) lookSoon() {
 	}
 }
 
-// over reports whether the connection is gone.
-func (s *session) over() bool {
-	select {
-	case <-s.ended:
-		return true
-	default:
-		return false
-	}
-}
+// over reports whether the session has ended or is about to.
+func (s *session) over() bool { return s.life.Err() != nil }
 
 // enter counts a call that is under way until leave.
 func (s *session) enter() (leave func()) {
@@ -127,7 +133,8 @@ func (s *session) enter() (leave func()) {
 
 // close ends the session, whatever is under way, and returns when nothing is left.
 func (s *session) close() {
-	_ = s.conn.Close()   // first: a graceful end would wait for what is under way
+	_ = s.conn.Close() // first: a graceful end would wait for what is under way
+	s.cut(nil)
 	_ = s.client.Close() // the connection is gone already
 	<-s.ended
 }
@@ -139,8 +146,21 @@ func (s *session) why(err error) error {
 	if errors.As(err, &ended) {
 		return ended
 	}
-	if s.over() && s.reason != nil {
-		return s.reason
+	if why := s.flaw(); why != nil {
+		return why
 	}
-	return err
+	select {
+	case <-s.ended:
+		return cmp.Or(s.reason, err)
+	default:
+		return err
+	}
+}
+
+// flaw is why we ended the session, nil if we did not, or for no fault of its.
+func (s *session) flaw() error {
+	if why := context.Cause(s.life); why != nil && !errors.Is(why, context.Canceled) {
+		return why
+	}
+	return nil
 }

@@ -46,7 +46,7 @@ type process struct {
 	// is how.
 	gone    chan struct{}
 	result  error
-	readers sync.WaitGroup
+	heard   chan struct{} // closed when its standard error was read to the end
 	once    sync.Once
 	garbage bool // some output was no message
 }
@@ -58,7 +58,7 @@ var (
 
 // startProcess starts the command.
 func startProcess(o Options, logger *slog.Logger) (*process, error) {
-	p := &process{max: o.MaxMessage, logger: logger, gone: make(chan struct{}), said: &errorLog{logger: logger}}
+	p := &process{max: o.MaxMessage, logger: logger, gone: make(chan struct{}), heard: make(chan struct{}), said: &errorLog{logger: logger}}
 	p.cmd = exec.Command(o.Command[0], o.Command[1:]...)
 	p.cmd.Dir, p.cmd.Env = o.Dir, o.environment()
 	ownGroup(p.cmd)
@@ -78,7 +78,7 @@ func startProcess(o Options, logger *slog.Logger) (*process, error) {
 		return nil, fmt.Errorf("the command %q cannot be started: %w", o.Command[0], err)
 	}
 	p.lines = bufio.NewReaderSize(p.stdout, 64<<10)
-	p.readers.Go(func() { p.said.copy(p.stderr) })
+	go func() { p.said.copy(p.stderr); close(p.heard) }()
 	go func() {
 		p.result = p.cmd.Wait()
 		killGroup(p.cmd)
@@ -136,7 +136,7 @@ func (p *process) line() ([]byte, error) {
 	for {
 		part, err := p.lines.ReadSlice('\n')
 		if len(whole)+len(part) > p.max {
-			return nil, fmt.Errorf("it sent a message of more than %d bytes", p.max)
+			return nil, tooLong(p.max)
 		}
 		whole = append(whole, part...)
 		if errors.Is(err, bufio.ErrBufferFull) {
@@ -160,6 +160,10 @@ func (p *process) ended(err error) error {
 	case <-p.gone:
 	case <-wait.C:
 		return &endedError{reason: "it closed its output"}
+	}
+	select {
+	case <-p.heard:
+	case <-wait.C:
 	}
 	reason := "it ended"
 	if p.result != nil {
@@ -193,7 +197,7 @@ func (p *process) Write(_ context.Context, msg jsonrpc.Message) error {
 }
 
 // Close ends the command: it ends its input, asks, and kills; then whatever is
-// left of its group. It returns when nothing is left.
+// left of its group. It returns when nothing of that is left.
 func (p *process) Close() error {
 	p.once.Do(func() {
 		_ = p.stdin.Close() // a pipe's end
@@ -206,7 +210,7 @@ func (p *process) Close() error {
 		}
 		<-p.gone
 		closeAll(p.stdout, p.stderr)
-		p.readers.Wait()
+		<-p.heard
 		p.said.flush()
 	})
 	return nil
@@ -214,6 +218,11 @@ func (p *process) Close() error {
 
 // endedError says why a session ended.
 type endedError struct{ reason string }
+
+// tooLong says that a message was longer than that.
+func tooLong(most int) error {
+	return &endedError{reason: fmt.Sprintf("it sent a message of more than %d bytes", most)}
+}
 
 // Error returns the reason.
 func (e *endedError) Error() string { return e.reason }

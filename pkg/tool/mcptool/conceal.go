@@ -1,0 +1,51 @@
+package mcptool
+
+import (
+	"net/url"
+	"strings"
+)
+
+// shortestSecret is the length below which a value is no secret worth looking for.
+const shortestSecret = 6
+
+// concealer takes what may be secret out of words about a server: of its URL all
+// but scheme and host, and the values of its headers.
+func concealer(o Options) *strings.Replacer {
+	var pairs []string
+	hide := func(value, as string) {
+		if len(value) >= shortestSecret {
+			pairs = append(pairs, value, as)
+		}
+	}
+	if u, err := url.Parse(o.URL); err == nil && o.URL != "" {
+		shown := u.Scheme + "://" + u.Host
+		hide(o.URL, shown)
+		hide(u.String(), shown)
+		if u.User != nil { // as an error of net/http has it
+			bare := *u
+			bare.User = nil
+			hide(strings.Replace(bare.String(), "://", "://"+url.User(u.User.Username()).String()+":***@", 1), shown)
+			hide(u.User.String()+"@", "")
+			password, _ := u.User.Password()
+			hide(password, hidden)
+			hide(u.User.Username(), hidden)
+		}
+		hide(u.RawQuery, hidden)
+		for _, values := range u.Query() {
+			for _, value := range values {
+				hide(value, hidden)
+				hide(url.QueryEscape(value), hidden)
+			}
+		}
+	}
+	for _, value := range o.Headers {
+		hide(value, hidden)
+		if _, token, found := strings.Cut(value, " "); found {
+			hide(token, hidden)
+		}
+	}
+	return strings.NewReplacer(pairs...)
+}
+
+// hidden stands for a secret.
+const hidden = "[REDACTED]"
