@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
@@ -120,7 +119,7 @@ func serveMCP(ctx context.Context, listener net.Listener, o mcpserve.Options) er
 		return err
 	}
 	if listener == nil {
-		return s.Serve(ctx, &mcp.StdioTransport{})
+		return s.Serve(ctx, mcpserve.Lines(os.Stdin, os.Stdout))
 	}
 	_, _ = os.Stderr.WriteString("serving MCP at http://" + listener.Addr().String() + mcpserve.Path + "\n")
 	return s.ServeHTTP(ctx, listener, os.Getenv("MOOREBUS_TOKEN"))
