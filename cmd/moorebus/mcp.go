@@ -62,6 +62,9 @@ embedded server in this process, as moorebus run has it.`,
 			if len(names) > 0 || cmd.Flags().Changed("nats") {
 				return cli.Usage("--agent runs that agent on a server of its own: leave --agents and --nats out")
 			}
+			if local.agentFile == wire.Stdin && listener == nil {
+				return cli.Usage("--agent -: stdin is the client's; give the agent as a file")
+			}
 			return mcpLocal(cmd.Context(), local, listener)
 		}
 		remote := &clientFlags{bus: bus, log: local.log, output: string(console.Text), formats: []console.Format{console.Text}}

@@ -51,6 +51,9 @@ Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled
 		if err != nil {
 			return err
 		}
+		if local.agentFile == wire.Stdin && docs.Agent.Mode == events.ModeChat {
+			return cli.Usage("--agent -: an agent in chat mode reads further messages from stdin; give it as a file")
+		}
 		task := docs.Agent.Task
 		if len(args) == 1 {
 			task = args[0]
