@@ -51,7 +51,7 @@ func addLocalFlagsBeside(cmd *cobra.Command, bus *cli.BusFlags) *localFlags {
 		stall: wire.AddStallFlag(cmd.Flags()),
 		log:   cli.AddLogFlags(cmd.Flags(), slog.LevelWarn),
 	}
-	cmd.Flags().StringVar(&f.agentFile, "agent", "", "`file` of the agent (YAML or JSON); its tools may stand in it too")
+	cmd.Flags().StringVar(&f.agentFile, "agent", "", "`file` of the agent (YAML or JSON), - is stdin; its tools may stand in it too")
 	cmd.Flags().StringVar(&f.toolsFile, "tools", "", "`file` of tools (YAML or JSON)")
 	cmd.Flags().StringVar(&f.providers, "providers", "", "`file` of model providers (YAML or JSON)")
 	wire.AddPricesFlag(cmd.Flags(), &f.prices)

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
@@ -62,6 +61,9 @@ embedded server in this process, as moorebus run has it.`,
 		if local.agentFile != "" {
 			if len(names) > 0 || cmd.Flags().Changed("nats") {
 				return cli.Usage("--agent runs that agent on a server of its own: leave --agents and --nats out")
+			}
+			if local.agentFile == wire.Stdin && listener == nil {
+				return cli.Usage("--agent -: stdin is the client's; give the agent as a file")
 			}
 			return mcpLocal(cmd.Context(), local, listener)
 		}
@@ -120,7 +122,7 @@ func serveMCP(ctx context.Context, listener net.Listener, o mcpserve.Options) er
 		return err
 	}
 	if listener == nil {
-		return s.Serve(ctx, &mcp.StdioTransport{})
+		return s.Serve(ctx, mcpserve.Lines(os.Stdin, os.Stdout))
 	}
 	_, _ = os.Stderr.WriteString("serving MCP at http://" + listener.Addr().String() + mcpserve.Path + "\n")
 	return s.ServeHTTP(ctx, listener, os.Getenv("MOOREBUS_TOKEN"))

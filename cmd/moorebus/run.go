@@ -51,6 +51,9 @@ Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled
 		if err != nil {
 			return err
 		}
+		if local.agentFile == wire.Stdin && docs.Agent.Mode == events.ModeChat {
+			return cli.Usage("--agent -: an agent in chat mode reads further messages from stdin; give it as a file")
+		}
 		task := docs.Agent.Task
 		if len(args) == 1 {
 			task = args[0]
@@ -93,9 +96,10 @@ func runTask(ctx context.Context, h *agent.Host, bus session.Bus, namespace stri
 		say("The model is scripted: its replies stand in the agent's file, only the tools are real. For a real")
 		say("model write `llm: {provider: openai}` there and set OPENAI_API_KEY, or OPENAI_BASE_URL for your own (or anthropic, and ANTHROPIC_API_KEY).")
 	}
-	o := session.Options{Bus: bus, Gateway: h.Gateway(), In: os.Stdin, Out: os.Stdout, Show: os.Stderr, Live: live, Color: console.Color(os.Stderr, os.Getenv)}
+	out := console.NewLossyWriter(os.Stdout)
+	o := session.Options{Bus: bus, Gateway: h.Gateway(), In: os.Stdin, Out: out, Show: os.Stderr, Live: live, Color: console.Color(os.Stderr, os.Getenv)}
 	if f == console.JSON {
-		o.Outputs = console.OutputWriter(os.Stdout, started.RunID, f, false)
+		o.Outputs = console.OutputWriter(out, started.RunID, f, false)
 	}
 	if live && cli.IsTerminal(os.Stdin) {
 		o.Prompt = "> "
@@ -106,7 +110,7 @@ func runTask(ctx context.Context, h *agent.Host, bus session.Bus, namespace stri
 	}
 	switch outcome.State {
 	case events.Done:
-		return nil
+		return out.Lost()
 	case events.Cancelled:
 		say("cancelled; look at it with: moorebus show %s", started.RunID)
 		return &cli.ExitError{Code: cli.ExitRunCancelled}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -113,8 +114,9 @@ func (f *tapFlags) tap(ctx context.Context, c *client) error {
 	if c.offline() && f.from == "" {
 		return errors.New("nobody serves " + c.Where + " now, so nothing will happen there: start `moorebus dev`, or read what is stored with --from")
 	}
+	out := console.NewLossyWriter(c.out)
 	t := &console.Tap{
-		Log: c.Bus, Machine: c.machine, Out: c.out, Namespace: c.namespace, JSON: c.format == console.JSON,
+		Log: c.Bus, Machine: c.machine, Out: out, Namespace: c.namespace, JSON: c.format == console.JSON,
 		Color: c.color, Stored: c.offline(), Outputs: f.outputs, Feed: c.Bus,
 	}
 	for _, s := range f.states {
@@ -124,7 +126,7 @@ func (f *tapFlags) tap(ctx context.Context, c *client) error {
 		t.Types = append(t.Types, events.Type(typ))
 	}
 	if f.run != "" {
-		return f.tapRun(ctx, c, t)
+		return cmp.Or(f.tapRun(ctx, c, t), out.Lost())
 	}
 	from, err := journal.End(ctx, c.Bus)
 	if err == nil && f.from != "" {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
@@ -75,5 +77,25 @@ func writeTrace(ctx context.Context, c *client, log journal.Log, run events.Run,
 	if mem.N == 0 {
 		return fmt.Errorf("run %s in namespace %s: %w", run.ID, run.Namespace, journal.ErrNotFound)
 	}
+	if err := checkState(c.machine.Table(), state); err != nil {
+		return err
+	}
 	return console.WriteTrace(c.out, mem.Trace, state, c.format)
+}
+
+// checkState returns a usage error for what is no state of the run's table; empty
+// is none.
+func checkState(table *reducer.Table, state events.State) error {
+	if states := table.States(); state != "" && !slices.Contains(states, state) {
+		return cli.Usage("--state: %q is not a state of the run; use %s", state, strings.Join(texts(states), ", "))
+	}
+	return nil
+}
+
+func texts(states []events.State) []string {
+	all := make([]string, len(states))
+	for i, s := range states {
+		all[i] = string(s)
+	}
+	return all
 }

@@ -21,8 +21,9 @@ type RoleFlags struct {
 	Drain time.Duration
 }
 
-// DrainWait is the default of --drain: a role ends within 10 s of SIGTERM.
-const DrainWait = 7 * time.Second
+// DrainWait is the default of --drain. What is cut short then, and the server that
+// stops after it, may take seconds more: a role ends within 10 s of SIGTERM.
+const DrainWait = 5 * time.Second
 
 // AddRoleFlags adds --instance, --concurrency and --drain.
 func AddRoleFlags(flags *pflag.FlagSet) *RoleFlags {

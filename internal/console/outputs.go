@@ -3,6 +3,7 @@ package console
 import (
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -10,9 +11,14 @@ import (
 )
 
 // OutputWriter returns a function that writes a run's outputs, one on a line: as
-// JSON, or in a few words for people. What cannot be written is lost.
+// JSON, or in a few words for people. Nothing is written after what could not be;
+// who gave w knows that it could not.
 func OutputWriter(w io.Writer, run string, f Format, color bool) func(output.Output) {
+	var failed error
 	return func(o output.Output) {
+		if failed != nil {
+			return
+		}
 		line := OutputLine(o, color)
 		if f == JSON {
 			data, err := output.Marshal(run, o)
@@ -21,8 +27,41 @@ func OutputWriter(w io.Writer, run string, f Format, color bool) func(output.Out
 			}
 			line = string(data)
 		}
-		_, _ = fmt.Fprintln(w, line)
+		_, failed = fmt.Fprintln(w, line)
 	}
+}
+
+// LossyWriter hands on what is written, and keeps the first error for who writes
+// where nobody asks for it. It is safe for concurrent use.
+type LossyWriter struct {
+	mu  sync.Mutex
+	out io.Writer
+	err error
+}
+
+// NewLossyWriter returns one that writes to out.
+func NewLossyWriter(out io.Writer) *LossyWriter { return &LossyWriter{out: out} }
+
+// Write writes; after an error it returns that error again.
+func (w *LossyWriter) Write(data []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return 0, w.err
+	}
+	n, err := w.out.Write(data)
+	w.err = err
+	return n, err
+}
+
+// Lost returns why something that was written is lost, nil if nothing is.
+func (w *LossyWriter) Lost() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err == nil {
+		return nil
+	}
+	return fmt.Errorf("the output is not complete: %w", w.err)
 }
 
 // OutputLine shows an output on one line.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 
@@ -16,14 +17,33 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool/schema"
 )
 
-// Documents reads the agent file and the tool file of a process that runs
-// everything; either may be empty. Without an agent it is the assistant with
+// Stdin is the name of an agent file that is read from standard input.
+const Stdin = "-"
+
+// readAgent reads an agent file, or standard input.
+func readAgent(file string, o agentfile.Options) (agentfile.Documents, error) {
+	if file != Stdin {
+		return agentfile.ReadFile(file, o)
+	}
+	data, err := io.ReadAll(io.LimitReader(os.Stdin, agentfile.MaxSize+1))
+	if err != nil {
+		return agentfile.Documents{}, fmt.Errorf("stdin: %w", err)
+	}
+	docs, err := agentfile.ParseFile(data, o)
+	if err != nil {
+		return agentfile.Documents{}, fmt.Errorf("stdin: %w", err)
+	}
+	return docs, nil
+}
+
+// Documents reads the agent file, which may be [Stdin], and the tool file of a
+// process that runs everything; either may be empty. Without an agent it is the assistant with
 // the builtin tools. Tools stand in the tool file, in the agent's, or in none.
 func Documents(agentFile, toolFile string) (agentfile.Documents, error) {
 	var docs agentfile.Documents
 	if agentFile != "" {
 		var err error
-		if docs, err = agentfile.ReadFile(agentFile, agentfile.Options{CheckScript: CheckScript, CheckSchema: schema.Check}); err != nil {
+		if docs, err = readAgent(agentFile, agentfile.Options{CheckScript: CheckScript, CheckSchema: schema.Check}); err != nil {
 			return docs, err
 		}
 		if docs.Agent == nil {

@@ -82,6 +82,9 @@ func definition(node *strict.Node, path string, o Options) (events.Agent, error)
 	if a.Name == "" {
 		a.Name = o.Name
 	}
+	if string(a.OutputSchema) == "null" {
+		a.OutputSchema = nil
+	}
 	if o.Fixed && a.Name != o.Name {
 		return events.Agent{}, node.Place(path, fmt.Errorf("name: %q is not %q, the name that it is to be kept under", a.Name, o.Name))
 	}

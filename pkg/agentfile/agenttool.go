@@ -3,6 +3,7 @@ package agentfile
 import (
 	"fmt"
 
+	"github.com/moorebus/moorebus/pkg/agentfile/strict"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -44,4 +45,20 @@ func (t *ToolEntry) agentProblems() []error {
 		}
 	}
 	return errs
+}
+
+// checkZeroTimeout refuses a timeout of 0 for the i-th tool of a file, an agent:
+// a call of it could not end in time.
+func (t *ToolEntry) checkZeroTimeout(file *strict.Node, i int) error {
+	if !t.OfAgent() || t.Timeout != 0 {
+		return nil
+	}
+	tools := file.Get("tools")
+	if tools == nil || i >= len(tools.Items) {
+		return nil
+	}
+	if n := tools.Items[i].Get("timeout"); n != nil && isZero(n) {
+		return n.Errorf(fmt.Sprintf("tools[%d].timeout", i), "is 0, which no call could meet; leave it out for no limit but the run's own")
+	}
+	return nil
 }

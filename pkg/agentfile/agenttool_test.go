@@ -19,6 +19,8 @@ func TestAgentsAsTools(t *testing.T) {
 		"{agent: No Name}":                    `.agent: "No Name" is not an agent's name`,
 		"{agent: a, pool: web}":               `.pool: agents are called in the pool "agents" alone`,
 		"{agent: a, retries: 2}":              ".retries: does not belong to this kind of tool",
+		"{agent: a, timeout: 0s}":             "line 2: tools[0].timeout: is 0, which no call could meet; leave it out",
+		"{agent: a, timeout: 0m}":             "leave it out",
 		"{handoff: a, timeout: 5s}":           ".timeout: does not belong to this kind of tool",
 		"{builtin: calculator, pool: agents}": `.pool: "agents" is reserved`,
 	} {

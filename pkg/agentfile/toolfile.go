@@ -123,6 +123,7 @@ func toolFile(node *strict.Node) (*ToolFile, error) {
 		for _, err := range t.problems() {
 			errs = append(errs, node.Place("", fmt.Errorf("tools[%d]%w", i, err)))
 		}
+		errs = append(errs, t.checkZeroTimeout(own, i))
 		if first := slices.IndexFunc(f.Tools[:i], func(o ToolEntry) bool { return o.Name == t.Name }); t.Name != "" && first >= 0 {
 			errs = append(errs, node.Place("", fmt.Errorf("tools[%d].name: %q is the name of tools[%d] too; rename or remove one", i, t.Name, first)))
 		}

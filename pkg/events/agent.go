@@ -123,6 +123,9 @@ func (a Agent) Resolve() (Agent, error) {
 			a.Config.ContextWindowSize = 10
 		}
 	}
+	if string(a.OutputSchema) == "null" {
+		a.OutputSchema = nil
+	}
 	a.resolveText()
 	return a, a.check()
 }
@@ -183,8 +186,28 @@ func (b *Budget) check() error {
 	if b == nil {
 		return nil
 	}
-	if b.MaxInputTokens < 0 || b.MaxOutputTokens < 0 || b.MaxTotalTokens < 0 || !(b.MaxCostUSD >= 0) || math.IsInf(b.MaxCostUSD, 1) || b.MaxWallTime < 0 {
-		return fmt.Errorf("budget: every limit must be a number from 0")
+	if err := b.Check(); err != nil {
+		return fmt.Errorf("budget.%w", err)
+	}
+	return nil
+}
+
+// Check returns an error that begins with the key of a limit that is none, and says
+// what may stand there.
+func (b *Budget) Check() error {
+	for _, limit := range []struct {
+		key   string
+		value int
+	}{{"max_input_tokens", b.MaxInputTokens}, {"max_output_tokens", b.MaxOutputTokens}, {"max_total_tokens", b.MaxTotalTokens}} {
+		if limit.value < 0 {
+			return fmt.Errorf("%s: must be a whole number above 0, is %d; leave it out for no limit", limit.key, limit.value)
+		}
+	}
+	switch {
+	case !(b.MaxCostUSD >= 0) || math.IsInf(b.MaxCostUSD, 1): // also not for NaN
+		return fmt.Errorf("max_cost_usd: must be a number of US dollars above 0, is %v; leave it out for no limit", b.MaxCostUSD)
+	case b.MaxWallTime < 0:
+		return fmt.Errorf("max_wall_time: must be a time above 0 such as 10m, is %s; leave it out for no limit", time.Duration(b.MaxWallTime))
 	}
 	return nil
 }

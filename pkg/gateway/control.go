@@ -54,11 +54,11 @@ func (g *Gateway) Close(ctx context.Context, ns, id string, by events.By) (Resul
 
 // RaiseBudget replaces the limits that budget names (those that are not 0).
 func (g *Gateway) RaiseBudget(ctx context.Context, ns, id string, budget events.Budget, by events.By) (Result, error) {
-	switch {
-	case budget == (events.Budget{}):
+	if budget == (events.Budget{}) {
 		return Result{}, badRequest(CodeBadRequest, "names no limit; give at least one of max_input_tokens, max_output_tokens, max_total_tokens, max_cost_usd, max_wall_time")
-	case budget.MaxInputTokens < 0, budget.MaxOutputTokens < 0, budget.MaxTotalTokens < 0, budget.MaxCostUSD < 0, budget.MaxWallTime < 0:
-		return Result{}, badRequest(CodeBadRequest, "no limit may be negative")
+	}
+	if err := budget.Check(); err != nil {
+		return Result{}, badRequest(CodeBadRequest, "%s", err.Error())
 	}
 	result, err := g.change(ctx, ns, id, func(*reducer.Memory) ([]runlog.Draft, error) {
 		return one(events.Control, &events.BudgetRaised{Budget: budget, By: by})

@@ -132,6 +132,8 @@ func asError(err error) *Error {
 		return wrap(err, http.StatusRequestEntityTooLarge, CodeTooLarge, "the definition is %s", err.Error())
 	case errors.Is(err, journal.ErrTooLarge):
 		return wrap(err, http.StatusRequestEntityTooLarge, CodeTooLarge, "the event would be larger than %d KiB, the most that the log takes", journal.MaxBody>>10)
+	case errors.Is(err, journal.ErrFull):
+		return wrap(err, http.StatusServiceUnavailable, CodeUnavailable, "nothing was stored: %s", err.Error())
 	case errors.As(err, &draft):
 		return wrap(err, http.StatusConflict, CodeConflict, "the run's state does not allow it: %s", err.Error())
 	case errors.Is(err, errInternal):

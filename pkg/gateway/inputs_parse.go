@@ -128,13 +128,22 @@ func parseInput(n *strict.Node) (Input, error) {
 	}
 	kind := inputNames[typ.Text]
 	if kind == nil {
-		return nil, fmt.Errorf("type: %.100q is not known; use user-message, expand-context-window or add-tool-calls-to-context", typ.Text)
+		return nil, fmt.Errorf("type: %.100q is not known; the types are: %s", typ.Text, listed(inputTypes()))
 	}
 	o, err := kind.object(rest)
 	if err != nil {
 		return nil, err
 	}
 	return kind.read(kind, typ.Text, o)
+}
+
+// inputTypes are the types by their first names, in the table's order.
+func inputTypes() []string {
+	types := make([]string, len(inputKinds))
+	for i, k := range inputKinds {
+		types[i] = k.names[0]
+	}
+	return types
 }
 
 // inputObject holds an input's values by their key in snake case.

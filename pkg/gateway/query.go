@@ -17,13 +17,14 @@ import (
 // RunState is a run as the fold of its first N events has it. Memory is
 // [reducer.Memory] as JSON.
 type RunState struct {
-	RunID   string          `json:"run_id"`
-	State   events.State    `json:"state"`
-	N       uint64          `json:"n"`
-	Mode    events.Mode     `json:"mode"`
-	Agent   string          `json:"agent"`
-	Started time.Time       `json:"started"`
-	Updated time.Time       `json:"updated"`
+	RunID string       `json:"run_id"`
+	State events.State `json:"state"`
+	N     uint64       `json:"n"`
+	Mode  events.Mode  `json:"mode"`
+	Agent string       `json:"agent"`
+	// Started and Updated are left out before the first event.
+	Started time.Time       `json:"started,omitzero"`
+	Updated time.Time       `json:"updated,omitzero"`
 	Memory  json.RawMessage `json:"memory"`
 }
 

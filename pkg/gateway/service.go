@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"context"
+	"net/http"
+	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -35,7 +37,9 @@ func (g *Gateway) look(ctx context.Context, ns, id string, fn func(run *runlog.R
 	}
 	run := g.store.Acquire(at)
 	defer g.store.Release(run)
-	run.Lock()
+	if err := lock(ctx, run); err != nil {
+		return err
+	}
 	defer run.Unlock()
 	if err := run.Refresh(ctx); err != nil {
 		return err
@@ -44,6 +48,20 @@ func (g *Gateway) look(ctx context.Context, ns, id string, fn func(run *runlog.R
 		return g.missing(ctx, at)
 	}
 	return fn(run)
+}
+
+// lockWait is how long a request waits for what appends to its run.
+const lockWait = 4 * time.Second
+
+// lock locks the run, unless somebody's append to it takes too long.
+func lock(ctx context.Context, run *runlog.Run) error {
+	ctx, stop := context.WithTimeout(ctx, lockWait)
+	defer stop()
+	if err := run.LockContext(ctx); err != nil {
+		return wrap(err, http.StatusServiceUnavailable, CodeUnavailable,
+			"an append to the run is under way and the log does not answer it: it takes no writes; try again, and look at /readyz")
+	}
+	return nil
 }
 
 // change appends to a run what decide wants, all or nothing, and returns where

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/launch"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -86,7 +87,20 @@ func (g *Gateway) pin(ctx context.Context, ns string, req StartRequest) (*events
 		return nil, refused(err)
 	}
 	start, err := g.launcher.Pin(ctx, a, launch.Task{Text: req.Task, Mode: req.Mode, TaskType: req.TaskType})
-	return start, refused(err)
+	return start, g.unannounced(ctx, refused(err))
+}
+
+// unannounced puts a full log in the place of what it makes a definition lack:
+// where nobody can announce anything, what lives is not known.
+func (g *Gateway) unannounced(ctx context.Context, err error) error {
+	var e *Error
+	if !errors.As(err, &e) || e.Code != CodeUnknownProvider && e.Code != CodeUnknownTool || g.cfg.Ready == nil {
+		return err
+	}
+	if full := g.cfg.Ready(ctx); errors.Is(full, journal.ErrFull) {
+		return full
+	}
+	return err
 }
 
 // definition returns the agent that the request means, as its definition leaves
@@ -115,7 +129,9 @@ func (g *Gateway) checkNew(ctx context.Context, at events.Run) error {
 	}
 	run := g.store.Acquire(at)
 	defer g.store.Release(run)
-	run.Lock()
+	if err := lock(ctx, run); err != nil {
+		return err
+	}
 	defer run.Unlock()
 	if err := run.Refresh(ctx); err != nil {
 		return err
@@ -155,5 +171,9 @@ func refused(err error) error {
 
 // Tools returns every tool that lives, as it was announced.
 func (g *Gateway) Tools(ctx context.Context) ([]events.ToolSpec, error) {
-	return g.launcher.Announced(ctx)
+	tools, err := g.launcher.Announced(ctx)
+	if tools == nil {
+		tools = []events.ToolSpec{}
+	}
+	return tools, err
 }

@@ -116,6 +116,8 @@ func TestStateFirstInLines(t *testing.T) {
 	require.Len(t, lines("view=state"), 1, "without from it is the state that there is")
 	require.Len(t, lines("view=state&from=4"), 1, "behind the head there are no events")
 	require.Len(t, lines("view=state&from=1"), 4)
+	state, _, _ := strings.Cut(r.do("GET", run+"/events?view=state&from=1", "").body, `"memory"`)
+	require.NotContains(t, state, "0001-01-01", "before it begins a run has no times")
 	for query, says := range map[string]string{
 		"view=state&from=5": "no state before event 5", "view=statue": "is not a view", "view=": "is not a view", "view=state&from=0": "not a number",
 		"view=state&view=state": "twice",

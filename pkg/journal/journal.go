@@ -42,6 +42,9 @@ var (
 	// ErrNotReady says that the bus is there but streams or consumers are
 	// missing; the message names the command that makes them.
 	ErrNotReady = errors.New("the bus is not set up")
+	// ErrFull says that nothing was stored since there is no room for it. It passes
+	// when somebody makes room.
+	ErrFull = errors.New("the log takes no writes: its storage is full")
 )
 
 // MaxBody is the largest body of an event, in bytes: what a message may hold,
@@ -82,7 +85,7 @@ type Log interface {
 	// Append stores the entries in order, all or none, if the run's last record
 	// has sequence number last (0: the run has no record). It returns the
 	// sequence number of the last entry. All entries must belong to run. Errors:
-	// ErrConflict, ErrInDoubt, ErrTooLarge, ErrDenied, or the context's.
+	// ErrConflict, ErrInDoubt, ErrTooLarge, ErrDenied, ErrFull, or the context's.
 	Append(ctx context.Context, run events.Run, last uint64, entries ...Entry) (uint64, error)
 
 	// Read yields the run's records after the given sequence number, in order,

@@ -90,10 +90,10 @@ func (b bill) settle(p events.Payload, answered string) events.Payload {
 	if u == nil || u.CostUSD != nil || b.own {
 		return p
 	}
-	price, known := b.price(answered)
-	if known {
-		u.CostUSD = cost(price, u)
-		return p
+	if price, known := b.price(answered); known {
+		if u.CostUSD = cost(price, u); u.CostUSD != nil {
+			return p
+		}
 	}
 	if !b.limited {
 		return p
@@ -134,9 +134,13 @@ func (b bill) noPrice(model string) *events.FatalError {
 			"%q: {input: 1.5, output: 6} in dollars per million tokens; or leave max_cost_usd out", model, b.provider, name))}}
 }
 
-// cost is what the tokens cost, in US dollars.
+// cost is what the tokens cost, in US dollars; nil where a price that makes no
+// sense, of an application's own table, comes to what cannot be written.
 func cost(price llm.Price, u *events.Usage) *float64 {
 	usd := dollars(price.Cost(llm.Usage{Input: u.Input, Output: u.Output, Cached: u.Cached}))
+	if math.IsNaN(usd) || math.IsInf(usd, 0) {
+		return nil
+	}
 	return &usd
 }
 

@@ -119,6 +119,22 @@ func TestCostsOfTheProvidersOwn(t *testing.T) {
 	})
 }
 
+// endless has a price of its own that no cost can be written of.
+type endless struct{}
+
+func (endless) Price(string, string) (llm.Price, bool) {
+	return llm.Price{Input: math.MaxFloat64, CachedInput: math.Inf(1), Output: math.MaxFloat64}, true
+}
+
+func TestCostThatIsNoNumber(t *testing.T) {
+	mock := scripted.NewMock(used100(say("It is 42.")))
+	bubbleWith(t, remote{mock, "m-0"}, func(t *testing.T, r *rig) {
+		run := r.begin()
+		require.Equal(t, events.Done, r.AwaitEnd(run).State)
+		require.Nil(t, events.Billed(r.Events(run)[1].Data).CostUSD)
+	}, func(c *planner.Config) { c.Prices = endless{} })
+}
+
 func TestMoneyIsReservedAndSettled(t *testing.T) {
 	four := []any{used100(say("1")), used100(say("2")), used100(say("3")), used100(say("4"))}
 	for name, c := range map[string]struct {

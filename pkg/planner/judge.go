@@ -165,7 +165,7 @@ func (j *judge) answer(meta llm.Meta, content string) events.Payload {
 			return j.invalid(meta, content, codeCutOff, "the answer was cut off at the token limit: give a shorter one")
 		}
 		if err := j.validator.Validate(j.schema, content); err != nil {
-			return j.invalid(meta, content, codeOutputSchema, "the answer does not satisfy the output schema: "+clean(err.Error()))
+			return j.invalid(meta, content, codeOutputSchema, "the answer does not satisfy the output schema: "+ofAnswer(clean(err.Error())))
 		}
 	}
 	return &events.LLMFinalAnswer{MessageID: j.messageID, Reply: reply}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -45,7 +46,7 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, _ reducer.Effect)
 		if ctx.Err() != nil {
 			return worker.Fail(ctx.Err())
 		}
-		r := p.reflection(run, reply, err, bill.attempt(err))
+		r := p.reflection(run, provider, reply, err, bill.attempt(err))
 		return worker.Done(bill.settle(r, r.Model))
 	}
 }
@@ -62,9 +63,9 @@ func historyText(history []reducer.HistoryEntry) (string, error) {
 	return strings.TrimSuffix(b.String(), "\n"), nil
 }
 
-func (p *Planner) reflection(run events.Run, reply llm.Response, err error, billed *events.Usage) *events.ReflectDone {
+func (p *Planner) reflection(run events.Run, provider string, reply llm.Response, err error, billed *events.Usage) *events.ReflectDone {
 	if err != nil {
-		p.cfg.Logger.Warn("reflection failed, the history stays", "run", run.ID, "reason", err)
+		p.noReflection(run, provider, err)
 		return &events.ReflectDone{Failed: clean(err.Error()), Usage: billed}
 	}
 	u := usage(reply.About().Usage)
@@ -73,10 +74,19 @@ func (p *Planner) reflection(run events.Run, reply llm.Response, err error, bill
 		done.Summary = cleanTo(maxSummary, text.Content)
 	}
 	if strings.TrimSpace(done.Summary) == "" {
-		p.cfg.Logger.Warn("reflection failed, the history stays", "run", run.ID, "reason", errNoSummary)
+		p.noReflection(run, provider, errNoSummary)
 		done.Summary, done.Failed = "", errNoSummary.Error()
 	}
 	return done
+}
+
+// noReflection logs why there is none. A script holds none, and nobody minds.
+func (p *Planner) noReflection(run events.Run, provider string, reason error) {
+	level := slog.LevelWarn
+	if _, script := p.cfg.Providers[provider].(llm.OwnCost); script {
+		level = slog.LevelDebug
+	}
+	p.cfg.Logger.Log(context.Background(), level, "reflection failed, the history stays", "run", run.ID, "reason", reason)
 }
 
 // reflecting is how a model is asked for a summary: without thinking, which no

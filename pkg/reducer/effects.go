@@ -115,6 +115,9 @@ func (mem *Memory) judged(e Effect) Effect {
 	switch {
 	case e.Failed.Handler > MaxHandlerFailures:
 		e.Exhausted = "failed " + strconv.Itoa(e.Failed.Handler) + " times"
+		if e.Failed.Last != "" {
+			e.Exhausted += ", the last time with: " + e.Failed.Last
+		}
 	case e.Failed.Lost > MaxWorkersLost:
 		e.Exhausted = "lost its worker " + strconv.Itoa(e.Failed.Lost) + " times"
 	}

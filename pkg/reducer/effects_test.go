@@ -2,6 +2,7 @@ package reducer_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -181,12 +182,13 @@ func TestExhaustedWorkIsGivenUp(t *testing.T) {
 			}
 			key := s.keys()[0]
 			for range limit {
-				s.do(&events.LLMAttemptFailed{Kind: kind, Key: key})
+				s.do(&events.LLMAttemptFailed{Kind: kind, Key: key, Message: "no luck"})
 				require.Empty(t, s.effect(key).Exhausted, "%s: not before more than %d", kind, limit)
 			}
-			s.do(&events.LLMAttemptFailed{Kind: kind, Key: key})
+			s.do(&events.LLMAttemptFailed{Kind: kind, Key: key, Message: "out of luck"})
 			e := s.effect(key)
 			require.NotEmpty(t, e.Exhausted)
+			require.Equal(t, kind == events.KindHandler, strings.HasSuffix(e.Exhausted, ", the last time with: out of luck"), e.Exhausted)
 			switch p := reducer.GiveUp(s.Mem, e).(type) {
 			case *events.ToolFailure:
 				require.Equal(t, events.Acting, state)

@@ -3,6 +3,7 @@ package reducer
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -168,6 +169,9 @@ func (mem *Memory) foldAttemptFailed(e *events.Event, p *events.LLMAttemptFailed
 		}
 	}
 	a.count(p)
+	if p.Kind == events.KindHandler {
+		a.Last = cut(p.Message, 4*traceTextLimit)
+	}
 	// A reflection's failure is no reply, and who was not asked gave none.
 	if e.From == events.Planning && p.FromProvider() {
 		c.Replies++
@@ -203,6 +207,6 @@ func (mem *Memory) addUsage(u events.Usage) {
 	t.Cached += u.Cached
 	t.Total += u.Total
 	if u.CostUSD != nil {
-		t.Cost += *u.CostUSD
+		t.Cost = min(t.Cost+*u.CostUSD, math.MaxFloat64) // infinity has no JSON
 	}
 }

@@ -291,6 +291,8 @@ type Attempt struct {
 	RateLimited int    `json:"rate_limited,omitempty"`
 	NotAsked    int    `json:"not_asked,omitempty"`
 	Provider    int    `json:"provider,omitempty"`
+	// Last is what the handler's last failure says, cut.
+	Last string `json:"last,omitempty"`
 	// Under and Delivery are those of the last failure.
 	Under    uint64 `json:"under,omitempty"`
 	Delivery int    `json:"delivery,omitempty"`

@@ -115,11 +115,11 @@ func describe(p events.Payload) string {
 	case *events.MaxSteps:
 		return cut(p.Message, traceTextLimit)
 	case *events.CancelledRun:
-		return cut(p.Reason, traceTextLimit)
+		return describeBy(p.By)
 	case *events.Custom:
 		return cut(string(p.Data), traceTextLimit)
 	}
-	return ""
+	return describeReply(p)
 }
 
 func describeCalls(calls []events.Call) string {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -20,7 +19,7 @@ type Run struct {
 	ID    events.Run
 	store *Store
 
-	mu   sync.Mutex
+	lock runLock
 	fold *Fold
 	mem  *reducer.Memory // the fold's
 	// seq is the last sequence number that mem holds: the next append's
@@ -44,11 +43,28 @@ type Run struct {
 	idleSize int64
 }
 
-// Lock locks the run.
-func (r *Run) Lock() { r.mu.Lock() }
+// Lock locks the run. Who holds it may be appending, which takes as long as the
+// log needs to answer.
+func (r *Run) Lock() { r.lock <- struct{}{} }
+
+// LockContext locks the run unless ctx ends before, whose error it returns.
+func (r *Run) LockContext(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case r.lock <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // Unlock unlocks the run.
-func (r *Run) Unlock() { r.mu.Unlock() }
+func (r *Run) Unlock() { <-r.lock }
+
+// runLock is a mutex whose wait can end: it is held while its one place is taken.
+type runLock chan struct{}
 
 // Memory returns the run's memory. It changes with the next call of any other
 // method and must not be used after Unlock.

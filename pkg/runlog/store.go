@@ -126,7 +126,7 @@ func (s *Store) Acquire(id events.Run) *Run {
 	r := s.runs[id]
 	if r == nil {
 		fold := NewFold(s.log, s.machine, id)
-		r = &Run{ID: id, store: s, fold: fold, mem: fold.mem}
+		r = &Run{ID: id, store: s, lock: make(runLock, 1), fold: fold, mem: fold.mem}
 		s.runs[id] = r
 	}
 	s.wakeUp(r)

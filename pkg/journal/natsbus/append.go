@@ -55,12 +55,13 @@ func (b *Bus) Append(ctx context.Context, run events.Run, last uint64, entries .
 			err = ack.Error
 		}
 		if err == nil {
+			_ = b.full.note(nil)
 			return ack.Seq, b.checkAck(run, ack)
 		}
 		if unsent(err) && pauseFor(ctx, appendRetry) || b.spurious(ctx, err, run, last) && pauseFor(ctx, conflictRetry) {
 			continue
 		}
-		err = b.judge(err)
+		err = b.full.note(b.judge(err))
 		if errors.Is(err, journal.ErrConflict) {
 			b.log.Debug("an append lost its race", "run", run.ID, "after", last)
 		}

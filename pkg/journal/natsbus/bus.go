@@ -88,6 +88,7 @@ type Bus struct {
 	shards   int
 	replicas int
 	denied   denials
+	full     storageSign
 	// leaderless says that the streams' leaders may not be asked.
 	leaderless atomic.Bool
 
@@ -227,7 +228,9 @@ func (b *Bus) Shards() int { return b.shards }
 func (b *Bus) Conn() *nats.Conn { return b.conn }
 
 // Ready reports an error unless the bus answers, every stream is there, and the
-// consumers of timers and of the states that need no pool are.
+// consumers of timers and of the states that need no pool are. It is
+// [journal.ErrFull] where what this process last stored was refused for want of
+// storage, some seconds ago at most.
 func (b *Bus) Ready(ctx context.Context) error {
 	if !b.conn.IsConnected() {
 		return fmt.Errorf("the bus is away: connection to %s is %s", b.conn.Opts.Url, b.conn.Status())
@@ -242,8 +245,10 @@ func (b *Bus) Ready(ctx context.Context) error {
 			}
 		}
 	}
-	_, err := b.consumerOf(ctx, timerStream, timerDurable)
-	return err
+	if _, err := b.consumerOf(ctx, timerStream, timerDurable); err != nil {
+		return err
+	}
+	return b.full.last()
 }
 
 // streamInfo is the part of a stream's description that the bus needs.

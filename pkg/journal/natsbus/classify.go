@@ -13,8 +13,11 @@ import (
 // The server's error codes that mean something to a journal.
 const (
 	codeConsumerNotFound  = 10014
+	codeNoResources       = 10023
 	codeJetStreamOff      = 10076
+	codeStoreFailed       = 10077
 	codeJetStreamOffHere  = 10039
+	codeNoStorage         = 10047
 	codeMessageTooLarge   = 10054
 	codeStreamNotFound    = 10059
 	codeWrongLastSequence = 10071
@@ -41,8 +44,11 @@ func (e *apiError) Error() string {
 }
 
 // retryable reports whether the server stored nothing and may take the same
-// message a moment later.
+// message a moment later. Storage that is full stays so for longer than that.
 func (e *apiError) retryable() bool {
+	if e.ErrCode == codeNoResources || e.ErrCode == codeNoStorage {
+		return false
+	}
 	return e.ErrCode == codeBatchesInFlight || e.ErrCode == codeBatchIncomplete || e.Code == 503
 }
 
@@ -101,6 +107,8 @@ func classifyCode(code int, err error) error {
 		return join(journal.ErrConflict, err)
 	case codeMessageTooLarge, codeHeaderTooLarge, codeBatchTooLarge:
 		return join(journal.ErrTooLarge, err)
+	case codeNoResources, codeNoStorage, codeStoreFailed:
+		return join(journal.ErrFull, err)
 	case codePurgeFailed:
 		return join(journal.ErrPurgeDenied, err)
 	case codeStreamNotFound, codeConsumerNotFound:
@@ -127,7 +135,7 @@ func errorCode(err error) (int, bool) {
 // the server, or a refusal before sending, says that nothing was stored.
 func inDoubt(err error) error {
 	known := classify(err)
-	for _, sure := range [...]error{journal.ErrConflict, journal.ErrTooLarge, journal.ErrDenied, journal.ErrNotReady, journal.ErrInDoubt} {
+	for _, sure := range [...]error{journal.ErrConflict, journal.ErrTooLarge, journal.ErrDenied, journal.ErrNotReady, journal.ErrFull, journal.ErrInDoubt} {
 		if errors.Is(known, sure) {
 			return known
 		}

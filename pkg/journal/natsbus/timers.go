@@ -73,7 +73,7 @@ func (b *Bus) publishTimer(ctx context.Context, msg *nats.Msg) error {
 			return nil
 		}
 		if !unsent(err) {
-			return inDoubt(err)
+			return b.full.note(inDoubt(err))
 		}
 		if _, missing := b.streamOf(ctx, timerStream); errors.Is(missing, journal.ErrNotReady) {
 			return missing

@@ -20,9 +20,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"regexp"
 	"slices"
+	"strings"
+	"unicode"
 
 	"github.com/moorebus/moorebus/pkg/llm"
 )
@@ -36,21 +37,26 @@ type Table struct{ entries map[string]llm.Price }
 
 var _ llm.Prices = (*Table)(nil)
 
-// New makes a table. The error names every entry with a price that is negative
-// or not a number.
+// Most is the highest price that an entry may have, in US dollars for a million
+// tokens: one dollar a token. What it comes to for any number of tokens can be
+// written down.
+const Most = 1e6
+
+// New makes a table. The error names every entry with a price that is negative,
+// higher than [Most] or not a number, and every name that no model can have.
 func New(entries map[string]llm.Price) (*Table, error) {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		p := entries[name]
-		if name == "" {
-			errs = append(errs, errors.New("a price without a model's name"))
+		if err := checkName(name); err != nil {
+			errs = append(errs, err)
 		}
 		for _, part := range []struct {
 			key   string
 			value float64
 		}{{"input", p.Input}, {"cached_input", p.CachedInput}, {"output", p.Output}} {
-			if !(part.value >= 0) || math.IsInf(part.value, 1) { // also not for NaN
-				errs = append(errs, fmt.Errorf("%s: %s: must be a number from 0, is %v", name, part.key, part.value))
+			if !(part.value >= 0 && part.value <= Most) { // also not for NaN
+				errs = append(errs, fmt.Errorf("%s: %s: must be a number from 0 to %.0f, is %v", name, part.key, Most, part.value))
 			}
 		}
 	}
@@ -58,6 +64,20 @@ func New(entries map[string]llm.Price) (*Table, error) {
 		return nil, err
 	}
 	return &Table{entries: maps.Clone(entries)}, nil
+}
+
+// checkName refuses a name by which no price is ever found.
+func checkName(name string) error {
+	provider, _, _ := strings.Cut(name, "/")
+	switch {
+	case name == "":
+		return errors.New("a price without a model's name")
+	case name != strings.TrimSpace(name) || strings.ContainsFunc(name, unicode.IsControl):
+		return fmt.Errorf("%q: no model has this name: there is white space around it, or what controls a terminal in it", name)
+	case strings.Contains(name, Any) && name != Any && (provider == "" || name != provider+"/"+Any || strings.Contains(provider, Any)):
+		return fmt.Errorf("%q: no model has this name: a star stands for every model alone, as in * or in openai/*", name)
+	}
+	return nil
 }
 
 // With returns a table that has the entries of both, where a name is in both

@@ -82,10 +82,34 @@ func TestWrongPrices(t *testing.T) {
 	_, err := prices.New(map[string]llm.Price{
 		"a": {Input: -1}, "b": {CachedInput: math.NaN()}, "c": {Output: math.Inf(1)}, "": {}, "fine": price(0),
 	})
-	for _, says := range []string{"a: input: must be a number from 0, is -1", "b: cached_input: ", "c: output: ", "without a model's name"} {
+	for _, says := range []string{"a: input: must be a number from 0 to 1000000, is -1", "b: cached_input: ", "c: output: ", "without a model's name"} {
 		require.ErrorContains(t, err, says)
 	}
 	require.NotContains(t, err.Error(), "fine")
+}
+
+func TestPricesThatCannotBe(t *testing.T) {
+	t.Parallel()
+	_, err := prices.New(map[string]llm.Price{
+		"m": {Input: 1e308}, "n": {Output: prices.Most * 2}, "*/*/*": {}, " ": {}, "*/m": {}, "gpt-*": {}, "/*": {}, "m ": {}, "a/b/*": {},
+		"*": {}, "groq/*": {}, "org/model": {Input: prices.Most},
+	})
+	for _, says := range []string{
+		"m: input: must be a number from 0 to 1000000, is 1e+308", "n: output: ", `"*/*/*": no model`, `" ": no model`, `"*/m": no model`,
+		`"gpt-*": no model`, `"/*": no model`, `"m ": no model`, `"a/b/*": no model`,
+	} {
+		require.ErrorContains(t, err, says)
+	}
+	for _, fine := range []string{`"*":`, "groq", "org/model"} {
+		require.NotContains(t, err.Error(), fine)
+	}
+}
+
+// What the highest price comes to can be written, for any number of tokens.
+func TestHighestPriceIsFinite(t *testing.T) {
+	t.Parallel()
+	most := price(prices.Most).Cost(llm.Usage{Input: math.MaxInt, Output: math.MaxInt})
+	require.False(t, math.IsInf(most*1e12, 1))
 }
 
 func TestBuiltin(t *testing.T) {
