@@ -33,7 +33,7 @@ func (a *Actor) remembers(run events.Run, mem *reducer.Memory, c call) worker.Wo
 		return nil
 	}
 	m := memory{
-		of: journal.StorageOf{Namespace: run.Namespace, Agent: mem.Control.Agent.Name}, storage: a.cfg.Storage, results: a.cfg.Results,
+		of: journal.StorageOf{Namespace: run.Namespace, Agent: mem.Control.StorageAgent}, storage: a.cfg.Storage, results: a.cfg.Results,
 		held: make([][]string, len(mem.WorkingMemory)),
 	}
 	for i, entry := range mem.WorkingMemory {

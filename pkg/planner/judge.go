@@ -19,7 +19,6 @@ import (
 // The codes of a refused call or reply.
 const (
 	codeBlacklisted  = "blacklisted"
-	codeTooLarge     = "too_large"
 	codeEmptyReply   = "empty_reply"
 	codeOutputSchema = "output_schema"
 	codeCutOff       = "cut_off"
@@ -127,7 +126,7 @@ func (j *judge) invalid(meta llm.Meta, content, code, reason string) events.Payl
 }
 
 func (j *judge) tooLarge(reply llm.Response) events.Payload {
-	return j.invalid(reply.About(), clean(textOf(reply)), codeTooLarge,
+	return j.invalid(reply.About(), clean(textOf(reply)), reducer.CodeTooLarge,
 		fmt.Sprintf("the reply is too large: at most %d bytes fit; send less at once", journal.MaxBody-envelopeRoom))
 }
 
