@@ -130,6 +130,18 @@ func (j *judge) tooLarge(reply llm.Response) events.Payload {
 		fmt.Sprintf("the reply is too large: at most %d bytes fit; send less at once", journal.MaxBody-envelopeRoom))
 }
 
+// How many calls of one reply are taken. Those of Moorebus' own tools are an event
+// each, appended in one piece.
+const (
+	maxCalls    = 256
+	maxInternal = 100
+)
+
+func (j *judge) tooMany(r llm.ToolCalls, count int, what string, most int) events.Payload {
+	return j.invalid(r.Meta, clean(r.Content), reducer.CodeTooLarge,
+		fmt.Sprintf("the reply has %d %s: at most %d are taken, and none of these was; make fewer at once", count, what, most))
+}
+
 // textOf is the text of a reply, that beside calls included.
 func textOf(reply llm.Response) string {
 	switch r := reply.(type) {
@@ -181,8 +193,14 @@ func (j *judge) calls(r llm.ToolCalls) []events.Payload {
 	if reply.Content != "" {
 		reply.MessageID = j.messageID
 	}
+	if len(r.Calls) > maxCalls {
+		return one(j.tooMany(r, len(r.Calls), "tool calls", maxCalls))
+	}
 	named := j.name(r.Calls)
 	internal, external := j.split(named)
+	if len(internal) > maxInternal {
+		return one(j.tooMany(r, len(internal), "calls of "+events.ReservedPrefix+"* tools", maxInternal))
+	}
 	cut := r.Cut && internalTool(named[len(named)-1].Name) == nil
 	if len(internal) == 0 {
 		return one(j.external(reply, external, cut))

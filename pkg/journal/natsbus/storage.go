@@ -259,6 +259,19 @@ func (b *Bus) findByValue(ctx context.Context, of journal.StorageOf, q journal.S
 	return m.found(), err
 }
 
+// endOfKeys is up to where a read of keys has to come, so that what was stored is
+// seen: what the stream's leader has, as far as it may be asked.
+func (b *Bus) endOfKeys(ctx context.Context, stream, keys string) (uint64, error) {
+	if b.replicas <= 1 {
+		return 0, nil
+	}
+	rec, err := b.leaderLast(ctx, stream, keys)
+	if errors.Is(err, journal.ErrNotFound) || errors.Is(err, journal.ErrDenied) {
+		return 0, nil
+	}
+	return rec.Seq, err
+}
+
 // eachKey hands the messages of a bucket on the keys that match to take, in the
 // order in which they were stored. A bucket that is not there has none.
 func (b *Bus) eachKey(ctx context.Context, bucket, keys string, take func(key string, rec journal.Record)) error {
@@ -266,8 +279,15 @@ func (b *Bus) eachKey(ctx context.Context, bucket, keys string, take func(key st
 	if err != nil || !there {
 		return err
 	}
-	prefix := kvSubjectPrefix + bucket + "."
-	for rec, err := range b.records(ctx, kvStreamPrefix+bucket, prefix+keys, 0, 0) {
+	stream, prefix := kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."
+	upTo, err := b.endOfKeys(ctx, stream, prefix+keys)
+	if b.removed(bucket, err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for rec, err := range b.records(ctx, stream, prefix+keys, 0, upTo) {
 		if b.removed(bucket, err) {
 			return nil
 		}
