@@ -96,13 +96,31 @@ func (b *Bus) saveEntry(ctx context.Context, of journal.StorageOf, by journal.Wr
 		return err
 	}
 	bucket, key := kvSubjectPrefix+storageBucket(of, by)+".", journal.TagsKey(e.Tags)
-	create := func() error { return b.createBucket(ctx, storageConfig(of, by, b.replicas)) }
+	create := func() error {
+		if err := b.roomFor(ctx, of); err != nil {
+			return err
+		}
+		return b.createBucket(ctx, storageConfig(of, by, b.replicas))
+	}
 	for _, tag := range e.Tags {
 		if err := b.put(ctx, bucket+tagKey(tag)+key, tags, create); err != nil {
 			return err
 		}
 	}
 	return b.put(ctx, bucket+key, body, create)
+}
+
+// roomFor reports whether storage may be made for one more agent. Those who may not
+// list streams may make none either, and hear that from the server.
+func (b *Bus) roomFor(ctx context.Context, of journal.StorageOf) error {
+	all, err := b.StorageOf(ctx)
+	switch {
+	case errors.Is(err, journal.ErrDenied) || slices.Contains(all, of):
+		return nil
+	case err == nil && len(all) >= b.opts.MaxStorages:
+		return fmt.Errorf("there is storage of %d agents, and none is made beyond that but by the operator: %w", len(all), journal.ErrNotReady)
+	}
+	return err
 }
 
 // StoredEntry returns the entry with exactly these tags, or ErrNotFound.
