@@ -147,6 +147,10 @@ func TestStorageOnReplicas(t *testing.T) {
 	for i := range 200 {
 		tag, value := fmt.Sprint("t", i), fmt.Sprintf("value %d.", i)
 		require.NoError(t, bus.SaveEntry(t.Context(), of, journal.WrittenByActor, events.Entry{Tags: []string{tag}, Value: value}))
+		bucket := storageBucket(of, journal.WrittenByActor)
+		end, err := bus.endOfKeys(t.Context(), kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."+tagKey(tag)+"*")
+		require.NoError(t, err)
+		require.Equal(t, uint64(2*i+1), end, "a pointer and an entry each: the read has to come to this pointer")
 		for _, q := range []journal.StorageQuery{{Tags: []string{tag}}, {Value: value}} {
 			if q.Value != "" && i%20 > 0 {
 				continue // it reads all
