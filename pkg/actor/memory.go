@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -33,7 +34,7 @@ func (a *Actor) remembers(run events.Run, mem *reducer.Memory, c call) worker.Wo
 		return nil
 	}
 	m := memory{
-		of: journal.StorageOf{Namespace: run.Namespace, Agent: mem.Control.Agent.Name}, storage: a.cfg.Storage, results: a.cfg.Results,
+		of: journal.StorageOf{Namespace: run.Namespace, Agent: mem.Control.StorageAgent}, storage: a.cfg.Storage, results: a.cfg.Results,
 		working: reducer.Memory{WorkingMemory: slices.Clone(mem.WorkingMemory)},
 	}
 	return func(ctx context.Context) worker.Result {
@@ -58,24 +59,30 @@ type memory struct {
 // perform carries the call's action out. The event says what happened, nil if
 // nothing did.
 func (m memory) perform(ctx context.Context, tools *tool.Registry, c call) (tool.Outcome, events.Payload) {
-	type done struct{ event events.Payload }
-	// The last attempt counts. One that was given up may still be under way, so it
-	// does not write to what is read here.
-	said := make(chan done, 16)
+	// The last attempt counts, as it does for the outcome. One that was given up may
+	// still come to its end.
+	var mu sync.Mutex
+	var attempts int
+	var happened events.Payload
 	out := tools.Perform(ctx, c.Call, func(ctx context.Context, a tool.Action) (string, error) {
+		mu.Lock()
+		attempts++
+		mine := attempts
+		mu.Unlock()
 		text, event, err := m.act(ctx, a)
-		if err == nil {
-			select {
-			case said <- done{event}:
-			default:
-			}
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil && mine == attempts {
+			happened = event
 		}
 		return text, err
 	})
+	mu.Lock()
+	defer mu.Unlock()
 	if out.Failure != nil {
 		return out, nil
 	}
-	return out, (<-said).event
+	return out, happened
 }
 
 // act does one action and says so to the model.

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -310,5 +312,38 @@ func TestActionsWaitForApproval(t *testing.T) {
 		_, err := r.Journal.StoredEntry(t.Context(), of(r, run), []string{"a"})
 		require.ErrorIs(t, err, journal.ErrNotFound)
 		require.Zero(t, r.Count(run, events.TypeStorageSaved))
+	})
+}
+
+// belated is storage whose first answer comes while the second one is waited for.
+type belated struct {
+	journal.Storage
+	asked  *atomic.Int32
+	second chan struct{}
+}
+
+func (s belated) FindEntries(context.Context, journal.StorageOf, journal.StorageQuery) (journal.Found, error) {
+	n := s.asked.Add(1)
+	if n == 1 {
+		<-s.second
+	} else {
+		close(s.second)
+		time.Sleep(time.Second) // in the bubble
+	}
+	e := events.Entry{Tags: []string{"a"}, Value: fmt.Sprint("answer ", n)}
+	return journal.Found{Entries: []events.Entry{e}, Total: 1}, nil
+}
+
+// What the log says that was loaded is what the model is told: that of the attempt
+// that counts, and not of one that was given up and came back.
+func TestTheLastAttemptCounts(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		run, _ := remembering(t, r, func(c *actor.Config) {
+			c.Storage = belated{asked: new(atomic.Int32), second: make(chan struct{})}
+		})
+		o := r.calls(run, "storage_load", `{"tags":"a"}`)
+		require.True(t, o.Success)
+		require.Contains(t, o.Observation, "answer 2")
+		require.Equal(t, "answer 2", r.Memory(run).WorkingMemory[0].Value)
 	})
 }

@@ -13,10 +13,13 @@ import (
 // outside its subjects. It returns an error if there is no entry, if the run is
 // not in its own shard of the given number of shards, if an entry belongs to
 // another run or its subject is malformed, and ErrTooLarge if a body is larger
-// than [MaxBody].
+// than [MaxBody] or there are more than [MaxBatch] entries.
 func CheckAppend(shards int, run events.Run, entries []Entry) error {
 	if len(entries) == 0 {
 		return errors.New("append: no entries")
+	}
+	if len(entries) > MaxBatch {
+		return fmt.Errorf("append: %d entries at once, at most %d are allowed: %w", len(entries), MaxBatch, ErrTooLarge)
 	}
 	if err := CheckRun(shards, run); err != nil {
 		return fmt.Errorf("append: %w", err)

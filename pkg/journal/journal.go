@@ -51,6 +51,10 @@ var (
 // less its headers.
 const MaxBody = 960 << 10
 
+// MaxBatch is how many events are appended at once at most: what the server takes
+// as one atomic batch.
+const MaxBatch = 1000
+
 // Entry is an event to be appended.
 type Entry struct {
 	Subject events.Subject

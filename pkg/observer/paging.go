@@ -142,7 +142,7 @@ func (p pager) page(run events.Run, mem *reducer.Memory, e reducer.Effect) worke
 	entries, size := p.measure(mem)
 	paged, dropped := choose(mem, entries, size)
 	done, stored := pageDone(paged, dropped)
-	of := journal.StorageOf{Namespace: run.Namespace, Agent: mem.Control.Agent.Name}
+	of := journal.StorageOf{Namespace: run.Namespace, Agent: mem.Control.StorageAgent}
 	last := e.Failed.Handler >= reducer.MaxHandlerFailures
 	return func(ctx context.Context) worker.Result {
 		for _, entry := range stored {

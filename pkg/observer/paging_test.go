@@ -15,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/observer"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/reducer/reducertest"
 	"github.com/moorebus/moorebus/pkg/tokens"
 	"github.com/moorebus/moorebus/pkg/worker/workertest"
 )
@@ -326,4 +327,31 @@ func TestPagingByTheAgentsEstimator(t *testing.T) {
 			require.Equal(t, paged, len(stepWith(b, run, "a", entry("x", 300)).WorkingMemory) == 0, name)
 		})
 	}
+}
+
+// A run that was handed over pages to the storage that it began with: nothing is
+// lost, and nothing of the other agent's is taken for the run's.
+func TestPagingAfterAHandOff(t *testing.T) {
+	bubble(t, func(t *testing.T, b *workertest.Bench) {
+		start := reducertest.StartOf("find it", events.ModeTask)
+		start.Agent.Config.ReflectEveryNSteps, start.Agent.Config.PagingLimit = 0, 30
+		start.Tools = append(start.Tools, events.ToolSpec{Name: "go", Effect: "idempotent", Pool: events.AgentsPool})
+		run := b.Start(start)
+		heir := start.Agent
+		heir.Name = "heir"
+		first := journal.StorageOf{Namespace: "default", Agent: start.Agent.Name}
+		second := journal.StorageOf{Namespace: "default", Agent: "heir"}
+		require.NoError(t, b.Journal.SaveEntry(t.Context(), second, journal.WrittenByActor, events.Entry{Tags: []string{"plan"}, Value: "the heir's own plan"}))
+		big := strings.Repeat("A", 200)
+		b.Append(run, events.Planning, &events.StorageLoaded{Tags: []string{"plan"}, Entries: []events.Entry{{Tags: []string{"plan"}, Value: big}}})
+		b.Append(run, events.Planning, &events.LLMToolCall{ToolCallReply: events.ToolCallReply{Confidence: 1, Calls: []events.Call{{ID: "h", Name: "go", Arguments: "{}"}}}})
+		b.Append(run, events.Acting, &events.HandedOff{Agent: heir, AgentHash: "x", Tools: start.Tools, CallID: "h"})
+		b.Append(run, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "h", Success: true, Observation: "SUCCESS: x", Code: "ok"}})
+		require.Empty(t, b.AwaitType(run, events.TypePageDone).WorkingMemory)
+		for of, want := range map[journal.StorageOf]string{first: big, second: "the heir's own plan"} {
+			got, err := b.Journal.StoredEntry(t.Context(), of, []string{"plan"})
+			require.NoError(t, err, of)
+			require.Equal(t, want, got.Value, of)
+		}
+	})
 }

@@ -1,7 +1,6 @@
 package planner
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -63,22 +62,56 @@ func internalTool(name string) *llm.Tool {
 	return nil
 }
 
-// edits answers the calls of one reply, in order. It reads the memory that the
-// reply was asked for, under the run's lock, and changes nothing.
+// edits answers the calls of one reply, in order. It holds what they need of the
+// memory that the reply was asked for, and changes nothing.
 type edits struct {
-	mem       *reducer.Memory
 	validator tool.Validator
-	// window is how many messages are shown after the calls so far.
-	window int
+	// total is how many messages there are, window how many are shown after the
+	// calls so far, expand how many more are shown where the model does not say.
+	total, window, expand int
+	// answered are those of the calls that the model wants to see which have a
+	// result, by the ids that it gave.
+	answered map[string]string
+	history  history
 }
 
-func newEdits(mem *reducer.Memory, validator tool.Validator) *edits {
-	e := &edits{mem: mem, validator: validator}
+// newEdits takes what the calls need, under the run's lock. It is quick however
+// long the run is.
+func newEdits(mem *reducer.Memory, validator tool.Validator, calls []events.Call) *edits {
+	e := &edits{
+		validator: validator, total: mem.Windowed(), expand: mem.Config.ExpandContextWindowSize, answered: map[string]string{},
+		history: history{left: searchBytes},
+	}
 	if mem.ReactContext != nil {
 		e.window = mem.ReactContext.ContextWindowSize
 	}
+	for _, call := range calls {
+		switch call.Name {
+		case loadToolResult:
+			for _, id := range wantedCalls(call.Arguments) {
+				known := listedAs(mem, id)
+				if record := mem.ToolCalls[known]; record != nil && record.Result != nil {
+					e.answered[id] = known
+				}
+			}
+		case searchToolCalls:
+			e.history.take(mem)
+		}
+	}
 	return e
 }
+
+// wantedCalls are the ids in a call's arguments; none where those are wrong.
+func wantedCalls(text string) []string {
+	var in struct {
+		CallIDs []string `json:"call_ids"`
+	}
+	arguments(text, &in)
+	return in.CallIDs[:min(len(in.CallIDs), maxWanted)]
+}
+
+// maxWanted is how many calls are shown again at once: what the schema says.
+const maxWanted = 100
 
 // event is the event that a call is, with the answer in its reply.
 func (e *edits) event(call events.Call) events.Payload {
@@ -107,7 +140,7 @@ func (e *edits) event(call events.Call) events.Payload {
 		}
 		return &events.ToolCallsAddedToContext{CallIDs: ids, ContextReply: reply}
 	}
-	answer(e.search(call.Arguments))
+	answer(e.history.search(call.Arguments))
 	return &events.ToolCallsAddedToContext{CallIDs: []string{}, ContextReply: reply}
 }
 
@@ -122,10 +155,10 @@ func (e *edits) loadMessages(text string) (increment int, answer string) {
 		Count float64 `json:"count"` // a schema's integer may be written 5.0
 	}
 	arguments(text, &in)
-	total := e.mem.Windowed()
+	total := e.total
 	increment = int(min(in.Count, float64(total)))
 	if increment < 1 {
-		increment = max(1, e.mem.Config.ExpandContextWindowSize)
+		increment = max(1, e.expand)
 	}
 	before := min(e.window, total)
 	e.window = max(e.window, min(e.window+increment, total))
@@ -139,23 +172,19 @@ func (e *edits) loadMessages(text string) (increment int, answer string) {
 // loadResults names the calls that are shown again. What the run does not know is
 // said, and is in the way of nothing.
 func (e *edits) loadResults(text string) (ids []string, answer string, found bool) {
-	var in struct {
-		CallIDs []string `json:"call_ids"`
-	}
-	arguments(text, &in)
 	ids = []string{}
-	var unknown []string
-	for _, id := range in.CallIDs {
-		record := e.mem.ToolCalls[id]
+	var shown, unknown []string
+	for _, wanted := range wantedCalls(text) {
+		id, known := e.answered[wanted]
 		switch {
-		case record == nil || record.Result == nil:
-			unknown = append(unknown, fmt.Sprintf("%.100q", id))
+		case !known:
+			unknown = append(unknown, fmt.Sprintf("%.100q", wanted))
 		case !slices.Contains(ids, id):
-			ids = append(ids, id)
+			ids, shown = append(ids, id), append(shown, cleanTo(listedID, id))
 		}
 	}
 	if len(ids) > 0 {
-		answer = "Shown: " + strings.Join(ids, ", ") + "."
+		answer = "Shown: " + strings.Join(shown, ", ") + "."
 	}
 	if len(unknown) > 0 {
 		if answer != "" {
@@ -164,60 +193,6 @@ func (e *edits) loadResults(text string) (ids []string, answer string, found boo
 		answer = reducer.ErrorPrefix + answer + "No such tool call: " + strings.Join(unknown, ", ") + ". " + searchToolCalls + " lists them."
 	}
 	return ids, clean(answer), len(unknown) == 0
-}
-
-// found is a tool call in the answer to a search.
-type found struct {
-	ID        string `json:"id"`
-	Name      string `json:"name"`
-	Arguments string `json:"arguments"`
-	Success   bool   `json:"success"`
-}
-
-const (
-	searchLimit = 20
-	// searchArguments bounds what is listed of a call's arguments, in bytes.
-	searchArguments = 200
-)
-
-// search lists the run's answered calls that match, newest first.
-func (e *edits) search(text string) string {
-	in := struct {
-		Query, Name string
-		Limit       float64
-	}{Limit: searchLimit}
-	arguments(text, &in)
-	query, order := strings.ToLower(in.Query), e.mem.Control.CallOrder
-	list := struct {
-		Calls []found `json:"calls"`
-		// More is how many match beside those.
-		More int `json:"more"`
-	}{Calls: []found{}}
-	for _, id := range slices.Backward(order) {
-		record := e.mem.ToolCalls[id]
-		if record == nil || record.Result == nil || (in.Name != "" && record.Name != in.Name) || !matches(record, query) {
-			continue
-		}
-		if len(list.Calls) >= int(in.Limit) {
-			list.More++
-			continue
-		}
-		list.Calls = append(list.Calls, found{
-			ID: id, Name: record.Name, Arguments: cleanTo(searchArguments, record.Parameters), Success: record.Result.Success != nil,
-		})
-	}
-	var out bytes.Buffer
-	enc := json.NewEncoder(&out)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(list); err != nil {
-		return reducer.ErrorPrefix + "the calls cannot be listed"
-	}
-	return strings.TrimSpace(out.String())
-}
-
-func matches(record *reducer.ToolCallRecord, query string) bool {
-	return query == "" || strings.Contains(strings.ToLower(record.Name+" "+record.Parameters), query) ||
-		strings.Contains(strings.ToLower(record.Result.Text()), query)
 }
 
 // split parts a reply's calls into those of Moorebus' own tools and the others.
@@ -237,12 +212,11 @@ func (j *judge) split(calls []events.Call) (internal, external []events.Call) {
 // one is what counts as the reply.
 func (j *judge) contextEvents(internal []events.Call, reply *events.ToolCallReply, rest events.Payload) []events.Payload {
 	all := make([]events.Payload, 0, len(internal)+1)
-	j.look(func(mem *reducer.Memory) {
-		e := newEdits(mem, j.validator)
-		for _, call := range internal {
-			all = append(all, e.event(call))
-		}
-	})
+	var e *edits
+	j.look(func(mem *reducer.Memory) { e = newEdits(mem, j.validator, internal) })
+	for _, call := range internal {
+		all = append(all, e.event(call))
+	}
 	if rest != nil {
 		return append(all, rest)
 	}

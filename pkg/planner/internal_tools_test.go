@@ -274,3 +274,58 @@ func TestInternalToolsAreReserved(t *testing.T) {
 		require.ErrorContains(t, tool.Definition{Name: name}.Validate(), "are Moorebus' own")
 	}
 }
+
+// A reply is appended in one piece, so of one with endless calls none is taken.
+func TestRepliesOfTooManyCallsAreRefused(t *testing.T) {
+	many := func(n int, tool string) any {
+		calls := make([]llm.Call, n)
+		for i := range calls {
+			calls[i] = call(fmt.Sprint("c", i), tool, "{}")
+		}
+		return ask(calls...)
+	}
+	replies := []any{
+		many(1001, ours[0]), many(101, ours[0]), many(257, "alpha"), many(100, ours[0]), say("Enough."),
+	}
+	bubble(t, replies, func(t *testing.T, r *rig) {
+		run := r.begin(narrow(4))
+		mem := r.AwaitState(run, events.WaitingForUser)
+		require.Nil(t, mem.Control.Poison)
+		for n, says := range map[uint64]string{
+			2: "the reply has 1001 tool calls: at most 256 are taken", 3: "the reply has 101 calls of moorebus_* tools: at most 100 are taken",
+			4: "the reply has 257 tool calls: at most 256 are taken",
+		} {
+			refused := r.event(run, n).Data.(*events.ReplyInvalid)
+			require.Equal(t, reducer.CodeTooLarge, refused.Results[0].Code)
+			require.Contains(t, refused.Results[0].Observation, says)
+		}
+		require.Equal(t, uint64(4+100+1), mem.N)
+		require.Equal(t, 5, mem.Control.Replies)
+	})
+}
+
+// The parts of a reply wake nobody: the planner is woken once for it, and not at all
+// where another role goes on. Calls for several pools are dispatched all the same.
+func TestPartsWakeNobody(t *testing.T) {
+	replies := []any{
+		ask(call("x", ours[0], "{}"), call("y", ours[2], "{}")),
+		ask(call("z", ours[0], "{}"), call("a", "alpha", "{}"), call("b", "beta", "{}")),
+	}
+	bubble(t, replies, func(t *testing.T, r *rig) {
+		run := r.begin(narrow(4), config(func(c *events.Config) { c.ParallelTools = true }))
+		r.Await(run, func(mem *reducer.Memory) bool {
+			return mem.State == events.ParallelActing && mem.Call("a").Dispatched > 0 && mem.Call("b").Dispatched > 0
+		})
+		var woken []string
+		for rec, err := range r.Journal.Read(t.Context(), run, 0) {
+			require.NoError(t, err)
+			s, err := events.ParseSubject(rec.Subject)
+			require.NoError(t, err)
+			woken = append(woken, string(s.To)+"."+s.Pool)
+		}
+		require.ElementsMatch(t, []string{"parallel_acting.default", "parallel_acting.web"}, woken[5:])
+		require.Equal(t, []string{
+			"planning.default", "none.default", "planning.default", "none.default", "none.default",
+		}, woken[:5])
+	})
+}

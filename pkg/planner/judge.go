@@ -19,7 +19,6 @@ import (
 // The codes of a refused call or reply.
 const (
 	codeBlacklisted  = "blacklisted"
-	codeTooLarge     = "too_large"
 	codeEmptyReply   = "empty_reply"
 	codeOutputSchema = "output_schema"
 	codeCutOff       = "cut_off"
@@ -127,8 +126,20 @@ func (j *judge) invalid(meta llm.Meta, content, code, reason string) events.Payl
 }
 
 func (j *judge) tooLarge(reply llm.Response) events.Payload {
-	return j.invalid(reply.About(), clean(textOf(reply)), codeTooLarge,
+	return j.invalid(reply.About(), clean(textOf(reply)), reducer.CodeTooLarge,
 		fmt.Sprintf("the reply is too large: at most %d bytes fit; send less at once", journal.MaxBody-envelopeRoom))
+}
+
+// How many calls of one reply are taken. Those of Moorebus' own tools are an event
+// each, appended in one piece.
+const (
+	maxCalls    = 256
+	maxInternal = 100
+)
+
+func (j *judge) tooMany(r llm.ToolCalls, count int, what string, most int) events.Payload {
+	return j.invalid(r.Meta, clean(r.Content), reducer.CodeTooLarge,
+		fmt.Sprintf("the reply has %d %s: at most %d are taken, and none of these was; make fewer at once", count, what, most))
 }
 
 // textOf is the text of a reply, that beside calls included.
@@ -182,8 +193,14 @@ func (j *judge) calls(r llm.ToolCalls) []events.Payload {
 	if reply.Content != "" {
 		reply.MessageID = j.messageID
 	}
+	if len(r.Calls) > maxCalls {
+		return one(j.tooMany(r, len(r.Calls), "tool calls", maxCalls))
+	}
 	named := j.name(r.Calls)
 	internal, external := j.split(named)
+	if len(internal) > maxInternal {
+		return one(j.tooMany(r, len(internal), "calls of "+events.ReservedPrefix+"* tools", maxInternal))
+	}
 	cut := r.Cut && internalTool(named[len(named)-1].Name) == nil
 	if len(internal) == 0 {
 		return one(j.external(reply, external, cut))

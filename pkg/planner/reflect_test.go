@@ -109,3 +109,31 @@ func TestCancelledReflection(t *testing.T) {
 		require.Equal(t, []string{"Start", "LlmToolCall", "ToolSuccess", "NeedsReflection", "Cancelled"}, r.Types(run))
 	})
 }
+
+// A summary is for the model: nobody who listens to the run takes it for an answer.
+func TestReflectionsAreNotStreamed(t *testing.T) {
+	asked := 0
+	caller := llm.CallerFunc(func(_ context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+		if asked++; asked == 1 {
+			return ask(call("a", "alpha", `{"q":1}`)), nil
+		}
+		text := "It is 42."
+		if req.Purpose == llm.PurposeReflect {
+			text = "All that was found."
+		}
+		if stream != nil {
+			stream(llm.Chunk{Kind: llm.ChunkText, Text: text})
+		}
+		return say(text), nil
+	})
+	bubbleWith(t, caller, func(t *testing.T, r *rig) {
+		run := r.begin()
+		heard, _ := r.listen(run)
+		r.Await(run, func(mem *reducer.Memory) bool { return mem.State == events.Acting })
+		r.Append(run, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "a", Success: true, Observation: "SUCCESS: 42", Code: "ok"}})
+		r.Append(run, events.Observing, &events.NeedsReflection{})
+		require.Equal(t, "All that was found.", r.AwaitEnd(run).History[0].Observation)
+		require.Equal(t, "It is 42.", heard.now())
+		require.Len(t, heard.raw, 1)
+	})
+}

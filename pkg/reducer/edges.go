@@ -152,7 +152,7 @@ func routesIn(t *Table, state events.State, typ events.Type) []Edge {
 		return ways
 	case events.TypeContextWindowExpanded, events.TypeToolCallsAddedToContext:
 		if state == events.Planning {
-			return []Edge{plain(events.Planning)}
+			return []Edge{plain(events.Planning), nobody}
 		}
 		return []Edge{nobody}
 	case events.TypeLLMToolCall, events.TypeHumanApproved, events.TypeHumanModified:

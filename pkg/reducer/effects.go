@@ -89,7 +89,7 @@ func Effects(t *Table, mem *Memory) []Effect {
 
 // overCap reports whether the run changed its state more often than any run
 // can that still gets somewhere: 5 x max_steps + 3 times since the last user
-// message.
+// message, or since it was handed over.
 func (mem *Memory) overCap() bool {
 	return mem.N > 0 && mem.Config.MaxSteps > 0 && mem.Control.SinceUser.Changes > 5*mem.Config.MaxSteps+3
 }

@@ -70,6 +70,7 @@ func (mem *Memory) foldStart(e *events.Event, p *events.Start) {
 		mem.TaskType = "default"
 	}
 	mem.pin(p.Agent, p.AgentHash, p.Tools)
+	mem.Control.StorageAgent = p.Agent.Name
 	mem.Started = e.Time
 	mem.Control.TableHash, mem.Control.Parent = p.TableHash, p.Parent
 	mem.addMessage(e, e.ID, "user", p.Task)
@@ -123,8 +124,13 @@ func (mem *Memory) addMessage(e *events.Event, id, role, content string) {
 }
 
 func (mem *Memory) addTurn(t Turn) {
-	if !mem.joinParts(&t) {
-		mem.Control.Turns = append(mem.Control.Turns, t)
+	c := &mem.Control
+	if mem.joinParts(&t) {
+		return
+	}
+	c.Turns = append(c.Turns, t)
+	if t.Kind == TurnUser {
+		c.Asked = len(c.Turns) - 1
 	}
 }
 

@@ -176,9 +176,12 @@ func (mem *Memory) foldReflection(p *events.ReflectDone) {
 		}
 	}
 	c.Turns = append(turns, Turn{Kind: TurnSummary, Content: p.Summary})
+	c.Asked = lastAsked(c.Turns)
 	if r := mem.ReactContext; r != nil {
 		r.ToolCallIDs = open // what was summarized is shown again when it is asked for
 	}
+	// What was shown is not shown any more, so nothing may say that it is.
+	c.Internal = slices.DeleteFunc(slices.Clone(c.Internal), func(call InternalCall) bool { return !slices.Contains(open, call.ID) })
 }
 
 // unanswered reports whether one of the calls has no result yet: then its

@@ -35,8 +35,28 @@ func (mem *Memory) foldPaged(p *events.PageDone) {
 	c := &mem.Control
 	if slices.ContainsFunc(c.Turns, isPaged) {
 		c.Turns = slices.DeleteFunc(slices.Clone(c.Turns), isPaged)
+		c.Asked = lastAsked(c.Turns)
 	}
 	mem.addTurn(Turn{Kind: TurnPaged, Content: PagedNote(p)})
+}
+
+// moveStorage gives the run the storage of another agent. What it loaded from the
+// former one lies nowhere in this one, so paging has to store it; what was paged to
+// the former one cannot be had back, and the model is told so.
+func (mem *Memory) moveStorage(agent string) {
+	c := &mem.Control
+	former := c.StorageAgent
+	if former == agent {
+		return
+	}
+	c.StorageAgent = agent
+	for i := range mem.WorkingMemory {
+		mem.WorkingMemory[i].Loaded = false
+	}
+	if at := slices.IndexFunc(c.Turns, isPaged); at >= 0 {
+		c.Turns[at].Content = fmt.Sprintf("[moorebus: entries of working memory went to the storage of agent %s before; this run uses that of agent %s, where storage_load does not find them]",
+			former, agent)
+	}
 }
 
 func isPaged(t Turn) bool { return t.Kind == TurnPaged }

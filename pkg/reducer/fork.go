@@ -179,11 +179,8 @@ func (mem *Memory) repin(p *events.Forked) {
 	if p.Agent == nil {
 		return
 	}
-	window := mem.Config.ContextWindowSize
-	mem.pin(*p.Agent, p.AgentHash, p.Tools)
-	if r := mem.ReactContext; r != nil && mem.Config.ContextWindowSize != window {
-		r.ContextWindowSize = mem.Config.ContextWindowSize
-	}
+	mem.pinAnother(*p.Agent, p.AgentHash, p.Tools)
+	mem.moveStorage(p.Agent.Name)
 	for i := range mem.Control.Calls {
 		call := &mem.Control.Calls[i]
 		if _, known := mem.Tools[call.Name]; known && !call.Answered {

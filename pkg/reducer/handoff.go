@@ -35,14 +35,50 @@ func checkPlace(s events.Subject, e *events.Event) error {
 	return nil
 }
 
-// handOff makes another agent's definition that of the run. The conversation, all
-// counts, the mode, the budget and how deep agents may call agents stay the run's.
+// handOff makes another agent's definition that of the run. The conversation, the
+// memory and its storage, the counts, the mode, the budget and how deep agents may
+// call agents stay the run's. The safety cap is the new agent's and counts from
+// here, so that it never ends the run before the new agent's max_steps do: steps go
+// on, and each hand-off takes one.
 func (mem *Memory) handOff(p *events.HandedOff) {
-	budget, depth, window := mem.Budget, mem.Config.MaxDepth, mem.Config.ContextWindowSize
-	mem.pin(p.Agent, p.AgentHash, p.Tools)
+	budget, depth := mem.Budget, mem.Config.MaxDepth
+	mem.pinAnother(p.Agent, p.AgentHash, p.Tools)
 	mem.Budget, mem.Config.MaxDepth = budget, depth
-	if r := mem.ReactContext; r != nil && mem.Config.ContextWindowSize != window {
+	mem.Control.SinceUser.Changes = 0
+	mem.Call(p.CallID).HandedOff = true
+}
+
+// pinAnother is pin in the middle of a loop, whose context is made what it would be
+// under the new definition: its window, and which calls belong to it.
+func (mem *Memory) pinAnother(a events.Agent, hash string, tools []events.ToolSpec) {
+	window, text := mem.Config.ContextWindowSize, mem.SpeaksText()
+	mem.pin(a, hash, tools)
+	r := mem.ReactContext
+	if r == nil {
+		return
+	}
+	if mem.Config.ContextWindowSize != window {
 		r.ContextWindowSize = mem.Config.ContextWindowSize
 	}
-	mem.Call(p.CallID).HandedOff = true
+	switch {
+	case mem.SpeaksText() && !text:
+		// The window alone decides; what was said of shown calls goes with them.
+		r.ToolCallIDs, mem.Control.Internal = []string{}, nil
+	case text && !mem.SpeaksText():
+		mem.addCallsToContext(mem.loopCalls())
+	}
+}
+
+// loopCalls are the calls that the model made in the current loop, as far as no
+// summary stands for them.
+func (mem *Memory) loopCalls() []string {
+	var ids []string
+	for _, t := range mem.Control.Turns {
+		for _, id := range t.Calls {
+			if record := mem.ToolCalls[id]; record != nil && !record.Timestamp.Before(mem.ReactContext.StartedAt) {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids
 }

@@ -175,3 +175,20 @@ func TestNamesOfCallsThatAllHaveOneID(t *testing.T) {
 	require.Equal(t, "call~1", reducer.NameCall(nil, ""))
 	require.True(t, strings.HasPrefix(reducer.NameCall(known, "call~7"), "call~7~"))
 }
+
+// A reflection forgets what was shown again, so nothing says that it is shown.
+func TestAReflectionForgetsTheEdits(t *testing.T) {
+	s := started(t, func(p *events.Start) { p.Agent.Config.ContextWindowSize = 2 })
+	s.do(single("a", "alpha"), success("a", "FIRST"), &events.NeedsReflection{}, &events.ReflectDone{Summary: "one"})
+	s.do(&events.ToolCallsAddedToContext{CallIDs: []string{"a"}, ContextReply: own("x", "load_tool_result", "Shown: a.")})
+	require.Contains(t, script(s.Mem), "FIRST")
+	s.do(single("b", "alpha"), success("b", "SECOND"), &events.NeedsReflection{})
+	failed := &events.ReflectDone{Failed: "no words"}
+	require.Contains(t, script(s.do(failed).Mem), "Shown: a.", "what stays is shown")
+	s.do(single("c", "alpha"), success("c", "THIRD"), &events.NeedsReflection{}, &events.ReflectDone{Summary: "two"})
+	s.sees(`
+		system: You test.
+		user: find it
+		user: Summary of the tool calls so far: two`)
+	require.Empty(t, s.Mem.Control.Internal)
+}

@@ -198,10 +198,13 @@ type Thought struct {
 
 // Control is the runtime's part of memory.
 type Control struct {
-	Agent     events.Agent   `json:"agent"`
-	AgentHash string         `json:"agent_hash"`
-	TableHash string         `json:"table_hash"`
-	Parent    *events.Parent `json:"parent,omitempty"`
+	Agent     events.Agent `json:"agent"`
+	AgentHash string       `json:"agent_hash"`
+	// StorageAgent is the agent whose storage the run's memory goes to and comes
+	// from: the one that the run began with, whoever it is handed over to.
+	StorageAgent string         `json:"storage_agent"`
+	TableHash    string         `json:"table_hash"`
+	Parent       *events.Parent `json:"parent,omitempty"`
 	// ForkedFrom is where a fork goes on from, nil for a run that was started.
 	ForkedFrom *Origin `json:"forked_from,omitempty"`
 
@@ -234,6 +237,8 @@ type Control struct {
 
 	Attempts []Attempt `json:"attempts,omitempty"`
 	Turns    []Turn    `json:"turns"`
+	// Asked is the place in Turns of the user's last message.
+	Asked int `json:"asked,omitempty"`
 	// CallOrder lists the run's calls as they were made, Moorebus' own among them.
 	CallOrder []string `json:"call_order,omitempty"`
 	// Internal are the calls of Moorebus' own tools in the current loop, in order.

@@ -28,7 +28,9 @@ func Route(t *Table, mem *Memory, p events.Payload) (to events.State, pool strin
 	case *events.Forked:
 		return mem.forkRoute(p)
 	case *events.ContextWindowExpanded, *events.ToolCallsAddedToContext:
-		if mem.State == events.Planning {
+		// What follows a part of a reply is appended with it, so nobody has to be
+		// woken by it.
+		if r := events.ReplyOf(p); mem.State == events.Planning && (r == nil || !r.Part) {
 			return events.Planning, events.DefaultPool
 		}
 		return events.Nobody, events.DefaultPool

@@ -39,6 +39,8 @@ func TestRoutes(t *testing.T) {
 		{events.Planning, &events.LLMAttemptFailed{}, "none.default"},
 		{events.Planning, &events.ContextWindowExpanded{}, "planning.default"},
 		{events.Planning, &events.ToolCallsAddedToContext{}, "planning.default"},
+		{events.Planning, loaded("x", 1), "planning.default"},
+		{events.Planning, &events.ContextWindowExpanded{ContextReply: part(own("x", "load_messages", "more"))}, "none.default"},
 		{events.Planning, &events.WorkingMemoryAdded{}, "none.default"},
 		{events.Planning, &events.StorageSaved{}, "none.default"},
 		{events.Planning, &events.Paused{}, "none.default"},

@@ -6,6 +6,15 @@ import "github.com/moorebus/moorebus/pkg/events"
 // be read.
 const CodeMalformedReply = "malformed_reply"
 
+// CodeTooLarge is the code of a reply that does not fit into the log.
+const CodeTooLarge = "too_large"
+
+// unread reports whether a reply of the text protocol could not be taken for what
+// it says: it could not be read, or only its beginning is there.
+func unread(p *events.RefusedReply) bool {
+	return len(p.Results) == 1 && (p.Results[0].Code == CodeMalformedReply || p.Results[0].Code == CodeTooLarge)
+}
+
 // SpeaksText reports whether the run's model speaks the text protocol.
 func (mem *Memory) SpeaksText() bool { return mem.Control.Agent.LLM.Text }
 
@@ -48,7 +57,7 @@ func TextState(mem *Memory) (state, note string) {
 // conversation: only the model sees it again.
 func (mem *Memory) foldInvalidReply(e *events.Event, p *events.RefusedReply) {
 	before := mem.Control.SinceUser.Invalid
-	if !mem.SpeaksText() || len(p.Results) != 1 || p.Results[0].Code != CodeMalformedReply {
+	if !mem.SpeaksText() || !unread(p) {
 		mem.foldRefusedReply(e, p)
 	} else {
 		mem.pass(p.Usage)

@@ -126,3 +126,25 @@ func TestTextWindow(t *testing.T) {
 		assistant:  [c49 alpha {"n":1.0}]
 		tool c49 alpha: 49`)
 }
+
+// What the user asked last stands beside a window of one message, and takes
+// nothing's place: else the model would never see a result.
+func TestTextWindowOfOne(t *testing.T) {
+	s := started(t, textual, chat, func(p *events.Start) { p.Agent.Config.ContextWindowSize = 1 })
+	s.do(turnAnswer("Hello there."), user("m", "use alpha"), single("a", "alpha"), success("a", "RESULT"), &events.Continue{})
+	s.sees(`
+		system: You test.
+		user: find it
+		user: use alpha
+		assistant:  [a alpha {"n":1.0}]
+		tool a alpha: RESULT`)
+}
+
+// Of a reply that is too large the log has only the beginning: that is no answer.
+func TestATooLargeReplyOfTextIsNoMessage(t *testing.T) {
+	p := unread("<agent><thinking_log>xx", "the reply is too large")
+	p.Results[0].Code = reducer.CodeTooLarge
+	s := started(t, textual).do(p)
+	require.Len(t, s.Mem.Messages, 1)
+	require.True(t, reducer.View(s.Mem)[2].Raw)
+}

@@ -33,8 +33,8 @@ const SummaryIntro = "Summary of the tool calls so far: "
 // call without a result is left out, and the context window counts messages
 // without ever parting a call from its result. What the run answers, the last
 // message of the user's, is always shown: where the window would begin behind it,
-// it takes the place of the window's oldest message. It costs what it shows,
-// however long the run is.
+// it takes the place of the window's oldest message, and stands beside the only one
+// of a window of one. It costs what it shows, however long the run is.
 func View(mem *Memory) []ViewMessage {
 	c := &mem.Control
 	first, pinned := mem.windowStart()
@@ -63,7 +63,7 @@ func View(mem *Memory) []ViewMessage {
 
 // windowStart is the first turn within the context window, which counts the
 // user's and the assistant's messages. pinned is the user's last message where it
-// lies before that.
+// lies before that. It takes as many steps as there are turns in the window.
 func (mem *Memory) windowStart() (first int, pinned *Turn) {
 	turns, size := mem.Control.Turns, 0
 	if r := mem.ReactContext; r != nil {
@@ -72,31 +72,50 @@ func (mem *Memory) windowStart() (first int, pinned *Turn) {
 	if size == 0 {
 		return 0, nil
 	}
-	// asked says that the user's last message is within the window; shorter is
-	// where the window begins with one message less.
-	asked, shorter, count := false, len(turns), 0
-	for i := len(turns) - 1; i >= 0; i-- {
-		t := &turns[i]
-		switch {
-		case !mem.counts(t):
+	// shorter is where the window begins with one message less.
+	shorter, count := len(turns), 0
+	for i := len(turns) - 1; i >= 0 && count < size; i-- {
+		if !mem.counts(&turns[i]) {
 			continue // calls alone belong to the message before them
-		case count < size:
-			asked = asked || t.Kind == TurnUser
-			if count++; count < size {
-				shorter = i
-			} else if first = i; asked {
-				return first, nil
-			}
-		case t.Kind == TurnUser && i == 0 && mem.SpeaksText():
-			return first, nil // the task, which is shown beside the window
-		case t.Kind == TurnUser:
-			return shorter, t
+		}
+		if count++; count < size {
+			shorter = i
+		} else {
+			first = i
 		}
 	}
-	if count < size {
-		first = 0
+	asked := mem.asked()
+	switch {
+	case count < size:
+		return 0, nil
+	case asked >= first || !mem.counts(&turns[asked]):
+		return first, nil
+	case asked == 0 && mem.SpeaksText():
+		return first, nil // the task, which is shown beside the window
+	case shorter == len(turns):
+		return first, &turns[asked] // a window of one message keeps it
 	}
-	return first, nil
+	return shorter, &turns[asked]
+}
+
+// asked is the place of the user's last message among the turns, 0 if there is
+// none.
+func (mem *Memory) asked() int {
+	c := &mem.Control
+	if c.Asked < len(c.Turns) && c.Turns[c.Asked].Kind == TurnUser {
+		return c.Asked
+	}
+	return lastAsked(c.Turns) // an application's fold changed the turns
+}
+
+// lastAsked looks for the user's last message, 0 if there is none.
+func lastAsked(turns []Turn) int {
+	for i := range slices.Backward(turns) {
+		if turns[i].Kind == TurnUser {
+			return i
+		}
+	}
+	return 0
 }
 
 // counts reports whether the window counts a turn: under the text protocol each

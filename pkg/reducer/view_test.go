@@ -340,3 +340,22 @@ func TestTokenEstimates(t *testing.T) {
 	require.Equal(t, 1+2, reducer.EntryTokens(s.Mem.WorkingMemory[0]))
 	require.Equal(t, 1+2+1, reducer.WorkingMemoryTokens(s.Mem))
 }
+
+// A view costs what it shows: in a task whose user spoke long ago it does not look
+// through what lies before the window.
+func TestAViewOfALongTaskCostsWhatItShows(t *testing.T) {
+	s := started(t, func(p *events.Start) { p.Agent.Config.ContextWindowSize, p.Agent.Config.MaxSteps = 3, 1_000_000 })
+	s.do(said(single("a", "alpha"), "a"), success("a", "1"), &events.Continue{})
+	c := &s.Mem.Control
+	reply := c.Turns[1]
+	for range 1_000_000 {
+		c.Turns = append(c.Turns, reply)
+	}
+	require.Len(t, reducer.View(s.Mem), 2+2*2, "the window's oldest message made way for the user's")
+	took := testing.Benchmark(func(b *testing.B) {
+		for b.Loop() {
+			reducer.View(s.Mem)
+		}
+	})
+	require.Less(t, took.NsPerOp(), int64(200_000), "to look at a million turns takes longer")
+}

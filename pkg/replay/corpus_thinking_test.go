@@ -49,3 +49,19 @@ func TestRepliesKeepReasoningAndCuts(t *testing.T) {
 	}
 	require.Equal(t, []string{"call_1", "call_2"}, []string{replies[0].Response.(llm.ToolCalls).Calls[0].ID, replies[0].Response.(llm.ToolCalls).Calls[1].ID})
 }
+
+// A reply that only edits its context has it as well.
+func TestRepliesToOwnToolsKeepReasoning(t *testing.T) {
+	log, run := recorded(t, 1, func(r *recorder) {
+		r.start("Think first", chat)
+		r.on(events.Planning, &events.ContextWindowExpanded{Increment: 3, ContextReply: &events.ContextReply{
+			Calls:   []events.Call{{ID: "x", Name: "moorebus_load_messages", Arguments: "{}"}},
+			Results: []events.Answer{{ID: "x", Observation: "ok", Code: "ok"}}, Confidence: 1, Reasoning: json.RawMessage(signed),
+		}})
+		r.on(events.Planning, &events.LLMMessageComplete{MessageID: "m-2", Reply: said("Found it.")})
+	})
+	replies, err := replay.Replies(t.Context(), log, machine(), run)
+	require.NoError(t, err)
+	require.Len(t, replies, 2)
+	require.JSONEq(t, signed, string(replies[0].Response.(llm.ToolCalls).Reasoning))
+}

@@ -103,6 +103,7 @@ func whole(parts []events.Call, r Reply) Reply {
 
 func contextReply(p *events.ContextReply) Reply {
 	r := llm.ToolCalls{Meta: meta(p.Model, p.Confidence, p.Usage), Content: p.Content}
+	r.Reasoning = p.Reasoning
 	for _, c := range p.Calls {
 		r.Calls = append(r.Calls, providerCall(c))
 	}

@@ -15,10 +15,10 @@ func thoughtReply(p *events.LLMThought) Reply {
 	}}
 }
 
-// unreadReply returns why a reply of the text protocol could not be read; false
-// for one that could.
+// unreadReply returns why a reply of the text protocol could not be read, or why a
+// reply is not in the log; false for one that is.
 func unreadReply(p *events.RefusedReply) (reason string, unread bool) {
-	if len(p.Results) != 1 || p.Results[0].Code != reducer.CodeMalformedReply {
+	if len(p.Results) != 1 || len(p.Calls) > 0 || (p.Results[0].Code != reducer.CodeMalformedReply && p.Results[0].Code != reducer.CodeTooLarge) {
 		return "", false
 	}
 	return strings.TrimPrefix(p.Results[0].Observation, reducer.ErrorPrefix), true

@@ -15,7 +15,7 @@ import (
 const (
 	// maxBatch is how many messages an atomic batch of the log takes, maxBatchBytes
 	// how many bytes of bodies go into one.
-	maxBatch      = 1000
+	maxBatch      = journal.MaxBatch
 	maxBatchBytes = 64 << 20
 	// appendTries is how often an append of unknown outcome is tried.
 	appendTries = 5

@@ -271,4 +271,15 @@ func testTooLarge(t *testing.T, log journal.Log) {
 	require.Empty(t, mustCollect(t, log.Read(ctx, run, 0)))
 	AppendAll(t, log, run, huge[:journal.MaxBody])
 	require.Len(t, mustCollect(t, log.Read(ctx, run, 0)), 1)
+
+	run = NewRun(t, log)
+	many := make([]journal.Entry, journal.MaxBatch+1)
+	for i := range many {
+		many[i] = plain(run, "1")
+	}
+	_, err = log.Append(ctx, run, 0, many...)
+	require.ErrorIs(t, err, journal.ErrTooLarge)
+	_, err = log.Append(ctx, run, 0, many[1:]...)
+	require.NoError(t, err)
+	require.Len(t, mustCollect(t, log.Read(ctx, run, 0)), journal.MaxBatch)
 }

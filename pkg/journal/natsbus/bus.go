@@ -55,6 +55,10 @@ type Options struct {
 	Heartbeat time.Duration
 	// PullExpiry is how long a pull request stands; 0: 30 s.
 	PullExpiry time.Duration
+	// MaxStorages is how many agents' storage there may be before this process
+	// makes no more by itself: whoever may start a run names its agent. What the
+	// operator makes has no bound. 0: 1000.
+	MaxStorages int
 }
 
 func (o Options) withDefaults() Options {
@@ -68,6 +72,9 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.PullExpiry, 30*time.Second)
 	if o.MaxAckPending <= 0 {
 		o.MaxAckPending = defaultMaxAckPending
+	}
+	if o.MaxStorages <= 0 {
+		o.MaxStorages = 1000
 	}
 	return o
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/journaltest"
 	"github.com/nats-io/nats-server/v2/server"
@@ -135,4 +136,28 @@ func requireReplicas(t *testing.T, conn *nats.Conn, want int) {
 	require.NoError(t, infos.Err())
 	require.Greater(t, streams, 4, "log, agents, providers, tools, results")
 	require.Greater(t, consumers, 5)
+}
+
+// TestStorageOnReplicas: what was just saved is found by its tags and by its value,
+// whichever server answers.
+func TestStorageOnReplicas(t *testing.T) {
+	t.Parallel()
+	of := journal.StorageOf{Namespace: "default", Agent: "keeper"}
+	_, bus := openCluster(t, InitOptions{Storage: []journal.StorageOf{of}})
+	for i := range 200 {
+		tag, value := fmt.Sprint("t", i), fmt.Sprintf("value %d.", i)
+		require.NoError(t, bus.SaveEntry(t.Context(), of, journal.WrittenByActor, events.Entry{Tags: []string{tag}, Value: value}))
+		bucket := storageBucket(of, journal.WrittenByActor)
+		end, err := bus.endOfKeys(t.Context(), kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."+tagKey(tag)+"*")
+		require.NoError(t, err)
+		require.Equal(t, uint64(2*i+1), end, "a pointer and an entry each: the read has to come to this pointer")
+		for _, q := range []journal.StorageQuery{{Tags: []string{tag}}, {Value: value}} {
+			if q.Value != "" && i%20 > 0 {
+				continue // it reads all
+			}
+			found, err := bus.FindEntries(t.Context(), of, q)
+			require.NoError(t, err)
+			require.Len(t, found.Entries, 1, "%+v", q)
+		}
+	}
 }

@@ -96,13 +96,31 @@ func (b *Bus) saveEntry(ctx context.Context, of journal.StorageOf, by journal.Wr
 		return err
 	}
 	bucket, key := kvSubjectPrefix+storageBucket(of, by)+".", journal.TagsKey(e.Tags)
-	create := func() error { return b.createBucket(ctx, storageConfig(of, by, b.replicas)) }
+	create := func() error {
+		if err := b.roomFor(ctx, of); err != nil {
+			return err
+		}
+		return b.createBucket(ctx, storageConfig(of, by, b.replicas))
+	}
 	for _, tag := range e.Tags {
 		if err := b.put(ctx, bucket+tagKey(tag)+key, tags, create); err != nil {
 			return err
 		}
 	}
 	return b.put(ctx, bucket+key, body, create)
+}
+
+// roomFor reports whether storage may be made for one more agent. Those who may not
+// list streams may make none either, and hear that from the server.
+func (b *Bus) roomFor(ctx context.Context, of journal.StorageOf) error {
+	all, err := b.StorageOf(ctx)
+	switch {
+	case errors.Is(err, journal.ErrDenied) || slices.Contains(all, of):
+		return nil
+	case err == nil && len(all) >= b.opts.MaxStorages:
+		return fmt.Errorf("there is storage of %d agents, and none is made beyond that but by the operator: %w", len(all), journal.ErrNotReady)
+	}
+	return err
 }
 
 // StoredEntry returns the entry with exactly these tags, or ErrNotFound.
@@ -259,6 +277,19 @@ func (b *Bus) findByValue(ctx context.Context, of journal.StorageOf, q journal.S
 	return m.found(), err
 }
 
+// endOfKeys is up to where a read of keys has to come, so that what was stored is
+// seen: what the stream's leader has, as far as it may be asked.
+func (b *Bus) endOfKeys(ctx context.Context, stream, keys string) (uint64, error) {
+	if b.replicas <= 1 {
+		return 0, nil
+	}
+	rec, err := b.leaderLast(ctx, stream, keys)
+	if errors.Is(err, journal.ErrNotFound) || errors.Is(err, journal.ErrDenied) {
+		return 0, nil
+	}
+	return rec.Seq, err
+}
+
 // eachKey hands the messages of a bucket on the keys that match to take, in the
 // order in which they were stored. A bucket that is not there has none.
 func (b *Bus) eachKey(ctx context.Context, bucket, keys string, take func(key string, rec journal.Record)) error {
@@ -266,8 +297,15 @@ func (b *Bus) eachKey(ctx context.Context, bucket, keys string, take func(key st
 	if err != nil || !there {
 		return err
 	}
-	prefix := kvSubjectPrefix + bucket + "."
-	for rec, err := range b.records(ctx, kvStreamPrefix+bucket, prefix+keys, 0, 0) {
+	stream, prefix := kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."
+	upTo, err := b.endOfKeys(ctx, stream, prefix+keys)
+	if b.removed(bucket, err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for rec, err := range b.records(ctx, stream, prefix+keys, 0, upTo) {
 		if b.removed(bucket, err) {
 			return nil
 		}

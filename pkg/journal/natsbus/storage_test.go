@@ -124,3 +124,28 @@ func TestStorageThatWasRemoved(t *testing.T) {
 	require.ErrorIs(t, err, journal.ErrNotFound)
 	require.NoError(t, bus.SaveEntry(t.Context(), of, journal.WrittenByActor, e), "it is made anew")
 }
+
+// Whoever starts a run names its agent, so storage that is made by itself is
+// bounded. The operator's is not, and what is there can be written to.
+func TestStorageOfAgentsIsBounded(t *testing.T) {
+	t.Parallel()
+	conn := inProcess(t, startServer(t, embedded.Options{}))
+	require.NoError(t, Init(t.Context(), conn, InitOptions{}))
+	bus, err := Open(t.Context(), conn, Options{Logger: quiet, MaxStorages: 2})
+	require.NoError(t, err)
+	save := func(agent string, by journal.Writer) error {
+		return bus.SaveEntry(t.Context(), journal.StorageOf{Namespace: "default", Agent: agent}, by, events.Entry{Tags: []string{"a"}, Value: "v"})
+	}
+	require.NoError(t, save("one", journal.WrittenByActor))
+	require.NoError(t, save("two", journal.WrittenByObserver))
+	require.NoError(t, save("one", journal.WrittenByObserver), "the other bucket of the same storage")
+	err = save("three", journal.WrittenByActor)
+	require.ErrorIs(t, err, journal.ErrNotReady)
+	require.ErrorContains(t, err, "there is storage of 2 agents")
+	require.ErrorContains(t, err, "init --storage default/three")
+	names, err := bus.streamNames(t.Context())
+	require.NoError(t, err)
+	require.NotContains(t, names, "KV_storage_default_A_three")
+	require.NoError(t, Init(t.Context(), conn, InitOptions{Storage: []journal.StorageOf{{Namespace: "default", Agent: "three"}}}))
+	require.NoError(t, save("three", journal.WrittenByActor))
+}

@@ -35,6 +35,7 @@ func (c *Caller) exchange(req llm.Request) (*exchange, error) {
 	thinking := x.thinks()
 	c.sample(p, req.Sampling, thinking)
 	x.choose(thinking)
+	x.standIn()
 	w := writer{names: x.names, model: x.model, thinking: thinking, used: map[string]bool{}}
 	for _, m := range req.Messages {
 		w.add(m)
@@ -89,6 +90,29 @@ func (x *exchange) offer() error {
 	return nil
 }
 
+// standIn names the tools of earlier calls where none is offered: the API refuses
+// a conversation with calls and without tools. None of them may be called.
+func (x *exchange) standIn() {
+	if len(x.params.Tools) > 0 {
+		return
+	}
+	named := map[string]bool{}
+	for _, m := range x.req.Messages {
+		for _, call := range m.Calls {
+			if !named[call.Name] {
+				named[call.Name] = true
+				x.tool(x.names.Wire(call.Name), "", anyObject)
+			}
+		}
+	}
+	if len(named) > 0 {
+		x.params.ToolChoice = sdk.ToolChoiceUnionParam{OfNone: &sdk.ToolChoiceNoneParam{}}
+	}
+}
+
+// anyObject is the schema of a tool that says nothing of its arguments.
+var anyObject = json.RawMessage(`{"type":"object","properties":{}}`)
+
 func (x *exchange) tool(name, description string, schema json.RawMessage) {
 	t := &sdk.ToolParam{Name: name, InputSchema: param.Override[sdk.ToolInputSchemaParam](schema)}
 	if description != "" {
@@ -101,7 +125,7 @@ func (x *exchange) tool(name, description string, schema json.RawMessage) {
 // says so.
 func inputSchema(schema json.RawMessage) (json.RawMessage, error) {
 	if len(schema) == 0 {
-		return json.RawMessage(`{"type":"object","properties":{}}`), nil
+		return anyObject, nil
 	}
 	if !json.Valid(schema) {
 		return nil, fmt.Errorf("is not valid JSON")

@@ -226,3 +226,23 @@ func TestTheEnvironmentIsNotRead(t *testing.T) {
 	require.Empty(t, header.Get("Authorization"))
 	require.Empty(t, header.Get("X-Evil"))
 }
+
+// An agent without tools can go on with a conversation that has calls: their tools
+// are named, and none may be called.
+func TestCallsWithoutTools(t *testing.T) {
+	req := llm.Request{Messages: []llm.Message{
+		user("go"), asks("", llm.Call{ID: "a", Name: "server.f"}, llm.Call{ID: "b", Name: "server.f"}, llm.Call{ID: "c", Name: "g"}),
+		result("a", "server.f", "1"), result("b", "server.f", "2"), result("c", "g", "3"),
+	}}
+	body, _ := capture(t, req)
+	require.JSONEq(t, `[{"name":"server_f","input_schema":{"type":"object","properties":{}}},
+		{"name":"g","input_schema":{"type":"object","properties":{}},`+mark+`}]`, string(body["tools"]))
+	require.JSONEq(t, `{"type":"none"}`, string(body["tool_choice"]))
+
+	req.Tools = []llm.Tool{{Name: "h"}}
+	body, _ = capture(t, req)
+	require.NotContains(t, body, "tool_choice")
+	require.NotContains(t, string(body["tools"]), "server_f")
+	body, _ = capture(t, llm.Request{Messages: req.Messages[:1]})
+	require.NotContains(t, body, "tools")
+}

@@ -22,10 +22,15 @@ func (a *action) arguments(schema json.RawMessage) (string, *syntaxError) {
 			return text, nil
 		}
 		// The arguments were written as elements nevertheless.
+		from := fields[i].from + strings.Index(fields[i].raw, text)
 		s := &scanner{text: text}
 		inner, err := s.fields(argumentsElement, actionElement)
 		if err != nil {
-			return "", wrong(fields[i].at, "in <arguments>: %s", err.reason)
+			return "", wrong(from+err.at, "in <arguments>: %s", err.reason)
+		}
+		for k := range inner {
+			inner[k].at += from
+			inner[k].from += from
 		}
 		fields = inner
 	}

@@ -186,3 +186,14 @@ func requireAgain(t *testing.T, r llm.ToolCalls, req *llm.Request) {
 	require.Equal(t, strings.TrimSpace(c.Name), again.Calls[0].Name)
 	require.Equal(t, strings.TrimSpace(c.Arguments), again.Calls[0].Arguments)
 }
+
+// What is wrong within <arguments> is where it stands in the reply.
+func TestPlacesWithinArguments(t *testing.T) {
+	for reply, says := range map[string]string{
+		"é prose\nprose\n<agent>\n<action>\n<type>x</type>\n<arguments> <a>1</a>\n  <a>2</a></arguments>\n</action></agent>": "line 7, column 3: the argument a stands there twice",
+		"prose\n<agent><action><type>x</type>\n<arguments>\n<a>1</a> é text</arguments></action></agent>":                    "line 4, column 10: in <arguments>: expected an element",
+		"prose\n<agent><action><type>x</type>\n<a>1</a>\n<a>2</a></action></agent>":                                          "line 4, column 1: the argument a stands there twice",
+	} {
+		require.Contains(t, tell(parse(reply, request(), llm.Meta{})), says)
+	}
+}

@@ -129,11 +129,13 @@ func findAgent(text string) (tag, bool) {
 	}
 }
 
-// field is an element that holds text; at is where it begins, raw what it holds.
+// field is an element that holds text; at is where it begins, raw what it holds,
+// and from where that begins.
 type field struct {
 	name string
 	raw  string
 	at   int
+	from int
 }
 
 // scanner reads what stands within the agent element.
@@ -189,7 +191,7 @@ func (s *scanner) skip(open, end, what string) *syntaxError {
 // its closing tag, markup too. Without that tag it ends where an element around
 // it is closed, if nothing before that looks like markup.
 func (s *scanner) field(open tag, around ...string) (field, *syntaxError) {
-	f := field{name: open.name, at: open.start}
+	f := field{name: open.name, at: open.start, from: open.end}
 	if open.empty {
 		return f, nil
 	}

@@ -1,0 +1,134 @@
+package planner
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+const (
+	searchLimit = 20
+	// searchArguments bounds what is listed of a call's arguments, and listedID
+	// what is listed of its id, in bytes.
+	searchArguments = 200
+	listedID        = 200
+	// searchBytes is how much text the searches of one reply look through in all.
+	// leastBytes is what a call counts for at least.
+	searchBytes = 16 << 20
+	leastBytes  = 64
+)
+
+// history is what searches look through: the run's answered calls, newest first,
+// as many as one reply may look through. It is searched without the run's lock.
+type history struct {
+	taken bool
+	calls []pastCall
+	// older is how many calls there are beside those, left how much text may still
+	// be looked through.
+	older, left int
+}
+
+// pastCall is a call with its result.
+type pastCall struct {
+	id, name, arguments, result string
+	success                     bool
+}
+
+func (c *pastCall) bytes() int {
+	return max(leastBytes, len(c.name)+len(c.arguments)+len(c.result))
+}
+
+// take notes the calls, under the run's lock. Texts are not copied.
+func (h *history) take(mem *reducer.Memory) {
+	if h.taken {
+		return
+	}
+	h.taken = true
+	order, room := mem.Control.CallOrder, searchBytes
+	for i := len(order) - 1; i >= 0; i-- {
+		record := mem.ToolCalls[order[i]]
+		if record == nil || record.Result == nil {
+			continue
+		}
+		call := pastCall{
+			id: order[i], name: record.Name, arguments: record.Parameters,
+			result: record.Result.Text(), success: record.Result.Success != nil,
+		}
+		if room -= call.bytes(); room < 0 {
+			h.older = i + 1
+			return
+		}
+		h.calls = append(h.calls, call)
+	}
+}
+
+// found is a tool call in the answer to a search.
+type found struct {
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"`
+	Success   bool   `json:"success"`
+}
+
+// search lists the run's answered calls that match, newest first.
+func (h *history) search(text string) string {
+	in := struct {
+		Query, Name string
+		Limit       float64
+	}{Limit: searchLimit}
+	arguments(text, &in)
+	query := strings.ToLower(in.Query)
+	list := struct {
+		Calls []found `json:"calls"`
+		// More is how many match beside those, NotSearched how many older calls
+		// nobody looked at.
+		More        int `json:"more"`
+		NotSearched int `json:"not_searched,omitempty"`
+	}{Calls: []found{}, NotSearched: h.older}
+	for i := range h.calls {
+		call := &h.calls[i]
+		if h.left -= call.bytes(); h.left < 0 {
+			list.NotSearched += len(h.calls) - i
+			break
+		}
+		switch {
+		case in.Name != "" && call.name != in.Name || !call.matches(query):
+		case len(list.Calls) >= int(in.Limit):
+			list.More++
+		default:
+			list.Calls = append(list.Calls, found{
+				ID: cleanTo(listedID, call.id), Name: call.name, Arguments: cleanTo(searchArguments, call.arguments), Success: call.success,
+			})
+		}
+	}
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(list); err != nil {
+		return reducer.ErrorPrefix + "the calls cannot be listed"
+	}
+	return strings.TrimSpace(out.String())
+}
+
+func (c *pastCall) matches(query string) bool {
+	return query == "" || strings.Contains(strings.ToLower(c.name+" "+c.arguments), query) ||
+		strings.Contains(strings.ToLower(c.result), query)
+}
+
+// listedAs is the call that a search lists under an id: itself, but where that was
+// too long the newest call that begins so.
+func listedAs(mem *reducer.Memory, id string) string {
+	begin, cut := strings.CutSuffix(id, "…")
+	if mem.ToolCalls[id] != nil || !cut || len(begin) > listedID || len(begin) < listedID-3 {
+		return id
+	}
+	order := mem.Control.CallOrder
+	for i := len(order) - 1; i >= 0; i-- {
+		if cleanTo(listedID, order[i]) == id {
+			return order[i]
+		}
+	}
+	return id
+}

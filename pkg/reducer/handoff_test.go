@@ -1,0 +1,133 @@
+package reducer_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// steps carries n calls out, one in each step.
+func (s *scene) steps(prefix string, n int) *scene {
+	s.t.Helper()
+	for i := range n {
+		id := fmt.Sprint(prefix, i)
+		s.do(single(id, "alpha"), success(id, "x"), &events.Continue{})
+	}
+	return s
+}
+
+// handOver hands the run over to its agent with some changes, with the same tools.
+func (s *scene) handOver(id string, change func(*events.Agent)) *scene {
+	s.t.Helper()
+	p := handedOff(id)
+	p.Agent.Config = s.Mem.Config
+	change(&p.Agent)
+	p.Tools = []events.ToolSpec{{Name: "alpha", Effect: "pure", Pool: "default"}, {Name: "heir", Effect: "idempotent", Pool: events.AgentsPool}}
+	return s.do(single(id, "heir"), p, success(id, "ok"), &events.Continue{})
+}
+
+// The new agent's max_steps end the run, and not the safety cap that follows from
+// them: the run has changed its state more often already.
+func TestASmallerHeirEndsByMaxSteps(t *testing.T) {
+	t.Parallel()
+	s := started(t, withAgents).steps("c", 10)
+	s.handOver("h", func(a *events.Agent) { a.Config.MaxSteps = 5 })
+	require.Equal(t, events.Planning, s.Mem.State)
+	effects := s.Effects()
+	require.Len(t, effects, 1)
+	require.Equal(t, reducer.KindPlan, effects[0].Kind, "Planning says that there are no steps left")
+	require.Equal(t, 11, s.Mem.Control.SinceUser.Steps)
+}
+
+// Agents that hand a run to and fro come to an end: each hand-off takes a step.
+func TestHandOffsToAndFroAreBounded(t *testing.T) {
+	t.Parallel()
+	s := started(t, withAgents)
+	for i := range 30 {
+		s.handOver(fmt.Sprint("h", i), func(a *events.Agent) { a.Config.MaxSteps = 1000 + i%2 })
+		require.Equal(t, i+1, s.Mem.Control.SinceUser.Steps)
+		require.Less(t, s.Mem.Control.SinceUser.Changes, 5)
+	}
+}
+
+// Working memory and its storage stay the run's when it is handed over: what was
+// loaded stays known as stored, and what was paged can be had back.
+func TestAHandOffKeepsTheStorage(t *testing.T) {
+	t.Parallel()
+	s := started(t, withAgents)
+	first := s.Mem.Control.Agent.Name
+	s.do(single("a", "alpha"), &events.StorageLoaded{Tags: []string{"k"}, Entries: []events.Entry{remembered("1", "k")}}, success("a", "1"), &events.Continue{})
+	s.handOver("h", func(*events.Agent) {})
+	require.Equal(t, "heir", s.Mem.Control.Agent.Name)
+	require.Equal(t, first, s.Mem.Control.StorageAgent)
+	require.True(t, s.Mem.WorkingMemory[0].Loaded)
+}
+
+// forked is the memory of a fork of a run where it stands.
+func forked(t *testing.T, parent *scene, p events.Forked) *reducer.Memory {
+	t.Helper()
+	fork, err := parent.Fork(parent.Mem.N, p)
+	require.NoError(t, err)
+	return fork.Mem
+}
+
+// A fork under another agent has that one's storage: nothing lies there yet, and
+// what was paged before is not promised any more.
+func TestAForkUnderAnotherAgentHasItsStorage(t *testing.T) {
+	t.Parallel()
+	parent := started(t, withAgents).do(single("p", "alpha"), &events.WorkingMemoryAdded{Entry: remembered("v", "gone")}, success("p", "1"), &events.NeedsPaging{}, pagedOut("gone"))
+	parent.do(single("a", "alpha"), &events.StorageLoaded{Tags: []string{"k"}, Entries: []events.Entry{remembered("1", "k")}}, success("a", "1"), &events.Continue{})
+	owner := parent.Mem.Control.StorageAgent
+
+	other := parent.Mem.Control.Agent
+	other.Name = "other"
+	fork := forked(t, parent, events.Forked{Agent: &other, AgentHash: "x"})
+	require.Equal(t, "other", fork.Control.StorageAgent)
+	require.False(t, fork.WorkingMemory[0].Loaded, "paging has to store it")
+	note := ""
+	for _, m := range reducer.View(fork) {
+		if m.Role == "user" && len(m.Content) > 0 && m.Content[0] == '[' {
+			note = m.Content
+		}
+	}
+	require.Contains(t, note, "the storage of agent "+owner+" before; this run uses that of agent other")
+	require.NotContains(t, note, "brings an entry back")
+
+	for _, p := range []events.Forked{{}, {Agent: &parent.Mem.Control.Agent, AgentHash: "x"}} {
+		same := forked(t, parent, p)
+		require.Equal(t, owner, same.Control.StorageAgent)
+		require.True(t, same.WorkingMemory[0].Loaded)
+		require.Contains(t, script(same), "storage_load brings an entry back")
+	}
+}
+
+// Under the text protocol the window alone says what is shown, so the calls that a
+// model with tools made do not stay in the prompt for ever.
+func TestAHandOffToTheTextProtocolBoundsTheView(t *testing.T) {
+	t.Parallel()
+	s := started(t, withAgents, func(p *events.Start) { p.Agent.Config.ContextWindowSize, p.Agent.Config.MaxSteps = 2, 1000 })
+	s.steps("c", 20).handOver("h", func(a *events.Agent) { a.LLM.Text = true })
+	require.Empty(t, s.Mem.ReactContext.ToolCallIDs)
+	s.sees(`
+		system: I go on.
+		user: find it
+		assistant:  [c19 alpha {"n":1.0}]
+		tool c19 alpha: x
+		assistant:  [h heir {"n":1.0}]
+		tool h heir: ok`)
+}
+
+// The other way round the calls of the loop belong to its context again, but not
+// those of earlier loops.
+func TestAHandOffFromTheTextProtocolKeepsTheCalls(t *testing.T) {
+	t.Parallel()
+	s := started(t, withAgents, chat, textual).steps("old", 1)
+	s.do(turnAnswer("Hello there."), user("m", "and then?")).steps("c", 3)
+	require.Empty(t, s.Mem.ReactContext.ToolCallIDs)
+	s.handOver("h", func(a *events.Agent) { a.LLM.Text = false })
+	require.Equal(t, []string{"c0", "c1", "c2", "h"}, s.Mem.ReactContext.ToolCallIDs)
+}
