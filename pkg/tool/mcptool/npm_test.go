@@ -25,9 +25,7 @@ const (
 func npm(t *testing.T, packages ...string) string {
 	t.Helper()
 	if _, err := exec.LookPath("npm"); err != nil {
-		// reason: the reference servers are programs for node, which is not part
-		// of what building and testing this needs.
-		t.Skip("node and npm are not here: the reference servers of npm are not tested")
+		t.Skip("node and npm are not here: the reference servers of npm are not tested") // reason: the package runs against the go-sdk's own server in any case
 	}
 	dir := t.TempDir()
 	ctx, stop := context.WithTimeout(t.Context(), 90*time.Second)
@@ -40,8 +38,7 @@ func npm(t *testing.T, packages ...string) string {
 		away = away || strings.Contains(string(out), code)
 	}
 	if err != nil && away {
-		// reason: without a network there is nothing to install.
-		t.Skipf("npm's registry is not reachable: the reference servers of npm are not tested: %s", out)
+		t.Skipf("npm's registry is not reachable: the reference servers of npm are not tested: %s", out) // reason: no network; the go-sdk's own server is tested in any case
 	}
 	require.NoError(t, err, string(out))
 	return filepath.Join(dir, "node_modules", ".bin")
