@@ -130,6 +130,7 @@ func TestRolesThatEndedAreReplaced(t *testing.T) {
 		_, err = first.Answer(t.Context())
 		require.NoError(t, err)
 		close(bus.broken)
+		synctest.Wait() // until every role has ended
 		_, err = first.Send(t.Context(), "more")
 		require.ErrorIs(t, err, errBroken)
 		bus.broken = make(chan struct{})
