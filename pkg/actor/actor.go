@@ -279,6 +279,9 @@ func (a *Actor) awaited(c call, work worker.Work) worker.Work {
 		if away := a.cfg.Tools.Await(ctx, c.Name); away != nil {
 			return a.outcome(ctx, c, tool.Outcome{Failure: away, Latency: a.cfg.Store.Now().Sub(began)}, nil)
 		}
+		if _, here := a.cfg.Tools.Lookup(c.Name); !here {
+			a.cfg.Tools.Settle(ctx) // an actor that starts may be given calls of sources that have said nothing
+		}
 		return work(ctx)
 	}
 }

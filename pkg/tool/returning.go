@@ -22,7 +22,7 @@ type Returning interface {
 // Await waits for a tool that is not there to come with its source, where it is a
 // [Returning] one's that is away, for as long as that has patience. It returns nil
 // where there is nothing to wait for: the tool is there, or its source is there
-// without it, or every source has said that it is none of its own. The failure is unreachable, or cancelled
+// without it, or nobody would have it. The failure is unreachable, or cancelled
 // where ctx has ended; nothing was sent.
 func (r *Registry) Await(ctx context.Context, name string) *Failure {
 	if _, there := r.Lookup(name); there || !r.running.Load() {
@@ -46,6 +46,5 @@ func (r *Registry) Await(ctx context.Context, name string) *Failure {
 		f.NotSent = true
 		return f
 	}
-	r.Settle(ctx)
 	return nil
 }
