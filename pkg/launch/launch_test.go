@@ -3,7 +3,6 @@ package launch_test
 import (
 	"encoding/json"
 	"errors"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -165,32 +164,4 @@ func TestOpen(t *testing.T) {
 		require.Equal(t, at, <-due)
 		require.Equal(t, 10*time.Second, time.Since(began).Round(time.Second))
 	})
-}
-
-func TestOpenRefusesWhatIsTooLarge(t *testing.T) {
-	onPad(t, func(t *testing.T, p *pad) {
-		_, err := p.Open(t.Context(), p.store.Place("default", runlog.NewID()), launch.Opening{First: p.pinned(t, strings.Repeat("x", journal.MaxBody))})
-		var refusal *launch.Refusal
-		require.ErrorAs(t, err, &refusal)
-		require.Equal(t, launch.CodeTooLarge, refusal.Code)
-		require.ErrorIs(t, err, journal.ErrTooLarge)
-	})
-}
-
-func TestTombstone(t *testing.T) {
-	onPad(t, func(t *testing.T, p *pad) {
-		at := p.store.Place("default", runlog.NewID())
-		stone, err := p.Tombstone(t.Context(), at)
-		require.NoError(t, err)
-		require.Nil(t, stone)
-		require.NoError(t, p.bus.PutTombstone(t.Context(), at, journal.Tombstone{}))
-		stone, err = p.Tombstone(t.Context(), at)
-		require.NoError(t, err)
-		require.NotNil(t, stone)
-	})
-}
-
-func TestNewNeedsItsParts(t *testing.T) {
-	_, err := launch.New(launch.Config{})
-	require.ErrorContains(t, err, "required")
 }

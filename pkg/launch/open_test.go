@@ -68,7 +68,7 @@ func definition(change func(*events.Agent)) events.Agent {
 
 func (r *rig) place() events.Run { return r.store.Place(events.DefaultNamespace, runlog.NewID()) }
 
-func requireRefusalOf(t *testing.T, err error, kind launch.Kind, code string) {
+func requireRefusal(t *testing.T, err error, kind launch.Kind, code string) {
 	t.Helper()
 	var refusal *launch.Refusal
 	require.ErrorAs(t, err, &refusal)
@@ -93,16 +93,16 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(code, func(t *testing.T) {
 			_, err := r.Pin(t.Context(), definition(c.change), launch.Task{Text: "x", Mode: events.ModeTask})
-			requireRefusalOf(t, err, c.kind, code)
+			requireRefusal(t, err, c.kind, code)
 		})
 	}
 	_, err := r.Definition(t.Context(), events.DefaultNamespace, "helper")
-	requireRefusalOf(t, err, launch.NotFound, launch.CodeAgentNotFound)
+	requireRefusal(t, err, launch.NotFound, launch.CodeAgentNotFound)
 	_, err = r.Definition(t.Context(), events.DefaultNamespace, "No Name")
-	requireRefusalOf(t, err, launch.NotFound, launch.CodeAgentNotFound)
+	requireRefusal(t, err, launch.NotFound, launch.CodeAgentNotFound)
 	require.NoError(t, r.process.PutAgent(t.Context(), events.DefaultNamespace, "helper", []byte(`{"name":7}`)))
 	_, err = r.Definition(t.Context(), events.DefaultNamespace, "helper")
-	requireRefusalOf(t, err, launch.Unusable, launch.CodeBadAgent)
+	requireRefusal(t, err, launch.Unusable, launch.CodeBadAgent)
 	require.NoError(t, r.process.PutAgent(t.Context(), events.DefaultNamespace, "helper", agentfile.Marshal(definition(nil))))
 	a, err := r.Definition(t.Context(), events.DefaultNamespace, "helper")
 	require.NoError(t, err)
@@ -146,7 +146,7 @@ func TestOpenConflicts(t *testing.T) {
 	require.Equal(t, events.Idle, s.From, "and nothing was appended to it")
 
 	_, err = r.Open(t.Context(), r.place(), launch.Opening{First: r.pinned(t, strings.Repeat("x", journal.MaxBody+1))})
-	requireRefusalOf(t, err, launch.TooLarge, launch.CodeTooLarge)
+	requireRefusal(t, err, launch.TooLarge, launch.CodeTooLarge)
 	require.ErrorIs(t, err, journal.ErrTooLarge)
 }
 
