@@ -26,7 +26,7 @@ const drainTime = 50 * time.Millisecond
 func (c *Caller) streamed(ctx context.Context, x *exchange, emit func(llm.Chunk)) (llm.Response, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	silence := time.AfterFunc(c.opts.Timeout, cancel) // nothing has begun yet
+	silence := stopped(cancel) // until something has begun, the call's own time bounds it
 	defer silence.Stop()
 	d := &doer{client: c.opts.HTTPClient, limit: c.opts.MaxBytes, stream: true, heard: func() { silence.Reset(c.opts.Silence) }}
 	s := c.client.Messages.NewStreaming(ctx, x.params, option.WithHTTPClient(d))
@@ -45,6 +45,14 @@ func (c *Caller) streamed(ctx context.Context, x *exchange, emit func(llm.Chunk)
 	silence.Reset(drainTime)
 	d.body.drain()
 	return c.response(x, a.reply())
+}
+
+// stopped returns a timer that does not run, and calls f some time after it was
+// reset.
+func stopped(f func()) *time.Timer {
+	timer := time.AfterFunc(time.Hour, f)
+	timer.Stop()
+	return timer
 }
 
 // streamFailure tells a broken stream from an error that the provider stated in

@@ -41,11 +41,11 @@ func (c *Caller) streamed(ctx context.Context, req llm.Request, emit func(llm.Ch
 		return nil, c.classify(err, x)
 	}
 	defer func() { _ = s.Close() }()
-	silence := time.AfterFunc(c.opts.Timeout, cancel) // nothing has begun yet
+	silence := stopped(cancel) // until something has begun, the call's own time bounds it
 	defer silence.Stop()
 	x.events.heard = func() { silence.Reset(c.opts.Silence) }
 	a := newAssembly(emit, x.names)
-	timer := time.AfterFunc(c.opts.Timeout, cancel)
+	timer := stopped(cancel)
 	defer timer.Stop()
 	for err == nil {
 		answered := a.answered()
@@ -65,6 +65,14 @@ func (c *Caller) streamed(ctx context.Context, req llm.Request, emit func(llm.Ch
 		x.events.drain()
 	}
 	return c.response(req, x.names, a.reply())
+}
+
+// stopped returns a timer that does not run, and calls f some time after it was
+// reset.
+func stopped(f func()) *time.Timer {
+	timer := time.AfterFunc(time.Hour, f)
+	timer.Stop()
+	return timer
 }
 
 // unstreamed takes a reply that came in one piece from a server which ignores
