@@ -166,7 +166,8 @@ func TestListChangeAfterOneThatWasLost(t *testing.T) {
 	}))
 	t.Cleanup(func() { web.CloseClientConnections(); web.Close() })
 	r := start(t, Options{Name: "srv", URL: web.URL})
-	session := r.server.current
+	session, err := r.server.await(t.Context(), t.Context().Done())
+	require.NoError(t, err)
 	events <- "other" // of which the SDK makes nothing
 	require.Eventually(t, func() bool { return session.inlet.changes.Load() == 1 }, within, 5*time.Millisecond)
 	session.lookSoon()
@@ -185,11 +186,11 @@ func TestSecretsOfAnEnvironment(t *testing.T) {
 	})
 	f := r.failure(t, "echo")
 	require.Contains(t, f.Message, "its last words: token [REDACTED]")
+	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "is away") }, within, 5*time.Millisecond)
 	r.stop()
 	log := r.log.String()
 	require.Contains(t, log, "stderr=\"starting with [REDACTED]")
 	require.Contains(t, log, "what is no message")
-	require.Contains(t, log, "is away")
 	for _, text := range []string{f.Message, log} {
 		require.NotContains(t, text, secret[:6])
 		require.NotContains(t, text, "TOKEN")

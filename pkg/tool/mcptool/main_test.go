@@ -85,7 +85,7 @@ func lister(mode string) int {
 		fmt.Fprintln(os.Stderr, "starting with "+os.Getenv("BLAB"))
 		fmt.Fprintln(os.Stderr, strings.Repeat("x", maxErrorLine-10)+os.Getenv("BLAB"))
 		fmt.Fprintln(os.Stderr, os.Getenv("BLABKEY"))
-		fmt.Println(strings.Repeat("x", 190) + os.Getenv("BLAB"))
+		fmt.Println(strings.Repeat("x", 20) + os.Getenv("BLAB") + strings.Repeat("x", 158) + os.Getenv("BLAB"))
 	}
 	in := bufio.NewScanner(os.Stdin)
 	for n := 0; in.Scan(); {

@@ -122,7 +122,8 @@ func (p *process) Read(context.Context) (jsonrpc.Message, error) {
 		if err != nil {
 			if !p.garbage {
 				p.garbage = true
-				p.logger.Warn("an MCP server writes what is no message to its output; it is left out", "line", head(p.conceal.Replace(string(line))), "reason", err)
+				// The reason is not said: it has a part of the line, which may end in a secret.
+				p.logger.Warn("an MCP server writes what is no message to its output; it is left out", "line", head(p.conceal.Replace(string(line))))
 			}
 			continue
 		}
