@@ -21,8 +21,13 @@ import (
 // MetaRun is the key of a result's `_meta` that has the run's id.
 const MetaRun = "io.moorebus/run"
 
-// cancelTimeout bounds the attempt to cancel the run of a call that is over.
-const cancelTimeout = 5 * time.Second
+const (
+	// cancelTimeout bounds the attempt to cancel the run of a call that is over.
+	cancelTimeout = 5 * time.Second
+	// startGrace is how long the start of a run goes on whose client has gone: one
+	// that is cut off in the middle may come to be after it was looked for.
+	startGrace = 5 * time.Second
+)
 
 // outcome is the structured content of a result.
 type outcome struct {
@@ -52,9 +57,9 @@ func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 	if s.o.Agent != nil {
 		start.AgentName, start.Agent = "", s.o.Agent
 	}
-	if _, err := s.o.Gateway.Start(ctx, s.o.Namespace, start); err != nil {
-		if ctx.Err() != nil {
-			s.cancel(ctx, run) // it may have begun
+	if err := s.start(ctx, start); err != nil {
+		if begun(err) {
+			s.cancel(ctx, run)
 		}
 		return s.refused(ctx, err)
 	}
@@ -64,6 +69,25 @@ func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 		return nil, err
 	}
 	return result(run.ID, mem), nil
+}
+
+// start starts the run, also where the client goes meanwhile.
+func (s *Server) start(ctx context.Context, req gateway.StartRequest) error {
+	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		defer time.AfterFunc(startGrace, cancel).Stop()
+		<-lasting.Done()
+	})()
+	_, err := s.o.Gateway.Start(lasting, s.o.Namespace, req)
+	return err
+}
+
+// begun reports whether the run may have begun that could not be started: nobody
+// refused it.
+func begun(err error) bool {
+	var known *gateway.Error
+	return !errors.As(err, &known) || known.Code == gateway.CodeUnavailable
 }
 
 // taskOf reads the arguments.

@@ -3,6 +3,7 @@ package mcpserve
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"sync"
 	"testing"
 
@@ -36,6 +37,37 @@ func (l *impatient) Append(ctx context.Context, run events.Run, last uint64, ent
 	return seq, err
 }
 
+// lossy is a log whose first append is stored, or comes to be with late where its
+// caller gives it up; the answer to it is lost.
+type lossy struct {
+	journal.Log
+	once sync.Once
+	gone context.CancelFunc // of the client, nil if it waits
+	late func(context.Context) error
+	run  events.Run
+}
+
+func (l *lossy) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (seq uint64, err error) {
+	first := false
+	l.once.Do(func() { first, l.run = true, run })
+	if !first {
+		return l.Log.Append(ctx, run, last, entries...)
+	}
+	if l.gone == nil {
+		_, err = l.Log.Append(ctx, run, last, entries...)
+		return 0, errors.Join(errors.New("the connection was lost"), err)
+	}
+	l.gone()
+	if ctx.Err() == nil {
+		return l.Log.Append(ctx, run, last, entries...)
+	}
+	l.late = func(ctx context.Context) error {
+		_, err := l.Log.Append(ctx, run, last, entries...)
+		return err
+	}
+	return 0, ctx.Err()
+}
+
 // served is a server of one agent on a simulated bus, where nobody plans.
 func served(t *testing.T, wrap func(journal.Log) journal.Log) *Server {
 	t.Helper()
@@ -65,13 +97,43 @@ func TestClientThatGoesWhileItsRunBegins(t *testing.T) {
 	s := served(t, func(l journal.Log) journal.Log { log = &impatient{Log: l, gone: cancel}; return log })
 	_, err := s.call(ctx, request())
 	require.Error(t, err)
-	require.NotEmpty(t, log.run.ID, "nothing was started")
-	run := s.o.Store.Acquire(log.run)
+	requireCancelled(t, s, log.run)
+}
+
+func requireCancelled(t *testing.T, s *Server, id events.Run) {
+	t.Helper()
+	require.NotEmpty(t, id.ID, "nothing was started")
+	run := s.o.Store.Acquire(id)
 	defer s.o.Store.Release(run)
 	run.Lock()
 	defer run.Unlock()
 	require.NoError(t, run.Refresh(t.Context()))
 	require.Equal(t, events.Cancelled, run.Memory().State)
+}
+
+// A client that goes in the middle of the append that begins its run leaves none.
+func TestClientThatGoesInTheMiddleOfAnAppend(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var log *lossy
+	s := served(t, func(l journal.Log) journal.Log { log = &lossy{Log: l, gone: cancel}; return log })
+	_, err := s.call(ctx, request())
+	require.Error(t, err)
+	if log.late != nil {
+		require.NoError(t, log.late(t.Context()))
+	}
+	requireCancelled(t, s, log.run)
+}
+
+// A run of which its client is told that it could not be started does not go on.
+func TestStartOfUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	var log *lossy
+	s := served(t, func(l journal.Log) journal.Log { log = &lossy{Log: l}; return log })
+	_, err := s.call(t.Context(), request())
+	require.ErrorContains(t, err, "the connection was lost")
+	requireCancelled(t, s, log.run)
 }
 
 // Calls that come while the server ends are refused, and the others waited for.

@@ -18,8 +18,10 @@ const (
 	codeInvalidRequest = -32600
 )
 
-// Lines is a transport over a client's lines, one message each. A line that is none
-// is answered with an error and skipped: the connection outlives it.
+// Lines is a transport over a client's lines, one message each, or a batch of them,
+// whose messages are answered one by one: where the protocol's version has batches
+// no more, the SDK would end the connection. A line that is none is answered with an
+// error and skipped: the connection outlives it.
 func Lines(in io.Reader, out io.Writer) mcp.Transport {
 	answers := &lineWriter{out: out}
 	return &mcp.IOTransport{Reader: &lineReader{in: bufio.NewReaderSize(in, 64<<10), answers: answers}, Writer: answers}
@@ -51,7 +53,7 @@ func (w *lineWriter) refuse(code int, reason string) error {
 	return err
 }
 
-// lineReader reads lines that are messages.
+// lineReader reads messages, a line each.
 type lineReader struct {
 	in      *bufio.Reader
 	answers *lineWriter
@@ -77,7 +79,7 @@ func (r *lineReader) Close() error { return nil }
 // errTooLong is a line that is longer than any message.
 var errTooLong = errors.New("the line is too long")
 
-// line returns the next line if it is a message, nothing if it is none, which is
+// line returns the messages of the next line, nothing if there is none, which is
 // answered then.
 func (r *lineReader) line() ([]byte, error) {
 	line, err := r.bounded()
@@ -90,10 +92,11 @@ func (r *lineReader) line() ([]byte, error) {
 	case !json.Valid(text):
 		return nil, r.answers.refuse(codeParseError, "the line is not JSON")
 	}
-	if err := checkMessage(text); err != nil {
+	messages, err := messagesOf(text)
+	if err != nil {
 		return nil, r.answers.refuse(codeInvalidRequest, err.Error())
 	}
-	return append(bytes.Clone(text), '\n'), nil
+	return messages, nil
 }
 
 // bounded reads up to the end of a line. Of one that is too long nothing is kept.
@@ -117,21 +120,24 @@ func (r *lineReader) bounded() ([]byte, error) {
 	}
 }
 
-// checkMessage returns why JSON is no message, and no batch of messages.
-func checkMessage(text []byte) error {
+// messagesOf returns the messages of a line of JSON, one a line, or why it is no
+// message, and no batch of messages.
+func messagesOf(text []byte) ([]byte, error) {
 	messages := []json.RawMessage{text}
 	if text[0] == '[' {
 		if err := json.Unmarshal(text, &messages); err != nil {
-			return err
+			return nil, err
 		}
 		if len(messages) == 0 {
-			return errors.New("the batch is empty")
+			return nil, errors.New("the batch is empty")
 		}
 	}
+	var lines []byte
 	for _, m := range messages {
 		if _, err := jsonrpc.DecodeMessage(m); err != nil {
-			return err
+			return nil, err
 		}
+		lines = append(append(lines, m...), '\n')
 	}
-	return nil
+	return lines, nil
 }

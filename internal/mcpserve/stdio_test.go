@@ -1,6 +1,7 @@
 package mcpserve_test
 
 import (
+	"bufio"
 	"bytes"
 	"io"
 	"strings"
@@ -11,6 +12,45 @@ import (
 
 	"github.com/moorebus/moorebus/internal/mcpserve"
 )
+
+// A batch is answered and ends nothing, in a version of the protocol that has
+// batches and in one that has none.
+func TestBatches(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"2025-03-26", "2025-06-18", "2025-11-25"} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			in, client := io.Pipe()
+			answers, out := io.Pipe()
+			server := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
+			ended := make(chan error, 1)
+			go func() { ended <- server.Run(t.Context(), mcpserve.Lines(in, out)) }()
+			lines := bufio.NewScanner(answers)
+			say := func(line string, want ...string) {
+				t.Helper()
+				_, err := io.WriteString(client, line+"\n")
+				require.NoError(t, err)
+				var got []string
+				for range want {
+					require.True(t, lines.Scan(), "the connection has ended")
+					got = append(got, lines.Text())
+				}
+				for _, w := range want {
+					require.Contains(t, strings.Join(got, "\n"), w)
+				}
+			}
+			say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"`+version+`","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`, `"protocolVersion":"`+version+`"`)
+			say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+			const note = `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`
+			say(`[{"jsonrpc":"2.0","id":1,"method":"ping"}, `+note+`,`+note+`,{"jsonrpc":"2.0","id":2,"method":"ping"}]`, `"id":1`, `"id":2`)
+			say(`[` + note + `,` + note + `]`)
+			say(`{"jsonrpc":"2.0","id":3,"method":"ping"}`, `"id":3`)
+			require.NoError(t, client.Close())
+			<-ended
+			require.NoError(t, out.Close())
+		})
+	}
+}
 
 // A line that is no message is answered, and the next one is read.
 func TestLinesThatAreNoMessages(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 // The server's error codes that mean something to a journal.
 const (
+	codeAccountFull       = 10002
 	codeConsumerNotFound  = 10014
 	codeNoResources       = 10023
 	codeJetStreamOff      = 10076
@@ -46,10 +47,16 @@ func (e *apiError) Error() string {
 // retryable reports whether the server stored nothing and may take the same
 // message a moment later. Storage that is full stays so for longer than that.
 func (e *apiError) retryable() bool {
-	if e.ErrCode == codeNoResources || e.ErrCode == codeNoStorage {
+	if e.ErrCode == codeNoResources || e.ErrCode == codeNoStorage || e.limited() {
 		return false
 	}
 	return e.ErrCode == codeBatchesInFlight || e.ErrCode == codeBatchIncomplete || e.Code == 503
+}
+
+// limited reports whether the stream is at one of its own limits. The server has
+// one code for whatever its storage answers, and tells these by their words alone.
+func (e *apiError) limited() bool {
+	return e.ErrCode == codeStoreFailed && (e.Description == "maximum bytes exceeded" || e.Description == "maximum messages exceeded")
 }
 
 // deniedError carries the subject that the connection may not publish on.
@@ -107,7 +114,7 @@ func classifyCode(code int, err error) error {
 		return join(journal.ErrConflict, err)
 	case codeMessageTooLarge, codeHeaderTooLarge, codeBatchTooLarge:
 		return join(journal.ErrTooLarge, err)
-	case codeNoResources, codeNoStorage, codeStoreFailed:
+	case codeNoResources, codeNoStorage, codeStoreFailed, codeAccountFull:
 		return join(journal.ErrFull, err)
 	case codePurgeFailed:
 		return join(journal.ErrPurgeDenied, err)

@@ -79,7 +79,7 @@ func (b *Bus) publishTimer(ctx context.Context, msg *nats.Msg) error {
 			return missing
 		}
 		if !pauseFor(ctx, appendRetry) {
-			return inDoubt(err)
+			return b.full.note(inDoubt(err))
 		}
 	}
 }

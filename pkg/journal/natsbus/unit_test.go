@@ -38,7 +38,7 @@ func TestClassify(t *testing.T) {
 	for _, c := range []struct{ err, want error }{
 		{code(10071), journal.ErrConflict}, {code(10164), journal.ErrConflict}, {code(10201), journal.ErrConflict},
 		{code(10054), journal.ErrTooLarge}, {code(10199), journal.ErrTooLarge}, {nats.ErrMaxPayload, journal.ErrTooLarge},
-		{code(10023), journal.ErrFull}, {code(10047), journal.ErrFull}, {code(10077), journal.ErrFull},
+		{code(10002), journal.ErrFull}, {code(10023), journal.ErrFull}, {code(10047), journal.ErrFull}, {code(10077), journal.ErrFull},
 		{code(10059), journal.ErrNotReady}, {code(10014), journal.ErrNotReady}, {code(10076), journal.ErrNotReady},
 		{&jetstream.APIError{ErrorCode: 10071}, journal.ErrConflict},
 		{jetstream.ErrKeyNotFound, journal.ErrNotFound}, {jetstream.ErrBucketNotFound, journal.ErrNotReady},

@@ -55,7 +55,8 @@ func (r *remote) Run(ctx context.Context, call tool.Call) (string, error) {
 }
 
 // call makes the call. One that a session did not send because it was about to end
-// goes to the next one.
+// goes to the next one. A server's own answer can look like that: the SDK tells its
+// errors apart by codes that a server may use as well.
 func (r *remote) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.CallToolResult, error) {
 	waiting, stop := context.WithTimeout(ctx, patience(ctx))
 	defer stop()
@@ -64,13 +65,18 @@ func (r *remote) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.Cal
 		if err != nil {
 			return nil, err
 		}
+		marked, sent := watchSent(ctx)
 		leave := session.enter()
-		res, err := session.client.CallTool(ctx, params)
+		res, err := session.client.CallTool(marked, params)
 		leave()
 		if err == nil {
 			return res, nil
 		}
-		if !errors.Is(err, mcp.ErrConnectionClosed) && !errors.Is(err, errOver) || ctx.Err() != nil {
+		closed := errors.Is(err, mcp.ErrConnectionClosed)
+		if closed && sent.Load() {
+			err = answered(err)
+		}
+		if sent.Load() || !closed && !errors.Is(err, errOver) || ctx.Err() != nil {
 			return nil, r.server.failure(ctx, session, err)
 		}
 		select {
@@ -78,6 +84,16 @@ func (r *remote) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.Cal
 		case <-ctx.Done():
 		}
 	}
+}
+
+// answered is the answer of a server that the SDK took for the end of the
+// connection, of which it keeps the words alone.
+func answered(err error) error {
+	said := err.Error()
+	if _, inner, found := strings.Cut(said, `calling "tools/call": `); found {
+		said = inner
+	}
+	return tool.Failf(tool.CodeFailed, "%s", said)
 }
 
 // object checks that arguments are a JSON object; empty ones stand for {}.
@@ -123,9 +139,12 @@ func (s *Server) classify(ctx context.Context, session *session, err error) erro
 	answer := answerOf(err)
 	var status *statusError
 	var dial *net.OpError
+	var known *tool.Failure
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("the call was stopped: %w", ctx.Err())
+	case errors.As(err, &known):
+		return known
 	case errors.As(err, &status):
 		f := tool.Failf(tool.CodeHTTPStatus, "the MCP server %q answered %s", s.opts.Name, status)
 		f.Passing, f.RetryAfter = status.passing(), status.retryAfter

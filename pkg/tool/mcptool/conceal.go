@@ -2,6 +2,7 @@ package mcptool
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -9,12 +10,13 @@ import (
 const shortestSecret = 6
 
 // concealer takes what may be secret out of words about a server: of its URL all
-// but scheme and host, and the values of its headers.
+// but scheme and host, the values of its headers, and those of a command's own
+// environment, line by line.
 func concealer(o Options) *strings.Replacer {
-	var pairs []string
+	var secrets [][2]string
 	hide := func(value, as string) {
 		if len(value) >= shortestSecret {
-			pairs = append(pairs, value, as)
+			secrets = append(secrets, [2]string{value, as})
 		}
 	}
 	if u, err := url.Parse(o.URL); err == nil && o.URL != "" {
@@ -43,6 +45,18 @@ func concealer(o Options) *strings.Replacer {
 		if _, token, found := strings.Cut(value, " "); found {
 			hide(token, hidden)
 		}
+	}
+	for _, entry := range o.Env {
+		_, value, _ := strings.Cut(entry, "=")
+		for line := range strings.Lines(value) {
+			hide(strings.TrimSpace(line), hidden)
+		}
+	}
+	// The longest first: one may be the beginning of another.
+	slices.SortStableFunc(secrets, func(a, b [2]string) int { return len(b[0]) - len(a[0]) })
+	var pairs []string
+	for _, secret := range secrets {
+		pairs = append(pairs, secret[:]...)
 	}
 	return strings.NewReplacer(pairs...)
 }

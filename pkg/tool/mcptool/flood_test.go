@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -109,6 +110,43 @@ func TestHTTPServerThatTakesNoAnswer(t *testing.T) {
 	require.Equal(t, "{}", r.says(t, "echo"))
 }
 
+// never is the last of a stream that goes on.
+func never(*jsonrpc.Response) bool { return false }
+
+// What follows the response to a call, which nobody reads, counts for nothing.
+func TestSiftedAfterItsResponse(t *testing.T) {
+	t.Parallel()
+	const after = "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n" +
+		"data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n\n"
+	response := func(id string) string { return "data: {\"jsonrpc\":\"2.0\",\"id\":" + id + ",\"result\":{}}\n\n" }
+	call, err := http.NewRequest(http.MethodPost, "http://h", strings.NewReader(`{"jsonrpc":"2.0","id":7,"method":"tools/call"}`))
+	require.NoError(t, err)
+	own, err := http.NewRequest(http.MethodGet, "http://h", http.NoBody)
+	require.NoError(t, err)
+	resumed := own.Clone(t.Context())
+	resumed.Header.Set("Last-Event-ID", "3")
+	for name, c := range map[string]struct {
+		req    *http.Request
+		in     string
+		want   string
+		counts bool
+	}{
+		"a call's":    {call, response("7") + after, response("7"), false},
+		"another's":   {call, response("8") + after, response("8") + after, true},
+		"of a string": {call, response(`"7"`) + after, response(`"7"`) + after, true},
+		"resumed":     {resumed, response("7") + after, response("7"), false},
+		"its own":     {own, response("7") + after, response("7") + after, true},
+	} {
+		in := &inlet{}
+		body := io.NopCloser(strings.NewReader(c.in))
+		got, err := io.ReadAll(newSifted(body, in, 1000, func(err error) { t.Error(name, err) }, lastOf(c.req)))
+		require.NoError(t, err, name)
+		require.Equal(t, c.want, string(got), name)
+		require.Equal(t, c.counts, in.changes.Load() == 1, name)
+		require.Equal(t, c.counts, in.asked.Load() == 1, name)
+	}
+}
+
 func TestSifted(t *testing.T) {
 	t.Parallel()
 	const (
@@ -129,7 +167,7 @@ func TestSifted(t *testing.T) {
 		"dropped, cut off": {"data: " + note, ""},
 	} {
 		body := io.NopCloser(strings.NewReader(c.in))
-		got, err := io.ReadAll(newSifted(body, &inlet{}, 1000, func(err error) { t.Error(name, err) }))
+		got, err := io.ReadAll(newSifted(body, &inlet{}, 1000, func(err error) { t.Error(name, err) }, never))
 		require.NoError(t, err, name)
 		require.Equal(t, c.want, string(got), name)
 	}
@@ -139,7 +177,7 @@ func TestSifted(t *testing.T) {
 		strings.Repeat("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"x\"}\n\n", maxAsked+1): errAsks.Error(),
 	} {
 		var ended error
-		_, err := io.ReadAll(newSifted(io.NopCloser(strings.NewReader(in)), &inlet{}, 1000, func(err error) { ended = err }))
+		_, err := io.ReadAll(newSifted(io.NopCloser(strings.NewReader(in)), &inlet{}, 1000, func(err error) { ended = err }, never))
 		require.ErrorContains(t, err, want)
 		require.Equal(t, err, ended)
 	}

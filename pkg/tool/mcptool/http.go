@@ -74,13 +74,15 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	send := x.post
 	if req.Method == http.MethodGet {
 		send = x.stream
+	} else {
+		noteSent(req.Context())
 	}
 	res, err := send(x.headed(req, ctx), cancel)
 	if err != nil {
 		done()
 		return nil, err
 	}
-	res.Body = &cancelling{x.bounded(res), done}
+	res.Body = &cancelling{x.bounded(req, res), done}
 	return res, nil
 }
 
@@ -174,10 +176,11 @@ func (c *cancelling) Close() error {
 }
 
 // bounded is the body of an answer: sifted if it is a stream of events, else
-// bounded in size.
-func (x *exchange) bounded(res *http.Response) io.ReadCloser {
-	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind == "text/event-stream" {
-		return newSifted(res.Body, x.inlet, int(x.max), x.end)
+// bounded in size. Of a failure the SDK reads the body as a whole, whatever it is.
+func (x *exchange) bounded(req *http.Request, res *http.Response) io.ReadCloser {
+	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	if kind == "text/event-stream" && res.StatusCode/100 == 2 {
+		return newSifted(res.Body, x.inlet, int(x.max), x.end, lastOf(req))
 	}
 	return &limited{ReadCloser: res.Body, left: x.max, max: x.max}
 }

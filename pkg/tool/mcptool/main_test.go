@@ -21,12 +21,16 @@ import (
 // modeEnv makes this test binary an MCP server on its standard input and output.
 const modeEnv = "MCPTOOL_TEST_MODE"
 
+// asMode begins the mode in the environment: what is there is taken out of the log,
+// and the modes are words.
+const asMode = "the mode "
+
 // fastExit spares the second that a race-enabled binary waits when it ends.
 const fastExit = "GORACE=atexit_sleep_ms=0"
 
 func TestMain(m *testing.M) {
 	if mode := os.Getenv(modeEnv); mode != "" {
-		os.Exit(child(mode))
+		os.Exit(child(strings.TrimPrefix(mode, asMode)))
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -54,7 +58,7 @@ func child(mode string) int {
 				return 1
 			}
 		}
-	case "pages", "flap":
+	case "pages", "flap", "quota", "blab":
 		return lister(mode)
 	case "stubborn":
 		ignoreSignals()
@@ -73,9 +77,16 @@ func child(mode string) int {
 	return 0
 }
 
-// lister is a server whose tools never end: there is always another page, or it
-// says with every list that it has changed.
+// lister is a server of few words. Its tools never end: there is always another
+// page, or it says with every list that it has changed. Or it has one, of which it
+// says that the quota is used up, or with which it ends; then it says its secrets.
 func lister(mode string) int {
+	if mode == "blab" {
+		fmt.Fprintln(os.Stderr, "starting with "+os.Getenv("BLAB"))
+		fmt.Fprintln(os.Stderr, strings.Repeat("x", maxErrorLine-10)+os.Getenv("BLAB"))
+		fmt.Fprintln(os.Stderr, os.Getenv("BLABKEY"))
+		fmt.Println(strings.Repeat("x", 20) + os.Getenv("BLAB") + strings.Repeat("x", 158) + os.Getenv("BLAB"))
+	}
 	in := bufio.NewScanner(os.Stdin)
 	for n := 0; in.Scan(); {
 		var m struct {
@@ -86,7 +97,18 @@ func lister(mode string) int {
 		switch m.Method {
 		case "initialize":
 			fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"x","version":"1"}}}`+"\n", m.ID)
+		case "tools/call":
+			appendLine(os.Getenv("HANGFILE"), "called")
+			if mode == "blab" {
+				fmt.Fprintln(os.Stderr, "token "+os.Getenv("BLAB"))
+				return 3
+			}
+			fmt.Printf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32004,"message":"the quota is used up"}}`+"\n", m.ID)
 		case "tools/list":
+			if mode == "quota" || mode == "blab" {
+				fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[%s]}}`+"\n", m.ID, oneTool)
+				continue
+			}
 			n++
 			appendLine(os.Getenv("HANGFILE"), "listed")
 			size, cursor := 1, ""

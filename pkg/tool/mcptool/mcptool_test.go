@@ -58,7 +58,7 @@ func stdio(t *testing.T, mode string) (Options, string, string) {
 	dir := t.TempDir()
 	pids, hangs := filepath.Join(dir, "pids"), filepath.Join(dir, "hangs")
 	return Options{
-		Name: "srv", Command: []string{self}, Env: []string{modeEnv + "=" + mode, fastExit, "PIDFILE=" + pids, "HANGFILE=" + hangs},
+		Name: "srv", Command: []string{self}, Env: []string{modeEnv + "=" + asMode + mode, fastExit, "PIDFILE=" + pids, "HANGFILE=" + hangs},
 	}, pids, hangs
 }
 
@@ -418,4 +418,13 @@ func TestNames(t *testing.T) {
 	require.Len(t, long, maxName)
 	require.NotEqual(t, long, toolName("s", strings.Repeat("a", 101)))
 	require.NoError(t, tool.Definition{Name: long}.Validate())
+	for size := 1; size < 80; size++ {
+		s, err := New(Options{Name: strings.Repeat("s", size), Command: []string{"x"}})
+		require.NoError(t, err)
+		for _, name := range []string{"t", "some_tool", strings.Repeat("t", 70)} {
+			require.True(t, s.Claims(toolName(s.opts.Name, name)), "%d %s", size, name)
+		}
+		require.False(t, s.Claims("other.t"))
+		require.Equal(t, size < maxName-markSize, s.Claims(s.opts.Name+".") && !s.Claims(s.opts.Name+"x"))
+	}
 }

@@ -6,23 +6,31 @@ import (
 	"strings"
 )
 
-// maxName is the longest name of a tool.
-const maxName = 64
+// maxName is the longest name of a tool, markSize how much of it the mark takes of
+// one that is cut.
+const (
+	maxName  = 64
+	markSize = 1 + 8
+)
 
 // toolName is what a server's tool is announced as: `server.tool`, with what may
 // not stand in a name replaced, and a long one cut and marked with its digest.
 func toolName(server, tool string) string {
-	name := Prefix(server) + strings.Map(nameRune, tool)
+	name := strings.Map(nameRune, server+"."+tool)
 	if len(name) <= maxName {
 		return name
 	}
 	sum := sha256.Sum256([]byte(server + "." + tool))
 	mark := "_" + hex.EncodeToString(sum[:4])
-	return name[:maxName-len(mark)] + mark
+	return name[:maxName-markSize] + mark
 }
 
-// Prefix is what the names of a server's tools begin with, as far as it fits.
-func Prefix(server string) string { return strings.Map(nameRune, server) + "." }
+// Prefix is what the names of a server's tools begin with. Of a long one it is the
+// part that is in a name which was cut.
+func Prefix(server string) string {
+	whole := strings.Map(nameRune, server+".")
+	return whole[:min(len(whole), maxName-markSize)]
+}
 
 func nameRune(r rune) rune {
 	if named(r) || r == '_' || r == '-' || r == '.' {

@@ -133,6 +133,7 @@ func (s *Server) watch(ctx context.Context, ses *session, before *listing, logge
 			return err
 		}
 		next := s.probe
+		ses.inlet.handled() // also a change that the SDK did not pass on
 		asking, stop := context.WithTimeout(ctx, min(listTimeout, s.probe))
 		listed, err := s.list(asking, ses.client)
 		stop()

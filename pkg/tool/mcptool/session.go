@@ -58,7 +58,7 @@ func (s *Server) dial(ctx context.Context, logger *slog.Logger, version string) 
 		}}
 		transport.Transport = x.transport(s.opts.URL)
 	} else {
-		p, err := startProcess(s.opts, logger)
+		p, err := startProcess(s.opts, logger, s.conceal)
 		if err != nil {
 			return nil, err
 		}
@@ -72,11 +72,13 @@ func (s *Server) dial(ctx context.Context, logger *slog.Logger, version string) 
 		},
 	})
 	// A connection that is closed ends the handshake at once; its context alone
-	// does not where the server does not read.
+	// does not where the server does not read, or sends an answer without an end.
 	stop := context.AfterFunc(ctx, func() {
 		if p, ok := transport.Transport.(*process); ok {
 			killGroup(p.cmd)
+			return
 		}
+		ses.cut(context.Cause(ctx))
 	})
 	defer stop()
 	connected, err := client.Connect(ctx, &transport, &mcp.ClientSessionOptions{ProtocolVersion: version})

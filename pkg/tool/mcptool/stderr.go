@@ -20,7 +20,8 @@ const (
 
 // errorLog writes a command's standard error to the log.
 type errorLog struct {
-	logger *slog.Logger
+	logger  *slog.Logger
+	conceal *strings.Replacer
 
 	mu      sync.Mutex
 	recent  string
@@ -35,11 +36,11 @@ func (e *errorLog) copy(r io.Reader) {
 	var line []byte
 	for {
 		part, err := in.ReadSlice('\n')
-		line = append(line, part[:min(len(part), maxErrorLine-len(line))]...)
+		line = append(line, part[:min(len(part), errorReadAhead-len(line))]...)
 		if errors.Is(err, bufio.ErrBufferFull) {
 			continue
 		}
-		if said := strings.TrimSpace(strings.ToValidUTF8(string(line), "\uFFFD")); said != "" {
+		if said := e.shown(line); said != "" {
 			e.say(said)
 		}
 		line = line[:0]
@@ -47,6 +48,13 @@ func (e *errorLog) copy(r io.Reader) {
 			return
 		}
 	}
+}
+
+// shown is what is to be seen of a line. It is cut last, so that no secret is cut
+// before it is found.
+func (e *errorLog) shown(line []byte) string {
+	said := e.conceal.Replace(strings.ToValidUTF8(string(line), "\uFFFD"))
+	return strings.ToValidUTF8(strings.TrimSpace(said[:min(len(said), maxErrorLine)]), "")
 }
 
 func (e *errorLog) say(line string) {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"time"
 
@@ -40,6 +41,8 @@ type process struct {
 	logger *slog.Logger
 	inlet  inlet
 	said   *errorLog
+	// conceal takes secrets out of what the command says.
+	conceal *strings.Replacer
 
 	writing sync.Mutex
 	// gone is closed when the command has ended and its group was killed; result
@@ -57,8 +60,11 @@ var (
 )
 
 // startProcess starts the command.
-func startProcess(o Options, logger *slog.Logger) (*process, error) {
-	p := &process{max: o.MaxMessage, logger: logger, gone: make(chan struct{}), heard: make(chan struct{}), said: &errorLog{logger: logger}}
+func startProcess(o Options, logger *slog.Logger, conceal *strings.Replacer) (*process, error) {
+	p := &process{
+		max: o.MaxMessage, logger: logger, conceal: conceal, said: &errorLog{logger: logger, conceal: conceal},
+		gone: make(chan struct{}), heard: make(chan struct{}),
+	}
 	p.cmd = exec.Command(o.Command[0], o.Command[1:]...)
 	p.cmd.Dir, p.cmd.Env = o.Dir, o.environment()
 	ownGroup(p.cmd)
@@ -116,7 +122,8 @@ func (p *process) Read(context.Context) (jsonrpc.Message, error) {
 		if err != nil {
 			if !p.garbage {
 				p.garbage = true
-				p.logger.Warn("an MCP server writes what is no message to its output; it is left out", "line", head(line), "reason", err)
+				// The reason is not said: it has a part of the line, which may end in a secret.
+				p.logger.Warn("an MCP server writes what is no message to its output; it is left out", "line", head(p.conceal.Replace(string(line))))
 			}
 			continue
 		}
@@ -176,7 +183,7 @@ func (p *process) ended(err error) error {
 }
 
 // Write sends a message. A command that does not read for too long is given up.
-func (p *process) Write(_ context.Context, msg jsonrpc.Message) error {
+func (p *process) Write(ctx context.Context, msg jsonrpc.Message) error {
 	data, err := jsonrpc.EncodeMessage(msg)
 	if err != nil {
 		return err
@@ -185,6 +192,7 @@ func (p *process) Write(_ context.Context, msg jsonrpc.Message) error {
 	defer p.writing.Unlock()
 	p.inlet.answered(msg)
 	_ = p.stdin.SetWriteDeadline(time.Now().Add(writeTimeout)) // no deadline is possible on some systems
+	noteSent(ctx)
 	_, err = p.stdin.Write(append(data, '\n'))
 	if err == nil {
 		return nil
@@ -228,10 +236,10 @@ func tooLong(most int) error {
 func (e *endedError) Error() string { return e.reason }
 
 // head is the beginning of a line, for the log.
-func head(line []byte) string {
+func head(line string) string {
 	const most = 200
 	if len(line) > most {
-		return string(line[:most]) + "…"
+		return line[:most] + "…"
 	}
-	return string(line)
+	return line
 }

@@ -3,8 +3,10 @@ package mcptool
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
+	"net/http"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
@@ -18,13 +20,29 @@ type sifted struct {
 	max   int
 	// end ends the session.
 	end func(error)
+	// last reports whether the response is what the stream is for. What follows it
+	// is read by nobody, and counts for nothing.
+	last func(*jsonrpc.Response) bool
+	over bool // it was handed on
 
 	out []byte // what was not read yet
 	err error
 }
 
-func newSifted(body io.ReadCloser, in *inlet, maxEvent int, end func(error)) *sifted {
-	return &sifted{body: body, lines: bufio.NewReaderSize(body, 16<<10), inlet: in, max: maxEvent, end: end}
+func newSifted(body io.ReadCloser, in *inlet, maxEvent int, end func(error), last func(*jsonrpc.Response) bool) *sifted {
+	return &sifted{body: body, lines: bufio.NewReaderSize(body, 16<<10), inlet: in, max: maxEvent, end: end, last: last}
+}
+
+// lastOf is the last of a sifted body: the response to the call that was sent, on a
+// stream that is resumed any response, on that of what the server sends by itself
+// none.
+func lastOf(req *http.Request) func(*jsonrpc.Response) bool {
+	if req.Method == http.MethodGet {
+		resumed := req.Header.Get("Last-Event-ID") != ""
+		return func(*jsonrpc.Response) bool { return resumed }
+	}
+	call, _ := messageOf(req).(*jsonrpc.Request)
+	return func(r *jsonrpc.Response) bool { return call != nil && r.ID == call.ID }
 }
 
 // Close closes the body.
@@ -45,6 +63,10 @@ func (s *sifted) Read(p []byte) (int, error) {
 
 // next reads one event and returns what is left of it.
 func (s *sifted) next() ([]byte, error) {
+	if s.over {
+		_, err := io.Copy(io.Discard, s.lines)
+		return nil, cmp.Or(err, io.EOF)
+	}
 	var e event
 	for {
 		line, err := s.line(s.max - len(e.raw))
@@ -57,7 +79,7 @@ func (s *sifted) next() ([]byte, error) {
 		if err == nil && !blank {
 			continue
 		}
-		left, flood := e.left(s.inlet)
+		left, flood := s.left(&e)
 		if flood != nil {
 			s.end(flood)
 			return nil, flood
@@ -113,12 +135,15 @@ func (e *event) add(line []byte) {
 
 // left is what is to be passed on of the event. What is no message is for the SDK
 // to judge.
-func (e *event) left(in *inlet) ([]byte, error) {
+func (s *sifted) left(e *event) ([]byte, error) {
 	msg, err := jsonrpc.DecodeMessage(e.data)
 	if err != nil {
 		return e.raw, nil
 	}
-	switch take, err := in.takes(msg); {
+	if r, ok := msg.(*jsonrpc.Response); ok {
+		s.over = s.last(r)
+	}
+	switch take, err := s.inlet.takes(msg); {
 	case err != nil:
 		return nil, &endedError{reason: err.Error()}
 	case take:

@@ -1,0 +1,131 @@
+package natsbus
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/journaltest"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+)
+
+// smallAccount connects to an account that may store that much, of a server that
+// has room for more.
+func smallAccount(t *testing.T, most string) *nats.Conn {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "nats.conf")
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `
+		jetstream { store_dir: %q }
+		accounts { A { jetstream { max_file: %s, max_mem: 1M }, users: [{user: a, password: a}] } }`, t.TempDir(), most), 0o600))
+	settings, err := server.ProcessConfigFile(file)
+	require.NoError(t, err)
+	settings.DontListen, settings.NoSigs, settings.NoLog = true, true, true
+	srv, err := server.NewServer(settings)
+	require.NoError(t, err)
+	srv.Start()
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	require.True(t, srv.ReadyForConnections(patience))
+	conn, err := nats.Connect("", nats.InProcessServer(srv), nats.UserInfo("a", "a"))
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	return conn
+}
+
+// fill appends to runs until that is refused.
+func fill(t *testing.T, bus *Bus) (err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	body := `"` + strings.Repeat("x", 50<<10) + `"`
+	for range 100 {
+		run := journaltest.NewRun(t, bus)
+		if _, err = bus.Append(ctx, run, 0, journaltest.Entry(run, events.Observing, events.DefaultPool, body)); err != nil {
+			require.NoError(t, ctx.Err(), "it is sent again and again")
+			return err
+		}
+	}
+	require.FailNow(t, "it is never full")
+	return nil
+}
+
+// An account that has no room left says so, by a code of its own.
+func TestFullAccount(t *testing.T) {
+	t.Parallel()
+	bus := openBus(t, smallAccount(t, "1M"), 1)
+	require.NoError(t, bus.Ready(t.Context()))
+	err := fill(t, bus)
+	require.ErrorIs(t, err, journal.ErrFull)
+	require.NotErrorIs(t, err, journal.ErrInDoubt)
+	require.ErrorContains(t, err, "resource limits exceeded for account")
+	require.ErrorIs(t, bus.Ready(t.Context()), journal.ErrFull)
+	run := journaltest.NewRun(t, bus)
+	body := `"` + strings.Repeat("x", 50<<10) + `"`
+	_, err = bus.Append(t.Context(), run, 0, journaltest.Entry(run, events.Observing, events.DefaultPool, body), journaltest.Entry(run, events.Observing, events.DefaultPool, body))
+	require.ErrorIs(t, err, journal.ErrFull, "a batch is refused as well")
+	err = nil
+	for n := 0; err == nil && n < 100; n++ { // what room is left is less than an entry
+		err = bus.SetTimer(t.Context(), journaltest.NewRun(t, bus), "run", time.Now().Add(time.Hour), []byte(strings.Repeat("x", 4<<10)))
+	}
+	require.ErrorIs(t, err, journal.ErrFull)
+}
+
+// A stream that is at its own limit stays so: what it refuses is not sent again.
+func TestFullStream(t *testing.T) {
+	t.Parallel()
+	for limit, change := range map[string]func(*jetstream.StreamConfig){
+		"maximum bytes":    func(c *jetstream.StreamConfig) { c.MaxBytes = 256 << 10 },
+		"maximum messages": func(c *jetstream.StreamConfig) { c.MaxMsgs = 3 },
+	} {
+		t.Run(limit, func(t *testing.T) {
+			t.Parallel()
+			conn := inProcess(t, startServer(t, embedded.Options{}))
+			openBus(t, conn, 1)
+			bus, err := Open(t.Context(), conn, Options{Logger: quiet, RequestTimeout: time.Hour})
+			require.NoError(t, err)
+			stream, err := bus.js.Stream(t.Context(), events.StreamName(0))
+			require.NoError(t, err)
+			cfg := stream.CachedInfo().Config
+			change(&cfg)
+			_, err = bus.js.UpdateStream(t.Context(), cfg)
+			require.NoError(t, err)
+			err = fill(t, bus)
+			require.ErrorIs(t, err, journal.ErrFull)
+			require.ErrorContains(t, err, limit)
+			require.ErrorIs(t, bus.Ready(t.Context()), journal.ErrFull)
+		})
+	}
+}
+
+// A timer that is refused until there is no time left is a sign as well.
+func TestTimerThatIsRefusedToTheEnd(t *testing.T) {
+	t.Parallel()
+	conn := inProcess(t, startServer(t, embedded.Options{}))
+	openBus(t, conn, 1)
+	bus, err := Open(t.Context(), conn, Options{Logger: quiet, RequestTimeout: 300 * time.Millisecond})
+	require.NoError(t, err)
+	stream, err := bus.js.Stream(t.Context(), timerStream)
+	require.NoError(t, err)
+	cfg := stream.CachedInfo().Config
+	cfg.Subjects = []string{"elsewhere.>"}
+	_, err = bus.js.UpdateStream(t.Context(), cfg)
+	require.NoError(t, err)
+	sub, err := conn.Subscribe(timerSubjects, func(m *nats.Msg) {
+		_ = m.Respond([]byte(`{"error":{"code":503,"err_code":10077,"description":"store is closed"}}`)) // it is sent again
+	})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, sub.Unsubscribe()) }()
+	require.NoError(t, conn.Flush())
+	require.NoError(t, bus.full.last())
+	require.ErrorIs(t, bus.SetTimer(t.Context(), journaltest.NewRun(t, bus), "run", time.Now(), nil), journal.ErrFull)
+	require.ErrorIs(t, bus.full.last(), journal.ErrFull)
+}
