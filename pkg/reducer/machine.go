@@ -155,12 +155,8 @@ func (m *Machine) ApplyEvent(mem *Memory, s events.Subject, e *events.Event, has
 	if err == nil {
 		err = checkPlace(s, e)
 	}
-	var parent *ParentError
-	switch {
-	case errors.As(err, &parent):
-		return parent
-	case err != nil:
-		return m.poison(mem, e.Type(), err.Error(), hash)
+	if err != nil {
+		return m.refuse(mem, e, err, hash)
 	}
 	if err := m.checkTable(mem, e); err != nil {
 		return err
@@ -170,6 +166,16 @@ func (m *Machine) ApplyEvent(mem *Memory, s events.Subject, e *events.Event, has
 		return m.poison(mem, e.Type(), reason, hash)
 	}
 	return nil
+}
+
+// refuse poisons the run by an event that is not legal, unless it only cannot be
+// judged yet.
+func (m *Machine) refuse(mem *Memory, e *events.Event, err error, hash string) error {
+	var parent *ParentError
+	if errors.As(err, &parent) {
+		return parent
+	}
+	return m.poison(mem, e.Type(), err.Error(), hash)
 }
 
 func (m *Machine) poison(mem *Memory, t events.Type, reason, hash string) error {
@@ -190,19 +196,20 @@ func (m *Machine) fold(mem *Memory, s events.Subject, e *events.Event, hash stri
 	mem.N = e.N
 	m.foldPayload(mem, e)
 	mem.base = nil
-	if fold := m.folds[e.Type()]; fold != nil && c.Poison == nil {
+	typ := e.Type()
+	if fold := m.folds[typ]; fold != nil && c.Poison == nil {
 		if reason := foldOwn(fold, mem, e); reason != "" {
 			return reason
 		}
 	}
 	mem.Trace = append(mem.Trace, TraceEntry{
-		Step: mem.Step, State: string(e.From), Event: string(e.Type()), Data: describe(e.Data), Timestamp: e.Time,
+		Step: mem.Step, State: string(e.From), Event: string(typ), Data: describe(e.Data), Timestamp: e.Time,
 	})
-	if rearms(e) || m.table.Transition(e.From, e.Type()) {
+	if rearms(e) || m.table.Transition(e.From, typ) {
 		c.Armed = e.N
 		c.Attempts = nil
 	}
-	if e.From != e.To && !c.QueuedPass && e.Type() != events.TypeForked {
+	if e.From != e.To && !c.QueuedPass && typ != events.TypeForked {
 		c.SinceUser.Changes++
 	}
 	switch {
