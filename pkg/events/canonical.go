@@ -146,21 +146,44 @@ const maxCount = 1<<31 - 1
 // state takes a state.
 func (s *scanner) state() State {
 	text := s.plain()
-	if known, ok := states[string(text)]; ok {
+	if known := builtinState(text); known != "" {
 		return known
 	}
 	s.hold(!s.bad && ValidToken(string(text)))
 	return State(text)
 }
 
-// states are the built-in ones, so that none of them is allocated.
-var states = func() map[string]State {
-	known := map[string]State{}
-	for _, s := range builtinStates {
-		known[string(s)] = s
+// builtinState returns the built-in state of that name without allocating it; empty
+// if there is none.
+func builtinState(name []byte) State {
+	switch State(name) {
+	case Idle:
+		return Idle
+	case Planning:
+		return Planning
+	case Acting:
+		return Acting
+	case ParallelActing:
+		return ParallelActing
+	case WaitingForHuman:
+		return WaitingForHuman
+	case WaitingForUser:
+		return WaitingForUser
+	case Observing:
+		return Observing
+	case Reflecting:
+		return Reflecting
+	case Paging:
+		return Paging
+	case Done:
+		return Done
+	case Errored:
+		return Errored
+	case Cancelled:
+		return Cancelled
 	}
-	return known
-}()
+	return ""
+}
 
 // time takes a time in TimeFormat.
 func (s *scanner) time() time.Time {

@@ -31,13 +31,23 @@ func isVariant(c byte) bool { return c == '8' || c == '9' || c == 'a' || c == 'b
 func isHash[Text string | []byte](hash Text) bool { return len(hash) == 64 && isHex(hash) }
 
 func isHex[Text string | []byte](text Text) bool {
+	wrong := byte(0)
 	for i := range len(text) {
-		if c := text[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
+		wrong |= notHex[text[i]]
 	}
-	return true
+	return wrong == 0
 }
+
+// notHex is 0 for the lower-case hexadecimal digits and 1 for every other byte.
+var notHex = func() (table [256]byte) {
+	for c := range table {
+		table[c] = 1
+	}
+	for _, c := range hexDigits {
+		table[c] = 0
+	}
+	return table
+}()
 
 // Hash returns the lower-case hex sha256 of a body, byte for byte: what the
 // next event of the run carries as `prev`.

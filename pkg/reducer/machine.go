@@ -70,14 +70,15 @@ func (m *Machine) FoldName() string {
 	return strconv.Itoa(MemoryVersion) + "/" + m.table.Hash()
 }
 
-// Initial returns the memory of a run before its first event.
+// Initial returns the memory of a run before its first event, with room for what
+// every run has.
 func (m *Machine) Initial(run string) *Memory {
 	return &Memory{
 		RunID: run, State: m.table.Initial(), TaskType: "default", ConfidenceScore: 1,
 		PendingToolCalls: []ToolCall{}, ParallelResults: []ToolResult{}, History: []HistoryEntry{},
-		Messages: []Message{}, Tools: map[string]ToolInfo{}, ToolCalls: map[string]*ToolCallRecord{},
-		WorkingMemory: []MemoryEntry{}, ThinkingLog: []Thought{}, Blacklist: []string{}, Trace: Trace{},
-		Control: Control{Wake: map[events.State]uint64{}, Turns: []Turn{}},
+		Messages: make([]Message, 0, 2), Tools: map[string]ToolInfo{}, ToolCalls: map[string]*ToolCallRecord{},
+		WorkingMemory: []MemoryEntry{}, ThinkingLog: []Thought{}, Blacklist: []string{}, Trace: make(Trace, 0, 8),
+		Control: Control{Wake: map[events.State]uint64{}, Turns: make([]Turn, 0, 4)},
 	}
 }
 
