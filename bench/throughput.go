@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -19,6 +20,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/typed"
 	"github.com/nats-io/nats.go"
+	"github.com/spf13/pflag"
 )
 
 type settings struct {
@@ -26,17 +28,48 @@ type settings struct {
 	syncAlways          bool
 }
 
-// figure is one round: Moorebus, then the floor.
-type figure struct {
-	Round       int     `json:"round"`
-	Runs        int     `json:"runs"`
-	Transitions int     `json:"transitions"`
-	Rate        float64 `json:"transitions_per_second"`
-	FloorRate   float64 `json:"floor_per_second"`
-	Ratio       float64 `json:"ratio"`
-	BodyBytes   float64 `json:"body_bytes_per_transition"`
-	AllocBytes  float64 `json:"allocated_bytes_per_transition"`
-	Allocs      float64 `json:"allocations_per_transition"`
+// throughputBench is many runs at once, beside the bare loop.
+func throughputBench() *benchmark {
+	var s settings
+	var fsync string
+	return &benchmark{
+		name: "throughput", short: "Transitions per second of many scripted runs, beside the bare deliver-append-ack loop",
+		flags: func(f *pflag.FlagSet) {
+			f.IntVar(&s.runs, "runs", 1000, "runs at once")
+			f.IntVar(&s.steps, "steps", 10, "tool steps of each run")
+			f.IntVar(&s.rounds, "rounds", 3, "rounds, Moorebus and floor in turn")
+			f.StringVar(&fsync, "fsync", "relaxed", "when the log goes to the disk: always or relaxed")
+		},
+		run: func(ctx context.Context) ([]figure, error) {
+			if fsync != "always" && fsync != "relaxed" || s.runs < 1 || s.steps < 1 || s.rounds < 1 {
+				return nil, cli.Usage("--fsync is always or relaxed; --runs, --steps and --rounds are at least 1")
+			}
+			s.syncAlways = fsync == "always"
+			return throughput(ctx, s)
+		},
+	}
+}
+
+// round is what one round measured of Moorebus.
+type round struct {
+	transitions       int
+	rate              float64
+	body              float64 // bytes of a body
+	allocated, allocs float64 // bytes and objects per transition
+}
+
+// figures are a round's, beside the floor's transitions per second.
+func (r round) figures(s settings, n int, floor float64) []figure {
+	at := fmt.Sprintf("round %d, %d runs", n, s.runs)
+	row := func(what, unit string, value float64) figure {
+		return figure{Bench: "throughput", Case: at, What: what, Unit: unit, Value: value}
+	}
+	return []figure{
+		row("transitions", "1/s", r.rate).beside(floor, "bare deliver, append, ack").least(0.6),
+		row("body per transition", "B", r.body),
+		row("allocated per transition, server included", "B", r.allocated),
+		row("allocations per transition, server included", "", r.allocs),
+	}
 }
 
 // startSlots is how many runs are started at once.
@@ -82,8 +115,8 @@ func rounds(ctx context.Context, s settings, conn *nats.Conn, bus *natsbus.Bus) 
 		return nil, err
 	}
 	var figures []figure
-	for round := 1; round <= s.rounds; round++ {
-		f, bodies, err := moorebusRound(ctx, s, h, bus)
+	for n := 1; n <= s.rounds; n++ {
+		r, bodies, err := moorebusRound(ctx, s, h, bus)
 		if err != nil {
 			return nil, err
 		}
@@ -91,10 +124,7 @@ func rounds(ctx context.Context, s settings, conn *nats.Conn, bus *natsbus.Bus) 
 		if err != nil {
 			return nil, err
 		}
-		f.Round = round
-		f.FloorRate = float64(f.Transitions) / took.Seconds()
-		f.Ratio = f.Rate / f.FloorRate
-		figures = append(figures, f)
+		figures = append(figures, r.figures(s, n, float64(r.transitions)/took.Seconds())...)
 	}
 	return figures, nil
 }
@@ -140,15 +170,15 @@ func benchAgent(steps int) (events.Agent, error) {
 }
 
 // moorebusRound starts the runs at once and waits for the last one's end.
-func moorebusRound(ctx context.Context, s settings, h *agent.Host, bus *natsbus.Bus) (figure, hops, error) {
+func moorebusRound(ctx context.Context, s settings, h *agent.Host, bus *natsbus.Bus) (round, hops, error) {
 	a, err := benchAgent(s.steps)
 	if err != nil {
-		return figure{}, nil, err
+		return round{}, nil, err
 	}
 	done := make(chan struct{}, s.runs)
 	stop, err := bus.Watch(journal.Filter{To: events.Done}, func(journal.Record) { done <- struct{}{} }, func() {})
 	if err != nil {
-		return figure{}, nil, err
+		return round{}, nil, err
 	}
 	defer stop()
 	var before, after runtime.MemStats
@@ -156,31 +186,31 @@ func moorebusRound(ctx context.Context, s settings, h *agent.Host, bus *natsbus.
 	begin := time.Now()
 	last, err := startAll(ctx, s.runs, h, a)
 	if err != nil {
-		return figure{}, nil, err
+		return round{}, nil, err
 	}
 	for range s.runs {
 		select {
 		case <-done:
 		case <-ctx.Done():
-			return figure{}, nil, ctx.Err()
+			return round{}, nil, ctx.Err()
 		}
 	}
 	took := time.Since(begin)
 	runtime.ReadMemStats(&after)
 	bodies, err := bodiesOf(ctx, bus, h.Store().Place(events.DefaultNamespace, last))
 	if err != nil {
-		return figure{}, nil, err
+		return round{}, nil, err
 	}
 	transitions := s.runs * len(bodies)
-	f := figure{
-		Runs: s.runs, Transitions: transitions, Rate: float64(transitions) / took.Seconds(),
-		AllocBytes: float64(after.TotalAlloc-before.TotalAlloc) / float64(transitions),
-		Allocs:     float64(after.Mallocs-before.Mallocs) / float64(transitions),
+	r := round{
+		transitions: transitions, rate: float64(transitions) / took.Seconds(),
+		allocated: float64(after.TotalAlloc-before.TotalAlloc) / float64(transitions),
+		allocs:    float64(after.Mallocs-before.Mallocs) / float64(transitions),
 	}
 	for _, body := range bodies {
-		f.BodyBytes += float64(len(body)) / float64(len(bodies))
+		r.body += float64(len(body)) / float64(len(bodies))
 	}
-	return f, bodies, nil
+	return r, bodies, nil
 }
 
 func startAll(ctx context.Context, runs int, h *agent.Host, a events.Agent) (last string, err error) {

@@ -68,6 +68,14 @@ func NewCodec(specs ...TypeSpec) (*Codec, error) {
 // DefaultCodec returns a codec for the built-in types.
 func DefaultCodec() *Codec { return &Codec{} }
 
+// schema returns the type's dataschema at its current version.
+func (c *Codec) schema(t Type) string {
+	if k := kinds[string(t)]; k != nil && c.version(t) == 1 {
+		return k.schema
+	}
+	return schemaRoot + string(t) + "/" + strconv.Itoa(int(c.version(t)))
+}
+
 func (c *Codec) version(t Type) Version { return Version(len(c.upcasters[t]) + 1) }
 
 // Encode writes the event's body. Equal events give equal bytes; a decoded
@@ -81,82 +89,59 @@ func (c *Codec) Encode(e *Event) ([]byte, error) {
 	if _, ok := builtin[t]; !ok && !c.custom[t] {
 		return nil, &UnknownTypeError{Type: t}
 	}
-	data := e.raw
-	if data == nil || e.Data != e.decoded {
-		var err error
-		if data, err = marshalPayload(e.Data); err != nil {
-			return nil, fmt.Errorf("event %s: %w", t, err)
-		}
+	buf := make([]byte, 0, envelopeRoom+len(e.Source)+roomFor(e))
+	buf = c.appendEnvelope(buf, e, t)
+	buf = append(buf, `,"data":`...)
+	if e.raw != nil && e.Data == e.decoded {
+		return append(append(buf, e.raw...), '}'), nil
 	}
-	w := writer{buf: make([]byte, 0, 480+len(data)+len(e.Source))}
-	w.text("specversion", specVersion)
-	w.text("id", e.ID)
-	w.text("type", string(t))
-	w.text("source", e.Source)
-	w.text("subject", e.Run)
-	w.text("time", e.Time.UTC().Format(TimeFormat))
-	w.text("datacontenttype", contentType)
-	w.text("dataschema", schemaRoot+string(t)+"/"+strconv.Itoa(int(c.version(t))))
-	w.raw("n", strconv.AppendUint(nil, e.N, 10))
-	w.text("from", string(e.From))
-	w.text("to", string(e.To))
-	w.raw("step", strconv.AppendInt(nil, int64(e.Step), 10))
-	w.optional("cause", e.Cause)
-	w.optional("prev", e.Prev)
-	w.optional("traceparent", e.TraceParent)
+	if all, err := appendPayload(buf, e.Data); err == nil {
+		return append(all, '}'), nil
+	}
+	data, err := marshalPayload(e.Data)
+	if err != nil {
+		return nil, fmt.Errorf("event %s: %w", t, err)
+	}
+	return append(append(buf, data...), '}'), nil
+}
+
+// envelopeRoom is what the attributes need but for the source, mostly.
+const envelopeRoom = 512
+
+// appendEnvelope appends all attributes but the data.
+func (c *Codec) appendEnvelope(b []byte, e *Event, t Type) []byte {
+	b = appendString(append(b, `{"specversion":"`+specVersion+`","id":`...), e.ID)
+	b = appendString(append(b, `,"type":`...), string(t))
+	b = appendString(append(b, `,"source":`...), e.Source)
+	b = appendString(append(b, `,"subject":`...), e.Run)
+	b = appendTime(append(b, `,"time":"`...), e.Time.UTC())
+	b = appendString(append(b, `","datacontenttype":"`+contentType+`","dataschema":`...), c.schema(t))
+	b = strconv.AppendUint(append(b, `,"n":`...), e.N, 10)
+	b = appendString(append(b, `,"from":`...), string(e.From))
+	b = appendString(append(b, `,"to":`...), string(e.To))
+	b = strconv.AppendInt(append(b, `,"step":`...), int64(e.Step), 10)
+	b = appendOptional(b, `,"cause":`, e.Cause)
+	b = appendOptional(b, `,"prev":`, e.Prev)
+	b = appendOptional(b, `,"traceparent":`, e.TraceParent)
 	for _, m := range e.extra {
-		w.raw(string(m.key), m.value)
+		b = append(appendString(append(b, ','), string(m.key)), ':')
+		b = append(b, m.value...)
 	}
-	w.raw("data", data)
-	if w.err != nil {
-		return nil, fmt.Errorf("event %s: %w", t, w.err)
-	}
-	return append(w.buf, '}'), nil
-}
-
-// writer appends the members of one object.
-type writer struct {
-	buf []byte
-	err error
-}
-
-func (w *writer) key(k string) {
-	if len(w.buf) == 0 {
-		w.buf = append(w.buf, '{')
-	} else {
-		w.buf = append(w.buf, ',')
-	}
-	w.string(k)
-	w.buf = append(w.buf, ':')
-}
-
-func (w *writer) string(s string) {
-	var err error
-	if w.buf, err = appendString(w.buf, s); err != nil && w.err == nil {
-		w.err = err
-	}
-}
-
-func (w *writer) text(k, v string) {
-	w.key(k)
-	w.string(v)
-}
-
-func (w *writer) optional(k, v string) {
-	if v != "" {
-		w.text(k, v)
-	}
-}
-
-func (w *writer) raw(k string, v []byte) {
-	w.key(k)
-	w.buf = append(w.buf, v...)
+	return b
 }
 
 // Decode reads a body. Every attribute that CONTRACT names must be there and
 // well formed; the legality of the event in its run is the reducer's matter.
 // The event may keep parts of body, which must not be changed afterwards.
 func (c *Codec) Decode(body []byte) (*Event, error) {
+	if e := c.canonical(body); e != nil {
+		return e, nil
+	}
+	return c.decode(body)
+}
+
+// decode reads a body in whatever form it is, and says what is wrong with it.
+func (c *Codec) decode(body []byte) (*Event, error) {
 	d := decoder{event: new(Event)}
 	if err := eachMember(body, d.member); err != nil {
 		return nil, fmt.Errorf("event: %w", err)
@@ -329,10 +314,7 @@ var vocabulary = func() map[string]string {
 		schema := schemaRoot + string(t) + "/1"
 		words[string(t)], words[schema] = string(t), schema
 	}
-	for _, s := range []State{
-		Idle, Planning, Acting, ParallelActing, WaitingForHuman, WaitingForUser,
-		Observing, Reflecting, Paging, Done, Errored, Cancelled,
-	} {
+	for _, s := range builtinStates {
 		words[string(s)] = string(s)
 	}
 	return words
@@ -402,7 +384,7 @@ func checkState(s string) error {
 }
 
 func checkHash(s string) error {
-	if len(s) != 64 || strings.Trim(s, "0123456789abcdef") != "" {
+	if !isHash(s) {
 		return errors.New("not a lower-case hex sha256")
 	}
 	return nil

@@ -281,7 +281,6 @@ func marshalPayload(p Payload) ([]byte, error) {
 	}
 	return marshal(p)
 }
-
 func unmarshalPayload(data []byte, p Payload) error {
 	switch p := p.(type) {
 	case *ToolSuccess:

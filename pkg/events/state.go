@@ -22,6 +22,11 @@ const (
 	Cancelled       State = "cancelled"
 )
 
+var builtinStates = [...]State{
+	Idle, Planning, Acting, ParallelActing, WaitingForHuman, WaitingForUser,
+	Observing, Reflecting, Paging, Done, Errored, Cancelled,
+}
+
 // Subject tokens that stand where a state stands but are none.
 const (
 	// Control is the `<from>` of events that come from outside the worker of

@@ -2,7 +2,6 @@ package events
 
 import (
 	"fmt"
-	"hash/fnv"
 	"strconv"
 	"strings"
 )
@@ -38,9 +37,12 @@ func ShardOf(id string, shards int) int {
 	if shards <= 1 {
 		return 0
 	}
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(id))
-	return int(h.Sum32() % uint32(shards))
+	const offset, prime = 2166136261, 16777619
+	h := uint32(offset)
+	for i := range len(id) {
+		h = (h ^ uint32(id[i])) * prime
+	}
+	return int(h % uint32(shards))
 }
 
 // Filter returns the one subject filter that matches exactly this run's log.
@@ -68,16 +70,15 @@ type Subject struct {
 
 // String returns the subject as it stands on the bus.
 func (s Subject) String() string {
-	var b strings.Builder
-	b.Grow(64 + len(s.Run.Namespace) + len(s.Run.ID))
-	b.WriteString(subjectRoot)
-	b.WriteByte('.')
-	b.WriteString(strconv.Itoa(s.Run.Shard))
-	for _, token := range [...]string{s.Run.Namespace, string(s.From), string(s.To), s.Pool, s.Run.ID} {
-		b.WriteByte('.')
-		b.WriteString(token)
-	}
-	return b.String()
+	var room [192]byte
+	b := append(room[:0], subjectRoot+"."...)
+	b = strconv.AppendInt(b, int64(s.Run.Shard), 10)
+	b = append(append(b, '.'), s.Run.Namespace...)
+	b = append(append(b, '.'), s.From...)
+	b = append(append(b, '.'), s.To...)
+	b = append(append(b, '.'), s.Pool...)
+	b = append(append(b, '.'), s.Run.ID...)
+	return string(b)
 }
 
 // ParseSubject reads a stored event's subject, with or without the feed's

@@ -104,6 +104,32 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
+// BenchmarkApplyRun folds the bodies of runs of ten steps and an answer, from the
+// first event of each to the last; one operation is one event.
+func BenchmarkApplyRun(b *testing.B) {
+	r := longRun(b, 1+3*10)
+	if _, _, err := r.Append(events.Planning, finalAnswer("HAT001 is the cheapest.")); err != nil {
+		b.Fatal(err)
+	}
+	bytes := 0
+	for _, rec := range r.Records {
+		bytes += len(rec.Body)
+	}
+	b.SetBytes(int64(bytes / len(r.Records)))
+	b.ReportAllocs()
+	i := 0
+	mem := r.Machine.Initial(r.ID.ID)
+	for b.Loop() {
+		if i == len(r.Records) {
+			i, mem = 0, r.Machine.Initial(r.ID.ID)
+		}
+		if _, err := r.Machine.Apply(mem, r.Records[i].Subject, r.Records[i].Body); err != nil {
+			b.Fatal(err)
+		}
+		i++
+	}
+}
+
 func BenchmarkDraft(b *testing.B) {
 	r := longRun(b, 10_000)
 	p := single("next", "alpha")

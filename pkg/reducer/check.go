@@ -31,14 +31,15 @@ func (m *Machine) check(mem *Memory, s events.Subject, e *events.Event) error {
 			return err
 		}
 	}
-	to, ok := m.next(mem, e.Type())
+	typ := e.Type()
+	to, ok := m.next(mem, typ)
 	if !ok {
-		return &TransitionError{From: mem.State, Event: e.Type()}
+		return &TransitionError{From: mem.State, Event: typ}
 	}
 	if e.To != to {
-		return fmt.Errorf("to is %s, the table leads from %s by %s to %s", e.To, mem.State, e.Type(), to)
+		return fmt.Errorf("to is %s, the table leads from %s by %s to %s", e.To, mem.State, typ, to)
 	}
-	if c.Poison != nil && e.Type() != events.TypeFatalError && e.Type() != events.TypeCancelled {
+	if c.Poison != nil && typ != events.TypeFatalError && typ != events.TypeCancelled {
 		return fmt.Errorf("the run is poisoned at event %d: only FatalError or Cancelled may follow", c.Poison.N)
 	}
 	if err := m.checkOrigin(mem, s.From, e.Data); err != nil {
@@ -61,10 +62,21 @@ func (e *TransitionError) Error() string {
 // checkOrigin holds the event to the `<from>` of its subject, which is what
 // the publisher's permissions are on.
 func (m *Machine) checkOrigin(mem *Memory, from events.State, p events.Payload) error {
-	if slices.Contains(Origins(m.table, mem, p), from) {
+	if from == mem.State && ownState(p) || slices.Contains(Origins(m.table, mem, p), from) {
 		return nil
 	}
 	return fmt.Errorf("%s in state %s may not come from %s", p.Type(), mem.State, from)
+}
+
+// ownState reports whether the run's own state is among the [Origins] of an event,
+// whatever that state is.
+func ownState(p events.Payload) bool {
+	switch p.(type) {
+	case *events.CancelledRun, *events.Paused, *events.Resumed, *events.BudgetRaised, *events.UserMessage, *events.FatalError,
+		*events.ContextWindowExpanded, *events.ToolCallsAddedToContext, *events.ToolCallDispatched:
+		return false
+	}
+	return true
 }
 
 // Origins returns the subjects' `<from>` that an event may have in the run's
@@ -187,6 +199,9 @@ func (mem *Memory) checkData(e *events.Event) error {
 }
 
 func refusedCalls(refused []events.Refusal) []events.Call {
+	if len(refused) == 0 {
+		return nil
+	}
 	calls := make([]events.Call, len(refused))
 	for i, r := range refused {
 		calls[i] = r.Call
@@ -196,7 +211,8 @@ func refusedCalls(refused []events.Refusal) []events.Call {
 
 // checkNewCalls refuses ids that the run has seen.
 func (mem *Memory) checkNewCalls(groups ...[]events.Call) error {
-	var seen []string
+	var room [8]string
+	seen := room[:0]
 	for _, calls := range groups {
 		for _, call := range calls {
 			if call.ID == "" || mem.internal(call.ID) != nil || mem.ToolCalls[call.ID] != nil || slices.Contains(seen, call.ID) {

@@ -1,8 +1,6 @@
 package reducer
 
 import (
-	"strconv"
-
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -38,7 +36,7 @@ func (mem *Memory) delegatedEffect(effects []Effect, call *CallState) []Effect {
 		return effects
 	}
 	return append(effects, mem.held(mem.judged(Effect{
-		Key:  string(KindTool) + "/" + strconv.FormatUint(mem.Control.Armed, 10) + "/" + call.ID,
+		Key:  callKey(KindTool, mem.Control.Armed, call.ID),
 		Kind: KindTool, State: mem.State, CallID: call.ID, Wake: call.Wake,
 	})))
 }

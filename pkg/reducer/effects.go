@@ -100,6 +100,14 @@ func (mem *Memory) effect(kind Kind, state events.State) Effect {
 	return mem.judged(e)
 }
 
+// callKey is the key of the work on a call that event n asks for.
+func callKey(kind Kind, n uint64, callID string) string {
+	var room [96]byte
+	b := append(append(room[:0], kind...), '/')
+	b = append(strconv.AppendUint(b, n, 10), '/')
+	return string(append(b, callID...))
+}
+
 func (mem *Memory) held(e Effect) Effect {
 	e.Held = mem.Control.Paused
 	return e
@@ -107,9 +115,9 @@ func (mem *Memory) held(e Effect) Effect {
 
 // judged adds what the log says of earlier attempts.
 func (mem *Memory) judged(e Effect) Effect {
-	for _, a := range mem.Control.Attempts {
-		if a.Key == e.Key {
-			e.Failed = a
+	for i := range mem.Control.Attempts {
+		if a := &mem.Control.Attempts[i]; a.Key == e.Key {
+			e.Failed = *a
 		}
 	}
 	switch {
@@ -137,16 +145,25 @@ func (mem *Memory) toolEffects() []Effect {
 			continue
 		}
 		e := mem.judged(Effect{
-			Key:  string(KindTool) + "/" + strconv.FormatUint(mem.Control.Armed, 10) + "/" + call.ID,
+			Key:  callKey(KindTool, mem.Control.Armed, call.ID),
 			Kind: KindTool, State: mem.State, CallID: call.ID, Wake: call.Wake, Started: call.Started,
 		})
 		// What was started is concluded even while the run is paused.
 		e.Held = mem.Control.Paused && call.Started == 0
-		effects = append(effects, e)
+		effects = append(roomForCalls(effects, mem, i), e)
 	}
 	if len(effects) == 0 && mem.State == events.Acting && mem.openCalls() == 0 {
 		// Acting without a call: the handler ends the run and says so.
 		effects = append(effects, mem.effect(KindTool, events.Acting))
+	}
+	return effects
+}
+
+// roomForCalls makes room, before the first effect, for one of each call from
+// number i on.
+func roomForCalls(effects []Effect, mem *Memory, i int) []Effect {
+	if effects == nil {
+		return make([]Effect, 0, len(mem.Control.Calls)-i)
 	}
 	return effects
 }
@@ -165,8 +182,8 @@ func (mem *Memory) parallelEffects() []Effect {
 		if call.Answered || call.running() || call.Dispatched > after {
 			continue
 		}
-		effects = append(effects, mem.held(mem.judged(Effect{
-			Key:  string(KindDispatch) + "/" + strconv.FormatUint(after, 10) + "/" + call.ID,
+		effects = append(roomForCalls(effects, mem, i), mem.held(mem.judged(Effect{
+			Key:  callKey(KindDispatch, after, call.ID),
 			Kind: KindDispatch, State: events.Planning, CallID: call.ID, Wake: mem.Control.Wake[events.Planning],
 		})))
 	}

@@ -45,11 +45,14 @@ func (mem *Memory) acceptReply(e *events.Event, p *events.ToolCallReply) {
 	c := &mem.Control
 	mem.ConfidenceScore, mem.RetryCount, c.LowPending = p.Confidence, 0, false
 	c.Refused, c.Queued = p.Refused, p.Queued
-	calls := p.AllCalls()
+	calls := p.Calls
+	if len(p.Refused)+len(p.Queued) > 0 {
+		calls = p.AllCalls()
+	}
 	ids := make([]string, len(calls))
-	for i, call := range calls {
-		mem.record(e, call, refusal(p.Refused, call.ID))
-		ids[i] = call.ID
+	for i := range calls {
+		mem.record(e, &calls[i], refusal(p.Refused, calls[i].ID))
+		ids[i] = calls[i].ID
 	}
 	mem.addReply(e, p.MessageID, p.Content, ids)
 	mem.keepReasoning(p.Reasoning)
@@ -75,7 +78,7 @@ func (mem *Memory) addReply(e *events.Event, messageID, content string, ids []st
 	}
 }
 
-func (mem *Memory) record(e *events.Event, call events.Call, result *CallResult) {
+func (mem *Memory) record(e *events.Event, call *events.Call, result *CallResult) {
 	mem.Control.CallOrder = append(mem.Control.CallOrder, call.ID)
 	mem.ToolCalls[call.ID] = &ToolCallRecord{
 		Name: call.Name, Parameters: call.Arguments, Timestamp: e.Time, Result: result, ProviderID: call.ProviderID,
@@ -166,7 +169,8 @@ func TooShortNote(least int) string {
 func (mem *Memory) foldRefusedReply(e *events.Event, p *events.RefusedReply) {
 	mem.pass(p.Usage)
 	ids := make([]string, 0, len(p.Calls))
-	for _, call := range p.Calls {
+	for i := range p.Calls {
+		call := &p.Calls[i]
 		mem.record(e, call, &CallResult{Failed: &Failed{Error: answerFor(p.Results, call.ID)}})
 		ids = append(ids, call.ID)
 	}

@@ -70,14 +70,15 @@ func (m *Machine) FoldName() string {
 	return strconv.Itoa(MemoryVersion) + "/" + m.table.Hash()
 }
 
-// Initial returns the memory of a run before its first event.
+// Initial returns the memory of a run before its first event, with room for what
+// every run has.
 func (m *Machine) Initial(run string) *Memory {
 	return &Memory{
 		RunID: run, State: m.table.Initial(), TaskType: "default", ConfidenceScore: 1,
 		PendingToolCalls: []ToolCall{}, ParallelResults: []ToolResult{}, History: []HistoryEntry{},
-		Messages: []Message{}, Tools: map[string]ToolInfo{}, ToolCalls: map[string]*ToolCallRecord{},
-		WorkingMemory: []MemoryEntry{}, ThinkingLog: []Thought{}, Blacklist: []string{}, Trace: Trace{},
-		Control: Control{Wake: map[events.State]uint64{}, Turns: []Turn{}},
+		Messages: make([]Message, 0, 2), Tools: map[string]ToolInfo{}, ToolCalls: map[string]*ToolCallRecord{},
+		WorkingMemory: []MemoryEntry{}, ThinkingLog: []Thought{}, Blacklist: []string{}, Trace: make(Trace, 0, 8),
+		Control: Control{Wake: map[events.State]uint64{}, Turns: make([]Turn, 0, 4)},
 	}
 }
 
@@ -155,12 +156,8 @@ func (m *Machine) ApplyEvent(mem *Memory, s events.Subject, e *events.Event, has
 	if err == nil {
 		err = checkPlace(s, e)
 	}
-	var parent *ParentError
-	switch {
-	case errors.As(err, &parent):
-		return parent
-	case err != nil:
-		return m.poison(mem, e.Type(), err.Error(), hash)
+	if err != nil {
+		return m.refuse(mem, e, err, hash)
 	}
 	if err := m.checkTable(mem, e); err != nil {
 		return err
@@ -170,6 +167,16 @@ func (m *Machine) ApplyEvent(mem *Memory, s events.Subject, e *events.Event, has
 		return m.poison(mem, e.Type(), reason, hash)
 	}
 	return nil
+}
+
+// refuse poisons the run by an event that is not legal, unless it only cannot be
+// judged yet.
+func (m *Machine) refuse(mem *Memory, e *events.Event, err error, hash string) error {
+	var parent *ParentError
+	if errors.As(err, &parent) {
+		return parent
+	}
+	return m.poison(mem, e.Type(), err.Error(), hash)
 }
 
 func (m *Machine) poison(mem *Memory, t events.Type, reason, hash string) error {
@@ -190,19 +197,20 @@ func (m *Machine) fold(mem *Memory, s events.Subject, e *events.Event, hash stri
 	mem.N = e.N
 	m.foldPayload(mem, e)
 	mem.base = nil
-	if fold := m.folds[e.Type()]; fold != nil && c.Poison == nil {
+	typ := e.Type()
+	if fold := m.folds[typ]; fold != nil && c.Poison == nil {
 		if reason := foldOwn(fold, mem, e); reason != "" {
 			return reason
 		}
 	}
 	mem.Trace = append(mem.Trace, TraceEntry{
-		Step: mem.Step, State: string(e.From), Event: string(e.Type()), Data: describe(e.Data), Timestamp: e.Time,
+		Step: mem.Step, State: string(e.From), Event: string(typ), Data: describe(e.Data), Timestamp: e.Time,
 	})
-	if rearms(e) || m.table.Transition(e.From, e.Type()) {
+	if rearms(e) || m.table.Transition(e.From, typ) {
 		c.Armed = e.N
 		c.Attempts = nil
 	}
-	if e.From != e.To && !c.QueuedPass && e.Type() != events.TypeForked {
+	if e.From != e.To && !c.QueuedPass && typ != events.TypeForked {
 		c.SinceUser.Changes++
 	}
 	switch {

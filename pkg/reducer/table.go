@@ -34,6 +34,13 @@ type edge struct {
 	event events.Type
 }
 
+// exit is what an event does in a state: where it leads, and whether by a row
+// rather than by leaving the state as it is.
+type exit struct {
+	to  events.State
+	row bool
+}
+
 // Table is a checked transition table. It never changes after [NewTable]; what
 // is not in it cannot happen.
 type Table struct {
@@ -43,7 +50,9 @@ type Table struct {
 	rows     []Row
 	index    map[edge]events.State
 	stay     map[events.Type]bool
-	hash     string
+	// exits holds what the fields before it say, by state and then by event.
+	exits map[events.State]map[events.Type]exit
+	hash  string
 }
 
 // NewTable checks a table: no row twice, none out of a terminal state, every
@@ -74,7 +83,27 @@ func NewTable(spec TableSpec) (*Table, error) {
 		return nil, err
 	}
 	t.hash = t.digest()
+	t.exits = t.allExits()
 	return t, nil
+}
+
+// allExits works out every event of every state.
+func (t *Table) allExits() map[events.State]map[events.Type]exit {
+	types := t.StayTypes()
+	for _, row := range t.rows {
+		types = append(types, row.Event)
+	}
+	exits := make(map[events.State]map[events.Type]exit, len(t.states))
+	for _, s := range t.states {
+		out := map[events.Type]exit{}
+		for _, typ := range types {
+			if to, ok := t.next(s, typ); ok {
+				out[typ] = exit{to: to, row: t.transition(s, typ)}
+			}
+		}
+		exits[s] = out
+	}
+	return exits
 }
 
 func compareRows(a, b Row) int {
@@ -167,6 +196,15 @@ func (t *Table) digest() string {
 // Next returns the state that the event leads to, and whether the table allows
 // it at all.
 func (t *Table) Next(from events.State, event events.Type) (events.State, bool) {
+	if out, known := t.exits[from]; known {
+		way, ok := out[event]
+		return way.to, ok
+	}
+	return t.next(from, event)
+}
+
+// next is Next by the rows, for any state, also one that is none of the table's.
+func (t *Table) next(from events.State, event events.Type) (events.State, bool) {
 	if t.terminal[from] {
 		return "", false
 	}
@@ -192,6 +230,14 @@ func (t *Table) Forks() []events.State {
 // Transition reports whether the event is a row's (of this state or of every
 // state) rather than one that only changes memory.
 func (t *Table) Transition(from events.State, event events.Type) bool {
+	if way, ok := t.exits[from][event]; ok {
+		return way.row
+	}
+	return t.transition(from, event)
+}
+
+// transition is Transition by the rows.
+func (t *Table) transition(from events.State, event events.Type) bool {
 	_, own := t.index[edge{from, event}]
 	_, any := t.index[edge{"", event}]
 	return own || any

@@ -123,6 +123,10 @@ func describe(p events.Payload) string {
 }
 
 func describeCalls(calls []events.Call) string {
+	if len(calls) == 1 {
+		c := &calls[0]
+		return cut(c.Name+"("+cut(c.Arguments, traceTextLimit)+")", traceTextLimit)
+	}
 	text := ""
 	for i, c := range calls {
 		if i > 0 {

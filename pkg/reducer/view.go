@@ -163,18 +163,23 @@ func (mem *Memory) appendTurn(view []ViewMessage, t Turn) []ViewMessage {
 		return append(view, ViewMessage{Role: "user", Content: SummaryIntro + t.Content})
 	}
 	reply := ViewMessage{Role: "assistant", Content: t.Content, Reasoning: t.Reasoning, Raw: t.Raw}
-	var results []ViewMessage
-	for _, id := range t.Calls {
+	at := len(view)
+	view = append(view, reply)
+	for i, id := range t.Calls {
 		call, result, ok := mem.answered(id)
 		if !ok {
 			continue
 		}
-		reply.Calls, results = append(reply.Calls, call), append(results, result)
+		if reply.Calls == nil {
+			reply.Calls = make([]events.Call, 0, len(t.Calls)-i)
+		}
+		reply.Calls, view = append(reply.Calls, call), append(view, result)
 	}
 	if reply.Content == "" && len(reply.Calls) == 0 {
-		return view
+		return view[:at]
 	}
-	return append(append(view, reply), results...)
+	view[at] = reply
+	return view
 }
 
 // answered returns a call as the model made it, and the message with what it was
