@@ -40,6 +40,6 @@ func TestTable(t *testing.T) {
 	})))
 	require.Equal(t, strings.TrimLeft(`
 bench  case  what  value  rounds       unit  floor  ratio  floor is  target
-b      c     w     3      0.5000-1500  µs                           MISSED: at most 1 µs
+b      c     w     3      0.5000-1500  µs                            MISSED: at most 1 µs
 `, "\n"), out.String())
 }
