@@ -35,10 +35,6 @@ func messages(ctx context.Context, t terms, runs, steps int) (figures []figure, 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, in.close()) }()
-	// What a process does once is not counted.
-	if _, err := carry(ctx, in.bus, in.host, warmUp, steps); err != nil {
-		return nil, err
-	}
 	tap, err := in.connect(false)
 	if err != nil {
 		return nil, err
@@ -48,11 +44,20 @@ func messages(ctx context.Context, t terms, runs, steps int) (figures []figure, 
 	if err != nil {
 		return nil, err
 	}
-	if _, err := carry(ctx, in.bus, in.host, runs, steps); err != nil {
+	carried := func(runs int) (events int, err error) {
+		counted.reset()
+		if _, err := carry(ctx, in.bus, in.host, runs, steps); err != nil {
+			return 0, err
+		}
+		events = runs * transitions(steps)
+		return events, counted.await(ctx, acks, events-runs)
+	}
+	// What a process does once is not counted.
+	if _, err := carried(warmUp); err != nil {
 		return nil, err
 	}
-	n := runs * transitions(steps)
-	if err := counted.await(ctx, acks, n-runs); err != nil {
+	n, err := carried(runs)
+	if err != nil {
 		return nil, err
 	}
 	// The last event of a run wakes nobody.
@@ -113,6 +118,12 @@ func kindOf(m *nats.Msg) kind {
 		return others
 	}
 	return ""
+}
+
+func (c *counts) reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.seen)
 }
 
 func (c *counts) of(k kind) int {

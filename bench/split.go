@@ -27,7 +27,7 @@ func splitBench() *benchmark {
 	return &benchmark{
 		name: "split", short: "A process for each role over TCP, beside all roles in one process",
 		flags: func(f *pflag.FlagSet) {
-			c.add(f, []int{1000}, 3)
+			c.add(f, []int{200}, 3)
 			f.StringSliceVar(&fsync, "fsync", []string{"relaxed", "always"}, "when the log goes to the disk, always or relaxed, one case for each")
 		},
 		run: func(ctx context.Context) (all []figure, err error) {
@@ -109,7 +109,19 @@ func apartRate(ctx context.Context, t terms, bin string, runs, steps int) (rate 
 		_, err := carry(ctx, in.bus, in.host, runs, steps)
 		return err
 	})
-	return did.perSecond(runs * transitions(steps)), err
+	if err != nil {
+		return 0, errors.Join(err, tails(processes))
+	}
+	return did.perSecond(runs * transitions(steps)), nil
+}
+
+// tails is what the processes said last.
+func tails(processes []*process) error {
+	var said error
+	for _, p := range processes {
+		said = errors.Join(said, fmt.Errorf("%s said: %s", p.name, p.tail()))
+	}
+	return said
 }
 
 func startRoles(bin string, in *installation, t terms) (all []*process, err error) {
