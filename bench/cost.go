@@ -19,7 +19,7 @@ func costBench() *benchmark {
 	var c crowd
 	return &benchmark{
 		name: "cost", short: "What one transition takes: messages, allocations, bytes, and the time of codec and fold",
-		flags: func(f *pflag.FlagSet) { c.add(f, []int{200}, 3) },
+		flags: func(f *pflag.FlagSet) { c.add(f, []int{200}, defaultSlots, 3) },
 		run: func(ctx context.Context) (all []figure, err error) {
 			if err := c.check(); err != nil {
 				return nil, err

@@ -15,6 +15,10 @@ const (
 	peerRate = 580
 )
 
+// durableSlots is what pays for installations that flush: the more appends wait at
+// the same moment, the more of them share a flush.
+const durableSlots = 256
+
 // durableBench is many runs at once with a flush before each acknowledgement.
 func durableBench() *benchmark {
 	var c crowd
@@ -23,7 +27,7 @@ func durableBench() *benchmark {
 	return &benchmark{
 		name: "durable", short: "Many runs at once, fsync before every acknowledgement, beside the bare loops with and without group commit",
 		flags: func(f *pflag.FlagSet) {
-			c.add(f, []int{200, 1000}, 3)
+			c.add(f, []int{200, 1000}, durableSlots, 3)
 			f.IntSliceVar(&shards, "shards", []int{1, 2}, "streams, one case for each number")
 			f.BoolVar(&group, "group-commit", true, "appends that wait at the same moment share a flush")
 		},

@@ -25,7 +25,7 @@ func shardsBench() *benchmark {
 	return &benchmark{
 		name: "shards", short: "The log on several streams: spread of runs, durable rate without group commit, order of the feed, replay",
 		flags: func(f *pflag.FlagSet) {
-			c.add(f, []int{200}, 3)
+			c.add(f, []int{200}, defaultSlots, 3)
 			f.IntSliceVar(&shards, "shards", []int{1, 2, 4, 8}, "streams, one case for each number; growth is shown beside the first")
 		},
 		run: func(ctx context.Context) (all []figure, err error) {

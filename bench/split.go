@@ -27,7 +27,7 @@ func splitBench() *benchmark {
 	return &benchmark{
 		name: "split", short: "A process for each role over TCP, beside all roles in one process",
 		flags: func(f *pflag.FlagSet) {
-			c.add(f, []int{200}, 3)
+			c.add(f, []int{200}, defaultSlots, 3)
 			f.StringSliceVar(&fsync, "fsync", []string{"relaxed", "always"}, "when the log goes to the disk, always or relaxed, one case for each")
 		},
 		run: func(ctx context.Context) (all []figure, err error) {

@@ -15,10 +15,10 @@ type crowd struct {
 	steps, slots int
 }
 
-func (c *crowd) add(f *pflag.FlagSet, runs []int, rounds int) {
+func (c *crowd) add(f *pflag.FlagSet, runs []int, slots, rounds int) {
 	f.IntSliceVar(&c.runs, "runs", runs, "runs at once, one case for each number")
 	f.IntVar(&c.steps, "steps", 10, "tool steps of each run")
-	f.IntVar(&c.slots, "slots", defaultSlots, "deliveries of one consumer in work at once, of the roles and of the floor")
+	f.IntVar(&c.slots, "slots", slots, "deliveries of one consumer in work at once, of the roles and of the floor")
 	c.repeat.add(f, rounds)
 }
 
@@ -36,7 +36,7 @@ func throughputBench() *benchmark {
 	return &benchmark{
 		name: "throughput", short: "Many runs at once, relaxed syncing, beside the bare deliver-append-ack loop",
 		flags: func(f *pflag.FlagSet) {
-			c.add(f, []int{200, 1000}, 3)
+			c.add(f, []int{200, 1000}, defaultSlots, 3)
 			f.BoolVar(&tcp, "tcp", false, "over the loopback instead of within the process")
 		},
 		run: func(ctx context.Context) ([]figure, error) {
