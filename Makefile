@@ -49,9 +49,8 @@ waiting: ## memory and latency with WAITING runs that wait for a human (Linux)
 	MOOREBUS_WAITING=$(WAITING) $(GO) test ./e2e -count=1 -timeout 10m -v -run 'TestWaiting$$'
 
 .PHONY: bench
-bench: ## throughput beside the bare JetStream loop, and the Go benchmarks
-	$(GO) run ./bench throughput
-	$(GO) test -run '^$$' -bench . -benchmem ./pkg/events ./pkg/reducer
+bench: ## everything that is measured, beside its floor, in ten minutes: see docs/performance.md
+	$(GO) run ./bench all
 
 RUNS ?= 300
 SEED ?= 0

@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -16,13 +19,13 @@ import (
 // acknowledged. Nothing is folded, encoded or decided. It uses nats.go alone,
 // with bodies of the same sizes and subjects of the same form as the real run.
 
-const (
-	floorStream = "FLOOR"
-	floorSlots  = 64
-)
-
 // floorStates are the edges of one step, in order; each is one consumer.
 var floorStates = []string{"planning", "acting", "observing"}
+
+const (
+	floorExpectSeq     = "Nats-Expected-Last-Subject-Sequence"
+	floorExpectSubject = "Nats-Expected-Last-Subject-Sequence-Subject"
+)
 
 // hops are the bodies of one run, by hop.
 type hops [][]byte
@@ -35,130 +38,227 @@ func (h hops) to(i int) string {
 	return floorStates[i%len(floorStates)]
 }
 
+// floor is a bare loop on a server.
 type floor struct {
-	js   jetstream.JetStream
-	hops hops
-	done chan struct{}
+	conn  *nats.Conn
+	hops  hops
+	terms terms
+	// committers gather appends, one for each stream; nil: each goes alone.
+	committers []*committer
+	done       chan struct{}
+	failed     chan error
+	stops      []func()
+	working    sync.WaitGroup
+
+	mu sync.Mutex
+	// stored is when the records were stored that were delivered, in order.
+	stored []time.Time
 }
 
-// runFloor carries runs through all hops and returns the time from the first
-// start to the last end.
-func runFloor(ctx context.Context, nc *nats.Conn, h hops, runs int) (time.Duration, error) {
-	js, err := jetstream.New(nc)
+// startFloor makes the streams and consumers. stop ends the loop.
+func startFloor(ctx context.Context, n *node, t terms, h hops) (f *floor, err error) {
+	f = &floor{conn: n.conn, hops: h, terms: t.withDefaults(), failed: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(ctx)
+	f.stops = []func(){cancel}
+	defer func() {
+		if err != nil {
+			f.stop()
+		}
+	}()
+	js, err := jetstream.New(n.conn)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	f := &floor{js: js, hops: h, done: make(chan struct{}, runs)}
+	for shard := range f.terms.shards {
+		if f.terms.group {
+			c := newCommitter(n.conn)
+			f.committers = append(f.committers, c)
+			f.working.Go(func() { c.run(ctx) })
+		}
+		if err := f.addShard(ctx, js, shard); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+func (f *floor) addShard(ctx context.Context, js jetstream.JetStream, shard int) error {
+	root := "floor." + strconv.Itoa(shard)
 	stream, err := js.CreateStream(ctx, jetstream.StreamConfig{
-		Name: floorStream, Subjects: []string{"floor.>"}, Storage: jetstream.FileStorage, AllowDirect: true,
-		Discard: jetstream.DiscardNew, DenyDelete: true, Compression: jetstream.S2Compression,
-		RePublish: &jetstream.RePublish{Source: ">", Destination: "floorfeed.>"},
+		Name: "FLOOR_" + strconv.Itoa(shard), Subjects: []string{root + ".>"}, Storage: jetstream.FileStorage, AllowDirect: true,
+		AllowAtomicPublish: true, Discard: jetstream.DiscardNew, DenyDelete: true, Compression: jetstream.S2Compression,
+		RePublish: &jetstream.RePublish{Source: root + ".>", Destination: "floorfeed." + root + ".>"},
 	})
 	if err != nil {
-		return 0, err
+		return err
 	}
-	defer func() { _ = js.DeleteStream(ctx, floorStream) }()
-	stop, err := f.consume(ctx, stream)
-	if err != nil {
-		return 0, err
+	for _, state := range floorStates {
+		consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+			Durable: state, AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: root + ".default.*." + state + ".*.*",
+			MaxAckPending: 20000, AckWait: 15 * time.Second,
+		})
+		if err != nil {
+			return err
+		}
+		slots := make(chan struct{}, f.terms.slots)
+		c, err := consumer.Consume(func(msg jetstream.Msg) {
+			slots <- struct{}{}
+			f.working.Go(func() {
+				defer func() { <-slots }()
+				f.hop(ctx, msg)
+			})
+		})
+		if err != nil {
+			return err
+		}
+		f.stops = append(f.stops, func() { c.Stop(); <-c.Closed() })
 	}
-	defer stop()
-	begin := time.Now()
-	if err := f.start(ctx, runs); err != nil {
-		return 0, err
+	return nil
+}
+
+// stop ends the loop and waits for what is in work.
+func (f *floor) stop() {
+	for _, stop := range f.stops {
+		stop()
+	}
+	f.working.Wait()
+}
+
+// carry takes runs, so many at once, through all hops. They are named by numbers,
+// from first on.
+func (f *floor) carry(ctx context.Context, first, runs int) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%d bare runs were not done after %s", runs, patience))
+	defer cancel()
+	f.done = make(chan struct{}, runs)
+	slots := make(chan struct{}, startSlots)
+	for i := range runs {
+		slots <- struct{}{}
+		f.working.Go(func() {
+			defer func() { <-slots }()
+			f.append(ctx, first+i, 0, 0)
+		})
 	}
 	for range runs {
 		select {
 		case <-f.done:
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		}
-	}
-	return time.Since(begin), nil
-}
-
-func (f *floor) consume(ctx context.Context, stream jetstream.Stream) (stop func(), err error) {
-	var consumers []jetstream.ConsumeContext
-	for _, state := range floorStates {
-		consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
-			Durable: state, AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: "floor.0.default.*." + state + ".*.*",
-			MaxAckPending: 20000, AckWait: 15 * time.Second,
-		})
-		if err != nil {
-			return nil, err
-		}
-		slots := make(chan struct{}, floorSlots)
-		c, err := consumer.Consume(func(msg jetstream.Msg) {
-			slots <- struct{}{}
-			go func() {
-				defer func() { <-slots }()
-				f.hop(ctx, msg)
-			}()
-		})
-		if err != nil {
-			return nil, err
-		}
-		consumers = append(consumers, c)
-	}
-	return func() {
-		for _, c := range consumers {
-			c.Stop()
-			<-c.Closed()
-		}
-	}, nil
-}
-
-func (f *floor) start(ctx context.Context, runs int) error {
-	slots := make(chan struct{}, floorSlots)
-	errs := make(chan error, runs)
-	for i := range runs {
-		slots <- struct{}{}
-		go func() {
-			defer func() { <-slots }()
-			errs <- f.append(ctx, strconv.Itoa(i), 0, 0)
-		}()
-	}
-	for range runs {
-		if err := <-errs; err != nil {
+		case err := <-f.failed:
 			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
 	}
 	return nil
 }
 
-// append stores hop i of a run on condition of the run's last sequence number.
-func (f *floor) append(ctx context.Context, run string, i int, last uint64) error {
-	msg := nats.NewMsg("floor.0.default.from." + f.hops.to(i) + "." + strconv.Itoa(i) + "." + run)
-	msg.Data = f.hops[i]
-	_, err := f.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequenceForSubject(last, "floor.0.default.*.*.*."+run))
-	if err == nil && i == len(f.hops)-1 {
+// append stores hop i of a run on condition of the run's last sequence number, and
+// reports whether it did; a failure ends the carrying.
+func (f *floor) append(ctx context.Context, run, i int, last uint64) bool {
+	shard := run % f.terms.shards
+	root, name := "floor."+strconv.Itoa(shard)+".default.", strconv.Itoa(run)
+	msg := &nats.Msg{Subject: root + "from." + f.hops.to(i) + "." + strconv.Itoa(i) + "." + name, Data: f.hops[i], Header: nats.Header{
+		floorExpectSeq: {strconv.FormatUint(last, 10)}, floorExpectSubject: {root + "*.*.*." + name},
+	}}
+	var err error
+	if f.committers != nil {
+		err = f.committers[shard].append(ctx, msg)
+	} else {
+		err = request(ctx, f.conn, msg)
+	}
+	if err != nil {
+		select {
+		case f.failed <- fmt.Errorf("bare append to %s: %w", msg.Subject, err):
+		default: // there is one already
+		}
+		return false
+	}
+	if i == len(f.hops)-1 {
 		f.done <- struct{}{}
 	}
-	return err
+	return true
 }
 
+// request publishes and waits for the acknowledgement.
+func request(ctx context.Context, conn *nats.Conn, msg *nats.Msg) error {
+	answer, err := conn.RequestMsgWithContext(ctx, msg)
+	if err != nil {
+		return err
+	}
+	var ack struct {
+		Seq   uint64          `json:"seq"`
+		Error json.RawMessage `json:"error"`
+	}
+	if err := json.Unmarshal(answer.Data, &ack); err != nil {
+		return err
+	}
+	if len(ack.Error) > 0 {
+		return errors.New(string(ack.Error))
+	}
+	return nil
+}
+
+// hop answers one delivery.
 func (f *floor) hop(ctx context.Context, msg jetstream.Msg) {
 	meta, err := msg.Metadata()
 	if err != nil {
-		return
+		return // shows as a run that is not done
 	}
 	run, i, err := floorSubject(msg.Subject())
 	if err != nil {
 		return
 	}
-	if err := f.append(ctx, run, i+1, meta.Sequence.Stream); err != nil {
-		return // shows as a run that does not end
+	f.note(meta.Timestamp)
+	if f.append(ctx, run, i+1, meta.Sequence.Stream) {
+		_ = msg.Ack()
 	}
-	_ = msg.Ack()
 }
 
-func floorSubject(subject string) (run string, i int, err error) {
+func (f *floor) note(stored time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stored = append(f.stored, stored)
+}
+
+// takeStored returns when what was delivered since the last call was stored.
+func (f *floor) takeStored() []time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	stored := f.stored
+	f.stored = nil
+	return stored
+}
+
+func floorSubject(subject string) (run, i int, err error) {
 	tokens := strings.Split(subject, ".")
 	if len(tokens) != 7 {
-		return "", 0, fmt.Errorf("subject %q has %d tokens", subject, len(tokens))
+		return 0, 0, fmt.Errorf("subject %q has %d tokens", subject, len(tokens))
 	}
-	if i, err = strconv.Atoi(tokens[5]); err != nil {
-		return "", 0, fmt.Errorf("subject %q: %w", subject, err)
+	if i, err = strconv.Atoi(tokens[5]); err == nil {
+		run, err = strconv.Atoi(tokens[6])
 	}
-	return tokens[6], i, nil
+	if err != nil {
+		return 0, 0, fmt.Errorf("subject %q: %w", subject, err)
+	}
+	return run, i, nil
+}
+
+// bareRate is how many transitions per second the bare loop makes of the runs, on
+// a server of its own.
+func bareRate(ctx context.Context, t terms, h hops, runs int) (float64, error) {
+	spent, err := bare(ctx, t, h, runs)
+	return spent.perSecond(runs * len(h)), err
+}
+
+// bare carries runs through the bare loop on a server of its own.
+func bare(ctx context.Context, t terms, h hops, runs int) (s spent, err error) {
+	n, err := startNode(ctx, t)
+	if err != nil {
+		return s, err
+	}
+	defer n.close()
+	f, err := startFloor(ctx, n, t, h)
+	if err != nil {
+		return s, err
+	}
+	defer f.stop()
+	return meter(func() error { return f.carry(ctx, 0, runs) })
 }

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// tiny are settings with which each benchmark takes a second or two. A benchmark
+// without them has no test.
+var tiny = map[string]string{
+	"throughput": "--runs 3,5 --steps 2 --rounds 1",
+	"durable":    "--runs 3 --steps 2 --rounds 1 --shards 1,2",
+	"latency":    "--runs 2 --steps 2 --rounds 1",
+	"split":      "--runs 3 --steps 2 --rounds 1 --fsync relaxed",
+	"shards":     "--runs 3 --steps 2 --rounds 2 --shards 1,3",
+	"cost":       "--runs 5 --steps 2 --rounds 1",
+}
+
+// Every benchmark runs on real servers and processes, and what it shows are
+// numbers that can be.
+func TestEveryBenchmarkRuns(t *testing.T) {
+	for _, b := range suite() {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			flags, known := tiny[b.name]
+			require.True(t, known, "say in tiny with which settings it is short")
+			figures := run(t, append([]string{b.name}, strings.Fields(flags)...)...)
+			require.NotEmpty(t, figures)
+			for _, f := range figures {
+				require.Equal(t, b.name, f.Bench)
+				require.NotEmpty(t, f.What)
+				require.GreaterOrEqual(t, f.Value, 0.0, f.What)
+				if f.FloorIs != "" {
+					require.Positive(t, f.Floor, f.What)
+					require.InEpsilon(t, f.Value, f.Ratio*f.Floor, 1e-9, f.What)
+				}
+			}
+		})
+	}
+}
+
+// run runs the command and returns the figures that it printed as JSON.
+func run(t *testing.T, args ...string) []figure {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := command()
+	cmd.SetArgs(append(args, "-o", "json"))
+	cmd.SetOut(&out)
+	require.NoError(t, cmd.ExecuteContext(t.Context()))
+	var figures []figure
+	require.NoError(t, json.Unmarshal(out.Bytes(), &figures), out.String())
+	return figures
+}
+
+// What does not depend on the machine holds here as well: one publish, one
+// delivery and one ack for each transition, and no read.
+func TestMessagesPerTransition(t *testing.T) {
+	t.Parallel()
+	met := map[string]bool{}
+	for _, f := range run(t, "cost", "--runs", "20", "--rounds", "1") {
+		met[f.What] = f.Met
+	}
+	for _, what := range []string{string(publishes), string(deliveries), string(acks), warmReads} {
+		require.True(t, met[what], what)
+	}
+}
+
+func TestProfile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cpu.out")
+	run(t, "throughput", "--runs", "2", "--steps", "1", "--rounds", "1", "--cpuprofile", path)
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Positive(t, info.Size())
+}
+
+func TestBadSettings(t *testing.T) {
+	t.Parallel()
+	for args, says := range map[string]string{
+		"throughput --runs 0":              "at least 1",
+		"throughput --rounds 0":            "at least 1",
+		"durable --shards 0":               "at least 1",
+		"latency --runs 0":                 "at least 1",
+		"shards --shards 0":                "at least 1",
+		"cost --slots 0":                   "at least 1",
+		"split --fsync often":              `always or relaxed, not "often"`,
+		"throughput -o yaml":               `table or json, not "yaml"`,
+		"cost --cpuprofile /nowhere/there": "no such file",
+	} {
+		cmd := command()
+		cmd.SetArgs(strings.Fields(args))
+		cmd.SilenceUsage, cmd.SilenceErrors = true, true
+		require.ErrorContains(t, cmd.ExecuteContext(t.Context()), says, args)
+	}
+}
