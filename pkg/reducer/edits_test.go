@@ -152,3 +152,26 @@ func TestWhatEditsShowIsWeighed(t *testing.T) {
 	_, bytes = s.Mem.Loaded()
 	require.Zero(t, bytes)
 }
+
+// Moorebus' own calls leave with the window like all others.
+func TestOwnCallsOfATextRunLeaveWithTheWindow(t *testing.T) {
+	t.Parallel()
+	s := started(t, textual, window(2)).do(loaded("x", 0)).steps("c", 1)
+	require.Contains(t, script(s.Mem), "[x moorebus_load_messages {}]")
+	require.NotContains(t, script(s.steps("d", 1).Mem), "moorebus_load_messages")
+}
+
+// What the user says while the model looks back stays the message that is answered.
+func TestTheQuestionKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	s := started(t, chat, window(9)).do(loaded("x", 0))
+	_, _, err := s.Append(events.Control, user("m2", "rather this?"))
+	require.NoError(t, err)
+	s.do(loaded("y", 0), turnAnswer("First."))
+	require.Equal(t, 1, s.Mem.Control.Asked)
+	s.sees(`
+		system: You test.
+		user: find it
+		user: rather this?
+		assistant: First.`)
+}
