@@ -18,7 +18,7 @@ func Reserved(name string) bool { return strings.HasPrefix(name, ReservedPrefix)
 // are shown to the model while the current loop lasts and stand nowhere else.
 type ContextReply struct {
 	Content string `json:"content"`
-	// MessageID names the text beside the calls, where there is any.
+	// MessageID names the reply on the live feed, and its text where there is any.
 	MessageID string `json:"message_id,omitempty"`
 	// Calls are answered by Results, each by one.
 	Calls      []Call   `json:"calls"`

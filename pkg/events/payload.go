@@ -120,7 +120,7 @@ type LLMParallelToolCalls struct{ ToolCallReply }
 // ToolCallReply is a reply with accepted calls, and the refused ones beside.
 type ToolCallReply struct {
 	Content string `json:"content"`
-	// MessageID names the text beside the calls, where there is any.
+	// MessageID names the reply on the live feed, and its text where there is any.
 	MessageID string    `json:"message_id,omitempty"`
 	Calls     []Call    `json:"calls"`
 	Refused   []Refusal `json:"refused,omitempty"`

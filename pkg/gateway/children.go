@@ -56,8 +56,8 @@ func (g *Gateway) cancelChild(ctx context.Context, ns string, parent events.Pare
 		_, err = g.Cancel(ctx, ns, id, events.By{By: by.By, Reason: "run " + parent.Run + ", which called it, " + since})
 	}
 	var refused *Error
-	if errors.As(err, &refused) && (refused.Code == CodeRunNotFound || refused.Code == CodeRunEnded) {
-		return nil
+	if errors.As(err, &refused) && (refused.Code == CodeRunNotFound || refused.Code == CodeRunPurged || refused.Code == CodeRunEnded) {
+		return nil // nothing goes on there
 	}
 	return err
 }

@@ -85,3 +85,23 @@ func TestHandOffsThatNobodyServes(t *testing.T) {
 func answeredWith(used events.Usage, call events.Call) *events.LLMToolCall {
 	return &events.LLMToolCall{ToolCallReply: events.ToolCallReply{Confidence: 1, Calls: []events.Call{call}, Usage: used}}
 }
+
+// A child that was purged is gone: the call is answered without it.
+func TestCallsThatNobodyServesAndWhoseRunWasPurged(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		start := reducertest.StartOf("ask somebody", events.ModeTask)
+		start.Tools = []events.ToolSpec{{Name: "helper", Effect: "idempotent", Pool: events.AgentsPool}}
+		parent := r.Start(start)
+		r.Append(parent, events.Planning, answeredWith(events.Usage{Total: 1}, events.Call{ID: "a", Name: "helper", Arguments: `{"task":"x"}`}))
+		child := r.Store.Place(parent.Namespace, events.ChildID(parent.ID, "a"))
+		require.NoError(t, r.Journal.PutTombstone(t.Context(), child, journal.Tombstone{Run: child.ID, Namespace: child.Namespace, Events: 3, PurgedAt: time.Now()}))
+		require.NoError(t, r.Journal.Announce(t.Context(), events.AgentsPool, "gone", nil))
+		r.serve(func(c *gateway.Config) { c.PoolWait, c.Tombstones = 10*time.Second, r.Journal })
+		sleep(journal.AnnouncementTTL + 20*time.Second)
+
+		mem := r.Memory(parent)
+		require.Equal(t, events.Observing, mem.State, "%v", mem.Trace)
+		require.Equal(t, reducer.CodeNoActor, mem.Control.Last.Code)
+		require.Empty(t, mem.ToolCalls["a"].Run)
+	})
+}

@@ -8,9 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/moorebus/moorebus/pkg/output"
 	"github.com/moorebus/moorebus/pkg/planner"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Calls are streamed beside the text, told apart from it by their kind.
@@ -49,4 +52,41 @@ func TestToolCallsAreStreamed(t *testing.T) {
 		require.Equal(t, `{"a":1}`, calls[0].Text)
 		require.Equal(t, "{\"b\":\"\uFFFD\"}", calls[1].Text)
 	})
+}
+
+// A piece of a call that comes after the reply's event is late, also where the reply
+// has no text: the event names what was streamed.
+func TestPiecesOfACallAreLateAfterItsEvent(t *testing.T) {
+	for name, c := range map[string]llm.Call{
+		"a tool's": call("a", "alpha", `{"q":1}`), "Moorebus' own": call("a", ours[0], `{"count":2}`), "one of several pools": call("a", "beta", "{}"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, []any{ask(c), say("That is all.")}, func(t *testing.T, r *rig) {
+				run := r.Store.Place(events.DefaultNamespace, r.Store.NewID())
+				var pieces [][]byte
+				stop, err := r.Journal.WatchChunks(run, func(data []byte) { pieces = append(pieces, data) })
+				require.NoError(t, err)
+				r.Append(run, events.Idle, startOf(narrow(4)))
+				e := r.event(run, 2)
+				synctest.Wait()
+				stop()
+				require.NotEmpty(t, pieces)
+				body := r.Records(run)[1].Body
+
+				listener := journal.NewListener(r.Journal, run)
+				_, passed := listener.News(pieces[0])
+				require.True(t, passed)
+				listener.Over(journal.MessageOf(body))
+				_, passed = listener.News(pieces[0])
+				require.False(t, passed)
+
+				told := 0
+				stream := output.NewStream(reducer.DefaultTable(), func(output.Output) { told++ })
+				stream.Event(r.Memory(run), e)
+				told = 0
+				stream.Chunk(pieces[0])
+				require.Zero(t, told)
+			})
+		})
+	}
 }

@@ -3,8 +3,6 @@ package planner
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -21,30 +19,46 @@ const (
 	loadToolResult  = events.ReservedPrefix + "load_tool_result"
 )
 
-// internalTools are those tools as the model is told of them, by name.
-var internalTools = []llm.Tool{
-	{
-		Name: loadMessages,
-		Description: "Shows older messages of this conversation that you do not see now. They stay until you have answered." +
-			" Without count it shows as many as usual.",
-		Schema: json.RawMessage(`{"type":"object","properties":{"count":{"type":"integer","minimum":1,` +
-			`"description":"how many older messages to show"}},"additionalProperties":false}`),
-	},
-	{
-		Name:        loadToolResult,
-		Description: "Shows earlier tool calls with their results again. They stay until you have answered.",
-		Schema: json.RawMessage(`{"type":"object","properties":{"call_ids":{"type":"array","items":{"type":"string"},"minItems":1,"maxItems":100,` +
-			`"description":"the ids of the calls, as ` + searchToolCalls + ` lists them"}},"required":["call_ids"],"additionalProperties":false}`),
-	},
-	{
-		Name: searchToolCalls,
-		Description: "Lists earlier tool calls of this conversation, newest first, without their results; show those with " +
-			loadToolResult + ".",
-		Schema: json.RawMessage(`{"type":"object","properties":{` +
-			`"query":{"type":"string","description":"a text in the arguments or the result, whatever its case"},` +
-			`"name":{"type":"string","description":"the name of the tool"},` +
-			`"limit":{"type":"integer","minimum":1,"maximum":100,"description":"how many to list, default 20"}},"additionalProperties":false}`),
-	},
+// internalTools are those tools as the model is told of them, by name; textTools are
+// the same for a model that speaks the text protocol.
+var (
+	internalTools = toolsOf("They stay until you have answered.")
+	textTools     = toolsOf(fmt.Sprintf("They stay for your next %d replies.", reducer.EditReplies))
+)
+
+func toolsOf(stay string) []llm.Tool {
+	return []llm.Tool{
+		{
+			Name: loadMessages,
+			Description: "Shows older messages of this conversation that you do not see now. " + stay +
+				" Without count it shows as many as usual.",
+			Schema: json.RawMessage(`{"type":"object","properties":{"count":{"type":"integer","minimum":1,` +
+				`"description":"how many older messages to show"}},"additionalProperties":false}`),
+		},
+		{
+			Name:        loadToolResult,
+			Description: "Shows earlier tool calls with their results again. " + stay,
+			Schema: json.RawMessage(`{"type":"object","properties":{"call_ids":{"type":"array","items":{"type":"string"},"minItems":1,"maxItems":100,` +
+				`"description":"the ids of the calls, as ` + searchToolCalls + ` lists them"}},"required":["call_ids"],"additionalProperties":false}`),
+		},
+		{
+			Name: searchToolCalls,
+			Description: "Lists earlier tool calls of this conversation, newest first, without their results; show those with " +
+				loadToolResult + ".",
+			Schema: json.RawMessage(`{"type":"object","properties":{` +
+				`"query":{"type":"string","description":"a text in the arguments or the result, whatever its case"},` +
+				`"name":{"type":"string","description":"the name of the tool"},` +
+				`"limit":{"type":"integer","minimum":1,"maximum":100,"description":"how many to list, default 20"}},"additionalProperties":false}`),
+		},
+	}
+}
+
+// internalOf are the tools as the run's model is told of them.
+func internalOf(mem *reducer.Memory) []llm.Tool {
+	if mem.SpeaksText() {
+		return textTools
+	}
+	return internalTools
 }
 
 // offersInternal reports whether a run's model may edit its own context.
@@ -71,27 +85,35 @@ type edits struct {
 	total, window, expand int
 	// answered are those of the calls that the model wants to see which have a
 	// result, by the ids that it gave.
-	answered map[string]string
+	answered map[string]pastResult
 	history  history
+	loads
+}
+
+// pastResult is a call that has a result, and how many bytes it takes to show both.
+type pastResult struct {
+	id    string
+	bytes int
 }
 
 // newEdits takes what the calls need, under the run's lock. It is quick however
 // long the run is.
 func newEdits(mem *reducer.Memory, validator tool.Validator, calls []events.Call) *edits {
 	e := &edits{
-		validator: validator, total: mem.Windowed(), expand: mem.Config.ExpandContextWindowSize, answered: map[string]string{},
-		history: history{left: searchBytes},
+		validator: validator, total: mem.Windowed(), expand: mem.Config.ExpandContextWindowSize, answered: map[string]pastResult{},
+		history: history{left: searchBytes, room: listedBytes}, loads: newLoads(mem),
 	}
 	if mem.ReactContext != nil {
 		e.window = mem.ReactContext.ContextWindowSize
 	}
+	known := listed{mem: mem}
 	for _, call := range calls {
 		switch call.Name {
 		case loadToolResult:
-			for _, id := range wantedCalls(call.Arguments) {
-				known := listedAs(mem, id)
-				if record := mem.ToolCalls[known]; record != nil && record.Result != nil {
-					e.answered[id] = known
+			for _, wanted := range wantedCalls(call.Arguments) {
+				id := known.as(wanted)
+				if record := mem.ToolCalls[id]; record != nil && record.Result != nil {
+					e.answered[wanted] = pastResult{id, mem.CallBytes(id)}
 				}
 			}
 		case searchToolCalls:
@@ -116,12 +138,11 @@ const maxWanted = 100
 // event is the event that a call is, with the answer in its reply.
 func (e *edits) event(call events.Call) events.Payload {
 	reply := &events.ContextReply{Calls: []events.Call{call}, Part: true}
-	answer := func(text string) {
-		reply.Results = []events.Answer{{ID: call.ID, Observation: text, Code: tool.CodeOK}}
+	answer := func(text, code string) {
+		reply.Results = []events.Answer{{ID: call.ID, Observation: text, Code: code}}
 	}
 	if err := e.validator.Validate(internalTool(call.Name).Schema, call.Arguments); err != nil {
-		answer(fmt.Sprintf("%sinvalid arguments for %s: %s", reducer.ErrorPrefix, call.Name, clean(err.Error())))
-		reply.Results[0].Code = tool.CodeInvalidArguments
+		answer(fmt.Sprintf("%sinvalid arguments for %s: %s", reducer.ErrorPrefix, call.Name, clean(err.Error())), tool.CodeInvalidArguments)
 		if call.Name == loadMessages {
 			return &events.ContextWindowExpanded{ContextReply: reply}
 		}
@@ -129,18 +150,15 @@ func (e *edits) event(call events.Call) events.Payload {
 	}
 	switch call.Name {
 	case loadMessages:
-		increment, text := e.loadMessages(call.Arguments)
-		answer(text)
+		increment, text, code := e.loadMessages(call.Arguments)
+		answer(text, code)
 		return &events.ContextWindowExpanded{Increment: increment, ContextReply: reply}
 	case loadToolResult:
-		ids, text, found := e.loadResults(call.Arguments)
-		answer(text)
-		if !found {
-			reply.Results[0].Code = tool.CodeNotFound
-		}
+		ids, text, code := e.loadResults(call.Arguments)
+		answer(text, code)
 		return &events.ToolCallsAddedToContext{CallIDs: ids, ContextReply: reply}
 	}
-	answer(e.history.search(call.Arguments))
+	answer(e.history.search(call.Arguments), tool.CodeOK)
 	return &events.ToolCallsAddedToContext{CallIDs: []string{}, ContextReply: reply}
 }
 
@@ -148,51 +166,6 @@ func (e *edits) event(call events.Call) events.Payload {
 // arguments.
 func arguments(text string, into any) {
 	_ = json.Unmarshal([]byte(text), into)
-}
-
-func (e *edits) loadMessages(text string) (increment int, answer string) {
-	var in struct {
-		Count float64 `json:"count"` // a schema's integer may be written 5.0
-	}
-	arguments(text, &in)
-	total := e.total
-	increment = int(min(in.Count, float64(total)))
-	if increment < 1 {
-		increment = max(1, e.expand)
-	}
-	before := min(e.window, total)
-	e.window = max(e.window, min(e.window+increment, total))
-	now := min(e.window, total)
-	if now <= before {
-		return increment, fmt.Sprintf("All %d messages of the conversation are shown already.", total)
-	}
-	return increment, fmt.Sprintf("%d older messages are shown: now the last %d of %d.", now-before, now, total)
-}
-
-// loadResults names the calls that are shown again. What the run does not know is
-// said, and is in the way of nothing.
-func (e *edits) loadResults(text string) (ids []string, answer string, found bool) {
-	ids = []string{}
-	var shown, unknown []string
-	for _, wanted := range wantedCalls(text) {
-		id, known := e.answered[wanted]
-		switch {
-		case !known:
-			unknown = append(unknown, fmt.Sprintf("%.100q", wanted))
-		case !slices.Contains(ids, id):
-			ids, shown = append(ids, id), append(shown, cleanTo(listedID, id))
-		}
-	}
-	if len(ids) > 0 {
-		answer = "Shown: " + strings.Join(shown, ", ") + "."
-	}
-	if len(unknown) > 0 {
-		if answer != "" {
-			answer += " "
-		}
-		answer = reducer.ErrorPrefix + answer + "No such tool call: " + strings.Join(unknown, ", ") + ". " + searchToolCalls + " lists them."
-	}
-	return ids, clean(answer), len(unknown) == 0
 }
 
 // split parts a reply's calls into those of Moorebus' own tools and the others.

@@ -188,10 +188,7 @@ func (j *judge) calls(r llm.ToolCalls) []events.Payload {
 	r.Confidence = confidence(r.Confidence)
 	reply := events.ToolCallReply{
 		Content: strings.ToValidUTF8(r.Content, "\uFFFD"), Confidence: r.Confidence, Model: r.Model, Usage: usage(r.Usage),
-		Reasoning: reasoning(r.Meta),
-	}
-	if reply.Content != "" {
-		reply.MessageID = j.messageID
+		Reasoning: reasoning(r.Meta), MessageID: j.messageID,
 	}
 	if len(r.Calls) > maxCalls {
 		return one(j.tooMany(r, len(r.Calls), "tool calls", maxCalls))

@@ -42,7 +42,7 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, _ reducer.Effect)
 	}
 	provider := agent.LLM.Provider
 	return func(ctx context.Context) worker.Result {
-		reply, err := p.call(ctx, provider, req, nil) // a summary is nothing that is said to the user
+		reply, err := p.call(ctx, provider, req, p.unheard(run)) // a summary is nothing that is said to the user
 		if ctx.Err() != nil {
 			return worker.Fail(ctx.Err())
 		}

@@ -120,6 +120,7 @@ func TestReflectionsAreNotStreamed(t *testing.T) {
 		text := "It is 42."
 		if req.Purpose == llm.PurposeReflect {
 			text = "All that was found."
+			require.NotNil(t, stream, "the provider sends it in pieces: the connection may not be silent for long")
 		}
 		if stream != nil {
 			stream(llm.Chunk{Kind: llm.ChunkText, Text: text})

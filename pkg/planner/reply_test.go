@@ -56,6 +56,8 @@ func withoutID(p events.Payload) events.Payload {
 	switch p := p.(type) {
 	case *events.LLMFinalAnswer:
 		p.MessageID = ""
+	case *events.LLMToolCall:
+		p.MessageID = ""
 	case *events.LLMMessageComplete:
 		p.MessageID = ""
 	}

@@ -65,7 +65,7 @@ func offered(mem *reducer.Memory) []llm.Tool {
 		tools = append(tools, llm.Tool{Name: name, Description: info.Description, Schema: json.RawMessage(info.Schema)})
 	}
 	if offersInternal(mem) {
-		tools = append(tools, internalTools...)
+		tools = append(tools, internalOf(mem)...)
 	}
 	return tools
 }

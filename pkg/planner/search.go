@@ -18,6 +18,8 @@ const (
 	// leastBytes is what a call counts for at least.
 	searchBytes = 16 << 20
 	leastBytes  = 64
+	// listedBytes is how much the searches of one reply list in all, in about bytes.
+	listedBytes = 256 << 10
 )
 
 // history is what searches look through: the run's answered calls, newest first,
@@ -26,8 +28,8 @@ type history struct {
 	taken bool
 	calls []pastCall
 	// older is how many calls there are beside those, left how much text may still
-	// be looked through.
-	older, left int
+	// be looked through, room how much may still be listed.
+	older, left, room int
 }
 
 // pastCall is a call with its result.
@@ -95,12 +97,13 @@ func (h *history) search(text string) string {
 		}
 		switch {
 		case in.Name != "" && call.name != in.Name || !call.matches(query):
-		case len(list.Calls) >= int(in.Limit):
+		case len(list.Calls) >= int(in.Limit) || h.room <= 0:
 			list.More++
 		default:
 			list.Calls = append(list.Calls, found{
 				ID: cleanTo(listedID, call.id), Name: call.name, Arguments: cleanTo(searchArguments, call.arguments), Success: call.success,
 			})
+			h.room -= leastBytes + len(call.name) + min(len(call.id), listedID) + min(len(call.arguments), searchArguments)
 		}
 	}
 	var out bytes.Buffer
@@ -117,18 +120,32 @@ func (c *pastCall) matches(query string) bool {
 		strings.Contains(strings.ToLower(c.result), query)
 }
 
-// listedAs is the call that a search lists under an id: itself, but where that was
-// too long the newest call that begins so.
-func listedAs(mem *reducer.Memory, id string) string {
+// listed finds the calls that a search lists under ids, in the memory that it is made
+// for.
+type listed struct {
+	mem *reducer.Memory
+	// cut are the calls whose ids are too long to be listed whole, by what is listed
+	// of them: the newest where several begin alike. nil until one is looked for.
+	cut map[string]string
+}
+
+// as is the call that is listed under an id: itself, but where that was too long the
+// newest call that begins so.
+func (l *listed) as(id string) string {
 	begin, cut := strings.CutSuffix(id, "…")
-	if mem.ToolCalls[id] != nil || !cut || len(begin) > listedID || len(begin) < listedID-3 {
+	if l.mem.ToolCalls[id] != nil || !cut || len(begin) > listedID || len(begin) < listedID-3 {
 		return id
 	}
-	order := mem.Control.CallOrder
-	for i := len(order) - 1; i >= 0; i-- {
-		if cleanTo(listedID, order[i]) == id {
-			return order[i]
+	if l.cut == nil {
+		l.cut = map[string]string{}
+		for _, known := range l.mem.Control.CallOrder {
+			if len(known) > listedID && l.mem.ToolCalls[known] != nil {
+				l.cut[cleanTo(listedID, known)] = known
+			}
 		}
+	}
+	if known, ok := l.cut[id]; ok {
+		return known
 	}
 	return id
 }

@@ -94,6 +94,16 @@ func (p *Planner) streamer(run events.Run, messageID string, records bool) *stre
 	return s
 }
 
+// unheard is the streamer of a call that nobody may listen to. What is streamed comes
+// in pieces all the same, so that nothing on the way takes a long reply for a dead
+// connection.
+func (p *Planner) unheard(run events.Run) *streamer {
+	if p.cfg.NoStream {
+		return nil
+	}
+	return &streamer{run: run, now: p.cfg.Store.Now}
+}
+
 // chunk takes a part of the reply.
 func (s *streamer) chunk(c llm.Chunk) {
 	if c.Kind == llm.ChunkToolCall {

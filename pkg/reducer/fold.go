@@ -107,7 +107,7 @@ func schemaText(schema json.RawMessage) string {
 
 // openContext starts a new loop's context.
 func (mem *Memory) openContext(e *events.Event) {
-	mem.Control.Internal = nil
+	mem.forgetInternal(nil)
 	mem.ReactContext = &ReactContext{
 		ContextWindowSize: mem.Config.ContextWindowSize, ToolCallIDs: []string{}, StartedAt: e.Time,
 	}

@@ -179,6 +179,7 @@ func (mem *Memory) foldReflection(p *events.ReflectDone) {
 	c.Asked = lastAsked(c.Turns)
 	if r := mem.ReactContext; r != nil {
 		r.ToolCallIDs = open // what was summarized is shown again when it is asked for
+		r.changeEdits(func(e *Edit) { e.CallIDs = nil })
 	}
 	// What was shown is not shown any more, so nothing may say that it is.
 	c.Internal = slices.DeleteFunc(slices.Clone(c.Internal), func(call InternalCall) bool { return !slices.Contains(open, call.ID) })

@@ -11,11 +11,11 @@ func (mem *Memory) foldContext(e *events.Event) {
 	case *events.ContextWindowExpanded:
 		mem.foldContextReply(e, p.ContextReply)
 		if p.ContextReply == nil || p.Increment > 0 {
-			mem.expandWindow(p.Increment)
+			mem.noteEdit(p.ContextReply, Edit{Widened: mem.expandWindow(p.Increment)})
 		}
 	case *events.ToolCallsAddedToContext:
 		mem.foldContextReply(e, p.ContextReply)
-		mem.addCallsToContext(p.CallIDs)
+		mem.noteEdit(p.ContextReply, Edit{CallIDs: mem.addCallsToContext(p.CallIDs)})
 	case *events.WorkingMemoryAdded:
 		mem.addEntry(p.Entry, e.N, false)
 	case *events.WorkingMemoryRemoved:
@@ -38,29 +38,38 @@ func (mem *Memory) foldContext(e *events.Event) {
 	}
 }
 
-// expandWindow widens the window, never beyond the messages that there are. A
-// window of 0 shows everything already.
-func (mem *Memory) expandWindow(increment int) {
+// expandWindow widens the window, never beyond the messages that there are, and
+// returns by how many. A window of 0 shows everything already.
+func (mem *Memory) expandWindow(increment int) int {
 	r := mem.ReactContext
 	if r == nil || r.ContextWindowSize == 0 {
-		return
+		return 0
 	}
 	if increment <= 0 {
 		increment = mem.Config.ExpandContextWindowSize
 	}
-	r.ContextWindowSize = max(r.ContextWindowSize, min(r.ContextWindowSize+increment, mem.Windowed()))
+	before := r.ContextWindowSize
+	r.ContextWindowSize = max(before, min(before+increment, mem.Windowed()))
+	return r.ContextWindowSize - before
 }
 
-func (mem *Memory) addCallsToContext(ids []string) {
+// addCallsToContext returns those of the calls that are shown for it: the others were
+// in the context already. Under the text protocol those are shown for longer.
+func (mem *Memory) addCallsToContext(ids []string) (added []string) {
 	r := mem.ReactContext
 	if r == nil {
-		return
+		return nil
 	}
 	for _, id := range ids {
-		if !slices.Contains(r.ToolCallIDs, id) {
+		known := slices.Contains(r.ToolCallIDs, id)
+		if !known {
 			r.ToolCallIDs = append(r.ToolCallIDs, id)
 		}
+		if !known || mem.SpeaksText() {
+			added = append(added, id)
+		}
 	}
+	return added
 }
 
 // addEntry puts an entry into working memory; one with the same tags is

@@ -40,6 +40,64 @@ func (mem *Memory) foldContextReply(e *events.Event, r *events.ContextReply) {
 	}
 	mem.addTurn(Turn{Kind: TurnReply, Content: r.Content, Calls: ids, Part: r.Part})
 	mem.keepReasoning(r.Reasoning)
+	if mem.SpeaksText() {
+		mem.forgetUnseen()
+	}
+}
+
+// forgetUnseen forgets the calls of Moorebus' own tools that have left the window.
+func (mem *Memory) forgetUnseen() {
+	first, _ := mem.windowStart()
+	seen := map[string]bool{}
+	for _, t := range mem.Control.Turns[first:] {
+		for _, id := range t.Calls {
+			seen[id] = true
+		}
+	}
+	mem.forgetInternal(seen)
+}
+
+// forgetInternal forgets the calls of Moorebus' own tools, but those to be kept, and
+// the turns that show nothing without them: they would take places in the window of
+// the text protocol, which counts every turn.
+func (mem *Memory) forgetInternal(keep map[string]bool) {
+	c, gone := &mem.Control, map[string]bool{}
+	var kept []InternalCall
+	for _, call := range c.Internal {
+		if keep[call.ID] {
+			kept = append(kept, call)
+		} else {
+			gone[call.ID] = true
+		}
+	}
+	if len(gone) == 0 {
+		return
+	}
+	c.Internal = kept
+	// They are calls of the current loop, so what is older need not be looked at.
+	first := len(c.Turns)
+	for left := len(gone); first > 0 && left > 0; {
+		first--
+		for _, id := range c.Turns[first].Calls {
+			if gone[id] {
+				left--
+			}
+		}
+	}
+	// A slice of its own: the old turns may still be read elsewhere.
+	c.Turns = slices.Concat(c.Turns[:first], slices.DeleteFunc(slices.Clone(c.Turns[first:]), mem.showsNothing))
+	if c.Asked >= first {
+		c.Asked = lastAsked(c.Turns)
+	}
+}
+
+// showsNothing reports whether a turn is a reply that consists of calls that nobody
+// knows any more.
+func (mem *Memory) showsNothing(t Turn) bool {
+	if t.Kind != TurnReply || t.Content != "" || len(t.Calls) == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(t.Calls, func(id string) bool { return mem.ToolCalls[id] != nil || mem.internal(id) != nil })
 }
 
 // internal returns the current loop's call of one of Moorebus' own tools, nil if

@@ -15,6 +15,7 @@ func (mem *Memory) pass(u events.Usage) {
 	c.Replies++
 	c.QueuedPass = false
 	mem.passText()
+	mem.endEdits()
 	mem.addUsage(u)
 }
 
@@ -117,7 +118,8 @@ func (mem *Memory) foldAnswer(e *events.Event, messageID string, p *events.Reply
 	mem.FinalAnswer = &content
 	mem.addMessage(e, messageID, "assistant", p.Content)
 	mem.addTurn(Turn{Kind: TurnReply, Content: p.Content})
-	mem.ReactContext, mem.Control.Internal = nil, nil
+	mem.ReactContext = nil
+	mem.forgetInternal(nil)
 	mem.dropReasoning()
 }
 

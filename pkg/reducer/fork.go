@@ -179,8 +179,11 @@ func (mem *Memory) repin(p *events.Forked) {
 	if p.Agent == nil {
 		return
 	}
+	was := mem.Control.Agent.Name
 	mem.pinAnother(*p.Agent, p.AgentHash, p.Tools)
-	mem.moveStorage(p.Agent.Name)
+	if p.Agent.Name != was {
+		mem.moveStorage(p.Agent.Name) // else it stays: of a run that was handed over it is another agent's
+	}
 	for i := range mem.Control.Calls {
 		call := &mem.Control.Calls[i]
 		if _, known := mem.Tools[call.Name]; known && !call.Answered {

@@ -59,11 +59,13 @@ func (mem *Memory) pinAnother(a events.Agent, hash string, tools []events.ToolSp
 	}
 	if mem.Config.ContextWindowSize != window {
 		r.ContextWindowSize = mem.Config.ContextWindowSize
+		r.changeEdits(func(e *Edit) { e.Widened = 0 })
 	}
 	switch {
 	case mem.SpeaksText() && !text:
 		// The window alone decides; what was said of shown calls goes with them.
-		r.ToolCallIDs, mem.Control.Internal = []string{}, nil
+		r.ContextWindowSize, r.ToolCallIDs, r.Edits = mem.Config.ContextWindowSize, []string{}, nil
+		mem.forgetInternal(nil)
 	case text && !mem.SpeaksText():
 		mem.addCallsToContext(mem.loopCalls())
 	}

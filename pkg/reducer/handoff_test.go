@@ -105,6 +105,47 @@ func TestAForkUnderAnotherAgentHasItsStorage(t *testing.T) {
 	}
 }
 
+// A fork of a run that was handed over is no fork under another agent, whatever else it
+// changes of the one that the run goes by.
+func TestAForkAfterAHandOffKeepsTheStorage(t *testing.T) {
+	t.Parallel()
+	s := started(t, withAgents)
+	owner := s.Mem.Control.StorageAgent
+	s.do(single("a", "alpha"), &events.StorageLoaded{Tags: []string{"k"}, Entries: []events.Entry{remembered("1", "k")}}, success("a", "1"), &events.Continue{})
+	s.handOver("h", func(*events.Agent) {})
+	raised := s.Mem.Control.Agent
+	require.NotEqual(t, owner, raised.Name)
+	raised.Budget = &events.Budget{MaxTotalTokens: 1_000_000}
+	fork := forked(t, s, events.Forked{Agent: &raised, AgentHash: "x"})
+	require.Equal(t, 1_000_000, fork.Budget.MaxTotalTokens)
+	require.Equal(t, owner, fork.Control.StorageAgent)
+	require.True(t, fork.WorkingMemory[0].Loaded)
+
+	raised.Name = "third"
+	require.Equal(t, "third", forked(t, s, events.Forked{Agent: &raised, AgentHash: "x"}).Control.StorageAgent)
+}
+
+// A window that was widened under tools is the agent's again under the text protocol,
+// and what stood for calls of Moorebus' own takes no place in it.
+func TestAHandOffToTheTextProtocolForgetsTheEdits(t *testing.T) {
+	t.Parallel()
+	s := started(t, withAgents, chat, func(p *events.Start) { p.Agent.Config.ContextWindowSize, p.Agent.Config.MaxSteps = 3, 1000 })
+	s.do(turnAnswer("First."), user("m2", "second?"), loaded("old", 0), turnAnswer("Second."), user("m3", "third?"))
+	s.do(loaded("x", 9)).steps("c", 1).do(loaded("y", 0))
+	require.Equal(t, 5, s.Mem.ReactContext.ContextWindowSize)
+	s.handOver("h", func(a *events.Agent) { a.LLM.Text = true })
+	require.Equal(t, 3, s.Mem.ReactContext.ContextWindowSize)
+	require.Empty(t, s.Mem.Control.Internal)
+	s.sees(`
+		system: I go on.
+		user: find it
+		user: third?
+		assistant:  [c0 alpha {"n":1.0}]
+		tool c0 alpha: x
+		assistant:  [h heir {"n":1.0}]
+		tool h heir: ok`)
+}
+
 // Under the text protocol the window alone says what is shown, so the calls that a
 // model with tools made do not stay in the prompt for ever.
 func TestAHandOffToTheTextProtocolBoundsTheView(t *testing.T) {

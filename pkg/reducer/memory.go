@@ -172,10 +172,12 @@ func (r *CallResult) Text() string {
 }
 
 // ReactContext is the current loop's context: how many messages the model sees
-// (0: all) and which calls belong to it.
+// (0: all) and which calls belong to it. Edits is what was shown beside what the
+// agent's window shows, as far as it still is.
 type ReactContext struct {
 	ContextWindowSize int       `json:"context_window_size"`
 	ToolCallIDs       []string  `json:"tool_call_ids"`
+	Edits             []Edit    `json:"edits,omitempty"`
 	StartedAt         time.Time `json:"started_at"`
 }
 

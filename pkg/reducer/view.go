@@ -65,10 +65,15 @@ func View(mem *Memory) []ViewMessage {
 // user's and the assistant's messages. pinned is the user's last message where it
 // lies before that. It takes as many steps as there are turns in the window.
 func (mem *Memory) windowStart() (first int, pinned *Turn) {
-	turns, size := mem.Control.Turns, 0
 	if r := mem.ReactContext; r != nil {
-		size = r.ContextWindowSize
+		return mem.windowOf(r.ContextWindowSize)
 	}
+	return 0, nil
+}
+
+// windowOf is windowStart for a window of that size; 0 shows everything.
+func (mem *Memory) windowOf(size int) (first int, pinned *Turn) {
+	turns := mem.Control.Turns
 	if size == 0 {
 		return 0, nil
 	}
@@ -129,9 +134,13 @@ func (t *Turn) message() bool {
 }
 
 // appendLoaded shows the calls of the context that the window does not, each as
-// a reply of its own.
+// a reply of its own. Under the text protocol Moorebus' own are none of them: the
+// window counts each, and they leave with it.
 func (mem *Memory) appendLoaded(view []ViewMessage, window []Turn) []ViewMessage {
 	r, own := mem.ReactContext, mem.Control.Internal
+	if mem.SpeaksText() {
+		own = nil
+	}
 	if r == nil || len(r.ToolCallIDs)+len(own) == 0 {
 		return view
 	}

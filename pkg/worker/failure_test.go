@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -340,4 +342,46 @@ func TestHandlerThatEndsItsGoroutine(t *testing.T) {
 		require.Len(t, mem.ParallelResults, 2)
 		require.Equal(t, []string{"worker_lost"}, kinds(r.failures(run)))
 	})
+}
+
+// A stand-in's failures are not the run's, so they are nowhere but in its own log.
+func TestFailuresOfAStandInAreLogged(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		var tries counter
+		var log lines
+		r.spawn(handlers{reducer.KindTool: work(func(context.Context) worker.Result {
+			if tries.add() < 3 {
+				return worker.Fail(errors.New("the bus is away"))
+			}
+			return worker.Done(&events.ToolFailure{Outcome: &events.ToolOutcome{CallID: "a", Observation: "ERROR: nobody", Code: reducer.CodeNoActor}})
+		})}, func(c *worker.Config) {
+			c.Origin, c.Logger = events.Control, slog.New(slog.NewTextHandler(&log, nil))
+			c.Inboxes = []journal.Inbox{{States: []events.State{events.Acting}, Pool: events.DefaultPool}}
+		})
+		run := r.start()
+		r.Append(run, events.Planning, single("a", "alpha"))
+		r.AwaitState(run, events.Observing)
+		require.Empty(t, r.failures(run))
+		require.Equal(t, 2, strings.Count(log.String(), "the bus is away"))
+		require.Contains(t, log.String(), "level=WARN")
+		require.Contains(t, log.String(), run.ID)
+	})
+}
+
+// lines collects what is logged.
+type lines struct {
+	mu sync.Mutex
+	strings.Builder
+}
+
+func (l *lines) Write(data []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Builder.Write(data)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Builder.String()
 }

@@ -63,9 +63,11 @@ func (j *delivery) settleOnce(ctx context.Context, e reducer.Effect, r Result, i
 	return r.next, 0, nil
 }
 
-// retry counts the failure in the log and says when to come again.
+// retry counts the failure in the log and says when to come again. A stand-in's is
+// not the run's, and is in the worker's own log alone.
 func (j *delivery) retry(ctx context.Context, e reducer.Effect, r Result, ids []string) (Work, time.Duration, error) {
 	if j.w.cfg.Origin != "" {
+		j.w.cfg.Logger.Warn("work for others failed and will be tried again", "run", j.run.ID.ID, "effect", e.Key, "reason", r.failure.Message)
 		return nil, max(r.delay, firstDelay), nil
 	}
 	failure := *r.failure
