@@ -35,6 +35,7 @@ type benchmark struct {
 func suite() []*benchmark {
 	return []*benchmark{
 		throughputBench(),
+		scaleBench(),
 	}
 }
 
