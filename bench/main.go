@@ -36,6 +36,7 @@ func suite() []*benchmark {
 	return []*benchmark{
 		throughputBench(),
 		scaleBench(),
+		feedBench(),
 	}
 }
 

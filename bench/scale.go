@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"strconv"
 	"time"
 
@@ -31,10 +30,7 @@ type scaleSettings struct {
 }
 
 // scaleParts are the parts of the benchmark, by their name for --only.
-var scaleParts = []struct {
-	name string
-	run  func(context.Context, scaleSettings) ([]figure, error)
-}{
+var scaleParts = []part[scaleSettings]{
 	{"calls", scaleCalls}, {"share", scaleShare}, {"actors", scaleActors},
 }
 
@@ -64,34 +60,13 @@ func scaleBench() *benchmark {
 
 // scale builds the commands once and runs the parts.
 func scale(ctx context.Context, s scaleSettings) ([]figure, error) {
-	if s.bin == "" {
-		dir, err := os.MkdirTemp("", "moorebus-bench-bin-")
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = os.RemoveAll(dir) }()
-		if err := buildCommands(ctx, dir); err != nil {
-			return nil, err
-		}
-		s.bin = dir
+	bin, remove, err := builtCommands(ctx, s.bin)
+	if err != nil {
+		return nil, err
 	}
-	var figures []figure
-	known := s.only == ""
-	for _, part := range scaleParts {
-		if s.only != "" && s.only != part.name {
-			continue
-		}
-		known = true
-		more, err := part.run(ctx, s)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", part.name, err)
-		}
-		figures = append(figures, more...)
-	}
-	if !known {
-		return nil, cli.Usage("--only: %q is no part of it; use calls, share or actors", s.only)
-	}
-	return figures, nil
+	defer remove()
+	s.bin = bin
+	return runParts(ctx, s.only, s, scaleParts)
 }
 
 func scaleFigure(of, what, unit string, value float64) figure {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -20,19 +21,21 @@ type endpoint struct {
 	peak     atomic.Int64
 	answered atomic.Int64
 	ended    chan struct{}
-	// together is how many calls have to be there before the wait of each begins;
-	// 0: each waits for itself.
+	// The wait of each call begins when the gate is open: when together calls are
+	// there, or open was called.
 	together int64
 	came     atomic.Int64
-	all      chan struct{}
+	gate     chan struct{}
+	openOnce sync.Once
 	// top is when the peak was reached, in nanoseconds.
 	top atomic.Int64
 }
 
-// gatherTime bounds how long a call waits for the others.
+// gatherTime bounds how long a call waits at the gate.
 const gatherTime = 45 * time.Second
 
-// newEndpoint listens on loopback.
+// newEndpoint listens on loopback. Its gate is open if together is 0, and waits for
+// so many calls if it is more.
 func newEndpoint(wait time.Duration, together int) (*endpoint, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -40,7 +43,10 @@ func newEndpoint(wait time.Duration, together int) (*endpoint, error) {
 	}
 	e := &endpoint{
 		url: "http://" + listener.Addr().String(), wait: wait, ended: make(chan struct{}),
-		together: int64(together), all: make(chan struct{}),
+		together: int64(together), gate: make(chan struct{}),
+	}
+	if together == 0 {
+		e.open()
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", e.model)
@@ -58,6 +64,12 @@ func (e *endpoint) close() {
 	<-e.ended
 }
 
+// shut is for newEndpoint: the gate is open only after open was called.
+const shut = -1
+
+// open lets calls through the gate.
+func (e *endpoint) open() { e.openOnce.Do(func() { close(e.gate) }) }
+
 // hold counts the call for as long as it is answered, and waits.
 func (e *endpoint) hold(r *http.Request) (answer bool) {
 	defer e.inFlight.Add(-1)
@@ -71,18 +83,16 @@ func (e *endpoint) hold(r *http.Request) (answer bool) {
 			break
 		}
 	}
-	if e.together > 0 {
-		if e.came.Add(1) == e.together {
-			close(e.all)
-		}
-		late := time.NewTimer(gatherTime)
-		defer late.Stop()
-		select {
-		case <-e.all:
-		case <-late.C:
-		case <-r.Context().Done():
-			return false
-		}
+	if e.came.Add(1) == e.together {
+		e.open()
+	}
+	late := time.NewTimer(gatherTime)
+	defer late.Stop()
+	select {
+	case <-e.gate:
+	case <-late.C:
+	case <-r.Context().Done():
+		return false
 	}
 	if !idle(r.Context(), e.wait) {
 		return false

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/journal/natsbus"
 	"github.com/nats-io/nats.go"
@@ -41,13 +42,14 @@ type fleet struct {
 	gateway   string
 	http      *http.Client
 	processes []*roleProcess
+	// tool, if not nil, is the endpoint that its actor calls; close closes it.
+	tool *endpoint
 }
 
 // roleCommands are the roles that the benchmarks start.
 var roleCommands = []string{"gateway", "planner", "actor", "observer"}
 
-// startFleet starts a server with a gateway. The commands are those in bin; empty:
-// they are built.
+// startFleet starts a server with a gateway, by the commands in bin.
 func startFleet(ctx context.Context, bin string, syncAlways bool, o natsbus.InitOptions) (f *fleet, err error) {
 	dir, err := os.MkdirTemp("", "moorebus-bench-")
 	if err != nil {
@@ -59,12 +61,6 @@ func startFleet(ctx context.Context, bin string, syncAlways bool, o natsbus.Init
 			f.close()
 		}
 	}()
-	if f.bin == "" {
-		f.bin = filepath.Join(dir, "bin")
-		if err := buildCommands(ctx, f.bin); err != nil {
-			return f, err
-		}
-	}
 	f.server, err = embedded.Start(ctx, embedded.Options{Dir: filepath.Join(dir, "data"), Listen: "127.0.0.1:0", SyncAlways: syncAlways})
 	if err != nil {
 		return f, err
@@ -80,6 +76,49 @@ func startFleet(ctx context.Context, bin string, syncAlways bool, o natsbus.Init
 		return f, err
 	}
 	return f, f.startGateway(ctx)
+}
+
+// builtCommands returns a directory of the commands: bin, or if that is empty one
+// that they are built into and that remove removes.
+func builtCommands(ctx context.Context, bin string) (dir string, remove func(), err error) {
+	if bin != "" {
+		return bin, func() {}, nil
+	}
+	if dir, err = os.MkdirTemp("", "moorebus-bench-bin-"); err != nil {
+		return "", nil, err
+	}
+	remove = func() { _ = os.RemoveAll(dir) }
+	if err = buildCommands(ctx, dir); err != nil {
+		remove()
+	}
+	return dir, remove, err
+}
+
+// part is one part of a benchmark with settings of type S.
+type part[S any] struct {
+	name string
+	run  func(context.Context, S) ([]figure, error)
+}
+
+// runParts runs one part, or all if only is empty.
+func runParts[S any](ctx context.Context, only string, s S, parts []part[S]) ([]figure, error) {
+	var figures []figure
+	var names []string
+	for _, p := range parts {
+		names = append(names, p.name)
+		if only != "" && only != p.name {
+			continue
+		}
+		more, err := p.run(ctx, s)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p.name, err)
+		}
+		figures = append(figures, more...)
+	}
+	if figures == nil {
+		return nil, cli.Usage("--only: %q is no part of it; use one of %v", only, names)
+	}
+	return figures, nil
 }
 
 func buildCommands(ctx context.Context, bin string) error {
@@ -152,6 +191,9 @@ func (f *fleet) close() {
 		all.Go(p.end)
 	}
 	all.Wait()
+	if f.tool != nil {
+		f.tool.close()
+	}
 	f.http.CloseIdleConnections()
 	if f.conn != nil {
 		f.conn.Close()

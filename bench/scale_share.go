@@ -13,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // sharers is how many planners share the work.
@@ -56,7 +57,7 @@ func shareOnce(ctx context.Context, s scaleSettings, hold time.Duration, slots i
 			return 0, err
 		}
 	}
-	if err := f.awaitProviders(ctx, sharers); err != nil {
+	if err := f.awaitPlanners(ctx, sharers); err != nil {
 		return 0, err
 	}
 	if _, err := f.runs(ctx, s.shared, askingAgent); err != nil {
@@ -79,12 +80,19 @@ func shareOnce(ctx context.Context, s scaleSettings, hold time.Duration, slots i
 	return unevenness(shares, sharers, s.shared)
 }
 
-// awaitProviders waits until so many planners have said what they reach, which they
-// do before they take work.
-func (f *fleet) awaitProviders(ctx context.Context, planners int) error {
-	return f.processes[len(f.processes)-1].await(ctx, "known", func() bool {
-		all, err := f.bus.Providers(ctx)
-		return err == nil && len(all) >= planners
+// awaitPlanners waits until so many planners ask for work.
+func (f *fleet) awaitPlanners(ctx context.Context, planners int) error {
+	js, err := jetstream.New(f.conn)
+	if err != nil {
+		return err
+	}
+	consumer, err := js.Consumer(ctx, events.StreamName(0), string(events.Planning))
+	if err != nil {
+		return err
+	}
+	return f.processes[len(f.processes)-1].await(ctx, "at work", func() bool {
+		info, err := consumer.Info(ctx)
+		return err == nil && info.NumWaiting >= planners
 	})
 }
 
