@@ -74,7 +74,7 @@ func scaleFigure(of, what, unit string, value float64) figure {
 }
 
 // askingAgent asks the model once and answers with what it says, as JSON.
-var askingAgent = json.RawMessage(`{"name":"bench","llm":{"provider":"openai","model":"bench"},"config":{"reflect_every_n_steps":0}}`)
+var askingAgent = json.RawMessage(`{"name":"bench","llm":{"provider":"openai"},"config":{"reflect_every_n_steps":0}}`)
 
 // otherFiles is what the benchmark has open beside the model's connections.
 const otherFiles = 256

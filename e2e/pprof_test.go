@@ -15,7 +15,7 @@ func TestPprof(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer func() { _ = taken.Close() }()
+	t.Cleanup(func() { _ = taken.Close() })
 	for name, command := range map[string][]string{
 		"planner": {"planner"}, "actor": {"actor"}, "observer": {"observer"},
 		"gateway": {"gateway", "--listen", "127.0.0.1:0"}, "dev": {"moorebus", "dev", "--listen", "127.0.0.1:0"},
