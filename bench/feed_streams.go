@@ -17,6 +17,9 @@ const (
 	// stallLimit bounds the wait for the gateway to let go of clients that read
 	// nothing: it gives one write 30 s.
 	stallLimit = 35 * time.Second
+	// stalledBuffer is the receive buffer of such a client, in bytes: small, so that the
+	// events do not wait there, but not so small that it cannot catch up.
+	stalledBuffer = 64 << 10
 	// maxStalled is what a client that reads nothing may cost.
 	maxStalled = 1.0 // MiB
 )
@@ -171,7 +174,7 @@ func feedStalled(ctx context.Context, s feedSettings) ([]figure, error) {
 	if err := f.carry(ctx, s.backlog, agent, events); err != nil {
 		return nil, err
 	}
-	streams := allEvents(f, s.stalled, 4<<10)
+	streams := allEvents(f, s.stalled, stalledBuffer)
 	errs := make([]error, len(streams))
 	each(streams, func(k int, s *eventStream) { errs[k] = s.connect(ctx) })
 	defer each(streams, func(_ int, s *eventStream) { s.close() })
