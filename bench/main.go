@@ -45,6 +45,8 @@ func suite() []*benchmark {
 		splitBench(),
 		shardsBench(),
 		costBench(),
+		scaleBench(),
+		feedBench(),
 	}
 }
 

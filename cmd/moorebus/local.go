@@ -82,6 +82,11 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 	if err != nil {
 		return err
 	}
+	stopProfiles, err := f.role.ServePprof(logger)
+	if err != nil {
+		return err
+	}
+	defer stopProfiles()
 	options, err := f.options(docs, listener, logger)
 	if err != nil {
 		return err

@@ -25,6 +25,7 @@ func command() *cobra.Command {
 	var file, pricesFile string
 	var prices llm.Prices
 	var noStream bool
+	var connections int
 	var providers map[string]llm.Caller
 	return wire.RoleCommand("planner", "Call models: the states Planning and Reflecting",
 		`Planner consumes the events that enter Planning and Reflecting, asks the agent's
@@ -33,20 +34,30 @@ model provider, and appends what its reply comes to.
 Providers: scripted is always there; openai if OPENAI_API_KEY or OPENAI_BASE_URL
 is set (OPENAI_MODEL is asked where an agent names no model); anthropic if
 ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL is (ANTHROPIC_MODEL); further ones by
---providers FILE. What models cost, for budgets in money, stands in --prices FILE.`,
+--providers FILE. What models cost, for budgets in money, stands in --prices FILE.
+
+--concurrency calls of models are in flight at once (default 256). Each has a
+connection of its own where the model's server speaks HTTP/1.1: for thousands,
+raise the limit of open files (ulimit -n) of this process and of that server, or
+bound the sockets with --connections.`,
 		func(flags *pflag.FlagSet) {
 			flags.StringVar(&file, "providers", "", "`file` of model providers (YAML or JSON)")
 			wire.AddPricesFlag(flags, &pricesFile)
+			wire.AddConnectionsFlag(flags, &connections)
 			flags.BoolVar(&noStream, "no-stream", false, "ask models for whole replies and publish no chunks")
 		},
 		func() (err error) {
-			if providers, err = wire.Providers(file, os.Getenv); err != nil {
+			if err := wire.CheckConnections(connections); err != nil {
+				return err
+			}
+			if providers, err = wire.ProvidersOver(wire.ModelClient(connections), file, os.Getenv); err != nil {
 				return wire.BadConfig(err)
 			}
 			prices, err = wire.Prices(pricesFile)
 			return wire.BadConfig(err)
 		},
 		func(ctx context.Context, r wire.Role) error {
+			wire.WarnOpenFiles(r.Concurrency, connections, r.Logger)
 			p, err := planner.New(planner.Config{
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Providers: providers,
 				Text: textprotocol.Wrap, Validator: schema.New(schema.Options{}), Approval: approval.New(), Prices: prices,

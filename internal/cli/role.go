@@ -19,18 +19,21 @@ type RoleFlags struct {
 	Concurrency int
 	// Drain is how long work in flight may go on after a signal.
 	Drain time.Duration
+	// pprof is where profiles are served; empty: nowhere.
+	pprof string
 }
 
 // DrainWait is the default of --drain. What is cut short then, and the server that
 // stops after it, may take seconds more: a role ends within 10 s of SIGTERM.
 const DrainWait = 5 * time.Second
 
-// AddRoleFlags adds --instance, --concurrency and --drain.
+// AddRoleFlags adds --instance, --concurrency, --drain and --pprof.
 func AddRoleFlags(flags *pflag.FlagSet) *RoleFlags {
 	f := &RoleFlags{}
 	flags.StringVar(&f.Instance, "instance", DefaultInstance(), "name of this process among those of its role")
 	flags.IntVar(&f.Concurrency, "concurrency", 0, "deliveries in work at once; 0 is the role's default")
 	flags.DurationVar(&f.Drain, "drain", DrainWait, "how long work in flight may go on after SIGTERM")
+	flags.StringVar(&f.pprof, "pprof", "", "`address` to serve profiles on, as in :6060, which is loopback (default: none)")
 	return f
 }
 

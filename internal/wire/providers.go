@@ -41,16 +41,22 @@ or give an agent whose model is scripted: --agent examples/quickstart.yaml`
 // ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL is, and those of the provider file (may
 // be empty), which may replace both.
 func Providers(file string, getenv func(string) string) (map[string]llm.Caller, error) {
+	return ProvidersOver(nil, file, getenv)
+}
+
+// ProvidersOver is [Providers] with the HTTP client of all of them; nil: each has
+// its own.
+func ProvidersOver(client *http.Client, file string, getenv func(string) string) (map[string]llm.Caller, error) {
 	providers := map[string]llm.Caller{Scripted: scripted.New()}
 	if key, base := getenv("OPENAI_API_KEY"), getenv("OPENAI_BASE_URL"); key != "" || base != "" {
-		caller, err := openai.New(openai.Options{APIKey: key, BaseURL: base, Model: model(getenv("OPENAI_MODEL"))})
+		caller, err := openai.New(openai.Options{APIKey: key, BaseURL: base, Model: model(getenv("OPENAI_MODEL")), HTTPClient: client})
 		if err != nil {
 			return nil, fmt.Errorf("OPENAI_BASE_URL: %w", err)
 		}
 		providers[OpenAI] = caller
 	}
 	if key, base := getenv("ANTHROPIC_API_KEY"), getenv("ANTHROPIC_BASE_URL"); key != "" || base != "" {
-		caller, err := anthropicCaller(agentfile.Provider{APIKey: key, BaseURL: base, Model: getenv("ANTHROPIC_MODEL")})
+		caller, err := anthropicCaller(client, agentfile.Provider{APIKey: key, BaseURL: base, Model: getenv("ANTHROPIC_MODEL")})
 		if err != nil {
 			return nil, fmt.Errorf("ANTHROPIC_BASE_URL: %w", err)
 		}
@@ -67,7 +73,7 @@ func Providers(file string, getenv func(string) string) (map[string]llm.Caller, 
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	for name, e := range entries {
-		caller, err := newCaller(e)
+		caller, err := newCaller(client, e)
 		if err != nil {
 			return nil, fmt.Errorf("%s: provider %s: %w", file, name, err)
 		}
@@ -77,16 +83,16 @@ func Providers(file string, getenv func(string) string) (map[string]llm.Caller, 
 }
 
 // newCaller makes the caller of an entry of a provider file.
-func newCaller(e agentfile.Provider) (llm.Caller, error) {
+func newCaller(client *http.Client, e agentfile.Provider) (llm.Caller, error) {
 	if e.Kind == agentfile.KindAnthropic {
-		return anthropicCaller(e)
+		return anthropicCaller(client, e)
 	}
-	return openai.New(openai.Options{APIKey: e.APIKey, BaseURL: e.BaseURL, Model: model(e.Model), Header: header(e.Headers)})
+	return openai.New(openai.Options{APIKey: e.APIKey, BaseURL: e.BaseURL, Model: model(e.Model), Header: header(e.Headers), HTTPClient: client})
 }
 
-func anthropicCaller(e agentfile.Provider) (llm.Caller, error) {
+func anthropicCaller(client *http.Client, e agentfile.Provider) (llm.Caller, error) {
 	return anthropic.New(anthropic.Options{
-		APIKey: e.APIKey, BaseURL: e.BaseURL, Model: cmp.Or(e.Model, defaultAnthropicModel), Header: header(e.Headers), MaxTokens: e.MaxTokens,
+		APIKey: e.APIKey, BaseURL: e.BaseURL, Model: cmp.Or(e.Model, defaultAnthropicModel), Header: header(e.Headers), MaxTokens: e.MaxTokens, HTTPClient: client,
 	})
 }
 

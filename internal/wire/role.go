@@ -52,6 +52,11 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 				return err
 			}
 		}
+		stopProfiles, err := role.ServePprof(logger)
+		if err != nil {
+			return err
+		}
+		defer stopProfiles()
 		conn, err := bus.Open(cmd.Context(), cli.OpenOptions{
 			Name: "moorebus/" + name + "/" + role.Instance, RemoteOnly: true, Wait: true, Logger: logger,
 		})

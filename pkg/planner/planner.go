@@ -38,6 +38,9 @@ type Approval interface {
 	Required(policy *events.Approval, call events.Call, info reducer.ToolInfo, run string) (reason string, required bool, err error)
 }
 
+// Concurrency is the default of [Config.Concurrency].
+const Concurrency = 256
+
 // Config configures a [Planner].
 type Config struct {
 	// Instance names the process. Required, as are Store, Queue, Feed,
@@ -68,7 +71,7 @@ type Config struct {
 	CallTimeout time.Duration
 	// NoStream turns the streaming of model text off.
 	NoStream bool
-	// Concurrency is how many model calls are in flight at once. Default 256.
+	// Concurrency is how many model calls are in flight at once. Default [Concurrency].
 	Concurrency int
 	// Drain is how long calls in flight may go on at shutdown.
 	Drain time.Duration
@@ -97,7 +100,7 @@ func New(cfg Config) (*Planner, error) {
 		cfg.CallTimeout = 10 * time.Minute
 	}
 	if cfg.Concurrency <= 0 {
-		cfg.Concurrency = 256
+		cfg.Concurrency = Concurrency
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

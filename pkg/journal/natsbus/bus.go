@@ -96,6 +96,8 @@ type Bus struct {
 	replicas int
 	denied   denials
 	full     storageSign
+	// asking holds a token for each page that was asked for and not answered yet.
+	asking chan struct{}
 	// leaderless says that the streams' leaders may not be asked.
 	leaderless atomic.Bool
 
@@ -122,7 +124,7 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 		return nil, fmt.Errorf("natsbus: %w", err)
 	}
 	b := &Bus{
-		conn: conn, js: js, opts: o, log: o.Logger,
+		conn: conn, js: js, opts: o, log: o.Logger, asking: make(chan struct{}, pagesAtOnce),
 		ackWaits: make(map[string]keptAckWait),
 		slow:     make(map[*nats.Subscription]func()), unreadable: map[string]bool{},
 	}

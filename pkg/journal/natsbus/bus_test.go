@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
@@ -107,4 +108,39 @@ func TestConformance(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestReadsWithinReads has more readers than there are turns to ask for a page, each
+// of which reads again while it takes its records.
+func TestReadsWithinReads(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	run := journaltest.NewRun(t, bus)
+	journaltest.AppendAll(t, bus, run, "one", "two")
+	const readers = 2 * pagesAtOnce
+	var taking, all sync.WaitGroup
+	taking.Add(readers)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for range readers {
+		all.Go(func() {
+			first := true
+			for _, err := range bus.Read(ctx, run, 0) {
+				if err != nil {
+					t.Error(err)
+				}
+				if !first {
+					continue
+				}
+				first = false
+				taking.Done()
+				taking.Wait() // all are in the middle of their records
+				recs, err := journaltest.Collect(bus.Read(ctx, run, 0))
+				if err != nil || len(recs) != 2 {
+					t.Errorf("%d records, %v", len(recs), err)
+				}
+			}
+		})
+	}
+	all.Wait()
 }

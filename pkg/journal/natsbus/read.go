@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -23,6 +24,11 @@ const (
 	// fails.
 	silentPages = 3
 	readRetry   = 50 * time.Millisecond
+	// pagesAtOnce is how many requests for a page may wait for their first answer at
+	// once. A server works on those of one connection one after another: of the
+	// reads of ten thousand runs that are woken together most would not be answered
+	// in time, and begin anew.
+	pagesAtOnce = 64
 
 	headerSubject  = "Nats-Subject"
 	headerSequence = "Nats-Sequence"
@@ -324,6 +330,11 @@ func (r *reader) page(ctx context.Context, request getRequest, take func(*nats.M
 	if err != nil {
 		return false, err
 	}
+	release, err := r.bus.turn(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer release()
 	r.pages++
 	reply := r.inbox + strconv.Itoa(r.pages)
 	if err := r.bus.conn.PublishRequest(r.subject, reply, body); err != nil {
@@ -346,6 +357,7 @@ func (r *reader) page(ctx context.Context, request getRequest, take func(*nats.M
 			if msg.Subject != reply {
 				continue
 			}
+			release() // whoever takes the records may read, too
 			if status := statusOf(msg); status != "" {
 				return pageEnd(status, msg, previous)
 			}
@@ -362,6 +374,21 @@ func (r *reader) page(ctx context.Context, request getRequest, take func(*nats.M
 			}
 			timer.Reset(r.bus.opts.RequestTimeout)
 		}
+	}
+}
+
+// turn waits until a page may be asked for. release, which may be called more than
+// once, lets the next one ask. A bus that was not opened, which only looks about, has
+// no turns.
+func (b *Bus) turn(ctx context.Context) (release func(), err error) {
+	if b.asking == nil {
+		return func() {}, nil
+	}
+	select {
+	case b.asking <- struct{}{}:
+		return sync.OnceFunc(func() { <-b.asking }), nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 }
 

@@ -142,3 +142,26 @@ func TestFollowerForgetsWhatDoesNotCome(t *testing.T) {
 	f.until = time.Now().Add(time.Hour)
 	require.Equal(t, time.Minute, f.pause(), "and not again")
 }
+
+// TestTurn takes the turns to ask for pages: they are bounded, released once each,
+// and not waited for longer than the context goes.
+func TestTurn(t *testing.T) {
+	t.Parallel()
+	b := &Bus{asking: make(chan struct{}, 2)}
+	first, err := b.turn(t.Context())
+	require.NoError(t, err)
+	_, err = b.turn(t.Context())
+	require.NoError(t, err)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = b.turn(ended)
+	require.ErrorIs(t, err, context.Canceled)
+	first()
+	first()
+	require.Len(t, b.asking, 1, "a turn ends once")
+	_, err = b.turn(t.Context())
+	require.NoError(t, err)
+	free, err := new(Bus).turn(ended)
+	require.NoError(t, err, "a bus that was not opened has no turns")
+	free()
+}

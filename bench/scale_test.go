@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// testBin is the directory of the commands, which are built once.
+var testBin string
+
+func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
+
+func buildAndRun(m *testing.M) int {
+	dir, remove, err := builtCommands(context.Background(), "")
+	if err != nil {
+		_, _ = os.Stderr.WriteString("bench: " + err.Error() + "\n")
+		return 1
+	}
+	defer remove()
+	testBin = dir
+	return m.Run()
+}
+
+// values are figures by what they are of, which all are once.
+func values(t *testing.T, figures []figure) map[string]figure {
+	t.Helper()
+	found := map[string]figure{}
+	for _, f := range figures {
+		require.NotEmpty(t, f.Bench)
+		require.NotContains(t, found, f.Case+": "+f.What)
+		found[f.Case+": "+f.What] = f
+	}
+	return found
+}
+
+func TestScale(t *testing.T) {
+	s := scaleSettings{
+		bin: testBin, calls: 40, hold: 200 * time.Millisecond, together: true, shared: 60, slots: 2, window: time.Second,
+	}
+	t.Run("calls", func(t *testing.T) {
+		t.Parallel()
+		figures, err := scaleCalls(t.Context(), s)
+		require.NoError(t, err)
+		found := values(t, figures)
+		require.EqualValues(t, 40, found["40 calls, 1 planner: calls in flight at the peak"].Value)
+		require.Greater(t, found["40 calls, 1 planner: memory of the planner at its peak"].Value, 1.0)
+		require.GreaterOrEqual(t, found["40 calls, 1 planner: time until all runs were done"].Value, 0.2, "the model takes its time")
+	})
+	t.Run("share", func(t *testing.T) {
+		t.Parallel()
+		figures, err := scaleShare(t.Context(), s)
+		require.NoError(t, err)
+		require.Len(t, values(t, figures), 2)
+		for _, f := range figures {
+			require.Less(t, f.Value, 100.0, "every planner did something: %v", figures)
+		}
+	})
+	t.Run("actors", func(t *testing.T) {
+		t.Parallel()
+		figures, err := scaleActors(t.Context(), s)
+		require.NoError(t, err)
+		require.Len(t, values(t, figures), len(actorSteps))
+		// A slot makes 10 calls in a second, and a call is 3 events.
+		require.LessOrEqual(t, figures[0].Value, 2*10*3*1.5, "the actors' slots are the bound")
+		require.Greater(t, figures[2].Ratio, 0.25, "four actors do more than one: %v", figures)
+	})
+}
+
+func TestUnevenness(t *testing.T) {
+	t.Parallel()
+	uneven, err := unevenness(map[string]int{"a": 110, "b": 90, "c": 100}, 3, 300)
+	require.NoError(t, err)
+	require.InDelta(t, 0.1, uneven, 1e-9)
+	uneven, err = unevenness(map[string]int{"a": 100, "b": 100}, 3, 200)
+	require.NoError(t, err)
+	require.InDelta(t, 1.0, uneven, 1e-9, "one did nothing")
+	_, err = unevenness(map[string]int{"a": 1}, 1, 2)
+	require.ErrorContains(t, err, "1 of 2")
+}
+
+func TestParts(t *testing.T) {
+	t.Parallel()
+	_, err := scale(t.Context(), scaleSettings{bin: testBin, only: "nothing"})
+	require.ErrorContains(t, err, "calls share actors")
+	_, err = scaleCalls(t.Context(), scaleSettings{bin: testBin, calls: 1 << 40, hold: 1})
+	require.ErrorContains(t, err, "ulimit -n")
+}
