@@ -131,9 +131,12 @@ func (c Config) withDefaults() (Config, error) {
 
 // Gateway is the role. Its methods are safe for concurrent use.
 type Gateway struct {
-	cfg      Config
-	store    *runlog.Store
-	log      journal.Log
+	cfg   Config
+	store *runlog.Store
+	log   journal.Log
+	// followed is the log as event streams follow it, and frames what they show.
+	followed *journal.Shared
+	frames   frames
 	machine  *reducer.Machine
 	table    *reducer.Table
 	source   string
@@ -159,6 +162,8 @@ func New(cfg Config) (*Gateway, error) {
 		counts: newCounters(), closing: make(chan struct{}),
 	}
 	g.table = g.machine.Table()
+	g.followed = journal.Share(g.log, journal.SharedOptions{})
+	g.frames = frames{codec: g.machine.Codec(), kept: map[place]*made{}}
 	g.launcher, err = launch.New(launch.Config{
 		Store: cfg.Store, Source: g.source, Directory: cfg.Directory, Agents: cfg.Agents, Timers: cfg.Timers, Tombstones: cfg.Tombstones,
 		Validator: cfg.Validator, CheckScript: cfg.CheckScript, CheckApproval: cfg.CheckApproval, CheckEstimator: cfg.CheckEstimator,

@@ -17,6 +17,10 @@ import (
 // client gets their text once it keeps up.
 const chunkBuffer = 64
 
+// readAhead is how many records are read ahead of a client, so that what comes at
+// the same moment is sent together.
+const readAhead = 8
+
 func (g *Gateway) getRunEvents(w http.ResponseWriter, r *http.Request) error {
 	want, err := readWish(r)
 	if err != nil {
@@ -139,7 +143,8 @@ func (g *Gateway) streamEnded(w http.ResponseWriter, r *http.Request, run events
 		if stray(rec) {
 			continue
 		}
-		if typ := p.next(rec); p.n >= from && s.event(typ, strconv.FormatUint(p.n, 10), rec.Body) != nil {
+		f := newFrame(g.machine.Codec(), rec)
+		if p.next(f); p.n >= from && s.event(f.typ(), strconv.FormatUint(p.n, 10), f.line) != nil {
 			return nil // the client is gone
 		}
 		if p.ended() {
@@ -169,7 +174,7 @@ func (g *Gateway) streamLive(w http.ResponseWriter, r *http.Request, p position,
 	defer unwatch()
 	heard := journal.NewListener(g.cfg.Feed, p.run)
 	heard.Ask()
-	records := make(chan shardRecord)
+	records := make(chan shardRecord, readAhead)
 	done := g.goFollow(ctx, p.run.Shard, journal.Filter{Namespace: p.run.Namespace, Run: p.run.ID}, p.seq, records)
 	defer func() { stop(); <-done }()
 
@@ -184,15 +189,16 @@ func (g *Gateway) streamLive(w http.ResponseWriter, r *http.Request, p position,
 		select {
 		case rec := <-records:
 			if stray(rec.Record) {
-				continue
+				break
 			}
 			// What was said before the event goes out before it.
 			for len(chunks) > 0 && err == nil {
 				err = s.chunk(heard, <-chunks)
 			}
 			heard.Over(journal.MessageOf(rec.Body))
-			if typ := p.next(rec.Record); p.n >= from && err == nil {
-				err = s.event(typ, strconv.FormatUint(p.n, 10), rec.Body)
+			f := g.frames.of(rec.shard, rec.Record)
+			if p.next(f); p.n >= from {
+				s.add(f.typ(), strconv.FormatUint(p.n, 10), f.line)
 			}
 		case data := <-chunks:
 			err = s.chunk(heard, data)
@@ -202,6 +208,9 @@ func (g *Gateway) streamLive(w http.ResponseWriter, r *http.Request, p position,
 			return nil
 		case <-ctx.Done():
 			return nil
+		}
+		if err == nil {
+			err = s.flushSome(len(records) > 0 && !p.ended())
 		}
 	}
 	return nil
@@ -266,7 +275,6 @@ func (s *stream) end() {
 
 // comment sends a comment, which keeps the connection open.
 func (s *stream) comment() error {
-	s.buf.Reset()
 	s.buf.WriteString(": moorebus\n\n")
 	return s.flush()
 }
@@ -282,19 +290,37 @@ func (s *stream) chunk(heard *journal.Listener, data []byte) error {
 	if name == "" {
 		return nil
 	}
-	return s.event(name, "", news)
+	return s.event(name, "", oneLine(news)) // anybody may have said it
 }
 
-// event sends one event; an empty id leaves the client's as it is.
+// event sends one event; an empty id leaves the client's as it is. Data is one
+// line.
 func (s *stream) event(typ, id string, data []byte) error {
-	s.buf.Reset()
-	s.buf.WriteString("event: " + typ + "\n")
+	s.add(typ, id, data)
+	return s.flush()
+}
+
+// add writes an event to what is sent next.
+func (s *stream) add(typ, id string, data []byte) {
+	s.buf.WriteString("event: ")
+	s.buf.WriteString(typ)
 	if id != "" {
-		s.buf.WriteString("id: " + id + "\n")
+		s.buf.WriteString("\nid: ")
+		s.buf.WriteString(id)
 	}
-	s.buf.WriteString("data: ")
-	s.buf.Write(oneLine(data))
+	s.buf.WriteString("\ndata: ")
+	s.buf.Write(data)
 	s.buf.WriteString("\n\n")
+}
+
+// together is how much of what comes at the same moment is sent at once, in bytes.
+const together = 32 << 10
+
+// flushSome sends what was added, unless more is there to go with it.
+func (s *stream) flushSome(more bool) error {
+	if n := s.buf.Len(); n == 0 || more && n < together {
+		return nil
+	}
 	return s.flush()
 }
 
@@ -306,6 +332,7 @@ func (s *stream) flush() error {
 	}
 	_ = s.control.SetWriteDeadline(time.Now().Add(s.g.cfg.WriteTimeout))
 	_, err := s.w.Write(s.buf.Bytes())
+	s.buf.Reset()
 	if err == nil {
 		err = s.control.Flush()
 	}

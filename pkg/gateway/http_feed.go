@@ -43,7 +43,7 @@ func (g *Gateway) getEvents(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, stop := g.streaming(r)
 	defer stop()
-	records := make(chan shardRecord)
+	records := make(chan shardRecord, readAhead)
 	ended := make(chan struct{}, len(at))
 	var followers []chan struct{}
 	for shard, seq := range at {
@@ -68,9 +68,10 @@ func (g *Gateway) feed(ctx context.Context, s *stream, want wanted, at journal.P
 		select {
 		case rec := <-records:
 			at[rec.shard] = rec.Seq
-			if typ, match := want.match(rec.Record); match {
-				err = s.event(typ, at.String(), rec.Body)
+			if f := g.frames.of(rec.shard, rec.Record); want.match(f) {
+				s.add(f.typ(), at.String(), f.line)
 			}
+			err = s.flushSome(len(records) > 0)
 		case <-heartbeat.C:
 			err = s.comment()
 		case <-ended:
@@ -98,7 +99,6 @@ func (g *Gateway) feedStart(r *http.Request, values map[string]string) (journal.
 
 // wanted is a reader's choice of events; empty fields match everything.
 type wanted struct {
-	codec     *events.Codec
 	table     *reducer.Table
 	namespace string
 	state     events.State
@@ -106,7 +106,7 @@ type wanted struct {
 }
 
 func (g *Gateway) parseWanted(values map[string]string) (wanted, error) {
-	want := wanted{codec: g.machine.Codec(), table: g.table, state: events.State(values["state"]), typ: events.Type(values["type"])}
+	want := wanted{table: g.table, state: events.State(values["state"]), typ: events.Type(values["type"])}
 	if state, given := values["state"]; given && !g.knownState(events.State(state)) {
 		return want, badRequest(CodeBadParameter, "state: %.100q is not a state", state)
 	}
@@ -125,25 +125,19 @@ func (g *Gateway) knownType(t events.Type) bool {
 	return slices.Contains(g.table.StayTypes(), t) || slices.Contains(events.Types(), t)
 }
 
-// match returns the name of a record's type, and whether it is wanted: the state
-// is the one that the event leads to or wakes.
-func (w *wanted) match(rec journal.Record) (string, bool) {
-	subject, err := events.ParseSubject(rec.Subject)
+// match reports whether a record is wanted: the state is the one that the event
+// leads to or wakes.
+func (w *wanted) match(f *frame) bool {
+	subject, err := events.ParseSubject(f.record.Subject)
 	if err != nil {
-		return "", false // it belongs to no run
+		return false // it belongs to no run
 	}
-	typ, to := "poison", events.State("")
-	if e, err := w.codec.Decode(rec.Body); err == nil {
-		typ = string(e.Type())
-		if reducer.CheckEdge(w.table, subject, e) == nil {
-			to = e.To // anybody can say where it leads
-		}
+	if w.typ != "" && string(w.typ) != f.typ() {
+		return false
 	}
-	switch {
-	case w.state != "" && w.state != to && w.state != subject.To:
-		return "", false
-	case w.typ != "" && string(w.typ) != typ:
-		return "", false
+	if w.state == "" || w.state == subject.To {
+		return true
 	}
-	return typ, true
+	// Anybody can say where an event leads.
+	return f.event != nil && w.state == f.event.To && reducer.CheckEdge(w.table, subject, f.event) == nil
 }

@@ -13,7 +13,6 @@ import (
 // are, what each of them is called, and whether the run has ended. It holds each
 // event to the chain, the table and its subject, as the fold does, but keeps no memory.
 type tail struct {
-	codec *events.Codec
 	table *reducer.Table
 
 	n        uint64
@@ -31,22 +30,22 @@ func (t *tail) fits(subject string, e *events.Event) bool {
 	return err == nil && reducer.CheckEdge(t.table, s, e) == nil && (e.Type() != events.TypeForked || t.n == 1)
 }
 
-// next takes the run's next record and returns the name of its type.
-func (t *tail) next(rec journal.Record) string {
+// next takes the run's next record.
+func (t *tail) next(f *frame) {
 	t.n++
 	prev := t.head
-	t.head = events.Hash(rec.Body)
-	e, err := t.codec.Decode(rec.Body)
-	if err != nil {
+	t.head = f.hash
+	e := f.event
+	if e == nil {
 		t.poisoned = true
-		return "poison"
+		return
 	}
 	typ := e.Type()
 	if t.forked && t.n == 2 && e.From == t.table.Initial() {
 		// The fork was not legal: who read its parent took it for poison.
 		t.state, t.poisoned = e.From, true
 	}
-	legal := t.fits(rec.Subject, e) && e.N == t.n && e.Prev == prev && e.From == t.state
+	legal := t.fits(f.record.Subject, e) && e.N == t.n && e.Prev == prev && e.From == t.state
 	if legal && t.poisoned {
 		legal = typ == events.TypeFatalError || typ == events.TypeCancelled
 	}
@@ -55,7 +54,6 @@ func (t *tail) next(rec journal.Record) string {
 	} else {
 		t.poisoned = true
 	}
-	return string(typ)
 }
 
 func (t *tail) ended() bool { return t.table.Terminal(t.state) }
@@ -69,7 +67,7 @@ type position struct {
 
 // start is the position before a run's first event.
 func (g *Gateway) start(at events.Run) position {
-	return position{tail: tail{codec: g.machine.Codec(), table: g.table, state: g.table.Initial()}, run: at}
+	return position{tail: tail{table: g.table, state: g.table.Initial()}, run: at}
 }
 
 // end is the position after a run's last event.
@@ -85,10 +83,9 @@ func (g *Gateway) end(ctx context.Context, ns, id string) (position, error) {
 	return p, err
 }
 
-// follow sends a shard's records to out until the context ends. Nothing is read
-// ahead of the receiver.
+// follow sends a shard's records to out until the context ends.
 func (g *Gateway) follow(ctx context.Context, shard int, filter journal.Filter, after uint64, out chan<- shardRecord) error {
-	for rec, err := range g.log.Follow(ctx, shard, filter, after) {
+	for rec, err := range g.followed.Follow(ctx, shard, filter, after) {
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,89 @@
+package gateway
+
+import (
+	"sync"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// frame is a record as clients are shown it. What is the same for all of them is
+// made once.
+type frame struct {
+	record journal.Record
+	// event is what the body holds; nil: it cannot be decoded.
+	event *events.Event
+	hash  string
+	// line is the body as it can stand on one line.
+	line []byte
+}
+
+func newFrame(codec *events.Codec, rec journal.Record) *frame {
+	f := &frame{record: rec, hash: events.Hash(rec.Body), line: oneLine(rec.Body)}
+	if e, err := codec.Decode(rec.Body); err == nil {
+		f.event = e
+	}
+	return f
+}
+
+// typ is what the frame is called.
+func (f *frame) typ() string {
+	if f.event == nil {
+		return "poison"
+	}
+	return string(f.event.Type())
+}
+
+// What is kept of the newest frames: those that hundreds of clients get within
+// moments. A large one is made for each of them.
+const (
+	keptFrames  = 512
+	largestKept = 32 << 10
+)
+
+// frames keeps the newest frames. It is safe for concurrent use.
+type frames struct {
+	codec *events.Codec
+
+	mu    sync.Mutex
+	kept  map[place]*made
+	order []place // the oldest first
+}
+
+// place is a record's in the log.
+type place struct {
+	shard int
+	seq   uint64
+}
+
+// made is a frame that is made by whoever needs it first.
+type made struct {
+	once  sync.Once
+	frame *frame
+}
+
+// of returns the frame of a record.
+func (fs *frames) of(shard int, rec journal.Record) *frame {
+	if len(rec.Body) > largestKept {
+		return newFrame(fs.codec, rec)
+	}
+	m := fs.entry(place{shard, rec.Seq})
+	m.once.Do(func() { m.frame = newFrame(fs.codec, rec) })
+	return m.frame
+}
+
+func (fs *frames) entry(at place) *made {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if m := fs.kept[at]; m != nil {
+		return m
+	}
+	if len(fs.order) == keptFrames {
+		delete(fs.kept, fs.order[0])
+		fs.order = append(fs.order[:0], fs.order[1:]...)
+	}
+	m := &made{}
+	fs.kept[at] = m
+	fs.order = append(fs.order, at)
+	return m
+}

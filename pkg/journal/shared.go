@@ -1,0 +1,338 @@
+package journal
+
+import (
+	"context"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// SharedOptions say how followers share; the zero value is useful.
+type SharedOptions struct {
+	// Alone is how many followers of a shard follow by themselves before further
+	// ones share: few of them cost less than reading everything. 0: 4; less
+	// than 0: all share.
+	Alone int
+	// Waiting bounds what waits for one follower, in bytes of bodies; there are
+	// 64 records at most. 0: 256 KiB. A follower that falls behind further reads the
+	// log again, at its own pace.
+	Waiting int
+}
+
+// The most records that wait for one follower, and the pause after a failed read.
+const (
+	sharedRecords = 64
+	sharedRetry   = 250 * time.Millisecond
+)
+
+// Shared is a log whose followers share one follower of each shard: a record is
+// read once, however many wait for it, and wakes those alone whose it is.
+// Everything else is the log's own.
+type Shared struct {
+	Log
+	opts SharedOptions
+	hubs []*hub
+}
+
+// Share returns the log with shared followers.
+func Share(log Log, o SharedOptions) *Shared {
+	if o.Alone == 0 {
+		o.Alone = 4
+	}
+	if o.Waiting <= 0 {
+		o.Waiting = 256 << 10
+	}
+	s := &Shared{Log: log, opts: o, hubs: make([]*hub, log.Shards())}
+	for shard := range s.hubs {
+		s.hubs[shard] = &hub{log: log, shard: shard, alone: o.Alone, byRun: map[runName]listeners{}, others: listeners{}}
+	}
+	return s
+}
+
+// Follow is [Log.Follow], with the same promises. What a follower does not take
+// waits for it within the bounds of [SharedOptions].
+func (s *Shared) Follow(ctx context.Context, shard int, filter Filter, after uint64) iter.Seq2[Record, error] {
+	if CheckShard(len(s.hubs), shard) != nil {
+		return s.Log.Follow(ctx, shard, filter, after) // which says so
+	}
+	return func(yield func(Record, error) bool) {
+		h := s.hubs[shard]
+		l := &listener{filter: filter, bound: s.opts.Waiting, cursor: after, wake: make(chan struct{}, 1)}
+		leave, alone := h.enter(l)
+		defer leave()
+		if alone {
+			s.Log.Follow(ctx, shard, filter, after)(yield)
+			return
+		}
+		l.follow(ctx, h, yield)
+	}
+}
+
+// runName is a run within its shard.
+type runName struct{ namespace, id string }
+
+type listeners map[*listener]struct{}
+
+// hub follows a shard for its listeners, as long as there are any.
+type hub struct {
+	log   Log
+	shard int
+	alone int
+
+	mu sync.Mutex
+	// followers counts all, those alone too.
+	followers int
+	// byRun are the listeners of one run, by its name, and others the rest.
+	byRun  map[runName]listeners
+	others listeners
+	joined int
+	// begun is closed once the hub's follower stands: what a listener reads then and
+	// what it is told leave no gap. stop ends the follower; nil: there is none.
+	begun chan struct{}
+	stop  context.CancelFunc
+}
+
+// enter counts a follower and says whether it follows by itself; else it listens
+// from now on, until leave is called.
+func (h *hub) enter(l *listener) (leave func(), alone bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.followers++
+	if h.followers <= h.alone {
+		return func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.followers--
+		}, true
+	}
+	h.set(l.filter)[l] = struct{}{}
+	h.joined++
+	if h.stop == nil {
+		ctx, stop := context.WithCancel(context.Background())
+		h.stop, h.begun = stop, make(chan struct{})
+		go h.run(ctx, h.begun)
+	}
+	l.begun = h.begun
+	return func() { h.leave(l) }, false
+}
+
+// set returns the listeners that a filter belongs to.
+func (h *hub) set(f Filter) listeners {
+	if f.Run == "" || f.Namespace == "" {
+		return h.others
+	}
+	name := runName{f.Namespace, f.Run}
+	if h.byRun[name] == nil {
+		h.byRun[name] = listeners{}
+	}
+	return h.byRun[name]
+}
+
+func (h *hub) leave(l *listener) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.followers--
+	delete(h.set(l.filter), l)
+	if name := (runName{l.filter.Namespace, l.filter.Run}); len(h.byRun[name]) == 0 {
+		delete(h.byRun, name)
+	}
+	if h.joined--; h.joined == 0 && h.stop != nil {
+		h.stop()
+		h.stop = nil
+	}
+}
+
+// run follows the shard from where it ends, and tells the listeners.
+func (h *hub) run(ctx context.Context, begun chan struct{}) {
+	last, err := h.log.Last(ctx, h.shard)
+	for err != nil {
+		if !wait(ctx, sharedRetry) {
+			return
+		}
+		last, err = h.log.Last(ctx, h.shard)
+	}
+	close(begun)
+	for rec, err := range h.log.Follow(ctx, h.shard, Filter{}, last) {
+		if err != nil {
+			h.fail(ctx, err)
+			return
+		}
+		h.tell(ctx, rec)
+	}
+}
+
+// fail ends everybody's following; who comes next begins anew.
+func (h *hub) fail(ctx context.Context, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if ctx.Err() != nil {
+		return
+	}
+	h.stop()
+	h.stop = nil
+	for l := range h.others {
+		l.fail(err)
+	}
+	for _, of := range h.byRun {
+		for l := range of {
+			l.fail(err)
+		}
+	}
+}
+
+// tell hands a record to those that want it.
+func (h *hub) tell(ctx context.Context, rec Record) {
+	s, err := events.ParseSubject(rec.Subject)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if ctx.Err() != nil {
+		return // another one follows for whoever listens by now
+	}
+	if err == nil {
+		for l := range h.byRun[runName{s.Run.Namespace, s.Run.ID}] {
+			l.tell(rec)
+		}
+	}
+	for l := range h.others {
+		l.tell(rec)
+	}
+}
+
+// listener is a follower that shares.
+type listener struct {
+	filter Filter
+	bound  int
+	begun  <-chan struct{}
+	// cursor is the last record that was yielded, or needs not to be.
+	cursor uint64
+	wake   chan struct{}
+
+	mu      sync.Mutex
+	waiting []Record
+	size    int
+	// behind says that there was more than may wait, and failed why nothing comes
+	// any more.
+	behind bool
+	failed error
+}
+
+func (l *listener) tell(rec Record) {
+	if !l.filter.Match(rec.Subject) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.behind:
+		return
+	case len(l.waiting) > 0 && (len(l.waiting) >= sharedRecords || l.size+len(rec.Body) > l.bound):
+		l.waiting, l.size, l.behind = nil, 0, true
+	default:
+		l.waiting = append(l.waiting, rec)
+		l.size += len(rec.Body)
+	}
+	l.rouse()
+}
+
+func (l *listener) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failed = err
+	l.rouse()
+}
+
+func (l *listener) rouse() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what waits, whether the log has more than that, and why nothing
+// comes any more.
+func (l *listener) take() (waiting []Record, behind bool, failed error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	waiting, behind = l.waiting, l.behind
+	l.waiting, l.size, l.behind = nil, 0, false
+	return waiting, behind, l.failed
+}
+
+// follow yields the records after the cursor: those that are there from the log,
+// the others as they are told. Since the listener is told before it reads, nothing
+// falls between, and the cursor sees what comes both ways.
+func (l *listener) follow(ctx context.Context, h *hub, yield func(Record, error) bool) {
+	select {
+	case <-l.begun:
+	case <-ctx.Done():
+	}
+	for behind := true; ctx.Err() == nil; {
+		if behind && !l.read(ctx, h, yield) {
+			return
+		}
+		var told []Record
+		var failed error
+		told, behind, failed = l.take()
+		if !l.pass(told, yield) {
+			return
+		}
+		switch {
+		case behind, len(told) > 0:
+		case failed != nil:
+			yield(Record{}, failed)
+			return
+		default:
+			select {
+			case <-l.wake:
+			case <-ctx.Done():
+			}
+		}
+	}
+	yield(Record{}, ctx.Err())
+}
+
+// pass yields what was told and not read, and reports false when no more is
+// wanted.
+func (l *listener) pass(told []Record, yield func(Record, error) bool) bool {
+	for _, rec := range told {
+		if rec.Seq <= l.cursor {
+			continue
+		}
+		if l.cursor = rec.Seq; !yield(rec, nil) {
+			return false
+		}
+	}
+	return true
+}
+
+// read yields what the log has after the cursor, to its end. It reports false when
+// no more is wanted. What goes wrong passes, and is tried again.
+func (l *listener) read(ctx context.Context, h *hub, yield func(Record, error) bool) bool {
+	for {
+		failed := false
+		for rec, err := range h.log.Scan(ctx, h.shard, l.filter, l.cursor) {
+			if failed = err != nil; failed {
+				break
+			}
+			if l.cursor = rec.Seq; !yield(rec, nil) {
+				return false
+			}
+		}
+		if !failed || !wait(ctx, sharedRetry) {
+			return true
+		}
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
