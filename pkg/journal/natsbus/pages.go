@@ -1,0 +1,255 @@
+package natsbus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"iter"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
+)
+
+// query is one read of a stream.
+type query struct {
+	stream, subject string
+	// match, if not nil, reports which subjects are wanted, so that all of the stream
+	// may be read where that is the shorter way.
+	match func(subject string) bool
+	// after is the last record that was seen; the read may not end before upTo.
+	after, upTo uint64
+	// end is the stream's last record, as far as it is known.
+	end uint64
+	// all says that the stream is read as it lies, and sifted here. For each page of
+	// a filter with wildcards the server looks through the names of all subjects and
+	// through all blocks that it has read, so such a read of everything would take
+	// time that grows with the square of the stream.
+	all bool
+}
+
+// wholeShard reports whether a subject matches every event of a shard.
+func wholeShard(subject string) bool {
+	return strings.HasPrefix(subject, "moore.") && strings.HasSuffix(subject, ".*.*.*.*.*") && strings.Count(subject, ".") == 6
+}
+
+// request asks for the next page.
+func (q *query) request(records int) getRequest {
+	request := getRequest{Seq: q.after + 1, Batch: records, MaxBytes: pageBytes}
+	if !q.all {
+		request.NextFor = q.subject
+	}
+	return request
+}
+
+// widen makes the query read everything if enough of it is wanted, as the server
+// counts what is pending.
+func (q *query) widen(pending uint64) {
+	if q.match != nil && q.end > q.after && pending > (q.end-q.after)/sparse {
+		q.all = true
+	}
+}
+
+// pass yields a record that is wanted and not seen yet, and reports whether to go
+// on.
+func (q *query) pass(rec journal.Record, yield func(journal.Record, error) bool) bool {
+	if rec.Seq <= q.after {
+		return true
+	}
+	q.after = rec.Seq
+	return q.all && !q.match(rec.Subject) || yield(rec, nil)
+}
+
+// read yields what a query asks for until the server says that there are no more.
+// It does not believe so before it has seen the record upTo.
+func (b *Bus) read(ctx context.Context, q query) iter.Seq2[journal.Record, error] {
+	return func(yield func(journal.Record, error) bool) {
+		r, err := b.newReader(q.stream, firstRecords)
+		if err != nil {
+			yield(journal.Record{}, err)
+			return
+		}
+		defer r.close()
+		for silent := 0; ; {
+			before := q.after
+			more, err := r.page(ctx, q.request(r.room()), func(_ *nats.Msg, rec journal.Record) bool { return q.pass(rec, yield) })
+			switch {
+			case errors.Is(err, errStopped):
+				return
+			case err == nil && more == 0 && q.after < q.upTo:
+				err = errLag
+			case err == nil && more == 0:
+				return
+			case err == nil:
+				q.widen(more)
+				err = r.grow()
+			}
+			if err == nil {
+				continue
+			}
+			if errors.Is(err, errLag) {
+				// What the leader had may have been purged meanwhile.
+				if end, asked := b.leaderEnd(ctx, q.stream, q.subject); asked == nil {
+					q.upTo = min(q.upTo, end)
+				}
+			}
+			silent++
+			if q.after > before || errors.Is(err, errLag) {
+				silent = 0
+			}
+			passing := isAway(err) || errors.Is(err, errGap) || errors.Is(err, errLag)
+			if ctx.Err() == nil && passing && silent < silentPages && pauseFor(ctx, readRetry) {
+				continue
+			}
+			if ctx.Err() != nil {
+				err = ctx.Err()
+			}
+			yield(journal.Record{}, b.explain(ctx, q.stream, err))
+			return
+		}
+	}
+}
+
+// errStopped says that the one who ranges over records wants no more.
+var errStopped = errors.New("stopped")
+
+// errGap says that a part of a page was lost on the way.
+var errGap = errors.New("a part of the answer was lost")
+
+// errLag says that a replica answered that does not have everything yet.
+var errLag = errors.New("a replica lags behind")
+
+// reader takes the answers to direct gets, page after page, on one subscription.
+type reader struct {
+	bus     *Bus
+	stream  string
+	subject string
+	inbox   string
+	pages   int
+	sub     *nats.Subscription
+	answers chan *nats.Msg
+	denied  chan error
+	// back tells that the connection came back: what was asked before is lost.
+	back    chan nats.Status
+	release func()
+}
+
+// newReader returns a reader for pages of at most so many records.
+func (b *Bus) newReader(stream string, records int) (*reader, error) {
+	r := &reader{
+		bus: b, stream: stream, subject: directSubject(stream), inbox: b.conn.NewInbox() + ".",
+		answers: make(chan *nats.Msg, records+pageSlack), denied: make(chan error, 1),
+	}
+	sub, err := b.conn.ChanSubscribe(r.inbox+"*", r.answers)
+	if err != nil {
+		return nil, classify(err)
+	}
+	r.sub = sub
+	r.back = b.conn.StatusChanged(nats.CONNECTED)
+	r.release = b.denied.watch(r.subject, func(err error) {
+		select {
+		case r.denied <- err:
+		default:
+		}
+	})
+	return r, nil
+}
+
+func (r *reader) close() {
+	r.release()
+	r.bus.conn.RemoveStatusListener(r.back)
+	// It fails only when the connection is closed, and the subscription with it.
+	_ = r.sub.Unsubscribe()
+}
+
+// room is how many records a page may have: what comes beyond would be dropped.
+func (r *reader) room() int { return cap(r.answers) - pageSlack }
+
+// grow makes room for large pages.
+func (r *reader) grow() error {
+	if r.room() >= pageRecords {
+		return nil
+	}
+	larger, err := r.bus.newReader(r.stream, pageRecords)
+	if err == nil {
+		r.close()
+		*r = *larger
+	}
+	return err
+}
+
+// page sends one request and hands its records to take. It returns how many more
+// the stream has. Every page answers on a subject of its own, so that what
+// comes late from a page given up is not taken for the next one's.
+func (r *reader) page(ctx context.Context, request getRequest, take func(*nats.Msg, journal.Record) bool) (more uint64, err error) {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return 0, err
+	}
+	r.pages++
+	reply := r.inbox + strconv.Itoa(r.pages)
+	if err := r.bus.conn.PublishRequest(r.subject, reply, body); err != nil {
+		return 0, err
+	}
+	timer := time.NewTimer(r.bus.opts.RequestTimeout)
+	defer timer.Stop()
+	var previous uint64
+	for {
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case err := <-r.denied:
+			return 0, err
+		case <-timer.C:
+			return 0, nats.ErrTimeout
+		case <-r.back:
+			return 0, errGap
+		case msg := <-r.answers:
+			if msg.Subject != reply {
+				continue
+			}
+			if status := statusOf(msg); status != "" {
+				return pageEnd(status, msg, previous)
+			}
+			rec, err := recordOf(msg)
+			if err != nil {
+				return 0, err
+			}
+			if !follows(msg, previous) {
+				return 0, errGap
+			}
+			previous = rec.Seq
+			if !take(msg, rec) {
+				return 0, errStopped
+			}
+			timer.Reset(r.bus.opts.RequestTimeout)
+		}
+	}
+}
+
+// follows reports whether a page's message comes right after the one before it:
+// the server says in each what it sent before, 0 in the first.
+func follows(msg *nats.Msg, previous uint64) bool {
+	return header(msg, headerPrevious) == strconv.FormatUint(previous, 10)
+}
+
+// pageEnd reads the message that ends a page, and returns how many records follow.
+func pageEnd(status string, msg *nats.Msg, previous uint64) (more uint64, err error) {
+	switch status {
+	case "204":
+		if !follows(msg, previous) {
+			return 0, errGap
+		}
+		if pending := header(msg, headerPending); pending != "" {
+			more, err = strconv.ParseUint(pending, 10, 64)
+		}
+		return more, err
+	case "404":
+		return 0, nil
+	case "503":
+		return 0, nats.ErrNoResponders
+	}
+	return 0, statusError(status, msg.Header.Get("Description"))
+}
