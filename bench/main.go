@@ -35,6 +35,8 @@ type benchmark struct {
 func suite() []*benchmark {
 	return []*benchmark{
 		throughputBench(),
+		replayBench(),
+		manyBench(),
 	}
 }
 
