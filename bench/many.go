@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -129,14 +130,8 @@ func (c *crowd) fill(ctx context.Context) error {
 // restart starts the server on the full log, once as it was left and once without
 // its index, as after a crash at the worst moment.
 func (c *crowd) restart(ctx context.Context) error {
-	indexes, err := filepath.Glob(filepath.Join(c.data(), "jetstream", "*", "streams", "MOORE_*", "msgs", "index.db"))
-	if err != nil || len(indexes) == 0 {
-		return fmt.Errorf("no index of the log in %s: %w", c.data(), err)
-	}
-	for _, index := range indexes {
-		if err := os.Remove(index); err != nil {
-			return err
-		}
+	if err := removeIndexes(c.data()); err != nil {
+		return err
 	}
 	took, err := c.start(ctx)
 	if err != nil {
@@ -162,6 +157,17 @@ func (c *crowd) restart(ctx context.Context) error {
 		c.row("disk per run", "B", float64(disk)/per),
 	)
 	return nil
+}
+
+// removeIndexes removes what the server has in files of streams beside their
+// messages.
+func removeIndexes(dir string) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Name() == "index.db" {
+			err = os.Remove(path)
+		}
+		return err
+	})
 }
 
 // start starts the server on the full log; it answers when this returns.

@@ -33,7 +33,7 @@ func replayBench() *benchmark {
 	return &benchmark{
 		name: "replay", short: "Events per second read, folded and verified, and a long run restored from its snapshot",
 		flags: func(f *pflag.FlagSet) {
-			f.IntVar(&s.events, "events", 200_000, "events in the log, in agent-10 runs")
+			f.IntVar(&s.events, "events", 100_000, "events in the log, in agent-10 runs")
 			f.IntVar(&s.long, "long", 10_000, "events of the long run")
 			f.IntVar(&s.tail, "tail", 99, "events of the long run behind its snapshot")
 			f.IntVar(&s.rounds, "rounds", 3, "how often the log is read and verified; the median counts")

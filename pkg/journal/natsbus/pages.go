@@ -28,6 +28,13 @@ type query struct {
 	// through all blocks that it has read, so such a read of everything would take
 	// time that grows with the square of the stream.
 	all bool
+	// counted asks for one record, with which the server says how many there are, and
+	// then for exactly those. Asked for more it would look for them through all the
+	// blocks up to the stream's end, which for a run that ended long ago is long.
+	counted bool
+	// from is after as it was in the beginning, pending and seen are how many records
+	// are to come and have come.
+	from, pending, seen uint64
 }
 
 // wholeShard reports whether a subject matches every event of a shard.
@@ -41,7 +48,26 @@ func (q *query) request(records int) getRequest {
 	if !q.all {
 		request.NextFor = q.subject
 	}
+	switch {
+	case !q.counted:
+	case q.pending == 0:
+		request.Batch = 1
+	case q.from == 0 && q.seen+q.pending <= uint64(records):
+		// From the stream's beginning on the server counts what matches by the names of
+		// subjects; from anywhere else it looks into blocks.
+		request.Seq, request.Batch = 1, int(q.seen+q.pending)
+	default:
+		request.Batch = min(records, int(q.pending))
+	}
 	return request
+}
+
+// wants is how many records the next pages may have.
+func (q *query) wants() int {
+	if q.counted {
+		return int(min(q.seen+q.pending, pageRecords))
+	}
+	return pageRecords
 }
 
 // widen makes the query read everything if enough of it is wanted, as the server
@@ -59,13 +85,58 @@ func (q *query) pass(rec journal.Record, yield func(journal.Record, error) bool)
 		return true
 	}
 	q.after = rec.Seq
+	q.seen++
 	return q.all && !q.match(rec.Subject) || yield(rec, nil)
+}
+
+// readRun yields the records of a run. Those behind one that is known are asked for
+// one by one if they are few, as they mostly are: a batch that begins within the
+// stream makes the server look into many of its blocks, to count.
+func (b *Bus) readRun(ctx context.Context, q query) iter.Seq2[journal.Record, error] {
+	return func(yield func(journal.Record, error) bool) {
+		if q.after > 0 {
+			head, err := b.head(ctx, q.stream, q.subject)
+			if errors.Is(err, journal.ErrNotFound) || err == nil && head.Seq <= q.after {
+				return
+			}
+			for n := 0; err == nil && n < fewRecords; n++ {
+				var rec journal.Record
+				if rec, err = b.next(ctx, q.stream, q.subject, q.after); err == nil {
+					q.after = rec.Seq
+					if !yield(rec, nil) || rec.Seq >= head.Seq {
+						return
+					}
+				}
+			}
+		}
+		// Whatever went wrong, a read tries again and says it.
+		var err error
+		if q.upTo, err = b.leaderEnd(ctx, q.stream, q.subject); err != nil {
+			yield(journal.Record{}, err)
+			return
+		}
+		for rec, err := range b.read(ctx, q) {
+			if !yield(rec, err) {
+				return
+			}
+		}
+	}
+}
+
+// next returns the first record on the subject after the given sequence number.
+func (b *Bus) next(ctx context.Context, stream, subject string, after uint64) (journal.Record, error) {
+	msg, err := b.get(ctx, stream, getRequest{Seq: after + 1, NextFor: subject})
+	if err != nil {
+		return journal.Record{}, err
+	}
+	return recordOf(msg)
 }
 
 // read yields what a query asks for until the server says that there are no more.
 // It does not believe so before it has seen the record upTo.
 func (b *Bus) read(ctx context.Context, q query) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
+		q.from = q.after
 		r, err := b.newReader(q.stream, firstRecords)
 		if err != nil {
 			yield(journal.Record{}, err)
@@ -83,8 +154,9 @@ func (b *Bus) read(ctx context.Context, q query) iter.Seq2[journal.Record, error
 			case err == nil && more == 0:
 				return
 			case err == nil:
+				q.pending = more
 				q.widen(more)
-				err = r.grow()
+				err = r.grow(q.wants())
 			}
 			if err == nil {
 				continue
@@ -167,9 +239,9 @@ func (r *reader) close() {
 // room is how many records a page may have: what comes beyond would be dropped.
 func (r *reader) room() int { return cap(r.answers) - pageSlack }
 
-// grow makes room for large pages.
-func (r *reader) grow() error {
-	if r.room() >= pageRecords {
+// grow makes room for large pages, if so many records do not fit into one.
+func (r *reader) grow(records int) error {
+	if r.room() >= records {
 		return nil
 	}
 	larger, err := r.bus.newReader(r.stream, pageRecords)

@@ -23,6 +23,8 @@ const (
 	pageBytes    = 4 << 20
 	// pageSlack is what comes with a page beside its records.
 	pageSlack = 16
+	// fewRecords is how many records of a run are asked for one by one.
+	fewRecords = 16
 	// sparse: where less than one in so many of a stream's records is wanted, the
 	// server looks for them; else all are read.
 	sparse = 8
@@ -55,12 +57,7 @@ func (b *Bus) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[
 			yield(journal.Record{}, err)
 			return
 		}
-		upTo, err := b.leaderEnd(ctx, events.StreamName(run.Shard), run.Filter())
-		if err != nil {
-			yield(journal.Record{}, fmt.Errorf("read run %s: %w", run.ID, err))
-			return
-		}
-		for rec, err := range b.records(ctx, events.StreamName(run.Shard), run.Filter(), after, upTo) {
+		for rec, err := range b.readRun(ctx, query{stream: events.StreamName(run.Shard), subject: run.Filter(), after: after, counted: true}) {
 			if err != nil {
 				err = fmt.Errorf("read run %s: %w", run.ID, err)
 			}
@@ -148,7 +145,12 @@ func (b *Bus) last(ctx context.Context, stream, subject string) (journal.Record,
 }
 
 func (b *Bus) lastMessage(ctx context.Context, stream, subject string) (*nats.Msg, error) {
-	body, err := json.Marshal(getRequest{LastFor: subject})
+	return b.get(ctx, stream, getRequest{LastFor: subject})
+}
+
+// get asks for one message.
+func (b *Bus) get(ctx context.Context, stream string, request getRequest) (*nats.Msg, error) {
+	body, err := json.Marshal(request)
 	if err != nil {
 		return nil, err
 	}
