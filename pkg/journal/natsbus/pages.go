@@ -52,10 +52,11 @@ func (q *query) request(records int) getRequest {
 	case !q.counted:
 	case q.pending == 0:
 		request.Batch = 1
-	case q.from == 0 && q.seen+q.pending <= uint64(records):
+	case q.from == 0 && q.seen == 1 && q.pending < uint64(records):
 		// From the stream's beginning on the server counts what matches by the names of
-		// subjects; from anywhere else it looks into blocks.
-		request.Seq, request.Batch = 1, int(q.seen+q.pending)
+		// subjects; from anywhere else it looks into blocks. So the first record comes
+		// once more.
+		request.Seq, request.Batch = 1, int(1+q.pending)
 	default:
 		request.Batch = min(records, int(q.pending))
 	}
