@@ -23,7 +23,7 @@ var tiny = map[string]string{
 }
 
 // ownTests are the benchmarks with tests of their own, which know more of them.
-var ownTests = map[string]bool{"scale": true, "feed": true}
+var ownTests = map[string]bool{"scale": true, "feed": true, "replay": true, "many": true}
 
 // Every benchmark runs on real servers and processes, and what it shows are
 // numbers that can be.

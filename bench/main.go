@@ -47,6 +47,8 @@ func suite() []*benchmark {
 		costBench(),
 		scaleBench(),
 		feedBench(),
+		replayBench(),
+		manyBench(),
 	}
 }
 

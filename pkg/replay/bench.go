@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -40,9 +42,18 @@ type Measure struct {
 // EventsPerSecond is the rate of all cores together.
 func (m Measure) EventsPerSecond() float64 { return float64(m.Events) / m.Elapsed.Seconds() }
 
-// Bench reads the log and folds what it read, first on one core, then on all,
-// and returns how fast each went. It fails with [journal.ErrNotFound] if there
-// is nothing to read.
+// What a [Measure] is of. Reading takes in what the log does to give the records;
+// FoldBodies decodes and folds, FoldEvents folds what was decoded before.
+const (
+	ReadLog    = "read from the log"
+	FoldLog    = "fold from the log"
+	FoldBodies = "decode and fold from memory"
+	FoldEvents = "fold from memory"
+)
+
+// Bench reads the log, folds it while reading, and folds what it read, first on one
+// core, then on all, and returns how fast each went. It fails with
+// [journal.ErrNotFound] if there is nothing to read.
 func Bench(ctx context.Context, log journal.Log, machine *reducer.Machine, o BenchOptions) ([]Measure, error) {
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = 256 << 20
@@ -60,25 +71,71 @@ func Bench(ctx context.Context, log journal.Log, machine *reducer.Machine, o Ben
 	if runs, err = readBases(ctx, log, machine, runs); err != nil {
 		return nil, err
 	}
-	measures := []Measure{read}
-	for _, cores := range []int{1, o.Workers} {
-		if cores == 1 && len(measures) > 1 {
-			break // there is one core only
+	fold, err := foldLog(ctx, log, machine, o)
+	if err != nil {
+		return nil, err
+	}
+	measures := []Measure{read, fold}
+	for _, what := range []string{FoldBodies, FoldEvents} {
+		if what == FoldEvents {
+			runs = decode(machine, runs, o.MaxBytes/decodedShare)
 		}
-		m, err := foldAll(ctx, machine, runs, cores, o.Least)
-		if err != nil {
-			return nil, err
+		if len(runs) == 0 {
+			break // nothing can be read, let alone folded
 		}
-		measures = append(measures, m)
+		for _, cores := range slices.Compact([]int{1, o.Workers}) {
+			m, err := foldAll(ctx, machine, runs, what, cores, o.Least)
+			if err != nil {
+				return nil, err
+			}
+			measures = append(measures, m)
+		}
 	}
 	return measures, nil
 }
 
-// benchRun is a run in memory; parent is what a fork goes on from.
+// benchRun is a run in memory; parent is what a fork goes on from. decoded are the
+// records' events, if they were decoded.
 type benchRun struct {
 	id      events.Run
 	records []journal.Record
+	decoded []decoded
 	parent  *reducer.Memory
+}
+
+// decoded is what folding needs of a record.
+type decoded struct {
+	subject events.Subject
+	event   *events.Event
+	hash    string
+	bytes   int
+}
+
+// decodedShare is by how much fewer bodies are kept decoded, which are larger.
+const decodedShare = 4
+
+// decode decodes the runs whose bodies have so many bytes together, and leaves out
+// the others, and each run from where it cannot be read.
+func decode(machine *reducer.Machine, runs []benchRun, maxBytes int) []benchRun {
+	var kept []benchRun
+	for _, run := range runs {
+		for _, rec := range run.records {
+			s, _ := events.ParseSubject(rec.Subject) // place has read it
+			e, err := machine.Codec().Decode(rec.Body)
+			if err != nil {
+				break
+			}
+			maxBytes -= len(rec.Body)
+			run.decoded = append(run.decoded, decoded{s, e, events.Hash(rec.Body), len(rec.Body)})
+		}
+		if len(run.decoded) > 0 {
+			kept = append(kept, run)
+		}
+		if maxBytes <= 0 {
+			break
+		}
+	}
+	return kept
 }
 
 // readBases reads what forks go on from, and leaves out those whose parent is
@@ -105,7 +162,7 @@ func readBases(ctx context.Context, log journal.Log, machine *reducer.Machine, r
 
 // load reads the log, and keeps what may be kept by run.
 func load(ctx context.Context, log journal.Log, o BenchOptions) ([]benchRun, Measure, error) {
-	m := Measure{What: "read from the log", Cores: 1}
+	m := Measure{What: ReadLog, Cores: 1}
 	began := time.Now()
 	index := map[events.Run]int{}
 	var runs []benchRun
@@ -136,15 +193,88 @@ func load(ctx context.Context, log journal.Log, o BenchOptions) ([]benchRun, Mea
 	return runs, m, nil
 }
 
+// foldLog reads the log and folds it meanwhile. Like verification it keeps the
+// memories of the runs that go on, and about 200 bytes for each that has ended.
+func foldLog(ctx context.Context, log journal.Log, machine *reducer.Machine, o BenchOptions) (Measure, error) {
+	m := Measure{What: FoldLog, Cores: o.Workers}
+	var all sync.Mutex
+	w := walk{log: log, namespace: o.Namespace, workers: o.Workers, work: func(ctx context.Context, input <-chan []routed) error {
+		part, err := foldRouted(ctx, log, machine, input)
+		all.Lock()
+		defer all.Unlock()
+		m.Events += part.Events
+		m.Bytes += part.Bytes
+		return err
+	}}
+	began := time.Now()
+	err := w.run(ctx)
+	m.Elapsed = time.Since(began)
+	return m, err
+}
+
+// foldRouted is one worker of foldLog.
+func foldRouted(ctx context.Context, log journal.Log, machine *reducer.Machine, input <-chan []routed) (Measure, error) {
+	var m Measure
+	folds := map[events.Run]*runlog.Fold{}
+	for batch := range input {
+		for _, r := range batch {
+			m.Events++
+			m.Bytes += uint64(len(r.rec.Body))
+			fold, known := folds[r.subject.Run]
+			if !known {
+				fold = runlog.NewFold(log, machine, r.subject.Run)
+				folds[r.subject.Run] = fold
+			}
+			if fold == nil {
+				continue // the run has ended, or cannot be folded
+			}
+			err := foldOne(ctx, machine, fold, r)
+			if ctx.Err() != nil {
+				return m, ctx.Err()
+			}
+			if err != nil && !runlog.Refused(err) || machine.Table().Terminal(fold.Memory().State) {
+				folds[r.subject.Run] = nil
+			}
+		}
+	}
+	return m, ctx.Err()
+}
+
+func foldOne(ctx context.Context, machine *reducer.Machine, fold *runlog.Fold, r routed) error {
+	e, err := machine.Codec().Decode(r.rec.Body)
+	if err != nil {
+		_, err = fold.Apply(ctx, r.rec) // finds the same and counts it
+		return err
+	}
+	return fold.ApplyEvent(ctx, r.subject, e, events.Hash(r.rec.Body))
+}
+
 // foldAll folds all runs again and again until the time is over.
-func foldAll(ctx context.Context, machine *reducer.Machine, runs []benchRun, cores int, least time.Duration) (Measure, error) {
-	m := Measure{What: "fold from memory", Cores: cores}
+func foldAll(ctx context.Context, machine *reducer.Machine, runs []benchRun, what string, cores int, least time.Duration) (Measure, error) {
+	m := Measure{What: what, Cores: cores}
+	fold := foldBodies
+	if what == FoldEvents {
+		fold = foldEvents
+	}
 	began := time.Now()
 	parts := make([]Measure, cores)
 	g := newGroup(ctx)
 	for core := range cores {
 		g.run(func(ctx context.Context) error {
-			return foldShare(ctx, machine, runs, core, cores, &parts[core], func() bool { return time.Since(began) >= least })
+			// From a core's own place in the list on, round and round, so that a log of few
+			// runs keeps all cores busy too.
+			for i := core * len(runs) / cores; parts[core].Events == 0 || time.Since(began) < least; i++ {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				run := &runs[i%len(runs)]
+				mem := machine.Initial(run.id.ID)
+				if run.parent != nil {
+					mem.Adopt(run.parent.Clone())
+				}
+				fold(machine, mem, run, &parts[core])
+			}
+			return nil
 		})
 	}
 	if err := g.wait(); err != nil {
@@ -158,25 +288,23 @@ func foldAll(ctx context.Context, machine *reducer.Machine, runs []benchRun, cor
 	return m, nil
 }
 
-// foldShare folds runs from a core's own place in the list on, round and round,
-// so that a log of few runs keeps all cores busy too.
-func foldShare(ctx context.Context, machine *reducer.Machine, runs []benchRun, core, cores int, m *Measure, enough func() bool) error {
-	for i := core * len(runs) / cores; m.Events == 0 || !enough(); i++ {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		run := &runs[i%len(runs)]
-		mem := machine.Initial(run.id.ID)
-		if run.parent != nil {
-			mem.Adopt(run.parent.Clone())
-		}
-		for _, rec := range run.records {
-			_, _ = machine.Apply(mem, rec.Subject, rec.Body) // poison is folded like anything else
-			m.Events++
-			m.Bytes += uint64(len(rec.Body))
-		}
+// foldBodies folds a run from its records. Poison is folded like anything else.
+func foldBodies(machine *reducer.Machine, mem *reducer.Memory, run *benchRun, m *Measure) {
+	for _, rec := range run.records {
+		_, _ = machine.Apply(mem, rec.Subject, rec.Body)
+		m.Events++
+		m.Bytes += uint64(len(rec.Body))
 	}
-	return nil
+}
+
+// foldEvents folds a run from its events.
+func foldEvents(machine *reducer.Machine, mem *reducer.Memory, run *benchRun, m *Measure) {
+	for i := range run.decoded {
+		d := &run.decoded[i]
+		_ = machine.ApplyEvent(mem, d.subject, d.event, d.hash)
+		m.Events++
+		m.Bytes += uint64(d.bytes)
+	}
 }
 
 // WriteMeasures writes a benchmark as a table.

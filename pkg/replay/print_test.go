@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -124,11 +125,17 @@ func TestBench(t *testing.T) {
 	log := manyRuns(t, 2, 20)
 	measures, err := replay.Bench(t.Context(), log, machine(), replay.BenchOptions{Least: time.Millisecond, Workers: 2})
 	require.NoError(t, err)
-	require.Len(t, measures, 3)
+	var whats []string
 	for _, m := range measures {
+		whats = append(whats, fmt.Sprint(m.What, " ", m.Cores))
 		require.Positive(t, m.Events)
 		require.Positive(t, m.EventsPerSecond())
 	}
+	require.Equal(t, []string{
+		"read from the log 1", "fold from the log 2", "decode and fold from memory 1", "decode and fold from memory 2",
+		"fold from memory 1", "fold from memory 2",
+	}, whats)
+	require.Equal(t, measures[0].Events, measures[1].Events, "reading and folding is of all that is there")
 	var b bytes.Buffer
 	require.NoError(t, replay.WriteMeasures(&b, measures))
 	require.Contains(t, b.String(), "EVENTS/S")

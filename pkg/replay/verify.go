@@ -185,94 +185,16 @@ func place(log journal.Log, shard int, subject string) (events.Subject, string) 
 	return s, ""
 }
 
-// routed is a record on its way to the worker that folds its run.
-type routed struct {
-	rec     journal.Record
-	subject events.Subject
-}
-
-// batchSize is how many records go to a worker at a time: a channel operation a
-// record would cost as much as folding it.
-const batchSize = 64
-
 // all verifies the whole log: readers split it by shard, workers by run.
 func (v *verifier) all(ctx context.Context) error {
-	inputs := make([]chan []routed, v.o.Workers)
-	for i := range inputs {
-		inputs[i] = make(chan []routed, 8)
-	}
-	g := newGroup(ctx)
-	for _, input := range inputs {
-		g.run(func(ctx context.Context) error { return v.fold(ctx, input) })
-	}
-	shards := make(chan int, v.log.Shards())
-	for shard := range v.log.Shards() {
-		shards <- shard
-	}
-	close(shards)
-	var readers sync.WaitGroup
-	for range min(v.o.Workers, v.log.Shards()) {
-		readers.Add(1)
-		g.run(func(ctx context.Context) error {
-			defer readers.Done()
-			for shard := range shards {
-				if err := v.scan(ctx, shard, inputs); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	g.run(func(context.Context) error {
-		readers.Wait()
-		for _, input := range inputs {
-			close(input)
+	w := walk{log: v.log, namespace: v.o.Namespace, workers: v.o.Workers, work: v.fold, strays: func(strays []Stray) {
+		part := newReport(false)
+		for _, s := range strays {
+			part.addStray(s)
 		}
-		return nil
-	})
-	return g.wait()
-}
-
-// scan reads a shard and hands each record to its run's worker. A run lies in one
-// shard, so its records stay in their order.
-func (v *verifier) scan(ctx context.Context, shard int, inputs []chan []routed) error {
-	part := newReport(false)
-	defer func() { v.merge(part) }()
-	batches := make([][]routed, len(inputs))
-	send := func(to int) error {
-		select {
-		case inputs[to] <- batches[to]:
-			batches[to] = nil
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	for rec, err := range v.log.Scan(ctx, shard, journal.Filter{Namespace: v.o.Namespace}, 0) {
-		if err != nil {
-			return err
-		}
-		s, reason := place(v.log, shard, rec.Subject)
-		if reason != "" {
-			part.addStray(Stray{Shard: shard, Seq: rec.Seq, Subject: rec.Subject, Reason: reason})
-			continue
-		}
-		to := events.ShardOf(s.Run.ID, len(inputs))
-		if batches[to] = append(batches[to], routed{rec, s}); len(batches[to]) == batchSize {
-			if err := send(to); err != nil {
-				return err
-			}
-		}
-	}
-	for to, batch := range batches {
-		if len(batch) == 0 {
-			continue
-		}
-		if err := send(to); err != nil {
-			return err
-		}
-	}
-	return nil
+		v.merge(part)
+	}}
+	return w.run(ctx)
 }
 
 // fold is a worker: it folds the runs that it is given, record by record.
@@ -305,35 +227,4 @@ func (v *verifier) fold(ctx context.Context, input <-chan []routed) error {
 	}
 	v.merge(part)
 	return ctx.Err()
-}
-
-// group runs functions until all have returned; the first error ends the context
-// of the others.
-type group struct {
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	once   sync.Once
-	err    error
-}
-
-func newGroup(ctx context.Context) *group {
-	ctx, cancel := context.WithCancel(ctx)
-	return &group{ctx: ctx, cancel: cancel}
-}
-
-func (g *group) run(fn func(ctx context.Context) error) {
-	g.wg.Go(func() {
-		if err := fn(g.ctx); err != nil {
-			g.once.Do(func() { g.err = err })
-			g.cancel()
-		}
-	})
-}
-
-// wait returns the first error.
-func (g *group) wait() error {
-	g.wg.Wait()
-	g.cancel()
-	return g.err
 }

@@ -114,7 +114,7 @@ func TestVerifyOptions(t *testing.T) {
 }
 
 // manyRuns is a log with shards whose runs are interleaved.
-func manyRuns(t *testing.T, shards, runs int) journal.Log {
+func manyRuns(t testing.TB, shards, runs int) journal.Log {
 	log := simulated.New(simulated.Options{Shards: shards})
 	var recorders []*recorder
 	longest := 0

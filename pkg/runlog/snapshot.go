@@ -71,6 +71,15 @@ func (r *Run) jump(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
+// Thawed returns what a memory is after it went through a snapshot.
+func Thawed(mem *reducer.Memory) (*reducer.Memory, error) {
+	text, err := json.Marshal(mem)
+	if err != nil {
+		return nil, err
+	}
+	return unmarshal(text)
+}
+
 // ignore says why a snapshot is not used. It always returns nil: the log has
 // everything that a snapshot has.
 func (r *Run) ignore(reason error) error {
@@ -85,8 +94,8 @@ func Restore(machine *reducer.Machine, run events.Run, s journal.Snapshot) (*red
 	if fold := machine.FoldName(); s.Fold != fold || fold == "" {
 		return nil, fmt.Errorf("it was made by the fold %q, this is %q", s.Fold, fold)
 	}
-	mem := new(reducer.Memory)
-	if err := json.Unmarshal(s.Memory, mem); err != nil {
+	mem, err := unmarshal(s.Memory)
+	if err != nil {
 		return nil, fmt.Errorf("its memory cannot be read: %w", err)
 	}
 	if s.Seq == 0 || mem.RunID != run.ID || mem.N != s.N || mem.Control.Head != s.Head {

@@ -263,7 +263,7 @@ func (b *Bus) streamNames(ctx context.Context) ([]string, error) {
 // values hands the bucket's live keys that match and their values to take. It
 // needs no consumer.
 func (b *Bus) values(ctx context.Context, bucket, keys string, take func(key string, value []byte) error) error {
-	r, err := b.newReader(kvStreamPrefix + bucket)
+	r, err := b.newReader(kvStreamPrefix+bucket, maxLast)
 	if err != nil {
 		return err
 	}

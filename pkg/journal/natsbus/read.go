@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -16,10 +15,19 @@ import (
 )
 
 const (
-	// pageRecords and pageBytes bound what one request brings, and so what a
-	// reader holds in memory.
-	pageRecords = 256
-	pageBytes   = 4 << 20
+	// firstRecords, pageRecords and pageBytes bound what the first and each later
+	// request brings, and so what a reader holds in memory. The first is small since
+	// most reads are.
+	firstRecords = 256
+	pageRecords  = 4096
+	pageBytes    = 4 << 20
+	// pageSlack is what comes with a page beside its records.
+	pageSlack = 16
+	// fewRecords is how many records of a run are asked for one by one.
+	fewRecords = 16
+	// sparse: where less than one in so many of a stream's records is wanted, the
+	// server looks for them; else all are read.
+	sparse = 8
 	// silentPages is how many requests may stay without any answer before a read
 	// fails.
 	silentPages = 3
@@ -54,12 +62,7 @@ func (b *Bus) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[
 			yield(journal.Record{}, err)
 			return
 		}
-		upTo, err := b.leaderEnd(ctx, events.StreamName(run.Shard), run.Filter())
-		if err != nil {
-			yield(journal.Record{}, fmt.Errorf("read run %s: %w", run.ID, err))
-			return
-		}
-		for rec, err := range b.records(ctx, events.StreamName(run.Shard), run.Filter(), after, upTo) {
+		for rec, err := range b.readRun(ctx, query{stream: events.StreamName(run.Shard), subject: run.Filter(), after: after, counted: true}) {
 			if err != nil {
 				err = fmt.Errorf("read run %s: %w", run.ID, err)
 			}
@@ -87,7 +90,9 @@ func (b *Bus) Scan(ctx context.Context, shard int, filter journal.Filter, after 
 			yield(journal.Record{}, fmt.Errorf("scan shard %d: %w", shard, err))
 			return
 		}
-		for rec, err := range b.records(ctx, events.StreamName(shard), filter.Subject(shard), after, upTo) {
+		q := query{stream: events.StreamName(shard), subject: filter.Subject(shard), match: filter.Match, after: after, upTo: upTo, end: end}
+		q.all = wholeShard(q.subject)
+		for rec, err := range b.read(ctx, q) {
 			if err != nil {
 				err = fmt.Errorf("scan shard %d: %w", shard, err)
 			}
@@ -145,7 +150,12 @@ func (b *Bus) last(ctx context.Context, stream, subject string) (journal.Record,
 }
 
 func (b *Bus) lastMessage(ctx context.Context, stream, subject string) (*nats.Msg, error) {
-	body, err := json.Marshal(getRequest{LastFor: subject})
+	return b.get(ctx, stream, getRequest{LastFor: subject})
+}
+
+// get asks for one message.
+func (b *Bus) get(ctx context.Context, stream string, request getRequest) (*nats.Msg, error) {
+	body, err := json.Marshal(request)
 	if err != nil {
 		return nil, err
 	}
@@ -223,194 +233,5 @@ func recordOf(msg *nats.Msg) (journal.Record, error) {
 // number until the server says that there are no more. It does not believe so
 // before it has seen the record upTo.
 func (b *Bus) records(ctx context.Context, stream, subject string, after, upTo uint64) iter.Seq2[journal.Record, error] {
-	return func(yield func(journal.Record, error) bool) {
-		r, err := b.newReader(stream)
-		if err != nil {
-			yield(journal.Record{}, err)
-			return
-		}
-		defer r.close()
-		for silent := 0; ; {
-			before := after
-			more, err := r.page(ctx, getRequest{Seq: after + 1, NextFor: subject, Batch: pageRecords, MaxBytes: pageBytes}, func(_ *nats.Msg, rec journal.Record) bool {
-				if rec.Seq <= after {
-					return true
-				}
-				after = rec.Seq
-				return yield(rec, nil)
-			})
-			switch {
-			case errors.Is(err, errStopped):
-				return
-			case err == nil && !more && after < upTo:
-				err = errLag
-			case err == nil && !more:
-				return
-			case err == nil:
-				continue
-			}
-			if errors.Is(err, errLag) {
-				// What the leader had may have been purged meanwhile.
-				if end, asked := b.leaderEnd(ctx, stream, subject); asked == nil {
-					upTo = min(upTo, end)
-				}
-			}
-			silent++
-			if after > before || errors.Is(err, errLag) {
-				silent = 0
-			}
-			passing := isAway(err) || errors.Is(err, errGap) || errors.Is(err, errLag)
-			if ctx.Err() == nil && passing && silent < silentPages && pauseFor(ctx, readRetry) {
-				continue
-			}
-			if ctx.Err() != nil {
-				err = ctx.Err()
-			}
-			yield(journal.Record{}, b.explain(ctx, stream, err))
-			return
-		}
-	}
-}
-
-// errStopped says that the one who ranges over records wants no more.
-var errStopped = errors.New("stopped")
-
-// errGap says that a part of a page was lost on the way.
-var errGap = errors.New("a part of the answer was lost")
-
-// errLag says that a replica answered that does not have everything yet.
-var errLag = errors.New("a replica lags behind")
-
-// reader takes the answers to direct gets, page after page, on one subscription.
-type reader struct {
-	bus     *Bus
-	subject string
-	inbox   string
-	pages   int
-	sub     *nats.Subscription
-	answers chan *nats.Msg
-	denied  chan error
-	// back tells that the connection came back: what was asked before is lost.
-	back    chan nats.Status
-	release func()
-}
-
-func (b *Bus) newReader(stream string) (*reader, error) {
-	r := &reader{
-		bus: b, subject: directSubject(stream), inbox: b.conn.NewInbox() + ".",
-		answers: make(chan *nats.Msg, max(pageRecords, maxLast)+16), denied: make(chan error, 1),
-	}
-	sub, err := b.conn.ChanSubscribe(r.inbox+"*", r.answers)
-	if err != nil {
-		return nil, classify(err)
-	}
-	r.sub = sub
-	r.back = b.conn.StatusChanged(nats.CONNECTED)
-	r.release = b.denied.watch(r.subject, func(err error) {
-		select {
-		case r.denied <- err:
-		default:
-		}
-	})
-	return r, nil
-}
-
-func (r *reader) close() {
-	r.release()
-	r.bus.conn.RemoveStatusListener(r.back)
-	// It fails only when the connection is closed, and the subscription with it.
-	_ = r.sub.Unsubscribe()
-}
-
-// page sends one request and hands its records to take. It reports whether the
-// stream has more. Every page answers on a subject of its own, so that what
-// comes late from a page given up is not taken for the next one's.
-func (r *reader) page(ctx context.Context, request getRequest, take func(*nats.Msg, journal.Record) bool) (more bool, err error) {
-	body, err := json.Marshal(request)
-	if err != nil {
-		return false, err
-	}
-	release, err := r.bus.turn(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer release()
-	r.pages++
-	reply := r.inbox + strconv.Itoa(r.pages)
-	if err := r.bus.conn.PublishRequest(r.subject, reply, body); err != nil {
-		return false, err
-	}
-	timer := time.NewTimer(r.bus.opts.RequestTimeout)
-	defer timer.Stop()
-	var previous uint64
-	for {
-		select {
-		case <-ctx.Done():
-			return false, ctx.Err()
-		case err := <-r.denied:
-			return false, err
-		case <-timer.C:
-			return false, nats.ErrTimeout
-		case <-r.back:
-			return false, errGap
-		case msg := <-r.answers:
-			if msg.Subject != reply {
-				continue
-			}
-			release() // whoever takes the records may read, too
-			if status := statusOf(msg); status != "" {
-				return pageEnd(status, msg, previous)
-			}
-			rec, err := recordOf(msg)
-			if err != nil {
-				return false, err
-			}
-			if !follows(msg, previous) {
-				return false, errGap
-			}
-			previous = rec.Seq
-			if !take(msg, rec) {
-				return false, errStopped
-			}
-			timer.Reset(r.bus.opts.RequestTimeout)
-		}
-	}
-}
-
-// turn waits until a page may be asked for. release, which may be called more than
-// once, lets the next one ask. A bus that was not opened, which only looks about, has
-// no turns.
-func (b *Bus) turn(ctx context.Context) (release func(), err error) {
-	if b.asking == nil {
-		return func() {}, nil
-	}
-	select {
-	case b.asking <- struct{}{}:
-		return sync.OnceFunc(func() { <-b.asking }), nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// follows reports whether a page's message comes right after the one before it:
-// the server says in each what it sent before, 0 in the first.
-func follows(msg *nats.Msg, previous uint64) bool {
-	return header(msg, headerPrevious) == strconv.FormatUint(previous, 10)
-}
-
-// pageEnd reads the message that ends a page.
-func pageEnd(status string, msg *nats.Msg, previous uint64) (more bool, err error) {
-	switch status {
-	case "204":
-		if !follows(msg, previous) {
-			return false, errGap
-		}
-		pending := header(msg, headerPending)
-		return pending != "" && pending != "0", nil
-	case "404":
-		return false, nil
-	case "503":
-		return false, nats.ErrNoResponders
-	}
-	return false, statusError(status, msg.Header.Get("Description"))
+	return b.read(ctx, query{stream: stream, subject: subject, match: journal.Filter{}.Match, after: after, upTo: upTo, all: wholeShard(subject)})
 }

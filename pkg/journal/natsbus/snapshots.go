@@ -2,7 +2,6 @@ package natsbus
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -12,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/klauspost/compress/s2"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -27,7 +27,9 @@ func snapshotRef(run events.Run) events.Ref {
 
 // PutSnapshot replaces the run's snapshot; of two that do so at once one is kept,
 // and none if it was deleted meanwhile. The object is the snapshot as JSON on a
-// line and its memory behind that, which is read apart, packed with gzip.
+// line and its memory behind that, which is read apart, packed with S2: a run
+// is read for somebody who waits, and gzip takes longer to unpack than the memory to
+// read.
 func (b *Bus) PutSnapshot(ctx context.Context, run events.Run, s journal.Snapshot) error {
 	if err := journal.CheckRun(b.shards, run); err != nil {
 		return fmt.Errorf("snapshot: %w", err)
@@ -44,10 +46,7 @@ func (b *Bus) PutSnapshot(ctx context.Context, run events.Run, s journal.Snapsho
 
 func packed(s journal.Snapshot) ([]byte, error) {
 	var buf bytes.Buffer
-	zip, err := gzip.NewWriterLevel(&buf, gzip.BestSpeed)
-	if err != nil {
-		return nil, err
-	}
+	zip := s2.NewWriter(&buf, s2.WriterConcurrency(1))
 	memory := s.Memory
 	s.Memory = nil
 	if err := json.NewEncoder(zip).Encode(s); err != nil {
@@ -63,10 +62,7 @@ func packed(s journal.Snapshot) ([]byte, error) {
 }
 
 func unpacked(data []byte) (s journal.Snapshot, err error) {
-	zip, err := gzip.NewReader(bytes.NewReader(data))
-	if err != nil {
-		return s, err
-	}
+	zip := s2.NewReader(bytes.NewReader(data))
 	text, err := io.ReadAll(io.LimitReader(zip, maxSnapshot+1))
 	if err == nil && len(text) > maxSnapshot {
 		err = errors.New("it unpacks to more than 1 GiB")
