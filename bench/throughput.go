@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -26,6 +27,8 @@ import (
 type settings struct {
 	runs, steps, rounds int
 	syncAlways          bool
+	cpuprofile          string
+	memprofile          string
 }
 
 // throughputBench is many runs at once, beside the bare loop.
@@ -39,6 +42,8 @@ func throughputBench() *benchmark {
 			f.IntVar(&s.steps, "steps", 10, "tool steps of each run")
 			f.IntVar(&s.rounds, "rounds", 3, "rounds, Moorebus and floor in turn")
 			f.StringVar(&fsync, "fsync", "relaxed", "when the log goes to the disk: always or relaxed")
+			f.StringVar(&s.cpuprofile, "cpuprofile", "", "file for a CPU profile of the last Moorebus round")
+			f.StringVar(&s.memprofile, "memprofile", "", "file for a profile of every allocation until then; it slows all rounds down")
 		},
 		run: func(ctx context.Context) ([]figure, error) {
 			if fsync != "always" && fsync != "relaxed" || s.runs < 1 || s.steps < 1 || s.rounds < 1 {
@@ -116,8 +121,12 @@ func rounds(ctx context.Context, s settings, conn *nats.Conn, bus *natsbus.Bus) 
 	}
 	var figures []figure
 	for n := 1; n <= s.rounds; n++ {
-		r, bodies, err := moorebusRound(ctx, s, h, bus)
+		end, err := beginProfiles(s, n)
 		if err != nil {
+			return nil, err
+		}
+		r, bodies, err := moorebusRound(ctx, s, h, bus)
+		if err := errors.Join(err, end()); err != nil {
 			return nil, err
 		}
 		took, err := runFloor(ctx, conn, bodies, s.runs)
