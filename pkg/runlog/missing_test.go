@@ -16,18 +16,18 @@ import (
 	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
-// counted counts what is asked of a log.
-type counted struct {
+// asked counts what is asked of a log.
+type asked struct {
 	*natsbus.Bus
 	reads, fetches int
 }
 
-func (c *counted) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[journal.Record, error] {
+func (c *asked) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[journal.Record, error] {
 	c.reads++
 	return c.Bus.Read(ctx, run, after)
 }
 
-func (c *counted) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Record, error) {
+func (c *asked) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Record, error) {
 	c.fetches++
 	return c.Bus.Fetch(ctx, run, seq)
 }
@@ -35,13 +35,13 @@ func (c *counted) Fetch(ctx context.Context, run events.Run, seq uint64) (journa
 // apart is a run that two processes work on: one appends, one has it in memory.
 type apart struct {
 	t      *testing.T
-	log    *counted
+	log    *asked
 	writer *runlog.Run
 	reader *runlog.Run
 }
 
 func newApart(t *testing.T) *apart {
-	log := &counted{Bus: onNATS(t)}
+	log := &asked{Bus: onNATS(t)}
 	writers := runlog.New(runlog.Options{Log: log.Bus})
 	p := &apart{t: t, log: log, writer: writers.Acquire(writers.Place(events.DefaultNamespace, writers.NewID()))}
 	p.append(events.Idle, reducertest.StartOf("count", events.ModeTask))
