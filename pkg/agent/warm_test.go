@@ -77,7 +77,7 @@ func TestMessagesOfATransition(t *testing.T) {
 	tools, err := tool.NewRegistry(echo)
 	require.NoError(t, err)
 	host, err := agent.NewHost(agent.HostOptions{
-		Bus: bus, Tools: tools, Providers: map[string]llm.Caller{"mock": scripted.NewMock(append(replies, scripted.Say("done"))...)},
+		Bus: bus, Tools: tools, Providers: map[string]llm.Caller{"mock": scripted.NewMock(append(replies, scripted.Say("All of the steps are done."))...)},
 	})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
