@@ -71,6 +71,10 @@ type Record struct {
 	Body []byte
 	// Stored is when the log took it.
 	Stored time.Time
+	// After is where the writer believed that the run's log ended, as the record
+	// says itself; 0: it does not say, or it is the run's first. It shows where to
+	// look for the record before, see [Fetcher], and proves nothing.
+	After uint64
 }
 
 // Filter chooses records by their subject; an empty field matches everything.

@@ -26,8 +26,13 @@ type Run struct {
 	// condition.
 	seq uint64
 
-	// effects are what mem wants, nil until somebody asks.
+	// written is the event of record seq if it was appended here, so that whoever
+	// has it delivered need not decode it.
+	written *events.Event
+
+	// effects are what mem wants, if asked is set: somebody wanted to know.
 	effects []reducer.Effect
+	asked   bool
 
 	// ended is set once mem is terminal, so that a store can see it without
 	// the lock.
@@ -78,8 +83,8 @@ func (r *Run) Terminal() bool { return r.store.machine.Table().Terminal(r.mem.St
 
 // Effects returns what the run wants done. The slice must not be changed.
 func (r *Run) Effects() []reducer.Effect {
-	if r.effects == nil {
-		r.effects = append([]reducer.Effect{}, reducer.Effects(r.store.machine.Table(), r.mem)...)
+	if !r.asked {
+		r.effects, r.asked = reducer.Effects(r.store.machine.Table(), r.mem), true
 	}
 	return r.effects
 }
@@ -153,7 +158,7 @@ func (r *Run) advance(seq uint64, bytes int) {
 	r.seq = seq
 	r.size.Add(int64(bytes) + r.fold.size)
 	r.fold.size = 0
-	r.effects = nil
+	r.effects, r.asked, r.written = nil, false, nil
 	if r.Terminal() {
 		r.ended.Store(true)
 	}
@@ -163,6 +168,9 @@ func (r *Run) advance(seq uint64, bytes int) {
 // is the next one after what is known, or was read before; else by reading to
 // the head. It returns the record's event, nil if it cannot be decoded.
 func (r *Run) Extend(ctx context.Context, rec journal.Record) (*events.Event, error) {
+	if r.written != nil && rec.Seq == r.seq {
+		return r.written, nil
+	}
 	e, err := r.store.machine.Codec().Decode(rec.Body)
 	if err != nil {
 		return nil, r.catchUp(ctx, rec, r.Refresh)
@@ -170,13 +178,13 @@ func (r *Run) Extend(ctx context.Context, rec journal.Record) (*events.Event, er
 	// A run's first event proves nothing by its chain: anything may stand before
 	// it, so a run of which nothing is known is read.
 	if r.seq > 0 && rec.Seq > r.seq && e.N == r.mem.N+1 && e.Prev == r.mem.Control.Head {
-		if s, err := events.ParseSubject(rec.Subject); err == nil {
-			// An illegal record is poison, which the memory holds then.
-			if err := r.fold.ApplyEvent(ctx, s, e, events.Hash(rec.Body)); err != nil && !Refused(err) {
-				return e, err
-			}
-			r.advance(rec.Seq, len(rec.Body))
-			return e, nil
+		if l, own := r.linkOf(rec, e); own {
+			return e, r.follow(ctx, l)
+		}
+	}
+	if rec.Seq > r.seq {
+		if folded, err := r.bridge(ctx, rec, e); folded || err != nil {
+			return e, err
 		}
 	}
 	if e.N < fewEvents {
@@ -325,6 +333,7 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 		bytes += len(entries[i].Body)
 	}
 	r.advance(seq, bytes)
+	r.written = ready[len(ready)-1].event
 	return nil
 }
 

@@ -51,9 +51,14 @@ func (r *Registry) attempt(ctx context.Context, t *registered, call Call) (strin
 
 // contain runs the tool and sends exactly one ended, whatever the tool does.
 func (r *Registry) contain(ctx context.Context, t *registered, call Call, done chan<- ended) {
-	e := ended{failure: Failf(CodePanic, "the tool %q ended its goroutine", call.Name)}
+	var e ended
+	returned := false
 	defer func() {
-		if v := recover(); v != nil {
+		v := recover()
+		switch {
+		case v == nil && !returned:
+			e = ended{failure: Failf(CodePanic, "the tool %q ended its goroutine", call.Name)}
+		case v != nil:
 			r.logger.Error("tool panicked", "tool", call.Name, "run", call.Run, "call", call.ID,
 				"panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 			e = ended{failure: Failf(CodePanic, "the tool %q panicked: %v", call.Name, v)}
@@ -63,6 +68,7 @@ func (r *Registry) contain(ctx context.Context, t *registered, call Call, done c
 	result, err := t.run(ctx, call)
 	// Inside the containment: the Error method is the tool's own code too.
 	e = ended{result: result, failure: asFailure(err)}
+	returned = true
 }
 
 // finish names the outcome of a run. A success stands even where the time was

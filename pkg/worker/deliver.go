@@ -29,10 +29,9 @@ type delivery struct {
 	// its event's id.
 	n     uint64
 	cause string
-	// found is what was due when the delivery came, by key, with the event that
-	// had started it. Only that can have been tried under an earlier delivery of
-	// the message.
-	found map[string]uint64
+	// found is what was due when the delivery came. Only that can have been tried
+	// under an earlier delivery of the message.
+	found []reducer.Effect
 }
 
 // errElsewhere says that a call runs under another delivery, which alone may
@@ -42,16 +41,19 @@ var errElsewhere = errors.New("the call was started under another delivery")
 // deliver works on a delivery and settles it.
 func (w *Worker) deliver(ctx context.Context, d journal.Delivery) {
 	rec := d.Record()
-	if err := journal.CheckSubject(w.cfg.Store.Log().Shards(), rec.Subject); err != nil {
+	subject, err := events.ParseSubject(rec.Subject)
+	if err == nil {
+		err = subject.CheckShard(w.cfg.Store.Log().Shards())
+	}
+	if err != nil {
 		// It belongs to no run, so nobody waits for it and none is harmed.
 		w.cfg.Logger.Warn("ignoring a message that belongs to no run", "subject", rec.Subject, "seq", rec.Seq, "reason", err)
 		_ = d.Ack()
 		return
 	}
-	subject, _ := events.ParseSubject(rec.Subject) // checked above
 	run := w.cfg.Store.Acquire(subject.Run)
 	defer w.cfg.Store.Release(run)
-	job := &delivery{w: w, d: d, run: run, subject: subject, found: map[string]uint64{}}
+	job := &delivery{w: w, d: d, run: run, subject: subject}
 	delay, err := job.work(ctx)
 	var orphan *runlog.ParentGoneError
 	var foreign *reducer.TableError
@@ -98,9 +100,7 @@ func (j *delivery) work(ctx context.Context) (time.Duration, error) {
 			return 0, nil
 		}
 		if first {
-			for _, e := range due {
-				j.found[e.Key] = e.Started
-			}
+			j.found = due
 		}
 		delay, err := j.doAll(ctx, due)
 		if delay > 0 || err != nil || ctx.Err() != nil {
@@ -259,14 +259,25 @@ func (j *delivery) plan(ctx context.Context, e reducer.Effect) (Work, time.Durat
 // lost reports whether an earlier delivery of the message came to nothing that
 // the log knows of: its worker was lost.
 func (j *delivery) lost(e reducer.Effect) bool {
-	_, found := j.found[e.Key]
+	_, found := j.foundDue(e.Key)
 	return found && j.w.cfg.Origin == "" && e.Kind != reducer.KindEnd && j.d.Attempt()-1 > e.Failed.Counted(j.n)
 }
 
 // mayConclude reports whether this delivery may say what became of a call that
 // was started: it is a redelivery, and the call was started before it came.
 func (j *delivery) mayConclude(e reducer.Effect) bool {
-	return j.d.Attempt() > 1 && j.found[e.Key] == e.Started
+	found, _ := j.foundDue(e.Key)
+	return j.d.Attempt() > 1 && found.Started == e.Started
+}
+
+// foundDue returns the effect of that key as it was due when the delivery came.
+func (j *delivery) foundDue(key string) (reducer.Effect, bool) {
+	for _, e := range j.found {
+		if e.Key == key {
+			return e, true
+		}
+	}
+	return reducer.Effect{}, false
 }
 
 // end appends the event that gives the effect up.

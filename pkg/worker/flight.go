@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,7 +17,8 @@ type flight struct {
 	key    string
 	ctx    context.Context
 	cancel context.CancelFunc
-	done   chan struct{}
+	// done is closed at the end; nil while nobody waits for it.
+	done chan struct{}
 	// delay is when the work is to be tried again, set before done is closed.
 	delay time.Duration
 }
@@ -26,34 +28,43 @@ type flight struct {
 // cancelled one never removes its successor.
 type flights struct {
 	mu    sync.Mutex
-	byRun map[events.Run]map[string]*flight
+	byRun map[events.Run][]*flight
 }
 
-// begin registers a flight, or returns the one that has the key already.
+// begin registers a flight, or returns the one that has the key already, whose done
+// is set then.
 func (fs *flights) begin(ctx context.Context, run events.Run, key string) (f *flight, mine bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if f, runs := fs.byRun[run][key]; runs {
-		return f, false
+	flying := fs.byRun[run]
+	for _, f := range flying {
+		if f.key == key {
+			if f.done == nil {
+				f.done = make(chan struct{})
+			}
+			return f, false
+		}
 	}
-	f = &flight{run: run, key: key, done: make(chan struct{})}
+	f = &flight{run: run, key: key}
 	f.ctx, f.cancel = context.WithCancel(ctx)
-	if fs.byRun[run] == nil {
-		fs.byRun[run] = map[string]*flight{}
-	}
-	fs.byRun[run][key] = f
+	fs.byRun[run] = append(flying, f)
 	return f, true
 }
 
 func (fs *flights) end(f *flight) {
 	fs.mu.Lock()
-	delete(fs.byRun[f.run], f.key)
-	if len(fs.byRun[f.run]) == 0 {
+	flying := fs.byRun[f.run]
+	if len(flying) == 1 {
 		delete(fs.byRun, f.run)
+	} else {
+		fs.byRun[f.run] = slices.DeleteFunc(flying, func(other *flight) bool { return other == f })
 	}
+	done := f.done
 	fs.mu.Unlock()
 	f.cancel()
-	close(f.done)
+	if done != nil {
+		close(done)
+	}
 }
 
 // reconcile cancels the flights that the run does not want any more. The run
@@ -65,8 +76,8 @@ func (fs *flights) reconcile(run *runlog.Run) {
 	if len(flying) == 0 {
 		return
 	}
-	for key, f := range flying {
-		if _, wanted := run.Effect(key); !wanted {
+	for _, f := range flying {
+		if _, wanted := run.Effect(f.key); !wanted {
 			f.cancel()
 		}
 	}

@@ -18,7 +18,7 @@ import (
 // A cancelled effect ends before another one begins under its key, and does not
 // take the successor away with it.
 func TestCancelledFlightSparesItsSuccessor(t *testing.T) {
-	fs := flights{byRun: map[events.Run]map[string]*flight{}}
+	fs := flights{byRun: map[events.Run][]*flight{}}
 	store := runlog.New(runlog.Options{Log: simulated.New(simulated.Options{})})
 	id := store.Place("default", store.NewID())
 	run := store.Acquire(id)

@@ -169,7 +169,7 @@ func New(cfg Config) (*Worker, error) {
 	return &Worker{
 		working: make(chan struct{}, cfg.Concurrency*len(cfg.Inboxes)),
 		cfg:     cfg, source: Source(cfg.Role, cfg.Instance), table: cfg.Store.Machine().Table(),
-		flights: flights{byRun: map[events.Run]map[string]*flight{}},
+		flights: flights{byRun: map[events.Run][]*flight{}},
 	}, nil
 }
 

@@ -35,7 +35,7 @@ func newDelivery(conn *nats.Conn, msg *nats.Msg) (*delivery, error) {
 		return nil, err
 	}
 	d.attempt = attempt
-	d.rec = journal.Record{Subject: msg.Subject, Seq: seq, Body: msg.Data, Stored: stored}
+	d.rec = journal.Record{Subject: msg.Subject, Seq: seq, Body: msg.Data, Stored: stored, After: conditionOf(msg)}
 	return d, nil
 }
 
@@ -44,17 +44,22 @@ func newDelivery(conn *nats.Conn, msg *nats.Msg) (*delivery, error) {
 // and the same with a domain and an account in front of the stream, and possibly
 // one token more at the end.
 func parseReply(reply string) (attempt int, seq uint64, stored time.Time, err error) {
-	tokens := strings.Split(reply, ".")
-	at := 4
-	if len(tokens) >= 11 {
-		at = 6
+	skip, tokens := 4, strings.Count(reply, ".")+1
+	if tokens >= 11 {
+		skip = 6
 	}
-	if !strings.HasPrefix(reply, ackPrefix) || len(tokens) < at+5 {
+	if !strings.HasPrefix(reply, ackPrefix) || tokens < skip+5 {
 		return 0, 0, time.Time{}, fmt.Errorf("reply subject %q is not that of a delivery", reply)
+	}
+	rest := reply
+	for range skip {
+		_, rest, _ = strings.Cut(rest, ".")
 	}
 	var numbers [4]int64
 	for i := range numbers {
-		if numbers[i], err = strconv.ParseInt(tokens[at+i], 10, 64); err != nil {
+		var token string
+		token, rest, _ = strings.Cut(rest, ".")
+		if numbers[i], err = strconv.ParseInt(token, 10, 64); err != nil {
 			return 0, 0, time.Time{}, fmt.Errorf("reply subject %q: %w", reply, err)
 		}
 	}

@@ -32,7 +32,6 @@ const (
 type puller struct {
 	bus     *Bus
 	slots   int
-	handle  func(journal.Delivery)
 	sources []*source
 	next    int
 
@@ -56,7 +55,7 @@ type puller struct {
 	// finished counts handlers that ended since run last looked; freed wakes it.
 	finished atomic.Int64
 	freed    chan struct{}
-	handlers sync.WaitGroup
+	handlers handlers
 	helpers  sync.WaitGroup
 }
 
@@ -67,10 +66,11 @@ type prepared struct {
 
 func newPuller(b *Bus, sources []*source, slots int, handle func(journal.Delivery)) *puller {
 	p := &puller{
-		bus: b, slots: slots, handle: handle, sources: sources,
+		bus: b, slots: slots, sources: sources,
 		bySub: make(map[*nats.Subscription]*pull), freed: make(chan struct{}, 1),
 		refused: make(chan error, 1), status: b.conn.StatusChanged(nats.CONNECTED),
 	}
+	p.handlers = newHandlers(handle, p.finish)
 	for _, s := range sources {
 		s.release = b.denied.watch(s.endpoint, p.refuse)
 	}
@@ -112,7 +112,7 @@ func (p *puller) run(ctx context.Context) error {
 	}
 	err := p.loop(helping)
 	p.drain()
-	p.handlers.Wait()
+	p.handlers.wait()
 	return err
 }
 
@@ -283,12 +283,7 @@ func (p *puller) start(msg *nats.Msg) {
 		return
 	}
 	p.running++
-	p.handlers.Add(1)
-	go func() {
-		defer p.handlers.Done()
-		defer p.finish()
-		p.handle(d)
-	}()
+	p.handlers.start(d)
 }
 
 func (p *puller) finish() {

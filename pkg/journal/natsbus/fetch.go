@@ -1,0 +1,48 @@
+package natsbus
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
+)
+
+var _ journal.Fetcher = (*Bus)(nil)
+
+// Fetch returns the record with that sequence number in the run's shard.
+func (b *Bus) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Record, error) {
+	if err := journal.CheckRun(b.shards, run); err != nil {
+		return journal.Record{}, err
+	}
+	body := append(strconv.AppendUint([]byte(`{"seq":`), seq, 10), '}')
+	msg, err := b.request(ctx, &nats.Msg{Subject: directSubject(events.StreamName(run.Shard)), Data: body})
+	if err != nil {
+		return journal.Record{}, fmt.Errorf("fetch record %d: %w", seq, classify(err))
+	}
+	if status := statusOf(msg); status != "" {
+		return journal.Record{}, fmt.Errorf("fetch record %d: %w", seq, statusError(status, msg.Header.Get("Description")))
+	}
+	rec, err := recordOf(msg)
+	if err == nil && rec.Seq != seq {
+		err = fmt.Errorf("fetch record %d: the bus answers with %d", seq, rec.Seq)
+	}
+	rec.After = conditionOf(msg)
+	return rec, err
+}
+
+// conditionOf returns the sequence number under whose condition a message was
+// appended, 0 if there is none. The server goes by the first one.
+func conditionOf(msg *nats.Msg) uint64 {
+	values := msg.Header[headerExpectSeq]
+	if len(values) == 0 {
+		return 0
+	}
+	seq, err := strconv.ParseUint(values[0], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return seq
+}
