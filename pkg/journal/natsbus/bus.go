@@ -59,6 +59,8 @@ type Options struct {
 	// makes no more by itself: whoever may start a run names its agent. What the
 	// operator makes has no bound. 0: 1000.
 	MaxStorages int
+	// GroupCommit says whether appends of several runs are stored as one batch.
+	GroupCommit GroupCommit
 }
 
 func (o Options) withDefaults() Options {
@@ -96,6 +98,8 @@ type Bus struct {
 	replicas int
 	denied   denials
 	full     storageSign
+	// appenders are those of the shards.
+	appenders []*appender
 	// leaderless says that the streams' leaders may not be asked.
 	leaderless atomic.Bool
 
@@ -131,6 +135,7 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 		unhook()
 		return nil, err
 	}
+	b.appenders = newAppenders(b)
 	return b, nil
 }
 
@@ -144,6 +149,9 @@ func (b *Bus) hook() (unhook func()) {
 	})
 	b.conn.SetDisconnectErrHandler(func(c *nats.Conn, err error) {
 		b.denied.disconnected()
+		for _, a := range b.appenders {
+			a.pace.reset()
+		}
 		if onDisconnect != nil {
 			onDisconnect(c, err)
 		}
