@@ -95,7 +95,7 @@ func throughput(ctx context.Context, s settings) ([]figure, error) {
 	if err := natsbus.Init(ctx, conn, natsbus.InitOptions{}); err != nil {
 		return nil, err
 	}
-	bus, err := natsbus.Open(ctx, conn, natsbus.Options{})
+	bus, err := natsbus.Open(ctx, conn, natsbus.Options{GroupCommit: natsbus.GroupCommitFor(s.syncAlways)})
 	if err != nil {
 		return nil, err
 	}

@@ -52,7 +52,13 @@ func openBus(t testing.TB, conn *nats.Conn, shards int) *Bus {
 	t.Helper()
 	ctx := context.Background()
 	require.NoError(t, Init(ctx, conn, InitOptions{Shards: shards, AckWait: testAckWait, Pools: []string{"web"}}))
-	bus, err := Open(ctx, conn, Options{Logger: quiet, AckWait: testAckWait})
+	return reopenBus(t, conn, GroupCommitAuto)
+}
+
+// reopenBus opens a bus that is set up.
+func reopenBus(t testing.TB, conn *nats.Conn, group GroupCommit) *Bus {
+	t.Helper()
+	bus, err := Open(context.Background(), conn, Options{Logger: quiet, AckWait: testAckWait, GroupCommit: group})
 	require.NoError(t, err)
 	return bus
 }
