@@ -13,7 +13,7 @@ const sizes = 10
 // one outlier counts little.
 type costs struct {
 	// each is what an append takes of those that go side by side, batch what one
-	// batch takes.
+	// batch takes; 0: not measured.
 	each, batch [sizes]time.Duration
 	// asked counts how often there was a choice.
 	asked int
@@ -23,15 +23,22 @@ type costs struct {
 const (
 	firstEach  = 200 * time.Microsecond
 	firstBatch = 2 * time.Millisecond
-	firstMore  = 15 * time.Microsecond
 )
 
-func newCosts() costs {
-	var c costs
-	for i := range sizes {
-		c.each[i], c.batch[i] = firstEach, firstBatch+firstMore<<i
+// nearest returns the cost of a size, or what is known of the next smaller one, or
+// of the next larger one, else first.
+func nearest(costs *[sizes]time.Duration, at int, first time.Duration) time.Duration {
+	for i := at; i >= 0; i-- {
+		if costs[i] > 0 {
+			return costs[i]
+		}
 	}
-	return c
+	for _, cost := range costs[at:] {
+		if cost > 0 {
+			return cost
+		}
+	}
+	return first
 }
 
 // size returns the class of so many appends.
@@ -48,9 +55,13 @@ func (c *costs) note(r round, took time.Duration) {
 	}
 }
 
-// mean moves a mean towards a sample, by what is at most three times the mean.
+// mean moves a mean towards a sample, by what is at most three times the mean. The
+// first sample is the mean.
 func mean(m *time.Duration, sample time.Duration) {
 	const weight, most = 8, 4
+	if *m == 0 {
+		*m = sample
+	}
 	*m = max(*m+(min(sample, most**m)-*m)/weight, time.Microsecond)
 }
 
@@ -59,12 +70,12 @@ func mean(m *time.Duration, sample time.Duration) {
 // Now and then what seems dearer is tried, if it is not much dearer, so that an
 // estimate does not stay wrong.
 func (c *costs) batchPays(n, several int) bool {
-	const every, much = 64, 3
-	apart := time.Duration(several) * c.batch[0]
+	const every, much = 256, 3
+	apart := time.Duration(several) * nearest(&c.batch, 0, firstBatch)
 	if single := n - several; single > 0 {
-		apart += time.Duration(single) * c.each[size(single)]
+		apart += time.Duration(single) * nearest(&c.each, size(single), firstEach)
 	}
-	together := c.batch[size(n)]
+	together := nearest(&c.batch, size(n), firstBatch)
 	pays := together < apart
 	if c.asked++; c.asked%every == 0 && max(together, apart) < much*min(together, apart) {
 		return !pays

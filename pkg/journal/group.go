@@ -77,7 +77,7 @@ type Group struct {
 
 // NewGroup returns a group for a shard.
 func NewGroup(shard Appender) *Group {
-	return &Group{shard: shard, runs: make(map[events.Run]struct{}), costs: newCosts()}
+	return &Group{shard: shard, runs: make(map[events.Run]struct{})}
 }
 
 // member is an append that did not go at once.
