@@ -21,6 +21,7 @@ type scenario struct {
 	Faults simulated.Faults `json:"faults"`
 	// GroupCommit gathers a process's appends of several runs into batches.
 	GroupCommit bool          `json:"group_commit"`
+	AppendTime  time.Duration `json:"append_time"`
 	AckWait     time.Duration `json:"ack_wait"`
 	// CrashOneIn is how many crash points a process passes on average before one
 	// strikes, MostCrashes how many strike in all; 0: none.

@@ -49,20 +49,18 @@ func size(n int) int { return min(bits.Len(uint(n)), sizes) - 1 }
 func (c *costs) note(r round, took time.Duration) {
 	switch {
 	case r.batched && !r.failed:
-		mean(&c.batch[size(r.members)], took)
+		mean(&c.batch, size(r.members), took)
 	case !r.batched && !r.failed && r.several == 0:
-		mean(&c.each[size(r.members)], took/time.Duration(r.members))
+		mean(&c.each, size(r.members), took/time.Duration(r.members))
 	}
 }
 
-// mean moves a mean towards a sample, by what is at most three times the mean. The
-// first sample is the mean.
-func mean(m *time.Duration, sample time.Duration) {
+// mean moves the mean of a size towards a sample, by what is at most three times
+// the mean. It begins with what is known of other sizes.
+func mean(costs *[sizes]time.Duration, at int, sample time.Duration) {
 	const weight, most = 8, 4
-	if *m == 0 {
-		*m = sample
-	}
-	*m = max(*m+(min(sample, most**m)-*m)/weight, time.Microsecond)
+	m := nearest(costs, at, sample)
+	costs[at] = max(m+(min(sample, most*m)-m)/weight, time.Microsecond)
 }
 
 // batchPays reports whether a batch of n appends is expected to be quicker than

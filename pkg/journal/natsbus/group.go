@@ -137,7 +137,12 @@ func (b *Bus) sendBatch(ctx context.Context, all []journal.Pending) (*pubAck, er
 			msg.Subject, msg.Data = e.Subject.String(), e.Body
 			if n == left {
 				msg.Header[headerBatchCommit] = []string{"1"}
-				return b.commit(ctx, msg)
+				ack, err := b.commit(ctx, msg)
+				if errors.Is(err, journal.ErrDenied) {
+					number[0] = strconv.Itoa(n + 1)
+					b.abandon(msg, all)
+				}
+				return ack, err
 			}
 			if err := b.conn.PublishMsg(msg); err != nil {
 				return nil, join(errUncommitted, err)
@@ -145,4 +150,18 @@ func (b *Bus) sendBatch(ctx context.Context, all []journal.Pending) (*pubAck, er
 		}
 	}
 	return nil, errUncommitted
+}
+
+// abandon makes the server forget a batch whose last message was refused, by one
+// that leaves a gap: there may be so many unfinished ones and no more.
+func (b *Bus) abandon(msg *nats.Msg, all []journal.Pending) {
+	delete(msg.Header, headerBatchCommit)
+	refused := msg.Subject
+	msg.Data = nil
+	for _, p := range all {
+		if msg.Subject = p.Entries[0].Subject.String(); msg.Subject != refused {
+			_ = b.conn.PublishMsg(msg) // else the server does so in 10 s
+			return
+		}
+	}
 }
