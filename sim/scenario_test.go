@@ -145,7 +145,10 @@ func newScenario(seed uint64) *scenario {
 
 // group draws group commit, which every other scenario has, and its faults.
 func (s *scenario) group(d draw) {
-	s.GroupCommit, s.AppendTime = d.oneIn(2), 10*time.Millisecond+d.upTo(400*time.Millisecond)
+	s.GroupCommit, s.AppendTime = d.oneIn(2), 10*time.Millisecond+d.upTo(300*time.Millisecond)
+	if s.GroupCommit && d.oneIn(2) {
+		s.Shards = 1 // so that more meet
+	}
 	if s.GroupCommit && s.CrashOneIn > 0 {
 		s.Faults.BatchInDoubt, s.Faults.BatchLost = 0.3*d.Float64(), 0.3*d.Float64()
 	}
