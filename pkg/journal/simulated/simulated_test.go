@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -115,15 +116,15 @@ func testBatchFault(t *testing.T, outcome string, o Options, want error, stored 
 	var armed *Process
 	point := map[string]string{BatchCrashedBefore: BeforeAppend, BatchCrashedAfter: AfterAppend}[outcome]
 	seen := map[string]int{}
-	inBatch := false
+	var inBatch atomic.Bool
 	o.GroupCommit, o.AppendTime = true, 10*time.Millisecond
 	o.Grouped = func(b Batch) { seen[b.Outcome]++ }
-	o.Crash = func(at Moment) bool { return inBatch && at.Process == armed && at.Point == point }
+	o.Crash = func(at Moment) bool { return inBatch.Load() && at.Process == armed && at.Point == point }
 	j := New(o)
 	armed = j.NewProcess()
 	crowd(t, armed, 1) // so that it is known that batches pay
 	// The first one goes alone, and the others together.
-	go func() { time.Sleep(15 * time.Millisecond); inBatch = true }() // in the bubble
+	go func() { time.Sleep(15 * time.Millisecond); inBatch.Store(true) }() // in the bubble
 	runs, errs := crowd(t, armed, 6)
 	require.Equal(t, map[string]int{outcome: 1}, seen)
 	failed := 0
