@@ -126,17 +126,13 @@ func install(ctx context.Context, t terms) (in *installation, err error) {
 	if err := natsbus.Init(ctx, n.conn, natsbus.InitOptions{Shards: t.shards}); err != nil {
 		return nil, err
 	}
-	var o natsbus.Options
-	withGroupCommit(&o, t.group)
+	o := natsbus.Options{GroupCommit: natsbus.GroupCommitFor(t.group)}
 	if in.bus, err = natsbus.Open(ctx, n.conn, o); err != nil {
 		return nil, err
 	}
 	in.host, err = newHost(in.bus, t.slots)
 	return in, err
 }
-
-// withGroupCommit turns group commit of appends on or off.
-func withGroupCommit(_ *natsbus.Options, _ bool) {}
 
 // startInstallation is install with the roles running.
 func startInstallation(ctx context.Context, t terms) (*installation, error) {

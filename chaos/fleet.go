@@ -151,7 +151,7 @@ func (f *fleet) env(pairs ...string) []string {
 // level debug.
 func (f *fleet) addWorker(role string, i int, env []string, args ...string) {
 	name := role + "-" + strconv.Itoa(i)
-	args = append([]string{"--instance", name, "--log-level", "debug"}, args...)
+	args = append([]string{"--instance", name, "--log-level", "debug", "--group-commit", f.o.groupCommit()}, args...)
 	f.workers = append(f.workers, f.process(name, role, f.env(env...), args...))
 }
 

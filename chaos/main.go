@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/pkg/journal/natsbus"
 	"github.com/spf13/cobra"
 )
 
@@ -47,11 +48,21 @@ type options struct {
 	// outage takes the only actor of a pool away for longer than it is announced
 	// and waited for, and an only server for longer than requests wait.
 	outage bool
+	// group is the processes' --group-commit; empty: on or off, by the seed.
+	group string
 	// dir is where data and logs go; it is removed if all is well.
 	dir  string
 	keep bool
 	// bin has the commands; empty: they are built.
 	bin string
+}
+
+// groupCommit is what the processes are told.
+func (o options) groupCommit() string {
+	if o.group == "" {
+		return []string{"on", "off"}[o.seed%2]
+	}
+	return o.group
 }
 
 func command() *cobra.Command {
@@ -77,6 +88,9 @@ Exit 1 says that something is wrong, and what.`,
 			if o.seed == 0 {
 				o.seed = uint64(time.Now().UnixNano()) % 1_000_000
 			}
+			if _, err := natsbus.ParseGroupCommit(o.groupCommit()); err != nil {
+				return cli.Usage("--group-commit: %s", err)
+			}
 			report, err := play(cmd.Context(), o, cmd.ErrOrStderr())
 			if report != nil {
 				report.print(cmd.OutOrStdout())
@@ -100,6 +114,7 @@ Exit 1 says that something is wrong, and what.`,
 	flags.DurationVar(&o.faultTime, "fault-time", 2*time.Minute, "how long there are faults at most")
 	flags.DurationVar(&o.settleTime, "settle-time", 90*time.Second, "how long the last runs may take once everything is up again")
 	flags.BoolVar(&o.outage, "outage", true, "some things are away for long: the only actor of a pool until its calls are answered without it, 40 s, and an only server")
+	flags.StringVar(&o.group, "group-commit", "", "auto, on or off, as the roles have it (default: on or off, by the seed)")
 	flags.StringVar(&o.dir, "dir", "", "`folder` for data and logs (default: a temporary one)")
 	flags.BoolVar(&o.keep, "keep", false, "keep the folder though all is well")
 	flags.StringVar(&o.bin, "bin", "", "`folder` with the commands and nats-server (default: they are built)")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/actor"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -26,6 +27,8 @@ type census struct {
 	// codes counts the codes of results and of the ends of runs.
 	codes     map[string]int
 	snapshots int
+	// batches counts what batches of several runs came to.
+	batches map[string]int
 }
 
 func (c *census) add(w *world) {
@@ -37,9 +40,14 @@ func (c *census) add(w *world) {
 	c.crashes += w.plan.MostCrashes - int(max(w.crashes.Load(), 0))
 	c.stored += len(w.audit.records)
 	if c.ends == nil {
-		c.ends, c.codes = map[events.State]int{}, map[string]int{}
+		c.ends, c.codes, c.batches = map[events.State]int{}, map[string]int{}, map[string]int{}
 	}
 	c.snapshots += w.audit.snapshots
+	w.mu.Lock()
+	for outcome, n := range w.batches {
+		c.batches[outcome] += n
+	}
+	w.mu.Unlock()
 	for _, r := range w.audit.runs {
 		c.ends[r.mem.State]++
 		if r.mem.Error != nil {
@@ -59,7 +67,7 @@ func (c *census) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d events, %d crashes, %d snapshots, runs %v, codes %v\n", c.stored, c.crashes, c.snapshots, c.ends, c.codes)
+	fmt.Fprintf(&b, "%d events, %d crashes, %d snapshots, runs %v, codes %v, batches %v\n", c.stored, c.crashes, c.snapshots, c.ends, c.codes, c.batches)
 	for _, t := range slices.Sorted(maps.Keys(c.events)) {
 		fmt.Fprintf(&b, " %s %d", t, c.events[t])
 	}
@@ -73,11 +81,22 @@ var planned = []string{
 	reducer.CodePoison, reducer.CodeWallTime, "budget_total_tokens", "max_steps", actor.CodeStorage,
 }
 
+// groupOutcomes are what batches of several runs have to come to.
+var groupOutcomes = []string{
+	simulated.BatchStored, simulated.BatchRefused, simulated.BatchInDoubt, simulated.BatchLost,
+	simulated.BatchCrashedBefore, simulated.BatchCrashedAfter, simulated.TwoOfOneRun,
+}
+
 // requireAll checks that every event was seen.
 func (c *census) requireAll(t *testing.T) {
 	for _, code := range planned {
 		if c.codes[code] == 0 && c.played >= 2000 { // a few of them are rare
 			t.Errorf("no scenario came to the code %s: let newScenario draw what leads there", code)
+		}
+	}
+	for _, outcome := range groupOutcomes {
+		if c.batches[outcome] == 0 && c.played >= 1000 {
+			t.Errorf("no batch of several runs came to %q: let newScenario draw what leads there", outcome)
 		}
 	}
 	if c.snapshots == 0 {

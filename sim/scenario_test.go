@@ -16,10 +16,13 @@ import (
 // scenario is everything that a simulation does, as far as it can be said
 // beforehand. It is what a failing seed's file holds.
 type scenario struct {
-	Seed    uint64           `json:"seed"`
-	Shards  int              `json:"shards"`
-	Faults  simulated.Faults `json:"faults"`
-	AckWait time.Duration    `json:"ack_wait"`
+	Seed   uint64           `json:"seed"`
+	Shards int              `json:"shards"`
+	Faults simulated.Faults `json:"faults"`
+	// GroupCommit gathers a process's appends of several runs into batches.
+	GroupCommit bool          `json:"group_commit"`
+	AppendTime  time.Duration `json:"append_time"`
+	AckWait     time.Duration `json:"ack_wait"`
 	// CrashOneIn is how many crash points a process passes on average before one
 	// strikes, MostCrashes how many strike in all; 0: none.
 	// Stall is how long work may stand still until it is driven again.
@@ -136,7 +139,19 @@ func newScenario(seed uint64) *scenario {
 	}
 	s.time(d)
 	s.speakText()
+	s.group(draw{rand.New(rand.NewPCG(seed, 5))})
 	return s
+}
+
+// group draws group commit, which every other scenario has, and its faults.
+func (s *scenario) group(d draw) {
+	s.GroupCommit, s.AppendTime = d.oneIn(2), 10*time.Millisecond+d.upTo(300*time.Millisecond)
+	if s.GroupCommit && d.oneIn(2) {
+		s.Shards = 1 // so that more meet
+	}
+	if s.GroupCommit && s.CrashOneIn > 0 {
+		s.Faults.BatchInDoubt, s.Faults.BatchLost = 0.3*d.Float64(), 0.3*d.Float64()
+	}
 }
 
 // time draws what timers and long absences are about.

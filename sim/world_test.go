@@ -62,6 +62,8 @@ type world struct {
 	places   []chan killPlan // one for each process
 	// lost is the event of each run whose delivery is lost.
 	lost map[string]string
+	// batches counts what batches of several runs came to.
+	batches map[string]int
 	// people are all who have a run, by the run's id.
 	people map[string]*person
 	forks  int
@@ -84,7 +86,7 @@ func newWorld(plan *scenario) *world {
 	w := &world{
 		plan: plan, audit: newAuditor(plan.calm()), ran: executions{count: map[string]int{}, by: map[string]*process{}}, scripts: newScripts(),
 		gateways: map[int]*process{}, places: make([]chan killPlan, len(plan.Processes)),
-		lost: map[string]string{}, people: map[string]*person{},
+		lost: map[string]string{}, batches: map[string]int{}, people: map[string]*person{},
 	}
 	if plan.LoseOneIn > 0 {
 		w.loses = w.losesOne
@@ -96,7 +98,7 @@ func newWorld(plan *scenario) *world {
 	w.crashes.Store(int64(plan.MostCrashes))
 	w.journal = simulated.New(simulated.Options{
 		Shards: plan.Shards, Seed: plan.Seed, Faults: plan.Faults, AckWait: plan.AckWait, Jitter: jitter,
-		Crash: w.crash, Observer: w.audit,
+		Crash: w.crash, Observer: w.audit, GroupCommit: plan.GroupCommit, AppendTime: plan.AppendTime, Grouped: w.grouped,
 	})
 	for i := range w.places {
 		w.places[i] = make(chan killPlan)
@@ -155,6 +157,13 @@ func (w *world) run(meanwhile func(ctx context.Context)) {
 	}
 	cancel()
 	running.Wait()
+}
+
+// grouped counts a batch.
+func (w *world) grouped(b simulated.Batch) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.batches[b.Outcome]++
 }
 
 // place runs a process, again and again.

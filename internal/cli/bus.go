@@ -11,25 +11,49 @@ import (
 
 // BusFlags say where the bus is: --nats, --data and --namespace. NATS_URL and
 // its like, MOOREBUS_DATA and MOOREBUS_NAMESPACE stand in for flags that are not
-// given.
+// given. Of what carries runs they also say how it appends: --group-commit.
 type BusFlags struct {
 	url       string
 	data      string
 	namespace string
+	group     string
 	getenv    func(string) string
 }
 
-// AddServerFlags adds --nats, for roles that serve every namespace of a bus.
+// AddServerFlags adds --nats and --group-commit, for roles that serve every
+// namespace of a bus.
 func AddServerFlags(flags *pflag.FlagSet, getenv func(string) string) *BusFlags {
 	f := &BusFlags{getenv: getenv}
-	flags.StringVar(&f.url, "nats", "", "servers of the bus, with commas (default NATS_URL and its like)")
+	f.addURL(flags)
+	f.addGroup(flags)
 	return f
+}
+
+func (f *BusFlags) addURL(flags *pflag.FlagSet) {
+	flags.StringVar(&f.url, "nats", "", "servers of the bus, with commas (default NATS_URL and its like)")
+}
+
+func (f *BusFlags) addGroup(flags *pflag.FlagSet) {
+	flags.StringVar(&f.group, "group-commit", "auto", "whether events of several runs that wait to be stored go as one batch: on, off, or auto, if the server flushes each to its disk")
+}
+
+// groupCommit returns what --group-commit says, or a usage error.
+func (f *BusFlags) groupCommit() (natsbus.GroupCommit, error) {
+	if f.group == "" {
+		return natsbus.GroupCommitAuto, nil
+	}
+	group, err := natsbus.ParseGroupCommit(f.group)
+	if err != nil {
+		return group, Usage("--group-commit: %s", err)
+	}
+	return group, nil
 }
 
 // AddBusFlags adds --nats and --namespace, for what only ever talks to a bus.
 // getenv is os.Getenv, or a test's.
 func AddBusFlags(flags *pflag.FlagSet, getenv func(string) string) *BusFlags {
-	f := AddServerFlags(flags, getenv)
+	f := &BusFlags{getenv: getenv}
+	f.addURL(flags)
 	flags.StringVar(&f.namespace, "namespace", "", "namespace of the runs (default MOOREBUS_NAMESPACE, else "+events.DefaultNamespace+")")
 	return f
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// AddLocalFlags adds --data and --namespace, for what always brings a server of
-// its own: NATS_URL and its like do not count.
+// AddLocalFlags adds --data, --namespace and --group-commit, for what always brings
+// a server of its own: NATS_URL and its like do not count.
 func AddLocalFlags(flags *pflag.FlagSet, getenv func(string) string) *BusFlags {
 	f := &BusFlags{getenv: func(name string) string {
 		if strings.HasPrefix(name, "NATS_") {
@@ -17,6 +17,7 @@ func AddLocalFlags(flags *pflag.FlagSet, getenv func(string) string) *BusFlags {
 		}
 		return getenv(name)
 	}}
+	f.addGroup(flags)
 	flags.StringVar(&f.data, "data", "", "data directory (default MOOREBUS_DATA, else "+filepath.Join("$XDG_DATA_HOME", appName)+")")
 	flags.StringVar(&f.namespace, "namespace", "", "namespace of the runs (default MOOREBUS_NAMESPACE, else "+events.DefaultNamespace+")")
 	return f

@@ -102,6 +102,11 @@ func (f *BusFlags) Open(ctx context.Context, o OpenOptions) (*Conn, error) {
 	if o.Bus.Logger == nil {
 		o.Bus.Logger = o.Logger
 	}
+	group, err := f.groupCommit()
+	if err != nil {
+		return nil, err
+	}
+	o.Bus.GroupCommit = group
 	at, err := f.Place()
 	if o.RemoteOnly {
 		at, err = findServer(f.url, f.getenv)
@@ -173,6 +178,9 @@ func (o *OpenOptions) inProcess(ctx context.Context, server *embedded.Server) (*
 			conn.Close()
 			return nil, err
 		}
+	}
+	if o.Bus.GroupCommit == natsbus.GroupCommitAuto {
+		o.Bus.GroupCommit = natsbus.GroupCommitFor(o.Serve != nil && o.Serve.SyncAlways)
 	}
 	bus, err := natsbus.Open(ctx, conn, o.Bus)
 	if err != nil {

@@ -38,7 +38,7 @@ func (p place) open(ctx context.Context, n needs, logger *slog.Logger) (bus Bus,
 	case p.bus != nil:
 		return p.bus, func() {}, nil
 	case p.conn != nil:
-		bus, err := connected(ctx, p.conn, n, logger)
+		bus, err := connected(ctx, p.conn, n, natsbus.Options{Logger: logger})
 		return bus, func() {}, err
 	case p.url != "":
 		return p.dial(ctx, n, logger)
@@ -47,13 +47,13 @@ func (p place) open(ctx context.Context, n needs, logger *slog.Logger) (bus Bus,
 }
 
 // connected opens the bus of a connection, and sets it up if nobody did.
-func connected(ctx context.Context, conn *nats.Conn, n needs, logger *slog.Logger) (Bus, error) {
-	bus, err := natsbus.Open(ctx, conn, natsbus.Options{Logger: logger})
+func connected(ctx context.Context, conn *nats.Conn, n needs, o natsbus.Options) (Bus, error) {
+	bus, err := natsbus.Open(ctx, conn, o)
 	if errors.Is(err, journal.ErrNotReady) {
 		if err := natsbus.Init(ctx, conn, natsbus.InitOptions{Pools: n.pools, States: n.states}); err != nil {
 			return nil, err
 		}
-		bus, err = natsbus.Open(ctx, conn, natsbus.Options{Logger: logger})
+		bus, err = natsbus.Open(ctx, conn, o)
 	}
 	if err != nil {
 		return nil, err // not a nil *natsbus.Bus in an interface
@@ -71,7 +71,7 @@ func (p place) dial(ctx context.Context, n needs, logger *slog.Logger) (Bus, fun
 	if err != nil {
 		return nil, nil, err
 	}
-	bus, err := connected(ctx, conn, n, logger)
+	bus, err := connected(ctx, conn, n, natsbus.Options{Logger: logger})
 	if err != nil {
 		conn.Close()
 		return nil, nil, err
@@ -105,7 +105,7 @@ func (p place) serve(ctx context.Context, n needs, logger *slog.Logger) (Bus, fu
 		closeAll()
 		return nil, nil, err
 	}
-	bus, err := connected(ctx, conn, n, logger)
+	bus, err := connected(ctx, conn, n, natsbus.Options{Logger: logger, GroupCommit: natsbus.GroupCommitOn})
 	if err != nil {
 		closeAll()
 		return nil, nil, err

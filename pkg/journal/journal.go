@@ -92,7 +92,8 @@ type Log interface {
 
 	// Append stores the entries in order, all or none, if the run's last record
 	// has sequence number last (0: the run has no record). It returns the
-	// sequence number of the last entry. All entries must belong to run. Errors:
+	// sequence number of the last entry. All entries must belong to run. They must
+	// not be changed afterwards, even if ctx has ended: they may be under way. Errors:
 	// ErrConflict, ErrInDoubt, ErrTooLarge, ErrDenied, ErrFull, or the context's.
 	Append(ctx context.Context, run events.Run, last uint64, entries ...Entry) (uint64, error)
 

@@ -20,6 +20,9 @@ func testConditions(t *testing.T, log journal.Log) {
 		"several entries":              testSeveral,
 		"several entries, racing":      testSeveralRace,
 		"one run's entries only":       testOtherRuns,
+		"hundreds of runs at once":     testCrowd,
+		"one run twice in a crowd":     testTwiceInACrowd,
+		"one wrong among many":         testOneWrong,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, log) })
 	}

@@ -37,7 +37,8 @@ type pubAck struct {
 
 // Append stores the entries under the condition that the run's log ends at last.
 // While the server says that it stored nothing for want of readiness, the append
-// is sent again, for RequestTimeout altogether.
+// is sent again, for RequestTimeout altogether. With group commit it may wait before
+// that for what is under way in its shard.
 func (b *Bus) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (uint64, error) {
 	if err := journal.CheckAppend(b.shards, run, entries); err != nil {
 		return 0, err
@@ -45,18 +46,30 @@ func (b *Bus) Append(ctx context.Context, run events.Run, last uint64, entries .
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("append to run %s: %w", run.ID, err)
 	}
+	a, p := b.appenders[run.Shard], journal.Pending{Run: run, Last: last, Entries: entries}
+	if a.grouping() {
+		return a.group.Append(ctx, p)
+	}
+	return a.One(ctx, p)
+}
+
+// One appends a run's entries by themselves.
+func (a *appender) One(ctx context.Context, p journal.Pending) (uint64, error) {
+	b, run, last := a.bus, p.Run, p.Last
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
 	ctx, cancel := context.WithTimeoutCause(ctx, b.opts.RequestTimeout, nats.ErrTimeout)
 	defer cancel()
 	for {
-		ack, err := b.send(ctx, refuse, run, last, entries)
+		a.pace.sent()
+		ack, err := b.send(ctx, refuse, run, last, p.Entries)
+		a.pace.answered(err == nil && len(p.Entries) == 1)
 		if err == nil && ack.Error != nil {
 			err = ack.Error
 		}
 		if err == nil {
 			_ = b.full.note(nil)
-			return ack.Seq, b.checkAck(run, ack)
+			return ack.Seq, b.checkAck(run.Shard, ack)
 		}
 		if unsent(err) && pauseFor(ctx, appendRetry) || b.spurious(ctx, err, run, last) && pauseFor(ctx, conflictRetry) {
 			continue
@@ -70,9 +83,9 @@ func (b *Bus) Append(ctx context.Context, run events.Run, last uint64, entries .
 }
 
 // checkAck guards against a stream of somebody else's that took the message.
-func (b *Bus) checkAck(run events.Run, ack *pubAck) error {
-	if want := events.StreamName(run.Shard); ack.Stream != want {
-		return fmt.Errorf("append to run %s: stream %q took it and not %s: run `moorebus doctor`", run.ID, ack.Stream, want)
+func (b *Bus) checkAck(shard int, ack *pubAck) error {
+	if want := events.StreamName(shard); ack.Stream != want {
+		return fmt.Errorf("append: stream %q took it and not %s: run `moorebus doctor`", ack.Stream, want)
 	}
 	return nil
 }

@@ -59,6 +59,8 @@ type Options struct {
 	// makes no more by itself: whoever may start a run names its agent. What the
 	// operator makes has no bound. 0: 1000.
 	MaxStorages int
+	// GroupCommit says whether appends of several runs are stored as one batch.
+	GroupCommit GroupCommit
 }
 
 func (o Options) withDefaults() Options {
@@ -98,6 +100,8 @@ type Bus struct {
 	full     storageSign
 	// asking holds a token for each page that was asked for and not answered yet.
 	asking chan struct{}
+	// appenders are those of the shards.
+	appenders []*appender
 	// leaderless says that the streams' leaders may not be asked.
 	leaderless atomic.Bool
 
@@ -133,6 +137,7 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 		unhook()
 		return nil, err
 	}
+	b.appenders = newAppenders(b)
 	return b, nil
 }
 
@@ -146,6 +151,9 @@ func (b *Bus) hook() (unhook func()) {
 	})
 	b.conn.SetDisconnectErrHandler(func(c *nats.Conn, err error) {
 		b.denied.disconnected()
+		for _, a := range b.appenders {
+			a.pace.reset()
+		}
 		if onDisconnect != nil {
 			onDisconnect(c, err)
 		}

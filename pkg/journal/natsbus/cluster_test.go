@@ -81,6 +81,8 @@ func TestCluster(t *testing.T) {
 	_, bus := openCluster(t, InitOptions{})
 	journaltest.Log(t, func(*testing.T) journal.Log { return bus })
 	journaltest.Follow(t, func(*testing.T) journal.Log { return bus })
+	grouping := reopenBus(t, bus.Conn(), GroupCommitOn)
+	t.Run("group commit", func(t *testing.T) { journaltest.Log(t, func(*testing.T) journal.Log { return grouping }) })
 	require.Contains(t, texts(Check(t.Context(), bus.Conn(), Options{Logger: quiet}), Good), "on 3 servers")
 	requireReplicas(t, bus.Conn(), 3)
 }

@@ -15,6 +15,8 @@ type denials struct {
 	mu       sync.Mutex
 	waiting  map[string]map[*func(error)]struct{}
 	inFlight map[*func(error)]struct{}
+	// batches tell whether a subject is one of theirs.
+	batches map[*func(error)]func(subject string) bool
 	// noAnswers is why no answer can come, while the connection lasts.
 	noAnswers error
 }
@@ -26,18 +28,42 @@ func (d *denials) watchRequest(subject string, cancel func(error)) (release func
 	key := &cancel
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.inFlight == nil {
-		d.inFlight = make(map[*func(error)]struct{})
-	}
-	d.inFlight[key] = struct{}{}
-	if d.noAnswers != nil {
-		cancel(d.noAnswers)
-	}
+	d.sent(key)
 	return func() {
 		d.mu.Lock()
 		delete(d.inFlight, key)
 		d.mu.Unlock()
 		unwatch()
+	}
+}
+
+// watchBatch is watchRequest for many subjects: has is asked for a refused one, and
+// must not block.
+func (d *denials) watchBatch(has func(subject string) bool, cancel func(error)) (release func()) {
+	key := &cancel
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.batches == nil {
+		d.batches = make(map[*func(error)]func(string) bool)
+	}
+	d.batches[key] = has
+	d.sent(key)
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.inFlight, key)
+		delete(d.batches, key)
+	}
+}
+
+// sent notes a request that is on its way. The lock is held.
+func (d *denials) sent(key *func(error)) {
+	if d.inFlight == nil {
+		d.inFlight = make(map[*func(error)]struct{})
+	}
+	d.inFlight[key] = struct{}{}
+	if d.noAnswers != nil {
+		(*key)(d.noAnswers)
 	}
 }
 
@@ -93,6 +119,12 @@ func (d *denials) note(err error, inboxes string) bool {
 	found := false
 	for _, waiting := range []map[*func(error)]struct{}{d.waiting[subject], d.waiting[anySubject]} {
 		for cancel := range waiting {
+			(*cancel)(&deniedError{subject: subject})
+			found = true
+		}
+	}
+	for cancel, has := range d.batches {
+		if has(subject) {
 			(*cancel)(&deniedError{subject: subject})
 			found = true
 		}

@@ -69,6 +69,8 @@ type Faults struct {
 	InDoubt float64
 	// Lost does not store an append or a timer and reports ErrInDoubt.
 	Lost float64
+	// BatchInDoubt and BatchLost are InDoubt and Lost for a batch of several runs.
+	BatchInDoubt, BatchLost float64
 	// Storage fails what is asked of an agent's storage; half of the saves that
 	// fail are stored.
 	Storage float64
@@ -90,6 +92,14 @@ type Options struct {
 	// Crash is asked at each crash point; when it returns true, the process that
 	// is there dies at that point. It must not call the journal.
 	Crash func(Moment) bool
+	// GroupCommit gathers the appends of several runs that wait at the same moment,
+	// see [journal.Group]; each process does so for itself. A shard then takes
+	// AppendTime for an append or a batch, and one at a time; 0: 5 ms.
+	GroupCommit bool
+	AppendTime  time.Duration
+	// Grouped is told what a batch of several runs came to; may be nil. It must not
+	// call the journal.
+	Grouped func(Batch)
 	// Observer sees what happens; may be nil.
 	Observer Observer
 	// AckWait is how long a delivery may go without a sign of life; 0: 15 s.
@@ -100,6 +110,9 @@ func (o Options) withDefaults() Options {
 	o.Shards = max(o.Shards, 1)
 	if o.AckWait <= 0 {
 		o.AckWait = 15 * time.Second
+	}
+	if o.AppendTime <= 0 {
+		o.AppendTime = 5 * time.Millisecond
 	}
 	if o.Faults.MaxDelay <= 0 {
 		o.Faults.MaxDelay = o.AckWait

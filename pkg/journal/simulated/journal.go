@@ -57,6 +57,8 @@ type shard struct {
 	runs map[string][]int
 	// grown is closed and replaced when a record is appended.
 	grown chan struct{}
+	// disk is held by who appends, where that takes time.
+	disk chan struct{}
 }
 
 // Process is one process's connection to the journal.
@@ -64,6 +66,10 @@ type Process struct {
 	j    *Journal
 	once sync.Once
 	dead chan struct{}
+	// groups gather the appends to each shard; none: each goes at once.
+	groups []*journal.Group
+	// atOnce counts the appends of a run that are under way.
+	atOnce map[events.Run]int
 }
 
 // New returns an empty journal.
@@ -73,14 +79,22 @@ func New(o Options) *Journal {
 		tries: make(map[try]int), watchers: make(map[*watcher]struct{}), stores: newStores(), timers: newTimers(),
 	}
 	for range j.opts.Shards {
-		j.shards = append(j.shards, &shard{runs: make(map[string][]int), grown: make(chan struct{})})
+		j.shards = append(j.shards, &shard{runs: make(map[string][]int), grown: make(chan struct{}), disk: make(chan struct{}, 1)})
 	}
 	j.Process = j.NewProcess()
 	return j
 }
 
 // NewProcess connects another process.
-func (j *Journal) NewProcess() *Process { return &Process{j: j, dead: make(chan struct{})} }
+func (j *Journal) NewProcess() *Process {
+	p := &Process{j: j, dead: make(chan struct{}), atOnce: map[events.Run]int{}}
+	if j.opts.GroupCommit {
+		for shard := range j.opts.Shards {
+			p.groups = append(p.groups, journal.NewGroup(&appender{p, shard}))
+		}
+	}
+	return p
+}
 
 // Kill makes the process die: what it does from now on has no effect and fails
 // with [ErrCrashed]. What it had not settled is delivered to others after the ack
@@ -126,13 +140,22 @@ func (p *Process) Append(ctx context.Context, run events.Run, last uint64, entri
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("append to run %s: %w", run.ID, err)
 	}
-	at := p.j.moment(run, entries)
+	pending := journal.Pending{Run: run, Last: last, Entries: entries}
+	if p.groups != nil {
+		return p.group(ctx, pending)
+	}
+	return p.append(pending)
+}
+
+// append stores what one run appends by itself.
+func (p *Process) append(a journal.Pending) (uint64, error) {
+	at := p.j.moment(a.Run, a.Entries)
 	if err := p.crash(at); err != nil {
 		return 0, err
 	}
-	seq, err := p.j.append(at, last, entries)
+	seq, err := p.j.append(at, a.Last, a.Entries)
 	if err != nil {
-		return 0, fmt.Errorf("append to run %s after %d: %w", run.ID, last, err)
+		return 0, fmt.Errorf("append to run %s after %d: %w", a.Run.ID, a.Last, err)
 	}
 	at.Point = AfterAppend
 	if err := p.crash(at); err != nil {
@@ -160,18 +183,13 @@ func (j *Journal) append(at Moment, last uint64, entries []journal.Entry) (uint6
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	run := at.Run
-	s := j.shards[run.Shard]
-	places := s.runs[runKey(run.Namespace, run.ID)]
-	var head uint64
-	if len(places) > 0 {
-		head = s.records[places[len(places)-1]].Seq
-	}
 	if j.opts.happens(j.opts.Faults.Lost, "lost", run.ID, at.Nth, at.Attempt) {
 		return 0, journal.ErrInDoubt
 	}
-	if head != last {
-		return 0, fmt.Errorf("%w: the run ends at %d", journal.ErrConflict, head)
+	if err := j.expect(run, last); err != nil {
+		return 0, err
 	}
+	s := j.shards[run.Shard]
 	before := len(s.records)
 	for _, e := range entries {
 		last = j.store(run.Shard, e.Subject.String(), e.Body)
@@ -181,6 +199,19 @@ func (j *Journal) append(at Moment, last uint64, entries []journal.Entry) (uint6
 		return 0, journal.ErrInDoubt
 	}
 	return last, nil
+}
+
+// expect reports a conflict unless the run ends at last. The lock is held.
+func (j *Journal) expect(run events.Run, last uint64) error {
+	s := j.shards[run.Shard]
+	var head uint64
+	if places := s.runs[runKey(run.Namespace, run.ID)]; len(places) > 0 {
+		head = s.records[places[len(places)-1]].Seq
+	}
+	if head != last {
+		return fmt.Errorf("%w: the run ends at %d", journal.ErrConflict, head)
+	}
+	return nil
 }
 
 // Outstanding counts the deliveries that were not acknowledged, over all

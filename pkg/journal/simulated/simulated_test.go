@@ -4,6 +4,8 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,6 +53,93 @@ func TestConformance(t *testing.T) {
 			})
 		})
 	}
+}
+
+// With group commit the log's part of the suite passes as well.
+func TestConformanceOfGroupCommit(t *testing.T) {
+	for _, shards := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d shards", shards), func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex
+			outcomes := map[string]int{}
+			j := New(Options{Shards: shards, GroupCommit: true, AppendTime: time.Millisecond, Grouped: func(b Batch) {
+				mu.Lock()
+				defer mu.Unlock()
+				outcomes[b.Outcome]++
+			}})
+			journaltest.Log(t, func(*testing.T) journal.Log { return j })
+			journaltest.Follow(t, func(*testing.T) journal.Log { return j })
+			mu.Lock()
+			defer mu.Unlock()
+			require.NotZero(t, outcomes[BatchStored])
+			require.NotZero(t, outcomes[BatchRefused])
+			require.NotZero(t, outcomes[TwoOfOneRun])
+		})
+	}
+}
+
+// crowd appends to some runs at once and returns their errors.
+func crowd(t *testing.T, p *Process, runs int) (all []events.Run, errs []error) {
+	t.Helper()
+	errs = make([]error, runs)
+	var done sync.WaitGroup
+	for i := range runs {
+		run := journaltest.NewRun(t, p)
+		all = append(all, run)
+		done.Go(func() { _, errs[i] = p.Append(t.Context(), run, 0, journaltest.Entry(run, events.Acting, "web", "x")) })
+	}
+	done.Wait()
+	return all, errs
+}
+
+// What befalls a batch befalls all of its members: they are stored together or not
+// at all, and nobody hears that they are stored.
+func TestBatchFaults(t *testing.T) {
+	for _, c := range []struct {
+		outcome string
+		options Options
+		want    error
+		stored  int
+	}{
+		{BatchInDoubt, Options{Faults: Faults{BatchInDoubt: 1}}, journal.ErrInDoubt, 1},
+		{BatchLost, Options{Faults: Faults{BatchLost: 1}}, journal.ErrInDoubt, 0},
+		{BatchCrashedBefore, Options{}, ErrCrashed, 0},
+		{BatchCrashedAfter, Options{}, ErrCrashed, 1},
+	} {
+		t.Run(c.outcome, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testBatchFault(t, c.outcome, c.options, c.want, c.stored) })
+		})
+	}
+}
+
+func testBatchFault(t *testing.T, outcome string, o Options, want error, stored int) {
+	var armed *Process
+	point := map[string]string{BatchCrashedBefore: BeforeAppend, BatchCrashedAfter: AfterAppend}[outcome]
+	seen := map[string]int{}
+	var inBatch atomic.Bool
+	o.GroupCommit, o.AppendTime = true, 10*time.Millisecond
+	o.Grouped = func(b Batch) { seen[b.Outcome]++ }
+	o.Crash = func(at Moment) bool { return inBatch.Load() && at.Process == armed && at.Point == point }
+	j := New(o)
+	armed = j.NewProcess()
+	crowd(t, armed, 1) // so that it is known that batches pay
+	// The first one goes alone, and the others together.
+	go func() { time.Sleep(15 * time.Millisecond); inBatch.Store(true) }() // in the bubble
+	runs, errs := crowd(t, armed, 6)
+	require.Equal(t, map[string]int{outcome: 1}, seen)
+	failed := 0
+	for i, run := range runs {
+		recs, err := journaltest.Collect(j.Read(t.Context(), run, 0))
+		require.NoError(t, err)
+		if errs[i] == nil {
+			require.Len(t, recs, 1)
+			continue
+		}
+		failed++
+		require.ErrorIs(t, errs[i], want)
+		require.Len(t, recs, stored)
+	}
+	require.Equal(t, 5, failed)
 }
 
 const runID = "019325a0-0000-7000-8000-00000000000"

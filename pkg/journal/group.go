@@ -1,0 +1,350 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// Pending is an append of one run: what [Log].Append is called with.
+type Pending struct {
+	Run     events.Run
+	Last    uint64
+	Entries []Entry
+}
+
+// Appender is one shard of a store that a [Group] appends to. Its methods are
+// called at the same time as each other.
+type Appender interface {
+	// One appends a run's entries, all or none, as [Log].Append does.
+	One(ctx context.Context, p Pending) (uint64, error)
+
+	// Batch stores all the entries of all the appends in order, each append under
+	// its own condition, or none of them. The records' sequence numbers follow on
+	// each other, and that of the last one is returned. The error is ErrInDoubt if
+	// they may be stored; with any other one they surely are not. It has to return
+	// in a time of its own, and must not keep the slice.
+	Batch(all []Pending) (uint64, error)
+}
+
+// The bounds of a batch: what a server takes, and well below what it holds in
+// memory before it stores a batch.
+const (
+	maxBatchBytes = 8 << 20
+	// entryOverhead is what an entry needs beside its body, roughly.
+	entryOverhead = 400
+)
+
+// Group gathers the appends to one shard that wait at the same moment into one
+// batch: group commit. Where the store flushes to the disk before it
+// acknowledges, a batch costs one flush, as one append does.
+//
+// At most one round is under way: an append alone, appends side by side, or one
+// batch. An append that meets none goes alone and at once. The others wait, and go
+// together as the next round, in the order in which they came: as a batch if that
+// is measured to be quicker, else side by side. Of one run there is one append in a
+// round, since the conditions of a batch are all held against the log before it;
+// another one waits for the next round.
+//
+// If a batch is refused, for whatever reason, its members are appended side by
+// side, each under its own condition. If its acknowledgement is lost, each member
+// is in doubt.
+//
+// A group holds nothing that needs closing. A batch has a goroutine while it is
+// under way; everything else is done by the callers'.
+type Group struct {
+	shard Appender
+
+	mu sync.Mutex
+	// flying counts the appends of the round, a batch as one; 0: none is under way,
+	// and nobody waits.
+	flying int
+	round  round
+	queue  []*member
+	costs  costs
+	free   []*member
+	// runs are those of the round that is put together.
+	runs map[events.Run]struct{}
+	// batch and pending are the members of the batch that is under way.
+	batch   []*member
+	pending []Pending
+}
+
+// NewGroup returns a group for a shard.
+func NewGroup(shard Appender) *Group {
+	return &Group{shard: shard, runs: make(map[events.Run]struct{})}
+}
+
+// member is an append that did not go at once.
+type member struct {
+	Pending
+	place place
+	// told has room for the one thing that a member is told.
+	told chan word
+}
+
+// place is where a member is.
+type place int
+
+const (
+	waiting  place = iota // in the queue
+	sent                  // in the batch that is under way
+	released              // to append by itself
+	left                  // its caller went away
+)
+
+// word is what a member is told: to go alone, or what its batch came to.
+type word struct {
+	alone bool
+	seq   uint64
+	err   error
+}
+
+// round is what is under way.
+type round struct {
+	began time.Time
+	// members and several are how many appends it has, and how many of them have
+	// more than one entry.
+	members, several int
+	batched          bool
+	failed           bool
+}
+
+// Append stores a run's entries as [Log].Append does. If ctx ends while the append
+// waits it is not sent, and the error is the context's; later it is ErrInDoubt.
+func (g *Group) Append(ctx context.Context, p Pending) (uint64, error) {
+	g.mu.Lock()
+	if g.flying == 0 {
+		g.begin(1, several(p), false)
+		g.mu.Unlock()
+		return g.alone(ctx, p)
+	}
+	m := g.wait(p)
+	g.mu.Unlock()
+	select {
+	case w := <-m.told:
+		return g.heard(ctx, m, w)
+	case <-ctx.Done():
+		return g.leave(ctx, m)
+	}
+}
+
+// Waiting returns how many appends wait for the next round.
+func (g *Group) Waiting() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.queue)
+}
+
+// alone appends as a part of a round, and ends the round if it is the last.
+func (g *Group) alone(ctx context.Context, p Pending) (seq uint64, err error) {
+	done := false
+	defer func() {
+		g.mu.Lock()
+		g.round.failed = g.round.failed || !done || !answered(err)
+		if g.flying--; g.flying == 0 && g.next() {
+			go g.commit()
+		}
+		g.mu.Unlock()
+	}()
+	seq, err = g.shard.One(ctx, p)
+	done = true
+	return seq, err
+}
+
+// wait puts an append into the queue. The lock is held.
+func (g *Group) wait(p Pending) *member {
+	var m *member
+	if n := len(g.free); n > 0 {
+		m, g.free = g.free[n-1], g.free[:n-1]
+	} else {
+		m = &member{told: make(chan word, 1)}
+	}
+	m.Pending, m.place = p, waiting
+	g.queue = append(g.queue, m)
+	return m
+}
+
+// maxFree bounds the members that are kept to be used again.
+const maxFree = 1024
+
+// heard does what a member was told. Nobody else knows the member any more.
+func (g *Group) heard(ctx context.Context, m *member, w word) (uint64, error) {
+	p := m.Pending
+	m.Pending = Pending{}
+	g.mu.Lock()
+	if len(g.free) < maxFree {
+		g.free = append(g.free, m)
+	}
+	g.mu.Unlock()
+	if w.alone {
+		return g.alone(ctx, p)
+	}
+	if w.err != nil {
+		return 0, fmt.Errorf("append to run %s after %d: %w", p.Run.ID, p.Last, w.err)
+	}
+	return w.seq, nil
+}
+
+// leave takes a member away whose context has ended.
+func (g *Group) leave(ctx context.Context, m *member) (uint64, error) {
+	g.mu.Lock()
+	at, run := m.place, m.Run.ID
+	m.place = left
+	if at == waiting {
+		g.queue = slices.DeleteFunc(g.queue, func(other *member) bool { return other == m })
+	}
+	g.mu.Unlock()
+	switch at {
+	case waiting:
+		return 0, fmt.Errorf("append to run %s was not sent: %w", run, ctx.Err())
+	case sent:
+		select {
+		case w := <-m.told: // at the same moment
+			return g.heard(ctx, m, w)
+		default:
+			return 0, fmt.Errorf("append to run %s: %w: %w", run, ErrInDoubt, ctx.Err())
+		}
+	}
+	return g.heard(ctx, m, <-m.told) // it counts for the round
+}
+
+// begin notes a round. The lock is held.
+func (g *Group) begin(members, several int, batched bool) {
+	g.round = round{began: time.Now(), members: members, several: several, batched: batched}
+	g.flying = members
+	if batched {
+		g.flying = 1
+	}
+}
+
+// next ends the round and begins the next one with those who wait; it reports
+// whether that is a batch, which the caller has to commit. The lock is held.
+func (g *Group) next() (batched bool) {
+	g.costs.note(g.round, time.Since(g.round.began))
+	g.gather()
+	n, many := len(g.batch), 0
+	for _, p := range g.pending {
+		many += several(p)
+	}
+	switch {
+	case n == 0:
+		g.flying = 0
+		return false
+	case n > 1 && g.costs.batchPays(n, many):
+		g.begin(n, many, true)
+		return true
+	}
+	g.begin(n, many, false)
+	g.release(g.batch)
+	g.clear()
+	return false
+}
+
+// gather takes those who go next out of the queue: one of each run, as many as a
+// batch may have, in order. The lock is held.
+func (g *Group) gather() {
+	entries, bytes, kept := 0, 0, g.queue[:0]
+	full := false
+	for _, m := range g.queue {
+		size := 0
+		for _, e := range m.Entries {
+			size += len(e.Body) + entryOverhead
+		}
+		_, again := g.runs[m.Run]
+		full = full || len(g.batch) > 0 && !again && (entries+len(m.Entries) > MaxBatch || bytes+size > maxBatchBytes)
+		if again || full {
+			kept = append(kept, m)
+			// Nothing of this run may overtake it.
+			g.runs[m.Run] = struct{}{}
+			continue
+		}
+		g.runs[m.Run] = struct{}{}
+		m.place = sent
+		g.batch, g.pending = append(g.batch, m), append(g.pending, m.Pending)
+		entries, bytes = entries+len(m.Entries), bytes+size
+	}
+	clear(g.queue[len(kept):])
+	g.queue = kept
+	clear(g.runs)
+}
+
+// release lets members go alone. The lock is held.
+func (g *Group) release(members []*member) {
+	for _, m := range members {
+		m.place = released
+		m.told <- word{alone: true}
+	}
+}
+
+// clear forgets the members of a batch. The lock is held.
+func (g *Group) clear() {
+	clear(g.batch)
+	clear(g.pending)
+	g.batch, g.pending = g.batch[:0], g.pending[:0]
+}
+
+// commit appends the batch that was begun, and those that follow on it.
+func (g *Group) commit() {
+	for {
+		last, err := g.shard.Batch(g.pending)
+		if !g.settle(last, err) {
+			return
+		}
+	}
+}
+
+// settle tells the members of a batch what it came to, and reports whether there
+// is a next one to be committed.
+func (g *Group) settle(last uint64, err error) (batched bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err != nil && !errors.Is(err, ErrInDoubt) {
+		return g.apart()
+	}
+	g.round.failed = err != nil
+	seq := last
+	for i, m := range slices.Backward(g.batch) {
+		w := word{seq: seq, err: err}
+		if err != nil {
+			w.seq = 0
+		}
+		m.told <- w // who left hears nothing, and there is room
+		seq -= uint64(len(g.pending[i].Entries))
+	}
+	g.clear()
+	return g.next()
+}
+
+// apart lets the members of a refused batch go alone; those who left have gone in
+// doubt and are not sent again. The round goes on, so that what a refusal costs
+// counts as the batch's. The lock is held.
+func (g *Group) apart() (batched bool) {
+	g.batch = slices.DeleteFunc(g.batch, func(m *member) bool { return m.place == left })
+	g.flying = len(g.batch)
+	g.release(g.batch)
+	g.clear()
+	if g.flying == 0 {
+		return g.next()
+	}
+	return false
+}
+
+// answered reports whether an append was answered, so that its time says what
+// appends cost.
+func answered(err error) bool {
+	return err == nil || errors.Is(err, ErrConflict) || errors.Is(err, ErrDenied)
+}
+
+// several is 1 for an append of more than one entry, which is a batch by itself.
+func several(p Pending) int {
+	if len(p.Entries) > 1 {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,403 @@
+package journal_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/stretchr/testify/require"
+)
+
+// script is a shard that stores nothing and says what it is told to. Appends take
+// one after another, as on a disk.
+type script struct {
+	one, batch time.Duration
+	disk       chan struct{}
+	// refuses and fails are called for each append, and for each batch.
+	refuses func(p journal.Pending) error
+	fails   func(all []journal.Pending) error
+
+	mu sync.Mutex
+	// sent is what was asked for: the number of a batch's members and the names of
+	// their runs, or a run alone.
+	sent  []string
+	sizes []int
+	last  uint64
+}
+
+func newScript(one, batch time.Duration) *script {
+	return &script{one: one, batch: batch, disk: make(chan struct{}, 1)}
+}
+
+func (s *script) note(what string, members int, took time.Duration) func() {
+	s.disk <- struct{}{}
+	s.mu.Lock()
+	s.sent, s.sizes = append(s.sent, what), append(s.sizes, members)
+	s.mu.Unlock()
+	time.Sleep(took) // in the bubble
+	return func() { <-s.disk }
+}
+
+func (s *script) store(all ...journal.Pending) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range all {
+		s.last += uint64(len(p.Entries))
+	}
+	return s.last
+}
+
+func (s *script) One(_ context.Context, p journal.Pending) (uint64, error) {
+	defer s.note(p.Run.ID, 1, s.one)()
+	if s.refuses != nil {
+		if err := s.refuses(p); err != nil {
+			return 0, err
+		}
+	}
+	return s.store(p), nil
+}
+
+func (s *script) Batch(all []journal.Pending) (uint64, error) {
+	names := ""
+	for _, p := range all {
+		names += p.Run.ID
+	}
+	defer s.note(fmt.Sprint(len(all), ":", names), len(all), s.batch)()
+	if s.fails != nil {
+		if err := s.fails(all); err != nil {
+			return 0, err
+		}
+	}
+	return s.store(all...), nil
+}
+
+// take returns what was asked for since it was last called.
+func (s *script) take() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sent := s.sent
+	s.sent, s.sizes = nil, nil
+	return sent
+}
+
+// pendingOf is an append of the run of that name.
+func pendingOf(run string, entries, bytes int) journal.Pending {
+	p := journal.Pending{Run: events.Run{Namespace: "default", ID: run}}
+	for range entries {
+		p.Entries = append(p.Entries, journal.Entry{Subject: events.Subject{Run: p.Run}, Body: make([]byte, bytes)})
+	}
+	return p
+}
+
+// results are what appends came to, by the run's name.
+type results struct {
+	sync.WaitGroup
+	mu   sync.Mutex
+	seqs map[string]uint64
+	errs map[string]error
+}
+
+func newResults() *results { return &results{seqs: map[string]uint64{}, errs: map[string]error{}} }
+
+// add appends in a goroutine of its own and returns when it waits.
+func (r *results) add(ctx context.Context, g *journal.Group, name string, p journal.Pending) {
+	r.Go(func() {
+		seq, err := g.Append(ctx, p)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.seqs[name], r.errs[name] = seq, err
+	})
+	synctest.Wait()
+}
+
+// crowded lets the runs append while the first one is under way, and returns when
+// all are answered.
+func crowded(t *testing.T, g *journal.Group, runs ...string) *results {
+	t.Helper()
+	r := newResults()
+	for _, run := range runs {
+		r.add(t.Context(), g, run, pendingOf(run, 1, 10))
+	}
+	r.Wait()
+	return r
+}
+
+// learned is a group on a shard where batches are known to pay.
+func learned(t *testing.T, s *script) *journal.Group {
+	t.Helper()
+	g := journal.NewGroup(s)
+	for range 40 {
+		crowded(t, g, "a", "b", "c", "d", "e", "f", "g", "h")
+	}
+	s.take()
+	return g
+}
+
+const ms = time.Millisecond
+
+func inBubble(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, test)
+}
+
+func TestGroupAlone(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		s := newScript(3*ms, 4*ms)
+		g := learned(t, s)
+		began := time.Now()
+		seq, err := g.Append(t.Context(), pendingOf("a", 1, 10))
+		require.NoError(t, err)
+		require.Equal(t, s.last, seq)
+		require.Equal(t, 3*ms, time.Since(began), "it waits for nobody")
+		require.Equal(t, []string{"a"}, s.take())
+	})
+}
+
+func TestGroupGathers(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		s := newScript(3*ms, 4*ms)
+		g := learned(t, s)
+		base := s.last
+		began := time.Now()
+		r := newResults()
+		r.add(t.Context(), g, "a", pendingOf("a", 1, 10))
+		r.add(t.Context(), g, "b", pendingOf("b", 1, 10))
+		r.add(t.Context(), g, "c", pendingOf("c", 3, 10))
+		r.add(t.Context(), g, "d", pendingOf("d", 1, 10))
+		require.Equal(t, 3, g.Waiting())
+		r.Wait()
+		require.Equal(t, []string{"a", "3:bcd"}, s.take())
+		require.Equal(t, 7*ms, time.Since(began))
+		for name, seq := range map[string]uint64{"a": 1, "b": 2, "c": 5, "d": 6} {
+			require.NoError(t, r.errs[name])
+			require.Equal(t, base+seq, r.seqs[name], name)
+		}
+		require.Zero(t, g.Waiting())
+	})
+}
+
+// Two appends of one run never go together, and not in another order.
+func TestGroupOfOneRun(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		s := newScript(3*ms, 4*ms)
+		g := learned(t, s)
+		r := newResults()
+		for i, run := range []string{"a", "b", "b", "c", "b", "d"} {
+			r.add(t.Context(), g, fmt.Sprint(run, i), pendingOf(run, 1, 10))
+		}
+		r.Wait()
+		require.Equal(t, []string{"a", "3:bcd", "b", "b"}, s.take())
+		require.Less(t, r.seqs["b1"], r.seqs["b2"])
+		require.Less(t, r.seqs["b2"], r.seqs["b4"])
+	})
+}
+
+func TestGroupRefused(t *testing.T) {
+	for name, refusal := range map[string]error{
+		"one lost its race":  journal.ErrConflict,
+		"one is not allowed": journal.ErrDenied,
+		"no room for it now": errors.New("too many in flight"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				s := newScript(3*ms, 4*ms)
+				g := learned(t, s)
+				s.fails = func([]journal.Pending) error { return refusal }
+				s.refuses = func(p journal.Pending) error {
+					if p.Run.ID == "c" {
+						return refusal
+					}
+					return nil
+				}
+				r := crowded(t, g, "a", "b", "c", "d")
+				sent := s.take()
+				require.Equal(t, []string{"a", "3:bcd"}, sent[:2])
+				require.ElementsMatch(t, []string{"b", "c", "d"}, sent[2:])
+				for run, err := range r.errs {
+					if run == "c" {
+						require.ErrorIs(t, err, refusal)
+						continue
+					}
+					require.NoError(t, err)
+				}
+				s.fails = nil
+				crowded(t, g, "a", "b", "c", "d")
+				require.Equal(t, []string{"a", "3:bcd"}, s.take(), "and it goes on")
+			})
+		})
+	}
+}
+
+func TestGroupInDoubt(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		s := newScript(3*ms, 4*ms)
+		g := learned(t, s)
+		s.fails = func([]journal.Pending) error { return fmt.Errorf("%w: no answer", journal.ErrInDoubt) }
+		r := crowded(t, g, "a", "b", "c")
+		require.NoError(t, r.errs["a"])
+		require.ErrorIs(t, r.errs["b"], journal.ErrInDoubt)
+		require.ErrorIs(t, r.errs["c"], journal.ErrInDoubt)
+		require.ErrorContains(t, r.errs["c"], "append to run c")
+		require.Equal(t, []string{"a", "2:bc"}, s.take(), "nothing is sent again")
+	})
+}
+
+// Who goes while it waits is not sent; who goes later does not know. The others
+// notice neither.
+func TestGroupContextEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		s := newScript(3*ms, 4*ms)
+		g := learned(t, s)
+		waits, cancelWaiting := context.WithCancel(t.Context())
+		goes, cancelSent := context.WithCancel(t.Context())
+		defer cancelSent()
+		r := newResults()
+		r.add(t.Context(), g, "a", pendingOf("a", 1, 10))
+		r.add(waits, g, "b", pendingOf("b", 1, 10))
+		r.add(goes, g, "c", pendingOf("c", 1, 10))
+		r.add(t.Context(), g, "d", pendingOf("d", 1, 10))
+		r.add(t.Context(), g, "e", pendingOf("e", 1, 10))
+		cancelWaiting()
+		synctest.Wait()
+		require.ErrorIs(t, r.errs["b"], context.Canceled)
+		require.NotErrorIs(t, r.errs["b"], journal.ErrInDoubt)
+		require.Equal(t, 3, g.Waiting())
+		time.Sleep(4 * ms) // in the bubble
+		cancelSent()
+		synctest.Wait()
+		require.ErrorIs(t, r.errs["c"], journal.ErrInDoubt)
+		require.ErrorIs(t, r.errs["c"], context.Canceled)
+		r.Wait()
+		require.Equal(t, []string{"a", "3:cde"}, s.take())
+		require.NoError(t, errors.Join(r.errs["a"], r.errs["d"], r.errs["e"]))
+	})
+}
+
+// Who left a batch that is refused is not sent again, also if that is all of them.
+func TestGroupRefusedWithoutMembers(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		s := newScript(3*ms, 4*ms)
+		g := learned(t, s)
+		s.fails = func([]journal.Pending) error { return journal.ErrConflict }
+		ctx, cancel := context.WithTimeout(t.Context(), 5*ms)
+		defer cancel()
+		r := newResults()
+		r.add(t.Context(), g, "a", pendingOf("a", 1, 10))
+		r.add(ctx, g, "b", pendingOf("b", 1, 10))
+		r.add(ctx, g, "c", pendingOf("c", 1, 10))
+		r.Wait()
+		require.ErrorIs(t, r.errs["b"], journal.ErrInDoubt)
+		r.add(t.Context(), g, "d", pendingOf("d", 1, 10))
+		r.Wait()
+		require.NoError(t, r.errs["d"])
+		require.Equal(t, []string{"a", "2:bc", "d"}, s.take())
+	})
+}
+
+// What does not fit waits for the next round, in order.
+func TestGroupBounds(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		s := newScript(3*ms, 4*ms)
+		g := learned(t, s)
+		r := newResults()
+		r.add(t.Context(), g, "a", pendingOf("a", 1, 10))
+		for i := range 20 {
+			name := string(rune('b' + i))
+			r.add(t.Context(), g, name, pendingOf(name, 1, 900<<10))
+		}
+		r.Wait()
+		require.Equal(t, []string{"a", "9:bcdefghij", "9:klmnopqrs", "2:tu"}, s.take())
+		r.add(t.Context(), g, "a", pendingOf("a", 1, 10))
+		r.add(t.Context(), g, "b", pendingOf("b", 600, 10))
+		r.add(t.Context(), g, "c", pendingOf("c", 400, 10))
+		r.add(t.Context(), g, "d", pendingOf("d", 1, 10))
+		r.add(t.Context(), g, "e", pendingOf("e", 1, 10))
+		r.Wait()
+		require.Equal(t, []string{"a", "2:bc", "2:de"}, s.take())
+	})
+}
+
+// What is quicker is found out: a few go side by side where a batch is dear, and
+// many together; and all side by side where a batch gains nothing.
+func TestGroupAdapts(t *testing.T) {
+	for _, c := range []struct {
+		one, batch time.Duration
+		few, many  bool // is batched
+	}{
+		{1 * ms, 8 * ms, false, true},
+		{5 * ms, 5 * ms, true, true},
+		{10 * time.Microsecond, 20 * ms, false, false},
+	} {
+		t.Run(fmt.Sprint(c.one, " ", c.batch), func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				s := newScript(c.one, c.batch)
+				g := journal.NewGroup(s)
+				require.Equal(t, c.few, mostlyBatched(t, s, g, 4))
+				require.Equal(t, c.many, mostlyBatched(t, s, g, 40))
+				require.Equal(t, c.few, mostlyBatched(t, s, g, 4))
+				s.one, s.batch = 5*ms, 5*ms
+				require.True(t, mostlyBatched(t, s, g, 40), "and when it changes")
+			})
+		})
+	}
+}
+
+// mostlyBatched lets so many append again and again, and reports whether they
+// mostly go together in the end.
+func mostlyBatched(t *testing.T, s *script, g *journal.Group, n int) bool {
+	t.Helper()
+	runs := make([]string, n+1)
+	for i := range runs {
+		runs[i] = fmt.Sprint("run", i)
+	}
+	for range 150 {
+		crowded(t, g, runs...)
+	}
+	s.take()
+	for range 20 {
+		crowded(t, g, runs...)
+	}
+	batches := 0
+	for _, members := range s.sizes {
+		if members == n {
+			batches++
+		}
+	}
+	return batches >= 10
+}
+
+// Everybody gets on: of writers who append again and again none is left behind.
+func TestGroupIsFair(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		s := newScript(3*ms, 4*ms)
+		g := learned(t, s)
+		counts := make([]int, 30)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		var all sync.WaitGroup
+		for i := range counts {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					if _, err := g.Append(ctx, pendingOf(fmt.Sprint("run", i), 1, 10)); err == nil {
+						counts[i]++
+					}
+				}
+			})
+		}
+		all.Wait()
+		_, err := g.Append(t.Context(), pendingOf("last", 1, 10)) // after the batch that all left
+		require.NoError(t, err)
+		low, high := counts[0], counts[0]
+		for _, n := range counts {
+			low, high = min(low, n), max(high, n)
+		}
+		require.Greater(t, low, 200)
+		require.Less(t, high, 2*low)
+	})
+}
