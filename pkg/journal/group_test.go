@@ -116,6 +116,13 @@ func (r *results) add(ctx context.Context, g *journal.Group, name string, p jour
 	synctest.Wait()
 }
 
+// err is what the append of that name came to so far.
+func (r *results) err(name string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.errs[name]
+}
+
 // crowded lets the runs append while the first one is under way, and returns when
 // all are answered.
 func crowded(t *testing.T, g *journal.Group, runs ...string) *results {
@@ -265,14 +272,14 @@ func TestGroupContextEnds(t *testing.T) {
 		r.add(t.Context(), g, "e", pendingOf("e", 1, 10))
 		cancelWaiting()
 		synctest.Wait()
-		require.ErrorIs(t, r.errs["b"], context.Canceled)
-		require.NotErrorIs(t, r.errs["b"], journal.ErrInDoubt)
+		require.ErrorIs(t, r.err("b"), context.Canceled)
+		require.NotErrorIs(t, r.err("b"), journal.ErrInDoubt)
 		require.Equal(t, 3, g.Waiting())
 		time.Sleep(4 * ms) // in the bubble
 		cancelSent()
 		synctest.Wait()
-		require.ErrorIs(t, r.errs["c"], journal.ErrInDoubt)
-		require.ErrorIs(t, r.errs["c"], context.Canceled)
+		require.ErrorIs(t, r.err("c"), journal.ErrInDoubt)
+		require.ErrorIs(t, r.err("c"), context.Canceled)
 		r.Wait()
 		require.Equal(t, []string{"a", "3:cde"}, s.take())
 		require.NoError(t, errors.Join(r.errs["a"], r.errs["d"], r.errs["e"]))
