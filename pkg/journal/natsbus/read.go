@@ -217,6 +217,11 @@ func recordOf(msg *nats.Msg) (journal.Record, error) {
 // number until the server says that there are no more. It does not believe so
 // before it has seen the record upTo.
 func (b *Bus) records(ctx context.Context, stream, subject string, after, upTo uint64) iter.Seq2[journal.Record, error] {
+	return b.recordsBy(ctx, stream, subject, after, upTo, pageRecords)
+}
+
+// recordsBy is records with so many in a request.
+func (b *Bus) recordsBy(ctx context.Context, stream, subject string, after, upTo uint64, page int) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
 		r, err := b.newReader(stream)
 		if err != nil {
@@ -226,7 +231,7 @@ func (b *Bus) records(ctx context.Context, stream, subject string, after, upTo u
 		defer r.close()
 		for silent := 0; ; {
 			before := after
-			more, err := r.page(ctx, getRequest{Seq: after + 1, NextFor: subject, Batch: pageRecords, MaxBytes: pageBytes}, func(_ *nats.Msg, rec journal.Record) bool {
+			more, err := r.page(ctx, getRequest{Seq: after + 1, NextFor: subject, Batch: page, MaxBytes: pageBytes}, func(_ *nats.Msg, rec journal.Record) bool {
 				if rec.Seq <= after {
 					return true
 				}
