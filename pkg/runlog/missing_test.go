@@ -27,6 +27,11 @@ func (c *asked) Read(ctx context.Context, run events.Run, after uint64) iter.Seq
 	return c.Bus.Read(ctx, run, after)
 }
 
+func (c *asked) ReadSome(ctx context.Context, run events.Run, after uint64, n int) iter.Seq2[journal.Record, error] {
+	c.reads++
+	return c.Bus.ReadSome(ctx, run, after, n)
+}
+
 func (c *asked) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Record, error) {
 	c.fetches++
 	return c.Bus.Fetch(ctx, run, seq)

@@ -67,14 +67,17 @@ func (b *Bus) CancelTimer(ctx context.Context, run events.Run, kind string) erro
 func (b *Bus) publishTimer(ctx context.Context, msg *nats.Msg) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.opts.RequestTimeout, nats.ErrTimeout)
 	defer cancel()
+	var refusal error
 	for {
 		err := b.tryTimer(ctx, msg)
 		if err == nil {
 			return nil
 		}
 		if !unsent(err) {
-			return b.full.note(inDoubt(err))
+			// Where the time ended in the middle of a try, the one before says why.
+			return b.full.note(errors.Join(inDoubt(err), refusal))
 		}
+		refusal = inDoubt(err)
 		if _, missing := b.streamOf(ctx, timerStream); errors.Is(missing, journal.ErrNotReady) {
 			return missing
 		}
