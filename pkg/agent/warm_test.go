@@ -33,11 +33,6 @@ func (c *counting) Read(ctx context.Context, run events.Run, after uint64) iter.
 	return c.Bus.Read(ctx, run, after)
 }
 
-func (c *counting) ReadSome(ctx context.Context, run events.Run, after uint64, n int) iter.Seq2[journal.Record, error] {
-	c.reads.Add(1)
-	return c.Bus.ReadSome(ctx, run, after, n)
-}
-
 func (c *counting) Head(ctx context.Context, run events.Run) (journal.Record, error) {
 	c.reads.Add(1)
 	return c.Bus.Head(ctx, run)

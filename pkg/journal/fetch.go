@@ -2,7 +2,6 @@ package journal
 
 import (
 	"context"
-	"iter"
 
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -13,7 +12,4 @@ type Fetcher interface {
 	// Fetch returns the record with that sequence number in the run's shard, of
 	// whichever run it is, or [ErrNotFound]. It says nothing of what else is there.
 	Fetch(ctx context.Context, run events.Run, seq uint64) (Record, error)
-
-	// ReadSome is [Log.Read] that ends after n records, n from 1.
-	ReadSome(ctx context.Context, run events.Run, after uint64, n int) iter.Seq2[Record, error]
 }

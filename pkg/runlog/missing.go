@@ -2,7 +2,6 @@ package runlog
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -45,27 +44,6 @@ func (r *Run) bridge(ctx context.Context, rec journal.Record, e *events.Event) (
 		}
 	}
 	return true, nil
-}
-
-// readTo reads on to the record seq, which says that it is the run's n-th event, if
-// the log can read no more than that; else, and if it is not found there, to the head.
-func (r *Run) readTo(ctx context.Context, seq, n uint64) error {
-	log, can := r.store.log.(journal.Fetcher)
-	if !can || n <= r.mem.N {
-		return r.readOn(ctx)
-	}
-	for rec, err := range log.ReadSome(ctx, r.ID, r.seq, int(n-r.mem.N)) {
-		if err != nil {
-			return fmt.Errorf("reading run %s: %w", r.ID.ID, err)
-		}
-		if _, err := r.apply(ctx, rec); err != nil {
-			return err
-		}
-	}
-	if r.seq < seq {
-		return r.readOn(ctx)
-	}
-	return nil
 }
 
 // missing returns the records from the delivered one back to the first that is not

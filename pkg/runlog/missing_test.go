@@ -27,11 +27,6 @@ func (c *asked) Read(ctx context.Context, run events.Run, after uint64) iter.Seq
 	return c.Bus.Read(ctx, run, after)
 }
 
-func (c *asked) ReadSome(ctx context.Context, run events.Run, after uint64, n int) iter.Seq2[journal.Record, error] {
-	c.reads++
-	return c.Bus.ReadSome(ctx, run, after, n)
-}
-
 func (c *asked) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Record, error) {
 	c.fetches++
 	return c.Bus.Fetch(ctx, run, seq)
@@ -125,6 +120,18 @@ func TestExtendFetchesWhatOthersAppended(t *testing.T) {
 	p.extend(p.head())
 	require.Equal(t, 1, p.log.reads, "many are read at once")
 	require.Equal(t, 2, p.log.fetches)
+	p.asRead()
+}
+
+// A server that was killed may deliver for the first time again what was worked on
+// before: of a run that is not known all is read, whatever is delivered.
+func TestExtendReadsAnUnknownRunToItsHead(t *testing.T) {
+	t.Parallel()
+	p := newApart(t)
+	first := p.head()
+	p.thoughts(3)
+	p.reader = runlog.New(runlog.Options{Log: p.log}).Acquire(p.writer.ID)
+	p.extend(first)
 	p.asRead()
 }
 

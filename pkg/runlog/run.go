@@ -188,7 +188,7 @@ func (r *Run) Extend(ctx context.Context, rec journal.Record) (*events.Event, er
 		}
 	}
 	if e.N < fewEvents {
-		return e, r.catchUp(ctx, rec, func(ctx context.Context) error { return r.readTo(ctx, rec.Seq, e.N) })
+		return e, r.catchUp(ctx, rec, r.readOn)
 	}
 	return e, r.catchUp(ctx, rec, r.Refresh)
 }

@@ -3,7 +3,6 @@ package natsbus
 import (
 	"context"
 	"fmt"
-	"iter"
 	"strconv"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -32,28 +31,6 @@ func (b *Bus) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Re
 	}
 	rec.After = conditionOf(msg)
 	return rec, err
-}
-
-// ReadSome yields the run's first n records after the given sequence number. The
-// server looks for no more than that, while a read to the head has it look through
-// everything that other runs appended since.
-func (b *Bus) ReadSome(ctx context.Context, run events.Run, after uint64, n int) iter.Seq2[journal.Record, error] {
-	return func(yield func(journal.Record, error) bool) {
-		if err := journal.CheckRun(b.shards, run); err != nil {
-			yield(journal.Record{}, err)
-			return
-		}
-		left := n
-		q := query{stream: events.StreamName(run.Shard), subject: run.Filter(), after: after, most: n}
-		for rec, err := range b.read(ctx, q) {
-			if err != nil {
-				err = fmt.Errorf("read run %s: %w", run.ID, err)
-			}
-			if left--; !yield(rec, err) || err != nil || left == 0 {
-				return
-			}
-		}
-	}
 }
 
 // conditionOf returns the sequence number under whose condition a message was

@@ -33,8 +33,6 @@ type query struct {
 	// then for exactly those. Asked for more it would look for them through all the
 	// blocks up to the stream's end, which for a run that ended long ago is long.
 	counted bool
-	// most, if not 0, is how many records are asked for at once.
-	most int
 	// from is after as it was in the beginning, pending and seen are how many records
 	// are to come and have come.
 	from, pending, seen uint64
@@ -52,8 +50,6 @@ func (q *query) request(records int) getRequest {
 		request.NextFor = q.subject
 	}
 	switch {
-	case q.most > 0:
-		request.Batch = min(records, q.most)
 	case !q.counted:
 	case q.pending == 0:
 		request.Batch = 1
