@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"sync"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -69,6 +70,10 @@ func (fs *frames) of(shard int, rec journal.Record) *frame {
 	}
 	m := fs.entry(place{shard, rec.Seq})
 	m.once.Do(func() { m.frame = newFrame(fs.codec, rec) })
+	if kept := m.frame.record; kept.Subject != rec.Subject || !bytes.Equal(kept.Body, rec.Body) {
+		// A server that lost its tail with the power gives its numbers out again.
+		return newFrame(fs.codec, rec)
+	}
 	return m.frame
 }
 

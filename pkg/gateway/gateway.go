@@ -162,7 +162,7 @@ func New(cfg Config) (*Gateway, error) {
 		counts: newCounters(), closing: make(chan struct{}),
 	}
 	g.table = g.machine.Table()
-	g.followed = journal.Share(g.log, journal.SharedOptions{})
+	g.followed = journal.Share(g.log, journal.SharedOptions{Logger: cfg.Logger})
 	g.frames = frames{codec: g.machine.Codec(), kept: map[place]*made{}}
 	g.launcher, err = launch.New(launch.Config{
 		Store: cfg.Store, Source: g.source, Directory: cfg.Directory, Agents: cfg.Agents, Timers: cfg.Timers, Tombstones: cfg.Tombstones,

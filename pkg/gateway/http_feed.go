@@ -68,10 +68,13 @@ func (g *Gateway) feed(ctx context.Context, s *stream, want wanted, at journal.P
 		select {
 		case rec := <-records:
 			at[rec.shard] = rec.Seq
-			if f := g.frames.of(rec.shard, rec.Record); want.match(f) {
+			f := g.frames.of(rec.shard, rec.Record)
+			matches := want.match(f)
+			if matches {
 				s.add(f.typ(), at.String(), f.line)
 			}
-			err = s.flushSome(len(records) > 0)
+			// What is added waits for no more than is wanted right behind it.
+			err = s.flushSome(matches && len(records) > 0)
 		case <-heartbeat.C:
 			err = s.comment()
 		case <-ended:

@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"iter"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -19,6 +20,8 @@ type SharedOptions struct {
 	// 64 records at most. 0: 256 KiB. A follower that falls behind further reads the
 	// log again, at its own pace.
 	Waiting int
+	// Logger gets why the log cannot be read for the time being. Default: discarded.
+	Logger *slog.Logger
 }
 
 // The most records that wait for one follower, and the pause after a failed read.
@@ -44,9 +47,12 @@ func Share(log Log, o SharedOptions) *Shared {
 	if o.Waiting <= 0 {
 		o.Waiting = 256 << 10
 	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
 	s := &Shared{Log: log, opts: o, hubs: make([]*hub, log.Shards())}
 	for shard := range s.hubs {
-		s.hubs[shard] = &hub{log: log, shard: shard, alone: o.Alone, byRun: map[runName]listeners{}, others: listeners{}}
+		s.hubs[shard] = &hub{log: log, logger: o.Logger, shard: shard, alone: o.Alone, byRun: map[runName]listeners{}, others: listeners{}}
 	}
 	return s
 }
@@ -77,9 +83,10 @@ type listeners map[*listener]struct{}
 
 // hub follows a shard for its listeners, as long as there are any.
 type hub struct {
-	log   Log
-	shard int
-	alone int
+	log    Log
+	logger *slog.Logger
+	shard  int
+	alone  int
 
 	mu sync.Mutex
 	// followers counts all, those alone too.
@@ -148,7 +155,7 @@ func (h *hub) leave(l *listener) {
 func (h *hub) run(ctx context.Context, begun chan struct{}) {
 	last, err := h.log.Last(ctx, h.shard)
 	for err != nil {
-		if !wait(ctx, sharedRetry) {
+		if !h.retry(ctx, err) {
 			return
 		}
 		last, err = h.log.Last(ctx, h.shard)
@@ -311,23 +318,27 @@ func (l *listener) pass(told []Record, yield func(Record, error) bool) bool {
 // no more is wanted. What goes wrong passes, and is tried again.
 func (l *listener) read(ctx context.Context, h *hub, yield func(Record, error) bool) bool {
 	for {
-		failed := false
+		var failed error
 		for rec, err := range h.log.Scan(ctx, h.shard, l.filter, l.cursor) {
-			if failed = err != nil; failed {
+			if failed = err; failed != nil {
 				break
 			}
 			if l.cursor = rec.Seq; !yield(rec, nil) {
 				return false
 			}
 		}
-		if !failed || !wait(ctx, sharedRetry) {
+		if failed == nil || !h.retry(ctx, failed) {
 			return true
 		}
 	}
 }
 
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
+// retry waits after a read that failed, and reports false if ctx ended.
+func (h *hub) retry(ctx context.Context, err error) bool {
+	if ctx.Err() == nil {
+		h.logger.Warn("cannot read the log, trying again", "shard", h.shard, "reason", err)
+	}
+	timer := time.NewTimer(sharedRetry)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -135,6 +135,35 @@ func TestExtendReadsAnUnknownRunToItsHead(t *testing.T) {
 	p.asRead()
 }
 
+// A run was paused while its delivery waited, which is older than that: what is in
+// memory would be brought to the delivery alone.
+func TestForgottenRunsAreReadToTheirHead(t *testing.T) {
+	t.Parallel()
+	for name, forget := range map[string]func(*runlog.Store, events.Run){
+		"one": (*runlog.Store).Forget, "all": func(s *runlog.Store, _ events.Run) { s.ForgetIdle() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newApart(t)
+			store := runlog.New(runlog.Options{Log: p.log})
+			p.reader = store.Acquire(p.writer.ID)
+			p.extend(p.head())
+			store.Release(p.reader)
+			p.thoughts(2)
+			delivered := p.head()
+			p.append(events.Control, &events.Paused{})
+
+			forget(store, p.writer.ID)
+			p.reader = store.Acquire(p.writer.ID)
+			p.extend(delivered)
+			require.True(t, p.reader.Memory().Control.Paused)
+
+			forget(store, p.writer.ID)
+			require.Same(t, p.reader, store.Acquire(p.writer.ID), "somebody holds it")
+		})
+	}
+}
+
 func TestExtendOfAnEventThatWasAppendedHere(t *testing.T) {
 	t.Parallel()
 	p := newApart(t)

@@ -169,6 +169,29 @@ func (s *Store) HeldRuns() []events.Run {
 	return held
 }
 
+// Forget drops a run that nobody holds, so that who acquires it next reads it to
+// its head. It is for runs of which there is a sign that others appended what no
+// delivery tells of.
+func (s *Store) Forget(id events.Run) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.runs[id]; r != nil && r.holders == 0 {
+		s.wakeUp(r)
+		delete(s.runs, id)
+	}
+}
+
+// ForgetIdle is [Store.Forget] for every run.
+func (s *Store) ForgetIdle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.idle.Len() > 0 {
+		oldest := s.idle.Front().Value.(*Run)
+		s.wakeUp(oldest)
+		delete(s.runs, oldest.ID)
+	}
+}
+
 // Release gives a run back. Runs that have ended, or of which nothing was found,
 // are forgotten, the others kept until they are the least recently used.
 func (s *Store) Release(r *Run) {

@@ -130,14 +130,20 @@ func (h *hints) comeUp(run events.Run) {
 }
 
 // watchControl follows the control events of runs in flight, so that what they
-// make obsolete is cancelled at once rather than when its outcome is refused.
+// make obsolete is cancelled at once rather than when its outcome is refused. Other
+// runs that are in memory are forgotten: their next delivery may be older than the
+// control event, and what is in memory would be brought to the delivery alone.
 func (w *Worker) watchControl(ctx context.Context) (stop func(), err error) {
 	h := newHints()
 	unwatch, err := w.cfg.Feed.Watch(journal.Filter{From: events.Control}, func(rec journal.Record) {
 		if s, err := events.ParseSubject(rec.Subject); err == nil {
+			w.cfg.Store.Forget(s.Run)
 			h.add(s.Run)
 		}
-	}, h.addAll)
+	}, func() {
+		w.cfg.Store.ForgetIdle()
+		h.addAll()
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -56,6 +56,9 @@ func (b *Bus) Append(ctx context.Context, run events.Run, last uint64, entries .
 // One appends a run's entries by themselves.
 func (a *appender) One(ctx context.Context, p journal.Pending) (uint64, error) {
 	b, run, last := a.bus, p.Run, p.Last
+	if err := ctx.Err(); err != nil {
+		return 0, fmt.Errorf("append to run %s was not sent: %w", run.ID, err)
+	}
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
 	ctx, cancel := context.WithTimeoutCause(ctx, b.opts.RequestTimeout, nats.ErrTimeout)
@@ -63,7 +66,8 @@ func (a *appender) One(ctx context.Context, p journal.Pending) (uint64, error) {
 	for {
 		a.pace.sent()
 		ack, err := b.send(ctx, refuse, run, last, p.Entries)
-		a.pace.answered(err == nil && len(p.Entries) == 1)
+		// A refusal is answered without a flush.
+		a.pace.answered(err == nil && ack.Error == nil && len(p.Entries) == 1)
 		if err == nil && ack.Error != nil {
 			err = ack.Error
 		}

@@ -137,7 +137,10 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 		unhook()
 		return nil, err
 	}
-	b.appenders = newAppenders(b)
+	appenders := newAppenders(b)
+	b.mu.Lock()
+	b.appenders = appenders
+	b.mu.Unlock()
 	return b, nil
 }
 
@@ -151,7 +154,10 @@ func (b *Bus) hook() (unhook func()) {
 	})
 	b.conn.SetDisconnectErrHandler(func(c *nats.Conn, err error) {
 		b.denied.disconnected()
-		for _, a := range b.appenders {
+		b.mu.Lock()
+		appenders := b.appenders // none yet while the bus is opened
+		b.mu.Unlock()
+		for _, a := range appenders {
 			a.pace.reset()
 		}
 		if onDisconnect != nil {

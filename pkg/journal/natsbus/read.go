@@ -92,6 +92,10 @@ func (b *Bus) Scan(ctx context.Context, shard int, filter journal.Filter, after 
 		}
 		q := query{stream: events.StreamName(shard), subject: filter.Subject(shard), match: filter.Match, after: after, upTo: upTo, end: end}
 		q.all = wholeShard(q.subject)
+		if b.replicas > 1 && !b.asksLeader() {
+			// Only a read of everything shows whether a replica answers that lags.
+			q.all, q.upTo = true, end
+		}
 		for rec, err := range b.read(ctx, q) {
 			if err != nil {
 				err = fmt.Errorf("scan shard %d: %w", shard, err)
