@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -250,8 +251,20 @@ type stream struct {
 	g       *Gateway
 	w       http.ResponseWriter
 	control *http.ResponseController
-	buf     bytes.Buffer
-	began   bool
+	// buf is what is sent next; nil: nothing.
+	buf   *bytes.Buffer
+	began bool
+}
+
+// streamBuffers are buffers of streams: one that waits for events has none.
+var streamBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// out returns the buffer of what is sent next.
+func (s *stream) out() *bytes.Buffer {
+	if s.buf == nil {
+		s.buf = streamBuffers.Get().(*bytes.Buffer)
+	}
+	return s.buf
 }
 
 func (g *Gateway) newStream(w http.ResponseWriter) *stream {
@@ -275,7 +288,7 @@ func (s *stream) end() {
 
 // comment sends a comment, which keeps the connection open.
 func (s *stream) comment() error {
-	s.buf.WriteString(": moorebus\n\n")
+	s.out().WriteString(": moorebus\n\n")
 	return s.flush()
 }
 
@@ -302,15 +315,16 @@ func (s *stream) event(typ, id string, data []byte) error {
 
 // add writes an event to what is sent next.
 func (s *stream) add(typ, id string, data []byte) {
-	s.buf.WriteString("event: ")
-	s.buf.WriteString(typ)
+	buf := s.out()
+	buf.WriteString("event: ")
+	buf.WriteString(typ)
 	if id != "" {
-		s.buf.WriteString("\nid: ")
-		s.buf.WriteString(id)
+		buf.WriteString("\nid: ")
+		buf.WriteString(id)
 	}
-	s.buf.WriteString("\ndata: ")
-	s.buf.Write(data)
-	s.buf.WriteString("\n\n")
+	buf.WriteString("\ndata: ")
+	buf.Write(data)
+	buf.WriteString("\n\n")
 }
 
 // together is how much of what comes at the same moment is sent at once, in bytes.
@@ -318,7 +332,7 @@ const together = 32 << 10
 
 // flushSome sends what was added, unless more is there to go with it.
 func (s *stream) flushSome(more bool) error {
-	if n := s.buf.Len(); n == 0 || more && n < together {
+	if s.buf == nil || more && s.buf.Len() < together {
 		return nil
 	}
 	return s.flush()
@@ -332,7 +346,10 @@ func (s *stream) flush() error {
 	}
 	_ = s.control.SetWriteDeadline(time.Now().Add(s.g.cfg.WriteTimeout))
 	_, err := s.w.Write(s.buf.Bytes())
-	s.buf.Reset()
+	if s.buf.Reset(); s.buf.Cap() <= 2*together { // a large event's is not kept
+		streamBuffers.Put(s.buf)
+	}
+	s.buf = nil
 	if err == nil {
 		err = s.control.Flush()
 	}
