@@ -123,16 +123,22 @@ func install(ctx context.Context, t terms) (in *installation, err error) {
 			n.close()
 		}
 	}()
-	if err := natsbus.Init(ctx, n.conn, natsbus.InitOptions{Shards: t.shards}); err != nil {
-		return nil, err
-	}
-	var o natsbus.Options
-	withGroupCommit(&o, t.group)
-	if in.bus, err = natsbus.Open(ctx, n.conn, o); err != nil {
+	if in.bus, err = n.openBus(ctx, t, natsbus.InitOptions{}); err != nil {
 		return nil, err
 	}
 	in.host, err = newHost(in.bus, t.slots)
 	return in, err
+}
+
+// openBus makes the streams, and a bus on them.
+func (n *node) openBus(ctx context.Context, t terms, o natsbus.InitOptions) (*natsbus.Bus, error) {
+	o.Shards = t.withDefaults().shards
+	if err := natsbus.Init(ctx, n.conn, o); err != nil {
+		return nil, err
+	}
+	var options natsbus.Options
+	withGroupCommit(&options, t.group)
+	return natsbus.Open(ctx, n.conn, options)
 }
 
 // withGroupCommit turns group commit of appends on or off.
