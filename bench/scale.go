@@ -125,8 +125,12 @@ func scaleCalls(ctx context.Context, s scaleSettings) (figures []figure, err err
 		return nil, err
 	}
 	at := fmt.Sprintf("%d calls, 1 planner", s.calls)
+	peak := scaleFigure(at, "calls in flight at the peak", "", float64(model.peak.Load()))
+	if s.together {
+		peak = peak.least(float64(s.calls)) // else the first are answered before the last begin
+	}
 	return []figure{
-		scaleFigure(at, "calls in flight at the peak", "", float64(model.peak.Load())).least(float64(s.calls)),
+		peak,
 		scaleFigure(at, "memory of the planner at its peak", "MiB", most/bytesPerMiB).most(maxPlannerMemory / bytesPerMiB),
 		scaleFigure(at, "memory per call", "KiB", most/1024/float64(s.calls)),
 		scaleFigure(at, "time until all calls were in flight", "s", model.full().Sub(began).Seconds()),

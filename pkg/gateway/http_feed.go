@@ -69,9 +69,11 @@ func (g *Gateway) feed(ctx context.Context, s *stream, want wanted, at journal.P
 		case rec := <-records:
 			at[rec.shard] = rec.Seq
 			if f := g.frames.of(rec.shard, rec.Record); want.match(f) {
-				s.add(f.typ(), at.String(), f.line)
+				err = s.add(f.typ(), at.String(), f.line)
 			}
-			err = s.flushSome(len(records) > 0)
+			if err == nil {
+				err = s.flushSome(len(records) > 0)
+			}
 		case <-heartbeat.C:
 			err = s.comment()
 		case <-ended:
