@@ -54,7 +54,7 @@ func feedBench() *benchmark {
 			f.IntVar(&s.watched, "watched", 20, "runs that every client of all events sees")
 			f.IntVar(&s.stalled, "stalled", 50, "clients that read nothing")
 			f.DurationVar(&s.writeTimeout, "write-timeout", 5*time.Second, "how long the gateway waits for a client that reads nothing")
-			f.IntVar(&s.backlog, "backlog", 12, "runs of 32 events, 600 KB altogether, that go on while clients read nothing")
+			f.IntVar(&s.backlog, "backlog", 12, "runs of 32 events and half a megabyte that go on while clients read nothing")
 		},
 		run: func(ctx context.Context) ([]figure, error) {
 			if s.fsync != "always" && s.fsync != "relaxed" {
