@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"time"
@@ -20,8 +21,10 @@ type feedSettings struct {
 	// clients follow runs, or all events; watched is how many runs those of all
 	// events see.
 	clients, watched int
-	// stalled clients read nothing while backlog runs go on.
+	// stalled clients read nothing while backlog runs go on, and the gateway waits
+	// for them as long as writeTimeout.
 	stalled, backlog int
+	writeTimeout     time.Duration
 }
 
 // feedSteps is how many tool steps the runs of the feed have, feedEvents how many
@@ -50,14 +53,15 @@ func feedBench() *benchmark {
 			f.IntVar(&s.clients, "clients", 500, "clients of event streams at once")
 			f.IntVar(&s.watched, "watched", 20, "runs that every client of all events sees")
 			f.IntVar(&s.stalled, "stalled", 50, "clients that read nothing")
-			f.IntVar(&s.backlog, "backlog", 200, "runs that go on while clients read nothing")
+			f.DurationVar(&s.writeTimeout, "write-timeout", 5*time.Second, "how long the gateway waits for a client that reads nothing")
+			f.IntVar(&s.backlog, "backlog", 12, "runs of 32 events and half a megabyte that go on while clients read nothing")
 		},
 		run: func(ctx context.Context) ([]figure, error) {
 			if s.fsync != "always" && s.fsync != "relaxed" {
 				return nil, cli.Usage("--fsync is always or relaxed")
 			}
-			if min(s.rate, s.clients, s.watched, s.stalled, s.backlog) < 1 || s.window <= 0 {
-				return nil, cli.Usage("--rate, --clients, --watched, --stalled, --backlog and --window are more than nothing")
+			if min(s.rate, s.clients, s.watched, s.stalled, s.backlog) < 1 || min(s.window, s.writeTimeout) <= 0 {
+				return nil, cli.Usage("--rate, --clients, --watched, --stalled, --backlog, --window and --write-timeout are more than nothing")
 			}
 			return feed(ctx, s)
 		},
@@ -86,7 +90,7 @@ func (s feedSettings) startFeed(ctx context.Context, tool time.Duration) (*fleet
 	if err != nil {
 		return nil, err
 	}
-	f, err := startFleet(ctx, s.bin, s.fsync == "always", natsbus.InitOptions{})
+	f, err := startFleet(ctx, s.bin, terms{syncAlways: s.fsync == "always", group: true}, natsbus.InitOptions{}, "--write-timeout", s.writeTimeout.String())
 	if err != nil {
 		e.close()
 		return nil, err
@@ -94,14 +98,13 @@ func (s feedSettings) startFeed(ctx context.Context, tool time.Duration) (*fleet
 	f.tool = e
 	file := filepath.Join(f.dir, "tools.yaml")
 	if err = os.WriteFile(file, []byte(e.toolFile()), 0o600); err == nil {
-		_, err = f.start("actor", nil, "--instance", "actor", "--tools", file, "--concurrency", "1000")
+		_, err = f.start("actor", nil, "--tools", file, "--concurrency", "1000")
 	}
 	if err == nil {
-		err = f.startRoles("planner", "observer")
+		err = f.startRoles([]string{"planner", "observer"})
 	}
 	if err != nil {
-		f.close()
-		return nil, err
+		return nil, errors.Join(err, f.close())
 	}
 	return f, nil
 }

@@ -28,7 +28,7 @@ type eventStream struct {
 // streamClient is for many streams at once, each on a connection of its own.
 // receive is the size of a connection's receive buffer in bytes; 0: the system's.
 func streamClient(receive int) *http.Client {
-	dialer := net.Dialer{Timeout: roleStart}
+	dialer := net.Dialer{Timeout: readyTime}
 	return &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -160,19 +160,17 @@ func (f *fleet) streamClients(ctx context.Context) (int, error) {
 	return 0, fmt.Errorf("/metrics has no %s", metric)
 }
 
-// awaitClients waits until the gateway has so many clients, and reports whether it
-// did in time.
-func (f *fleet) awaitClients(ctx context.Context, want int, limit time.Duration) (bool, error) {
+// awaitClients waits until the gateway has so many clients.
+func (f *fleet) awaitClients(ctx context.Context, want int, limit time.Duration) error {
 	for end := time.Now().Add(limit); ; {
 		n, err := f.streamClients(ctx)
-		if err != nil || n == want {
-			return err == nil, err
-		}
-		if time.Now().After(end) {
-			return false, nil
-		}
-		if !idle(ctx, 100*time.Millisecond) {
-			return false, ctx.Err()
+		switch {
+		case err != nil || n == want:
+			return err
+		case time.Now().After(end):
+			return fmt.Errorf("the gateway has %d clients and not %d after %s", n, want, limit)
+		case !idle(ctx, 100*time.Millisecond):
+			return ctx.Err()
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 )
@@ -14,25 +15,28 @@ const (
 	watchedTool = 100 * time.Millisecond
 	// feedLimit bounds each part.
 	feedLimit = 55 * time.Second
-	// stallLimit bounds the wait for the gateway to let go of clients that read
-	// nothing: it gives one write 30 s.
-	stallLimit = 35 * time.Second
+	// letGo is how much longer than its patience the gateway may take to let go of
+	// clients that read nothing.
+	letGo = 2 * time.Second
 	// stalledBuffer is the receive buffer of such a client, in bytes: small, so that the
 	// events do not wait there, but not so small that it cannot catch up.
 	stalledBuffer = 64 << 10
 	// maxStalled is what a client that reads nothing may cost.
 	maxStalled = 1.0 // MiB
+	// stalledArguments is the length of the arguments of each call in those runs, in
+	// bytes: what a client does not read has to be more than the sockets hold, 4 MiB.
+	stalledArguments = 24 << 10
 )
 
 // feedRuns has each client follow a run of its own, which goes on meanwhile. The runs
 // wait in their first step until all clients are there, so that the CPU time is
 // that of the events and not of starting and connecting.
-func feedRuns(ctx context.Context, s feedSettings) ([]figure, error) {
+func feedRuns(ctx context.Context, s feedSettings) (figures []figure, err error) {
 	f, agent, err := s.prepare(ctx, watchedTool)
 	if err != nil {
 		return nil, err
 	}
-	defer f.close()
+	defer func() { err = errors.Join(err, f.close()) }()
 	ctx, cancel := context.WithTimeout(ctx, feedLimit)
 	defer cancel()
 	ids, err := f.runs(ctx, s.clients, agent)
@@ -52,12 +56,12 @@ func feedRuns(ctx context.Context, s feedSettings) ([]figure, error) {
 }
 
 // feedAll has every client follow the events of all runs, of which there are fewer.
-func feedAll(ctx context.Context, s feedSettings) ([]figure, error) {
+func feedAll(ctx context.Context, s feedSettings) (figures []figure, err error) {
 	f, agent, err := s.prepare(ctx, watchedTool)
 	if err != nil {
 		return nil, err
 	}
-	defer f.close()
+	defer func() { err = errors.Join(err, f.close()) }()
 	ctx, cancel := context.WithTimeout(ctx, feedLimit)
 	defer cancel()
 	f.tool.open()
@@ -156,19 +160,22 @@ func each(streams []*eventStream, fn func(k int, s *eventStream)) {
 	all.Wait()
 }
 
-// feedStalled has clients of all events that read nothing while runs go on. Then they
-// read: what they were sent, and after the stream was cut, from where they were. Each
-// has to see every event once.
-func feedStalled(ctx context.Context, s feedSettings) ([]figure, error) {
-	f, agent, err := s.prepare(ctx, time.Millisecond)
+// feedStalled has clients of all events that read nothing while runs go on, until the
+// gateway lets go of them. Then they read: what they were sent, and from there on
+// what they ask for anew. Each has to see every event once.
+func feedStalled(ctx context.Context, s feedSettings) (figures []figure, err error) {
+	f, err := s.startFeed(ctx, time.Millisecond)
 	if err != nil {
 		return nil, err
 	}
-	defer f.close()
+	defer func() { err = errors.Join(err, f.close()) }()
+	agent, err := stepsAgent(feedSteps, "slow", `{"text":"`+strings.Repeat("x", stalledArguments)+`"}`)
+	if err != nil {
+		return nil, err
+	}
 	f.tool.open()
-	ctx, cancel := context.WithTimeout(ctx, 2*feedLimit)
+	ctx, cancel := context.WithTimeout(ctx, feedLimit)
 	defer cancel()
-	gateway := f.processes[0].cmd.Process.Pid
 	events := uint64(feedEvents * s.backlog)
 	// What the work itself takes is had before: as many runs without any client.
 	if err := f.carry(ctx, s.backlog, agent, events); err != nil {
@@ -181,6 +188,7 @@ func feedStalled(ctx context.Context, s feedSettings) ([]figure, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	gateway := f.processes[0].cmd.Process.Pid
 	before, _, err := residentSet(gateway)
 	if err != nil {
 		return nil, err
@@ -193,8 +201,7 @@ func feedStalled(ctx context.Context, s feedSettings) ([]figure, error) {
 		return nil, err
 	}
 	began := time.Now()
-	gone, err := f.awaitClients(ctx, 0, stallLimit)
-	if err != nil {
+	if err := f.awaitClients(ctx, 0, s.writeTimeout+letGo); err != nil {
 		return nil, err
 	}
 	waited := time.Since(began)
@@ -207,16 +214,13 @@ func feedStalled(ctx context.Context, s feedSettings) ([]figure, error) {
 	for _, n := range resumed {
 		told += min(n, 1)
 	}
-	at := fmt.Sprintf("%d clients that read nothing of %d events", s.stalled, events)
-	rows := []figure{
+	at := fmt.Sprintf("%d clients that read nothing of %d events, given %s", s.stalled, events, s.writeTimeout)
+	return []figure{
 		feedFigure(at, "memory of the gateway before", "MiB", before/bytesPerMiB),
 		feedFigure(at, "memory of the gateway after, per client", "MiB", max(0, after-before)/bytesPerMiB/float64(s.stalled)).most(maxStalled),
-		feedFigure(at, "clients that were cut and resumed without a gap", "", float64(told)),
-	}
-	if gone {
-		rows = append(rows, feedFigure(at, "time after the last event until all were let go", "s", waited.Seconds()))
-	}
-	return rows, nil
+		feedFigure(at, "time after the last event until all were let go", "s", waited.Seconds()).most((s.writeTimeout + letGo).Seconds()),
+		feedFigure(at, "clients that resumed and saw every event once", "", float64(told)).least(float64(s.stalled)),
+	}, nil
 }
 
 // carry starts runs and waits until the log holds so many events.

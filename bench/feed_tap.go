@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -24,12 +25,12 @@ const probeEvery = 5 * time.Millisecond
 // as the server says it, to its record at two readers: the log's follower, which is
 // what taps and streams read, and the live feed, which is hints alone. The floor is
 // a bare message over the same server at the same time.
-func feedTap(ctx context.Context, s feedSettings) ([]figure, error) {
+func feedTap(ctx context.Context, s feedSettings) (figures []figure, err error) {
 	f, err := s.startFeed(ctx, 5*time.Millisecond)
 	if err != nil {
 		return nil, err
 	}
-	defer f.close()
+	defer func() { err = errors.Join(err, f.close()) }()
 	f.tool.open()
 	agent, err := stepsAgent(feedSteps, "slow", "{}")
 	if err != nil {
@@ -39,7 +40,7 @@ func feedTap(ctx context.Context, s feedSettings) ([]figure, error) {
 	if _, err := f.run(ctx, agent); err != nil {
 		return nil, err
 	}
-	if _, err := f.awaitEvents(ctx, feedEvents, roleStart); err != nil {
+	if _, err := f.awaitEvents(ctx, feedEvents, readyTime); err != nil {
 		return nil, err
 	}
 	var followed, watched, bare latencies

@@ -13,12 +13,9 @@ import (
 
 func TestFeed(t *testing.T) {
 	s := feedSettings{
-		bin: testBin, fsync: "relaxed", rate: 10, window: time.Second, clients: 8, watched: 2, stalled: 2, backlog: 2,
+		bin: testBin, fsync: "relaxed", rate: 10, window: time.Second, clients: 8, watched: 2, stalled: 2, backlog: 12, writeTimeout: time.Second,
 	}
 	for _, p := range feedParts {
-		if p.name == "stalled" {
-			continue // it waits for the gateway's patience
-		}
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
 			figures, err := p.run(t.Context(), s)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,7 +11,7 @@ import (
 	"time"
 )
 
-// process is a command of ours that runs.
+// process is a command of ours that runs, or ran.
 type process struct {
 	name string
 	cmd  *exec.Cmd
@@ -22,18 +21,23 @@ type process struct {
 	failure error
 }
 
-// stopTime is how long a process may take to end after SIGTERM.
-const stopTime = 15 * time.Second
+const (
+	// readyTime is how long a process may take to be there, stopTime to end after
+	// SIGTERM.
+	readyTime = 20 * time.Second
+	stopTime  = 15 * time.Second
+)
 
-// startProcess starts a command of bin, with its log in dir.
-func startProcess(bin, dir, name string, args, env []string) (*process, error) {
+// startProcess starts a command of bin, with its log in dir, where its name is the
+// process's only. It has nothing of this process's environment but the path.
+func startProcess(bin, dir, command, name string, args, env []string) (*process, error) {
 	p := &process{name: name, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
 	log, err := os.Create(p.log)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = log.Close() }() // the process has its own
-	p.cmd = exec.Command(filepath.Join(bin, name), args...)
+	p.cmd = exec.Command(filepath.Join(bin, command), args...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + os.TempDir()}, env...)
 	if err := p.cmd.Start(); err != nil {
@@ -44,6 +48,23 @@ func startProcess(bin, dir, name string, args, env []string) (*process, error) {
 		p.failure = p.cmd.Wait()
 	}()
 	return p, nil
+}
+
+// await waits until the process is as it should be.
+func (p *process) await(ctx context.Context, what string, is func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTime)
+	defer cancel()
+	for !is() {
+		select {
+		case <-p.ended:
+			return fmt.Errorf("%s ended: %s\n%s", p.name, p.cmd.ProcessState, p.tail())
+		default:
+		}
+		if !idle(ctx, 20*time.Millisecond) {
+			return fmt.Errorf("%s is not %s: %w\n%s", p.name, what, ctx.Err(), p.tail())
+		}
+	}
+	return nil
 }
 
 // end asks the process to end and waits; what does not is killed, which is an
@@ -79,23 +100,38 @@ func (p *process) tail() string {
 	return strings.Join(lines[max(0, len(lines)-10):], "\n")
 }
 
-// endAll ends processes, the last one first.
-func endAll(all []*process) error {
-	var errs error
-	for i := len(all) - 1; i >= 0; i-- {
-		errs = errors.Join(errs, all[i].end())
-	}
-	return errs
-}
+// roleCommands are the commands that make an installation, each a process.
+var roleCommands = []string{"gateway", "planner", "actor", "observer"}
 
-// buildCommands builds commands of the module into dir.
-func buildCommands(ctx context.Context, dir string, names ...string) error {
+// builtCommands returns a directory of the roles' commands: bin, or if that is
+// empty one that they are built into and that remove removes.
+func builtCommands(ctx context.Context, bin string) (dir string, remove func(), err error) {
+	if bin != "" {
+		return bin, func() {}, nil
+	}
+	if dir, err = os.MkdirTemp("", "moorebus-bench-bin-"); err != nil {
+		return "", nil, err
+	}
+	remove = func() { _ = os.RemoveAll(dir) }
 	args := []string{"build", "-o", dir + string(filepath.Separator)}
-	for _, name := range names {
+	for _, name := range roleCommands {
 		args = append(args, "github.com/moorebus/moorebus/cmd/"+name)
 	}
 	if out, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("go %v: %w\n%s", args, err, out)
+		remove()
+		return "", nil, fmt.Errorf("go %v: %w\n%s", args, err, out)
 	}
-	return nil
+	return dir, remove, nil
+}
+
+// idle pauses and reports whether the context is still there.
+func idle(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -84,7 +85,7 @@ const maxPlannerMemory = 1.5e9
 
 // scaleCalls starts runs while no planner is there, and then one planner, which
 // calls the model for all of them at once.
-func scaleCalls(ctx context.Context, s scaleSettings) ([]figure, error) {
+func scaleCalls(ctx context.Context, s scaleSettings) (figures []figure, err error) {
 	if limit, known := wire.OpenFiles(); known && uint64(s.calls+otherFiles) > limit {
 		return nil, cli.Usage("--calls %d needs %d open files in this process and in the planner's, which may have %d: raise the limit (ulimit -n), or lower --calls",
 			s.calls, s.calls+otherFiles, limit)
@@ -98,11 +99,11 @@ func scaleCalls(ctx context.Context, s scaleSettings) ([]figure, error) {
 		return nil, err
 	}
 	defer model.close()
-	f, err := startFleet(ctx, s.bin, false, natsbus.InitOptions{MaxAckPending: 2 * s.calls})
+	f, err := startFleet(ctx, s.bin, terms{group: true}, natsbus.InitOptions{MaxAckPending: 2 * s.calls})
 	if err != nil {
 		return nil, err
 	}
-	defer f.close()
+	defer func() { err = errors.Join(err, f.close()) }()
 	// The gateway starts no run of a provider that nobody has.
 	if err := f.bus.AnnounceProviders(ctx, "bench", []string{"openai"}); err != nil {
 		return nil, err
@@ -111,7 +112,7 @@ func scaleCalls(ctx context.Context, s scaleSettings) ([]figure, error) {
 		return nil, err
 	}
 	began := time.Now()
-	planner, err := f.start("planner", model.env(), "--instance", "planner", "--concurrency", strconv.Itoa(s.calls))
+	planner, err := f.start("planner", model.env(), "--concurrency", strconv.Itoa(s.calls))
 	if err != nil {
 		return nil, err
 	}
@@ -124,8 +125,12 @@ func scaleCalls(ctx context.Context, s scaleSettings) ([]figure, error) {
 		return nil, err
 	}
 	at := fmt.Sprintf("%d calls, 1 planner", s.calls)
+	peak := scaleFigure(at, "calls in flight at the peak", "", float64(model.peak.Load()))
+	if s.together {
+		peak = peak.least(float64(s.calls)) // else the first are answered before the last begin
+	}
 	return []figure{
-		scaleFigure(at, "calls in flight at the peak", "", float64(model.peak.Load())).least(float64(s.calls)),
+		peak,
 		scaleFigure(at, "memory of the planner at its peak", "MiB", most/bytesPerMiB).most(maxPlannerMemory / bytesPerMiB),
 		scaleFigure(at, "memory per call", "KiB", most/1024/float64(s.calls)),
 		scaleFigure(at, "time until all calls were in flight", "s", model.full().Sub(began).Seconds()),

@@ -51,7 +51,7 @@ func newEndpoint(wait time.Duration, together int) (*endpoint, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", e.model)
 	mux.HandleFunc("POST /tools/slow", e.tool)
-	e.server = &http.Server{Handler: mux, ReadHeaderTimeout: roleStart}
+	e.server = &http.Server{Handler: mux, ReadHeaderTimeout: readyTime}
 	go func() {
 		defer close(e.ended)
 		_ = e.server.Serve(listener) // ends by close

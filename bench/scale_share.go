@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -47,13 +48,13 @@ func shareOnce(ctx context.Context, s scaleSettings, hold time.Duration, slots i
 		return 0, err
 	}
 	defer model.close()
-	f, err := startFleet(ctx, s.bin, false, natsbus.InitOptions{})
+	f, err := startFleet(ctx, s.bin, terms{group: true}, natsbus.InitOptions{})
 	if err != nil {
 		return 0, err
 	}
-	defer f.close()
-	for n := range sharers {
-		if _, err := f.start("planner", model.env(), "--instance", "planner-"+strconv.Itoa(n), "--concurrency", strconv.Itoa(slots)); err != nil {
+	defer func() { err = errors.Join(err, f.close()) }()
+	for range sharers {
+		if _, err := f.start("planner", model.env(), "--concurrency", strconv.Itoa(slots)); err != nil {
 			return 0, err
 		}
 	}
@@ -122,23 +123,23 @@ const slowTool = 100 * time.Millisecond
 
 // scaleActors has runs that only call a tool of 100 ms, more than the actors have
 // slots for, and counts the events of the same time with one, two and four actors.
-func scaleActors(ctx context.Context, s scaleSettings) ([]figure, error) {
+func scaleActors(ctx context.Context, s scaleSettings) (figures []figure, err error) {
 	tool, err := newEndpoint(slowTool, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer tool.close()
 	most := actorSteps[len(actorSteps)-1] * s.slots
-	f, err := startFleet(ctx, s.bin, false, natsbus.InitOptions{MaxAckPending: 1000 * most})
+	f, err := startFleet(ctx, s.bin, terms{group: true}, natsbus.InitOptions{MaxAckPending: 1000 * most})
 	if err != nil {
 		return nil, err
 	}
-	defer f.close()
+	defer func() { err = errors.Join(err, f.close()) }()
 	file := filepath.Join(f.dir, "tools.yaml")
 	if err := os.WriteFile(file, []byte(tool.toolFile()), 0o600); err != nil {
 		return nil, err
 	}
-	if err := f.startRoles("planner", "observer"); err != nil {
+	if err := f.startRoles([]string{"planner", "observer"}); err != nil {
 		return nil, err
 	}
 	runs := 4 * most
@@ -146,12 +147,11 @@ func scaleActors(ctx context.Context, s scaleSettings) ([]figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	var figures []figure
 	var one float64
 	started := 0
 	for _, actors := range actorSteps {
 		for ; started < actors; started++ {
-			if _, err := f.start("actor", nil, "--instance", "actor-"+strconv.Itoa(started), "--tools", file, "--concurrency", strconv.Itoa(s.slots)); err != nil {
+			if _, err := f.start("actor", nil, "--tools", file, "--concurrency", strconv.Itoa(s.slots)); err != nil {
 				return nil, err
 			}
 		}

@@ -123,15 +123,20 @@ func install(ctx context.Context, t terms) (in *installation, err error) {
 			n.close()
 		}
 	}()
-	if err := natsbus.Init(ctx, n.conn, natsbus.InitOptions{Shards: t.shards}); err != nil {
-		return nil, err
-	}
-	o := natsbus.Options{GroupCommit: natsbus.GroupCommitFor(t.group)}
-	if in.bus, err = natsbus.Open(ctx, n.conn, o); err != nil {
+	if in.bus, err = n.openBus(ctx, t, natsbus.InitOptions{}); err != nil {
 		return nil, err
 	}
 	in.host, err = newHost(in.bus, t.slots)
 	return in, err
+}
+
+// openBus makes the streams, and a bus on them.
+func (n *node) openBus(ctx context.Context, t terms, o natsbus.InitOptions) (*natsbus.Bus, error) {
+	o.Shards = t.withDefaults().shards
+	if err := natsbus.Init(ctx, n.conn, o); err != nil {
+		return nil, err
+	}
+	return natsbus.Open(ctx, n.conn, natsbus.Options{GroupCommit: natsbus.GroupCommitFor(t.group)})
 }
 
 // startInstallation is install with the roles running.

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/wire"
@@ -16,9 +14,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 	"github.com/spf13/pflag"
 )
-
-// splitRoles are the commands that make an installation, each a process.
-var splitRoles = []string{"gateway", "planner", "actor", "observer"}
 
 // splitBench is one process for each role, beside all of them in one.
 func splitBench() *benchmark {
@@ -39,14 +34,11 @@ func splitBench() *benchmark {
 					return nil, cli.Usage("--fsync is always or relaxed, not %q", when)
 				}
 			}
-			bin, err := os.MkdirTemp("", "moorebus-bench-bin-")
+			bin, remove, err := builtCommands(ctx, "")
 			if err != nil {
 				return nil, err
 			}
-			defer func() { _ = os.RemoveAll(bin) }()
-			if err := buildCommands(ctx, bin, splitRoles...); err != nil {
-				return nil, err
-			}
+			defer remove()
 			for _, when := range fsync {
 				t := terms{syncAlways: when == "always", group: true, slots: c.slots}
 				figures, err := split(ctx, c, t, bin)
@@ -88,91 +80,56 @@ func split(ctx context.Context, c crowd, t terms, bin string) (all []figure, err
 // has the server, starts the runs and watches for their ends, as it does where all
 // roles are in it.
 func apartRate(ctx context.Context, t terms, bin string, runs, steps int) (rate float64, err error) {
-	in, err := install(ctx, t)
+	slots := t.withDefaults().slots
+	concurrency := []string{"--concurrency", strconv.Itoa(slots)}
+	f, err := startFleet(ctx, bin, t, natsbus.InitOptions{}, concurrency...)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, in.close()) }()
-	processes, err := startRoles(bin, in, t)
-	defer func() { err = errors.Join(err, endAll(processes)) }()
-	if err != nil {
+	defer func() { err = errors.Join(err, f.close()) }()
+	if err := f.startRoles(roleCommands[1:], concurrency...); err != nil {
 		return 0, err
 	}
-	if err := awaitOffers(ctx, in.bus, processes); err != nil {
+	if err := f.awaitOffers(ctx); err != nil {
+		return 0, err
+	}
+	host, err := newHost(f.bus, slots)
+	if err != nil {
 		return 0, err
 	}
 	// The first run of a process is slow: its pages are not in memory.
-	if _, err := carry(ctx, in.bus, in.host, warmUp, steps); err != nil {
+	if _, err := carry(ctx, f.bus, host, warmUp, steps); err != nil {
 		return 0, err
 	}
 	did, err := meter(func() error {
-		_, err := carry(ctx, in.bus, in.host, runs, steps)
+		_, err := carry(ctx, f.bus, host, runs, steps)
 		return err
 	})
 	if err != nil {
-		return 0, errors.Join(err, tails(processes))
+		return 0, fmt.Errorf("%w%s", err, f.said())
 	}
 	return did.perSecond(runs * transitions(steps)), nil
 }
 
-// tails is what the processes said last.
-func tails(processes []*process) error {
-	var said error
-	for _, p := range processes {
-		said = errors.Join(said, fmt.Errorf("%s said: %s", p.name, p.tail()))
-	}
-	return said
-}
-
-func startRoles(bin string, in *installation, t terms) (all []*process, err error) {
-	env := []string{"NATS_URL=" + in.server.ClientURL()}
-	for _, name := range splitRoles {
-		args := []string{"--concurrency", strconv.Itoa(t.withDefaults().slots), "--log-level", "warn"}
-		if name == "gateway" {
-			args = append(args, "--listen", "127.0.0.1:0")
-		}
-		p, err := startProcess(bin, in.dir, name, args, env)
-		if err != nil {
-			return all, err
-		}
-		all = append(all, p)
-	}
-	return all, nil
-}
-
-// offersTime bounds the wait for processes to be there.
-const offersTime = 30 * time.Second
-
 // awaitOffers waits until the tool and the model that runs need are announced.
-func awaitOffers(ctx context.Context, bus *natsbus.Bus, processes []*process) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, offersTime, fmt.Errorf("no tool or model was announced within %s", offersTime))
-	defer cancel()
-	look := time.NewTicker(20 * time.Millisecond)
-	defer look.Stop()
-	for {
-		tools, err := bus.Tools(ctx)
-		if err != nil {
-			return err
-		}
-		models, err := bus.Providers(ctx)
-		if err != nil {
-			return err
-		}
-		tool := func(spec events.ToolSpec) bool { return spec.Name == builtin.Calculator }
-		if slices.ContainsFunc(tools, tool) && slices.Contains(models, wire.Scripted) {
-			return nil
-		}
-		select {
-		case <-look.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		for _, p := range processes {
-			select {
-			case <-p.ended:
-				return fmt.Errorf("%s ended before it was there", p.name)
-			default:
+func (f *fleet) awaitOffers(ctx context.Context) error {
+	var failed error
+	for _, p := range f.processes {
+		err := p.await(ctx, "there", func() bool {
+			tools, err := f.bus.Tools(ctx)
+			if failed = err; err != nil {
+				return true
 			}
+			models, err := f.bus.Providers(ctx)
+			if failed = err; err != nil {
+				return true
+			}
+			tool := func(spec events.ToolSpec) bool { return spec.Name == builtin.Calculator }
+			return slices.ContainsFunc(tools, tool) && slices.Contains(models, wire.Scripted)
+		})
+		if err := errors.Join(err, failed); err != nil {
+			return err
 		}
 	}
+	return nil
 }

@@ -25,7 +25,7 @@ func main() {
 func command() *cobra.Command {
 	var listen, namespace string
 	var stall *wire.StallFlag
-	var poolWait time.Duration
+	var poolWait, writeTimeout time.Duration
 	var listener *net.TCPListener
 	var endWaiting func() error
 	return wire.RoleCommand("gateway", "Serve HTTP: start runs, talk to them, watch them",
@@ -39,6 +39,7 @@ there is no bus it answers 503, and /healthz 200.`,
 			stall = wire.AddStallFlag(flags)
 			flags.StringVar(&namespace, "namespace", os.Getenv("MOOREBUS_NAMESPACE"), "namespace of requests that name none (MOOREBUS_NAMESPACE, else default)")
 			wire.AddPoolWaitFlag(flags, &poolWait)
+			flags.DurationVar(&writeTimeout, "write-timeout", 30*time.Second, "how long a client may take nothing of its answer until it is cut off")
 		},
 		func() (err error) {
 			if err := stall.Check(); err != nil {
@@ -49,6 +50,9 @@ there is no bus it answers 503, and /healthz 200.`,
 			}
 			if err := wire.CheckPoolWait(poolWait); err != nil {
 				return err
+			}
+			if writeTimeout <= 0 {
+				return cli.Usage("--write-timeout: must be more than nothing, is %s", writeTimeout)
 			}
 			if listener, err = wire.Listen(listen); err != nil {
 				return wire.BadConfig(err)
@@ -63,7 +67,7 @@ there is no bus it answers 503, and /healthz 200.`,
 			g, err := gateway.New(gateway.Config{
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Timers: r.Bus, Directory: r.Bus, Agents: r.Bus, Tombstones: r.Bus,
 				Validator: schema.New(schema.Options{}), CheckScript: wire.CheckScript, CheckApproval: approval.New().Check, CheckEstimator: wire.Estimators().Check,
-				DefaultNamespace: namespace, Listener: listener, PoolWait: poolWait, StallAfter: stall.After,
+				DefaultNamespace: namespace, Listener: listener, PoolWait: poolWait, StallAfter: stall.After, WriteTimeout: writeTimeout,
 				Token: os.Getenv("MOOREBUS_TOKEN"), Ready: r.Bus.Ready,
 				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
 			})

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -194,6 +195,26 @@ func TestClientThatGoesAway(t *testing.T) {
 		require.NoError(t, s.res.Body.Close())
 	}
 	require.Eventually(t, func() bool { return r.metric("moorebus_gateway_stream_clients") == "0" }, patience, waitStep)
+}
+
+// Large events go to clients as they are, between small ones.
+func TestLargeEventsInStreams(t *testing.T) {
+	onEveryBus(t, 1, func(t *testing.T, r *rig) {
+		id := r.start("chat")
+		all, one := r.stream("/v1/events?from_seq=0:0"), r.stream("/v1/runs/"+id+"/events")
+		for _, size := range []int{10, 31 << 10, 33 << 10, 900 << 10, 20, 100 << 10} {
+			a := r.inputs(id, `[{"type":"user-message","content":"`+strings.Repeat("x", size)+`"}]`)
+			require.Equal(t, 200, a.status, a.body)
+		}
+		for i, rec := range r.records(id) {
+			e := one.next()
+			require.Equal(t, strconv.Itoa(i+1), e.id)
+			require.True(t, string(rec.Body) == e.data, "event %d", i+1)
+			f := all.next()
+			require.Equal(t, e.event, f.event)
+			require.True(t, e.data == f.data, "event %d", i+1)
+		}
+	})
 }
 
 // A client that reads nothing is dropped, and meanwhile delays nobody.

@@ -35,11 +35,11 @@ func (f *frame) typ() string {
 	return string(f.event.Type())
 }
 
-// What is kept of the newest frames: those that hundreds of clients get within
-// moments. A large one is made for each of them.
+// What is kept of the newest frames, those that hundreds of clients get within
+// moments: so many, of so many bytes of bodies altogether.
 const (
-	keptFrames  = 512
-	largestKept = 32 << 10
+	keptFrames = 2048
+	keptBytes  = 8 << 20
 )
 
 // frames keeps the newest frames. It is safe for concurrent use.
@@ -49,6 +49,7 @@ type frames struct {
 	mu    sync.Mutex
 	kept  map[place]*made
 	order []place // the oldest first
+	size  int     // of the bodies, in bytes
 }
 
 // place is a record's in the log.
@@ -61,14 +62,12 @@ type place struct {
 type made struct {
 	once  sync.Once
 	frame *frame
+	size  int
 }
 
 // of returns the frame of a record.
 func (fs *frames) of(shard int, rec journal.Record) *frame {
-	if len(rec.Body) > largestKept {
-		return newFrame(fs.codec, rec)
-	}
-	m := fs.entry(place{shard, rec.Seq})
+	m := fs.entry(place{shard, rec.Seq}, len(rec.Body))
 	m.once.Do(func() { m.frame = newFrame(fs.codec, rec) })
 	if kept := m.frame.record; kept.Subject != rec.Subject || !bytes.Equal(kept.Body, rec.Body) {
 		// A server that lost its tail with the power gives its numbers out again.
@@ -77,18 +76,18 @@ func (fs *frames) of(shard int, rec journal.Record) *frame {
 	return m.frame
 }
 
-func (fs *frames) entry(at place) *made {
+func (fs *frames) entry(at place, size int) *made {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if m := fs.kept[at]; m != nil {
 		return m
 	}
-	if len(fs.order) == keptFrames {
-		delete(fs.kept, fs.order[0])
-		fs.order = append(fs.order[:0], fs.order[1:]...)
-	}
-	m := &made{}
+	m := &made{size: size}
 	fs.kept[at] = m
 	fs.order = append(fs.order, at)
+	for fs.size += size; len(fs.order) > keptFrames || fs.size > keptBytes; fs.order = fs.order[1:] {
+		fs.size -= fs.kept[fs.order[0]].size
+		delete(fs.kept, fs.order[0])
+	}
 	return m
 }

@@ -5,8 +5,10 @@ import (
 	"context"
 	"mime"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -81,11 +83,13 @@ func (g *Gateway) writeEvents(w http.ResponseWriter, r *http.Request, want wish)
 }
 
 // oneLine returns a body as it can stand on one line. Bodies that Moorebus wrote
-// are as they are; in JSON that somebody else put into the log a line's end is
-// only white space.
+// are as they are, and not copied; in JSON that somebody else put into the log a
+// line's end is only white space.
 func oneLine(body []byte) []byte {
-	line := make([]byte, len(body), len(body)+1)
-	copy(line, body)
+	if !bytes.ContainsAny(body, "\r\n") {
+		return slices.Clip(body) // nobody appends to it
+	}
+	line := slices.Clone(body)
 	for i, c := range line {
 		if c == '\n' || c == '\r' {
 			line[i] = ' '
@@ -197,8 +201,8 @@ func (g *Gateway) streamLive(w http.ResponseWriter, r *http.Request, p position,
 			}
 			heard.Over(journal.MessageOf(rec.Body))
 			f := g.frames.of(rec.shard, rec.Record)
-			if p.next(f); p.n >= from {
-				s.add(f.typ(), strconv.FormatUint(p.n, 10), f.line)
+			if p.next(f); p.n >= from && err == nil {
+				err = s.add(f.typ(), strconv.FormatUint(p.n, 10), f.line)
 			}
 		case data := <-chunks:
 			err = s.chunk(heard, data)
@@ -250,8 +254,20 @@ type stream struct {
 	g       *Gateway
 	w       http.ResponseWriter
 	control *http.ResponseController
-	buf     bytes.Buffer
-	began   bool
+	// buf is what is sent next; nil: nothing.
+	buf   *bytes.Buffer
+	began bool
+}
+
+// streamBuffers are buffers of streams: one that waits for events has none.
+var streamBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// out returns the buffer of what is sent next.
+func (s *stream) out() *bytes.Buffer {
+	if s.buf == nil {
+		s.buf = streamBuffers.Get().(*bytes.Buffer)
+	}
+	return s.buf
 }
 
 func (g *Gateway) newStream(w http.ResponseWriter) *stream {
@@ -275,7 +291,7 @@ func (s *stream) end() {
 
 // comment sends a comment, which keeps the connection open.
 func (s *stream) comment() error {
-	s.buf.WriteString(": moorebus\n\n")
+	s.out().WriteString(": moorebus\n\n")
 	return s.flush()
 }
 
@@ -296,21 +312,36 @@ func (s *stream) chunk(heard *journal.Listener, data []byte) error {
 // event sends one event; an empty id leaves the client's as it is. Data is one
 // line.
 func (s *stream) event(typ, id string, data []byte) error {
-	s.add(typ, id, data)
+	if err := s.add(typ, id, data); err != nil {
+		return err
+	}
 	return s.flush()
 }
 
-// add writes an event to what is sent next.
-func (s *stream) add(typ, id string, data []byte) {
-	s.buf.WriteString("event: ")
-	s.buf.WriteString(typ)
+// add writes an event to what is sent next. Data that is large is sent as it is,
+// which all clients share, and not copied.
+func (s *stream) add(typ, id string, data []byte) error {
+	buf := s.out()
+	buf.WriteString("event: ")
+	buf.WriteString(typ)
 	if id != "" {
-		s.buf.WriteString("\nid: ")
-		s.buf.WriteString(id)
+		buf.WriteString("\nid: ")
+		buf.WriteString(id)
 	}
-	s.buf.WriteString("\ndata: ")
-	s.buf.Write(data)
-	s.buf.WriteString("\n\n")
+	buf.WriteString("\ndata: ")
+	if len(data) < together {
+		buf.Write(data)
+	} else {
+		err := s.send()
+		if err == nil {
+			err = s.write(data)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	s.out().WriteString("\n\n")
+	return nil
 }
 
 // together is how much of what comes at the same moment is sent at once, in bytes.
@@ -318,24 +349,42 @@ const together = 32 << 10
 
 // flushSome sends what was added, unless more is there to go with it.
 func (s *stream) flushSome(more bool) error {
-	if n := s.buf.Len(); n == 0 || more && n < together {
+	if s.buf == nil || more && s.buf.Len() < together {
 		return nil
 	}
 	return s.flush()
 }
 
+// flush sends what was added, and has nothing wait on the way.
 func (s *stream) flush() error {
+	if err := s.send(); err != nil {
+		return err
+	}
+	return s.sent(s.control.Flush())
+}
+
+// send writes what was added.
+func (s *stream) send() error {
+	err := s.write(s.buf.Bytes())
+	s.buf.Reset()
+	streamBuffers.Put(s.buf)
+	s.buf = nil
+	return err
+}
+
+func (s *stream) write(data []byte) error {
 	if !s.began {
 		s.began = true
 		s.g.counts.clients.Add(1)
 		streamHeader(s.w)
 	}
 	_ = s.control.SetWriteDeadline(time.Now().Add(s.g.cfg.WriteTimeout))
-	_, err := s.w.Write(s.buf.Bytes())
-	s.buf.Reset()
-	if err == nil {
-		err = s.control.Flush()
-	}
+	_, err := s.w.Write(data)
+	return s.sent(err)
+}
+
+// sent counts a client that could not be written to.
+func (s *stream) sent(err error) error {
 	if err != nil {
 		s.g.counts.dropped.Add(1)
 	}

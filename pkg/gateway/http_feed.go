@@ -71,10 +71,12 @@ func (g *Gateway) feed(ctx context.Context, s *stream, want wanted, at journal.P
 			f := g.frames.of(rec.shard, rec.Record)
 			matches := want.match(f)
 			if matches {
-				s.add(f.typ(), at.String(), f.line)
+				err = s.add(f.typ(), at.String(), f.line)
 			}
-			// What is added waits for no more than is wanted right behind it.
-			err = s.flushSome(matches && len(records) > 0)
+			if err == nil {
+				// What is added waits for no more than is wanted right behind it.
+				err = s.flushSome(matches && len(records) > 0)
+			}
 		case <-heartbeat.C:
 			err = s.comment()
 		case <-ended:

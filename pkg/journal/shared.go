@@ -17,11 +17,17 @@ type SharedOptions struct {
 	// than 0: all share.
 	Alone int
 	// Waiting bounds what waits for one follower, in bytes of bodies; there are
-	// 64 records at most. 0: 256 KiB. A follower that falls behind further reads the
-	// log again, at its own pace.
+	// 64 records at most. 0: 256 KiB. A follower that falls behind further reads again
+	// at its own pace, as much at once as may wait or 256 records.
 	Waiting int
 	// Logger gets why the log cannot be read for the time being. Default: discarded.
 	Logger *slog.Logger
+	// Kept bounds the newest records that are kept of a shard while followers
+	// share, in bytes: those that fall behind read them. 0: 8 MiB; less than 0: none.
+	Kept int
+	// Readers bounds how many followers read the log at once, each of which takes a
+	// page of it. 0: 16.
+	Readers int
 }
 
 // The most records that wait for one follower, and the pause after a failed read.
@@ -50,9 +56,19 @@ func Share(log Log, o SharedOptions) *Shared {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.Kept == 0 {
+		o.Kept = 8 << 20
+	}
+	if o.Readers <= 0 {
+		o.Readers = 16
+	}
+	reading := make(chan struct{}, o.Readers)
 	s := &Shared{Log: log, opts: o, hubs: make([]*hub, log.Shards())}
 	for shard := range s.hubs {
-		s.hubs[shard] = &hub{log: log, logger: o.Logger, shard: shard, alone: o.Alone, byRun: map[runName]listeners{}, others: listeners{}}
+		s.hubs[shard] = &hub{
+			log: log, logger: o.Logger, shard: shard, alone: o.Alone, reading: reading, recent: recent{bound: max(0, o.Kept)},
+			byRun: map[runName]listeners{}, others: listeners{},
+		}
 	}
 	return s
 }
@@ -87,6 +103,9 @@ type hub struct {
 	logger *slog.Logger
 	shard  int
 	alone  int
+	// reading has a place for each follower that may read the log at once.
+	reading chan struct{}
+	recent  recent
 
 	mu sync.Mutex
 	// followers counts all, those alone too.
@@ -148,6 +167,7 @@ func (h *hub) leave(l *listener) {
 	if h.joined--; h.joined == 0 && h.stop != nil {
 		h.stop()
 		h.stop = nil
+		h.recent.begin(0)
 	}
 }
 
@@ -160,6 +180,9 @@ func (h *hub) run(ctx context.Context, begun chan struct{}) {
 		}
 		last, err = h.log.Last(ctx, h.shard)
 	}
+	if !h.begin(ctx, last) {
+		return
+	}
 	close(begun)
 	for rec, err := range h.log.Follow(ctx, h.shard, Filter{}, last) {
 		if err != nil {
@@ -168,6 +191,18 @@ func (h *hub) run(ctx context.Context, begun chan struct{}) {
 		}
 		h.tell(ctx, rec)
 	}
+}
+
+// begin says that what is told next comes right after a sequence number, unless
+// another one follows by now.
+func (h *hub) begin(ctx context.Context, after uint64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if ctx.Err() != nil {
+		return false
+	}
+	h.recent.begin(after)
+	return true
 }
 
 // fail ends everybody's following; who comes next begins anew.
@@ -197,6 +232,7 @@ func (h *hub) tell(ctx context.Context, rec Record) {
 	if ctx.Err() != nil {
 		return // another one follows for whoever listens by now
 	}
+	h.recent.add(rec) // before anybody is told, so that who is behind finds it
 	if err == nil {
 		for l := range h.byRun[runName{s.Run.Namespace, s.Run.ID}] {
 			l.tell(rec)
@@ -314,23 +350,52 @@ func (l *listener) pass(told []Record, yield func(Record, error) bool) bool {
 	return true
 }
 
-// read yields what the log has after the cursor, to its end. It reports false when
-// no more is wanted. What goes wrong passes, and is tried again.
+// read yields what there is after the cursor, to the end: what is kept, and what lies
+// before that from the log. It reports false when no more is wanted. What goes
+// wrong passes, and is tried again.
 func (l *listener) read(ctx context.Context, h *hub, yield func(Record, error) bool) bool {
-	for {
-		var failed error
-		for rec, err := range h.log.Scan(ctx, h.shard, l.filter, l.cursor) {
-			if failed = err; failed != nil {
-				break
-			}
-			if l.cursor = rec.Seq; !yield(rec, nil) {
-				return false
-			}
-		}
-		if failed == nil || !h.retry(ctx, failed) {
+	for ctx.Err() == nil {
+		var err error
+		some, seen, kept := h.recent.after(l.cursor, l.filter, l.bound)
+		if kept && seen == l.cursor {
 			return true
 		}
+		if !kept {
+			some, seen, err = l.fetch(ctx, h)
+		}
+		if !l.pass(some, yield) {
+			return false
+		}
+		l.cursor = max(l.cursor, seen)
+		if err != nil {
+			h.retry(ctx, err)
+		}
 	}
+	return true
+}
+
+// fetch reads the log after the cursor: as much as may be taken at once, and up to
+// where that is all. Nothing of the log is held while the records are yielded: a
+// reader that stalls keeps neither a page nor others from reading.
+func (l *listener) fetch(ctx context.Context, h *hub) (some []Record, seen uint64, err error) {
+	select {
+	case h.reading <- struct{}{}:
+		defer func() { <-h.reading }()
+	case <-ctx.Done():
+		return nil, l.cursor, ctx.Err()
+	}
+	end := h.recent.end() // the log has it, so a read of everything brings it
+	seen = l.cursor
+	b := batch{bytes: l.bound}
+	for rec, err := range h.log.Scan(ctx, h.shard, l.filter, l.cursor) {
+		if err != nil {
+			return b.records, seen, err
+		}
+		if seen = rec.Seq; b.add(rec) {
+			return b.records, seen, nil
+		}
+	}
+	return b.records, max(seen, end), nil
 }
 
 // retry waits after a read that failed, and reports false if ctx ended.

@@ -72,9 +72,15 @@ func body(run events.Run, text string) journal.Entry {
 // Hundreds of followers of runs that go on see each record of theirs in order and
 // once, whenever they come; the shard is followed once for all of them.
 func TestSharedFollowersMissNothing(t *testing.T) {
+	for _, kept := range []int{-1, 1000, 0} {
+		t.Run(strconv.Itoa(kept), func(t *testing.T) { sharedMissesNothing(t, kept) })
+	}
+}
+
+func sharedMissesNothing(t *testing.T, kept int) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &counted{Log: simulated.New(simulated.Options{})}
-		shared := journal.Share(log, journal.SharedOptions{Alone: -1, Waiting: 40})
+		shared := journal.Share(log, journal.SharedOptions{Alone: -1, Waiting: 40, Kept: kept, Readers: 2})
 		const runs, records = 20, 100
 		var all sync.WaitGroup
 		for range runs {
@@ -118,11 +124,18 @@ func TestSharedFollowersMissNothing(t *testing.T) {
 }
 
 // A follower that does not take what comes costs a bounded amount of memory, and
-// reads the rest later.
+// reads the rest later: from what is kept, or from the log, of which it holds
+// nothing meanwhile.
 func TestSharedFollowerThatStalls(t *testing.T) {
+	for kept, reads := range map[int]int32{0: 0, -1: 4} {
+		t.Run(strconv.Itoa(kept), func(t *testing.T) { sharedStalls(t, kept, reads) })
+	}
+}
+
+func sharedStalls(t *testing.T, kept int, reads int32) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &counted{Log: simulated.New(simulated.Options{})}
-		shared := journal.Share(log, journal.SharedOptions{Alone: -1})
+		shared := journal.Share(log, journal.SharedOptions{Alone: -1, Kept: kept, Readers: 1})
 		run := journaltest.NewRun(t, log)
 		last := journaltest.AppendAll(t, log, run, "0")
 		stall := make(chan struct{})
@@ -148,13 +161,58 @@ func TestSharedFollowerThatStalls(t *testing.T) {
 			last = seq
 		}
 		synctest.Wait()
+		// The one that stalls keeps nobody else from reading, though one reads at once.
+		for rec, err := range shared.Follow(t.Context(), run.Shard, journal.Filter{}, 0) {
+			require.NoError(t, err)
+			require.Equal(t, "0", string(rec.Body))
+			break
+		}
+		require.Equal(t, scans+1, log.scans.Load())
 		close(stall)
 		for i := range 1000 {
 			require.Equal(t, strconv.Itoa(i), <-got)
 		}
-		require.EqualValues(t, scans+1, log.scans.Load(), "what did not wait for it is read from the log")
+		require.Equal(t, scans+1+reads, log.scans.Load(), "what did not wait for it is read in batches, of what is kept or of the log")
 		_, more := <-got
 		require.False(t, more)
+	})
+}
+
+// What is kept is bounded: who has fallen behind further reads the log.
+func TestSharedKeepsTheNewest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &counted{Log: simulated.New(simulated.Options{})}
+		shared := journal.Share(log, journal.SharedOptions{Alone: -1, Kept: 100 << 10})
+		run := journaltest.NewRun(t, log)
+		ctx, stop := context.WithCancel(t.Context())
+		go func() {
+			for range shared.Follow(ctx, run.Shard, journal.Filter{}, 0) {
+			}
+		}()
+		synctest.Wait()
+		var after uint64
+		for range 100 {
+			seq, err := log.Append(ctx, run, after, body(run, string(make([]byte, 10<<10))))
+			require.NoError(t, err)
+			after = seq
+		}
+		synctest.Wait()
+		scans := log.scans.Load()
+		for back, reads := range []int32{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1} {
+			if back == 0 {
+				continue
+			}
+			before := log.scans.Load()
+			for rec, err := range shared.Follow(ctx, run.Shard, journal.Filter{}, after-uint64(back)) {
+				require.NoError(t, err)
+				require.Equal(t, after-uint64(back)+1, rec.Seq)
+				break
+			}
+			require.Equal(t, before+reads, log.scans.Load(), "%d records back", back)
+		}
+		require.Greater(t, log.scans.Load(), scans)
+		stop()
+		synctest.Wait()
 	})
 }
 
