@@ -29,6 +29,8 @@ type census struct {
 	snapshots int
 	// batches counts what batches of several runs came to.
 	batches map[string]int
+	// fetched counts what fetches came to, and the scenarios that have none.
+	fetched map[string]int
 }
 
 func (c *census) add(w *world) {
@@ -40,12 +42,18 @@ func (c *census) add(w *world) {
 	c.crashes += w.plan.MostCrashes - int(max(w.crashes.Load(), 0))
 	c.stored += len(w.audit.records)
 	if c.ends == nil {
-		c.ends, c.codes, c.batches = map[events.State]int{}, map[string]int{}, map[string]int{}
+		c.ends, c.codes, c.batches, c.fetched = map[events.State]int{}, map[string]int{}, map[string]int{}, map[string]int{}
 	}
 	c.snapshots += w.audit.snapshots
 	w.mu.Lock()
 	for outcome, n := range w.batches {
 		c.batches[outcome] += n
+	}
+	for outcome, n := range w.fetched {
+		c.fetched[outcome] += n
+	}
+	if !w.plan.Fetches {
+		c.fetched[fetchHidden]++
 	}
 	w.mu.Unlock()
 	for _, r := range w.audit.runs {
@@ -67,7 +75,7 @@ func (c *census) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d events, %d crashes, %d snapshots, runs %v, codes %v, batches %v\n", c.stored, c.crashes, c.snapshots, c.ends, c.codes, c.batches)
+	fmt.Fprintf(&b, "%d events, %d crashes, %d snapshots, runs %v, codes %v, batches %v, fetches %v\n", c.stored, c.crashes, c.snapshots, c.ends, c.codes, c.batches, c.fetched)
 	for _, t := range slices.Sorted(maps.Keys(c.events)) {
 		fmt.Fprintf(&b, " %s %d", t, c.events[t])
 	}
@@ -87,6 +95,9 @@ var groupOutcomes = []string{
 	simulated.BatchCrashedBefore, simulated.BatchCrashedAfter, simulated.TwoOfOneRun,
 }
 
+// fetchOutcomes are what fetches have to come to.
+var fetchOutcomes = []string{fetchDone, fetchAway, fetchHidden}
+
 // requireAll checks that every event was seen.
 func (c *census) requireAll(t *testing.T) {
 	for _, code := range planned {
@@ -97,6 +108,11 @@ func (c *census) requireAll(t *testing.T) {
 	for _, outcome := range groupOutcomes {
 		if c.batches[outcome] == 0 && c.played >= 1000 {
 			t.Errorf("no batch of several runs came to %q: let newScenario draw what leads there", outcome)
+		}
+	}
+	for _, outcome := range fetchOutcomes {
+		if c.fetched[outcome] == 0 {
+			t.Errorf("no fetch of a record came to %q: let newScenario draw what leads there", outcome)
 		}
 	}
 	if c.snapshots == 0 {

@@ -22,7 +22,9 @@ type scenario struct {
 	// GroupCommit gathers a process's appends of several runs into batches.
 	GroupCommit bool          `json:"group_commit"`
 	AppendTime  time.Duration `json:"append_time"`
-	AckWait     time.Duration `json:"ack_wait"`
+	// Fetches lets processes fetch records by their numbers.
+	Fetches bool          `json:"fetches"`
+	AckWait time.Duration `json:"ack_wait"`
 	// CrashOneIn is how many crash points a process passes on average before one
 	// strikes, MostCrashes how many strike in all; 0: none.
 	// Stall is how long work may stand still until it is driven again.
@@ -140,7 +142,17 @@ func newScenario(seed uint64) *scenario {
 	s.time(d)
 	s.speakText()
 	s.group(draw{rand.New(rand.NewPCG(seed, 5))})
+	s.fetch(draw{rand.New(rand.NewPCG(seed, 6))})
 	return s
+}
+
+// fetch draws a log that gives out single records, which two of three scenarios
+// have, and its faults.
+func (s *scenario) fetch(d draw) {
+	s.Fetches = !d.oneIn(3)
+	if s.Fetches && s.CrashOneIn > 0 && d.oneIn(2) {
+		s.Faults.Fetch = 0.5 * d.Float64()
+	}
 }
 
 // group draws group commit, which every other scenario has, and its faults.

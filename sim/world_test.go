@@ -64,6 +64,8 @@ type world struct {
 	lost map[string]string
 	// batches counts what batches of several runs came to.
 	batches map[string]int
+	// fetched counts what fetches came to.
+	fetched map[string]int
 	// people are all who have a run, by the run's id.
 	people map[string]*person
 	forks  int
@@ -86,7 +88,7 @@ func newWorld(plan *scenario) *world {
 	w := &world{
 		plan: plan, audit: newAuditor(plan.calm()), ran: executions{count: map[string]int{}, by: map[string]*process{}}, scripts: newScripts(),
 		gateways: map[int]*process{}, places: make([]chan killPlan, len(plan.Processes)),
-		lost: map[string]string{}, batches: map[string]int{}, people: map[string]*person{},
+		lost: map[string]string{}, batches: map[string]int{}, fetched: map[string]int{}, people: map[string]*person{},
 	}
 	if plan.LoseOneIn > 0 {
 		w.loses = w.losesOne
@@ -251,7 +253,7 @@ func (p *process) runners(number int) []runner {
 // a fork depends on its id.
 func (p *process) store(number int) *runlog.Store {
 	seed := p.w.plan.Seed
-	return runlog.New(runlog.Options{Log: p.sim, Snapshots: p.snapshots(), Capacity: p.plan.Capacity, NewID: func() string {
+	return runlog.New(runlog.Options{Log: p.log(), Snapshots: p.snapshots(), Capacity: p.plan.Capacity, NewID: func() string {
 		return fmt.Sprintf("%08x-%04x-7%03x-9%03x-%012x", uint32(seed>>16), uint16(seed), number, p.life, p.ids.Add(1))
 	}})
 }

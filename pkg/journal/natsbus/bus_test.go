@@ -89,6 +89,7 @@ func TestConformance(t *testing.T) {
 				bus := open(t, shards)
 				t.Run("Log", func(t *testing.T) { journaltest.Log(t, func(*testing.T) journal.Log { return bus }) })
 				t.Run("Follow", func(t *testing.T) { journaltest.Follow(t, func(*testing.T) journal.Log { return bus }) })
+				t.Run("Fetcher", func(t *testing.T) { journaltest.Fetcher(t, func(*testing.T) journaltest.LogFetcher { return bus }) })
 				t.Run("Feed", func(t *testing.T) { journaltest.Feed(t, func(*testing.T) journaltest.LogFeed { return bus }) })
 				t.Run("Directory", func(t *testing.T) { journaltest.Directory(t, func(*testing.T) journal.Directory { return bus }) })
 				t.Run("Agents", func(t *testing.T) { journaltest.Agents(t, func(*testing.T) journal.Agents { return bus }) })

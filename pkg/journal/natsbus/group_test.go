@@ -30,6 +30,7 @@ func TestConformanceOfGroupCommit(t *testing.T) {
 				bus := durableBus(t, shards, group)
 				journaltest.Log(t, func(*testing.T) journal.Log { return bus })
 				journaltest.Follow(t, func(*testing.T) journal.Log { return bus })
+				journaltest.Fetcher(t, func(*testing.T) journaltest.LogFetcher { return bus })
 			})
 		}
 	}

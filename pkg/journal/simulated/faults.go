@@ -55,7 +55,8 @@ type Observer interface {
 
 // Faults are the probabilities, from 0 to 1, of what can go wrong.
 type Faults struct {
-	// Delay holds a delivery or a timer back, for up to MaxDelay (0: one ack wait).
+	// Delay holds a delivery or a timer back, for up to MaxDelay (0: one ack wait),
+	// or a fetch, for up to a hundredth of that.
 	Delay    float64
 	MaxDelay time.Duration
 	// Duplicate delivers a record a second time soon after the first.
@@ -74,6 +75,8 @@ type Faults struct {
 	// Storage fails what is asked of an agent's storage; half of the saves that
 	// fail are stored.
 	Storage float64
+	// Fetch fails what is fetched by its number.
+	Fetch float64
 }
 
 // Options says how the simulation behaves; the zero value is one shard without

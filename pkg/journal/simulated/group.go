@@ -162,9 +162,7 @@ func (b *batch) store() (seq uint64, outcome string, err error) {
 	}
 	for _, p := range b.all {
 		before := len(j.shards[b.shard].records)
-		for _, e := range p.Entries {
-			seq = j.store(b.shard, e.Subject.String(), e.Body)
-		}
+		seq = j.storeAll(p)
 		j.announce(b.shard, before)
 	}
 	if j.opts.happens(j.opts.Faults.BatchInDoubt, "batch in doubt", key...) {

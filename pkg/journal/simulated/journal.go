@@ -37,7 +37,9 @@ type Journal struct {
 	inboxes map[string]*inbox
 	// tries counts appends under the same condition, so that one that is
 	// repeated meets another fate.
-	tries    map[try]int
+	tries map[try]int
+	// fetches counts how often each record was fetched.
+	fetches  map[try]int
 	watchers map[*watcher]struct{}
 	stores   stores
 	timers   timers
@@ -76,7 +78,7 @@ type Process struct {
 func New(o Options) *Journal {
 	j := &Journal{
 		opts: o.withDefaults(), inboxes: make(map[string]*inbox),
-		tries: make(map[try]int), watchers: make(map[*watcher]struct{}), stores: newStores(), timers: newTimers(),
+		tries: make(map[try]int), fetches: make(map[try]int), watchers: make(map[*watcher]struct{}), stores: newStores(), timers: newTimers(),
 	}
 	for range j.opts.Shards {
 		j.shards = append(j.shards, &shard{runs: make(map[string][]int), grown: make(chan struct{}), disk: make(chan struct{}, 1)})
@@ -191,14 +193,21 @@ func (j *Journal) append(at Moment, last uint64, entries []journal.Entry) (uint6
 	}
 	s := j.shards[run.Shard]
 	before := len(s.records)
-	for _, e := range entries {
-		last = j.store(run.Shard, e.Subject.String(), e.Body)
-	}
+	seq := j.storeAll(journal.Pending{Run: run, Last: last, Entries: entries})
 	j.announce(run.Shard, before)
 	if j.opts.happens(j.opts.Faults.InDoubt, "in doubt", run.ID, at.Nth, at.Attempt) {
 		return 0, journal.ErrInDoubt
 	}
-	return last, nil
+	return seq, nil
+}
+
+// storeAll stores what one run appends, and returns the last one's sequence
+// number. The lock is held.
+func (j *Journal) storeAll(a journal.Pending) (seq uint64) {
+	for _, e := range a.Entries {
+		seq = j.store(a.Run.Shard, e.Subject.String(), e.Body, a.Last)
+	}
+	return seq
 }
 
 // expect reports a conflict unless the run ends at last. The lock is held.
@@ -233,15 +242,16 @@ func (j *Journal) Inject(shard int, subject string, body []byte) uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	defer j.announce(shard, len(j.shards[shard].records))
-	return j.store(shard, subject, body)
+	return j.store(shard, subject, body, 0)
 }
 
-// store appends a record and queues its deliveries. The lock is held.
-func (j *Journal) store(shard int, subject string, body []byte) uint64 {
+// store appends a record, which came under the condition that its run ends at
+// after, and queues its deliveries. The lock is held.
+func (j *Journal) store(shard int, subject string, body []byte, after uint64) uint64 {
 	s := j.shards[shard]
 	rec := journal.Record{
 		Subject: subject, Seq: uint64(len(s.records)) + 1,
-		Body: append([]byte{}, body...), Stored: time.Now().UTC(),
+		Body: append([]byte{}, body...), Stored: time.Now().UTC(), After: after,
 	}
 	nth := 0
 	if run, ok := runOf(subject); ok {
