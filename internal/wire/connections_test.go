@@ -71,7 +71,7 @@ func TestModelClient(t *testing.T) {
 func TestWarnOpenFiles(t *testing.T) {
 	limit, known := wire.OpenFiles()
 	if !known {
-		t.Skip("the limit is not known on this system")
+		t.Skip("the limit is not known on this system") // reason: only Unix has it
 	}
 	for name, c := range map[string]struct {
 		concurrency, connections int
