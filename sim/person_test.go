@@ -111,6 +111,8 @@ func (p *person) ask(ctx context.Context, do func(*gateway.Gateway) error, codes
 			return nil
 		case err == nil, !heard, errors.Is(err, simulated.ErrCrashed), errors.Is(err, journal.ErrInDoubt), errors.Is(err, errLater):
 			sleep(ctx, 300*time.Millisecond)
+		case p.w.plan.GroupCommit && errors.As(err, &refused) && refused.Code == gateway.CodeUnavailable:
+			sleep(ctx, 300*time.Millisecond) // appends take their time there, and it asks for that
 		case errors.As(err, &refused) && contains(codes, refused.Code):
 			return refused
 		default:

@@ -47,7 +47,7 @@ func (c *Codec) canonical(body []byte) *Event {
 // read reads a type's data, which is valid UTF-8.
 func (k *kind) read(data []byte) (Payload, bool) {
 	s := scanner{text: data}
-	s.words.Grow(max(0, len(data)-frameOf(k.typ)))
+	s.words.Grow(wordsOf(k.typ, len(data)))
 	if p := readPayload(&s, k.typ); p != nil && s.end() {
 		return p, true
 	}
@@ -135,6 +135,7 @@ func (s *scanner) id() []byte {
 
 // count takes a number from least on, as the codec reads n and step.
 func (s *scanner) count(least int64) int64 {
+	s.hold(s.at < len(s.text) && s.text[s.at] != '-') // not -0 either
 	n := s.integer()
 	s.hold(n >= least && n <= maxCount)
 	return n

@@ -92,7 +92,7 @@ func TestMalformedValues(t *testing.T) {
 		"datacontenttype": {`"text/plain"`, `""`},
 		"dataschema":      {`""`, `"moorebus/LlmToolCall"`, `"moorebus/LlmToolCall/"`, `"moorebus/LlmToolCall/0"`, `"moorebus/LlmToolCall/01"`, `"moorebus/LlmToolCall/-1"`, `"moorebus/LlmToolCall/x"`, `"moorebus/Start/1"`, `"other/LlmToolCall/1"`},
 		"n":               {`0`, `00`, `01`, `+1`, `-1`, `1.5`, `1.0`, `1e2`, `18446744073709551616`},
-		"step":            {`-1`, `00`, `01`, `1.0`, `1e3`, `4294967296`},
+		"step":            {`-1`, `-0`, `00`, `01`, `1.0`, `1e3`, `4294967296`},
 		"from":            {`""`, `"Planning"`, `"a.b"`, `"*"`},
 		"to":              {`""`, `"Acting"`, `"a b"`, `">"`},
 		"type":            {`""`, `"llmtoolcall"`, `"Nope"`},

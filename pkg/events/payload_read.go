@@ -6,24 +6,30 @@ const (
 	toolCallFrame = len(`{"content":"","calls":[{"id":"","name":"","arguments":""}],"confidence":1,"model":"","usage":` + usageFrame + `}`)
 	answerFrame   = len(`{"message_id":"","content":"","model":"","usage":` + usageFrame + `}`)
 	outcomeFrame  = len(`{"call_id":"","success":true,"observation":"","code":"","latency_ms":1}`)
-	startFrame    = 600 // and its schemas and scripts
+	startWords    = 1 << 10
 	messageFrame  = len(`{"message_id":"","content":""}`)
 	usageFrame    = `{"input":1,"output":1,"cached":0,"total":1}`
 )
 
-// frameOf returns how much of a type's data is no string at least.
-func frameOf(t Type) int {
+// wordsOf returns how much room the strings of a type's data need, given its size.
+// A Start is mostly schemas and scripts, which are no strings; and the types that
+// have no reader need none.
+func wordsOf(t Type, size int) int {
 	switch t {
 	case TypeLLMToolCall, TypeLLMParallelToolCalls:
-		return toolCallFrame
-	case TypeLLMFinalAnswer, TypeLLMMessageComplete:
-		return answerFrame
+		size -= toolCallFrame
+	case TypeLLMFinalAnswer, TypeLLMMessageComplete, TypeLLMThought:
+		size -= answerFrame
 	case TypeToolSuccess, TypeToolFailure, TypeToolCallResult:
-		return outcomeFrame
+		size -= outcomeFrame
+	case TypeUserMessage:
+		size -= messageFrame
 	case TypeStart:
-		return startFrame
+		size = min(size, startWords)
+	default:
+		size = 0
 	}
-	return messageFrame
+	return max(0, size)
 }
 
 // readPayload reads the data of the types that runs consist of mostly, in the form

@@ -63,7 +63,9 @@ func (r *Run) jump(ctx context.Context) (bool, error) {
 			return false, r.ignore(fmt.Errorf("the log has another record at %d", s.Seq))
 		}
 		r.fold.mem, r.mem = mem, mem
-		r.advance(rec.Seq, len(s.Memory))
+		// Its text is kept by the strings that are parts of it, beside copies of
+		// those that had escapes.
+		r.advance(rec.Seq, 2*len(s.Memory))
 	}
 	if r.seq == 0 {
 		return false, r.ignore(fmt.Errorf("the log ends before %d", s.Seq))

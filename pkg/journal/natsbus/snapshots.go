@@ -62,6 +62,9 @@ func packed(s journal.Snapshot) ([]byte, error) {
 }
 
 func unpacked(data []byte) (s journal.Snapshot, err error) {
+	if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) { // gzip's
+		return s, errors.New("it was written by an older Moorebus; the next snapshot of the run replaces it")
+	}
 	zip := s2.NewReader(bytes.NewReader(data))
 	text, err := io.ReadAll(io.LimitReader(zip, maxSnapshot+1))
 	if err == nil && len(text) > maxSnapshot {
