@@ -138,7 +138,8 @@ func (s *Session) take(ctx context.Context, rec journal.Record) error {
 		s.view.line("! " + err.Error())
 		return nil
 	}
-	s.heard.Over(journal.MessageOf(rec.Body))
+	message, _ := journal.MessageOf(rec.Body) // its text is shown from the event
+	s.heard.Over(message)
 	s.view.event(e, s.mem)
 	if s.stream != nil {
 		s.stream.Event(s.mem, e)

@@ -57,6 +57,24 @@ func TestLateReadersHearWhatWasSaid(t *testing.T) {
 	})
 }
 
+// The last chunks may come after the event that has the whole text, or not at all.
+func TestTheRestIsHeardBeforeTheEvent(t *testing.T) {
+	onEveryBus(t, 1, func(t *testing.T, r *rig) {
+		id := r.start("task")
+		s := r.stream("/v1/runs/" + id + "/events")
+		require.Equal(t, "Start", s.next().event)
+		run := r.others.Place("default", id)
+		require.NoError(t, r.bus.PublishChunk(run, []byte(`{"message_id":"m","offset":0,"text":"It is "}`)))
+		require.Equal(t, sse{event: "chunk", data: `{"message_id":"m","offset":0,"text":"It is "}`}, s.next())
+		reply := answered("It is forty.")
+		reply.MessageID = "m"
+		r.happens(id, events.Planning, reply)
+		require.Equal(t, sse{event: "chunk", data: `{"message_id":"m","offset":6,"text":"forty."}`}, s.next())
+		require.Equal(t, "LlmFinalAnswer", s.next().event)
+		s.ends()
+	})
+}
+
 // TestStateFirst: what GET /v1/runs/{id} says, and then what changes it.
 func TestStateFirst(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {

@@ -2,6 +2,9 @@ package journal
 
 import (
 	"encoding/json"
+	"hash"
+	"hash/fnv"
+	"io"
 	"sync"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -33,8 +36,9 @@ type Listener struct {
 	mu      sync.Mutex
 	message string
 	again   int
-	// next is how many bytes of the message were heard.
+	// next is how many bytes of the message were heard, and sum their hash.
 	next int
+	sum  hash.Hash64
 	// lost says that what was heard is not the beginning of what is being said.
 	lost bool
 	// asked says that the missing text was asked for, and did not come yet;
@@ -93,6 +97,31 @@ func (l *Listener) Over(message string) {
 	l.over = message
 }
 
+// Rest is [Listener.Over] for a reader that is to hear all of a text: it returns
+// what was said of the message and not heard yet, as [Listener.News] would, given
+// the whole text as the event has it. Chunks and events come on ways of their own, so
+// the last chunks may come after the event. False: nothing of it was heard, or all,
+// or something else.
+func (l *Listener) Rest(message, text string) ([]byte, bool) {
+	if message == "" {
+		return nil, false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.over = message
+	if l.message != message || l.lost || l.next == 0 || l.next >= len(text) {
+		return nil, false
+	}
+	whole := fnv.New64a()
+	_, _ = io.WriteString(whole, text[:l.next])
+	if whole.Sum64() != l.sum.Sum64() {
+		return nil, false
+	}
+	news, err := json.Marshal(Chunk{MessageID: message, Offset: l.next, Text: text[l.next:]})
+	l.next = len(text)
+	return news, err == nil
+}
+
 // Hear takes a chunk as it stands on the feed and returns what it says that was
 // not heard before; false if that is nothing. Its offset is 0 where the text
 // begins, also where it begins again.
@@ -110,6 +139,7 @@ func (l *Listener) Hear(data []byte) (Chunk, bool) {
 	switch {
 	case c.Offset == 0 && (other || !c.CatchUp):
 		l.message, l.again, l.next, l.lost = c.MessageID, c.Again, 0, false
+		l.sum = fnv.New64a()
 	case other, c.Offset > l.next:
 		return l.missed()
 	case c.CatchUp:
@@ -124,6 +154,7 @@ func (l *Listener) Hear(data []byte) (Chunk, bool) {
 		return l.missed()
 	}
 	l.next, l.asked, l.unheard = l.next+len(c.Text), false, 0
+	_, _ = io.WriteString(l.sum, c.Text)
 	return Chunk{MessageID: c.MessageID, Offset: c.Offset, Text: c.Text}, true
 }
 
@@ -161,14 +192,15 @@ func (l *Listener) missed() (Chunk, bool) {
 	return Chunk{}, false
 }
 
-// MessageOf returns the id of the message that a stored event holds, for
-// [Listener.Over]; empty if it has none.
-func MessageOf(body []byte) string {
+// MessageOf returns the id and the text of the message that a stored event holds,
+// for [Listener.Over] and [Listener.Rest]; empty if it has none.
+func MessageOf(body []byte) (id, text string) {
 	var e struct {
 		Data struct {
 			MessageID string `json:"message_id"`
+			Content   string `json:"content"`
 		} `json:"data"`
 	}
 	_ = json.Unmarshal(body, &e) // what cannot be read holds no message
-	return e.Data.MessageID
+	return e.Data.MessageID, e.Data.Content
 }

@@ -80,13 +80,50 @@ func TestListenerDropsWhatComesAfterTheEvent(t *testing.T) {
 	l := journal.NewListener(feed, events.Run{})
 	require.Equal(t, "0:ab", hears(t, l, part("m", 0, "ab")))
 	body := []byte(`{"n":2,"data":{"message_id":"m","content":"abc"}}`)
-	l.Over(journal.MessageOf(body))
+	message, text := journal.MessageOf(body)
+	require.Equal(t, "abc", text)
+	l.Over(message)
 	require.Empty(t, hears(t, l, part("m", 2, "c"), part("m", 9, "x"), again("m", 0, "abc")))
-	l.Over(journal.MessageOf([]byte("not JSON")))
+	message, _ = journal.MessageOf([]byte("not JSON"))
+	l.Over(message)
 	require.Equal(t, "0:x", hears(t, l, part("n", 0, "x")))
 	require.Zero(t, feed.times)
 	_, ok := l.Hear([]byte("not JSON"))
 	require.False(t, ok)
+}
+
+// The event may come before the last chunks: what they would have said is said with it.
+func TestListenerHearsTheRest(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		heard         []journal.Chunk
+		message, text string
+		want          string
+	}{
+		{"the half was heard", []journal.Chunk{part("m", 0, "gr\u00f6"), part("m", 4, "\u00dfe")}, "m", "gr\u00f6\u00dfe, and more", `{"message_id":"m","offset":7,"text":", and more"}`},
+		{"it began again", []journal.Chunk{part("m", 0, "xx"), part("m", 0, "a")}, "m", "abc", `{"message_id":"m","offset":1,"text":"bc"}`},
+		{"all was heard", []journal.Chunk{part("m", 0, "abc")}, "m", "abc", ""},
+		{"nothing was heard", nil, "m", "abc", ""},
+		{"a beginning is missing", []journal.Chunk{part("m", 0, "a"), part("n", 3, "x")}, "n", "abcx", ""},
+		{"another message", []journal.Chunk{part("m", 0, "a")}, "n", "abc", ""},
+		{"another text", []journal.Chunk{part("m", 0, "ab")}, "m", "xyz", ""},
+		{"no message", []journal.Chunk{part("m", 0, "ab")}, "", "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := journal.NewListener(&asked{}, events.Run{})
+			hears(t, l, c.heard...)
+			news, ok := l.Rest(c.message, c.text)
+			require.Equal(t, c.want != "", ok)
+			if ok {
+				require.JSONEq(t, c.want, string(news))
+			}
+			if c.message != "" {
+				require.Empty(t, hears(t, l, part(c.message, 0, c.text)), "what comes later is late")
+			}
+			_, ok = l.Rest(c.message, c.text)
+			require.False(t, ok, "it is said once")
+		})
+	}
 }
 
 // TestListenerAsksAgain: questions and answers can be lost too.

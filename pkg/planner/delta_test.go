@@ -76,7 +76,8 @@ func TestPiecesOfACallAreLateAfterItsEvent(t *testing.T) {
 				listener := journal.NewListener(r.Journal, run)
 				_, passed := listener.News(pieces[0])
 				require.True(t, passed)
-				listener.Over(journal.MessageOf(body))
+				id, _ := journal.MessageOf(body)
+				listener.Over(id)
 				_, passed = listener.News(pieces[0])
 				require.False(t, passed)
 
