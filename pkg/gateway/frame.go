@@ -17,6 +17,16 @@ type frame struct {
 	hash  string
 	// line is the body as it can stand on one line.
 	line []byte
+
+	said          sync.Once
+	message, text string
+}
+
+// speech returns the id and the text of the message that the event holds, as
+// [journal.MessageOf] does.
+func (f *frame) speech() (message, text string) {
+	f.said.Do(func() { f.message, f.text = journal.MessageOf(f.record.Body) })
+	return f.message, f.text
 }
 
 func newFrame(codec *events.Codec, rec journal.Record) *frame {

@@ -199,10 +199,10 @@ func (g *Gateway) streamLive(w http.ResponseWriter, r *http.Request, p position,
 			for len(chunks) > 0 && err == nil {
 				err = s.chunk(heard, <-chunks)
 			}
-			if news, ok := heard.Rest(journal.MessageOf(rec.Body)); ok && err == nil {
+			f := g.frames.of(rec.shard, rec.Record)
+			if news, ok := heard.Rest(f.speech()); ok && err == nil {
 				err = s.event(eventChunk, "", news)
 			}
-			f := g.frames.of(rec.shard, rec.Record)
 			if p.next(f); p.n >= from && err == nil {
 				err = s.add(f.typ(), strconv.FormatUint(p.n, 10), f.line)
 			}
