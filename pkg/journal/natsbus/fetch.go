@@ -17,13 +17,9 @@ func (b *Bus) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Re
 	if err := journal.CheckRun(b.shards, run); err != nil {
 		return journal.Record{}, err
 	}
-	body := append(strconv.AppendUint([]byte(`{"seq":`), seq, 10), '}')
-	msg, err := b.request(ctx, &nats.Msg{Subject: directSubject(events.StreamName(run.Shard)), Data: body})
+	msg, err := b.get(ctx, events.StreamName(run.Shard), getRequest{Seq: seq})
 	if err != nil {
-		return journal.Record{}, fmt.Errorf("fetch record %d: %w", seq, classify(err))
-	}
-	if status := statusOf(msg); status != "" {
-		return journal.Record{}, fmt.Errorf("fetch record %d: %w", seq, statusError(status, msg.Header.Get("Description")))
+		return journal.Record{}, fmt.Errorf("fetch record %d: %w", seq, err)
 	}
 	rec, err := recordOf(msg)
 	if err == nil && rec.Seq != seq {
