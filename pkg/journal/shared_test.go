@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -216,13 +215,13 @@ func TestSharedKeepsTheNewest(t *testing.T) {
 	})
 }
 
-// The shard is followed only while somebody listens, and nobody is left over.
+// The shard is followed only while somebody listens, and nobody is left over: the
+// bubble does not end while a goroutine of it is blocked.
 func TestSharedFollowingEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &counted{Log: simulated.New(simulated.Options{})}
 		shared := journal.Share(log, journal.SharedOptions{Alone: 1})
 		run := journaltest.NewRun(t, log)
-		idle := runtime.NumGoroutine()
 		for round := range 3 {
 			ctx, stop := context.WithCancel(t.Context())
 			for range 10 {
@@ -236,7 +235,6 @@ func TestSharedFollowingEnds(t *testing.T) {
 			require.EqualValues(t, 2*(round+1), log.follows.Load(), "one alone, and one for nine")
 			stop()
 			synctest.Wait()
-			require.Equal(t, idle, runtime.NumGoroutine())
 		}
 	})
 }
