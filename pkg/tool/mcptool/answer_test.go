@@ -67,11 +67,13 @@ func TestAnswerOfACommandThatLooksLikeTheEnd(t *testing.T) {
 	require.Equal(t, []string{"called"}, lines(r.hangs))
 }
 
-// A failure whose body does not end, while the server connects, ends with the time
-// for that, and with Run.
+// A failure whose body does not end, or that does not come at all, while the server
+// connects, ends with the time for that, and with Run.
 func TestHTTPServerWhoseFailureHasNoEnd(t *testing.T) {
 	t.Parallel()
-	for name, timeout := range map[string]time.Duration{"its time is up": 300 * time.Millisecond, "it is told to end": time.Hour} {
+	for name, timeout := range map[string]time.Duration{
+		"its time is up": 300 * time.Millisecond, "it is told to end": time.Hour, "it is told to end before it answers": time.Hour,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			asked := make(chan struct{}, 100)
@@ -79,6 +81,11 @@ func TestHTTPServerWhoseFailureHasNoEnd(t *testing.T) {
 				if r.Method != http.MethodGet {
 					id, method := posted(r)
 					reply(w, id, method, oneTool)
+					return
+				}
+				if strings.HasSuffix(name, "before it answers") {
+					asked <- struct{}{}
+					<-r.Context().Done()
 					return
 				}
 				w.Header().Set("Content-Type", "text/event-stream")

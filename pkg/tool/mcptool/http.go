@@ -66,6 +66,9 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 		return x.leave(x.headed(req, req.Context()))
 	}
 	if x.life.Err() != nil {
+		if req.Method == http.MethodGet {
+			return streamless(req), nil
+		}
 		return nil, errOver
 	}
 	ctx, cancel := context.WithCancel(req.Context())
@@ -147,20 +150,28 @@ func messageOf(req *http.Request) jsonrpc.Message {
 }
 
 // stream asks for the stream of what the server sends by itself. A server that
-// does not answer has none.
+// does not answer has none. Nor is there one for a session that has ended: the SDK
+// would take an error for one that passes, and hold the session's end until it has
+// asked in vain a few times more, with pauses that grow.
 func (x *exchange) stream(req *http.Request, cancel context.CancelFunc) (*http.Response, error) {
 	patience := time.AfterFunc(streamTimeout, cancel)
 	res, err := x.base.RoundTrip(req)
-	if !patience.Stop() && x.life.Err() == nil {
-		if err == nil {
-			_ = res.Body.Close() // it came too late
-		}
-		return &http.Response{
-			StatusCode: http.StatusMethodNotAllowed, Status: "405 Method Not Allowed", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-			Header: http.Header{}, Body: http.NoBody, Request: req,
-		}, nil
+	late := !patience.Stop()
+	if !late && x.life.Err() == nil {
+		return res, err
 	}
-	return res, err
+	if err == nil {
+		_ = res.Body.Close() // it came too late
+	}
+	return streamless(req), nil
+}
+
+// streamless is the answer of a server that has no such stream.
+func streamless(req *http.Request) *http.Response {
+	return &http.Response{
+		StatusCode: http.StatusMethodNotAllowed, Status: "405 Method Not Allowed", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{}, Body: http.NoBody, Request: req,
+	}
 }
 
 // cancelling is a body whose end ends its request.
