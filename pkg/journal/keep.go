@@ -69,6 +69,11 @@ type Purger interface {
 	// Purge removes the run's records up to the sequence number and returns how
 	// many they were. Errors: ErrPurgeDenied, ErrDenied, or the bus's.
 	Purge(ctx context.Context, run events.Run, upTo uint64) (uint64, error)
+	// Trim removes every record of a shard, of whichever run, that stands before
+	// the sequence number, all at once, and returns how many they were. The errors
+	// are those of Purge. Where many runs go it takes the time of one Purge, which
+	// may grow with all that the shard has.
+	Trim(ctx context.Context, shard int, before uint64) (uint64, error)
 	// DeleteBlob removes what a reference points to, unless it was stored, or
 	// asked to be stored again, after the given time. It reports whether it did;
 	// of what is not there, false. A time within the last [BlobSafe] removes what

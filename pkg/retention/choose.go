@@ -14,15 +14,16 @@ import (
 
 // choose decides which runs go.
 func (p *purge) choose(ctx context.Context) error {
+	named := make(map[*entry]bool, len(p.o.Runs))
 	for _, run := range p.o.Runs {
-		if err := p.name(ctx, run); err != nil {
+		if err := p.name(ctx, run, named); err != nil {
 			return err
 		}
 	}
 	if err := p.checkNamed(ctx); err != nil {
 		return err
 	}
-	if err := p.fallUnderLimits(ctx); err != nil {
+	if err := p.fallUnderLimits(ctx, named); err != nil {
 		return err
 	}
 	if !p.o.ParentsOfKept {
@@ -34,11 +35,12 @@ func (p *purge) choose(ctx context.Context) error {
 	return nil
 }
 
-// name chooses a run that was named.
-func (p *purge) name(ctx context.Context, run events.Run) error {
+// name chooses a run that was named, once.
+func (p *purge) name(ctx context.Context, run events.Run, named map[*entry]bool) error {
 	e := p.survey.runs[run]
 	if e != nil {
-		if !slices.Contains(p.chosen, e) {
+		if !named[e] {
+			named[e] = true
 			p.chosen = append(p.chosen, e)
 		}
 		return nil
@@ -64,13 +66,13 @@ type limits struct {
 	passed map[*entry]bool
 }
 
-// fallUnderLimits chooses what ended before the time, and then what ended first
-// until little enough stays.
-func (p *purge) fallUnderLimits(ctx context.Context) error {
+// fallUnderLimits chooses, beside what was named, what ended before the time, and
+// then what ended first until little enough stays.
+func (p *purge) fallUnderLimits(ctx context.Context, named map[*entry]bool) error {
 	l := &limits{purge: p, forks: map[*entry]map[*entry]bool{}, passed: map[*entry]bool{}}
 	var ended []*entry
 	for _, e := range p.survey.runs {
-		if slices.Contains(p.chosen, e) {
+		if named[e] {
 			continue
 		}
 		if parent := p.survey.runs[e.parent]; e.forked && parent != nil && !p.o.ParentsOfKept {

@@ -218,10 +218,8 @@ func (p *purge) remove(ctx context.Context) error {
 	if err := p.lookAgain(ctx); err != nil {
 		return err
 	}
-	for _, e := range p.chosen {
-		if _, err := p.bus.Purge(ctx, e.run, e.seq); err != nil {
-			return err
-		}
+	if err := p.removeEvents(ctx); err != nil {
+		return err
 	}
 	return errors.Join(p.removeSnapshots(ctx), p.removeBlobs(ctx, now))
 }

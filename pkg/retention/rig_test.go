@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -43,6 +44,7 @@ const (
 // world is a server with a log, and roles that work on it when they are told to.
 type world struct {
 	t     *testing.T
+	conn  *nats.Conn
 	bus   *natsbus.Bus
 	host  *agent.Host
 	store *runlog.Store
@@ -62,7 +64,7 @@ func newWorld(t *testing.T, shards int) *world {
 	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Shards: shards, Memory: true, AckWait: time.Second}))
 	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet})
 	require.NoError(t, err)
-	w := &world{t: t, bus: bus, store: runlog.New(runlog.Options{Log: bus})}
+	w := &world{t: t, conn: conn, bus: bus, store: runlog.New(runlog.Options{Log: bus})}
 	registry, err := tool.NewRegistry(largeTool(t))
 	require.NoError(t, err)
 	w.host, err = agent.NewHost(agent.HostOptions{

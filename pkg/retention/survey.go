@@ -14,6 +14,8 @@ import (
 type entry struct {
 	run    events.Run
 	events uint64
+	// first is the number of the first record.
+	first uint64
 	// bytes are those of subjects and bodies.
 	bytes int64
 	// seq, state and at are those of the last record; state and at are empty if
@@ -34,15 +36,17 @@ type entry struct {
 type survey struct {
 	table *reducer.Table
 	runs  map[events.Run]*entry
-	// end is up to where each shard was read.
-	end []uint64
+	// end is up to where each shard was read, stray the first record in it that
+	// belongs to no run, 0 if there is none.
+	end, stray []uint64
 }
 
 // look reads the log on from where the survey ends.
 func (s *survey) look(ctx context.Context, log journal.Log, codec *events.Codec) error {
 	if s.runs == nil {
 		s.table = reducer.DefaultTable()
-		s.runs, s.end = map[events.Run]*entry{}, make([]uint64, log.Shards())
+		s.runs = map[events.Run]*entry{}
+		s.end, s.stray = make([]uint64, log.Shards()), make([]uint64, log.Shards())
 	}
 	for shard := range log.Shards() {
 		for rec, err := range log.Scan(ctx, shard, journal.Filter{}, s.end[shard]) {
@@ -52,6 +56,9 @@ func (s *survey) look(ctx context.Context, log journal.Log, codec *events.Codec)
 			s.end[shard] = rec.Seq
 			subject, err := events.ParseSubject(rec.Subject)
 			if err != nil || subject.CheckShard(log.Shards()) != nil || subject.Run.Shard != shard {
+				if s.stray[shard] == 0 {
+					s.stray[shard] = rec.Seq
+				}
 				continue // it belongs to no run
 			}
 			s.add(subject, rec, codec)
@@ -64,7 +71,7 @@ func (s *survey) add(subject events.Subject, rec journal.Record, codec *events.C
 	run := subject.Run
 	e := s.runs[run]
 	if e == nil {
-		e = &entry{run: run}
+		e = &entry{run: run, first: rec.Seq}
 		s.runs[run] = e
 		e.parent, e.forked = parentOf(codec, run, rec.Body, len(s.end))
 	}

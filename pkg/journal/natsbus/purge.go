@@ -12,11 +12,11 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// purge removes a stream's messages on a subject, up to a sequence number if
-// that is not 0, and returns how many they were.
+// purge removes a stream's messages on a subject, or on all of them if that is
+// empty, up to a sequence number if that is not 0, and returns how many they were.
 func (b *Bus) purge(ctx context.Context, stream, subject string, upTo uint64) (uint64, error) {
 	request := struct {
-		Filter string `json:"filter"`
+		Filter string `json:"filter,omitempty"`
 		Seq    uint64 `json:"seq,omitempty"` // the first one that stays
 	}{Filter: subject}
 	if upTo > 0 {
@@ -50,6 +50,21 @@ func (b *Bus) Purge(ctx context.Context, run events.Run, upTo uint64) (uint64, e
 	n, err := b.purge(ctx, events.StreamName(run.Shard), run.Filter(), upTo)
 	if err != nil {
 		return 0, fmt.Errorf("purge run %s: %w", run.ID, err)
+	}
+	return n, nil
+}
+
+// Trim removes the records of a shard before the sequence number.
+func (b *Bus) Trim(ctx context.Context, shard int, before uint64) (uint64, error) {
+	if shard < 0 || shard >= b.shards {
+		return 0, fmt.Errorf("trim: there is no shard %d, but %d of them", shard, b.shards)
+	}
+	if before <= 1 {
+		return 0, nil // without a number the server would remove everything
+	}
+	n, err := b.purge(ctx, events.StreamName(shard), "", before-1)
+	if err != nil {
+		return 0, fmt.Errorf("trim shard %d: %w", shard, err)
 	}
 	return n, nil
 }
