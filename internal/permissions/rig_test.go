@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 var (
 	quiet  = slog.New(slog.DiscardHandler)
@@ -61,7 +61,7 @@ func newRigOf(t *testing.T, servers int) *rig {
 	r.operator = r.connect(t, Operator, nil)
 	o := natsbus.InitOptions{Pools: layout.Pools, Storage: layout.Storage, Memory: true, Replicas: servers}
 	require.Eventually(t, func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		return natsbus.Init(ctx, r.operator, o) == nil
 	}, patience, 10*time.Millisecond)

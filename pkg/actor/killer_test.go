@@ -79,7 +79,7 @@ func TestCallThatKillsItsProcessIsGivenUp(t *testing.T) {
 	bystanders := 0
 	for stateOf(t, store, killer) == events.Acting {
 		other := callsOne(t, store, "fine")
-		require.Eventually(t, func() bool { return stateOf(t, store, other) == events.Observing }, 20*time.Second, 10*time.Millisecond,
+		require.Eventually(t, func() bool { return stateOf(t, store, other) == events.Observing }, time.Minute, 10*time.Millisecond,
 			"nobody waits for the one that kills")
 		bystanders++
 	}

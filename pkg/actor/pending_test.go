@@ -67,7 +67,7 @@ func TestPoolRunsNoMoreThanItsMaxAckPending(t *testing.T) {
 	}
 	close(release)
 	for _, id := range ids {
-		require.Eventually(t, func() bool { return stateOf(t, store, id) == events.Observing }, 20*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return stateOf(t, store, id) == events.Observing }, time.Minute, 10*time.Millisecond)
 	}
 	require.EqualValues(t, most, peak.Load())
 }

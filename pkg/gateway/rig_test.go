@@ -31,7 +31,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds what a test waits for; nothing takes that long.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 type bus interface {
 	journal.Log

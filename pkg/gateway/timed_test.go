@@ -12,6 +12,7 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/worker/workertest"
 )
@@ -39,14 +40,22 @@ func inTime(t *testing.T, o simulated.Options, test func(t *testing.T, r *timed)
 	})
 }
 
+// unwatched is a directory whose pools nobody looks at: nobody serves them here, and
+// to look every second is all that would happen in weeks of virtual time.
+type unwatched struct{ journal.Directory }
+
+func (unwatched) Pools(ctx context.Context) ([]journal.Pool, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
 // serve runs a gateway on a process of its own until it is killed, crashes or
 // the test ends.
 func (r *timed) serve(tweak func(*gateway.Config)) (g *gateway.Gateway, p *simulated.Process) {
 	r.t.Helper()
 	p = r.Journal.NewProcess()
 	cfg := gateway.Config{
-		Store: r.NewStore(p), Queue: p, Feed: p, Timers: p, Directory: p, Agents: p, Instance: "test", StallAfter: stall,
-		PoolWait: 1000 * stall, // nobody serves the pools here, and the timers are what is looked at
+		Store: r.NewStore(p), Queue: p, Feed: p, Timers: p, Directory: unwatched{p}, Agents: p, Instance: "test", StallAfter: stall,
 	}
 	if tweak != nil {
 		tweak(&cfg)

@@ -34,7 +34,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	patience = 30 * time.Second
+	patience = time.Minute
 	tick     = 10 * time.Millisecond
 	// noGrace is for tests in which nobody else starts runs.
 	noGrace = time.Millisecond

@@ -65,7 +65,7 @@ func openCluster(t *testing.T, o InitOptions) ([]*server.Server, *Bus) {
 	t.Cleanup(conn.Close)
 	o.Replicas = 3
 	require.Eventually(t, func() bool {
-		short, cancel := context.WithTimeout(ctx, 2*time.Second)
+		short, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
 		return Init(short, conn, o) == nil
 	}, time.Minute, 50*time.Millisecond)
