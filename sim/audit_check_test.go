@@ -148,7 +148,7 @@ func TestAFailureIsAFile(t *testing.T) {
 
 // A scenario is a function of its seed, and so is nearly all that happens in it.
 func TestASeedIsAScenario(t *testing.T) {
-	scenarios := racing.Times(60, 20)
+	scenarios := racing.Size(60, 12)
 	same := 0
 	for seed := range uint64(scenarios) {
 		first, err := json.Marshal(newScenario(seed))

@@ -31,7 +31,7 @@ import (
 
 // iterations are a thousand, or enough to have an iteration of every kind many times
 // where the race detector is on.
-var iterations = racing.Times(1000, 300)
+var iterations = racing.Size(1000, 300)
 
 const (
 	// mostPrompt bounds a request, in bytes of its body: what it says of itself, its

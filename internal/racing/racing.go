@@ -4,9 +4,9 @@
 // without it too, at full size. For tests only.
 package racing
 
-// Times returns how often something is repeated: full times, or as often as is enough
-// with the race detector.
-func Times(full, enough int) int {
+// Size returns how often something is done, or in which steps: as it is, or with the
+// race detector as is enough.
+func Size(full, enough int) int {
 	if On {
 		return enough
 	}

@@ -220,7 +220,7 @@ func TestLargeEventsInStreams(t *testing.T) {
 // A client that reads nothing is dropped, and meanwhile delays nobody.
 func TestClientThatDoesNotRead(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
-		stalled := newRig(t, r.bus, func(c *gateway.Config) { c.WriteTimeout = 2 * time.Second })
+		stalled := newRig(t, r.bus, func(c *gateway.Config) { c.WriteTimeout = time.Second })
 		id := stalled.start("chat")
 		conn, err := net.Dial("tcp", strings.TrimPrefix(stalled.url, "http://"))
 		require.NoError(t, err)

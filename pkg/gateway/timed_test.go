@@ -40,8 +40,8 @@ func inTime(t *testing.T, o simulated.Options, test func(t *testing.T, r *timed)
 	})
 }
 
-// unwatched is a directory whose pools nobody looks at: nobody serves them here, and
-// to look every second is all that would happen in weeks of virtual time.
+// unwatched is a directory whose pools nobody looks at, for tests that are not about
+// them: to look every second is all that would happen in weeks of virtual time.
 type unwatched struct{ journal.Directory }
 
 func (unwatched) Pools(ctx context.Context) ([]journal.Pool, error) {
@@ -55,10 +55,13 @@ func (r *timed) serve(tweak func(*gateway.Config)) (g *gateway.Gateway, p *simul
 	r.t.Helper()
 	p = r.Journal.NewProcess()
 	cfg := gateway.Config{
-		Store: r.NewStore(p), Queue: p, Feed: p, Timers: p, Directory: unwatched{p}, Agents: p, Instance: "test", StallAfter: stall,
+		Store: r.NewStore(p), Queue: p, Feed: p, Timers: p, Directory: p, Agents: p, Instance: "test", StallAfter: stall,
 	}
 	if tweak != nil {
 		tweak(&cfg)
+	}
+	if cfg.PoolWait == 0 {
+		cfg.Directory = unwatched{cfg.Directory}
 	}
 	g, err := gateway.New(cfg)
 	require.NoError(r.t, err)

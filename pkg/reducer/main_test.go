@@ -12,7 +12,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if err := flag.Set("rapid.checks", strconv.Itoa(racing.Times(100, 25))); err != nil {
+	if err := flag.Set("rapid.checks", strconv.Itoa(racing.Size(100, 25))); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())

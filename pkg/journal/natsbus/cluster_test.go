@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/racing"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/journaltest"
@@ -146,7 +147,7 @@ func TestStorageOnReplicas(t *testing.T) {
 	t.Parallel()
 	of := journal.StorageOf{Namespace: "default", Agent: "keeper"}
 	_, bus := openCluster(t, InitOptions{Storage: []journal.StorageOf{of}})
-	for i := range 200 {
+	for i := range racing.Size(200, 60) {
 		tag, value := fmt.Sprint("t", i), fmt.Sprintf("value %d.", i)
 		require.NoError(t, bus.SaveEntry(t.Context(), of, journal.WrittenByActor, events.Entry{Tags: []string{tag}, Value: value}))
 		bucket := storageBucket(of, journal.WrittenByActor)

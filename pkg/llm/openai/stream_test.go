@@ -45,11 +45,7 @@ func TestStreamIsTheSameHoweverItIsCut(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		_, _ = io.WriteString(w, hello[at:])
 	})
-	step := 1
-	if racing.On {
-		step = 7
-	}
-	for at := 0; at < len(hello); at += step {
+	for at := 0; at < len(hello); at += racing.Size(1, 7) {
 		cut.Store(int64(at))
 		res, h, err := streamedCall(t, c)
 		require.NoError(t, err)
