@@ -70,7 +70,7 @@ func TestAThousandIterationsOfLookingBack(t *testing.T) {
 	require.Equal(t, iterations/4, count[events.TypeContextWindowExpanded], "%v", count)
 	require.Equal(t, iterations/2, count[events.TypeToolCallsAddedToContext], "%v", count)
 	require.Zero(t, count[events.TypeReplyInvalid])
-	require.Greater(t, count["calls that were shown again"], 20*iterations)
+	require.Greater(t, count["calls that were shown again"], iterations*iterations/50, "of ever more")
 	require.Len(t, model.sizes, iterations)
 	early, most := slices.Max(model.sizes[:iterations/2]), slices.Max(model.sizes)
 	t.Logf("the largest request has %d bytes, in the first half %d", most, early)
