@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -58,7 +59,7 @@ func newSite(t *testing.T, model llm.Caller) *site {
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{}))
-	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{})
+	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{RequestTimeout: time.Minute})
 	require.NoError(t, err)
 	s := &site{t: t, bus: bus, stop: func() {}}
 	s.serve(model)

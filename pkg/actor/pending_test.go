@@ -34,7 +34,7 @@ func TestPoolRunsNoMoreThanItsMaxAckPending(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(conn.Close)
 		require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Memory: true, PoolMaxAckPending: map[string]int{"gpu": most}}))
-		b, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet})
+		b, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: time.Minute})
 		require.NoError(t, err)
 		return b
 	}

@@ -75,7 +75,7 @@ func hostOnServer(t *testing.T, one tool.Tool, mock llm.Caller) *agent.Host {
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Memory: true}))
-	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet})
+	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: time.Minute})
 	require.NoError(t, err)
 	registry, err := tool.NewRegistry(one)
 	require.NoError(t, err)

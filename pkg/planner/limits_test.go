@@ -346,7 +346,7 @@ func stormBus(t *testing.T) *natsbus.Bus {
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Memory: true}))
-	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet})
+	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: time.Minute})
 	require.NoError(t, err)
 	return bus
 }

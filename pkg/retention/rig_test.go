@@ -60,7 +60,7 @@ func newWorld(t *testing.T, shards int) *world {
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Shards: shards, Memory: true, AckWait: time.Second}))
-	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet})
+	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: time.Minute})
 	require.NoError(t, err)
 	w := &world{t: t, bus: bus, store: runlog.New(runlog.Options{Log: bus})}
 	registry, err := tool.NewRegistry(largeTool(t))

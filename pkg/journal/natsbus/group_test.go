@@ -19,8 +19,7 @@ import (
 // durableBus is a bus on a server that flushes each append.
 func durableBus(t testing.TB, shards int, group GroupCommit) *Bus {
 	t.Helper()
-	bus := openBus(t, inProcess(t, startServer(t, embedded.Options{SyncAlways: true})), shards)
-	return reopenBus(t, bus.Conn(), group)
+	return patient(t, openBus(t, inProcess(t, startServer(t, embedded.Options{SyncAlways: true})), shards), group)
 }
 
 func TestConformanceOfGroupCommit(t *testing.T) {
