@@ -36,6 +36,9 @@ func TestEveryBenchmarkRuns(t *testing.T) {
 			t.Parallel()
 			flags, known := tiny[b.name]
 			require.True(t, known, "say in tiny with which settings it is short")
+			if b.name == "split" {
+				flags += " --bin " + testBin
+			}
 			figures := run(t, append([]string{b.name}, strings.Fields(flags)...)...)
 			require.NotEmpty(t, figures)
 			for _, f := range figures {

@@ -19,9 +19,11 @@ import (
 func splitBench() *benchmark {
 	var c crowd
 	var fsync []string
+	var built string
 	return &benchmark{
 		name: "split", short: "A process for each role over TCP, beside all roles in one process",
 		flags: func(f *pflag.FlagSet) {
+			f.StringVar(&built, "bin", "", "directory of the built commands (default: they are built)")
 			c.add(f, []int{200}, defaultSlots, 3)
 			f.StringSliceVar(&fsync, "fsync", []string{"relaxed", "always"}, "when the log goes to the disk, always or relaxed, one case for each")
 		},
@@ -34,7 +36,7 @@ func splitBench() *benchmark {
 					return nil, cli.Usage("--fsync is always or relaxed, not %q", when)
 				}
 			}
-			bin, remove, err := builtCommands(ctx, "")
+			bin, remove, err := builtCommands(ctx, built)
 			if err != nil {
 				return nil, err
 			}

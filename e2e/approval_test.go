@@ -121,7 +121,7 @@ func TestCancelInTheMiddleOfCalls(t *testing.T) {
 	began := time.Now()
 	await(t, ended, "one call is cancelled")
 	await(t, ended, "the other call is cancelled")
-	require.Less(t, time.Since(began), 5*time.Second)
+	require.Less(t, time.Since(began), 20*time.Second, "the tools have 30 s")
 	end, view := s.finish(t, run)
 	require.Equal(t, "Cancelled", end.Type)
 	require.Equal(t, "cancelled", view.State)

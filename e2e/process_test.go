@@ -20,7 +20,7 @@ import (
 )
 
 // stopTime is how long a process may take to end after SIGTERM.
-const stopTime = 10 * time.Second
+const stopTime = 30 * time.Second
 
 // process is a command that runs, or ran.
 type process struct {

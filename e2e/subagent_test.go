@@ -181,7 +181,7 @@ func TestCancelReachesNestedAgents(t *testing.T) {
 	began := time.Now()
 	await(t, o.ended, "the first scout's work is broken off")
 	await(t, o.ended, "the second scout's work is broken off")
-	require.Less(t, time.Since(began), 5*time.Second)
+	require.Less(t, time.Since(began), 20*time.Second, "the tools have 30 s")
 	children := o.children(t)
 	require.Len(t, children, 3)
 	children[""] = chief

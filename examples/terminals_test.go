@@ -54,7 +54,7 @@ func open(t *testing.T, home, command string) *terminal {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may be over already
 		select {
 		case <-s.ended:
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			_ = cmd.Process.Kill()
 			<-s.ended
 			t.Errorf("%s did not end", command)
@@ -87,7 +87,7 @@ func playActor(t *testing.T, s []session) {
 	require.Eventually(t, func() bool {
 		started = curl(t, addresses.Replace(s[2].command))
 		return strings.Contains(started, "run_id") // the actor is known by then
-	}, 30*time.Second, 100*time.Millisecond)
+	}, time.Minute, 100*time.Millisecond)
 	requirePrinted(t, s[2].output, started)
 	var run struct {
 		ID string `json:"run_id"`
@@ -96,7 +96,7 @@ func playActor(t *testing.T, s []session) {
 	state := "curl -s " + addresses.Replace("127.0.0.1:8090/v1/runs/") + run.ID
 	require.Eventually(t, func() bool {
 		return strings.Contains(curl(t, state), `Here it is:\n*****\na log\n*****`)
-	}, 30*time.Second, 100*time.Millisecond)
+	}, time.Minute, 100*time.Millisecond)
 }
 
 var curlCommand = regexp.MustCompile(`^curl -s (\S+)(?: -d @(\S+))?$`)
@@ -137,14 +137,14 @@ func playApproval(t *testing.T, s []session) {
 	require.Eventually(t, func() bool {
 		shown := first.log.String()
 		return id.MatchString(shown) && strings.Contains(shown, "HumanApprovalRequired")
-	}, 30*time.Second, 20*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 	run := id.FindStringSubmatch(first.log.String())[1]
 	requirePrinted(t, s[1].output, runToEnd(t, home, strings.Replace(s[1].command, "RUN", run, 1)))
 	select {
 	case err := <-first.ended:
 		first.ended <- err
 		require.NoError(t, err)
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		require.Fail(t, "the run goes on")
 	}
 	requirePrinted(t, s[0].output, first.out.String())

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/racing"
 	"github.com/moorebus/moorebus/pkg/actor"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -147,7 +148,7 @@ func TestAFailureIsAFile(t *testing.T) {
 
 // A scenario is a function of its seed, and so is nearly all that happens in it.
 func TestASeedIsAScenario(t *testing.T) {
-	const scenarios = 60
+	scenarios := racing.Size(60, 12)
 	same := 0
 	for seed := range uint64(scenarios) {
 		first, err := json.Marshal(newScenario(seed))

@@ -115,7 +115,7 @@ func (b *bus) endsIn(t *testing.T, agent string, state events.State) {
 		page, err := b.host.Gateway().Runs(t.Context(), "", state, 0, "")
 		require.NoError(t, err)
 		return slices.ContainsFunc(page.Runs, func(r gateway.RunInfo) bool { return r.Agent == agent && r.State == state })
-	}, 20*time.Second, 20*time.Millisecond, "no run of %s is %s", agent, state)
+	}, time.Minute, 20*time.Millisecond, "no run of %s is %s", agent, state)
 }
 
 func TestMCPOverStdio(t *testing.T) {
@@ -152,7 +152,7 @@ func TestMCPOverStdio(t *testing.T) {
 		require.NotNil(t, ids[0])
 		require.NotNil(t, ids[1])
 		require.NotEqual(t, ids[0], ids[1])
-		require.Eventually(t, func() bool { return strings.Contains(heard.said(), "LlmFinalAnswer") }, 10*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Contains(heard.said(), "LlmFinalAnswer") }, time.Minute, 10*time.Millisecond)
 		require.Contains(t, heard.said(), "planning → acting")
 	})
 	t.Run("errors", func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestMCPOverStdio(t *testing.T) {
 		require.NoError(t, err)
 		select { // nobody asks: the list is looked at now and then
 		case <-heard.changed:
-		case <-time.After(30 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("the change was not told")
 		}
 		res, err := callAgent(t.Context(), session, "late", "Add.")
@@ -258,7 +258,7 @@ func TestMCPOverHTTP(t *testing.T) {
 	res, err := callAgent(t.Context(), session, "adder", "Add.")
 	require.NoError(t, err)
 	require.Equal(t, "It is 42.", textOf(t, res))
-	require.Eventually(t, func() bool { return strings.Contains(heard.said(), "LlmToolCall") }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(heard.said(), "LlmToolCall") }, time.Minute, 10*time.Millisecond)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -271,7 +271,7 @@ func TestMCPOverHTTP(t *testing.T) {
 	began := time.Now()
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, cmd.Wait())
-	require.Less(t, time.Since(began), 10*time.Second)
+	require.Less(t, time.Since(began), 30*time.Second)
 }
 
 // The agent of a file runs in the process itself; stdout has the protocol alone.

@@ -126,9 +126,9 @@ func startBus(dir string) (b *bus, stop func(), err error) {
 	}, nil
 }
 
-// start starts a run and waits until it is in a state, for 20 s at most.
+// start starts a run and waits until it is in a state, for a minute at most.
 func (b *bus) start(a events.Agent, task string, state events.State) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -144,9 +144,9 @@ func (b *bus) start(a events.Agent, task string, state events.State) (string, er
 	return started.RunID, b.await(started.RunID, func(s gateway.RunState) bool { return s.State == state })
 }
 
-// await waits until a run is as it should be, for 20 s at most.
+// await waits until a run is as it should be, for a minute at most.
 func (b *bus) await(id string, done func(gateway.RunState) bool) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -187,7 +187,7 @@ func TestFollowLive(t *testing.T) {
 		last, err = bus.Append(t.Context(), run, last, journal.Entry{Subject: s, Body: rec.Body})
 		require.NoError(t, err)
 		n++
-		require.Eventually(t, func() bool { return out.lines() == n }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return out.lines() == n }, time.Minute, time.Millisecond)
 	}
 	require.NoError(t, <-done)
 	require.Contains(t, out.b.String(), "planning -> done")

@@ -41,7 +41,7 @@ func TestWordsAreShownAsTheyCome(t *testing.T) {
 	said := 0
 	server := httptest.NewServer(model{pace: func() {
 		said++
-		assert.Eventually(t, out.shows(strings.Join(all[:said], "")), 10*time.Second, time.Millisecond)
+		assert.Eventually(t, out.shows(strings.Join(all[:said], "")), time.Minute, time.Millisecond)
 	}})
 	t.Cleanup(server.Close)
 	require.NoError(t, run(t.Context(), &out, openai.Options{BaseURL: server.URL, Model: "local"}))

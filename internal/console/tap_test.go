@@ -238,7 +238,7 @@ func TestTapNeedsOnlyToRead(t *testing.T) {
 	require.NoError(t, err)
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	require.True(t, s.ReadyForConnections(10*time.Second))
+	require.True(t, s.ReadyForConnections(time.Minute))
 	open := func(user string) *natsbus.Bus {
 		conn, err := natsbus.Connect(context.Background(), natsbus.ConnectOptions{URL: s.ClientURL(), User: user, Password: user[:1], Logger: quiet})
 		require.NoError(t, err)
@@ -258,7 +258,7 @@ func TestTapNeedsOnlyToRead(t *testing.T) {
 		_, err := newTap(bus, out).Run(context.Background(), r.ID, 1)
 		ended <- err
 	}()
-	require.Eventually(t, func() bool { return strings.Contains(out.String(), "LlmToolCall") }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "LlmToolCall") }, time.Minute, 5*time.Millisecond)
 	store(t, operator, r, 3, 5)
 	require.NoError(t, <-ended)
 	require.Equal(t, 5, strings.Count(out.String(), "\n"))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/racing"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -70,10 +71,12 @@ func TestAThousandIterationsOfLookingBack(t *testing.T) {
 	require.Equal(t, iterations/4, count[events.TypeContextWindowExpanded], "%v", count)
 	require.Equal(t, iterations/2, count[events.TypeToolCallsAddedToContext], "%v", count)
 	require.Zero(t, count[events.TypeReplyInvalid])
-	require.Greater(t, count["calls that were shown again"], 20*iterations)
+	require.Greater(t, count["calls that were shown again"], iterations*iterations/50, "of ever more")
 	require.Len(t, model.sizes, iterations)
 	early, most := slices.Max(model.sizes[:iterations/2]), slices.Max(model.sizes)
 	t.Logf("the largest request has %d bytes, in the first half %d", most, early)
-	require.LessOrEqual(t, most, early+early/10)
+	if !racing.On { // else it has not come to where it grows no more
+		require.LessOrEqual(t, most, early+early/10)
+	}
 	require.Less(t, len(mem.Control.Internal), 50)
 }

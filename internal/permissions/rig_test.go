@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 var (
 	quiet  = slog.New(slog.DiscardHandler)
@@ -60,11 +60,13 @@ func newRigOf(t *testing.T, servers int) *rig {
 	}
 	r.operator = r.connect(t, Operator, nil)
 	o := natsbus.InitOptions{Pools: layout.Pools, Storage: layout.Storage, Memory: true, Replicas: servers}
+	wait := time.Second // who asks before there is a leader is not answered
 	require.Eventually(t, func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		wait *= 2
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
 		defer cancel()
 		return natsbus.Init(ctx, r.operator, o) == nil
-	}, patience, 10*time.Millisecond)
+	}, 3*patience, 10*time.Millisecond)
 	r.log, err = natsbus.Open(t.Context(), r.operator, natsbus.Options{Logger: quiet})
 	require.NoError(t, err)
 	return r

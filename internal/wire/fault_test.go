@@ -125,7 +125,7 @@ tools:
 		require.Equal(t, tool.CodeHTTPStatus, execute("bare"))
 	}
 	works.Store(true)
-	require.Eventually(t, func() bool { return execute("guarded") == tool.CodeOK }, 20*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return execute("guarded") == tool.CodeOK }, time.Minute, 20*time.Millisecond)
 }
 
 // Every kind of tool is given the key under which a repeated run of a call can

@@ -71,7 +71,7 @@ func TestCallThatKillsItsProcessIsGivenUp(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Memory: true, Pools: []string{"gpu"}, AckWait: 500 * time.Millisecond}))
-	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet})
+	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: time.Minute})
 	require.NoError(t, err)
 	store := runlog.New(runlog.Options{Log: bus})
 	killer := callsOne(t, store, "kill")
@@ -79,7 +79,7 @@ func TestCallThatKillsItsProcessIsGivenUp(t *testing.T) {
 	bystanders := 0
 	for stateOf(t, store, killer) == events.Acting {
 		other := callsOne(t, store, "fine")
-		require.Eventually(t, func() bool { return stateOf(t, store, other) == events.Observing }, 20*time.Second, 10*time.Millisecond,
+		require.Eventually(t, func() bool { return stateOf(t, store, other) == events.Observing }, time.Minute, 10*time.Millisecond,
 			"nobody waits for the one that kills")
 		bystanders++
 	}

@@ -34,7 +34,7 @@ func TestPoolRunsNoMoreThanItsMaxAckPending(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(conn.Close)
 		require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Memory: true, PoolMaxAckPending: map[string]int{"gpu": most}}))
-		b, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet})
+		b, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: time.Minute})
 		require.NoError(t, err)
 		return b
 	}
@@ -67,7 +67,7 @@ func TestPoolRunsNoMoreThanItsMaxAckPending(t *testing.T) {
 	}
 	close(release)
 	for _, id := range ids {
-		require.Eventually(t, func() bool { return stateOf(t, store, id) == events.Observing }, 20*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return stateOf(t, store, id) == events.Observing }, time.Minute, 10*time.Millisecond)
 	}
 	require.EqualValues(t, most, peak.Load())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"os"
 	"testing"
 
@@ -25,6 +26,10 @@ func TestMain(m *testing.M) {
 	}
 	if os.Getenv(mcpServer) != "" {
 		serveMCP()
+	}
+	// Those that run beside others wait for a server or a clock most of the time.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -39,7 +39,7 @@ func TestDecisionsReachModelAndTool(t *testing.T) {
 	}
 	awaitCalls(t, g, id, 1)
 	decideAs(t, g, id, events.Decision{CallID: "d", Decision: events.DecisionModified, Arguments: `{"q":"five"}`})
-	require.Eventually(t, func() bool { return stateOf(t, g, id).State == events.Done }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return stateOf(t, g, id).State == events.Done }, time.Minute, 5*time.Millisecond)
 
 	require.Equal(t, map[string]string{"a": `{"q":"other"}`, "b": `{"q":"two"}`, "c": `{"q":"three"}`, "d": `{"q":"five"}`}, argumentsSeen(mock))
 	require.Equal(t, map[string]string{
@@ -66,10 +66,10 @@ func TestAnswersReachTheModel(t *testing.T) {
 	_, err := g.Decide(t.Context(), "", id, events.Decision{CallID: "a", Decision: events.DecisionApproved, By: "ann"})
 	require.ErrorContains(t, err, "boss asks a question")
 	decideAs(t, g, id, events.Decision{CallID: "a", Decision: events.DecisionModified, Arguments: `{"question":"Which?","answer":"the red one"}`})
-	require.Eventually(t, func() bool { return late.CallCount() == 1 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return late.CallCount() == 1 }, time.Minute, 5*time.Millisecond)
 	awaitCalls(t, g, id, 1)
 	decideAs(t, g, id, events.Decision{CallID: "c", Decision: events.DecisionRejected, Reason: "ask later"})
-	require.Eventually(t, func() bool { return stateOf(t, g, id).State == events.Done }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return stateOf(t, g, id).State == events.Done }, time.Minute, 5*time.Millisecond)
 	require.Equal(t, map[string]string{"a": "the red one", "b": "you said two", "c": "REJECTED: ask later"}, resultsSeen(late))
 }
 
@@ -134,7 +134,7 @@ func awaitCalls(t *testing.T, g *gateway.Gateway, id string, n int) {
 		}
 		require.NoError(t, json.Unmarshal(stateOf(t, g, id).Memory, &mem))
 		return mem.PendingApproval != nil && len(mem.PendingApproval.Requests) == n
-	}, 20*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 }
 
 func decideAs(t *testing.T, g *gateway.Gateway, id string, d events.Decision) {

@@ -81,7 +81,7 @@ func carry(t *testing.T, g *gateway.Gateway, id string) *reducer.Memory {
 			decideAs(t, g, id, events.Decision{CallID: "d", Decision: events.DecisionApproved})
 		}
 		return slices.Contains([]events.State{events.Done, events.Errored, events.Cancelled}, mem.State)
-	}, 20*time.Second, time.Millisecond, "run %s", id)
+	}, time.Minute, time.Millisecond, "run %s", id)
 	return mem
 }
 

@@ -70,7 +70,7 @@ func busOf(t *testing.T) *natsbus.Bus {
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Memory: true}))
-	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: slog.New(slog.DiscardHandler)})
+	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: slog.New(slog.DiscardHandler), RequestTimeout: time.Minute})
 	require.NoError(t, err)
 	return bus
 }

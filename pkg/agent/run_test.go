@@ -269,7 +269,7 @@ func TestOutputCallbackThatFails(t *testing.T) {
 	})
 	r, err := slow.Start(t.Context())
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return r.State() == events.Done }, 20*time.Second, time.Millisecond, "the run does not wait")
+	require.Eventually(t, func() bool { return r.State() == events.Done }, time.Minute, time.Millisecond, "the run does not wait")
 	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer stop()
 	_, err = r.Wait(ctx)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -18,7 +19,7 @@ import (
 )
 
 // listen reads a stream to its end, or until each reports false, and shows each
-// event's id.
+// event's id. A gateway that has too much to do at once says so, and is asked again.
 func (r *rig) listen(client *http.Client, path, after string, each func(id string) bool) error {
 	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, r.url+path, http.NoBody)
 	if err != nil {
@@ -29,12 +30,17 @@ func (r *rig) listen(client *http.Client, path, after string, each func(id strin
 		req.Header.Set("Last-Event-ID", after)
 	}
 	res, err := client.Do(req)
+	for ended := time.Now().Add(patience); err == nil && res.StatusCode == http.StatusServiceUnavailable && time.Now().Before(ended); {
+		_ = res.Body.Close()
+		res, err = client.Do(req)
+	}
 	if err != nil {
 		return err
 	}
 	defer func() { _ = res.Body.Close() }()
 	if res.StatusCode != http.StatusOK && res.StatusCode != http.StatusNoContent {
-		return fmt.Errorf("%s: %s", path, res.Status)
+		why, _ := io.ReadAll(res.Body)
+		return fmt.Errorf("%s: %s: %s", path, res.Status, why)
 	}
 	for lines := bufio.NewReader(res.Body); ; {
 		line, err := lines.ReadString('\n')

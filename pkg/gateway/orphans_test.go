@@ -39,7 +39,7 @@ func poolsBus(t *testing.T) bus {
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Memory: true, Pools: []string{"near", "far"}, AckWait: time.Second}))
-	b, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet})
+	b, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: time.Minute})
 	require.NoError(t, err)
 	return b
 }

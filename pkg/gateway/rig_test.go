@@ -31,7 +31,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds what a test waits for; nothing takes that long.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 type bus interface {
 	journal.Log
@@ -51,7 +51,7 @@ func natsBus(t *testing.T, shards int) bus {
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Shards: shards, Memory: true}))
-	b, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet})
+	b, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: patience})
 	require.NoError(t, err)
 	return b
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/worker/workertest"
 )
@@ -39,6 +40,15 @@ func inTime(t *testing.T, o simulated.Options, test func(t *testing.T, r *timed)
 	})
 }
 
+// unwatched is a directory whose pools nobody looks at, for tests that are not about
+// them: to look every second is all that would happen in weeks of virtual time.
+type unwatched struct{ journal.Directory }
+
+func (unwatched) Pools(ctx context.Context) ([]journal.Pool, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
 // serve runs a gateway on a process of its own until it is killed, crashes or
 // the test ends.
 func (r *timed) serve(tweak func(*gateway.Config)) (g *gateway.Gateway, p *simulated.Process) {
@@ -46,10 +56,12 @@ func (r *timed) serve(tweak func(*gateway.Config)) (g *gateway.Gateway, p *simul
 	p = r.Journal.NewProcess()
 	cfg := gateway.Config{
 		Store: r.NewStore(p), Queue: p, Feed: p, Timers: p, Directory: p, Agents: p, Instance: "test", StallAfter: stall,
-		PoolWait: 1000 * stall, // nobody serves the pools here, and the timers are what is looked at
 	}
 	if tweak != nil {
 		tweak(&cfg)
+	}
+	if cfg.PoolWait == 0 {
+		cfg.Directory = unwatched{cfg.Directory}
 	}
 	g, err := gateway.New(cfg)
 	require.NoError(r.t, err)

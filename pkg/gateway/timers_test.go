@@ -67,7 +67,7 @@ func TestDecidedApprovalDoesNotExpire(t *testing.T) {
 		forever := r.start(g, nil)
 		r.ask(forever, 0, "a")
 		r.ask(r.start(g, nil), 0, "x", "y")
-		sleep(90 * 24 * time.Hour)
+		sleep(30 * 24 * time.Hour)
 		require.Equal(t, []string{"Start", "HumanApprovalRequired"}, r.Types(forever))
 	})
 }

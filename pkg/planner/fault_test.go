@@ -26,12 +26,12 @@ import (
 
 // faultTime bounds a run on a server with a fault: attempts, the waits between
 // them, and each attempt's own time.
-const faultTime = 20 * time.Second
+const faultTime = time.Minute
 
 // impatient are settings under which a call does not take long to fail.
 func impatient(noStream bool) func(*openai.Options, *planner.Config) {
 	return func(o *openai.Options, c *planner.Config) {
-		o.Timeout, o.Silence = 2*time.Second, 200*time.Millisecond
+		o.Timeout, o.Silence = 3*time.Second, 600*time.Millisecond
 		c.NoStream = noStream
 		c.Retry = llm.Policy{Base: 5 * time.Millisecond, Max: 20 * time.Millisecond, Attempts: 3, RateLimitAttempts: 3}
 	}

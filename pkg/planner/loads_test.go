@@ -150,6 +150,6 @@ func TestShortenedIDsAreFoundAtOnce(t *testing.T) {
 	}
 	began := time.Now()
 	e := newEdits(mem, schema.New(schema.Options{}), calls)
-	require.Less(t, time.Since(began), 5*time.Second, "to look through it for each takes longer")
+	require.Less(t, time.Since(began), 30*time.Second, "to look through it for each takes longer")
 	require.Empty(t, e.answered)
 }

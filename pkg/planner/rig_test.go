@@ -2,6 +2,7 @@ package planner_test
 
 import (
 	"encoding/json"
+	"flag"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,7 +23,13 @@ import (
 	"github.com/moorebus/moorebus/pkg/worker/workertest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Those that run beside others wait for a server or a clock most of the time.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // rig is a bench with one planner on a process of its own. Nobody acts or
 // observes but the test.

@@ -35,7 +35,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	patience = 30 * time.Second
+	patience = time.Minute
 	tick     = 10 * time.Millisecond
 	// noGrace is for tests in which nobody else starts runs.
 	noGrace = time.Millisecond
@@ -62,7 +62,7 @@ func newWorld(t *testing.T, shards int) *world {
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Shards: shards, Memory: true, AckWait: time.Second}))
-	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet})
+	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: time.Minute})
 	require.NoError(t, err)
 	w := &world{t: t, conn: conn, bus: bus, store: runlog.New(runlog.Options{Log: bus})}
 	registry, err := tool.NewRegistry(largeTool(t))

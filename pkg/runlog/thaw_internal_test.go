@@ -62,12 +62,28 @@ func TestThawLeavesOtherTexts(t *testing.T) {
 	}
 }
 
+// steps is a memory with a little of everything that texts are made of.
+func steps(t testing.TB) []byte {
+	text, err := json.Marshal(&reducer.Memory{RunID: "r", Task: "<\"\\\n>", History: []reducer.HistoryEntry{{Step: 1}, {Step: -2}}})
+	require.NoError(t, err)
+	return text
+}
+
+// A text that ends too early, wherever that is, is not taken for a memory.
+func TestThawOfTextsThatEndEarly(t *testing.T) {
+	t.Parallel()
+	text := steps(t)
+	for i := range text {
+		require.Nil(t, thawed(text[:i]), "%d of %d bytes", i, len(text))
+	}
+	require.NotNil(t, thawed(text))
+}
+
 // FuzzThaw holds what is taken in the fast way to package json.
 func FuzzThaw(f *testing.F) {
-	text, err := json.Marshal(&reducer.Memory{RunID: "r", Task: "<\"\\\n>", History: []reducer.HistoryEntry{{Step: 1}, {Step: -2}}})
-	require.NoError(f, err)
+	text := steps(f)
 	f.Add(text)
-	for i := range text {
+	for i := 0; i < len(text); i += 100 { // each seed is run by each process that fuzzes, before it begins
 		f.Add(text[:i])
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -29,7 +29,7 @@ func testConditions(t *testing.T, log journal.Log) {
 }
 
 func testStale(t *testing.T, log journal.Log) {
-	ctx, run := context20(t), NewRun(t, log)
+	ctx, run := bounded(t), NewRun(t, log)
 	_, err := log.Append(ctx, run, 7, plain(run, "on an empty run"))
 	require.ErrorIs(t, err, journal.ErrConflict)
 	last := AppendAll(t, log, run, "1", "2")
@@ -41,7 +41,7 @@ func testStale(t *testing.T, log journal.Log) {
 }
 
 func testTwice(t *testing.T, log journal.Log) {
-	ctx := context20(t)
+	ctx := bounded(t)
 	for _, n := range []int{1, 2} {
 		run := NewRun(t, log)
 		entries := []journal.Entry{plain(run, "1"), plain(run, "2")}[:n]
@@ -55,7 +55,7 @@ func testTwice(t *testing.T, log journal.Log) {
 
 // testRace lets two writers append under the same condition, again and again.
 func testRace(t *testing.T, log journal.Log) {
-	ctx, run := context20(t), NewRun(t, log)
+	ctx, run := bounded(t), NewRun(t, log)
 	var last uint64
 	for round := range 40 {
 		var won atomic.Int32
@@ -84,7 +84,7 @@ func testRace(t *testing.T, log journal.Log) {
 // testManyRuns appends 2,000 records to 50 runs at once.
 func testManyRuns(t *testing.T, log journal.Log) {
 	const runs, each = 50, 40
-	ctx := context20(t)
+	ctx := bounded(t)
 	want := numbered(each)
 	var all sync.WaitGroup
 	errs := make([]error, runs)
@@ -112,7 +112,7 @@ func testManyRuns(t *testing.T, log journal.Log) {
 }
 
 func testSeveral(t *testing.T, log journal.Log) {
-	ctx, run := context20(t), NewRun(t, log)
+	ctx, run := bounded(t), NewRun(t, log)
 	last, err := log.Append(ctx, run, 0, plain(run, "1"), plain(run, "2"), plain(run, "3"))
 	require.NoError(t, err)
 	head, err := log.Head(ctx, run)
@@ -132,7 +132,7 @@ func testSeveral(t *testing.T, log journal.Log) {
 
 // testSeveralRace lets writers of one and of several entries race.
 func testSeveralRace(t *testing.T, log journal.Log) {
-	ctx, run := context20(t), NewRun(t, log)
+	ctx, run := bounded(t), NewRun(t, log)
 	var last uint64
 	for round := range 10 {
 		var won atomic.Int32
@@ -173,7 +173,7 @@ func testSeveralRace(t *testing.T, log journal.Log) {
 // testOtherRuns shows that what is appended to other runs of the shard does not
 // hurt the condition.
 func testOtherRuns(t *testing.T, log journal.Log) {
-	ctx, run := context20(t), NewRun(t, log)
+	ctx, run := bounded(t), NewRun(t, log)
 	last := AppendAll(t, log, run, "1")
 	other := RunIn(t, log, run.Shard)
 	AppendAll(t, log, other, "a", "b", "c")

@@ -39,7 +39,7 @@ func appendAtOnce(ctx context.Context, log journal.Log, all []*attempt) {
 // append was told.
 func testCrowd(t *testing.T, log journal.Log) {
 	const runs, rounds = 300, 4
-	ctx := context20(t)
+	ctx := bounded(t)
 	all := make([]*attempt, runs)
 	for i := range all {
 		all[i] = &attempt{run: NewRun(t, log)}
@@ -68,7 +68,7 @@ func testCrowd(t *testing.T, log journal.Log) {
 // testTwiceInACrowd appends to each of many runs twice at the same moment, under
 // the same condition: exactly one of both is stored.
 func testTwiceInACrowd(t *testing.T, log journal.Log) {
-	ctx := context20(t)
+	ctx := bounded(t)
 	var all []*attempt
 	for range 60 {
 		run := NewRun(t, log)
@@ -90,7 +90,7 @@ func testTwiceInACrowd(t *testing.T, log journal.Log) {
 // testOneWrong appends to many runs at once, one of which is elsewhere: the
 // others are stored, each once.
 func testOneWrong(t *testing.T, log journal.Log) {
-	ctx := context20(t)
+	ctx := bounded(t)
 	for round := range 3 {
 		all := make([]*attempt, 100)
 		for i := range all {

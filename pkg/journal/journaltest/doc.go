@@ -20,7 +20,7 @@ import (
 )
 
 // patience bounds every wait for something that must happen.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // NewID returns a new run id.
 func NewID(t testing.TB) string {
@@ -64,7 +64,7 @@ func plain(run events.Run, body string) journal.Entry {
 	return Entry(run, events.Observing, events.DefaultPool, body)
 }
 
-func context20(t testing.TB) context.Context {
+func bounded(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
@@ -114,7 +114,7 @@ func AppendAll(t testing.TB, log journal.Log, run events.Run, texts ...string) u
 
 func appendTo(t testing.TB, log journal.Log, run events.Run, to events.State, pool string, texts ...string) uint64 {
 	t.Helper()
-	ctx := context20(t)
+	ctx := bounded(t)
 	var last uint64
 	for _, text := range texts {
 		seq, err := log.Append(ctx, run, last, Entry(run, to, pool, text))

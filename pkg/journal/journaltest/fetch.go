@@ -36,7 +36,7 @@ func Fetcher(t *testing.T, open func(t *testing.T) LogFetcher) {
 
 func mustFetch(t *testing.T, log LogFetcher, run events.Run, seq uint64) journal.Record {
 	t.Helper()
-	rec, err := log.Fetch(context20(t), run, seq)
+	rec, err := log.Fetch(bounded(t), run, seq)
 	require.NoError(t, err)
 	require.Equal(t, seq, rec.Seq)
 	return rec
@@ -46,7 +46,7 @@ func mustFetch(t *testing.T, log LogFetcher, run events.Run, seq uint64) journal
 // a fetched one says so, and one that was read says so or nothing.
 func requireAfter(t *testing.T, log LogFetcher, run events.Run, after ...uint64) {
 	t.Helper()
-	recs := mustCollect(t, log.Read(context20(t), run, 0))
+	recs := mustCollect(t, log.Read(bounded(t), run, 0))
 	require.Len(t, recs, len(after))
 	for i, rec := range recs {
 		require.Equal(t, after[i], mustFetch(t, log, run, rec.Seq).After, "record %d of the run", i)
@@ -58,7 +58,7 @@ func requireAfter(t *testing.T, log LogFetcher, run events.Run, after ...uint64)
 func testFetch(t *testing.T, log LogFetcher) {
 	run := NewRun(t, log)
 	AppendAll(t, log, run, `{"a":1}`, "", "\x00\xff")
-	recs := mustCollect(t, log.Read(context20(t), run, 0))
+	recs := mustCollect(t, log.Read(bounded(t), run, 0))
 	require.Len(t, recs, 3)
 	for _, want := range recs {
 		got := mustFetch(t, log, run, want.Seq)
@@ -84,7 +84,7 @@ func testFetchNothing(t *testing.T, log LogFetcher) {
 	run := NewRun(t, log)
 	last := AppendAll(t, log, run, "1")
 	for _, seq := range []uint64{last + 1000, 1 << 40} {
-		_, err := log.Fetch(context20(t), run, seq)
+		_, err := log.Fetch(bounded(t), run, seq)
 		require.ErrorIs(t, err, journal.ErrNotFound)
 	}
 }
@@ -94,7 +94,7 @@ func testFetchRefused(t *testing.T, log LogFetcher) {
 	seq := AppendAll(t, log, run, "1")
 	elsewhere := run
 	elsewhere.Shard = log.Shards()
-	_, err := log.Fetch(context20(t), elsewhere, seq)
+	_, err := log.Fetch(bounded(t), elsewhere, seq)
 	require.Error(t, err)
 	require.NotErrorIs(t, err, journal.ErrNotFound)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -106,7 +106,7 @@ func testFetchRefused(t *testing.T, log LogFetcher) {
 // testAfterSeveral shows that the entries of one append all say after what they
 // were appended, and not that they follow one another.
 func testAfterSeveral(t *testing.T, log LogFetcher) {
-	ctx, run := context20(t), NewRun(t, log)
+	ctx, run := bounded(t), NewRun(t, log)
 	first := AppendAll(t, log, run, "1")
 	AppendAll(t, log, RunIn(t, log, run.Shard), "between")
 	several, err := log.Append(ctx, run, first, plain(run, "2"), plain(run, "3"), plain(run, "4"))
@@ -119,7 +119,7 @@ func testAfterSeveral(t *testing.T, log LogFetcher) {
 // testAfterCrowd appends to many runs of one shard at once: however they are
 // stored, each record says where its own run ended.
 func testAfterCrowd(t *testing.T, log LogFetcher) {
-	ctx := context20(t)
+	ctx := bounded(t)
 	all := make([]*attempt, 100)
 	after := make([][]uint64, len(all))
 	for i := range all {
@@ -145,7 +145,7 @@ func testAfterCrowd(t *testing.T, log LogFetcher) {
 func testAfterDelivered(t *testing.T, log LogFetcher) {
 	run, pool := NewRun(t, log), NewToken(t)
 	first := AppendAll(t, log, run, "first")
-	_, err := log.Append(context20(t), run, first, Entry(run, events.Acting, pool, "a"), Entry(run, events.Acting, pool, "b"))
+	_, err := log.Append(bounded(t), run, first, Entry(run, events.Acting, pool, "a"), Entry(run, events.Acting, pool, "b"))
 	require.NoError(t, err)
 	c := consume(t, log, acting(pool), 1, nil)
 	for range 2 {

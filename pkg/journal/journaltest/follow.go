@@ -21,7 +21,7 @@ func Follow(t *testing.T, open func(t *testing.T) journal.Log) {
 }
 
 func testFollow(t *testing.T, log journal.Log) {
-	ctx, run := context20(t), NewRun(t, log)
+	ctx, run := bounded(t), NewRun(t, log)
 	last := AppendAll(t, log, run, "1", "2")
 	var got []string
 	for rec, err := range log.Follow(ctx, run.Shard, journal.Filter{Run: run.ID}, 0) {
@@ -39,7 +39,7 @@ func testFollow(t *testing.T, log journal.Log) {
 }
 
 func testFollowFilter(t *testing.T, log journal.Log) {
-	ctx, run := context20(t), NewRun(t, log)
+	ctx, run := bounded(t), NewRun(t, log)
 	first := appendTo(t, log, run, events.Acting, "web", "1")
 	last, err := log.Append(ctx, run, first, plain(run, "not this"))
 	require.NoError(t, err)
@@ -69,7 +69,7 @@ func testFollowFilter(t *testing.T, log journal.Log) {
 // testFollowMany follows a shard while many runs grow in it.
 func testFollowMany(t *testing.T, log journal.Log) {
 	const runs, each = 10, 30
-	ctx, space := context20(t), NewToken(t)
+	ctx, space := bounded(t), NewToken(t)
 	start, err := log.Last(ctx, 0)
 	require.NoError(t, err)
 	failed := make(chan error, runs)
@@ -112,7 +112,7 @@ func testFollowMany(t *testing.T, log journal.Log) {
 func testFollowEnds(t *testing.T, log journal.Log) {
 	run := NewRun(t, log)
 	AppendAll(t, log, run, "1")
-	ctx, cancel := context.WithCancel(context20(t))
+	ctx, cancel := context.WithCancel(bounded(t))
 	defer cancel()
 	var errs []error
 	for rec, err := range log.Follow(ctx, run.Shard, journal.Filter{Run: run.ID}, 0) {
@@ -130,7 +130,7 @@ func testFollowEnds(t *testing.T, log journal.Log) {
 func testFollowBreaks(t *testing.T, log journal.Log) {
 	run := NewRun(t, log)
 	AppendAll(t, log, run, "1", "2")
-	for rec, err := range log.Follow(context20(t), run.Shard, journal.Filter{Run: run.ID}, 0) {
+	for rec, err := range log.Follow(bounded(t), run.Shard, journal.Filter{Run: run.ID}, 0) {
 		require.NoError(t, err)
 		require.Equal(t, "1", string(rec.Body))
 		break

@@ -20,7 +20,7 @@ type LogSnapshots interface {
 // Snapshots tests [journal.Snapshots].
 func Snapshots(t *testing.T, open func(t *testing.T) LogSnapshots) {
 	j := open(t)
-	ctx, run := context20(t), NewRun(t, j)
+	ctx, run := bounded(t), NewRun(t, j)
 	_, err := j.Snapshot(ctx, run)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 	require.NoError(t, j.DeleteSnapshot(ctx, run), "there is none")
@@ -71,7 +71,7 @@ type LogTombstones interface {
 // Tombstones tests [journal.Tombstones].
 func Tombstones(t *testing.T, open func(t *testing.T) LogTombstones) {
 	j := open(t)
-	ctx, run := context20(t), NewRun(t, j)
+	ctx, run := bounded(t), NewRun(t, j)
 	_, err := j.Tombstone(ctx, run)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 	require.NoError(t, j.DeleteTombstone(ctx, run), "there is none")
@@ -106,7 +106,7 @@ type LogPurger interface {
 func Purger(t *testing.T, open func(t *testing.T) LogPurger) {
 	j := open(t)
 	t.Run("runs", func(t *testing.T) {
-		ctx := context20(t)
+		ctx := bounded(t)
 		gone := NewRun(t, j)
 		kept := RunIn(t, j, gone.Shard)
 		last := AppendAll(t, j, gone, numbered(5)...)
@@ -163,7 +163,7 @@ func Purger(t *testing.T, open func(t *testing.T) LogPurger) {
 		require.Error(t, err)
 	})
 	t.Run("objects", func(t *testing.T) {
-		ctx, pool := context20(t), NewToken(t)
+		ctx, pool := bounded(t), NewToken(t)
 		ref, err := j.PutBlob(ctx, pool, []byte(strings.Repeat("x", 300_000)))
 		require.NoError(t, err)
 		removed, err := j.DeleteBlob(ctx, ref, time.Now().Add(-journal.BlobSafe))

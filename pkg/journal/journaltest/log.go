@@ -34,14 +34,14 @@ func Log(t *testing.T, open func(t *testing.T) journal.Log) {
 }
 
 func testEmptyRun(t *testing.T, log journal.Log) {
-	ctx, run := context20(t), NewRun(t, log)
+	ctx, run := bounded(t), NewRun(t, log)
 	require.Empty(t, mustCollect(t, log.Read(ctx, run, 0)))
 	_, err := log.Head(ctx, run)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 }
 
 func testAppendRead(t *testing.T, log journal.Log) {
-	ctx, run := context20(t), NewRun(t, log)
+	ctx, run := bounded(t), NewRun(t, log)
 	first, err := log.Append(ctx, run, 0, plain(run, `{"a":1}`))
 	require.NoError(t, err)
 	require.Positive(t, first)
@@ -72,11 +72,11 @@ func testBodies(t *testing.T, log journal.Log) {
 		`{"html":"<&>` + "\u2028" + `"}`,
 	}
 	AppendAll(t, log, run, want...)
-	require.Equal(t, want, bodies(mustCollect(t, log.Read(context20(t), run, 0))))
+	require.Equal(t, want, bodies(mustCollect(t, log.Read(bounded(t), run, 0))))
 }
 
 func testReadAfter(t *testing.T, log journal.Log) {
-	ctx, run := context20(t), NewRun(t, log)
+	ctx, run := bounded(t), NewRun(t, log)
 	AppendAll(t, log, run, numbered(10)...)
 	all := mustCollect(t, log.Read(ctx, run, 0))
 	require.Len(t, all, 10)
@@ -90,7 +90,7 @@ func testReadStops(t *testing.T, log journal.Log) {
 	run := NewRun(t, log)
 	AppendAll(t, log, run, numbered(10)...)
 	seen := 0
-	for _, err := range log.Read(context20(t), run, 0) {
+	for _, err := range log.Read(bounded(t), run, 0) {
 		require.NoError(t, err)
 		if seen++; seen == 3 {
 			break
@@ -103,7 +103,7 @@ func testLongRun(t *testing.T, log journal.Log) {
 	run := NewRun(t, log)
 	want := numbered(700)
 	AppendAll(t, log, run, want...)
-	got := mustCollect(t, log.Read(context20(t), run, 0))
+	got := mustCollect(t, log.Read(bounded(t), run, 0))
 	require.Equal(t, want, bodies(got))
 	for i := 1; i < len(got); i++ {
 		require.Greater(t, got[i].Seq, got[i-1].Seq)
@@ -117,11 +117,11 @@ func testLargeRecords(t *testing.T, log journal.Log) {
 		want = append(want, `"`+strings.Repeat(string(letter), 900_000)+`"`)
 	}
 	AppendAll(t, log, run, want...)
-	require.Equal(t, want, bodies(mustCollect(t, log.Read(context20(t), run, 0))))
+	require.Equal(t, want, bodies(mustCollect(t, log.Read(bounded(t), run, 0))))
 }
 
 func testScanFilters(t *testing.T, log journal.Log) {
-	ctx := context20(t)
+	ctx := bounded(t)
 	one, two := NewRun(t, log), NewRun(t, log)
 	one.Namespace, two.Namespace = NewToken(t), NewToken(t)
 	two = RunIn(t, log, one.Shard)
@@ -166,7 +166,7 @@ func testScanFilters(t *testing.T, log journal.Log) {
 }
 
 func testScanInterleaved(t *testing.T, log journal.Log) {
-	ctx, space := context20(t), NewToken(t)
+	ctx, space := bounded(t), NewToken(t)
 	want := map[string]bool{}
 	for i := range 30 {
 		run := NewRun(t, log)
@@ -197,7 +197,7 @@ func testScanInterleaved(t *testing.T, log journal.Log) {
 }
 
 func testLast(t *testing.T, log journal.Log) {
-	ctx := context20(t)
+	ctx := bounded(t)
 	for shard := range log.Shards() {
 		before, err := log.Last(ctx, shard)
 		require.NoError(t, err)
@@ -227,11 +227,11 @@ func testEndedContext(t *testing.T, log journal.Log) {
 	require.ErrorIs(t, err, context.Canceled)
 	_, err = Collect(log.Scan(ended, run.Shard, journal.Filter{}, 0))
 	require.ErrorIs(t, err, context.Canceled)
-	require.Equal(t, []string{"1"}, bodies(mustCollect(t, log.Read(context20(t), run, 0))))
+	require.Equal(t, []string{"1"}, bodies(mustCollect(t, log.Read(bounded(t), run, 0))))
 }
 
 func testRefusals(t *testing.T, log journal.Log) {
-	ctx, run, other := context20(t), NewRun(t, log), NewRun(t, log)
+	ctx, run, other := bounded(t), NewRun(t, log), NewRun(t, log)
 	refused := func(run events.Run, entries ...journal.Entry) {
 		t.Helper()
 		_, err := log.Append(ctx, run, 0, entries...)
@@ -262,7 +262,7 @@ func testRefusals(t *testing.T, log journal.Log) {
 }
 
 func testTooLarge(t *testing.T, log journal.Log) {
-	ctx, run := context20(t), NewRun(t, log)
+	ctx, run := bounded(t), NewRun(t, log)
 	huge := strings.Repeat("x", journal.MaxBody+1)
 	_, err := log.Append(ctx, run, 0, plain(run, huge))
 	require.ErrorIs(t, err, journal.ErrTooLarge)

@@ -21,7 +21,7 @@ type LogQueue interface {
 }
 
 // Queue tests [journal.Queue]. The factory's journal should have an ack wait of
-// a second or less, or the suite takes long.
+// two seconds or less, or the suite takes long.
 func Queue(t *testing.T, open func(t *testing.T) LogQueue) {
 	q := open(t)
 	for name, test := range map[string]func(*testing.T, LogQueue){
@@ -115,7 +115,7 @@ func acting(pool string) journal.Inbox {
 // spread appends n records in the pool, each to a run of its own.
 func spread(t *testing.T, log journal.Log, pool string, n int) {
 	t.Helper()
-	ctx := context20(t)
+	ctx := bounded(t)
 	for i := range n {
 		run := NewRun(t, log)
 		_, err := log.Append(ctx, run, 0, Entry(run, events.Acting, pool, fmt.Sprint(i)))
@@ -130,7 +130,7 @@ func testDeliver(t *testing.T, q LogQueue) {
 	var last uint64
 	for i := range 20 {
 		to := []events.State{events.Acting, events.ParallelActing}[i%2]
-		seq, err := q.Append(context20(t), run, last, Entry(run, to, pool, fmt.Sprint(i)))
+		seq, err := q.Append(bounded(t), run, last, Entry(run, to, pool, fmt.Sprint(i)))
 		require.NoError(t, err)
 		last = seq
 		d := c.next(t)
@@ -141,7 +141,7 @@ func testDeliver(t *testing.T, q LogQueue) {
 		require.WithinDuration(t, time.Now(), d.Record().Stored, time.Minute)
 		require.NoError(t, d.Ack())
 	}
-	wait, err := q.AckWait(context20(t), acting(pool))
+	wait, err := q.AckWait(bounded(t), acting(pool))
 	require.NoError(t, err)
 	require.Positive(t, wait)
 	c.nothing(t, wait+wait/4)
@@ -162,7 +162,7 @@ func testBacklog(t *testing.T, q LogQueue) {
 }
 
 func testInboxes(t *testing.T, q LogQueue) {
-	ctx, one, two := context20(t), NewToken(t), NewToken(t)
+	ctx, one, two := bounded(t), NewToken(t), NewToken(t)
 	c1, c2 := consume(t, q, acting(one), 2, nil), consume(t, q, acting(two), 2, nil)
 	run := NewRun(t, q)
 	var last uint64
@@ -192,7 +192,7 @@ func testInboxes(t *testing.T, q LogQueue) {
 // testStates consumes several states without a pool: they are delivered whatever
 // pool their events carry.
 func testStates(t *testing.T, q LogQueue) {
-	ctx := context20(t)
+	ctx := bounded(t)
 	one, two := events.State(NewToken(t)), events.State(NewToken(t))
 	c := consume(t, q, journal.Inbox{States: []events.State{one, two}}, 3, nil)
 	run := NewRun(t, q)
@@ -214,10 +214,10 @@ func testStates(t *testing.T, q LogQueue) {
 func testAckWait(t *testing.T, q LogQueue) {
 	pool := NewToken(t)
 	c := consume(t, q, acting(pool), 2, nil)
+	began := time.Now() // before it is delivered, however long this test waits for its turn
 	spread(t, q, pool, 1)
 	first := c.next(t)
-	began := time.Now()
-	wait, err := q.AckWait(context20(t), acting(pool))
+	wait, err := q.AckWait(bounded(t), acting(pool))
 	require.NoError(t, err)
 	second := c.next(t)
 	require.GreaterOrEqual(t, time.Since(began), wait*8/10)
@@ -264,7 +264,7 @@ func testExtend(t *testing.T, q LogQueue) {
 	c := consume(t, q, acting(pool), 2, nil)
 	spread(t, q, pool, 1)
 	d := c.next(t)
-	wait, err := q.AckWait(context20(t), acting(pool))
+	wait, err := q.AckWait(bounded(t), acting(pool))
 	require.NoError(t, err)
 	for range 20 {
 		c.nothing(t, wait/8)
@@ -305,7 +305,7 @@ func testSlots(t *testing.T, q LogQueue) {
 			}
 			// What is in work here is kept alive; only what waits for a slot
 			// without one comes again.
-			wait, err := q.AckWait(context20(t), acting(pool))
+			wait, err := q.AckWait(bounded(t), acting(pool))
 			if err != nil {
 				done <- err
 				return
@@ -351,7 +351,7 @@ func testSlotsMove(t *testing.T, q LogQueue) {
 		for shard := range q.Shards() {
 			for range 2 * slots {
 				run := RunIn(t, q, shard)
-				_, err := q.Append(context20(t), run, 0, Entry(run, events.Acting, pool, ""))
+				_, err := q.Append(bounded(t), run, 0, Entry(run, events.Acting, pool, ""))
 				require.NoError(t, err)
 			}
 			for range most {
@@ -380,7 +380,7 @@ func testOneSlot(t *testing.T, q LogQueue) {
 	for shard := range q.Shards() {
 		for i := range 5 {
 			run := RunIn(t, q, shard)
-			_, err := q.Append(context20(t), run, 0, Entry(run, events.Acting, pool, fmt.Sprint(i)))
+			_, err := q.Append(bounded(t), run, 0, Entry(run, events.Acting, pool, fmt.Sprint(i)))
 			require.NoError(t, err)
 		}
 	}
@@ -494,7 +494,7 @@ func testTakeOver(t *testing.T, q LogQueue) {
 		require.Equal(t, 1, d.Attempt())
 		require.NoError(t, d.Ack())
 	}
-	wait, err := q.AckWait(context20(t), acting(pool))
+	wait, err := q.AckWait(bounded(t), acting(pool))
 	require.NoError(t, err)
 	next.nothing(t, wait+wait/4)
 	close(release)
@@ -506,7 +506,7 @@ func testTakeOver(t *testing.T, q LogQueue) {
 // testUndelivered has one slot and three records: what was handed out once has
 // been delivered, whatever became of it then.
 func testUndelivered(t *testing.T, q LogQueue) {
-	ctx, pool, run := context20(t), NewToken(t), NewRun(t, q)
+	ctx, pool, run := bounded(t), NewToken(t), NewRun(t, q)
 	inbox := journal.Inbox{States: []events.State{events.Acting}, Pool: pool}
 	var seqs []uint64
 	last := uint64(0)
@@ -548,7 +548,7 @@ func testUndelivered(t *testing.T, q LogQueue) {
 }
 
 func testRefusedInbox(t *testing.T, q LogQueue) {
-	ctx := context20(t)
+	ctx := bounded(t)
 	for _, inbox := range []journal.Inbox{
 		{}, {Pool: "web"}, {States: []events.State{events.Acting}, Pool: "*"}, {States: []events.State{"a.b"}},
 	} {

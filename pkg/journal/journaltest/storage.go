@@ -31,7 +31,7 @@ func Storage(t *testing.T, open func(t *testing.T) journal.Storage) {
 }
 
 func storageEntries(t *testing.T, storage journal.Storage) {
-	ctx, of := context20(t), Owner(t)
+	ctx, of := bounded(t), Owner(t)
 	_, err := storage.StoredEntry(ctx, of, []string{"a"})
 	require.ErrorIs(t, err, journal.ErrNotFound)
 	for _, q := range []journal.StorageQuery{{}, {Tags: []string{"a"}}, {Value: "x"}} {
@@ -86,7 +86,7 @@ func storageEntries(t *testing.T, storage journal.Storage) {
 }
 
 func storageBounds(t *testing.T, storage journal.Storage) {
-	ctx, of := context20(t), Owner(t)
+	ctx, of := bounded(t), Owner(t)
 	for i := range 30 {
 		e := tagged(strings.Repeat("x", 2000), "all", "n"+numbered(30)[i][5:])
 		require.NoError(t, storage.SaveEntry(ctx, of, journal.WrittenByActor, e))
@@ -114,7 +114,7 @@ func storageBounds(t *testing.T, storage journal.Storage) {
 }
 
 func storageRefusals(t *testing.T, storage journal.Storage) {
-	ctx, of := context20(t), Owner(t)
+	ctx, of := bounded(t), Owner(t)
 	for _, bad := range []events.Entry{
 		tagged("v"), tagged("v", ""), tagged("v", "a b"), tagged("v", "b", "a"), tagged("v", "a", "a"), tagged("v", "\xff"),
 	} {
@@ -142,7 +142,7 @@ func storageRefusals(t *testing.T, storage journal.Storage) {
 
 // Writers of one storage do not lose each other's entries.
 func storageConcurrent(t *testing.T, storage journal.Storage) {
-	ctx, of := context20(t), Owner(t)
+	ctx, of := bounded(t), Owner(t)
 	var all sync.WaitGroup
 	for w := range 4 {
 		by := []journal.Writer{journal.WrittenByActor, journal.WrittenByObserver}[w%2]
@@ -171,7 +171,7 @@ func storageOracle(t *testing.T, storage journal.Storage) {
 	of := Owner(t)
 	rapid.Check(t, func(r *rapid.T) {
 		// All share one storage, since making one takes its time.
-		ctx, own := context20(t), NewToken(t)
+		ctx, own := bounded(t), NewToken(t)
 		var saved []events.Entry
 		tags := rapid.Map(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c", "d_e"}), 1, 3), func(all []string) []string {
 			slices.Sort(all)

@@ -24,7 +24,7 @@ func Directory(t *testing.T, open func(t *testing.T) journal.Directory) {
 	// named returns the tools that this test announced.
 	named := func(t *testing.T) []events.ToolSpec {
 		t.Helper()
-		all, err := dir.Tools(context20(t))
+		all, err := dir.Tools(bounded(t))
 		require.NoError(t, err)
 		var own []events.ToolSpec
 		for _, tool := range all {
@@ -36,7 +36,7 @@ func Directory(t *testing.T, open func(t *testing.T) journal.Directory) {
 	}
 	t.Run("nothing", func(t *testing.T) { require.Empty(t, named(t)) })
 	t.Run("tools", func(t *testing.T) {
-		ctx := context20(t)
+		ctx := bounded(t)
 		require.NoError(t, dir.Announce(ctx, web, "host-1:77/x", []events.ToolSpec{spec("search", web, "finds"), spec("fetch", web, "gets")}))
 		require.NoError(t, dir.Announce(ctx, web, "host-2", []events.ToolSpec{spec("search", web, "finds")}))
 		require.NoError(t, dir.Announce(ctx, db, "host-1:77/x", []events.ToolSpec{spec("search", db, "finds rows")}))
@@ -52,7 +52,7 @@ func Directory(t *testing.T, open func(t *testing.T) journal.Directory) {
 		require.Equal(t, "query", named(t)[1].Name, "the same instance replaces what it said")
 	})
 	t.Run("pools", func(t *testing.T) {
-		ctx, bare := context20(t), NewToken(t)
+		ctx, bare := bounded(t), NewToken(t)
 		require.NoError(t, dir.Announce(ctx, bare, "host-3", nil))
 		var pools []journal.Pool
 		require.Eventually(t, func() bool {
@@ -65,12 +65,12 @@ func Directory(t *testing.T, open func(t *testing.T) journal.Directory) {
 		require.True(t, slices.IsSortedFunc(pools, func(x, y journal.Pool) int { return strings.Compare(x.Name, y.Name) }))
 	})
 	t.Run("refusals", func(t *testing.T) {
-		require.Error(t, dir.Announce(context20(t), "*", "i", nil))
-		require.Error(t, dir.Announce(context20(t), web, "i", []events.ToolSpec{spec("search", db, "of another pool")}))
-		require.ErrorContains(t, dir.Announce(context20(t), web, "i", []events.ToolSpec{spec("moorebus_search", web, "")}), "are Moorebus' own")
+		require.Error(t, dir.Announce(bounded(t), "*", "i", nil))
+		require.Error(t, dir.Announce(bounded(t), web, "i", []events.ToolSpec{spec("search", db, "of another pool")}))
+		require.ErrorContains(t, dir.Announce(bounded(t), web, "i", []events.ToolSpec{spec("moorebus_search", web, "")}), "are Moorebus' own")
 	})
 	t.Run("providers", func(t *testing.T) {
-		ctx, one, two := context20(t), NewToken(t), NewToken(t)
+		ctx, one, two := bounded(t), NewToken(t), NewToken(t)
 		require.NoError(t, dir.AnnounceProviders(ctx, "a", []string{two, one}))
 		require.NoError(t, dir.AnnounceProviders(ctx, "b", []string{one}))
 		got, err := dir.Providers(ctx)
@@ -83,7 +83,7 @@ func Directory(t *testing.T, open func(t *testing.T) journal.Directory) {
 // Agents tests [journal.Agents].
 func Agents(t *testing.T, open func(t *testing.T) journal.Agents) {
 	agents := open(t)
-	ctx, space := context20(t), NewToken(t)
+	ctx, space := bounded(t), NewToken(t)
 	_, err := agents.Agent(ctx, space, "researcher")
 	require.ErrorIs(t, err, journal.ErrNotFound)
 	names, err := agents.AgentNames(ctx, space)
@@ -113,7 +113,7 @@ func Agents(t *testing.T, open func(t *testing.T) journal.Agents) {
 // Blobs tests [journal.Blobs].
 func Blobs(t *testing.T, open func(t *testing.T) journal.Blobs) {
 	blobs := open(t)
-	ctx, pool := context20(t), NewToken(t)
+	ctx, pool := bounded(t), NewToken(t)
 	for _, data := range [][]byte{[]byte("small"), {}, bytes.Repeat([]byte("0123456789"), 500_000)} {
 		ref, err := blobs.PutBlob(ctx, pool, data)
 		require.NoError(t, err)
@@ -148,7 +148,7 @@ type LogStrays interface {
 // shard.
 func Strays(t *testing.T, open func(t *testing.T) (log LogStrays, inject func(shard int, subject, body string))) {
 	log, inject := open(t)
-	ctx, run := context20(t), NewRun(t, log)
+	ctx, run := bounded(t), NewRun(t, log)
 	AppendAll(t, log, run, "of a run")
 	collect := func(shard int) []journal.Record {
 		t.Helper()
@@ -179,7 +179,7 @@ func Strays(t *testing.T, open func(t *testing.T) (log LogStrays, inject func(sh
 
 // Dropped tests [journal.Dropped].
 func Dropped(t *testing.T, open func(t *testing.T) journal.Dropped) {
-	dropped, ctx := open(t), context20(t)
+	dropped, ctx := open(t), bounded(t)
 	run, stray := NewID(t), "0-17"
 	for _, key := range []string{run, stray, run} {
 		require.NoError(t, dropped.Drop(ctx, key))

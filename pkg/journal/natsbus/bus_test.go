@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/racing"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/journaltest"
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) {
 
 var quiet = slog.New(slog.DiscardHandler)
 
-const testAckWait = time.Second
+const testAckWait = 2 * time.Second
 
 func startServer(t testing.TB, o embedded.Options) *embedded.Server {
 	t.Helper()
@@ -67,9 +68,18 @@ func reopenBus(t testing.TB, conn *nats.Conn, group GroupCommit) *Bus {
 	return bus
 }
 
+// patient is another bus on the connection, for which no answer comes too late: its
+// server stays, but hundreds may ask it at once on a machine that is busy.
+func patient(t testing.TB, bus *Bus, group GroupCommit) *Bus {
+	t.Helper()
+	bus, err := Open(context.Background(), bus.Conn(), Options{Logger: quiet, AckWait: testAckWait, GroupCommit: group, RequestTimeout: patience})
+	require.NoError(t, err)
+	return bus
+}
+
 func newBus(t testing.TB, shards int) *Bus {
 	t.Helper()
-	return openBus(t, inProcess(t, startServer(t, embedded.Options{})), shards)
+	return patient(t, openBus(t, inProcess(t, startServer(t, embedded.Options{})), shards), GroupCommitAuto)
 }
 
 func overTCP(t testing.TB, shards int) *Bus {
@@ -78,12 +88,15 @@ func overTCP(t testing.TB, shards int) *Bus {
 	conn, err := Connect(context.Background(), ConnectOptions{URL: srv.ClientURL(), Token: "secret", Logger: quiet})
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
-	return openBus(t, conn, shards)
+	return patient(t, openBus(t, conn, shards), GroupCommitAuto)
 }
 
 func TestConformance(t *testing.T) {
 	for _, shards := range []int{1, 3} {
 		for way, open := range map[string]func(testing.TB, int) *Bus{"in process": newBus, "over TCP": overTCP} {
+			if racing.On && (shards == 1) != (way == "in process") {
+				continue // the other two are of both, and run at full size
+			}
 			t.Run(fmt.Sprintf("%d shards %s", shards, way), func(t *testing.T) {
 				t.Parallel()
 				bus := open(t, shards)

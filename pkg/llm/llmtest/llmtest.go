@@ -56,7 +56,7 @@ const OneCall Trait = "one call"
 const ModelName = "suite-model"
 
 // patience bounds how long a Caller may take to notice that its context ended.
-const patience = 5 * time.Second
+const patience = 30 * time.Second
 
 // suite is one run of [Run].
 type suite struct {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/racing"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/llmtest"
 )
@@ -16,7 +17,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestWire(t *testing.T) {
-	llmtest.RunWire(t, llmtest.OpenAI{}, open)
+	llmtest.RunWire(t, llmtest.OpenAI{}, racing.Size(1, 7), open)
 }
 
 // open makes a Caller of the server at the address.

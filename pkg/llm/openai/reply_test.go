@@ -247,7 +247,7 @@ func TestCancelReturnsAtOnce(t *testing.T) {
 				select {
 				case err := <-result:
 					require.Equal(t, context.Canceled, err)
-				case <-time.After(5 * time.Second):
+				case <-time.After(time.Minute):
 					t.Fatal("the call goes on after its context ended")
 				}
 				require.Empty(t, reached)

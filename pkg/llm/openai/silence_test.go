@@ -36,13 +36,13 @@ func TestSilentStreamIsGivenUp(t *testing.T) {
 // stream has begun.
 func TestStreamThatShowsLifeIsNotGivenUp(t *testing.T) {
 	t.Parallel()
-	const silence = 300 * time.Millisecond
+	const silence = time.Second
 	plain := false
 	c := serveWith(t, Options{Timeout: time.Minute, Silence: silence}, func(w http.ResponseWriter, r *http.Request) {
 		plain = plain || !isStream(t, r)
 		w.Header().Set("Content-Type", "text/event-stream")
 		_ = http.NewResponseController(w).Flush()
-		ticker := time.NewTicker(silence / 6)
+		ticker := time.NewTicker(silence / 5)
 		defer ticker.Stop()
 		for n := range 20 {
 			<-ticker.C

@@ -128,7 +128,7 @@ func TestEvaluateRefuses(t *testing.T) {
 		start := time.Now()
 		got, err := Evaluate(expression)
 		require.ErrorContains(t, err, want, "%s = %s", expression, got)
-		require.Less(t, time.Since(start), time.Second, expression)
+		require.Less(t, time.Since(start), 10*time.Second, expression)
 	}
 }
 
@@ -172,7 +172,7 @@ func FuzzEvaluate(f *testing.F) {
 	f.Fuzz(func(t *testing.T, expression string) {
 		start := time.Now()
 		got, err := Evaluate(expression)
-		if took := time.Since(start); took > 5*time.Second {
+		if took := time.Since(start); took > 20*time.Second {
 			t.Fatalf("took %s", took)
 		}
 		if err != nil {

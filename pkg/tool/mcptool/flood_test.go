@@ -103,7 +103,7 @@ func TestHTTPServerThatTakesNoAnswer(t *testing.T) {
 		}
 		works.ServeHTTP(res, req)
 	}))
-	r := startWeb(t, w, func(o *Options) { o.Over.Timeout = time.Second })
+	r := startWeb(t, w, func(o *Options) { o.Over.Timeout = 5 * time.Second })
 	r.failure(t, "ask") // waits for answers that it does not take
 	require.Positive(t, answers.Load())
 	require.Eventually(t, func() bool { return r.server.current.inlet.asked.Load() == 0 }, writeTimeout+within, 20*time.Millisecond)
@@ -197,8 +197,8 @@ func TestListWithoutEnd(t *testing.T) {
 // second, and what is left out is logged once.
 func TestListThatChangesWithoutEnd(t *testing.T) {
 	t.Parallel()
-	r := startStdio(t, "flap")
 	began := time.Now()
+	r := startStdio(t, "flap")
 	for range 3 {
 		changed := r.Changed()
 		select {

@@ -390,7 +390,7 @@ func TestGiantResult(t *testing.T) {
 		require.Equal(t, tool.CodeUnreachable, f.Code)
 		require.False(t, f.NotSent)
 		require.Equal(t, `{}`, r.says(t, "echo"), "it is there again")
-	}, func(o *Options) { o.MaxMessage = 1 << 20 })
+	}, func(o *Options) { o.MaxMessage, o.Over.Timeout = 1<<20, time.Minute })
 }
 
 func TestNewRefuses(t *testing.T) {

@@ -1,0 +1,6 @@
+//go:build !race
+
+package racing
+
+// On reports whether this was built with the race detector.
+const On = false
