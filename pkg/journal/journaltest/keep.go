@@ -134,7 +134,7 @@ func Purger(t *testing.T, open func(t *testing.T) LogPurger) {
 		require.Greater(t, seq, later, "numbers are not given again")
 	})
 	t.Run("the front of a shard", func(t *testing.T) {
-		ctx := context20(t)
+		ctx := bounded(t)
 		gone := NewRun(t, j)
 		kept := RunIn(t, j, gone.Shard)
 		AppendAll(t, j, gone, numbered(5)...)
