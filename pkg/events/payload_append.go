@@ -42,6 +42,17 @@ func (o *ToolOutcome) room() int {
 	return len(o.Observation) + len(o.Observation)/8
 }
 
+// PayloadSize is the length of a payload as it stands in an event's body, in bytes;
+// 0 for one that has no JSON, which [Codec.Encode] refuses.
+func PayloadSize(p Payload) int {
+	const frame = 128
+	data, err := appendPayload(make([]byte, 0, roomFor(&Event{Data: p})+frame), p)
+	if err != nil {
+		return 0
+	}
+	return len(data)
+}
+
 // appendPayload appends a payload as marshalPayload writes it, the types that runs
 // consist of mostly without package json. Its own errors say that the payload has
 // no JSON; marshalPayload says why.
