@@ -1,6 +1,9 @@
 package events
 
-import "strconv"
+import (
+	"slices"
+	"strconv"
+)
 
 // roomFor guesses how long an event's data gets.
 func roomFor(e *Event) int {
@@ -86,7 +89,7 @@ func appendPayload(b []byte, p Payload) ([]byte, error) {
 		return append(b, "{}"...), nil
 	}
 	data, err := marshalPayload(p)
-	return append(b, data...), err
+	return append(slices.Grow(b, len(data)+1), data...), err // and the brace that ends the body
 }
 
 func appendToolCallReply(b []byte, r *ToolCallReply) ([]byte, error) {
