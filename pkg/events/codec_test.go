@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -124,6 +125,16 @@ func TestEveryTypeRoundTrips(t *testing.T) {
 			require.Equal(t, string(in), string(out))
 		}
 	}
+}
+
+func TestPayloadSize(t *testing.T) {
+	codec := events.DefaultCodec()
+	for typ, data := range full {
+		e, err := codec.Decode(body(typ, data))
+		require.NoError(t, err, typ)
+		require.Equal(t, len(data), events.PayloadSize(e.Data), typ)
+	}
+	require.Zero(t, events.PayloadSize(&events.LLMToolCall{ToolCallReply: events.ToolCallReply{Confidence: math.NaN()}}))
 }
 
 // full has every documented field of CONTRACT section 2 set.

@@ -1,6 +1,9 @@
 package events
 
-import "strconv"
+import (
+	"slices"
+	"strconv"
+)
 
 // roomFor guesses how long an event's data gets.
 func roomFor(e *Event) int {
@@ -42,6 +45,17 @@ func (o *ToolOutcome) room() int {
 	return len(o.Observation) + len(o.Observation)/8
 }
 
+// PayloadSize is the length of a payload as it stands in an event's body, in bytes;
+// 0 for one that has no JSON, which [Codec.Encode] refuses.
+func PayloadSize(p Payload) int {
+	const frame = 128
+	data, err := appendPayload(make([]byte, 0, roomFor(&Event{Data: p})+frame), p)
+	if err != nil {
+		return 0
+	}
+	return len(data)
+}
+
 // appendPayload appends a payload as marshalPayload writes it, the types that runs
 // consist of mostly without package json. Its own errors say that the payload has
 // no JSON; marshalPayload says why.
@@ -75,7 +89,7 @@ func appendPayload(b []byte, p Payload) ([]byte, error) {
 		return append(b, "{}"...), nil
 	}
 	data, err := marshalPayload(p)
-	return append(b, data...), err
+	return append(slices.Grow(b, len(data)+1), data...), err // and the brace that ends the body
 }
 
 func appendToolCallReply(b []byte, r *ToolCallReply) ([]byte, error) {

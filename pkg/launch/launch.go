@@ -52,6 +52,7 @@ type Config struct {
 type Launcher struct {
 	cfg     Config
 	catalog *catalog
+	hashes  *hashes
 }
 
 // New checks the configuration.
@@ -62,7 +63,11 @@ func New(cfg Config) (*Launcher, error) {
 	if cfg.Clock == nil {
 		cfg.Clock = time.Now
 	}
-	return &Launcher{cfg: cfg, catalog: newCatalog(cfg.Directory, cfg.Clock)}, nil
+	hashes, err := newHashes()
+	if err != nil {
+		return nil, err
+	}
+	return &Launcher{cfg: cfg, catalog: newCatalog(cfg.Directory, cfg.Clock), hashes: hashes}, nil
 }
 
 // Agent returns a stored definition as it was stored, or a *[Refusal] with
@@ -119,7 +124,7 @@ type Task struct {
 // Pin makes the Start of a run of the definition, with the tools as they are
 // announced now. Errors are the bus's, or a *[Refusal].
 func (l *Launcher) Pin(ctx context.Context, a events.Agent, task Task) (*events.Start, error) {
-	hash := agentfile.Hash(a)
+	hash := l.hashes.of(a)
 	if task.Mode != "" {
 		a.Mode = task.Mode
 	}

@@ -67,7 +67,7 @@ func newJudge(cfg Config, mem *reducer.Memory) *judge {
 func (j *judge) judge(reply llm.Response) []events.Payload {
 	all := j.read(reply)
 	for _, p := range all {
-		if stored(p) > journal.MaxBody-envelopeRoom {
+		if events.PayloadSize(p) > journal.MaxBody-envelopeRoom {
 			return one(j.tooLarge(reply))
 		}
 	}
@@ -75,24 +75,6 @@ func (j *judge) judge(reply llm.Response) []events.Payload {
 }
 
 func one(p events.Payload) []events.Payload { return []events.Payload{p} }
-
-// stored is the size of a payload as it stands in the log, in bytes.
-func stored(p events.Payload) int {
-	var size counter
-	enc := json.NewEncoder(&size)
-	enc.SetEscapeHTML(false) // the log does not either
-	_ = enc.Encode(p)        // what cannot be written is refused when it is appended
-	return int(size)
-}
-
-// counter counts what is written to it.
-type counter int
-
-// Write counts.
-func (c *counter) Write(data []byte) (int, error) {
-	*c += counter(len(data))
-	return len(data), nil
-}
 
 // envelopeRoom is what an event's envelope may take of the largest body.
 const envelopeRoom = 8 << 10
@@ -335,7 +317,7 @@ func risk(r string) string {
 
 // reasoning is what the provider wants back, if that can be written.
 func reasoning(m llm.Meta) json.RawMessage {
-	if !json.Valid(m.Reasoning) {
+	if len(m.Reasoning) == 0 || !json.Valid(m.Reasoning) {
 		return nil
 	}
 	return m.Reasoning

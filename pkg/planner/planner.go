@@ -19,7 +19,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -174,12 +173,12 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) wo
 	return func(ctx context.Context) worker.Result {
 		s := p.streamer(run, j.messageID, j.config.RecordChunks)
 		reply, err := p.call(ctx, provider, req, s)
-		var limited *notAskedError
-		if errors.As(err, &limited) {
-			failure := events.LLMAttemptFailed{Kind: events.KindRateLimited, Message: err.Error(), NotAsked: true}
-			return worker.Retry(failure, pause(run, e.Failed, limited.wait))
-		}
 		if err != nil {
+			var limited *notAskedError
+			if errors.As(err, &limited) {
+				failure := events.LLMAttemptFailed{Kind: events.KindRateLimited, Message: err.Error(), NotAsked: true}
+				return worker.Retry(failure, pause(run, e.Failed, limited.wait))
+			}
 			return p.failed(ctx, err, bill.attempt(err), e.Failed, p.limits.rest(provider))
 		}
 		all := j.judge(reply)
@@ -252,9 +251,12 @@ func (p *Planner) heard(t ticket, stream func(llm.Chunk)) func(llm.Chunk) {
 	if stream == nil {
 		return nil
 	}
-	first := sync.OnceFunc(func() { p.limits.serving(t) })
+	begun := false // chunks come from one goroutine
 	return func(c llm.Chunk) {
-		first()
+		if !begun {
+			begun = true
+			p.limits.serving(t)
+		}
 		stream(c)
 	}
 }

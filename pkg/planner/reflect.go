@@ -33,7 +33,7 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, _ reducer.Effect)
 	agent := &mem.Control.Agent
 	req := llm.Request{
 		Run: mem.RunID, Purpose: llm.PurposeReflect, Model: model(mem), Sampling: reflecting(agent.LLM),
-		Settings: settings(agent.LLM), Replies: mem.Control.Replies,
+		Settings: mem.Settings(), Replies: mem.Control.Replies,
 		Messages: []llm.Message{{Role: llm.RoleUser, Content: fmt.Sprintf(reflectionPrompt, mem.Task, history)}},
 	}
 	bill, end := p.reserve(mem, req)

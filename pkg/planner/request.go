@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -15,24 +16,46 @@ import (
 	"github.com/moorebus/moorebus/pkg/tokens"
 )
 
+// views are slices that views of memory are made in.
+var views = sync.Pool{New: func() any { return new([]reducer.ViewMessage) }}
+
+// viewKept is how many messages a slice has room for that is used again.
+const viewKept = 256
+
 // request is what the model is asked, made from memory alone.
 func request(mem *reducer.Memory) llm.Request {
 	agent := &mem.Control.Agent
-	view := reducer.View(mem)
+	return llm.Request{
+		Run: mem.RunID, Purpose: llm.PurposePlan, Model: model(mem), Messages: messages(mem), Tools: offered(mem),
+		Sampling: sampling(agent.LLM), OutputSchema: agent.OutputSchema, Settings: mem.Settings(),
+		Replies: mem.Control.Replies, Observations: observations(mem), Memory: textMemory(mem),
+	}
+}
+
+// messages are the conversation as the model is sent it.
+func messages(mem *reducer.Memory) []llm.Message {
+	room := views.Get().(*[]reducer.ViewMessage)
+	view := reducer.AppendView((*room)[:0], mem)
 	messages := make([]llm.Message, len(view))
-	for i, m := range view {
+	calls := make([]llm.Call, 0, len(view)/2) // each call has its result in the view
+	for i := range view {
+		m, before := &view[i], len(calls)
 		messages[i] = llm.Message{
 			Role: llm.Role(m.Role), Content: m.Content, CallID: m.CallID, Name: m.Name, Failed: m.Failed, Reasoning: m.Reasoning, Raw: m.Raw,
 		}
 		for _, c := range m.Calls {
-			messages[i].Calls = append(messages[i].Calls, llm.Call{ID: c.ID, Name: c.Name, Arguments: c.Arguments})
+			calls = append(calls, llm.Call{ID: c.ID, Name: c.Name, Arguments: c.Arguments})
+		}
+		if len(m.Calls) > 0 {
+			messages[i].Calls = calls[before:len(calls):len(calls)]
 		}
 	}
-	return llm.Request{
-		Run: mem.RunID, Purpose: llm.PurposePlan, Model: model(mem), Messages: messages, Tools: offered(mem),
-		Sampling: sampling(agent.LLM), OutputSchema: agent.OutputSchema, Settings: settings(agent.LLM),
-		Replies: mem.Control.Replies, Observations: observations(mem), Memory: textMemory(mem),
+	if cap(view) <= viewKept {
+		clear(view[:cap(view)]) // what is not used holds no text
+		*room = view
+		views.Put(room)
 	}
+	return messages
 }
 
 // observations are the run's raw results for an agent whose replies refer to them:
@@ -72,19 +95,6 @@ func offered(mem *reducer.Memory) []llm.Tool {
 
 func sampling(l events.LLM) llm.Sampling {
 	return llm.Sampling{Temperature: l.Temperature, TopP: l.TopP, Seed: l.Seed, MaxTokens: l.MaxTokens, Stop: l.Stop, ThinkingTokens: l.ThinkingTokens}
-}
-
-// settings is the agent's llm block for providers that read more of it than the
-// request has fields for.
-func settings(l events.LLM) json.RawMessage {
-	if len(l.Script) == 0 {
-		return nil
-	}
-	data, err := json.Marshal(l)
-	if err != nil {
-		return nil // it came out of JSON, so it goes back in
-	}
-	return data
 }
 
 // estimate is the size of a request in tokens, 0 where no budget asks for it.

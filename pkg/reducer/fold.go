@@ -90,6 +90,7 @@ func (mem *Memory) pin(a events.Agent, hash string, tools []events.ToolSpec) {
 	}
 	c := &mem.Control
 	c.Agent, c.AgentHash = a, hash
+	mem.settings = nil
 	mem.beginText()
 	// What memory shows under its own names need not stand here twice.
 	c.Agent.SystemPrompt, c.Agent.Blacklist = "", nil

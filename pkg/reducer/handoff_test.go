@@ -1,6 +1,7 @@
 package reducer_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"testing"
 
@@ -65,6 +66,27 @@ func TestAHandOffKeepsTheStorage(t *testing.T) {
 	require.Equal(t, "heir", s.Mem.Control.Agent.Name)
 	require.Equal(t, first, s.Mem.Control.StorageAgent)
 	require.True(t, s.Mem.WorkingMemory[0].Loaded)
+}
+
+// What providers read of the definition is that of the agent that the run has now,
+// also in a fork under another one.
+func TestSettingsFollowTheAgent(t *testing.T) {
+	t.Parallel()
+	s := started(t, withAgents)
+	require.Nil(t, s.Mem.Settings(), "there is no script")
+	script := func(text string) events.LLM {
+		return events.LLM{Provider: "scripted", Script: json.RawMessage(`[ {"text":"` + text + `"} ]`)}
+	}
+	s.handOver("h", func(a *events.Agent) { a.LLM = script("one") })
+	for range 2 {
+		require.JSONEq(t, `{"provider":"scripted","script":[{"text":"one"}]}`, string(s.Mem.Settings()))
+	}
+	agent := s.Mem.Control.Agent
+	agent.LLM = script("two")
+	fork := forked(t, s, events.Forked{Agent: &agent, AgentHash: "h"})
+	require.Contains(t, string(fork.Settings()), "two")
+	s.handOver("i", func(*events.Agent) {})
+	require.Nil(t, s.Mem.Settings())
 }
 
 // forked is the memory of a fork of a run where it stands.

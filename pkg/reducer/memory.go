@@ -58,6 +58,9 @@ type Memory struct {
 	base *base
 	// messageIDs are the ids of Messages, nil until somebody asks.
 	messageIDs map[string]struct{}
+
+	// settings is [Memory.Settings], nil until somebody asks.
+	settings json.RawMessage
 }
 
 // TotalUsage sums the usage of every reply. Cost is in US dollars.

@@ -35,10 +35,13 @@ const SummaryIntro = "Summary of the tool calls so far: "
 // message of the user's, is always shown: where the window would begin behind it,
 // it takes the place of the window's oldest message, and stands beside the only one
 // of a window of one. It costs what it shows, however long the run is.
-func View(mem *Memory) []ViewMessage {
+func View(mem *Memory) []ViewMessage { return AppendView(nil, mem) }
+
+// AppendView appends the [View] to a slice, whose room it uses.
+func AppendView(view []ViewMessage, mem *Memory) []ViewMessage {
 	c := &mem.Control
 	first, pinned := mem.windowStart()
-	view := make([]ViewMessage, 0, 2*(len(c.Turns)-first)+3)
+	view = slices.Grow(view, 2*(len(c.Turns)-first)+3)
 	if mem.SystemPrompt != "" {
 		view = append(view, ViewMessage{Role: "system", Content: mem.SystemPrompt})
 	}

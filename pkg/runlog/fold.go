@@ -45,6 +45,9 @@ func (f *Fold) Ancestors() []events.Run { return f.ancestors }
 // nothing was folded.
 func (f *Fold) Apply(ctx context.Context, rec journal.Record) (*events.Event, error) {
 	e, err := f.machine.Apply(f.mem, rec.Subject, rec.Body)
+	if err == nil {
+		return e, nil
+	}
 	var parent *reducer.ParentError
 	if !errors.As(err, &parent) {
 		return e, err
@@ -62,6 +65,9 @@ func (f *Fold) Apply(ctx context.Context, rec journal.Record) (*events.Event, er
 // ApplyEvent is [Fold.Apply] for a record that is decoded already.
 func (f *Fold) ApplyEvent(ctx context.Context, s events.Subject, e *events.Event, hash string) error {
 	err := f.machine.ApplyEvent(f.mem, s, e, hash)
+	if err == nil {
+		return nil
+	}
 	var parent *reducer.ParentError
 	if !errors.As(err, &parent) {
 		return err

@@ -91,9 +91,10 @@ func (r *Run) Effects() []reducer.Effect {
 
 // Effect returns the effect of that key, if the run wants it.
 func (r *Run) Effect(key string) (reducer.Effect, bool) {
-	for _, e := range r.Effects() {
-		if e.Key == key {
-			return e, true
+	all := r.Effects()
+	for i := range all {
+		if all[i].Key == key {
+			return all[i], true
 		}
 	}
 	return reducer.Effect{}, false
@@ -235,20 +236,13 @@ type Stamp struct {
 	IDs []string
 }
 
-func (s Stamp) id(i int, newID func() string) string {
-	if i < len(s.IDs) {
-		return s.IDs[i]
-	}
-	return newID()
-}
-
 // Commit appends what decide wants, all events or none. It reports whether
 // anything was appended. After a lost race or an append of unknown outcome the
 // tail is read: if it holds the events already they count as appended, else
 // decide is asked again. Errors are decide's, the draft's ([DraftError])
 // and the log's; on an error of the log the events may be stored or not.
 func (r *Run) Commit(ctx context.Context, stamp Stamp, decide Decide) (bool, error) {
-	c := commit{run: r, stamp: stamp}
+	c := commit{run: r, stamp: stamp, ids: slices.Clip(stamp.IDs)}
 	for range maxRaces {
 		drafts, err := decide(r.mem)
 		if err != nil || len(drafts) == 0 {
@@ -283,7 +277,7 @@ func (e *DraftError) Error() string { return e.Err.Error() }
 func (e *DraftError) Unwrap() error { return e.Err }
 
 // commit is one Commit in progress. The events keep their ids over all tries,
-// by which they are found again.
+// by which they are found again; ids begins with those that were given.
 type commit struct {
 	run   *Run
 	stamp Stamp
@@ -299,7 +293,8 @@ type prepared struct {
 func (c *commit) try(ctx context.Context, drafts []Draft) error {
 	r := c.run
 	entries := make([]journal.Entry, len(drafts))
-	ready := make([]prepared, len(drafts))
+	var room [1]prepared
+	ready := room[:0]
 	mem := r.mem
 	for i, d := range drafts {
 		p, body, err := c.prepare(mem, i, d)
@@ -317,7 +312,7 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 				return &DraftError{err}
 			}
 		}
-		ready[i], entries[i] = p, journal.Entry{Subject: p.subject, Body: body}
+		ready, entries[i] = append(ready, p), journal.Entry{Subject: p.subject, Body: body}
 	}
 	seq, err := r.store.log.Append(ctx, r.ID, r.seq, entries...)
 	if err != nil {
@@ -340,7 +335,7 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 func (c *commit) prepare(mem *reducer.Memory, i int, d Draft) (prepared, []byte, error) {
 	store := c.run.store
 	if i == len(c.ids) {
-		c.ids = append(c.ids, c.stamp.id(i, store.newID))
+		c.ids = append(c.ids, store.newID())
 	}
 	subject, event, err := store.machine.Draft(mem, c.run.ID, d.Origin, d.Payload, reducer.Stamp{
 		ID: c.ids[i], Source: c.stamp.Source, Cause: c.stamp.Cause, TraceParent: c.stamp.TraceParent, Time: store.clock(),

@@ -13,12 +13,16 @@ import (
 // run does work as soon as there is room for it.
 func (w *Worker) run(ctx context.Context, work Work) Result {
 	select {
-	case w.working <- struct{}{}:
-		defer func() { <-w.working }()
-		return contain(ctx, work)
-	case <-ctx.Done():
-		return Fail(ctx.Err()) // nobody wants it any more
+	case w.working <- struct{}{}: // mostly, and the context needs no channel then
+	default:
+		select {
+		case w.working <- struct{}{}:
+		case <-ctx.Done():
+			return Fail(ctx.Err()) // nobody wants it any more
+		}
 	}
+	defer func() { <-w.working }()
+	return contain(ctx, work)
 }
 
 // contain runs work and makes a panic a failure.

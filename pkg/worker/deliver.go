@@ -55,32 +55,43 @@ func (w *Worker) deliver(ctx context.Context, d journal.Delivery) {
 	defer w.cfg.Store.Release(run)
 	job := &delivery{w: w, d: d, run: run, subject: subject}
 	delay, err := job.work(ctx)
+	switch {
+	case err != nil:
+		w.postpone(ctx, d, subject.Run, err)
+	case ctx.Err() != nil:
+		_ = d.Retry(0) // see postpone
+	case delay > 0:
+		_ = d.Retry(delay)
+	default:
+		_ = d.Ack()
+	}
+}
+
+// postpone settles a delivery of which it is not known how far things are.
+func (w *Worker) postpone(ctx context.Context, d journal.Delivery, run events.Run, err error) {
 	var orphan *runlog.ParentGoneError
 	var foreign *reducer.TableError
+	seq := d.Record().Seq
 	switch {
 	case errors.Is(err, errElsewhere) && ctx.Err() == nil:
 		// Any verdict could hit the delivery of whoever runs the call. Without
 		// one this comes again when that one gives no sign of life.
-		w.cfg.Logger.Info("leaving a call to the worker that started it", "run", subject.Run.ID, "seq", rec.Seq)
+		w.cfg.Logger.Info("leaving a call to the worker that started it", "run", run.ID, "seq", seq)
 	case ctx.Err() != nil:
 		// The drain time is over: what was cut short goes to another worker,
 		// which counts it.
 		_ = d.Retry(0)
 	case errors.As(err, &foreign):
 		// Only a worker with its graph may do anything about it.
-		w.cfg.Logger.Error("leaving a run to workers that have its graph", "run", subject.Run.ID, "seq", rec.Seq, "reason", err)
+		w.cfg.Logger.Error("leaving a run to workers that have its graph", "run", run.ID, "seq", seq, "reason", err)
 		_ = d.Retry(lastDelay)
 	case errors.As(err, &orphan):
 		// Only an import brings it back.
-		w.cfg.Logger.Error("a run cannot be read", "run", subject.Run.ID, "seq", rec.Seq, "reason", err)
+		w.cfg.Logger.Error("a run cannot be read", "run", run.ID, "seq", seq, "reason", err)
 		_ = d.Retry(lastDelay)
-	case err != nil:
-		w.cfg.Logger.Warn("a delivery comes again", "run", subject.Run.ID, "seq", rec.Seq, "reason", err)
-		_ = d.Retry(busDelay)
-	case delay > 0:
-		_ = d.Retry(delay)
 	default:
-		_ = d.Ack()
+		w.cfg.Logger.Warn("a delivery comes again", "run", run.ID, "seq", seq, "reason", err)
+		_ = d.Retry(busDelay)
 	}
 }
 
@@ -146,24 +157,36 @@ func (j *delivery) arrived(ctx context.Context) error {
 }
 
 // due returns the effects that this delivery is responsible for and that may
-// start.
+// start. They must not be changed: mostly they are all that the run wants.
 func (j *delivery) due() []reducer.Effect {
 	j.run.Lock()
 	defer j.run.Unlock()
-	var due []reducer.Effect
-	for _, e := range j.run.Effects() {
-		if j.responsible(e) && !e.Held {
-			due = append(due, e)
+	all := j.run.Effects()
+	n := 0
+	for i := range all {
+		if j.mayStart(&all[i]) {
+			n++
+		}
+	}
+	if n == len(all) {
+		return all
+	}
+	due := make([]reducer.Effect, 0, n)
+	for i := range all {
+		if j.mayStart(&all[i]) {
+			due = append(due, all[i])
 		}
 	}
 	return due
 }
 
-func (j *delivery) responsible(e reducer.Effect) bool {
+// mayStart reports whether this delivery is responsible for the effect, and the
+// effect may start.
+func (j *delivery) mayStart(e *reducer.Effect) bool {
 	if e.State == "" {
-		return true
+		return !e.Held
 	}
-	return e.State == j.subject.To && e.Wake == j.n
+	return e.State == j.subject.To && e.Wake == j.n && !e.Held
 }
 
 // doAll does effects side by side and returns the longest delay that one of

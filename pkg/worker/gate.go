@@ -138,12 +138,15 @@ type stint struct {
 	take   takeFunc
 	handle func(journal.Delivery)
 	takes  sync.WaitGroup
-	// left has a token when a delivery's work has ended.
+	// left has a token when a delivery's work has ended while a take was short.
 	left chan struct{}
 
 	mu     sync.Mutex
 	inWork int
-	errs   []error
+	// short says that the last take has fewer slots than it wants, since deliveries
+	// of earlier ones are in work.
+	short bool
+	errs  []error
 }
 
 // probe takes one delivery at a time; while that one is in work for long, the next
@@ -160,7 +163,7 @@ func (s *stint) probe(ctx, turn context.Context) {
 // nil: it does not.
 func (s *stint) run(ctx, turn context.Context, want int, slow <-chan time.Time) {
 	own := 0
-	slots := min(want, s.slots-s.earlier(&own))
+	slots := s.room(&own, want)
 	if slots <= 0 {
 		select {
 		case <-s.left:
@@ -195,18 +198,22 @@ func (s *stint) run(ctx, turn context.Context, want int, slow <-chan time.Time) 
 			}
 		case <-s.left:
 			// Half of what is missing is worth it to begin again.
-			if more := min(want, s.slots-s.earlier(&own)) - slots; more > (want-slots)/2 {
+			if more := s.room(&own, want) - slots; more > (want-slots)/2 {
 				return
 			}
 		}
 	}
 }
 
-// earlier returns how many deliveries are in work beside a take's own.
-func (s *stint) earlier(own *int) int {
+// room returns how many of the slots that a take wants are not in use by deliveries
+// of earlier ones. If it is fewer, the end of each delivery's work is told from then
+// on.
+func (s *stint) room(own *int, want int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.inWork - *own
+	slots := min(want, s.slots-(s.inWork-*own))
+	s.short = slots < want
+	return slots
 }
 
 // full reports whether a take asks for no delivery, since all its slots are used.
@@ -227,7 +234,11 @@ func (s *stint) leave(own *int) {
 	s.mu.Lock()
 	*own--
 	s.inWork--
+	short := s.short
 	s.mu.Unlock()
+	if !short {
+		return
+	}
 	select {
 	case s.left <- struct{}{}:
 	default:

@@ -116,6 +116,9 @@ func (j *delivery) commit(ctx context.Context, e reducer.Effect, payloads ...eve
 // add is commit for an addition.
 func (j *delivery) add(ctx context.Context, e reducer.Effect, a addition) (bool, error) {
 	appended, err := j.append(ctx, e, a)
+	if err == nil {
+		return appended, nil
+	}
 	var illegal *reducer.TransitionError
 	if !errors.As(err, &illegal) {
 		return appended, err

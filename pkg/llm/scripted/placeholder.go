@@ -51,6 +51,9 @@ func expandJSON(text string, observations []string) (string, error) {
 // replace calls put for every reference with the text between the reference
 // before and this one, and with the observation.
 func replace(text string, observations []string, put func(before, observation string) string) (string, error) {
+	if !strings.Contains(text, "{{") {
+		return text, nil
+	}
 	found := placeholder.FindAllStringSubmatchIndex(text, -1)
 	if found == nil {
 		return text, nil

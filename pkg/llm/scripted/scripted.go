@@ -26,6 +26,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"sync"
 
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -166,7 +167,7 @@ func (e entry) respond(req llm.Request) (llm.Response, error) {
 			return nil, err
 		}
 		if c.ID == "" {
-			c.ID = fmt.Sprintf("call_%d_%d", req.Replies+1, i+1)
+			c.ID = "call_" + strconv.Itoa(req.Replies+1) + "_" + strconv.Itoa(i+1)
 		}
 		calls[i] = c
 	}

@@ -92,6 +92,32 @@ func TestValidateNotJSON(t *testing.T) {
 	require.ErrorContains(t, New(Options{}).Validate(nil, strings.Repeat("[", 2000)+strings.Repeat("]", 2000)), "nested")
 }
 
+// What is decoded is what package json makes of the same text.
+func TestDecode(t *testing.T) {
+	for _, text := range []string{
+		`{}`, ` [ ] `, `true`, ` false`, "null\n", `""`, `-0.5e+3`, `0`, `"plain"`, `"\"\\\u00e9\ud83d\ude00\n"`, "\"not \xff UTF-8\"", `"\\"`,
+		"{ \"a\" : [ 1 , -2.5 , {\"b\":null} ,\t\"c,:]}\" ] ,\r\n\"\\u0062\" : {} , \"\":true}", `[[],[{}],"\\\"",[1,2,[3]]]`, `{"é":"ü\/","a\"b":1}`,
+	} {
+		var want any
+		dec := json.NewDecoder(strings.NewReader(text))
+		dec.UseNumber()
+		require.NoError(t, dec.Decode(&want), text)
+		got, err := decode(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got, text)
+	}
+	for text, want := range map[string]string{
+		`{"a": 1, "\u0061":2}`: "again at byte 17",
+		`[1e1001]`:             "the number ending at byte 7",
+		strings.Repeat("[", 1001) + strings.Repeat("]", 1001):           "nested more than 1000 deep at byte 1001",
+		strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000):       "max depth",
+		strings.Repeat(`{"a":`, 1001) + "1" + strings.Repeat("}", 1001): "nested more than 1000 deep at byte 5001",
+	} {
+		_, err := decode(text)
+		require.ErrorContains(t, err, want)
+	}
+}
+
 func TestNumbersAreExact(t *testing.T) {
 	schema := json.RawMessage(`{"const": 12345678901234567890123}`)
 	v := New(Options{})
@@ -173,6 +199,13 @@ func FuzzValidate(f *testing.F) {
 	f.Add(`{"$defs":{"a":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"}`, `1`)
 	v := New(Options{CacheSize: 8})
 	f.Fuzz(func(t *testing.T, schema, arguments string) {
+		if value, err := decode(arguments); err == nil {
+			var want any
+			dec := json.NewDecoder(strings.NewReader(arguments))
+			dec.UseNumber()
+			require.NoError(t, dec.Decode(&want))
+			require.Equal(t, want, value)
+		}
 		err := v.Validate(json.RawMessage(schema), arguments)
 		if err == nil {
 			return
