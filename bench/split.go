@@ -42,7 +42,7 @@ func splitBench() *benchmark {
 			}
 			defer remove()
 			for _, when := range fsync {
-				t := terms{syncAlways: when == "always", group: true, slots: c.slots}
+				t := terms{syncAlways: when == "always", group: when == "always", slots: c.slots}
 				figures, err := split(ctx, c, t, bin)
 				if err != nil {
 					return nil, err

@@ -1,10 +1,12 @@
 package natsbus
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -59,13 +61,10 @@ func (a *appender) One(ctx context.Context, p journal.Pending) (uint64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("append to run %s was not sent: %w", run.ID, err)
 	}
-	ctx, refuse := context.WithCancelCause(ctx)
-	defer refuse(nil)
-	ctx, cancel := context.WithTimeoutCause(ctx, b.opts.RequestTimeout, nats.ErrTimeout)
-	defer cancel()
+	deadline := time.Now().Add(b.opts.RequestTimeout)
 	for {
 		a.pace.sent()
-		ack, err := b.send(ctx, refuse, run, last, p.Entries)
+		ack, err := b.send(ctx, deadline, run, last, p.Entries)
 		// A refusal is answered without a flush.
 		a.pace.answered(err == nil && ack.Error == nil && len(p.Entries) == 1)
 		if err == nil && ack.Error != nil {
@@ -75,7 +74,7 @@ func (a *appender) One(ctx context.Context, p journal.Pending) (uint64, error) {
 			_ = b.full.note(nil)
 			return ack.Seq, b.checkAck(run.Shard, ack)
 		}
-		if unsent(err) && pauseFor(ctx, appendRetry) || b.spurious(ctx, err, run, last) && pauseFor(ctx, conflictRetry) {
+		if unsent(err) && pauseUntil(ctx, deadline, appendRetry) || b.spurious(ctx, deadline, err, run, last) && pauseUntil(ctx, deadline, conflictRetry) {
 			continue
 		}
 		err = b.full.note(b.judge(err))
@@ -108,11 +107,13 @@ func unsent(err error) bool {
 // even one that it has just acknowledged or will refuse as well, and then does
 // not say where the run ends. If the run still ends where the append expected it,
 // the append is due.
-func (b *Bus) spurious(ctx context.Context, err error, run events.Run, last uint64) bool {
+func (b *Bus) spurious(ctx context.Context, deadline time.Time, err error, run events.Run, last uint64) bool {
 	code, ok := errorCode(err)
 	if !ok || code != codeWrongLastConstant || b.replicas <= 1 {
 		return false
 	}
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
 	head, err := b.head(ctx, events.StreamName(run.Shard), run.Filter())
 	if errors.Is(err, journal.ErrNotFound) {
 		return last == 0
@@ -135,68 +136,100 @@ func (b *Bus) judge(err error) error {
 	return inDoubt(err)
 }
 
+// pauseUntil is pauseFor that reports false at the deadline as well.
+func pauseUntil(ctx context.Context, deadline time.Time, d time.Duration) bool {
+	left := time.Until(deadline)
+	return pauseFor(ctx, min(d, left)) && left > d
+}
+
 // send publishes one entry, or several as one atomic batch, and waits for the
 // acknowledgement.
-func (b *Bus) send(ctx context.Context, refuse context.CancelCauseFunc, run events.Run, last uint64, entries []journal.Entry) (*pubAck, error) {
-	filter := run.Filter()
-	expect := strconv.FormatUint(last, 10)
-	var batch string
+func (b *Bus) send(ctx context.Context, deadline time.Time, run events.Run, last uint64, entries []journal.Entry) (ack *pubAck, err error) {
+	a, err := b.reply(anySubject, entries)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { b.replies.give(a, err == nil) }()
+	a.expect[0], a.filter[0] = strconv.FormatUint(last, 10), run.Filter()
 	if len(entries) > 1 {
-		batch = nuid.Next()
+		return b.sendAtomic(ctx, a, deadline, entries)
 	}
+	a.msg.Subject, a.msg.Data = entries[0].Subject.String(), entries[0].Body
+	return b.acknowledged(b.exchange(ctx, a, &a.msg, time.Until(deadline)))
+}
+
+// sendAtomic publishes entries as one atomic batch, under the condition that the
+// inbox's message has.
+func (b *Bus) sendAtomic(ctx context.Context, a *reply, deadline time.Time, entries []journal.Entry) (*pubAck, error) {
+	number := make([]string, 1)
+	msg := &nats.Msg{Header: maps.Clone(a.msg.Header)}
+	msg.Header[headerBatchID], msg.Header[headerBatchSeq] = []string{nuid.Next()}, number
 	for i, e := range entries {
-		msg := &nats.Msg{Subject: e.Subject.String(), Data: e.Body, Header: nats.Header{
-			headerExpectSeq: {expect}, headerExpectSubject: {filter},
-		}}
-		if batch != "" {
-			msg.Header[headerBatchID] = []string{batch}
-			msg.Header[headerBatchSeq] = []string{strconv.Itoa(i + 1)}
-		}
-		defer b.denied.watchRequest(msg.Subject, refuse)()
-		if i == len(entries)-1 {
-			if batch != "" {
-				msg.Header[headerBatchCommit] = []string{"1"}
+		msg.Subject, msg.Data = e.Subject.String(), e.Body
+		number[0] = strconv.Itoa(i + 1)
+		if i < len(entries)-1 {
+			if err := b.conn.PublishMsg(msg); err != nil {
+				return nil, err
 			}
-			ack, err := b.commit(ctx, msg)
-			return incomplete(ctx, ack, err)
-		}
-		if err := b.conn.PublishMsg(msg); err != nil {
-			return nil, err
 		}
 	}
-	return nil, errors.New("append: no entries")
+	msg.Header[headerBatchCommit] = []string{"1"}
+	ack, err := b.acknowledged(b.exchange(ctx, a, msg, time.Until(deadline)))
+	if err != nil || ack.Error == nil || ack.Error.ErrCode != codeBatchIncomplete {
+		return ack, err
+	}
+	// Where a part of it was refused, that is told to the connection's handlers, about
+	// when the commit is answered.
+	if _, err := a.await(ctx, min(deniedSoon, time.Until(deadline))); err != nil && !errors.Is(err, nats.ErrTimeout) {
+		return nil, err
+	}
+	return ack, nil
 }
 
 // deniedSoon is how long the connection's handlers may take to say why a part of
 // a batch did not arrive.
 const deniedSoon = 200 * time.Millisecond
 
-// incomplete waits for the reason of a batch that did not arrive whole: where a
-// part of it was refused, that is told to the connection's handlers, about when
-// the commit is answered.
-func incomplete(ctx context.Context, ack *pubAck, err error) (*pubAck, error) {
-	if err != nil || ack.Error == nil || ack.Error.ErrCode != codeBatchIncomplete {
-		return ack, err
-	}
-	select {
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	case <-time.After(deniedSoon):
-		return ack, nil
-	}
+// commit publishes a batch's last message, or an append's only one, and waits for
+// the acknowledgement.
+func (b *Bus) commit(ctx context.Context, msg *nats.Msg) (*pubAck, error) {
+	return b.acknowledged(b.request(ctx, msg))
 }
 
-func (b *Bus) commit(ctx context.Context, msg *nats.Msg) (*pubAck, error) {
-	answer, err := b.conn.RequestMsgWithContext(ctx, msg)
+// acknowledged reads the answer to an append.
+func (b *Bus) acknowledged(answer *nats.Msg, err error) (*pubAck, error) {
 	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
 		return nil, err
 	}
 	var ack pubAck
+	if ack.parse(answer.Data) {
+		return &ack, nil
+	}
 	if err := json.Unmarshal(answer.Data, &ack); err != nil {
 		return nil, fmt.Errorf("acknowledgement %.100q: %w", answer.Data, err)
 	}
 	return &ack, nil
+}
+
+// parse reads an acknowledgement in the form that the server writes for a stored
+// message, and reports false where it has another one.
+func (a *pubAck) parse(data []byte) bool {
+	rest, ok := bytes.CutPrefix(data, []byte(`{"stream":"`))
+	if !ok {
+		return false
+	}
+	stream, rest, ok := bytes.Cut(rest, []byte(`","seq":`))
+	if !ok || bytes.IndexByte(stream, '\\') >= 0 || bytes.IndexByte(stream, '"') >= 0 {
+		return false
+	}
+	number, ok := bytes.CutSuffix(rest, []byte("}"))
+	if !ok {
+		return false
+	}
+	seq, err := strconv.ParseUint(string(number), 10, 64)
+	if err != nil {
+		return false
+	}
+	a.Stream, a.Seq = string(stream), seq
+	return true
 }

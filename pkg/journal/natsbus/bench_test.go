@@ -26,6 +26,26 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
+// BenchmarkAppendMany has many runs appended to at once.
+func BenchmarkAppendMany(b *testing.B) {
+	bus := newBus(b, 1)
+	body := make([]byte, 700)
+	b.SetParallelism(64)
+	b.ReportAllocs()
+	b.RunParallel(func(each *testing.PB) {
+		run := journaltest.NewRun(b, bus)
+		var last uint64
+		for each.Next() {
+			seq, err := bus.Append(context.Background(), run, last, entryTo(run, events.Nobody, events.DefaultPool, body))
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			last = seq
+		}
+	})
+}
+
 func entryTo(run events.Run, to events.State, pool string, body []byte) journal.Entry {
 	return journal.Entry{Subject: events.Subject{Run: run, From: events.Planning, To: to, Pool: pool}, Body: body}
 }

@@ -97,7 +97,10 @@ type Bus struct {
 	shards   int
 	replicas int
 	denied   denials
-	full     storageSign
+	// replies are inboxes for answers; nil: those of the client library are used.
+	replies *replies
+	full    storageSign
+	readers readers
 	// asking holds a token for each page that was asked for and not answered yet.
 	asking chan struct{}
 	// appenders are those of the shards.
@@ -137,6 +140,8 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 		unhook()
 		return nil, err
 	}
+	b.replies = newReplies(conn)
+	b.denied.replies.Store(b.replies)
 	appenders := newAppenders(b)
 	b.mu.Lock()
 	b.appenders = appenders
@@ -345,13 +350,48 @@ func (b *Bus) ask(ctx context.Context, endpoint string, request []byte, answer a
 // request sends a message and waits for the one answer, for RequestTimeout at
 // most. If the bus refuses the subject it fails at once.
 func (b *Bus) request(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	if a, err := b.reply(msg.Subject, nil); err == nil {
+		answer, err := b.exchange(ctx, a, msg, b.opts.RequestTimeout)
+		b.replies.give(a, err == nil)
+		return answer, err
+	}
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
 	defer b.denied.watchRequest(msg.Subject, refuse)()
 	return b.await(ctx, msg)
 }
 
-// await is request for a caller who watches the denials itself.
+// errNoReplies says that there are no inboxes to take: the bus is not open yet, or
+// the connection is about to end.
+var errNoReplies = errors.New("no inboxes for answers")
+
+// reply takes an inbox for the answer to one request, see [replies.take].
+func (b *Bus) reply(subject string, entries []journal.Entry) (*reply, error) {
+	if b.replies == nil {
+		return nil, errNoReplies
+	}
+	return b.replies.take(subject, entries)
+}
+
+// exchange sends a message and waits in the inbox for the one answer.
+func (b *Bus) exchange(ctx context.Context, a *reply, msg *nats.Msg, limit time.Duration) (*nats.Msg, error) {
+	if deaf := b.denied.noAnswers.Load(); deaf != nil {
+		return nil, deaf
+	}
+	msg.Reply = a.sub.Subject
+	err := b.conn.PublishMsg(msg)
+	msg.Reply = ""
+	if err != nil {
+		return nil, err
+	}
+	return a.await(ctx, limit)
+}
+
+// await is request by the client library's own inbox, for a caller who watches the
+// denials itself.
 func (b *Bus) await(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) {
 	bounded, cancel := context.WithTimeoutCause(ctx, b.opts.RequestTimeout, nats.ErrTimeout)
 	defer cancel()

@@ -35,7 +35,11 @@ func (b *Bus) sources(durables []durable) []*source {
 	var all []*source
 	for shard := range b.shards {
 		for _, d := range durables {
-			all = append(all, newSource(events.StreamName(shard), d.name, func(ctx context.Context) error { return b.prepare(ctx, shard, d) }))
+			s := newSource(events.StreamName(shard), d.name, func(ctx context.Context) error { return b.prepare(ctx, shard, d) })
+			if b.replicas == 1 { // several are flushed apart from the times of their records
+				s.pace = &b.appenders[shard].pace
+			}
+			all = append(all, s)
 		}
 	}
 	return all

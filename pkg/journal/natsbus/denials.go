@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 )
@@ -18,7 +19,9 @@ type denials struct {
 	// batches tell whether a subject is one of theirs.
 	batches map[*func(error)]func(subject string) bool
 	// noAnswers is why no answer can come, while the connection lasts.
-	noAnswers error
+	noAnswers atomic.Pointer[deafError]
+	// replies are the inboxes whose requests are told as well; nil: none.
+	replies atomic.Pointer[replies]
 }
 
 // watchRequest calls cancel when a publish on the subject is refused or the
@@ -62,8 +65,8 @@ func (d *denials) sent(key *func(error)) {
 		d.inFlight = make(map[*func(error)]struct{})
 	}
 	d.inFlight[key] = struct{}{}
-	if d.noAnswers != nil {
-		(*key)(d.noAnswers)
+	if deaf := d.noAnswers.Load(); deaf != nil {
+		(*key)(deaf)
 	}
 }
 
@@ -71,10 +74,11 @@ func (d *denials) sent(key *func(error)) {
 func (d *denials) disconnected() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.noAnswers = nil
+	d.noAnswers.Store(nil)
 	for cancel := range d.inFlight {
 		(*cancel)(nats.ErrDisconnected)
 	}
+	d.replies.Load().fail(nats.ErrDisconnected, anySubject)
 }
 
 // anySubject stands for all subjects in [denials.watch].
@@ -129,18 +133,20 @@ func (d *denials) note(err error, inboxes string) bool {
 			found = true
 		}
 	}
-	return found
+	told := d.replies.Load().fail(&deniedError{subject: subject}, subject)
+	return found || told
 }
 
 // deaf ends the wait of every request, and of those to come: there is no answer.
 func (d *denials) deaf(inbox string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.noAnswers = &deafError{inbox: inbox}
+	deaf := &deafError{inbox: inbox}
+	d.noAnswers.Store(deaf)
 	for cancel := range d.inFlight {
-		(*cancel)(d.noAnswers)
+		(*cancel)(deaf)
 	}
-	return len(d.inFlight) > 0
+	return d.replies.Load().fail(deaf, anySubject) || len(d.inFlight) > 0
 }
 
 // deniedSubject takes the subject that follows the mark out of the server's text,

@@ -17,7 +17,7 @@ func (b *Bus) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Re
 	if err := journal.CheckRun(b.shards, run); err != nil {
 		return journal.Record{}, err
 	}
-	msg, err := b.get(ctx, events.StreamName(run.Shard), getRequest{Seq: seq})
+	msg, err := b.direct(ctx, events.StreamName(run.Shard), append(strconv.AppendUint([]byte(`{"seq":`), seq, 10), '}'))
 	if err != nil {
 		return journal.Record{}, fmt.Errorf("fetch record %d: %w", seq, err)
 	}

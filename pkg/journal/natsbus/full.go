@@ -3,6 +3,7 @@ package natsbus
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -16,6 +17,9 @@ const fullFor = 30 * time.Second
 // storageSign is the last refusal for want of storage. It costs nothing: no
 // request is made for its sake.
 type storageSign struct {
+	// refused says that err is set.
+	refused atomic.Bool
+
 	mu  sync.Mutex
 	at  time.Time
 	err error
@@ -27,9 +31,13 @@ func (s *storageSign) note(err error) error {
 	if err != nil && !full {
 		return err // it says nothing of the storage
 	}
+	if !full && !s.refused.Load() {
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.at, s.err = time.Now(), err
+	s.refused.Store(full)
 	return err
 }
 

@@ -217,8 +217,87 @@ func TestGroupCommitAuto(t *testing.T) {
 		}
 	}
 	require.False(t, bus.appenders[0].grouping())
+	p.reset()
+	slow := func() { answer(paceWindow*paceWindows, 200*time.Microsecond) }
+	slow()
+	require.True(t, bus.appenders[0].grouping())
+	for range closeEnough {
+		p.storedAt(now)
+	}
+	require.False(t, bus.appenders[0].grouping(), "the records lie too close for a flush between them")
+	slow()
+	require.False(t, bus.appenders[0].grouping(), "whatever makes the answers slow")
+	now = now.Add(closeFor)
+	slow()
+	require.True(t, bus.appenders[0].grouping(), "it is long ago")
+
 	require.False(t, durableBus(t, 1, GroupCommitOff).appenders[0].grouping())
 	require.True(t, durableBus(t, 1, GroupCommitOn).appenders[0].grouping())
+}
+
+// TestStoredClosely looks at records that lie beside each other: without flushes many
+// are closer than a flush takes, with flushes none but those of a batch.
+func TestStoredClosely(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		bus   *Bus
+		close bool
+	}{
+		"relaxed":        {bus: newBus(t, 1), close: true},
+		"flushed":        {bus: durableBus(t, 1, GroupCommitOff)},
+		"flushed, group": {bus: durableBus(t, 1, GroupCommitOn)},
+	} {
+		p := &c.bus.appenders[0].pace
+		p.looking = true // whatever the appends of this bus go by
+		if !c.close && quickestAppend(t, c.bus) < 2*flushTime {
+			t.Skip("this disk flushes so quickly that it cannot be told")
+		}
+		p.reset()
+		const runs, each = 32, 16
+		var all sync.WaitGroup
+		for range runs {
+			run := journaltest.NewRun(t, c.bus)
+			all.Go(func() {
+				var last uint64
+				for range each {
+					var err error
+					if last, err = c.bus.Append(t.Context(), run, last, entryTo(run, events.Acting, "web", make([]byte, 700))); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		var came sync.WaitGroup
+		came.Add(runs * each)
+		go func() { came.Wait(); cancel() }()
+		require.NoError(t, c.bus.Consume(ctx, journal.Inbox{States: []events.State{events.Acting}, Pool: "web"}, 64, func(d journal.Delivery) {
+			if d.Ack() == nil && d.Attempt() == 1 {
+				came.Done()
+			}
+		}))
+		if c.close {
+			require.False(t, p.unflushed.IsZero(), name)
+		} else {
+			require.Zero(t, p.closely, name)
+			require.True(t, p.unflushed.IsZero(), name)
+		}
+	}
+}
+
+// quickestAppend is how long the quickest of some lone appends takes.
+func quickestAppend(t *testing.T, bus *Bus) time.Duration {
+	t.Helper()
+	quickest := unseen
+	for range 20 {
+		began := time.Now()
+		run := journaltest.NewRun(t, bus)
+		_, err := bus.Append(t.Context(), run, 0, entryTo(run, events.Nobody, events.DefaultPool, []byte("x")))
+		require.NoError(t, err)
+		quickest = min(quickest, time.Since(began))
+	}
+	return quickest
 }
 
 func TestParseGroupCommit(t *testing.T) {

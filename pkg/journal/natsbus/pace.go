@@ -17,6 +17,10 @@ const (
 	// append in 20 to 60 us and one that does in 180 us and more, on a disk that is
 	// quick to flush.
 	flushTime = 100 * time.Microsecond
+	// closeEnough is how many records that were stored closer than a flush to the one
+	// before them show that none are flushed, for closeFor.
+	closeEnough = 8
+	closeFor    = 30 * time.Second
 )
 
 // pace tells from the time that appends take whether the server flushes each of
@@ -24,7 +28,10 @@ const (
 // flush where each is flushed, while where none is a busy processor makes some slow
 // and others not. It looks at appends that met no other one, without the way there and
 // back, and at how closely answers follow on each other while appends are under
-// way. The zero value looks at nothing.
+// way. Where other processes keep the server busy as well, both are slow for their
+// sake; then it tells by the times of records that lie beside each other, as far as
+// they are delivered here: the server has one clock, and flushes a record before it
+// stores the next one. The zero value looks at nothing.
 type pace struct {
 	// looking is set where it is to be found out.
 	looking bool
@@ -43,6 +50,11 @@ type pace struct {
 
 	windows  int
 	quickest time.Duration
+
+	// closely counts records that were stored right after the one before them, until
+	// they are enough; then unflushed is how long that is taken for shown.
+	closely   int
+	unflushed time.Time
 }
 
 // begin lets the pace be looked at, given how long the way to the server and back
@@ -96,16 +108,33 @@ func (p *pace) answeredAt(now time.Time, counts bool) {
 	p.fresh = false
 	p.busy += took
 	if p.answers++; p.answers == paceWindow {
-		p.decide()
+		p.decide(now)
+	}
+}
+
+// stored notes that a record was stored so long after the one before it, which is not
+// of the same batch.
+func (p *pace) stored(after time.Duration) {
+	if p.looking && after >= 0 && after < flushTime {
+		p.storedAt(time.Now())
+	}
+}
+
+func (p *pace) storedAt(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closely++; p.closely >= closeEnough {
+		p.closely, p.unflushed = 0, now.Add(closeFor)
+		p.slow.Store(false)
 	}
 }
 
 // decide ends a window, and says what is known after some. The lock is held.
-func (p *pace) decide() {
+func (p *pace) decide(now time.Time) {
 	p.quickest = min(p.quickest, p.busy/paceWindow)
 	p.busy, p.answers = 0, 0
 	if p.windows++; p.windows == paceWindows {
-		p.slow.Store(p.quickest >= flushTime)
+		p.slow.Store(p.quickest >= flushTime && now.After(p.unflushed))
 		p.windows, p.quickest = 0, unseen
 	}
 }
@@ -115,6 +144,7 @@ func (p *pace) reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.busy, p.answers, p.windows, p.quickest = 0, 0, 0, unseen
+	p.closely, p.unflushed = 0, time.Time{}
 	p.slow.Store(false)
 }
 

@@ -208,13 +208,18 @@ type reader struct {
 	// back tells that the connection came back: what was asked before is lost.
 	back    chan nats.Status
 	release func()
+	// asking says that not all of a page has come.
+	asking bool
 }
 
 // newReader returns a reader for pages of at most so many records.
 func (b *Bus) newReader(stream string, records int) (*reader, error) {
+	if r := b.readers.take(stream, records); r != nil {
+		return r, nil
+	}
 	r := &reader{
-		bus: b, stream: stream, subject: directSubject(stream), inbox: b.conn.NewInbox() + ".",
-		answers: make(chan *nats.Msg, records+pageSlack), denied: make(chan error, 1),
+		bus: b, inbox: b.conn.NewInbox() + ".",
+		answers: make(chan *nats.Msg, records+pageSlack),
 	}
 	sub, err := b.conn.ChanSubscribe(r.inbox+"*", r.answers)
 	if err != nil {
@@ -222,17 +227,34 @@ func (b *Bus) newReader(stream string, records int) (*reader, error) {
 	}
 	r.sub = sub
 	r.back = b.conn.StatusChanged(nats.CONNECTED)
-	r.release = b.denied.watch(r.subject, func(err error) {
+	r.ready(stream)
+	return r, nil
+}
+
+// ready lets the reader read a stream.
+func (r *reader) ready(stream string) {
+	r.stream, r.subject = stream, directSubject(stream)
+	for len(r.back) > 0 {
+		<-r.back
+	}
+	denied := make(chan error, 1)
+	r.denied = denied
+	r.release = r.bus.denied.watch(r.subject, func(err error) {
 		select {
-		case r.denied <- err:
+		case denied <- err:
 		default:
 		}
 	})
-	return r, nil
 }
 
 func (r *reader) close() {
 	r.release()
+	if !r.bus.readers.give(r) {
+		r.end()
+	}
+}
+
+func (r *reader) end() {
 	r.bus.conn.RemoveStatusListener(r.back)
 	// It fails only when the connection is closed, and the subscription with it.
 	_ = r.sub.Unsubscribe()
@@ -269,6 +291,7 @@ func (r *reader) page(ctx context.Context, request getRequest, take func(*nats.M
 	defer release()
 	r.pages++
 	reply := r.inbox + strconv.Itoa(r.pages)
+	r.asking = true
 	if err := r.bus.conn.PublishRequest(r.subject, reply, body); err != nil {
 		return 0, err
 	}
@@ -291,6 +314,7 @@ func (r *reader) page(ctx context.Context, request getRequest, take func(*nats.M
 			}
 			release() // whoever takes the records may read, too
 			if status := statusOf(msg); status != "" {
+				r.asking = false
 				return pageEnd(status, msg, previous)
 			}
 			rec, err := recordOf(msg)

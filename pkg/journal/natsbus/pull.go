@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 )
 
@@ -35,6 +36,26 @@ type source struct {
 	ready bool
 	// preparing says that somebody sees to it.
 	preparing bool
+
+	// pace, if not nil, is told how closely records were stored; lastSeq and
+	// lastStored are the one that was delivered last.
+	pace       *pace
+	lastSeq    uint64
+	lastStored time.Time
+}
+
+// note looks at when a delivered record was stored.
+func (s *source) note(msg *nats.Msg, rec journal.Record) {
+	if s.pace == nil {
+		return
+	}
+	if rec.Seq == s.lastSeq+1 {
+		// The records of a batch are flushed together.
+		if batched := msg.Header[headerBatchSeq]; len(batched) == 0 || batched[0] == "1" {
+			s.pace.stored(rec.Stored.Sub(s.lastStored))
+		}
+	}
+	s.lastSeq, s.lastStored = rec.Seq, rec.Stored
 }
 
 func newSource(stream, consumer string, prepare func(context.Context) error) *source {

@@ -264,17 +264,18 @@ func (p *puller) receive(ctx context.Context, msg *nats.Msg) {
 			q.source.want = min(p.slots, 2*q.source.want)
 		}
 	}
-	p.start(msg)
+	p.start(q.source, msg)
 }
 
 // start runs the handler in a free slot. Without one, which only a request that
 // was given up can bring about, the delivery goes back at once.
-func (p *puller) start(msg *nats.Msg) {
+func (p *puller) start(s *source, msg *nats.Msg) {
 	d, err := newDelivery(p.bus.conn, msg)
 	if err != nil {
 		p.bus.log.Warn("a delivery cannot be read", "error", err)
 		return
 	}
+	s.note(msg, d.rec)
 	p.running -= int(p.finished.Swap(0))
 	if p.running >= p.slots {
 		if err := d.Retry(0); err != nil {
@@ -405,7 +406,7 @@ func (p *puller) drain() {
 		select {
 		case msg := <-p.msgs:
 			if q := p.bySub[msg.Sub]; q != nil && msg.Subject != q.sub.Subject {
-				p.start(msg)
+				p.start(q.source, msg)
 			}
 		default:
 			return

@@ -163,6 +163,11 @@ func (b *Bus) get(ctx context.Context, stream string, request getRequest) (*nats
 	if err != nil {
 		return nil, err
 	}
+	return b.direct(ctx, stream, body)
+}
+
+// direct is get with the request as it is sent.
+func (b *Bus) direct(ctx context.Context, stream string, body []byte) (*nats.Msg, error) {
 	for try := 1; ; try++ {
 		msg, err := b.request(ctx, &nats.Msg{Subject: directSubject(stream), Data: body})
 		if errors.Is(err, nats.ErrNoResponders) && try < silentPages && pauseFor(ctx, readRetry) {

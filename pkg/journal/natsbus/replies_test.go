@@ -1,0 +1,119 @@
+package natsbus
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+)
+
+// TestLateAnswer answers a request that was given up while the next one waits for its
+// own answer.
+func TestLateAnswer(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	bus.opts.RequestTimeout = patience
+	asked := make(chan *nats.Msg, 2)
+	sub, err := bus.Conn().ChanSubscribe("slow", asked)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, sub.Unsubscribe()) }()
+
+	ctx, giveUp := context.WithCancelCause(t.Context())
+	first := make(chan error, 1)
+	go func() {
+		_, err := bus.request(ctx, &nats.Msg{Subject: "slow"})
+		first <- err
+	}()
+	late := <-asked
+	giveUp(context.DeadlineExceeded)
+	require.ErrorIs(t, <-first, context.DeadlineExceeded, "why it was given up")
+
+	second := make(chan string, 1)
+	go func() {
+		answer, err := bus.request(t.Context(), &nats.Msg{Subject: "slow"})
+		if err != nil {
+			second <- err.Error()
+			return
+		}
+		second <- string(answer.Data)
+	}()
+	own := <-asked
+	require.NotEqual(t, late.Reply, own.Reply)
+	require.NoError(t, late.Respond([]byte("late")))
+	require.NoError(t, own.Respond([]byte("own")))
+	require.Equal(t, "own", <-second)
+}
+
+// TestRepliesAreUsedAgain asks one after another, and twice at once.
+func TestRepliesAreUsedAgain(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	asked := make(chan *nats.Msg, 2)
+	sub, err := bus.Conn().ChanSubscribe("question", asked)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, sub.Unsubscribe()) }()
+	ask := func() <-chan error {
+		done := make(chan error, 1)
+		go func() {
+			_, err := bus.request(t.Context(), &nats.Msg{Subject: "question"})
+			done <- err
+		}()
+		return done
+	}
+	var inbox string
+	for range 3 {
+		done := ask()
+		msg := <-asked
+		if inbox != "" {
+			require.Equal(t, inbox, msg.Reply)
+		}
+		inbox = msg.Reply
+		require.NoError(t, msg.Respond(nil))
+		require.NoError(t, <-done)
+	}
+	one, other := ask(), ask()
+	a, b := <-asked, <-asked
+	require.NotEqual(t, a.Reply, b.Reply)
+	require.NoError(t, a.Respond(nil))
+	require.NoError(t, b.Respond(nil))
+	require.NoError(t, <-one)
+	require.NoError(t, <-other)
+}
+
+// TestRequestsEndWithTheConnection closes it while an answer is waited for.
+func TestRequestsEndWithTheConnection(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	bus.opts.RequestTimeout = time.Minute
+	asked := make(chan *nats.Msg, 1)
+	_, err := bus.Conn().ChanSubscribe("slow", asked)
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() {
+		_, err := bus.request(t.Context(), &nats.Msg{Subject: "slow"})
+		done <- err
+	}()
+	<-asked
+	bus.Conn().Close()
+	require.ErrorIs(t, <-done, nats.ErrConnectionClosed)
+	_, err = bus.request(t.Context(), &nats.Msg{Subject: "slow"})
+	require.ErrorIs(t, err, nats.ErrConnectionClosed)
+}
+
+func TestParseAcknowledgement(t *testing.T) {
+	t.Parallel()
+	var ack pubAck
+	require.True(t, ack.parse([]byte(`{"stream":"MOORE_0","seq":42}`)))
+	require.Equal(t, pubAck{Stream: "MOORE_0", Seq: 42}, ack)
+	for _, other := range []string{
+		``, `{}`, `{"stream":"MOORE_0"}`, `{"stream":"MOORE_0","seq":}`, `{"stream":"MOORE_0","seq":42`, `{"stream":"MOORE_0","seq":-1}`,
+		`{"stream":"MOORE_0","seq":42,"batch":"x","count":2}`, `{"stream":"MOORE_0","domain":"d","seq":42}`,
+		`{"error":{"code":400,"err_code":10071},"stream":"MOORE_0","seq":0}`, `{"stream":"a\"b","seq":1}`,
+	} {
+		ack = pubAck{}
+		require.False(t, ack.parse([]byte(other)), other)
+		require.Zero(t, ack, other)
+	}
+}
