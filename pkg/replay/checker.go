@@ -59,6 +59,8 @@ type checker struct {
 	// fold is nil after the run has ended, and so is its memory.
 	fold *runlog.Fold
 	mem  *reducer.Memory
+	// fields are those of mem, if they are known.
+	fields *fields
 	// shadow is the fold that went through JSON at event shadowAt.
 	shadow   *reducer.Memory
 	shadowAt uint64
@@ -157,7 +159,10 @@ func (c *checker) next(ctx context.Context, rec journal.Record, s events.Subject
 		_, err = c.fold.Apply(ctx, rec)
 		c.illegal(rec, nil, err)
 	default:
-		before := fieldsOf(c.mem)
+		before := c.fields
+		if c.fields = nil; before == nil {
+			before = fieldsOf(c.mem)
+		}
 		err = c.fold.ApplyEvent(ctx, s, e, hash)
 		var gone *runlog.ParentGoneError
 		var table *reducer.TableError
@@ -183,7 +188,7 @@ func (c *checker) next(ctx context.Context, rec journal.Record, s events.Subject
 	c.state = c.mem.State
 	if c.machine.Table().Terminal(c.state) {
 		c.end(rec, e)
-		c.fold, c.mem, c.shadow, c.kept = nil, nil, nil, nil
+		c.fold, c.mem, c.fields, c.shadow, c.kept = nil, nil, nil, nil, nil
 	}
 	return nil
 }
@@ -218,13 +223,14 @@ func (c *checker) illegal(rec journal.Record, e *events.Event, err error) {
 }
 
 // legal takes an event that the fold accepted, and checks what the fold cannot.
-func (c *checker) legal(rec journal.Record, s events.Subject, e *events.Event, before fields, hash string) {
+func (c *checker) legal(rec journal.Record, s events.Subject, e *events.Event, before *fields, hash string) {
 	if c.first != nil && !c.broken {
 		c.afterPoison(e)
 		return
 	}
+	c.fields = fieldsOf(c.mem)
 	for _, reason := range [...]string{
-		checkOwnership(begun(before, c.mem, e), fieldsOf(c.mem), e),
+		checkOwnership(begun(before, c.mem, e), c.fields, e),
 		checkStable(c.machine.Codec(), e, rec.Body),
 	} {
 		if reason != "" {
