@@ -198,8 +198,8 @@ func load(ctx context.Context, log journal.Log, o BenchOptions) ([]benchRun, Mea
 func foldLog(ctx context.Context, log journal.Log, machine *reducer.Machine, o BenchOptions) (Measure, error) {
 	m := Measure{What: FoldLog, Cores: o.Workers}
 	var all sync.Mutex
-	w := walk{log: log, namespace: o.Namespace, workers: o.Workers, work: func(ctx context.Context, input <-chan []routed) error {
-		part, err := foldRouted(ctx, log, machine, input)
+	w := walk{log: log, namespace: o.Namespace, workers: o.Workers, work: func(ctx context.Context, input <-chan []routed, done func([]routed)) error {
+		part, err := foldRouted(ctx, log, machine, input, done)
 		all.Lock()
 		defer all.Unlock()
 		m.Events += part.Events
@@ -213,11 +213,12 @@ func foldLog(ctx context.Context, log journal.Log, machine *reducer.Machine, o B
 }
 
 // foldRouted is one worker of foldLog.
-func foldRouted(ctx context.Context, log journal.Log, machine *reducer.Machine, input <-chan []routed) (Measure, error) {
+func foldRouted(ctx context.Context, log journal.Log, machine *reducer.Machine, input <-chan []routed, done func([]routed)) (Measure, error) {
 	var m Measure
 	folds := map[events.Run]*runlog.Fold{}
 	for batch := range input {
-		for _, r := range batch {
+		for i := range batch {
+			r := &batch[i]
 			m.Events++
 			m.Bytes += uint64(len(r.rec.Body))
 			fold, known := folds[r.subject.Run]
@@ -236,11 +237,12 @@ func foldRouted(ctx context.Context, log journal.Log, machine *reducer.Machine, 
 				folds[r.subject.Run] = nil
 			}
 		}
+		done(batch)
 	}
 	return m, ctx.Err()
 }
 
-func foldOne(ctx context.Context, machine *reducer.Machine, fold *runlog.Fold, r routed) error {
+func foldOne(ctx context.Context, machine *reducer.Machine, fold *runlog.Fold, r *routed) error {
 	e, err := machine.Codec().Decode(r.rec.Body)
 	if err != nil {
 		_, err = fold.Apply(ctx, r.rec) // finds the same and counts it

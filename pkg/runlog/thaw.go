@@ -53,7 +53,7 @@ type thawing struct {
 	words strings.Builder
 }
 
-// wordsRoom is how large those pieces are, in bytes.
+// wordsRoom is how large those pieces are, in bytes; those of short texts are smaller.
 const wordsRoom = 32 << 10
 
 // thaw reads a value that is zero.
@@ -368,9 +368,9 @@ const escapes, escapedAs = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
 // escaped takes the rest of a string that began there, and has its first escape at
 // i.
 func (t *thawing) escaped(began, i int) string {
-	if t.words.Cap()-t.words.Len() < wordsRoom/8 {
+	if room := min(wordsRoom, len(t.text)/16); t.words.Cap()-t.words.Len() < room/8 {
 		t.words = strings.Builder{}
-		t.words.Grow(wordsRoom)
+		t.words.Grow(room)
 	}
 	first := t.words.Len()
 	t.words.WriteString(t.text[began:i])
@@ -415,12 +415,44 @@ func (t *thawing) raw() string {
 	if t.bad {
 		return "null"
 	}
-	decoder := json.NewDecoder(strings.NewReader(t.text[t.at:]))
-	var text json.RawMessage
-	if err := decoder.Decode(&text); err != nil || !strings.HasPrefix(t.text[t.at:], string(text)) {
+	text := t.text[t.at:valueEnd(t.text, t.at)]
+	if !json.Valid([]byte(text)) {
 		t.bad = true
 		return "null"
 	}
 	t.at += len(text)
-	return string(text)
+	return text
+}
+
+// valueEnd returns where the value ends that begins at i, if it is one.
+func valueEnd(text string, i int) int {
+	for depth := 0; i < len(text); i++ {
+		switch text[i] {
+		case '"':
+			i = stringEnd(text, i+1)
+		case '{', '[':
+			depth++
+		case ',', ':':
+			if depth == 0 {
+				return i
+			}
+		case '}', ']':
+			if depth--; depth < 0 {
+				return i
+			}
+		}
+	}
+	return min(i, len(text))
+}
+
+// stringEnd returns where the quote is that ends the string in which i lies; the text's
+// length if there is none.
+func stringEnd(text string, i int) int {
+	for i < len(text) {
+		if i = plainEnd(text, i); i < len(text) && text[i] == '"' {
+			return i
+		}
+		i += 2 // an escape, or what package json refuses
+	}
+	return len(text)
 }

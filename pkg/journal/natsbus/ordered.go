@@ -115,7 +115,7 @@ func (b *Bus) readOrdered(ctx context.Context, q *query, yield func(journal.Reco
 // newOrdered makes the consumer for what lies behind q.after.
 func (b *Bus) newOrdered(ctx context.Context, q *query) (*ordered, error) {
 	o := &ordered{
-		bus: b, stream: q.stream, name: "read_" + nuid.Next(), inbox: b.conn.NewInbox() + ".",
+		bus: b, stream: q.stream, name: readerName(), inbox: b.conn.NewInbox() + ".",
 		msgs: make(chan *nats.Msg, 2*pageRecords+pageSlack), failed: make(chan error, 1),
 	}
 	sub, err := b.conn.ChanSubscribe(o.inbox+"*", o.msgs)
@@ -136,6 +136,15 @@ func (b *Bus) newOrdered(ctx context.Context, q *query) (*ordered, error) {
 	}
 	return o, nil
 }
+
+// readerName is short, since it comes with each delivery.
+func readerName() string { return readerPrefix + nuid.Next()[nuidShared:] }
+
+const (
+	readerPrefix = "read_"
+	// nuidShared is how much of their ids all of a process have in common.
+	nuidShared = 12
+)
 
 func (o *ordered) pullSubject() string {
 	return apiPrefix + "CONSUMER.MSG.NEXT." + o.stream + "." + o.name

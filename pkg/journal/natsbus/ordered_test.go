@@ -41,7 +41,7 @@ func readers(t *testing.T, bus *Bus, shard int) (names []string) {
 	require.NoError(t, err)
 	list := stream.ConsumerNames(t.Context())
 	for name := range list.Name() {
-		if strings.HasPrefix(name, "read_") {
+		if strings.HasPrefix(name, readerPrefix) {
 			names = append(names, name)
 		}
 	}
