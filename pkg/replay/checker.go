@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -333,13 +334,33 @@ func (c *checker) hold(other *reducer.Memory, rec journal.Record, e *events.Even
 
 // alike reports whether two memories have the same value, which is cheaper than
 // writing both. Those that are written alike may still differ here, in slices that
-// are empty and not nil.
+// are empty and not nil. The lists that have an entry for each event are compared
+// without reflection, unless they differ.
 func alike(a, b *reducer.Memory) bool {
+	if !same(a.Trace, b.Trace) || !same(a.History, b.History) || !same(a.Messages, b.Messages) {
+		return false
+	}
 	x, y := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
-	for i := range x.NumField() {
-		if x.Type().Field(i).IsExported() && !reflect.DeepEqual(x.Field(i).Addr().Interface(), y.Field(i).Addr().Interface()) {
+	for _, i := range comparedFields {
+		if !reflect.DeepEqual(x.Field(i).Addr().Interface(), y.Field(i).Addr().Interface()) {
 			return false
 		}
 	}
 	return true
 }
+
+func same[T comparable](a, b []T) bool {
+	return (a == nil) == (b == nil) && slices.Equal(a, b) || reflect.DeepEqual(a, b)
+}
+
+// comparedFields are the exported fields of a memory but for those lists.
+var comparedFields = func() (fields []int) {
+	memory := reflect.TypeFor[reducer.Memory]()
+	for i := range memory.NumField() {
+		f := memory.Field(i)
+		if f.IsExported() && f.Name != "Trace" && f.Name != "History" && f.Name != "Messages" {
+			fields = append(fields, i)
+		}
+	}
+	return fields
+}()
