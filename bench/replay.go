@@ -43,7 +43,6 @@ func replayBench() *benchmark {
 			if s.events < 100 || s.long < 10 || s.tail < 0 || s.tail > s.long-1 || s.rounds < 1 || s.least <= 0 {
 				return nil, cli.Usage("--events is at least 100, --long at least 10, --tail less than --long, --rounds at least 1, --time more than 0")
 			}
-			defer cli.GarbageRoom()() // as the commands have it
 			return replays(ctx, s)
 		},
 	}

@@ -94,7 +94,6 @@ that go on are verified as far as they go.`,
 		if err := allOrRuns(o.All, args); err != nil {
 			return err
 		}
-		defer cli.GarbageRoom()()
 		return src.use(c.Context(), func(l *opened) error {
 			o.Runs, o.Namespace, o.Snapshots = l.runs(args), l.only, l.snapshots
 			report, err := replay.Verify(c.Context(), l.log, l.machine, o)
@@ -173,7 +172,6 @@ be rebuilt from with "moorebus import".`,
 		if err := allOrRuns(o.All, args); err != nil {
 			return err
 		}
-		defer cli.GarbageRoom()()
 		return src.use(c.Context(), func(l *opened) error {
 			o.Runs, o.Namespace = l.runs(args), l.only
 			done, err := l.export(c.Context(), o, path, c.OutOrStdout())
@@ -199,7 +197,6 @@ func benchCommand(src *source) *cobra.Command {
 	c.Flags().DurationVar(&o.Least, "time", 0, "how long each fold is repeated at least (default 1s)")
 	c.Flags().IntVar(&o.Workers, "workers", 0, "cores of the parallel fold (default: all)")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		defer cli.GarbageRoom()()
 		return src.use(c.Context(), func(l *opened) error {
 			o.Namespace = l.only
 			measures, err := replay.Bench(c.Context(), l.log, l.machine, o)
