@@ -39,7 +39,7 @@ type orderedPull struct {
 }
 
 // ordered reads a stream as it lies through an ephemeral consumer in the server's
-// memory, which takes no acknowledgements. That is more than twice as fast as direct
+// memory, which takes no acknowledgements. That is about twice as fast as direct
 // gets, which repeat in headers what a delivery has in its reply subject; but it
 // needs the right to make consumers, which only the operator has.
 //
