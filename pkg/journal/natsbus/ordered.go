@@ -21,9 +21,6 @@ const (
 	orderedFrom = 2 * pageRecords
 	// orderedTries is how often a read makes one, in case that the first is lost.
 	orderedTries = 3
-	// orderedWait is how long a consumer may take to be made, and how long it may be
-	// silent before the read goes on without it.
-	orderedWait = time.Second
 	// orderedExpiry is how long a pull stands, orderedUnused how long the server keeps a
 	// consumer that nobody asks.
 	orderedExpiry, orderedUnused = 30 * time.Second, time.Minute
@@ -162,8 +159,6 @@ func (o *ordered) create(ctx context.Context, from uint64) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, orderedWait)
-	defer cancel()
 	var answer consumerInfo
 	if err := o.bus.ask(ctx, "CONSUMER.CREATE."+o.stream+"."+o.name, body, &answer); err != nil {
 		return err
@@ -210,7 +205,7 @@ func (o *ordered) next(ctx context.Context) (*nats.Msg, error) {
 		return msg, nil
 	default:
 	}
-	timer := time.NewTimer(orderedWait)
+	timer := time.NewTimer(o.bus.opts.RequestTimeout)
 	defer timer.Stop()
 	select {
 	case msg := <-o.msgs:
