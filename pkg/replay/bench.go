@@ -51,7 +51,7 @@ const (
 	FoldEvents = "fold from memory"
 )
 
-// Bench reads the log, folds it while reading, and folds what it read, first on one
+// Bench folds the log while reading, reads it, and folds what it read, first on one
 // core, then on all, and returns how fast each went. It fails with
 // [journal.ErrNotFound] if there is nothing to read.
 func Bench(ctx context.Context, log journal.Log, machine *reducer.Machine, o BenchOptions) ([]Measure, error) {
@@ -64,15 +64,16 @@ func Bench(ctx context.Context, log journal.Log, machine *reducer.Machine, o Ben
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
+	// Before anything is kept in memory, which is no part of this.
+	fold, err := foldLog(ctx, log, machine, o)
+	if err != nil {
+		return nil, err
+	}
 	runs, read, err := load(ctx, log, o)
 	if err != nil {
 		return nil, err
 	}
 	if runs, err = readBases(ctx, log, machine, runs); err != nil {
-		return nil, err
-	}
-	fold, err := foldLog(ctx, log, machine, o)
-	if err != nil {
 		return nil, err
 	}
 	measures := []Measure{read, fold}
