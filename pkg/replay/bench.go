@@ -51,7 +51,7 @@ const (
 	FoldEvents = "fold from memory"
 )
 
-// Bench reads the log, folds it while reading, and folds what it read, first on one
+// Bench folds the log while reading, reads it, and folds what it read, first on one
 // core, then on all, and returns how fast each went. It fails with
 // [journal.ErrNotFound] if there is nothing to read.
 func Bench(ctx context.Context, log journal.Log, machine *reducer.Machine, o BenchOptions) ([]Measure, error) {
@@ -64,15 +64,16 @@ func Bench(ctx context.Context, log journal.Log, machine *reducer.Machine, o Ben
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
+	// Before anything is kept in memory, which is no part of this.
+	fold, err := foldLog(ctx, log, machine, o)
+	if err != nil {
+		return nil, err
+	}
 	runs, read, err := load(ctx, log, o)
 	if err != nil {
 		return nil, err
 	}
 	if runs, err = readBases(ctx, log, machine, runs); err != nil {
-		return nil, err
-	}
-	fold, err := foldLog(ctx, log, machine, o)
-	if err != nil {
 		return nil, err
 	}
 	measures := []Measure{read, fold}
@@ -198,8 +199,8 @@ func load(ctx context.Context, log journal.Log, o BenchOptions) ([]benchRun, Mea
 func foldLog(ctx context.Context, log journal.Log, machine *reducer.Machine, o BenchOptions) (Measure, error) {
 	m := Measure{What: FoldLog, Cores: o.Workers}
 	var all sync.Mutex
-	w := walk{log: log, namespace: o.Namespace, workers: o.Workers, work: func(ctx context.Context, input <-chan []routed) error {
-		part, err := foldRouted(ctx, log, machine, input)
+	w := walk{log: log, namespace: o.Namespace, workers: o.Workers, work: func(ctx context.Context, input <-chan []routed, done func([]routed)) error {
+		part, err := foldRouted(ctx, log, machine, input, done)
 		all.Lock()
 		defer all.Unlock()
 		m.Events += part.Events
@@ -213,11 +214,12 @@ func foldLog(ctx context.Context, log journal.Log, machine *reducer.Machine, o B
 }
 
 // foldRouted is one worker of foldLog.
-func foldRouted(ctx context.Context, log journal.Log, machine *reducer.Machine, input <-chan []routed) (Measure, error) {
+func foldRouted(ctx context.Context, log journal.Log, machine *reducer.Machine, input <-chan []routed, done func([]routed)) (Measure, error) {
 	var m Measure
 	folds := map[events.Run]*runlog.Fold{}
 	for batch := range input {
-		for _, r := range batch {
+		for i := range batch {
+			r := &batch[i]
 			m.Events++
 			m.Bytes += uint64(len(r.rec.Body))
 			fold, known := folds[r.subject.Run]
@@ -236,11 +238,12 @@ func foldRouted(ctx context.Context, log journal.Log, machine *reducer.Machine, 
 				folds[r.subject.Run] = nil
 			}
 		}
+		done(batch)
 	}
 	return m, ctx.Err()
 }
 
-func foldOne(ctx context.Context, machine *reducer.Machine, fold *runlog.Fold, r routed) error {
+func foldOne(ctx context.Context, machine *reducer.Machine, fold *runlog.Fold, r *routed) error {
 	e, err := machine.Codec().Decode(r.rec.Body)
 	if err != nil {
 		_, err = fold.Apply(ctx, r.rec) // finds the same and counts it

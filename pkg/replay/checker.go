@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -59,6 +60,8 @@ type checker struct {
 	// fold is nil after the run has ended, and so is its memory.
 	fold *runlog.Fold
 	mem  *reducer.Memory
+	// fields are those of mem, if they are known.
+	fields *fields
 	// shadow is the fold that went through JSON at event shadowAt.
 	shadow   *reducer.Memory
 	shadowAt uint64
@@ -157,7 +160,10 @@ func (c *checker) next(ctx context.Context, rec journal.Record, s events.Subject
 		_, err = c.fold.Apply(ctx, rec)
 		c.illegal(rec, nil, err)
 	default:
-		before := fieldsOf(c.mem)
+		before := c.fields
+		if c.fields = nil; before == nil {
+			before = fieldsOf(c.mem)
+		}
 		err = c.fold.ApplyEvent(ctx, s, e, hash)
 		var gone *runlog.ParentGoneError
 		var table *reducer.TableError
@@ -183,7 +189,7 @@ func (c *checker) next(ctx context.Context, rec journal.Record, s events.Subject
 	c.state = c.mem.State
 	if c.machine.Table().Terminal(c.state) {
 		c.end(rec, e)
-		c.fold, c.mem, c.shadow, c.kept = nil, nil, nil, nil
+		c.fold, c.mem, c.fields, c.shadow, c.kept = nil, nil, nil, nil, nil
 	}
 	return nil
 }
@@ -218,13 +224,14 @@ func (c *checker) illegal(rec journal.Record, e *events.Event, err error) {
 }
 
 // legal takes an event that the fold accepted, and checks what the fold cannot.
-func (c *checker) legal(rec journal.Record, s events.Subject, e *events.Event, before fields, hash string) {
+func (c *checker) legal(rec journal.Record, s events.Subject, e *events.Event, before *fields, hash string) {
 	if c.first != nil && !c.broken {
 		c.afterPoison(e)
 		return
 	}
+	c.fields = fieldsOf(c.mem)
 	for _, reason := range [...]string{
-		checkOwnership(begun(before, c.mem, e), fieldsOf(c.mem), e),
+		checkOwnership(begun(before, c.mem, e), c.fields, e),
 		checkStable(c.machine.Codec(), e, rec.Body),
 	} {
 		if reason != "" {
@@ -327,13 +334,33 @@ func (c *checker) hold(other *reducer.Memory, rec journal.Record, e *events.Even
 
 // alike reports whether two memories have the same value, which is cheaper than
 // writing both. Those that are written alike may still differ here, in slices that
-// are empty and not nil.
+// are empty and not nil. The lists that have an entry for each event are compared
+// without reflection, unless they differ.
 func alike(a, b *reducer.Memory) bool {
+	if !same(a.Trace, b.Trace) || !same(a.History, b.History) || !same(a.Messages, b.Messages) {
+		return false
+	}
 	x, y := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
-	for i := range x.NumField() {
-		if x.Type().Field(i).IsExported() && !reflect.DeepEqual(x.Field(i).Addr().Interface(), y.Field(i).Addr().Interface()) {
+	for _, i := range comparedFields {
+		if !reflect.DeepEqual(x.Field(i).Addr().Interface(), y.Field(i).Addr().Interface()) {
 			return false
 		}
 	}
 	return true
 }
+
+func same[T comparable](a, b []T) bool {
+	return (a == nil) == (b == nil) && slices.Equal(a, b) || reflect.DeepEqual(a, b)
+}
+
+// comparedFields are the exported fields of a memory but for those lists.
+var comparedFields = func() (fields []int) {
+	memory := reflect.TypeFor[reducer.Memory]()
+	for i := range memory.NumField() {
+		f := memory.Field(i)
+		if f.IsExported() && f.Name != "Trace" && f.Name != "History" && f.Name != "Messages" {
+			fields = append(fields, i)
+		}
+	}
+	return fields
+}()

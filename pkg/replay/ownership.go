@@ -39,8 +39,8 @@ func endsOf[T any](all []T) ends[T] {
 	return e
 }
 
-func fieldsOf(mem *reducer.Memory) fields {
-	f := fields{step: mem.Step, mode: mem.Mode, history: endsOf(mem.History), trace: endsOf(mem.Trace)}
+func fieldsOf(mem *reducer.Memory) *fields {
+	f := &fields{step: mem.Step, mode: mem.Mode, history: endsOf(mem.History), trace: endsOf(mem.Trace)}
 	f.current, f.hasCurrent = value(mem.CurrentToolCall)
 	f.observation, f.hasObserved = value(mem.LastObservation)
 	f.answer, f.hasAnswer = value(mem.FinalAnswer)
@@ -50,7 +50,7 @@ func fieldsOf(mem *reducer.Memory) fields {
 
 // begun is what an event found: what a fork begins with is its parent's writing,
 // and only the fork's own entry of the trace is the event's.
-func begun(before fields, after *reducer.Memory, e *events.Event) fields {
+func begun(before *fields, after *reducer.Memory, e *events.Event) *fields {
 	if e.Type() != events.TypeForked {
 		return before
 	}
@@ -188,9 +188,9 @@ var owners = []owner{
 
 // checkOwnership returns what is wrong with an event's changes to memory; empty
 // if nothing is.
-func checkOwnership(before, after fields, e *events.Event) string {
+func checkOwnership(before, after *fields, e *events.Event) string {
 	for _, o := range owners {
-		what := o.diff(&before, &after)
+		what := o.diff(before, after)
 		if what == kept {
 			continue
 		}

@@ -198,7 +198,7 @@ func (v *verifier) all(ctx context.Context) error {
 }
 
 // fold is a worker: it folds the runs that it is given, record by record.
-func (v *verifier) fold(ctx context.Context, input <-chan []routed) error {
+func (v *verifier) fold(ctx context.Context, input <-chan []routed, done func([]routed)) error {
 	type tail struct {
 		*checker
 		last journal.Record
@@ -208,7 +208,8 @@ func (v *verifier) fold(ctx context.Context, input <-chan []routed) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		for _, r := range batch {
+		for i := range batch {
+			r := &batch[i]
 			t := runs[r.subject.Run]
 			if t == nil {
 				t = &tail{checker: v.checker(ctx, r.subject.Run)}
@@ -219,6 +220,7 @@ func (v *verifier) fold(ctx context.Context, input <-chan []routed) error {
 			}
 			t.last = journal.Record{Subject: r.rec.Subject, Seq: r.rec.Seq}
 		}
+		done(batch)
 	}
 	part := newReport(false)
 	for _, t := range runs {

@@ -16,12 +16,15 @@ type walk struct {
 	log       journal.Log
 	namespace string
 	workers   int
-	// work takes the records of one worker until the channel is closed. It is called
-	// once for each.
-	work func(ctx context.Context, input <-chan []routed) error
+	// work takes the records of one worker until the channel is closed, and may give
+	// each batch back to done. It is called once for each worker.
+	work func(ctx context.Context, input <-chan []routed, done func([]routed)) error
 	// strays gets what belongs to no run, shard by shard, from several goroutines;
 	// nil: nobody does.
 	strays func([]Stray)
+
+	// spare are batches that workers are done with.
+	spare chan []routed
 }
 
 // routed is a record on its way to the worker that folds its run.
@@ -35,7 +38,7 @@ const (
 	// record would cost as much as folding it.
 	batchSize = 64
 	// aheadBatches is how many batches may wait for a worker.
-	aheadBatches = 8
+	aheadBatches = 16
 )
 
 // run returns when all was read and the workers have returned, with the first
@@ -45,9 +48,10 @@ func (w *walk) run(ctx context.Context) error {
 	for i := range inputs {
 		inputs[i] = make(chan []routed, aheadBatches)
 	}
+	w.spare = make(chan []routed, len(inputs)*aheadBatches)
 	g := newGroup(ctx)
 	for _, input := range inputs {
-		g.run(func(ctx context.Context) error { return w.work(ctx, input) })
+		g.run(func(ctx context.Context) error { return w.work(ctx, input, w.done) })
 	}
 	shards := make(chan int, w.log.Shards())
 	for shard := range w.log.Shards() {
@@ -77,6 +81,25 @@ func (w *walk) run(ctx context.Context) error {
 	return g.wait()
 }
 
+// batch returns an empty batch.
+func (w *walk) batch() []routed {
+	select {
+	case spare := <-w.spare:
+		return spare
+	default:
+		return make([]routed, 0, batchSize)
+	}
+}
+
+// done takes a batch back from a worker, which keeps its records if it wants them.
+func (w *walk) done(batch []routed) {
+	clear(batch)
+	select {
+	case w.spare <- batch[:0]:
+	default:
+	}
+}
+
 // scan reads a shard and hands each record to its run's worker. A run lies in one
 // shard, so its records stay in their order.
 func (w *walk) scan(ctx context.Context, shard int, inputs []chan []routed) error {
@@ -102,7 +125,7 @@ func (w *walk) scan(ctx context.Context, shard int, inputs []chan []routed) erro
 		}
 		to := events.ShardOf(s.Run.ID, len(inputs))
 		if batches[to] == nil {
-			batches[to] = make([]routed, 0, batchSize)
+			batches[to] = w.batch()
 		}
 		if batches[to] = append(batches[to], routed{rec, s}); len(batches[to]) == batchSize {
 			if err := send(to); err != nil {

@@ -3,6 +3,7 @@ package runlog
 import (
 	"encoding"
 	"encoding/json"
+	"math/bits"
 	"reflect"
 	"slices"
 	"strconv"
@@ -47,7 +48,13 @@ type thawing struct {
 	text string
 	at   int
 	bad  bool
+	// words holds strings that had escapes, many in one piece of memory: they come and
+	// go together.
+	words strings.Builder
 }
+
+// wordsRoom is how large those pieces are, in bytes; those of short texts are smaller.
+const wordsRoom = 32 << 10
 
 // thaw reads a value that is zero.
 type thaw func(*thawing, reflect.Value)
@@ -147,11 +154,52 @@ func thawForeign(t *thawing, v reflect.Value) {
 }
 
 func thawTime(t *thawing, v reflect.Value) {
-	began := t.at
+	began, into := t.at, v.Addr().Interface().(*time.Time)
 	_ = t.string()
-	if t.bad || v.Addr().Interface().(*time.Time).UnmarshalJSON([]byte(t.text[began:t.at])) != nil {
+	if t.bad {
+		return
+	}
+	if at, ok := utc(t.text[began+1 : t.at-1]); ok {
+		*into = at
+		return
+	}
+	if into.UnmarshalJSON([]byte(t.text[began:t.at])) != nil {
 		t.bad = true
 	}
+}
+
+// utc reads a time as package time writes those in UTC: it takes nothing else.
+func utc(text string) (time.Time, bool) {
+	const date = len("2006-01-02T15:04:05")
+	if len(text) <= date || text[4] != '-' || text[7] != '-' || text[10] != 'T' || text[13] != ':' || text[16] != ':' || text[len(text)-1] != 'Z' {
+		return time.Time{}, false
+	}
+	ok := true
+	number := func(digits string) (n int) {
+		for i := range len(digits) {
+			ok = ok && '0' <= digits[i] && digits[i] <= '9'
+			n = n*10 + int(digits[i]-'0')
+		}
+		return n
+	}
+	year, month, day := number(text[:4]), number(text[5:7]), number(text[8:10])
+	hour, minute, second := number(text[11:13]), number(text[14:16]), number(text[17:19])
+	nanosecond := 0
+	if fraction := text[date : len(text)-1]; fraction != "" {
+		if fraction[0] != '.' || len(fraction) < 2 || len(fraction) > 10 {
+			return time.Time{}, false
+		}
+		nanosecond = number(fraction[1:])
+		for range 10 - len(fraction) {
+			nanosecond *= 10
+		}
+	}
+	if !ok || month < 1 || month > 12 || day < 1 || hour > 23 || minute > 59 || second > 59 {
+		return time.Time{}, false
+	}
+	at := time.Date(year, time.Month(month), day, hour, minute, second, nanosecond, time.UTC)
+	// A day that the month does not have would be one of the next month.
+	return at, day <= 28 || at.Day() == day
 }
 
 func thawSlice(of reflect.Type, elem *thaw) thaw {
@@ -165,7 +213,9 @@ func thawSlice(of reflect.Type, elem *thaw) thaw {
 			if n > 0 {
 				t.want(",")
 			}
-			v.Grow(1)
+			if n == v.Cap() {
+				v.Grow(max(n, 4)) // by doubling: long lists are copied less often
+			}
 			v.SetLen(n + 1)
 			(*elem)(t, v.Index(n))
 		}
@@ -179,22 +229,23 @@ func thawMap(of reflect.Type, elem *thaw) thaw {
 		}
 		t.want("{")
 		v.Set(reflect.MakeMap(of))
+		key, value := reflect.New(of.Key()).Elem(), reflect.New(of.Elem()).Elem()
 		for n := 0; !t.bad && !t.has("}"); n++ {
 			if n > 0 {
 				t.want(",")
 			}
-			key, value := reflect.New(of.Key()).Elem(), reflect.New(of.Elem()).Elem()
 			key.SetString(t.string())
 			t.want(":")
+			value.SetZero()
 			(*elem)(t, value)
-			// Package json reads what stands there twice into one value.
-			t.bad = t.bad || v.MapIndex(key).IsValid()
 			v.SetMapIndex(key, value)
+			// Package json reads what stands there twice into one value.
+			t.bad = t.bad || v.Len() != n+1
 		}
 	}
 }
 
-// thawField is a member of an object: `"name":`, and where its value goes.
+// thawField is a member of an object: `,"name":`, and where its value goes.
 type thawField struct {
 	member string
 	index  []int
@@ -223,7 +274,7 @@ func thawFields(of reflect.Type, at []int, known map[reflect.Type]*thaw) (fields
 		case !f.IsExported() || tag == "-":
 			continue
 		}
-		fields = append(fields, thawField{member: `"` + name + `":`, index: index, read: thawOf(f.Type, known), may: options != ""})
+		fields = append(fields, thawField{member: `,"` + name + `":`, index: index, read: thawOf(f.Type, known), may: options != ""})
 	}
 	for i, f := range fields {
 		if slices.ContainsFunc(fields[:i], func(o thawField) bool { return o.member == f.member }) {
@@ -236,20 +287,14 @@ func thawFields(of reflect.Type, at []int, known map[reflect.Type]*thaw) (fields
 func thawStruct(fields []thawField) thaw {
 	return func(t *thawing, v reflect.Value) {
 		t.want("{")
-		first := true
+		comma := 1 // the first member has none
 		for i := range fields {
 			f := &fields[i]
-			began := t.at
-			if !first {
-				t.has(",")
-			}
-			if t.bad || !t.has(f.member) {
+			if t.bad || !t.has(f.member[comma:]) {
 				t.bad = t.bad || !f.may
-				t.at = began
 				continue
 			}
-			t.bad = t.bad || !first && t.text[began] != ','
-			first = false
+			comma = 0
 			if len(f.index) == 1 {
 				(*f.read)(t, v.Field(f.index[0]))
 			} else {
@@ -280,19 +325,41 @@ func (t *thawing) number() string {
 func (t *thawing) string() string {
 	t.want(`"`)
 	began := t.at
-	for i := began; i < len(t.text) && !t.bad; i++ {
-		switch c := t.text[i]; {
-		case c == '"':
-			t.at = i + 1
-			return t.text[began:i]
-		case c == '\\':
-			return t.escaped(began, i)
-		case c < 0x20:
-			t.bad = true
+	if t.bad {
+		return ""
+	}
+	end := plainEnd(t.text, began)
+	switch {
+	case end == len(t.text), t.text[end] < 0x20:
+		t.bad = true
+		return ""
+	case t.text[end] == '\\':
+		return t.escaped(began, end)
+	}
+	t.at = end + 1
+	return t.text[began:end]
+}
+
+// plainEnd returns where the text has the first byte from i on that is a quote, a
+// backslash or a control character; its length if there is none. It looks at eight
+// bytes at once.
+func plainEnd(text string, i int) int {
+	const each, top = 0x0101010101010101, 0x8080808080808080
+	for ; i+8 <= len(text); i += 8 {
+		b := text[i : i+8]
+		x := uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 | uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
+		quote, backslash := x^each*'"', x^each*'\\'
+		// The lowest bit that is set is right; the higher ones mean nothing.
+		if special := ((x-each*0x20)&^x | (quote-each)&^quote | (backslash-each)&^backslash) & top; special != 0 {
+			return i + bits.TrailingZeros64(special)/8
 		}
 	}
-	t.bad = true
-	return ""
+	for ; i < len(text); i++ {
+		if c := text[i]; c < 0x20 || c == '"' || c == '\\' {
+			return i
+		}
+	}
+	return i
 }
 
 // escapes are the escapes of one letter and what they stand for.
@@ -301,26 +368,31 @@ const escapes, escapedAs = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
 // escaped takes the rest of a string that began there, and has its first escape at
 // i.
 func (t *thawing) escaped(began, i int) string {
-	out := append(make([]byte, 0, 2*(i-began)+32), t.text[began:i]...)
+	if room := min(wordsRoom, len(t.text)/16); t.words.Cap()-t.words.Len() < room/8 {
+		t.words = strings.Builder{}
+		t.words.Grow(room)
+	}
+	first := t.words.Len()
+	t.words.WriteString(t.text[began:i])
 	for i < len(t.text) {
-		c := t.text[i]
-		switch {
+		switch c := t.text[i]; {
 		case c == '"':
 			t.at = i + 1
-			return string(out)
+			return t.words.String()[first:]
 		case c < 0x20:
 			t.bad = true
 			return ""
 		case c != '\\':
-			out = append(out, c)
-			i++
+			end := plainEnd(t.text, i)
+			t.words.WriteString(t.text[i:end])
+			i = end
 			continue
 		}
 		if i+1 >= len(t.text) {
 			break
 		}
 		if at := strings.IndexByte(escapes, t.text[i+1]); at >= 0 {
-			out = append(out, escapedAs[at])
+			t.words.WriteByte(escapedAs[at])
 			i += 2
 			continue
 		}
@@ -331,7 +403,7 @@ func (t *thawing) escaped(began, i int) string {
 		if err != nil || n >= 0xd800 && n < 0xe000 { // halves of a pair are rare
 			break
 		}
-		out = utf8.AppendRune(out, rune(n))
+		t.words.WriteRune(rune(n))
 		i += 6
 	}
 	t.bad = true
@@ -343,12 +415,44 @@ func (t *thawing) raw() string {
 	if t.bad {
 		return "null"
 	}
-	decoder := json.NewDecoder(strings.NewReader(t.text[t.at:]))
-	var text json.RawMessage
-	if err := decoder.Decode(&text); err != nil || !strings.HasPrefix(t.text[t.at:], string(text)) {
+	text := t.text[t.at:valueEnd(t.text, t.at)]
+	if !json.Valid([]byte(text)) {
 		t.bad = true
 		return "null"
 	}
 	t.at += len(text)
-	return string(text)
+	return text
+}
+
+// valueEnd returns where the value ends that begins at i, if it is one.
+func valueEnd(text string, i int) int {
+	for depth := 0; i < len(text); i++ {
+		switch text[i] {
+		case '"':
+			i = stringEnd(text, i+1)
+		case '{', '[':
+			depth++
+		case ',', ':':
+			if depth == 0 {
+				return i
+			}
+		case '}', ']':
+			if depth--; depth < 0 {
+				return i
+			}
+		}
+	}
+	return min(i, len(text))
+}
+
+// stringEnd returns where the quote is that ends the string in which i lies; the text's
+// length if there is none.
+func stringEnd(text string, i int) int {
+	for i < len(text) {
+		if i = plainEnd(text, i); i < len(text) && text[i] == '"' {
+			return i
+		}
+		i += 2 // an escape, or what package json refuses
+	}
+	return len(text)
 }

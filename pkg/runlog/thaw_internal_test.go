@@ -79,6 +79,46 @@ func TestThawOfTextsThatEndEarly(t *testing.T) {
 	require.NotNil(t, thawed(text))
 }
 
+// Times and an application's own values are the same in both ways, or left to package
+// json.
+func TestThawTimesAndValues(t *testing.T) {
+	t.Parallel()
+	text, err := json.Marshal(&reducer.Memory{RunID: "r", Custom: map[string]json.RawMessage{"k": json.RawMessage(`"HERE"`)}})
+	require.NoError(t, err)
+	const never = `"started":"0001-01-01T00:00:00Z"`
+	require.Contains(t, string(text), never)
+	for at, fast := range map[string]bool{
+		"2026-11-20T18:40:50Z": true, "2026-11-20T18:40:50.5Z": true, "2024-02-29T00:00:00.000000001Z": true, "9999-12-31T23:59:59.999999999Z": true,
+		"2026-11-20T18:40:50.1234567891Z": true, "2026-11-20T18:40:50.000Z": true, "2026-11-20T18:40:50+01:00": true,
+		"2026-02-29T00:00:00Z": false, "2026-13-01T00:00:00Z": false, "2026-00-01T00:00:00Z": false, "2026-11-00T00:00:00Z": false, "2026-11-20T24:00:00Z": false,
+		"2026-11-20T18:60:00Z": false, "2026-11-20T18:40:60Z": false, "2026-11-20T18:40:50.Z": false, "2026-11-2xT18:40:50Z": false, "x": false, "": false,
+		`2026-11-20T18:40:50\u005a`: false,
+	} {
+		requireSame(t, strings.Replace(string(text), never, `"started":"`+at+`"`, 1), fast)
+	}
+	for value, fast := range map[string]bool{
+		`{"a":["}","\"]",{}],"b":1}`: true, `[]`: true, `-1.5e3`: true, `"a\\"`: true, `null`: true, `{"a" : 1}`: true,
+		`{"a":1`: false, `[1}`: false, `01`: false, `"a`: false, `{]`: false, ``: false,
+	} {
+		requireSame(t, strings.Replace(string(text), `"HERE"`, value, 1), fast)
+	}
+}
+
+// requireSame reads a text in both ways, of which the fast one may leave it to the
+// other if that takes it, and has to if that does not.
+func requireSame(t *testing.T, text string, readable bool) {
+	t.Helper()
+	slow := new(reducer.Memory)
+	err := json.Unmarshal([]byte(text), slow)
+	require.Equal(t, readable, err == nil, "%s: %v", text, err)
+	fast := thawed([]byte(text))
+	if !readable {
+		require.Nil(t, fast, text)
+	} else if fast != nil {
+		require.Equal(t, slow, fast, text)
+	}
+}
+
 // FuzzThaw holds what is taken in the fast way to package json.
 func FuzzThaw(f *testing.F) {
 	text := steps(f)

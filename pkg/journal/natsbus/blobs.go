@@ -187,10 +187,13 @@ func (b *Bus) blob(ctx context.Context, ref events.Ref) ([]byte, error) {
 	return data, nil
 }
 
+// chunksRoom bounds what is set aside for an object on its description's word.
+const chunksRoom = 4 << 20
+
 // chunks reads an object's data and returns it with its SHA-256. It does not
 // hold more than the description says.
 func (b *Bus) chunks(ctx context.Context, bucket string, info *objectInfo) (data, digest []byte, err error) {
-	data = []byte{}
+	data = make([]byte, 0, max(0, min(info.Size, chunksRoom)))
 	sum := sha256.New()
 	for rec, err := range b.records(ctx, objectStreamPrefix+bucket, chunkSubject(bucket, info.NUID), 0, 0) {
 		if err != nil {

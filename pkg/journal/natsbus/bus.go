@@ -107,6 +107,10 @@ type Bus struct {
 	appenders []*appender
 	// leaderless says that the streams' leaders may not be asked.
 	leaderless atomic.Bool
+	// unordered says that this user may not make consumers to read with.
+	unordered atomic.Bool
+	// orderedLeast is how much has to be ahead of a read for that, see orderedFrom.
+	orderedLeast uint64
 
 	mu       sync.Mutex
 	ackWaits map[string]keptAckWait
@@ -131,7 +135,7 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 		return nil, fmt.Errorf("natsbus: %w", err)
 	}
 	b := &Bus{
-		conn: conn, js: js, opts: o, log: o.Logger, asking: make(chan struct{}, pagesAtOnce),
+		conn: conn, js: js, opts: o, log: o.Logger, asking: make(chan struct{}, pagesAtOnce), orderedLeast: orderedFrom,
 		ackWaits: make(map[string]keptAckWait),
 		slow:     make(map[*nats.Subscription]func()), unreadable: map[string]bool{},
 	}

@@ -145,7 +145,13 @@ func (b *Bus) read(ctx context.Context, q query) iter.Seq2[journal.Record, error
 			return
 		}
 		defer r.close()
-		for silent := 0; ; {
+		for silent, tries := 0, 0; ; {
+			if tries < orderedTries && b.ordersFor(&q) {
+				tries++
+				if errors.Is(b.readOrdered(ctx, &q, yield), errStopped) {
+					return
+				}
+			}
 			before := q.after
 			more, err := r.page(ctx, q.request(r.room()), func(_ *nats.Msg, rec journal.Record) bool { return q.pass(rec, yield) })
 			switch {

@@ -65,13 +65,17 @@ func unpacked(data []byte) (s journal.Snapshot, err error) {
 	if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) { // gzip's
 		return s, errors.New("it was written by an older Moorebus; the next snapshot of the run replaces it")
 	}
-	zip := s2.NewReader(bytes.NewReader(data))
-	text, err := io.ReadAll(io.LimitReader(zip, maxSnapshot+1))
-	if err == nil && len(text) > maxSnapshot {
-		err = errors.New("it unpacks to more than 1 GiB")
+	size := unpackedSize(data)
+	if size > maxSnapshot {
+		return s, errors.New("it unpacks to more than 1 GiB")
 	}
-	if err != nil {
+	text := make([]byte, size)
+	zip := s2.NewReader(bytes.NewReader(data))
+	if _, err := io.ReadFull(zip, text); err != nil {
 		return s, err
+	}
+	if _, err := zip.ReadByte(); !errors.Is(err, io.EOF) {
+		return s, errors.Join(errors.New("it unpacks to more than it says"), err)
 	}
 	head, memory, _ := bytes.Cut(text, []byte("\n"))
 	if err := json.Unmarshal(head, &s); err != nil {
@@ -79,6 +83,30 @@ func unpacked(data []byte) (s journal.Snapshot, err error) {
 	}
 	s.Memory = memory
 	return s, nil
+}
+
+// unpackedSize is how much the blocks of a stream say that they unpack to, at most a
+// little more than maxSnapshot. Each has a kind, a length of three bytes, and, if it
+// holds data, a checksum of four before that.
+func unpackedSize(data []byte) (size int) {
+	const packed, plain, checksum = 0, 1, 4
+	for len(data) >= 4 && size <= maxSnapshot {
+		kind, n := data[0], int(data[1])|int(data[2])<<8|int(data[3])<<16
+		if data = data[4:]; n > len(data) {
+			break // which reading it says as well
+		}
+		switch {
+		case n < checksum:
+		case kind == plain:
+			size += n - checksum
+		case kind == packed:
+			if length, err := s2.DecodedLen(data[checksum:n]); err == nil {
+				size += length
+			}
+		}
+		data = data[n:]
+	}
+	return size
 }
 
 // replaceSnapshot writes the new object before it lets go of the old one's

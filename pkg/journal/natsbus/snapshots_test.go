@@ -2,6 +2,7 @@ package natsbus
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"sync"
 	"testing"
 
@@ -54,4 +55,30 @@ func TestSnapshotsLeaveNoChunks(t *testing.T) {
 	require.Zero(t, chunkSets(t, bus))
 	require.NoError(t, put(100))
 	require.Equal(t, 1, chunkSets(t, bus))
+}
+
+// A snapshot of several blocks comes out as it went in, and one that is cut or says
+// something else of its size is none.
+func TestPackedSnapshots(t *testing.T) {
+	t.Parallel()
+	memory := make([]byte, 0, 4<<20)
+	for i := 0; len(memory) < 3<<20; i++ {
+		memory = append(append(memory, events.Hash([]byte{byte(i), byte(i >> 8)})...), "the same again and again"...)
+	}
+	random := make([]byte, 2<<20) // which stays as it is
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(random)
+	for _, memory := range [][]byte{{}, []byte("x"), memory, random} {
+		want := journal.Snapshot{Seq: 7, N: 3, Head: "h", Fold: "f", Memory: memory}
+		data, err := packed(want)
+		require.NoError(t, err)
+		got, err := unpacked(data)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+		_, err = unpacked(data[:len(data)-1])
+		require.Error(t, err)
+		_, err = unpacked(append(data, 0, 1, 0, 0, 0))
+		require.Error(t, err)
+	}
+	_, err := unpacked(nil)
+	require.Error(t, err)
 }
