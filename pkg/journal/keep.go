@@ -74,6 +74,9 @@ type Purger interface {
 	// are those of Purge. Where many runs go it takes the time of one Purge, which
 	// may grow with all that the shard has.
 	Trim(ctx context.Context, shard int, before uint64) (uint64, error)
+	// Records returns how many records a shard has, whatever they are, and the
+	// number of its last one, 0 if it never had any.
+	Records(ctx context.Context, shard int) (n, last uint64, err error)
 	// DeleteBlob removes what a reference points to, unless it was stored, or
 	// asked to be stored again, after the given time. It reports whether it did;
 	// of what is not there, false. A time within the last [BlobSafe] removes what

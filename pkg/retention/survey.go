@@ -36,9 +36,9 @@ type entry struct {
 type survey struct {
 	table *reducer.Table
 	runs  map[events.Run]*entry
-	// end is up to where each shard was read, stray the first record in it that
-	// belongs to no run, 0 if there is none.
-	end, stray []uint64
+	// end is up to where each shard was read, records how many that were, and stray
+	// the first of them that belongs to no run, 0 if there is none.
+	end, records, stray []uint64
 }
 
 // look reads the log on from where the survey ends.
@@ -46,7 +46,9 @@ func (s *survey) look(ctx context.Context, log journal.Log, codec *events.Codec)
 	if s.runs == nil {
 		s.table = reducer.DefaultTable()
 		s.runs = map[events.Run]*entry{}
-		s.end, s.stray = make([]uint64, log.Shards()), make([]uint64, log.Shards())
+		for _, of := range []*[]uint64{&s.end, &s.records, &s.stray} {
+			*of = make([]uint64, log.Shards())
+		}
 	}
 	for shard := range log.Shards() {
 		for rec, err := range log.Scan(ctx, shard, journal.Filter{}, s.end[shard]) {
@@ -54,6 +56,7 @@ func (s *survey) look(ctx context.Context, log journal.Log, codec *events.Codec)
 				return err
 			}
 			s.end[shard] = rec.Seq
+			s.records[shard]++
 			subject, err := events.ParseSubject(rec.Subject)
 			if err != nil || subject.CheckShard(log.Shards()) != nil || subject.Run.Shard != shard {
 				if s.stray[shard] == 0 {

@@ -3,6 +3,7 @@ package retention_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -18,13 +19,16 @@ type removals struct {
 	retention.Bus
 	purged []events.Run
 	trims  int
+	// later are those that were purged after a trim.
+	later []events.Run
 	// broken is what a trim comes to, if not nil.
 	broken error
 }
 
 func (r *removals) Purge(ctx context.Context, run events.Run, upTo uint64) (uint64, error) {
 	if r.trims > 0 {
-		return 0, errors.New("single runs go before the others")
+		r.later = append(r.later, run)
+		return r.Bus.Purge(ctx, run, upTo)
 	}
 	r.purged = append(r.purged, run)
 	return r.Bus.Purge(ctx, run, upTo)
@@ -56,9 +60,7 @@ func TestTheFrontOfTheLogGoesAtOnce(t *testing.T) {
 	w.append(stays, events.Idle, reducertest.StartOf("x", events.ModeTask))
 	w.append(across, events.Control, &events.CancelledRun{})
 	single = append(single, fork, parent, across)
-	for range 3 {
-		single = append(single, w.quick())
-	}
+	behind := []events.Run{w.quick(), w.quick(), w.quick()}
 
 	o := retention.PurgeOptions{EndedBefore: time.Now().Add(time.Hour), Grace: noGrace}
 	bus := &removals{Bus: w.bus, broken: errors.New("the server is away")}
@@ -72,16 +74,35 @@ func TestTheFrontOfTheLogGoesAtOnce(t *testing.T) {
 	bus = &removals{Bus: w.bus}
 	done, err := retention.Purge(t.Context(), bus, o)
 	require.NoError(t, err, "what was cut off is done again")
-	require.Len(t, done.Runs, len(front))
+	require.Len(t, done.Runs, len(front)+len(behind))
 	require.Equal(t, 1, bus.trims)
 	require.Empty(t, bus.purged)
-	for _, run := range append(front, single...) {
+	require.Equal(t, behind, bus.later)
+	for _, run := range slices.Concat(front, single, behind) {
 		require.Zero(t, w.length(run))
 	}
 	require.Equal(t, 1, w.length(stays))
 	next := w.quick()
 	require.Equal(t, 2, w.length(next))
 	w.verified()
+}
+
+// Where a record lies that no survey sees, nothing is known to be a front.
+func TestNoFrontWhereSomethingIsHidden(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	before := w.quick()
+	_, err := w.conn.Request("moore.0.of.no.run", []byte("x"), patience)
+	require.NoError(t, err)
+	behind := w.quick()
+	bus := &removals{Bus: w.bus}
+	_, err = retention.Purge(t.Context(), bus, retention.PurgeOptions{EndedBefore: time.Now().Add(time.Hour), Grace: noGrace})
+	require.NoError(t, err)
+	require.Zero(t, bus.trims)
+	require.Equal(t, []events.Run{before, behind}, bus.purged)
+	n, _, err := w.bus.Records(t.Context(), 0)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, n, "it stays")
 }
 
 // A record that belongs to no run stays, and everything behind it goes one by one.
@@ -95,7 +116,8 @@ func TestTheFrontEndsAtAStray(t *testing.T) {
 	bus := &removals{Bus: w.bus}
 	_, err = retention.Purge(t.Context(), bus, retention.PurgeOptions{EndedBefore: time.Now().Add(time.Hour), Grace: noGrace})
 	require.NoError(t, err)
-	require.Equal(t, []events.Run{behind}, bus.purged)
+	require.Empty(t, bus.purged)
+	require.Equal(t, []events.Run{behind}, bus.later)
 	require.Equal(t, 1, bus.trims)
 	require.Zero(t, w.length(before))
 	left := 0

@@ -146,10 +146,11 @@ func pauseUntil(ctx context.Context, deadline time.Time, d time.Duration) bool {
 // acknowledgement.
 func (b *Bus) send(ctx context.Context, deadline time.Time, run events.Run, last uint64, entries []journal.Entry) (ack *pubAck, err error) {
 	a, err := b.reply(anySubject, entries)
-	if err != nil {
-		return nil, err
+	if err != nil { // the connection is about to end
+		a = newReply()
+	} else {
+		defer func() { b.replies.give(a, err == nil) }()
 	}
-	defer func() { b.replies.give(a, err == nil) }()
 	a.expect[0], a.filter[0] = strconv.FormatUint(last, 10), run.Filter()
 	if len(entries) > 1 {
 		return b.sendAtomic(ctx, a, deadline, entries)

@@ -338,7 +338,12 @@ const apiPrefix = "$JS.API."
 
 // ask sends a request to the JetStream API and decodes its answer.
 func (b *Bus) ask(ctx context.Context, endpoint string, request []byte, answer any) error {
-	msg, err := b.request(ctx, &nats.Msg{Subject: apiPrefix + endpoint, Data: request})
+	return b.askWithin(ctx, b.opts.RequestTimeout, endpoint, request, answer)
+}
+
+// askWithin is ask with a limit of its own.
+func (b *Bus) askWithin(ctx context.Context, limit time.Duration, endpoint string, request []byte, answer any) error {
+	msg, err := b.requestWithin(ctx, limit, &nats.Msg{Subject: apiPrefix + endpoint, Data: request})
 	if errors.Is(err, nats.ErrNoResponders) {
 		return fmt.Errorf("%w: nobody answers for JetStream, it is off or still starting: %w", journal.ErrNotReady, err)
 	}
@@ -354,18 +359,30 @@ func (b *Bus) ask(ctx context.Context, endpoint string, request []byte, answer a
 // request sends a message and waits for the one answer, for RequestTimeout at
 // most. If the bus refuses the subject it fails at once.
 func (b *Bus) request(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) {
+	return b.requestWithin(ctx, b.opts.RequestTimeout, msg)
+}
+
+// requestWithin is request with a limit of its own.
+func (b *Bus) requestWithin(ctx context.Context, limit time.Duration, msg *nats.Msg) (*nats.Msg, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
-	if a, err := b.reply(msg.Subject, nil); err == nil {
-		answer, err := b.exchange(ctx, a, msg, b.opts.RequestTimeout)
-		b.replies.give(a, err == nil)
-		return answer, err
+	a, err := b.reply(msg.Subject, nil)
+	if err != nil {
+		return b.requestApart(ctx, limit, msg)
 	}
+	answer, err := b.exchange(ctx, a, msg, limit)
+	b.replies.give(a, err == nil)
+	return answer, err
+}
+
+// requestApart is requestWithin by the client library's own inbox: before the bus is
+// open, and where its connection is about to end.
+func (b *Bus) requestApart(ctx context.Context, limit time.Duration, msg *nats.Msg) (*nats.Msg, error) {
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
 	defer b.denied.watchRequest(msg.Subject, refuse)()
-	return b.await(ctx, msg)
+	return b.await(ctx, limit, msg)
 }
 
 // errNoReplies says that there are no inboxes to take: the bus is not open yet, or
@@ -382,10 +399,13 @@ func (b *Bus) reply(subject string, entries []journal.Entry) (*reply, error) {
 
 // exchange sends a message and waits in the inbox for the one answer.
 func (b *Bus) exchange(ctx context.Context, a *reply, msg *nats.Msg, limit time.Duration) (*nats.Msg, error) {
+	if a.sub == nil {
+		return b.requestApart(ctx, limit, msg)
+	}
 	if deaf := b.denied.noAnswers.Load(); deaf != nil {
 		return nil, deaf
 	}
-	msg.Reply = a.sub.Subject
+	msg.Reply = a.next()
 	err := b.conn.PublishMsg(msg)
 	msg.Reply = ""
 	if err != nil {
@@ -396,8 +416,8 @@ func (b *Bus) exchange(ctx context.Context, a *reply, msg *nats.Msg, limit time.
 
 // await is request by the client library's own inbox, for a caller who watches the
 // denials itself.
-func (b *Bus) await(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) {
-	bounded, cancel := context.WithTimeoutCause(ctx, b.opts.RequestTimeout, nats.ErrTimeout)
+func (b *Bus) await(ctx context.Context, limit time.Duration, msg *nats.Msg) (*nats.Msg, error) {
+	bounded, cancel := context.WithTimeoutCause(ctx, limit, nats.ErrTimeout)
 	defer cancel()
 	answer, err := b.conn.RequestMsgWithContext(bounded, msg)
 	if err != nil && bounded.Err() != nil {

@@ -12,6 +12,9 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
+// trimTimeout is how long a server may take to remove the front of a stream.
+const trimTimeout = 5 * time.Minute
+
 // purge removes a stream's messages on a subject, or on all of them if that is
 // empty, up to a sequence number if that is not 0, and returns how many they were.
 func (b *Bus) purge(ctx context.Context, stream, subject string, upTo uint64) (uint64, error) {
@@ -30,7 +33,11 @@ func (b *Bus) purge(ctx context.Context, stream, subject string, upTo uint64) (u
 		Purged uint64    `json:"purged"`
 		Error  *apiError `json:"error"`
 	}
-	if err := b.ask(ctx, "STREAM.PURGE."+stream, body, &answer); err != nil {
+	limit := b.opts.RequestTimeout
+	if subject == "" { // the server takes as long as there is much
+		limit = max(limit, trimTimeout)
+	}
+	if err := b.askWithin(ctx, limit, "STREAM.PURGE."+stream, body, &answer); err != nil {
 		return 0, err
 	}
 	if answer.Error != nil {
@@ -56,8 +63,8 @@ func (b *Bus) Purge(ctx context.Context, run events.Run, upTo uint64) (uint64, e
 
 // Trim removes the records of a shard before the sequence number.
 func (b *Bus) Trim(ctx context.Context, shard int, before uint64) (uint64, error) {
-	if shard < 0 || shard >= b.shards {
-		return 0, fmt.Errorf("trim: there is no shard %d, but %d of them", shard, b.shards)
+	if err := journal.CheckShard(b.shards, shard); err != nil {
+		return 0, fmt.Errorf("trim: %w", err)
 	}
 	if before <= 1 {
 		return 0, nil // without a number the server would remove everything
@@ -67,6 +74,18 @@ func (b *Bus) Trim(ctx context.Context, shard int, before uint64) (uint64, error
 		return 0, fmt.Errorf("trim shard %d: %w", shard, err)
 	}
 	return n, nil
+}
+
+// Records returns how many records a shard has, and the number of its last one.
+func (b *Bus) Records(ctx context.Context, shard int) (n, last uint64, err error) {
+	if err := journal.CheckShard(b.shards, shard); err != nil {
+		return 0, 0, err
+	}
+	info, err := b.streamInfo(ctx, shard)
+	if err != nil {
+		return 0, 0, fmt.Errorf("records of shard %d: %w", shard, err)
+	}
+	return info.State.Messages, info.State.LastSeq, nil
 }
 
 // DeleteBlob removes what a reference points to, unless it is younger than

@@ -3,6 +3,7 @@ package natsbus
 import (
 	"context"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -10,14 +11,18 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
+// maxAnswers is how many answers an inbox has room for: more than as many servers give.
+const maxAnswers = 16
+
 // maxIdleReplies is how many inboxes for answers are kept that no request uses.
 const maxIdleReplies = 1024
 
 // replies are the inboxes that answers to requests come to. Each serves one request
-// at a time, and many one after another: a server that keeps answering on the same
-// subjects finds its way without looking for it, and a request takes neither a
-// context of its own, nor a timer, nor a channel. An inbox whose answer did not come
-// is given up, so that what comes late is nobody's.
+// at a time, and many one after another, so that a request takes neither a context of
+// its own, nor a timer, nor a channel. Each request has a subject of its own in the
+// inbox, since servers may answer twice: several where nobody leads, and an append
+// again where a leader comes after another one. What comes for an earlier request is
+// nobody's. An inbox whose answer did not come is given up.
 type replies struct {
 	conn *nats.Conn
 
@@ -30,6 +35,11 @@ type replies struct {
 type reply struct {
 	sub     *nats.Subscription
 	answers chan *nats.Msg
+	// prefix is what its subjects begin with, number that of the last request, and
+	// own the subject that it is answered on.
+	prefix string
+	number uint64
+	own    string
 	// failed gets why no answer will come.
 	failed chan error
 	timer  *time.Timer
@@ -79,15 +89,22 @@ func (r *replies) idleOne() *reply {
 	return nil
 }
 
-// open makes an inbox.
-func (r *replies) open() (*reply, error) {
+// newReply returns an inbox that nothing comes to yet.
+func newReply() *reply {
 	a := &reply{
-		answers: make(chan *nats.Msg, 2), failed: make(chan error, 1), timer: time.NewTimer(time.Hour),
+		answers: make(chan *nats.Msg, maxAnswers), failed: make(chan error, 1), timer: time.NewTimer(time.Hour),
 		expect: make([]string, 1), filter: make([]string, 1),
 	}
 	a.timer.Stop()
 	a.msg.Header = nats.Header{headerExpectSeq: a.expect, headerExpectSubject: a.filter}
-	sub, err := r.conn.ChanSubscribe(r.conn.NewInbox(), a.answers)
+	return a
+}
+
+// open makes an inbox.
+func (r *replies) open() (*reply, error) {
+	a := newReply()
+	a.prefix = r.conn.NewInbox() + "."
+	sub, err := r.conn.ChanSubscribe(a.prefix+"*", a.answers)
 	if err != nil {
 		return nil, err
 	}
@@ -103,9 +120,7 @@ func (r *replies) open() (*reply, error) {
 func (r *replies) give(a *reply, answered bool) {
 	a.mu.Lock()
 	a.waiting, a.entries = false, nil
-	if len(a.answers) > 0 || len(a.failed) > 0 {
-		answered = false
-	}
+	answered = answered && len(a.failed) == 0
 	a.mu.Unlock()
 	a.msg.Data = nil
 	r.mu.Lock()
@@ -153,21 +168,33 @@ func (a *reply) over(err error) {
 	}
 }
 
+// next returns the subject that the next request is to be answered on.
+func (a *reply) next() string {
+	a.number++
+	a.own = a.prefix + strconv.FormatUint(a.number, 36)
+	return a.own
+}
+
 // await returns the answer. It waits for limit at most.
 func (a *reply) await(ctx context.Context, limit time.Duration) (*nats.Msg, error) {
 	a.timer.Reset(limit)
 	defer a.timer.Stop()
-	select {
-	case msg := <-a.answers:
-		if len(msg.Data) == 0 && statusOf(msg) == "503" {
-			return nil, nats.ErrNoResponders
+	for {
+		select {
+		case msg := <-a.answers:
+			if msg.Subject != a.own {
+				continue // to an earlier request
+			}
+			if len(msg.Data) == 0 && statusOf(msg) == "503" {
+				return nil, nats.ErrNoResponders
+			}
+			return msg, nil
+		case err := <-a.failed:
+			return nil, err
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-a.timer.C:
+			return nil, nats.ErrTimeout
 		}
-		return msg, nil
-	case err := <-a.failed:
-		return nil, err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	case <-a.timer.C:
-		return nil, nats.ErrTimeout
 	}
 }

@@ -2,6 +2,7 @@ package natsbus
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,6 +47,37 @@ func TestLateAnswer(t *testing.T) {
 	require.Equal(t, "own", <-second)
 }
 
+// TestSecondAnswer answers a request twice, the second time while the next one waits
+// in the same inbox.
+func TestSecondAnswer(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	asked := make(chan *nats.Msg, 2)
+	sub, err := bus.Conn().ChanSubscribe("twice", asked)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, sub.Unsubscribe()) }()
+	answers := make(chan string, 1)
+	ask := func() {
+		answer, err := bus.request(t.Context(), &nats.Msg{Subject: "twice"})
+		if err != nil {
+			answers <- err.Error()
+			return
+		}
+		answers <- string(answer.Data)
+	}
+	for _, statuses := range []nats.Header{nil, {"Status": {"503"}}} {
+		go ask()
+		first := <-asked
+		require.NoError(t, first.Respond([]byte("one")))
+		require.Equal(t, "one", <-answers)
+		go ask()
+		second := <-asked
+		require.NoError(t, first.RespondMsg(&nats.Msg{Header: statuses, Data: []byte("one again")}))
+		require.NoError(t, second.Respond([]byte("two")))
+		require.Equal(t, "two", <-answers)
+	}
+}
+
 // TestRepliesAreUsedAgain asks one after another, and twice at once.
 func TestRepliesAreUsedAgain(t *testing.T) {
 	t.Parallel()
@@ -62,14 +94,16 @@ func TestRepliesAreUsedAgain(t *testing.T) {
 		}()
 		return done
 	}
-	var inbox string
+	before := ""
 	for range 3 {
 		done := ask()
 		msg := <-asked
-		if inbox != "" {
-			require.Equal(t, inbox, msg.Reply)
+		inbox := msg.Reply[:strings.LastIndexByte(msg.Reply, '.')]
+		require.NotEqual(t, before, msg.Reply)
+		if before != "" {
+			require.True(t, strings.HasPrefix(before, inbox+"."), "%s, and %s before", msg.Reply, before)
 		}
-		inbox = msg.Reply
+		before = msg.Reply
 		require.NoError(t, msg.Respond(nil))
 		require.NoError(t, <-done)
 	}
