@@ -4,8 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -112,18 +113,26 @@ func budget(t *testing.T) {
 // parallelTiming: neither call waits for the other one's end. What that takes is in
 // pkg/actor's TestParallelCallsRunAtOnce, whose time does not depend on the machine.
 func parallelTiming(t *testing.T) {
-	var both sync.WaitGroup
-	both.Add(2)
-	slow := agent.Func("slow", "Ends when two of it have begun.", func(context.Context, query) (string, error) {
-		both.Done()
-		both.Wait()
-		return "done", nil
+	var begun atomic.Int64
+	both := make(chan struct{})
+	slow := agent.Func("slow", "Ends when two of it have begun.", func(ctx context.Context, _ query) (string, error) {
+		if begun.Add(1) == 2 {
+			close(both)
+		}
+		select {
+		case <-both:
+			return "done", nil
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
 	}, agent.Pure)
 	mock := scripted.NewMock(llm.ToolCalls{Calls: []llm.Call{
 		{ID: "a", Name: "slow", Arguments: `{"q":"1"}`}, {ID: "b", Name: "slow", Arguments: `{"q":"2"}`},
 	}}, scripted.Say("the answer"))
 	a := build(t, mock, func(b *agent.Builder) { b.Tool(slow) })
-	_, err := a.Run(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err := a.Run(ctx)
 	require.NoError(t, err)
 }
 

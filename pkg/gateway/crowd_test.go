@@ -30,8 +30,12 @@ func (r *rig) listen(client *http.Client, path, after string, each func(id strin
 		req.Header.Set("Last-Event-ID", after)
 	}
 	res, err := client.Do(req)
-	for ended := time.Now().Add(patience); err == nil && res.StatusCode == http.StatusServiceUnavailable && time.Now().Before(ended); {
+	for again := 0; err == nil && res.StatusCode == http.StatusServiceUnavailable && again < 5; again++ {
 		_ = res.Body.Close()
+		select {
+		case <-time.After(time.Second):
+		case <-req.Context().Done():
+		}
 		res, err = client.Do(req)
 	}
 	if err != nil {

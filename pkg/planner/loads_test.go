@@ -140,6 +140,10 @@ func TestListsOfAReplyAreBounded(t *testing.T) {
 func TestShortenedIDsAreFoundAtOnce(t *testing.T) {
 	t.Parallel()
 	mem := edited(200_000, 1, 2)
+	for i, id := range mem.Control.CallOrder {
+		long := id + strings.Repeat("-", listedID)
+		mem.ToolCalls[long], mem.Control.CallOrder[i] = mem.ToolCalls[id], long
+	}
 	wrong := make([]string, maxWanted)
 	for i := range wrong {
 		wrong[i] = fmt.Sprintf("%0*d…", listedID, i)

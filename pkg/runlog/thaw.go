@@ -368,7 +368,8 @@ const escapes, escapedAs = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
 // escaped takes the rest of a string that began there, and has its first escape at
 // i.
 func (t *thawing) escaped(began, i int) string {
-	if room := min(wordsRoom, len(t.text)/16); t.words.Cap()-t.words.Len() < room/8 {
+	// A long string ends its piece: the next one would have it copied, and keep both.
+	if room := min(wordsRoom, len(t.text)/16); t.words.Cap()-t.words.Len() < room/8 || t.words.Len() >= room {
 		t.words = strings.Builder{}
 		t.words.Grow(room)
 	}
@@ -416,7 +417,7 @@ func (t *thawing) raw() string {
 		return "null"
 	}
 	text := t.text[t.at:valueEnd(t.text, t.at)]
-	if !json.Valid([]byte(text)) {
+	if !json.Valid([]byte(text)) || strings.TrimSpace(text) != text {
 		t.bad = true
 		return "null"
 	}

@@ -2,6 +2,7 @@ package runlog
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -97,7 +98,7 @@ func TestThawTimesAndValues(t *testing.T) {
 		requireSame(t, strings.Replace(string(text), never, `"started":"`+at+`"`, 1), fast)
 	}
 	for value, fast := range map[string]bool{
-		`{"a":["}","\"]",{}],"b":1}`: true, `[]`: true, `-1.5e3`: true, `"a\\"`: true, `null`: true, `{"a" : 1}`: true,
+		`{"a":["}","\"]",{}],"b":1}`: true, `[]`: true, `-1.5e3`: true, `"a\\"`: true, `null`: true, `{"a" : 1}`: true, ` 1`: true, `1 `: true,
 		`{"a":1`: false, `[1}`: false, `01`: false, `"a`: false, `{]`: false, ``: false,
 	} {
 		requireSame(t, strings.Replace(string(text), `"HERE"`, value, 1), fast)
@@ -116,6 +117,21 @@ func requireSame(t *testing.T, text string, readable bool) {
 		require.Nil(t, fast, text)
 	} else if fast != nil {
 		require.Equal(t, slow, fast, text)
+	}
+}
+
+// Strings that had escapes keep no more than themselves, however long they are.
+func TestThawedStringsKeepLittle(t *testing.T) {
+	t.Parallel()
+	const n, lines = 100, 10_000
+	text, err := json.Marshal(slices.Repeat([]string{strings.Repeat("a line\n", lines)}, n))
+	require.NoError(t, err)
+	th := thawing{text: string(text), at: 1}
+	for range n {
+		words := th.string()
+		require.False(t, th.bad)
+		require.Less(t, th.words.Cap(), 2*len(words))
+		th.at++ // the comma
 	}
 }
 
