@@ -250,7 +250,7 @@ func TestStoredClosely(t *testing.T) {
 		p := &c.bus.appenders[0].pace
 		p.looking = true // whatever the appends of this bus go by
 		if !c.close && quickestAppend(t, c.bus) < 2*flushTime {
-			t.Skip("this disk flushes so quickly that it cannot be told")
+			t.Skip("this disk flushes so quickly that it cannot be told") // reason: there is nothing to tell apart
 		}
 		p.reset()
 		const runs, each = 32, 16

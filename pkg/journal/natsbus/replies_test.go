@@ -10,16 +10,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// requests subscribes to a subject.
+func requests(t *testing.T, bus *Bus, subject string) <-chan *nats.Msg {
+	t.Helper()
+	asked := make(chan *nats.Msg, 2)
+	_, err := bus.Conn().ChanSubscribe(subject, asked)
+	require.NoError(t, err)
+	return asked
+}
+
 // TestLateAnswer answers a request that was given up while the next one waits for its
 // own answer.
 func TestLateAnswer(t *testing.T) {
 	t.Parallel()
 	bus := newBus(t, 1)
 	bus.opts.RequestTimeout = patience
-	asked := make(chan *nats.Msg, 2)
-	sub, err := bus.Conn().ChanSubscribe("slow", asked)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, sub.Unsubscribe()) }()
+	asked := requests(t, bus, "slow")
 
 	ctx, giveUp := context.WithCancelCause(t.Context())
 	first := make(chan error, 1)
@@ -52,10 +58,7 @@ func TestLateAnswer(t *testing.T) {
 func TestSecondAnswer(t *testing.T) {
 	t.Parallel()
 	bus := newBus(t, 1)
-	asked := make(chan *nats.Msg, 2)
-	sub, err := bus.Conn().ChanSubscribe("twice", asked)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, sub.Unsubscribe()) }()
+	asked := requests(t, bus, "twice")
 	answers := make(chan string, 1)
 	ask := func() {
 		answer, err := bus.request(t.Context(), &nats.Msg{Subject: "twice"})
@@ -82,10 +85,7 @@ func TestSecondAnswer(t *testing.T) {
 func TestRepliesAreUsedAgain(t *testing.T) {
 	t.Parallel()
 	bus := newBus(t, 1)
-	asked := make(chan *nats.Msg, 2)
-	sub, err := bus.Conn().ChanSubscribe("question", asked)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, sub.Unsubscribe()) }()
+	asked := requests(t, bus, "question")
 	ask := func() <-chan error {
 		done := make(chan error, 1)
 		go func() {
@@ -121,9 +121,7 @@ func TestRequestsEndWithTheConnection(t *testing.T) {
 	t.Parallel()
 	bus := newBus(t, 1)
 	bus.opts.RequestTimeout = time.Minute
-	asked := make(chan *nats.Msg, 1)
-	_, err := bus.Conn().ChanSubscribe("slow", asked)
-	require.NoError(t, err)
+	asked := requests(t, bus, "slow")
 	done := make(chan error, 1)
 	go func() {
 		_, err := bus.request(t.Context(), &nats.Msg{Subject: "slow"})
@@ -132,7 +130,7 @@ func TestRequestsEndWithTheConnection(t *testing.T) {
 	<-asked
 	bus.Conn().Close()
 	require.ErrorIs(t, <-done, nats.ErrConnectionClosed)
-	_, err = bus.request(t.Context(), &nats.Msg{Subject: "slow"})
+	_, err := bus.request(t.Context(), &nats.Msg{Subject: "slow"})
 	require.ErrorIs(t, err, nats.ErrConnectionClosed)
 }
 
