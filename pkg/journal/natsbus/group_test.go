@@ -280,6 +280,7 @@ func TestStoredClosely(t *testing.T) {
 		if c.close {
 			require.False(t, p.unflushed.IsZero(), name)
 		} else {
+			require.Zero(t, p.closely, name)
 			require.True(t, p.unflushed.IsZero(), name)
 		}
 	}
