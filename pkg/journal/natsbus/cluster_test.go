@@ -1,9 +1,7 @@
 package natsbus
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -91,42 +89,13 @@ func openCluster(t *testing.T, o InitOptions) ([]*server.Server, *Bus) {
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	_, bus := openCluster(t, InitOptions{})
-	auto, grouping := decidedLog(t, bus, GroupCommitAuto), decidedLog(t, bus, GroupCommitOn)
-	journaltest.Log(t, func(*testing.T) journal.Log { return auto })
-	journaltest.Follow(t, func(*testing.T) journal.Log { return auto })
+	bus = patient(t, bus, GroupCommitAuto)
+	journaltest.Log(t, func(*testing.T) journal.Log { return bus })
+	journaltest.Follow(t, func(*testing.T) journal.Log { return bus })
+	grouping := patient(t, bus, GroupCommitOn)
 	t.Run("group commit", func(t *testing.T) { journaltest.Log(t, func(*testing.T) journal.Log { return grouping }) })
 	require.Contains(t, texts(Check(t.Context(), bus.Conn(), Options{Logger: quiet}), Good), "on 3 servers")
 	requireReplicas(t, bus.Conn(), 3)
-}
-
-// decided is a log whose appends are not in doubt for long: servers that get no
-// processor for seconds elect another leader, and what the old one had under way may
-// be stored or not. It looks, as every writer does, see [journal.Log].
-type decided struct{ *Bus }
-
-func decidedLog(t *testing.T, bus *Bus, group GroupCommit) decided {
-	t.Helper()
-	own, err := Open(t.Context(), bus.Conn(), Options{Logger: quiet, GroupCommit: group, RequestTimeout: 10 * time.Second})
-	require.NoError(t, err)
-	return decided{own}
-}
-
-func (d decided) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (uint64, error) {
-	for {
-		seq, err := d.Bus.Append(ctx, run, last, entries...)
-		if !errors.Is(err, journal.ErrInDoubt) || ctx.Err() != nil {
-			return seq, err
-		}
-		head, failed := d.Head(ctx, run)
-		switch {
-		case failed == nil && head.Seq > last && bytes.Equal(head.Body, entries[len(entries)-1].Body):
-			return head.Seq, nil
-		case failed == nil && head.Seq > last:
-			return 0, journal.ErrConflict
-		case failed != nil && !errors.Is(failed, journal.ErrNotFound):
-			return 0, errors.Join(err, failed)
-		}
-	}
 }
 
 // TestTimersOutliveTheirLeader kills the server that keeps the time.
