@@ -26,10 +26,12 @@ type Appender interface {
 
 	// Batch stores all the entries of all the appends in order, each append under
 	// its own condition, or none of them. The records' sequence numbers follow on
-	// each other, and that of the last one is returned. The error is ErrInDoubt if
-	// they may be stored; with any other one they surely are not. It has to return
-	// in a time of its own, and must not keep the slice.
-	Batch(all []Pending) (uint64, error)
+	// each other, and that of the last one is returned. Before it sends the last
+	// append it may call join, once, and has to go on with what that returns: the
+	// same appends, and behind them those that have come to wait meanwhile. The
+	// error is ErrInDoubt if they may be stored; with any other one they surely are
+	// not. It has to return in a time of its own, and must not keep the slices.
+	Batch(all []Pending, join func() []Pending) (uint64, error)
 }
 
 // The bounds of a batch: what a server takes, and well below what it holds in
@@ -47,7 +49,8 @@ const (
 // At most one round is under way: an append alone, appends side by side, or one
 // batch. An append that meets none goes alone and at once. The others wait, and go
 // together as the next round, in the order in which they came: as a batch if that
-// is measured to be quicker, else side by side. Of one run there is one append in a
+// is measured to be quicker, else side by side. While the store prepares a batch,
+// those who come join it. Of one run there is one append in a
 // round, since the conditions of a batch are all held against the log before it;
 // another one waits for the next round.
 //
@@ -246,16 +249,27 @@ func (g *Group) next() (batched bool) {
 	return false
 }
 
-// gather takes those who go next out of the queue: one of each run, as many as a
-// batch may have, in order. The lock is held.
+// join takes those who wait by now into the batch that is under way, behind its
+// members, and returns all of them.
+func (g *Group) join() []Pending {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.gather()
+	g.round.members = len(g.batch)
+	return g.pending
+}
+
+// gather takes those who go next out of the queue, behind those who go already: one
+// of each run, as many as a batch may have, in order. The lock is held.
 func (g *Group) gather() {
 	entries, bytes, kept := 0, 0, g.queue[:0]
+	for _, p := range g.pending {
+		g.runs[p.Run] = struct{}{}
+		entries, bytes = entries+len(p.Entries), bytes+weight(p)
+	}
 	full := false
 	for _, m := range g.queue {
-		size := 0
-		for _, e := range m.Entries {
-			size += len(e.Body) + entryOverhead
-		}
+		size := weight(m.Pending)
 		_, again := g.runs[m.Run]
 		full = full || len(g.batch) > 0 && !again && (entries+len(m.Entries) > MaxBatch || bytes+size > maxBatchBytes)
 		if again || full {
@@ -272,6 +286,14 @@ func (g *Group) gather() {
 	clear(g.queue[len(kept):])
 	g.queue = kept
 	clear(g.runs)
+}
+
+// weight is how many bytes an append takes of a batch.
+func weight(p Pending) (bytes int) {
+	for _, e := range p.Entries {
+		bytes += len(e.Body) + entryOverhead
+	}
+	return bytes
 }
 
 // release lets members go alone. The lock is held.
@@ -292,7 +314,7 @@ func (g *Group) clear() {
 // commit appends the batch that was begun, and those that follow on it.
 func (g *Group) commit() {
 	for {
-		last, err := g.shard.Batch(g.pending)
+		last, err := g.shard.Batch(g.pending, g.join)
 		if !g.settle(last, err) {
 			return
 		}

@@ -18,7 +18,9 @@ import (
 // one after another, as on a disk.
 type script struct {
 	one, batch time.Duration
-	disk       chan struct{}
+	// opens is what a batch takes before others may not join it any more.
+	opens time.Duration
+	disk  chan struct{}
 	// refuses and fails are called for each append, and for each batch.
 	refuses func(p journal.Pending) error
 	fails   func(all []journal.Pending) error
@@ -63,7 +65,13 @@ func (s *script) One(_ context.Context, p journal.Pending) (uint64, error) {
 	return s.store(p), nil
 }
 
-func (s *script) Batch(all []journal.Pending) (uint64, error) {
+func (s *script) Batch(all []journal.Pending, join func() []journal.Pending) (uint64, error) {
+	if s.opens > 0 {
+		s.disk <- struct{}{}
+		time.Sleep(s.opens) // in the bubble
+		<-s.disk
+		all = join()
+	}
 	names := ""
 	for _, p := range all {
 		names += p.Run.ID
@@ -202,6 +210,87 @@ func TestGroupOfOneRun(t *testing.T) {
 		require.Equal(t, []string{"a", "3:bcd", "b", "b"}, s.take())
 		require.Less(t, r.seqs["b1"], r.seqs["b2"])
 		require.Less(t, r.seqs["b2"], r.seqs["b4"])
+	})
+}
+
+// Who comes while a batch is prepared joins it, in order and one append of a run, and
+// is answered with it; who comes later waits.
+func TestGroupIsJoined(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		s := newScript(3*ms, 4*ms)
+		g := learned(t, s)
+		s.opens = 2 * ms
+		base, began := s.last, time.Now()
+		r := newResults()
+		r.add(t.Context(), g, "a", pendingOf("a", 1, 10))
+		r.add(t.Context(), g, "b", pendingOf("b", 1, 10))
+		r.add(t.Context(), g, "c", pendingOf("c", 1, 10))
+		time.Sleep(4 * ms) // in the bubble: the batch is being prepared
+		r.add(t.Context(), g, "d", pendingOf("d", 2, 10))
+		r.add(t.Context(), g, "b2", pendingOf("b", 1, 10))
+		r.add(t.Context(), g, "e", pendingOf("e", 1, 10))
+		time.Sleep(2 * ms) // in the bubble: it is on its way
+		require.Equal(t, 1, g.Waiting(), "of a run there is one append in a batch")
+		r.add(t.Context(), g, "f", pendingOf("f", 1, 10))
+		r.Wait()
+		require.Equal(t, []string{"a", "4:bcde", "2:bf"}, s.take())
+		require.Equal(t, 15*ms, time.Since(began))
+		for name, seq := range map[string]uint64{"a": 1, "b": 2, "c": 3, "d": 5, "e": 6, "b2": 7, "f": 8} {
+			require.NoError(t, r.errs[name])
+			require.Equal(t, base+seq, r.seqs[name], name)
+		}
+	})
+}
+
+// Who has joined shares what becomes of the batch, and may leave it.
+func TestGroupIsJoinedInVain(t *testing.T) {
+	for _, refusal := range []error{journal.ErrConflict, journal.ErrInDoubt} {
+		t.Run(refusal.Error(), func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				s := newScript(3*ms, 4*ms)
+				g := learned(t, s)
+				s.opens = 2 * ms
+				s.fails = func([]journal.Pending) error { return refusal }
+				short, cancel := context.WithTimeout(t.Context(), 7*ms)
+				defer cancel()
+				r := newResults()
+				r.add(t.Context(), g, "a", pendingOf("a", 1, 10))
+				r.add(t.Context(), g, "b", pendingOf("b", 1, 10))
+				r.add(t.Context(), g, "c", pendingOf("c", 1, 10))
+				time.Sleep(4 * ms) // in the bubble: the batch is being prepared
+				r.add(t.Context(), g, "d", pendingOf("d", 1, 10))
+				r.add(short, g, "e", pendingOf("e", 1, 10))
+				r.Wait()
+				require.ErrorIs(t, r.errs["e"], journal.ErrInDoubt)
+				sent := s.take()
+				require.Equal(t, []string{"a", "4:bcde"}, sent[:2])
+				if refusal == journal.ErrInDoubt {
+					require.ErrorIs(t, r.errs["d"], journal.ErrInDoubt)
+					require.Len(t, sent, 2, "nothing is sent again")
+					return
+				}
+				require.NoError(t, errors.Join(r.errs["b"], r.errs["c"], r.errs["d"]))
+				require.ElementsMatch(t, []string{"b", "c", "d"}, sent[2:])
+			})
+		})
+	}
+}
+
+// Those who join count for the bounds of a batch.
+func TestGroupBoundsWhoJoins(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		s := newScript(3*ms, 4*ms)
+		g := learned(t, s)
+		s.opens = 2 * ms
+		r := newResults()
+		r.add(t.Context(), g, "a", pendingOf("a", 1, 10))
+		r.add(t.Context(), g, "b", pendingOf("b", 600, 10))
+		r.add(t.Context(), g, "c", pendingOf("c", 300, 10))
+		time.Sleep(4 * ms) // in the bubble: the batch is being prepared
+		r.add(t.Context(), g, "d", pendingOf("d", 101, 10))
+		r.add(t.Context(), g, "e", pendingOf("e", 1, 10))
+		r.Wait()
+		require.Equal(t, []string{"a", "2:bc", "2:de"}, s.take())
 	})
 }
 

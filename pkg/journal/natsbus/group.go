@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -81,30 +82,59 @@ func (a *appender) grouping() bool {
 }
 
 // Batch stores the appends of several runs as one atomic batch.
-func (a *appender) Batch(all []journal.Pending) (uint64, error) {
+func (a *appender) Batch(all []journal.Pending, join func() []journal.Pending) (uint64, error) {
 	b := a.bus
 	ctx, refuse := context.WithCancelCause(context.Background())
 	defer refuse(nil)
 	ctx, cancel := context.WithTimeoutCause(ctx, b.opts.RequestTimeout, nats.ErrTimeout)
 	defer cancel()
-	defer b.denied.watchBatch(func(subject string) bool { return publishes(all, subject) }, refuse)()
-	ack, err := b.sendBatch(ctx, all)
+	s := newBatchSender(b, all)
+	defer b.denied.watchBatch(s.publishes, refuse)()
+	ack, err := s.send(ctx, join)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, journal.ErrDenied), errors.Is(err, errUncommitted):
+		b.log.Debug("a batch was not stored", "shard", a.shard, "appends", len(s.members()), "reason", err)
 		return 0, err
 	case err != nil:
-		return 0, join(journal.ErrInDoubt, err)
+		return 0, fmt.Errorf("%w: %w", journal.ErrInDoubt, err)
 	case ack.Error != nil:
-		b.log.Debug("a batch was refused", "shard", a.shard, "appends", len(all), "reason", ack.Error)
+		b.log.Debug("a batch was refused", "shard", a.shard, "appends", len(s.members()), "reason", ack.Error)
 		return 0, ack.Error
 	}
 	_ = b.full.note(nil)
 	return ack.Seq, b.checkAck(a.shard, ack)
 }
 
+// errUncommitted says that a batch broke off before its last message.
+var errUncommitted = errors.New("the batch was not sent")
+
+// batchSender publishes one atomic batch. A publish copies the message, so there is
+// one for all.
+type batchSender struct {
+	bus *Bus
+	all atomic.Pointer[[]journal.Pending]
+	msg nats.Msg
+	// What the message's headers hold: the condition of an append, and how many
+	// messages there were.
+	expect, filter, number []string
+	sent                   int
+}
+
+func newBatchSender(b *Bus, all []journal.Pending) *batchSender {
+	s := &batchSender{bus: b, expect: make([]string, 1), filter: make([]string, 1), number: make([]string, 1)}
+	s.all.Store(&all)
+	s.msg.Header = nats.Header{
+		headerBatchID: {nuid.Next()}, headerBatchSeq: s.number, headerExpectSeq: s.expect, headerExpectSubject: s.filter,
+	}
+	return s
+}
+
+// members are the appends that the batch has so far.
+func (s *batchSender) members() []journal.Pending { return *s.all.Load() }
+
 // publishes reports whether one of the appends has an entry on the subject.
-func publishes(all []journal.Pending, subject string) bool {
-	for _, p := range all {
+func (s *batchSender) publishes(subject string) bool {
+	for _, p := range s.members() {
 		for _, e := range p.Entries {
 			if e.Subject.String() == subject {
 				return true
@@ -114,53 +144,82 @@ func publishes(all []journal.Pending, subject string) bool {
 	return false
 }
 
-// errUncommitted says that a batch broke off before its last message.
-var errUncommitted = errors.New("the batch was not sent")
+// next makes the message that of the next entry.
+func (s *batchSender) next(p journal.Pending, e journal.Entry) {
+	s.sent++
+	s.expect[0], s.filter[0], s.number[0] = strconv.FormatUint(p.Last, 10), p.Run.Filter(), strconv.Itoa(s.sent)
+	s.msg.Subject, s.msg.Data = e.Subject.String(), e.Body
+}
 
-// sendBatch publishes the batch and waits for the answer to its last message. A
-// publish copies the message, so there is one for all.
-func (b *Bus) sendBatch(ctx context.Context, all []journal.Pending) (*pubAck, error) {
-	left := 0
-	for _, p := range all {
-		left += len(p.Entries)
+// send publishes the batch and waits for the answer to its last message. The first
+// message is one to be answered as well: with it the server makes a place for the
+// batch, which on one replica is several flushes to the disk, and who comes meanwhile
+// joins.
+func (s *batchSender) send(ctx context.Context, join func() []journal.Pending) (*pubAck, error) {
+	first := s.members()[0]
+	s.next(first, first.Entries[0])
+	if err := s.open(ctx); err != nil {
+		return nil, err
 	}
-	expect, filter, number := make([]string, 1), make([]string, 1), make([]string, 1)
-	msg := &nats.Msg{Header: nats.Header{
-		headerBatchID: {nuid.Next()}, headerBatchSeq: number, headerExpectSeq: expect, headerExpectSubject: filter,
-	}}
-	n := 0
+	all := join()
+	s.all.Store(&all)
+	entries := 0
 	for _, p := range all {
-		expect[0], filter[0] = strconv.FormatUint(p.Last, 10), p.Run.Filter()
-		for _, e := range p.Entries {
-			n++
-			number[0] = strconv.Itoa(n)
-			msg.Subject, msg.Data = e.Subject.String(), e.Body
-			if n == left {
-				msg.Header[headerBatchCommit] = []string{"1"}
-				ack, err := b.commit(ctx, msg)
-				if errors.Is(err, journal.ErrDenied) {
-					number[0] = strconv.Itoa(n + 1)
-					b.abandon(msg, all)
-				}
-				return ack, err
+		entries += len(p.Entries)
+	}
+	for i, p := range all {
+		for j, e := range p.Entries {
+			if i+j == 0 {
+				continue // it is there
 			}
-			if err := b.conn.PublishMsg(msg); err != nil {
-				return nil, join(errUncommitted, err)
+			if s.next(p, e); s.sent == entries {
+				return s.commit(ctx)
+			}
+			if err := s.bus.conn.PublishMsg(&s.msg); err != nil {
+				return nil, fmt.Errorf("%w: %w", errUncommitted, err)
 			}
 		}
 	}
 	return nil, errUncommitted
 }
 
+// open publishes the first message and waits until the server has it.
+func (s *batchSender) open(ctx context.Context) error {
+	answer, err := s.bus.request(ctx, &s.msg)
+	if err == nil && len(answer.Data) > 0 {
+		var ack *pubAck
+		if ack, err = s.bus.acknowledged(answer, nil); err == nil {
+			if ack.Error == nil {
+				return fmt.Errorf("%w: stream %q did not take a message as the first one of a batch: run `moorebus doctor`", journal.ErrInDoubt, ack.Stream)
+			}
+			err = ack.Error
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUncommitted, err)
+	}
+	return nil
+}
+
+// commit publishes the last message and waits for the answer.
+func (s *batchSender) commit(ctx context.Context) (*pubAck, error) {
+	s.msg.Header[headerBatchCommit] = []string{"1"}
+	ack, err := s.bus.commit(ctx, &s.msg)
+	if errors.Is(err, journal.ErrDenied) {
+		s.abandon()
+	}
+	return ack, err
+}
+
 // abandon makes the server forget a batch whose last message was refused, by one
 // that leaves a gap: there may be so many unfinished ones and no more.
-func (b *Bus) abandon(msg *nats.Msg, all []journal.Pending) {
-	delete(msg.Header, headerBatchCommit)
-	refused := msg.Subject
-	msg.Data = nil
-	for _, p := range all {
-		if msg.Subject = p.Entries[0].Subject.String(); msg.Subject != refused {
-			_ = b.conn.PublishMsg(msg) // else the server does so in 10 s
+func (s *batchSender) abandon() {
+	delete(s.msg.Header, headerBatchCommit)
+	refused := s.msg.Subject
+	s.number[0], s.msg.Data = strconv.Itoa(s.sent+1), nil
+	for _, p := range s.members() {
+		if s.msg.Subject = p.Entries[0].Subject.String(); s.msg.Subject != refused {
+			_ = s.bus.conn.PublishMsg(&s.msg) // else the server does so in 10 s
 			return
 		}
 	}

@@ -51,6 +51,11 @@ func batchOf(t testing.TB, bus *Bus, n int) []journal.Pending {
 	return all
 }
 
+// same is the join of a batch that nobody joins.
+func same(all []journal.Pending) func() []journal.Pending {
+	return func() []journal.Pending { return all }
+}
+
 // stored is how many records each run has.
 func stored(t testing.TB, bus *Bus, all []journal.Pending) (counts []int) {
 	t.Helper()
@@ -69,7 +74,7 @@ func TestBatch(t *testing.T) {
 	a := bus.appenders[0]
 	all := batchOf(t, bus, 5)
 	all[2].Entries = append(all[2].Entries, all[2].Entries[0], all[2].Entries[0])
-	last, err := a.Batch(all)
+	last, err := a.Batch(all, same(all))
 	require.NoError(t, err)
 	require.EqualValues(t, 7, last)
 	require.Equal(t, []int{1, 1, 3, 1, 1}, stored(t, bus, all))
@@ -78,10 +83,73 @@ func TestBatch(t *testing.T) {
 	require.EqualValues(t, 5, head.Seq)
 
 	fresh := append(batchOf(t, bus, 2), all[0])
-	_, err = a.Batch(fresh)
+	_, err = a.Batch(fresh, same(fresh))
 	require.Error(t, err)
 	require.NotErrorIs(t, err, journal.ErrInDoubt, "it is surely not stored")
 	require.Equal(t, []int{0, 0, 1}, stored(t, bus, fresh))
+}
+
+// Who comes when the server has made a place for the batch goes with it.
+func TestBatchIsJoined(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	all := batchOf(t, bus, 6)
+	asked := 0
+	last, err := bus.appenders[0].Batch(all[:2], func() []journal.Pending {
+		asked++
+		require.Zero(t, sum(stored(t, bus, all)), "nothing is stored before all is there")
+		return all
+	})
+	require.NoError(t, err)
+	require.Equal(t, 1, asked)
+	require.EqualValues(t, 6, last)
+	require.Equal(t, []int{1, 1, 1, 1, 1, 1}, stored(t, bus, all))
+
+	// Also where the first append has several entries, and where who came is refused.
+	all = append(batchOf(t, bus, 2), all[0])
+	all[0].Entries = append(all[0].Entries, all[0].Entries[0], all[0].Entries[0])
+	_, err = bus.appenders[0].Batch(all[:2], same(all))
+	require.Error(t, err)
+	require.NotErrorIs(t, err, journal.ErrInDoubt, "it is surely not stored")
+	require.Equal(t, []int{0, 0, 1}, stored(t, bus, all))
+	last, err = bus.appenders[0].Batch(all[:1], same(all[:2]))
+	require.NoError(t, err)
+	require.EqualValues(t, 10, last)
+	require.Equal(t, []int{3, 1}, stored(t, bus, all[:2]))
+}
+
+func sum(counts []int) (all int) {
+	for _, n := range counts {
+		all += n
+	}
+	return all
+}
+
+// A batch that finds no place at the server is not in doubt, and its members go
+// alone.
+func TestBatchWithoutAPlace(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	for i := range 60 { // more than the server holds unfinished ones
+		opener := newBatchSender(bus, batchOf(t, bus, 2))
+		opener.next(opener.members()[0], opener.members()[0].Entries[0])
+		err := opener.open(t.Context())
+		if err == nil {
+			continue
+		}
+		require.Greater(t, i, 10)
+		require.ErrorIs(t, err, errUncommitted)
+		all := batchOf(t, bus, 3)
+		_, err = bus.appenders[0].Batch(all, func() []journal.Pending { panic("there is no place to join") })
+		require.ErrorIs(t, err, errUncommitted)
+		require.NotErrorIs(t, err, journal.ErrInDoubt)
+		for _, err := range appendAll(t.Context(), bus, all) {
+			require.NoError(t, err)
+		}
+		require.Equal(t, []int{1, 1, 1}, stored(t, bus, all))
+		return
+	}
+	t.Fatal("the server took every batch")
 }
 
 // A member that may not be published is refused by name, wherever it stands; the
@@ -95,7 +163,7 @@ func TestDeniedInABatch(t *testing.T) {
 		at := []int{0, 2, 4, 4}[i%4]
 		all := batchOf(t, owner, 5)
 		all[at].Entries[0].Subject.From = events.Acting
-		_, err := bus.appenders[0].Batch(all)
+		_, err := bus.appenders[0].Batch(all, same(all))
 		require.Error(t, err)
 		require.NotErrorIs(t, err, journal.ErrInDoubt, "it is surely not stored")
 
