@@ -55,63 +55,95 @@ type floor struct {
 	stored []time.Time
 }
 
-// startFloor makes the streams and consumers. stop ends the loop.
+// startFloor makes the streams and consumers and begins the loop. stop ends it.
 func startFloor(ctx context.Context, n *node, t terms, h hops) (f *floor, err error) {
-	f = &floor{conn: n.conn, hops: h, terms: t.withDefaults(), failed: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(ctx)
-	f.stops = []func(){cancel}
+	f = newFloor(ctx, n.conn, t, h)
+	f.stops = append(f.stops, cancel)
 	defer func() {
 		if err != nil {
 			f.stop()
 		}
 	}()
-	js, err := jetstream.New(n.conn)
-	if err != nil {
+	if err := f.create(ctx); err != nil {
 		return nil, err
 	}
-	for shard := range f.terms.shards {
-		if f.terms.group {
-			c := newCommitter(n.conn)
+	return f, f.consume(ctx, floorStates...)
+}
+
+// newFloor returns a loop that nothing is delivered to yet. What it does ends with
+// ctx.
+func newFloor(ctx context.Context, conn *nats.Conn, t terms, h hops) *floor {
+	f := &floor{conn: conn, hops: h, terms: t.withDefaults(), done: make(chan struct{}), failed: make(chan error, 1)}
+	if f.terms.group {
+		for range f.terms.shards {
+			c := newCommitter(conn)
 			f.committers = append(f.committers, c)
 			f.working.Go(func() { c.run(ctx) })
 		}
-		if err := f.addShard(ctx, js, shard); err != nil {
-			return nil, err
-		}
 	}
-	return f, nil
+	return f
 }
 
-func (f *floor) addShard(ctx context.Context, js jetstream.JetStream, shard int) error {
-	root := "floor." + strconv.Itoa(shard)
-	stream, err := js.CreateStream(ctx, jetstream.StreamConfig{
-		Name: "FLOOR_" + strconv.Itoa(shard), Subjects: []string{root + ".>"}, Storage: jetstream.FileStorage, AllowDirect: true,
-		AllowAtomicPublish: true, Discard: jetstream.DiscardNew, DenyDelete: true, Compression: jetstream.S2Compression,
-		RePublish: &jetstream.RePublish{Source: root + ".>", Destination: "floorfeed." + root + ".>"},
-	})
+func floorStream(shard int) (name, root string) {
+	return "FLOOR_" + strconv.Itoa(shard), "floor." + strconv.Itoa(shard)
+}
+
+// create makes the streams and a consumer for each state.
+func (f *floor) create(ctx context.Context) error {
+	js, err := jetstream.New(f.conn)
 	if err != nil {
 		return err
 	}
-	for _, state := range floorStates {
-		consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
-			Durable: state, AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: root + ".default.*." + state + ".*.*",
-			MaxAckPending: 20000, AckWait: 15 * time.Second,
+	for shard := range f.terms.shards {
+		name, root := floorStream(shard)
+		stream, err := js.CreateStream(ctx, jetstream.StreamConfig{
+			Name: name, Subjects: []string{root + ".>"}, Storage: jetstream.FileStorage, AllowDirect: true,
+			AllowAtomicPublish: true, Discard: jetstream.DiscardNew, DenyDelete: true, Compression: jetstream.S2Compression,
+			RePublish: &jetstream.RePublish{Source: root + ".>", Destination: "floorfeed." + root + ".>"},
 		})
 		if err != nil {
 			return err
 		}
-		slots := make(chan struct{}, f.terms.slots)
-		c, err := consumer.Consume(func(msg jetstream.Msg) {
-			slots <- struct{}{}
-			f.working.Go(func() {
-				defer func() { <-slots }()
-				f.hop(ctx, msg)
+		for _, state := range floorStates {
+			_, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+				Durable: state, AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: root + ".default.*." + state + ".*.*",
+				MaxAckPending: 20000, AckWait: 15 * time.Second,
 			})
-		})
-		if err != nil {
-			return err
+			if err != nil {
+				return err
+			}
 		}
-		f.stops = append(f.stops, func() { c.Stop(); <-c.Closed() })
+	}
+	return nil
+}
+
+// consume answers what is delivered of the states until stop.
+func (f *floor) consume(ctx context.Context, states ...string) error {
+	js, err := jetstream.New(f.conn)
+	if err != nil {
+		return err
+	}
+	for shard := range f.terms.shards {
+		for _, state := range states {
+			name, _ := floorStream(shard)
+			consumer, err := js.Consumer(ctx, name, state)
+			if err != nil {
+				return err
+			}
+			slots := make(chan struct{}, f.terms.slots)
+			c, err := consumer.Consume(func(msg jetstream.Msg) {
+				slots <- struct{}{}
+				f.working.Go(func() {
+					defer func() { <-slots }()
+					f.hop(ctx, msg)
+				})
+			})
+			if err != nil {
+				return err
+			}
+			f.stops = append(f.stops, func() { c.Stop(); <-c.Closed() })
+		}
 	}
 	return nil
 }
@@ -129,7 +161,6 @@ func (f *floor) stop() {
 func (f *floor) carry(ctx context.Context, first, runs int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%d bare runs were not done after %s", runs, patience))
 	defer cancel()
-	f.done = make(chan struct{}, runs)
 	slots := make(chan struct{}, startSlots)
 	for i := range runs {
 		slots <- struct{}{}
@@ -172,9 +203,17 @@ func (f *floor) append(ctx context.Context, run, i int, last uint64) bool {
 		return false
 	}
 	if i == len(f.hops)-1 {
-		f.done <- struct{}{}
+		f.ended(ctx)
 	}
 	return true
+}
+
+// ended tells [floor.carry] of a run's end.
+func (f *floor) ended(ctx context.Context) {
+	select {
+	case f.done <- struct{}{}:
+	case <-ctx.Done():
+	}
 }
 
 // request publishes and waits for the acknowledgement.

@@ -75,7 +75,7 @@ func command() *cobra.Command {
 	for _, b := range suite() {
 		root.AddCommand(single(b, &o))
 	}
-	root.AddCommand(all(&o))
+	root.AddCommand(all(&o), bareStateCommand())
 	return root
 }
 

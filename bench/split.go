@@ -65,9 +65,14 @@ func split(ctx context.Context, c crowd, t terms, bin string) (all []figure, err
 			if err != nil {
 				return nil, err
 			}
+			bare, err := bareApartRate(ctx, t, bodies, runs)
+			if err != nil {
+				return nil, err
+			}
 			row := rows("split", fmt.Sprintf("%d runs, %s", runs, t.syncing()))
 			return []figure{
 				row("transitions", "1/s", apart).beside(together.perSecond(runs*len(bodies)), "all roles in one process").least(0.6),
+				row("transitions", "1/s", apart).beside(bare, "bare loop, a process for each state"),
 			}, nil
 		})
 		if err != nil {
