@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -88,18 +89,37 @@ func (a *appender) Batch(all []journal.Pending) (uint64, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.opts.RequestTimeout, nats.ErrTimeout)
 	defer cancel()
 	defer b.denied.watchBatch(func(subject string) bool { return publishes(all, subject) }, refuse)()
-	ack, err := b.sendBatch(ctx, all)
-	switch {
-	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, journal.ErrDenied), errors.Is(err, errUncommitted):
-		return 0, err
-	case err != nil:
-		return 0, join(journal.ErrInDoubt, err)
-	case ack.Error != nil:
-		b.log.Debug("a batch was refused", "shard", a.shard, "appends", len(all), "reason", ack.Error)
-		return 0, ack.Error
+	d := b.newDoubt(time.Now().Add(b.opts.RequestTimeout))
+	for {
+		ack, err := b.sendBatch(ctx, d.until(), all)
+		if err == nil && ack.Error == nil {
+			_ = b.full.note(nil)
+			return ack.Seq, b.checkAck(a.shard, ack)
+		}
+		if err == nil {
+			err = ack.Error
+		}
+		if !d.opens(err) {
+			return 0, a.batchFailed(err, len(all))
+		}
+		last, err := d.settle(ctx, err, all...)
+		if !errors.Is(err, errAgain) {
+			return last, err
+		}
 	}
-	_ = b.full.note(nil)
-	return ack.Seq, b.checkAck(a.shard, ack)
+}
+
+// batchFailed says what it means that a batch was not acknowledged.
+func (a *appender) batchFailed(err error, appends int) error {
+	var refused *apiError
+	switch {
+	case errors.As(err, &refused):
+		a.bus.log.Debug("a batch was refused", "shard", a.shard, "appends", appends, "reason", refused)
+		return err
+	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, journal.ErrDenied), errors.Is(err, errUncommitted):
+		return err
+	}
+	return join(journal.ErrInDoubt, err)
 }
 
 // publishes reports whether one of the appends has an entry on the subject.
@@ -119,7 +139,7 @@ var errUncommitted = errors.New("the batch was not sent")
 
 // sendBatch publishes the batch and waits for the answer to its last message. A
 // publish copies the message, so there is one for all.
-func (b *Bus) sendBatch(ctx context.Context, all []journal.Pending) (*pubAck, error) {
+func (b *Bus) sendBatch(ctx context.Context, deadline time.Time, all []journal.Pending) (*pubAck, error) {
 	left := 0
 	for _, p := range all {
 		left += len(p.Entries)
@@ -137,7 +157,7 @@ func (b *Bus) sendBatch(ctx context.Context, all []journal.Pending) (*pubAck, er
 			msg.Subject, msg.Data = e.Subject.String(), e.Body
 			if n == left {
 				msg.Header[headerBatchCommit] = []string{"1"}
-				ack, err := b.commit(ctx, msg)
+				ack, err := b.commit(ctx, deadline, msg)
 				if errors.Is(err, journal.ErrDenied) {
 					number[0] = strconv.Itoa(n + 1)
 					b.abandon(msg, all)
