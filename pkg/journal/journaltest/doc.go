@@ -114,13 +114,21 @@ func AppendAll(t testing.TB, log journal.Log, run events.Run, texts ...string) u
 
 func appendTo(t testing.TB, log journal.Log, run events.Run, to events.State, pool string, texts ...string) uint64 {
 	t.Helper()
-	ctx := bounded(t)
 	var last uint64
 	for _, text := range texts {
-		seq, err := log.Append(ctx, run, last, Entry(run, to, pool, text))
-		require.NoError(t, err)
-		require.Greater(t, seq, last)
-		last = seq
+		last = appendOne(t, log, run, last, Entry(run, to, pool, text))
 	}
 	return last
+}
+
+// appendOne waits for one append. Each has its own bound: hundreds, one after another,
+// may take more than a minute on a machine that is busy, though each is answered soon.
+func appendOne(t testing.TB, log journal.Log, run events.Run, last uint64, e journal.Entry) uint64 {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	seq, err := log.Append(ctx, run, last, e)
+	require.NoError(t, err)
+	require.Greater(t, seq, last)
+	return seq
 }

@@ -39,7 +39,8 @@ type pubAck struct {
 
 // Append stores the entries under the condition that the run's log ends at last.
 // While the server says that it stored nothing for want of readiness, the append
-// is sent again, for RequestTimeout altogether. With group commit it may wait before
+// is sent again, for RequestTimeout altogether. On several replicas so is one that is
+// not answered and that the log does not hold. With group commit it may wait before
 // that for what is under way in its shard.
 func (b *Bus) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (uint64, error) {
 	if err := journal.CheckAppend(b.shards, run, entries); err != nil {
@@ -62,9 +63,10 @@ func (a *appender) One(ctx context.Context, p journal.Pending) (uint64, error) {
 		return 0, fmt.Errorf("append to run %s was not sent: %w", run.ID, err)
 	}
 	deadline := time.Now().Add(b.opts.RequestTimeout)
+	d := b.newDoubt(deadline)
 	for {
 		a.pace.sent()
-		ack, err := b.send(ctx, deadline, run, last, p.Entries)
+		ack, err := b.send(ctx, d.until(), run, last, p.Entries)
 		// A refusal is answered without a flush.
 		a.pace.answered(err == nil && ack.Error == nil && len(p.Entries) == 1)
 		if err == nil && ack.Error != nil {
@@ -73,6 +75,16 @@ func (a *appender) One(ctx context.Context, p journal.Pending) (uint64, error) {
 		if err == nil {
 			_ = b.full.note(nil)
 			return ack.Seq, b.checkAck(run.Shard, ack)
+		}
+		if d.opens(err) {
+			seq, err := d.settle(ctx, err, p)
+			if errors.Is(err, errAgain) {
+				continue
+			}
+			if err != nil {
+				err = fmt.Errorf("append to run %s after %d: %w", run.ID, last, err)
+			}
+			return seq, err
 		}
 		if unsent(err) && pauseUntil(ctx, deadline, appendRetry) || b.spurious(ctx, deadline, err, run, last) && pauseUntil(ctx, deadline, conflictRetry) {
 			continue
@@ -191,10 +203,9 @@ func (b *Bus) sendAtomic(ctx context.Context, a *reply, deadline time.Time, entr
 // a batch did not arrive.
 const deniedSoon = 200 * time.Millisecond
 
-// commit publishes a batch's last message, or an append's only one, and waits for
-// the acknowledgement.
-func (b *Bus) commit(ctx context.Context, msg *nats.Msg) (*pubAck, error) {
-	return b.acknowledged(b.request(ctx, msg))
+// commit publishes a batch's last message and waits for the acknowledgement.
+func (b *Bus) commit(ctx context.Context, deadline time.Time, msg *nats.Msg) (*pubAck, error) {
+	return b.acknowledged(b.requestWithin(ctx, time.Until(deadline), msg))
 }
 
 // acknowledged reads the answer to an append.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -31,6 +30,7 @@ func startCluster(t *testing.T) []*server.Server {
 	t.Helper()
 	oneCluster.Lock()
 	t.Cleanup(oneCluster.Unlock)
+	said := tellElections(t)
 	var all []*server.Server
 	var routes []*url.URL
 	var ports []int
@@ -48,11 +48,49 @@ func startCluster(t *testing.T) []*server.Server {
 			Cluster: server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: port},
 		})
 		require.NoError(t, err)
+		srv.SetLoggerV2(said, false, false, false)
 		t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
 		all = append(all, srv)
 	}
 	return all
 }
+
+// elections keep what servers say of their leaders: an append may be without an answer
+// because of one, or because the machine is slow.
+type elections struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+// tellElections returns a logger for servers, whose lines are shown if the test fails.
+func tellElections(t *testing.T) *elections {
+	e := &elections{}
+	t.Cleanup(func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if t.Failed() {
+			t.Log("the servers of the cluster:\n" + strings.Join(e.lines, "\n"))
+		}
+	})
+	return e
+}
+
+func (e *elections) note(format string, v ...any) {
+	line := fmt.Sprintf(format, v...)
+	if !strings.Contains(line, "leader") && !strings.Contains(line, "quorum") {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lines = append(e.lines, time.Now().Format(time.StampMilli)+" "+line)
+}
+
+func (e *elections) Noticef(format string, v ...any) { e.note(format, v...) }
+func (e *elections) Warnf(format string, v ...any)   { e.note(format, v...) }
+func (e *elections) Errorf(format string, v ...any)  { e.note(format, v...) }
+func (e *elections) Fatalf(format string, v ...any)  { e.note(format, v...) }
+func (e *elections) Debugf(string, ...any)           {}
+func (e *elections) Tracef(string, ...any)           {}
 
 // openCluster starts a cluster and sets it up with three replicas of everything.
 func openCluster(t *testing.T, o InitOptions) ([]*server.Server, *Bus) {
@@ -110,13 +148,10 @@ func TestTimersOutliveTheirLeader(t *testing.T) {
 		waiting[run.ID] = true
 	}
 	got := consumeTimers(t, bus)
-	stream, err := bus.js.Stream(t.Context(), timerStream)
-	require.NoError(t, err)
-	leader := stream.CachedInfo().Cluster.Leader
-	i := slices.IndexFunc(servers, func(srv *server.Server) bool { return srv.Name() == leader })
-	require.GreaterOrEqual(t, i, 0, leader)
-	servers[i].Shutdown()
-	servers[i].WaitForShutdown()
+	leader := leaderOf(t.Context(), bus, servers, timerStream)
+	require.NotNil(t, leader)
+	leader.Shutdown()
+	leader.WaitForShutdown()
 	for len(waiting) > 0 {
 		d := nextTimer(t, got)
 		require.False(t, time.Now().Before(at), "it fired too early")

@@ -11,5 +11,7 @@
 // one atomic batch if it has several entries; reads are batched direct gets, so
 // that a reader needs no consumer; a worker never has more deliveries asked for
 // and running than slots; nothing gives up because the bus is away, except an
-// append, whose outcome is then [journal.ErrInDoubt], and a single read.
+// append, whose outcome is then [journal.ErrInDoubt], and a single read; an append
+// that an election on several replicas left without an answer is looked for in the
+// log, and sent again under its condition where it is not there.
 package natsbus

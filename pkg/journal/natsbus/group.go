@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -88,21 +89,39 @@ func (a *appender) Batch(all []journal.Pending, join func() []journal.Pending) (
 	defer refuse(nil)
 	ctx, cancel := context.WithTimeoutCause(ctx, b.opts.RequestTimeout, nats.ErrTimeout)
 	defer cancel()
-	s := newBatchSender(b, all)
+	s := newBatchSender(b, all, join)
 	defer b.denied.watchBatch(s.publishes, refuse)()
-	ack, err := s.send(ctx, join)
-	switch {
-	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, journal.ErrDenied), errors.Is(err, errUncommitted):
-		b.log.Debug("a batch was not stored", "shard", a.shard, "appends", len(s.members()), "reason", err)
-		return 0, err
-	case err != nil:
-		return 0, fmt.Errorf("%w: %w", journal.ErrInDoubt, err)
-	case ack.Error != nil:
-		b.log.Debug("a batch was refused", "shard", a.shard, "appends", len(s.members()), "reason", ack.Error)
-		return 0, ack.Error
+	d := b.newDoubt(time.Now().Add(b.opts.RequestTimeout))
+	for {
+		ack, err := s.send(ctx, d.until())
+		if err == nil && ack.Error == nil {
+			_ = b.full.note(nil)
+			return ack.Seq, b.checkAck(a.shard, ack)
+		}
+		if err == nil {
+			err = ack.Error
+		}
+		if !d.opens(err) {
+			return 0, a.batchFailed(err, len(s.members()))
+		}
+		last, err := d.settle(ctx, err, s.members()...)
+		if !errors.Is(err, errAgain) {
+			return last, err
+		}
 	}
-	_ = b.full.note(nil)
-	return ack.Seq, b.checkAck(a.shard, ack)
+}
+
+// batchFailed says what it means that a batch was not acknowledged.
+func (a *appender) batchFailed(err error, appends int) error {
+	var refused *apiError
+	switch {
+	case errors.As(err, &refused):
+		a.bus.log.Debug("a batch was refused", "shard", a.shard, "appends", appends, "reason", refused)
+		return err
+	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, journal.ErrDenied), errors.Is(err, errUncommitted):
+		return err
+	}
+	return join(journal.ErrInDoubt, err)
 }
 
 // errUncommitted says that a batch broke off before its last message.
@@ -113,19 +132,18 @@ var errUncommitted = errors.New("the batch was not sent")
 type batchSender struct {
 	bus *Bus
 	all atomic.Pointer[[]journal.Pending]
-	msg nats.Msg
+	// join is nil once it was called.
+	join func() []journal.Pending
+	msg  nats.Msg
 	// What the message's headers hold: the condition of an append, and how many
 	// messages there were.
 	expect, filter, number []string
 	sent                   int
 }
 
-func newBatchSender(b *Bus, all []journal.Pending) *batchSender {
-	s := &batchSender{bus: b, expect: make([]string, 1), filter: make([]string, 1), number: make([]string, 1)}
+func newBatchSender(b *Bus, all []journal.Pending, join func() []journal.Pending) *batchSender {
+	s := &batchSender{bus: b, join: join, expect: make([]string, 1), filter: make([]string, 1), number: make([]string, 1)}
 	s.all.Store(&all)
-	s.msg.Header = nats.Header{
-		headerBatchID: {nuid.Next()}, headerBatchSeq: s.number, headerExpectSeq: s.expect, headerExpectSubject: s.filter,
-	}
 	return s
 }
 
@@ -154,38 +172,27 @@ func (s *batchSender) next(p journal.Pending, e journal.Entry) {
 // send publishes the batch and waits for the answer to its last message. The first
 // message is one to be answered as well: with it the server makes a place for the
 // batch, which on one replica is several flushes to the disk, and who comes meanwhile
-// joins.
-func (s *batchSender) send(ctx context.Context, join func() []journal.Pending) (*pubAck, error) {
+// joins. It may be called again, and sends another batch then.
+func (s *batchSender) send(ctx context.Context, deadline time.Time) (*pubAck, error) {
+	s.sent, s.msg.Header = 0, nats.Header{
+		headerBatchID: {nuid.Next()}, headerBatchSeq: s.number, headerExpectSeq: s.expect, headerExpectSubject: s.filter,
+	}
 	first := s.members()[0]
 	s.next(first, first.Entries[0])
-	if err := s.open(ctx); err != nil {
+	if err := s.open(ctx, deadline); err != nil {
 		return nil, err
 	}
-	all := join()
-	s.all.Store(&all)
-	entries := 0
-	for _, p := range all {
-		entries += len(p.Entries)
+	if s.join != nil {
+		all := s.join()
+		s.all.Store(&all)
+		s.join = nil
 	}
-	for i, p := range all {
-		for j, e := range p.Entries {
-			if i+j == 0 {
-				continue // it is there
-			}
-			if s.next(p, e); s.sent == entries {
-				return s.commit(ctx)
-			}
-			if err := s.bus.conn.PublishMsg(&s.msg); err != nil {
-				return nil, fmt.Errorf("%w: %w", errUncommitted, err)
-			}
-		}
-	}
-	return nil, errUncommitted
+	return s.finish(ctx, deadline)
 }
 
 // open publishes the first message and waits until the server has it.
-func (s *batchSender) open(ctx context.Context) error {
-	answer, err := s.bus.request(ctx, &s.msg)
+func (s *batchSender) open(ctx context.Context, deadline time.Time) error {
+	answer, err := s.bus.requestWithin(ctx, time.Until(deadline), &s.msg)
 	if err == nil && len(answer.Data) > 0 {
 		var ack *pubAck
 		if ack, err = s.bus.acknowledged(answer, nil); err == nil {
@@ -196,15 +203,38 @@ func (s *batchSender) open(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", errUncommitted, err)
+		return join(errUncommitted, err)
 	}
 	return nil
 }
 
+// finish publishes what comes after the first message, and waits for the answer to
+// the last one.
+func (s *batchSender) finish(ctx context.Context, deadline time.Time) (*pubAck, error) {
+	all, entries := s.members(), 0
+	for _, p := range all {
+		entries += len(p.Entries)
+	}
+	for i, p := range all {
+		for j, e := range p.Entries {
+			if i+j == 0 {
+				continue // it is there
+			}
+			if s.next(p, e); s.sent == entries {
+				return s.commit(ctx, deadline)
+			}
+			if err := s.bus.conn.PublishMsg(&s.msg); err != nil {
+				return nil, join(errUncommitted, err)
+			}
+		}
+	}
+	return nil, errUncommitted
+}
+
 // commit publishes the last message and waits for the answer.
-func (s *batchSender) commit(ctx context.Context) (*pubAck, error) {
+func (s *batchSender) commit(ctx context.Context, deadline time.Time) (*pubAck, error) {
 	s.msg.Header[headerBatchCommit] = []string{"1"}
-	ack, err := s.bus.commit(ctx, &s.msg)
+	ack, err := s.bus.commit(ctx, deadline, &s.msg)
 	if errors.Is(err, journal.ErrDenied) {
 		s.abandon()
 	}

@@ -1,0 +1,119 @@
+package natsbus
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
+)
+
+// unansweredAfter is how long an append to several replicas waits for its answer
+// before it looks what became of it. After each try without an answer the next one
+// waits twice as long.
+const unansweredAfter = time.Second
+
+// doubt is what an append, or a batch of some, does about an answer that does not
+// come. Where a stream has replicas, nobody answers what its leader had under way
+// when another one was elected: an append that reached the old leader too late is
+// dropped, and one that it had proposed is stored or not. So after a while the log
+// itself is asked, and where it does not hold the append, that is sent again under
+// the same condition, by which it cannot be stored twice. On one server no answer
+// means that the server is away, and whoever asks waits for it.
+type doubt struct {
+	bus      *Bus
+	deadline time.Time
+	wait     time.Duration
+	// open says that a try was not answered, and may be stored whatever the later
+	// ones come to.
+	open bool
+}
+
+func (b *Bus) newDoubt(deadline time.Time) doubt {
+	d := doubt{bus: b, deadline: deadline, wait: unansweredAfter}
+	if b.replicas <= 1 {
+		d.wait = time.Until(deadline)
+	}
+	return d
+}
+
+// until returns when a try that begins now, or a look, is given up.
+func (d *doubt) until() time.Time {
+	if at := time.Now().Add(d.wait); at.Before(d.deadline) {
+		return at
+	}
+	return d.deadline
+}
+
+// opens notes how a try failed, and reports whether the append may be stored. What
+// was not sent to its end is not.
+func (d *doubt) opens(err error) bool {
+	d.open = d.open || d.bus.replicas > 1 && errors.Is(err, nats.ErrTimeout) && !errors.Is(err, errUncommitted)
+	return d.open
+}
+
+// errAgain says that an append is to be sent again.
+var errAgain = errors.New("the append is to be sent again")
+
+// settle returns what appends came to that are in doubt, given how the last try
+// failed: the last record's sequence number if they are stored, ErrConflict if they
+// are not and never will be, errAgain, or at the end of the time ErrInDoubt.
+func (d *doubt) settle(ctx context.Context, failed error, all ...journal.Pending) (uint64, error) {
+	code, _ := errorCode(failed)
+	lost := code == codeWrongLastSequence || code == codeWrongLastConstant
+	if !lost && !unsent(failed) && !errors.Is(failed, nats.ErrTimeout) {
+		return 0, join(journal.ErrInDoubt, failed)
+	}
+	d.bus.log.Debug("an append was not answered", "run", all[0].Run.ID, "after", all[0].Last, "appends", len(all), "last try", failed)
+	look, cancel := context.WithDeadline(ctx, d.until())
+	defer cancel()
+	last, err := d.bus.standing(look, all)
+	if err == nil || errors.Is(err, journal.ErrConflict) {
+		return last, err
+	}
+	if !pauseUntil(ctx, d.deadline, appendRetry) {
+		return 0, join(journal.ErrInDoubt, failed)
+	}
+	if errors.Is(failed, nats.ErrTimeout) {
+		d.wait *= 2
+	}
+	return 0, errAgain
+}
+
+// standing returns the sequence number of the last record of appends that are
+// stored, together if they are several. The error is ErrConflict if another record
+// stands where one of them belongs, so that they never will be, and ErrNotFound if
+// none does as far as the replica knows that answers.
+func (b *Bus) standing(ctx context.Context, all []journal.Pending) (end uint64, err error) {
+	for i, p := range all {
+		last, err := b.standingOne(ctx, p)
+		if err != nil {
+			return 0, err
+		}
+		if i > 0 && last != end+uint64(len(p.Entries)) {
+			return 0, journal.ErrConflict // they are others' records, though the same
+		}
+		end = last
+	}
+	return end, nil
+}
+
+// standingOne is standing for one append. Records are compared by their subjects and
+// bodies: an event has an id of its own in its body.
+func (b *Bus) standingOne(ctx context.Context, p journal.Pending) (uint64, error) {
+	n := 0
+	for rec, err := range b.Read(ctx, p.Run, p.Last) {
+		if err != nil {
+			return 0, err
+		}
+		if e := p.Entries[n]; rec.Subject != e.Subject.String() || !bytes.Equal(rec.Body, e.Body) {
+			return 0, journal.ErrConflict
+		}
+		if n++; n == len(p.Entries) {
+			return rec.Seq, nil
+		}
+	}
+	return 0, journal.ErrNotFound
+}

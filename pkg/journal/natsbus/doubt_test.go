@@ -1,0 +1,199 @@
+package natsbus
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/journal/journaltest"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/stretchr/testify/require"
+)
+
+// TestStanding looks for appends that are stored, that are not, and where others'
+// records are.
+func TestStanding(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	pending := func(run events.Run, last uint64, bodies ...string) journal.Pending {
+		p := journal.Pending{Run: run, Last: last}
+		for _, body := range bodies {
+			p.Entries = append(p.Entries, journaltest.Entry(run, events.Acting, "web", body))
+		}
+		return p
+	}
+	store := func(p journal.Pending) uint64 {
+		last, err := bus.Append(t.Context(), p.Run, p.Last, p.Entries...)
+		require.NoError(t, err)
+		return last
+	}
+	run, other := journaltest.NewRun(t, bus), journaltest.NewRun(t, bus)
+	one := pending(run, 0, `"one"`)
+	_, err := bus.standing(t.Context(), []journal.Pending{one})
+	require.ErrorIs(t, err, journal.ErrNotFound)
+	first := store(one)
+	two := pending(run, first, `"two"`, `"three"`)
+	end := store(two)
+	beside := pending(other, 0, `"beside"`)
+	next := store(beside)
+	store(pending(run, end, `"four"`))
+
+	for last, all := range map[uint64][]journal.Pending{first: {one}, end: {two}, next: {two, beside}} {
+		found, err := bus.standing(t.Context(), all)
+		require.NoError(t, err)
+		require.Equal(t, last, found)
+	}
+	for name, all := range map[string][]journal.Pending{
+		"another body":       {pending(run, first, `"two"`, `"3"`)},
+		"another subject":    {{Run: run, Entries: []journal.Entry{journaltest.Entry(run, events.Acting, "db", `"one"`)}}},
+		"not there any more": {pending(run, first, `"four"`)},
+		"one of them":        {two, pending(other, 0, `"another"`)},
+		"not together":       {one, beside},
+	} {
+		_, err := bus.standing(t.Context(), all)
+		require.ErrorIs(t, err, journal.ErrConflict, name)
+	}
+	_, err = bus.standing(t.Context(), []journal.Pending{beside, pending(run, end+2, `"five"`)})
+	require.ErrorIs(t, err, journal.ErrNotFound)
+}
+
+// counted counts what is written that has the text in it.
+type counted struct {
+	text  string
+	times atomic.Int64
+}
+
+func (c *counted) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte(c.text)) {
+		c.times.Add(1)
+	}
+	return len(line), nil
+}
+
+// crowd are writers that append to a run each until they are stopped.
+type crowd struct {
+	all  sync.WaitGroup
+	stop chan struct{}
+	// stored gets a word for each append.
+	stored chan struct{}
+}
+
+func startCrowd(t *testing.T, bus *Bus, n int) *crowd {
+	w := &crowd{stop: make(chan struct{}), stored: make(chan struct{})}
+	for range n {
+		run := journaltest.NewRun(t, bus)
+		w.all.Go(func() { w.write(t, bus, run) })
+	}
+	return w
+}
+
+// write appends and compares the log with it at the end.
+func (w *crowd) write(t *testing.T, bus *Bus, run events.Run) {
+	var last uint64
+	var want []string
+	for going := true; going; {
+		body := fmt.Sprintf("[%q,%d]", run.ID, len(want))
+		seq, err := bus.Append(t.Context(), run, last, journaltest.Entry(run, events.Observing, events.DefaultPool, body))
+		if err != nil {
+			t.Errorf("append %d: %v", len(want), err)
+			return
+		}
+		last, want = seq, append(want, body)
+		select {
+		case w.stored <- struct{}{}:
+		case <-w.stop:
+			going = false
+		}
+	}
+	recs, err := journaltest.Collect(bus.Read(t.Context(), run, 0))
+	if err != nil {
+		t.Errorf("read: %v", err)
+		return
+	}
+	if !slices.EqualFunc(recs, want, func(r journal.Record, body string) bool { return string(r.Body) == body }) {
+		t.Errorf("%d records, %d were appended, or not the same", len(recs), len(want))
+	}
+}
+
+// more waits for some appends.
+func (w *crowd) more(t *testing.T, n int) {
+	t.Helper()
+	enough := time.After(2 * patience)
+	for range n {
+		select {
+		case <-w.stored:
+		case <-enough:
+			t.Fatal("no append was stored")
+		}
+	}
+}
+
+func (w *crowd) end() {
+	close(w.stop)
+	w.all.Wait()
+}
+
+// leaderOf returns the server that leads the stream, nil if none is known to.
+func leaderOf(ctx context.Context, bus *Bus, servers []*server.Server, stream string) *server.Server {
+	handle, err := bus.js.Stream(ctx, stream)
+	if err != nil {
+		return nil
+	}
+	leader := handle.CachedInfo().Cluster.Leader
+	if i := slices.IndexFunc(servers, func(srv *server.Server) bool { return srv.Name() == leader }); i >= 0 {
+		return servers[i]
+	}
+	return nil
+}
+
+// TestAppendsOutliveTheirLeaders has elections while appends are under way, until
+// some were not answered, and at last stops the server that leads.
+func TestAppendsOutliveTheirLeaders(t *testing.T) {
+	t.Parallel()
+	servers, bus := openCluster(t, InitOptions{})
+	stream := events.StreamName(0)
+	stepDown := func(bus *Bus) {
+		var answer struct{}
+		_ = bus.askWithin(t.Context(), time.Second, "STREAM.LEADER.STEPDOWN."+stream, nil, &answer) // or there is none just now
+	}
+	for name, group := range map[string]GroupCommit{"alone": GroupCommitOff, "together": GroupCommitOn} {
+		t.Run(name, func(t *testing.T) {
+			silent := &counted{text: "was not answered"}
+			log := slog.New(slog.NewTextHandler(silent, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			b, err := Open(t.Context(), bus.Conn(), Options{Logger: log, GroupCommit: group, RequestTimeout: patience})
+			require.NoError(t, err)
+			w := startCrowd(t, b, 8)
+			defer w.end()
+			for silent.times.Load() == 0 {
+				stepDown(b)
+				w.more(t, 50)
+			}
+		})
+	}
+	t.Run("stopped", func(t *testing.T) {
+		b := patient(t, bus, GroupCommitAuto)
+		var leader *server.Server
+		require.Eventually(t, func() bool {
+			leader = leaderOf(t.Context(), b, servers, stream)
+			if leader != nil && leader.Name() != b.Conn().ConnectedServerName() {
+				return true
+			}
+			stepDown(b)
+			return false
+		}, patience, 50*time.Millisecond, "another server than that of the writers is to lead")
+		w := startCrowd(t, b, 8)
+		defer w.end()
+		w.more(t, 50)
+		leader.Shutdown()
+		leader.WaitForShutdown()
+		w.more(t, 200)
+	})
+}
