@@ -67,5 +67,5 @@ func fillRuns(tb testing.TB, bus *Bus, runs, each int) {
 	require.Eventually(tb, func() bool {
 		last, err := bus.Last(context.Background(), 0)
 		return err == nil && last == seq
-	}, patience, time.Millisecond)
+	}, patience, 20*time.Millisecond)
 }
