@@ -75,6 +75,11 @@ type Record struct {
 	// says itself; 0: it does not say, or it is the run's first. It shows where to
 	// look for the record before, see [Fetcher], and proves nothing.
 	After uint64
+	// First says that the log had no record of the run when it took this one, which
+	// it made sure of. False says nothing, as of a run's first record among several
+	// that were stored together. Like After it is said of what was delivered or
+	// fetched.
+	First bool
 }
 
 // Filter chooses records by their subject; an empty field matches everything.

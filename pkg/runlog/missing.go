@@ -32,7 +32,9 @@ func (r *Run) linkOf(rec journal.Record, e *events.Event) (link, bool) {
 // condition under which it was appended. The latter is the writer's word, and only
 // says which record is fetched: what is folded was handed out by the log, and the
 // chain of hashes reaches from the delivered record to the one that was known to
-// be the last.
+// be the last. Of a run of which nothing is known it has to reach to the record that
+// the log took as the run's first, and to begin with its head: what is delivered may
+// have been delivered before, to somebody else.
 func (r *Run) bridge(ctx context.Context, rec journal.Record, e *events.Event) (bool, error) {
 	missing, ok := r.missing(ctx, rec, e)
 	if !ok {
@@ -50,14 +52,20 @@ func (r *Run) bridge(ctx context.Context, rec journal.Record, e *events.Event) (
 // known, or false where they are too many, or are not found in that way.
 func (r *Run) missing(ctx context.Context, rec journal.Record, e *events.Event) ([]link, bool) {
 	log, can := r.store.log.(journal.Fetcher)
-	if !can || r.seq == 0 || e.N <= r.mem.N+1 || e.N-r.mem.N-1 > maxFetched {
+	if !can || e.N <= r.mem.N+1 || e.N-r.mem.N-1 > maxFetched {
 		return nil, false
+	}
+	if r.seq == 0 {
+		head, err := r.store.log.Head(ctx, r.ID)
+		if err != nil || head.Seq != rec.Seq {
+			return nil, false
+		}
 	}
 	last, own := r.linkOf(rec, e)
 	chain := []link{last}
 	for own {
 		if last.event.N == r.mem.N+1 {
-			return chain, last.event.Prev == r.mem.Control.Head
+			return chain, last.event.Prev == r.mem.Control.Head && (r.seq > 0 || last.rec.First)
 		}
 		if last.rec.After <= r.seq || last.rec.After >= last.rec.Seq {
 			return nil, false

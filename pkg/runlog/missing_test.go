@@ -20,6 +20,8 @@ import (
 type asked struct {
 	*natsbus.Bus
 	reads, fetches int
+	// doubts makes it say of no record that it is its run's first.
+	doubts bool
 }
 
 func (c *asked) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[journal.Record, error] {
@@ -29,7 +31,9 @@ func (c *asked) Read(ctx context.Context, run events.Run, after uint64) iter.Seq
 
 func (c *asked) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Record, error) {
 	c.fetches++
-	return c.Bus.Fetch(ctx, run, seq)
+	rec, err := c.Bus.Fetch(ctx, run, seq)
+	rec.First = rec.First && !c.doubts
+	return rec, err
 }
 
 // apart is a run that two processes work on: one appends, one has it in memory.
@@ -133,6 +137,35 @@ func TestExtendReadsAnUnknownRunToItsHead(t *testing.T) {
 	p.reader = runlog.New(runlog.Options{Log: p.log}).Acquire(p.writer.ID)
 	p.extend(first)
 	p.asRead()
+}
+
+// A run of which nothing is known is traced back from its head, if it is young and the
+// log says where it begins.
+func TestExtendTracesAnUnknownRun(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		more           int
+		doubts         bool
+		reads, fetches int
+	}{
+		"one event":             {0, false, 1, 0},
+		"two":                   {1, false, 0, 1},
+		"as many as are traced": {4, false, 0, 4},
+		"one more":              {5, false, 1, 0},
+		"of unknown origin":     {2, true, 1, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newApart(t)
+			p.thoughts(c.more)
+			p.log.doubts = c.doubts
+			p.reader = runlog.New(runlog.Options{Log: p.log}).Acquire(p.writer.ID)
+			p.extend(p.head())
+			require.Equal(t, c.reads, p.log.reads)
+			require.Equal(t, c.fetches, p.log.fetches)
+			p.asRead()
+		})
+	}
 }
 
 // A run was paused while its delivery waited, which is older than that: what is in

@@ -177,7 +177,7 @@ func (r *Run) Extend(ctx context.Context, rec journal.Record) (*events.Event, er
 		return nil, r.catchUp(ctx, rec, r.Refresh)
 	}
 	// A run's first event proves nothing by its chain: anything may stand before
-	// it, so a run of which nothing is known is read.
+	// it, so a run of which nothing is known is read, or traced back to its first.
 	if r.seq > 0 && rec.Seq > r.seq && e.N == r.mem.N+1 && e.Prev == r.mem.Control.Head {
 		if l, own := r.linkOf(rec, e); own {
 			return e, r.follow(ctx, l)

@@ -29,6 +29,7 @@ func Fetcher(t *testing.T, open func(t *testing.T) LogFetcher) {
 		"after, in a crowd":        testAfterCrowd,
 		"after, of deliveries":     testAfterDelivered,
 		"back to the run's origin": testFetchBack,
+		"the run's first":          testFirst,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, log) })
 	}
@@ -174,4 +175,26 @@ func testFetchBack(t *testing.T, log LogFetcher) {
 		seq = rec.After
 	}
 	require.Equal(t, want, back)
+}
+
+// testFirst shows that the run's first record says so, as one that was fetched or
+// delivered, and no other one.
+func testFirst(t *testing.T, log LogFetcher) {
+	run, pool := NewRun(t, log), NewToken(t)
+	first, err := log.Append(bounded(t), run, 0, Entry(run, events.Acting, pool, "a"))
+	require.NoError(t, err)
+	second, err := log.Append(bounded(t), run, first, Entry(run, events.Acting, pool, "b"))
+	require.NoError(t, err)
+	require.True(t, mustFetch(t, log, run, first).First)
+	require.False(t, mustFetch(t, log, run, second).First)
+	c := consume(t, log, acting(pool), 1, nil)
+	for range 2 {
+		d := c.next(t)
+		require.Equal(t, d.Record().Seq == first, d.Record().First)
+		require.NoError(t, d.Ack())
+	}
+	several := NewRun(t, log)
+	last, err := log.Append(bounded(t), several, 0, plain(several, "1"), plain(several, "2"))
+	require.NoError(t, err)
+	require.False(t, mustFetch(t, log, several, last).First)
 }

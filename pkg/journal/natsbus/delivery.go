@@ -35,7 +35,8 @@ func newDelivery(conn *nats.Conn, msg *nats.Msg) (*delivery, error) {
 		return nil, err
 	}
 	d.attempt = attempt
-	d.rec = journal.Record{Subject: msg.Subject, Seq: seq, Body: msg.Data, Stored: stored, After: conditionOf(msg)}
+	d.rec = journal.Record{Subject: msg.Subject, Seq: seq, Body: msg.Data, Stored: stored}
+	noteCondition(&d.rec, msg)
 	return d, nil
 }
 

@@ -25,20 +25,26 @@ func (b *Bus) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Re
 	if err == nil && rec.Seq != seq {
 		err = fmt.Errorf("fetch record %d: the bus answers with %d", seq, rec.Seq)
 	}
-	rec.After = conditionOf(msg)
+	noteCondition(&rec, msg)
 	return rec, err
 }
 
-// conditionOf returns the sequence number under whose condition a message was
-// appended, 0 if there is none. The server goes by the first one.
-func conditionOf(msg *nats.Msg) uint64 {
-	values := msg.Header[headerExpectSeq]
-	if len(values) == 0 {
-		return 0
-	}
-	seq, err := strconv.ParseUint(values[0], 10, 64)
+// noteCondition notes in a record under which condition it was appended, which the
+// message says: the sequence number of the run's last record. The server goes by the
+// first value of a header.
+func noteCondition(rec *journal.Record, msg *nats.Msg) {
+	text := header(msg, headerExpectSeq)
+	seq, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0
+		return // there is none
 	}
-	return seq
+	rec.After = seq
+	if seq > 0 {
+		return
+	}
+	// The condition may be another run's, and those of a batch are held against the log
+	// before the batch.
+	subject, err := events.ParseSubject(rec.Subject)
+	place := header(msg, headerBatchSeq)
+	rec.First = err == nil && header(msg, headerExpectSubject) == subject.Run.Filter() && (place == "" || place == "1")
 }

@@ -205,7 +205,7 @@ func (j *Journal) append(at Moment, last uint64, entries []journal.Entry) (uint6
 // number. The lock is held.
 func (j *Journal) storeAll(a journal.Pending) (seq uint64) {
 	for _, e := range a.Entries {
-		seq = j.store(a.Run.Shard, e.Subject.String(), e.Body, a.Last)
+		seq = j.store(a.Run.Shard, e.Subject.String(), e.Body, &a.Last)
 	}
 	return seq
 }
@@ -242,20 +242,23 @@ func (j *Journal) Inject(shard int, subject string, body []byte) uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	defer j.announce(shard, len(j.shards[shard].records))
-	return j.store(shard, subject, body, 0)
+	return j.store(shard, subject, body, nil)
 }
 
 // store appends a record, which came under the condition that its run ends at
-// after, and queues its deliveries. The lock is held.
-func (j *Journal) store(shard int, subject string, body []byte, after uint64) uint64 {
+// after, nil if under none, and queues its deliveries. The lock is held.
+func (j *Journal) store(shard int, subject string, body []byte, after *uint64) uint64 {
 	s := j.shards[shard]
 	rec := journal.Record{
 		Subject: subject, Seq: uint64(len(s.records)) + 1,
-		Body: append([]byte{}, body...), Stored: time.Now().UTC(), After: after,
+		Body: append([]byte{}, body...), Stored: time.Now().UTC(),
 	}
 	nth := 0
 	if run, ok := runOf(subject); ok {
 		nth = len(s.runs[run])
+		if after != nil {
+			rec.After, rec.First = *after, nth == 0
+		}
 		s.runs[run] = append(s.runs[run], len(s.records))
 	}
 	s.records = append(s.records, rec)
