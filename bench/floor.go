@@ -66,7 +66,7 @@ func startFloor(ctx context.Context, n *node, t terms, h hops) (f *floor, err er
 		}
 	}()
 	if err := f.create(ctx); err != nil {
-		return nil, err
+		return f, err
 	}
 	return f, f.consume(ctx, floorStates...)
 }
@@ -74,7 +74,7 @@ func startFloor(ctx context.Context, n *node, t terms, h hops) (f *floor, err er
 // newFloor returns a loop that nothing is delivered to yet. What it does ends with
 // ctx.
 func newFloor(ctx context.Context, conn *nats.Conn, t terms, h hops) *floor {
-	f := &floor{conn: conn, hops: h, terms: t.withDefaults(), done: make(chan struct{}), failed: make(chan error, 1)}
+	f := &floor{conn: conn, hops: h, terms: t.withDefaults(), done: make(chan struct{}, manyEnds), failed: make(chan error, 1)}
 	if f.terms.group {
 		for range f.terms.shards {
 			c := newCommitter(conn)
@@ -84,6 +84,10 @@ func newFloor(ctx context.Context, conn *nats.Conn, t terms, h hops) *floor {
 	}
 	return f
 }
+
+// manyEnds is how many ends of runs may wait for [floor.carry], which starts all
+// before it waits: so many runs at once do not hold each other up.
+const manyEnds = 1 << 16
 
 func floorStream(shard int) (name, root string) {
 	return "FLOOR_" + strconv.Itoa(shard), "floor." + strconv.Itoa(shard)

@@ -13,5 +13,6 @@
 // and running than slots; nothing gives up because the bus is away, except an
 // append, whose outcome is then [journal.ErrInDoubt], and a single read; an append
 // that an election on several replicas left without an answer is looked for in the
-// log, and sent again under its condition where it is not there.
+// log, and sent again under its condition where it is not there, for RequestTimeout
+// altogether.
 package natsbus

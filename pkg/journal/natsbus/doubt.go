@@ -11,8 +11,8 @@ import (
 )
 
 // unansweredAfter is how long an append to several replicas waits for its answer
-// before it looks what became of it. After each try without an answer the next one
-// waits twice as long.
+// before it looks what became of it. After each try that came to nothing the next one
+// waits twice as long, and so does the pause before it.
 const unansweredAfter = time.Second
 
 // doubt is what an append, or a batch of some, does about an answer that does not
@@ -20,19 +20,21 @@ const unansweredAfter = time.Second
 // when another one was elected: an append that reached the old leader too late is
 // dropped, and one that it had proposed is stored or not. So after a while the log
 // itself is asked, and where it does not hold the append, that is sent again under
-// the same condition, by which it cannot be stored twice. On one server no answer
-// means that the server is away, and whoever asks waits for it.
+// the same condition, by which it cannot be stored twice: not before it is purged, that
+// is, which takes longer than an append may. On one server no answer means that the
+// server is away, and whoever asks waits for it.
 type doubt struct {
 	bus      *Bus
 	deadline time.Time
-	wait     time.Duration
+	// wait is how long the next try waits, pause how long there is none before it.
+	wait, pause time.Duration
 	// open says that a try was not answered, and may be stored whatever the later
 	// ones come to.
 	open bool
 }
 
 func (b *Bus) newDoubt(deadline time.Time) doubt {
-	d := doubt{bus: b, deadline: deadline, wait: unansweredAfter}
+	d := doubt{bus: b, deadline: deadline, wait: unansweredAfter, pause: appendRetry}
 	if b.replicas <= 1 {
 		d.wait = time.Until(deadline)
 	}
@@ -73,31 +75,51 @@ func (d *doubt) settle(ctx context.Context, failed error, all ...journal.Pending
 	if err == nil || errors.Is(err, journal.ErrConflict) {
 		return last, err
 	}
-	if !pauseUntil(ctx, d.deadline, appendRetry) {
+	if !d.again(ctx) {
 		return 0, join(journal.ErrInDoubt, failed)
 	}
-	if errors.Is(failed, nats.ErrTimeout) {
-		d.wait *= 2
-	}
 	return 0, errAgain
+}
+
+// again pauses before the next try, and reports false where the time is over.
+func (d *doubt) again(ctx context.Context) bool {
+	if !pauseUntil(ctx, d.deadline, d.pause) {
+		return false
+	}
+	d.wait, d.pause = 2*d.wait, 2*d.pause
+	return true
 }
 
 // standing returns the sequence number of the last record of appends that are
 // stored, together if they are several. The error is ErrConflict if another record
 // stands where one of them belongs, so that they never will be, and ErrNotFound if
-// none does as far as the replica knows that answers.
-func (b *Bus) standing(ctx context.Context, all []journal.Pending) (end uint64, err error) {
-	for i, p := range all {
-		last, err := b.standingOne(ctx, p)
-		if err != nil {
-			return 0, err
+// none does as far as the replica knows that answers. Of several all are stored or
+// none, so that the first and the last one say it.
+func (b *Bus) standing(ctx context.Context, all []journal.Pending) (uint64, error) {
+	last, err := b.standingOne(ctx, all[len(all)-1])
+	if err == nil && len(all) > 1 {
+		var first uint64
+		if first, err = b.standingOne(ctx, all[0]); err == nil && last-first != between(all) {
+			err = journal.ErrConflict // they are others' records, though the same
 		}
-		if i > 0 && last != end+uint64(len(p.Entries)) {
-			return 0, journal.ErrConflict // they are others' records, though the same
-		}
-		end = last
 	}
-	return end, nil
+	if err == nil || !errors.Is(err, journal.ErrNotFound) {
+		return last, err
+	}
+	for _, p := range all[:len(all)-1] {
+		if _, other := b.standingOne(ctx, p); other != nil && !errors.Is(other, journal.ErrNotFound) {
+			return 0, other
+		}
+	}
+	return 0, err
+}
+
+// between is how many entries there are behind the first append.
+func between(all []journal.Pending) (entries uint64) {
+	for _, p := range all[1:] {
+		entries += uint64(len(p.Entries))
+	}
+	return entries
 }
 
 // standingOne is standing for one append. Records are compared by their subjects and

@@ -15,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/journaltest"
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 )
 
@@ -56,6 +57,8 @@ func TestStanding(t *testing.T) {
 		"another subject":    {{Run: run, Entries: []journal.Entry{journaltest.Entry(run, events.Acting, "db", `"one"`)}}},
 		"not there any more": {pending(run, first, `"four"`)},
 		"one of them":        {two, pending(other, 0, `"another"`)},
+		"behind what is not": {pending(journaltest.NewRun(t, bus), 0, `"new"`), pending(other, 0, `"another"`)},
+		"before what is not": {pending(other, 0, `"another"`), pending(journaltest.NewRun(t, bus), 0, `"new"`)},
 		"not together":       {one, beside},
 	} {
 		_, err := bus.standing(t.Context(), all)
@@ -63,6 +66,39 @@ func TestStanding(t *testing.T) {
 	}
 	_, err = bus.standing(t.Context(), []journal.Pending{beside, pending(run, end+2, `"five"`)})
 	require.ErrorIs(t, err, journal.ErrNotFound)
+}
+
+// What an append in doubt comes to is what the log says: it is stored, it never will
+// be, or it is to be sent again while there is time.
+func TestDoubtSettles(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	bus.replicas = 3 // as far as it knows
+	all := batchOf(t, bus, 3)
+	d := bus.newDoubt(time.Now().Add(time.Minute))
+	require.False(t, d.opens(journal.ErrConflict))
+	require.False(t, d.opens(join(errUncommitted, nats.ErrTimeout)), "it was not sent to its end")
+	require.True(t, d.opens(nats.ErrTimeout))
+	require.True(t, d.opens(journal.ErrConflict), "an earlier try may be stored")
+
+	waited := d.wait
+	_, err := d.settle(t.Context(), nats.ErrTimeout, all...)
+	require.ErrorIs(t, err, errAgain)
+	require.Greater(t, d.wait, waited)
+	_, err = d.settle(t.Context(), nats.ErrDisconnected, all...)
+	require.ErrorIs(t, err, journal.ErrInDoubt)
+	late := bus.newDoubt(time.Now().Add(time.Millisecond))
+	_, err = late.settle(t.Context(), nats.ErrTimeout, all...)
+	require.ErrorIs(t, err, journal.ErrInDoubt)
+
+	end, err := bus.appenders[0].Batch(all, same(all))
+	require.NoError(t, err)
+	found, err := d.settle(t.Context(), &apiError{ErrCode: codeWrongLastSequence}, all...)
+	require.NoError(t, err)
+	require.Equal(t, end, found)
+	others := append(batchOf(t, bus, 1), journal.Pending{Run: all[0].Run, Entries: batchOf(t, bus, 1)[0].Entries})
+	_, err = d.settle(t.Context(), nats.ErrTimeout, others...)
+	require.ErrorIs(t, err, journal.ErrConflict)
 }
 
 // counted counts what is written that has the text in it.
@@ -178,6 +214,28 @@ func TestAppendsOutliveTheirLeaders(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a batch", func(t *testing.T) {
+		silent := &counted{text: "appends=5"}
+		log := slog.New(slog.NewTextHandler(silent, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		b, err := Open(t.Context(), bus.Conn(), Options{Logger: log, RequestTimeout: patience})
+		require.NoError(t, err)
+		for enough := time.Now().Add(2 * patience); silent.times.Load() == 0; {
+			require.True(t, time.Now().Before(enough), "every batch was answered")
+			all := batchOf(t, b, 5)
+			var stepped sync.WaitGroup
+			last, err := b.appenders[0].Batch(all, func() []journal.Pending {
+				stepped.Go(func() { stepDown(b) })
+				return all
+			})
+			stepped.Wait()
+			require.NoError(t, err)
+			for i, p := range all {
+				head, err := b.Head(t.Context(), p.Run)
+				require.NoError(t, err)
+				require.Equal(t, last-4+uint64(i), head.Seq)
+			}
+		}
+	})
 	t.Run("stopped", func(t *testing.T) {
 		b := patient(t, bus, GroupCommitAuto)
 		var leader *server.Server

@@ -102,6 +102,9 @@ func (a *appender) Batch(all []journal.Pending, join func() []journal.Pending) (
 			err = ack.Error
 		}
 		if !d.opens(err) {
+			if b.replicas > 1 && errors.Is(err, errUncommitted) && errors.Is(err, nats.ErrTimeout) && d.again(ctx) {
+				continue // there was nobody to make a place for it
+			}
 			return 0, a.batchFailed(err, len(s.members()))
 		}
 		last, err := d.settle(ctx, err, s.members()...)
@@ -180,6 +183,9 @@ func (s *batchSender) send(ctx context.Context, deadline time.Time) (*pubAck, er
 	first := s.members()[0]
 	s.next(first, first.Entries[0])
 	if err := s.open(ctx, deadline); err != nil {
+		if errors.Is(err, nats.ErrTimeout) {
+			s.abandon() // there may be a place all the same
+		}
 		return nil, err
 	}
 	if s.join != nil {
@@ -241,12 +247,13 @@ func (s *batchSender) commit(ctx context.Context, deadline time.Time) (*pubAck, 
 	return ack, err
 }
 
-// abandon makes the server forget a batch whose last message was refused, by one
-// that leaves a gap: there may be so many unfinished ones and no more.
+// abandon makes the server forget a batch that is not going on, by a message that
+// leaves a gap: there may be so many unfinished ones and no more. The last message may
+// have been refused.
 func (s *batchSender) abandon() {
 	delete(s.msg.Header, headerBatchCommit)
 	refused := s.msg.Subject
-	s.number[0], s.msg.Data = strconv.Itoa(s.sent+1), nil
+	s.number[0], s.msg.Data = strconv.Itoa(s.sent+2), nil
 	for _, p := range s.members() {
 		if s.msg.Subject = p.Entries[0].Subject.String(); s.msg.Subject != refused {
 			_ = s.bus.conn.PublishMsg(&s.msg) // else the server does so in 10 s

@@ -125,8 +125,8 @@ func sum(counts []int) (all int) {
 	return all
 }
 
-// A batch that finds no place at the server is not in doubt, and its members go
-// alone.
+// A batch that finds no place at the server is surely not stored, and single appends go
+// on.
 func TestBatchWithoutAPlace(t *testing.T) {
 	t.Parallel()
 	bus := newBus(t, 1)
