@@ -81,16 +81,19 @@ func (c *Codec) version(t Type) Version { return Version(len(c.upcasters[t]) + 1
 // Encode writes the event's body. Equal events give equal bytes; a decoded
 // event gives the bytes it was decoded from, as long as they were written by
 // this package.
-func (c *Codec) Encode(e *Event) ([]byte, error) {
+func (c *Codec) Encode(e *Event) ([]byte, error) { return c.AppendEncoded(nil, e) }
+
+// AppendEncoded appends what [Codec.Encode] returns to b. With an error nothing was
+// appended.
+func (c *Codec) AppendEncoded(b []byte, e *Event) ([]byte, error) {
 	if e.Data == nil {
-		return nil, errors.New("event has no data")
+		return b, errors.New("event has no data")
 	}
 	t := e.Type()
 	if _, ok := builtin[t]; !ok && !c.custom[t] {
-		return nil, &UnknownTypeError{Type: t}
+		return b, &UnknownTypeError{Type: t}
 	}
-	buf := make([]byte, 0, envelopeRoom+len(e.Source)+roomFor(e))
-	buf = c.appendEnvelope(buf, e, t)
+	buf := c.appendEnvelope(slices.Grow(b, envelopeRoom+len(e.Source)+roomFor(e)), e, t)
 	buf = append(buf, `,"data":`...)
 	if e.raw != nil && e.Data == e.decoded {
 		return append(append(buf, e.raw...), '}'), nil
@@ -100,7 +103,7 @@ func (c *Codec) Encode(e *Event) ([]byte, error) {
 	}
 	data, err := marshalPayload(e.Data)
 	if err != nil {
-		return nil, fmt.Errorf("event %s: %w", t, err)
+		return b, fmt.Errorf("event %s: %w", t, err)
 	}
 	return append(append(buf, data...), '}'), nil
 }

@@ -217,15 +217,20 @@ func foldLog(ctx context.Context, log journal.Log, machine *reducer.Machine, o B
 func foldRouted(ctx context.Context, log journal.Log, machine *reducer.Machine, input <-chan []routed, done func([]routed)) (Measure, error) {
 	var m Measure
 	folds := map[events.Run]*runlog.Fold{}
+	var run events.Run
+	var fold *runlog.Fold
 	for batch := range input {
 		for i := range batch {
 			r := &batch[i]
 			m.Events++
 			m.Bytes += uint64(len(r.rec.Body))
-			fold, known := folds[r.subject.Run]
-			if !known {
-				fold = runlog.NewFold(log, machine, r.subject.Run)
-				folds[r.subject.Run] = fold
+			if run != r.subject.Run { // a run's records often lie side by side
+				run = r.subject.Run
+				known := false
+				if fold, known = folds[run]; !known {
+					fold = runlog.NewFold(log, machine, run)
+					folds[run] = fold
+				}
 			}
 			if fold == nil {
 				continue // the run has ended, or cannot be folded
@@ -235,7 +240,7 @@ func foldRouted(ctx context.Context, log journal.Log, machine *reducer.Machine, 
 				return m, ctx.Err()
 			}
 			if err != nil && !runlog.Refused(err) || machine.Table().Terminal(fold.Memory().State) {
-				folds[r.subject.Run] = nil
+				fold, folds[run] = nil, nil
 			}
 		}
 		done(batch)

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
-	"slices"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -60,8 +58,7 @@ type checker struct {
 	// fold is nil after the run has ended, and so is its memory.
 	fold *runlog.Fold
 	mem  *reducer.Memory
-	// fields are those of mem, if they are known.
-	fields *fields
+	room *room
 	// shadow is the fold that went through JSON at event shadowAt.
 	shadow   *reducer.Memory
 	shadowAt uint64
@@ -91,9 +88,18 @@ type checker struct {
 	illegalID string
 }
 
-func newChecker(log journal.Log, machine *reducer.Machine, run events.Run) *checker {
+// newChecker returns the checker of a run. Those whose records are taken by one
+// goroutine may share the room.
+func newChecker(log journal.Log, machine *reducer.Machine, run events.Run, room *room) *checker {
 	fold := runlog.NewFold(log, machine, run)
-	return &checker{machine: machine, run: run, fold: fold, mem: fold.Memory(), state: fold.Memory().State}
+	return &checker{machine: machine, run: run, fold: fold, mem: fold.Memory(), state: fold.Memory().State, room: room}
+}
+
+// room is where a checker notes what it needs while it takes a record, and no longer.
+type room struct {
+	before, after fields
+	// text is of an event that is written again.
+	text []byte
 }
 
 // outcome is the verdict on what was read so far.
@@ -160,10 +166,7 @@ func (c *checker) next(ctx context.Context, rec journal.Record, s events.Subject
 		_, err = c.fold.Apply(ctx, rec)
 		c.illegal(rec, nil, err)
 	default:
-		before := c.fields
-		if c.fields = nil; before == nil {
-			before = fieldsOf(c.mem)
-		}
+		c.room.before.note(c.mem)
 		err = c.fold.ApplyEvent(ctx, s, e, hash)
 		var gone *runlog.ParentGoneError
 		var table *reducer.TableError
@@ -182,14 +185,14 @@ func (c *checker) next(ctx context.Context, rec journal.Record, s events.Subject
 			c.unchained = c.unchained || c.first == nil && !chained
 			c.illegal(rec, e, err)
 		default:
-			c.legal(rec, s, e, before, hash)
+			c.legal(rec, s, e, hash)
 		}
 	}
 	c.compareKept(rec, e)
 	c.state = c.mem.State
 	if c.machine.Table().Terminal(c.state) {
 		c.end(rec, e)
-		c.fold, c.mem, c.fields, c.shadow, c.kept = nil, nil, nil, nil, nil
+		c.fold, c.mem, c.shadow, c.kept = nil, nil, nil, nil
 	}
 	return nil
 }
@@ -224,15 +227,16 @@ func (c *checker) illegal(rec journal.Record, e *events.Event, err error) {
 }
 
 // legal takes an event that the fold accepted, and checks what the fold cannot.
-func (c *checker) legal(rec journal.Record, s events.Subject, e *events.Event, before *fields, hash string) {
+func (c *checker) legal(rec journal.Record, s events.Subject, e *events.Event, hash string) {
 	if c.first != nil && !c.broken {
 		c.afterPoison(e)
 		return
 	}
-	c.fields = fieldsOf(c.mem)
+	c.room.before.begun(c.mem, e)
+	c.room.after.note(c.mem)
 	for _, reason := range [...]string{
-		checkOwnership(begun(before, c.mem, e), c.fields, e),
-		checkStable(c.machine.Codec(), e, rec.Body),
+		checkOwnership(&c.room.before, &c.room.after, e),
+		checkStable(c.machine.Codec(), e, rec.Body, c.room),
 	} {
 		if reason != "" {
 			c.broken = true
@@ -331,36 +335,3 @@ func (c *checker) hold(other *reducer.Memory, rec journal.Record, e *events.Even
 	}
 	c.found(rec, t, reason)
 }
-
-// alike reports whether two memories have the same value, which is cheaper than
-// writing both. Those that are written alike may still differ here, in slices that
-// are empty and not nil. The lists that have an entry for each event are compared
-// without reflection, unless they differ.
-func alike(a, b *reducer.Memory) bool {
-	if !same(a.Trace, b.Trace) || !same(a.History, b.History) || !same(a.Messages, b.Messages) {
-		return false
-	}
-	x, y := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
-	for _, i := range comparedFields {
-		if !reflect.DeepEqual(x.Field(i).Addr().Interface(), y.Field(i).Addr().Interface()) {
-			return false
-		}
-	}
-	return true
-}
-
-func same[T comparable](a, b []T) bool {
-	return (a == nil) == (b == nil) && slices.Equal(a, b) || reflect.DeepEqual(a, b)
-}
-
-// comparedFields are the exported fields of a memory but for those lists.
-var comparedFields = func() (fields []int) {
-	memory := reflect.TypeFor[reducer.Memory]()
-	for i := range memory.NumField() {
-		f := memory.Field(i)
-		if f.IsExported() && f.Name != "Trace" && f.Name != "History" && f.Name != "Messages" {
-			fields = append(fields, i)
-		}
-	}
-	return fields
-}()

@@ -39,24 +39,23 @@ func endsOf[T any](all []T) ends[T] {
 	return e
 }
 
-func fieldsOf(mem *reducer.Memory) *fields {
-	f := &fields{step: mem.Step, mode: mem.Mode, history: endsOf(mem.History), trace: endsOf(mem.Trace)}
+// note makes the fields those of a memory.
+func (f *fields) note(mem *reducer.Memory) {
+	f.step, f.mode, f.history, f.trace = mem.Step, mem.Mode, endsOf(mem.History), endsOf(mem.Trace)
 	f.current, f.hasCurrent = value(mem.CurrentToolCall)
 	f.observation, f.hasObserved = value(mem.LastObservation)
 	f.answer, f.hasAnswer = value(mem.FinalAnswer)
 	f.failure, f.hasFailure = value(mem.Error)
-	return f
 }
 
-// begun is what an event found: what a fork begins with is its parent's writing,
-// and only the fork's own entry of the trace is the event's.
-func begun(before *fields, after *reducer.Memory, e *events.Event) *fields {
-	if e.Type() != events.TypeForked {
-		return before
+// begun makes the fields what an event found, after it was folded: what a fork
+// begins with is its parent's writing, and only the fork's own entry of the trace is
+// the event's.
+func (f *fields) begun(after *reducer.Memory, e *events.Event) {
+	if e.Type() == events.TypeForked {
+		f.note(after)
+		f.trace = endsOf(after.Trace[:len(after.Trace)-1])
 	}
-	before = fieldsOf(after)
-	before.trace = endsOf(after.Trace[:len(after.Trace)-1])
-	return before
 }
 
 func value[T any](p *T) (v T, ok bool) {

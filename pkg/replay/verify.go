@@ -96,8 +96,8 @@ func (v *verifier) lookForSnapshots(ctx context.Context) error {
 
 // checker returns the checker of a run, with its snapshot. One that cannot be
 // read is none, as it is for everybody else.
-func (v *verifier) checker(ctx context.Context, run events.Run) *checker {
-	c := newChecker(v.log, v.machine, run)
+func (v *verifier) checker(ctx context.Context, run events.Run, room *room) *checker {
+	c := newChecker(v.log, v.machine, run, room)
 	if v.snapshotted[run] {
 		if s, err := v.o.Snapshots.Snapshot(ctx, run); err == nil {
 			c.keep(s)
@@ -143,7 +143,7 @@ func (v *verifier) runs(ctx context.Context) error {
 }
 
 func (v *verifier) one(ctx context.Context, run events.Run, part *Report) error {
-	c := v.checker(ctx, run)
+	c := v.checker(ctx, run, new(room))
 	read := false
 	var last journal.Record
 	for rec, err := range v.log.Read(ctx, run, 0) {
@@ -203,16 +203,19 @@ func (v *verifier) fold(ctx context.Context, input <-chan []routed, done func([]
 		*checker
 		last journal.Record
 	}
-	runs := map[events.Run]*tail{}
+	runs, room := map[events.Run]*tail{}, new(room)
+	var t *tail
 	for batch := range input {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		for i := range batch {
 			r := &batch[i]
-			t := runs[r.subject.Run]
+			if t == nil || t.run != r.subject.Run { // a run's records often lie side by side
+				t = runs[r.subject.Run]
+			}
 			if t == nil {
-				t = &tail{checker: v.checker(ctx, r.subject.Run)}
+				t = &tail{checker: v.checker(ctx, r.subject.Run, room)}
 				runs[r.subject.Run] = t
 			}
 			if err := t.next(ctx, r.rec, r.subject); err != nil {

@@ -1,6 +1,7 @@
 package runlog
 
 import (
+	"bytes"
 	"encoding"
 	"encoding/json"
 	"math/bits"
@@ -85,7 +86,7 @@ func thawOf(of reflect.Type, known map[reflect.Type]*thaw) *thaw {
 	case of == reflect.TypeFor[time.Time]():
 		*made = thawTime
 	case of == reflect.TypeFor[json.RawMessage]():
-		*made = func(t *thawing, v reflect.Value) { v.SetBytes([]byte(t.raw())) }
+		*made = func(t *thawing, v reflect.Value) { v.SetBytes(t.raw()) }
 	case reflect.PointerTo(of).Implements(reflect.TypeFor[json.Unmarshaler]()), reflect.PointerTo(of).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
 		*made = thawForeign
 	default:
@@ -148,7 +149,7 @@ func thawKind(of reflect.Type, known map[reflect.Type]*thaw) thaw {
 
 // thawForeign leaves a value to package json.
 func thawForeign(t *thawing, v reflect.Value) {
-	if err := json.Unmarshal([]byte(t.raw()), v.Addr().Interface()); err != nil {
+	if err := json.Unmarshal(t.raw(), v.Addr().Interface()); err != nil {
 		t.bad = true
 	}
 }
@@ -411,15 +412,16 @@ func (t *thawing) escaped(began, i int) string {
 	return ""
 }
 
-// raw takes any value and returns its text, which package json has to accept.
-func (t *thawing) raw() string {
+// raw takes any value and returns a copy of its text, which package json has to
+// accept.
+func (t *thawing) raw() []byte {
 	if t.bad {
-		return "null"
+		return []byte("null")
 	}
-	text := t.text[t.at:valueEnd(t.text, t.at)]
-	if !json.Valid([]byte(text)) || strings.TrimSpace(text) != text {
+	text := []byte(t.text[t.at:valueEnd(t.text, t.at)])
+	if !json.Valid(text) || len(bytes.TrimSpace(text)) != len(text) {
 		t.bad = true
-		return "null"
+		return []byte("null")
 	}
 	t.at += len(text)
 	return text
