@@ -95,13 +95,13 @@ func (a *appender) One(ctx context.Context, p journal.Pending) (uint64, error) {
 }
 
 // Batch appends for several runs, all or nothing. Who comes while it works joins.
-func (a *appender) Batch(all []journal.Pending, join func() []journal.Pending) (uint64, error) {
+func (a *appender) Batch(_ []journal.Pending, join func() []journal.Pending) (uint64, error) {
 	done, err := a.work(context.Background())
 	if err != nil {
 		return 0, inDoubt(err)
 	}
 	defer done()
-	all = join()
+	all := join()
 	b := batch{p: a.p, shard: a.shard, all: all}
 	seq, outcome, err := b.append()
 	a.p.tell(Batch{Process: a.p, Runs: len(all), Outcome: outcome})
