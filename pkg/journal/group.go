@@ -55,8 +55,8 @@ const (
 // another one waits for the next round.
 //
 // If a batch is refused, for whatever reason, its members are appended side by
-// side, each under its own condition. If its acknowledgement is lost, each member
-// is in doubt.
+// side, each under its own condition. If it cannot be found out whether it is
+// stored, each member is in doubt.
 //
 // A group holds nothing that needs closing. A batch has a goroutine while it is
 // under way; everything else is done by the callers'.

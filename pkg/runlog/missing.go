@@ -1,6 +1,7 @@
 package runlog
 
 import (
+	"bytes"
 	"context"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -34,7 +35,8 @@ func (r *Run) linkOf(rec journal.Record, e *events.Event) (link, bool) {
 // chain of hashes reaches from the delivered record to the one that was known to
 // be the last. Of a run of which nothing is known it has to reach to the record that
 // the log took as the run's first, and to begin with its head: what is delivered may
-// have been delivered before, to somebody else.
+// have been delivered before, to somebody else, and a server that was killed may have
+// lost it.
 func (r *Run) bridge(ctx context.Context, rec journal.Record, e *events.Event) (bool, error) {
 	missing, ok := r.missing(ctx, rec, e)
 	if !ok {
@@ -57,7 +59,7 @@ func (r *Run) missing(ctx context.Context, rec journal.Record, e *events.Event) 
 	}
 	if r.seq == 0 {
 		head, err := r.store.log.Head(ctx, r.ID)
-		if err != nil || head.Seq != rec.Seq {
+		if err != nil || head.Seq != rec.Seq || head.Subject != rec.Subject || !bytes.Equal(head.Body, rec.Body) {
 			return nil, false
 		}
 	}

@@ -168,6 +168,22 @@ func TestExtendTracesAnUnknownRun(t *testing.T) {
 	}
 }
 
+// A server that was killed may have lost what it had delivered, and have another
+// record in its place.
+func TestExtendOfAnUnknownRunBelievesTheLog(t *testing.T) {
+	t.Parallel()
+	p := newApart(t)
+	p.thoughts(2)
+	rec := p.head()
+	e, err := events.DefaultCodec().Decode(rec.Body)
+	require.NoError(t, err)
+	rec.Body = p.forge(e.N, e.Prev, events.Planning, &events.LLMThought{Reply: events.Reply{Content: "lost"}})
+	p.reader = runlog.New(runlog.Options{Log: p.log}).Acquire(p.writer.ID)
+	p.extend(rec)
+	require.Equal(t, 1, p.log.reads)
+	p.asRead()
+}
+
 // A run was paused while its delivery waited, which is older than that: what is in
 // memory would be brought to the delivery alone.
 func TestForgottenRunsAreReadToTheirHead(t *testing.T) {

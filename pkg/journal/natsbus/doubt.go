@@ -71,7 +71,7 @@ func (d *doubt) settle(ctx context.Context, failed error, all ...journal.Pending
 	d.bus.log.Debug("an append was not answered", "run", all[0].Run.ID, "after", all[0].Last, "appends", len(all), "last try", failed)
 	look, cancel := context.WithDeadline(ctx, d.until())
 	defer cancel()
-	last, err := d.bus.standing(look, all)
+	last, err := d.bus.standing(look, all, lost)
 	if err == nil || errors.Is(err, journal.ErrConflict) {
 		return last, err
 	}
@@ -94,8 +94,9 @@ func (d *doubt) again(ctx context.Context) bool {
 // stored, together if they are several. The error is ErrConflict if another record
 // stands where one of them belongs, so that they never will be, and ErrNotFound if
 // none does as far as the replica knows that answers. Of several all are stored or
-// none, so that the first and the last one say it.
-func (b *Bus) standing(ctx context.Context, all []journal.Pending) (uint64, error) {
+// none, so that the first and the last one say it; the others are looked for if one
+// of them is known to be refused.
+func (b *Bus) standing(ctx context.Context, all []journal.Pending, refused bool) (uint64, error) {
 	last, err := b.standingOne(ctx, all[len(all)-1])
 	if err == nil && len(all) > 1 {
 		var first uint64
@@ -103,7 +104,7 @@ func (b *Bus) standing(ctx context.Context, all []journal.Pending) (uint64, erro
 			err = journal.ErrConflict // they are others' records, though the same
 		}
 	}
-	if err == nil || !errors.Is(err, journal.ErrNotFound) {
+	if err == nil || !refused || !errors.Is(err, journal.ErrNotFound) {
 		return last, err
 	}
 	for _, p := range all[:len(all)-1] {

@@ -30,21 +30,31 @@ func (b *Bus) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Re
 }
 
 // noteCondition notes in a record under which condition it was appended, which the
-// message says: the sequence number of the run's last record. The server goes by the
-// first value of a header.
+// message says: the sequence number of the run's last record.
 func noteCondition(rec *journal.Record, msg *nats.Msg) {
-	text := header(msg, headerExpectSeq)
+	text, alone := firstValue(msg, headerExpectSeq)
 	seq, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
 		return // there is none
 	}
 	rec.After = seq
-	if seq > 0 {
+	if seq > 0 || !alone {
 		return
 	}
 	// The condition may be another run's, and those of a batch are held against the log
 	// before the batch.
 	subject, err := events.ParseSubject(rec.Subject)
-	place := header(msg, headerBatchSeq)
-	rec.First = err == nil && header(msg, headerExpectSubject) == subject.Run.Filter() && (place == "" || place == "1")
+	filter, one := firstValue(msg, headerExpectSubject)
+	place, none := firstValue(msg, headerBatchSeq)
+	rec.First = err == nil && one && none && filter == subject.Run.Filter() && (place == "" || place == "1")
+}
+
+// firstValue returns the value of a header that the server goes by, and whether there
+// is no other one.
+func firstValue(msg *nats.Msg, key string) (value string, alone bool) {
+	values := msg.Header[key]
+	if len(values) == 0 {
+		return "", true
+	}
+	return values[0], len(values) == 1
 }

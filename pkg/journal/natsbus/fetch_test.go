@@ -54,24 +54,33 @@ func TestFirstOfARun(t *testing.T) {
 	t.Parallel()
 	bus := newBus(t, 1)
 	run, other := journaltest.NewRun(t, bus), journaltest.NewRun(t, bus)
+	of := func(values ...string) []string { return values }
 	for name, c := range map[string]struct {
-		seq, filter, place string
+		seq, filter, place []string
 		want               bool
 	}{
-		"under its condition":      {"0", run.Filter(), "", true},
-		"at the head of a batch":   {"0", run.Filter(), "1", true},
-		"behind others in a batch": {"0", run.Filter(), "2", false},
-		"another run's condition":  {"0", other.Filter(), "", false},
-		"no run's condition":       {"0", "", "", false},
-		"after another record":     {"7", run.Filter(), "", false},
-		"no condition":             {"", run.Filter(), "", false},
-		"no number":                {"none", run.Filter(), "", false},
+		"under its condition":      {of("0"), of(run.Filter()), nil, true},
+		"at the head of a batch":   {of("0"), of(run.Filter()), of("1"), true},
+		"behind others in a batch": {of("0"), of(run.Filter()), of("2"), false},
+		"another run's condition":  {of("0"), of(other.Filter()), nil, false},
+		"no run's condition":       {of("0"), nil, nil, false},
+		"after another record":     {of("7"), of(run.Filter()), nil, false},
+		"no condition":             {nil, of(run.Filter()), nil, false},
+		"no number":                {of("none"), of(run.Filter()), nil, false},
+		"a second number":          {of("7", "0"), of(run.Filter()), nil, false},
+		"a number before":          {of("0", "7"), of(run.Filter()), nil, false},
+		"a second condition":       {of("0"), of(other.Filter(), run.Filter()), nil, false},
+		"a condition before":       {of("0"), of(run.Filter(), other.Filter()), nil, false},
+		"a second place":           {of("0"), of(run.Filter()), of("5", "1"), false},
 	} {
 		msg := nats.NewMsg("answer")
-		msg.Header = nats.Header{headerExpectSeq: {c.seq}, headerExpectSubject: {c.filter}, headerBatchSeq: {c.place}}
+		msg.Header = nats.Header{headerExpectSeq: c.seq, headerExpectSubject: c.filter, headerBatchSeq: c.place}
 		rec := journal.Record{Subject: events.Subject{Run: run, From: events.Idle, To: events.Planning, Pool: events.DefaultPool}.String()}
 		noteCondition(&rec, msg)
 		require.Equal(t, c.want, rec.First, name)
+		if name == "a second number" {
+			require.EqualValues(t, 7, rec.After, "the server goes by the first one")
+		}
 	}
 	all := batchOf(t, bus, 2)
 	last, err := bus.appenders[0].Batch(all, same(all))

@@ -161,9 +161,9 @@ func (b *batch) store() (seq uint64, outcome string, err error) {
 			return 0, BatchRefused, err
 		}
 	}
-	for _, p := range b.all {
+	for i, p := range b.all {
 		before := len(j.shards[b.shard].records)
-		seq = j.storeAll(p)
+		seq = j.storeAll(p, i > 0)
 		j.announce(b.shard, before)
 	}
 	if j.opts.happens(j.opts.Faults.BatchInDoubt, "batch in doubt", key...) {

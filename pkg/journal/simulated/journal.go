@@ -193,7 +193,7 @@ func (j *Journal) append(at Moment, last uint64, entries []journal.Entry) (uint6
 	}
 	s := j.shards[run.Shard]
 	before := len(s.records)
-	seq := j.storeAll(journal.Pending{Run: run, Last: last, Entries: entries})
+	seq := j.storeAll(journal.Pending{Run: run, Last: last, Entries: entries}, false)
 	j.announce(run.Shard, before)
 	if j.opts.happens(j.opts.Faults.InDoubt, "in doubt", run.ID, at.Nth, at.Attempt) {
 		return 0, journal.ErrInDoubt
@@ -202,12 +202,22 @@ func (j *Journal) append(at Moment, last uint64, entries []journal.Entry) (uint6
 }
 
 // storeAll stores what one run appends, and returns the last one's sequence
-// number. The lock is held.
-func (j *Journal) storeAll(a journal.Pending) (seq uint64) {
-	for _, e := range a.Entries {
-		seq = j.store(a.Run.Shard, e.Subject.String(), e.Body, &a.Last)
+// number; behind says that it is stored together with others that stand before it. The
+// lock is held.
+func (j *Journal) storeAll(a journal.Pending, behind bool) (seq uint64) {
+	for i, e := range a.Entries {
+		under := condition{after: a.Last, proves: !behind && i == 0}
+		seq = j.store(a.Run.Shard, e.Subject.String(), e.Body, under)
 	}
 	return seq
+}
+
+// condition is what a record was appended under: that its run ends at after. It
+// proves that nothing of the run stands before a first record, unless others were
+// stored together with it and before it.
+type condition struct {
+	after  uint64
+	proves bool
 }
 
 // expect reports a conflict unless the run ends at last. The lock is held.
@@ -242,12 +252,11 @@ func (j *Journal) Inject(shard int, subject string, body []byte) uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	defer j.announce(shard, len(j.shards[shard].records))
-	return j.store(shard, subject, body, nil)
+	return j.store(shard, subject, body, condition{})
 }
 
-// store appends a record, which came under the condition that its run ends at
-// after, nil if under none, and queues its deliveries. The lock is held.
-func (j *Journal) store(shard int, subject string, body []byte, after *uint64) uint64 {
+// store appends a record and queues its deliveries. The lock is held.
+func (j *Journal) store(shard int, subject string, body []byte, under condition) uint64 {
 	s := j.shards[shard]
 	rec := journal.Record{
 		Subject: subject, Seq: uint64(len(s.records)) + 1,
@@ -256,9 +265,7 @@ func (j *Journal) store(shard int, subject string, body []byte, after *uint64) u
 	nth := 0
 	if run, ok := runOf(subject); ok {
 		nth = len(s.runs[run])
-		if after != nil {
-			rec.After, rec.First = *after, nth == 0
-		}
+		rec.After, rec.First = under.after, under.proves && nth == 0
 		s.runs[run] = append(s.runs[run], len(s.records))
 	}
 	s.records = append(s.records, rec)
