@@ -66,6 +66,7 @@ func TestOutputsOfARun(t *testing.T) {
 
 	r.do(events.Planning, &events.LLMToolCall{ToolCallReply: reply("m1", events.Call{ID: "a", Name: "alpha", Arguments: `{"q":1}`})})
 	require.Equal(t, []string{
+		`{"kind":"llm_token","run":"r","message_id":"m1","offset":4,"text":"me see"}`,
 		`{"kind":"action","run":"r","n":2,"step":1,"state":"planning","event":"LlmToolCall","data":"alpha({\"q\":1})"}`,
 		`{"kind":"state_started","run":"r","n":2,"step":1,"state":"acting"}`,
 		`{"kind":"tool_call_started","run":"r","n":2,"call_id":"a","name":"alpha","arguments":"{\"q\":1}"}`,
@@ -208,6 +209,49 @@ func TestOutputsOfAnyRun(t *testing.T) {
 			require.True(t, strings.Contains(last, `"kind":"final_answer"`) || strings.Contains(last, `"kind":"error"`), last)
 		}
 	})
+}
+
+// A reply's event may come before the last chunks of its text: what is missing is told
+// then, and the late chunks are not; but only what goes on from what was told.
+func TestTheRestOfAText(t *testing.T) {
+	t.Parallel()
+	chunk := func(offset int, text string) string {
+		return fmt.Sprintf(`{"message_id":"m1","offset":%d,"text":%q}`, offset, text)
+	}
+	for name, c := range map[string]struct {
+		chunks []string
+		rest   string
+	}{
+		"two of three parts":  {[]string{chunk(0, "let "), chunk(4, "me ")}, `"offset":7,"text":"see"`},
+		"all of it":           {[]string{chunk(0, "let "), chunk(4, "me see")}, ""},
+		"begun again":         {[]string{chunk(0, "or "), chunk(0, "let "), chunk(4, "me")}, `"offset":6,"text":" see"`},
+		"nothing":             {nil, ""},
+		"another text":        {[]string{chunk(0, "or not")}, ""},
+		"without its begin":   {[]string{chunk(4, "me ")}, ""},
+		"with a gap":          {[]string{chunk(0, "let "), chunk(7, "se")}, ""},
+		"a call and no text":  {[]string{`{"message_id":"m1","kind":"tool_call","index":0,"name":"alpha","text":"{}"}`}, ""},
+		"another message's":   {[]string{`{"message_id":"m2","offset":0,"text":"let "}`}, ""},
+		"longer than it ends": {[]string{chunk(0, "let me see that")}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := tell(t)
+			r.do(events.Idle, reducertest.StartOf("find it", events.ModeTask))
+			for _, data := range c.chunks {
+				r.stream.Chunk([]byte(data))
+			}
+			r.take()
+			r.do(events.Planning, &events.LLMToolCall{ToolCallReply: reply("m1", events.Call{ID: "a", Name: "alpha", Arguments: `{"q":1}`})})
+			r.stream.Chunk([]byte(chunk(7, "see")))
+			lines := r.take()
+			if c.rest == "" {
+				require.NotContains(t, strings.Join(lines, "\n"), "llm_token")
+				return
+			}
+			require.Equal(t, `{"kind":"llm_token","run":"r","message_id":"m1",`+c.rest+`}`, lines[0])
+			require.NotContains(t, strings.Join(lines[1:], "\n"), "llm_token")
+		})
+	}
 }
 
 func outputsOf(t *testing.T, run *reducertest.Run) []string {

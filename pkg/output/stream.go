@@ -1,6 +1,9 @@
 package output
 
 import (
+	"hash"
+	"hash/fnv"
+	"io"
 	"sync"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -19,17 +22,51 @@ type Stream struct {
 	n uint64
 	// current are the messages that were heard of since the last reply, said those
 	// whose reply is in the log.
-	current, said map[string]bool
+	current map[string]*spoken
+	said    map[string]bool
+}
+
+// spoken is what was told of a message's text: so many bytes from its beginning, and
+// their hash. What does not go on from there makes it none.
+type spoken struct {
+	next int
+	sum  hash.Hash64
+}
+
+// hear takes the next part.
+func (s *spoken) hear(t LLMToken) {
+	switch {
+	case t.Offset == 0:
+		s.next, s.sum = 0, fnv.New64a()
+	case s.sum == nil || t.Offset != s.next:
+		s.sum = nil
+		return
+	}
+	s.next += len(t.Text)
+	_, _ = io.WriteString(s.sum, t.Text)
+}
+
+// rest returns where what is missing of the whole text begins, false if nothing is, or
+// nothing was told, or something else.
+func (s *spoken) rest(text string) (offset int, ok bool) {
+	if s == nil || s.sum == nil || s.next == 0 || s.next >= len(text) {
+		return 0, false
+	}
+	whole := fnv.New64a()
+	_, _ = io.WriteString(whole, text[:s.next])
+	return s.next, whole.Sum64() == s.sum.Sum64()
 }
 
 // NewStream returns a stream that hands its outputs to fn, whose time is that of
 // whoever calls [Stream.Event] and [Stream.Chunk].
 func NewStream(t *reducer.Table, fn func(Output)) *Stream {
-	return &Stream{table: t, fn: fn, current: map[string]bool{}, said: map[string]bool{}}
+	return &Stream{table: t, fn: fn, current: map[string]*spoken{}, said: map[string]bool{}}
 }
 
 // Event tells the outputs of the run's next event, which was just folded into mem.
-// An event that was told before has none.
+// An event that was told before has none. The log and the feed come on ways of their
+// own, so a reply's last chunks may come after its event: what is missing of a text
+// that was being told is told before the event's outputs.
 func (s *Stream) Event(mem *reducer.Memory, e *events.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,10 +74,16 @@ func (s *Stream) Event(mem *reducer.Memory, e *events.Event) {
 		return
 	}
 	s.n = e.N
+	id := messageOf(e.Data)
+	if text, _ := events.ChunksOf(e.Data); id != "" {
+		if offset, ok := s.current[id].rest(text); ok {
+			s.fn(LLMToken{MessageID: id, Offset: offset, Text: text[offset:]})
+		}
+	}
 	if e.From == events.Planning && s.table.Transition(e.From, e.Type()) {
 		s.reply()
 	}
-	if id := messageOf(e.Data); id != "" {
+	if id != "" {
 		s.said[id] = true
 	}
 	for _, o := range Of(s.table, mem, e) {
@@ -94,6 +137,11 @@ func (s *Stream) Chunk(data []byte) {
 	if s.said[id] {
 		return
 	}
-	s.current[id] = true
+	if s.current[id] == nil {
+		s.current[id] = &spoken{}
+	}
+	if token, ok := o.(LLMToken); ok {
+		s.current[id].hear(token)
+	}
 	s.fn(o)
 }
