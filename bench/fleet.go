@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -15,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/freeport"
 	"github.com/moorebus/moorebus/pkg/journal/natsbus"
 )
 
@@ -57,14 +57,11 @@ func startFleet(ctx context.Context, bin string, t terms, o natsbus.InitOptions,
 
 // startGateway starts the gateway on a free port and waits until it is ready.
 func (f *fleet) startGateway(ctx context.Context, more []string) error {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := freeport.Addresses(1)
 	if err != nil {
 		return err
 	}
-	address := free.Addr().String()
-	if err := free.Close(); err != nil {
-		return err
-	}
+	address := free[0]
 	f.gateway = "http://" + address
 	p, err := f.start("gateway", nil, append(more, "--listen", address)...)
 	if err != nil {

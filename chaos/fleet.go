@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/moorebus/moorebus/internal/freeport"
 )
 
 // ackWait is how long a worker may be silent before its work goes to another.
@@ -50,7 +51,7 @@ func newFleet(o options, toolFile, model string) (*fleet, error) {
 	if err := f.addServers(); err != nil {
 		return nil, err
 	}
-	addresses, err := freeAddresses(1)
+	addresses, err := freeport.Addresses(1)
 	if err != nil {
 		return nil, err
 	}
@@ -76,27 +77,13 @@ func newFleet(o options, toolFile, model string) (*fleet, error) {
 	return f, nil
 }
 
-// freeAddresses returns loopback addresses that nobody listens on.
-func freeAddresses(n int) ([]string, error) {
-	var all []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = l.Close() }()
-		all = append(all, l.Addr().String())
-	}
-	return all, nil
-}
-
 // addServers adds one server that syncs every message, or three that replicate.
 func (f *fleet) addServers() error {
 	n := 1
 	if f.o.cluster {
 		n = 3
 	}
-	addresses, err := freeAddresses(2 * n)
+	addresses, err := freeport.Addresses(2 * n)
 	if err != nil {
 		return err
 	}
@@ -127,7 +114,7 @@ func (f *fleet) server(name, address, more string) (*process, error) {
 // addSpare adds an empty server to which nobody but the audit goes, and returns
 // its URL.
 func (f *fleet) addSpare() (*process, string, error) {
-	addresses, err := freeAddresses(1)
+	addresses, err := freeport.Addresses(1)
 	if err != nil {
 		return nil, "", err
 	}

@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/freeport"
 	"github.com/stretchr/testify/require"
 )
 
@@ -133,21 +131,11 @@ func freeAddress(t *testing.T) string {
 	return freeAddresses(t, 1)[0]
 }
 
-// freeAddresses returns n different ones. Their ports are below those that systems
-// give to outgoing connections, which could take one before its server listens.
+// freeAddresses returns n different ones.
 func freeAddresses(t *testing.T, n int) []string {
 	t.Helper()
-	const lowest, highest = 15000, 32000
-	var all []string
-	for tries := 0; len(all) < n; tries++ {
-		require.Less(t, tries, 1000, "no port is free")
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(highest-lowest)))
-		if err != nil {
-			continue
-		}
-		defer func() { _ = l.Close() }() // at the end: else the next one may be the same
-		all = append(all, l.Addr().String())
-	}
+	all, err := freeport.Addresses(n)
+	require.NoError(t, err)
 	return all
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/freeport"
 	"github.com/stretchr/testify/require"
 )
 
@@ -69,10 +69,9 @@ func open(t *testing.T, home, command string) *terminal {
 // free returns a loopback address that nobody listens on.
 func free(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	all, err := freeport.Addresses(1)
 	require.NoError(t, err)
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	return all[0]
 }
 
 // playActor starts the installation and the actor, each as a process of its own,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/freeport"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/natsbus"
@@ -83,13 +83,9 @@ func serve(t *testing.T, dir string, c *Config) string {
 // serveCluster is serve for several servers that replicate.
 func serveCluster(t *testing.T, dir string, c *Config, n int) string {
 	t.Helper()
-	var routes, urls []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		routes = append(routes, l.Addr().String())
-		require.NoError(t, l.Close())
-	}
+	routes, err := freeport.Addresses(n)
+	require.NoError(t, err)
+	var urls []string
 	var servers []*server.Server
 	for i, at := range routes {
 		cluster := fmt.Sprintf("server_name: n%d\ncluster { name: c, listen: %q, routes: [nats://%s] }\n", i, at, strings.Join(routes, ", nats://"))

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/freeport"
 	"github.com/moorebus/moorebus/internal/racing"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -32,14 +33,15 @@ func startCluster(t *testing.T) []*server.Server {
 	t.Cleanup(oneCluster.Unlock)
 	said := tellElections(t)
 	var all []*server.Server
+	addresses, err := freeport.Addresses(3)
+	require.NoError(t, err)
 	var routes []*url.URL
 	var ports []int
-	for range 3 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for _, address := range addresses {
+		at, err := net.ResolveTCPAddr("tcp", address)
 		require.NoError(t, err)
-		defer func() { require.NoError(t, l.Close()) }()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-		routes = append(routes, &url.URL{Scheme: "nats", Host: l.Addr().String()})
+		ports = append(ports, at.Port)
+		routes = append(routes, &url.URL{Scheme: "nats", Host: address})
 	}
 	for i, port := range ports {
 		srv, err := server.NewServer(&server.Options{

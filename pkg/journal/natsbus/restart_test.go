@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/freeport"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -29,11 +29,9 @@ type restartable struct {
 
 func newServer(t *testing.T) *restartable {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := freeport.Addresses(1)
 	require.NoError(t, err)
-	addr := l.Addr().String()
-	require.NoError(t, l.Close())
-	s := &restartable{opts: embedded.Options{Dir: t.TempDir(), Listen: addr, Logger: quiet}}
+	s := &restartable{opts: embedded.Options{Dir: t.TempDir(), Listen: free[0], Logger: quiet}}
 	s.start(t)
 	t.Cleanup(func() { s.srv.Shutdown() })
 	return s
