@@ -34,7 +34,7 @@ func bareApartRate(ctx context.Context, t terms, h hops, runs int) (rate float64
 	if _, err := n.conn.Subscribe("floorfeed.floor.*.default.*.done.>", func(*nats.Msg) { f.ended(ctx) }); err != nil {
 		return 0, err
 	}
-	processes, err := startBareStates(ctx, n, t, h)
+	processes, err := startBareStates(n, t, h)
 	defer func() {
 		for _, p := range processes {
 			err = errors.Join(err, p.end())
@@ -63,7 +63,7 @@ type bareState struct {
 
 // startBareStates starts a process for each state. It returns those that it started,
 // also with an error.
-func startBareStates(ctx context.Context, n *node, t terms, h hops) (all []*process, err error) {
+func startBareStates(n *node, t terms, h hops) (all []*process, err error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err

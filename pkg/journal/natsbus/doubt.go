@@ -20,9 +20,9 @@ const unansweredAfter = time.Second
 // when another one was elected: an append that reached the old leader too late is
 // dropped, and one that it had proposed is stored or not. So after a while the log
 // itself is asked, and where it does not hold the append, that is sent again under
-// the same condition, by which it cannot be stored twice: not before it is purged, that
-// is, which takes longer than an append may. On one server no answer means that the
-// server is away, and whoever asks waits for it.
+// the same condition, by which it cannot be stored twice, unless its run is purged
+// meanwhile. On one server no answer means that the server is away, and whoever asks
+// waits for it.
 type doubt struct {
 	bus      *Bus
 	deadline time.Time
