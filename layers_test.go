@@ -300,3 +300,25 @@ func TestFilesStayShort(t *testing.T) {
 		}
 	}
 }
+
+// What a run says may control a terminal, so only one package has the process's
+// own stdout and stderr, and everything else writes to what it makes of them.
+func TestNobodyWritesPastTheTerminal(t *testing.T) {
+	past := []string{"os.Stdout", "os.Stderr", "fmt.Print", "fmt.Printf", "fmt.Println"}
+	for dir, s := range sources(t) {
+		if !strings.HasPrefix(dir, "cmd/") && !strings.HasPrefix(dir, "internal/") && !strings.HasPrefix(dir, "pkg/") ||
+			dir == "internal/terminal" || dir == "internal/parity/ran" { // the latter prints names of tests
+			continue
+		}
+		for file, parsed := range s.files {
+			ast.Inspect(parsed, func(n ast.Node) bool {
+				if selector, ok := n.(*ast.SelectorExpr); ok {
+					if x, ok := selector.X.(*ast.Ident); ok {
+						require.NotContains(t, past, x.Name+"."+selector.Sel.Name, "%s: write to terminal.Stdout or terminal.Stderr", file)
+					}
+				}
+				return true
+			})
+		}
+	}
+}

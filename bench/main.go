@@ -52,9 +52,7 @@ func suite() []*benchmark {
 	}
 }
 
-func main() {
-	cli.Main(func(ctx context.Context) error { return cli.Execute(ctx, command()) })
-}
+func main() { cli.Main(command()) }
 
 // options are those of every command.
 type options struct {

@@ -27,9 +27,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func main() {
-	cli.Main(func(ctx context.Context) error { return cli.Execute(ctx, command()) })
-}
+func main() { cli.Main(command()) }
 
 // options say what is played and how badly it is treated.
 type options struct {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/approval"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -114,7 +115,7 @@ func (f *clientFlags) use(cmd *cobra.Command, a access, fn func(ctx context.Cont
 	defer conn.Close()
 	c := &client{
 		Conn: conn, machine: reducer.NewMachine(reducer.MachineOptions{}), namespace: namespace, format: format,
-		out: cmd.OutOrStdout(), note: cmd.ErrOrStderr(), color: console.Color(os.Stdout, os.Getenv),
+		out: cmd.OutOrStdout(), note: cmd.ErrOrStderr(), color: terminal.Stdout.Color(os.Getenv),
 	}
 	if given {
 		c.only = namespace

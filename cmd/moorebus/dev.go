@@ -47,7 +47,7 @@ hour, as moorebus purge does.`,
 					return err
 				}
 			}
-			_, _ = fmt.Fprintf(os.Stderr, "moorebus is up: http://%s/ (Ctrl-C ends it; runs go on when it is started again)\n", listener.Addr())
+			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "moorebus is up: http://%s/ (Ctrl-C ends it; runs go on when it is started again)\n", listener.Addr())
 			<-ctx.Done()
 			return nil
 		})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/journal/natsbus"
 	"github.com/spf13/cobra"
 )
@@ -56,7 +57,7 @@ exit code is 1 if anything is bad.`,
 		if err := cmd.Context().Err(); err != nil {
 			return err
 		}
-		if err := report.Write(cmd.OutOrStdout(), format, console.Color(os.Stdout, os.Getenv)); err != nil {
+		if err := report.Write(cmd.OutOrStdout(), format, terminal.Stdout.Color(os.Getenv)); err != nil {
 			return err
 		}
 		if report.Bad > 0 {

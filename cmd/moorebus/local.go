@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
@@ -14,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/actor"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/spf13/cobra"
 )
@@ -30,6 +33,8 @@ type localFlags struct {
 	providers string
 	prices    string
 	namespace string
+	// dir is the data directory, once it is open.
+	dir string
 	// snapshotEvery is --snapshot-every, keep what dev purges by.
 	snapshotEvery int
 	keep          keepFlags
@@ -106,7 +111,7 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 		return err
 	}
 	defer conn.Close()
-	f.tools = options.Tools
+	f.tools, f.dir = options.Tools, conn.Where
 	defer f.tools.Start(ctx, logger)()
 	wire.Settle(ctx, f.tools, logger)
 	options.Bus, options.Ready = conn.Bus, conn.Bus.Ready
@@ -119,6 +124,37 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 		defer f.keep.start(ctx, conn, logger)()
 		return body(ctx, h, conn.Bus)
 	})
+}
+
+// where returns what this user's other commands need to find the runs of this
+// process, such as --data DIR; empty where they find them by themselves.
+func (f *localFlags) where() string {
+	var flags []string
+	if at, err := cli.FindPlace("", "", os.Getenv); err != nil || at.Remote || at.Dir != f.dir {
+		flags = append(flags, "--data "+cli.ShellWord(f.dir))
+	}
+	if f.namespace != cmp.Or(os.Getenv("MOOREBUS_NAMESPACE"), events.DefaultNamespace) {
+		flags = append(flags, "--namespace "+cli.ShellWord(f.namespace))
+	}
+	return strings.Join(flags, " ")
+}
+
+// dev returns the command that works on the runs of this process when it has ended.
+func (f *localFlags) dev() string {
+	command := []string{"moorebus dev"}
+	for _, flag := range [][2]string{{"--agent", f.agentFile}, {"--tools", f.toolsFile}, {"--providers", f.providers}, {"--prices", f.prices}} {
+		switch flag[1] {
+		case "":
+		case wire.Stdin:
+			command = append(command, flag[0], "FILE")
+		default:
+			command = append(command, flag[0], cli.ShellWord(flag[1]))
+		}
+	}
+	if where := f.where(); where != "" {
+		command = append(command, where)
+	}
+	return strings.Join(command, " ")
 }
 
 // settle waits for the tools of MCP servers and makes them known.

@@ -4,15 +4,11 @@
 package main
 
 import (
-	"context"
-
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/spf13/cobra"
 )
 
-func main() {
-	cli.Main(func(ctx context.Context) error { return cli.Execute(ctx, command()) })
-}
+func main() { cli.Main(command()) }
 
 func command() *cobra.Command {
 	root := &cobra.Command{

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/mcpserve"
 	"github.com/moorebus/moorebus/internal/session"
+	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/agent"
 )
@@ -122,8 +124,8 @@ func serveMCP(ctx context.Context, listener net.Listener, o mcpserve.Options) er
 		return err
 	}
 	if listener == nil {
-		return s.Serve(ctx, mcpserve.Lines(os.Stdin, os.Stdout))
+		return s.Serve(ctx, mcpserve.Lines(os.Stdin, terminal.Stdout))
 	}
-	_, _ = os.Stderr.WriteString("serving MCP at http://" + listener.Addr().String() + mcpserve.Path + "\n")
+	_, _ = fmt.Fprintf(terminal.Stderr, "serving MCP at http://%s%s\n", listener.Addr(), mcpserve.Path)
 	return s.ServeHTTP(ctx, listener, os.Getenv("MOOREBUS_TOKEN"))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/session"
+	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -24,6 +25,10 @@ func runCommand() *cobra.Command {
 its end, shows the transitions on stderr as they happen, and prints the answer on
 stdout. The log is kept; look at it with moorebus show or replay.
 
+Ctrl-C cancels the run, unless it waits for a person (an approval, an answer, a
+message), or a run that answers a call of it does: then it stays as it is, and
+stderr says which commands let it go on.
+
 Without --agent it is an assistant with the builtin tools and the model of
 OPENAI_API_KEY or OPENAI_BASE_URL (OPENAI_MODEL), or else of ANTHROPIC_API_KEY
 (ANTHROPIC_MODEL). Of several agents in a file the first one runs, and the others
@@ -33,8 +38,8 @@ a line each.
 With -o json stdout gets what the run does instead, one JSON object on a line:
 states, words, calls, and last the final_answer or the error.
 
-Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled
-(Ctrl-C does that), 78 nothing is configured that could answer.`,
+Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled, 130
+Ctrl-C left it waiting for a person, 78 nothing is configured that could answer.`,
 		Example: `  moorebus run --agent examples/quickstart.yaml
   OPENAI_API_KEY=… moorebus run "What is 17.5% of 2,340, plus 12?"`,
 		Args: cobra.MaximumNArgs(1),
@@ -77,41 +82,47 @@ Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled
 			if local.agentFile == "" { // it has all tools, also those that were not known before
 				a.Tools = wire.AssistantTools(docs.Tools, local.tools)
 			}
-			return runTask(ctx, h, bus, local.namespace, a, task, f)
+			return local.runTask(ctx, h, bus, a, task, f)
 		})
 	}
 	return cmd
 }
 
 // runTask starts the task and watches it to its end.
-func runTask(ctx context.Context, h *agent.Host, bus session.Bus, namespace string, a events.Agent, task string, f console.Format) error {
-	started, err := h.Gateway().Start(ctx, namespace, gateway.StartRequest{Agent: &a, Task: task})
+func (f *localFlags) runTask(ctx context.Context, h *agent.Host, bus session.Bus, a events.Agent, task string, format console.Format) error {
+	started, err := h.Gateway().Start(ctx, f.namespace, gateway.StartRequest{Agent: &a, Task: task})
 	if err != nil {
 		return err
 	}
-	live := cli.IsTerminal(os.Stderr)
-	say := func(format string, args ...any) { _, _ = fmt.Fprintf(os.Stderr, format+"\n", args...) }
+	show := terminal.Stderr
+	say := func(format string, args ...any) { _, _ = fmt.Fprintf(show, format+"\n", args...) }
 	say("run %s", started.RunID)
 	if a.LLM.Provider == wire.Scripted {
 		say("The model is scripted: its replies stand in the agent's file, only the tools are real. For a real")
 		say("model write `llm: {provider: openai}` there and set OPENAI_API_KEY, or OPENAI_BASE_URL for your own (or anthropic, and ANTHROPIC_API_KEY).")
 	}
-	out := console.NewLossyWriter(os.Stdout)
-	o := session.Options{Bus: bus, Gateway: h.Gateway(), In: os.Stdin, Out: out, Show: os.Stderr, Live: live, Color: console.Color(os.Stderr, os.Getenv)}
-	if f == console.JSON {
-		o.Outputs = console.OutputWriter(out, started.RunID, f, false)
+	out := console.NewLossyWriter(terminal.Stdout)
+	o := session.Options{
+		Bus: bus, Gateway: h.Gateway(), In: os.Stdin, Out: out, Show: show, Live: show.IsTerminal(), Color: show.Color(os.Getenv),
+		Columns: show.Columns, Where: f.where(),
 	}
-	if live && cli.IsTerminal(os.Stdin) {
+	if format == console.JSON {
+		o.Outputs = console.OutputWriter(out, started.RunID, format, false)
+	}
+	if o.Live && terminal.New(os.Stdin).IsTerminal() {
 		o.Prompt = "> "
 	}
-	outcome, err := session.Watch(ctx, h.Store().Place(namespace, started.RunID), o)
+	outcome, err := session.Watch(ctx, h.Store().Place(f.namespace, started.RunID), o)
 	if err != nil {
 		return err
 	}
-	switch outcome.State {
-	case events.Done:
+	switch {
+	case len(outcome.Waits) > 0:
+		say("%s", outcome.Detached(started.RunID, f.dir, f.dev(), f.where()))
+		return cli.Interrupted(ctx)
+	case outcome.State == events.Done:
 		return out.Lost()
-	case events.Cancelled:
+	case outcome.State == events.Cancelled:
 		say("cancelled; look at it with: moorebus show %s", started.RunID)
 		return &cli.ExitError{Code: cli.ExitRunCancelled}
 	}

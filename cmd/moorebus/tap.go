@@ -160,9 +160,8 @@ func (f *tapFlags) tapRun(ctx context.Context, c *client, t *console.Tap) error 
 // interrupted ends a command that goes on until Ctrl-C: the signal's exit code,
 // and no more words.
 func interrupted(ctx context.Context, err error) error {
-	var signal *cli.SignalError
-	if errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &signal) {
-		return &cli.ExitError{Code: 128 + int(signal.Signal)}
+	if signal := cli.Interrupted(ctx); signal != nil && errors.Is(err, context.Canceled) {
+		return signal
 	}
 	return err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -64,7 +63,7 @@ func traceFile(cmd *cobra.Command, flags *clientFlags, file, run string, state e
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	if torn := f.Torn(); torn != nil {
-		_, _ = fmt.Fprintln(os.Stderr, torn)
+		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), torn)
 	}
 	return writeTrace(cmd.Context(), c, f, events.NewRun(namespace, run, f.Shards()), state)
 }

@@ -12,9 +12,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-func main() {
-	cli.Main(func(ctx context.Context) error { return cli.Execute(ctx, command()) })
-}
+func main() { cli.Main(command()) }
 
 func command() *cobra.Command {
 	var every int

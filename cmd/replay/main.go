@@ -3,12 +3,9 @@
 package main
 
 import (
-	"context"
 	"os"
 
 	"github.com/moorebus/moorebus/internal/cli"
 )
 
-func main() {
-	cli.Main(func(ctx context.Context) error { return cli.Execute(ctx, newCommand(os.Getenv)) })
-}
+func main() { cli.Main(newCommand(os.Getenv)) }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,9 +20,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -120,7 +123,7 @@ func TestLogger(t *testing.T) {
 		{"", false, "level=WARN msg=hot n=1"},
 		{"--log-format=json", true, `"msg":"hot","n":1`},
 		{"--log-level=error", false, ""},
-		{"", true, "\x1b"},
+		{"", true, terminal.Style("93", "WRN") + " hot n=1"},
 	} {
 		flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
 		f := AddLogFlags(flags, slog.LevelWarn)
@@ -279,4 +282,47 @@ func TestServeFlags(t *testing.T) {
 	f.fsync = "never"
 	_, err = f.Serve()
 	require.Equal(t, ExitUsage, exitCode(t.Context(), err))
+}
+
+// What runs, tools and providers say is quoted in a log, and the brief one takes
+// everything that slog's own does.
+func TestBriefLog(t *testing.T) {
+	var b bytes.Buffer
+	logger := slog.New(newBriefHandler(&b, &slog.HandlerOptions{Level: slog.LevelInfo}, false)).With("role", "actor")
+	line := func() string {
+		_, rest, _ := strings.Cut(b.String(), " ") // the time of day
+		b.Reset()
+		return rest
+	}
+	logger.Error("no luck", "error", errors.New("it said \x1b]0;owned\x07"), "level", 7, "msg", "hello")
+	require.Equal(t, `ERR no luck role=actor error="it said \x1b]0;owned\a" level=7 msg=hello`+"\n", line())
+	logger.WithGroup("g").Info("in", "msg", "", "literal", `\x1b[2J x`)
+	require.Equal(t, `INF in role=actor g.msg="" g.literal="\\x1b[2J x"`+"\n", line())
+	logger.Debug("nothing")
+	require.Empty(t, b.String())
+}
+
+func TestShellWord(t *testing.T) {
+	for text, want := range map[string]string{
+		"call_1": "call_1", "": "''", "a b": "'a b'", "$(reboot)": "'$(reboot)'", "it's": `'it'\''s'`, "/tmp/x-1.yaml": "/tmp/x-1.yaml",
+	} {
+		require.Equal(t, want, ShellWord(text))
+	}
+}
+
+func TestVersion(t *testing.T) {
+	var out bytes.Buffer
+	root := &cobra.Command{Use: "planner", Args: cobra.ExactArgs(1), RunE: func(*cobra.Command, []string) error { return errors.New("it ran") }}
+	root.SetOut(&out)
+	addVersion(root)
+	root.SetArgs([]string{"--version"})
+	require.NoError(t, Execute(t.Context(), root))
+	require.Contains(t, out.String(), "\ntable "+reducer.DefaultTable().Hash()+"\n")
+
+	build := &debug.BuildInfo{Main: debug.Module{Version: "v0.4.0"}, Settings: []debug.BuildSetting{
+		{Key: "vcs.revision", Value: "0123abcd"}, {Key: "vcs.time", Value: "2026-01-02T03:04:05Z"}, {Key: "vcs.modified", Value: "true"},
+	}}
+	require.True(t, strings.HasPrefix(versionText("planner", build),
+		"planner v0.4.0\ncommit 0123abcd of 2026-01-02T03:04:05Z, with changes that are not committed\n"))
+	require.True(t, strings.HasPrefix(versionText("planner", nil), "planner unknown\ncommit unknown\n"))
 }

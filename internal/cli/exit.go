@@ -9,10 +9,13 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 
+	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
 )
 
 // The exit codes of all commands. A process that a signal ended exits with 128
@@ -68,13 +71,19 @@ type SignalError struct{ Signal syscall.Signal }
 // Error names the signal.
 func (e *SignalError) Error() string { return "ended by signal: " + e.Signal.String() }
 
-// Main runs the program and exits with the code of its outcome. The context
-// ends at the first SIGINT or SIGTERM, with a [*SignalError] as its cause; the
+// Main runs the program's commands on its arguments and exits with the code of the
+// outcome. The commands' context ends at the first SIGINT or SIGTERM, with a [*SignalError] as its cause; the
 // second one kills. A run that returns nil after a signal, since it was asked to
 // stop and did, exits 0; one that returns the context's error exits with the
 // signal's code. Any other error is written to stderr.
-func Main(run func(ctx context.Context) error) {
-	os.Exit(mainCode(os.Stderr, run))
+func Main(root *cobra.Command) {
+	root.SetOut(terminal.Stdout)
+	root.SetErr(terminal.Stderr)
+	addVersion(root)
+	code := mainCode(terminal.Stderr, func(ctx context.Context) error { return Execute(ctx, root) })
+	terminal.Stdout.Flush()
+	terminal.Stderr.Flush()
+	os.Exit(code)
 }
 
 func mainCode(stderr io.Writer, run func(ctx context.Context) error) int {
@@ -149,6 +158,27 @@ func failure(ctx context.Context, err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+// Interrupted returns the error that ends the process with the code of the signal
+// that ended ctx, and without a word; nil if none did.
+func Interrupted(ctx context.Context) error {
+	var cause *SignalError
+	if !errors.As(context.Cause(ctx), &cause) {
+		return nil
+	}
+	return &ExitError{Code: 128 + int(cause.Signal)}
+}
+
+// ShellWord returns text as one word of a shell's command.
+func ShellWord(text string) string {
+	special := func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("_-./:=@,+", r)
+	}
+	if text != "" && !strings.ContainsFunc(text, special) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
 // BusAway reports whether an error says that the bus does not answer or is not

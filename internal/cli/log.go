@@ -4,11 +4,10 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"time"
 
-	"github.com/lmittmann/tint"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
+
+	"github.com/moorebus/moorebus/internal/terminal"
 )
 
 // LogFlags are --log-format and --log-level.
@@ -27,17 +26,17 @@ func AddLogFlags(flags *pflag.FlagSet, level slog.Level) *LogFlags {
 }
 
 // Logger returns the logger that the flags describe, writing to stderr, and
-// makes it slog's default. On a terminal text is coloured, unless NO_COLOR is
-// set. It fails with a usage error.
+// makes it slog's default. On a terminal text is brief, and coloured
+// unless NO_COLOR is set. It fails with a usage error.
 func (f *LogFlags) Logger() (*slog.Logger, error) {
-	logger, err := f.logger(os.Stderr, IsTerminal(os.Stderr), os.Getenv("NO_COLOR") == "")
+	logger, err := f.logger(terminal.Stderr, terminal.Stderr.IsTerminal(), terminal.Stderr.Color(os.Getenv))
 	if err == nil {
 		slog.SetDefault(logger)
 	}
 	return logger, err
 }
 
-func (f *LogFlags) logger(w io.Writer, terminal, color bool) (*slog.Logger, error) {
+func (f *LogFlags) logger(w io.Writer, brief, color bool) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(f.level)); err != nil {
 		return nil, Usage("--log-level: %q is not a level; use debug, info, warn or error", f.level)
@@ -48,11 +47,8 @@ func (f *LogFlags) logger(w io.Writer, terminal, color bool) (*slog.Logger, erro
 		return slog.New(slog.NewJSONHandler(w, options)), nil
 	case f.format != "text":
 		return nil, Usage("--log-format: %q is not a format; use text or json", f.format)
-	case terminal:
-		return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: time.TimeOnly, NoColor: !color})), nil
+	case brief:
+		return slog.New(newBriefHandler(w, options, color)), nil
 	}
 	return slog.New(slog.NewTextHandler(w, options)), nil
 }
-
-// IsTerminal reports whether a file is a terminal that somebody looks at.
-func IsTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }

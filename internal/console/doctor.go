@@ -65,7 +65,7 @@ func (r *Report) Write(w io.Writer, f Format, color bool) error {
 	var b strings.Builder
 	for _, f := range r.Findings {
 		fmt.Fprintf(&b, "%s  %-5s  %s\n", paint[f.Level](pad(string(f.Level), 7)), f.Area, Plain(f.What))
-		for line := range strings.Lines(Printable(f.Mend)) {
+		for line := range strings.Lines(f.Mend) {
 			b.WriteString(strings.Repeat(" ", 16) + strings.TrimRight(line, "\n") + "\n")
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -61,7 +62,7 @@ func (p palette) paint(code, text string) string {
 	if !p.on || text == "" {
 		return text
 	}
-	return "\x1b[" + code + "m" + text + "\x1b[0m"
+	return terminal.Style(code, text)
 }
 
 func (p palette) bold(text string) string   { return p.paint("1", text) }

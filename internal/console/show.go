@@ -171,12 +171,12 @@ func (r *Run) tail(b *bytes.Buffer, p palette) {
 	}
 	switch {
 	case r.Error != nil:
-		fmt.Fprintf(b, "\n%s\n%s: %s\n", p.red("error"), Plain(r.Error.Code), Printable(r.Error.Message))
+		fmt.Fprintf(b, "\n%s\n%s: %s\n", p.red("error"), Plain(r.Error.Code), r.Error.Message)
 	case r.Poison != nil:
 		fmt.Fprintf(b, "\n%s\nevent %d (%s): %s\n", p.red("poisoned"), r.Poison.N, Plain(r.Poison.Type), Plain(r.Poison.Reason))
 	}
 	if r.Answer != nil {
-		fmt.Fprintf(b, "\n%s\n%s\n", p.green("answer"), strings.TrimRight(Printable(*r.Answer), " \n"))
+		fmt.Fprintf(b, "\n%s\n%s\n", p.green("answer"), strings.TrimRight(*r.Answer, " \n"))
 	}
 }
 

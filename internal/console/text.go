@@ -1,37 +1,16 @@
 package console
 
 import (
-	"os"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
-	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/terminal"
 )
 
-// Color reports whether text that goes to a file should be coloured: it is a
-// terminal that can, and NO_COLOR is not set.
-func Color(f *os.File, getenv func(string) string) bool {
-	return getenv("NO_COLOR") == "" && getenv("TERM") != "dumb" && cli.IsTerminal(f)
-}
-
-// Plain returns text as a terminal can show it on one line: what controls a
-// terminal or turns the writing direction is gone, white space is one blank.
-func Plain(text string) string { return strings.Join(strings.Fields(Printable(text)), " ") }
-
-// Printable returns text of several lines without what controls a terminal.
-func Printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return r
-		case unicode.IsControl(r):
-			return ' '
-		case unicode.Is(unicode.Bidi_Control, r):
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(text, "\ufffd"))
+// Plain returns text on one line: white space is one blank, and what would control
+// a terminal is visible, as [terminal.Visible] has it.
+func Plain(text string) string {
+	return terminal.Visible(strings.Join(strings.Fields(text), " "))
 }
 
 // Cut is [Plain] shortened to a number of characters.

@@ -1,7 +1,7 @@
 // Package session carries one run in front of a person: it shows the
 // transitions as they happen and the model's words as they come, asks for the
-// next message where the run waits for one, cancels the run on Ctrl-C, and says
-// how it ended.
+// next message where the run waits for one, and says how it ended. On Ctrl-C it
+// cancels the run, or leaves it as it is if it waits for a person.
 //
 // Everything that is shown goes to one writer (stderr); what the run answered
 // goes to another (stdout) and stands there alone.
@@ -46,6 +46,11 @@ type Options struct {
 	Live bool
 	// Color marks what is shown with colours.
 	Color bool
+	// Columns returns how wide the terminal is; required if Live.
+	Columns func() int
+	// Where is what the commands that are shown need to find the run, such as
+	// --data DIR; may be empty.
+	Where string
 	// Prompt stands before a message is read; empty where nobody looks.
 	Prompt string
 	// CancelTimeout bounds the attempt to cancel the run. Default 5 s.
@@ -64,17 +69,22 @@ type Session struct {
 	heard *journal.Listener
 	// stream tells outputs, nil if nobody wants them.
 	stream *output.Stream
+	waits  waits
 }
 
-// Outcome is how the run ended.
+// Outcome is how the run ended, or how it was left.
 type Outcome struct {
 	State events.State
 	// Err is why a run ended in Error, nil otherwise.
 	Err *reducer.RunError
+	// Waits is what the run waits for, or a run that answers a call of it, if it was
+	// left waiting for a person; then it has not ended.
+	Waits []Wait
 }
 
-// Watch follows the run from its first event to its last. If ctx ends before, the
-// run is cancelled, and its outcome is that.
+// Watch follows the run from its first event to its last. If ctx ends before, a run
+// that waits for a person is left as it is; any other is cancelled, and its outcome
+// is that.
 func Watch(ctx context.Context, run events.Run, o Options) (Outcome, error) {
 	if o.Machine == nil {
 		o.Machine = reducer.NewMachine(reducer.MachineOptions{})
@@ -83,7 +93,7 @@ func Watch(ctx context.Context, run events.Run, o Options) (Outcome, error) {
 		o.CancelTimeout = 5 * time.Second
 	}
 	fold := runlog.NewFold(o.Bus, o.Machine, run)
-	s := &Session{o: o, run: run, fold: fold, mem: fold.Memory(), view: newView(o.Show, o.Live, o.Color), in: bufio.NewScanner(o.In)}
+	s := &Session{o: o, run: run, fold: fold, mem: fold.Memory(), view: newView(o.Show, o.Live, o.Color, o.Columns), in: bufio.NewScanner(o.In)}
 	s.in.Buffer(nil, journal.MaxBody)
 	s.heard = journal.NewListener(o.Bus, run)
 	if o.Outputs != nil {
@@ -97,9 +107,15 @@ func Watch(ctx context.Context, run events.Run, o Options) (Outcome, error) {
 	s.heard.Ask()
 	stopTicks := s.view.start()
 	defer stopTicks()
-	if err := s.follow(ctx); err != nil {
+	watching, stopWatching := context.WithCancel(ctx)
+	defer s.waits.watching.Wait()
+	defer stopWatching()
+	if err := s.follow(watching); err != nil {
 		if ctx.Err() == nil {
 			return Outcome{}, err
+		}
+		if waits := s.waiting(); len(waits) > 0 {
+			return Outcome{State: s.mem.State, Waits: waits}, nil
 		}
 		if err := s.cancel(ctx); err != nil {
 			return Outcome{}, err
@@ -149,17 +165,8 @@ func (s *Session) take(ctx context.Context, rec journal.Record) error {
 		s.answer(p.Content)
 	case *events.LLMMessageComplete:
 		s.answer(p.Content)
-	case *events.HumanApprovalRequired:
-		for _, r := range p.Requests {
-			if r.Asks {
-				s.view.line(fmt.Sprintf("%s asks: %s", r.Tool, r.Reason))
-				s.view.line(fmt.Sprintf("answer it with `moorebus answer %s %s TEXT`; Ctrl-C cancels the run", s.run.ID, r.CallID))
-				continue
-			}
-			s.view.line(fmt.Sprintf("%s waits for a human: `moorebus approve %s %s` lets it run, `moorebus reject` does not; Ctrl-C cancels the run",
-				r.Tool, s.run.ID, r.CallID))
-		}
 	}
+	s.see(ctx, s.mem, e)
 	return nil
 }
 

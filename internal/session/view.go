@@ -3,12 +3,11 @@ package session
 import (
 	"fmt"
 	"io"
-	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -18,6 +17,8 @@ import (
 type view struct {
 	w           io.Writer
 	live, color bool
+	// columns returns how wide the terminal is.
+	columns func() int
 
 	mu      sync.Mutex
 	started time.Time
@@ -30,12 +31,12 @@ type view struct {
 
 var frames = []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"}
 
-// liveWidth is how many characters of the model's words are shown; with what
-// stands before them they fit into 80 columns.
-const liveWidth = 48
+// maxSaid is how many characters of the model's last words are kept for the live
+// line.
+const maxSaid = 200
 
-func newView(w io.Writer, live, color bool) *view {
-	return &view{w: w, live: live, color: color, since: time.Now(), state: events.Idle}
+func newView(w io.Writer, live, color bool, columns func() int) *view {
+	return &view{w: w, live: live, color: color, columns: columns, since: time.Now(), state: events.Idle}
 }
 
 // start keeps the live line moving until stop is called.
@@ -89,18 +90,21 @@ func (v *view) words(again bool, text string) {
 	if again {
 		v.said = ""
 	}
-	v.said = tail(v.said+text, liveWidth)
+	said := []rune(v.said + text)
+	v.said = string(said[max(0, len(said)-maxSaid):])
 	v.draw()
 }
 
-// tail returns the last characters of a text, on one line.
-func tail(text string, limit int) string {
-	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' || r == '\t' || r == 0x1b }), " ")
-	for utf8.RuneCountInString(text) > limit {
-		_, size := utf8.DecodeRuneInString(text)
-		text = text[size:]
+// tail returns the end of a text on one line, as it is shown in a number of
+// columns.
+func tail(text string, columns int) string {
+	shown := []rune(console.Plain(text))
+	first := len(shown)
+	for first > 0 && columns >= terminal.Width(shown[first-1]) {
+		first--
+		columns -= terminal.Width(shown[first])
 	}
-	return text
+	return string(shown[first:])
 }
 
 func (v *view) prompt(text string) {
@@ -119,7 +123,7 @@ func (v *view) clear() {
 
 func (v *view) erase() {
 	if v.shown {
-		_, _ = io.WriteString(v.w, "\r\x1b[K")
+		_, _ = io.WriteString(v.w, terminal.EraseLine())
 		v.shown = false
 	}
 }
@@ -129,6 +133,13 @@ func (v *view) draw() {
 		return
 	}
 	v.erase()
-	_, _ = fmt.Fprintf(v.w, "%s %s %4.1fs  %s", frames[v.frame%len(frames)], v.state, time.Since(v.since).Seconds(), v.said)
+	doing := fmt.Sprintf("%s %s %4.1fs  ", frames[v.frame%len(frames)], v.state, time.Since(v.since).Seconds())
+	// A line that wraps could not be erased, and a character in the last column wraps
+	// on some terminals.
+	left := v.columns() - 1
+	for _, r := range doing {
+		left -= terminal.Width(r)
+	}
+	_, _ = io.WriteString(v.w, doing+tail(v.said, left))
 	v.shown = true
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/mcptool"
@@ -27,7 +28,7 @@ func mcpServers(m *agentfile.MCP) ([]tool.Source, []string, error) {
 		return nil, nil, fmt.Errorf("mcp: %w", err)
 	}
 	for _, note := range notes {
-		_, _ = fmt.Fprintf(os.Stderr, "%s: %s\n", m.File, note)
+		_, _ = fmt.Fprintf(terminal.Stderr, "%s: %s\n", m.File, note)
 	}
 	var errs []error
 	if err := overlap(servers); err != nil {

@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/terminal"
+)
+
+// briefHandler writes a log for people: the time of day, the level in three
+// letters, the message, and what slog's own text handler makes of the attributes.
+type briefHandler struct {
+	*briefOutput
+	// attributes writes those of a record, and those that it was given before.
+	attributes slog.Handler
+}
+
+// briefOutput is what the handlers that come from one have in common.
+type briefOutput struct {
+	mu    sync.Mutex
+	w     io.Writer
+	line  bytes.Buffer
+	color bool
+}
+
+func newBriefHandler(w io.Writer, o *slog.HandlerOptions, color bool) slog.Handler {
+	out := &briefOutput{w: w, color: color}
+	return &briefHandler{out, slog.NewTextHandler(&out.line, &slog.HandlerOptions{Level: o.Level, ReplaceAttr: attributesOnly})}
+}
+
+// attributesOnly takes what stands before the attributes out of a line.
+func attributesOnly(groups []string, a slog.Attr) slog.Attr {
+	_, level := a.Value.Any().(slog.Level)
+	if len(groups) == 0 && (a.Key == slog.LevelKey && level || a.Key == slog.MessageKey && a.Value.String() == "") {
+		return slog.Attr{}
+	}
+	return a
+}
+
+// Enabled reports whether records of the level are written.
+func (h *briefHandler) Enabled(ctx context.Context, level slog.Level) bool {
+	return h.attributes.Enabled(ctx, level)
+}
+
+// Handle writes a record on one line.
+func (h *briefHandler) Handle(ctx context.Context, r slog.Record) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.line.Reset()
+	h.line.WriteString(h.style("2", r.Time.Format(time.TimeOnly)) + " " + h.level(r.Level) + " " + r.Message + " ")
+	rest := slog.NewRecord(time.Time{}, r.Level, "", 0)
+	r.Attrs(func(a slog.Attr) bool { rest.AddAttrs(a); return true })
+	if err := h.attributes.Handle(ctx, rest); err != nil {
+		return err
+	}
+	_, err := h.w.Write(append(bytes.TrimRight(h.line.Bytes(), " \n"), '\n'))
+	return err
+}
+
+func (o *briefOutput) style(parameters, text string) string {
+	if !o.color {
+		return text
+	}
+	return terminal.Style(parameters, text)
+}
+
+func (o *briefOutput) level(l slog.Level) string {
+	switch {
+	case l >= slog.LevelError:
+		return o.style("91", "ERR")
+	case l >= slog.LevelWarn:
+		return o.style("93", "WRN")
+	case l >= slog.LevelInfo:
+		return o.style("92", "INF")
+	}
+	return "DBG"
+}
+
+// WithAttrs returns a handler whose records have the attributes too.
+func (h *briefHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &briefHandler{h.briefOutput, h.attributes.WithAttrs(attrs)}
+}
+
+// WithGroup returns a handler whose records' attributes are in a group.
+func (h *briefHandler) WithGroup(name string) slog.Handler {
+	return &briefHandler{h.briefOutput, h.attributes.WithGroup(name)}
+}

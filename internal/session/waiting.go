@@ -1,0 +1,167 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/runlog"
+)
+
+// Wait is something that a run waits for and only a person can give.
+type Wait struct {
+	// Run is the run that waits: the one that is watched, or one that answers a call
+	// of it, directly or through others.
+	Run string
+	// Agent is the name of its agent.
+	Agent string
+	// Request is the call that waits for a decision; nil: the run waits for its user's
+	// next message.
+	Request *events.Request
+}
+
+// Commands returns the commands that give the run what it waits for, the usual one
+// first. where is what they need to find the run, such as --data DIR; it may be
+// empty.
+func (w Wait) Commands(where string) []string {
+	if where != "" {
+		where = " " + where
+	}
+	if w.Request == nil {
+		return []string{fmt.Sprintf("moorebus send %s MESSAGE%s", w.Run, where)}
+	}
+	call := w.Run + " " + cli.ShellWord(w.Request.CallID)
+	reject := fmt.Sprintf("moorebus reject %s --reason TEXT%s", call, where)
+	if w.Request.Asks {
+		return []string{fmt.Sprintf("moorebus answer %s TEXT%s", call, where), reject}
+	}
+	return []string{fmt.Sprintf("moorebus approve %s%s", call, where), reject}
+}
+
+// waits are what the runs of a family wait for, and who watches them.
+type waits struct {
+	mu    sync.Mutex
+	order []string // the runs, as they came up
+	of    map[string][]Wait
+	// watching counts the followers of the runs that answer calls.
+	watching sync.WaitGroup
+}
+
+// see notes what a run of the family waits for now, shows what it has just begun to
+// ask, and has the runs watched that answer its calls.
+func (s *Session) see(ctx context.Context, mem *reducer.Memory, e *events.Event) {
+	var all []Wait
+	for _, id := range gateway.Undecided(mem.PendingApproval) {
+		i := slices.IndexFunc(mem.PendingApproval.Requests, func(r events.Request) bool { return r.CallID == id })
+		request := mem.PendingApproval.Requests[i] // the memory goes on
+		all = append(all, Wait{mem.RunID, mem.Control.Agent.Name, &request})
+	}
+	if mem.State == events.WaitingForUser {
+		all = append(all, Wait{Run: mem.RunID, Agent: mem.Control.Agent.Name})
+	}
+	s.waits.mu.Lock()
+	if s.waits.of == nil {
+		s.waits.of = map[string][]Wait{}
+	}
+	if !slices.Contains(s.waits.order, mem.RunID) {
+		s.waits.order = append(s.waits.order, mem.RunID)
+	}
+	s.waits.of[mem.RunID] = all
+	s.waits.mu.Unlock()
+	if _, asks := e.Data.(*events.HumanApprovalRequired); asks {
+		for _, w := range all {
+			s.ask(w)
+		}
+	}
+	for _, call := range mem.Delegated() {
+		s.attend(ctx, events.ChildID(mem.RunID, call))
+	}
+}
+
+// ask shows what a run asks of people.
+func (s *Session) ask(w Wait) {
+	who := ""
+	if w.Run != s.run.ID {
+		who = fmt.Sprintf("agent %s, which answers a call of this run: ", w.Agent)
+	}
+	commands := w.Commands(s.o.Where)
+	if w.Request.Asks {
+		s.view.line(fmt.Sprintf("%s%s asks: %s\n  answer it with `%s`; Ctrl-C leaves the run waiting", who, w.Request.Tool, w.Request.Reason, commands[0]))
+		return
+	}
+	s.view.line(fmt.Sprintf("%s%s waits for a human\n  `%s` lets it run, `%s` does not; Ctrl-C leaves the run waiting",
+		who, w.Request.Tool, commands[0], commands[1]))
+}
+
+// attend watches a run that answers a call, from its beginning to its end, unless it
+// is being watched. It may not have been started yet.
+func (s *Session) attend(ctx context.Context, id string) {
+	s.waits.mu.Lock()
+	defer s.waits.mu.Unlock()
+	if id == "" || slices.Contains(s.waits.order, id) {
+		return
+	}
+	s.waits.order = append(s.waits.order, id)
+	s.waits.watching.Go(func() {
+		if err := s.watchChild(ctx, events.NewRun(s.run.Namespace, id, s.o.Bus.Shards())); err != nil && ctx.Err() == nil {
+			s.view.line(fmt.Sprintf("! run %s, which answers a call of this one, cannot be watched: %s", id, err))
+		}
+	})
+}
+
+func (s *Session) watchChild(ctx context.Context, run events.Run) error {
+	fold := runlog.NewFold(s.o.Bus, s.o.Machine, run)
+	for rec, err := range s.o.Bus.Follow(ctx, run.Shard, journal.Filter{Namespace: run.Namespace, Run: run.ID}, 0) {
+		if err != nil {
+			return err
+		}
+		e, err := fold.Apply(ctx, rec)
+		switch {
+		case err == nil:
+			s.see(ctx, fold.Memory(), e)
+		case !runlog.Refused(err):
+			return err
+		}
+		if s.o.Machine.Table().Terminal(fold.Memory().State) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// waiting returns what the run and those that answer its calls wait for.
+func (s *Session) waiting() []Wait {
+	s.waits.mu.Lock()
+	defer s.waits.mu.Unlock()
+	var all []Wait
+	for _, run := range s.waits.order {
+		all = append(all, s.waits.of[run]...)
+	}
+	return all
+}
+
+// Detached says for people how a run goes on that was left waiting. keptIn is where
+// the run is stored, serve the command that works on the runs there.
+func (o Outcome) Detached(run, keptIn, serve, where string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "run %s waits for a person, so it was not cancelled. It stays in %s.\nTo go on:\n", run, keptIn)
+	for _, w := range o.Waits {
+		commands := w.Commands(where)
+		fmt.Fprintf(&b, "  %s\n", commands[0])
+		for _, other := range commands[1:] {
+			fmt.Fprintf(&b, "    or: %s\n", other)
+		}
+	}
+	if where != "" {
+		where = " " + where
+	}
+	fmt.Fprintf(&b, "  %s\n  moorebus tap --run %s --from 1%s\nTo end it: moorebus cancel %s%s", serve, run, where, run, where)
+	return b.String()
+}
