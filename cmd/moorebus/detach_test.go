@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// aside starts a command that has a data directory of its own beside a bus that is
+// named and not there.
+func aside(t *testing.T, home string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "moorebus", args...)
+	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_DATA_HOME=", "USER=ann", "NATS_URL=nats://127.0.0.1:1")
+	return cmd
+}
+
+// until reads a command's stderr up to a line that has text, or to its end.
+func until(lines *bufio.Scanner, text string) string {
+	var said strings.Builder
+	for lines.Scan() {
+		said.WriteString(lines.Text() + "\n")
+		if text != "" && strings.Contains(lines.Text(), text) {
+			break
+		}
+	}
+	return said.String()
+}
+
+// Ctrl-C leaves a run as it is that waits for a person, and here it is the run of an
+// agent that it called which does. What stderr says then brings it to its end.
+func TestInterruptLeavesARunThatWaits(t *testing.T) {
+	home := t.TempDir()
+	agent := filepath.Join(home, "agents of mine.yaml")
+	require.NoError(t, os.WriteFile(agent, []byte(`
+name: boss
+task: Pay it.
+llm:
+  provider: scripted
+  script:
+    - {calls: [{name: payer, arguments: {task: Compute.}}]}
+    - {text: "Done: {{observation -1}}"}
+tools: [payer]
+---
+name: payer
+llm:
+  provider: scripted
+  script:
+    - {calls: [{id: c1, name: calculator, arguments: {expression: "40 + 2"}}]}
+    - {text: "It is {{observation -1}}."}
+tools: [calculator]
+approval: {policy: always}
+---
+tools: [{builtin: calculator}, {agent: payer, description: Pays.}]
+`), 0o600))
+
+	run := aside(t, home, "run", "--agent", agent)
+	stderr, err := run.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, run.Start())
+	lines := bufio.NewScanner(stderr)
+	said := until(lines, "Ctrl-C leaves the run waiting")
+	require.Contains(t, said, "agent payer, which answers a call of this run: calculator waits for a human")
+	require.NoError(t, run.Process.Signal(os.Interrupt))
+	said += until(lines, "")
+	require.Error(t, run.Wait())
+	require.Equal(t, 130, run.ProcessState.ExitCode(), said)
+	require.NotContains(t, said, "cancelled\n")
+
+	_, after, _ := strings.Cut(said, "To go on:\n")
+	commands := regexp.MustCompile(`(?m)^  moorebus (.*)$`).FindAllStringSubmatch(after, -1)
+	require.Len(t, commands, 3, said)
+	words := func(i int) []string { // the agent's file is the only word that is quoted
+		var all []string
+		for _, w := range strings.Fields(strings.ReplaceAll(commands[i][1], "'"+agent+"'", "FILE")) {
+			all = append(all, strings.ReplaceAll(w, "FILE", agent))
+		}
+		return all
+	}
+	out, err := aside(t, home, words(0)...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "the run goes on when `moorebus dev` does")
+
+	dev := aside(t, home, append(words(1), "--listen", "127.0.0.1:0")...)
+	stderr, err = dev.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, dev.Start())
+	lines = bufio.NewScanner(stderr)
+	require.Contains(t, until(lines, "moorebus is up"), "moorebus is up")
+	out, err = aside(t, home, words(2)...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "Done: It is 42.")
+	require.NoError(t, dev.Process.Signal(os.Interrupt))
+	until(lines, "")
+	require.NoError(t, dev.Wait())
+}
+
+// A conversation that waits for its user's next message waits for a person too.
+func TestInterruptLeavesAConversation(t *testing.T) {
+	home := t.TempDir()
+	agent := filepath.Join(home, "chat.yaml")
+	require.NoError(t, os.WriteFile(agent, []byte("{name: chat, mode: chat, task: Hello., llm: {provider: scripted, script: [{text: First.}, {text: Second.}]}}\n"), 0o600))
+	run := aside(t, home, "run", "--agent", agent)
+	stdin, err := run.StdinPipe() // nobody says anything
+	require.NoError(t, err)
+	defer func() { _ = stdin.Close() }()
+	stderr, err := run.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, run.Start())
+	lines := bufio.NewScanner(stderr)
+	said := until(lines, "planning → waiting_for_user")
+	require.NoError(t, run.Process.Signal(os.Interrupt))
+	said += until(lines, "")
+	require.Error(t, run.Wait())
+	require.Equal(t, 130, run.ProcessState.ExitCode(), said)
+	require.Regexp(t, `(?m)^  moorebus send [0-9a-f-]{36} MESSAGE --data `+regexp.QuoteMeta(home), said)
+}
