@@ -128,8 +128,11 @@ func diffCommand(src *source) *cobra.Command {
 		Use:   "diff RUN RUN",
 		Short: "Show the first event in which two runs differ",
 		Long: `Diff compares two runs event by event, without ids, times, hashes and sources,
-and shows the first difference and how the memories differ there: exit 3. With
---file twice the first run is in the first file, the second in the second.`,
+and shows the first difference and how the memories differ there: exit 3. A fork
+is compared with the events that it has of its parent, so a run and its fork, or
+two forks of one run, are compared from where they part; it says first what is a
+fork of what, with its patch. With --file twice the first run is in the first file,
+the second in the second.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkRuns(args); err != nil {

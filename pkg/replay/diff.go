@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -13,14 +12,19 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
 // Difference is where two runs part.
 type Difference struct {
-	// Equal is true for runs that do not differ; then the rest is empty.
+	// Equal is true for runs that do not differ; then N and what follows it are empty.
 	Equal bool `json:"equal"`
-	// N is the first event that differs, counted from 1.
+	// ForkA and ForkB say what the runs are forks of; nil for a run that is none.
+	ForkA *Fork `json:"fork_a,omitempty"`
+	ForkB *Fork `json:"fork_b,omitempty"`
+	// Common is what the runs have in common because of that; nil: nothing.
+	Common *Common `json:"common,omitempty"`
+	// N is the first event that differs, counted from 1. Events that a fork has of
+	// the runs that it stands on count, the event that forks it does not.
 	N uint64 `json:"n,omitempty"`
 	// A and B are the events there; nil for a run that has no such event.
 	A *Side `json:"a,omitempty"`
@@ -31,8 +35,25 @@ type Difference struct {
 	Memory []Change `json:"memory,omitempty"`
 }
 
+// Fork says what a run goes on from, and how it was changed there.
+type Fork struct {
+	Run   string          `json:"run"`
+	At    uint64          `json:"at"`
+	Patch json.RawMessage `json:"patch,omitempty"`
+}
+
+// Common is the beginning that two runs share: a run's events up to N, with those
+// that it stands on itself.
+type Common struct {
+	Run string `json:"run"`
+	N   uint64 `json:"n"`
+}
+
 // Side is one run's event at the place where two runs differ.
 type Side struct {
+	// N is the number of the event in the run's own log; of one that a fork has of
+	// another run, in the log of that run.
+	N       uint64       `json:"n"`
 	Type    events.Type  `json:"type,omitempty"`
 	From    events.State `json:"from"`
 	To      events.State `json:"to"`
@@ -55,13 +76,22 @@ const maxChanges = 50
 
 // Diff compares two runs event by event and stops at the first that differs. Ids,
 // times, hashes, latencies and sources are what differs between any two runs, so
-// they do not count; ids count by where the same one comes again. Errors are the
-// logs' and the context's, [journal.ErrNotFound] for a run that is not there.
+// they do not count; ids count by where the same one comes again. A fork is compared
+// with the events that it has of its parent, and without what only its beginning
+// brings: so two runs that come from one part where they go on differently. Errors
+// are the logs' and the context's, [journal.ErrNotFound] for a run that is not there.
 func Diff(ctx context.Context, machine *reducer.Machine, logA journal.Log, runA events.Run, logB journal.Log, runB events.Run) (*Difference, error) {
-	a, stopA := newSide(ctx, machine, logA, runA)
-	defer stopA()
-	b, stopB := newSide(ctx, machine, logB, runB)
-	defer stopB()
+	a, err := newSide(ctx, machine, logA, runA)
+	if err != nil {
+		return nil, err
+	}
+	defer a.close()
+	b, err := newSide(ctx, machine, logB, runB)
+	if err != nil {
+		return nil, err
+	}
+	defer b.close()
+	found := &Difference{ForkA: a.fork(), ForkB: b.fork(), Common: common(a.legs, b.legs)}
 	for n := uint64(1); ; n++ {
 		moreA, err := a.advance(ctx)
 		if err != nil {
@@ -77,7 +107,8 @@ func Diff(ctx context.Context, machine *reducer.Machine, logA journal.Log, runA 
 		case n == 1 && !moreB:
 			return nil, fmt.Errorf("run %s in namespace %s: %w", runB.ID, runB.Namespace, journal.ErrNotFound)
 		case !moreA && !moreB:
-			return &Difference{Equal: true}, nil
+			found.Equal = true
+			return found, nil
 		}
 		d := &differ{limit: maxChanges}
 		if d.compare("", a.tree(), b.tree()); len(d.changes) == 0 {
@@ -85,55 +116,8 @@ func Diff(ctx context.Context, machine *reducer.Machine, logA journal.Log, runA 
 		}
 		m := &differ{limit: maxChanges}
 		m.compare("", a.memory(), b.memory())
-		return &Difference{N: n, A: a.now, B: b.now, Event: d.changes, Memory: m.changes}, nil
-	}
-}
-
-// side is one of two runs that are compared.
-type side struct {
-	log  journal.Log
-	run  events.Run
-	fold *runlog.Fold
-	mem  *reducer.Memory // the fold's
-	pull func() (journal.Record, error, bool)
-
-	now     *Side
-	body    []byte
-	subject events.Subject
-	aliases aliases
-}
-
-func newSide(ctx context.Context, machine *reducer.Machine, log journal.Log, run events.Run) (*side, func()) {
-	pull, stop := iter.Pull2(log.Read(ctx, run, 0))
-	fold := runlog.NewFold(log, machine, run)
-	return &side{log: log, run: run, fold: fold, mem: fold.Memory(), pull: pull, aliases: aliases{}}, stop
-}
-
-// advance folds the next record and reports whether there was one.
-func (s *side) advance(ctx context.Context) (bool, error) {
-	for {
-		rec, err, more := s.pull()
-		if !more || err != nil {
-			s.now, s.body = nil, nil
-			return false, err
-		}
-		subject, reason := place(s.log, s.run.Shard, rec.Subject)
-		if reason != "" {
-			continue // it belongs to no run
-		}
-		now := &Side{From: s.mem.State}
-		e, err := s.fold.Apply(ctx, rec)
-		if err != nil && !runlog.Refused(err) {
-			return false, err
-		}
-		now.To = s.mem.State
-		if ill, ok := err.(*reducer.IllegalError); ok {
-			now.Type, now.Illegal = ill.Type, ill.Reason
-		} else {
-			now.Type = e.Type()
-		}
-		s.now, s.body, s.subject = now, rec.Body, subject
-		return true, nil
+		found.N, found.A, found.B, found.Event, found.Memory = n, a.now, b.now, d.changes, m.changes
+		return found, nil
 	}
 }
 
@@ -153,8 +137,8 @@ func (s *side) tree() any {
 	}
 }
 
-// memory is the memory that SPEC names, without the runtime's own part, and
-// without the trace, which repeats the events.
+// memory is the memory that SPEC names, without the runtime's own part, without the
+// trace, which repeats the events, and without how many they are.
 func (s *side) memory() any {
 	text, err := json.Marshal(s.mem)
 	if err != nil {
@@ -164,7 +148,7 @@ func (s *side) memory() any {
 	if !ok {
 		return string(text)
 	}
-	for _, key := range []string{"control", "trace", "run_id"} {
+	for _, key := range []string{"control", "trace", "run_id", "n"} {
 		delete(tree, key)
 	}
 	return s.aliases.plain("", tree)
@@ -182,7 +166,7 @@ var ids = map[string]bool{
 // volatile are the keys whose values differ between any two runs.
 var volatile = map[string]bool{
 	"agent_hash": true, "table_hash": true, "hash": true, "latency_ms": true, "timestamp": true, "started": true,
-	"updated": true, "started_at": true, "deadline": true,
+	"updated": true, "started_at": true, "deadline": true, "chunks": true, "under": true, "delivery": true,
 }
 
 // plain copies a value without what is volatile, and with aliases for ids.
@@ -228,18 +212,46 @@ func (a aliases) of(id string) string {
 
 // WriteText writes the difference for people.
 func (d *Difference) WriteText(w io.Writer) error {
-	if d.Equal {
-		_, err := io.WriteString(w, "the runs do not differ\n")
-		return err
-	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "the runs differ at event %d\n  a: %s\n  b: %s\n", d.N, d.A, d.B)
-	if d.A != nil && d.B != nil {
-		writeChanges(&b, "the events", d.Event)
+	d.ForkA.write(&b, "a")
+	d.ForkB.write(&b, "b")
+	if d.Common != nil {
+		fmt.Fprintf(&b, "they have run %s up to event %d in common\n", d.Common.Run, d.Common.N)
 	}
-	writeChanges(&b, "the memories after it", d.Memory)
+	if d.Equal {
+		b.WriteString("the runs do not differ\n")
+	} else {
+		d.write(&b)
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+func (f *Fork) write(b *strings.Builder, side string) {
+	if f == nil {
+		return
+	}
+	fmt.Fprintf(b, "%s is a fork of run %s at event %d", side, f.Run, f.At)
+	if len(f.Patch) > 0 {
+		fmt.Fprintf(b, ", with the patch %s", short(f.Patch))
+	}
+	b.WriteByte('\n')
+}
+
+func (d *Difference) write(b *strings.Builder) {
+	switch {
+	case d.A != nil && d.B != nil && d.A.N != d.B.N:
+		fmt.Fprintf(b, "the runs differ at event %d of a, which is event %d of b\n", d.A.N, d.B.N)
+	case d.A != nil:
+		fmt.Fprintf(b, "the runs differ at event %d\n", d.A.N)
+	default:
+		fmt.Fprintf(b, "the runs differ at event %d\n", d.B.N)
+	}
+	fmt.Fprintf(b, "  a: %s\n  b: %s\n", d.A, d.B)
+	if d.A != nil && d.B != nil {
+		writeChanges(b, "the events", d.Event)
+	}
+	writeChanges(b, "the memories after it", d.Memory)
 }
 
 func writeChanges(b *strings.Builder, what string, changes []Change) {

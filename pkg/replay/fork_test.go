@@ -87,7 +87,8 @@ func TestForksArePrintedAndCompared(t *testing.T) {
 	require.Contains(t, b.String(), `"final_answer": "Forked twice."`)
 	d, err := replay.Diff(t.Context(), machine(), log, fork.run, log, second.run)
 	require.NoError(t, err)
-	require.Equal(t, uint64(1), d.N, "they begin elsewhere")
+	require.Equal(t, &replay.Common{Run: fork.run.ID, N: 2}, d.Common)
+	require.Equal(t, uint64(5), d.N, "three events of the first run, one of the fork's, and this one")
 	d, err = replay.Diff(t.Context(), machine(), log, fork.run, log, fork.run)
 	require.NoError(t, err)
 	require.True(t, d.Equal)
@@ -122,4 +123,92 @@ func TestForksAreFoldedByTheBenchmark(t *testing.T) {
 	}
 	_, err = replay.Bench(t.Context(), logOf(t, renumbered(second.own(), parent.own())), machine(), replay.BenchOptions{Least: time.Millisecond, Workers: 1})
 	require.NoError(t, err, "what lacks its parent is left out")
+}
+
+func diff(t *testing.T, log journal.Log, a, b *recorder) (*replay.Difference, string) {
+	t.Helper()
+	d, err := replay.Diff(t.Context(), machine(), log, a.run, log, b.run)
+	require.NoError(t, err)
+	var text bytes.Buffer
+	require.NoError(t, d.WriteText(&text))
+	return d, text.String()
+}
+
+func paths(changes []replay.Change) []string {
+	all := []string{}
+	for _, c := range changes {
+		all = append(all, c.Path)
+	}
+	return all
+}
+
+// A run and a fork of it part where the fork goes on differently, and nothing that
+// only a fork's beginning brings is a difference.
+func TestDiffAlignsAForkWithItsParent(t *testing.T) {
+	parent := newRecorder(t, 1)
+	parent.start("Search", nil)
+	parent.on(events.Planning, one("c1", "pay"))
+	parent.on(events.Acting, &events.ToolCallStarted{CallID: "c1"})
+	parent.on(events.Acting, success("c1", "paid"))
+	parent.on(events.Observing, &events.Continue{})
+	parent.on(events.Planning, answer("It is paid."))
+
+	same := newRecorder(t, 2)
+	same.fork(parent, 3, nil) // the call that had begun begins once more
+	same.on(events.Acting, &events.ToolCallStarted{CallID: "c1"})
+	same.on(events.Acting, success("c1", "paid"))
+	same.on(events.Observing, &events.Continue{})
+	other := newRecorder(t, 3)
+	other.fork(parent, 3, nil)
+	other.on(events.Acting, &events.ToolCallStarted{CallID: "c1"})
+	other.on(events.Acting, success("c1", "paid twice"))
+	same.on(events.Planning, answer("It is paid."))
+	log := logOf(t, renumbered(parent.own(), same.own(), other.own()))
+
+	d, text := diff(t, log, parent, same)
+	require.True(t, d.Equal, text)
+	require.Equal(t, "b is a fork of run "+parent.run.ID+" at event 3\nthey have run "+parent.run.ID+" up to event 3 in common\nthe runs do not differ\n", text)
+
+	d, text = diff(t, log, other, parent)
+	require.Equal(t, &replay.Fork{Run: parent.run.ID, At: 3}, d.ForkA)
+	require.Equal(t, uint64(4), d.N)
+	require.Contains(t, text, "the runs differ at event 3 of a, which is event 4 of b\n  a: ToolSuccess, acting -> observing\n")
+	require.Equal(t, []string{"data.observation"}, paths(d.Event))
+	require.Equal(t, []string{"last_observation", "tool_calls.#1.result.success.content"}, paths(d.Memory))
+
+	d, text = diff(t, log, same, other)
+	require.Equal(t, &replay.Common{Run: parent.run.ID, N: 3}, d.Common)
+	require.Contains(t, text, "the runs differ at event 3\n")
+	require.NotNil(t, d.ForkB)
+	var b bytes.Buffer
+	require.NoError(t, d.WriteJSON(&b))
+	require.Contains(t, b.String(), `"fork_b": {`)
+}
+
+// Two forks of one run have in common what both have of it.
+func TestDiffAlignsForksOfOneRun(t *testing.T) {
+	parent := newRecorder(t, 1)
+	parent.start("Search", nil)
+	parent.step("c1", "search", "found")
+	parent.step("c2", "search", "found more")
+	early := newRecorder(t, 2)
+	early.fork(parent, 4, func(p *events.Forked) { p.Patch = []byte(`{"task":"Another."}`); p.Task = "Another." })
+	late := newRecorder(t, 3)
+	late.fork(parent, 6, nil)
+	log := logOf(t, renumbered(parent.own(), early.own(), late.own()))
+	d, text := diff(t, log, late, early)
+	require.Equal(t, &replay.Common{Run: parent.run.ID, N: 4}, d.Common)
+	require.Equal(t, uint64(5), d.N)
+	require.Nil(t, d.B)
+	require.Contains(t, text, "a is a fork of run "+parent.run.ID+" at event 6\nb is a fork of run "+parent.run.ID+` at event 4, with the patch {"task":"Another."}`+"\n")
+	require.Contains(t, text, "the runs differ at event 5\n")
+	require.Contains(t, text, "b: the run has no more events\n")
+}
+
+func TestDiffOfOneRun(t *testing.T) {
+	parent, fork, _ := forkedRuns(t)
+	log := logOf(t, renumbered(parent.own(), fork.own()))
+	d, text := diff(t, log, fork, fork)
+	require.True(t, d.Equal)
+	require.Nil(t, d.Common, text)
 }
