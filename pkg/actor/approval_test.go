@@ -88,6 +88,14 @@ func TestACallRunsOnlyAsItWasApproved(t *testing.T) {
 		"an expression that fails": {
 			expr(`arguments.amount.cents > 0`), []events.Payload{&events.LLMToolCall{ToolCallReply: single}}, nil, "cannot be evaluated",
 		},
+		"an expression that costs too much": {
+			expr(`all(1..900, all(1..900, arguments.amount > 0))`),
+			[]events.Payload{&events.LLMToolCall{ToolCallReply: single}}, nil, "it takes more than 1000000 steps",
+		},
+		"an expression that costs too much, approved": {
+			expr(`all(1..900, all(1..900, arguments.amount > 0))`),
+			[]events.Payload{asking(single, "c1"), &events.HumanApproved{Decision: saying("c1", "approved", "")}}, []string{"c1"}, "",
+		},
 		"approved": {always, []events.Payload{asking(single, "c1"), &events.HumanApproved{Decision: saying("c1", "approved", "")}}, []string{"c1"}, ""},
 		"modified": {always, []events.Payload{asking(single, "c1"), &events.HumanModified{Decision: saying("c1", "modified", `{"amount":2}`)}}, []string{"c1"}, ""},
 		"modified, and asked for only then": {

@@ -5,6 +5,7 @@ package approval
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -19,7 +20,9 @@ import (
 // Policies evaluates policies. Expressions are those of expr-lang over the
 // variables tool and risk (strings), arguments (the parsed JSON, or nil where
 // it is none) and run (the run's id); they are compiled once and can call
-// nothing outside themselves. It is safe for concurrent use.
+// nothing outside themselves. An evaluation is bounded: after a million steps it
+// is an error, well within a second and with some 100 MB at most. It is safe for
+// concurrent use.
 type Policies struct {
 	programs *lru.Cache[string, *vm.Program]
 }
@@ -43,6 +46,10 @@ type environment struct {
 	Arguments any    `expr:"arguments"`
 	Risk      string `expr:"risk"`
 	Run       string `expr:"run"`
+
+	Pay     func(...any) any `expr:"pay!"`
+	Grow    func(...any) any `expr:"grow!"`
+	Matches func(...any) any `expr:"matches!"`
 }
 
 // Check reports whether a policy's expression compiles to a yes or no.
@@ -58,7 +65,15 @@ func (p *Policies) program(text string) (*vm.Program, error) {
 	if program, ok := p.programs.Get(text); ok {
 		return program, nil
 	}
-	program, err := expr.Compile(text, expr.Env(environment{}), expr.AsBool())
+	if len(text) > maxExpr {
+		return nil, fmt.Errorf("approval.expr: it has %d bytes, at most %d are allowed: shorten it", len(text), maxExpr)
+	}
+	// As it is written first: the rewritten one knows fewer types, so fewer mistakes
+	// show in it.
+	if _, err := expr.Compile(text, expr.Env(environment{}), expr.AsBool(), expr.Optimize(false)); err != nil {
+		return nil, fmt.Errorf("approval.expr: %w", err)
+	}
+	program, err := expr.Compile(text, expr.Env(environment{}), expr.AsBool(), expr.Optimize(false), expr.Patch(metering{}))
 	if err != nil {
 		return nil, fmt.Errorf("approval.expr: %w", err)
 	}
@@ -68,8 +83,8 @@ func (p *Policies) program(text string) (*vm.Program, error) {
 
 // Required says whether the call waits, and why. A nil policy lets everything
 // run but the tools that ask: theirs wait under every policy, and the reason is
-// the question. An expression that cannot be evaluated is an error: the caller must not
-// take it for a yes.
+// the question. An expression that cannot be evaluated, or that costs too much, is an
+// error, the same on every machine: the caller must not take it for a yes.
 func (p *Policies) Required(policy *events.Approval, call events.Call, info reducer.ToolInfo, run string) (string, bool, error) {
 	if info.Asks {
 		return question(call.Arguments), true, nil
@@ -102,8 +117,17 @@ func (p *Policies) evaluate(text string, call events.Call, info reducer.ToolInfo
 	if err != nil {
 		return "", false, err
 	}
-	env := environment{Tool: call.Name, Risk: info.Risk, Run: run, Arguments: arguments(call.Arguments)}
-	result, err := expr.Run(program, env)
+	if len(call.Arguments) > maxArguments {
+		return "", false, fmt.Errorf("approval.expr: the arguments have %d bytes, at most %d are evaluated", len(call.Arguments), maxArguments)
+	}
+	m := &meter{left: maxSteps}
+	result, err := expr.Run(program, environment{
+		Tool: call.Name, Risk: info.Risk, Run: run, Arguments: arguments(call.Arguments),
+		Pay: m.pay, Grow: m.grow, Matches: m.matches,
+	})
+	if errors.Is(err, errCost) {
+		err = errCost // without the expression, which the agent has
+	}
 	if err != nil {
 		return "", false, fmt.Errorf("approval.expr: %w", err)
 	}

@@ -322,6 +322,13 @@ func acceptances() []outcome {
 			},
 		},
 		{
+			name: "a policy that costs too much", reply: ask(call("a", "alpha", "{}")), leadTo: events.WaitingForHuman,
+			start: []func(*events.Start){approve(events.Approval{Policy: events.ApproveExpr, Expr: "all(1..900, all(1..900, # > 0))"})},
+			check: func(t *testing.T, p events.Payload) {
+				require.Contains(t, p.(*events.HumanApprovalRequired).Requests[0].Reason, "it takes more than 1000000 steps with these arguments")
+			},
+		},
+		{
 			name: "low confidence goes before approval", reply: doubting(0.1, call("a", "alpha", "{}")), leadTo: events.Reflecting,
 			start: []func(*events.Start){approve(events.Approval{Policy: events.ApproveAlways})},
 		},

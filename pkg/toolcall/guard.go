@@ -96,7 +96,7 @@ func (g *Guard) refusal(ctx context.Context, run events.Run, c tool.Call) (strin
 	reason, required, err := g.policies.Required(pinned.approval, events.Call{ID: c.ID, Name: c.Name, Arguments: c.Arguments}, info, run.ID)
 	switch {
 	case err != nil:
-		reason = "the approval policy cannot be evaluated"
+		reason = "the approval policy cannot be evaluated: " + err.Error()
 	case !required:
 		return "", nil
 	case info.Asks:
