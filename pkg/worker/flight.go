@@ -82,3 +82,16 @@ func (fs *flights) reconcile(run *runlog.Run) {
 		}
 	}
 }
+
+// keys returns what flies, as `<run> <key>`.
+func (fs *flights) keys() []string {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	var keys []string
+	for run, flying := range fs.byRun {
+		for _, f := range flying {
+			keys = append(keys, run.ID+" "+f.key)
+		}
+	}
+	return keys
+}

@@ -62,6 +62,41 @@ func TestDrainHandsLongWorkBack(t *testing.T) {
 	})
 }
 
+// Work that ignores the end of its context does not keep its process from ending.
+func TestDeafWorkIsLeftBehind(t *testing.T) {
+	for name, handler := range map[string]func(began, let chan struct{}) worker.Handler{
+		"work": func(began, let chan struct{}) worker.Handler {
+			return work(func(context.Context) worker.Result { close(began); <-let; return worker.Done(answer("Too late.")) })
+		},
+		"planning": func(began, let chan struct{}) worker.Handler {
+			return worker.HandlerFunc(func(events.Run, *reducer.Memory, reducer.Effect) worker.Work {
+				close(began)
+				<-let
+				return func(context.Context) worker.Result { return worker.Done(answer("Too late.")) }
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *rig) {
+				began, let := make(chan struct{}), make(chan struct{})
+				defer close(let)
+				w := r.worker(r.Journal.NewProcess(), handlers{reducer.KindPlan: handler(began, let)}, func(c *worker.Config) { c.Drain = 5 * time.Second })
+				run := r.start()
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- w.Run(ctx) }()
+				<-began
+				told := time.Now()
+				stop()
+				require.NoError(t, <-ended)
+				require.Equal(t, 6*time.Second, time.Since(told))
+				r.spawn(handlers{reducer.KindPlan: always(answer("It is done."))})
+				require.Equal(t, "It is done.", *r.AwaitEnd(run).FinalAnswer)
+			})
+		})
+	}
+}
+
 // A worker that dies during its drain blocks nobody.
 func TestKilledWorkerEnds(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {

@@ -21,7 +21,9 @@
 //   - A handler that fails, panics or is lost with its process is counted in
 //     the log (LlmAttemptFailed), tried again after a delay, and given up after
 //     the bounds of package reducer, so that no run hangs on it.
-//   - On shutdown nothing new is taken, and what runs is given time to finish.
+//   - On shutdown nothing new is taken, and what runs is given time to finish. Work
+//     that goes on although its context has ended holds nobody up: it is left
+//     behind, and its deliveries go to other workers.
 package worker
 
 import (
@@ -177,8 +179,8 @@ func New(cfg Config) (*Worker, error) {
 func Source(role, instance string) string { return "moorebus/" + role + "/" + instance }
 
 // Run works until ctx ends, then lets what is in flight finish for the drain
-// time and returns nil. Any other return is an error that waiting does not
-// mend, such as missing permissions.
+// time and returns nil, at most a second later whatever is in flight. Any other
+// return is an error that waiting does not mend, such as missing permissions.
 func (w *Worker) Run(ctx context.Context) error {
 	return w.consume(ctx, ctx, w.cfg.Inboxes, w.cfg.Concurrency, func(work, _ func()) { work() })
 }
@@ -241,6 +243,8 @@ func (w *Worker) consume(ctx, taking context.Context, inboxes []journal.Inbox, s
 		context.AfterFunc(workCtx, func() { timer.Stop() })
 	})
 	defer context.AfterFunc(ctx, drain)()
+	deaf := make(chan struct{})
+	defer context.AfterFunc(workCtx, func() { time.AfterFunc(endGrace, func() { close(deaf) }) })()
 	taking, stopAll := context.WithCancel(taking)
 	defer stopAll()
 
@@ -258,10 +262,19 @@ func (w *Worker) consume(ctx, taking context.Context, inboxes []journal.Inbox, s
 	}
 	var all error
 	for range inboxes {
-		all = errors.Join(all, <-errs)
+		select {
+		case err := <-errs:
+			all = errors.Join(all, err)
+		case <-deaf:
+			w.cfg.Logger.Error("work goes on although it was told to end, and is left behind", "effects", w.flights.keys())
+			return all
+		}
 	}
 	return all
 }
+
+// endGrace is how long work may take to end once its context has.
+const endGrace = time.Second
 
 func (w *Worker) consumeInbox(ctx, workCtx context.Context, inbox journal.Inbox, slots int, in slot) error {
 	held := newExtender(workCtx, func(ctx context.Context) time.Duration { return w.ackWait(ctx, inbox) })
