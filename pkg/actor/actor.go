@@ -189,11 +189,14 @@ func Specs(tools *tool.Registry, pool string) []events.ToolSpec {
 	return specs
 }
 
-// call is one call in work.
+// call is one call in work. info and policy say whether a human decides on it if
+// its outcome is unknown.
 type call struct {
 	tool.Call
-	pool  string
-	batch bool
+	pool   string
+	batch  bool
+	info   reducer.ToolInfo
+	policy *events.Approval
 }
 
 // act is Acting and ParallelActing for one call.
@@ -204,53 +207,54 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e reducer.Effect) worke
 	}
 	c := call{
 		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments},
-		pool: state.Pool, batch: mem.Control.Batch,
+		pool: state.Pool, batch: mem.Control.Batch, info: mem.Tools[state.Name], policy: mem.Control.Agent.Approval,
 	}
 	work := a.remembers(run, mem, c)
 	if work == nil {
 		work = func(ctx context.Context) worker.Result { return a.run(ctx, c) }
 	}
-	policy := mem.Control.Agent.Approval
 	switch {
 	case tool.Effect(state.Effect).Repeatable():
 		return a.awaited(c, a.admitted(run, c, work))
-	case e.Started > 0 && !c.batch && policy.AsksOutcome():
-		return c.askOutcome(mem.Tools[c.Name], policy.Deadline(a.cfg.Store.Now()))
 	case e.Started > 0:
-		return c.outcomeUnknown
+		return func(context.Context) worker.Result { return a.workerLost(c) }
 	}
 	return a.awaited(c, a.admitted(run, c, func(context.Context) worker.Result {
 		return worker.Then(&events.ToolCallStarted{CallID: c.ID}, work)
 	}))
 }
 
-// askOutcome has a human say whether a call runs again that was started by a
-// worker that is gone: who approves it knows that it took no effect, or accepts
-// a second one.
-func (c call) askOutcome(info reducer.ToolInfo, deadline string) worker.Work {
-	risk := info.Risk
-	if risk == "" {
-		risk = string(tool.Low)
+// workerLost ends a call that was started by a worker that is gone, and that must
+// not run twice.
+func (a *Actor) workerLost(c call) worker.Result {
+	if c.asksOutcome() {
+		return a.askOutcome(c, "the call had started when its worker was lost; it may or may not have taken effect")
 	}
-	return func(context.Context) worker.Result {
-		return worker.Done(&events.HumanApprovalRequired{
-			ToolCallReply: events.ToolCallReply{Calls: []events.Call{}},
-			Requests: []events.Request{{
-				CallID: c.ID, Tool: c.Name, Arguments: c.Arguments, Risk: risk, Asks: info.Asks,
-				Reason: "the outcome is unknown: the call had started when its worker was lost. It may have taken effect; approved, it runs again",
-			}},
-			Deadline: deadline,
-		})
-	}
-}
-
-// outcomeUnknown answers a call that was started by a worker that is gone, and
-// that must not run twice.
-func (c call) outcomeUnknown(context.Context) worker.Result {
 	return c.result(events.ToolOutcome{
 		Code: reducer.CodeOutcomeUnknown,
 		Observation: reducer.ErrorPrefix + fmt.Sprintf(
 			"the outcome of %s is unknown: its worker was lost after the call had started. It may or may not have taken effect; check before you call it again.", c.Name),
+	})
+}
+
+// asksOutcome reports whether a human decides on the call if its outcome is
+// unknown. In a batch the model is told.
+func (c call) asksOutcome() bool { return !c.batch && c.policy.AsksOutcome() }
+
+// askOutcome has a human say whether a call runs again whose outcome is unknown:
+// who approves it knows that it took no effect, or accepts a second one.
+func (a *Actor) askOutcome(c call, why string) worker.Result {
+	risk := c.info.Risk
+	if risk == "" {
+		risk = string(tool.Low)
+	}
+	return worker.Done(&events.HumanApprovalRequired{
+		ToolCallReply: events.ToolCallReply{Calls: []events.Call{}},
+		Requests: []events.Request{{
+			CallID: c.ID, Tool: c.Name, Arguments: c.Arguments, Risk: risk, Asks: c.info.Asks,
+			Reason: "the outcome is unknown: " + why + ". Approved, it runs again",
+		}},
+		Deadline: c.policy.Deadline(a.cfg.Store.Now()),
 	})
 }
 
@@ -320,6 +324,9 @@ func (a *Actor) outcome(ctx context.Context, c call, out tool.Outcome, attached 
 		o.Code, text, prefix = strings.ToValidUTF8(out.Failure.Code, "\uFFFD"), out.Failure.Message, reducer.ErrorPrefix
 	}
 	text = a.cfg.Results.Redact(strings.ToValidUTF8(text, "\uFFFD"))
+	if o.Code == tool.CodeOutcomeUnknown && c.asksOutcome() {
+		return a.askOutcome(c, text)
+	}
 	text, ref, err := a.cfg.Results.Fit(ctx, a.cfg.Blobs, c.pool, text)
 	if err != nil {
 		a.cfg.Logger.Warn("a large result cannot be kept in full", "run", c.Run, "call", c.ID, "bytes", len(text), "reason", err)

@@ -330,6 +330,48 @@ func TestAHumanDecidesOnAnUnknownOutcome(t *testing.T) {
 	}
 }
 
+// A once call that was sent and not answered within its timeout is an unknown
+// outcome too.
+func TestAnUnansweredCallIsAnUnknownOutcome(t *testing.T) {
+	hanging := func(f func(tool.Call) bool) *fn {
+		made := once("pay", func(ctx context.Context, c tool.Call) (string, error) {
+			if !f(c) {
+				return "paid", nil
+			}
+			<-ctx.Done()
+			return "", ctx.Err()
+		})
+		made.def.Timeout = time.Second
+		return made
+	}
+	for _, policy := range []*events.Approval{never, {Policy: events.ApproveNever, OutcomeUnknown: events.AskHuman}} {
+		bubble(t, func(t *testing.T, r *rig) {
+			hangs := true
+			r.spawn([]tool.Tool{hanging(func(tool.Call) bool { return hangs })})
+			run := r.under(policy, payTool, &events.LLMToolCall{ToolCallReply: calls(1)})
+			if !policy.AsksOutcome() {
+				o := r.outcome(run)
+				require.Equal(t, reducer.CodeOutcomeUnknown, o.Code)
+				require.Equal(t, `ERROR: the tool "pay" did not finish within 1s; it may or may not have taken effect`, o.Observation)
+				return
+			}
+			request := r.AwaitState(run, events.WaitingForHuman).PendingApproval.Requests[0]
+			require.Equal(t, `the outcome is unknown: the tool "pay" did not finish within 1s; it may or may not have taken effect. Approved, it runs again`, request.Reason)
+			hangs = false
+			r.Append(run, events.WaitingForHuman, &events.HumanApproved{Decision: saying("c1", "approved", "")})
+			require.Equal(t, "SUCCESS: paid", *r.AwaitState(run, events.Observing).LastObservation)
+			require.Equal(t, 2, r.Count(run, events.TypeToolCallStarted))
+		})
+	}
+	bubble(t, func(t *testing.T, r *rig) { // in a batch the model is told
+		r.spawn([]tool.Tool{hanging(func(c tool.Call) bool { return c.ID == "c1" })})
+		run := r.under(&events.Approval{Policy: events.ApproveNever, OutcomeUnknown: events.AskHuman}, payTool,
+			&events.LLMParallelToolCalls{ToolCallReply: calls(2)})
+		results := r.results(run)
+		require.Equal(t, []string{reducer.CodeOutcomeUnknown, "ok"}, []string{results["c1"].Code, results["c2"].Code})
+	})
+}
+
 func TestUnknownOutcomesOfABatchAreTold(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		run := r.under(&events.Approval{Policy: events.ApproveNever, OutcomeUnknown: events.AskHuman}, payTool,

@@ -126,6 +126,18 @@ func asFailure(err error) *Failure {
 	return Failf(CodeFailed, "%s", err.Error())
 }
 
+// unanswered makes an unknown outcome of a failure that only says that no answer
+// came, where the tool must not run twice and may have acted.
+func unanswered(effect Effect, f *Failure) *Failure {
+	if effect.Repeatable() || f.NotSent || f.Code != CodeTimeout && f.Code != CodeUnreachable {
+		return f
+	}
+	out := *f
+	out.Code = CodeOutcomeUnknown
+	out.Message += "; it may or may not have taken effect"
+	return &out
+}
+
 // mayRepeat decides whether a second run can help and can do no harm.
 func mayRepeat(effect Effect, f *Failure) bool {
 	passing := f.Passing || f.Code == CodeTimeout || f.Code == CodeUnreachable

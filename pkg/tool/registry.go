@@ -180,7 +180,8 @@ func (r *Registry) Close() error {
 // do no harm: the tool is pure or idempotent, or nothing was sent. A tool that
 // wants to be left alone for longer than the longest pause is not asked again, nor
 // is one whose gate has closed. A call of a tool whose source is away waits for it,
-// see [Registry.Await].
+// see [Registry.Await]. A tool of class once that was sent a call and did not answer
+// it, by its timeout or because the connection broke, has the code outcome_unknown.
 func (r *Registry) Execute(ctx context.Context, call Call) Outcome {
 	start := r.now()
 	result, failure := r.execute(ctx, call)
@@ -207,9 +208,9 @@ func (r *Registry) execute(ctx context.Context, call Call) (string, *Failure) {
 		case failure == nil:
 			return toUTF8(result), nil
 		case failure.Code == CodeCircuitOpen && last != nil:
-			return "", last // it says more
+			return "", unanswered(t.def.Effect, last) // it says more
 		case attempt >= t.def.Retries || !mayRepeat(t.def.Effect, failure):
-			return "", failure
+			return "", unanswered(t.def.Effect, failure)
 		}
 		last = failure
 		if !pause(ctx, max(backoff(attempt), failure.RetryAfter)) {

@@ -163,7 +163,7 @@ func TestExecuteNamesErrors(t *testing.T) {
 		{fmt.Errorf("inner: %w", context.DeadlineExceeded), tool.CodeTimeout, "inner"},
 		{context.Canceled, tool.CodeFailed, "canceled"},
 	} {
-		requireCode(t, execute(t, &fake{fn: returning(c.err)}), c.code, c.want)
+		requireCode(t, execute(t, &fake{def: tool.Definition{Effect: tool.Pure}, fn: returning(c.err)}), c.code, c.want)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestExecuteLeavesStubbornToolsBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		stubborn := func() *fake {
-			return &fake{def: tool.Definition{Timeout: time.Second}, fn: func(context.Context, tool.Call) (string, error) {
+			return &fake{def: tool.Definition{Effect: tool.Pure, Timeout: time.Second}, fn: func(context.Context, tool.Call) (string, error) {
 				<-release
 				return "late", nil
 			}}
@@ -248,6 +248,27 @@ func TestExecuteRetries(t *testing.T) {
 				require.Equal(t, 300*time.Millisecond, out.Latency)
 			}
 		})
+	}
+}
+
+// Only a tool that may not run twice has unknown outcomes, and only if it was sent
+// the call and did not say what became of it.
+func TestUnansweredOnceCalls(t *testing.T) {
+	for _, c := range []struct {
+		effect tool.Effect
+		err    error
+		code   string
+	}{
+		{tool.Once, context.DeadlineExceeded, tool.CodeOutcomeUnknown},
+		{tool.Once, fmt.Errorf("calling: %w", tool.Failf(tool.CodeUnreachable, "reset")), tool.CodeOutcomeUnknown},
+		{tool.Once, &tool.Failure{Code: tool.CodeTimeout, Message: "connecting", NotSent: true}, tool.CodeTimeout},
+		{tool.Once, tool.Failf(tool.CodeHTTPStatus, "503"), tool.CodeHTTPStatus},
+		{tool.Idempotent, context.DeadlineExceeded, tool.CodeTimeout},
+		{tool.Pure, tool.Failf(tool.CodeUnreachable, "reset"), tool.CodeUnreachable},
+	} {
+		out := execute(t, &fake{def: tool.Definition{Effect: c.effect}, fn: returning(c.err)})
+		requireCode(t, out, c.code, "")
+		require.Equal(t, c.code == tool.CodeOutcomeUnknown, strings.HasSuffix(out.Failure.Message, "; it may or may not have taken effect"))
 	}
 }
 

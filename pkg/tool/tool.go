@@ -106,7 +106,9 @@ type Failure struct {
 	// that even a call of class [Once] may be sent again.
 	NotSent bool
 	// Passing is true where the same call may well succeed a moment later (an
-	// overloaded server). CodeTimeout and CodeUnreachable always pass.
+	// overloaded server). CodeTimeout and CodeUnreachable always pass. A tool fails
+	// with these two where it has no answer: without NotSent, a call of class [Once]
+	// then ends as CodeOutcomeUnknown.
 	Passing bool
 	// RetryAfter is how long the tool wants to be left alone, 0 if it does not
 	// say.
@@ -134,6 +136,9 @@ const (
 	CodeHTTPStatus       = "http_status"
 	CodeUnreachable      = "unreachable"
 	CodeCircuitOpen      = "circuit_open"
+	// CodeOutcomeUnknown is the code of a call of class [Once] that was sent and not
+	// answered.
+	CodeOutcomeUnknown = "outcome_unknown"
 )
 
 // Validator checks arguments against a JSON Schema. The error lists every

@@ -101,7 +101,7 @@ func TestSuccessesStartTheCountAgain(t *testing.T) {
 
 func TestOneProbeClosesOrOpensIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{def: tool.Definition{Breaker: tool.Breaker{Failures: 1, Open: time.Minute}}, run: hanging}
+		f := &fake{def: tool.Definition{Effect: tool.Pure, Breaker: tool.Breaker{Failures: 1, Open: time.Minute}}, run: hanging}
 		execute := guarded(t, f)
 		require.Equal(t, tool.CodeTimeout, execute(t.Context()))
 		began := time.Now()

@@ -160,5 +160,5 @@ func (s *Server) classify(ctx context.Context, session *session, err error) erro
 	}
 	session.lookSoon()
 	return tool.Failf(tool.CodeUnreachable,
-		"the MCP server %q went away before it answered, so that it is not known whether the call took effect: %v", s.opts.Name, session.why(err))
+		"the MCP server %q went away before it answered: %v", s.opts.Name, session.why(err))
 }

@@ -6,8 +6,8 @@
 // answering is connected to again, with growing pauses; its tools stay announced
 // for [Options.Linger] meanwhile, and calls wait for it as long as their timeout
 // allows. A call that was
-// under way when its session ended fails with code unreachable and is not made
-// again: whether it took effect is not known.
+// under way when its session ended fails with code unreachable (outcome_unknown
+// where its class is once) and is not made again here.
 //
 // # Tools
 //

@@ -231,7 +231,7 @@ func TestSecretsOfAURL(t *testing.T) {
 	address := strings.Replace(web.URL, "://", "://SECRET-USER:SECRET-WORD@", 1) + "/SECRET-PATH?key=SECRET%2FQUERY"
 	r := start(t, Options{Name: "srv", URL: address, Over: tool.Definition{Timeout: 2 * time.Second}})
 	first := r.failure(t, "echo")
-	require.Equal(t, tool.CodeUnreachable, first.Code)
+	require.Equal(t, tool.CodeOutcomeUnknown, first.Code)
 	require.Contains(t, first.Message, web.URL, "it says where")
 	web.CloseClientConnections()
 	web.Close()

@@ -387,8 +387,7 @@ func TestGiantResult(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, r *rig) {
 		f := r.failure(t, "giant")
-		require.Equal(t, tool.CodeUnreachable, f.Code)
-		require.False(t, f.NotSent)
+		require.Equal(t, tool.CodeOutcomeUnknown, f.Code)
 		require.Equal(t, `{}`, r.says(t, "echo"), "it is there again")
 	}, func(o *Options) { o.MaxMessage, o.Over.Timeout = 1<<20, time.Minute })
 }
