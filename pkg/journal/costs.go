@@ -9,14 +9,17 @@ import (
 // largest batch.
 const sizes = 10
 
-// costs are how long rounds of a size take, as measured: a moving mean, in which
-// one outlier counts little.
+// costs are how long rounds take, by the number of appends that waited when the
+// round was decided: moving means, in which one outlier counts little.
 type costs struct {
-	// each is what an append takes of those that go side by side, batch what one
-	// batch takes; 0: not measured.
-	each, batch [sizes]time.Duration
-	// asked counts how often there was a choice.
-	asked int
+	// each is what one append takes of those that go side by side; 0: not measured.
+	each [sizes]time.Duration
+	// batch is what a batch takes, less the share of the appends that joined it
+	// after the decision; 0: not measured. Without that share a batch would be
+	// charged for work that the other choice leaves to the next round.
+	batch [sizes]time.Duration
+	// passed counts the decisions since the dearer choice was last tried.
+	passed [sizes]int
 }
 
 // The costs before anything is measured, of a server with a disk of today.
@@ -49,34 +52,85 @@ func size(n int) int { return min(bits.Len(uint(n)), sizes) - 1 }
 func (c *costs) note(r round, took time.Duration) {
 	switch {
 	case r.batched && !r.failed:
-		mean(&c.batch, size(r.members), took)
+		mean(&c.batch, size(r.decided), took*time.Duration(r.decided)/time.Duration(r.members), firstBatch)
 	case !r.batched && !r.failed && r.several == 0:
-		mean(&c.each, size(r.members), took/time.Duration(r.members))
+		mean(&c.each, size(r.members), took/time.Duration(r.members), firstEach)
 	}
 }
 
 // mean moves the mean of a size towards a sample, by what is at most three times
-// the mean. It begins with what is known of other sizes.
-func mean(costs *[sizes]time.Duration, at int, sample time.Duration) {
+// the mean. It begins with what is known of other sizes, else with first: a first
+// sample is often an outlier, since files are made and caches are cold.
+func mean(costs *[sizes]time.Duration, at int, sample, first time.Duration) {
 	const weight, most = 8, 4
-	m := nearest(costs, at, sample)
+	m := nearest(costs, at, first)
 	costs[at] = max(m+(min(sample, most*m)-m)/weight, time.Microsecond)
 }
 
-// batchPays reports whether a batch of n appends is expected to be quicker than
-// the appends side by side, where each of several entries is a batch by itself.
-// Now and then what seems dearer is tried, if it is not much dearer, so that an
-// estimate does not stay wrong.
-func (c *costs) batchPays(n, several int) bool {
-	const every, much = 256, 3
+// choice is how a round was decided.
+type choice struct {
+	// batched is what is done, trial says that it is the dearer way: now and then
+	// that is tried, so that no estimate stays wrong.
+	batched, trial bool
+	// together and apart are what the appends are expected to take.
+	together, apart time.Duration
+}
+
+// choose decides whether n appends go as a batch or side by side, where each of
+// several entries is a batch by itself. The dearer way is tried the more seldom the
+// dearer it is, so that trials cost about 1 % of the time, but it is always tried
+// again in the end.
+func (c *costs) choose(n, several int) choice {
+	const trials = 128
 	apart := time.Duration(several) * nearest(&c.batch, 0, firstBatch)
 	if single := n - several; single > 0 {
 		apart += time.Duration(single) * nearest(&c.each, size(single), firstEach)
 	}
 	together := nearest(&c.batch, size(n), firstBatch)
-	pays := together < apart
-	if c.asked++; c.asked%every == 0 && max(together, apart) < much*min(together, apart) {
-		return !pays
+	d := choice{batched: together < apart, together: together, apart: apart}
+	c.passed[size(n)]++
+	if time.Duration(c.passed[size(n)]) > trials*max(together, apart)/max(min(together, apart), 1) {
+		c.passed[size(n)] = 0
+		d.batched, d.trial = !d.batched, true
 	}
-	return pays
+	return d
+}
+
+// Decision says how the appends of a group go from now on.
+type Decision struct {
+	// Batched says that they go as one batch, else side by side.
+	Batched bool
+	// Appends is how many waited when that was decided for the last time.
+	Appends int
+	// Together is what a batch of them is expected to take, Apart what they take
+	// side by side.
+	Together, Apart time.Duration
+}
+
+// habit is what a group does mostly, so that a change of it can be told.
+type habit struct {
+	known, batched bool
+	// against counts the decisions in a row that were against it.
+	against int
+}
+
+// steady is how many decisions in a row make a habit.
+const steady = 32
+
+// changes notes a choice, and reports whether it has become another habit.
+func (h *habit) changes(c choice) bool {
+	switch {
+	case c.trial:
+		return false
+	case h.known && c.batched == h.batched:
+		h.against = 0
+		return false
+	case !h.known && c.batched != h.batched:
+		h.batched, h.against = c.batched, 0
+	}
+	if h.against++; h.against < steady {
+		return false
+	}
+	*h = habit{known: true, batched: c.batched}
+	return true
 }

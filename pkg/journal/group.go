@@ -61,6 +61,11 @@ const (
 // A group holds nothing that needs closing. A batch has a goroutine while it is
 // under way; everything else is done by the callers'.
 type Group struct {
+	// Decided is told when the appends begin to go another way than before, as
+	// batches or side by side, and keep to it. It is called while all appends wait,
+	// and set before the first one; nil: nobody is told.
+	Decided func(Decision)
+
 	shard Appender
 
 	mu sync.Mutex
@@ -70,6 +75,7 @@ type Group struct {
 	round  round
 	queue  []*member
 	costs  costs
+	habit  habit
 	free   []*member
 	// runs are those of the round that is put together.
 	runs map[events.Run]struct{}
@@ -111,11 +117,13 @@ type word struct {
 // round is what is under way.
 type round struct {
 	began time.Time
-	// members and several are how many appends it has, and how many of them have
-	// more than one entry.
-	members, several int
-	batched          bool
-	failed           bool
+	// decided is how many appends it had when it was decided how they go, members
+	// how many it has with those that joined, and several how many of the first ones
+	// have more than one entry.
+	decided, members, several int
+
+	batched bool
+	failed  bool
 }
 
 // Append stores a run's entries as [Log].Append does. If ctx ends while the append
@@ -219,7 +227,7 @@ func (g *Group) leave(ctx context.Context, m *member) (uint64, error) {
 
 // begin notes a round. The lock is held.
 func (g *Group) begin(members, several int, batched bool) {
-	g.round = round{began: time.Now(), members: members, several: several, batched: batched}
+	g.round = round{began: time.Now(), decided: members, members: members, several: several, batched: batched}
 	g.flying = members
 	if batched {
 		g.flying = 1
@@ -239,7 +247,7 @@ func (g *Group) next() (batched bool) {
 	case n == 0:
 		g.flying = 0
 		return false
-	case n > 1 && g.costs.batchPays(n, many):
+	case n > 1 && g.decide(n, many):
 		g.begin(n, many, true)
 		return true
 	}
@@ -247,6 +255,15 @@ func (g *Group) next() (batched bool) {
 	g.release(g.batch)
 	g.clear()
 	return false
+}
+
+// decide reports whether so many appends go as a batch. The lock is held.
+func (g *Group) decide(n, several int) (batched bool) {
+	c := g.costs.choose(n, several)
+	if g.habit.changes(c) && g.Decided != nil {
+		g.Decided(Decision{Batched: c.batched, Appends: n, Together: c.together, Apart: c.apart})
+	}
+	return c.batched
 }
 
 // join takes those who wait by now into the batch that is under way, behind its

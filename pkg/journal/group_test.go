@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -495,5 +496,83 @@ func TestGroupIsFair(t *testing.T) {
 		}
 		require.Greater(t, low, 200)
 		require.Less(t, high, 2*low)
+	})
+}
+
+// However a process begins, its appends come to go the quicker way: a slow first
+// batch, slow first appends and appends that join late change nothing for good.
+func TestGroupIsAsQuickHoweverItBegins(t *testing.T) {
+	rates := map[string]int{}
+	for name, begin := range map[string]func(s *script, n int){
+		"as always":               func(*script, int) {},
+		"the first batch is slow": func(s *script, n int) { s.batch = map[bool]time.Duration{true: 150 * ms, false: 3 * ms}[n < 2] },
+		"five batches are slow":   func(s *script, n int) { s.batch = map[bool]time.Duration{true: 60 * ms, false: 3 * ms}[n < 5] },
+		"the first one is slow":   func(s *script, n int) { s.one = map[bool]time.Duration{true: 100 * ms, false: ms / 5}[n < 2] },
+	} {
+		inBubble(t, func(t *testing.T) {
+			s := newScript(ms/5, 3*ms)
+			s.opens = 2 * ms
+			s.refuses = func(journal.Pending) error { begin(s, s.rounds(1)); return nil }
+			s.fails = func([]journal.Pending) error { begin(s, s.rounds(2)); return nil }
+			begin(s, 0)
+			rates[name] = closedLoop(t, journal.NewGroup(s), 24, 10*time.Second)
+		})
+	}
+	for name, rate := range rates {
+		require.Greater(t, rate, rates["as always"]*9/10, "%s: %v", name, rates)
+	}
+	// Side by side 5,000 a second are stored, and 24 in each 5 ms as batches that
+	// nobody joins: 4,800. Who joins makes batches pay where few wait at first.
+	require.Greater(t, rates["as always"], 40_000)
+}
+
+// rounds is how many batches, or appends alone, were begun: those of at least so many.
+func (s *script) rounds(least int) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, members := range s.sizes {
+		if (members > 1) == (least > 1) {
+			n++
+		}
+	}
+	return n
+}
+
+// closedLoop has writers append, each again as soon as it is answered and has done
+// what takes 1 ms, and returns how many appends were stored.
+func closedLoop(t *testing.T, g *journal.Group, writers int, during time.Duration) int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), during)
+	defer cancel()
+	var stored atomic.Int64
+	var all sync.WaitGroup
+	for i := range writers {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := g.Append(ctx, pendingOf(fmt.Sprint("run", i), 1, 10)); err == nil {
+					stored.Add(1)
+				}
+				time.Sleep(ms) // in the bubble
+			}
+		})
+	}
+	all.Wait()
+	return int(stored.Load())
+}
+
+// What a group does mostly is told once, and again when it changes for good.
+func TestGroupTellsWhatItDecided(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		s := newScript(1*ms, 8*ms)
+		g := journal.NewGroup(s)
+		var told []bool
+		g.Decided = func(d journal.Decision) {
+			require.Equal(t, d.Batched, d.Together < d.Apart)
+			told = append(told, d.Batched)
+		}
+		require.True(t, mostlyBatched(t, s, g, 40))
+		require.Equal(t, []bool{true}, told)
+		require.False(t, mostlyBatched(t, s, g, 4))
+		require.Equal(t, []bool{true, false}, told)
 	})
 }

@@ -60,6 +60,7 @@ func newAppenders(b *Bus) []*appender {
 	for shard := range all {
 		a := &appender{bus: b, shard: shard}
 		a.group = journal.NewGroup(a)
+		a.group.Decided = a.tell
 		all[shard] = a
 	}
 	if b.opts.GroupCommit == GroupCommitAuto {
@@ -69,6 +70,15 @@ func newAppenders(b *Bus) []*appender {
 		}
 	}
 	return all
+}
+
+// tell logs how the appends that wait for each other go from now on.
+func (a *appender) tell(d journal.Decision) {
+	way := "side by side"
+	if d.Batched {
+		way = "as one batch"
+	}
+	a.bus.log.Info("group commit: appends that wait at the same moment go "+way, "shard", a.shard, "appends", d.Appends, "together", d.Together, "apart", d.Apart)
 }
 
 // grouping reports whether appends are gathered.
