@@ -25,15 +25,13 @@ import (
 // clock, and nine of them on a small machine are never done with that.
 var oneCluster sync.Mutex
 
-// startCluster makes three servers that replicate; the ports of their routes are
-// free when it returns.
-func startCluster(t *testing.T) []*server.Server {
+// clusterOptions are those of three servers that replicate; the ports are free when
+// it returns.
+func clusterOptions(t *testing.T) []server.Options {
 	t.Helper()
 	oneCluster.Lock()
 	t.Cleanup(oneCluster.Unlock)
-	said := tellElections(t)
-	var all []*server.Server
-	addresses, err := freeport.Addresses(3)
+	addresses, err := freeport.Addresses(6)
 	require.NoError(t, err)
 	var routes []*url.URL
 	var ports []int
@@ -41,18 +39,38 @@ func startCluster(t *testing.T) []*server.Server {
 		at, err := net.ResolveTCPAddr("tcp", address)
 		require.NoError(t, err)
 		ports = append(ports, at.Port)
+	}
+	for _, address := range addresses[:3] {
 		routes = append(routes, &url.URL{Scheme: "nats", Host: address})
 	}
-	for i, port := range ports {
-		srv, err := server.NewServer(&server.Options{
-			ServerName: fmt.Sprint("n", i), Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
+	all := make([]server.Options, 3)
+	for i := range all {
+		all[i] = server.Options{
+			ServerName: fmt.Sprint("n", i), Host: "127.0.0.1", Port: ports[3+i], NoSigs: true, NoLog: true,
 			JetStream: true, StoreDir: t.TempDir(), Routes: routes,
-			Cluster: server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: port},
-		})
+			Cluster: server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: ports[i]},
+		}
+	}
+	return all
+}
+
+// startCluster starts servers and returns when they take connections.
+func startCluster(t *testing.T, options []server.Options) []*server.Server {
+	t.Helper()
+	said := tellElections(t)
+	all := make([]*server.Server, len(options))
+	for i, o := range options {
+		srv, err := server.NewServer(&o)
 		require.NoError(t, err)
 		srv.SetLoggerV2(said, false, false, false)
 		t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
-		all = append(all, srv)
+		all[i] = srv
+	}
+	for _, srv := range all {
+		srv.Start()
+	}
+	for _, srv := range all {
+		require.True(t, srv.ReadyForConnections(patience))
 	}
 	return all
 }
@@ -97,13 +115,14 @@ func (e *elections) Tracef(string, ...any)           {}
 // openCluster starts a cluster and sets it up with three replicas of everything.
 func openCluster(t *testing.T, o InitOptions) ([]*server.Server, *Bus) {
 	t.Helper()
-	servers := startCluster(t)
-	for _, srv := range servers {
-		srv.Start()
-	}
+	return setUpCluster(t, startCluster(t, clusterOptions(t)), o)
+}
+
+// setUpCluster connects to servers and sets them up with three replicas of everything.
+func setUpCluster(t *testing.T, servers []*server.Server, o InitOptions) ([]*server.Server, *Bus) {
+	t.Helper()
 	urls := make([]string, len(servers))
 	for i, srv := range servers {
-		require.True(t, srv.ReadyForConnections(patience))
 		urls[i] = srv.ClientURL()
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
