@@ -143,8 +143,11 @@ type Meta struct {
 	// Model is the name that the provider says answered.
 	Model string
 	Usage Usage
-	// Confidence is between 0 and 1, and 1 where the provider gives none.
+	// Confidence is between 0 and 1. The zero value means that the provider gives
+	// none, which counts as 1, unless ZeroConfidence is set.
 	Confidence float64
+	// ZeroConfidence says that the provider gives a confidence of 0.
+	ZeroConfidence bool
 	// Cut says that the reply was cut off at the token limit.
 	Cut bool
 	// Reasoning is what the provider wants back with this reply as long as the

@@ -305,14 +305,22 @@ func TestReflectionsAreBilled(t *testing.T) {
 
 // What a caller of one's own may say of itself cannot end a run.
 func TestNumbersThatAreNone(t *testing.T) {
-	for name, c := range map[string]struct{ says, want float64 }{
-		"no number":        {math.NaN(), 1},
-		"more than sure":   {math.Inf(1), 1},
-		"less than unsure": {-3, 0},
+	for name, c := range map[string]struct {
+		says, want float64
+		zero       bool
+	}{
+		"no number":        {says: math.NaN(), want: 1},
+		"more than sure":   {says: math.Inf(1), want: 1},
+		"less than unsure": {says: -3, want: 0},
+		"none":             {says: 0, want: 1},
+		"given as zero":    {says: 0, zero: true, want: 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reply := doubting(c.says, call("a", "alpha", "{}"))
-			reply.Usage.CostUSD = &c.says
+			reply.ZeroConfidence = c.zero
+			if c.says != 0 {
+				reply.Usage.CostUSD = &c.says
+			}
 			bubble(t, []any{reply}, func(t *testing.T, r *rig) {
 				e := r.event(r.begin(config(func(c *events.Config) { c.ConfidenceThreshold = 0 })), 2)
 				p, ok := e.Data.(*events.LLMToolCall)

@@ -167,7 +167,7 @@ func (j *judge) answer(meta llm.Meta, content string) events.Payload {
 // calls answers the calls of Moorebus' own tools and checks the others. A reply
 // that the model doubts is none of them.
 func (j *judge) calls(r llm.ToolCalls) []events.Payload {
-	r.Confidence = confidence(r.Confidence)
+	r.Confidence = confidence(r.Meta)
 	reply := events.ToolCallReply{
 		Content: strings.ToValidUTF8(r.Content, "\uFFFD"), Confidence: r.Confidence, Model: r.Model, Usage: usage(r.Usage),
 		Reasoning: reasoning(r.Meta), MessageID: j.messageID,
@@ -221,13 +221,13 @@ func (j *judge) external(reply events.ToolCallReply, calls []events.Call, cut bo
 	return j.accept(&reply)
 }
 
-// confidence is a reply's confidence as a number from 0 to 1; one that is no
-// number is as good as none.
-func confidence(c float64) float64 {
-	if math.IsNaN(c) {
+// confidence is a reply's confidence as a number from 0 to 1. It is 1 where none is
+// given, and where what is given is not a number.
+func confidence(m llm.Meta) float64 {
+	if math.IsNaN(m.Confidence) || m.Confidence == 0 && !m.ZeroConfidence {
 		return 1
 	}
-	return min(max(c, 0), 1)
+	return min(max(m.Confidence, 0), 1)
 }
 
 // name gives the calls the names that the log knows them by.

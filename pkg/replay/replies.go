@@ -156,7 +156,7 @@ func providerCall(c events.Call) llm.Call {
 }
 
 func meta(model string, confidence float64, u events.Usage) llm.Meta {
-	return llm.Meta{Model: model, Confidence: confidence, Usage: llm.Usage{
+	return llm.Meta{Model: model, Confidence: confidence, ZeroConfidence: confidence == 0, Usage: llm.Usage{
 		Input: u.Input, Output: u.Output, Cached: u.Cached, Total: u.Total, CostUSD: u.CostUSD,
 	}}
 }

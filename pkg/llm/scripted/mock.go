@@ -22,9 +22,8 @@ type Mock struct {
 var _ llm.Caller = (*Mock)(nil)
 
 // NewMock returns a Mock that answers with the given replies, each an
-// [llm.Response] or an error; it panics on anything else. A response of
-// confidence 0 is given confidence 1, and one without a model's name that of the
-// request.
+// [llm.Response] or an error; it panics on anything else. A response without a
+// model's name is given that of the request.
 func NewMock(replies ...any) *Mock {
 	for i, r := range replies {
 		switch r.(type) {
@@ -134,9 +133,6 @@ func finish(reply any, req llm.Request, n int) llm.Response {
 }
 
 func complete(m llm.Meta, req llm.Request) llm.Meta {
-	if m.Confidence == 0 {
-		m.Confidence = 1
-	}
 	if m.Model == "" {
 		m.Model = modelOf(req)
 	}

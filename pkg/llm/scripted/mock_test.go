@@ -35,14 +35,14 @@ func TestMockCountsAndRemembers(t *testing.T) {
 	res, err := m.Call(t.Context(), llm.Request{Model: "one"}, nil)
 	require.NoError(t, err)
 	require.Equal(t, llm.ToolCalls{
-		Meta:  llm.Meta{Model: "one", Confidence: 1},
+		Meta:  llm.Meta{Model: "one"},
 		Calls: []llm.Call{{ID: "call_1_1", Name: "f", Arguments: `{"a":1}`}},
 	}, res)
 	_, err = m.Call(t.Context(), llm.Request{Model: "two"}, nil)
 	require.ErrorIs(t, err, broken)
 	res, err = m.Call(t.Context(), llm.Request{Messages: []llm.Message{{Content: "hi"}}}, nil)
 	require.NoError(t, err)
-	require.Equal(t, llm.Text{Meta: llm.Meta{Model: "scripted", Confidence: 1}, Content: "done"}, res)
+	require.Equal(t, llm.Text{Meta: llm.Meta{Model: "scripted"}, Content: "done"}, res)
 
 	_, err = m.Call(t.Context(), llm.Request{}, nil)
 	var e *llm.Error

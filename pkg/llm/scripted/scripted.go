@@ -150,7 +150,7 @@ func (s Script) reply(req llm.Request) (llm.Response, error) {
 }
 
 func (e entry) respond(req llm.Request) (llm.Response, error) {
-	meta := llm.Meta{Model: modelOf(req), Usage: e.usage, Confidence: e.confidence}
+	meta := llm.Meta{Model: modelOf(req), Usage: e.usage, Confidence: e.confidence, ZeroConfidence: e.confidence == 0}
 	text, err := expand(e.text, req.Observations)
 	if err != nil {
 		return nil, err

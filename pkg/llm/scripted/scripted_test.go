@@ -119,6 +119,14 @@ func TestCallsAndGeneratedIDs(t *testing.T) {
 	require.InDelta(t, 0.5, *got.Usage.CostUSD, 0)
 }
 
+// An entry's confidence of 0 is one that was given.
+func TestZeroConfidence(t *testing.T) {
+	res, err := ask(t, llm.Request{Settings: block(`[{"calls":[{"name":"a"}],"confidence":0}]`)})
+	require.Nil(t, err)
+	require.Zero(t, res.About().Confidence)
+	require.True(t, res.About().ZeroConfidence)
+}
+
 func TestReferencesToObservations(t *testing.T) {
 	quotes := "line \"one\"\n\ttab \\ ü <b>"
 	observations := []string{"first", quotes, "42"}
