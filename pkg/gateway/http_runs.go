@@ -67,6 +67,9 @@ func (g *Gateway) parseStart(data []byte) (StartRequest, error) {
 	if run := node.Get("run_id"); run != nil && body.RunID == "" {
 		return req, badRequest(CodeBadRunID, "run_id: is empty; leave it out or give a lower-case UUIDv7")
 	}
+	if node.Get("task") != nil && body.Task == "" {
+		return req, badRequest(CodeEmptyTask, "task: is empty; say what is to be done, or leave it out where the agent has a task of its own")
+	}
 	switch {
 	case agent == nil:
 	case agent.Kind == strict.String:

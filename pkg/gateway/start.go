@@ -19,7 +19,8 @@ type StartRequest struct {
 	// or not. Exactly one is set.
 	AgentName string
 	Agent     *events.Agent
-	// Task is the first user message: not empty, and UTF-8.
+	// Task is the first user message, in UTF-8. Empty: the definition's own, if it
+	// has one.
 	Task string
 	// Mode overrides the definition's; empty: the definition's.
 	Mode events.Mode
@@ -70,8 +71,6 @@ func (r *StartRequest) check() error {
 		return badRequest(CodeBadRequest, "agent: give the name of a stored agent or a definition")
 	case !utf8.ValidString(r.Task) || !utf8.ValidString(r.TaskType):
 		return badRequest(CodeBadRequest, "task: is not valid UTF-8")
-	case strings.TrimSpace(r.Task) == "":
-		return badRequest(CodeEmptyTask, "task: is empty; say what is to be done")
 	case r.Mode != "" && r.Mode != events.ModeTask && r.Mode != events.ModeChat:
 		return badRequest(CodeBadRequest, "mode: %q is not a mode; use task or chat", r.Mode)
 	case r.RunID != "" && events.CheckID(r.RunID) != nil:
@@ -86,7 +85,14 @@ func (g *Gateway) pin(ctx context.Context, ns string, req StartRequest) (*events
 	if err != nil {
 		return nil, refused(err)
 	}
-	start, err := g.launcher.Pin(ctx, a, launch.Task{Text: req.Task, Mode: req.Mode, TaskType: req.TaskType})
+	task := req.Task
+	if task == "" {
+		task = a.Task
+	}
+	if strings.TrimSpace(task) == "" {
+		return nil, badRequest(CodeEmptyTask, "task: is empty, and the agent has none of its own; say what is to be done")
+	}
+	start, err := g.launcher.Pin(ctx, a, launch.Task{Text: task, Mode: req.Mode, TaskType: req.TaskType})
 	return start, g.unannounced(ctx, refused(err))
 }
 

@@ -67,6 +67,7 @@ func TestStartErrors(t *testing.T) {
 		"no agent":          {`{"task":"x"}`, 400, "bad_request", "agent"},
 		"agent is a number": {with(`3`, ""), 400, "bad_agent", "agent"},
 		"empty task":        {`{"agent":` + inline + `,"task":" \n"}`, 400, "empty_task", "task"},
+		"task of no words":  {`{"agent":{"llm":{"provider":"openai"},"task":"own"},"task":""}`, 400, "empty_task", "task"},
 		"no task":           {`{"agent":` + inline + `}`, 400, "empty_task", "task"},
 		"mode":              {with(inline, `,"mode":"fast"`), 400, "bad_request", "mode"},
 		"run id":            {with(inline, `,"run_id":"1"`), 400, "bad_run_id", "UUIDv7"},
@@ -160,6 +161,30 @@ func TestStoredAgents(t *testing.T) {
 		require.Equal(t, "helper", state.text(t, "agent"))
 		require.Contains(t, state.body, second, "the run pins the version it starts with")
 	})
+}
+
+// An agent's own task is that of a run whose starter gives none.
+func TestTheAgentsOwnTask(t *testing.T) {
+	r := simulatedRig(t, nil)
+	for name, task := range map[string]string{"idle": "", "busy": `,"task":"Count."`} {
+		a := r.do("PUT", "/v1/agents/"+name, `{"llm":{"provider":"openai"}`+task+`}`, "Content-Type", "application/json")
+		require.Equal(t, 200, a.status, a.body)
+	}
+	for body, want := range map[string]string{
+		`{"agent":"busy"}`:                                       "Count.",
+		`{"agent":"busy","task":"Rest."}`:                        "Rest.",
+		`{"agent":{"llm":{"provider":"openai"},"task":"Sing."}}`: "Sing.",
+	} {
+		a := r.do("POST", "/v1/runs", body)
+		require.Equal(t, 201, a.status, a.body)
+		var state struct {
+			Memory struct{ Task string }
+		}
+		require.NoError(t, json.Unmarshal([]byte(r.do("GET", "/v1/runs/"+a.text(t, "run_id"), "").body), &state))
+		require.Equal(t, want, state.Memory.Task)
+	}
+	r.fails(400, "empty_task", r.do("POST", "/v1/runs", `{"agent":"idle"}`))
+	r.fails(400, "empty_task", r.do("POST", "/v1/runs", `{"agent":"busy","task":" "}`))
 }
 
 func TestStoredAgentErrors(t *testing.T) {
