@@ -90,6 +90,11 @@ func (a *Agent) Resume(ctx context.Context, run string) (answer string, err erro
 // Start starts a run, which goes on by itself. The caller lets go of it by
 // [Run.Release]. If the context ends before it is known whether the run was started,
 // it is cancelled.
+//
+// The models, tools and handlers that this process runs for the run, and for the
+// runs that answer its calls, see the values of ctx. They do not see its end or its
+// deadline. A run that another process carries on, or that is carried on after a
+// restart, has no such values.
 func (a *Agent) Start(ctx context.Context) (*Run, error) {
 	service, release, err := a.acquire(ctx)
 	if err != nil {
@@ -142,6 +147,7 @@ func (a *Agent) start(ctx context.Context, s *service, release func() error) (*R
 	if err != nil {
 		return nil, err
 	}
+	s.host.Store().Bind(at, ctx)
 	_, err = s.host.Gateway().Start(ctx, "", gateway.StartRequest{Agent: &a.def, Task: a.task, TaskType: a.taskType, RunID: at.ID})
 	if err != nil {
 		var refused *gateway.Error
@@ -150,6 +156,7 @@ func (a *Agent) start(ctx context.Context, s *service, release func() error) (*R
 		} else if ctx.Err() != nil || errors.Is(err, journal.ErrInDoubt) {
 			err = errors.Join(err, r.callOff(ctx))
 		}
+		s.host.Store().Unbind(at)
 		return nil, errors.Join(err, r.Release())
 	}
 	return r, nil
@@ -157,7 +164,7 @@ func (a *Agent) start(ctx context.Context, s *service, release func() error) (*R
 
 // open watches a run.
 func (a *Agent) open(s *service, release func() error, at events.Run) (*Run, error) {
-	r, err := watch(s, at, a.onOutput, a.logger, release)
+	r, err := watch(s, at, nil, a.onOutput, a.logger, release)
 	if err != nil {
 		return nil, errors.Join(err, release())
 	}

@@ -109,7 +109,7 @@ func (b *Builder) RemoteTools(names ...string) *Builder {
 	return b
 }
 
-// Blacklist names tools that the model may not call.
+// Blacklist names tools of the agent that the model may not call.
 func (b *Builder) Blacklist(names ...string) *Builder {
 	b.def.Blacklist = append(b.def.Blacklist, names...)
 	return b
@@ -124,7 +124,8 @@ func (b *Builder) Configure(change func(*events.Config)) *Builder {
 // Budget bounds what a run may use.
 func (b *Builder) Budget(budget events.Budget) *Builder { b.def.Budget = &budget; return b }
 
-// Approval sets which calls wait for a human, see [Run.Decide].
+// Approval sets which calls wait for a human, see [Run.Approvals]. The tools of a
+// policy are the agent's.
 func (b *Builder) Approval(policy events.Approval) *Builder { b.def.Approval = &policy; return b }
 
 // OutputSchema sets the JSON Schema that the answer has to satisfy.
@@ -209,6 +210,9 @@ func (b *Builder) build() (*Agent, error) {
 	}
 	a.def.Blacklist, a.def.Models = slices.Clone(b.def.Blacklist), maps.Clone(b.def.Models)
 	if a.def, err = a.def.Resolve(); err != nil {
+		return nil, err
+	}
+	if err := checkNames(&a.def); err != nil {
 		return nil, err
 	}
 	a.drawn, a.graph = b.graph, b.graph.built()

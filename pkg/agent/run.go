@@ -32,8 +32,14 @@ type Run struct {
 
 	mu   sync.Mutex
 	fold *runlog.Fold
-	// changed is closed and replaced after each event.
+	// changed is closed and replaced after each event, of the run and of children.
 	changed chan struct{}
+	// parent is the run whose call this one answers; nil if it is watched by itself.
+	// children are the runs that answer calls of this one and were looked at.
+	parent   *Run
+	children map[string]*Run
+	// released says that no child may be added any more.
+	released bool
 	// ended is closed when no more events come: the run has ended, or cannot be
 	// read, for which failed is the reason.
 	ended  chan struct{}
@@ -41,11 +47,11 @@ type Run struct {
 }
 
 // watch follows a run until it ends or is released.
-func watch(s *service, at events.Run, onOutput func(output.Output), logger *slog.Logger, release func() error) (*Run, error) {
+func watch(s *service, at events.Run, parent *Run, onOutput func(output.Output), logger *slog.Logger, release func() error) (*Run, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	r := &Run{
 		at: at, service: s, fold: runlog.NewFold(s.bus, s.machine, at), changed: make(chan struct{}), ended: make(chan struct{}),
-		stop: stop, release: release, unwatch: func() {},
+		stop: stop, release: release, unwatch: func() {}, parent: parent, children: map[string]*Run{},
 	}
 	r.once = sync.OnceValue(r.letGo)
 	tell := func(*reducer.Memory, *events.Event) {}
@@ -76,13 +82,26 @@ func (r *Run) follow(ctx context.Context, tell func(*reducer.Memory, *events.Eve
 		}
 		r.mu.Lock()
 		r.failed = err
-		close(r.changed)
-		r.changed = make(chan struct{})
-		over := err != nil || r.terminal()
+		ended := r.terminal()
+		over := err != nil || ended
 		r.mu.Unlock()
+		if ended {
+			r.service.host.Store().Unbind(r.at)
+		}
+		r.announce()
 		if over {
 			return
 		}
+	}
+}
+
+// announce wakes whoever waits for the run, or for one whose call it answers.
+func (r *Run) announce() {
+	for ; r != nil; r = r.parent {
+		r.mu.Lock()
+		close(r.changed)
+		r.changed = make(chan struct{})
+		r.mu.Unlock()
 	}
 }
 
@@ -178,15 +197,30 @@ func (r *Run) answer(ctx context.Context, wanted func(*reducer.Memory) bool) (st
 	return answer, err
 }
 
-// Send says something to the run and returns the answer of that turn.
+// Send says something to the run and returns the answer of that turn: it is
+// [Run.Post] and [Run.Answer].
 func (r *Run) Send(ctx context.Context, text string) (string, error) {
+	if err := r.Post(ctx, text); err != nil {
+		return "", err
+	}
+	return r.Answer(ctx)
+}
+
+// Post says something to the run. When it returns, the turn has begun: [Run.Approvals]
+// waits for what it asks, and [Run.Answer] for its answer.
+func (r *Run) Post(ctx context.Context, text string) error {
 	sent, err := r.service.host.Gateway().Inputs(ctx, r.at.Namespace, r.at.ID, []gateway.Input{
 		gateway.UserMessage{MessageID: runlog.NewID(), Content: text},
 	})
 	if err != nil {
-		return "", err
+		return err
 	}
-	return r.answer(ctx, func(mem *reducer.Memory) bool { return mem.N >= sent.N && mem.State == events.WaitingForUser })
+	return r.reach(ctx, sent.N)
+}
+
+// reach waits until the event of that number is in the memory, or the run has ended.
+func (r *Run) reach(ctx context.Context, n uint64) error {
+	return r.await(ctx, func(mem *reducer.Memory) bool { return mem.N >= n })
 }
 
 // Finish closes a conversation that waits for its user, and waits for the run's end.
@@ -196,27 +230,6 @@ func (r *Run) Finish(ctx context.Context) error {
 	}
 	_, err := r.Wait(ctx)
 	return err
-}
-
-// Decide decides on a call that waits for a human. By is who did; empty: "program".
-func (r *Run) Decide(ctx context.Context, d events.Decision) error {
-	d.By = cmp.Or(d.By, "program")
-	_, err := r.service.host.Gateway().Decide(ctx, r.at.Namespace, r.at.ID, d)
-	return err
-}
-
-// Approvals waits until calls of the run wait for a human, and returns them. A run
-// that ended instead has none.
-func (r *Run) Approvals(ctx context.Context) ([]events.Request, error) {
-	if err := r.await(ctx, func(mem *reducer.Memory) bool { return mem.State == events.WaitingForHuman }); err != nil {
-		return nil, err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if a := r.fold.Memory().PendingApproval; a != nil {
-		return slices.Clone(a.Requests), nil
-	}
-	return nil, nil
 }
 
 // Cancel ends the run from outside. That it has ended is no error.
@@ -268,7 +281,7 @@ func (r *Run) Step(ctx context.Context) (events.State, error) {
 	if err != nil {
 		return state, err
 	}
-	return state, r.await(ctx, func(mem *reducer.Memory) bool { return mem.N >= n })
+	return state, r.reach(ctx, n)
 }
 
 // Release lets go of the run. One that has not ended stays as it is and can be
@@ -278,6 +291,12 @@ func (r *Run) Step(ctx context.Context) (events.State, error) {
 func (r *Run) Release() error { return r.once() }
 
 func (r *Run) letGo() error {
+	r.mu.Lock()
+	r.released = true
+	r.mu.Unlock()
+	for _, child := range r.children { // which is not changed any more
+		_ = child.Release() // which releases nothing that could fail
+	}
 	r.stop()
 	r.unwatch()
 	<-r.ended

@@ -4,7 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/moorebus/moorebus/pkg/approval"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/schema"
 )
@@ -22,6 +25,25 @@ func checkSchemas(tools *tool.Registry, output json.RawMessage) error {
 		if err := schema.Check(output); err != nil {
 			errs = append(errs, fmt.Errorf("output schema: %w", err))
 		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkNames reports an approval policy that cannot be evaluated, and tools of the
+// policy and of the blacklist that the agent does not have: most likely they are
+// misspelled, and the tool that was meant would run.
+func checkNames(def *events.Agent) error {
+	errs := []error{approval.New().Check(def.Approval)}
+	report := func(where string, names []string) {
+		for _, name := range names {
+			if !slices.Contains(def.Tools, name) {
+				errs = append(errs, fmt.Errorf("%s: the agent has no tool %q; it has %q", where, name, def.Tools))
+			}
+		}
+	}
+	report("blacklist", def.Blacklist)
+	if def.Approval != nil {
+		report("approval.tools", def.Approval.Tools)
 	}
 	return errors.Join(errs...)
 }

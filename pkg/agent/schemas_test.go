@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/pkg/agent"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -33,6 +34,28 @@ func TestSchemasAreCompiledWhenAnAgentIsBuilt(t *testing.T) {
 	_, err = agent.New("task").LLM(scripted.NewMock()).OutputSchema(json.RawMessage(`{"properties":[]}`)).Build()
 	require.ErrorAs(t, err, &bad)
 	require.ErrorContains(t, err, "output schema: invalid JSON Schema")
+}
+
+// What names a tool that the agent does not have is a mistake, and so is an
+// expression that cannot be evaluated.
+func TestNamesAreCheckedWhenAnAgentIsBuilt(t *testing.T) {
+	t.Parallel()
+	agentWith := func() *agent.Builder {
+		return agent.New("task").LLM(scripted.NewMock()).Tool(searchTool(t)).RemoteTools("pay")
+	}
+	for want, b := range map[string]*agent.Builder{
+		`blacklist: the agent has no tool "serach"; it has ["search" "pay"]`: agentWith().Blacklist("serach"),
+		`approval.tools: the agent has no tool "pya"`:                        agentWith().Approval(events.Approval{Policy: events.ApproveTools, Tools: []string{"search", "pya"}}),
+		`approval.expr: unknown name argumnets`:                              agentWith().Approval(events.Approval{Policy: events.ApproveExpr, Expr: "argumnets.amount > 3"}),
+		`approval.expr: `:                                                    agentWith().Approval(events.Approval{Policy: events.ApproveExpr, Expr: "1 +"}),
+	} {
+		_, err := b.Build()
+		var bad *agent.BuildError
+		require.ErrorAs(t, err, &bad, want)
+		require.ErrorContains(t, err, want)
+	}
+	_, err := agentWith().Blacklist("pay").Approval(events.Approval{Policy: events.ApproveTools, Tools: []string{"pay", "search"}}).Build()
+	require.NoError(t, err)
 }
 
 func TestHostRefusesToolsWithBadSchemas(t *testing.T) {

@@ -76,7 +76,7 @@ func (o serving) open(ctx context.Context, how conduct) (*service, error) {
 		return nil, &BuildError{err}
 	}
 	if how != elsewhere {
-		s.stopSources = registry.Start(ctx, o.logger)
+		s.stopSources = registry.Start(context.Background(), o.logger)
 		registry.Settle(ctx)
 	}
 	if err := s.start(ctx, o.stored); err != nil {
@@ -113,7 +113,7 @@ func (s *service) start(ctx context.Context, stored []*Agent) error {
 		close(s.ended)
 	} else {
 		var hostCtx context.Context
-		hostCtx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+		hostCtx, s.stop = context.WithCancel(context.Background())
 		go func() {
 			defer close(s.ended)
 			s.failed = s.host.Run(hostCtx)

@@ -162,6 +162,7 @@ func (r *Run) advance(seq uint64, bytes int) {
 	r.effects, r.asked, r.written = nil, false, nil
 	if r.Terminal() {
 		r.ended.Store(true)
+		r.store.Unbind(r.ID)
 	}
 }
 

@@ -55,6 +55,7 @@ type Store struct {
 	maxBytes  int64
 	clock     func() time.Time
 	newID     func() string
+	bound     bindings
 
 	mu   sync.Mutex
 	runs map[events.Run]*Run

@@ -231,8 +231,13 @@ func (j *delivery) do(ctx context.Context, e reducer.Effect) (time.Duration, err
 	}
 	defer j.w.flights.end(f)
 	work, delay, err := j.plan(ctx, e)
+	if work == nil {
+		f.delay = delay
+		return delay, err
+	}
+	working := j.w.cfg.Store.WithValues(f.ctx, j.run)
 	for work != nil {
-		result := j.w.run(f.ctx, work)
+		result := j.w.run(working, work)
 		if ctx.Err() != nil {
 			return 0, ctx.Err() // cut short by the end of the drain time
 		}

@@ -1,0 +1,95 @@
+package runlog
+
+import (
+	"context"
+	"sync"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// bindings are the contexts whose values the work on runs sees.
+type bindings struct {
+	mu    sync.RWMutex
+	byRun map[events.Run]*binding
+}
+
+// binding is one context, and the runs that inherited it.
+type binding struct {
+	values context.Context
+	heirs  []events.Run
+}
+
+// Bind lets the work that this process does on a run see the values of ctx, but not
+// its end. The runs that answer the run's calls inherit them. It holds until the
+// run has ended, as far as the store knows, or until [Store.Unbind].
+func (s *Store) Bind(id events.Run, ctx context.Context) {
+	s.bound.mu.Lock()
+	defer s.bound.mu.Unlock()
+	if s.bound.byRun == nil {
+		s.bound.byRun = map[events.Run]*binding{}
+	}
+	s.bound.byRun[id] = &binding{values: context.WithoutCancel(ctx)}
+}
+
+// Unbind takes back what [Store.Bind] did, also for the runs that inherited it.
+func (s *Store) Unbind(id events.Run) {
+	s.bound.mu.Lock()
+	defer s.bound.mu.Unlock()
+	b := s.bound.byRun[id]
+	if b == nil {
+		return
+	}
+	delete(s.bound.byRun, id)
+	for _, heir := range b.heirs {
+		if s.bound.byRun[heir] == b {
+			delete(s.bound.byRun, heir)
+		}
+	}
+}
+
+// WithValues returns ctx with the values that the run was bound to, if any; they
+// go before those of ctx. The run's lock must not be held.
+func (s *Store) WithValues(ctx context.Context, r *Run) context.Context {
+	s.bound.mu.RLock()
+	none, b := len(s.bound.byRun) == 0, s.bound.byRun[r.ID]
+	s.bound.mu.RUnlock()
+	if b == nil && !none {
+		b = s.inherit(r)
+	}
+	if b == nil {
+		return ctx
+	}
+	return valued{Context: ctx, values: b.values}
+}
+
+// inherit binds a run to what the run was bound to whose call it answers.
+func (s *Store) inherit(r *Run) *binding {
+	r.Lock()
+	parent := r.mem.Control.Parent
+	r.Unlock()
+	if parent == nil {
+		return nil
+	}
+	s.bound.mu.Lock()
+	defer s.bound.mu.Unlock()
+	b := s.bound.byRun[s.Place(r.ID.Namespace, parent.Run)]
+	if b != nil {
+		b.heirs = append(b.heirs, r.ID)
+		s.bound.byRun[r.ID] = b
+	}
+	return b
+}
+
+// valued is a context that has the values of another one too.
+type valued struct {
+	context.Context
+	values context.Context
+}
+
+// Value asks the other context first.
+func (v valued) Value(key any) any {
+	if value := v.values.Value(key); value != nil {
+		return value
+	}
+	return v.Context.Value(key)
+}
