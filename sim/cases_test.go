@@ -186,7 +186,8 @@ var usualCases = []*livenessCase{
 
 	{row: "LlmMessageComplete", event: events.TypeLLMMessageComplete, from: events.Planning, agent: chat, then: people, people: closing},
 	{row: rowAgain, event: events.TypeLLMThought, from: events.Planning, then: itself, agent: thinks},
-	{row: rowAgain, event: events.TypeAnswerTooShort, from: events.Planning, script: script(scriptEntry{"text": "no"}), then: itself},
+	{row: rowAgain, event: events.TypeAnswerTooShort, from: events.Planning, script: script(scriptEntry{"text": "no"}), then: itself,
+		agent: func(a *events.Agent) { a.Config.MinAnswerLength = 5 }},
 	{row: rowAgain, event: events.TypeToolBlacklisted, from: events.Planning, script: script(calls("forbidden")), then: itself},
 	{row: rowAgain, event: events.TypeReplyInvalid, from: events.Planning, script: script(calls("unheard_of")), then: itself},
 	{row: "LowConfidence", event: events.TypeLowConfidence, from: events.Planning, then: itself,

@@ -309,6 +309,7 @@ func (r *runPlan) fork(id string, chance uint64) *runPlan {
 
 func (d draw) agent() events.Agent {
 	a := events.DefaultAgent()
+	a.Config.MinAnswerLength = 5 // "no" is too short
 	a.Name, a.Mode = "simulated", events.ModeTask
 	if d.oneIn(3) {
 		a.Mode = events.ModeChat

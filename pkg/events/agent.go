@@ -67,8 +67,10 @@ type Config struct {
 	MaxRetries          int     `json:"max_retries"`
 	ConfidenceThreshold float64 `json:"confidence_threshold"`
 	ReflectEveryNSteps  int     `json:"reflect_every_n_steps"`
-	MinAnswerLength     int     `json:"min_answer_length"`
-	ParallelTools       bool    `json:"parallel_tools"`
+	// MinAnswerLength is the least length of a final answer, in characters; it is
+	// for answers in task mode without an output schema.
+	MinAnswerLength int  `json:"min_answer_length"`
+	ParallelTools   bool `json:"parallel_tools"`
 	// ContextWindowSize is in messages; [ByMode] until it is resolved.
 	ContextWindowSize       int `json:"context_window_size"`
 	ExpandContextWindowSize int `json:"expand_context_window_size"`
@@ -79,8 +81,9 @@ type Config struct {
 	TokenEstimator string `json:"token_estimator,omitempty"`
 	// ThinkingLogEntries is the length of the thinking log.
 	ThinkingLogEntries int `json:"thinking_log_entries"`
-	// MaxIterations bounds the thinking and executing passes since the last
-	// user message.
+	// MaxIterations bounds the thinking and executing passes of a model that speaks
+	// the text protocol since the last user message. For other agents it is 0 once
+	// it is resolved: MaxSteps bounds them.
 	MaxIterations int `json:"max_iterations"`
 	// MaxInvalidReplies bounds how many replies in a row of a model that speaks
 	// the text protocol may be of no use; nil until it is resolved, and for agents
@@ -102,7 +105,7 @@ const ByMode = -1
 func DefaultConfig() Config {
 	return Config{
 		MaxSteps: 15, MaxRetries: 3, ConfidenceThreshold: 0.4, ReflectEveryNSteps: 5,
-		MinAnswerLength: 5, ParallelTools: true, ContextWindowSize: ByMode,
+		MinAnswerLength: 1, ParallelTools: true, ContextWindowSize: ByMode,
 		ExpandContextWindowSize: 10, PagingLimit: 4096, HardLimit: 8192,
 		ThinkingLogEntries: 10, MaxIterations: 1000, MaxDepth: 5,
 	}
@@ -219,8 +222,10 @@ type ApprovalPolicy string
 const (
 	ApproveNever  ApprovalPolicy = "never"
 	ApproveAlways ApprovalPolicy = "always"
-	// ApproveAbove asks for calls of a tool above a risk.
-	ApproveAbove ApprovalPolicy = "above"
+	// ApproveAtLeast asks for calls of a tool of a risk or a higher one, and
+	// ApproveAbove only for those of a higher one.
+	ApproveAtLeast ApprovalPolicy = "at_least"
+	ApproveAbove   ApprovalPolicy = "above"
 	// ApproveTools asks for the tools that are named.
 	ApproveTools ApprovalPolicy = "tools"
 	// ApproveExpr asks where an expression is true.
@@ -230,7 +235,7 @@ const (
 // Approval is an agent's approval policy.
 type Approval struct {
 	Policy ApprovalPolicy `json:"policy"`
-	// Risk is the bound of policy above: calls of a higher risk wait.
+	// Risk is the bound of the policies at_least and above.
 	Risk string `json:"risk,omitempty"`
 	// Tools are the names of policy tools.
 	Tools []string `json:"tools,omitempty"`
@@ -291,7 +296,7 @@ func (a *Approval) check() error {
 	}
 	switch a.Policy {
 	case ApproveNever, ApproveAlways:
-	case ApproveAbove:
+	case ApproveAtLeast, ApproveAbove:
 		if _, ok := RiskRank(a.Risk); !ok || a.Risk == "" {
 			return fmt.Errorf("approval.risk: %q is not a risk; use low, medium, high or critical", a.Risk)
 		}
@@ -304,7 +309,7 @@ func (a *Approval) check() error {
 			return fmt.Errorf("approval.expr: policy expr needs an expression")
 		}
 	default:
-		return fmt.Errorf("approval.policy: %q is not a policy; use always, never, above, tools or expr", a.Policy)
+		return fmt.Errorf("approval.policy: %q is not a policy; use always, never, at_least, above, tools or expr", a.Policy)
 	}
 	switch a.OutcomeUnknown {
 	case "", TellModel, AskHuman:

@@ -23,8 +23,8 @@ func TestDefaultsAreThoseOfTheSpecification(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, events.ModeTask, a.Mode)
 	require.Equal(t, events.Config{
-		MaxSteps: 15, MaxRetries: 3, ConfidenceThreshold: 0.4, ReflectEveryNSteps: 5, MinAnswerLength: 5, ParallelTools: true,
-		ContextWindowSize: 0, ExpandContextWindowSize: 10, PagingLimit: 4096, HardLimit: 8192, ThinkingLogEntries: 10, MaxIterations: 1000, MaxDepth: 5,
+		MaxSteps: 15, MaxRetries: 3, ConfidenceThreshold: 0.4, ReflectEveryNSteps: 5, MinAnswerLength: 1, ParallelTools: true,
+		ContextWindowSize: 0, ExpandContextWindowSize: 10, PagingLimit: 4096, HardLimit: 8192, ThinkingLogEntries: 10, MaxDepth: 5,
 	}, a.Config)
 
 	a, err = agent(func(a *events.Agent) { a.Mode = events.ModeChat }).Resolve()
@@ -65,6 +65,7 @@ func TestAgentChecks(t *testing.T) {
 		"approval.policy":                   func(a *events.Agent) { a.Approval = &events.Approval{Policy: "sometimes"} },
 		"approval.risk":                     func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAbove, Risk: "mild"} },
 		"approval.risk ":                    func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAbove} },
+		"approval.risk  ":                   func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAtLeast} },
 		"approval.tools":                    func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveTools} },
 		"approval.expr":                     func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveExpr} },
 		"approval.outcome_unknown": func(a *events.Agent) {
@@ -84,7 +85,8 @@ func TestAgentChecks(t *testing.T) {
 		"budget": func(a *events.Agent) {
 			a.Budget = &events.Budget{MaxCostUSD: 2, MaxWallTime: events.Duration(time.Minute)}
 		},
-		"approval above": func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAbove, Risk: "medium"} },
+		"approval above":    func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAbove, Risk: "medium"} },
+		"approval at_least": func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAtLeast, Risk: "high"} },
 		"approval tools": func(a *events.Agent) {
 			a.Approval = &events.Approval{Policy: events.ApproveTools, Tools: []string{"x"}}
 		},

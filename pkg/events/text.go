@@ -44,8 +44,12 @@ func (c Config) InvalidReplies() int {
 	return *c.MaxInvalidReplies
 }
 
-// resolveText fills in what agents need that speak the text protocol.
+// resolveText fills in what agents need that speak the text protocol, and turns off
+// for the others what is only for those.
 func (a *Agent) resolveText() {
+	if !a.LLM.Text {
+		a.Config.MaxIterations = min(a.Config.MaxIterations, 0) // a negative one is refused
+	}
 	if a.LLM.Text && a.Config.MaxInvalidReplies == nil {
 		bound := a.Config.InvalidReplies()
 		a.Config.MaxInvalidReplies = &bound

@@ -16,6 +16,7 @@ func TestTextAgents(t *testing.T) {
 	a, err := agent(func(a *events.Agent) { a.LLM.Text = true }).Resolve()
 	require.NoError(t, err)
 	require.Equal(t, 5, a.Config.InvalidReplies())
+	require.Equal(t, []int{1000, 0}, []int{a.Config.MaxIterations, plain.Config.MaxIterations}, "iterations are the text protocol's")
 	require.NotNil(t, a.Config.MaxInvalidReplies, "what a run is started with does not follow a later default")
 
 	zero := 0

@@ -150,7 +150,7 @@ func (j *judge) answer(meta llm.Meta, content string) events.Payload {
 		}
 		return &events.LLMMessageComplete{MessageID: j.messageID, Reply: reply}
 	}
-	if utf8.RuneCountInString(content) < j.config.MinAnswerLength {
+	if len(j.schema) == 0 && utf8.RuneCountInString(content) < j.config.MinAnswerLength {
 		return &events.AnswerTooShort{Content: content, Model: meta.Model, Usage: usage(meta.Usage)}
 	}
 	if len(j.schema) > 0 {

@@ -87,6 +87,8 @@ func outcomes() []outcome {
 }
 
 func answers() []outcome {
+	shortest := []func(*events.Start){config(func(c *events.Config) { c.MinAnswerLength = events.DefaultConfig().MinAnswerLength })}
+	integer := func(s *events.Start) { s.Agent.OutputSchema = []byte(`{"type":"integer"}`) }
 	number := func(s *events.Start) { s.Agent.OutputSchema = []byte(`{"type":"object","required":["n","m"]}`) }
 	return []outcome{
 		{
@@ -98,6 +100,16 @@ func answers() []outcome {
 			want: &events.AnswerTooShort{Content: "äöüß", Model: "m-1", Usage: used},
 		},
 		{name: "five runes are enough", reply: say("äöüßä"), leadTo: events.Done},
+		{name: "a short answer where one character is enough", start: shortest, reply: say("7"), leadTo: events.Done},
+		{name: "no answer where one character is enough", start: shortest, reply: say(""), leadTo: events.Planning, want: &events.AnswerTooShort{Model: "m-1", Usage: used}},
+		{
+			name: "a short structured answer", start: []func(*events.Start){integer}, leadTo: events.Done,
+			reply: llm.Structured{Content: "42", Meta: llm.Meta{Confidence: 1}},
+		},
+		{
+			name: "no structured answer", start: []func(*events.Start){integer}, leadTo: events.Planning,
+			reply: llm.Structured{Meta: llm.Meta{Confidence: 1}}, check: invalidReply("", "output_schema", ""),
+		},
 		{name: "empty answer", reply: say(""), leadTo: events.Planning, want: &events.AnswerTooShort{Model: "m-1", Usage: used}},
 		{
 			name: "a turn of a chat", start: []func(*events.Start){chat}, reply: say("Hi"), leadTo: events.WaitingForUser,
@@ -300,6 +312,10 @@ func acceptances() []outcome {
 				require.NotEmpty(t, r.Requests[0].Reason)
 				require.Equal(t, time.Now().UTC().Add(time.Hour).Format(events.TimeFormat), r.Deadline)
 			},
+		},
+		{
+			name: "a call of the least risk that is asked for", reply: ask(call("a", "pair", `{"a":1,"b":""}`)), leadTo: events.WaitingForHuman,
+			start: []func(*events.Start){approve(events.Approval{Policy: events.ApproveAtLeast, Risk: "critical"})},
 		},
 		{
 			name: "one risky call holds the batch", leadTo: events.WaitingForHuman,

@@ -92,6 +92,7 @@ func (r *rig) begin(change ...func(*events.Start)) events.Run {
 func startOf(change ...func(*events.Start)) *events.Start {
 	s := reducertest.StartOf("find it", events.ModeTask)
 	s.Agent.Config.ReflectEveryNSteps = 0
+	s.Agent.Config.MinAnswerLength = 5 // shorter ones are asked for again
 	s.Tools = append(s.Tools, pair)
 	for _, c := range change {
 		c(s)

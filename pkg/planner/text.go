@@ -23,7 +23,9 @@ const (
 func overPasses(mem *reducer.Memory) events.Payload {
 	c, since := mem.Config, mem.Control.SinceUser
 	code, name, limit := codeMaxSteps, "steps", c.MaxSteps
-	if c.MaxIterations > 0 && c.MaxIterations < limit {
+	// Runs that were started by an older version have the limit pinned, whatever
+	// their model speaks.
+	if mem.SpeaksText() && c.MaxIterations > 0 && c.MaxIterations < limit {
 		code, name, limit = codeMaxIterations, "iterations", c.MaxIterations
 	}
 	if since.Steps >= limit {

@@ -176,6 +176,12 @@ func TestMaxIterations(t *testing.T) {
 			})
 		})
 	}
+	t.Run("not without the text protocol", func(t *testing.T) {
+		bubble(t, []any{say("a"), say("b"), say("c"), say("d")}, func(t *testing.T, r *rig) {
+			mem := r.AwaitEnd(r.begin(limits(4, 2)))
+			require.Equal(t, &reducer.RunError{Code: "max_steps", Message: "max steps 4 exceeded"}, mem.Error)
+		})
+	})
 	t.Run("since the last message", func(t *testing.T) {
 		textBubble(t, []string{think, answer, think, answer, think}, func(t *testing.T, r *rig) {
 			run := r.begin(textual, chat, limits(15, 2))
