@@ -132,20 +132,41 @@ func (p parameter) convert(values []string) json.RawMessage {
 		return single(p.kind, values[0])
 	}
 	if len(values) == 1 {
-		only := strings.TrimSpace(values[0])
-		if strings.HasPrefix(only, "[") && json.Valid([]byte(only)) {
-			return json.RawMessage(only)
-		}
-		values = split(only)
+		return p.listOf(strings.TrimSpace(values[0]))
 	}
+	return p.list(values)
+}
+
+// listOf writes the list that stands in one element: as JSON, as JSON objects or lists
+// without the brackets around them, or as items with commas.
+func (p parameter) listOf(text string) json.RawMessage {
+	if !strings.HasPrefix(text, "[") && !strings.HasPrefix(text, "{") {
+		return p.list(split(text))
+	}
+	if text[0] == '[' && json.Valid([]byte(text)) {
+		return json.RawMessage(text)
+	}
+	var items []json.RawMessage
+	switch err := json.Unmarshal([]byte("["+text+"]"), &items); {
+	case err == nil && p.items == "":
+		return json.RawMessage("[" + text + "]")
+	case err == nil:
+		values := make([]string, len(items))
+		for i, item := range items {
+			values[i] = string(item)
+		}
+		return p.list(values)
+	case p.items == kindObject:
+		return p.list([]string{text}) // its commas are those of an object that is not JSON
+	}
+	return p.list(split(text))
+}
+
+func (p parameter) list(values []string) json.RawMessage {
 	items := make([][]byte, len(values))
 	for i, v := range values {
 		items[i] = single(p.items, v)
 	}
-	return list(items)
-}
-
-func list(items [][]byte) json.RawMessage {
 	return append(append([]byte{'['}, bytes.Join(items, []byte{','})...), ']')
 }
 

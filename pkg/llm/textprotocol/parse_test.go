@@ -29,6 +29,9 @@ var tools = []llm.Tool{
 		"name":{"type":"string"},"maybe":{"type":["null","string"]},"nothing":{"type":"null"},"odd":true}}`)},
 	{Name: "plain"},
 	{Name: "sum", Schema: json.RawMessage(`{"type":"object","properties":{"numbers":{"type":"array","items":{"type":"number"}},"labels":{"type":"array"}},"required":["numbers"]}`)},
+	{Name: "edit", Schema: json.RawMessage(`{"type":"object","properties":{
+		"edits":{"type":"array","items":{"type":"object"}},"rows":{"type":"array","items":{"type":"array"}},
+		"lines":{"type":"array","items":{"type":"string"}},"any":{"type":"array","items":{"$ref":"#/$defs/edit"}}}}`)},
 	{Name: "typed", Schema: json.RawMessage(`{"type":"object","properties":{"type":{"type":"string"}}}`)},
 	{Name: "unschooled", Schema: json.RawMessage(`[]`)},
 }
