@@ -163,7 +163,7 @@ func TestOneEntryBeyondEveryLimitIsPagedToo(t *testing.T) {
 
 func TestPagingOff(t *testing.T) {
 	bubble(t, func(t *testing.T, b *workertest.Bench) {
-		run := begin(b, func(c *events.Config) { c.ReflectEveryNSteps, c.PagingLimit = 0, 0 })
+		run := begin(b, func(c *events.Config) { c.ReflectEveryNSteps, c.PagingLimit, c.HardLimit = 0, 0, 0 })
 		b.Append(run, events.Planning, entry("huge", 40000))
 		require.Equal(t, events.Planning, act(b, run, &events.LLMToolCall{ToolCallReply: reply("a")}, "a").State)
 		require.Zero(t, b.Count(run, events.TypeNeedsPaging))

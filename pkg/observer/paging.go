@@ -78,27 +78,29 @@ func (p pager) decide(mem *reducer.Memory) events.Payload {
 	return &events.Continue{}
 }
 
-// due reports whether working memory is above a limit (a paging limit of 0 turns
-// paging off, a hard limit of 0 only that one), and whether paging goes
-// before a reflection: above the hard limit, and where a reflection is due at every
-// step, so that nothing else would ever come.
+// due reports whether working memory is above a limit, each of which is off at 0,
+// and whether paging goes before a reflection: above the hard limit, and where a
+// reflection is due at every step, so that nothing else would ever come.
 func (p pager) due(mem *reducer.Memory) (pages, urgent bool) {
 	c := mem.Config
-	if c.PagingLimit <= 0 || len(mem.WorkingMemory) == 0 {
+	if c.PagingLimit <= 0 && c.HardLimit <= 0 || len(mem.WorkingMemory) == 0 {
 		return false, false
 	}
 	_, size := p.measure(mem)
-	hard := c.HardLimit > 0 && size > c.HardLimit
-	return hard || size > c.PagingLimit, hard || (c.ReflectEveryNSteps == 1 && c.HardLimit <= 0)
+	above := func(limit int) bool { return limit > 0 && size > limit }
+	hard := above(c.HardLimit)
+	return hard || above(c.PagingLimit), hard || (c.ReflectEveryNSteps == 1 && c.HardLimit <= 0)
 }
 
 // choose returns what goes out of working memory: entries of the lowest priority,
 // until what stays takes at most 80 % of the paging limit, and then the oldest, until
-// it takes no more than the hard limit, if there is one.
+// it takes no more than the hard limit. A limit of 0 is off.
 func choose(mem *reducer.Memory, entries []sized, size int) (paged, dropped []sized) {
 	c := mem.Config
-	slices.SortStableFunc(entries, func(a, b sized) int { return lowest(mem.Step, a, b) })
-	paged, entries, size = take(entries, size, c.PagingLimit*8/10)
+	if c.PagingLimit > 0 {
+		slices.SortStableFunc(entries, func(a, b sized) int { return lowest(mem.Step, a, b) })
+		paged, entries, size = take(entries, size, c.PagingLimit*8/10)
+	}
 	if c.HardLimit > 0 {
 		slices.SortStableFunc(entries, func(a, b sized) int { return cmp.Compare(a.N, b.N) })
 		dropped, _, _ = take(entries, size, c.HardLimit)

@@ -169,9 +169,15 @@ func TestPagingPriorities(t *testing.T) {
 
 func TestLimitsThatAreOff(t *testing.T) {
 	pagingBubble(t, simulated.Options{}, nil, func(t *testing.T, b *workertest.Bench, s *storage) {
-		off := begin(b, limits(0, 10))
-		require.Len(t, stepWith(b, off, "a", entry("huge", 40_000)).WorkingMemory, 1, "without a paging limit nothing is paged")
+		off := begin(b, limits(0, 0))
+		require.Len(t, stepWith(b, off, "a", entry("huge", 40_000)).WorkingMemory, 1, "without a limit nothing is paged")
 		require.Zero(t, s.saves.Load())
+		hard := begin(b, limits(0, 100))
+		require.Len(t, stepWith(b, hard, "a", entry("first", 180), entry("second", 180)).WorkingMemory, 2, "nothing is above the hard limit")
+		require.Equal(t, "second third", left(stepWith(b, hard, "b", entry("third", 180))), "the oldest goes, and no more than has to")
+		done := lastPageDone(t, b, hard)
+		require.Empty(t, done.Paged)
+		require.Equal(t, "first", tagsOf(done.Dropped))
 		soft := begin(b, limits(100, 0))
 		require.Empty(t, stepWith(b, soft, "a", entry("huge", 40_000)).WorkingMemory)
 		require.Empty(t, lastPageDone(t, b, soft).Dropped)
