@@ -82,6 +82,7 @@ func TestACallRunsOnlyAsItWasApproved(t *testing.T) {
 		"nothing asks for it": {never, []events.Payload{&events.LLMToolCall{ToolCallReply: single}}, []string{"c1"}, ""},
 		"past the humans":     {always, []events.Payload{&events.LLMToolCall{ToolCallReply: single}}, nil, "the log holds none"},
 		"below the risk":      {&events.Approval{Policy: events.ApproveAbove, Risk: "high"}, []events.Payload{&events.LLMToolCall{ToolCallReply: single}}, []string{"c1"}, ""},
+		"of the risk":         {&events.Approval{Policy: events.ApproveAtLeast, Risk: "high"}, []events.Payload{&events.LLMToolCall{ToolCallReply: single}}, nil, "the risk is high, and the policy asks from high on"},
 		"above the risk":      {&events.Approval{Policy: events.ApproveAbove, Risk: "medium"}, []events.Payload{&events.LLMToolCall{ToolCallReply: single}}, nil, "the risk is high, above medium"},
 		"named":               {&events.Approval{Policy: events.ApproveTools, Tools: []string{"pay"}}, []events.Payload{&events.LLMToolCall{ToolCallReply: single}}, nil, "calls of pay need approval"},
 		"an expression":       {expr(`arguments.amount > 0`), []events.Payload{&events.LLMToolCall{ToolCallReply: single}}, nil, "arguments.amount > 0"},

@@ -4,6 +4,7 @@ package approval
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -95,12 +96,9 @@ func (p *Policies) Required(policy *events.Approval, call events.Call, info redu
 	switch policy.Policy {
 	case events.ApproveAlways:
 		return "every call needs approval", true, nil
-	case events.ApproveAbove:
-		limit, _ := events.RiskRank(policy.Risk)
-		rank, known := events.RiskRank(info.Risk)
-		if !known || rank > limit {
-			return fmt.Sprintf("the risk is %s, above %s", info.Risk, policy.Risk), true, nil
-		}
+	case events.ApproveAtLeast, events.ApproveAbove:
+		reason, required := byRisk(policy, info.Risk)
+		return reason, required, nil
 	case events.ApproveTools:
 		if slices.Contains(policy.Tools, call.Name) {
 			return "calls of " + call.Name + " need approval", true, nil
@@ -108,8 +106,27 @@ func (p *Policies) Required(policy *events.Approval, call events.Call, info redu
 	case events.ApproveExpr:
 		return p.evaluate(policy.Expr, call, info, run)
 	case events.ApproveNever:
+	default:
+		return "", false, fmt.Errorf("approval.policy: %q is unknown to this version", policy.Policy)
 	}
 	return "", false, nil
+}
+
+// byRisk says whether a risk reaches the policy's bound. A risk that is none of
+// [events.Risks] does: nobody knows how high it is.
+func byRisk(policy *events.Approval, risk string) (reason string, required bool) {
+	limit, _ := events.RiskRank(policy.Risk)
+	rank, known := events.RiskRank(risk)
+	risk = cmp.Or(risk, events.Risks()[0])
+	switch {
+	case !known:
+		return fmt.Sprintf("the risk %s is unknown", risk), true
+	case rank > limit:
+		return fmt.Sprintf("the risk is %s, above %s", risk, policy.Risk), true
+	case rank == limit && policy.Policy == events.ApproveAtLeast:
+		return fmt.Sprintf("the risk is %s, and the policy asks from %s on", risk, policy.Risk), true
+	}
+	return "", false
 }
 
 func (p *Policies) evaluate(text string, call events.Call, info reducer.ToolInfo, run string) (string, bool, error) {

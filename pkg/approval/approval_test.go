@@ -25,6 +25,11 @@ func TestRequired(t *testing.T) {
 		"above, equal":        {&events.Approval{Policy: events.ApproveAbove, Risk: "medium"}, "medium", false},
 		"above, unset is low": {&events.Approval{Policy: events.ApproveAbove, Risk: "low"}, "", false},
 		"above, unknown risk": {&events.Approval{Policy: events.ApproveAbove, Risk: "critical"}, "odd", true},
+		"at_least, higher":    {&events.Approval{Policy: events.ApproveAtLeast, Risk: "medium"}, "high", true},
+		"at_least, equal":     {&events.Approval{Policy: events.ApproveAtLeast, Risk: "high"}, "high", true},
+		"at_least, lower":     {&events.Approval{Policy: events.ApproveAtLeast, Risk: "high"}, "medium", false},
+		"at_least low, unset": {&events.Approval{Policy: events.ApproveAtLeast, Risk: "low"}, "", true},
+		"at_least, unknown":   {&events.Approval{Policy: events.ApproveAtLeast, Risk: "critical"}, "odd", true},
 		"tools, named":        {&events.Approval{Policy: events.ApproveTools, Tools: []string{"pay"}}, "low", true},
 		"tools, other":        {&events.Approval{Policy: events.ApproveTools, Tools: []string{"rm"}}, "low", false},
 		"expr, true":          {expr(`tool == "pay" && arguments.amount > 100`), "low", true},
@@ -58,6 +63,8 @@ func TestQuestionsAlwaysWait(t *testing.T) {
 }
 
 func TestExpressionsThatFailAreErrors(t *testing.T) {
+	_, _, err := approval.New().Required(&events.Approval{Policy: "of a later version"}, events.Call{}, reducer.ToolInfo{}, "")
+	require.Error(t, err, "an unknown policy allows nothing")
 	for _, text := range []string{"amount +", "arguments.amount", "1 + 1", "unknown == 1"} {
 		policy := &events.Approval{Policy: events.ApproveExpr, Expr: text}
 		_, required, err := approval.New().Required(policy, events.Call{Arguments: `{"amount": "x"}`}, reducer.ToolInfo{}, "")
