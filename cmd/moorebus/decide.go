@@ -148,6 +148,7 @@ func (c *client) waiting(ctx context.Context, id, callID string) (events.Request
 			return events.Request{}, cli.Usage("%d calls of run %s wait for a decision; name one of %s", len(waiting), id, strings.Join(waiting, ", "))
 		}
 	}
+	callID = mem.CallID(callID)
 	if a := mem.PendingApproval; a != nil {
 		for _, r := range a.Requests {
 			if r.CallID == callID {

@@ -28,7 +28,8 @@ const (
 )
 
 // Decide gives a run what a named human decided on a call that waits for it, and
-// returns where the run stands then. The last decision on several calls leaves
+// returns where the run stands then. The call is named as the log or as its provider
+// names it. The last decision on several calls leaves
 // the run in waiting_for_human: the role's worker takes it on from there.
 //
 // Errors are *[Error]:
@@ -53,6 +54,7 @@ func (g *Gateway) Decide(ctx context.Context, ns, id string, d events.Decision) 
 	var expired *Error
 	result, err := g.change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		expired = nil // of an earlier try, which lost a race
+		d.CallID = mem.CallID(d.CallID)
 		if err := awaits(mem, d.CallID); err != nil {
 			return nil, err
 		}
@@ -235,7 +237,7 @@ func (g *Gateway) withFirst(ctx context.Context, ns, id, callID string, err erro
 	if placeErr != nil {
 		return placeErr
 	}
-	call := history{callID: callID}
+	call := history{callID: callID, named: reducer.NameCall(nil, callID)}
 	mem, err := runlog.Retrace(ctx, g.log, g.machine, at, func(_ journal.Record, e *events.Event) { call.add(e.Data) })
 	if err != nil {
 		return err
@@ -256,17 +258,22 @@ func (g *Gateway) withFirst(ctx context.Context, ns, id, callID string, err erro
 
 // history is what became of a call since it was last asked for.
 type history struct {
+	// callID is the call as the client names it, named the log's name where that is the
+	// provider's.
 	callID   string
+	named    string
 	deadline string
 	asked    bool
 	expired  bool
 	first    *events.Decision
 }
 
+func (h *history) is(id string) bool { return id == h.callID || id == h.named }
+
 func (h *history) add(p events.Payload) {
 	switch p := p.(type) {
 	case *events.HumanApprovalRequired:
-		h.asked = slices.ContainsFunc(p.Requests, func(r events.Request) bool { return r.CallID == h.callID })
+		h.asked = slices.ContainsFunc(p.Requests, func(r events.Request) bool { return h.is(r.CallID) })
 		if h.asked {
 			h.deadline, h.expired, h.first = p.Deadline, false, nil
 		}
@@ -284,7 +291,7 @@ func (h *history) add(p events.Payload) {
 }
 
 func (h *history) decide(d events.Decision) {
-	if d.CallID == h.callID && h.first == nil {
+	if h.is(d.CallID) && h.first == nil {
 		h.first = &d
 	}
 }

@@ -124,6 +124,24 @@ func TestDecideOneCall(t *testing.T) {
 	}
 }
 
+// A client that saw the model's own id of a call may name it by that.
+func TestDecideByTheProvidersID(t *testing.T) {
+	onEveryBus(t, 1, func(t *testing.T, r *rig) {
+		const odd = "two\nlines"
+		name := reducer.NameCall(nil, odd)
+		id := r.held("pay", []string{name})
+		require.NotEqual(t, odd, name)
+		body := `{"call_id":"two\nlines","decision":"approved","by":"ann"}`
+		require.Equal(t, 200, r.decide(id, body).status)
+		require.Contains(t, string(r.records(id)[2].Body), `"call_id":"`+name+`"`)
+		second := r.fails(409, "already_decided", r.decide(id, body))
+		require.Equal(t, "ann", second.field(t, "decision").(map[string]any)["by"])
+		require.Equal(t, 200, r.do("POST", "/v1/runs/"+id+"/cancel", "").status)
+		require.NotNil(t, r.fails(409, "run_ended", r.decide(id, body)).field(t, "decision"))
+		r.fails(409, "run_ended", r.decide(id, `{"call_id":"`+name+`","decision":"approved","by":"ann"}`))
+	})
+}
+
 func TestModificationIsChecked(t *testing.T) {
 	r := simulatedRig(t, nil)
 	for name, c := range map[string]struct{ tool, arguments, code, says string }{

@@ -22,7 +22,8 @@ type UserMessage struct{ MessageID, Content string }
 // agent's expand_context_window_size.
 type ExpandContextWindow struct{ Increment int }
 
-// AddToolCallsToContext shows older calls to the model again.
+// AddToolCallsToContext shows older calls to the model again. They are named as the
+// log or as their provider names them.
 type AddToolCallsToContext struct{ CallIDs []string }
 
 // Foreign is an input that only the run's own model or tools may give: it is
@@ -116,10 +117,11 @@ func (g *Gateway) inputDrafts(mem *reducer.Memory, inputs []Input) ([]runlog.Dra
 			}
 			draft.Payload = &events.ContextWindowExpanded{Increment: increment}
 		case AddToolCallsToContext:
-			if err := checkCalls(mem, i, in.CallIDs); err != nil {
+			ids, err := knownCalls(mem, i, in.CallIDs)
+			if err != nil {
 				return nil, err
 			}
-			draft.Payload = &events.ToolCallsAddedToContext{CallIDs: in.CallIDs}
+			draft.Payload = &events.ToolCallsAddedToContext{CallIDs: ids}
 		case Foreign:
 			return nil, notYours(i, in)
 		}
@@ -131,15 +133,17 @@ func (g *Gateway) inputDrafts(mem *reducer.Memory, inputs []Input) ([]runlog.Dra
 	return drafts, nil
 }
 
-func checkCalls(mem *reducer.Memory, i int, ids []string) error {
-	for _, id := range ids {
-		if mem.ToolCalls[id] == nil {
+// knownCalls are the log's names of the calls that input i names.
+func knownCalls(mem *reducer.Memory, i int, named []string) ([]string, error) {
+	ids := make([]string, len(named))
+	for k, id := range named {
+		if ids[k] = mem.CallID(id); mem.ToolCalls[ids[k]] == nil {
 			e := unprocessable(CodeUnknownCall, "input %d: the run has no tool call %q", i, id)
 			e.Fields = map[string]any{"index": i, "call_id": id}
-			return e
+			return nil, e
 		}
 	}
-	return nil
+	return ids, nil
 }
 
 func notYours(i int, in Foreign) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/gateway"
 	"github.com/moorebus/moorebus/pkg/journal/simulated"
+	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
@@ -63,6 +64,18 @@ func TestInputsAreAppendedTogether(t *testing.T) {
 		}
 		require.Equal(t, []string{"waiting_for_user none", "control none", "control none", "control planning"}, subjects,
 			"only the last one wakes")
+	})
+}
+
+func TestACallOfTheContextIsNamedByTheProvidersID(t *testing.T) {
+	onEveryBus(t, 1, func(t *testing.T, r *rig) {
+		name := reducer.NameCall(nil, "c 1")
+		id := r.start("chat")
+		r.happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: called(name)})
+		r.happens(id, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: name, Success: true, Observation: "found"}})
+		require.Equal(t, 200, r.inputs(id, `[{"type":"add-tool-calls-to-context","toolCallIds":["c 1"]}]`).status)
+		added := r.records(id)[len(r.records(id))-1].Body
+		require.Contains(t, string(added), `"call_ids":["`+name+`"]`)
 	})
 }
 

@@ -283,6 +283,16 @@ func acceptances() []outcome {
 			},
 		},
 		{
+			name: "an id that no header can hold", leadTo: events.Acting, reply: ask(call("two\nlines", "alpha", "{}")),
+			check: func(t *testing.T, p events.Payload) {
+				r, ok := p.(*events.LLMToolCall)
+				require.True(t, ok, "%T", p)
+				require.Equal(t, []events.Call{{
+					ID: "call_" + events.Hash([]byte("two\nlines"))[:16], Name: "alpha", Arguments: "{}", ProviderID: "two\nlines",
+				}}, r.Calls)
+			},
+		},
+		{
 			name: "one after another", leadTo: events.Acting,
 			start: []func(*events.Start){config(func(c *events.Config) { c.ParallelTools = false })},
 			reply: ask(call("a", "alpha", "{}"), call("b", "alpha", "{}"), call("c", "alpha", "{}")),
@@ -355,7 +365,7 @@ func acceptances() []outcome {
 		{
 			name: "invalid UTF-8 in a call", reply: ask(call("\xffid", "alpha", "{\"x\":\"\xff\"}")), leadTo: events.Acting,
 			check: func(t *testing.T, p events.Payload) {
-				require.Equal(t, "\uFFFDid", p.(*events.LLMToolCall).Calls[0].ID)
+				require.Equal(t, "\uFFFDid", p.(*events.LLMToolCall).Calls[0].ProviderID)
 				require.Equal(t, "{\"x\":\"\uFFFD\"}", p.(*events.LLMToolCall).Calls[0].Arguments)
 			},
 		},

@@ -129,9 +129,10 @@ type listed struct {
 	cut map[string]string
 }
 
-// as is the call that is listed under an id: itself, but where that was too long the
-// newest call that begins so.
+// as is the call that is listed under an id: the one of that id or the provider's, but
+// where that was too long to be listed the newest call that begins so.
 func (l *listed) as(id string) string {
+	id = l.mem.CallID(id)
 	begin, cut := strings.CutSuffix(id, "…")
 	if l.mem.ToolCalls[id] != nil || !cut || len(begin) > listedID || len(begin) < listedID-3 {
 		return id

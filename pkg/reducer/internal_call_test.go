@@ -150,10 +150,10 @@ func TestTheWindowCountsMessages(t *testing.T) {
 		system: You test.
 		user: find it
 		assistant: No.
-		user: ERROR: the answer is too short: give at least 5 characters.
+		user: ERROR: the answer is too short: give at least 1 characters.
 		user: and?
 		assistant: Hm.
-		user: ERROR: the answer is too short: give at least 5 characters.`)
+		user: ERROR: the answer is too short: give at least 1 characters.`)
 }
 
 func TestAForkInTheMiddleOfAReply(t *testing.T) {

@@ -226,13 +226,15 @@ func Observations(mem *Memory) []string {
 }
 
 // NameCall returns the name that the log gives to a provider's call id: the id
-// itself where it is new, else `<id>~<k>` with the lowest k that is new. known
-// are the run's calls ([Control.CallOrder]) and those of the same reply.
+// itself, or `call_<hash>` for one that is too long or has other characters than
+// letters, digits and `_.~:-`, and `call` for none. Where that is taken, `~<k>`
+// follows with the lowest k that is new. known are the run's calls
+// ([Control.CallOrder]) and those of the same reply.
 func NameCall(known []string, provider string) string {
-	if provider != "" && !slices.Contains(known, provider) {
-		return provider
+	base := callName(provider)
+	if base != "" && !slices.Contains(known, base) {
+		return base
 	}
-	base := provider
 	if base == "" {
 		base = "call"
 	}
@@ -248,6 +250,30 @@ func NameCall(known []string, provider string) string {
 			return id
 		}
 	}
+}
+
+// maxCallName is the longest provider's id that names a call, in bytes.
+const maxCallName = 128
+
+// callName is a provider's id if tools and paths can be given it as it is, else a
+// name made of its hash.
+func callName(provider string) string {
+	odd := func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_.~:-", r))
+	}
+	if len(provider) <= maxCallName && strings.IndexFunc(provider, odd) < 0 {
+		return provider
+	}
+	return "call_" + events.Hash([]byte(provider))[:16]
+}
+
+// CallID returns the log's name of a call that a client or the model names, by that
+// or by the provider's id. An id of no call is returned as it is.
+func (mem *Memory) CallID(id string) string {
+	if name := callName(id); mem.ToolCalls[id] == nil && mem.ToolCalls[name] != nil {
+		return name
+	}
+	return id
 }
 
 // EstimateTokens estimates the tokens of a text as a quarter of its bytes,

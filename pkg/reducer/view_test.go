@@ -110,7 +110,7 @@ func TestViewOfRefusedReplies(t *testing.T) {
 		assistant: <agent>
 		user: ERROR: no end tag
 		assistant: 42
-		user: ERROR: the answer is too short: give at least 5 characters.`)
+		user: ERROR: the answer is too short: give at least 1 characters.`)
 	// Doubts and thoughts are not part of the conversation.
 	started(t).do(&events.LLMThought{Reply: events.Reply{Content: "hm"}}, &events.LowConfidence{}, &events.ReflectDone{}).sees(`
 		system: You test.
@@ -129,6 +129,35 @@ func TestViewOfDecisions(t *testing.T) {
 		tool b alpha: REJECTED: expired
 		assistant:  [c alpha {"n":2}]
 		tool c alpha: 2`)
+}
+
+func TestCallIDsThatNameNoCall(t *testing.T) {
+	for _, plain := range []string{"toolu_01A-b.c:d~e", strings.Repeat("x", 128)} {
+		require.Equal(t, plain, reducer.NameCall(nil, plain))
+	}
+	for _, odd := range []string{strings.Repeat("x", 129), "two\nlines", "functions.search:0 again", "café", "a/b"} {
+		name := reducer.NameCall(nil, odd)
+		require.Equal(t, "call_"+events.Hash([]byte(odd))[:16], name)
+		require.Equal(t, name+"~1", reducer.NameCall([]string{name}, odd), "it is not new")
+	}
+	odd := single(reducer.NameCall(nil, "two\nlines"), "alpha")
+	odd.Calls[0].ProviderID = "two\nlines"
+	scene := started(t).do(single("call_1", "alpha"), success("call_1", "1"), &events.Continue{}, odd, success(odd.Calls[0].ID, "2"), &events.Continue{})
+	scene.sees(`
+		system: You test.
+		user: find it
+		assistant:  [call_1 alpha {"n":1.0}]
+		tool call_1 alpha: 1
+		assistant:  [two
+		lines alpha {"n":1.0}]
+		tool two
+		lines alpha: 2`)
+	mem := scene.Mem
+	require.Equal(t, odd.Calls[0].ID, mem.CallID("two\nlines"), "the provider's own id is understood")
+	require.Equal(t, odd.Calls[0].ID, mem.CallID(odd.Calls[0].ID))
+	require.Equal(t, "call_1", mem.CallID("call_1"))
+	require.Equal(t, "three\nlines", mem.CallID("three\nlines"))
+	require.Empty(t, mem.CallID(""))
 }
 
 func TestViewSendsTheProvidersOwnIDs(t *testing.T) {
