@@ -163,6 +163,8 @@ func (l Layout) actor(g *natsbus.Grants, pool string) {
 	l.worker(g, owned[ActorPrefix], pool)
 	g.Consume(inbox(pool, owned[ActorPrefix]...))
 	g.Announce(pool)
+	g.ReadTools(pool)
+	g.Lend(pool)
 	g.StoreResults(pool)
 	if pool == events.AgentsPool {
 		l.subagents(g) // which runs no tools, so has no use for storage

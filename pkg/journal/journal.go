@@ -213,6 +213,13 @@ type Directory interface {
 	Announce(ctx context.Context, pool, instance string, tools []events.ToolSpec) error
 	// AnnounceProviders says that an instance reaches these model providers.
 	AnnounceProviders(ctx context.Context, instance string, names []string) error
+	// Withdraw takes back what an instance announced of a pool, as if the announcement
+	// had expired; WithdrawProviders does so for its providers. Both do nothing where
+	// nothing is announced.
+	Withdraw(ctx context.Context, pool, instance string) error
+	WithdrawProviders(ctx context.Context, instance string) error
+	// PoolTools returns the tools of one pool that live, sorted by name.
+	PoolTools(ctx context.Context, pool string) ([]events.ToolSpec, error)
 	// Tools returns every tool that lives, sorted by name and pool; a tool that
 	// several instances of a pool announce alike is there once.
 	Tools(ctx context.Context) ([]events.ToolSpec, error)

@@ -27,6 +27,7 @@ var (
 	_ journal.Directory = (*Bus)(nil)
 	_ journal.Agents    = (*Bus)(nil)
 	_ journal.Blobs     = (*Bus)(nil)
+	_ journal.Peers     = (*Bus)(nil)
 
 	_ journal.Snapshots  = (*Bus)(nil)
 	_ journal.Tombstones = (*Bus)(nil)

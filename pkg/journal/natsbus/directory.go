@@ -78,6 +78,26 @@ func (b *Bus) AnnounceProviders(ctx context.Context, instance string, names []st
 	return nil
 }
 
+// Withdraw takes back what an instance announced of a pool.
+func (b *Bus) Withdraw(ctx context.Context, pool, instance string) error {
+	return b.withdraw(ctx, toolsPrefix+pool, instance)
+}
+
+// WithdrawProviders takes back which model providers an instance announced.
+func (b *Bus) WithdrawProviders(ctx context.Context, instance string) error {
+	return b.withdraw(ctx, providerBucket, instance)
+}
+
+// withdraw stores the mark by which a key of a bucket is deleted.
+func (b *Bus) withdraw(ctx context.Context, bucket, instance string) error {
+	msg := nats.NewMsg(kvSubjectPrefix + bucket + "." + keyToken(instance))
+	msg.Header.Set(kvOperation, "DEL")
+	if err := b.store(ctx, msg); err != nil && !errors.Is(err, journal.ErrNotReady) {
+		return fmt.Errorf("withdraw what %s announced in %s: %w", instance, bucket, err)
+	}
+	return nil
+}
+
 // put stores a message and waits for the acknowledgement. Where no stream takes
 // it, create is tried once.
 func (b *Bus) put(ctx context.Context, subject string, body []byte, create func() error) error {
@@ -118,33 +138,49 @@ func (b *Bus) Tools(ctx context.Context) ([]events.ToolSpec, error) {
 	}
 	var all []events.ToolSpec
 	for _, pool := range pools {
-		bucket := toolsPrefix + pool
-		err := b.values(ctx, bucket, ">", func(key string, value []byte) error {
-			var tools []events.ToolSpec
-			if err := json.Unmarshal(value, &tools); err != nil {
-				b.log.Warn("an announcement cannot be read", "bucket", bucket, "instance", key, "error", err)
-				return nil
-			}
-			for _, t := range tools {
-				// Who writes to a pool's bucket speaks for that pool alone.
-				if t.Pool == pool && !slices.ContainsFunc(all, func(o events.ToolSpec) bool { return reflect.DeepEqual(o, t) }) {
-					all = append(all, t)
-				}
-			}
-			return nil
-		})
+		tools, err := b.PoolTools(ctx, pool)
 		if errors.Is(err, journal.ErrDenied) {
 			b.warnUnreadable(pool, err)
 			continue
 		}
-		if err != nil && !errors.Is(err, journal.ErrNotReady) {
-			return nil, fmt.Errorf("list tools of pool %s: %w", pool, err)
+		if err != nil {
+			return nil, err
 		}
+		all = append(all, tools...)
 	}
+	sortTools(all)
+	return all, nil
+}
+
+// PoolTools returns the tools of one pool that live, sorted by name.
+func (b *Bus) PoolTools(ctx context.Context, pool string) ([]events.ToolSpec, error) {
+	bucket := toolsPrefix + pool
+	var all []events.ToolSpec
+	err := b.values(ctx, bucket, ">", func(key string, value []byte) error {
+		var tools []events.ToolSpec
+		if err := json.Unmarshal(value, &tools); err != nil {
+			b.log.Warn("an announcement cannot be read", "bucket", bucket, "instance", key, "error", err)
+			return nil
+		}
+		for _, t := range tools {
+			// Who writes to a pool's bucket speaks for that pool alone.
+			if t.Pool == pool && !slices.ContainsFunc(all, func(o events.ToolSpec) bool { return reflect.DeepEqual(o, t) }) {
+				all = append(all, t)
+			}
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, journal.ErrNotReady) {
+		return nil, fmt.Errorf("list tools of pool %s: %w", pool, err)
+	}
+	sortTools(all)
+	return all, nil
+}
+
+func sortTools(all []events.ToolSpec) {
 	slices.SortStableFunc(all, func(x, y events.ToolSpec) int {
 		return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Pool, y.Pool), cmp.Compare(x.Description, y.Description))
 	})
-	return all, nil
 }
 
 // Providers returns the names of every provider that lives, sorted.

@@ -131,6 +131,15 @@ func (g *Grants) WatchAsks() { g.subscribe[asks] = true }
 // Announce allows to say which tools a pool has.
 func (g *Grants) Announce(pool string) { g.publish[kvSubjectPrefix+toolsPrefix+pool+".*"] = true }
 
+// Lend allows to pass work on to other workers of a pool, and to take theirs.
+func (g *Grants) Lend(pool string) {
+	g.publish[loanPrefix+pool+".>"] = true
+	g.subscribe[loanPrefix+pool+".>"] = true
+}
+
+// ReadTools allows to read which tools a pool has.
+func (g *Grants) ReadTools(pool string) { g.read(kvStreamPrefix + toolsPrefix + pool) }
+
 // AnnounceProviders allows to say which model providers there are.
 func (g *Grants) AnnounceProviders() { g.publish[kvSubjectPrefix+providerBucket+".*"] = true }
 
@@ -140,7 +149,7 @@ func (g *Grants) ReadDirectory(pools []string) {
 	g.api("STREAM.NAMES")
 	g.read(kvStreamPrefix + providerBucket)
 	for _, pool := range pools {
-		g.read(kvStreamPrefix + toolsPrefix + pool)
+		g.ReadTools(pool)
 	}
 }
 

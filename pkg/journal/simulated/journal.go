@@ -20,6 +20,7 @@ var (
 	_ journal.Directory = (*Process)(nil)
 	_ journal.Agents    = (*Process)(nil)
 	_ journal.Blobs     = (*Process)(nil)
+	_ journal.Peers     = (*Process)(nil)
 
 	_ journal.Snapshots  = (*Process)(nil)
 	_ journal.Tombstones = (*Process)(nil)
@@ -43,6 +44,8 @@ type Journal struct {
 	watchers map[*watcher]struct{}
 	stores   stores
 	timers   timers
+	// offers are who takes loans, by pool and name.
+	offers map[string][]*offer
 }
 
 // try is what an append tries: to be the record at a place of a run.
@@ -79,6 +82,7 @@ func New(o Options) *Journal {
 	j := &Journal{
 		opts: o.withDefaults(), inboxes: make(map[string]*inbox),
 		tries: make(map[try]int), fetches: make(map[try]int), watchers: make(map[*watcher]struct{}), stores: newStores(), timers: newTimers(),
+		offers: make(map[string][]*offer),
 	}
 	for range j.opts.Shards {
 		j.shards = append(j.shards, &shard{runs: make(map[string][]int), grown: make(chan struct{}), disk: make(chan struct{}, 1)})

@@ -79,12 +79,38 @@ func (p *Process) AnnounceProviders(_ context.Context, instance string, names []
 	})
 }
 
+// Withdraw takes back what an instance announced of a pool.
+func (p *Process) Withdraw(_ context.Context, pool, instance string) error {
+	return p.locked(func(s *stores) {
+		if a, announced := s.tools[pool+" "+instance]; announced {
+			a.at = time.Time{}
+			s.tools[pool+" "+instance] = a
+		}
+	})
+}
+
+// WithdrawProviders takes back which model providers an instance announced.
+func (p *Process) WithdrawProviders(_ context.Context, instance string) error {
+	return p.locked(func(s *stores) { delete(s.providers, instance) })
+}
+
 // Tools returns every tool that lives, sorted by name and pool.
 func (p *Process) Tools(context.Context) ([]events.ToolSpec, error) {
+	return p.tools(func(string) bool { return true })
+}
+
+// PoolTools returns the tools of one pool that live, sorted by name.
+func (p *Process) PoolTools(_ context.Context, pool string) ([]events.ToolSpec, error) {
+	return p.tools(func(of string) bool { return of == pool })
+}
+
+// tools returns the tools that live of the pools that are wanted.
+func (p *Process) tools(wanted func(pool string) bool) ([]events.ToolSpec, error) {
 	var all []events.ToolSpec
 	err := p.locked(func(s *stores) {
 		for _, key := range slices.Sorted(maps.Keys(s.tools)) {
-			if !s.tools[key].lives() {
+			pool, _, _ := strings.Cut(key, " ")
+			if !wanted(pool) || !s.tools[key].lives() {
 				continue
 			}
 			for _, t := range s.tools[key].what {

@@ -1,0 +1,53 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// The errors of [Peers.Lend] beside those of the bus.
+var (
+	// ErrNoPeer says that no other worker takes the loan: nobody offers the name, or
+	// whoever does has it no more, or does not answer.
+	ErrNoPeer = errors.New("no other worker takes it")
+	// ErrPeersBusy says that a worker offers the name and has no room now.
+	ErrPeersBusy = errors.New("the other worker has no room now")
+	// ErrPeerLost says that a worker took the loan and was not heard of for the
+	// ack wait. It may have done the work, or a part of it.
+	ErrPeerLost = errors.New("the worker that took it went away")
+	// ErrPeerHolds says that another worker may still be at the work, so that the
+	// delivery has to be left without a verdict: the caller's context ended
+	// meanwhile, or the work was started under another delivery.
+	ErrPeerHolds = errors.New("another worker is at it")
+)
+
+// Loan is one piece of work under a delivery. The receiver finds all else in the log.
+type Loan struct {
+	// Pool and Name say who can do it: the workers that offer the name in that pool.
+	Pool, Name string
+	// Key is the effect's. Started is the ToolCallStarted that it had when the
+	// delivery came to the lender, 0 for none.
+	Key     string
+	Started uint64
+}
+
+// Peers passes work from the worker that holds a delivery to another worker of the
+// same pool. The delivery stays with the lender, who alone settles it; as long as the
+// borrower is at work, it extends the delivery too, so the death of the lender does
+// not make another worker repeat the work.
+type Peers interface {
+	// Lend asks one worker that offers the name to do the work, and returns when that
+	// has settled it: what came of it is in the log. A positive duration says that
+	// the work failed, which is in the log too, and when the delivery is to come
+	// again. The lender extends the delivery meanwhile.
+	Lend(ctx context.Context, d Delivery, l Loan) (retry time.Duration, err error)
+
+	// Borrow offers a name in a pool until stop is called, and calls take for each
+	// loan, each in a goroutine of its own. The delivery names its record by subject
+	// and sequence number and has no body; it is extended while take runs, and its
+	// Ack and Retry do nothing. What take returns is what Lend returns; an error that
+	// is none of this port's stands for a short delay. Whoever may lend in the pool
+	// can forge a loan, so take goes by the log alone.
+	Borrow(pool, name string, take func(d Delivery, l Loan) (retry time.Duration, err error)) (stop func(), err error)
+}

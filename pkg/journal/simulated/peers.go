@@ -1,0 +1,133 @@
+package simulated
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// takeFunc does the work of a loan.
+type takeFunc func(journal.Delivery, journal.Loan) (time.Duration, error)
+
+// offer is a name that a process offers to do work under.
+type offer struct {
+	p    *Process
+	take takeFunc
+}
+
+// Borrow offers a name in a pool.
+func (p *Process) Borrow(pool, name string, take func(journal.Delivery, journal.Loan) (time.Duration, error)) (stop func(), err error) {
+	if err := p.alive(); err != nil {
+		return nil, err
+	}
+	key, o := pool+" "+name, &offer{p, take}
+	p.j.mu.Lock()
+	defer p.j.mu.Unlock()
+	p.j.offers[key] = append(p.j.offers[key], o)
+	return sync.OnceFunc(func() {
+		p.j.mu.Lock()
+		defer p.j.mu.Unlock()
+		p.j.offers[key] = without(p.j.offers[key], o)
+	}), nil
+}
+
+func without(all []*offer, one *offer) []*offer {
+	var rest []*offer
+	for _, o := range all {
+		if o != one {
+			rest = append(rest, o)
+		}
+	}
+	return rest
+}
+
+// borrower is who gets a loan, one of the others by the seed; nil for nobody.
+func (p *Process) borrower(l journal.Loan, run events.Run, attempt int) *offer {
+	p.j.mu.Lock()
+	defer p.j.mu.Unlock()
+	var others []*offer
+	for _, o := range p.j.offers[l.Pool+" "+l.Name] {
+		if o.p != p && o.p.alive() == nil {
+			others = append(others, o)
+		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	return others[int(p.j.opts.chance("borrower", run.ID, l.Key, attempt)*float64(len(others)))]
+}
+
+// Lend asks one of the other processes that offer the loan's name to do the work.
+func (p *Process) Lend(ctx context.Context, d journal.Delivery, l journal.Loan) (time.Duration, error) {
+	held, ok := d.(*delivery)
+	if !ok {
+		return 0, fmt.Errorf("lend %s: %w: the delivery is borrowed itself", l.Name, journal.ErrNoPeer)
+	}
+	if err := p.alive(); err != nil {
+		return 0, err
+	}
+	o := p.borrower(l, held.moment().Run, held.attempt)
+	if o == nil {
+		return 0, fmt.Errorf("lend %s: %w", l.Name, journal.ErrNoPeer)
+	}
+	type end struct {
+		retry time.Duration
+		err   error
+	}
+	ended := make(chan end, 1)
+	go func() {
+		retry, err := o.serve(held, l)
+		ended <- end{retry, err}
+	}()
+	dead := o.p.dead
+	for lost := (<-chan time.Time)(nil); ; {
+		select {
+		case e := <-ended:
+			if o.p.alive() == nil {
+				return e.retry, e.err
+			}
+			ended = nil // what a dead process says is not heard
+		case <-dead:
+			dead, lost = nil, time.After(p.j.opts.AckWait)
+		case <-lost:
+			return 0, fmt.Errorf("lend %s: %w", l.Name, journal.ErrPeerLost)
+		case <-p.dead:
+			return 0, ErrCrashed
+		case <-ctx.Done():
+			return 0, fmt.Errorf("lend %s: %w: %w", l.Name, journal.ErrPeerHolds, context.Cause(ctx))
+		}
+	}
+}
+
+// serve does the work in the borrower's name, and extends the delivery meanwhile.
+func (o *offer) serve(held *delivery, l journal.Loan) (time.Duration, error) {
+	b := &borrowed{delivery{p: o.p, in: held.in, it: held.it, attempt: held.attempt, rec: journal.Record{Subject: held.rec.Subject, Seq: held.rec.Seq}}}
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		rhythm := time.NewTicker(o.p.j.opts.AckWait / 4)
+		defer rhythm.Stop()
+		for {
+			select {
+			case <-rhythm.C:
+				_ = b.Extend() // fails when the process is dead
+			case <-stop:
+				return
+			}
+		}
+	}()
+	return o.take(b, l)
+}
+
+// borrowed is a delivery that another process holds.
+type borrowed struct{ delivery }
+
+// Ack does nothing: the lender settles the delivery.
+func (d *borrowed) Ack() error { return nil }
+
+// Retry does nothing.
+func (d *borrowed) Retry(time.Duration) error { return nil }
