@@ -47,6 +47,12 @@ type Config struct {
 	Queue     journal.Queue
 	Feed      journal.Feed
 	Directory journal.Directory
+	// Peers passes calls of tools that this actor does not have to actors of the same
+	// pool that do. Default: Queue, if it can do that.
+	Peers journal.Peers
+	// ToolWait is how long no actor of the pool may have a tool that a run pins until
+	// its calls are answered with not_found. Default 30 s.
+	ToolWait time.Duration
 	// Tools are the tools of this process.
 	Tools *tool.Registry
 	// Pools are the pools to serve; empty for those of all Tools.
@@ -72,6 +78,8 @@ type Actor struct {
 	cfg    Config
 	guard  *toolcall.Guard
 	worker *worker.Worker
+	// elsewhere is for calls of tools that others have.
+	elsewhere *toolcall.Elsewhere
 
 	saying sync.Mutex
 	left   map[string][]string // what each pool's announcement leaves out
@@ -99,7 +107,10 @@ func New(cfg Config) (*Actor, error) {
 		return nil, fmt.Errorf("actor: %w", err)
 	}
 	cfg.Results = results
-	a := &Actor{cfg: cfg, left: map[string][]string{}}
+	if cfg.Peers == nil {
+		cfg.Peers = toolcall.PeersOf(cfg.Queue)
+	}
+	a := &Actor{cfg: cfg, left: map[string][]string{}, elsewhere: toolcall.NewElsewhere(cfg.Directory, cfg.ToolWait, cfg.Logger)}
 	if a.guard, err = toolcall.NewGuard(cfg.Store, cfg.Approval, definitions(cfg.Tools)); err != nil {
 		return nil, err
 	}
@@ -113,18 +124,22 @@ func New(cfg Config) (*Actor, error) {
 			reducer.KindTool: worker.HandlerFunc(a.act),
 			reducer.KindJoin: worker.HandlerFunc(toolcall.Join),
 		},
-		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+		Peers: cfg.Peers, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	return a, err
 }
 
-// Announce says once which tools this actor runs. Run does so in the rhythm that
-// keeps it known.
+// Announce says once which tools this actor runs, to those who start runs and to the
+// other actors of its pools. Run does so in the rhythm that keeps it known.
 //
 // What does not fit into a pool's announcement is left out of it, see [fit].
 func (a *Actor) Announce(ctx context.Context) error {
 	for _, pool := range a.cfg.Pools {
-		specs, left := fit(Specs(a.cfg.Tools, pool), a.cfg.Tools.SourceOf, journal.MaxBody)
+		all := Specs(a.cfg.Tools, pool)
+		if err := a.worker.Offer(pool, toolcall.Names(all)); err != nil {
+			return err
+		}
+		specs, left := fit(all, a.cfg.Tools.SourceOf, journal.MaxBody)
 		a.sayLeft(pool, left)
 		if err := a.cfg.Directory.Announce(ctx, pool, a.cfg.Instance, specs); err != nil {
 			return err
@@ -133,11 +148,20 @@ func (a *Actor) Announce(ctx context.Context) error {
 	return nil
 }
 
-// Run announces the tools and works until ctx ends.
+// withdraw takes back what Announce said.
+func (a *Actor) withdraw(ctx context.Context) error {
+	var errs []error
+	for _, pool := range a.cfg.Pools {
+		errs = append(errs, a.cfg.Directory.Withdraw(ctx, pool, a.cfg.Instance))
+	}
+	return errors.Join(errs...)
+}
+
+// Run announces the tools and works until ctx ends; then it takes the announcement back.
 // Tools that come or go meanwhile are announced at once.
 func (a *Actor) Run(ctx context.Context) error {
 	changed := a.cfg.Tools.Changed()
-	return worker.RunAnnounced(ctx, a.cfg.Logger, a.Announce, func(ctx context.Context) error {
+	return worker.RunAnnounced(ctx, a.cfg.Logger, a.Announce, a.withdraw, func(ctx context.Context) error {
 		watching, stop := context.WithCancel(ctx)
 		var watcher sync.WaitGroup
 		watcher.Go(func() { a.announceChanges(watching, changed) })
@@ -275,8 +299,9 @@ func definitions(tools *tool.Registry) toolcall.Lookup {
 	}
 }
 
-// awaited does the work when the call's tool is there, see [tool.Registry.Await]; a
-// call whose tool does not come is answered without having begun.
+// awaited does the work when the call's tool is there, see [tool.Registry.Await]. A call
+// whose tool only another actor of the pool has is done there; one whose tool does not
+// come is answered without having begun.
 func (a *Actor) awaited(c call, work worker.Work) worker.Work {
 	return func(ctx context.Context) worker.Result {
 		began := a.cfg.Store.Now()
@@ -286,7 +311,10 @@ func (a *Actor) awaited(c call, work worker.Work) worker.Work {
 		if _, here := a.cfg.Tools.Lookup(c.Name); !here {
 			a.cfg.Tools.Settle(ctx) // an actor that starts may be given calls of sources that have said nothing
 		}
-		return work(ctx)
+		if _, here := a.cfg.Tools.Lookup(c.Name); here || c.info.Pool != c.pool {
+			return work(ctx)
+		}
+		return a.elsewhere.Lend(c.pool, c.Name, work)(ctx)
 	}
 }
 

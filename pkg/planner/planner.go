@@ -132,14 +132,19 @@ func (p *Planner) Announce(ctx context.Context) error {
 	return p.cfg.Directory.AnnounceProviders(ctx, p.cfg.Instance, slices.Sorted(maps.Keys(p.cfg.Providers)))
 }
 
-// Run announces the providers and works until ctx ends.
+func (p *Planner) withdraw(ctx context.Context) error {
+	return p.cfg.Directory.WithdrawProviders(ctx, p.cfg.Instance)
+}
+
+// Run announces the providers and works until ctx ends; then it takes the announcement
+// back.
 func (p *Planner) Run(ctx context.Context) error {
 	stop, err := p.cfg.Feed.WatchAsks(p.streams.asked)
 	if err != nil {
 		return fmt.Errorf("planner: watching for listeners: %w", err)
 	}
 	defer stop()
-	return worker.RunAnnounced(ctx, p.cfg.Logger, p.Announce, p.worker.Run)
+	return worker.RunAnnounced(ctx, p.cfg.Logger, p.Announce, p.withdraw, p.worker.Run)
 }
 
 // Step works on one delivery of Planning or Reflecting.

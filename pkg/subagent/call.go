@@ -51,7 +51,12 @@ func (s *Subagents) call(run events.Run, mem *reducer.Memory, e reducer.Effect) 
 		return toolcall.NoCurrentCall
 	}
 	c := s.inWork(run, mem, state)
-	return func(ctx context.Context) worker.Result { return s.work(ctx, c) }
+	work := func(ctx context.Context) worker.Result { return s.work(ctx, c) }
+	_, known := s.tools[c.Name]
+	if pinned := mem.Tools[c.Name].Pool == events.AgentsPool; !known && pinned && !c.handedOff {
+		return s.elsewhere.Lend(events.AgentsPool, c.Name, work)
+	}
+	return work
 }
 
 // inWork takes what the work on a call needs of the run's memory.

@@ -70,14 +70,16 @@ type Config struct {
 
 // Subagents is the role. Make it with [New], use it once.
 type Subagents struct {
-	cfg      Config
-	table    *reducer.Table
-	source   string
-	tools    map[string]Tool
-	specs    []events.ToolSpec
-	guard    *toolcall.Guard
-	launcher *launch.Launcher
-	worker   *worker.Worker
+	cfg    Config
+	table  *reducer.Table
+	source string
+	tools  map[string]Tool
+	specs  []events.ToolSpec
+	guard  *toolcall.Guard
+	// elsewhere is for calls of agents that other actors of the pool have.
+	elsewhere *toolcall.Elsewhere
+	launcher  *launch.Launcher
+	worker    *worker.Worker
 }
 
 // New checks the configuration.
@@ -96,6 +98,7 @@ func New(cfg Config) (*Subagents, error) {
 	}
 	s := &Subagents{
 		table: cfg.Store.Machine().Table(), source: worker.Source(role, cfg.Instance), tools: map[string]Tool{}, specs: []events.ToolSpec{},
+		elsewhere: toolcall.NewElsewhere(cfg.Directory, cfg.Patience, cfg.Logger),
 	}
 	var err error
 	if cfg.Results, err = cfg.Results.Prepare(); err != nil {
@@ -121,8 +124,8 @@ func New(cfg Config) (*Subagents, error) {
 			reducer.KindTool: worker.HandlerFunc(s.call),
 			reducer.KindJoin: worker.HandlerFunc(toolcall.Join),
 		},
-		GiveUp:  map[reducer.Kind]worker.Handler{reducer.KindTool: worker.HandlerFunc(s.giveUp)},
-		Arrived: s.arrived, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+		GiveUp: map[reducer.Kind]worker.Handler{reducer.KindTool: worker.HandlerFunc(s.giveUp)},
+		Peers:  toolcall.PeersOf(cfg.Queue), Arrived: s.arrived, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	return s, err
 }
@@ -142,12 +145,19 @@ func Inboxes(t *reducer.Table) []journal.Inbox {
 // Announce says once which agents can be called. Run does so in the rhythm that
 // keeps it known.
 func (s *Subagents) Announce(ctx context.Context) error {
+	if err := s.worker.Offer(events.AgentsPool, toolcall.Names(s.specs)); err != nil {
+		return err
+	}
 	return s.cfg.Directory.Announce(ctx, events.AgentsPool, s.cfg.Instance, s.specs)
 }
 
-// Run announces the agents and works until ctx ends.
+func (s *Subagents) withdraw(ctx context.Context) error {
+	return s.cfg.Directory.Withdraw(ctx, events.AgentsPool, s.cfg.Instance)
+}
+
+// Run announces the agents and works until ctx ends; then it takes the announcement back.
 func (s *Subagents) Run(ctx context.Context) error {
-	return worker.RunAnnounced(ctx, s.cfg.Logger, s.Announce, s.worker.Run)
+	return worker.RunAnnounced(ctx, s.cfg.Logger, s.Announce, s.withdraw, s.worker.Run)
 }
 
 // Step works on one delivery.

@@ -46,3 +46,12 @@ func Join(_ events.Run, mem *reducer.Memory, _ reducer.Effect) worker.Work {
 func NoCurrentCall(context.Context) worker.Result {
 	return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: reducer.CodeNoCurrentCall, Message: "there is no tool call to run"}})
 }
+
+// Names are the names of tools.
+func Names(tools []events.ToolSpec) []string {
+	names := make([]string, len(tools))
+	for i, t := range tools {
+		names[i] = t.Name
+	}
+	return names
+}

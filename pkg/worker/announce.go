@@ -33,11 +33,23 @@ func Announce(ctx context.Context, logger *slog.Logger, announce func(context.Co
 	}
 }
 
-// RunAnnounced repeats an announcement while run runs, and ends with it.
-func RunAnnounced(ctx context.Context, logger *slog.Logger, announce, run func(context.Context) error) error {
+// withdrawTime bounds how long it is tried to take an announcement back: without that it
+// expires.
+const withdrawTime = 2 * time.Second
+
+// RunAnnounced repeats an announcement while run runs. It is taken back as soon as ctx or
+// run ends: what is in work then may go on, but nobody should count on more.
+func RunAnnounced(ctx context.Context, logger *slog.Logger, announce, withdraw, run func(context.Context) error) error {
 	announceCtx, stop := context.WithCancel(ctx)
 	var announcing sync.WaitGroup
-	announcing.Go(func() { Announce(announceCtx, logger, announce) })
+	announcing.Go(func() {
+		Announce(announceCtx, logger, announce)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
+		defer cancel()
+		if err := withdraw(ctx); err != nil {
+			logger.Debug("an announcement is left to expire", "reason", err)
+		}
+	})
 	defer func() { stop(); announcing.Wait() }()
 	return run(ctx)
 }

@@ -32,14 +32,25 @@ type delivery struct {
 	// found is what was due when the delivery came. Only that can have been tried
 	// under an earlier delivery of the message.
 	found []reducer.Effect
+	// borrowed says that another worker holds the delivery. leave gives the slot free
+	// while it goes on; nil: it cannot.
+	borrowed bool
+	leave    func()
 }
 
 // errElsewhere says that a call runs under another delivery, which alone may
 // conclude what became of it.
 var errElsewhere = errors.New("the call was started under another delivery")
 
-// deliver works on a delivery and settles it.
-func (w *Worker) deliver(ctx context.Context, d journal.Delivery) {
+// errHeld says that another worker, to which the work was lent, may be at it.
+var errHeld = errors.New("the work was lent")
+
+// errAgain says that an effect which was lent is to be planned again.
+var errAgain = errors.New("the effect is to be planned again")
+
+// deliver works on a delivery and settles it. leave, which may be nil, is called when
+// it needs its slot no more; it may be called more than once.
+func (w *Worker) deliver(ctx context.Context, d journal.Delivery, leave func()) {
 	rec := d.Record()
 	subject, err := events.ParseSubject(rec.Subject)
 	if err == nil {
@@ -53,7 +64,7 @@ func (w *Worker) deliver(ctx context.Context, d journal.Delivery) {
 	}
 	run := w.cfg.Store.Acquire(subject.Run)
 	defer w.cfg.Store.Release(run)
-	job := &delivery{w: w, d: d, run: run, subject: subject}
+	job := &delivery{w: w, d: d, run: run, subject: subject, leave: leave}
 	delay, err := job.work(ctx)
 	switch {
 	case err != nil:
@@ -73,6 +84,9 @@ func (w *Worker) postpone(ctx context.Context, d journal.Delivery, run events.Ru
 	var foreign *reducer.TableError
 	seq := d.Record().Seq
 	switch {
+	case errors.Is(err, errHeld):
+		// The borrower extends the delivery, and its end is in the log.
+		w.cfg.Logger.Info("leaving a call to the worker that borrowed it", "run", run.ID, "seq", seq)
 	case errors.Is(err, errElsewhere) && ctx.Err() == nil:
 		// Any verdict could hit the delivery of whoever runs the call. Without
 		// one this comes again when that one gives no sign of life.
@@ -230,21 +244,52 @@ func (j *delivery) do(ctx context.Context, e reducer.Effect) (time.Duration, err
 		}
 	}
 	defer j.w.flights.end(f)
+	for {
+		delay, err := j.fly(ctx, f, e)
+		if !errors.Is(err, errAgain) {
+			f.delay = delay
+			return delay, err
+		}
+		if e, mine = j.stillDue(e.Key); !mine || f.ctx.Err() != nil {
+			return 0, nil
+		}
+	}
+}
+
+// fly does an effect once.
+func (j *delivery) fly(ctx context.Context, f *flight, e reducer.Effect) (time.Duration, error) {
 	work, delay, err := j.plan(ctx, e)
 	if work == nil {
-		f.delay = delay
 		return delay, err
 	}
 	working := j.w.cfg.Store.WithValues(f.ctx, j.run)
 	for work != nil {
 		result := j.w.run(working, work)
-		if ctx.Err() != nil {
+		if result.lent != nil {
+			if j.borrowed {
+				return 0, journal.ErrNoPeer
+			}
+			result = j.lend(f.ctx, e, result)
+		}
+		switch {
+		case result.held && ctx.Err() != nil:
+			return 0, errHeld
+		case ctx.Err() != nil:
 			return 0, ctx.Err() // cut short by the end of the drain time
+		case result.held && f.ctx.Err() == nil:
+			return 0, errHeld
 		}
 		work, delay, err = j.settle(ctx, e, result)
 	}
-	f.delay = delay
 	return delay, err
+}
+
+// stillDue returns the effect as it is wanted now, if this delivery is responsible.
+func (j *delivery) stillDue(key string) (reducer.Effect, bool) {
+	j.run.Lock()
+	defer j.run.Unlock()
+	e, still := j.run.Effect(key)
+	return e, still && j.mayStart(&e)
 }
 
 // plan turns the effect into work, after counting an attempt that was lost with
@@ -288,7 +333,7 @@ func (j *delivery) plan(ctx context.Context, e reducer.Effect) (Work, time.Durat
 // the log knows of: its worker was lost.
 func (j *delivery) lost(e reducer.Effect) bool {
 	_, found := j.foundDue(e.Key)
-	return found && j.w.cfg.Origin == "" && e.Kind != reducer.KindEnd && j.d.Attempt()-1 > e.Failed.Counted(j.n)
+	return found && !j.borrowed && j.w.cfg.Origin == "" && e.Kind != reducer.KindEnd && j.d.Attempt()-1 > e.Failed.Counted(j.n)
 }
 
 // mayConclude reports whether this delivery may say what became of a call that

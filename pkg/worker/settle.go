@@ -18,7 +18,7 @@ const maxOutage = time.Minute
 
 // settle appends what the work came to, and returns the work that follows it.
 func (j *delivery) settle(ctx context.Context, e reducer.Effect, r Result) (Work, time.Duration, error) {
-	if r.failure == nil && len(r.payloads) == 0 {
+	if r.failure == nil && len(r.payloads) == 0 && !r.elsewhere && !r.held {
 		r = Fail(errors.New("the handler returned no event"))
 	}
 	ids := make([]string, max(len(r.payloads), 1))
@@ -41,15 +41,18 @@ func (j *delivery) settle(ctx context.Context, e reducer.Effect, r Result) (Work
 
 // passes reports whether an error is an outage that ends by itself.
 func passes(err error) bool {
-	return isOutage(err) && !errors.Is(err, journal.ErrDenied) && !errors.Is(err, journal.ErrNotReady)
+	return isOutage(err) && !errors.Is(err, errAgain) && !errors.Is(err, journal.ErrDenied) && !errors.Is(err, journal.ErrNotReady)
 }
 
 // settleOnce is settle for a log that answers.
 func (j *delivery) settleOnce(ctx context.Context, e reducer.Effect, r Result, ids []string) (Work, time.Duration, error) {
 	j.run.Lock()
 	defer j.run.Unlock()
-	if r.failure != nil {
+	switch {
+	case r.failure != nil:
 		return j.retry(ctx, e, r, ids)
+	case r.elsewhere || r.held:
+		return nil, r.delay, j.lookElsewhere(ctx, e, r.delay)
 	}
 	appended, err := j.add(ctx, e, addition{payloads: r.payloads, ids: ids, begins: r.next != nil || r.handsOn})
 	switch {

@@ -70,6 +70,9 @@ type Config struct {
 	Origin events.State
 	// Gate holds deliveries back for a while; nil: they are never held back.
 	Gate *Gate
+	// Peers lends to this worker and takes its loans, see [Worker.Offer] and [Lend];
+	// nil: nobody does.
+	Peers journal.Peers
 	// Concurrency is how many deliveries of one inbox are in work at once.
 	// Default 64.
 	Concurrency int
@@ -108,6 +111,12 @@ type Result struct {
 	failure  *events.LLMAttemptFailed
 	delay    time.Duration
 	handsOn  bool
+	// lend is the name under which the effect is lent, lent what follows from the
+	// outcome. elsewhere says that somebody else did it, held that somebody else may
+	// still be at it.
+	lend            string
+	lent            func(ctx context.Context, retry time.Duration, err error) Result
+	elsewhere, held bool
 }
 
 // Done ends the effect with its outcome, appended all or none. It must hold at
@@ -126,6 +135,23 @@ func Then(p events.Payload, next Work) Result {
 func HandOn(p events.Payload) Result {
 	return Result{payloads: []events.Payload{p}, handsOn: true}
 }
+
+// Lend has another worker of the delivery's pool do the effect, one that offers the
+// name, and goes on with lent: retry and err are those of [journal.Peers.Lend]. Both
+// count neither among the work that is done at once nor, as far as there is room for
+// that, among the deliveries in work. An effect that was borrowed is not lent again: its
+// lender is told [journal.ErrNoPeer].
+func Lend(name string, lent func(ctx context.Context, retry time.Duration, err error) Result) Result {
+	return Result{lend: name, lent: lent}
+}
+
+// Elsewhere says that the effect was lent. If it is still due, the delivery comes again
+// after the delay; without one the effect is planned again at once.
+func Elsewhere(delay time.Duration) Result { return Result{elsewhere: true, delay: delay} }
+
+// Held leaves the delivery without a verdict, since another worker may be at the
+// effect: without a sign of life from that one it comes again by itself.
+func Held() Result { return Result{held: true} }
 
 // Retry counts a failed attempt in the log and has the work done again after
 // the delay. The failure's key is filled in by the worker.
@@ -147,6 +173,9 @@ type Worker struct {
 	source  string
 	table   *reducer.Table
 	flights flights
+	loans   loans
+	// waiting has room for the deliveries that wait for others without a slot.
+	waiting chan struct{}
 }
 
 // New checks the configuration.
@@ -172,6 +201,7 @@ func New(cfg Config) (*Worker, error) {
 		working: make(chan struct{}, cfg.Concurrency*len(cfg.Inboxes)),
 		cfg:     cfg, source: Source(cfg.Role, cfg.Instance), table: cfg.Store.Machine().Table(),
 		flights: flights{byRun: map[events.Run][]*flight{}},
+		loans:   newLoans(cfg.Concurrency), waiting: make(chan struct{}, waitingPerSlot*cfg.Concurrency),
 	}, nil
 }
 
@@ -247,6 +277,7 @@ func (w *Worker) consume(ctx, taking context.Context, inboxes []journal.Inbox, s
 	defer context.AfterFunc(workCtx, func() { time.AfterFunc(endGrace, func() { close(deaf) }) })()
 	taking, stopAll := context.WithCancel(taking)
 	defer stopAll()
+	defer w.borrow(taking, workCtx)()
 
 	errs := make(chan error, len(inboxes))
 	for _, inbox := range inboxes {
@@ -282,12 +313,10 @@ func (w *Worker) consumeInbox(ctx, workCtx context.Context, inbox journal.Inbox,
 	take := func(ctx context.Context, slots int, handle func(journal.Delivery)) error {
 		return w.cfg.Queue.Consume(ctx, inbox, slots, handle)
 	}
+	var outside sync.WaitGroup
+	defer outside.Wait()
 	err := w.cfg.Gate.through(ctx, slots, take, func(d journal.Delivery) {
-		in(func() {
-			held.add(d)
-			defer held.remove(d)
-			w.deliver(workCtx, d)
-		}, func() { _ = d.Retry(0) })
+		in(func() { w.inSlot(workCtx, d, held, &outside) }, func() { _ = d.Retry(0) })
 	})
 	if err != nil {
 		return fmt.Errorf("%s: inbox %v of pool %s: %w", w.cfg.Role, inbox.States, inbox.Pool, err)

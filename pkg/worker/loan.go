@@ -1,0 +1,275 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// waitingPerSlot is how many deliveries may wait for other workers, without a slot, for
+// each slot there is.
+const waitingPerSlot = 4
+
+// loans are the names under which this worker takes loans of other workers. They have
+// slots of their own, as many as one inbox has: workers whose slots are all full of each
+// other's work still go on.
+type loans struct {
+	slots chan struct{}
+	// atWork are the loans in work.
+	atWork sync.WaitGroup
+
+	mu sync.Mutex
+	// ctx is that of the work; nil while nothing is taken.
+	ctx    context.Context
+	wanted map[loanName]bool
+	taken  map[loanName]func()
+}
+
+// loanName is what is offered.
+type loanName struct{ pool, name string }
+
+func newLoans(slots int) loans {
+	return loans{slots: make(chan struct{}, slots), wanted: map[loanName]bool{}, taken: map[loanName]func(){}}
+}
+
+// Offer says which names other workers may lend work to this one under, in one pool, in
+// place of what was said before. It takes effect while the worker runs. The error is the
+// bus's; what failed is tried again by the next call.
+func (w *Worker) Offer(pool string, names []string) error {
+	w.loans.mu.Lock()
+	defer w.loans.mu.Unlock()
+	for n := range w.loans.wanted {
+		if n.pool == pool {
+			delete(w.loans.wanted, n)
+		}
+	}
+	for _, name := range names {
+		w.loans.wanted[loanName{pool, name}] = true
+	}
+	return w.adjustOffers()
+}
+
+// adjustOffers makes what is taken what is wanted. The lock is held.
+func (w *Worker) adjustOffers() error {
+	l := &w.loans
+	if w.cfg.Peers == nil {
+		return nil
+	}
+	for n, stop := range l.taken {
+		if l.ctx == nil || !l.wanted[n] {
+			stop()
+			delete(l.taken, n)
+		}
+	}
+	if l.ctx == nil {
+		return nil
+	}
+	var errs []error
+	for n := range l.wanted {
+		if l.taken[n] != nil {
+			continue
+		}
+		ctx := l.ctx
+		stop, err := w.cfg.Peers.Borrow(n.pool, n.name, func(d journal.Delivery, loan journal.Loan) (time.Duration, error) {
+			return w.takeLoan(ctx, d, loan)
+		})
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		l.taken[n] = stop
+	}
+	return errors.Join(errs...)
+}
+
+// borrow takes loans until taking ends. The returned function waits for those in work,
+// which may go on until workCtx ends.
+func (w *Worker) borrow(taking, workCtx context.Context) (wait func()) {
+	if w.cfg.Peers == nil {
+		return func() {}
+	}
+	set := func(ctx context.Context) {
+		w.loans.mu.Lock()
+		defer w.loans.mu.Unlock()
+		w.loans.ctx = ctx
+		if err := w.adjustOffers(); err != nil {
+			w.cfg.Logger.Warn("no work of other workers is taken", "reason", err)
+		}
+	}
+	set(workCtx)
+	ended := make(chan struct{})
+	stop := context.AfterFunc(taking, func() { defer close(ended); set(nil) })
+	return func() {
+		if stop() {
+			set(nil)
+		} else {
+			<-ended
+		}
+		w.loans.atWork.Wait()
+	}
+}
+
+// takeLoan does the work of a loan, if there is room.
+func (w *Worker) takeLoan(ctx context.Context, d journal.Delivery, l journal.Loan) (time.Duration, error) {
+	if !w.enterLoan() {
+		return 0, journal.ErrNoPeer // about to end
+	}
+	defer w.loans.atWork.Done()
+	select {
+	case w.loans.slots <- struct{}{}:
+		defer func() { <-w.loans.slots }()
+	default:
+		return 0, journal.ErrPeersBusy
+	}
+	retry, err := w.repay(ctx, d, l)
+	switch {
+	case ctx.Err() != nil:
+		return 0, journal.ErrPeerLost // cut short by the end of the drain time
+	case errors.Is(err, errElsewhere):
+		return 0, journal.ErrPeerHolds
+	case err != nil && !errors.Is(err, journal.ErrNoPeer):
+		w.cfg.Logger.Warn("work of another worker could not be done", "effect", l.Key, "reason", err)
+	}
+	return retry, err
+}
+
+// enterLoan notes a loan in work, unless no more are taken.
+func (w *Worker) enterLoan() bool {
+	w.loans.mu.Lock()
+	defer w.loans.mu.Unlock()
+	if w.loans.ctx == nil {
+		return false
+	}
+	w.loans.atWork.Add(1)
+	return true
+}
+
+// repay does one effect under a delivery that another worker holds. Whatever the loan
+// says is only where to look: the run, the record and the effect come from the log.
+func (w *Worker) repay(ctx context.Context, d journal.Delivery, l journal.Loan) (time.Duration, error) {
+	subject, err := events.ParseSubject(d.Record().Subject)
+	if err == nil {
+		err = subject.CheckShard(w.cfg.Store.Log().Shards())
+	}
+	if err != nil {
+		return 0, err
+	}
+	run := w.cfg.Store.Acquire(subject.Run)
+	defer w.cfg.Store.Release(run)
+	rec, err := w.recordOf(ctx, subject, d.Record().Seq)
+	if err != nil {
+		return 0, err
+	}
+	job := &delivery{w: w, d: d, run: run, subject: subject, borrowed: true}
+	e, due, err := job.foldLoan(ctx, rec, l)
+	if err != nil || !due {
+		return 0, err
+	}
+	job.found = []reducer.Effect{{Key: e.Key, Started: l.Started}}
+	return job.do(ctx, e)
+}
+
+// foldLoan brings the run to the head of the log and returns the effect, if the record
+// is responsible for it.
+func (j *delivery) foldLoan(ctx context.Context, rec journal.Record, l journal.Loan) (reducer.Effect, bool, error) {
+	j.run.Lock()
+	defer j.run.Unlock()
+	defer j.w.flights.reconcile(j.run)
+	e, err := j.run.Extend(ctx, rec)
+	if err != nil {
+		return reducer.Effect{}, false, err
+	}
+	if err := j.run.Refresh(ctx); err != nil {
+		return reducer.Effect{}, false, err
+	}
+	if e != nil {
+		j.n, j.cause = e.N, e.ID
+	}
+	effect, wanted := j.run.Effect(l.Key)
+	return effect, wanted && effect.Kind == reducer.KindTool && j.mayStart(&effect), nil
+}
+
+// recordOf reads the record that a loan names.
+func (w *Worker) recordOf(ctx context.Context, subject events.Subject, seq uint64) (journal.Record, error) {
+	if seq == 0 {
+		return journal.Record{}, fmt.Errorf("record 0 of run %s: %w", subject.Run.ID, journal.ErrNotFound)
+	}
+	for rec, err := range w.cfg.Store.Log().Read(ctx, subject.Run, seq-1) {
+		if err == nil && (rec.Seq != seq || rec.Subject != subject.String()) {
+			err = journal.ErrNotFound
+		}
+		if err != nil {
+			return journal.Record{}, fmt.Errorf("record %d of run %s: %w", seq, subject.Run.ID, err)
+		}
+		return rec, nil
+	}
+	return journal.Record{}, fmt.Errorf("record %d of run %s: %w", seq, subject.Run.ID, journal.ErrNotFound)
+}
+
+// inSlot works on a delivery and returns when it is settled, or when it only waits for
+// other workers and there is room for that.
+func (w *Worker) inSlot(ctx context.Context, d journal.Delivery, held *extender, outside *sync.WaitGroup) {
+	held.add(d)
+	if w.cfg.Peers == nil {
+		defer held.remove(d)
+		w.deliver(ctx, d, nil)
+		return
+	}
+	left, over := make(chan struct{}), make(chan struct{})
+	room := false
+	leave := sync.OnceFunc(func() {
+		select {
+		case w.waiting <- struct{}{}:
+			room = true
+			close(left)
+		default:
+		}
+	})
+	outside.Go(func() {
+		defer close(over)
+		defer held.remove(d)
+		defer func() {
+			if room {
+				<-w.waiting
+			}
+		}()
+		w.deliver(ctx, d, leave)
+	})
+	select {
+	case <-left:
+	case <-over:
+	}
+}
+
+// lend has another worker do the effect.
+func (j *delivery) lend(ctx context.Context, e reducer.Effect, r Result) Result {
+	if j.leave != nil {
+		j.leave()
+	}
+	return contain(ctx, func(ctx context.Context) Result {
+		if j.w.cfg.Peers == nil {
+			return r.lent(ctx, 0, journal.ErrNoPeer)
+		}
+		found, _ := j.foundDue(e.Key)
+		retry, err := j.w.cfg.Peers.Lend(ctx, j.d, journal.Loan{Pool: j.subject.Pool, Name: r.lend, Key: e.Key, Started: found.Started})
+		return r.lent(ctx, retry, err)
+	})
+}
+
+// lookElsewhere reads what came of an effect that was lent. The run is locked.
+func (j *delivery) lookElsewhere(ctx context.Context, e reducer.Effect, delay time.Duration) error {
+	defer j.w.flights.reconcile(j.run)
+	if err := j.run.Refresh(ctx); err != nil {
+		return err
+	}
+	if _, still := j.run.Effect(e.Key); still && delay <= 0 {
+		return errAgain
+	}
+	return nil
+}
