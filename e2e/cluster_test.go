@@ -26,6 +26,8 @@ type setup struct {
 	// something else in YAML's flow form.
 	tools        []string
 	toolSettings map[string]string
+	// actorTools are the tools that each actor has of them; empty: all.
+	actorTools [][]string
 	// entries are further tools of each actor, in YAML's flow form; mcp is the file
 	// of its MCP servers.
 	entries []string
@@ -68,7 +70,7 @@ func startCluster(t *testing.T, s setup) *cluster {
 	for _, n := range []*int{&s.planners, &s.actors, &s.observers, &s.gateways} {
 		*n = max(*n, 1)
 	}
-	s.actors = max(s.actors, len(s.actorPools))
+	s.actors = max(s.actors, len(s.actorPools), len(s.actorTools))
 	addresses := freeAddresses(t, 1+s.gateways)
 	c := &cluster{
 		t: t, setup: s, home: t.TempDir(), store: t.TempDir(), busAddress: addresses[0], gatewayAddresses: addresses[1:],
@@ -164,7 +166,11 @@ func (c *cluster) start(role string, i int) {
 		env = c.env("OPENAI_BASE_URL="+c.model.URL+"/v1", "OPENAI_API_KEY="+name)
 	case "actor":
 		if c.toolFiles[name] == "" {
-			c.toolFiles[name] = c.tools.write(c.t, name, &c.setup)
+			of := c.setup
+			if len(of.actorTools) > 0 {
+				of.tools = of.actorTools[i]
+			}
+			c.toolFiles[name] = c.tools.write(c.t, name, &of)
 		}
 		args = append(args, "--tools", c.toolFiles[name])
 		if pools := c.setup.actorPools; len(pools) > 0 {

@@ -224,7 +224,10 @@ func forbidden(user string) []string {
 		"$JS.API.CONSUMER.INFO.MOORE_0.reflecting":         {Planner, Gateway},
 		"$JS.API.CONSUMER.INFO.MOORE_0.paging":             {Observer, Gateway},
 		"$JS.API.CONSUMER.INFO.MOORE_0.acting_default":     {"actor_default", Gateway},
-		"$JS.API.STREAM.INFO.KV_tools_web":                 {Gateway, subagents},
+		"$JS.API.STREAM.INFO.KV_tools_web":                 {"actor_web", Gateway, subagents},
+		"loan.web.ask.search":                              {"actor_web"},
+		"loan.web.answer.x":                                {"actor_web"},
+		"loan.gpu.ask.render":                              {"actor_gpu"},
 		"$JS.API.DIRECT.GET.OBJ_results_web":               {"actor_web", Tap},
 		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.acting_default": {"actor_default", Gateway},
 		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.done_agents":    {subagents},
@@ -254,13 +257,16 @@ func TestForbidden(t *testing.T) {
 			require.NoError(t, conn.Publish(subject, []byte("{}")))
 		}
 		listen := []string{
-			">", "moore.>", "feed.x", "$JS.>", "$KV.>", "$SYS.>", "_INBOX.>", "_INBOX_somebody.>", "_R_.>", "timers.>", "$JS.EVENT.>",
+			">", "moore.>", "feed.x", "loan.>", "$JS.>", "$KV.>", "$SYS.>", "_INBOX.>", "_INBOX_somebody.>", "_R_.>", "timers.>", "$JS.EVENT.>",
 		}
 		if user != Tap {
 			listen = append(listen, "feed.>", "chunk.>")
 		}
 		if user != Planner {
 			listen = append(listen, "catchup.*.*")
+		}
+		if user != "actor_web" {
+			listen = append(listen, "loan.web.>", "loan.web.answer.y")
 		}
 		if user != Tap && user != Gateway {
 			listen = append(listen, "chunk.*.*", "feed.moore.*.*.acting.*.*.*", "feed.moore.*.*.*.acting.*.*")

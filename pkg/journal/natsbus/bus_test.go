@@ -125,6 +125,11 @@ func TestConformance(t *testing.T) {
 					})
 				})
 				t.Run("Queue", func(t *testing.T) { journaltest.Queue(t, func(*testing.T) journaltest.LogQueue { return bus }) })
+				t.Run("Peers", func(t *testing.T) {
+					journaltest.Peers(t, func(t *testing.T) (journaltest.LogPeers, journaltest.LogPeers) {
+						return bus, patient(t, bus, GroupCommitAuto)
+					})
+				})
 				t.Run("Timers", func(t *testing.T) {
 					journaltest.Timers(t, func(t *testing.T) journaltest.LogTimers { return open(t, shards) })
 				})

@@ -47,6 +47,9 @@ func TestConformance(t *testing.T) {
 				})
 			})
 			t.Run("Queue", func(t *testing.T) { journaltest.Queue(t, func(*testing.T) journaltest.LogQueue { return j }) })
+			t.Run("Peers", func(t *testing.T) {
+				journaltest.Peers(t, func(*testing.T) (journaltest.LogPeers, journaltest.LogPeers) { return j.NewProcess(), j.NewProcess() })
+			})
 			t.Run("Timers", func(t *testing.T) {
 				journaltest.Timers(t, func(*testing.T) journaltest.LogTimers {
 					return New(Options{Shards: shards, AckWait: time.Second})

@@ -1,0 +1,142 @@
+package journaltest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// LogPeers is a journal of one process that can append, deliver and lend.
+type LogPeers interface {
+	LogQueue
+	journal.Peers
+}
+
+// Peers tests [journal.Peers]. The factory returns two processes on one journal, whose
+// ack wait should be two seconds or less.
+func Peers(t *testing.T, open func(t *testing.T) (lender, borrower LogPeers)) {
+	for name, test := range map[string]func(*testing.T, LogPeers, LogPeers){
+		"what was done":             testLend,
+		"what went wrong":           testLoanErrors,
+		"nobody":                    testNobodyBorrows,
+		"the delivery is extended":  testLoanExtends,
+		"the lender ends meanwhile": testLenderEnds,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lender, borrower := open(t)
+			test(t, lender, borrower)
+		})
+	}
+}
+
+// held is a delivery in a pool of its own.
+func held(t *testing.T, lender LogPeers) (pool string, d journal.Delivery, c *consumer) {
+	t.Helper()
+	pool = NewToken(t)
+	c = consume(t, lender, acting(pool), 4, nil)
+	spread(t, lender, pool, 1)
+	return pool, c.next(t), c
+}
+
+func testLend(t *testing.T, lender, borrower LogPeers) {
+	pool, d, _ := held(t, lender)
+	loan := journal.Loan{Pool: pool, Name: "a.tool", Key: "tool/2/c1", Started: 7}
+	stop, err := borrower.Borrow(pool, loan.Name, func(got journal.Delivery, l journal.Loan) (time.Duration, error) {
+		if l != loan || got.Record().Subject != d.Record().Subject || got.Record().Seq != d.Record().Seq || got.Attempt() != d.Attempt() {
+			return 0, journal.ErrPeerHolds
+		}
+		return 3 * time.Second, errors.Join(got.Ack(), got.Retry(0), got.Extend())
+	})
+	require.NoError(t, err)
+	defer stop()
+	retry := awaitLoan(t, lender, d, loan)
+	require.Equal(t, 3*time.Second, retry)
+	require.NoError(t, d.Ack())
+}
+
+// awaitLoan lends until somebody takes it: an offer is known a moment after it is made.
+func awaitLoan(t *testing.T, lender LogPeers, d journal.Delivery, l journal.Loan) (retry time.Duration) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		var err error
+		retry, err = lender.Lend(bounded(t), d, l)
+		if err != nil {
+			require.ErrorIs(t, err, journal.ErrNoPeer)
+		}
+		return err == nil
+	}, patience, 20*time.Millisecond)
+	return retry
+}
+
+func testLoanErrors(t *testing.T, lender, borrower LogPeers) {
+	pool, d, _ := held(t, lender)
+	for name, want := range map[string]error{
+		"busy": journal.ErrPeersBusy, "held": journal.ErrPeerHolds, "lost": journal.ErrPeerLost,
+	} {
+		stop, err := borrower.Borrow(pool, name, func(journal.Delivery, journal.Loan) (time.Duration, error) { return 0, want })
+		require.NoError(t, err)
+		defer stop()
+		require.Eventually(t, func() bool {
+			_, err := lender.Lend(bounded(t), d, journal.Loan{Pool: pool, Name: name})
+			return errors.Is(err, want)
+		}, patience, 20*time.Millisecond, name)
+	}
+	require.NoError(t, d.Ack())
+}
+
+func testNobodyBorrows(t *testing.T, lender, borrower LogPeers) {
+	pool, d, _ := held(t, lender)
+	stop, err := borrower.Borrow(pool, "other", func(journal.Delivery, journal.Loan) (time.Duration, error) { return 0, nil })
+	require.NoError(t, err)
+	awaitLoan(t, lender, d, journal.Loan{Pool: pool, Name: "other"})
+	_, err = lender.Lend(bounded(t), d, journal.Loan{Pool: pool, Name: "tool"})
+	require.ErrorIs(t, err, journal.ErrNoPeer)
+	stop()
+	require.Eventually(t, func() bool {
+		_, err := lender.Lend(bounded(t), d, journal.Loan{Pool: pool, Name: "other"})
+		return errors.Is(err, journal.ErrNoPeer)
+	}, patience, 20*time.Millisecond)
+	require.NoError(t, d.Ack())
+}
+
+// testLoanExtends: the lender does not extend here, and nothing comes again.
+func testLoanExtends(t *testing.T, lender, borrower LogPeers) {
+	pool, d, c := held(t, lender)
+	wait, err := lender.AckWait(bounded(t), acting(pool))
+	require.NoError(t, err)
+	stop, err := borrower.Borrow(pool, "tool", func(journal.Delivery, journal.Loan) (time.Duration, error) {
+		c.nothing(t, 2*wait)
+		return 0, nil
+	})
+	require.NoError(t, err)
+	defer stop()
+	awaitLoan(t, lender, d, journal.Loan{Pool: pool, Name: "tool"})
+	require.NoError(t, d.Ack())
+}
+
+func testLenderEnds(t *testing.T, lender, borrower LogPeers) {
+	pool, d, _ := held(t, lender)
+	ctx, cancel := context.WithCancel(bounded(t))
+	finish := make(chan struct{})
+	stop, err := borrower.Borrow(pool, "tool", func(_ journal.Delivery, l journal.Loan) (time.Duration, error) {
+		if l.Key == "slow" {
+			// Its first sign of life comes before this is called, and arrives meanwhile.
+			time.AfterFunc(200*time.Millisecond, cancel)
+			<-finish
+		}
+		return 0, nil
+	})
+	require.NoError(t, err)
+	defer stop()
+	defer close(finish)
+	awaitLoan(t, lender, d, journal.Loan{Pool: pool, Name: "tool"})
+	_, err = lender.Lend(ctx, d, journal.Loan{Pool: pool, Name: "tool", Key: "slow"})
+	require.ErrorIs(t, err, journal.ErrPeerHolds)
+	require.ErrorIs(t, err, context.Canceled)
+}
