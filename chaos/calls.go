@@ -23,6 +23,8 @@ func (a *audit) checkCalls(c *carrier, h *history, say func(string, ...any)) {
 			say("call %s of %s has %d results", id, f.tool, f.results)
 		case f.results == 0 && !cut:
 			say("call %s of %s has no result", id, f.tool)
+		case f.code == "not_found":
+			say("call %s of %s was not found, though actors of its pool have it", id, f.tool)
 		}
 		a.checkExecutions(h.run, f, say)
 		c.checkDecisions(f, say)
@@ -47,6 +49,9 @@ func (a *audit) count(f *fate) {
 	}
 	if f.tool == askHuman && f.success {
 		a.outcomes["answered"]++
+	}
+	if toolNamed(f.tool) != nil && toolNamed(f.tool).pool == partsPool && f.success {
+		a.outcomes["part of a pool worked"]++
 	}
 	if toolNamed(f.tool) != nil && toolNamed(f.tool).pool == lonePool && f.success {
 		a.outcomes["lone pool worked"]++

@@ -30,6 +30,10 @@ const agentsPool = "agents"
 // lonePool is served by the last actor alone.
 const lonePool = "lone"
 
+// partsPool is served by the first three actors, of which each lacks one of its tools,
+// so that calls have to be passed on.
+const partsPool = "parts"
+
 // fleet is every process of one game.
 type fleet struct {
 	o       options
@@ -41,9 +45,9 @@ type fleet struct {
 	gateway string // its base URL
 }
 
-// newFleet prepares the processes; toolFile is what the actors serve, model the
+// newFleet prepares the processes; toolFile writes what an actor serves, model is the
 // base URL of the model server.
-func newFleet(o options, toolFile, model string) (*fleet, error) {
+func newFleet(o options, toolFile func(actor int) (string, error), model string) (*fleet, error) {
 	f := &fleet{o: o}
 	if err := os.MkdirAll(filepath.Join(o.dir, "logs"), 0o700); err != nil {
 		return nil, err
@@ -60,21 +64,39 @@ func newFleet(o options, toolFile, model string) (*fleet, error) {
 	for i := range 2 {
 		f.addWorker("planner", i, []string{"OPENAI_BASE_URL=" + model + "/v1", "OPENAI_API_KEY=none"})
 	}
-	for i := range pools {
-		args := []string{"--tools", toolFile, "--pool", pools[i], "--pool", pools[(i+1)%len(pools)]}
-		if i == len(pools)-1 {
-			args = append(args, "--pool", lonePool)
-		}
-		f.addWorker("actor", i, nil, args...)
-	}
-	f.lone = f.workers[len(f.workers)-1]
-	for i := range 2 {
-		f.addWorker("actor", len(pools)+i, nil, "--tools", toolFile, "--pool", agentsPool)
+	if err := f.addActors(toolFile); err != nil {
+		return nil, err
 	}
 	for i := range 2 {
 		f.addWorker("observer", i, nil, "--snapshot-every", "5")
 	}
 	return f, nil
+}
+
+// addActors adds those of the pools of tools, of which the last one serves the lone pool
+// too, and those of the pool of agents.
+func (f *fleet) addActors(toolFile func(actor int) (string, error)) error {
+	for i := range len(pools) + 2 {
+		file, err := toolFile(i)
+		if err != nil {
+			return err
+		}
+		args := []string{"--tools", file}
+		switch {
+		case i >= len(pools):
+			args = append(args, "--pool", agentsPool)
+		case i == len(pools)-1:
+			args = append(args, "--pool", lonePool)
+			fallthrough
+		default:
+			args = append(args, "--pool", pools[i], "--pool", pools[(i+1)%len(pools)], "--pool", partsPool)
+		}
+		f.addWorker("actor", i, nil, args...)
+		if i == len(pools)-1 {
+			f.lone = f.workers[len(f.workers)-1]
+		}
+	}
+	return nil
 }
 
 // addServers adds one server that syncs every message, or three that replicate.
@@ -175,7 +197,7 @@ func (f *fleet) init(ctx context.Context) error {
 
 // initAt sets up the bus of a server, with further arguments.
 func (f *fleet) initAt(ctx context.Context, url string, args ...string) error {
-	args = append([]string{"init", "--nats", url, "--ack-wait", ackWait.String(), "--pools", strings.Join(append([]string{lonePool, agentsPool}, pools...), ",")}, args...)
+	args = append([]string{"init", "--nats", url, "--ack-wait", ackWait.String(), "--pools", strings.Join(append([]string{lonePool, agentsPool, partsPool}, pools...), ",")}, args...)
 	for {
 		out, code, err := f.output(ctx, "moorebus", args...)
 		if err == nil && code == 0 {

@@ -137,11 +137,8 @@ func (g *game) setUp(ctx context.Context) (err error) {
 	if g.tools, err = newToolServer(g.o.dir); err != nil {
 		return err
 	}
-	file, err := g.tools.writeFile(g.o.dir)
-	if err != nil {
-		return err
-	}
 	g.model = newModelServer(g.plans)
+	file := func(actor int) (string, error) { return g.tools.writeFile(g.o.dir, actor) }
 	if g.fleet, err = newFleet(g.o, file, g.model.URL); err != nil {
 		return err
 	}

@@ -27,6 +27,9 @@ type toolKind struct {
 	agent bool
 	// apart says that only kinds of run that are about it call it.
 	apart bool
+	// lacking is the number of the actor of its pool that does not have it, from 1; 0:
+	// all have it.
+	lacking int
 }
 
 // The tools that stand apart: one asks a human, the others are in the pool that
@@ -47,6 +50,9 @@ var tools = []toolKind{
 	{name: "post", pool: "web", effect: "once", risk: "medium", slow: 300 * time.Millisecond},
 	{name: "pay", pool: "files", effect: "once", risk: "high", slow: 1500 * time.Millisecond},
 	{name: "append_line", pool: "files", effect: "once", risk: "low", exec: true},
+	{name: "weigh", pool: partsPool, effect: "pure", risk: "low", slow: 200 * time.Millisecond, lacking: 1},
+	{name: "label", pool: partsPool, effect: "idempotent", risk: "medium", slow: 100 * time.Millisecond, lacking: 2},
+	{name: "ship", pool: partsPool, effect: "once", risk: "low", slow: 700 * time.Millisecond, lacking: 3},
 	{name: askHuman, pool: "default", effect: "pure", risk: "low", builtin: true, apart: true},
 	{name: lonely, pool: lonePool, effect: "pure", risk: "low", slow: 600 * time.Millisecond, apart: true},
 	{name: helper, pool: agentsPool, effect: "idempotent", risk: "low", agent: true, apart: true},
@@ -164,10 +170,13 @@ func (s *toolServer) executions() (map[string][]execution, error) {
 	return all, lines.Err()
 }
 
-// writeFile writes the actors' file of tools, and returns its path.
-func (s *toolServer) writeFile(dir string) (string, error) {
+// writeFile writes an actor's file of tools, and returns its path.
+func (s *toolServer) writeFile(dir string, actor int) (string, error) {
 	var entries []map[string]any
 	for _, t := range tools {
+		if t.lacking == actor+1 {
+			continue
+		}
 		if t.agent {
 			entries = append(entries, map[string]any{"agent": t.name})
 			continue
@@ -195,6 +204,6 @@ func (s *toolServer) writeFile(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, "tools.yaml") // JSON is YAML
+	path := filepath.Join(dir, fmt.Sprintf("tools-%d.yaml", actor)) // JSON is YAML
 	return path, os.WriteFile(path, text, 0o600)
 }
