@@ -16,7 +16,7 @@ import (
 
 func forkCommand() *cobra.Command {
 	var at uint64
-	var patch string
+	var patch, key string
 	cmd := &cobra.Command{
 		Use:   "fork RUN --at N",
 		Short: "Start a run that goes on from an event of another one",
@@ -25,7 +25,10 @@ ended after that event, and is not touched. What was under way there begins agai
 in the fork: a model call is made, and a tool without a result is run, once more.
 
 --patch makes the fork different: a JSON merge patch (RFC 7396) over the keys of an
-agent's definition and the run's task, task_type and mode. It prints the fork's id.`,
+agent's definition and the run's task, task_type and mode. It prints the fork's id.
+
+With --key a command that is repeated makes no second fork: it prints the first
+one's id again.`,
 		Example: `  moorebus fork 0198c5a0-5a6b-7c00-8000-000000000001 --at 7
   moorebus fork 0198c5a0-5a6b-7c00-8000-000000000001 --at 1 --patch '{"models": {"default": "gpt-4o"}}'
   moorebus fork 0198c5a0-5a6b-7c00-8000-000000000001 --at 12 --patch @patch.json`,
@@ -34,6 +37,7 @@ agent's definition and the run's task, task_type and mode. It prints the fork's 
 	flags := addClientFlags(cmd, console.Text, console.JSON)
 	cmd.Flags().Uint64Var(&at, "at", 0, "go on from event `n` of the run")
 	cmd.Flags().StringVar(&patch, "patch", "", "what is to be different, as `JSON` or @FILE")
+	cmd.Flags().StringVar(&key, "key", "", "idempotency `key`: fork the run once under it")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if at == 0 {
 			return cli.Usage("--at: is needed: the event to go on from, counted from 1")
@@ -43,7 +47,7 @@ agent's definition and the run's task, task_type and mode. It prints the fork's 
 			return err
 		}
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
-			fork, err := c.gateway.Fork(ctx, c.namespace, args[0], gateway.ForkRequest{At: at, Patch: change})
+			fork, err := c.gateway.Fork(ctx, c.namespace, args[0], gateway.ForkRequest{At: at, Patch: change, Key: key})
 			if err != nil {
 				return err
 			}

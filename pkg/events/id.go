@@ -62,11 +62,18 @@ func Hash(body []byte) string {
 // starts it and who cancels it need not tell each other. It is a UUIDv7 with the
 // parent's time; the rest is the sha256 of the parent's id and the call's. A
 // parent that is no id has no children: the result is empty.
-func ChildID(parent, callID string) string {
+func ChildID(parent, callID string) string { return derivedID(parent, "/"+callID) }
+
+// ForkID returns the id of the fork of a run that was asked for under an idempotency
+// key, so that the same request again finds it. It has the form of what [ChildID]
+// returns; the result is empty for a parent that is no id.
+func ForkID(parent, key string) string { return derivedID(parent, "\x00fork\x00"+key) }
+
+func derivedID(parent, what string) string {
 	if CheckID(parent) != nil {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(parent + "/" + callID))
+	sum := sha256.Sum256([]byte(parent + what))
 	sum[0] = 0x70 | sum[0]&0x0f // version 7
 	sum[2] = 0x80 | sum[2]&0x3f // variant of RFC 9562
 	text := hex.EncodeToString(sum[:10])

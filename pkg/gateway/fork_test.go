@@ -200,3 +200,43 @@ func TestAForkWhoseParentIsGoneIsAConflict(t *testing.T) {
 	a := r.do("GET", "/v1/runs/"+gone+"/events", "")
 	require.Equal(t, 200, a.status, "its own events can be read")
 }
+
+// A client that never saw the answer asks again, and gets the fork that there is.
+func TestForkUnderAnIdempotencyKey(t *testing.T) {
+	onEveryBus(t, 1, func(t *testing.T, r *rig) {
+		id := r.acted()
+		fork := func(key, body string) answer {
+			return r.do("POST", "/v1/runs/"+id+"/fork", body, "Idempotency-Key", key)
+		}
+		first := fork("once", `{"at":3,"patch":{"task":"Again.","config":{"max_steps":3}}}`)
+		require.Equal(t, 200, first.status, first.body)
+		made := first.text(t, "run_id")
+		require.NoError(t, events.CheckID(made))
+		again := fork("once", `{"patch": {"config": {"max_steps": 3}, "task": "Again."}, "at": 3}`)
+		require.Equal(t, 200, again.status, again.body)
+		require.JSONEq(t, first.body, again.body)
+		require.Equal(t, "/v1/runs/"+made, again.header.Get("Location"))
+		require.Equal(t, []string{"Forked"}, r.types(made))
+		r.happens(made, events.Observing, &events.Continue{})
+		require.EqualValues(t, 2, fork("once", `{"at":3,"patch":{"task":"Again.","config":{"max_steps":3}}}`).field(t, "n"), "it has gone on")
+
+		for _, other := range []string{`{"at":2,"patch":{"task":"Again.","config":{"max_steps":3}}}`, `{"at":3}`, `{"at":3,"patch":{"task":"Once more."}}`} {
+			a := r.fails(409, "idempotency_key_reused", fork("once", other))
+			require.Equal(t, made, a.text(t, "run"))
+		}
+		require.NotEqual(t, made, fork("twice", `{"at":3}`).text(t, "run_id"))
+		for _, key := range []string{"", "two words", "ü", strings.Repeat("k", 256)} {
+			r.fails(400, "bad_idempotency_key", fork(key, `{"at":3}`))
+		}
+	})
+}
+
+func TestForkUnderAnIdOfOnesOwn(t *testing.T) {
+	r := simulatedRig(t, nil)
+	id, own := r.acted(), r.others.NewID()
+	require.Equal(t, own, r.forked(id, `{"at":3,"run_id":"`+own+`"}`))
+	a := r.fails(409, "run_exists", r.fork(id, `{"at":3,"run_id":"`+own+`"}`))
+	require.Equal(t, own, a.text(t, "run"))
+	r.fails(400, "bad_run_id", r.fork(id, `{"at":3,"run_id":"mine"}`))
+	r.fails(400, "bad_run_id", r.do("POST", "/v1/runs/"+id+"/fork", `{"at":3,"run_id":"`+own+`"}`, "Idempotency-Key", "k"))
+}
