@@ -171,7 +171,7 @@ func (p *person) resume(ctx context.Context) {
 	p.ask(ctx, func(g *gateway.Gateway) error {
 		_, err := g.Resume(ctx, "", p.plan.ID, events.By{})
 		return err
-	}, gateway.CodeRunEnded)
+	}, gateway.CodeRunEnded, gateway.CodeNotPaused)
 }
 
 func (p *person) say(ctx context.Context, text string) {

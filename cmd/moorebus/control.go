@@ -103,8 +103,9 @@ to its end, and its result is kept. See resume. It prints the state of each run.
 func resumeCommand() *cobra.Command {
 	return change{
 		name: "resume", short: "Let paused runs go on",
-		long: `Resume lets paused runs go on where they are. A run that is not paused has the
-work of its current state driven once more. It prints the state of each run.`,
+		long: `Resume lets paused runs go on where they are. Work that was under way when a run
+was paused, and still is, is not begun again. It prints the state of each run. A run
+that is not paused stays as it is, and the exit code is 1.`,
 		example: `  moorebus resume 0198c5a0-5a6b-7c00-8000-000000000001`,
 		drives:  true,
 		do: func(g *gateway.Gateway) func(context.Context, string, string, events.By) (gateway.Result, error) {

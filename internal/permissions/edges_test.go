@@ -210,7 +210,7 @@ func forbidden(user string) []string {
 		"$JS.API.STREAM.MSG.GET.KV_purged":                 {Gateway, Tap, subagents},
 		"$JS.API.STREAM.INFO.KV_dropped":                   {Tap},
 		"chunk.default.x":                                  {Planner},
-		"catchup.default.x":                                {Gateway, Tap},
+		"catchup.default.x":                                {Gateway, Tap, Planner},
 		"$JS.API.STREAM.NAMES":                             {Gateway, subagents},
 		"$JS.API.DIRECT.GET.KV_agents":                     {Gateway, subagents},
 		"$JS.API.DIRECT.GET.KV_purged":                     {Gateway, Tap, subagents},
@@ -269,7 +269,10 @@ func TestForbidden(t *testing.T) {
 			listen = append(listen, "loan.web.>", "loan.web.answer.y")
 		}
 		if user != Tap && user != Gateway {
-			listen = append(listen, "chunk.*.*", "feed.moore.*.*.acting.*.*.*", "feed.moore.*.*.*.acting.*.*")
+			listen = append(listen, "feed.moore.*.*.acting.*.*.*", "feed.moore.*.*.*.acting.*.*")
+		}
+		if user != Tap && user != Gateway && user != Planner {
+			listen = append(listen, "chunk.*.*")
 		}
 		if user == Tap {
 			listen = slices.DeleteFunc(listen, func(s string) bool { return s == "feed.x" })

@@ -157,6 +157,9 @@ func (l Layout) planner(g *natsbus.Grants) {
 	g.AnnounceProviders()
 	g.PublishChunks()
 	g.WatchAsks()
+	// To hear whether another planner has a resumed run's call in flight.
+	g.Ask()
+	g.WatchChunks()
 }
 
 func (l Layout) actor(g *natsbus.Grants, pool string) {

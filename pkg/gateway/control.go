@@ -25,11 +25,16 @@ func (g *Gateway) Pause(ctx context.Context, ns, id string, by events.By) (Resul
 	})
 }
 
-// Resume lets a run's work start again. A run that is not paused has its current
-// state's work driven once more, which mends a run that waits for a delivery
-// that was lost.
+// Resume lets a paused run's work start again. What was in flight when the run was
+// paused, and still is, goes on and is not begun a second time. A run that is not
+// paused is a conflict, not_paused.
 func (g *Gateway) Resume(ctx context.Context, ns, id string, by events.By) (Result, error) {
-	return g.change(ctx, ns, id, func(*reducer.Memory) ([]runlog.Draft, error) {
+	return g.change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+		if !mem.Control.Paused {
+			e := conflict(CodeNotPaused, "the run is in state %s and not paused, so there is nothing to resume", mem.State)
+			e.Fields = map[string]any{"run": mem.RunID, "state": mem.State, "n": mem.N}
+			return nil, e
+		}
 		return one(events.Control, &events.Resumed{By: by})
 	})
 }

@@ -35,6 +35,7 @@ const (
 	CodeRunEnded         = "run_ended"
 	CodeRunPurged        = "run_purged"
 	CodeNotWaiting       = "not_waiting"
+	CodeNotPaused        = "not_paused"
 	CodeNotYours         = "not_yours"
 	CodeConflict         = "conflict"
 	CodeTooLarge         = launch.CodeTooLarge

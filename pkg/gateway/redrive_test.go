@@ -28,7 +28,9 @@ func TestAPersonsResumedIsNoRedrive(t *testing.T) {
 				calls.Calls[1].Name = "fetch" // of another pool
 				r.Append(run, events.Planning, &events.LLMParallelToolCalls{ToolCallReply: calls})
 				sleep(stall / 2)
-				_, err := g.Resume(t.Context(), run.Namespace, run.ID, by)
+				_, err := g.Pause(t.Context(), run.Namespace, run.ID, by)
+				require.NoError(t, err)
+				_, err = g.Resume(t.Context(), run.Namespace, run.ID, by)
 				require.NoError(t, err)
 				r.Append(run, events.Planning, &events.ToolCallDispatched{CallID: "a"})
 				last, n := r.Memory(run).Updated, len(r.Types(run))
@@ -51,11 +53,28 @@ func TestAResumedAfterTheRedrive(t *testing.T) {
 		run := r.start(g, nil)
 		sleep(stall + stall/2)
 		require.Equal(t, []string{"Start", "Resumed"}, r.Types(run))
-		_, err := g.Resume(t.Context(), run.Namespace, run.ID, events.By{})
+		_, err := g.Pause(t.Context(), run.Namespace, run.ID, events.By{})
+		require.NoError(t, err)
+		_, err = g.Resume(t.Context(), run.Namespace, run.ID, events.By{})
 		require.NoError(t, err)
 		sleep(stall + stall/4 + time.Minute)
-		require.Equal(t, []string{"Start", "Resumed", "Resumed", "Resumed"}, r.Types(run))
+		require.Equal(t, []string{"Start", "Resumed", "Paused", "Resumed", "Resumed"}, r.Types(run))
 		sleep(stall + stall/4)
-		require.Equal(t, []string{"Start", "Resumed", "Resumed", "Resumed", "FatalError"}, r.Types(run))
+		require.Equal(t, []string{"Start", "Resumed", "Paused", "Resumed", "Resumed", "FatalError"}, r.Types(run))
 	})
+}
+
+func TestResumeOfARunThatIsNotPaused(t *testing.T) {
+	r := simulatedRig(t, nil)
+	id := r.start("task")
+	for range 5 {
+		a := r.fails(409, "not_paused", r.do("POST", "/v1/runs/"+id+"/resume", ""))
+		require.Equal(t, "planning", a.text(t, "state"))
+	}
+	require.Equal(t, []string{"Start"}, r.types(id))
+	require.Equal(t, 200, r.do("POST", "/v1/runs/"+id+"/pause", "").status)
+	require.Equal(t, 200, r.do("POST", "/v1/runs/"+id+"/resume", "").status)
+	r.fails(409, "not_paused", r.do("POST", "/v1/runs/"+id+"/resume", ""))
+	r.happens(id, events.Planning, answered("2"))
+	r.fails(409, "run_ended", r.do("POST", "/v1/runs/"+id+"/resume", ""))
 }

@@ -23,7 +23,7 @@ const ChunkToolCall = "tool_call"
 
 // delta publishes a piece of a call.
 func (s *streamer) delta(c llm.Chunk) {
-	if s.feed == nil {
+	if s.quiet {
 		return
 	}
 	data, err := json.Marshal(ToolCallChunk{

@@ -116,6 +116,7 @@ func New(cfg Config) (*Planner, error) {
 			reducer.KindReflect:  worker.HandlerFunc(p.reflect),
 			reducer.KindDispatch: worker.HandlerFunc(dispatch),
 		},
+		Elsewhere:   p.elsewhere,
 		Gate:        &p.limits.gate,
 		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
@@ -214,7 +215,7 @@ func (p *Planner) nextQueued(j *judge, call events.Call) worker.Work {
 	return done(j.accept(&events.ToolCallReply{Calls: []events.Call{call}, Confidence: j.confidence}))
 }
 
-// call asks the provider, streaming what it says to whoever listens; s may be nil.
+// call asks the provider, streaming what it says to whoever listens.
 func (p *Planner) call(ctx context.Context, provider string, req llm.Request, s *streamer) (llm.Response, error) {
 	caller := p.cfg.Providers[provider]
 	if caller == nil {
@@ -228,11 +229,12 @@ func (p *Planner) call(ctx context.Context, provider string, req llm.Request, s 
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.CallTimeout, errCallTimeout)
 	defer cancel()
 	var stream func(llm.Chunk)
-	if s != nil {
-		stream, s.began = s.chunk, s.now()
-		p.streams.begin(s)
-		defer p.streams.end(s)
+	s.began = s.now()
+	if !s.deaf {
+		stream = s.chunk
 	}
+	p.streams.begin(s)
+	defer p.streams.end(s)
 	ticket, wait := p.limits.ask(provider)
 	if wait > 0 {
 		return nil, &notAskedError{provider, wait}
@@ -242,7 +244,7 @@ func (p *Planner) call(ctx context.Context, provider string, req llm.Request, s 
 	if err != nil && errors.Is(context.Cause(ctx), errCallTimeout) {
 		return nil, &llm.Error{Kind: llm.KindNetwork, Message: fmt.Sprintf("no reply within %s", p.cfg.CallTimeout), Err: err}
 	}
-	if err == nil && s != nil {
+	if err == nil {
 		s.complete(textOf(reply))
 	}
 	if err == nil && reply == nil {

@@ -23,7 +23,8 @@ const (
 	mostSaid = journal.MaxBody
 )
 
-// streams are the calls in flight by run, for those who ask what was said so far.
+// streams are the calls in flight by run, for those who ask what was said so far, or
+// whether there is one.
 type streams struct {
 	mu    sync.Mutex
 	byRun map[events.Run]*streamer
@@ -60,12 +61,15 @@ func (s *streams) asked(run events.Run) {
 // streamer publishes a reply in the making, and notes how it came if that is
 // wanted. It is safe for concurrent use.
 type streamer struct {
-	feed      journal.Feed // nil: nothing is published
-	run       events.Run
-	messageID string
-	now       func() time.Time
-	began     time.Time
-	records   bool
+	feed journal.Feed
+	// quiet says that nothing of the reply is published; deaf that the provider need
+	// not stream it at all.
+	quiet, deaf bool
+	run         events.Run
+	messageID   string
+	now         func() time.Time
+	began       time.Time
+	records     bool
 
 	mu sync.Mutex
 	// said is the text so far, of which there is too much to be kept if it has
@@ -81,27 +85,19 @@ type streamer struct {
 	ended bool
 }
 
-// streamer is the one of a call; nil where neither chunks nor their timing are
-// wanted.
+// streamer is the one of a call.
 func (p *Planner) streamer(run events.Run, messageID string, records bool) *streamer {
-	if p.cfg.NoStream && !records {
-		return nil
+	return &streamer{
+		feed: p.cfg.Feed, run: run, messageID: messageID, now: p.cfg.Store.Now, records: records,
+		quiet: p.cfg.NoStream, deaf: p.cfg.NoStream && !records,
 	}
-	s := &streamer{run: run, messageID: messageID, now: p.cfg.Store.Now, records: records}
-	if !p.cfg.NoStream {
-		s.feed = p.cfg.Feed
-	}
-	return s
 }
 
 // unheard is the streamer of a call that nobody may listen to. What is streamed comes
 // in pieces all the same, so that nothing on the way takes a long reply for a dead
 // connection.
 func (p *Planner) unheard(run events.Run) *streamer {
-	if p.cfg.NoStream {
-		return nil
-	}
-	return &streamer{run: run, now: p.cfg.Store.Now}
+	return &streamer{feed: p.cfg.Feed, run: run, now: p.cfg.Store.Now, quiet: true, deaf: p.cfg.NoStream}
 }
 
 // chunk takes a part of the reply.
@@ -120,7 +116,9 @@ func (s *streamer) chunk(c llm.Chunk) {
 
 // say publishes text that follows what was said.
 func (s *streamer) say(text string) {
-	s.publish(journal.Chunk{MessageID: s.messageID, Offset: s.total, Text: text, Again: s.again})
+	if !s.quiet {
+		s.publish(journal.Chunk{MessageID: s.messageID, Offset: s.total, Text: text, Again: s.again})
+	}
 	if s.total += len(text); s.total <= mostSaid {
 		s.said = append(s.said, text...)
 	} else {
@@ -132,9 +130,6 @@ func (s *streamer) say(text string) {
 }
 
 func (s *streamer) publish(c journal.Chunk) {
-	if s.feed == nil {
-		return
-	}
 	data, err := json.Marshal(c)
 	if err != nil {
 		return
@@ -178,13 +173,19 @@ func (s *streamer) catchUp() {
 	}
 }
 
+// tell answers with the text so far. Where there is none to be told, an empty chunk
+// says that the call is in flight; listeners pass over it.
 func (s *streamer) tell() {
+	s.told = s.now()
+	if s.quiet || len(s.said) == 0 {
+		s.publish(journal.Chunk{MessageID: s.messageID, CatchUp: true, Again: s.again})
+		return
+	}
 	offset := 0
 	for piece := range pieces(string(s.said)) {
 		s.publish(journal.Chunk{MessageID: s.messageID, Offset: offset, Text: piece, CatchUp: true, Again: s.again})
 		offset += len(piece)
 	}
-	s.told = s.now()
 }
 
 // end lets go of the text: the reply is about to be in the log.
@@ -246,9 +247,6 @@ func (s *streamer) note(bytes int) {
 
 // chunks returns how the reply came; nil if that was not to be noted.
 func (s *streamer) chunks() events.Chunks {
-	if s == nil {
-		return nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.timing

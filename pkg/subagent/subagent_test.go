@@ -238,7 +238,9 @@ func TestResumedParentsHaveOneChild(t *testing.T) {
 		run := r.start("boss")
 		r.wait(10 * time.Second)
 		for range 3 {
-			_, err := r.host.Gateway().Resume(t.Context(), "", run.ID, events.By{})
+			_, err := r.host.Gateway().Pause(t.Context(), "", run.ID, events.By{})
+			require.NoError(t, err)
+			_, err = r.host.Gateway().Resume(t.Context(), "", run.ID, events.By{})
 			require.NoError(t, err)
 			r.wait(time.Second)
 		}

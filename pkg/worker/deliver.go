@@ -29,6 +29,9 @@ type delivery struct {
 	// its event's id.
 	n     uint64
 	cause string
+	// resumed says that the message is a Resumed that somebody asked for, and that work
+	// which was in flight when the run was paused may be so still, elsewhere.
+	resumed bool
 	// found is what was due when the delivery came. Only that can have been tried
 	// under an earlier delivery of the message.
 	found []reducer.Effect
@@ -127,6 +130,11 @@ func (j *delivery) work(ctx context.Context) (time.Duration, error) {
 		if first {
 			j.found = due
 		}
+		if asked, err := j.awaitOthers(ctx, due); err != nil {
+			return 0, err
+		} else if asked {
+			continue
+		}
 		delay, err := j.doAll(ctx, due)
 		if delay > 0 || err != nil || ctx.Err() != nil {
 			return delay, err
@@ -145,6 +153,8 @@ func (j *delivery) fold(ctx context.Context) error {
 	}
 	if e != nil {
 		j.n, j.cause = e.N, e.ID
+		resumed, ok := e.Data.(*events.Resumed)
+		j.resumed = ok && !resumed.Redrive
 	}
 	if j.d.Attempt() > 1 {
 		if err := j.run.Refresh(ctx); err != nil {
@@ -153,6 +163,33 @@ func (j *delivery) fold(ctx context.Context) error {
 	}
 	j.w.flights.reconcile(j.run)
 	return nil
+}
+
+// othersEvery is how often another process is asked whether it still has a run's work
+// in flight.
+const othersEvery = 2 * time.Second
+
+// awaitOthers asks whether another process has the work of a resumed run in flight,
+// since it would be done, and paid for, twice. If so, it waits for a while. Either way
+// the run may have gone on meanwhile, so what is due has to be looked at again: asked is
+// true. A process that dies stops answering, and the work is this delivery's.
+func (j *delivery) awaitOthers(ctx context.Context, due []reducer.Effect) (asked bool, err error) {
+	elsewhere := j.w.cfg.Elsewhere
+	if elsewhere == nil || !j.resumed || j.w.flights.has(j.run.ID, due) {
+		return false, nil
+	}
+	if j.resumed = elsewhere(ctx, j.run.ID, due); j.resumed {
+		select {
+		case <-time.After(othersEvery):
+		case <-ctx.Done():
+		}
+	}
+	if ctx.Err() != nil {
+		return true, ctx.Err()
+	}
+	j.run.Lock()
+	defer j.run.Unlock()
+	return true, j.run.Refresh(ctx)
 }
 
 // arrived does what is to be done on every delivery.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
@@ -49,6 +50,15 @@ func (fs *flights) begin(ctx context.Context, run events.Run, key string) (f *fl
 	f.ctx, f.cancel = context.WithCancel(ctx)
 	fs.byRun[run] = append(flying, f)
 	return f, true
+}
+
+// has reports whether one of the effects is in flight here.
+func (fs *flights) has(run events.Run, effects []reducer.Effect) bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return slices.ContainsFunc(fs.byRun[run], func(f *flight) bool {
+		return slices.ContainsFunc(effects, func(e reducer.Effect) bool { return e.Key == f.key })
+	})
 }
 
 func (fs *flights) end(f *flight) {

@@ -68,6 +68,11 @@ type Config struct {
 	// lost ones nor its own, and its handlers decide on effects that are given up
 	// as well. Empty: the state whose effect it is.
 	Origin events.State
+	// Elsewhere reports whether another process has one of the run's effects in flight.
+	// It is asked before work that a resumed run wants and that this process does not
+	// have in flight: as long as it says so, the delivery waits. It may block for a
+	// moment. Nil: nobody else has.
+	Elsewhere func(ctx context.Context, run events.Run, due []reducer.Effect) bool
 	// Gate holds deliveries back for a while; nil: they are never held back.
 	Gate *Gate
 	// Peers lends to this worker and takes its loans, see [Worker.Offer] and [Lend];

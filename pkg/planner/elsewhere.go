@@ -1,0 +1,44 @@
+package planner
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// answerWait is how long another planner has to say that it has a run's call in flight.
+const answerWait = time.Second
+
+// elsewhere reports whether a planner has a call of the run's in flight. It asks as
+// listeners do who missed the beginning of a text: whoever has the call answers on the
+// run's chunks. Where nobody answers, nobody has it; where the answer is lost, a call is
+// made and billed twice, and one reply counts.
+func (p *Planner) elsewhere(ctx context.Context, run events.Run, due []reducer.Effect) bool {
+	if !slices.ContainsFunc(due, func(e reducer.Effect) bool { return e.Kind == reducer.KindPlan || e.Kind == reducer.KindReflect }) {
+		return false
+	}
+	answered := make(chan struct{}, 1)
+	stop, err := p.cfg.Feed.WatchChunks(run, func([]byte) {
+		select {
+		case answered <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		return false // the log takes no outcome either
+	}
+	defer stop()
+	if p.cfg.Feed.AskCatchUp(run) != nil {
+		return false
+	}
+	select {
+	case <-answered:
+		return true
+	case <-time.After(answerWait):
+	case <-ctx.Done():
+	}
+	return false
+}
