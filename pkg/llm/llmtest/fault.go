@@ -18,6 +18,9 @@ type Fault struct {
 	Kind llm.ErrorKind
 	// StreamOnly says that a plain request does not meet it.
 	StreamOnly bool
+	// Hangs says that the reply never ends: only the caller's own time ends the
+	// request.
+	Hangs bool
 
 	serve func(x reply, w http.ResponseWriter, r *http.Request)
 }
@@ -53,15 +56,15 @@ func Faults() []Fault {
 	return []Fault{
 		{Name: "reset", Kind: llm.KindNetwork, serve: reset},
 		{Name: "half a response", Kind: llm.KindNetwork, serve: half},
-		{Name: "no response", Kind: llm.KindNetwork, serve: func(_ reply, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }},
-		{Name: "slow loris", Kind: llm.KindNetwork, serve: trickle},
+		{Name: "no response", Kind: llm.KindNetwork, Hangs: true, serve: func(_ reply, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }},
+		{Name: "slow loris", Kind: llm.KindNetwork, Hangs: true, serve: trickle},
 		{Name: "429 with Retry-After", Kind: llm.KindRateLimited, serve: limited("20")},
 		{Name: "429 without Retry-After", Kind: llm.KindRateLimited, serve: limited("")},
 		{Name: "overloaded", Kind: llm.KindOverloaded, serve: stated(&llm.Error{Kind: llm.KindOverloaded, Message: "boom"})},
 		{Name: "500 without a body", Kind: llm.KindOverloaded, serve: refusal(http.StatusInternalServerError, "text/plain", "")},
 		{Name: "invalid JSON", Kind: llm.KindOther, serve: invalid},
 		{Name: "wrong content type", Kind: llm.KindOther, serve: refusal(http.StatusOK, "text/html", "<html>Please log in.</html>")},
-		{Name: "a stream that stops", StreamOnly: true, serve: stops},
+		{Name: "a stream that stops", StreamOnly: true, Hangs: true, serve: stops},
 		{Name: "a stream that ends early", StreamOnly: true, serve: endsEarly},
 	}
 }
