@@ -24,15 +24,18 @@ func command() *cobra.Command {
 	var listen, namespace string
 	var stall *wire.StallFlag
 	var poolWait, writeTimeout time.Duration
+	var flags *pflag.FlagSet
 	var listener *net.TCPListener
 	var endWaiting func() error
 	return wire.RoleCommand("gateway", "Serve HTTP: start runs, talk to them, watch them",
 		`Gateway serves the HTTP API and the web page, and owns what comes from outside:
 starts, messages, decisions, cancelling; and what time brings about: approvals
 expire, runs end at their deadline, work that stands still is driven once more
-and then given up. Set MOOREBUS_TOKEN to demand a bearer token. While
+and then given up. Set MOOREBUS_TOKEN to demand a bearer token; without one it
+listens on loopback only, unless --insecure-no-auth says otherwise. While
 there is no bus it answers 503, and /healthz 200.`,
-		func(flags *pflag.FlagSet) {
+		func(all *pflag.FlagSet) {
+			flags = all
 			flags.StringVar(&listen, "listen", wire.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
 			stall = wire.AddStallFlag(flags)
 			flags.StringVar(&namespace, "namespace", os.Getenv("MOOREBUS_NAMESPACE"), "namespace of requests that name none (MOOREBUS_NAMESPACE, else default)")
@@ -52,8 +55,8 @@ there is no bus it answers 503, and /healthz 200.`,
 			if writeTimeout <= 0 {
 				return cli.Usage("--write-timeout: must be more than nothing, is %s", writeTimeout)
 			}
-			if listener, err = wire.Listen(listen); err != nil {
-				return wire.BadConfig(err)
+			if listener, err = cli.Listen(flags, "listen", listen, wire.TokenVariable, os.Getenv); err != nil {
+				return err
 			}
 			endWaiting = gateway.ServeWaiting(listener)
 			return nil
@@ -66,7 +69,7 @@ there is no bus it answers 503, and /healthz 200.`,
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Timers: r.Bus, Directory: r.Bus, Agents: r.Bus, Tombstones: r.Bus,
 				Validator: schema.New(schema.Options{}), CheckScript: wire.CheckScript, CheckApproval: approval.New().Check, CheckEstimator: wire.Estimators().Check,
 				DefaultNamespace: namespace, Listener: listener, PoolWait: poolWait, StallAfter: stall.After, WriteTimeout: writeTimeout,
-				Token: os.Getenv("MOOREBUS_TOKEN"), Ready: r.Bus.Ready,
+				Token: os.Getenv(wire.TokenVariable), Hosts: cli.HostNames(listen), Ready: r.Bus.Ready,
 				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
 			})
 			if err != nil {

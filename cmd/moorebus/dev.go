@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/session"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/agent"
@@ -19,8 +20,10 @@ func devCommand() *cobra.Command {
 		Long: `Dev starts the embedded server, every role and the HTTP API in this process, and
 keeps them up until Ctrl-C. --agent stores the agents of the file under their
 names, so that they can be started by them; --tools gives it tools. --nats-listen
-lets other processes (further planners, actors, taps) join the bus, without asking
-who they are.
+lets other processes (further planners, actors, taps) join the bus; they must present
+NATS_TOKEN if it is set here. Beyond loopback --listen needs MOOREBUS_TOKEN and
+--nats-listen NATS_TOKEN, unless --insecure-no-auth says otherwise. Neither is
+encrypted: on a network use a nats-server with TLS and a user for each role.
 
 With --keep-ended or --keep-bytes runs that have ended are archived and purged once an
 hour, as moorebus purge does.`,
@@ -36,10 +39,11 @@ hour, as moorebus purge does.`,
 		if err != nil {
 			return err
 		}
-		listener, err := wire.Listen(listen)
+		listener, err := cli.Listen(cmd.Flags(), "listen", listen, wire.TokenVariable, os.Getenv)
 		if err != nil {
-			return wire.BadConfig(err)
+			return err
 		}
+		local.hosts = cli.HostNames(listen)
 		defer func() { _ = listener.Close() }()
 		return local.host(cmd.Context(), docs, listener, func(ctx context.Context, h *agent.Host, _ session.Bus) error {
 			if local.agentFile != "" {

@@ -22,8 +22,8 @@ OPENAI_API_KEY, OPENAI_BASE_URL, ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL, which
 it asks for their lists of models. It changes nothing, and prints no key.
 
 Each line is ok, a warning, or bad, with what to do below it, or unseen: the user
-may not look there. It warns of a user that may do more than its role needs. The
-exit code is 1 if anything is bad.`,
+may not look there. It warns of a user that may do more than its role needs, and of
+listeners that other machines reach without credentials. The exit code is 1 if anything is bad.`,
 		Example: `  moorebus doctor
   moorebus doctor --nats nats://bus.example:4222 -o json | jq '.findings[] | select(.level != "ok")'`,
 		Args: cobra.NoArgs,
@@ -53,6 +53,7 @@ exit code is 1 if anything is bad.`,
 		} else {
 			doctor.Embedded(cmd.Context(), at.Dir, &report)
 		}
+		doctor.Listener(&report)
 		doctor.Keys(cmd.Context(), &report)
 		if err := cmd.Context().Err(); err != nil {
 			return err

@@ -39,6 +39,8 @@ type localFlags struct {
 	snapshotEvery int
 	keep          keepFlags
 	poolWait      time.Duration
+	// hosts are the names under which HTTP may be addressed.
+	hosts []string
 	// tools are those of the host, once it is there.
 	tools *tool.Registry
 }
@@ -51,7 +53,7 @@ func addLocalFlags(cmd *cobra.Command) *localFlags {
 func addLocalFlagsBeside(cmd *cobra.Command, bus *cli.BusFlags) *localFlags {
 	f := &localFlags{
 		bus:   bus,
-		serve: cli.AddServeFlags(cmd.Flags()),
+		serve: cli.AddServeFlags(cmd.Flags(), os.Getenv),
 		role:  cli.AddRoleFlags(cmd.Flags()),
 		stall: wire.AddStallFlag(cmd.Flags()),
 		log:   cli.AddLogFlags(cmd.Flags(), slog.LevelWarn),
@@ -207,7 +209,7 @@ func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, lo
 	}
 	return agent.HostOptions{
 		Providers: providers, Prices: prices, Tools: registry, Subagents: wire.Subagents(docs.Tools), Results: actor.Results{Secrets: secrets},
-		Instance: f.role.Instance, Listener: listener, Token: os.Getenv("MOOREBUS_TOKEN"), CheckScript: wire.CheckScript,
+		Instance: f.role.Instance, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: f.hosts, CheckScript: wire.CheckScript,
 		StallAfter: f.stall.After, PoolWait: f.poolWait, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
 	}, nil
 }

@@ -31,8 +31,8 @@ cancelled cancels its run. A client that asks for progress hears of every
 transition. An agent's tool has the description of its definition.
 
 It speaks over stdin and stdout, or with --listen over streamable HTTP at /mcp,
-where MOOREBUS_TOKEN is the bearer token that clients must send; only on loopback
-it may be empty.
+where MOOREBUS_TOKEN is the bearer token that clients must send. It may be empty on
+loopback only, unless --insecure-no-auth says otherwise.
 
 The agents are those that are stored on the bus, where somebody has to run them
 (moorebus dev, or the roles). With --agent FILE it is that agent alone, on an
@@ -53,12 +53,14 @@ embedded server in this process, as moorebus run has it.`,
 	cmd.Flags().StringSliceVar(&names, "agents", nil, "names of the stored agents to offer, with commas (default all)")
 	cmd.Flags().StringVar(&listen, "listen", "", "`address` to serve streamable HTTP on, instead of stdin and stdout")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		listener, err := mcpListener(listen)
-		if err != nil {
-			return err
-		}
-		if listener != nil {
-			defer func() { _ = listener.Close() }()
+		var listener net.Listener
+		if listen != "" {
+			tcp, err := cli.Listen(cmd.Flags(), "listen", listen, wire.TokenVariable, os.Getenv)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = tcp.Close() }()
+			listener = tcp
 		}
 		if local.agentFile != "" {
 			if len(names) > 0 || cmd.Flags().Changed("nats") {
@@ -80,22 +82,6 @@ embedded server in this process, as moorebus run has it.`,
 		})
 	}
 	return cmd
-}
-
-// mcpListener listens on the address, if there is one.
-func mcpListener(address string) (net.Listener, error) {
-	if address == "" {
-		return nil, nil
-	}
-	listener, err := wire.Listen(address)
-	if err != nil {
-		return nil, wire.BadConfig(err)
-	}
-	if at := listener.Addr().(*net.TCPAddr); !at.IP.IsLoopback() && os.Getenv("MOOREBUS_TOKEN") == "" {
-		_ = listener.Close()
-		return nil, cli.NotConfigured("--listen %s: whoever reaches it could run agents; set MOOREBUS_TOKEN, or listen on 127.0.0.1", address)
-	}
-	return listener, nil
 }
 
 // mcpLocal offers the agent of a file, which this process runs.
@@ -127,5 +113,5 @@ func serveMCP(ctx context.Context, listener net.Listener, o mcpserve.Options) er
 		return s.Serve(ctx, mcpserve.Lines(os.Stdin, terminal.Stdout))
 	}
 	_, _ = fmt.Fprintf(terminal.Stderr, "serving MCP at http://%s%s\n", listener.Addr(), mcpserve.Path)
-	return s.ServeHTTP(ctx, listener, os.Getenv("MOOREBUS_TOKEN"))
+	return s.ServeHTTP(ctx, listener, os.Getenv(wire.TokenVariable))
 }

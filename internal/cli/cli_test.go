@@ -271,7 +271,7 @@ func TestOpenRemote(t *testing.T) {
 
 func TestServeFlags(t *testing.T) {
 	flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
-	f := AddServeFlags(flags)
+	f := AddServeFlags(flags, env())
 	s, err := f.Serve()
 	require.NoError(t, err)
 	require.True(t, s.SyncAlways)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -71,23 +72,39 @@ type Serve struct {
 }
 
 // ServeFlags are --nats-listen and --fsync.
-type ServeFlags struct{ listen, fsync string }
+type ServeFlags struct {
+	listen, fsync string
+	flags         *pflag.FlagSet
+	getenv        func(string) string
+}
 
 // AddServeFlags adds the flags of commands that start a server: --nats-listen
-// and --fsync.
-func AddServeFlags(flags *pflag.FlagSet) *ServeFlags {
-	f := &ServeFlags{}
-	flags.StringVar(&f.listen, "nats-listen", "", "address of the embedded server for other processes, host:port (default: none)")
+// and --fsync. They go with those of [AddRoleFlags]. getenv is os.Getenv, or a test's.
+func AddServeFlags(flags *pflag.FlagSet, getenv func(string) string) *ServeFlags {
+	f := &ServeFlags{flags: flags, getenv: getenv}
+	flags.StringVar(&f.listen, "nats-listen", "", "address of the embedded server for other processes, host:port; NATS_TOKEN is what they must present (default: none)")
 	flags.StringVar(&f.fsync, "fsync", "always", "when the log goes to the disk: always (before it is acknowledged) or relaxed")
 	return f
 }
 
-// Serve returns what the flags say, or a usage error.
+// natsToken is the variable with what clients of the embedded server must present.
+const natsToken = "NATS_TOKEN"
+
+// Serve returns what the flags say, a usage error, or that of [Guard].
 func (f *ServeFlags) Serve() (*Serve, error) {
 	if f.fsync != "always" && f.fsync != "relaxed" {
 		return nil, Usage("--fsync: %q is not known; use always or relaxed", f.fsync)
 	}
-	return &Serve{Listen: f.listen, SyncAlways: f.fsync == "always"}, nil
+	serve := &Serve{Listen: f.listen, SyncAlways: f.fsync == "always"}
+	if f.listen == "" {
+		return serve, nil
+	}
+	at, err := net.ResolveTCPAddr("tcp", f.listen)
+	if err != nil {
+		return nil, Usage("--nats-listen: %w", err)
+	}
+	serve.Token = f.getenv(natsToken)
+	return serve, Guard(f.flags, "nats-listen", at, natsToken, f.getenv)
 }
 
 // Open opens the bus that flags and environment name: --nats, --data, NATS_URL

@@ -16,7 +16,8 @@ const profileHeader = 5 * time.Second
 // ServePprof serves the process's profiles where --pprof says, until stop is
 // called; without the flag it does nothing. An address without a host is on
 // loopback. It fails with a usage error for what is no address, and with
-// [ExitConfig] where nobody can listen. logger is told the address.
+// [ExitConfig] where nobody can listen, and beyond loopback, since who reaches it is
+// not asked for credentials. logger is told the address.
 func (f *RoleFlags) ServePprof(logger *slog.Logger) (stop func(), err error) {
 	if f.pprof == "" {
 		return func() {}, nil
@@ -28,9 +29,9 @@ func (f *RoleFlags) ServePprof(logger *slog.Logger) (stop func(), err error) {
 	if host == "" {
 		host = "127.0.0.1"
 	}
-	listener, err := net.Listen("tcp", net.JoinHostPort(host, port))
+	listener, err := Listen(f.flags, "pprof", net.JoinHostPort(host, port), "", nil)
 	if err != nil {
-		return nil, NotConfigured("--pprof: %w", err)
+		return nil, err
 	}
 	server := &http.Server{Handler: profiles(), ReadHeaderTimeout: profileHeader}
 	ended := make(chan struct{})

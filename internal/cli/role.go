@@ -21,15 +21,17 @@ type RoleFlags struct {
 	Drain time.Duration
 	// pprof is where profiles are served; empty: nowhere.
 	pprof string
+	flags *pflag.FlagSet
 }
 
 // DrainWait is the default of --drain. What is cut short then, and the server that
 // stops after it, may take seconds more: a role ends within 10 s of SIGTERM.
 const DrainWait = 5 * time.Second
 
-// AddRoleFlags adds --instance, --concurrency, --drain and --pprof.
+// AddRoleFlags adds --instance, --concurrency, --drain, --pprof and --insecure-no-auth.
 func AddRoleFlags(flags *pflag.FlagSet) *RoleFlags {
-	f := &RoleFlags{}
+	f := &RoleFlags{flags: flags}
+	addInsecureFlag(flags)
 	flags.StringVar(&f.Instance, "instance", DefaultInstance(), "name of this process among those of its role")
 	flags.IntVar(&f.Concurrency, "concurrency", 0, "deliveries in work at once; 0 is the role's default")
 	flags.DurationVar(&f.Drain, "drain", DrainWait, "how long work in flight may go on after SIGTERM")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -24,6 +25,7 @@ import (
 // The areas of a [Report].
 const (
 	AreaBus   = "bus"
+	AreaHTTP  = "http"
 	AreaData  = "data"
 	AreaKeys  = "keys"
 	AreaRoles = "roles"
@@ -211,6 +213,10 @@ func (d *Doctor) Embedded(ctx context.Context, dir string, r *Report) {
 		r.Add(AreaData, finding(natsbus.Bad, "make it writable for this user, or name another one with --data", "data directory %s: %v", dir, err))
 	case held != nil && held.URL != "":
 		r.Add(AreaData, finding(natsbus.Good, "", "data directory %s is served by process %d at %s", dir, held.PID, held.URL))
+		if held.Open {
+			r.Add(AreaBus, finding(natsbus.Warning, "set NATS_TOKEN where it is started, or --nats-listen on 127.0.0.1",
+				"other machines reach the NATS server of process %d and need no credentials: whoever does can run tools and read every run", held.PID))
+		}
 		connect := natsbus.ConnectOptions{URL: held.URL, Token: held.Token, Name: "moorebus/doctor", Logger: d.Bus.Logger}
 		d.remote(ctx, connect, r, func(_ *nats.Conn, f []natsbus.Finding) []natsbus.Finding { return flushed(f) })
 	case held != nil:
@@ -312,6 +318,22 @@ func flushed(findings []natsbus.Finding) []natsbus.Finding {
 		}
 	}
 	return findings
+}
+
+// Listener looks at where the environment has HTTP served, if it says so.
+func (d *Doctor) Listener(r *Report) {
+	address := d.Getenv("MOOREBUS_LISTEN")
+	if address == "" || d.Getenv(wire.TokenVariable) != "" {
+		return
+	}
+	at, err := net.ResolveTCPAddr("tcp", address)
+	switch {
+	case err != nil:
+		r.Add(AreaHTTP, finding(natsbus.Bad, "use HOST:PORT", "MOOREBUS_LISTEN: %v", err))
+	case !at.IP.IsLoopback():
+		r.Add(AreaHTTP, finding(natsbus.Bad, "set MOOREBUS_TOKEN, or listen on 127.0.0.1",
+			"MOOREBUS_LISTEN=%s without MOOREBUS_TOKEN: gateway and dev refuse to start, and with --insecure-no-auth whoever reaches it can start runs", address))
+	}
 }
 
 // Keys looks at the model providers that the environment names, and asks each for

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -265,5 +266,35 @@ func TestRolesThatDisagree(t *testing.T) {
 func TestSpace(t *testing.T) {
 	if _, known := freeSpace("."); known {
 		require.Len(t, space(filepath.Join(t.TempDir(), "a", "b")), 1)
+	}
+}
+
+// Listeners that other machines reach without credentials are said: the one that the
+// environment names, and that of the process which serves the data directory.
+func TestDoctorOnOpenListeners(t *testing.T) {
+	dir := t.TempDir()
+	for token, warned := range map[string]bool{"": true, "secret": false} {
+		server, err := embedded.Start(t.Context(), embedded.Options{Dir: dir, Listen: "0.0.0.0:0", Token: token, Logger: busOptions.Logger})
+		require.NoError(t, err)
+		var r Report
+		doctor(nil).Embedded(t.Context(), dir, &r)
+		server.Shutdown()
+		require.Equal(t, warned, slices.ContainsFunc(r.Findings, func(f Found) bool {
+			return f.Level == natsbus.Warning && strings.Contains(f.What, "other machines reach the NATS server")
+		}), "token %q: %v", token, r.Findings)
+	}
+	for name, c := range map[string]struct {
+		env map[string]string
+		bad int
+	}{
+		"default":  {nil, 0},
+		"loopback": {map[string]string{"MOOREBUS_LISTEN": "127.0.0.1:80"}, 0},
+		"open":     {map[string]string{"MOOREBUS_LISTEN": ":80"}, 1},
+		"token":    {map[string]string{"MOOREBUS_LISTEN": ":80", "MOOREBUS_TOKEN": "secret"}, 0},
+		"none":     {map[string]string{"MOOREBUS_LISTEN": "here"}, 1},
+	} {
+		var r Report
+		doctor(c.env).Listener(&r)
+		require.Equal(t, c.bad, r.Bad, name)
 	}
 }

@@ -2,9 +2,7 @@ package wire
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"time"
 
@@ -108,25 +106,16 @@ func BadConfig(err error) error {
 	return cli.NotConfigured("%w", err)
 }
 
+// TokenVariable is the variable of the environment with the bearer token that HTTP
+// clients must send.
+const TokenVariable = "MOOREBUS_TOKEN"
+
 // ListenAddress is where HTTP is served unless a flag says otherwise.
 func ListenAddress(getenv func(string) string) string {
 	if address := getenv("MOOREBUS_LISTEN"); address != "" {
 		return address
 	}
 	return "127.0.0.1:8080"
-}
-
-// Listen listens on a TCP address.
-func Listen(address string) (*net.TCPListener, error) {
-	tcp, err := net.ResolveTCPAddr("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("--listen: %w", err)
-	}
-	listener, err := net.ListenTCP("tcp", tcp)
-	if err != nil {
-		return nil, fmt.Errorf("--listen: %w", err)
-	}
-	return listener, nil
 }
 
 // AddPoolWaitFlag adds --pool-wait, for what runs a gateway.

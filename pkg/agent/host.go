@@ -61,9 +61,10 @@ type HostOptions struct {
 	Estimators tokens.Set
 	// Instance names the process in its events. Default "local".
 	Instance string
-	// Listener and Token are the gateway's; nil: no HTTP.
+	// Listener, Token and Hosts are the gateway's; nil: no HTTP.
 	Listener net.Listener
 	Token    string
+	Hosts    []string
 	// CheckScript checks scripts of agents that come over HTTP; may be nil.
 	CheckScript func(script json.RawMessage) error
 	// Snapshots save reading long runs from their beginning, and are taken every
@@ -206,7 +207,7 @@ func (h *Host) gatewayConfig(o HostOptions, validator tool.Validator, policies *
 	return gateway.Config{
 		Store: h.store, Queue: o.Bus, Feed: o.Bus, Timers: o.Bus, Directory: o.Bus, Agents: o.Bus, Tombstones: o.Tombstones,
 		Instance: o.Instance, StallAfter: o.StallAfter, PoolWait: o.PoolWait, Validator: validator,
-		Listener: o.Listener, Token: o.Token, Ready: o.Ready, CheckScript: o.CheckScript, CheckApproval: policies.Check, CheckEstimator: o.estimators().Check,
+		Listener: o.Listener, Token: o.Token, Hosts: o.Hosts, Ready: o.Ready, CheckScript: o.CheckScript, CheckApproval: policies.Check, CheckEstimator: o.estimators().Check,
 		Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	}
 }

@@ -77,7 +77,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(err, held.release())
 	}
-	if err := held.announce(s.listenURL(), o.Token); err != nil {
+	if err := held.announce(s.listenURL(), o.Token, s.beyondLoopback()); err != nil {
 		s.stop()
 		return nil, errors.Join(err, held.release())
 	}
@@ -169,6 +169,12 @@ func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
 // ClientURL returns where other processes reach the server, with no token in
 // it, or "" if it does not listen.
 func (s *Server) ClientURL() string { return s.listenURL() }
+
+// beyondLoopback reports whether other machines may reach the server.
+func (s *Server) beyondLoopback() bool {
+	addr, ok := s.nats.Addr().(*net.TCPAddr)
+	return ok && addr != nil && !addr.IP.IsLoopback()
+}
 
 func (s *Server) listenURL() string {
 	addr, ok := s.nats.Addr().(*net.TCPAddr)

@@ -28,6 +28,8 @@ type Holder struct {
 	URL string `json:"url,omitempty"`
 	// Token is what its server wants to see, empty if nothing.
 	Token string `json:"token,omitempty"`
+	// Open says that other machines reach its server, and need no token.
+	Open bool `json:"open,omitempty"`
 }
 
 // HeldError says that another process uses the data directory.
@@ -97,10 +99,10 @@ func retryBusy(ctx context.Context, try func() error) error {
 	}
 }
 
-// announce adds where the server is reached.
-func (l *lock) announce(url, token string) error {
+// announce adds where the server is reached, and whether by other machines.
+func (l *lock) announce(url, token string, beyond bool) error {
 	if url != "" {
-		l.who.URL, l.who.Token = url, token
+		l.who.URL, l.who.Token, l.who.Open = url, token, beyond && token == ""
 	}
 	return l.write()
 }

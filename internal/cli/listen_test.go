@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"net"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+)
+
+// listenFlags are the flags of a command that serves others.
+func listenFlags(t *testing.T, args ...string) *pflag.FlagSet {
+	t.Helper()
+	flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
+	AddRoleFlags(flags)
+	require.NoError(t, flags.Parse(args))
+	return flags
+}
+
+func TestListenersBeyondLoopbackNeedCredentials(t *testing.T) {
+	for _, address := range []string{":0", "0.0.0.0:0", "[::]:0"} {
+		_, err := Listen(listenFlags(t), "listen", address, "MOOREBUS_TOKEN", env())
+		require.Equal(t, ExitConfig, exitCode(t.Context(), err), address)
+		require.ErrorContains(t, err, "set MOOREBUS_TOKEN, listen on 127.0.0.1, or allow it with --insecure-no-auth")
+	}
+	for _, allowed := range []struct {
+		address string
+		flags   *pflag.FlagSet
+		getenv  func(string) string
+	}{
+		{"127.0.0.1:0", listenFlags(t), env()},
+		{"localhost:0", listenFlags(t), env()},
+		{"0.0.0.0:0", listenFlags(t), env("MOOREBUS_TOKEN", "secret")},
+		{"0.0.0.0:0", listenFlags(t, "--insecure-no-auth"), env()},
+	} {
+		listener, err := Listen(allowed.flags, "listen", allowed.address, "MOOREBUS_TOKEN", allowed.getenv)
+		require.NoError(t, err, allowed.address)
+		require.NoError(t, listener.Close())
+	}
+}
+
+func TestNATSListenersBeyondLoopbackNeedCredentials(t *testing.T) {
+	serve := func(address string, getenv func(string) string, args ...string) (*Serve, error) {
+		flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
+		AddRoleFlags(flags)
+		f := AddServeFlags(flags, getenv)
+		require.NoError(t, flags.Parse(append(args, "--nats-listen", address)))
+		return f.Serve()
+	}
+	_, err := serve("0.0.0.0:4222", env())
+	require.Equal(t, ExitConfig, exitCode(t.Context(), err))
+	require.ErrorContains(t, err, "set NATS_TOKEN")
+	s, err := serve("0.0.0.0:4222", env("NATS_TOKEN", "secret"))
+	require.NoError(t, err)
+	require.Equal(t, "secret", s.Token)
+	_, err = serve("0.0.0.0:4222", env(), "--insecure-no-auth")
+	require.NoError(t, err)
+	_, err = serve("nowhere", env())
+	require.Equal(t, ExitUsage, exitCode(t.Context(), err))
+}
+
+// Profiles ask nobody for credentials, and there is no way to have them do so.
+func TestProfilesStayOnLoopback(t *testing.T) {
+	_, err := pprofFlags(t, "--pprof", "0.0.0.0:0").ServePprof(quiet)
+	require.Equal(t, ExitConfig, exitCode(t.Context(), err))
+	require.ErrorContains(t, err, "no credentials: listen on 127.0.0.1, or")
+	stop, err := pprofFlags(t, "--pprof", "0.0.0.0:0", "--insecure-no-auth").ServePprof(quiet)
+	require.NoError(t, err)
+	stop()
+}
+
+func TestHostNames(t *testing.T) {
+	require.Equal(t, []string{"box.example"}, HostNames("box.example:80"))
+	for _, address := range []string{":80", "127.0.0.1:80", net.JoinHostPort("::1", "80"), "box"} {
+		require.Empty(t, HostNames(address), address)
+	}
+}
