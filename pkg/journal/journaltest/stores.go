@@ -177,7 +177,9 @@ func Strays(t *testing.T, open func(t *testing.T) (log LogStrays, inject func(sh
 	}
 	before := len(collect(run.Shard))
 	root := "moore." + strconv.Itoa(run.Shard)
-	subjects := []string{root + ".nonsense", root + ".default.acting.planning.default.nobody", root + ".a.b.c.d.e.f.g", root + ".nonsense"}
+	subjects := []string{root + ".nonsense", root + ".default.acting.planning.default.nobody", root + ".a.b.c.d.e.f.g", root + ".nonsense",
+		// As filters these would match the run.
+		root + ".*.*.*.*." + run.ID, root + ".default.*.*.*.*", root + ".>", root + ".*"}
 	if log.Shards() > 1 {
 		other := RunIn(t, log, (run.Shard+1)%log.Shards())
 		subjects = append(subjects, root+".default.idle.planning.default."+other.ID)

@@ -44,17 +44,34 @@ func (b *Bus) strays(ctx context.Context, shard int) ([]journal.Record, error) {
 	if err != nil {
 		return nil, err
 	}
+	slices.Sort(found)
 	var all []journal.Record
-	for _, subject := range found {
-		for rec, err := range b.records(ctx, stream, subject, 0, 0) {
+	for _, filter := range filtersFor(found, events.StreamSubjects(shard)) {
+		for rec, err := range b.records(ctx, stream, filter, 0, 0) {
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, rec)
+			if _, ok := slices.BinarySearch(found, rec.Subject); ok {
+				all = append(all, rec)
+			}
 		}
 	}
 	slices.SortFunc(all, func(x, y journal.Record) int { return cmp.Compare(x.Seq, y.Seq) })
 	return all, nil
+}
+
+// filtersFor returns filters that find what lies on the subjects: the subjects
+// themselves, or everything if one of them would match others. Whoever may publish on
+// moore.0.> may do so on a subject that has * or > as a token.
+func filtersFor(subjects []string, everything string) []string {
+	for _, subject := range subjects {
+		for token := range strings.SplitSeq(subject, ".") {
+			if token == "*" || token == ">" {
+				return []string{everything}
+			}
+		}
+	}
+	return subjects
 }
 
 // Drop remembers a key.
