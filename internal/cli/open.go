@@ -199,6 +199,7 @@ func (o *OpenOptions) inProcess(ctx context.Context, server *embedded.Server) (*
 	if o.Bus.GroupCommit == natsbus.GroupCommitAuto {
 		o.Bus.GroupCommit = natsbus.GroupCommitFor(o.Serve != nil && o.Serve.SyncAlways)
 	}
+	o.Bus.Full = server.Full
 	bus, err := natsbus.Open(ctx, conn, o.Bus)
 	if err != nil {
 		conn.Close()

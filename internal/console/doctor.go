@@ -235,7 +235,7 @@ func space(dir string) []natsbus.Finding {
 		}
 		dir = filepath.Dir(dir)
 	}
-	free, known := freeSpace(dir)
+	free, _, known := embedded.FreeSpace(dir)
 	mend := "free some space, or name a directory on another disk with --data"
 	switch {
 	case !known:

@@ -264,7 +264,7 @@ func TestRolesThatDisagree(t *testing.T) {
 }
 
 func TestSpace(t *testing.T) {
-	if _, known := freeSpace("."); known {
+	if _, _, known := embedded.FreeSpace("."); known {
 		require.Len(t, space(filepath.Join(t.TempDir(), "a", "b")), 1)
 	}
 }

@@ -105,7 +105,7 @@ func (p place) serve(ctx context.Context, n needs, logger *slog.Logger) (Bus, fu
 		closeAll()
 		return nil, nil, err
 	}
-	bus, err := connected(ctx, conn, n, natsbus.Options{Logger: logger, GroupCommit: natsbus.GroupCommitOn})
+	bus, err := connected(ctx, conn, n, natsbus.Options{Logger: logger, GroupCommit: natsbus.GroupCommitOn, Full: server.Full})
 	if err != nil {
 		closeAll()
 		return nil, nil, err

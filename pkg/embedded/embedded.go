@@ -20,6 +20,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -44,15 +46,29 @@ type Options struct {
 	// StartTimeout bounds the wait for the server; 0: 30 s, since a large log
 	// takes seconds to be read.
 	StartTimeout time.Duration
+	// Reserve is how many bytes have to stay free on the directory's disk, see
+	// [Server.Full]; 0: 64 MiB, or a 20th of a small disk.
+	Reserve uint64
 	// Logger gets the server's warnings and errors; nil: slog's default.
 	Logger *slog.Logger
 }
 
 // Server is a running server. Its methods are safe for concurrent use.
 type Server struct {
-	nats  *server.Server
-	lock  *lock
-	token string
+	lock         *lock
+	token, dir   string
+	settings     server.Options
+	startTimeout time.Duration
+	reserve      uint64
+	log          *serverLog
+
+	full     atomic.Pointer[FullError]
+	unwatch  context.CancelFunc
+	watching sync.WaitGroup
+
+	// mu is held while the server is restarted.
+	mu   sync.RWMutex
+	nats *server.Server
 }
 
 // Start takes the directory's lock, starts the server and returns when it
@@ -73,15 +89,22 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := launch(ctx, settings, o)
-	if err != nil {
+	s := &Server{token: o.Token, dir: o.Dir, settings: *settings, startTimeout: o.StartTimeout, reserve: o.Reserve, log: newServerLog(o.Logger)}
+	if s.nats, err = boot(ctx, s.settings, s.log, o.StartTimeout); err != nil {
 		return nil, errors.Join(err, held.release())
+	}
+	if addr, ok := s.nats.Addr().(*net.TCPAddr); ok && addr != nil {
+		s.settings.Port = addr.Port // the same one after a restart
 	}
 	if err := held.announce(s.listenURL(), o.Token, s.beyondLoopback()); err != nil {
 		s.stop()
 		return nil, errors.Join(err, held.release())
 	}
 	s.lock = held
+	s.look()
+	watch, stop := context.WithCancel(context.Background())
+	s.unwatch = stop
+	s.watching.Go(func() { s.watch(watch) })
 	return s, nil
 }
 
@@ -119,19 +142,16 @@ func (o Options) settings() (*server.Options, error) {
 	return settings, nil
 }
 
-func launch(ctx context.Context, settings *server.Options, o Options) (*Server, error) {
-	inner, err := server.NewServer(settings)
+// boot starts a server and returns when it answers.
+func boot(ctx context.Context, settings server.Options, log *serverLog, timeout time.Duration) (*server.Server, error) {
+	inner, err := server.NewServer(&settings)
 	if err != nil {
 		return nil, fmt.Errorf("embedded server: %w", err)
 	}
-	log := &serverLog{out: o.Logger}
-	if log.out == nil {
-		log.out = slog.Default()
-	}
+	log.begin()
 	inner.SetLoggerV2(log, false, false, false)
-	s := &Server{nats: inner, token: o.Token}
+	stop := func() { inner.Shutdown(); inner.WaitForShutdown() }
 	inner.Start()
-	timeout := o.StartTimeout
 	if timeout <= 0 {
 		timeout = 30 * time.Second
 	}
@@ -142,20 +162,31 @@ func launch(ctx context.Context, settings *server.Options, o Options) (*Server, 
 		if fatal == nil && ctx.Err() == nil {
 			continue
 		}
-		s.stop()
+		stop()
 		return nil, fmt.Errorf("embedded server did not start: %w", errors.Join(fatal, ctx.Err()))
 	}
 	if !inner.JetStreamEnabled() {
-		s.stop()
+		stop()
 		return nil, fmt.Errorf("embedded server: JetStream did not start on %s, see the log", settings.StoreDir)
 	}
-	return s, nil
+	return inner, nil
 }
+
+// InProcessConn makes the server one to connect to without the network, also across
+// its restarts.
+func (s *Server) InProcessConn() (net.Conn, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.nats.InProcessConn()
+}
+
+// reconnectWait is how long a client waits before it connects again.
+const reconnectWait = 100 * time.Millisecond
 
 // Connect opens a connection that does not pass through the network. The
 // options are added to those that it needs.
 func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
-	all := []nats.Option{nats.InProcessServer(s.nats), nats.MaxReconnects(-1)}
+	all := []nats.Option{nats.InProcessServer(s), nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait)}
 	if s.token != "" {
 		all = append(all, nats.Token(s.token))
 	}
@@ -172,11 +203,15 @@ func (s *Server) ClientURL() string { return s.listenURL() }
 
 // beyondLoopback reports whether other machines may reach the server.
 func (s *Server) beyondLoopback() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
 	addr, ok := s.nats.Addr().(*net.TCPAddr)
 	return ok && addr != nil && !addr.IP.IsLoopback()
 }
 
 func (s *Server) listenURL() string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
 	addr, ok := s.nats.Addr().(*net.TCPAddr)
 	if !ok || addr == nil {
 		return ""
@@ -190,6 +225,8 @@ func (s *Server) listenURL() string {
 // Shutdown stops the server cleanly, waits until it has, and gives the
 // directory back. It may be called more than once.
 func (s *Server) Shutdown() {
+	s.unwatch()
+	s.watching.Wait()
 	s.stop()
 	// The lock ends with the file; a failure to empty the file changes nothing.
 	_ = s.lock.release()

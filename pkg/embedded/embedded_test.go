@@ -22,9 +22,15 @@ import (
 // other process of TestAnotherProcess.
 const holdDir = "MOOREBUS_TEST_HOLD_DIR"
 
+// others are what the test binary does where a variable names a directory for it: it
+// is the other process of a test.
+var others = map[string]func(dir string){holdDir: hold}
+
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(holdDir); dir != "" {
-		hold(dir)
+	for name, run := range others {
+		if dir := os.Getenv(name); dir != "" {
+			run(dir)
+		}
 	}
 	goleak.VerifyTestMain(m)
 }

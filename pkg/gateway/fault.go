@@ -49,6 +49,8 @@ const (
 	CodeBadApproval      = launch.CodeBadApproval
 	CodeBadEstimator     = launch.CodeBadEstimator
 	CodeUnavailable      = "unavailable"
+	CodeDiskFull         = "disk_full"
+	CodeStoreFull        = "store_full"
 	CodeInternal         = "internal"
 )
 
@@ -134,7 +136,7 @@ func asError(err error) *Error {
 	case errors.Is(err, journal.ErrTooLarge):
 		return wrap(err, http.StatusRequestEntityTooLarge, CodeTooLarge, "the event would be larger than %d KiB, the most that the log takes", journal.MaxBody>>10)
 	case errors.Is(err, journal.ErrFull):
-		return wrap(err, http.StatusServiceUnavailable, CodeUnavailable, "nothing was stored: %s", err.Error())
+		return wrap(err, http.StatusServiceUnavailable, fullCode(err), "nothing was stored: %s", err.Error())
 	case errors.As(err, &draft):
 		return wrap(err, http.StatusConflict, CodeConflict, "the run's state does not allow it: %s", err.Error())
 	case errors.Is(err, errInternal):
@@ -142,6 +144,14 @@ func asError(err error) *Error {
 	}
 	// All else comes from the bus, whose failures have many types and pass.
 	return wrap(err, http.StatusServiceUnavailable, CodeUnavailable, "the bus did not answer as it should; try again, and look at /readyz: %s", err.Error())
+}
+
+// fullCode is the code of a journal.ErrFull.
+func fullCode(err error) string {
+	if errors.Is(err, journal.ErrDiskFull) {
+		return CodeDiskFull
+	}
+	return CodeStoreFull
 }
 
 // errInternal marks what is the gateway's own fault.

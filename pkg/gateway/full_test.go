@@ -64,7 +64,7 @@ func TestStorageFull(t *testing.T) {
 	require.Equal(t, http.StatusOK, r.do("GET", "/readyz", "").status)
 	fill(t, b)
 
-	require.Contains(t, r.fails(http.StatusServiceUnavailable, "unavailable", r.do("GET", "/readyz", "")).text(t, "message"), "storage is full")
+	require.Contains(t, r.fails(http.StatusServiceUnavailable, "store_full", r.do("GET", "/readyz", "")).text(t, "message"), "storage is full")
 	require.Equal(t, http.StatusOK, r.do("GET", "/v1/runs/"+id, "").status, "what is stored can be read")
 	for _, post := range []struct{ path, body string }{
 		{"/v1/runs", startBody("task")},
@@ -72,7 +72,7 @@ func TestStorageFull(t *testing.T) {
 		{"/v1/runs/" + id + "/cancel", "{}"},
 	} {
 		began := time.Now()
-		a := r.fails(http.StatusServiceUnavailable, "unavailable", r.do("POST", post.path, post.body))
+		a := r.fails(http.StatusServiceUnavailable, "store_full", r.do("POST", post.path, post.body))
 		require.Contains(t, a.text(t, "message"), "storage is full")
 		require.Less(t, time.Since(began), patience/2, "nobody waits for what does not pass by itself")
 	}

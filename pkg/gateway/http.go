@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"path"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/agentfile/strict"
+	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 const (
@@ -199,7 +201,11 @@ func (g *Gateway) answer(handle endpoint) http.HandlerFunc {
 		}
 		e := asError(err)
 		if e.Status >= http.StatusInternalServerError && r.Context().Err() == nil {
-			g.cfg.Logger.Warn("a request failed", "method", r.Method, "path", r.URL.Path, "reason", err)
+			level := slog.LevelWarn
+			if errors.Is(err, journal.ErrFull) {
+				level = slog.LevelDebug // the bus says it, once
+			}
+			g.cfg.Logger.Log(r.Context(), level, "a request failed", "method", r.Method, "path", r.URL.Path, "reason", err)
 		}
 		writeError(w, e)
 	}

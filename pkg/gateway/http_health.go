@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -11,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // readyTimeout bounds the questions that /readyz asks the bus.
@@ -23,7 +26,11 @@ func (g *Gateway) getHealth(w http.ResponseWriter, _ *http.Request) error {
 func (g *Gateway) getReady(w http.ResponseWriter, r *http.Request) error {
 	ctx, stop := context.WithTimeout(r.Context(), readyTimeout)
 	defer stop()
-	if err := g.Ready(ctx); err != nil {
+	err := g.Ready(ctx)
+	if errors.Is(err, journal.ErrFull) {
+		return wrap(err, http.StatusServiceUnavailable, fullCode(err), "not ready: %s", err.Error())
+	}
+	if err != nil {
 		return wrap(err, http.StatusServiceUnavailable, CodeUnavailable, "not ready: %s", err.Error())
 	}
 	return writeJSON(w, http.StatusOK, map[string]string{"status": "ready"})

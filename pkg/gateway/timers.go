@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -116,7 +117,11 @@ func (g *Gateway) fired(ctx context.Context, d journal.TimerDelivery) {
 	case errors.Is(err, journal.ErrNotFound):
 		_ = d.Ack() // the run was never started
 	case err != nil:
-		g.cfg.Logger.Warn("a timer comes again", "run", t.Run.ID, "timer", t.Kind, "reason", err)
+		level := slog.LevelWarn
+		if errors.Is(err, journal.ErrFull) {
+			level = slog.LevelDebug // the bus says it, once
+		}
+		g.cfg.Logger.Log(ctx, level, "a timer comes again", "run", t.Run.ID, "timer", t.Kind, "reason", err)
 		_ = d.Retry(timerRetry)
 	default:
 		_ = d.Ack()

@@ -45,7 +45,16 @@ var (
 	// ErrFull says that nothing was stored since there is no room for it. It passes
 	// when somebody makes room.
 	ErrFull = errors.New("the log takes no writes: its storage is full")
+	// ErrDiskFull is the ErrFull of a disk, or of a server that stores nothing any
+	// more because writing to its disk failed.
+	ErrDiskFull error = diskFull{}
 )
+
+// diskFull is the one value of ErrDiskFull.
+type diskFull struct{}
+
+func (diskFull) Error() string        { return "the log takes no writes: no room on the server's disk" }
+func (diskFull) Is(target error) bool { return target == ErrFull }
 
 // MaxBody is the largest body of an event, in bytes: what a message may hold,
 // less its headers.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -17,6 +18,8 @@ const (
 	firstDelay = 200 * time.Millisecond
 	lastDelay  = 30 * time.Second
 	busDelay   = 500 * time.Millisecond
+	// fullDelay is busDelay where the log has no room.
+	fullDelay = 2 * time.Second
 )
 
 // delivery is one message in work.
@@ -107,9 +110,26 @@ func (w *Worker) postpone(ctx context.Context, d journal.Delivery, run events.Ru
 		w.cfg.Logger.Error("a run cannot be read", "run", run.ID, "seq", seq, "reason", err)
 		_ = d.Retry(lastDelay)
 	default:
-		w.cfg.Logger.Warn("a delivery comes again", "run", run.ID, "seq", seq, "reason", err)
-		_ = d.Retry(busDelay)
+		w.cfg.Logger.Log(ctx, outageLevel(err), "a delivery comes again", "run", run.ID, "seq", seq, "reason", err)
+		_ = d.Retry(outageDelay(err))
 	}
+}
+
+// outageLevel is the level at which an outage is logged for each piece of work. That
+// the log has no room the bus says, once.
+func outageLevel(err error) slog.Level {
+	if errors.Is(err, journal.ErrFull) {
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
+}
+
+// outageDelay is how long work waits for the log.
+func outageDelay(err error) time.Duration {
+	if errors.Is(err, journal.ErrFull) {
+		return fullDelay
+	}
+	return busDelay
 }
 
 // work does everything that is due under this delivery. It returns the delay

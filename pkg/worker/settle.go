@@ -30,9 +30,9 @@ func (j *delivery) settle(ctx context.Context, e reducer.Effect, r Result) (Work
 		if !passes(err) || time.Since(began) >= maxOutage {
 			return next, delay, err
 		}
-		j.w.cfg.Logger.Warn("an outcome cannot be stored yet", "run", j.run.ID.ID, "effect", e.Key, "reason", err)
+		j.w.cfg.Logger.Log(ctx, outageLevel(err), "an outcome cannot be stored yet", "run", j.run.ID.ID, "effect", e.Key, "reason", err)
 		select {
-		case <-time.After(busDelay):
+		case <-time.After(outageDelay(err)):
 		case <-ctx.Done():
 			return nil, 0, ctx.Err()
 		}

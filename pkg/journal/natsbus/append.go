@@ -49,6 +49,9 @@ func (b *Bus) Append(ctx context.Context, run events.Run, last uint64, entries .
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("append to run %s: %w", run.ID, err)
 	}
+	if err := b.diskFull(); err != nil {
+		return 0, fmt.Errorf("append to run %s: %w", run.ID, err)
+	}
 	a, p := b.appenders[run.Shard], journal.Pending{Run: run, Last: last, Entries: entries}
 	if a.grouping() {
 		return a.group.Append(ctx, p)
@@ -168,7 +171,7 @@ func (b *Bus) send(ctx context.Context, deadline time.Time, run events.Run, last
 		return b.sendAtomic(ctx, a, deadline, entries)
 	}
 	a.msg.Subject, a.msg.Data = entries[0].Subject.String(), entries[0].Body
-	return b.acknowledged(b.exchange(ctx, a, &a.msg, time.Until(deadline)))
+	return b.acknowledged(b.exchangeStored(ctx, a, &a.msg, time.Until(deadline)))
 }
 
 // sendAtomic publishes entries as one atomic batch, under the condition that the
@@ -187,7 +190,7 @@ func (b *Bus) sendAtomic(ctx context.Context, a *reply, deadline time.Time, entr
 		}
 	}
 	msg.Header[headerBatchCommit] = []string{"1"}
-	ack, err := b.acknowledged(b.exchange(ctx, a, msg, time.Until(deadline)))
+	ack, err := b.acknowledged(b.exchangeStored(ctx, a, msg, time.Until(deadline)))
 	if err != nil || ack.Error == nil || ack.Error.ErrCode != codeBatchIncomplete {
 		return ack, err
 	}
@@ -205,7 +208,7 @@ const deniedSoon = 200 * time.Millisecond
 
 // commit publishes a batch's last message and waits for the acknowledgement.
 func (b *Bus) commit(ctx context.Context, deadline time.Time, msg *nats.Msg) (*pubAck, error) {
-	return b.acknowledged(b.requestWithin(ctx, time.Until(deadline), msg))
+	return b.acknowledged(b.requestStored(ctx, time.Until(deadline), msg))
 }
 
 // acknowledged reads the answer to an append.

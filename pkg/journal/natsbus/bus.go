@@ -62,6 +62,10 @@ type Options struct {
 	MaxStorages int
 	// GroupCommit says whether appends of several runs are stored as one batch.
 	GroupCommit GroupCommit
+	// Full returns why the server's disk takes no writes, else nil, where the server
+	// is in this process; nothing is sent to be stored then. It is called for every
+	// append. Nil: it is not known.
+	Full func() error
 }
 
 func (o Options) withDefaults() Options {
@@ -106,6 +110,8 @@ type Bus struct {
 	asking chan struct{}
 	// appenders are those of the shards.
 	appenders []*appender
+	// breaks counts how often the connection broke.
+	breaks atomic.Uint64
 	// leaderless says that the streams' leaders may not be asked.
 	leaderless atomic.Bool
 	// unordered says that this user may not make consumers to read with.
@@ -145,6 +151,9 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 		unhook()
 		return nil, err
 	}
+	if o.Full == nil {
+		b.full.log = b.log // else the server says it
+	}
 	b.replies = newReplies(conn)
 	b.denied.replies.Store(b.replies)
 	appenders := newAppenders(b)
@@ -164,6 +173,7 @@ func (b *Bus) hook() (unhook func()) {
 	})
 	b.conn.SetDisconnectErrHandler(func(c *nats.Conn, err error) {
 		b.denied.disconnected()
+		b.breaks.Add(1)
 		b.mu.Lock()
 		appenders := b.appenders // none yet while the bus is opened
 		b.mu.Unlock()
@@ -262,15 +272,22 @@ func (b *Bus) Conn() *nats.Conn { return b.conn }
 
 // Ready reports an error unless the bus answers, every stream is there, and the
 // consumers of timers and of the states that need no pool are. It is
-// [journal.ErrFull] where what this process last stored was refused for want of
-// storage, some seconds ago at most.
+// [journal.ErrFull] where nothing can be stored: a stream of the log is at its limit,
+// or what this process last stored was refused for want of storage.
 func (b *Bus) Ready(ctx context.Context) error {
 	if !b.conn.IsConnected() {
 		return fmt.Errorf("the bus is away: connection to %s is %s", b.conn.Opts.Url, b.conn.Status())
 	}
+	if err := b.diskFull(); err != nil {
+		return err
+	}
 	for shard := range b.shards {
-		if _, err := b.streamInfo(ctx, shard); err != nil {
+		info, err := b.streamInfo(ctx, shard)
+		if err != nil {
 			return err
+		}
+		if err := info.full(); err != nil {
+			return b.full.note(err)
 		}
 		for _, state := range ownStates {
 			if _, err := b.consumerInfo(ctx, shard, string(state)); err != nil {
@@ -281,7 +298,11 @@ func (b *Bus) Ready(ctx context.Context) error {
 	if _, err := b.consumerOf(ctx, timerStream, timerDurable); err != nil {
 		return err
 	}
-	return b.full.last()
+	err := b.full.last()
+	if b.opts.Full != nil && errors.Is(err, journal.ErrDiskFull) {
+		return nil // it is known to have passed
+	}
+	return err
 }
 
 // streamInfo is the part of a stream's description that the bus needs.
@@ -289,6 +310,7 @@ type streamInfo struct {
 	Config jetstream.StreamConfig `json:"config"`
 	State  struct {
 		Messages uint64            `json:"messages"`
+		Bytes    uint64            `json:"bytes"`
 		LastSeq  uint64            `json:"last_seq"`
 		Subjects map[string]uint64 `json:"subjects"`
 	} `json:"state"`

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +20,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(limited); dir != "" {
+		serveLimited(dir)
+	}
 	// Most of these tests wait for a server or a clock and need no processor.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)

@@ -113,7 +113,10 @@ func (b *Bus) put(ctx context.Context, subject string, body []byte, create func(
 
 // store publishes a message into a bucket.
 func (b *Bus) store(ctx context.Context, msg *nats.Msg) error {
-	answer, err := b.request(ctx, msg)
+	if err := b.diskFull(); err != nil {
+		return err
+	}
+	answer, err := b.requestStored(ctx, b.opts.RequestTimeout, msg)
 	if errors.Is(err, nats.ErrNoResponders) {
 		return fmt.Errorf("%w: no bucket takes %s: run `%s`: %w", journal.ErrNotReady, msg.Subject, initCommand, err)
 	}

@@ -208,7 +208,7 @@ func (s *batchSender) send(ctx context.Context, deadline time.Time) (*pubAck, er
 
 // open publishes the first message and waits until the server has it.
 func (s *batchSender) open(ctx context.Context, deadline time.Time) error {
-	answer, err := s.bus.requestWithin(ctx, time.Until(deadline), &s.msg)
+	answer, err := s.bus.requestStored(ctx, time.Until(deadline), &s.msg)
 	if err == nil && len(answer.Data) > 0 {
 		var ack *pubAck
 		if ack, err = s.bus.acknowledged(answer, nil); err == nil {

@@ -193,3 +193,9 @@ func TestForgedHeaders(t *testing.T) {
 	cancel()
 	require.NoError(t, <-ended)
 }
+
+func (l *lines) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}

@@ -65,6 +65,9 @@ func (b *Bus) CancelTimer(ctx context.Context, run events.Run, kind string) erro
 // server says that it stored nothing for want of readiness, it is sent again, for
 // RequestTimeout altogether.
 func (b *Bus) publishTimer(ctx context.Context, msg *nats.Msg) error {
+	if err := b.diskFull(); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, b.opts.RequestTimeout, nats.ErrTimeout)
 	defer cancel()
 	var refusal error
@@ -88,7 +91,7 @@ func (b *Bus) publishTimer(ctx context.Context, msg *nats.Msg) error {
 }
 
 func (b *Bus) tryTimer(ctx context.Context, msg *nats.Msg) error {
-	answer, err := b.request(ctx, msg)
+	answer, err := b.requestStored(ctx, b.opts.RequestTimeout, msg)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,145 @@
+//go:build unix
+
+package embedded
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+)
+
+const patience = time.Minute
+
+// A disk with less room than is kept free takes no writes, and takes them again when
+// there is room.
+func TestKeepsRoom(t *testing.T) {
+	free, _, known := FreeSpace(".")
+	require.True(t, known)
+	var lines strings.Builder
+	srv, err := Start(t.Context(), Options{Dir: t.TempDir(), Reserve: free << 1, Logger: slog.New(slog.NewTextHandler(&lines, nil))})
+	require.NoError(t, err)
+	defer srv.Shutdown()
+	var full *FullError
+	require.ErrorAs(t, srv.Full(), &full)
+	require.ErrorContains(t, full, "the disk of "+srv.dir+" is full")
+	srv.unwatch()
+	srv.watching.Wait()
+	srv.look()
+	srv.reserve = free >> 4
+	srv.look()
+	require.NoError(t, srv.Full())
+	require.Equal(t, 2, strings.Count(lines.String(), "\n"), "a line for each change: %s", lines.String())
+}
+
+// limited makes the test binary run a server whose files may not grow beyond what it
+// is told: the other process of TestDiskIsFull.
+const limited = "MOOREBUS_TEST_LIMITED_DIR"
+
+// largest is how many bytes a file of that server may have: writing more fails, as
+// where a disk is full.
+const largest = 1 << 20
+
+func init() { others[limited] = serveLimited }
+
+func limitFiles(bytes uint64) {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &limit); err != nil {
+		panic(err)
+	}
+	limit.Cur = bytes
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit); err != nil {
+		panic(err)
+	}
+}
+
+// serveLimited serves until it may read no more, and says what Full returns for each
+// line: "room" after giving its files room again.
+func serveLimited(dir string) {
+	signal.Ignore(syscall.SIGXFSZ)
+	srv, err := Start(context.Background(), Options{Dir: dir, Listen: "127.0.0.1:0", SyncAlways: true, Reserve: 1})
+	if err != nil {
+		panic(err)
+	}
+	limitFiles(largest)
+	fmt.Println(srv.ClientURL())
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		if lines.Text() == "room" {
+			limitFiles(1 << 40)
+		}
+		fmt.Println(srv.Full())
+	}
+	srv.Shutdown()
+	os.Exit(0)
+}
+
+// TestDiskIsFull fills a server's files until it cannot write, gives it room, and
+// finds it storing again: with the same address, and with everything that it had
+// acknowledged.
+func TestDiskIsFull(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), limited+"="+t.TempDir())
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	log, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	said := make(chan string, 1)
+	go func() { text, _ := io.ReadAll(log); said <- string(text) }()
+	lines := bufio.NewScanner(out)
+	require.True(t, lines.Scan())
+	conn, err := nats.Connect(lines.Text(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	require.NoError(t, err)
+	defer conn.Close()
+	last := publish(t, conn)
+	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(500*time.Millisecond))
+	require.NoError(t, err)
+	body := []byte(strings.Repeat("x", 100<<10))
+	for ; err == nil && last < 100; last++ {
+		_, err = js.Publish(t.Context(), "s", body)
+	}
+	require.Less(t, last, uint64(100), "it is never full")
+	last--
+	ask := func(line string) string {
+		_, err := fmt.Fprintln(in, line)
+		require.NoError(t, err)
+		require.True(t, lines.Scan())
+		return lines.Text()
+	}
+	// The disk itself has room, so the server is started again, in vain.
+	require.Eventually(t, func() bool {
+		_, _ = js.Publish(t.Context(), "s", body)
+		return strings.Contains(ask("full?"), "cannot write")
+	}, patience, 10*time.Millisecond)
+	ask("room")
+	require.Eventually(t, func() bool { return ask("full?") == "<nil>" }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		ack, err := js.Publish(t.Context(), "s", []byte("y"))
+		return err == nil && ack.Sequence > last
+	}, patience, 10*time.Millisecond)
+	for seq := uint64(1); seq <= last; seq++ {
+		stream, err := js.Stream(t.Context(), "S")
+		require.NoError(t, err)
+		_, err = stream.GetMsg(t.Context(), seq)
+		require.NoError(t, err, "what was acknowledged is there")
+	}
+	require.NoError(t, in.Close())
+	text := <-said
+	require.NoError(t, cmd.Wait())
+	require.Contains(t, text, "nothing is stored any more")
+	require.Contains(t, text, "there is room on the disk again")
+}
