@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 
@@ -47,7 +48,11 @@ listeners that other machines reach without credentials. The exit code is 1 if a
 		}
 		var report console.Report
 		doctor := console.Doctor{Getenv: os.Getenv, Bus: natsbus.Options{Logger: logger}}
+		if at.Note != "" {
+			_, _ = fmt.Fprintln(cmd.ErrOrStderr(), at.Note)
+		}
 		if at.Remote {
+			report.Add(console.AreaBus, natsbus.Finding{Level: natsbus.Good, What: fmt.Sprintf("the bus is %s, named by %s", at.Connect.Server(), at.From)})
 			at.Connect.Name, at.Connect.Logger = "moorebus/doctor", logger
 			doctor.Remote(cmd.Context(), at.Connect, &report)
 		} else {

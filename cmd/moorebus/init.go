@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 
@@ -65,11 +66,14 @@ deploy/nats.`,
 		if p.Credentials != "" || flags.Changed("format") {
 			return cli.Usage("--credentials and --format are for --print-permissions")
 		}
-		at, err := cli.FindPlace(url, "", os.Getenv)
+		at, err := cli.FindServer(url, os.Getenv)
 		if err != nil {
 			return err
 		}
-		if !at.Remote {
+		if at.Note != "" {
+			_, _ = fmt.Fprintln(cmd.ErrOrStderr(), at.Note)
+		}
+		if at.From == "" {
 			return cli.NotConfigured("no bus is named: set NATS_URL or use --nats, as in `moorebus init --nats nats://127.0.0.1:4222`; `moorebus run` and `moorebus dev` need no init")
 		}
 		logger, err := log.Logger()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -43,12 +42,8 @@ embedded server in this process, as moorebus run has it.`,
 		Args: cobra.NoArgs,
 	}
 	var local *localFlags
-	bus := cli.AddDataFlags(cmd.Flags(), func(name string) string {
-		if local.agentFile != "" && strings.HasPrefix(name, "NATS_") {
-			return "" // it brings a server of its own
-		}
-		return os.Getenv(name)
-	})
+	bus := cli.AddDataFlags(cmd.Flags(), os.Getenv)
+	bus.Local = func() bool { return local.agentFile != "" }
 	local = addLocalFlagsBeside(cmd, bus)
 	cmd.Flags().StringSliceVar(&names, "agents", nil, "names of the stored agents to offer, with commas (default all)")
 	cmd.Flags().StringVar(&listen, "listen", "", "`address` to serve streamable HTTP on, instead of stdin and stdout")

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 
@@ -18,6 +19,9 @@ type BusFlags struct {
 	namespace string
 	group     string
 	getenv    func(string) string
+	// Local, which may be nil, says that the command brings a server of its own: then
+	// only --data and MOOREBUS_DATA count.
+	Local func() bool
 }
 
 // AddServerFlags adds --nats and --group-commit, for roles that serve every
@@ -103,41 +107,112 @@ type Place struct {
 	Remote  bool
 	Connect natsbus.ConnectOptions
 	Dir     string
+	// From says what named it, such as --nats or NATS_URL.
+	From string
+	// Note says for people where it is, if somebody could think it elsewhere; else
+	// empty.
+	Note string
 }
 
 // Place returns where the flags point, see [FindPlace].
-func (f *BusFlags) Place() (Place, error) { return FindPlace(f.url, f.data, f.getenv) }
+func (f *BusFlags) Place() (Place, error) {
+	if f.Local != nil && f.Local() {
+		return findOwn(f.data, f.getenv)
+	}
+	return FindPlace(f.url, f.data, f.getenv)
+}
+
+// findOwn returns the data directory of a command that brings a server of its own.
+func findOwn(data string, getenv func(string) string) (Place, error) {
+	at := Place{Dir: data, From: "--data"}
+	if at.Dir == "" {
+		at.Dir, at.From = getenv("MOOREBUS_DATA"), "MOOREBUS_DATA"
+	}
+	var err error
+	if at.Dir == "" {
+		at.From = "default"
+		at.Dir, err = DataDir(getenv)
+	}
+	for _, name := range []string{"NATS_URL", "NATS_CONTEXT"} {
+		if getenv(name) != "" {
+			at.Note = fmt.Sprintf("%s is not used: this command brings a server of its own, with its data in %s", name, at.Dir)
+		}
+	}
+	return at, err
+}
 
 // FindPlace decides in the order of nearness: the values of --nats and --data,
-// the environment, the default data directory.
+// the environment, the default data directory if it is there, the context that is
+// selected in the nats CLI, the default data directory.
 func FindPlace(url, data string, getenv func(string) string) (Place, error) {
 	if url != "" && data != "" {
 		return Place{}, Usage("--nats and --data exclude each other: the log is on a bus or in a directory")
 	}
 	if data != "" {
-		return Place{Dir: data}, nil
+		return Place{Dir: data, From: "--data"}, nil
 	}
-	if server, err := findServer(url, getenv); err != nil || server.Connect.URL != "" {
+	if server, err := namedServer(url, getenv); err != nil || server.From != "" {
 		return server, err
 	}
 	if dir := getenv("MOOREBUS_DATA"); dir != "" {
-		return Place{Dir: dir}, nil
+		return Place{Dir: dir, From: "MOOREBUS_DATA"}, nil
 	}
 	dir, err := DataDir(getenv)
-	return Place{Dir: dir}, err
+	at := Place{Dir: dir, From: "default"}
+	selected := natsbus.SelectedContext(getenv)
+	switch {
+	case selected == "":
+		return at, err
+	case err != nil || at.Missing():
+		return selectedServer(selected, getenv)
+	}
+	at.Note = fmt.Sprintf("this is data directory %s; the nats context %s, which is selected, is used with NATS_CONTEXT=%s", dir, ShellWord(selected), ShellWord(selected))
+	return at, nil
 }
 
-// findServer returns the server that the value of --nats and the environment
-// name. Without a URL it is where servers listen by default.
-func findServer(url string, getenv func(string) string) (Place, error) {
+// FindServer returns the server that the value of --nats names, else the
+// environment, else the context that is selected in the nats CLI. If nothing does,
+// From is empty, and it is where servers listen by default.
+func FindServer(url string, getenv func(string) string) (Place, error) {
+	at, err := namedServer(url, getenv)
+	if err != nil || at.From != "" {
+		return at, err
+	}
+	if selected := natsbus.SelectedContext(getenv); selected != "" {
+		return selectedServer(selected, getenv)
+	}
+	return at, nil
+}
+
+// namedServer returns the server that the value of --nats and the environment name.
+func namedServer(url string, getenv func(string) string) (Place, error) {
 	connect, err := natsbus.FromEnv(getenv)
 	if err != nil {
 		return Place{}, &ExitError{Code: ExitConfig, Err: err}
 	}
-	if url != "" {
-		connect.URL = url
+	at := Place{Remote: true, Connect: connect}
+	switch {
+	case url != "":
+		at.Connect.URL, at.From = url, "--nats"
+	case getenv("NATS_URL") != "":
+		at.From = "NATS_URL"
+	case getenv("NATS_CONTEXT") != "":
+		at.From = "NATS_CONTEXT"
 	}
-	return Place{Remote: true, Connect: connect}, nil
+	return at, nil
+}
+
+// selectedServer returns the server of a context of the nats CLI that nobody named
+// here. What else the environment says goes before what is in the context.
+func selectedServer(context string, getenv func(string) string) (Place, error) {
+	connect, err := natsbus.FromContext(getenv, context)
+	if err != nil {
+		return Place{}, NotConfigured("the nats context %s, which is selected: %w; name a bus with NATS_URL, or see `nats context`", context, err)
+	}
+	return Place{
+		Remote: true, Connect: connect, From: "the nats context " + ShellWord(context),
+		Note: fmt.Sprintf("the bus is %s, by the nats context %s, which is selected", connect.Server(), ShellWord(context)),
+	}, nil
 }
 
 // Missing reports whether the place is a directory that is not there.

@@ -189,9 +189,10 @@ func TestTarget(t *testing.T) {
 			require.Equal(t, c.want, got.Dir+got.Connect.URL)
 		})
 	}
-	got, err := findServer("", env())
+	got, err := FindServer("", env())
 	require.NoError(t, err)
 	require.True(t, got.Remote)
+	require.Empty(t, got.From)
 	for code, f := range map[int]*BusFlags{
 		ExitUsage:  busFlags(t, env(), "--nats", "a", "--data", "b"),
 		ExitConfig: busFlags(t, env("NATS_PASSWORD", "p")),
@@ -325,4 +326,57 @@ func TestVersion(t *testing.T) {
 	require.True(t, strings.HasPrefix(versionText("planner", build),
 		"planner v0.4.0\ncommit 0123abcd of 2026-01-02T03:04:05Z, with changes that are not committed\n"))
 	require.True(t, strings.HasPrefix(versionText("planner", nil), "planner unknown\ncommit unknown\n"))
+}
+
+// The context that is selected in the nats CLI names the bus where nothing nearer
+// does. Runs that this machine has already go before it, and both are said.
+func TestSelectedContext(t *testing.T) {
+	home := t.TempDir()
+	contexts := filepath.Join(home, ".config", "nats", "context")
+	require.NoError(t, os.MkdirAll(contexts, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(contexts, "prod.json"), []byte(`{"url":"nats://u:secret@prod:4222"}`), 0o600))
+	selected := filepath.Join(home, ".config", "nats", "context.txt")
+	require.NoError(t, os.WriteFile(selected, []byte("prod"), 0o600))
+	at := func(pairs ...string) Place {
+		t.Helper()
+		got, err := busFlags(t, env(append(pairs, "HOME", home)...)).Place()
+		require.NoError(t, err)
+		return got
+	}
+	got := at()
+	require.True(t, got.Remote)
+	require.Equal(t, "nats://u:secret@prod:4222", got.Connect.URL)
+	require.Equal(t, "the bus is nats://xxxxx@prod:4222, by the nats context prod, which is selected", got.Note)
+	server, err := FindServer("", env("HOME", home, "NATS_CREDS", "/c"))
+	require.NoError(t, err)
+	require.Equal(t, "the nats context prod", server.From)
+	require.Equal(t, "/c", server.Connect.Creds, "the environment goes before the context")
+	for _, pairs := range [][]string{{"NATS_URL", "nats://a"}, {"NATS_CONTEXT", "prod"}, {"MOOREBUS_DATA", "/d"}} {
+		require.Equal(t, pairs[0], at(pairs...).From)
+		require.Empty(t, at(pairs...).Note, "it was named")
+	}
+	server, err = FindServer("nats://b", env("HOME", home))
+	require.NoError(t, err)
+	require.Equal(t, "nats://b", server.Connect.URL)
+	require.Empty(t, server.Connect.User, "credentials go to the context's own server only")
+
+	own := AddLocalFlags(pflag.NewFlagSet("x", pflag.ContinueOnError), env("HOME", home, "NATS_URL", "nats://a"))
+	local, err := own.Place()
+	require.NoError(t, err)
+	require.False(t, local.Remote)
+	require.Contains(t, local.Note, "NATS_URL is not used")
+
+	dir := filepath.Join(home, ".local", "share", "moorebus")
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	got = at()
+	require.Equal(t, dir, got.Dir)
+	require.Equal(t, "this is data directory "+dir+"; the nats context prod, which is selected, is used with NATS_CONTEXT=prod", got.Note)
+	server, err = FindServer("", env("HOME", home))
+	require.NoError(t, err)
+	require.Equal(t, "nats://u:secret@prod:4222", server.Connect.URL, "a role has no directory")
+
+	require.NoError(t, os.WriteFile(selected, []byte("gone"), 0o600))
+	_, err = FindServer("", env("HOME", home))
+	require.Equal(t, ExitConfig, exitCode(t.Context(), err))
+	require.ErrorContains(t, err, "the nats context gone, which is selected: read the context")
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"path/filepath"
-	"strings"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/spf13/pflag"
@@ -11,12 +10,7 @@ import (
 // AddLocalFlags adds --data, --namespace and --group-commit, for what always brings
 // a server of its own: NATS_URL and its like do not count.
 func AddLocalFlags(flags *pflag.FlagSet, getenv func(string) string) *BusFlags {
-	f := &BusFlags{getenv: func(name string) string {
-		if strings.HasPrefix(name, "NATS_") {
-			return ""
-		}
-		return getenv(name)
-	}}
+	f := &BusFlags{getenv: getenv, Local: func() bool { return true }}
 	f.addGroup(flags)
 	flags.StringVar(&f.data, "data", "", "data directory (default MOOREBUS_DATA, else "+filepath.Join("$XDG_DATA_HOME", appName)+")")
 	flags.StringVar(&f.namespace, "namespace", "", "namespace of the runs (default MOOREBUS_NAMESPACE, else "+events.DefaultNamespace+")")

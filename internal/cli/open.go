@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"os"
 
+	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/natsbus"
@@ -23,8 +25,9 @@ type Conn struct {
 	NATS *nats.Conn
 	// Server is the server that was started for it in this process, else nil.
 	Server *embedded.Server
-	// Where says for people what was opened: a URL or a directory.
-	Where string
+	// Where says for people what was opened: a URL or a directory. From says what named
+	// it, see [Place].
+	Where, From string
 }
 
 // Close closes the connection and stops the server if there is one.
@@ -107,9 +110,7 @@ func (f *ServeFlags) Serve() (*Serve, error) {
 	return serve, Guard(f.flags, "nats-listen", at, natsToken, f.getenv)
 }
 
-// Open opens the bus that flags and environment name: --nats, --data, NATS_URL
-// or NATS_CONTEXT with their like, MOOREBUS_DATA, else the default data
-// directory, in this order. A directory that another process serves is joined
+// Open opens the bus that flags and environment name, see [FindPlace]. A directory that another process serves is joined
 // through that process, if it listens; otherwise a server is started in this
 // one, which holds the directory until [Conn.Close].
 func (f *BusFlags) Open(ctx context.Context, o OpenOptions) (*Conn, error) {
@@ -126,15 +127,24 @@ func (f *BusFlags) Open(ctx context.Context, o OpenOptions) (*Conn, error) {
 	o.Bus.GroupCommit = group
 	at, err := f.Place()
 	if o.RemoteOnly {
-		at, err = findServer(f.url, f.getenv)
+		at, err = FindServer(f.url, f.getenv)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if at.Remote {
-		return o.dial(ctx, at.Connect)
+	if at.Note != "" {
+		_, _ = fmt.Fprintln(terminal.Stderr, at.Note)
 	}
-	return o.openDir(ctx, at.Dir)
+	open := func() (*Conn, error) { return o.openDir(ctx, at.Dir) }
+	if at.Remote {
+		open = func() (*Conn, error) { return o.dial(ctx, at.Connect) }
+	}
+	conn, err := open()
+	if err != nil {
+		return nil, err
+	}
+	conn.From = cmp.Or(at.From, "default")
+	return conn, nil
 }
 
 // dial connects to a server.

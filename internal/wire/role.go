@@ -65,7 +65,7 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 			return err
 		}
 		defer conn.Close()
-		logger.Info("ready", "bus", conn.Where, "shards", conn.Bus.Shards())
+		logger.Info("ready", "bus", conn.Where, "named_by", conn.From, "shards", conn.Bus.Shards())
 		return run(cmd.Context(), Role{
 			Bus: conn.Bus, Store: runlog.New(storeOptions(name, conn.Bus, logger)), Instance: role.Instance,
 			Concurrency: role.Concurrency, Drain: role.Drain, Logger: logger,

@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/journaltest"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 )
@@ -174,6 +175,9 @@ func TestFromEnv(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(context, "prod.json"),
 		[]byte(`{"description":"x","url":"nats://prod","user":"u","password":"p","ca":"~/ca.pem","inbox_prefix":"_R"}`), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(context, "bad.json"), []byte(`{`), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(context, "here.json"), []byte(`{"token":"t","tls_first":false}`), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(context, "domain.json"), []byte(`{"url":"nats://a","jetstream_domain":"hub"}`), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(context, "first.json"), []byte(`{"url":"nats://a","tls_first":true}`), 0o600))
 	env := func(pairs ...string) func(string) string {
 		return func(key string) string {
 			for i := 0; i < len(pairs); i += 2 {
@@ -194,6 +198,7 @@ func TestFromEnv(t *testing.T) {
 		{[]string{"NATS_NKEY", "/n"}, ConnectOptions{NKey: "/n"}},
 		{[]string{"NATS_CONTEXT", "prod"}, ConnectOptions{URL: "nats://prod", User: "u", Password: "p", CA: "/users/me/ca.pem", InboxPrefix: "_R"}},
 		{[]string{"NATS_CONTEXT", "prod", "NATS_CREDS", "/c"}, ConnectOptions{URL: "nats://prod", Creds: "/c", CA: "/users/me/ca.pem", InboxPrefix: "_R"}},
+		{[]string{"NATS_CONTEXT", "here"}, ConnectOptions{URL: nats.DefaultURL, Token: "t"}},
 	} {
 		got, err := FromEnv(env(c.env...))
 		require.NoError(t, err)
@@ -201,11 +206,18 @@ func TestFromEnv(t *testing.T) {
 	}
 	for _, bad := range [][]string{
 		{"NATS_CONTEXT", "none"}, {"NATS_CONTEXT", "bad"}, {"NATS_CONTEXT", "../x"}, {"NATS_PASSWORD", "p"},
+		{"NATS_CONTEXT", "domain"}, {"NATS_CONTEXT", "first"},
 	} {
 		_, err := FromEnv(env(bad...))
 		require.ErrorContains(t, err, bad[0])
 	}
-	require.Equal(t, "nats://xxxxx@a,nats://b", redact("nats://u:p@a,nats://b"))
+	_, err := FromEnv(env("NATS_CONTEXT", "domain"))
+	require.ErrorContains(t, err, "jetstream_domain")
+	require.Equal(t, "nats://xxxxx@a,nats://b", ConnectOptions{URL: "nats://u:p@a,nats://b"}.Server())
+	require.Equal(t, nats.DefaultURL, ConnectOptions{}.Server())
+	require.Empty(t, SelectedContext(env()))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "nats", "context.txt"), []byte("prod\n"), 0o600))
+	require.Equal(t, "prod", SelectedContext(env()))
 }
 
 // An old log that denies purging keeps doing so, and everything else goes on.
