@@ -54,8 +54,8 @@ func (r *remote) Run(ctx context.Context, call tool.Call) (string, error) {
 	return said, nil
 }
 
-// call makes the call. One that a session did not send because it was about to end
-// goes to the next one. A server's own answer can look like that: the SDK tells its
+// call makes the call. One that a session did not send, because it was about to end or
+// nobody listens there any more, goes to the next one. A server's own answer can look like that: the SDK tells its
 // errors apart by codes that a server may use as well.
 func (r *remote) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.CallToolResult, error) {
 	waiting, stop := context.WithTimeout(ctx, patience(ctx))
@@ -72,11 +72,15 @@ func (r *remote) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.Cal
 		if err == nil {
 			return res, nil
 		}
+		gone := unreached(err)
 		closed := errors.Is(err, mcp.ErrConnectionClosed)
 		if closed && sent.Load() {
 			err = answered(err)
 		}
-		if sent.Load() || !closed && !errors.Is(err, errOver) || ctx.Err() != nil {
+		switch {
+		case gone != nil && session.end != nil && ctx.Err() == nil:
+			session.end(gone) // its successor is awaited
+		case sent.Load() || !closed && !errors.Is(err, errOver) || ctx.Err() != nil:
 			return nil, r.server.failure(ctx, session, err)
 		}
 		select {
@@ -84,6 +88,16 @@ func (r *remote) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.Cal
 		case <-ctx.Done():
 		}
 	}
+}
+
+// unreached returns the error of a connection that was not made, nil if err is none:
+// nothing was sent.
+func unreached(err error) error {
+	var dial *net.OpError
+	if errors.As(err, &dial) && dial.Op == "dial" {
+		return dial
+	}
+	return nil
 }
 
 // answered is the answer of a server that the SDK took for the end of the
@@ -138,7 +152,6 @@ func (s *Server) failure(ctx context.Context, session *session, err error) error
 func (s *Server) classify(ctx context.Context, session *session, err error) error {
 	answer := answerOf(err)
 	var status *statusError
-	var dial *net.OpError
 	var known *tool.Failure
 	switch {
 	case ctx.Err() != nil:
@@ -149,11 +162,6 @@ func (s *Server) classify(ctx context.Context, session *session, err error) erro
 		f := tool.Failf(tool.CodeHTTPStatus, "the MCP server %q answered %s", s.opts.Name, status)
 		f.Passing, f.RetryAfter = status.passing(), status.retryAfter
 		f.NotSent = status.refused()
-		return f
-	case errors.As(err, &dial) && dial.Op == "dial":
-		session.lookSoon()
-		f := tool.Failf(tool.CodeUnreachable, "the MCP server %q cannot be reached: %v", s.opts.Name, dial)
-		f.NotSent = true
 		return f
 	case answer != nil:
 		return tool.Failf(tool.CodeFailed, "%s (MCP error %d)", answer.Message, answer.Code)

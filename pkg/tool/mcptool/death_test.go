@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -78,7 +79,7 @@ func closed() chan struct{} {
 func TestCallBeforeItsServer(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t, "server")
-	w.serve(http.HandlerFunc(func(res http.ResponseWriter, _ *http.Request) { res.WriteHeader(http.StatusServiceUnavailable) }))
+	w.serve(http.HandlerFunc(func(res http.ResponseWriter, _ *http.Request) { res.WriteHeader(http.StatusInternalServerError) }))
 	r := startWeb(t, w)
 	require.False(t, r.has("echo"))
 	done := make(chan tool.Outcome, 1)
@@ -112,16 +113,70 @@ func TestHTTPServerThatIsRestarted(t *testing.T) {
 	}
 }
 
+// A server that is not up yet is waited for as a command is that takes its time, but
+// not for ever.
 func TestHTTPServerThatComesLater(t *testing.T) {
 	t.Parallel()
+	unready := http.HandlerFunc(func(res http.ResponseWriter, _ *http.Request) { res.WriteHeader(http.StatusServiceUnavailable) })
+	t.Run("in time", func(t *testing.T) {
+		t.Parallel()
+		w := newWeb(t, "server")
+		var once sync.Once
+		w.serve(http.HandlerFunc(func(res http.ResponseWriter, req *http.Request) {
+			unready(res, req)
+			once.Do(func() { w.renew("server") })
+		}))
+		r := startWeb(t, w) // waits until the tools are known
+		require.True(t, r.has("echo"))
+		require.Contains(t, r.log.String(), "503 Service Unavailable")
+	})
+	t.Run("too late", func(t *testing.T) {
+		t.Parallel()
+		w := newWeb(t, "server")
+		w.serve(unready)
+		r := startWeb(t, w, func(o *Options) { o.ConnectTimeout = 500 * time.Millisecond })
+		require.Empty(t, r.Definitions(), "others serve without it")
+		require.Contains(t, r.log.String(), "503 Service Unavailable")
+		w.renew("server")
+		require.Eventually(t, func() bool { return r.has("echo") }, within, 10*time.Millisecond)
+		require.Equal(t, "{}", r.says(t, "echo"))
+	})
+	t.Run("nobody listens", func(t *testing.T) {
+		t.Parallel()
+		w := newWeb(t, "server")
+		w.down(t)
+		r := startUnsettled(t, Options{Name: "srv", URL: w.URL})
+		require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "refused") }, within, 10*time.Millisecond)
+		w.up(t)
+		r.Settle(t.Context())
+		require.True(t, r.has("echo"))
+	})
+}
+
+// Calls of a server that has died wait for it until their time is up.
+func TestHTTPServerThatDies(t *testing.T) {
+	t.Parallel()
 	w := newWeb(t, "server")
-	w.serve(http.HandlerFunc(func(res http.ResponseWriter, _ *http.Request) { res.WriteHeader(http.StatusServiceUnavailable) }))
-	r := startWeb(t, w)
-	require.Empty(t, r.Definitions(), "others serve without it")
-	require.Contains(t, r.log.String(), "503 Service Unavailable")
-	w.renew("server")
-	require.Eventually(t, func() bool { return r.has("echo") }, within, 10*time.Millisecond)
+	r := startWeb(t, w, func(o *Options) { o.Over.Timeout = within })
 	require.Equal(t, "{}", r.says(t, "echo"))
+	w.down(t)
+	r.server.endpoint.close() // what goes over a connection that is about to break may have been sent
+	done := make(chan tool.Outcome, 1)
+	go func() { done <- r.call(t, "echo", "{}") }()
+	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "is away") }, within, 10*time.Millisecond)
+	w.renew("server")
+	w.up(t)
+	require.Nil(t, (<-done).Failure)
+
+	short := startWeb(t, w, func(o *Options) { o.Over.Timeout = 2 * time.Second })
+	require.Equal(t, "{}", short.says(t, "echo"))
+	w.down(t)
+	short.server.endpoint.close()
+	f := short.failure(t, "echo")
+	require.Equal(t, tool.CodeUnreachable, f.Code)
+	require.Contains(t, f.Message, `the MCP server "srv" is away`)
+	require.Contains(t, f.Message, "refused")
+	require.True(t, f.NotSent)
 }
 
 // Statuses say something about a request and nothing about the session.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -65,6 +66,13 @@ func stdio(t *testing.T, mode string) (Options, string, string) {
 // start runs a server in a registry.
 func start(t *testing.T, o Options, change ...func(*Server)) *rig {
 	t.Helper()
+	r := startUnsettled(t, o, change...)
+	r.Settle(t.Context())
+	return r
+}
+
+func startUnsettled(t *testing.T, o Options, change ...func(*Server)) *rig {
+	t.Helper()
 	s, err := New(o)
 	require.NoError(t, err)
 	for _, c := range change {
@@ -75,7 +83,6 @@ func start(t *testing.T, o Options, change ...func(*Server)) *rig {
 	require.NoError(t, err)
 	r.stop = sync.OnceFunc(r.Start(t.Context(), slog.New(slog.NewTextHandler(r.log, nil))))
 	t.Cleanup(r.stop)
-	r.Settle(t.Context())
 	return r
 }
 
@@ -131,6 +138,7 @@ type web struct {
 	headers []http.Header
 	handler http.Handler
 	servers []*mcp.Server
+	again   *http.Server // the one after up
 }
 
 func newWeb(t *testing.T, mode string) *web {
@@ -148,6 +156,27 @@ func newWeb(t *testing.T, mode string) *web {
 		}
 	})
 	return w
+}
+
+// down has nobody listen at the server's address, up somebody again.
+func (w *web) down(t *testing.T) {
+	t.Helper()
+	require.NoError(t, w.Listener.Close())
+	w.CloseClientConnections()
+	if w.again != nil {
+		_ = w.again.Close()
+	}
+}
+
+func (w *web) up(t *testing.T) {
+	t.Helper()
+	listener, err := net.Listen("tcp", w.Listener.Addr().String())
+	require.NoError(t, err)
+	w.Listener = listener
+	server := &http.Server{Handler: w}
+	go func() { _ = server.Serve(listener) }()
+	w.again = server
+	t.Cleanup(func() { _ = server.Close() })
 }
 
 // renew puts a server in place that knows nothing of the sessions before.

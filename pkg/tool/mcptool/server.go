@@ -19,6 +19,9 @@ const (
 	// as long as the one before.
 	firstPause = 100 * time.Millisecond
 	maxPause   = 30 * time.Second
+	// startPause is the longest pause while a server is waited for that was not there
+	// when we started.
+	startPause = time.Second
 	// settled is how long a session has to last for the pauses to begin anew.
 	settled = 10 * time.Second
 	// sayTime is what is left of a call's time when it has waited long enough for a
@@ -80,8 +83,9 @@ func (s *Server) Run(ctx context.Context, logger *slog.Logger, put func([]tool.T
 	defer a.close()
 	if s.endpoint != nil {
 		defer s.endpoint.close()
+		defer time.AfterFunc(s.opts.ConnectTimeout, a.late).Stop()
 	}
-	pause := time.Duration(0)
+	pause, said := time.Duration(0), ""
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := s.serve(ctx, logger, a)
@@ -91,11 +95,24 @@ func (s *Server) Run(ctx context.Context, logger *slog.Logger, put func([]tool.T
 		if time.Since(began) >= settled {
 			pause = 0
 		}
-		pause = min(max(2*pause, firstPause), maxPause)
-		logger.Warn("an MCP server is away; it is tried again", "reason", s.conceal.Replace(err.Error()), "in", pause)
-		a.away()
+		longest := maxPause
+		if !a.away(s.endpoint != nil && starting(err)) {
+			longest = startPause
+		}
+		pause = min(max(2*pause, firstPause), longest)
+		if now := fmt.Sprint(err, pause); now != said {
+			said = now
+			logger.Warn("an MCP server is away; it is tried again", "reason", s.conceal.Replace(err.Error()), "in", pause)
+		}
 		sleep(ctx, pause/2+rand.N(pause))
 	}
+}
+
+// starting reports whether a server that failed so may be about to come up: nobody
+// listens there yet, or who does says that it is not ready.
+func starting(err error) bool {
+	var status *statusError
+	return errors.As(err, &status) && status.passing() || unreached(err) != nil
 }
 
 // serve connects and serves one session to its end, and says why it ended.

@@ -30,6 +30,9 @@ type session struct {
 	life context.Context
 	cut  context.CancelCauseFunc
 
+	// end ends the session of a URL for a reason; nil for a command.
+	end func(error)
+
 	calls atomic.Int64 // under way
 }
 
@@ -56,7 +59,7 @@ func (s *Server) dial(ctx context.Context, logger *slog.Logger, version string) 
 			ses.cut(why)
 			go func() { _ = transport.conn.Close() }() // it tells the server, which takes time; whoever closes next waits for it
 		}}
-		transport.Transport = x.transport(s.opts.URL)
+		transport.Transport, ses.end = x.transport(s.opts.URL), x.end
 	} else {
 		p, err := startProcess(s.opts, logger, s.conceal)
 		if err != nil {
