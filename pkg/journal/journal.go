@@ -113,7 +113,8 @@ type Log interface {
 
 	// Read yields the run's records after the given sequence number, in order,
 	// to the head as it was at some moment after the call. A run without
-	// records yields nothing. An error ends the sequence.
+	// records yields nothing; if after is not 0, that it has none is ErrNotFound,
+	// since what the caller knows of it was removed. An error ends the sequence.
 	Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[Record, error]
 
 	// Head returns the run's last record, or ErrNotFound.

@@ -12,12 +12,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/gateway"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/filelog"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer/reducertest"
 	"github.com/moorebus/moorebus/pkg/retention"
+	"github.com/moorebus/moorebus/pkg/tool"
 )
 
 // archive stores an export in a file.
@@ -296,4 +300,32 @@ func TestKeep(t *testing.T) {
 			require.Contains(t, []events.Run{run, later}, r)
 		}
 	}
+}
+
+// A gateway that knew the run before it ended elsewhere does not show it once it is
+// purged, and does show what is imported again.
+func TestPurgedRunsAreForgotten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	registry, err := tool.NewRegistry()
+	require.NoError(t, err)
+	other, err := agent.NewHost(agent.HostOptions{
+		Bus: w.bus, Tools: registry, Providers: map[string]llm.Caller{"scripted": scripted.New()}, Snapshots: w.bus, Tombstones: w.bus,
+	})
+	require.NoError(t, err)
+	run := w.store.Place(events.DefaultNamespace, w.store.NewID())
+	w.append(run, events.Idle, reducertest.StartOf("x", events.ModeTask))
+	state, err := other.Gateway().State(t.Context(), run.Namespace, run.ID, 0)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, state.N)
+	w.append(run, events.Control, &events.CancelledRun{})
+	path := filepath.Join(t.TempDir(), "gone.jsonl")
+	_, err = w.purge(retention.PurgeOptions{Runs: []events.Run{run}, Archive: archive(path)})
+	require.NoError(t, err)
+	_, err = other.Gateway().State(t.Context(), run.Namespace, run.ID, 0)
+	requireCode(t, err, 404, gateway.CodeRunPurged)
+	w.imports(openFile(t, path), retention.ImportOptions{})
+	state, err = other.Gateway().State(t.Context(), run.Namespace, run.ID, 0)
+	require.NoError(t, err)
+	require.Equal(t, events.Cancelled, state.State)
 }

@@ -102,14 +102,33 @@ func (r *Run) Effect(key string) (reducer.Effect, bool) {
 
 // Refresh reads the log to its head, with the help of a snapshot if nothing is
 // known yet. Records that are not legal are in the memory as poison; only the
-// log's own errors are returned.
+// log's own errors are returned. A run that was purged is one of which nothing is
+// known.
 func (r *Run) Refresh(ctx context.Context) error {
+	err := r.refresh(ctx)
+	if errors.Is(err, journal.ErrNotFound) && r.seq > 0 {
+		r.forget()
+		return nil
+	}
+	return err
+}
+
+func (r *Run) refresh(ctx context.Context) error {
 	if r.seq == 0 {
 		if done, err := r.jump(ctx); done || err != nil {
 			return err
 		}
 	}
 	return r.readOn(ctx)
+}
+
+// forget makes the run one of which nothing is known.
+func (r *Run) forget() {
+	fold := NewFold(r.store.log, r.store.machine, r.ID)
+	r.fold, r.mem, r.seq = fold, fold.mem, 0
+	r.effects, r.asked, r.written = nil, false, nil
+	r.ended.Store(false)
+	r.size.Store(0)
 }
 
 // readOn reads the log from where it is known to its head.

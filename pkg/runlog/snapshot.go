@@ -58,6 +58,8 @@ func (r *Run) jump(ctx context.Context) (bool, error) {
 	bytes := 0
 	for rec, err := range r.store.log.Read(ctx, r.ID, s.Seq-1) {
 		switch {
+		case errors.Is(err, journal.ErrNotFound) && r.seq == 0:
+			return false, r.ignore(err)
 		case err != nil:
 			return r.seq > 0, fmt.Errorf("reading run %s: %w", r.ID.ID, err)
 		case r.seq > 0:

@@ -231,3 +231,40 @@ func TestStorageOnReplicas(t *testing.T) {
 		}
 	}
 }
+
+// A run that was purged is nowhere, whoever answers: also a replica that still has
+// it. Here that is a mirror, which never removes anything.
+func TestPurgedRunsOnAReplicaThatLags(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	bus.replicas = 3 // so that the leader is asked
+	js, err := jetstream.New(bus.Conn())
+	require.NoError(t, err)
+	mirror, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: "LAGS", Mirror: &jetstream.StreamSource{Name: events.StreamName(0)}, MirrorDirect: true, Storage: jetstream.MemoryStorage,
+	})
+	require.NoError(t, err)
+	run := journaltest.NewRun(t, bus)
+	last := journaltest.AppendAll(t, bus, run, "1", "2", "3")
+	require.Eventually(t, func() bool {
+		info, err := mirror.Info(t.Context())
+		return err == nil && info.State.LastSeq == last
+	}, patience, time.Millisecond)
+	_, err = bus.Purge(t.Context(), run, last)
+	require.NoError(t, err)
+	stale := 0
+	for range 60 {
+		if _, err := bus.last(t.Context(), events.StreamName(0), run.Filter()); err == nil {
+			stale++
+		}
+		left, err := journaltest.Collect(bus.Read(t.Context(), run, 0))
+		require.NoError(t, err)
+		require.Empty(t, left)
+		_, err = journaltest.Collect(bus.Read(t.Context(), run, 1))
+		require.ErrorIs(t, err, journal.ErrNotFound)
+		left, err = journaltest.Collect(bus.Scan(t.Context(), 0, journal.Filter{Namespace: run.Namespace, Run: run.ID}, 0))
+		require.NoError(t, err)
+		require.Empty(t, left)
+	}
+	require.Positive(t, stale, "the mirror never answered")
+}

@@ -43,14 +43,15 @@ func (b *Bus) leaderLast(ctx context.Context, stream, subject string) (journal.R
 }
 
 // leaderEnd returns the sequence number up to which a read must come before it
-// may end: what the leader has on the subject. Where there is one server, who
-// answers is the leader, and nothing needs to be asked.
+// may end: what the leader has on the subject, or ErrNotFound where it has nothing,
+// which a replica that lags behind a purge may still have. Where there is one
+// server, who answers is the leader, and nothing needs to be asked: 0.
 func (b *Bus) leaderEnd(ctx context.Context, stream, subject string) (uint64, error) {
 	if !b.asksLeader() {
 		return 0, nil
 	}
 	rec, err := b.leaderLast(ctx, stream, subject)
-	if errors.Is(err, journal.ErrNotFound) || b.mayNotAsk(stream, err) {
+	if b.mayNotAsk(stream, err) {
 		return 0, nil
 	}
 	return rec.Seq, err

@@ -98,7 +98,13 @@ func (b *Bus) readRun(ctx context.Context, q query) iter.Seq2[journal.Record, er
 	return func(yield func(journal.Record, error) bool) {
 		if q.after > 0 {
 			head, err := b.head(ctx, q.stream, q.subject)
-			if errors.Is(err, journal.ErrNotFound) || err == nil && head.Seq <= q.after {
+			if errors.Is(err, journal.ErrNotFound) {
+				if b.replicas <= 1 || b.asksLeader() { // else it may be a replica that lags
+					yield(journal.Record{}, err)
+				}
+				return
+			}
+			if err == nil && head.Seq <= q.after {
 				return
 			}
 			for n := 0; err == nil && n < fewRecords; n++ {
@@ -113,7 +119,11 @@ func (b *Bus) readRun(ctx context.Context, q query) iter.Seq2[journal.Record, er
 		}
 		// Whatever went wrong, a read tries again and says it.
 		var err error
-		if q.upTo, err = b.leaderEnd(ctx, q.stream, q.subject); err != nil {
+		q.upTo, err = b.leaderEnd(ctx, q.stream, q.subject)
+		if errors.Is(err, journal.ErrNotFound) {
+			return // it was purged, whatever a replica still has
+		}
+		if err != nil {
 			yield(journal.Record{}, err)
 			return
 		}
@@ -171,7 +181,7 @@ func (b *Bus) read(ctx context.Context, q query) iter.Seq2[journal.Record, error
 			}
 			if errors.Is(err, errLag) {
 				// What the leader had may have been purged meanwhile.
-				if end, asked := b.leaderEnd(ctx, q.stream, q.subject); asked == nil {
+				if end, asked := b.leaderEnd(ctx, q.stream, q.subject); asked == nil || errors.Is(asked, journal.ErrNotFound) {
 					q.upTo = min(q.upTo, end)
 				}
 			}

@@ -86,6 +86,9 @@ func (b *Bus) Scan(ctx context.Context, shard int, filter journal.Filter, after 
 			return
 		}
 		upTo, err := b.leaderEnd(ctx, events.StreamName(shard), filter.Subject(shard))
+		if errors.Is(err, journal.ErrNotFound) {
+			return
+		}
 		if err != nil {
 			yield(journal.Record{}, fmt.Errorf("scan shard %d: %w", shard, err))
 			return
