@@ -54,7 +54,11 @@ func (p *process) memoryTools() []tool.Tool {
 // memoryCall draws a call of a tool of memory.
 func (d draw) memoryCall() scriptEntry {
 	name := builtin.MemoryNames()[d.IntN(5)]
-	arguments := map[string]any{"tags": []string{"a b", "a b, c", "c", "d", "e", "f"}[d.IntN(6)]}
+	tags := []string{"a b", "a b, c", "c", "d", "e", "f"}
+	if name == builtin.WorkingMemoryAdd || name == builtin.WorkingMemoryRemove {
+		tags = tags[1:3] // so that what is removed is mostly there
+	}
+	arguments := map[string]any{"tags": tags[d.IntN(len(tags))]}
 	if name == builtin.WorkingMemoryAdd || name == builtin.StorageSave {
 		arguments["value"] = strings.Repeat("word ", 1+d.IntN(60))
 	}

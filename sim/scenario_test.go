@@ -35,12 +35,15 @@ type scenario struct {
 	// lost for good; 0: none is.
 	LoseOneIn int `json:"lose_one_in"`
 	// SnapshotEvery is the observers' rhythm; 0: they take none.
-	SnapshotEvery int           `json:"snapshot_every"`
-	CrashOneIn    int           `json:"crash_one_in"`
-	MostCrashes   int           `json:"most_crashes"`
-	Processes     []processPlan `json:"processes"`
-	Kills         []killPlan    `json:"kills"`
-	Runs          []runPlan     `json:"runs"`
+	SnapshotEvery int `json:"snapshot_every"`
+	CrashOneIn    int `json:"crash_one_in"`
+	// CrashBatches has crashes strike at appends of several runs at once, and
+	// nowhere else.
+	CrashBatches bool          `json:"crash_batches,omitempty"`
+	MostCrashes  int           `json:"most_crashes"`
+	Processes    []processPlan `json:"processes"`
+	Kills        []killPlan    `json:"kills"`
+	Runs         []runPlan     `json:"runs"`
 }
 
 // processPlan is one process, which comes back after it died.
@@ -143,6 +146,7 @@ func newScenario(seed uint64) *scenario {
 	s.speakText()
 	s.group(draw{rand.New(rand.NewPCG(seed, 5))})
 	s.fetch(draw{rand.New(rand.NewPCG(seed, 6))})
+	s.strike(draw{rand.New(rand.NewPCG(seed, 7))})
 	return s
 }
 
@@ -152,6 +156,18 @@ func (s *scenario) fetch(d draw) {
 	s.Fetches = !d.oneIn(3)
 	if s.Fetches && s.CrashOneIn > 0 && d.oneIn(2) {
 		s.Faults.Fetch = 0.5 * d.Float64()
+	}
+}
+
+// strike has some scenarios come to what chance alone rarely leads to: crashes at
+// batches of several runs, and storage that stays away.
+func (s *scenario) strike(d draw) {
+	if s.CrashOneIn == 0 {
+		return
+	}
+	s.CrashBatches = s.GroupCommit && d.oneIn(2)
+	if d.oneIn(6) {
+		s.Faults.Storage = 0.7 + 0.2*d.Float64()
 	}
 }
 

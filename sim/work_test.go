@@ -117,7 +117,7 @@ func (p *process) reaches(point, run string, what any) bool {
 	if !p.alive() {
 		return false
 	}
-	if p.w.strikes(point, run, what, 0) {
+	if !p.w.plan.CrashBatches && p.w.strikes(point, run, what, 0) {
 		p.sim.Kill()
 		return false
 	}

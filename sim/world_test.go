@@ -124,6 +124,9 @@ func (w *world) crash(at simulated.Moment) bool {
 	if w.aim != nil {
 		return w.aim(at)
 	}
+	if w.plan.CrashBatches && at.Together < 2 {
+		return false
+	}
 	return at.Process != w.journal.Process && w.strikes(at.Point, at.Run.ID, at.Nth, at.Attempt)
 }
 
@@ -132,7 +135,11 @@ func (w *world) strikes(point, run string, what any, attempt int) bool {
 	if w.plan.CrashOneIn == 0 || w.aim != nil {
 		return false
 	}
-	return simulated.Chance(w.plan.Seed, point, run, what, attempt) < 1/float64(w.plan.CrashOneIn) && w.crashes.Add(-1) >= 0
+	oneIn := float64(w.plan.CrashOneIn)
+	if w.plan.CrashBatches {
+		oneIn /= 8 // batches of several runs are few
+	}
+	return simulated.Chance(w.plan.Seed, point, run, what, attempt) < 1/oneIn && w.crashes.Add(-1) >= 0
 }
 
 // run plays the scenario to its end, in a bubble.

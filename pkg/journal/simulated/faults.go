@@ -39,6 +39,8 @@ type Moment struct {
 	// Attempt counts the tries to append at this place, or the record's
 	// deliveries, from 1.
 	Attempt int
+	// Together is how many runs a batch appends to; 0: it is no batch.
+	Together int
 	// Record is the record itself. It has no sequence number yet where it is
 	// appended.
 	Record journal.Record

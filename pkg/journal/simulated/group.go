@@ -121,7 +121,9 @@ type batch struct {
 
 func (b *batch) append() (seq uint64, outcome string, err error) {
 	for _, p := range b.all {
-		b.at = append(b.at, b.p.j.moment(p.Run, p.Entries))
+		at := b.p.j.moment(p.Run, p.Entries)
+		at.Together = len(b.all)
+		b.at = append(b.at, at)
 	}
 	if err := b.crash(BeforeAppend); err != nil {
 		return 0, BatchCrashedBefore, err
