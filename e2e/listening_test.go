@@ -16,11 +16,13 @@ import (
 
 // listener is one connection to a run's events that hears the words of replies.
 type listener struct {
-	mu    sync.Mutex
-	text  string
-	err   error
-	ended *event
-	done  chan struct{}
+	mu sync.Mutex
+	// message is the reply that is heard, text what was said of it so far.
+	message string
+	text    string
+	err     error
+	ended   *event
+	done    chan struct{}
 }
 
 // listen connects to a run's events, once.
@@ -52,6 +54,9 @@ func (l *listener) hear(name, _, data string) error {
 	}
 	var c chunk
 	err := json.Unmarshal([]byte(data), &c)
+	if c.MessageID != l.message {
+		l.message, l.text = c.MessageID, "" // a planner that was taken for dead was asked once more
+	}
 	if err == nil && (c.Offset != len(l.text) || l.ended != nil) {
 		err = fmt.Errorf("a piece at %d follows %d bytes", c.Offset, len(l.text))
 	}
@@ -78,9 +83,10 @@ func slowly(text string) (reply modelReply, halfway chan struct{}, goOn chan str
 	halfway, goOn = make(chan struct{}), make(chan struct{})
 	reply = says(text)
 	middle := len(reply.deltas()) / 2
+	there := sync.OnceFunc(func() { close(halfway) }) // the reply may be asked for once more
 	reply.before = func(delta int) {
 		if delta == middle {
-			close(halfway)
+			there()
 			<-goOn
 		}
 	}
@@ -123,6 +129,7 @@ func TestListenersWhoComeLate(t *testing.T) {
 	close(goOn)
 	for i, l := range listeners {
 		await(t, l.done, "the stream ends with its run")
+		require.NotNil(t, l.ended, "listener %d: its stream was cut short", i)
 		require.Equal(t, text, l.heard(t), "listener %d", i)
 		require.Equal(t, "LlmFinalAnswer", l.ended.Type)
 	}

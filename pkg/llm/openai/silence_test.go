@@ -36,17 +36,19 @@ func TestSilentStreamIsGivenUp(t *testing.T) {
 // stream has begun.
 func TestStreamThatShowsLifeIsNotGivenUp(t *testing.T) {
 	t.Parallel()
-	const silence = time.Second
+	// Signs of life come fifteen times as often, so that a busy machine's pauses do
+	// not look like silence.
+	const silence, steps = 3 * time.Second, 36
 	plain := false
 	c := serveWith(t, Options{Timeout: time.Minute, Silence: silence}, func(w http.ResponseWriter, r *http.Request) {
 		plain = plain || !isStream(t, r)
 		w.Header().Set("Content-Type", "text/event-stream")
 		_ = http.NewResponseController(w).Flush()
-		ticker := time.NewTicker(silence / 5)
+		ticker := time.NewTicker(silence / 15)
 		defer ticker.Stop()
-		for n := range 20 {
+		for n := range steps {
 			<-ticker.C
-			if n < 10 {
+			if n < steps/2 {
 				continue // the model reads the prompt
 			}
 			_, _ = io.WriteString(w, ": still thinking\n\n")
