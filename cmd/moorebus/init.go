@@ -34,6 +34,7 @@ deploy/nats.`,
   NATS_URL=nats://127.0.0.1:4222 moorebus init --shards 4 --pools web,gpu --wait
   moorebus init --replicas 3
   moorebus init --pool-max-ack-pending gpu=4
+  moorebus init --pool-tools payments=pay,refund --pool-tools web=search
   moorebus init --print-permissions --pools web,gpu --credentials keys > permissions.conf`,
 		Args: cobra.NoArgs,
 	}
@@ -46,6 +47,7 @@ deploy/nats.`,
 	flags.DurationVar(&s.Init.AckWait, "ack-wait", 0, "how long a worker may be silent before its work goes to another one (default: as it is, else 15s)")
 	flags.IntVar(&s.Init.MaxAckPending, "max-ack-pending", 0, "deliveries of one consumer at work at once, over all processes (default: as it is, else 20000)")
 	flags.StringToIntVar(&s.Init.PoolMaxAckPending, "pool-max-ack-pending", nil, "the same for single pools of tools, as in gpu=4,web=100")
+	flags.StringArrayVar(&s.PoolTools, "pool-tools", nil, "`POOL=TOOL,TOOL` assigns tools to a pool, so that what other pools announce under their names is ignored; may be repeated, replaces the pool's list, an empty one takes it away (default: as it is)")
 	flags.StringArrayVar(&s.Storage, "storage", nil, "`NAMESPACE/AGENT` whose storage is made, may be repeated (default: where a role may, it makes it when an agent first uses it)")
 	flags.BoolVar(&s.Wait, "wait", false, "wait for a bus that is not up yet")
 	onlyPrint := flags.Bool("print-permissions", false, "write the users and their permissions for nats-server, and do nothing else")

@@ -23,6 +23,8 @@ type Setup struct {
 	Init natsbus.InitOptions
 	// Storage are the agents whose storage is made, as NAMESPACE/AGENT.
 	Storage []string
+	// PoolTools assign tools to pools, each as POOL=TOOL,TOOL.
+	PoolTools []string
 	// Wait waits for a bus that answers but is not ready.
 	Wait bool
 }
@@ -42,6 +44,9 @@ func (s *Setup) Check() error {
 		return err
 	}
 	s.Init.Storage = storage
+	if err := s.readPoolTools(); err != nil {
+		return err
+	}
 	for pool, n := range s.Init.PoolMaxAckPending {
 		if n < 1 || !events.ValidToken(pool) {
 			return cli.Usage("--pool-max-ack-pending: %s=%d: give a pool's name and 1 or more", pool, n)
@@ -51,6 +56,29 @@ func (s *Setup) Check() error {
 		if !events.ValidToken(pool) {
 			return cli.Usage("--pools: %q is not a name; use [a-z0-9][a-z0-9_-]{0,62}", pool)
 		}
+	}
+	return nil
+}
+
+// readPoolTools reads which tools are assigned to pools, which so are among the pools.
+func (s *Setup) readPoolTools() error {
+	for _, text := range s.PoolTools {
+		pool, list, found := strings.Cut(text, "=")
+		if !found {
+			return cli.Usage("--pool-tools: %q is not POOL=TOOL,TOOL", text)
+		}
+		tools := []string{}
+		if list != "" {
+			tools = strings.Split(list, ",")
+		}
+		if s.Init.PoolTools == nil {
+			s.Init.PoolTools = map[string][]string{}
+		}
+		s.Init.PoolTools[pool] = append(s.Init.PoolTools[pool], tools...)
+		s.Init.Pools = append(s.Init.Pools, pool)
+	}
+	if err := natsbus.CheckPoolTools(s.Init.PoolTools); err != nil {
+		return cli.Usage("--pool-tools: %s", err)
 	}
 	return nil
 }
@@ -75,6 +103,13 @@ func (s *Setup) Run(ctx context.Context, conn *nats.Conn, w io.Writer) error {
 	}
 	for _, pool := range slices.Sorted(maps.Keys(s.Init.PoolMaxAckPending)) {
 		lines = append(lines, fmt.Sprintf("max ack pending of pool %s: %d", pool, s.Init.PoolMaxAckPending[pool]))
+	}
+	for _, pool := range slices.Sorted(maps.Keys(s.Init.PoolTools)) {
+		line := "no tools are assigned to pool " + pool
+		if tools := s.Init.PoolTools[pool]; len(tools) > 0 {
+			line = fmt.Sprintf("assigned to pool %s: %s; what other pools announce under these names is ignored", pool, strings.Join(tools, ", "))
+		}
+		lines = append(lines, line)
 	}
 	for _, of := range s.Init.Storage {
 		lines = append(lines, "storage of "+of.String()+" is there")

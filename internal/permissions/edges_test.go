@@ -192,6 +192,8 @@ func forbidden(user string) []string {
 	limited := map[string][]string{
 		"$KV.agents.default.x":                             {Gateway},
 		"$KV.providers.x":                                  {Planner},
+		"$KV.offers.known":                                 {Gateway},
+		"$JS.API.DIRECT.GET.KV_offers":                     {Gateway, subagents},
 		"$KV.tools_web.x":                                  {"actor_web"},
 		"$KV.tools_gpu.x":                                  {"actor_gpu"},
 		"$O.results_web.C.x":                               {"actor_web"},

@@ -224,6 +224,7 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.WatchChunks()
 	g.Ask()
 	g.ReadDirectory(l.Pools)
+	g.RememberOffers()
 	g.StoreAgents()
 	g.ReadPurged()
 	g.Timers()

@@ -112,13 +112,21 @@ func checkNames(a *events.Agent) error {
 		key   string
 		names []string
 	}{{"tools", a.Tools}, {"blacklist", a.Blacklist}} {
-		for i, name := range list.names {
-			if name == "" {
-				return fmt.Errorf("%s[%d]: is not a tool's name", list.key, i)
+		seen := map[string]bool{}
+		for i, ref := range list.names {
+			pool, name := "", ref
+			if list.key == "tools" {
+				pool, name = events.SplitTool(ref)
 			}
-			if slices.Contains(list.names[:i], name) {
+			switch {
+			case name == "":
+				return fmt.Errorf("%s[%d]: is not a tool's name", list.key, i)
+			case pool != "" && !events.ValidToken(pool), strings.Contains(name, "/"), pool == "" && name != ref:
+				return fmt.Errorf("%s[%d]: %q is neither a tool's name nor POOL/TOOL", list.key, i, ref)
+			case seen[name]:
 				return fmt.Errorf("%s[%d]: %q stands there twice", list.key, i, name)
 			}
+			seen[name] = true
 		}
 	}
 	return nil

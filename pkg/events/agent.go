@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 )
 
@@ -350,6 +351,16 @@ type ToolSpec struct {
 	// Asks is true for a tool that puts its arguments' question to a human and
 	// returns the answer: every call of it waits, whatever the policy says.
 	Asks bool `json:"asks,omitempty"`
+}
+
+// SplitTool splits what an agent's list of tools names: `tool`, of whichever pool, or
+// `pool/tool`. pool is empty where none is named.
+func SplitTool(ref string) (pool, name string) {
+	pool, name, found := strings.Cut(ref, "/")
+	if !found {
+		return "", ref
+	}
+	return pool, name
 }
 
 func isObject(raw json.RawMessage) bool {

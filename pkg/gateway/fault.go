@@ -43,6 +43,8 @@ const (
 	CodeUnknownTool      = launch.CodeUnknownTool
 	CodeAmbiguousTool    = launch.CodeAmbiguousTool
 	CodeUnknownProvider  = launch.CodeUnknownProvider
+	CodeToolAway         = launch.CodeToolAway
+	CodeProviderAway     = launch.CodeProviderAway
 	CodeUnknownCall      = "unknown_call"
 	CodeBadOutputSchema  = launch.CodeBadOutputSchema
 	CodeBadToolSchema    = launch.CodeBadToolSchema

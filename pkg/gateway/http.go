@@ -212,6 +212,9 @@ func (g *Gateway) answer(handle endpoint) http.HandlerFunc {
 }
 
 func writeError(w http.ResponseWriter, e *Error) {
+	if e.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
 	// A client that is gone cannot be told so.
 	_ = writeJSON(w, e.Status, e)
 }

@@ -43,6 +43,7 @@ func (g *Gateway) watchPools(ctx context.Context) error {
 	ticker := time.NewTicker(min(max(g.cfg.PoolWait/4, quickestLook), slowestLook))
 	defer ticker.Stop()
 	failing := false
+	remembered, m := error(nil), newMemories()
 	for {
 		pools, err := g.cfg.Directory.Pools(ctx)
 		switch {
@@ -54,6 +55,10 @@ func (g *Gateway) watchPools(ctx context.Context) error {
 			o.look(ctx, pools, time.Now())
 		}
 		failing = err != nil
+		was := remembered
+		if remembered = g.remember(ctx, m, time.Now()); remembered != nil && was == nil && ctx.Err() == nil {
+			g.cfg.Logger.Warn("announcements cannot be remembered: run `moorebus init`, and give the users their permissions anew", "reason", remembered)
+		}
 		select {
 		case <-ctx.Done():
 			return nil

@@ -39,7 +39,7 @@ func (g *Gateway) patch(ctx context.Context, parent *reducer.Memory, fork *event
 	if err := g.launcher.Check(&is); err != nil {
 		return refused(err)
 	}
-	tools, err := g.launcher.Tools(ctx, &is)
+	tools, err := g.launcher.Tools(ctx, &is, launch.PoolsOf(parent))
 	if err != nil {
 		return refused(err)
 	}

@@ -171,6 +171,8 @@ func refused(err error) error {
 		status = http.StatusNotFound
 	case launch.TooLarge:
 		status = http.StatusRequestEntityTooLarge
+	case launch.Away:
+		status = http.StatusServiceUnavailable
 	}
 	return &Error{Status: status, Code: r.Code, Message: r.Message, Fields: r.Fields, cause: r}
 }

@@ -230,14 +230,33 @@ type Directory interface {
 	WithdrawProviders(ctx context.Context, instance string) error
 	// PoolTools returns the tools of one pool that live, sorted by name.
 	PoolTools(ctx context.Context, pool string) ([]events.ToolSpec, error)
-	// Tools returns every tool that lives, sorted by name and pool; a tool that
+	// Tools returns every tool that lives, sorted by name and pool, but for those that
+	// the operator has assigned to another pool than the one that announces them; a
+	// tool that
 	// several instances of a pool announce alike is there once.
 	Tools(ctx context.Context) ([]events.ToolSpec, error)
 	// Providers returns the names of every provider that lives, sorted.
 	Providers(ctx context.Context) ([]string, error)
+	// Offers returns what was put last, zero if nothing was.
+	Offers(ctx context.Context) (Offers, error)
+	// PutOffers replaces what [Directory.Offers] returned, with its revision, unless
+	// somebody else did meanwhile (ErrConflict).
+	PutOffers(ctx context.Context, o Offers) error
 	// Pools returns every pool of tools that was ever set up or announced, sorted
 	// by name, but for those that the caller may not read.
 	Pools(ctx context.Context) ([]Pool, error)
+}
+
+// Offers are what gateways remember of announcements, so that an announcement that comes
+// later takes no tool away, and what is only restarting is not taken for unknown. A tool
+// or provider that nobody announces any more is remembered for some seconds.
+type Offers struct {
+	// First is, by tool, the pool that announced it first, of those that announce it.
+	First map[string]string `json:"first"`
+	// Providers are the names of model providers, sorted.
+	Providers []string `json:"providers"`
+	// Revision is the adapter's.
+	Revision uint64 `json:"-"`
 }
 
 // Pool is a pool of tools.

@@ -15,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/runlog"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -119,6 +120,9 @@ type Task struct {
 	Text     string
 	Mode     events.Mode
 	TaskType string
+	// Pools are the pools of the tools that the run has already, by name: a tool that
+	// the definition names without a pool stays in its own. Nil for a new run.
+	Pools map[string]string
 }
 
 // Pin makes the Start of a run of the definition, with the tools as they are
@@ -135,7 +139,7 @@ func (l *Launcher) Pin(ctx context.Context, a events.Agent, task Task) (*events.
 	if err := l.Check(&a); err != nil {
 		return nil, err
 	}
-	tools, err := l.Tools(ctx, &a)
+	tools, err := l.Tools(ctx, &a, task.Pools)
 	if err != nil {
 		return nil, err
 	}
@@ -149,10 +153,19 @@ func (l *Launcher) Pin(ctx context.Context, a events.Agent, task Task) (*events.
 	return start, nil
 }
 
+// PoolsOf returns the pools of a run's tools, see [Task].
+func PoolsOf(mem *reducer.Memory) map[string]string {
+	pools := make(map[string]string, len(mem.Tools))
+	for name, info := range mem.Tools {
+		pools[name] = info.Pool
+	}
+	return pools
+}
+
 // Tools returns the tools of a definition as they are announced, and checks that
-// its provider lives. Errors are the bus's, or a *[Refusal].
-func (l *Launcher) Tools(ctx context.Context, a *events.Agent) ([]events.ToolSpec, error) {
-	tools, err := l.catalog.resolve(ctx, a)
+// its provider lives. pools are as in [Task]. Errors are the bus's, or a *[Refusal].
+func (l *Launcher) Tools(ctx context.Context, a *events.Agent, pools map[string]string) ([]events.ToolSpec, error) {
+	tools, err := l.catalog.resolve(ctx, a, pools)
 	if err == nil {
 		err = l.checkToolSchemas(tools)
 	}
@@ -161,6 +174,6 @@ func (l *Launcher) Tools(ctx context.Context, a *events.Agent) ([]events.ToolSpe
 
 // Announced returns every tool that lives, as it was announced.
 func (l *Launcher) Announced(ctx context.Context) ([]events.ToolSpec, error) {
-	tools, _, err := l.catalog.at(ctx, l.cfg.Clock().Add(-catalogAge))
-	return tools, err
+	seen, err := l.catalog.at(ctx, l.cfg.Clock().Add(-catalogAge))
+	return seen.tools, err
 }

@@ -165,3 +165,61 @@ func TestOpen(t *testing.T) {
 		require.Equal(t, 10*time.Second, time.Since(began).Round(time.Second))
 	})
 }
+
+// TestWhoseToolItIs: what several pools announce alike belongs to the one that was first,
+// a name with its pool is that pool's, and a run's tool stays in its pool.
+func TestWhoseToolItIs(t *testing.T) {
+	onPad(t, func(t *testing.T, p *pad) {
+		for _, pool := range []string{"attic", "bank", "web"} {
+			p.announce(t, pool, "pay", "pays")
+		}
+		p.announce(t, "bank", "twin", "is one")
+		p.announce(t, "web", "twin", "is another")
+		pick := func(ref string, pools map[string]string) (string, error) {
+			a := worker(func(a *events.Agent) { a.Tools = []string{ref} })
+			tools, err := p.Tools(t.Context(), &a, pools)
+			if err != nil {
+				var refusal *launch.Refusal
+				require.ErrorAs(t, err, &refusal)
+				return refusal.Code, err
+			}
+			require.Len(t, tools, 1)
+			require.NotContains(t, tools[0].Name, "/", "the model sees the bare name")
+			return tools[0].Pool, nil
+		}
+		is := func(want, ref string, pools map[string]string) {
+			t.Helper()
+			got, _ := pick(ref, pools)
+			require.Equal(t, want, got)
+		}
+		is("attic", "pay", nil) // nobody remembers anything
+		require.NoError(t, p.bus.PutOffers(t.Context(), journal.Offers{First: map[string]string{"pay": "bank", "gone": "web"}, Providers: []string{"scripted", "oracle"}}))
+		time.Sleep(time.Minute)
+		require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
+		for _, pool := range []string{"attic", "bank", "web"} {
+			p.announce(t, pool, "pay", "pays")
+		}
+		is("bank", "pay", nil)
+		is("web", "web/pay", nil)
+		is("web", "pay", map[string]string{"pay": "web"})
+		is("bank", "bank/pay", map[string]string{"pay": "web"})
+		is(launch.CodeUnknownTool, "pay", map[string]string{"pay": "elsewhere"})
+		is(launch.CodeUnknownTool, "elsewhere/pay", nil)
+		is(launch.CodeToolAway, "gone", nil)
+
+		p.announce(t, "bank", "twin", "is one")
+		p.announce(t, "web", "twin", "is another")
+		time.Sleep(2 * time.Second)
+		_, err := pick("twin", nil)
+		require.ErrorContains(t, err, "bank/twin")
+		require.ErrorContains(t, err, "--pool-tools")
+		is("web", "web/twin", nil)
+
+		oracle := worker(func(a *events.Agent) { a.LLM.Provider = "oracle" })
+		_, err = p.Tools(t.Context(), &oracle, nil)
+		var refusal *launch.Refusal
+		require.ErrorAs(t, err, &refusal)
+		require.Equal(t, launch.Away, refusal.Kind)
+		require.Equal(t, launch.CodeProviderAway, refusal.Code)
+	})
+}

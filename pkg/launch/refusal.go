@@ -13,6 +13,8 @@ const (
 	CodeUnknownProvider = "unknown_provider"
 	CodeUnknownTool     = "unknown_tool"
 	CodeAmbiguousTool   = "ambiguous_tool"
+	CodeToolAway        = "tool_away"
+	CodeProviderAway    = "provider_away"
 	CodeTooLarge        = "too_large"
 )
 
@@ -20,12 +22,14 @@ const (
 type Kind int
 
 // The kinds: a definition that is not one, one that is none of what is stored, one
-// that cannot be used here and now, and one that does not fit into an event.
+// that cannot be used here and now, one that does not fit into an event, and one that
+// needs what was announced until moments ago.
 const (
 	Malformed Kind = iota + 1
 	NotFound
 	Unusable
 	TooLarge
+	Away
 )
 
 // Refusal is a run that cannot be opened as it was asked for, whatever the bus

@@ -42,6 +42,8 @@ type call struct {
 	// mode is the run's, handedOff says that it has gone over to the call's agent.
 	mode      events.Mode
 	handedOff bool
+	// pools are those of the run's tools, for a hand-off.
+	pools map[string]string
 }
 
 // call plans Acting and ParallelActing for one call.
@@ -66,6 +68,9 @@ func (s *Subagents) inWork(run events.Run, mem *reducer.Memory, state *reducer.C
 		run:  run, child: s.cfg.Store.Place(run.Namespace, events.ChildID(run.ID, state.ID)),
 		batch: mem.Control.Batch, queued: len(mem.Control.Queued) > 0, depth: 1, maxDepth: mem.Config.MaxDepth, share: shareOf(mem),
 		mode: mem.Mode, handedOff: state.HandedOff,
+	}
+	if s.tools[c.Name].Handoff != "" {
+		c.pools = launch.PoolsOf(mem)
 	}
 	if p := mem.Control.Parent; p != nil {
 		c.depth = max(1, p.Depth) + 1
@@ -219,7 +224,7 @@ func (s *Subagents) pinWhenThere(ctx context.Context, a events.Agent, task launc
 	for began := time.Now(); ; {
 		start, err := s.launcher.Pin(ctx, a, task)
 		var refusal *launch.Refusal
-		missing := errors.As(err, &refusal) && (refusal.Code == launch.CodeUnknownTool || refusal.Code == launch.CodeUnknownProvider)
+		missing := errors.As(err, &refusal) && (refusal.Kind == launch.Away || refusal.Code == launch.CodeUnknownTool || refusal.Code == launch.CodeUnknownProvider)
 		if !missing || time.Since(began) >= s.cfg.Patience {
 			return start, err
 		}

@@ -71,7 +71,7 @@ func (s *Subagents) pinHandOff(ctx context.Context, c call, t Tool) (*events.Han
 	if err != nil {
 		return nil, failureOf(err)
 	}
-	start, err := s.pinWhenThere(ctx, a, launch.Task{Mode: c.mode})
+	start, err := s.pinWhenThere(ctx, a, launch.Task{Mode: c.mode, Pools: c.pools})
 	if err != nil {
 		return nil, failureOf(err)
 	}

@@ -83,6 +83,25 @@ func Directory(t *testing.T, open func(t *testing.T) journal.Directory) {
 		require.Contains(t, pools, journal.Pool{Name: pool}, "nobody serves it")
 		require.NoError(t, dir.Withdraw(ctx, NewToken(t), "nobody"))
 	})
+	t.Run("offers", func(t *testing.T) {
+		ctx, tool := bounded(t), NewToken(t)
+		before, err := dir.Offers(ctx)
+		if err != nil {
+			require.ErrorIs(t, err, journal.ErrNotReady)
+		}
+		one := journal.Offers{First: map[string]string{tool: web}, Providers: []string{"p"}, Revision: before.Revision}
+		require.NoError(t, dir.PutOffers(ctx, one))
+		require.ErrorIs(t, dir.PutOffers(ctx, one), journal.ErrConflict)
+		after, err := dir.Offers(ctx)
+		require.NoError(t, err)
+		require.Equal(t, one.First, after.First)
+		require.Equal(t, one.Providers, after.Providers)
+		after.First = map[string]string{tool: db}
+		require.NoError(t, dir.PutOffers(ctx, after))
+		last, err := dir.Offers(ctx)
+		require.NoError(t, err)
+		require.Equal(t, db, last.First[tool])
+	})
 	t.Run("refusals", func(t *testing.T) {
 		require.Error(t, dir.Announce(bounded(t), "*", "i", nil))
 		require.Error(t, dir.Announce(bounded(t), web, "i", []events.ToolSpec{spec("search", db, "of another pool")}))

@@ -119,12 +119,13 @@ type Bus struct {
 	// orderedLeast is how much has to be ahead of a read for that, see orderedFrom.
 	orderedLeast uint64
 
-	mu       sync.Mutex
-	ackWaits map[string]keptAckWait
-	pools    poolCache
-	slow     map[*nats.Subscription]func()
-	// unreadable are the pools of which it was said that they may not be read.
-	unreadable map[string]bool
+	mu         sync.Mutex
+	ackWaits   map[string]keptAckWait
+	pools      poolCache
+	slow       map[*nats.Subscription]func()
+	assignment assignment
+	// said is what was said once in the log.
+	said map[string]bool
 	// there are buckets of storage that were seen.
 	there sync.Map
 }
@@ -144,7 +145,7 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 	b := &Bus{
 		conn: conn, js: js, opts: o, log: o.Logger, asking: make(chan struct{}, pagesAtOnce), orderedLeast: orderedFrom,
 		ackWaits: make(map[string]keptAckWait),
-		slow:     make(map[*nats.Subscription]func()), unreadable: map[string]bool{},
+		slow:     make(map[*nats.Subscription]func()), said: map[string]bool{},
 	}
 	unhook := b.hook()
 	if err := b.discover(ctx); err != nil {

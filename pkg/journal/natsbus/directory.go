@@ -152,7 +152,7 @@ func (b *Bus) Tools(ctx context.Context) ([]events.ToolSpec, error) {
 		all = append(all, tools...)
 	}
 	sortTools(all)
-	return all, nil
+	return b.owned(ctx, all)
 }
 
 // PoolTools returns the tools of one pool that live, sorted by name.
@@ -235,13 +235,18 @@ func (b *Bus) Pools(ctx context.Context) ([]journal.Pool, error) {
 // warnUnreadable says once that a pool came after this user's permissions were
 // given.
 func (b *Bus) warnUnreadable(pool string, err error) {
-	b.mu.Lock()
-	warned := b.unreadable[pool]
-	b.unreadable[pool] = true
-	b.mu.Unlock()
-	if !warned {
+	if b.firstTime("may not read " + pool) {
 		b.log.Warn("the tools of a pool may not be read: give the user permissions that name the pool", "pool", pool, "error", err)
 	}
+}
+
+// firstTime reports whether something is to be said that was not said before.
+func (b *Bus) firstTime(what string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	first := !b.said[what]
+	b.said[what] = true
+	return first
 }
 
 // livePools returns the pools that have a bucket of tools.

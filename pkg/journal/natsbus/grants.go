@@ -143,10 +143,14 @@ func (g *Grants) ReadTools(pool string) { g.read(kvStreamPrefix + toolsPrefix + 
 // AnnounceProviders allows to say which model providers there are.
 func (g *Grants) AnnounceProviders() { g.publish[kvSubjectPrefix+providerBucket+".*"] = true }
 
-// ReadDirectory allows to read which tools these pools have and which providers
-// there are.
+// RememberOffers allows to write down who announced what first.
+func (g *Grants) RememberOffers() { g.publish[kvSubjectPrefix+offersBucket+"."+offersKey] = true }
+
+// ReadDirectory allows to read which tools these pools have, which providers there are,
+// and what is remembered of both.
 func (g *Grants) ReadDirectory(pools []string) {
 	g.api("STREAM.NAMES")
+	g.read(kvStreamPrefix + offersBucket)
 	g.read(kvStreamPrefix + providerBucket)
 	for _, pool := range pools {
 		g.ReadTools(pool)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,6 +43,11 @@ type InitOptions struct {
 	// it goes before MaxAckPending. A pool that is named here is one of Pools.
 	// Each shard has a consumer of its own, so with several it holds for each.
 	PoolMaxAckPending map[string]int
+	// PoolTools assigns tools to pools, by pool: what other pools announce of a tool that
+	// is assigned is ignored. A pool that is named here is one of Pools, and its list
+	// takes the place of the one that it has; an empty one takes that away. Pools that
+	// are not named keep theirs.
+	PoolTools map[string][]string
 	// Storage are the agents whose storage is made; others make theirs when they
 	// first write to it, if they may.
 	Storage []journal.StorageOf
@@ -104,6 +110,7 @@ func (o *InitOptions) settle(ctx context.Context, js jetstream.JetStream) error 
 		}
 		o.Pools = append(o.Pools, pool)
 	}
+	o.Pools = slices.AppendSeq(o.Pools, maps.Keys(o.PoolTools))
 	slices.Sort(o.Pools)
 	o.Pools = slices.Compact(o.Pools)
 	for _, pool := range o.Pools {
@@ -194,11 +201,18 @@ func (o *InitOptions) durables() []durable {
 
 func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, shard int) error {
 	cfg := streamConfig(shard, o.Shards, o.Replicas, o.storage())
+	var was map[string]string
 	if old, err := js.Stream(ctx, cfg.Name); err == nil {
 		// What a stream denies it denies for ever: an update that lifts it fails.
 		cfg.DenyPurge = old.CachedInfo().Config.DenyPurge
+		was = old.CachedInfo().Config.Metadata
 	} else if !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Errorf("stream %s: %w", cfg.Name, err)
+	}
+	if shard == 0 {
+		if err := withPoolTools(cfg.Metadata, was, o.PoolTools); err != nil {
+			return err
+		}
 	}
 	stream, err := js.CreateOrUpdateStream(ctx, cfg)
 	if err != nil {

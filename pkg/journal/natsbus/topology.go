@@ -15,6 +15,9 @@ const (
 	// metaShards is the key in a stream's metadata under which every stream of
 	// the log says how many there are.
 	metaShards = "moorebus_shards"
+	// metaTools is the key in the first stream's metadata under which the operator says
+	// which pool each tool belongs to.
+	metaTools = "moorebus_pool_tools"
 
 	// maxMessage is the largest message of the log with its headers, in bytes:
 	// what a server takes by default.
@@ -34,6 +37,8 @@ const (
 	agentHistory   = 5
 	snapshotBucket = "snapshots"
 	purgedBucket   = "purged"
+	offersBucket   = "offers"
+	offersKey      = "known"
 
 	kvStreamPrefix     = "KV_"
 	kvSubjectPrefix    = "$KV."
@@ -211,7 +216,7 @@ func timerConsumerConfig(ackWait time.Duration, maxAckPending int) jetstream.Con
 
 // bucketConfigs declares every bucket that there is beside the log.
 func bucketConfigs(pools []string, replicas int) ([]jetstream.KeyValueConfig, []jetstream.ObjectStoreConfig) {
-	buckets := []jetstream.KeyValueConfig{providersConfig(replicas), agentsConfig(replicas), purgedConfig(replicas), droppedConfig(replicas)}
+	buckets := []jetstream.KeyValueConfig{providersConfig(replicas), agentsConfig(replicas), purgedConfig(replicas), droppedConfig(replicas), offersConfig(replicas)}
 	stores := []jetstream.ObjectStoreConfig{snapshotsConfig(replicas)}
 	for _, pool := range pools {
 		buckets = append(buckets, toolsConfig(pool, replicas))
@@ -273,6 +278,14 @@ func snapshotsConfig(replicas int) jetstream.ObjectStoreConfig {
 func purgedConfig(replicas int) jetstream.KeyValueConfig {
 	return jetstream.KeyValueConfig{
 		Bucket: purgedBucket, Description: "Moorebus: runs that were purged", Replicas: replicas,
+		History: 1, Storage: jetstream.FileStorage,
+	}
+}
+
+// offersConfig declares the bucket in which the gateways remember announcements.
+func offersConfig(replicas int) jetstream.KeyValueConfig {
+	return jetstream.KeyValueConfig{
+		Bucket: offersBucket, Description: "Moorebus: who announced each tool first", Replicas: replicas,
 		History: 1, Storage: jetstream.FileStorage,
 	}
 }

@@ -20,6 +20,7 @@ const resultsPrefix = "results_"
 type stores struct {
 	tools     map[string]announcement[events.ToolSpec]
 	providers map[string]announcement[string]
+	offers    journal.Offers
 	agents    map[string][]byte
 	blobs     map[string][]byte
 	dropped   map[string]bool
@@ -124,6 +125,29 @@ func (p *Process) tools(wanted func(pool string) bool) ([]events.ToolSpec, error
 		return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Pool, y.Pool), cmp.Compare(x.Description, y.Description))
 	})
 	return all, err
+}
+
+// Offers returns what was put last.
+func (p *Process) Offers(context.Context) (found journal.Offers, err error) {
+	err = p.locked(func(s *stores) {
+		found = s.offers
+		found.First, found.Providers = maps.Clone(found.First), slices.Clone(found.Providers)
+	})
+	return found, err
+}
+
+// PutOffers replaces what Offers returned.
+func (p *Process) PutOffers(_ context.Context, o journal.Offers) error {
+	conflict := false
+	err := p.locked(func(s *stores) {
+		if conflict = o.Revision != s.offers.Revision; !conflict {
+			s.offers = journal.Offers{First: maps.Clone(o.First), Providers: slices.Clone(o.Providers), Revision: o.Revision + 1}
+		}
+	})
+	if conflict {
+		return journal.ErrConflict
+	}
+	return err
 }
 
 // Providers returns the names of every provider that lives, sorted.
