@@ -107,6 +107,8 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 		// For this user's other commands, which find address and token in the
 		// data directory.
 		serve.Listen, serve.Token = "127.0.0.1:0", wire.NewToken()
+		// No role of another process could have found its way back.
+		serve.Init.Alone = true
 	}
 	conn, err := f.bus.Open(ctx, cli.OpenOptions{Name: "moorebus/" + f.role.Instance, Serve: serve, Logger: logger})
 	if err != nil {

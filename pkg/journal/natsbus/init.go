@@ -51,6 +51,10 @@ type InitOptions struct {
 	// Storage are the agents whose storage is made; others make theirs when they
 	// first write to it, if they may.
 	Storage []journal.StorageOf
+	// Alone says that no other process has had the bus since its server started, and
+	// none has it now: what was delivered before and not settled comes again at once,
+	// and what was announced before is forgotten.
+	Alone bool
 	// Memory keeps the log in memory: for tests and benchmarks.
 	Memory bool
 }
@@ -82,6 +86,11 @@ func (o *InitOptions) run(ctx context.Context, conn *nats.Conn) error {
 	}
 	if err := o.settle(ctx, js); err != nil {
 		return err
+	}
+	if o.Alone {
+		if err := reclaim(ctx, js); err != nil {
+			return err
+		}
 	}
 	// The first stream comes last: it is the one that says that all are there.
 	for shard := o.Shards - 1; shard >= 0; shard-- {
@@ -261,7 +270,7 @@ func (o *InitOptions) terms(ctx context.Context, stream jetstream.Stream, d dura
 	has, err := stream.Consumer(ctx, d.name)
 	switch {
 	case err == nil:
-		setDefault(&ackWait, has.CachedInfo().Config.AckWait)
+		setDefault(&ackWait, ackWaitOf(has.CachedInfo().Config))
 		if maxAckPending == 0 {
 			maxAckPending = has.CachedInfo().Config.MaxAckPending
 		}
