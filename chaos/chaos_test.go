@@ -120,7 +120,7 @@ func TestTheMixHasEverything(t *testing.T) {
 	for _, want := range slices.Concat(kinds, toolNames(), []string{
 		"lonely", lonely, helper, deputy, lonePay, askHuman, "fork",
 		"sing", "task", "chat", "openai true", "openai false", "fails true", "message", "pause", "cancel",
-		"approved", "rejected", "modified", kill, stop, "server true", "server false", "leader true", "all true",
+		"approved", "rejected", "modified", kill, stop, term, "server true", "server false", "leader true", "all true",
 	}) {
 		require.True(t, drawn[want], "%s is never drawn", want)
 	}

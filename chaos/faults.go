@@ -12,6 +12,7 @@ import (
 const (
 	kill = "SIGKILL"
 	stop = "SIGSTOP"
+	term = "SIGTERM" // as an operator does, so that the process finishes and takes leave
 )
 
 // requestTime is how long a worker waits for an answer of the bus.
@@ -61,6 +62,9 @@ func (s *schedule) next() fault {
 	if r.Float64() < 0.2 {
 		f.kind = stop
 		f.down = ackWait + 300*time.Millisecond + time.Duration(r.Int64N(int64(1500*time.Millisecond)))
+	}
+	if r.Float64() < 0.15 && !f.server {
+		f.kind = term
 	}
 	// A server that is away for longer than a request waits for its answer.
 	if r.Float64() < 0.15 && f.server && !s.cluster && s.outage {
@@ -210,7 +214,13 @@ func (t *tormentor) strike(p *process, f fault) {
 		p.resume()
 		return
 	}
-	p.kill()
+	if f.kind == term {
+		if err := p.leave(); err != nil {
+			t.died(err.Error())
+		}
+	} else {
+		p.kill()
+	}
 	time.Sleep(f.down)
 	if err := p.start(); err != nil {
 		t.died(err.Error())

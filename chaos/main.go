@@ -70,8 +70,9 @@ func command() *cobra.Command {
 		Short: "Kill processes of Moorebus while they carry runs, and audit the log",
 		Long: `Chaos starts nats-server, two planners, five actors, two observers and a gateway,
 carries a mix of runs through them, and meanwhile kills a random one of them
-(SIGKILL) every few hundred milliseconds and starts it again, or stops it for
-longer than the ack wait (SIGSTOP) and lets it go on. The model refuses everybody
+(SIGKILL) every few hundred milliseconds and starts it again, asks it to end
+(SIGTERM), or stops it for longer than the ack wait (SIGSTOP) and lets it go on.
+Three of the actors have different tools of one pool. The model refuses everybody
 now and then, and the only actor of a pool is away for long. At the end every run
 has to be over, and the log has to hold every event once, one result for each
 call, one run for each call of an agent, and no call of a once tool that was

@@ -118,6 +118,21 @@ func (p *process) end() error {
 	if cmd == nil {
 		return nil
 	}
+	return p.await(cmd, done)
+}
+
+// leave ends the process as asked, to be started again.
+func (p *process) leave() error {
+	cmd, done := p.running()
+	if cmd == nil {
+		return nil
+	}
+	return p.await(cmd, done)
+}
+
+// await asks the command to end and waits for that, by force if need be, which is an
+// error.
+func (p *process) await(cmd *exec.Cmd, done <-chan struct{}) error {
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("%s had ended by itself: %s", p.name, cmd.ProcessState)
 	}

@@ -118,6 +118,26 @@ func TestPoliciesFollowAHandOff(t *testing.T) {
 	})
 }
 
+// TestAHandOffKeepsPools: a tool that the run has stays in its pool, unless the new agent
+// names another one.
+func TestAHandOffKeepsPools(t *testing.T) {
+	for ref, want := range map[string]string{"web": "attic", "web/web": "web"} {
+		bubble(t, heir, func(t *testing.T, r *rig) {
+			tools, err := r.journal.PoolTools(t.Context(), "web")
+			require.NoError(t, err)
+			tools[0].Pool = "attic"
+			require.NoError(t, r.journal.Announce(t.Context(), "attic", "a", tools))
+			r.wait(3 * time.Second)
+			r.define("boss", handsOver, func(a *events.Agent) { a.Tools[1] = "attic/web" })
+			r.define("heir", goesOn, func(a *events.Agent) { a.Tools[1] = ref })
+			run := r.start("boss")
+			mem := r.ends(run, time.Minute)
+			require.Equal(t, "heir", mem.Control.Agent.Name)
+			require.Equal(t, want, mem.Tools["web"].Pool)
+		})
+	}
+}
+
 // A process that dies right after the hand-off leaves the answer to the next one, and
 // the policy of the agent that goes on does not concern the call.
 func TestAHandOffOutlivesItsProcess(t *testing.T) {
