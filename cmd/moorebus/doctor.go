@@ -31,6 +31,8 @@ listeners that other machines reach without credentials. The exit code is 1 if a
 	}
 	cmd.Flags().StringVar(&url, "nats", "", "servers of the bus, with commas (default NATS_URL and its like)")
 	cmd.Flags().StringVar(&data, "data", "", "data directory to look at instead of a bus (default MOOREBUS_DATA, else the one of run and dev)")
+	var monitor string
+	cmd.Flags().StringVar(&monitor, "monitor", "", "`URL` of the server's monitoring, which says whether it flushes every message (default: port 8222 of the server)")
 	addOutputFlag(cmd, &output, console.Text, console.JSON)
 	log := cli.AddLogFlags(cmd.Flags(), slog.LevelError)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -47,7 +49,7 @@ listeners that other machines reach without credentials. The exit code is 1 if a
 			return err
 		}
 		var report console.Report
-		doctor := console.Doctor{Getenv: os.Getenv, Bus: natsbus.Options{Logger: logger}}
+		doctor := console.Doctor{Getenv: os.Getenv, Bus: natsbus.Options{Logger: logger, Monitor: monitor}}
 		if at.Note != "" {
 			_, _ = fmt.Fprintln(cmd.ErrOrStderr(), at.Note)
 		}

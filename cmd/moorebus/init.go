@@ -33,6 +33,7 @@ deploy/nats.`,
 		Example: `  moorebus init --nats nats://bus.example:4222
   NATS_URL=nats://127.0.0.1:4222 moorebus init --shards 4 --pools web,gpu --wait
   moorebus init --replicas 3
+  moorebus init --max-bytes 200GiB
   moorebus init --pool-max-ack-pending gpu=4
   moorebus init --pool-tools payments=pay,refund --pool-tools web=search
   moorebus init --print-permissions --pools web,gpu --credentials keys > permissions.conf`,
@@ -49,6 +50,9 @@ deploy/nats.`,
 	flags.StringToIntVar(&s.Init.PoolMaxAckPending, "pool-max-ack-pending", nil, "the same for single pools of tools, as in gpu=4,web=100")
 	flags.StringArrayVar(&s.PoolTools, "pool-tools", nil, "`POOL=TOOL,TOOL` assigns tools to a pool, so that what other pools announce under their names is ignored; may be repeated, replaces the pool's list, an empty one takes it away (default: as it is)")
 	flags.StringArrayVar(&s.Storage, "storage", nil, "`NAMESPACE/AGENT` whose storage is made, may be repeated (default: where a role may, it makes it when an agent first uses it)")
+	var maxBytes cli.Size
+	flags.Var(&maxBytes, "max-bytes", "how large each stream of the log may become, such as 20GiB (default: as it was set, else two thirds of what the server may store, shared by the streams, where its monitoring says how much that is)")
+	flags.StringVar(&s.Monitor, "monitor", "", "`URL` of the server's monitoring (default: port 8222 of the server)")
 	flags.BoolVar(&s.Wait, "wait", false, "wait for a bus that is not up yet")
 	onlyPrint := flags.Bool("print-permissions", false, "write the users and their permissions for nats-server, and do nothing else")
 	flags.StringVar(&p.Format, "format", console.FormatConf, "with --print-permissions: nats-conf or json")
@@ -58,6 +62,7 @@ deploy/nats.`,
 		for _, state := range *states {
 			s.Init.States = append(s.Init.States, events.State(state))
 		}
+		s.Init.MaxBytes = int64(maxBytes)
 		if err := s.Check(); err != nil {
 			return err
 		}

@@ -19,7 +19,7 @@ const keepEvery = time.Hour
 // nothing.
 type keepFlags struct {
 	ended time.Duration
-	bytes size
+	bytes cli.Size
 	dir   string
 }
 

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -21,7 +20,7 @@ import (
 // purgeFlags are the flags of purge.
 type purgeFlags struct {
 	endedBefore time.Duration
-	keepBytes   size
+	keepBytes   cli.Size
 	archive     string
 	noArchive   bool
 	dryRun      bool
@@ -180,29 +179,4 @@ func (c *client) showPurged(done retention.Purged, f purgeFlags) error {
 	}
 	_, err := fmt.Fprint(c.out, b.String())
 	return err
-}
-
-// size is a number of bytes as a flag.
-type size int64
-
-// String returns the number.
-func (s *size) String() string { return strconv.FormatInt(int64(*s), 10) }
-
-// Type is how help names the value.
-func (s *size) Type() string { return "size" }
-
-// Set reads a number with or without a unit.
-func (s *size) Set(text string) error {
-	number := strings.TrimRight(text, "kKMGTiB")
-	units := map[string]int64{
-		"": 1, "B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
-		"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
-	}
-	unit, known := units[text[len(number):]]
-	n, err := strconv.ParseInt(number, 10, 64)
-	if err != nil || !known || n <= 0 || n > (1<<62)/unit {
-		return errors.New("is not a size; use a whole number with a unit, such as 500MiB or 20GiB")
-	}
-	*s = size(n * unit)
-	return nil
 }

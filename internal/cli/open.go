@@ -74,19 +74,21 @@ type Serve struct {
 	Init natsbus.InitOptions
 }
 
-// ServeFlags are --nats-listen and --fsync.
+// ServeFlags are --nats-listen, --fsync and --max-bytes.
 type ServeFlags struct {
 	listen, fsync string
+	maxBytes      Size
 	flags         *pflag.FlagSet
 	getenv        func(string) string
 }
 
-// AddServeFlags adds the flags of commands that start a server: --nats-listen
-// and --fsync. They go with those of [AddRoleFlags]. getenv is os.Getenv, or a test's.
+// AddServeFlags adds the flags of commands that start a server: --nats-listen,
+// --fsync and --max-bytes. They go with those of [AddRoleFlags]. getenv is os.Getenv, or a test's.
 func AddServeFlags(flags *pflag.FlagSet, getenv func(string) string) *ServeFlags {
 	f := &ServeFlags{flags: flags, getenv: getenv}
 	flags.StringVar(&f.listen, "nats-listen", "", "address of the embedded server for other processes, host:port; NATS_TOKEN is what they must present (default: none)")
 	flags.StringVar(&f.fsync, "fsync", "always", "when the log goes to the disk: always (before it is acknowledged) or relaxed")
+	flags.Var(&f.maxBytes, "max-bytes", "how large the log may become, such as 20GiB (default: as it was set, else half of the disk)")
 	return f
 }
 
@@ -98,7 +100,7 @@ func (f *ServeFlags) Serve() (*Serve, error) {
 	if f.fsync != "always" && f.fsync != "relaxed" {
 		return nil, Usage("--fsync: %q is not known; use always or relaxed", f.fsync)
 	}
-	serve := &Serve{Listen: f.listen, SyncAlways: f.fsync == "always"}
+	serve := &Serve{Listen: f.listen, SyncAlways: f.fsync == "always", Init: natsbus.InitOptions{MaxBytes: int64(f.maxBytes)}}
 	if f.listen == "" {
 		return serve, nil
 	}
@@ -201,6 +203,7 @@ func (o *OpenOptions) inProcess(ctx context.Context, server *embedded.Server) (*
 		return nil, err
 	}
 	if o.Serve != nil {
+		o.Serve.Init.Storable = server.Storable()
 		if err := natsbus.Init(ctx, conn, o.Serve.Init); err != nil {
 			conn.Close()
 			return nil, err

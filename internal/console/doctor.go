@@ -283,7 +283,7 @@ func (d *Doctor) embedded(ctx context.Context, dir string, setUp bool) ([]natsbu
 	}
 	defer conn.Close()
 	if setUp {
-		if err := natsbus.Init(ctx, conn, natsbus.InitOptions{}); err != nil {
+		if err := natsbus.Init(ctx, conn, natsbus.InitOptions{Storable: server.Storable()}); err != nil {
 			return nil, err
 		}
 	}

@@ -27,6 +27,9 @@ type Setup struct {
 	PoolTools []string
 	// Wait waits for a bus that answers but is not ready.
 	Wait bool
+	// Monitor is where the server's monitoring is, which says how much it may store;
+	// empty: where it is by default.
+	Monitor string
 }
 
 // Check returns a usage error for a setting that makes no sense.
@@ -98,6 +101,9 @@ func (s *Setup) Run(ctx context.Context, conn *nats.Conn, w io.Writer) error {
 			lines = append(lines, "set up: "+thing)
 		}
 	}
+	if s.Init.MaxBytes > 0 {
+		lines = append(lines, fmt.Sprintf("max bytes of every stream of the log: %d", s.Init.MaxBytes))
+	}
 	if s.Init.MaxAckPending > 0 {
 		lines = append(lines, fmt.Sprintf("max ack pending of every consumer: %d", s.Init.MaxAckPending))
 	}
@@ -150,6 +156,11 @@ const initTimeout = 2 * time.Minute
 func (s *Setup) try(ctx context.Context, conn *nats.Conn) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, initTimeout, nats.ErrTimeout)
 	defer cancel()
+	if said, err := natsbus.Monitor(ctx, conn, s.Monitor); err == nil {
+		s.Init.Storable = said.Storable
+	} else if s.Monitor != "" {
+		return err
+	}
 	err := natsbus.Init(ctx, conn, s.Init)
 	if errors.Is(err, nats.ErrNoResponders) {
 		return fmt.Errorf("nobody answers for JetStream, start nats-server with -js: %w", err)

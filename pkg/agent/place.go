@@ -101,7 +101,7 @@ func (p place) serve(ctx context.Context, n needs, logger *slog.Logger) (Bus, fu
 		return nil, nil, err
 	}
 	closeAll := func() { conn.Close(); shutdown() }
-	if err := natsbus.Init(ctx, conn, natsbus.InitOptions{Pools: n.pools, States: n.states, Alone: true}); err != nil {
+	if err := natsbus.Init(ctx, conn, natsbus.InitOptions{Pools: n.pools, States: n.states, Alone: true, Storable: server.Storable()}); err != nil {
 		closeAll()
 		return nil, nil, err
 	}

@@ -85,6 +85,11 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
+	if _, total, known := FreeSpace(o.Dir); known {
+		// The server would take what is free now for its own limit, and refuse to make
+		// streams when less is free at its next start. See [Server.Full].
+		settings.JetStreamMaxStore = int64(total)
+	}
 	held, err := acquire(ctx, o.Dir)
 	if err != nil {
 		return nil, err

@@ -50,6 +50,20 @@ func (s *Server) Full() error {
 	return nil
 }
 
+// Storable returns how many bytes the streams should have together at most: three
+// quarters of what the disk has free and of what they have already. 0: it is not
+// known.
+func (s *Server) Storable() int64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	free, _, known := FreeSpace(s.dir)
+	info, err := s.nats.Jsz(nil)
+	if err != nil || !known {
+		return 0
+	}
+	return int64((free + info.Store) / 4 * 3)
+}
+
 // watch looks at the disk until the server is shut down.
 func (s *Server) watch(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)

@@ -62,6 +62,9 @@ type Options struct {
 	MaxStorages int
 	// GroupCommit says whether appends of several runs are stored as one batch.
 	GroupCommit GroupCommit
+	// Monitor is where [Check] asks the server's monitoring, such as
+	// http://127.0.0.1:8222; empty: where it is by default.
+	Monitor string
 	// Full returns why the server's disk takes no writes, else nil, where the server
 	// is in this process; nothing is sent to be stored then. It is called for every
 	// append. Nil: it is not known.
@@ -288,7 +291,7 @@ func (b *Bus) Ready(ctx context.Context) error {
 			return err
 		}
 		if err := info.full(); err != nil {
-			return b.full.note(err)
+			return err
 		}
 		for _, state := range ownStates {
 			if _, err := b.consumerInfo(ctx, shard, string(state)); err != nil {
@@ -315,6 +318,9 @@ type streamInfo struct {
 		LastSeq  uint64            `json:"last_seq"`
 		Subjects map[string]uint64 `json:"subjects"`
 	} `json:"state"`
+	Cluster struct {
+		Leader string `json:"leader"`
+	} `json:"cluster"`
 	Total  int       `json:"total"`
 	Offset int       `json:"offset"`
 	Error  *apiError `json:"error"`

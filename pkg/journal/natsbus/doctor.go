@@ -133,11 +133,13 @@ func (e *examiner) checkStreams(ctx context.Context) {
 			continue
 		}
 		e.checkStream(info, shard, shards)
+		e.checkLimit(info)
 		e.checkConsumers(ctx, shard, pools)
 	}
 	e.checkTimers(ctx)
 	e.checkStorage(ctx)
-	e.checkDurability(first)
+	e.checkReplicas(first)
+	e.checkDurability(ctx, first)
 }
 
 func (e *examiner) pools(ctx context.Context) []string {
@@ -235,14 +237,24 @@ func (e *examiner) checkConsumer(got jetstream.ConsumerConfig, d durable, shard 
 }
 
 // checkDurability warns where an acknowledged event can be lost. Whether the
-// server flushes every message is not to be seen from here.
-func (e *examiner) checkDurability(first *streamInfo) {
+// server flushes every message its monitoring says, where that can be asked.
+func (e *examiner) checkDurability(ctx context.Context, first *streamInfo) {
+	var said Monitored
+	unheard := ErrNoMonitoring
+	if first.Config.Replicas <= 1 && first.Config.Storage != jetstream.MemoryStorage {
+		said, unheard = Monitor(ctx, e.bus.conn, e.bus.opts.Monitor)
+	}
 	switch {
 	case first.Config.Storage == jetstream.MemoryStorage:
 		e.add(Warning, "make the streams anew on files", "the log is in memory: it ends with the server")
+	case first.Config.Replicas <= 1 && said.SyncAlways:
+		e.add(Good, "", "the log lies on one server, which flushes every message before it acknowledges it")
+	case first.Config.Replicas <= 1 && unheard == nil:
+		e.add(Warning, "set jetstream { sync_interval: always } in the server's configuration, or run three servers and `"+initCommand+" --replicas 3`",
+			"the log lies on one server, which does not flush every message: acknowledged events can be lost with the power")
 	case first.Config.Replicas <= 1:
 		e.add(Warning, "set jetstream { sync_interval: always } in the server's configuration, or run three servers and `"+initCommand+" --replicas 3`",
-			"the log lies on one server: unless that flushes every message (its default is once in two minutes), acknowledged events can be lost with the power")
+			"the log lies on one server: unless that flushes every message (its default is once in two minutes), acknowledged events can be lost with the power; name its monitoring with --monitor to find out")
 	default:
 		e.add(Good, "", "the log lies on %d servers", first.Config.Replicas)
 	}

@@ -55,6 +55,13 @@ type InitOptions struct {
 	// none has it now: what was delivered before and not settled comes again at once,
 	// and what was announced before is forgotten.
 	Alone bool
+	// MaxBytes is how large each stream of the log may become; it answers that it is
+	// full before the disk is. 0: as somebody set it, else what follows from Storable.
+	MaxBytes int64
+	// Storable is how many bytes the server may store altogether, see [Monitored]: the
+	// streams of the log get two thirds of it. 0: it is not known, and streams without
+	// a limit stay so.
+	Storable int64
 	// Memory keeps the log in memory: for tests and benchmarks.
 	Memory bool
 }
@@ -109,8 +116,8 @@ func (o *InitOptions) run(ctx context.Context, conn *nats.Conn) error {
 
 // settle checks the options against what exists and fills in the rest.
 func (o *InitOptions) settle(ctx context.Context, js jetstream.JetStream) error {
-	if o.Shards < 0 || o.Replicas < 0 || o.MaxAckPending < 0 || o.AckWait < 0 {
-		return errors.New("shards, replicas, ack wait and max ack pending cannot be negative")
+	if o.Shards < 0 || o.Replicas < 0 || o.MaxAckPending < 0 || o.AckWait < 0 || o.MaxBytes < 0 {
+		return errors.New("shards, replicas, ack wait, max ack pending and max bytes cannot be negative")
 	}
 	o.Pools = append([]string{events.DefaultPool}, o.Pools...)
 	for pool, n := range o.PoolMaxAckPending {
@@ -135,7 +142,7 @@ func (o *InitOptions) settle(ctx context.Context, js jetstream.JetStream) error 
 	if err := checkStates(o.States); err != nil {
 		return err
 	}
-	existing, replicas, err := existingShards(ctx, js)
+	existing, replicas, err := o.existingShards(ctx, js)
 	if err != nil {
 		return err
 	}
@@ -168,9 +175,9 @@ func (o *InitOptions) addExistingPools(ctx context.Context, js jetstream.JetStre
 }
 
 // existingShards returns how many shards the streams say there are, 0 if there
-// is none, and on how many servers they lie. After an init that was cut off only
+// is none, and on how many servers they lie, and checks what is asked of them. After an init that was cut off only
 // the last streams exist, so all names are looked at.
-func existingShards(ctx context.Context, js jetstream.JetStream) (shards, replicas int, err error) {
+func (o *InitOptions) existingShards(ctx context.Context, js jetstream.JetStream) (shards, replicas int, err error) {
 	names := js.StreamNames(ctx, jetstream.WithStreamListSubject("moore.>"))
 	for name := range names.Name() {
 		stream, err := js.Stream(ctx, name)
@@ -181,6 +188,9 @@ func existingShards(ctx context.Context, js jetstream.JetStream) (shards, replic
 		n, err := strconv.Atoi(cfg.Metadata[metaShards])
 		if err != nil || n < 1 {
 			return 0, 0, fmt.Errorf("stream %s takes subjects of the log but is not Moorebus's own (no %s in its metadata): remove it or use another account", name, metaShards)
+		}
+		if err := o.checkLimit(stream.CachedInfo()); err != nil {
+			return 0, 0, err
 		}
 		if shards != 0 && n != shards {
 			return 0, 0, fmt.Errorf("the streams disagree on the number of shards: %d and %d", shards, n)
@@ -210,11 +220,13 @@ func (o *InitOptions) durables() []durable {
 
 func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, shard int) error {
 	cfg := streamConfig(shard, o.Shards, o.Replicas, o.storage())
+	var old *jetstream.StreamInfo
 	var was map[string]string
-	if old, err := js.Stream(ctx, cfg.Name); err == nil {
+	if stream, err := js.Stream(ctx, cfg.Name); err == nil {
+		old = stream.CachedInfo()
 		// What a stream denies it denies for ever: an update that lifts it fails.
-		cfg.DenyPurge = old.CachedInfo().Config.DenyPurge
-		was = old.CachedInfo().Config.Metadata
+		cfg.DenyPurge = old.Config.DenyPurge
+		was = old.Config.Metadata
 	} else if !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Errorf("stream %s: %w", cfg.Name, err)
 	}
@@ -223,6 +235,7 @@ func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, sha
 			return err
 		}
 	}
+	o.limit(&cfg, old)
 	stream, err := js.CreateOrUpdateStream(ctx, cfg)
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", cfg.Name, err)
