@@ -17,8 +17,8 @@ const (
 	// append in 20 to 60 us and one that does in 180 us and more, on a disk that is
 	// quick to flush.
 	flushTime = 100 * time.Microsecond
-	// closeEnough is how many records that were stored closer than a flush to the one
-	// before them show that none are flushed, for closeFor.
+	// closeEnough is how many more records that were stored closer than a flush to the
+	// one before them than others show that none are flushed, for closeFor.
 	closeEnough = 8
 	closeFor    = 30 * time.Second
 )
@@ -115,9 +115,22 @@ func (p *pace) answeredAt(now time.Time, counts bool) {
 // stored notes that a record was stored so long after the one before it, which is not
 // of the same batch.
 func (p *pace) stored(after time.Duration) {
-	if p.looking && after >= 0 && after < flushTime {
+	switch {
+	case !p.looking || after < 0:
+	case after < flushTime:
 		p.storedAt(time.Now())
+	default:
+		p.storedApart()
 	}
+}
+
+// storedApart counts a record that a flush fits before. A busy server that flushes
+// notes the time of a record late now and then, so a few close ones among many show
+// nothing.
+func (p *pace) storedApart() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closely = max(0, p.closely-1)
 }
 
 func (p *pace) storedAt(now time.Time) {
