@@ -19,8 +19,10 @@ agent is one event on a stream; memory, retries, replay and the live feed follow
 from it.
 
 run and dev bring a server of their own and keep its data in $XDG_DATA_HOME/moorebus
-(--data, MOOREBUS_DATA). The other commands talk to the bus that NATS_URL or --nats
-names, else to the process that serves the data directory, else to the directory.`,
+(--data, MOOREBUS_DATA). The other commands talk to the bus that NATS_URL,
+NATS_CONTEXT or --nats names, else to the process that serves the data directory,
+else to the directory, else to the bus of the context that is selected in the nats
+CLI.`,
 	}
 	root.AddCommand(
 		runCommand(), devCommand(), mcpCommand(),

@@ -134,7 +134,7 @@ func (f *BusFlags) Open(ctx context.Context, o OpenOptions) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if at.Note != "" {
+	if at.Note != "" && !o.RemoteOnly { // a role logs it
 		_, _ = fmt.Fprintln(terminal.Stderr, at.Note)
 	}
 	open := func() (*Conn, error) { return o.openDir(ctx, at.Dir) }

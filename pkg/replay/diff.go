@@ -218,9 +218,12 @@ func (d *Difference) WriteText(w io.Writer) error {
 	if d.Common != nil {
 		fmt.Fprintf(&b, "they have run %s up to event %d in common\n", d.Common.Run, d.Common.N)
 	}
-	if d.Equal {
+	switch {
+	case d.Equal && d.Common != nil:
+		b.WriteString("their events after that do not differ\n")
+	case d.Equal:
 		b.WriteString("the runs do not differ\n")
-	} else {
+	default:
 		d.write(&b)
 	}
 	_, err := io.WriteString(w, b.String())

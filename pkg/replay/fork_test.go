@@ -167,7 +167,7 @@ func TestDiffAlignsAForkWithItsParent(t *testing.T) {
 
 	d, text := diff(t, log, parent, same)
 	require.True(t, d.Equal, text)
-	require.Equal(t, "b is a fork of run "+parent.run.ID+" at event 3\nthey have run "+parent.run.ID+" up to event 3 in common\nthe runs do not differ\n", text)
+	require.Equal(t, "b is a fork of run "+parent.run.ID+" at event 3\nthey have run "+parent.run.ID+" up to event 3 in common\ntheir events after that do not differ\n", text)
 
 	d, text = diff(t, log, other, parent)
 	require.Equal(t, &replay.Fork{Run: parent.run.ID, At: 3}, d.ForkA)
