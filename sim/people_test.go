@@ -53,7 +53,7 @@ func (p *person) fork(ctx context.Context, patch string) {
 	req := gateway.ForkRequest{At: 1 + p.rand.Uint64N(v.n), Patch: []byte(patch)}
 	p.ask(ctx, func(g *gateway.Gateway) error {
 		_, err := g.Fork(ctx, "", p.plan.ID, req)
-		if is(err, gateway.CodeUnknownTool, gateway.CodeUnknownProvider) {
+		if is(err, nobodyUp...) {
 			return errLater
 		}
 		return err

@@ -84,7 +84,7 @@ func (p *person) start(ctx context.Context) {
 	agent := p.plan.Agent
 	p.ask(ctx, func(g *gateway.Gateway) error {
 		_, err := g.Start(ctx, "", gateway.StartRequest{Agent: &agent, Task: "Do it.", RunID: p.plan.ID})
-		if is(err, gateway.CodeUnknownTool, gateway.CodeUnknownProvider) {
+		if is(err, nobodyUp...) {
 			return errLater // nobody is up that could do it
 		}
 		return err
@@ -92,6 +92,9 @@ func (p *person) start(ctx context.Context) {
 }
 
 var errLater = errors.New("ask again later")
+
+// nobodyUp are the codes of what nobody announces who is up.
+var nobodyUp = []string{gateway.CodeUnknownTool, gateway.CodeUnknownProvider, gateway.CodeToolAway, gateway.CodeProviderAway}
 
 // ask asks gateways until one answers. An answer that is an error has to have one
 // of the codes; which one is returned.

@@ -132,7 +132,8 @@ func (o *offers) pickTool(pool, name string) (events.ToolSpec, *Refusal) {
 	case len(found) == 0 && remembered && (pool == "" || pool == first):
 		return events.ToolSpec{}, refuse(Away, CodeToolAway, "pool %s announced the tool %q until just now, and no living actor does; try again", first, name)
 	case len(found) == 0 && pool != "":
-		return events.ToolSpec{}, refuse(Unusable, CodeUnknownTool, "no living actor of pool %s announces the tool %q; living: %s", pool, name, listed(namesOf(o.tools)))
+		own := slices.DeleteFunc(slices.Clone(o.tools), func(t events.ToolSpec) bool { return t.Pool != pool })
+		return events.ToolSpec{}, refuse(Unusable, CodeUnknownTool, "no living actor of pool %s announces the tool %q, or the operator has assigned it to another pool; living there: %s", pool, name, listed(namesOf(own)))
 	case len(found) == 0:
 		return events.ToolSpec{}, refuse(Unusable, CodeUnknownTool, "no living actor announces the tool %q; living: %s", name, listed(namesOf(o.tools)))
 	}

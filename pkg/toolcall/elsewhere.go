@@ -19,8 +19,9 @@ const (
 	// DefaultToolWait is how long nobody of a pool may have a tool until its calls are
 	// answered that it was not found.
 	DefaultToolWait = 30 * time.Second
-	// lendAgain is how soon it is tried again to lend a call that nobody took.
-	lendAgain = 250 * time.Millisecond
+	// lendAgain is how soon it is tried again to lend a call that nobody took, lendSlowly
+	// how soon after that was tried for a while: each time the log is read.
+	lendAgain, lendSlowly = 250 * time.Millisecond, 2 * time.Second
 )
 
 // Elsewhere decides what becomes of calls of tools that an actor does not have: another
@@ -83,18 +84,22 @@ func (e *Elsewhere) lent(ctx context.Context, key [2]string, retry time.Duration
 		}, lendAgain)
 	case ctx.Err() != nil:
 		return worker.Fail(context.Cause(ctx))
-	case nobody && e.missedFor(key) >= e.wait:
+	case !nobody:
+		return later(ctx, lendAgain)
+	}
+	missed := e.missedFor(key)
+	if missed >= e.wait {
 		return e.giveUp(ctx, key[0], key[1], missing)
 	}
-	if nobody && !errors.Is(err, journal.ErrNoPeer) {
+	if !errors.Is(err, journal.ErrNoPeer) {
 		e.say(key[0], err)
 	}
-	return later(ctx)
+	return later(ctx, min(max(lendAgain, missed/4), lendSlowly, e.wait-missed))
 }
 
 // later has the call planned again after a pause.
-func later(ctx context.Context) worker.Result {
-	pause := time.NewTimer(lendAgain)
+func later(ctx context.Context, d time.Duration) worker.Result {
+	pause := time.NewTimer(d)
 	defer pause.Stop()
 	select {
 	case <-pause.C:
