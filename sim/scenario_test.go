@@ -51,6 +51,8 @@ type processPlan struct {
 	Roles []string `json:"roles"`
 	// Pools are an actor's; none: all.
 	Pools []string `json:"pools,omitempty"`
+	// Half, 1 or 2, says that an actor has only every other of its pools' tools.
+	Half int `json:"half,omitempty"`
 	// Shared says that its roles share what they hold in memory.
 	Shared      bool `json:"shared"`
 	Concurrency int  `json:"concurrency"`
@@ -259,6 +261,8 @@ func (d draw) processes() []processPlan {
 	actors := []processPlan{plan(roleActor), plan(roleActor)}
 	if d.oneIn(2) {
 		actors[0].Pools, actors[1].Pools = pools[:1], pools[1:]
+	} else {
+		actors[0].Half, actors[1].Half = 1, 2
 	}
 	return append(all, actors...)
 }

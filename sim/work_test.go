@@ -73,7 +73,10 @@ func (s simulatedTool) Run(ctx context.Context, c tool.Call) (string, error) {
 
 func (p *process) tools() *tool.Registry {
 	var all []tool.Tool
-	for _, def := range toolDefinitions {
+	for i, def := range toolDefinitions {
+		if p.plan.Half > 0 && i%2 == p.plan.Half-1 {
+			continue
+		}
 		if len(p.plan.Pools) == 0 || contains(p.plan.Pools, def.Pool) {
 			all = append(all, simulatedTool{p, def})
 		}

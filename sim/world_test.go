@@ -278,7 +278,7 @@ func (p *process) role(role, instance string, store *runlog.Store) runner {
 	case roleActor:
 		made, err = actor.New(actor.Config{
 			Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Directory: p.sim, Blobs: p.sim, Storage: p.sim,
-			Tools: p.tools(), Pools: p.plan.Pools, Approval: policies, Concurrency: p.plan.Concurrency,
+			Tools: p.tools(), Pools: p.plan.Pools, Peers: p.sim, Approval: policies, Concurrency: p.plan.Concurrency,
 		})
 	case roleObserver:
 		made, err = observer.New(observer.Config{
