@@ -187,6 +187,9 @@ func RetryAt(ctx context.Context, log journal.Log, codec *events.Codec, run even
 		}
 		switch p := last.Data.(type) {
 		case *events.LLMAttemptFailed:
+			if p.Interrupted() {
+				break
+			}
 			exhausted = p.Key
 			if failures[p.Key] == 0 {
 				failures[p.Key] = n

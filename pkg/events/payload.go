@@ -257,6 +257,8 @@ const (
 	KindHandler = "handler"
 	// KindWorkerLost is a worker that went away in the middle.
 	KindWorkerLost = "worker_lost"
+	// KindInterrupted is no failure: see [LLMAttemptFailed.Interrupted].
+	KindInterrupted = "interrupted"
 )
 
 // LLMAttemptFailed is a failed attempt at any effect: a provider's failure has
@@ -275,12 +277,22 @@ type LLMAttemptFailed struct {
 	// delivery that is missing here.
 	Under    uint64 `json:"under,omitempty"`
 	Delivery int    `json:"delivery,omitempty"`
+	// MessageID and Content are those of an interrupted reply, as far as it was
+	// streamed. Before is the id of the message that comes after it in the
+	// conversation; empty: none does.
+	MessageID string `json:"message_id,omitempty"`
+	Content   string `json:"content,omitempty"`
+	Before    string `json:"before,omitempty"`
 }
 
 // FromProvider reports whether a provider was asked and failed.
 func (p *LLMAttemptFailed) FromProvider() bool {
-	return p.Kind != KindHandler && p.Kind != KindWorkerLost && !p.NotAsked
+	return p.Kind != KindHandler && p.Kind != KindWorkerLost && !p.NotAsked && !p.Interrupted()
 }
+
+// Interrupted reports whether the event keeps what the user read of a reply that
+// something from outside made obsolete. It counts as no attempt and as no reply.
+func (p *LLMAttemptFailed) Interrupted() bool { return p.Kind == KindInterrupted && p.Content != "" }
 
 // ToolCallDispatched sends one call of several to its tool's pool.
 type ToolCallDispatched struct {
@@ -414,6 +426,9 @@ type UserMessage struct {
 // ContextWindowExpanded widens what the model sees by a number of messages.
 type ContextWindowExpanded struct {
 	Increment int `json:"increment"`
+	// NextTurn says that the run waited for its user, so that the edit is for the
+	// turn that begins next.
+	NextTurn bool `json:"next_turn,omitempty"`
 	// ContextReply is nil where the edit came from outside.
 	*ContextReply
 }
@@ -421,6 +436,8 @@ type ContextWindowExpanded struct {
 // ToolCallsAddedToContext shows the model earlier calls again.
 type ToolCallsAddedToContext struct {
 	CallIDs []string `json:"call_ids"`
+	// NextTurn is that of [ContextWindowExpanded].
+	NextTurn bool `json:"next_turn,omitempty"`
 	// ContextReply is nil where the edit came from outside.
 	*ContextReply
 }

@@ -175,9 +175,8 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) wo
 	j := newJudge(p.cfg, mem)
 	j.messageID = p.cfg.Store.NewID()
 	j.look = func(fn func(*reducer.Memory)) { p.look(run, fn) }
-	provider := mem.Control.Agent.LLM.Provider
-	return func(ctx context.Context) worker.Result {
-		s := p.streamer(run, j.messageID, j.config.RecordChunks)
+	provider, asked := mem.Control.Agent.LLM.Provider, askedNow(mem)
+	ask := func(ctx context.Context, s *streamer) worker.Result {
 		reply, err := p.call(ctx, provider, req, s)
 		if err != nil {
 			var limited *notAskedError
@@ -194,6 +193,10 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) wo
 			return worker.Done(settled) // the reply cannot be paid for, so none of it counts
 		}
 		return worker.Done(all...)
+	}
+	return func(ctx context.Context) worker.Result {
+		s := p.streamer(run, j.messageID, j.config.RecordChunks)
+		return ask(ctx, s).Leaving(func(now *reducer.Memory) events.Payload { return asked.interrupted(now, e.Key, s) })
 	}
 }
 
@@ -231,7 +234,11 @@ func (p *Planner) call(ctx context.Context, provider string, req llm.Request, s 
 	var stream func(llm.Chunk)
 	s.began = s.now()
 	if !s.deaf {
-		stream = s.chunk
+		stream = func(c llm.Chunk) {
+			if ctx.Err() == nil { // what comes after a reply became obsolete is said to nobody
+				s.chunk(c)
+			}
+		}
 	}
 	p.streams.begin(s)
 	defer p.streams.end(s)
@@ -244,7 +251,7 @@ func (p *Planner) call(ctx context.Context, provider string, req llm.Request, s 
 	if err != nil && errors.Is(context.Cause(ctx), errCallTimeout) {
 		return nil, &llm.Error{Kind: llm.KindNetwork, Message: fmt.Sprintf("no reply within %s", p.cfg.CallTimeout), Err: err}
 	}
-	if err == nil {
+	if err == nil && ctx.Err() == nil {
 		s.complete(textOf(reply))
 	}
 	if err == nil && reply == nil {

@@ -111,7 +111,9 @@ func (s *streamer) chunk(c llm.Chunk) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.say(strings.ToValidUTF8(c.Text, "\uFFFD"))
+	if !s.ended {
+		s.say(strings.ToValidUTF8(c.Text, "\uFFFD"))
+	}
 }
 
 // say publishes text that follows what was said.
@@ -188,15 +190,26 @@ func (s *streamer) tell() {
 	}
 }
 
-// end lets go of the text: the reply is about to be in the log.
+// end has no more of the reply be published: it is about to be in the log.
 func (s *streamer) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ended, s.said = true, nil
+	s.ended = true
 	if s.later != nil {
 		s.later.Stop()
 		s.later = nil
 	}
+}
+
+// published is the text that listeners were told, empty where that is none, or too
+// much to be kept.
+func (s *streamer) published() string {
+	if s.quiet {
+		return ""
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return string(s.said)
 }
 
 // pieces yields a text in parts that fit into messages, none of which ends within

@@ -71,7 +71,9 @@ func (m *Machine) checkOrigin(mem *Memory, from events.State, p events.Payload) 
 // ownState reports whether the run's own state is among the [Origins] of an event,
 // whatever that state is.
 func ownState(p events.Payload) bool {
-	switch p.(type) {
+	switch p := p.(type) {
+	case *events.LLMAttemptFailed:
+		return !p.Interrupted()
 	case *events.CancelledRun, *events.Paused, *events.Resumed, *events.BudgetRaised, *events.UserMessage, *events.FatalError,
 		*events.ContextWindowExpanded, *events.ToolCallsAddedToContext, *events.ToolCallDispatched:
 		return false
@@ -96,6 +98,9 @@ func Origins(t *Table, mem *Memory, p events.Payload) []events.State {
 		}
 		return append(mem.workers(), events.Control)
 	case *events.LLMAttemptFailed:
+		if p.Interrupted() {
+			return []events.State{events.Planning} // wherever the run has gone since
+		}
 		return mem.workers()
 	case *events.BudgetExceeded:
 		return []events.State{mem.State, events.Control}
@@ -177,6 +182,10 @@ func (mem *Memory) checkData(e *events.Event) error {
 		return mem.checkDecision(&p.Decision, false, events.DecisionRejected)
 	case *events.HumanApprovedParallel:
 		return mem.checkDecided(true)
+	case *events.LLMAttemptFailed:
+		if p.Interrupted() && p.MessageID == "" {
+			return fmt.Errorf("has no message_id")
+		}
 	case *events.UserMessage:
 		if p.MessageID == "" {
 			return fmt.Errorf("has no message_id")

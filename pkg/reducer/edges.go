@@ -116,8 +116,8 @@ func originsIn(t *Table, state events.State, typ events.Type) []events.State {
 	case events.TypeFatalError:
 		return append(t.States(), events.Control)
 	case events.TypeLLMAttemptFailed:
-		if state == events.ParallelActing {
-			return []events.State{state, events.Planning}
+		if state != events.Planning && state != t.initial {
+			return []events.State{state, events.Planning} // see [events.LLMAttemptFailed.Interrupted]
 		}
 	case events.TypeBudgetExceeded, events.TypeContextWindowExpanded, events.TypeToolCallsAddedToContext,
 		events.TypeToolCallResult, events.TypeToolFailure:

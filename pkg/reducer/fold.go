@@ -150,9 +150,13 @@ func (mem *Memory) Knows(messageID string) bool {
 func (mem *Memory) foldUserMessage(e *events.Event, p *events.UserMessage) {
 	if e.From == events.WaitingForUser || mem.ReactContext == nil {
 		mem.openContext(e)
+		defer mem.applyNextTurn() // the message is one of those that the window may show
 	}
 	if mem.Knows(p.MessageID) {
 		return
+	}
+	if e.From == events.WaitingForUser {
+		mem.Control.Opened = len(mem.Messages)
 	}
 	mem.addMessage(e, p.MessageID, "user", p.Content)
 	mem.addTurn(Turn{Kind: TurnUser, Content: p.Content})
@@ -167,6 +171,10 @@ func (mem *Memory) foldAttemptFailed(e *events.Event, p *events.LLMAttemptFailed
 	c := &mem.Control
 	if p.Usage != nil {
 		mem.addUsage(*p.Usage)
+	}
+	if p.Interrupted() {
+		mem.keepInterrupted(e, p)
+		return
 	}
 	a := Attempt{Key: p.Key}
 	at := -1

@@ -9,11 +9,19 @@ import (
 func (mem *Memory) foldContext(e *events.Event) {
 	switch p := e.Data.(type) {
 	case *events.ContextWindowExpanded:
+		if p.NextTurn && mem.ReactContext == nil {
+			mem.keepForNextTurn(p.Increment, nil)
+			return
+		}
 		mem.foldContextReply(e, p.ContextReply)
 		if p.ContextReply == nil || p.Increment > 0 {
 			mem.noteEdit(p.ContextReply, Edit{Widened: mem.expandWindow(p.Increment)})
 		}
 	case *events.ToolCallsAddedToContext:
+		if p.NextTurn && mem.ReactContext == nil {
+			mem.keepForNextTurn(0, p.CallIDs)
+			return
+		}
 		mem.foldContextReply(e, p.ContextReply)
 		mem.noteEdit(p.ContextReply, Edit{CallIDs: mem.addCallsToContext(p.CallIDs)})
 	case *events.WorkingMemoryAdded:

@@ -193,6 +193,10 @@ func TestOrigins(t *testing.T) {
 		{events.ParallelActing, &events.LLMAttemptFailed{Kind: "handler"}, planner},
 		{events.ParallelActing, fatal(), append(planner, events.Control)},
 		{events.Planning, &events.LLMAttemptFailed{Kind: "handler"}, own},
+		{events.Acting, &events.LLMAttemptFailed{Kind: "interrupted"}, own},
+		{events.Acting, &events.LLMAttemptFailed{Kind: "handler", Content: "x", MessageID: "m"}, own},
+		{events.Acting, interrupted("m", "x", ""), []events.State{events.Planning}},
+		{events.WaitingForUser, interrupted("m", "x", ""), []events.State{events.Planning}},
 		{events.Observing, &events.Continue{}, own},
 		{events.Reflecting, &events.ReflectDone{}, own},
 		{events.Paging, &events.PageDone{}, own},
@@ -226,6 +230,7 @@ func TestOrigins(t *testing.T) {
 // TestPayloadsThatDoNotFitTheRun: the edge is legal, what is said is not.
 func TestPayloadsThatDoNotFitTheRun(t *testing.T) {
 	s := in(t, events.Planning)
+	s.refuses(interrupted("", "x", ""), "has no message_id")
 	s.refuses(&events.LLMToolCall{}, "has 0 calls")
 	s.refuses(&events.LLMToolCall{ToolCallReply: replyOf(callOf("a", "alpha"), callOf("b", "alpha"))}, "has 2 calls")
 	s.refuses(batchOf(callOf("a", "alpha")), "at least 2")

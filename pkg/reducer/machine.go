@@ -57,7 +57,7 @@ func (m *Machine) Codec() *events.Codec { return m.codec }
 // MemoryVersion is the version of [Memory]'s shape, and of what the fold makes of
 // the same events. Raise it with either, so that no snapshot of an older one is
 // taken for the fold.
-const MemoryVersion = 1
+const MemoryVersion = 2
 
 // FoldName names what the machine makes of events, the same for machines that make
 // the same of them: the version of the memory and the hash of the table. It is

@@ -120,6 +120,9 @@ type Message struct {
 	Role      string    `json:"role"`
 	Content   string    `json:"content"`
 	Timestamp time.Time `json:"timestamp"`
+	// Interrupted says that the reply was not complete when something from outside
+	// made it obsolete; its time is that of what comes after it.
+	Interrupted bool `json:"interrupted,omitempty"`
 }
 
 // ToolInfo is what a run knows of a tool by name. Schema is JSON text.
@@ -244,6 +247,11 @@ type Control struct {
 	Turns    []Turn    `json:"turns"`
 	// Asked is the place in Turns of the user's last message.
 	Asked int `json:"asked,omitempty"`
+	// Opened is the place in [Memory.Messages] of the message that opened the turn.
+	Opened int `json:"opened,omitempty"`
+	// NextTurn are the edits of the context that were made while the run waits for its
+	// user, as far as they are to show.
+	NextTurn *Edit `json:"next_turn,omitempty"`
 	// CallOrder lists the run's calls as they were made, Moorebus' own among them.
 	CallOrder []string `json:"call_order,omitempty"`
 	// Internal are the calls of Moorebus' own tools in the current loop, in order.
@@ -347,6 +355,8 @@ type Turn struct {
 	// Aside marks text that is none of the conversation's messages: the window
 	// does not count it.
 	Aside bool `json:"aside,omitempty"`
+	// Interrupted marks a reply that was not complete.
+	Interrupted bool `json:"interrupted,omitempty"`
 	// Part marks a reply whose further calls are in the events that follow: they
 	// join it.
 	Part bool `json:"part,omitempty"`

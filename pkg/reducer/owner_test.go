@@ -48,7 +48,7 @@ var mayWrite = map[events.Type]string{
 	events.TypeNeedsPaging:             "history current_tool_call last_observation pending_tool_calls parallel_results",
 	events.TypeReflectDone:             "history retry_count total_usage react_context",
 	events.TypePageDone:                "working_memory",
-	events.TypeLLMAttemptFailed:        "total_usage",
+	events.TypeLLMAttemptFailed:        "total_usage messages",
 	events.TypeContextWindowExpanded:   "step total_usage messages react_context",
 	events.TypeToolCallsAddedToContext: "step total_usage messages react_context",
 	events.TypeWorkingMemoryAdded:      "working_memory",

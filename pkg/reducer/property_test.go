@@ -48,7 +48,8 @@ func (o *tally) add(e *events.Event, queued bool) {
 		o.internal += len(p.Calls)
 		reply = !p.Part
 	}
-	failed := e.From == events.Planning && e.Type() == events.TypeLLMAttemptFailed && p.Kind != "handler" && p.Kind != "worker_lost"
+	failed := e.From == events.Planning && e.Type() == events.TypeLLMAttemptFailed &&
+		!slices.Contains([]string{"handler", "worker_lost", "interrupted"}, p.Kind)
 	if reply || failed {
 		o.replies++
 	}

@@ -42,7 +42,11 @@ func withParent(p *events.Start) { p.Parent = &events.Parent{Run: "r", CallID: "
 
 // origin is who usually publishes a payload.
 func origin(mem *reducer.Memory, p events.Payload) events.State {
-	switch p.(type) {
+	switch p := p.(type) {
+	case *events.LLMAttemptFailed:
+		if p.Interrupted() {
+			return events.Planning
+		}
 	case *events.CancelledRun, *events.Paused, *events.Resumed, *events.BudgetRaised:
 		return events.Control
 	case *events.UserMessage:

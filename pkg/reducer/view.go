@@ -191,6 +191,9 @@ func (mem *Memory) appendTurn(view []ViewMessage, t Turn) []ViewMessage {
 		return view[:at]
 	}
 	view[at] = reply
+	if t.Interrupted {
+		view = append(view, ViewMessage{Role: "user", Content: InterruptedNote})
+	}
 	return view
 }
 

@@ -35,7 +35,9 @@ type recording struct {
 	record func(*recorder)
 }
 
-func recordings() []recording { return slices.Concat(goodRuns, brokenRuns, forkRuns, thinkingRuns) }
+func recordings() []recording {
+	return slices.Concat(goodRuns, brokenRuns, forkRuns, thinkingRuns, conversationRuns)
+}
 
 func machine() *reducer.Machine { return reducer.NewMachine(reducer.MachineOptions{}) }
 

@@ -301,6 +301,7 @@ func (j *delivery) do(ctx context.Context, e reducer.Effect) (time.Duration, err
 		}
 	}
 	defer j.w.flights.end(f)
+	j.w.flights.awaitCancelled(ctx, f)
 	for {
 		delay, err := j.fly(ctx, f, e)
 		if !errors.Is(err, errAgain) {

@@ -61,6 +61,46 @@ func (fs *flights) has(run events.Run, effects []reducer.Effect) bool {
 	})
 }
 
+// cancelPatience is how long an effect waits for the run's cancelled ones to end.
+const cancelPatience = time.Second
+
+// awaitCancelled waits until the run's flights that were cancelled have ended, so that
+// f finds in the log what they leave there. One that does not notice is not waited for
+// for long.
+func (fs *flights) awaitCancelled(ctx context.Context, f *flight) {
+	var patience <-chan time.Time
+	for _, done := range fs.cancelled(f) {
+		if patience == nil {
+			patience = time.After(cancelPatience)
+		}
+		select {
+		case <-done:
+		case <-patience:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// cancelled returns what is closed at the end of the other flights of f's run that
+// were cancelled.
+func (fs *flights) cancelled(f *flight) []<-chan struct{} {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	var ends []<-chan struct{}
+	for _, other := range fs.byRun[f.run] {
+		if other == f || other.ctx.Err() == nil {
+			continue
+		}
+		if other.done == nil {
+			other.done = make(chan struct{})
+		}
+		ends = append(ends, other.done)
+	}
+	return ends
+}
+
 func (fs *flights) end(f *flight) {
 	fs.mu.Lock()
 	flying := fs.byRun[f.run]

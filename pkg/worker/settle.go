@@ -61,9 +61,28 @@ func (j *delivery) settleOnce(ctx context.Context, e reducer.Effect, r Result, i
 	case err != nil:
 		return j.retry(ctx, e, Fail(err), nil)
 	case !appended:
-		return nil, 0, nil // nobody wants it any more
+		return nil, 0, j.leaveBehind(ctx, e, r.leaves, ids)
 	}
 	return r.next, 0, nil
+}
+
+// leaveBehind appends what is left of work that nobody wants any more.
+func (j *delivery) leaveBehind(ctx context.Context, e reducer.Effect, leaves func(*reducer.Memory) events.Payload, ids []string) error {
+	if leaves == nil {
+		return nil
+	}
+	stamp := runlog.Stamp{Source: j.w.source, Cause: j.cause, IDs: ids}
+	_, err := j.run.Commit(ctx, stamp, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+		if _, still := j.run.Effect(e.Key); still || j.run.Terminal() || mem.Control.Poison != nil {
+			return nil, nil
+		}
+		p := leaves(mem)
+		if p == nil {
+			return nil, nil
+		}
+		return []runlog.Draft{{Origin: j.origin(e), Payload: p}}, nil
+	})
+	return err
 }
 
 // retry counts the failure in the log and says when to come again. A stand-in's is
@@ -82,7 +101,7 @@ func (j *delivery) retry(ctx context.Context, e reducer.Effect, r Result, ids []
 	}
 	now, still := j.run.Effect(e.Key)
 	if !still {
-		return nil, 0, nil
+		return nil, 0, j.leaveBehind(ctx, e, r.leaves, ids)
 	}
 	delay := r.delay
 	if delay <= 0 {

@@ -116,6 +116,8 @@ type Result struct {
 	failure  *events.LLMAttemptFailed
 	delay    time.Duration
 	handsOn  bool
+	// leaves makes what is left where nobody wants the outcome.
+	leaves func(mem *reducer.Memory) events.Payload
 	// lend is the name under which the effect is lent, lent what follows from the
 	// outcome. elsewhere says that somebody else did it, held that somebody else may
 	// still be at it.
@@ -167,6 +169,16 @@ func Retry(failure events.LLMAttemptFailed, delay time.Duration) Result {
 // Fail is a handler's own failure: it is tried again, a few times, ever later.
 func Fail(err error) Result {
 	return Result{failure: &events.LLMAttemptFailed{Kind: events.KindHandler, Message: err.Error()}}
+}
+
+// Leaving adds what the work leaves where nobody wants its outcome any more: leaves is
+// called with the run's memory, under the run's lock, and returns an event that does
+// not belong to the effect, or nil. It is not called for a run that has ended. The
+// run's next effects begin once it is appended, unless the work takes long to notice
+// that it was cancelled.
+func (r Result) Leaving(leaves func(mem *reducer.Memory) events.Payload) Result {
+	r.leaves = leaves
+	return r
 }
 
 // Worker runs the loop. Make it with [New], use it once.

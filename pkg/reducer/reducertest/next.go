@@ -148,10 +148,10 @@ func (g gen) aside() Event {
 	case 6:
 		return Event{events.Control, &events.BudgetRaised{Budget: events.Budget{MaxInputTokens: 5}, By: g.by()}}
 	case 7:
-		return Event{own, &events.ContextWindowExpanded{Increment: rapid.IntRange(0, 3).Draw(g.T, "increment")}}
+		return Event{own, &events.ContextWindowExpanded{Increment: rapid.IntRange(0, 3).Draw(g.T, "increment"), NextTurn: g.chance(2)}}
 	case 8:
 		ids := slices.DeleteFunc(slices.Clone(mem.Control.CallOrder), func(id string) bool { return mem.ToolCalls[id] == nil || g.chance(2) })
-		return Event{own, &events.ToolCallsAddedToContext{CallIDs: ids}}
+		return Event{own, &events.ToolCallsAddedToContext{CallIDs: ids, NextTurn: g.chance(2)}}
 	case 9:
 		return Event{mem.State, &events.WorkingMemoryAdded{Entry: g.entry()}}
 	case 10:
@@ -161,6 +161,9 @@ func (g gen) aside() Event {
 	case 12:
 		return Event{mem.State, &events.StorageLoaded{Tags: []string{"a"}, Entries: []events.Entry{g.entry()}}}
 	case 13:
+		if g.chance(2) {
+			return Event{events.Planning, g.interrupted()}
+		}
 		return Event{mem.State, g.failure()}
 	}
 	return g.ending(own)
@@ -188,6 +191,15 @@ func (g gen) failure() *events.LLMAttemptFailed {
 	if g.chance(2) {
 		u := g.usage()
 		f.Usage = &u
+	}
+	return f
+}
+
+// interrupted draws what is kept of a reply, at any place of the conversation.
+func (g gen) interrupted() *events.LLMAttemptFailed {
+	f := &events.LLMAttemptFailed{Kind: events.KindInterrupted, Content: "It i", MessageID: g.messageID()}
+	if n := len(g.mem.Messages); g.chance(2) {
+		f.Before = g.mem.Messages[rapid.IntRange(0, n-1).Draw(g.T, "before")].ID
 	}
 	return f
 }
