@@ -194,6 +194,7 @@ func (s *toolServer) writeFile(dir string, actor int) (string, error) {
 		}
 		if t.exec {
 			line := fmt.Sprintf(`read -r arguments; printf '%%s %%s %%s\n' "$MOOREBUS_IDEMPOTENCY_KEY" %s "$arguments" >>"$LEDGER"; echo appended`, t.name)
+			e["sandbox"] = "off" // the ledger is everybody's
 			e["exec"] = map[string]any{"command": []string{"sh", "-c", line}, "env": map[string]string{"LEDGER": s.path}}
 		} else {
 			e["http"] = map[string]any{"url": s.URL + "/" + t.name, "method": "POST"}

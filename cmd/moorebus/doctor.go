@@ -20,7 +20,7 @@ func doctorCommand() *cobra.Command {
 		Long: `Doctor looks at the bus and its streams, consumers and roles, or, where no bus is
 named, at the data directory and the embedded server; and at the model providers of
 OPENAI_API_KEY, OPENAI_BASE_URL, ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL, which
-it asks for their lists of models. It changes nothing, and prints no key.
+it asks for their lists of models; and at the sandbox of exec tools. It changes nothing, and prints no key.
 
 Each line is ok, a warning, or bad, with what to do below it, or unseen: the user
 may not look there. It warns of a user that may do more than its role needs, and of
@@ -62,6 +62,7 @@ listeners that other machines reach without credentials. The exit code is 1 if a
 		}
 		doctor.Listener(&report)
 		doctor.Keys(cmd.Context(), &report)
+		doctor.Sandbox(cmd.Context(), &report)
 		if err := cmd.Context().Err(); err != nil {
 			return err
 		}

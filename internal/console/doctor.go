@@ -19,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/moorebus/moorebus/pkg/tool/exectool"
 	"github.com/nats-io/nats.go"
 )
 
@@ -29,6 +30,7 @@ const (
 	AreaData  = "data"
 	AreaKeys  = "keys"
 	AreaRoles = "roles"
+	AreaTools = "tools"
 )
 
 // Found is one finding of the doctor's, and where it was made.
@@ -333,6 +335,22 @@ func (d *Doctor) Listener(r *Report) {
 	case !at.IP.IsLoopback():
 		r.Add(AreaHTTP, finding(natsbus.Bad, "set MOOREBUS_TOKEN, or listen on 127.0.0.1",
 			"MOOREBUS_LISTEN=%s without MOOREBUS_TOKEN: gateway and dev refuse to start, and with --insecure-no-auth whoever reaches it can start runs", address))
+	}
+}
+
+// Sandbox says whether commands that are tools are kept in on this machine.
+func (d *Doctor) Sandbox(ctx context.Context, r *Report) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	missing, err := exectool.Missing(ctx)
+	mend := "run the actor as a user of its own, or in a container; docs/operations.md has what the sandbox is for"
+	switch {
+	case err != nil:
+		r.Add(AreaTools, finding(natsbus.Warning, "mend that, or set sandbox: off for the tools of the file", "%v", err))
+	case len(missing) > 0:
+		r.Add(AreaTools, finding(natsbus.Warning, mend, "the sandbox of exec tools lacks here: %s", strings.Join(missing, ", ")))
+	default:
+		r.Add(AreaTools, finding(natsbus.Good, "", "exec tools run in a sandbox"))
 	}
 }
 

@@ -26,9 +26,14 @@ import (
 // in it: the values of headers and of commands' environments, which must not
 // reach the log. It takes the variables of the file from the environment.
 //
-// The tools of its MCP servers are there once the registry is started.
+// The tools of its MCP servers are there once the registry is started. Commands and
+// servers cannot read this process's environment from then on, see
+// [exectool.Conceal].
 func Tools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
 	if err := file.Expand(os.LookupEnv); err != nil {
+		return nil, nil, err
+	}
+	if err := exectool.Conceal(); err != nil {
 		return nil, nil, err
 	}
 	tools := make([]tool.Tool, 0, len(file.Tools))
@@ -96,7 +101,9 @@ func oneTool(e *agentfile.ToolEntry) (tool.Tool, error) {
 	case e.HTTP != nil:
 		return httptool.New(def, httptool.Options{URL: e.HTTP.URL, Method: e.HTTP.Method, Headers: e.HTTP.Headers})
 	case e.Exec != nil:
-		return exectool.New(def, exectool.Options{Command: e.Exec.Command, Dir: e.Exec.Dir, Env: environment(e.Exec.Env)})
+		return exectool.New(def, exectool.Options{
+			Command: e.Exec.Command, Dir: e.Exec.Dir, Env: environment(e.Exec.Env), Sandbox: exectool.Sandbox(e.Sandbox), Logger: slog.Default(),
+		})
 	}
 	made, err := builtin.New(e.Builtin, builtin.Options{Root: e.Root, Hosts: e.Hosts})
 	if err != nil {

@@ -42,6 +42,8 @@ type ToolEntry struct {
 
 	Breaker *Breaker `json:"breaker,omitempty"`
 
+	// Sandbox says how a program is kept in: strict (the default) or off.
+	Sandbox string `json:"sandbox,omitempty"`
 	// Root is the directory that the builtin read_file is confined to.
 	Root string `json:"root,omitempty"`
 	// Hosts are those that the builtin http_get may reach.
@@ -183,6 +185,11 @@ func (t *ToolEntry) problems() []error {
 	}
 	if len(t.Schema) > 0 && t.Schema[0] != '{' {
 		bad(".schema", "must be a JSON Schema, a mapping")
+	}
+	if t.Sandbox != "" && t.Exec == nil {
+		bad(".sandbox", "belongs to exec tools alone")
+	} else if !slices.Contains([]string{"", "strict", "off"}, t.Sandbox) {
+		bad(".sandbox", "%q is not known; use strict or off", t.Sandbox)
 	}
 	if t.Root != "" && t.Builtin != readFileBuiltin {
 		bad(".root", "belongs to the builtin %s alone", readFileBuiltin)

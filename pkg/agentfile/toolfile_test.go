@@ -91,6 +91,8 @@ func TestMalformedToolFiles(t *testing.T) {
 		"no url":           {"tools:\n- {name: x, http: {method: GET}}\n", []string{"tools[0].http.url", "missing"}},
 		"no command":       {"tools:\n- {name: x, exec: {command: []}}\n", []string{"tools[0].exec.command"}},
 		"schema":           {"tools:\n- {builtin: x, schema: 3}\n", []string{"tools[0].schema"}},
+		"sandbox":          {"tools:\n- {name: x, exec: {command: [y]}, sandbox: loose}\n", []string{"tools[0].sandbox", "use strict or off"}},
+		"sandbox of none":  {"tools:\n- {builtin: x, sandbox: off}\n", []string{"tools[0].sandbox", "exec tools alone"}},
 		"root":             {"tools:\n- {builtin: x, root: /}\n", []string{"tools[0].root"}},
 		"hosts":            {"tools:\n- {builtin: x, hosts: [a]}\n", []string{"tools[0].hosts"}},
 		"mcp without file": {"tools: []\nmcp: {servers: {}}\n", []string{"line 2", "mcp", "names no file"}},

@@ -9,10 +9,33 @@
 // end of standard error (of standard output where that is empty). Longer output
 // than the limit is read to its end but cut, and says so.
 //
-// The command runs in a process group of its own, which is killed when the call
-// is over, for whatever reason: a command leaves nothing running behind it but
-// what made itself a group or session of its own. On systems without process
-// groups only the command itself is killed.
+// # Sandbox
+//
+// On Linux the command runs in a sandbox unless [Options].Sandbox is [Off]:
+//
+//   - It writes below [Options].Dir, if that is set, below a temporary folder of its
+//     own (TMPDIR, removed after the call), and to devices such as /dev/null;
+//     nowhere else. It reads what this process's user may read, and has the network.
+//   - It cannot read environment and memory of processes outside, nor signal or
+//     trace them. Where the kernel lets it, it does not see them at all.
+//   - It gains no privileges: setuid programs have none of their own. Root keeps its
+//     power over files, users and ports alone.
+//   - Its files are bounded to 1 GiB each and its open files to 4096; there are no
+//     core dumps. In a user namespace it has 1024 processes at most.
+//   - Everything that it started is killed when the call is over, also what made
+//     itself a session of its own.
+//
+// What the kernel does not have is left out, and [Options].Logger is told once. For
+// the sandbox this program is started a second time (as moorebus-sandbox), and this
+// package's init takes over there: initialisation of packages that comes before it
+// must do no harm when it happens again.
+//
+// Without a sandbox, and on other systems, the command runs in a process group of
+// its own, which is killed when the call is over: it leaves nothing running but what
+// made itself a group or session of its own. On systems without process groups only
+// the command itself is killed.
+//
+// # Environment
 //
 // The environment is not inherited. The command gets [DefaultPath] as PATH,
 // MOOREBUS_RUN, MOOREBUS_CALL and MOOREBUS_IDEMPOTENCY_KEY (`<run>/<call id>`),
@@ -25,11 +48,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -59,12 +84,20 @@ type Options struct {
 	Dir string
 	// MaxOutput bounds the result in bytes. Default [DefaultMaxOutput], at most 2 GiB.
 	MaxOutput int64
+	// Sandbox is [Strict] or [Off]. Default [Strict].
+	Sandbox Sandbox
+	// Logger hears once of what the sandbox lacks here. Default: nobody does.
+	Logger *slog.Logger
+
+	// flat leaves out the namespaces, as a kernel may that has none.
+	flat bool
 }
 
 // Tool runs one command.
 type Tool struct {
 	def  tool.Definition
 	opts Options
+	said sync.Once
 }
 
 var _ tool.Tool = (*Tool)(nil)
@@ -88,8 +121,17 @@ func New(def tool.Definition, opts Options) (*Tool, error) {
 			errs = append(errs, fmt.Errorf("tool %q: an entry of env has no name; write NAME or NAME=value", def.Name))
 		}
 	}
+	if opts.Sandbox == "" {
+		opts.Sandbox = Strict
+	}
+	if opts.Sandbox != Strict && opts.Sandbox != Off {
+		errs = append(errs, fmt.Errorf("tool %q: sandbox %q is not known; use %s or %s", def.Name, opts.Sandbox, Strict, Off))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	if opts.MaxOutput <= 0 {
 		opts.MaxOutput = DefaultMaxOutput
@@ -102,36 +144,71 @@ func New(def tool.Definition, opts Options) (*Tool, error) {
 // Definition returns the tool's definition, defaults applied.
 func (t *Tool) Definition() tool.Definition { return t.def }
 
-// Run runs the command and returns its standard output. When ctx ends the
-// command's whole process group is killed.
+// Run runs the command and returns its standard output. When ctx ends the command
+// is killed, with what it started.
 func (t *Tool) Run(ctx context.Context, call tool.Call) (string, error) {
+	missing, result, err := t.run(ctx, call)
+	if len(missing) > 0 {
+		t.said.Do(func() {
+			t.opts.Logger.Warn("the sandbox of a command lacks something here", "tool", t.def.Name, "missing", missing)
+		})
+	}
+	return result, err
+}
+
+// run is Run, and says what the sandbox lacks.
+func (t *Tool) run(ctx context.Context, call tool.Call) (missing []string, result string, err error) {
 	stdout := &head{max: t.opts.MaxOutput}
 	stderr := &tail{max: maxErrorOutput}
 	cmd := t.command(ctx, call)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	stdin, err := input(call.Arguments)
+	var box *sandbox
+	if t.opts.Sandbox == Strict && cmd.Err == nil {
+		if box, err = enclose(cmd, t.opts.flat); err != nil {
+			return nil, "", t.startFailure(ctx, err)
+		}
+	}
+	if box != nil {
+		defer func() { _ = box.close() }() // what stays is in the temporary directory
+	}
+	if err := t.start(cmd, call.Arguments); err != nil {
+		return nil, "", t.startFailure(ctx, err)
+	}
+	if box != nil {
+		box.started()
+	}
+	err = cmd.Wait()
+	killGroup(cmd)
+	if ctx.Err() != nil && err != nil {
+		return nil, "", fmt.Errorf("the command was stopped: %w", ctx.Err())
+	}
+	if box != nil {
+		missing, err = box.verdict(err)
+	}
+	var none *notStarted
+	switch {
+	case errors.As(err, &none):
+		return missing, "", t.startFailure(ctx, err)
+	case err == nil || errors.Is(err, exec.ErrWaitDelay):
+		// What the command left behind had its output open: it is gone now, and the
+		// command's own end is what counts.
+		return missing, stdout.String(), nil
+	}
+	return missing, "", t.endFailure(err, stdout, stderr)
+}
+
+// start starts the command with its input.
+func (t *Tool) start(cmd *exec.Cmd, arguments string) error {
+	stdin, err := input(arguments)
 	if err != nil {
-		return "", t.startFailure(ctx, err)
+		return err
 	}
 	cmd.Stdin = stdin
 	err = cmd.Start()
 	if file, ok := stdin.(*os.File); ok {
 		_ = file.Close() // the command has its own
 	}
-	if err != nil {
-		return "", t.startFailure(ctx, err)
-	}
-	err = cmd.Wait()
-	killGroup(cmd)
-	if ctx.Err() != nil && err != nil {
-		return "", fmt.Errorf("the command was stopped: %w", ctx.Err())
-	}
-	// What the command left behind had its output open: it is gone now, and the
-	// command's own end is what counts.
-	if err == nil || errors.Is(err, exec.ErrWaitDelay) {
-		return stdout.String(), nil
-	}
-	return "", t.endFailure(err, stdout, stderr)
+	return err
 }
 
 func (t *Tool) command(ctx context.Context, call tool.Call) *exec.Cmd {
@@ -196,10 +273,16 @@ func (t *Tool) startFailure(ctx context.Context, err error) error {
 // endFailure is the classifier of what Wait says.
 func (t *Tool) endFailure(err error, stdout *head, stderr *tail) error {
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
+	var inside *exited
+	var f *tool.Failure
+	switch {
+	case errors.As(err, &inside):
+		f = tool.Failf(tool.CodeExitStatus, "%v", inside)
+	case errors.As(err, &exit):
+		f = tool.Failf(tool.CodeExitStatus, "%v", exit.ProcessState)
+	default:
 		return tool.Failf(tool.CodeFailed, "running the command %q: %v", t.opts.Command[0], err)
 	}
-	f := tool.Failf(tool.CodeExitStatus, "%v", exit.ProcessState)
 	said := strings.TrimSpace(stderr.String())
 	if said == "" {
 		said = strings.TrimSpace(stdout.end(maxErrorOutput))

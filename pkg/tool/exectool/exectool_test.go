@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -34,90 +35,93 @@ func run(t *testing.T, mode string, opts Options) (string, error) {
 	return inMode(t, mode, opts).Run(t.Context(), tool.Call{Run: "r", ID: "c", Name: "cmd", Arguments: `{"a":1.50}`})
 }
 
-// pidFile is where commands that hang write their ids.
-type pidFile string
+// mark is a file that commands which hang write to, and hold a lock on as long as
+// they live: their process ids say nothing outside of their sandbox.
+type mark string
 
-func newPidFile(t *testing.T) pidFile {
+func newMark(t *testing.T) mark {
 	t.Helper()
-	name := filepath.Join(t.TempDir(), "pids")
+	name := filepath.Join(t.TempDir(), "mark")
 	require.NoError(t, os.WriteFile(name, nil, 0o600))
-	return pidFile(name)
+	return mark(name)
 }
 
-func (p pidFile) pids() []int {
-	content, _ := os.ReadFile(string(p)) // an unreadable file is one without ids
-	var pids []int
-	for line := range strings.Lines(string(content)) {
-		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && strings.HasSuffix(line, "\n") {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
+// options let a command find the mark, and write there.
+func (m mark) options() Options {
+	return Options{Dir: filepath.Dir(string(m)), Env: []string{"MARK=" + string(m)}}
 }
 
-func (p pidFile) started(ctx context.Context) error {
+func (m mark) started(ctx context.Context) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for len(p.pids()) == 0 {
+	for {
+		if content, err := os.ReadFile(string(m)); err != nil || len(content) > 0 {
+			return err
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	return nil
 }
 
-// quiet tells whether all of them are gone. One that waits to be reaped by init
-// is gone too.
-func (p pidFile) quiet() bool {
-	for _, pid := range p.pids() {
-		status, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-		zombie := strings.Contains(string(status), ") Z ")
-		if syscall.Kill(pid, 0) == nil && !zombie {
-			return false
-		}
+// quiet tells whether all of them are gone.
+func (m mark) quiet() bool {
+	file, err := os.Open(string(m))
+	if err != nil {
+		return false
 	}
-	return true
+	defer func() { _ = file.Close() }()
+	return syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
 }
 
-func suite(hangMode string) tooltest.Suite {
+func suite(hangMode string, base Options) tooltest.Suite {
 	with := func(t *testing.T, mode string, opts Options) tooltest.Case {
 		return tooltest.Case{Tool: inMode(t, mode, opts), Arguments: `{"n":12345678901234567890}`}
 	}
 	return tooltest.Suite{
 		Success: func(t *testing.T) tooltest.Case {
-			c := with(t, "echo", Options{})
+			c := with(t, "echo", base)
 			c.Want = c.Arguments
 			return c
 		},
 		Failure: func(t *testing.T) tooltest.Case {
-			c := with(t, "fail", Options{})
+			c := with(t, "fail", base)
 			c.Code, c.Want = tool.CodeExitStatus, "exit status 3: no such \uFFFDcity"
 			return c
 		},
 		Hangs: func(t *testing.T) tooltest.Hang {
-			pids := newPidFile(t)
-			c := with(t, hangMode, Options{Env: []string{"PIDFILE=" + string(pids)}})
-			return tooltest.Hang{Case: c, Started: pids.started, Quiet: pids.quiet}
+			m := newMark(t)
+			opts := m.options()
+			opts.Sandbox, opts.flat = base.Sandbox, base.flat
+			return tooltest.Hang{Case: with(t, hangMode, opts), Started: m.started, Quiet: m.quiet}
 		},
-		ShowsKey: func(t *testing.T) tooltest.Case { return with(t, "key", Options{}) },
+		ShowsKey: func(t *testing.T) tooltest.Case { return with(t, "key", base) },
 	}
 }
 
-func TestSuite(t *testing.T) { suite("hang").Run(t) }
+func TestSuite(t *testing.T) { suite("hang", Options{}).Run(t) }
+
+func TestSuiteWithoutSandbox(t *testing.T) { suite("hang", Options{Sandbox: Off}).Run(t) }
 
 // The one that hangs is a grandchild, which holds the pipes open.
-func TestSuiteWithGrandchild(t *testing.T) { suite("parent").Run(t) }
+func TestSuiteWithGrandchild(t *testing.T) { suite("parent", Options{}).Run(t) }
+
+func TestSuiteWithGrandchildWithoutSandbox(t *testing.T) {
+	suite("parent", Options{Sandbox: Off}).Run(t)
+}
 
 func TestLeftBehindProcessIsKilled(t *testing.T) {
-	pids := newPidFile(t)
-	start := time.Now()
-	got, err := run(t, "leaver", Options{Env: []string{"PIDFILE=" + string(pids)}})
-	require.NoError(t, err)
-	require.Equal(t, "started", got)
-	require.Less(t, time.Since(start), 20*time.Second)
-	require.Eventually(t, pids.quiet, 30*time.Second, 10*time.Millisecond)
+	for _, sandbox := range []Sandbox{Strict, Off} {
+		m := newMark(t)
+		opts := m.options()
+		opts.Sandbox = sandbox
+		got, err := run(t, "leaver", opts)
+		require.NoError(t, err)
+		require.Equal(t, "started", got)
+		require.Eventually(t, m.quiet, 30*time.Second, 10*time.Millisecond)
+	}
 }
 
 func TestEnvironmentIsNotInherited(t *testing.T) {
@@ -125,6 +129,7 @@ func TestEnvironmentIsNotInherited(t *testing.T) {
 	t.Setenv("EXECTOOL_LISTED", "listed value")
 	got, err := run(t, "env", Options{Env: []string{"EXECTOOL_LISTED", "EXECTOOL_MISSING", "FIXED=a=b"}})
 	require.NoError(t, err)
+	got = regexp.MustCompile(`(?m)^TMPDIR=.*\n`).ReplaceAllString(got, "")
 	require.ElementsMatch(t, []string{
 		"PATH=" + DefaultPath, "EXECTOOL_LISTED=listed value", "FIXED=a=b", modeEnv + "=env", fastExit,
 		"MOOREBUS_RUN=r", "MOOREBUS_CALL=c", "MOOREBUS_IDEMPOTENCY_KEY=r/c",

@@ -7,10 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"strconv"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -62,32 +63,43 @@ func command(mode string) int {
 	case "hang":
 		return hang()
 	case "parent":
-		return parent(true)
+		return parent(true, nil)
 	case "leaver":
-		return parent(false)
+		return parent(false, nil)
+	case "sessions":
+		return parent(false, &syscall.SysProcAttr{Setsid: true})
+	case "spawner":
+		return parent(true, &syscall.SysProcAttr{Setsid: true})
 	}
 	return 0
 }
 
-// hang writes its own id into the file named by PIDFILE and ignores what it can.
+// hang locks the file named by MARK, writes to it, and ignores what it can.
 func hang() int {
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	file, err := os.OpenFile(os.Getenv("PIDFILE"), os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
+	file, err := os.OpenFile(os.Getenv("MARK"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil || syscall.Flock(int(file.Fd()), syscall.LOCK_SH) != nil {
 		return 1
 	}
-	_, _ = file.WriteString(strconv.Itoa(os.Getpid()) + "\n")
-	select {}
+	_, _ = file.WriteString("hanging\n")
+	time.Sleep(time.Hour) // an empty select is a deadlock, which ends
+	return 0
 }
 
 // parent starts a child that hangs with the same standard output, and waits for
 // it or leaves at once.
-func parent(wait bool) int {
+func parent(wait bool, attr *syscall.SysProcAttr) int {
 	child := exec.Command(os.Args[0])
 	child.Env = append(os.Environ(), modeEnv+"=hang")
-	child.Stdout, child.Stderr = os.Stdout, os.Stderr
+	child.Stdout, child.Stderr, child.SysProcAttr = os.Stdout, os.Stderr, attr
 	if err := child.Start(); err != nil {
 		return 1
+	}
+	for name := os.Getenv("MARK"); ; { // so that there is something to kill
+		if content, err := os.ReadFile(name); err != nil || len(content) > 0 {
+			break
+		}
+		runtime.Gosched()
 	}
 	fmt.Print("started")
 	if wait {

@@ -1,0 +1,250 @@
+package exectool
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The keeper is this program, started again under another name. It becomes the
+// subreaper of everything that the command starts, limits itself, starts the
+// command, waits for its end, kills what is left, and reports. Where the kernel
+// lets it, there is a second keeper between it and the command, in a process and a
+// mount namespace of its own, whose end is the end of everything in it.
+
+// init makes a process that was started as a keeper one, before anything of the
+// program itself runs.
+func init() {
+	if len(os.Args) > 0 && os.Args[0] == keeperName {
+		// Not os.Exit: a keeper has nothing to wait for.
+		syscall.Exit(keep(os.Args))
+	}
+}
+
+const (
+	maxFileSize  = 1 << 30
+	maxOpenFiles = 4096
+	maxProcesses = 1024
+)
+
+// sweepTime is how long what a command left behind may take to die.
+const sweepTime = time.Second
+
+// keep is the whole life of a keeper.
+func keep(args []string) int {
+	words := os.NewFile(3, "report")
+	unix.CloseOnExec(3)
+	o, err := orderOf(args)
+	if err != nil {
+		return say(words, report{Error: err.Error()})
+	}
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		o.lacks("the end of processes that leave their group", err)
+	}
+	switch {
+	case o.Inside:
+		if err := ownProc(); err != nil {
+			o.lacks("a process list of its own", err)
+		}
+	case !o.Flat:
+		code, err := o.nest(words, stop)
+		if err == nil {
+			return code
+		}
+		o.lacks("a process namespace of its own", err)
+	}
+	return o.run(words, stop)
+}
+
+func say(words *os.File, r report) int {
+	if err := json.NewEncoder(words).Encode(r); err != nil || r.Error != "" || r.Wait != 0 {
+		return 1
+	}
+	return 0
+}
+
+func (o *order) lacks(what string, err error) {
+	o.Missing = append(o.Missing, what+" ("+err.Error()+")")
+}
+
+// nest has the command started by a second keeper in namespaces of its own, which
+// writes the report. The error means that there are none.
+func (o order) nest(words *os.File, stop <-chan os.Signal) (int, error) {
+	o.Inside = true
+	inner := exec.Cmd{
+		Path: selfPath, Args: o.arguments(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		ExtraFiles: []*os.File{words}, SysProcAttr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS},
+	}
+	if uid, gid := os.Geteuid(), os.Getegid(); uid != 0 {
+		a := inner.SysProcAttr
+		a.Cloneflags |= syscall.CLONE_NEWUSER
+		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
+		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
+		a.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN} // to mount /proc
+	}
+	if err := inner.Start(); err != nil {
+		return 0, err
+	}
+	go func() {
+		<-stop
+		_ = inner.Process.Kill() // and with it everything in its namespace
+	}()
+	if inner.Wait() != nil {
+		return 1, nil
+	}
+	return 0, nil
+}
+
+// ownProc shows in /proc only what is in this process's namespace.
+func ownProc() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	return unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+}
+
+// run starts the command, waits for its end or a signal, and kills what is left.
+func (o order) run(words *os.File, stop <-chan os.Signal) int {
+	o.limit()
+	pid, err := o.start()
+	if err != nil {
+		return say(words, report{Error: err.Error(), Missing: o.Missing})
+	}
+	ended, nobody := make(chan syscall.WaitStatus, 1), make(chan struct{})
+	go reap(pid, ended, nobody)
+	var status syscall.WaitStatus
+	stopped := false
+	select {
+	case status = <-ended:
+	case <-stop:
+		stopped = true
+	}
+	if !o.Inside { // the end of the namespace's first process kills the others
+		sweep(nobody)
+	}
+	if stopped {
+		return 1
+	}
+	return say(words, report{Wait: uint32(status), Missing: o.Missing})
+}
+
+// limit sets the bounds that hold for each process of the command.
+func (o *order) limit() {
+	bound := func(what string, resource int, most uint64) {
+		var now unix.Rlimit
+		err := unix.Getrlimit(resource, &now)
+		if err == nil {
+			most = min(most, now.Max)
+			err = unix.Setrlimit(resource, &unix.Rlimit{Cur: most, Max: most})
+		}
+		if err != nil {
+			o.lacks(what, err)
+		}
+	}
+	bound("no core dumps", unix.RLIMIT_CORE, 0)
+	bound("a bound on the size of files", unix.RLIMIT_FSIZE, maxFileSize)
+	bound("a bound on open files", unix.RLIMIT_NOFILE, maxOpenFiles)
+	if o.Inside && os.Geteuid() != 0 {
+		// In a user namespace the command's processes alone count.
+		bound("a bound on processes", unix.RLIMIT_NPROC, maxProcesses)
+	}
+}
+
+// start starts the command on a thread that can write and gain nothing. The thread
+// is not the keeper's first one, so the command may not even signal the keeper.
+func (o *order) start() (pid int, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()                                                      // and never unlocked: the thread ends here
+		_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) // older kernels have none
+		if err := dropCapabilities(); err != nil {
+			o.lacks("a root without power over the system", err)
+		}
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			o.lacks("no new privileges", err)
+		}
+		if err := restrictWrites(o.Writable); err != nil {
+			o.lacks("no writing outside of its folders", err)
+		}
+		pid, err = syscall.ForkExec(o.Path, o.Args, &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}})
+	}()
+	<-done
+	return pid, err
+}
+
+// rootKeeps are the capabilities of root in a sandbox: over files, users and ports.
+// Of the others some would read the memory of processes outside.
+var rootKeeps = []uintptr{
+	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_KILL, unix.CAP_SETGID, unix.CAP_SETUID,
+	unix.CAP_NET_BIND_SERVICE, unix.CAP_NET_RAW,
+}
+
+// dropCapabilities takes from what this thread starts all others. Who is not root
+// has none to begin with.
+func dropCapabilities() error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	for c := range uintptr(unix.CAP_LAST_CAP + 1) {
+		if slices.Contains(rootKeeps, c) {
+			continue
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil && err != unix.EINVAL { // older kernels have fewer
+			return err
+		}
+	}
+	return nil
+}
+
+// reap waits for all children: those that the command leaves behind become the
+// keeper's. It says how the command ended, and that nobody is left.
+func reap(command int, ended chan<- syscall.WaitStatus, nobody chan<- struct{}) {
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, 0, nil)
+		switch {
+		case err == syscall.EINTR:
+		case err != nil:
+			close(nobody)
+			return
+		case pid == command:
+			ended <- status
+		}
+	}
+}
+
+// sweep kills the keeper's children until there are none. The children of those
+// that die become the keeper's own.
+func sweep(nobody <-chan struct{}) {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for began := time.Now(); time.Since(began) < sweepTime; {
+		threads, _ := filepath.Glob("/proc/self/task/*/children") // the pattern is valid
+		for _, file := range threads {
+			pids, _ := os.ReadFile(file) // a thread that has ended has none
+			for _, text := range strings.Fields(string(pids)) {
+				if pid, err := strconv.Atoi(text); err == nil {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+				}
+			}
+		}
+		select {
+		case <-nobody:
+			return
+		case <-tick.C:
+		}
+	}
+}

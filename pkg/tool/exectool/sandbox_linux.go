@@ -1,0 +1,147 @@
+package exectool
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// sandbox is the actor's side of one command in a sandbox: the command is started
+// by a keeper, which is this program once more, see keeper_linux.go.
+type sandbox struct {
+	tmp string
+	// words is what the keeper writes its report on, says the end that is read.
+	says, words *os.File
+}
+
+// enclose makes a command that was not started yet one in a sandbox. flat leaves
+// out the namespaces.
+func enclose(cmd *exec.Cmd, flat bool) (*sandbox, error) {
+	tmp, err := os.MkdirTemp("", "moorebus-tool-")
+	if err != nil {
+		return nil, err
+	}
+	s := &sandbox{tmp: tmp}
+	if s.says, s.words, err = os.Pipe(); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	o := order{Flat: flat, Writable: []string{tmp}, Path: cmd.Path, Args: cmd.Args}
+	if cmd.Dir != "" {
+		o.Writable = append(o.Writable, ".") // the keeper is there
+	}
+	cmd.Path, cmd.Args = selfPath, o.arguments()
+	cmd.Env = append([]string{"TMPDIR=" + tmp}, cmd.Env...)
+	cmd.ExtraFiles = []*os.File{s.words}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it kills the rest
+	return s, nil
+}
+
+// started is called once the keeper has its end of the pipe, or was not started.
+func (s *sandbox) started() { _ = s.words.Close() }
+
+// verdict returns what the keeper reported, and how the command ended: nil for
+// success, a [*notStarted], or an [*exited]. waited is what waiting for the keeper
+// came to.
+func (s *sandbox) verdict(waited error) (missing []string, err error) {
+	said, err := io.ReadAll(s.says)
+	var r report
+	if err == nil {
+		err = json.Unmarshal(said, &r)
+	}
+	switch {
+	case err != nil && waited != nil:
+		return nil, fmt.Errorf("its sandbox broke: %w", waited)
+	case err != nil:
+		return nil, errors.New("its sandbox ended without a report")
+	case r.Error != "":
+		return r.Missing, &notStarted{r.Error}
+	case r.Wait != 0:
+		return r.Missing, &exited{state: stateOf(syscall.WaitStatus(r.Wait))}
+	}
+	return r.Missing, nil
+}
+
+// close removes what the sandbox took.
+func (s *sandbox) close() error {
+	var errs []error
+	for _, f := range []*os.File{s.says, s.words} {
+		if f != nil {
+			_ = f.Close() // one is closed already
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(s.tmp))...)
+}
+
+// stateOf is how [os.ProcessState] says it.
+func stateOf(w syscall.WaitStatus) string {
+	if w.Signaled() {
+		text := "signal: " + w.Signal().String()
+		if w.CoreDump() {
+			text += " (core dumped)"
+		}
+		return text
+	}
+	return fmt.Sprintf("exit status %d", w.ExitStatus())
+}
+
+// Conceal makes memory and environment of this process unreadable for other
+// processes of the same user: for tools without a sandbox, and for MCP servers.
+// It also means no core dumps, and debuggers for root only.
+func Conceal() error {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("hiding the environment from tools: %w", err)
+	}
+	return nil
+}
+
+// order is what the keeper is to do, as its arguments.
+type order struct {
+	// Flat starts the command without namespaces, Inside is set in the process
+	// that has them.
+	Flat, Inside bool
+	// Missing is what does not work, as far as is known.
+	Missing []string
+	// Writable are the folders that the command may write in.
+	Writable []string
+	Path     string   `json:"-"`
+	Args     []string `json:"-"`
+}
+
+// keeperName is the keeper's own name, by which it knows that it is one.
+const keeperName = "moorebus-sandbox"
+
+// selfPath is this program, also after its file was replaced.
+const selfPath = "/proc/self/exe"
+
+func (o order) arguments() []string {
+	text, err := json.Marshal(o)
+	if err != nil {
+		panic("an order cannot be written: " + err.Error()) // it holds texts only
+	}
+	return append([]string{keeperName, string(text), o.Path}, o.Args...)
+}
+
+func orderOf(args []string) (order, error) {
+	var o order
+	if len(args) < 4 {
+		return o, errors.New("the order is missing")
+	}
+	err := json.NewDecoder(strings.NewReader(args[1])).Decode(&o)
+	o.Path, o.Args = args[2], args[3:]
+	return o, err
+}
+
+// report is what the keeper says when the command has ended, or could not be
+// started.
+type report struct {
+	Missing []string
+	Error   string
+	Wait    uint32
+}

@@ -1,0 +1,127 @@
+package exectool
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// sh runs a shell command as a tool.
+func sh(t *testing.T, opts Options, script string) (string, error) {
+	t.Helper()
+	opts.Command = []string{"sh", "-c", script}
+	made, err := New(tool.Definition{Name: "cmd"}, opts)
+	require.NoError(t, err)
+	return made.Run(t.Context(), tool.Call{Run: "r", ID: "c", Name: "cmd", Arguments: "{}"})
+}
+
+// kinds are the sandboxes of systems with and without namespaces.
+var kinds = map[string]Options{"own processes": {}, "flat": {flat: true}}
+
+func TestMissing(t *testing.T) {
+	missing, err := Missing(t.Context())
+	require.NoError(t, err)
+	t.Log("missing here: ", missing)
+}
+
+func TestASandboxWritesInItsFoldersOnly(t *testing.T) {
+	if missing, err := Missing(t.Context()); err != nil || len(missing) > 0 {
+		t.Skip("this system's sandbox is not whole: ", missing, err)
+	}
+	for name, opts := range kinds {
+		t.Run(name, func(t *testing.T) {
+			dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "outside")
+			opts.Dir = dir
+			got, err := sh(t, opts, `echo a > in && mv in inside && mkdir d && mv inside d/ && echo b > "$TMPDIR/x" && cat "$TMPDIR/x" d/inside && echo gone > /dev/null && echo "$TMPDIR" >&2 && echo "$TMPDIR"`)
+			require.NoError(t, err)
+			require.Regexp(t, "^b\na\n/", got)
+			require.NoDirExists(t, got[4:len(got)-1], "its temporary folder is removed")
+			for _, script := range []string{"echo c > " + outside, "touch " + outside, "ln -s x " + outside, "mkdir " + outside, "mv d/inside " + outside} {
+				_, err = sh(t, opts, script)
+				require.ErrorContains(t, err, "ermission denied", script)
+				require.NoFileExists(t, outside)
+			}
+			opts.Dir = ""
+			t.Chdir(dir)
+			_, err = sh(t, opts, "pwd; echo c > own")
+			require.ErrorContains(t, err, "ermission denied", "the folder is this process's, and none of its own")
+			opts.Sandbox = Off
+			_, err = sh(t, opts, "echo c > "+outside)
+			require.NoError(t, err)
+			require.FileExists(t, outside)
+		})
+	}
+}
+
+func TestASandboxDoesNotReachThisProcess(t *testing.T) {
+	t.Setenv("EXECTOOL_SECRET", "s3cret")
+	pid := strconv.Itoa(os.Getpid())
+	for name, opts := range kinds {
+		t.Run(name, func(t *testing.T) {
+			for _, script := range []string{"cat /proc/" + pid + "/environ", "cat /proc/" + pid + "/mem", "kill -CONT " + pid, "kill -CONT $PPID"} {
+				got, err := sh(t, opts, script)
+				require.Error(t, err, script)
+				require.NotContains(t, got, "s3cret")
+			}
+		})
+	}
+	got, err := sh(t, Options{}, "ls /proc | grep -c '^[0-9]'")
+	require.NoError(t, err)
+	require.Less(t, len(got), 3, "it sees itself: %s", got)
+}
+
+func TestWhatASandboxLeavesBehindIsKilled(t *testing.T) {
+	for name, base := range kinds {
+		for mode, wait := range map[string]bool{"sessions": false, "spawner": true} {
+			t.Run(name+" "+mode, func(t *testing.T) {
+				m := newMark(t)
+				opts := m.options()
+				opts.flat = base.flat
+				made := inMode(t, mode, opts)
+				made.def.Timeout = time.Second
+				registry, err := tool.NewRegistry(made)
+				require.NoError(t, err)
+				out := registry.Execute(t.Context(), tool.Call{Run: "r", ID: "c", Name: "cmd", Arguments: "{}"})
+				require.NoError(t, m.started(t.Context()))
+				if wait {
+					require.NotNil(t, out.Failure)
+					require.Equal(t, tool.CodeOutcomeUnknown, out.Failure.Code)
+				} else {
+					require.Nil(t, out.Failure)
+					require.Equal(t, "started", out.Result)
+				}
+				require.Eventually(t, m.quiet, 30*time.Second, 10*time.Millisecond, "a session of its own outlived the call")
+			})
+		}
+	}
+}
+
+func TestLimitsOfASandbox(t *testing.T) {
+	got, err := sh(t, Options{}, "ulimit -c; ulimit -f; [ $(ulimit -n) -le 4096 ] && echo few; grep NoNewPrivs /proc/self/status")
+	require.NoError(t, err)
+	require.Equal(t, "0\n2097152\nfew\nNoNewPrivs:\t1\n", got)
+}
+
+func TestEndsInASandbox(t *testing.T) {
+	for name, opts := range kinds {
+		t.Run(name, func(t *testing.T) {
+			_, err := sh(t, opts, "echo why >&2; exit 7")
+			require.ErrorContains(t, err, "exit status 7: why")
+			_, err = sh(t, opts, "kill -SEGV $$")
+			require.ErrorContains(t, err, "signal: segmentation fault")
+			opts.Command = []string{filepath.Join(t.TempDir(), "none")}
+			made, err := New(tool.Definition{Name: "cmd"}, opts)
+			require.NoError(t, err)
+			_, err = made.Run(t.Context(), tool.Call{})
+			var f *tool.Failure
+			require.ErrorAs(t, err, &f)
+			require.True(t, f.NotSent, f.Message)
+		})
+	}
+}
