@@ -85,7 +85,9 @@ func (o order) nest(words *os.File, stop <-chan os.Signal) (int, error) {
 	o.Inside = true
 	inner := exec.Cmd{
 		Path: selfPath, Args: o.arguments(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		ExtraFiles: []*os.File{words}, SysProcAttr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS},
+		ExtraFiles: []*os.File{words},
+		// An init runs on the first thread, so that the signal means the end of the process.
+		SysProcAttr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL},
 	}
 	if uid, gid := os.Geteuid(), os.Getegid(); uid != 0 {
 		a := inner.SysProcAttr

@@ -40,6 +40,7 @@ func enclose(cmd *exec.Cmd, flat bool) (*sandbox, error) {
 	cmd.Env = append([]string{"TMPDIR=" + tmp}, cmd.Env...)
 	cmd.ExtraFiles = []*os.File{s.words}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it kills the rest
+	cmd.WaitDelay = 2 * sweepTime
 	return s, nil
 }
 

@@ -10,7 +10,8 @@
 //     429 and 5xx pass (see [tool.Failure]). Redirects are followed for GET only,
 //     and only within the same host; others are such a failure too.
 //   - unreachable: no whole answer came. NotSent is true where no connection was
-//     ever made for the request.
+//     ever made for the request; otherwise the registry makes it outcome_unknown for
+//     a tool of class once.
 //
 // Header values, and path and query of the configured URL, may be secrets and
 // appear in no error. A tool of class once uses each connection for one request only:
