@@ -94,7 +94,7 @@ func (p *person) start(ctx context.Context) {
 var errLater = errors.New("ask again later")
 
 // nobodyUp are the codes of what nobody announces who is up.
-var nobodyUp = []string{gateway.CodeUnknownTool, gateway.CodeUnknownProvider, gateway.CodeToolAway, gateway.CodeProviderAway}
+var nobodyUp = []string{gateway.CodeUnknownTool, gateway.CodeUnknownProvider, gateway.CodeUnsettled}
 
 // ask asks gateways until one answers. An answer that is an error has to have one
 // of the codes; which one is returned.

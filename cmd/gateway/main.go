@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"time"
@@ -23,6 +24,7 @@ func main() { cli.Main(command()) }
 func command() *cobra.Command {
 	var listen, namespace string
 	var stall *wire.StallFlag
+	var streams *wire.StreamFlags
 	var poolWait, writeTimeout time.Duration
 	var flags *pflag.FlagSet
 	var listener *net.TCPListener
@@ -40,6 +42,7 @@ there is no bus it answers 503, and /healthz 200.`,
 			stall = wire.AddStallFlag(flags)
 			flags.StringVar(&namespace, "namespace", os.Getenv("MOOREBUS_NAMESPACE"), "namespace of requests that name none (MOOREBUS_NAMESPACE, else default)")
 			wire.AddPoolWaitFlag(flags, &poolWait)
+			streams = wire.AddStreamFlags(flags)
 			flags.DurationVar(&writeTimeout, "write-timeout", 30*time.Second, "how long a client may take nothing of its answer until it is cut off")
 		},
 		func() (err error) {
@@ -49,7 +52,7 @@ there is no bus it answers 503, and /healthz 200.`,
 			if namespace != "" && !events.ValidToken(namespace) {
 				return cli.Usage("--namespace: %q is not a name; use [a-z0-9][a-z0-9_-]{0,62}", namespace)
 			}
-			if err := wire.CheckPoolWait(poolWait); err != nil {
+			if err := errors.Join(wire.CheckPoolWait(poolWait), streams.Check()); err != nil {
 				return err
 			}
 			if writeTimeout <= 0 {
@@ -69,6 +72,7 @@ there is no bus it answers 503, and /healthz 200.`,
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Timers: r.Bus, Directory: r.Bus, Agents: r.Bus, Tombstones: r.Bus,
 				Validator: schema.New(schema.Options{}), CheckScript: wire.CheckScript, CheckApproval: approval.New().Check, CheckEstimator: wire.Estimators().Check,
 				DefaultNamespace: namespace, Listener: listener, PoolWait: poolWait, StallAfter: stall.After, WriteTimeout: writeTimeout,
+				MaxStreams: streams.Max, MaxClientStreams: streams.PerClient,
 				Token: os.Getenv(wire.TokenVariable), Hosts: cli.HostNames(listen), Ready: r.Bus.Ready,
 				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
 			})

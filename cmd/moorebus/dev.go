@@ -33,9 +33,13 @@ hour, as moorebus purge does.`,
 	}
 	local := addLocalFlags(cmd)
 	local.keep.add(cmd.Flags())
+	local.streams = wire.AddStreamFlags(cmd.Flags())
 	cmd.Flags().StringVar(&listen, "listen", wire.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		docs, err := local.documents()
+		if err == nil {
+			err = local.streams.Check()
+		}
 		if err != nil {
 			return err
 		}

@@ -39,6 +39,8 @@ type localFlags struct {
 	snapshotEvery int
 	keep          keepFlags
 	poolWait      time.Duration
+	// streams bound the event streams of HTTP, where there is any.
+	streams *wire.StreamFlags
 	// hosts are the names under which HTTP may be addressed.
 	hosts []string
 	// tools are those of the host, once it is there.
@@ -55,8 +57,8 @@ func addLocalFlagsBeside(cmd *cobra.Command, bus *cli.BusFlags) *localFlags {
 		bus:   bus,
 		serve: cli.AddServeFlags(cmd.Flags(), os.Getenv),
 		role:  cli.AddRoleFlags(cmd.Flags()),
-		stall: wire.AddStallFlag(cmd.Flags()),
-		log:   cli.AddLogFlags(cmd.Flags(), slog.LevelWarn),
+		stall: wire.AddStallFlag(cmd.Flags()), streams: &wire.StreamFlags{},
+		log: cli.AddLogFlags(cmd.Flags(), slog.LevelWarn),
 	}
 	cmd.Flags().StringVar(&f.agentFile, "agent", "", "`file` of the agent (YAML or JSON), - is stdin; its tools may stand in it too")
 	cmd.Flags().StringVar(&f.toolsFile, "tools", "", "`file` of tools (YAML or JSON)")
@@ -211,7 +213,7 @@ func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, lo
 	}
 	return agent.HostOptions{
 		Providers: providers, Prices: prices, Tools: registry, Subagents: wire.Subagents(docs.Tools), Results: actor.Results{Secrets: secrets},
-		Instance: f.role.Instance, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: f.hosts, CheckScript: wire.CheckScript,
+		Instance: f.role.Instance, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: f.hosts, MaxStreams: f.streams.Max, MaxClientStreams: f.streams.PerClient, CheckScript: wire.CheckScript,
 		StallAfter: f.stall.After, PoolWait: f.poolWait, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
 	}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/pkg/gateway"
 	"github.com/moorebus/moorebus/pkg/journal/natsbus"
 	"github.com/moorebus/moorebus/pkg/observer"
 	"github.com/moorebus/moorebus/pkg/runlog"
@@ -116,6 +117,25 @@ func ListenAddress(getenv func(string) string) string {
 		return address
 	}
 	return "127.0.0.1:8080"
+}
+
+// StreamFlags bound the event streams of what runs a gateway.
+type StreamFlags struct{ Max, PerClient int }
+
+// AddStreamFlags adds --max-streams and --max-client-streams.
+func AddStreamFlags(flags *pflag.FlagSet) *StreamFlags {
+	f := &StreamFlags{}
+	flags.IntVar(&f.Max, "max-streams", gateway.MaxStreams, "event streams that may be open at once; a further one is 429")
+	flags.IntVar(&f.PerClient, "max-client-streams", gateway.MaxClientStreams, "event streams that one address may have open at once; a further one is 429")
+	return f
+}
+
+// Check returns a usage error for a bound that makes no sense.
+func (f *StreamFlags) Check() error {
+	if f.Max < 1 || f.PerClient < 1 {
+		return cli.Usage("--max-streams and --max-client-streams: must be at least 1, are %d and %d", f.Max, f.PerClient)
+	}
+	return nil
 }
 
 // AddPoolWaitFlag adds --pool-wait, for what runs a gateway.

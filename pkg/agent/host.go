@@ -65,6 +65,9 @@ type HostOptions struct {
 	Listener net.Listener
 	Token    string
 	Hosts    []string
+	// MaxStreams and MaxClientStreams bound the gateway's event streams, see
+	// gateway.Config.
+	MaxStreams, MaxClientStreams int
 	// CheckScript checks scripts of agents that come over HTTP; may be nil.
 	CheckScript func(script json.RawMessage) error
 	// Snapshots save reading long runs from their beginning, and are taken every
@@ -207,7 +210,7 @@ func (h *Host) gatewayConfig(o HostOptions, validator tool.Validator, policies *
 	return gateway.Config{
 		Store: h.store, Queue: o.Bus, Feed: o.Bus, Timers: o.Bus, Directory: o.Bus, Agents: o.Bus, Tombstones: o.Tombstones,
 		Instance: o.Instance, StallAfter: o.StallAfter, PoolWait: o.PoolWait, Validator: validator,
-		Listener: o.Listener, Token: o.Token, Hosts: o.Hosts, Ready: o.Ready, CheckScript: o.CheckScript, CheckApproval: policies.Check, CheckEstimator: o.estimators().Check,
+		Listener: o.Listener, Token: o.Token, Hosts: o.Hosts, MaxStreams: o.MaxStreams, MaxClientStreams: o.MaxClientStreams, Ready: o.Ready, CheckScript: o.CheckScript, CheckApproval: policies.Check, CheckEstimator: o.estimators().Check,
 		Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"time"
 
 	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/moorebus/moorebus/pkg/agentfile/strict"
@@ -43,14 +44,13 @@ const (
 	CodeUnknownTool      = launch.CodeUnknownTool
 	CodeAmbiguousTool    = launch.CodeAmbiguousTool
 	CodeUnknownProvider  = launch.CodeUnknownProvider
-	CodeToolAway         = launch.CodeToolAway
-	CodeProviderAway     = launch.CodeProviderAway
 	CodeUnknownCall      = "unknown_call"
 	CodeBadOutputSchema  = launch.CodeBadOutputSchema
 	CodeBadToolSchema    = launch.CodeBadToolSchema
 	CodeBadApproval      = launch.CodeBadApproval
 	CodeBadEstimator     = launch.CodeBadEstimator
 	CodeUnavailable      = "unavailable"
+	CodeUnsettled        = launch.CodeUnsettled
 	CodeDiskFull         = "disk_full"
 	CodeStoreFull        = "store_full"
 	CodeInternal         = "internal"
@@ -65,6 +65,9 @@ type Error struct {
 	Code, Message string
 	// Fields are further keys of the answer, such as run; may be nil.
 	Fields map[string]any
+	// RetryAfter is when the same request may do better, for the header Retry-After; 0:
+	// a second where the status is 503, else it is not said.
+	RetryAfter time.Duration
 
 	cause error
 }

@@ -87,6 +87,10 @@ type Config struct {
 	Heartbeat time.Duration
 	// WriteTimeout is how long one write to a client may take. Default 30 s.
 	WriteTimeout time.Duration
+	// MaxStreams bounds the event streams that are open at once, MaxClientStreams those
+	// of one client, by its remote address. A request beyond them is 429. Default
+	// [MaxStreams] and [MaxClientStreams].
+	MaxStreams, MaxClientStreams int
 	// Clock tells the time of the directory's cache. Default time.Now.
 	Clock func() time.Time
 	// Logger gets what the log of events does not show. Default: discarded.
@@ -117,8 +121,13 @@ func (c Config) withDefaults() (Config, error) {
 			*d.value = d.usual
 		}
 	}
-	if c.Concurrency <= 0 {
-		c.Concurrency = 64
+	for _, n := range []struct {
+		value *int
+		usual int
+	}{{&c.Concurrency, 64}, {&c.MaxStreams, MaxStreams}, {&c.MaxClientStreams, MaxClientStreams}} {
+		if *n.value <= 0 {
+			*n.value = n.usual
+		}
 	}
 	if c.Clock == nil {
 		c.Clock = time.Now
@@ -137,6 +146,7 @@ type Gateway struct {
 	// followed is the log as event streams follow it, and frames what they show.
 	followed *journal.Shared
 	frames   frames
+	streams  openStreams
 	machine  *reducer.Machine
 	table    *reducer.Table
 	source   string
@@ -162,6 +172,7 @@ func New(cfg Config) (*Gateway, error) {
 		counts: newCounters(), closing: make(chan struct{}),
 	}
 	g.table = g.machine.Table()
+	g.streams = openStreams{most: cfg.MaxStreams, mostOfClient: cfg.MaxClientStreams, byClient: map[string]int{}}
 	g.followed = journal.Share(g.log, journal.SharedOptions{Logger: cfg.Logger})
 	g.frames = frames{codec: g.machine.Codec(), kept: map[place]*made{}}
 	g.launcher, err = launch.New(launch.Config{

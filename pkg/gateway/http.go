@@ -212,8 +212,12 @@ func (g *Gateway) answer(handle endpoint) http.HandlerFunc {
 }
 
 func writeError(w http.ResponseWriter, e *Error) {
-	if e.Status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", "1")
+	after := e.RetryAfter
+	if after <= 0 && e.Status == http.StatusServiceUnavailable {
+		after = time.Second
+	}
+	if after > 0 {
+		w.Header().Set("Retry-After", strconv.FormatInt(int64((after+time.Second-1)/time.Second), 10))
 	}
 	// A client that is gone cannot be told so.
 	_ = writeJSON(w, e.Status, e)

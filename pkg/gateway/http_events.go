@@ -119,6 +119,11 @@ func (g *Gateway) streamRun(w http.ResponseWriter, r *http.Request, want wish) e
 		streamHeader(w)
 		return nil
 	}
+	done, err := g.streams.open(r)
+	if err != nil {
+		return err
+	}
+	defer done()
 	if p.ended() {
 		return g.streamEnded(w, r, p.run, want.from, state)
 	}

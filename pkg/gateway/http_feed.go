@@ -41,6 +41,11 @@ func (g *Gateway) getEvents(w http.ResponseWriter, r *http.Request) error {
 		streamHeader(w)
 		return nil
 	}
+	done, err := g.streams.open(r)
+	if err != nil {
+		return err
+	}
+	defer done()
 	ctx, stop := g.streaming(r)
 	defer stop()
 	records := make(chan shardRecord, readAhead)

@@ -94,10 +94,10 @@ func TestJustGone(t *testing.T) {
 		require.NoError(t, b.Withdraw(t.Context(), "default", "a"))
 		status, code := refusal()
 		require.Equal(t, http.StatusServiceUnavailable, status)
-		require.Equal(t, "tool_away", code)
+		require.Equal(t, "announcements_pending", code)
 		require.NoError(t, b.WithdrawProviders(t.Context(), "p"))
 		_, code = refusal()
-		require.Equal(t, "provider_away", code)
+		require.Equal(t, "announcements_pending", code)
 		time.Sleep(15 * time.Second)
 		status, code = refusal()
 		require.Equal(t, http.StatusUnprocessableEntity, status)
@@ -117,7 +117,7 @@ func TestJustGoneOverHTTP(t *testing.T) {
 		return err == nil && o.First["search"] == "default"
 	}, patience, 10*time.Millisecond)
 	require.NoError(t, r.bus.Withdraw(t.Context(), "default", "a"))
-	a := r.fails(http.StatusServiceUnavailable, "tool_away", r.do("POST", "/v1/runs", startBody("task")))
-	require.Equal(t, "1", a.header.Get("Retry-After"))
+	a := r.fails(http.StatusServiceUnavailable, "announcements_pending", r.do("POST", "/v1/runs", startBody("task")))
+	require.Equal(t, "2", a.header.Get("Retry-After"))
 	require.Equal(t, "search", a.text(t, "tool"))
 }

@@ -34,7 +34,8 @@ type orphans struct {
 	running  sync.WaitGroup
 }
 
-// watchPools answers the calls of pools that nobody serves until ctx ends.
+// watchPools answers the calls of pools that nobody serves until ctx ends, and has the
+// launcher know what is announced.
 func (g *Gateway) watchPools(ctx context.Context) error {
 	o := &orphans{g: g, missed: map[string]time.Time{}, standIns: map[string]context.CancelFunc{}}
 	defer o.running.Wait()
@@ -45,6 +46,7 @@ func (g *Gateway) watchPools(ctx context.Context) error {
 	failing := false
 	remembered, m := error(nil), newMemories()
 	for {
+		g.launcher.Look(ctx)
 		pools, err := g.cfg.Directory.Pools(ctx)
 		switch {
 		case ctx.Err() != nil:

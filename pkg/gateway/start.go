@@ -38,8 +38,9 @@ type StartResult struct {
 
 // Start starts a run: it pins the definition, the tools as they are announced
 // now, and the transition table. Errors are *[Error]: 400 for what is wrong with
-// the request, 404 for an agent that does not exist, 409 run_exists or run_purged, 413, and 422
-// for tools and providers that do not live.
+// the request, 404 for an agent that does not exist, 409 run_exists or run_purged, 413, 422
+// for tools and providers that do not live, and 503 announcements_pending for those that
+// lived a moment ago, or may while the directory comes back.
 func (g *Gateway) Start(ctx context.Context, ns string, req StartRequest) (StartResult, error) {
 	ns, err := g.checkNamespace(ns)
 	if err != nil {
@@ -100,7 +101,7 @@ func (g *Gateway) pin(ctx context.Context, ns string, req StartRequest) (*events
 // where nobody can announce anything, what lives is not known.
 func (g *Gateway) unannounced(ctx context.Context, err error) error {
 	var e *Error
-	if !errors.As(err, &e) || e.Code != CodeUnknownProvider && e.Code != CodeUnknownTool || g.cfg.Ready == nil {
+	if !errors.As(err, &e) || e.Code != CodeUnknownProvider && e.Code != CodeUnknownTool && e.Code != CodeUnsettled || g.cfg.Ready == nil {
 		return err
 	}
 	if full := g.cfg.Ready(ctx); errors.Is(full, journal.ErrFull) {
@@ -171,10 +172,10 @@ func refused(err error) error {
 		status = http.StatusNotFound
 	case launch.TooLarge:
 		status = http.StatusRequestEntityTooLarge
-	case launch.Away:
+	case launch.Unsettled:
 		status = http.StatusServiceUnavailable
 	}
-	return &Error{Status: status, Code: r.Code, Message: r.Message, Fields: r.Fields, cause: r}
+	return &Error{Status: status, Code: r.Code, Message: r.Message, Fields: r.Fields, RetryAfter: r.RetryAfter, cause: r}
 }
 
 // Tools returns every tool that lives, as it was announced.

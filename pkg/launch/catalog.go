@@ -3,6 +3,8 @@ package launch
 import (
 	"bytes"
 	"context"
+	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -15,21 +17,37 @@ import (
 // catalogAge is how long what the directory said is taken for true.
 const catalogAge = time.Second
 
+// settling is how long a name may be missing since its announcement is being renewed:
+// the bus was away, or who announces it is started anew. It is as long as a living
+// process needs to announce itself again, with some time to connect.
+const settling = journal.AnnouncementRefresh * 3 / 2
+
+// retryUnsettled is when a start that met with a missing name may be tried again.
+const retryUnsettled = 2 * time.Second
+
+// lookEvery is how often the directory is looked at beside starts, at most.
+const lookEvery = 2 * time.Second
+
 // catalog caches the directory. What is not in it is looked up again, once for
 // all who miss something at the same time.
 type catalog struct {
 	directory journal.Directory
 	clock     func() time.Time
+	began     time.Time
 
 	mu   sync.Mutex
 	read time.Time
-	seen offers
+	now  offers
 	// silent is until when nobody is asked what was announced before, since that
 	// cannot be read.
 	silent time.Time
+	// seen is when a tool or a provider was last announced, troubled when the directory
+	// last did not answer.
+	seen     map[string]time.Time
+	troubled time.Time
 }
 
-// offers are what is announced, and what is remembered of that.
+// offers are what is announced, and what gateways remember of that.
 type offers struct {
 	tools     []events.ToolSpec
 	providers []string
@@ -37,34 +55,75 @@ type offers struct {
 }
 
 func newCatalog(d journal.Directory, clock func() time.Time) *catalog {
-	return &catalog{directory: d, clock: clock}
+	return &catalog{directory: d, clock: clock, began: clock(), seen: map[string]time.Time{}}
 }
+
+// The keys of [catalog.seen]; pool is empty for a tool of whatever pool.
+func toolKey(pool, name string) string { return "tool " + pool + "/" + name }
+func providerKey(name string) string   { return "provider " + name }
 
 // at returns tools and providers as they were at the given time or later.
 func (c *catalog) at(ctx context.Context, t time.Time) (offers, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.read.IsZero() && !c.read.Before(t) {
-		return c.seen, nil
+		return c.now, nil
 	}
 	now := c.clock()
-	var seen offers
+	var found offers
 	var err error
-	if seen.tools, err = c.directory.Tools(ctx); err != nil {
-		return offers{}, err
+	if found.tools, err = c.directory.Tools(ctx); err == nil {
+		found.providers, err = c.directory.Providers(ctx)
 	}
-	if seen.providers, err = c.directory.Providers(ctx); err != nil {
+	if err != nil {
+		if !errors.Is(ctx.Err(), context.Canceled) { // the caller went away, not the directory
+			c.troubled = c.clock()
+		}
 		return offers{}, err
 	}
 	if !now.Before(c.silent) {
 		// Without it, as on a bus that was set up by an older build, the first pool by
 		// name has a tool that several announce alike.
-		if seen.before, err = c.directory.Offers(ctx); err != nil {
+		if found.before, err = c.directory.Offers(ctx); err != nil {
 			c.silent = now.Add(journal.AnnouncementTTL)
 		}
 	}
-	c.read, c.seen = now, seen
-	return seen, nil
+	c.read, c.now = now, found
+	c.note(now)
+	return found, nil
+}
+
+// note remembers what is announced, and forgets what has been missing for long. The lock
+// is held.
+func (c *catalog) note(now time.Time) {
+	maps.DeleteFunc(c.seen, func(_ string, at time.Time) bool { return now.Sub(at) >= settling })
+	for i := range c.now.tools {
+		t := &c.now.tools[i]
+		c.seen[toolKey("", t.Name)], c.seen[toolKey(t.Pool, t.Name)] = now, now
+	}
+	for _, name := range c.now.providers {
+		c.seen[providerKey(name)] = now
+	}
+	// What other gateways saw a moment ago.
+	for name, pool := range c.now.before.First {
+		c.seen[toolKey("", name)], c.seen[toolKey(pool, name)] = now, now
+	}
+	for _, name := range c.now.before.Providers {
+		c.seen[providerKey(name)] = now
+	}
+}
+
+// unsettled reports whether a name may be missing only since its announcement is being
+// renewed: it was there a moment ago, here or at another gateway, the directory was away
+// a moment ago, or no planner has come yet since this process was started.
+func (c *catalog) unsettled(key string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.clock()
+	if at, known := c.seen[key]; known && now.Sub(at) < settling || !c.troubled.IsZero() && now.Sub(c.troubled) < settling {
+		return true
+	}
+	return len(c.now.providers) == 0 && now.Sub(c.began) < settling
 }
 
 // resolve returns the tools of a definition and checks that its provider lives. pools
@@ -79,22 +138,30 @@ func (c *catalog) resolve(ctx context.Context, a *events.Agent, pools map[string
 	if missing == nil {
 		return found, nil
 	}
-	if seen, err = c.at(ctx, now); err != nil {
+	if seen, err = c.at(ctx, now.Add(1)); err != nil {
 		return nil, err
 	}
 	if found, missing = seen.pick(a, pools); missing != nil {
-		return nil, missing
+		return nil, c.judged(missing)
 	}
 	return found, nil
+}
+
+// judged makes the refusal of a name that is being announced again one that passes.
+func (c *catalog) judged(r *Refusal) *Refusal {
+	if r.missing == "" || !c.unsettled(r.missing) {
+		return r
+	}
+	return &Refusal{
+		Kind: Unsettled, Code: CodeUnsettled, Fields: r.Fields, RetryAfter: retryUnsettled,
+		Message: r.Message + "; announcements are being renewed, so try again",
+	}
 }
 
 func (o *offers) pick(a *events.Agent, pools map[string]string) ([]events.ToolSpec, *Refusal) {
 	if name := a.LLM.Provider; !slices.Contains(o.providers, name) {
 		e := refuse(Unusable, CodeUnknownProvider, "no living planner announces the provider %q; living: %s", name, listed(o.providers))
-		if slices.Contains(o.before.Providers, name) {
-			e = refuse(Away, CodeProviderAway, "the provider %q was announced until just now, and no living planner announces it; try again", name)
-		}
-		e.Fields = map[string]any{"provider": name}
+		e.Fields, e.missing = map[string]any{"provider": name}, providerKey(name)
 		return nil, e
 	}
 	found := make([]events.ToolSpec, 0, len(a.Tools))
@@ -111,6 +178,9 @@ func (o *offers) pick(a *events.Agent, pools map[string]string) ([]events.ToolSp
 		spec, err := o.pickTool(pool, name)
 		if err != nil {
 			err.Fields = map[string]any{"tool": ref}
+			if err.Code == CodeUnknownTool {
+				err.missing = toolKey(pool, name)
+			}
 			return nil, err
 		}
 		found = append(found, spec)
@@ -127,10 +197,7 @@ func (o *offers) pickTool(pool, name string) (events.ToolSpec, *Refusal) {
 			found = append(found, t)
 		}
 	}
-	first, remembered := o.before.First[name]
 	switch {
-	case len(found) == 0 && remembered && (pool == "" || pool == first):
-		return events.ToolSpec{}, refuse(Away, CodeToolAway, "pool %s announced the tool %q until just now, and no living actor does; try again", first, name)
 	case len(found) == 0 && pool != "":
 		own := slices.DeleteFunc(slices.Clone(o.tools), func(t events.ToolSpec) bool { return t.Pool != pool })
 		return events.ToolSpec{}, refuse(Unusable, CodeUnknownTool, "no living actor of pool %s announces the tool %q, or the operator has assigned it to another pool; living there: %s", pool, name, listed(namesOf(own)))
@@ -143,6 +210,7 @@ func (o *offers) pickTool(pool, name string) (events.ToolSpec, *Refusal) {
 				"or have the operator say whose it is (`moorebus init --pool-tools %s=%s`)", name, found[0].Pool, other.Pool, found[0].Pool, name, found[0].Pool, name)
 		}
 	}
+	first := o.before.First[name]
 	if i := slices.IndexFunc(found, func(t events.ToolSpec) bool { return t.Pool == first }); i >= 0 {
 		return found[i], nil
 	}

@@ -172,6 +172,12 @@ func (l *Launcher) Tools(ctx context.Context, a *events.Agent, pools map[string]
 	return tools, err
 }
 
+// Look takes note of what is announced, at most every 2 s. Whoever calls it every now and
+// then lets starts tell what is being announced again from what nobody announces.
+func (l *Launcher) Look(ctx context.Context) {
+	_, _ = l.catalog.at(ctx, l.cfg.Clock().Add(-lookEvery)) // it notes that it failed
+}
+
 // Announced returns every tool that lives, as it was announced.
 func (l *Launcher) Announced(ctx context.Context) ([]events.ToolSpec, error) {
 	seen, err := l.catalog.at(ctx, l.cfg.Clock().Add(-catalogAge))

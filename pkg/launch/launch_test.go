@@ -28,19 +28,29 @@ type pad struct {
 func onPad(t *testing.T, test func(t *testing.T, p *pad)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		bus := simulated.New(simulated.Options{}).NewProcess()
-		p := &pad{bus: bus, store: runlog.New(runlog.Options{Log: bus})}
-		var err error
-		p.Launcher, err = launch.New(launch.Config{
-			Store: p.store, Source: "moorebus/test/1", Directory: bus, Agents: bus, Timers: bus, Tombstones: bus, FirstLook: time.Minute,
-			CheckApproval:  func(a *events.Approval) error { return refuseIf(a != nil, "no such policy") },
-			CheckEstimator: func(name string) error { return refuseIf(name == "guess", "no such estimator") },
-		})
-		require.NoError(t, err)
+		p := newPad(t)
 		p.announce(t, "default", "work", "works")
-		require.NoError(t, bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
+		require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 		test(t, p)
 	})
+}
+
+// newPad is a launcher for whose runs nothing is announced yet.
+func newPad(t *testing.T) *pad {
+	bus := simulated.New(simulated.Options{}).NewProcess()
+	p := &pad{bus: bus, store: runlog.New(runlog.Options{Log: bus})}
+	p.launcherOn(t, func(d journal.Directory) journal.Directory { return d })
+	return p
+}
+
+func (p *pad) launcherOn(t *testing.T, directory func(journal.Directory) journal.Directory) {
+	var err error
+	p.Launcher, err = launch.New(launch.Config{
+		Store: p.store, Source: "moorebus/test/1", Directory: directory(p.bus), Agents: p.bus, Timers: p.bus, Tombstones: p.bus, FirstLook: time.Minute,
+		CheckApproval:  func(a *events.Approval) error { return refuseIf(a != nil, "no such policy") },
+		CheckEstimator: func(name string) error { return refuseIf(name == "guess", "no such estimator") },
+	})
+	require.NoError(t, err)
 }
 
 func refuseIf(wrong bool, why string) error {
@@ -205,7 +215,7 @@ func TestWhoseToolItIs(t *testing.T) {
 		is("bank", "bank/pay", map[string]string{"pay": "web"})
 		is(launch.CodeUnknownTool, "pay", map[string]string{"pay": "elsewhere"})
 		is(launch.CodeUnknownTool, "elsewhere/pay", nil)
-		is(launch.CodeToolAway, "gone", nil)
+		is(launch.CodeUnsettled, "gone", nil)
 
 		p.announce(t, "bank", "twin", "is one")
 		p.announce(t, "web", "twin", "is another")
@@ -219,7 +229,7 @@ func TestWhoseToolItIs(t *testing.T) {
 		_, err = p.Tools(t.Context(), &oracle, nil)
 		var refusal *launch.Refusal
 		require.ErrorAs(t, err, &refusal)
-		require.Equal(t, launch.Away, refusal.Kind)
-		require.Equal(t, launch.CodeProviderAway, refusal.Code)
+		require.Equal(t, launch.Unsettled, refusal.Kind)
+		require.Equal(t, launch.CodeUnsettled, refusal.Code)
 	})
 }

@@ -1,6 +1,9 @@
 package launch
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // The codes of a [Refusal]. They are stable.
 const (
@@ -13,9 +16,8 @@ const (
 	CodeUnknownProvider = "unknown_provider"
 	CodeUnknownTool     = "unknown_tool"
 	CodeAmbiguousTool   = "ambiguous_tool"
-	CodeToolAway        = "tool_away"
-	CodeProviderAway    = "provider_away"
 	CodeTooLarge        = "too_large"
+	CodeUnsettled       = "announcements_pending"
 )
 
 // Kind says whose fault a [Refusal] is.
@@ -23,25 +25,29 @@ type Kind int
 
 // The kinds: a definition that is not one, one that is none of what is stored, one
 // that cannot be used here and now, one that does not fit into an event, and one that
-// needs what was announced until moments ago.
+// needs what is about to be announced again.
 const (
 	Malformed Kind = iota + 1
 	NotFound
 	Unusable
 	TooLarge
-	Away
+	Unsettled
 )
 
 // Refusal is a run that cannot be opened as it was asked for, whatever the bus
-// does.
+// does; one that is [Unsettled] can a little later.
 type Refusal struct {
 	Kind Kind
 	// Code is stable snake_case, Message says what to do about it.
 	Code, Message string
 	// Fields name what it is about, such as tool; may be nil.
 	Fields map[string]any
+	// RetryAfter is when to ask again, where that is of use.
+	RetryAfter time.Duration
 
-	cause error
+	// missing is what nobody announces, as a key of the catalog; may be empty.
+	missing string
+	cause   error
 }
 
 // Error returns the message.

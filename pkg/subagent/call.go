@@ -224,7 +224,7 @@ func (s *Subagents) pinWhenThere(ctx context.Context, a events.Agent, task launc
 	for began := time.Now(); ; {
 		start, err := s.launcher.Pin(ctx, a, task)
 		var refusal *launch.Refusal
-		missing := errors.As(err, &refusal) && (refusal.Kind == launch.Away || refusal.Code == launch.CodeUnknownTool || refusal.Code == launch.CodeUnknownProvider)
+		missing := errors.As(err, &refusal) && (refusal.Kind == launch.Unsettled || refusal.Code == launch.CodeUnknownTool || refusal.Code == launch.CodeUnknownProvider)
 		if !missing || time.Since(began) >= s.cfg.Patience {
 			return start, err
 		}

@@ -45,6 +45,16 @@ func (b *Bus) Agent(ctx context.Context, namespace, name string) ([]byte, error)
 		return nil, err
 	}
 	msg, err := b.lastMessage(ctx, kvStreamPrefix+agentBucket, subject)
+	for try := 1; errors.Is(err, journal.ErrNotFound); try++ {
+		// What was stored a moment ago a replica may not have yet.
+		lag := b.lacksNothing(ctx, kvStreamPrefix+agentBucket, subject, nil)
+		if lag == nil {
+			break
+		}
+		if err = lag; errors.Is(lag, errLag) && try < silentPages && pauseFor(ctx, readRetry) {
+			msg, err = b.lastMessage(ctx, kvStreamPrefix+agentBucket, subject)
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("agent %s: %w", name, err)
 	}

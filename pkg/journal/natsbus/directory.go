@@ -223,7 +223,7 @@ func (b *Bus) Pools(ctx context.Context) ([]journal.Pool, error) {
 		case errors.Is(err, journal.ErrDenied):
 			b.warnUnreadable(name, err)
 			continue
-		case err != nil && !errors.Is(err, journal.ErrNotReady):
+		case err != nil:
 			return nil, fmt.Errorf("list pools: pool %s: %w", name, err)
 		}
 		pools = append(pools, pool)
@@ -304,8 +304,8 @@ func (b *Bus) streamNames(ctx context.Context) ([]string, error) {
 	}
 }
 
-// values hands the bucket's live keys that match and their values to take. It
-// needs no consumer.
+// values hands the bucket's live keys that match and their values to take, some of them
+// twice. It needs no consumer. A replica that lacks what the leader has is asked again.
 func (b *Bus) values(ctx context.Context, bucket, keys string, take func(key string, value []byte) error) error {
 	r, err := b.newReader(kvStreamPrefix+bucket, maxLast)
 	if err != nil {
@@ -316,13 +316,18 @@ func (b *Bus) values(ctx context.Context, bucket, keys string, take func(key str
 	var failed error
 	request := getRequest{MultiLast: []string{prefix + keys}, Batch: maxLast}
 	for try := 1; ; try++ {
+		got := map[string]bool{}
 		_, err = r.page(ctx, request, func(msg *nats.Msg, rec journal.Record) bool {
+			got[rec.Subject] = true
 			if header(msg, kvOperation) == "" {
 				failed = take(strings.TrimPrefix(rec.Subject, prefix), rec.Body)
 			}
 			return failed == nil
 		})
-		if !errors.Is(err, errGap) && !errors.Is(err, nats.ErrNoResponders) || try >= silentPages || !pauseFor(ctx, readRetry) {
+		if err == nil {
+			err = b.lacksNothing(ctx, kvStreamPrefix+bucket, prefix+keys, got)
+		}
+		if !errors.Is(err, errGap) && !errors.Is(err, errLag) && !errors.Is(err, nats.ErrNoResponders) || try >= silentPages || !pauseFor(ctx, readRetry) {
 			break
 		}
 	}
@@ -333,6 +338,20 @@ func (b *Bus) values(ctx context.Context, bucket, keys string, take func(key str
 		return b.explain(ctx, kvStreamPrefix+bucket, err)
 	}
 	return nil
+}
+
+// lacksNothing returns errLag if the stream's leader has subjects that a replica did not
+// answer with.
+func (b *Bus) lacksNothing(ctx context.Context, stream, filter string, got map[string]bool) error {
+	if b.replicas <= 1 {
+		return nil // who answered is the leader
+	}
+	lags := false
+	err := b.subjects(ctx, stream, filter, func(subject string) { lags = lags || !got[subject] })
+	if err == nil && lags {
+		err = errLag
+	}
+	return err
 }
 
 // keyToken makes a key of one token out of any name: what a key may not hold
