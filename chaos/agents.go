@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
+	"time"
 )
 
 // The agents that runs call: a helper uses tools, a deputy calls helpers of its own.
@@ -36,6 +38,9 @@ func agents() map[string]map[string]any {
 
 // storeAgents stores them.
 func storeAgents(ctx context.Context, c *client) error {
+	if err := awaitTools(ctx, c); err != nil {
+		return err
+	}
 	for name, definition := range agents() {
 		definition["name"] = name
 		if err := c.do(ctx, http.MethodPut, "/v1/agents/"+name, definition, nil); err != nil {
@@ -43,6 +48,26 @@ func storeAgents(ctx context.Context, c *client) error {
 		}
 	}
 	return nil
+}
+
+// awaitTools waits until every tool that runs are started with is announced for the first
+// time: before that a start is refused, as it has to be.
+func awaitTools(ctx context.Context, c *client) error {
+	for {
+		var tools []struct{ Name string }
+		if err := c.do(ctx, http.MethodGet, "/v1/tools", nil, &tools); err != nil {
+			return err
+		}
+		missing := slices.ContainsFunc(append(toolNames(), helper, deputy, lonely, lonePay, askHuman), func(name string) bool {
+			return !slices.ContainsFunc(tools, func(t struct{ Name string }) bool { return t.Name == name })
+		})
+		if !missing {
+			return nil
+		}
+		if !pause(ctx, 100*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
 }
 
 // parent is the call that a run answers, as its first event has it.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // answered is what somebody was told about a request.
@@ -88,6 +89,9 @@ func (c *carrier) start(ctx context.Context) bool {
 	}
 	body := map[string]any{"agent": c.plan.agent, "task": c.plan.task(), "mode": c.plan.mode, "run_id": c.plan.run}
 	err := c.post(ctx, "start", "/v1/runs", body)
+	for c.plan.kind == "lonely" && refused(err) != nil && refused(err).Code == "unknown_tool" && pause(ctx, time.Second) {
+		err = c.post(ctx, "start", "/v1/runs", body) // its only actor may be away for longer than an announcement lives
+	}
 	if r := refused(err); r != nil && r.Code != "run_exists" {
 		c.found("start: " + r.Error())
 		return false
@@ -279,7 +283,7 @@ func (c *carrier) meddle(ctx context.Context, i int, m meddling) {
 	case "pause":
 		c.expect("pause", c.client.do(ctx, http.MethodPost, c.path("pause"), by, nil), "run_ended")
 		pause(ctx, m.wait)
-		c.expect("resume", c.client.do(ctx, http.MethodPost, c.path("resume"), by, nil), "run_ended")
+		c.expect("resume", c.client.do(ctx, http.MethodPost, c.path("resume"), by, nil), "run_ended", "not_paused") // an earlier try's answer was lost
 	case "fork":
 		// If the answer is lost there is a second one, which is as good. The
 		// feed shows them.

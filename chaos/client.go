@@ -35,11 +35,9 @@ type refusal struct {
 
 func (r *refusal) Error() string { return fmt.Sprintf("HTTP %d %s: %s", r.Status, r.Code, r.Message) }
 
-// passing reports whether the reason of a refusal goes away by itself: the
-// gateway is not ready, or has not heard yet what a role announces.
-func (r *refusal) passing() bool {
-	return r.Status >= 500 || r.Code == "unknown_tool" || r.Code == "unknown_provider"
-}
+// passing reports whether the reason of a refusal goes away by itself. A 4xx never
+// does: what a client gets only because something is restarting has to be a 503.
+func (r *refusal) passing() bool { return r.Status >= 500 }
 
 // do makes a request until it is answered for good. The error is a *refusal, or
 // the context's.
