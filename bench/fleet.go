@@ -155,7 +155,7 @@ func (f *fleet) post(ctx context.Context, body []byte) (id string, again bool, e
 		return "", false, err
 	}
 	if answer.StatusCode != http.StatusCreated {
-		again = started.Code == "unknown_provider" || started.Code == "unknown_tool"
+		again = started.Code == "unknown_provider" || started.Code == "unknown_tool" || started.Code == "announcements_pending"
 		return "", again, fmt.Errorf("starting a run: HTTP %d: %s", answer.StatusCode, started.Text)
 	}
 	return started.RunID, false, nil
