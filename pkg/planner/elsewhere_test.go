@@ -20,7 +20,7 @@ import (
 // how often for a reflection.
 type slow struct {
 	asked, reflected atomic.Int32
-	reply llm.Response
+	reply            llm.Response
 }
 
 func (s *slow) Call(ctx context.Context, req llm.Request, _ func(llm.Chunk)) (llm.Response, error) {
