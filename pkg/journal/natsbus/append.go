@@ -76,7 +76,7 @@ func (a *appender) One(ctx context.Context, p journal.Pending) (uint64, error) {
 			err = ack.Error
 		}
 		if err == nil {
-			_ = b.full.note(nil)
+			_ = b.full.note(a.place, nil)
 			return ack.Seq, b.checkAck(run.Shard, ack)
 		}
 		if d.opens(err) {
@@ -92,7 +92,7 @@ func (a *appender) One(ctx context.Context, p journal.Pending) (uint64, error) {
 		if unsent(err) && pauseUntil(ctx, deadline, appendRetry) || b.spurious(ctx, deadline, err, run, last) && pauseUntil(ctx, deadline, conflictRetry) {
 			continue
 		}
-		err = b.full.note(b.judge(err))
+		err = b.full.note(a.place, b.judge(err))
 		if errors.Is(err, journal.ErrConflict) {
 			b.log.Debug("an append lost its race", "run", run.ID, "after", last)
 		}

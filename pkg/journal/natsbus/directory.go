@@ -128,9 +128,9 @@ func (b *Bus) store(ctx context.Context, msg *nats.Msg) error {
 		return fmt.Errorf("acknowledgement %.100q: %w", answer.Data, err)
 	}
 	if ack.Error != nil {
-		return b.full.note(classify(ack.Error))
+		return b.full.note(placeOf(msg.Subject), classify(ack.Error))
 	}
-	return b.full.note(nil)
+	return b.full.note(placeOf(msg.Subject), nil)
 }
 
 // Tools returns every tool that lives, sorted by name and pool.

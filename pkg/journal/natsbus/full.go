@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +20,11 @@ const (
 	// another one: a role announces itself again each second while that fails, and
 	// what it cannot append it tries again as well.
 	fullFor = 30 * time.Second
+	// settledFor is how long a stream has refused nothing that stores again: one that
+	// is nearly full takes what is small and refuses what is not.
+	settledFor = 5 * time.Second
+	// answerSoon is how long an answer may take from the connection to who waits.
+	answerSoon = 250 * time.Millisecond
 	// brokenRetry is how long nothing is sent to a server that stores nothing any
 	// more, before one append shows whether that is still so.
 	brokenRetry = 5 * time.Second
@@ -29,87 +35,109 @@ const (
 	codeOtherStream    = 10060
 )
 
-// storageSign is the last refusal for want of storage. It costs nothing: no
-// request is made for its sake.
+// storageSign keeps which streams last refused something for want of storage. It
+// costs nothing: no request is made for its sake.
 type storageSign struct {
-	// refused says that err is set.
-	refused atomic.Bool
+	// any says that there is a refusal.
+	any atomic.Bool
+	log *slog.Logger
 
-	mu  sync.Mutex
-	at  time.Time
-	err error
-	// broken says that the server stores nothing until it is started again, as far as
-	// was seen while the connection had broken so often.
-	broken bool
+	mu sync.Mutex
+	// refusals are the last ones of streams that have stored nothing since.
+	refusals map[string]refusal
+	// broken is why nothing is sent to a server that stores nothing until it is started
+	// again, nil if there is none; seen when the connection had broken so often, and
+	// last at that time.
+	broken error
 	breaks uint64
-	log    *slog.Logger
+	at     time.Time
 }
 
-// note takes what storing something came to, and returns it. A change is logged.
-func (s *storageSign) note(err error) error {
+// refusal is what a stream answered.
+type refusal struct {
+	at  time.Time
+	err error
+}
+
+// note takes what storing something in a stream came to, and returns it. It logs
+// when the first stream begins to refuse, and when the last one ends.
+func (s *storageSign) note(stream string, err error) error {
 	full := errors.Is(err, journal.ErrFull)
-	if err != nil && !full {
+	if err != nil && !full || err == nil && !s.any.Load() {
 		return err // it says nothing of the storage
-	}
-	if !full && !s.refused.Load() {
-		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	was := s.refused.Swap(full)
-	s.at, s.broken = time.Now(), s.broken && full
-	if !s.broken {
-		s.err = err // else what was found out says more
+	if full {
+		if s.refusals == nil {
+			s.refusals = make(map[string]refusal)
+		}
+		s.refusals[stream] = refusal{time.Now(), err}
+	} else if r := s.refusals[stream]; time.Since(r.at) > settledFor {
+		delete(s.refusals, stream)
 	}
-	switch {
-	case s.log == nil || was == full:
-	case full:
-		s.log.Error("nothing can be stored", "reason", err)
-	default:
-		s.log.Info("what is sent is stored again")
-	}
+	s.tell(err)
 	return err
 }
 
-// last returns the refusal, nil if something was stored since or if it is of long
-// ago.
+// tell logs a change. The lock is held.
+func (s *storageSign) tell(reason error) {
+	was, now := s.any.Load(), len(s.refusals) > 0
+	s.any.Store(now)
+	switch {
+	case s.log == nil || was == now:
+	case now:
+		s.log.Error("nothing can be stored", "reason", reason)
+	default:
+		s.log.Info("what is sent is stored again")
+	}
+}
+
+// last returns a refusal, nil if something was stored since or if it is of long ago.
 func (s *storageSign) last() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if time.Since(s.at) > fullFor && !s.broken {
-		return nil
+	if s.broken != nil {
+		return s.broken
 	}
-	return s.err
+	for _, r := range s.refusals {
+		if time.Since(r.at) <= fullFor {
+			return r.err
+		}
+	}
+	return nil
 }
 
-// found notes that the server stores nothing any more, given how often the
-// connection had broken then.
-func (s *storageSign) found(err error, breaks uint64) {
-	_ = s.note(err)
+// found notes that the server stores nothing any more, as a stream showed when the
+// connection had broken so often.
+func (s *storageSign) found(stream string, err error, breaks uint64) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.broken, s.breaks = true, breaks
+	s.broken, s.breaks, s.at = err, breaks, time.Now()
+	s.mu.Unlock()
+	_ = s.note(stream, err)
 }
 
 // refuses returns why nothing is sent to a server that stores nothing any more, nil
 // if there is none, or it is time to see whether that is still so.
 func (s *storageSign) refuses(breaks uint64) error {
-	if !s.refused.Load() {
+	if !s.any.Load() {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case !s.broken:
-		return nil
+	case s.broken == nil:
 	case s.breaks != breaks:
-		s.broken, s.at = false, time.Time{} // it is another server, or was started again
-		return nil
+		// It is another server, or was started again.
+		s.broken = nil
+		clear(s.refusals)
+		s.tell(nil)
 	case time.Since(s.at) > brokenRetry:
 		s.at = time.Now()
-		return nil
+	default:
+		return s.broken
 	}
-	return s.err
+	return nil
 }
 
 // diskFull returns an error if nothing should be sent to be stored.
@@ -157,6 +185,11 @@ func (b *Bus) exchangeStored(ctx context.Context, a *reply, msg *nats.Msg, limit
 	answer, err := b.exchange(ctx, a, msg, min(limit, unansweredAfter))
 	for errors.Is(err, nats.ErrTimeout) {
 		if full := b.storesNothing(ctx, msg.Subject, breaks); full != nil {
+			// An answer that came just before is not overtaken.
+			if answer, err = a.await(ctx, answerSoon); !errors.Is(err, nats.ErrTimeout) {
+				return answer, err
+			}
+			b.full.found(placeOf(msg.Subject), full, breaks)
 			return nil, join(journal.ErrInDoubt, full)
 		}
 		left := time.Until(deadline)
@@ -185,7 +218,16 @@ func (b *Bus) storesNothing(ctx context.Context, subject string, breaks uint64) 
 	if json.Unmarshal(answer.Data, &ack) != nil || ack.Error == nil || ack.Error.ErrCode != codeOtherStream {
 		return nil
 	}
-	err = fmt.Errorf("%w, or it is broken: the server answers but stores nothing; see its log, make room, and start it again", journal.ErrDiskFull)
-	b.full.found(err, breaks)
-	return err
+	return fmt.Errorf("%w, or it is broken: the server answers but stores nothing; see its log, make room, and start it again", journal.ErrDiskFull)
+}
+
+// placeOf names what a subject is stored in, as far as signs need it: a stream of the
+// log, a bucket, or the timers.
+func placeOf(subject string) string {
+	first, rest, _ := strings.Cut(subject, ".")
+	second, _, _ := strings.Cut(rest, ".")
+	if first == "timers" {
+		return timerStream
+	}
+	return first + "." + second
 }

@@ -3,10 +3,12 @@ package natsbus
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -104,6 +106,26 @@ func TestFullStream(t *testing.T) {
 			require.ErrorIs(t, bus.Ready(t.Context()), journal.ErrFull)
 		})
 	}
+}
+
+// A stream that is full stays so while others store, and that is logged once.
+func TestRefusalsOfOneStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log lines
+		s := storageSign{log: slog.New(slog.NewTextHandler(&log, nil))}
+		full := fmt.Errorf("%w: x", journal.ErrFull)
+		for range 3 {
+			require.Error(t, s.note("moore.0", full))
+			require.NoError(t, s.note("$KV.tools_default", nil))
+			require.NoError(t, s.note("moore.0", nil), "what is small is stored")
+			require.ErrorIs(t, s.last(), journal.ErrFull)
+		}
+		require.Equal(t, 1, strings.Count(log.text(), "\n"), log.text())
+		time.Sleep(settledFor + 1) // in the bubble
+		require.NoError(t, s.note("moore.0", nil))
+		require.NoError(t, s.last())
+		require.Contains(t, log.text(), "stored again")
+	})
 }
 
 // A timer that is refused until there is no time left is a sign as well.

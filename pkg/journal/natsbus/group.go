@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nuid"
@@ -49,8 +50,12 @@ func ParseGroupCommit(text string) (GroupCommit, error) {
 type appender struct {
 	bus   *Bus
 	shard int
+	// place is the stream, as signs name it.
+	place string
 	group *journal.Group
 	pace  pace
+	// told is what was logged of the pace.
+	told atomic.Bool
 }
 
 var _ journal.Appender = (*appender)(nil)
@@ -58,7 +63,7 @@ var _ journal.Appender = (*appender)(nil)
 func newAppenders(b *Bus) []*appender {
 	all := make([]*appender, b.shards)
 	for shard := range all {
-		a := &appender{bus: b, shard: shard}
+		a := &appender{bus: b, shard: shard, place: placeOf(events.StreamSubjects(shard))}
 		a.group = journal.NewGroup(a)
 		a.group.Decided = a.tell
 		all[shard] = a
@@ -89,7 +94,11 @@ func (a *appender) grouping() bool {
 	case GroupCommitOff:
 		return false
 	}
-	return a.pace.flushes()
+	on := a.pace.flushes()
+	if a.told.Load() != on && a.told.Swap(on) != on {
+		a.bus.log.Info("group commit: found out whether the server flushes each append", "shard", a.shard, "flushes", on)
+	}
+	return on
 }
 
 // Batch stores the appends of several runs as one atomic batch.
@@ -105,7 +114,7 @@ func (a *appender) Batch(all []journal.Pending, join func() []journal.Pending) (
 	for {
 		ack, err := s.send(ctx, d.until())
 		if err == nil && ack.Error == nil {
-			_ = b.full.note(nil)
+			_ = b.full.note(a.place, nil)
 			return ack.Seq, b.checkAck(a.shard, ack)
 		}
 		if err == nil {

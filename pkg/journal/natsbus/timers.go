@@ -74,18 +74,18 @@ func (b *Bus) publishTimer(ctx context.Context, msg *nats.Msg) error {
 	for {
 		err := b.tryTimer(ctx, msg)
 		if err == nil {
-			return nil
+			return b.full.note(timerStream, nil)
 		}
 		if !unsent(err) {
 			// Where the time ended in the middle of a try, the one before says why.
-			return b.full.note(errors.Join(inDoubt(err), refusal))
+			return b.full.note(timerStream, errors.Join(inDoubt(err), refusal))
 		}
 		refusal = inDoubt(err)
 		if _, missing := b.streamOf(ctx, timerStream); errors.Is(missing, journal.ErrNotReady) {
 			return missing
 		}
 		if !pauseFor(ctx, appendRetry) {
-			return b.full.note(inDoubt(err))
+			return b.full.note(timerStream, inDoubt(err))
 		}
 	}
 }
