@@ -84,7 +84,12 @@ func TestHeaderStopsReplicas(t *testing.T) {
 	servers[2].Shutdown() // it lags behind
 	servers[2].WaitForShutdown()
 	kept := journaltest.NewRun(t, bus)
-	journaltest.AppendAll(t, bus, kept, "1", "2", "3")
+	var last uint64
+	for _, body := range []string{"1", "2", "3"} {
+		var err error
+		last, err = persist(t.Context(), bus, kept, last, entryTo(kept, events.Acting, "web", []byte(body)))
+		require.NoError(t, err)
+	}
 	require.Eventually(t, func() bool { return stores(t, conn, subjects[1]) }, patience, 10*time.Millisecond)
 	for _, subject := range subjects {
 		require.Eventually(t, func() bool {
