@@ -19,7 +19,8 @@ type Input interface{ isInput() }
 type UserMessage struct{ MessageID, Content string }
 
 // ExpandContextWindow widens the model's view by Increment messages; 0: by the
-// agent's expand_context_window_size.
+// agent's expand_context_window_size. While a chat waits for its user that is for the
+// next turn.
 type ExpandContextWindow struct{ Increment int }
 
 // AddToolCallsToContext shows older calls to the model again. They are named as the
@@ -115,13 +116,13 @@ func (g *Gateway) inputDrafts(mem *reducer.Memory, inputs []Input) ([]runlog.Dra
 			if increment == 0 {
 				increment = mem.Config.ExpandContextWindowSize
 			}
-			draft.Payload = &events.ContextWindowExpanded{Increment: increment}
+			draft.Payload = &events.ContextWindowExpanded{Increment: increment, NextTurn: state == events.WaitingForUser}
 		case AddToolCallsToContext:
 			ids, err := knownCalls(mem, i, in.CallIDs)
 			if err != nil {
 				return nil, err
 			}
-			draft.Payload = &events.ToolCallsAddedToContext{CallIDs: ids}
+			draft.Payload = &events.ToolCallsAddedToContext{CallIDs: ids, NextTurn: state == events.WaitingForUser}
 		case Foreign:
 			return nil, notYours(i, in)
 		}

@@ -67,6 +67,28 @@ func TestInputsAreAppendedTogether(t *testing.T) {
 	})
 }
 
+// What is edited while a chat waits for its user holds for the turn that follows.
+func TestEditsOfTheContextBetweenTurns(t *testing.T) {
+	onEveryBus(t, 1, func(t *testing.T, r *rig) {
+		id := r.start("chat")
+		r.happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: called("c1")})
+		r.happens(id, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "c1", Success: true, Observation: "found"}})
+		r.happens(id, events.Observing, &events.Continue{})
+		r.happens(id, events.Planning, turnDone("hello"))
+		edits := `{"type":"add-tool-calls-to-context","toolCallIds":["c1"]},{"type":"expand-context-window","increment":3}`
+		require.Equal(t, 200, r.inputs(id, "["+edits+"]").status)
+		require.Nil(t, r.memory(id).ReactContext)
+		require.Equal(t, 200, r.inputs(id, `[{"type":"user-message","content":"and now?"},`+edits+`]`).status)
+		context := r.memory(id).ReactContext
+		require.Equal(t, []string{"c1"}, context.ToolCallIDs)
+		require.Len(t, context.Edits, 1, "the window shows all three messages already")
+		for n, next := range []bool{true, true, false, false} {
+			at := []int{5, 6, 8, 9}[n]
+			require.Equal(t, next, strings.Contains(string(r.records(id)[at].Body), `"next_turn":true`), at)
+		}
+	})
+}
+
 func TestACallOfTheContextIsNamedByTheProvidersID(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		name := reducer.NameCall(nil, "c 1")
