@@ -20,6 +20,33 @@ that preserves all key facts, findings, and data needed to continue the task.
 Task: %s
 History: %s`
 
+// chatReflectionPrompt is the same for a conversation, whose first message is not what
+// the model works on.
+const chatReflectionPrompt = `Summarize the following tool call history into a single concise paragraph
+that preserves all key facts, findings, and data needed to continue the task.
+The task is what the user said last in a conversation; the history may go back further.
+Task: %s
+History: %s`
+
+// reflectionText is what the model is asked for a summary of the history.
+func reflectionText(mem *reducer.Memory, history string) string {
+	if mem.Mode == events.ModeChat {
+		return fmt.Sprintf(chatReflectionPrompt, turnTask(mem), history)
+	}
+	return fmt.Sprintf(reflectionPrompt, mem.Task, history)
+}
+
+// turnTask is what the user said since the last turn was answered.
+func turnTask(mem *reducer.Memory) string {
+	var said []string
+	for _, m := range mem.Messages[min(mem.Control.Opened, len(mem.Messages)):] {
+		if m.Role == string(reducer.TurnUser) {
+			said = append(said, m.Content)
+		}
+	}
+	return strings.Join(said, "\n\n")
+}
+
 // reflect is Reflecting: the model compresses the history. When that fails the
 // history stays as it is and the run goes on.
 func (p *Planner) reflect(run events.Run, mem *reducer.Memory, _ reducer.Effect) worker.Work {
@@ -34,7 +61,7 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, _ reducer.Effect)
 	req := llm.Request{
 		Run: mem.RunID, Purpose: llm.PurposeReflect, Model: model(mem), Sampling: reflecting(agent.LLM),
 		Settings: mem.Settings(), Replies: mem.Control.Replies,
-		Messages: []llm.Message{{Role: llm.RoleUser, Content: fmt.Sprintf(reflectionPrompt, mem.Task, history)}},
+		Messages: []llm.Message{{Role: llm.RoleUser, Content: reflectionText(mem, history)}},
 	}
 	bill, end := p.reserve(mem, req)
 	if end != nil {

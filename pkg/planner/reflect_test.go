@@ -67,6 +67,25 @@ func TestReflection(t *testing.T) {
 	}
 }
 
+// In a conversation the task is what the user said since the last answer.
+func TestReflectionInAChat(t *testing.T) {
+	replies := []any{say("Hello."), ask(call("a", "alpha", `{"q":1}`)), say("All that was found."), say("It is 42.")}
+	bubble(t, replies, func(t *testing.T, r *rig) {
+		run := r.begin(chat)
+		r.AwaitState(run, events.WaitingForUser)
+		r.Append(run, events.WaitingForUser, user("u2", "Look it up."))
+		r.Await(run, func(mem *reducer.Memory) bool { return mem.State == events.Acting })
+		r.Append(run, events.Control, user("u3", "And be quick."))
+		r.Append(run, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "a", Success: true, Observation: "SUCCESS: 42", Code: "ok"}})
+		r.Append(run, events.Observing, &events.NeedsReflection{})
+		r.Await(run, func(mem *reducer.Memory) bool { return mem.State == events.WaitingForUser && mem.Step == 3 })
+		prompt := r.mock.Requests()[2].Messages[0].Content
+		require.Contains(t, prompt, "\nTask: Look it up.\n\nAnd be quick.\nHistory: [")
+		require.Contains(t, prompt, "The task is what the user said last in a conversation")
+		require.NotContains(t, prompt, "find it")
+	})
+}
+
 // requireReflectionPrompt checks the second request, word for word.
 func requireReflectionPrompt(t *testing.T, mock *scripted.Mock) {
 	t.Helper()
