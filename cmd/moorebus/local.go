@@ -179,7 +179,7 @@ func runHost(ctx context.Context, h *agent.Host, body func(context.Context) erro
 	defer stop()
 	bodyCtx, stopBody := context.WithCancelCause(ctx)
 	defer stopBody(nil)
-	if err := h.Announce(hostCtx); err != nil {
+	if err := h.Announce(ctx); err != nil {
 		return err
 	}
 	ended := make(chan error, 1)

@@ -32,7 +32,9 @@ model provider, and appends what its reply comes to.
 Providers: scripted is always there; openai if OPENAI_API_KEY or OPENAI_BASE_URL
 is set (OPENAI_MODEL is asked where an agent names no model); anthropic if
 ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL is (ANTHROPIC_MODEL); further ones by
---providers FILE. What models cost, for budgets in money, stands in --prices FILE.
+--providers FILE. A provider's name means the same in all planners of a bus: one
+whose provider has another address or default model than that of a planner which is
+running ends with exit code 78. What models cost, for budgets in money, stands in --prices FILE.
 
 --concurrency calls of models are in flight at once (default 256). Each has a
 connection of its own where the model's server speaks HTTP/1.1: for thousands,

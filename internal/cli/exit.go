@@ -136,9 +136,12 @@ func exitCode(ctx context.Context, err error) int {
 		return 128 + int(s)
 	}
 	var exit *ExitError
+	var taken *journal.NameTakenError
 	switch {
 	case errors.As(err, &exit):
 		return exit.Code
+	case errors.As(err, &taken):
+		return ExitConfig
 	case BusAway(err):
 		return ExitBusAway
 	}

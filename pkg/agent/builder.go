@@ -48,7 +48,7 @@ func New(task string) *Builder {
 }
 
 // Name sets the agent's name. Default "agent". Agents on one server have names of
-// their own.
+// their own, and so have different agents on one bus, see [Serve].
 func (b *Builder) Name(name string) *Builder { b.def.Name = name; return b }
 
 // TaskType sets the type of the task, which chooses the model.

@@ -4,9 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/actor"
@@ -50,6 +55,9 @@ type HostOptions struct {
 	// empty.
 	Providers map[string]llm.Caller
 	Tools     *tool.Registry
+	// Agents are the digests of the definitions of agents that the process serves
+	// under their names, see planner.Config. May be nil.
+	Agents map[string]string
 	// Prices says what models cost. Default: prices.Builtin.
 	Prices llm.Prices
 	// Subagents are the agents that are tools of others.
@@ -59,7 +67,8 @@ type HostOptions struct {
 	// Estimators are token estimators of the application's own, by name; there are
 	// bytes/4 and o200k already.
 	Estimators tokens.Set
-	// Instance names the process in its events. Default "local".
+	// Instance names the host in its events, and among those that share the bus.
+	// Default: the name of the program, the machine, the process id and a number.
 	Instance string
 	// Listener, Token and Hosts are the gateway's; nil: no HTTP.
 	Listener net.Listener
@@ -99,6 +108,7 @@ type HostOptions struct {
 type Host struct {
 	store   *runlog.Store
 	gateway *gateway.Gateway
+	planner *planner.Planner
 	roles   []role
 	// owners are the roles by the states that they own.
 	owners map[events.State]role
@@ -114,6 +124,21 @@ type announcer interface {
 	Announce(ctx context.Context) error
 }
 
+// hosts counts the hosts of this process.
+var hosts atomic.Int64
+
+// instanceName is a name that no other host has.
+func instanceName() string {
+	machine, _ := os.Hostname() // without one the rest must do
+	name := fmt.Sprintf("%s-%s-%d-%d", filepath.Base(os.Args[0]), machine, os.Getpid(), hosts.Add(1))
+	return strings.Map(func(r rune) rune {
+		if r == '-' || r == '_' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return '-'
+	}, name)
+}
+
 // NewHost makes the roles; nothing runs before [Host.Run].
 func NewHost(o HostOptions) (*Host, error) {
 	if o.Bus == nil || o.Tools == nil {
@@ -123,7 +148,7 @@ func NewHost(o HostOptions) (*Host, error) {
 		return nil, err
 	}
 	if o.Instance == "" {
-		o.Instance = "local"
+		o.Instance = instanceName()
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -134,7 +159,7 @@ func NewHost(o HostOptions) (*Host, error) {
 	h := &Host{store: runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine, Snapshots: o.Snapshots, Logger: o.Logger})}
 	validator, policies := validators()
 	p, err := planner.New(planner.Config{
-		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Providers: o.Providers, Text: textprotocol.Wrap,
+		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Providers: o.Providers, Agents: o.Agents, Text: textprotocol.Wrap,
 		Validator: validator, Approval: policies, Prices: o.Prices, Estimators: o.estimators(),
 		Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	})
@@ -159,7 +184,7 @@ func NewHost(o HostOptions) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.roles = []role{p, a, ob, h.gateway}
+	h.planner, h.roles = p, []role{p, a, ob, h.gateway}
 	h.owners = map[events.State]role{
 		events.Planning: p, events.Reflecting: p, events.Acting: a, events.ParallelActing: a,
 		events.Observing: ob, events.Paging: ob, events.WaitingForHuman: h.gateway,
@@ -223,7 +248,9 @@ func (h *Host) Gateway() *gateway.Gateway { return h.gateway }
 func (h *Host) Store() *runlog.Store { return h.store }
 
 // Announce makes the host's tools and providers known at once, so that a run
-// which needs them can be started as soon as it returns.
+// which needs them can be started as soon as it returns. It fails with a
+// *[journal.NameTakenError] if another process on the bus uses the name of a provider
+// or an agent for something else.
 func (h *Host) Announce(ctx context.Context) error {
 	for _, r := range h.roles {
 		if a, ok := r.(announcer); ok {

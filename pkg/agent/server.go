@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,6 +11,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -29,6 +32,12 @@ var errServerClosed = errors.New("the agent's server is closed")
 //
 // Each agent has a name of its own, all have the same graph, and a tool that two of
 // them have is the same one: anything else is a *[BuildError].
+//
+// On a bus that other processes serve too, a name means the same in all of them:
+// Serve, [Agent.Start] and [Agent.Run] fail with a *[journal.NameTakenError] if a process that
+// lives has another agent or another model caller under one of the names. Copies of
+// one program go together. A process that was killed is waited for until its
+// announcement has expired, for up to [journal.AnnouncementTTL].
 func Serve(ctx context.Context, agents ...*Agent) (*Server, error) {
 	o, err := served(agents)
 	if err != nil {
@@ -69,7 +78,7 @@ func served(agents []*Agent) (serving, error) {
 func together(agents []*Agent) (serving, error) {
 	first := agents[0]
 	o := serving{
-		providers: map[string]llm.Caller{}, graph: first.graph, machine: first.machine, logger: slog.New(slog.DiscardHandler),
+		providers: map[string]llm.Caller{}, agents: map[string]string{}, graph: first.graph, machine: first.machine, logger: slog.New(slog.DiscardHandler),
 	}
 	names := map[string]bool{}
 	for i, a := range slices.Concat(agents, called(agents)) {
@@ -82,6 +91,7 @@ func together(agents []*Agent) (serving, error) {
 			return o, fmt.Errorf("agent %s is in another place than the agents before it", a.def.Name)
 		}
 		names[a.def.Name] = true
+		o.agents[a.def.Name] = a.digest()
 		if i < len(agents) {
 			o.logger = a.logger
 			if a.place != (place{}) {
@@ -122,6 +132,12 @@ func (o *serving) add(a *Agent) error {
 		}
 	}
 	return o.addCallees(a)
+}
+
+// digest is the same for agents with one definition and one graph.
+func (a *Agent) digest() string {
+	sum := sha256.Sum256([]byte(agentfile.Hash(a.def) + a.machine.Table().Hash()))
+	return hex.EncodeToString(sum[:16])
 }
 
 func toolOf(tools []tool.Tool, name string) tool.Tool {

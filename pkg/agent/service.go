@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -31,8 +30,10 @@ const (
 type serving struct {
 	place     place
 	providers map[string]llm.Caller
-	tools     []tool.Tool
-	sources   []opener
+	// agents are the digests of the agents' definitions, by name.
+	agents  map[string]string
+	tools   []tool.Tool
+	sources []opener
 	// subagents are the agents as tools, stored those whose definitions they need.
 	subagents []subagent.Tool
 	stored    []*Agent
@@ -97,7 +98,7 @@ func (o serving) pools(registry *tool.Registry) []string {
 
 func (o serving) host(bus Bus, registry *tool.Registry, how conduct) (*Host, error) {
 	options := HostOptions{
-		Bus: bus, Machine: o.machine, Tools: registry, Logger: o.logger, Providers: o.providers, Prices: o.prices, Estimators: o.estimators,
+		Bus: bus, Machine: o.machine, Tools: registry, Logger: o.logger, Providers: o.providers, Agents: o.agents, Prices: o.prices, Estimators: o.estimators,
 		Subagents: o.subagents, States: o.graph.handlers(), StateTimeout: o.graph.handlerTimeout(),
 	}
 	if how == elsewhere {
@@ -106,23 +107,31 @@ func (o serving) host(bus Bus, registry *tool.Registry, how conduct) (*Host, err
 	return NewHost(options)
 }
 
-// start runs the roles, if they are to run, and makes them known, and the agents
-// that are called.
+// start makes the roles known, and the agents that are called, and runs the roles, if
+// they are to run.
 func (s *service) start(ctx context.Context, stored []*Agent) error {
+	if s.conduct != elsewhere {
+		// First of all, since nothing may be done under a name that is taken.
+		err := s.host.Announce(ctx)
+		if err == nil {
+			err = s.store(ctx, stored)
+		}
+		if err != nil {
+			close(s.ended)
+			return err
+		}
+	}
 	if s.conduct != running {
 		close(s.ended)
-	} else {
-		var hostCtx context.Context
-		hostCtx, s.stop = context.WithCancel(context.Background())
-		go func() {
-			defer close(s.ended)
-			s.failed = s.host.Run(hostCtx)
-		}()
-	}
-	if s.conduct == elsewhere {
 		return nil
 	}
-	return errors.Join(s.store(ctx, stored), s.host.Announce(ctx))
+	var hostCtx context.Context
+	hostCtx, s.stop = context.WithCancel(context.Background())
+	go func() {
+		defer close(s.ended)
+		s.failed = s.host.Run(hostCtx)
+	}()
+	return nil
 }
 
 // broken is closed when the roles have ended by themselves; nil if there are none
@@ -148,6 +157,11 @@ func (s *service) over() bool {
 func (s *service) close() error {
 	s.stop()
 	<-s.ended
+	if s.conduct == stepping {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		_ = s.host.planner.Withdraw(ctx) // else the announcement expires
+		cancel()
+	}
 	s.stopSources()
 	s.release()
 	return s.failed

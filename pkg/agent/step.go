@@ -15,7 +15,7 @@ import (
 // newClient is a host without roles, for a bus that others serve.
 func newClient(o HostOptions) (*Host, error) {
 	if o.Instance == "" {
-		o.Instance = "local"
+		o.Instance = instanceName()
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

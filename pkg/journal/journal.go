@@ -18,6 +18,7 @@ package journal
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"time"
 
@@ -221,11 +222,15 @@ type Queue interface {
 type Directory interface {
 	// Announce says that an instance runs these tools, all of one pool.
 	Announce(ctx context.Context, pool, instance string, tools []events.ToolSpec) error
-	// AnnounceProviders says that an instance reaches these model providers.
-	AnnounceProviders(ctx context.Context, instance string, names []string) error
+	// AnnounceProviders says that an instance reaches these model providers, and what
+	// it means by names that others may use too.
+	AnnounceProviders(ctx context.Context, instance string, names []string, claims ...Claim) error
+	// Claims returns what every instance that lives means by its names, sorted by
+	// instance.
+	Claims(ctx context.Context) ([]Claim, error)
 	// Withdraw takes back what an instance announced of a pool, as if the announcement
-	// had expired; WithdrawProviders does so for its providers. Both do nothing where
-	// nothing is announced.
+	// had expired; WithdrawProviders does so for its providers and claims. Both do
+	// nothing where nothing is announced.
 	Withdraw(ctx context.Context, pool, instance string) error
 	WithdrawProviders(ctx context.Context, instance string) error
 	// PoolTools returns the tools of one pool that live, sorted by name.
@@ -257,6 +262,40 @@ type Offers struct {
 	Providers []string `json:"providers"`
 	// Revision is the adapter's.
 	Revision uint64 `json:"-"`
+}
+
+// Claim is what an instance means by a name.
+type Claim struct {
+	Kind ClaimKind `json:"kind"`
+	Name string    `json:"name"`
+	// Digest is the same where the same is meant. It does not tell what that is.
+	Digest string `json:"digest"`
+	// Instance is who says so, and Seq grows whenever it is said again: both as
+	// [Directory.Claims] returns them.
+	Instance string `json:"-"`
+	Seq      uint64 `json:"-"`
+}
+
+// ClaimKind says what a claimed name is the name of.
+type ClaimKind string
+
+// The kinds of names.
+const (
+	ClaimAgent    ClaimKind = "agent"
+	ClaimProvider ClaimKind = "provider"
+)
+
+// NameTakenError is a name that another process which lives uses for something else.
+type NameTakenError struct {
+	// Claim is the other process's, Instance this one.
+	Claim    Claim
+	Instance string
+}
+
+// Error names both processes.
+func (e *NameTakenError) Error() string {
+	return fmt.Sprintf("the %s %q has one definition in the process %s and another one in this process (%s): stop the other process, or give one of the two another name",
+		e.Claim.Kind, e.Claim.Name, e.Claim.Instance, e.Instance)
 }
 
 // Pool is a pool of tools.

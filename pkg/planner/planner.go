@@ -17,8 +17,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -51,6 +49,11 @@ type Config struct {
 	Directory journal.Directory
 	// Providers are the callers by the name that agents use for them.
 	Providers map[string]llm.Caller
+	// Agents are the digests of the definitions of agents that this process serves
+	// under their names. A process that serves another agent under such a name is
+	// refused, and so is one with another provider under the name of one of
+	// Providers. May be nil.
+	Agents map[string]string
 	// Text puts the text protocol over a provider, for agents that want it. Nil:
 	// their calls fail.
 	Text func(llm.Caller) llm.Caller
@@ -85,6 +88,7 @@ type Planner struct {
 	limits *limits
 	// streams are the calls in flight that somebody may ask about.
 	streams streams
+	names   *names
 }
 
 // New checks the configuration.
@@ -104,7 +108,7 @@ func New(cfg Config) (*Planner, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	p := &Planner{cfg: cfg, limits: newLimits(cfg.Retry, cfg.Providers)}
+	p := &Planner{cfg: cfg, limits: newLimits(cfg.Retry, cfg.Providers), names: newNames(cfg)}
 	w, err := worker.New(worker.Config{
 		Role: "planner", Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed,
 		Inboxes: []journal.Inbox{
@@ -127,25 +131,18 @@ func New(cfg Config) (*Planner, error) {
 	return p, nil
 }
 
-// Announce says once which providers this planner reaches. Run does so in the
-// rhythm that keeps it known.
-func (p *Planner) Announce(ctx context.Context) error {
-	return p.cfg.Directory.AnnounceProviders(ctx, p.cfg.Instance, slices.Sorted(maps.Keys(p.cfg.Providers)))
-}
-
-func (p *Planner) withdraw(ctx context.Context) error {
-	return p.cfg.Directory.WithdrawProviders(ctx, p.cfg.Instance)
-}
-
 // Run announces the providers and works until ctx ends; then it takes the announcement
-// back.
+// back. The error may be a *[journal.NameTakenError], before anything was worked on.
 func (p *Planner) Run(ctx context.Context) error {
 	stop, err := p.cfg.Feed.WatchAsks(p.streams.asked)
 	if err != nil {
 		return fmt.Errorf("planner: watching for listeners: %w", err)
 	}
 	defer stop()
-	return worker.RunAnnounced(ctx, p.cfg.Logger, p.Announce, p.withdraw, p.worker.Run)
+	if err := p.settleNames(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
+	return worker.RunAnnounced(ctx, p.cfg.Logger, p.Announce, p.Withdraw, p.worker.Run)
 }
 
 // Step works on one delivery of Planning or Reflecting.
@@ -178,6 +175,9 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) wo
 	provider, asked := mem.Control.Agent.LLM.Provider, askedNow(mem)
 	ask := func(ctx context.Context, s *streamer) worker.Result {
 		reply, err := p.call(ctx, provider, req, s)
+		if result, handed := handOn(err, e.Failed); handed {
+			return result
+		}
 		if err != nil {
 			var limited *notAskedError
 			if errors.As(err, &limited) {
@@ -222,8 +222,7 @@ func (p *Planner) nextQueued(j *judge, call events.Call) worker.Work {
 func (p *Planner) call(ctx context.Context, provider string, req llm.Request, s *streamer) (llm.Response, error) {
 	caller := p.cfg.Providers[provider]
 	if caller == nil {
-		return nil, &llm.Error{Kind: llm.KindOther, Message: fmt.Sprintf(
-			"this planner has no provider %q; it has %v", provider, slices.Sorted(maps.Keys(p.cfg.Providers)))}
+		return nil, p.missing(ctx, provider)
 	}
 	caller, err := p.speaking(caller, req)
 	if err != nil {

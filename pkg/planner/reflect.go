@@ -49,7 +49,7 @@ func turnTask(mem *reducer.Memory) string {
 
 // reflect is Reflecting: the model compresses the history. When that fails the
 // history stays as it is and the run goes on.
-func (p *Planner) reflect(run events.Run, mem *reducer.Memory, _ reducer.Effect) worker.Work {
+func (p *Planner) reflect(run events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
 	if len(mem.History) == 0 {
 		return done(&events.ReflectDone{})
 	}
@@ -72,6 +72,9 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, _ reducer.Effect)
 		reply, err := p.call(ctx, provider, req, p.unheard(run)) // a summary is nothing that is said to the user
 		if ctx.Err() != nil {
 			return worker.Fail(ctx.Err())
+		}
+		if result, handed := handOn(err, e.Failed); handed {
+			return result
 		}
 		r := p.reflection(run, provider, reply, err, bill.attempt(err))
 		return worker.Done(bill.settle(r, r.Model))

@@ -116,6 +116,47 @@ func Directory(t *testing.T, open func(t *testing.T) journal.Directory) {
 		require.Subset(t, got, []string{one, two})
 		require.IsIncreasing(t, got)
 	})
+	t.Run("claims", func(t *testing.T) {
+		ctx, name := bounded(t), NewToken(t)
+		claim := func(kind journal.ClaimKind, digest string) journal.Claim {
+			return journal.Claim{Kind: kind, Name: name, Digest: digest}
+		}
+		claims := func() (own []journal.Claim, seqs []uint64) {
+			all, err := dir.Claims(ctx)
+			require.NoError(t, err)
+			for _, c := range all {
+				if c.Name == name {
+					seqs, c.Seq = append(seqs, c.Seq), 0
+					own = append(own, c)
+				}
+			}
+			return own, seqs
+		}
+		says := func(instance, digest string) {
+			require.NoError(t, dir.AnnounceProviders(ctx, instance, []string{name}, claim(journal.ClaimAgent, digest), claim(journal.ClaimProvider, digest)))
+		}
+		says("host-1:77/x", "one")
+		says("host-2", "two")
+		want := []journal.Claim{
+			{Kind: journal.ClaimAgent, Name: name, Digest: "one", Instance: "host-1:77/x"},
+			{Kind: journal.ClaimProvider, Name: name, Digest: "one", Instance: "host-1:77/x"},
+			{Kind: journal.ClaimAgent, Name: name, Digest: "two", Instance: "host-2"},
+			{Kind: journal.ClaimProvider, Name: name, Digest: "two", Instance: "host-2"},
+		}
+		got, before := claims()
+		require.Equal(t, want, got)
+		says("host-2", "two")
+		got, after := claims()
+		require.Equal(t, want, got)
+		require.Equal(t, before[:2], after[:2])
+		require.Greater(t, after[2], before[2], "said again")
+		require.NoError(t, dir.AnnounceProviders(ctx, "host-1:77/x", []string{name}))
+		got, _ = claims()
+		require.Equal(t, want[2:], got)
+		names, err := dir.Providers(ctx)
+		require.NoError(t, err)
+		require.Contains(t, names, name)
+	})
 }
 
 // Agents tests [journal.Agents].

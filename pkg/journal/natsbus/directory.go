@@ -64,14 +64,32 @@ func encodeTools(tools []events.ToolSpec) ([]byte, error) {
 	return bytes.TrimRight(body.Bytes(), "\n"), nil
 }
 
-// AnnounceProviders says that an instance reaches these model providers.
-func (b *Bus) AnnounceProviders(ctx context.Context, instance string, names []string) error {
+// claimsHeader has the claims of an announcement of providers, whose body is their
+// names alone.
+const claimsHeader = "Moorebus-Claims"
+
+// claims is what the header has.
+type claims struct {
+	Instance string          `json:"instance"`
+	Claims   []journal.Claim `json:"claims"`
+}
+
+// AnnounceProviders says that an instance reaches these model providers, and what it
+// means by names.
+func (b *Bus) AnnounceProviders(ctx context.Context, instance string, names []string, all ...journal.Claim) error {
 	body, err := json.Marshal(names)
 	if err != nil {
 		return fmt.Errorf("announce providers: %w", err)
 	}
-	subject := kvSubjectPrefix + providerBucket + "." + keyToken(instance)
-	err = b.put(ctx, subject, body, func() error { return b.createBucket(ctx, providersConfig(b.replicas)) })
+	said, err := json.Marshal(claims{instance, all})
+	if err != nil {
+		return fmt.Errorf("announce providers: %w", err)
+	}
+	msg := &nats.Msg{
+		Subject: kvSubjectPrefix + providerBucket + "." + keyToken(instance), Data: body,
+		Header: nats.Header{claimsHeader: []string{string(said)}},
+	}
+	err = b.putMsg(ctx, msg, func() error { return b.createBucket(ctx, providersConfig(b.replicas)) })
 	if err != nil {
 		return fmt.Errorf("announce providers: %w", err)
 	}
@@ -98,17 +116,49 @@ func (b *Bus) withdraw(ctx context.Context, bucket, instance string) error {
 	return nil
 }
 
-// put stores a message and waits for the acknowledgement. Where no stream takes
-// it, create is tried once.
+// Claims returns what every instance that lives means by its names, sorted by instance.
+func (b *Bus) Claims(ctx context.Context) ([]journal.Claim, error) {
+	var all []journal.Claim
+	err := b.entries(ctx, providerBucket, ">", func(msg *nats.Msg, rec journal.Record) error {
+		said := header(msg, claimsHeader)
+		if said == "" {
+			return nil // an older planner
+		}
+		var c claims
+		if err := json.Unmarshal([]byte(said), &c); err != nil {
+			b.log.Warn("an announcement cannot be read", "bucket", providerBucket, "subject", rec.Subject, "error", err)
+			return nil
+		}
+		for _, claim := range c.Claims {
+			claim.Instance, claim.Seq = c.Instance, rec.Seq
+			all = append(all, claim)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list names: %w", err)
+	}
+	slices.SortStableFunc(all, func(x, y journal.Claim) int { return cmp.Compare(x.Instance, y.Instance) })
+	return all, nil
+}
+
+// put stores a value and waits for the acknowledgement. Where no stream takes it,
+// create is tried once.
 func (b *Bus) put(ctx context.Context, subject string, body []byte, create func() error) error {
-	err := b.store(ctx, &nats.Msg{Subject: subject, Data: body})
+	return b.putMsg(ctx, &nats.Msg{Subject: subject, Data: body}, create)
+}
+
+// putMsg is put for a message.
+func (b *Bus) putMsg(ctx context.Context, msg *nats.Msg, create func() error) error {
+	again := nats.Msg{Subject: msg.Subject, Data: msg.Data, Header: maps.Clone(msg.Header)}
+	err := b.store(ctx, msg)
 	if !errors.Is(err, journal.ErrNotReady) || create == nil {
 		return err
 	}
 	if made := create(); made != nil {
 		return errors.Join(err, made)
 	}
-	return b.store(ctx, &nats.Msg{Subject: subject, Data: body})
+	return b.store(ctx, &again)
 }
 
 // store publishes a message into a bucket.
@@ -307,25 +357,32 @@ func (b *Bus) streamNames(ctx context.Context) ([]string, error) {
 // values hands the bucket's live keys that match and their values to take, some of them
 // twice. It needs no consumer. A replica that lacks what the leader has is asked again.
 func (b *Bus) values(ctx context.Context, bucket, keys string, take func(key string, value []byte) error) error {
+	prefix := kvSubjectPrefix + bucket + "."
+	return b.entries(ctx, bucket, keys, func(_ *nats.Msg, rec journal.Record) error {
+		return take(strings.TrimPrefix(rec.Subject, prefix), rec.Body)
+	})
+}
+
+// entries is values for the messages themselves.
+func (b *Bus) entries(ctx context.Context, bucket, keys string, take func(*nats.Msg, journal.Record) error) error {
 	r, err := b.newReader(kvStreamPrefix+bucket, maxLast)
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	prefix := kvSubjectPrefix + bucket + "."
 	var failed error
-	request := getRequest{MultiLast: []string{prefix + keys}, Batch: maxLast}
+	request := getRequest{MultiLast: []string{kvSubjectPrefix + bucket + "." + keys}, Batch: maxLast}
 	for try := 1; ; try++ {
 		got := map[string]bool{}
 		_, err = r.page(ctx, request, func(msg *nats.Msg, rec journal.Record) bool {
 			got[rec.Subject] = true
 			if header(msg, kvOperation) == "" {
-				failed = take(strings.TrimPrefix(rec.Subject, prefix), rec.Body)
+				failed = take(msg, rec)
 			}
 			return failed == nil
 		})
 		if err == nil {
-			err = b.lacksNothing(ctx, kvStreamPrefix+bucket, prefix+keys, got)
+			err = b.lacksNothing(ctx, kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."+keys, got)
 		}
 		if !errors.Is(err, errGap) && !errors.Is(err, errLag) && !errors.Is(err, nats.ErrNoResponders) || try >= silentPages || !pauseFor(ctx, readRetry) {
 			break

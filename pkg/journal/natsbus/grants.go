@@ -140,8 +140,12 @@ func (g *Grants) Lend(pool string) {
 // ReadTools allows to read which tools a pool has.
 func (g *Grants) ReadTools(pool string) { g.read(kvStreamPrefix + toolsPrefix + pool) }
 
-// AnnounceProviders allows to say which model providers there are.
-func (g *Grants) AnnounceProviders() { g.publish[kvSubjectPrefix+providerBucket+".*"] = true }
+// AnnounceProviders allows to say which model providers there are, and to read what
+// others say of theirs.
+func (g *Grants) AnnounceProviders() {
+	g.publish[kvSubjectPrefix+providerBucket+".*"] = true
+	g.read(kvStreamPrefix + providerBucket)
+}
 
 // RememberOffers allows to write down who announced what first.
 func (g *Grants) RememberOffers() { g.publish[kvSubjectPrefix+offersBucket+"."+offersKey] = true }

@@ -21,6 +21,8 @@ type stores struct {
 	tools     map[string]announcement[events.ToolSpec]
 	providers map[string]announcement[string]
 	offers    journal.Offers
+	claims    map[string][]journal.Claim
+	said      uint64 // how often providers were announced
 	agents    map[string][]byte
 	blobs     map[string][]byte
 	dropped   map[string]bool
@@ -42,6 +44,7 @@ func newStores() stores {
 	return stores{
 		tools:     make(map[string]announcement[events.ToolSpec]),
 		providers: make(map[string]announcement[string]),
+		claims:    make(map[string][]journal.Claim),
 		agents:    make(map[string][]byte),
 		blobs:     make(map[string][]byte),
 		dropped:   make(map[string]bool),
@@ -73,10 +76,17 @@ func (p *Process) Announce(_ context.Context, pool, instance string, tools []eve
 	})
 }
 
-// AnnounceProviders says that an instance reaches these model providers.
-func (p *Process) AnnounceProviders(_ context.Context, instance string, names []string) error {
+// AnnounceProviders says that an instance reaches these model providers, and what it
+// means by names.
+func (p *Process) AnnounceProviders(_ context.Context, instance string, names []string, claims ...journal.Claim) error {
 	return p.locked(func(s *stores) {
 		s.providers[instance] = announcement[string]{time.Now(), slices.Clone(names)}
+		s.said++
+		s.claims[instance] = slices.Clone(claims)
+		for i := range s.claims[instance] {
+			c := &s.claims[instance][i]
+			c.Instance, c.Seq = instance, s.said
+		}
 	})
 }
 
@@ -92,7 +102,23 @@ func (p *Process) Withdraw(_ context.Context, pool, instance string) error {
 
 // WithdrawProviders takes back which model providers an instance announced.
 func (p *Process) WithdrawProviders(_ context.Context, instance string) error {
-	return p.locked(func(s *stores) { delete(s.providers, instance) })
+	return p.locked(func(s *stores) {
+		delete(s.providers, instance)
+		delete(s.claims, instance)
+	})
+}
+
+// Claims returns what every instance that lives means by its names.
+func (p *Process) Claims(context.Context) ([]journal.Claim, error) {
+	var all []journal.Claim
+	err := p.locked(func(s *stores) {
+		for _, instance := range slices.Sorted(maps.Keys(s.claims)) {
+			if s.providers[instance].lives() {
+				all = append(all, s.claims[instance]...)
+			}
+		}
+	})
+	return all, err
 }
 
 // Tools returns every tool that lives, sorted by name and pool.

@@ -80,7 +80,7 @@ type Caller struct {
 	client sdk.Client
 }
 
-var _ llm.Caller = (*Caller)(nil)
+var _ llm.Defined = (*Caller)(nil)
 
 // New returns a Caller, or an error that says which option to set. It sends
 // nothing.
@@ -102,6 +102,12 @@ func New(opts Options) (*Caller, error) {
 		}
 	}
 	return &Caller{opts: opts, key: llm.Secret(opts.APIKey), client: sdk.NewClient(options...)}, nil
+}
+
+// Definition names the address, the default model and the bound of replies, see
+// [llm.Defined].
+func (c *Caller) Definition() string {
+	return fmt.Sprintf("anthropic %s %q %d", llm.Address(c.opts.BaseURL), c.opts.Model, c.opts.MaxTokens)
 }
 
 // Close closes idle connections. Calls in flight go on.

@@ -76,7 +76,7 @@ type Caller struct {
 	grace time.Duration
 }
 
-var _ llm.Caller = (*Caller)(nil)
+var _ llm.Defined = (*Caller)(nil)
 
 // New returns a Caller, or an error that says which option to set. It sends
 // nothing.
@@ -98,6 +98,12 @@ func New(opts Options) (*Caller, error) {
 		http:   opts.HTTPClient,
 		grace:  5 * time.Second,
 	}, nil
+}
+
+// Definition names the address, the default model and what else decides on replies,
+// see [llm.Defined].
+func (c *Caller) Definition() string {
+	return fmt.Sprintf("openai %s %q %q %t", llm.Address(c.opts.BaseURL), c.opts.Model, c.opts.ReasoningEffort, c.opts.NoOutputSchema)
 }
 
 // Close closes idle connections. Calls in flight go on.

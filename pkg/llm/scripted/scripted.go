@@ -54,6 +54,9 @@ var _ llm.OwnCost = (*Caller)(nil)
 // OwnCost does nothing, see [llm.OwnCost].
 func (*Caller) OwnCost() {}
 
+// Definition is the same for all: what they say stands in the agent's definition.
+func (*Caller) Definition() string { return "scripted" }
+
 // New returns a Caller.
 func New() *Caller { return &Caller{} }
 

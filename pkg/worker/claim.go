@@ -1,0 +1,80 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// claimLook is how often an instance looks whether a name has become free.
+const claimLook = time.Second
+
+// Claim waits until no other instance that lives means something else by one of the
+// names, and returns a [*journal.NameTakenError] if one does. An instance lives if it
+// says again what it said: that takes up to [journal.AnnouncementRefresh]. What an
+// instance said that does not live is gone after [journal.AnnouncementTTL].
+//
+// Further errors are the bus's. Who may not read what others say, or where nobody has
+// said anything yet, claims what it likes.
+func Claim(ctx context.Context, logger *slog.Logger, dir journal.Directory, instance string, claims []journal.Claim) error {
+	first := map[journal.Claim]uint64{} // by the claim without its number
+	for began := time.Now(); ; {
+		taken, err := takenBy(ctx, dir, instance, claims)
+		if errors.Is(err, journal.ErrDenied) || errors.Is(err, journal.ErrNotReady) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, c := range taken {
+			seq := c.Seq
+			c.Seq = 0
+			known, before := first[c]
+			if before && (seq != known || time.Since(began) > journal.AnnouncementTTL+journal.AnnouncementRefresh) {
+				return &journal.NameTakenError{Claim: c, Instance: instance}
+			}
+			if !before {
+				first[c] = seq
+				logger.Warn("another process has announced this name with another definition; waiting to see whether that process still runs",
+					"kind", c.Kind, "name", c.Name, "other", c.Instance, "for_at_most", journal.AnnouncementTTL)
+			}
+		}
+		if len(taken) == 0 {
+			return nil
+		}
+		timer := time.NewTimer(claimLook)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+// Claimed returns a [*journal.NameTakenError] if another instance means something
+// else by one of the names now. Further errors are the bus's.
+func Claimed(ctx context.Context, dir journal.Directory, instance string, claims []journal.Claim) error {
+	taken, err := takenBy(ctx, dir, instance, claims)
+	if err != nil || len(taken) == 0 {
+		return err
+	}
+	return &journal.NameTakenError{Claim: taken[0], Instance: instance}
+}
+
+// takenBy returns the claims of other instances that contradict the given ones.
+func takenBy(ctx context.Context, dir journal.Directory, instance string, claims []journal.Claim) ([]journal.Claim, error) {
+	all, err := dir.Claims(ctx)
+	var taken []journal.Claim
+	for _, other := range all {
+		for _, c := range claims {
+			if other.Instance != instance && other.Kind == c.Kind && other.Name == c.Name && other.Digest != c.Digest {
+				taken = append(taken, other)
+			}
+		}
+	}
+	return taken, err
+}
