@@ -138,8 +138,10 @@ func (p *process) await(cmd *exec.Cmd, done <-chan struct{}) error {
 	}
 	select {
 	case <-done:
-		// 143 is a process that SIGTERM met while it still looked for the bus.
-		if code := cmd.ProcessState.ExitCode(); code != 0 && code != 143 {
+		// 143 is a process that was still looking for the bus, and one that the signal
+		// itself ended had not begun to listen for it.
+		status, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
+		if code := cmd.ProcessState.ExitCode(); code != 0 && code != 143 && status.Signal() != syscall.SIGTERM {
 			return fmt.Errorf("%s ended after SIGTERM with %s", p.name, cmd.ProcessState)
 		}
 		return nil
