@@ -13,9 +13,10 @@
 //
 // On Linux the command runs in a sandbox unless [Options].Sandbox is [Off]:
 //
-//   - It writes below [Options].Dir, if that is set, below a temporary folder of its
-//     own (TMPDIR, removed after the call), and to devices such as /dev/null;
-//     nowhere else. It reads what this process's user may read, and has the network.
+//   - It writes below its working directory ([Options].Dir, else this process's, unless
+//     that is /), below the system's folders for temporary files, and to devices such
+//     as /dev/null; nowhere else. TMPDIR is a folder of its own, removed after the call.
+//     It reads what this process's user may read, and has the network.
 //   - It cannot read environment and memory of processes outside, nor signal or
 //     trace them. Where the kernel lets it, it does not see them at all.
 //   - It gains no privileges: setuid programs have none of their own. Root keeps its
@@ -160,22 +161,12 @@ func (t *Tool) Run(ctx context.Context, call tool.Call) (string, error) {
 func (t *Tool) run(ctx context.Context, call tool.Call) (missing []string, result string, err error) {
 	stdout := &head{max: t.opts.MaxOutput}
 	stderr := &tail{max: maxErrorOutput}
-	cmd := t.command(ctx, call)
-	cmd.Stdout, cmd.Stderr = stdout, stderr
-	var box *sandbox
-	if t.opts.Sandbox == Strict && cmd.Err == nil {
-		if box, err = enclose(cmd, t.opts.flat); err != nil {
-			return nil, "", t.startFailure(ctx, err)
-		}
-	}
+	cmd, box, err := t.start(ctx, call, stdout, stderr)
 	if box != nil {
 		defer func() { _ = box.close() }() // what stays is in the temporary directory
 	}
-	if err := t.start(cmd, call.Arguments); err != nil {
+	if err != nil {
 		return nil, "", t.startFailure(ctx, err)
-	}
-	if box != nil {
-		box.started()
 	}
 	err = cmd.Wait()
 	killGroup(cmd)
@@ -197,8 +188,38 @@ func (t *Tool) run(ctx context.Context, call tool.Call) (missing []string, resul
 	return missing, "", t.endFailure(err, stdout, stderr)
 }
 
-// start starts the command with its input.
-func (t *Tool) start(cmd *exec.Cmd, arguments string) error {
+// errFlat is why a test has no namespaces.
+var errFlat = errors.New("left out")
+
+// start starts the command, in its sandbox if it is to have one. Where the system gives
+// it no namespaces of its own, the sandbox does without. The sandbox is to be closed
+// also if it fails.
+func (t *Tool) start(ctx context.Context, call tool.Call, stdout, stderr io.Writer) (*exec.Cmd, *sandbox, error) {
+	var without error
+	if t.opts.flat {
+		without = errFlat
+	}
+	for {
+		cmd := t.command(ctx, call)
+		cmd.Stdout, cmd.Stderr = stdout, stderr
+		if t.opts.Sandbox != Strict || cmd.Err != nil {
+			return cmd, nil, feed(cmd, call.Arguments)
+		}
+		box, err := enclose(cmd, without)
+		if err != nil {
+			return nil, nil, err
+		}
+		err = feed(cmd, call.Arguments)
+		box.started()
+		if err == nil || without != nil || ctx.Err() != nil {
+			return cmd, box, err
+		}
+		without = errors.Join(err, box.close())
+	}
+}
+
+// feed starts a command with its input.
+func feed(cmd *exec.Cmd, arguments string) error {
 	stdin, err := input(arguments)
 	if err != nil {
 		return err

@@ -3,7 +3,6 @@ package exectool
 import (
 	"encoding/json"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
@@ -53,17 +52,10 @@ func keep(args []string) int {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		o.lacks("the end of processes that leave their group", err)
 	}
-	switch {
-	case o.Inside:
+	if o.Inside {
 		if err := ownProc(); err != nil {
 			o.lacks("a process list of its own", err)
 		}
-	case !o.Flat:
-		code, err := o.nest(words, stop)
-		if err == nil {
-			return code
-		}
-		o.lacks("a process namespace of its own", err)
 	}
 	return o.run(words, stop)
 }
@@ -77,36 +69,6 @@ func say(words *os.File, r report) int {
 
 func (o *order) lacks(what string, err error) {
 	o.Missing = append(o.Missing, what+" ("+err.Error()+")")
-}
-
-// nest has the command started by a second keeper in namespaces of its own, which
-// writes the report. The error means that there are none.
-func (o order) nest(words *os.File, stop <-chan os.Signal) (int, error) {
-	o.Inside = true
-	inner := exec.Cmd{
-		Path: selfPath, Args: o.arguments(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		ExtraFiles: []*os.File{words},
-		// An init runs on the first thread, so that the signal means the end of the process.
-		SysProcAttr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL},
-	}
-	if uid, gid := os.Geteuid(), os.Getegid(); uid != 0 {
-		a := inner.SysProcAttr
-		a.Cloneflags |= syscall.CLONE_NEWUSER
-		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
-		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
-		a.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN} // to mount /proc
-	}
-	if err := inner.Start(); err != nil {
-		return 0, err
-	}
-	go func() {
-		<-stop
-		_ = inner.Process.Kill() // and with it everything in its namespace
-	}()
-	if inner.Wait() != nil {
-		return 1, nil
-	}
-	return 0, nil
 }
 
 // ownProc shows in /proc only what is in this process's namespace.

@@ -20,7 +20,7 @@ const (
 )
 
 // devices are the files outside of its folders that any command may write to.
-var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"}
+var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx"}
 
 // restrictWrites lets this thread, and what it starts, write below the folders and
 // to harmless devices only, and no longer look into or signal processes that were
@@ -49,7 +49,7 @@ func restrictWrites(folders []string) error {
 	}
 	defer func() { _ = unix.Close(int(rules)) }()
 	for _, path := range folders {
-		if err := allow(int(rules), path, folder); err != nil {
+		if err := allow(int(rules), path, folder); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}

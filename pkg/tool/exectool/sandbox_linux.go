@@ -21,9 +21,9 @@ type sandbox struct {
 	says, words *os.File
 }
 
-// enclose makes a command that was not started yet one in a sandbox. flat leaves
-// out the namespaces.
-func enclose(cmd *exec.Cmd, flat bool) (*sandbox, error) {
+// enclose makes a command that was not started yet one in a sandbox, in namespaces of
+// its own unless without says why there are none.
+func enclose(cmd *exec.Cmd, without error) (*sandbox, error) {
 	tmp, err := os.MkdirTemp("", "moorebus-tool-")
 	if err != nil {
 		return nil, err
@@ -32,16 +32,43 @@ func enclose(cmd *exec.Cmd, flat bool) (*sandbox, error) {
 	if s.says, s.words, err = os.Pipe(); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	o := order{Flat: flat, Writable: []string{tmp}, Path: cmd.Path, Args: cmd.Args}
-	if cmd.Dir != "" {
-		o.Writable = append(o.Writable, ".") // the keeper is there
+	o := order{Inside: without == nil, Writable: writable(cmd.Dir), Path: cmd.Path, Args: cmd.Args}
+	if without == nil {
+		ownNamespaces(cmd)
+	} else {
+		o.lacks("a process namespace of its own", without)
 	}
 	cmd.Path, cmd.Args = selfPath, o.arguments()
 	cmd.Env = append([]string{"TMPDIR=" + tmp}, cmd.Env...)
 	cmd.ExtraFiles = []*os.File{s.words}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it kills the rest
+	if !o.Inside { // the end of a namespace's first process is everybody's
+		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it kills the rest
+	}
 	cmd.WaitDelay = 2 * sweepTime
 	return s, nil
+}
+
+// ownNamespaces has the command start in a process and a mount namespace of its own;
+// who is not root needs one of users for that.
+func ownNamespaces(cmd *exec.Cmd) {
+	a := cmd.SysProcAttr
+	a.Cloneflags |= syscall.CLONE_NEWPID | syscall.CLONE_NEWNS
+	if uid, gid := os.Geteuid(), os.Getegid(); uid != 0 {
+		a.Cloneflags |= syscall.CLONE_NEWUSER
+		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
+		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
+		a.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN} // to mount /proc
+	}
+}
+
+// writable are the folders that a command may write in, seen from where it works: that
+// one, unless it is the root of all, and those of temporary files.
+func writable(dir string) []string {
+	folders := []string{os.TempDir(), "/dev/shm", "/dev/pts"}
+	if wd, err := os.Getwd(); dir != "" || err == nil && wd != "/" {
+		folders = append(folders, ".")
+	}
+	return folders
 }
 
 // started is called once the keeper has its end of the pipe, or was not started.
@@ -104,9 +131,8 @@ func Conceal() error {
 
 // order is what the keeper is to do, as its arguments.
 type order struct {
-	// Flat starts the command without namespaces, Inside is set in the process
-	// that has them.
-	Flat, Inside bool
+	// Inside says that the keeper has namespaces of its own.
+	Inside bool
 	// Missing is what does not work, as far as is known.
 	Missing []string
 	// Writable are the folders that the command may write in.

@@ -44,7 +44,12 @@ func TestASandboxWritesInItsFoldersOnly(t *testing.T) {
 	needsAll(t)
 	for name, opts := range kinds {
 		t.Run(name, func(t *testing.T) {
-			dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "outside")
+			base := t.TempDir()
+			dir, outside := filepath.Join(base, "dir"), filepath.Join(base, "outside")
+			for _, folder := range []string{dir, filepath.Join(base, "tmp")} {
+				require.NoError(t, os.Mkdir(folder, 0o700))
+			}
+			t.Setenv("TMPDIR", filepath.Join(base, "tmp"))
 			opts.Dir = dir
 			got, err := sh(t, opts, `echo a > in && mv in inside && mkdir d && mv inside d/ && echo b > "$TMPDIR/x" && cat "$TMPDIR/x" d/inside && echo gone > /dev/null && echo "$TMPDIR" >&2 && echo "$TMPDIR"`)
 			require.NoError(t, err)
@@ -55,10 +60,15 @@ func TestASandboxWritesInItsFoldersOnly(t *testing.T) {
 				require.ErrorContains(t, err, "ermission denied", script)
 				require.NoFileExists(t, outside)
 			}
+			_, err = sh(t, opts, "echo t > "+filepath.Join(base, "tmp", "t"))
+			require.NoError(t, err, "where temporary files are")
 			opts.Dir = ""
 			t.Chdir(dir)
-			_, err = sh(t, opts, "pwd; echo c > own")
-			require.ErrorContains(t, err, "ermission denied", "the folder is this process's, and none of its own")
+			_, err = sh(t, opts, "echo c > own")
+			require.NoError(t, err, "where this process works, and so the command")
+			t.Chdir("/")
+			_, err = sh(t, opts, "echo c > "+outside)
+			require.ErrorContains(t, err, "ermission denied", "that is everywhere")
 			opts.Sandbox = Off
 			_, err = sh(t, opts, "echo c > "+outside)
 			require.NoError(t, err)
