@@ -33,7 +33,7 @@ func TestRecordedRunTakesTheSameWay(t *testing.T) {
 	require.NoError(t, err)
 
 	mock := scripted.NewMock(
-		scripted.Ask("search", `{"q":"a"}`), scripted.Ask("nope", `{}`), scripted.Say("no"), scripted.Say("the answer"))
+		scripted.Ask("search", `{"q":"a"}`), scripted.Ask("nope", `{}`), scripted.Say(""), scripted.Say("the answer"))
 	onBus := func(b *agent.Builder) { b.Bus(bus) }
 	first := build(t, mock, onBus)
 	answer, err := first.Run(t.Context())

@@ -104,13 +104,16 @@ func (c *catalog) note(now time.Time) {
 	for _, name := range c.now.providers {
 		c.seen[providerKey(name)] = now
 	}
-	// What other gateways saw a moment ago.
-	for name, pool := range c.now.before.First {
-		c.seen[toolKey("", name)], c.seen[toolKey(pool, name)] = now, now
+}
+
+// remembers reports whether another gateway saw a name announced a moment ago.
+func (o *offers) remembers(key string) bool {
+	for name, pool := range o.before.First {
+		if key == toolKey("", name) || key == toolKey(pool, name) {
+			return true
+		}
 	}
-	for _, name := range c.now.before.Providers {
-		c.seen[providerKey(name)] = now
-	}
+	return slices.ContainsFunc(o.before.Providers, func(name string) bool { return key == providerKey(name) })
 }
 
 // unsettled reports whether a name may be missing only since its announcement is being
@@ -123,7 +126,7 @@ func (c *catalog) unsettled(key string) bool {
 	if at, known := c.seen[key]; known && now.Sub(at) < settling || !c.troubled.IsZero() && now.Sub(c.troubled) < settling {
 		return true
 	}
-	return len(c.now.providers) == 0 && now.Sub(c.began) < settling
+	return c.now.remembers(key) || len(c.now.providers) == 0 && now.Sub(c.began) < settling
 }
 
 // resolve returns the tools of a definition and checks that its provider lives. pools

@@ -139,7 +139,7 @@ func (p *Planner) Run(ctx context.Context) error {
 		return fmt.Errorf("planner: watching for listeners: %w", err)
 	}
 	defer stop()
-	if err := p.settleNames(ctx); err != nil || ctx.Err() != nil {
+	if err := p.settleNames(ctx); err != nil {
 		return err
 	}
 	return worker.RunAnnounced(ctx, p.cfg.Logger, p.Announce, p.Withdraw, p.worker.Run)

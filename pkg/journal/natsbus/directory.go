@@ -32,6 +32,8 @@ const (
 type poolCache struct {
 	names []string
 	at    time.Time
+	// made counts the pools that this bus made: a list from before is not kept.
+	made int
 }
 
 // Announce says that an instance runs these tools. It makes the pool's buckets
@@ -311,14 +313,16 @@ func (b *Bus) livePools(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	fresh := poolCache{at: time.Now()}
+	fresh := poolCache{at: time.Now(), made: cached.made}
 	for _, name := range names {
 		if pool, ok := strings.CutPrefix(name, kvStreamPrefix+toolsPrefix); ok {
 			fresh.names = append(fresh.names, pool)
 		}
 	}
 	b.mu.Lock()
-	b.pools = fresh
+	if b.pools.made == fresh.made {
+		b.pools = fresh
+	}
 	b.mu.Unlock()
 	return fresh.names, nil
 }
@@ -326,7 +330,7 @@ func (b *Bus) livePools(ctx context.Context) ([]string, error) {
 func (b *Bus) forgetPools() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.pools = poolCache{}
+	b.pools = poolCache{made: b.pools.made + 1}
 }
 
 func (b *Bus) streamNames(ctx context.Context) ([]string, error) {

@@ -127,7 +127,9 @@ func testBatchFault(t *testing.T, outcome string, o Options, want error, stored 
 	o.Crash = func(at Moment) bool { return inBatch.Load() && at.Process == armed && at.Point == point }
 	j := New(o)
 	armed = j.NewProcess()
-	crowd(t, armed, 1) // so that it is known that batches pay
+	for range 8 { // so that it is known that batches pay
+		crowd(t, armed, 1)
+	}
 	// The first one goes alone, and the others together.
 	go func() { time.Sleep(15 * time.Millisecond); inBatch.Store(true) }() // in the bubble
 	runs, errs := crowd(t, armed, 6)
