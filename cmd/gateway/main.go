@@ -24,7 +24,7 @@ func main() { cli.Main(command()) }
 func command() *cobra.Command {
 	var listen, namespace string
 	var stall *wire.StallFlag
-	var streams *wire.StreamFlags
+	var clients *wire.HTTPFlags
 	var poolWait, writeTimeout time.Duration
 	var flags *pflag.FlagSet
 	var listener *net.TCPListener
@@ -42,7 +42,7 @@ there is no bus it answers 503, and /healthz 200.`,
 			stall = wire.AddStallFlag(flags)
 			flags.StringVar(&namespace, "namespace", os.Getenv("MOOREBUS_NAMESPACE"), "namespace of requests that name none (MOOREBUS_NAMESPACE, else default)")
 			wire.AddPoolWaitFlag(flags, &poolWait)
-			streams = wire.AddStreamFlags(flags)
+			clients = wire.AddHTTPFlags(flags)
 			flags.DurationVar(&writeTimeout, "write-timeout", 30*time.Second, "how long a client may take nothing of its answer until it is cut off")
 		},
 		func() (err error) {
@@ -52,7 +52,7 @@ there is no bus it answers 503, and /healthz 200.`,
 			if namespace != "" && !events.ValidToken(namespace) {
 				return cli.Usage("--namespace: %q is not a name; use [a-z0-9][a-z0-9_-]{0,62}", namespace)
 			}
-			if err := errors.Join(wire.CheckPoolWait(poolWait), streams.Check()); err != nil {
+			if err := errors.Join(wire.CheckPoolWait(poolWait), clients.Check()); err != nil {
 				return err
 			}
 			if writeTimeout <= 0 {
@@ -72,8 +72,8 @@ there is no bus it answers 503, and /healthz 200.`,
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Timers: r.Bus, Directory: r.Bus, Agents: r.Bus, Tombstones: r.Bus,
 				Validator: schema.New(schema.Options{}), CheckScript: wire.CheckScript, CheckApproval: approval.New().Check, CheckEstimator: wire.Estimators().Check,
 				DefaultNamespace: namespace, Listener: listener, PoolWait: poolWait, StallAfter: stall.After, WriteTimeout: writeTimeout,
-				MaxStreams: streams.Max, MaxClientStreams: streams.PerClient,
-				Token: os.Getenv(wire.TokenVariable), Hosts: cli.HostNames(listen), Ready: r.Bus.Ready,
+				MaxStreams: clients.Max, MaxClientStreams: clients.PerClient,
+				Token: os.Getenv(wire.TokenVariable), Hosts: clients.Hosts(listen), Ready: r.Bus.Ready,
 				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
 			})
 			if err != nil {

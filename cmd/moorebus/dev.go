@@ -33,12 +33,12 @@ hour, as moorebus purge does.`,
 	}
 	local := addLocalFlags(cmd)
 	local.keep.add(cmd.Flags())
-	local.streams = wire.AddStreamFlags(cmd.Flags())
+	local.clients = wire.AddHTTPFlags(cmd.Flags())
 	cmd.Flags().StringVar(&listen, "listen", wire.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		docs, err := local.documents()
 		if err == nil {
-			err = local.streams.Check()
+			err = local.clients.Check()
 		}
 		if err != nil {
 			return err
@@ -47,7 +47,7 @@ hour, as moorebus purge does.`,
 		if err != nil {
 			return err
 		}
-		local.hosts = cli.HostNames(listen)
+		local.hosts = local.clients.Hosts(listen)
 		defer func() { _ = listener.Close() }()
 		return local.host(cmd.Context(), docs, listener, func(ctx context.Context, h *agent.Host, _ session.Bus) error {
 			if local.agentFile != "" {

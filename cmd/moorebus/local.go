@@ -18,6 +18,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/exectool"
 	"github.com/spf13/cobra"
 )
 
@@ -39,8 +40,8 @@ type localFlags struct {
 	snapshotEvery int
 	keep          keepFlags
 	poolWait      time.Duration
-	// streams bound the event streams of HTTP, where there is any.
-	streams *wire.StreamFlags
+	// clients bounds what those of HTTP may do, where there is any.
+	clients *wire.HTTPFlags
 	// hosts are the names under which HTTP may be addressed.
 	hosts []string
 	// tools are those of the host, once it is there.
@@ -57,7 +58,7 @@ func addLocalFlagsBeside(cmd *cobra.Command, bus *cli.BusFlags) *localFlags {
 		bus:   bus,
 		serve: cli.AddServeFlags(cmd.Flags(), os.Getenv),
 		role:  cli.AddRoleFlags(cmd.Flags()),
-		stall: wire.AddStallFlag(cmd.Flags()), streams: &wire.StreamFlags{},
+		stall: wire.AddStallFlag(cmd.Flags()), clients: &wire.HTTPFlags{},
 		log: cli.AddLogFlags(cmd.Flags(), slog.LevelWarn),
 	}
 	cmd.Flags().StringVar(&f.agentFile, "agent", "", "`file` of the agent (YAML or JSON), - is stdin; its tools may stand in it too")
@@ -89,6 +90,9 @@ func (f *localFlags) documents() (agentfile.Documents, error) {
 func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listener net.Listener, body func(context.Context, *agent.Host, session.Bus) error) error {
 	logger, err := f.log.Logger()
 	if err != nil {
+		return err
+	}
+	if err := exectool.Conceal(); err != nil { // keys and tokens are in the environment
 		return err
 	}
 	stopProfiles, err := f.role.ServePprof(logger)
@@ -213,7 +217,7 @@ func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, lo
 	}
 	return agent.HostOptions{
 		Providers: providers, Prices: prices, Tools: registry, Subagents: wire.Subagents(docs.Tools), Results: actor.Results{Secrets: secrets},
-		Instance: f.role.Instance, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: f.hosts, MaxStreams: f.streams.Max, MaxClientStreams: f.streams.PerClient, CheckScript: wire.CheckScript,
+		Instance: f.role.Instance, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: f.hosts, MaxStreams: f.clients.Max, MaxClientStreams: f.clients.PerClient, CheckScript: wire.CheckScript,
 		StallAfter: f.stall.After, PoolWait: f.poolWait, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
 	}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/gateway"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -59,6 +60,9 @@ type waits struct {
 func (s *Session) see(ctx context.Context, mem *reducer.Memory, e *events.Event) {
 	var all []Wait
 	for _, id := range gateway.Undecided(mem.PendingApproval) {
+		if mem.State != events.WaitingForHuman {
+			break // it ended, and what was asked for stays in its memory
+		}
 		i := slices.IndexFunc(mem.PendingApproval.Requests, func(r events.Request) bool { return r.CallID == id })
 		request := mem.PendingApproval.Requests[i] // the memory goes on
 		all = append(all, Wait{mem.RunID, mem.Control.Agent.Name, &request})
@@ -93,7 +97,7 @@ func (s *Session) ask(w Wait) {
 	}
 	commands := w.Commands(s.o.Where)
 	if w.Request.Asks {
-		s.view.line(fmt.Sprintf("%s%s asks: %s\n  answer it with `%s`; Ctrl-C leaves the run waiting", who, w.Request.Tool, w.Request.Reason, commands[0]))
+		s.view.line(fmt.Sprintf("%s%s asks: %s\n  answer it with `%s`; Ctrl-C leaves the run waiting", who, w.Request.Tool, console.Plain(w.Request.Reason), commands[0]))
 		return
 	}
 	s.view.line(fmt.Sprintf("%s%s waits for a human\n  `%s` lets it run, `%s` does not; Ctrl-C leaves the run waiting",

@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal/natsbus"
 	"github.com/moorebus/moorebus/pkg/observer"
 	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/moorebus/moorebus/pkg/tool/exectool"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -50,6 +51,9 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 			if err := check(); err != nil {
 				return err
 			}
+		}
+		if err := exectool.Conceal(); err != nil { // keys and tokens are in the environment
+			return err
 		}
 		stopProfiles, err := role.ServePprof(logger)
 		if err != nil {
@@ -119,19 +123,29 @@ func ListenAddress(getenv func(string) string) string {
 	return "127.0.0.1:8080"
 }
 
-// StreamFlags bound the event streams of what runs a gateway.
-type StreamFlags struct{ Max, PerClient int }
+// HTTPFlags bound what clients of a gateway's HTTP may do.
+type HTTPFlags struct {
+	// Max and PerClient are how many event streams may be open.
+	Max, PerClient int
+	hosts          []string
+}
 
-// AddStreamFlags adds --max-streams and --max-client-streams.
-func AddStreamFlags(flags *pflag.FlagSet) *StreamFlags {
-	f := &StreamFlags{}
+// AddHTTPFlags adds --max-streams, --max-client-streams and --host.
+func AddHTTPFlags(flags *pflag.FlagSet) *HTTPFlags {
+	f := &HTTPFlags{}
+	flags.StringSliceVar(&f.hosts, "host", nil, "further `names` by which clients without a token may address --listen; its own host, localhost and IP addresses are always allowed")
 	flags.IntVar(&f.Max, "max-streams", gateway.MaxStreams, "event streams that may be open at once; a further one is 429")
 	flags.IntVar(&f.PerClient, "max-client-streams", gateway.MaxClientStreams, "event streams that one address may have open at once; a further one is 429")
 	return f
 }
 
+// Hosts are the names by which clients may address a listener.
+func (f *HTTPFlags) Hosts(listen string) []string {
+	return append(cli.HostNames(listen), f.hosts...)
+}
+
 // Check returns a usage error for a bound that makes no sense.
-func (f *StreamFlags) Check() error {
+func (f *HTTPFlags) Check() error {
 	if f.Max < 1 || f.PerClient < 1 {
 		return cli.Usage("--max-streams and --max-client-streams: must be at least 1, are %d and %d", f.Max, f.PerClient)
 	}

@@ -26,14 +26,9 @@ import (
 // in it: the values of headers and of commands' environments, which must not
 // reach the log. It takes the variables of the file from the environment.
 //
-// The tools of its MCP servers are there once the registry is started. Commands and
-// servers cannot read this process's environment from then on, see
-// [exectool.Conceal].
+// The tools of its MCP servers are there once the registry is started.
 func Tools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
 	if err := file.Expand(os.LookupEnv); err != nil {
-		return nil, nil, err
-	}
-	if err := exectool.Conceal(); err != nil {
 		return nil, nil, err
 	}
 	tools := make([]tool.Tool, 0, len(file.Tools))

@@ -71,8 +71,12 @@ func (p *Policies) program(text string) (*vm.Program, error) {
 	}
 	// As it is written first: the rewritten one knows fewer types, so fewer mistakes
 	// show in it.
-	if _, err := expr.Compile(text, expr.Env(environment{}), expr.AsBool(), expr.Optimize(false)); err != nil {
+	var names naming
+	if _, err := expr.Compile(text, expr.Env(environment{}), expr.AsBool(), expr.Optimize(false), expr.Patch(&names)); err != nil {
 		return nil, fmt.Errorf("approval.expr: %w", err)
+	}
+	if names.looksUp {
+		return nil, errors.New("approval.expr: $env is not available: name tool, arguments, risk or run")
 	}
 	program, err := expr.Compile(text, expr.Env(environment{}), expr.AsBool(), expr.Optimize(false), expr.Patch(metering{}))
 	if err != nil {

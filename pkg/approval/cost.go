@@ -40,7 +40,8 @@ const (
 // errCost is the reason of an evaluation that was given up.
 var errCost = fmt.Errorf("it takes more than %d steps with these arguments", maxSteps)
 
-// The functions that the rewritten expression calls. No expression can name them.
+// The functions that the rewritten expression calls. No expression can name them:
+// [naming] refuses the one way to names that are no identifiers.
 const (
 	payName     = "pay!"
 	growName    = "grow!"
@@ -53,6 +54,16 @@ var growing = []string{"join", "repeat", "replace", "uniq"}
 
 // slow are the functions that read a time zone's file, with their extra cost.
 var slow = map[string]int{"date": 2000, "timezone": 2000}
+
+// naming finds expressions that look names up in their environment.
+type naming struct{ looksUp bool }
+
+// Visit is called for every node.
+func (n *naming) Visit(node *ast.Node) {
+	if id, ok := (*node).(*ast.IdentifierNode); ok && id.Value == "$env" {
+		n.looksUp = true
+	}
+}
 
 // metering rewrites an expression so that it pays for what it does.
 type metering struct{}
@@ -169,7 +180,7 @@ func compile(text string) (*pattern, error) {
 type meter struct{ left int }
 
 func (m *meter) spend(steps int) {
-	if m.left -= steps; m.left < 0 {
+	if m.left -= max(steps, 0); m.left < 0 {
 		panic(errCost)
 	}
 }
@@ -230,6 +241,9 @@ func (m *meter) weighOther(v reflect.Value, depth int) {
 // grow calls one of the functions of [growing].
 func (m *meter) grow(args ...any) any {
 	name, _ := args[0].(string)
+	if !slices.Contains(growing, name) {
+		panic(fmt.Errorf("%q is not priced", name))
+	}
 	args = args[1:]
 	sizes := make([]int, len(args))
 	for i, arg := range args {

@@ -118,5 +118,7 @@ func TestMistakesAreFoundInTheExpressionItself(t *testing.T) {
 	require.ErrorContains(t, check("tool + 1 == 2"), "mismatched types string and int")
 	require.ErrorContains(t, check(`tool matches "("`), "missing closing")
 	require.ErrorContains(t, check("true and pay!(1, 2)"), "pay")
+	require.ErrorContains(t, check(`let p = $env["pay!"]; all(arguments.n, all(arguments.n, p(true, -1000000)))`), "$env is not available")
+	require.ErrorContains(t, check(`let g = get($env, "grow!"); g("timezone", "Europe/Berlin") != nil`), "$env is not available")
 	require.ErrorContains(t, check("true or "+strings.Repeat("true or ", 2000)+"true"), "at most 8192 are allowed")
 }

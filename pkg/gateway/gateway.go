@@ -59,9 +59,9 @@ type Config struct {
 	Listener net.Listener
 	// Token is what HTTP requests must present as a bearer token; empty: none.
 	Token string
-	// Hosts are further names under which a gateway without a token that is
-	// reached over loopback may be addressed. Localhost and addresses always
-	// may; other names are refused, since a web page could take them.
+	// Hosts are further names under which a gateway without a token may be
+	// addressed. Localhost and IP addresses always may; other names are refused,
+	// since a web page could take them.
 	Hosts []string
 	// Ready is asked by /readyz beside the gateway's own checks; may be nil.
 	Ready func(ctx context.Context) error

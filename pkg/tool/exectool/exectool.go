@@ -177,7 +177,10 @@ func (t *Tool) run(ctx context.Context, call tool.Call) (missing []string, resul
 		missing, err = box.verdict(err)
 	}
 	var none *notStarted
+	var unknown *tool.Failure
 	switch {
+	case errors.As(err, &unknown):
+		return missing, "", unknown
 	case errors.As(err, &none):
 		return missing, "", t.startFailure(ctx, err)
 	case err == nil || errors.Is(err, exec.ErrWaitDelay):

@@ -98,6 +98,7 @@ func (o order) run(words *os.File, stop <-chan os.Signal) int {
 	if !o.Inside { // the end of the namespace's first process kills the others
 		sweep(nobody)
 	}
+	_ = os.RemoveAll(o.Temp) // the actor may be gone
 	if stopped {
 		return 1
 	}
@@ -143,7 +144,10 @@ func (o *order) start() (pid int, err error) {
 		if err := restrictWrites(o.Writable); err != nil {
 			o.lacks("no writing outside of its folders", err)
 		}
-		pid, err = syscall.ForkExec(o.Path, o.Args, &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}})
+		pid, err = syscall.ForkExec(o.Path, o.Args, &syscall.ProcAttr{
+			Env: os.Environ(), Files: []uintptr{0, 1, 2},
+			Sys: &syscall.SysProcAttr{Setpgid: o.Inside}, // else the actor ends it with the keeper's group
+		})
 	}()
 	<-done
 	return pid, err

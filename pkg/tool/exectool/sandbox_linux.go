@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/moorebus/moorebus/pkg/tool"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,7 +33,7 @@ func enclose(cmd *exec.Cmd, without error) (*sandbox, error) {
 	if s.says, s.words, err = os.Pipe(); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	o := order{Inside: without == nil, Writable: writable(cmd.Dir), Path: cmd.Path, Args: cmd.Args}
+	o := order{Inside: without == nil, Temp: tmp, Writable: writable(cmd.Dir), Path: cmd.Path, Args: cmd.Args}
 	if without == nil {
 		ownNamespaces(cmd)
 	} else {
@@ -75,7 +76,7 @@ func writable(dir string) []string {
 func (s *sandbox) started() { _ = s.words.Close() }
 
 // verdict returns what the keeper reported, and how the command ended: nil for
-// success, a [*notStarted], or an [*exited]. waited is what waiting for the keeper
+// success, a [*notStarted], an [*exited], or a [*tool.Failure] if that is not known. waited is what waiting for the keeper
 // came to.
 func (s *sandbox) verdict(waited error) (missing []string, err error) {
 	said, err := io.ReadAll(s.says)
@@ -85,9 +86,9 @@ func (s *sandbox) verdict(waited error) (missing []string, err error) {
 	}
 	switch {
 	case err != nil && waited != nil:
-		return nil, fmt.Errorf("its sandbox broke: %w", waited)
+		return nil, tool.Failf(tool.CodeUnreachable, "the sandbox of the command broke, how it ended is not known: %v", waited)
 	case err != nil:
-		return nil, errors.New("its sandbox ended without a report")
+		return nil, tool.Failf(tool.CodeUnreachable, "the sandbox of the command ended without a report, how it ended is not known")
 	case r.Error != "":
 		return r.Missing, &notStarted{r.Error}
 	case r.Wait != 0:
@@ -135,7 +136,9 @@ type order struct {
 	Inside bool
 	// Missing is what does not work, as far as is known.
 	Missing []string
-	// Writable are the folders that the command may write in.
+	// Temp is the command's own temporary folder, which goes with it. Writable are the
+	// folders that it may write in.
+	Temp     string
 	Writable []string
 	Path     string   `json:"-"`
 	Args     []string `json:"-"`
