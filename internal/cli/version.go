@@ -11,7 +11,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// addVersion adds --version, which prints what [versionText] says.
+// addVersion adds --version to a program: `moorebus`, `replay` or a role. It prints
+// what [versionText] returns.
 func addVersion(root *cobra.Command) {
 	build, _ := debug.ReadBuildInfo() // nil without one
 	root.Version = versionText(root.Name(), build)
