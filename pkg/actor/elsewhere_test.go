@@ -77,7 +77,7 @@ func TestToolsOfOtherActors(t *testing.T) {
 // TestActorsFullOfEachOthersCalls: what is borrowed has slots of its own.
 func TestActorsFullOfEachOthersCalls(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
-		slow := func(context.Context, tool.Call) (string, error) { time.Sleep(time.Second); return "done", nil }
+		slow := func(context.Context, tool.Call) (string, error) { time.Sleep(time.Second); return "done", nil } // in the bubble
 		a, b := pure("a", "", slow), pure("b", "", slow)
 		r.specs = specsOf(t, a, b)
 		tight := func(cfg *actor.Config) { cfg.Concurrency = 1 }
@@ -157,7 +157,7 @@ func TestLenderDies(t *testing.T) {
 		<-began
 		lender.Kill()
 		r.spawn([]tool.Tool{pay}, called("other"))
-		time.Sleep(5 * time.Minute) // many ack waits
+		time.Sleep(5 * time.Minute) // in the bubble: many ack waits
 		close(finish)
 		require.Equal(t, "SUCCESS: paid", r.outcome(run).Observation)
 		require.Zero(t, r.Count(run, events.TypeLLMAttemptFailed))
@@ -178,10 +178,10 @@ func TestToolThatComesBack(t *testing.T) {
 		require.Equal(t, "not_found", r.outcome(gone).Code)
 		require.GreaterOrEqual(t, time.Since(began), 30*time.Second)
 		require.Len(t, r.Events(gone), 3)
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // in the bubble
 
 		run := r.plan("work")
-		time.Sleep(20 * time.Second)
+		time.Sleep(20 * time.Second) // in the bubble
 		r.spawn([]tool.Tool{work}, called("two"))
 		require.Equal(t, "SUCCESS: done", r.outcome(run).Observation)
 		require.Len(t, r.Events(run), 3)
@@ -197,7 +197,7 @@ func TestAnnouncementsAreWithdrawn(t *testing.T) {
 		a, err := actor.New(actor.Config{Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p, Directory: p, Tools: registry})
 		require.NoError(t, err)
 		stop := r.Go(a.Run)
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // in the bubble
 		tools, err := r.Journal.Tools(t.Context())
 		require.NoError(t, err)
 		require.Len(t, tools, 1)

@@ -149,7 +149,7 @@ func (g *Gateway) outermost(next http.Handler) http.Handler {
 		}()
 		counted.Header().Set("X-Content-Type-Options", "nosniff")
 		if !g.hostAllowed(r) {
-			writeError(counted, fault(http.StatusForbidden, CodeForbidden, "the host name %q is not this gateway's; use localhost or an address, allow the name, or set a token", r.Host))
+			writeError(counted, fault(http.StatusForbidden, CodeForbidden, "the host name %q is not this gateway's; use localhost or an address, allow the name (--host), or set a token", r.Host))
 			return
 		}
 		next.ServeHTTP(counted, r)

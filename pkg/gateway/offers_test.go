@@ -48,10 +48,10 @@ func TestFirstAnnouncement(t *testing.T) {
 			return o.First["pay"]
 		}
 		announce("payments")
-		time.Sleep(3 * time.Second)
+		time.Sleep(3 * time.Second) // in the bubble
 		announce("attic")
 		for range 4 {
-			time.Sleep(10 * time.Second)
+			time.Sleep(10 * time.Second) // in the bubble
 			announce("attic")
 			announce("payments")
 			require.Equal(t, "payments", first())
@@ -60,14 +60,14 @@ func TestFirstAnnouncement(t *testing.T) {
 		_, stop = watching(t, b)
 		defer stop()
 		announce("attic")
-		time.Sleep(3 * time.Second)
+		time.Sleep(3 * time.Second) // in the bubble
 		require.Equal(t, "payments", first())
 
 		require.NoError(t, b.Withdraw(t.Context(), "payments", "x"))
-		time.Sleep(5 * time.Second)
+		time.Sleep(5 * time.Second) // in the bubble
 		require.Equal(t, "payments", first(), "it may only start again")
 		announce("attic")
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) // in the bubble
 		require.Equal(t, "attic", first())
 	})
 }
@@ -81,11 +81,11 @@ func TestJustGone(t *testing.T) {
 		defer stop()
 		require.NoError(t, b.Announce(t.Context(), "default", "a", []events.ToolSpec{searchTool}))
 		require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai"}))
-		time.Sleep(3 * time.Second)
+		time.Sleep(3 * time.Second) // in the bubble
 		agent, err := agentfile.ParseDefinition([]byte(inline), agentfile.JSON, agentfile.Options{})
 		require.NoError(t, err)
 		refusal := func() (status int, code string) {
-			time.Sleep(3 * time.Second)
+			time.Sleep(3 * time.Second) // in the bubble
 			_, err := g.Start(t.Context(), "", gateway.StartRequest{Agent: &agent, Task: "x"})
 			var refused *gateway.Error
 			require.True(t, errors.As(err, &refused), "%v", err)
@@ -98,7 +98,7 @@ func TestJustGone(t *testing.T) {
 		require.NoError(t, b.WithdrawProviders(t.Context(), "p"))
 		_, code = refusal()
 		require.Equal(t, "announcements_pending", code)
-		time.Sleep(15 * time.Second)
+		time.Sleep(15 * time.Second) // in the bubble
 		status, code = refusal()
 		require.Equal(t, http.StatusUnprocessableEntity, status)
 		require.Equal(t, "unknown_provider", code)

@@ -204,7 +204,7 @@ func TestWhoseToolItIs(t *testing.T) {
 		}
 		is("attic", "pay", nil) // nobody remembers anything
 		require.NoError(t, p.bus.PutOffers(t.Context(), journal.Offers{First: map[string]string{"pay": "bank", "gone": "web"}, Providers: []string{"scripted", "oracle"}}))
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // in the bubble
 		require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 		for _, pool := range []string{"attic", "bank", "web"} {
 			p.announce(t, pool, "pay", "pays")
@@ -219,7 +219,7 @@ func TestWhoseToolItIs(t *testing.T) {
 
 		p.announce(t, "bank", "twin", "is one")
 		p.announce(t, "web", "twin", "is another")
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) // in the bubble
 		_, err := pick("twin", nil)
 		require.ErrorContains(t, err, "bank/twin")
 		require.ErrorContains(t, err, "--pool-tools")

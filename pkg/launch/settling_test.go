@@ -62,7 +62,7 @@ func TestPinBeforeAnyPlanner(t *testing.T) {
 		p := newPad(t)
 		p.announce(t, "default", "work", "works")
 		require.Equal(t, launch.CodeUnsettled, p.refusal(t, nil).Code)
-		time.Sleep(journal.AnnouncementRefresh * 2)
+		time.Sleep(journal.AnnouncementRefresh * 2) // in the bubble
 		require.Equal(t, launch.CodeUnknownProvider, p.refusal(t, nil).Code)
 	})
 }
@@ -86,16 +86,16 @@ func TestPinAfterAnOutage(t *testing.T) {
 		p, directory := newPad(t), &away{}
 		p.launcherOn(t, func(d journal.Directory) journal.Directory { directory.Directory = d; return directory })
 		require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // in the bubble
 		require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 		require.Equal(t, launch.CodeUnknownTool, p.refusal(t, nil).Code)
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) // in the bubble
 		directory.gone = true
 		_, err := p.Pin(t.Context(), worker(nil), launch.Task{Text: "Do it."})
 		require.ErrorContains(t, err, "does not answer")
 		directory.gone = false
 		require.Equal(t, launch.CodeUnsettled, p.refusal(t, nil).Code)
-		time.Sleep(journal.AnnouncementRefresh * 2)
+		time.Sleep(journal.AnnouncementRefresh * 2) // in the bubble
 		require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 		require.Equal(t, launch.CodeUnknownTool, p.refusal(t, nil).Code)
 	})

@@ -30,7 +30,7 @@ func needsAll(t *testing.T) {
 	missing, err := Missing(t.Context())
 	require.NoError(t, err)
 	if len(missing) > 0 {
-		t.Skip("this system lacks ", missing)
+		t.Skip("reason: this system lacks ", missing)
 	}
 }
 
