@@ -63,6 +63,7 @@ type Server struct {
 	log          *serverLog
 
 	full     atomic.Pointer[FullError]
+	suspect  bool // the last look found a reason to restart the server
 	unwatch  context.CancelFunc
 	watching sync.WaitGroup
 

@@ -3,7 +3,7 @@ package embedded
 import (
 	"context"
 	"fmt"
-	"net/http"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -16,9 +16,10 @@ const (
 	reserveShare = 20
 	// lookEvery is how often the disk is looked at.
 	lookEvery = 250 * time.Millisecond
-	// restartPause is the least time between two restarts of a server that stores
-	// nothing.
-	restartPause = 5 * time.Second
+	// restartPause is how long a server is not restarted again after a restart that did
+	// not help. It doubles up to mostRestartPause.
+	restartPause     = 5 * time.Second
+	mostRestartPause = time.Minute
 )
 
 // FullError says that the server takes no writes for want of room on its disk.
@@ -27,15 +28,15 @@ type FullError struct {
 	// how many it takes writes again.
 	Dir        string
 	Free, Need uint64
-	// Reason is what the server says about its streams; empty if it would still
-	// store something.
+	// Reason is why the server stores nothing, however much room there is; empty if it
+	// would still store something.
 	Reason string
 }
 
 // Error says what to do.
 func (e *FullError) Error() string {
 	if e.Reason != "" && e.Free >= e.Need {
-		return fmt.Sprintf("the server cannot write to %s, it is being restarted: %s", e.Dir, e.Reason)
+		return fmt.Sprintf("the server cannot write to %s; it is restarted until it can: %s", e.Dir, e.Reason)
 	}
 	return fmt.Sprintf("the disk of %s is full: %d MiB are free; appends go on by themselves when there are %d MiB", e.Dir, e.Free>>20, e.Need>>20)
 }
@@ -68,7 +69,7 @@ func (s *Server) Storable() int64 {
 func (s *Server) watch(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	var restarted time.Time
+	var turns restarts
 	for {
 		select {
 		case <-ctx.Done():
@@ -76,19 +77,43 @@ func (s *Server) watch(ctx context.Context) {
 		case <-s.log.failed:
 		case <-tick.C:
 		}
-		if s.look() && time.Since(restarted) >= restartPause {
-			restarted = time.Now()
-			if err := s.restart(ctx); err != nil && ctx.Err() == nil {
-				s.log.out.Error("the embedded server did not start again; it is tried again", "reason", err)
-			}
-			s.look()
+		s.look()
+		if !turns.due(s.full.Load(), time.Now()) {
+			continue
 		}
+		if err := s.restart(ctx); err != nil && ctx.Err() == nil {
+			s.log.out.Error("the embedded server did not start again; it is tried again", "reason", err)
+		}
+		turns.last = time.Now()
+		s.look()
 	}
 }
 
-// look notes whether there is room, says so where that changed, and reports whether
-// the server has to be restarted, which only helps where there is room.
-func (s *Server) look() (restart bool) {
+// restarts decides when a server that stores nothing is restarted.
+type restarts struct {
+	// last is when the last restart ended, and pause how long there is none after it.
+	last  time.Time
+	pause time.Duration
+}
+
+// due reports whether the server is to be restarted now, and counts that as a restart.
+// A restart only helps where there is room. If the server soon stores nothing again
+// although there was room all the time, the next restart waits longer.
+func (r *restarts) due(full *FullError, now time.Time) bool {
+	switch since := now.Sub(r.last); {
+	case full == nil && since > mostRestartPause, full != nil && full.Free < full.Need:
+		r.pause = 0
+		return false
+	case full == nil || full.Reason == "" || since < r.pause:
+		return false
+	}
+	r.last, r.pause = now, min(max(2*r.pause, restartPause), mostRestartPause)
+	return true
+}
+
+// look notes whether there is room, and says so where that changed. Two looks never
+// run at the same time.
+func (s *Server) look() {
 	was := s.full.Load()
 	now := s.room(was)
 	s.full.Store(now)
@@ -100,7 +125,6 @@ func (s *Server) look() (restart bool) {
 		s.log.mute(false)
 		s.log.out.Warn("there is room on the disk again: what waits is stored", "dir", s.dir)
 	}
-	return now != nil && now.Reason != "" && now.Free >= now.Need
 }
 
 // room returns nil if there is room, given what it returned before. A disk that was
@@ -118,27 +142,48 @@ func (s *Server) room(was *FullError) *FullError {
 	if !known {
 		least, now.Need = 0, 0
 	}
-	if s.log.sawError.Load() || was != nil && was.Reason != "" {
-		now.Reason = s.ill()
+	reason := s.ill()
+	if s.suspect {
+		now.Reason = reason // it was ill at the last look, too
 	}
+	s.suspect = reason != ""
 	if now.Reason == "" && now.Free >= least {
 		return nil
 	}
 	return now
 }
 
-// ill returns what the server says of streams that store nothing any more, else "".
+// ill returns why the server stores nothing any more until it is restarted, else "".
 func (s *Server) ill() string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if !s.nats.JetStreamEnabled() {
 		return "JetStream ended"
 	}
-	if health := s.nats.Healthz(&server.HealthzOptions{}); health.StatusCode != 0 && health.StatusCode != http.StatusOK {
-		return health.Error
+	if sawError := s.log.sawError.Swap(false); !sawError && !s.suspect {
+		return ""
 	}
-	s.log.sawError.Store(false)
-	return ""
+	reason, known := writeError(s.nats.Healthz(&server.HealthzOptions{Details: true}))
+	if !known {
+		s.log.sawError.Store(true) // look again
+	}
+	return reason
+}
+
+// writeError returns what the server's health says about a stream that it could not
+// write, else "". Everything else stays as it is after a restart, such as a directory
+// of a stream that could not be recovered. It is not known where the server did not
+// look at its streams.
+func writeError(health *server.HealthStatus) (reason string, known bool) {
+	for _, e := range health.Errors {
+		switch {
+		case e.Type == server.HealthzErrorConn:
+			return "", false
+		case e.Type == server.HealthzErrorStream && strings.Contains(e.Error, " write error: "):
+			return e.Error, true
+		}
+	}
+	return "", true
 }
 
 // restart stops the server and starts it on the same directory and address. Its

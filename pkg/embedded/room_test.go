@@ -11,11 +11,13 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -42,6 +44,95 @@ func TestKeepsRoom(t *testing.T) {
 	srv.look()
 	require.NoError(t, srv.Full())
 	require.Equal(t, 2, strings.Count(lines.String(), "\n"), "a line for each change: %s", lines.String())
+}
+
+// unwatched starts a server whose disk nobody looks at but the test.
+func unwatched(t *testing.T, dir string) *Server {
+	srv, err := Start(t.Context(), Options{Dir: dir, Reserve: 1, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	t.Cleanup(srv.Shutdown)
+	srv.unwatch()
+	srv.watching.Wait()
+	return srv
+}
+
+// An error that a restart does not mend is no reason for one.
+func TestOtherErrorsAreNoReasonToRestart(t *testing.T) {
+	dir := t.TempDir()
+	srv := unwatched(t, dir)
+	conn, err := srv.Connect()
+	require.NoError(t, err)
+	publish(t, conn)
+	conn.Close()
+	store := srv.nats.JetStreamConfig().StoreDir
+	srv.Shutdown()
+	require.NoError(t, os.Mkdir(filepath.Join(store, "$G", "streams", "TORN"), 0o700))
+
+	srv = unwatched(t, dir)
+	require.NotEmpty(t, srv.nats.Healthz(&server.HealthzOptions{}).Error, "a directory without a stream")
+	for range 3 {
+		srv.log.Errorf("authentication error")
+		srv.look()
+		require.NoError(t, srv.Full())
+		require.False(t, srv.log.sawError.Load())
+	}
+}
+
+// A server counts as ill when two looks in a row say so.
+func TestJetStreamEnded(t *testing.T) {
+	srv := unwatched(t, t.TempDir())
+	require.NoError(t, srv.nats.DisableJetStream())
+	srv.look()
+	require.NoError(t, srv.Full())
+	srv.look()
+	require.ErrorContains(t, srv.Full(), "JetStream ended")
+	require.NoError(t, srv.restart(t.Context()))
+	srv.look()
+	require.NoError(t, srv.Full())
+}
+
+func TestWriteError(t *testing.T) {
+	for _, c := range []struct {
+		kind   server.HealthZErrorType
+		text   string
+		reason bool
+		known  bool
+	}{
+		{server.HealthzErrorConn, "failed to be ready for connections after 1ms: server", false, false},
+		{server.HealthzErrorStream, "JetStream stream '$G > S' could not be recovered", false, true},
+		{server.HealthzErrorAccount, "JetStream account 'A' could not be resolved", false, true},
+		{server.HealthzErrorStream, "JetStream stream '$G > S' write error: no space left on device", true, true},
+	} {
+		reason, known := writeError(&server.HealthStatus{Errors: []server.HealthzError{{Type: c.kind, Error: c.text}}})
+		require.Equal(t, c.known, known, c.text)
+		require.Equal(t, c.reason, reason != "", c.text)
+	}
+	_, known := writeError(&server.HealthStatus{})
+	require.True(t, known)
+}
+
+// A restart that does not help is tried again ever more rarely; one for want of room
+// is not delayed by those before.
+func TestRestartsThatDoNotHelp(t *testing.T) {
+	var r restarts
+	now := time.Now()
+	after := func(d time.Duration, full *FullError) bool {
+		now = now.Add(d)
+		return r.due(full, now)
+	}
+	ill := &FullError{Free: 2, Need: 1, Reason: "JetStream ended"}
+	require.True(t, after(0, ill))
+	for _, pause := range []time.Duration{restartPause, 2 * restartPause, 4 * restartPause, 8 * restartPause, mostRestartPause, mostRestartPause} {
+		require.False(t, after(time.Millisecond, nil), "it works until something is stored")
+		require.False(t, after(pause-2*time.Millisecond, ill))
+		require.True(t, after(time.Millisecond, ill))
+	}
+	require.False(t, after(restartPause, ill))
+	require.False(t, after(0, &FullError{Free: 0, Need: 1, Reason: "JetStream ended"}), "there is no room")
+	require.True(t, after(0, ill))
+	require.False(t, after(mostRestartPause+1, nil))
+	require.True(t, after(0, ill))
+	require.True(t, after(restartPause, ill), "it begins anew")
 }
 
 // limited makes the test binary run a server whose files may not grow beyond what it
