@@ -282,7 +282,7 @@ func (b *Bus) Ready(ctx context.Context) error {
 	if !b.conn.IsConnected() {
 		return fmt.Errorf("the bus is away: connection to %s is %s", b.conn.Opts.Url, b.conn.Status())
 	}
-	if err := b.diskFull(); err != nil {
+	if err := b.noRoom(); err != nil {
 		return err
 	}
 	for shard := range b.shards {
@@ -302,7 +302,7 @@ func (b *Bus) Ready(ctx context.Context) error {
 	if _, err := b.consumerOf(ctx, timerStream, timerDurable); err != nil {
 		return err
 	}
-	err := b.full.last()
+	err := b.full.last(b.breaks.Load())
 	if b.opts.Full != nil && errors.Is(err, journal.ErrDiskFull) {
 		return nil // it is known to have passed
 	}

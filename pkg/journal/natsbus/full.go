@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -76,6 +77,8 @@ func (s *storageSign) note(stream string, err error) error {
 	} else if r := s.refusals[stream]; time.Since(r.at) > settledFor {
 		delete(s.refusals, stream)
 	}
+	// Nothing may ever be stored again in a stream that refused something.
+	maps.DeleteFunc(s.refusals, func(_ string, r refusal) bool { return time.Since(r.at) > fullFor })
 	s.tell(err)
 	return err
 }
@@ -84,6 +87,9 @@ func (s *storageSign) note(stream string, err error) error {
 func (s *storageSign) tell(reason error) {
 	was, now := s.any.Load(), len(s.refusals) > 0
 	s.any.Store(now)
+	if !now {
+		s.broken = nil
+	}
 	switch {
 	case s.log == nil || was == now:
 	case now:
@@ -94,12 +100,11 @@ func (s *storageSign) tell(reason error) {
 }
 
 // last returns a refusal, nil if something was stored since or if it is of long ago.
-func (s *storageSign) last() error {
+// breaks is how often the connection has broken.
+func (s *storageSign) last(breaks uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.broken != nil {
-		return s.broken
-	}
+	s.restarted(breaks)
 	for _, r := range s.refusals {
 		if time.Since(r.at) <= fullFor {
 			return r.err
@@ -111,10 +116,10 @@ func (s *storageSign) last() error {
 // found notes that the server stores nothing any more, as a stream showed when the
 // connection had broken so often.
 func (s *storageSign) found(stream string, err error, breaks uint64) {
-	s.mu.Lock()
-	s.broken, s.breaks, s.at = err, breaks, time.Now()
-	s.mu.Unlock()
 	_ = s.note(stream, err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.broken, s.breaks, s.at = err, breaks, time.Now()
 }
 
 // refuses returns why nothing is sent to a server that stores nothing any more, nil
@@ -125,13 +130,9 @@ func (s *storageSign) refuses(breaks uint64) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.restarted(breaks)
 	switch {
 	case s.broken == nil:
-	case s.breaks != breaks:
-		// It is another server, or was started again.
-		s.broken = nil
-		clear(s.refusals)
-		s.tell(nil)
 	case time.Since(s.at) > brokenRetry:
 		s.at = time.Now()
 	default:
@@ -140,14 +141,33 @@ func (s *storageSign) refuses(breaks uint64) error {
 	return nil
 }
 
-// diskFull returns an error if nothing should be sent to be stored.
+// restarted forgets what a server refused if the connection broke since: it is another
+// server, or was started again. The lock is held.
+func (s *storageSign) restarted(breaks uint64) {
+	if s.broken != nil && s.breaks != breaks {
+		clear(s.refusals)
+		s.tell(nil)
+	}
+}
+
+// diskFull returns an error if nothing should be sent to be stored. It may let one
+// message pass to a server that stored nothing, so call it for each message alone.
 func (b *Bus) diskFull() error {
-	if b.opts.Full != nil {
-		if err := b.opts.Full(); err != nil {
-			return join(journal.ErrDiskFull, err)
-		}
+	if err := b.noRoom(); err != nil {
+		return err
 	}
 	return b.full.refuses(b.breaks.Load())
+}
+
+// noRoom returns an error while a server in this process has no room on its disk.
+func (b *Bus) noRoom() error {
+	if b.opts.Full == nil {
+		return nil
+	}
+	if err := b.opts.Full(); err != nil {
+		return join(journal.ErrDiskFull, err)
+	}
+	return nil
 }
 
 // full reports whether the stream is at its limit.

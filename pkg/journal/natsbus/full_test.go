@@ -118,13 +118,50 @@ func TestRefusalsOfOneStream(t *testing.T) {
 			require.Error(t, s.note("moore.0", full))
 			require.NoError(t, s.note("$KV.tools_default", nil))
 			require.NoError(t, s.note("moore.0", nil), "what is small is stored")
-			require.ErrorIs(t, s.last(), journal.ErrFull)
+			require.ErrorIs(t, s.last(0), journal.ErrFull)
 		}
 		require.Equal(t, 1, strings.Count(log.text(), "\n"), log.text())
 		time.Sleep(settledFor + 1) // in the bubble
 		require.NoError(t, s.note("moore.0", nil))
-		require.NoError(t, s.last())
+		require.NoError(t, s.last(0))
 		require.Contains(t, log.text(), "stored again")
+	})
+}
+
+// What a stream refused once is forgotten although nothing is stored there again.
+func TestRefusalOfLongAgo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log lines
+		s := storageSign{log: slog.New(slog.NewTextHandler(&log, nil))}
+		for range 2 {
+			require.Error(t, s.note("$KV.written_once", fmt.Errorf("%w: x", journal.ErrFull)))
+			time.Sleep(fullFor + 1) // in the bubble
+			require.NoError(t, s.note("moore.0", nil))
+			require.False(t, s.any.Load())
+		}
+		require.Equal(t, 2, strings.Count(log.text(), "nothing can be stored"), log.text())
+		require.Equal(t, 2, strings.Count(log.text(), "stored again"), log.text())
+	})
+}
+
+// A server that stored nothing is believed again when it stores something, and to ask
+// whether it does costs no trial.
+func TestServerThatStoresAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s storageSign
+		s.found("moore.0", journal.ErrDiskFull, 0)
+		require.ErrorIs(t, s.refuses(0), journal.ErrDiskFull)
+		time.Sleep(brokenRetry + 1) // in the bubble
+		require.ErrorIs(t, s.last(0), journal.ErrDiskFull)
+		require.NoError(t, s.refuses(0), "one message is tried")
+		require.ErrorIs(t, s.refuses(0), journal.ErrDiskFull)
+		require.NoError(t, s.note("moore.0", nil))
+		require.NoError(t, s.last(0))
+		require.NoError(t, s.refuses(0))
+
+		s.found("moore.0", journal.ErrDiskFull, 0)
+		require.NoError(t, s.last(1), "it was started again")
+		require.NoError(t, s.refuses(1))
 	})
 }
 
@@ -147,7 +184,7 @@ func TestTimerThatIsRefusedToTheEnd(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, sub.Unsubscribe()) }()
 	require.NoError(t, conn.Flush())
-	require.NoError(t, bus.full.last())
+	require.NoError(t, bus.full.last(0))
 	require.ErrorIs(t, bus.SetTimer(t.Context(), journaltest.NewRun(t, bus), "run", time.Now(), nil), journal.ErrFull)
-	require.ErrorIs(t, bus.full.last(), journal.ErrFull)
+	require.ErrorIs(t, bus.full.last(0), journal.ErrFull)
 }
