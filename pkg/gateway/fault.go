@@ -140,6 +140,12 @@ func asError(err error) *Error {
 		return wrap(err, http.StatusRequestEntityTooLarge, CodeTooLarge, "the definition is %s", err.Error())
 	case errors.Is(err, journal.ErrTooLarge):
 		return wrap(err, http.StatusRequestEntityTooLarge, CodeTooLarge, "the event would be larger than %d KiB, the most that the log takes", journal.MaxBody>>10)
+	case errors.Is(err, journal.ErrInDoubt):
+		code := CodeUnavailable
+		if errors.Is(err, journal.ErrFull) {
+			code = fullCode(err)
+		}
+		return wrap(err, http.StatusServiceUnavailable, code, "it may or may not be stored, so look before you send it again: %s", err.Error())
 	case errors.Is(err, journal.ErrFull):
 		return wrap(err, http.StatusServiceUnavailable, fullCode(err), "nothing was stored: %s", err.Error())
 	case errors.As(err, &draft):

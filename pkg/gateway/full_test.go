@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -75,6 +76,33 @@ func TestStorageFull(t *testing.T) {
 		a := r.fails(http.StatusServiceUnavailable, "store_full", r.do("POST", post.path, post.body))
 		require.Contains(t, a.text(t, "message"), "storage is full")
 		require.Less(t, time.Since(began), patience/2, "nobody waits for what does not pass by itself")
+	}
+}
+
+// failingLog answers each append with the next of its errors.
+type failingLog struct {
+	journal.Log
+	errs []error
+}
+
+func (f *failingLog) Append(context.Context, events.Run, uint64, ...journal.Entry) (uint64, error) {
+	err := f.errs[0]
+	f.errs = f.errs[1:]
+	return 0, err
+}
+
+// A start that may be stored is not answered as one that is not.
+func TestStartInDoubtOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	b := natsBus(t, 1)
+	newRig(t, b, nil).start("chat")
+	log := &failingLog{b, []error{fmt.Errorf("%w: %w", journal.ErrInDoubt, journal.ErrDiskFull), journal.ErrDiskFull, journal.ErrDiskFull}}
+	r := newRig(t, b, func(c *gateway.Config) {
+		c.Store, c.Instance = runlog.New(runlog.Options{Log: log}), "second"
+	})
+	for _, want := range []string{"may or may not be stored", "nothing was stored"} {
+		a := r.fails(http.StatusServiceUnavailable, "disk_full", r.do("POST", "/v1/runs", startBody("task")))
+		require.Contains(t, a.text(t, "message"), want)
 	}
 }
 

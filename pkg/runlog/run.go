@@ -260,22 +260,31 @@ type Stamp struct {
 // anything was appended. After a lost race or an append of unknown outcome the
 // tail is read: if it holds the events already they count as appended, else
 // decide is asked again. Errors are decide's, the draft's ([DraftError])
-// and the log's; on an error of the log the events may be stored or not.
+// and the log's. One of the log is [journal.ErrInDoubt] as well where an earlier try
+// may still be stored.
 func (r *Run) Commit(ctx context.Context, stamp Stamp, decide Decide) (bool, error) {
 	c := commit{run: r, stamp: stamp, ids: slices.Clip(stamp.IDs)}
+	open := false // an earlier try may still be stored
 	for range maxRaces {
 		drafts, err := decide(r.mem)
 		if err != nil || len(drafts) == 0 {
 			return false, err
 		}
+		before := r.seq
 		err = c.try(ctx, drafts)
 		switch {
 		case err == nil:
 			return true, nil
-		case !errors.Is(err, journal.ErrConflict) && !errors.Is(err, journal.ErrInDoubt):
+		case errors.Is(err, journal.ErrInDoubt):
+			open = true
+		case !errors.Is(err, journal.ErrConflict):
+			if open {
+				err = fmt.Errorf("%w: %w", journal.ErrInDoubt, err)
+			}
 			return false, err
 		}
 		mine, readErr := c.resolve(ctx)
+		open = open && r.seq == before // else another event stands where it belongs
 		if readErr != nil {
 			return false, errors.Join(err, readErr)
 		}

@@ -214,6 +214,30 @@ func TestInDoubtIsStoredLate(t *testing.T) {
 	require.Len(t, bench.Records(id), 2)
 }
 
+// A refusal after a try in doubt does not say that nothing was stored, unless another
+// event stands where that try belongs.
+func TestRefusedAfterInDoubt(t *testing.T) {
+	for _, overtaken := range []bool{false, true} {
+		bench := workertest.New(t, simulated.Options{}, nil)
+		id := bench.Start(start())
+		log := &workertest.Log{Log: bench.Journal}
+		tries := 0
+		log.OnAppend = func(context.Context, events.Run, uint64, []journal.Entry) (uint64, error) {
+			if tries++; tries > 1 {
+				return 0, journal.ErrDiskFull
+			}
+			if overtaken {
+				bench.Append(id, events.Control, message("other"))
+			}
+			return 0, journal.ErrInDoubt
+		}
+		_, err := open(t, bench.NewStore(log), id).Commit(t.Context(), stamp, appending(message("a")))
+		require.ErrorIs(t, err, journal.ErrDiskFull)
+		require.Equal(t, 2, tries)
+		require.Equal(t, !overtaken, errors.Is(err, journal.ErrInDoubt))
+	}
+}
+
 func TestCommitErrors(t *testing.T) {
 	bench := workertest.New(t, simulated.Options{}, nil)
 	id := bench.Start(start())
