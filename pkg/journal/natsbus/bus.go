@@ -108,6 +108,7 @@ type Bus struct {
 	// replies are inboxes for answers; nil: those of the client library are used.
 	replies *replies
 	full    storageSign
+	probes  probes
 	readers readers
 	// asking holds a token for each page that was asked for and not answered yet.
 	asking chan struct{}

@@ -1,8 +1,6 @@
 package natsbus
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,7 +11,6 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/nats-io/nats.go"
 )
 
 const (
@@ -24,16 +21,11 @@ const (
 	// settledFor is how long a stream has refused nothing that stores again: one that
 	// is nearly full takes what is small and refuses what is not.
 	settledFor = 5 * time.Second
-	// answerSoon is how long an answer may take from the connection to who waits.
-	answerSoon = 250 * time.Millisecond
 	// brokenRetry is how long nothing is sent to a server that stores nothing any
 	// more, before one append shows whether that is still so.
 	brokenRetry = 5 * time.Second
 	// nearlyFull is how many bytes below its limit a stream counts as full.
 	nearlyFull = 64 << 10
-
-	headerExpectStream = "Nats-Expected-Stream"
-	codeOtherStream    = 10060
 )
 
 // storageSign keeps which streams last refused something for want of storage. It
@@ -178,67 +170,6 @@ func (i *streamInfo) full() error {
 	}
 	return fmt.Errorf("%w: stream %s has %d of %d bytes: `moorebus purge` makes room, `moorebus init --max-bytes` raises the limit",
 		journal.ErrFull, i.Config.Name, i.State.Bytes, most)
-}
-
-// requestStored is request for a message that is to be stored, see exchangeStored.
-func (b *Bus) requestStored(ctx context.Context, limit time.Duration, msg *nats.Msg) (*nats.Msg, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, context.Cause(ctx)
-	}
-	a, err := b.reply(msg.Subject, nil)
-	if err != nil {
-		return b.requestApart(ctx, limit, msg)
-	}
-	answer, err := b.exchangeStored(ctx, a, msg, limit)
-	b.replies.give(a, err == nil)
-	return answer, err
-}
-
-// exchangeStored is exchange for a message that is to be stored. One server that
-// cannot write to its disk goes on answering everything but this, so after a while
-// without an answer it is asked whether it is such a one.
-func (b *Bus) exchangeStored(ctx context.Context, a *reply, msg *nats.Msg, limit time.Duration) (*nats.Msg, error) {
-	if b.replicas > 1 || a.sub == nil {
-		return b.exchange(ctx, a, msg, limit)
-	}
-	breaks, deadline := b.breaks.Load(), time.Now().Add(limit)
-	answer, err := b.exchange(ctx, a, msg, min(limit, unansweredAfter))
-	for errors.Is(err, nats.ErrTimeout) {
-		if full := b.storesNothing(ctx, msg.Subject, breaks); full != nil {
-			// An answer that came just before is not overtaken.
-			if answer, err = a.await(ctx, answerSoon); !errors.Is(err, nats.ErrTimeout) {
-				return answer, err
-			}
-			b.full.found(placeOf(msg.Subject), full, breaks)
-			return nil, join(journal.ErrInDoubt, full)
-		}
-		left := time.Until(deadline)
-		if left <= 0 {
-			return nil, err
-		}
-		answer, err = a.await(ctx, min(left, unansweredAfter))
-	}
-	return answer, err
-}
-
-// storesNothing returns an error if the server answers but did not answer a message
-// that it was to store on the subject, sent when the connection had broken so often.
-// A stream takes messages one after another: if it refuses one that was sent later,
-// the earlier one was tried, and storing it failed.
-func (b *Bus) storesNothing(ctx context.Context, subject string, breaks uint64) error {
-	if err := b.diskFull(); err != nil {
-		return err
-	}
-	probe := &nats.Msg{Subject: subject, Header: nats.Header{headerExpectStream: {"none"}}}
-	answer, err := b.requestWithin(ctx, unansweredAfter, probe)
-	if err != nil || breaks != b.breaks.Load() {
-		return nil
-	}
-	var ack pubAck
-	if json.Unmarshal(answer.Data, &ack) != nil || ack.Error == nil || ack.Error.ErrCode != codeOtherStream {
-		return nil
-	}
-	return fmt.Errorf("%w, or it is broken: the server answers but stores nothing; see its log, make room, and start it again", journal.ErrDiskFull)
 }
 
 // placeOf names what a subject is stored in, as far as signs need it: a stream of the
