@@ -40,7 +40,11 @@ type Peers interface {
 	// Lend asks one worker that offers the name to do the work, and returns when that
 	// has settled it: what came of it is in the log. A positive duration says that
 	// the work failed, which is in the log too, and when the delivery is to come
-	// again. The lender extends the delivery meanwhile.
+	// again. The lender extends the delivery meanwhile. Once the loan was asked for, the
+	// end of ctx is ErrPeerHolds, whether somebody was heard to take it or not.
+	//
+	// Where the lender itself offers the name, it may be the one that is asked: its take
+	// must not wait for what waits for Lend.
 	Lend(ctx context.Context, d Delivery, l Loan) (retry time.Duration, err error)
 
 	// Borrow offers a name in a pool until stop is called, and calls take for each

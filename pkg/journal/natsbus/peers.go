@@ -68,7 +68,8 @@ var loanErrors = map[string]error{
 // loanToken makes a token of a tool's name, in which dots may stand.
 func loanToken(name string) string { return strings.ReplaceAll(name, ".", "=") }
 
-// Lend asks one of the workers that offer the loan's name to do the work.
+// Lend asks one of the workers that offer the loan's name to do the work. This process
+// is one of them if it offers the name: the server picks.
 func (b *Bus) Lend(ctx context.Context, d journal.Delivery, l journal.Loan) (time.Duration, error) {
 	held, ok := d.(*delivery)
 	if !ok {
@@ -100,6 +101,9 @@ func (b *Bus) Lend(ctx context.Context, d journal.Delivery, l journal.Loan) (tim
 		default:
 		}
 	})()
+	if ctx.Err() != nil {
+		return 0, context.Cause(ctx) // nobody was asked
+	}
 	if err := b.conn.PublishMsg(&nats.Msg{Subject: subject, Reply: answers, Data: body}); err != nil {
 		return 0, fmt.Errorf("lend %s: %w", l.Name, classify(err))
 	}
@@ -119,10 +123,8 @@ func (b *Bus) awaitLoan(ctx context.Context, heard <-chan *nats.Msg, denied <-ch
 	for {
 		select {
 		case <-ctx.Done():
-			if taken {
-				return 0, fmt.Errorf("%w: %w", journal.ErrPeerHolds, context.Cause(ctx))
-			}
-			return 0, context.Cause(ctx)
+			// A borrower may have begun although its answer has not arrived.
+			return 0, fmt.Errorf("%w: %w", journal.ErrPeerHolds, context.Cause(ctx))
 		case err := <-denied:
 			return 0, err
 		case msg := <-heard:
