@@ -134,12 +134,14 @@ func New(cfg Config) (*Actor, error) {
 //
 // What does not fit into a pool's announcement is left out of it, see [fit].
 func (a *Actor) Announce(ctx context.Context) error {
+	// All offers come first: an announcement that fails must leave none of them stale.
 	for _, pool := range a.cfg.Pools {
-		all := Specs(a.cfg.Tools, pool)
-		if err := a.worker.Offer(pool, toolcall.Names(all)); err != nil {
+		if err := a.worker.Offer(pool, toolcall.Names(Specs(a.cfg.Tools, pool))); err != nil {
 			return err
 		}
-		specs, left := fit(all, a.cfg.Tools.SourceOf, journal.MaxBody)
+	}
+	for _, pool := range a.cfg.Pools {
+		specs, left := fit(Specs(a.cfg.Tools, pool), a.cfg.Tools.SourceOf, journal.MaxBody)
 		a.sayLeft(pool, left)
 		if err := a.cfg.Directory.Announce(ctx, pool, a.cfg.Instance, specs); err != nil {
 			return err

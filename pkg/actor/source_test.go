@@ -7,7 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,6 +77,67 @@ func TestChangedToolsAreAnnouncedAtOnce(t *testing.T) {
 		time.Sleep(announceEvery) // in the bubble
 		source <- nil
 		require.Empty(t, names())
+	})
+}
+
+// offers are the names that an actor offers now, by pool.
+type offers struct {
+	journal.Peers
+	mu  sync.Mutex
+	all map[string]bool
+}
+
+func (o *offers) Borrow(pool, name string, _ func(journal.Delivery, journal.Loan) (time.Duration, error)) (func(), error) {
+	o.set(pool+" "+name, true)
+	return func() { o.set(pool+" "+name, false) }, nil
+}
+
+func (o *offers) set(name string, offered bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.all[name] = true; !offered {
+		delete(o.all, name)
+	}
+}
+
+func (o *offers) names() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Sorted(maps.Keys(o.all))
+}
+
+// mute is a directory that takes no announcement while it is told so.
+type mute struct {
+	journal.Directory
+	on atomic.Bool
+}
+
+func (m *mute) Announce(ctx context.Context, pool, instance string, tools []events.ToolSpec) error {
+	if m.on.Load() {
+		return errors.New("the bucket is away")
+	}
+	return m.Directory.Announce(ctx, pool, instance, tools)
+}
+
+// A tool that is gone is offered in no pool any more, even if that cannot be announced.
+func TestOffersOutliveNoTool(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		source, offered, directory := spring(make(chan []tool.Tool)), &offers{all: map[string]bool{}}, &mute{}
+		registry, err := tool.NewRegistryWith(tool.Options{Sources: []tool.Source{source}})
+		require.NoError(t, err)
+		defer registry.Start(t.Context(), slog.New(slog.DiscardHandler))()
+		r.spawn(nil, func(c *actor.Config) {
+			directory.Directory = c.Directory
+			c.Tools, c.Peers, c.Directory, c.Pools = registry, offered, directory, []string{"default", "web"}
+		})
+		source <- []tool.Tool{pure("a", "default", says("a")), pure("b", "web", says("b"))}
+		synctest.Wait()
+		require.Equal(t, []string{"default a", "web b"}, offered.names())
+		directory.on.Store(true)
+		time.Sleep(announceEvery) // in the bubble
+		source <- nil
+		synctest.Wait()
+		require.Empty(t, offered.names())
 	})
 }
 

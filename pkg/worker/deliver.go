@@ -292,6 +292,9 @@ func (j *delivery) doAll(ctx context.Context, due []reducer.Effect) (time.Durati
 func (j *delivery) do(ctx context.Context, e reducer.Effect) (time.Duration, error) {
 	f, mine := j.w.flights.begin(ctx, j.run.ID, e.Key)
 	if !mine {
+		if j.borrowed && j.w.flights.lends(f) {
+			return 0, journal.ErrNoPeer // f ends when this loan does, so it cannot be waited for
+		}
 		select {
 		case <-f.done:
 			// A pause before the next attempt is everybody's.
@@ -327,7 +330,7 @@ func (j *delivery) fly(ctx context.Context, f *flight, e reducer.Effect) (time.D
 			if j.borrowed {
 				return 0, journal.ErrNoPeer
 			}
-			result = j.lend(f.ctx, e, result)
+			result = j.lend(f, e, result)
 		}
 		switch {
 		case result.held && ctx.Err() != nil:

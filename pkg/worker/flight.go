@@ -22,6 +22,8 @@ type flight struct {
 	done chan struct{}
 	// delay is when the work is to be tried again, set before done is closed.
 	delay time.Duration
+	// lending says that the effect is lent now. It is guarded by flights.mu.
+	lending bool
 }
 
 // flights are the effects that run in this process, by key. An effect that
@@ -50,6 +52,20 @@ func (fs *flights) begin(ctx context.Context, run events.Run, key string) (f *fl
 	f.ctx, f.cancel = context.WithCancel(ctx)
 	fs.byRun[run] = append(flying, f)
 	return f, true
+}
+
+// setLending notes whether f's effect is lent now.
+func (fs *flights) setLending(f *flight, lending bool) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	f.lending = lending
+}
+
+// lends reports whether f's effect is lent now.
+func (fs *flights) lends(f *flight) bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return f.lending
 }
 
 // has reports whether one of the effects is in flight here.

@@ -248,16 +248,18 @@ func (w *Worker) inSlot(ctx context.Context, d journal.Delivery, held *extender,
 }
 
 // lend has another worker do the effect.
-func (j *delivery) lend(ctx context.Context, e reducer.Effect, r Result) Result {
+func (j *delivery) lend(f *flight, e reducer.Effect, r Result) Result {
 	if j.leave != nil {
 		j.leave()
 	}
-	return contain(ctx, func(ctx context.Context) Result {
+	return contain(f.ctx, func(ctx context.Context) Result {
 		if j.w.cfg.Peers == nil {
 			return r.lent(ctx, 0, journal.ErrNoPeer)
 		}
 		found, _ := j.foundDue(e.Key)
+		j.w.flights.setLending(f, true)
 		retry, err := j.w.cfg.Peers.Lend(ctx, j.d, journal.Loan{Pool: j.subject.Pool, Name: r.lend, Key: e.Key, Started: found.Started})
+		j.w.flights.setLending(f, false)
 		return r.lent(ctx, retry, err)
 	})
 }

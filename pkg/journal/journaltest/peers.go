@@ -24,6 +24,7 @@ func Peers(t *testing.T, open func(t *testing.T) (lender, borrower LogPeers)) {
 		"what was done":             testLend,
 		"what went wrong":           testLoanErrors,
 		"nobody":                    testNobodyBorrows,
+		"only the lender itself":    testLendToItself,
 		"the delivery is extended":  testLoanExtends,
 		"the lender ends meanwhile": testLenderEnds,
 	} {
@@ -101,6 +102,27 @@ func testNobodyBorrows(t *testing.T, lender, borrower LogPeers) {
 	require.Eventually(t, func() bool {
 		_, err := lender.Lend(bounded(t), d, journal.Loan{Pool: pool, Name: "other"})
 		return errors.Is(err, journal.ErrNoPeer)
+	}, patience, 20*time.Millisecond)
+	require.NoError(t, d.Ack())
+}
+
+// testLendToItself: the lender may be asked itself, and is told what it answers.
+func testLendToItself(t *testing.T, lender, _ LogPeers) {
+	pool, d, _ := held(t, lender)
+	asked := make(chan struct{}, 1)
+	stop, err := lender.Borrow(pool, "tool", func(journal.Delivery, journal.Loan) (time.Duration, error) {
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		return 0, journal.ErrNoPeer
+	})
+	require.NoError(t, err)
+	defer stop()
+	require.Eventually(t, func() bool {
+		_, err := lender.Lend(bounded(t), d, journal.Loan{Pool: pool, Name: "tool"})
+		require.ErrorIs(t, err, journal.ErrNoPeer)
+		return len(asked) > 0
 	}, patience, 20*time.Millisecond)
 	require.NoError(t, d.Ack())
 }

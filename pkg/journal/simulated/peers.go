@@ -45,23 +45,23 @@ func without(all []*offer, one *offer) []*offer {
 	return rest
 }
 
-// borrower is who gets a loan, one of the others by the seed; nil for nobody.
+// borrower is who gets a loan, by the seed, the process itself included; nil for nobody.
 func (p *Process) borrower(l journal.Loan, run events.Run, attempt int) *offer {
 	p.j.mu.Lock()
 	defer p.j.mu.Unlock()
-	var others []*offer
+	var alive []*offer
 	for _, o := range p.j.offers[l.Pool+" "+l.Name] {
-		if o.p != p && o.p.alive() == nil {
-			others = append(others, o)
+		if o.p.alive() == nil {
+			alive = append(alive, o)
 		}
 	}
-	if len(others) == 0 {
+	if len(alive) == 0 {
 		return nil
 	}
-	return others[int(p.j.opts.chance("borrower", run.ID, l.Key, attempt)*float64(len(others)))]
+	return alive[int(p.j.opts.chance("borrower", run.ID, l.Key, attempt)*float64(len(alive)))]
 }
 
-// Lend asks one of the other processes that offer the loan's name to do the work.
+// Lend asks one of the processes that offer the loan's name to do the work.
 func (p *Process) Lend(ctx context.Context, d journal.Delivery, l journal.Loan) (time.Duration, error) {
 	held, ok := d.(*delivery)
 	if !ok {
