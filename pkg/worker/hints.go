@@ -132,8 +132,9 @@ func (h *hints) comeUp(run events.Run) {
 // watchControl follows the control events of runs in flight, so that what they
 // make obsolete is cancelled at once rather than when its outcome is refused. Other
 // runs that are in memory are forgotten: their next delivery may be older than the
-// control event, and what is in memory would be brought to the delivery alone.
-func (w *Worker) watchControl(ctx context.Context) (stop func(), err error) {
+// control event, and what is in memory would be brought to the delivery alone. stop
+// waits for the looks under way, but not after deaf is closed.
+func (w *Worker) watchControl(ctx context.Context) (stop func(deaf <-chan struct{}), err error) {
 	h := newHints()
 	unwatch, err := w.cfg.Feed.Watch(journal.Filter{From: events.Control}, func(rec journal.Record) {
 		if s, err := events.ParseSubject(rec.Subject); err == nil {
@@ -150,7 +151,7 @@ func (w *Worker) watchControl(ctx context.Context) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var finished sync.WaitGroup
 	finished.Go(func() { w.follow(ctx, h) })
-	return func() { unwatch(); cancel(); finished.Wait() }, nil
+	return func(deaf <-chan struct{}) { unwatch(); cancel(); await(&finished, deaf) }, nil
 }
 
 // follow looks at the runs of the hints until ctx ends, and returns when the last

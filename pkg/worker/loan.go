@@ -89,10 +89,10 @@ func (w *Worker) adjustOffers() error {
 }
 
 // borrow takes loans until taking ends. The returned function waits for those in work,
-// which may go on until workCtx ends.
-func (w *Worker) borrow(taking, workCtx context.Context) (wait func()) {
+// which may go on until workCtx ends, but not after deaf is closed.
+func (w *Worker) borrow(taking, workCtx context.Context) (wait func(deaf <-chan struct{})) {
 	if w.cfg.Peers == nil {
-		return func() {}
+		return func(<-chan struct{}) {}
 	}
 	set := func(ctx context.Context) {
 		w.loans.mu.Lock()
@@ -105,13 +105,13 @@ func (w *Worker) borrow(taking, workCtx context.Context) (wait func()) {
 	set(workCtx)
 	ended := make(chan struct{})
 	stop := context.AfterFunc(taking, func() { defer close(ended); set(nil) })
-	return func() {
+	return func(deaf <-chan struct{}) {
 		if stop() {
 			set(nil)
 		} else {
 			<-ended
 		}
-		w.loans.atWork.Wait()
+		await(&w.loans.atWork, deaf)
 	}
 }
 

@@ -64,17 +64,19 @@ func TestDrainHandsLongWorkBack(t *testing.T) {
 
 // Work that ignores the end of its context does not keep its process from ending.
 func TestDeafWorkIsLeftBehind(t *testing.T) {
+	planning := func(began, let chan struct{}) worker.Handler {
+		return worker.HandlerFunc(func(events.Run, *reducer.Memory, reducer.Effect) worker.Work {
+			close(began)
+			<-let
+			return func(context.Context) worker.Result { return worker.Done(answer("Too late.")) }
+		})
+	}
 	for name, handler := range map[string]func(began, let chan struct{}) worker.Handler{
 		"work": func(began, let chan struct{}) worker.Handler {
 			return work(func(context.Context) worker.Result { close(began); <-let; return worker.Done(answer("Too late.")) })
 		},
-		"planning": func(began, let chan struct{}) worker.Handler {
-			return worker.HandlerFunc(func(events.Run, *reducer.Memory, reducer.Effect) worker.Work {
-				close(began)
-				<-let
-				return func(context.Context) worker.Result { return worker.Done(answer("Too late.")) }
-			})
-		},
+		"planning":            planning,
+		"planning, cancelled": planning, // the control event's look waits for the run
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, r *rig) {
@@ -86,15 +88,51 @@ func TestDeafWorkIsLeftBehind(t *testing.T) {
 				ended := make(chan error, 1)
 				go func() { ended <- w.Run(ctx) }()
 				<-began
+				cancelled := name == "planning, cancelled"
+				if cancelled {
+					r.Append(run, events.Control, &events.CancelledRun{})
+				}
 				told := time.Now()
 				stop()
 				require.NoError(t, <-ended)
 				require.Equal(t, 6*time.Second, time.Since(told))
+				if cancelled {
+					return
+				}
 				r.spawn(handlers{reducer.KindPlan: always(answer("It is done."))})
 				require.Equal(t, "It is done.", *r.AwaitEnd(run).FinalAnswer)
 			})
 		})
 	}
+}
+
+// Neither does work under a loan.
+func TestDeafLoanIsLeftBehind(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		began, let := make(chan struct{}), make(chan struct{})
+		defer close(let)
+		p := r.Journal.NewProcess()
+		defer p.Kill()
+		w := r.worker(p, handlers{reducer.KindTool: work(func(context.Context) worker.Result {
+			close(began)
+			<-let
+			return worker.Done(&events.ToolSuccess{Outcome: outcome("a")})
+		})}, func(c *worker.Config) { c.Peers, c.Drain, c.Inboxes = p, 5*time.Second, inboxes()[1:2] })
+		require.NoError(t, w.Offer(events.DefaultPool, []string{"alpha"}))
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- w.Run(ctx) }()
+		synctest.Wait()
+		run := r.start()
+		r.Append(run, events.Planning, single("a", "alpha"))
+		lender := r.Journal.NewProcess()
+		r.Go(r.worker(lender, handlers{reducer.KindTool: lending("alpha")}, func(c *worker.Config) { c.Peers = lender }).Run)
+		<-began
+		told := time.Now()
+		stop()
+		require.NoError(t, <-ended)
+		require.Equal(t, 6*time.Second, time.Since(told))
+	})
 }
 
 // A worker that dies during its drain blocks nobody.

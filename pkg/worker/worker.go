@@ -279,22 +279,29 @@ type slot func(work, giveBack func())
 // the drain time after ctx.
 func (w *Worker) consume(ctx, taking context.Context, inboxes []journal.Inbox, slots int, in slot) error {
 	workCtx, abort := context.WithCancel(context.WithoutCancel(ctx))
+	deaf := make(chan struct{})
+	context.AfterFunc(workCtx, func() { time.AfterFunc(endGrace, func() { close(deaf) }) })
 	defer abort()
 	unwatch, err := w.watchControl(workCtx)
 	if err != nil {
 		return fmt.Errorf("%s: watching control events: %w", w.cfg.Role, err)
 	}
-	defer unwatch()
+	defer func() { abort(); unwatch(deaf) }() // a look may wait for a run that deaf work holds
+	defer func() {
+		select {
+		case <-deaf:
+			w.cfg.Logger.Error("work goes on although it was told to end, and is left behind", "effects", w.flights.keys())
+		default:
+		}
+	}()
 	drain := sync.OnceFunc(func() {
 		timer := time.AfterFunc(w.cfg.Drain, abort)
 		context.AfterFunc(workCtx, func() { timer.Stop() })
 	})
 	defer context.AfterFunc(ctx, drain)()
-	deaf := make(chan struct{})
-	defer context.AfterFunc(workCtx, func() { time.AfterFunc(endGrace, func() { close(deaf) }) })()
 	taking, stopAll := context.WithCancel(taking)
 	defer stopAll()
-	defer w.borrow(taking, workCtx)()
+	defer w.borrow(taking, workCtx)(deaf)
 
 	errs := make(chan error, len(inboxes))
 	for _, inbox := range inboxes {
@@ -314,11 +321,20 @@ func (w *Worker) consume(ctx, taking context.Context, inboxes []journal.Inbox, s
 		case err := <-errs:
 			all = errors.Join(all, err)
 		case <-deaf:
-			w.cfg.Logger.Error("work goes on although it was told to end, and is left behind", "effects", w.flights.keys())
 			return all
 		}
 	}
 	return all
+}
+
+// await waits for a group, but not after deaf is closed.
+func await(group *sync.WaitGroup, deaf <-chan struct{}) {
+	ended := make(chan struct{})
+	go func() { group.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-deaf:
+	}
 }
 
 // endGrace is how long work may take to end once its context has.
