@@ -14,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/worker/workertest"
 )
 
 // split runs one actor for each set of tools, all of pool default. Runs pin all of them.
@@ -91,6 +92,45 @@ func TestActorsFullOfEachOthersCalls(t *testing.T) {
 			require.True(t, r.outcome(run).Success)
 			require.Zero(t, r.Count(run, events.TypeLLMAttemptFailed))
 		}
+	})
+}
+
+// busy are peers that have no room for the first asks, each a reading of the clock.
+type busy struct {
+	journal.Peers
+	room  time.Time
+	asked []time.Time
+}
+
+func (b *busy) Lend(ctx context.Context, d journal.Delivery, l journal.Loan) (time.Duration, error) {
+	b.asked = append(b.asked, time.Now())
+	if time.Now().Before(b.room) {
+		return 0, journal.ErrPeersBusy
+	}
+	return b.Peers.Lend(ctx, d, l)
+}
+
+// TestBusyPeersAreLeftAlone for longer each time, and nothing is read meanwhile.
+func TestBusyPeersAreLeftAlone(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		work := pure("work", "", says("done"))
+		r.specs = specsOf(t, work)
+		peers, log := &busy{room: time.Now().Add(time.Minute)}, &workertest.Log{}
+		r.spawn(nil, called("lender"), func(cfg *actor.Config) {
+			log.Log = cfg.Queue.(journal.Log)
+			peers.Peers = cfg.Queue.(journal.Peers)
+			cfg.Peers, cfg.Store = peers, r.NewStore(log)
+		})
+		r.spawn([]tool.Tool{work}, called("borrower"), idly)
+		require.Equal(t, "SUCCESS: done", r.outcome(r.plan("work")).Observation)
+		require.GreaterOrEqual(t, len(peers.asked), 60/2)
+		require.LessOrEqual(t, len(peers.asked), 70)
+		for i := 5; i < len(peers.asked); i++ {
+			pause := peers.asked[i].Sub(peers.asked[i-1])
+			require.GreaterOrEqual(t, pause, time.Second)
+			require.LessOrEqual(t, pause, 2*time.Second)
+		}
+		require.Less(t, log.Reads(), 10)
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -20,7 +21,7 @@ const (
 	// answered that it was not found.
 	DefaultToolWait = 30 * time.Second
 	// lendAgain is how soon it is tried again to lend a call that nobody took, lendSlowly
-	// how soon after that was tried for a while: each time the log is read.
+	// how soon after that was tried for a while.
 	lendAgain, lendSlowly = 250 * time.Millisecond, 2 * time.Second
 )
 
@@ -32,8 +33,8 @@ type Elsewhere struct {
 	log       *slog.Logger
 
 	mu sync.Mutex
-	// missed are the tools whose calls nobody took, by pool and name.
-	missed map[[2]string]miss
+	// misses are the tools whose calls nobody took, by pool and name.
+	misses map[[2]string]miss
 	denied sync.Once
 }
 
@@ -46,7 +47,7 @@ func NewElsewhere(directory journal.Directory, wait time.Duration, log *slog.Log
 	if wait <= 0 {
 		wait = DefaultToolWait
 	}
-	return &Elsewhere{directory: directory, wait: wait, log: log, missed: map[[2]string]miss{}}
+	return &Elsewhere{directory: directory, wait: wait, log: log, misses: map[[2]string]miss{}}
 }
 
 // PeersOf returns the queue's way to lend, nil if it has none.
@@ -59,19 +60,41 @@ func PeersOf(q journal.Queue) journal.Peers {
 // tried again, since actors come and go; after the wait missing answers that there is no
 // such tool. If a living actor announces the tool nevertheless, that is a failed attempt.
 func (e *Elsewhere) Lend(pool, tool string, missing worker.Work) worker.Work {
-	lent := func(ctx context.Context, retry time.Duration, err error) worker.Result {
-		return e.lent(ctx, [2]string{pool, tool}, retry, err, missing)
-	}
-	return func(context.Context) worker.Result { return worker.Lend(tool, lent) }
+	return e.loan([2]string{pool, tool}, missing, e.missed).ask
 }
 
-func (e *Elsewhere) lent(ctx context.Context, key [2]string, retry time.Duration, err error, missing worker.Work) worker.Result {
+// TryLend is Lend for a call that need not be done elsewhere: missing answers it as soon
+// as nobody takes it.
+func (e *Elsewhere) TryLend(pool, tool string, missing worker.Work) worker.Work {
+	return e.loan([2]string{pool, tool}, missing, func(ctx context.Context, _ *loan, _ error) worker.Result { return missing(ctx) }).ask
+}
+
+func (e *Elsewhere) loan(key [2]string, missing worker.Work, untaken func(context.Context, *loan, error) worker.Result) *loan {
+	return &loan{Elsewhere: e, key: key, missing: missing, untaken: untaken, pause: lendAgain}
+}
+
+// loan is a call that is to be done elsewhere.
+type loan struct {
+	*Elsewhere
+	// key is the pool and the tool.
+	key     [2]string
+	missing worker.Work
+	// untaken decides what becomes of the call that nobody took, for the reason given.
+	untaken func(context.Context, *loan, error) worker.Result
+	// pause is how long the next worker that is busy is left alone.
+	pause time.Duration
+}
+
+func (l *loan) ask(context.Context) worker.Result { return worker.Lend(l.key[1], l.lent) }
+
+// lent is what becomes of the call that somebody was asked to do.
+func (l *loan) lent(ctx context.Context, retry time.Duration, err error) worker.Result {
 	nobody := err != nil
 	for _, somebody := range []error{journal.ErrPeerHolds, journal.ErrPeerLost, journal.ErrPeersBusy} {
 		nobody = nobody && !errors.Is(err, somebody)
 	}
 	if !nobody {
-		e.seen(key)
+		l.seen(l.key)
 	}
 	switch {
 	case err == nil:
@@ -85,27 +108,46 @@ func (e *Elsewhere) lent(ctx context.Context, key [2]string, retry time.Duration
 	case ctx.Err() != nil:
 		return worker.Fail(context.Cause(ctx))
 	case !nobody:
-		return later(ctx, lendAgain)
+		return l.afterPause(ctx)
 	}
-	missed := e.missedFor(key)
-	if missed >= e.wait {
-		return e.giveUp(ctx, key[0], key[1], missing)
-	}
-	if !errors.Is(err, journal.ErrNoPeer) {
-		e.say(key[0], err)
-	}
-	return later(ctx, min(max(lendAgain, missed/4), lendSlowly, e.wait-missed))
+	return l.untaken(ctx, l, err)
 }
 
-// later has the call planned again after a pause.
-func later(ctx context.Context, d time.Duration) worker.Result {
+// afterPause asks again after a pause, which grows and differs between the calls that
+// wait, so that many of them are no load.
+func (l *loan) afterPause(ctx context.Context) worker.Result {
+	if !wait(ctx, l.pause/2+rand.N(l.pause/2)) {
+		return worker.Fail(context.Cause(ctx))
+	}
+	l.pause = min(2*l.pause, lendSlowly)
+	return l.ask(ctx)
+}
+
+// missed has a call that nobody took planned again, until its tool has been missing for
+// too long.
+func (e *Elsewhere) missed(ctx context.Context, l *loan, err error) worker.Result {
+	missed := e.missedFor(l.key)
+	if missed >= e.wait {
+		return e.giveUp(ctx, l.key[0], l.key[1], l.missing)
+	}
+	if !errors.Is(err, journal.ErrNoPeer) {
+		e.say(l.key[0], err)
+	}
+	if !wait(ctx, min(max(lendAgain, missed/4), lendSlowly, e.wait-missed)) {
+		return worker.Fail(context.Cause(ctx))
+	}
+	return worker.Elsewhere(0)
+}
+
+// wait pauses and reports whether ctx is still there.
+func wait(ctx context.Context, d time.Duration) bool {
 	pause := time.NewTimer(d)
 	defer pause.Stop()
 	select {
 	case <-pause.C:
-		return worker.Elsewhere(0)
+		return true
 	case <-ctx.Done():
-		return worker.Fail(context.Cause(ctx))
+		return false
 	}
 }
 
@@ -124,7 +166,7 @@ func (e *Elsewhere) giveUp(ctx context.Context, pool, tool string, missing worke
 func (e *Elsewhere) seen(key [2]string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.missed, key)
+	delete(e.misses, key)
 }
 
 // forgetMiss is how old the last sign of a missing tool may be for the time before it to
@@ -136,13 +178,13 @@ func (e *Elsewhere) missedFor(key [2]string) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
-	maps.DeleteFunc(e.missed, func(_ [2]string, m miss) bool { return now.Sub(m.last) > forgetMiss })
-	m, known := e.missed[key]
+	maps.DeleteFunc(e.misses, func(_ [2]string, m miss) bool { return now.Sub(m.last) > forgetMiss })
+	m, known := e.misses[key]
 	if !known {
 		m.since = now
 	}
 	m.last = now
-	e.missed[key] = m
+	e.misses[key] = m
 	return now.Sub(m.since)
 }
 

@@ -326,7 +326,7 @@ func (j *delivery) fly(ctx context.Context, f *flight, e reducer.Effect) (time.D
 	working := j.w.cfg.Store.WithValues(f.ctx, j.run)
 	for work != nil {
 		result := j.w.run(working, work)
-		if result.lent != nil {
+		for result.lent != nil {
 			if j.borrowed {
 				return 0, journal.ErrNoPeer
 			}

@@ -147,7 +147,7 @@ func HandOn(p events.Payload) Result {
 // name, and goes on with lent: retry and err are those of [journal.Peers.Lend]. Both
 // count neither among the work that is done at once nor, as far as there is room for
 // that, among the deliveries in work. An effect that was borrowed is not lent again: its
-// lender is told [journal.ErrNoPeer].
+// lender is told [journal.ErrNoPeer]. lent may ask again: what it returns may be a Lend.
 func Lend(name string, lent func(ctx context.Context, retry time.Duration, err error) Result) Result {
 	return Result{lend: name, lent: lent}
 }
