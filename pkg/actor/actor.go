@@ -302,13 +302,20 @@ func definitions(tools *tool.Registry) toolcall.Lookup {
 }
 
 // awaited does the work when the call's tool is there, see [tool.Registry.Await]. A call
-// whose tool only another actor of the pool has is done there; one whose tool does not
-// come is answered without having begun.
+// whose tool only another actor of the pool has is done there, also where this actor's
+// source of the tool does not come up; one whose tool does not come is answered without
+// having begun.
 func (a *Actor) awaited(c call, work worker.Work) worker.Work {
 	return func(ctx context.Context) worker.Result {
 		began := a.cfg.Store.Now()
 		if away := a.cfg.Tools.Await(ctx, c.Name); away != nil {
-			return a.outcome(ctx, c, tool.Outcome{Failure: away, Latency: a.cfg.Store.Now().Sub(began)}, nil)
+			gone := func(ctx context.Context) worker.Result {
+				return a.outcome(ctx, c, tool.Outcome{Failure: away, Latency: a.cfg.Store.Now().Sub(began)}, nil)
+			}
+			if away.Code == tool.CodeCancelled || c.info.Pool != c.pool {
+				return gone(ctx)
+			}
+			return a.elsewhere.TryLend(c.pool, c.Name, gone)(ctx)
 		}
 		if _, here := a.cfg.Tools.Lookup(c.Name); !here {
 			a.cfg.Tools.Settle(ctx) // an actor that starts may be given calls of sources that have said nothing

@@ -253,6 +253,21 @@ func TestCallsWaitForTheirSource(t *testing.T) {
 	})
 }
 
+// A call whose server is away here is done by an actor that has the tool.
+func TestCallsLeaveASourceThatIsAway(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		late := once("late", says("there"))
+		registry, err := tool.NewRegistryWith(tool.Options{Sources: []tool.Source{away{spring(make(chan []tool.Tool)), make(chan struct{})}}})
+		require.NoError(t, err)
+		defer registry.Start(t.Context(), slog.New(slog.DiscardHandler))()
+		r.specs = specsOf(t, late)
+		r.spawn(nil, called("away"), func(c *actor.Config) { c.Tools = registry })
+		r.spawn([]tool.Tool{late}, called("there"), idly)
+		require.Equal(t, "SUCCESS: there", r.outcome(r.plan("late")).Observation)
+		require.Equal(t, 1, late.count("c1"))
+	})
+}
+
 // One server's tools do not keep the others of its pool from being announced.
 func TestAnnouncementsAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
