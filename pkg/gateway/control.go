@@ -26,8 +26,11 @@ func (g *Gateway) Pause(ctx context.Context, ns, id string, by events.By) (Resul
 }
 
 // Resume lets a paused run's work start again. What was in flight when the run was
-// paused, and still is, goes on and is not begun a second time. A run that is not
-// paused is a conflict, not_paused.
+// paused goes on. Model calls and calls of `once` tools that are still in flight are not
+// begun again, whichever process has them. A call of a pure or idempotent tool may run
+// again, under the same key, if another actor than the one that has it in flight gets
+// the resumed run; the first outcome counts. A run that is not paused is a conflict,
+// not_paused.
 func (g *Gateway) Resume(ctx context.Context, ns, id string, by events.By) (Result, error) {
 	return g.change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		if !mem.Control.Paused {
