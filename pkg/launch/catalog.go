@@ -25,8 +25,16 @@ const settling = journal.AnnouncementRefresh * 3 / 2
 // retryUnsettled is when a start that met with a missing name may be tried again.
 const retryUnsettled = 2 * time.Second
 
-// lookEvery is how often the directory is looked at beside starts, at most.
-const lookEvery = 2 * time.Second
+// lookEvery is how often the directory is looked at beside starts, at most. It is less
+// than catalogAge, so starts that come between two looks need not read.
+const lookEvery = catalogAge / 2
+
+// A read of what gateways remember may take recallTime, since starts wait for it. After a
+// failure it is tried again after recallPause.
+const (
+	recallTime  = time.Second
+	recallPause = 5 * time.Second
+)
 
 // catalog caches the directory. What is not in it is looked up again, once for
 // all who miss something at the same time.
@@ -38,8 +46,7 @@ type catalog struct {
 	mu   sync.Mutex
 	read time.Time
 	now  offers
-	// silent is until when nobody is asked what was announced before, since that
-	// cannot be read.
+	// silent is until when what gateways remember is not read again, since that failed.
 	silent time.Time
 	// seen is when a tool or a provider was last announced, troubled when the directory
 	// last did not answer.
@@ -52,6 +59,8 @@ type offers struct {
 	tools     []events.ToolSpec
 	providers []string
 	before    journal.Offers
+	// stale is why before is older than the rest, nil if it is not.
+	stale error
 }
 
 func newCatalog(d journal.Directory, clock func() time.Time) *catalog {
@@ -81,16 +90,38 @@ func (c *catalog) at(ctx context.Context, t time.Time) (offers, error) {
 		}
 		return offers{}, err
 	}
-	if !now.Before(c.silent) {
-		// Without it, as on a bus that was set up by an older build, the first pool by
-		// name has a tool that several announce alike.
-		if found.before, err = c.directory.Offers(ctx); err != nil {
-			c.silent = now.Add(journal.AnnouncementTTL)
-		}
+	if found.before, found.stale = c.recall(ctx, now); ctx.Err() != nil {
+		return offers{}, ctx.Err()
 	}
 	c.read, c.now = now, found
 	c.note(now)
 	return found, nil
+}
+
+// recall returns what gateways remember, and with an error what they remembered when that
+// was last read. A read that the caller gave up says nothing of the directory. The lock is
+// held.
+func (c *catalog) recall(ctx context.Context, now time.Time) (journal.Offers, error) {
+	last := c.now.before
+	if now.Before(c.silent) {
+		return last, c.now.stale
+	}
+	asked, stop := context.WithTimeout(ctx, recallTime)
+	defer stop()
+	found, err := c.directory.Offers(asked)
+	switch {
+	case err == nil:
+		return found, nil
+	case ctx.Err() != nil:
+	case errors.Is(err, journal.ErrDenied): // permissions of an older build
+		c.silent = now.Add(journal.AnnouncementTTL)
+	case errors.Is(err, journal.ErrNotReady): // no gateway has made the bucket yet, or it was removed
+		last.Revision = 0
+	default:
+		c.troubled = c.clock()
+		c.silent = c.troubled.Add(recallPause)
+	}
+	return last, err
 }
 
 // note remembers what is announced, and forgets what has been missing for long. The lock
@@ -192,7 +223,8 @@ func (o *offers) pick(a *events.Agent, pools map[string]string) ([]events.ToolSp
 }
 
 // pickTool finds the one tool of a name, in one pool or, where that is empty, in any.
-// What several pools announce alike belongs to the one that announced it first.
+// What several pools announce alike belongs to the one that announced it first. While that
+// is unknown the start is to be tried again: no pool takes another one's tool meanwhile.
 func (o *offers) pickTool(pool, name string) (events.ToolSpec, *Refusal) {
 	var found []events.ToolSpec
 	for _, t := range o.tools {
@@ -214,10 +246,22 @@ func (o *offers) pickTool(pool, name string) (events.ToolSpec, *Refusal) {
 		}
 	}
 	first := o.before.First[name]
+	if first == "" && found[0].Pool != found[len(found)-1].Pool && o.unknown() {
+		e := refuse(Unsettled, CodeUnsettled, "the tool %q is announced by the pools %s and %s, and which of them was first cannot be read now; try again, or name it as %s/%s",
+			name, found[0].Pool, found[len(found)-1].Pool, found[0].Pool, name)
+		e.RetryAfter = retryUnsettled
+		return events.ToolSpec{}, e
+	}
 	if i := slices.IndexFunc(found, func(t events.ToolSpec) bool { return t.Pool == first }); i >= 0 {
 		return found[i], nil
 	}
 	return found[0], nil
+}
+
+// unknown reports whether gateways may remember more than was read. Where nobody may read
+// it, or nobody has written it, the first pool by name has a tool that several announce.
+func (o *offers) unknown() bool {
+	return o.stale != nil && !errors.Is(o.stale, journal.ErrDenied) && !errors.Is(o.stale, journal.ErrNotReady)
 }
 
 // sameTool reports whether two announcements differ in nothing but the pool.
