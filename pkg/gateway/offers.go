@@ -26,22 +26,14 @@ func newMemories() *memories {
 const rememberFor = 10 * time.Second
 
 // remember writes down what is announced for the first time, and strikes out what was not
-// announced for a while. Another gateway may be faster; then the next
-// look sees what that one wrote.
-func (g *Gateway) remember(ctx context.Context, m *memories, now time.Time) error {
-	tools, err := g.cfg.Directory.Tools(ctx)
-	if err != nil {
-		return err
-	}
-	providers, err := g.cfg.Directory.Providers(ctx)
-	if err != nil {
-		return err
-	}
-	before, err := g.cfg.Directory.Offers(ctx)
+// announced for a while. Another gateway may be faster; then the next look sees what that
+// one wrote.
+func (g *Gateway) remember(ctx context.Context, m *memories) error {
+	tools, providers, before, err := g.launcher.Look(ctx)
 	if err != nil && !errors.Is(err, journal.ErrNotReady) {
 		return err
 	}
-	after := m.after(before, tools, providers, now)
+	after := m.after(before, tools, providers, time.Now())
 	if maps.Equal(after.First, before.First) && slices.Equal(after.Providers, before.Providers) {
 		return nil
 	}

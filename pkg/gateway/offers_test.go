@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/runlog"
 )
@@ -20,8 +22,14 @@ import (
 // watching runs a gateway on a simulated bus, without HTTP, until stop is called.
 func watching(t *testing.T, b *simulated.Journal) (g *gateway.Gateway, stop func()) {
 	t.Helper()
+	return watchingOn(t, b, b)
+}
+
+// watchingOn is watching with announcements in the directory.
+func watchingOn(t *testing.T, b *simulated.Journal, d journal.Directory) (g *gateway.Gateway, stop func()) {
+	t.Helper()
 	g, err := gateway.New(gateway.Config{
-		Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Timers: b, Directory: b, Agents: b, Instance: "test",
+		Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Timers: b, Directory: d, Agents: b, Instance: "test",
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -69,6 +77,35 @@ func TestFirstAnnouncement(t *testing.T) {
 		announce("attic")
 		time.Sleep(10 * time.Second) // in the bubble
 		require.Equal(t, "attic", first())
+	})
+}
+
+// counted counts how often announcements are read.
+type counted struct {
+	journal.Directory
+	tools, offers atomic.Int64
+}
+
+func (c *counted) Tools(ctx context.Context) ([]events.ToolSpec, error) {
+	c.tools.Add(1)
+	return c.Directory.Tools(ctx)
+}
+
+func (c *counted) Offers(ctx context.Context) (journal.Offers, error) {
+	c.offers.Add(1)
+	return c.Directory.Offers(ctx)
+}
+
+// TestOneReadATick: a gateway that has nothing to do reads announcements once a second.
+func TestOneReadATick(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := simulated.New(simulated.Options{})
+		d := &counted{Directory: b}
+		_, stop := watchingOn(t, b, d)
+		time.Sleep(10*time.Second + time.Millisecond)
+		stop()
+		require.EqualValues(t, 11, d.tools.Load())
+		require.EqualValues(t, 11, d.offers.Load())
 	})
 }
 

@@ -34,8 +34,8 @@ type orphans struct {
 	running  sync.WaitGroup
 }
 
-// watchPools answers the calls of pools that nobody serves until ctx ends, and has the
-// launcher know what is announced.
+// watchPools answers the calls of pools that nobody serves until ctx ends, and remembers
+// what is announced.
 func (g *Gateway) watchPools(ctx context.Context) error {
 	o := &orphans{g: g, missed: map[string]time.Time{}, standIns: map[string]context.CancelFunc{}}
 	defer o.running.Wait()
@@ -46,7 +46,6 @@ func (g *Gateway) watchPools(ctx context.Context) error {
 	failing := false
 	remembered, m := error(nil), newMemories()
 	for {
-		g.launcher.Look(ctx)
 		pools, err := g.cfg.Directory.Pools(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -58,7 +57,7 @@ func (g *Gateway) watchPools(ctx context.Context) error {
 		}
 		failing = err != nil
 		was := remembered
-		if remembered = g.remember(ctx, m, time.Now()); remembered != nil && was == nil && ctx.Err() == nil {
+		if remembered = g.remember(ctx, m); remembered != nil && was == nil && ctx.Err() == nil {
 			g.cfg.Logger.Warn("announcements cannot be remembered: run `moorebus init`, and give the users their permissions anew", "reason", remembered)
 		}
 		select {

@@ -172,10 +172,18 @@ func (l *Launcher) Tools(ctx context.Context, a *events.Agent, pools map[string]
 	return tools, err
 }
 
-// Look takes note of what is announced, at most every 2 s. Whoever calls it every now and
-// then lets starts tell what is being announced again from what nobody announces.
-func (l *Launcher) Look(ctx context.Context) {
-	_, _ = l.catalog.at(ctx, l.cfg.Clock().Add(-lookEvery)) // it notes that it failed
+// Look takes note of what is announced, at most twice a second, and returns the living
+// tools and providers and what gateways remember of announcements. Whoever calls it every
+// now and then lets starts tell what is being announced again from what nobody announces.
+// With an error, which is the bus's, before is as it was read last; journal.ErrNotReady says
+// that nobody has written it yet. The slices are shared: do not change
+// them.
+func (l *Launcher) Look(ctx context.Context) (tools []events.ToolSpec, providers []string, before journal.Offers, err error) {
+	seen, err := l.catalog.at(ctx, l.cfg.Clock().Add(-lookEvery))
+	if err == nil {
+		err = seen.stale
+	}
+	return seen.tools, seen.providers, seen.before, err
 }
 
 // Announced returns every tool that lives, as it was announced.

@@ -27,7 +27,8 @@ func (p *pad) refusal(t *testing.T, change func(*events.Agent)) *launch.Refusal 
 func (p *pad) passes(t *testing.T, d time.Duration) {
 	for range d / time.Second {
 		time.Sleep(time.Second) // in the bubble
-		p.Look(t.Context())
+		_, _, _, err := p.Look(t.Context())
+		require.NoError(t, err)
 	}
 }
 
