@@ -37,13 +37,13 @@ func ackWaitOf(cfg jetstream.ConsumerConfig) time.Duration {
 }
 
 // reclaim has all outstanding deliveries of the bus come again at once, and empties
-// the buckets of announcements.
+// the buckets of announcements and of what gateways remember of them.
 func reclaim(ctx context.Context, js jetstream.JetStream) error {
 	names := js.StreamNames(ctx)
 	var held []heldConsumer
 	for name := range names.Name() {
 		switch {
-		case name == kvStreamPrefix+providerBucket, strings.HasPrefix(name, kvStreamPrefix+toolsPrefix):
+		case name == kvStreamPrefix+providerBucket, name == kvStreamPrefix+offersBucket, strings.HasPrefix(name, kvStreamPrefix+toolsPrefix):
 			stream, err := js.Stream(ctx, name)
 			if err == nil {
 				err = stream.Purge(ctx)

@@ -60,6 +60,7 @@ func TestReclaim(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.NoError(t, bus.AnnounceProviders(t.Context(), "gone", []string{"model"}))
+	require.NoError(t, bus.PutOffers(t.Context(), journal.Offers{First: map[string]string{"gone": "default"}, Providers: []string{"model"}}))
 	all := take(3)
 	require.NoError(t, all["settled"].Ack())
 	require.NoError(t, all["later"].Retry(time.Hour))
@@ -89,6 +90,11 @@ func TestReclaim(t *testing.T) {
 	providers, err := bus.Providers(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, providers)
+	offers, err := bus.Offers(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, offers.First)
+	require.Empty(t, offers.Providers)
+	require.NoError(t, bus.PutOffers(t.Context(), offers), "it goes on from there")
 }
 
 // A consumer that was left with the short ack wait gets its own back.
