@@ -228,8 +228,9 @@ type Directory interface {
 	// Claims returns what every instance that lives means by its names, sorted by
 	// instance.
 	Claims(ctx context.Context) ([]Claim, error)
-	// Withdraw takes back what an instance announced of a pool, as if the announcement
-	// had expired; WithdrawProviders does so for its providers and claims. Both do
+	// Withdraw takes back what this process announced for an instance of a pool, as if the
+	// announcement had expired; WithdrawProviders does so for its providers and claims.
+	// What another process announced since for an instance of that name stays, and both do
 	// nothing where nothing is announced.
 	Withdraw(ctx context.Context, pool, instance string) error
 	WithdrawProviders(ctx context.Context, instance string) error

@@ -14,9 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Directory tests [journal.Directory], but for how announcements end.
-func Directory(t *testing.T, open func(t *testing.T) journal.Directory) {
-	dir := open(t)
+// Directory tests [journal.Directory], but for how announcements end. What is opened are
+// the directories of two processes on one bus.
+func Directory(t *testing.T, open func(t *testing.T) (journal.Directory, journal.Directory)) {
+	dir, other := open(t)
 	spec := func(name, pool, description string) events.ToolSpec {
 		return events.ToolSpec{Name: name, Description: description, Schema: json.RawMessage(`{"type":"object"}`), Effect: "pure", Pool: pool, Risk: "low"}
 	}
@@ -82,6 +83,30 @@ func Directory(t *testing.T, open func(t *testing.T) journal.Directory) {
 		require.NoError(t, err)
 		require.Contains(t, pools, journal.Pool{Name: pool}, "nobody serves it")
 		require.NoError(t, dir.Withdraw(ctx, NewToken(t), "nobody"))
+	})
+	t.Run("withdrawn too late", func(t *testing.T) {
+		ctx, pool, provider := bounded(t), NewToken(t), NewToken(t)
+		for _, process := range []journal.Directory{dir, other} {
+			require.NoError(t, process.Announce(ctx, pool, "host", []events.ToolSpec{spec("search", pool, "finds")}))
+			require.NoError(t, process.AnnounceProviders(ctx, "host", []string{provider}))
+		}
+		announced := func() (tools []events.ToolSpec, providers []string) {
+			tools, err := dir.PoolTools(ctx, pool)
+			require.NoError(t, err)
+			providers, err = dir.Providers(ctx)
+			require.NoError(t, err)
+			return tools, providers
+		}
+		require.NoError(t, dir.Withdraw(ctx, pool, "host"))
+		require.NoError(t, dir.WithdrawProviders(ctx, "host"))
+		tools, providers := announced()
+		require.Len(t, tools, 1, "the other process announces them")
+		require.Contains(t, providers, provider)
+		require.NoError(t, other.Withdraw(ctx, pool, "host"))
+		require.NoError(t, other.WithdrawProviders(ctx, "host"))
+		tools, providers = announced()
+		require.Empty(t, tools)
+		require.NotContains(t, providers, provider)
 	})
 	t.Run("offers", func(t *testing.T) {
 		ctx, tool := bounded(t), NewToken(t)

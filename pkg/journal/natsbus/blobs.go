@@ -110,7 +110,7 @@ func (b *Bus) putChunks(ctx context.Context, ref events.Ref, data []byte) (*obje
 	}
 	for len(data) > 0 {
 		n := min(len(data), chunkSize)
-		if err := b.store(ctx, &nats.Msg{Subject: chunkSubject(ref.Bucket, info.NUID), Data: data[:n]}); err != nil {
+		if _, err := b.store(ctx, &nats.Msg{Subject: chunkSubject(ref.Bucket, info.NUID), Data: data[:n]}); err != nil {
 			return nil, err
 		}
 		data = data[n:]
@@ -126,7 +126,8 @@ func (b *Bus) putInfo(ctx context.Context, ref events.Ref, info *objectInfo, hea
 		return err
 	}
 	header["Nats-Rollup"] = []string{"sub"}
-	return b.store(ctx, &nats.Msg{Subject: infoSubject(ref.Bucket, ref.Key), Data: body, Header: header})
+	_, err = b.store(ctx, &nats.Msg{Subject: infoSubject(ref.Bucket, ref.Key), Data: body, Header: header})
+	return err
 }
 
 // objectInfo returns an object's description, or ErrNotFound.

@@ -128,6 +128,8 @@ type Bus struct {
 	pools      poolCache
 	slow       map[*nats.Subscription]func()
 	assignment assignment
+	// announced has the sequence numbers of what this bus announced last, by subject.
+	announced map[string]uint64
 	// said is what was said once in the log.
 	said map[string]bool
 	// there are buckets of storage that were seen.
@@ -149,7 +151,7 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 	b := &Bus{
 		conn: conn, js: js, opts: o, log: o.Logger, asking: make(chan struct{}, pagesAtOnce), orderedLeast: orderedFrom,
 		ackWaits: make(map[string]keptAckWait),
-		slow:     make(map[*nats.Subscription]func()), said: map[string]bool{},
+		slow:     make(map[*nats.Subscription]func()), said: map[string]bool{}, announced: map[string]uint64{},
 	}
 	unhook := b.hook()
 	if err := b.discover(ctx); err != nil {

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -46,9 +47,8 @@ func (b *Bus) Announce(ctx context.Context, pool, instance string, tools []event
 	if err != nil {
 		return fmt.Errorf("announce tools of pool %s: %w", pool, err)
 	}
-	subject := kvSubjectPrefix + toolsPrefix + pool + "." + keyToken(instance)
-	err = b.put(ctx, subject, body, func() error { return b.createPool(ctx, pool) })
-	if err != nil {
+	msg := &nats.Msg{Subject: kvSubjectPrefix + toolsPrefix + pool + "." + keyToken(instance), Data: body}
+	if err := b.announce(ctx, msg, func() error { return b.createPool(ctx, pool) }); err != nil {
 		return fmt.Errorf("announce tools of pool %s: %w", pool, err)
 	}
 	return nil
@@ -91,31 +91,54 @@ func (b *Bus) AnnounceProviders(ctx context.Context, instance string, names []st
 		Subject: kvSubjectPrefix + providerBucket + "." + keyToken(instance), Data: body,
 		Header: nats.Header{claimsHeader: []string{string(said)}},
 	}
-	err = b.putMsg(ctx, msg, func() error { return b.createBucket(ctx, providersConfig(b.replicas)) })
+	err = b.announce(ctx, msg, func() error { return b.createBucket(ctx, providersConfig(b.replicas)) })
 	if err != nil {
 		return fmt.Errorf("announce providers: %w", err)
 	}
 	return nil
 }
 
-// Withdraw takes back what an instance announced of a pool.
+// announce is putMsg for an announcement, which can then be withdrawn.
+func (b *Bus) announce(ctx context.Context, msg *nats.Msg, create func() error) error {
+	seq, err := b.putMsg(ctx, msg, create)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.announced[msg.Subject] = seq
+	return nil
+}
+
+// Withdraw takes back what this bus announced for an instance of a pool. What another
+// process announced for it since stays.
 func (b *Bus) Withdraw(ctx context.Context, pool, instance string) error {
 	return b.withdraw(ctx, toolsPrefix+pool, instance)
 }
 
-// WithdrawProviders takes back which model providers an instance announced.
+// WithdrawProviders does so for the model providers of an instance.
 func (b *Bus) WithdrawProviders(ctx context.Context, instance string) error {
 	return b.withdraw(ctx, providerBucket, instance)
 }
 
-// withdraw stores the mark by which a key of a bucket is deleted.
+// withdraw stores the mark by which a key of a bucket is deleted, if this bus was the last
+// that wrote the key.
 func (b *Bus) withdraw(ctx context.Context, bucket, instance string) error {
 	msg := nats.NewMsg(kvSubjectPrefix + bucket + "." + keyToken(instance))
-	msg.Header.Set(kvOperation, "DEL")
-	if err := b.store(ctx, msg); err != nil && !errors.Is(err, journal.ErrNotReady) {
-		return fmt.Errorf("withdraw what %s announced in %s: %w", instance, bucket, err)
+	b.mu.Lock()
+	seq, announced := b.announced[msg.Subject]
+	delete(b.announced, msg.Subject)
+	b.mu.Unlock()
+	if !announced {
+		return nil
 	}
-	return nil
+	msg.Header.Set(kvOperation, "DEL")
+	msg.Header.Set(headerExpectSeq, strconv.FormatUint(seq, 10))
+	_, err := b.store(ctx, msg)
+	if err == nil || errors.Is(err, journal.ErrConflict) || errors.Is(err, journal.ErrNotReady) {
+		return nil
+	}
+	return fmt.Errorf("withdraw what %s announced in %s: %w", instance, bucket, err)
 }
 
 // Claims returns what every instance that lives means by its names, sorted by instance.
@@ -147,42 +170,43 @@ func (b *Bus) Claims(ctx context.Context) ([]journal.Claim, error) {
 // put stores a value and waits for the acknowledgement. Where no stream takes it,
 // create is tried once.
 func (b *Bus) put(ctx context.Context, subject string, body []byte, create func() error) error {
-	return b.putMsg(ctx, &nats.Msg{Subject: subject, Data: body}, create)
+	_, err := b.putMsg(ctx, &nats.Msg{Subject: subject, Data: body}, create)
+	return err
 }
 
-// putMsg is put for a message.
-func (b *Bus) putMsg(ctx context.Context, msg *nats.Msg, create func() error) error {
+// putMsg is put for a message and returns its sequence number.
+func (b *Bus) putMsg(ctx context.Context, msg *nats.Msg, create func() error) (uint64, error) {
 	again := nats.Msg{Subject: msg.Subject, Data: msg.Data, Header: maps.Clone(msg.Header)}
-	err := b.store(ctx, msg)
+	seq, err := b.store(ctx, msg)
 	if !errors.Is(err, journal.ErrNotReady) || create == nil {
-		return err
+		return seq, err
 	}
 	if made := create(); made != nil {
-		return errors.Join(err, made)
+		return 0, errors.Join(err, made)
 	}
 	return b.store(ctx, &again)
 }
 
-// store publishes a message into a bucket.
-func (b *Bus) store(ctx context.Context, msg *nats.Msg) error {
+// store publishes a message into a bucket and returns its sequence number.
+func (b *Bus) store(ctx context.Context, msg *nats.Msg) (uint64, error) {
 	if err := b.diskFull(); err != nil {
-		return err
+		return 0, err
 	}
 	answer, err := b.requestStored(ctx, b.opts.RequestTimeout, msg)
 	if errors.Is(err, nats.ErrNoResponders) {
-		return fmt.Errorf("%w: no bucket takes %s: run `%s`: %w", journal.ErrNotReady, msg.Subject, initCommand, err)
+		return 0, fmt.Errorf("%w: no bucket takes %s: run `%s`: %w", journal.ErrNotReady, msg.Subject, initCommand, err)
 	}
 	if err != nil {
-		return classify(err)
+		return 0, classify(err)
 	}
 	var ack pubAck
 	if err := json.Unmarshal(answer.Data, &ack); err != nil {
-		return fmt.Errorf("acknowledgement %.100q: %w", answer.Data, err)
+		return 0, fmt.Errorf("acknowledgement %.100q: %w", answer.Data, err)
 	}
 	if ack.Error != nil {
-		return b.full.note(placeOf(msg.Subject), classify(ack.Error))
+		return 0, b.full.note(placeOf(msg.Subject), classify(ack.Error))
 	}
-	return b.full.note(placeOf(msg.Subject), nil)
+	return ack.Seq, b.full.note(placeOf(msg.Subject), nil)
 }
 
 // Tools returns every tool that lives, sorted by name and pool.

@@ -45,13 +45,13 @@ func (b *Bus) PutOffers(ctx context.Context, o journal.Offers) error {
 	}
 	msg := nats.NewMsg(kvSubjectPrefix + offersBucket + "." + offersKey)
 	msg.Data = body
-	msg.Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(o.Revision, 10))
-	err = b.store(ctx, msg)
+	msg.Header.Set(headerExpectSeq, strconv.FormatUint(o.Revision, 10))
+	_, err = b.store(ctx, msg)
 	if errors.Is(err, journal.ErrNotReady) {
 		if made := b.createBucket(ctx, offersConfig(b.replicas)); made != nil {
 			return errors.Join(err, made)
 		}
-		err = b.store(ctx, msg)
+		_, err = b.store(ctx, msg)
 	}
 	if err != nil {
 		return fmt.Errorf("remember announcements: %w", err)

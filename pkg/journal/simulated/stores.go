@@ -36,6 +36,7 @@ type stores struct {
 type announcement[T any] struct {
 	at   time.Time
 	what []T
+	by   *Process
 }
 
 func (a announcement[T]) lives() bool { return time.Since(a.at) < journal.AnnouncementTTL }
@@ -72,7 +73,7 @@ func (p *Process) Announce(_ context.Context, pool, instance string, tools []eve
 		return err
 	}
 	return p.locked(func(s *stores) {
-		s.tools[pool+" "+instance] = announcement[events.ToolSpec]{time.Now(), slices.Clone(tools)}
+		s.tools[pool+" "+instance] = announcement[events.ToolSpec]{time.Now(), slices.Clone(tools), p}
 	})
 }
 
@@ -80,7 +81,7 @@ func (p *Process) Announce(_ context.Context, pool, instance string, tools []eve
 // means by names.
 func (p *Process) AnnounceProviders(_ context.Context, instance string, names []string, claims ...journal.Claim) error {
 	return p.locked(func(s *stores) {
-		s.providers[instance] = announcement[string]{time.Now(), slices.Clone(names)}
+		s.providers[instance] = announcement[string]{time.Now(), slices.Clone(names), p}
 		s.said++
 		s.claims[instance] = slices.Clone(claims)
 		for i := range s.claims[instance] {
@@ -90,21 +91,23 @@ func (p *Process) AnnounceProviders(_ context.Context, instance string, names []
 	})
 }
 
-// Withdraw takes back what an instance announced of a pool.
+// Withdraw takes back what this process announced for an instance of a pool.
 func (p *Process) Withdraw(_ context.Context, pool, instance string) error {
 	return p.locked(func(s *stores) {
-		if a, announced := s.tools[pool+" "+instance]; announced {
+		if a := s.tools[pool+" "+instance]; a.by == p {
 			a.at = time.Time{}
 			s.tools[pool+" "+instance] = a
 		}
 	})
 }
 
-// WithdrawProviders takes back which model providers an instance announced.
+// WithdrawProviders does so for the model providers of an instance.
 func (p *Process) WithdrawProviders(_ context.Context, instance string) error {
 	return p.locked(func(s *stores) {
-		delete(s.providers, instance)
-		delete(s.claims, instance)
+		if s.providers[instance].by == p {
+			delete(s.providers, instance)
+			delete(s.claims, instance)
+		}
 	})
 }
 
