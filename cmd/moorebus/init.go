@@ -52,7 +52,7 @@ deploy/nats.`,
 	flags.StringArrayVar(&s.Storage, "storage", nil, "`NAMESPACE/AGENT` whose storage is made, may be repeated (default: where a role may, it makes it when an agent first uses it)")
 	var maxBytes cli.Size
 	flags.Var(&maxBytes, "max-bytes", "how large each stream of the log may become, such as 20GiB (default: as it was set, else two thirds of what the server may store, shared by the streams, where its monitoring says how much that is)")
-	flags.StringVar(&s.Monitor, "monitor", "", "`URL` of the server's monitoring (default: port 8222 of the server)")
+	flags.StringVar(&s.Monitor, "monitor", "", "`URL` of the monitoring of a server of the bus (default: port 8222 of the server that is reached)")
 	flags.BoolVar(&s.Wait, "wait", false, "wait for a bus that is not up yet")
 	onlyPrint := flags.Bool("print-permissions", false, "write the users and their permissions for nats-server, and do nothing else")
 	flags.StringVar(&p.Format, "format", console.FormatConf, "with --print-permissions: nats-conf or json")

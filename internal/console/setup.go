@@ -91,7 +91,8 @@ func (s *Setup) readPoolTools() error {
 func (s *Setup) Run(ctx context.Context, conn *nats.Conn, w io.Writer) error {
 	pools := append(slices.Sorted(maps.Keys(s.Init.PoolMaxAckPending)), s.Init.Pools...)
 	before := survey(ctx, conn, pools)
-	if err := s.init(ctx, conn); err != nil {
+	notes, err := s.init(ctx, conn)
+	if err != nil {
 		return err
 	}
 	after := survey(ctx, conn, pools)
@@ -123,18 +124,19 @@ func (s *Setup) Run(ctx context.Context, conn *nats.Conn, w io.Writer) error {
 	if len(lines) == 0 {
 		lines = append(lines, "already as wanted: "+strings.Join(after, "; "))
 	}
-	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
+	_, err = fmt.Fprintln(w, strings.Join(append(lines, notes...), "\n"))
 	return err
 }
 
-// init is natsbus.Init, again and again where it is to wait.
-func (s *Setup) init(ctx context.Context, conn *nats.Conn) error {
+// init is natsbus.Init, again and again where it is to wait, and returns what that had to
+// say.
+func (s *Setup) init(ctx context.Context, conn *nats.Conn) ([]string, error) {
 	const pause = 250 * time.Millisecond
 	said := ""
 	for {
-		err := s.try(ctx, conn)
+		notes, err := s.try(ctx, conn)
 		if err == nil || !s.Wait || !cli.BusAway(err) {
-			return err
+			return notes, err
 		}
 		if err.Error() != said {
 			said = err.Error()
@@ -144,7 +146,7 @@ func (s *Setup) init(ctx context.Context, conn *nats.Conn) error {
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return ctx.Err()
+			return nil, ctx.Err()
 		case <-timer.C:
 		}
 	}
@@ -153,19 +155,20 @@ func (s *Setup) init(ctx context.Context, conn *nats.Conn) error {
 // initTimeout bounds one try to set a bus up.
 const initTimeout = 2 * time.Minute
 
-func (s *Setup) try(ctx context.Context, conn *nats.Conn) error {
+func (s *Setup) try(ctx context.Context, conn *nats.Conn) (notes []string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, initTimeout, nats.ErrTimeout)
 	defer cancel()
 	if said, err := natsbus.Monitor(ctx, conn, s.Monitor); err == nil {
-		s.Init.Storable = said.Storable
+		s.Init.Storable, s.Init.Reserved = said.Storable, said.Reserved
 	} else if s.Monitor != "" {
-		return err
+		return nil, err
 	}
-	err := natsbus.Init(ctx, conn, s.Init)
+	s.Init.Say = func(line string) { notes = append(notes, line) }
+	err = natsbus.Init(ctx, conn, s.Init)
 	if errors.Is(err, nats.ErrNoResponders) {
-		return fmt.Errorf("nobody answers for JetStream, start nats-server with -js: %w", err)
+		err = fmt.Errorf("nobody answers for JetStream, start nats-server with -js: %w", err)
 	}
-	return err
+	return notes, err
 }
 
 // survey says what there is on the bus, one thing a line, without what changes

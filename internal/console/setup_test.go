@@ -25,8 +25,9 @@ func setUp(t *testing.T, conn *nats.Conn, s Setup) string {
 
 func TestSetup(t *testing.T) {
 	conn := connect(t, server(t, embedded.Options{}))
-	first := setUp(t, conn, Setup{Init: natsbus.InitOptions{Shards: 2, Pools: []string{"web"}}})
+	first := setUp(t, conn, Setup{Init: natsbus.InitOptions{Shards: 2, Pools: []string{"web"}, MaxBytes: 1 << 30}})
 	require.Contains(t, first, "set up: stream MOORE_0\n")
+	require.NotContains(t, first, "has no limit")
 	require.Contains(t, first, "set up: stream MOORE_1: 7 consumers\n")
 	require.Contains(t, first, "set up: pool web, ack wait 15s\n")
 	again := setUp(t, conn, Setup{Init: natsbus.InitOptions{Shards: 2, Pools: []string{"web"}}})
@@ -80,7 +81,9 @@ func TestSetupWithoutJetStream(t *testing.T) {
 
 func TestSetupOfStorage(t *testing.T) {
 	conn := connect(t, server(t, embedded.Options{}))
-	require.Contains(t, setUp(t, conn, Setup{Storage: []string{"default/keeper"}}), "storage of default/keeper is there\n")
+	said := setUp(t, conn, Setup{Storage: []string{"default/keeper"}})
+	require.Contains(t, said, "storage of default/keeper is there\n")
+	require.Contains(t, said, "stream MOORE_0 has no limit and may fill the disk")
 	js, err := conn.JetStream()
 	require.NoError(t, err)
 	for _, bucket := range []string{"storage_default_A_keeper", "paged_default_A_keeper"} {

@@ -13,6 +13,7 @@ import (
 // The server's error codes that mean something to a journal.
 const (
 	codeAccountFull       = 10002
+	codeNoPeers           = 10005
 	codeConsumerNotFound  = 10014
 	codeNoResources       = 10023
 	codeJetStreamOff      = 10076

@@ -242,12 +242,14 @@ func (e *examiner) checkDurability(ctx context.Context, first *streamInfo) {
 	var said Monitored
 	unheard := ErrNoMonitoring
 	if first.Config.Replicas <= 1 && first.Config.Storage != jetstream.MemoryStorage {
-		said, unheard = Monitor(ctx, e.bus.conn, e.bus.opts.Monitor)
+		if said, unheard = Monitor(ctx, e.bus.conn, e.bus.opts.Monitor); !said.Own {
+			unheard = ErrNoMonitoring // another server's flushing says nothing of this one's
+		}
 	}
 	switch {
 	case first.Config.Storage == jetstream.MemoryStorage:
 		e.add(Warning, "make the streams anew on files", "the log is in memory: it ends with the server")
-	case first.Config.Replicas <= 1 && said.SyncAlways:
+	case first.Config.Replicas <= 1 && unheard == nil && said.SyncAlways:
 		e.add(Good, "", "the log lies on one server, which flushes every message before it acknowledges it")
 	case first.Config.Replicas <= 1 && unheard == nil:
 		e.add(Warning, "set jetstream { sync_interval: always } in the server's configuration, or run three servers and `"+initCommand+" --replicas 3`",

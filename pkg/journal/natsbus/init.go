@@ -60,8 +60,12 @@ type InitOptions struct {
 	MaxBytes int64
 	// Storable is how many bytes the server may store altogether, see [Monitored]: the
 	// streams of the log get two thirds of it. 0: it is not known, and streams without
-	// a limit stay so.
-	Storable int64
+	// a limit stay so. Of what is Reserved on that server, the limits of other streams
+	// than the log's take up room.
+	Storable, Reserved int64
+	// Say is told, one line at a time, what could not be done as was wanted, such as a
+	// limit that the server will not reserve; nil: nobody is.
+	Say func(line string)
 	// Memory keeps the log in memory: for tests and benchmarks.
 	Memory bool
 }
@@ -80,10 +84,15 @@ func Init(ctx context.Context, conn *nats.Conn, o InitOptions) error {
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	if err != nil {
-		return fmt.Errorf("init: %w", classify(err))
+	switch code, _ := errorCode(err); {
+	case err == nil:
+		return nil
+	case code == codeNoStorage || code == codeNoResources:
+		// Nothing is full: a limit is room that the server reserves.
+		return fmt.Errorf("init: %w: the limits of streams (max_bytes) are reserved, and the server or the account may not store as much as they add up to; "+
+			"choose a smaller --max-bytes, raise max_file_store or the account's limit, or lower the limits of other streams", err)
 	}
-	return nil
+	return fmt.Errorf("init: %w", classify(err))
 }
 
 func (o *InitOptions) run(ctx context.Context, conn *nats.Conn) error {
@@ -175,9 +184,11 @@ func (o *InitOptions) addExistingPools(ctx context.Context, js jetstream.JetStre
 }
 
 // existingShards returns how many shards the streams say there are, 0 if there
-// is none, and on how many servers they lie, and checks what is asked of them. After an init that was cut off only
-// the last streams exist, so all names are looked at.
+// is none, and on how many servers they lie, and checks what is asked of them. What others
+// have reserved it takes from Storable. After an init that was cut off only the last streams
+// exist, so all names are looked at.
 func (o *InitOptions) existingShards(ctx context.Context, js jetstream.JetStream) (shards, replicas int, err error) {
+	reserved := int64(0)
 	names := js.StreamNames(ctx, jetstream.WithStreamListSubject("moore.>"))
 	for name := range names.Name() {
 		stream, err := js.Stream(ctx, name)
@@ -196,7 +207,9 @@ func (o *InitOptions) existingShards(ctx context.Context, js jetstream.JetStream
 			return 0, 0, fmt.Errorf("the streams disagree on the number of shards: %d and %d", shards, n)
 		}
 		shards, replicas = n, cfg.Replicas
+		reserved += max(0, cfg.MaxBytes)
 	}
+	o.Storable -= max(0, o.Reserved-reserved)
 	return shards, replicas, names.Err()
 }
 
@@ -235,10 +248,9 @@ func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, sha
 			return err
 		}
 	}
-	o.limit(&cfg, old)
-	stream, err := js.CreateOrUpdateStream(ctx, cfg)
+	stream, err := o.putLog(ctx, js, cfg, old)
 	if err != nil {
-		return fmt.Errorf("stream %s: %w", cfg.Name, err)
+		return err
 	}
 	for _, d := range o.durables() {
 		ackWait, maxAckPending, err := o.terms(ctx, stream, d)

@@ -3,7 +3,9 @@ package natsbus
 import (
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -41,6 +43,8 @@ func TestLimits(t *testing.T) {
 	require.Contains(t, texts(Check(ctx, conn, Options{Logger: quiet}), Warning), "has no max_bytes")
 	require.Equal(t, []int64{20 << 20, 20 << 20}, init(InitOptions{Storable: 60 << 20}))
 	require.Equal(t, []int64{20 << 20, 20 << 20}, init(InitOptions{}), "what was chosen stays")
+	require.Equal(t, []int64{10 << 20, 10 << 20}, init(InitOptions{Storable: 60 << 20, Reserved: 70 << 20}), "others than the log have 30 MiB")
+	require.Equal(t, []int64{10 << 20, 10 << 20}, init(InitOptions{Storable: 60 << 20, Reserved: 200 << 20}), "nothing is left to choose from")
 	require.Equal(t, []int64{10 << 20, 10 << 20}, init(InitOptions{Storable: 30 << 20}))
 	require.NotContains(t, texts(Check(ctx, conn, Options{Logger: quiet}), Warning), "max_bytes")
 
@@ -67,31 +71,95 @@ func TestLimits(t *testing.T) {
 	require.NoError(t, bus.Ready(ctx))
 }
 
+// bounded is a server whose streams may have so many bytes.
+func bounded(t *testing.T, dir string, room int64) (conn *nats.Conn, stop func()) {
+	t.Helper()
+	srv, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true, JetStream: true, StoreDir: dir, JetStreamMaxStore: room})
+	require.NoError(t, err)
+	srv.Start()
+	require.True(t, srv.ReadyForConnections(patience))
+	conn, err = nats.Connect("", nats.InProcessServer(srv))
+	require.NoError(t, err)
+	return conn, func() { conn.Close(); srv.Shutdown(); srv.WaitForShutdown() }
+}
+
 // A server that has less room after a restart still has its log, though nobody can
 // set it up anew.
 func TestLimitsOfASmallerServer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	var bus *Bus
 	for i, room := range []int64{300 << 20, 30 << 20} {
-		srv, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true, JetStream: true, StoreDir: dir, JetStreamMaxStore: room})
-		require.NoError(t, err)
-		srv.Start()
-		require.True(t, srv.ReadyForConnections(patience))
-		conn, err := nats.Connect("", nats.InProcessServer(srv))
-		require.NoError(t, err)
+		conn, stop := bounded(t, dir, room)
 		if err := Init(t.Context(), conn, InitOptions{Storable: room}); i == 0 {
 			require.NoError(t, err)
 		} else {
-			require.ErrorIs(t, err, journal.ErrFull)
+			require.ErrorContains(t, err, "raise max_file_store")
+			require.NotErrorIs(t, err, journal.ErrFull)
 		}
 		require.Equal(t, []int64{200 << 20}, limitsOf(t, conn, 1))
-		bus = reopenBus(t, conn, GroupCommitOff)
+		bus := reopenBus(t, conn, GroupCommitOff)
 		journaltest.AppendAll(t, bus, journaltest.NewRun(t, bus), "1", "2")
-		conn.Close()
-		srv.Shutdown()
-		srv.WaitForShutdown()
+		stop()
 	}
+}
+
+// What others have reserved cannot be the log's: a limit that is asked for is refused, and
+// one that init chose gives way.
+func TestLimitsBesideOthers(t *testing.T) {
+	t.Parallel()
+	conn, stop := bounded(t, t.TempDir(), 100<<20)
+	t.Cleanup(stop)
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "other", Subjects: []string{"other"}, MaxBytes: 50 << 20})
+	require.NoError(t, err)
+	init := func(o InitOptions) (limit int64, said string) {
+		o.Say = func(line string) { said += line + "\n" }
+		require.NoError(t, Init(t.Context(), conn, o))
+		return limitsOf(t, conn, 1)[0], said
+	}
+	err = Init(t.Context(), conn, InitOptions{MaxBytes: 80 << 20})
+	require.ErrorContains(t, err, "stream MOORE_0 with max bytes 83886080")
+	require.ErrorContains(t, err, "choose a smaller --max-bytes")
+	require.NotErrorIs(t, err, journal.ErrFull)
+
+	limit, said := init(InitOptions{})
+	require.EqualValues(t, -1, limit)
+	require.Contains(t, said, "MOORE_0 has no limit and may fill the disk: set one with --max-bytes")
+	limit, said = init(InitOptions{Storable: 100 << 20})
+	require.EqualValues(t, -1, limit)
+	require.Contains(t, said, "MOORE_0 has no limit: ")
+	limit, said = init(InitOptions{Storable: 99 << 20, Reserved: 50 << 20})
+	require.InDelta(t, 49<<20*2/3, limit, 8)
+	require.Empty(t, said)
+	again, said := init(InitOptions{Storable: 200 << 20})
+	require.Equal(t, limit, again)
+	require.Contains(t, said, "MOORE_0 keeps its limit of ")
+}
+
+// A server of the same cluster says how much there is room for, but not how this one
+// flushes. Where others have less room, the limit that follows from it gives way.
+func TestMonitorOfACluster(t *testing.T) {
+	t.Parallel()
+	options := clusterOptions(t)
+	for i := range options {
+		options[i].JetStreamMaxStore = 50 << 20
+	}
+	options[1].HTTPHost, options[1].HTTPPort, options[1].JetStreamMaxStore = "127.0.0.1", server.RANDOM_PORT, 123<<20
+	all := startCluster(t, options)
+	conn, err := nats.Connect(all[0].ClientURL())
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	var said Monitored
+	require.Eventually(t, func() bool {
+		said, err = Monitor(t.Context(), conn, "http://"+all[1].MonitorAddr().String())
+		return err == nil
+	}, patience, 20*time.Millisecond, "a cluster that has formed")
+	require.Equal(t, Monitored{Storable: 123 << 20}, said)
+	var notes atomic.Pointer[string]
+	_, bus := setUpCluster(t, all, InitOptions{Storable: said.Storable, Say: func(line string) { notes.Store(&line) }})
+	require.Equal(t, []int64{-1}, limitsOf(t, bus.Conn(), 1))
+	require.Contains(t, *notes.Load(), "MOORE_0 has no limit")
 }
 
 // What the server's monitoring says of flushing is believed, if it is that server's.
@@ -113,7 +181,7 @@ func TestMonitor(t *testing.T) {
 		at := "http://" + srv.MonitorAddr().String()
 		said, err := Monitor(t.Context(), conn, at)
 		require.NoError(t, err)
-		require.Equal(t, Monitored{SyncAlways: always, Storable: 123 << 20}, said)
+		require.Equal(t, Monitored{Own: true, SyncAlways: always, Storable: 123 << 20}, said)
 		findings := Check(t.Context(), conn, Options{Logger: quiet, Monitor: at})
 		if always {
 			require.Contains(t, texts(findings, Good), "which flushes every message")
