@@ -13,10 +13,11 @@ type bindings struct {
 	byRun map[events.Run]*binding
 }
 
-// binding is one context, and the runs that inherited it.
+// binding is one context, the run that was bound to it, and the runs that inherited it.
 type binding struct {
 	values context.Context
-	heirs  []events.Run
+	owner  events.Run
+	heirs  map[events.Run]struct{}
 }
 
 // Bind lets the work that this process does on a run see the values of ctx, but not
@@ -28,10 +29,11 @@ func (s *Store) Bind(id events.Run, ctx context.Context) {
 	if s.bound.byRun == nil {
 		s.bound.byRun = map[events.Run]*binding{}
 	}
-	s.bound.byRun[id] = &binding{values: context.WithoutCancel(ctx)}
+	s.bound.byRun[id] = &binding{values: context.WithoutCancel(ctx), owner: id, heirs: map[events.Run]struct{}{}}
 }
 
-// Unbind takes back what [Store.Bind] did, also for the runs that inherited it.
+// Unbind takes back what [Store.Bind] did, also for the runs that inherited it. For a
+// run that inherited its values it does so for that run only.
 func (s *Store) Unbind(id events.Run) {
 	s.bound.mu.Lock()
 	defer s.bound.mu.Unlock()
@@ -40,7 +42,11 @@ func (s *Store) Unbind(id events.Run) {
 		return
 	}
 	delete(s.bound.byRun, id)
-	for _, heir := range b.heirs {
+	delete(b.heirs, id)
+	if b.owner != id {
+		return
+	}
+	for heir := range b.heirs {
 		if s.bound.byRun[heir] == b {
 			delete(s.bound.byRun, heir)
 		}
@@ -74,7 +80,7 @@ func (s *Store) inherit(r *Run) *binding {
 	defer s.bound.mu.Unlock()
 	b := s.bound.byRun[s.Place(r.ID.Namespace, parent.Run)]
 	if b != nil {
-		b.heirs = append(b.heirs, r.ID)
+		b.heirs[r.ID] = struct{}{}
 		s.bound.byRun[r.ID] = b
 	}
 	return b

@@ -31,18 +31,31 @@ func TestValuesEndWithTheRun(t *testing.T) {
 	require.Equal(t, "ann", value(run))
 	require.Nil(t, value(f.started(1)))
 
-	child := f.store.Place("default", f.store.NewID())
-	start := reducertest.StartOf("help", events.ModeTask)
-	start.Parent = &events.Parent{Run: run.ID, CallID: "a", Depth: 1}
-	f.append(child, nil, events.Idle, start)
-	held := f.store.Acquire(child)
-	defer f.store.Release(held)
-	held.Lock()
-	require.NoError(t, held.Refresh(t.Context()))
-	held.Unlock()
-	require.Equal(t, "ann", value(child))
+	answering := func(parent events.Run, depth int) events.Run {
+		child := f.store.Place("default", f.store.NewID())
+		start := reducertest.StartOf("help", events.ModeTask)
+		start.Parent = &events.Parent{Run: parent.ID, CallID: "a", Depth: depth}
+		f.append(child, nil, events.Idle, start)
+		held := f.store.Acquire(child)
+		t.Cleanup(func() { f.store.Release(held) })
+		held.Lock()
+		defer held.Unlock()
+		require.NoError(t, held.Refresh(t.Context()))
+		return child
+	}
+	first, second := answering(run, 1), answering(run, 1)
+	below := answering(second, 2)
+	for _, id := range []events.Run{first, second, below} {
+		require.Equal(t, "ann", value(id))
+	}
+
+	f.append(first, nil, events.Control, &events.CancelledRun{})
+	// The grandchild goes first: it could inherit nothing from a sibling that lost the values.
+	require.Equal(t, "ann", value(below), "the end of one heir leaves the others alone")
+	require.Equal(t, "ann", value(second))
 
 	f.append(run, nil, events.Control, &events.CancelledRun{})
-	require.Nil(t, value(run))
-	require.Nil(t, value(child))
+	for _, id := range []events.Run{run, first, second, below} {
+		require.Nil(t, value(id))
+	}
 }
