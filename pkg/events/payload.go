@@ -268,8 +268,8 @@ type LLMAttemptFailed struct {
 	Message      string `json:"message"`
 	Key          string `json:"key,omitempty"`
 	RetryAfterMS int64  `json:"retry_after_ms,omitempty"`
-	// NotAsked says that no request was made, since the provider was known to
-	// refuse it.
+	// NotAsked says that no request was made: the provider was known to refuse it, or
+	// another planner has it.
 	NotAsked bool   `json:"not_asked,omitempty"`
 	Usage    *Usage `json:"usage,omitempty"`
 	// Under is the event whose message the attempt was made under, and Delivery

@@ -151,8 +151,9 @@ const (
 
 // pause is how long a run waits that was not asked for, given what failed before
 // and the rest of its provider's wait. It is never shorter than that rest. While
-// others probe a provider that does not answer, the rest is short for hours: each
-// further pause is twice as long, so that a run's log does not fill with them.
+// others probe a provider that does not answer, the rest is short for hours, and a
+// provider of another planner has none here: each further pause is twice as long, so
+// that a run's log does not fill with them.
 func pause(run events.Run, before reducer.Attempt, rest time.Duration) time.Duration {
 	wait := rest
 	if n := before.NotAsked; n > 0 {

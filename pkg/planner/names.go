@@ -43,6 +43,7 @@ func newNames(cfg Config) *names {
 // rhythm that keeps it known. The first time it waits until the names are free, as
 // [worker.Claim] does, and fails with a *[journal.NameTakenError] if they are not.
 func (p *Planner) Announce(ctx context.Context) error {
+	p.lookForMissing(ctx)
 	if err := p.claim(ctx); err != nil {
 		return err
 	}

@@ -89,6 +89,8 @@ type Planner struct {
 	// streams are the calls in flight that somebody may ask about.
 	streams streams
 	names   *names
+	// missed are the providers that runs needed and no planner announced.
+	missed *worker.Misses[string]
 }
 
 // New checks the configuration.
@@ -108,7 +110,7 @@ func New(cfg Config) (*Planner, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	p := &Planner{cfg: cfg, limits: newLimits(cfg.Retry, cfg.Providers), names: newNames(cfg)}
+	p := &Planner{cfg: cfg, limits: newLimits(cfg.Retry, cfg.Providers), names: newNames(cfg), missed: worker.NewMisses[string](forgetMissing)}
 	w, err := worker.New(worker.Config{
 		Role: "planner", Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed,
 		Inboxes: []journal.Inbox{
@@ -175,7 +177,7 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) wo
 	provider, asked := mem.Control.Agent.LLM.Provider, askedNow(mem)
 	ask := func(ctx context.Context, s *streamer) worker.Result {
 		reply, err := p.call(ctx, provider, req, s)
-		if result, handed := handOn(err, e.Failed); handed {
+		if result, handed := handOn(run, err, e.Failed); handed {
 			return result
 		}
 		if err != nil {

@@ -73,7 +73,7 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, e reducer.Effect)
 		if ctx.Err() != nil {
 			return worker.Fail(ctx.Err())
 		}
-		if result, handed := handOn(err, e.Failed); handed {
+		if result, handed := handOn(run, err, e.Failed); handed {
 			return result
 		}
 		r := p.reflection(run, provider, reply, err, bill.attempt(err))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -32,14 +31,10 @@ type Elsewhere struct {
 	wait      time.Duration
 	log       *slog.Logger
 
-	mu sync.Mutex
 	// misses are the tools whose calls nobody took, by pool and name.
-	misses map[[2]string]miss
+	misses *worker.Misses[[2]string]
 	denied sync.Once
 }
-
-// miss is since when nobody took calls of a tool, and when that was seen last.
-type miss struct{ since, last time.Time }
 
 // NewElsewhere makes it for an actor. wait is how long nobody may have a tool before its
 // calls are answered without it; 0: [DefaultToolWait].
@@ -47,7 +42,7 @@ func NewElsewhere(directory journal.Directory, wait time.Duration, log *slog.Log
 	if wait <= 0 {
 		wait = DefaultToolWait
 	}
-	return &Elsewhere{directory: directory, wait: wait, log: log, misses: map[[2]string]miss{}}
+	return &Elsewhere{directory: directory, wait: wait, log: log, misses: worker.NewMisses[[2]string](forgetMiss)}
 }
 
 // PeersOf returns the queue's way to lend, nil if it has none.
@@ -94,7 +89,7 @@ func (l *loan) lent(ctx context.Context, retry time.Duration, err error) worker.
 		nobody = nobody && !errors.Is(err, somebody)
 	}
 	if !nobody {
-		l.seen(l.key)
+		l.misses.Found(l.key)
 	}
 	switch {
 	case err == nil:
@@ -126,7 +121,7 @@ func (l *loan) afterPause(ctx context.Context) worker.Result {
 // missed has a call that nobody took planned again, until its tool has been missing for
 // too long.
 func (e *Elsewhere) missed(ctx context.Context, l *loan, err error) worker.Result {
-	missed := e.missedFor(l.key)
+	missed := e.misses.Miss(l.key)
 	if missed >= e.wait {
 		return e.giveUp(ctx, l.key[0], l.key[1], l.missing)
 	}
@@ -163,30 +158,9 @@ func (e *Elsewhere) giveUp(ctx context.Context, pool, tool string, missing worke
 	return missing(ctx)
 }
 
-func (e *Elsewhere) seen(key [2]string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.misses, key)
-}
-
 // forgetMiss is how old the last sign of a missing tool may be for the time before it to
 // count: nobody looks while there are no calls.
 const forgetMiss = 5 * time.Second
-
-// missedFor returns for how long nobody took calls of a tool.
-func (e *Elsewhere) missedFor(key [2]string) time.Duration {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	now := time.Now()
-	maps.DeleteFunc(e.misses, func(_ [2]string, m miss) bool { return now.Sub(m.last) > forgetMiss })
-	m, known := e.misses[key]
-	if !known {
-		m.since = now
-	}
-	m.last = now
-	e.misses[key] = m
-	return now.Sub(m.since)
-}
 
 // say logs once that calls cannot be passed on.
 func (e *Elsewhere) say(pool string, err error) {
