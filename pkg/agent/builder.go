@@ -103,13 +103,14 @@ func (b *Builder) ThinkingTokens(n int) *Builder { b.def.LLM.ThinkingTokens = n;
 // Tool gives the agent tools, see [Func].
 func (b *Builder) Tool(tools ...tool.Tool) *Builder { b.tools = append(b.tools, tools...); return b }
 
-// RemoteTools gives the agent tools that actors elsewhere run, by name.
+// RemoteTools gives the agent tools that actors elsewhere run, by name, or as "pool/name"
+// where several pools have a tool of the name. The model calls both by the name alone.
 func (b *Builder) RemoteTools(names ...string) *Builder {
 	b.remoteTools = append(b.remoteTools, names...)
 	return b
 }
 
-// Blacklist names tools of the agent that the model may not call.
+// Blacklist names tools of the agent that the model may not call, without their pools.
 func (b *Builder) Blacklist(names ...string) *Builder {
 	b.def.Blacklist = append(b.def.Blacklist, names...)
 	return b
@@ -125,7 +126,7 @@ func (b *Builder) Configure(change func(*events.Config)) *Builder {
 func (b *Builder) Budget(budget events.Budget) *Builder { b.def.Budget = &budget; return b }
 
 // Approval sets which calls wait for a human, see [Run.Approvals]. The tools of a
-// policy are the agent's.
+// policy are the agent's, and named without their pools.
 func (b *Builder) Approval(policy events.Approval) *Builder { b.def.Approval = &policy; return b }
 
 // OutputSchema sets the JSON Schema that the answer has to satisfy.
@@ -205,7 +206,7 @@ func (b *Builder) build() (*Agent, error) {
 		a.def.Tools = append(a.def.Tools, d.Name)
 	}
 	a.def.Tools = append(a.def.Tools, b.remoteTools...)
-	if err := errors.Join(b.buildCallees(a), uniqueNames(a.def.Tools)); err != nil {
+	if err := b.buildCallees(a); err != nil {
 		return nil, err
 	}
 	a.def.Blacklist, a.def.Models = slices.Clone(b.def.Blacklist), maps.Clone(b.def.Models)

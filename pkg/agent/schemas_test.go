@@ -41,20 +41,27 @@ func TestSchemasAreCompiledWhenAnAgentIsBuilt(t *testing.T) {
 func TestNamesAreCheckedWhenAnAgentIsBuilt(t *testing.T) {
 	t.Parallel()
 	agentWith := func() *agent.Builder {
-		return agent.New("task").LLM(scripted.NewMock()).Tool(searchTool(t)).RemoteTools("pay")
+		return agent.New("task").LLM(scripted.NewMock()).Tool(searchTool(t)).RemoteTools("bank/pay")
+	}
+	policy := func(tools ...string) events.Approval {
+		return events.Approval{Policy: events.ApproveTools, Tools: tools}
 	}
 	for want, b := range map[string]*agent.Builder{
-		`blacklist: the agent has no tool "serach"; it has ["search" "pay"]`: agentWith().Blacklist("serach"),
-		`approval.tools: the agent has no tool "pya"`:                        agentWith().Approval(events.Approval{Policy: events.ApproveTools, Tools: []string{"search", "pya"}}),
-		`approval.expr: unknown name argumnets`:                              agentWith().Approval(events.Approval{Policy: events.ApproveExpr, Expr: "argumnets.amount > 3"}),
-		`approval.expr: `:                                                    agentWith().Approval(events.Approval{Policy: events.ApproveExpr, Expr: "1 +"}),
+		`blacklist: the agent has no tool "serach"; it has ["search" "bank/pay"]`:        agentWith().Blacklist("serach"),
+		`approval.tools: the agent has no tool "pya"`:                                    agentWith().Approval(policy("search", "pya")),
+		`blacklist[0]: "bank/pay" names a pool: write the tool's name alone, "pay"`:      agentWith().Blacklist("bank/pay"),
+		`approval.tools[1]: "bank/pay" names a pool: write the tool's name alone, "pay"`: agentWith().Approval(policy("search", "bank/pay")),
+		`tools[2]: the name "pay" stands there twice`:                                    agentWith().RemoteTools("shop/pay"),
+		`tools[2]: "/refund" is neither a tool's name nor POOL/TOOL`:                     agentWith().RemoteTools("/refund"),
+		`approval.expr: unknown name argumnets`:                                          agentWith().Approval(events.Approval{Policy: events.ApproveExpr, Expr: "argumnets.amount > 3"}),
+		`approval.expr: `:                                                                agentWith().Approval(events.Approval{Policy: events.ApproveExpr, Expr: "1 +"}),
 	} {
 		_, err := b.Build()
 		var bad *agent.BuildError
 		require.ErrorAs(t, err, &bad, want)
 		require.ErrorContains(t, err, want)
 	}
-	_, err := agentWith().Blacklist("pay").Approval(events.Approval{Policy: events.ApproveTools, Tools: []string{"pay", "search"}}).Build()
+	_, err := agentWith().Blacklist("pay").Approval(policy("pay", "search")).Build()
 	require.NoError(t, err)
 }
 

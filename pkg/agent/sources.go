@@ -1,9 +1,6 @@
 package agent
 
 import (
-	"fmt"
-	"slices"
-
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/breaker"
 )
@@ -37,14 +34,4 @@ func newRegistry(tools []tool.Tool, open []opener) (*tool.Registry, error) {
 		options.Sources = append(options.Sources, source)
 	}
 	return tool.NewRegistryWith(options, tools...)
-}
-
-// uniqueNames reports a tool that the agent has twice.
-func uniqueNames(names []string) error {
-	for i, name := range names {
-		if slices.Contains(names[:i], name) {
-			return fmt.Errorf("tool %q: two tools have this name; rename or remove one", name)
-		}
-	}
-	return nil
 }

@@ -58,7 +58,7 @@ func TestWrongCallees(t *testing.T) {
 		"is nil":                      named("a").Subagent(nil),
 		"name its tool by":            named("b").Subagent(remote),
 		"so do those of agent child":  named("c").Use("model").Elsewhere().NATS("nats://127.0.0.1:1").Subagent(child),
-		"two tools have this name":    named("d").Subagent(child).Tool(textTool(t, "child", "x")),
+		`"child" stands there twice`:  named("d").Subagent(child).Tool(textTool(t, "child", "x")),
 		"two agents are called child": named("child").Subagent(child),
 		"different graphs":            named("e").Subagent(drawn),
 		"risk":                        named("f").Subagent(child, func(t *subagent.Tool) { t.Risk = "none at all" }),

@@ -29,6 +29,9 @@ type Options struct {
 	// another name is refused.
 	Name  string
 	Fixed bool
+	// Stored says that the definition was accepted and stored earlier, maybe by an older
+	// version. What it calls tools is then not checked again.
+	Stored bool
 }
 
 // ParseAgent reads one agent definition and resolves it: every default is filled
@@ -91,8 +94,10 @@ func definition(node *strict.Node, path string, o Options) (events.Agent, error)
 	if _, err := a.Resolve(); err != nil {
 		return events.Agent{}, node.Place(path, err)
 	}
-	if err := checkNames(&a); err != nil {
-		return events.Agent{}, node.Place(path, err)
+	if !o.Stored {
+		if err := a.CheckNames(); err != nil {
+			return events.Agent{}, node.Place(path, err)
+		}
 	}
 	if o.CheckSchema != nil && len(a.OutputSchema) > 0 {
 		if err := o.CheckSchema(a.OutputSchema); err != nil {
@@ -105,31 +110,6 @@ func definition(node *strict.Node, path string, o Options) (events.Agent, error)
 		}
 	}
 	return a, nil
-}
-
-func checkNames(a *events.Agent) error {
-	for _, list := range []struct {
-		key   string
-		names []string
-	}{{"tools", a.Tools}, {"blacklist", a.Blacklist}} {
-		seen := map[string]bool{}
-		for i, ref := range list.names {
-			pool, name := "", ref
-			if list.key == "tools" {
-				pool, name = events.SplitTool(ref)
-			}
-			switch {
-			case name == "":
-				return fmt.Errorf("%s[%d]: is not a tool's name", list.key, i)
-			case pool != "" && !events.ValidToken(pool), strings.Contains(name, "/"), pool == "" && name != ref:
-				return fmt.Errorf("%s[%d]: %q is neither a tool's name nor POOL/TOOL", list.key, i, ref)
-			case seen[name]:
-				return fmt.Errorf("%s[%d]: %q stands there twice", list.key, i, name)
-			}
-			seen[name] = true
-		}
-	}
-	return nil
 }
 
 // Marshal returns the definition as canonical JSON: keys sorted, no white space,

@@ -85,6 +85,8 @@ func TestMalformedAgents(t *testing.T) {
 		"tool of no pool":        {head + "tools: [/a]\n", []string{"tools[0]", "POOL/TOOL"}},
 		"tool of no such pool":   {head + "tools: [Web/a]\n", []string{"tools[0]", "POOL/TOOL"}},
 		"tool with two slashes":  {head + "tools: [web/a/b]\n", []string{"tools[0]", "POOL/TOOL"}},
+		"blacklist with a pool":  {head + "tools: [web/a]\nblacklist: [web/a]\n", []string{"line 4", "blacklist[0]", `write the tool's name alone, "a"`}},
+		"approval with a pool":   {head + "tools: [web/a]\napproval: {policy: tools, tools: [web/a]}\n", []string{"line 4", "approval.tools[0]", `write the tool's name alone, "a"`}},
 		"tool twice":             {head + "tools:\n- a\n- b\n- a\n", []string{"line 6", "tools[2]", "twice"}},
 		"bad value":              {head + "config:\n  max_steps: 0\n", []string{"line 4", "config.max_steps", "at least 1"}},
 		"bad mode":               {head + "mode: fast\n", []string{"line 3", "mode", "task or chat"}},

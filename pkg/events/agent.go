@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 )
@@ -238,7 +239,7 @@ type Approval struct {
 	Policy ApprovalPolicy `json:"policy"`
 	// Risk is the bound of the policies at_least and above.
 	Risk string `json:"risk,omitempty"`
-	// Tools are the names of policy tools.
+	// Tools are the names of policy tools, without their pools.
 	Tools []string `json:"tools,omitempty"`
 	// Expr is the expression of policy expr over tool, arguments, risk, run.
 	Expr string `json:"expr,omitempty"`
@@ -361,6 +362,52 @@ func SplitTool(ref string) (pool, name string) {
 		return "", ref
 	}
 	return pool, name
+}
+
+// CheckNames reports what no list of the agent's tools may hold when the agent is
+// defined: a text that names no tool, a name that stands in tools or in the blacklist
+// twice, and, in the blacklist and in the approval policy, a tool with its pool. Those
+// two are compared with what the model calls, which has no pool. [Agent.Resolve] does
+// not check that: definitions that were stored before have to stay readable.
+func (a Agent) CheckNames() error {
+	seen := map[string]bool{}
+	for i, ref := range a.Tools {
+		pool, name := SplitTool(ref)
+		switch {
+		case ref == "":
+			return fmt.Errorf("tools[%d]: is not a tool's name", i)
+		case name == "", name != ref && !ValidToken(pool), strings.Contains(name, "/"):
+			return fmt.Errorf("tools[%d]: %q is neither a tool's name nor POOL/TOOL", i, ref)
+		case seen[name]:
+			return fmt.Errorf("tools[%d]: the name %q stands there twice; rename or remove one of the two, also if their pools differ", i, name)
+		}
+		seen[name] = true
+	}
+	if err := checkBare("blacklist", a.Blacklist); err != nil {
+		return err
+	}
+	for i, name := range a.Blacklist {
+		if slices.Contains(a.Blacklist[:i], name) {
+			return fmt.Errorf("blacklist[%d]: %q stands there twice", i, name)
+		}
+	}
+	if a.Approval == nil {
+		return nil
+	}
+	return checkBare("approval.tools", a.Approval.Tools)
+}
+
+// checkBare reports names that are not those of tools alone.
+func checkBare(key string, names []string) error {
+	for i, ref := range names {
+		if _, name := SplitTool(ref); name != ref {
+			return fmt.Errorf("%s[%d]: %q names a pool: write the tool's name alone, %q", key, i, ref, name)
+		}
+		if ref == "" {
+			return fmt.Errorf("%s[%d]: is not a tool's name", key, i)
+		}
+	}
+	return nil
 }
 
 func isObject(raw json.RawMessage) bool {

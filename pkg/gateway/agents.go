@@ -73,7 +73,7 @@ func (g *Gateway) StoredAgents(ctx context.Context, ns string) ([]AgentInfo, err
 		}
 		info := AgentInfo{Name: name}
 		// A definition of another version that cannot be read is still listed.
-		if a, err := agentfile.ParseDefinition(data, agentfile.JSON, agentfile.Options{}); err == nil {
+		if a, err := agentfile.ParseDefinition(data, agentfile.JSON, agentfile.Options{Stored: true}); err == nil {
 			info.Hash = agentfile.Hash(a)
 		}
 		infos = append(infos, info)

@@ -163,6 +163,22 @@ func TestStoredAgents(t *testing.T) {
 	})
 }
 
+// A policy that names a tool with its pool is refused where an agent is defined: it would
+// not ask. What an older version stored can still be used, as by the runs that call it.
+func TestAgentsThatNamePools(t *testing.T) {
+	r := simulatedRig(t, nil)
+	const old = `{"name":"old","llm":{"provider":"openai"},"approval":{"policy":"tools","tools":["bank/pay"]}}`
+	a := r.fails(400, "bad_agent", r.do("PUT", "/v1/agents/old", old, "Content-Type", "application/json"))
+	require.Contains(t, a.text(t, "message"), `approval.tools[0]: "bank/pay" names a pool: write the tool's name alone, "pay"`)
+	r.fails(400, "bad_agent", r.do("POST", "/v1/runs", `{"agent":`+old+`,"task":"x"}`))
+
+	require.NoError(t, r.bus.PutAgent(t.Context(), events.DefaultNamespace, "old", []byte(old)))
+	require.Contains(t, r.do("GET", "/v1/agents", "").body, `"hash"`)
+	require.NotContains(t, r.do("GET", "/v1/agents", "").body, `"hash":""`)
+	a = r.do("POST", "/v1/runs", `{"agent":"old","task":"x"}`)
+	require.Equal(t, 201, a.status, a.body)
+}
+
 // An agent's own task is that of a run whose starter gives none.
 func TestTheAgentsOwnTask(t *testing.T) {
 	r := simulatedRig(t, nil)

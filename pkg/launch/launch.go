@@ -92,7 +92,7 @@ func (l *Launcher) Definition(ctx context.Context, ns, name string) (events.Agen
 	if err != nil {
 		return events.Agent{}, err
 	}
-	a, err := agentfile.ParseDefinition(stored, agentfile.JSON, agentfile.Options{CheckScript: l.cfg.CheckScript})
+	a, err := agentfile.ParseDefinition(stored, agentfile.JSON, agentfile.Options{CheckScript: l.cfg.CheckScript, Stored: true})
 	if err != nil {
 		return events.Agent{}, refuse(Unusable, CodeBadAgent, "the stored agent %q cannot be used any more, put it again: %s", name, err.Error())
 	}
