@@ -32,7 +32,7 @@ func TestLoanToItself(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		p := r.Journal.NewProcess()
 		told := make(chan error, 10)
-		w := r.worker(p, handlers{reducer.KindTool: work(func(context.Context) worker.Result {
+		w := r.worker(p, handlers{reducer.KindPlan: always(single("a", "alpha")), reducer.KindTool: work(func(context.Context) worker.Result {
 			return worker.Lend("alpha", func(_ context.Context, _ time.Duration, err error) worker.Result {
 				told <- err
 				return worker.Done(&events.ToolSuccess{Outcome: outcome("a")})
@@ -41,9 +41,8 @@ func TestLoanToItself(t *testing.T) {
 		require.NoError(t, w.Offer(events.DefaultPool, []string{"alpha"}))
 		r.Go(w.Run)
 		synctest.Wait()
-		run := r.start()
 		began := time.Now()
-		r.Append(run, events.Planning, single("a", "alpha"))
+		run := r.start()
 		r.AwaitState(run, events.Observing)
 		require.ErrorIs(t, <-told, journal.ErrNoPeer)
 		require.Less(t, time.Since(began), time.Second)

@@ -123,10 +123,9 @@ func TestDeafLoanIsLeftBehind(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- w.Run(ctx) }()
 		synctest.Wait()
-		run := r.start()
-		r.Append(run, events.Planning, single("a", "alpha"))
+		r.start()
 		lender := r.Journal.NewProcess()
-		r.Go(r.worker(lender, handlers{reducer.KindTool: lending("alpha")}, func(c *worker.Config) { c.Peers = lender }).Run)
+		r.Go(r.worker(lender, handlers{reducer.KindPlan: always(single("a", "alpha")), reducer.KindTool: lending("alpha")}, func(c *worker.Config) { c.Peers = lender }).Run)
 		<-began
 		told := time.Now()
 		stop()
