@@ -19,7 +19,7 @@ const (
 	flushTime = 100 * time.Microsecond
 	// closeEnough is how many more records that were stored closer than a flush to the
 	// one before them than others show that none are flushed, for closeFor.
-	closeEnough = 8
+	closeEnough = 32
 	closeFor    = 30 * time.Second
 )
 
