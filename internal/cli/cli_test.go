@@ -305,7 +305,7 @@ func TestBriefLog(t *testing.T) {
 
 func TestShellWord(t *testing.T) {
 	for text, want := range map[string]string{
-		"call_1": "call_1", "": "''", "a b": "'a b'", "$(reboot)": "'$(reboot)'", "it's": `'it'\''s'`, "/tmp/x-1.yaml": "/tmp/x-1.yaml",
+		"call_1": "call_1", "": "''", "a b": "'a b'", "$(reboot)": "'$(reboot)'", "it's": `'it'\''s'`, "dir/x-1.yaml": "dir/x-1.yaml",
 	} {
 		require.Equal(t, want, ShellWord(text))
 	}

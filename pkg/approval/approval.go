@@ -116,8 +116,8 @@ func (p *Policies) Required(policy *events.Approval, call events.Call, info redu
 	return "", false, nil
 }
 
-// byRisk says whether a risk reaches the policy's bound. A risk that is none of
-// [events.Risks] does: nobody knows how high it is.
+// byRisk reports whether a risk reaches the policy's bound. An unknown risk, one that
+// is not in [events.Risks], always does.
 func byRisk(policy *events.Approval, risk string) (reason string, required bool) {
 	limit, _ := events.RiskRank(policy.Risk)
 	rank, known := events.RiskRank(risk)

@@ -102,7 +102,7 @@ func TestOneReadATick(t *testing.T) {
 		b := simulated.New(simulated.Options{})
 		d := &counted{Directory: b}
 		_, stop := watchingOn(t, b, d)
-		time.Sleep(10*time.Second + time.Millisecond)
+		time.Sleep(10*time.Second + time.Millisecond) // in the bubble
 		stop()
 		require.EqualValues(t, 11, d.tools.Load())
 		require.EqualValues(t, 11, d.offers.Load())

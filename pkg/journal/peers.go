@@ -50,8 +50,8 @@ type Peers interface {
 	// Borrow offers a name in a pool until stop is called, and calls take for each
 	// loan, each in a goroutine of its own. The delivery names its record by subject
 	// and sequence number and has no body; it is extended while take runs, and its
-	// Ack and Retry do nothing. What take returns is what Lend returns; an error that
-	// is none of this port's stands for a short delay. Whoever may lend in the pool
-	// can forge a loan, so take goes by the log alone.
+	// Ack and Retry do nothing. Lend returns what take returns; for an error that
+	// this port does not declare it returns a short delay. Every lender of the pool can
+	// forge a loan, so take must rely on the log alone.
 	Borrow(pool, name string, take func(d Delivery, l Loan) (retry time.Duration, err error)) (stop func(), err error)
 }

@@ -82,11 +82,11 @@ func TestPinWhileOffersCannotBeRead(t *testing.T) {
 		p.remembered(t, journal.Offers{First: map[string]string{"pay": "payments"}})
 		require.Equal(t, "payments", p.pool(t))
 		f.fail, f.asked = silent, 0
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) // in the bubble
 		began := time.Now()
 		for range 4 {
 			require.Equal(t, "payments", p.pool(t))
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) // in the bubble
 		}
 		require.Equal(t, 1, f.asked)
 		require.LessOrEqual(t, time.Since(began), 5*time.Second)
@@ -106,7 +106,7 @@ func TestPinBeforeOffersCouldBeRead(t *testing.T) {
 		require.Equal(t, "pay", refused.Fields["tool"])
 		p.pinned(t, "a tool of one pool is that pool's")
 		f.fail = nil
-		time.Sleep(6 * time.Second)
+		time.Sleep(6 * time.Second) // in the bubble
 		require.Equal(t, "payments", p.pool(t))
 	})
 }

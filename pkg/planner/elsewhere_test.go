@@ -107,12 +107,12 @@ func TestResumedCallsOfADeadPlannerAreMadeAgain(t *testing.T) {
 		synctest.Wait()
 		join()
 		r.interrupt(run)
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) // in the bubble
 		require.EqualValues(t, 1, model.asked.Load())
 		first.Kill()
 		began := time.Now()
 		for model.asked.Load() == 1 {
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond) // in the bubble
 			require.Less(t, time.Since(began), 10*time.Second)
 		}
 		require.Equal(t, "It is done.", *r.AwaitEnd(run).FinalAnswer)
@@ -126,7 +126,7 @@ func TestARedriveWaitsForNobody(t *testing.T) {
 		synctest.Wait()
 		join()
 		r.Append(run, events.Control, &events.Resumed{Redrive: true})
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // in the bubble
 		require.EqualValues(t, 2, model.asked.Load())
 		r.AwaitEnd(run)
 	})

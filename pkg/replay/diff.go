@@ -60,6 +60,7 @@ type Side struct {
 	Illegal string       `json:"illegal,omitempty"`
 }
 
+// String returns the type and the states of the event, or why it is illegal.
 func (s *Side) String() string {
 	switch {
 	case s == nil:

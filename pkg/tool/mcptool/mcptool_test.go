@@ -158,7 +158,7 @@ func newWeb(t *testing.T, mode string) *web {
 	return w
 }
 
-// down has nobody listen at the server's address, up somebody again.
+// down closes the listener at the server's address, up opens it again.
 func (w *web) down(t *testing.T) {
 	t.Helper()
 	require.NoError(t, w.Listener.Close())
