@@ -212,9 +212,35 @@ func (w *Worker) recordOf(ctx context.Context, subject events.Subject, seq uint6
 	return journal.Record{}, fmt.Errorf("record %d of run %s: %w", seq, subject.Run.ID, journal.ErrNotFound)
 }
 
+// outside are the deliveries of an inbox in goroutines of their own.
+type outside struct {
+	mu    sync.Mutex
+	ended bool
+	group sync.WaitGroup
+}
+
+// begin runs f in a goroutine, unless they are waited for already: a queue that is
+// killed may hand out a delivery after that.
+func (o *outside) begin(f func()) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.ended {
+		o.group.Go(f)
+	}
+	return !o.ended
+}
+
+// wait returns when all have ended.
+func (o *outside) wait() {
+	o.mu.Lock()
+	o.ended = true
+	o.mu.Unlock()
+	o.group.Wait()
+}
+
 // inSlot works on a delivery and returns when it is settled, or when it only waits for
 // other workers and there is room for that.
-func (w *Worker) inSlot(ctx context.Context, d journal.Delivery, held *extender, outside *sync.WaitGroup) {
+func (w *Worker) inSlot(ctx context.Context, d journal.Delivery, held *extender, out *outside) {
 	held.add(d)
 	if w.cfg.Peers == nil {
 		defer held.remove(d)
@@ -231,7 +257,7 @@ func (w *Worker) inSlot(ctx context.Context, d journal.Delivery, held *extender,
 		default:
 		}
 	})
-	outside.Go(func() {
+	begun := out.begin(func() {
 		defer close(over)
 		defer held.remove(d)
 		defer func() {
@@ -241,6 +267,10 @@ func (w *Worker) inSlot(ctx context.Context, d journal.Delivery, held *extender,
 		}()
 		w.deliver(ctx, d, leave)
 	})
+	if !begun {
+		held.remove(d)
+		return // without a verdict: it comes again
+	}
 	select {
 	case <-left:
 	case <-over:

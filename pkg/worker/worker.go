@@ -346,8 +346,8 @@ func (w *Worker) consumeInbox(ctx, workCtx context.Context, inbox journal.Inbox,
 	take := func(ctx context.Context, slots int, handle func(journal.Delivery)) error {
 		return w.cfg.Queue.Consume(ctx, inbox, slots, handle)
 	}
-	var outside sync.WaitGroup
-	defer outside.Wait()
+	var outside outside
+	defer outside.wait()
 	err := w.cfg.Gate.through(ctx, slots, take, func(d journal.Delivery) {
 		in(func() { w.inSlot(workCtx, d, held, &outside) }, func() { _ = d.Retry(0) })
 	})

@@ -138,7 +138,9 @@ type web struct {
 	headers []http.Header
 	handler http.Handler
 	servers []*mcp.Server
-	again   *http.Server // the one after up
+	// at is where it listens, again the server after up.
+	at    net.Listener
+	again *http.Server
 }
 
 func newWeb(t *testing.T, mode string) *web {
@@ -146,6 +148,7 @@ func newWeb(t *testing.T, mode string) *web {
 	w := &web{}
 	w.renew(mode)
 	w.Server = httptest.NewServer(w)
+	w.at = w.Listener
 	t.Cleanup(func() {
 		w.CloseClientConnections()
 		w.Close()
@@ -161,7 +164,7 @@ func newWeb(t *testing.T, mode string) *web {
 // down closes the listener at the server's address, up opens it again.
 func (w *web) down(t *testing.T) {
 	t.Helper()
-	require.NoError(t, w.Listener.Close())
+	require.NoError(t, w.at.Close())
 	w.CloseClientConnections()
 	if w.again != nil {
 		_ = w.again.Close()
@@ -170,9 +173,9 @@ func (w *web) down(t *testing.T) {
 
 func (w *web) up(t *testing.T) {
 	t.Helper()
-	listener, err := net.Listen("tcp", w.Listener.Addr().String())
+	listener, err := net.Listen("tcp", w.at.Addr().String())
 	require.NoError(t, err)
-	w.Listener = listener
+	w.at = listener
 	server := &http.Server{Handler: w}
 	go func() { _ = server.Serve(listener) }()
 	w.again = server
