@@ -64,9 +64,9 @@ func TestProviderWhosePlannerRestarts(t *testing.T) {
 		p := r.Journal.NewProcess()
 		require.NoError(t, p.AnnounceProviders(t.Context(), "old", []string{"special"}))
 		run := r.begin(needs("special"))
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) // in the bubble
 		require.NoError(t, p.WithdrawProviders(t.Context(), "old"))
-		time.Sleep(20 * time.Second)
+		time.Sleep(20 * time.Second) // in the bubble
 		r.special()
 		require.Equal(t, events.Done, r.AwaitEnd(run).State)
 	})
@@ -80,11 +80,11 @@ func TestProviderThatWasThereMeanwhile(t *testing.T) {
 		r.Append(first, events.Control, &events.CancelledRun{})
 		p := r.Journal.NewProcess()
 		require.NoError(t, p.AnnounceProviders(t.Context(), "old", []string{"special"}))
-		time.Sleep(20 * time.Second)
+		time.Sleep(20 * time.Second) // in the bubble
 		require.NoError(t, p.WithdrawProviders(t.Context(), "old"))
-		time.Sleep(20 * time.Second)
+		time.Sleep(20 * time.Second) // in the bubble
 		run := r.begin(needs("special"))
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) // in the bubble
 		r.special()
 		require.Equal(t, events.Done, r.AwaitEnd(run).State)
 	})
@@ -109,9 +109,9 @@ func TestProviderThatCannotBeLookedFor(t *testing.T) {
 	bubbleWith(t, scripted.NewMock(), func(t *testing.T, r *rig) {
 		dir.shut.Store(true)
 		run := r.begin(needs("special"))
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // in the bubble
 		dir.shut.Store(false)
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) // in the bubble
 		r.special()
 		require.Equal(t, events.Done, r.AwaitEnd(run).State)
 	}, func(c *planner.Config) { dir.Directory, c.Directory = c.Directory, &dir })
@@ -125,7 +125,7 @@ func TestProviderWhosePlannerTakesNothing(t *testing.T) {
 		run := r.begin(needs("special"))
 		for range 360 {
 			require.NoError(t, p.AnnounceProviders(t.Context(), "special", []string{"special"}))
-			time.Sleep(journal.AnnouncementRefresh)
+			time.Sleep(journal.AnnouncementRefresh) // in the bubble
 		}
 		mem := r.Memory(run)
 		require.Equal(t, events.Planning, mem.State)

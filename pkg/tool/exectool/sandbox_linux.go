@@ -136,8 +136,8 @@ type order struct {
 	Inside bool
 	// Missing is what does not work, as far as is known.
 	Missing []string
-	// Temp is the command's own temporary folder, which goes with it. Writable are the
-	// folders that it may write in.
+	// Temp is the command's own temporary folder; the keeper removes it. Writable lists
+	// the folders that the command may write in.
 	Temp     string
 	Writable []string
 	Path     string   `json:"-"`
