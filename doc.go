@@ -25,36 +25,36 @@
 // [github.com/moorebus/moorebus/pkg/journal] is where events are stored, read,
 // followed and delivered; [github.com/moorebus/moorebus/pkg/llm] is a model,
 // [github.com/moorebus/moorebus/pkg/tool] a tool. Each comes with a suite that
-// every adapter has to pass. [github.com/moorebus/moorebus/pkg/tokens] says how
+// every adapter has to pass. [github.com/moorebus/moorebus/internal/tokens] says how
 // large a text is to a model.
 //
 // # The adapters
 //
 // Under each port lie its adapters, which do not know each other:
-// pkg/journal/natsbus is JetStream (and the one package that knows its API),
-// pkg/journal/filelog a file of JSON lines, pkg/journal/simulated a log in
+// internal/natsbus is JetStream (and the one package that knows its API),
+// internal/filelog a file of JSON lines, internal/simulated a log in
 // memory that delays, repeats, reorders and crashes by a seed. The models are
 // pkg/llm/openai, anthropic, scripted and recorded; textprotocol lets any of them
 // do without tool calls, prices says what they cost. The tools are Go functions
 // (pkg/tool/typed), builtin ones, HTTP endpoints (httptool), commands (exectool)
 // and those of MCP servers (mcptool); schema checks their arguments, breaker keeps
-// calls from those that are down. pkg/tokens/o200k counts tokens. pkg/embedded
-// runs a NATS server inside the process, pkg/agentfile reads definitions of agents
-// and tools, pkg/approval evaluates approval policies.
+// calls from those that are down. internal/tokens/o200k counts tokens. pkg/embedded
+// runs a NATS server inside the process, internal/agentfile reads definitions of agents
+// and tools, internal/approval evaluates approval policies.
 //
 // # The loop
 //
-// [github.com/moorebus/moorebus/pkg/runlog] keeps runs in memory as their logs
+// [github.com/moorebus/moorebus/internal/runlog] keeps runs in memory as their logs
 // stand and is the one way to append to them: always on condition that nothing
-// else was appended meanwhile. [github.com/moorebus/moorebus/pkg/worker] is the
+// else was appended meanwhile. [github.com/moorebus/moorebus/internal/worker] is the
 // one loop: deliver, fold, ask whether the effect is still due, handle, append,
 // acknowledge. It holds no business logic.
 //
 // # What roles have in common
 //
-// [github.com/moorebus/moorebus/pkg/launch] pins what a run needs and opens it;
-// [github.com/moorebus/moorebus/pkg/toolcall] guards what had to be approved and
-// gives results their form; [github.com/moorebus/moorebus/pkg/output] tells what a
+// [github.com/moorebus/moorebus/internal/launch] pins what a run needs and opens it;
+// [github.com/moorebus/moorebus/internal/toolcall] guards what had to be approved and
+// gives results their form; [github.com/moorebus/moorebus/internal/output] tells what a
 // run does as things to show.
 //
 // # The roles

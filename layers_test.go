@@ -90,29 +90,53 @@ func (s *source) internal() (own, outside []string) {
 // The packages of layers 0 to 2 that are not adapters of a port, with what they
 // may import. This is the table "Layers" of the design.
 var lower = map[string][]string{
-	"pkg/events":           {},
-	"pkg/reducer":          {"pkg/events"},
-	"pkg/llm":              {},
-	"pkg/tool":             {},
-	"pkg/journal":          {"pkg/events"},
-	"pkg/tokens":           {},
-	"pkg/runlog":           {"pkg/events", "pkg/reducer", "pkg/journal"},
-	"pkg/worker":           {"pkg/events", "pkg/reducer", "pkg/journal", "pkg/runlog"},
-	"pkg/agentfile":        {"pkg/events", "pkg/tool", "pkg/agentfile/strict"},
-	"pkg/agentfile/strict": {},
-	"pkg/approval":         {"pkg/events", "pkg/reducer"},
-	"pkg/toolcall":         {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "pkg/runlog", "pkg/worker", "pkg/approval"},
-	"pkg/launch":           {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "pkg/runlog", "pkg/agentfile"},
-	"pkg/embedded":         {},
-	"pkg/output":           {"pkg/events", "pkg/reducer"},
+	"pkg/events":                {},
+	"pkg/reducer":               {"pkg/events"},
+	"pkg/llm":                   {},
+	"pkg/tool":                  {},
+	"pkg/journal":               {"pkg/events"},
+	"internal/tokens":           {},
+	"internal/runlog":           {"pkg/events", "pkg/reducer", "pkg/journal"},
+	"internal/worker":           {"pkg/events", "pkg/reducer", "pkg/journal", "internal/runlog"},
+	"internal/agentfile":        {"pkg/events", "pkg/tool", "internal/agentfile/strict"},
+	"internal/agentfile/strict": {},
+	"internal/approval":         {"pkg/events", "pkg/reducer"},
+	"internal/toolcall":         {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval"},
+	"internal/launch":           {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile"},
+	"pkg/embedded":              {},
+	"internal/output":           {"pkg/events", "pkg/reducer"},
 }
 
 // ports are the ports, with what their adapters may import.
 var ports = map[string][]string{
-	"pkg/llm":     {"pkg/llm"},
-	"pkg/tool":    {"pkg/tool"},
-	"pkg/journal": {"pkg/journal", "pkg/events"},
-	"pkg/tokens":  {"pkg/tokens"},
+	"pkg/llm":         {"pkg/llm"},
+	"pkg/tool":        {"pkg/tool"},
+	"pkg/journal":     {"pkg/journal", "pkg/events"},
+	"internal/tokens": {"internal/tokens"},
+}
+
+// innerAdapters are the adapters that nobody outside the module imports, with
+// their ports. The others lie below their port.
+var innerAdapters = map[string]string{
+	"internal/natsbus":      "pkg/journal",
+	"internal/simulated":    "pkg/journal",
+	"internal/filelog":      "pkg/journal",
+	"internal/textprotocol": "pkg/llm",
+	"internal/recorded":     "pkg/llm",
+	"internal/prices":       "pkg/llm",
+	"internal/schema":       "pkg/tool",
+	"internal/breaker":      "pkg/tool",
+}
+
+// suites are the suites and generators for tests, with the package they are for.
+// A suite may import what that package may, the package, other suites and the
+// simulated log.
+var suites = map[string]string{
+	"internal/journaltest":       "pkg/journal",
+	"internal/llmtest":           "pkg/llm",
+	"internal/tooltest":          "pkg/tool",
+	"internal/reducertest":       "pkg/reducer",
+	"internal/worker/workertest": "internal/worker",
 }
 
 // formats are libraries that turn bytes into bytes and stand for nothing outside,
@@ -121,44 +145,47 @@ var ports = map[string][]string{
 var formats = []string{"github.com/klauspost/compress/s2"}
 
 // stdOnly are the packages without any library from outside.
-var stdOnly = []string{"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "pkg/tokens", "pkg/worker"}
+var stdOnly = []string{"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker"}
 
-var roles = []string{"pkg/planner", "pkg/actor", "pkg/subagent", "pkg/observer", "pkg/gateway", "pkg/replay", "pkg/retention", "pkg/custom"}
+var roles = []string{"internal/planner", "pkg/actor", "internal/subagent", "internal/observer", "internal/gateway", "pkg/replay", "internal/retention", "internal/custom"}
 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{
-	"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "pkg/tokens", "pkg/runlog", "pkg/worker",
-	"pkg/agentfile", "pkg/agentfile/strict", "pkg/approval", "pkg/output", "pkg/launch", "pkg/toolcall",
+	"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
+	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall",
 }
 
 // top are the roots of layer 4, which may import everything.
-var top = []string{"pkg/agent", "cmd", "internal", "examples", "bench", "chaos", "e2e", "sim"}
+var top = []string{"pkg/agent", "cmd", "examples", "bench", "chaos", "e2e", "sim",
+	"internal/cli", "internal/console", "internal/faultserver", "internal/freeport", "internal/lkj", "internal/mcpserve",
+	"internal/parity", "internal/permissions", "internal/racing", "internal/session", "internal/terminal", "internal/wire"}
 
 func under(dir string, roots []string) bool {
 	return slices.ContainsFunc(roots, func(r string) bool { return dir == r || strings.HasPrefix(dir, r+"/") })
 }
 
-// isAdapter reports whether the package lies below a port.
-func isAdapter(dir string) bool { return ports[path.Dir(dir)] != nil }
-
-// isSuite reports whether the package is a suite or a generator for tests. Such
-// a one may import what its parent may, its parent, other suites and the
-// simulated log.
-func isSuite(dir string) bool {
-	return strings.HasSuffix(dir, "test") && strings.HasPrefix(path.Base(dir), strings.TrimSuffix(path.Base(path.Dir(dir)), "test"))
+// portOf returns the port that the package is an adapter of, or "".
+func portOf(dir string) string {
+	if port := innerAdapters[dir]; port != "" {
+		return port
+	}
+	if parent := path.Dir(dir); ports[parent] != nil {
+		return parent
+	}
+	return ""
 }
 
 // mayImport returns what a package of the module may import of it; everything
 // is true for the top layer, known false for a package that has no layer.
 func mayImport(dir string) (may []string, everything, known bool) {
 	switch {
-	case isSuite(dir):
-		parent := path.Dir(dir)
-		return append(slices.Clone(lower[parent]), parent, "pkg/journal/simulated"), false, lower[parent] != nil || slices.Contains(roles, parent)
+	case suites[dir] != "":
+		of := suites[dir]
+		return append(slices.Clone(lower[of]), of, "internal/simulated"), false, lower[of] != nil || slices.Contains(roles, of)
 	case lower[dir] != nil:
 		return lower[dir], false, true
-	case isAdapter(dir):
-		return ports[path.Dir(dir)], false, true
+	case portOf(dir) != "":
+		return ports[portOf(dir)], false, true
 	case slices.Contains(roles, dir):
 		return rolesMay, false, true
 	case under(dir, top), dir == ".":
@@ -178,14 +205,14 @@ func TestImportsPointDown(t *testing.T) {
 		for _, p := range own {
 			file := s.imports[module+"/"+p]
 			switch {
-			case isSuite(p) && !isSuite(dir):
+			case suites[p] != "" && suites[dir] == "":
 				t.Errorf("%s imports %s, which is for tests: import it from a _test.go file", file, p)
 			case !everything && under(p, top):
 				t.Errorf("%s imports %s, which is a layer above: hand in what is needed through a Config", file, p)
-			case everything || slices.Contains(may, p) || (isSuite(dir) && isSuite(p)):
+			case everything || slices.Contains(may, p) || (suites[dir] != "" && suites[p] != ""):
 			case slices.Contains(roles, dir) && slices.Contains(roles, p):
 				t.Errorf("%s imports the role %s: roles meet on the bus; move what both need into a lower package", file, p)
-			case isAdapter(dir) && isAdapter(p):
+			case portOf(dir) != "" && portOf(p) != "":
 				t.Errorf("%s imports the adapter %s: adapters do not know each other; move what both need into their port", file, p)
 			default:
 				t.Errorf("%s imports %s: %s may import only %v; take an interface instead, or move the code to where it belongs", file, p, dir, may)
@@ -208,7 +235,7 @@ func TestOutsideLibraries(t *testing.T) {
 			parts := strings.Split(p, "/")
 			vendors[strings.Join(parts[:min(2, len(parts))], "/")] = true
 		}
-		if isAdapter(dir) && !isSuite(dir) && len(vendors) > 1 {
+		if portOf(dir) != "" && suites[dir] == "" && len(vendors) > 1 {
 			t.Errorf("%s needs %v: an adapter stands for one outside library; split it", dir, slices.Sorted(maps.Keys(vendors)))
 		}
 	}
@@ -218,14 +245,14 @@ func TestOutsideLibraries(t *testing.T) {
 // has to know what JetStream really does. bench and chaos are the exceptions: one
 // measures the bare loop beside ours, the other reads the log without our code.
 func TestOneBusAdapter(t *testing.T) {
-	jetstream, client := []string{"pkg/journal/natsbus", "bench", "chaos"}, []string{"pkg/journal/natsbus", "pkg/embedded"}
+	jetstream, client := []string{"internal/natsbus", "bench", "chaos"}, []string{"internal/natsbus", "pkg/embedded"}
 	for dir, s := range sources(t) {
 		for p, file := range s.imports {
 			if !strings.HasPrefix(p, "github.com/nats-io/nats.go") {
 				continue
 			}
 			if strings.HasSuffix(p, "/jetstream") && !slices.Contains(jetstream, dir) {
-				t.Errorf("%s imports jetstream: only pkg/journal/natsbus may; use the port in pkg/journal", file)
+				t.Errorf("%s imports jetstream: only internal/natsbus may; use the port in pkg/journal", file)
 			}
 			if !slices.Contains(client, dir) && !under(dir, top) {
 				t.Errorf("%s imports %s: only the bus adapter, the embedded server and mains may; use the port in pkg/journal", file, p)

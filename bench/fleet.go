@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/freeport"
-	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/moorebus/moorebus/internal/natsbus"
 )
 
 // startsAtOnce is how many runs are started at once.

@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/filelog"
+	"github.com/moorebus/moorebus/internal/retention"
+	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal/filelog"
-	"github.com/moorebus/moorebus/pkg/retention"
-	"github.com/moorebus/moorebus/pkg/runlog"
 	"github.com/spf13/pflag"
 )
 

@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/replay"
-	"github.com/moorebus/moorebus/pkg/runlog"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/pflag"
 )

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/wire"
-	"github.com/moorebus/moorebus/pkg/journal/natsbus"
 	"github.com/spf13/pflag"
 )
 

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
-	"github.com/moorebus/moorebus/pkg/journal/natsbus"
 	"github.com/nats-io/nats.go"
 )
 

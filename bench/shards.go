@@ -8,13 +8,13 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/journal/natsbus"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/replay"
-	"github.com/moorebus/moorebus/pkg/runlog"
 	"github.com/spf13/pflag"
 )
 

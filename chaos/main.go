@@ -23,7 +23,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/spf13/cobra"
 )
 

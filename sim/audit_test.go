@@ -7,9 +7,9 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/pkg/actor"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/gateway"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )

@@ -4,8 +4,8 @@ import (
 	"context"
 	"slices"
 
+	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal/simulated"
 )
 
 // The cases of agents that are called as tools.

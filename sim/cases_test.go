@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/gateway"
 )
 
 // How to add a case: one entry in livenessCases.

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 
+	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/journal/simulated"
 )
 
 // What fetches come to: the record, a fault, or nothing, since the scenario's log

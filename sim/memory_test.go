@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 )

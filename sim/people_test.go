@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/moorebus/moorebus/pkg/gateway"
-	"github.com/moorebus/moorebus/pkg/journal/simulated"
+	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/simulated"
 )
 
 // mostForks bounds the runs that people fork in one scenario.

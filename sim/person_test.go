@@ -8,10 +8,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/gateway"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/journal/simulated"
 )
 
 // person is who started a run, decides on its calls, talks to it and interferes.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/moorebus/moorebus/pkg/journal/simulated"
+	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/tool"

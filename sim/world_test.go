@@ -12,18 +12,18 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/approval"
+	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/observer"
+	"github.com/moorebus/moorebus/internal/planner"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/schema"
+	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/textprotocol"
 	"github.com/moorebus/moorebus/pkg/actor"
-	"github.com/moorebus/moorebus/pkg/approval"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/gateway"
-	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
-	"github.com/moorebus/moorebus/pkg/llm/textprotocol"
-	"github.com/moorebus/moorebus/pkg/observer"
-	"github.com/moorebus/moorebus/pkg/planner"
-	"github.com/moorebus/moorebus/pkg/runlog"
-	"github.com/moorebus/moorebus/pkg/tool/schema"
 )
 
 const (

@@ -8,10 +8,10 @@ import (
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/actor"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/subagent"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"

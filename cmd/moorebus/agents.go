@@ -7,12 +7,12 @@ import (
 	"io"
 	"os"
 
+	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/wire"
-	"github.com/moorebus/moorebus/pkg/agentfile"
-	"github.com/moorebus/moorebus/pkg/agentfile/strict"
-	"github.com/moorebus/moorebus/pkg/gateway"
-	"github.com/moorebus/moorebus/pkg/tool/schema"
 	"github.com/spf13/cobra"
 )
 

@@ -3,10 +3,10 @@ package main
 import (
 	"fmt"
 
+	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/lkj"
 	"github.com/moorebus/moorebus/internal/wire"
-	"github.com/moorebus/moorebus/pkg/agentfile"
 	"github.com/spf13/cobra"
 )
 

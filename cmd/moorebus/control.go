@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/gateway"
 	"github.com/spf13/cobra"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
-	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/spf13/cobra"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
-	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/spf13/cobra"
 )

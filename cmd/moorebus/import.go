@@ -8,11 +8,11 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/filelog"
+	"github.com/moorebus/moorebus/internal/retention"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal/filelog"
 	"github.com/moorebus/moorebus/pkg/replay"
-	"github.com/moorebus/moorebus/pkg/retention"
-	"github.com/moorebus/moorebus/pkg/worker"
 	"github.com/spf13/cobra"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/pkg/retention"
+	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/spf13/pflag"
 )
 

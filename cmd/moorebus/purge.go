@@ -12,8 +12,8 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
-	"github.com/moorebus/moorebus/pkg/journal/filelog"
-	"github.com/moorebus/moorebus/pkg/retention"
+	"github.com/moorebus/moorebus/internal/filelog"
+	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/spf13/cobra"
 )
 

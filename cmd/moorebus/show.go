@@ -5,7 +5,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
-	"github.com/moorebus/moorebus/pkg/runlog"
+	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/spf13/cobra"
 )
 

@@ -6,8 +6,8 @@ import (
 	"context"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/wire"
-	"github.com/moorebus/moorebus/pkg/observer"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )

@@ -6,13 +6,13 @@ import (
 	"context"
 	"os"
 
+	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/planner"
+	"github.com/moorebus/moorebus/internal/schema"
+	"github.com/moorebus/moorebus/internal/textprotocol"
 	"github.com/moorebus/moorebus/internal/wire"
-	"github.com/moorebus/moorebus/pkg/approval"
 	"github.com/moorebus/moorebus/pkg/llm"
-	"github.com/moorebus/moorebus/pkg/llm/textprotocol"
-	"github.com/moorebus/moorebus/pkg/planner"
-	"github.com/moorebus/moorebus/pkg/tool/schema"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/pkg/replay"
-	"github.com/moorebus/moorebus/pkg/retention"
 )
 
 const long = `Replay reads runs back from their log and shows what they did.

@@ -17,11 +17,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/filelog"
+	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/journal/filelog"
-	"github.com/moorebus/moorebus/pkg/journal/natsbus"
 )
 
 // checked is testing.M with a look for goroutines that were left behind.

@@ -5,11 +5,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal/simulated"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/reducer/reducertest"
-	"github.com/moorebus/moorebus/pkg/runlog"
 	"github.com/stretchr/testify/require"
 )
 

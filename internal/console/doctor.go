@@ -13,12 +13,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/permissions"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/journal/natsbus"
 	"github.com/moorebus/moorebus/pkg/tool/exectool"
 	"github.com/nats-io/nats.go"
 )

@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/moorebus/moorebus/pkg/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/gateway"
 )
 
 // taskWidth and descriptionWidth are how many characters of a text a table

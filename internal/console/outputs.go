@@ -5,9 +5,9 @@ import (
 	"io"
 	"sync"
 
+	"github.com/moorebus/moorebus/internal/output"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/output"
 )
 
 // OutputWriter returns a function that writes a run's outputs, one on a line: as

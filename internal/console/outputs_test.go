@@ -6,9 +6,9 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/moorebus/moorebus/internal/output"
+	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal/simulated"
-	"github.com/moorebus/moorebus/pkg/output"
 	"github.com/stretchr/testify/require"
 )
 

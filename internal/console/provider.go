@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/moorebus/moorebus/pkg/journal/natsbus"
+	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/pkg/llm/anthropic"
 	"github.com/moorebus/moorebus/pkg/llm/openai"
 )

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/reducer/reducertest"
-	"github.com/moorebus/moorebus/pkg/runlog"
 	"github.com/stretchr/testify/require"
 )
 

@@ -11,11 +11,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/output"
+	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/output"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
 // Tap shows events as they are stored. It only reads.

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/moorebus/moorebus/pkg/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 

@@ -3,7 +3,7 @@ package lkj
 import (
 	"strings"
 
-	"github.com/moorebus/moorebus/pkg/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 

@@ -10,7 +10,7 @@
 // each followed by its tests with commas between them, and semicolons between
 // packages:
 //
-//	`pkg/planner` TestBudgets, TestReplies/final_answer; `e2e` TestKill9
+//	`internal/planner` TestBudgets, TestReplies/final_answer; `e2e` TestKill9
 //
 // A subtest is written as the test runner does, with underscores for spaces. A
 // row that nothing shows has "-" there, which [Strict] forbids. The document

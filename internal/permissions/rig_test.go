@@ -17,9 +17,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/freeport"
+	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/journal/natsbus"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

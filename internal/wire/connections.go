@@ -5,7 +5,7 @@ import (
 	"net/http"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/pkg/planner"
+	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/spf13/pflag"
 )
 

@@ -1,8 +1,8 @@
 package wire
 
 import (
-	"github.com/moorebus/moorebus/pkg/tokens"
-	"github.com/moorebus/moorebus/pkg/tokens/o200k"
+	"github.com/moorebus/moorebus/internal/tokens"
+	"github.com/moorebus/moorebus/internal/tokens/o200k"
 )
 
 // Estimators returns the token estimators that the commands know.

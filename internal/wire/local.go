@@ -9,12 +9,12 @@ import (
 	"os"
 	"slices"
 
-	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/gateway"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
-	"github.com/moorebus/moorebus/pkg/tool/schema"
 )
 
 // Stdin is the name of an agent file that is read from standard input.

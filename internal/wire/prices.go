@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/prices"
 	"github.com/moorebus/moorebus/pkg/llm"
-	"github.com/moorebus/moorebus/pkg/llm/prices"
 	"github.com/spf13/pflag"
 )
 

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"os"
 
-	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/anthropic"
 	"github.com/moorebus/moorebus/pkg/llm/openai"

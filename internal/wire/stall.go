@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/pkg/gateway"
+	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/spf13/pflag"
 )
 

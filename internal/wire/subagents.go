@@ -6,12 +6,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/moorebus/moorebus/pkg/agentfile"
-	"github.com/moorebus/moorebus/pkg/approval"
+	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/approval"
+	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/schema"
+	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/gateway"
-	"github.com/moorebus/moorebus/pkg/subagent"
-	"github.com/moorebus/moorebus/pkg/tool/schema"
 )
 
 // Subagents are the agents that a tool file makes tools of; nil for no file.

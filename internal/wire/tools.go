@@ -12,14 +12,14 @@ import (
 	"slices"
 	"time"
 
-	"github.com/moorebus/moorebus/pkg/agentfile"
+	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/breaker"
+	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
-	"github.com/moorebus/moorebus/pkg/tool/breaker"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 	"github.com/moorebus/moorebus/pkg/tool/exectool"
 	"github.com/moorebus/moorebus/pkg/tool/httptool"
-	"github.com/moorebus/moorebus/pkg/tool/schema"
 )
 
 // Tools makes the registry of a tool file, and returns the secrets that stand

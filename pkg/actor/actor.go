@@ -22,13 +22,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/toolcall"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/runlog"
 	"github.com/moorebus/moorebus/pkg/tool"
-	"github.com/moorebus/moorebus/pkg/toolcall"
-	"github.com/moorebus/moorebus/pkg/worker"
 )
 
 // CodeNotApproved is the code of a call that needed an approval which the log

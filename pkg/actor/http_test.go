@@ -12,10 +12,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/pkg/journal/simulated"
+	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/httptool"
-	"github.com/moorebus/moorebus/pkg/worker/workertest"
 )
 
 // Over real HTTP: what the tool is told about the call, what becomes of its

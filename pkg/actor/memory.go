@@ -8,11 +8,11 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
-	"github.com/moorebus/moorebus/pkg/worker"
 )
 
 // CodeStorage is the code of a call that the agent's storage did not serve.

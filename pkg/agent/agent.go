@@ -9,14 +9,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/output"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/gateway"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
-	"github.com/moorebus/moorebus/pkg/output"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/runlog"
-	"github.com/moorebus/moorebus/pkg/tokens"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 

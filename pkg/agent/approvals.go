@@ -7,8 +7,8 @@ import (
 	"log/slog"
 	"slices"
 
+	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/gateway"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 

@@ -1,8 +1,8 @@
 package agent
 
 import (
-	"github.com/moorebus/moorebus/pkg/tokens"
-	"github.com/moorebus/moorebus/pkg/tokens/o200k"
+	"github.com/moorebus/moorebus/internal/tokens"
+	"github.com/moorebus/moorebus/internal/tokens/o200k"
 )
 
 // estimators are those of every host, and the application's own.

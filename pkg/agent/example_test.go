@@ -6,11 +6,11 @@ import (
 	"os"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/output"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
-	"github.com/moorebus/moorebus/pkg/output"
 )
 
 type text struct {

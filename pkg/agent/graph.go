@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/moorebus/moorebus/pkg/custom"
+	"github.com/moorebus/moorebus/internal/custom"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )

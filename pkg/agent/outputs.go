@@ -6,7 +6,7 @@ import (
 	"runtime/debug"
 	"sync"
 
-	"github.com/moorebus/moorebus/pkg/output"
+	"github.com/moorebus/moorebus/internal/output"
 )
 
 // maxBehind is how many outputs may wait for a callback before tokens are left out.

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/moorebus/moorebus/pkg/approval"
+	"github.com/moorebus/moorebus/internal/approval"
+	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
-	"github.com/moorebus/moorebus/pkg/tool/schema"
 )
 
 // checkSchemas reports every tool whose schema cannot be used, and an output

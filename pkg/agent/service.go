@@ -7,11 +7,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/subagent"
+	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/subagent"
-	"github.com/moorebus/moorebus/pkg/tokens"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 

@@ -1,8 +1,8 @@
 package agent
 
 import (
+	"github.com/moorebus/moorebus/internal/breaker"
 	"github.com/moorebus/moorebus/pkg/tool"
-	"github.com/moorebus/moorebus/pkg/tool/breaker"
 )
 
 // opener makes a source, which is not running yet.

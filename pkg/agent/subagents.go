@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/moorebus/moorebus/pkg/agentfile"
-	"github.com/moorebus/moorebus/pkg/subagent"
+	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/subagent"
 )
 
 // callee is another agent as a tool.

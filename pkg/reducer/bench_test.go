@@ -5,9 +5,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/reducer/reducertest"
 )
 
 // longRun is a run of about the given number of events, in Planning.

@@ -9,9 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/reducer/reducertest"
 )
 
 // reviewed is a machine with a state, events, rows, a terminal state and a fold

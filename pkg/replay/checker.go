@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
 // Outcome is how verification found a run.

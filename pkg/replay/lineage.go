@@ -6,10 +6,10 @@ import (
 	"iter"
 	"math"
 
+	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/runlog"
 )
 
 // leg is a part of a run's history: the events of one run up to a number. The

@@ -6,9 +6,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/llmtest"
 	"github.com/moorebus/moorebus/internal/racing"
 	"github.com/moorebus/moorebus/pkg/llm"
-	"github.com/moorebus/moorebus/pkg/llm/llmtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -5,9 +5,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/llmtest"
 	"github.com/moorebus/moorebus/internal/racing"
 	"github.com/moorebus/moorebus/pkg/llm"
-	"github.com/moorebus/moorebus/pkg/llm/llmtest"
 )
 
 func TestConformance(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/moorebus/moorebus/internal/llmtest"
 	"github.com/moorebus/moorebus/pkg/llm"
-	"github.com/moorebus/moorebus/pkg/llm/llmtest"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/stretchr/testify/require"
 )

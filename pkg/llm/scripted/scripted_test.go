@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/llmtest"
 	"github.com/moorebus/moorebus/pkg/llm"
-	"github.com/moorebus/moorebus/pkg/llm/llmtest"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/stretchr/testify/require"
 )

@@ -8,8 +8,8 @@ import (
 	"github.com/cockroachdb/apd/v3"
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/tooltest"
 	"github.com/moorebus/moorebus/pkg/tool"
-	"github.com/moorebus/moorebus/pkg/tool/tooltest"
 )
 
 func TestEvaluate(t *testing.T) {

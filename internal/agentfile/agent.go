@@ -1,0 +1,180 @@
+package agentfile
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// scriptedProvider is the provider whose replies stand in the definition.
+const scriptedProvider = "scripted"
+
+// Options adjust how agent definitions are read. The zero value is ready for use.
+type Options struct {
+	// CheckScript checks the value of llm.script, nil if it is missing, of
+	// agents whose provider is scripted. Its error begins with a path from llm,
+	// as in "script[2].calls: …". Nil: scripts are not checked.
+	CheckScript func(script json.RawMessage) error
+	// CheckSchema says what is wrong with the value of output_schema. Nil: it is
+	// not checked.
+	CheckSchema func(schema json.RawMessage) error
+	// Name is the name of an agent that names none. With Fixed a definition with
+	// another name is refused.
+	Name  string
+	Fixed bool
+	// Stored says that the definition was accepted and stored earlier, maybe by an older
+	// version. What it calls tools is then not checked again.
+	Stored bool
+}
+
+// ParseAgent reads one agent definition and resolves it: every default is filled
+// in and every value checked.
+func ParseAgent(data []byte, f Format, o Options) (events.Agent, error) {
+	a, err := ParseDefinition(data, f, o)
+	if err != nil {
+		return events.Agent{}, err
+	}
+	return a.Resolve()
+}
+
+// ParseDefinition is [ParseAgent] without resolving: what the definition leaves
+// to the mode stays open, so that a run may still choose another mode. It is
+// checked as if it were resolved.
+func ParseDefinition(data []byte, f Format, o Options) (events.Agent, error) {
+	node, err := one(data, f)
+	if err != nil {
+		return events.Agent{}, err
+	}
+	return definition(node, "", o)
+}
+
+// Decode is [ParseAgent] for a definition that is part of a document; path
+// stands before the paths of errors.
+func Decode(node *strict.Node, path string, o Options) (events.Agent, error) {
+	a, err := definition(node, path, o)
+	if err != nil {
+		return events.Agent{}, err
+	}
+	return a.Resolve()
+}
+
+// DecodeDefinition is [ParseDefinition] for a definition that is part of a
+// document.
+func DecodeDefinition(node *strict.Node, path string, o Options) (events.Agent, error) {
+	return definition(node, path, o)
+}
+
+func definition(node *strict.Node, path string, o Options) (events.Agent, error) {
+	a := events.DefaultAgent()
+	if node.Kind != strict.Object {
+		return a, node.Errorf(path, "is %s, want an agent definition: a mapping with name, llm and so on", node.Kind)
+	}
+	if err := strict.DecodeAt(node, path, &a); err != nil {
+		return events.Agent{}, err
+	}
+	if err := CheckLimits(node.Get("budget"), joined(path, "budget"), "leave it out for no limit"); err != nil {
+		return events.Agent{}, err
+	}
+	if a.Name == "" {
+		a.Name = o.Name
+	}
+	if string(a.OutputSchema) == "null" {
+		a.OutputSchema = nil
+	}
+	if o.Fixed && a.Name != o.Name {
+		return events.Agent{}, node.Place(path, fmt.Errorf("name: %q is not %q, the name that it is to be kept under", a.Name, o.Name))
+	}
+	if _, err := a.Resolve(); err != nil {
+		return events.Agent{}, node.Place(path, err)
+	}
+	if !o.Stored {
+		if err := a.CheckNames(); err != nil {
+			return events.Agent{}, node.Place(path, err)
+		}
+	}
+	if o.CheckSchema != nil && len(a.OutputSchema) > 0 {
+		if err := o.CheckSchema(a.OutputSchema); err != nil {
+			return events.Agent{}, node.Place(path, fmt.Errorf("output_schema: %w", err))
+		}
+	}
+	if a.LLM.Provider == scriptedProvider && o.CheckScript != nil {
+		if err := o.CheckScript(a.LLM.Script); err != nil {
+			return events.Agent{}, node.Place(path, fmt.Errorf("llm.%w", err))
+		}
+	}
+	return a, nil
+}
+
+// Marshal returns the definition as canonical JSON: keys sorted, no white space,
+// and without what is left to the mode. Reading it with [ParseDefinition] gives
+// the same definition.
+func Marshal(a events.Agent) []byte {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(a); err != nil {
+		panic("an agent definition does not marshal: " + err.Error())
+	}
+	node, err := strict.ParseJSON(buf.Bytes())
+	if err != nil {
+		panic("an agent definition is not JSON: " + err.Error())
+	}
+	if a.Config.ContextWindowSize == events.ByMode {
+		config := node.Get("config")
+		*config, _ = without(config, "context_window_size")
+	}
+	return canonical(nil, node)
+}
+
+func without(n *strict.Node, key string) (rest strict.Node, value *strict.Node) {
+	r, value := n.Without(key)
+	return *r, value
+}
+
+// Hash identifies a definition, resolved or not: the lower-case hex sha256 of
+// the resolved definition's [Marshal].
+func Hash(a events.Agent) string {
+	if resolved, err := a.Resolve(); err == nil {
+		a = resolved
+	}
+	sum := sha256.Sum256(Marshal(a))
+	return hex.EncodeToString(sum[:])
+}
+
+// canonical appends a node with its keys sorted. Numbers stay as they are
+// written.
+func canonical(b []byte, n *strict.Node) []byte {
+	switch n.Kind {
+	case strict.Object:
+		members := slices.Clone(n.Members)
+		slices.SortFunc(members, func(x, y strict.Member) int { return strings.Compare(x.Key, y.Key) })
+		b = append(b, '{')
+		for i, m := range members {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(strict.AppendText(b, m.Key), ':')
+			b = canonical(b, m.Value)
+		}
+		return append(b, '}')
+	case strict.Array:
+		b = append(b, '[')
+		for i, item := range n.Items {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = canonical(b, item)
+		}
+		return append(b, ']')
+	case strict.String:
+		return strict.AppendText(b, n.Text)
+	}
+	return append(b, n.JSON()...)
+}

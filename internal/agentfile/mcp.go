@@ -1,0 +1,224 @@
+package agentfile
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// MCP is the key mcp of a tool file: the file of MCP servers, by itself or with
+// what is to be said of their tools.
+type MCP struct {
+	// File is the path of the file; [ReadTools] and [ReadFile] make it relative to
+	// the tool file.
+	File string `json:"file"`
+	// Servers says it by the server's name.
+	Servers map[string]MCPTools `json:"servers,omitempty"`
+}
+
+// MCPTools is how the tools of one MCP server are offered. What is not set is as
+// the server says, or the default.
+type MCPTools struct {
+	Pool    string          `json:"pool,omitempty"`
+	Risk    tool.Risk       `json:"risk,omitempty"`
+	Effect  tool.Effect     `json:"effect,omitempty"`
+	Timeout events.Duration `json:"timeout,omitempty"`
+	// Tools are the only ones that are offered, as the server names them; empty:
+	// all.
+	Tools []string `json:"tools,omitempty"`
+}
+
+// decodeMCP reads the key mcp.
+func decodeMCP(node *strict.Node) (*MCP, error) {
+	m := new(MCP)
+	if node.Kind == strict.String {
+		m.File = node.Text
+	} else if err := strict.DecodeAt(node, "mcp", m); err != nil {
+		return nil, err
+	}
+	if m.File == "" {
+		return nil, node.Errorf("mcp", "names no file; write mcp: .mcp.json, or mcp: {file: .mcp.json, servers: …}")
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(m.Servers)) {
+		t := m.Servers[name]
+		// As an entry of the tools is checked.
+		e := ToolEntry{Name: "x", Builtin: "x", Pool: t.Pool, Risk: t.Risk, Effect: t.Effect, Timeout: t.Timeout}
+		for _, err := range e.problems() {
+			errs = append(errs, node.Place("mcp", fmt.Errorf("servers.%s%w", name, err)))
+		}
+	}
+	return m, errors.Join(errs...)
+}
+
+// MCPServer is one server of a file of MCP servers: a command or a URL.
+type MCPServer struct {
+	Name    string
+	Command []string
+	Env     map[string]string
+	// Dir is where the command runs.
+	Dir     string
+	URL     string
+	Headers map[string]string
+	// Filled are the values of variables in Env, URL, Headers and the command's
+	// arguments: they may be secrets.
+	Filled []string
+}
+
+// mcpServer is a server as the file has it.
+type mcpServer struct {
+	Type     string            `json:"type"`
+	Command  string            `json:"command"`
+	Args     []string          `json:"args"`
+	Env      map[string]string `json:"env"`
+	Cwd      string            `json:"cwd"`
+	URL      string            `json:"url"`
+	Headers  map[string]string `json:"headers"`
+	Disabled bool              `json:"disabled"`
+}
+
+var mcpKeys = []string{"type", "command", "args", "env", "cwd", "url", "headers", "disabled"}
+
+// ReadMCP reads a file of MCP servers as other programs have it (`.mcp.json`):
+// `{"mcpServers": {name: {command, args, env, cwd} | {type: http, url, headers}}}`.
+// ${VAR} and ${VAR:-default} are replaced in every text, by what lookup says. A
+// command runs in the file's folder unless cwd says otherwise. Keys of other
+// programs that mean nothing here are not errors: they are returned as notes.
+func ReadMCP(name string, lookup func(string) (string, bool)) (servers []MCPServer, notes []string, err error) {
+	data, err := readFile(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if servers, notes, err = ParseMCP(data, lookup); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", name, err)
+	}
+	folder, err := filepath.Abs(filepath.Dir(name))
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", name, err)
+	}
+	for i := range servers {
+		if s := &servers[i]; s.URL == "" && !filepath.IsAbs(s.Dir) {
+			s.Dir = filepath.Join(folder, s.Dir)
+		}
+	}
+	return servers, notes, nil
+}
+
+// ParseMCP is [ReadMCP] for the contents of a file. Servers are sorted by name.
+func ParseMCP(data []byte, lookup func(string) (string, bool)) (servers []MCPServer, notes []string, err error) {
+	if len(data) > MaxSize {
+		return nil, nil, ErrTooLarge
+	}
+	root, err := strict.ParseJSON(data)
+	if err != nil {
+		return nil, nil, err
+	}
+	list := root.Get("mcpServers")
+	if list == nil || list.Kind != strict.Object {
+		return nil, nil, root.Errorf("mcpServers", `is missing; write {"mcpServers": {"name": {"command": …} or {"type": "http", "url": …}}}`)
+	}
+	for _, m := range root.Members {
+		if m.Key != "mcpServers" {
+			notes = append(notes, m.Key+" means nothing here")
+		}
+	}
+	x := expander{lookup: lookup}
+	for _, m := range list.Members {
+		path := "mcpServers." + m.Key
+		known, ignored := split(m.Value)
+		for _, key := range ignored {
+			notes = append(notes, path+"."+key+" means nothing here")
+		}
+		var raw mcpServer
+		if err := strict.DecodeAt(known, path, &raw); err != nil {
+			x.errs = append(x.errs, err)
+			continue
+		}
+		if raw.Disabled {
+			notes = append(notes, path+" is disabled")
+			continue
+		}
+		if err := raw.check(); err != nil {
+			x.errs = append(x.errs, m.Value.Place(path, err))
+			continue
+		}
+		servers = append(servers, raw.expand(m.Key, path, &x))
+	}
+	slices.SortFunc(servers, func(a, b MCPServer) int { return strings.Compare(a.Name, b.Name) })
+	if err := errors.Join(x.errs...); err != nil {
+		return nil, nil, err
+	}
+	return servers, notes, nil
+}
+
+// split takes the keys apart that mean nothing here.
+func split(n *strict.Node) (known *strict.Node, ignored []string) {
+	known = n
+	for _, m := range n.Members {
+		if !slices.Contains(mcpKeys, m.Key) {
+			ignored = append(ignored, m.Key)
+			known, _ = known.Without(m.Key)
+		}
+	}
+	return known, ignored
+}
+
+// check reports a server that is none of the kinds.
+func (r *mcpServer) check() error {
+	switch r.Type {
+	case "", "stdio", "http", "streamable-http", "streamableHttp", "streamable_http":
+	case "sse":
+		return errors.New(`type: "sse" is the transport that streamable HTTP replaced; if the server has a URL for that, write "type": "http" and that url`)
+	default:
+		return fmt.Errorf(`type: %q is not known; use "stdio" (with command) or "http" (with url)`, r.Type)
+	}
+	web := r.Type != "" && r.Type != "stdio" || r.Type == "" && r.URL != ""
+	switch {
+	case web && r.URL == "":
+		return errors.New("url: is missing")
+	case web && r.Command != "":
+		return errors.New("command: a server has a command or a url, not both")
+	case !web && r.Command == "":
+		return errors.New(`command: is missing; a server has a "command", or "type": "http" and a "url"`)
+	case !web && r.URL != "":
+		return errors.New(`url: belongs to "type": "http"`)
+	}
+	return nil
+}
+
+// expand fills in the variables.
+func (r *mcpServer) expand(name, path string, x *expander) (s MCPServer) {
+	s = MCPServer{Name: name, Env: r.Env, Headers: r.Headers}
+	defer func() { s.Filled, x.filled = x.filled, nil }()
+	if r.URL != "" {
+		before := len(x.errs)
+		s.URL = x.expand(path+".url", r.URL)
+		if err := checkURL(s.URL); err != nil && len(x.errs) == before {
+			x.errs = append(x.errs, fmt.Errorf("%s.url: %w", path, err))
+		}
+		x.expandMap(path+".headers", s.Headers)
+		return s
+	}
+	s.Command = []string{x.expand(path+".command", r.Command)}
+	s.Dir = x.expand(path+".cwd", r.Cwd)
+	x.filled = nil // a program and a folder are no secrets
+	for i, arg := range r.Args {
+		s.Command = append(s.Command, x.expand(fmt.Sprintf("%s.args[%d]", path, i), arg))
+	}
+	x.expandMap(path+".env", s.Env)
+	return s
+}
+
+// locate makes the path of the MCP servers relative to the tool file's folder.
+func (f *ToolFile) locate(toolFile string) {
+	if f != nil && f.MCP != nil && !filepath.IsAbs(f.MCP.File) {
+		f.MCP.File = filepath.Join(filepath.Dir(toolFile), f.MCP.File)
+	}
+}

@@ -1,0 +1,119 @@
+package agentfile
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// Providers are a planner's model providers by the name that agents use.
+type Providers map[string]Provider
+
+// Provider says how a model provider is reached.
+type Provider struct {
+	// Kind is the protocol: openai or anthropic.
+	Kind    string `json:"kind"`
+	BaseURL string `json:"base_url,omitempty"`
+	// APIKey is the key itself; APIKeyEnv the environment variable that holds
+	// it. Neither: no key is sent.
+	APIKey    string `json:"api_key,omitempty"`
+	APIKeyEnv string `json:"api_key_env,omitempty"`
+	// Model is asked where the agent names none.
+	Model   string            `json:"model,omitempty"`
+	Headers map[string]string `json:"headers,omitempty"`
+	// MaxTokens bounds the replies of agents that do not; of kind anthropic only.
+	MaxTokens int `json:"max_tokens,omitempty"`
+}
+
+// KindOpenAI is the protocol of OpenAI and all that is compatible with it.
+const KindOpenAI = "openai"
+
+// KindAnthropic is the protocol of Anthropic's Messages API.
+const KindAnthropic = "anthropic"
+
+// ParseProviders reads a provider file: a mapping from names to providers.
+func ParseProviders(data []byte, f Format) (Providers, error) {
+	node, err := one(data, f)
+	if err != nil {
+		return nil, err
+	}
+	p := Providers{}
+	if err := strict.Decode(node, &p); err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(p)) {
+		entry := p[name]
+		if err := entry.check(name); err != nil {
+			errs = append(errs, node.Place("", fmt.Errorf("%s%w", name, err)))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// ReadProviders is [ParseProviders] for a file of the given name, which stands
+// at the beginning of every error.
+func ReadProviders(name string) (Providers, error) {
+	data, err := readFile(name)
+	if err != nil {
+		return nil, err
+	}
+	p, err := ParseProviders(data, Auto)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return p, nil
+}
+
+func (p *Provider) check(name string) error {
+	switch {
+	case !events.ValidToken(name):
+		return errors.New(": is not a provider's name; use [a-z0-9][a-z0-9_-]{0,62}")
+	case name == scriptedProvider:
+		return errors.New(": is the provider whose replies stand in the agent definition; use another name")
+	case p.Kind != KindOpenAI && p.Kind != KindAnthropic:
+		return fmt.Errorf(".kind: %q is not a kind; use openai or anthropic", p.Kind)
+	case p.APIKey != "" && p.APIKeyEnv != "":
+		return errors.New(".api_key: stands beside api_key_env; keep one of them")
+	case p.APIKeyEnv != "" && !validVariable(p.APIKeyEnv):
+		return errors.New(".api_key_env: does not name an environment variable")
+	case p.MaxTokens < 0:
+		return fmt.Errorf(".max_tokens: must not be negative, is %d", p.MaxTokens)
+	case p.BaseURL != "" && !hasVariable(p.BaseURL):
+		if err := checkURL(p.BaseURL); err != nil {
+			return fmt.Errorf(".base_url: %w", err)
+		}
+	}
+	return nil
+}
+
+// Expand replaces ${VAR} and ${VAR:-default} in base URLs, keys and header
+// values, and fills in the keys that api_key_env names. lookup is a function
+// such as os.LookupEnv. A variable that is not set and has no default is an
+// error.
+func (p Providers) Expand(lookup func(name string) (string, bool)) error {
+	x := expander{lookup: lookup}
+	for _, name := range slices.Sorted(maps.Keys(p)) {
+		entry := p[name]
+		entry.BaseURL = x.expand(name+".base_url", entry.BaseURL)
+		entry.APIKey = x.expand(name+".api_key", entry.APIKey)
+		x.expandMap(name+".headers", entry.Headers)
+		if entry.APIKeyEnv != "" {
+			entry.APIKey = x.variable(name+".api_key_env", entry.APIKeyEnv)
+		}
+		if entry.BaseURL != "" {
+			if err := checkURL(entry.BaseURL); err != nil {
+				x.errs = append(x.errs, fmt.Errorf("%s.base_url: with its variables filled in it %w", name, err))
+			}
+		}
+		p[name] = entry
+	}
+	return errors.Join(x.errs...)
+}

@@ -1,0 +1,277 @@
+package agentfile
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// ToolFile is an actor's tools.
+type ToolFile struct {
+	Tools []ToolEntry `json:"tools"`
+	// MCP are the MCP servers whose tools are added; nil for none.
+	MCP *MCP `json:"-"`
+}
+
+// ToolEntry is one tool: exactly one of HTTP, Exec, Builtin, Agent and Handoff is set.
+type ToolEntry struct {
+	Name        string          `json:"name,omitempty"`
+	Description string          `json:"description,omitempty"`
+	Schema      json.RawMessage `json:"schema,omitempty"`
+
+	HTTP    *HTTPTool `json:"http,omitempty"`
+	Exec    *ExecTool `json:"exec,omitempty"`
+	Builtin string    `json:"builtin,omitempty"`
+	// Agent names a stored agent that answers the calls, Handoff one that the
+	// conversation goes on under.
+	Agent   string `json:"agent,omitempty"`
+	Handoff string `json:"handoff,omitempty"`
+
+	Effect  tool.Effect     `json:"effect,omitempty"`
+	Timeout events.Duration `json:"timeout,omitempty"`
+	Retries int             `json:"retries,omitempty"`
+	Pool    string          `json:"pool,omitempty"`
+	Risk    tool.Risk       `json:"risk,omitempty"`
+
+	Breaker *Breaker `json:"breaker,omitempty"`
+
+	// Sandbox says how a program is kept in: strict (the default) or off.
+	Sandbox string `json:"sandbox,omitempty"`
+	// Root is the directory that the builtin read_file is confined to.
+	Root string `json:"root,omitempty"`
+	// Hosts are those that the builtin http_get may reach.
+	Hosts []string `json:"hosts,omitempty"`
+}
+
+// HTTPTool is a tool behind a URL.
+type HTTPTool struct {
+	URL     string            `json:"url"`
+	Method  string            `json:"method,omitempty"`
+	Headers map[string]string `json:"headers,omitempty"`
+}
+
+// ExecTool is a tool that is a program: Command is the program and its
+// arguments, Env its whole environment, Dir where it runs.
+type ExecTool struct {
+	Command []string          `json:"command"`
+	Env     map[string]string `json:"env,omitempty"`
+	Dir     string            `json:"dir,omitempty"`
+}
+
+// Breaker configures a tool's circuit breaker: after so many failures in a row
+// (default 5) the tool is not called for the time that it stays open (default
+// 30s). Off turns it off.
+type Breaker struct {
+	Failures int             `json:"failures,omitempty"`
+	Open     events.Duration `json:"open,omitempty"`
+	Off      bool            `json:"off,omitempty"`
+}
+
+// The builtins that have settings of their own.
+const (
+	readFileBuiltin = "read_file"
+	httpGetBuiltin  = "http_get"
+)
+
+// ParseTools reads a tool file. Entries without a name are named after their
+// builtin.
+func ParseTools(data []byte, f Format) (*ToolFile, error) {
+	node, err := one(data, f)
+	if err != nil {
+		return nil, err
+	}
+	return toolFile(node)
+}
+
+// ReadTools is [ParseTools] for a file of the given name, which stands at the
+// beginning of every error.
+func ReadTools(name string) (*ToolFile, error) {
+	data, err := readFile(name)
+	if err != nil {
+		return nil, err
+	}
+	tools, err := ParseTools(data, Auto)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	tools.locate(name)
+	return tools, nil
+}
+
+func toolFile(node *strict.Node) (*ToolFile, error) {
+	f := new(ToolFile)
+	own, mcp := node.Without("mcp")
+	if err := strict.Decode(own, f); err != nil {
+		return nil, err
+	}
+	var errs []error
+	if mcp != nil {
+		var err error
+		f.MCP, err = decodeMCP(mcp)
+		errs = append(errs, err)
+	}
+	for i := range f.Tools {
+		t := &f.Tools[i]
+		if t.Name == "" {
+			t.Name = t.usualName()
+		}
+		for _, err := range t.problems() {
+			errs = append(errs, node.Place("", fmt.Errorf("tools[%d]%w", i, err)))
+		}
+		errs = append(errs, t.checkZeroTimeout(own, i))
+		if first := slices.IndexFunc(f.Tools[:i], func(o ToolEntry) bool { return o.Name == t.Name }); t.Name != "" && first >= 0 {
+			errs = append(errs, node.Place("", fmt.Errorf("tools[%d].name: %q is the name of tools[%d] too; rename or remove one", i, t.Name, first)))
+		}
+	}
+	if err := errors.Join(append(errs, f.spread(node)...)...); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// problems returns everything that is wrong with the entry; each error begins
+// with the path from the entry.
+func (t *ToolEntry) problems() []error {
+	var errs []error
+	bad := func(key, format string, args ...any) {
+		errs = append(errs, fmt.Errorf(key+": "+format, args...))
+	}
+	kinds := 0
+	for _, set := range []bool{t.HTTP != nil, t.Exec != nil, t.Builtin != "", t.Agent != "", t.Handoff != ""} {
+		if set {
+			kinds++
+		}
+	}
+	switch {
+	case kinds != 1:
+		bad("", "a tool is exactly one of http, exec, builtin, agent and handoff; this one (%q) is %d of them", t.Name, kinds)
+	case t.HTTP != nil:
+		errs = append(errs, t.HTTP.problems()...)
+	case t.Exec != nil && (len(t.Exec.Command) == 0 || t.Exec.Command[0] == ""):
+		bad(".exec.command", "is missing; write the program and its arguments as a list")
+	}
+	if !validName(t.Name) {
+		bad(".name", "%q is not a tool's name; use 1 to 64 of a-z A-Z 0-9 _ . -", t.Name)
+	}
+	if t.Effect != "" && !slices.Contains([]tool.Effect{tool.Pure, tool.Idempotent, tool.Once}, t.Effect) {
+		bad(".effect", "%q is not a class; use pure, idempotent or once", t.Effect)
+	}
+	if t.Risk != "" && t.Risk.Level() < 0 {
+		bad(".risk", "%q is not a risk; use low, medium, high or critical", t.Risk)
+	}
+	if t.Pool != "" && !events.ValidToken(t.Pool) {
+		bad(".pool", "%q is not a pool; use [a-z0-9][a-z0-9_-]{0,62}", t.Pool)
+	}
+	if t.OfAgent() {
+		errs = append(errs, t.agentProblems()...)
+	} else if t.Pool == events.AgentsPool {
+		bad(".pool", "%q is reserved for agents that are called as tools", t.Pool)
+	}
+	if t.Timeout < 0 {
+		bad(".timeout", "must not be negative")
+	}
+	if t.Retries < 0 {
+		bad(".retries", "must not be negative, is %d", t.Retries)
+	}
+	if b := t.Breaker; b != nil && (b.Failures < 0 || b.Open < 0) {
+		bad(".breaker", "failures and open must not be negative; write {off: true} to have none")
+	}
+	if len(t.Schema) > 0 && t.Schema[0] != '{' {
+		bad(".schema", "must be a JSON Schema, a mapping")
+	}
+	if t.Sandbox != "" && t.Exec == nil {
+		bad(".sandbox", "belongs to exec tools alone")
+	} else if !slices.Contains([]string{"", "strict", "off"}, t.Sandbox) {
+		bad(".sandbox", "%q is not known; use strict or off", t.Sandbox)
+	}
+	if t.Root != "" && t.Builtin != readFileBuiltin {
+		bad(".root", "belongs to the builtin %s alone", readFileBuiltin)
+	}
+	if len(t.Hosts) > 0 && t.Builtin != httpGetBuiltin {
+		bad(".hosts", "belongs to the builtin %s alone", httpGetBuiltin)
+	}
+	return errs
+}
+
+func (h *HTTPTool) problems() []error {
+	var errs []error
+	if h.URL == "" {
+		errs = append(errs, errors.New(".http.url: is missing"))
+	} else if !hasVariable(h.URL) {
+		if err := checkURL(h.URL); err != nil {
+			errs = append(errs, fmt.Errorf(".http.url: %w", err))
+		}
+	}
+	if !validName(h.Method) && h.Method != "" {
+		errs = append(errs, fmt.Errorf(".http.method: %q is not a method such as POST", h.Method))
+	}
+	return errs
+}
+
+func checkURL(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		// The text is not repeated: it may hold a secret.
+		return errors.New("is not an absolute http or https URL")
+	}
+	return nil
+}
+
+func validName(s string) bool {
+	if s == "" || len(s) > 64 {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && c != '_' && c != '.' && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+// Definition returns what the entry says of the tool, defaults not applied. A
+// builtin has a description, schema, class and risk of its own, which stand
+// where the entry says nothing.
+func (t *ToolEntry) Definition() tool.Definition {
+	def := tool.Definition{
+		Name: t.Name, Description: t.Description, Schema: t.Schema, Effect: t.Effect, Pool: t.Pool,
+		Risk: t.Risk, Timeout: time.Duration(t.Timeout), Retries: t.Retries,
+	}
+	if b := t.Breaker; b != nil {
+		def.Breaker = tool.Breaker{Off: b.Off, Failures: b.Failures, Open: time.Duration(b.Open)}
+	}
+	return def
+}
+
+// Expand replaces ${VAR} and ${VAR:-default} in the URLs and header values of
+// the HTTP tools and the environments of the programs. lookup is a function such
+// as os.LookupEnv. A variable that is not set and has no default is an error.
+func (f *ToolFile) Expand(lookup func(name string) (string, bool)) error {
+	x := expander{lookup: lookup}
+	for i := range f.Tools {
+		t := &f.Tools[i]
+		path := fmt.Sprintf("tools[%d] (%s)", i, t.Name)
+		if h := t.HTTP; h != nil {
+			h.URL = x.expand(path+".http.url", h.URL)
+			x.expandMap(path+".http.headers", h.Headers)
+			if len(x.errs) == 0 {
+				if err := checkURL(h.URL); err != nil {
+					x.errs = append(x.errs, fmt.Errorf("%s.http.url: with its variables filled in it %w", path, err))
+				}
+			}
+		}
+		if t.Exec != nil {
+			x.expandMap(path+".exec.env", t.Exec.Env)
+		}
+	}
+	return errors.Join(x.errs...)
+}

@@ -1,0 +1,170 @@
+// Package custom is the role that runs the states of an application's own graph:
+// those that no other role owns.
+//
+// A state's [Handler] is asked when a run comes there, and answers with the event
+// that takes it on. As everywhere, who asks may be any process that has the same
+// handlers, and it may be asked again: after a crash, and after its own failure.
+package custom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// Handler does the work of a state. The memory is a copy of its own, to be read
+// and dropped. It returns the event that follows, for which the table has a row
+// out of the state; an event without one ends the run (invalid_transition).
+//
+// An error, a panic, no event at all and one that cannot be stored count as a
+// failed attempt: the handler is asked again, a few times, ever later, and then
+// the run ends (attempts_exhausted). What cannot be mended by another attempt is
+// an *[events.FatalError].
+//
+// It is called from several goroutines, returns soon after ctx ends, and does
+// nothing twice that must not be done twice without looking first: what it did
+// under an earlier call may not be in the log.
+type Handler func(ctx context.Context, mem *reducer.Memory) (events.Payload, error)
+
+// Config configures a [Custom].
+type Config struct {
+	// Instance names the process. Required, as are Store, Queue, Feed and States.
+	Instance string
+	Store    *runlog.Store
+	Queue    journal.Queue
+	Feed     journal.Feed
+	// States are the states that are served, with their handlers. A run that comes
+	// to one with a nil handler ends (no_handler_for_state).
+	States map[events.State]Handler
+	// Timeout bounds one call of a handler. One that does not heed it is left
+	// behind, and counts as failed. Default 10 min.
+	Timeout time.Duration
+	// Concurrency is how many runs are at work in each state at once. Default 64.
+	Concurrency int
+	// Drain is how long handlers may go on at shutdown.
+	Drain time.Duration
+	// Logger gets the role's own log. Default: discarded.
+	Logger *slog.Logger
+}
+
+// Custom is the role. Make it with [New], use it once.
+type Custom struct {
+	cfg    Config
+	worker *worker.Worker
+}
+
+// New checks the configuration.
+func New(cfg Config) (*Custom, error) {
+	if cfg.Store == nil || len(cfg.States) == 0 {
+		return nil, errors.New("custom: Store and States are required")
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = 10 * time.Minute
+	}
+	c := &Custom{cfg: cfg}
+	var inboxes []journal.Inbox
+	for _, state := range slices.Sorted(maps.Keys(cfg.States)) {
+		if err := check(cfg.Store.Machine().Table(), state); err != nil {
+			return nil, err
+		}
+		inboxes = append(inboxes, journal.Inbox{States: []events.State{state}, Pool: events.DefaultPool})
+	}
+	w, err := worker.New(worker.Config{
+		Role: "custom", Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed, Inboxes: inboxes,
+		Handlers:    map[reducer.Kind]worker.Handler{reducer.KindState: worker.HandlerFunc(c.plan)},
+		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.worker = w
+	return c, nil
+}
+
+// check refuses a state that is another role's, or in which nothing is to be done.
+func check(table *reducer.Table, state events.State) error {
+	switch {
+	case slices.Contains(reducer.DefaultTable().States(), state):
+		return fmt.Errorf("custom: state %s is another role's", state)
+	case !slices.Contains(table.States(), state):
+		return fmt.Errorf("custom: state %s is not in the transition table", state)
+	case table.Terminal(state):
+		return fmt.Errorf("custom: state %s is terminal, there is nothing to be done", state)
+	}
+	return nil
+}
+
+// Run works until ctx ends.
+func (c *Custom) Run(ctx context.Context) error { return c.worker.Run(ctx) }
+
+// Step works on one delivery of any of the states.
+func (c *Custom) Step(ctx context.Context) error { return c.worker.Step(ctx) }
+
+func (c *Custom) plan(_ events.Run, mem *reducer.Memory, _ reducer.Effect) worker.Work {
+	handler := c.cfg.States[mem.State]
+	if handler == nil {
+		none := &events.FatalError{Outcome: events.Outcome{
+			Code: reducer.CodeNoHandler, Message: fmt.Sprintf("no handler for state %s", mem.State),
+		}}
+		return func(context.Context) worker.Result { return worker.Done(none) }
+	}
+	own := mem.Clone()
+	return func(ctx context.Context) worker.Result {
+		p, err := c.call(ctx, handler, own)
+		switch {
+		case err != nil:
+			return worker.Fail(err)
+		case p == nil:
+			return worker.Fail(errors.New("the handler returned no event"))
+		}
+		return worker.Done(p)
+	}
+}
+
+// answer is what a handler returned.
+type answer struct {
+	payload events.Payload
+	err     error
+}
+
+// call asks the handler, in a goroutine that can be left behind.
+func (c *Custom) call(ctx context.Context, handler Handler, mem *reducer.Memory) (events.Payload, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	answers := make(chan answer, 1)
+	go func() {
+		a := answer{err: errors.New("the handler ended its goroutine")}
+		defer func() {
+			if p := recover(); p != nil {
+				a = answer{err: fmt.Errorf("panic: %v\n%s", p, debug.Stack())}
+			}
+			answers <- a
+		}()
+		a.payload, a.err = handler(ctx, mem)
+	}()
+	select {
+	case a := <-answers:
+		return a.payload, a.err
+	case <-ctx.Done():
+	}
+	select {
+	case a := <-answers:
+		return a.payload, a.err
+	case <-time.After(grace):
+		return nil, fmt.Errorf("the handler goes on %s after its time: %w", grace, ctx.Err())
+	}
+}
+
+// grace is how long a handler may take to end after its context has.
+const grace = time.Second

@@ -1,0 +1,269 @@
+package filelog
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func create(t *testing.T, path string, o Options) *File {
+	t.Helper()
+	f, err := Create(path, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+func path(t *testing.T) string { return filepath.Join(t.TempDir(), "events.jsonl") }
+
+func TestConformance(t *testing.T) {
+	for _, o := range []Options{{}, {Shards: 3}, {Sync: true}} {
+		t.Run(fmt.Sprintf("%+v", o), func(t *testing.T) {
+			f := create(t, path(t), o)
+			if !o.Sync { // Thousands of appends would wait for the disk, and show nothing new.
+				journaltest.Log(t, func(*testing.T) journal.Log { return f })
+			}
+			journaltest.Follow(t, func(*testing.T) journal.Log { return f })
+		})
+	}
+}
+
+func collect(t *testing.T, seq iter.Seq2[journal.Record, error]) []journal.Record {
+	t.Helper()
+	recs, err := journaltest.Collect(seq)
+	require.NoError(t, err)
+	return recs
+}
+
+// TestReopen writes all kinds of bodies and reads the file again.
+func TestReopen(t *testing.T) {
+	p := path(t)
+	f := create(t, p, Options{Shards: 3})
+	bodies := []string{`{"a":  1.0}`, "", "text", "a\nb", " 1", "\xff", `"\u2028"`, "null", "[]"}
+	runs := map[events.Run]bool{}
+	for range 5 {
+		run := journaltest.NewRun(t, f)
+		journaltest.AppendAll(t, f, run, bodies...)
+		runs[run] = true
+	}
+	require.NoError(t, f.Close())
+
+	r, err := Open(p)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, r.Close()) }()
+	require.Nil(t, r.Torn())
+	require.Len(t, r.Runs(), 5)
+	for _, run := range r.Runs() {
+		require.True(t, runs[run])
+		recs := collect(t, r.Read(t.Context(), run, 0))
+		require.Len(t, recs, len(bodies))
+		for i, rec := range recs {
+			require.Equal(t, bodies[i], string(rec.Body))
+		}
+	}
+	_, err = r.Append(t.Context(), r.Runs()[0], 1, journaltest.Entry(r.Runs()[0], events.Acting, "web", "x"))
+	require.ErrorIs(t, err, journal.ErrDenied)
+
+	f = create(t, p, Options{Shards: 3})
+	run := r.Runs()[0]
+	head, err := f.Head(t.Context(), run)
+	require.NoError(t, err)
+	_, err = f.Append(t.Context(), run, head.Seq, journaltest.Entry(run, events.Acting, "web", `{"more":true}`))
+	require.NoError(t, err)
+	_, err = Create(p, Options{})
+	require.ErrorIs(t, err, ErrInUse)
+	require.NoError(t, f.Close())
+	_, err = Create(p, Options{Shards: 7})
+	require.ErrorContains(t, err, "another number of shards")
+}
+
+func TestLines(t *testing.T) {
+	run := events.NewRun("default", "019325a0-0000-7000-8000-000000000001", 1)
+	subject := journaltest.Entry(run, events.Acting, "web", "").Subject.String()
+	records := func(yield func(journal.Record, error) bool) {
+		_ = yield(journal.Record{Subject: subject, Seq: 4, Body: []byte(`{"b":1,"a":[ ]}`)}, nil) &&
+			yield(journal.Record{Subject: subject, Seq: 9, Body: []byte("no json")}, nil)
+	}
+	var out bytes.Buffer
+	require.NoError(t, Write(&out, records))
+	want := `{"subject":"` + subject + `","seq":4,"body":{"b":1,"a":[ ]}}` + "\n" +
+		`{"subject":"` + subject + `","seq":9,"body_base64":"` + base64.StdEncoding.EncodeToString([]byte("no json")) + `"}` + "\n"
+	require.Equal(t, want, out.String())
+
+	p := path(t)
+	require.NoError(t, os.WriteFile(p, out.Bytes(), 0o600))
+	f, err := Open(p)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	var again bytes.Buffer
+	require.NoError(t, Write(&again, f.Scan(t.Context(), 0, journal.Filter{}, 0)))
+	require.Equal(t, want, again.String())
+
+	broken := errors.New("broken")
+	require.ErrorIs(t, Write(&out, func(yield func(journal.Record, error) bool) { yield(journal.Record{}, broken) }), broken)
+}
+
+func lineOf(t *testing.T, seq uint64, run events.Run) string {
+	t.Helper()
+	text, err := appendLine(nil, journal.Record{Subject: journaltest.Entry(run, events.Acting, "web", "").Subject.String(), Seq: seq, Body: []byte("{}")})
+	require.NoError(t, err)
+	return string(text)
+}
+
+func TestBadLines(t *testing.T) {
+	run := events.NewRun("default", "019325a0-0000-7000-8000-000000000001", 1)
+	good := lineOf(t, 1, run)
+	for name, c := range map[string]struct{ text, want string }{
+		"not JSON":       {good + "what\n" + good, ":2: not a record"},
+		"empty line":     {good + "\n" + lineOf(t, 2, run), ":2: not a record"},
+		"no subject":     {`{"seq":1,"body":{}}` + "\n", ":1: not a record: no subject"},
+		"no seq":         {`{"subject":"a","body":{}}` + "\n", ":1: not a record: no sequence number"},
+		"no body":        {`{"subject":"a","seq":1}` + "\n", ":1: not a record: no body"},
+		"two bodies":     {`{"subject":"a","seq":1,"body":1,"body_base64":""}` + "\n", "both body"},
+		"unknown key":    {`{"subject":"a","seq":1,"body":1,"x":1}` + "\n", `unknown field "x"`},
+		"trailing":       {strings.TrimSpace(good) + "{}\n", "something follows"},
+		"the same twice": {good + good, ":2: sequence number 1 is there twice"},
+		"too long":       {strings.Repeat("x", maxLine+2), ":1: longer than"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := path(t)
+			require.NoError(t, os.WriteFile(p, []byte(c.text), 0o600))
+			_, err := Open(p)
+			require.ErrorContains(t, err, c.want)
+			_, err = Create(p, Options{})
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+	_, err := Open(path(t))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestTornLine(t *testing.T) {
+	run := events.NewRun("default", "019325a0-0000-7000-8000-000000000001", 1)
+	good, next := lineOf(t, 1, run), lineOf(t, 2, run)
+	for cut := 1; cut < len(next); cut++ {
+		p := path(t)
+		require.NoError(t, os.WriteFile(p, []byte(good+next[:cut]), 0o600))
+		r, err := Open(p)
+		require.NoError(t, err)
+		whole := cut == len(next)-1
+		require.Equal(t, whole, r.Torn() == nil)
+		require.NoError(t, r.Close())
+
+		f, err := Create(p, Options{})
+		require.NoError(t, err)
+		recs := collect(t, f.Read(t.Context(), run, 0))
+		last := recs[len(recs)-1].Seq
+		if whole {
+			require.Len(t, recs, 2)
+		} else {
+			require.Len(t, recs, 1)
+			require.Equal(t, &TornError{Path: p, Line: 2, Offset: int64(len(good)), Bytes: int64(cut)}, f.Torn())
+			require.ErrorContains(t, f.Torn(), ":2: the last line is torn")
+		}
+		_, err = f.Append(t.Context(), run, last, journaltest.Entry(run, events.Acting, "web", `{"after":"crash"}`))
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+		r, err = Open(p)
+		require.NoError(t, err)
+		require.Nil(t, r.Torn())
+		require.Len(t, collect(t, r.Read(t.Context(), run, 0)), len(recs)+1)
+		require.NoError(t, r.Close())
+	}
+}
+
+// TestRunsOneAfterTheOther reads an export that is not in the order of the shard.
+func TestRunsOneAfterTheOther(t *testing.T) {
+	one := events.NewRun("default", "019325a0-0000-7000-8000-000000000001", 1)
+	two := events.NewRun("default", "019325a0-0000-7000-8000-000000000002", 1)
+	p := path(t)
+	text := lineOf(t, 1, one) + lineOf(t, 4, one) + lineOf(t, 2, two) + lineOf(t, 3, two)
+	require.NoError(t, os.WriteFile(p, []byte(text), 0o600))
+	f, err := Open(p)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	require.Equal(t, []events.Run{one, two}, f.Runs())
+	var seqs []uint64
+	for _, rec := range collect(t, f.Scan(t.Context(), 0, journal.Filter{}, 0)) {
+		seqs = append(seqs, rec.Seq)
+	}
+	require.Equal(t, []uint64{1, 2, 3, 4}, seqs)
+}
+
+// TestFollowAnotherProcess follows a file that somebody else writes.
+func TestFollowAnotherProcess(t *testing.T) {
+	p := path(t)
+	w := create(t, p, Options{})
+	run := journaltest.NewRun(t, w)
+	last := journaltest.AppendAll(t, w, run, "1")
+	r, err := Open(p)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, r.Close()) }()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	n := 0
+	for rec, err := range r.Follow(ctx, 0, journal.Filter{}, 0) {
+		require.NoError(t, err)
+		n++
+		require.Equal(t, fmt.Sprint(n), string(rec.Body))
+		if n == 3 {
+			break
+		}
+		last, err = w.Append(ctx, run, last, journaltest.Entry(run, events.Acting, "web", fmt.Sprint(n+1)))
+		require.NoError(t, err)
+	}
+}
+
+func FuzzLine(f *testing.F) {
+	f.Add([]byte(`{"a":1}`))
+	f.Add([]byte("\n\xff"))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		want := journal.Record{Subject: "s", Seq: 1, Body: body}
+		text, err := appendLine(nil, want)
+		require.NoError(t, err)
+		require.Equal(t, 1, bytes.Count(text, []byte("\n")))
+		require.True(t, json.Valid(text))
+		got, err := parseLine(text)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(body, got.Body))
+	})
+}
+
+func TestStrays(t *testing.T) {
+	p := path(t)
+	run := events.NewRun("default", journaltest.NewID(t), 1)
+	var text []byte
+	for i, subject := range []string{
+		journaltest.Entry(run, events.Acting, "web", "").Subject.String(), "moore.0.nonsense", "moore.0.default.acting.planning.default.nobody",
+	} {
+		var err error
+		text, err = appendLine(text, journal.Record{Subject: subject, Seq: uint64(i + 1), Body: []byte("{}")})
+		require.NoError(t, err)
+	}
+	require.NoError(t, os.WriteFile(p, text, 0o600))
+	f, err := Open(p)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = f.Close() })
+	recs := collect(t, f.Strays(t.Context(), 0))
+	require.Len(t, recs, 2)
+	require.Equal(t, "moore.0.nonsense", recs[0].Subject)
+	require.EqualValues(t, 3, recs[1].Seq)
+	_, err = journaltest.Collect(f.Strays(t.Context(), 1))
+	require.Error(t, err)
+}

@@ -1,0 +1,235 @@
+package launch_test
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// pad is a launcher on a simulated log, with one tool and one provider that live.
+type pad struct {
+	*launch.Launcher
+	bus   *simulated.Process
+	store *runlog.Store
+}
+
+func onPad(t *testing.T, test func(t *testing.T, p *pad)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPad(t)
+		p.announce(t, "default", "work", "works")
+		require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
+		test(t, p)
+	})
+}
+
+// newPad is a launcher for whose runs nothing is announced yet.
+func newPad(t *testing.T) *pad {
+	bus := simulated.New(simulated.Options{}).NewProcess()
+	p := &pad{bus: bus, store: runlog.New(runlog.Options{Log: bus})}
+	p.launcherOn(t, func(d journal.Directory) journal.Directory { return d })
+	return p
+}
+
+func (p *pad) launcherOn(t *testing.T, directory func(journal.Directory) journal.Directory) {
+	var err error
+	p.Launcher, err = launch.New(launch.Config{
+		Store: p.store, Source: "moorebus/test/1", Directory: directory(p.bus), Agents: p.bus, Timers: p.bus, Tombstones: p.bus, FirstLook: time.Minute,
+		CheckApproval:  func(a *events.Approval) error { return refuseIf(a != nil, "no such policy") },
+		CheckEstimator: func(name string) error { return refuseIf(name == "guess", "no such estimator") },
+	})
+	require.NoError(t, err)
+}
+
+func refuseIf(wrong bool, why string) error {
+	if wrong {
+		return errors.New(why)
+	}
+	return nil
+}
+
+func (p *pad) announce(t *testing.T, pool, name, description string) {
+	t.Helper()
+	spec := events.ToolSpec{Name: name, Description: description, Pool: pool, Effect: "pure", Risk: "low", Schema: json.RawMessage(`{"type":"object"}`)}
+	require.NoError(t, p.bus.Announce(t.Context(), pool, "a", []events.ToolSpec{spec}))
+}
+
+func worker(change func(*events.Agent)) events.Agent {
+	a := events.DefaultAgent()
+	a.Name, a.LLM.Provider, a.Tools = "worker", "scripted", []string{"work"}
+	if change != nil {
+		change(&a)
+	}
+	return a
+}
+
+// pinned is a run's first event.
+func (p *pad) pinned(t *testing.T, text string) *events.Start {
+	t.Helper()
+	start, err := p.Pin(t.Context(), worker(nil), launch.Task{Text: text, Mode: events.ModeChat})
+	require.NoError(t, err)
+	return start
+}
+
+func TestPin(t *testing.T) {
+	onPad(t, func(t *testing.T, p *pad) {
+		start := p.pinned(t, "Do it.")
+		require.Equal(t, events.ModeChat, start.Mode, "the task's mode goes before the definition's")
+		require.Equal(t, agentfile.Hash(worker(nil)), start.AgentHash, "the hash is the definition's as it was given")
+		require.Equal(t, launch.DefaultTaskType, start.TaskType)
+		require.Equal(t, reducer.DefaultTable().Hash(), start.TableHash)
+		require.Equal(t, "works", start.Tools[0].Description)
+	})
+}
+
+func TestPinRefuses(t *testing.T) {
+	for code, change := range map[string]func(*events.Agent){
+		launch.CodeBadAgent:        func(a *events.Agent) { a.Mode = "monologue" },
+		launch.CodeUnknownProvider: func(a *events.Agent) { a.LLM.Provider = "oracle" },
+		launch.CodeUnknownTool:     func(a *events.Agent) { a.Tools = []string{"play"} },
+		launch.CodeAmbiguousTool:   func(a *events.Agent) { a.Tools = []string{"twin"} },
+		launch.CodeBadApproval:     func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAlways} },
+		launch.CodeBadEstimator:    func(a *events.Agent) { a.Config.TokenEstimator = "guess" },
+	} {
+		t.Run(code, func(t *testing.T) {
+			onPad(t, func(t *testing.T, p *pad) {
+				p.announce(t, "one", "twin", "is one")
+				p.announce(t, "two", "twin", "is another")
+				_, err := p.Pin(t.Context(), worker(change), launch.Task{Text: "Do it."})
+				var refusal *launch.Refusal
+				require.ErrorAs(t, err, &refusal)
+				require.Equal(t, code, refusal.Code, refusal.Message)
+			})
+		})
+	}
+}
+
+// What nobody announces is looked for again at once, whatever the catalog has.
+func TestPinSeesWhatCameMeanwhile(t *testing.T) {
+	onPad(t, func(t *testing.T, p *pad) {
+		p.pinned(t, "fills the catalog")
+		time.Sleep(time.Millisecond) // in the bubble
+		p.announce(t, "web", "fetch", "fetches")
+		start, err := p.Pin(t.Context(), worker(func(a *events.Agent) { a.Tools = []string{"fetch"} }), launch.Task{Text: "Do it."})
+		require.NoError(t, err)
+		require.Equal(t, "web", start.Tools[0].Pool)
+	})
+}
+
+func TestDefinition(t *testing.T) {
+	onPad(t, func(t *testing.T, p *pad) {
+		var refusal *launch.Refusal
+		for _, name := range []string{"nobody", "No Name"} {
+			_, err := p.Definition(t.Context(), "default", name)
+			require.ErrorAs(t, err, &refusal)
+			require.Equal(t, launch.CodeAgentNotFound, refusal.Code)
+		}
+		require.NoError(t, p.bus.PutAgent(t.Context(), "default", "broken", []byte(`{"name": 1}`)))
+		_, err := p.Definition(t.Context(), "default", "broken")
+		require.ErrorAs(t, err, &refusal)
+		require.Equal(t, launch.CodeBadAgent, refusal.Code)
+		require.NoError(t, p.bus.PutAgent(t.Context(), "default", "worker", agentfile.Marshal(worker(nil))))
+		a, err := p.Definition(t.Context(), "default", "worker")
+		require.NoError(t, err)
+		require.Equal(t, agentfile.Hash(worker(nil)), agentfile.Hash(a))
+	})
+}
+
+// Two that open the same run do so once, and the other one is told by its check. The
+// run's timer is there before the run, and at its deadline if that is sooner.
+func TestOpen(t *testing.T) {
+	onPad(t, func(t *testing.T, p *pad) {
+		at := p.store.Place("default", runlog.NewID())
+		there := errors.New("somebody was faster")
+		opening := launch.Opening{
+			First: p.pinned(t, "Do it."), Budget: &events.Budget{MaxWallTime: events.Duration(10 * time.Second)},
+			Check: func(mem *reducer.Memory) error {
+				if mem.N > 0 {
+					return there
+				}
+				return nil
+			},
+		}
+		opened, err := p.Open(t.Context(), at, opening)
+		require.NoError(t, err)
+		require.Equal(t, launch.Opened{State: events.Planning, N: 1}, opened)
+		_, err = p.Open(t.Context(), at, opening)
+		require.ErrorIs(t, err, there)
+		began, due := time.Now(), make(chan events.Run, 1)
+		go func() {
+			_ = p.bus.ConsumeTimers(t.Context(), 1, func(d journal.TimerDelivery) { due <- d.Timer().Run })
+		}()
+		require.Equal(t, at, <-due)
+		require.Equal(t, 10*time.Second, time.Since(began).Round(time.Second))
+	})
+}
+
+// TestWhoseToolItIs: what several pools announce alike belongs to the one that was first,
+// a name with its pool is that pool's, and a run's tool stays in its pool.
+func TestWhoseToolItIs(t *testing.T) {
+	onPad(t, func(t *testing.T, p *pad) {
+		for _, pool := range []string{"attic", "bank", "web"} {
+			p.announce(t, pool, "pay", "pays")
+		}
+		p.announce(t, "bank", "twin", "is one")
+		p.announce(t, "web", "twin", "is another")
+		pick := func(ref string, pools map[string]string) (string, error) {
+			a := worker(func(a *events.Agent) { a.Tools = []string{ref} })
+			tools, err := p.Tools(t.Context(), &a, pools)
+			if err != nil {
+				var refusal *launch.Refusal
+				require.ErrorAs(t, err, &refusal)
+				return refusal.Code, err
+			}
+			require.Len(t, tools, 1)
+			require.NotContains(t, tools[0].Name, "/", "the model sees the bare name")
+			return tools[0].Pool, nil
+		}
+		is := func(want, ref string, pools map[string]string) {
+			t.Helper()
+			got, _ := pick(ref, pools)
+			require.Equal(t, want, got)
+		}
+		is("attic", "pay", nil) // nobody remembers anything
+		require.NoError(t, p.bus.PutOffers(t.Context(), journal.Offers{First: map[string]string{"pay": "bank", "gone": "web"}, Providers: []string{"scripted", "oracle"}}))
+		time.Sleep(time.Minute) // in the bubble
+		require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
+		for _, pool := range []string{"attic", "bank", "web"} {
+			p.announce(t, pool, "pay", "pays")
+		}
+		is("bank", "pay", nil)
+		is("web", "web/pay", nil)
+		is("web", "pay", map[string]string{"pay": "web"})
+		is("bank", "bank/pay", map[string]string{"pay": "web"})
+		is(launch.CodeUnknownTool, "pay", map[string]string{"pay": "elsewhere"})
+		is(launch.CodeUnknownTool, "elsewhere/pay", nil)
+		is(launch.CodeUnsettled, "gone", nil)
+
+		p.announce(t, "bank", "twin", "is one")
+		p.announce(t, "web", "twin", "is another")
+		time.Sleep(2 * time.Second) // in the bubble
+		_, err := pick("twin", nil)
+		require.ErrorContains(t, err, "bank/twin")
+		require.ErrorContains(t, err, "--pool-tools")
+		is("web", "web/twin", nil)
+
+		oracle := worker(func(a *events.Agent) { a.LLM.Provider = "oracle" })
+		_, err = p.Tools(t.Context(), &oracle, nil)
+		var refusal *launch.Refusal
+		require.ErrorAs(t, err, &refusal)
+		require.Equal(t, launch.Unsettled, refusal.Kind)
+		require.Equal(t, launch.CodeUnsettled, refusal.Code)
+	})
+}

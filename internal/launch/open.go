@@ -1,0 +1,115 @@
+package launch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// timerTries is how often setting a timer is tried whose fate is unknown.
+const timerTries = 50
+
+// Opening is how a run begins: a Start, or a Forked with the fold of its parent;
+// and the budget that it begins with.
+type Opening struct {
+	First  events.Payload
+	Parent *runlog.Fold
+	Budget *events.Budget
+	// Check, if not nil, may refuse it right before it is appended. It gets the
+	// run's memory, which has events if somebody was faster.
+	Check func(mem *reducer.Memory) error
+}
+
+// Opened says where a run stands that was opened.
+type Opened struct {
+	State events.State
+	N     uint64
+}
+
+// Open sets the run's timer, appends its first event and returns where the run
+// stands then. If that fails, the timer finds no run and is done with. Errors are
+// those of Check, of the log, or a *[Refusal] with [CodeTooLarge].
+func (l *Launcher) Open(ctx context.Context, at events.Run, o Opening) (Opened, error) {
+	store := l.cfg.Store
+	run := store.Acquire(at)
+	defer store.Release(run)
+	run.Lock()
+	defer run.Unlock()
+	if err := l.armFirst(ctx, at, o.Budget); err != nil {
+		return Opened{}, err
+	}
+	if o.Parent != nil {
+		run.Adopt(o.Parent)
+	}
+	_, err := run.Commit(ctx, runlog.Stamp{Source: l.cfg.Source}, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+		if o.Check != nil {
+			if err := o.Check(mem); err != nil {
+				return nil, err
+			}
+		}
+		return []runlog.Draft{{Origin: store.Machine().Table().Initial(), Payload: o.First}}, nil
+	})
+	if errors.Is(err, journal.ErrTooLarge) {
+		refusal := refuse(TooLarge, CodeTooLarge,
+			"task, definition and tool schemas together are larger than %d KiB, the most that an event may have", journal.MaxBody>>10)
+		refusal.cause = err
+		return Opened{}, refusal
+	}
+	if err != nil {
+		return Opened{}, err
+	}
+	return Opened{State: run.Memory().State, N: run.Memory().N}, nil
+}
+
+// armFirst sets the timer of a run that is about to be opened.
+func (l *Launcher) armFirst(ctx context.Context, at events.Run, budget *events.Budget) error {
+	in := l.cfg.FirstLook
+	if budget != nil && budget.MaxWallTime > 0 {
+		in = min(in, time.Duration(budget.MaxWallTime))
+	}
+	return l.LookAt(ctx, at, l.cfg.Store.Now().Add(in))
+}
+
+// LookAt has the run looked at by whoever takes its timers, at the given time.
+func (l *Launcher) LookAt(ctx context.Context, run events.Run, at time.Time) error {
+	data, err := json.Marshal(struct {
+		At time.Time `json:"at,omitzero"`
+	}{at})
+	if err != nil {
+		return err
+	}
+	return SetTimer(ctx, l.cfg.Timers, run, journal.TimerRun, at, data)
+}
+
+// SetTimer sets a timer of a run. One that may be stored or not is set again.
+func SetTimer(ctx context.Context, timers journal.Timers, run events.Run, kind string, at time.Time, data []byte) (err error) {
+	for range timerTries {
+		err = timers.SetTimer(ctx, run, kind, at, data)
+		if !errors.Is(err, journal.ErrInDoubt) || ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// Tombstone returns what a purge of the run left behind, nil if it was not
+// purged. A purge leaves it long before it removes the first event.
+func (l *Launcher) Tombstone(ctx context.Context, at events.Run) (*journal.Tombstone, error) {
+	if l.cfg.Tombstones == nil {
+		return nil, nil
+	}
+	stone, err := l.cfg.Tombstones.Tombstone(ctx, at)
+	if errors.Is(err, journal.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &stone, nil
+}

@@ -1,0 +1,212 @@
+package launch_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/schema"
+	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// rig is a launcher on a log of its own, with one provider and the tool fetch.
+type rig struct {
+	*launch.Launcher
+	process *simulated.Process
+	store   *runlog.Store
+}
+
+func newRig(t *testing.T, timers func(*simulated.Process) journal.Timers) *rig {
+	t.Helper()
+	p := simulated.New(simulated.Options{}).NewProcess()
+	require.NoError(t, p.AnnounceProviders(t.Context(), "i", []string{"scripted"}))
+	require.NoError(t, p.Announce(t.Context(), "web", "i", []events.ToolSpec{{Name: "fetch", Schema: []byte(`{"type":"object"}`), Effect: "pure", Pool: "web"}}))
+	r := &rig{process: p, store: runlog.New(runlog.Options{Log: p})}
+	o := launch.Config{
+		Store: r.store, Source: "test/launch", Directory: p, Agents: p, Timers: p, Tombstones: p, FirstLook: time.Minute,
+		Validator: schema.New(schema.Options{}),
+		CheckApproval: func(a *events.Approval) error {
+			if a != nil && a.Policy == events.ApproveAlways {
+				return errors.New("approval: not here")
+			}
+			return nil
+		},
+		CheckEstimator: func(name string) error {
+			if name == "bad" {
+				return errors.New("token_estimator: is bad")
+			}
+			return nil
+		},
+	}
+	if timers != nil {
+		o.Timers = timers(p)
+	}
+	var err error
+	r.Launcher, err = launch.New(o)
+	require.NoError(t, err)
+	return r
+}
+
+func definition(change func(*events.Agent)) events.Agent {
+	a := events.DefaultAgent()
+	a.Name, a.LLM.Provider, a.Tools = "helper", "scripted", []string{"fetch"}
+	if change != nil {
+		change(&a)
+	}
+	return a
+}
+
+func (r *rig) place() events.Run { return r.store.Place(events.DefaultNamespace, runlog.NewID()) }
+
+func requireRefusal(t *testing.T, err error, kind launch.Kind, code string) {
+	t.Helper()
+	var refusal *launch.Refusal
+	require.ErrorAs(t, err, &refusal)
+	require.Equal(t, kind, refusal.Kind)
+	require.Equal(t, code, refusal.Code)
+	require.NotEmpty(t, refusal.Message)
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	for code, c := range map[string]struct {
+		kind   launch.Kind
+		change func(*events.Agent)
+	}{
+		launch.CodeBadAgent:        {launch.Malformed, func(a *events.Agent) { a.Config.MaxSteps = -1 }},
+		launch.CodeUnknownProvider: {launch.Unusable, func(a *events.Agent) { a.LLM.Provider = "nobody" }},
+		launch.CodeUnknownTool:     {launch.Unusable, func(a *events.Agent) { a.Tools = []string{"nothing"} }},
+		launch.CodeBadApproval:     {launch.Unusable, func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAlways} }},
+		launch.CodeBadEstimator:    {launch.Unusable, func(a *events.Agent) { a.Config.TokenEstimator = "bad" }},
+		launch.CodeBadOutputSchema: {launch.Unusable, func(a *events.Agent) { a.OutputSchema = []byte(`{"type":"nothing"}`) }},
+	} {
+		t.Run(code, func(t *testing.T) {
+			_, err := r.Pin(t.Context(), definition(c.change), launch.Task{Text: "x", Mode: events.ModeTask})
+			requireRefusal(t, err, c.kind, code)
+		})
+	}
+	_, err := r.Definition(t.Context(), events.DefaultNamespace, "helper")
+	requireRefusal(t, err, launch.NotFound, launch.CodeAgentNotFound)
+	_, err = r.Definition(t.Context(), events.DefaultNamespace, "No Name")
+	requireRefusal(t, err, launch.NotFound, launch.CodeAgentNotFound)
+	require.NoError(t, r.process.PutAgent(t.Context(), events.DefaultNamespace, "helper", []byte(`{"name":7}`)))
+	_, err = r.Definition(t.Context(), events.DefaultNamespace, "helper")
+	requireRefusal(t, err, launch.Unusable, launch.CodeBadAgent)
+	require.NoError(t, r.process.PutAgent(t.Context(), events.DefaultNamespace, "helper", agentfile.Marshal(definition(nil))))
+	a, err := r.Definition(t.Context(), events.DefaultNamespace, "helper")
+	require.NoError(t, err)
+	require.Equal(t, []string{"fetch"}, a.Tools)
+
+	_, err = launch.New(launch.Config{})
+	require.ErrorContains(t, err, "required")
+}
+
+// pinned is the Start of a run.
+func (r *rig) pinned(t *testing.T, text string) *events.Start {
+	t.Helper()
+	start, err := r.Pin(t.Context(), definition(nil), launch.Task{Text: text, Mode: events.ModeTask})
+	require.NoError(t, err)
+	return start
+}
+
+func TestOpenConflicts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	start := r.pinned(t, "x")
+	require.Equal(t, launch.DefaultTaskType, start.TaskType)
+	require.Equal(t, "fetch", start.Tools[0].Name)
+	errTaken := errors.New("taken")
+	o := launch.Opening{First: start, Check: func(mem *reducer.Memory) error {
+		if mem.N > 0 {
+			return errTaken
+		}
+		return nil
+	}}
+	at := r.place()
+	opened, err := r.Open(t.Context(), at, o)
+	require.NoError(t, err)
+	require.Equal(t, launch.Opened{State: events.Planning, N: 1}, opened)
+	_, err = r.Open(t.Context(), at, o)
+	require.ErrorIs(t, err, errTaken, "there is one run, however often it is opened")
+	head, err := r.process.Head(t.Context(), at)
+	require.NoError(t, err)
+	s, err := events.ParseSubject(head.Subject)
+	require.NoError(t, err)
+	require.Equal(t, events.Idle, s.From, "and nothing was appended to it")
+
+	_, err = r.Open(t.Context(), r.place(), launch.Opening{First: r.pinned(t, strings.Repeat("x", journal.MaxBody+1))})
+	requireRefusal(t, err, launch.TooLarge, launch.CodeTooLarge)
+	require.ErrorIs(t, err, journal.ErrTooLarge)
+}
+
+func TestTombstones(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	at := r.place()
+	stone, err := r.Tombstone(t.Context(), at)
+	require.NoError(t, err)
+	require.Nil(t, stone)
+	require.NoError(t, r.process.PutTombstone(t.Context(), at, journal.Tombstone{}))
+	stone, err = r.Tombstone(t.Context(), at)
+	require.NoError(t, err)
+	require.NotNil(t, stone)
+}
+
+// watched are timers that say whether the run was there when its timer was set.
+type watched struct {
+	*simulated.Process
+	at     []time.Duration
+	fails  []error
+	opened bool
+}
+
+func (w *watched) SetTimer(ctx context.Context, run events.Run, kind string, at time.Time, data []byte) error {
+	_, err := w.Head(ctx, run)
+	w.opened = w.opened || !errors.Is(err, journal.ErrNotFound)
+	w.at = append(w.at, time.Until(at).Round(time.Second))
+	if len(w.fails) > 0 {
+		err, w.fails = w.fails[0], w.fails[1:]
+		return err
+	}
+	return w.Process.SetTimer(ctx, run, kind, at, data)
+}
+
+// A run's first timer is set before its first event, so that none is without one.
+func TestFirstTimer(t *testing.T) {
+	t.Parallel()
+	var timers *watched
+	r := newRig(t, func(p *simulated.Process) journal.Timers {
+		timers = &watched{Process: p}
+		return timers
+	})
+	start := r.pinned(t, "x")
+	_, err := r.Open(t.Context(), r.place(), launch.Opening{First: start})
+	require.NoError(t, err)
+	_, err = r.Open(t.Context(), r.place(), launch.Opening{First: start, Budget: &events.Budget{MaxWallTime: events.Duration(10 * time.Second)}})
+	require.NoError(t, err)
+	require.False(t, timers.opened)
+	require.Equal(t, []time.Duration{time.Minute, 10 * time.Second}, timers.at, "no later than its time is up")
+
+	timers.fails = []error{journal.ErrInDoubt, journal.ErrInDoubt}
+	_, err = r.Open(t.Context(), r.place(), launch.Opening{First: start})
+	require.NoError(t, err, "what may not be stored is set again")
+	require.Len(t, timers.at, 5)
+
+	timers.fails = []error{journal.ErrDenied}
+	at := r.place()
+	_, err = r.Open(t.Context(), at, launch.Opening{First: start})
+	require.ErrorIs(t, err, journal.ErrDenied)
+	_, err = r.process.Head(t.Context(), at)
+	require.ErrorIs(t, err, journal.ErrNotFound, "no timer, no run")
+}

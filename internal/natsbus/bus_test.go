@@ -1,0 +1,182 @@
+package natsbus
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/racing"
+	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(limited); dir != "" {
+		serveLimited(dir)
+	}
+	// Most of these tests wait for a server or a clock and need no processor.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	// A server that is stopped while a batch is coming in forgets the batch's store.
+	const forgets = "github.com/nats-io/nats-server/v2/server."
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(forgets+"(*fileStore).flushStreamStateLoop"),
+		goleak.IgnoreAnyFunction(forgets+"(*msgBlock).flushLoop"), goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"))
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+const testAckWait = 2 * time.Second
+
+func startServer(t testing.TB, o embedded.Options) *embedded.Server {
+	t.Helper()
+	if o.Dir == "" {
+		o.Dir = t.TempDir()
+	}
+	o.Logger = quiet
+	srv, err := embedded.Start(context.Background(), o)
+	require.NoError(t, err)
+	t.Cleanup(srv.Shutdown)
+	return srv
+}
+
+func inProcess(t testing.TB, srv *embedded.Server) *nats.Conn {
+	t.Helper()
+	conn, err := srv.Connect()
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	return conn
+}
+
+func openBus(t testing.TB, conn *nats.Conn, shards int) *Bus {
+	t.Helper()
+	ctx := context.Background()
+	require.NoError(t, Init(ctx, conn, InitOptions{Shards: shards, AckWait: testAckWait, Pools: []string{"web"}}))
+	return reopenBus(t, conn, GroupCommitAuto)
+}
+
+// reopenBus opens a bus that is set up.
+func reopenBus(t testing.TB, conn *nats.Conn, group GroupCommit) *Bus {
+	t.Helper()
+	bus, err := Open(context.Background(), conn, Options{Logger: quiet, AckWait: testAckWait, GroupCommit: group})
+	require.NoError(t, err)
+	return bus
+}
+
+// patient is another bus on the connection, for which no answer comes too late: its
+// server stays, but hundreds may ask it at once on a machine that is busy.
+func patient(t testing.TB, bus *Bus, group GroupCommit) *Bus {
+	t.Helper()
+	bus, err := Open(context.Background(), bus.Conn(), Options{Logger: quiet, AckWait: testAckWait, GroupCommit: group, RequestTimeout: patience})
+	require.NoError(t, err)
+	return bus
+}
+
+func newBus(t testing.TB, shards int) *Bus {
+	t.Helper()
+	return patient(t, openBus(t, inProcess(t, startServer(t, embedded.Options{})), shards), GroupCommitAuto)
+}
+
+func overTCP(t testing.TB, shards int) *Bus {
+	t.Helper()
+	srv := startServer(t, embedded.Options{Listen: "127.0.0.1:0", Token: "secret"})
+	conn, err := Connect(context.Background(), ConnectOptions{URL: srv.ClientURL(), Token: "secret", Logger: quiet})
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	return patient(t, openBus(t, conn, shards), GroupCommitAuto)
+}
+
+func TestConformance(t *testing.T) {
+	for _, shards := range []int{1, 3} {
+		for way, open := range map[string]func(testing.TB, int) *Bus{"in process": newBus, "over TCP": overTCP} {
+			if racing.On && (shards == 1) != (way == "in process") {
+				continue // the other two are of both, and run at full size
+			}
+			t.Run(fmt.Sprintf("%d shards %s", shards, way), func(t *testing.T) {
+				t.Parallel()
+				bus := open(t, shards)
+				t.Run("Log", func(t *testing.T) { journaltest.Log(t, func(*testing.T) journal.Log { return bus }) })
+				t.Run("Follow", func(t *testing.T) { journaltest.Follow(t, func(*testing.T) journal.Log { return bus }) })
+				t.Run("Fetcher", func(t *testing.T) { journaltest.Fetcher(t, func(*testing.T) journaltest.LogFetcher { return bus }) })
+				t.Run("Feed", func(t *testing.T) { journaltest.Feed(t, func(*testing.T) journaltest.LogFeed { return bus }) })
+				t.Run("Directory", func(t *testing.T) {
+					journaltest.Directory(t, func(t *testing.T) (journal.Directory, journal.Directory) {
+						return bus, patient(t, bus, GroupCommitAuto)
+					})
+				})
+				t.Run("Agents", func(t *testing.T) { journaltest.Agents(t, func(*testing.T) journal.Agents { return bus }) })
+				t.Run("Blobs", func(t *testing.T) { journaltest.Blobs(t, func(*testing.T) journal.Blobs { return bus }) })
+				t.Run("Snapshots", func(t *testing.T) {
+					journaltest.Snapshots(t, func(*testing.T) journaltest.LogSnapshots { return bus })
+				})
+				t.Run("Tombstones", func(t *testing.T) {
+					journaltest.Tombstones(t, func(*testing.T) journaltest.LogTombstones { return bus })
+				})
+				t.Run("Purger", func(t *testing.T) { journaltest.Purger(t, func(*testing.T) journaltest.LogPurger { return bus }) })
+				t.Run("Dropped", func(t *testing.T) { journaltest.Dropped(t, func(*testing.T) journal.Dropped { return bus }) })
+				t.Run("Storage", func(t *testing.T) { journaltest.Storage(t, func(*testing.T) journal.Storage { return bus }) })
+				t.Run("Strays", func(t *testing.T) {
+					journaltest.Strays(t, func(*testing.T) (journaltest.LogStrays, func(int, string, string)) {
+						return bus, func(_ int, subject, body string) {
+							_, err := bus.js.Publish(t.Context(), subject, []byte(body))
+							require.NoError(t, err)
+						}
+					})
+				})
+				t.Run("Queue", func(t *testing.T) { journaltest.Queue(t, func(*testing.T) journaltest.LogQueue { return bus }) })
+				t.Run("Peers", func(t *testing.T) {
+					journaltest.Peers(t, func(t *testing.T) (journaltest.LogPeers, journaltest.LogPeers) {
+						return bus, patient(t, bus, GroupCommitAuto)
+					})
+				})
+				t.Run("Timers", func(t *testing.T) {
+					journaltest.Timers(t, func(t *testing.T) journaltest.LogTimers { return open(t, shards) })
+				})
+			})
+		}
+	}
+}
+
+// TestReadsWithinReads has more readers than there are turns to ask for a page, each
+// of which reads again while it takes its records.
+func TestReadsWithinReads(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	run := journaltest.NewRun(t, bus)
+	journaltest.AppendAll(t, bus, run, "one", "two")
+	const readers = 2 * pagesAtOnce
+	var taking, all sync.WaitGroup
+	taking.Add(readers)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for range readers {
+		all.Go(func() {
+			first := true
+			for _, err := range bus.Read(ctx, run, 0) {
+				if err != nil {
+					t.Error(err)
+				}
+				if !first {
+					continue
+				}
+				first = false
+				taking.Done()
+				taking.Wait() // all are in the middle of their records
+				recs, err := journaltest.Collect(bus.Read(ctx, run, 0))
+				if err != nil || len(recs) != 2 {
+					t.Errorf("%d records, %v", len(recs), err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,450 @@
+package natsbus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/racing"
+	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/stretchr/testify/require"
+)
+
+// durableBus is a bus on a server that flushes each append.
+func durableBus(t testing.TB, shards int, group GroupCommit) *Bus {
+	t.Helper()
+	return patient(t, openBus(t, inProcess(t, startServer(t, embedded.Options{SyncAlways: true})), shards), group)
+}
+
+func TestConformanceOfGroupCommit(t *testing.T) {
+	for name, group := range map[string]GroupCommit{"on": GroupCommitOn, "off": GroupCommitOff} {
+		for _, shards := range []int{1, 3} {
+			if racing.On && (shards == 1) != (name == "off") {
+				continue // the other two are of both, and run at full size
+			}
+			t.Run(fmt.Sprintf("%s, %d shards", name, shards), func(t *testing.T) {
+				t.Parallel()
+				bus := durableBus(t, shards, group)
+				journaltest.Log(t, func(*testing.T) journal.Log { return bus })
+				journaltest.Follow(t, func(*testing.T) journal.Log { return bus })
+				journaltest.Fetcher(t, func(*testing.T) journaltest.LogFetcher { return bus })
+			})
+		}
+	}
+}
+
+// batchOf prepares appends of new runs in the first shard, on the edge from
+// planning.
+func batchOf(t testing.TB, bus *Bus, n int) []journal.Pending {
+	t.Helper()
+	all := make([]journal.Pending, n)
+	for i := range all {
+		run := journaltest.RunIn(t, bus, 0)
+		all[i] = journal.Pending{Run: run, Entries: []journal.Entry{entryTo(run, events.Acting, "web", fmt.Append(nil, i))}}
+	}
+	return all
+}
+
+// same is the join of a batch that nobody joins.
+func same(all []journal.Pending) func() []journal.Pending {
+	return func() []journal.Pending { return all }
+}
+
+// stored is how many records each run has.
+func stored(t testing.TB, bus *Bus, all []journal.Pending) (counts []int) {
+	t.Helper()
+	for _, p := range all {
+		recs, err := journaltest.Collect(bus.Read(t.Context(), p.Run, 0))
+		require.NoError(t, err)
+		counts = append(counts, len(recs))
+	}
+	return counts
+}
+
+// A batch stores all or nothing, and its members' numbers follow on each other.
+func TestBatch(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	a := bus.appenders[0]
+	all := batchOf(t, bus, 5)
+	all[2].Entries = append(all[2].Entries, all[2].Entries[0], all[2].Entries[0])
+	last, err := a.Batch(all, same(all))
+	require.NoError(t, err)
+	require.EqualValues(t, 7, last)
+	require.Equal(t, []int{1, 1, 3, 1, 1}, stored(t, bus, all))
+	head, err := bus.Head(t.Context(), all[2].Run)
+	require.NoError(t, err)
+	require.EqualValues(t, 5, head.Seq)
+
+	fresh := append(batchOf(t, bus, 2), all[0])
+	_, err = a.Batch(fresh, same(fresh))
+	require.Error(t, err)
+	require.NotErrorIs(t, err, journal.ErrInDoubt, "it is surely not stored")
+	require.Equal(t, []int{0, 0, 1}, stored(t, bus, fresh))
+}
+
+// Who comes when the server has made a place for the batch goes with it.
+func TestBatchIsJoined(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	all := batchOf(t, bus, 6)
+	asked := 0
+	last, err := bus.appenders[0].Batch(all[:2], func() []journal.Pending {
+		asked++
+		require.Zero(t, sum(stored(t, bus, all)), "nothing is stored before all is there")
+		return all
+	})
+	require.NoError(t, err)
+	require.Equal(t, 1, asked)
+	require.EqualValues(t, 6, last)
+	require.Equal(t, []int{1, 1, 1, 1, 1, 1}, stored(t, bus, all))
+
+	// Also where the first append has several entries, and where who came is refused.
+	all = append(batchOf(t, bus, 2), all[0])
+	all[0].Entries = append(all[0].Entries, all[0].Entries[0], all[0].Entries[0])
+	_, err = bus.appenders[0].Batch(all[:2], same(all))
+	require.Error(t, err)
+	require.NotErrorIs(t, err, journal.ErrInDoubt, "it is surely not stored")
+	require.Equal(t, []int{0, 0, 1}, stored(t, bus, all))
+	last, err = bus.appenders[0].Batch(all[:1], same(all[:2]))
+	require.NoError(t, err)
+	require.EqualValues(t, 10, last)
+	require.Equal(t, []int{3, 1}, stored(t, bus, all[:2]))
+}
+
+func sum(counts []int) (all int) {
+	for _, n := range counts {
+		all += n
+	}
+	return all
+}
+
+// A batch that finds no place at the server is surely not stored, and single appends go
+// on.
+func TestBatchWithoutAPlace(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	for i := range 60 { // more than the server holds unfinished ones
+		err := openedOnly(t.Context(), bus, batchOf(t, bus, 2))
+		if err == nil {
+			continue
+		}
+		require.Greater(t, i, 10)
+		require.ErrorIs(t, err, errUncommitted)
+		all := batchOf(t, bus, 3)
+		_, err = bus.appenders[0].Batch(all, func() []journal.Pending { panic("there is no place to join") })
+		require.ErrorIs(t, err, errUncommitted)
+		require.NotErrorIs(t, err, journal.ErrInDoubt)
+		for _, err := range appendAll(t.Context(), bus, all) {
+			require.NoError(t, err)
+		}
+		require.Equal(t, []int{1, 1, 1}, stored(t, bus, all))
+		return
+	}
+	t.Fatal("the server took every batch")
+}
+
+// openedOnly opens a batch and never ends it: it has nothing to end it with.
+func openedOnly(ctx context.Context, bus *Bus, all []journal.Pending) error {
+	_, err := newBatchSender(bus, all, same(all[:1])).send(ctx, time.Now().Add(time.Minute))
+	if err == errUncommitted {
+		return nil
+	}
+	return err
+}
+
+// A member that may not be published is refused by name, wherever it stands; the
+// others are stored.
+func TestDeniedInABatch(t *testing.T) {
+	t.Parallel()
+	operator, worker := guardedServer(t, "moore.*.*.planning.>", "$JS.API.STREAM.INFO.>", "$JS.API.DIRECT.GET.>", "$JS.API.CONSUMER.INFO.>")
+	owner := openBus(t, operator, 1)
+	bus := reopenBus(t, worker, GroupCommitOn)
+	for i := range 60 { // more than the server holds unfinished ones
+		at := []int{0, 2, 4, 4}[i%4]
+		all := batchOf(t, owner, 5)
+		all[at].Entries[0].Subject.From = events.Acting
+		_, err := bus.appenders[0].Batch(all, same(all))
+		require.Error(t, err)
+		require.NotErrorIs(t, err, journal.ErrInDoubt, "it is surely not stored")
+
+		errs := appendAll(t.Context(), bus, all)
+		for i, err := range errs {
+			if i == at {
+				require.ErrorIs(t, err, journal.ErrDenied)
+				require.ErrorContains(t, err, all[at].Entries[0].Subject.String())
+				continue
+			}
+			require.NoError(t, err)
+		}
+		want := []int{1, 1, 1, 1, 1}
+		want[at] = 0
+		require.Equal(t, want, stored(t, owner, all))
+	}
+}
+
+// appendAll appends all at once and returns their errors.
+func appendAll(ctx context.Context, bus *Bus, all []journal.Pending) []error {
+	errs := make([]error, len(all))
+	var done sync.WaitGroup
+	for i, p := range all {
+		done.Go(func() { _, errs[i] = bus.Append(ctx, p.Run, p.Last, p.Entries...) })
+	}
+	done.Wait()
+	return errs
+}
+
+// What is under way when the connection breaks is in doubt at once, and the shard
+// goes on when the server is back.
+func TestGroupAcrossARestart(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	bus := reopenBus(t, openBus(t, s.connect(t), 1).Conn(), GroupCommitOn)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var writers sync.WaitGroup
+	failed := make(chan error, 100)
+	runs := make([]events.Run, 100)
+	counts := make([]int, len(runs))
+	for i := range runs {
+		runs[i] = journaltest.NewRun(t, bus)
+		writers.Go(func() {
+			var last uint64
+			for ctx.Err() == nil {
+				seq, err := persist(t.Context(), bus, runs[i], last, entryTo(runs[i], events.Nobody, "default", fmt.Append(nil, counts[i])))
+				if err != nil {
+					failed <- err
+					return
+				}
+				last = seq
+				counts[i]++
+			}
+		})
+	}
+	for range 2 {
+		grown(t, bus, 1000)
+		s.restart(t)
+	}
+	grown(t, bus, 1000)
+	stop()
+	writers.Wait()
+	require.Empty(t, failed)
+	for i, run := range runs {
+		recs, err := journaltest.Collect(bus.Read(t.Context(), run, 0))
+		require.NoError(t, err)
+		require.Len(t, recs, counts[i])
+	}
+}
+
+// grown waits until the log has so many more records.
+func grown(t *testing.T, bus *Bus, more uint64) {
+	t.Helper()
+	var first uint64
+	require.Eventually(t, func() bool {
+		last, err := bus.Last(t.Context(), 0)
+		if err == nil && first == 0 {
+			first = max(last, 1)
+		}
+		return err == nil && last >= first+more
+	}, patience, 10*time.Millisecond)
+}
+
+// Group commit turns itself on where the server flushes, and only there.
+func TestGroupCommitAuto(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	require.False(t, bus.appenders[0].grouping())
+	p := &bus.appenders[0].pace
+	now := time.Now()
+	answer := func(n int, took time.Duration) {
+		for range n {
+			p.sentAt(now)
+			now = now.Add(took + p.trip)
+			p.answeredAt(now, true)
+		}
+	}
+	p.reset()
+	answer(paceWindow*paceWindows-1, 200*time.Microsecond)
+	require.False(t, bus.appenders[0].grouping(), "it is not known before")
+	answer(1, 200*time.Microsecond)
+	require.True(t, bus.appenders[0].grouping())
+	p.reset()
+	require.False(t, bus.appenders[0].grouping(), "after a reconnect it is seen anew")
+	answer(paceWindow*paceWindows-1, time.Millisecond)
+	answer(1, 30*time.Microsecond)
+	require.False(t, bus.appenders[0].grouping(), "no server that flushes is ever that quick")
+
+	p.reset()
+	for range paceWindows { // under load, answers that follow closely on each other
+		for range paceWindow {
+			p.sentAt(now)
+		}
+		now = now.Add(2 * time.Millisecond)
+		for range paceWindow {
+			now = now.Add(20 * time.Microsecond)
+			p.answeredAt(now, true)
+		}
+	}
+	require.False(t, bus.appenders[0].grouping())
+	p.reset()
+	slow := func() { answer(paceWindow*paceWindows, 200*time.Microsecond) }
+	slow()
+	require.True(t, bus.appenders[0].grouping())
+	for range closeEnough {
+		p.storedAt(now)
+	}
+	require.False(t, bus.appenders[0].grouping(), "the records lie too close for a flush between them")
+	slow()
+	require.False(t, bus.appenders[0].grouping(), "whatever makes the answers slow")
+	now = now.Add(closeFor)
+	slow()
+	require.True(t, bus.appenders[0].grouping(), "it is long ago")
+
+	require.False(t, durableBus(t, 1, GroupCommitOff).appenders[0].grouping())
+	require.True(t, durableBus(t, 1, GroupCommitOn).appenders[0].grouping())
+}
+
+// TestStoredCloselyNowAndThen: a few records that lie close are no sign, most are.
+func TestStoredCloselyNowAndThen(t *testing.T) {
+	t.Parallel()
+	p := &pace{looking: true}
+	for range 100 * closeEnough {
+		p.stored(flushTime / 2)
+		p.stored(2 * flushTime)
+	}
+	require.True(t, p.unflushed.IsZero())
+	for range 2 * closeEnough {
+		p.stored(flushTime / 2)
+		p.stored(flushTime / 2)
+		p.stored(2 * flushTime)
+	}
+	require.False(t, p.unflushed.IsZero())
+}
+
+// TestStoredClosely looks at records that lie beside each other: without flushes most
+// are closer than a flush takes, with flushes few but those of a batch.
+func TestStoredClosely(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		bus   *Bus
+		close bool
+	}{
+		"relaxed":        {bus: newBus(t, 1), close: true},
+		"flushed":        {bus: durableBus(t, 1, GroupCommitOff)},
+		"flushed, group": {bus: durableBus(t, 1, GroupCommitOn)},
+	} {
+		if c.close && racing.On {
+			continue // the detector is slower than a flush; it runs without, too
+		}
+		p := &c.bus.appenders[0].pace
+		p.looking = true // whatever the appends of this bus go by
+		if !c.close && quickestAppend(t, c.bus) < 2*flushTime {
+			t.Skip("this disk flushes so quickly that it cannot be told") // reason: there is nothing to tell apart
+		}
+		p.reset()
+		storeAndConsume(t, c.bus)
+		for more := 0; more < 20 && c.close && p.unflushed.IsZero(); more++ {
+			storeAndConsume(t, c.bus) // it is told sooner or later, however busy the machine is
+		}
+		if c.close {
+			require.False(t, p.unflushed.IsZero(), name)
+		} else {
+			require.True(t, p.unflushed.IsZero(), name)
+		}
+	}
+}
+
+// storeAndConsume has 32 runs append 16 records each, side by side, and takes them.
+func storeAndConsume(t *testing.T, bus *Bus) {
+	t.Helper()
+	const runs, each = 32, 16
+	var all sync.WaitGroup
+	for range runs {
+		run := journaltest.NewRun(t, bus)
+		all.Go(func() {
+			var last uint64
+			for range each {
+				var err error
+				if last, err = bus.Append(t.Context(), run, last, entryTo(run, events.Acting, "web", make([]byte, 700))); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	ctx, cancel := context.WithCancel(t.Context())
+	var came sync.WaitGroup
+	came.Add(runs * each)
+	go func() { came.Wait(); cancel() }()
+	require.NoError(t, bus.Consume(ctx, journal.Inbox{States: []events.State{events.Acting}, Pool: "web"}, 64, func(d journal.Delivery) {
+		if d.Ack() == nil && d.Attempt() == 1 {
+			came.Done()
+		}
+	}))
+}
+
+// quickestAppend is how long the quickest of some lone appends takes.
+func quickestAppend(t *testing.T, bus *Bus) time.Duration {
+	t.Helper()
+	quickest := unseen
+	for range 20 {
+		began := time.Now()
+		run := journaltest.NewRun(t, bus)
+		_, err := bus.Append(t.Context(), run, 0, entryTo(run, events.Nobody, events.DefaultPool, []byte("x")))
+		require.NoError(t, err)
+		quickest = min(quickest, time.Since(began))
+	}
+	return quickest
+}
+
+func TestParseGroupCommit(t *testing.T) {
+	for text, want := range map[string]GroupCommit{"auto": GroupCommitAuto, "on": GroupCommitOn, "off": GroupCommitOff} {
+		got, err := ParseGroupCommit(text)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	_, err := ParseGroupCommit("yes")
+	require.ErrorContains(t, err, "auto, on or off")
+}
+
+// BenchmarkGroupCommit appends to runs at once on a server that flushes.
+func BenchmarkGroupCommit(b *testing.B) {
+	for _, runs := range []int{1, 16, 64, 200, 1000} {
+		for _, group := range []GroupCommit{GroupCommitOn, GroupCommitOff} {
+			name := map[GroupCommit]string{GroupCommitOn: "on", GroupCommitOff: "off"}[group]
+			b.Run(fmt.Sprintf("runs=%d/group=%s", runs, name), func(b *testing.B) {
+				bus := durableBus(b, 1, group)
+				b.ReportAllocs()
+				b.ResetTimer()
+				require.NoError(b, appendTo(bus, runs, b.N))
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "appends/s")
+			})
+		}
+	}
+}
+
+// appendTo makes n appends to so many runs, at once.
+func appendTo(bus *Bus, runs, n int) error {
+	body := make([]byte, 700)
+	errs := make([]error, runs)
+	var done sync.WaitGroup
+	for i := range runs {
+		run := events.NewRun(events.DefaultNamespace, fmt.Sprintf("019325a0-0000-7000-8000-%012d", i), 1)
+		done.Go(func() {
+			var last uint64
+			for range n/runs + min(1, max(0, n%runs-i)) {
+				if last, errs[i] = bus.Append(context.Background(), run, last, entryTo(run, events.Nobody, "default", body)); errs[i] != nil {
+					return
+				}
+			}
+		})
+	}
+	done.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,298 @@
+package natsbus
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+)
+
+func TestInit(t *testing.T) {
+	t.Parallel()
+	ctx, conn := t.Context(), inProcess(t, startServer(t, embedded.Options{}))
+	_, err := Open(ctx, conn, Options{Logger: quiet})
+	require.ErrorIs(t, err, journal.ErrNotReady)
+	require.ErrorContains(t, err, "moorebus init")
+
+	require.NoError(t, Init(ctx, conn, InitOptions{Shards: 3}))
+	bus, err := Open(ctx, conn, Options{Logger: quiet})
+	require.NoError(t, err)
+	require.Equal(t, 3, bus.Shards())
+	require.NoError(t, bus.Ready(ctx))
+	run := journaltest.NewRun(t, bus)
+	journaltest.AppendAll(t, bus, run, "kept")
+
+	require.NoError(t, Init(ctx, conn, InitOptions{Pools: []string{"web"}, AckWait: 3 * time.Second}), "again, with more")
+	wait, err := bus.AckWait(ctx, journal.Inbox{States: []events.State{events.Acting}, Pool: "web"})
+	require.NoError(t, err)
+	require.Equal(t, 3*time.Second, wait)
+	for _, shards := range []int{1, 2, 4} {
+		require.ErrorContains(t, Init(ctx, conn, InitOptions{Shards: shards}), "the log has 3 shards")
+	}
+	require.Error(t, Init(ctx, conn, InitOptions{Pools: []string{"*"}}))
+	require.Error(t, Init(ctx, conn, InitOptions{Replicas: -1}))
+	recs, err := journaltest.Collect(bus.Read(ctx, run, 0))
+	require.NoError(t, err)
+	require.Len(t, recs, 1)
+}
+
+// TestInitKeepsWhatIsNotNamed: who makes a pool does not change the others.
+func TestInitKeepsWhatIsNotNamed(t *testing.T) {
+	t.Parallel()
+	ctx, conn := t.Context(), inProcess(t, startServer(t, embedded.Options{}))
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	terms := func(name string) (time.Duration, int) {
+		t.Helper()
+		c, err := js.Consumer(ctx, events.StreamName(1), name)
+		require.NoError(t, err)
+		return c.CachedInfo().Config.AckWait, c.CachedInfo().Config.MaxAckPending
+	}
+	is := func(name string, ackWait time.Duration, maxAckPending int) {
+		t.Helper()
+		wait, pending := terms(name)
+		require.Equal(t, ackWait, wait, name)
+		require.Equal(t, maxAckPending, pending, name)
+	}
+	require.NoError(t, Init(ctx, conn, InitOptions{Shards: 2, PoolMaxAckPending: map[string]int{"gpu": 4}}))
+	is("acting_gpu", defaultAckWait, 4)
+	is("acting_default", defaultAckWait, defaultMaxAckPending)
+	require.NoError(t, Init(ctx, conn, InitOptions{AckWait: 3 * time.Second, PoolMaxAckPending: map[string]int{"web": 7}}))
+	is("acting_gpu", 3*time.Second, 4)
+	is("acting_web", 3*time.Second, 7)
+	require.NoError(t, Init(ctx, conn, InitOptions{Pools: []string{"more"}}))
+	is("acting_gpu", 3*time.Second, 4)
+	is("planning", 3*time.Second, defaultMaxAckPending)
+	is("acting_more", defaultAckWait, defaultMaxAckPending)
+	require.NoError(t, Init(ctx, conn, InitOptions{MaxAckPending: 50, PoolMaxAckPending: map[string]int{"web": 8}}))
+	is("acting_gpu", 3*time.Second, 50)
+	is("acting_web", 3*time.Second, 8)
+	is("planning", 3*time.Second, 50)
+	require.ErrorContains(t, Init(ctx, conn, InitOptions{PoolMaxAckPending: map[string]int{"web": 0}}), "pool web")
+	require.Error(t, Init(ctx, conn, InitOptions{PoolMaxAckPending: map[string]int{"*": 1}}))
+}
+
+// TestInitForeignStream refuses to take over what is somebody else's.
+func TestInitForeignStream(t *testing.T) {
+	t.Parallel()
+	ctx, conn := t.Context(), inProcess(t, startServer(t, embedded.Options{}))
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	_, err = js.CreateStream(ctx, jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"moore.>"}})
+	require.NoError(t, err)
+	require.ErrorContains(t, Init(ctx, conn, InitOptions{}), "OTHER")
+}
+
+// TestLogCannotBeChanged tries what a publisher or an operator could do to it.
+func TestLogCannotBeChanged(t *testing.T) {
+	t.Parallel()
+	ctx, bus := t.Context(), newBus(t, 1)
+	run := journaltest.NewRun(t, bus)
+	journaltest.AppendAll(t, bus, run, "1", "2")
+	js, err := jetstream.New(bus.Conn())
+	require.NoError(t, err)
+	stream, err := js.Stream(ctx, events.StreamName(0))
+	require.NoError(t, err)
+	require.Error(t, stream.DeleteMsg(ctx, 1))
+	subject := entryTo(run, events.Acting, "web", nil).Subject.String()
+	for key, value := range map[string]string{"Nats-Rollup": "all", "Nats-TTL": "1s", "Nats-Schedule": "@every 1s"} {
+		msg := natsMsg(subject, "x")
+		msg.Header.Set(key, value)
+		_, err := js.PublishMsg(ctx, msg)
+		require.Error(t, err, key)
+	}
+	recs, err := journaltest.Collect(bus.Read(ctx, run, 0))
+	require.NoError(t, err)
+	require.Len(t, recs, 2)
+}
+
+func texts(findings []Finding, level Level) string {
+	var all []string
+	for _, f := range findings {
+		if f.Level == level {
+			all = append(all, f.String())
+		}
+	}
+	return strings.Join(all, "\n")
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	ctx, conn := t.Context(), inProcess(t, startServer(t, embedded.Options{}))
+	findings := Check(ctx, conn, Options{Logger: quiet})
+	require.Contains(t, texts(findings, Bad), "moorebus init")
+
+	openBus(t, conn, 2)
+	findings = Check(ctx, conn, Options{Logger: quiet})
+	require.Empty(t, texts(findings, Bad))
+	require.Contains(t, texts(findings, Good), "nats-server 2.")
+	require.Contains(t, texts(findings, Warning), "sync_interval")
+
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteConsumer(ctx, "MOORE_1", "planning"))
+	_, err = js.UpdateConsumer(ctx, "MOORE_0", jetstream.ConsumerConfig{
+		Durable: "acting_web", AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: 3, FilterSubject: "moore.0.*.*.acting.web.*",
+		MaxWaiting: maxWaiting, AckWait: time.Second, MaxAckPending: 5,
+	})
+	require.NoError(t, err)
+	cfg := streamConfig(1, 2, 1, jetstream.FileStorage)
+	cfg.AllowAtomicPublish = false
+	cfg.RePublish = nil
+	_, err = js.UpdateStream(ctx, cfg)
+	require.NoError(t, err)
+	bad := texts(Check(ctx, conn, Options{Logger: quiet}), Bad)
+	for _, want := range []string{"consumer planning of MOORE_1", "limit of deliveries", "it filters", "allow atomic is false", "does not republish", "--pools web"} {
+		require.Contains(t, bad, want)
+	}
+	require.NoError(t, Init(ctx, conn, InitOptions{Pools: []string{"web"}}))
+	require.Empty(t, texts(Check(ctx, conn, Options{Logger: quiet}), Bad), "init mends it")
+
+	conn.Close()
+	require.Contains(t, texts(Check(ctx, conn, Options{Logger: quiet}), Bad), "does not answer")
+}
+
+func TestVersions(t *testing.T) {
+	require.True(t, olderThan("2.11.9", "2.12.0"))
+	require.True(t, olderThan("", "2.12.0"))
+	require.False(t, olderThan("2.12.0-RC.1", "2.12.0"))
+	require.False(t, olderThan("v3.0.0", "2.12.0"))
+}
+
+func TestFromEnv(t *testing.T) {
+	dir := t.TempDir()
+	context := filepath.Join(dir, "nats", "context")
+	require.NoError(t, os.MkdirAll(context, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(context, "prod.json"),
+		[]byte(`{"description":"x","url":"nats://prod","user":"u","password":"p","ca":"~/ca.pem","inbox_prefix":"_R"}`), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(context, "bad.json"), []byte(`{`), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(context, "here.json"), []byte(`{"token":"t","tls_first":false}`), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(context, "domain.json"), []byte(`{"url":"nats://a","jetstream_domain":"hub"}`), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(context, "first.json"), []byte(`{"url":"nats://a","tls_first":true}`), 0o600))
+	env := func(pairs ...string) func(string) string {
+		return func(key string) string {
+			for i := 0; i < len(pairs); i += 2 {
+				if pairs[i] == key {
+					return pairs[i+1]
+				}
+			}
+			return map[string]string{"XDG_CONFIG_HOME": dir, "HOME": "/users/me"}[key]
+		}
+	}
+	for _, c := range []struct {
+		env  []string
+		want ConnectOptions
+	}{
+		{nil, ConnectOptions{}},
+		{[]string{"NATS_URL", "nats://a,nats://b", "NATS_CREDS", "/c", "NATS_CA", "/ca"}, ConnectOptions{URL: "nats://a,nats://b", Creds: "/c", CA: "/ca"}},
+		{[]string{"NATS_USER", "u", "NATS_PASSWORD", "p"}, ConnectOptions{User: "u", Password: "p"}},
+		{[]string{"NATS_NKEY", "/n"}, ConnectOptions{NKey: "/n"}},
+		{[]string{"NATS_CONTEXT", "prod"}, ConnectOptions{URL: "nats://prod", User: "u", Password: "p", CA: "/users/me/ca.pem", InboxPrefix: "_R"}},
+		{[]string{"NATS_CONTEXT", "prod", "NATS_CREDS", "/c"}, ConnectOptions{URL: "nats://prod", Creds: "/c", CA: "/users/me/ca.pem", InboxPrefix: "_R"}},
+		{[]string{"NATS_CONTEXT", "here"}, ConnectOptions{URL: nats.DefaultURL, Token: "t"}},
+	} {
+		got, err := FromEnv(env(c.env...))
+		require.NoError(t, err)
+		require.Equal(t, c.want, got)
+	}
+	for _, bad := range [][]string{
+		{"NATS_CONTEXT", "none"}, {"NATS_CONTEXT", "bad"}, {"NATS_CONTEXT", "../x"}, {"NATS_PASSWORD", "p"},
+		{"NATS_CONTEXT", "domain"}, {"NATS_CONTEXT", "first"},
+	} {
+		_, err := FromEnv(env(bad...))
+		require.ErrorContains(t, err, bad[0])
+	}
+	_, err := FromEnv(env("NATS_CONTEXT", "domain"))
+	require.ErrorContains(t, err, "jetstream_domain")
+	require.Equal(t, "nats://xxxxx@a,nats://b", ConnectOptions{URL: "nats://u:p@a,nats://b"}.Server())
+	require.Equal(t, nats.DefaultURL, ConnectOptions{}.Server())
+	require.Empty(t, SelectedContext(env()))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "nats", "context.txt"), []byte("prod\n"), 0o600))
+	require.Equal(t, "prod", SelectedContext(env()))
+}
+
+// An old log that denies purging keeps doing so, and everything else goes on.
+func TestPurgeIsDeniedByAnOldLog(t *testing.T) {
+	t.Parallel()
+	ctx, conn := t.Context(), inProcess(t, startServer(t, embedded.Options{}))
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	old := streamConfig(0, 1, 1, jetstream.FileStorage)
+	old.DenyPurge = true
+	_, err = js.CreateStream(ctx, old)
+	require.NoError(t, err)
+	bus := openBus(t, conn, 1)
+	run := journaltest.NewRun(t, bus)
+	last := journaltest.AppendAll(t, bus, run, "1", "2")
+	_, err = bus.Purge(ctx, run, last)
+	require.ErrorIs(t, err, journal.ErrPurgeDenied)
+	require.ErrorContains(t, err, "import it into a new one")
+	require.Empty(t, texts(Check(ctx, conn, Options{Logger: quiet}), Bad))
+	require.Contains(t, texts(Check(ctx, conn, Options{Logger: quiet}), Warning), "deny_purge")
+}
+
+// Who asks to store what is there keeps it from being deleted.
+func TestStoredAgainIsKept(t *testing.T) {
+	t.Parallel()
+	ctx, bus := t.Context(), newBus(t, 1)
+	data := []byte("a result")
+	ref, err := bus.PutBlob(ctx, "web", data)
+	require.NoError(t, err)
+	age := func() {
+		info, err := bus.objectInfo(ctx, ref)
+		require.NoError(t, err)
+		info.Time = time.Now().Add(-2 * journal.BlobSafe)
+		require.NoError(t, bus.putInfo(ctx, ref, info, map[string][]string{}))
+	}
+	safe := func() time.Time { return time.Now().Add(-journal.BlobSafe) }
+	age()
+	_, err = bus.PutBlob(ctx, "web", data)
+	require.NoError(t, err)
+	removed, err := bus.DeleteBlob(ctx, ref, safe())
+	require.NoError(t, err)
+	require.False(t, removed)
+
+	// The one who deletes was faster: the object is written anew.
+	age()
+	stale, err := bus.objectInfo(ctx, ref)
+	require.NoError(t, err)
+	removed, err = bus.DeleteBlob(ctx, ref, safe())
+	require.NoError(t, err)
+	require.True(t, removed)
+	require.ErrorIs(t, bus.touch(ctx, ref, stale), journal.ErrNotFound)
+	_, err = bus.PutBlob(ctx, "web", data)
+	require.NoError(t, err)
+
+	// The one who stores was faster: what deletes leaves it.
+	age()
+	stale, err = bus.objectInfo(ctx, ref)
+	require.NoError(t, err)
+	_, err = bus.PutBlob(ctx, "web", data)
+	require.NoError(t, err)
+	require.ErrorIs(t, bus.deleteObject(ctx, ref, stale), errTouched)
+	got, err := bus.Blob(ctx, ref)
+	require.NoError(t, err)
+	require.Equal(t, data, got)
+}
+
+// A read that waits for a replica to have a record ends when that is purged.
+func TestReadingWhatIsPurgedEnds(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	run := journaltest.NewRun(t, bus)
+	last := journaltest.AppendAll(t, bus, run, "1", "2", "3")
+	_, err := bus.Purge(t.Context(), run, last)
+	require.NoError(t, err)
+	recs, err := journaltest.Collect(bus.records(t.Context(), events.StreamName(0), run.Filter(), 0, last))
+	require.NoError(t, err)
+	require.Empty(t, recs)
+}

@@ -1,0 +1,269 @@
+package natsbus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/freeport"
+	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+)
+
+// patience bounds every wait for something that must happen.
+const patience = time.Minute
+
+// restartable is a bus that can be stopped and started again on the same address.
+type restartable struct {
+	opts embedded.Options
+	srv  *embedded.Server
+}
+
+func newServer(t *testing.T) *restartable {
+	t.Helper()
+	free, err := freeport.Addresses(1)
+	require.NoError(t, err)
+	s := &restartable{opts: embedded.Options{Dir: t.TempDir(), Listen: free[0], Logger: quiet}}
+	s.start(t)
+	t.Cleanup(func() { s.srv.Shutdown() })
+	return s
+}
+
+func (s *restartable) start(t *testing.T) {
+	t.Helper()
+	var err error
+	s.srv, err = embedded.Start(context.Background(), s.opts)
+	require.NoError(t, err)
+}
+
+func (s *restartable) restart(t *testing.T) {
+	t.Helper()
+	s.srv.Shutdown()
+	s.start(t)
+}
+
+func (s *restartable) connect(t *testing.T) *nats.Conn {
+	t.Helper()
+	conn, err := Connect(context.Background(), ConnectOptions{URL: "nats://" + s.opts.Listen, Logger: quiet})
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	return conn
+}
+
+// persist appends until it is known to be stored, as a worker does.
+func persist(ctx context.Context, bus *Bus, run events.Run, last uint64, entry journal.Entry) (uint64, error) {
+	for {
+		seq, err := bus.Append(ctx, run, last, entry)
+		if err == nil || ctx.Err() != nil {
+			return seq, err
+		}
+		head, failed := bus.Head(ctx, run)
+		if failed == nil && head.Seq > last && string(head.Body) == string(entry.Body) {
+			return head.Seq, nil
+		}
+		if !errors.Is(err, journal.ErrInDoubt) {
+			return 0, err
+		}
+	}
+}
+
+// TestFollowAcrossRestarts writes, follows and restarts the server meanwhile.
+func TestFollowAcrossRestarts(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	writer, reader := openBus(t, s.connect(t), 1), openBus(t, s.connect(t), 1)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	run := journaltest.NewRun(t, writer)
+	const total = 300
+	var work sync.WaitGroup
+	failed := make(chan error, 1)
+	half := make(chan struct{})
+	work.Go(func() {
+		var last uint64
+		for i := range total {
+			if i == total/3 {
+				close(half)
+			}
+			seq, err := persist(ctx, writer, run, last, entryTo(run, events.Observing, "default", fmt.Append(nil, i)))
+			if err != nil {
+				failed <- err
+				return
+			}
+			last = seq
+		}
+		failed <- nil
+	})
+	work.Go(func() {
+		<-half
+		s.restart(t)
+	})
+	n := 0
+	for rec, err := range reader.Follow(ctx, 0, journal.Filter{Run: run.ID}, 0) {
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprint(n), string(rec.Body))
+		if n++; n == total {
+			break
+		}
+	}
+	require.NoError(t, <-failed)
+	work.Wait()
+}
+
+// TestConsumeAcrossRestarts shows that after a restart what was acknowledged does
+// not come again, what was not does, and what is new comes.
+func TestConsumeAcrossRestarts(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	bus := openBus(t, s.connect(t), 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	got := make(chan journal.Delivery, 100)
+	ended := make(chan error, 1)
+	web := journal.Inbox{States: []events.State{events.Acting}, Pool: "web"}
+	go func() { ended <- bus.Consume(ctx, web, 5, func(d journal.Delivery) { got <- d }) }()
+	next := func() journal.Delivery {
+		t.Helper()
+		select {
+		case d := <-got:
+			return d
+		case <-time.After(patience):
+			require.FailNow(t, "no delivery")
+			return nil
+		}
+	}
+	send := func(text string) {
+		t.Helper()
+		run := journaltest.NewRun(t, bus)
+		_, err := persist(ctx, bus, run, 0, entryTo(run, events.Acting, "web", []byte(text)))
+		require.NoError(t, err)
+	}
+	send("settled")
+	require.NoError(t, next().Ack())
+	send("open")
+	first := next()
+	require.Equal(t, "open", string(first.Record().Body))
+	require.NoError(t, bus.Conn().Flush())
+	s.restart(t)
+	again := next()
+	require.Equal(t, "open", string(again.Record().Body))
+	require.Greater(t, again.Attempt(), 1)
+	require.NoError(t, again.Ack())
+	for i := range 20 {
+		send(fmt.Sprint("new", i))
+		d := next()
+		require.Equal(t, fmt.Sprint("new", i), string(d.Record().Body))
+		require.NoError(t, d.Ack())
+	}
+	cancel()
+	require.NoError(t, <-ended)
+}
+
+// TestConsumerDeleted deletes the durable under a worker, which makes it again.
+func TestConsumerDeleted(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	got := make(chan string, 100)
+	ended := make(chan error, 1)
+	inbox := journal.Inbox{States: []events.State{events.Acting}, Pool: "fresh"}
+	go func() {
+		ended <- bus.Consume(ctx, inbox, 5, func(d journal.Delivery) {
+			if d.Ack() == nil {
+				got <- string(d.Record().Body)
+			}
+		})
+	}()
+	run := journaltest.NewRun(t, bus)
+	last, err := bus.Append(ctx, run, 0, entryTo(run, events.Acting, "fresh", []byte("1")))
+	require.NoError(t, err)
+	require.Equal(t, "1", <-got)
+	js, err := jetstream.New(bus.Conn())
+	require.NoError(t, err)
+	_, err = js.KeyValue(ctx, "tools_fresh")
+	require.NoError(t, err, "the pool's buckets were made with its consumer")
+	require.NoError(t, js.DeleteConsumer(ctx, events.StreamName(0), "acting_fresh"))
+	require.Equal(t, "1", <-got, "a consumer made anew delivers everything")
+	_, err = bus.Append(ctx, run, last, entryTo(run, events.Acting, "fresh", []byte("2")))
+	require.NoError(t, err)
+	require.Equal(t, "2", <-got)
+	cancel()
+	require.NoError(t, <-ended)
+}
+
+// TestBusAway appends and reads while there is no server.
+func TestBusAway(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	conn := s.connect(t)
+	openBus(t, conn, 1)
+	bus, err := Open(t.Context(), conn, Options{Logger: quiet, RequestTimeout: 2 * time.Second})
+	require.NoError(t, err)
+	run := journaltest.NewRun(t, bus)
+	journaltest.AppendAll(t, bus, run, "1")
+	lost := make(chan struct{}, 1)
+	stop, err := bus.Watch(journal.Filter{}, func(journal.Record) {}, func() {
+		select {
+		case lost <- struct{}{}:
+		default:
+		}
+	})
+	require.NoError(t, err)
+	defer stop()
+	s.srv.Shutdown()
+	require.Eventually(t, func() bool { return !conn.IsConnected() }, patience, 5*time.Millisecond)
+
+	require.Error(t, bus.Ready(t.Context()))
+	_, err = bus.Append(t.Context(), run, 1, entryTo(run, events.Acting, "web", []byte("2")))
+	require.ErrorIs(t, err, journal.ErrInDoubt)
+	_, err = journaltest.Collect(bus.Read(t.Context(), run, 0))
+	require.Error(t, err)
+	ended, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = Wait(ended, conn, Options{Logger: quiet})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+
+	s.start(t)
+	<-lost
+	bus, err = Wait(t.Context(), conn, Options{Logger: quiet})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return bus.Ready(t.Context()) == nil }, patience, 10*time.Millisecond)
+	recs, err := journaltest.Collect(bus.Read(t.Context(), run, 0))
+	require.NoError(t, err)
+	// What was in doubt was sent when the connection came back, or not.
+	require.Contains(t, []int{1, 2}, len(recs))
+}
+
+func TestConnectWaits(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.srv.Shutdown()
+	url := "nats://" + s.opts.Listen
+	_, err := Connect(t.Context(), ConnectOptions{URL: url, Logger: quiet})
+	require.ErrorContains(t, err, "NATS_URL")
+	ended, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err = Connect(ended, ConnectOptions{URL: url, Wait: true, Logger: quiet})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	got := make(chan *nats.Conn, 1)
+	go func() {
+		conn, err := Connect(t.Context(), ConnectOptions{URL: url, Wait: true, Logger: quiet})
+		if err != nil {
+			t.Error(err)
+		}
+		got <- conn
+	}()
+	s.start(t)
+	conn := <-got
+	require.True(t, conn.IsConnected())
+	conn.Close()
+}

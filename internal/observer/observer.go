@@ -1,0 +1,109 @@
+// Package observer is the role that commits results: it owns the states
+// Observing and Paging.
+//
+// It needs no credentials at all: it calls no model, runs no tool, and every
+// event that it appends follows from the run's memory alone. Before it takes
+// entries out of working memory it keeps them in the agent's storage.
+package observer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/tokens"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// Config configures an [Observer].
+type Config struct {
+	// Instance names the process. Required, as are Store, Queue and Feed.
+	Instance string
+	Store    *runlog.Store
+	Queue    journal.Queue
+	Feed     journal.Feed
+	// Concurrency is how many deliveries are in work at once. Default 64.
+	Concurrency int
+	Drain       time.Duration
+	// Snapshots keeps a snapshot of each run after about every SnapshotEvery
+	// events, taken beside the work when the run comes to Observing or waits for its
+	// user. Nil, or 0: none are taken.
+	Snapshots     journal.Snapshots
+	SnapshotEvery int
+	// Storage takes what is paged out of working memory. Nil: a run whose working
+	// memory is full ends.
+	Storage journal.Storage
+	// Estimators measure working memory, by the names that agents use for them.
+	// [tokens.Bytes4] needs not be named.
+	Estimators tokens.Set
+	Logger     *slog.Logger
+}
+
+// DefaultSnapshotEvery is what the commands have for SnapshotEvery.
+const DefaultSnapshotEvery = 100
+
+// Observer is the role. Make it with [New], use it once.
+type Observer struct {
+	worker      *worker.Worker
+	snapshotter *snapshotter
+}
+
+// New checks the configuration.
+func New(cfg Config) (*Observer, error) {
+	if cfg.Store == nil {
+		return nil, errors.New("observer: Store is required")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	snapshotter := newSnapshotter(cfg)
+	pager := pager{storage: cfg.Storage, estimators: cfg.Estimators, logger: cfg.Logger}
+	w, err := worker.New(worker.Config{
+		Role: "observer", Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed,
+		Inboxes: []journal.Inbox{
+			{States: []events.State{events.Observing}, Pool: events.DefaultPool},
+			{States: []events.State{events.Paging}, Pool: events.DefaultPool},
+		},
+		Handlers: map[reducer.Kind]worker.Handler{
+			reducer.KindObserve: handler(snapshotter, pager.decide),
+			reducer.KindPage:    worker.HandlerFunc(pager.page),
+		},
+		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Observer{worker: w, snapshotter: snapshotter}, nil
+}
+
+// Run works until ctx ends.
+func (o *Observer) Run(ctx context.Context) error {
+	if o.snapshotter == nil {
+		return o.worker.Run(ctx)
+	}
+	beside, stop := context.WithCancel(ctx)
+	var taking sync.WaitGroup
+	taking.Go(func() { o.snapshotter.run(beside) })
+	defer taking.Wait()
+	defer stop()
+	return o.worker.Run(ctx)
+}
+
+// Step works on one delivery of Observing or Paging.
+func (o *Observer) Step(ctx context.Context) error { return o.worker.Step(ctx) }
+
+// handler makes a handler of a decision that takes no work, and shows the run to
+// the snapshotter if there is one.
+func handler(s *snapshotter, decide func(*reducer.Memory) events.Payload) worker.Handler {
+	return worker.HandlerFunc(func(run events.Run, mem *reducer.Memory, _ reducer.Effect) worker.Work {
+		s.look(run, mem)
+		p := decide(mem)
+		return func(context.Context) worker.Result { return worker.Done(p) }
+	})
+}

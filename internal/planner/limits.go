@@ -1,0 +1,171 @@
+package planner
+
+import (
+	"context"
+	"errors"
+	"hash/fnv"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// limits knows which providers are rate limited, keeps requests from them, and
+// shuts the planner's gate while all of them are. Providers in this process have
+// no limits.
+type limits struct {
+	policy llm.Policy
+	gate   worker.Gate
+
+	mu        sync.Mutex
+	providers map[string]*limit
+}
+
+// limit is how one provider stands.
+type limit struct {
+	// limited says that it refused, and that nothing begun since the end of the
+	// wait was served. It is not asked until then, and after that it is probed.
+	limited bool
+	until   time.Time
+	// inRow is how often it was found limited since it last served. Refusals of
+	// calls that were under way count once.
+	inRow int
+	// probed is when the last probe began, zero when it has ended.
+	probed time.Time
+}
+
+// ticket is one call of a provider.
+type ticket struct {
+	limit *limit
+	began time.Time
+}
+
+func newLimits(policy llm.Policy, callers map[string]llm.Caller) *limits {
+	l := &limits{policy: policy, providers: map[string]*limit{}}
+	for name, caller := range callers {
+		if _, local := caller.(llm.InProcess); !local {
+			l.providers[name] = &limit{}
+		}
+	}
+	return l
+}
+
+// ask lets a call through, or says how long its provider is not to be asked.
+func (l *limits) ask(provider string) (t ticket, wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p, now := l.providers[provider], time.Now()
+	t = ticket{limit: p, began: now}
+	switch {
+	case p == nil || !p.limited:
+		return t, 0
+	case now.Before(p.until):
+		return t, p.until.Sub(now)
+	}
+	// While all are limited the gate lets the probes through.
+	if next := p.probed.Add(worker.ProbeInterval); now.Before(next) && !l.allLimited() {
+		return t, next.Sub(now)
+	}
+	p.probed = now
+	return t, 0
+}
+
+// rest returns how long a provider is still not to be asked.
+func (l *limits) rest(provider string) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p := l.providers[provider]; p != nil {
+		return max(0, time.Until(p.until))
+	}
+	return 0
+}
+
+// serving takes note that a call is served: its reply has begun.
+func (l *limits) serving(t ticket) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// What was begun before the end of the wait says nothing of what comes after.
+	if p := t.limit; p != nil && p.limited && !t.began.Before(p.until) {
+		p.limited, p.inRow, p.probed = false, 0, time.Time{}
+		l.gate.Open()
+	}
+}
+
+// answered takes what a call came to; nil is a reply.
+func (l *limits) answered(t ticket, err error) {
+	if errors.Is(err, context.Canceled) || t.limit == nil {
+		return // it says nothing of the provider
+	}
+	var e *llm.Error
+	if !errors.As(err, &e) || e.Kind != llm.KindRateLimited {
+		l.serving(t)
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p, now := t.limit, time.Now()
+	if !now.Before(p.until) {
+		p.inRow++
+	}
+	p.limited, p.probed = true, time.Time{}
+	if until := now.Add(l.policy.Wait(e, p.inRow)); until.After(p.until) {
+		p.until = until
+	}
+	if l.allLimited() {
+		l.gate.Shut(l.first())
+	}
+}
+
+// allLimited reports whether no provider is known to serve.
+func (l *limits) allLimited() bool {
+	for _, p := range l.providers {
+		if !p.limited {
+			return false
+		}
+	}
+	return true
+}
+
+// first returns when the first provider may be asked again.
+func (l *limits) first() time.Time {
+	var first time.Time
+	for _, p := range l.providers {
+		if first.IsZero() || p.until.Before(first) {
+			first = p.until
+		}
+	}
+	return first
+}
+
+const (
+	// longestPause bounds a wait that no provider asked for; jitter makes it two
+	// minutes.
+	longestPause = 96 * time.Second
+	// spread bounds what is added to a wait.
+	spread = longestPause / 4
+)
+
+// pause is how long a run waits that was not asked for, given what failed before
+// and the rest of its provider's wait. It is never shorter than that rest. While
+// others probe a provider that does not answer, the rest is short for hours, and a
+// provider of another planner has none here: each further pause is twice as long, so
+// that a run's log does not fill with them.
+func pause(run events.Run, before reducer.Attempt, rest time.Duration) time.Duration {
+	wait := rest
+	if n := before.NotAsked; n > 0 {
+		wait = max(rest, min(worker.ProbeInterval<<min(n, 8), longestPause))
+	}
+	return wait + jitter(run, before.Total(), wait)
+}
+
+// jitter is what a run adds to a wait for its provider, so that those that wait
+// for the same do not come all at once: up to a quarter, half a second at least.
+func jitter(run events.Run, attempts int, wait time.Duration) time.Duration {
+	h := fnv.New64a()
+	h.Write([]byte(run.ID + "/" + strconv.Itoa(attempts)))
+	return time.Duration(h.Sum64() % uint64(min(max(wait/4, 500*time.Millisecond), spread)))
+}

@@ -1,0 +1,139 @@
+package planner
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/llm"
+)
+
+// names are what a planner has names for, and whether they are its own.
+type names struct {
+	providers []string
+	claims    []journal.Claim
+
+	mu      sync.Mutex
+	claimed bool
+	// warned says that a contradiction was logged, blind that this planner may not
+	// read what others announce.
+	warned, blind bool
+}
+
+func newNames(cfg Config) *names {
+	n := &names{providers: slices.Sorted(maps.Keys(cfg.Providers))}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Agents)) {
+		n.claims = append(n.claims, journal.Claim{Kind: journal.ClaimAgent, Name: name, Digest: cfg.Agents[name]})
+	}
+	for _, name := range n.providers {
+		sum := sha256.Sum256([]byte(llm.Definition(cfg.Providers[name])))
+		n.claims = append(n.claims, journal.Claim{Kind: journal.ClaimProvider, Name: name, Digest: hex.EncodeToString(sum[:16])})
+	}
+	return n
+}
+
+// Announce says once which providers this planner reaches. Run does so in the
+// rhythm that keeps it known. The first time it waits until the names are free, as
+// [worker.Claim] does, and fails with a *[journal.NameTakenError] if they are not.
+func (p *Planner) Announce(ctx context.Context) error {
+	p.lookForMissing(ctx)
+	if err := p.claim(ctx); err != nil {
+		return err
+	}
+	if err := p.announce(ctx); err != nil {
+		return err
+	}
+	p.warnOfOthers(ctx)
+	return nil
+}
+
+func (p *Planner) announce(ctx context.Context) error {
+	return p.cfg.Directory.AnnounceProviders(ctx, p.cfg.Instance, p.names.providers, p.names.claims...)
+}
+
+// claim makes the names the planner's own, once. Of two that begin at the same moment
+// each sees the other one after it has announced its own, and gives way.
+func (p *Planner) claim(ctx context.Context) error {
+	p.names.mu.Lock()
+	defer p.names.mu.Unlock()
+	if p.names.claimed {
+		return nil
+	}
+	dir, claims := p.cfg.Directory, p.names.claims
+	if err := worker.Claim(ctx, p.cfg.Logger, dir, p.cfg.Instance, claims); err != nil {
+		return err
+	}
+	if err := p.announce(ctx); err != nil {
+		return err
+	}
+	err := worker.Claimed(ctx, dir, p.cfg.Instance, claims)
+	p.names.blind = errors.Is(err, journal.ErrDenied)
+	if err != nil && !p.names.blind {
+		return errors.Join(err, dir.WithdrawProviders(ctx, p.cfg.Instance))
+	}
+	p.names.claimed = true
+	return nil
+}
+
+// settleNames is claim that goes on until it is known whether the names are taken. A
+// bus that takes no announcements keeps no planner from its work.
+func (p *Planner) settleNames(ctx context.Context) error {
+	for failing := false; ; failing = true {
+		err := p.claim(ctx)
+		var taken *journal.NameTakenError
+		switch {
+		case err == nil, ctx.Err() != nil:
+			return nil
+		case errors.As(err, &taken):
+			return err
+		case errors.Is(err, journal.ErrDenied), errors.Is(err, journal.ErrNotReady), errors.Is(err, journal.ErrFull):
+			return nil
+		case !failing:
+			p.cfg.Logger.Warn("cannot see whether other processes use the same names; it is tried again", "reason", err)
+		}
+		timer := time.NewTimer(time.Second)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+}
+
+// warnOfOthers logs that another process came to use a name for something else, while
+// one of the two had no connection to the bus.
+func (p *Planner) warnOfOthers(ctx context.Context) {
+	p.names.mu.Lock()
+	blind := p.names.blind
+	p.names.mu.Unlock()
+	if blind {
+		return
+	}
+	err := worker.Claimed(ctx, p.cfg.Directory, p.cfg.Instance, p.names.claims)
+	var taken *journal.NameTakenError
+	if err != nil && !errors.As(err, &taken) {
+		return
+	}
+	p.names.mu.Lock()
+	defer p.names.mu.Unlock()
+	if taken != nil && !p.names.warned {
+		p.cfg.Logger.Error("runs may be answered by the wrong process", "reason", err)
+	}
+	p.names.warned = taken != nil
+}
+
+// Withdraw takes the announcement back, and with it the names: another process may use
+// them for something else at once. The error is the bus's; then the announcement expires.
+func (p *Planner) Withdraw(ctx context.Context) error {
+	p.names.mu.Lock()
+	defer p.names.mu.Unlock()
+	p.names.claimed = false
+	return p.cfg.Directory.WithdrawProviders(ctx, p.cfg.Instance)
+}

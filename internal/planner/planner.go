@@ -1,0 +1,313 @@
+// Package planner is the role that calls models: it owns the states Planning
+// and Reflecting, and sends the calls of a reply to their pools.
+//
+// It is the only role with credentials for model providers. An event out of
+// Planning is one reply of a model, judged: accepted calls, a final answer, or
+// why the reply could not be used. What the model was asked is never written
+// down, since it follows from the run's earlier events.
+//
+// A provider that is rate limited is not asked until the time that it named; who
+// needs it waits in the log. While all of the planner's providers are limited it
+// takes no deliveries, and then one at a time until a call is served: a limit costs
+// about one request for each wait, however many runs wait.
+package planner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/tokens"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// Approval says whether a call has to wait for a human, and why. The error is a
+// policy that cannot be evaluated; the call then waits, since nobody allowed it.
+type Approval interface {
+	Required(policy *events.Approval, call events.Call, info reducer.ToolInfo, run string) (reason string, required bool, err error)
+}
+
+// Concurrency is the default of [Config.Concurrency].
+const Concurrency = 256
+
+// Config configures a [Planner].
+type Config struct {
+	// Instance names the process. Required, as are Store, Queue, Feed,
+	// Directory, Providers, Validator and Approval.
+	Instance  string
+	Store     *runlog.Store
+	Queue     journal.Queue
+	Feed      journal.Feed
+	Directory journal.Directory
+	// Providers are the callers by the name that agents use for them.
+	Providers map[string]llm.Caller
+	// Agents are the digests of the definitions of agents that this process serves
+	// under their names. A process that serves another agent under such a name is
+	// refused, and so is one with another provider under the name of one of
+	// Providers. May be nil.
+	Agents map[string]string
+	// Text puts the text protocol over a provider, for agents that want it. Nil:
+	// their calls fail.
+	Text func(llm.Caller) llm.Caller
+	// Validator checks the model's arguments and structured answers.
+	Validator tool.Validator
+	// Approval evaluates approval policies.
+	Approval Approval
+	// Prices says what models cost. Default: nobody knows, so runs with a budget
+	// in money end.
+	Prices llm.Prices
+	// Estimators say what a call reserves of a budget, by the names that agents use
+	// for them. [tokens.Bytes4] needs not be named.
+	Estimators tokens.Set
+	// Retry decides on failed calls of a provider.
+	Retry llm.Policy
+	// CallTimeout bounds one call of a model. Default 10 min.
+	CallTimeout time.Duration
+	// NoStream turns the streaming of model text off.
+	NoStream bool
+	// Concurrency is how many model calls are in flight at once. Default [Concurrency].
+	Concurrency int
+	// Drain is how long calls in flight may go on at shutdown.
+	Drain time.Duration
+	// Logger gets the planner's own log. Default: discarded.
+	Logger *slog.Logger
+}
+
+// Planner is the role. Make it with [New], use it once.
+type Planner struct {
+	cfg    Config
+	worker *worker.Worker
+	limits *limits
+	// streams are the calls in flight that somebody may ask about.
+	streams streams
+	names   *names
+	// missed are the providers that runs needed and no planner announced.
+	missed *worker.Misses[string]
+}
+
+// New checks the configuration.
+func New(cfg Config) (*Planner, error) {
+	switch {
+	case cfg.Store == nil || cfg.Directory == nil || cfg.Validator == nil || cfg.Approval == nil:
+		return nil, errors.New("planner: Store, Directory, Validator and Approval are required")
+	case len(cfg.Providers) == 0:
+		return nil, errors.New("planner: no model provider is configured: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or OPENAI_BASE_URL for a server of your own")
+	}
+	if cfg.CallTimeout <= 0 {
+		cfg.CallTimeout = 10 * time.Minute
+	}
+	if cfg.Concurrency <= 0 {
+		cfg.Concurrency = Concurrency
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	p := &Planner{cfg: cfg, limits: newLimits(cfg.Retry, cfg.Providers), names: newNames(cfg), missed: worker.NewMisses[string](forgetMissing)}
+	w, err := worker.New(worker.Config{
+		Role: "planner", Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed,
+		Inboxes: []journal.Inbox{
+			{States: []events.State{events.Planning}, Pool: events.DefaultPool},
+			{States: []events.State{events.Reflecting}, Pool: events.DefaultPool},
+		},
+		Handlers: map[reducer.Kind]worker.Handler{
+			reducer.KindPlan:     worker.HandlerFunc(p.plan),
+			reducer.KindReflect:  worker.HandlerFunc(p.reflect),
+			reducer.KindDispatch: worker.HandlerFunc(dispatch),
+		},
+		Elsewhere:   p.elsewhere,
+		Gate:        &p.limits.gate,
+		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.worker = w
+	return p, nil
+}
+
+// Run announces the providers and works until ctx ends; then it takes the announcement
+// back. The error may be a *[journal.NameTakenError], before anything was worked on.
+func (p *Planner) Run(ctx context.Context) error {
+	stop, err := p.cfg.Feed.WatchAsks(p.streams.asked)
+	if err != nil {
+		return fmt.Errorf("planner: watching for listeners: %w", err)
+	}
+	defer stop()
+	if err := p.settleNames(ctx); err != nil {
+		return err
+	}
+	return worker.RunAnnounced(ctx, p.cfg.Logger, p.Announce, p.Withdraw, p.worker.Run)
+}
+
+// Step works on one delivery of Planning or Reflecting.
+func (p *Planner) Step(ctx context.Context) error { return p.worker.Step(ctx) }
+
+// dispatch sends one call of several to its pool.
+func dispatch(_ events.Run, _ *reducer.Memory, e reducer.Effect) worker.Work {
+	return func(context.Context) worker.Result {
+		return worker.Done(&events.ToolCallDispatched{CallID: e.CallID})
+	}
+}
+
+// plan is Planning: the guards first, then one call of the model, then the
+// judgement of its reply.
+func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
+	if queued := mem.Control.Queued; len(queued) > 0 {
+		return p.nextQueued(newJudge(p.cfg, mem), queued[0])
+	}
+	if end := overPasses(mem); end != nil {
+		return done(end)
+	}
+	req := request(mem)
+	bill, end := p.reserve(mem, req)
+	if end != nil {
+		return done(end)
+	}
+	j := newJudge(p.cfg, mem)
+	j.messageID = p.cfg.Store.NewID()
+	j.look = func(fn func(*reducer.Memory)) { p.look(run, fn) }
+	provider, asked := mem.Control.Agent.LLM.Provider, askedNow(mem)
+	ask := func(ctx context.Context, s *streamer) worker.Result {
+		reply, err := p.call(ctx, provider, req, s)
+		if result, handed := handOn(run, err, e.Failed); handed {
+			return result
+		}
+		if err != nil {
+			var limited *notAskedError
+			if errors.As(err, &limited) {
+				failure := events.LLMAttemptFailed{Kind: events.KindRateLimited, Message: err.Error(), NotAsked: true}
+				return worker.Retry(failure, pause(run, e.Failed, limited.wait))
+			}
+			return p.failed(ctx, err, bill.attempt(err), e.Failed, p.limits.rest(provider))
+		}
+		all := j.judge(reply)
+		last := len(all) - 1
+		events.SetChunks(all[last], s.chunks())
+		if settled := bill.settle(all[last], reply.About().Model); settled != all[last] {
+			return worker.Done(settled) // the reply cannot be paid for, so none of it counts
+		}
+		return worker.Done(all...)
+	}
+	return func(ctx context.Context) worker.Result {
+		s := p.streamer(run, j.messageID, j.config.RecordChunks)
+		return ask(ctx, s).Leaving(func(now *reducer.Memory) events.Payload { return asked.interrupted(now, e.Key, s) })
+	}
+}
+
+// look shows a run's memory as it is now, under the run's lock.
+func (p *Planner) look(id events.Run, fn func(*reducer.Memory)) {
+	run := p.cfg.Store.Acquire(id)
+	defer p.cfg.Store.Release(run)
+	run.Lock()
+	defer run.Unlock()
+	fn(run.Memory())
+}
+
+func done(p events.Payload) worker.Work {
+	return func(context.Context) worker.Result { return worker.Done(p) }
+}
+
+// nextQueued sends out the next call of an earlier reply.
+func (p *Planner) nextQueued(j *judge, call events.Call) worker.Work {
+	return done(j.accept(&events.ToolCallReply{Calls: []events.Call{call}, Confidence: j.confidence}))
+}
+
+// call asks the provider, streaming what it says to whoever listens.
+func (p *Planner) call(ctx context.Context, provider string, req llm.Request, s *streamer) (llm.Response, error) {
+	caller := p.cfg.Providers[provider]
+	if caller == nil {
+		return nil, p.missing(ctx, provider)
+	}
+	caller, err := p.speaking(caller, req)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.CallTimeout, errCallTimeout)
+	defer cancel()
+	var stream func(llm.Chunk)
+	s.began = s.now()
+	if !s.deaf {
+		stream = func(c llm.Chunk) {
+			if ctx.Err() == nil { // what comes after a reply became obsolete is said to nobody
+				s.chunk(c)
+			}
+		}
+	}
+	p.streams.begin(s)
+	defer p.streams.end(s)
+	ticket, wait := p.limits.ask(provider)
+	if wait > 0 {
+		return nil, &notAskedError{provider, wait}
+	}
+	reply, err := caller.Call(ctx, req, p.heard(ticket, stream))
+	p.limits.answered(ticket, err)
+	if err != nil && errors.Is(context.Cause(ctx), errCallTimeout) {
+		return nil, &llm.Error{Kind: llm.KindNetwork, Message: fmt.Sprintf("no reply within %s", p.cfg.CallTimeout), Err: err}
+	}
+	if err == nil && ctx.Err() == nil {
+		s.complete(textOf(reply))
+	}
+	if err == nil && reply == nil {
+		return nil, &llm.Error{Kind: llm.KindOther, Message: "the provider gave no reply"}
+	}
+	return reply, err
+}
+
+// heard takes note of the first chunk of a stream: the provider serves the call.
+func (p *Planner) heard(t ticket, stream func(llm.Chunk)) func(llm.Chunk) {
+	if stream == nil {
+		return nil
+	}
+	begun := false // chunks come from one goroutine
+	return func(c llm.Chunk) {
+		if !begun {
+			begun = true
+			p.limits.serving(t)
+		}
+		stream(c)
+	}
+}
+
+// notAskedError is a call that was not made, since its provider is limited.
+type notAskedError struct {
+	provider string
+	wait     time.Duration
+}
+
+func (e *notAskedError) Error() string {
+	return fmt.Sprintf("the provider %q was not asked: it is rate limited for %s more", e.provider, e.wait.Round(time.Millisecond))
+}
+
+var errCallTimeout = errors.New("the model call took too long")
+
+// failed turns a call's error into another attempt or the run's end. What failed
+// before counts by its kind: rate limits pass, and use up nothing of the rest.
+func (p *Planner) failed(ctx context.Context, err error, billed *events.Usage, before reducer.Attempt, rest time.Duration) worker.Result {
+	if ctx.Err() != nil {
+		return worker.Fail(err) // nobody wants the reply any more
+	}
+	var e *llm.Error
+	if !errors.As(err, &e) {
+		e = &llm.Error{Kind: llm.KindOther, Message: err.Error(), Err: err}
+	}
+	failures := before.Provider
+	if e.Kind == llm.KindRateLimited {
+		failures = before.RateLimited
+	}
+	delay, again := p.cfg.Retry.Next(e, failures+1)
+	if !again {
+		return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: string(e.Kind), Message: clean(e.Message)}, Usage: billed})
+	}
+	if e.Kind == llm.KindRateLimited {
+		delay = max(delay, rest) // before that it would not be asked
+	}
+	return worker.Retry(events.LLMAttemptFailed{Kind: string(e.Kind), Message: clean(e.Message), Usage: billed}, delay)
+}

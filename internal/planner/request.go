@@ -1,0 +1,168 @@
+package planner
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/moorebus/moorebus/internal/tokens"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// views are slices that views of memory are made in.
+var views = sync.Pool{New: func() any { return new([]reducer.ViewMessage) }}
+
+// viewKept is how many messages a slice has room for that is used again.
+const viewKept = 256
+
+// request is what the model is asked, made from memory alone.
+func request(mem *reducer.Memory) llm.Request {
+	agent := &mem.Control.Agent
+	return llm.Request{
+		Run: mem.RunID, Purpose: llm.PurposePlan, Model: model(mem), Messages: messages(mem), Tools: offered(mem),
+		Sampling: sampling(agent.LLM), OutputSchema: agent.OutputSchema, Settings: mem.Settings(),
+		Replies: mem.Control.Replies, Observations: observations(mem), Memory: textMemory(mem),
+	}
+}
+
+// messages are the conversation as the model is sent it.
+func messages(mem *reducer.Memory) []llm.Message {
+	room := views.Get().(*[]reducer.ViewMessage)
+	view := reducer.AppendView((*room)[:0], mem)
+	messages := make([]llm.Message, len(view))
+	calls := make([]llm.Call, 0, len(view)/2) // each call has its result in the view
+	for i := range view {
+		m, before := &view[i], len(calls)
+		messages[i] = llm.Message{
+			Role: llm.Role(m.Role), Content: m.Content, CallID: m.CallID, Name: m.Name, Failed: m.Failed, Reasoning: m.Reasoning, Raw: m.Raw,
+		}
+		for _, c := range m.Calls {
+			calls = append(calls, llm.Call{ID: c.ID, Name: c.Name, Arguments: c.Arguments})
+		}
+		if len(m.Calls) > 0 {
+			messages[i].Calls = calls[before:len(calls):len(calls)]
+		}
+	}
+	if cap(view) <= viewKept {
+		clear(view[:cap(view)]) // what is not used holds no text
+		*room = view
+		views.Put(room)
+	}
+	return messages
+}
+
+// observations are the run's raw results for an agent whose replies refer to them:
+// they grow with the run.
+func observations(mem *reducer.Memory) []string {
+	if len(mem.Control.Agent.LLM.Script) == 0 {
+		return nil
+	}
+	return reducer.Observations(mem)
+}
+
+// model resolves the model's name: by task type, else the default one, else
+// the provider's own.
+func model(mem *reducer.Memory) string {
+	models := mem.Control.Agent.Models
+	if name, ok := models[mem.TaskType]; ok {
+		return name
+	}
+	return models["default"]
+}
+
+// offered are the tools that the model may call, by name.
+func offered(mem *reducer.Memory) []llm.Tool {
+	tools := make([]llm.Tool, 0, len(mem.Tools))
+	for _, name := range slices.Sorted(maps.Keys(mem.Tools)) {
+		if slices.Contains(mem.Blacklist, name) {
+			continue
+		}
+		info := mem.Tools[name]
+		tools = append(tools, llm.Tool{Name: name, Description: info.Description, Schema: json.RawMessage(info.Schema)})
+	}
+	if offersInternal(mem) {
+		tools = append(tools, internalOf(mem)...)
+	}
+	return tools
+}
+
+func sampling(l events.LLM) llm.Sampling {
+	return llm.Sampling{Temperature: l.Temperature, TopP: l.TopP, Seed: l.Seed, MaxTokens: l.MaxTokens, Stop: l.Stop, ThinkingTokens: l.ThinkingTokens}
+}
+
+// estimate is the size of a request in tokens, 0 where no budget asks for it.
+func (p *Planner) estimate(mem *reducer.Memory, req llm.Request) int {
+	if mem.Budget == nil {
+		return 0
+	}
+	return estimate(p.cfg.Estimators.Or(mem.Config.TokenEstimator), req)
+}
+
+// estimate is the size of a request in tokens.
+func estimate(count tokens.Estimator, req llm.Request) int {
+	total := count(string(req.OutputSchema))
+	for _, m := range req.Messages {
+		total += count(m.Content) + count(string(m.Reasoning))
+		for _, c := range m.Calls {
+			total += count(c.Name + c.Arguments)
+		}
+	}
+	for _, t := range req.Tools {
+		total += count(t.Name + t.Description + string(t.Schema))
+	}
+	return total + estimateMemory(count, req.Memory)
+}
+
+// overBudget reserves the call that is about to be made: it says which limit
+// that would exceed, if any. Output is reserved where the agent bounds it; cost
+// is what that and the input come to, in US dollars.
+func overBudget(mem *reducer.Memory, input int, cost float64, now time.Time) (code, message string) {
+	b := mem.Budget
+	if b == nil {
+		return "", ""
+	}
+	used := mem.TotalUsage
+	output := mem.Control.Agent.LLM.MaxTokens
+	for _, limit := range []struct {
+		name              string
+		max, used, needed int
+	}{
+		{"input_tokens", b.MaxInputTokens, used.Input, input},
+		{"output_tokens", b.MaxOutputTokens, used.Output, max(output, 1)},
+		{"total_tokens", b.MaxTotalTokens, used.Total, input + output},
+	} {
+		if limit.max > 0 && limit.used+limit.needed > limit.max {
+			return "budget_" + limit.name, fmt.Sprintf("the budget of %d %s is used up: %d used, the next call needs about %d",
+				limit.max, strings.ReplaceAll(limit.name, "_", " "), limit.used, limit.needed)
+		}
+	}
+	if b.MaxCostUSD > 0 && used.Cost+cost > b.MaxCostUSD || b.MaxCostUSD > 0 && used.Cost >= b.MaxCostUSD {
+		return "budget_cost", fmt.Sprintf("the budget of $%g is used up: $%g used, the next call costs about $%g",
+			b.MaxCostUSD, dollars(used.Cost), dollars(cost))
+	}
+	over, _ := reducer.OverWallTime(mem, now)
+	return over.Code, over.Message
+}
+
+// clean makes text from outside fit for the log: valid UTF-8, and not endless.
+func clean(text string) string { return cleanTo(4000, text) }
+
+// cleanTo is clean with a limit in bytes.
+func cleanTo(limit int, text string) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if len(text) <= limit {
+		return text
+	}
+	cut := limit
+	for cut > 0 && !utf8.RuneStart(text[cut]) {
+		cut--
+	}
+	return text[:cut] + "…"
+}

@@ -1,0 +1,184 @@
+package planner_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/planner"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/llm"
+)
+
+// talker says its words one a second, and then replies with what it said, or with
+// something else.
+func talker(reply string, words ...string) llm.Caller {
+	return llm.CallerFunc(func(_ context.Context, _ llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+		for _, word := range words {
+			time.Sleep(time.Second) // in the bubble
+			if stream != nil {
+				stream(llm.Chunk{Kind: llm.ChunkText, Text: word})
+			}
+		}
+		if reply == "" {
+			reply = strings.Join(words, "")
+		}
+		return say(reply), nil
+	})
+}
+
+// heard collects what a listener is told.
+type heard struct {
+	mu    sync.Mutex
+	raw   []journal.Chunk
+	text  string
+	again int
+}
+
+func (r *rig) listen(run events.Run) (*heard, *journal.Listener) {
+	r.T.Helper()
+	h, l := &heard{}, journal.NewListener(r.Journal, run)
+	stop, err := r.Journal.WatchChunks(run, func(data []byte) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		var c journal.Chunk
+		if err := json.Unmarshal(data, &c); err != nil {
+			r.T.Error(err)
+		}
+		h.raw = append(h.raw, c)
+		news, ok := l.Hear(data)
+		if !ok {
+			return
+		}
+		if news.Offset == 0 {
+			h.text, h.again = "", h.again+1
+		}
+		h.text += news.Text
+	})
+	require.NoError(r.T, err)
+	r.T.Cleanup(stop)
+	return h, l
+}
+
+func (h *heard) now() string {
+	synctest.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.text
+}
+
+func TestLateListenersHearWhatWasSaid(t *testing.T) {
+	bubbleWith(t, talker("", "It ", "is ", "for", "ty-", "two."), func(t *testing.T, r *rig) {
+		run := r.begin()
+		early, _ := r.listen(run)
+		time.Sleep(2500 * time.Millisecond) // in the bubble
+		late, l := r.listen(run)
+		require.Empty(t, late.now())
+		l.Ask()
+		require.Equal(t, "It is ", late.now())
+		time.Sleep(time.Second) // in the bubble
+		require.Equal(t, "It is for", late.now())
+		r.AwaitEnd(run)
+		require.Equal(t, "It is forty-two.", late.now())
+		require.Equal(t, "It is forty-two.", early.now())
+		require.Equal(t, 1, early.again, "who has it is not told again")
+		l.Ask()
+		require.NoError(t, r.Journal.AskCatchUp(run))
+		said := len(early.raw)
+		quiet()
+		require.Len(t, early.raw, said, "after the reply nobody answers: it is in the log")
+	})
+}
+
+// TestManyListeners: however many ask, the text is said again ten times a second
+// at most, and nobody who asked is left out.
+func TestManyListeners(t *testing.T) {
+	bubbleWith(t, talker("", "one", "two"), func(t *testing.T, r *rig) {
+		run := r.begin()
+		h, _ := r.listen(run)
+		time.Sleep(1500 * time.Millisecond) // in the bubble
+		for range 450 {
+			require.NoError(t, r.Journal.AskCatchUp(run))
+			require.NoError(t, r.Journal.AskCatchUp(r.Store.Place("default", r.Store.NewID())), "of nobody's run")
+			time.Sleep(time.Millisecond) // in the bubble
+		}
+		synctest.Wait()
+		caught := 0
+		for _, c := range h.raw {
+			if c.CatchUp {
+				caught++
+			}
+		}
+		require.InDelta(t, 5, caught, 1)
+		require.NoError(t, r.Journal.AskCatchUp(run))
+		r.AwaitEnd(run)
+		quiet()
+	})
+}
+
+// TestABrokenStreamIsSaidAgain: the reply that came otherwise takes the place of
+// what was heard.
+func TestABrokenStreamIsSaidAgain(t *testing.T) {
+	long := strings.Repeat("größer ", 30_000) // several messages
+	bubbleWith(t, talker(long, "It is thir"), func(t *testing.T, r *rig) {
+		run := r.begin(config(func(c *events.Config) { c.RecordChunks = true }))
+		h, _ := r.listen(run)
+		r.AwaitEnd(run)
+		require.Equal(t, long, h.now())
+		require.Equal(t, 2, h.again)
+		for _, c := range h.raw {
+			require.LessOrEqual(t, len(c.Text), 64<<10)
+		}
+		answer := r.Events(run)[1].Data.(*events.LLMFinalAnswer)
+		require.Equal(t, events.Chunks{{1000, int64(len(long))}}, answer.Chunks, "what was heard before is void")
+	})
+}
+
+func TestChunksAreRecorded(t *testing.T) {
+	records := config(func(c *events.Config) { c.RecordChunks = true })
+	words := []string{"It ", "is ", "größer."}
+	for _, noStream := range []bool{false, true} {
+		bubbleWith(t, talker("", words...), func(t *testing.T, r *rig) {
+			run := r.begin(records)
+			h, _ := r.listen(run)
+			r.AwaitEnd(run)
+			answer := r.Events(run)[1].Data.(*events.LLMFinalAnswer)
+			require.Equal(t, events.Chunks{{1000, 3}, {2000, 3}, {3000, 9}}, answer.Chunks)
+			text, chunks := events.ChunksOf(answer)
+			require.Equal(t, "It is größer.", text)
+			require.Equal(t, answer.Chunks, chunks)
+			require.Equal(t, noStream, h.now() == "", "what is recorded need not be streamed")
+		}, func(c *planner.Config) { c.NoStream = noStream })
+	}
+	bubbleWith(t, talker("", words...), func(t *testing.T, r *rig) {
+		run := r.begin()
+		r.AwaitEnd(run)
+		require.NotContains(t, string(r.Records(run)[1].Body), "chunks", "only where it is wanted")
+	})
+}
+
+func TestRecordedChunksAreBounded(t *testing.T) {
+	words := make([]string, 3000)
+	for i := range words {
+		words[i] = "word "
+	}
+	bubbleWith(t, talker("", words...), func(t *testing.T, r *rig) {
+		run := r.begin(config(func(c *events.Config) { c.RecordChunks = true }))
+		h, _ := r.listen(run)
+		r.AwaitEnd(run)
+		answer := r.Events(run)[1].Data.(*events.LLMFinalAnswer)
+		_, chunks := events.ChunksOf(answer)
+		require.NotNil(t, chunks, "they add up to the text, in order")
+		require.LessOrEqual(t, len(chunks), 256)
+		require.Greater(t, len(chunks), 100)
+		require.Equal(t, int64(3_000_000), chunks[len(chunks)-1][0])
+		require.Equal(t, answer.Content, h.now())
+	}, func(c *planner.Config) { c.CallTimeout = 2 * time.Hour })
+}

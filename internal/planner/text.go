@@ -1,0 +1,116 @@
+package planner
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/moorebus/moorebus/internal/tokens"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// The codes of runs that end since their model gets nowhere.
+const (
+	codeMaxSteps      = "max_steps"
+	codeMaxIterations = "max_iterations"
+	codeReplyInvalid  = "reply_invalid"
+)
+
+// overPasses ends a run that has made all the planning calls that it may make
+// since the last user message, or whose model cannot be understood; nil while it
+// goes on.
+func overPasses(mem *reducer.Memory) events.Payload {
+	c, since := mem.Config, mem.Control.SinceUser
+	code, name, limit := codeMaxSteps, "steps", c.MaxSteps
+	// Runs that were started by an older version have the limit pinned, whatever
+	// their model speaks.
+	if mem.SpeaksText() && c.MaxIterations > 0 && c.MaxIterations < limit {
+		code, name, limit = codeMaxIterations, "iterations", c.MaxIterations
+	}
+	if since.Steps >= limit {
+		return &events.MaxSteps{Outcome: events.Outcome{Code: code, Message: fmt.Sprintf("max %s %d exceeded", name, limit)}}
+	}
+	if bound := c.InvalidReplies(); mem.SpeaksText() && bound > 0 && since.Invalid >= bound {
+		return &events.FatalError{Outcome: events.Outcome{Code: codeReplyInvalid, Message: fmt.Sprintf(
+			"%d replies in a row could not be used; the last one: %s", since.Invalid,
+			clean(strings.TrimPrefix(reducer.LastRefusal(mem), reducer.ErrorPrefix)))}}
+	}
+	return nil
+}
+
+// textMemory is what a model that speaks the text protocol sees beside the
+// conversation, nil for the others.
+func textMemory(mem *reducer.Memory) *llm.Memory {
+	if !mem.SpeaksText() {
+		return nil
+	}
+	state, _ := reducer.TextState(mem)
+	m := &llm.Memory{State: state, Prompts: mem.Control.Agent.LLM.StatePrompts}
+	for _, entry := range mem.WorkingMemory {
+		m.Entries = append(m.Entries, llm.MemoryEntry{Tags: entry.Tags, Value: entry.Value})
+	}
+	for _, thought := range mem.ThinkingLog {
+		m.Thoughts = append(m.Thoughts, llm.LogEntry{Name: thought.Name, Content: thought.Content})
+	}
+	return m
+}
+
+// textNote says what is wrong with the state that the log has, empty if nothing
+// is.
+func textNote(mem *reducer.Memory) string {
+	if !mem.SpeaksText() {
+		return ""
+	}
+	_, note := reducer.TextState(mem)
+	return note
+}
+
+// estimateMemory is what a request's memory takes, in tokens.
+func estimateMemory(count tokens.Estimator, m *llm.Memory) int {
+	if m == nil {
+		return 0
+	}
+	total := 0
+	for _, entry := range m.Entries {
+		total += count(strings.Join(entry.Tags, " ")) + count(entry.Value)
+	}
+	for _, thought := range m.Thoughts {
+		total += count(thought.Name + thought.Content)
+	}
+	for _, prompt := range m.Prompts {
+		total += count(prompt)
+	}
+	return total
+}
+
+// speaking puts the text protocol over the caller where the agent wants it.
+// Reflections are plain text already.
+func (p *Planner) speaking(caller llm.Caller, req llm.Request) (llm.Caller, error) {
+	switch {
+	case req.Memory == nil || req.Purpose == llm.PurposeReflect:
+		return caller, nil
+	case p.cfg.Text == nil:
+		return nil, &llm.Error{Kind: llm.KindOther, Message: "the agent says llm.text, and this planner has no text protocol"}
+	}
+	return p.cfg.Text(caller), nil
+}
+
+// thought is a thinking pass.
+func (j *judge) thought(r llm.Thought) events.Payload {
+	notes := make([]string, 0, 2)
+	for _, note := range []string{j.textNote, r.Note} {
+		if note != "" {
+			notes = append(notes, clean(note))
+		}
+	}
+	return &events.LLMThought{
+		Reply:     events.Reply{Content: strings.ToValidUTF8(r.Content, "\uFFFD"), Model: r.Model, Usage: usage(r.Usage)},
+		NextState: strings.ToValidUTF8(r.NextState, "\uFFFD"), Note: strings.Join(notes, "; "),
+	}
+}
+
+// malformed is a reply that could not be read.
+func (j *judge) malformed(r llm.Invalid) events.Payload {
+	return j.invalid(r.Meta, strings.ToValidUTF8(r.Content, "\uFFFD"), reducer.CodeMalformedReply, clean(r.Reason))
+}

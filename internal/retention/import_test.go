@@ -1,0 +1,290 @@
+package retention_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/filelog"
+	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/retention"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// All of a log comes back elsewhere: with another number of shards, the same
+// memories, the large results, and a run that goes on where it was.
+func TestExportAndImport(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1).work()
+	done := one.ended(definition("", calls(2, "large")))
+	waiting := one.start(definition("always", calls(1, "later")))
+	one.await(waiting, events.WaitingForHuman)
+	one.verified()
+	file := one.export(retention.ExportOptions{All: true})
+
+	two := newWorld(t, 3)
+	results := two.imports(file, retention.ImportOptions{})
+	require.Equal(t, map[string]retention.Fate{done.ID: retention.FateImported, waiting.ID: retention.FateImported}, fates(results))
+	require.Equal(t, 2, two.verified().Runs)
+	for _, run := range []events.Run{done, waiting} {
+		require.Equal(t, one.state(run), two.state(run), "nothing was added to what has ended or waits for a human")
+	}
+	ref := refOf(t, two, done)
+	data, err := two.bus.Blob(t.Context(), ref)
+	require.NoError(t, err)
+	require.Equal(t, strings.Repeat("large", 1000), string(data))
+
+	two.work()
+	_, err = two.host.Gateway().Decide(t.Context(), "", waiting.ID, decision(t, two, waiting))
+	require.NoError(t, err)
+	two.await(waiting, events.Done)
+	two.verified()
+
+	// Again: one run went on meanwhile, the other is the same.
+	results = two.imports(file, retention.ImportOptions{})
+	require.Equal(t, map[string]retention.Fate{done.ID: retention.FateSkipped, waiting.ID: retention.FateSkipped}, fates(results))
+}
+
+// A run in the middle of its work is driven on by whoever serves the log that it
+// was brought to.
+func TestUnfinishedRunsGoOn(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1)
+	require.NoError(t, one.host.Announce(t.Context()))
+	run := one.start(definition("", calls(1, "x"))) // nobody works here
+	file := one.export(retention.ExportOptions{Runs: []events.Run{run}})
+	for _, noResume := range []bool{false, true} {
+		two := newWorld(t, 2)
+		results := two.imports(file, retention.ImportOptions{NoResume: noResume})
+		require.Equal(t, !noResume, results[0].Resumed)
+		two.work().await(two.here(run), events.Done)
+		two.verified()
+	}
+}
+
+// long makes a run of n events that waits for its planner, or is paused.
+func long(t *testing.T, w *world, n int, last events.Payload) events.Run {
+	t.Helper()
+	run := w.store.Place(events.DefaultNamespace, w.store.NewID())
+	start := reducertest.StartOf("x", events.ModeTask)
+	start.Agent.LLM.Script = []byte(`[{"text":"It is done, and all of it."}]`)
+	w.append(run, events.Idle, start)
+	for n -= 2; n > 0; n -= min(n, 900) {
+		var messages []events.Payload
+		for range min(n, 900) {
+			messages = append(messages, &events.UserMessage{MessageID: w.store.NewID(), Content: "m"})
+		}
+		w.append(run, events.Control, messages...)
+	}
+	w.append(run, events.Control, last)
+	return run
+}
+
+// A run that does not fit into one batch wakes nobody before all of it is there.
+func TestLongRuns(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1)
+	paused := long(t, one, 2500, &events.Paused{})
+	due := long(t, one, 1001, &events.Paused{})
+	one.append(due, events.Control, &events.Resumed{})
+	require.Equal(t, 1002, one.length(due))
+	file := one.export(retention.ExportOptions{Runs: []events.Run{paused, due}})
+
+	two := newWorld(t, 2)
+	results := two.imports(file, retention.ImportOptions{})
+	require.Equal(t, 2500, results[0].Events)
+	require.False(t, results[0].Resumed, "it stays paused")
+	require.True(t, results[1].Resumed)
+	require.Equal(t, 2500, two.length(two.here(paused)))
+	awake := 0
+	for rec, err := range two.bus.Read(t.Context(), two.here(paused), 0) {
+		require.NoError(t, err)
+		if s, err := events.ParseSubject(rec.Subject); err == nil && s.To != events.Nobody {
+			awake++
+		}
+	}
+	require.LessOrEqual(t, awake, 1000)
+	two.verified()
+	two.work().await(two.here(due), events.Done)
+	require.True(t, two.memoryPaused(paused))
+}
+
+func (w *world) memoryPaused(run events.Run) bool {
+	r := w.store.Acquire(w.here(run))
+	defer w.store.Release(r)
+	r.Lock()
+	defer r.Unlock()
+	require.NoError(w.t, r.Refresh(w.t.Context()))
+	return r.Memory().Control.Paused
+}
+
+// cutOff is a target whose appends fail after some.
+type cutOff struct {
+	retention.Target
+	left int
+}
+
+func (c *cutOff) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (uint64, error) {
+	if c.left--; c.left < 0 {
+		return 0, fmt.Errorf("the power went: %w", journal.ErrDenied)
+	}
+	return c.Target.Append(ctx, run, last, entries...)
+}
+
+func TestImportThatWasCutOff(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1)
+	run := long(t, one, 2500, &events.CancelledRun{})
+	file := one.export(retention.ExportOptions{Runs: []events.Run{run}})
+	two := newWorld(t, 1)
+	_, err := retention.Import(t.Context(), file, &cutOff{two.bus, 1}, retention.ImportOptions{})
+	require.ErrorContains(t, err, "the power went")
+	require.Equal(t, 1000, two.length(run))
+
+	two.work() // nobody starts on a part of it
+	results := two.imports(file, retention.ImportOptions{})
+	require.Equal(t, retention.FateCompleted, results[0].Fate)
+	require.Equal(t, 1500, results[0].Events)
+	two.verified()
+	require.Equal(t, events.Cancelled, two.state(run).State)
+}
+
+// unsure is a target whose first append is stored and says that it does not know.
+type unsure struct {
+	retention.Target
+	said bool
+}
+
+func (u *unsure) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (uint64, error) {
+	seq, err := u.Target.Append(ctx, run, last, entries...)
+	if !u.said && err == nil {
+		u.said = true
+		return 0, journal.ErrInDoubt
+	}
+	return seq, err
+}
+
+func TestImportInDoubt(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1)
+	run := one.quick()
+	two := newWorld(t, 1)
+	_, err := retention.Import(t.Context(), one.export(retention.ExportOptions{All: true}), &unsure{Target: two.bus}, retention.ImportOptions{})
+	require.NoError(t, err)
+	require.Equal(t, 2, two.length(run))
+}
+
+// If one run is refused, no run is imported.
+func TestImportIsAllOrNothing(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1)
+	good, other := one.quick(), one.quick()
+	file := one.export(retention.ExportOptions{Runs: []events.Run{good, other}})
+	two := newWorld(t, 1)
+	two.append(other, events.Idle, reducertest.StartOf("another task", events.ModeTask))
+	results, err := retention.Import(t.Context(), file, two.bus, retention.ImportOptions{})
+	require.ErrorIs(t, err, retention.ErrRefused)
+	require.Equal(t, retention.FateRefused, results[1].Fate)
+	require.Equal(t, 3, file.Line(other, results[1].Seq))
+	require.Zero(t, two.length(good))
+	require.Len(t, two.imports(file, retention.ImportOptions{Runs: []events.Run{good}}), 1)
+
+	// A run that is there in part and may go on by itself is refused too.
+	three := newWorld(t, 1)
+	for rec, err := range one.bus.Read(t.Context(), good, 0) {
+		require.NoError(t, err)
+		s, err := events.ParseSubject(rec.Subject)
+		require.NoError(t, err)
+		_, err = three.bus.Append(t.Context(), good, 0, journal.Entry{Subject: s, Body: rec.Body})
+		require.NoError(t, err)
+		break
+	}
+	results, err = retention.Import(t.Context(), file, three.bus, retention.ImportOptions{})
+	require.ErrorIs(t, err, retention.ErrRefused)
+	require.Contains(t, results[0].Reason, "may go on by itself")
+}
+
+func TestBrokenLines(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1)
+	one.quick()
+	path := filepath.Join(t.TempDir(), "runs.jsonl")
+	file := one.export(retention.ExportOptions{All: true})
+	var lines []string
+	for _, run := range file.Runs() {
+		for rec, err := range file.Read(t.Context(), run, 0) {
+			require.NoError(t, err)
+			lines = append(lines, fmt.Sprintf(`{"subject":%q,"seq":%d,"body":%s}`, rec.Subject, rec.Seq, rec.Body))
+		}
+	}
+	object := `{"blob":{"bucket":"results_x","key":"k","size":1,"sha256":"` + events.Hash([]byte("a")) + `"},"data":"%s"}`
+	for name, c := range map[string][]string{
+		"2: not a record":                       {lines[0], "{", lines[1]},
+		"3: not a record: the data of object k": {lines[0], lines[1], fmt.Sprintf(object, "Yg=="), lines[0]},
+	} {
+		require.NoError(t, os.WriteFile(path, []byte(strings.Join(c, "\n")+"\n"), 0o600))
+		_, err := filelog.Open(path)
+		require.ErrorContains(t, err, path+":"+name)
+	}
+	require.NoError(t, os.WriteFile(path, []byte(lines[0]+"\n"+fmt.Sprintf(object, "YQ==")+"\n"+lines[1]+"\n"), 0o600))
+	require.Equal(t, 3, openFile(t, path).Line(file.Runs()[0], 2), "lines of objects count")
+}
+
+// Forks are exported with what they were forked from, in front of them.
+func TestForksComeBehindTheirParents(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1)
+	parent := one.quick()
+	child := one.fork(parent)
+	grandchild := one.fork(child)
+	file := one.export(retention.ExportOptions{Runs: []events.Run{grandchild}})
+	require.Equal(t, []events.Run{parent, child, grandchild}, file.Runs())
+
+	alone := &sink{}
+	orphan := one.fork(events.NewRun("default", one.store.NewID(), 1))
+	done, err := retention.Export(t.Context(), one.bus, alone, retention.ExportOptions{Runs: []events.Run{orphan}})
+	require.NoError(t, err)
+	require.Len(t, done.Missing, 1)
+	_, err = retention.Export(t.Context(), one.bus, alone, retention.ExportOptions{Runs: []events.Run{events.NewRun("default", one.store.NewID(), 1)}})
+	require.ErrorIs(t, err, journal.ErrNotFound)
+
+	// Whatever the order in the file, the parent goes in first.
+	two := newWorld(t, 2)
+	order := &ordered{Target: two.bus}
+	_, err = retention.Import(t.Context(), backwards{file}, order, retention.ImportOptions{NoResume: true})
+	require.NoError(t, err)
+	require.Equal(t, []string{parent.ID, child.ID, grandchild.ID}, order.runs)
+}
+
+type sink struct{}
+
+func (*sink) Record(journal.Record) error   { return nil }
+func (*sink) Blob(events.Ref, []byte) error { return nil }
+
+// backwards is a file that lists its runs in the wrong order.
+type backwards struct{ *filelog.File }
+
+func (b backwards) Runs() []events.Run {
+	runs := b.File.Runs()
+	for i, j := 0, len(runs)-1; i < j; i, j = i+1, j-1 {
+		runs[i], runs[j] = runs[j], runs[i]
+	}
+	return runs
+}
+
+// ordered notes which runs are appended to.
+type ordered struct {
+	retention.Target
+	runs []string
+}
+
+func (o *ordered) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (uint64, error) {
+	o.runs = append(o.runs, run.ID)
+	return o.Target.Append(ctx, run, last, entries...)
+}

@@ -1,0 +1,271 @@
+package retention_test
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/retention"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// open starts a run that nobody works on.
+func (w *world) open() events.Run {
+	w.t.Helper()
+	run := w.store.Place(events.DefaultNamespace, w.store.NewID())
+	start := reducertest.StartOf("x", events.ModeTask)
+	start.Agent.LLM.Script = []byte(`[{"text":"It is done, and all of it."}]`)
+	w.append(run, events.Idle, start)
+	return run
+}
+
+// timed is a target that notes which timers are set.
+type timed struct {
+	retention.Target
+	set map[string]int
+	// before is called for each of them.
+	before func()
+}
+
+func (w *world) timed() *timed { return &timed{Target: w.bus, set: map[string]int{}} }
+
+func (n *timed) SetTimer(ctx context.Context, run events.Run, kind string, at time.Time, data []byte) error {
+	n.set[run.ID+"/"+kind]++
+	if n.before != nil {
+		n.before()
+	}
+	return n.Target.SetTimer(ctx, run, kind, at, data)
+}
+
+func (w *world) asleep(run events.Run) bool {
+	w.t.Helper()
+	for rec, err := range w.bus.Read(w.t.Context(), w.here(run), 0) {
+		require.NoError(w.t, err)
+		s, err := events.ParseSubject(rec.Subject)
+		require.NoError(w.t, err)
+		if s.To != events.Nobody {
+			return false
+		}
+	}
+	return true
+}
+
+// The archive of a fork has its parent, which goes on. Imported elsewhere the parent
+// lives no second life, and its own archive completes it later.
+func TestALivingParentIsImportedAsleep(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1)
+	parent := one.open()
+	fork := one.fork(parent)
+	one.append(fork, events.Control, &events.CancelledRun{})
+	dir := t.TempDir()
+	_, err := one.purge(retention.PurgeOptions{Runs: []events.Run{fork}, Archive: archive(filepath.Join(dir, "fork.jsonl"))})
+	require.NoError(t, err)
+	file := openFile(t, filepath.Join(dir, "fork.jsonl"))
+	same := one.imports(file, retention.ImportOptions{})
+	require.Equal(t, map[string]retention.Fate{parent.ID: retention.FateSkipped, fork.ID: retention.FateImported}, fates(same))
+	require.False(t, one.asleep(parent), "where it lives it is left alone")
+
+	two := newWorld(t, 2)
+	notes := two.timed()
+	results, err := retention.Import(t.Context(), file, notes, retention.ImportOptions{})
+	require.NoError(t, err)
+	require.Equal(t, []events.Run{parent, fork}, []events.Run{results[0].Run, results[1].Run})
+	require.False(t, results[0].Resumed)
+	require.True(t, two.asleep(parent))
+	require.Equal(t, 1, two.length(parent))
+	require.Empty(t, notes.set, "one has ended, the other has no life here")
+	two.verified()
+	require.Equal(t, events.Cancelled, two.state(fork).State)
+	again := two.imports(file, retention.ImportOptions{})
+	require.Equal(t, map[string]retention.Fate{parent.ID: retention.FateSkipped, fork.ID: retention.FateSkipped}, fates(again))
+	require.True(t, two.asleep(parent))
+
+	one.append(parent, events.Control, &events.UserMessage{MessageID: "m", Content: "more"})
+	one.append(parent, events.Control, &events.CancelledRun{})
+	results = two.imports(one.export(retention.ExportOptions{Runs: []events.Run{parent}}), retention.ImportOptions{})
+	require.Equal(t, retention.FateCompleted, results[0].Fate)
+	require.Equal(t, 2, results[0].Events)
+	require.Equal(t, events.Cancelled, two.state(parent).State)
+	two.verified()
+}
+
+// A lineage comes to life when it is imported for its own sake, whether or not
+// anything was appended to it since.
+func TestALineageComesToLife(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1)
+	parent := one.open()
+	fork := one.fork(parent)
+	two := newWorld(t, 1)
+	results := two.imports(one.export(retention.ExportOptions{Runs: []events.Run{fork}}), retention.ImportOptions{})
+	require.True(t, results[1].Resumed)
+	require.True(t, two.asleep(parent))
+	three := newWorld(t, 1)
+	results = three.imports(one.export(retention.ExportOptions{All: true}), retention.ImportOptions{Runs: []events.Run{fork}})
+	require.False(t, results[0].Resumed, "only the fork was named")
+	require.True(t, three.asleep(parent))
+
+	results = two.imports(one.export(retention.ExportOptions{Runs: []events.Run{parent}}), retention.ImportOptions{})
+	require.Equal(t, retention.FateCompleted, results[0].Fate)
+	require.True(t, results[0].Resumed)
+	two.work().await(parent, events.Done)
+	two.verified()
+}
+
+// A tombstone of the parent stays when only its beginning comes with a fork, and
+// goes with the parent's own archive.
+func TestALineageLiftsNoTombstone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	parent := w.open()
+	fork := w.fork(parent)
+	w.append(fork, events.Control, &events.CancelledRun{})
+	dir := t.TempDir()
+	purge := func(run events.Run, name string) retention.Source {
+		_, err := w.purge(retention.PurgeOptions{Runs: []events.Run{run}, Archive: archive(filepath.Join(dir, name))})
+		require.NoError(t, err)
+		return openFile(t, filepath.Join(dir, name))
+	}
+	first := purge(fork, "fork.jsonl")
+	w.append(parent, events.Control, &events.CancelledRun{})
+	second := purge(parent, "parent.jsonl")
+
+	results := w.imports(first, retention.ImportOptions{})
+	require.Equal(t, map[string]retention.Fate{parent.ID: retention.FateImported, fork.ID: retention.FateImported}, fates(results))
+	require.Equal(t, 1, w.length(parent))
+	require.Equal(t, events.Cancelled, w.state(fork).State)
+	_, err := w.bus.Tombstone(t.Context(), parent)
+	require.NoError(t, err)
+	_, err = w.bus.Tombstone(t.Context(), fork)
+	require.ErrorIs(t, err, journal.ErrNotFound)
+
+	results = w.imports(second, retention.ImportOptions{})
+	require.Equal(t, retention.FateCompleted, results[0].Fate)
+	_, err = w.bus.Tombstone(t.Context(), parent)
+	require.ErrorIs(t, err, journal.ErrNotFound)
+	require.Equal(t, 2, w.length(parent))
+}
+
+// A fork does not go where nobody has its parent.
+func TestAForkNeedsItsParent(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1)
+	parent := one.quick()
+	fork := one.fork(parent)
+	both := one.export(retention.ExportOptions{Runs: []events.Run{fork}})
+	_, err := one.purge(retention.PurgeOptions{Runs: []events.Run{parent}, ParentsOfKept: true})
+	require.NoError(t, err)
+	alone := retention.ExportOptions{All: true}
+	file := one.export(alone, parent)
+	two := newWorld(t, 1)
+	results, err := retention.Import(t.Context(), file, two.bus, retention.ImportOptions{})
+	require.ErrorIs(t, err, retention.ErrRefused)
+	require.Contains(t, results[0].Reason, parent.ID+", which is neither in the export nor in the log: import that one first")
+	two.imports(both, retention.ImportOptions{Runs: []events.Run{parent}})
+	two.imports(file, retention.ImportOptions{})
+	two.verified()
+}
+
+// Every run that goes on has timers that fire soon, before its end is there.
+func TestImportedRunsHaveTimers(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1)
+	live, ended := one.open(), one.quick()
+	file := one.export(retention.ExportOptions{All: true})
+	two := newWorld(t, 1)
+	notes := two.timed()
+	notes.before = func() { require.Zero(t, two.length(live), "before anything is there") }
+	_, err := retention.Import(t.Context(), file, notes, retention.ImportOptions{})
+	require.NoError(t, err)
+	want := map[string]int{live.ID + "/" + journal.TimerRun: 1, live.ID + "/" + journal.TimerApproval: 1}
+	require.Equal(t, want, notes.set)
+	require.Equal(t, 2, two.length(ended))
+	notes.before, notes.set = nil, map[string]int{}
+	_, err = retention.Import(t.Context(), file, notes, retention.ImportOptions{})
+	require.NoError(t, err)
+	require.Equal(t, want, notes.set, "again, for one that has lost them")
+
+	three := newWorld(t, 1).timed()
+	_, err = retention.Import(t.Context(), file, three, retention.ImportOptions{NoResume: true})
+	require.NoError(t, err)
+	require.Empty(t, three.set)
+}
+
+// interrupted is a target whose tombstones cannot be removed.
+type interrupted struct{ retention.Target }
+
+var errPower = errors.New("the power went")
+
+func (interrupted) DeleteTombstone(context.Context, events.Run) error { return errPower }
+
+// An import that was cut off behind a run's last batch is completed by another one.
+func TestImportThatWasCutOffAtItsEnd(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1)
+	run := one.quick()
+	file := one.export(retention.ExportOptions{All: true})
+	_, err := one.purge(retention.PurgeOptions{Runs: []events.Run{run}})
+	require.NoError(t, err)
+	_, err = retention.Import(t.Context(), file, interrupted{one.bus}, retention.ImportOptions{})
+	require.ErrorIs(t, err, errPower)
+	require.Equal(t, 2, one.length(run))
+	results := one.imports(file, retention.ImportOptions{})
+	require.Equal(t, retention.FateSkipped, results[0].Fate)
+	_, err = one.bus.Tombstone(t.Context(), run)
+	require.ErrorIs(t, err, journal.ErrNotFound)
+
+	// What would wake its worker lies among the events that wake nobody; a run that
+	// somebody may be at is left alone.
+	long := long(t, one, 1001, &events.Paused{})
+	one.append(long, events.Control, &events.Resumed{})
+	file = one.export(retention.ExportOptions{Runs: []events.Run{long}})
+	two := newWorld(t, 1)
+	two.imports(file, retention.ImportOptions{NoResume: true})
+	require.False(t, two.imports(file, retention.ImportOptions{})[0].Resumed)
+	live := one.open()
+	file = one.export(retention.ExportOptions{Runs: []events.Run{live}})
+	require.False(t, one.imports(file, retention.ImportOptions{})[0].Resumed)
+	for rec, err := range one.bus.Read(t.Context(), live, 0) {
+		require.NoError(t, err)
+		s, err := events.ParseSubject(rec.Subject)
+		require.NoError(t, err)
+		s.To = events.Nobody
+		_, err = two.bus.Append(t.Context(), live, 0, journal.Entry{Subject: s, Body: rec.Body})
+		require.NoError(t, err)
+	}
+	require.True(t, two.imports(file, retention.ImportOptions{})[0].Resumed)
+}
+
+// straying is a log with a record among a run's that belongs to none.
+type straying struct{ retention.Source }
+
+func (s straying) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[journal.Record, error] {
+	return func(yield func(journal.Record, error) bool) {
+		if !yield(journal.Record{Subject: "moore.0.default.X.none.default." + run.ID, Seq: 1, Body: []byte("x")}, nil) {
+			return
+		}
+		s.Source.Read(ctx, run, after)(yield)
+	}
+}
+
+// Records that belong to no run are not counted, and do not come along.
+func TestStraysAreLeftBehind(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1)
+	run := one.quick()
+	file := one.export(retention.ExportOptions{All: true})
+	_, err := one.purge(retention.PurgeOptions{Runs: []events.Run{run}})
+	require.NoError(t, err)
+	results := one.imports(straying{file}, retention.ImportOptions{})
+	require.Equal(t, retention.FateImported, results[0].Fate)
+	require.Equal(t, 2, results[0].Events)
+	one.verified()
+}

@@ -1,0 +1,270 @@
+package subagent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/toolcall"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// The codes of calls that were not answered by a run. They are stable.
+const (
+	CodeNestingLimit   = "nesting_limit"
+	CodeBudgetExceeded = "budget_exceeded"
+	CodeRunTaken       = "run_taken"
+	CodeRunPurged      = "run_purged"
+)
+
+// askAgain is how often it is looked whether what a child needs is there by now.
+const askAgain = time.Second
+
+// call is one call in work.
+type call struct {
+	tool.Call
+	run   events.Run
+	child events.Run
+	batch bool
+	// queued says that further calls of the reply go out after this one.
+	queued bool
+	// depth is the child's, maxDepth the most that it may be.
+	depth, maxDepth int
+	share           share
+	// mode is the run's, handedOff says that it has gone over to the call's agent.
+	mode      events.Mode
+	handedOff bool
+	// pools are those of the run's tools, for a hand-off.
+	pools map[string]string
+}
+
+// call plans Acting and ParallelActing for one call.
+func (s *Subagents) call(run events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
+	state := mem.Call(e.CallID)
+	if state == nil {
+		return toolcall.NoCurrentCall
+	}
+	c := s.inWork(run, mem, state)
+	work := func(ctx context.Context) worker.Result { return s.work(ctx, c) }
+	_, known := s.tools[c.Name]
+	if pinned := mem.Tools[c.Name].Pool == events.AgentsPool; !known && pinned && !c.handedOff {
+		return s.elsewhere.Lend(events.AgentsPool, c.Name, work)
+	}
+	return work
+}
+
+// inWork takes what the work on a call needs of the run's memory.
+func (s *Subagents) inWork(run events.Run, mem *reducer.Memory, state *reducer.CallState) call {
+	c := call{
+		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments},
+		run:  run, child: s.cfg.Store.Place(run.Namespace, events.ChildID(run.ID, state.ID)),
+		batch: mem.Control.Batch, queued: len(mem.Control.Queued) > 0, depth: 1, maxDepth: mem.Config.MaxDepth, share: shareOf(mem),
+		mode: mem.Mode, handedOff: state.HandedOff,
+	}
+	if s.tools[c.Name].Handoff != "" {
+		c.pools = launch.PoolsOf(mem)
+	}
+	if p := mem.Control.Parent; p != nil {
+		c.depth = max(1, p.Depth) + 1
+	}
+	return c
+}
+
+// work sees to it that a run answers the call, or answers it. A store that is away is
+// asked again for a while: what it is of no use for is not the call's failure.
+func (s *Subagents) work(ctx context.Context, c call) worker.Result {
+	if c.handedOff { // under the old agent's rules; those of the new one are for what comes after
+		return handedOver(c.ID)
+	}
+	return s.patiently(ctx, c, s.try)
+}
+
+// try is work once. The error is a store's.
+func (s *Subagents) try(ctx context.Context, c call) (worker.Result, error) {
+	refusal, err := s.guard.Refusal(ctx, c.run, c.Call)
+	switch {
+	case err != nil:
+		return worker.Result{}, err
+	case refusal != "":
+		s.cfg.Logger.Warn("an agent was not called", "run", c.Run, "call", c.ID, "tool", c.Name, "reason", refusal)
+		return c.failed(toolcall.CodeNotApproved, refusal), nil
+	}
+	if t := s.tools[c.Name]; t.Handoff != "" {
+		return s.handOver(ctx, c, t)
+	}
+	for {
+		found, err := s.find(ctx, c)
+		switch {
+		case err != nil:
+			return worker.Result{}, err
+		case found.ended != nil:
+			return worker.Done(toolcall.Outcome(s.outcome(ctx, c.child, c.ID, found.ended), c.batch)), nil
+		case found.foreign:
+			return c.failed(CodeRunTaken, fmt.Sprintf("%s was not called: the run %s, which is to answer, is there already and answers something else", c.Name, c.child.ID)), nil
+		case found.there:
+			return s.handOn(ctx, c)
+		}
+		err = s.open(ctx, c)
+		var failure *tool.Failure
+		switch {
+		case errors.As(err, &failure):
+			return c.failed(failure.Code, failure.Message), nil
+		case err != nil && !errors.Is(err, errThere):
+			return worker.Result{}, err
+		}
+	}
+}
+
+// failed answers the call without a run.
+func (c *call) failed(code, message string) worker.Result {
+	return worker.Done(toolcall.Outcome(events.ToolOutcome{
+		CallID: c.ID, Code: code, Observation: reducer.ErrorPrefix + strings.ToValidUTF8(message, "\uFFFD"),
+	}, c.batch))
+}
+
+// child is what is known of the run that answers a call.
+type child struct {
+	there, foreign bool
+	// ended is how it ended, nil if it goes on.
+	ended *ending
+}
+
+// find looks whether the call's run is there.
+func (s *Subagents) find(ctx context.Context, c call) (child, error) {
+	run := s.cfg.Store.Acquire(c.child)
+	defer s.cfg.Store.Release(run)
+	run.Lock()
+	defer run.Unlock()
+	if err := run.Refresh(ctx); err != nil {
+		return child{}, err
+	}
+	mem := run.Memory()
+	found := child{there: mem.N > 0}
+	found.foreign = found.there && !mem.Control.Parent.Answers(c.Run, c.ID)
+	if found.there && !found.foreign && run.Terminal() {
+		found.ended = endingOf(mem)
+	}
+	return found, nil
+}
+
+// errThere says that somebody else opened the run.
+var errThere = errors.New("the run is there already")
+
+// open starts the call's run. The error is a *[tool.Failure] if there can be none,
+// errThere, or the bus's.
+func (s *Subagents) open(ctx context.Context, c call) error {
+	start, err := s.pin(ctx, c)
+	if err != nil {
+		return err
+	}
+	stone, err := s.launcher.Tombstone(ctx, c.child)
+	if err != nil {
+		return err
+	}
+	if stone != nil {
+		return tool.Failf(CodeRunPurged, "the run %s, which answered, was purged", c.child.ID)
+	}
+	_, err = s.launcher.Open(ctx, c.child, launch.Opening{
+		First: start, Budget: start.Agent.Budget,
+		Check: func(mem *reducer.Memory) error {
+			if mem.N > 0 {
+				return errThere
+			}
+			return nil
+		},
+	})
+	return failureOf(err)
+}
+
+// pin makes the child's Start.
+func (s *Subagents) pin(ctx context.Context, c call) (*events.Start, error) {
+	t, known := s.tools[c.Name]
+	var arguments struct {
+		Task string `json:"task"`
+	}
+	switch {
+	case !known:
+		return nil, tool.Failf(tool.CodeNotFound, "tool %q not found", c.Name)
+	case c.depth > c.maxDepth:
+		return nil, tool.Failf(CodeNestingLimit, "%s was not called: agents may call agents %d deep here (config.max_depth)", c.Name, c.maxDepth)
+	case c.share.spent != "":
+		return nil, tool.Failf(CodeBudgetExceeded, "%s was not called: nothing is left of the budget's %s", c.Name, c.share.spent)
+	case json.Unmarshal([]byte(c.Arguments), &arguments) != nil || strings.TrimSpace(arguments.Task) == "":
+		return nil, tool.Failf(tool.CodeInvalidArguments, "%s takes {\"task\": \"what is to be done\"}", c.Name)
+	}
+	a, err := s.launcher.Definition(ctx, c.run.Namespace, t.Agent)
+	if err != nil {
+		return nil, failureOf(err)
+	}
+	hash := agentfile.Hash(a)
+	budget, left := c.share.within(a.Budget, t.Timeout, s.cfg.Store.Now())
+	if !left {
+		return nil, tool.Failf(CodeBudgetExceeded, "%s was not called: nothing is left of the budget's wall time", c.Name)
+	}
+	a.Budget, a.Config.MaxDepth = budget, c.maxDepth
+	start, err := s.pinWhenThere(ctx, a, launch.Task{Text: arguments.Task, Mode: events.ModeTask})
+	if err != nil {
+		return nil, failureOf(err)
+	}
+	start.AgentHash, start.Parent = hash, &events.Parent{Run: c.Run, CallID: c.ID, Depth: c.depth}
+	return start, nil
+}
+
+// pinWhenThere pins what an agent needs. It waits a while for tools and providers
+// that nobody announces: after a start of everything they come in any order.
+func (s *Subagents) pinWhenThere(ctx context.Context, a events.Agent, task launch.Task) (*events.Start, error) {
+	for began := time.Now(); ; {
+		start, err := s.launcher.Pin(ctx, a, task)
+		var refusal *launch.Refusal
+		missing := errors.As(err, &refusal) && (refusal.Kind == launch.Unsettled || refusal.Code == launch.CodeUnknownTool || refusal.Code == launch.CodeUnknownProvider)
+		if !missing || time.Since(began) >= s.cfg.Patience {
+			return start, err
+		}
+		select {
+		case <-time.After(askAgain):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// failureOf makes a run that cannot be opened the call's failure; any other error
+// stays as it is.
+func failureOf(err error) error {
+	var refusal *launch.Refusal
+	if errors.As(err, &refusal) {
+		return tool.Failf(refusal.Code, "%s", refusal.Message)
+	}
+	return err
+}
+
+// handOn leaves the call to its run, which is in the log. Whoever cancelled the
+// parent before may not have seen the child, and is told of it.
+func (s *Subagents) handOn(ctx context.Context, c call) (worker.Result, error) {
+	waits, err := s.waits(ctx, c)
+	if err == nil && !waits {
+		err = s.launcher.LookAt(ctx, c.child, s.cfg.Store.Now())
+	}
+	return worker.HandOn(&events.ToolCallStarted{CallID: c.ID}), err
+}
+
+// waits reports whether the call's run still wants an answer, as the log has it.
+func (s *Subagents) waits(ctx context.Context, c call) (bool, error) {
+	run := s.cfg.Store.Acquire(c.run)
+	defer s.cfg.Store.Release(run)
+	run.Lock()
+	defer run.Unlock()
+	if err := run.Refresh(ctx); err != nil {
+		return false, err
+	}
+	state := run.Memory().Call(c.ID)
+	return !run.Terminal() && state != nil && !state.Answered, nil
+}

@@ -1,0 +1,59 @@
+package subagent
+
+import (
+	"context"
+
+	"github.com/moorebus/moorebus/internal/toolcall"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// giveUp plans the end of a call that failed too often. A run that is there to answer it
+// is not left alone: it answers the call when it ends, or, if it has ended, what it has
+// used stands in the call's result. So nothing is given up that has only to be waited
+// for, and the parent's budget is settled either way.
+func (s *Subagents) giveUp(run events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
+	state, plain := mem.Call(e.CallID), reducer.GiveUp(mem, e)
+	if state == nil || hopeless(e) {
+		return func(context.Context) worker.Result { return worker.Done(plain) }
+	}
+	c := s.inWork(run, mem, state)
+	return func(ctx context.Context) worker.Result {
+		if c.handedOff {
+			return handedOver(c.ID)
+		}
+		return s.patiently(ctx, c, func(ctx context.Context, c call) (worker.Result, error) {
+			found, err := s.find(ctx, c)
+			switch {
+			case err != nil && isOutage(err):
+				return worker.Result{}, err
+			case err != nil || !found.there || found.foreign:
+				return worker.Done(plain), nil
+			case found.ended == nil:
+				return worker.HandOn(&events.ToolCallStarted{CallID: c.ID}), nil
+			}
+			return worker.Done(settled(plain, c, found.ended)), nil
+		})
+	}
+}
+
+// hopeless reports whether even giving up has failed as often as the call did.
+func hopeless(e reducer.Effect) bool {
+	return e.Failed.Handler > 2*reducer.MaxHandlerFailures || e.Failed.Lost > 2*reducer.MaxWorkersLost
+}
+
+// settled is the result of a call that was given up, with what its run has used.
+func settled(given events.Payload, c call, e *ending) events.Payload {
+	var o events.ToolOutcome
+	switch p := given.(type) {
+	case *events.ToolCallResult:
+		o = p.ToolOutcome
+	case *events.ToolFailure:
+		o = *p.Outcome
+	default:
+		return given
+	}
+	o.Run, o.Usage = c.child.ID, toolcall.Usage(e.usage)
+	return toolcall.Outcome(o, c.batch)
+}

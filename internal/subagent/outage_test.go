@@ -1,0 +1,93 @@
+package subagent_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/pkg/agent"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// away is a bus of which one store is away at times; the log is not.
+type away struct {
+	*simulated.Process
+	agents, stones, timers bool
+	until                  atomic.Pointer[time.Time]
+	err                    error
+}
+
+func (a *away) fails(store bool) error {
+	if until := a.until.Load(); store && until != nil && time.Now().Before(*until) {
+		return a.err
+	}
+	return nil
+}
+
+func (a *away) Agent(ctx context.Context, ns, name string) ([]byte, error) {
+	if err := a.fails(a.agents); err != nil {
+		return nil, err
+	}
+	return a.Process.Agent(ctx, ns, name)
+}
+
+func (a *away) Tombstone(ctx context.Context, run events.Run) (journal.Tombstone, error) {
+	if err := a.fails(a.stones); err != nil {
+		return journal.Tombstone{}, err
+	}
+	return a.Process.Tombstone(ctx, run)
+}
+
+func (a *away) SetTimer(ctx context.Context, run events.Run, kind string, at time.Time, data []byte) error {
+	if err := a.fails(a.timers); err != nil {
+		return err
+	}
+	return a.Process.SetTimer(ctx, run, kind, at, data)
+}
+
+// A store that is away for half a minute costs the call that time, and no attempt; one
+// that refuses for good costs the call its attempts.
+func TestStoresThatAreAway(t *testing.T) {
+	noLeader := errors.New("no leader")
+	for name, c := range map[string]struct {
+		away *away
+		code string
+	}{
+		"agents":         {&away{agents: true, err: noLeader}, "ok"},
+		"tombstones":     {&away{stones: true, err: noLeader}, "ok"},
+		"timers":         {&away{timers: true, err: noLeader}, "ok"},
+		"refuses agents": {&away{agents: true, err: journal.ErrDenied}, "attempts_exhausted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, helper, func(t *testing.T, r *rig) {
+				r.stop()
+				bus := c.away
+				bus.Process = r.journal.NewProcess()
+				r.beginOn(bus.Process, func(o *agent.HostOptions) { o.Bus, o.Tombstones = bus, bus })
+				r.define("helper", answers)
+				r.define("boss", asksHelper, func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAlways} })
+				run := r.start("boss")
+				r.wait(5 * time.Second)
+				until := time.Now().Add(30 * time.Second)
+				bus.until.Store(&until)
+				_, err := r.host.Gateway().Decide(t.Context(), "", run.ID, events.Decision{CallID: "call_1_1", Decision: events.DecisionApproved, By: "me"})
+				require.NoError(t, err)
+				mem := r.ends(run, 2*time.Minute)
+				require.Equal(t, c.code, code(mem, "call_1_1"))
+				failed := 0
+				for _, entry := range mem.Trace {
+					if events.Type(entry.Event) == events.TypeLLMAttemptFailed {
+						failed++
+					}
+				}
+				require.Equal(t, c.code != "ok", failed > 0, "%v", mem.Trace)
+			})
+		})
+	}
+}

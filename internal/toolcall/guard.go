@@ -1,0 +1,333 @@
+package toolcall
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/moorebus/moorebus/internal/approval"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// Approval says whether a call has to wait for a human, and why. The error is a
+// policy that cannot be evaluated; the call then waits, since nobody allowed it.
+type Approval interface {
+	Required(policy *events.Approval, call events.Call, info reducer.ToolInfo, run string) (reason string, required bool, err error)
+}
+
+// CodeNotApproved is the code of a call that needed an approval which the log
+// does not hold.
+const CodeNotApproved = "not_approved"
+
+const (
+	// pinsKept bounds the policies that are kept, one a run.
+	pinsKept = 4096
+	// A log that does not answer is asked again in this rhythm and for this
+	// long, before the attempt counts as failed.
+	askAgain  = 500 * time.Millisecond
+	maxOutage = time.Minute
+)
+
+// Guard keeps calls from running that nobody approved. It goes by stored events
+// and their subjects alone: a memory may come from a snapshot, and a planner that
+// was taken over may send calls past the humans, but nobody who cannot publish
+// out of idle and waiting_for_human makes this guard believe in an approval.
+//
+// An approval is for a call to run once: one that is to run a second time because
+// its outcome is unknown asks again. A fork has the approvals that its parent had
+// where it began.
+type Guard struct {
+	log      journal.Log
+	machine  *reducer.Machine
+	policies Approval
+	lookup   Lookup
+	pins     *lru.Cache[events.Run, *pin]
+}
+
+// pin is what a run's first record says on approvals, and what it was forked
+// from, if it was.
+type pin struct {
+	approval *events.Approval
+	tools    map[string]events.ToolSpec
+	fork     *events.Forked
+	// delegates says that it has agents as tools, so that the run may go over to
+	// another one.
+	delegates bool
+}
+
+// NewGuard makes the guard of an actor. policies evaluates approval policies; nil:
+// those of package approval, as the planner has them. lookup returns the actor's own
+// definition of a tool; nil: it has none.
+func NewGuard(store *runlog.Store, policies Approval, lookup Lookup) (*Guard, error) {
+	pins, err := lru.New[events.Run, *pin](pinsKept)
+	if err != nil {
+		return nil, err
+	}
+	g := &Guard{log: store.Log(), machine: store.Machine(), policies: policies, lookup: lookup, pins: pins}
+	if g.policies == nil {
+		g.policies = approval.New()
+	}
+	if g.lookup == nil {
+		g.lookup = func(string) (tool.Definition, bool) { return tool.Definition{}, false }
+	}
+	return g, nil
+}
+
+// Lookup returns the definition of a tool, if there is one of that name.
+type Lookup func(name string) (tool.Definition, bool)
+
+// refusal says why a call may not run; empty if it may. The error is the log's.
+func (g *Guard) refusal(ctx context.Context, run events.Run, c tool.Call) (string, error) {
+	pinned, err := g.inForce(ctx, run, 0)
+	if err != nil {
+		return "", err
+	}
+	info := g.info(pinned, c.Name)
+	reason, required, err := g.policies.Required(pinned.approval, events.Call{ID: c.ID, Name: c.Name, Arguments: c.Arguments}, info, run.ID)
+	switch {
+	case err != nil:
+		reason = "the approval policy cannot be evaluated: " + err.Error()
+	case !required:
+		return "", nil
+	case info.Asks:
+		reason = "it asks a human"
+	}
+	e, err := g.evidence(ctx, run, c.ID)
+	if err != nil {
+		return "", err
+	}
+	if lacks := e.lacks(c, info.Asks); lacks != "" {
+		return fmt.Sprintf("%s was not run: it needs a human's approval (%s), and %s", c.Name, reason, lacks), nil
+	}
+	return "", nil
+}
+
+// info is what the policy is to know of a tool: as it is pinned, or as this
+// actor has it where the run pins no such tool.
+func (g *Guard) info(pinned *pin, name string) reducer.ToolInfo {
+	spec, known := pinned.tools[name]
+	own, here := g.lookup(name)
+	info := reducer.ToolInfo{Risk: spec.Risk, Asks: spec.Asks}
+	if here {
+		info.Asks = info.Asks || own.Asks
+		if !known {
+			info.Risk = string(own.Risk)
+		}
+	}
+	return info
+}
+
+// pinned returns what the run's first record pins. A record that does not say so
+// lets nothing run that nobody approved.
+func (g *Guard) pinned(ctx context.Context, run events.Run) (*pin, error) {
+	if p, ok := g.pins.Get(run); ok {
+		return p, nil
+	}
+	p, err := g.readPin(ctx, run, 0)
+	if errors.Is(err, errNoPin) {
+		return &pin{approval: &events.Approval{Policy: events.ApproveAlways}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	g.pins.Add(run, p)
+	return p, nil
+}
+
+// errNoPin says that a run's first record does not say what is to be approved.
+var errNoPin = errors.New("the run's first record pins no policy")
+
+func (g *Guard) readPin(ctx context.Context, run events.Run, depth int) (*pin, error) {
+	// Nothing else leaves the initial state, so the run's newest such record is
+	// its first, and anything else is none that can be believed.
+	filter := journal.Filter{Namespace: run.Namespace, From: g.machine.Table().Initial(), Run: run.ID}
+	rec, err := g.log.Newest(ctx, run.Shard, filter)
+	if errors.Is(err, journal.ErrNotFound) {
+		return nil, errNoPin
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading what run %s pins: %w", run.ID, err)
+	}
+	e, err := g.machine.Codec().Decode(rec.Body)
+	if err != nil || e.Run != run.ID || e.N != 1 {
+		return nil, errNoPin
+	}
+	switch p := e.Data.(type) {
+	case *events.Start:
+		return newPin(p.Agent.Approval, p.Tools), nil
+	case *events.Forked:
+		return g.forkedPin(ctx, run, p, depth)
+	}
+	return nil, errNoPin
+}
+
+func newPin(a *events.Approval, tools []events.ToolSpec) *pin {
+	p := &pin{approval: a, tools: make(map[string]events.ToolSpec, len(tools))}
+	for _, t := range tools {
+		p.tools[t.Name] = events.ToolSpec{Risk: t.Risk, Asks: t.Asks}
+		p.delegates = p.delegates || t.Pool == events.AgentsPool
+	}
+	return p
+}
+
+// forkedPin is what a fork pins: its own agent and tools, or its parent's.
+func (g *Guard) forkedPin(ctx context.Context, run events.Run, fork *events.Forked, depth int) (*pin, error) {
+	if fork.Agent != nil {
+		p := newPin(fork.Agent.Approval, fork.Tools)
+		p.fork = fork
+		return p, nil
+	}
+	if depth >= reducer.MaxForks || events.CheckID(fork.Run) != nil {
+		return nil, errNoPin
+	}
+	parent, err := g.readPin(ctx, events.NewRun(run.Namespace, fork.Run, g.log.Shards()), depth+1)
+	if err != nil {
+		return nil, err
+	}
+	return &pin{approval: parent.approval, tools: parent.tools, fork: fork, delegates: parent.delegates}, nil
+}
+
+// evidence is what the log holds on the approval of one call.
+type evidence struct {
+	callID string
+	// request is what was put to a human last, decision what was said to it.
+	// released is set once the decision lets calls run.
+	request  *events.Request
+	decision *events.Decision
+	released bool
+}
+
+// evidence reads what the humans of the run, and of the runs that it was forked
+// from, were asked for and what they said.
+func (g *Guard) evidence(ctx context.Context, run events.Run, callID string) (*evidence, error) {
+	found := &evidence{callID: callID}
+	return found, g.gather(ctx, run, 0, found)
+}
+
+// gather adds what the run's log holds up to its event until (0: its head), the
+// oldest ancestor's first. [Guard.pinned] has bounded how many there are.
+func (g *Guard) gather(ctx context.Context, run events.Run, until uint64, found *evidence) error {
+	pinned, err := g.pinned(ctx, run)
+	if err != nil {
+		return err
+	}
+	if fork := pinned.fork; fork != nil && events.CheckID(fork.Run) == nil {
+		if err := g.gather(ctx, events.NewRun(run.Namespace, fork.Run, g.log.Shards()), fork.At, found); err != nil {
+			return err
+		}
+	}
+	records, err := g.decisions(ctx, run)
+	if err != nil {
+		return err
+	}
+	for _, rec := range records {
+		s, err := events.ParseSubject(rec.Subject)
+		if err != nil {
+			continue
+		}
+		e, err := g.machine.Codec().Decode(rec.Body)
+		if err == nil && e.Run == run.ID && (until == 0 || e.N <= until) {
+			found.add(s.From, e.Data)
+		}
+	}
+	return nil
+}
+
+// decisions reads the run's records that lead to a human or come from one, in
+// the log's order.
+func (g *Guard) decisions(ctx context.Context, run events.Run) ([]journal.Record, error) {
+	var records []journal.Record
+	for _, filter := range []journal.Filter{{To: events.WaitingForHuman}, {From: events.WaitingForHuman}} {
+		filter.Namespace, filter.Run = run.Namespace, run.ID
+		for rec, err := range g.log.Scan(ctx, run.Shard, filter, 0) {
+			if err != nil {
+				return nil, fmt.Errorf("reading the approvals of run %s: %w", run.ID, err)
+			}
+			records = append(records, rec)
+		}
+	}
+	slices.SortFunc(records, func(a, b journal.Record) int { return cmp.Compare(a.Seq, b.Seq) })
+	return slices.CompactFunc(records, func(a, b journal.Record) bool { return a.Seq == b.Seq }), nil
+}
+
+// add takes the next of the events. Only who owns the state that a subject
+// leaves can have published on it.
+func (v *evidence) add(from events.State, p events.Payload) {
+	if asked, ok := p.(*events.HumanApprovalRequired); ok {
+		*v = evidence{callID: v.callID}
+		if i := slices.IndexFunc(asked.Requests, func(r events.Request) bool { return r.CallID == v.callID }); i >= 0 {
+			v.request = &asked.Requests[i]
+		}
+		return
+	}
+	if from != events.WaitingForHuman {
+		return
+	}
+	switch p := p.(type) {
+	case *events.HumanDecision:
+		v.decide(p.Decision)
+	case *events.HumanApproved:
+		v.decide(p.Decision)
+		v.released = true
+	case *events.HumanModified:
+		v.decide(p.Decision)
+		v.released = true
+	case *events.HumanApprovedParallel:
+		v.released = true
+	case *events.HumanRejected, *events.ApprovalExpired:
+		*v = evidence{callID: v.callID}
+	}
+}
+
+func (v *evidence) decide(d events.Decision) {
+	if d.CallID == v.callID && v.decision == nil {
+		v.decision = &d
+	}
+}
+
+// lacks says what is missing for the call to run as it is; empty if nothing is.
+// A tool that asks runs on an answer alone.
+func (v *evidence) lacks(c tool.Call, asks bool) string {
+	if v.request == nil || v.decision == nil || !v.released {
+		return "the log holds none"
+	}
+	arguments := v.request.Arguments
+	switch {
+	case v.decision.Decision == events.DecisionModified:
+		arguments = v.decision.Arguments
+	case v.decision.Decision != events.DecisionApproved:
+		return "it was " + v.decision.Decision
+	case asks:
+		return "it was not answered"
+	}
+	if v.request.Tool != c.Name || arguments != c.Arguments {
+		return "the one in the log is for another call"
+	}
+	return ""
+}
+
+// Refusal says why a call may not run; empty if it may. It asks through an outage
+// of the log, if need be. The error is the log's or the context's.
+func (g *Guard) Refusal(ctx context.Context, run events.Run, c tool.Call) (string, error) {
+	for began := time.Now(); ; {
+		refusal, err := g.refusal(ctx, run, c)
+		if err == nil || errors.Is(err, journal.ErrDenied) || time.Since(began) >= maxOutage {
+			return strings.ToValidUTF8(refusal, "\uFFFD"), err
+		}
+		select {
+		case <-time.After(askAgain):
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		}
+	}
+}

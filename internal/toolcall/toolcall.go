@@ -1,0 +1,57 @@
+// Package toolcall is what the actors of all pools have in common, whatever runs
+// their calls: the guard that lets nothing run which had to be approved and was not,
+// the form in which a result comes to the log, and the end of a batch.
+package toolcall
+
+import (
+	"context"
+	"slices"
+
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// Outcome is the event that a call's outcome makes.
+func Outcome(o events.ToolOutcome, batch bool) events.Payload {
+	switch {
+	case batch:
+		return &events.ToolCallResult{ToolOutcome: o}
+	case o.Success:
+		return &events.ToolSuccess{Outcome: &o}
+	}
+	return &events.ToolFailure{Outcome: &o}
+}
+
+// Usage is what the outcome of a call says that the run which answered it has used.
+func Usage(t reducer.TotalUsage) *events.Usage {
+	u := &events.Usage{Input: t.Input, Output: t.Output, Cached: t.Cached, Total: t.Total}
+	if t.Cost > 0 {
+		cost := t.Cost
+		u.CostUSD = &cost
+	}
+	return u
+}
+
+// Join is the [worker.HandlerFunc] that ends a batch whose results are all in.
+func Join(_ events.Run, mem *reducer.Memory, _ reducer.Effect) worker.Work {
+	var p events.Payload = &events.ToolFailure{}
+	if slices.ContainsFunc(mem.ParallelResults, func(r reducer.ToolResult) bool { return r.Success }) {
+		p = &events.ToolSuccess{}
+	}
+	return func(context.Context) worker.Result { return worker.Done(p) }
+}
+
+// NoCurrentCall ends a run that is to act and has nothing to run.
+func NoCurrentCall(context.Context) worker.Result {
+	return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: reducer.CodeNoCurrentCall, Message: "there is no tool call to run"}})
+}
+
+// Names are the names of tools.
+func Names(tools []events.ToolSpec) []string {
+	names := make([]string, len(tools))
+	for i, t := range tools {
+		names[i] = t.Name
+	}
+	return names
+}

@@ -1,0 +1,72 @@
+package worker_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+func claimOf(digest string) journal.Claim {
+	return journal.Claim{Kind: journal.ClaimAgent, Name: "clerk", Digest: digest}
+}
+
+// claims claims a name for "new" while "old" has announced it, and returns how long
+// that took.
+func claims(t *testing.T, olds, news string, living bool) (took time.Duration, err error) {
+	t.Helper()
+	dir := simulated.New(simulated.Options{}).NewProcess()
+	old := func(ctx context.Context) error {
+		return dir.AnnounceProviders(ctx, "old", nil, claimOf(olds))
+	}
+	require.NoError(t, old(t.Context()))
+	if living {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go worker.Announce(ctx, slog.New(slog.DiscardHandler), old)
+	}
+	began := time.Now()
+	err = worker.Claim(t.Context(), slog.New(slog.DiscardHandler), dir, "new", []journal.Claim{claimOf(news)})
+	return time.Since(began), err
+}
+
+// A name that another process uses for something else is refused, and the error names
+// both. One that went away is waited for. Who means the same is no obstacle.
+func TestClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		took, err := claims(t, "one", "other", true)
+		var taken *journal.NameTakenError
+		require.ErrorAs(t, err, &taken)
+		require.ErrorContains(t, err, `the agent "clerk" has one definition in the process old and another one in this process (new)`)
+		require.LessOrEqual(t, took, journal.AnnouncementRefresh+2*time.Second)
+
+		took, err = claims(t, "one", "other", false)
+		require.NoError(t, err)
+		require.InDelta(t, journal.AnnouncementTTL, took, float64(2*time.Second))
+
+		for _, living := range []bool{true, false} {
+			took, err = claims(t, "one", "one", living)
+			require.NoError(t, err)
+			require.Zero(t, took)
+		}
+	})
+}
+
+// Waiting for a name ends with the context.
+func TestClaimThatIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := simulated.New(simulated.Options{}).NewProcess()
+		require.NoError(t, dir.AnnounceProviders(t.Context(), "old", nil, claimOf("one")))
+		ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
+		defer stop()
+		err := worker.Claim(ctx, slog.New(slog.DiscardHandler), dir, "new", []journal.Claim{claimOf("other")})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}

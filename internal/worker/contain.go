@@ -1,0 +1,56 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// run does work as soon as there is room for it.
+func (w *Worker) run(ctx context.Context, work Work) Result {
+	select {
+	case w.working <- struct{}{}: // mostly, and the context needs no channel then
+	default:
+		select {
+		case w.working <- struct{}{}:
+		case <-ctx.Done():
+			return Fail(ctx.Err()) // nobody wants it any more
+		}
+	}
+	defer func() { <-w.working }()
+	return contain(ctx, work)
+}
+
+// contain runs work and makes a panic a failure.
+func contain(ctx context.Context, work Work) (result Result) {
+	defer func() {
+		if p := recover(); p != nil {
+			result = Fail(panicError(p))
+		}
+	}()
+	return work(ctx)
+}
+
+func containPlan(h Handler, run *runlog.Run, e reducer.Effect) (work Work) {
+	defer func() {
+		if p := recover(); p != nil {
+			err := panicError(p)
+			work = func(context.Context) Result { return Fail(err) }
+		}
+	}()
+	if work = h.Plan(run.ID, run.Memory(), e); work == nil {
+		err := errors.New("the handler planned nothing")
+		work = func(context.Context) Result { return Fail(err) }
+	}
+	return work
+}
+
+func panicError(p any) error {
+	return fmt.Errorf("panic: %v\n%s", p, firstLines(debug.Stack(), 2000))
+}
+
+func firstLines(stack []byte, limit int) []byte { return stack[:min(len(stack), limit)] }

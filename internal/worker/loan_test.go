@@ -1,0 +1,50 @@
+package worker_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// lending makes a handler that lends its effect under a name until somebody does it.
+func lending(name string) worker.Handler {
+	return work(func(context.Context) worker.Result {
+		return worker.Lend(name, func(ctx context.Context, retry time.Duration, err error) worker.Result {
+			if err != nil && ctx.Err() != nil {
+				return worker.Held()
+			}
+			return worker.Elsewhere(max(retry, time.Second))
+		})
+	})
+}
+
+// TestLoanToItself: a worker whose offers are not what its handlers do is asked for its
+// own effect. It does not wait for itself.
+func TestLoanToItself(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		p := r.Journal.NewProcess()
+		told := make(chan error, 10)
+		w := r.worker(p, handlers{reducer.KindPlan: always(single("a", "alpha")), reducer.KindTool: work(func(context.Context) worker.Result {
+			return worker.Lend("alpha", func(_ context.Context, _ time.Duration, err error) worker.Result {
+				told <- err
+				return worker.Done(&events.ToolSuccess{Outcome: outcome("a")})
+			})
+		})}, func(c *worker.Config) { c.Peers = p })
+		require.NoError(t, w.Offer(events.DefaultPool, []string{"alpha"}))
+		r.Go(w.Run)
+		synctest.Wait()
+		began := time.Now()
+		run := r.start()
+		r.AwaitState(run, events.Observing)
+		require.ErrorIs(t, <-told, journal.ErrNoPeer)
+		require.Less(t, time.Since(began), time.Second)
+	})
+}

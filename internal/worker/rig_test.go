@@ -1,0 +1,168 @@
+package worker_test
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/internal/worker/workertest"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is a bench on which workers with handlers of the test's own run.
+type rig struct{ *workertest.Bench }
+
+// bubble runs a test in virtual time on a journal without faults.
+func bubble(t *testing.T, test func(t *testing.T, r *rig)) {
+	t.Helper()
+	bubbleWith(t, simulated.Options{}, test)
+}
+
+func bubbleWith(t *testing.T, o simulated.Options, test func(t *testing.T, r *rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, &rig{workertest.New(t, o, nil)}) })
+}
+
+// start opens a run of reducertest's agent.
+func (r *rig) start() events.Run {
+	return r.Start(reducertest.StartOf("find it", events.ModeTask))
+}
+
+// handlers are what the rig's workers do, by kind.
+type handlers map[reducer.Kind]worker.Handler
+
+// work makes a handler of work that needs nothing of the memory.
+func work(w worker.Work) worker.Handler {
+	return worker.HandlerFunc(func(events.Run, *reducer.Memory, reducer.Effect) worker.Work { return w })
+}
+
+// always makes a handler that has its outcome ready.
+func always(payloads ...events.Payload) worker.Handler {
+	return work(func(context.Context) worker.Result { return worker.Done(payloads...) })
+}
+
+func answer(text string) *events.LLMFinalAnswer {
+	return &events.LLMFinalAnswer{MessageID: "m", Reply: events.Reply{Content: text}}
+}
+
+func call(id, tool string) events.Call { return events.Call{ID: id, Name: tool, Arguments: "{}"} }
+
+func single(id, tool string) *events.LLMToolCall {
+	return &events.LLMToolCall{ToolCallReply: events.ToolCallReply{Calls: []events.Call{call(id, tool)}, Confidence: 1}}
+}
+
+func batch(calls ...events.Call) *events.LLMParallelToolCalls {
+	return &events.LLMParallelToolCalls{ToolCallReply: events.ToolCallReply{Calls: calls, Confidence: 1}}
+}
+
+func outcome(id string) *events.ToolOutcome {
+	return &events.ToolOutcome{CallID: id, Success: true, Observation: "SUCCESS: ok", Code: "ok"}
+}
+
+// inboxes are those of a worker of every state that has one in these tests.
+func inboxes() []journal.Inbox {
+	all := []journal.Inbox{
+		{States: []events.State{events.Planning}, Pool: events.DefaultPool},
+		{States: []events.State{events.Observing}, Pool: events.DefaultPool},
+	}
+	for _, pool := range []string{events.DefaultPool, "web", "math"} {
+		all = append(all, journal.Inbox{States: []events.State{events.Acting, events.ParallelActing}, Pool: pool})
+	}
+	return all
+}
+
+// worker makes a worker of every state on a process of its own store.
+func (r *rig) worker(p *simulated.Process, h handlers, change ...func(*worker.Config)) *worker.Worker {
+	r.T.Helper()
+	if len(h) > 0 && h[reducer.KindObserve] == nil {
+		// Most tests end where a tool did.
+		h = maps.Clone(h)
+		h[reducer.KindObserve] = work(func(ctx context.Context) worker.Result {
+			<-ctx.Done()
+			return worker.Fail(ctx.Err())
+		})
+	}
+	cfg := worker.Config{
+		Role: "test", Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p, Inboxes: inboxes(), Handlers: h,
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	w, err := worker.New(cfg)
+	require.NoError(r.T, err)
+	return w
+}
+
+// spawn runs a worker on a new process until the test ends.
+func (r *rig) spawn(h handlers, change ...func(*worker.Config)) (p *simulated.Process, stop func()) {
+	p = r.Journal.NewProcess()
+	w := r.worker(p, h, change...)
+	return p, r.Go(func(ctx context.Context) error {
+		err := w.Run(ctx)
+		select {
+		case <-p.Dead():
+			return nil // a killed process ends as it can
+		default:
+			return err
+		}
+	})
+}
+
+// failures returns the failures in the run's log.
+func (r *rig) failures(run events.Run) []*events.LLMAttemptFailed {
+	var all []*events.LLMAttemptFailed
+	for _, e := range r.Events(run) {
+		if f, ok := e.Data.(*events.LLMAttemptFailed); ok {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+func kinds(failures []*events.LLMAttemptFailed) []string {
+	var all []string
+	for _, f := range failures {
+		all = append(all, f.Kind)
+	}
+	return all
+}
+
+// settled waits until nothing moves any more, for longer than any delay of the
+// worker and any ack wait.
+func settled() {
+	time.Sleep(time.Hour) // the bubble's time
+	synctest.Wait()
+}
+
+// counter counts from several goroutines.
+type counter struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (c *counter) add() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n++
+	return c.n
+}
+
+func (c *counter) get() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n
+}

@@ -1,0 +1,452 @@
+// Package worker is the one loop that every role runs: deliver, fold, ask
+// whether the work is still due, do it, append the outcome under the run's
+// condition, acknowledge.
+//
+// A [Worker] consumes the events that enter the states of its [Inbox]es. What
+// has to be done follows from the run's memory alone ([reducer.Effects]); how it
+// is done is a [Handler]'s matter, one for each kind of effect. The loop holds no
+// business logic and no state that the log does not hold: any worker may die at
+// any moment, and the delivery that it held goes to another one.
+//
+// Promises:
+//   - A delivery is acknowledged only when the log, read to its head, holds the
+//     outcome or a newer event that wakes somebody itself.
+//   - A call that must not run twice is started by one worker only, and only while
+//     the run is not paused. A delivery that finds it started by another one is
+//     left without a verdict, since any could hit the other one's message.
+//   - An outcome that the log does not take is kept and tried again for a minute.
+//   - An effect whose key runs in this process already is joined, not started
+//     again. One whose key the memory no longer wants is cancelled, and what it
+//     still gives back is dropped.
+//   - A handler that fails, panics or is lost with its process is counted in
+//     the log (LlmAttemptFailed), tried again after a delay, and given up after
+//     the bounds of package reducer, so that no run hangs on it.
+//   - On shutdown nothing new is taken, and what runs is given time to finish. Work
+//     that goes on although its context has ended holds nobody up: it is left
+//     behind, and its deliveries go to other workers.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// Config configures a [Worker].
+type Config struct {
+	// Role and Instance name the worker in the source of its events.
+	Role, Instance string
+	// Store holds the runs. Required; the roles of one process share it.
+	Store *runlog.Store
+	// Queue delivers, Feed tells of control events. Both required.
+	Queue journal.Queue
+	Feed  journal.Feed
+	// Inboxes are what the worker consumes, each with Concurrency slots.
+	Inboxes []journal.Inbox
+	// Handlers do the effects, by kind. An effect that has none ends its run.
+	Handlers map[reducer.Kind]Handler
+	// GiveUp does the effects that are given up, by kind, where more is to be known
+	// than their run has. The others end by [reducer.GiveUp].
+	GiveUp map[reducer.Kind]Handler
+	// Arrived is asked on every delivery, after the fold and under the run's lock,
+	// for what has to be done before anything that is due: like a [Handler] it may
+	// read the memory but not keep it, and must not block. What it returns is
+	// called without the lock; if that fails, the delivery comes again. Nil, or a
+	// nil function: nothing.
+	Arrived func(run events.Run, mem *reducer.Memory) func(ctx context.Context) error
+	// Origin is the `<from>` of the worker's events where it stands in for the
+	// workers of its inboxes: events.Control. It counts no attempts then, neither
+	// lost ones nor its own, and its handlers decide on effects that are given up
+	// as well. Empty: the state whose effect it is.
+	Origin events.State
+	// Elsewhere reports whether another process has one of the run's effects in flight.
+	// It is asked before work that a resumed run wants and that this process does not
+	// have in flight: as long as it says so, the delivery waits. It may block for a
+	// moment. Nil: nobody else has.
+	Elsewhere func(ctx context.Context, run events.Run, due []reducer.Effect) bool
+	// Gate holds deliveries back for a while; nil: they are never held back.
+	Gate *Gate
+	// Peers lends to this worker and takes its loans, see [Worker.Offer] and [Lend];
+	// nil: nobody does.
+	Peers journal.Peers
+	// Concurrency is how many deliveries of one inbox are in work at once.
+	// Default 64.
+	Concurrency int
+	// Drain is how long work in flight may go on after Run's context ends.
+	// Default 8 s.
+	Drain time.Duration
+	// Logger gets what the log of events does not show. Default: discarded.
+	Logger *slog.Logger
+}
+
+// Handler does one kind of effect.
+//
+// Plan is called under the run's lock with the run's memory, which it may read
+// but not keep: it takes what the work needs and returns the work. It must not
+// block. Neither Plan nor the work needs to fear a panic.
+type Handler interface {
+	Plan(run events.Run, mem *reducer.Memory, e reducer.Effect) Work
+}
+
+// HandlerFunc makes a function a [Handler].
+type HandlerFunc func(run events.Run, mem *reducer.Memory, e reducer.Effect) Work
+
+// Plan calls f.
+func (f HandlerFunc) Plan(run events.Run, mem *reducer.Memory, e reducer.Effect) Work {
+	return f(run, mem, e)
+}
+
+// Work does what was planned, outside the run's lock. It may run as long as it
+// needs to, and returns soon after ctx ends: then nobody wants it any more.
+type Work func(ctx context.Context) Result
+
+// Result is what work came to. Make it with [Done], [Then], [Retry] or [Fail].
+type Result struct {
+	payloads []events.Payload
+	next     Work
+	failure  *events.LLMAttemptFailed
+	delay    time.Duration
+	handsOn  bool
+	// leaves makes what is left where nobody wants the outcome.
+	leaves func(mem *reducer.Memory) events.Payload
+	// lend is the name under which the effect is lent, lent what follows from the
+	// outcome. elsewhere says that somebody else did it, held that somebody else may
+	// still be at it.
+	lend            string
+	lent            func(ctx context.Context, retry time.Duration, err error) Result
+	elsewhere, held bool
+}
+
+// Done ends the effect with its outcome, appended all or none. It must hold at
+// least one event.
+func Done(outcome ...events.Payload) Result { return Result{payloads: outcome} }
+
+// Then appends an event that does not end the effect, and goes on with next
+// once it stands in the log.
+func Then(p events.Payload, next Work) Result {
+	return Result{payloads: []events.Payload{p}, next: next}
+}
+
+// HandOn ends the effect, for this delivery, with an event which says that somebody
+// else goes on with it. In a run that was paused meanwhile it is not appended: then
+// the work is begun anew when the run goes on.
+func HandOn(p events.Payload) Result {
+	return Result{payloads: []events.Payload{p}, handsOn: true}
+}
+
+// Lend has another worker of the delivery's pool do the effect, one that offers the
+// name, and goes on with lent: retry and err are those of [journal.Peers.Lend]. Both
+// count neither among the work that is done at once nor, as far as there is room for
+// that, among the deliveries in work. An effect that was borrowed is not lent again: its
+// lender is told [journal.ErrNoPeer]. lent may ask again: what it returns may be a Lend.
+func Lend(name string, lent func(ctx context.Context, retry time.Duration, err error) Result) Result {
+	return Result{lend: name, lent: lent}
+}
+
+// Elsewhere says that the effect was lent. If it is still due, the delivery comes again
+// after the delay; without one the effect is planned again at once.
+func Elsewhere(delay time.Duration) Result { return Result{elsewhere: true, delay: delay} }
+
+// Held leaves the delivery without a verdict, since another worker may be at the
+// effect: without a sign of life from that one it comes again by itself.
+func Held() Result { return Result{held: true} }
+
+// Retry counts a failed attempt in the log and has the work done again after
+// the delay. The failure's key is filled in by the worker.
+func Retry(failure events.LLMAttemptFailed, delay time.Duration) Result {
+	return Result{failure: &failure, delay: delay}
+}
+
+// Fail is a handler's own failure: it is tried again, a few times, ever later.
+func Fail(err error) Result {
+	return Result{failure: &events.LLMAttemptFailed{Kind: events.KindHandler, Message: err.Error()}}
+}
+
+// Leaving adds what the work leaves where nobody wants its outcome any more: leaves is
+// called with the run's memory, under the run's lock, and returns an event that does
+// not belong to the effect, or nil. It is not called for a run that has ended. The
+// run's next effects begin once it is appended, unless the work takes long to notice
+// that it was cancelled.
+func (r Result) Leaving(leaves func(mem *reducer.Memory) events.Payload) Result {
+	r.leaves = leaves
+	return r
+}
+
+// Worker runs the loop. Make it with [New], use it once.
+type Worker struct {
+	cfg Config
+	// working bounds the work that is done at once: one delivery may hold a
+	// reply's calls by the hundred.
+	working chan struct{}
+	source  string
+	table   *reducer.Table
+	flights flights
+	loans   loans
+	// waiting has room for the deliveries that wait for others without a slot.
+	waiting chan struct{}
+}
+
+// New checks the configuration.
+func New(cfg Config) (*Worker, error) {
+	switch {
+	case cfg.Store == nil || cfg.Queue == nil || cfg.Feed == nil:
+		return nil, errors.New("worker: Store, Queue and Feed are required")
+	case cfg.Role == "" || cfg.Instance == "":
+		return nil, errors.New("worker: Role and Instance are required: they sign its events")
+	case len(cfg.Inboxes) == 0:
+		return nil, errors.New("worker: at least one Inbox is required")
+	}
+	if cfg.Concurrency <= 0 {
+		cfg.Concurrency = 64
+	}
+	if cfg.Drain <= 0 {
+		cfg.Drain = 8 * time.Second
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Worker{
+		working: make(chan struct{}, cfg.Concurrency*len(cfg.Inboxes)),
+		cfg:     cfg, source: Source(cfg.Role, cfg.Instance), table: cfg.Store.Machine().Table(),
+		flights: flights{byRun: map[events.Run][]*flight{}},
+		loans:   newLoans(cfg.Concurrency), waiting: make(chan struct{}, waitingPerSlot*cfg.Concurrency),
+	}, nil
+}
+
+// Source is what signs a role's events.
+func Source(role, instance string) string { return "moorebus/" + role + "/" + instance }
+
+// Run works until ctx ends, then lets what is in flight finish for the drain
+// time and returns nil, at most a second later whatever is in flight. Any other
+// return is an error that waiting does not mend, such as missing permissions.
+func (w *Worker) Run(ctx context.Context) error {
+	return w.consume(ctx, ctx, w.cfg.Inboxes, w.cfg.Concurrency, func(work, _ func()) { work() })
+}
+
+// Step works on exactly one delivery, waiting for it if need be, and returns
+// when that is settled: the single-step mode for debugging and tests. It
+// returns the context's error if ctx ended before.
+func (w *Worker) Step(ctx context.Context) error {
+	for {
+		// One inbox at a time: two could each hand out a delivery, and one that
+		// was taken and given back counts as lost.
+		for _, inbox := range w.cfg.Inboxes {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if stepped, err := w.stepInbox(ctx, inbox); stepped || err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// stepTurn is how long Step waits at one of several inboxes.
+const stepTurn = 250 * time.Millisecond
+
+// stepInbox works on one delivery of an inbox, if one comes in its turn.
+func (w *Worker) stepInbox(ctx context.Context, inbox journal.Inbox) (stepped bool, err error) {
+	turn, stop := context.WithCancel(ctx)
+	defer stop()
+	if len(w.cfg.Inboxes) > 1 {
+		defer time.AfterFunc(stepTurn, stop).Stop()
+	}
+	var taken atomic.Bool
+	err = w.consume(ctx, turn, []journal.Inbox{inbox}, 1, func(work, giveBack func()) {
+		if taken.Swap(true) {
+			giveBack()
+			return
+		}
+		defer stop()
+		work()
+	})
+	return taken.Load(), err
+}
+
+// slot does a delivery's work, or gives the delivery back.
+type slot func(work, giveBack func())
+
+// consume takes deliveries until taking ends; what is in work then may go on for
+// the drain time after ctx.
+func (w *Worker) consume(ctx, taking context.Context, inboxes []journal.Inbox, slots int, in slot) error {
+	workCtx, abort := context.WithCancel(context.WithoutCancel(ctx))
+	deaf := make(chan struct{})
+	context.AfterFunc(workCtx, func() { time.AfterFunc(endGrace, func() { close(deaf) }) })
+	defer abort()
+	unwatch, err := w.watchControl(workCtx)
+	if err != nil {
+		return fmt.Errorf("%s: watching control events: %w", w.cfg.Role, err)
+	}
+	defer func() { abort(); unwatch(deaf) }() // a look may wait for a run that deaf work holds
+	defer func() {
+		select {
+		case <-deaf:
+			w.cfg.Logger.Error("work goes on although it was told to end, and is left behind", "effects", w.flights.keys())
+		default:
+		}
+	}()
+	drain := sync.OnceFunc(func() {
+		timer := time.AfterFunc(w.cfg.Drain, abort)
+		context.AfterFunc(workCtx, func() { timer.Stop() })
+	})
+	defer context.AfterFunc(ctx, drain)()
+	taking, stopAll := context.WithCancel(taking)
+	defer stopAll()
+	defer w.borrow(taking, workCtx)(deaf)
+
+	errs := make(chan error, len(inboxes))
+	for _, inbox := range inboxes {
+		go func() {
+			err := w.consumeInbox(taking, workCtx, inbox, slots, in)
+			if err != nil {
+				// The others end as on a shutdown.
+				stopAll()
+				drain()
+			}
+			errs <- err
+		}()
+	}
+	var all error
+	for range inboxes {
+		select {
+		case err := <-errs:
+			all = errors.Join(all, err)
+		case <-deaf:
+			return all
+		}
+	}
+	return all
+}
+
+// await waits for a group, but not after deaf is closed.
+func await(group *sync.WaitGroup, deaf <-chan struct{}) {
+	ended := make(chan struct{})
+	go func() { group.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-deaf:
+	}
+}
+
+// endGrace is how long work may take to end once its context has.
+const endGrace = time.Second
+
+func (w *Worker) consumeInbox(ctx, workCtx context.Context, inbox journal.Inbox, slots int, in slot) error {
+	held := newExtender(workCtx, func(ctx context.Context) time.Duration { return w.ackWait(ctx, inbox) })
+	defer held.stop()
+	take := func(ctx context.Context, slots int, handle func(journal.Delivery)) error {
+		return w.cfg.Queue.Consume(ctx, inbox, slots, handle)
+	}
+	var outside outside
+	defer outside.wait()
+	err := w.cfg.Gate.through(ctx, slots, take, func(d journal.Delivery) {
+		in(func() { w.inSlot(workCtx, d, held, &outside) }, func() { _ = d.Retry(0) })
+	})
+	if err != nil {
+		return fmt.Errorf("%s: inbox %v of pool %s: %w", w.cfg.Role, inbox.States, inbox.Pool, err)
+	}
+	return nil
+}
+
+// ackWait asks how long a delivery may go without a sign of life; where that
+// cannot be said, it is a short time.
+func (w *Worker) ackWait(ctx context.Context, inbox journal.Inbox) time.Duration {
+	wait, err := w.cfg.Queue.AckWait(ctx, inbox)
+	if err != nil && ctx.Err() == nil {
+		w.cfg.Logger.Warn("the ack wait is not known, a short one is assumed", "states", inbox.States, "pool", inbox.Pool, "reason", err)
+		return shortAckWait
+	}
+	return wait
+}
+
+// shortAckWait is an ack wait that no consumer goes below.
+const shortAckWait = 3 * time.Second
+
+// extender sends the sign of life for every delivery of one inbox in work. Its
+// rhythm is asked for when the first one comes: before that the inbox may not
+// be there yet.
+type extender struct {
+	ctx     context.Context
+	cancel  context.CancelFunc
+	ackWait func(context.Context) time.Duration
+
+	mu         sync.Mutex
+	deliveries map[journal.Delivery]struct{}
+	started    bool
+	running    sync.WaitGroup
+}
+
+func newExtender(ctx context.Context, ackWait func(context.Context) time.Duration) *extender {
+	ctx, cancel := context.WithCancel(ctx)
+	return &extender{ctx: ctx, cancel: cancel, ackWait: ackWait, deliveries: map[journal.Delivery]struct{}{}}
+}
+
+func (x *extender) add(d journal.Delivery) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.deliveries[d] = struct{}{}
+	if !x.started {
+		x.started = true
+		x.running.Go(x.run)
+	}
+}
+
+func (x *extender) remove(d journal.Delivery) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.deliveries, d)
+}
+
+// run extends until stop is called.
+func (x *extender) run() {
+	timer := time.NewTimer(x.rhythm())
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			x.extend()
+			timer.Reset(x.rhythm())
+		case <-x.ctx.Done():
+			return
+		}
+	}
+}
+
+// slowestRhythm is how long a change of the ack wait may go unseen.
+const slowestRhythm = 5 * time.Second
+
+// rhythm is the time to the next sign of life: a third of the ack wait, which is
+// asked for each time since it can be changed under way.
+func (x *extender) rhythm() time.Duration {
+	return min(max(x.ackWait(x.ctx)/3, time.Millisecond), slowestRhythm)
+}
+
+// stop ends the signs of life, also of what is added later.
+func (x *extender) stop() {
+	x.cancel()
+	x.mu.Lock()
+	x.started = true
+	x.mu.Unlock()
+	x.running.Wait()
+}
+
+func (x *extender) extend() {
+	x.mu.Lock()
+	held := make([]journal.Delivery, 0, len(x.deliveries))
+	for d := range x.deliveries {
+		held = append(held, d)
+	}
+	x.mu.Unlock()
+	for _, d := range held {
+		_ = d.Extend() // if the bus is away, it comes again by itself
+	}
+}
