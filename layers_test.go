@@ -90,13 +90,14 @@ func (s *source) internal() (own, outside []string) {
 // The packages of layers 0 to 2 that are not adapters of a port, with what they
 // may import. This is the table "Layers" of the design.
 var lower = map[string][]string{
-	"pkg/events":                {},
-	"pkg/reducer":               {"pkg/events"},
+	"internal/codec":            {},
+	"pkg/events":                {"internal/codec"},
+	"pkg/reducer":               {"pkg/events", "internal/codec"},
 	"pkg/llm":                   {},
 	"pkg/tool":                  {},
 	"pkg/journal":               {"pkg/events"},
 	"internal/tokens":           {},
-	"internal/runlog":           {"pkg/events", "pkg/reducer", "pkg/journal"},
+	"internal/runlog":           {"pkg/events", "pkg/reducer", "pkg/journal", "internal/codec"},
 	"internal/worker":           {"pkg/events", "pkg/reducer", "pkg/journal", "internal/runlog"},
 	"internal/agentfile":        {"pkg/events", "pkg/tool", "internal/agentfile/strict"},
 	"internal/agentfile/strict": {},
@@ -145,7 +146,7 @@ var suites = map[string]string{
 var formats = []string{"github.com/klauspost/compress/s2"}
 
 // stdOnly are the packages without any library from outside.
-var stdOnly = []string{"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker"}
+var stdOnly = []string{"internal/codec", "pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker"}
 
 var roles = []string{"internal/planner", "pkg/actor", "internal/subagent", "internal/observer", "internal/gateway", "pkg/replay", "internal/retention", "internal/custom"}
 

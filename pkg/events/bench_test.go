@@ -41,23 +41,6 @@ func BenchmarkEncode(b *testing.B) {
 	}
 }
 
-// BenchmarkAppendEncoded writes into the same room again and again.
-func BenchmarkAppendEncoded(b *testing.B) {
-	for _, e := range benchmarked() {
-		b.Run(string(e.Type()), func(b *testing.B) {
-			b.ReportAllocs()
-			var room []byte
-			for b.Loop() {
-				text, err := events.DefaultCodec().AppendEncoded(room[:0], e)
-				if err != nil {
-					b.Fatal(err)
-				}
-				room = text
-			}
-		})
-	}
-}
-
 func BenchmarkDecode(b *testing.B) {
 	for _, e := range benchmarked() {
 		body, err := events.DefaultCodec().Encode(e)

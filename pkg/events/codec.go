@@ -5,10 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/moorebus/moorebus/internal/codec"
 )
 
 const (
@@ -70,87 +73,90 @@ func DefaultCodec() *Codec { return &Codec{} }
 
 // schema returns the type's dataschema at its current version.
 func (c *Codec) schema(t Type) string {
-	if k := kinds[string(t)]; k != nil && c.version(t) == 1 {
-		return k.schema
+	if s := firstSchema[t]; s != "" && c.version(t) == 1 {
+		return s
 	}
 	return schemaRoot + string(t) + "/" + strconv.Itoa(int(c.version(t)))
 }
+
+// firstSchema has the dataschema of version 1 of every built-in type.
+var firstSchema = func() map[Type]string {
+	all := make(map[Type]string, len(builtin))
+	for t := range builtin {
+		all[t] = schemaRoot + string(t) + "/1"
+	}
+	return all
+}()
 
 func (c *Codec) version(t Type) Version { return Version(len(c.upcasters[t]) + 1) }
 
 // Encode writes the event's body. Equal events give equal bytes; a decoded
 // event gives the bytes it was decoded from, as long as they were written by
 // this package.
-func (c *Codec) Encode(e *Event) ([]byte, error) { return c.AppendEncoded(nil, e) }
-
-// AppendEncoded appends what [Codec.Encode] returns to b. With an error nothing was
-// appended.
-func (c *Codec) AppendEncoded(b []byte, e *Event) ([]byte, error) {
+func (c *Codec) Encode(e *Event) ([]byte, error) {
 	if e.Data == nil {
-		return b, errors.New("event has no data")
+		return nil, errors.New("event has no data")
 	}
 	t := e.Type()
 	if _, ok := builtin[t]; !ok && !c.custom[t] {
-		return b, &UnknownTypeError{Type: t}
+		return nil, &UnknownTypeError{Type: t}
 	}
-	buf := c.appendEnvelope(slices.Grow(b, envelopeRoom+len(e.Source)+roomFor(e)), e, t)
-	buf = append(buf, `,"data":`...)
-	if e.raw != nil && e.Data == e.decoded {
-		return append(append(buf, e.raw...), '}'), nil
-	}
-	if all, err := appendPayload(buf, e.Data); err == nil {
-		return append(all, '}'), nil
-	}
-	data, err := marshalPayload(e.Data)
+	head, err := codec.Append(make([]byte, 0, usualBody), &envelope{
+		SpecVersion: specVersion, ID: e.ID, Type: string(t), Source: e.Source, Subject: e.Run,
+		Time: e.Time.UTC().Format(TimeFormat), ContentType: contentType, Schema: c.schema(t),
+		N: e.N, From: string(e.From), To: string(e.To), Step: e.Step, Cause: e.Cause, Prev: e.Prev, TraceParent: e.TraceParent,
+	})
 	if err != nil {
-		return b, fmt.Errorf("event %s: %w", t, err)
+		return nil, fmt.Errorf("event %s: %w", t, err)
 	}
-	return append(append(buf, data...), '}'), nil
+	body := head[:len(head)-1] // the brace comes last
+	for _, m := range e.extra {
+		body, _ = codec.Append(append(body, ','), string(m.key)) // every text has a JSON string
+		body = append(append(body, ':'), m.value...)
+	}
+	body = append(body, `,"data":`...)
+	if e.raw != nil && e.Data == e.decoded {
+		body = append(body, e.raw...)
+	} else if body, err = appendPayload(body, e.Data); err != nil {
+		return nil, fmt.Errorf("event %s: %w", t, err)
+	}
+	return append(body, '}'), nil
 }
 
-// envelopeRoom is what the attributes need but for the source, mostly.
-const envelopeRoom = 512
+// usualBody is the size that most bodies do not exceed, in bytes.
+const usualBody = 1024
 
-// appendEnvelope appends all attributes but the data.
-func (c *Codec) appendEnvelope(b []byte, e *Event, t Type) []byte {
-	b = appendString(append(b, `{"specversion":"`+specVersion+`","id":`...), e.ID)
-	b = appendString(append(b, `,"type":`...), string(t))
-	b = appendString(append(b, `,"source":`...), e.Source)
-	b = appendString(append(b, `,"subject":`...), e.Run)
-	b = appendTime(append(b, `,"time":"`...), e.Time.UTC())
-	b = appendString(append(b, `","datacontenttype":"`+contentType+`","dataschema":`...), c.schema(t))
-	b = strconv.AppendUint(append(b, `,"n":`...), e.N, 10)
-	b = appendString(append(b, `,"from":`...), string(e.From))
-	b = appendString(append(b, `,"to":`...), string(e.To))
-	b = strconv.AppendInt(append(b, `,"step":`...), int64(e.Step), 10)
-	b = appendOptional(b, `,"cause":`, e.Cause)
-	b = appendOptional(b, `,"prev":`, e.Prev)
-	b = appendOptional(b, `,"traceparent":`, e.TraceParent)
-	for _, m := range e.extra {
-		b = append(appendString(append(b, ','), string(m.key)), ':')
-		b = append(b, m.value...)
-	}
-	return b
+// envelope is a body as it stands on the wire. Attributes that this version does not
+// know stand between the others and the data.
+type envelope struct {
+	SpecVersion string    `json:"specversion"`
+	ID          string    `json:"id"`
+	Type        string    `json:"type"`
+	Source      string    `json:"source"`
+	Subject     string    `json:"subject"`
+	Time        string    `json:"time"`
+	ContentType string    `json:"datacontenttype"`
+	Schema      string    `json:"dataschema"`
+	N           uint64    `json:"n"`
+	From        string    `json:"from"`
+	To          string    `json:"to"`
+	Step        int       `json:"step"`
+	Cause       string    `json:"cause,omitempty"`
+	Prev        string    `json:"prev,omitempty"`
+	TraceParent string    `json:"traceparent,omitempty"`
+	Data        codec.Raw `json:"data,omitempty"`
 }
 
 // Decode reads a body. Every attribute that CONTRACT names must be there and
 // well formed; the legality of the event in its run is the reducer's matter.
 // The event may keep parts of body, which must not be changed afterwards.
 func (c *Codec) Decode(body []byte) (*Event, error) {
-	if e := c.canonical(body); e != nil {
-		return e, nil
-	}
-	return c.decode(body)
-}
-
-// decode reads a body in whatever form it is, and says what is wrong with it.
-func (c *Codec) decode(body []byte) (*Event, error) {
-	d := decoder{event: new(Event)}
-	if err := eachMember(body, d.member); err != nil {
-		return nil, fmt.Errorf("event: %w", err)
-	}
-	if err := d.complete(); err != nil {
-		return nil, fmt.Errorf("event: %w", err)
+	d := canonical(body)
+	if d == nil {
+		var err error
+		if d, err = decodeEnvelope(body); err != nil {
+			return nil, fmt.Errorf("event: %w", err)
+		}
 	}
 	data, err := c.lift(d.typ, d.schema, d.data)
 	if err != nil {
@@ -160,11 +166,45 @@ func (c *Codec) decode(body []byte) (*Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := d.event
+	e := &d.event
 	// Data that was lifted is kept too: what this version does not know of it
 	// survives, now in the current version.
 	e.Data, e.raw, e.decoded = payload, data, payload
 	return e, nil
+}
+
+// canonical reads the attributes of a body that [Codec.Encode] may have written. It
+// returns nil for every other one, and what [decodeEnvelope] makes of it for this one.
+func canonical(body []byte) *decoder {
+	var in envelope
+	if !codec.Canonical(body, &in) || in.N == 0 || in.Step < 0 || in.Step > math.MaxInt32 || len(in.Data) == 0 || in.Data[0] != '{' {
+		return nil
+	}
+	d := &decoder{data: json.RawMessage(in.Data)}
+	d.event.N, d.event.Step = in.N, in.Step
+	for attr, text := range [...]string{
+		attrSpec: in.SpecVersion, attrID: in.ID, attrType: in.Type, attrSource: in.Source, attrSubject: in.Subject,
+		attrTime: in.Time, attrContent: in.ContentType, attrSchema: in.Schema, attrFrom: in.From, attrTo: in.To,
+		attrCause: in.Cause, attrPrev: in.Prev, attrTrace: in.TraceParent,
+	} {
+		if text == "" && (attr == attrN || attr >= attrStep) {
+			continue // a number, or left out
+		}
+		if d.setText(attr, text) != nil {
+			return nil
+		}
+	}
+	return d
+}
+
+// decodeEnvelope reads the attributes of a body in whatever form it is, and says what
+// is wrong with it.
+func decodeEnvelope(body []byte) (*decoder, error) {
+	d := new(decoder)
+	if err := codec.Members(body, d.member); err != nil {
+		return nil, err
+	}
+	return d, d.complete()
 }
 
 func (c *Codec) payload(t Type, data json.RawMessage) (Payload, error) {
@@ -187,6 +227,9 @@ func (c *Codec) lift(t Type, schema string, data json.RawMessage) (json.RawMessa
 	if _, ok := builtin[t]; !ok && !c.custom[t] {
 		return nil, &UnknownTypeError{Type: t}
 	}
+	if c.version(t) == 1 && schema == firstSchema[t] {
+		return data, nil
+	}
 	text, ok := strings.CutPrefix(schema, schemaRoot+string(t)+"/")
 	v, err := strconv.Atoi(text)
 	if !ok || err != nil || v < 1 || strconv.Itoa(v) != text {
@@ -197,7 +240,7 @@ func (c *Codec) lift(t Type, schema string, data json.RawMessage) (json.RawMessa
 		return nil, fmt.Errorf("event %s: version %d is newer than %d, the newest this Moorebus knows: use a newer one", t, v, current)
 	}
 	if Version(v) < current && !json.Valid(data) {
-		return nil, fmt.Errorf("event %s: data: %w", t, invalidJSON(data))
+		return nil, fmt.Errorf("event %s: data: %w", t, codec.Invalid(data))
 	}
 	for ; Version(v) < current; v++ {
 		if data, err = c.upcasters[t][v-1](data); err != nil {
@@ -210,9 +253,21 @@ func (c *Codec) lift(t Type, schema string, data json.RawMessage) (json.RawMessa
 	return data, nil
 }
 
+// compactObject checks that text is a JSON object and takes the white space out.
+func compactObject(text []byte) ([]byte, error) {
+	var b bytes.Buffer
+	if err := json.Compact(&b, text); err != nil {
+		return nil, codec.Invalid(text)
+	}
+	if b.Bytes()[0] != '{' {
+		return nil, codec.ErrNotObject
+	}
+	return b.Bytes(), nil
+}
+
 // decoder gathers the members of an envelope.
 type decoder struct {
-	event  *Event
+	event  Event
 	typ    Type
 	schema string
 	data   json.RawMessage
@@ -254,7 +309,7 @@ func (d *decoder) member(key, value []byte) error {
 			return fmt.Errorf("%s: stands there twice", key)
 		}
 		if !json.Valid(value) {
-			return fmt.Errorf("%s: %w", key, invalidJSON(value))
+			return fmt.Errorf("%s: %w", key, codec.Invalid(value))
 		}
 		d.event.extra = append(d.event.extra, member{key, value})
 		return nil
@@ -270,11 +325,11 @@ func (d *decoder) member(key, value []byte) error {
 }
 
 func (d *decoder) set(attr int, value []byte) error {
-	e := d.event
+	e := &d.event
 	switch attr {
 	case attrData:
 		if value[0] != '{' {
-			return errNotObject
+			return codec.ErrNotObject
 		}
 		d.data = value
 		return nil
@@ -296,35 +351,15 @@ func (d *decoder) set(attr int, value []byte) error {
 	if value[0] != '"' {
 		return fmt.Errorf("%.40s is not a string", value)
 	}
-	text, err := unquote(value)
+	text, err := codec.Unquote(value)
 	if err != nil {
 		return err
-	}
-	switch attr {
-	case attrSpec, attrType, attrContent, attrSchema, attrFrom, attrTo:
-		if known, ok := vocabulary[string(text)]; ok {
-			return d.setText(attr, known)
-		}
 	}
 	return d.setText(attr, string(text))
 }
 
-// vocabulary holds the texts that stand in most envelopes, so that they need
-// not be allocated again for each.
-var vocabulary = func() map[string]string {
-	words := map[string]string{specVersion: specVersion, contentType: contentType}
-	for t := range builtin {
-		schema := schemaRoot + string(t) + "/1"
-		words[string(t)], words[schema] = string(t), schema
-	}
-	for _, s := range builtinStates {
-		words[string(s)] = string(s)
-	}
-	return words
-}()
-
 func (d *decoder) setText(attr int, s string) error {
-	e := d.event
+	e := &d.event
 	switch attr {
 	case attrSpec:
 		return want(s, specVersion)
@@ -358,10 +393,10 @@ func (d *decoder) setText(attr int, s string) error {
 	case attrSchema:
 		d.schema = s
 	case attrFrom:
-		e.From = State(s)
+		e.From = stateOf(s)
 		return checkState(s)
 	case attrTo:
-		e.To = State(s)
+		e.To = stateOf(s)
 		return checkState(s)
 	case attrPrev:
 		e.Prev = s
@@ -377,6 +412,14 @@ func want(got, want string) error {
 		return fmt.Errorf("%q is not %q", got, want)
 	}
 	return nil
+}
+
+// stateOf returns the state of that name. A built-in one shares no memory with it.
+func stateOf(name string) State {
+	if i := slices.Index(builtinStates[:], State(name)); i >= 0 {
+		return builtinStates[i]
+	}
+	return State(name)
 }
 
 func checkState(s string) error {

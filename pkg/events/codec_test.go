@@ -209,27 +209,6 @@ func TestUnknownAttributesAndFieldsSurvive(t *testing.T) {
 	require.Contains(t, string(out), `"n":7`)
 }
 
-func TestAppendEncodedAddsToWhatIsThere(t *testing.T) {
-	e := event(toolCall())
-	body, err := events.DefaultCodec().Encode(e)
-	require.NoError(t, err)
-	decoded, err := events.DefaultCodec().Decode(body)
-	require.NoError(t, err)
-	room := make([]byte, 2, 4096)
-	copy(room, "> ")
-	for _, e := range []*events.Event{e, decoded} {
-		text, err := events.DefaultCodec().AppendEncoded(room, e)
-		require.NoError(t, err)
-		require.Equal(t, "> "+string(body), string(text))
-		require.Same(t, &room[0], &text[0], "where there is room nothing is allocated")
-	}
-	for _, wrong := range []*events.Event{event(nil), event(&events.Custom{Name: "none"})} {
-		text, err := events.DefaultCodec().AppendEncoded(room, wrong)
-		require.Error(t, err)
-		require.Equal(t, "> ", string(text))
-	}
-}
-
 func TestAReplacedPayloadIsEncodedAfresh(t *testing.T) {
 	e, err := events.DefaultCodec().Decode([]byte(golden))
 	require.NoError(t, err)

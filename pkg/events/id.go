@@ -18,7 +18,7 @@ func CheckID(id string) error {
 	return nil
 }
 
-func isID[Text string | []byte](id Text) bool {
+func isID(id string) bool {
 	if len(id) != 36 || id[14] != '7' || !isVariant(id[19]) || id[8] != '-' || id[13] != '-' || id[18] != '-' || id[23] != '-' {
 		return false
 	}
@@ -28,9 +28,9 @@ func isID[Text string | []byte](id Text) bool {
 func isVariant(c byte) bool { return c == '8' || c == '9' || c == 'a' || c == 'b' }
 
 // isHash reports whether a text has the form of what [Hash] returns.
-func isHash[Text string | []byte](hash Text) bool { return len(hash) == 64 && isHex(hash) }
+func isHash(hash string) bool { return len(hash) == 64 && isHex(hash) }
 
-func isHex[Text string | []byte](text Text) bool {
+func isHex(text string) bool {
 	wrong := byte(0)
 	for i := range len(text) {
 		wrong |= notHex[text[i]]
@@ -43,7 +43,7 @@ var notHex = func() (table [256]byte) {
 	for c := range table {
 		table[c] = 1
 	}
-	for _, c := range hexDigits {
+	for _, c := range "0123456789abcdef" {
 		table[c] = 0
 	}
 	return table

@@ -1,6 +1,10 @@
 package events
 
-import "encoding/json"
+import (
+	"encoding/json"
+
+	"github.com/moorebus/moorebus/internal/codec"
+)
 
 // builtin maps every built-in type to a maker of its empty payload. It is the
 // closed set: a type that is not here and was not registered is unknown.
@@ -252,7 +256,7 @@ func (c *Custom) UnmarshalJSON(data []byte) error {
 }
 
 // MarshalJSON writes the single call's outcome, or `{}` after a batch.
-func (p *ToolSuccess) MarshalJSON() ([]byte, error) { return marshalOutcome(p.Outcome) }
+func (p *ToolSuccess) MarshalJSON() ([]byte, error) { return appendOutcome(nil, p.Outcome) }
 
 // UnmarshalJSON reads either form.
 func (p *ToolSuccess) UnmarshalJSON(data []byte) (err error) {
@@ -261,7 +265,7 @@ func (p *ToolSuccess) UnmarshalJSON(data []byte) (err error) {
 }
 
 // MarshalJSON writes the single call's outcome, or `{}` after a batch.
-func (p *ToolFailure) MarshalJSON() ([]byte, error) { return marshalOutcome(p.Outcome) }
+func (p *ToolFailure) MarshalJSON() ([]byte, error) { return appendOutcome(nil, p.Outcome) }
 
 // UnmarshalJSON reads either form.
 func (p *ToolFailure) UnmarshalJSON(data []byte) (err error) {
@@ -269,38 +273,51 @@ func (p *ToolFailure) UnmarshalJSON(data []byte) (err error) {
 	return err
 }
 
-// marshalPayload and unmarshalPayload spare the payloads that have a form of
-// their own the second pass that package json makes over it.
+// appendPayload and unmarshalPayload spare the payloads that have a form of their
+// own the second pass that package json makes over it.
 
-func marshalPayload(p Payload) ([]byte, error) {
+func appendPayload(b []byte, p Payload) ([]byte, error) {
 	switch p := p.(type) {
 	case *ToolSuccess:
-		return marshalOutcome(p.Outcome)
+		return appendOutcome(b, p.Outcome)
 	case *ToolFailure:
-		return marshalOutcome(p.Outcome)
+		return appendOutcome(b, p.Outcome)
 	}
-	return marshal(p)
+	return codec.Append(b, p)
 }
+
 func unmarshalPayload(data []byte, p Payload) error {
 	switch p := p.(type) {
 	case *ToolSuccess:
 		return p.UnmarshalJSON(data)
 	case *ToolFailure:
 		return p.UnmarshalJSON(data)
+	case *Custom:
+		return json.Unmarshal(data, p)
 	}
-	return json.Unmarshal(data, p)
+	return codec.Unmarshal(data, p)
 }
 
-func marshalOutcome(o *ToolOutcome) ([]byte, error) {
-	if o == nil {
-		return []byte("{}"), nil
+// PayloadSize is the length of a payload as it stands in an event's body, in bytes;
+// 0 for one that has no JSON, which [Codec.Encode] refuses.
+func PayloadSize(p Payload) int {
+	data, err := appendPayload(nil, p)
+	if err != nil {
+		return 0
 	}
-	return marshal(o)
+	return len(data)
+}
+
+func appendOutcome(b []byte, o *ToolOutcome) ([]byte, error) {
+	if o == nil {
+		return append(b, "{}"...), nil
+	}
+	return codec.Append(b, o)
 }
 
 func unmarshalOutcome(data []byte) (*ToolOutcome, error) {
 	var o ToolOutcome
-	if err := json.Unmarshal(data, &o); err != nil {
+	if err := codec.Unmarshal(data, &o); err != nil {
 		return nil, err
 	}
 	if o.CallID == "" && o.Code == "" {

@@ -12,13 +12,10 @@ import (
 // nothing. Our own bodies come out byte for byte. Others may be written
 // differently and have to say the same, except for payloads of older versions,
 // which are lifted.
-func checkStable(codec *events.Codec, e *events.Event, body []byte, room *room) string {
-	again, err := codec.AppendEncoded(room.text[:0], e)
+func checkStable(codec *events.Codec, e *events.Event, body []byte) string {
+	again, err := codec.Encode(e)
 	if err != nil {
 		return fmt.Sprintf("cannot be written again: %v", err)
-	}
-	if cap(again) <= textRoom {
-		room.text = again
 	}
 	if bytes.Equal(again, body) {
 		return ""
@@ -38,9 +35,6 @@ func checkStable(codec *events.Codec, e *events.Event, body []byte, room *room) 
 	}
 	return ""
 }
-
-// textRoom bounds the text that is kept to write the next event into, in bytes.
-const textRoom = 64 << 10
 
 func schema(body []byte) string {
 	var envelope struct {

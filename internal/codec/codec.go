@@ -1,0 +1,77 @@
+// Package codec writes values as JSON and reads them back, as package json does:
+// the tags and the methods of a type mean the same, and so does every text.
+//
+// Package json decodes a text as if anybody had written it. Most of what Moorebus
+// reads it has written itself, so [Unmarshal] first expects the canonical form,
+// which is what package json writes: members in the order of the fields, no white
+// space, nothing unknown and nothing missing. How to read a type in that form is
+// compiled from the type once. It takes about a third of package json's time, and
+// is what keeps the replay of a log above 200,000 events/s on two cores.
+package codec
+
+import (
+	"encoding/json"
+	"reflect"
+	"sync"
+	"unicode/utf8"
+)
+
+// Append appends v as JSON, without the escapes that only HTML needs. With an
+// error, which is package json's, it appends nothing.
+func Append(b []byte, v any) ([]byte, error) {
+	w := writers.Get().(*writer)
+	defer writers.Put(w)
+	w.text = b
+	if err := w.json.Encode(v); err != nil {
+		return b, err
+	}
+	text := w.text[:len(w.text)-1] // without the line feed
+	w.text = nil
+	return text, nil
+}
+
+// writer is an encoder that appends to text.
+type writer struct {
+	json *json.Encoder
+	text []byte
+}
+
+func (w *writer) Write(p []byte) (int, error) {
+	w.text = append(w.text, p...)
+	return len(p), nil
+}
+
+var writers = sync.Pool{New: func() any {
+	w := new(writer)
+	w.json = json.NewEncoder(w)
+	w.json.SetEscapeHTML(false)
+	return w
+}}
+
+// Unmarshal is [json.Unmarshal] for a value that is zero, and that points to no part
+// of itself. The strings of the value share memory with each other, and nothing with
+// the text, except for the text of a [Raw].
+func Unmarshal(text []byte, into any) error {
+	if Canonical(text, into) {
+		return nil
+	}
+	reflect.ValueOf(into).Elem().SetZero()
+	return json.Unmarshal(text, into)
+}
+
+// Canonical is [Unmarshal] for a text in the canonical form, and reports whether it
+// is in that form. If not, what is in the value means nothing; package json may read
+// the text all the same.
+func Canonical(text []byte, into any) bool {
+	if !utf8.Valid(text) {
+		return false
+	}
+	v := reflect.ValueOf(into).Elem()
+	r := reader{text: text}
+	planFor(v.Type())(&r, v)
+	return !r.bad && r.at == len(text)
+}
+
+// Raw is the text of a value as it stands in the text that is read: the same bytes,
+// not a copy. Only its end was looked for, so it may be no JSON.
+type Raw []byte
