@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/moorebus/moorebus/internal/codec"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -105,9 +106,7 @@ func (r *Run) land(ctx context.Context, s journal.Snapshot, from restoration, be
 		return false, r.ignore(fmt.Errorf("the log has another record at %d", s.Seq))
 	}
 	r.fold.mem, r.mem = from.mem, from.mem
-	// Its text is kept by the strings that are parts of it, beside copies of
-	// those that had escapes.
-	r.advance(s.Seq, 2*len(s.Memory))
+	r.advance(s.Seq, len(s.Memory))
 	for _, rec := range behind[1:] {
 		if _, err := r.apply(ctx, rec); err != nil {
 			return true, err
@@ -116,13 +115,14 @@ func (r *Run) land(ctx context.Context, s journal.Snapshot, from restoration, be
 	return true, nil
 }
 
-// Thawed returns what a memory is after it went through a snapshot.
-func Thawed(mem *reducer.Memory) (*reducer.Memory, error) {
+// Reloaded returns what a memory is after it went through a snapshot.
+func Reloaded(mem *reducer.Memory) (*reducer.Memory, error) {
 	text, err := json.Marshal(mem)
 	if err != nil {
 		return nil, err
 	}
-	return unmarshal(text)
+	reloaded := new(reducer.Memory)
+	return reloaded, codec.Unmarshal(text, reloaded)
 }
 
 // ignore says why a snapshot is not used. It always returns nil: the log has
@@ -152,8 +152,8 @@ func Restore(machine *reducer.Machine, run events.Run, s journal.Snapshot) (*red
 	if err := usable(machine, s); err != nil {
 		return nil, err
 	}
-	mem, err := unmarshal(s.Memory)
-	if err != nil {
+	mem := new(reducer.Memory)
+	if err := codec.Unmarshal(s.Memory, mem); err != nil {
 		return nil, fmt.Errorf("its memory cannot be read: %w", err)
 	}
 	if mem.RunID != run.ID || mem.N != s.N || mem.Control.Head != s.Head {

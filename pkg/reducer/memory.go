@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/codec"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -373,12 +374,12 @@ type TraceEntry struct {
 
 // Clone returns a copy that shares nothing that changes.
 func (m *Memory) Clone() *Memory {
-	data, err := json.Marshal(m)
+	data, err := codec.Append(nil, m)
 	if err != nil {
 		panic("memory does not marshal: " + err.Error())
 	}
 	c := new(Memory)
-	if err := json.Unmarshal(data, c); err != nil {
+	if err := codec.Unmarshal(data, c); err != nil {
 		panic("memory does not unmarshal: " + err.Error())
 	}
 	if b := m.base; b != nil {
