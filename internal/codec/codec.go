@@ -66,11 +66,17 @@ func Canonical(text []byte, into any) bool {
 	if !utf8.Valid(text) {
 		return false
 	}
+	r := readers.Get().(*reader)
+	defer readers.Put(r)
+	*r = reader{text: text}
 	v := reflect.ValueOf(into).Elem()
-	r := reader{text: text}
-	planFor(v.Type())(&r, v)
-	return !r.bad && r.at == len(text)
+	planFor(v.Type())(r, v)
+	ok := !r.bad && r.at == len(text)
+	*r = reader{}
+	return ok
 }
+
+var readers = sync.Pool{New: func() any { return new(reader) }}
 
 // Raw is the text of a value as it stands in the text that is read: the same bytes,
 // not a copy. Only its end was looked for, so it may be no JSON.

@@ -241,12 +241,14 @@ func planStruct(fields []field) plan {
 				continue
 			}
 			comma = 0
-			into := v
-			for _, i := range f.index {
+			into := v.Field(f.index[0])
+			for _, i := range f.index[1:] {
 				into = into.Field(i)
 			}
 			f.read(r, into)
-			r.check(!f.optional || !into.IsZero())
+			if f.optional && into.IsZero() {
+				r.bad = true
+			}
 		}
 		r.want("}")
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/codec"
@@ -124,7 +125,7 @@ func (c *Codec) Encode(e *Event) ([]byte, error) {
 }
 
 // usualBody is the size that most bodies do not exceed, in bytes.
-const usualBody = 1024
+const usualBody = 768
 
 // envelope is a body as it stands on the wire. Attributes that this version does not
 // know stand between the others and the data.
@@ -176,8 +177,10 @@ func (c *Codec) Decode(body []byte) (*Event, error) {
 // canonical reads the attributes of a body that [Codec.Encode] may have written. It
 // returns nil for every other one, and what [decodeEnvelope] makes of it for this one.
 func canonical(body []byte) *decoder {
-	var in envelope
-	if !codec.Canonical(body, &in) || in.N == 0 || in.Step < 0 || in.Step > math.MaxInt32 || len(in.Data) == 0 || in.Data[0] != '{' {
+	in := envelopes.Get().(*envelope)
+	defer envelopes.Put(in)
+	*in = envelope{}
+	if !codec.Canonical(body, in) || in.N == 0 || in.Step < 0 || in.Step > math.MaxInt32 || len(in.Data) == 0 || in.Data[0] != '{' {
 		return nil
 	}
 	d := &decoder{data: json.RawMessage(in.Data)}
@@ -196,6 +199,8 @@ func canonical(body []byte) *decoder {
 	}
 	return d
 }
+
+var envelopes = sync.Pool{New: func() any { return new(envelope) }}
 
 // decodeEnvelope reads the attributes of a body in whatever form it is, and says what
 // is wrong with it.
