@@ -93,26 +93,27 @@ var lower = map[string][]string{
 	"internal/codec":            {},
 	"pkg/events":                {"internal/codec"},
 	"pkg/reducer":               {"pkg/events", "internal/codec"},
-	"pkg/llm":                   {},
-	"pkg/tool":                  {},
-	"pkg/journal":               {"pkg/events"},
+	"internal/retry":            {},
+	"pkg/llm":                   {"internal/retry"},
+	"pkg/tool":                  {"internal/retry"},
+	"pkg/journal":               {"pkg/events", "internal/retry"},
 	"internal/tokens":           {},
 	"internal/runlog":           {"pkg/events", "pkg/reducer", "pkg/journal", "internal/codec"},
-	"internal/worker":           {"pkg/events", "pkg/reducer", "pkg/journal", "internal/runlog"},
+	"internal/worker":           {"pkg/events", "pkg/reducer", "pkg/journal", "internal/runlog", "internal/retry"},
 	"internal/agentfile":        {"pkg/events", "pkg/tool", "internal/agentfile/strict"},
 	"internal/agentfile/strict": {},
 	"internal/approval":         {"pkg/events", "pkg/reducer"},
-	"internal/toolcall":         {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval"},
+	"internal/toolcall":         {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval", "internal/retry"},
 	"internal/launch":           {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile"},
-	"pkg/embedded":              {},
+	"pkg/embedded":              {"internal/retry"},
 	"internal/output":           {"pkg/events", "pkg/reducer"},
 }
 
 // ports are the ports, with what their adapters may import.
 var ports = map[string][]string{
-	"pkg/llm":         {"pkg/llm"},
-	"pkg/tool":        {"pkg/tool"},
-	"pkg/journal":     {"pkg/journal", "pkg/events"},
+	"pkg/llm":         {"pkg/llm", "internal/retry"},
+	"pkg/tool":        {"pkg/tool", "internal/retry"},
+	"pkg/journal":     {"pkg/journal", "pkg/events", "internal/retry"},
 	"internal/tokens": {"internal/tokens"},
 }
 
@@ -146,14 +147,14 @@ var suites = map[string]string{
 var formats = []string{"github.com/klauspost/compress/s2"}
 
 // stdOnly are the packages without any library from outside.
-var stdOnly = []string{"internal/codec", "pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker"}
+var stdOnly = []string{"internal/codec", "pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry"}
 
 var roles = []string{"internal/planner", "pkg/actor", "internal/subagent", "internal/observer", "internal/gateway", "pkg/replay", "internal/retention", "internal/custom"}
 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{
 	"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
-	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall",
+	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/retry",
 }
 
 // top are the roots of layer 4, which may import everything.
