@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -131,25 +132,20 @@ func (s *Setup) Run(ctx context.Context, conn *nats.Conn, w io.Writer) error {
 // init is natsbus.Init, again and again where it is to wait, and returns what that had to
 // say.
 func (s *Setup) init(ctx context.Context, conn *nats.Conn) ([]string, error) {
-	const pause = 250 * time.Millisecond
+	var notes []string
 	said := ""
-	for {
-		notes, err := s.try(ctx, conn)
-		if err == nil || !s.Wait || !cli.BusAway(err) {
-			return notes, err
+	err := retry.Policy{First: 250 * time.Millisecond}.Do(ctx, func(ctx context.Context) (err error) {
+		if notes, err = s.try(ctx, conn); err != nil && (!s.Wait || !cli.BusAway(err)) {
+			return retry.Stop(err)
 		}
+		return err
+	}, func(err error, _ time.Duration) {
 		if err.Error() != said {
 			said = err.Error()
 			slog.Default().Warn("waiting for the bus", "reason", said)
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, ctx.Err()
-		case <-timer.C:
-		}
-	}
+	})
+	return notes, err
 }
 
 // initTimeout bounds one try to set a bus up.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -208,11 +209,7 @@ func (p *purge) remove(ctx context.Context) error {
 			return err
 		}
 	}
-	timer := time.NewTimer(p.o.Grace)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
+	if !retry.Wait(ctx, p.o.Grace) {
 		return ctx.Err()
 	}
 	if err := p.lookAgain(ctx); err != nil {

@@ -32,8 +32,8 @@ type Policy struct {
 	Jitter func(time.Duration) time.Duration
 }
 
-// Delay returns the pause after the given number of failures in a row, without jitter.
-// Less than one failure counts as one.
+// Delay returns the pause after the given number of failures in a row. Less than one
+// failure counts as one.
 func (p Policy) Delay(failures int) time.Duration {
 	delay := float64(p.First)
 	for i := 1; i < failures && p.Factor > 1; i++ {
@@ -41,7 +41,11 @@ func (p Policy) Delay(failures int) time.Duration {
 			break
 		}
 	}
-	return time.Duration(min(delay, float64(p.bound())))
+	pause := time.Duration(min(delay, float64(p.bound())))
+	if p.Jitter != nil {
+		pause = p.Jitter(pause)
+	}
+	return pause
 }
 
 // bound is the longest delay; without one it is a century, which no multiplication
@@ -75,9 +79,6 @@ func (p Policy) Do(ctx context.Context, try func(context.Context) error, waiting
 			return err
 		}
 		delay := p.Delay(failures)
-		if p.Jitter != nil {
-			delay = p.Jitter(delay)
-		}
 		if asked, ok := Asked(err); ok {
 			delay = max(delay, asked)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/internal/output"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -242,31 +243,29 @@ func (r *Run) Cancel(ctx context.Context, reason string) error {
 	return err
 }
 
-// A run that may have been started is looked for so often, in this rhythm: its first
-// event may be under way.
-const (
-	callOffLooks = 5
-	callOffPause = 200 * time.Millisecond
-)
+// callOffLooks is how often, and when, a run that may have been started is looked for:
+// its first event may be under way.
+var callOffLooks = retry.Policy{Attempts: 5, First: 200 * time.Millisecond}
 
 // callOff ends a run of which nobody knows whether it was started. The context may
 // have ended.
 func (r *Run) callOff(ctx context.Context) error {
 	stop, done := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer done()
-	for range callOffLooks {
-		err := r.Cancel(stop, "it was not known whether it was started")
+	var err error
+	there := true
+	_ = callOffLooks.Do(stop, func(ctx context.Context) error {
+		err = r.Cancel(ctx, "it was not known whether it was started")
 		var refused *gateway.Error
-		if !errors.As(err, &refused) || refused.Code != gateway.CodeRunNotFound {
-			return err
+		if there = !errors.As(err, &refused) || refused.Code != gateway.CodeRunNotFound; there {
+			return retry.Stop(err)
 		}
-		select {
-		case <-time.After(callOffPause):
-		case <-stop.Done():
-			return nil
-		}
+		return err
+	}, nil)
+	if !there {
+		return nil // it was not started
 	}
-	return nil
+	return err
 }
 
 // Step lets one role handle one thing after another until the run's next

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/moorebus/moorebus/internal/retry"
 )
 
 // lockName is the file in the data directory that its holder keeps locked.
@@ -85,18 +87,13 @@ func acquire(ctx context.Context, dir string) (*lock, error) {
 }
 
 func retryBusy(ctx context.Context, try func() error) error {
-	const tries, pause = 10, 10 * time.Millisecond
-	for i := 1; ; i++ {
+	return retry.Policy{Attempts: 10, First: 10 * time.Millisecond}.Do(ctx, func(context.Context) error {
 		err := try()
-		if !errors.Is(err, errBusy) || i == tries {
-			return err
+		if !errors.Is(err, errBusy) {
+			return retry.Stop(err)
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pause):
-		}
-	}
+		return err
+	}, nil)
 }
 
 // announce adds where the server is reached, and whether by other machines.

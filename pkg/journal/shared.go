@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -403,12 +404,5 @@ func (h *hub) retry(ctx context.Context, err error) bool {
 	if ctx.Err() == nil {
 		h.logger.Warn("cannot read the log, trying again", "shard", h.shard, "reason", err)
 	}
-	timer := time.NewTimer(sharedRetry)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return retry.Wait(ctx, sharedRetry)
 }

@@ -3,6 +3,8 @@ package llm
 import (
 	"errors"
 	"time"
+
+	"github.com/moorebus/moorebus/internal/retry"
 )
 
 // Policy decides whether and when a failed call is tried again. The zero value
@@ -70,11 +72,7 @@ func (p Policy) wait(e *Error, failed int) time.Duration {
 			return asked
 		}
 	}
-	wait := p.Base
-	for i := 1; i < failed && wait < p.Max; i++ {
-		wait *= 2
-	}
-	return max(asked, min(wait, p.Max))
+	return max(asked, retry.Policy{First: p.Base, Factor: 2, Max: p.Max}.Delay(failed))
 }
 
 // politeTries is how often a provider's short wait at a rate limit is taken at

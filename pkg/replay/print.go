@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -29,14 +30,8 @@ func (WallClock) Now() time.Time { return time.Now() }
 
 // Sleep waits for d.
 func (WallClock) Sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
+	retry.Wait(ctx, d)
+	return ctx.Err()
 }
 
 // PrintOptions say how a run is shown; the zero value shows all that there is,

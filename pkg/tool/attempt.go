@@ -6,13 +6,12 @@ import (
 	"fmt"
 	"runtime/debug"
 	"time"
+
+	"github.com/moorebus/moorebus/internal/retry"
 )
 
-// The pauses between the runs of one call.
-const (
-	firstPause = 100 * time.Millisecond
-	maxPause   = 5 * time.Second
-)
+// pauses are those between the runs of one call.
+var pauses = retry.Policy{First: 100 * time.Millisecond, Factor: 2, Max: 5 * time.Second}
 
 // endGrace is how long a tool whose context has ended may take to clean up (to
 // reap a process, to close a connection) before it is left to itself.
@@ -141,26 +140,5 @@ func unanswered(effect Effect, f *Failure) *Failure {
 // mayRepeat decides whether a second run can help and can do no harm.
 func mayRepeat(effect Effect, f *Failure) bool {
 	passing := f.Passing || f.Code == CodeTimeout || f.Code == CodeUnreachable
-	return passing && f.Code != CodeCancelled && f.RetryAfter <= maxPause && (effect.Repeatable() || f.NotSent)
-}
-
-// backoff returns the pause after the attempt of that index, from 0.
-func backoff(attempt int) time.Duration {
-	d := firstPause
-	for range attempt {
-		d = min(2*d, maxPause)
-	}
-	return d
-}
-
-// pause waits for d; false means that ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return passing && f.Code != CodeCancelled && f.RetryAfter <= pauses.Max && (effect.Repeatable() || f.NotSent)
 }

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/moorebus/moorebus/internal/retry"
 )
 
 // Options adjust a [Registry]. The zero value is ready for use.
@@ -201,22 +203,32 @@ func (r *Registry) execute(ctx context.Context, call Call) (string, *Failure) {
 	if !ok {
 		return "", Failf(CodeNotFound, "tool %q not found", call.Name)
 	}
+	policy := pauses
+	policy.Attempts = t.def.Retries + 1
+	var result string
 	var last *Failure
-	for attempt := 0; ; attempt++ {
-		result, failure := r.gated(ctx, t, call)
-		switch {
-		case failure == nil:
-			return toUTF8(result), nil
-		case failure.Code == CodeCircuitOpen && last != nil:
-			return "", unanswered(t.def.Effect, last) // it says more
-		case attempt >= t.def.Retries || !mayRepeat(t.def.Effect, failure):
-			return "", unanswered(t.def.Effect, failure)
+	waits := false
+	err := policy.Do(ctx, func(ctx context.Context) error {
+		waits = false
+		var failure *Failure
+		if result, failure = r.gated(ctx, t, call); failure == nil {
+			return nil
 		}
-		last = failure
-		if !pause(ctx, max(backoff(attempt), failure.RetryAfter)) {
-			return "", cancelledAfter(ctx, failure)
+		if failure.Code != CodeCircuitOpen || last == nil {
+			last = failure // what the tool itself said tells more than the closed gate
 		}
+		if failure != last || !mayRepeat(t.def.Effect, failure) {
+			return retry.Stop(failure)
+		}
+		return retry.After(failure.RetryAfter, failure)
+	}, func(error, time.Duration) { waits = true })
+	switch {
+	case err == nil:
+		return toUTF8(result), nil
+	case waits:
+		return "", cancelledAfter(ctx, last)
 	}
+	return "", unanswered(t.def.Effect, last)
 }
 
 // toUTF8 replaces what is not UTF-8: results end up in JSON events.

@@ -11,17 +11,20 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
+// pauses are those between attempts to connect.
+var pauses = retry.Policy{
+	First: 100 * time.Millisecond, Factor: 2, Max: 30 * time.Second,
+	Jitter: func(d time.Duration) time.Duration { return d/2 + rand.N(d) },
+}
+
 const (
-	// firstPause and maxPause are those between attempts to connect; each is twice
-	// as long as the one before.
-	firstPause = 100 * time.Millisecond
-	maxPause   = 30 * time.Second
-	// startPause is the longest pause while a server is waited for that was not there
-	// when we started.
-	startPause = time.Second
+	// After slowest failures in a row the pauses grow no more. While a server is waited
+	// for that was not there when we started, they stay at about a second.
+	slowest, slowestStart = 10, 4
 	// settled is how long a session has to last for the pauses to begin anew.
 	settled = 10 * time.Second
 	// sayTime is what is left of a call's time when it has waited long enough for a
@@ -85,7 +88,7 @@ func (s *Server) Run(ctx context.Context, logger *slog.Logger, put func([]tool.T
 		defer s.endpoint.close()
 		defer time.AfterFunc(s.opts.ConnectTimeout, a.late).Stop()
 	}
-	pause, said := time.Duration(0), ""
+	failures, said := 0, ""
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := s.serve(ctx, logger, a)
@@ -93,18 +96,19 @@ func (s *Server) Run(ctx context.Context, logger *slog.Logger, put func([]tool.T
 			return
 		}
 		if time.Since(began) >= settled {
-			pause = 0
+			failures = 0
 		}
-		longest := maxPause
+		longest := slowest
 		if !a.away(s.endpoint != nil && starting(err)) {
-			longest = startPause
+			longest = slowestStart
 		}
-		pause = min(max(2*pause, firstPause), longest)
-		if now := fmt.Sprint(err, pause); now != said {
+		failures = min(failures+1, longest)
+		pause := pauses.Delay(failures)
+		if now := fmt.Sprint(err, failures); now != said {
 			said = now
 			logger.Warn("an MCP server is away; it is tried again", "reason", s.conceal.Replace(err.Error()), "in", pause)
 		}
-		sleep(ctx, pause/2+rand.N(pause))
+		retry.Wait(ctx, pause)
 	}
 }
 
@@ -247,15 +251,5 @@ func (s *Server) await(ctx context.Context, enough <-chan struct{}) (*session, e
 		f := tool.Failf(tool.CodeUnreachable, "the MCP server %q is away: %s", s.opts.Name, s.conceal.Replace(last.Error()))
 		f.NotSent = true
 		return nil, f
-	}
-}
-
-// sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
 	}
 }
