@@ -99,11 +99,12 @@ var lower = map[string][]string{
 	"pkg/journal":               {"pkg/events", "internal/retry"},
 	"internal/tokens":           {},
 	"internal/runlog":           {"pkg/events", "pkg/reducer", "pkg/journal", "internal/codec"},
+	"internal/announce":         {"pkg/journal", "pkg/events", "internal/retry"},
 	"internal/worker":           {"pkg/events", "pkg/reducer", "pkg/journal", "internal/runlog", "internal/retry"},
 	"internal/agentfile":        {"pkg/events", "pkg/tool", "internal/agentfile/strict"},
 	"internal/agentfile/strict": {},
 	"internal/approval":         {"pkg/events", "pkg/reducer"},
-	"internal/toolcall":         {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval", "internal/retry"},
+	"internal/toolcall":         {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval", "internal/announce", "internal/retry"},
 	"internal/launch":           {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile"},
 	"pkg/embedded":              {"internal/retry"},
 	"internal/output":           {"pkg/events", "pkg/reducer"},
@@ -154,7 +155,7 @@ var roles = []string{"internal/planner", "pkg/actor", "internal/subagent", "inte
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{
 	"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
-	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/retry",
+	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/retry",
 }
 
 // top are the roots of layer 4, which may import everything.

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -22,10 +21,6 @@ import (
 const CodeStorage = "storage_failed"
 
 const (
-	// Storage that does not answer is asked again in this rhythm and for this long,
-	// before the attempt counts as failed.
-	askAgain  = 500 * time.Millisecond
-	maxOutage = time.Minute
 	// A PageDone carries values up to valueBytes, and tags beyond that: the values
 	// stand in the events that added them. More than doneBytes wait for the next
 	// paging.
@@ -188,17 +183,7 @@ func (p pager) store(ctx context.Context, of journal.StorageOf, entry reducer.Me
 	if p.storage == nil {
 		return fmt.Errorf("this observer has no storage: %w", journal.ErrNotReady)
 	}
-	for began := time.Now(); ; {
-		err := p.storeOnce(ctx, of, entry)
-		if err == nil || !passes(err) || time.Since(began) >= maxOutage {
-			return err
-		}
-		select {
-		case <-time.After(askAgain):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+	return worker.Outlast(ctx, func(ctx context.Context) error { return p.storeOnce(ctx, of, entry) }, nil)
 }
 
 func (p pager) storeOnce(ctx context.Context, of journal.StorageOf, entry reducer.MemoryEntry) error {
@@ -212,15 +197,10 @@ func (p pager) storeOnce(ctx context.Context, of journal.StorageOf, entry reduce
 	return p.storage.SaveEntry(ctx, of, journal.WrittenByObserver, events.Entry{Tags: entry.Tags, Value: entry.Value})
 }
 
-// passes reports whether asking again may help.
-func passes(err error) bool {
-	return !errors.Is(err, journal.ErrDenied) && !errors.Is(err, journal.ErrNotReady) && !errors.Is(err, journal.ErrTooLarge)
-}
-
 // failed counts an attempt. Where another one cannot help, or this was the last, the
 // run ends and says why: nothing leaves working memory that is not stored.
 func (p pager) failed(ctx context.Context, err error, last bool) worker.Result {
-	if ctx.Err() != nil || (passes(err) && !last) {
+	if ctx.Err() != nil || (worker.Passing(err) && !last) {
 		return worker.Fail(err)
 	}
 	return worker.Done(&events.FatalError{Outcome: events.Outcome{

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -77,13 +78,12 @@ func (p *Planner) lookForMissing(ctx context.Context) {
 	p.missed.Found(living...)
 }
 
-const (
-	// firstHandOn is the pause before a delivery goes to a planner again, which may be the
-	// wrong one again. It doubles for the first fastHandOns times.
-	firstHandOn = 50 * time.Millisecond
-	fastHandOns = 7
-	// firstLook and lastLook bound the pauses while nobody announces the provider.
-	firstLook, lastLook = time.Second, 5 * time.Second
+var (
+	// passedOn is when a delivery goes to a planner again, which may be the wrong one
+	// again. After these attempts the pauses are those of notAsked.
+	passedOn = retry.Policy{Attempts: 7, First: 50 * time.Millisecond, Factor: 2}
+	// unannounced is the same while nobody announces the provider.
+	unannounced = retry.Policy{First: time.Second, Factor: 2, Max: 5 * time.Second}
 )
 
 // pause is how long the run waits before a planner gets it again. A planner that has the
@@ -92,11 +92,11 @@ func (e *elsewhereError) pause(run events.Run, before reducer.Attempt) time.Dura
 	n := before.NotAsked
 	switch {
 	case e.nobody:
-		return min(firstLook<<min(n, 8), lastLook)
-	case n < fastHandOns:
-		return firstHandOn << n
+		return unannounced.Delay(n + 1)
+	case n < passedOn.Attempts:
+		return passedOn.Delay(n + 1)
 	}
-	before.NotAsked -= fastHandOns - 1
+	before.NotAsked -= passedOn.Attempts - 1
 	return pause(run, before, 0)
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -141,13 +142,9 @@ func (l *limits) first() time.Time {
 	return first
 }
 
-const (
-	// longestPause bounds a wait that no provider asked for; jitter makes it two
-	// minutes.
-	longestPause = 96 * time.Second
-	// spread bounds what is added to a wait.
-	spread = longestPause / 4
-)
+// notAsked is when a run comes again whose provider was not asked, unless that one
+// said so. With jitter the longest pause is two minutes.
+var notAsked = retry.Policy{First: worker.ProbeInterval, Factor: 2, Max: 96 * time.Second}
 
 // pause is how long a run waits that was not asked for, given what failed before
 // and the rest of its provider's wait. It is never shorter than that rest. While
@@ -157,7 +154,7 @@ const (
 func pause(run events.Run, before reducer.Attempt, rest time.Duration) time.Duration {
 	wait := rest
 	if n := before.NotAsked; n > 0 {
-		wait = max(rest, min(worker.ProbeInterval<<min(n, 8), longestPause))
+		wait = max(rest, notAsked.Delay(n+1))
 	}
 	return wait + jitter(run, before.Total(), wait)
 }
@@ -167,5 +164,5 @@ func pause(run events.Run, before reducer.Attempt, rest time.Duration) time.Dura
 func jitter(run events.Run, attempts int, wait time.Duration) time.Duration {
 	h := fnv.New64a()
 	h.Write([]byte(run.ID + "/" + strconv.Itoa(attempts)))
-	return time.Duration(h.Sum64() % uint64(min(max(wait/4, 500*time.Millisecond), spread)))
+	return time.Duration(h.Sum64() % uint64(min(max(wait/4, 500*time.Millisecond), notAsked.Max/4)))
 }

@@ -10,7 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
@@ -41,7 +42,7 @@ func newNames(cfg Config) *names {
 
 // Announce says once which providers this planner reaches. Run does so in the
 // rhythm that keeps it known. The first time it waits until the names are free, as
-// [worker.Claim] does, and fails with a *[journal.NameTakenError] if they are not.
+// [announce.Claim] does, and fails with a *[journal.NameTakenError] if they are not.
 func (p *Planner) Announce(ctx context.Context) error {
 	p.lookForMissing(ctx)
 	if err := p.claim(ctx); err != nil {
@@ -67,13 +68,13 @@ func (p *Planner) claim(ctx context.Context) error {
 		return nil
 	}
 	dir, claims := p.cfg.Directory, p.names.claims
-	if err := worker.Claim(ctx, p.cfg.Logger, dir, p.cfg.Instance, claims); err != nil {
+	if err := announce.Claim(ctx, p.cfg.Logger, dir, p.cfg.Instance, claims); err != nil {
 		return err
 	}
 	if err := p.announce(ctx); err != nil {
 		return err
 	}
-	err := worker.Claimed(ctx, dir, p.cfg.Instance, claims)
+	err := announce.Claimed(ctx, dir, p.cfg.Instance, claims)
 	p.names.blind = errors.Is(err, journal.ErrDenied)
 	if err != nil && !p.names.blind {
 		return errors.Join(err, dir.WithdrawProviders(ctx, p.cfg.Instance))
@@ -85,26 +86,26 @@ func (p *Planner) claim(ctx context.Context) error {
 // settleNames is claim that goes on until it is known whether the names are taken. A
 // bus that takes no announcements keeps no planner from its work.
 func (p *Planner) settleNames(ctx context.Context) error {
-	for failing := false; ; failing = true {
+	var said sync.Once
+	err := retry.Policy{First: time.Second}.Do(ctx, func(ctx context.Context) error {
 		err := p.claim(ctx)
 		var taken *journal.NameTakenError
 		switch {
-		case err == nil, ctx.Err() != nil:
-			return nil
 		case errors.As(err, &taken):
-			return err
-		case errors.Is(err, journal.ErrDenied), errors.Is(err, journal.ErrNotReady), errors.Is(err, journal.ErrFull):
+			return retry.Stop(err)
+		case ctx.Err() != nil, errors.Is(err, journal.ErrDenied), errors.Is(err, journal.ErrNotReady), errors.Is(err, journal.ErrFull):
 			return nil
-		case !failing:
+		}
+		return err
+	}, func(err error, _ time.Duration) {
+		said.Do(func() {
 			p.cfg.Logger.Warn("cannot see whether other processes use the same names; it is tried again", "reason", err)
-		}
-		timer := time.NewTimer(time.Second)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-		}
+		})
+	})
+	if ctx.Err() != nil {
+		return nil
 	}
+	return err
 }
 
 // warnOfOthers logs that another process came to use a name for something else, while
@@ -116,7 +117,7 @@ func (p *Planner) warnOfOthers(ctx context.Context) {
 	if blind {
 		return
 	}
-	err := worker.Claimed(ctx, p.cfg.Directory, p.cfg.Instance, p.names.claims)
+	err := announce.Claimed(ctx, p.cfg.Directory, p.cfg.Instance, p.names.claims)
 	var taken *journal.NameTakenError
 	if err != nil && !errors.As(err, &taken) {
 		return

@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -90,7 +91,7 @@ type Planner struct {
 	streams streams
 	names   *names
 	// missed are the providers that runs needed and no planner announced.
-	missed *worker.Misses[string]
+	missed *announce.Misses[string]
 }
 
 // New checks the configuration.
@@ -110,7 +111,7 @@ func New(cfg Config) (*Planner, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	p := &Planner{cfg: cfg, limits: newLimits(cfg.Retry, cfg.Providers), names: newNames(cfg), missed: worker.NewMisses[string](forgetMissing)}
+	p := &Planner{cfg: cfg, limits: newLimits(cfg.Retry, cfg.Providers), names: newNames(cfg), missed: announce.NewMisses[string](forgetMissing)}
 	w, err := worker.New(worker.Config{
 		Role: "planner", Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed,
 		Inboxes: []journal.Inbox{
@@ -144,7 +145,7 @@ func (p *Planner) Run(ctx context.Context) error {
 	if err := p.settleNames(ctx); err != nil {
 		return err
 	}
-	return worker.RunAnnounced(ctx, p.cfg.Logger, p.Announce, p.Withdraw, p.worker.Run)
+	return announce.During(ctx, p.cfg.Logger, p.Announce, p.Withdraw, p.worker.Run)
 }
 
 // Step works on one delivery of Planning or Reflecting.

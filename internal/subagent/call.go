@@ -10,6 +10,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -24,9 +25,6 @@ const (
 	CodeRunTaken       = "run_taken"
 	CodeRunPurged      = "run_purged"
 )
-
-// askAgain is how often it is looked whether what a child needs is there by now.
-const askAgain = time.Second
 
 // call is one call in work.
 type call struct {
@@ -54,11 +52,20 @@ func (s *Subagents) call(run events.Run, mem *reducer.Memory, e reducer.Effect) 
 	}
 	c := s.inWork(run, mem, state)
 	work := func(ctx context.Context) worker.Result { return s.work(ctx, c) }
-	_, known := s.tools[c.Name]
-	if pinned := mem.Tools[c.Name].Pool == events.AgentsPool; !known && pinned && !c.handedOff {
+	if s.lends(mem, e) {
 		return s.elsewhere.Lend(events.AgentsPool, c.Name, work)
 	}
 	return work
+}
+
+// lends reports whether the effect is a call of an agent that another process has.
+func (s *Subagents) lends(mem *reducer.Memory, e reducer.Effect) bool {
+	state := mem.Call(e.CallID)
+	if e.Kind != reducer.KindTool || state == nil || state.HandedOff {
+		return false
+	}
+	_, known := s.tools[state.Name]
+	return !known && mem.Tools[state.Name].Pool == events.AgentsPool
 }
 
 // inWork takes what the work on a call needs of the run's memory.
@@ -85,6 +92,28 @@ func (s *Subagents) work(ctx context.Context, c call) worker.Result {
 		return handedOver(c.ID)
 	}
 	return s.patiently(ctx, c, s.try)
+}
+
+// patiently does work on a call again as long as it fails by an outage, for a time.
+func (s *Subagents) patiently(ctx context.Context, c call, try func(context.Context, call) (worker.Result, error)) (result worker.Result) {
+	err := worker.Outlast(ctx, func(ctx context.Context) (err error) {
+		if result, err = try(ctx, c); !isOutage(err) {
+			return retry.Stop(err)
+		}
+		return err
+	}, func(err error, _ time.Duration) {
+		s.cfg.Logger.Warn("a call of an agent waits for a store", "run", c.Run, "call", c.ID, "tool", c.Name, "reason", err)
+	})
+	if err != nil {
+		return worker.Fail(err)
+	}
+	return result
+}
+
+// isOutage reports whether an error is a store's that may pass by itself.
+func isOutage(err error) bool {
+	var refusal *launch.Refusal
+	return worker.Passing(err) && !errors.As(err, &refusal)
 }
 
 // try is work once. The error is a store's.
@@ -221,19 +250,17 @@ func (s *Subagents) pin(ctx context.Context, c call) (*events.Start, error) {
 // pinWhenThere pins what an agent needs. It waits a while for tools and providers
 // that nobody announces: after a start of everything they come in any order.
 func (s *Subagents) pinWhenThere(ctx context.Context, a events.Agent, task launch.Task) (*events.Start, error) {
-	for began := time.Now(); ; {
-		start, err := s.launcher.Pin(ctx, a, task)
+	var start *events.Start
+	err := retry.Policy{First: time.Second, Budget: s.cfg.Patience}.Do(ctx, func(ctx context.Context) (err error) {
+		start, err = s.launcher.Pin(ctx, a, task)
 		var refusal *launch.Refusal
 		missing := errors.As(err, &refusal) && (refusal.Kind == launch.Unsettled || refusal.Code == launch.CodeUnknownTool || refusal.Code == launch.CodeUnknownProvider)
-		if !missing || time.Since(began) >= s.cfg.Patience {
-			return start, err
+		if !missing {
+			return retry.Stop(err)
 		}
-		select {
-		case <-time.After(askAgain):
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
+		return err
+	}, nil)
+	return start, err
 }
 
 // failureOf makes a run that cannot be opened the call's failure; any other error

@@ -26,7 +26,7 @@ func (s *Subagents) giveUp(run events.Run, mem *reducer.Memory, e reducer.Effect
 		return s.patiently(ctx, c, func(ctx context.Context, c call) (worker.Result, error) {
 			found, err := s.find(ctx, c)
 			switch {
-			case err != nil && isOutage(err):
+			case isOutage(err):
 				return worker.Result{}, err
 			case err != nil || !found.there || found.foreign:
 				return worker.Done(plain), nil

@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/toolcall"
@@ -125,7 +126,7 @@ func New(cfg Config) (*Subagents, error) {
 			reducer.KindJoin: worker.HandlerFunc(toolcall.Join),
 		},
 		GiveUp: map[reducer.Kind]worker.Handler{reducer.KindTool: worker.HandlerFunc(s.giveUp)},
-		Peers:  toolcall.PeersOf(cfg.Queue), Arrived: s.arrived, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+		Peers:  toolcall.PeersOf(cfg.Queue), Lends: s.lends, Arrived: s.arrived, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	return s, err
 }
@@ -157,7 +158,7 @@ func (s *Subagents) withdraw(ctx context.Context) error {
 
 // Run announces the agents and works until ctx ends; then it takes the announcement back.
 func (s *Subagents) Run(ctx context.Context) error {
-	return worker.RunAnnounced(ctx, s.cfg.Logger, s.Announce, s.withdraw, s.worker.Run)
+	return announce.During(ctx, s.cfg.Logger, s.Announce, s.withdraw, s.worker.Run)
 }
 
 // Step works on one delivery.

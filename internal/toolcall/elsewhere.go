@@ -10,19 +10,22 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-const (
-	// DefaultToolWait is how long nobody of a pool may have a tool until its calls are
-	// answered that it was not found.
-	DefaultToolWait = 30 * time.Second
-	// lendAgain is how soon it is tried again to lend a call that nobody took, lendSlowly
-	// how soon after that was tried for a while.
-	lendAgain, lendSlowly = 250 * time.Millisecond, 2 * time.Second
-)
+// DefaultToolWait is how long nobody of a pool may have a tool until its calls are
+// answered that it was not found.
+const DefaultToolWait = 30 * time.Second
+
+// lendAgain says when to try again to lend a call that nobody took.
+var lendAgain = retry.Policy{
+	First: 250 * time.Millisecond, Factor: 2, Max: 2 * time.Second,
+	Jitter: func(d time.Duration) time.Duration { return d/2 + rand.N(d/2) },
+}
 
 // Elsewhere decides what becomes of calls of tools that an actor does not have: another
 // actor of the pool does them, if one has the tool. It is safe for concurrent use.
@@ -32,7 +35,7 @@ type Elsewhere struct {
 	log       *slog.Logger
 
 	// misses are the tools whose calls nobody took, by pool and name.
-	misses *worker.Misses[[2]string]
+	misses *announce.Misses[[2]string]
 	denied sync.Once
 }
 
@@ -42,7 +45,7 @@ func NewElsewhere(directory journal.Directory, wait time.Duration, log *slog.Log
 	if wait <= 0 {
 		wait = DefaultToolWait
 	}
-	return &Elsewhere{directory: directory, wait: wait, log: log, misses: worker.NewMisses[[2]string](forgetMiss)}
+	return &Elsewhere{directory: directory, wait: wait, log: log, misses: announce.NewMisses[[2]string](forgetMiss)}
 }
 
 // PeersOf returns the queue's way to lend, nil if it has none.
@@ -65,7 +68,7 @@ func (e *Elsewhere) TryLend(pool, tool string, missing worker.Work) worker.Work 
 }
 
 func (e *Elsewhere) loan(key [2]string, missing worker.Work, untaken func(context.Context, *loan, error) worker.Result) *loan {
-	return &loan{Elsewhere: e, key: key, missing: missing, untaken: untaken, pause: lendAgain}
+	return &loan{Elsewhere: e, key: key, missing: missing, untaken: untaken}
 }
 
 // loan is a call that is to be done elsewhere.
@@ -76,8 +79,8 @@ type loan struct {
 	missing worker.Work
 	// untaken decides what becomes of the call that nobody took, for the reason given.
 	untaken func(context.Context, *loan, error) worker.Result
-	// pause is how long the next worker that is busy is left alone.
-	pause time.Duration
+	// busy counts the workers in a row that had no room for the call.
+	busy int
 }
 
 func (l *loan) ask(context.Context) worker.Result { return worker.Lend(l.key[1], l.lent) }
@@ -99,7 +102,7 @@ func (l *loan) lent(ctx context.Context, retry time.Duration, err error) worker.
 	case errors.Is(err, journal.ErrPeerLost):
 		return worker.Retry(events.LLMAttemptFailed{
 			Kind: events.KindWorkerLost, Message: "the worker that the call was passed on to went away before it was done",
-		}, lendAgain)
+		}, lendAgain.First)
 	case ctx.Err() != nil:
 		return worker.Fail(context.Cause(ctx))
 	case !nobody:
@@ -111,10 +114,10 @@ func (l *loan) lent(ctx context.Context, retry time.Duration, err error) worker.
 // afterPause asks again after a pause, which grows and differs between the calls that
 // wait, so that many of them are no load.
 func (l *loan) afterPause(ctx context.Context) worker.Result {
-	if !wait(ctx, l.pause/2+rand.N(l.pause/2)) {
+	l.busy++
+	if !retry.Wait(ctx, lendAgain.Delay(l.busy)) {
 		return worker.Fail(context.Cause(ctx))
 	}
-	l.pause = min(2*l.pause, lendSlowly)
 	return l.ask(ctx)
 }
 
@@ -128,22 +131,10 @@ func (e *Elsewhere) missed(ctx context.Context, l *loan, err error) worker.Resul
 	if !errors.Is(err, journal.ErrNoPeer) {
 		e.say(l.key[0], err)
 	}
-	if !wait(ctx, min(max(lendAgain, missed/4), lendSlowly, e.wait-missed)) {
+	if !retry.Wait(ctx, min(max(lendAgain.First, missed/4), lendAgain.Max, e.wait-missed)) {
 		return worker.Fail(context.Cause(ctx))
 	}
 	return worker.Elsewhere(0)
-}
-
-// wait pauses and reports whether ctx is still there.
-func wait(ctx context.Context, d time.Duration) bool {
-	pause := time.NewTimer(d)
-	defer pause.Stop()
-	select {
-	case <-pause.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // giveUp answers a call that nobody took for as long as it is waited for that.

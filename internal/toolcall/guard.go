@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -29,14 +29,8 @@ type Approval interface {
 // does not hold.
 const CodeNotApproved = "not_approved"
 
-const (
-	// pinsKept bounds the policies that are kept, one a run.
-	pinsKept = 4096
-	// A log that does not answer is asked again in this rhythm and for this
-	// long, before the attempt counts as failed.
-	askAgain  = 500 * time.Millisecond
-	maxOutage = time.Minute
-)
+// pinsKept bounds the policies that are kept, one a run.
+const pinsKept = 4096
 
 // Guard keeps calls from running that nobody approved. It goes by stored events
 // and their subjects alone: a memory may come from a snapshot, and a planner that
@@ -319,15 +313,10 @@ func (v *evidence) lacks(c tool.Call, asks bool) string {
 // Refusal says why a call may not run; empty if it may. It asks through an outage
 // of the log, if need be. The error is the log's or the context's.
 func (g *Guard) Refusal(ctx context.Context, run events.Run, c tool.Call) (string, error) {
-	for began := time.Now(); ; {
-		refusal, err := g.refusal(ctx, run, c)
-		if err == nil || errors.Is(err, journal.ErrDenied) || time.Since(began) >= maxOutage {
-			return strings.ToValidUTF8(refusal, "\uFFFD"), err
-		}
-		select {
-		case <-time.After(askAgain):
-		case <-ctx.Done():
-			return "", context.Cause(ctx)
-		}
-	}
+	var refusal string
+	err := worker.Outlast(ctx, func(ctx context.Context) (err error) {
+		refusal, err = g.refusal(ctx, run, c)
+		return err
+	}, nil)
+	return strings.ToValidUTF8(refusal, "\uFFFD"), err
 }

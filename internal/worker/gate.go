@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
@@ -21,11 +22,9 @@ type Gate struct {
 	mu      sync.Mutex
 	until   time.Time
 	probing bool
-	// turn ends when the gate shuts for longer, or opens, and every take with it:
-	// nothing is taken any more when Shut returns.
-	turn    context.Context
-	endTurn context.CancelFunc
-	takes   map[*stint]context.CancelFunc
+	// turns end what the inboxes do when the gate shuts for longer, or opens: nothing is
+	// taken any more when Shut returns.
+	turns map[*pullSession]context.CancelFunc
 }
 
 // Shut keeps the gate shut until a time. An earlier time than the one that it is
@@ -50,45 +49,29 @@ func (g *Gate) Open() {
 	}
 }
 
-// change wakes who waits for the gate. The lock is held.
+// change ends all turns. The lock is held.
 func (g *Gate) change() {
-	if g.turn != nil {
-		g.endTurn()
-		g.turn = nil
-	}
-	for _, stop := range g.takes {
-		stop()
+	for _, end := range g.turns {
+		end()
 	}
 }
 
-// guard has a stint's take stopped at the end of the turn, which may be over, and
-// until it is released.
-func (g *Gate) guard(s *stint, turn context.Context, stop context.CancelFunc) (release func()) {
+// turn returns how long the gate is still shut, whether it lets only one through
+// after that, and a context that ends when either is no longer so, or by end.
+func (g *Gate) turn(ctx context.Context, p *pullSession) (shut time.Duration, probing bool, turn context.Context, end func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.takes == nil {
-		g.takes = map[*stint]context.CancelFunc{}
+	turn, cancel := context.WithCancel(ctx)
+	if g.turns == nil {
+		g.turns = map[*pullSession]context.CancelFunc{}
 	}
-	g.takes[s] = stop
-	if turn.Err() != nil {
-		stop()
-	}
-	return func() {
+	g.turns[p] = cancel
+	return time.Until(g.until), g.probing, turn, func() {
+		cancel()
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		delete(g.takes, s)
+		delete(g.turns, p)
 	}
-}
-
-// look returns how long the gate is still shut, whether it lets only one through
-// after that, and a context that ends when either is no longer so.
-func (g *Gate) look() (shut time.Duration, probing bool, turn context.Context) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.turn == nil {
-		g.turn, g.endTurn = context.WithCancel(context.Background())
-	}
-	return time.Until(g.until), g.probing, g.turn
 }
 
 // ProbeInterval is how long a probe may keep the next one waiting.
@@ -103,102 +86,64 @@ func (g *Gate) through(ctx context.Context, slots int, take takeFunc, handle fun
 	if g == nil {
 		return take(ctx, slots, handle)
 	}
-	s := &stint{gate: g, slots: slots, take: take, handle: handle, left: make(chan struct{}, 1)}
-	for ctx.Err() == nil && !s.failed() {
-		shut, probing, turn := g.look()
-		switch {
-		case shut > 0:
-			pause(ctx, shut, turn)
-		case probing:
-			s.probe(ctx, turn)
-		default:
-			s.run(ctx, turn, slots, nil)
+	p := &pullSession{slots: slots, take: take, handle: handle}
+	for ctx.Err() == nil && p.failed() == nil {
+		shut, probing, turn, end := g.turn(ctx, p)
+		if shut > 0 {
+			retry.Wait(turn, shut)
+		} else {
+			p.pull(turn, probing)
 		}
+		end()
 	}
-	s.takes.Wait()
-	return errors.Join(s.errs...)
+	p.takes.Wait()
+	return p.failed()
 }
 
-// pause waits for a time, or for the end of the turn.
-func pause(ctx context.Context, d time.Duration, turn context.Context) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-turn.Done():
-	case <-ctx.Done():
-	}
-}
-
-// stint is the taking of one inbox's deliveries behind a gate: one take after
+// pullSession is the taking of one inbox's deliveries behind a gate: one take after
 // another, of which only the last one still asks for deliveries.
-type stint struct {
-	gate   *Gate
+type pullSession struct {
 	slots  int
 	take   takeFunc
 	handle func(journal.Delivery)
 	takes  sync.WaitGroup
-	// left has a token when a delivery's work has ended while a take was short.
-	left chan struct{}
 
 	mu     sync.Mutex
 	inWork int
-	// short says that the last take has fewer slots than it wants, since deliveries
-	// of earlier ones are in work.
-	short bool
-	errs  []error
+	errs   []error
 }
 
-// probe takes one delivery at a time; while that one is in work for long, the next
-// call takes another one.
-func (s *stint) probe(ctx, turn context.Context) {
+// pull takes deliveries, one at a time while probing, until the turn is over or the take
+// ends by itself. It also returns, so that the next call does better, when it has fewer
+// slots than are free by now, since deliveries of earlier takes have ended, or when all
+// its slots are in use by a slow probe.
+func (p *pullSession) pull(turn context.Context, probing bool) {
+	want, own := p.slots, 0
+	if probing {
+		want = 1
+	}
+	slots := p.room(want, &own)
+	ended := make(chan struct{})
+	if slots > 0 {
+		p.takes.Go(func() {
+			defer close(ended)
+			p.end(p.take(turn, slots, func(d journal.Delivery) {
+				p.count(&own, 1)
+				defer p.count(&own, -1)
+				p.handle(d)
+			}))
+		})
+	}
 	slow := time.NewTicker(ProbeInterval)
 	defer slow.Stop()
-	s.run(ctx, turn, 1, slow.C)
-}
-
-// run takes with as many slots as are wanted and free, until the turn is over,
-// the taking ends by itself, or earlier takes have given up enough slots to begin
-// again with more. At a tick of slow it also ends if all of its slots are in use;
-// nil: it does not.
-func (s *stint) run(ctx, turn context.Context, want int, slow <-chan time.Time) {
-	own := 0
-	slots := s.room(&own, want)
-	if slots <= 0 {
-		select {
-		case <-s.left:
-		case <-turn.Done():
-		case <-ctx.Done():
-		}
-		return
-	}
-	taking, stop := context.WithCancel(ctx)
-	defer stop()
-	defer s.gate.guard(s, turn, stop)()
-	ended := make(chan struct{})
-	s.takes.Go(func() {
-		defer close(ended)
-		s.end(s.take(taking, slots, func(d journal.Delivery) {
-			s.begin(&own)
-			defer s.leave(&own)
-			s.handle(d)
-		}))
-	})
 	for {
 		select {
 		case <-ended:
 			return
 		case <-turn.Done():
 			return
-		case <-ctx.Done():
-			return
-		case <-slow:
-			if s.full(&own, slots) {
-				return
-			}
-		case <-s.left:
-			// Half of what is missing is worth it to begin again.
-			if more := s.room(&own, want) - slots; more > (want-slots)/2 {
+		case <-slow.C:
+			if p.room(want, &own) > slots || probing && p.full(&own, slots) {
 				return
 			}
 		}
@@ -206,56 +151,38 @@ func (s *stint) run(ctx, turn context.Context, want int, slow <-chan time.Time) 
 }
 
 // room returns how many of the slots that a take wants are not in use by deliveries
-// of earlier ones. If it is fewer, the end of each delivery's work is told from then
-// on.
-func (s *stint) room(own *int, want int) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	slots := min(want, s.slots-(s.inWork-*own))
-	s.short = slots < want
-	return slots
+// of earlier ones.
+func (p *pullSession) room(want int, own *int) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return min(want, p.slots-(p.inWork-*own))
 }
 
 // full reports whether a take asks for no delivery, since all its slots are used.
-func (s *stint) full(own *int, slots int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (p *pullSession) full(own *int, slots int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	return *own >= slots
 }
 
-func (s *stint) begin(own *int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	*own++
-	s.inWork++
-}
-
-func (s *stint) leave(own *int) {
-	s.mu.Lock()
-	*own--
-	s.inWork--
-	short := s.short
-	s.mu.Unlock()
-	if !short {
-		return
-	}
-	select {
-	case s.left <- struct{}{}:
-	default:
-	}
+func (p *pullSession) count(own *int, by int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	*own += by
+	p.inWork += by
 }
 
 // end notes how a take ended.
-func (s *stint) end(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (p *pullSession) end(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if err != nil {
-		s.errs = append(s.errs, err)
+		p.errs = append(p.errs, err)
 	}
 }
 
-func (s *stint) failed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.errs) > 0
+func (p *pullSession) failed() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return errors.Join(p.errs...)
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -115,7 +116,8 @@ func (w *Worker) borrow(taking, workCtx context.Context) (wait func(deaf <-chan 
 	}
 }
 
-// takeLoan does the work of a loan, if there is room.
+// takeLoan does the work of a loan, if there is room. A delay says that the work failed,
+// which is in the log too, and when the delivery is to come again.
 func (w *Worker) takeLoan(ctx context.Context, d journal.Delivery, l journal.Loan) (time.Duration, error) {
 	if !w.enterLoan() {
 		return 0, journal.ErrNoPeer // about to end
@@ -127,16 +129,19 @@ func (w *Worker) takeLoan(ctx context.Context, d journal.Delivery, l journal.Loa
 	default:
 		return 0, journal.ErrPeersBusy
 	}
-	retry, err := w.repay(ctx, d, l)
+	err := w.repay(ctx, d, l)
+	delay, planned := planned(err)
 	switch {
 	case ctx.Err() != nil:
 		return 0, journal.ErrPeerLost // cut short by the end of the drain time
+	case planned:
+		return delay, nil
 	case errors.Is(err, errElsewhere):
 		return 0, journal.ErrPeerHolds
 	case err != nil && !errors.Is(err, journal.ErrNoPeer):
 		w.cfg.Logger.Warn("work of another worker could not be done", "effect", l.Key, "reason", err)
 	}
-	return retry, err
+	return 0, err
 }
 
 // enterLoan notes a loan in work, unless no more are taken.
@@ -152,24 +157,20 @@ func (w *Worker) enterLoan() bool {
 
 // repay does one effect under a delivery that another worker holds. Whatever the loan
 // says is only where to look: the run, the record and the effect come from the log.
-func (w *Worker) repay(ctx context.Context, d journal.Delivery, l journal.Loan) (time.Duration, error) {
-	subject, err := events.ParseSubject(d.Record().Subject)
-	if err == nil {
-		err = subject.CheckShard(w.cfg.Store.Log().Shards())
-	}
+func (w *Worker) repay(ctx context.Context, d journal.Delivery, l journal.Loan) error {
+	job, err := w.open(d)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	run := w.cfg.Store.Acquire(subject.Run)
-	defer w.cfg.Store.Release(run)
-	rec, err := w.recordOf(ctx, subject, d.Record().Seq)
+	defer w.cfg.Store.Release(job.run)
+	job.borrowed = true
+	rec, err := w.recordOf(ctx, job.subject, d.Record().Seq)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	job := &delivery{w: w, d: d, run: run, subject: subject, borrowed: true}
 	e, due, err := job.foldLoan(ctx, rec, l)
 	if err != nil || !due {
-		return 0, err
+		return err
 	}
 	job.found = []reducer.Effect{{Key: e.Key, Started: l.Started}}
 	return job.do(ctx, e)
@@ -180,7 +181,7 @@ func (w *Worker) repay(ctx context.Context, d journal.Delivery, l journal.Loan) 
 func (j *delivery) foldLoan(ctx context.Context, rec journal.Record, l journal.Loan) (reducer.Effect, bool, error) {
 	j.run.Lock()
 	defer j.run.Unlock()
-	defer j.w.flights.reconcile(j.run)
+	defer j.w.inFlight.cancelUnwanted(j.run)
 	e, err := j.run.Extend(ctx, rec)
 	if err != nil {
 		return reducer.Effect{}, false, err
@@ -197,17 +198,13 @@ func (j *delivery) foldLoan(ctx context.Context, rec journal.Record, l journal.L
 
 // recordOf reads the record that a loan names.
 func (w *Worker) recordOf(ctx context.Context, subject events.Subject, seq uint64) (journal.Record, error) {
-	if seq == 0 {
-		return journal.Record{}, fmt.Errorf("record 0 of run %s: %w", subject.Run.ID, journal.ErrNotFound)
-	}
-	for rec, err := range w.cfg.Store.Log().Read(ctx, subject.Run, seq-1) {
-		if err == nil && (rec.Seq != seq || rec.Subject != subject.String()) {
-			err = journal.ErrNotFound
+	if seq > 0 {
+		for rec, err := range w.cfg.Store.Log().Read(ctx, subject.Run, seq-1) {
+			if err != nil || rec.Seq == seq && rec.Subject == subject.String() {
+				return rec, err
+			}
+			break
 		}
-		if err != nil {
-			return journal.Record{}, fmt.Errorf("record %d of run %s: %w", seq, subject.Run.ID, err)
-		}
-		return rec, nil
 	}
 	return journal.Record{}, fmt.Errorf("record %d of run %s: %w", seq, subject.Run.ID, journal.ErrNotFound)
 }
@@ -238,70 +235,32 @@ func (o *outside) wait() {
 	o.group.Wait()
 }
 
-// inSlot works on a delivery and returns when it is settled, or when it only waits for
-// other workers and there is room for that.
-func (w *Worker) inSlot(ctx context.Context, d journal.Delivery, held *extender, out *outside) {
-	held.add(d)
-	if w.cfg.Peers == nil {
-		defer held.remove(d)
-		w.deliver(ctx, d, nil)
-		return
-	}
-	left, over := make(chan struct{}), make(chan struct{})
-	room := false
-	leave := sync.OnceFunc(func() {
-		select {
-		case w.waiting <- struct{}{}:
-			room = true
-			close(left)
-		default:
-		}
-	})
-	begun := out.begin(func() {
-		defer close(over)
-		defer held.remove(d)
-		defer func() {
-			if room {
-				<-w.waiting
-			}
-		}()
-		w.deliver(ctx, d, leave)
-	})
-	if !begun {
-		held.remove(d)
-		return // without a verdict: it comes again
-	}
-	select {
-	case <-left:
-	case <-over:
-	}
-}
-
 // lend has another worker do the effect.
-func (j *delivery) lend(f *flight, e reducer.Effect, r Result) Result {
-	if j.leave != nil {
-		j.leave()
-	}
-	return contain(f.ctx, func(ctx context.Context) Result {
+func (j *delivery) lend(f *effect, e reducer.Effect, r Result) Result {
+	return recoverWork(f.ctx, func(ctx context.Context) Result {
 		if j.w.cfg.Peers == nil {
 			return r.lent(ctx, 0, journal.ErrNoPeer)
 		}
 		found, _ := j.foundDue(e.Key)
-		j.w.flights.setLending(f, true)
+		j.w.inFlight.setLending(f, true)
 		retry, err := j.w.cfg.Peers.Lend(ctx, j.d, journal.Loan{Pool: j.subject.Pool, Name: r.lend, Key: e.Key, Started: found.Started})
-		j.w.flights.setLending(f, false)
+		j.w.inFlight.setLending(f, false)
 		return r.lent(ctx, retry, err)
 	})
 }
 
-// lookElsewhere reads what came of an effect that was lent. The run is locked.
-func (j *delivery) lookElsewhere(ctx context.Context, e reducer.Effect, delay time.Duration) error {
-	defer j.w.flights.reconcile(j.run)
+// readOutcome reads what came of an effect that was lent. One that is still due is
+// done again after the delay, or planned again at once. The run is locked.
+func (j *delivery) readOutcome(ctx context.Context, e reducer.Effect, delay time.Duration) error {
+	defer j.w.inFlight.cancelUnwanted(j.run)
 	if err := j.run.Refresh(ctx); err != nil {
 		return err
 	}
 	if _, still := j.run.Effect(e.Key); still && delay <= 0 {
 		return errAgain
+	}
+	if delay > 0 {
+		return retry.After(delay, nil)
 	}
 	return nil
 }

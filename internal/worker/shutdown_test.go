@@ -2,7 +2,6 @@ package worker_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -344,29 +343,5 @@ func TestNewChecksItsConfig(t *testing.T) {
 			_, err := worker.New(cfg)
 			require.ErrorContains(t, err, name)
 		}
-	})
-}
-
-func TestAnnounceRepeats(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		var at []time.Duration
-		began := time.Now()
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			worker.Announce(ctx, discard(), func(context.Context) error {
-				at = append(at, time.Since(began))
-				if len(at) == 2 || len(at) == 3 {
-					return errors.New("away")
-				}
-				if len(at) == 5 {
-					cancel()
-				}
-				return nil
-			})
-		}()
-		<-done
-		require.Equal(t, []time.Duration{0, 10 * time.Second, 11 * time.Second, 12 * time.Second, 22 * time.Second}, at)
 	})
 }

@@ -78,6 +78,10 @@ type Config struct {
 	// Peers lends to this worker and takes its loans, see [Worker.Offer] and [Lend];
 	// nil: nobody does.
 	Peers journal.Peers
+	// Lends reports whether an effect that is due is to be lent, see [Lend]. It is asked
+	// under the run's lock and must not block. Deliveries that only wait for their loans
+	// need no slot then, as far as there is room for that. Nil: no.
+	Lends func(mem *reducer.Memory, e reducer.Effect) bool
 	// Concurrency is how many deliveries of one inbox are in work at once.
 	// Default 64.
 	Concurrency int
@@ -186,11 +190,11 @@ type Worker struct {
 	cfg Config
 	// working bounds the work that is done at once: one delivery may hold a
 	// reply's calls by the hundred.
-	working chan struct{}
-	source  string
-	table   *reducer.Table
-	flights flights
-	loans   loans
+	working  chan struct{}
+	source   string
+	table    *reducer.Table
+	inFlight inFlight
+	loans    loans
 	// waiting has room for the deliveries that wait for others without a slot.
 	waiting chan struct{}
 }
@@ -217,8 +221,8 @@ func New(cfg Config) (*Worker, error) {
 	return &Worker{
 		working: make(chan struct{}, cfg.Concurrency*len(cfg.Inboxes)),
 		cfg:     cfg, source: Source(cfg.Role, cfg.Instance), table: cfg.Store.Machine().Table(),
-		flights: flights{byRun: map[events.Run][]*flight{}},
-		loans:   newLoans(cfg.Concurrency), waiting: make(chan struct{}, waitingPerSlot*cfg.Concurrency),
+		inFlight: inFlight{byRun: map[events.Run][]*effect{}},
+		loans:    newLoans(cfg.Concurrency), waiting: make(chan struct{}, waitingPerSlot*cfg.Concurrency),
 	}, nil
 }
 
@@ -290,7 +294,7 @@ func (w *Worker) consume(ctx, taking context.Context, inboxes []journal.Inbox, s
 	defer func() {
 		select {
 		case <-deaf:
-			w.cfg.Logger.Error("work goes on although it was told to end, and is left behind", "effects", w.flights.keys())
+			w.cfg.Logger.Error("work goes on although it was told to end, and is left behind", "effects", w.inFlight.keys())
 		default:
 		}
 	}()
@@ -349,7 +353,7 @@ func (w *Worker) consumeInbox(ctx, workCtx context.Context, inbox journal.Inbox,
 	var outside outside
 	defer outside.wait()
 	err := w.cfg.Gate.through(ctx, slots, take, func(d journal.Delivery) {
-		in(func() { w.inSlot(workCtx, d, held, &outside) }, func() { _ = d.Retry(0) })
+		in(func() { w.handle(workCtx, d, held, &outside) }, func() { _ = d.Retry(0) })
 	})
 	if err != nil {
 		return fmt.Errorf("%s: inbox %v of pool %s: %w", w.cfg.Role, inbox.States, inbox.Pool, err)
@@ -370,83 +374,3 @@ func (w *Worker) ackWait(ctx context.Context, inbox journal.Inbox) time.Duration
 
 // shortAckWait is an ack wait that no consumer goes below.
 const shortAckWait = 3 * time.Second
-
-// extender sends the sign of life for every delivery of one inbox in work. Its
-// rhythm is asked for when the first one comes: before that the inbox may not
-// be there yet.
-type extender struct {
-	ctx     context.Context
-	cancel  context.CancelFunc
-	ackWait func(context.Context) time.Duration
-
-	mu         sync.Mutex
-	deliveries map[journal.Delivery]struct{}
-	started    bool
-	running    sync.WaitGroup
-}
-
-func newExtender(ctx context.Context, ackWait func(context.Context) time.Duration) *extender {
-	ctx, cancel := context.WithCancel(ctx)
-	return &extender{ctx: ctx, cancel: cancel, ackWait: ackWait, deliveries: map[journal.Delivery]struct{}{}}
-}
-
-func (x *extender) add(d journal.Delivery) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.deliveries[d] = struct{}{}
-	if !x.started {
-		x.started = true
-		x.running.Go(x.run)
-	}
-}
-
-func (x *extender) remove(d journal.Delivery) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	delete(x.deliveries, d)
-}
-
-// run extends until stop is called.
-func (x *extender) run() {
-	timer := time.NewTimer(x.rhythm())
-	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-			x.extend()
-			timer.Reset(x.rhythm())
-		case <-x.ctx.Done():
-			return
-		}
-	}
-}
-
-// slowestRhythm is how long a change of the ack wait may go unseen.
-const slowestRhythm = 5 * time.Second
-
-// rhythm is the time to the next sign of life: a third of the ack wait, which is
-// asked for each time since it can be changed under way.
-func (x *extender) rhythm() time.Duration {
-	return min(max(x.ackWait(x.ctx)/3, time.Millisecond), slowestRhythm)
-}
-
-// stop ends the signs of life, also of what is added later.
-func (x *extender) stop() {
-	x.cancel()
-	x.mu.Lock()
-	x.started = true
-	x.mu.Unlock()
-	x.running.Wait()
-}
-
-func (x *extender) extend() {
-	x.mu.Lock()
-	held := make([]journal.Delivery, 0, len(x.deliveries))
-	for d := range x.deliveries {
-		held = append(held, d)
-	}
-	x.mu.Unlock()
-	for _, d := range held {
-		_ = d.Extend() // if the bus is away, it comes again by itself
-	}
-}

@@ -22,6 +22,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -124,7 +126,7 @@ func New(cfg Config) (*Actor, error) {
 			reducer.KindTool: worker.HandlerFunc(a.act),
 			reducer.KindJoin: worker.HandlerFunc(toolcall.Join),
 		},
-		Peers: cfg.Peers, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+		Peers: cfg.Peers, Lends: a.lends, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	return a, err
 }
@@ -163,7 +165,7 @@ func (a *Actor) withdraw(ctx context.Context) error {
 // Tools that come or go meanwhile are announced at once.
 func (a *Actor) Run(ctx context.Context) error {
 	changed := a.cfg.Tools.Changed()
-	return worker.RunAnnounced(ctx, a.cfg.Logger, a.Announce, a.withdraw, func(ctx context.Context) error {
+	return announce.During(ctx, a.cfg.Logger, a.Announce, a.withdraw, func(ctx context.Context) error {
 		watching, stop := context.WithCancel(ctx)
 		var watcher sync.WaitGroup
 		watcher.Go(func() { a.announceChanges(watching, changed) })
@@ -189,12 +191,7 @@ func (a *Actor) announceChanges(ctx context.Context, changed <-chan struct{}) {
 		if err := a.Announce(ctx); err != nil && ctx.Err() == nil {
 			a.cfg.Logger.Warn("changed tools cannot be announced; it is tried again", "reason", err)
 		}
-		calm := time.NewTimer(announceEvery)
-		select {
-		case <-ctx.Done():
-		case <-calm.C:
-		}
-		calm.Stop()
+		retry.Wait(ctx, announceEvery)
 	}
 }
 
@@ -248,6 +245,19 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e reducer.Effect) worke
 	return a.awaited(c, a.admitted(run, c, func(context.Context) worker.Result {
 		return worker.Then(&events.ToolCallStarted{CallID: c.ID}, work)
 	}))
+}
+
+// lends reports whether the effect is a call of a tool that this actor does not have.
+func (a *Actor) lends(mem *reducer.Memory, e reducer.Effect) bool {
+	if e.Kind != reducer.KindTool {
+		return false
+	}
+	state := mem.Call(e.CallID)
+	if state == nil {
+		return false
+	}
+	_, here := a.cfg.Tools.Lookup(state.Name)
+	return !here
 }
 
 // workerLost ends a call that was started by a worker that is gone, and that must

@@ -1,4 +1,4 @@
-package worker_test
+package announce_test
 
 import (
 	"testing"
@@ -7,14 +7,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/internal/announce"
 )
 
 // Misses count from the first one in a row; finding the thing, or not looking for long,
 // ends a row.
 func TestMisses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := worker.NewMisses[string](10 * time.Second)
+		m := announce.NewMisses[string](10 * time.Second)
 		require.False(t, m.Any())
 		require.Zero(t, m.Miss("a"))
 		time.Sleep(8 * time.Second)

@@ -22,11 +22,11 @@ func (w *Worker) run(ctx context.Context, work Work) Result {
 		}
 	}
 	defer func() { <-w.working }()
-	return contain(ctx, work)
+	return recoverWork(ctx, work)
 }
 
-// contain runs work and makes a panic a failure.
-func contain(ctx context.Context, work Work) (result Result) {
+// recoverWork runs work and makes a panic a failure.
+func recoverWork(ctx context.Context, work Work) (result Result) {
 	defer func() {
 		if p := recover(); p != nil {
 			result = Fail(panicError(p))
@@ -35,7 +35,8 @@ func contain(ctx context.Context, work Work) (result Result) {
 	return work(ctx)
 }
 
-func containPlan(h Handler, run *runlog.Run, e reducer.Effect) (work Work) {
+// recoverPlan plans an effect and makes a panic a failure.
+func recoverPlan(h Handler, run *runlog.Run, e reducer.Effect) (work Work) {
 	defer func() {
 		if p := recover(); p != nil {
 			err := panicError(p)

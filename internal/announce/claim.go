@@ -1,4 +1,4 @@
-package worker
+package announce
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
@@ -21,20 +22,21 @@ const claimLook = time.Second
 // said anything yet, claims what it likes.
 func Claim(ctx context.Context, logger *slog.Logger, dir journal.Directory, instance string, claims []journal.Claim) error {
 	first := map[journal.Claim]uint64{} // by the claim without its number
-	for began := time.Now(); ; {
+	began := time.Now()
+	return retry.Policy{First: claimLook}.Do(ctx, func(ctx context.Context) error {
 		taken, err := takenBy(ctx, dir, instance, claims)
-		if errors.Is(err, journal.ErrDenied) || errors.Is(err, journal.ErrNotReady) {
+		switch {
+		case errors.Is(err, journal.ErrDenied), errors.Is(err, journal.ErrNotReady):
 			return nil
-		}
-		if err != nil {
-			return err
+		case err != nil:
+			return retry.Stop(err)
 		}
 		for _, c := range taken {
 			seq := c.Seq
 			c.Seq = 0
 			known, before := first[c]
 			if before && (seq != known || time.Since(began) > journal.AnnouncementTTL+journal.AnnouncementRefresh) {
-				return &journal.NameTakenError{Claim: c, Instance: instance}
+				return retry.Stop(&journal.NameTakenError{Claim: c, Instance: instance})
 			}
 			if !before {
 				first[c] = seq
@@ -42,18 +44,14 @@ func Claim(ctx context.Context, logger *slog.Logger, dir journal.Directory, inst
 					"kind", c.Kind, "name", c.Name, "other", c.Instance, "for_at_most", journal.AnnouncementTTL)
 			}
 		}
-		if len(taken) == 0 {
-			return nil
+		if len(taken) > 0 {
+			return errTaken
 		}
-		timer := time.NewTimer(claimLook)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		}
-	}
+		return nil
+	}, nil)
 }
+
+var errTaken = errors.New("a name is taken")
 
 // Claimed returns a [*journal.NameTakenError] if another instance means something
 // else by one of the names now. Further errors are the bus's.

@@ -11,9 +11,9 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// flight is an effect that runs in this process. Its context ends when the run
-// no longer wants it.
-type flight struct {
+// effect is an effect in flight in this process. Its context ends when the run no longer
+// wants it.
+type effect struct {
 	run    events.Run
 	key    string
 	ctx    context.Context
@@ -22,57 +22,63 @@ type flight struct {
 	done chan struct{}
 	// delay is when the work is to be tried again, set before done is closed.
 	delay time.Duration
-	// lending says that the effect is lent now. It is guarded by flights.mu.
+	// lending says that the effect is lent now. It is guarded by inFlight.mu.
 	lending bool
 }
 
-// flights are the effects that run in this process, by key. An effect that
-// ended is gone from here before another one may begin under its key, so a
-// cancelled one never removes its successor.
-type flights struct {
+// inFlight are the effects in flight in this process, by key. An effect that ended is
+// gone from here before another one may begin under its key, so a cancelled one never
+// removes its successor.
+type inFlight struct {
 	mu    sync.Mutex
-	byRun map[events.Run][]*flight
+	byRun map[events.Run][]*effect
 }
 
-// begin registers a flight, or returns the one that has the key already, whose done
+// begin registers an effect, or returns the one that has the key already, whose done
 // is set then.
-func (fs *flights) begin(ctx context.Context, run events.Run, key string) (f *flight, mine bool) {
+func (fs *inFlight) begin(ctx context.Context, run events.Run, key string) (f *effect, mine bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	flying := fs.byRun[run]
-	for _, f := range flying {
+	ofRun := fs.byRun[run]
+	for _, f := range ofRun {
 		if f.key == key {
-			if f.done == nil {
-				f.done = make(chan struct{})
-			}
+			f.awaited()
 			return f, false
 		}
 	}
-	f = &flight{run: run, key: key}
+	f = &effect{run: run, key: key}
 	f.ctx, f.cancel = context.WithCancel(ctx)
-	fs.byRun[run] = append(flying, f)
+	fs.byRun[run] = append(ofRun, f)
 	return f, true
 }
 
+// awaited returns what is closed at the effect's end. The lock of inFlight is held.
+func (f *effect) awaited() <-chan struct{} {
+	if f.done == nil {
+		f.done = make(chan struct{})
+	}
+	return f.done
+}
+
 // setLending notes whether f's effect is lent now.
-func (fs *flights) setLending(f *flight, lending bool) {
+func (fs *inFlight) setLending(f *effect, lending bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f.lending = lending
 }
 
 // lends reports whether f's effect is lent now.
-func (fs *flights) lends(f *flight) bool {
+func (fs *inFlight) lends(f *effect) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return f.lending
 }
 
 // has reports whether one of the effects is in flight here.
-func (fs *flights) has(run events.Run, effects []reducer.Effect) bool {
+func (fs *inFlight) has(run events.Run, effects []reducer.Effect) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	return slices.ContainsFunc(fs.byRun[run], func(f *flight) bool {
+	return slices.ContainsFunc(fs.byRun[run], func(f *effect) bool {
 		return slices.ContainsFunc(effects, func(e reducer.Effect) bool { return e.Key == f.key })
 	})
 }
@@ -80,10 +86,10 @@ func (fs *flights) has(run events.Run, effects []reducer.Effect) bool {
 // cancelPatience is how long an effect waits for the run's cancelled ones to end.
 const cancelPatience = time.Second
 
-// awaitCancelled waits until the run's flights that were cancelled have ended, so that
+// awaitCancelled waits until the run's effects that were cancelled have ended, so that
 // f finds in the log what they leave there. One that does not notice is not waited for
 // for long.
-func (fs *flights) awaitCancelled(ctx context.Context, f *flight) {
+func (fs *inFlight) awaitCancelled(ctx context.Context, f *effect) {
 	var patience <-chan time.Time
 	for _, done := range fs.cancelled(f) {
 		if patience == nil {
@@ -99,9 +105,9 @@ func (fs *flights) awaitCancelled(ctx context.Context, f *flight) {
 	}
 }
 
-// cancelled returns what is closed at the end of the other flights of f's run that
+// cancelled returns what is closed at the end of the other effects of f's run that
 // were cancelled.
-func (fs *flights) cancelled(f *flight) []<-chan struct{} {
+func (fs *inFlight) cancelled(f *effect) []<-chan struct{} {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	var ends []<-chan struct{}
@@ -109,21 +115,18 @@ func (fs *flights) cancelled(f *flight) []<-chan struct{} {
 		if other == f || other.ctx.Err() == nil {
 			continue
 		}
-		if other.done == nil {
-			other.done = make(chan struct{})
-		}
-		ends = append(ends, other.done)
+		ends = append(ends, other.awaited())
 	}
 	return ends
 }
 
-func (fs *flights) end(f *flight) {
+func (fs *inFlight) end(f *effect) {
 	fs.mu.Lock()
-	flying := fs.byRun[f.run]
-	if len(flying) == 1 {
+	ofRun := fs.byRun[f.run]
+	if len(ofRun) == 1 {
 		delete(fs.byRun, f.run)
 	} else {
-		fs.byRun[f.run] = slices.DeleteFunc(flying, func(other *flight) bool { return other == f })
+		fs.byRun[f.run] = slices.DeleteFunc(ofRun, func(other *effect) bool { return other == f })
 	}
 	done := f.done
 	fs.mu.Unlock()
@@ -133,29 +136,29 @@ func (fs *flights) end(f *flight) {
 	}
 }
 
-// reconcile cancels the flights that the run does not want any more. The run
+// cancelUnwanted cancels the effects that the run does not want any more. The run
 // is locked by the caller.
-func (fs *flights) reconcile(run *runlog.Run) {
+func (fs *inFlight) cancelUnwanted(run *runlog.Run) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	flying := fs.byRun[run.ID]
-	if len(flying) == 0 {
+	ofRun := fs.byRun[run.ID]
+	if len(ofRun) == 0 {
 		return
 	}
-	for _, f := range flying {
+	for _, f := range ofRun {
 		if _, wanted := run.Effect(f.key); !wanted {
 			f.cancel()
 		}
 	}
 }
 
-// keys returns what flies, as `<run> <key>`.
-func (fs *flights) keys() []string {
+// keys returns what is in flight, as `<run> <key>`.
+func (fs *inFlight) keys() []string {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	var keys []string
-	for run, flying := range fs.byRun {
-		for _, f := range flying {
+	for run, ofRun := range fs.byRun {
+		for _, f := range ofRun {
 			keys = append(keys, run.ID+" "+f.key)
 		}
 	}

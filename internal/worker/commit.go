@@ -6,18 +6,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// maxOutage is how long a result is kept for a log that does not answer: it may
-// have been dear, or never to be had again. After that the effect is done again.
-const maxOutage = time.Minute
+// failures is when work is done again whose failure says nothing of its own.
+var failures = retry.Policy{First: 200 * time.Millisecond, Factor: 2, Max: 30 * time.Second}
 
-// settle appends what the work came to, and returns the work that follows it.
-func (j *delivery) settle(ctx context.Context, e reducer.Effect, r Result) (Work, time.Duration, error) {
+// commit appends what the work came to, and returns the work that follows it. It outlasts
+// an outage of the log: the result may have been expensive, or not to be had again.
+func (j *delivery) commit(ctx context.Context, e reducer.Effect, r Result) (next Work, err error) {
 	if r.failure == nil && len(r.payloads) == 0 && !r.elsewhere && !r.held {
 		r = Fail(errors.New("the handler returned no event"))
 	}
@@ -25,45 +26,38 @@ func (j *delivery) settle(ctx context.Context, e reducer.Effect, r Result) (Work
 	for i := range ids {
 		ids[i] = j.w.cfg.Store.NewID()
 	}
-	for began := time.Now(); ; {
-		next, delay, err := j.settleOnce(ctx, e, r, ids)
-		if !passes(err) || time.Since(began) >= maxOutage {
-			return next, delay, err
+	err = Outlast(ctx, func(ctx context.Context) (err error) {
+		next, err = j.commitOnce(ctx, e, r, ids)
+		if _, planned := planned(err); planned || errors.Is(err, errAgain) {
+			return retry.Stop(err)
 		}
+		return err
+	}, func(err error, _ time.Duration) {
 		j.w.cfg.Logger.Log(ctx, outageLevel(err), "an outcome cannot be stored yet", "run", j.run.ID.ID, "effect", e.Key, "reason", err)
-		select {
-		case <-time.After(outageDelay(err)):
-		case <-ctx.Done():
-			return nil, 0, ctx.Err()
-		}
-	}
+	})
+	return next, err
 }
 
-// passes reports whether an error is an outage that ends by itself.
-func passes(err error) bool {
-	return isOutage(err) && !errors.Is(err, errAgain) && !errors.Is(err, journal.ErrDenied) && !errors.Is(err, journal.ErrNotReady)
-}
-
-// settleOnce is settle for a log that answers.
-func (j *delivery) settleOnce(ctx context.Context, e reducer.Effect, r Result, ids []string) (Work, time.Duration, error) {
+// commitOnce is commit for a log that answers.
+func (j *delivery) commitOnce(ctx context.Context, e reducer.Effect, r Result, ids []string) (Work, error) {
 	j.run.Lock()
 	defer j.run.Unlock()
 	switch {
 	case r.failure != nil:
-		return j.retry(ctx, e, r, ids)
+		return nil, j.fail(ctx, e, r, ids)
 	case r.elsewhere || r.held:
-		return nil, r.delay, j.lookElsewhere(ctx, e, r.delay)
+		return nil, j.readOutcome(ctx, e, r.delay)
 	}
-	appended, err := j.add(ctx, e, addition{payloads: r.payloads, ids: ids, begins: r.next != nil || r.handsOn})
+	appended, err := j.append(ctx, e, addition{payloads: r.payloads, ids: ids, begins: r.next != nil || r.handsOn})
 	switch {
 	case isOutage(err):
-		return nil, 0, err
+		return nil, err
 	case err != nil:
-		return j.retry(ctx, e, Fail(err), nil)
+		return nil, j.fail(ctx, e, Fail(err), nil)
 	case !appended:
-		return nil, 0, j.leaveBehind(ctx, e, r.leaves, ids)
+		return nil, j.leaveBehind(ctx, e, r.leaves, ids)
 	}
-	return r.next, 0, nil
+	return r.next, nil
 }
 
 // leaveBehind appends what is left of work that nobody wants any more.
@@ -85,29 +79,28 @@ func (j *delivery) leaveBehind(ctx context.Context, e reducer.Effect, leaves fun
 	return err
 }
 
-// retry counts the failure in the log and says when to come again. A stand-in's is
+// fail counts the failure in the log and says when to come again. A stand-in's is
 // not the run's, and is in the worker's own log alone.
-func (j *delivery) retry(ctx context.Context, e reducer.Effect, r Result, ids []string) (Work, time.Duration, error) {
+func (j *delivery) fail(ctx context.Context, e reducer.Effect, r Result, ids []string) error {
 	if j.w.cfg.Origin != "" {
 		j.w.cfg.Logger.Warn("work for others failed and will be tried again", "run", j.run.ID.ID, "effect", e.Key, "reason", r.failure.Message)
-		return nil, max(r.delay, firstDelay), nil
+		return retry.After(max(r.delay, failures.First), nil)
 	}
 	failure := *r.failure
 	failure.Key, failure.Message = e.Key, bounded(failure.Message)
 	failure.RetryAfterMS = r.delay.Milliseconds()
 	failure.Under, failure.Delivery = j.n, j.d.Attempt()
-	if _, err := j.add(ctx, e, addition{payloads: []events.Payload{&failure}, ids: ids}); err != nil {
-		return nil, 0, err
+	if _, err := j.append(ctx, e, addition{payloads: []events.Payload{&failure}, ids: ids}); err != nil {
+		return err
 	}
 	now, still := j.run.Effect(e.Key)
-	if !still {
-		return nil, 0, j.leaveBehind(ctx, e, r.leaves, ids)
+	switch {
+	case !still:
+		return j.leaveBehind(ctx, e, r.leaves, ids)
+	case r.delay > 0:
+		return retry.After(max(r.delay, time.Millisecond), nil)
 	}
-	delay := r.delay
-	if delay <= 0 {
-		delay = firstDelay << min(max(now.Failed.Total()-1, 0), 8)
-	}
-	return nil, min(max(delay, time.Millisecond), max(lastDelay, r.delay)), nil
+	return retry.After(failures.Delay(now.Failed.Total()), nil)
 }
 
 // maxMessage bounds what the log keeps of a failure, in bytes.
@@ -129,15 +122,10 @@ type addition struct {
 	begins bool
 }
 
-// commit appends payloads as long as the effect is due under the same key. What
-// the transition table does not allow ends the run.
-func (j *delivery) commit(ctx context.Context, e reducer.Effect, payloads ...events.Payload) (bool, error) {
-	return j.add(ctx, e, addition{payloads: payloads})
-}
-
-// add is commit for an addition.
-func (j *delivery) add(ctx context.Context, e reducer.Effect, a addition) (bool, error) {
-	appended, err := j.append(ctx, e, a)
+// append appends payloads as long as the effect is due under the same key. What the
+// transition table does not allow ends the run.
+func (j *delivery) append(ctx context.Context, e reducer.Effect, a addition) (bool, error) {
+	appended, err := j.tryAppend(ctx, e, a)
 	if err == nil {
 		return appended, nil
 	}
@@ -145,14 +133,14 @@ func (j *delivery) add(ctx context.Context, e reducer.Effect, a addition) (bool,
 	if !errors.As(err, &illegal) {
 		return appended, err
 	}
-	_, err = j.append(ctx, e, addition{payloads: []events.Payload{&events.FatalError{
+	_, err = j.tryAppend(ctx, e, addition{payloads: []events.Payload{&events.FatalError{
 		Outcome: events.Outcome{Code: reducer.CodeInvalidTransition, Message: illegal.Error()},
 	}}})
 	return false, err
 }
 
-func (j *delivery) append(ctx context.Context, e reducer.Effect, a addition) (bool, error) {
-	defer j.w.flights.reconcile(j.run)
+func (j *delivery) tryAppend(ctx context.Context, e reducer.Effect, a addition) (bool, error) {
+	defer j.w.inFlight.cancelUnwanted(j.run)
 	stamp := runlog.Stamp{Source: j.w.source, Cause: j.cause, IDs: a.ids}
 	return j.run.Commit(ctx, stamp, func(*reducer.Memory) ([]runlog.Draft, error) {
 		now, still := j.run.Effect(e.Key)
@@ -187,10 +175,6 @@ func (j *delivery) origin(e reducer.Effect) events.State {
 // isOutage reports whether an error is the log's, so that the work is not to
 // blame for it.
 func isOutage(err error) bool {
-	return err != nil && !errors.Is(err, journal.ErrTooLarge) && !isDraft(err)
-}
-
-func isDraft(err error) bool {
-	var d *runlog.DraftError
-	return errors.As(err, &d)
+	var draft *runlog.DraftError
+	return err != nil && !errors.Is(err, journal.ErrTooLarge) && !errors.As(err, &draft)
 }

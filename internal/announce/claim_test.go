@@ -1,7 +1,8 @@
-package worker_test
+package announce_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -9,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/simulated"
-	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
@@ -30,10 +31,10 @@ func claims(t *testing.T, olds, news string, living bool) (took time.Duration, e
 	if living {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		go worker.Announce(ctx, slog.New(slog.DiscardHandler), old)
+		go announce.Repeat(ctx, slog.New(slog.DiscardHandler), old)
 	}
 	began := time.Now()
-	err = worker.Claim(t.Context(), slog.New(slog.DiscardHandler), dir, "new", []journal.Claim{claimOf(news)})
+	err = announce.Claim(t.Context(), slog.New(slog.DiscardHandler), dir, "new", []journal.Claim{claimOf(news)})
 	return time.Since(began), err
 }
 
@@ -66,7 +67,31 @@ func TestClaimThatIsGivenUp(t *testing.T) {
 		require.NoError(t, dir.AnnounceProviders(t.Context(), "old", nil, claimOf("one")))
 		ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
 		defer stop()
-		err := worker.Claim(ctx, slog.New(slog.DiscardHandler), dir, "new", []journal.Claim{claimOf("other")})
+		err := announce.Claim(ctx, slog.New(slog.DiscardHandler), dir, "new", []journal.Claim{claimOf("other")})
 		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}
+
+func TestAnnounceRepeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var at []time.Duration
+		began := time.Now()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			announce.Repeat(ctx, slog.New(slog.DiscardHandler), func(context.Context) error {
+				at = append(at, time.Since(began))
+				if len(at) == 2 || len(at) == 3 {
+					return errors.New("away")
+				}
+				if len(at) == 5 {
+					cancel()
+				}
+				return nil
+			})
+		}()
+		<-done
+		require.Equal(t, []time.Duration{0, 10 * time.Second, 11 * time.Second, 12 * time.Second, 22 * time.Second}, at)
 	})
 }

@@ -1,0 +1,457 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// delivery is one message in work. Its methods return nil when nothing is left to do under
+// the message, a [*retry.Later] without a reason when it has to come again, and any other
+// error when it is not known how far things are.
+type delivery struct {
+	w       *Worker
+	d       journal.Delivery
+	run     *runlog.Run
+	subject events.Subject
+	// n is the message's place in its run, 0 if it cannot be decoded. cause is
+	// its event's id.
+	n     uint64
+	cause string
+	// resumed says that the message is a Resumed that somebody asked for. Work that was in
+	// flight when the run was paused may still be in flight in another process.
+	resumed bool
+	// found is what was due when the delivery came. Only that can have been tried
+	// under an earlier delivery of the message.
+	found []reducer.Effect
+	// borrowed says that another worker holds the delivery.
+	borrowed bool
+}
+
+// errElsewhere says that a call runs under another delivery, which alone may
+// conclude what became of it.
+var errElsewhere = errors.New("the call was started under another delivery")
+
+// errHeld says that another worker, to which the work was lent, may be at it.
+var errHeld = errors.New("the work was lent")
+
+// errAgain says that an effect which was lent is to be planned again.
+var errAgain = errors.New("the effect is to be planned again")
+
+// handle works on a delivery. It returns when the delivery has its verdict, or before
+// that if all that is left is to wait for other workers and there is room for that.
+func (w *Worker) handle(ctx context.Context, d journal.Delivery, held *extender, out *outside) {
+	job, err := w.open(d)
+	if err != nil {
+		// It belongs to no run, so nobody waits for it and none is harmed.
+		w.cfg.Logger.Warn("ignoring a message that belongs to no run", "subject", d.Record().Subject, "seq", d.Record().Seq, "reason", err)
+		_ = d.Ack()
+		return
+	}
+	held.add(d)
+	lends, err := job.prepare(ctx)
+	if lends {
+		select {
+		case w.waiting <- struct{}{}:
+			begun := out.begin(func() {
+				defer func() { <-w.waiting }()
+				defer job.release(held)
+				job.conclude(ctx, job.work(ctx))
+			})
+			if !begun { // without a verdict it comes again
+				<-w.waiting
+				job.release(held)
+			}
+			return
+		default:
+		}
+	}
+	defer job.release(held)
+	if err == nil {
+		err = job.work(ctx)
+	}
+	job.conclude(ctx, err)
+}
+
+// open finds the delivery's run, which the caller releases.
+func (w *Worker) open(d journal.Delivery) (*delivery, error) {
+	subject, err := events.ParseSubject(d.Record().Subject)
+	if err == nil {
+		err = subject.CheckShard(w.cfg.Store.Log().Shards())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &delivery{w: w, d: d, run: w.cfg.Store.Acquire(subject.Run), subject: subject}, nil
+}
+
+// release gives back what the delivery held.
+func (j *delivery) release(held *extender) {
+	j.w.cfg.Store.Release(j.run)
+	held.remove(j.d)
+}
+
+// conclude gives the delivery its verdict.
+func (j *delivery) conclude(ctx context.Context, err error) {
+	if err == nil && ctx.Err() == nil {
+		_ = j.d.Ack()
+		return
+	}
+	var parentGone *runlog.ParentGoneError
+	var foreign *reducer.TableError
+	log := j.w.cfg.Logger.With("run", j.run.ID.ID, "seq", j.d.Record().Seq)
+	switch {
+	case errors.Is(err, errHeld):
+		// The borrower extends the delivery, and its end is in the log.
+		log.Info("leaving a call to the worker that borrowed it")
+	case errors.Is(err, errElsewhere) && ctx.Err() == nil:
+		// Any verdict could hit the delivery of whoever runs the call. Without
+		// one this comes again when that one gives no sign of life.
+		log.Info("leaving a call to the worker that started it")
+	case ctx.Err() != nil:
+		// The drain time is over: what was cut short goes to another worker,
+		// which counts it.
+		_ = j.d.Retry(0)
+	case errors.As(err, &foreign):
+		// Only a worker with its graph may do anything about it.
+		log.Error("leaving a run to workers that have its graph", "reason", err)
+		_ = j.d.Retry(failures.Max)
+	case errors.As(err, &parentGone):
+		// Only an import brings it back.
+		log.Error("a run cannot be read", "reason", err)
+		_ = j.d.Retry(failures.Max)
+	default:
+		if _, planned := planned(err); !planned {
+			log.Log(ctx, outageLevel(err), "a delivery comes again", "reason", err)
+			err = outageOf(err)
+		}
+		delay, _ := retry.Asked(err)
+		_ = j.d.Retry(delay)
+	}
+}
+
+// planned returns the delay of work that is to be done again later, which is no error.
+func planned(err error) (time.Duration, bool) {
+	later, ok := err.(*retry.Later)
+	if !ok || later.Err != nil {
+		return 0, false
+	}
+	return later.Delay, true
+}
+
+// outageLevel is the level at which an outage is logged for each piece of work. That
+// the log has no room the bus says, once.
+func outageLevel(err error) slog.Level {
+	if errors.Is(err, journal.ErrFull) {
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
+}
+
+// prepare folds the run, does what has to be done on arrival, and finds what is due. lends
+// says that some of that is to be lent.
+func (j *delivery) prepare(ctx context.Context) (lends bool, err error) {
+	if err := j.fold(ctx); err != nil {
+		return false, err
+	}
+	if err := j.arrived(ctx); err != nil {
+		return false, err
+	}
+	j.run.Lock()
+	defer j.run.Unlock()
+	j.found = j.due()
+	if j.w.cfg.Lends == nil || j.w.cfg.Peers == nil {
+		return false, nil
+	}
+	for _, e := range j.found {
+		lends = lends || j.w.cfg.Lends(j.run.Memory(), e)
+	}
+	return lends, nil
+}
+
+// work does everything that is due under this delivery.
+func (j *delivery) work(ctx context.Context) error {
+	for due := j.found; len(due) > 0; due = j.nowDue() {
+		if asked, err := j.awaitOthers(ctx, due); err != nil {
+			return err
+		} else if asked {
+			continue
+		}
+		if err := j.doAll(ctx, due); err != nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fold brings the run to the message, and to the log's head if the message was
+// delivered before.
+func (j *delivery) fold(ctx context.Context) error {
+	j.run.Lock()
+	defer j.run.Unlock()
+	e, err := j.run.Extend(ctx, j.d.Record())
+	if err != nil {
+		return err
+	}
+	if e != nil {
+		j.n, j.cause = e.N, e.ID
+		resumed, ok := e.Data.(*events.Resumed)
+		j.resumed = ok && !resumed.Redrive
+	}
+	if j.d.Attempt() > 1 {
+		if err := j.run.Refresh(ctx); err != nil {
+			return err
+		}
+	}
+	j.w.inFlight.cancelUnwanted(j.run)
+	return nil
+}
+
+// othersEvery is how often another process is asked whether it still has a run's work
+// in flight.
+const othersEvery = 2 * time.Second
+
+// awaitOthers asks whether another process has the work of a resumed run in flight,
+// since it would be done, and paid for, twice. If so, it waits for a while. Either way
+// the run may have gone on meanwhile, so what is due has to be looked up again: asked is
+// true. A process that dies stops answering, and the work is this delivery's.
+func (j *delivery) awaitOthers(ctx context.Context, due []reducer.Effect) (asked bool, err error) {
+	elsewhere := j.w.cfg.Elsewhere
+	if elsewhere == nil || !j.resumed || j.w.inFlight.has(j.run.ID, due) {
+		return false, nil
+	}
+	if j.resumed = elsewhere(ctx, j.run.ID, due); j.resumed {
+		retry.Wait(ctx, othersEvery)
+	}
+	if ctx.Err() != nil {
+		return true, ctx.Err()
+	}
+	j.run.Lock()
+	defer j.run.Unlock()
+	return true, j.run.Refresh(ctx)
+}
+
+// arrived does what is to be done on every delivery.
+func (j *delivery) arrived(ctx context.Context) error {
+	ask := j.w.cfg.Arrived
+	if ask == nil {
+		return nil
+	}
+	j.run.Lock()
+	do := ask(j.run.ID, j.run.Memory())
+	j.run.Unlock()
+	if do == nil {
+		return nil
+	}
+	return do(ctx)
+}
+
+func (j *delivery) nowDue() []reducer.Effect {
+	j.run.Lock()
+	defer j.run.Unlock()
+	return j.due()
+}
+
+// due returns the effects that this delivery is responsible for and that may start. They
+// must not be changed: mostly they are all that the run wants. The run is locked.
+func (j *delivery) due() []reducer.Effect {
+	all := j.run.Effects()
+	for i := range all {
+		if j.mayStart(&all[i]) {
+			continue
+		}
+		due := append(make([]reducer.Effect, 0, len(all)-1), all[:i]...)
+		for ; i < len(all); i++ {
+			if j.mayStart(&all[i]) {
+				due = append(due, all[i])
+			}
+		}
+		return due
+	}
+	return all
+}
+
+// mayStart reports whether this delivery is responsible for the effect, and the
+// effect may start.
+func (j *delivery) mayStart(e *reducer.Effect) bool {
+	if e.State == "" {
+		return !e.Held
+	}
+	return e.State == j.subject.To && e.Wake == j.n && !e.Held
+}
+
+// doAll does effects side by side. Where nothing else is wrong, the longest delay that
+// one of them asks for holds.
+func (j *delivery) doAll(ctx context.Context, due []reducer.Effect) error {
+	if len(due) == 1 {
+		return j.do(ctx, due[0])
+	}
+	ended := make(chan error, len(due))
+	for _, e := range due {
+		go func() {
+			// A handler may end its goroutine; the others are waited for anyway.
+			err := errors.New("the work ended its goroutine")
+			defer func() { ended <- err }()
+			err = j.do(ctx, e)
+		}()
+	}
+	var longest time.Duration
+	var failed []error
+	for range due {
+		err := <-ended
+		if delay, planned := planned(err); planned {
+			longest = max(longest, delay)
+		} else {
+			failed = append(failed, err)
+		}
+	}
+	if err := errors.Join(failed...); err != nil || longest == 0 {
+		return err
+	}
+	return retry.After(longest, nil)
+}
+
+// do does one effect, or waits for it where it is in flight already.
+func (j *delivery) do(ctx context.Context, e reducer.Effect) error {
+	f, mine := j.w.inFlight.begin(ctx, j.run.ID, e.Key)
+	if !mine {
+		return j.join(ctx, f)
+	}
+	defer j.w.inFlight.end(f)
+	j.w.inFlight.awaitCancelled(ctx, f)
+	for {
+		err := j.doOnce(ctx, f, e)
+		if !errors.Is(err, errAgain) {
+			f.delay, _ = planned(err)
+			return err
+		}
+		if e, mine = j.stillDue(e.Key); !mine || f.ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// join waits for an effect in flight. A pause before its next attempt is everybody's.
+func (j *delivery) join(ctx context.Context, f *effect) error {
+	if j.borrowed && j.w.inFlight.lends(f) {
+		return journal.ErrNoPeer // f ends when this loan does, so it cannot be waited for
+	}
+	select {
+	case <-f.done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if f.delay > 0 {
+		return retry.After(f.delay, nil)
+	}
+	return nil
+}
+
+// doOnce does an effect once.
+func (j *delivery) doOnce(ctx context.Context, f *effect, e reducer.Effect) error {
+	work, err := j.plan(ctx, e)
+	if work == nil {
+		return err
+	}
+	working := j.w.cfg.Store.WithValues(f.ctx, j.run)
+	for work != nil {
+		result := j.w.run(working, work)
+		for result.lent != nil {
+			if j.borrowed {
+				return journal.ErrNoPeer
+			}
+			result = j.lend(f, e, result)
+		}
+		switch {
+		case result.held && (ctx.Err() != nil || f.ctx.Err() == nil):
+			return errHeld
+		case ctx.Err() != nil:
+			return ctx.Err() // cut short by the end of the drain time
+		}
+		work, err = j.commit(ctx, e, result)
+	}
+	return err
+}
+
+// stillDue returns the effect as it is wanted now, if this delivery is responsible.
+func (j *delivery) stillDue(key string) (reducer.Effect, bool) {
+	j.run.Lock()
+	defer j.run.Unlock()
+	e, still := j.run.Effect(key)
+	return e, still && j.mayStart(&e)
+}
+
+// plan turns the effect into work, after counting an attempt that was lost with
+// its worker. It returns no work where there is none to do.
+func (j *delivery) plan(ctx context.Context, e reducer.Effect) (Work, error) {
+	j.run.Lock()
+	defer j.run.Unlock()
+	if j.lost(e) {
+		failure := &events.LLMAttemptFailed{
+			Kind: events.KindWorkerLost, Message: "the worker went away before it was done", Key: e.Key,
+			Under: j.n, Delivery: j.d.Attempt() - 1,
+		}
+		if _, err := j.append(ctx, e, addition{payloads: []events.Payload{failure}}); err != nil {
+			return nil, err
+		}
+	}
+	e, still := j.run.Effect(e.Key)
+	if !still || e.Held {
+		return nil, nil
+	}
+	handler, exhausted := j.w.cfg.Handlers[e.Kind], e.Exhausted != "" && j.w.cfg.Origin == ""
+	if exhausted {
+		handler = j.w.cfg.GiveUp[e.Kind]
+	}
+	switch {
+	case e.Kind == reducer.KindEnd:
+		return nil, j.end(ctx, e, reducer.End(j.run.Memory()))
+	case handler == nil && exhausted:
+		return nil, j.end(ctx, e, reducer.GiveUp(j.run.Memory(), e))
+	case e.Started > 0 && !j.mayConclude(e):
+		return nil, errElsewhere
+	case handler == nil:
+		return nil, j.end(ctx, e, &events.FatalError{Outcome: events.Outcome{
+			Code: reducer.CodeNoHandler, Message: fmt.Sprintf("no handler for state %s", j.run.Memory().State),
+		}})
+	}
+	return recoverPlan(handler, j.run, e), nil
+}
+
+// lost reports whether an earlier delivery of the message came to nothing that
+// the log knows of: its worker was lost.
+func (j *delivery) lost(e reducer.Effect) bool {
+	_, found := j.foundDue(e.Key)
+	return found && !j.borrowed && j.w.cfg.Origin == "" && e.Kind != reducer.KindEnd && j.d.Attempt()-1 > e.Failed.Counted(j.n)
+}
+
+// mayConclude reports whether this delivery may say what became of a call that
+// was started: it is a redelivery, and the call was started before it came.
+func (j *delivery) mayConclude(e reducer.Effect) bool {
+	found, _ := j.foundDue(e.Key)
+	return j.d.Attempt() > 1 && found.Started == e.Started
+}
+
+// foundDue returns the effect of that key as it was due when the delivery came.
+func (j *delivery) foundDue(key string) (reducer.Effect, bool) {
+	for _, e := range j.found {
+		if e.Key == key {
+			return e, true
+		}
+	}
+	return reducer.Effect{}, false
+}
+
+// end appends the event that ends the effect without work.
+func (j *delivery) end(ctx context.Context, e reducer.Effect, p events.Payload) error {
+	_, err := j.append(ctx, e, addition{payloads: []events.Payload{p}})
+	return err
+}
