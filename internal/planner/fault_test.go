@@ -1,7 +1,6 @@
 package planner_test
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -11,12 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/llmtest"
-	"github.com/moorebus/moorebus/internal/natsbus"
-	"github.com/moorebus/moorebus/internal/planner"
-	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/anthropic"
@@ -24,23 +18,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// impatient are settings under which a call that fails is tried again at once, as
-// often as is said.
-func impatient(noStream bool, attempts int) func(*openai.Options, *planner.Config) {
-	return func(_ *openai.Options, c *planner.Config) {
-		c.NoStream = noStream
-		c.Retry = llm.Policy{Base: 5 * time.Millisecond, Max: 20 * time.Millisecond, Attempts: attempts, RateLimitAttempts: attempts}
-	}
-}
-
-// hasty settings end a call that hangs. Where no call hangs they would only make a
-// slow machine's own time look like a fault.
-func hasty(o *openai.Options, _ *planner.Config) {
-	o.Timeout, o.Silence = 3*time.Second, 600*time.Millisecond
-}
-
 // Whatever a model server does, the run goes on once it does better, or ends and
-// says why; over a real bus, and with plain calls and streams.
+// says why; over real HTTP, with plain calls and streams.
 func TestModelServerFaults(t *testing.T) {
 	t.Parallel()
 	for _, wire := range []llmtest.Wire{llmtest.OpenAI{}, llmtest.Anthropic{}} {
@@ -60,24 +39,26 @@ func TestModelServerFaults(t *testing.T) {
 	}
 }
 
-// runPlannerOn runs a planner on a model server that speaks the format.
-func runPlannerOn(t *testing.T, wire llmtest.Wire, bus *natsbus.Bus, url string, change ...func(*openai.Options, *planner.Config)) {
-	t.Helper()
+// impatient tries a call that fails again at once, as often as is said.
+func impatient(attempts int) llm.Policy {
+	return llm.Policy{Base: 5 * time.Millisecond, Max: 20 * time.Millisecond, Attempts: attempts, RateLimitAttempts: attempts}
+}
+
+// speaking is a provider that speaks the format. One that hangs is given up soon; where
+// none hangs that would only make a slow machine's own time look like a fault.
+func (r *rig) speaking(wire llmtest.Wire, url string, hangs bool) llm.Caller {
+	r.T.Helper()
+	o := openai.Options{BaseURL: url + "/v1"}
+	if hangs {
+		o.Timeout, o.Silence = 3*time.Second, 600*time.Millisecond
+	}
 	if wire.Name() == (llmtest.OpenAI{}).Name() {
-		runPlanner(t, bus, "1", url, 4, change...)
-		return
-	}
-	var o openai.Options
-	cfg := planner.Config{
-		Instance: "1", Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus, Directory: bus,
-		Validator: schema.New(schema.Options{}), Approval: approval.New(), Concurrency: 4,
-	}
-	for _, c := range change {
-		c(&o, &cfg)
+		return r.openAI(o)
 	}
 	caller, err := anthropic.New(anthropic.Options{BaseURL: url, Model: "m", Timeout: o.Timeout, Silence: o.Silence})
-	require.NoError(t, err)
-	runPlannerOf(t, caller, cfg)
+	require.NoError(r.T, err)
+	r.T.Cleanup(caller.Close)
+	return caller
 }
 
 func meetFault(t *testing.T, wire llmtest.Wire, fault llmtest.Fault, plain, forever bool) {
@@ -91,35 +72,24 @@ func meetFault(t *testing.T, wire llmtest.Wire, fault llmtest.Fault, plain, fore
 	if forever {
 		model.Faulty, attempts = -1, 3
 	}
-	change := []func(*openai.Options, *planner.Config){impatient(plain, attempts)}
-	if fault.Hangs {
-		change = append(change, hasty)
-	}
 	server := httptest.NewServer(model)
 	defer server.Close()
-	bus := stormBus(t)
-	store := runlog.New(runlog.Options{Log: bus})
-	run := startRun(t, store)
-	runPlannerOn(t, wire, bus, server.URL, change...)
-	mem := awaitEnd(t, store, run)
-	failed := 0
-	for _, entry := range mem.Trace {
-		if entry.Event == string(events.TypeLLMAttemptFailed) {
-			failed++
-		}
-	}
-	switch {
-	case forever && !fault.StreamOnly:
+	r := newBenchRig(t)
+	cfg := r.config(r.speaking(wire, server.URL, fault.Hangs))
+	cfg.NoStream, cfg.Retry = plain, impatient(attempts)
+	r.run(cfg)
+	run := r.begin()
+	mem := r.AwaitEnd(run)
+	failed := r.Count(run, events.TypeLLMAttemptFailed)
+	if forever && !fault.StreamOnly {
 		require.Equal(t, events.Errored, mem.State)
 		require.Equal(t, string(fault.Kind), mem.Error.Code, mem.Error.Message)
 		require.NotEmpty(t, mem.Error.Message)
 		require.Positive(t, failed, "it was tried again before")
-	default:
+	} else {
 		require.Equal(t, events.Done, mem.State, "%+v", mem.Error)
 		require.Equal(t, "It is 42.", *mem.FinalAnswer, "whole, and once")
-		if !fault.StreamOnly {
-			require.Positive(t, failed)
-		}
+		require.True(t, fault.StreamOnly || failed > 0)
 	}
 	require.Positive(t, model.Requests())
 	require.LessOrEqual(t, model.Requests(), 2*(failed+1), "no request is made that no attempt accounts for")
@@ -132,31 +102,24 @@ func TestModelServerThatIsNotThere(t *testing.T) {
 	require.NoError(t, err)
 	address := listener.Addr().String()
 	require.NoError(t, listener.Close())
-	bus := stormBus(t)
-	store := runlog.New(runlog.Options{Log: bus})
-	runPlanner(t, bus, "1", "http://"+address, 4, impatient(false, 3), func(_ *openai.Options, c *planner.Config) {
-		c.Retry.Attempts, c.Retry.Max = 1000, 50*time.Millisecond
-	})
-	run := startRun(t, store)
-	awaitRun(t, store, run, func(mem *reducer.Memory) bool { return len(mem.Control.Attempts) > 0 })
+	r := newBenchRig(t)
+	cfg := r.config(r.speaking(llmtest.OpenAI{}, "http://"+address, false))
+	cfg.Retry = llm.Policy{Base: 5 * time.Millisecond, Max: 50 * time.Millisecond, Attempts: 1000}
+	r.run(cfg)
+	run := r.begin()
+	r.Await(run, func(mem *reducer.Memory) bool { return len(mem.Control.Attempts) > 0 })
 	again, err := net.Listen("tcp", address)
 	require.NoError(t, err)
-	server := &http.Server{Handler: &llmtest.Server{Text: "It is 42."}, ReadHeaderTimeout: time.Second}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(again) }()
-	defer func() {
-		require.NoError(t, server.Shutdown(context.Background()))
-		require.ErrorIs(t, <-served, http.ErrServerClosed)
-	}()
-	require.Equal(t, events.Done, awaitEnd(t, store, run).State)
+	server := &httptest.Server{Listener: again, Config: &http.Server{Handler: &llmtest.Server{Text: "It is 42."}, ReadHeaderTimeout: time.Minute}}
+	server.Start()
+	defer server.Close()
+	require.Equal(t, events.Done, r.AwaitEnd(run).State)
 
-	refused := func() *reducer.Memory {
-		bus := stormBus(t)
-		store := runlog.New(runlog.Options{Log: bus})
-		runPlanner(t, bus, "1", "http://127.0.0.1:1", 4, impatient(true, 3))
-		return awaitEnd(t, store, startRun(t, store))
-	}
-	mem := refused()
+	refused := newBenchRig(t)
+	cfg = refused.config(refused.speaking(llmtest.OpenAI{}, "http://127.0.0.1:1", false))
+	cfg.NoStream, cfg.Retry = true, impatient(3)
+	refused.run(cfg)
+	mem := refused.AwaitEnd(refused.begin())
 	require.Equal(t, string(llm.KindNetwork), mem.Error.Code)
 	require.Contains(t, mem.Error.Message, "refused")
 }
