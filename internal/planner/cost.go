@@ -82,10 +82,10 @@ func (b bill) price(answered string) (llm.Price, bool) {
 	return llm.Price{}, false
 }
 
-// settle writes into the payload what its usage cost, where the provider did not
+// charge writes into the payload what its usage cost, where the provider did not
 // say. Without a price that the budget needs, the run ends instead: what it has
 // used then stands in its end.
-func (b bill) settle(p events.Payload, answered string) events.Payload {
+func (b bill) charge(p events.Payload, answered string) events.Payload {
 	u := events.Billed(p)
 	if u == nil || u.CostUSD != nil || b.own {
 		return p

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -46,7 +47,7 @@ type judge struct {
 	look           func(func(*reducer.Memory))
 
 	validator tool.Validator
-	approval  Approval
+	approval  toolcall.Approval
 	clock     func() time.Time
 }
 
@@ -330,4 +331,10 @@ func usage(u llm.Usage) events.Usage {
 		u.CostUSD = nil
 	}
 	return events.Usage{Input: u.Input, Output: u.Output, Cached: u.Cached, Total: u.Total, CostUSD: u.CostUSD}
+}
+
+// ofAnswer has what a validator of calls says be about an answer.
+func ofAnswer(problem string) string {
+	return strings.NewReplacer("the arguments do not match the tool's schema", "the answer does not match it", "the arguments are", "the answer is",
+		"the arguments cannot", "the answer cannot").Replace(problem)
 }

@@ -3,16 +3,11 @@ package planner
 import (
 	"context"
 	"errors"
-	"hash/fnv"
-	"strconv"
 	"sync"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/worker"
-	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // limits knows which providers are rate limited, keeps requests from them, and
@@ -140,29 +135,4 @@ func (l *limits) first() time.Time {
 		}
 	}
 	return first
-}
-
-// notAsked is when a run comes again whose provider was not asked, unless that one
-// said so. With jitter the longest pause is two minutes.
-var notAsked = retry.Policy{First: worker.ProbeInterval, Factor: 2, Max: 96 * time.Second}
-
-// pause is how long a run waits that was not asked for, given what failed before
-// and the rest of its provider's wait. It is never shorter than that rest. While
-// others probe a provider that does not answer, the rest is short for hours, and a
-// provider of another planner has none here: each further pause is twice as long, so
-// that a run's log does not fill with them.
-func pause(run events.Run, before reducer.Attempt, rest time.Duration) time.Duration {
-	wait := rest
-	if n := before.NotAsked; n > 0 {
-		wait = max(rest, notAsked.Delay(n+1))
-	}
-	return wait + jitter(run, before.Total(), wait)
-}
-
-// jitter is what a run adds to a wait for its provider, so that those that wait
-// for the same do not come all at once: up to a quarter, half a second at least.
-func jitter(run events.Run, attempts int, wait time.Duration) time.Duration {
-	h := fnv.New64a()
-	h.Write([]byte(run.ID + "/" + strconv.Itoa(attempts)))
-	return time.Duration(h.Sum64() % uint64(min(max(wait/4, 500*time.Millisecond), notAsked.Max/4)))
 }

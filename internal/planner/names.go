@@ -83,9 +83,9 @@ func (p *Planner) claim(ctx context.Context) error {
 	return nil
 }
 
-// settleNames is claim that goes on until it is known whether the names are taken. A
+// claimNames is claim that goes on until it is known whether the names are taken. A
 // bus that takes no announcements keeps no planner from its work.
-func (p *Planner) settleNames(ctx context.Context) error {
+func (p *Planner) claimNames(ctx context.Context) error {
 	var said sync.Once
 	err := retry.Policy{First: time.Second}.Do(ctx, func(ctx context.Context) error {
 		err := p.claim(ctx)

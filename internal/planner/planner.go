@@ -22,6 +22,7 @@ import (
 	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/tokens"
+	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -29,12 +30,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
-
-// Approval says whether a call has to wait for a human, and why. The error is a
-// policy that cannot be evaluated; the call then waits, since nobody allowed it.
-type Approval interface {
-	Required(policy *events.Approval, call events.Call, info reducer.ToolInfo, run string) (reason string, required bool, err error)
-}
 
 // Concurrency is the default of [Config.Concurrency].
 const Concurrency = 256
@@ -61,7 +56,7 @@ type Config struct {
 	// Validator checks the model's arguments and structured answers.
 	Validator tool.Validator
 	// Approval evaluates approval policies.
-	Approval Approval
+	Approval toolcall.Approval
 	// Prices says what models cost. Default: nobody knows, so runs with a budget
 	// in money end.
 	Prices llm.Prices
@@ -142,7 +137,7 @@ func (p *Planner) Run(ctx context.Context) error {
 		return fmt.Errorf("planner: watching for listeners: %w", err)
 	}
 	defer stop()
-	if err := p.settleNames(ctx); err != nil {
+	if err := p.claimNames(ctx); err != nil {
 		return err
 	}
 	return announce.During(ctx, p.cfg.Logger, p.Announce, p.Withdraw, p.worker.Run)
@@ -175,25 +170,20 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) wo
 	j := newJudge(p.cfg, mem)
 	j.messageID = p.cfg.Store.NewID()
 	j.look = func(fn func(*reducer.Memory)) { p.look(run, fn) }
-	provider, asked := mem.Control.Agent.LLM.Provider, askedNow(mem)
+	c, asked := modelCall{run: run, provider: mem.Control.Agent.LLM.Provider, before: e.Failed, req: req}, askedNow(mem)
 	ask := func(ctx context.Context, s *streamer) worker.Result {
-		reply, err := p.call(ctx, provider, req, s)
-		if result, handed := handOn(run, err, e.Failed); handed {
+		reply, err := p.call(ctx, c, s)
+		if result, not := notAsked(err); not != nil {
 			return result
 		}
 		if err != nil {
-			var limited *notAskedError
-			if errors.As(err, &limited) {
-				failure := events.LLMAttemptFailed{Kind: events.KindRateLimited, Message: err.Error(), NotAsked: true}
-				return worker.Retry(failure, pause(run, e.Failed, limited.wait))
-			}
-			return p.failed(ctx, err, bill.attempt(err), e.Failed, p.limits.rest(provider))
+			return p.failed(ctx, err, bill.attempt(err), c)
 		}
 		all := j.judge(reply)
 		last := len(all) - 1
 		events.SetChunks(all[last], s.chunks())
-		if settled := bill.settle(all[last], reply.About().Model); settled != all[last] {
-			return worker.Done(settled) // the reply cannot be paid for, so none of it counts
+		if charged := bill.charge(all[last], reply.About().Model); charged != all[last] {
+			return worker.Done(charged) // the reply cannot be paid for, so none of it counts
 		}
 		return worker.Done(all...)
 	}
@@ -221,13 +211,22 @@ func (p *Planner) nextQueued(j *judge, call events.Call) worker.Work {
 	return done(j.accept(&events.ToolCallReply{Calls: []events.Call{call}, Confidence: j.confidence}))
 }
 
-// call asks the provider, streaming what it says to whoever listens.
-func (p *Planner) call(ctx context.Context, provider string, req llm.Request, s *streamer) (llm.Response, error) {
-	caller := p.cfg.Providers[provider]
+// modelCall is one call of a model. before is what failed under the effect until now.
+type modelCall struct {
+	run      events.Run
+	provider string
+	before   reducer.Attempt
+	req      llm.Request
+}
+
+// call asks the provider, streaming what it says to whoever listens. The error is a
+// *[notAskedError] where the call was not made.
+func (p *Planner) call(ctx context.Context, c modelCall, s *streamer) (llm.Response, error) {
+	caller := p.cfg.Providers[c.provider]
 	if caller == nil {
-		return nil, p.missing(ctx, provider)
+		return nil, p.missing(ctx, c)
 	}
-	caller, err := p.speaking(caller, req)
+	caller, err := p.speaking(caller, c.req)
 	if err != nil {
 		return nil, err
 	}
@@ -244,11 +243,11 @@ func (p *Planner) call(ctx context.Context, provider string, req llm.Request, s 
 	}
 	p.streams.begin(s)
 	defer p.streams.end(s)
-	ticket, wait := p.limits.ask(provider)
+	ticket, wait := p.limits.ask(c.provider)
 	if wait > 0 {
-		return nil, &notAskedError{provider, wait}
+		return nil, limited(c, wait)
 	}
-	reply, err := caller.Call(ctx, req, p.heard(ticket, stream))
+	reply, err := caller.Call(ctx, c.req, p.heard(ticket, stream))
 	p.limits.answered(ticket, err)
 	if err != nil && errors.Is(context.Cause(ctx), errCallTimeout) {
 		return nil, &llm.Error{Kind: llm.KindNetwork, Message: fmt.Sprintf("no reply within %s", p.cfg.CallTimeout), Err: err}
@@ -277,21 +276,11 @@ func (p *Planner) heard(t ticket, stream func(llm.Chunk)) func(llm.Chunk) {
 	}
 }
 
-// notAskedError is a call that was not made, since its provider is limited.
-type notAskedError struct {
-	provider string
-	wait     time.Duration
-}
-
-func (e *notAskedError) Error() string {
-	return fmt.Sprintf("the provider %q was not asked: it is rate limited for %s more", e.provider, e.wait.Round(time.Millisecond))
-}
-
 var errCallTimeout = errors.New("the model call took too long")
 
 // failed turns a call's error into another attempt or the run's end. What failed
 // before counts by its kind: rate limits pass, and use up nothing of the rest.
-func (p *Planner) failed(ctx context.Context, err error, billed *events.Usage, before reducer.Attempt, rest time.Duration) worker.Result {
+func (p *Planner) failed(ctx context.Context, err error, billed *events.Usage, c modelCall) worker.Result {
 	if ctx.Err() != nil {
 		return worker.Fail(err) // nobody wants the reply any more
 	}
@@ -299,16 +288,16 @@ func (p *Planner) failed(ctx context.Context, err error, billed *events.Usage, b
 	if !errors.As(err, &e) {
 		e = &llm.Error{Kind: llm.KindOther, Message: err.Error(), Err: err}
 	}
-	failures := before.Provider
+	failures := c.before.Provider
 	if e.Kind == llm.KindRateLimited {
-		failures = before.RateLimited
+		failures = c.before.RateLimited
 	}
 	delay, again := p.cfg.Retry.Next(e, failures+1)
 	if !again {
 		return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: string(e.Kind), Message: clean(e.Message)}, Usage: billed})
 	}
 	if e.Kind == llm.KindRateLimited {
-		delay = max(delay, rest) // before that it would not be asked
+		delay = max(delay, p.limits.rest(c.provider)) // before that it would not be asked
 	}
 	return worker.Retry(events.LLMAttemptFailed{Kind: string(e.Kind), Message: clean(e.Message), Usage: billed}, delay)
 }

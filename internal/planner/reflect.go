@@ -67,17 +67,17 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, e reducer.Effect)
 	if end != nil {
 		return done(end)
 	}
-	provider := agent.LLM.Provider
+	c := modelCall{run: run, provider: agent.LLM.Provider, before: e.Failed, req: req}
 	return func(ctx context.Context) worker.Result {
-		reply, err := p.call(ctx, provider, req, p.unheard(run)) // a summary is nothing that is said to the user
+		reply, err := p.call(ctx, c, p.silent(run)) // a summary is nothing that is said to the user
 		if ctx.Err() != nil {
 			return worker.Fail(ctx.Err())
 		}
-		if result, handed := handOn(run, err, e.Failed); handed {
+		if result, not := notAsked(err); not != nil && not.elsewhere() {
 			return result
 		}
-		r := p.reflection(run, provider, reply, err, bill.attempt(err))
-		return worker.Done(bill.settle(r, r.Model))
+		r := p.reflection(run, c.provider, reply, err, bill.attempt(err))
+		return worker.Done(bill.charge(r, r.Model))
 	}
 }
 

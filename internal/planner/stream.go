@@ -93,10 +93,10 @@ func (p *Planner) streamer(run events.Run, messageID string, records bool) *stre
 	}
 }
 
-// unheard is the streamer of a call that nobody may listen to. What is streamed comes
+// silent is the streamer of a call that nobody may listen to. What is streamed comes
 // in pieces all the same, so that nothing on the way takes a long reply for a dead
 // connection.
-func (p *Planner) unheard(run events.Run) *streamer {
+func (p *Planner) silent(run events.Run) *streamer {
 	return &streamer{feed: p.cfg.Feed, run: run, now: p.cfg.Store.Now, quiet: true, deaf: p.cfg.NoStream}
 }
 
@@ -131,8 +131,8 @@ func (s *streamer) say(text string) {
 	}
 }
 
-func (s *streamer) publish(c journal.Chunk) {
-	data, err := json.Marshal(c)
+func (s *streamer) publish(chunk any) {
+	data, err := json.Marshal(chunk)
 	if err != nil {
 		return
 	}
@@ -263,4 +263,29 @@ func (s *streamer) chunks() events.Chunks {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.timing
+}
+
+// ToolCallChunk is a piece of a call that the model is making, on the chunk subject
+// beside the text: it has a kind, which text has not. Index is the call's place in
+// the reply, from 0; Name may be empty after its first piece.
+type ToolCallChunk struct {
+	MessageID string `json:"message_id"`
+	Kind      string `json:"kind"`
+	Index     int    `json:"index"`
+	Name      string `json:"name"`
+	Text      string `json:"text"`
+}
+
+// ChunkToolCall is the kind of a [ToolCallChunk].
+const ChunkToolCall = "tool_call"
+
+// delta publishes a piece of a call.
+func (s *streamer) delta(c llm.Chunk) {
+	if s.quiet {
+		return
+	}
+	s.publish(ToolCallChunk{
+		MessageID: s.messageID, Kind: ChunkToolCall, Index: c.Index,
+		Name: strings.ToValidUTF8(c.Name, "\uFFFD"), Text: c.Text,
+	})
 }

@@ -24,6 +24,15 @@
 //   - On shutdown nothing new is taken, and what runs is given time to finish. Work
 //     that goes on although its context has ended holds nobody up: it is left
 //     behind, and its deliveries go to other workers.
+//
+// Work that this process cannot do goes to another one in one of two ways. A loan ([Lend])
+// goes to one worker that offers a name, at once, and leaves no event: the calls of a pool
+// are many and short, and any actor of the pool may have the tool. A result "not asked,
+// come again" ([Retry] with NotAsked) stands in the log and has the delivery come again,
+// to any worker: planners need that anyway for providers that are rate limited for
+// hours. Neither can replace the other. Loans between planners would need permissions and
+// offers that nobody else uses, and passing a tool's call on by events would cost an event
+// and a delivery for each actor without the tool that it meets.
 package worker
 
 import (
