@@ -150,7 +150,7 @@ var formats = []string{"github.com/klauspost/compress/s2"}
 // stdOnly are the packages without any library from outside.
 var stdOnly = []string{"internal/codec", "pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry"}
 
-var roles = []string{"internal/planner", "pkg/actor", "internal/subagent", "internal/observer", "internal/gateway", "pkg/replay", "internal/retention", "internal/custom"}
+var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/gateway", "pkg/replay", "internal/retention", "internal/custom"}
 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{
@@ -161,6 +161,7 @@ var rolesMay = []string{
 // top are the roots of layer 4, which may import everything.
 var top = []string{"pkg/agent", "cmd", "examples", "bench", "chaos", "e2e", "sim",
 	"internal/binaries", "internal/cli", "internal/console", "internal/faultserver", "internal/freeport", "internal/lkj", "internal/mcpserve", "internal/natstest",
+	"pkg/actor", "internal/host", "internal/cli", "internal/console", "internal/faultserver", "internal/freeport", "internal/lkj", "internal/mcpserve",
 	"internal/parity", "internal/permissions", "internal/racing", "internal/session", "internal/terminal", "internal/wire"}
 
 func under(dir string, roots []string) bool {

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/wire"
-	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
@@ -52,7 +52,7 @@ func transitions(steps int) int { return 3*steps + 2 }
 
 // carry starts the runs, so many at once, waits until the last one is done, and
 // returns their ids.
-func carry(ctx context.Context, bus *natsbus.Bus, h *agent.Host, runs, steps int) ([]string, error) {
+func carry(ctx context.Context, bus *natsbus.Bus, h *host.Host, runs, steps int) ([]string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%d runs were not done after %s", runs, patience))
 	defer cancel()
 	a, err := stepAgent(steps)
@@ -122,7 +122,7 @@ func (e *ends) wait(ctx context.Context, runs int) error {
 	return nil
 }
 
-func startAll(ctx context.Context, runs int, h *agent.Host, a events.Agent) ([]string, error) {
+func startAll(ctx context.Context, runs int, h *host.Host, a events.Agent) ([]string, error) {
 	ids := make([]string, runs)
 	errs := make([]error, runs)
 	slots := make(chan struct{}, startSlots)

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/wire"
-	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/nats-io/nats.go"
 )
@@ -106,7 +106,7 @@ func (n *node) close() {
 type installation struct {
 	*node
 	bus  *natsbus.Bus
-	host *agent.Host
+	host *host.Host
 	end  func() error
 }
 
@@ -165,7 +165,7 @@ func (in *installation) close() error {
 	return nil
 }
 
-func newHost(bus *natsbus.Bus, slots int) (*agent.Host, error) {
+func newHost(bus *natsbus.Bus, slots int) (*host.Host, error) {
 	registry, err := wire.Builtins()
 	if err != nil {
 		return nil, err
@@ -174,5 +174,5 @@ func newHost(bus *natsbus.Bus, slots int) (*agent.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	return agent.NewHost(agent.HostOptions{Bus: bus, Providers: providers, Tools: registry, Concurrency: slots})
+	return host.New(host.Options{Bus: bus, Providers: providers, Tools: registry, Concurrency: slots})
 }

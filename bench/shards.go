@@ -8,9 +8,9 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -110,7 +110,7 @@ const orderRuns = 50
 
 // holds carries some more runs, and checks that the feed brings each one's events
 // in order and none is missing, and that every run of the log verifies.
-func holds(ctx context.Context, bus *natsbus.Bus, h *agent.Host, steps int) error {
+func holds(ctx context.Context, bus *natsbus.Bus, h *host.Host, steps int) error {
 	seen := &order{last: map[string]uint64{}, count: map[string]int{}, whole: make(chan struct{}), events: orderRuns * transitions(steps)}
 	stop, err := bus.Watch(journal.Filter{}, seen.add, func() { seen.fail("the feed lost something") })
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 
 	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
-	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -23,7 +23,7 @@ type site struct {
 	conn   *nats.Conn
 	bus    *natsbus.Bus
 
-	host  *agent.Host
+	host  *host.Host
 	leave func()
 }
 

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/gateway"
-	"github.com/moorebus/moorebus/pkg/actor"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/internal/observer"
@@ -20,7 +21,6 @@ import (
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/textprotocol"
-	"github.com/moorebus/moorebus/pkg/actor"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"

@@ -7,10 +7,10 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/wire"
-	"github.com/moorebus/moorebus/pkg/actor"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/spf13/cobra"

@@ -6,9 +6,9 @@ import (
 	"os"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/session"
 	"github.com/moorebus/moorebus/internal/wire"
-	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/spf13/cobra"
 )
 
@@ -49,7 +49,7 @@ hour, as moorebus purge does.`,
 		}
 		local.hosts = local.clients.Hosts(listen)
 		defer func() { _ = listener.Close() }()
-		return local.host(cmd.Context(), docs, listener, func(ctx context.Context, h *agent.Host, _ session.Bus) error {
+		return local.host(cmd.Context(), docs, listener, func(ctx context.Context, h *host.Host, _ session.Bus) error {
 			if local.agentFile != "" {
 				if err := wire.PutAgents(ctx, h.Gateway(), local.namespace, docs); err != nil {
 					return err

@@ -10,12 +10,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/session"
 	"github.com/moorebus/moorebus/internal/wire"
-	"github.com/moorebus/moorebus/pkg/actor"
-	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/exectool"
@@ -87,7 +87,7 @@ func (f *localFlags) documents() (agentfile.Documents, error) {
 }
 
 // host runs everything while body does, and ends with it.
-func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listener net.Listener, body func(context.Context, *agent.Host, session.Bus) error) error {
+func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listener net.Listener, body func(context.Context, *host.Host, session.Bus) error) error {
 	logger, err := f.log.Logger()
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 	wire.Settle(ctx, f.tools, logger)
 	options.Bus, options.Ready = conn.Bus, conn.Bus.Ready
 	options.Snapshots, options.SnapshotEvery, options.Tombstones = conn.Bus, f.snapshotEvery, conn.Bus
-	h, err := agent.NewHost(options)
+	h, err := host.New(options)
 	if err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func (f *localFlags) dev() string {
 }
 
 // settle waits for the tools of MCP servers and makes them known.
-func (f *localFlags) settle(ctx context.Context, h *agent.Host) error {
+func (f *localFlags) settle(ctx context.Context, h *host.Host) error {
 	if len(f.tools.Sources()) == 0 {
 		return nil // all are known already
 	}
@@ -178,7 +178,7 @@ func (f *localFlags) settle(ctx context.Context, h *agent.Host) error {
 
 // runHost runs body beside the host and stops the host after it. A signal ends
 // body's context first: what body still does then needs the host.
-func runHost(ctx context.Context, h *agent.Host, body func(context.Context) error) error {
+func runHost(ctx context.Context, h *host.Host, body func(context.Context) error) error {
 	hostCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	bodyCtx, stopBody := context.WithCancelCause(ctx)
@@ -202,20 +202,20 @@ func runHost(ctx context.Context, h *agent.Host, body func(context.Context) erro
 	return err
 }
 
-func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, logger *slog.Logger) (agent.HostOptions, error) {
+func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, logger *slog.Logger) (host.Options, error) {
 	registry, secrets, err := wire.LocalTools(docs.Tools)
 	if err != nil {
-		return agent.HostOptions{}, wire.BadConfig(err)
+		return host.Options{}, wire.BadConfig(err)
 	}
 	providers, err := wire.Providers(f.providers, os.Getenv)
 	if err != nil {
-		return agent.HostOptions{}, wire.BadConfig(err)
+		return host.Options{}, wire.BadConfig(err)
 	}
 	prices, err := wire.Prices(f.prices)
 	if err != nil {
-		return agent.HostOptions{}, wire.BadConfig(err)
+		return host.Options{}, wire.BadConfig(err)
 	}
-	return agent.HostOptions{
+	return host.Options{
 		Providers: providers, Prices: prices, Tools: registry, Subagents: wire.Subagents(docs.Tools), Results: actor.Results{Secrets: secrets},
 		Instance: f.role.Instance, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: f.hosts, MaxStreams: f.clients.Max, MaxClientStreams: f.clients.PerClient, CheckScript: wire.CheckScript,
 		StallAfter: f.stall.After, PoolWait: f.poolWait, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,

@@ -11,11 +11,11 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/mcpserve"
 	"github.com/moorebus/moorebus/internal/session"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/internal/wire"
-	"github.com/moorebus/moorebus/pkg/agent"
 )
 
 func mcpCommand() *cobra.Command {
@@ -88,7 +88,7 @@ func mcpLocal(ctx context.Context, local *localFlags, listener net.Listener) err
 	if err := wire.CheckProvider(*docs.Agent, local.providers, os.Getenv); err != nil {
 		return err
 	}
-	return local.host(ctx, docs, nil, func(ctx context.Context, h *agent.Host, bus session.Bus) error {
+	return local.host(ctx, docs, nil, func(ctx context.Context, h *host.Host, bus session.Bus) error {
 		if err := local.settle(ctx, h); err != nil {
 			return err
 		}

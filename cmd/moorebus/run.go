@@ -9,10 +9,10 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/session"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/internal/wire"
-	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/spf13/cobra"
 )
@@ -69,7 +69,7 @@ Ctrl-C left it waiting for a person, 78 nothing is configured that could answer.
 		if err := wire.CheckProvider(*docs.Agent, local.providers, os.Getenv); err != nil {
 			return err
 		}
-		return local.host(cmd.Context(), docs, nil, func(ctx context.Context, h *agent.Host, bus session.Bus) error {
+		return local.host(cmd.Context(), docs, nil, func(ctx context.Context, h *host.Host, bus session.Bus) error {
 			if err := local.settle(ctx, h); err != nil {
 				return err
 			}
@@ -89,7 +89,7 @@ Ctrl-C left it waiting for a person, 78 nothing is configured that could answer.
 }
 
 // runTask starts the task and watches it to its end.
-func (f *localFlags) runTask(ctx context.Context, h *agent.Host, bus session.Bus, a events.Agent, task string, format console.Format) error {
+func (f *localFlags) runTask(ctx context.Context, h *host.Host, bus session.Bus, a events.Agent, task string, format console.Format) error {
 	started, err := h.Gateway().Start(ctx, f.namespace, gateway.StartRequest{Agent: &a, Task: task})
 	if err != nil {
 		return err

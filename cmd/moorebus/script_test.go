@@ -19,9 +19,9 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/wire"
-	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -84,7 +84,7 @@ type slot struct{ bus *bus }
 // bus is a server on which every role works, in this process.
 type bus struct {
 	url  string
-	host *agent.Host
+	host *host.Host
 }
 
 // startBus starts a server and the roles, and returns how they are stopped.
@@ -109,7 +109,7 @@ func startBus(dir string) (b *bus, stop func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	host, err := agent.NewHost(agent.HostOptions{
+	host, err := host.New(host.Options{
 		Bus: opened, Providers: map[string]llm.Caller{wire.Scripted: scripted.New()}, Tools: tools, Logger: quiet,
 	})
 	if err != nil {

@@ -13,7 +13,6 @@ import (
 	"syscall"
 
 	"github.com/moorebus/moorebus/internal/natsbus"
-	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/actor"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/typed"
@@ -65,13 +64,6 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a, err := actor.New(actor.Config{
-		Instance: "own", Store: runlog.New(runlog.Options{Log: bus, Logger: logger}), Queue: bus, Feed: bus, Directory: bus, Blobs: bus,
-		Tools: tools, Logger: logger,
-	})
-	if err != nil {
-		return err
-	}
 	logger.Info("ready", "pool", pool)
-	return a.Run(ctx)
+	return actor.Run(ctx, actor.Options{Bus: bus, Instance: "own", Tools: tools, Logger: logger})
 }

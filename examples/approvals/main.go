@@ -19,11 +19,11 @@ import (
 	"os"
 	"strings"
 
-	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tool"
 )
 
 func main() {
@@ -33,83 +33,81 @@ func main() {
 	}
 }
 
-// definition is the agent: calls of a risk above medium wait.
-func definition() *events.Agent {
-	a := events.DefaultAgent()
-	a.Name, a.LLM.Provider, a.Tools = "cashier", "scripted", []string{"pay"}
-	a.Approval = &events.Approval{Policy: events.ApproveAbove, Risk: "medium"}
-	return &a
+type payment struct {
+	Crowns int `json:"crowns" jsonschema:"how much to pay"`
 }
 
-// model asks for three payments, whatever becomes of them.
-func model() *scripted.Mock {
-	return scripted.NewMock(
+func pay(_ context.Context, in payment) (string, error) {
+	return fmt.Sprintf("paid %d crowns", in.Crowns), nil
+}
+
+// cashier is the agent: calls of a risk above medium wait. Its model asks for three
+// payments, whatever becomes of them.
+func cashier() (*agent.Agent, error) {
+	model := scripted.NewMock(
 		scripted.Ask("pay", `{"crowns":10}`), scripted.Ask("pay", `{"crowns":1000}`), scripted.Ask("pay", `{"crowns":99999}`),
 		scripted.Say("I paid what I was allowed to."),
 	)
+	return agent.New("Pay the three bills.").
+		Name("cashier").
+		LLM(model).
+		Tool(agent.Func("pay", "Pays an amount in crowns.", pay, agent.Risk(tool.High))).
+		Approval(events.Approval{Policy: events.ApproveAbove, Risk: "medium"}).
+		Build()
 }
 
 func run(ctx context.Context, in io.Reader, out io.Writer) error {
-	s, err := start(ctx, model())
+	a, err := cashier()
 	if err != nil {
 		return err
 	}
-	defer s.stop()
-	started, err := s.host.Gateway().Start(ctx, "", gateway.StartRequest{Agent: definition(), Task: "Pay the three bills."})
+	r, err := a.Start(ctx)
 	if err != nil {
 		return err
 	}
-	at := s.host.Store().Place(events.DefaultNamespace, started.RunID)
-	person := clerk{host: s.host, run: at, lines: bufio.NewScanner(in), out: out}
-	for rec, err := range s.bus.Follow(ctx, at.Shard, journal.Filter{Namespace: at.Namespace, Run: at.ID}, 0) {
+	defer func() { _ = r.Release() }()
+	shown := 0
+	for lines := bufio.NewScanner(in); ; {
+		waiting, err := r.Approvals(ctx)
 		if err != nil {
 			return err
 		}
-		e, err := events.DefaultCodec().Decode(rec.Body)
-		if err != nil {
-			return err
+		trace := r.Trace()
+		show(out, trace[shown:])
+		shown = len(trace)
+		if len(waiting) == 0 {
+			break // the run has ended
 		}
-		if end, err := person.sees(ctx, e); end || err != nil {
+		if err := decide(ctx, waiting[0], lines, out); err != nil {
 			return err
 		}
 	}
-	return ctx.Err()
+	_, err = r.Wait(ctx)
+	return err
 }
 
-// clerk decides as the lines say.
-type clerk struct {
-	host  *agent.Host
-	run   events.Run
-	lines *bufio.Scanner
-	out   io.Writer
-}
-
-// sees shows an event, and decides where one is asked for; end is that of the run.
-func (c *clerk) sees(ctx context.Context, e *events.Event) (end bool, err error) {
-	switch p := e.Data.(type) {
-	case *events.HumanApprovalRequired:
-		request := p.Requests[0]
-		if _, err = fmt.Fprintf(c.out, "%s(%s), risk %s? ", request.Tool, request.Arguments, request.Risk); err == nil {
-			err = c.decide(ctx, request)
+// show prints what became of the payments, and the answer.
+func show(out io.Writer, happened reducer.Trace) {
+	for _, entry := range happened {
+		switch events.Type(entry.Event) {
+		case events.TypeToolSuccess, events.TypeHumanRejected, events.TypeLLMFinalAnswer:
+			_, _ = fmt.Fprintln(out, entry.Data)
 		}
-	case *events.ToolSuccess:
-		_, err = fmt.Fprintln(c.out, p.Outcome.Observation)
-	case *events.HumanRejected:
-		_, err = fmt.Fprintf(c.out, "rejected: %s\n", p.Reason)
-	case *events.LLMFinalAnswer:
-		_, err = fmt.Fprintln(c.out, p.Content)
-		return true, err
-	case *events.FatalError:
-		return true, errors.New(p.Message)
 	}
-	return false, err
 }
 
 // decide takes lines until one is a decision that holds.
-func (c *clerk) decide(ctx context.Context, request events.Request) error {
-	for c.lines.Scan() {
-		what, rest, _ := strings.Cut(strings.TrimSpace(c.lines.Text()), " ")
-		d := events.Decision{CallID: request.CallID, By: "the clerk"}
+func decide(ctx context.Context, call agent.Approval, lines *bufio.Scanner, out io.Writer) error {
+	ask := fmt.Sprintf("%s(%s), risk %s? ", call.Tool, call.Arguments, call.Risk)
+	for {
+		if _, err := io.WriteString(out, ask); err != nil {
+			return err
+		}
+		if !lines.Scan() {
+			return errors.New("nobody is left to decide")
+		}
+		what, rest, _ := strings.Cut(strings.TrimSpace(lines.Text()), " ")
+		d := events.Decision{By: "the clerk"}
 		switch what {
 		case "approve":
 			d.Decision = events.DecisionApproved
@@ -118,14 +116,11 @@ func (c *clerk) decide(ctx context.Context, request events.Request) error {
 		case "modify":
 			d.Decision, d.Arguments = events.DecisionModified, rest
 		}
-		_, err := c.host.Gateway().Decide(ctx, "", c.run.ID, d)
-		var refused *gateway.Error
-		if !errors.As(err, &refused) {
+		err := call.Decide(ctx, d)
+		refused, is := errors.AsType[*agent.Refused](err)
+		if !is {
 			return err
 		}
-		if _, err := fmt.Fprintf(c.out, "\n%s\napprove, modify JSON or reject REASON? ", refused.Message); err != nil {
-			return err
-		}
+		ask = fmt.Sprintf("\n%s\napprove, modify JSON or reject REASON? ", refused.Message)
 	}
-	return errors.New("nobody is left to decide")
 }

@@ -3,49 +3,16 @@ package main
 import (
 	"context"
 	"net"
-	"os"
 
-	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/pkg/agent"
-	"github.com/moorebus/moorebus/pkg/embedded"
-	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
-	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// serve runs the server and every role, and returns the gateway's URL. It is
-// what `moorebus dev` does.
+// serve runs a server and every role, and returns the gateway's URL. It is what
+// `moorebus dev` does.
 func serve(ctx context.Context) (url string, stop func(), err error) {
-	var closing []func()
-	stop = func() {
-		for i := len(closing) - 1; i >= 0; i-- {
-			closing[i]()
-		}
-	}
-	defer func() {
-		if err != nil {
-			stop()
-		}
-	}()
-	dir, err := os.MkdirTemp("", "moorebus-chat-")
-	if err != nil {
-		return "", nil, err
-	}
-	closing = append(closing, func() { _ = os.RemoveAll(dir) })
-	server, err := embedded.Start(ctx, embedded.Options{Dir: dir})
-	if err != nil {
-		return "", nil, err
-	}
-	closing = append(closing, server.Shutdown)
-	conn, err := server.Connect()
-	if err != nil {
-		return "", nil, err
-	}
-	closing = append(closing, conn.Close)
-	if err := natsbus.Init(ctx, conn, natsbus.InitOptions{}); err != nil {
-		return "", nil, err
-	}
-	bus, err := natsbus.Open(ctx, conn, natsbus.Options{})
+	// The runs have definitions of their own, which name the provider.
+	a, err := agent.New("").Provider("scripted", scripted.New()).Use("scripted").Build()
 	if err != nil {
 		return "", nil, err
 	}
@@ -53,19 +20,9 @@ func serve(ctx context.Context) (url string, stop func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	registry, err := tool.NewRegistry()
+	server, err := agent.ServeHTTP(ctx, listener, a)
 	if err != nil {
 		return "", nil, err
 	}
-	host, err := agent.NewHost(agent.HostOptions{
-		Bus: bus, Tools: registry, Listener: listener, Providers: map[string]llm.Caller{"scripted": scripted.New()},
-	})
-	if err != nil {
-		return "", nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- host.Run(ctx) }()
-	closing = append(closing, func() { cancel(); <-ended })
-	return "http://" + listener.Addr().String(), stop, host.Announce(ctx)
+	return "http://" + listener.Addr().String(), func() { _ = server.Close() }, nil
 }

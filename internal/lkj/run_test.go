@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/lkj"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/racing"
 	"github.com/moorebus/moorebus/internal/recorded"
-	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -45,7 +45,7 @@ const (
 type site struct {
 	t    *testing.T
 	bus  *natsbus.Bus
-	host *agent.Host
+	host *host.Host
 	// stop ends the roles.
 	stop func()
 }
@@ -78,7 +78,7 @@ func (s *site) serve(model llm.Caller) {
 	}
 	registry, err := tool.NewRegistry(tools...)
 	require.NoError(s.t, err)
-	s.host, err = agent.NewHost(agent.HostOptions{Bus: s.bus, Providers: map[string]llm.Caller{"home": model}, Tools: registry})
+	s.host, err = host.New(host.Options{Bus: s.bus, Providers: map[string]llm.Caller{"home": model}, Tools: registry})
 	require.NoError(s.t, err)
 	ctx, stop := context.WithCancel(s.t.Context())
 	ended := make(chan error, 1)

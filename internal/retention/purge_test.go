@@ -14,9 +14,9 @@ import (
 
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/retention"
-	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -309,7 +309,7 @@ func TestPurgedRunsAreForgotten(t *testing.T) {
 	w := newWorld(t, 1)
 	registry, err := tool.NewRegistry()
 	require.NoError(t, err)
-	other, err := agent.NewHost(agent.HostOptions{
+	other, err := host.New(host.Options{
 		Bus: w.bus, Tools: registry, Providers: map[string]llm.Caller{"scripted": scripted.New()}, Snapshots: w.bus, Tombstones: w.bus,
 	})
 	require.NoError(t, err)

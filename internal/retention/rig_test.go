@@ -13,14 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/pkg/actor"
-	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -46,7 +46,7 @@ type world struct {
 	t     *testing.T
 	conn  *nats.Conn
 	bus   *natsbus.Bus
-	host  *agent.Host
+	host  *host.Host
 	store *runlog.Store
 }
 
@@ -67,7 +67,7 @@ func newWorld(t *testing.T, shards int) *world {
 	w := &world{t: t, conn: conn, bus: bus, store: runlog.New(runlog.Options{Log: bus})}
 	registry, err := tool.NewRegistry(largeTool(t))
 	require.NoError(t, err)
-	w.host, err = agent.NewHost(agent.HostOptions{
+	w.host, err = host.New(host.Options{
 		Bus: bus, Providers: map[string]llm.Caller{"scripted": scripted.New()}, Tools: registry,
 		Results: actor.Results{MaxBytes: 1000, Head: 100, Tail: 100}, Snapshots: bus, SnapshotEvery: 10, Tombstones: bus, Logger: quiet,
 	})

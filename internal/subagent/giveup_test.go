@@ -6,9 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -19,7 +19,7 @@ func TestGivingUpFindsTheRun(t *testing.T) {
 	bubble(t, helper, func(t *testing.T, r *rig) {
 		r.stop()
 		bus := &away{Process: r.journal.NewProcess(), agents: true, err: journal.ErrDenied}
-		r.beginOn(bus.Process, func(o *agent.HostOptions) { o.Bus, o.Tombstones = bus, bus })
+		r.beginOn(bus.Process, func(o *host.Options) { o.Bus, o.Tombstones = bus, bus })
 		r.define("boss", asksHelper, func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAlways} })
 		def := r.define("helper", `[{"calls":[{"name":"work"}],"usage":{"input":5,"output":2}},{"text":"The work is done.","usage":{"input":30,"output":5}}]`)
 		run := r.start("boss")

@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/simulated"
-	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -69,7 +69,7 @@ func TestStoresThatAreAway(t *testing.T) {
 				r.stop()
 				bus := c.away
 				bus.Process = r.journal.NewProcess()
-				r.beginOn(bus.Process, func(o *agent.HostOptions) { o.Bus, o.Tombstones = bus, bus })
+				r.beginOn(bus.Process, func(o *host.Options) { o.Bus, o.Tombstones = bus, bus })
 				r.define("helper", answers)
 				r.define("boss", asksHelper, func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAlways} })
 				run := r.start("boss")

@@ -12,10 +12,10 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/subagent"
-	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -29,10 +29,10 @@ import (
 type rig struct {
 	t       *testing.T
 	journal *simulated.Journal
-	options agent.HostOptions
+	options host.Options
 	tools   []subagent.Tool
 
-	host    *agent.Host
+	host    *host.Host
 	process *simulated.Process
 	stop    func()
 	// asked counts the calls of the tool `work`.
@@ -53,7 +53,7 @@ func bubbleOn(t *testing.T, o simulated.Options, tools []subagent.Tool, test fun
 		r := &rig{t: t, journal: simulated.New(o), tools: tools}
 		registry, err := tool.NewRegistry(worker{r, "work", "default"}, worker{r, "web", "web"})
 		require.NoError(t, err)
-		r.options = agent.HostOptions{
+		r.options = host.Options{
 			Providers: map[string]llm.Caller{"scripted": scripted.New()}, Tools: registry, Subagents: tools,
 		}
 		r.begin()
@@ -104,14 +104,14 @@ func (r *rig) begin() {
 }
 
 // beginOn starts it on a process of the log; change, if not nil, its options.
-func (r *rig) beginOn(p *simulated.Process, change func(*agent.HostOptions)) {
+func (r *rig) beginOn(p *simulated.Process, change func(*host.Options)) {
 	r.t.Helper()
 	o := r.options
 	o.Bus, o.Tombstones = p, p
 	if change != nil {
 		change(&o)
 	}
-	h, err := agent.NewHost(o)
+	h, err := host.New(o)
 	require.NoError(r.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -11,8 +11,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/subagent"
-	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -302,7 +302,7 @@ func TestConfigurations(t *testing.T) {
 			bubble(t, nil, func(t *testing.T, r *rig) {
 				o := r.options
 				o.Bus, o.Subagents = r.journal.NewProcess(), c.tools
-				_, err := agent.NewHost(o)
+				_, err := host.New(o)
 				require.ErrorContains(t, err, c.want)
 			})
 		})

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/gateway"
-	"github.com/moorebus/moorebus/internal/output"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -34,7 +32,7 @@ type Agent struct {
 	machine      *reducer.Machine
 	prices       llm.Prices
 	estimators   tokens.Set
-	onOutput     func(output.Output)
+	onOutput     func(Output)
 	place        place
 	elsewhere    bool
 	logger       *slog.Logger
@@ -150,8 +148,7 @@ func (a *Agent) start(ctx context.Context, s *service, release func() error) (*R
 	s.host.Store().Bind(at, ctx)
 	_, err = s.host.Gateway().Start(ctx, "", gateway.StartRequest{Agent: &a.def, Task: a.task, TaskType: a.taskType, RunID: at.ID})
 	if err != nil {
-		var refused *gateway.Error
-		if errors.As(err, &refused) && refused.Status < http.StatusInternalServerError {
+		if _, is := errors.AsType[*Refused](refused(err)); is {
 			err = &BuildError{err}
 		} else if ctx.Err() != nil || errors.Is(err, journal.ErrInDoubt) {
 			err = errors.Join(err, r.callOff(ctx))

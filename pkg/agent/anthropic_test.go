@@ -3,23 +3,16 @@ package agent_test
 import (
 	"context"
 	"encoding/json"
-	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/internal/llmtest"
-	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/pkg/agent"
-	"github.com/moorebus/moorebus/pkg/embedded"
-	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/anthropic"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
-	"github.com/moorebus/moorebus/pkg/tool/typed"
 )
 
 // A whole run over Anthropic's format and a real bus: calls of a tool with a dot
@@ -42,8 +35,17 @@ func TestRunOverAnthropic(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(caller.Close)
 
-	mem := runOn(t, caller, events.LLM{Provider: "anthropic", ThinkingTokens: 1024})
-	require.Equal(t, events.Done, mem.State, "%+v", mem.Error)
+	look := agent.Func("library.find", "Finds.", func(_ context.Context, in query) (string, error) {
+		if in.Q == "none" {
+			return "", tool.Failf("not_there", "there is no %s", in.Q)
+		}
+		return "found " + in.Q, nil
+	}, agent.Pure)
+	a, err := agent.New("Look it up.").LLM(caller).ThinkingTokens(1024).Tool(look).Build()
+	require.NoError(t, err)
+	_, err = a.Run(t.Context())
+	require.NoError(t, err)
+	mem := a.Memory()
 	require.Equal(t, "All was looked up.", *mem.FinalAnswer)
 	require.Equal(t, reducer.TotalUsage{Input: 430, Output: 35, Cached: 230, Total: 465}, mem.TotalUsage)
 	require.Equal(t, "library.find", mem.ToolCalls["toolu_1"].Name, "the log has the tool's own name")
@@ -78,59 +80,4 @@ func TestRunOverAnthropic(t *testing.T) {
 	require.Nil(t, second[0]["is_error"])
 	require.Equal(t, true, second[1]["is_error"])
 	require.NotContains(t, string(requests[2]), "library.find")
-}
-
-// runOn carries a run to its end, on an embedded server with all roles.
-func runOn(t *testing.T, caller llm.Caller, settings events.LLM) *reducer.Memory {
-	t.Helper()
-	quiet := slog.New(slog.DiscardHandler)
-	server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Logger: quiet})
-	require.NoError(t, err)
-	t.Cleanup(server.Shutdown)
-	conn, err := server.Connect()
-	require.NoError(t, err)
-	t.Cleanup(conn.Close)
-	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Memory: true}))
-	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet})
-	require.NoError(t, err)
-
-	type query struct {
-		Q string `json:"q"`
-	}
-	find, err := typed.New(tool.Definition{Name: "library.find", Description: "Finds.", Effect: tool.Pure},
-		func(_ context.Context, in query) (string, error) {
-			if in.Q == "none" {
-				return "", tool.Failf("not_there", "there is no %s", in.Q)
-			}
-			return "found " + in.Q, nil
-		})
-	require.NoError(t, err)
-	tools, err := tool.NewRegistry(find)
-	require.NoError(t, err)
-	host, err := agent.NewHost(agent.HostOptions{Bus: bus, Tools: tools, Providers: map[string]llm.Caller{settings.Provider: caller}})
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- host.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-ended)
-	})
-	require.NoError(t, host.Announce(ctx))
-
-	def := events.DefaultAgent()
-	def.Name, def.LLM, def.Tools = "reader", settings, []string{"library.find"}
-	started, err := host.Gateway().Start(ctx, events.DefaultNamespace, gateway.StartRequest{Agent: &def, Task: "Look it up."})
-	require.NoError(t, err)
-	run := host.Store().Acquire(host.Store().Place(events.DefaultNamespace, started.RunID))
-	defer host.Store().Release(run)
-	var mem *reducer.Memory
-	require.Eventually(t, func() bool {
-		run.Lock()
-		defer run.Unlock()
-		require.NoError(t, run.Refresh(ctx))
-		mem = run.Memory().Clone()
-		return host.Store().Machine().Table().Terminal(mem.State)
-	}, time.Minute, 10*time.Millisecond)
-	return mem
 }

@@ -58,7 +58,7 @@ func (r *Run) Approvals(ctx context.Context) ([]Approval, error) {
 
 // Decide decides on a call that waits for a human. By is who did; empty: "program".
 // It returns when the run has gone on with the decision, so that [Run.Approvals] does
-// not return the call again. The call may be that of a run that answers one of the
+// not return the call again. A decision that does not hold is a *[Refused]. The call may be that of a run that answers one of the
 // run's calls; where several runs have a waiting call of that id, use
 // [Approval.Decide].
 func (r *Run) Decide(ctx context.Context, d events.Decision) error {
@@ -82,7 +82,7 @@ func (r *Run) decide(ctx context.Context, d events.Decision) error {
 	d.By = cmp.Or(d.By, "program")
 	decided, err := r.service.host.Gateway().Decide(ctx, r.at.Namespace, r.at.ID, d)
 	if err != nil {
-		return err
+		return refused(err)
 	}
 	return r.reach(ctx, decided.N)
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/output"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -111,7 +110,7 @@ func budget(t *testing.T) {
 }
 
 // parallelTiming: neither call waits for the other one's end. What that takes is in
-// pkg/actor's TestParallelCallsRunAtOnce, whose time does not depend on the machine.
+// internal/actor's TestParallelCallsRunAtOnce, whose time does not depend on the machine.
 func parallelTiming(t *testing.T) {
 	var begun atomic.Int64
 	both := make(chan struct{})
@@ -148,12 +147,12 @@ func streaming(t *testing.T) {
 		return llm.Text{Meta: llm.Meta{Confidence: 1}, Content: "one two three"}, nil
 	})
 	a := build(t, model, func(b *agent.Builder) {
-		b.OnOutput(func(o output.Output) {
+		b.OnOutput(func(o agent.Output) {
 			switch o := o.(type) {
-			case output.LLMToken:
+			case agent.LLMToken:
 				said.WriteString(o.Text)
 				words <- struct{}{}
-			case output.FinalAnswer:
+			case agent.FinalAnswer:
 				answer.WriteString(o.Content)
 			}
 		})

@@ -10,9 +10,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/moorebus/moorebus/internal/output"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -34,7 +35,7 @@ type Builder struct {
 	graph       *Graph
 	prices      llm.Prices
 	estimators  tokens.Set
-	onOutput    func(output.Output)
+	onOutput    func(Output)
 	place       place
 	elsewhere   bool
 	logger      *slog.Logger
@@ -116,6 +117,33 @@ func (b *Builder) Blacklist(names ...string) *Builder {
 	return b
 }
 
+// Text puts the text protocol over the model, for one that has no tool calls.
+func (b *Builder) Text() *Builder { b.def.LLM.Text = true; return b }
+
+// StatePrompt sets what a model that speaks the text protocol is told in a state:
+// thinking, executing, or base for both.
+func (b *Builder) StatePrompt(state, prompt string) *Builder {
+	prompts := maps.Clone(b.def.LLM.StatePrompts)
+	if prompts == nil {
+		prompts = map[string]string{}
+	}
+	prompts[state] = prompt
+	b.def.LLM.StatePrompts = prompts
+	return b
+}
+
+// Prices says what the models cost, for a budget in money. Default: a table of the
+// models of openai and anthropic.
+func (b *Builder) Prices(p llm.Prices) *Builder { b.prices = p; return b }
+
+// Estimator registers a token estimator under a name, for the setting token_estimator
+// of the definition. It says how many tokens a text has, 0 for an empty one, is safe
+// for concurrent use and does not block. There are "bytes/4" and "o200k" already.
+func (b *Builder) Estimator(name string, estimate func(text string) int) *Builder {
+	b.estimators = b.estimators.With(tokens.Set{name: estimate})
+	return b
+}
+
 // Configure changes the agent's limits.
 func (b *Builder) Configure(change func(*events.Config)) *Builder {
 	change(&b.def.Config)
@@ -141,15 +169,15 @@ func (b *Builder) Graph(g *Graph) *Builder { b.graph = g; return b }
 // OnOutput has fn told what each run does, as it does it.
 //
 // Each run has one goroutine that calls fn, with one output at a time, in the order
-// of package output; runs at the same time call it at the same time. It may block:
+// of [Output]; runs at the same time call it at the same time. It may block:
 // the run goes on without waiting for it. [Run.Wait] and [Agent.Run] return after
 // fn has seen the last output. While fn is far behind, tokens are left out. If it
 // panics, that is logged and the run's further outputs are dropped. A run that is
 // resumed tells its outputs from its beginning.
-func (b *Builder) OnOutput(fn func(output.Output)) *Builder { b.onOutput = fn; return b }
+func (b *Builder) OnOutput(fn func(Output)) *Builder { b.onOutput = fn; return b }
 
 // Bus runs the agent on a bus that is there. Default: an embedded server.
-func (b *Builder) Bus(bus Bus) *Builder { b.place = place{bus: bus}; return b }
+func (b *Builder) Bus(bus journal.Bus) *Builder { b.place = place{bus: bus}; return b }
 
 // Conn runs the agent on the bus of a connection, which stays the caller's. A bus
 // that is not set up is set up.
@@ -198,7 +226,7 @@ func (b *Builder) build() (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkSchemas(registry, b.def.OutputSchema); err != nil {
+	if err := host.CheckSchemas(registry, b.def.OutputSchema); err != nil {
 		return nil, err
 	}
 	a.def.Tools = nil

@@ -19,5 +19,7 @@
 // [Builder.OnOutput] shows what happens as it does. [Serve] puts several agents on
 // one server.
 //
-// [Host] is below all that: every role in one process, on a bus that is there.
+// A user's own program needs no other package for an agent's run. Own tools are in
+// package tool, own models in package llm, processes that run tools alone in package
+// actor.
 package agent

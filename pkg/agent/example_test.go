@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/moorebus/moorebus/internal/output"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -147,13 +146,13 @@ func ExampleBuilder_LLM() {
 
 // What a run does, as it does it.
 func ExampleBuilder_OnOutput() {
-	show := func(o output.Output) {
+	show := func(o agent.Output) {
 		switch o := o.(type) {
-		case output.ToolCallStarted:
+		case agent.ToolCallStarted:
 			fmt.Println("calls", o.Name, o.Arguments)
-		case output.ToolCallFinished:
+		case agent.ToolCallFinished:
 			fmt.Println("it says", o.Observation)
-		case output.FinalAnswer:
+		case agent.FinalAnswer:
 			fmt.Println("answer:", o.Content)
 		}
 	}

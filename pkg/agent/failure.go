@@ -3,7 +3,10 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"net/http"
 
+	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -68,7 +71,24 @@ func (e *BuildError) Unwrap() error { return e.Err }
 var ErrStepwise = errors.New("the run is not stepwise")
 
 // ErrWaits says that nothing can be done in a run, since it waits for a human.
-var ErrWaits = errors.New("the run waits for a human")
+var ErrWaits = host.ErrWaits
+
+// Refused is a request to a run that cannot be met: a decision on a call that does not
+// wait or with arguments that its tool does not take, a message to a run that has ended.
+// Nothing was changed. Code is one of those of the HTTP interface, such as not_waiting.
+type Refused struct{ Code, Message string }
+
+// Error returns the message.
+func (r *Refused) Error() string { return r.Message }
+
+// refused returns an answer of the gateway that blames the request as a *[Refused],
+// other errors as they are.
+func refused(err error) error {
+	if answer, is := errors.AsType[*gateway.Error](err); is && answer.Status < http.StatusInternalServerError {
+		return &Refused{Code: answer.Code, Message: answer.Message}
+	}
+	return err
+}
 
 // errReleased is for who waits for a run that was let go of.
 var errReleased = errors.New("the run was released before it ended")

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -13,9 +14,19 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Handler does the work of a state of one's own, see [custom.Handler]. Make its
-// event with [Emit].
-type Handler = custom.Handler
+// Handler does the work of a state of one's own. The memory is a copy, to be read and
+// dropped. It returns the event that follows, made by [Emit], for which the graph has a
+// row out of the state; an event without one ends the run (invalid_transition).
+//
+// An error, a panic, no event at all and one that cannot be stored count as a failed
+// attempt: the handler is asked again, a few times, ever later, and then the run ends
+// (attempts_exhausted). What cannot be mended by another attempt is an
+// *[events.FatalError].
+//
+// It is called from several goroutines and returns soon after ctx ends. After a crash
+// it is asked again although it may have done its work, so it looks before it does
+// anything twice.
+type Handler func(ctx context.Context, mem *Memory) (events.Payload, error)
 
 // Emit makes an event of one's own, with data that JSON writes as an object; nil is
 // an empty one.
@@ -197,11 +208,15 @@ func (g *Graph) check(table *reducer.Table) error {
 }
 
 // handlers are the states that are served; none for a nil graph.
-func (g *Graph) handlers() map[events.State]Handler {
+func (g *Graph) handlers() map[events.State]custom.Handler {
 	if g == nil {
 		return nil
 	}
-	return g.states
+	handlers := map[events.State]custom.Handler{}
+	for state, handler := range g.states {
+		handlers[state] = custom.Handler(handler)
+	}
+	return handlers
 }
 
 // handlerTimeout is what bounds a handler, 0 for the default.

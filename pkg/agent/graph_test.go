@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -149,11 +150,11 @@ func TestCustomGraphElsewhere(t *testing.T) {
 }
 
 // requireUnknownTable asks a gateway without the run's graph about it.
-func requireUnknownTable(t *testing.T, bus agent.Bus, run, table string) {
+func requireUnknownTable(t *testing.T, bus journal.Bus, run, table string) {
 	t.Helper()
 	registry, err := tool.NewRegistry()
 	require.NoError(t, err)
-	h, err := agent.NewHost(agent.HostOptions{Bus: bus, Tools: registry, Providers: map[string]llm.Caller{"any": scripted.NewMock()}})
+	h, err := host.New(host.Options{Bus: bus, Tools: registry, Providers: map[string]llm.Caller{"any": scripted.NewMock()}})
 	require.NoError(t, err)
 	do := func(method, path string) (int, string) {
 		w := httptest.NewRecorder()

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -23,9 +24,9 @@ import (
 )
 
 // hosted runs all roles on the bus until the test ends.
-func hosted(t *testing.T, o agent.HostOptions) {
+func hosted(t *testing.T, o host.Options) {
 	t.Helper()
-	host, err := agent.NewHost(o)
+	host, err := host.New(o)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -44,7 +45,7 @@ func family(t *testing.T, models map[string]*scripted.Mock) *agent.Agent {
 	bus, names := busOf(t), []string{}
 	none, err := tool.NewRegistry()
 	require.NoError(t, err)
-	o := agent.HostOptions{Bus: bus, Tools: none, Providers: map[string]llm.Caller{}}
+	o := host.Options{Bus: bus, Tools: none, Providers: map[string]llm.Caller{}}
 	for name, model := range models {
 		o.Providers[name] = model
 		if name != "boss" {
@@ -150,7 +151,7 @@ func mcpTools(t *testing.T) {
 
 	bus := busOf(t)
 	model := scripted.NewMock(scripted.Ask("library.find", `{"q":"a"}`), scripted.Ask("library.find", `{"q":"none"}`), scripted.Say("the answer"))
-	hosted(t, agent.HostOptions{Bus: bus, Tools: registry, Providers: map[string]llm.Caller{"mock": model}})
+	hosted(t, host.Options{Bus: bus, Tools: registry, Providers: map[string]llm.Caller{"mock": model}})
 	a, err := agent.New("find the answer").Elsewhere().Use("mock").RemoteTools("library.find").Bus(bus).Build()
 	require.NoError(t, err)
 	_, err = a.Run(t.Context())

@@ -5,8 +5,6 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
-
-	"github.com/moorebus/moorebus/internal/output"
 )
 
 // maxBehind is how many outputs may wait for a callback before tokens are left out.
@@ -14,7 +12,7 @@ const maxBehind = 4096
 
 // outputs takes outputs to a callback, in a goroutine of its own.
 type outputs struct {
-	fn     func(output.Output)
+	fn     func(Output)
 	logger *slog.Logger
 	wake   chan struct{}
 	// quit makes the goroutine end at once.
@@ -22,26 +20,26 @@ type outputs struct {
 	endOnce sync.Once
 
 	mu    sync.Mutex
-	queue []output.Output
+	queue []Output
 	// busy says that the callback is being called, empty is closed and replaced when
 	// it has seen all.
 	busy  bool
 	empty chan struct{}
 }
 
-func newOutputs(fn func(output.Output), logger *slog.Logger) *outputs {
+func newOutputs(fn func(Output), logger *slog.Logger) *outputs {
 	o := &outputs{fn: fn, logger: logger, wake: make(chan struct{}, 1), quit: make(chan struct{}), empty: make(chan struct{})}
 	go o.run()
 	return o
 }
 
 // push never blocks. The log's outputs wait as long as they must.
-func (o *outputs) push(out output.Output) {
+func (o *outputs) push(out Output) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.queue) >= maxBehind {
 		switch out.(type) {
-		case output.LLMToken, output.ToolCallDelta:
+		case LLMToken, ToolCallDelta:
 			return
 		}
 	}
@@ -79,7 +77,7 @@ func (o *outputs) run() {
 }
 
 // take empties the queue, and says so if nothing is in it.
-func (o *outputs) take() []output.Output {
+func (o *outputs) take() []Output {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	batch := o.queue
@@ -92,7 +90,7 @@ func (o *outputs) take() []output.Output {
 }
 
 // call calls the callback and reports whether it panicked.
-func (o *outputs) call(out output.Output) (panicked bool) {
+func (o *outputs) call(out Output) (panicked bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			o.logger.Error("the output callback panicked; the run's further outputs are dropped", "panic", p, "stack", string(debug.Stack()))

@@ -17,7 +17,7 @@ import (
 // place is where runs are: one of a bus, a connection, a URL and a directory, or
 // nothing for a directory that does not stay.
 type place struct {
-	bus  Bus
+	bus  journal.Bus
 	conn *nats.Conn
 	url  string
 	dir  string
@@ -33,7 +33,7 @@ type needs struct {
 }
 
 // open returns the bus, and what lets go of it.
-func (p place) open(ctx context.Context, n needs, logger *slog.Logger) (bus Bus, release func(), err error) {
+func (p place) open(ctx context.Context, n needs, logger *slog.Logger) (bus journal.Bus, release func(), err error) {
 	switch {
 	case p.bus != nil:
 		return p.bus, func() {}, nil
@@ -47,7 +47,7 @@ func (p place) open(ctx context.Context, n needs, logger *slog.Logger) (bus Bus,
 }
 
 // connected opens the bus of a connection, and sets it up if nobody did.
-func connected(ctx context.Context, conn *nats.Conn, n needs, o natsbus.Options) (Bus, error) {
+func connected(ctx context.Context, conn *nats.Conn, n needs, o natsbus.Options) (journal.Bus, error) {
 	bus, err := natsbus.Open(ctx, conn, o)
 	if errors.Is(err, journal.ErrNotReady) {
 		if err := natsbus.Init(ctx, conn, natsbus.InitOptions{Pools: n.pools, States: n.states}); err != nil {
@@ -61,7 +61,7 @@ func connected(ctx context.Context, conn *nats.Conn, n needs, o natsbus.Options)
 	return bus, nil
 }
 
-func (p place) dial(ctx context.Context, n needs, logger *slog.Logger) (Bus, func(), error) {
+func (p place) dial(ctx context.Context, n needs, logger *slog.Logger) (journal.Bus, func(), error) {
 	o, err := natsbus.FromEnv(os.Getenv)
 	if err != nil {
 		return nil, nil, err
@@ -80,7 +80,7 @@ func (p place) dial(ctx context.Context, n needs, logger *slog.Logger) (Bus, fun
 }
 
 // serve starts an embedded server.
-func (p place) serve(ctx context.Context, n needs, logger *slog.Logger) (Bus, func(), error) {
+func (p place) serve(ctx context.Context, n needs, logger *slog.Logger) (journal.Bus, func(), error) {
 	dir, remove := p.dir, func() {}
 	if dir == "" {
 		var err error

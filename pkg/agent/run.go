@@ -48,7 +48,7 @@ type Run struct {
 }
 
 // watch follows a run until it ends or is released.
-func watch(s *service, at events.Run, parent *Run, onOutput func(output.Output), logger *slog.Logger, release func() error) (*Run, error) {
+func watch(s *service, at events.Run, parent *Run, onOutput func(Output), logger *slog.Logger, release func() error) (*Run, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	r := &Run{
 		at: at, service: s, fold: runlog.NewFold(s.bus, s.machine, at), changed: make(chan struct{}), ended: make(chan struct{}),
@@ -214,7 +214,7 @@ func (r *Run) Post(ctx context.Context, text string) error {
 		gateway.UserMessage{MessageID: runlog.NewID(), Content: text},
 	})
 	if err != nil {
-		return err
+		return refused(err)
 	}
 	return r.reach(ctx, sent.N)
 }
@@ -227,7 +227,7 @@ func (r *Run) reach(ctx context.Context, n uint64) error {
 // Finish closes a conversation that waits for its user, and waits for the run's end.
 func (r *Run) Finish(ctx context.Context) error {
 	if _, err := r.service.host.Gateway().Close(ctx, r.at.Namespace, r.at.ID, events.By{}); err != nil {
-		return err
+		return refused(err)
 	}
 	_, err := r.Wait(ctx)
 	return err
@@ -236,11 +236,11 @@ func (r *Run) Finish(ctx context.Context) error {
 // Cancel ends the run from outside. That it has ended is no error.
 func (r *Run) Cancel(ctx context.Context, reason string) error {
 	_, err := r.service.host.Gateway().Cancel(ctx, r.at.Namespace, r.at.ID, events.By{Reason: reason})
-	var refused *gateway.Error
-	if errors.As(err, &refused) && refused.Code == gateway.CodeRunEnded {
+	var answer *gateway.Error
+	if errors.As(err, &answer) && answer.Code == gateway.CodeRunEnded {
 		return nil
 	}
-	return err
+	return refused(err)
 }
 
 // callOffLooks is how often, and when, a run that may have been started is looked for:
@@ -256,8 +256,8 @@ func (r *Run) callOff(ctx context.Context) error {
 	there := true
 	_ = callOffLooks.Do(stop, func(ctx context.Context) error {
 		err = r.Cancel(ctx, "it was not known whether it was started")
-		var refused *gateway.Error
-		if there = !errors.As(err, &refused) || refused.Code != gateway.CodeRunNotFound; there {
+		var answer *Refused
+		if there = !errors.As(err, &answer) || answer.Code != gateway.CodeRunNotFound; there {
 			return retry.Stop(err)
 		}
 		return err
@@ -276,7 +276,7 @@ func (r *Run) Step(ctx context.Context) (events.State, error) {
 	if r.service.conduct != stepping {
 		return "", ErrStepwise
 	}
-	n, state, err := r.service.host.step(ctx, r.at)
+	n, state, err := r.service.host.Step(ctx, r.at)
 	if err != nil {
 		return state, err
 	}

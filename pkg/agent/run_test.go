@@ -13,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/output"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -198,22 +197,22 @@ func TestExternalBus(t *testing.T) {
 }
 
 // kindsOf tells outputs in short, without what is best effort.
-func kindsOf(outs []output.Output) []string {
+func kindsOf(outs []agent.Output) []string {
 	var kinds []string
 	for _, o := range outs {
 		switch o := o.(type) {
-		case output.LLMToken, output.ToolCallDelta:
-		case output.StateStarted:
+		case agent.LLMToken, agent.ToolCallDelta:
+		case agent.StateStarted:
 			kinds = append(kinds, "state "+string(o.State))
-		case output.Action:
+		case agent.Action:
 			kinds = append(kinds, "action "+string(o.Event))
-		case output.ToolCallStarted:
+		case agent.ToolCallStarted:
 			kinds = append(kinds, "started "+o.Name)
-		case output.ToolCallFinished:
+		case agent.ToolCallFinished:
 			kinds = append(kinds, fmt.Sprintf("finished %s %v", o.Name, o.Success))
-		case output.FinalAnswer:
+		case agent.FinalAnswer:
 			kinds = append(kinds, "answer "+o.Content)
-		case output.Error:
+		case agent.RunError:
 			kinds = append(kinds, "error "+o.Code)
 		}
 	}
@@ -223,10 +222,10 @@ func kindsOf(outs []output.Output) []string {
 // The callback sees everything in order, each once, and no word after its answer.
 func TestOutputs(t *testing.T) {
 	t.Parallel()
-	var outs []output.Output
+	var outs []agent.Output
 	mock := scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("Pass the salt."), scripted.Say("Pass the salt, please."))
 	a := build(t, mock, func(b *agent.Builder) {
-		b.Graph(reviewed(strict)).OnOutput(func(o output.Output) { outs = append(outs, o) })
+		b.Graph(reviewed(strict)).OnOutput(func(o agent.Output) { outs = append(outs, o) })
 	})
 	_, err := a.Run(t.Context())
 	require.NoError(t, err)
@@ -238,10 +237,10 @@ func TestOutputs(t *testing.T) {
 	said, deltas := map[string]string{}, ""
 	for _, o := range outs {
 		switch o := o.(type) {
-		case output.LLMToken:
+		case agent.LLMToken:
 			require.Len(t, said[o.MessageID], o.Offset)
 			said[o.MessageID] += o.Text
-		case output.ToolCallDelta:
+		case agent.ToolCallDelta:
 			deltas += o.Text
 		}
 	}
@@ -256,7 +255,7 @@ func TestOutputCallbackThatFails(t *testing.T) {
 	t.Parallel()
 	var calls atomic.Int64
 	a := build(t, scripted.NewMock(scripted.Say("the answer")), func(b *agent.Builder) {
-		b.OnOutput(func(output.Output) { calls.Add(1); panic("cannot show this") })
+		b.OnOutput(func(agent.Output) { calls.Add(1); panic("cannot show this") })
 	})
 	answer, err := a.Run(t.Context())
 	require.NoError(t, err)
@@ -265,7 +264,7 @@ func TestOutputCallbackThatFails(t *testing.T) {
 
 	hold := make(chan struct{})
 	slow := build(t, scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("the answer")), func(b *agent.Builder) {
-		b.OnOutput(func(output.Output) { <-hold })
+		b.OnOutput(func(agent.Output) { <-hold })
 	})
 	r, err := slow.Start(t.Context())
 	require.NoError(t, err)

@@ -7,10 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/typed"
@@ -63,14 +61,4 @@ func TestNamesAreCheckedWhenAnAgentIsBuilt(t *testing.T) {
 	}
 	_, err := agentWith().Blacklist("pay").Approval(policy("pay", "search")).Build()
 	require.NoError(t, err)
-}
-
-func TestHostRefusesToolsWithBadSchemas(t *testing.T) {
-	t.Parallel()
-	registry, err := tool.NewRegistry(badTool(t))
-	require.NoError(t, err)
-	_, err = agent.NewHost(agent.HostOptions{
-		Bus: simulated.New(simulated.Options{}), Tools: registry, Providers: map[string]llm.Caller{"mock": scripted.NewMock()},
-	})
-	require.ErrorContains(t, err, `tool "broken": schema: invalid JSON Schema`)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"reflect"
 	"slices"
 	"sync"
@@ -39,10 +40,19 @@ var errServerClosed = errors.New("the agent's server is closed")
 // one program go together. A process that was killed is waited for until its
 // announcement has expired, for up to [journal.AnnouncementTTL].
 func Serve(ctx context.Context, agents ...*Agent) (*Server, error) {
+	return ServeHTTP(ctx, nil, agents...)
+}
+
+// ServeHTTP is [Serve] that also answers the HTTP interface of a gateway on the
+// listener, which it closes: runs are started, read, steered and ended there. They may be
+// of these agents, or of any that asks their models and tools. Requests need no token, so
+// the listener should be on loopback.
+func ServeHTTP(ctx context.Context, listener net.Listener, agents ...*Agent) (*Server, error) {
 	o, err := served(agents)
 	if err != nil {
 		return nil, &BuildError{err}
 	}
+	o.listener = listener
 	service, err := o.open(ctx, running)
 	if err != nil {
 		return nil, err

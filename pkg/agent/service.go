@@ -4,12 +4,15 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"net"
 	"slices"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -44,12 +47,14 @@ type serving struct {
 	prices     llm.Prices
 	estimators tokens.Set
 	logger     *slog.Logger
+	// listener takes HTTP requests; nil: there is no HTTP.
+	listener net.Listener
 }
 
 // service is an open bus, and the roles on it.
 type service struct {
-	bus     Bus
-	host    *Host
+	bus     journal.Bus
+	host    *host.Host
 	machine *reducer.Machine
 	conduct conduct
 	release func()
@@ -73,7 +78,7 @@ func (o serving) open(ctx context.Context, how conduct) (*service, error) {
 		return nil, err
 	}
 	s := &service{bus: bus, machine: o.machine, conduct: how, release: release, stop: func() {}, stopSources: func() {}, ended: make(chan struct{})}
-	if s.host, err = o.host(bus, registry, how); err != nil {
+	if s.host, err = o.makeHost(bus, registry, how); err != nil {
 		release()
 		return nil, &BuildError{err}
 	}
@@ -97,15 +102,15 @@ func (o serving) pools(registry *tool.Registry) []string {
 	return pools
 }
 
-func (o serving) host(bus Bus, registry *tool.Registry, how conduct) (*Host, error) {
-	options := HostOptions{
+func (o serving) makeHost(bus journal.Bus, registry *tool.Registry, how conduct) (*host.Host, error) {
+	options := host.Options{
 		Bus: bus, Machine: o.machine, Tools: registry, Logger: o.logger, Providers: o.providers, Agents: o.agents, Prices: o.prices, Estimators: o.estimators,
-		Subagents: o.subagents, States: o.graph.handlers(), StateTimeout: o.graph.handlerTimeout(),
+		Subagents: o.subagents, States: o.graph.handlers(), StateTimeout: o.graph.handlerTimeout(), Listener: o.listener,
 	}
 	if how == elsewhere {
-		return newClient(options)
+		return host.NewClient(options)
 	}
-	return NewHost(options)
+	return host.New(options)
 }
 
 // start makes the roles known, and the agents that are called, and runs the roles, if
@@ -160,7 +165,7 @@ func (s *service) close() error {
 	<-s.ended
 	if s.conduct == stepping {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-		_ = s.host.planner.Withdraw(ctx) // else the announcement expires
+		_ = s.host.Withdraw(ctx) // else the announcement expires
 		cancel()
 	}
 	s.stopSources()

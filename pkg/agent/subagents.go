@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/subagent"
+	"github.com/moorebus/moorebus/pkg/tool"
 )
 
 // callee is another agent as a tool.
@@ -16,33 +18,45 @@ type callee struct {
 	tool  subagent.Tool
 }
 
+// Callee says how another agent is a tool. What is empty has its default.
+type Callee struct {
+	// Name is the tool's name. Default: the agent's, for a hand-off transfer_to_NAME.
+	Name string
+	// Description tells the model what the agent is for. Default: a sentence with the
+	// agent's name.
+	Description string
+	// Risk is that of a call, for approval policies. Default low.
+	Risk tool.Risk
+	// Timeout bounds a run that answers a call; 0: the budgets of both agents do.
+	Timeout time.Duration
+}
+
 // Subagent makes another agent a tool with the argument task: a call is answered by
 // a run of that agent, with a log of its own and a part of what is left of the
-// caller's budget. Options set the tool's name (default: the agent's), description,
-// risk and timeout.
+// caller's budget. Options change the [Callee].
 //
 // What counts of the other agent is its definition, with its model callers, tools
 // and sources; its task, its place, its logger and what it was to do with outputs do
 // not. When the roles start, the definition is stored under the agent's name in the
 // default namespace, in the place of one that is there.
-func (b *Builder) Subagent(a *Agent, options ...func(*subagent.Tool)) *Builder {
+func (b *Builder) Subagent(a *Agent, options ...func(*Callee)) *Builder {
 	return b.callee(a, options, func(t *subagent.Tool, name string) { t.Agent = name })
 }
 
 // Handoff gives the agent a tool that hands the conversation over to another one,
 // which goes on in its place in the same run. Options are as for
 // [Builder.Subagent]; the default name is transfer_to_NAME.
-func (b *Builder) Handoff(a *Agent, options ...func(*subagent.Tool)) *Builder {
+func (b *Builder) Handoff(a *Agent, options ...func(*Callee)) *Builder {
 	return b.callee(a, options, func(t *subagent.Tool, name string) { t.Handoff = name })
 }
 
-func (b *Builder) callee(a *Agent, options []func(*subagent.Tool), name func(*subagent.Tool, string)) *Builder {
-	c := callee{agent: a}
+func (b *Builder) callee(a *Agent, options []func(*Callee), name func(*subagent.Tool, string)) *Builder {
+	var as Callee
 	for _, option := range options {
-		option(&c.tool)
+		option(&as)
 	}
+	c := callee{agent: a, tool: subagent.Tool{Name: as.Name, Description: as.Description, Risk: as.Risk, Timeout: as.Timeout}}
 	if a != nil { // else Build says so
-		c.tool.Agent, c.tool.Handoff = "", ""
 		name(&c.tool, a.def.Name)
 	}
 	b.callees = append(b.callees, c)

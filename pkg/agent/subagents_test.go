@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -34,11 +33,11 @@ func TestAgentsThatCallAgents(t *testing.T) {
 	accountant := built(t, named("accountant", scripted.Ask("calculator", `{"q":"6*7"}`), scripted.Say("It comes to 42.")).
 		Tool(textTool(t, "calculator", "42")))
 	researcher := built(t, named("researcher", scripted.Ask("compute", `{"task":"6*7"}`), scripted.Say("The answer is 42.")).
-		Subagent(accountant, func(t *subagent.Tool) { t.Name = "compute" }))
+		Subagent(accountant, func(t *agent.Callee) { t.Name = "compute" }))
 	publisher := built(t, named("publisher", scripted.Say("Published: 42.")))
 	editor := built(t, agent.New("What is the answer?").Name("editor").
 		LLM(scripted.NewMock(scripted.Ask("researcher", `{"task":"What is the answer?"}`), scripted.Ask("transfer_to_publisher", `{}`))).
-		Subagent(researcher, func(t *subagent.Tool) { t.Description = "Finds answers." }).Handoff(publisher))
+		Subagent(researcher, func(t *agent.Callee) { t.Description = "Finds answers." }).Handoff(publisher))
 
 	answer, err := editor.Run(t.Context())
 	require.NoError(t, err)
@@ -61,9 +60,9 @@ func TestWrongCallees(t *testing.T) {
 		`"child" stands there twice`:  named("d").Subagent(child).Tool(textTool(t, "child", "x")),
 		"two agents are called child": named("child").Subagent(child),
 		"different graphs":            named("e").Subagent(drawn),
-		"risk":                        named("f").Subagent(child, func(t *subagent.Tool) { t.Risk = "none at all" }),
+		"risk":                        named("f").Subagent(child, func(t *agent.Callee) { t.Risk = "none at all" }),
 		"one is an agent":             named("g").Subagent(child).Subagent(built(t, named("h").Tool(textTool(t, "child", "x")))),
-		"the same one": named("i").Subagent(child, func(t *subagent.Tool) { t.Risk = tool.High }).
+		"the same one": named("i").Subagent(child, func(t *agent.Callee) { t.Risk = tool.High }).
 			Subagent(built(t, named("j").Subagent(child))),
 	} {
 		_, err := b.Build()

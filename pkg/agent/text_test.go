@@ -20,6 +20,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm/openai"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/replay"
@@ -100,7 +101,7 @@ var homeReplies = []string{
 	"<agent><action><type>answer</type><value>It is 42 &amp; that is all.</value></action></agent>",
 }
 
-func textAgent(t *testing.T, b *agent.Builder, bus agent.Bus) *agent.Agent {
+func textAgent(t *testing.T, b *agent.Builder, bus journal.Bus) *agent.Agent {
 	t.Helper()
 	calculator, err := builtin.New(builtin.Calculator, builtin.Options{})
 	require.NoError(t, err)

@@ -1,4 +1,4 @@
-package agent_test
+package host_test
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
-	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -76,18 +76,9 @@ func TestMessagesOfATransition(t *testing.T) {
 	require.NoError(t, err)
 	tools, err := tool.NewRegistry(echo)
 	require.NoError(t, err)
-	host, err := agent.NewHost(agent.HostOptions{
+	h, _ := running(t, host.Options{
 		Bus: bus, Tools: tools, Providers: map[string]llm.Caller{"mock": scripted.NewMock(append(replies, scripted.Say("All of the steps are done."))...)},
 	})
-	require.NoError(t, err)
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- host.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		require.NoError(t, <-ended)
-	})
-	require.NoError(t, host.Announce(t.Context()))
 	done := make(chan struct{})
 	unwatch, err := bus.Watch(journal.Filter{To: events.Done}, func(journal.Record) { close(done) }, func() {})
 	require.NoError(t, err)
@@ -97,7 +88,7 @@ func TestMessagesOfATransition(t *testing.T) {
 	def.Name, def.LLM.Provider, def.Tools = "counted", "mock", []string{"echo"}
 	def.Config.ReflectEveryNSteps, def.Config.MaxSteps = 0, steps+1
 	before := conn.Stats()
-	_, err = host.Gateway().Start(t.Context(), events.DefaultNamespace, gateway.StartRequest{Agent: &def, Task: "Do the steps."})
+	_, err = h.Gateway().Start(t.Context(), events.DefaultNamespace, gateway.StartRequest{Agent: &def, Task: "Do the steps."})
 	require.NoError(t, err)
 	select {
 	case <-done:

@@ -1,33 +1,13 @@
 package agent
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/approval"
-	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/tool"
 )
-
-// checkSchemas reports every tool whose schema cannot be used, and an output
-// schema that cannot.
-func checkSchemas(tools *tool.Registry, output json.RawMessage) error {
-	var errs []error
-	for _, d := range tools.Definitions() {
-		if err := schema.Check(d.Schema); err != nil {
-			errs = append(errs, fmt.Errorf("tool %q: schema: %w", d.Name, err))
-		}
-	}
-	if len(output) > 0 {
-		if err := schema.Check(output); err != nil {
-			errs = append(errs, fmt.Errorf("output schema: %w", err))
-		}
-	}
-	return errors.Join(errs...)
-}
 
 // checkNames reports names that are none, an approval policy that cannot be evaluated,
 // and tools of the policy and of the blacklist that the agent does not have: most likely

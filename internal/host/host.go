@@ -1,4 +1,6 @@
-package agent
+// Package host runs every role in one process, on a bus that is there. Package agent
+// and the commands that work without other processes are built on it.
+package host
 
 import (
 	"context"
@@ -14,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/custom"
 	"github.com/moorebus/moorebus/internal/gateway"
@@ -21,11 +24,10 @@ import (
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/prices"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/textprotocol"
 	"github.com/moorebus/moorebus/internal/tokens"
-	"github.com/moorebus/moorebus/pkg/actor"
+	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -33,22 +35,10 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// Bus is everything that roles need of a journal.
-type Bus interface {
-	journal.Log
-	journal.Feed
-	journal.Queue
-	journal.Timers
-	journal.Directory
-	journal.Agents
-	journal.Blobs
-	journal.Storage
-}
-
-// HostOptions say what a [Host] runs.
-type HostOptions struct {
+// Options say what a [Host] runs.
+type Options struct {
 	// Bus is where the runs are. Required.
-	Bus Bus
+	Bus journal.Bus
 	// Machine folds the runs; nil for the default one.
 	Machine *reducer.Machine
 	// Providers are the models by name, Tools the tools. Required, Tools may be
@@ -63,7 +53,7 @@ type HostOptions struct {
 	// Subagents are the agents that are tools of others.
 	Subagents []subagent.Tool
 	// Results bounds and cleans what the tools give back.
-	Results actor.Results
+	Results toolcall.Results
 	// Estimators are token estimators of the application's own, by name; there are
 	// bytes/4 and o200k already.
 	Estimators tokens.Set
@@ -139,12 +129,12 @@ func instanceName() string {
 	}, name)
 }
 
-// NewHost makes the roles; nothing runs before [Host.Run].
-func NewHost(o HostOptions) (*Host, error) {
+// New makes the roles; nothing runs before [Host.Run].
+func New(o Options) (*Host, error) {
 	if o.Bus == nil || o.Tools == nil {
-		return nil, errors.New("agent: Bus and Tools are required")
+		return nil, errors.New("host: Bus and Tools are required")
 	}
-	if err := checkSchemas(o.Tools, nil); err != nil {
+	if err := CheckSchemas(o.Tools, nil); err != nil {
 		return nil, err
 	}
 	if o.Instance == "" {
@@ -200,7 +190,7 @@ func NewHost(o HostOptions) (*Host, error) {
 }
 
 // addStates adds the role that serves the states of the machine's own graph.
-func (h *Host) addStates(o HostOptions) error {
+func (h *Host) addStates(o Options) error {
 	if len(o.States) == 0 {
 		return nil
 	}
@@ -218,12 +208,7 @@ func (h *Host) addStates(o HostOptions) error {
 	return nil
 }
 
-// validators are what checks arguments and policies.
-func validators() (tool.Validator, *approval.Policies) {
-	return schema.New(schema.Options{}), approval.New()
-}
-
-func (h *Host) subagents(o HostOptions, validator tool.Validator, policies *approval.Policies) (*subagent.Subagents, error) {
+func (h *Host) subagents(o Options, validator tool.Validator, policies *approval.Policies) (*subagent.Subagents, error) {
 	return subagent.New(subagent.Config{
 		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Agents: o.Bus, Timers: o.Bus, Tombstones: o.Tombstones,
 		Blobs: o.Bus, Tools: o.Subagents, Results: o.Results, Validator: validator, Approval: policies, CheckApproval: policies.Check, CheckEstimator: o.estimators().Check,
@@ -231,7 +216,7 @@ func (h *Host) subagents(o HostOptions, validator tool.Validator, policies *appr
 	})
 }
 
-func (h *Host) gatewayConfig(o HostOptions, validator tool.Validator, policies *approval.Policies) gateway.Config {
+func (h *Host) gatewayConfig(o Options, validator tool.Validator, policies *approval.Policies) gateway.Config {
 	return gateway.Config{
 		Store: h.store, Queue: o.Bus, Feed: o.Bus, Timers: o.Bus, Directory: o.Bus, Agents: o.Bus, Tombstones: o.Tombstones,
 		Instance: o.Instance, StallAfter: o.StallAfter, PoolWait: o.PoolWait, Validator: validator,

@@ -1,4 +1,4 @@
-package agent_test
+package host_test
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
-	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -65,7 +65,7 @@ func TestDeadlineCancelsTheTool(t *testing.T) {
 }
 
 // hostOnServer runs all roles on an embedded server.
-func hostOnServer(t *testing.T, one tool.Tool, mock llm.Caller) *agent.Host {
+func hostOnServer(t *testing.T, one tool.Tool, mock llm.Caller) *host.Host {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
 	server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Logger: quiet})
@@ -79,12 +79,6 @@ func hostOnServer(t *testing.T, one tool.Tool, mock llm.Caller) *agent.Host {
 	require.NoError(t, err)
 	registry, err := tool.NewRegistry(one)
 	require.NoError(t, err)
-	h, err := agent.NewHost(agent.HostOptions{Bus: bus, Tools: registry, Providers: map[string]llm.Caller{"mock": mock}})
-	require.NoError(t, err)
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- h.Run(ctx) }()
-	t.Cleanup(func() { stop(); require.NoError(t, <-ended) })
-	require.NoError(t, h.Announce(t.Context()))
+	h, _ := running(t, host.Options{Bus: bus, Tools: registry, Providers: map[string]llm.Caller{"mock": mock}})
 	return h
 }

@@ -1,4 +1,4 @@
-package agent
+package host
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// newClient is a host without roles, for a bus that others serve.
-func newClient(o HostOptions) (*Host, error) {
+// NewClient is a host without roles, for a bus that others serve.
+func NewClient(o Options) (*Host, error) {
 	if o.Instance == "" {
 		o.Instance = instanceName()
 	}
@@ -36,9 +36,12 @@ type standing struct {
 	owner role
 }
 
-// step has roles work until the run's next transition is in the log. No role may
+// ErrWaits says that nothing can be done in a run, since it waits for a human.
+var ErrWaits = errors.New("the run waits for a human")
+
+// Step has roles work until the run's next transition is in the log. No role may
 // run meanwhile. It returns the number of the last event, and the state after it.
-func (h *Host) step(ctx context.Context, run events.Run) (uint64, events.State, error) {
+func (h *Host) Step(ctx context.Context, run events.Run) (uint64, events.State, error) {
 	before, err := h.standing(ctx, run)
 	for now := before; err == nil; now, err = h.standing(ctx, run) {
 		switch {
@@ -80,3 +83,7 @@ func (h *Host) standing(ctx context.Context, at events.Run) (standing, error) {
 	}
 	return s, nil
 }
+
+// Withdraw takes back the names that [Host.Announce] made known, for a host that never
+// ran.
+func (h *Host) Withdraw(ctx context.Context) error { return h.planner.Withdraw(ctx) }

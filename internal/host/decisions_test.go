@@ -1,17 +1,16 @@
-package agent_test
+package host_test
 
 import (
 	"context"
 	"encoding/json"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/simulated"
-	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -80,13 +79,13 @@ func startHeld(t *testing.T, mock llm.Caller) (g *gateway.Gateway, id string) {
 	return h.Gateway(), h.start(t, &events.Approval{Policy: events.ApproveAlways})
 }
 
-// host is all roles at work.
-type host struct {
-	*agent.Host
+// working is all roles at work.
+type working struct {
+	*host.Host
 	stop func()
 }
 
-func startHost(t *testing.T, journal *simulated.Journal, mock llm.Caller) host {
+func startHost(t *testing.T, journal *simulated.Journal, mock llm.Caller) working {
 	t.Helper()
 	echo, err := typed.New(tool.Definition{Name: "echo", Description: "Echoes.", Effect: tool.Pure},
 		func(_ context.Context, q query) (string, error) { return "you said " + q.Q, nil })
@@ -95,19 +94,12 @@ func startHost(t *testing.T, journal *simulated.Journal, mock llm.Caller) host {
 	require.NoError(t, err)
 	registry, err := tool.NewRegistry(echo, tool.Redefine(human, tool.Definition{Name: "boss"}))
 	require.NoError(t, err)
-	h, err := agent.NewHost(agent.HostOptions{Bus: journal, Tools: registry, Providers: map[string]llm.Caller{"mock": mock}})
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- h.Run(ctx) }()
-	stop := sync.OnceFunc(func() { cancel(); require.NoError(t, <-ended) })
-	t.Cleanup(stop)
-	require.NoError(t, h.Announce(t.Context()))
-	return host{Host: h, stop: stop}
+	h, stop := running(t, host.Options{Bus: journal, Tools: registry, Providers: map[string]llm.Caller{"mock": mock}})
+	return working{Host: h, stop: stop}
 }
 
 // start starts a run that may call everything.
-func (h host) start(t *testing.T, policy *events.Approval) (id string) {
+func (h working) start(t *testing.T, policy *events.Approval) (id string) {
 	t.Helper()
 	def := events.DefaultAgent()
 	def.Name, def.LLM.Provider, def.Tools, def.Approval = "asker", "mock", []string{"echo", "boss"}, policy

@@ -1,4 +1,4 @@
-package agent_test
+package host_test
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/simulated"
-	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -45,15 +45,7 @@ func forkHost(t *testing.T, bus *simulated.Journal) *gateway.Gateway {
 	}
 	registry, err := tool.NewRegistry(tools...)
 	require.NoError(t, err)
-	h, err := agent.NewHost(agent.HostOptions{
-		Bus: bus, Tools: registry, Providers: map[string]llm.Caller{"scripted": scripted.New()},
-	})
-	require.NoError(t, err)
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- h.Run(ctx) }()
-	t.Cleanup(func() { stop(); require.NoError(t, <-ended) })
-	require.NoError(t, h.Announce(t.Context()))
+	h, _ := running(t, host.Options{Bus: bus, Tools: registry, Providers: map[string]llm.Caller{"scripted": scripted.New()}})
 	return h.Gateway()
 }
 

@@ -1,0 +1,69 @@
+// Package actor runs tools of one's own for the runs of an installation: a process
+// takes the calls of one or more pools, runs them, and appends their results.
+//
+// An actor needs no model keys and no planner. It announces its tools on the bus, so
+// that agents can name them, and is the only process that has the tools' credentials.
+// A call that the agent's policy wants approved runs only if the log holds the
+// approval of that call with those arguments.
+package actor
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/toolcall"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// Options configure an actor.
+type Options struct {
+	// Bus is where the runs are. Required.
+	Bus journal.Bus
+	// Tools are the tools of this process. Required.
+	Tools *tool.Registry
+	// Instance names the process in its events and among the actors of the bus.
+	// Required. Actors that live at the same time have different names.
+	Instance string
+	// Pools are the pools to serve; empty: those of Tools.
+	Pools []string
+	// Secrets are texts, such as the tools' credentials, that are replaced wherever
+	// they turn up in a result. A text of fewer than 6 bytes is an error. Patterns are
+	// regular expressions (RE2) whose matches are replaced.
+	Secrets, Patterns []string
+	// Concurrency is how many calls of one pool run at once. Default 64.
+	Concurrency int
+	// Drain is how long calls may go on after the context of [Run] has ended. Default 8 s.
+	Drain time.Duration
+	// Logger gets the actor's own log. Default: discarded.
+	Logger *slog.Logger
+}
+
+// Run announces the tools and runs calls until ctx ends. It then waits for the calls
+// in work, at most Drain, and takes the announcement back. The error is nil if ctx
+// ended it. A call that was in work when the process died is taken over by another
+// actor of the pool.
+func Run(ctx context.Context, o Options) error {
+	if o.Bus == nil || o.Tools == nil {
+		return errors.New("actor: Bus and Tools are required")
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	a, err := actor.New(actor.Config{
+		Instance: o.Instance, Store: runlog.New(runlog.Options{Log: o.Bus, Logger: o.Logger}),
+		Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Blobs: o.Bus, Storage: o.Bus,
+		Tools: o.Tools, Pools: o.Pools, Results: toolcall.Results{Secrets: o.Secrets, Patterns: o.Patterns},
+		Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	defer o.Tools.Start(ctx, o.Logger)()
+	o.Tools.Settle(ctx)
+	return a.Run(ctx)
+}
