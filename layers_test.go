@@ -108,6 +108,8 @@ var lower = map[string][]string{
 	"internal/launch":           {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile"},
 	"pkg/embedded":              {"internal/retry"},
 	"internal/output":           {"pkg/events", "pkg/reducer"},
+	"internal/jsondiff":         {},
+	"internal/logwalk":          {"pkg/events", "pkg/journal"},
 }
 
 // ports are the ports, with what their adapters may import.
@@ -150,19 +152,20 @@ var formats = []string{"github.com/klauspost/compress/s2"}
 // stdOnly are the packages without any library from outside.
 var stdOnly = []string{"internal/codec", "pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry"}
 
-var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/gateway", "pkg/replay", "internal/retention", "internal/custom"}
+var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/gateway", "internal/verify", "internal/foldbench", "internal/retention", "internal/custom"}
 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{
 	"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/retry",
+	"internal/jsondiff", "internal/logwalk",
 }
 
 // top are the roots of layer 4, which may import everything.
-var top = []string{"pkg/agent", "cmd", "examples", "bench", "chaos", "e2e", "sim",
-	"internal/binaries", "internal/cli", "internal/console", "internal/faultserver", "internal/freeport", "internal/lkj", "internal/mcpserve", "internal/natstest",
+var top = []string{"pkg/agent", "pkg/replay", "cmd", "examples", "bench", "chaos", "e2e", "sim",
+	"internal/binaries", "internal/natstest",
 	"pkg/actor", "internal/host", "internal/cli", "internal/console", "internal/faultserver", "internal/freeport", "internal/lkj", "internal/mcpserve",
-	"internal/parity", "internal/permissions", "internal/racing", "internal/session", "internal/terminal", "internal/wire"}
+	"internal/parity", "internal/permissions", "internal/racing", "internal/runprint", "internal/session", "internal/terminal", "internal/wire"}
 
 func under(dir string, roots []string) bool {
 	return slices.ContainsFunc(roots, func(r string) bool { return dir == r || strings.HasPrefix(dir, r+"/") })

@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/foldbench"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/replay"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/pflag"
 )
@@ -99,18 +100,18 @@ func replaySpeed(ctx context.Context, s replaySettings, at *site, m *mould) ([]f
 			return nil, err
 		}
 		add(key{bare, 0}, rate)
-		measures, err := replay.Bench(ctx, at.bus, m.machine, replay.BenchOptions{Least: s.least / time.Duration(s.rounds)})
+		measures, err := foldbench.Run(ctx, at.bus, m.machine, foldbench.Options{Least: s.least / time.Duration(s.rounds)})
 		if err != nil {
 			return nil, err
 		}
 		for _, of := range measures {
 			add(key{of.What, of.Cores}, of.EventsPerSecond())
 		}
-		report, err := replay.Verify(ctx, at.bus, m.machine, replay.VerifyOptions{All: true, Strict: true, Snapshots: at.bus})
+		report, err := verify.Log(ctx, at.bus, m.machine, verify.Options{All: true, Strict: true, Snapshots: at.bus})
 		if err != nil {
 			return nil, err
 		}
-		if !report.Clean() || report.Outcomes[replay.Done] != report.Runs {
+		if !report.Clean() || report.Outcomes[verify.Done] != report.Runs {
 			return nil, fmt.Errorf("the log is not what was stored: %v", report.Outcomes)
 		}
 		add(key{verified, measures[len(measures)-1].Cores}, report.EventsPerSecond())
@@ -121,11 +122,11 @@ func replaySpeed(ctx context.Context, s replaySettings, at *site, m *mould) ([]f
 		switch {
 		case k.what == bare:
 			continue // it is the floor
-		case k.what == replay.ReadLog:
+		case k.what == foldbench.ReadLog:
 			f = f.beside(median(rates[key{bare, 0}]), "bare ordered consumer, nothing parsed")
-		case k.what == replay.FoldLog:
+		case k.what == foldbench.FoldLog:
 			f = f.least(200_000)
-		case k.what == replay.FoldEvents && k.cores == 1:
+		case k.what == foldbench.FoldEvents && k.cores == 1:
 			f = f.least(500_000)
 		}
 		figures = append(figures, f)

@@ -7,9 +7,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/foldbench"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/replay"
 )
 
 // BenchmarkLog reads, folds and verifies a log on a server of its own in this
@@ -44,13 +45,13 @@ func BenchmarkLog(b *testing.B) {
 		}},
 		{"fold", func(b *testing.B) (int, time.Duration) {
 			// It also reads, which counts here for ns/op and allocations alone.
-			measures, err := replay.Bench(ctx, at.bus, m.machine, replay.BenchOptions{MaxBytes: 64 << 10, Least: time.Nanosecond})
+			measures, err := foldbench.Run(ctx, at.bus, m.machine, foldbench.Options{MaxBytes: 64 << 10, Least: time.Nanosecond})
 			require.NoError(b, err)
-			require.Equal(b, replay.FoldLog, measures[1].What)
+			require.Equal(b, foldbench.FoldLog, measures[1].What)
 			return int(measures[1].Events), measures[1].Elapsed
 		}},
 		{"verify", func(b *testing.B) (int, time.Duration) {
-			report, err := replay.Verify(ctx, at.bus, m.machine, replay.VerifyOptions{All: true, Strict: true, Snapshots: at.bus})
+			report, err := verify.Log(ctx, at.bus, m.machine, verify.Options{All: true, Strict: true, Snapshots: at.bus})
 			require.NoError(b, err)
 			require.True(b, report.Clean())
 			return int(report.Events), report.Elapsed

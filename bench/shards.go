@@ -11,10 +11,10 @@ import (
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/replay"
 	"github.com/spf13/pflag"
 )
 
@@ -127,7 +127,7 @@ func holds(ctx context.Context, bus *natsbus.Bus, h *host.Host, steps int) error
 	if err := seen.check(ctx, ids, transitions(steps)); err != nil {
 		return err
 	}
-	report, err := replay.Verify(ctx, bus, reducer.NewMachine(reducer.MachineOptions{}), replay.VerifyOptions{All: true, Strict: true})
+	report, err := verify.Log(ctx, bus, reducer.NewMachine(reducer.MachineOptions{}), verify.Options{All: true, Strict: true})
 	if err != nil {
 		return err
 	}

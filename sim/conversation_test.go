@@ -22,11 +22,11 @@ import (
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/replay"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -208,7 +208,7 @@ func checkConversation(t *testing.T, log journal.Log, run events.Run) {
 		require.NotNil(t, call.Result, id)
 		require.False(t, events.Reserved(call.Name))
 	}
-	report, err := replay.Verify(t.Context(), log, plain, replay.VerifyOptions{All: true})
+	report, err := verify.Log(t.Context(), log, plain, verify.Options{All: true})
 	require.NoError(t, err)
 	require.True(t, report.Clean())
 }

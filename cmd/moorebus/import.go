@@ -10,9 +10,9 @@ import (
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/retention"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/replay"
 	"github.com/spf13/cobra"
 )
 
@@ -112,13 +112,13 @@ func (c *client) importRuns(ctx context.Context, path string, f *filelog.File, r
 	if len(runs) == 0 {
 		return failed("%s holds no runs", path)
 	}
-	report, err := replay.Verify(ctx, f, c.machine, replay.VerifyOptions{Runs: runs})
+	report, err := verify.Log(ctx, f, c.machine, verify.Options{Runs: runs})
 	if err != nil {
 		return err
 	}
 	diverged := 0
 	for _, found := range report.Findings {
-		if found.Outcome == replay.Diverged {
+		if found.Outcome == verify.Diverged {
 			diverged++
 			run := events.NewRun(found.Namespace, found.Run, f.Shards())
 			c.notef("%s:%d: run %s at event %d: %s", path, f.Line(run, found.Seq), found.Run, found.N, found.Reason)

@@ -8,7 +8,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/foldbench"
+	"github.com/moorebus/moorebus/internal/jsondiff"
 	"github.com/moorebus/moorebus/internal/retention"
+	"github.com/moorebus/moorebus/internal/runprint"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/replay"
 )
 
@@ -25,7 +29,7 @@ runs with --strict, runs that differ), 75 the bus is away, 78 not configured,
 
 // newCommand returns the command tree; getenv is os.Getenv.
 func newCommand(getenv func(string) string) *cobra.Command {
-	var o replay.PrintOptions
+	var o runprint.Options
 	var speed string
 	root := &cobra.Command{
 		Use:   "replay RUN",
@@ -48,7 +52,7 @@ func newCommand(getenv func(string) string) *cobra.Command {
 		}
 		return src.use(c.Context(), func(l *opened) error {
 			o.JSON = src.json()
-			return replay.Print(c.Context(), c.OutOrStdout(), l.log, l.machine, l.run(args[0]), o)
+			return runprint.Run(c.Context(), c.OutOrStdout(), l.log, l.machine, l.run(args[0]), o)
 		})
 	}
 	flags := root.Flags()
@@ -73,7 +77,7 @@ func parseSpeed(text string) (float64, error) {
 }
 
 func verifyCommand(src *source) *cobra.Command {
-	var o replay.VerifyOptions
+	var o verify.Options
 	c := &cobra.Command{
 		Use:   "verify [RUN…|--all]",
 		Short: "Fold runs and check every event",
@@ -96,7 +100,7 @@ that go on are verified as far as they go.`,
 		}
 		return src.use(c.Context(), func(l *opened) error {
 			o.Runs, o.Namespace, o.Snapshots = l.runs(args), l.only, l.snapshots
-			report, err := replay.Verify(c.Context(), l.log, l.machine, o)
+			report, err := verify.Log(c.Context(), l.log, l.machine, o)
 			if err != nil {
 				return err
 			}
@@ -143,11 +147,12 @@ the second in the second.`,
 				if err != nil {
 					return err
 				}
-				write := d.WriteText
 				if src.json() {
-					write = d.WriteJSON
+					err = jsondiff.WriteIndented(c.OutOrStdout(), d)
+				} else {
+					err = runprint.Difference(c.OutOrStdout(), d)
 				}
-				if err := write(c.OutOrStdout()); err != nil {
+				if err != nil {
 					return err
 				}
 				if !d.Equal {
@@ -191,7 +196,7 @@ be rebuilt from with "moorebus import".`,
 }
 
 func benchCommand(src *source) *cobra.Command {
-	var o replay.BenchOptions
+	var o foldbench.Options
 	c := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure how fast the log is read and folded",
@@ -202,14 +207,14 @@ func benchCommand(src *source) *cobra.Command {
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return src.use(c.Context(), func(l *opened) error {
 			o.Namespace = l.only
-			measures, err := replay.Bench(c.Context(), l.log, l.machine, o)
+			measures, err := foldbench.Run(c.Context(), l.log, l.machine, o)
 			if err != nil {
 				return err
 			}
 			if src.json() {
-				return replay.WriteMeasuresJSON(c.OutOrStdout(), measures)
+				return foldbench.WriteMeasuresJSON(c.OutOrStdout(), measures)
 			}
-			return replay.WriteMeasures(c.OutOrStdout(), measures)
+			return foldbench.WriteMeasures(c.OutOrStdout(), measures)
 		})
 	}
 	return c

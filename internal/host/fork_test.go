@@ -13,11 +13,11 @@ import (
 	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/replay"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/typed"
 )
@@ -117,10 +117,10 @@ func TestForksOfEveryEventAreCarriedToTheirEnd(t *testing.T) {
 	require.Equal(t, gateway.CodeRunEnded, refused.Code)
 	require.Equal(t, whole.N, carry(t, g, parent).N, "the parent is as it was")
 
-	report, err := replay.Verify(t.Context(), bus, reducer.NewMachine(reducer.MachineOptions{}), replay.VerifyOptions{All: true})
+	report, err := verify.Log(t.Context(), bus, reducer.NewMachine(reducer.MachineOptions{}), verify.Options{All: true})
 	require.NoError(t, err)
 	require.Empty(t, report.Findings)
-	require.Equal(t, int(whole.N), report.Outcomes[replay.Done])
+	require.Equal(t, int(whole.N), report.Outcomes[verify.Done])
 }
 
 // TestForkOfARunThatGoesOn forks a run that waits, then both are decided

@@ -18,7 +18,7 @@ import (
 	"github.com/moorebus/moorebus/internal/lkj"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/racing"
-	"github.com/moorebus/moorebus/internal/recorded"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -235,17 +235,12 @@ func (s *site) loads(a events.Agent, mem *reducer.Memory, wanted map[string]stri
 func (s *site) replays(a events.Agent, run events.Run) {
 	s.t.Helper()
 	machine := reducer.NewMachine(reducer.MachineOptions{})
-	report, err := replay.Verify(s.t.Context(), s.bus, machine, replay.VerifyOptions{All: true})
+	report, err := verify.Log(s.t.Context(), s.bus, machine, verify.Options{All: true})
 	require.NoError(s.t, err)
 	require.True(s.t, report.Clean(), "%+v", report.Findings)
-	replies, err := replay.Replies(s.t.Context(), s.bus, machine, run)
+	model, err := replay.Model(s.t.Context(), s.bus, machine, run)
 	require.NoError(s.t, err)
-	require.Len(s.t, replies, iterations)
-	taken := make([]recorded.Reply, len(replies))
-	for i, r := range replies {
-		taken[i] = recorded.Reply{Response: r.Response, Err: r.Err}
-	}
-	other := newSite(s.t, recorded.New(taken))
+	other := newSite(s.t, model)
 	again, mem := other.run(a, func(*reducer.Memory, *events.Event, journal.Record) {})
 	require.Equal(s.t, "max_iterations", mem.Error.Code)
 	difference, err := replay.Diff(s.t.Context(), machine, s.bus, run, other.bus, again)

@@ -20,10 +20,10 @@ import (
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/replay"
 )
 
 // waitingForHuman returns a run whose one call waits for a decision.
@@ -94,9 +94,9 @@ func TestBodyBelongsToItsSubject(t *testing.T) {
 		held.Unlock()
 		store.Release(held)
 
-		report, err := replay.Verify(t.Context(), r.open(t, Tap), store.Machine(), replay.VerifyOptions{Runs: []events.Run{run.ID}})
+		report, err := verify.Log(t.Context(), r.open(t, Tap), store.Machine(), verify.Options{Runs: []events.Run{run.ID}})
 		require.NoError(t, err, name)
-		require.Equal(t, 1, report.Outcomes[replay.Poisoned], name)
+		require.Equal(t, 1, report.Outcomes[verify.Poisoned], name)
 
 		requireGatewayEnds(t, r, run.ID)
 	}
@@ -170,9 +170,9 @@ func TestForgeryInAnArchive(t *testing.T) {
 	require.NoError(t, err)
 	machine := reducer.NewMachine(reducer.MachineOptions{})
 	for _, log := range []journal.Log{file, there} {
-		report, err := replay.Verify(t.Context(), log, machine, replay.VerifyOptions{All: true})
+		report, err := verify.Log(t.Context(), log, machine, verify.Options{All: true})
 		require.NoError(t, err)
-		require.Equal(t, 1, report.Outcomes[replay.Poisoned])
+		require.Equal(t, 1, report.Outcomes[verify.Poisoned])
 	}
 }
 

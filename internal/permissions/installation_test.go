@@ -25,12 +25,12 @@ import (
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/schema"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/replay"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/typed"
 )
@@ -289,7 +289,7 @@ func (in *installation) look() {
 	in.t.Helper()
 	ctx := in.t.Context()
 	machine := reducer.NewMachine(reducer.MachineOptions{})
-	report, err := replay.Verify(ctx, in.tap, machine, replay.VerifyOptions{All: true, Strict: true, Snapshots: in.tap})
+	report, err := verify.Log(ctx, in.tap, machine, verify.Options{All: true, Strict: true, Snapshots: in.tap})
 	require.NoError(in.t, err)
 	require.True(in.t, report.Clean(), report.Findings)
 	var file bytes.Buffer

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/recorded"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -230,16 +230,16 @@ func TestOwnCallsAreReplayed(t *testing.T) {
 		ask(call("x", "moorebus_search_tool_calls", "{}"), call("x", "moorebus_load_tool_result", `{"call_ids":["x"]}`)),
 		say("That is all."),
 	}
-	var told []replay.Reply
+	var told llm.Caller
 	var requests []llm.Request
 	play := func(r *rig) *reducer.Memory {
 		run := r.begin(narrow(2))
 		r.act(run, "done")
 		mem := r.AwaitState(run, events.WaitingForUser)
 		var err error
-		told, err = replay.Replies(context.Background(), r.Journal.NewProcess(), reducer.NewMachine(reducer.MachineOptions{}), run)
+		told, err = replay.Model(context.Background(), r.Journal.NewProcess(), reducer.NewMachine(reducer.MachineOptions{}), run)
 		require.NoError(r.T, err)
-		report, err := replay.Verify(context.Background(), r.Journal.NewProcess(), reducer.NewMachine(reducer.MachineOptions{}), replay.VerifyOptions{All: true})
+		report, err := verify.Log(context.Background(), r.Journal.NewProcess(), reducer.NewMachine(reducer.MachineOptions{}), verify.Options{All: true})
 		require.NoError(r.T, err)
 		require.True(r.T, report.Clean())
 		return mem
@@ -249,15 +249,9 @@ func TestOwnCallsAreReplayed(t *testing.T) {
 		first = play(r)
 		requests = r.mock.Requests()
 	})
-	require.Len(t, told, 3)
-	var again []recorded.Reply
-	for _, reply := range told {
-		again = append(again, recorded.Reply(reply))
-	}
-	caller := recorded.New(again)
 	heard := llm.CallerFunc(func(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
 		require.Equal(t, requests[req.Replies].Messages, req.Messages, "the model sees the same")
-		return caller.Call(ctx, req, stream)
+		return told.Call(ctx, req, stream)
 	})
 	bubbleWith(t, heard, func(t *testing.T, r *rig) {
 		second := play(r)

@@ -21,13 +21,13 @@ import (
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/replay"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/typed"
 )
@@ -204,9 +204,9 @@ func (w *world) length(run events.Run) int {
 }
 
 // verified fails unless every run is as it must be.
-func (w *world) verified() *replay.Report {
+func (w *world) verified() *verify.Report {
 	w.t.Helper()
-	report, err := replay.Verify(w.t.Context(), w.bus, reducer.NewMachine(reducer.MachineOptions{}), replay.VerifyOptions{All: true, Strict: true, Snapshots: w.bus})
+	report, err := verify.Log(w.t.Context(), w.bus, reducer.NewMachine(reducer.MachineOptions{}), verify.Options{All: true, Strict: true, Snapshots: w.bus})
 	require.NoError(w.t, err)
 	require.True(w.t, report.Clean(), "%+v", report.Findings)
 	return report

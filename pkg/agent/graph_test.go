@@ -17,6 +17,7 @@ import (
 	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -24,7 +25,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/replay"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -95,10 +95,10 @@ func TestCustomGraph(t *testing.T) {
 
 	machine, err := graph.Machine()
 	require.NoError(t, err)
-	report, err := replay.Verify(t.Context(), bus, machine, replay.VerifyOptions{All: true})
+	report, err := verify.Log(t.Context(), bus, machine, verify.Options{All: true})
 	require.NoError(t, err)
 	require.True(t, report.Clean(), report.Findings)
-	require.Equal(t, 1, report.Outcomes[replay.Done])
+	require.Equal(t, 1, report.Outcomes[verify.Done])
 }
 
 // A program without the graph says which one it lacks, does nothing to the run, and
@@ -140,10 +140,10 @@ func TestCustomGraphElsewhere(t *testing.T) {
 	require.Equal(t, "the answer", answer)
 	require.NoError(t, r.Release())
 
-	report, err := replay.Verify(t.Context(), bus, reducer.NewMachine(reducer.MachineOptions{}), replay.VerifyOptions{All: true})
+	report, err := verify.Log(t.Context(), bus, reducer.NewMachine(reducer.MachineOptions{}), verify.Options{All: true})
 	require.NoError(t, err)
 	require.False(t, report.Clean(), "what cannot be checked is not clean")
-	require.Equal(t, 1, report.Outcomes[replay.Foreign])
+	require.Equal(t, 1, report.Outcomes[verify.Foreign])
 	require.Len(t, report.Findings, 1)
 	require.Equal(t, r.ID(), report.Findings[0].Run)
 	require.Contains(t, report.Findings[0].Reason, "transition table "+foreign.Table[:12])

@@ -14,13 +14,13 @@ import (
 
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/tokens"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/replay"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 )
 
@@ -117,7 +117,7 @@ func TestMemoryBeyondEveryLimit(t *testing.T) {
 		}
 		require.Equal(t, []events.Entry{{Tags: set, Value: value}}, there.Entries)
 	}
-	report, err := replay.Verify(t.Context(), bus, machine, replay.VerifyOptions{Runs: []events.Run{run}})
+	report, err := verify.Log(t.Context(), bus, machine, verify.Options{Runs: []events.Run{run}})
 	require.NoError(t, err)
 	require.True(t, report.Clean(), "%+v", report)
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/natsbus"
-	"github.com/moorebus/moorebus/internal/recorded"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -40,14 +39,9 @@ func TestRecordedRunTakesTheSameWay(t *testing.T) {
 	require.NoError(t, err)
 
 	run := events.NewRun(events.DefaultNamespace, first.Memory().RunID, bus.Shards())
-	replies, err := replay.Replies(t.Context(), bus, reducer.NewMachine(reducer.MachineOptions{}), run)
+	model, err := replay.Model(t.Context(), bus, reducer.NewMachine(reducer.MachineOptions{}), run)
 	require.NoError(t, err)
-	require.Len(t, replies, 4)
-	var taken []recorded.Reply
-	for _, r := range replies {
-		taken = append(taken, recorded.Reply{Response: r.Response})
-	}
-	second := build(t, recorded.New(taken), onBus)
+	second := build(t, model, onBus)
 	again, err := second.Run(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, answer, again)

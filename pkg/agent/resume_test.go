@@ -13,11 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
-	"github.com/moorebus/moorebus/pkg/replay"
 )
 
 // doomedDir makes the test binary a program that hangs in a custom state, until it
@@ -118,7 +118,7 @@ func TestResumeInACustomState(t *testing.T) {
 	require.NoError(t, err)
 	machine, err := graph.Machine()
 	require.NoError(t, err)
-	report, err := replay.Verify(ctx, bus, machine, replay.VerifyOptions{All: true})
+	report, err := verify.Log(ctx, bus, machine, verify.Options{All: true})
 	require.NoError(t, err)
 	require.True(t, report.Clean(), report.Findings)
 }

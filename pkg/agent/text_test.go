@@ -17,6 +17,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/recorded"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -159,19 +160,14 @@ func TestALocalModelUsesEveryTool(t *testing.T) {
 
 	machine := reducer.NewMachine(reducer.MachineOptions{})
 	run := events.NewRun(events.DefaultNamespace, mem.RunID, bus.Shards())
-	report, err := replay.Verify(t.Context(), bus, machine, replay.VerifyOptions{Runs: []events.Run{run}})
+	report, err := verify.Log(t.Context(), bus, machine, verify.Options{Runs: []events.Run{run}})
 	require.NoError(t, err)
 	require.True(t, report.Clean(), "%+v", report.Findings)
 
 	// The replies in the log carry the run once more, without the server.
-	replies, err := replay.Replies(t.Context(), bus, machine, run)
+	model, err := replay.Model(t.Context(), bus, machine, run)
 	require.NoError(t, err)
-	require.Len(t, replies, len(homeReplies))
-	var taken []recorded.Reply
-	for _, r := range replies {
-		taken = append(taken, recorded.Reply{Response: r.Response, Err: r.Err})
-	}
-	again := textAgent(t, agent.New("What is 6*7?").LLM(recorded.New(taken)), bus)
+	again := textAgent(t, agent.New("What is 6*7?").LLM(model), bus)
 	answer, err = again.Run(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "It is 42 & that is all.", answer)

@@ -4,11 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
-	"strings"
 
+	"github.com/moorebus/moorebus/internal/jsondiff"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -49,6 +48,10 @@ type Common struct {
 	N   uint64 `json:"n"`
 }
 
+// Change is one place where two events or memories differ, as JSON: Path, A and B. A side
+// without a value there is nil.
+type Change = jsondiff.Change
+
 // Side is one run's event at the place where two runs differ.
 type Side struct {
 	// N is the number of the event in the run's own log; of one that a fork has of
@@ -66,14 +69,14 @@ func (s *Side) String() string {
 	case s == nil:
 		return "the run has no more events"
 	case s.Illegal != "":
-		return fmt.Sprintf("%s in %s, illegal: %s", s.Type, s.From, cut(s.Illegal, 200))
+		return fmt.Sprintf("%s in %s, illegal: %s", s.Type, s.From, jsondiff.Cut(s.Illegal, 200))
 	}
 	return fmt.Sprintf("%s, %s -> %s", s.Type, s.From, s.To)
 }
 
-// maxChanges bounds how many places a difference lists, of the events and of the
-// memories each.
-const maxChanges = 50
+// MaxChanges is how many places a [Difference] lists at most, of the events and of
+// the memories each.
+const MaxChanges = 50
 
 // Diff compares two runs event by event and stops at the first that differs. Ids,
 // times, hashes, latencies and sources are what differs between any two runs, so
@@ -111,13 +114,11 @@ func Diff(ctx context.Context, machine *reducer.Machine, logA journal.Log, runA 
 			found.Equal = true
 			return found, nil
 		}
-		d := &differ{limit: maxChanges}
-		if d.compare("", a.tree(), b.tree()); len(d.changes) == 0 {
+		if found.Event = jsondiff.CompareTrees(a.tree(), b.tree(), MaxChanges); len(found.Event) == 0 {
 			continue
 		}
-		m := &differ{limit: maxChanges}
-		m.compare("", a.memory(), b.memory())
-		found.N, found.A, found.B, found.Event, found.Memory = n, a.now, b.now, d.changes, m.changes
+		found.N, found.A, found.B = n, a.now, b.now
+		found.Memory = jsondiff.CompareTrees(a.memory(), b.memory(), MaxChanges)
 		return found, nil
 	}
 }
@@ -125,9 +126,9 @@ func Diff(ctx context.Context, machine *reducer.Machine, logA journal.Log, runA 
 // tree is the event without what differs between any two runs.
 func (s *side) tree() any {
 	if s.now == nil {
-		return missing{}
+		return jsondiff.Missing{}
 	}
-	body, ok := document(s.body).(map[string]any)
+	body, ok := jsondiff.Document(s.body).(map[string]any)
 	if !ok {
 		body = map[string]any{"data": string(s.body)}
 	}
@@ -145,7 +146,7 @@ func (s *side) memory() any {
 	if err != nil {
 		return err.Error()
 	}
-	tree, ok := document(text).(map[string]any)
+	tree, ok := jsondiff.Document(text).(map[string]any)
 	if !ok {
 		return string(text)
 	}
@@ -210,67 +211,3 @@ func (a aliases) of(id string) string {
 	}
 	return a[id]
 }
-
-// WriteText writes the difference for people.
-func (d *Difference) WriteText(w io.Writer) error {
-	var b strings.Builder
-	d.ForkA.write(&b, "a")
-	d.ForkB.write(&b, "b")
-	if d.Common != nil {
-		fmt.Fprintf(&b, "they have run %s up to event %d in common\n", d.Common.Run, d.Common.N)
-	}
-	switch {
-	case d.Equal && d.Common != nil:
-		b.WriteString("their events after that do not differ\n")
-	case d.Equal:
-		b.WriteString("the runs do not differ\n")
-	default:
-		d.write(&b)
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-func (f *Fork) write(b *strings.Builder, side string) {
-	if f == nil {
-		return
-	}
-	fmt.Fprintf(b, "%s is a fork of run %s at event %d", side, f.Run, f.At)
-	if len(f.Patch) > 0 {
-		fmt.Fprintf(b, ", with the patch %s", short(f.Patch))
-	}
-	b.WriteByte('\n')
-}
-
-func (d *Difference) write(b *strings.Builder) {
-	switch {
-	case d.A != nil && d.B != nil && d.A.N != d.B.N:
-		fmt.Fprintf(b, "the runs differ at event %d of a, which is event %d of b\n", d.A.N, d.B.N)
-	case d.A != nil:
-		fmt.Fprintf(b, "the runs differ at event %d\n", d.A.N)
-	default:
-		fmt.Fprintf(b, "the runs differ at event %d\n", d.B.N)
-	}
-	fmt.Fprintf(b, "  a: %s\n  b: %s\n", d.A, d.B)
-	if d.A != nil && d.B != nil {
-		writeChanges(b, "the events", d.Event)
-	}
-	writeChanges(b, "the memories after it", d.Memory)
-}
-
-func writeChanges(b *strings.Builder, what string, changes []Change) {
-	if len(changes) == 0 {
-		fmt.Fprintf(b, "%s are the same\n", what)
-		return
-	}
-	fmt.Fprintf(b, "%s:\n", what)
-	for _, c := range changes {
-		fmt.Fprintf(b, "  %s\n    a: %s\n    b: %s\n", c.Path, short(c.A), short(c.B))
-	}
-	if len(changes) == maxChanges {
-		fmt.Fprintf(b, "  and maybe more: the first %d are shown\n", maxChanges)
-	}
-}
-
-// WriteJSON writes the difference as one JSON document, indented.
-func (d *Difference) WriteJSON(w io.Writer) error { return writeIndented(w, d) }

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"math"
 
+	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -43,7 +44,7 @@ func forkedFrom(ctx context.Context, log journal.Log, machine *reducer.Machine, 
 		if err != nil {
 			return nil, err
 		}
-		if _, reason := place(log, run.Shard, rec.Subject); reason != "" {
+		if _, reason := logwalk.Place(log, run.Shard, rec.Subject); reason != "" {
 			continue // it belongs to no run
 		}
 		e, err := machine.Codec().Decode(rec.Body)
@@ -164,7 +165,7 @@ func (s *side) advance(ctx context.Context) (bool, error) {
 			}
 			return false, nil
 		}
-		subject, reason := place(s.log, s.legs[s.at].run.Shard, rec.Subject)
+		subject, reason := logwalk.Place(s.log, s.legs[s.at].run.Shard, rec.Subject)
 		if reason != "" {
 			continue // it belongs to no run
 		}

@@ -1,4 +1,5 @@
-package replay
+// Package runprint writes what happened in a run, event by event.
+package runprint
 
 import (
 	"context"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/jsondiff"
+	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -34,9 +37,9 @@ func (WallClock) Sleep(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// PrintOptions say how a run is shown; the zero value shows all that there is,
+// Options say how a run is shown; the zero value shows all that there is,
 // at once, as text.
-type PrintOptions struct {
+type Options struct {
 	// Until stops after this event; 0: at the head.
 	Until uint64
 	// Follow goes on with what is appended, until the run has ended.
@@ -71,12 +74,12 @@ type Line struct {
 	Event json.RawMessage `json:"event,omitempty"`
 }
 
-// Print writes a run's events and the states that they lead to, one on a line. A
+// Run writes a run's events and the states that they lead to, one on a line. A
 // record that is not legal is shown as such and stops nothing. Of a fork its own
 // events are shown. Errors are the log's, the writer's and the context's,
 // [journal.ErrNotFound] if there is no such run or no event Until, and a
 // *[runlog.ParentGoneError].
-func Print(ctx context.Context, w io.Writer, log journal.Log, machine *reducer.Machine, run events.Run, o PrintOptions) error {
+func Run(ctx context.Context, w io.Writer, log journal.Log, machine *reducer.Machine, run events.Run, o Options) error {
 	if o.Clock == nil {
 		o.Clock = WallClock{}
 	}
@@ -90,7 +93,7 @@ func Print(ctx context.Context, w io.Writer, log journal.Log, machine *reducer.M
 		if err != nil {
 			return err
 		}
-		if _, reason := place(log, run.Shard, rec.Subject); reason != "" {
+		if _, reason := logwalk.Place(log, run.Shard, rec.Subject); reason != "" {
 			continue // it belongs to no run
 		}
 		if err := p.record(ctx, rec); err != nil {
@@ -111,7 +114,7 @@ func Print(ctx context.Context, w io.Writer, log journal.Log, machine *reducer.M
 
 type printer struct {
 	w       io.Writer
-	o       PrintOptions
+	o       Options
 	machine *reducer.Machine
 	fold    *runlog.Fold
 	mem     *reducer.Memory // the fold's
@@ -183,7 +186,7 @@ func dataSummary(e *events.Event, body []byte) string {
 	if string(envelope.Data) == "{}" {
 		return ""
 	}
-	return cut(string(envelope.Data), summaryLimit)
+	return jsondiff.Cut(string(envelope.Data), summaryLimit)
 }
 
 func (p *printer) write(line Line, body []byte) error {
@@ -197,7 +200,7 @@ func (p *printer) write(line Line, body []byte) error {
 	fmt.Fprintf(&b, "%5d  %10s  ", line.N, offsetText(line.OffsetMS))
 	switch {
 	case line.Illegal != "":
-		fmt.Fprintf(&b, "%-24s  ILLEGAL in %s: %s", line.Type, line.From, cut(line.Illegal, 300))
+		fmt.Fprintf(&b, "%-24s  ILLEGAL in %s: %s", line.Type, line.From, jsondiff.Cut(line.Illegal, 300))
 	case line.From == line.To:
 		fmt.Fprintf(&b, "%-24s  %-36s  %s", line.Type, line.From, line.Summary)
 	default:
@@ -225,5 +228,5 @@ func (p *printer) finish() error {
 	case p.o.JSON:
 		return writeLine(p.w, map[string]any{"memory": p.mem})
 	}
-	return writeIndented(p.w, p.mem)
+	return jsondiff.WriteIndented(p.w, p.mem)
 }

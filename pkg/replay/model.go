@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
+	"github.com/moorebus/moorebus/internal/recorded"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -12,19 +14,22 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Reply is what a provider answered once: a response or an error.
-type Reply struct {
-	Response llm.Response
-	Err      *llm.Error
+// Model returns a model that answers as the run's model did, so that the run can be
+// carried once more without it. Its reply depends on [llm.Request.Replies] alone. A
+// reply of low confidence left nothing in the log but its confidence: the model answers
+// with an error that says so. A fork's replies begin with its parent's.
+func Model(ctx context.Context, log journal.Log, machine *reducer.Machine, run events.Run) (llm.Caller, error) {
+	replies, err := replies(ctx, log, machine, run)
+	if err != nil {
+		return nil, err
+	}
+	return recorded.New(replies), nil
 }
 
-// Replies returns what the run's model answered, in the order in which the log
-// counts it ([llm.Request.Replies] is an index into it), so that a run can be
-// carried once more without a model. A reply of low confidence left nothing in
-// the log but its confidence; an error that says so stands in its place. Calls
-// have the provider's own ids. A fork's replies begin with its parent's.
-func Replies(ctx context.Context, log journal.Log, machine *reducer.Machine, run events.Run) ([]Reply, error) {
-	var replies []Reply
+// replies are what the run's model answered, in the order in which the log counts it,
+// with the provider's own ids of calls.
+func replies(ctx context.Context, log journal.Log, machine *reducer.Machine, run events.Run) ([]recorded.Reply, error) {
+	var all []recorded.Reply
 	var parts []events.Call // of the reply whose last event comes next
 	fold := runlog.NewFold(log, machine, run)
 	for rec, err := range log.Read(ctx, run, 0) {
@@ -37,27 +42,27 @@ func Replies(ctx context.Context, log journal.Log, machine *reducer.Machine, run
 		case err != nil && !runlog.Refused(err):
 			return nil, err
 		case err != nil:
-			return replies, nil // a poisoned run's replies end here
+			return all, nil // a poisoned run's replies end here
 		}
 		counted := fold.Memory().Control.Replies
 		own := events.ReplyOf(e.Data)
 		if p, forked := e.Data.(*events.Forked); forked {
-			replies, err = Replies(ctx, log, machine, events.NewRun(run.Namespace, p.Run, log.Shards()))
-			if err != nil || len(replies) < counted {
+			all, err = replies(ctx, log, machine, events.NewRun(run.Namespace, p.Run, log.Shards()))
+			if err != nil || len(all) < counted {
 				return nil, errors.Join(err, fmt.Errorf("the replies of run %s: %w", p.Run, journal.ErrNotFound))
 			}
-			replies = replies[:counted:counted]
+			all = all[:counted:counted]
 			parts = nil
 		} else if counted > before {
-			replies, parts = append(replies, whole(parts, reply(e.Data))), nil
+			all, parts = append(all, whole(parts, reply(e.Data))), nil
 		} else if own != nil {
 			parts = append(parts, own.Calls...)
 		}
 	}
-	return replies, nil
+	return all, nil
 }
 
-func reply(p events.Payload) Reply {
+func reply(p events.Payload) recorded.Reply {
 	switch p := p.(type) {
 	case *events.LLMToolCall:
 		return callsReply(&p.ToolCallReply)
@@ -82,13 +87,13 @@ func reply(p events.Payload) Reply {
 	case *events.ToolCallsAddedToContext:
 		return contextReply(p.ContextReply)
 	case *events.LLMAttemptFailed:
-		return Reply{Err: &llm.Error{Kind: llm.ErrorKind(p.Kind), Message: p.Message}}
+		return recorded.Reply{Err: &llm.Error{Kind: llm.ErrorKind(p.Kind), Message: p.Message}}
 	}
-	return Reply{Err: &llm.Error{Kind: llm.KindInvalid, Message: "the log does not hold what this reply said (" + string(p.Type()) + ")"}}
+	return recorded.Reply{Err: &llm.Error{Kind: llm.KindInvalid, Message: "the log does not hold what this reply said (" + string(p.Type()) + ")"}}
 }
 
 // whole is a reply with the calls that stand in events before its own.
-func whole(parts []events.Call, r Reply) Reply {
+func whole(parts []events.Call, r recorded.Reply) recorded.Reply {
 	calls, ok := r.Response.(llm.ToolCalls)
 	if len(parts) == 0 || !ok {
 		return r
@@ -98,23 +103,23 @@ func whole(parts []events.Call, r Reply) Reply {
 		all = append(all, providerCall(c))
 	}
 	calls.Calls = append(all, calls.Calls...)
-	return Reply{Response: calls}
+	return recorded.Reply{Response: calls}
 }
 
-func contextReply(p *events.ContextReply) Reply {
+func contextReply(p *events.ContextReply) recorded.Reply {
 	r := llm.ToolCalls{Meta: meta(p.Model, p.Confidence, p.Usage), Content: p.Content}
 	r.Reasoning = p.Reasoning
 	for _, c := range p.Calls {
 		r.Calls = append(r.Calls, providerCall(c))
 	}
-	return Reply{Response: r}
+	return recorded.Reply{Response: r}
 }
 
-func textReply(content, model string, usage events.Usage) Reply {
-	return Reply{Response: llm.Text{Meta: meta(model, 1, usage), Content: content}}
+func textReply(content, model string, usage events.Usage) recorded.Reply {
+	return recorded.Reply{Response: llm.Text{Meta: meta(model, 1, usage), Content: content}}
 }
 
-func callsReply(p *events.ToolCallReply) Reply {
+func callsReply(p *events.ToolCallReply) recorded.Reply {
 	r := llm.ToolCalls{Meta: meta(p.Model, p.Confidence, p.Usage), Content: p.Content}
 	r.Reasoning = p.Reasoning
 	for _, c := range p.AllCalls() {
@@ -123,12 +128,12 @@ func callsReply(p *events.ToolCallReply) Reply {
 	for _, refused := range p.Refused {
 		r.Cut = r.Cut || refused.Code == cutOff
 	}
-	return Reply{Response: r}
+	return recorded.Reply{Response: r}
 }
 
-func refusedReply(p *events.RefusedReply) Reply {
+func refusedReply(p *events.RefusedReply) recorded.Reply {
 	if reason, unread := unreadReply(p); unread {
-		return Reply{Response: llm.Invalid{Meta: meta(p.Model, 1, p.Usage), Content: p.Content, Reason: reason}}
+		return recorded.Reply{Response: llm.Invalid{Meta: meta(p.Model, 1, p.Usage), Content: p.Content, Reason: reason}}
 	}
 	if len(p.Calls) == 0 {
 		return textReply(p.Content, p.Model, p.Usage)
@@ -141,7 +146,7 @@ func refusedReply(p *events.RefusedReply) Reply {
 	for _, c := range p.Calls {
 		r.Calls = append(r.Calls, providerCall(c))
 	}
-	return Reply{Response: r}
+	return recorded.Reply{Response: r}
 }
 
 // cutOff is the code of a call that was refused since its reply was cut off.
@@ -159,4 +164,20 @@ func meta(model string, confidence float64, u events.Usage) llm.Meta {
 	return llm.Meta{Model: model, Confidence: confidence, ZeroConfidence: confidence == 0, Usage: llm.Usage{
 		Input: u.Input, Output: u.Output, Cached: u.Cached, Total: u.Total, CostUSD: u.CostUSD,
 	}}
+}
+
+// thoughtReply is a thinking pass of the text protocol, read already.
+func thoughtReply(p *events.LLMThought) recorded.Reply {
+	return recorded.Reply{Response: llm.Thought{
+		Meta: meta(p.Model, 1, p.Usage), Content: p.Content, NextState: p.NextState, Note: p.Note,
+	}}
+}
+
+// unreadReply returns why a reply of the text protocol could not be read, or why a
+// reply is not in the log; false for one that is.
+func unreadReply(p *events.RefusedReply) (reason string, unread bool) {
+	if len(p.Results) != 1 || len(p.Calls) > 0 || (p.Results[0].Code != reducer.CodeMalformedReply && p.Results[0].Code != reducer.CodeTooLarge) {
+		return "", false
+	}
+	return strings.TrimPrefix(p.Results[0].Observation, reducer.ErrorPrefix), true
 }

@@ -1,12 +1,12 @@
-package replay_test
+package verify_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/replay"
 )
 
 // BenchmarkVerify verifies a log in memory, all cores together. An operation is an
@@ -15,7 +15,7 @@ func BenchmarkVerify(b *testing.B) {
 	log := manyRuns(b, 1, 300)
 	b.ReportAllocs()
 	for n := 0; n < b.N; {
-		report, err := replay.Verify(b.Context(), log, machine(), replay.VerifyOptions{All: true})
+		report, err := verify.Log(b.Context(), log, machine(), verify.Options{All: true})
 		require.NoError(b, err)
 		n += int(report.Events)
 	}

@@ -1,4 +1,4 @@
-package replay
+package verify
 
 import (
 	"context"
@@ -8,13 +8,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// VerifyOptions say what to verify.
-type VerifyOptions struct {
+// Options say what to verify.
+type Options struct {
 	// Runs are the runs to verify. Each has to be there.
 	Runs []events.Run
 	// All verifies every run of the log instead, of Namespace alone if that is
@@ -29,14 +30,14 @@ type VerifyOptions struct {
 	Snapshots journal.Snapshots
 }
 
-func (o VerifyOptions) check() error {
+func (o Options) check() error {
 	if o.All == (len(o.Runs) > 0) {
 		return errors.New("verify: name runs, or ask for all of them, but not both")
 	}
 	return nil
 }
 
-// Verify reads runs from the log and checks every record; [Report] has what was
+// Log reads runs from the log and checks every record; [Report] has what was
 // found. The error is the log's or the context's, [journal.ErrNotFound] for a
 // run that is not there; what is wrong with a run is no error.
 //
@@ -44,7 +45,7 @@ func (o VerifyOptions) check() error {
 // the workers as it comes. What is held in memory meanwhile is the fold of every
 // run that has begun and not ended at that place of the log, and about 200 bytes
 // for a run that has: so much as ran at the same time, not so much as ever ran.
-func Verify(ctx context.Context, log journal.Log, machine *reducer.Machine, o VerifyOptions) (*Report, error) {
+func Log(ctx context.Context, log journal.Log, machine *reducer.Machine, o Options) (*Report, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
@@ -68,11 +69,11 @@ func Verify(ctx context.Context, log journal.Log, machine *reducer.Machine, o Ve
 	return v.report, nil
 }
 
-// verifier is one call of Verify.
+// verifier is one call of Log.
 type verifier struct {
 	log     journal.Log
 	machine *reducer.Machine
-	o       VerifyOptions
+	o       Options
 
 	// snapshotted are the runs that have a snapshot.
 	snapshotted map[events.Run]bool
@@ -115,9 +116,9 @@ func (v *verifier) merge(part *Report) {
 // runs verifies the runs that were named, several at once.
 func (v *verifier) runs(ctx context.Context) error {
 	queue := make(chan events.Run)
-	g := newGroup(ctx)
+	g := logwalk.NewGroup(ctx)
 	for range min(v.o.Workers, len(v.o.Runs)) {
-		g.run(func(ctx context.Context) error {
+		g.Go(func(ctx context.Context) error {
 			part := newReport(false)
 			defer func() { v.merge(part) }()
 			for run := range queue {
@@ -128,7 +129,7 @@ func (v *verifier) runs(ctx context.Context) error {
 			return nil
 		})
 	}
-	g.run(func(ctx context.Context) error {
+	g.Go(func(ctx context.Context) error {
 		defer close(queue)
 		for _, run := range v.o.Runs {
 			select {
@@ -139,7 +140,7 @@ func (v *verifier) runs(ctx context.Context) error {
 		}
 		return nil
 	})
-	return g.wait()
+	return g.Wait()
 }
 
 func (v *verifier) one(ctx context.Context, run events.Run, part *Report) error {
@@ -151,9 +152,9 @@ func (v *verifier) one(ctx context.Context, run events.Run, part *Report) error 
 			return err
 		}
 		read = true
-		s, reason := place(v.log, run.Shard, rec.Subject)
+		s, reason := logwalk.Place(v.log, run.Shard, rec.Subject)
 		if reason != "" {
-			part.addStray(Stray{Shard: run.Shard, Seq: rec.Seq, Subject: rec.Subject, Reason: reason})
+			part.addMisplaced(logwalk.Misplaced{Shard: run.Shard, Seq: rec.Seq, Subject: rec.Subject, Reason: reason})
 			continue
 		}
 		if err := c.next(ctx, rec, s); err != nil {
@@ -169,36 +170,20 @@ func (v *verifier) one(ctx context.Context, run events.Run, part *Report) error 
 	return nil
 }
 
-// place returns the parsed subject of a record of a shard, or why it belongs to
-// no run.
-func place(log journal.Log, shard int, subject string) (events.Subject, string) {
-	s, err := events.ParseSubject(subject)
-	if err == nil {
-		err = s.CheckShard(log.Shards())
-	}
-	if err == nil && s.Run.Shard != shard {
-		err = fmt.Errorf("subject %q: lies in shard %d", subject, shard)
-	}
-	if err != nil {
-		return events.Subject{}, err.Error()
-	}
-	return s, ""
-}
-
 // all verifies the whole log: readers split it by shard, workers by run.
 func (v *verifier) all(ctx context.Context) error {
-	w := walk{log: v.log, namespace: v.o.Namespace, workers: v.o.Workers, work: v.fold, strays: func(strays []Stray) {
+	w := logwalk.Walk{Log: v.log, Namespace: v.o.Namespace, Workers: v.o.Workers, Work: v.fold, Misplaced: func(messages []logwalk.Misplaced) {
 		part := newReport(false)
-		for _, s := range strays {
-			part.addStray(s)
+		for _, m := range messages {
+			part.addMisplaced(m)
 		}
 		v.merge(part)
 	}}
-	return w.run(ctx)
+	return w.Run(ctx)
 }
 
 // fold is a worker: it folds the runs that it is given, record by record.
-func (v *verifier) fold(ctx context.Context, input <-chan []routed, done func([]routed)) error {
+func (v *verifier) fold(ctx context.Context, input <-chan []logwalk.Routed, done func([]logwalk.Routed)) error {
 	type tail struct {
 		*checker
 		last journal.Record
@@ -211,17 +196,17 @@ func (v *verifier) fold(ctx context.Context, input <-chan []routed, done func([]
 		}
 		for i := range batch {
 			r := &batch[i]
-			if t == nil || t.run != r.subject.Run { // a run's records often lie side by side
-				t = runs[r.subject.Run]
+			if t == nil || t.run != r.Subject.Run { // a run's records often lie side by side
+				t = runs[r.Subject.Run]
 			}
 			if t == nil {
-				t = &tail{checker: v.checker(ctx, r.subject.Run, room)}
-				runs[r.subject.Run] = t
+				t = &tail{checker: v.checker(ctx, r.Subject.Run, room)}
+				runs[r.Subject.Run] = t
 			}
-			if err := t.next(ctx, r.rec, r.subject); err != nil {
+			if err := t.next(ctx, r.Record, r.Subject); err != nil {
 				return err
 			}
-			t.last = journal.Record{Subject: r.rec.Subject, Seq: r.rec.Seq}
+			t.last = journal.Record{Subject: r.Record.Subject, Seq: r.Record.Seq}
 		}
 		done(batch)
 	}

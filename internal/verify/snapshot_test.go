@@ -1,4 +1,4 @@
-package replay_test
+package verify_test
 
 import (
 	"encoding/json"
@@ -9,10 +9,10 @@ import (
 
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/replay"
 )
 
 func TestStoredSnapshotsAreHeldToTheFold(t *testing.T) {
@@ -35,9 +35,9 @@ func TestStoredSnapshotsAreHeldToTheFold(t *testing.T) {
 		spoil(&s)
 		require.NoError(t, bench.Journal.PutSnapshot(t.Context(), id, s))
 	}
-	verify := func(o replay.VerifyOptions) *replay.Report {
+	check := func(o verify.Options) *verify.Report {
 		o.Snapshots = bench.Journal
-		report, err := replay.Verify(t.Context(), bench.Journal, bench.Machine, o)
+		report, err := verify.Log(t.Context(), bench.Journal, bench.Machine, o)
 		require.NoError(t, err)
 		return report
 	}
@@ -47,17 +47,17 @@ func TestStoredSnapshotsAreHeldToTheFold(t *testing.T) {
 	take(runs[0], func(*journal.Snapshot) {})
 	take(runs[1], func(s *journal.Snapshot) { s.Fold = "0/x"; forge(s) })
 	bench.Append(runs[0], events.Control, &events.UserMessage{MessageID: "c", Content: "c"})
-	require.True(t, verify(replay.VerifyOptions{All: true}).Clean(), "a true one, and one that nobody uses")
+	require.True(t, check(verify.Options{All: true}).Clean(), "a true one, and one that nobody uses")
 
 	take(runs[2], forge)
 	bench.Append(runs[2], events.Control, &events.CancelledRun{})
-	for _, o := range []replay.VerifyOptions{{All: true}, {Runs: runs}} {
-		report := verify(o)
+	for _, o := range []verify.Options{{All: true}, {Runs: runs}} {
+		report := check(o)
 		require.False(t, report.Clean())
 		require.Len(t, report.Findings, 1)
 		require.Equal(t, runs[2].ID, report.Findings[0].Run)
-		require.Equal(t, replay.Diverged, report.Findings[0].Outcome)
+		require.Equal(t, verify.Diverged, report.Findings[0].Outcome)
 		require.Equal(t, `the stored snapshot of event 3 is another memory: task: "find it" -> "lose it"`, report.Findings[0].Reason)
 	}
-	require.True(t, verify(replay.VerifyOptions{Runs: runs[:2]}).Clean())
+	require.True(t, check(verify.Options{Runs: runs[:2]}).Clean())
 }

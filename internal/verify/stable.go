@@ -1,10 +1,11 @@
-package replay
+package verify
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
 
+	"github.com/moorebus/moorebus/internal/jsondiff"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -30,7 +31,7 @@ func checkStable(codec *events.Codec, e *events.Event, body []byte) string {
 	if schema(body) != schema(again) {
 		return ""
 	}
-	if changes := DiffJSON(withoutTime(body), withoutTime(again), 1); len(changes) > 0 {
+	if changes := jsondiff.Compare(withoutTime(body), withoutTime(again), 1); len(changes) > 0 {
 		return "is not the same when it is written again: " + changes[0].String()
 	}
 	return ""

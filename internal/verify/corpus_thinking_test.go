@@ -1,4 +1,4 @@
-package replay_test
+package verify_test
 
 import (
 	"encoding/json"
@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/replay"
 )
@@ -35,19 +36,33 @@ var thinkingRuns = []recording{
 	}},
 }
 
+// replies are what the run's model said, by the model that says it again.
+func replies(t *testing.T, log journal.Log, run events.Run) (all []llm.Response) {
+	t.Helper()
+	model, err := replay.Model(t.Context(), log, machine(), run)
+	require.NoError(t, err)
+	for {
+		response, err := model.Call(t.Context(), llm.Request{Replies: len(all)}, nil)
+		if err != nil {
+			require.ErrorContains(t, err, "the recording ends")
+			return all
+		}
+		all = append(all, response)
+	}
+}
+
 // What a run is carried once more with has the reasoning, and is cut where it was.
 func TestRepliesKeepReasoningAndCuts(t *testing.T) {
 	log, run := recorded(t, 1, thinkingRuns[0].record)
-	replies, err := replay.Replies(t.Context(), log, machine(), run)
-	require.NoError(t, err)
-	require.Len(t, replies, 4)
+	said := replies(t, log, run)
+	require.Len(t, said, 4)
 	for i, cut := range map[int]bool{0: true, 1: true, 3: false} {
-		r, ok := replies[i].Response.(llm.ToolCalls)
+		r, ok := said[i].(llm.ToolCalls)
 		require.True(t, ok, i)
 		require.Equal(t, cut, r.Cut, i)
 		require.JSONEq(t, signed, string(r.Reasoning), i)
 	}
-	require.Equal(t, []string{"call_1", "call_2"}, []string{replies[0].Response.(llm.ToolCalls).Calls[0].ID, replies[0].Response.(llm.ToolCalls).Calls[1].ID})
+	require.Equal(t, []string{"call_1", "call_2"}, []string{said[0].(llm.ToolCalls).Calls[0].ID, said[0].(llm.ToolCalls).Calls[1].ID})
 }
 
 // A reply that only edits its context has it as well.
@@ -60,8 +75,7 @@ func TestRepliesToOwnToolsKeepReasoning(t *testing.T) {
 		}})
 		r.on(events.Planning, &events.LLMMessageComplete{MessageID: "m-2", Reply: said("Found it.")})
 	})
-	replies, err := replay.Replies(t.Context(), log, machine(), run)
-	require.NoError(t, err)
-	require.Len(t, replies, 2)
-	require.JSONEq(t, signed, string(replies[0].Response.(llm.ToolCalls).Reasoning))
+	said := replies(t, log, run)
+	require.Len(t, said, 2)
+	require.JSONEq(t, signed, string(said[0].(llm.ToolCalls).Reasoning))
 }

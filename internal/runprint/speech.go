@@ -1,4 +1,4 @@
-package replay
+package runprint
 
 import (
 	"context"
@@ -9,9 +9,9 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// Spoken is a part of a reply's text as JSON output has it, one on a line, before
+// spoken is a part of a reply's text as JSON output has it, one on a line, before
 // the reply's own event, which is event N.
-type Spoken struct {
+type spoken struct {
 	N        uint64 `json:"n"`
 	OffsetMS int64  `json:"offset_ms"`
 	Chunk    string `json:"chunk"`
@@ -51,7 +51,7 @@ func (p *printer) speak(ctx context.Context, e *events.Event) error {
 
 func (p *printer) say(at time.Time, text string) error {
 	if p.o.JSON {
-		return writeLine(p.w, Spoken{N: p.mem.N, OffsetMS: at.Sub(p.first).Milliseconds(), Chunk: text})
+		return writeLine(p.w, spoken{N: p.mem.N, OffsetMS: at.Sub(p.first).Milliseconds(), Chunk: text})
 	}
 	_, err := io.WriteString(p.w, strings.Map(func(r rune) rune {
 		if (r < ' ' && r != '\n') || r == 0x7f {

@@ -1,4 +1,4 @@
-package replay_test
+package verify_test
 
 import (
 	"bytes"
@@ -8,7 +8,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/foldbench"
+	"github.com/moorebus/moorebus/internal/jsondiff"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/runprint"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -39,9 +43,9 @@ func forkedRuns(t *testing.T) (parent, fork, second *recorder) {
 	return parent, fork, second
 }
 
-func verifyLog(t *testing.T, log journal.Log) *replay.Report {
+func verifyLog(t *testing.T, log journal.Log) *verify.Report {
 	t.Helper()
-	report, err := replay.Verify(t.Context(), log, machine(), replay.VerifyOptions{All: true, Workers: 2})
+	report, err := verify.Log(t.Context(), log, machine(), verify.Options{All: true, Workers: 2})
 	require.NoError(t, err)
 	return report
 }
@@ -52,12 +56,12 @@ func TestForksAreVerified(t *testing.T) {
 	log := logOf(t, renumbered(second.own(), fork.own(), parent.own()))
 	report := verifyLog(t, log)
 	require.Empty(t, report.Findings)
-	require.Equal(t, 3, report.Outcomes[replay.Done])
+	require.Equal(t, 3, report.Outcomes[verify.Done])
 	require.True(t, report.Clean())
 
 	t.Run("orphans", func(t *testing.T) {
 		report := verifyLog(t, logOf(t, renumbered(parent.own(), second.own())))
-		require.Equal(t, 1, report.Outcomes[replay.Orphaned])
+		require.Equal(t, 1, report.Outcomes[verify.Orphaned])
 		require.Contains(t, report.Findings[0].Reason, "was forked from "+fork.run.ID+", which is gone")
 		require.Equal(t, uint64(1), report.Findings[0].N)
 		require.False(t, report.Clean())
@@ -71,7 +75,7 @@ func TestForksAreVerified(t *testing.T) {
 		other.step("a", "search", "b")
 		other.step("c", "search", "d")
 		report := verifyLog(t, logOf(t, renumbered(other.own(), fork.own())))
-		require.Equal(t, 1, report.Outcomes[replay.Diverged], "the fork went on from what is not there")
+		require.Equal(t, 1, report.Outcomes[verify.Diverged], "the fork went on from what is not there")
 		require.Contains(t, report.Findings[0].Reason, "the hashes differ")
 		require.False(t, report.Clean())
 	})
@@ -81,7 +85,7 @@ func TestForksArePrintedAndCompared(t *testing.T) {
 	parent, fork, second := forkedRuns(t)
 	log := logOf(t, renumbered(parent.own(), fork.own(), second.own()))
 	var b bytes.Buffer
-	require.NoError(t, replay.Print(t.Context(), &b, log, machine(), second.run, replay.PrintOptions{State: true}))
+	require.NoError(t, runprint.Run(t.Context(), &b, log, machine(), second.run, runprint.Options{State: true}))
 	require.Contains(t, b.String(), "idle -> planning")
 	require.Contains(t, b.String(), "forked from "+fork.run.ID+" at 2")
 	require.Contains(t, b.String(), `"final_answer": "Forked twice."`)
@@ -95,33 +99,32 @@ func TestForksArePrintedAndCompared(t *testing.T) {
 
 	orphans := logOf(t, renumbered(second.own()))
 	var gone *runlog.ParentGoneError
-	require.ErrorAs(t, replay.Print(t.Context(), &b, orphans, machine(), second.run, replay.PrintOptions{}), &gone)
+	require.ErrorAs(t, runprint.Run(t.Context(), &b, orphans, machine(), second.run, runprint.Options{}), &gone)
 	_, err = replay.Diff(t.Context(), machine(), orphans, second.run, orphans, second.run)
 	require.ErrorAs(t, err, &gone)
-	_, err = replay.Replies(t.Context(), orphans, machine(), second.run)
+	_, err = replay.Model(t.Context(), orphans, machine(), second.run)
 	require.ErrorAs(t, err, &gone)
 }
 
 func TestAForksRepliesBeginWithItsParents(t *testing.T) {
 	parent, fork, second := forkedRuns(t)
 	log := logOf(t, renumbered(parent.own(), fork.own(), second.own()))
-	replies, err := replay.Replies(t.Context(), log, machine(), second.run)
-	require.NoError(t, err)
-	require.Len(t, replies, second.mem.Control.Replies)
-	_, calls := replies[0].Response.(llm.ToolCalls)
+	said := replies(t, log, second.run)
+	require.Len(t, said, second.mem.Control.Replies)
+	_, calls := said[0].(llm.ToolCalls)
 	require.True(t, calls, "the first one is the parent's")
-	require.Equal(t, "Forked twice.", replies[len(replies)-1].Response.(llm.Text).Content)
+	require.Equal(t, "Forked twice.", said[len(said)-1].(llm.Text).Content)
 }
 
 func TestForksAreFoldedByTheBenchmark(t *testing.T) {
 	parent, fork, second := forkedRuns(t)
-	measures, err := replay.Bench(t.Context(), logOf(t, renumbered(parent.own(), fork.own(), second.own())), machine(),
-		replay.BenchOptions{Least: time.Millisecond, Workers: 1})
+	measures, err := foldbench.Run(t.Context(), logOf(t, renumbered(parent.own(), fork.own(), second.own())), machine(),
+		foldbench.Options{Least: time.Millisecond, Workers: 1})
 	require.NoError(t, err)
 	for _, m := range measures {
 		require.Positive(t, m.Events, m.What)
 	}
-	_, err = replay.Bench(t.Context(), logOf(t, renumbered(second.own(), parent.own())), machine(), replay.BenchOptions{Least: time.Millisecond, Workers: 1})
+	_, err = foldbench.Run(t.Context(), logOf(t, renumbered(second.own(), parent.own())), machine(), foldbench.Options{Least: time.Millisecond, Workers: 1})
 	require.NoError(t, err, "what lacks its parent is left out")
 }
 
@@ -130,7 +133,7 @@ func diff(t *testing.T, log journal.Log, a, b *recorder) (*replay.Difference, st
 	d, err := replay.Diff(t.Context(), machine(), log, a.run, log, b.run)
 	require.NoError(t, err)
 	var text bytes.Buffer
-	require.NoError(t, d.WriteText(&text))
+	require.NoError(t, runprint.Difference(&text, d))
 	return d, text.String()
 }
 
@@ -181,7 +184,7 @@ func TestDiffAlignsAForkWithItsParent(t *testing.T) {
 	require.Contains(t, text, "the runs differ at event 3\n")
 	require.NotNil(t, d.ForkB)
 	var b bytes.Buffer
-	require.NoError(t, d.WriteJSON(&b))
+	require.NoError(t, jsondiff.WriteIndented(&b, d))
 	require.Contains(t, b.String(), `"fork_b": {`)
 }
 

@@ -1,4 +1,5 @@
-package replay
+// Package foldbench measures how fast a log is read and folded.
+package foldbench
 
 import (
 	"context"
@@ -11,14 +12,16 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/jsondiff"
+	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// BenchOptions say what is measured; the zero value measures the whole log.
-type BenchOptions struct {
+// Options say what is measured; the zero value measures the whole log.
+type Options struct {
 	// Namespace limits what is read, if it is not empty.
 	Namespace string
 	// MaxBytes bounds the bodies that are kept in memory to be folded; 0:
@@ -51,10 +54,10 @@ const (
 	FoldEvents = "fold from memory"
 )
 
-// Bench folds the log while reading, reads it, and folds what it read, first on one
+// Run folds the log while reading, reads it, and folds what it read, first on one
 // core, then on all, and returns how fast each went. It fails with
 // [journal.ErrNotFound] if there is nothing to read.
-func Bench(ctx context.Context, log journal.Log, machine *reducer.Machine, o BenchOptions) ([]Measure, error) {
+func Run(ctx context.Context, log journal.Log, machine *reducer.Machine, o Options) ([]Measure, error) {
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = 256 << 20
 	}
@@ -121,7 +124,7 @@ func decode(machine *reducer.Machine, runs []benchRun, maxBytes int) []benchRun 
 	var kept []benchRun
 	for _, run := range runs {
 		for _, rec := range run.records {
-			s, _ := events.ParseSubject(rec.Subject) // place has read it
+			s, _ := events.ParseSubject(rec.Subject) // load has read it
 			e, err := machine.Codec().Decode(rec.Body)
 			if err != nil {
 				break
@@ -162,7 +165,7 @@ func readBases(ctx context.Context, log journal.Log, machine *reducer.Machine, r
 }
 
 // load reads the log, and keeps what may be kept by run.
-func load(ctx context.Context, log journal.Log, o BenchOptions) ([]benchRun, Measure, error) {
+func load(ctx context.Context, log journal.Log, o Options) ([]benchRun, Measure, error) {
 	m := Measure{What: ReadLog, Cores: 1}
 	began := time.Now()
 	index := map[events.Run]int{}
@@ -174,7 +177,7 @@ func load(ctx context.Context, log journal.Log, o BenchOptions) ([]benchRun, Mea
 			}
 			m.Events++
 			m.Bytes += uint64(len(rec.Body))
-			s, reason := place(log, shard, rec.Subject)
+			s, reason := logwalk.Place(log, shard, rec.Subject)
 			if reason != "" || m.Bytes > uint64(o.MaxBytes) {
 				continue
 			}
@@ -196,10 +199,10 @@ func load(ctx context.Context, log journal.Log, o BenchOptions) ([]benchRun, Mea
 
 // foldLog reads the log and folds it meanwhile. Like verification it keeps the
 // memories of the runs that go on, and about 200 bytes for each that has ended.
-func foldLog(ctx context.Context, log journal.Log, machine *reducer.Machine, o BenchOptions) (Measure, error) {
+func foldLog(ctx context.Context, log journal.Log, machine *reducer.Machine, o Options) (Measure, error) {
 	m := Measure{What: FoldLog, Cores: o.Workers}
 	var all sync.Mutex
-	w := walk{log: log, namespace: o.Namespace, workers: o.Workers, work: func(ctx context.Context, input <-chan []routed, done func([]routed)) error {
+	w := logwalk.Walk{Log: log, Namespace: o.Namespace, Workers: o.Workers, Work: func(ctx context.Context, input <-chan []logwalk.Routed, done func([]logwalk.Routed)) error {
 		part, err := foldRouted(ctx, log, machine, input, done)
 		all.Lock()
 		defer all.Unlock()
@@ -208,13 +211,13 @@ func foldLog(ctx context.Context, log journal.Log, machine *reducer.Machine, o B
 		return err
 	}}
 	began := time.Now()
-	err := w.run(ctx)
+	err := w.Run(ctx)
 	m.Elapsed = time.Since(began)
 	return m, err
 }
 
 // foldRouted is one worker of foldLog.
-func foldRouted(ctx context.Context, log journal.Log, machine *reducer.Machine, input <-chan []routed, done func([]routed)) (Measure, error) {
+func foldRouted(ctx context.Context, log journal.Log, machine *reducer.Machine, input <-chan []logwalk.Routed, done func([]logwalk.Routed)) (Measure, error) {
 	var m Measure
 	folds := map[events.Run]*runlog.Fold{}
 	var run events.Run
@@ -223,9 +226,9 @@ func foldRouted(ctx context.Context, log journal.Log, machine *reducer.Machine, 
 		for i := range batch {
 			r := &batch[i]
 			m.Events++
-			m.Bytes += uint64(len(r.rec.Body))
-			if run != r.subject.Run { // a run's records often lie side by side
-				run = r.subject.Run
+			m.Bytes += uint64(len(r.Record.Body))
+			if run != r.Subject.Run { // a run's records often lie side by side
+				run = r.Subject.Run
 				known := false
 				if fold, known = folds[run]; !known {
 					fold = runlog.NewFold(log, machine, run)
@@ -248,13 +251,13 @@ func foldRouted(ctx context.Context, log journal.Log, machine *reducer.Machine, 
 	return m, ctx.Err()
 }
 
-func foldOne(ctx context.Context, machine *reducer.Machine, fold *runlog.Fold, r *routed) error {
-	e, err := machine.Codec().Decode(r.rec.Body)
+func foldOne(ctx context.Context, machine *reducer.Machine, fold *runlog.Fold, r *logwalk.Routed) error {
+	e, err := machine.Codec().Decode(r.Record.Body)
 	if err != nil {
-		_, err = fold.Apply(ctx, r.rec) // finds the same and counts it
+		_, err = fold.Apply(ctx, r.Record) // finds the same and counts it
 		return err
 	}
-	return fold.ApplyEvent(ctx, r.subject, e, events.Hash(r.rec.Body))
+	return fold.ApplyEvent(ctx, r.Subject, e, events.Hash(r.Record.Body))
 }
 
 // foldAll folds all runs again and again until the time is over.
@@ -266,9 +269,9 @@ func foldAll(ctx context.Context, machine *reducer.Machine, runs []benchRun, wha
 	}
 	began := time.Now()
 	parts := make([]Measure, cores)
-	g := newGroup(ctx)
+	g := logwalk.NewGroup(ctx)
 	for core := range cores {
-		g.run(func(ctx context.Context) error {
+		g.Go(func(ctx context.Context) error {
 			// From a core's own place in the list on, round and round, so that a log of few
 			// runs keeps all cores busy too.
 			for i := core * len(runs) / cores; parts[core].Events == 0 || time.Since(began) < least; i++ {
@@ -285,7 +288,7 @@ func foldAll(ctx context.Context, machine *reducer.Machine, runs []benchRun, wha
 			return nil
 		})
 	}
-	if err := g.wait(); err != nil {
+	if err := g.Wait(); err != nil {
 		return m, err
 	}
 	m.Elapsed = time.Since(began)
@@ -328,4 +331,6 @@ func WriteMeasures(w io.Writer, measures []Measure) error {
 }
 
 // WriteMeasuresJSON writes a benchmark as one JSON document, indented.
-func WriteMeasuresJSON(w io.Writer, measures []Measure) error { return writeIndented(w, measures) }
+func WriteMeasuresJSON(w io.Writer, measures []Measure) error {
+	return jsondiff.WriteIndented(w, measures)
+}

@@ -1,4 +1,4 @@
-package replay_test
+package verify_test
 
 import (
 	"bytes"
@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/jsondiff"
+	"github.com/moorebus/moorebus/internal/runprint"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/replay"
@@ -58,9 +60,9 @@ func TestDiffNamesTheFirstDifference(t *testing.T) {
 	}
 	require.Equal(t, []string{"last_observation", "tool_calls.#1.result.success.content"}, paths)
 	var b bytes.Buffer
-	require.NoError(t, d.WriteText(&b))
+	require.NoError(t, runprint.Difference(&b, d))
 	require.Contains(t, b.String(), "the runs differ at event 3\n  a: ToolSuccess, acting -> observing\n")
-	require.NoError(t, d.WriteJSON(&b))
+	require.NoError(t, jsondiff.WriteIndented(&b, d))
 }
 
 func TestDiffOfLength(t *testing.T) {
@@ -69,7 +71,7 @@ func TestDiffOfLength(t *testing.T) {
 	require.Nil(t, d.A)
 	require.NotNil(t, d.B)
 	var b bytes.Buffer
-	require.NoError(t, d.WriteText(&b))
+	require.NoError(t, runprint.Difference(&b, d))
 	require.Contains(t, b.String(), "a: the run has no more events")
 }
 

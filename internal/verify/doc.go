@@ -1,5 +1,4 @@
-// Package replay reads runs back from a log: it prints them, verifies them,
-// compares and exports them, and measures how fast they fold. It writes nothing
+// Package verify folds the runs of a log and checks every record. It writes nothing
 // to any log and starts no effect.
 //
 // Verification holds every record to the reducer's rules (its place, the chain
@@ -13,4 +12,4 @@
 // as if the record were legal, or if the record does not stand on the one before
 // it, as after a change to a stored body: then what is read is not what was
 // written.
-package replay
+package verify

@@ -1,9 +1,11 @@
-package replay
+// Package jsondiff lists where two JSON documents differ.
+package jsondiff
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -19,28 +21,35 @@ type Change struct {
 
 // String returns the change on one line, long values cut.
 func (c Change) String() string {
-	return c.Path + ": " + short(c.A) + " -> " + short(c.B)
+	return c.Path + ": " + Short(c.A) + " -> " + Short(c.B)
 }
 
-const shortValue = 160
+const shortLimit = 160
 
-func short(raw json.RawMessage) string {
+// Short returns a value on one line, cut, and "nothing" for none.
+func Short(raw json.RawMessage) string {
 	if raw == nil {
 		return "nothing"
 	}
-	return cut(string(raw), shortValue)
+	return Cut(string(raw), shortLimit)
 }
 
-// DiffJSON returns where two documents differ, in the order of keys and indices,
+// Compare returns where two documents differ, in the order of keys and indices,
 // at most limit places (0: all). A document that is not JSON is taken as a
 // string.
-func DiffJSON(a, b []byte, limit int) []Change {
+func Compare(a, b []byte, limit int) []Change {
+	return CompareTrees(Document(a), Document(b), limit)
+}
+
+// CompareTrees is [Compare] for documents that were read by [Document].
+func CompareTrees(a, b any, limit int) []Change {
 	d := differ{limit: limit}
-	d.compare("", document(a), document(b))
+	d.compare("", a, b)
 	return d.changes
 }
 
-func document(text []byte) any {
+// Document reads a document, numbers as they are written; what is no JSON is a string.
+func Document(text []byte) any {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	var v any
@@ -55,8 +64,8 @@ type differ struct {
 	changes []Change
 }
 
-// missing stands for a value that is not there.
-type missing struct{}
+// Missing stands for a value that is not there.
+type Missing struct{}
 
 func (d *differ) full() bool { return d.limit > 0 && len(d.changes) >= d.limit }
 
@@ -108,7 +117,7 @@ func member(m map[string]any, key string) any {
 	if v, ok := m[key]; ok {
 		return v
 	}
-	return missing{}
+	return Missing{}
 }
 
 func join(path, key string) string {
@@ -120,7 +129,7 @@ func join(path, key string) string {
 
 func (d *differ) arrays(path string, a, b []any) {
 	for i := range max(len(a), len(b)) {
-		var x, y any = missing{}, missing{}
+		var x, y any = Missing{}, Missing{}
 		if i < len(a) {
 			x = a[i]
 		}
@@ -138,7 +147,7 @@ func (d *differ) add(path string, a, b any) {
 }
 
 func text(v any) json.RawMessage {
-	if _, none := v.(missing); none {
+	if _, none := v.(Missing); none {
 		return nil
 	}
 	var b bytes.Buffer
@@ -150,8 +159,8 @@ func text(v any) json.RawMessage {
 	return bytes.TrimSpace(b.Bytes())
 }
 
-// cut shortens a text to a number of characters, on one line.
-func cut(text string, limit int) string {
+// Cut shortens a text to a number of characters, on one line.
+func Cut(text string, limit int) string {
 	runes := []rune(text)
 	long := len(runes) > limit
 	if long {
@@ -166,4 +175,12 @@ func cut(text string, limit int) string {
 		return string(runes) + "…"
 	}
 	return string(runes)
+}
+
+// WriteIndented writes a value as one JSON document, indented.
+func WriteIndented(w io.Writer, v any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(v)
 }

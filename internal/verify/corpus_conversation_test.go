@@ -1,4 +1,4 @@
-package replay_test
+package verify_test
 
 import (
 	"github.com/moorebus/moorebus/pkg/events"

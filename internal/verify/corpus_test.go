@@ -1,4 +1,4 @@
-package replay_test
+package verify_test
 
 import (
 	"bytes"
@@ -16,10 +16,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/filelog"
+	"github.com/moorebus/moorebus/internal/runprint"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/replay"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -104,11 +105,11 @@ func describe(t *testing.T, log *filelog.File) string {
 	t.Helper()
 	var b strings.Builder
 	for _, run := range log.Runs() {
-		require.NoError(t, replay.Print(t.Context(), &b, log, machine(), run, replay.PrintOptions{}))
+		require.NoError(t, runprint.Run(t.Context(), &b, log, machine(), run, runprint.Options{}))
 	}
-	report, err := replay.Verify(t.Context(), log, machine(), replay.VerifyOptions{All: true, Workers: 2})
+	report, err := verify.Log(t.Context(), log, machine(), verify.Options{All: true, Workers: 2})
 	require.NoError(t, err)
-	byName, err := replay.Verify(t.Context(), log, machine(), replay.VerifyOptions{Runs: log.Runs()})
+	byName, err := verify.Log(t.Context(), log, machine(), verify.Options{Runs: log.Runs()})
 	require.NoError(t, err)
 	require.Equal(t, report.Outcomes, byName.Outcomes, "scanned and read by name")
 	require.Equal(t, report.Findings, byName.Findings)
@@ -176,7 +177,7 @@ func TestTampering(t *testing.T) {
 			records[i].Body = slices.Clone(records[i].Body)
 			records[i].Body[at] ^= 1
 			report := verifyAll(t, records)
-			require.Equal(t, 1, report.Outcomes[replay.Diverged], "event %d byte %d", i+1, at)
+			require.Equal(t, 1, report.Outcomes[verify.Diverged], "event %d byte %d", i+1, at)
 			found := report.Findings[0]
 			require.Contains(t, []uint64{uint64(i + 1), uint64(i + 2)}, found.N, "event %d byte %d: %s", i+1, at, found.Reason)
 			require.False(t, report.Clean())
@@ -185,14 +186,14 @@ func TestTampering(t *testing.T) {
 }
 
 // verifyAll verifies records that are in memory, by the file that they make.
-func verifyAll(t testing.TB, records []journal.Record) *replay.Report {
+func verifyAll(t testing.TB, records []journal.Record) *verify.Report {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "runs.jsonl")
 	writeFile(t, path, records)
 	f, err := filelog.Open(path)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, f.Close()) }()
-	report, err := replay.Verify(t.Context(), f, machine(), replay.VerifyOptions{All: true})
+	report, err := verify.Log(t.Context(), f, machine(), verify.Options{All: true})
 	require.NoError(t, err)
 	return report
 }
@@ -205,7 +206,7 @@ func TestHugeRun(t *testing.T) {
 		r.step(fmt.Sprintf("call_%d", i), "search", strings.Repeat("found ", 50))
 	}
 	report := verifyAll(t, r.records)
-	require.Equal(t, 1, report.Outcomes[replay.Unfinished])
+	require.Equal(t, 1, report.Outcomes[verify.Unfinished])
 	require.True(t, report.Clean())
 	t.Logf("%d events verified in %s, %.0f events/s", report.Events, report.Elapsed, report.EventsPerSecond())
 }

@@ -1,4 +1,4 @@
-package replay_test
+package verify_test
 
 import (
 	"context"
@@ -9,11 +9,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/foldbench"
 	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/replay"
 )
 
 // goodLog is a log of one good run.
@@ -58,14 +59,14 @@ func TestOwnershipIsHeldTo(t *testing.T) {
 			"Continue adds 2 entries to trace, every event adds one"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			report, err := replay.Verify(t.Context(), log, withFold(c.on, c.fold), replay.VerifyOptions{All: true})
+			report, err := verify.Log(t.Context(), log, withFold(c.on, c.fold), verify.Options{All: true})
 			require.NoError(t, err)
 			require.False(t, report.Clean())
 			require.Len(t, report.Findings, 1)
 			require.Equal(t, c.n, report.Findings[0].N)
 			require.Equal(t, c.on, report.Findings[0].Type)
 			require.Equal(t, c.want, report.Findings[0].Reason)
-			require.Equal(t, replay.Diverged, report.Findings[0].Outcome)
+			require.Equal(t, verify.Diverged, report.Findings[0].Outcome)
 		})
 	}
 }
@@ -77,7 +78,7 @@ func TestSnapshotsAreHeldTo(t *testing.T) {
 		hidden++
 		m.Custom = map[string]json.RawMessage{"count": json.RawMessage(strings.Repeat("1", hidden))}
 	})
-	report, err := replay.Verify(t.Context(), goodLog(t), leaky, replay.VerifyOptions{All: true})
+	report, err := verify.Log(t.Context(), goodLog(t), leaky, verify.Options{All: true})
 	require.NoError(t, err)
 	require.Len(t, report.Findings, 1)
 	require.Equal(t, "the fold through a snapshot at event 4 gives another memory: custom.count: 1 -> 11", report.Findings[0].Reason)
@@ -91,9 +92,9 @@ func TestStrict(t *testing.T) {
 	r.end()
 	log := logOf(t, r.records)
 	for _, strict := range []bool{false, true} {
-		report, err := replay.Verify(t.Context(), log, machine(), replay.VerifyOptions{All: true, Strict: strict})
+		report, err := verify.Log(t.Context(), log, machine(), verify.Options{All: true, Strict: strict})
 		require.NoError(t, err)
-		require.Equal(t, 1, report.Outcomes[replay.Poisoned])
+		require.Equal(t, 1, report.Outcomes[verify.Poisoned])
 		require.Equal(t, !strict, report.Clean())
 	}
 }
@@ -101,14 +102,14 @@ func TestStrict(t *testing.T) {
 func TestVerifyOptions(t *testing.T) {
 	log := goodLog(t)
 	run := events.NewRun("default", runID(1), 1)
-	_, err := replay.Verify(t.Context(), log, machine(), replay.VerifyOptions{})
+	_, err := verify.Log(t.Context(), log, machine(), verify.Options{})
 	require.ErrorContains(t, err, "name runs, or ask for all")
-	_, err = replay.Verify(t.Context(), log, machine(), replay.VerifyOptions{All: true, Runs: []events.Run{run}})
+	_, err = verify.Log(t.Context(), log, machine(), verify.Options{All: true, Runs: []events.Run{run}})
 	require.ErrorContains(t, err, "but not both")
-	_, err = replay.Verify(t.Context(), log, machine(), replay.VerifyOptions{Runs: []events.Run{run, events.NewRun("default", runID(2), 1)}})
+	_, err = verify.Log(t.Context(), log, machine(), verify.Options{Runs: []events.Run{run, events.NewRun("default", runID(2), 1)}})
 	require.ErrorIs(t, err, journal.ErrNotFound)
 	require.ErrorContains(t, err, runID(2))
-	report, err := replay.Verify(t.Context(), log, machine(), replay.VerifyOptions{All: true, Namespace: "other"})
+	report, err := verify.Log(t.Context(), log, machine(), verify.Options{All: true, Namespace: "other"})
 	require.NoError(t, err)
 	require.Zero(t, report.Runs)
 }
@@ -143,9 +144,9 @@ func manyRuns(t testing.TB, shards, runs int) journal.Log {
 func TestAllShardsAndWorkers(t *testing.T) {
 	const runs = 200
 	log := manyRuns(t, 3, runs)
-	var first *replay.Report
+	var first *verify.Report
 	for _, workers := range []int{1, 2, 7} {
-		report, err := replay.Verify(t.Context(), log, machine(), replay.VerifyOptions{All: true, Workers: workers})
+		report, err := verify.Log(t.Context(), log, machine(), verify.Options{All: true, Workers: workers})
 		require.NoError(t, err)
 		require.Equal(t, runs, report.Runs)
 		require.True(t, report.Clean())
@@ -183,12 +184,12 @@ func (f failing) Scan(ctx context.Context, shard int, filter journal.Filter, aft
 
 func TestErrorsOfTheLogEndIt(t *testing.T) {
 	log := manyRuns(t, 3, 50)
-	_, err := replay.Verify(t.Context(), failing{log, 100, journal.ErrNotReady}, machine(), replay.VerifyOptions{All: true})
+	_, err := verify.Log(t.Context(), failing{log, 100, journal.ErrNotReady}, machine(), verify.Options{All: true})
 	require.ErrorIs(t, err, journal.ErrNotReady)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = replay.Verify(ctx, log, machine(), replay.VerifyOptions{All: true})
+	_, err = verify.Log(ctx, log, machine(), verify.Options{All: true})
 	require.ErrorIs(t, err, context.Canceled)
-	_, err = replay.Bench(t.Context(), failing{log, 100, journal.ErrNotReady}, machine(), replay.BenchOptions{})
+	_, err = foldbench.Run(t.Context(), failing{log, 100, journal.ErrNotReady}, machine(), foldbench.Options{})
 	require.ErrorIs(t, err, journal.ErrNotReady)
 }

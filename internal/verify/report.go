@@ -1,26 +1,19 @@
-package replay
+package verify
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/moorebus/moorebus/internal/jsondiff"
+	"github.com/moorebus/moorebus/internal/logwalk"
 )
 
-// Stray is a message in the log that belongs to no run: its subject does not
-// parse, or names another shard than the run's.
-type Stray struct {
-	Shard   int    `json:"shard"`
-	Seq     uint64 `json:"seq"`
-	Subject string `json:"subject"`
-	Reason  string `json:"reason"`
-}
-
-// maxStrays bounds how many strays a report lists; it counts all of them.
-const maxStrays = 1000
+// maxMisplaced bounds how many misplaced messages a report lists; it counts all of them.
+const maxMisplaced = 1000
 
 // Report is what verification found.
 type Report struct {
@@ -32,10 +25,10 @@ type Report struct {
 	// Findings are the runs that are poisoned, diverged or orphaned, each with its first
 	// bad record, by namespace and run.
 	Findings []Finding `json:"findings"`
-	// Strays counts the messages that belong to no run, Stray lists the first of
-	// them by shard and sequence number.
-	Strays int     `json:"strays"`
-	Stray  []Stray `json:"stray"`
+	// MisplacedCount counts the messages that belong to no run, Misplaced lists the
+	// first of them by shard and sequence number.
+	MisplacedCount int                 `json:"strays"`
+	Misplaced      []logwalk.Misplaced `json:"stray"`
 	// Strict makes poisoned runs count as bad.
 	Strict bool `json:"strict"`
 	// Elapsed is how long it took.
@@ -43,7 +36,7 @@ type Report struct {
 }
 
 func newReport(strict bool) *Report {
-	r := &Report{Strict: strict, Outcomes: map[Outcome]int{}, Findings: []Finding{}, Stray: []Stray{}}
+	r := &Report{Strict: strict, Outcomes: map[Outcome]int{}, Findings: []Finding{}, Misplaced: []logwalk.Misplaced{}}
 	for _, o := range Outcomes() {
 		r.Outcomes[o] = 0
 	}
@@ -75,10 +68,10 @@ func (r *Report) add(c *checker) {
 	}
 }
 
-func (r *Report) addStray(s Stray) {
-	r.Strays++
-	if len(r.Stray) < maxStrays {
-		r.Stray = append(r.Stray, s)
+func (r *Report) addMisplaced(m logwalk.Misplaced) {
+	r.MisplacedCount++
+	if len(r.Misplaced) < maxMisplaced {
+		r.Misplaced = append(r.Misplaced, m)
 	}
 }
 
@@ -90,8 +83,8 @@ func (r *Report) merge(o *Report) {
 		r.Outcomes[outcome] += count
 	}
 	r.Findings = append(r.Findings, o.Findings...)
-	r.Strays += o.Strays
-	r.Stray = append(r.Stray, o.Stray...)
+	r.MisplacedCount += o.MisplacedCount
+	r.Misplaced = append(r.Misplaced, o.Misplaced...)
 }
 
 // sort brings what several workers found into an order that does not depend on
@@ -100,10 +93,10 @@ func (r *Report) sort() {
 	slices.SortFunc(r.Findings, func(a, b Finding) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Run, b.Run))
 	})
-	slices.SortFunc(r.Stray, func(a, b Stray) int {
+	slices.SortFunc(r.Misplaced, func(a, b logwalk.Misplaced) int {
 		return cmp.Or(cmp.Compare(a.Shard, b.Shard), cmp.Compare(a.Seq, b.Seq))
 	})
-	r.Stray = r.Stray[:min(len(r.Stray), maxStrays)]
+	r.Misplaced = r.Misplaced[:min(len(r.Misplaced), maxMisplaced)]
 }
 
 // WriteText writes the report for people: a line for every finding, a line of
@@ -115,12 +108,12 @@ func (r *Report) WriteText(w io.Writer) error {
 		if f.Type != "" {
 			fmt.Fprintf(&b, ", %s", f.Type)
 		}
-		fmt.Fprintf(&b, ": %s\n", cut(f.Reason, 600))
+		fmt.Fprintf(&b, ": %s\n", jsondiff.Cut(f.Reason, 600))
 	}
-	for _, s := range r.Stray {
-		fmt.Fprintf(&b, "stray     shard %d, sequence %d: %s\n", s.Shard, s.Seq, cut(s.Reason, 600))
+	for _, s := range r.Misplaced {
+		fmt.Fprintf(&b, "stray     shard %d, sequence %d: %s\n", s.Shard, s.Seq, jsondiff.Cut(s.Reason, 600))
 	}
-	if more := r.Strays - len(r.Stray); more > 0 {
+	if more := r.MisplacedCount - len(r.Misplaced); more > 0 {
 		fmt.Fprintf(&b, "stray     and %d more\n", more)
 	}
 	b.WriteString(r.summary() + "\n")
@@ -137,8 +130,8 @@ func (r *Report) summary() string {
 		}
 	}
 	text := fmt.Sprintf("%s, %s: %s", plural(uint64(r.Runs), "run"), plural(r.Events, "event"), strings.Join(parts, ", "))
-	if r.Strays > 0 {
-		text += fmt.Sprintf("; %d stray", r.Strays)
+	if r.MisplacedCount > 0 {
+		text += fmt.Sprintf("; %d stray", r.MisplacedCount)
 	}
 	if r.Elapsed > 0 {
 		text += fmt.Sprintf(" (%s, %.0f events/s)", r.Elapsed.Round(time.Millisecond), r.EventsPerSecond())
@@ -154,11 +147,4 @@ func plural(n uint64, noun string) string {
 }
 
 // WriteJSON writes the report as one JSON document, indented.
-func (r *Report) WriteJSON(w io.Writer) error { return writeIndented(w, r) }
-
-func writeIndented(w io.Writer, v any) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(v)
-}
+func (r *Report) WriteJSON(w io.Writer) error { return jsondiff.WriteIndented(w, r) }

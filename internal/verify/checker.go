@@ -1,4 +1,4 @@
-package replay
+package verify
 
 import (
 	"bytes"
@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/moorebus/moorebus/internal/jsondiff"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -321,7 +322,7 @@ func (c *checker) compareTo(other *reducer.Memory, rec journal.Record, e *events
 		return
 	}
 	c.broken = true
-	if changes := DiffJSON(full, got, 1); len(changes) > 0 {
+	if changes := jsondiff.Compare(full, got, 1); len(changes) > 0 {
 		reason += ": " + changes[0].String()
 	}
 	var t events.Type

@@ -1,4 +1,4 @@
-package replay_test
+package verify_test
 
 import (
 	"bytes"
@@ -11,17 +11,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/foldbench"
+	"github.com/moorebus/moorebus/internal/runprint"
 	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/replay"
 )
 
 func TestPrintUntilWithState(t *testing.T) {
 	log, run := goodLog(t), events.NewRun("default", runID(1), 1)
 	var b bytes.Buffer
-	require.NoError(t, replay.Print(t.Context(), &b, log, machine(), run, replay.PrintOptions{Until: 3, State: true}))
+	require.NoError(t, runprint.Run(t.Context(), &b, log, machine(), run, runprint.Options{Until: 3, State: true}))
 	text, state, found := strings.Cut(b.String(), "\n{")
 	require.True(t, found)
 	require.Len(t, strings.Split(text, "\n"), 3)
@@ -30,10 +31,10 @@ func TestPrintUntilWithState(t *testing.T) {
 	require.Equal(t, events.Observing, mem.State)
 	require.Equal(t, uint64(3), mem.N)
 
-	err := replay.Print(t.Context(), &b, log, machine(), run, replay.PrintOptions{Until: 9})
+	err := runprint.Run(t.Context(), &b, log, machine(), run, runprint.Options{Until: 9})
 	require.ErrorIs(t, err, journal.ErrNotFound)
 	require.ErrorContains(t, err, "the run has 5")
-	err = replay.Print(t.Context(), &b, log, machine(), events.NewRun("default", runID(2), 1), replay.PrintOptions{})
+	err = runprint.Run(t.Context(), &b, log, machine(), events.NewRun("default", runID(2), 1), runprint.Options{})
 	require.ErrorIs(t, err, journal.ErrNotFound)
 }
 
@@ -43,15 +44,15 @@ func TestPrintJSON(t *testing.T) {
 	r.append(r.subject(events.Planning, events.Acting), []byte("garbage"))
 	r.end()
 	var b bytes.Buffer
-	require.NoError(t, replay.Print(t.Context(), &b, logOf(t, r.records), machine(), r.run, replay.PrintOptions{JSON: true, State: true}))
+	require.NoError(t, runprint.Run(t.Context(), &b, logOf(t, r.records), machine(), r.run, runprint.Options{JSON: true, State: true}))
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
 	require.Len(t, lines, 4)
-	var line replay.Line
+	var line runprint.Line
 	require.NoError(t, json.Unmarshal([]byte(lines[0]), &line))
 	require.Equal(t, events.TypeStart, line.Type)
 	require.Equal(t, events.Planning, line.To)
 	require.Equal(t, string(r.records[0].Body), string(line.Event), "the body as it is stored")
-	line = replay.Line{}
+	line = runprint.Line{}
 	require.NoError(t, json.Unmarshal([]byte(lines[1]), &line))
 	require.NotEmpty(t, line.Illegal)
 	require.Nil(t, line.Event)
@@ -76,14 +77,14 @@ func TestPrintSpeed(t *testing.T) {
 	log, run := goodLog(t), events.NewRun("default", runID(1), 1)
 	c := &clock{now: time.Unix(0, 0)}
 	var b bytes.Buffer
-	require.NoError(t, replay.Print(t.Context(), &b, log, machine(), run, replay.PrintOptions{Speed: 2, Clock: c}))
+	require.NoError(t, runprint.Run(t.Context(), &b, log, machine(), run, runprint.Options{Speed: 2, Clock: c}))
 	gap := 125 * time.Millisecond
 	require.Equal(t, []time.Duration{gap, gap, gap, gap}, c.slept)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, replay.WallClock{}.Sleep(ctx, time.Hour), context.Canceled)
-	require.NoError(t, replay.WallClock{}.Sleep(t.Context(), time.Nanosecond))
+	require.ErrorIs(t, runprint.WallClock{}.Sleep(ctx, time.Hour), context.Canceled)
+	require.NoError(t, runprint.WallClock{}.Sleep(t.Context(), time.Nanosecond))
 }
 
 // notify tells of every line that was written.
@@ -101,7 +102,7 @@ func TestPrintFollow(t *testing.T) {
 	w := notify{make(chan string)}
 	done := make(chan error, 1)
 	go func() {
-		done <- replay.Print(t.Context(), w, log, machine(), r.run, replay.PrintOptions{Follow: true})
+		done <- runprint.Run(t.Context(), w, log, machine(), r.run, runprint.Options{Follow: true})
 	}()
 	var last uint64
 	for _, rec := range r.records {
@@ -115,7 +116,7 @@ func TestPrintFollow(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		done <- replay.Print(ctx, w, log, machine(), events.NewRun("default", runID(2), 1), replay.PrintOptions{Follow: true})
+		done <- runprint.Run(ctx, w, log, machine(), events.NewRun("default", runID(2), 1), runprint.Options{Follow: true})
 	}()
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
@@ -123,7 +124,7 @@ func TestPrintFollow(t *testing.T) {
 
 func TestBench(t *testing.T) {
 	log := manyRuns(t, 2, 20)
-	measures, err := replay.Bench(t.Context(), log, machine(), replay.BenchOptions{Least: time.Millisecond, Workers: 2})
+	measures, err := foldbench.Run(t.Context(), log, machine(), foldbench.Options{Least: time.Millisecond, Workers: 2})
 	require.NoError(t, err)
 	var whats []string
 	for _, m := range measures {
@@ -137,9 +138,9 @@ func TestBench(t *testing.T) {
 	}, whats)
 	require.Equal(t, measures[0].Events, measures[1].Events, "reading and folding is of all that is there")
 	var b bytes.Buffer
-	require.NoError(t, replay.WriteMeasures(&b, measures))
+	require.NoError(t, foldbench.WriteMeasures(&b, measures))
 	require.Contains(t, b.String(), "EVENTS/S")
-	_, err = replay.Bench(t.Context(), log, machine(), replay.BenchOptions{Namespace: "empty"})
+	_, err = foldbench.Run(t.Context(), log, machine(), foldbench.Options{Namespace: "empty"})
 	require.ErrorIs(t, err, journal.ErrNotFound)
 }
 
@@ -153,22 +154,22 @@ func TestPrintSpeedShowsHowRepliesCame(t *testing.T) {
 	log := logOf(t, r.records)
 	c := &clock{now: time.Unix(0, 0)}
 	var b bytes.Buffer
-	require.NoError(t, replay.Print(t.Context(), &b, log, machine(), r.run, replay.PrintOptions{Speed: 2, Clock: c}))
+	require.NoError(t, runprint.Run(t.Context(), &b, log, machine(), r.run, runprint.Options{Speed: 2, Clock: c}))
 	require.Equal(t, []time.Duration{3625 * time.Millisecond, time.Second, 500 * time.Millisecond}, c.slept, "at twice the speed")
 	require.Contains(t, b.String(), "\nIt is  forty.\n", "no terminal does what a model says")
 
 	b.Reset()
-	require.NoError(t, replay.Print(t.Context(), &b, log, machine(), r.run, replay.PrintOptions{Speed: 1, JSON: true, Clock: c}))
+	require.NoError(t, runprint.Run(t.Context(), &b, log, machine(), r.run, runprint.Options{Speed: 1, JSON: true, Clock: c}))
 	lines := strings.Split(b.String(), "\n")
 	require.Equal(t, `{"n":2,"offset_ms":7250,"chunk":"It is\u001b"}`, lines[1])
 	require.Contains(t, lines[4], `"type":"LlmFinalAnswer"`)
 
 	b.Reset()
-	require.NoError(t, replay.Print(t.Context(), &b, log, machine(), r.run, replay.PrintOptions{Clock: c}))
+	require.NoError(t, runprint.Run(t.Context(), &b, log, machine(), r.run, runprint.Options{Clock: c}))
 	require.Len(t, strings.Split(strings.TrimSpace(b.String()), "\n"), 2, "at once there is nothing to show of it")
 
 	r.records[1].Body = bytes.Replace(r.records[1].Body, []byte("[4000,5]"), []byte("[4000,500000000]"), 1)
 	b.Reset()
-	require.NoError(t, replay.Print(t.Context(), &b, logOf(t, r.records), machine(), r.run, replay.PrintOptions{Speed: 1, Clock: c}))
+	require.NoError(t, runprint.Run(t.Context(), &b, logOf(t, r.records), machine(), r.run, runprint.Options{Speed: 1, Clock: c}))
 	require.NotContains(t, b.String(), "\nIt is", "a timing that is not the text's is not used")
 }
