@@ -22,14 +22,10 @@ func ExampleBuilder() {
 	// For a real model: openai.New(openai.Options{APIKey: …, Model: …}).
 	model := scripted.NewMock(scripted.Ask("word_count", `{"text":"a log of events"}`), scripted.Say("There are 4 words."))
 
-	a, err := agent.New("Count the words of: a log of events").
+	a := must(agent.New("Count the words of: a log of events").
 		LLM(model).
 		Tool(agent.Func("word_count", "Counts words.", countWords, agent.Pure)).
-		Build()
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+		Build())
 	answer, err := a.Run(context.Background())
 	fmt.Println(answer, err)
 	for _, entry := range a.Trace() {
@@ -60,11 +56,7 @@ func ExampleGraph() {
 		Row("reviewing", "ReviewFailed", events.Planning)
 
 	model := scripted.NewMock(scripted.Say("Pass the salt."), scripted.Say("Pass the salt, please."))
-	a, err := agent.New("Ask for the salt.").LLM(model).Graph(graph).Build()
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	a := must(agent.New("Ask for the salt.").LLM(model).Graph(graph).Build())
 	fmt.Println(a.Run(context.Background()))
 	_ = a.Trace().Print(os.Stdout)
 	// Output:
@@ -87,11 +79,7 @@ func ExampleGraph_Terminal() {
 		Row(events.Planning, events.TypeLLMFinalAnswer, "publishing").
 		Row("publishing", "Published", "published")
 
-	a, err := agent.New("Write.").LLM(scripted.NewMock(scripted.Say("An article."))).Graph(graph).Build()
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	a := must(agent.New("Write.").LLM(scripted.NewMock(scripted.Say("An article."))).Graph(graph).Build())
 	answer, err := a.Run(context.Background())
 	fmt.Println(a.State(), answer, err)
 	// Output: published An article. <nil>
@@ -106,11 +94,7 @@ func ExampleGraph_Fold() {
 	})
 	model := scripted.NewMock(
 		scripted.Ask("word_count", `{"text":"one"}`), scripted.Ask("word_count", `{"text":"one two"}`), scripted.Say("Both counted."))
-	a, err := agent.New("Count.").LLM(model).Tool(agent.Func("word_count", "Counts words.", countWords, agent.Pure)).Graph(graph).Build()
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	a := must(agent.New("Count.").LLM(model).Tool(agent.Func("word_count", "Counts words.", countWords, agent.Pure)).Graph(graph).Build())
 	if _, err := a.Run(context.Background()); err != nil {
 		fmt.Println(err)
 		return
@@ -135,11 +119,7 @@ func (echo) Call(_ context.Context, req llm.Request, stream func(llm.Chunk)) (ll
 
 // A model provider of one's own.
 func ExampleBuilder_LLM() {
-	a, err := agent.New("Hello there.").LLM(echo{}).Build()
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	a := must(agent.New("Hello there.").LLM(echo{}).Build())
 	fmt.Println(a.Run(context.Background()))
 	// Output: Hello there. <nil>
 }
@@ -157,11 +137,7 @@ func ExampleBuilder_OnOutput() {
 		}
 	}
 	model := scripted.NewMock(scripted.Ask("word_count", `{"text":"a b"}`), scripted.Say("Two words."))
-	a, err := agent.New("Count.").LLM(model).Tool(agent.Func("word_count", "Counts words.", countWords, agent.Pure)).OnOutput(show).Build()
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	a := must(agent.New("Count.").LLM(model).Tool(agent.Func("word_count", "Counts words.", countWords, agent.Pure)).OnOutput(show).Build())
 	if _, err := a.Run(context.Background()); err != nil {
 		fmt.Println(err)
 	}
@@ -174,21 +150,9 @@ func ExampleBuilder_OnOutput() {
 // Several agents on one server: what the first one writes is the other one's task.
 func ExampleServe() {
 	ctx := context.Background()
-	writer, err := agent.New("Write a sentence.").Name("writer").LLM(scripted.NewMock(scripted.Say("The log is the truth."))).Build()
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	critic, err := agent.New("Judge it.").Name("critic").LLM(scripted.NewMock(scripted.Say("It is good."))).Build()
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	server, err := agent.Serve(ctx, writer, critic)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	writer := must(agent.New("Write a sentence.").Name("writer").LLM(scripted.NewMock(scripted.Say("The log is the truth."))).Build())
+	critic := must(agent.New("Judge it.").Name("critic").LLM(scripted.NewMock(scripted.Say("It is good."))).Build())
+	server := must(agent.Serve(ctx, writer, critic))
 	defer func() { _ = server.Close() }()
 	for _, a := range []*agent.Agent{writer, critic} {
 		fmt.Println(a.Run(ctx))
@@ -202,20 +166,11 @@ func ExampleServe() {
 func ExampleRun_Step() {
 	ctx := context.Background()
 	model := scripted.NewMock(scripted.Ask("word_count", `{"text":"a b"}`), scripted.Say("Two words."))
-	a, err := agent.New("Count.").LLM(model).Tool(agent.Func("word_count", "Counts words.", countWords, agent.Pure)).Build()
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	run, err := a.Stepwise(ctx)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	a := must(agent.New("Count.").LLM(model).Tool(agent.Func("word_count", "Counts words.", countWords, agent.Pure)).Build())
+	run := must(a.Stepwise(ctx))
 	defer func() { _ = run.Release() }()
-	for state := run.State(); state != events.Done && err == nil; {
-		state, err = run.Step(ctx)
-		fmt.Println(state)
+	for run.State() != events.Done {
+		fmt.Println(must(run.Step(ctx)))
 	}
 	// Output:
 	// acting
@@ -227,16 +182,8 @@ func ExampleRun_Step() {
 // A conversation.
 func ExampleRun_Send() {
 	ctx := context.Background()
-	a, err := agent.New("Hello.").Chat().LLM(scripted.NewMock(scripted.Say("Hello, Ann."), scripted.Say("Fine."))).Build()
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	run, err := a.Start(ctx)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	a := must(agent.New("Hello.").Chat().LLM(scripted.NewMock(scripted.Say("Hello, Ann."), scripted.Say("Fine."))).Build())
+	run := must(a.Start(ctx))
 	defer func() { _ = run.Release() }()
 	fmt.Println(run.Answer(ctx))
 	fmt.Println(run.Send(ctx, "How are you?"))

@@ -20,15 +20,27 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// OpenFile opens a file of exported runs as a log. Close it when nothing reads it any
-// more. An incomplete last line, as a crash leaves it, is left out.
-func OpenFile(path string) (log journal.Log, close func() error, err error) {
+// File is a log in a file of exported runs.
+type File struct {
+	journal.Log
+	file *filelog.File
+}
+
+// OpenFile opens a file of exported runs to be read. An incomplete last line, as a crash
+// leaves it, is left out.
+func OpenFile(path string) (*File, error) {
 	f, err := filelog.Open(path)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return f, f.Close, nil
+	return &File{f, f}, nil
 }
+
+// Runs returns the runs of the file, in the order of their first records.
+func (f *File) Runs() []events.Run { return f.file.Runs() }
+
+// Close closes the file. Nothing may read it any more.
+func (f *File) Close() error { return f.file.Close() }
 
 // Step is one record of a run.
 type Step struct {
