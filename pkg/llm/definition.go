@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"reflect"
 	"runtime"
@@ -56,12 +55,3 @@ var program = sync.OnceValue(func() string {
 	}
 	return fmt.Sprintf("%x", sum.Sum(nil))
 })
-
-// Address is a provider's address without what may be secret in it.
-func Address(base string) string {
-	u, err := url.Parse(base)
-	if err != nil {
-		return ""
-	}
-	return u.Scheme + "://" + u.Host + u.Path
-}

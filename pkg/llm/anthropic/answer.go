@@ -3,9 +3,7 @@ package anthropic
 import (
 	"encoding/json"
 
-	sdk "github.com/anthropics/anthropic-sdk-go"
-	"github.com/anthropics/anthropic-sdk-go/packages/param"
-
+	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -28,7 +26,7 @@ const wrapper = "answer"
 func newAnswerTool(names *llm.ToolNames, schema json.RawMessage) (*answerTool, error) {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(schema, &keys); err != nil {
-		return nil, invalid("the output schema is not a JSON object")
+		return nil, llmhttp.Invalid("the output schema is not a JSON object")
 	}
 	var kind any
 	_ = json.Unmarshal(keys["type"], &kind) // nil where there is none
@@ -69,7 +67,5 @@ func (x *exchange) choose(thinking bool) {
 	if x.answer == nil || len(x.req.Tools) > 0 || thinking {
 		return
 	}
-	choice := sdk.ToolChoiceParamOfTool(x.answer.name)
-	choice.OfTool.DisableParallelToolUse = param.NewOpt(true)
-	x.params.ToolChoice = choice
+	x.params.ToolChoice = &toolChoice{Type: "tool", Name: x.answer.name, DisableParallelToolUse: true}
 }

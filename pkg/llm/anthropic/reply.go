@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"strings"
 
-	sdk "github.com/anthropics/anthropic-sdk-go"
-
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -18,42 +16,40 @@ type reply struct {
 	text     string
 	calls    []llm.Call // named as on the wire
 	thinking []json.RawMessage
-	stop     sdk.StopReason
+	stop     string
 	// explanation is why the provider refuses, where it says so.
 	explanation string
-	usage       usage
+	usage       tokens
 }
 
-// usage counts tokens; input are those that no cache has to do with.
-type usage struct{ input, created, read, output int64 }
-
-func fromMessage(m *sdk.Message) reply {
-	r := reply{
-		model: m.Model, stop: m.StopReason, explanation: m.StopDetails.Explanation,
-		usage: usage{m.Usage.InputTokens, m.Usage.CacheCreationInputTokens, m.Usage.CacheReadInputTokens, m.Usage.OutputTokens},
-	}
-	for _, b := range m.Content {
+func fromMessage(m answer) (reply, error) {
+	r := reply{model: m.Model, stop: m.StopReason, explanation: m.StopDetails.Explanation, usage: m.Usage}
+	for _, raw := range m.Content {
+		var b content
+		if err := json.Unmarshal(raw, &b); err != nil {
+			return r, err
+		}
 		switch b.Type {
 		case "text":
 			r.text += b.Text
 		case "tool_use":
 			r.calls = append(r.calls, llm.Call{ID: b.ID, Name: b.Name, Arguments: string(b.Input)})
 		case "thinking", "redacted_thinking":
-			r.thinking = append(r.thinking, json.RawMessage(b.RawJSON()))
+			r.thinking = append(r.thinking, raw)
 		}
 	}
-	return r
+	return r, nil
 }
 
 // response makes the reply one of the port's, with the tools' own names.
-func (c *Caller) response(x *exchange, r reply) (llm.Response, error) {
+func (x *exchange) response(r reply) (llm.Response, error) {
 	meta := r.meta(x)
 	switch r.stop {
-	case sdk.StopReasonRefusal:
+	case "refusal":
 		return llm.Text{Meta: meta, Content: cmp.Or(r.text, r.explanation, llm.RefusedText)}, nil
-	case sdk.StopReasonPauseTurn:
+	case "pause_turn":
 		return nil, &llm.Error{Kind: llm.KindOther, Message: "the provider paused in the middle of the reply (stop_reason pause_turn)"}
-	case sdk.StopReasonMaxTokens, sdk.StopReasonModelContextWindowExceeded:
+	case "max_tokens", "model_context_window_exceeded":
 		meta.Cut = true
 	}
 	calls := make([]llm.Call, 0, len(r.calls))
@@ -81,13 +77,14 @@ func (c *Caller) response(x *exchange, r reply) (llm.Response, error) {
 }
 
 func (r reply) meta(x *exchange) llm.Meta {
-	u := r.usage
-	m := llm.Meta{Model: cmp.Or(r.model, x.model), Confidence: 1}
-	m.Usage = llm.Usage{
-		Input:  int(max(u.input, 0) + max(u.created, 0) + max(u.read, 0)),
-		Cached: int(max(u.read, 0)),
-		Output: int(max(u.output, 0)),
+	count := func(n *int) int {
+		if n == nil {
+			return 0
+		}
+		return max(*n, 0)
 	}
+	u, m := r.usage, llm.Meta{Model: cmp.Or(r.model, x.model), Confidence: 1}
+	m.Usage = llm.Usage{Input: count(u.Input) + count(u.Written) + count(u.Read), Cached: count(u.Read), Output: count(u.Output)}
 	m.Usage.Total = m.Usage.Input + m.Usage.Output
 	return m
 }

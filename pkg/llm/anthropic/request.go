@@ -6,67 +6,68 @@ import (
 	"fmt"
 	"strings"
 
-	sdk "github.com/anthropics/anthropic-sdk-go"
-	"github.com/anthropics/anthropic-sdk-go/packages/param"
-
+	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
 // exchange is one request, and what its reply is read with.
 type exchange struct {
+	caller *Caller
 	req    llm.Request
 	names  *llm.ToolNames
 	model  string
 	answer *answerTool // nil without an output schema
-	params sdk.MessageNewParams
+	params request
 }
 
-// exchange writes req in the API's words.
-func (c *Caller) exchange(req llm.Request) (*exchange, error) {
-	x := &exchange{req: req, names: llm.NamesOf(req), model: cmp.Or(req.Model, c.opts.Model)}
+// write writes the request in the API's words.
+func (x *exchange) write() error {
 	if x.model == "" {
-		return nil, invalid("no model: name one in the agent (models: default) or as the provider's default model")
+		return llmhttp.Invalid("no model: name one in the agent (models: default) or as the provider's default model")
 	}
-	p := &x.params
-	p.Model, p.StopSequences = x.model, req.Sampling.Stop
+	x.params.Model, x.params.StopSequences = x.model, x.req.Sampling.Stop
 	if err := x.offer(); err != nil {
-		return nil, err
+		return err
 	}
-	thinking := x.thinks()
-	c.sample(p, req.Sampling, thinking)
-	x.choose(thinking)
+	thinks := x.thinks()
+	x.sample(x.req.Sampling, thinks)
+	x.choose(thinks)
 	x.standIn()
-	w := writer{names: x.names, model: x.model, thinking: thinking, used: map[string]bool{}}
-	for _, m := range req.Messages {
+	w := writer{names: x.names, model: x.model, thinking: thinks, used: map[string]bool{}}
+	for _, m := range x.req.Messages {
 		w.add(m)
 	}
-	p.System, p.Messages = w.system, w.messages
+	x.params.System, x.params.Messages = w.system, w.messages
 	x.markCache()
-	return x, nil
+	return nil
+}
+
+func (x *exchange) body(stream bool) ([]byte, error) {
+	p := x.params
+	p.Stream = stream
+	body, err := json.Marshal(p)
+	if err != nil {
+		return nil, llmhttp.Invalid(fmt.Sprintf("the request cannot be written as JSON: %v", err))
+	}
+	return body, nil
 }
 
 // sample sets sampling and bounds. A model that thinks takes neither temperature
 // nor top_p, and its thinking counts as a part of the reply.
-func (c *Caller) sample(p *sdk.MessageNewParams, s llm.Sampling, thinking bool) {
-	p.MaxTokens = int64(s.MaxTokens)
-	if thinking {
-		if s.MaxTokens <= 0 {
-			p.MaxTokens = int64(c.opts.MaxTokens + s.ThinkingTokens)
-		}
-		// As raw JSON, since the library writes advice on some models to stderr.
-		p.Thinking = param.Override[sdk.ThinkingConfigParamUnion](
-			json.RawMessage(fmt.Sprintf(`{"type":"enabled","budget_tokens":%d}`, s.ThinkingTokens)))
+func (x *exchange) sample(s llm.Sampling, thinks bool) {
+	p := &x.params
+	p.MaxTokens = s.MaxTokens
+	if s.MaxTokens <= 0 {
+		p.MaxTokens = x.caller.opts.MaxTokens
+	}
+	if !thinks {
+		p.Temperature, p.TopP = s.Temperature, s.TopP
 		return
 	}
 	if s.MaxTokens <= 0 {
-		p.MaxTokens = int64(c.opts.MaxTokens)
+		p.MaxTokens += s.ThinkingTokens
 	}
-	if s.Temperature != nil {
-		p.Temperature = param.NewOpt(*s.Temperature)
-	}
-	if s.TopP != nil {
-		p.TopP = param.NewOpt(*s.TopP)
-	}
+	p.Thinking = &thinking{"enabled", s.ThinkingTokens}
 }
 
 // offer adds the request's tools, and the one that takes a structured answer.
@@ -74,7 +75,7 @@ func (x *exchange) offer() error {
 	for _, t := range x.req.Tools {
 		schema, err := inputSchema(t.Schema)
 		if err != nil {
-			return invalid(fmt.Sprintf("the schema of tool %q %v", t.Name, err))
+			return llmhttp.Invalid(fmt.Sprintf("the schema of tool %q %v", t.Name, err))
 		}
 		x.tool(x.names.Wire(t.Name), t.Description, schema)
 	}
@@ -106,7 +107,7 @@ func (x *exchange) standIn() {
 		}
 	}
 	if len(named) > 0 {
-		x.params.ToolChoice = sdk.ToolChoiceUnionParam{OfNone: &sdk.ToolChoiceNoneParam{}}
+		x.params.ToolChoice = &toolChoice{Type: "none"}
 	}
 }
 
@@ -114,11 +115,7 @@ func (x *exchange) standIn() {
 var anyObject = json.RawMessage(`{"type":"object","properties":{}}`)
 
 func (x *exchange) tool(name, description string, schema json.RawMessage) {
-	t := &sdk.ToolParam{Name: name, InputSchema: param.Override[sdk.ToolInputSchemaParam](schema)}
-	if description != "" {
-		t.Description = param.NewOpt(description)
-	}
-	x.params.Tools = append(x.params.Tools, sdk.ToolUnionParam{OfTool: t})
+	x.params.Tools = append(x.params.Tools, tool{Name: name, Description: description, InputSchema: schema})
 }
 
 // inputSchema returns the schema as the API takes it: that of an object, which
@@ -144,28 +141,28 @@ func inputSchema(schema json.RawMessage) (json.RawMessage, error) {
 // markCache marks what the next request begins with as well: the tools, the
 // system prompt, and the conversation so far.
 func (x *exchange) markCache() {
-	p, mark := &x.params, sdk.NewCacheControlEphemeralParam()
+	p, mark := &x.params, &cacheControl{"ephemeral"}
 	if n := len(p.Tools); n > 0 {
-		p.Tools[n-1].OfTool.CacheControl = mark
+		p.Tools[n-1].CacheControl = mark
 	}
 	if n := len(p.System); n > 0 {
 		p.System[n-1].CacheControl = mark
 	}
 	if n := len(p.Messages); n > 0 {
 		content := p.Messages[n-1].Content
-		if at := content[len(content)-1].GetCacheControl(); at != nil {
-			*at = mark
-		}
+		content[len(content)-1].CacheControl = mark
 	}
 }
+
+const roleUser, roleAssistant = "user", "assistant"
 
 // writer writes a conversation.
 type writer struct {
 	names    *llm.ToolNames
 	model    string
 	thinking bool
-	system   []sdk.TextBlockParam
-	messages []sdk.MessageParam
+	system   []block
+	messages []message
 	// used are the ids on the wire, and open those of the last reply's calls that
 	// have no result yet, by their own id.
 	used map[string]bool
@@ -175,29 +172,27 @@ type writer struct {
 func (w *writer) add(m llm.Message) {
 	switch m.Role {
 	case llm.RoleSystem:
-		if !blank(m.Content) {
-			w.system = append(w.system, sdk.TextBlockParam{Text: m.Content})
-		}
+		w.system = append(w.system, text(m.Content)...)
 	case llm.RoleUser:
-		w.append(sdk.MessageParamRoleUser, text(m.Content)...)
+		w.append(roleUser, text(m.Content)...)
 	case llm.RoleTool:
-		w.append(sdk.MessageParamRoleUser, w.result(m))
+		w.append(roleUser, w.result(m))
 	case llm.RoleAssistant:
-		w.append(sdk.MessageParamRoleAssistant, w.reply(m)...)
+		w.append(roleAssistant, w.reply(m)...)
 	}
 }
 
 // append adds blocks to the last message if it has the role, else as a message.
-func (w *writer) append(role sdk.MessageParamRole, blocks ...sdk.ContentBlockParamUnion) {
+func (w *writer) append(role string, blocks ...block) {
 	n := len(w.messages)
 	switch {
 	case len(blocks) == 0:
 	case n > 0 && w.messages[n-1].Role == role:
 		w.messages[n-1].Content = append(w.messages[n-1].Content, blocks...)
-	case n == 0 && role == sdk.MessageParamRoleAssistant:
-		w.messages = []sdk.MessageParam{sdk.NewUserMessage(sdk.NewTextBlock(leftOut)), sdk.NewAssistantMessage(blocks...)}
+	case n == 0 && role == roleAssistant:
+		w.messages = []message{{Role: roleUser, Content: text(leftOut)}, {Role: role, Content: blocks}}
 	default:
-		w.messages = append(w.messages, sdk.MessageParam{Role: role, Content: blocks})
+		w.messages = append(w.messages, message{Role: role, Content: blocks})
 	}
 }
 
@@ -205,11 +200,11 @@ func (w *writer) append(role sdk.MessageParamRole, blocks ...sdk.ContentBlockPar
 // the API refuses.
 const leftOut = "(Earlier messages are not shown.)"
 
-func (w *writer) reply(m llm.Message) []sdk.ContentBlockParamUnion {
-	var blocks []sdk.ContentBlockParamUnion
+func (w *writer) reply(m llm.Message) []block {
+	var blocks []block
 	if w.thinking && len(m.Calls) > 0 {
 		for _, raw := range readReasoning(m.Reasoning, w.model) {
-			blocks = append(blocks, param.Override[sdk.ContentBlockParamUnion](raw))
+			blocks = append(blocks, block{raw: raw})
 		}
 	}
 	blocks = append(blocks, text(m.Content)...)
@@ -217,24 +212,17 @@ func (w *writer) reply(m llm.Message) []sdk.ContentBlockParamUnion {
 	for _, call := range m.Calls {
 		id := w.id(call.ID)
 		w.open[call.ID] = append(w.open[call.ID], id)
-		blocks = append(blocks, sdk.NewToolUseBlock(id, input(call.Arguments), w.names.Wire(call.Name)))
+		blocks = append(blocks, block{Type: "tool_use", ID: id, Input: input(call.Arguments), Name: w.names.Wire(call.Name)})
 	}
 	return blocks
 }
 
-func (w *writer) result(m llm.Message) sdk.ContentBlockParamUnion {
+func (w *writer) result(m llm.Message) block {
 	id := m.CallID
 	if open := w.open[id]; len(open) > 0 {
 		id, w.open[id] = open[0], open[1:]
 	}
-	block := &sdk.ToolResultBlockParam{ToolUseID: id}
-	if m.Failed {
-		block.IsError = param.NewOpt(true)
-	}
-	if !blank(m.Content) {
-		block.Content = []sdk.ToolResultBlockParamContentUnion{{OfText: &sdk.TextBlockParam{Text: m.Content}}}
-	}
-	return sdk.ContentBlockParamUnion{OfToolResult: block}
+	return block{Type: "tool_result", ToolUseID: id, IsError: m.Failed, Content: text(m.Content)}
 }
 
 // id returns a call's id as the API takes it: letters, digits, _ and -, and not
@@ -271,11 +259,11 @@ func input(arguments string) json.RawMessage {
 	return wrapped
 }
 
-func text(content string) []sdk.ContentBlockParamUnion {
+func text(content string) []block {
 	if blank(content) {
 		return nil
 	}
-	return []sdk.ContentBlockParamUnion{sdk.NewTextBlock(content)}
+	return []block{{Type: "text", Text: content}}
 }
 
 // blank reports whether a text is one that the API refuses as empty.

@@ -1,93 +1,57 @@
 package anthropic
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
-	"time"
 
-	sdk "github.com/anthropics/anthropic-sdk-go"
-	"github.com/anthropics/anthropic-sdk-go/option"
-
+	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
-// errBroken is a stream that ended before it was complete; a plain call may
-// still succeed.
-var errBroken = errors.New("the stream broke")
-
-// drainTime is how long an ended stream's connection may take to end, too.
-const drainTime = 50 * time.Millisecond
-
-// streamed asks for the reply as a stream and tells emit of its parts. The error
-// wraps errBroken where a plain call should follow.
-func (c *Caller) streamed(ctx context.Context, x *exchange, emit func(llm.Chunk)) (llm.Response, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	silence := stopped(cancel) // until something has begun, the call's own time bounds it
-	defer silence.Stop()
-	d := &doer{client: c.opts.HTTPClient, limit: c.opts.MaxBytes, stream: true, heard: func() { silence.Reset(c.opts.Silence) }}
-	s := c.client.Messages.NewStreaming(ctx, x.params, option.WithHTTPClient(d))
-	defer func() { _ = s.Close() }()
-	if d.body == nil { // refused, or no reply at all
-		return nil, c.classify(s.Err(), d)
+// streamed asks for the reply as a stream and tells emit of its parts.
+func (x *exchange) streamed(ctx context.Context, emit func(llm.Chunk)) (llm.Response, error) {
+	body, err := x.body(true)
+	if err != nil {
+		return nil, err
 	}
-	a := assembly{emit: emit, x: x, blocks: map[int64]*block{}}
-	for !a.stopped && s.Next() {
-		event := s.Current()
-		a.add(&event)
-	}
-	if !a.stopped {
-		return nil, c.streamFailure(s.Err(), d)
-	}
-	silence.Reset(drainTime)
-	d.body.drain()
-	return c.response(x, a.reply())
-}
-
-// stopped returns a timer that does not run, and calls f some time after it was
-// reset.
-func stopped(f func()) *time.Timer {
-	timer := time.AfterFunc(time.Hour, f)
-	timer.Stop()
-	return timer
-}
-
-// streamFailure tells a broken stream from an error that the provider stated in
-// it, and from a server that floods.
-func (c *Caller) streamFailure(err error, d *doer) error {
-	var stated *sdk.Error
+	a := assembly{emit: emit, x: x, blocks: map[int]*part{}}
+	whole, err := x.caller.http.Stream(ctx, body, a.add)
 	switch {
-	case errors.As(err, &stated), errors.Is(err, errTooLarge):
-		return c.classify(err, d)
-	case err == nil:
-		return fmt.Errorf("%w: it ended without message_stop", errBroken)
+	case err != nil:
+		return nil, err
+	case whole == nil:
+		return x.response(a.reply())
 	}
-	return fmt.Errorf("%w: %w", errBroken, err)
+	// It came in one piece. Asking again would be billed twice.
+	res, err := x.message(whole)
+	if err != nil {
+		return nil, err
+	}
+	for chunk := range llm.Chunks(res) {
+		emit(chunk)
+	}
+	return res, nil
 }
 
-// assembly puts a streamed reply together. The library can do that, too, but it
-// replaces the arguments of a call that was cut off by {}, and copies a text for
-// each part of it.
+// assembly puts a streamed reply together.
 type assembly struct {
-	emit    func(llm.Chunk)
-	x       *exchange
-	model   string
-	order   []*block
-	blocks  map[int64]*block
-	calls   int
-	said    bool
-	stop    sdk.StopReason
-	refusal string
-	usage   usage
-	stopped bool
+	emit   func(llm.Chunk)
+	x      *exchange
+	model  string
+	order  []*part
+	blocks map[int]*part
+	calls  int
+	said   bool
+	end    ending
+	usage  tokens
 }
 
-// block is one block of the reply. Text is its text, thinking or arguments; whole
+// part is one block of the reply. Text is its text, thinking or arguments; whole
 // what its beginning held of it.
-type block struct {
+type part struct {
 	kind, id, name string
 	call           int
 	answer         bool
@@ -97,44 +61,50 @@ type block struct {
 	raw            json.RawMessage
 }
 
-func (a *assembly) add(e *sdk.MessageStreamEventUnion) {
-	switch e.Type {
+func (a *assembly) add(in llmhttp.Event) (llmhttp.Progress, error) {
+	switch in.Name {
+	case "error":
+		return llmhttp.Begun, llmhttp.Stated(in.Data)
+	case "message_start", "content_block_start", "content_block_delta", "message_delta", "message_stop":
+	default: // pings, and whatever comes to the API
+		return llmhttp.Begun, nil
+	}
+	var e event
+	if err := json.Unmarshal(in.Data, &e); err != nil {
+		return llmhttp.Begun, fmt.Errorf("an event is not valid: %w", err)
+	}
+	switch in.Name {
 	case "message_start":
-		u := e.Message.Usage
-		a.model = e.Message.Model
-		a.usage = usage{u.InputTokens, u.CacheCreationInputTokens, u.CacheReadInputTokens, u.OutputTokens}
+		a.model, a.usage = e.Message.Model, e.Message.Usage
 	case "content_block_start":
-		a.begin(e)
+		return llmhttp.Begun, a.begin(e)
 	case "content_block_delta":
 		if b := a.blocks[e.Index]; b != nil {
-			a.delta(b, &e.Delta)
+			a.delta(b, &e.Delta.content)
 		}
 	case "message_delta":
-		a.stop, a.refusal = e.Delta.StopReason, e.Delta.StopDetails.Explanation
-		a.count(&e.Usage)
+		a.end = e.Delta.ending
+		a.usage.add(e.Usage)
 	case "message_stop":
-		a.stopped = true
+		return llmhttp.Ended, nil
+	}
+	return llmhttp.Begun, nil
+}
+
+// add takes the usage so far. What it leaves out is as the stream's beginning said.
+func (t *tokens) add(now tokens) {
+	t.Input, t.Written, t.Read = cmp.Or(now.Input, t.Input), cmp.Or(now.Written, t.Written), cmp.Or(now.Read, t.Read)
+	if t.Output == nil || now.Output != nil && *now.Output > *t.Output {
+		t.Output = now.Output
 	}
 }
 
-// count takes the usage so far; what it leaves out is as the stream's beginning
-// said.
-func (a *assembly) count(u *sdk.MessageDeltaUsage) {
-	a.usage.output = max(a.usage.output, u.OutputTokens)
-	if u.JSON.InputTokens.Valid() {
-		a.usage.input = u.InputTokens
+func (a *assembly) begin(e event) error {
+	var start content
+	if err := json.Unmarshal(e.Block, &start); err != nil {
+		return fmt.Errorf("a block is not valid: %w", err)
 	}
-	if u.JSON.CacheCreationInputTokens.Valid() {
-		a.usage.created = u.CacheCreationInputTokens
-	}
-	if u.JSON.CacheReadInputTokens.Valid() {
-		a.usage.read = u.CacheReadInputTokens
-	}
-}
-
-func (a *assembly) begin(e *sdk.MessageStreamEventUnion) {
-	start := &e.ContentBlock
-	b := &block{kind: start.Type, id: start.ID, name: start.Name, signature: start.Signature}
+	b := &part{kind: start.Type, id: start.ID, name: start.Name, signature: start.Signature}
 	a.blocks[e.Index] = b
 	a.order = append(a.order, b)
 	switch b.kind {
@@ -143,9 +113,9 @@ func (a *assembly) begin(e *sdk.MessageStreamEventUnion) {
 	case "thinking":
 		b.text.WriteString(start.Thinking)
 	case "redacted_thinking":
-		b.raw = json.RawMessage(start.RawJSON())
+		b.raw = e.Block
 	case "tool_use":
-		b.whole = start.JSON.Input.Raw()
+		b.whole = string(start.Input)
 		b.answer = a.x.answer != nil && b.name == a.x.answer.name
 		if !b.answer {
 			b.call = a.calls
@@ -153,9 +123,10 @@ func (a *assembly) begin(e *sdk.MessageStreamEventUnion) {
 			a.emit(llm.Chunk{Kind: llm.ChunkToolCall, Index: b.call, Name: a.x.names.Tool(b.name)})
 		}
 	}
+	return nil
 }
 
-func (a *assembly) delta(b *block, d *sdk.MessageStreamEventUnionDelta) {
+func (a *assembly) delta(b *part, d *content) {
 	switch d.Type {
 	case "text_delta":
 		a.say(b, d.Text)
@@ -175,7 +146,7 @@ func (a *assembly) delta(b *block, d *sdk.MessageStreamEventUnionDelta) {
 	}
 }
 
-func (a *assembly) say(b *block, text string) {
+func (a *assembly) say(b *part, text string) {
 	b.text.WriteString(text)
 	if text != "" {
 		a.said = true
@@ -184,7 +155,7 @@ func (a *assembly) say(b *block, text string) {
 }
 
 func (a *assembly) reply() reply {
-	r := reply{model: a.model, stop: a.stop, explanation: a.refusal, usage: a.usage}
+	r := reply{model: a.model, stop: a.end.StopReason, explanation: a.end.StopDetails.Explanation, usage: a.usage}
 	var words strings.Builder
 	for _, b := range a.order {
 		switch b.kind {

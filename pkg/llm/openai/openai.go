@@ -3,37 +3,36 @@
 //
 // What it promises:
 //   - The conversation is sent as it is: one message for each message, in order,
-//     nothing added, tool results that are empty as empty strings, arguments
-//     and schemas verbatim. Only tools are named as [llm.ToolNames] says.
+//     nothing added, empty tool results as empty strings, arguments and schemas
+//     verbatim. Only tools are named as [llm.ToolNames] says.
 //   - A reply is scanned whole: tool calls outrank text wherever they stand, and
 //     the text beside them is kept. Arguments are given back as the model wrote
 //     them, valid or not. A call without an id gets "call_<reply>_<k>".
-//   - A stream that breaks before its finish_reason, or goes silent for too long,
-//     is followed by one plain call, in the same Call. Nothing else is ever sent
-//     twice.
+//   - A stream that breaks before its finish_reason, or is silent for too long,
+//     is followed by one plain call, in the same Call. Nothing else is sent twice.
 //   - Every failure is an *llm.Error with a kind, the provider's own message and
 //     the wait it asked for, except the context's own error. No message holds
 //     the key.
-//   - Of a reply at most [Options.MaxBytes] are read.
+//   - At most [Options.MaxBytes] of a reply are read.
 //
 // It reads no environment variables.
 package openai
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
-	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/llmhttp"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/sashabaranov/go-openai"
 )
 
 // DefaultBaseURL is where calls go when no other base URL is given.
-const DefaultBaseURL = "https://api.openai.com/v1"
+const DefaultBaseURL = providers.OpenAIURL
 
 // Options configure a [Caller]. The zero value lacks only a key or a base URL.
 type Options struct {
@@ -56,8 +55,8 @@ type Options struct {
 	NoOutputSchema bool
 	// Timeout bounds one Call in all. Default 10 minutes.
 	Timeout time.Duration
-	// Silence is how long a stream that has begun may bring no line, be it a
-	// comment, before it is given up as broken. Default 2 minutes: models think.
+	// Silence is how long a stream that has begun may bring no line, not even a
+	// comment, before it counts as broken. Default 2 minutes: models think.
 	Silence time.Duration
 	// MaxBytes bounds one reply of the server, in bytes. Default 32 MiB.
 	MaxBytes int64
@@ -68,152 +67,80 @@ type Options struct {
 
 // Caller calls one provider. It is safe for concurrent use.
 type Caller struct {
-	opts   Options
-	key    llm.Secret
-	client *openai.Client
-	http   *http.Client
-	// grace is how long an answered stream may go on before it is closed.
-	grace time.Duration
+	opts Options
+	http *llmhttp.Client
 }
 
-var _ llm.Defined = (*Caller)(nil)
+var (
+	_ llm.Defined    = (*Caller)(nil)
+	_ llm.Defaulting = (*Caller)(nil)
+)
 
 // New returns a Caller, or an error that says which option to set. It sends
 // nothing.
 func New(opts Options) (*Caller, error) {
-	opts, err := opts.withDefaults()
+	row, _ := providers.Find(providers.OpenAI)
+	client, err := llmhttp.New(row, llmhttp.Options{
+		APIKey: opts.APIKey, BaseURL: opts.BaseURL, Header: opts.Header, Timeout: opts.Timeout, Silence: opts.Silence,
+		MaxBytes: opts.MaxBytes, HTTPClient: opts.HTTPClient,
+	})
 	if err != nil {
-		return nil, fmt.Errorf("openai: %w", err)
+		return nil, err
 	}
-	config := openai.DefaultConfig(opts.APIKey)
-	config.BaseURL = opts.BaseURL
-	config.HTTPClient = &doer{client: opts.HTTPClient, header: opts.Header, limit: opts.MaxBytes}
-	// Keep-alive comments may go on for as long as a model thinks; MaxBytes and
-	// Timeout bound them.
-	config.EmptyMessagesLimit = ^uint(0)
-	return &Caller{
-		opts:   opts,
-		key:    llm.Secret(opts.APIKey),
-		client: openai.NewClientWithConfig(config),
-		http:   opts.HTTPClient,
-		grace:  5 * time.Second,
-	}, nil
+	return &Caller{opts: opts, http: client}, nil
 }
 
 // Definition names the address, the default model and what else decides on replies,
 // see [llm.Defined].
 func (c *Caller) Definition() string {
-	return fmt.Sprintf("openai %s %q %q %t", llm.Address(c.opts.BaseURL), c.opts.Model, c.opts.ReasoningEffort, c.opts.NoOutputSchema)
+	return fmt.Sprintf("openai %s %q %q %t", c.http.Address(), c.opts.Model, c.opts.ReasoningEffort, c.opts.NoOutputSchema)
 }
 
+// DefaultModel returns the model for requests that name none.
+func (c *Caller) DefaultModel() string { return c.opts.Model }
+
 // Close closes idle connections. Calls in flight go on.
-func (c *Caller) Close() { c.http.CloseIdleConnections() }
+func (c *Caller) Close() { c.http.Close() }
 
 // Call asks the provider for one reply; see [llm.Caller].
 func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
+	x := &exchange{caller: c, req: req, model: cmp.Or(req.Model, c.opts.Model), names: llm.NamesOf(req)}
+	if stream == nil {
+		return c.http.Call(ctx, x.plain)
 	}
-	timed, cancel := context.WithTimeout(ctx, c.opts.Timeout)
-	defer cancel()
-	res, err := c.call(timed, req, stream)
-	if err == nil {
-		return res, nil
-	}
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
-	if timed.Err() != nil {
-		return nil, &llm.Error{
-			Kind:    llm.KindNetwork,
-			Message: fmt.Sprintf("the model gave no complete reply within %v", c.opts.Timeout),
-			Err:     timed.Err(),
-		}
-	}
-	return nil, err
+	return c.http.Call(ctx, func(ctx context.Context) (llm.Response, error) { return x.streamed(ctx, stream) }, x.plain)
 }
 
-func (c *Caller) call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
-	if stream != nil {
-		res, err := c.streamed(ctx, req, stream)
-		if !errors.Is(err, errBroken) || ctx.Err() != nil {
-			return res, err
-		}
-	}
-	return c.plain(ctx, req)
+// exchange is one request and what its reply is read with.
+type exchange struct {
+	caller *Caller
+	req    llm.Request
+	model  string
+	names  *llm.ToolNames
 }
 
 // plain asks for the reply in one piece.
-func (c *Caller) plain(ctx context.Context, req llm.Request) (llm.Response, error) {
-	x, err := c.exchange(req, false)
+func (x *exchange) plain(ctx context.Context) (llm.Response, error) {
+	body, err := x.body(false)
 	if err != nil {
 		return nil, err
 	}
-	res, err := c.client.CreateChatCompletion(x.in(ctx), openai.ChatCompletionRequest{})
-	if err != nil {
-		return nil, c.classify(err, x)
-	}
-	r, err := fromCompletion(res)
+	r, err := x.caller.http.Post(ctx, body)
 	if err != nil {
 		return nil, err
 	}
-	return c.response(req, x.names, r)
+	return x.completion(r)
 }
 
-func (o Options) withDefaults() (Options, error) {
-	o.APIKey = strings.TrimSpace(o.APIKey)
-	if strings.ContainsFunc(o.APIKey, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return o, errors.New("the API key holds spaces or other characters that no key has; check how it was copied")
+// completion reads a reply in one piece.
+func (x *exchange) completion(r *llmhttp.Reply) (llm.Response, error) {
+	var res openai.ChatCompletionResponse
+	if err := r.Decode(&res); err != nil {
+		return nil, err
 	}
-	if o.BaseURL == "" {
-		if o.APIKey == "" {
-			return o, errors.New("no API key: set one (OPENAI_API_KEY), " +
-				"or a base URL (OPENAI_BASE_URL) of a server that needs none")
-		}
-		o.BaseURL = DefaultBaseURL
-	}
-	base, err := cleanBaseURL(o.BaseURL)
+	whole, err := fromCompletion(res)
 	if err != nil {
-		return o, err
+		return nil, err
 	}
-	o.BaseURL = base
-	o.Header = o.Header.Clone()
-	if o.Timeout <= 0 {
-		o.Timeout = 10 * time.Minute
-	}
-	if o.Silence <= 0 {
-		o.Silence = 2 * time.Minute
-	}
-	if o.MaxBytes <= 0 {
-		o.MaxBytes = 32 << 20
-	}
-	if o.HTTPClient == nil {
-		o.HTTPClient = newHTTPClient()
-	}
-	return o, nil
-}
-
-// cleanBaseURL never repeats the address in an error: it may hold a password.
-func cleanBaseURL(base string) (string, error) {
-	u, err := url.Parse(strings.TrimSpace(base))
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return "", errors.New("the base URL has to be an http or https address such as http://localhost:11434/v1")
-	}
-	if u.RawQuery != "" || u.Fragment != "" {
-		return "", errors.New("the base URL must not have a query or a fragment")
-	}
-	u.Path = strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/chat/completions")
-	u.RawPath = ""
-	return u.String(), nil
-}
-
-// newHTTPClient has no timeout of its own: models think for minutes, and every
-// call has a deadline.
-func newHTTPClient() *http.Client {
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment}
-	if standard, ok := http.DefaultTransport.(*http.Transport); ok {
-		transport = standard.Clone()
-	}
-	transport.MaxIdleConnsPerHost = 64
-	return &http.Client{Transport: transport}
+	return x.response(whole)
 }

@@ -1,9 +1,11 @@
 package openai
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/sashabaranov/go-openai"
 )
@@ -47,24 +49,22 @@ func text(m openai.ChatCompletionMessage) string {
 }
 
 // response makes the reply one of the port's, with the tools' own names.
-func (c *Caller) response(req llm.Request, names *llm.ToolNames, r reply) (llm.Response, error) {
-	meta := c.meta(req, r)
+func (x *exchange) response(r reply) (llm.Response, error) {
+	meta := x.meta(r)
 	switch {
 	case r.finish == openai.FinishReasonContentFilter:
 		return nil, filtered(meta.Usage)
 	case r.refused:
 		return llm.Text{Meta: meta, Content: r.text}, nil
-	case len(r.calls) == 0 && c.wantsSchema(req):
+	case len(r.calls) == 0 && x.wantsSchema():
 		return llm.Structured{Meta: meta, Content: r.text}, nil
 	case len(r.calls) == 0:
 		return llm.Text{Meta: meta, Content: r.text}, nil
 	}
 	for i := range r.calls {
 		call := &r.calls[i]
-		call.Name = names.Tool(call.Name)
-		if call.ID == "" {
-			call.ID = fmt.Sprintf("call_%d_%d", req.Replies+1, i+1)
-		}
+		call.Name = x.names.Tool(call.Name)
+		call.ID = cmp.Or(call.ID, fmt.Sprintf("call_%d_%d", x.req.Replies+1, i+1))
 		if strings.TrimSpace(call.Arguments) == "" {
 			call.Arguments = "{}"
 		}
@@ -72,13 +72,8 @@ func (c *Caller) response(req llm.Request, names *llm.ToolNames, r reply) (llm.R
 	return llm.ToolCalls{Meta: meta, Content: r.text, Calls: r.calls}, nil
 }
 
-func (c *Caller) meta(req llm.Request, r reply) llm.Meta {
-	m := llm.Meta{Model: r.model, Confidence: 1, Cut: r.finish == openai.FinishReasonLength}
-	for _, name := range []string{req.Model, c.opts.Model} {
-		if m.Model == "" {
-			m.Model = name
-		}
-	}
+func (x *exchange) meta(r reply) llm.Meta {
+	m := llm.Meta{Model: cmp.Or(r.model, x.model), Confidence: 1, Cut: r.finish == openai.FinishReasonLength}
 	m.Usage = llm.Usage{
 		Input:  max(r.usage.PromptTokens, 0),
 		Output: max(r.usage.CompletionTokens, 0),
@@ -93,7 +88,7 @@ func (c *Caller) meta(req llm.Request, r reply) llm.Meta {
 // filtered is a reply that the provider's content filter stopped: it is billed
 // all the same.
 func filtered(used llm.Usage) *llm.Error {
-	stopped := invalid("the provider's content filter stopped the reply (finish_reason content_filter)")
+	stopped := llmhttp.Invalid("the provider's content filter stopped the reply (finish_reason content_filter)")
 	if used.Total > 0 {
 		stopped.Usage = &used
 	}

@@ -7,15 +7,15 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/sashabaranov/go-openai"
 )
 
-// body is the request as it goes over the wire. The library's own request type
-// drops empty contents, empty arguments and a temperature of 0, and refuses
-// parameters by the model's name; a conversation has to arrive as it is, so it
-// is written here, and the library does the rest of the call.
-type body struct {
+// request is the request as it goes over the wire. The library's own type drops
+// empty contents, empty arguments and a temperature of 0, but a conversation has
+// to arrive as it is. Replies are read with the library's types.
+type request struct {
 	Model               string                `json:"model"`
 	Messages            []message             `json:"messages"`
 	Tools               []tool                `json:"tools,omitempty"`
@@ -75,10 +75,9 @@ type outputSchema struct {
 
 const typeFunction = "function"
 
-// exchange writes req for the wire.
-func (c *Caller) exchange(req llm.Request, stream bool) (*exchange, error) {
-	names := llm.NamesOf(req)
-	b, err := c.body(req, names)
+// body writes the request for the wire.
+func (x *exchange) body(stream bool) ([]byte, error) {
+	b, err := x.request()
 	if err != nil {
 		return nil, err
 	}
@@ -90,49 +89,46 @@ func (c *Caller) exchange(req llm.Request, stream bool) (*exchange, error) {
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(b); err != nil {
-		return nil, invalid(fmt.Sprintf("the request cannot be written as JSON: %v", err))
+		return nil, llmhttp.Invalid(fmt.Sprintf("the request cannot be written as JSON: %v", err))
 	}
-	return &exchange{body: out.Bytes(), names: names, stream: stream}, nil
+	return out.Bytes(), nil
 }
 
-func (c *Caller) body(req llm.Request, names *llm.ToolNames) (body, error) {
-	b := body{Model: req.Model, Messages: messages(req.Messages, names), Seed: req.Sampling.Seed}
+func (x *exchange) request() (request, error) {
+	b := request{Model: x.model, Messages: messages(x.req.Messages, x.names), Seed: x.req.Sampling.Seed}
 	if b.Model == "" {
-		b.Model = c.opts.Model
+		return b, llmhttp.Invalid("no model: name one in the agent (models: default) or as the provider's default model")
 	}
-	if b.Model == "" {
-		return b, invalid("no model: name one in the agent (models: default) or as the provider's default model")
-	}
-	for _, t := range req.Tools {
+	for _, t := range x.req.Tools {
 		schema := t.Schema
 		if len(schema) == 0 {
 			schema = json.RawMessage(`{"type":"object","properties":{}}`)
 		}
 		if !json.Valid(schema) {
-			return b, invalid(fmt.Sprintf("the schema of tool %q is not valid JSON", t.Name))
+			return b, llmhttp.Invalid(fmt.Sprintf("the schema of tool %q is not valid JSON", t.Name))
 		}
-		b.Tools = append(b.Tools, tool{typeFunction, definition{names.Wire(t.Name), t.Description, schema}})
+		b.Tools = append(b.Tools, tool{typeFunction, definition{x.names.Wire(t.Name), t.Description, schema}})
 	}
-	b.sample(req.Sampling, c.opts.ReasoningEffort)
-	if c.wantsSchema(req) {
-		if !json.Valid(req.OutputSchema) {
-			return b, invalid("the output schema is not valid JSON")
+	b.sample(x.req.Sampling, x.caller.opts.ReasoningEffort)
+	if x.wantsSchema() {
+		if !json.Valid(x.req.OutputSchema) {
+			return b, llmhttp.Invalid("the output schema is not valid JSON")
 		}
 		b.ResponseFormat = &responseFormat{
 			Type:       "json_schema",
-			JSONSchema: outputSchema{Name: "answer", Schema: req.OutputSchema, Strict: strictSchema(req.OutputSchema)},
+			JSONSchema: outputSchema{Name: "answer", Schema: x.req.OutputSchema, Strict: strictSchema(x.req.OutputSchema)},
 		}
 	}
 	return b, nil
 }
 
-func (c *Caller) wantsSchema(req llm.Request) bool {
-	return len(req.OutputSchema) > 0 && !c.opts.NoOutputSchema
+func (x *exchange) wantsSchema() bool {
+	return len(x.req.OutputSchema) > 0 && !x.caller.opts.NoOutputSchema
 }
 
 // sample sets the sampling. Reasoning models answer 400 to max_tokens, stop and
 // every temperature and top_p but 1, so those are translated or left out.
-func (b *body) sample(s llm.Sampling, effort string) {
+func (b *request) sample(s llm.Sampling, effort string) {
 	if reasons(b.Model) {
 		b.MaxCompletionTokens = s.MaxTokens
 		b.ReasoningEffort = effort

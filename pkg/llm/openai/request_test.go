@@ -18,7 +18,7 @@ func capture(t *testing.T, opts Options, req llm.Request, stream func(llm.Chunk)
 		header     http.Header
 	}
 	requests := make(chan got, 1)
-	c := serveWith(t, opts, func(w http.ResponseWriter, r *http.Request) {
+	c := serve(t, opts, func(w http.ResponseWriter, r *http.Request) {
 		data, _ := io.ReadAll(r.Body)
 		requests <- got{string(data), r.URL.Path, r.Header}
 		if stream != nil {
@@ -86,22 +86,6 @@ func TestTheConversationIsSentAsItIs(t *testing.T) {
 	require.Equal(t, "text/event-stream", header.Get("Accept"))
 }
 
-func TestWithoutAKeyNoAuthorizationIsSent(t *testing.T) {
-	headers := make(chan http.Header, 1)
-	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		headers <- r.Header
-		_, _ = io.WriteString(w, plainHello)
-	})
-	local, err := New(Options{BaseURL: c.opts.BaseURL, Model: "local", Header: http.Header{"x-extra": {"1"}}})
-	require.NoError(t, err)
-	t.Cleanup(local.Close)
-	_, err = local.Call(t.Context(), llm.Request{}, nil)
-	require.NoError(t, err)
-	h := <-headers
-	require.Empty(t, h.Values("Authorization"))
-	require.Equal(t, "1", h.Get("X-Extra"))
-}
-
 func TestReasoningModels(t *testing.T) {
 	half := 0.5
 	sampling := llm.Sampling{Temperature: &half, TopP: &half, MaxTokens: 50, Stop: []string{"x"}}
@@ -111,7 +95,7 @@ func TestReasoningModels(t *testing.T) {
 		"gpt-4o": false, "gpt-5-chat-latest": false, "gpt-50": false, "olmo": false, "o1000": false, "llama3:8b": false,
 	} {
 		t.Run(model, func(t *testing.T) {
-			req := request()
+			req := ask()
 			req.Model, req.Sampling = model, sampling
 			req.Tools = []llm.Tool{{Name: "f"}}
 			for _, stream := range []func(llm.Chunk){nil, func(llm.Chunk) {}} {
@@ -137,7 +121,7 @@ func TestReasoningModels(t *testing.T) {
 }
 
 func TestOutputSchema(t *testing.T) {
-	req := request()
+	req := ask()
 	req.OutputSchema = json.RawMessage(`{"type":"object","properties":{"a":{"type":"number"}},"required":["a"],"additionalProperties":false}`)
 	body, _, _ := capture(t, Options{}, req, nil)
 	require.Contains(t, body, `"response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":`+
@@ -190,34 +174,5 @@ func TestRequestsThatCannotBeSent(t *testing.T) {
 				require.Contains(t, wantError(t, err, llm.KindInvalid).Message, tt.want)
 			}
 		})
-	}
-}
-
-func TestOptions(t *testing.T) {
-	for _, tt := range []struct {
-		name, want string
-		opts       Options
-	}{
-		{"nothing", "OPENAI_API_KEY", Options{}},
-		{"key with a line break", "API key holds", Options{APIKey: "sk-a\nb"}},
-		{"not a URL", "has to be an http or https address", Options{BaseURL: "localhost:11434"}},
-		{"no host", "has to be an http or https address", Options{BaseURL: "http:///v1"}},
-		{"unparsable", "has to be an http or https address", Options{BaseURL: "http://user:sk-secret-0123456789@[/v1"}},
-		{"query", "query", Options{BaseURL: "http://localhost/v1?key=sk-secret-0123456789"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			c, err := New(tt.opts)
-			require.Nil(t, c)
-			require.ErrorContains(t, err, tt.want)
-			require.NotContains(t, err.Error(), testKey)
-		})
-	}
-	for given, want := range map[string]string{
-		"": DefaultBaseURL, "http://h/v1/": "http://h/v1", "http://h": "http://h",
-		"https://h/v1/chat/completions": "https://h/v1",
-	} {
-		c, err := New(Options{APIKey: " " + testKey + "\n", BaseURL: given})
-		require.NoError(t, err)
-		require.Equal(t, want, c.opts.BaseURL)
 	}
 }

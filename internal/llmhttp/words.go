@@ -1,4 +1,4 @@
-package llm
+package llmhttp
 
 import (
 	"net/http"
@@ -8,31 +8,31 @@ import (
 	"unicode/utf8"
 )
 
-// MaxMessage bounds what an [Error] repeats of a provider's words, in bytes.
-const MaxMessage = 2048
+// maxMessage bounds what an error repeats of a provider's words, in bytes.
+const maxMessage = 2048
 
-// Secret is a provider's key, which no error may hold.
-type Secret string
+// secret is a provider's key, which no error may hold.
+type secret string
 
-// Clean makes a provider's words fit for a log: without the key, of bounded
+// clean makes a provider's words fit for a log: without the key, of bounded
 // length, valid UTF-8.
-func (s Secret) Clean(message string) string {
+func (s secret) clean(message string) string {
 	if s.kept() {
 		message = strings.ReplaceAll(message, string(s), "[API key]")
 	}
 	message = strings.ToValidUTF8(message, "\uFFFD")
-	if len(message) <= MaxMessage {
+	if len(message) <= maxMessage {
 		return message
 	}
-	cut := MaxMessage
+	cut := maxMessage
 	for !utf8.RuneStart(message[cut]) {
 		cut--
 	}
 	return message[:cut] + "…"
 }
 
-// Harmless gives err as a cause, or nil if its text holds the key.
-func (s Secret) Harmless(err error) error {
+// harmless returns err as a cause, or nil if its text holds the key.
+func (s secret) harmless(err error) error {
 	if s.kept() && strings.Contains(err.Error(), string(s)) {
 		return nil
 	}
@@ -41,11 +41,11 @@ func (s Secret) Harmless(err error) error {
 
 // kept reports whether there is a key to keep. A shorter one is a placeholder
 // for a server that wants none ("none", "ollama"), and an ordinary word.
-func (s Secret) kept() bool { return len(s) >= 8 }
+func (s secret) kept() bool { return len(s) >= 8 }
 
-// RetryAfter is how long a provider's reply asks to wait, from the headers in
+// retryAfter is how long a provider's reply asks to wait, from the headers in
 // use: retry-after-ms, and Retry-After in seconds or as a date; 0 for none.
-func RetryAfter(h http.Header, now time.Time) time.Duration {
+func retryAfter(h http.Header, now time.Time) time.Duration {
 	if d, ok := span(h.Get("retry-after-ms"), time.Millisecond); ok {
 		return d
 	}
@@ -59,8 +59,8 @@ func RetryAfter(h http.Header, now time.Time) time.Duration {
 	return 0
 }
 
-// span parses a number of units. More than a year is no wish but a fault, and
-// could overflow a duration.
+// span parses a number of units. More than a year is a mistake, and could
+// overflow a duration.
 func span(s string, unit time.Duration) (time.Duration, bool) {
 	const year = float64(365 * 24 * time.Hour)
 	f, err := strconv.ParseFloat(strings.TrimSpace(s), 64)

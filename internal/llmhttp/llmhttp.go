@@ -1,0 +1,238 @@
+// Package llmhttp is what the adapters of models' HTTP APIs share: the transport,
+// the sorting of errors, and the reading of event streams. An adapter adds the
+// form of requests and replies.
+//
+// What it promises:
+//   - Every failure is an *llm.Error with a kind, the provider's own message and
+//     the wait it asked for, except the context's own error. No message holds
+//     the key.
+//   - A stream that ends before its reply is complete, or is silent for too long,
+//     is [ErrBroken]. [Client.Call] then makes one plain call.
+//   - At most [Options.MaxBytes] of a reply are read.
+//   - A redirection to another host is not followed, since the key would go with it.
+//
+// It reads no environment variables, except those of the proxy.
+package llmhttp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/pkg/llm"
+)
+
+// Options are the options that all adapters have; see theirs.
+type Options struct {
+	APIKey     string
+	BaseURL    string
+	Header     http.Header
+	Timeout    time.Duration
+	Silence    time.Duration
+	MaxBytes   int64
+	HTTPClient *http.Client
+}
+
+// Client calls one endpoint. It is safe for concurrent use.
+type Client struct {
+	row  providers.Provider
+	opts Options
+	key  secret
+	http *http.Client
+	// grace is how long a stream may go on after its reply is complete.
+	grace time.Duration
+}
+
+// New returns a Client for the provider's API. The error says which option to
+// set. It sends nothing.
+func New(row providers.Provider, opts Options) (*Client, error) {
+	opts, err := opts.withDefaults(row)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", row.Name, err)
+	}
+	client := *opts.HTTPClient
+	if client.CheckRedirect == nil {
+		client.CheckRedirect = sameHost
+	}
+	return &Client{row: row, opts: opts, key: secret(opts.APIKey), http: &client, grace: 5 * time.Second}, nil
+}
+
+// BaseURL is the base URL without a trailing slash.
+func (c *Client) BaseURL() string { return c.opts.BaseURL }
+
+// Address is the base URL without a user, a password or a query.
+func (c *Client) Address() string {
+	u, err := url.Parse(c.opts.BaseURL)
+	if err != nil {
+		return ""
+	}
+	return u.Scheme + "://" + u.Host + u.Path
+}
+
+// Close closes idle connections. Calls in flight go on.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+func (o Options) withDefaults(row providers.Provider) (Options, error) {
+	o.APIKey = strings.TrimSpace(o.APIKey)
+	if strings.ContainsFunc(o.APIKey, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return o, errors.New("the API key holds spaces or other characters that no key has; check how it was copied")
+	}
+	if o.BaseURL == "" {
+		if o.APIKey == "" {
+			return o, fmt.Errorf("no API key: set one (%s), or a base URL (%s) of a server that needs none", row.KeyVar, row.URLVar)
+		}
+		o.BaseURL = row.BaseURL
+	}
+	base, err := cleanBaseURL(o.BaseURL, row)
+	if err != nil {
+		return o, err
+	}
+	o.BaseURL = base
+	o.Header = o.Header.Clone()
+	if o.Timeout <= 0 {
+		o.Timeout = 10 * time.Minute
+	}
+	if o.Silence <= 0 {
+		o.Silence = 2 * time.Minute
+	}
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = 32 << 20
+	}
+	if o.HTTPClient == nil {
+		o.HTTPClient = newHTTPClient()
+	}
+	return o, nil
+}
+
+// cleanBaseURL never repeats the address in an error: it may hold a password.
+func cleanBaseURL(base string, row providers.Provider) (string, error) {
+	u, err := url.Parse(strings.TrimSpace(base))
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return "", errors.New("the base URL has to be an http or https address such as " + row.ExampleURL)
+	}
+	if u.RawQuery != "" || u.Fragment != "" {
+		return "", errors.New("the base URL must not have a query or a fragment")
+	}
+	u.Path = strings.TrimRight(u.Path, "/")
+	for _, end := range row.Redundant {
+		u.Path = strings.TrimSuffix(u.Path, end)
+	}
+	u.RawPath = ""
+	return u.String(), nil
+}
+
+// newHTTPClient has no timeout of its own: models think for minutes, and every
+// call has a deadline.
+func newHTTPClient() *http.Client {
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment}
+	if standard, ok := http.DefaultTransport.(*http.Transport); ok {
+		transport = standard.Clone()
+	}
+	transport.MaxIdleConnsPerHost = 64
+	return &http.Client{Transport: transport}
+}
+
+// sameHost follows up to ten redirections within a host. Any other redirection is
+// the reply.
+func sameHost(req *http.Request, via []*http.Request) error {
+	if req.URL.Host != via[0].URL.Host || len(via) >= 10 {
+		return http.ErrUseLastResponse
+	}
+	return nil
+}
+
+// Attempt is one way of getting a reply.
+type Attempt func(context.Context) (llm.Response, error)
+
+// Call makes the attempts in turn, within the timeout: the next one follows only
+// if the stream of the one before broke.
+func (c *Client) Call(ctx context.Context, attempts ...Attempt) (llm.Response, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	timed, cancel := context.WithTimeout(ctx, c.opts.Timeout)
+	defer cancel()
+	var res llm.Response
+	var err error
+	for _, attempt := range attempts {
+		if res, err = attempt(timed); !errors.Is(err, ErrBroken) || timed.Err() != nil {
+			break
+		}
+	}
+	switch {
+	case err == nil:
+		return res, nil
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case timed.Err() != nil:
+		return nil, &llm.Error{
+			Kind: llm.KindNetwork, Err: timed.Err(),
+			Message: fmt.Sprintf("the model gave no complete reply within %v", c.opts.Timeout),
+		}
+	}
+	return nil, err
+}
+
+// Reply is a reply in one piece.
+type Reply struct {
+	Body   []byte
+	status int
+	client *Client
+}
+
+// Post sends a request for a reply in one piece.
+func (c *Client) Post(ctx context.Context, body []byte) (*Reply, error) {
+	resp, err := c.send(ctx, body, "application/json")
+	if err != nil {
+		return nil, err
+	}
+	return c.whole(resp)
+}
+
+func (c *Client) send(ctx context.Context, body []byte, accept string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.opts.BaseURL+c.row.Path, bytes.NewReader(body))
+	if err != nil {
+		return nil, c.network(err, 0)
+	}
+	req.Header.Set("Accept", accept)
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "moorebus")
+	c.row.Sign(req.Header, c.opts.APIKey)
+	for name, values := range c.opts.Header {
+		req.Header[http.CanonicalHeaderKey(name)] = values
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.network(err, 0)
+	}
+	return resp, nil
+}
+
+// whole reads and closes the body.
+func (c *Client) whole(resp *http.Response) (*Reply, error) {
+	data, err := io.ReadAll(io.LimitReader(resp.Body, c.opts.MaxBytes+1))
+	err = errors.Join(err, resp.Body.Close())
+	switch {
+	case resp.StatusCode < 200 || resp.StatusCode > 299: // its status says more than a cut body
+		return nil, c.stated(data, resp)
+	case int64(len(data)) > c.opts.MaxBytes:
+		return nil, c.tooLarge(resp.StatusCode)
+	case err != nil:
+		return nil, c.network(err, resp.StatusCode)
+	}
+	return &Reply{Body: data, status: resp.StatusCode, client: c}, nil
+}
+
+// inOnePiece reports whether a server ignores that a stream was asked for.
+func inOnePiece(resp *http.Response) bool {
+	media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	return media == "application/json"
+}

@@ -1,0 +1,308 @@
+package llmhttp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/pkg/llm"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const testKey = "sk-secret-0123456789"
+
+// row returns the row of the provider with the name.
+func row(t testing.TB, name string) providers.Provider {
+	t.Helper()
+	p, ok := providers.Find(name)
+	require.True(t, ok)
+	return p
+}
+
+// serve starts a server and a Client of it.
+func serve(t *testing.T, handler http.HandlerFunc, opts Options) *Client {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	opts.APIKey, opts.BaseURL = testKey, server.URL
+	return open(t, providers.OpenAI, opts)
+}
+
+func open(t testing.TB, name string, opts Options) *Client {
+	t.Helper()
+	c, err := New(row(t, name), opts)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// call makes a call in one piece, or one whose stream is followed by such a call.
+// The reply is its text. In a stream the text comes in events; END completes it.
+func call(ctx context.Context, c *Client, streamed bool) (string, error) {
+	plain := func(ctx context.Context) (llm.Response, error) {
+		r, err := c.Post(ctx, []byte("plain"))
+		if err != nil {
+			return nil, err
+		}
+		return llm.Text{Content: string(r.Body)}, nil
+	}
+	attempts := []Attempt{plain}
+	if streamed {
+		attempts = []Attempt{func(ctx context.Context) (llm.Response, error) { return stream(ctx, c) }, plain}
+	}
+	res, err := c.Call(ctx, attempts...)
+	text, _ := res.(llm.Text)
+	return text.Content, err
+}
+
+func stream(ctx context.Context, c *Client) (llm.Response, error) {
+	var text strings.Builder
+	whole, err := c.Stream(ctx, []byte("stream"), func(e Event) (Progress, error) {
+		switch {
+		case string(e.Data) == "[DONE]":
+			return Ended, nil
+		case string(e.Data) == `"END"`:
+			return Complete, nil
+		case StatesError(e.Data):
+			return Begun, Stated(e.Data)
+		case !strings.HasPrefix(string(e.Data), `"`):
+			return Begun, errors.New("no string")
+		}
+		text.WriteString(strings.Trim(string(e.Data), `"`))
+		return Begun, nil
+	})
+	if whole != nil {
+		return llm.Text{Content: string(whole.Body)}, nil
+	}
+	return llm.Text{Content: text.String()}, err
+}
+
+// wantError asserts the kind of err and that it does not hold the key.
+func wantError(t *testing.T, err error, kind llm.ErrorKind) *llm.Error {
+	t.Helper()
+	var e *llm.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, kind, e.Kind, e.Message)
+	require.NotContains(t, fmt.Sprintf("%v %+v %v", err, e, e.Err), testKey)
+	return e
+}
+
+// isStream reports what the request asks for.
+func isStream(r *http.Request) bool {
+	data, _ := io.ReadAll(r.Body)
+	return string(data) == "stream"
+}
+
+// script answers streamed requests with the events and plain ones with "plain".
+func script(events string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if !isStream(r) {
+			_, _ = io.WriteString(w, "plain")
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, events)
+		_ = http.NewResponseController(w).Flush()
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for want, opts := range map[string]Options{
+		"OPENAI_API_KEY":                    {},
+		"API key holds":                     {APIKey: "sk-a\nb"},
+		"http or https address such as":     {BaseURL: "localhost:11434"},
+		"has to be an http or https":        {BaseURL: "http:///v1"},
+		"openai: the base URL has to be an": {BaseURL: "http://user:" + testKey + "@[/v1"},
+		"query":                             {BaseURL: "http://localhost/v1?key=" + testKey},
+	} {
+		_, err := New(row(t, providers.OpenAI), opts)
+		require.ErrorContains(t, err, want)
+		require.NotContains(t, err.Error(), testKey)
+	}
+	for _, c := range []struct{ name, given, want string }{
+		{providers.OpenAI, "", providers.OpenAIURL},
+		{providers.OpenAI, "http://h/v1/", "http://h/v1"},
+		{providers.OpenAI, "http://h", "http://h"},
+		{providers.OpenAI, "https://h/v1/chat/completions", "https://h/v1"},
+		{providers.Anthropic, "", providers.AnthropicURL},
+		{providers.Anthropic, "http://h/p/", "http://h/p"},
+		{providers.Anthropic, " http://h/p/v1/ ", "http://h/p"},
+		{providers.Anthropic, "http://h/p/v1/messages", "http://h/p"},
+	} {
+		require.Equal(t, c.want, open(t, c.name, Options{APIKey: " " + testKey + "\n", BaseURL: c.given}).BaseURL())
+	}
+}
+
+// Keys and headers come from the options alone, not from the environment.
+func TestHeaders(t *testing.T) {
+	for _, p := range providers.All() {
+		t.Setenv(p.KeyVar, "sk-of-the-environment")
+		t.Setenv(p.URLVar, "http://127.0.0.1:1")
+	}
+	headers := make(chan http.Header, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { headers <- r.Header }))
+	defer server.Close()
+	sent := func(name string, opts Options) http.Header {
+		opts.BaseURL = server.URL
+		_, err := call(t.Context(), open(t, name, opts), false)
+		require.NoError(t, err)
+		return <-headers
+	}
+	h := sent(providers.OpenAI, Options{APIKey: testKey, Header: http.Header{"x-extra": {"1", "2"}}})
+	require.Equal(t, "Bearer "+testKey, h.Get("Authorization"))
+	require.Equal(t, "moorebus", h.Get("User-Agent"))
+	require.Equal(t, []string{"1", "2"}, h.Values("X-Extra"))
+	require.Empty(t, sent(providers.OpenAI, Options{}).Values("Authorization"))
+	h = sent(providers.Anthropic, Options{APIKey: testKey})
+	require.Equal(t, testKey, h.Get("X-Api-Key"))
+	require.Equal(t, "2023-06-01", h.Get("Anthropic-Version"))
+	require.Empty(t, sent(providers.Anthropic, Options{}).Values("X-Api-Key"))
+}
+
+func TestNetworkErrors(t *testing.T) {
+	cut := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "1000")
+		_, _ = io.WriteString(w, "half")
+	}
+	for name, handler := range map[string]http.HandlerFunc{"reset": reset, "cut body": cut} {
+		c := serve(t, handler, Options{})
+		for _, streamed := range []bool{false, true} {
+			_, err := call(t.Context(), c, streamed)
+			require.NotEmpty(t, wantError(t, err, llm.KindNetwork).Message, name)
+		}
+	}
+	_, err := call(t.Context(), open(t, providers.OpenAI, Options{APIKey: testKey, BaseURL: "http://user:" + testKey + "@127.0.0.1:1"}), false)
+	wantError(t, err, llm.KindNetwork)
+}
+
+// reset ends the connection hard.
+func reset(w http.ResponseWriter, _ *http.Request) {
+	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0)
+		}
+		_ = conn.Close()
+	}
+}
+
+// A server that sends elsewhere does not get the key shown there. Within a host
+// it may.
+func TestRedirections(t *testing.T) {
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("asked elsewhere") }))
+	defer elsewhere.Close()
+	c := serve(t, http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect).ServeHTTP, Options{})
+	for _, streamed := range []bool{false, true} {
+		_, err := call(t.Context(), c, streamed)
+		require.Equal(t, http.StatusTemporaryRedirect, wantError(t, err, llm.KindOther).Status)
+	}
+	c = serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/new" {
+			http.Redirect(w, r, "/new", http.StatusPermanentRedirect)
+			return
+		}
+		script("")(w, r)
+	}, Options{})
+	text, err := call(t.Context(), c, false)
+	require.NoError(t, err)
+	require.Equal(t, "plain", text)
+}
+
+// hang reads the request, sends what there is, and waits for the client to go.
+func hang(events string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if !isStream(r) && events != "" {
+			_, _ = io.WriteString(w, "plain")
+			return
+		}
+		if events != "" {
+			_, _ = io.WriteString(w, events)
+			_ = http.NewResponseController(w).Flush()
+		}
+		<-r.Context().Done()
+	}
+}
+
+func TestTimeout(t *testing.T) {
+	c := serve(t, hang(""), Options{Timeout: 30 * time.Millisecond})
+	for _, streamed := range []bool{false, true} {
+		_, err := call(t.Context(), c, streamed)
+		require.Equal(t, "the model gave no complete reply within 30ms", wantError(t, err, llm.KindNetwork).Message)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	}
+}
+
+// A stream that has begun and goes silent is given up long before the call's time
+// is over.
+func TestSilentStreamIsBroken(t *testing.T) {
+	c := serve(t, hang("data: \"half\"\n\n"), Options{Timeout: time.Minute, Silence: 50 * time.Millisecond})
+	began := time.Now()
+	text, err := call(t.Context(), c, true)
+	require.NoError(t, err)
+	require.Equal(t, "plain", text)
+	require.Less(t, time.Since(began), 30*time.Second)
+}
+
+// A stream is not silent if its server sends comments, nor before it has begun.
+func TestCommentsAreNotSilence(t *testing.T) {
+	t.Parallel()
+	// Signs of life come fifteen times as often, so that a busy machine's pauses do
+	// not look like silence.
+	const silence, steps = 3 * time.Second, 36
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if !isStream(r) {
+			t.Error("fell back to a plain call")
+		}
+		_ = http.NewResponseController(w).Flush()
+		ticker := time.NewTicker(silence / 15)
+		defer ticker.Stop()
+		for n := range steps {
+			<-ticker.C
+			if n >= steps/2 { // before that the model reads the prompt
+				_, _ = io.WriteString(w, ": still thinking\n\n")
+				_ = http.NewResponseController(w).Flush()
+			}
+		}
+		_, _ = io.WriteString(w, "data: \"hello\"\n\ndata: \"END\"\n\n")
+	}, Options{Timeout: time.Minute, Silence: silence})
+	text, err := call(t.Context(), c, true)
+	require.NoError(t, err)
+	require.Equal(t, "hello", text)
+}
+
+// A stream that stays open has its reply all the same.
+func TestStreamThatStaysOpen(t *testing.T) {
+	for name, end := range map[string]string{"complete": "data: \"END\"\n\n", "ended": "data: \"END\"\n\ndata: [DONE]\n\n"} {
+		c := serve(t, hang("data: \"hello\"\n\n"+end), Options{})
+		c.grace = 30 * time.Millisecond
+		text, err := call(t.Context(), c, true)
+		require.NoError(t, err, name)
+		require.Equal(t, "hello", text, name)
+	}
+}
+
+func TestConnectionIsUsedAgain(t *testing.T) {
+	remotes := make(chan string, 5)
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		remotes <- r.RemoteAddr
+		script("data: \"END\"\n\ndata: [DONE]\n\n")(w, r)
+	}, Options{})
+	used := map[string]bool{}
+	for range cap(remotes) {
+		_, err := call(t.Context(), c, true)
+		require.NoError(t, err)
+		used[<-remotes] = true
+	}
+	require.Less(t, len(used), cap(remotes), "a busy machine may need more than one")
+}

@@ -1,0 +1,193 @@
+package llmhttp
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// ErrBroken is a stream that ended before its reply was complete, or a server that
+// refuses to stream. A plain call may still succeed.
+var ErrBroken = errors.New("the stream broke")
+
+// Stated is the body of an error that a provider states in the middle of a stream.
+type Stated []byte
+
+// Error returns the body.
+func (s Stated) Error() string { return string(s) }
+
+// Event is one event of a stream. Data is valid JSON or [DONE], unless the server
+// wrote something else.
+type Event struct {
+	Name string
+	Data []byte
+}
+
+// Progress is how far a streamed reply has come.
+type Progress int
+
+// The progress of a reply.
+const (
+	// Begun is a reply that lacks something.
+	Begun Progress = iota
+	// Complete is a reply that lacks nothing. What comes soon after it, such as the
+	// usage, is still read.
+	Complete
+	// Ended is a reply after which nothing is of interest.
+	Ended
+)
+
+// drainTime is how long the connection of an ended stream may take to end.
+const drainTime = 50 * time.Millisecond
+
+// Stream sends a request for a streamed reply and gives every event to add, until
+// add says that the reply ended. A server that answers in one piece all the same
+// gives a Reply, which is nil otherwise. Add returns [Stated] for an error of the
+// provider; after any other error the stream is broken.
+func (c *Client) Stream(ctx context.Context, body []byte, add func(Event) (Progress, error)) (*Reply, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	resp, err := c.send(ctx, body, "text/event-stream")
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK || inOnePiece(resp) {
+		return c.whole(resp)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	// Until the stream has begun only the call's own time bounds it.
+	silence, grace := stopped(cancel), stopped(cancel)
+	defer silence.Stop()
+	defer grace.Stop()
+	in := newEvents(resp.Body, c.opts.MaxBytes, func() { silence.Reset(c.opts.Silence) })
+	progress := Begun
+	for err == nil && progress != Ended {
+		var e Event
+		if e, err = in.next(); err != nil {
+			break
+		}
+		var now Progress
+		now, err = add(e)
+		if progress == Begun && now == Complete {
+			grace.Reset(c.grace)
+		}
+		progress = max(progress, now)
+	}
+	if progress == Begun {
+		return nil, c.broken(err, in, resp)
+	}
+	if err == nil || err == io.EOF {
+		// Read to the end, so that the connection can be used again.
+		grace.Reset(drainTime)
+		_, _ = io.Copy(io.Discard, in.src)
+	}
+	return nil, nil
+}
+
+// stopped returns a stopped timer that calls f when it is reset and runs out.
+func stopped(f func()) *time.Timer {
+	timer := time.AfterFunc(time.Hour, f)
+	timer.Stop()
+	return timer
+}
+
+// broken tells a broken stream from one in which the provider stated an error, and
+// from one that is too large.
+func (c *Client) broken(err error, in *events, resp *http.Response) error {
+	var stated Stated
+	switch {
+	case errors.As(err, &stated):
+		return c.stated(stated, resp)
+	case errors.Is(err, errTooLarge):
+		return c.tooLarge(resp.StatusCode)
+	case err != io.EOF:
+		return fmt.Errorf("%w: %w", ErrBroken, err)
+	case StatesError(in.outside):
+		return c.stated(in.outside, resp)
+	}
+	return fmt.Errorf("%w: it ended before the reply was complete", ErrBroken)
+}
+
+// StatesError reports whether data is an object with an error object in it, which
+// is how all APIs state errors in a stream.
+func StatesError(data []byte) bool {
+	var shape struct {
+		Error map[string]any `json:"error"`
+	}
+	return bytes.Contains(data, []byte(`"error"`)) && json.Unmarshal(data, &shape) == nil && len(shape.Error) > 0
+}
+
+var errTooLarge = errors.New("the server's reply is larger than the limit")
+
+// events reads server-sent events as the APIs send them. It is more lenient than
+// the standard: an event needs no empty line at its end if its data is complete.
+type events struct {
+	src  *bufio.Reader
+	left int64
+	// heard is called for each line.
+	heard func()
+	name  string
+	data  []byte
+	// outside is the text that belongs to no field. Some servers write an error
+	// as plain JSON.
+	outside []byte
+}
+
+func newEvents(body io.Reader, limit int64, heard func()) *events {
+	return &events{src: bufio.NewReader(io.LimitReader(body, limit+1)), left: limit, heard: heard}
+}
+
+// next returns the next event with data, and io.EOF at the end.
+func (in *events) next() (Event, error) {
+	for {
+		line, err := in.src.ReadBytes('\n')
+		if in.left -= int64(len(line)); in.left < 0 {
+			return Event{}, errTooLarge
+		}
+		if err != nil && err != io.EOF {
+			return Event{}, err
+		}
+		in.heard()
+		if in.read(bytes.TrimSpace(line)) || err == io.EOF && len(in.data) > 0 {
+			e := Event{in.name, in.data}
+			in.data = nil
+			return e, nil
+		}
+		if err != nil {
+			return Event{}, err
+		}
+	}
+}
+
+// read takes one line and reports whether it completes an event.
+func (in *events) read(line []byte) bool {
+	if len(line) == 0 {
+		if len(in.data) > 0 {
+			return true
+		}
+		in.name = ""
+		return false
+	}
+	field, value, found := bytes.Cut(line, []byte(":"))
+	value = bytes.TrimSpace(value)
+	switch {
+	case found && string(field) == "data":
+		if len(in.data) > 0 {
+			in.data = append(in.data, '\n')
+		}
+		in.data = append(in.data, value...)
+		return string(in.data) == "[DONE]" || json.Valid(in.data)
+	case found && string(field) == "event":
+		in.name = string(value)
+	case found && (len(field) == 0 || string(field) == "id" || string(field) == "retry"):
+	default:
+		in.outside = append(in.outside, line...)
+	}
+	return false
+}

@@ -1,0 +1,156 @@
+package llmhttp
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/llm"
+)
+
+// TestEvents reads streams as servers write them, whole and byte by byte.
+func TestEvents(t *testing.T) {
+	for name, c := range map[string]struct{ stream, want, outside string }{
+		"as usual":              {"data: 1\n\ndata: 2\n\n", "1 2", ""},
+		"CRLF":                  {"data: 1\r\n\r\ndata: 2\r\n\r\n", "1 2", ""},
+		"no space":              {"data:1\n\ndata:2\n\n", "1 2", ""},
+		"no empty lines":        {"data: 1\ndata: 2\n", "1 2", ""},
+		"no end of the line":    {"data: 1\n\ndata: 2", "1 2", ""},
+		"names":                 {"event: a\ndata: 1\n\ndata: 2\n\nevent: b\ndata: 3\n\n", "a=1 2 b=3", ""},
+		"comments, other field": {": hi\n\nid: 7\nretry: 10\ndata: 1\n\n: ping\n\n", "1", ""},
+		"JSON in two lines":     {"data: {\"a\":\ndata: 1}\n\ndata: 2\n\n", "{\"a\":\n1} 2", ""},
+		"no JSON":               {"data: oops\n\ndata: 2\n\n", "oops 2", ""},
+		"cut":                   {"data: 1\n\ndata: {\"a", "1 {\"a", ""},
+		"the end":               {"data: [DONE]\n", "[DONE]", ""},
+		"no event":              {"{\"error\":\n\"x\"}\n", "", `{"error":"x"}`},
+		"nothing":               {"", "", ""},
+	} {
+		for _, body := range []io.Reader{strings.NewReader(c.stream), iotest.OneByteReader(strings.NewReader(c.stream))} {
+			in := newEvents(body, 1000, func() {})
+			var got []string
+			e, err := in.next()
+			for ; err == nil; e, err = in.next() {
+				if e.Name != "" {
+					e.Name += "="
+				}
+				got = append(got, e.Name+string(e.Data))
+			}
+			require.Equal(t, io.EOF, err, name)
+			require.Equal(t, c.want, strings.Join(got, " "), name)
+			require.Equal(t, c.outside, string(in.outside), name)
+		}
+	}
+}
+
+func TestBrokenStreamFallsBackOnce(t *testing.T) {
+	half := "data: \"half\"\n\n"
+	for name, serveStream := range map[string]http.HandlerFunc{
+		"ends early":      script(half),
+		"empty":           script(""),
+		"no valid event":  script(half + "data: 7\n\n"),
+		"not a stream":    script("<html>Welcome</html>"),
+		"an error's name": script("data: {\"error\":\"oops\"}\n\n"),
+		"reset": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, half)
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		},
+		"refuses to stream": func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"error":{"message":"no streams","param":"stream_options","type":"invalid_request_error"}}`)
+		},
+	} {
+		for _, works := range []bool{true, false} {
+			var streams, plains atomic.Int32
+			c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case r.Header.Get("Accept") == "text/event-stream":
+					streams.Add(1)
+					serveStream(w, r)
+				case works:
+					plains.Add(1)
+					_, _ = io.WriteString(w, "plain")
+				default:
+					plains.Add(1)
+					panic(http.ErrAbortHandler)
+				}
+			}, Options{})
+			text, err := call(t.Context(), c, true)
+			require.Equal(t, [2]int32{1, 1}, [2]int32{streams.Load(), plains.Load()}, name)
+			if !works {
+				wantError(t, err, llm.KindNetwork)
+				continue
+			}
+			require.NoError(t, err, name)
+			require.Equal(t, "plain", text, name)
+		}
+	}
+}
+
+// What a server states in a stream, or answers to one in one piece, is its answer.
+func TestServersThatAreNotAskedTwice(t *testing.T) {
+	var asked atomic.Int32
+	answer := func(contentType, body string) (string, error) {
+		asked.Store(0)
+		return call(t.Context(), serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			asked.Add(1)
+			w.Header().Set("Content-Type", contentType)
+			_, _ = io.WriteString(w, body)
+		}, Options{}), true)
+	}
+	text, err := answer("application/json; charset=utf-8", "whole")
+	require.NoError(t, err)
+	require.Equal(t, "whole", text)
+	require.EqualValues(t, 1, asked.Load())
+	for _, body := range []string{
+		"data: \"half\"\n\ndata: {\"error\":{\"message\":\"its words " + testKey + "\",\"code\":429}}\n\n",
+		"data: \"half\"\n\n{\"error\":{\"message\":\"its words\",\"type\":\"rate_limit_error\"}}",
+	} {
+		_, err := answer("text/event-stream", body)
+		require.Contains(t, wantError(t, err, llm.KindRateLimited).Message, "its words")
+		require.EqualValues(t, 1, asked.Load())
+	}
+}
+
+// What comes after a complete reply cannot break it.
+func TestFaultsAfterTheReply(t *testing.T) {
+	for _, after := range []string{"data: {\n\n", "data: {\"error\":{\"message\":\"late\"}}\n\n", "data: 7\n\n", "data: [DONE]\n\ndata: \"more\"\n\n"} {
+		text, err := call(t.Context(), serve(t, script("data: \"hello\"\n\ndata: \"END\"\n\n"+after), Options{}), true)
+		require.NoError(t, err, after)
+		require.Equal(t, "hello", text, after)
+	}
+}
+
+// repeat is a body that never ends.
+type repeat struct {
+	piece string
+	at    int
+}
+
+func (r *repeat) Read(p []byte) (int, error) {
+	n := copy(p, r.piece[r.at:])
+	r.at = (r.at + n) % len(r.piece)
+	return n, nil
+}
+
+func (r *repeat) RoundTrip(req *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: 200, Header: http.Header{}, Body: io.NopCloser(r), Request: req}, nil
+}
+
+func TestFloodIsCut(t *testing.T) {
+	for name, piece := range map[string]string{"one line": "x", "comments": ": ping\n", "events": "data: \"more\"\n\n"} {
+		c := open(t, "openai", Options{BaseURL: "http://flood.invalid", MaxBytes: 1 << 16, HTTPClient: &http.Client{Transport: &repeat{piece: piece}}})
+		for _, streamed := range []bool{false, true} {
+			_, err := call(t.Context(), c, streamed)
+			e := wantError(t, err, llm.KindOther)
+			require.Contains(t, e.Message, "larger than 65536 bytes", name)
+			require.True(t, errors.Is(err, errTooLarge))
+		}
+	}
+}
