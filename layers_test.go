@@ -116,7 +116,7 @@ var lower = map[string][]string{
 
 // ports are the ports, with what their adapters may import.
 var ports = map[string][]string{
-	"pkg/llm":         {"pkg/llm", "internal/retry"},"internal/llmhttp", "internal/providers"},
+	"pkg/llm":         {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers"},
 	"pkg/tool":        {"pkg/tool", "internal/retry"},
 	"pkg/journal":     {"pkg/journal", "pkg/events", "internal/retry"},
 	"internal/tokens": {"internal/tokens"},
@@ -152,7 +152,7 @@ var suites = map[string]string{
 var formats = []string{"github.com/klauspost/compress/s2"}
 
 // stdOnly are the packages without any library from outside.
-var stdOnly = []string{"internal/codec", "pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry"}"internal/providers", "internal/llmhttp"}
+var stdOnly = []string{"internal/codec", "pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp"}
 
 var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/gateway", "internal/verify", "internal/foldbench", "internal/retention", "internal/custom"}
 
@@ -160,7 +160,7 @@ var roles = []string{"internal/planner", "internal/actor", "internal/subagent", 
 var rolesMay = []string{
 	"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/retry",
-	"internal/jsondiff", "internal/logwalk","internal/providers",
+	"internal/jsondiff", "internal/logwalk", "internal/providers",
 }
 
 // top are the roots of layer 4, which may import everything.

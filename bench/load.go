@@ -11,7 +11,7 @@ import (
 	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
-	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
@@ -41,7 +41,7 @@ func stepAgent(steps int) (events.Agent, error) {
 		return events.Agent{}, err
 	}
 	a := events.DefaultAgent()
-	a.Name, a.LLM.Provider, a.LLM.Script, a.Tools = "bench", wire.Scripted, raw, []string{builtin.Calculator}
+	a.Name, a.LLM.Provider, a.LLM.Script, a.Tools = "bench", providers.Scripted, raw, []string{builtin.Calculator}
 	a.Config.ReflectEveryNSteps, a.Config.MaxSteps = 0, steps+1
 	return a.Resolve()
 }

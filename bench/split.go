@@ -9,7 +9,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/natsbus"
-	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 	"github.com/spf13/pflag"
@@ -132,7 +132,7 @@ func (f *fleet) awaitOffers(ctx context.Context) error {
 				return true
 			}
 			tool := func(spec events.ToolSpec) bool { return spec.Name == builtin.Calculator }
-			return slices.ContainsFunc(tools, tool) && slices.Contains(models, wire.Scripted)
+			return slices.ContainsFunc(tools, tool) && slices.Contains(models, providers.Scripted)
 		})
 		if err := errors.Join(err, failed); err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/lkj"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/spf13/cobra"
 )
@@ -23,7 +24,7 @@ stored. What has no place in an agent is named on stderr. CONFIG.json - is stdin
 		Args: cobra.ExactArgs(1),
 	}
 	cmd.Flags().StringVar(&o.Name, "name", "lkjagent", "the agent's `name`")
-	cmd.Flags().StringVar(&o.Provider, "provider", wire.OpenAI, "the model `provider`, by the planner's name for it")
+	cmd.Flags().StringVar(&o.Provider, "provider", providers.OpenAI, "the model `provider`, by the planner's name for it")
 	cmd.Flags().StringVar(&o.Model, "model", "", "the `model` to ask (default: the one in the file)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		data, err := readAll(cmd.InOrStdin(), args[0])

@@ -8,6 +8,7 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/spf13/cobra"
 )
@@ -18,9 +19,10 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Say what is wrong with bus, streams and keys, and how to mend it",
 		Long: `Doctor looks at the bus and its streams, consumers and roles, or, where no bus is
-named, at the data directory and the embedded server; and at the model providers of
-OPENAI_API_KEY, OPENAI_BASE_URL, ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL, which
-it asks for their lists of models; and at the sandbox of exec tools. It changes nothing, and prints no key.
+named, at the data directory and the embedded server; at the sandbox of exec tools;
+and at the model providers that the environment configures, which it asks for their
+lists of models. It changes nothing, and prints no key. The variables are:
+` + providers.Help() + `
 
 Each line is ok, a warning, or bad, with what to do below it, or unseen: the user
 may not look there. It warns of a user that may do more than its role needs, and of

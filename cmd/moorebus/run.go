@@ -10,6 +10,7 @@ import (
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/session"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/internal/wire"
@@ -29,11 +30,12 @@ Ctrl-C cancels the run, unless it waits for a person (an approval, an answer, a
 message), or a run that answers a call of it does: then it stays as it is, and
 stderr says which commands let it go on.
 
-Without --agent it is an assistant with the builtin tools and the model of
-OPENAI_API_KEY or OPENAI_BASE_URL (OPENAI_MODEL), or else of ANTHROPIC_API_KEY
-(ANTHROPIC_MODEL). Of several agents in a file the first one runs, and the others
-are stored for it to call. An agent in chat mode reads further messages from stdin,
-a line each.
+Without --agent it is an assistant with the builtin tools and the model of the
+first provider that the environment configures:
+` + providers.Help() + `
+
+The first agent of a file runs, and the others are stored for it to call. An agent
+in chat mode reads further messages from stdin, a line each.
 
 With -o json stdout gets what the run does instead, one JSON object on a line:
 states, words, calls, and last the final_answer or the error.
@@ -97,9 +99,10 @@ func (f *localFlags) runTask(ctx context.Context, h *host.Host, bus session.Bus,
 	show := terminal.Stderr
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(show, format+"\n", args...) }
 	say("run %s", started.RunID)
-	if a.LLM.Provider == wire.Scripted {
+	if a.LLM.Provider == providers.Scripted {
 		say("The model is scripted: its replies stand in the agent's file, only the tools are real. For a real")
-		say("model write `llm: {provider: openai}` there and set OPENAI_API_KEY, or OPENAI_BASE_URL for your own (or anthropic, and ANTHROPIC_API_KEY).")
+		real := providers.All()[0]
+		say("model write `llm: {provider: %s}` there and set %s, or %s for your own.", real.Name, real.KeyVar, real.URLVar)
 	}
 	out := console.NewLossyWriter(terminal.Stdout)
 	o := session.Options{

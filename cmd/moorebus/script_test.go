@@ -21,6 +21,7 @@ import (
 	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -110,7 +111,7 @@ func startBus(dir string) (b *bus, stop func(), err error) {
 		return nil, nil, err
 	}
 	host, err := host.New(host.Options{
-		Bus: opened, Providers: map[string]llm.Caller{wire.Scripted: scripted.New()}, Tools: tools, Logger: quiet,
+		Bus: opened, Providers: map[string]llm.Caller{providers.Scripted: scripted.New()}, Tools: tools, Logger: quiet,
 	})
 	if err != nil {
 		return nil, nil, err

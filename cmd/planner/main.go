@@ -9,6 +9,7 @@ import (
 	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/planner"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/textprotocol"
 	"github.com/moorebus/moorebus/internal/wire"
@@ -24,17 +25,19 @@ func command() *cobra.Command {
 	var prices llm.Prices
 	var noStream bool
 	var connections int
-	var providers map[string]llm.Caller
+	var callers map[string]llm.Caller
 	return wire.RoleCommand("planner", "Call models: the states Planning and Reflecting",
 		`Planner consumes the events that enter Planning and Reflecting, asks the agent's
 model provider, and appends what its reply comes to.
 
-Providers: scripted is always there; openai if OPENAI_API_KEY or OPENAI_BASE_URL
-is set (OPENAI_MODEL is asked where an agent names no model); anthropic if
-ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL is (ANTHROPIC_MODEL); further ones by
---providers FILE. A provider's name means the same in all planners of a bus: one
-whose provider has another address or default model than that of a planner which is
-running ends with exit code 78. What models cost, for budgets in money, stands in --prices FILE.
+The provider scripted is always there. The others need one of two variables; a
+third one names the model for agents that name none:
+`+providers.Help()+`
+
+--providers FILE adds providers. A name means the same in all planners of a bus: a
+planner whose provider has another address or default model than that of a running
+planner ends with exit code 78. --prices FILE says what models cost, for budgets in
+money.
 
 --concurrency calls of models are in flight at once (default 256). Each has a
 connection of its own where the model's server speaks HTTP/1.1: for thousands,
@@ -50,7 +53,7 @@ bound the sockets with --connections.`,
 			if err := wire.CheckConnections(connections); err != nil {
 				return err
 			}
-			if providers, err = wire.ProvidersOver(wire.ModelClient(connections), file, os.Getenv); err != nil {
+			if callers, err = wire.ProvidersOver(wire.ModelClient(connections), file, os.Getenv); err != nil {
 				return wire.BadConfig(err)
 			}
 			prices, err = wire.Prices(pricesFile)
@@ -59,7 +62,7 @@ bound the sockets with --connections.`,
 		func(ctx context.Context, r wire.Role) error {
 			wire.WarnOpenFiles(r.Concurrency, connections, r.Logger)
 			p, err := planner.New(planner.Config{
-				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Providers: providers,
+				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Providers: callers,
 				Text: textprotocol.Wrap, Validator: schema.New(schema.Options{}), Approval: approval.New(), Prices: prices,
 				Estimators: wire.Estimators(), NoStream: noStream,
 				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,

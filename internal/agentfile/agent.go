@@ -10,11 +10,9 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/pkg/events"
 )
-
-// scriptedProvider is the provider whose replies stand in the definition.
-const scriptedProvider = "scripted"
 
 // Options adjust how agent definitions are read. The zero value is ready for use.
 type Options struct {
@@ -104,7 +102,7 @@ func definition(node *strict.Node, path string, o Options) (events.Agent, error)
 			return events.Agent{}, node.Place(path, fmt.Errorf("output_schema: %w", err))
 		}
 	}
-	if a.LLM.Provider == scriptedProvider && o.CheckScript != nil {
+	if a.LLM.Provider == providers.Scripted && o.CheckScript != nil {
 		if err := o.CheckScript(a.LLM.Script); err != nil {
 			return events.Agent{}, node.Place(path, fmt.Errorf("llm.%w", err))
 		}

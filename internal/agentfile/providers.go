@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -15,7 +16,7 @@ type Providers map[string]Provider
 
 // Provider says how a model provider is reached.
 type Provider struct {
-	// Kind is the protocol: openai or anthropic.
+	// Kind is the protocol, by its name in the table of providers.
 	Kind    string `json:"kind"`
 	BaseURL string `json:"base_url,omitempty"`
 	// APIKey is the key itself; APIKeyEnv the environment variable that holds
@@ -28,12 +29,6 @@ type Provider struct {
 	// MaxTokens bounds the replies of agents that do not; of kind anthropic only.
 	MaxTokens int `json:"max_tokens,omitempty"`
 }
-
-// KindOpenAI is the protocol of OpenAI and all that is compatible with it.
-const KindOpenAI = "openai"
-
-// KindAnthropic is the protocol of Anthropic's Messages API.
-const KindAnthropic = "anthropic"
 
 // ParseProviders reads a provider file: a mapping from names to providers.
 func ParseProviders(data []byte, f Format) (Providers, error) {
@@ -73,13 +68,14 @@ func ReadProviders(name string) (Providers, error) {
 }
 
 func (p *Provider) check(name string) error {
+	_, known := providers.Find(p.Kind)
 	switch {
 	case !events.ValidToken(name):
 		return errors.New(": is not a provider's name; use [a-z0-9][a-z0-9_-]{0,62}")
-	case name == scriptedProvider:
+	case name == providers.Scripted:
 		return errors.New(": is the provider whose replies stand in the agent definition; use another name")
-	case p.Kind != KindOpenAI && p.Kind != KindAnthropic:
-		return fmt.Errorf(".kind: %q is not a kind; use openai or anthropic", p.Kind)
+	case !known:
+		return fmt.Errorf(".kind: %q is not a kind; use %s", p.Kind, providers.Kinds())
 	case p.APIKey != "" && p.APIKeyEnv != "":
 		return errors.New(".api_key: stands beside api_key_env; keep one of them")
 	case p.APIKeyEnv != "" && !validVariable(p.APIKeyEnv):

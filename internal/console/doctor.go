@@ -15,6 +15,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/permissions"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -358,14 +359,14 @@ func (d *Doctor) Sandbox(ctx context.Context, r *Report) {
 // its list of models, which costs nothing.
 func (d *Doctor) Keys(ctx context.Context, r *Report) {
 	named := 0
-	for _, v := range vendors {
-		if key, base := d.Getenv(v.keyVar), d.Getenv(v.baseVar); key != "" || base != "" {
+	for _, v := range providers.All() {
+		if v.Configured(d.Getenv) {
 			named++
-			r.Add(AreaKeys, d.provider(ctx, v, key, base))
+			r.Add(AreaKeys, d.provider(ctx, v, d.Getenv(v.KeyVar), d.Getenv(v.URLVar)))
 		}
 	}
 	if named == 0 {
-		r.Add(AreaKeys, finding(natsbus.Warning, wire.NoKey,
-			"neither OPENAI_API_KEY nor OPENAI_BASE_URL nor ANTHROPIC_API_KEY is set here: only scripted models answer"))
+		r.Add(AreaKeys, finding(natsbus.Warning, providers.NoKey(),
+			"none of %s is set here: only scripted models answer", providers.Variables()))
 	}
 }

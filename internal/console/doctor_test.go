@@ -51,7 +51,7 @@ func TestKeys(t *testing.T) {
 		level           natsbus.Level
 		what, mend      string
 	}{
-		{"nothing", "", "", natsbus.Warning, "neither OPENAI_API_KEY nor OPENAI_BASE_URL", "OPENAI_BASE_URL=http://localhost:11434/v1"},
+		{"nothing", "", "", natsbus.Warning, "none of OPENAI_API_KEY, OPENAI_BASE_URL", "OPENAI_BASE_URL=http://localhost:11434/v1"},
 		{"good", key, provider.URL + "/v1/", natsbus.Good, "OPENAI_API_KEY is accepted", ""},
 		{"refused", key + "x", provider.URL + "/v1", natsbus.Bad, "the key is refused", "valid there"},
 		{"no key", "", provider.URL + "/v1", natsbus.Bad, "none is set", "set OPENAI_API_KEY"},

@@ -11,71 +11,43 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/natsbus"
-	"github.com/moorebus/moorebus/pkg/llm/anthropic"
-	"github.com/moorebus/moorebus/pkg/llm/openai"
+	"github.com/moorebus/moorebus/internal/providers"
 )
 
 // providerTimeout is how long a model provider may take to list its models.
 const providerTimeout = 3 * time.Second
 
-// vendor is a provider whose key and address the environment names.
-type vendor struct {
-	keyVar, baseVar string
-	base, example   string
-	// models is the path of the list of models below the address, and ends how the
-	// address usually ends.
-	models, ends string
-	header       func(h http.Header, key string)
-}
-
-var vendors = []vendor{{
-	keyVar: "OPENAI_API_KEY", baseVar: "OPENAI_BASE_URL", base: openai.DefaultBaseURL, example: "http://localhost:11434/v1",
-	models: "models", ends: "usually in /v1",
-	header: func(h http.Header, key string) { h.Set("Authorization", "Bearer "+key) },
-}, {
-	keyVar: "ANTHROPIC_API_KEY", baseVar: "ANTHROPIC_BASE_URL", base: anthropic.DefaultBaseURL, example: anthropic.DefaultBaseURL,
-	models: "v1/models", ends: "before /v1/messages",
-	header: func(h http.Header, key string) {
-		h.Set("X-Api-Key", key)
-		h.Set("Anthropic-Version", "2023-06-01")
-	},
-}}
-
 // provider asks a provider for its list of models. Neither key nor the address's
 // own password stands in what it returns.
-func (d *Doctor) provider(ctx context.Context, v vendor, key, base string) natsbus.Finding {
-	address, err := url.Parse(strings.TrimRight(cmp.Or(base, v.base), "/"))
+func (d *Doctor) provider(ctx context.Context, v providers.Provider, key, base string) natsbus.Finding {
+	address, err := url.Parse(strings.TrimRight(cmp.Or(base, v.BaseURL), "/"))
 	if err != nil || (address.Scheme != "http" && address.Scheme != "https") || address.Host == "" {
-		return finding(natsbus.Bad, "set it to an address such as "+v.example, "%s is not an http or https address", v.baseVar)
+		return finding(natsbus.Bad, "set it to an address such as "+v.ExampleURL, "%s is not an http or https address", v.URLVar)
 	}
-	address = address.JoinPath(v.models)
+	address = address.JoinPath(v.ModelsPath)
 	name := address.Redacted()
-	status, err := d.ask(ctx, address, func(h http.Header) {
-		if key != "" {
-			v.header(h, key)
-		}
-	})
+	status, err := d.ask(ctx, address, func(h http.Header) { v.Sign(h, key) })
 	switch {
 	case err != nil:
-		return finding(natsbus.Bad, "start the server, check "+v.baseVar+", or the network and its proxy", "GET %s: %v", name, err)
+		return finding(natsbus.Bad, "start the server, check "+v.URLVar+", or the network and its proxy", "GET %s: %v", name, err)
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		if key == "" {
-			return finding(natsbus.Bad, "set "+v.keyVar, "GET %s: status %d, a key is wanted and none is set", name, status)
+			return finding(natsbus.Bad, "set "+v.KeyVar, "GET %s: status %d, a key is wanted and none is set", name, status)
 		}
-		return finding(natsbus.Bad, "set "+v.keyVar+" to a key that is valid there", "GET %s: status %d, the key is refused", name, status)
+		return finding(natsbus.Bad, "set "+v.KeyVar+" to a key that is valid there", "GET %s: status %d, the key is refused", name, status)
 	case status == http.StatusOK:
-		return finding(natsbus.Good, "", "%s answers, %s", name, v.keyWords(key))
+		return finding(natsbus.Good, "", "%s answers, %s", name, keyWords(v, key))
 	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
-		return finding(natsbus.Warning, "check that "+v.baseVar+" ends as the provider says, "+v.ends, "GET %s: status %d, the server does not list models", name, status)
+		return finding(natsbus.Warning, "check that "+v.URLVar+" ends as the provider says, "+v.URLHint, "GET %s: status %d, the server does not list models", name, status)
 	}
 	return finding(natsbus.Warning, "look at the provider's status page, or try again", "GET %s: status %d", name, status)
 }
 
-func (v vendor) keyWords(key string) string {
+func keyWords(v providers.Provider, key string) string {
 	if key == "" {
 		return "without a key"
 	}
-	return "and " + v.keyVar + " is accepted"
+	return "and " + v.KeyVar + " is accepted"
 }
 
 func (d *Doctor) ask(ctx context.Context, address *url.URL, sign func(http.Header)) (status int, err error) {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/toolcall"
@@ -95,7 +96,7 @@ func New(cfg Config) (*Planner, error) {
 	case cfg.Store == nil || cfg.Directory == nil || cfg.Validator == nil || cfg.Approval == nil:
 		return nil, errors.New("planner: Store, Directory, Validator and Approval are required")
 	case len(cfg.Providers) == 0:
-		return nil, errors.New("planner: no model provider is configured: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or OPENAI_BASE_URL for a server of your own")
+		return nil, fmt.Errorf("planner: no model provider is configured: set one of %s", providers.Variables())
 	}
 	if cfg.CallTimeout <= 0 {
 		cfg.CallTimeout = 10 * time.Minute

@@ -11,6 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -73,7 +74,7 @@ func Documents(agentFile, toolFile string) (agentfile.Documents, error) {
 // that there are.
 func assistant(tools *agentfile.ToolFile) (events.Agent, error) {
 	a := events.DefaultAgent()
-	a.Name, a.LLM.Provider = "assistant", usual(os.Getenv)
+	a.Name, a.LLM.Provider = "assistant", providers.Usual(os.Getenv)
 	a.SystemPrompt = "You are a helpful assistant. Use the tools where they help; never do arithmetic in your head."
 	a.Tools = AssistantTools(tools, nil)
 	return a.Resolve()
@@ -99,14 +100,6 @@ func AssistantTools(file *agentfile.ToolFile, registry *tool.Registry) []string 
 		}
 	}
 	return names
-}
-
-// usual is the provider of who names none: Anthropic where it alone is configured.
-func usual(getenv func(string) string) string {
-	if getenv("OPENAI_API_KEY")+getenv("OPENAI_BASE_URL") == "" && getenv("ANTHROPIC_API_KEY") != "" {
-		return Anthropic
-	}
-	return OpenAI
 }
 
 // LocalTools makes the registry of a process that runs everything: the file's
@@ -139,19 +132,21 @@ func LocalTools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
 // CheckProvider ends the process with the code for what is not configured, and
 // words that say what to set, if the agent's provider is not there.
 func CheckProvider(a events.Agent, providersFile string, getenv func(string) string) error {
-	providers, err := Providers(providersFile, getenv)
+	callers, err := Providers(providersFile, getenv)
 	if err != nil {
 		return BadConfig(err)
 	}
-	switch _, ok := providers[a.LLM.Provider]; {
+	name := a.LLM.Provider
+	row, known := providers.Find(name)
+	switch _, ok := callers[name]; {
 	case ok:
 		return nil
-	case a.LLM.Provider == OpenAI:
-		return BadConfig(errors.New(NoKey))
-	case a.LLM.Provider == Anthropic:
-		return BadConfig(errors.New("the agent's model provider anthropic is not configured: set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL for a server that is compatible"))
+	case name == providers.All()[0].Name:
+		return BadConfig(errors.New(providers.NoKey()))
+	case known:
+		return BadConfig(fmt.Errorf("the agent's model provider %s is not configured: set %s, or %s for a server that is compatible", name, row.KeyVar, row.URLVar))
 	}
-	return BadConfig(fmt.Errorf("the agent's model provider %q is not configured: describe it in a file for --providers", a.LLM.Provider))
+	return BadConfig(fmt.Errorf("the agent's model provider %q is not configured: describe it in a file for --providers", name))
 }
 
 // PutAgent stores an agent under its name.

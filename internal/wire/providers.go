@@ -8,38 +8,28 @@ import (
 	"os"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/anthropic"
 	"github.com/moorebus/moorebus/pkg/llm/openai"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 )
 
-// The names of the providers that need no file.
-const (
-	OpenAI    = "openai"
-	Anthropic = "anthropic"
-	Scripted  = "scripted"
-)
+// adapters make the callers of the table of providers.
+var adapters = map[string]func(*http.Client, agentfile.Provider) (llm.Caller, error){
+	providers.OpenAI: func(client *http.Client, e agentfile.Provider) (llm.Caller, error) {
+		return openai.New(openai.Options{APIKey: e.APIKey, BaseURL: e.BaseURL, Model: e.Model, Header: header(e.Headers), HTTPClient: client})
+	},
+	providers.Anthropic: func(client *http.Client, e agentfile.Provider) (llm.Caller, error) {
+		return anthropic.New(anthropic.Options{
+			APIKey: e.APIKey, BaseURL: e.BaseURL, Model: e.Model, Header: header(e.Headers), MaxTokens: e.MaxTokens, HTTPClient: client,
+		})
+	},
+}
 
-// defaultModel is asked at the provider's own address when nobody names a
-// model. A server of one's own usually ignores the name.
-const (
-	defaultModel          = "gpt-4o-mini"
-	defaultAnthropicModel = "claude-sonnet-4-5"
-)
-
-// NoKey says what to set so that a real model answers.
-const NoKey = `no model is configured. Set one of:
-  OPENAI_API_KEY=…                                          for OpenAI
-  ANTHROPIC_API_KEY=…                                       for Anthropic
-  OPENAI_BASE_URL=http://localhost:11434/v1 OPENAI_MODEL=…  for Ollama
-  OPENAI_BASE_URL=http://localhost:8080/v1                  for llama.cpp, vLLM and others that speak OpenAI's protocol
-or give an agent whose model is scripted: --agent examples/quickstart.yaml`
-
-// Providers makes the model providers of a process: scripted always, openai
-// where OPENAI_API_KEY or OPENAI_BASE_URL is set, anthropic where
-// ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL is, and those of the provider file (may
-// be empty), which may replace both.
+// Providers makes the model providers of a process: scripted always, those that
+// the environment configures, and those of the provider file (may be empty), which
+// may replace them.
 func Providers(file string, getenv func(string) string) (map[string]llm.Caller, error) {
 	return ProvidersOver(nil, file, getenv)
 }
@@ -47,23 +37,20 @@ func Providers(file string, getenv func(string) string) (map[string]llm.Caller, 
 // ProvidersOver is [Providers] with the HTTP client of all of them; nil: each has
 // its own.
 func ProvidersOver(client *http.Client, file string, getenv func(string) string) (map[string]llm.Caller, error) {
-	providers := map[string]llm.Caller{Scripted: scripted.New()}
-	if key, base := getenv("OPENAI_API_KEY"), getenv("OPENAI_BASE_URL"); key != "" || base != "" {
-		caller, err := openai.New(openai.Options{APIKey: key, BaseURL: base, Model: model(getenv("OPENAI_MODEL")), HTTPClient: client})
-		if err != nil {
-			return nil, fmt.Errorf("OPENAI_BASE_URL: %w", err)
+	callers := map[string]llm.Caller{providers.Scripted: scripted.New()}
+	for _, row := range providers.All() {
+		if !row.Configured(getenv) {
+			continue
 		}
-		providers[OpenAI] = caller
-	}
-	if key, base := getenv("ANTHROPIC_API_KEY"), getenv("ANTHROPIC_BASE_URL"); key != "" || base != "" {
-		caller, err := anthropicCaller(client, agentfile.Provider{APIKey: key, BaseURL: base, Model: getenv("ANTHROPIC_MODEL")})
+		e := agentfile.Provider{Kind: row.Name, APIKey: getenv(row.KeyVar), BaseURL: getenv(row.URLVar), Model: getenv(row.ModelVar)}
+		caller, err := newCaller(client, e)
 		if err != nil {
-			return nil, fmt.Errorf("ANTHROPIC_BASE_URL: %w", err)
+			return nil, fmt.Errorf("%s: %w", row.URLVar, err)
 		}
-		providers[Anthropic] = caller
+		callers[row.Name] = caller
 	}
 	if file == "" {
-		return providers, nil
+		return callers, nil
 	}
 	entries, err := agentfile.ReadProviders(file)
 	if err != nil {
@@ -77,30 +64,16 @@ func ProvidersOver(client *http.Client, file string, getenv func(string) string)
 		if err != nil {
 			return nil, fmt.Errorf("%s: provider %s: %w", file, name, err)
 		}
-		providers[name] = caller
+		callers[name] = caller
 	}
-	return providers, nil
+	return callers, nil
 }
 
 // newCaller makes the caller of an entry of a provider file.
 func newCaller(client *http.Client, e agentfile.Provider) (llm.Caller, error) {
-	if e.Kind == agentfile.KindAnthropic {
-		return anthropicCaller(client, e)
-	}
-	return openai.New(openai.Options{APIKey: e.APIKey, BaseURL: e.BaseURL, Model: model(e.Model), Header: header(e.Headers), HTTPClient: client})
-}
-
-func anthropicCaller(client *http.Client, e agentfile.Provider) (llm.Caller, error) {
-	return anthropic.New(anthropic.Options{
-		APIKey: e.APIKey, BaseURL: e.BaseURL, Model: cmp.Or(e.Model, defaultAnthropicModel), Header: header(e.Headers), MaxTokens: e.MaxTokens, HTTPClient: client,
-	})
-}
-
-func model(name string) string {
-	if name == "" {
-		return defaultModel
-	}
-	return name
+	row, _ := providers.Find(e.Kind) // the file's reader knows the kinds
+	e.Model = cmp.Or(e.Model, row.Model)
+	return adapters[row.Name](client, e)
 }
 
 func header(values map[string]string) http.Header {

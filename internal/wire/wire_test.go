@@ -12,6 +12,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -48,19 +49,19 @@ func TestStallFlag(t *testing.T) {
 
 func TestProviders(t *testing.T) {
 	names := func(file string, values map[string]string) []string {
-		providers, err := wire.Providers(file, env(values))
+		callers, err := wire.Providers(file, env(values))
 		require.NoError(t, err)
 		var names []string
-		for name := range providers {
+		for name := range callers {
 			names = append(names, name)
 		}
 		return names
 	}
 	require.ElementsMatch(t, []string{"scripted"}, names("", nil))
-	require.ElementsMatch(t, []string{"scripted", "openai"}, names("", map[string]string{"OPENAI_API_KEY": "k"}))
-	require.ElementsMatch(t, []string{"scripted", "openai"}, names("", map[string]string{"OPENAI_BASE_URL": "http://localhost:1/v1"}))
-	require.ElementsMatch(t, []string{"scripted", "anthropic"}, names("", map[string]string{"ANTHROPIC_API_KEY": "k"}))
-	require.ElementsMatch(t, []string{"scripted", "anthropic"}, names("", map[string]string{"ANTHROPIC_BASE_URL": "http://localhost:1"}))
+	for _, row := range providers.All() {
+		require.ElementsMatch(t, []string{"scripted", row.Name}, names("", map[string]string{row.KeyVar: "k"}))
+		require.ElementsMatch(t, []string{"scripted", row.Name}, names("", map[string]string{row.URLVar: "http://localhost:1/v1"}))
+	}
 	file := write(t, "local: {kind: openai, base_url: http://localhost:1/v1, model: small}\nclaude: {kind: anthropic, api_key: k, max_tokens: 100}\n")
 	require.ElementsMatch(t, []string{"scripted", "local", "claude"}, names(file, nil))
 
@@ -81,7 +82,7 @@ func TestCheckProviderSaysWhatToSet(t *testing.T) {
 	}
 	require.NoError(t, check("scripted", nil))
 	require.NoError(t, check("openai", map[string]string{"OPENAI_API_KEY": "k"}))
-	for _, provider := range []string{"openai", "mystery"} {
+	for _, provider := range []string{"openai", "anthropic", "mystery"} {
 		var exit *cli.ExitError
 		require.True(t, errors.As(check(provider, nil), &exit))
 		require.Equal(t, cli.ExitConfig, exit.Code)
@@ -143,7 +144,7 @@ func TestActorTools(t *testing.T) {
 
 func TestAssistantAsksWhomThereIs(t *testing.T) {
 	for _, c := range []struct{ openai, anthropic, want string }{
-		{"", "", wire.OpenAI}, {"k", "k", wire.OpenAI}, {"", "k", wire.Anthropic},
+		{"", "", providers.OpenAI}, {"k", "k", providers.OpenAI}, {"", "k", providers.Anthropic},
 	} {
 		t.Setenv("OPENAI_API_KEY", c.openai)
 		t.Setenv("OPENAI_BASE_URL", "")
@@ -158,7 +159,7 @@ func TestDocuments(t *testing.T) {
 	t.Setenv("ANTHROPIC_API_KEY", "")
 	docs, err := wire.Documents("", "")
 	require.NoError(t, err)
-	require.Equal(t, wire.OpenAI, docs.Agent.LLM.Provider)
+	require.Equal(t, providers.OpenAI, docs.Agent.LLM.Provider)
 	require.Equal(t, []string{"calculator", "current_time"}, docs.Agent.Tools)
 	both := write(t, "name: a\nllm: {provider: scripted, script: [{text: hi}]}\n---\ntools: [{builtin: calculator}]\n")
 	docs, err = wire.Documents(both, "")
