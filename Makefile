@@ -49,7 +49,7 @@ waiting: ## memory and latency with WAITING runs that wait for a human (Linux)
 	MOOREBUS_WAITING=$(WAITING) $(GO) test ./e2e -count=1 -timeout 10m -v -run 'TestWaiting$$'
 
 .PHONY: bench
-bench: ## everything that is measured, beside its floor, in ten minutes: see docs/performance.md
+bench: ## everything that is measured, beside its floor, in ten minutes: see docs/explanation/performance.md
 	$(GO) run ./bench all
 
 RUNS ?= 300

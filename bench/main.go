@@ -6,7 +6,7 @@
 //
 // Every figure stands beside its floor, measured in the same program on the same
 // kind of server with bodies of the same sizes, each on a fresh data directory:
-// quote the ratio, since machines differ and are noisy. docs/performance.md has the
+// quote the ratio, since machines differ and are noisy. docs/explanation/performance.md has the
 // method. Data directories are made in TMPDIR, so that says which disk is measured.
 package main
 

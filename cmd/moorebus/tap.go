@@ -39,7 +39,7 @@ before its run does, stderr says with which --from to go on without a gap.
 writes the stored bodies, one on a line.
 
 --outputs shows what a run does instead: states that begin, calls that start and
-finish, words, the answer; with -o json one object on a line (see docs/go-api.md).`,
+finish, words, the answer; with -o json one object on a line (see docs/reference/events.md).`,
 		Example: `  moorebus tap
   moorebus tap --run 0198c5a0-5a6b-7c00-8000-000000000001 --from 1
   moorebus tap --state acting,parallel_acting -o json | jq -c .data.calls

@@ -344,7 +344,7 @@ func (d *Doctor) Sandbox(ctx context.Context, r *Report) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	missing, err := exectool.Missing(ctx)
-	mend := "run the actor as a user of its own, or in a container; docs/operations.md has what the sandbox is for"
+	mend := "run the actor as a user of its own, or in a container; docs/how-to/commands-as-tools.md describes the sandbox"
 	switch {
 	case err != nil:
 		r.Add(AreaTools, finding(natsbus.Warning, "mend that, or set sandbox: off for the tools of the file", "%v", err))

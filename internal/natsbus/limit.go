@@ -191,7 +191,7 @@ func (e *examiner) checkLimit(info *streamInfo) {
 }
 
 // stoppedByAHeader is the first version of nats-server of which is known that one
-// message stops a stream that has replicas, see docs/upstream-expected-last-msg-id.md.
+// message stops a stream that has replicas, see docs/explanation/upstream-expected-last-msg-id.md.
 // No later version is known to have it mended: TestHeaderStopsReplicas says when.
 const stoppedByAHeader = "2.14.0"
 
@@ -202,11 +202,11 @@ func (e *examiner) checkReplicas(info *streamInfo) {
 	}
 	name := info.Config.Name
 	if info.Cluster.Leader == "" {
-		e.add(Bad, "see the servers' logs; if they say `last msgid mismatch`, docs/operations.md has what mends it (A stream that one message stopped)",
+		e.add(Bad, "see the servers' logs; if they say `last msgid mismatch`, docs/how-to/operate.md says how to recover (A stream that one message stopped)",
 			"stream %s has no leader: nothing is stored", name)
 	}
 	if version := e.bus.conn.ConnectedServerVersion(); !olderThan(version, stoppedByAHeader) {
-		e.add(Warning, "let nobody publish whom you do not trust with the availability of the log; docs/operations.md has what mends it",
+		e.add(Warning, "let nobody publish whom you do not trust with the availability of the log; docs/how-to/operate.md says how to recover",
 			"nats-server %s stops stream %s for good if anybody who may publish into it sends the header Nats-Expected-Last-Msg-Id", version, events.StreamName(0))
 	}
 }

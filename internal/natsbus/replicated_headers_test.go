@@ -52,8 +52,8 @@ func stores(t *testing.T, conn *nats.Conn, subject string) bool {
 	return err == nil && strings.Contains(answer, `"seq"`) && !strings.Contains(answer, `"error"`)
 }
 
-// TestHeaderStopsReplicas holds what docs/upstream-expected-last-msg-id.md and
-// docs/operations.md say: of all headers one stops a stream that has replicas, also
+// TestHeaderStopsReplicas holds what docs/explanation/upstream-expected-last-msg-id.md and
+// docs/how-to/operate.md say: of all headers one stops a stream that has replicas, also
 // across restarts, and what mends it loses nothing that was acknowledged, also where a
 // replica lags. Where the header does no harm any more, the server has it mended: say
 // so in those pages and in the doctor.
@@ -117,7 +117,7 @@ type replica struct {
 	best          int
 }
 
-// replicaOf asks the servers' monitoring, as docs/operations.md does.
+// replicaOf asks the servers' monitoring, as docs/how-to/operate.md does.
 func replicaOf(t *testing.T, servers []*natstest.Server, stream string) replica {
 	t.Helper()
 	found, most := replica{stream: stream}, uint64(0)
@@ -143,7 +143,7 @@ func jsz(t *testing.T, srv *natstest.Server) (info server.JSInfo) {
 	return info
 }
 
-// mend does what docs/operations.md says while all servers are down: it copies the
+// mend does what docs/how-to/operate.md says while all servers are down: it copies the
 // messages from the server that has most of them to the others, and removes the
 // stream's raft group everywhere.
 func (r replica) mend(t *testing.T, servers []*natstest.Server) {

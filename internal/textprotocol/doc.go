@@ -12,7 +12,7 @@
 // These are an [llm.Thought], an [llm.ToolCalls] with one call, and an [llm.Text]
 // (an [llm.Structured] where an output schema was asked for). What cannot be read
 // is an [llm.Invalid] with the place and what was expected. What is tolerated is
-// in docs/text-protocol.md; each case of it stands in testdata/replies.txtar.
+// in docs/reference/text-protocol.md; each case of it stands in testdata/replies.txtar.
 //
 // What it promises: the reply depends on the request and the provider's text
 // alone. Usage, model name, confidence and errors are the provider's. Nothing of
