@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -286,4 +287,15 @@ func testBus(t *testing.T) *bus {
 	require.NoError(t, err)
 	t.Cleanup(stop)
 	return b
+}
+
+// TestReferenceNamesEveryCommand compares docs/reference/cli.md with the commands.
+func TestReferenceNamesEveryCommand(t *testing.T) {
+	text, err := os.ReadFile("../../docs/reference/cli.md")
+	require.NoError(t, err)
+	for _, c := range command().Commands() {
+		if !slices.Contains([]string{"help", "completion"}, c.Name()) {
+			require.Contains(t, string(text), "| `moorebus "+c.Name()+"` | "+c.Short+" |\n")
+		}
+	}
 }
