@@ -136,7 +136,11 @@ func (n *node) openBus(ctx context.Context, t terms, o natsbus.InitOptions) (*na
 	if err := natsbus.Init(ctx, n.conn, o); err != nil {
 		return nil, err
 	}
-	return natsbus.Open(ctx, n.conn, natsbus.Options{GroupCommit: natsbus.GroupCommitFor(t.group)})
+	group := natsbus.GroupCommitOff
+	if t.group {
+		group = natsbus.GroupCommitOn
+	}
+	return natsbus.Open(ctx, n.conn, natsbus.Options{GroupCommit: group})
 }
 
 // startInstallation is install with the roles running.

@@ -203,14 +203,11 @@ func (o *OpenOptions) inProcess(ctx context.Context, server *embedded.Server) (*
 		return nil, err
 	}
 	if o.Serve != nil {
-		o.Serve.Init.Storable = server.Storable()
+		o.Serve.Init.Storable, o.Serve.Init.Sync = server.Storable(), natsbus.SyncOf(o.Serve.SyncAlways)
 		if err := natsbus.Init(ctx, conn, o.Serve.Init); err != nil {
 			conn.Close()
 			return nil, err
 		}
-	}
-	if o.Bus.GroupCommit == natsbus.GroupCommitAuto {
-		o.Bus.GroupCommit = natsbus.GroupCommitFor(o.Serve != nil && o.Serve.SyncAlways)
 	}
 	o.Bus.Full = server.Full
 	bus, err := natsbus.Open(ctx, conn, o.Bus)

@@ -156,6 +156,9 @@ func (s *Setup) try(ctx context.Context, conn *nats.Conn) (notes []string, err e
 	defer cancel()
 	if said, err := natsbus.Monitor(ctx, conn, s.Monitor); err == nil {
 		s.Init.Storable, s.Init.Reserved = said.Storable, said.Reserved
+		if said.Own {
+			s.Init.Sync = natsbus.SyncOf(said.SyncAlways)
+		}
 	} else if s.Monitor != "" {
 		return nil, err
 	}

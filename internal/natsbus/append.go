@@ -53,7 +53,7 @@ func (b *Bus) Append(ctx context.Context, run events.Run, last uint64, entries .
 		return 0, fmt.Errorf("append to run %s: %w", run.ID, err)
 	}
 	a, p := b.appenders[run.Shard], journal.Pending{Run: run, Last: last, Entries: entries}
-	if a.grouping() {
+	if b.grouped {
 		return a.group.Append(ctx, p)
 	}
 	return a.One(ctx, p)
@@ -68,10 +68,7 @@ func (a *appender) One(ctx context.Context, p journal.Pending) (uint64, error) {
 	deadline := time.Now().Add(b.opts.RequestTimeout)
 	d := b.newDoubt(deadline)
 	for {
-		a.pace.sent()
 		ack, err := b.send(ctx, d.until(), run, last, p.Entries)
-		// A refusal is answered without a flush.
-		a.pace.answered(err == nil && ack.Error == nil && len(p.Entries) == 1)
 		if err == nil && ack.Error != nil {
 			err = ack.Error
 		}

@@ -51,11 +51,6 @@ type Options struct {
 	// itself; 0: 15 s and 20000.
 	AckWait       time.Duration
 	MaxAckPending int
-	// Heartbeat is the rhythm in which the server shows that a pull request
-	// still stands; 0: 5 s. After two silent ones the request is made again.
-	Heartbeat time.Duration
-	// PullExpiry is how long a pull request stands; 0: 30 s.
-	PullExpiry time.Duration
 	// MaxStorages is how many agents' storage there may be before this process
 	// makes no more by itself: whoever may start a run names its agent. What the
 	// operator makes has no bound. 0: 1000.
@@ -78,8 +73,6 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.RequestTimeout, 5*time.Second)
 	setDefault(&o.FollowPoll, 2*time.Second)
 	setDefault(&o.AckWait, defaultAckWait)
-	setDefault(&o.Heartbeat, 5*time.Second)
-	setDefault(&o.PullExpiry, 30*time.Second)
 	if o.MaxAckPending <= 0 {
 		o.MaxAckPending = defaultMaxAckPending
 	}
@@ -112,8 +105,9 @@ type Bus struct {
 	readers readers
 	// asking holds a token for each page that was asked for and not answered yet.
 	asking chan struct{}
-	// appenders are those of the shards.
+	// appenders are those of the shards, and grouped says that they gather.
 	appenders []*appender
+	grouped   bool
 	// breaks counts how often the connection broke.
 	breaks atomic.Uint64
 	// leaderless says that the streams' leaders may not be asked.
@@ -123,11 +117,13 @@ type Bus struct {
 	// orderedLeast is how much has to be ahead of a read for that, see orderedFrom.
 	orderedLeast uint64
 
-	mu         sync.Mutex
-	ackWaits   map[string]keptAckWait
-	pools      poolCache
-	slow       map[*nats.Subscription]func()
-	assignment assignment
+	ackWaits cache[time.Duration]
+	pools    cache[[]string]
+	// assigned are the pools that the operator has assigned tools to.
+	assigned cache[map[string]string]
+
+	mu   sync.Mutex
+	slow map[*nats.Subscription]func()
 	// announced has the sequence numbers of what this bus announced last, by subject.
 	announced map[string]uint64
 	// said is what was said once in the log.
@@ -150,8 +146,7 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 	}
 	b := &Bus{
 		conn: conn, js: js, opts: o, log: o.Logger, asking: make(chan struct{}, pagesAtOnce), orderedLeast: orderedFrom,
-		ackWaits: make(map[string]keptAckWait),
-		slow:     make(map[*nats.Subscription]func()), said: map[string]bool{}, announced: map[string]uint64{},
+		slow: make(map[*nats.Subscription]func()), said: map[string]bool{}, announced: map[string]uint64{},
 	}
 	unhook := b.hook()
 	if err := b.discover(ctx); err != nil {
@@ -163,10 +158,7 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 	}
 	b.replies = newReplies(conn)
 	b.denied.replies.Store(b.replies)
-	appenders := newAppenders(b)
-	b.mu.Lock()
-	b.appenders = appenders
-	b.mu.Unlock()
+	b.appenders = newAppenders(b)
 	return b, nil
 }
 
@@ -181,12 +173,6 @@ func (b *Bus) hook() (unhook func()) {
 	b.conn.SetDisconnectErrHandler(func(c *nats.Conn, err error) {
 		b.denied.disconnected()
 		b.breaks.Add(1)
-		b.mu.Lock()
-		appenders := b.appenders // none yet while the bus is opened
-		b.mu.Unlock()
-		for _, a := range appenders {
-			a.pace.reset()
-		}
 		if onDisconnect != nil {
 			onDisconnect(c, err)
 		}
@@ -233,6 +219,7 @@ func (b *Bus) discover(ctx context.Context) error {
 		}
 	}
 	b.shards, b.replicas = shards, max(1, first.Config.Replicas)
+	b.grouped = b.grouping(Sync(first.Config.Metadata[metaSync]))
 	return nil
 }
 

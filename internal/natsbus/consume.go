@@ -2,7 +2,6 @@ package natsbus
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -31,25 +30,17 @@ func (b *Bus) Consume(ctx context.Context, inbox journal.Inbox, slots int, handl
 }
 
 // sources returns the consumers of every shard.
-func (b *Bus) sources(durables []durable) []*source {
-	var all []*source
+func (b *Bus) sources(durables []durable) []source {
+	var all []source
 	for shard := range b.shards {
 		for _, d := range durables {
-			s := newSource(events.StreamName(shard), d.name, func(ctx context.Context) error { return b.prepare(ctx, shard, d) })
-			if b.replicas == 1 { // several are flushed apart from the times of their records
-				s.pace = &b.appenders[shard].pace
-			}
-			all = append(all, s)
+			stream := events.StreamName(shard)
+			all = append(all, source{stream, d.name, func(ctx context.Context) (jetstream.Consumer, error) {
+				return b.awaitConsumer(ctx, stream, d.name, createCommand(d), func() error { return b.createConsumer(ctx, shard, d) })
+			}})
 		}
 	}
 	return all
-}
-
-// pull hands what the sources bring to handle until ctx ends.
-func (b *Bus) pull(ctx context.Context, sources []*source, slots int, handle func(journal.Delivery)) error {
-	p := newPuller(b, sources, slots, handle)
-	defer p.close()
-	return p.run(ctx)
 }
 
 func checkInbox(inbox journal.Inbox) ([]durable, error) {
@@ -107,61 +98,36 @@ func (b *Bus) Undelivered(ctx context.Context, inbox journal.Inbox, shard int, s
 	return info.Delivered.StreamSeq < seq, nil
 }
 
+// ackWait returns a consumer's ack wait. It asks again after some seconds, since an
+// operator may change it while workers run; while the bus is away the last answer stands.
 func (b *Bus) ackWait(ctx context.Context, d durable) (time.Duration, error) {
-	b.mu.Lock()
-	kept := b.ackWaits[d.name]
-	b.mu.Unlock()
-	if time.Since(kept.at) < ackWaitFresh {
-		return kept.wait, nil
+	kept, err := b.ackWaits.get(d.name, ackWaitFresh, func() (time.Duration, error) {
+		info, err := b.consumerInfo(ctx, 0, d.name)
+		if err != nil {
+			return 0, err
+		}
+		return info.Config.AckWait, nil
+	})
+	if kept > 0 {
+		err = nil
 	}
-	info, err := b.consumerInfo(ctx, 0, d.name)
-	switch {
-	case err != nil && kept.wait > 0:
-		return kept.wait, nil // what was true is the best guess while the bus is away
-	case err != nil:
-		return 0, err
-	}
-	b.keepAckWait(d, info.Config.AckWait)
-	return info.Config.AckWait, nil
+	return kept, err
 }
 
-// keptAckWait is a consumer's ack wait as it was some time ago.
-type keptAckWait struct {
-	wait time.Duration
-	at   time.Time
-}
-
-// ackWaitFresh is how long it is used without asking again: an operator may
-// change it while workers run.
 const ackWaitFresh = 4 * time.Second
 
-func (b *Bus) keepAckWait(d durable, wait time.Duration) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.ackWaits[d.name] = keptAckWait{wait: wait, at: time.Now()}
-}
-
-// prepare returns when the consumer is there. The error is final: the context's,
-// or that this connection may not even look.
-func (b *Bus) prepare(ctx context.Context, shard int, d durable) error {
-	info, err := b.awaitConsumer(ctx, events.StreamName(shard), d.name, createCommand(d), func() error { return b.createConsumer(ctx, shard, d) })
-	if err == nil {
-		b.keepAckWait(d, info.Config.AckWait)
-	}
-	return err
-}
-
-// awaitConsumer returns when the consumer is there. One that is missing is made
-// by create; where that fails, the log names the command.
-func (b *Bus) awaitConsumer(ctx context.Context, stream, name, command string, create func() error) (*consumerInfo, error) {
+// awaitConsumer returns the consumer as soon as it is there. One that is missing is made
+// by create; where that fails, the log names the command. The error is final: the
+// context's, or that this connection may not even look.
+func (b *Bus) awaitConsumer(ctx context.Context, stream, name, command string, create func() error) (consumer jetstream.Consumer, err error) {
 	var said string
 	for {
-		info, err := b.consumerOf(ctx, stream, name)
-		if err == nil {
-			return info, nil
-		}
-		if errors.Is(err, journal.ErrDenied) {
-			return nil, err
+		err := b.guarded(ctx, "CONSUMER.INFO."+stream+"."+name, func(ctx context.Context) (err error) {
+			consumer, err = b.js.Consumer(ctx, stream, name)
+			return err
+		})
+		if err == nil || errors.Is(err, journal.ErrDenied) {
+			return consumer, err
 		}
 		if code, ok := errorCode(err); ok && code == codeConsumerNotFound {
 			if err = create(); err == nil {
@@ -213,27 +179,16 @@ func (b *Bus) createConsumer(ctx context.Context, shard int, d durable) error {
 // create makes a consumer that is missing. It never changes one that is there:
 // the operator may have set it up otherwise.
 func (b *Bus) create(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) error {
-	// The configuration is sent as the server wants it, with the name.
-	cfg.Name = cfg.Durable
-	body, err := json.Marshal(struct {
-		Stream string                   `json:"stream_name"`
-		Config jetstream.ConsumerConfig `json:"config"`
-		Action string                   `json:"action"`
-	}{stream, cfg, "create"})
-	if err != nil {
-		return err
-	}
-	endpoint := "CONSUMER.CREATE." + stream + "." + cfg.Name
+	endpoint := "CONSUMER.CREATE." + stream + "." + cfg.Durable
 	if cfg.FilterSubject != "" {
 		endpoint += "." + cfg.FilterSubject
 	}
-	var answer consumerInfo
-	if err := b.ask(ctx, endpoint, body, &answer); err != nil {
+	err := b.guarded(ctx, endpoint, func(ctx context.Context) error {
+		_, err := b.js.CreateConsumer(ctx, stream, cfg)
 		return err
+	})
+	if err == nil {
+		b.log.Info("made a consumer", "stream", stream, "consumer", cfg.Durable)
 	}
-	if answer.Error != nil {
-		return classify(answer.Error)
-	}
-	b.log.Info("made a consumer", "stream", stream, "consumer", cfg.Name)
-	return nil
+	return err
 }

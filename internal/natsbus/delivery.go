@@ -9,6 +9,7 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 const ackPrefix = "$JS.ACK."
@@ -28,15 +29,15 @@ type delivery struct {
 	settled atomic.Bool
 }
 
-func newDelivery(conn *nats.Conn, msg *nats.Msg) (*delivery, error) {
-	d := &delivery{conn: conn, reply: msg.Reply}
-	attempt, seq, stored, err := parseReply(msg.Reply)
+func newDelivery(conn *nats.Conn, msg jetstream.Msg) (*delivery, error) {
+	d := &delivery{conn: conn, reply: msg.Reply()}
+	attempt, seq, stored, err := parseReply(d.reply)
 	if err != nil {
 		return nil, err
 	}
 	d.attempt = attempt
-	d.rec = journal.Record{Subject: msg.Subject, Seq: seq, Body: msg.Data, Stored: stored}
-	noteCondition(&d.rec, msg)
+	d.rec = journal.Record{Subject: msg.Subject(), Seq: seq, Body: msg.Data(), Stored: stored}
+	noteCondition(&d.rec, msg.Headers())
 	return d, nil
 }
 

@@ -29,14 +29,6 @@ const (
 	maxLast = 1024
 )
 
-// poolCache is the list of pools as it was some time ago.
-type poolCache struct {
-	names []string
-	at    time.Time
-	// made counts the pools that this bus made: a list from before is not kept.
-	made int
-}
-
 // Announce says that an instance runs these tools. It makes the pool's buckets
 // if they are missing and the connection may.
 func (b *Bus) Announce(ctx context.Context, pool, instance string, tools []events.ToolSpec) error {
@@ -327,34 +319,19 @@ func (b *Bus) firstTime(what string) bool {
 
 // livePools returns the pools that have a bucket of tools.
 func (b *Bus) livePools(ctx context.Context) ([]string, error) {
-	b.mu.Lock()
-	cached := b.pools
-	b.mu.Unlock()
-	if time.Since(cached.at) < poolsFresh {
-		return cached.names, nil
-	}
-	names, err := b.streamNames(ctx)
+	pools, err := b.pools.get("", poolsFresh, func() (pools []string, err error) {
+		names, err := b.streamNames(ctx)
+		for _, name := range names {
+			if pool, ok := strings.CutPrefix(name, kvStreamPrefix+toolsPrefix); ok {
+				pools = append(pools, pool)
+			}
+		}
+		return pools, err
+	})
 	if err != nil {
 		return nil, err
 	}
-	fresh := poolCache{at: time.Now(), made: cached.made}
-	for _, name := range names {
-		if pool, ok := strings.CutPrefix(name, kvStreamPrefix+toolsPrefix); ok {
-			fresh.names = append(fresh.names, pool)
-		}
-	}
-	b.mu.Lock()
-	if b.pools.made == fresh.made {
-		b.pools = fresh
-	}
-	b.mu.Unlock()
-	return fresh.names, nil
-}
-
-func (b *Bus) forgetPools() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.pools = poolCache{made: b.pools.made + 1}
+	return pools, nil
 }
 
 func (b *Bus) streamNames(ctx context.Context) ([]string, error) {

@@ -25,14 +25,14 @@ func (b *Bus) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Re
 	if err == nil && rec.Seq != seq {
 		err = fmt.Errorf("fetch record %d: the bus answers with %d", seq, rec.Seq)
 	}
-	noteCondition(&rec, msg)
+	noteCondition(&rec, msg.Header)
 	return rec, err
 }
 
 // noteCondition notes in a record under which condition it was appended, which the
 // message says: the sequence number of the run's last record.
-func noteCondition(rec *journal.Record, msg *nats.Msg) {
-	text, alone := firstValue(msg, headerExpectSeq)
+func noteCondition(rec *journal.Record, headers nats.Header) {
+	text, alone := firstValue(headers, headerExpectSeq)
 	seq, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
 		return // there is none
@@ -44,15 +44,15 @@ func noteCondition(rec *journal.Record, msg *nats.Msg) {
 	// The condition may be another run's, and those of a batch are held against the log
 	// before the batch.
 	subject, err := events.ParseSubject(rec.Subject)
-	filter, one := firstValue(msg, headerExpectSubject)
-	place, none := firstValue(msg, headerBatchSeq)
+	filter, one := firstValue(headers, headerExpectSubject)
+	place, none := firstValue(headers, headerBatchSeq)
 	rec.First = err == nil && one && none && filter == subject.Run.Filter() && (place == "" || place == "1")
 }
 
 // firstValue returns the value of a header that the server goes by, and whether there
 // is no other one.
-func firstValue(msg *nats.Msg, key string) (value string, alone bool) {
-	values := msg.Header[key]
+func firstValue(headers nats.Header, key string) (value string, alone bool) {
+	values := headers[key]
 	if len(values) == 0 {
 		return "", true
 	}

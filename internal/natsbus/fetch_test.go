@@ -76,7 +76,7 @@ func TestFirstOfARun(t *testing.T) {
 		msg := nats.NewMsg("answer")
 		msg.Header = nats.Header{headerExpectSeq: c.seq, headerExpectSubject: c.filter, headerBatchSeq: c.place}
 		rec := journal.Record{Subject: events.Subject{Run: run, From: events.Idle, To: events.Planning, Pool: events.DefaultPool}.String()}
-		noteCondition(&rec, msg)
+		noteCondition(&rec, msg.Header)
 		require.Equal(t, c.want, rec.First, name)
 		if name == "a second number" {
 			require.EqualValues(t, 7, rec.After, "the server goes by the first one")

@@ -20,21 +20,12 @@ type GroupCommit int
 
 // The values of [Options].GroupCommit.
 const (
-	// GroupCommitAuto gathers where the server is seen to flush each append to the
-	// disk, since only there it pays.
+	// GroupCommitAuto gathers if the log says that the server flushes each append to
+	// its disk (see [InitOptions].Sync), since only there it pays.
 	GroupCommitAuto GroupCommit = iota
 	GroupCommitOn
 	GroupCommitOff
 )
-
-// GroupCommitFor returns the value for a server of which it is known whether it
-// flushes each append before it acknowledges it.
-func GroupCommitFor(syncAlways bool) GroupCommit {
-	if syncAlways {
-		return GroupCommitOn
-	}
-	return GroupCommitOff
-}
 
 // ParseGroupCommit reads auto, on or off.
 func ParseGroupCommit(text string) (GroupCommit, error) {
@@ -53,9 +44,6 @@ type appender struct {
 	// place is the stream, as signs name it.
 	place string
 	group *journal.Group
-	pace  pace
-	// told is what was logged of the pace.
-	told atomic.Bool
 }
 
 var _ journal.Appender = (*appender)(nil)
@@ -67,12 +55,6 @@ func newAppenders(b *Bus) []*appender {
 		a.group = journal.NewGroup(a)
 		a.group.Decided = a.tell
 		all[shard] = a
-	}
-	if b.opts.GroupCommit == GroupCommitAuto {
-		trip := roundTrip(b.conn)
-		for _, a := range all {
-			a.pace.begin(trip)
-		}
 	}
 	return all
 }
@@ -86,19 +68,20 @@ func (a *appender) tell(d journal.Decision) {
 	a.bus.log.Info("group commit: appends that wait at the same moment go "+way, "shard", a.shard, "appends", d.Appends, "together", d.Together, "apart", d.Apart)
 }
 
-// grouping reports whether appends are gathered.
-func (a *appender) grouping() bool {
-	switch a.bus.opts.GroupCommit {
+// grouping reports whether appends are gathered, given what the log says about its
+// server. Where that is not known they are not: a batch costs several milliseconds on a
+// server that does not flush.
+func (b *Bus) grouping(sync Sync) bool {
+	switch b.opts.GroupCommit {
 	case GroupCommitOn:
 		return true
 	case GroupCommitOff:
 		return false
 	}
-	on := a.pace.flushes()
-	if a.told.Load() != on && a.told.Swap(on) != on {
-		a.bus.log.Info("group commit: found out whether the server flushes each append", "shard", a.shard, "flushes", on)
+	if sync == SyncUnknown {
+		b.log.Debug("group commit is off: the log does not say whether its server flushes each append; run `moorebus init --monitor URL`, or use --group-commit")
 	}
-	return on
+	return sync == SyncAlways
 }
 
 // Batch stores the appends of several runs as one atomic batch.

@@ -255,152 +255,20 @@ func grown(t *testing.T, bus *Bus, more uint64) {
 	}, patience, 10*time.Millisecond)
 }
 
-// Group commit turns itself on where the server flushes, and only there.
+// Group commit turns itself on where the log says that the server flushes.
 func TestGroupCommitAuto(t *testing.T) {
 	t.Parallel()
-	bus := newBus(t, 1)
-	require.False(t, bus.appenders[0].grouping())
-	p := &bus.appenders[0].pace
-	now := time.Now()
-	answer := func(n int, took time.Duration) {
-		for range n {
-			p.sentAt(now)
-			now = now.Add(took + p.trip)
-			p.answeredAt(now, true)
-		}
+	conn := inProcess(t, startServer(t, embedded.Options{}))
+	open := func(sync Sync, group GroupCommit) bool {
+		require.NoError(t, Init(t.Context(), conn, InitOptions{Sync: sync}))
+		return reopenBus(t, conn, group).grouped
 	}
-	p.reset()
-	answer(paceWindow*paceWindows-1, 200*time.Microsecond)
-	require.False(t, bus.appenders[0].grouping(), "it is not known before")
-	answer(1, 200*time.Microsecond)
-	require.True(t, bus.appenders[0].grouping())
-	p.reset()
-	require.False(t, bus.appenders[0].grouping(), "after a reconnect it is seen anew")
-	answer(paceWindow*paceWindows-1, time.Millisecond)
-	answer(1, 30*time.Microsecond)
-	require.False(t, bus.appenders[0].grouping(), "no server that flushes is ever that quick")
-
-	p.reset()
-	for range paceWindows { // under load, answers that follow closely on each other
-		for range paceWindow {
-			p.sentAt(now)
-		}
-		now = now.Add(2 * time.Millisecond)
-		for range paceWindow {
-			now = now.Add(20 * time.Microsecond)
-			p.answeredAt(now, true)
-		}
-	}
-	require.False(t, bus.appenders[0].grouping())
-	p.reset()
-	slow := func() { answer(paceWindow*paceWindows, 200*time.Microsecond) }
-	slow()
-	require.True(t, bus.appenders[0].grouping())
-	for range closeEnough {
-		p.storedAt(now)
-	}
-	require.False(t, bus.appenders[0].grouping(), "the records lie too close for a flush between them")
-	slow()
-	require.False(t, bus.appenders[0].grouping(), "whatever makes the answers slow")
-	now = now.Add(closeFor)
-	slow()
-	require.True(t, bus.appenders[0].grouping(), "it is long ago")
-
-	require.False(t, durableBus(t, 1, GroupCommitOff).appenders[0].grouping())
-	require.True(t, durableBus(t, 1, GroupCommitOn).appenders[0].grouping())
-}
-
-// TestStoredCloselyNowAndThen: a few records that lie close are no sign, most are.
-func TestStoredCloselyNowAndThen(t *testing.T) {
-	t.Parallel()
-	p := &pace{looking: true}
-	for range 100 * closeEnough {
-		p.stored(flushTime / 2)
-		p.stored(2 * flushTime)
-	}
-	require.True(t, p.unflushed.IsZero())
-	for range 2 * closeEnough {
-		p.stored(flushTime / 2)
-		p.stored(flushTime / 2)
-		p.stored(2 * flushTime)
-	}
-	require.False(t, p.unflushed.IsZero())
-}
-
-// TestStoredClosely looks at records that lie beside each other: without flushes most
-// are closer than a flush takes, with flushes few but those of a batch.
-func TestStoredClosely(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		bus   *Bus
-		close bool
-	}{
-		"relaxed":        {bus: newBus(t, 1), close: true},
-		"flushed":        {bus: durableBus(t, 1, GroupCommitOff)},
-		"flushed, group": {bus: durableBus(t, 1, GroupCommitOn)},
-	} {
-		if c.close && racing.On {
-			continue // the detector is slower than a flush; it runs without, too
-		}
-		p := &c.bus.appenders[0].pace
-		p.looking = true // whatever the appends of this bus go by
-		if !c.close && quickestAppend(t, c.bus) < 2*flushTime {
-			t.Skip("this disk flushes so quickly that it cannot be told") // reason: there is nothing to tell apart
-		}
-		p.reset()
-		storeAndConsume(t, c.bus)
-		for more := 0; more < 20 && c.close && p.unflushed.IsZero(); more++ {
-			storeAndConsume(t, c.bus) // it is told sooner or later, however busy the machine is
-		}
-		if c.close {
-			require.False(t, p.unflushed.IsZero(), name)
-		} else {
-			require.True(t, p.unflushed.IsZero(), name)
-		}
-	}
-}
-
-// storeAndConsume has 32 runs append 16 records each, side by side, and takes them.
-func storeAndConsume(t *testing.T, bus *Bus) {
-	t.Helper()
-	const runs, each = 32, 16
-	var all sync.WaitGroup
-	for range runs {
-		run := journaltest.NewRun(t, bus)
-		all.Go(func() {
-			var last uint64
-			for range each {
-				var err error
-				if last, err = bus.Append(t.Context(), run, last, entryTo(run, events.Acting, "web", make([]byte, 700))); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	ctx, cancel := context.WithCancel(t.Context())
-	var came sync.WaitGroup
-	came.Add(runs * each)
-	go func() { came.Wait(); cancel() }()
-	require.NoError(t, bus.Consume(ctx, journal.Inbox{States: []events.State{events.Acting}, Pool: "web"}, 64, func(d journal.Delivery) {
-		if d.Ack() == nil && d.Attempt() == 1 {
-			came.Done()
-		}
-	}))
-}
-
-// quickestAppend is how long the quickest of some lone appends takes.
-func quickestAppend(t *testing.T, bus *Bus) time.Duration {
-	t.Helper()
-	quickest := unseen
-	for range 20 {
-		began := time.Now()
-		run := journaltest.NewRun(t, bus)
-		_, err := bus.Append(t.Context(), run, 0, entryTo(run, events.Nobody, events.DefaultPool, []byte("x")))
-		require.NoError(t, err)
-		quickest = min(quickest, time.Since(began))
-	}
-	return quickest
+	require.False(t, open(SyncUnknown, GroupCommitAuto), "nobody has said it")
+	require.True(t, open(SyncAlways, GroupCommitAuto))
+	require.True(t, open(SyncUnknown, GroupCommitAuto), "an init that cannot tell changes nothing")
+	require.False(t, open(SyncAlways, GroupCommitOff))
+	require.False(t, open(SyncRelaxed, GroupCommitAuto))
+	require.True(t, open(SyncRelaxed, GroupCommitOn))
 }
 
 func TestParseGroupCommit(t *testing.T) {

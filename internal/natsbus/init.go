@@ -1,6 +1,7 @@
 package natsbus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,8 +67,30 @@ type InitOptions struct {
 	// Say is told, one line at a time, what could not be done as was wanted, such as a
 	// limit that the server will not reserve; nil: nobody is.
 	Say func(line string)
+	// Sync says whether the server flushes each message to its disk before it
+	// acknowledges it, as its monitoring or whoever started it knows. The log keeps it
+	// for [GroupCommitAuto]; unknown: what it kept before.
+	Sync Sync
 	// Memory keeps the log in memory: for tests and benchmarks.
 	Memory bool
+}
+
+// Sync says whether a server flushes each message to its disk before it acknowledges it.
+type Sync string
+
+// The values of [Sync].
+const (
+	SyncUnknown Sync = ""
+	SyncAlways  Sync = "always"
+	SyncRelaxed Sync = "relaxed"
+)
+
+// SyncOf returns the value for a server of which it is known whether it flushes.
+func SyncOf(always bool) Sync {
+	if always {
+		return SyncAlways
+	}
+	return SyncRelaxed
 }
 
 // Init creates or updates streams, consumers and buckets. It is safe to repeat.
@@ -244,6 +267,9 @@ func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, sha
 		return fmt.Errorf("stream %s: %w", cfg.Name, err)
 	}
 	if shard == 0 {
+		if sync := cmp.Or(o.Sync, Sync(was[metaSync])); sync != SyncUnknown {
+			cfg.Metadata[metaSync] = string(sync)
+		}
 		if err := withPoolTools(cfg.Metadata, was, o.PoolTools); err != nil {
 			return err
 		}

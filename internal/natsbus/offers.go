@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -59,39 +58,26 @@ func (b *Bus) PutOffers(ctx context.Context, o journal.Offers) error {
 	return nil
 }
 
-// assignment is the operator's word on which pool tools belong to, as it was some time
-// ago.
-type assignment struct {
-	pools map[string]string
-	at    time.Time
-}
-
-// assigned returns the pools of the tools that the operator has assigned.
-func (b *Bus) assigned(ctx context.Context) (map[string]string, error) {
-	b.mu.Lock()
-	cached := b.assignment
-	b.mu.Unlock()
-	if time.Since(cached.at) < poolsFresh {
-		return cached.pools, nil
-	}
-	info, err := b.streamInfo(ctx, 0)
-	if err != nil {
-		return nil, err
-	}
-	byPool, err := readPoolTools(info.Config.Metadata)
-	if err != nil {
-		return nil, err
-	}
-	fresh := assignment{pools: map[string]string{}, at: time.Now()}
-	for pool, tools := range byPool {
-		for _, tool := range tools {
-			fresh.pools[tool] = pool
+// assignedPools returns the pools of the tools that the operator has assigned.
+func (b *Bus) assignedPools(ctx context.Context) (map[string]string, error) {
+	assigned, err := b.assigned.get("", poolsFresh, func() (map[string]string, error) {
+		info, err := b.streamInfo(ctx, 0)
+		if err != nil {
+			return nil, err
 		}
+		byPool, err := readPoolTools(info.Config.Metadata)
+		pools := map[string]string{}
+		for pool, tools := range byPool {
+			for _, tool := range tools {
+				pools[tool] = pool
+			}
+		}
+		return pools, err
+	})
+	if err != nil {
+		return nil, err
 	}
-	b.mu.Lock()
-	b.assignment = fresh
-	b.mu.Unlock()
-	return fresh.pools, nil
+	return assigned, nil
 }
 
 // readPoolTools reads the operator's lists from the first stream's metadata.
@@ -157,7 +143,7 @@ func CheckPoolTools(byPool map[string][]string) error {
 // owned drops the tools that the operator has assigned to other pools than the one that
 // announces them, and says so once.
 func (b *Bus) owned(ctx context.Context, tools []events.ToolSpec) ([]events.ToolSpec, error) {
-	assigned, err := b.assigned(ctx)
+	assigned, err := b.assignedPools(ctx)
 	if err != nil || len(assigned) == 0 {
 		return tools, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // The headers by which the server keeps time. A schedule replaces the one on the
@@ -113,8 +114,12 @@ func (b *Bus) ConsumeTimers(ctx context.Context, slots int, handle func(journal.
 	if slots < 1 {
 		return fmt.Errorf("consume timers: %d slots: at least one is needed", slots)
 	}
-	due := newSource(timerStream, timerDurable, b.prepareTimers)
-	return b.pull(ctx, []*source{due}, slots, func(d journal.Delivery) {
+	due := source{timerStream, timerDurable, func(ctx context.Context) (jetstream.Consumer, error) {
+		return b.awaitConsumer(ctx, timerStream, timerDurable, initCommand, func() error {
+			return b.create(ctx, timerStream, timerConsumerConfig(b.opts.AckWait, b.opts.MaxAckPending))
+		})
+	}}
+	return b.pull(ctx, []source{due}, slots, func(d journal.Delivery) {
 		timer, err := b.parseTimer(d.Record())
 		if err != nil {
 			// It is nobody's, so nobody waits for it.
@@ -124,13 +129,6 @@ func (b *Bus) ConsumeTimers(ctx context.Context, slots int, handle func(journal.
 		}
 		handle(timerDelivery{d, timer})
 	})
-}
-
-func (b *Bus) prepareTimers(ctx context.Context) error {
-	_, err := b.awaitConsumer(ctx, timerStream, timerDurable, initCommand, func() error {
-		return b.create(ctx, timerStream, timerConsumerConfig(b.opts.AckWait, b.opts.MaxAckPending))
-	})
-	return err
 }
 
 // parseTimer reads a message that fired.

@@ -18,6 +18,9 @@ const (
 	// metaTools is the key in the first stream's metadata under which the operator says
 	// which pool each tool belongs to.
 	metaTools = "moorebus_pool_tools"
+	// metaSync is the key in the first stream's metadata under which init says whether
+	// the server flushes, see [Sync].
+	metaSync = "moorebus_sync"
 
 	// maxMessage is the largest message of the log with its headers, in bytes:
 	// what a server takes by default.

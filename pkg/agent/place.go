@@ -101,11 +101,11 @@ func (p place) serve(ctx context.Context, n needs, logger *slog.Logger) (journal
 		return nil, nil, err
 	}
 	closeAll := func() { conn.Close(); shutdown() }
-	if err := natsbus.Init(ctx, conn, natsbus.InitOptions{Pools: n.pools, States: n.states, Alone: true, Storable: server.Storable()}); err != nil {
+	if err := natsbus.Init(ctx, conn, natsbus.InitOptions{Pools: n.pools, States: n.states, Alone: true, Storable: server.Storable(), Sync: natsbus.SyncAlways}); err != nil {
 		closeAll()
 		return nil, nil, err
 	}
-	bus, err := connected(ctx, conn, n, natsbus.Options{Logger: logger, GroupCommit: natsbus.GroupCommitOn, Full: server.Full})
+	bus, err := connected(ctx, conn, n, natsbus.Options{Logger: logger, Full: server.Full})
 	if err != nil {
 		closeAll()
 		return nil, nil, err
