@@ -267,7 +267,7 @@ func (m *mould) stretch(n int) (*mould, error) {
 			step.payload = &events.ToolSuccess{Outcome: &outcome}
 		case *events.Continue:
 		default:
-			return nil, fmt.Errorf("an agent-10 run has a %s where none is expected", step.payload.Type())
+			return nil, fmt.Errorf("an agent-10 run has a %s where none is expected", events.TypeOf(step.payload))
 		}
 		long.steps = append(long.steps, step)
 	}

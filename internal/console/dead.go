@@ -125,8 +125,8 @@ func deadRun(codec *events.Codec, shards int, rec journal.Record) (Dead, bool) {
 		return Dead{}, false // whoever meets a poisoned run may end it
 	}
 	d := Dead{Run: s.Run.ID, Namespace: s.Run.Namespace, N: e.N, Code: fatal.Code, Message: fatal.Message, Time: e.Time}
-	if fatal.Poison.N > 0 {
-		d.Message += poison(fatal.Poison)
+	if poison := fatal.Poison; poison.N > 0 {
+		d.Message += fmt.Sprintf(" (event %d: %s)", poison.N, poison.Reason)
 	}
 	return d, true
 }

@@ -185,7 +185,7 @@ func (r *Run) tail(b *bytes.Buffer, p palette) {
 func (r *Run) request(q events.Request) string {
 	said := ""
 	if i := slices.IndexFunc(r.PendingApproval.Decisions, func(d events.Decision) bool { return d.CallID == q.CallID }); i >= 0 {
-		said = ": " + Plain(decision(r.PendingApproval.Decisions[i]))
+		said = ": " + Plain(events.Summary(&events.HumanDecision{Decision: r.PendingApproval.Decisions[i]}))
 	}
 	switch {
 	case q.Asks && said == "":

@@ -126,7 +126,7 @@ func (g *Gateway) inputDrafts(mem *reducer.Memory, inputs []Input) ([]runlog.Dra
 		case Foreign:
 			return nil, notYours(i, in)
 		}
-		if next, ok := g.table.Next(state, draft.Payload.Type()); ok {
+		if next, ok := g.table.Next(state, events.TypeOf(draft.Payload)); ok {
 			state = next
 		}
 		drafts = append(drafts, draft)

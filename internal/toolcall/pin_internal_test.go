@@ -29,8 +29,8 @@ func first(t *testing.T, p events.Payload, further map[string]any) (run events.R
 	for key, value := range further {
 		object[key] = value
 	}
-	envelope["type"], envelope["subject"], envelope["data"] = p.Type(), run.ID, object
-	envelope["dataschema"] = fmt.Sprintf("moorebus/%s/1", p.Type())
+	envelope["type"], envelope["subject"], envelope["data"] = events.TypeOf(p), run.ID, object
+	envelope["dataschema"] = fmt.Sprintf("moorebus/%s/1", events.TypeOf(p))
 	require.NotEmpty(t, e.ID)
 	body, err = json.Marshal(envelope)
 	require.NoError(t, err)

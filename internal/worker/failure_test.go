@@ -265,7 +265,7 @@ func TestEventWithoutRow(t *testing.T) {
 			run := r.start()
 			mem := r.AwaitEnd(run)
 			require.Equal(t, reducer.CodeInvalidTransition, mem.Error.Code)
-			require.Contains(t, mem.Error.Message, string(p.Type()))
+			require.Contains(t, mem.Error.Message, string(events.TypeOf(p)))
 			require.Len(t, r.Records(run), 2)
 		})
 	}

@@ -49,8 +49,8 @@ func testBody(t Type, data string) []byte { return fmt.Appendf(nil, testHead+tes
 // beside that what is unusual.
 func data(t testing.TB) map[Type][]string {
 	all := map[Type][]string{}
-	for typ, fresh := range builtin {
-		p, n := fresh(), 0
+	for typ := range rowOf {
+		p, n := New(typ), 0
 		fillIn(t, reflect.ValueOf(p).Elem(), &n)
 		text, err := appendPayload(nil, p)
 		require.NoError(t, err, typ)
@@ -64,7 +64,7 @@ func data(t testing.TB) map[Type][]string {
 func TestWhatIsWrittenIsCanonical(t *testing.T) {
 	for typ, all := range data(t) {
 		require.NotNil(t, canonical(testBody(typ, all[0])), typ)
-		require.True(t, codec.Canonical([]byte(all[0]), builtin[typ]()), "%s %s", typ, all[0])
+		require.True(t, codec.Canonical([]byte(all[0]), New(typ)), "%s %s", typ, all[0])
 		for _, text := range all {
 			for _, text := range append(spoiled(text), text, `{}`, `{"other":1}`, `[]`, `{ }`, `{"a":1}}`, `{"call_id":1}`) {
 				sameEnvelope(t, testBody(typ, text))
@@ -92,7 +92,7 @@ func sameEnvelope(t testing.TB, body []byte) {
 
 // samePayload holds the reader of payloads to package json.
 func samePayload(t testing.TB, typ Type, data []byte) {
-	got, want := builtin[typ](), builtin[typ]()
+	got, want := New(typ), New(typ)
 	err := unmarshalPayload(data, got)
 	var wantErr error
 	switch p := want.(type) {
@@ -208,6 +208,6 @@ func TestWhatHasNoJSONIsRefused(t *testing.T) {
 		_, want := appendPayload(nil, p)
 		require.Error(t, want)
 		_, err := DefaultCodec().Encode(&Event{Data: p})
-		require.EqualError(t, err, "event "+string(p.Type())+": "+want.Error())
+		require.EqualError(t, err, "event "+string(p.eventType())+": "+want.Error())
 	}
 }

@@ -30,6 +30,18 @@ func (e *UnknownTypeError) Error() string {
 	return fmt.Sprintf("unknown event type %q: register it with events.NewCodec, or use the Moorebus version that wrote it", string(e.Type))
 }
 
+// NewerVersionError is the error for an event whose payload is of a version that this
+// build does not know, since a newer one wrote it.
+type NewerVersionError struct {
+	Type           Type
+	Version, Known int
+}
+
+// Error names the type and both versions.
+func (e *NewerVersionError) Error() string {
+	return fmt.Sprintf("event %s: version %d is newer than %d, the newest this Moorebus knows: use a newer one", e.Type, e.Version, e.Known)
+}
+
 // Upcaster lifts a payload from one version to the next. It must not depend on
 // anything but its argument.
 type Upcaster func(old json.RawMessage) (json.RawMessage, error)
@@ -55,7 +67,7 @@ type Codec struct {
 func NewCodec(specs ...TypeSpec) (*Codec, error) {
 	c := &Codec{custom: map[Type]bool{}, upcasters: map[Type][]Upcaster{}}
 	for _, spec := range specs {
-		_, known := builtin[spec.Type]
+		known := rowOf[spec.Type] != nil
 		_, twice := c.custom[spec.Type]
 		switch {
 		case spec.Type == "" || strings.ContainsAny(string(spec.Type), "/\" \\"):
@@ -77,19 +89,28 @@ func (c *Codec) schema(t Type) string {
 	if s := firstSchema[t]; s != "" && c.version(t) == 1 {
 		return s
 	}
-	return schemaRoot + string(t) + "/" + strconv.Itoa(int(c.version(t)))
+	return schemaRoot + string(t) + "/" + strconv.Itoa(c.version(t))
 }
 
 // firstSchema has the dataschema of version 1 of every built-in type.
 var firstSchema = func() map[Type]string {
-	all := make(map[Type]string, len(builtin))
-	for t := range builtin {
+	all := make(map[Type]string, len(rowOf))
+	for t := range rowOf {
 		all[t] = schemaRoot + string(t) + "/1"
 	}
 	return all
 }()
 
-func (c *Codec) version(t Type) Version { return Version(len(c.upcasters[t]) + 1) }
+// lifts returns the upcasters of a type: those that the codec was given, else the
+// type's own.
+func (c *Codec) lifts(t Type) []Upcaster {
+	if own, ok := c.upcasters[t]; ok || rowOf[t] == nil {
+		return own
+	}
+	return rowOf[t].upcasters
+}
+
+func (c *Codec) version(t Type) int { return len(c.lifts(t)) + 1 }
 
 // Encode writes the event's body. Equal events give equal bytes; a decoded
 // event gives the bytes it was decoded from, as long as they were written by
@@ -99,7 +120,7 @@ func (c *Codec) Encode(e *Event) ([]byte, error) {
 		return nil, errors.New("event has no data")
 	}
 	t := e.Type()
-	if _, ok := builtin[t]; !ok && !c.custom[t] {
+	if rowOf[t] == nil && !c.custom[t] {
 		return nil, &UnknownTypeError{Type: t}
 	}
 	head, err := codec.Append(make([]byte, 0, usualBody), &envelope{
@@ -214,8 +235,8 @@ func decodeEnvelope(body []byte) (*decoder, error) {
 
 func (c *Codec) payload(t Type, data json.RawMessage) (Payload, error) {
 	var p Payload
-	if fresh, ok := builtin[t]; ok {
-		p = fresh()
+	if r := rowOf[t]; r != nil {
+		p = r.fresh()
 	} else if c.custom[t] {
 		p = &Custom{Name: t}
 	} else {
@@ -229,7 +250,7 @@ func (c *Codec) payload(t Type, data json.RawMessage) (Payload, error) {
 
 // lift brings data to the current version of its type.
 func (c *Codec) lift(t Type, schema string, data json.RawMessage) (json.RawMessage, error) {
-	if _, ok := builtin[t]; !ok && !c.custom[t] {
+	if rowOf[t] == nil && !c.custom[t] {
 		return nil, &UnknownTypeError{Type: t}
 	}
 	if c.version(t) == 1 && schema == firstSchema[t] {
@@ -241,14 +262,14 @@ func (c *Codec) lift(t Type, schema string, data json.RawMessage) (json.RawMessa
 		return nil, fmt.Errorf("event %s: dataschema %q is not %s%s/<version>", t, schema, schemaRoot, t)
 	}
 	current := c.version(t)
-	if Version(v) > current {
-		return nil, fmt.Errorf("event %s: version %d is newer than %d, the newest this Moorebus knows: use a newer one", t, v, current)
+	if v > current {
+		return nil, &NewerVersionError{Type: t, Version: v, Known: current}
 	}
-	if Version(v) < current && !json.Valid(data) {
+	if v < current && !json.Valid(data) {
 		return nil, fmt.Errorf("event %s: data: %w", t, codec.Invalid(data))
 	}
-	for ; Version(v) < current; v++ {
-		if data, err = c.upcasters[t][v-1](data); err != nil {
+	for ; v < current; v++ {
+		if data, err = c.lifts(t)[v-1](data); err != nil {
 			return nil, fmt.Errorf("event %s: lifting version %d: %w", t, v, err)
 		}
 		if data, err = compactObject(data); err != nil {

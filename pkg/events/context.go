@@ -2,8 +2,30 @@ package events
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 )
+
+// Edits of the model's context, of working memory and of storage.
+const (
+	TypeContextWindowExpanded   Type = "ContextWindowExpanded"
+	TypeToolCallsAddedToContext Type = "ToolCallsAddedToContext"
+	TypeWorkingMemoryAdded      Type = "WorkingMemoryAdded"
+	TypeWorkingMemoryRemoved    Type = "WorkingMemoryRemoved"
+	TypeStorageSaved            Type = "StorageSaved"
+	TypeStorageLoaded           Type = "StorageLoaded"
+)
+
+var contextRows = []row{
+	define("The model sees more of the conversation.", func(p *ContextWindowExpanded) string { return p.summary(fmt.Sprintf("by %d messages", p.Increment)) }),
+	define("The model sees earlier calls again.", func(p *ToolCallsAddedToContext) string { return p.summary(strings.Join(p.CallIDs, ", ")) }),
+	define("An entry is put into working memory.", func(p *WorkingMemoryAdded) string { return p.summary() }),
+	define("An entry is taken out of working memory.", func(p *WorkingMemoryRemoved) string { return strings.Join(p.Tags, ", ") }),
+	define("An entry was written to storage.", func(p *StorageSaved) string { return p.summary() }),
+	define("Entries were read from storage into working memory.", func(p *StorageLoaded) string {
+		return fmt.Sprintf("%s: %d entries", strings.Join(p.Tags, ", "), len(p.Entries))
+	}),
+}
 
 // ReservedPrefix begins the names of Moorebus' own tools: no other tool may have
 // such a name.
@@ -48,69 +70,58 @@ func ReplyOf(p Payload) *ContextReply {
 	return nil
 }
 
-// Chunks is how the text of a reply came: for each part the milliseconds since the
-// call began, and how many bytes of the text it has. The bytes add up to the text.
-type Chunks [][2]int64
-
-// ChunksOf returns a reply's text and how it came; no chunks where that was not
-// recorded, or does not fit the text.
-func ChunksOf(p Payload) (text string, chunks Chunks) {
-	said, came := timed(p)
-	if said == nil {
-		return "", nil
-	}
-	if !came.fit(*said) {
-		return *said, nil
-	}
-	return *said, *came
+// ContextWindowExpanded widens what the model sees by a number of messages.
+type ContextWindowExpanded struct {
+	Increment int `json:"increment"`
+	// NextTurn says that the run waited for its user, so that the edit is for the
+	// turn that begins next.
+	NextTurn bool `json:"next_turn,omitempty"`
+	// ContextReply is nil where the edit came from outside.
+	*ContextReply
 }
 
-// SetChunks notes in a reply that is about to be written how its text came, where
-// that fits the text.
-func SetChunks(p Payload, chunks Chunks) {
-	if said, came := timed(p); said != nil && chunks.fit(*said) {
-		*came = chunks
-	}
+func (*ContextWindowExpanded) eventType() Type { return TypeContextWindowExpanded }
+
+// ToolCallsAddedToContext shows the model earlier calls again.
+type ToolCallsAddedToContext struct {
+	CallIDs []string `json:"call_ids"`
+	// NextTurn is that of [ContextWindowExpanded].
+	NextTurn bool `json:"next_turn,omitempty"`
+	// ContextReply is nil where the edit came from outside.
+	*ContextReply
 }
 
-// timed returns where a payload has a reply's text and its timing, nil where it has
-// none.
-func timed(p Payload) (*string, *Chunks) {
-	switch p := p.(type) {
-	case *LLMToolCall:
-		return &p.Content, &p.Chunks
-	case *LLMParallelToolCalls:
-		return &p.Content, &p.Chunks
-	case *HumanApprovalRequired:
-		return &p.Content, &p.Chunks
-	case *LLMFinalAnswer:
-		return &p.Content, &p.Chunks
-	case *LLMMessageComplete:
-		return &p.Content, &p.Chunks
-	case *LLMThought:
-		return &p.Content, &p.Chunks
-	case *AnswerTooShort:
-		return &p.Content, &p.Chunks
-	case *ToolBlacklisted:
-		return &p.Content, &p.Chunks
-	case *ReplyInvalid:
-		return &p.Content, &p.Chunks
-	}
-	if r := ReplyOf(p); r != nil {
-		return &r.Content, &r.Chunks
-	}
-	return nil, nil
+func (*ToolCallsAddedToContext) eventType() Type { return TypeToolCallsAddedToContext }
+
+// Entry is a piece of working memory or storage under a sorted set of tags.
+type Entry struct {
+	Tags  []string `json:"tags"`
+	Value string   `json:"value"`
 }
 
-// fit reports whether the parts are those of the text: they add up to it, none is
-// empty, and none comes before the one before it.
-func (c Chunks) fit(text string) bool {
-	last, sum := int64(0), int64(0)
-	for _, part := range c {
-		if part[0] < last || part[1] <= 0 {
-			return false
-		}
-		last, sum = part[0], sum+part[1]
-	}
-	return sum == int64(len(text))
+// WorkingMemoryAdded puts an entry into working memory, replacing one with the
+// same tags.
+type WorkingMemoryAdded struct{ Entry }
+
+func (*WorkingMemoryAdded) eventType() Type { return TypeWorkingMemoryAdded }
+
+// WorkingMemoryRemoved removes the entry with exactly these tags.
+type WorkingMemoryRemoved struct {
+	Tags []string `json:"tags"`
 }
+
+func (*WorkingMemoryRemoved) eventType() Type { return TypeWorkingMemoryRemoved }
+
+// StorageSaved says that an entry was written to storage.
+type StorageSaved struct{ Entry }
+
+func (*StorageSaved) eventType() Type { return TypeStorageSaved }
+
+// StorageLoaded says what was found in storage under Tags; it is copied into
+// working memory.
+type StorageLoaded struct {
+	Tags    []string `json:"tags"`
+	Entries []Entry  `json:"entries"`
+}
+
+func (*StorageLoaded) eventType() Type { return TypeStorageLoaded }

@@ -41,6 +41,6 @@ type Event struct {
 }
 
 // Type returns the type of the event's payload.
-func (e *Event) Type() Type { return e.Data.Type() }
+func (e *Event) Type() Type { return e.Data.eventType() }
 
 type member struct{ key, value []byte }

@@ -12,7 +12,8 @@ import (
 func TestEveryUsageIsBilled(t *testing.T) {
 	t.Parallel()
 	billed := 0
-	for typ, empty := range builtin {
+	for typ, r := range rowOf {
+		empty := r.fresh
 		p := empty()
 		require.NoError(t, json.Unmarshal([]byte(`{"usage":{"input":7,"output":1,"total":8}}`), p))
 		data, err := json.Marshal(p)

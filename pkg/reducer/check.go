@@ -65,7 +65,7 @@ func (m *Machine) checkOrigin(mem *Memory, from events.State, p events.Payload) 
 	if from == mem.State && ownState(p) || slices.Contains(Origins(m.table, mem, p), from) {
 		return nil
 	}
-	return fmt.Errorf("%s in state %s may not come from %s", p.Type(), mem.State, from)
+	return fmt.Errorf("%s in state %s may not come from %s", events.TypeOf(p), mem.State, from)
 }
 
 // ownState reports whether the run's own state is among the [Origins] of an event,
@@ -162,13 +162,13 @@ func (mem *Memory) checkData(e *events.Event) error {
 	case *events.ToolFailure:
 		return mem.checkOutcome(p.Outcome, false)
 	case *events.ToolCallResult:
-		return mem.checkOpen(p.CallID, only[p.Type()]...)
+		return mem.checkOpen(p.CallID, only[events.TypeOf(p)]...)
 	case *events.ToolCallDispatched:
-		return mem.checkOpen(p.CallID, only[p.Type()]...)
+		return mem.checkOpen(p.CallID, only[events.TypeOf(p)]...)
 	case *events.HandedOff:
 		return mem.checkHandOff(p)
 	case *events.ToolCallStarted:
-		return mem.checkOpen(p.CallID, only[p.Type()]...)
+		return mem.checkOpen(p.CallID, only[events.TypeOf(p)]...)
 	case *events.HumanDecision:
 		return mem.checkDecision(&p.Decision, true, events.DecisionApproved, events.DecisionModified, events.DecisionRejected)
 	case *events.HumanApproved:

@@ -40,9 +40,9 @@ func TestEveryEventIsDescribed(t *testing.T) {
 		&events.Paused{By: by}, &events.Resumed{}, &events.BudgetRaised{By: by}, &events.HandedOff{Agent: events.Agent{Name: "writer"}, Reason: long},
 	} {
 		text := describe(p)
-		require.NotEmpty(t, strings.Trim(text, " :,"), "%s", p.Type())
-		require.LessOrEqual(t, utf8.RuneCountInString(text), traceTextLimit+1, "%s", p.Type())
-		described[p.Type()] = true
+		require.NotEmpty(t, strings.Trim(text, " :,"), "%s", events.TypeOf(p))
+		require.LessOrEqual(t, utf8.RuneCountInString(text), traceTextLimit+1, "%s", events.TypeOf(p))
+		described[events.TypeOf(p)] = true
 	}
 	for _, typ := range events.Types() {
 		require.True(t, described[typ], "%s is not here", typ)

@@ -26,7 +26,7 @@ type Stamp struct {
 // row for it, or says what else makes it illegal; mem is not changed.
 func (m *Machine) Draft(mem *Memory, run events.Run, origin events.State, p events.Payload, stamp Stamp) (events.Subject, *events.Event, error) {
 	// An event that leads nowhere is refused by the check.
-	next, _ := m.next(mem, p.Type())
+	next, _ := m.next(mem, events.TypeOf(p))
 	cause := stamp.Cause
 	if cause == "" || mem.N == 0 {
 		cause = mem.Control.LastID

@@ -21,7 +21,7 @@ func checkEdge(t require.TestingT, before *reducer.Memory, s events.Subject, p e
 		found := slices.ContainsFunc(edges, func(e reducer.Edge) bool {
 			return e.From == from && e.To == s.To && (e.Pool == s.Pool || e.Pool == events.Wildcard)
 		})
-		require.True(t, found, "%s in %s goes from %s to %s in pool %s, which is no edge", p.Type(), before.State, from, s.To, s.Pool)
+		require.True(t, found, "%s in %s goes from %s to %s in pool %s, which is no edge", events.TypeOf(p), before.State, from, s.To, s.Pool)
 	}
 }
 

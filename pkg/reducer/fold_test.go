@@ -36,7 +36,7 @@ func runFolds(t *testing.T, cases []foldCase) {
 	t.Helper()
 	for _, c := range cases {
 		t.Run(string(c.typ)+"/"+c.name, func(t *testing.T) {
-			require.Equal(t, c.typ, c.event.Type())
+			require.Equal(t, c.typ, events.TypeOf(c.event))
 			s := c.scene(t)
 			before := s.Mem.Clone()
 			_, e, err := s.Append(origin(s.Mem, c.event), c.event)

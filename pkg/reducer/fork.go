@@ -84,7 +84,7 @@ func (m *Machine) next(mem *Memory, t events.Type) (events.State, bool) {
 func (m *Machine) checkFork(mem *Memory, p *events.Forked) error {
 	switch {
 	case mem.N > 0:
-		return &TransitionError{From: mem.State, Event: p.Type()}
+		return &TransitionError{From: mem.State, Event: events.TypeOf(p)}
 	case events.CheckID(p.Run) != nil, p.At == 0, p.Hash == "":
 		return errors.New("does not name the run, the event and the hash that it is forked from")
 	case p.Run == mem.RunID:

@@ -109,7 +109,7 @@ func TestRandomForks(t *testing.T) {
 				}
 				before := fork.Mem.Clone()
 				subject, e, err := fork.Append(next.Origin, next.Payload)
-				require.NoError(t, err, "%s in %s", next.Payload.Type(), before.State)
+				require.NoError(t, err, "%s in %s", events.TypeOf(next.Payload), before.State)
 				checkEdge(t, before, subject, e.Data)
 				checkView(t, fork.Mem)
 				checkEffects(t, fork, before, e)

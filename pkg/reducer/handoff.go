@@ -9,7 +9,7 @@ import (
 // checkHandOff says whether a call may have the run go over to another agent: it is
 // the last one of its reply, so that no agent's call goes out under another one.
 func (mem *Memory) checkHandOff(p *events.HandedOff) error {
-	if err := mem.checkOpen(p.CallID, only[p.Type()]...); err != nil {
+	if err := mem.checkOpen(p.CallID, only[events.TypeOf(p)]...); err != nil {
 		return err
 	}
 	switch call := mem.Call(p.CallID); {

@@ -219,10 +219,10 @@ func TestOrigins(t *testing.T) {
 			s := in(t, c.state)
 			_, _, _, err := s.Draft(from, c.payload)
 			if may {
-				require.NoError(t, err, "%s in %s from %s", c.payload.Type(), c.state, from)
+				require.NoError(t, err, "%s in %s from %s", events.TypeOf(c.payload), c.state, from)
 				continue
 			}
-			require.ErrorContains(t, err, "may not come from "+string(from), "%s in %s", c.payload.Type(), c.state)
+			require.ErrorContains(t, err, "may not come from "+string(from), "%s in %s", events.TypeOf(c.payload), c.state)
 		}
 	}
 }

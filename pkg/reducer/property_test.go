@@ -73,7 +73,7 @@ func TestRandomRuns(t *testing.T) {
 			tryIllegal(t, r, next)
 			before := r.Mem.Clone()
 			subject, e, err := r.Append(next.Origin, next.Payload)
-			require.NoError(t, err, "%s in %s", next.Payload.Type(), before.State)
+			require.NoError(t, err, "%s in %s", events.TypeOf(next.Payload), before.State)
 			o.add(e, len(before.Control.Queued) > len(r.Mem.Control.Queued))
 			checkOwner(t, before, r.Mem, e)
 			checkMemory(t, r, o)

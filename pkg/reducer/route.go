@@ -43,10 +43,10 @@ func Route(t *Table, mem *Memory, p events.Payload) (to events.State, pool strin
 	case *events.HumanApprovedParallel:
 		return mem.approvedRoute()
 	}
-	if !t.Transition(mem.State, p.Type()) {
+	if !t.Transition(mem.State, events.TypeOf(p)) {
 		return events.Nobody, events.DefaultPool
 	}
-	next, _ := t.Next(mem.State, p.Type())
+	next, _ := t.Next(mem.State, events.TypeOf(p))
 	if t.Terminal(next) && mem.Control.Parent != nil {
 		return next, events.AgentsPool
 	}

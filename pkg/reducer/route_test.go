@@ -78,7 +78,7 @@ func TestRoutes(t *testing.T) {
 		{events.Reflecting, &events.Resumed{}, "reflecting.default"},
 		{events.Paging, &events.Resumed{}, "paging.default"},
 	} {
-		require.Equal(t, c.want, in(t, c.state).route(c.payload), "%s in %s", c.payload.Type(), c.state)
+		require.Equal(t, c.want, in(t, c.state).route(c.payload), "%s in %s", events.TypeOf(c.payload), c.state)
 	}
 }
 

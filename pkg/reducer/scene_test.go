@@ -64,7 +64,7 @@ func (s *scene) do(payloads ...events.Payload) *scene {
 	s.t.Helper()
 	for _, p := range payloads {
 		_, _, err := s.Append(origin(s.Mem, p), p)
-		require.NoError(s.t, err, "%s in %s", p.Type(), s.Mem.State)
+		require.NoError(s.t, err, "%s in %s", events.TypeOf(p), s.Mem.State)
 	}
 	return s
 }
@@ -74,7 +74,7 @@ func (s *scene) refuses(p events.Payload, says string) {
 	s.t.Helper()
 	before := reducertest.Canonical(s.Mem)
 	_, _, _, err := s.Draft(origin(s.Mem, p), p)
-	require.Error(s.t, err, "%s in %s: %s", p.Type(), s.Mem.State, says)
+	require.Error(s.t, err, "%s in %s: %s", events.TypeOf(p), s.Mem.State, says)
 	require.ErrorContains(s.t, err, says)
 	require.Equal(s.t, before, reducertest.Canonical(s.Mem))
 }

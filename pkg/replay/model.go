@@ -89,7 +89,7 @@ func reply(p events.Payload) recorded.Reply {
 	case *events.LLMAttemptFailed:
 		return recorded.Reply{Err: &llm.Error{Kind: llm.ErrorKind(p.Kind), Message: p.Message}}
 	}
-	return recorded.Reply{Err: &llm.Error{Kind: llm.KindInvalid, Message: "the log does not hold what this reply said (" + string(p.Type()) + ")"}}
+	return recorded.Reply{Err: &llm.Error{Kind: llm.KindInvalid, Message: "the log does not hold what this reply said (" + string(events.TypeOf(p)) + ")"}}
 }
 
 // whole is a reply with the calls that stand in events before its own.

@@ -1,0 +1,91 @@
+package events
+
+// What ends a run, holds it or lets it go on.
+const (
+	TypePaused         Type = "Paused"
+	TypeResumed        Type = "Resumed"
+	TypeBudgetRaised   Type = "BudgetRaised"
+	TypeCancelled      Type = "Cancelled"
+	TypeMaxSteps       Type = "MaxSteps"
+	TypeBudgetExceeded Type = "BudgetExceeded"
+	TypeFatalError     Type = "FatalError"
+)
+
+var controlRows = []row{
+	define("No new work starts until the run is resumed.", func(p *Paused) string { return p.summary() }),
+	define("Work may start again, and the state's work is driven once more.", func(p *Resumed) string { return p.summary() }),
+	define("The run gets other limits.", func(p *BudgetRaised) string { return p.summary() }),
+	define("The run is ended from outside.", func(p *CancelledRun) string { return p.summary() }),
+	define("The run ends because it used up its planning calls.", func(p *MaxSteps) string { return p.summary() }),
+	define("The run ends because it used up its budget.", func(p *BudgetExceeded) string { return p.summary() }),
+	define("The run ends because nobody can continue it.", func(p *FatalError) string { return p.summary() }),
+}
+
+// Outcome is why a run ended, machine-readable code first.
+type Outcome struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// MaxSteps ends a run that used up its planning calls.
+type MaxSteps struct{ Outcome }
+
+func (*MaxSteps) eventType() Type { return TypeMaxSteps }
+
+// BudgetExceeded ends a run that used up its budget.
+type BudgetExceeded struct{ Outcome }
+
+func (*BudgetExceeded) eventType() Type { return TypeBudgetExceeded }
+
+// FatalError ends a run that nobody can continue. Poison names the stored
+// message that could not be read, where that is the reason; Usage what was billed
+// for a reply that ended the run.
+type FatalError struct {
+	Outcome
+	Poison
+	Usage *Usage `json:"usage,omitempty"`
+}
+
+func (*FatalError) eventType() Type { return TypeFatalError }
+
+// Poison describes a stored message that is not a legal event of its run.
+type Poison struct {
+	Type   string `json:"type,omitempty"`
+	N      uint64 `json:"n,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// By says who acted from outside, and why.
+type By struct {
+	Reason string `json:"reason,omitempty"`
+	By     string `json:"by,omitempty"`
+}
+
+// CancelledRun ends a run from outside (event type Cancelled; [Cancelled] is
+// the state).
+type CancelledRun struct{ By }
+
+func (*CancelledRun) eventType() Type { return TypeCancelled }
+
+// Paused keeps new work from starting.
+type Paused struct{ By }
+
+func (*Paused) eventType() Type { return TypePaused }
+
+// Resumed lets work start again, and drives the current state once more.
+type Resumed struct {
+	By
+	// Redrive marks the one by which a gateway drives work that stands still: the run
+	// ends if nothing comes of it. Whoever asks for a Resumed cannot set it.
+	Redrive bool `json:"redrive,omitempty"`
+}
+
+func (*Resumed) eventType() Type { return TypeResumed }
+
+// BudgetRaised replaces the limits that it names.
+type BudgetRaised struct {
+	Budget Budget `json:"budget"`
+	By
+}
+
+func (*BudgetRaised) eventType() Type { return TypeBudgetRaised }

@@ -1,0 +1,59 @@
+package events
+
+import (
+	"fmt"
+)
+
+// What the observer decides after results, and what reflection and paging come to.
+const (
+	TypeContinue        Type = "Continue"
+	TypeNeedsReflection Type = "NeedsReflection"
+	TypeNeedsPaging     Type = "NeedsPaging"
+	TypeReflectDone     Type = "ReflectDone"
+	TypePageDone        Type = "PageDone"
+)
+
+var observingRows = []row{
+	define("The results are committed and the model is asked again.", func(*Continue) string { return "" }),
+	define("The results are committed and the history is compressed first.", func(*NeedsReflection) string { return "" }),
+	define("The results are committed and working memory is paged out first.", func(*NeedsPaging) string { return "" }),
+	define("A summary takes the place of the history.", func(p *ReflectDone) string { return p.Summary + p.Failed }),
+	define("Entries of working memory went to storage.", func(p *PageDone) string {
+		return fmt.Sprintf("%d entries to storage, %d dropped", len(p.Paged), len(p.Dropped))
+	}),
+}
+
+// Continue commits the results and goes back to planning.
+type Continue struct{}
+
+func (*Continue) eventType() Type { return TypeContinue }
+
+// NeedsReflection commits the results and compresses the history first.
+type NeedsReflection struct{}
+
+func (*NeedsReflection) eventType() Type { return TypeNeedsReflection }
+
+// NeedsPaging commits the results and shrinks working memory first.
+type NeedsPaging struct{}
+
+func (*NeedsPaging) eventType() Type { return TypeNeedsPaging }
+
+// ReflectDone ends a reflection. An empty Summary keeps the history; Failed
+// then says why.
+type ReflectDone struct {
+	Summary string `json:"summary,omitempty"`
+	Failed  string `json:"failed,omitempty"`
+	Model   string `json:"model,omitempty"`
+	Usage   *Usage `json:"usage,omitempty"`
+}
+
+func (*ReflectDone) eventType() Type { return TypeReflectDone }
+
+// PageDone ends paging: Paged went to storage, Dropped had to go regardless of
+// its priority to get below the hard limit.
+type PageDone struct {
+	Paged   []Entry `json:"paged,omitempty"`
+	Dropped []Entry `json:"dropped,omitempty"`
+}
+
+func (*PageDone) eventType() Type { return TypePageDone }

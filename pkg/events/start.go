@@ -1,0 +1,80 @@
+package events
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// How runs begin, and how one goes on under another agent.
+const (
+	TypeStart     Type = "Start"
+	TypeForked    Type = "Forked"
+	TypeHandedOff Type = "HandedOff"
+)
+
+var startRows = []row{
+	define("A run begins with an agent, its tools and a task.", func(p *Start) string { return p.Agent.Name + ": " + p.Task }),
+	define("A run begins as another one stood after one of its events.", func(p *Forked) string { return fmt.Sprintf("from event %d of %s", p.At, p.Run) }),
+	define("The run goes on under another agent.", func(p *HandedOff) string { return "to " + p.Agent.Name }),
+}
+
+// Start opens a run. It pins all that a replay needs.
+type Start struct {
+	Agent     Agent      `json:"agent"`
+	AgentHash string     `json:"agent_hash"`
+	Task      string     `json:"task"`
+	Mode      Mode       `json:"mode"`
+	TaskType  string     `json:"task_type"`
+	Tools     []ToolSpec `json:"tools"`
+	TableHash string     `json:"table_hash"`
+	Parent    *Parent    `json:"parent,omitempty"`
+}
+
+func (*Start) eventType() Type { return TypeStart }
+
+// Parent names the call of another run that this run answers.
+type Parent struct {
+	Run    string `json:"run"`
+	CallID string `json:"call_id"`
+	// Depth counts the runs above this one: 1 where the parent has none.
+	Depth int `json:"depth,omitempty"`
+}
+
+// Answers reports whether the run of p answers that call of that run; a run
+// without a parent answers none.
+func (p *Parent) Answers(run, callID string) bool {
+	return p != nil && p.Run == run && p.CallID == callID
+}
+
+// Forked opens a run that begins as another one did, up to its event At, whose
+// body has the Hash. Patch is what was asked to be different; what it came to is
+// pinned beside it, as Start pins it, so that a replay need not apply it. A field
+// that is empty is as the parent had it.
+type Forked struct {
+	Run   string          `json:"run"`
+	At    uint64          `json:"at"`
+	Hash  string          `json:"hash"`
+	Patch json.RawMessage `json:"patch,omitempty"`
+
+	Task     string `json:"task,omitempty"`
+	TaskType string `json:"task_type,omitempty"`
+	Mode     Mode   `json:"mode,omitempty"`
+	// Agent, AgentHash and Tools are there together or not at all.
+	Agent     *Agent     `json:"agent,omitempty"`
+	AgentHash string     `json:"agent_hash,omitempty"`
+	Tools     []ToolSpec `json:"tools,omitempty"`
+}
+
+func (*Forked) eventType() Type { return TypeForked }
+
+// HandedOff has a run go on under another agent, pinned as by Start. It comes before
+// the result of the call that asked for it.
+type HandedOff struct {
+	Agent     Agent      `json:"agent"`
+	AgentHash string     `json:"agent_hash"`
+	Tools     []ToolSpec `json:"tools"`
+	CallID    string     `json:"call_id"`
+	Reason    string     `json:"reason,omitempty"`
+}
+
+func (*HandedOff) eventType() Type { return TypeHandedOff }
