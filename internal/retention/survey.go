@@ -110,11 +110,8 @@ func (s *survey) endsByItself(ctx context.Context, log journal.Log, codec *event
 	if err != nil || end.Run != e.run.ID || subject.To != end.To || !s.table.Terminal(end.To) {
 		return false, nil
 	}
-	if end.Type() != events.TypeFatalError { // which any worker may say of a poisoned run
-		origins := reducer.Origins(s.table, &reducer.Memory{State: end.From}, end.Data)
-		if !slices.Contains(origins, subject.From) {
-			return false, nil
-		}
+	if end.Type() != events.TypeFatalError && !reducer.MayCome(s.table, end.Type(), end.From, subject.From) {
+		return false, nil // any worker may end a poisoned run
 	}
 	e.seq, e.state, e.at, e.hash = rec.Seq, end.To, end.Time, events.Hash(rec.Body)
 	return true, nil

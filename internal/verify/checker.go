@@ -163,6 +163,12 @@ func (c *checker) next(ctx context.Context, rec journal.Record, s events.Subject
 	case err != nil:
 		// Apply finds the same and counts it.
 		_, err = c.fold.Apply(ctx, rec)
+		var newer *reducer.TableError
+		if errors.As(err, &newer) {
+			c.foreign = true
+			c.found(rec, newer.Version.Type, err.Error())
+			return nil
+		}
 		c.illegal(rec, nil, err)
 	default:
 		c.room.before.note(c.mem)

@@ -41,6 +41,12 @@ func define[T any, P interface {
 	}
 }
 
+// broughtBy notes the revision that brought the type.
+func (r row) broughtBy(revision int) row {
+	r.since = revision
+	return r
+}
+
 // rows are all built-in types: the closed set.
 var rows = slices.Concat(startRows, planningRows, toolsRows, observingRows, humansRows, contextRows, controlRows)
 

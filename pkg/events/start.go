@@ -15,7 +15,7 @@ const (
 var startRows = []row{
 	define("A run begins with an agent, its tools and a task.", func(p *Start) string { return p.Agent.Name + ": " + p.Task }),
 	define("A run begins as another one stood after one of its events.", func(p *Forked) string { return fmt.Sprintf("from event %d of %s", p.At, p.Run) }),
-	define("The run goes on under another agent.", func(p *HandedOff) string { return "to " + p.Agent.Name }),
+	define("The run goes on under another agent.", func(p *HandedOff) string { return "to " + p.Agent.Name }).broughtBy(2),
 }
 
 // Start opens a run. It pins all that a replay needs.

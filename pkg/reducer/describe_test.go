@@ -39,7 +39,7 @@ func TestEveryEventIsDescribed(t *testing.T) {
 		&events.WorkingMemoryRemoved{Tags: []string{"home"}}, &events.StorageSaved{Entry: entry}, &events.StorageLoaded{Tags: []string{"home"}},
 		&events.Paused{By: by}, &events.Resumed{}, &events.BudgetRaised{By: by}, &events.HandedOff{Agent: events.Agent{Name: "writer"}, Reason: long},
 	} {
-		text := describe(p)
+		text := ruleFor(events.TypeOf(p)).trace(p)
 		require.NotEmpty(t, strings.Trim(text, " :,"), "%s", events.TypeOf(p))
 		require.LessOrEqual(t, utf8.RuneCountInString(text), traceTextLimit+1, "%s", events.TypeOf(p))
 		described[events.TypeOf(p)] = true
@@ -47,5 +47,5 @@ func TestEveryEventIsDescribed(t *testing.T) {
 	for _, typ := range events.Types() {
 		require.True(t, described[typ], "%s is not here", typ)
 	}
-	require.Equal(t, `{"x":1}`, describe(&events.Custom{Name: "Mine", Data: []byte(`{"x":1}`)}))
+	require.Equal(t, `{"x":1}`, customRule.trace(&events.Custom{Name: "Mine", Data: []byte(`{"x":1}`)}))
 }

@@ -3,6 +3,7 @@ package reducer
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -16,25 +17,36 @@ type Edge struct {
 	Pool     string
 }
 
-// only are the states in which an event that leaves the state as it is can be
-// legal; those that are not named are legal in all.
-var only = map[events.Type][]events.State{
-	events.TypeToolCallDispatched: {events.ParallelActing},
-	events.TypeToolCallStarted:    {events.Acting, events.ParallelActing},
-	events.TypeToolCallResult:     {events.ParallelActing},
-	events.TypeHumanDecision:      {events.WaitingForHuman},
-	events.TypeHandedOff:          {events.Acting},
+// tools is the way to the actors of a state, in the pool of a tool; plain is that to
+// the state's one inbox, and nobody is for what wakes no worker.
+func tools(to events.State) Edge { return Edge{To: to, Pool: events.Wildcard} }
+
+func plain(to events.State) Edge { return Edge{To: to, Pool: events.DefaultPool} }
+
+var nobody = Edge{To: events.Nobody, Pool: events.DefaultPool}
+
+// only are ways that are the same in every state.
+func only(ways ...Edge) func(*Table, events.State) []Edge {
+	return func(*Table, events.State) []Edge { return ways }
 }
 
-// Edges returns every edge that a legal event can take in some run, sorted. It
-// is to permissions what [Origins] and [Route] are to one event of one run:
-// whatever those give for a legal event is among them.
+// Edges returns every edge that a legal event can take in some run, sorted, for
+// permissions: what may be published on in any run is among them.
 func Edges(t *Table) []Edge {
 	found := map[Edge]bool{}
 	for _, state := range t.states {
-		for _, typ := range t.eventsIn(state) {
-			for _, from := range originsIn(t, state, typ) {
-				for _, way := range routesIn(t, state, typ) {
+		cells := maps.Clone(t.cells[state])
+		if state == t.spec.Initial {
+			// A fork's own first event stands beside the table: it leads wherever the
+			// other run stood.
+			cells[events.TypeForked] = cell{from: own, rule: ruleOf[events.TypeForked]}
+		}
+		for typ, c := range cells {
+			if c.rule.in != nil && !slices.Contains(c.rule.in, state) {
+				continue
+			}
+			for _, from := range t.origins(c.from, state) {
+				for _, way := range t.ways(c, state, typ) {
 					way.From = from
 					found[way] = true
 				}
@@ -61,7 +73,7 @@ func CheckEdge(t *Table, s events.Subject, e *events.Event) error {
 	typ := e.Type()
 	to, ok := t.Next(e.From, typ)
 	if typ == events.TypeForked {
-		to, ok = e.To, e.From == t.initial && slices.Contains(t.Forks(), e.To)
+		to, ok = e.To, e.From == t.spec.Initial && slices.Contains(t.Forks(), e.To)
 	}
 	switch {
 	case e.Run != s.Run.ID:
@@ -70,7 +82,7 @@ func CheckEdge(t *Table, s events.Subject, e *events.Event) error {
 		return &TransitionError{From: e.From, Event: typ}
 	case e.To != to:
 		return fmt.Errorf("to is %s, the table leads from %s by %s to %s", e.To, e.From, typ, to)
-	case !slices.Contains(originsIn(t, e.From, typ), s.From):
+	case !MayCome(t, typ, e.From, s.From):
 		return fmt.Errorf("%s in state %s may not come from %s", typ, e.From, s.From)
 	case s.To != e.To && (t.terminal[s.To] || t.terminal[e.To]):
 		return fmt.Errorf("leads to %s and is on a subject to %s", e.To, s.To)
@@ -78,96 +90,53 @@ func CheckEdge(t *Table, s events.Subject, e *events.Event) error {
 	return nil
 }
 
-// eventsIn returns the types that can be legal in a state.
-func (t *Table) eventsIn(state events.State) []events.Type {
-	var types []events.Type
-	add := func(typ events.Type) {
-		states, limited := only[typ]
-		if _, ok := t.Next(state, typ); ok && (!limited || slices.Contains(states, state)) {
-			types = append(types, typ)
-		}
+// MayCome reports whether an event of that type that happens in a state may have the
+// `<from>` on its subject in some run. The event need not be legal there.
+func MayCome(t *Table, typ events.Type, in, from events.State) bool {
+	c, ok := t.cell(in, typ)
+	if !ok {
+		c.from = ruleFor(typ).from
 	}
-	for _, row := range t.rows {
-		if row.From == state || row.From == "" {
-			add(row.Event)
-		}
-	}
-	for typ := range t.stay {
-		add(typ)
-	}
-	if state == t.initial {
-		// A fork's own first event stands beside the table: it leads wherever the
-		// other run stood.
-		types = append(types, events.TypeForked)
-	}
-	return types
+	return t.allows(c.from, in, from)
 }
 
-// originsIn is [Origins] for every run in that state.
-func originsIn(t *Table, state events.State, typ events.Type) []events.State {
-	switch typ {
-	case events.TypeCancelled, events.TypePaused, events.TypeResumed, events.TypeBudgetRaised:
-		return []events.State{events.Control}
-	case events.TypeUserMessage:
-		if state == events.WaitingForUser {
-			return withControl(state, true)
-		}
-		return []events.State{events.Control}
-	case events.TypeFatalError:
-		return append(t.States(), events.Control)
-	case events.TypeLLMAttemptFailed:
-		if state != events.Planning && state != t.initial {
-			return []events.State{state, events.Planning} // see [events.LLMAttemptFailed.Interrupted]
-		}
-	case events.TypeBudgetExceeded, events.TypeContextWindowExpanded, events.TypeToolCallsAddedToContext,
-		events.TypeToolCallResult, events.TypeToolFailure:
-		return withControl(state, true)
-	case events.TypeToolCallDispatched:
-		return []events.State{events.Planning}
-	}
-	return []events.State{state}
+// allows reports whether an origin has a `<from>` in a state.
+func (t *Table) allows(o origin, in, from events.State) bool {
+	return o&own != 0 && from == in || o&control != 0 && from == events.Control ||
+		o&planning != 0 && from == events.Planning || o&everyState != 0 && slices.Contains(t.states, from)
 }
 
-// routesIn is [Route] for every run in that state.
-func routesIn(t *Table, state events.State, typ events.Type) []Edge {
-	nobody := Edge{To: events.Nobody, Pool: events.DefaultPool}
-	switch typ {
-	case events.TypeToolCallDispatched:
-		return []Edge{tools(events.ParallelActing)}
-	case events.TypeToolCallResult, events.TypeLLMParallelToolCalls:
-		return []Edge{tools(events.ParallelActing), nobody}
-	case events.TypeHandedOff:
-		return []Edge{{To: events.Nobody, Pool: events.AgentsPool}}
-	case events.TypeHumanDecision:
-		return []Edge{plain(events.WaitingForHuman), nobody}
-	case events.TypeResumed:
-		return redrives(state)
-	case events.TypeForked:
-		var ways []Edge
-		for _, at := range t.states {
-			if !t.terminal[at] && at != t.initial {
-				ways = append(ways, redrives(at)...)
-			}
-		}
-		return ways
-	case events.TypeContextWindowExpanded, events.TypeToolCallsAddedToContext:
-		if state == events.Planning {
-			return []Edge{plain(events.Planning), nobody}
-		}
+// origins are the `<from>` that an origin has in a state.
+func (t *Table) origins(o origin, in events.State) []events.State {
+	all := append(t.States(), events.Control)
+	return slices.DeleteFunc(all, func(from events.State) bool { return !t.allows(o, in, from) })
+}
+
+// ways are the `<to>` and `<pool>` that an event has in a state, in any run.
+func (t *Table) ways(c cell, state events.State, typ events.Type) []Edge {
+	switch {
+	case c.rule.ways != nil:
+		return c.rule.ways(t, state)
+	case !c.moves:
 		return []Edge{nobody}
-	case events.TypeLLMToolCall, events.TypeHumanApproved, events.TypeHumanModified:
-		return []Edge{tools(events.Acting)}
-	case events.TypeHumanApprovedParallel:
-		return redrives(events.ParallelActing)
+	case t.terminal[c.to]:
+		return []Edge{plain(c.to), {To: c.to, Pool: events.AgentsPool}}
 	}
-	if !t.Transition(state, typ) {
-		return []Edge{nobody}
+	return []Edge{plain(c.to)}
+}
+
+// route is where the run's next event goes, which was found legal: the `<to>` and the
+// `<pool>` of its subject.
+func (t *Table) route(mem *Memory, c cell, p events.Payload) (to events.State, pool string) {
+	switch {
+	case c.rule.route != nil:
+		return c.rule.route(mem, p)
+	case !c.moves:
+		return events.Nobody, events.DefaultPool
+	case t.terminal[c.to] && mem.Control.Parent != nil:
+		return c.to, events.AgentsPool
 	}
-	next, _ := t.Next(state, typ)
-	if t.terminal[next] {
-		return []Edge{plain(next), {To: next, Pool: events.AgentsPool}}
-	}
-	return []Edge{plain(next)}
+	return c.to, events.DefaultPool
 }
 
 // redrives are the ways on which a state's work can be driven once more.
@@ -181,6 +150,11 @@ func redrives(state events.State) []Edge {
 	return []Edge{plain(state)}
 }
 
-func tools(to events.State) Edge { return Edge{To: to, Pool: events.Wildcard} }
-
-func plain(to events.State) Edge { return Edge{To: to, Pool: events.DefaultPool} }
+// anyRedrive are the ways of a fork, which goes on wherever its parent stood.
+func anyRedrive(t *Table, _ events.State) []Edge {
+	var ways []Edge
+	for _, state := range t.Forks() {
+		ways = append(ways, redrives(state)...)
+	}
+	return ways
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,13 +13,13 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-var edges = reducer.Edges(reducer.DefaultTable())
+var edges = sync.OnceValue(func() []reducer.Edge { return reducer.Edges(reducer.DefaultTable()) })
 
 // checkEdge requires that whatever may be published is among the edges, on which
 // permissions are given.
 func checkEdge(t require.TestingT, before *reducer.Memory, s events.Subject, p events.Payload) {
 	for _, from := range reducer.Origins(reducer.DefaultTable(), before, p) {
-		found := slices.ContainsFunc(edges, func(e reducer.Edge) bool {
+		found := slices.ContainsFunc(edges(), func(e reducer.Edge) bool {
 			return e.From == from && e.To == s.To && (e.Pool == s.Pool || e.Pool == events.Wildcard)
 		})
 		require.True(t, found, "%s in %s goes from %s to %s in pool %s, which is no edge", events.TypeOf(p), before.State, from, s.To, s.Pool)
@@ -28,7 +29,7 @@ func checkEdge(t require.TestingT, before *reducer.Memory, s events.Subject, p e
 // TestEdges: the edges of the built-in table, state by state, and no others.
 func TestEdges(t *testing.T) {
 	got := map[events.State][]string{}
-	for _, e := range edges {
+	for _, e := range edges() {
 		got[e.From] = append(got[e.From], fmt.Sprintf("%s.%s", e.To, e.Pool))
 	}
 	ended := " error.agents error.default"

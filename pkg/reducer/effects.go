@@ -2,6 +2,7 @@ package reducer
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -228,4 +229,39 @@ func poisonMessage(p *events.Poison) string {
 		kind = "a message that is no event"
 	}
 	return kind + " (event " + strconv.FormatUint(p.N, 10) + ") cannot be processed: " + p.Reason
+}
+
+// delegatedEffect adds the work on a call that a run of its own answers: to start
+// that run, which may be done over and over. It is due until a ToolCallStarted
+// follows what woke it, so that Resumed and Forked drive it once more. Nobody
+// concludes that its outcome is unknown.
+func (mem *Memory) delegatedEffect(effects []Effect, call *CallState) []Effect {
+	if call.Started >= call.Wake {
+		return effects
+	}
+	return append(effects, mem.held(mem.judged(Effect{
+		Key:  callKey(KindTool, mem.Control.Armed, call.ID),
+		Kind: KindTool, State: mem.State, CallID: call.ID, Wake: call.Wake,
+	})))
+}
+
+// Deadline returns when the run will have used up its wall time, counted from
+// its start whatever it does or waits for; false if its budget has no such limit.
+func Deadline(mem *Memory) (at time.Time, limited bool) {
+	if mem.N == 0 || mem.Budget == nil || mem.Budget.MaxWallTime <= 0 {
+		return time.Time{}, false
+	}
+	return mem.Started.Add(time.Duration(mem.Budget.MaxWallTime)), true
+}
+
+// OverWallTime reports whether the run has used up its wall time, and how it
+// ends for that reason.
+func OverWallTime(mem *Memory, now time.Time) (o events.Outcome, over bool) {
+	at, limited := Deadline(mem)
+	if !limited || now.Before(at) {
+		return events.Outcome{}, false
+	}
+	return events.Outcome{
+		Code: CodeWallTime, Message: "the run took longer than its " + time.Duration(mem.Budget.MaxWallTime).String(),
+	}, true
 }

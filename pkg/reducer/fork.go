@@ -79,28 +79,28 @@ func (m *Machine) next(mem *Memory, t events.Type) (events.State, bool) {
 	return "", false
 }
 
-// checkFork says whether a run may begin by the fork. It is a *[ParentError]
-// where the parent has not been adopted yet.
-func (m *Machine) checkFork(mem *Memory, p *events.Forked) error {
+// checkFork says where a fork leads, and whether a run may begin by it. The error is a
+// *[ParentError] where the parent has not been adopted yet.
+func (m *Machine) checkFork(mem *Memory, p *events.Forked) (events.State, error) {
 	switch {
 	case mem.N > 0:
-		return &TransitionError{From: mem.State, Event: events.TypeOf(p)}
+		return "", &TransitionError{From: mem.State, Event: events.TypeForked}
 	case events.CheckID(p.Run) != nil, p.At == 0, p.Hash == "":
-		return errors.New("does not name the run, the event and the hash that it is forked from")
+		return "", errors.New("does not name the run, the event and the hash that it is forked from")
 	case p.Run == mem.RunID:
-		return errors.New("is forked from itself")
+		return "", errors.New("is forked from itself")
 	case p.Mode != "" && p.Mode != events.ModeTask && p.Mode != events.ModeChat:
-		return fmt.Errorf("mode %q is neither task nor chat", p.Mode)
+		return "", fmt.Errorf("mode %q is neither task nor chat", p.Mode)
 	case mem.base == nil:
-		return &ParentError{Run: p.Run, At: p.At, Hash: p.Hash}
+		return "", &ParentError{Run: p.Run, At: p.At, Hash: p.Hash}
 	case mem.base.refused != "":
-		return errors.New(mem.base.refused)
+		return "", errors.New(mem.base.refused)
 	}
 	parent := mem.base.mem
 	if parent.RunID != p.Run || parent.N != p.At {
-		return &ParentError{Run: p.Run, At: p.At, Hash: p.Hash}
+		return "", &ParentError{Run: p.Run, At: p.At, Hash: p.Hash}
 	}
-	return m.Forkable(parent, p.Hash)
+	return parent.State, m.Forkable(parent, p.Hash)
 }
 
 // Forkable says why a run cannot be forked where it stands, nil if it can; hash
@@ -120,13 +120,25 @@ func (m *Machine) Forkable(parent *Memory, hash string) error {
 	return nil
 }
 
+// forkSteps are the parent's.
+func forkSteps(mem *Memory, _ events.Payload) int {
+	if parent := mem.inherited(); parent != nil {
+		return parent.Step
+	}
+	return 0
+}
+
 // foldForked makes mem what the parent's was, as the fork's own.
-func (mem *Memory) foldForked(e *events.Event, p *events.Forked) {
+func foldForked(mem *Memory, e *events.Event) {
 	run, n, parent := mem.RunID, mem.N, mem.base.mem
 	*mem = *parent
 	mem.RunID, mem.N, mem.State, mem.Started, mem.messageIDs = run, n, e.From, e.Time, nil
-	mem.begin(p, e.Time)
-	mem.wakeFork(n)
+	mem.begin(e.Data.(*events.Forked), e.Time)
+	// The fork's first event is the one that all of its work answers.
+	mem.Control.Armed, mem.Control.DispatchAfter = n, n
+	for i := range mem.WorkingMemory {
+		mem.WorkingMemory[i].N = n
+	}
 }
 
 // begin makes a parent's memory that of its fork. Numbers of the parent's events
@@ -153,15 +165,6 @@ func (mem *Memory) begin(p *events.Forked, at time.Time) {
 	mem.repin(p)
 	if a := mem.PendingApproval; a != nil {
 		a.Deadline = c.Agent.Approval.Deadline(at)
-	}
-}
-
-// wakeFork makes the fork's first event the one that all of its work answers.
-func (mem *Memory) wakeFork(n uint64) {
-	c := &mem.Control
-	c.Armed, c.DispatchAfter = n, n
-	for i := range mem.WorkingMemory {
-		mem.WorkingMemory[i].N = n
 	}
 }
 
@@ -205,8 +208,8 @@ func (mem *Memory) retask(task string) {
 
 // forkRoute is where a fork's first event goes: to whoever would be woken if its
 // parent were driven once more.
-func (mem *Memory) forkRoute(p *events.Forked) (events.State, string) {
+func forkRoute(mem *Memory, p events.Payload) (events.State, string) {
 	fork := mem.base.mem.Clone()
-	fork.begin(p, fork.Updated)
+	fork.begin(p.(*events.Forked), fork.Updated)
 	return fork.redrive()
 }

@@ -71,7 +71,7 @@ func checkForkWakes(t *rapid.T, fork *reducertest.Run) {
 	s, err := events.ParseSubject(fork.Records[0].Subject)
 	require.NoError(t, err)
 	require.Equal(t, events.Idle, s.From)
-	require.True(t, slices.ContainsFunc(edges, func(e reducer.Edge) bool {
+	require.True(t, slices.ContainsFunc(edges(), func(e reducer.Edge) bool {
 		return e.From == s.From && e.To == s.To && (e.Pool == s.Pool || e.Pool == events.Wildcard)
 	}), "%s is no edge", s)
 	for _, e := range fork.Effects() {

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -121,12 +123,12 @@ func (e *StrayError) Error() string { return "a record of no run: " + e.Err.Erro
 func (e *StrayError) Unwrap() error { return e.Err }
 
 // Apply folds the run's next record into mem. It returns the event, or an
-// *IllegalError for a record that cannot be read or is not legal here; such a
+// *[IllegalError] for a record that cannot be read or is not legal here; such a
 // record is counted, and the run is poisoned from then on, see
-// [Control.Poison]. A record whose subject cannot be read is a *StrayError and
+// [Control.Poison]. A record whose subject cannot be read is a *[StrayError] and
 // changes nothing; nor does a fork's first event before its parent's memory was
-// adopted, which is a *[ParentError], and the first event of a run of another
-// transition table, which is a *[TableError].
+// adopted, which is a *[ParentError], and what only another program can read, which
+// is a *[TableError].
 func (m *Machine) Apply(mem *Memory, subject string, body []byte) (*events.Event, error) {
 	s, err := events.ParseSubject(subject)
 	if err != nil {
@@ -135,9 +137,26 @@ func (m *Machine) Apply(mem *Memory, subject string, body []byte) (*events.Event
 	hash := events.Hash(body)
 	e, err := m.codec.Decode(body)
 	if err != nil {
-		return nil, m.poison(mem, typeOf(body), err.Error(), hash)
+		return nil, m.refuse(mem, typeOf(body), err, hash)
 	}
 	return e, m.ApplyEvent(mem, s, e, hash)
+}
+
+// ApplyEvent is [Machine.Apply] for a record that is decoded already; hash is
+// the [events.Hash] of its body.
+func (m *Machine) ApplyEvent(mem *Memory, s events.Subject, e *events.Event, hash string) error {
+	c, err := m.check(mem, s, e)
+	if err == nil && c.rule.agents && (s.Pool != events.AgentsPool || s.To != events.Nobody) {
+		err = fmt.Errorf("%s comes from the actor of agents alone", e.Type())
+	}
+	if err == nil {
+		err = m.fold(mem, c, e)
+	}
+	if err != nil {
+		return m.refuse(mem, e.Type(), err, hash)
+	}
+	mem.chain(s, c, e, hash)
+	return nil
 }
 
 // typeOf returns the type of a body that is no event, as far as it has one.
@@ -149,69 +168,129 @@ func typeOf(body []byte) events.Type {
 	return events.Type(cut(envelope.Type, traceTextLimit))
 }
 
-// ApplyEvent is [Machine.Apply] for a record that is decoded already; hash is
-// the [events.Hash] of its body.
-func (m *Machine) ApplyEvent(mem *Memory, s events.Subject, e *events.Event, hash string) error {
-	err := m.check(mem, s, e)
-	if err == nil {
-		err = checkPlace(s, e)
+// check says whether e is a legal next event of the run: its place, its chain,
+// the edge, the subject that it came on, and its data. It returns what the event does
+// in the run's state.
+func (m *Machine) check(mem *Memory, s events.Subject, e *events.Event) (cell, error) {
+	c, typ := &mem.Control, e.Type()
+	switch {
+	case e.Run != mem.RunID || s.Run.ID != mem.RunID:
+		return cell{}, fmt.Errorf("belongs to run %s (subject: %s), not to %s", e.Run, s.Run.ID, mem.RunID)
+	case e.N != mem.N+1:
+		return cell{}, fmt.Errorf("n is %d, the run's next is %d", e.N, mem.N+1)
+	case e.Prev != c.Head:
+		return cell{}, fmt.Errorf("prev does not match the hash of event %d", mem.N)
+	case mem.N == 0 && e.Cause != "", c.LastID != "" && e.Cause == "":
+		// After a first record that cannot be read there may be no cause to name.
+		return cell{}, fmt.Errorf("cause is absent in the first event and only there")
+	case e.From != mem.State:
+		return cell{}, fmt.Errorf("from is %s, the run is in %s", e.From, mem.State)
 	}
-	if err != nil {
-		return m.refuse(mem, e, err, hash)
+	if start, ok := e.Data.(*events.Start); ok && mem.N == 0 && !m.table.knows(start.TableHash) {
+		return cell{}, &TableError{Run: mem.RunID, Table: start.TableHash, Own: m.table.hash}
 	}
-	if err := m.checkTable(mem, e); err != nil {
-		return err
+	here, ok := m.table.cells[mem.State][typ]
+	if fork, is := e.Data.(*events.Forked); is {
+		to, err := m.checkFork(mem, fork)
+		if err != nil {
+			return cell{}, err
+		}
+		here, ok = cell{to: to, moves: true, from: own, rule: ruleOf[typ]}, true
 	}
-	if reason := m.fold(mem, s, e, hash); reason != "" {
-		mem.N--
-		return m.poison(mem, e.Type(), reason, hash)
+	from := here.from
+	switch {
+	case !ok:
+		return cell{}, &TransitionError{From: mem.State, Event: typ}
+	case e.To != here.to:
+		return cell{}, fmt.Errorf("to is %s, the table leads from %s by %s to %s", e.To, mem.State, typ, here.to)
+	case c.Poison != nil && typ != events.TypeFatalError && typ != events.TypeCancelled:
+		return cell{}, fmt.Errorf("the run is poisoned at event %d: only FatalError or Cancelled may follow", c.Poison.N)
+	case here.rule.fromNow != nil:
+		from = here.rule.fromNow(mem, e.Data)
 	}
-	return nil
+	switch r := here.rule; {
+	case (from&own == 0 || s.From != mem.State) && !m.table.allows(from, mem.State, s.From):
+		return cell{}, fmt.Errorf("%s in state %s may not come from %s", typ, mem.State, s.From)
+	case r.in != nil && !slices.Contains(r.in, mem.State):
+		return cell{}, fmt.Errorf("has no place in state %s", mem.State)
+	case len(c.Queued) > 0 && mem.State == events.Planning && r.stepsOf(mem, e.Data) > 0:
+		return cell{}, fmt.Errorf("is a reply, but %d calls of the last reply have not gone out yet", len(c.Queued))
+	case here.young:
+		if err := m.table.checkRevision(mem, r, e); err != nil {
+			return cell{}, err
+		}
+	}
+	return here, here.rule.check(mem, e)
 }
 
-// refuse poisons the run by an event that is not legal, unless it only cannot be
-// judged yet.
-func (m *Machine) refuse(mem *Memory, e *events.Event, err error, hash string) error {
+// TransitionError says that the table has no row for an event in a state.
+type TransitionError struct {
+	From  events.State
+	Event events.Type
+}
+
+// Error names state and event.
+func (e *TransitionError) Error() string {
+	return fmt.Sprintf("invalid transition: %s in state %s is not in the transition table", e.Event, e.From)
+}
+
+// refuse poisons the run by a record that cannot be read or is not legal, unless it
+// only cannot be judged here.
+func (m *Machine) refuse(mem *Memory, typ events.Type, err error, hash string) error {
 	var parent *ParentError
-	if errors.As(err, &parent) {
+	var table *TableError
+	var newer *events.NewerVersionError
+	switch {
+	case errors.As(err, &parent):
 		return parent
+	case errors.As(err, &table):
+		return table
+	case errors.As(err, &newer) && m.leaves(mem, newer.Type):
+		return &TableError{Run: mem.RunID, Table: mem.Control.TableHash, Own: m.table.hash, Version: newer}
 	}
-	return m.poison(mem, e.Type(), err.Error(), hash)
-}
-
-func (m *Machine) poison(mem *Memory, t events.Type, reason, hash string) error {
 	mem.N++
 	mem.base = nil
 	mem.Control.Head = hash
 	if mem.Control.Poison == nil && !m.table.Terminal(mem.State) {
-		mem.Control.Poison = &events.Poison{Type: string(t), N: mem.N, Reason: cut(reason, 500)}
+		mem.Control.Poison = &events.Poison{Type: string(typ), N: mem.N, Reason: cut(err.Error(), 500)}
 	}
-	return &IllegalError{N: mem.N, Type: t, Reason: reason}
+	return &IllegalError{N: mem.N, Type: typ, Reason: err.Error()}
 }
 
-// fold applies a legal event. The order matters: the payload's fold sees the
-// state before the event. It returns why the application's own fold failed, and
-// then leaves the run where it was.
-func (m *Machine) fold(mem *Memory, s events.Subject, e *events.Event, hash string) (reason string) {
-	c := &mem.Control
+// leaves reports whether an event of a version that is not known here is left to a newer
+// build. Builds of revisions before [tellsVersions] ended such runs, and so must every
+// reader of their logs.
+func (m *Machine) leaves(mem *Memory, typ events.Type) bool {
+	if mem.Control.Poison != nil || m.table.Terminal(mem.State) {
+		return false
+	}
+	return mem.N == 0 || ruleOf[typ] == nil || m.table.revisionOf(mem) >= tellsVersions
+}
+
+// fold changes memory by a legal event: by its payload, which sees the state before
+// the event, and by the application's own fold. The error says why that failed, and the
+// run then stands where it was.
+func (m *Machine) fold(mem *Memory, here cell, e *events.Event) error {
+	c, typ := &mem.Control, e.Type()
 	mem.N = e.N
-	m.foldPayload(mem, e)
+	here.rule.fold(mem, e)
 	mem.base = nil
-	typ := e.Type()
-	if fold := m.folds[typ]; fold != nil && c.Poison == nil {
-		if reason := foldOwn(fold, mem, e); reason != "" {
-			return reason
+	if own := m.folds[typ]; own != nil && c.Poison == nil {
+		if err := foldOwn(own, mem, e); err != nil {
+			mem.N--
+			return err
 		}
 	}
 	mem.Trace = append(mem.Trace, TraceEntry{
-		Step: mem.Step, State: string(e.From), Event: string(typ), Data: describe(e.Data), Timestamp: e.Time,
+		Step: mem.Step, State: string(e.From), Event: string(typ), Data: here.rule.trace(e.Data), Timestamp: e.Time,
 	})
-	if rearms(e) || m.table.Transition(e.From, typ) {
-		c.Armed = e.N
-		c.Attempts = nil
-	}
-	if e.From != e.To && !c.QueuedPass && typ != events.TypeForked {
-		c.SinceUser.Changes++
+	if typ != events.TypeForked {
+		if here.moves || here.rule.rearms && e.From == events.Planning {
+			c.Armed, c.Attempts = e.N, nil
+		}
+		if e.From != e.To && !c.QueuedPass {
+			c.SinceUser.Changes++
+		}
 	}
 	switch {
 	case e.N == 1:
@@ -219,45 +298,31 @@ func (m *Machine) fold(mem *Memory, s events.Subject, e *events.Event, hash stri
 	case e.From == events.Observing && e.To != events.Observing:
 		c.Observed = e.N
 	}
-	mem.State = e.To
-	mem.wake(s, e)
-	mem.Updated = e.Time
-	c.Head, c.LastID = hash, e.ID
-	return ""
+	return nil
 }
 
 // foldOwn runs an application's fold. Where the run stands is not its matter, and
 // one that panics must not take the process with it: every reader of the log would
 // go the same way, again and again.
-func foldOwn(fold Fold, mem *Memory, e *events.Event) (reason string) {
+func foldOwn(fold Fold, mem *Memory, e *events.Event) (err error) {
 	run, state := mem.RunID, mem.State
 	defer func() {
 		mem.RunID, mem.N, mem.State = run, e.N, state
 		if p := recover(); p != nil {
-			reason = fmt.Sprintf("the application's fold of %s panicked: %v", e.Type(), p)
+			err = fmt.Errorf("the application's fold of %s panicked: %v", e.Type(), p)
 		}
 	}()
 	fold(mem, e)
-	return ""
+	return nil
 }
 
-// rearms reports whether an event that is no transition makes the model call in
-// flight obsolete.
-func rearms(e *events.Event) bool {
-	if e.From != events.Planning {
-		return false
-	}
-	switch e.Data.(type) {
-	case *events.ContextWindowExpanded, *events.ToolCallsAddedToContext:
-		return true
-	}
-	return false
-}
-
-// wake notes whose delivery drives what: work is done under the delivery of the
-// last event that went to its state, so an older one can be dropped.
-func (mem *Memory) wake(s events.Subject, e *events.Event) {
+// chain makes the event the last one of the run, and notes whose delivery drives what:
+// work is done under the delivery of the last event that went to its state, so an
+// older one can be dropped.
+func (mem *Memory) chain(s events.Subject, here cell, e *events.Event, hash string) {
 	c := &mem.Control
+	mem.State, mem.Updated = e.To, e.Time
+	c.Head, c.LastID = hash, e.ID
 	if s.To == events.Nobody {
 		return
 	}
@@ -265,17 +330,58 @@ func (mem *Memory) wake(s events.Subject, e *events.Event) {
 	if s.To != events.Acting && s.To != events.ParallelActing {
 		return
 	}
-	if _, last := e.Data.(*events.ToolCallResult); last {
-		return
-	}
-	dispatched, single := e.Data.(*events.ToolCallDispatched)
 	for i := range c.Calls {
 		call := &c.Calls[i]
 		// A call that was started is left to the delivery that started it: no
 		// other one may conclude that its outcome is unknown.
-		if call.Answered || call.running() || (c.Batch && call.Pool != s.Pool) || (single && call.ID != dispatched.CallID) {
+		if call.Answered || call.running() || (c.Batch && call.Pool != s.Pool) || (here.rule.drives != nil && call.ID != here.rule.drives(e.Data)) {
 			continue
 		}
 		call.Wake = e.N
 	}
+}
+
+// Stamp is what an event needs from the world: ids and time are made by the
+// shell, never here.
+type Stamp struct {
+	// ID is the event's id, a UUIDv7.
+	ID string
+	// Source is moorebus/<role>/<instance>.
+	Source string
+	// Cause is the id of the event that led to this one; empty for the run's
+	// last one.
+	Cause       string
+	TraceParent string
+	Time        time.Time
+}
+
+// Draft makes the run's next event out of a payload, with the subject that it
+// has to be appended on. origin is the state that the publisher owns, or
+// [events.Control]. The error is a *[TransitionError] where the table has no
+// row for it, a *[RevisionError] where the run's own revision does not know it, or
+// says what else makes it illegal; mem is not changed.
+func (m *Machine) Draft(mem *Memory, run events.Run, origin events.State, p events.Payload, stamp Stamp) (events.Subject, *events.Event, error) {
+	// An event that leads nowhere is refused by the check.
+	next, _ := m.next(mem, events.TypeOf(p))
+	cause := stamp.Cause
+	if cause == "" || mem.N == 0 {
+		cause = mem.Control.LastID
+	}
+	e := &events.Event{
+		ID: stamp.ID, Source: stamp.Source, Run: mem.RunID, Time: stamp.Time.UTC(), N: mem.N + 1,
+		From: mem.State, To: next, Step: mem.Step + ruleFor(events.TypeOf(p)).stepsOf(mem, p), Cause: cause, Prev: mem.Control.Head,
+		TraceParent: stamp.TraceParent, Data: p,
+	}
+	s := events.Subject{Run: run, From: origin}
+	// The subject's form does not matter to the check, and routing may rely on
+	// what the check establishes.
+	c, err := m.check(mem, s, e)
+	if err == nil {
+		err = m.table.checkWrites(mem, c.rule, e)
+	}
+	if err != nil {
+		return events.Subject{}, nil, err
+	}
+	s.To, s.Pool = m.table.route(mem, c, p)
+	return s, e, nil
 }

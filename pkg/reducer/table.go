@@ -1,11 +1,11 @@
 package reducer
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -29,81 +29,96 @@ type TableSpec struct {
 	Stay []events.Type
 }
 
-type edge struct {
-	from  events.State
-	event events.Type
+// DefaultSpec returns the built-in table.
+func DefaultSpec() TableSpec {
+	spec := TableSpec{Initial: events.Idle, Terminal: []events.State{events.Done, events.Errored, events.Cancelled}}
+	for i := range rules {
+		r := &rules[i]
+		for _, m := range r.moves {
+			spec.Rows = append(spec.Rows, Row{From: m.from, Event: r.typ, To: m.to})
+		}
+		if r.stays {
+			spec.Stay = append(spec.Stay, r.typ)
+		}
+	}
+	return spec
 }
 
-// exit is what an event does in a state: where it leads, and whether by a row
-// rather than by leaving the state as it is.
-type exit struct {
-	to  events.State
-	row bool
+// DefaultTable returns the built-in table.
+func DefaultTable() *Table {
+	t, err := NewTable(DefaultSpec())
+	if err != nil {
+		panic("the built-in transition table is wrong: " + err.Error())
+	}
+	return t
+}
+
+// cell is what an event does in a state.
+type cell struct {
+	to events.State
+	// moves says that a row has it, rather than that it leaves the state as it is.
+	moves bool
+	// from is who may publish it there.
+	from origin
+	// young says that not every run which the table can read may hold it.
+	young bool
+	rule  *rule
 }
 
 // Table is a checked transition table. It never changes after [NewTable]; what
 // is not in it cannot happen.
 type Table struct {
-	initial  events.State
+	spec     TableSpec
 	terminal map[events.State]bool
 	states   []events.State
-	rows     []Row
-	index    map[edge]events.State
-	stay     map[events.Type]bool
-	// exits holds what the fields before it say, by state and then by event.
-	exits map[events.State]map[events.Type]exit
-	hash  string
+	// cells are the types of each state; those under the empty state are what any
+	// state has that is not the table's.
+	cells map[events.State]map[events.Type]cell
+	// revision is that of the builds which have this table, hash the table's identity,
+	// and revisions has that of each identity that it can read.
+	revision  int
+	hash      string
+	revisions map[string]int
 }
 
 // NewTable checks a table: no row twice, none out of a terminal state, every
 // state reachable from the initial one, and a way out of every state that is
 // not terminal. The error names the first row or state that is wrong.
-func NewTable(spec TableSpec) (*Table, error) {
+func NewTable(spec TableSpec) (*Table, error) { return newTable(spec, events.Revision) }
+
+func newTable(spec TableSpec, revision int) (*Table, error) {
 	t := &Table{
-		initial: spec.Initial, terminal: map[events.State]bool{}, rows: slices.Clone(spec.Rows),
-		index: map[edge]events.State{}, stay: map[events.Type]bool{},
+		spec: TableSpec{
+			Initial: spec.Initial, Terminal: slices.Sorted(slices.Values(spec.Terminal)), Rows: slices.Clone(spec.Rows),
+			Stay: slices.Compact(slices.Sorted(slices.Values(spec.Stay))),
+		},
+		terminal: map[events.State]bool{}, revision: revision,
 	}
 	for _, s := range spec.Terminal {
 		t.terminal[s] = true
 	}
-	for _, typ := range spec.Stay {
-		t.stay[typ] = true
-	}
 	if !events.ValidToken(string(spec.Initial)) || reserved(spec.Initial) {
 		return nil, fmt.Errorf("initial state %q: is not a state of [a-z0-9][a-z0-9_-]{0,62}", spec.Initial)
 	}
-	slices.SortFunc(t.rows, compareRows)
-	for _, row := range t.rows {
-		if err := t.add(row); err != nil {
+	slices.SortStableFunc(t.spec.Rows, compareRows)
+	for i, row := range t.spec.Rows {
+		if err := t.checkRow(row); err != nil {
 			return nil, err
+		}
+		if i > 0 && compareRows(t.spec.Rows[i-1], row) == 0 {
+			return nil, fmt.Errorf("transition %s + %s: stands there twice, to %s and to %s", row.From, row.Event, t.spec.Rows[i-1].To, row.To)
 		}
 	}
 	t.states = t.allStates()
 	if err := t.checkStates(); err != nil {
 		return nil, err
 	}
-	t.hash = t.digest()
-	t.exits = t.allExits()
-	return t, nil
-}
-
-// allExits works out every event of every state.
-func (t *Table) allExits() map[events.State]map[events.Type]exit {
-	types := t.StayTypes()
-	for _, row := range t.rows {
-		types = append(types, row.Event)
-	}
-	exits := make(map[events.State]map[events.Type]exit, len(t.states))
+	t.identify()
+	t.cells = map[events.State]map[events.Type]cell{"": t.cellsOf("")}
 	for _, s := range t.states {
-		out := map[events.Type]exit{}
-		for _, typ := range types {
-			if to, ok := t.next(s, typ); ok {
-				out[typ] = exit{to: to, row: t.transition(s, typ)}
-			}
-		}
-		exits[s] = out
+		t.cells[s] = t.cellsOf(s)
 	}
-	return exits
+	return t, nil
 }
 
 func compareRows(a, b Row) int {
@@ -113,7 +128,7 @@ func compareRows(a, b Row) int {
 	return strings.Compare(string(a.Event), string(b.Event))
 }
 
-func (t *Table) add(row Row) error {
+func (t *Table) checkRow(row Row) error {
 	switch {
 	case row.Event == "" || !events.ValidToken(string(row.To)) || (row.From != "" && !events.ValidToken(string(row.From))):
 		return fmt.Errorf("transition %s + %s -> %s: states are [a-z0-9][a-z0-9_-]{0,62} and the event has a name", row.From, row.Event, row.To)
@@ -124,40 +139,28 @@ func (t *Table) add(row Row) error {
 	case t.terminal[row.From]:
 		return fmt.Errorf("transition %s + %s: %s is terminal, nothing leaves it", row.From, row.Event, row.From)
 	}
-	key := edge{row.From, row.Event}
-	if to, twice := t.index[key]; twice {
-		return fmt.Errorf("transition %s + %s: stands there twice, to %s and to %s", row.From, row.Event, to, row.To)
-	}
-	t.index[key] = row.To
 	return nil
 }
 
 func reserved(s events.State) bool { return s == events.Control || s == events.Nobody }
 
 func (t *Table) allStates() []events.State {
-	set := map[events.State]bool{t.initial: true}
-	for _, row := range t.rows {
+	set := maps.Clone(t.terminal)
+	set[t.spec.Initial] = true
+	for _, row := range t.spec.Rows {
 		set[row.To] = true
 		if row.From != "" {
 			set[row.From] = true
 		}
 	}
-	for s := range t.terminal {
-		set[s] = true
-	}
-	states := make([]events.State, 0, len(set))
-	for s := range set {
-		states = append(states, s)
-	}
-	slices.Sort(states)
-	return states
+	return slices.Sorted(maps.Keys(set))
 }
 
 func (t *Table) checkStates() error {
-	reached := map[events.State]bool{t.initial: true}
+	reached := map[events.State]bool{t.spec.Initial: true}
 	for grew := true; grew; {
 		grew = false
-		for _, row := range t.rows {
+		for _, row := range t.spec.Rows {
 			if (row.From == "" || reached[row.From]) && !reached[row.To] {
 				reached[row.To], grew = true, true
 			}
@@ -165,106 +168,151 @@ func (t *Table) checkStates() error {
 	}
 	for _, s := range t.states {
 		if !reached[s] {
-			return fmt.Errorf("state %s: nothing leads there from %s", s, t.initial)
+			return fmt.Errorf("state %s: nothing leads there from %s", s, t.spec.Initial)
 		}
-		if !t.terminal[s] && !slices.ContainsFunc(t.rows, func(r Row) bool { return r.From == s && r.To != s }) {
+		if !t.terminal[s] && !slices.ContainsFunc(t.spec.Rows, func(r Row) bool { return r.From == s && r.To != s }) {
 			return fmt.Errorf("state %s: no row leads out of it; add one or declare it terminal", s)
 		}
 	}
 	return nil
 }
 
-// digest is the sha256 of the table's canonical text.
-func (t *Table) digest() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "initial %s\n", t.initial)
-	for _, s := range t.states {
-		if t.terminal[s] {
-			fmt.Fprintf(&b, "terminal %s\n", s)
+// cellsOf works out what each type does in a state. A row of the state goes before
+// one of every state, and both before leaving the state as it is.
+func (t *Table) cellsOf(state events.State) map[events.Type]cell {
+	cells := map[events.Type]cell{}
+	if t.terminal[state] {
+		return cells
+	}
+	put := func(typ events.Type, to events.State, moves bool) {
+		r := ruleFor(typ)
+		from := r.from
+		if slices.Contains(r.ownIn, state) {
+			from |= own
+		}
+		cells[typ] = cell{to: to, moves: moves, from: from, young: r.form != nil || events.Since(typ) > anyoneReads, rule: r}
+	}
+	if state != t.spec.Initial {
+		for _, typ := range t.spec.Stay {
+			put(typ, state, false)
 		}
 	}
-	for _, row := range t.rows {
-		fmt.Fprintf(&b, "%s %s %s\n", row.From, row.Event, row.To)
+	// The rows are sorted, those of every state first.
+	for _, row := range t.spec.Rows {
+		if row.From == "" || row.From == state {
+			put(row.Event, row.To, true)
+		}
 	}
-	for _, typ := range t.StayTypes() {
-		fmt.Fprintf(&b, "stay %s\n", typ)
+	return cells
+}
+
+// cell returns what an event does in a state, and whether the table allows it there.
+func (t *Table) cell(state events.State, typ events.Type) (cell, bool) {
+	cells, known := t.cells[state]
+	if !known {
+		cells = t.cells[""]
 	}
-	sum := sha256.Sum256([]byte(b.String()))
-	return hex.EncodeToString(sum[:])
+	c, ok := cells[typ]
+	if c.to == "" {
+		c.to = state
+	}
+	return c, ok
 }
 
 // Next returns the state that the event leads to, and whether the table allows
 // it at all.
 func (t *Table) Next(from events.State, event events.Type) (events.State, bool) {
-	if out, known := t.exits[from]; known {
-		way, ok := out[event]
-		return way.to, ok
-	}
-	return t.next(from, event)
-}
-
-// next is Next by the rows, for any state, also one that is none of the table's.
-func (t *Table) next(from events.State, event events.Type) (events.State, bool) {
-	if t.terminal[from] {
+	c, ok := t.cell(from, event)
+	if !ok {
 		return "", false
 	}
-	if to, ok := t.index[edge{from, event}]; ok {
-		return to, true
-	}
-	if to, ok := t.index[edge{"", event}]; ok {
-		return to, true
-	}
-	if t.stay[event] && from != t.initial {
-		return from, true
-	}
-	return "", false
+	return c.to, true
 }
 
 // Forks returns the states that a Forked may lead to from the initial one,
 // sorted: every one that a run can go on in. Which one it is its parent's log
 // says, so Forked has no row and is no part of the table's identity.
 func (t *Table) Forks() []events.State {
-	return slices.DeleteFunc(t.States(), func(s events.State) bool { return s == t.initial || t.terminal[s] })
+	return slices.DeleteFunc(t.States(), func(s events.State) bool { return s == t.spec.Initial || t.terminal[s] })
 }
 
 // Transition reports whether the event is a row's (of this state or of every
 // state) rather than one that only changes memory.
 func (t *Table) Transition(from events.State, event events.Type) bool {
-	if way, ok := t.exits[from][event]; ok {
-		return way.row
-	}
-	return t.transition(from, event)
-}
-
-// transition is Transition by the rows.
-func (t *Table) transition(from events.State, event events.Type) bool {
-	_, own := t.index[edge{from, event}]
-	_, any := t.index[edge{"", event}]
-	return own || any
+	c, ok := t.cell(from, event)
+	return ok && c.moves
 }
 
 // Terminal reports whether the state ends a run.
 func (t *Table) Terminal(s events.State) bool { return t.terminal[s] }
 
 // Initial returns the state before the first event.
-func (t *Table) Initial() events.State { return t.initial }
+func (t *Table) Initial() events.State { return t.spec.Initial }
 
 // States returns every state, sorted.
 func (t *Table) States() []events.State { return slices.Clone(t.states) }
 
 // Rows returns every row, sorted by state and event.
-func (t *Table) Rows() []Row { return slices.Clone(t.rows) }
+func (t *Table) Rows() []Row { return slices.Clone(t.spec.Rows) }
 
 // StayTypes returns the events that leave the state as it is, sorted.
-func (t *Table) StayTypes() []events.Type {
-	types := make([]events.Type, 0, len(t.stay))
-	for typ := range t.stay {
-		types = append(types, typ)
+func (t *Table) StayTypes() []events.Type { return slices.Clone(t.spec.Stay) }
+
+// Text returns the table as aligned columns: from, event, to. A row of every
+// state that is not terminal has `*` for from; a fork begins in its parent's.
+func (t *Table) Text() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, "FROM\tEVENT\tTO")
+	for _, row := range t.spec.Rows {
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", anyState(row), row.Event, row.To)
 	}
-	slices.Sort(types)
-	return types
+	_, _ = fmt.Fprintf(w, "%s\t%s\t(its parent's)\n", t.spec.Initial, events.TypeForked)
+	for _, typ := range t.StayTypes() {
+		_, _ = fmt.Fprintf(w, "*\t%s\t(stays)\n", typ)
+	}
+	_ = w.Flush()
+	return b.String()
 }
 
-// Hash identifies the table: equal tables have equal hashes, whatever order
-// their rows were given in.
-func (t *Table) Hash() string { return t.hash }
+// Mermaid returns the table as a Mermaid state diagram. Rows of every state are
+// drawn once, from a state called `any`.
+func (t *Table) Mermaid() string {
+	var b strings.Builder
+	b.WriteString("stateDiagram-v2\n")
+	fmt.Fprintf(&b, "    [*] --> %s\n", t.spec.Initial)
+	for _, row := range t.spec.Rows {
+		fmt.Fprintf(&b, "    %s --> %s : %s\n", strings.Replace(anyState(row), "*", "any", 1), row.To, row.Event)
+	}
+	fmt.Fprintf(&b, "    %s --> any : %s\n", t.spec.Initial, events.TypeForked)
+	for _, s := range t.states {
+		if t.terminal[s] {
+			fmt.Fprintf(&b, "    %s --> [*]\n", s)
+		}
+	}
+	return b.String()
+}
+
+// DOT returns the table as a Graphviz digraph.
+func (t *Table) DOT() string {
+	var b strings.Builder
+	b.WriteString("digraph moorebus {\n    rankdir=LR;\n    node [shape=box];\n")
+	for _, s := range t.states {
+		if t.terminal[s] {
+			fmt.Fprintf(&b, "    %q [peripheries=2];\n", s)
+		}
+	}
+	for _, row := range t.spec.Rows {
+		fmt.Fprintf(&b, "    %q -> %q [label=%q];\n", anyState(row), row.To, row.Event)
+	}
+	fmt.Fprintf(&b, "    %q -> \"*\" [label=%q];\n", t.spec.Initial, events.TypeForked)
+	b.WriteString("}\n")
+	return b.String()
+}
+
+func anyState(row Row) string {
+	if row.From == "" {
+		return "*"
+	}
+	return string(row.From)
+}

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -77,52 +77,7 @@ func oneLine(text string) string {
 	return string(b)
 }
 
-// describe is the trace's data for a payload.
-func describe(p events.Payload) string {
-	switch p := p.(type) {
-	case *events.Start:
-		return cut(p.Task, traceTextLimit)
-	case *events.Forked:
-		return "forked from " + p.Run + " at " + strconv.FormatUint(p.At, 10)
-	case *events.UserMessage:
-		return cut(p.Content, traceTextLimit)
-	case *events.LLMToolCall:
-		return describeCalls(p.Calls)
-	case *events.LLMParallelToolCalls:
-		return describeCalls(p.Calls)
-	case *events.HumanApprovalRequired:
-		return describeCalls(p.Calls)
-	case *events.ContextWindowExpanded, *events.ToolCallsAddedToContext:
-		if r := events.ReplyOf(p); r != nil {
-			return describeCalls(r.Calls)
-		}
-	case *events.LLMFinalAnswer:
-		return cut(p.Content, traceTextLimit)
-	case *events.LLMMessageComplete:
-		return cut(p.Content, traceTextLimit)
-	case *events.ToolSuccess:
-		return describeOutcome(p.Outcome)
-	case *events.ToolFailure:
-		return describeOutcome(p.Outcome)
-	case *events.ToolCallResult:
-		return describeOutcome(&p.ToolOutcome)
-	case *events.LLMAttemptFailed:
-		return cut(p.Kind+": "+p.Message, traceTextLimit)
-	case *events.FatalError:
-		return cut(p.Code+": "+p.Message, traceTextLimit)
-	case *events.BudgetExceeded:
-		return cut(p.Message, traceTextLimit)
-	case *events.MaxSteps:
-		return cut(p.Message, traceTextLimit)
-	case *events.CancelledRun:
-		return describeBy(p.By)
-	case *events.Custom:
-		return cut(string(p.Data), traceTextLimit)
-	}
-	return describeReply(p)
-}
-
-func describeCalls(calls []events.Call) string {
+func traceCalls(calls []events.Call) string {
 	if len(calls) == 1 {
 		c := &calls[0]
 		return cut(c.Name+"("+cut(c.Arguments, traceTextLimit)+")", traceTextLimit)
@@ -139,9 +94,10 @@ func describeCalls(calls []events.Call) string {
 	return cut(text, traceTextLimit)
 }
 
-func describeOutcome(o *events.ToolOutcome) string {
-	if o == nil {
-		return ""
+func traceAnswers(results []events.Answer) string {
+	parts := make([]string, len(results))
+	for i, a := range results {
+		parts[i] = a.Code + ": " + a.Observation
 	}
-	return cut(o.Observation, traceTextLimit)
+	return cut(strings.Join(parts, ", "), traceTextLimit)
 }

@@ -1,0 +1,128 @@
+package reducer
+
+import (
+	"strings"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+var controlRules = []rule{
+	{
+		typ: events.TypePaused, stays: true, from: control, check: always, legality: 1,
+		fold:  func(mem *Memory, _ *events.Event) { mem.Control.Paused = true },
+		trace: func(p events.Payload) string { return traceBy(p.(*events.Paused).By) },
+	},
+	{
+		typ: events.TypeResumed, stays: true, from: control,
+		ways:  func(_ *Table, state events.State) []Edge { return redrives(state) },
+		route: func(mem *Memory, _ events.Payload) (events.State, string) { return mem.redrive() },
+		check: always, legality: 1,
+		fold: func(mem *Memory, e *events.Event) {
+			mem.Control.Paused = false
+			mem.Control.DispatchAfter, mem.Control.Redriven = e.N, e.Data.(*events.Resumed).Redrive
+		},
+		trace: func(p events.Payload) string { return traceBy(p.(*events.Resumed).By) },
+	},
+	{
+		typ: events.TypeBudgetRaised, stays: true, from: control, check: always, legality: 1,
+		fold:  func(mem *Memory, e *events.Event) { mem.raiseBudget(e.Data.(*events.BudgetRaised).Budget) },
+		trace: func(p events.Payload) string { return traceBy(p.(*events.BudgetRaised).By) },
+	},
+	{
+		typ: events.TypeCancelled, moves: []move{{"", events.Cancelled}}, from: control,
+		check: always, legality: 1, fold: foldEnd,
+		trace: func(p events.Payload) string { return traceBy(p.(*events.CancelledRun).By) },
+	},
+	{
+		typ: events.TypeMaxSteps, moves: []move{{events.Planning, events.Errored}}, from: own,
+		check: always, legality: 1,
+		fold:  func(mem *Memory, e *events.Event) { mem.fail(e.Data.(*events.MaxSteps).Outcome) },
+		trace: func(p events.Payload) string { return cut(p.(*events.MaxSteps).Message, traceTextLimit) },
+	},
+	{
+		typ: events.TypeBudgetExceeded, moves: []move{{"", events.Errored}}, from: own | control,
+		check: always, legality: 1,
+		fold:  func(mem *Memory, e *events.Event) { mem.fail(e.Data.(*events.BudgetExceeded).Outcome) },
+		trace: func(p events.Payload) string { return cut(p.(*events.BudgetExceeded).Message, traceTextLimit) },
+	},
+	{
+		typ: events.TypeFatalError, moves: []move{{"", events.Errored}}, from: everyState | control,
+		fromNow: func(mem *Memory, _ events.Payload) origin {
+			if mem.Control.Poison != nil || mem.overCap() {
+				return everyState | control // whoever meets it
+			}
+			return mem.workers() | control
+		},
+		check: always, legality: 1,
+		fold: func(mem *Memory, e *events.Event) {
+			p := e.Data.(*events.FatalError)
+			mem.fail(p.Outcome)
+			if p.Usage != nil {
+				mem.addUsage(*p.Usage)
+			}
+		},
+		trace: func(p events.Payload) string {
+			f := p.(*events.FatalError)
+			return cut(f.Code+": "+f.Message, traceTextLimit)
+		},
+	},
+}
+
+func (mem *Memory) fail(o events.Outcome) {
+	mem.Error = &RunError{Code: o.Code, Message: o.Message}
+	mem.ReactContext = nil
+}
+
+// foldEnd is the fold of an end that is no failure.
+func foldEnd(mem *Memory, _ *events.Event) { mem.ReactContext = nil }
+
+// raiseBudget replaces the limits that are given.
+func (mem *Memory) raiseBudget(by events.Budget) {
+	b := events.Budget{}
+	if mem.Budget != nil {
+		b = *mem.Budget
+	}
+	if by.MaxInputTokens != 0 {
+		b.MaxInputTokens = by.MaxInputTokens
+	}
+	if by.MaxOutputTokens != 0 {
+		b.MaxOutputTokens = by.MaxOutputTokens
+	}
+	if by.MaxTotalTokens != 0 {
+		b.MaxTotalTokens = by.MaxTotalTokens
+	}
+	if by.MaxCostUSD != 0 {
+		b.MaxCostUSD = by.MaxCostUSD
+	}
+	if by.MaxWallTime != 0 {
+		b.MaxWallTime = by.MaxWallTime
+	}
+	mem.Budget = &b
+}
+
+// redrive is where the current state's work is driven once more.
+func (mem *Memory) redrive() (events.State, string) {
+	switch mem.State {
+	case events.Acting:
+		if len(mem.Control.Calls) > 0 {
+			return events.Acting, mem.Control.Calls[0].Pool
+		}
+	case events.ParallelActing:
+		if mem.openCalls() == 0 {
+			return events.ParallelActing, mem.Control.LastResult
+		}
+		return mem.approvedRoute()
+	}
+	return mem.State, events.DefaultPool
+}
+
+func traceBy(b events.By) string {
+	text := b.Reason
+	if b.By != "" {
+		text = strings.TrimSpace(text + " (by " + b.By + ")")
+	}
+	if text == "" {
+		text = "no reason given"
+	}
+	return cut(text, traceTextLimit)
+}

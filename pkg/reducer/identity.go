@@ -1,0 +1,185 @@
+package reducer
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// revisions has, for each [events.Revision] from 1, the digest of what its builds know
+// beside the rows of their tables: who may publish each type, in which states it can be
+// legal, the version of its payload and that of its legality. Builds of revisions 1 and
+// 2 identified themselves by their rows alone. A line never changes; a change of what
+// it stands for is a new revision with a line of its own.
+var revisions = [events.Revision]string{
+	2: "b1d23ad04a4366a676a53adf661564044bc4107a2fbeab4eaffe9d686fb832f9",
+}
+
+// What the revisions before the third one leave open: builds of revision 2 wrote what
+// they knew into any run, and what revision 3 counts as its own stands in runs of
+// revision 2. From the third one on the revision of a run says what it can hold.
+const (
+	anyoneWrites  = 2
+	anyoneReads   = 3
+	tellsVersions = 3
+)
+
+// facts is the text whose digest stands in revisions.
+func facts() string {
+	lines := make([]string, 0, len(rules))
+	for i := range rules {
+		r := &rules[i]
+		lines = append(lines, fmt.Sprintf("%s v%d legality %d from %b own in %v in %v agents %t\n",
+			r.typ, events.Version(r.typ), r.legality, r.from, r.ownIn, r.in, r.agents))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+// at returns the table's spec as builds of a revision had it: without the types that
+// came later.
+func (spec TableSpec) at(revision int) TableSpec {
+	spec.Rows = slices.DeleteFunc(slices.Clone(spec.Rows), func(r Row) bool { return events.Since(r.Event) > revision })
+	spec.Stay = slices.DeleteFunc(slices.Clone(spec.Stay), func(typ events.Type) bool { return events.Since(typ) > revision })
+	return spec
+}
+
+// identity is the sha256 of all by which a build of that revision decides what is legal
+// in a run of the table.
+func (t *Table) identity(revision int) string {
+	spec := t.spec.at(revision)
+	var b strings.Builder
+	fmt.Fprintf(&b, "initial %s\n", spec.Initial)
+	for _, s := range spec.Terminal {
+		fmt.Fprintf(&b, "terminal %s\n", s)
+	}
+	for _, row := range spec.Rows {
+		fmt.Fprintf(&b, "%s %s %s\n", row.From, row.Event, row.To)
+	}
+	for _, typ := range spec.Stay {
+		fmt.Fprintf(&b, "stay %s\n", typ)
+	}
+	if facts := revisions[revision-1]; facts != "" {
+		fmt.Fprintf(&b, "facts %s\n", facts)
+	}
+	sum := sha256.Sum256([]byte(b.String()))
+	return hex.EncodeToString(sum[:])
+}
+
+// identify works out the table's hash, and those of its predecessors.
+func (t *Table) identify() {
+	t.revisions = make(map[string]int, t.revision)
+	for r := t.revision; r > 0; r-- {
+		// Where nothing of the table's is younger, two revisions have one hash, and the
+		// run may be of the older one.
+		t.revisions[t.identity(r)] = r
+	}
+	t.hash = t.identity(t.revision)
+}
+
+// Hash identifies what a program with this table can read: the table's rows, who may
+// publish each event, what is legal, and the versions of the payloads. Equal tables of
+// one [events.Revision] have equal hashes, whatever order their rows were given in. A
+// Start pins it.
+func (t *Table) Hash() string { return t.hash }
+
+// Identities returns the hashes of the runs that a program with this table can read, by
+// the revision of the builds that start such runs. The last one is [Table.Hash].
+func (t *Table) Identities() []string {
+	all := make([]string, t.revision)
+	for r := range all {
+		all[r] = t.identity(r + 1)
+	}
+	return all
+}
+
+// At returns the table as builds of an earlier revision had it, from 1. They know
+// nothing that came later, and neither does a [Machine] with that table.
+func (t *Table) At(revision int) (*Table, error) { return newTable(t.spec.at(revision), revision) }
+
+// knows reports whether the table can read a run that pins the hash. A run that pins
+// none is taken for one's own.
+func (t *Table) knows(hash string) bool { return hash == "" || t.revisions[hash] > 0 }
+
+// revisionOf is the revision that a run pins.
+func (t *Table) revisionOf(mem *Memory) int {
+	if r := t.revisions[mem.Control.TableHash]; r > 0 {
+		return r
+	}
+	return t.revision
+}
+
+// needs is the revision that brought the event in this form.
+func (r *rule) needs(mem *Memory, e *events.Event) int {
+	need := events.Since(r.typ)
+	if r.form != nil {
+		need = max(need, r.form(mem, e))
+	}
+	return need
+}
+
+// checkRevision refuses an event that builds of the run's own revision cannot read:
+// they and this one must agree about what is legal in it.
+func (t *Table) checkRevision(mem *Memory, r *rule, e *events.Event) error {
+	if need := r.needs(mem, e); need > min(max(t.revisionOf(mem), anyoneReads), t.revision) {
+		return fmt.Errorf("is of revision %d, and its run of revision %d", need, t.revisionOf(mem))
+	}
+	return nil
+}
+
+// RevisionError says that an event was not drafted since builds of the run's own
+// revision, which may be at work beside this one, could not read it.
+type RevisionError struct {
+	Event events.Type
+	// Needs is the revision that brought the event in this form, Run that of the run.
+	Needs, Run int
+}
+
+// Error names the event and both revisions.
+func (e *RevisionError) Error() string {
+	return fmt.Sprintf("%s in this form is of revision %d, and its run of revision %d, whose builds cannot read it", e.Event, e.Needs, e.Run)
+}
+
+// checkWrites refuses to write what the run's own revision does not know.
+func (t *Table) checkWrites(mem *Memory, r *rule, e *events.Event) error {
+	if e.Type() == events.TypeStart {
+		return nil // it says itself of what revision the run is
+	}
+	if need, run := r.needs(mem, e), t.revisionOf(mem); need > max(run, anyoneWrites) {
+		return &RevisionError{Event: e.Type(), Needs: need, Run: run}
+	}
+	return nil
+}
+
+// TableError says that what a run holds only another program can read: its Start pins a
+// transition table or a revision of Moorebus that this one does not have, or a later
+// event is of a version that it does not know. The run is left alone, so that a program
+// that knows it can go on.
+type TableError struct {
+	Run string
+	// Table is the hash that the run pins, Own that of the machine's table.
+	Table, Own string
+	// Version is what is wrong with a later event; nil: the run's table is unknown.
+	Version *events.NewerVersionError
+}
+
+// Error names the run, and both tables or the event's version.
+func (e *TableError) Error() string {
+	if e.Version != nil {
+		return fmt.Sprintf("run %s holds what a newer Moorebus wrote: %s", e.Run, e.Version)
+	}
+	return fmt.Sprintf("run %s is of the transition table %.12s…, this program has %.12s…: only a program with the run's own graph, of its revision or a newer one, can read it",
+		e.Run, e.Table, e.Own)
+}
+
+// Unwrap returns what is wrong with the event.
+func (e *TableError) Unwrap() error {
+	if e.Version == nil {
+		return nil
+	}
+	return e.Version
+}
