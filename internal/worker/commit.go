@@ -76,6 +76,10 @@ func (j *delivery) leaveBehind(ctx context.Context, e reducer.Effect, leaves fun
 		}
 		return []runlog.Draft{{Origin: j.origin(e), Payload: p}}, nil
 	})
+	var newer *reducer.RevisionError
+	if errors.As(err, &newer) {
+		return nil // builds of the run's revision leave nothing either
+	}
 	return err
 }
 

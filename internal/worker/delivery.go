@@ -121,9 +121,10 @@ func (j *delivery) conclude(ctx context.Context, err error) {
 		// which counts it.
 		_ = j.d.Retry(0)
 	case errors.As(err, &foreign):
-		// Only a worker with its graph may do anything about it.
-		log.Error("leaving a run to workers that have its graph", "reason", err)
-		_ = j.d.Retry(failures.Max)
+		// Only a worker that can read it may do anything about it. Soon at first: one
+		// may be waiting beside this one while an installation is upgraded.
+		log.Log(ctx, j.w.foreign.level(foreign), "leaving a run to workers that can read it", "reason", err)
+		_ = j.d.Retry(failures.Delay(j.d.Attempt()))
 	case errors.As(err, &parentGone):
 		// Only an import brings it back.
 		log.Error("a run cannot be read", "reason", err)

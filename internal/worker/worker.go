@@ -206,6 +206,7 @@ type Worker struct {
 	loans    loans
 	// waiting has room for the deliveries that wait for others without a slot.
 	waiting chan struct{}
+	foreign foreign
 }
 
 // New checks the configuration.

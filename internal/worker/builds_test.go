@@ -1,0 +1,185 @@
+package worker_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// build is a worker of one revision of Moorebus, on a connection of its own to a real
+// server.
+type build struct {
+	t       *testing.T
+	machine *reducer.Machine
+	store   *runlog.Store
+	bus     *natsbus.Bus
+	said    logged
+}
+
+// logged is a logger's output.
+type logged struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), text)
+}
+
+// newBuild connects a build that has the table to the server.
+func newBuild(t *testing.T, server *embedded.Server, table *reducer.Table) *build {
+	conn, err := server.Connect()
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{})
+	require.NoError(t, err)
+	b := &build{t: t, machine: reducer.NewMachine(reducer.MachineOptions{Table: table}), bus: bus}
+	b.store = runlog.New(runlog.Options{Log: bus, Machine: b.machine})
+	return b
+}
+
+// work runs the build's worker, which does its runs' work by the handlers, until the
+// test ends or stop is called.
+func (b *build) work(h handlers) (stop func()) {
+	w, err := worker.New(worker.Config{
+		Role: "test", Instance: b.machine.Table().Hash()[:8], Store: b.store, Queue: b.bus, Feed: b.bus,
+		Inboxes: inboxes(), Handlers: h, Logger: slog.New(slog.NewTextHandler(&b.said, nil)),
+	})
+	require.NoError(b.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(b.t, <-done)
+	})
+	b.t.Cleanup(stop)
+	return stop
+}
+
+// append appends to a run, as a gateway of the build does.
+func (b *build) append(run events.Run, origin events.State, p events.Payload) error {
+	held := b.store.Acquire(run)
+	defer b.store.Release(held)
+	held.Lock()
+	defer held.Unlock()
+	if err := held.Refresh(b.t.Context()); err != nil {
+		return err
+	}
+	_, err := held.Commit(b.t.Context(), runlog.Stamp{Source: "moorebus/test/1"}, func(*reducer.Memory) ([]runlog.Draft, error) {
+		return []runlog.Draft{{Origin: origin, Payload: p}}, nil
+	})
+	return err
+}
+
+// start starts a run, which pins what the build can read.
+func (b *build) start() events.Run {
+	start := reducertest.StartOf("find it", events.ModeTask)
+	start.TableHash = b.machine.Table().Hash()
+	run := b.store.Place(events.DefaultNamespace, b.store.NewID())
+	require.NoError(b.t, b.append(run, events.Idle, start))
+	return run
+}
+
+// end waits for the run's end, and returns its memory and the types of its events.
+func (b *build) end(run events.Run) (*reducer.Memory, []string) {
+	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
+	defer cancel()
+	fold := runlog.NewFold(b.bus, b.machine, run)
+	var types []string
+	for rec, err := range b.bus.Follow(ctx, 0, journal.Filter{Run: run.ID}, 0) {
+		require.NoError(b.t, err)
+		e, err := fold.Apply(ctx, rec)
+		require.NoError(b.t, err)
+		if e.Type() != events.TypeLLMAttemptFailed { // a delivery that the old build gave back
+			types = append(types, string(e.Type()))
+		}
+		if b.machine.Table().Terminal(fold.Memory().State) {
+			return fold.Memory(), types
+		}
+	}
+	b.t.Fatal("the run did not end")
+	return nil, nil
+}
+
+// TestTwoBuildsOnOneBus: builds of this revision and of the one before it are at work
+// side by side. Each run is finished, none is poisoned, and an old build leaves alone
+// what pins more than it knows.
+func TestTwoBuildsOnOneBus(t *testing.T) {
+	if testing.Short() {
+		t.Skip("reason: needs a server")
+	}
+	server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Logger: discard()})
+	require.NoError(t, err)
+	t.Cleanup(server.Shutdown)
+	before, err := reducer.DefaultTable().At(events.Revision - 1)
+	require.NoError(t, err)
+	conn, err := server.Connect()
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Pools: []string{"web", "math"}, Memory: true}))
+	older, newer := newBuild(t, server, before), newBuild(t, server, reducer.DefaultTable())
+
+	t.Run("a run of the newer one", func(t *testing.T) {
+		stopOlder := older.work(handlers{reducer.KindPlan: work(func(context.Context) worker.Result {
+			t.Error("the older build did the work")
+			return worker.Done(answer("not its own"))
+		})})
+		defer stopOlder()
+		runs := []events.Run{newer.start(), newer.start(), newer.start()}
+		require.Eventually(t, func() bool { return older.said.count("leaving a run") > 0 }, time.Minute, 10*time.Millisecond)
+		defer newer.work(three())()
+		for _, run := range runs {
+			mem, types := newer.end(run)
+			require.Equal(t, events.Done, mem.State)
+			require.Nil(t, mem.Control.Poison)
+			require.Equal(t, threeTypes, types, "nothing is lost, and nothing is there twice")
+		}
+		require.Equal(t, 1, older.said.count("leaving a run"), "it is said once")
+	})
+	t.Run("a run of the older one", func(t *testing.T) {
+		defer older.work(three())()
+		defer newer.work(three())()
+		for range 3 {
+			mem, types := older.end(older.start())
+			require.Equal(t, events.Done, mem.State)
+			require.Equal(t, threeTypes, types)
+		}
+	})
+	t.Run("a newer form in a run of the older one", func(t *testing.T) {
+		run := older.start()
+		require.NoError(t, newer.append(run, events.Planning, single("a", "beta")))
+		var revision *reducer.RevisionError
+		require.ErrorAs(t, newer.append(run, events.Planning, kept()), &revision, "the older build would end the run")
+		own := newer.start()
+		require.NoError(t, newer.append(own, events.Planning, single("a", "beta")))
+		require.NoError(t, newer.append(own, events.Planning, kept()))
+	})
+}
+
+// kept is an interrupted reply, which the older build cannot read outside Planning.
+func kept() *events.LLMAttemptFailed {
+	return &events.LLMAttemptFailed{Kind: events.KindInterrupted, MessageID: "m-1", Content: "It i"}
+}
