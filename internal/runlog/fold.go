@@ -17,6 +17,7 @@ import (
 type Fold struct {
 	log     journal.Log
 	machine *reducer.Machine
+	run     events.Run
 	mem     *reducer.Memory
 	// size is the length of the bodies that were read from the log by the fold
 	// itself, in bytes: those of the run's ancestors, and of its own by read.
@@ -29,7 +30,7 @@ type Fold struct {
 
 // NewFold returns the fold of a run of which nothing was read yet.
 func NewFold(log journal.Log, machine *reducer.Machine, run events.Run) *Fold {
-	return &Fold{log: log, machine: machine, mem: machine.Initial(run.ID)}
+	return &Fold{log: log, machine: machine, run: run, mem: machine.Initial(run.ID)}
 }
 
 // Memory returns what was folded so far. It changes with the next record.
@@ -48,16 +49,8 @@ func (f *Fold) Apply(ctx context.Context, rec journal.Record) (*events.Event, er
 	if err == nil {
 		return e, nil
 	}
-	var parent *reducer.ParentError
-	if !errors.As(err, &parent) {
+	if adopted, err := f.adoptFor(ctx, err); !adopted {
 		return e, err
-	}
-	s, err := events.ParseSubject(rec.Subject)
-	if err != nil {
-		return nil, &reducer.StrayError{Err: err}
-	}
-	if err := f.adopt(ctx, s.Run, parent); err != nil {
-		return nil, err
 	}
 	return f.machine.Apply(f.mem, rec.Subject, rec.Body)
 }
@@ -68,11 +61,7 @@ func (f *Fold) ApplyEvent(ctx context.Context, s events.Subject, e *events.Event
 	if err == nil {
 		return nil
 	}
-	var parent *reducer.ParentError
-	if !errors.As(err, &parent) {
-		return err
-	}
-	if err := f.adopt(ctx, s.Run, parent); err != nil {
+	if adopted, err := f.adoptFor(ctx, err); !adopted {
 		return err
 	}
 	return f.machine.ApplyEvent(f.mem, s, e, hash)
@@ -105,42 +94,52 @@ func (e *ParentGoneError) Error() string {
 // Is makes it a [journal.ErrNotFound].
 func (e *ParentGoneError) Is(target error) bool { return target == journal.ErrNotFound }
 
-// adopt gives the fork the memory of its parent.
-func (f *Fold) adopt(ctx context.Context, fork events.Run, p *reducer.ParentError) error {
+// adoptFor gives the fork the memory of its parent, if that is what the error asks
+// for, and reports whether it did. If not, it returns why.
+func (f *Fold) adoptFor(ctx context.Context, err error) (adopted bool, _ error) {
+	var p *reducer.ParentError
+	if !errors.As(err, &p) {
+		return false, err
+	}
 	if f.depth > reducer.MaxForks {
 		// Longer chains are not legal, and a circle would have no end.
 		f.mem.Disown(fmt.Sprintf("is forked from run %s, which stands on %d forks: no more may", p.Run, reducer.MaxForks))
-		return nil
+		return true, nil
 	}
-	from := parentPlace(f.log, fork, p.Run)
-	parent := NewFold(f.log, f.machine, from)
+	parent := NewFold(f.log, f.machine, f.parent(p.Run))
 	parent.depth = f.depth + 1
-	if err := parent.read(ctx, from, p.At); err != nil {
-		return err
+	if err := parent.read(ctx, p.At, nil); err != nil {
+		return false, err
 	}
 	if parent.mem.N < p.At {
-		return &ParentGoneError{Run: fork.ID, Parent: p.Run, At: p.At, Has: parent.mem.N}
+		return false, &ParentGoneError{Run: f.run.ID, Parent: p.Run, At: p.At, Has: parent.mem.N}
 	}
 	f.size = parent.size
-	f.ancestors = append([]events.Run{from}, parent.ancestors...)
+	f.ancestors = append([]events.Run{parent.run}, parent.ancestors...)
 	f.mem.Adopt(parent.mem)
-	return nil
+	return true, nil
 }
 
-// parentPlace is where a fork's parent is: in its namespace, in any shard.
-func parentPlace(log journal.Log, fork events.Run, parent string) events.Run {
-	return events.NewRun(fork.Namespace, parent, log.Shards())
+// parent is where a fork's parent is: in its namespace, in any shard.
+func (f *Fold) parent(id string) events.Run {
+	return events.NewRun(f.run.Namespace, id, f.log.Shards())
 }
 
 // read folds the run's records up to its n-th event, or to the head if there are
-// fewer.
-func (f *Fold) read(ctx context.Context, run events.Run, n uint64) error {
-	for rec, err := range f.log.Read(ctx, run, 0) {
+// fewer. It calls each, if that is not nil, for every legal event.
+func (f *Fold) read(ctx context.Context, n uint64, each func(journal.Record, *events.Event) error) error {
+	for rec, err := range f.log.Read(ctx, f.run, 0) {
 		if err != nil {
-			return fmt.Errorf("reading run %s: %w", run.ID, err)
+			return fmt.Errorf("reading run %s: %w", f.run.ID, err)
 		}
-		if _, err := f.Apply(ctx, rec); err != nil && !Refused(err) {
+		e, err := f.Apply(ctx, rec)
+		if err != nil && !Refused(err) {
 			return err
+		}
+		if err == nil && each != nil {
+			if err := each(rec, e); err != nil {
+				return err
+			}
 		}
 		if f.size += int64(len(rec.Body)); f.mem.N >= n {
 			break
@@ -154,7 +153,7 @@ func (f *Fold) read(ctx context.Context, run events.Run, n uint64) error {
 // the log's and *[ParentGoneError].
 func FoldAt(ctx context.Context, log journal.Log, machine *reducer.Machine, run events.Run, n uint64) (*Fold, error) {
 	f := NewFold(log, machine, run)
-	return f, f.read(ctx, run, n)
+	return f, f.read(ctx, n, nil)
 }
 
 // Retrace reads a run from the log to its head, and shows fn every legal event
@@ -162,30 +161,21 @@ func FoldAt(ctx context.Context, log journal.Log, machine *reducer.Machine, run 
 // its first one. It returns the run's memory. Errors are the log's and
 // *[ParentGoneError].
 func Retrace(ctx context.Context, log journal.Log, machine *reducer.Machine, run events.Run, fn func(journal.Record, *events.Event)) (*reducer.Memory, error) {
-	return retrace(ctx, NewFold(log, machine, run), run, math.MaxUint64, fn)
-}
-
-func retrace(ctx context.Context, f *Fold, run events.Run, n uint64, fn func(journal.Record, *events.Event)) (*reducer.Memory, error) {
-	for rec, err := range f.log.Read(ctx, run, 0) {
-		if err != nil {
-			return nil, fmt.Errorf("reading run %s: %w", run.ID, err)
-		}
-		e, err := f.Apply(ctx, rec)
-		if err != nil && !Refused(err) {
-			return nil, err
-		}
-		if err == nil {
-			if p, forked := e.Data.(*events.Forked); forked {
-				parent := parentPlace(f.log, run, p.Run)
-				if _, err := retrace(ctx, NewFold(f.log, f.machine, parent), parent, p.At, fn); err != nil {
-					return nil, err
-				}
-			}
-			fn(rec, e)
-		}
-		if f.mem.N >= n {
-			break
-		}
+	f := NewFold(log, machine, run)
+	if err := f.retrace(ctx, math.MaxUint64, fn); err != nil {
+		return nil, err
 	}
 	return f.mem, nil
+}
+
+func (f *Fold) retrace(ctx context.Context, n uint64, fn func(journal.Record, *events.Event)) error {
+	return f.read(ctx, n, func(rec journal.Record, e *events.Event) error {
+		if p, forked := e.Data.(*events.Forked); forked {
+			if err := NewFold(f.log, f.machine, f.parent(p.Run)).retrace(ctx, p.At, fn); err != nil {
+				return err
+			}
+		}
+		fn(rec, e)
+		return nil
+	})
 }

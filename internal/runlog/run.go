@@ -115,7 +115,7 @@ func (r *Run) Refresh(ctx context.Context) error {
 
 func (r *Run) refresh(ctx context.Context) error {
 	if r.seq == 0 {
-		if done, err := r.jump(ctx); done || err != nil {
+		if done, err := r.loadSnapshot(ctx); done || err != nil {
 			return err
 		}
 	}
@@ -199,12 +199,12 @@ func (r *Run) Extend(ctx context.Context, rec journal.Record) (*events.Event, er
 	// A run's first event proves nothing by its chain: anything may stand before
 	// it, so a run of which nothing is known is read, or traced back to its first.
 	if r.seq > 0 && rec.Seq > r.seq && e.N == r.mem.N+1 && e.Prev == r.mem.Control.Head {
-		if l, own := r.linkOf(rec, e); own {
-			return e, r.follow(ctx, l)
+		if n, own := r.nextOf(rec, e); own {
+			return e, r.applyNext(ctx, n)
 		}
 	}
 	if rec.Seq > r.seq {
-		if folded, err := r.bridge(ctx, rec, e); folded || err != nil {
+		if folded, err := r.fillGap(ctx, rec, e); folded || err != nil {
 			return e, err
 		}
 	}

@@ -29,10 +29,10 @@ func (r *Run) Snapshot() (journal.Snapshot, error) {
 	return journal.Snapshot{Seq: r.seq, N: r.mem.N, Head: r.mem.Control.Head, Fold: fold, Memory: memory}, nil
 }
 
-// jump brings a run of which nothing is known to the log's head by its snapshot
-// and the tail after it. It reports whether it did; if not, the run is as it was
-// and is to be read from its beginning. The error is the log's or the context's.
-func (r *Run) jump(ctx context.Context) (bool, error) {
+// loadSnapshot brings a run of which nothing is known to the log's head by its
+// snapshot and the tail after it. It reports whether it did; if not, the run is as it
+// was and is to be read from its beginning. The error is the log's or the context's.
+func (r *Run) loadSnapshot(ctx context.Context) (bool, error) {
 	if r.store.snapshots == nil || r.store.machine.FoldName() == "" {
 		return false, nil
 	}
@@ -45,18 +45,11 @@ func (r *Run) jump(ctx context.Context) (bool, error) {
 	case err != nil:
 		return false, r.ignore(err)
 	}
-	if err := usable(r.store.machine, s); err != nil {
+	mem, err := Restore(r.store.machine, r.ID, s)
+	if err != nil {
 		return false, r.ignore(err)
 	}
-	// Reading the memory takes the processor, reading the log its server.
-	restored := make(chan restoration, 1)
-	go func() {
-		mem, err := Restore(r.store.machine, r.ID, s)
-		restored <- restoration{mem, err}
-	}()
 	// Reading begins with the record that the snapshot stands on.
-	var behind []journal.Record
-	bytes := 0
 	for rec, err := range r.store.log.Read(ctx, r.ID, s.Seq-1) {
 		switch {
 		case errors.Is(err, journal.ErrNotFound) && r.seq == 0:
@@ -67,50 +60,15 @@ func (r *Run) jump(ctx context.Context) (bool, error) {
 			if _, err := r.apply(ctx, rec); err != nil {
 				return true, err
 			}
-			continue
+		case rec.Seq != s.Seq || events.Hash(rec.Body) != s.Head:
+			return false, r.ignore(fmt.Errorf("the log has another record at %d", s.Seq))
+		default:
+			r.fold.mem, r.mem = mem, mem
+			r.advance(s.Seq, len(s.Memory))
 		}
-		behind = append(behind, rec)
-		if bytes += len(rec.Body); len(behind) < maxBehind && bytes < maxBehindBytes {
-			continue
-		}
-		if done, err := r.land(ctx, s, <-restored, behind); !done || err != nil {
-			return done, err
-		}
-		behind = nil
 	}
-	if r.seq > 0 {
-		return true, nil
-	}
-	return r.land(ctx, s, <-restored, behind)
-}
-
-// maxBehind and maxBehindBytes bound what is read from the log before a snapshot's
-// memory is.
-const maxBehind, maxBehindBytes = 128, 4 << 20
-
-// restoration is what became of a snapshot.
-type restoration struct {
-	mem *reducer.Memory
-	err error
-}
-
-// land makes the snapshot's memory the run's, and folds what was read behind it; the
-// first record is the one that it stands on. What it returns is what jump does.
-func (r *Run) land(ctx context.Context, s journal.Snapshot, from restoration, behind []journal.Record) (bool, error) {
-	switch {
-	case from.err != nil:
-		return false, r.ignore(from.err)
-	case len(behind) == 0:
+	if r.seq == 0 {
 		return false, r.ignore(fmt.Errorf("the log ends before %d", s.Seq))
-	case behind[0].Seq != s.Seq || events.Hash(behind[0].Body) != s.Head:
-		return false, r.ignore(fmt.Errorf("the log has another record at %d", s.Seq))
-	}
-	r.fold.mem, r.mem = from.mem, from.mem
-	r.advance(s.Seq, len(s.Memory))
-	for _, rec := range behind[1:] {
-		if _, err := r.apply(ctx, rec); err != nil {
-			return true, err
-		}
 	}
 	return true, nil
 }
@@ -132,32 +90,19 @@ func (r *Run) ignore(reason error) error {
 	return nil
 }
 
-var errNotOfItsEvent = errors.New("its memory is not of the event that it names")
-
-// usable returns why a snapshot is none of the machine's.
-func usable(machine *reducer.Machine, s journal.Snapshot) error {
-	if fold := machine.FoldName(); s.Fold != fold || fold == "" {
-		return fmt.Errorf("it was made by the fold %q, this is %q", s.Fold, fold)
-	}
-	if s.Seq == 0 {
-		return errNotOfItsEvent
-	}
-	return nil
-}
-
 // Restore returns the memory that a snapshot of the run holds, or an error if it
 // is not one of the machine's, or not of this run, or contradicts itself. Whether
 // it is true is for the log to say.
 func Restore(machine *reducer.Machine, run events.Run, s journal.Snapshot) (*reducer.Memory, error) {
-	if err := usable(machine, s); err != nil {
-		return nil, err
+	if fold := machine.FoldName(); s.Fold != fold || fold == "" {
+		return nil, fmt.Errorf("it was made by the fold %q, this is %q", s.Fold, fold)
 	}
 	mem := new(reducer.Memory)
 	if err := codec.Unmarshal(s.Memory, mem); err != nil {
 		return nil, fmt.Errorf("its memory cannot be read: %w", err)
 	}
-	if mem.RunID != run.ID || mem.N != s.N || mem.Control.Head != s.Head {
-		return nil, errNotOfItsEvent
+	if s.Seq == 0 || mem.RunID != run.ID || mem.N != s.N || mem.Control.Head != s.Head {
+		return nil, errors.New("its memory is not of the event that it names")
 	}
 	return mem, nil
 }

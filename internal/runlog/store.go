@@ -130,13 +130,13 @@ func (s *Store) Acquire(id events.Run) *Run {
 		r = &Run{ID: id, store: s, lock: make(runLock, 1), fold: fold, mem: fold.mem}
 		s.runs[id] = r
 	}
-	s.wakeUp(r)
+	s.noLongerIdle(r)
 	r.holders++
 	return r
 }
 
-// wakeUp takes a run out of the idle ones.
-func (s *Store) wakeUp(r *Run) {
+// noLongerIdle takes a run out of the idle ones.
+func (s *Store) noLongerIdle(r *Run) {
 	if r.idle != nil {
 		s.idle.Remove(r.idle)
 		s.idleBytes -= r.idleSize
@@ -177,7 +177,7 @@ func (s *Store) Forget(id events.Run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r := s.runs[id]; r != nil && r.holders == 0 {
-		s.wakeUp(r)
+		s.noLongerIdle(r)
 		delete(s.runs, id)
 	}
 }
@@ -188,7 +188,7 @@ func (s *Store) ForgetIdle() {
 	defer s.mu.Unlock()
 	for s.idle.Len() > 0 {
 		oldest := s.idle.Front().Value.(*Run)
-		s.wakeUp(oldest)
+		s.noLongerIdle(oldest)
 		delete(s.runs, oldest.ID)
 	}
 }
@@ -209,7 +209,7 @@ func (s *Store) Release(r *Run) {
 	s.idleBytes += r.idleSize
 	for s.idle.Len() > s.capacity || s.idleBytes > s.maxBytes {
 		oldest := s.idle.Front().Value.(*Run)
-		s.wakeUp(oldest)
+		s.noLongerIdle(oldest)
 		delete(s.runs, oldest.ID)
 	}
 }
