@@ -98,6 +98,9 @@ var lower = map[string][]string{
 	"pkg/tool":                  {"internal/retry"},
 	"pkg/journal":               {"pkg/events", "internal/retry"},
 	"internal/tokens":           {},
+	"internal/groupcommit":      {"pkg/events", "pkg/journal"},
+	"internal/sharedlog":        {"pkg/events", "pkg/journal"},
+	"internal/livetext":         {"pkg/events", "pkg/journal"},
 	"internal/runlog":           {"pkg/events", "pkg/reducer", "pkg/journal", "internal/codec"},
 	"internal/announce":         {"pkg/journal", "pkg/events", "internal/retry"},
 	"internal/worker":           {"pkg/events", "pkg/reducer", "pkg/journal", "internal/runlog", "internal/retry"},
@@ -118,7 +121,7 @@ var lower = map[string][]string{
 var ports = map[string][]string{
 	"pkg/llm":         {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers"},
 	"pkg/tool":        {"pkg/tool", "internal/retry"},
-	"pkg/journal":     {"pkg/journal", "pkg/events", "internal/retry"},
+	"pkg/journal":     {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit"},
 	"internal/tokens": {"internal/tokens"},
 }
 
@@ -161,6 +164,7 @@ var rolesMay = []string{
 	"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/retry",
 	"internal/jsondiff", "internal/logwalk", "internal/providers",
+	"internal/livetext", "internal/sharedlog",
 }
 
 // top are the roots of layer 4, which may import everything.

@@ -5,9 +5,9 @@ import (
 	"io"
 	"sync"
 
+	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/internal/output"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // OutputWriter returns a function that writes a run's outputs, one on a line: as
@@ -106,5 +106,5 @@ func (r *runTap) watch(run events.Run) (stop func(), err error) {
 	if r.stream == nil || r.Feed == nil {
 		return func() {}, nil
 	}
-	return journal.Listen(r.Feed, run, r.stream.Chunk)
+	return livetext.Listen(r.Feed, run, r.stream.Chunk)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"sync"
 
+	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -23,9 +24,9 @@ type frame struct {
 }
 
 // speech returns the id and the text of the message that the event holds, as
-// [journal.MessageOf] does.
+// [livetext.MessageOf] does.
 func (f *frame) speech() (message, text string) {
-	f.said.Do(func() { f.message, f.text = journal.MessageOf(f.record.Body) })
+	f.said.Do(func() { f.message, f.text = livetext.MessageOf(f.record.Body) })
 	return f.message, f.text
 }
 

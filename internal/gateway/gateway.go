@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/sharedlog"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -144,7 +145,7 @@ type Gateway struct {
 	store *runlog.Store
 	log   journal.Log
 	// followed is the log as event streams follow it, and frames what they show.
-	followed *journal.Shared
+	followed *sharedlog.Log
 	frames   frames
 	streams  openStreams
 	machine  *reducer.Machine
@@ -173,7 +174,7 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g.table = g.machine.Table()
 	g.streams = openStreams{most: cfg.MaxStreams, mostOfClient: cfg.MaxClientStreams, byClient: map[string]int{}}
-	g.followed = journal.Share(g.log, journal.SharedOptions{Logger: cfg.Logger})
+	g.followed = sharedlog.New(g.log, sharedlog.Options{Logger: cfg.Logger})
 	g.frames = frames{codec: g.machine.Codec(), kept: map[place]*made{}}
 	g.launcher, err = launch.New(launch.Config{
 		Store: cfg.Store, Source: g.source, Directory: cfg.Directory, Agents: cfg.Agents, Timers: cfg.Timers, Tombstones: cfg.Tombstones,

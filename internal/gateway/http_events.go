@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -181,7 +182,7 @@ func (g *Gateway) streamLive(w http.ResponseWriter, r *http.Request, p position,
 		return err
 	}
 	defer unwatch()
-	heard := journal.NewListener(g.cfg.Feed, p.run)
+	heard := livetext.NewListener(g.cfg.Feed, p.run)
 	heard.Ask()
 	records := make(chan shardRecord, readAhead)
 	done := g.goFollow(ctx, p.run.Shard, journal.Filter{Namespace: p.run.Namespace, Run: p.run.ID}, p.seq, records)
@@ -304,7 +305,7 @@ func (s *stream) comment() error {
 
 // chunk sends what a part of a model's text or of a call says that the client has
 // not heard.
-func (s *stream) chunk(heard *journal.Listener, data []byte) error {
+func (s *stream) chunk(heard *livetext.Listener, data []byte) error {
 	news, ok := heard.News(data)
 	if !ok {
 		return nil

@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 func TestLateReadersHearWhatWasSaid(t *testing.T) {
@@ -22,7 +22,7 @@ func TestLateReadersHearWhatWasSaid(t *testing.T) {
 		stop, err := r.bus.WatchAsks(func(run events.Run) { asks <- run })
 		require.NoError(t, err)
 		defer stop()
-		publish := func(c journal.Chunk) {
+		publish := func(c livetext.Chunk) {
 			data, err := json.Marshal(c)
 			require.NoError(t, err)
 			require.NoError(t, r.bus.PublishChunk(run, data))
@@ -32,16 +32,16 @@ func TestLateReadersHearWhatWasSaid(t *testing.T) {
 		}
 		early := r.stream(path)
 		require.Equal(t, run, <-asks)
-		publish(journal.Chunk{MessageID: "m", Text: "It "})
-		publish(journal.Chunk{MessageID: "m", Offset: 3, Text: "is "})
+		publish(livetext.Chunk{MessageID: "m", Text: "It "})
+		publish(livetext.Chunk{MessageID: "m", Offset: 3, Text: "is "})
 		require.Equal(t, chunk(0, "It "), early.next())
 		require.Equal(t, chunk(3, "is "), early.next())
 
 		late := r.stream(path)
 		require.Equal(t, run, <-asks, "it asks when it comes")
-		publish(journal.Chunk{MessageID: "m", Offset: 6, Text: "for"})
-		publish(journal.Chunk{MessageID: "m", Text: "It is for", CatchUp: true})
-		publish(journal.Chunk{MessageID: "m", Offset: 9, Text: "ty."})
+		publish(livetext.Chunk{MessageID: "m", Offset: 6, Text: "for"})
+		publish(livetext.Chunk{MessageID: "m", Text: "It is for", CatchUp: true})
+		publish(livetext.Chunk{MessageID: "m", Offset: 9, Text: "ty."})
 		require.Equal(t, chunk(6, "for"), early.next())
 		require.Equal(t, chunk(9, "ty."), early.next(), "what it has is not repeated")
 		require.Equal(t, chunk(0, "It is for"), late.next())

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/groupcommit"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -52,7 +53,7 @@ func (b *Bus) Append(ctx context.Context, run events.Run, last uint64, entries .
 	if err := b.diskFull(); err != nil {
 		return 0, fmt.Errorf("append to run %s: %w", run.ID, err)
 	}
-	a, p := b.appenders[run.Shard], journal.Pending{Run: run, Last: last, Entries: entries}
+	a, p := b.appenders[run.Shard], groupcommit.Pending{Run: run, Last: last, Entries: entries}
 	if b.grouped {
 		return a.group.Append(ctx, p)
 	}
@@ -60,7 +61,7 @@ func (b *Bus) Append(ctx context.Context, run events.Run, last uint64, entries .
 }
 
 // One appends a run's entries by themselves.
-func (a *appender) One(ctx context.Context, p journal.Pending) (uint64, error) {
+func (a *appender) One(ctx context.Context, p groupcommit.Pending) (uint64, error) {
 	b, run, last := a.bus, p.Run, p.Last
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("append to run %s was not sent: %w", run.ID, err)

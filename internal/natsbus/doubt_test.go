@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/groupcommit"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -24,21 +25,21 @@ import (
 func TestStanding(t *testing.T) {
 	t.Parallel()
 	bus := newBus(t, 1)
-	pending := func(run events.Run, last uint64, bodies ...string) journal.Pending {
-		p := journal.Pending{Run: run, Last: last}
+	pending := func(run events.Run, last uint64, bodies ...string) groupcommit.Pending {
+		p := groupcommit.Pending{Run: run, Last: last}
 		for _, body := range bodies {
 			p.Entries = append(p.Entries, journaltest.Entry(run, events.Acting, "web", body))
 		}
 		return p
 	}
-	store := func(p journal.Pending) uint64 {
+	store := func(p groupcommit.Pending) uint64 {
 		last, err := bus.Append(t.Context(), p.Run, p.Last, p.Entries...)
 		require.NoError(t, err)
 		return last
 	}
 	run, other := journaltest.NewRun(t, bus), journaltest.NewRun(t, bus)
 	one := pending(run, 0, `"one"`)
-	_, err := bus.standing(t.Context(), []journal.Pending{one}, true)
+	_, err := bus.standing(t.Context(), []groupcommit.Pending{one}, true)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 	first := store(one)
 	two := pending(run, first, `"two"`, `"three"`)
@@ -47,12 +48,12 @@ func TestStanding(t *testing.T) {
 	next := store(beside)
 	store(pending(run, end, `"four"`))
 
-	for last, all := range map[uint64][]journal.Pending{first: {one}, end: {two}, next: {two, beside}} {
+	for last, all := range map[uint64][]groupcommit.Pending{first: {one}, end: {two}, next: {two, beside}} {
 		found, err := bus.standing(t.Context(), all, true)
 		require.NoError(t, err)
 		require.Equal(t, last, found)
 	}
-	for name, all := range map[string][]journal.Pending{
+	for name, all := range map[string][]groupcommit.Pending{
 		"another body":       {pending(run, first, `"two"`, `"3"`)},
 		"another subject":    {{Run: run, Entries: []journal.Entry{journaltest.Entry(run, events.Acting, "db", `"one"`)}}},
 		"not there any more": {pending(run, first, `"four"`)},
@@ -64,7 +65,7 @@ func TestStanding(t *testing.T) {
 		_, err := bus.standing(t.Context(), all, true)
 		require.ErrorIs(t, err, journal.ErrConflict, name)
 	}
-	_, err = bus.standing(t.Context(), []journal.Pending{beside, pending(run, end+2, `"five"`)}, true)
+	_, err = bus.standing(t.Context(), []groupcommit.Pending{beside, pending(run, end+2, `"five"`)}, true)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 }
 
@@ -96,7 +97,7 @@ func TestDoubtSettles(t *testing.T) {
 	found, err := d.settle(t.Context(), &apiError{ErrCode: codeWrongLastSequence}, all...)
 	require.NoError(t, err)
 	require.Equal(t, end, found)
-	others := append(batchOf(t, bus, 1), journal.Pending{Run: all[0].Run, Entries: batchOf(t, bus, 1)[0].Entries})
+	others := append(batchOf(t, bus, 1), groupcommit.Pending{Run: all[0].Run, Entries: batchOf(t, bus, 1)[0].Entries})
 	_, err = d.settle(t.Context(), nats.ErrTimeout, others...)
 	require.ErrorIs(t, err, journal.ErrConflict)
 }
@@ -243,7 +244,7 @@ func TestAppendsOutliveTheirLeaders(t *testing.T) {
 			require.True(t, time.Now().Before(enough), "every batch was answered")
 			all := batchOf(t, b, 5)
 			var stepped sync.WaitGroup
-			last, err := b.appenders[0].Batch(all, func() []journal.Pending {
+			last, err := b.appenders[0].Batch(all, func() []groupcommit.Pending {
 				stepped.Go(func() { stepDown(b) })
 				return all
 			})

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/groupcommit"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -15,7 +16,7 @@ import (
 )
 
 // GroupCommit says whether appends of different runs that wait at the same moment
-// are gathered into one atomic batch, see [journal.Group].
+// are gathered into one atomic batch, see package groupcommit.
 type GroupCommit int
 
 // The values of [Options].GroupCommit.
@@ -43,16 +44,16 @@ type appender struct {
 	shard int
 	// place is the stream, as signs name it.
 	place string
-	group *journal.Group
+	group *groupcommit.Group
 }
 
-var _ journal.Appender = (*appender)(nil)
+var _ groupcommit.Appender = (*appender)(nil)
 
 func newAppenders(b *Bus) []*appender {
 	all := make([]*appender, b.shards)
 	for shard := range all {
 		a := &appender{bus: b, shard: shard, place: placeOf(events.StreamSubjects(shard))}
-		a.group = journal.NewGroup(a)
+		a.group = groupcommit.New(a)
 		a.group.Decided = a.tell
 		all[shard] = a
 	}
@@ -60,7 +61,7 @@ func newAppenders(b *Bus) []*appender {
 }
 
 // tell logs how the appends that wait for each other go from now on.
-func (a *appender) tell(d journal.Decision) {
+func (a *appender) tell(d groupcommit.Decision) {
 	way := "side by side"
 	if d.Batched {
 		way = "as one batch"
@@ -85,7 +86,7 @@ func (b *Bus) grouping(sync Sync) bool {
 }
 
 // Batch stores the appends of several runs as one atomic batch.
-func (a *appender) Batch(all []journal.Pending, join func() []journal.Pending) (uint64, error) {
+func (a *appender) Batch(all []groupcommit.Pending, join func() []groupcommit.Pending) (uint64, error) {
 	b := a.bus
 	ctx, refuse := context.WithCancelCause(context.Background())
 	defer refuse(nil)
@@ -136,9 +137,9 @@ var errUncommitted = errors.New("the batch was not sent")
 // one for all.
 type batchSender struct {
 	bus *Bus
-	all atomic.Pointer[[]journal.Pending]
+	all atomic.Pointer[[]groupcommit.Pending]
 	// join is nil once it was called.
-	join func() []journal.Pending
+	join func() []groupcommit.Pending
 	msg  nats.Msg
 	// What the message's headers hold: the condition of an append, and how many
 	// messages there were.
@@ -146,14 +147,14 @@ type batchSender struct {
 	sent                   int
 }
 
-func newBatchSender(b *Bus, all []journal.Pending, join func() []journal.Pending) *batchSender {
+func newBatchSender(b *Bus, all []groupcommit.Pending, join func() []groupcommit.Pending) *batchSender {
 	s := &batchSender{bus: b, join: join, expect: make([]string, 1), filter: make([]string, 1), number: make([]string, 1)}
 	s.all.Store(&all)
 	return s
 }
 
 // members are the appends that the batch has so far.
-func (s *batchSender) members() []journal.Pending { return *s.all.Load() }
+func (s *batchSender) members() []groupcommit.Pending { return *s.all.Load() }
 
 // publishes reports whether one of the appends has an entry on the subject.
 func (s *batchSender) publishes(subject string) bool {
@@ -168,7 +169,7 @@ func (s *batchSender) publishes(subject string) bool {
 }
 
 // next makes the message that of the next entry.
-func (s *batchSender) next(p journal.Pending, e journal.Entry) {
+func (s *batchSender) next(p groupcommit.Pending, e journal.Entry) {
 	s.sent++
 	s.expect[0], s.filter[0], s.number[0] = strconv.FormatUint(p.Last, 10), p.Run.Filter(), strconv.Itoa(s.sent)
 	s.msg.Subject, s.msg.Data = e.Subject.String(), e.Body

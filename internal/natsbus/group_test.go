@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/groupcommit"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -41,23 +42,23 @@ func TestConformanceOfGroupCommit(t *testing.T) {
 
 // batchOf prepares appends of new runs in the first shard, on the edge from
 // planning.
-func batchOf(t testing.TB, bus *Bus, n int) []journal.Pending {
+func batchOf(t testing.TB, bus *Bus, n int) []groupcommit.Pending {
 	t.Helper()
-	all := make([]journal.Pending, n)
+	all := make([]groupcommit.Pending, n)
 	for i := range all {
 		run := journaltest.RunIn(t, bus, 0)
-		all[i] = journal.Pending{Run: run, Entries: []journal.Entry{entryTo(run, events.Acting, "web", fmt.Append(nil, i))}}
+		all[i] = groupcommit.Pending{Run: run, Entries: []journal.Entry{entryTo(run, events.Acting, "web", fmt.Append(nil, i))}}
 	}
 	return all
 }
 
 // same is the join of a batch that nobody joins.
-func same(all []journal.Pending) func() []journal.Pending {
-	return func() []journal.Pending { return all }
+func same(all []groupcommit.Pending) func() []groupcommit.Pending {
+	return func() []groupcommit.Pending { return all }
 }
 
 // stored is how many records each run has.
-func stored(t testing.TB, bus *Bus, all []journal.Pending) (counts []int) {
+func stored(t testing.TB, bus *Bus, all []groupcommit.Pending) (counts []int) {
 	t.Helper()
 	for _, p := range all {
 		recs, err := journaltest.Collect(bus.Read(t.Context(), p.Run, 0))
@@ -95,7 +96,7 @@ func TestBatchIsJoined(t *testing.T) {
 	bus := newBus(t, 1)
 	all := batchOf(t, bus, 6)
 	asked := 0
-	last, err := bus.appenders[0].Batch(all[:2], func() []journal.Pending {
+	last, err := bus.appenders[0].Batch(all[:2], func() []groupcommit.Pending {
 		asked++
 		require.Zero(t, sum(stored(t, bus, all)), "nothing is stored before all is there")
 		return all
@@ -138,7 +139,7 @@ func TestBatchWithoutAPlace(t *testing.T) {
 		require.Greater(t, i, 10)
 		require.ErrorIs(t, err, errUncommitted)
 		all := batchOf(t, bus, 3)
-		_, err = bus.appenders[0].Batch(all, func() []journal.Pending { panic("there is no place to join") })
+		_, err = bus.appenders[0].Batch(all, func() []groupcommit.Pending { panic("there is no place to join") })
 		require.ErrorIs(t, err, errUncommitted)
 		require.NotErrorIs(t, err, journal.ErrInDoubt)
 		for _, err := range appendAll(t.Context(), bus, all) {
@@ -151,7 +152,7 @@ func TestBatchWithoutAPlace(t *testing.T) {
 }
 
 // openedOnly opens a batch and never ends it: it has nothing to end it with.
-func openedOnly(ctx context.Context, bus *Bus, all []journal.Pending) error {
+func openedOnly(ctx context.Context, bus *Bus, all []groupcommit.Pending) error {
 	_, err := newBatchSender(bus, all, same(all[:1])).send(ctx, time.Now().Add(time.Minute))
 	if err == errUncommitted {
 		return nil
@@ -190,7 +191,7 @@ func TestDeniedInABatch(t *testing.T) {
 }
 
 // appendAll appends all at once and returns their errors.
-func appendAll(ctx context.Context, bus *Bus, all []journal.Pending) []error {
+func appendAll(ctx context.Context, bus *Bus, all []groupcommit.Pending) []error {
 	errs := make([]error, len(all))
 	var done sync.WaitGroup
 	for i, p := range all {

@@ -7,10 +7,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/internal/output"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -73,10 +73,10 @@ func TestPiecesOfACallAreLateAfterItsEvent(t *testing.T) {
 				require.NotEmpty(t, pieces)
 				body := r.Records(run)[1].Body
 
-				listener := journal.NewListener(r.Journal, run)
+				listener := livetext.NewListener(r.Journal, run)
 				_, passed := listener.News(pieces[0])
 				require.True(t, passed)
-				id, _ := journal.MessageOf(body)
+				id, _ := livetext.MessageOf(body)
 				listener.Over(id)
 				_, passed = listener.News(pieces[0])
 				require.False(t, passed)

@@ -12,9 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -366,10 +366,10 @@ func TestStreaming(t *testing.T) {
 	const text = "It is forty-two, größer als einundvierzig."
 	for _, off := range []bool{false, true} {
 		bubbleWith(t, scripted.NewMock(say(text)), func(t *testing.T, r *rig) {
-			var chunks []journal.Chunk
+			var chunks []livetext.Chunk
 			run := r.Store.Place(events.DefaultNamespace, r.Store.NewID())
 			stop, err := r.Journal.WatchChunks(run, func(data []byte) {
-				var c journal.Chunk
+				var c livetext.Chunk
 				if err := json.Unmarshal(data, &c); err != nil {
 					t.Error(err)
 				}

@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -119,7 +120,7 @@ func (s *streamer) chunk(c llm.Chunk) {
 // say publishes text that follows what was said.
 func (s *streamer) say(text string) {
 	if !s.quiet {
-		s.publish(journal.Chunk{MessageID: s.messageID, Offset: s.total, Text: text, Again: s.again})
+		s.publish(livetext.Chunk{MessageID: s.messageID, Offset: s.total, Text: text, Again: s.again})
 	}
 	if s.total += len(text); s.total <= mostSaid {
 		s.said = append(s.said, text...)
@@ -131,8 +132,8 @@ func (s *streamer) say(text string) {
 	}
 }
 
-func (s *streamer) publish(chunk any) {
-	data, err := json.Marshal(chunk)
+func (s *streamer) publish(c any) {
+	data, err := json.Marshal(c)
 	if err != nil {
 		return
 	}
@@ -180,12 +181,12 @@ func (s *streamer) catchUp() {
 func (s *streamer) tell() {
 	s.told = s.now()
 	if s.quiet || len(s.said) == 0 {
-		s.publish(journal.Chunk{MessageID: s.messageID, CatchUp: true, Again: s.again})
+		s.publish(livetext.Chunk{MessageID: s.messageID, CatchUp: true, Again: s.again})
 		return
 	}
 	offset := 0
 	for piece := range pieces(string(s.said)) {
-		s.publish(journal.Chunk{MessageID: s.messageID, Offset: offset, Text: piece, CatchUp: true, Again: s.again})
+		s.publish(livetext.Chunk{MessageID: s.messageID, Offset: offset, Text: piece, CatchUp: true, Again: s.again})
 		offset += len(piece)
 	}
 }

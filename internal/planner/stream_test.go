@@ -11,9 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -37,18 +37,18 @@ func talker(reply string, words ...string) llm.Caller {
 // heard collects what a listener is told.
 type heard struct {
 	mu    sync.Mutex
-	raw   []journal.Chunk
+	raw   []livetext.Chunk
 	text  string
 	again int
 }
 
-func (r *rig) listen(run events.Run) (*heard, *journal.Listener) {
+func (r *rig) listen(run events.Run) (*heard, *livetext.Listener) {
 	r.T.Helper()
-	h, l := &heard{}, journal.NewListener(r.Journal, run)
+	h, l := &heard{}, livetext.NewListener(r.Journal, run)
 	stop, err := r.Journal.WatchChunks(run, func(data []byte) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		var c journal.Chunk
+		var c livetext.Chunk
 		if err := json.Unmarshal(data, &c); err != nil {
 			r.T.Error(err)
 		}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/internal/output"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -66,7 +67,7 @@ type Session struct {
 	view *view
 	in   *bufio.Scanner
 	// heard is what the model is saying.
-	heard *journal.Listener
+	heard *livetext.Listener
 	// stream tells outputs, nil if nobody wants them.
 	stream *output.Stream
 	waits  waits
@@ -95,7 +96,7 @@ func Watch(ctx context.Context, run events.Run, o Options) (Outcome, error) {
 	fold := runlog.NewFold(o.Bus, o.Machine, run)
 	s := &Session{o: o, run: run, fold: fold, mem: fold.Memory(), view: newView(o.Show, o.Live, o.Color, o.Columns), in: bufio.NewScanner(o.In)}
 	s.in.Buffer(nil, journal.MaxBody)
-	s.heard = journal.NewListener(o.Bus, run)
+	s.heard = livetext.NewListener(o.Bus, run)
 	if o.Outputs != nil {
 		s.stream = output.NewStream(o.Machine.Table(), o.Outputs)
 	}
@@ -154,7 +155,7 @@ func (s *Session) take(ctx context.Context, rec journal.Record) error {
 		s.view.line("! " + err.Error())
 		return nil
 	}
-	message, _ := journal.MessageOf(rec.Body) // its text is shown from the event
+	message, _ := livetext.MessageOf(rec.Body) // its text is shown from the event
 	s.heard.Over(message)
 	s.view.event(e, s.mem)
 	if s.stream != nil {
@@ -257,7 +258,7 @@ func (s *Session) chunk(data []byte) {
 	if s.stream != nil {
 		s.stream.Chunk(news)
 	}
-	var c journal.Chunk
+	var c livetext.Chunk
 	if json.Unmarshal(news, &c) == nil && c.Kind == "" {
 		s.view.words(c.Offset == 0, c.Text)
 	}

@@ -98,7 +98,7 @@ type Options struct {
 	// is there dies at that point. It must not call the journal.
 	Crash func(Moment) bool
 	// GroupCommit gathers the appends of several runs that wait at the same moment,
-	// see [journal.Group]; each process does so for itself. A shard then takes
+	// see package groupcommit; each process does so for itself. A shard then takes
 	// AppendTime for an append or a batch, and one at a time; 0: 5 ms.
 	GroupCommit bool
 	AppendTime  time.Duration

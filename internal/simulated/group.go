@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/groupcommit"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -33,7 +34,7 @@ const (
 )
 
 // group appends by the process's group of the shard.
-func (p *Process) group(ctx context.Context, a journal.Pending) (uint64, error) {
+func (p *Process) group(ctx context.Context, a groupcommit.Pending) (uint64, error) {
 	p.appending(a.Run, 1)
 	defer p.appending(a.Run, -1)
 	return p.groups[a.Run.Shard].Append(ctx, a)
@@ -85,7 +86,7 @@ func (a *appender) work(ctx context.Context) (done func(), err error) {
 }
 
 // One appends for one run.
-func (a *appender) One(ctx context.Context, p journal.Pending) (uint64, error) {
+func (a *appender) One(ctx context.Context, p groupcommit.Pending) (uint64, error) {
 	done, err := a.work(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("append to run %s: %w", p.Run.ID, err)
@@ -95,7 +96,7 @@ func (a *appender) One(ctx context.Context, p journal.Pending) (uint64, error) {
 }
 
 // Batch appends for several runs, all or nothing. Who comes while it works joins.
-func (a *appender) Batch(_ []journal.Pending, join func() []journal.Pending) (uint64, error) {
+func (a *appender) Batch(_ []groupcommit.Pending, join func() []groupcommit.Pending) (uint64, error) {
 	done, err := a.work(context.Background())
 	if err != nil {
 		return 0, inDoubt(err)
@@ -115,7 +116,7 @@ func inDoubt(err error) error { return fmt.Errorf("%w: %w", journal.ErrInDoubt, 
 type batch struct {
 	p     *Process
 	shard int
-	all   []journal.Pending
+	all   []groupcommit.Pending
 	at    []Moment
 }
 

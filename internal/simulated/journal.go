@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/groupcommit"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -72,7 +73,7 @@ type Process struct {
 	once sync.Once
 	dead chan struct{}
 	// groups gather the appends to each shard; none: each goes at once.
-	groups []*journal.Group
+	groups []*groupcommit.Group
 	// atOnce counts the appends of a run that are under way.
 	atOnce map[events.Run]int
 }
@@ -96,7 +97,7 @@ func (j *Journal) NewProcess() *Process {
 	p := &Process{j: j, dead: make(chan struct{}), atOnce: map[events.Run]int{}}
 	if j.opts.GroupCommit {
 		for shard := range j.opts.Shards {
-			p.groups = append(p.groups, journal.NewGroup(&appender{p, shard}))
+			p.groups = append(p.groups, groupcommit.New(&appender{p, shard}))
 		}
 	}
 	return p
@@ -146,7 +147,7 @@ func (p *Process) Append(ctx context.Context, run events.Run, last uint64, entri
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("append to run %s: %w", run.ID, err)
 	}
-	pending := journal.Pending{Run: run, Last: last, Entries: entries}
+	pending := groupcommit.Pending{Run: run, Last: last, Entries: entries}
 	if p.groups != nil {
 		return p.group(ctx, pending)
 	}
@@ -154,7 +155,7 @@ func (p *Process) Append(ctx context.Context, run events.Run, last uint64, entri
 }
 
 // append stores what one run appends by itself.
-func (p *Process) append(a journal.Pending) (uint64, error) {
+func (p *Process) append(a groupcommit.Pending) (uint64, error) {
 	at := p.j.moment(a.Run, a.Entries)
 	if err := p.crash(at); err != nil {
 		return 0, err
@@ -197,7 +198,7 @@ func (j *Journal) append(at Moment, last uint64, entries []journal.Entry) (uint6
 	}
 	s := j.shards[run.Shard]
 	before := len(s.records)
-	seq := j.storeAll(journal.Pending{Run: run, Last: last, Entries: entries}, false)
+	seq := j.storeAll(groupcommit.Pending{Run: run, Last: last, Entries: entries}, false)
 	j.announce(run.Shard, before)
 	if j.opts.happens(j.opts.Faults.InDoubt, "in doubt", run.ID, at.Nth, at.Attempt) {
 		return 0, journal.ErrInDoubt
@@ -208,7 +209,7 @@ func (j *Journal) append(at Moment, last uint64, entries []journal.Entry) (uint6
 // storeAll stores what one run appends, and returns the last one's sequence
 // number; behind says that it is stored together with others that stand before it. The
 // lock is held.
-func (j *Journal) storeAll(a journal.Pending, behind bool) (seq uint64) {
+func (j *Journal) storeAll(a groupcommit.Pending, behind bool) (seq uint64) {
 	for i, e := range a.Entries {
 		under := condition{after: a.Last, proves: !behind && i == 0}
 		seq = j.store(a.Run.Shard, e.Subject.String(), e.Body, under)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/internal/output"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -59,7 +60,7 @@ func watch(s *service, at events.Run, parent *Run, onOutput func(Output), logger
 	if onOutput != nil {
 		r.outputs = newOutputs(onOutput, logger.With("run", at.ID))
 		stream := output.NewStream(s.machine.Table(), r.outputs.push)
-		unwatch, err := journal.Listen(s.bus, at, stream.Chunk)
+		unwatch, err := livetext.Listen(s.bus, at, stream.Chunk)
 		if err != nil {
 			stop()
 			r.outputs.end()

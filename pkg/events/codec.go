@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/codec"
@@ -198,10 +197,8 @@ func (c *Codec) Decode(body []byte) (*Event, error) {
 // canonical reads the attributes of a body that [Codec.Encode] may have written. It
 // returns nil for every other one, and what [decodeEnvelope] makes of it for this one.
 func canonical(body []byte) *decoder {
-	in := envelopes.Get().(*envelope)
-	defer envelopes.Put(in)
-	*in = envelope{}
-	if !codec.Canonical(body, in) || in.N == 0 || in.Step < 0 || in.Step > math.MaxInt32 || len(in.Data) == 0 || in.Data[0] != '{' {
+	var in envelope
+	if !codec.Canonical(body, &in) || in.N == 0 || in.Step < 0 || in.Step > math.MaxInt32 || len(in.Data) == 0 || in.Data[0] != '{' {
 		return nil
 	}
 	d := &decoder{data: json.RawMessage(in.Data)}
@@ -220,8 +217,6 @@ func canonical(body []byte) *decoder {
 	}
 	return d
 }
-
-var envelopes = sync.Pool{New: func() any { return new(envelope) }}
 
 // decodeEnvelope reads the attributes of a body in whatever form it is, and says what
 // is wrong with it.

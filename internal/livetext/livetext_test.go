@@ -1,4 +1,4 @@
-package journal_test
+package livetext_test
 
 import (
 	"encoding/json"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -21,17 +22,17 @@ type asked struct {
 
 func (a *asked) AskCatchUp(events.Run) error { a.times++; return nil }
 
-func part(message string, offset int, text string) journal.Chunk {
-	return journal.Chunk{MessageID: message, Offset: offset, Text: text}
+func part(message string, offset int, text string) livetext.Chunk {
+	return livetext.Chunk{MessageID: message, Offset: offset, Text: text}
 }
 
-func again(message string, offset int, text string) journal.Chunk {
-	return journal.Chunk{MessageID: message, Offset: offset, Text: text, CatchUp: true}
+func again(message string, offset int, text string) livetext.Chunk {
+	return livetext.Chunk{MessageID: message, Offset: offset, Text: text, CatchUp: true}
 }
 
 // hears gives a listener chunks and returns what it says is news, as
 // "offset:text".
-func hears(t *testing.T, l *journal.Listener, chunks ...journal.Chunk) string {
+func hears(t *testing.T, l *livetext.Listener, chunks ...livetext.Chunk) string {
 	t.Helper()
 	var news []string
 	for _, c := range chunks {
@@ -48,28 +49,28 @@ func hears(t *testing.T, l *journal.Listener, chunks ...journal.Chunk) string {
 func TestListener(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		chunks []journal.Chunk
+		chunks []livetext.Chunk
 		want   string
 		asks   int
 	}{
-		{"from the beginning", []journal.Chunk{part("m", 0, "ab"), part("m", 2, "c")}, "0:ab 2:c", 0},
-		{"one message after another", []journal.Chunk{part("m", 0, "ab"), part("n", 0, "c")}, "0:ab 0:c", 0},
-		{"late", []journal.Chunk{part("m", 2, "c"), part("m", 3, "d"), again("m", 0, "abcd"), part("m", 4, "e")}, "0:abcd 4:e", 1},
-		{"late, in pieces", []journal.Chunk{again("m", 0, "ab"), again("m", 2, "cd"), part("m", 4, "e")}, "0:ab 2:cd 4:e", 0},
-		{"a gap", []journal.Chunk{part("m", 0, "a"), part("m", 3, "d"), again("m", 0, "abcd")}, "0:a 1:bcd", 1},
-		{"a second gap", []journal.Chunk{
+		{"from the beginning", []livetext.Chunk{part("m", 0, "ab"), part("m", 2, "c")}, "0:ab 2:c", 0},
+		{"one message after another", []livetext.Chunk{part("m", 0, "ab"), part("n", 0, "c")}, "0:ab 0:c", 0},
+		{"late", []livetext.Chunk{part("m", 2, "c"), part("m", 3, "d"), again("m", 0, "abcd"), part("m", 4, "e")}, "0:abcd 4:e", 1},
+		{"late, in pieces", []livetext.Chunk{again("m", 0, "ab"), again("m", 2, "cd"), part("m", 4, "e")}, "0:ab 2:cd 4:e", 0},
+		{"a gap", []livetext.Chunk{part("m", 0, "a"), part("m", 3, "d"), again("m", 0, "abcd")}, "0:a 1:bcd", 1},
+		{"a second gap", []livetext.Chunk{
 			part("m", 0, "a"), part("m", 3, "d"), again("m", 0, "abcd"), part("m", 5, "f"), again("m", 0, "abcdef"),
 		}, "0:a 1:bcd 4:ef", 2},
-		{"what others missed", []journal.Chunk{part("m", 0, "ab"), again("m", 0, "ab"), part("m", 2, "c"), again("m", 0, "abc"), again("m", 1, "b")}, "0:ab 2:c", 0},
-		{"it begins again", []journal.Chunk{part("m", 0, "ab"), part("m", 0, "xyz"), part("m", 3, "!")}, "0:ab 0:xyz 3:!", 0},
-		{"it begins again unheard", []journal.Chunk{part("m", 0, "abc"), part("m", 1, "y"), part("m", 2, "z"), again("m", 0, "xyz"), part("m", 3, "!")}, "0:abc 0:xyz 3:!", 1},
-		{"in the middle of the next one", []journal.Chunk{part("m", 0, "ab"), part("n", 2, "z"), again("n", 0, "xyz")}, "0:ab 0:xyz", 1},
-		{"a catch-up without its beginning", []journal.Chunk{again("m", 2, "cd"), again("m", 0, "abcd")}, "0:abcd", 1},
-		{"no chunks at all", []journal.Chunk{part("", 0, "a"), part("m", -1, "a"), part("m", 0, "")}, "", 0},
+		{"what others missed", []livetext.Chunk{part("m", 0, "ab"), again("m", 0, "ab"), part("m", 2, "c"), again("m", 0, "abc"), again("m", 1, "b")}, "0:ab 2:c", 0},
+		{"it begins again", []livetext.Chunk{part("m", 0, "ab"), part("m", 0, "xyz"), part("m", 3, "!")}, "0:ab 0:xyz 3:!", 0},
+		{"it begins again unheard", []livetext.Chunk{part("m", 0, "abc"), part("m", 1, "y"), part("m", 2, "z"), again("m", 0, "xyz"), part("m", 3, "!")}, "0:abc 0:xyz 3:!", 1},
+		{"in the middle of the next one", []livetext.Chunk{part("m", 0, "ab"), part("n", 2, "z"), again("n", 0, "xyz")}, "0:ab 0:xyz", 1},
+		{"a catch-up without its beginning", []livetext.Chunk{again("m", 2, "cd"), again("m", 0, "abcd")}, "0:abcd", 1},
+		{"no chunks at all", []livetext.Chunk{part("", 0, "a"), part("m", -1, "a"), part("m", 0, "")}, "", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			feed := &asked{}
-			require.Equal(t, c.want, hears(t, journal.NewListener(feed, events.Run{}), c.chunks...))
+			require.Equal(t, c.want, hears(t, livetext.NewListener(feed, events.Run{}), c.chunks...))
 			require.Equal(t, c.asks, feed.times)
 		})
 	}
@@ -77,14 +78,14 @@ func TestListener(t *testing.T) {
 
 func TestListenerDropsWhatComesAfterTheEvent(t *testing.T) {
 	feed := &asked{}
-	l := journal.NewListener(feed, events.Run{})
+	l := livetext.NewListener(feed, events.Run{})
 	require.Equal(t, "0:ab", hears(t, l, part("m", 0, "ab")))
 	body := []byte(`{"n":2,"data":{"message_id":"m","content":"abc"}}`)
-	message, text := journal.MessageOf(body)
+	message, text := livetext.MessageOf(body)
 	require.Equal(t, "abc", text)
 	l.Over(message)
 	require.Empty(t, hears(t, l, part("m", 2, "c"), part("m", 9, "x"), again("m", 0, "abc")))
-	message, _ = journal.MessageOf([]byte("not JSON"))
+	message, _ = livetext.MessageOf([]byte("not JSON"))
 	l.Over(message)
 	require.Equal(t, "0:x", hears(t, l, part("n", 0, "x")))
 	require.Zero(t, feed.times)
@@ -96,21 +97,21 @@ func TestListenerDropsWhatComesAfterTheEvent(t *testing.T) {
 func TestListenerHearsTheRest(t *testing.T) {
 	for _, c := range []struct {
 		name          string
-		heard         []journal.Chunk
+		heard         []livetext.Chunk
 		message, text string
 		want          string
 	}{
-		{"the half was heard", []journal.Chunk{part("m", 0, "gr\u00f6"), part("m", 4, "\u00dfe")}, "m", "gr\u00f6\u00dfe, and more", `{"message_id":"m","offset":7,"text":", and more"}`},
-		{"it began again", []journal.Chunk{part("m", 0, "xx"), part("m", 0, "a")}, "m", "abc", `{"message_id":"m","offset":1,"text":"bc"}`},
-		{"all was heard", []journal.Chunk{part("m", 0, "abc")}, "m", "abc", ""},
+		{"the half was heard", []livetext.Chunk{part("m", 0, "gr\u00f6"), part("m", 4, "\u00dfe")}, "m", "gr\u00f6\u00dfe, and more", `{"message_id":"m","offset":7,"text":", and more"}`},
+		{"it began again", []livetext.Chunk{part("m", 0, "xx"), part("m", 0, "a")}, "m", "abc", `{"message_id":"m","offset":1,"text":"bc"}`},
+		{"all was heard", []livetext.Chunk{part("m", 0, "abc")}, "m", "abc", ""},
 		{"nothing was heard", nil, "m", "abc", ""},
-		{"a beginning is missing", []journal.Chunk{part("m", 0, "a"), part("n", 3, "x")}, "n", "abcx", ""},
-		{"another message", []journal.Chunk{part("m", 0, "a")}, "n", "abc", ""},
-		{"another text", []journal.Chunk{part("m", 0, "ab")}, "m", "xyz", ""},
-		{"no message", []journal.Chunk{part("m", 0, "ab")}, "", "", ""},
+		{"a beginning is missing", []livetext.Chunk{part("m", 0, "a"), part("n", 3, "x")}, "n", "abcx", ""},
+		{"another message", []livetext.Chunk{part("m", 0, "a")}, "n", "abc", ""},
+		{"another text", []livetext.Chunk{part("m", 0, "ab")}, "m", "xyz", ""},
+		{"no message", []livetext.Chunk{part("m", 0, "ab")}, "", "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := journal.NewListener(&asked{}, events.Run{})
+			l := livetext.NewListener(&asked{}, events.Run{})
 			hears(t, l, c.heard...)
 			news, ok := l.Rest(c.message, c.text)
 			require.Equal(t, c.want != "", ok)
@@ -129,7 +130,7 @@ func TestListenerHearsTheRest(t *testing.T) {
 // TestListenerAsksAgain: questions and answers can be lost too.
 func TestListenerAsksAgain(t *testing.T) {
 	feed := &asked{}
-	l := journal.NewListener(feed, events.Run{})
+	l := livetext.NewListener(feed, events.Run{})
 	l.Ask()
 	l.Ask()
 	require.Equal(t, 1, feed.times, "one question stands at a time")
@@ -147,9 +148,9 @@ func TestListenersAgree(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		feed := &asked{}
-		l := journal.NewListener(feed, events.Run{})
+		l := livetext.NewListener(feed, events.Run{})
 		text := map[string]string{} // as the listener has it
-		take := func(c journal.Chunk) {
+		take := func(c livetext.Chunk) {
 			data, err := json.Marshal(c)
 			require.NoError(t, err)
 			news, ok := l.Hear(data)
@@ -164,7 +165,7 @@ func TestListenersAgree(t *testing.T) {
 		}
 		for m := range 5 {
 			message, said, began := fmt.Sprint("m", m), "", 0
-			next := func(c journal.Chunk) { c.Again = began; take(c) }
+			next := func(c livetext.Chunk) { c.Again = began; take(c) }
 			for range 20 + r.IntN(20) {
 				if r.IntN(30) == 0 {
 					said, began = "", began+1
@@ -186,7 +187,7 @@ func TestListenersAgree(t *testing.T) {
 
 // Whatever kind a chunk is of, it is late once its message's event is known.
 func TestNoNewsOfAMessageThatIsOver(t *testing.T) {
-	l := journal.NewListener(&asked{}, events.Run{})
+	l := livetext.NewListener(&asked{}, events.Run{})
 	for _, data := range []string{`{"message_id":"m","offset":0,"text":"a"}`, `{"message_id":"m","kind":"tool_call","index":0,"text":"{}"}`} {
 		_, ok := l.News([]byte(data))
 		require.True(t, ok, data)

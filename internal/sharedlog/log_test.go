@@ -1,4 +1,4 @@
-package journal_test
+package sharedlog_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/sharedlog"
 	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -57,7 +58,7 @@ func TestSharedConformance(t *testing.T) {
 	for _, alone := range []int{-1, 1} {
 		t.Run(strconv.Itoa(alone), func(t *testing.T) {
 			t.Parallel()
-			log := journal.Share(simulated.New(simulated.Options{Shards: 3}), journal.SharedOptions{Alone: alone})
+			log := sharedlog.New(simulated.New(simulated.Options{Shards: 3}), sharedlog.Options{Alone: alone})
 			journaltest.Log(t, func(*testing.T) journal.Log { return log })
 			journaltest.Follow(t, func(*testing.T) journal.Log { return log })
 		})
@@ -79,7 +80,7 @@ func TestSharedFollowersMissNothing(t *testing.T) {
 func sharedMissesNothing(t *testing.T, kept int) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &counted{Log: simulated.New(simulated.Options{})}
-		shared := journal.Share(log, journal.SharedOptions{Alone: -1, Waiting: 40, Kept: kept, Readers: 2})
+		shared := sharedlog.New(log, sharedlog.Options{Alone: -1, Waiting: 40, Kept: kept, Readers: 2})
 		const runs, records = 20, 100
 		var all sync.WaitGroup
 		for range runs {
@@ -134,7 +135,7 @@ func TestSharedFollowerThatStalls(t *testing.T) {
 func sharedStalls(t *testing.T, kept int, reads int32) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &counted{Log: simulated.New(simulated.Options{})}
-		shared := journal.Share(log, journal.SharedOptions{Alone: -1, Kept: kept, Readers: 1})
+		shared := sharedlog.New(log, sharedlog.Options{Alone: -1, Kept: kept, Readers: 1})
 		run := journaltest.NewRun(t, log)
 		last := journaltest.AppendAll(t, log, run, "0")
 		stall := make(chan struct{})
@@ -181,7 +182,7 @@ func sharedStalls(t *testing.T, kept int, reads int32) {
 func TestSharedKeepsTheNewest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &counted{Log: simulated.New(simulated.Options{})}
-		shared := journal.Share(log, journal.SharedOptions{Alone: -1, Kept: 100 << 10})
+		shared := sharedlog.New(log, sharedlog.Options{Alone: -1, Kept: 100 << 10})
 		run := journaltest.NewRun(t, log)
 		ctx, stop := context.WithCancel(t.Context())
 		go func() {
@@ -220,7 +221,7 @@ func TestSharedKeepsTheNewest(t *testing.T) {
 func TestSharedFollowingEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &counted{Log: simulated.New(simulated.Options{})}
-		shared := journal.Share(log, journal.SharedOptions{Alone: 1})
+		shared := sharedlog.New(log, sharedlog.Options{Alone: 1})
 		run := journaltest.NewRun(t, log)
 		for round := range 3 {
 			ctx, stop := context.WithCancel(t.Context())
@@ -242,7 +243,7 @@ func TestSharedFollowingEnds(t *testing.T) {
 func TestSharedWhileTheLogIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &counted{Log: simulated.New(simulated.Options{})}
-		shared := journal.Share(log, journal.SharedOptions{Alone: -1})
+		shared := sharedlog.New(log, sharedlog.Options{Alone: -1})
 		run := journaltest.NewRun(t, log)
 		journaltest.AppendAll(t, log, run, "1", "2")
 		log.away.Store(true)
@@ -272,7 +273,7 @@ func TestSharedWhileTheLogIsAway(t *testing.T) {
 func TestSharedFollowerThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &counted{Log: simulated.New(simulated.Options{})}
-		shared := journal.Share(log, journal.SharedOptions{Alone: -1})
+		shared := sharedlog.New(log, sharedlog.Options{Alone: -1})
 		run := journaltest.NewRun(t, log)
 		log.broken.Store(true)
 		failed := make(chan error, 2)

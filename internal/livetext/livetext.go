@@ -1,4 +1,6 @@
-package journal
+// Package livetext puts together the text that a model is writing, from the chunks of
+// it on the live feed.
+package livetext
 
 import (
 	"encoding/json"
@@ -8,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // Chunk is a part of a model's text on the feed. Offset counts the bytes of the
@@ -19,7 +22,7 @@ type Chunk struct {
 	// Kind is empty for text; what has another one is no text, see [Listener.News].
 	Kind string `json:"kind,omitempty"`
 	// CatchUp marks text that was sent before, for listeners that missed it: see
-	// [Feed].AskCatchUp. Who has it drops it.
+	// [journal.Feed].AskCatchUp. Who has it drops it.
 	CatchUp bool `json:"catch_up,omitempty"`
 	// Again counts how often the text began again so far.
 	Again int `json:"again,omitempty"`
@@ -30,7 +33,7 @@ type Chunk struct {
 // returns is each message's text from its beginning, without gap, repetition or
 // disorder, as far as it was said. It is safe for concurrent use.
 type Listener struct {
-	feed Feed
+	feed journal.Feed
 	run  events.Run
 
 	mu      sync.Mutex
@@ -42,21 +45,21 @@ type Listener struct {
 	// lost says that what was heard is not the beginning of what is being said.
 	lost bool
 	// asked says that the missing text was asked for, and did not come yet;
-	// unheard counts the chunks that were of no use since then.
+	// useless counts the chunks since then that were of no use.
 	asked   bool
-	unheard int
+	useless int
 	// over is the message whose event is known: it has the whole text.
 	over string
 }
 
 // NewListener returns a listener that has heard nothing. Give it the chunks of
-// [Feed].WatchChunks, and begin with Ask.
-func NewListener(feed Feed, run events.Run) *Listener { return &Listener{feed: feed, run: run} }
+// [journal.Feed].WatchChunks, and begin with Ask.
+func NewListener(feed journal.Feed, run events.Run) *Listener { return &Listener{feed: feed, run: run} }
 
 // Listen hands fn a run's chunks from now on, each as [Listener.News] has it, and
 // what was said so far of a text that is under way. fn is called by one goroutine
 // at a time and must not block; stop ends it.
-func Listen(feed Feed, run events.Run, fn func(news []byte)) (stop func(), err error) {
+func Listen(feed journal.Feed, run events.Run, fn func(news []byte)) (stop func(), err error) {
 	l := NewListener(feed, run)
 	stop, err = feed.WatchChunks(run, func(data []byte) {
 		if news, ok := l.News(data); ok {
@@ -80,10 +83,10 @@ func (l *Listener) Ask() {
 // be lost.
 func (l *Listener) ask() {
 	const patience = 16
-	if l.asked && l.unheard < patience {
+	if l.asked && l.useless < patience {
 		return
 	}
-	l.asked, l.unheard = true, 0
+	l.asked, l.useless = true, 0
 	_ = l.feed.AskCatchUp(l.run) // where the bus is away there are no chunks either
 }
 
@@ -149,11 +152,11 @@ func (l *Listener) Hear(data []byte) (Chunk, bool) {
 		c.Text = c.Text[l.next-c.Offset:]
 		c.Offset = l.next
 	case c.Offset < l.next:
-		// The text began again unheard, so that nothing fits any more.
+		// The text began again and its beginning was missed, so that nothing fits any more.
 		l.lost = true
 		return l.missed()
 	}
-	l.next, l.asked, l.unheard = l.next+len(c.Text), false, 0
+	l.next, l.asked, l.useless = l.next+len(c.Text), false, 0
 	_, _ = io.WriteString(l.sum, c.Text)
 	return Chunk{MessageID: c.MessageID, Offset: c.Offset, Text: c.Text}, true
 }
@@ -187,7 +190,7 @@ func (l *Listener) late(message string) bool {
 
 // missed is a chunk that does not go on from what was heard.
 func (l *Listener) missed() (Chunk, bool) {
-	l.unheard++
+	l.useless++
 	l.ask()
 	return Chunk{}, false
 }

@@ -1,4 +1,6 @@
-package journal
+// Package sharedlog lets the followers of a log share one follower of each shard: a
+// record is read once, however many wait for it, and wakes only its run's followers.
+package sharedlog
 
 import (
 	"context"
@@ -9,10 +11,11 @@ import (
 
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// SharedOptions say how followers share; the zero value is useful.
-type SharedOptions struct {
+// Options say how followers share; the zero value is useful.
+type Options struct {
 	// Alone is how many followers of a shard follow by themselves before further
 	// ones share: few of them cost less than reading everything. 0: 4; less
 	// than 0: all share.
@@ -37,17 +40,15 @@ const (
 	sharedRetry   = 250 * time.Millisecond
 )
 
-// Shared is a log whose followers share one follower of each shard: a record is
-// read once, however many wait for it, and wakes those alone whose it is.
-// Everything else is the log's own.
-type Shared struct {
-	Log
-	opts SharedOptions
+// Log is a log whose followers share. Everything but [Log.Follow] is the log's own.
+type Log struct {
+	journal.Log
+	opts Options
 	hubs []*hub
 }
 
-// Share returns the log with shared followers.
-func Share(log Log, o SharedOptions) *Shared {
+// New returns the log with shared followers.
+func New(log journal.Log, o Options) *Log {
 	if o.Alone == 0 {
 		o.Alone = 4
 	}
@@ -64,7 +65,7 @@ func Share(log Log, o SharedOptions) *Shared {
 		o.Readers = 16
 	}
 	reading := make(chan struct{}, o.Readers)
-	s := &Shared{Log: log, opts: o, hubs: make([]*hub, log.Shards())}
+	s := &Log{Log: log, opts: o, hubs: make([]*hub, log.Shards())}
 	for shard := range s.hubs {
 		s.hubs[shard] = &hub{
 			log: log, logger: o.Logger, shard: shard, alone: o.Alone, reading: reading, recent: recent{bound: max(0, o.Kept)},
@@ -75,12 +76,12 @@ func Share(log Log, o SharedOptions) *Shared {
 }
 
 // Follow is [Log.Follow], with the same promises. What a follower does not take
-// waits for it within the bounds of [SharedOptions].
-func (s *Shared) Follow(ctx context.Context, shard int, filter Filter, after uint64) iter.Seq2[Record, error] {
-	if CheckShard(len(s.hubs), shard) != nil {
+// waits for it within the bounds of [Options].
+func (s *Log) Follow(ctx context.Context, shard int, filter journal.Filter, after uint64) iter.Seq2[journal.Record, error] {
+	if journal.CheckShard(len(s.hubs), shard) != nil {
 		return s.Log.Follow(ctx, shard, filter, after) // which says so
 	}
-	return func(yield func(Record, error) bool) {
+	return func(yield func(journal.Record, error) bool) {
 		h := s.hubs[shard]
 		l := &listener{filter: filter, bound: s.opts.Waiting, cursor: after, wake: make(chan struct{}, 1)}
 		leave, alone := h.enter(l)
@@ -100,7 +101,7 @@ type listeners map[*listener]struct{}
 
 // hub follows a shard for its listeners, as long as there are any.
 type hub struct {
-	log    Log
+	log    journal.Log
 	logger *slog.Logger
 	shard  int
 	alone  int
@@ -146,7 +147,7 @@ func (h *hub) enter(l *listener) (leave func(), alone bool) {
 }
 
 // set returns the listeners that a filter belongs to.
-func (h *hub) set(f Filter) listeners {
+func (h *hub) set(f journal.Filter) listeners {
 	if f.Run == "" || f.Namespace == "" {
 		return h.others
 	}
@@ -185,7 +186,7 @@ func (h *hub) run(ctx context.Context, begun chan struct{}) {
 		return
 	}
 	close(begun)
-	for rec, err := range h.log.Follow(ctx, h.shard, Filter{}, last) {
+	for rec, err := range h.log.Follow(ctx, h.shard, journal.Filter{}, last) {
 		if err != nil {
 			h.fail(ctx, err)
 			return
@@ -226,7 +227,7 @@ func (h *hub) fail(ctx context.Context, err error) {
 }
 
 // tell hands a record to those that want it.
-func (h *hub) tell(ctx context.Context, rec Record) {
+func (h *hub) tell(ctx context.Context, rec journal.Record) {
 	s, err := events.ParseSubject(rec.Subject)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -246,7 +247,7 @@ func (h *hub) tell(ctx context.Context, rec Record) {
 
 // listener is a follower that shares.
 type listener struct {
-	filter Filter
+	filter journal.Filter
 	bound  int
 	begun  <-chan struct{}
 	// cursor is the last record that was yielded, or needs not to be.
@@ -254,7 +255,7 @@ type listener struct {
 	wake   chan struct{}
 
 	mu      sync.Mutex
-	waiting []Record
+	waiting []journal.Record
 	size    int
 	// behind says that there was more than may wait, and failed why nothing comes
 	// any more.
@@ -262,7 +263,7 @@ type listener struct {
 	failed error
 }
 
-func (l *listener) tell(rec Record) {
+func (l *listener) tell(rec journal.Record) {
 	if !l.filter.Match(rec.Subject) {
 		return
 	}
@@ -277,17 +278,17 @@ func (l *listener) tell(rec Record) {
 		l.waiting = append(l.waiting, rec)
 		l.size += len(rec.Body)
 	}
-	l.rouse()
+	l.wakeUp()
 }
 
 func (l *listener) fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.failed = err
-	l.rouse()
+	l.wakeUp()
 }
 
-func (l *listener) rouse() {
+func (l *listener) wakeUp() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -296,7 +297,7 @@ func (l *listener) rouse() {
 
 // take returns what waits, whether the log has more than that, and why nothing
 // comes any more.
-func (l *listener) take() (waiting []Record, behind bool, failed error) {
+func (l *listener) take() (waiting []journal.Record, behind bool, failed error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	waiting, behind = l.waiting, l.behind
@@ -307,7 +308,7 @@ func (l *listener) take() (waiting []Record, behind bool, failed error) {
 // follow yields the records after the cursor: those that are there from the log,
 // the others as they are told. Since the listener is told before it reads, nothing
 // falls between, and the cursor sees what comes both ways.
-func (l *listener) follow(ctx context.Context, h *hub, yield func(Record, error) bool) {
+func (l *listener) follow(ctx context.Context, h *hub, yield func(journal.Record, error) bool) {
 	select {
 	case <-l.begun:
 	case <-ctx.Done():
@@ -316,7 +317,7 @@ func (l *listener) follow(ctx context.Context, h *hub, yield func(Record, error)
 		if behind && !l.read(ctx, h, yield) {
 			return
 		}
-		var told []Record
+		var told []journal.Record
 		var failed error
 		told, behind, failed = l.take()
 		if !l.pass(told, yield) {
@@ -325,7 +326,7 @@ func (l *listener) follow(ctx context.Context, h *hub, yield func(Record, error)
 		switch {
 		case behind, len(told) > 0:
 		case failed != nil:
-			yield(Record{}, failed)
+			yield(journal.Record{}, failed)
 			return
 		default:
 			select {
@@ -334,12 +335,12 @@ func (l *listener) follow(ctx context.Context, h *hub, yield func(Record, error)
 			}
 		}
 	}
-	yield(Record{}, ctx.Err())
+	yield(journal.Record{}, ctx.Err())
 }
 
 // pass yields what was told and not read, and reports false when no more is
 // wanted.
-func (l *listener) pass(told []Record, yield func(Record, error) bool) bool {
+func (l *listener) pass(told []journal.Record, yield func(journal.Record, error) bool) bool {
 	for _, rec := range told {
 		if rec.Seq <= l.cursor {
 			continue
@@ -354,7 +355,7 @@ func (l *listener) pass(told []Record, yield func(Record, error) bool) bool {
 // read yields what there is after the cursor, to the end: what is kept, and what lies
 // before that from the log. It reports false when no more is wanted. What goes
 // wrong passes, and is tried again.
-func (l *listener) read(ctx context.Context, h *hub, yield func(Record, error) bool) bool {
+func (l *listener) read(ctx context.Context, h *hub, yield func(journal.Record, error) bool) bool {
 	for ctx.Err() == nil {
 		var err error
 		some, seen, kept := h.recent.after(l.cursor, l.filter, l.bound)
@@ -378,7 +379,7 @@ func (l *listener) read(ctx context.Context, h *hub, yield func(Record, error) b
 // fetch reads the log after the cursor: as much as may be taken at once, and up to
 // where that is all. Nothing of the log is held while the records are yielded: a
 // reader that stalls keeps neither a page nor others from reading.
-func (l *listener) fetch(ctx context.Context, h *hub) (some []Record, seen uint64, err error) {
+func (l *listener) fetch(ctx context.Context, h *hub) (some []journal.Record, seen uint64, err error) {
 	select {
 	case h.reading <- struct{}{}:
 		defer func() { <-h.reading }()

@@ -1,4 +1,4 @@
-package journal
+package groupcommit
 
 import (
 	"math/bits"

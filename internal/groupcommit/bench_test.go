@@ -1,23 +1,24 @@
-package journal
+package groupcommit
 
 import (
 	"fmt"
 	"testing"
 
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // BenchmarkGather puts a batch together out of those who wait: of so many runs, each
 // of which has two appends, so that half of them stay behind.
 func BenchmarkGather(b *testing.B) {
-	for _, runs := range []int{2, 16, 64, 256, MaxBatch} {
+	for _, runs := range []int{2, 16, 64, 256, journal.MaxBatch} {
 		b.Run(fmt.Sprintf("runs=%d", runs), func(b *testing.B) {
-			g := NewGroup(nil)
+			g := New(nil)
 			waiting := make([]*member, 0, 2*runs)
 			for range 2 {
 				for i := range runs {
 					run := events.NewRun(events.DefaultNamespace, fmt.Sprintf("019325a0-0000-7000-8000-%012d", i), 1)
-					waiting = append(waiting, &member{Pending: Pending{Run: run, Entries: []Entry{{Body: make([]byte, 700)}}}})
+					waiting = append(waiting, &member{Pending: Pending{Run: run, Entries: []journal.Entry{{Body: make([]byte, 700)}}}})
 				}
 			}
 			b.ReportAllocs()

@@ -1,9 +1,11 @@
-package journal
+package sharedlog
 
 import (
 	"cmp"
 	"slices"
 	"sync"
+
+	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // recent keeps the newest records of a shard, as long as they are not larger than
@@ -16,7 +18,7 @@ type recent struct {
 	mu sync.RWMutex
 	// records is everything behind from, in order, and size what that takes.
 	from    uint64
-	records []Record
+	records []journal.Record
 	size    int
 }
 
@@ -31,7 +33,7 @@ func (r *recent) begin(after uint64) {
 }
 
 // add appends a record, and drops the oldest ones beyond the bound.
-func (r *recent) add(rec Record) {
+func (r *recent) add(rec journal.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.records = append(r.records, rec)
@@ -39,12 +41,12 @@ func (r *recent) add(rec Record) {
 	for r.size > r.bound {
 		oldest := r.records[0]
 		r.from, r.size = oldest.Seq, r.size-sizeOf(oldest)
-		r.records[0] = Record{} // its body is free before the slice moves
+		r.records[0] = journal.Record{} // its body is free before the slice moves
 		r.records = r.records[1:]
 	}
 }
 
-func sizeOf(rec Record) int { return recordSize + len(rec.Subject) + len(rec.Body) }
+func sizeOf(rec journal.Record) int { return recordSize + len(rec.Subject) + len(rec.Body) }
 
 // end is the last record's sequence number.
 func (r *recent) end() uint64 {
@@ -59,13 +61,13 @@ func (r *recent) end() uint64 {
 // after returns records behind a sequence number that match, as many as may be
 // taken at once, and up to where that is all. It reports false if what comes right
 // behind that number is not kept.
-func (r *recent) after(seq uint64, filter Filter, bytes int) (some []Record, seen uint64, kept bool) {
+func (r *recent) after(seq uint64, filter journal.Filter, bytes int) (some []journal.Record, seen uint64, kept bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if seq < r.from {
 		return nil, seq, false
 	}
-	first, _ := slices.BinarySearchFunc(r.records, seq+1, func(rec Record, seq uint64) int { return cmp.Compare(rec.Seq, seq) })
+	first, _ := slices.BinarySearchFunc(r.records, seq+1, func(rec journal.Record, seq uint64) int { return cmp.Compare(rec.Seq, seq) })
 	seen = seq
 	b := batch{bytes: bytes}
 	for _, rec := range r.records[first:] {
@@ -79,7 +81,7 @@ func (r *recent) after(seq uint64, filter Filter, bytes int) (some []Record, see
 // batch is what a follower takes from the log, or from what is kept of it, at once.
 type batch struct {
 	bytes   int // the bound
-	records []Record
+	records []journal.Record
 	size    int
 }
 
@@ -87,7 +89,7 @@ type batch struct {
 const batchRecords = 256
 
 // add takes a record, and reports whether that is enough.
-func (b *batch) add(rec Record) (full bool) {
+func (b *batch) add(rec journal.Record) (full bool) {
 	b.records = append(b.records, rec)
 	b.size += len(rec.Body)
 	return len(b.records) >= batchRecords || b.size >= b.bytes

@@ -1,4 +1,18 @@
-package journal
+// Package groupcommit gathers the appends to one shard that wait at the same moment
+// into one batch: group commit. Where the store flushes to the disk before it
+// acknowledges, a batch costs one flush, as one append does.
+//
+// At most one round is in flight: an append alone, appends side by side, or one batch.
+// An append that meets none goes alone and at once. The others wait and go together as
+// the next round, in the order in which they came: as a batch if that is measured to be
+// quicker, else side by side. Appends that come while the store prepares a batch join
+// it. A round has one append of a run, since the conditions of a batch are all checked
+// against the log before it. Another append of that run waits for the next round.
+//
+// If a batch is refused, for whatever reason, its members are appended side by side,
+// each under its own condition. If nobody can say whether it is stored, each member's
+// outcome is unknown ([journal.ErrInDoubt]).
+package groupcommit
 
 import (
 	"context"
@@ -9,19 +23,20 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// Pending is an append of one run: what [Log].Append is called with.
+// Pending is an append of one run: what [journal.Log].Append is called with.
 type Pending struct {
 	Run     events.Run
 	Last    uint64
-	Entries []Entry
+	Entries []journal.Entry
 }
 
 // Appender is one shard of a store that a [Group] appends to. Its methods are
 // called at the same time as each other.
 type Appender interface {
-	// One appends a run's entries, all or none, as [Log].Append does.
+	// One appends a run's entries, all or none, as [journal.Log].Append does.
 	One(ctx context.Context, p Pending) (uint64, error)
 
 	// Batch stores all the entries of all the appends in order, each append under
@@ -29,7 +44,7 @@ type Appender interface {
 	// each other, and that of the last one is returned. Before it sends the last
 	// append it may call join, once, and has to go on with what that returns: the
 	// same appends, and behind them those that have come to wait meanwhile. The
-	// error is ErrInDoubt if they may be stored; with any other one they surely are
+	// error is [journal.ErrInDoubt] if they may be stored; with any other one they surely are
 	// not. It has to return in a time of its own, and must not keep the slices.
 	Batch(all []Pending, join func() []Pending) (uint64, error)
 }
@@ -42,24 +57,8 @@ const (
 	entryOverhead = 400
 )
 
-// Group gathers the appends to one shard that wait at the same moment into one
-// batch: group commit. Where the store flushes to the disk before it
-// acknowledges, a batch costs one flush, as one append does.
-//
-// At most one round is under way: an append alone, appends side by side, or one
-// batch. An append that meets none goes alone and at once. The others wait, and go
-// together as the next round, in the order in which they came: as a batch if that
-// is measured to be quicker, else side by side. While the store prepares a batch,
-// those who come join it. Of one run there is one append in a
-// round, since the conditions of a batch are all held against the log before it;
-// another one waits for the next round.
-//
-// If a batch is refused, for whatever reason, its members are appended side by
-// side, each under its own condition. If it cannot be found out whether it is
-// stored, each member is in doubt.
-//
-// A group holds nothing that needs closing. A batch has a goroutine while it is
-// under way; everything else is done by the callers'.
+// Group gathers the appends to one shard. It holds nothing that needs closing: a batch
+// has a goroutine while it is in flight, and the callers' goroutines do everything else.
 type Group struct {
 	// Decided is told when the appends begin to go another way than before, as
 	// batches or side by side, and keep to it. It is called while all appends wait,
@@ -69,23 +68,22 @@ type Group struct {
 	shard Appender
 
 	mu sync.Mutex
-	// flying counts the appends of the round, a batch as one; 0: none is under way,
+	// inFlight counts the appends of the round, a batch as one; 0: there is no round,
 	// and nobody waits.
-	flying int
-	round  round
-	queue  []*member
-	costs  costs
-	habit  habit
-	free   []*member
+	inFlight int
+	round    round
+	queue    []*member
+	costs    costs
+	habit    habit
 	// runs are those of the round that is put together.
 	runs map[events.Run]struct{}
-	// batch and pending are the members of the batch that is under way.
+	// batch and pending are the members of the batch that is in flight.
 	batch   []*member
 	pending []Pending
 }
 
-// NewGroup returns a group for a shard.
-func NewGroup(shard Appender) *Group {
+// New returns a group for a shard.
+func New(shard Appender) *Group {
 	return &Group{shard: shard, runs: make(map[events.Run]struct{})}
 }
 
@@ -94,7 +92,7 @@ type member struct {
 	Pending
 	place place
 	// told has room for the one thing that a member is told.
-	told chan word
+	told chan outcome
 }
 
 // place is where a member is.
@@ -102,19 +100,19 @@ type place int
 
 const (
 	waiting  place = iota // in the queue
-	sent                  // in the batch that is under way
+	sent                  // in the batch that is in flight
 	released              // to append by itself
 	left                  // its caller went away
 )
 
-// word is what a member is told: to go alone, or what its batch came to.
-type word struct {
+// outcome is what a member is told: to go alone, or what its batch came to.
+type outcome struct {
 	alone bool
 	seq   uint64
 	err   error
 }
 
-// round is what is under way.
+// round is what is in flight.
 type round struct {
 	began time.Time
 	// decided is how many appends it had when it was decided how they go, members
@@ -126,11 +124,11 @@ type round struct {
 	failed  bool
 }
 
-// Append stores a run's entries as [Log].Append does. If ctx ends while the append
-// waits it is not sent, and the error is the context's; later it is ErrInDoubt.
+// Append stores a run's entries as [journal.Log].Append does. If ctx ends while the append
+// waits it is not sent, and the error is the context's; later it is [journal.ErrInDoubt].
 func (g *Group) Append(ctx context.Context, p Pending) (uint64, error) {
 	g.mu.Lock()
-	if g.flying == 0 {
+	if g.inFlight == 0 {
 		g.begin(1, several(p), false)
 		g.mu.Unlock()
 		return g.alone(ctx, p)
@@ -139,7 +137,7 @@ func (g *Group) Append(ctx context.Context, p Pending) (uint64, error) {
 	g.mu.Unlock()
 	select {
 	case w := <-m.told:
-		return g.heard(ctx, m, w)
+		return g.finish(ctx, m, w)
 	case <-ctx.Done():
 		return g.leave(ctx, m)
 	}
@@ -158,7 +156,7 @@ func (g *Group) alone(ctx context.Context, p Pending) (seq uint64, err error) {
 	defer func() {
 		g.mu.Lock()
 		g.round.failed = g.round.failed || !done || !answered(err)
-		if g.flying--; g.flying == 0 && g.next() {
+		if g.inFlight--; g.inFlight == 0 && g.next() {
 			go g.commit()
 		}
 		g.mu.Unlock()
@@ -170,34 +168,18 @@ func (g *Group) alone(ctx context.Context, p Pending) (seq uint64, err error) {
 
 // wait puts an append into the queue. The lock is held.
 func (g *Group) wait(p Pending) *member {
-	var m *member
-	if n := len(g.free); n > 0 {
-		m, g.free = g.free[n-1], g.free[:n-1]
-	} else {
-		m = &member{told: make(chan word, 1)}
-	}
-	m.Pending, m.place = p, waiting
+	m := &member{Pending: p, place: waiting, told: make(chan outcome, 1)}
 	g.queue = append(g.queue, m)
 	return m
 }
 
-// maxFree bounds the members that are kept to be used again.
-const maxFree = 1024
-
-// heard does what a member was told. Nobody else knows the member any more.
-func (g *Group) heard(ctx context.Context, m *member, w word) (uint64, error) {
-	p := m.Pending
-	m.Pending = Pending{}
-	g.mu.Lock()
-	if len(g.free) < maxFree {
-		g.free = append(g.free, m)
-	}
-	g.mu.Unlock()
+// finish does what a member was told.
+func (g *Group) finish(ctx context.Context, m *member, w outcome) (uint64, error) {
 	if w.alone {
-		return g.alone(ctx, p)
+		return g.alone(ctx, m.Pending)
 	}
 	if w.err != nil {
-		return 0, fmt.Errorf("append to run %s after %d: %w", p.Run.ID, p.Last, w.err)
+		return 0, fmt.Errorf("append to run %s after %d: %w", m.Run.ID, m.Last, w.err)
 	}
 	return w.seq, nil
 }
@@ -217,20 +199,20 @@ func (g *Group) leave(ctx context.Context, m *member) (uint64, error) {
 	case sent:
 		select {
 		case w := <-m.told: // at the same moment
-			return g.heard(ctx, m, w)
+			return g.finish(ctx, m, w)
 		default:
-			return 0, fmt.Errorf("append to run %s: %w: %w", run, ErrInDoubt, ctx.Err())
+			return 0, fmt.Errorf("append to run %s: %w: %w", run, journal.ErrInDoubt, ctx.Err())
 		}
 	}
-	return g.heard(ctx, m, <-m.told) // it counts for the round
+	return g.finish(ctx, m, <-m.told) // it counts for the round
 }
 
 // begin notes a round. The lock is held.
 func (g *Group) begin(members, several int, batched bool) {
 	g.round = round{began: time.Now(), decided: members, members: members, several: several, batched: batched}
-	g.flying = members
+	g.inFlight = members
 	if batched {
-		g.flying = 1
+		g.inFlight = 1
 	}
 }
 
@@ -245,7 +227,7 @@ func (g *Group) next() (batched bool) {
 	}
 	switch {
 	case n == 0:
-		g.flying = 0
+		g.inFlight = 0
 		return false
 	case n > 1 && g.decide(n, many):
 		g.begin(n, many, true)
@@ -266,7 +248,7 @@ func (g *Group) decide(n, several int) (batched bool) {
 	return c.batched
 }
 
-// join takes those who wait by now into the batch that is under way, behind its
+// join takes those who wait by now into the batch that is in flight, behind its
 // members, and returns all of them.
 func (g *Group) join() []Pending {
 	g.mu.Lock()
@@ -288,7 +270,7 @@ func (g *Group) gather() {
 	for _, m := range g.queue {
 		size := weight(m.Pending)
 		_, again := g.runs[m.Run]
-		full = full || len(g.batch) > 0 && !again && (entries+len(m.Entries) > MaxBatch || bytes+size > maxBatchBytes)
+		full = full || len(g.batch) > 0 && !again && (entries+len(m.Entries) > journal.MaxBatch || bytes+size > maxBatchBytes)
 		if again || full {
 			kept = append(kept, m)
 			// Nothing of this run may overtake it.
@@ -317,7 +299,7 @@ func weight(p Pending) (bytes int) {
 func (g *Group) release(members []*member) {
 	for _, m := range members {
 		m.place = released
-		m.told <- word{alone: true}
+		m.told <- outcome{alone: true}
 	}
 }
 
@@ -343,13 +325,13 @@ func (g *Group) commit() {
 func (g *Group) settle(last uint64, err error) (batched bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err != nil && !errors.Is(err, ErrInDoubt) {
+	if err != nil && !errors.Is(err, journal.ErrInDoubt) {
 		return g.apart()
 	}
 	g.round.failed = err != nil
 	seq := last
 	for i, m := range slices.Backward(g.batch) {
-		w := word{seq: seq, err: err}
+		w := outcome{seq: seq, err: err}
 		if err != nil {
 			w.seq = 0
 		}
@@ -365,10 +347,10 @@ func (g *Group) settle(last uint64, err error) (batched bool) {
 // counts as the batch's. The lock is held.
 func (g *Group) apart() (batched bool) {
 	g.batch = slices.DeleteFunc(g.batch, func(m *member) bool { return m.place == left })
-	g.flying = len(g.batch)
+	g.inFlight = len(g.batch)
 	g.release(g.batch)
 	g.clear()
-	if g.flying == 0 {
+	if g.inFlight == 0 {
 		return g.next()
 	}
 	return false
@@ -377,7 +359,7 @@ func (g *Group) apart() (batched bool) {
 // answered reports whether an append was answered, so that its time says what
 // appends cost.
 func answered(err error) bool {
-	return err == nil || errors.Is(err, ErrConflict) || errors.Is(err, ErrDenied)
+	return err == nil || errors.Is(err, journal.ErrConflict) || errors.Is(err, journal.ErrDenied)
 }
 
 // several is 1 for an append of more than one entry, which is a batch by itself.

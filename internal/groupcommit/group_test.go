@@ -1,4 +1,4 @@
-package journal_test
+package groupcommit_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/groupcommit"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/stretchr/testify/require"
@@ -23,8 +24,8 @@ type script struct {
 	opens time.Duration
 	disk  chan struct{}
 	// refuses and fails are called for each append, and for each batch.
-	refuses func(p journal.Pending) error
-	fails   func(all []journal.Pending) error
+	refuses func(p groupcommit.Pending) error
+	fails   func(all []groupcommit.Pending) error
 
 	mu sync.Mutex
 	// sent is what was asked for: the number of a batch's members and the names of
@@ -47,7 +48,7 @@ func (s *script) note(what string, members int, took time.Duration) func() {
 	return func() { <-s.disk }
 }
 
-func (s *script) store(all ...journal.Pending) uint64 {
+func (s *script) store(all ...groupcommit.Pending) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range all {
@@ -56,7 +57,7 @@ func (s *script) store(all ...journal.Pending) uint64 {
 	return s.last
 }
 
-func (s *script) One(_ context.Context, p journal.Pending) (uint64, error) {
+func (s *script) One(_ context.Context, p groupcommit.Pending) (uint64, error) {
 	defer s.note(p.Run.ID, 1, s.one)()
 	if s.refuses != nil {
 		if err := s.refuses(p); err != nil {
@@ -66,7 +67,7 @@ func (s *script) One(_ context.Context, p journal.Pending) (uint64, error) {
 	return s.store(p), nil
 }
 
-func (s *script) Batch(all []journal.Pending, join func() []journal.Pending) (uint64, error) {
+func (s *script) Batch(all []groupcommit.Pending, join func() []groupcommit.Pending) (uint64, error) {
 	if s.opens > 0 {
 		s.disk <- struct{}{}
 		time.Sleep(s.opens) // in the bubble
@@ -96,8 +97,8 @@ func (s *script) take() []string {
 }
 
 // pendingOf is an append of the run of that name.
-func pendingOf(run string, entries, bytes int) journal.Pending {
-	p := journal.Pending{Run: events.Run{Namespace: "default", ID: run}}
+func pendingOf(run string, entries, bytes int) groupcommit.Pending {
+	p := groupcommit.Pending{Run: events.Run{Namespace: "default", ID: run}}
 	for range entries {
 		p.Entries = append(p.Entries, journal.Entry{Subject: events.Subject{Run: p.Run}, Body: make([]byte, bytes)})
 	}
@@ -115,7 +116,7 @@ type results struct {
 func newResults() *results { return &results{seqs: map[string]uint64{}, errs: map[string]error{}} }
 
 // add appends in a goroutine of its own and returns when it waits.
-func (r *results) add(ctx context.Context, g *journal.Group, name string, p journal.Pending) {
+func (r *results) add(ctx context.Context, g *groupcommit.Group, name string, p groupcommit.Pending) {
 	r.Go(func() {
 		seq, err := g.Append(ctx, p)
 		r.mu.Lock()
@@ -134,7 +135,7 @@ func (r *results) err(name string) error {
 
 // crowded lets the runs append while the first one is under way, and returns when
 // all are answered.
-func crowded(t *testing.T, g *journal.Group, runs ...string) *results {
+func crowded(t *testing.T, g *groupcommit.Group, runs ...string) *results {
 	t.Helper()
 	r := newResults()
 	for _, run := range runs {
@@ -145,9 +146,9 @@ func crowded(t *testing.T, g *journal.Group, runs ...string) *results {
 }
 
 // learned is a group on a shard where batches are known to pay.
-func learned(t *testing.T, s *script) *journal.Group {
+func learned(t *testing.T, s *script) *groupcommit.Group {
 	t.Helper()
-	g := journal.NewGroup(s)
+	g := groupcommit.New(s)
 	for range 40 {
 		crowded(t, g, "a", "b", "c", "d", "e", "f", "g", "h")
 	}
@@ -251,7 +252,7 @@ func TestGroupIsJoinedInVain(t *testing.T) {
 				s := newScript(3*ms, 4*ms)
 				g := learned(t, s)
 				s.opens = 2 * ms
-				s.fails = func([]journal.Pending) error { return refusal }
+				s.fails = func([]groupcommit.Pending) error { return refusal }
 				short, cancel := context.WithTimeout(t.Context(), 7*ms)
 				defer cancel()
 				r := newResults()
@@ -305,8 +306,8 @@ func TestGroupRefused(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				s := newScript(3*ms, 4*ms)
 				g := learned(t, s)
-				s.fails = func([]journal.Pending) error { return refusal }
-				s.refuses = func(p journal.Pending) error {
+				s.fails = func([]groupcommit.Pending) error { return refusal }
+				s.refuses = func(p groupcommit.Pending) error {
 					if p.Run.ID == "c" {
 						return refusal
 					}
@@ -335,7 +336,7 @@ func TestGroupInDoubt(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		s := newScript(3*ms, 4*ms)
 		g := learned(t, s)
-		s.fails = func([]journal.Pending) error { return fmt.Errorf("%w: no answer", journal.ErrInDoubt) }
+		s.fails = func([]groupcommit.Pending) error { return fmt.Errorf("%w: no answer", journal.ErrInDoubt) }
 		r := crowded(t, g, "a", "b", "c")
 		require.NoError(t, r.errs["a"])
 		require.ErrorIs(t, r.errs["b"], journal.ErrInDoubt)
@@ -381,7 +382,7 @@ func TestGroupRefusedWithoutMembers(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		s := newScript(3*ms, 4*ms)
 		g := learned(t, s)
-		s.fails = func([]journal.Pending) error { return journal.ErrConflict }
+		s.fails = func([]groupcommit.Pending) error { return journal.ErrConflict }
 		ctx, cancel := context.WithTimeout(t.Context(), 5*ms)
 		defer cancel()
 		r := newResults()
@@ -434,7 +435,7 @@ func TestGroupAdapts(t *testing.T) {
 		t.Run(fmt.Sprint(c.one, " ", c.batch), func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				s := newScript(c.one, c.batch)
-				g := journal.NewGroup(s)
+				g := groupcommit.New(s)
 				require.Equal(t, c.few, mostlyBatched(t, s, g, 4))
 				require.Equal(t, c.many, mostlyBatched(t, s, g, 40))
 				require.Equal(t, c.few, mostlyBatched(t, s, g, 4))
@@ -447,7 +448,7 @@ func TestGroupAdapts(t *testing.T) {
 
 // mostlyBatched lets so many append again and again, and reports whether they
 // mostly go together in the end.
-func mostlyBatched(t *testing.T, s *script, g *journal.Group, n int) bool {
+func mostlyBatched(t *testing.T, s *script, g *groupcommit.Group, n int) bool {
 	t.Helper()
 	runs := make([]string, n+1)
 	for i := range runs {
@@ -512,10 +513,10 @@ func TestGroupIsAsQuickHoweverItBegins(t *testing.T) {
 		inBubble(t, func(t *testing.T) {
 			s := newScript(ms, 3*ms)
 			s.opens = 2 * ms
-			s.refuses = func(journal.Pending) error { begin(s, s.rounds(1)); return nil }
-			s.fails = func([]journal.Pending) error { begin(s, s.rounds(2)); return nil }
+			s.refuses = func(groupcommit.Pending) error { begin(s, s.rounds(1)); return nil }
+			s.fails = func([]groupcommit.Pending) error { begin(s, s.rounds(2)); return nil }
 			begin(s, 0)
-			rates[name] = closedLoop(t, journal.NewGroup(s), 24, 3*time.Second)
+			rates[name] = closedLoop(t, groupcommit.New(s), 24, 3*time.Second)
 		})
 	}
 	for name, rate := range rates {
@@ -538,7 +539,7 @@ func (s *script) rounds(least int) (n int) {
 
 // closedLoop has writers append, each again as soon as it is answered and has done
 // what takes 1 ms, and returns how many appends were stored.
-func closedLoop(t *testing.T, g *journal.Group, writers int, during time.Duration) int {
+func closedLoop(t *testing.T, g *groupcommit.Group, writers int, during time.Duration) int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), during)
 	defer cancel()
@@ -564,9 +565,9 @@ func closedLoop(t *testing.T, g *journal.Group, writers int, during time.Duratio
 func TestGroupTellsWhatItDecided(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		s := newScript(1*ms, 8*ms)
-		g := journal.NewGroup(s)
+		g := groupcommit.New(s)
 		var told []bool
-		g.Decided = func(d journal.Decision) {
+		g.Decided = func(d groupcommit.Decision) {
 			require.Equal(t, d.Batched, d.Together < d.Apart)
 			told = append(told, d.Batched)
 		}
