@@ -14,13 +14,9 @@
 // the runs one after the other, so within a shard they need not be in order, but
 // none may come twice.
 //
-// A file is opened to be read with [Open] or to be appended to with [Create],
-// by one process at a time. [Writer] and [WriteFile] write those of any journal.
+// [Open] opens a file to be read, also while another process writes it. [Writer],
+// [WriteFile] and [NewFile] write the records of any journal.
 //
-// After a crash the last line may be torn. A last line that has no newline but
-// is a whole record counts as one. If it is not, it is left out, [File.Torn] says
-// so, and Create cuts it off; no whole record is ever dropped. Several entries
-// appended together are written together, and taken back together when writing
-// fails; but if the machine stops in the middle of that, the first of them can
-// remain.
+// After a crash the last line may be torn. A last line that has no newline but is a
+// whole record counts as one. If it is not, it is left out, and [File.Torn] says so.
 package filelog

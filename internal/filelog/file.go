@@ -16,15 +16,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// Options says how a file is opened to be appended to.
-type Options struct {
-	// Shards is the number of shards of a new file; 0: 1. In a file that has
-	// records it must be theirs, or 0.
-	Shards int
-	// Sync makes every append wait until the disk has it.
-	Sync bool
-}
-
 // TornError says that the last line of a file is not whole.
 type TornError struct {
 	Path string
@@ -39,18 +30,10 @@ func (e *TornError) Error() string {
 	return fmt.Sprintf("%s:%d: the last line is torn (%d bytes), as after a crash in the middle of writing; it is left out", e.Path, e.Line, e.Bytes)
 }
 
-// ErrInUse says that another process appends to the file.
-var ErrInUse = errors.New("another process appends to the file")
-
-// errReadOnly says that the file was opened to be read.
-var errReadOnly = errors.New("the file was opened to be read only")
-
-// File is a journal in a file. It is safe for concurrent use.
+// File is a journal in a file that is read. It is safe for concurrent use.
 type File struct {
-	path     string
-	file     *os.File
-	writable bool
-	sync     bool
+	path string
+	file *os.File
 
 	mu     sync.Mutex
 	shards int
@@ -58,17 +41,13 @@ type File struct {
 	end   int64
 	lines int
 	// open says that the last line has no newline yet.
-	open bool
-	torn *TornError
-	// broken is why nothing can be appended any more.
-	broken error
-	index  map[int][]place
-	runs   map[events.Run][]place
-	order  []events.Run
+	open  bool
+	torn  *TornError
+	index map[int][]place
+	runs  map[events.Run][]place
+	order []events.Run
 	// blobs are the large results by digest.
 	blobs map[string]place
-	// grown is closed and replaced when records were added.
-	grown chan struct{}
 }
 
 // place is where a record lies in the file.
@@ -88,61 +67,12 @@ func Open(path string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("event file: %w", err)
 	}
-	f := newFile(path, file)
+	f := &File{path: path, file: file, index: make(map[int][]place), runs: make(map[events.Run][]place), blobs: make(map[string]place)}
 	if err := f.load(true); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	f.shards = f.guessShards()
 	return f, nil
-}
-
-// Create opens a file to be appended to, and makes it if it is not there. A torn
-// last line is cut off; [File.Torn] tells.
-func Create(path string, o Options) (*File, error) {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("event file: %w", err)
-	}
-	f := newFile(path, file)
-	f.writable, f.sync = true, o.Sync
-	if err := f.prepare(o); err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return f, nil
-}
-
-func newFile(path string, file *os.File) *File {
-	return &File{
-		path: path, file: file, index: make(map[int][]place),
-		runs: make(map[events.Run][]place), blobs: make(map[string]place), grown: make(chan struct{}),
-	}
-}
-
-func (f *File) prepare(o Options) error {
-	if err := lockFile(f.file); err != nil {
-		return fmt.Errorf("%s: %w", f.path, err)
-	}
-	if err := f.load(true); err != nil {
-		return err
-	}
-	if f.torn != nil {
-		if err := f.file.Truncate(f.torn.Offset); err != nil {
-			return fmt.Errorf("cut off the torn line: %w", err)
-		}
-	}
-	f.shards = max(o.Shards, 1)
-	if f.lines == 0 {
-		return nil
-	}
-	if o.Shards == 0 {
-		f.shards = f.guessShards()
-	}
-	for _, run := range f.order {
-		if err := journal.CheckRun(f.shards, run); err != nil {
-			return fmt.Errorf("%s has records of another number of shards: %w", f.path, err)
-		}
-	}
-	return nil
 }
 
 // guessShards finds the number of shards with which every run is in its own.
@@ -160,7 +90,7 @@ func (f *File) guessShards() int {
 	return highest + 1
 }
 
-// Close closes the file and lets others append to it.
+// Close closes the file.
 func (f *File) Close() error {
 	if err := f.file.Close(); err != nil {
 		return fmt.Errorf("event file: %w", err)
@@ -199,7 +129,6 @@ func (f *File) Line(run events.Run, seq uint64) int {
 // is looked at only if whole is set; later it may just be in the making.
 func (f *File) load(whole bool) error {
 	r := bufio.NewReaderSize(io.NewSectionReader(f.file, f.end, 1<<62), 1<<16)
-	before := f.lines
 	for {
 		text, err := readLine(r)
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -224,10 +153,6 @@ func (f *File) load(whole bool) error {
 		if last {
 			break
 		}
-	}
-	if f.lines > before {
-		close(f.grown)
-		f.grown = make(chan struct{})
 	}
 	return nil
 }

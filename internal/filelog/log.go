@@ -2,7 +2,6 @@ package filelog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"time"
@@ -22,27 +21,9 @@ const followPoll = 250 * time.Millisecond
 // Shards returns the number of shards.
 func (f *File) Shards() int { return f.shards }
 
-// Append writes the entries under the condition that the run's log ends at last.
-func (f *File) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (uint64, error) {
-	if err := journal.CheckAppend(f.shards, run, entries); err != nil {
-		return 0, err
-	}
-	if !f.writable {
-		return 0, fmt.Errorf("append to %s: %w: %w", f.path, journal.ErrDenied, errReadOnly)
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err := errors.Join(ctx.Err(), f.broken); err != nil {
-		return 0, fmt.Errorf("append to run %s: %w", run.ID, err)
-	}
-	if head := lastSeq(f.runs[run]); head != last {
-		return 0, fmt.Errorf("append to run %s after %d: %w: it ends at %d", run.ID, last, journal.ErrConflict, head)
-	}
-	seq, err := f.write(run, entries)
-	if err != nil {
-		return 0, fmt.Errorf("append to run %s: %w", run.ID, err)
-	}
-	return seq, nil
+// Append fails with [journal.ErrDenied]: a file is read, and [Writer] makes one.
+func (f *File) Append(context.Context, events.Run, uint64, ...journal.Entry) (uint64, error) {
+	return 0, fmt.Errorf("append to %s: %w: an event file is only read", f.path, journal.ErrDenied)
 }
 
 func lastSeq(places []place) uint64 {
@@ -50,58 +31,6 @@ func lastSeq(places []place) uint64 {
 		return 0
 	}
 	return places[len(places)-1].seq
-}
-
-// write writes the entries' lines in one piece and indexes them. The lock is
-// held.
-func (f *File) write(run events.Run, entries []journal.Entry) (uint64, error) {
-	var buf []byte
-	var err error
-	if f.open {
-		buf = append(buf, '\n')
-	}
-	seq := lastSeq(f.index[run.Shard])
-	places := make([]place, len(entries))
-	for i, e := range entries {
-		seq++
-		rec := journal.Record{Subject: e.Subject.String(), Seq: seq, Body: e.Body}
-		start := len(buf)
-		if buf, err = appendLine(buf, rec); err != nil {
-			return 0, err
-		}
-		places[i] = place{seq: seq, subject: rec.Subject, offset: f.end + int64(start), size: len(buf) - start, line: f.lines + i + 1}
-	}
-	if err := f.put(buf); err != nil {
-		return 0, err
-	}
-	for _, at := range places {
-		if err := f.add(at); err != nil {
-			return 0, err
-		}
-	}
-	f.end += int64(len(buf))
-	f.lines += len(places)
-	f.open = false
-	close(f.grown)
-	f.grown = make(chan struct{})
-	return seq, nil
-}
-
-// put writes at the end of the file. If that fails it takes back what was
-// written, and if that fails too, nothing more is appended.
-func (f *File) put(buf []byte) error {
-	_, err := f.file.WriteAt(buf, f.end)
-	if err == nil && f.sync {
-		err = f.file.Sync()
-	}
-	if err == nil {
-		return nil
-	}
-	if cut := f.file.Truncate(f.end); cut != nil {
-		f.broken = fmt.Errorf("an earlier append failed and could not be taken back: %w", cut)
-		return fmt.Errorf("%w: %w", journal.ErrInDoubt, errors.Join(err, cut))
-	}
-	return err
 }
 
 // record reads a record from its place.
@@ -187,21 +116,21 @@ func (f *File) Head(ctx context.Context, run events.Run) (journal.Record, error)
 
 // Last returns the sequence number of the shard's last record.
 func (f *File) Last(ctx context.Context, shard int) (uint64, error) {
-	places, _, err := f.shard(ctx, shard)
+	places, err := f.shard(ctx, shard)
 	return lastSeq(places), err
 }
 
-// shard returns a shard's places and what is closed when there are more.
-func (f *File) shard(ctx context.Context, shard int) ([]place, <-chan struct{}, error) {
+// shard returns a shard's places.
+func (f *File) shard(ctx context.Context, shard int) ([]place, error) {
 	if err := journal.CheckShard(f.shards, shard); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.index[shard], f.grown, nil
+	return f.index[shard], nil
 }
 
 // Newest returns the shard's last record that matches, reading all of them.
@@ -224,7 +153,7 @@ func (f *File) Newest(ctx context.Context, shard int, filter journal.Filter) (jo
 // form of an event's.
 func (f *File) Scan(ctx context.Context, shard int, filter journal.Filter, after uint64) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
-		places, _, err := f.shard(ctx, shard)
+		places, err := f.shard(ctx, shard)
 		if err != nil {
 			yield(journal.Record{}, fmt.Errorf("scan shard %d: %w", shard, err))
 			return
@@ -236,7 +165,7 @@ func (f *File) Scan(ctx context.Context, shard int, filter journal.Filter, after
 // Strays yields a shard's records that belong to no run.
 func (f *File) Strays(ctx context.Context, shard int) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
-		places, _, err := f.shard(ctx, shard)
+		places, err := f.shard(ctx, shard)
 		if err != nil {
 			yield(journal.Record{}, fmt.Errorf("strays of shard %d: %w", shard, err))
 			return
@@ -260,7 +189,7 @@ func (f *File) Follow(ctx context.Context, shard int, filter journal.Filter, aft
 		ticker := time.NewTicker(followPoll)
 		defer ticker.Stop()
 		for {
-			places, grown, err := f.shard(ctx, shard)
+			places, err := f.shard(ctx, shard)
 			if err != nil {
 				yield(journal.Record{}, err)
 				return
@@ -271,7 +200,6 @@ func (f *File) Follow(ctx context.Context, shard int, filter journal.Filter, aft
 			after = max(after, lastSeq(places))
 			select {
 			case <-ctx.Done():
-			case <-grown:
 			case <-ticker.C:
 				err = f.refresh()
 			}
@@ -283,12 +211,8 @@ func (f *File) Follow(ctx context.Context, shard int, filter journal.Filter, aft
 	}
 }
 
-// refresh reads what another process has appended. Who appends alone has nothing
-// to look for.
+// refresh reads what another process has appended.
 func (f *File) refresh() error {
-	if f.writable {
-		return nil
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.load(false)

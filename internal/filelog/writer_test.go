@@ -40,12 +40,6 @@ func TestObjectsBesideRecords(t *testing.T) {
 	_, err = f.Blob(t.Context(), events.Ref{SHA256: events.Hash(nil)})
 	require.ErrorIs(t, err, journal.ErrNotFound)
 	require.NoError(t, f.Close())
-
-	// Such a file can be appended to like any other.
-	f = create(t, p, Options{})
-	_, err = f.Append(t.Context(), run, 2, journaltest.Entry(run, events.Observing, "default", "{}"))
-	require.NoError(t, err)
-	require.Len(t, collect(t, f.Read(t.Context(), run, 0)), 3)
 }
 
 // A file that could not be written whole is not there, and what was there stays.
