@@ -129,23 +129,6 @@ func TestRepeatableCallRunsAgainAfterACrash(t *testing.T) {
 	})
 }
 
-// A human who lets a call run again that was started lets it run again.
-func TestApprovedCallRunsAgain(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		f := once("pay", says("paid"))
-		r.specs = []events.ToolSpec{{Name: "pay", Effect: "once", Pool: "default"}}
-		run := r.plan("pay")
-		r.Append(run, events.Acting, &events.ToolCallStarted{CallID: "c1"})
-		r.Append(run, events.Acting, &events.HumanApprovalRequired{Requests: []events.Request{{CallID: "c1", Tool: "pay", Reason: "outcome unknown"}}})
-		r.Append(run, events.WaitingForHuman, &events.HumanModified{Decision: events.Decision{CallID: "c1", Decision: "modified", Arguments: `{"again":true}`}})
-		r.spawn([]tool.Tool{f})
-		o := r.outcome(run)
-		require.True(t, o.Success)
-		require.Equal(t, []string{"Start", "LlmToolCall", "ToolCallStarted", "HumanApprovalRequired", "HumanModified", "ToolCallStarted", "ToolSuccess"}, r.Types(run))
-		require.Equal(t, `{"again":true}`, r.Memory(run).CurrentToolCall.Arguments)
-	})
-}
-
 func TestCancelledCall(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		began, ended := make(chan struct{}), make(chan struct{})
@@ -187,14 +170,15 @@ func TestNewChecksItsConfig(t *testing.T) {
 		registry, err := tool.NewRegistry(pure("f", "default", says("x")))
 		require.NoError(t, err)
 		for name, spoil := range map[string]func(*actor.Config){
-			"Store":     func(c *actor.Config) { c.Store = nil },
-			"Tools":     func(c *actor.Config) { c.Tools = nil },
-			"Directory": func(c *actor.Config) { c.Directory = nil },
-			"Queue":     func(c *actor.Config) { c.Queue = nil },
-			"Instance":  func(c *actor.Config) { c.Instance = "" },
-			"too short": func(c *actor.Config) { c.Results.Secrets = []string{"abc"} },
-			"pattern":   func(c *actor.Config) { c.Results.Patterns = []string{"("} },
-			"MaxBytes":  func(c *actor.Config) { c.Results.MaxBytes = 1000 },
+			"Store":                         func(c *actor.Config) { c.Store = nil },
+			"Tools":                         func(c *actor.Config) { c.Tools = nil },
+			"Directory":                     func(c *actor.Config) { c.Directory = nil },
+			"Queue":                         func(c *actor.Config) { c.Queue = nil },
+			"Instance":                      func(c *actor.Config) { c.Instance = "" },
+			"too short":                     func(c *actor.Config) { c.Results.Secrets = []string{"abc"} },
+			"pattern":                       func(c *actor.Config) { c.Results.Patterns = []string{"("} },
+			"MaxBytes":                      func(c *actor.Config) { c.Results.MaxBytes = 1000 },
+			`the pool "agents" is reserved`: func(c *actor.Config) { c.Pools = []string{events.AgentsPool} },
 		} {
 			cfg := actor.Config{Instance: "1", Store: r.Store, Queue: r.Journal, Feed: r.Journal, Directory: r.Journal, Tools: registry}
 			spoil(&cfg)
@@ -206,19 +190,23 @@ func TestNewChecksItsConfig(t *testing.T) {
 
 func TestAnnouncement(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
-		r.spawn([]tool.Tool{pure("a", "default", says("")), pure("b", "web", says("")), pure("c", "math", says(""))},
+		_, stop := r.run([]tool.Tool{pure("a", "default", says("")), pure("b", "web", says("")), pure("c", "math", says(""))},
 			func(c *actor.Config) { c.Pools = []string{"web", "default"} })
-		for range 3 {
-			time.Sleep(25 * time.Second) // in the bubble
+		announced := func() (names []string) {
 			synctest.Wait()
 			specs, err := r.Journal.Tools(t.Context())
 			require.NoError(t, err)
-			var names []string
 			for _, s := range specs {
 				names = append(names, s.Name+"/"+s.Pool+"/"+s.Effect+"/"+s.Risk)
 			}
-			require.Equal(t, []string{"a/default/pure/low", "b/web/pure/low"}, names, "only the pools it serves")
+			return names
 		}
+		for range 3 {
+			time.Sleep(25 * time.Second) // in the bubble
+			require.Equal(t, []string{"a/default/pure/low", "b/web/pure/low"}, announced(), "only the pools it serves")
+		}
+		stop()
+		require.Empty(t, announced(), "it is taken back")
 	})
 }
 

@@ -372,15 +372,3 @@ func TestAnUnansweredCallIsAnUnknownOutcome(t *testing.T) {
 		require.Equal(t, []string{reducer.CodeOutcomeUnknown, "ok"}, []string{results["c1"].Code, results["c2"].Code})
 	})
 }
-
-func TestUnknownOutcomesOfABatchAreTold(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		run := r.under(&events.Approval{Policy: events.ApproveNever, OutcomeUnknown: events.AskHuman}, payTool,
-			&events.LLMParallelToolCalls{ToolCallReply: calls(2)})
-		f := lost(r, 2)
-		for id, result := range r.results(run) {
-			require.Equal(t, reducer.CodeOutcomeUnknown, result.Code, id)
-			require.Equal(t, 1, f.count(id))
-		}
-	})
-}

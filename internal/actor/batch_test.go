@@ -3,7 +3,6 @@ package actor_test
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -170,35 +169,6 @@ func TestKilledActorCostsItsOwnCalls(t *testing.T) {
 			require.Equal(t, 1, a.count(id)+b.count(id), id)
 		}
 		require.Equal(t, 1, r.Count(run, events.TypeLLMAttemptFailed), "one call was lost")
-	})
-}
-
-// With one pool it is the unanswered calls of that reply.
-func TestKilledActorOfABatchInOnePool(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		began := make(chan string, 10)
-		f := once("f", func(ctx context.Context, c tool.Call) (string, error) {
-			began <- c.ID
-			if c.ID != "c2" {
-				return "done", nil
-			}
-			<-ctx.Done()
-			return "", ctx.Err()
-		})
-		victim := r.spawn([]tool.Tool{f})
-		run := r.plan("f", "f", "f")
-		for range 3 {
-			<-began
-		}
-		r.Await(run, func(mem *reducer.Memory) bool { return len(mem.ParallelResults) == 2 })
-		victim.Kill()
-		r.spawn([]tool.Tool{f})
-		results := r.results(run)
-		require.Equal(t, reducer.CodeOutcomeUnknown, results["c2"].Code)
-		require.True(t, results["c1"].Success && results["c3"].Success)
-		require.Equal(t, 1, f.count("c2"))
-		types := r.Types(run)
-		require.Len(t, slices.DeleteFunc(types, func(s string) bool { return s != "ToolCallStarted" }), 3)
 	})
 }
 

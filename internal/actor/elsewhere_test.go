@@ -228,26 +228,6 @@ func TestToolThatComesBack(t *testing.T) {
 	})
 }
 
-// TestAnnouncementsAreWithdrawn by an actor that ends.
-func TestAnnouncementsAreWithdrawn(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		registry, err := tool.NewRegistry(pure("work", "", says("done")))
-		require.NoError(t, err)
-		p := r.Journal.NewProcess()
-		a, err := actor.New(actor.Config{Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p, Directory: p, Tools: registry})
-		require.NoError(t, err)
-		stop := r.Go(a.Run)
-		time.Sleep(time.Second) // in the bubble
-		tools, err := r.Journal.Tools(t.Context())
-		require.NoError(t, err)
-		require.Len(t, tools, 1)
-		stop()
-		tools, err = r.Journal.Tools(t.Context())
-		require.NoError(t, err)
-		require.Empty(t, tools)
-	})
-}
-
 // idle is a queue that delivers nothing; it lends as before.
 type idle struct{ journal.Queue }
 

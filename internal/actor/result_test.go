@@ -32,6 +32,7 @@ func TestSecretsAreRedacted(t *testing.T) {
 		{"in a result", leaks("key=s3cr3t-key, twice s3cr3t-key", nil), "SUCCESS: key=[REDACTED], twice [REDACTED]"},
 		{"the longer one first", leaks("s3cr3t-key-long", nil), "SUCCESS: [REDACTED]"},
 		{"in a failure", leaks("", errors.New("401 for s3cr3t-key")), "ERROR: 401 for [REDACTED]"},
+		{"what is no UTF-8", leaks("a\xff\xfeb", nil), "SUCCESS: a\uFFFDb"},
 		{"by a pattern", leaks("token sk-12345 and sk-6", nil), "SUCCESS: token [REDACTED] and [REDACTED]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -99,52 +100,38 @@ func TestLargeResultWithoutObjectStore(t *testing.T) {
 	}
 }
 
-// What grows when it is written as JSON still fits into an event.
-func TestResultsThatGrowAsJSON(t *testing.T) {
-	for name, text := range map[string]string{
-		"control characters": strings.Repeat("\x00\x01", 120<<10),
-		"quotes":             strings.Repeat(`"\`, 125<<10),
-		"line separators":    strings.Repeat("\u2028", 80<<10),
-		"markup":             strings.Repeat("<>&", 80<<10),
+// What grows when it is written as JSON is kept whole as long as it fits into an event;
+// else it goes to the object store, as what is too large does.
+func TestLargestResultsFit(t *testing.T) {
+	const most = 900 << 10
+	for name, c := range map[string]struct {
+		unit         string
+		bytes, limit int
+		whole        bool
+	}{
+		"control characters": {"\x00\x01", 240 << 10, 0, false},
+		"quotes":             {`"\`, 250 << 10, 0, true},
+		"line separators":    {"\u2028", 240 << 10, 0, true},
+		"markup":             {"<>&", 240 << 10, 0, true},
+		"most text":          {"x", most, most, false},
+		"most separators":    {"\u2028", most, most, false},
+		"most controls":      {"\x02", most, most, false},
+		"most quotes":        {`"`, most, most, false},
+		"most runes":         {"ö", most, most, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, r *rig) {
-				f := once("odd", says(text))
-				r.spawn([]tool.Tool{f})
+				text := strings.Repeat(c.unit, c.bytes/len(c.unit))
+				r.spawn([]tool.Tool{once("odd", says(text))}, func(cfg *actor.Config) { cfg.Results.MaxBytes = c.limit })
 				run := r.plan("odd")
 				o := r.outcome(run)
 				require.True(t, o.Success)
 				require.Equal(t, []string{"Start", "LlmToolCall", "ToolCallStarted", "ToolSuccess"}, r.Types(run))
-				require.Equal(t, name == "control characters", o.Ref != nil)
-				if o.Ref == nil {
+				require.Equal(t, c.whole, o.Ref == nil)
+				if c.whole {
 					require.Equal(t, "SUCCESS: "+text, o.Observation)
 				}
 			})
 		})
 	}
-}
-
-// A result of the largest size allowed is kept whole whatever it is made of, or
-// shortened, but never too large for the log.
-func TestLargestResultsFit(t *testing.T) {
-	for name, unit := range map[string]string{"text": "x", "separators": "\u2028", "controls": "\x02", "quotes": `"`, "runes": "ö"} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, r *rig) {
-				const limit = 900 << 10
-				f := once("odd", says(strings.Repeat(unit, limit/len(unit))))
-				r.spawn([]tool.Tool{f}, func(c *actor.Config) { c.Results.MaxBytes = limit })
-				run := r.plan("odd")
-				require.True(t, r.outcome(run).Success)
-				require.Equal(t, 4, len(r.Types(run)))
-			})
-		})
-	}
-}
-
-func TestInvalidUTF8(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		r.spawn([]tool.Tool{pure("odd", "default", says("a\xff\xfeb"))})
-		run := r.plan("odd")
-		require.Equal(t, "SUCCESS: a\uFFFDb", r.outcome(run).Observation)
-	})
 }

@@ -5,9 +5,9 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/reducertest"
@@ -64,17 +64,26 @@ type rig struct {
 	specs []events.ToolSpec
 }
 
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
 func bubble(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, &rig{Bench: workertest.New(t, simulated.Options{}, nil)}) })
 }
 
-// spawn runs an actor with the tools on a process of its own.
+// spawn runs an actor with the tools on a process of its own until the test ends.
 func (r *rig) spawn(tools []tool.Tool, change ...func(*actor.Config)) *simulated.Process {
+	r.T.Helper()
+	p, _ := r.run(tools, change...)
+	return p
+}
+
+// run is spawn for a test that stops the actor.
+func (r *rig) run(tools []tool.Tool, change ...func(*actor.Config)) (p *simulated.Process, stop func()) {
 	r.T.Helper()
 	registry, err := tool.NewRegistry(tools...)
 	require.NoError(r.T, err)
-	p := r.Journal.NewProcess()
+	p = r.Journal.NewProcess()
 	cfg := actor.Config{
 		Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p, Directory: p, Tools: registry, Blobs: p,
 	}
@@ -88,16 +97,7 @@ func (r *rig) spawn(tools []tool.Tool, change ...func(*actor.Config)) *simulated
 			r.specs = append(r.specs, actor.Specs(registry, pool)...)
 		}
 	}
-	r.Go(func(ctx context.Context) error {
-		err := made.Run(ctx)
-		select {
-		case <-p.Dead():
-			return nil
-		default:
-			return err
-		}
-	})
-	return p
+	return p, r.GoOn(p, made.Run)
 }
 
 // plan opens a run and has it ask for the calls, each the name of a tool; their
@@ -146,7 +146,4 @@ func (r *rig) results(run events.Run) map[string]reducer.ToolResult {
 	return all
 }
 
-func quiet() {
-	time.Sleep(time.Hour) // in the bubble
-	synctest.Wait()
-}
+func quiet() { workertest.Quiet() }

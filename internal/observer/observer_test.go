@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -54,9 +53,7 @@ func reply(ids ...string) events.ToolCallReply {
 func act(b *workertest.Bench, run events.Run, p events.Payload, id string) *reducer.Memory {
 	b.T.Helper()
 	b.Append(run, events.Planning, p)
-	b.Append(run, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{
-		CallID: id, Success: true, Observation: "SUCCESS: " + id, Code: "ok",
-	}})
+	b.Act(run, id, id)
 	n := b.Memory(run).N
 	return b.Await(run, func(mem *reducer.Memory) bool {
 		return mem.N >= n && mem.State != events.Observing && mem.State != events.Acting
@@ -180,8 +177,7 @@ func TestPausedRunIsObserved(t *testing.T) {
 		mem := b.AwaitType(run, events.TypeContinue)
 		require.True(t, mem.Control.Paused)
 		require.False(t, mem.History[0].Success)
-		time.Sleep(time.Hour) // in the bubble
-		synctest.Wait()
+		workertest.Quiet()
 		require.Len(t, b.Types(run), 5)
 	})
 }

@@ -331,10 +331,3 @@ func TestNumbersThatAreNone(t *testing.T) {
 		})
 	}
 }
-
-func TestReflectionReadsWhatWasWritten(t *testing.T) {
-	bubble(t, []any{ask(call("a", "alpha", `{"q":"<b>&"}`)), say("All that was found."), say("It is 42.")}, func(t *testing.T, r *rig) {
-		r.AwaitEnd(r.reflecting())
-		require.Contains(t, r.mock.Requests()[1].Messages[0].Content, `<b>&`)
-	})
-}

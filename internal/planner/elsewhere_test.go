@@ -13,7 +13,6 @@ import (
 	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // slow is a model whose every reply takes a minute. It counts how often it was asked, and
@@ -47,11 +46,9 @@ func twoPlanners(t *testing.T, noStream bool, test func(t *testing.T, r *rig, mo
 			cfg.Instance, cfg.Concurrency, cfg.NoStream = instance, 1, noStream
 			p, err := planner.New(cfg)
 			require.NoError(t, err)
-			r.Go(func(ctx context.Context) error {
-				_ = p.Run(ctx) // a test may kill it
-				return nil
-			})
-			return cfg.Feed.(*simulated.Process)
+			process := cfg.Feed.(*simulated.Process)
+			r.GoOn(process, p.Run)
+			return process
 		}
 		test(t, r, model, begin("1"), func() { begin("2") })
 	})
@@ -88,9 +85,7 @@ func TestResumedReflectionsAreLeftToThePlannerThatHasThemInFlight(t *testing.T) 
 		run := r.begin()
 		mem := r.AwaitState(run, events.Acting)
 		model.reply = say("So far, so good.")
-		r.Append(run, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{
-			CallID: mem.CurrentToolCall.ID, Success: true, Observation: reducer.SuccessPrefix + "1", Code: "ok",
-		}})
+		r.Act(run, mem.CurrentToolCall.ID, "1")
 		r.Append(run, events.Observing, &events.NeedsReflection{})
 		synctest.Wait()
 		join()

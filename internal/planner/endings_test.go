@@ -19,6 +19,8 @@ func TestEndings(t *testing.T) {
 		r.Cut = true
 		return r
 	}
+	endless := ask(call("a", "alpha", "{}"))
+	endless.Reasoning = json.RawMessage(`"` + strings.Repeat("x", journal.MaxBody) + `"`)
 	cutText := say("It is 4")
 	cutText.Cut = true
 	number := func(s *events.Start) { s.Agent.OutputSchema = []byte(`{"type":"object"}`) }
@@ -56,6 +58,7 @@ func TestEndings(t *testing.T) {
 			name: "what is wrong with a call goes before its cut", reply: cut(call("a", "pair", `{"a":`)), leadTo: events.Planning,
 			check: invalidReply("", "invalid_arguments", ""),
 		},
+		{name: "reasoning counts like the rest", reply: endless, leadTo: events.Planning, check: invalidReply("", "too_large", "too large")},
 		{
 			name: "a content filter ends the run", leadTo: events.Errored,
 			reply: &llm.Error{Kind: llm.KindInvalid, Message: "the provider's content filter stopped the reply"},
@@ -118,14 +121,5 @@ func TestReasoningGoesBack(t *testing.T) {
 		r.Append(run, events.WaitingForUser, &events.UserMessage{MessageID: "m", Content: "Really?"})
 		r.event(run, 11)
 		require.Equal(t, []string{"", "", "", ""}, sent(4), "the turn is over")
-	})
-}
-
-// Reasoning counts like the rest of a reply: one that is too large is none.
-func TestReasoningThatIsTooLarge(t *testing.T) {
-	reply := ask(call("a", "alpha", "{}"))
-	reply.Reasoning = json.RawMessage(`"` + strings.Repeat("x", journal.MaxBody) + `"`)
-	bubble(t, []any{reply, say("It is 42.")}, func(t *testing.T, r *rig) {
-		invalidReply("", "too_large", "too large")(t, r.event(r.begin(), 2).Data)
 	})
 }

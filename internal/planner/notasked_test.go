@@ -52,6 +52,7 @@ func TestProviderThatNobodyHas(t *testing.T) {
 		mem := r.AwaitEnd(r.begin(needs("nobody")))
 		require.Equal(t, events.Errored, mem.State)
 		require.Contains(t, mem.Error.Message, `no provider "nobody"`)
+		require.Contains(t, mem.Error.Message, "this one has [scripted]")
 		require.GreaterOrEqual(t, time.Since(began), 30*time.Second)
 		require.Less(t, time.Since(began), time.Minute)
 	})

@@ -19,9 +19,7 @@ func (r *rig) reflecting(change ...func(*events.Start)) events.Run {
 	r.T.Helper()
 	run := r.begin(change...)
 	r.Await(run, func(mem *reducer.Memory) bool { return mem.State == events.Acting })
-	r.Append(run, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{
-		CallID: "a", Success: true, Observation: "SUCCESS: 42", Code: "ok",
-	}})
+	r.Act(run, "a", "42")
 	r.Append(run, events.Observing, &events.NeedsReflection{})
 	return run
 }
@@ -44,7 +42,7 @@ func TestReflection(t *testing.T) {
 		{"an error of authentication", &llm.Error{Kind: llm.KindAuth, Message: "bad key"}, "", "auth: bad key", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, []any{ask(call("a", "alpha", `{"q":1}`)), c.reply, say("It is 42.")}, func(t *testing.T, r *rig) {
+			bubble(t, []any{ask(call("a", "alpha", `{"q":"<b>&"}`)), c.reply, say("It is 42.")}, func(t *testing.T, r *rig) {
 				run := r.reflecting()
 				mem := r.AwaitEnd(run)
 				require.Equal(t, events.Done, mem.State, "a failed reflection ends nothing")
@@ -76,7 +74,7 @@ func TestReflectionInAChat(t *testing.T) {
 		r.Append(run, events.WaitingForUser, user("u2", "Look it up."))
 		r.Await(run, func(mem *reducer.Memory) bool { return mem.State == events.Acting })
 		r.Append(run, events.Control, user("u3", "And be quick."))
-		r.Append(run, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "a", Success: true, Observation: "SUCCESS: 42", Code: "ok"}})
+		r.Act(run, "a", "42")
 		r.Append(run, events.Observing, &events.NeedsReflection{})
 		r.Await(run, func(mem *reducer.Memory) bool { return mem.State == events.WaitingForUser && mem.Step == 3 })
 		prompt := r.mock.Requests()[2].Messages[0].Content
@@ -100,10 +98,11 @@ Task: find it
 History: `
 	history, ok := strings.CutPrefix(req.Messages[0].Content, before)
 	require.True(t, ok, req.Messages[0].Content)
+	require.Contains(t, history, `<b>&`, "the model reads what it wrote")
 	var entries []reducer.HistoryEntry
 	require.NoError(t, json.Unmarshal([]byte(history), &entries))
 	require.Equal(t, []reducer.HistoryEntry{{
-		Step: 1, Tool: reducer.ToolCall{ID: "a", Name: "alpha", Arguments: `{"q":1}`},
+		Step: 1, Tool: reducer.ToolCall{ID: "a", Name: "alpha", Arguments: `{"q":"<b>&"}`},
 		Observation: "SUCCESS: 42", Success: true, Code: "ok",
 	}}, entries)
 }
@@ -150,7 +149,7 @@ func TestReflectionsAreNotStreamed(t *testing.T) {
 		run := r.begin()
 		heard, _ := r.listen(run)
 		r.Await(run, func(mem *reducer.Memory) bool { return mem.State == events.Acting })
-		r.Append(run, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "a", Success: true, Observation: "SUCCESS: 42", Code: "ok"}})
+		r.Act(run, "a", "42")
 		r.Append(run, events.Observing, &events.NeedsReflection{})
 		require.Equal(t, "All that was found.", r.AwaitEnd(run).History[0].Observation)
 		require.Equal(t, "It is 42.", heard.now())

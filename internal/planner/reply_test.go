@@ -2,8 +2,6 @@ package planner_test
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +14,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // outcome is one reply of a model and the event that it has to become.
@@ -384,33 +381,17 @@ func TestNoReplyAtAll(t *testing.T) {
 }
 
 func TestNewChecksItsConfig(t *testing.T) {
-	_, err := planner.New(planner.Config{})
-	require.ErrorContains(t, err, "required")
-	bubbleWith(t, scripted.NewMock(), func(t *testing.T, r *rig) {
-		for name, spoil := range map[string]func(*planner.Config){
-			"OPENAI_API_KEY": func(c *planner.Config) { c.Providers = nil },
-			"Instance":       func(c *planner.Config) { c.Instance = "" },
-			"Queue":          func(c *planner.Config) { c.Queue = nil },
-			"Directory":      func(c *planner.Config) { c.Directory = nil },
-		} {
-			cfg := planner.Config{
-				Instance: "1", Store: r.Store, Queue: r.Journal, Feed: r.Journal, Directory: r.Journal,
-				Providers: map[string]llm.Caller{"x": r.mock}, Validator: nopValidator{}, Approval: nopApproval{},
-			}
-			spoil(&cfg)
-			_, err := planner.New(cfg)
-			require.ErrorContains(t, err, name)
-		}
-	})
-}
-
-type (
-	nopValidator struct{}
-	nopApproval  struct{}
-)
-
-func (nopValidator) Validate(json.RawMessage, string) error { return nil }
-
-func (nopApproval) Required(*events.Approval, events.Call, reducer.ToolInfo, string) (string, bool, error) {
-	return "", false, fmt.Errorf("never asked")
+	r := newBenchRig(t)
+	for name, spoil := range map[string]func(*planner.Config){
+		"Store":          func(c *planner.Config) { c.Store = nil },
+		"OPENAI_API_KEY": func(c *planner.Config) { c.Providers = nil },
+		"Instance":       func(c *planner.Config) { c.Instance = "" },
+		"Queue":          func(c *planner.Config) { c.Queue = nil },
+		"Directory":      func(c *planner.Config) { c.Directory = nil },
+	} {
+		cfg := r.config(scripted.NewMock())
+		spoil(&cfg)
+		_, err := planner.New(cfg)
+		require.ErrorContains(t, err, name)
+	}
 }

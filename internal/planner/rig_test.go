@@ -5,7 +5,6 @@ import (
 	"flag"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -134,9 +133,7 @@ func (r *rig) answer(run events.Run, id string) {
 
 func (r *rig) answerWith(run events.Run, id, text string) {
 	r.T.Helper()
-	r.Append(run, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{
-		CallID: id, Success: true, Observation: reducer.SuccessPrefix + text, Code: "ok",
-	}})
+	r.Act(run, id, text)
 	r.Append(run, events.Observing, &events.Continue{})
 }
 
@@ -155,7 +152,4 @@ func doubting(confidence float64, calls ...llm.Call) llm.ToolCalls {
 }
 
 // quiet waits until nothing moves any more.
-func quiet() {
-	time.Sleep(time.Hour) // the bubble's time
-	synctest.Wait()
-}
+func quiet() { workertest.Quiet() }

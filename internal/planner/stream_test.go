@@ -155,6 +155,12 @@ func TestChunksAreRecorded(t *testing.T) {
 			require.Equal(t, "It is größer.", text)
 			require.Equal(t, answer.Chunks, chunks)
 			require.Equal(t, noStream, h.now() == "", "what is recorded need not be streamed")
+			told := 0
+			for _, c := range h.raw {
+				require.Equal(t, answer.MessageID, c.MessageID)
+				require.Equal(t, told, c.Offset)
+				told += len(c.Text)
+			}
 		}, func(c *planner.Config) { c.NoStream = noStream })
 	}
 	bubbleWith(t, talker("", words...), func(t *testing.T, r *rig) {

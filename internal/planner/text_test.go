@@ -206,9 +206,7 @@ func TestReflectionsAreAskedInPlainText(t *testing.T) {
 	textBubble(t, []string{actOn, "A summary.", answer}, func(t *testing.T, r *rig) {
 		run := r.begin(textual)
 		mem := r.AwaitState(run, events.Acting)
-		r.Append(run, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{
-			CallID: mem.CurrentToolCall.ID, Success: true, Observation: reducer.SuccessPrefix + "x", Code: "ok",
-		}})
+		r.Act(run, mem.CurrentToolCall.ID, "x")
 		r.Append(run, events.Observing, &events.NeedsReflection{})
 		r.AwaitEnd(run)
 		require.Equal(t, "A summary.", r.Events(run)[4].Data.(*events.ReflectDone).Summary)

@@ -79,11 +79,12 @@ func TestChildrenWithoutAnAnswer(t *testing.T) {
 		change     func(*events.Agent)
 		code, text string
 	}{
-		"an error":               {`[{"error":{"kind":"auth","message":"no key"}}]`, nil, nil, "auth", "ERROR: agent helper ended in auth: no key"},
-		"max steps":              {works, nil, func(a *events.Agent) { a.Config.MaxSteps = 1 }, "max_steps", "ERROR: agent helper ended in max_steps: max steps 1 exceeded"},
-		"its own budget":         {answers, nil, func(a *events.Agent) { a.Budget = &events.Budget{MaxTotalTokens: 1} }, "budget_total_tokens", "ERROR: agent helper ended in budget_total_tokens"},
-		"a tool that is missing": {answers, nil, func(a *events.Agent) { a.Tools = []string{"nothing"} }, "unknown_tool", `ERROR: no living actor announces the tool "nothing"`},
-		"a timeout":              {works, []subagent.Tool{{Agent: "helper", Timeout: 20 * time.Second}}, nil, "budget_wall_time", "ERROR: agent helper ended in budget_wall_time: the run took longer than its 20s"},
+		"an error":                    {`[{"error":{"kind":"auth","message":"no key"}}]`, nil, nil, "auth", "ERROR: agent helper ended in auth: no key"},
+		"max steps":                   {works, nil, func(a *events.Agent) { a.Config.MaxSteps = 1 }, "max_steps", "ERROR: agent helper ended in max_steps: max steps 1 exceeded"},
+		"its own budget":              {answers, nil, func(a *events.Agent) { a.Budget = &events.Budget{MaxTotalTokens: 1} }, "budget_total_tokens", "ERROR: agent helper ended in budget_total_tokens"},
+		"an agent that is not stored": {"", nil, nil, "agent_not_found", "ERROR: "},
+		"a tool that is missing":      {answers, nil, func(a *events.Agent) { a.Tools = []string{"nothing"} }, "unknown_tool", `ERROR: no living actor announces the tool "nothing"`},
+		"a timeout":                   {works, []subagent.Tool{{Agent: "helper", Timeout: 20 * time.Second}}, nil, "budget_wall_time", "ERROR: agent helper ended in budget_wall_time: the run took longer than its 20s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tools := c.tools
@@ -92,11 +93,12 @@ func TestChildrenWithoutAnAnswer(t *testing.T) {
 			}
 			bubble(t, tools, func(t *testing.T, r *rig) {
 				r.define("boss", asksHelper)
-				r.define("helper", c.script, func(a *events.Agent) {
-					if c.change != nil {
-						c.change(a)
-					}
-				})
+				if c.change == nil {
+					c.change = func(*events.Agent) {}
+				}
+				if c.script != "" {
+					r.define("helper", c.script, c.change)
+				}
 				mem := r.ends(r.start("boss"), 5*time.Minute)
 				require.Equal(t, events.Done, mem.State, "the model is told, and goes on")
 				require.Equal(t, c.code, code(mem, "call_1_1"))
@@ -104,14 +106,6 @@ func TestChildrenWithoutAnAnswer(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestAnAgentThatIsNotStored(t *testing.T) {
-	bubble(t, helper, func(t *testing.T, r *rig) {
-		r.define("boss", asksHelper)
-		mem := r.ends(r.start("boss"), time.Minute)
-		require.Equal(t, "agent_not_found", code(mem, "call_1_1"))
-	})
 }
 
 func TestCancellingAChildTellsItsParent(t *testing.T) {

@@ -45,13 +45,3 @@ func TestArrivedComesFirst(t *testing.T) {
 		require.Equal(t, 1, planned.get())
 	})
 }
-
-// A delivery for which there is nothing to be done on arrival is worked on.
-func TestArrivedMayWantNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		r.spawn(handlers{reducer.KindPlan: always(answer("done"))}, func(c *worker.Config) {
-			c.Arrived = func(events.Run, *reducer.Memory) func(context.Context) error { return nil }
-		})
-		r.AwaitEnd(r.start())
-	})
-}

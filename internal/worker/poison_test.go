@@ -35,7 +35,11 @@ func subject(run events.Run, from, to events.State) string {
 }
 
 func TestPoisonEndsItsRunAlone(t *testing.T) {
-	for _, to := range []events.State{events.Planning, events.Observing, events.Acting} {
+	for _, to := range []events.State{events.Planning, events.Observing, events.Acting, events.Nobody} {
+		from := to
+		if to == events.Nobody {
+			from = events.Control // seen as it comes
+		}
 		for _, name := range []string{"not JSON", "empty", "illegal", "foreign"} {
 			t.Run(string(to)+" "+name, func(t *testing.T) {
 				bubble(t, func(t *testing.T, r *rig) {
@@ -45,7 +49,7 @@ func TestPoisonEndsItsRunAlone(t *testing.T) {
 					<-h.began
 					<-h.began
 					body := poisons(t, r, run)[name]
-					r.Journal.Inject(run.Shard, subject(run, to, to), body)
+					r.Journal.Inject(run.Shard, subject(run, from, to), body)
 					require.ErrorIs(t, <-h.ended, context.Canceled, "its work is cancelled")
 					settled()
 					requirePoisoned(t, r, run, 2)
@@ -99,20 +103,6 @@ func TestPoisonThatWakesNobody(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Poison from control is seen as it comes.
-func TestPoisonFromControlCancels(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		h := newHanging()
-		r.spawn(handlers{reducer.KindPlan: h})
-		run := r.start()
-		<-h.began
-		r.Journal.Inject(run.Shard, subject(run, events.Control, events.Nobody), []byte("?"))
-		require.ErrorIs(t, <-h.ended, context.Canceled)
-		settled()
-		requirePoisoned(t, r, run, 2)
-	})
 }
 
 func TestPoisonInPlaceOfTheStart(t *testing.T) {

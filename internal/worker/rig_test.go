@@ -6,7 +6,6 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -69,9 +68,7 @@ func batch(calls ...events.Call) *events.LLMParallelToolCalls {
 	return &events.LLMParallelToolCalls{ToolCallReply: events.ToolCallReply{Calls: calls, Confidence: 1}}
 }
 
-func outcome(id string) *events.ToolOutcome {
-	return &events.ToolOutcome{CallID: id, Success: true, Observation: "SUCCESS: ok", Code: "ok"}
-}
+func outcome(id string) *events.ToolOutcome { return workertest.OK(id, "ok") }
 
 // inboxes are those of a worker of every state that has one in these tests.
 func inboxes() []journal.Inbox {
@@ -111,15 +108,7 @@ func (r *rig) worker(p *simulated.Process, h handlers, change ...func(*worker.Co
 func (r *rig) spawn(h handlers, change ...func(*worker.Config)) (p *simulated.Process, stop func()) {
 	p = r.Journal.NewProcess()
 	w := r.worker(p, h, change...)
-	return p, r.Go(func(ctx context.Context) error {
-		err := w.Run(ctx)
-		select {
-		case <-p.Dead():
-			return nil // a killed process ends as it can
-		default:
-			return err
-		}
-	})
+	return p, r.GoOn(p, w.Run)
 }
 
 // failures returns the failures in the run's log.
@@ -141,12 +130,7 @@ func kinds(failures []*events.LLMAttemptFailed) []string {
 	return all
 }
 
-// settled waits until nothing moves any more, for longer than any delay of the
-// worker and any ack wait.
-func settled() {
-	time.Sleep(time.Hour) // the bubble's time
-	synctest.Wait()
-}
+func settled() { workertest.Quiet() }
 
 // counter counts from several goroutines.
 type counter struct {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -215,4 +216,36 @@ func (b *Bench) Go(run func(context.Context) error) (stop func()) {
 	})
 	b.T.Cleanup(stop)
 	return stop
+}
+
+// GoOn is Go for a role on a process that the test may kill; then its error does not
+// matter.
+func (b *Bench) GoOn(p *simulated.Process, run func(context.Context) error) (stop func()) {
+	return b.Go(func(ctx context.Context) error {
+		err := run(ctx)
+		select {
+		case <-p.Dead():
+			return nil
+		default:
+			return err
+		}
+	})
+}
+
+// Act appends the success of a call, as an actor does.
+func (b *Bench) Act(run events.Run, callID, text string) {
+	b.T.Helper()
+	b.Append(run, events.Acting, &events.ToolSuccess{Outcome: OK(callID, text)})
+}
+
+// OK is the outcome of a call that succeeded.
+func OK(callID, text string) *events.ToolOutcome {
+	return &events.ToolOutcome{CallID: callID, Success: true, Observation: reducer.SuccessPrefix + text, Code: "ok"}
+}
+
+// Quiet waits until nothing moves any more, for longer than any delay and any ack wait.
+// It is for tests inside testing/synctest.
+func Quiet() {
+	time.Sleep(time.Hour) // in the bubble
+	synctest.Wait()
 }
