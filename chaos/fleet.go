@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/freeport"
+	"github.com/moorebus/moorebus/internal/retry"
 )
 
 // ackWait is how long a worker may be silent before its work goes to another.
@@ -226,12 +227,5 @@ func endAll(all []*process) error {
 
 // pause waits and reports false if the context ended first.
 func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
+	return retry.Wait(ctx, d)
 }

@@ -175,14 +175,12 @@ func (h *hub) leave(l *listener) {
 
 // run follows the shard from where it ends, and tells the listeners.
 func (h *hub) run(ctx context.Context, begun chan struct{}) {
-	last, err := h.log.Last(ctx, h.shard)
-	for err != nil {
-		if !h.retry(ctx, err) {
-			return
-		}
+	var last uint64
+	err := retry.Policy{First: sharedRetry}.Do(ctx, func(ctx context.Context) (err error) {
 		last, err = h.log.Last(ctx, h.shard)
-	}
-	if !h.begin(ctx, last) {
+		return err
+	}, func(err error, _ time.Duration) { h.logFailure(ctx, err) })
+	if err != nil || !h.begin(ctx, last) {
 		return
 	}
 	close(begun)
@@ -370,7 +368,8 @@ func (l *listener) read(ctx context.Context, h *hub, yield func(journal.Record, 
 		}
 		l.cursor = max(l.cursor, seen)
 		if err != nil {
-			h.retry(ctx, err)
+			h.logFailure(ctx, err)
+			retry.Wait(ctx, sharedRetry)
 		}
 	}
 	return true
@@ -400,10 +399,9 @@ func (l *listener) fetch(ctx context.Context, h *hub) (some []journal.Record, se
 	return b.records, max(seen, end), nil
 }
 
-// retry waits after a read that failed, and reports false if ctx ended.
-func (h *hub) retry(ctx context.Context, err error) bool {
+// logFailure logs a read that failed and is tried again.
+func (h *hub) logFailure(ctx context.Context, err error) {
 	if ctx.Err() == nil {
 		h.logger.Warn("cannot read the log, trying again", "shard", h.shard, "reason", err)
 	}
-	return retry.Wait(ctx, sharedRetry)
 }

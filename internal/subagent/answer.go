@@ -109,11 +109,11 @@ func (s *Subagents) arrived(run events.Run, mem *reducer.Memory) func(context.Co
 	if p := mem.Control.Parent; p != nil && run.ID == events.ChildID(p.Run, p.CallID) {
 		parent = p
 	}
-	var orphans []string
+	var open []string
 	if mem.State != events.Done {
-		orphans = mem.Delegated()
+		open = mem.Delegated()
 	}
-	if parent == nil && len(orphans) == 0 {
+	if parent == nil && len(open) == 0 {
 		return nil
 	}
 	end := endingOf(mem)
@@ -122,7 +122,7 @@ func (s *Subagents) arrived(run events.Run, mem *reducer.Memory) func(context.Co
 		if parent != nil {
 			err = s.answer(ctx, run, *parent, end)
 		}
-		return errors.Join(err, s.abandon(ctx, run, orphans))
+		return errors.Join(err, s.abandon(ctx, run, open))
 	}
 }
 

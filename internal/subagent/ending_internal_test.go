@@ -39,14 +39,14 @@ func TestWhatAnEndMeans(t *testing.T) {
 }
 
 // A call that is given up although its run has ended has what that used in its result.
-func TestWhatIsGivenUpIsSettled(t *testing.T) {
+func TestWhatIsGivenUpIsPaidFor(t *testing.T) {
 	t.Parallel()
 	e := &ending{usage: reducer.TotalUsage{Input: 3, Output: 4, Total: 7, Cost: 0.5}}
 	o := events.ToolOutcome{CallID: "a", Code: reducer.CodeAttemptsExhausted, Observation: "ERROR: given up"}
 	c := call{child: events.Run{ID: "below"}}
-	single := settled(&events.ToolFailure{Outcome: &o}, c, e).(*events.ToolFailure).Outcome
+	single := withUsage(&events.ToolFailure{Outcome: &o}, c, e).(*events.ToolFailure).Outcome
 	c.batch = true
-	batch := settled(&events.ToolCallResult{ToolOutcome: o}, c, e).(*events.ToolCallResult).ToolOutcome
+	batch := withUsage(&events.ToolCallResult{ToolOutcome: o}, c, e).(*events.ToolCallResult).ToolOutcome
 	for _, got := range []events.ToolOutcome{*single, batch} {
 		require.Equal(t, reducer.CodeAttemptsExhausted, got.Code)
 		require.Equal(t, "below", got.Run)

@@ -12,7 +12,7 @@ import (
 // giveUp plans the end of a call that failed too often. A run that is there to answer it
 // is not left alone: it answers the call when it ends, or, if it has ended, what it has
 // used stands in the call's result. So nothing is given up that has only to be waited
-// for, and the parent's budget is settled either way.
+// for, and the parent pays for it either way.
 func (s *Subagents) giveUp(run events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
 	state, plain := mem.Call(e.CallID), reducer.GiveUp(mem, e)
 	if state == nil || hopeless(e) {
@@ -33,7 +33,7 @@ func (s *Subagents) giveUp(run events.Run, mem *reducer.Memory, e reducer.Effect
 			case found.ended == nil:
 				return worker.HandOn(&events.ToolCallStarted{CallID: c.ID}), nil
 			}
-			return worker.Done(settled(plain, c, found.ended)), nil
+			return worker.Done(withUsage(plain, c, found.ended)), nil
 		})
 	}
 }
@@ -43,8 +43,8 @@ func hopeless(e reducer.Effect) bool {
 	return e.Failed.Handler > 2*reducer.MaxHandlerFailures || e.Failed.Lost > 2*reducer.MaxWorkersLost
 }
 
-// settled is the result of a call that was given up, with what its run has used.
-func settled(given events.Payload, c call, e *ending) events.Payload {
+// withUsage is the result of a call that was given up, with what its run has used.
+func withUsage(given events.Payload, c call, e *ending) events.Payload {
 	var o events.ToolOutcome
 	switch p := given.(type) {
 	case *events.ToolCallResult:

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/moorebus/moorebus/internal/retry"
 )
 
 const (
@@ -16,11 +18,11 @@ const (
 	reserveShare = 20
 	// lookEvery is how often the disk is looked at.
 	lookEvery = 250 * time.Millisecond
-	// restartPause is how long a server is not restarted again after a restart that did
-	// not help. It doubles up to mostRestartPause.
-	restartPause     = 5 * time.Second
-	mostRestartPause = time.Minute
 )
+
+// restartPauses are how long a server is not restarted again after a restart that did
+// not help.
+var restartPauses = retry.Policy{First: 5 * time.Second, Factor: 2, Max: time.Minute}
 
 // FullError says that the server takes no writes for want of room on its disk.
 type FullError struct {
@@ -91,9 +93,9 @@ func (s *Server) watch(ctx context.Context) {
 
 // restarts decides when a server that stores nothing is restarted.
 type restarts struct {
-	// last is when the last restart ended, and pause how long there is none after it.
+	// last is when the last restart ended, inRow how many did not help.
 	last  time.Time
-	pause time.Duration
+	inRow int
 }
 
 // due reports whether the server is to be restarted now, and counts that as a restart.
@@ -101,13 +103,14 @@ type restarts struct {
 // although there was room all the time, the next restart waits longer.
 func (r *restarts) due(full *FullError, now time.Time) bool {
 	switch since := now.Sub(r.last); {
-	case full == nil && since > mostRestartPause, full != nil && full.Free < full.Need:
-		r.pause = 0
+	case full == nil && since > restartPauses.Max, full != nil && full.Free < full.Need:
+		r.inRow = 0
 		return false
-	case full == nil || full.Reason == "" || since < r.pause:
+	case full == nil || full.Reason == "" || r.inRow > 0 && since < restartPauses.Delay(r.inRow):
 		return false
 	}
-	r.last, r.pause = now, min(max(2*r.pause, restartPause), mostRestartPause)
+	r.last = now
+	r.inRow++
 	return true
 }
 

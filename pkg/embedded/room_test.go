@@ -122,17 +122,17 @@ func TestRestartsThatDoNotHelp(t *testing.T) {
 	}
 	ill := &FullError{Free: 2, Need: 1, Reason: "JetStream ended"}
 	require.True(t, after(0, ill))
-	for _, pause := range []time.Duration{restartPause, 2 * restartPause, 4 * restartPause, 8 * restartPause, mostRestartPause, mostRestartPause} {
+	for _, pause := range []time.Duration{restartPauses.First, 2 * restartPauses.First, 4 * restartPauses.First, 8 * restartPauses.First, restartPauses.Max, restartPauses.Max} {
 		require.False(t, after(time.Millisecond, nil), "it works until something is stored")
 		require.False(t, after(pause-2*time.Millisecond, ill))
 		require.True(t, after(time.Millisecond, ill))
 	}
-	require.False(t, after(restartPause, ill))
+	require.False(t, after(restartPauses.First, ill))
 	require.False(t, after(0, &FullError{Free: 0, Need: 1, Reason: "JetStream ended"}), "there is no room")
 	require.True(t, after(0, ill))
-	require.False(t, after(mostRestartPause+1, nil))
+	require.False(t, after(restartPauses.Max+1, nil))
 	require.True(t, after(0, ill))
-	require.True(t, after(restartPause, ill), "it begins anew")
+	require.True(t, after(restartPauses.First, ill), "it begins anew")
 }
 
 // limited makes the test binary run a server whose files may not grow beyond what it
