@@ -95,7 +95,7 @@ func TestWhatWasReadOfAnInterruptedReplyIsKept(t *testing.T) {
 			seen = append(seen, string(m.Role)+": "+m.Content)
 		}
 		require.Equal(t, []string{
-			"system: You test.", "user: find it", "assistant: It is ", "user: " + reducer.InterruptedNote, "user: No, wait.",
+			"system: You test.", "user: find it", "assistant: It is ", "user: [moorebus: your reply above was interrupted before it was complete; the user has read what stands there]", "user: No, wait.",
 		}, seen, "the model knows what the user has read")
 	})
 }

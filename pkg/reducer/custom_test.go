@@ -84,26 +84,3 @@ func TestCustomMemory(t *testing.T) {
 	require.Panics(t, func() { s.Mem.Keep("bad", func() {}) })
 	require.Equal(t, reducertest.Canonical(s.Fold()), reducertest.Canonical(s.Mem))
 }
-
-// Whoever changes the built-in table adds its hash to the list, so that runs of
-// the older one go on.
-func TestBuiltInTablesAreKnown(t *testing.T) {
-	own := reducer.DefaultTable().Hash()
-	require.Contains(t, reducer.DefaultTable().Identities(), own, "add the hash of the built-in table to builtIn in lineage.go, after those that are there")
-	require.Equal(t, own, reducer.DefaultTable().Identities()[len(reducer.DefaultTable().Identities())-1], "the current table comes last")
-	m := reducer.NewMachine(reducer.MachineOptions{})
-	for _, hash := range append(reducer.DefaultTable().Identities(), "") {
-		s := reducertest.NewRun(m)
-		start := reducertest.StartOf("x", events.ModeTask)
-		start.TableHash = hash
-		_, _, err := s.Append(events.Idle, start)
-		require.NoError(t, err, hash)
-	}
-	s := reducertest.NewRun(m)
-	start := reducertest.StartOf("x", events.ModeTask)
-	start.TableHash = "0123"
-	_, _, _, err := s.Draft(events.Idle, start)
-	var foreign *reducer.TableError
-	require.ErrorAs(t, err, &foreign)
-	require.ErrorContains(t, err, "0123")
-}

@@ -1,6 +1,11 @@
 package reducer
 
-import "github.com/moorebus/moorebus/pkg/events"
+import (
+	"slices"
+	"strings"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
 
 // Origins are the `<from>` that an event may have in a run as it stands.
 func Origins(t *Table, mem *Memory, p events.Payload) []events.State {
@@ -14,8 +19,67 @@ func Origins(t *Table, mem *Memory, p events.Payload) []events.State {
 	return t.origins(c.from, mem.State)
 }
 
+// Missing names the columns that a type lacks in its rows here and in package events.
+func Missing(typ events.Type) (columns []string) {
+	lacks := func(bad bool, column string) {
+		if bad {
+			columns = append(columns, column)
+		}
+	}
+	lacks(events.New(typ) == nil, "a row in package events")
+	lacks(events.Since(typ) < 1 || events.Since(typ) > events.Revision, "since, in package events")
+	sentence := events.Sentence(typ)
+	lacks(sentence == "" || sentence[len(sentence)-1] != '.', "a sentence, in package events")
+	r := ruleOf[typ]
+	if r == nil {
+		return append(columns, "a row in package reducer")
+	}
+	lacks(len(r.moves) == 0 && !r.stays && typ != events.TypeForked, "moves or stays")
+	lacks(r.from == 0, "from")
+	lacks((r.ways == nil) != (r.route == nil), "ways or route, one of which has no use without the other")
+	lacks(r.check == nil, "check")
+	lacks(r.legality < 1, "legality")
+	lacks(r.fold == nil, "fold")
+	lacks(r.trace == nil, "trace")
+	return columns
+}
+
+// RuledTypes are the types that have a row in this package.
+func RuledTypes() []events.Type {
+	types := make([]events.Type, len(rules))
+	for i := range rules {
+		types[i] = rules[i].typ
+	}
+	return types
+}
+
+// Publishers are those that may publish the type in some run, in words.
+func Publishers(typ events.Type) string {
+	r, parts := ruleOf[typ], []string{}
+	for bit, word := range map[origin]string{own: "1the state's worker", planning: "2the planner", everyState: "3any worker", control: "4the gateway"} {
+		if r.from&bit != 0 {
+			parts = append(parts, word)
+		}
+	}
+	slices.Sort(parts)
+	for i := range parts {
+		parts[i] = parts[i][1:]
+	}
+	for _, s := range r.ownIn {
+		parts = append(parts, "in "+s.Name()+" its worker too")
+	}
+	return strings.Join(parts, ", ")
+}
+
 // Facts is the text whose digest stands in the revisions.
 var (
 	Facts, Revisions = facts, revisions
 	PagedNote        = pagedNote
+	EstimateTokens   = estimateTokens
+	EntryTokens      = entryTokens
+)
+
+const (
+	MemoryVersion   = memoryVersion
+	InterruptedNote = interruptedNote
 )

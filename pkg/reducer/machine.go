@@ -56,10 +56,10 @@ func (m *Machine) Table() *Table { return m.table }
 // Codec returns the machine's codec.
 func (m *Machine) Codec() *events.Codec { return m.codec }
 
-// MemoryVersion is the version of [Memory]'s shape, and of what the fold makes of
+// memoryVersion is the version of [Memory]'s shape, and of what the fold makes of
 // the same events. Raise it with either, so that no snapshot of an older one is
 // taken for the fold.
-const MemoryVersion = 2
+const memoryVersion = 2
 
 // FoldName names what the machine makes of events, the same for machines that make
 // the same of them: the version of the memory and the hash of the table. It is
@@ -69,7 +69,7 @@ func (m *Machine) FoldName() string {
 	if m.own {
 		return ""
 	}
-	return strconv.Itoa(MemoryVersion) + "/" + m.table.Hash()
+	return strconv.Itoa(memoryVersion) + "/" + m.table.Hash()
 }
 
 // Initial returns the memory of a run before its first event, with room for what

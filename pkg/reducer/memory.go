@@ -339,9 +339,9 @@ type TurnKind string
 const (
 	TurnUser    TurnKind = "user"
 	TurnReply   TurnKind = "reply"
-	TurnNote    TurnKind = "note"
-	TurnSummary TurnKind = "summary"
-	TurnPaged   TurnKind = "paged"
+	turnNote    TurnKind = "note"
+	turnSummary TurnKind = "summary"
+	turnPaged   TurnKind = "paged"
 )
 
 // Turn is one step of the conversation as the model sees it. A reply's results
@@ -394,7 +394,7 @@ func (m *Memory) Clone() *Memory {
 
 // Note tells the model something: it stands in the conversation as a message of
 // the user from then on. It is for an application's folds.
-func (m *Memory) Note(text string) { m.addTurn(Turn{Kind: TurnNote, Content: text}) }
+func (m *Memory) Note(text string) { m.addTurn(Turn{Kind: turnNote, Content: text}) }
 
 // Keep puts a value under a key of [Memory.Custom], in the place of what was
 // there. It is for an application's folds, and panics on a value that is no JSON,

@@ -93,7 +93,7 @@ func (mem *Memory) summarize(summary string) {
 	open := []string{}
 	for _, t := range c.Turns {
 		switch {
-		case t.Kind == TurnSummary:
+		case t.Kind == turnSummary:
 		case len(t.Calls) == 0:
 			turns = append(turns, t)
 		case mem.unanswered(t.Calls):
@@ -103,7 +103,7 @@ func (mem *Memory) summarize(summary string) {
 			turns = append(turns, Turn{Kind: TurnReply, Content: t.Content})
 		}
 	}
-	c.Turns = append(turns, Turn{Kind: TurnSummary, Content: summary})
+	c.Turns = append(turns, Turn{Kind: turnSummary, Content: summary})
 	c.Asked = lastAsked(c.Turns)
 	if r := mem.ReactContext; r != nil {
 		r.ToolCallIDs = open // what was summarized is shown again when it is asked for
@@ -154,7 +154,7 @@ func foldPaged(mem *Memory, e *events.Event) {
 		c.Turns = slices.DeleteFunc(slices.Clone(c.Turns), isPaged)
 		c.Asked = lastAsked(c.Turns)
 	}
-	mem.addTurn(Turn{Kind: TurnPaged, Content: pagedNote(p)})
+	mem.addTurn(Turn{Kind: turnPaged, Content: pagedNote(p)})
 }
 
 // moveStorage gives the run the storage of another agent. What it loaded from the
@@ -176,7 +176,7 @@ func (mem *Memory) moveStorage(agent string) {
 	}
 }
 
-func isPaged(t Turn) bool { return t.Kind == TurnPaged }
+func isPaged(t Turn) bool { return t.Kind == turnPaged }
 
 // tagsText names a set of tags.
 func tagsText(tags []string) string { return strings.Join(tags, ", ") }

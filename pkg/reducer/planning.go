@@ -315,7 +315,7 @@ func foldTooShort(mem *Memory, e *events.Event) {
 	mem.pass(p.Usage)
 	mem.addTurn(Turn{Kind: TurnReply, Content: p.Content, Aside: true})
 	mem.addTurn(Turn{
-		Kind: TurnNote, Content: "ERROR: the answer is too short: give at least " + strconv.Itoa(mem.Config.MinAnswerLength) + " characters.",
+		Kind: turnNote, Content: "ERROR: the answer is too short: give at least " + strconv.Itoa(mem.Config.MinAnswerLength) + " characters.",
 	})
 }
 
@@ -333,7 +333,7 @@ func (mem *Memory) foldRefusedReply(e *events.Event, p *events.RefusedReply) {
 	mem.keepReasoning(p.Reasoning)
 	for _, r := range p.Results {
 		if r.ID == "" {
-			mem.addTurn(Turn{Kind: TurnNote, Content: r.Observation})
+			mem.addTurn(Turn{Kind: turnNote, Content: r.Observation})
 		}
 	}
 }
@@ -404,8 +404,8 @@ func (mem *Memory) addUsage(u events.Usage) {
 	}
 }
 
-// InterruptedNote follows an interrupted reply in what the model sees.
-const InterruptedNote = "[moorebus: your reply above was interrupted before it was complete; the user has read what stands there]"
+// interruptedNote follows an interrupted reply in what the model sees.
+const interruptedNote = "[moorebus: your reply above was interrupted before it was complete; the user has read what stands there]"
 
 // keepInterrupted takes what the user read of an interrupted reply into the
 // conversation, before the message that interrupted it. The run may have gone on

@@ -64,7 +64,7 @@ func (mem *Memory) foldInvalidReply(e *events.Event, p *events.RefusedReply) {
 		if p.Content != "" {
 			mem.addTurn(Turn{Kind: TurnReply, Content: p.Content, Raw: true})
 		}
-		mem.addTurn(Turn{Kind: TurnNote, Content: p.Results[0].Observation})
+		mem.addTurn(Turn{Kind: turnNote, Content: p.Results[0].Observation})
 	}
 	if mem.SpeaksText() {
 		mem.Control.SinceUser.Invalid = before + 1
@@ -77,7 +77,7 @@ func LastRefusal(mem *Memory) string {
 	turns := mem.Control.Turns
 	for i := len(turns) - 1; i >= 0; i-- {
 		switch t := turns[i]; {
-		case t.Kind == TurnNote:
+		case t.Kind == turnNote:
 			return t.Content
 		case t.Kind == TurnReply && len(t.Calls) > 0:
 			if record := mem.ToolCalls[t.Calls[0]]; record != nil && record.Result != nil {

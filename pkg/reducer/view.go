@@ -25,8 +25,8 @@ type ViewMessage struct {
 	Raw bool `json:"raw,omitempty"`
 }
 
-// SummaryIntro stands before a summary in what the model sees.
-const SummaryIntro = "Summary of the tool calls so far: "
+// summaryIntro stands before a summary in what the model sees.
+const summaryIntro = "Summary of the tool calls so far: "
 
 // View returns what the model is sent: the system prompt if there is one, then
 // the conversation in order. Every call in it is followed by its result, a
@@ -169,10 +169,10 @@ func (mem *Memory) appendLoaded(view []ViewMessage, window []Turn) []ViewMessage
 
 func (mem *Memory) appendTurn(view []ViewMessage, t Turn) []ViewMessage {
 	switch t.Kind {
-	case TurnUser, TurnNote, TurnPaged:
+	case TurnUser, turnNote, turnPaged:
 		return append(view, ViewMessage{Role: "user", Content: t.Content})
-	case TurnSummary:
-		return append(view, ViewMessage{Role: "user", Content: SummaryIntro + t.Content})
+	case turnSummary:
+		return append(view, ViewMessage{Role: "user", Content: summaryIntro + t.Content})
 	}
 	reply := ViewMessage{Role: "assistant", Content: t.Content, Reasoning: t.Reasoning, Raw: t.Raw}
 	at := len(view)
@@ -192,7 +192,7 @@ func (mem *Memory) appendTurn(view []ViewMessage, t Turn) []ViewMessage {
 	}
 	view[at] = reply
 	if t.Interrupted {
-		view = append(view, ViewMessage{Role: "user", Content: InterruptedNote})
+		view = append(view, ViewMessage{Role: "user", Content: interruptedNote})
 	}
 	return view
 }
@@ -279,20 +279,20 @@ func (mem *Memory) CallID(id string) string {
 	return id
 }
 
-// EstimateTokens estimates the tokens of a text as a quarter of its bytes,
+// estimateTokens estimates the tokens of a text as a quarter of its bytes,
 // rounded up: the rule of thumb `bytes/4`.
-func EstimateTokens(text string) int { return (len(text) + 3) / 4 }
+func estimateTokens(text string) int { return (len(text) + 3) / 4 }
 
 // WorkingMemoryTokens estimates the size of working memory.
 func WorkingMemoryTokens(mem *Memory) int {
 	total := 0
 	for _, entry := range mem.WorkingMemory {
-		total += EntryTokens(entry)
+		total += entryTokens(entry)
 	}
 	return total
 }
 
-// EntryTokens estimates the size of one entry.
-func EntryTokens(entry MemoryEntry) int {
-	return EstimateTokens(strings.Join(entry.Tags, " ")) + EstimateTokens(entry.Value)
+// entryTokens estimates the size of one entry.
+func entryTokens(entry MemoryEntry) int {
+	return estimateTokens(strings.Join(entry.Tags, " ")) + estimateTokens(entry.Value)
 }
