@@ -31,19 +31,17 @@ var contextRules = []rule{
 		fold: func(mem *Memory, e *events.Event) {
 			mem.addEntry(e.Data.(*events.WorkingMemoryAdded).Entry, e.N, false)
 		},
-		trace: func(p events.Payload) string { return traceEntry(p.(*events.WorkingMemoryAdded).Entry) },
+		trace: traced(func(p *events.WorkingMemoryAdded) string { return traceEntry(p.Entry) }),
 	},
 	{
 		typ: events.TypeWorkingMemoryRemoved, stays: true, from: own, check: always, legality: 1,
-		fold: func(mem *Memory, e *events.Event) { mem.removeEntry(e.Data.(*events.WorkingMemoryRemoved).Tags) },
-		trace: func(p events.Payload) string {
-			return cut(strings.Join(p.(*events.WorkingMemoryRemoved).Tags, ", "), traceTextLimit)
-		},
+		fold:  func(mem *Memory, e *events.Event) { mem.removeEntry(e.Data.(*events.WorkingMemoryRemoved).Tags) },
+		trace: traced(func(p *events.WorkingMemoryRemoved) string { return strings.Join(p.Tags, ", ") }),
 	},
 	{
 		typ: events.TypeStorageSaved, stays: true, from: own, check: always, legality: 1,
 		fold:  func(mem *Memory, e *events.Event) { mem.savedEntry(e.Data.(*events.StorageSaved).Tags) },
-		trace: func(p events.Payload) string { return traceEntry(p.(*events.StorageSaved).Entry) },
+		trace: traced(func(p *events.StorageSaved) string { return traceEntry(p.Entry) }),
 	},
 	{
 		typ: events.TypeStorageLoaded, stays: true, from: own, check: always, legality: 1,
@@ -54,10 +52,9 @@ var contextRules = []rule{
 				}
 			}
 		},
-		trace: func(p events.Payload) string {
-			l := p.(*events.StorageLoaded)
-			return cut(fmt.Sprintf("%s: %d entries", strings.Join(l.Tags, ", "), len(l.Entries)), traceTextLimit)
-		},
+		trace: traced(func(l *events.StorageLoaded) string {
+			return fmt.Sprintf("%s: %d entries", strings.Join(l.Tags, ", "), len(l.Entries))
+		}),
 	},
 }
 

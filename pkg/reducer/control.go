@@ -10,7 +10,7 @@ var controlRules = []rule{
 	{
 		typ: events.TypePaused, stays: true, from: control, check: always, legality: 1,
 		fold:  func(mem *Memory, _ *events.Event) { mem.Control.Paused = true },
-		trace: func(p events.Payload) string { return traceBy(p.(*events.Paused).By) },
+		trace: traced(func(p *events.Paused) string { return traceBy(p.By) }),
 	},
 	{
 		typ: events.TypeResumed, stays: true, from: control,
@@ -21,29 +21,29 @@ var controlRules = []rule{
 			mem.Control.Paused = false
 			mem.Control.DispatchAfter, mem.Control.Redriven = e.N, e.Data.(*events.Resumed).Redrive
 		},
-		trace: func(p events.Payload) string { return traceBy(p.(*events.Resumed).By) },
+		trace: traced(func(p *events.Resumed) string { return traceBy(p.By) }),
 	},
 	{
 		typ: events.TypeBudgetRaised, stays: true, from: control, check: always, legality: 1,
 		fold:  func(mem *Memory, e *events.Event) { mem.raiseBudget(e.Data.(*events.BudgetRaised).Budget) },
-		trace: func(p events.Payload) string { return traceBy(p.(*events.BudgetRaised).By) },
+		trace: traced(func(p *events.BudgetRaised) string { return traceBy(p.By) }),
 	},
 	{
 		typ: events.TypeCancelled, moves: []move{{"", events.Cancelled}}, from: control,
 		check: always, legality: 1, fold: foldEnd,
-		trace: func(p events.Payload) string { return traceBy(p.(*events.CancelledRun).By) },
+		trace: traced(func(p *events.CancelledRun) string { return traceBy(p.By) }),
 	},
 	{
 		typ: events.TypeMaxSteps, moves: []move{{events.Planning, events.Errored}}, from: own,
 		check: always, legality: 1,
 		fold:  func(mem *Memory, e *events.Event) { mem.fail(e.Data.(*events.MaxSteps).Outcome) },
-		trace: func(p events.Payload) string { return cut(p.(*events.MaxSteps).Message, traceTextLimit) },
+		trace: traced(func(p *events.MaxSteps) string { return p.Message }),
 	},
 	{
 		typ: events.TypeBudgetExceeded, moves: []move{{"", events.Errored}}, from: own | control,
 		check: always, legality: 1,
 		fold:  func(mem *Memory, e *events.Event) { mem.fail(e.Data.(*events.BudgetExceeded).Outcome) },
-		trace: func(p events.Payload) string { return cut(p.(*events.BudgetExceeded).Message, traceTextLimit) },
+		trace: traced(func(p *events.BudgetExceeded) string { return p.Message }),
 	},
 	{
 		typ: events.TypeFatalError, moves: []move{{"", events.Errored}}, from: everyState | control,
@@ -61,10 +61,7 @@ var controlRules = []rule{
 				mem.addUsage(*p.Usage)
 			}
 		},
-		trace: func(p events.Payload) string {
-			f := p.(*events.FatalError)
-			return cut(f.Code+": "+f.Message, traceTextLimit)
-		},
+		trace: traced(func(f *events.FatalError) string { return f.Code + ": " + f.Message }),
 	},
 }
 

@@ -20,7 +20,7 @@ var humansRules = []rule{
 			}
 			return 1
 		},
-		trace: func(p events.Payload) string { return traceCalls(p.(*events.HumanApprovalRequired).Calls) },
+		trace: traced(func(p *events.HumanApprovalRequired) string { return traceCalls(p.Calls) }),
 	},
 	{
 		typ: events.TypeHumanDecision, stays: true, from: own,
@@ -66,7 +66,7 @@ var humansRules = []rule{
 		ways:  func(*Table, events.State) []Edge { return redrives(events.ParallelActing) },
 		route: func(mem *Memory, _ events.Payload) (events.State, string) { return mem.approvedRoute() },
 		check: func(mem *Memory, _ *events.Event) error { return mem.checkDecided(true) }, legality: 1,
-		fold: foldApprovedParallel, trace: text("every call of the batch is decided on"),
+		fold: foldApprovedParallel, trace: says("every call of the batch is decided on"),
 	},
 	{
 		typ: events.TypeHumanRejected, moves: []move{{events.WaitingForHuman, events.Observing}}, from: own,
@@ -89,18 +89,18 @@ var humansRules = []rule{
 		fold: func(mem *Memory, _ *events.Event) {
 			mem.rejectAll(func(string) string { return rejectedPrefix + "expired" })
 		},
-		trace: text("nobody decided in time"),
+		trace: says("nobody decided in time"),
 	},
 	{
 		typ: events.TypeUserMessage, stays: true, from: control, ownIn: []events.State{events.WaitingForUser},
 		moves: []move{{events.Planning, events.Planning}, {events.WaitingForUser, events.Planning}},
 		check: checkUserMessage, legality: 1, fold: foldUserMessage,
-		trace: func(p events.Payload) string { return cut(p.(*events.UserMessage).Content, traceTextLimit) },
+		trace: traced(func(p *events.UserMessage) string { return p.Content }),
 	},
 	{
 		typ: events.TypeClosed, moves: []move{{events.WaitingForUser, events.Done}}, from: own,
 		check: always, legality: 1, fold: foldEnd,
-		trace: func(p events.Payload) string { return traceBy(p.(*events.Closed).By) },
+		trace: traced(func(p *events.Closed) string { return traceBy(p.By) }),
 	},
 }
 

@@ -11,31 +11,27 @@ import (
 var observingRules = []rule{
 	{
 		typ: events.TypeContinue, moves: []move{{events.Observing, events.Planning}}, from: own,
-		check: always, legality: 1, fold: commit, trace: text("the next step"),
+		check: always, legality: 1, fold: commit, trace: says("the next step"),
 	},
 	{
 		typ: events.TypeNeedsReflection, moves: []move{{events.Observing, events.Reflecting}}, from: own,
-		check: always, legality: 1, fold: commit, trace: text("a reflection is due"),
+		check: always, legality: 1, fold: commit, trace: says("a reflection is due"),
 	},
 	{
 		typ: events.TypeNeedsPaging, moves: []move{{events.Observing, events.Paging}}, from: own,
-		check: always, legality: 1, fold: commit, trace: text("working memory is too large"),
+		check: always, legality: 1, fold: commit, trace: says("working memory is too large"),
 	},
 	{
 		typ: events.TypeReflectDone, moves: []move{{events.Reflecting, events.Planning}}, from: own,
 		check: always, legality: 1, fold: foldReflection,
-		trace: func(p events.Payload) string {
-			r := p.(*events.ReflectDone)
-			return cut(r.Summary+r.Failed, traceTextLimit)
-		},
+		trace: traced(func(r *events.ReflectDone) string { return r.Summary + r.Failed }),
 	},
 	{
 		typ: events.TypePageDone, moves: []move{{events.Paging, events.Planning}}, from: own,
 		check: always, legality: 1, fold: foldPaged,
-		trace: func(p events.Payload) string {
-			d := p.(*events.PageDone)
+		trace: traced(func(d *events.PageDone) string {
 			return fmt.Sprintf("%d entries to storage, %d dropped", len(d.Paged), len(d.Dropped))
-		},
+		}),
 	},
 }
 

@@ -25,13 +25,13 @@ var planningRules = []rule{
 			}
 			return 1
 		},
-		trace: func(p events.Payload) string { return traceCalls(p.(*events.LLMToolCall).Calls) },
+		trace: traced(func(p *events.LLMToolCall) string { return traceCalls(p.Calls) }),
 	},
 	{
 		typ: events.TypeLLMParallelToolCalls, moves: []move{{events.Planning, events.ParallelActing}}, from: own,
 		ways: only(tools(events.ParallelActing), nobody), route: batchRoute,
 		check: checkParallelCalls, legality: 1, steps: oneStep, fold: foldParallelCalls,
-		trace: func(p events.Payload) string { return traceCalls(p.(*events.LLMParallelToolCalls).Calls) },
+		trace: traced(func(p *events.LLMParallelToolCalls) string { return traceCalls(p.Calls) }),
 	},
 	{
 		typ: events.TypeLLMFinalAnswer, moves: []move{{events.Planning, events.Done}}, from: own,
@@ -40,7 +40,7 @@ var planningRules = []rule{
 			p := e.Data.(*events.LLMFinalAnswer)
 			mem.foldAnswer(e, p.MessageID, &p.Reply)
 		},
-		trace: func(p events.Payload) string { return cut(p.(*events.LLMFinalAnswer).Content, traceTextLimit) },
+		trace: traced(func(p *events.LLMFinalAnswer) string { return p.Content }),
 	},
 	{
 		typ: events.TypeLLMMessageComplete, moves: []move{{events.Planning, events.WaitingForUser}}, from: own,
@@ -49,27 +49,22 @@ var planningRules = []rule{
 			p := e.Data.(*events.LLMMessageComplete)
 			mem.foldAnswer(e, p.MessageID, &p.Reply)
 		},
-		trace: func(p events.Payload) string { return cut(p.(*events.LLMMessageComplete).Content, traceTextLimit) },
+		trace: traced(func(p *events.LLMMessageComplete) string { return p.Content }),
 	},
 	{
 		typ: events.TypeLLMThought, moves: []move{{events.Planning, events.Planning}}, from: own,
 		check: always, legality: 1, steps: oneStep, fold: foldThought,
-		trace: func(p events.Payload) string {
-			t := p.(*events.LLMThought)
-			return cut(strings.TrimSpace(t.Content+" "+t.Note), traceTextLimit)
-		},
+		trace: traced(func(t *events.LLMThought) string { return strings.TrimSpace(t.Content + " " + t.Note) }),
 	},
 	{
 		typ: events.TypeLowConfidence, moves: []move{{events.Planning, events.Reflecting}}, from: own,
 		check: always, legality: 1, steps: oneStep, fold: foldLowConfidence,
-		trace: func(p events.Payload) string {
-			return fmt.Sprintf("confidence %.2f", p.(*events.LowConfidence).Confidence)
-		},
+		trace: traced(func(p *events.LowConfidence) string { return fmt.Sprintf("confidence %.2f", p.Confidence) }),
 	},
 	{
 		typ: events.TypeAnswerTooShort, moves: []move{{events.Planning, events.Planning}}, from: own,
 		check: always, legality: 1, steps: oneStep, fold: foldTooShort,
-		trace: func(p events.Payload) string { return cut(p.(*events.AnswerTooShort).Content, traceTextLimit) },
+		trace: traced(func(p *events.AnswerTooShort) string { return p.Content }),
 	},
 	{
 		typ: events.TypeToolBlacklisted, moves: []move{{events.Planning, events.Planning}}, from: own, legality: 1,
@@ -80,7 +75,7 @@ var planningRules = []rule{
 		fold: func(mem *Memory, e *events.Event) {
 			mem.foldRefusedReply(e, &e.Data.(*events.ToolBlacklisted).RefusedReply)
 		},
-		trace: func(p events.Payload) string { return traceAnswers(p.(*events.ToolBlacklisted).Results) },
+		trace: traced(func(p *events.ToolBlacklisted) string { return traceAnswers(p.Results) }),
 	},
 	{
 		typ: events.TypeReplyInvalid, moves: []move{{events.Planning, events.Planning}}, from: own, legality: 1,
@@ -91,7 +86,7 @@ var planningRules = []rule{
 		fold: func(mem *Memory, e *events.Event) {
 			mem.foldInvalidReply(e, &e.Data.(*events.ReplyInvalid).RefusedReply)
 		},
-		trace: func(p events.Payload) string { return traceAnswers(p.(*events.ReplyInvalid).Results) },
+		trace: traced(func(p *events.ReplyInvalid) string { return traceAnswers(p.Results) }),
 	},
 	{
 		typ: events.TypeLLMAttemptFailed, stays: true, from: own | planning,
@@ -108,10 +103,7 @@ var planningRules = []rule{
 			}
 			return 1
 		},
-		trace: func(p events.Payload) string {
-			f := p.(*events.LLMAttemptFailed)
-			return cut(f.Kind+": "+f.Message, traceTextLimit)
-		},
+		trace: traced(func(f *events.LLMAttemptFailed) string { return f.Kind + ": " + f.Message }),
 	},
 }
 

@@ -85,9 +85,9 @@ var ruleOf = func() map[events.Type]*rule {
 }()
 
 // customRule is that of an application's own types.
-var customRule = rule{from: own, check: always, fold: nothing, trace: func(p events.Payload) string {
-	return cut(string(p.(*events.Custom).Data), traceTextLimit)
-}}
+var customRule = rule{
+	from: own, check: always, fold: nothing, trace: traced(func(p *events.Custom) string { return string(p.Data) }),
+}
 
 // ruleFor returns the rule of a type, that of applications' types for one that is not
 // built in.
@@ -124,5 +124,12 @@ func (mem *Memory) workers() origin {
 	return own
 }
 
-// text returns the trace text of a type that says the same every time.
-func text(s string) func(events.Payload) string { return func(events.Payload) string { return s } }
+// traced is the trace text of payloads of one type, cut.
+func traced[P events.Payload](text func(P) string) func(events.Payload) string {
+	return func(p events.Payload) string { return cut(text(p.(P)), traceTextLimit) }
+}
+
+// says is the trace text of a type that says the same every time.
+func says(text string) func(events.Payload) string {
+	return func(events.Payload) string { return text }
+}

@@ -14,26 +14,20 @@ var startRules = []rule{
 	{
 		typ: events.TypeStart, moves: []move{{events.Idle, events.Planning}}, from: own,
 		check: checkStart, legality: 1, fold: foldStart,
-		trace: func(p events.Payload) string { return cut(p.(*events.Start).Task, traceTextLimit) },
+		trace: traced(func(p *events.Start) string { return p.Task }),
 	},
 	{
 		// Where a fork leads its parent's memory says, see [Machine.checkFork].
 		typ: events.TypeForked, from: own, ways: anyRedrive, route: forkRoute,
 		check: always, legality: 1, steps: forkSteps, fold: foldForked,
-		trace: func(p events.Payload) string {
-			f := p.(*events.Forked)
-			return "forked from " + f.Run + " at " + strconv.FormatUint(f.At, 10)
-		},
+		trace: traced(func(f *events.Forked) string { return "forked from " + f.Run + " at " + strconv.FormatUint(f.At, 10) }),
 	},
 	{
 		typ: events.TypeHandedOff, stays: true, in: []events.State{events.Acting}, from: own, agents: true,
 		ways:  only(Edge{To: events.Nobody, Pool: events.AgentsPool}),
 		route: func(*Memory, events.Payload) (events.State, string) { return events.Nobody, events.AgentsPool },
 		check: checkHandOff, legality: 1, fold: foldHandedOff,
-		trace: func(p events.Payload) string {
-			h := p.(*events.HandedOff)
-			return cut("to "+h.Agent.Name+" "+h.Reason, traceTextLimit)
-		},
+		trace: traced(func(h *events.HandedOff) string { return "to " + h.Agent.Name + " " + h.Reason }),
 	},
 }
 
