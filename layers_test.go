@@ -171,7 +171,7 @@ var rolesMay = []string{
 var top = []string{"pkg/agent", "pkg/replay", "cmd", "examples", "bench", "chaos", "e2e", "sim",
 	"internal/binaries", "internal/natstest",
 	"pkg/actor", "internal/host", "internal/cli", "internal/console", "internal/faultserver", "internal/freeport", "internal/lkj", "internal/mcpserve",
-	"internal/parity", "internal/permissions", "internal/racing", "internal/runprint", "internal/session", "internal/terminal", "internal/wire"}
+	"internal/parity", "internal/permissions", "internal/runprint", "internal/session", "internal/terminal", "internal/wire"}
 
 func under(dir string, roots []string) bool {
 	return slices.ContainsFunc(roots, func(r string) bool { return dir == r || strings.HasPrefix(dir, r+"/") })

@@ -13,7 +13,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/llmtest"
-	"github.com/moorebus/moorebus/internal/racing"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -28,7 +27,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestWire(t *testing.T) {
-	llmtest.RunWire(t, llmtest.OpenAI{}, racing.Size(1, 7), open)
+	llmtest.RunWire(t, llmtest.OpenAI{}, open)
 }
 
 // open makes a Caller of the server at the address.
