@@ -17,11 +17,22 @@ type inbox struct {
 	key    string
 	states []events.State
 	// pool narrows it to one pool; empty: every pool.
-	pool  string
-	items items
-	order int
-	// changed is closed and replaced when an item may be due earlier than it was.
-	changed chan struct{}
+	pool    string
+	items   items
+	order   int
+	changed *changed
+}
+
+// changed tells every consumer of the journal that an item of some inbox may be due
+// earlier than it was. The journal's lock guards it.
+type changed struct {
+	// channel is closed and replaced with each change.
+	channel chan struct{}
+}
+
+func (c *changed) wake() {
+	close(c.channel)
+	c.channel = make(chan struct{})
 }
 
 // item is a record to be delivered, or delivered and not settled yet.
@@ -102,7 +113,7 @@ func split(in journal.Inbox) []*inbox {
 	}
 	var found []*inbox
 	for _, state := range in.States {
-		one := &inbox{states: []events.State{state}, changed: make(chan struct{})}
+		one := &inbox{states: []events.State{state}}
 		if slices.Contains(poolStates, state) {
 			one.states, one.pool = poolStates, pool
 		} else if pool != events.DefaultPool {
@@ -127,6 +138,7 @@ func (j *Journal) open(in journal.Inbox) []*inbox {
 			found[i] = known
 			continue
 		}
+		one.changed = &j.changed
 		j.inboxes[one.key] = one
 		for _, s := range j.shards {
 			nths := make(map[string]int)
@@ -176,12 +188,7 @@ func (in *inbox) offer(o Options, rec journal.Record, nth int) {
 		it.due = it.due.Add(o.part(f.MaxDelay/100, "reorder for", in.key, it.run, nth))
 	}
 	heap.Push(&in.items, it)
-	in.wake()
-}
-
-func (in *inbox) wake() {
-	close(in.changed)
-	in.changed = make(chan struct{})
+	in.changed.wake()
 }
 
 // take returns the item that is due, now delivered once more, or when to look
@@ -218,7 +225,7 @@ func (in *inbox) duplicate(o Options, it *item, now time.Time) {
 	*it.left++
 	twin.due = now.Add(o.part(o.Faults.MaxDelay, "duplicate after", in.key, it.run, it.nth))
 	heap.Push(&in.items, &twin)
-	in.wake()
+	in.changed.wake()
 }
 
 // settle removes the item for good, and reports whether that was the last one
@@ -233,12 +240,12 @@ func (in *inbox) settle(it *item) (last bool) {
 	return *it.left == 0
 }
 
-// postpone changes when the item is delivered again.
-func (in *inbox) postpone(it *item, due time.Time) {
+// deliverAgain changes when the item is delivered again.
+func (in *inbox) deliverAgain(it *item, due time.Time) {
 	if it.place < 0 {
 		return
 	}
 	it.due = due
 	heap.Fix(&in.items, it.place)
-	in.wake()
+	in.changed.wake()
 }

@@ -37,6 +37,7 @@ type Journal struct {
 	mu      sync.Mutex
 	shards  []*shard
 	inboxes map[string]*inbox
+	changed changed
 	// tries counts appends under the same condition, so that one that is
 	// repeated meets another fate.
 	tries map[try]int
@@ -82,9 +83,11 @@ type Process struct {
 func New(o Options) *Journal {
 	j := &Journal{
 		opts: o.withDefaults(), inboxes: make(map[string]*inbox),
-		tries: make(map[try]int), fetches: make(map[try]int), watchers: make(map[*watcher]struct{}), stores: newStores(), timers: newTimers(),
+		tries: make(map[try]int), fetches: make(map[try]int), watchers: make(map[*watcher]struct{}), stores: newStores(),
 		offers: make(map[string][]*offer),
 	}
+	j.changed.channel = make(chan struct{})
+	j.timers = newTimers(&j.changed)
 	for range j.opts.Shards {
 		j.shards = append(j.shards, &shard{runs: make(map[string][]int), grown: make(chan struct{}), disk: make(chan struct{}, 1)})
 	}

@@ -78,8 +78,9 @@ func (p *Process) next(ctx context.Context, inboxes []*inbox) *delivery {
 	return nil
 }
 
-// take looks through the inboxes, the one that is due first before the others.
-func (p *Process) take(inboxes []*inbox) (d *delivery, at time.Time, changed []<-chan struct{}) {
+// take looks through the inboxes. If nothing is due, it returns when to look again
+// (zero: when something changes), and what is closed when something changes.
+func (p *Process) take(inboxes []*inbox) (d *delivery, at time.Time, changed <-chan struct{}) {
 	p.j.mu.Lock()
 	defer p.j.mu.Unlock()
 	for _, in := range inboxes {
@@ -90,50 +91,23 @@ func (p *Process) take(inboxes []*inbox) (d *delivery, at time.Time, changed []<
 		if !next.IsZero() && (at.IsZero() || next.Before(at)) {
 			at = next
 		}
-		changed = append(changed, in.changed)
 	}
-	return nil, at, changed
+	return nil, at, p.j.changed.channel
 }
 
 // wait returns when something is due or changed.
-func (p *Process) wait(ctx context.Context, at time.Time, changed []<-chan struct{}) {
+func (p *Process) wait(ctx context.Context, at time.Time, changed <-chan struct{}) {
 	var due <-chan time.Time
 	if !at.IsZero() {
 		timer := time.NewTimer(time.Until(at))
 		defer timer.Stop()
 		due = timer.C
 	}
-	some, stop := merge(changed)
-	defer stop()
 	select {
-	case <-some:
+	case <-changed:
 	case <-due:
 	case <-p.dead:
 	case <-ctx.Done():
-	}
-}
-
-// merge returns a channel that is closed when one of the others is. The common
-// case of one channel costs nothing.
-func merge(channels []<-chan struct{}) (merged <-chan struct{}, stop func()) {
-	if len(channels) == 1 {
-		return channels[0], func() {}
-	}
-	one, quit := make(chan struct{}), make(chan struct{})
-	var once sync.Once
-	var all sync.WaitGroup
-	for _, ch := range channels {
-		all.Go(func() {
-			select {
-			case <-ch:
-				once.Do(func() { close(one) })
-			case <-quit:
-			}
-		})
-	}
-	return one, func() {
-		close(quit)
-		all.Wait()
 	}
 }
 
@@ -220,7 +194,7 @@ func (d *delivery) Retry(delay time.Duration) error {
 		return err
 	}
 	if !d.settled.Swap(true) {
-		d.postpone(max(delay, 0))
+		d.deliverAgain(max(delay, 0))
 	}
 	at.Point = AfterAck
 	return d.p.crash(at)
@@ -232,13 +206,13 @@ func (d *delivery) Extend() error {
 		return err
 	}
 	if !d.settled.Load() {
-		d.postpone(d.p.j.opts.AckWait)
+		d.deliverAgain(d.p.j.opts.AckWait)
 	}
 	return nil
 }
 
-func (d *delivery) postpone(by time.Duration) {
+func (d *delivery) deliverAgain(by time.Duration) {
 	d.p.j.mu.Lock()
 	defer d.p.j.mu.Unlock()
-	d.in.postpone(d.it, time.Now().Add(by))
+	d.in.deliverAgain(d.it, time.Now().Add(by))
 }

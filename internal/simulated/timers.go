@@ -22,9 +22,9 @@ type timers struct {
 	nth, tries map[string]int
 }
 
-func newTimers() timers {
+func newTimers(c *changed) timers {
 	return timers{
-		due: &inbox{key: "timers", changed: make(chan struct{})},
+		due: &inbox{key: "timers", changed: c},
 		set: make(map[string]*item), nth: make(map[string]int), tries: make(map[string]int),
 	}
 }
@@ -44,7 +44,7 @@ func (p *Process) SetTimer(ctx context.Context, run events.Run, kind string, at 
 		}
 		t.set[key] = it
 		heap.Push(&t.due.items, it)
-		t.due.wake()
+		t.due.changed.wake()
 	})
 }
 
