@@ -110,6 +110,7 @@ var lower = map[string][]string{
 	"internal/agentfile/strict": {},
 	"internal/approval":         {"pkg/events", "pkg/reducer"},
 	"internal/toolcall":         {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval", "internal/announce", "internal/retry"},
+	"internal/contextedit":      {"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool"},
 	"internal/launch":           {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile"},
 	"pkg/embedded":              {"internal/retry"},
 	"internal/output":           {"pkg/events", "pkg/reducer"},
@@ -162,7 +163,7 @@ var roles = []string{"internal/planner", "internal/actor", "internal/subagent", 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{
 	"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
-	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/retry",
+	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
 	"internal/jsondiff", "internal/logwalk", "internal/providers",
 	"internal/livetext", "internal/sharedlog",
 }

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -32,7 +33,7 @@ func (a asked) interrupted(now *reducer.Memory, key string, s *streamer) events.
 		return nil
 	}
 	p := &events.LLMAttemptFailed{
-		Kind: events.KindInterrupted, Key: key, MessageID: s.messageID, Content: cleanTo(maxInterrupted, said),
+		Kind: events.KindInterrupted, Key: key, MessageID: s.messageID, Content: contextedit.Clip(maxInterrupted, said),
 		Message: "the context was edited before the reply was complete",
 	}
 	switch next := a.next(now); {

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -59,7 +60,7 @@ func newJudge(cfg Config, mem *reducer.Memory) *judge {
 		// The list only grows at its end, so what is there now may be read.
 		known: order[:len(order):len(order)], retries: mem.RetryCount, confidence: mem.ConfidenceScore,
 		validator: cfg.Validator, approval: cfg.Approval,
-		clock: cfg.Store.Now, textNote: textNote(mem), offersInternal: offersInternal(mem),
+		clock: cfg.Store.Now, textNote: textNote(mem), offersInternal: contextedit.Offered(mem),
 	}
 }
 
@@ -181,7 +182,7 @@ func (j *judge) calls(r llm.ToolCalls) []events.Payload {
 	if len(internal) > maxInternal {
 		return one(j.tooMany(r, len(internal), "calls of "+events.ReservedPrefix+"* tools", maxInternal))
 	}
-	cut := r.Cut && internalTool(named[len(named)-1].Name) == nil
+	cut := r.Cut && !contextedit.Is(named[len(named)-1].Name)
 	if len(internal) == 0 {
 		return one(j.external(reply, external, cut))
 	}
@@ -193,6 +194,38 @@ func (j *judge) calls(r llm.ToolCalls) []events.Payload {
 		}
 	}
 	return j.contextEvents(internal, &reply, rest)
+}
+
+// split parts a reply's calls into those of Moorebus' own tools and the others.
+func (j *judge) split(calls []events.Call) (internal, external []events.Call) {
+	for _, call := range calls {
+		if j.offersInternal && contextedit.Is(call.Name) {
+			internal = append(internal, call)
+		} else {
+			external = append(external, call)
+		}
+	}
+	return internal, external
+}
+
+// contextEvents are the events of a reply with calls of Moorebus' own tools: one
+// for each of them, and last that of the other calls, if there are any. The last
+// one is what counts as the reply.
+func (j *judge) contextEvents(internal []events.Call, reply *events.ToolCallReply, rest events.Payload) []events.Payload {
+	all := make([]events.Payload, 0, len(internal)+1)
+	var e *contextedit.Edits
+	j.look(func(mem *reducer.Memory) { e = contextedit.New(mem, j.validator, internal) })
+	for _, call := range internal {
+		all = append(all, e.Event(call))
+	}
+	if rest != nil {
+		return append(all, rest)
+	}
+	last := events.ReplyOf(all[len(all)-1])
+	last.Part = false
+	last.Content, last.MessageID, last.Confidence = reply.Content, reply.MessageID, reply.Confidence
+	last.Model, last.Usage, last.Chunks, last.Reasoning = reply.Model, reply.Usage, reply.Chunks, reply.Reasoning
+	return all
 }
 
 // external checks every call in this order (SPEC A35): known tool, blacklist,

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -101,7 +102,7 @@ func (p *Planner) reflection(run events.Run, provider string, reply llm.Response
 	u := usage(reply.About().Usage)
 	done := &events.ReflectDone{Model: reply.About().Model, Usage: &u}
 	if text, ok := reply.(llm.Text); ok {
-		done.Summary = cleanTo(maxSummary, text.Content)
+		done.Summary = contextedit.Clip(maxSummary, text.Content)
 	}
 	if strings.TrimSpace(done.Summary) == "" {
 		p.noReflection(run, provider, errNoSummary)

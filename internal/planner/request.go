@@ -8,8 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -87,8 +87,8 @@ func offered(mem *reducer.Memory) []llm.Tool {
 		info := mem.Tools[name]
 		tools = append(tools, llm.Tool{Name: name, Description: info.Description, Schema: json.RawMessage(info.Schema)})
 	}
-	if offersInternal(mem) {
-		tools = append(tools, internalOf(mem)...)
+	if contextedit.Offered(mem) {
+		tools = append(tools, contextedit.Tools(mem)...)
 	}
 	return tools
 }
@@ -152,17 +152,4 @@ func overBudget(mem *reducer.Memory, input int, cost float64, now time.Time) (co
 }
 
 // clean makes text from outside fit for the log: valid UTF-8, and not endless.
-func clean(text string) string { return cleanTo(4000, text) }
-
-// cleanTo is clean with a limit in bytes.
-func cleanTo(limit int, text string) string {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) <= limit {
-		return text
-	}
-	cut := limit
-	for cut > 0 && !utf8.RuneStart(text[cut]) {
-		cut--
-	}
-	return text[:cut] + "…"
-}
+func clean(text string) string { return contextedit.Clip(4000, text) }

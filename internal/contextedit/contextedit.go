@@ -1,8 +1,16 @@
-package planner
+// Package contextedit is the tools by which a model edits its own context: it loads older
+// messages and earlier results again, and searches earlier calls. They are offered where
+// the context window is limited and nowhere else, and are subject to no policy: they
+// reach nothing but what the run has said already.
+//
+// The planner answers their calls itself. Each call becomes one event, which holds the
+// call and its answer.
+package contextedit
 
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -10,20 +18,18 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// The tools by which a model edits its own context. They are offered where the
-// context window is limited and nowhere else, and are subject to no policy: they
-// reach nothing but what the run has said already.
+// The names of the tools.
 const (
 	loadMessages    = events.ReservedPrefix + "load_messages"
 	searchToolCalls = events.ReservedPrefix + "search_tool_calls"
 	loadToolResult  = events.ReservedPrefix + "load_tool_result"
 )
 
-// internalTools are those tools as the model is told of them, by name; textTools are
-// the same for a model that speaks the text protocol.
+// callTools are the tools as the model is told of them, by name; textTools are the same
+// for a model that speaks the text protocol.
 var (
-	internalTools = toolsOf("They stay until you have answered.")
-	textTools     = toolsOf(fmt.Sprintf("They stay for your next %d replies.", reducer.EditReplies))
+	callTools = toolsOf("They stay until you have answered.")
+	textTools = toolsOf(fmt.Sprintf("They stay for your next %d replies.", reducer.EditReplies))
 )
 
 func toolsOf(stay string) []llm.Tool {
@@ -53,32 +59,35 @@ func toolsOf(stay string) []llm.Tool {
 	}
 }
 
-// internalOf are the tools as the run's model is told of them.
-func internalOf(mem *reducer.Memory) []llm.Tool {
-	if mem.SpeaksText() {
-		return textTools
-	}
-	return internalTools
-}
-
-// offersInternal reports whether a run's model may edit its own context.
-func offersInternal(mem *reducer.Memory) bool {
+// Offered reports whether a run's model may edit its own context.
+func Offered(mem *reducer.Memory) bool {
 	return mem.ReactContext != nil && mem.ReactContext.ContextWindowSize > 0
 }
 
-// internalTool returns one of the tools by name, nil if it is none.
-func internalTool(name string) *llm.Tool {
-	for i := range internalTools {
-		if internalTools[i].Name == name {
-			return &internalTools[i]
+// Tools are the tools as the run's model is told of them. They must not be changed.
+func Tools(mem *reducer.Memory) []llm.Tool {
+	if mem.SpeaksText() {
+		return textTools
+	}
+	return callTools
+}
+
+// Is reports whether a name is that of one of the tools.
+func Is(name string) bool { return toolOf(name) != nil }
+
+// toolOf returns one of the tools by name, nil if it is none.
+func toolOf(name string) *llm.Tool {
+	for i := range callTools {
+		if callTools[i].Name == name {
+			return &callTools[i]
 		}
 	}
 	return nil
 }
 
-// edits answers the calls of one reply, in order. It holds what they need of the
+// Edits answers the calls of one reply, in order. It holds what they need of the
 // memory that the reply was asked for, and changes nothing.
-type edits struct {
+type Edits struct {
 	validator tool.Validator
 	// total is how many messages there are, window how many are shown after the
 	// calls so far, expand how many more are shown where the model does not say.
@@ -96,10 +105,10 @@ type pastResult struct {
 	bytes int
 }
 
-// newEdits takes what the calls need, under the run's lock. It is quick however
-// long the run is.
-func newEdits(mem *reducer.Memory, validator tool.Validator, calls []events.Call) *edits {
-	e := &edits{
+// New takes what the calls of one reply need of the run's memory, under the run's lock. It
+// is quick however long the run is. validator checks the calls' arguments.
+func New(mem *reducer.Memory, validator tool.Validator, calls []events.Call) *Edits {
+	e := &Edits{
 		validator: validator, total: mem.Windowed(), expand: mem.Config.ExpandContextWindowSize, answered: map[string]pastResult{},
 		history: history{left: searchBytes, room: listedBytes}, loads: newLoads(mem),
 	}
@@ -135,14 +144,15 @@ func wantedCalls(text string) []string {
 // maxWanted is how many calls are shown again at once: what the schema says.
 const maxWanted = 100
 
-// event is the event that a call is, with the answer in its reply.
-func (e *edits) event(call events.Call) events.Payload {
+// Event answers the next call of the reply, which must be of one of the tools, and returns
+// the event that it becomes.
+func (e *Edits) Event(call events.Call) events.Payload {
 	reply := &events.ContextReply{Calls: []events.Call{call}, Part: true}
 	answer := func(text, code string) {
 		reply.Results = []events.Answer{{ID: call.ID, Observation: text, Code: code}}
 	}
-	if err := e.validator.Validate(internalTool(call.Name).Schema, call.Arguments); err != nil {
-		answer(fmt.Sprintf("%sinvalid arguments for %s: %s", reducer.ErrorPrefix, call.Name, clean(err.Error())), tool.CodeInvalidArguments)
+	if err := e.validator.Validate(toolOf(call.Name).Schema, call.Arguments); err != nil {
+		answer(fmt.Sprintf("%sinvalid arguments for %s: %s", reducer.ErrorPrefix, call.Name, Clip(maxSaid, err.Error())), tool.CodeInvalidArguments)
 		if call.Name == loadMessages {
 			return &events.ContextWindowExpanded{ContextReply: reply}
 		}
@@ -168,34 +178,14 @@ func arguments(text string, into any) {
 	_ = json.Unmarshal([]byte(text), into)
 }
 
-// split parts a reply's calls into those of Moorebus' own tools and the others.
-func (j *judge) split(calls []events.Call) (internal, external []events.Call) {
-	for _, call := range calls {
-		if j.offersInternal && internalTool(call.Name) != nil {
-			internal = append(internal, call)
-		} else {
-			external = append(external, call)
-		}
+// Clip makes text from outside fit for the log: valid UTF-8, and at most so many bytes.
+func Clip(most int, text string) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if begin := tool.Prefix(text, int64(most)); begin != text {
+		return begin + "…"
 	}
-	return internal, external
+	return text
 }
 
-// contextEvents are the events of a reply with calls of Moorebus' own tools: one
-// for each of them, and last that of the other calls, if there are any. The last
-// one is what counts as the reply.
-func (j *judge) contextEvents(internal []events.Call, reply *events.ToolCallReply, rest events.Payload) []events.Payload {
-	all := make([]events.Payload, 0, len(internal)+1)
-	var e *edits
-	j.look(func(mem *reducer.Memory) { e = newEdits(mem, j.validator, internal) })
-	for _, call := range internal {
-		all = append(all, e.event(call))
-	}
-	if rest != nil {
-		return append(all, rest)
-	}
-	last := events.ReplyOf(all[len(all)-1])
-	last.Part = false
-	last.Content, last.MessageID, last.Confidence = reply.Content, reply.MessageID, reply.Confidence
-	last.Model, last.Usage, last.Chunks, last.Reasoning = reply.Model, reply.Usage, reply.Chunks, reply.Reasoning
-	return all
-}
+// maxSaid bounds what is said of what is wrong, in bytes.
+const maxSaid = 4000

@@ -1,4 +1,4 @@
-package planner
+package contextedit
 
 import (
 	"bytes"
@@ -101,7 +101,7 @@ func (h *history) search(text string) string {
 			list.More++
 		default:
 			list.Calls = append(list.Calls, found{
-				ID: cleanTo(listedID, call.id), Name: call.name, Arguments: cleanTo(searchArguments, call.arguments), Success: call.success,
+				ID: Clip(listedID, call.id), Name: call.name, Arguments: Clip(searchArguments, call.arguments), Success: call.success,
 			})
 			h.room -= leastBytes + len(call.name) + min(len(call.id), listedID) + min(len(call.arguments), searchArguments)
 		}
@@ -141,7 +141,7 @@ func (l *listed) as(id string) string {
 		l.cut = map[string]string{}
 		for _, known := range l.mem.Control.CallOrder {
 			if len(known) > listedID && l.mem.ToolCalls[known] != nil {
-				l.cut[cleanTo(listedID, known)] = known
+				l.cut[Clip(listedID, known)] = known
 			}
 		}
 	}

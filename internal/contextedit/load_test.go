@@ -1,4 +1,4 @@
-package planner
+package contextedit
 
 import (
 	"encoding/json"
@@ -47,9 +47,9 @@ func ids(from, to int) (all []string) {
 
 // answered carries out calls of one reply.
 func answered(mem *reducer.Memory, calls ...events.Call) (all []events.Payload, says []events.Answer) {
-	e := newEdits(mem, schema.New(schema.Options{}), calls)
+	e := New(mem, schema.New(schema.Options{}), calls)
 	for _, call := range calls {
-		p := e.event(call)
+		p := e.Event(call)
 		all, says = append(all, p), append(says, events.ReplyOf(p).Results[0])
 	}
 	return all, says
@@ -148,12 +148,12 @@ func TestShortenedIDsAreFoundAtOnce(t *testing.T) {
 	for i := range wrong {
 		wrong[i] = fmt.Sprintf("%0*d…", listedID, i)
 	}
-	calls := make([]events.Call, maxInternal)
+	calls := make([]events.Call, 100)
 	for i := range calls {
 		calls[i] = loadOf(wrong...)
 	}
 	began := time.Now()
-	e := newEdits(mem, schema.New(schema.Options{}), calls)
+	e := New(mem, schema.New(schema.Options{}), calls)
 	require.Less(t, time.Since(began), 30*time.Second, "to look through it for each takes longer")
 	require.Empty(t, e.answered)
 }

@@ -1,4 +1,4 @@
-package planner
+package contextedit
 
 import (
 	"fmt"
@@ -68,7 +68,7 @@ func (l *loads) call(c pastResult) bool {
 // tooLarge is what the model is told of what does not fit.
 var tooLarge = fmt.Sprintf("At most %d KiB are shown at once and %d KiB in all: load fewer.", loadBytes>>10, loadedBytes>>10)
 
-func (e *edits) loadMessages(text string) (increment int, answer, code string) {
+func (e *Edits) loadMessages(text string) (increment int, answer, code string) {
 	var in struct {
 		Count float64 `json:"count"` // a schema's integer may be written 5.0
 	}
@@ -100,7 +100,7 @@ func (e *edits) loadMessages(text string) (increment int, answer, code string) {
 
 // loadResults names the calls that are shown again. What the run does not know and
 // what does not fit is said, and is in the way of nothing.
-func (e *edits) loadResults(text string) (ids []string, answer, code string) {
+func (e *Edits) loadResults(text string) (ids []string, answer, code string) {
 	ids, code = []string{}, tool.CodeOK
 	var large, shown, unknown, says []string
 	for _, wanted := range wantedCalls(text) {
@@ -110,9 +110,9 @@ func (e *edits) loadResults(text string) (ids []string, answer, code string) {
 			unknown = append(unknown, fmt.Sprintf("%.100q", wanted))
 		case slices.Contains(ids, past.id):
 		case !e.call(past):
-			large = append(large, fmt.Sprintf("%s (%d bytes)", cleanTo(listedID, past.id), past.bytes))
+			large = append(large, fmt.Sprintf("%s (%d bytes)", Clip(listedID, past.id), past.bytes))
 		default:
-			ids, shown = append(ids, past.id), append(shown, cleanTo(listedID, past.id))
+			ids, shown = append(ids, past.id), append(shown, Clip(listedID, past.id))
 		}
 	}
 	if len(large) > 0 {
@@ -130,7 +130,7 @@ func (e *edits) loadResults(text string) (ids []string, answer, code string) {
 	if code != tool.CodeOK {
 		answer = reducer.ErrorPrefix + answer
 	}
-	return ids, clean(answer), code
+	return ids, Clip(maxSaid, answer), code
 }
 
 // firstOf lists the first of some names, and how many there are besides.
