@@ -158,25 +158,24 @@ func pauseUntil(ctx context.Context, deadline time.Time, d time.Duration) bool {
 // send publishes one entry, or several as one atomic batch, and waits for the
 // acknowledgement.
 func (b *Bus) send(ctx context.Context, deadline time.Time, run events.Run, last uint64, entries []journal.Entry) (ack *pubAck, err error) {
-	a, err := b.reply(anySubject, entries)
-	if err != nil { // the connection is about to end
-		a = newReply()
-	} else {
-		defer func() { b.replies.give(a, err == nil) }()
+	in, err := b.requests.take(oneAnswer, anySubject, entries)
+	if err != nil {
+		return nil, err
 	}
-	a.expect[0], a.filter[0] = strconv.FormatUint(last, 10), run.Filter()
+	defer func() { b.requests.give(in, err == nil) }()
+	in.expect[0], in.filter[0] = strconv.FormatUint(last, 10), run.Filter()
 	if len(entries) > 1 {
-		return b.sendAtomic(ctx, a, deadline, entries)
+		return b.sendAtomic(ctx, in, deadline, entries)
 	}
-	a.msg.Subject, a.msg.Data = entries[0].Subject.String(), entries[0].Body
-	return b.acknowledged(b.exchangeStored(ctx, a, &a.msg, time.Until(deadline)))
+	in.msg.Subject, in.msg.Data = entries[0].Subject.String(), entries[0].Body
+	return b.acknowledged(b.exchangeStored(ctx, in, &in.msg, time.Until(deadline)))
 }
 
 // sendAtomic publishes entries as one atomic batch, under the condition that the
 // inbox's message has.
-func (b *Bus) sendAtomic(ctx context.Context, a *reply, deadline time.Time, entries []journal.Entry) (*pubAck, error) {
+func (b *Bus) sendAtomic(ctx context.Context, in *inbox, deadline time.Time, entries []journal.Entry) (*pubAck, error) {
 	number := make([]string, 1)
-	msg := &nats.Msg{Header: maps.Clone(a.msg.Header)}
+	msg := &nats.Msg{Header: maps.Clone(in.msg.Header)}
 	msg.Header[headerBatchID], msg.Header[headerBatchSeq] = []string{nuid.Next()}, number
 	for i, e := range entries {
 		msg.Subject, msg.Data = e.Subject.String(), e.Body
@@ -188,13 +187,13 @@ func (b *Bus) sendAtomic(ctx context.Context, a *reply, deadline time.Time, entr
 		}
 	}
 	msg.Header[headerBatchCommit] = []string{"1"}
-	ack, err := b.acknowledged(b.exchangeStored(ctx, a, msg, time.Until(deadline)))
+	ack, err := b.acknowledged(b.exchangeStored(ctx, in, msg, time.Until(deadline)))
 	if err != nil || ack.Error == nil || ack.Error.ErrCode != codeBatchIncomplete {
 		return ack, err
 	}
 	// Where a part of it was refused, that is told to the connection's handlers, about
 	// when the commit is answered.
-	if _, err := a.await(ctx, min(deniedSoon, time.Until(deadline))); err != nil && !errors.Is(err, nats.ErrTimeout) {
+	if _, err := in.next(ctx, min(deniedSoon, time.Until(deadline))); err != nil && !errors.Is(err, nats.ErrTimeout) {
 		return nil, err
 	}
 	return ack, nil

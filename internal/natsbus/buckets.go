@@ -42,8 +42,8 @@ func (b *Bus) createStore(ctx context.Context, cfg jetstream.ObjectStoreConfig) 
 func (b *Bus) guarded(ctx context.Context, endpoint string, call func(context.Context) error) error {
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
-	defer b.denied.watch(apiPrefix+endpoint, refuse)()
-	defer b.denied.watch(apiPrefix+"INFO", refuse)()
+	defer b.requests.watch(apiPrefix+endpoint, refuse)()
+	defer b.requests.watch(apiPrefix+"INFO", refuse)()
 	err := call(ctx)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)

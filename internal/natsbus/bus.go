@@ -1,14 +1,12 @@
 package natsbus
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -97,12 +95,10 @@ type Bus struct {
 	log      *slog.Logger
 	shards   int
 	replicas int
-	denied   denials
-	// replies are inboxes for answers; nil: those of the client library are used.
-	replies *replies
-	full    storageSign
-	probes  probes
-	readers readers
+	requests *requests
+	full     storageSign
+	// probing is held while one waiter sends a probe, see exchangeStored.
+	probing sync.Mutex
 	// asking holds a token for each page that was asked for and not answered yet.
 	asking chan struct{}
 	// appenders are those of the shards, and grouped says that they gather.
@@ -144,10 +140,8 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 	if err != nil {
 		return nil, fmt.Errorf("natsbus: %w", err)
 	}
-	b := &Bus{
-		conn: conn, js: js, opts: o, log: o.Logger, asking: make(chan struct{}, pagesAtOnce), orderedLeast: orderedFrom,
-		slow: make(map[*nats.Subscription]func()), said: map[string]bool{}, announced: map[string]uint64{},
-	}
+	b := unopened(conn, o)
+	b.js = js
 	unhook := b.hook()
 	if err := b.discover(ctx); err != nil {
 		unhook()
@@ -156,10 +150,17 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 	if o.Full == nil {
 		b.full.log = b.log // else the server says it
 	}
-	b.replies = newReplies(conn)
-	b.denied.replies.Store(b.replies)
 	b.appenders = newAppenders(b)
 	return b, nil
+}
+
+// unopened returns a bus that can ask, before anything is known of the log.
+func unopened(conn *nats.Conn, o Options) *Bus {
+	o = o.withDefaults()
+	return &Bus{
+		conn: conn, opts: o, log: o.Logger, replicas: 1, requests: newRequests(conn), asking: make(chan struct{}, pagesAtOnce),
+		orderedLeast: orderedFrom, slow: map[*nats.Subscription]func(){}, said: map[string]bool{}, announced: map[string]uint64{},
+	}
 }
 
 // hook puts the bus in front of the connection's handlers.
@@ -171,7 +172,7 @@ func (b *Bus) hook() (unhook func()) {
 		}
 	})
 	b.conn.SetDisconnectErrHandler(func(c *nats.Conn, err error) {
-		b.denied.disconnected()
+		b.requests.disconnected()
 		b.breaks.Add(1)
 		if onDisconnect != nil {
 			onDisconnect(c, err)
@@ -194,7 +195,7 @@ func (b *Bus) handled(sub *nats.Subscription, err error) bool {
 			return true
 		}
 	}
-	return b.denied.note(err, cmp.Or(b.conn.Opts.InboxPrefix, strings.TrimSuffix(nats.InboxPrefix, "."))+".")
+	return b.requests.refused(err)
 }
 
 // discover reads the number of shards from the first stream and checks that all
@@ -384,65 +385,12 @@ func (b *Bus) request(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) {
 
 // requestWithin is request with a limit of its own.
 func (b *Bus) requestWithin(ctx context.Context, limit time.Duration, msg *nats.Msg) (*nats.Msg, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, context.Cause(ctx)
-	}
-	a, err := b.reply(msg.Subject, nil)
-	if err != nil {
-		return b.requestApart(ctx, limit, msg)
-	}
-	answer, err := b.exchange(ctx, a, msg, limit)
-	b.replies.give(a, err == nil)
-	return answer, err
-}
-
-// requestApart is requestWithin by the client library's own inbox: before the bus is
-// open, and where its connection is about to end.
-func (b *Bus) requestApart(ctx context.Context, limit time.Duration, msg *nats.Msg) (*nats.Msg, error) {
-	ctx, refuse := context.WithCancelCause(ctx)
-	defer refuse(nil)
-	defer b.denied.watchRequest(msg.Subject, refuse)()
-	return b.await(ctx, limit, msg)
-}
-
-// errNoReplies says that there are no inboxes to take: the bus is not open yet, or
-// the connection is about to end.
-var errNoReplies = errors.New("no inboxes for answers")
-
-// reply takes an inbox for the answer to one request, see [replies.take].
-func (b *Bus) reply(subject string, entries []journal.Entry) (*reply, error) {
-	if b.replies == nil {
-		return nil, errNoReplies
-	}
-	return b.replies.take(subject, entries)
-}
-
-// exchange sends a message and waits in the inbox for the one answer.
-func (b *Bus) exchange(ctx context.Context, a *reply, msg *nats.Msg, limit time.Duration) (*nats.Msg, error) {
-	if a.sub == nil {
-		return b.requestApart(ctx, limit, msg)
-	}
-	if deaf := b.denied.noAnswers.Load(); deaf != nil {
-		return nil, deaf
-	}
-	msg.Reply = a.next()
-	err := b.conn.PublishMsg(msg)
-	msg.Reply = ""
+	in, err := b.requests.take(oneAnswer, msg.Subject, nil)
 	if err != nil {
 		return nil, err
 	}
-	return a.await(ctx, limit)
-}
-
-// await is request by the client library's own inbox, for a caller who watches the
-// denials itself.
-func (b *Bus) await(ctx context.Context, limit time.Duration, msg *nats.Msg) (*nats.Msg, error) {
-	bounded, cancel := context.WithTimeoutCause(ctx, limit, nats.ErrTimeout)
-	defer cancel()
-	answer, err := b.conn.RequestMsgWithContext(bounded, msg)
-	if err != nil && bounded.Err() != nil {
-		err = context.Cause(bounded)
-	}
+	answer, err := b.requests.exchange(ctx, in, msg, limit)
+	b.requests.give(in, err == nil)
 	return answer, err
 }
 

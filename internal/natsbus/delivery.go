@@ -31,41 +31,50 @@ type delivery struct {
 
 func newDelivery(conn *nats.Conn, msg jetstream.Msg) (*delivery, error) {
 	d := &delivery{conn: conn, reply: msg.Reply()}
-	attempt, seq, stored, err := parseReply(d.reply)
+	from, err := parseReply(d.reply)
 	if err != nil {
 		return nil, err
 	}
-	d.attempt = attempt
-	d.rec = journal.Record{Subject: msg.Subject(), Seq: seq, Body: msg.Data(), Stored: stored}
+	d.attempt = from.attempt
+	d.rec = journal.Record{Subject: msg.Subject(), Seq: from.seq, Body: msg.Data(), Stored: from.stored}
 	noteCondition(&d.rec, msg.Headers())
 	return d, nil
 }
 
-// parseReply reads what a delivery's reply subject says. There are two forms:
+// delivered is what a delivery's reply subject says of it.
+type delivered struct {
+	attempt      int
+	seq, pending uint64
+	stored       time.Time
+}
+
+// parseReply reads a delivery's reply subject. There are two forms:
 // $JS.ACK.<stream>.<consumer>.<delivered>.<seq>.<consumer seq>.<time>.<pending>
 // and the same with a domain and an account in front of the stream, and possibly
-// one token more at the end.
-func parseReply(reply string) (attempt int, seq uint64, stored time.Time, err error) {
+// one token more at the end. Compared with the library's Metadata, which Consume and
+// OrderedConsumer would call for each message, it allocates nothing.
+func parseReply(reply string) (delivered, error) {
 	skip, tokens := 4, strings.Count(reply, ".")+1
 	if tokens >= 11 {
 		skip = 6
 	}
 	if !strings.HasPrefix(reply, ackPrefix) || tokens < skip+5 {
-		return 0, 0, time.Time{}, fmt.Errorf("reply subject %q is not that of a delivery", reply)
+		return delivered{}, fmt.Errorf("reply subject %q is not that of a delivery", reply)
 	}
 	rest := reply
 	for range skip {
 		_, rest, _ = strings.Cut(rest, ".")
 	}
-	var numbers [4]int64
-	for i := range numbers {
+	var n [5]int64
+	for i := range n {
 		var token string
+		var err error
 		token, rest, _ = strings.Cut(rest, ".")
-		if numbers[i], err = strconv.ParseInt(token, 10, 64); err != nil {
-			return 0, 0, time.Time{}, fmt.Errorf("reply subject %q: %w", reply, err)
+		if n[i], err = strconv.ParseInt(token, 10, 64); err != nil {
+			return delivered{}, fmt.Errorf("reply subject %q: %w", reply, err)
 		}
 	}
-	return int(numbers[0]), uint64(numbers[1]), time.Unix(0, numbers[3]).UTC(), nil
+	return delivered{attempt: int(n[0]), seq: uint64(n[1]), stored: time.Unix(0, n[3]).UTC(), pending: uint64(n[4])}, nil
 }
 
 // Record returns the record that was delivered.

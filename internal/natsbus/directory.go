@@ -370,16 +370,11 @@ func (b *Bus) values(ctx context.Context, bucket, keys string, take func(key str
 
 // entries is values for the messages themselves.
 func (b *Bus) entries(ctx context.Context, bucket, keys string, take func(*nats.Msg, journal.Record) error) error {
-	r, err := b.newReader(kvStreamPrefix+bucket, maxLast)
-	if err != nil {
-		return err
-	}
-	defer r.close()
-	var failed error
+	var failed, err error
 	request := getRequest{MultiLast: []string{kvSubjectPrefix + bucket + "." + keys}, Batch: maxLast}
 	for try := 1; ; try++ {
 		got := map[string]bool{}
-		_, err = r.page(ctx, request, func(msg *nats.Msg, rec journal.Record) bool {
+		_, err = b.page(ctx, kvStreamPrefix+bucket, maxLast, request, func(msg *nats.Msg, rec journal.Record) bool {
 			got[rec.Subject] = true
 			if header(msg, kvOperation) == "" {
 				failed = take(msg, rec)

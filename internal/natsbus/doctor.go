@@ -63,7 +63,7 @@ func (e *examiner) failed(mend string, err error) {
 // Check looks the bus over and says what is wrong with it and how to mend it. What
 // the user may not look at is said, and no fault.
 func Check(ctx context.Context, conn *nats.Conn, o Options) []Finding {
-	e := &examiner{bus: &Bus{conn: conn, opts: o.withDefaults(), log: o.withDefaults().Logger}}
+	e := &examiner{bus: unopened(conn, o)}
 	defer e.bus.hook()()
 	if e.checkServer(ctx, conn) && e.checkJetStream(ctx) {
 		e.checkStreams(ctx)

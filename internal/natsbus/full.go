@@ -114,6 +114,16 @@ func (s *storageSign) found(stream string, err error, breaks uint64) {
 	s.broken, s.breaks, s.at = err, breaks, time.Now()
 }
 
+// brokenSince returns why the server stores nothing, if that was found after the time.
+func (s *storageSign) brokenSince(sent time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.at.Before(sent) {
+		return nil
+	}
+	return s.broken
+}
+
 // refuses returns why nothing is sent to a server that stores nothing any more, nil
 // if there is none, or it is time to see whether that is still so.
 func (s *storageSign) refuses(breaks uint64) error {

@@ -93,7 +93,7 @@ func (a *appender) Batch(all []groupcommit.Pending, join func() []groupcommit.Pe
 	ctx, cancel := context.WithTimeoutCause(ctx, b.opts.RequestTimeout, nats.ErrTimeout)
 	defer cancel()
 	s := newBatchSender(b, all, join)
-	defer b.denied.watchBatch(s.publishes, refuse)()
+	defer b.requests.watchRequest(s.publishes, refuse)()
 	d := b.newDoubt(time.Now().Add(b.opts.RequestTimeout))
 	for {
 		ack, err := s.send(ctx, d.until())

@@ -37,7 +37,7 @@ type subjectRules struct {
 // WhoIs asks the server who a connection is. The error is ErrDenied where the
 // user may not even ask that.
 func WhoIs(ctx context.Context, conn *nats.Conn, o Options) (Identity, error) {
-	b := &Bus{conn: conn, opts: o.withDefaults(), log: o.withDefaults().Logger}
+	b := unopened(conn, o)
 	defer b.hook()()
 	msg, err := b.request(ctx, &nats.Msg{Subject: userInfoSubject})
 	if err != nil {

@@ -98,11 +98,11 @@ func SyncOf(always bool) Sync {
 // would part runs from their logs. A user who may not do all of it is told so at
 // once.
 func Init(ctx context.Context, conn *nats.Conn, o InitOptions) error {
-	b := &Bus{conn: conn}
+	b := unopened(conn, Options{})
 	defer b.hook()()
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
-	defer b.denied.watch(anySubject, refuse)()
+	defer b.requests.watch(anySubject, refuse)()
 	err := o.run(ctx, conn)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)

@@ -169,24 +169,6 @@ func testOrderedIsLost(t *testing.T, bus *Bus) {
 	require.EqualValues(t, end, n)
 	require.Greater(t, len(made), 1, "another one was made")
 
-	q := everything(t, bus, 0, 0)
-	o, err := bus.newOrdered(t.Context(), &q)
-	require.NoError(t, err)
-	defer o.close()
-	require.NoError(t, o.pull(100))
-	for i := range 2 {
-		msg, err := o.next(t.Context())
-		require.NoError(t, err)
-		rec, _, err := o.take(msg)
-		require.NoError(t, err)
-		require.EqualValues(t, i+1, rec.Seq)
-	}
-	_, err = o.next(t.Context()) // and lost
-	require.NoError(t, err)
-	msg, err := o.next(t.Context())
-	require.NoError(t, err)
-	_, _, err = o.take(msg)
-	require.ErrorIs(t, err, errGap)
 }
 
 // Who wants no more, or whose context ends, leaves nothing behind.
@@ -263,30 +245,4 @@ func testOrderedDenied(t *testing.T, owner *Bus, conn *nats.Conn) {
 	require.True(t, bus.unordered.Load())
 	require.True(t, log.contain("direct gets"))
 	require.Equal(t, 1, refused)
-}
-
-// What is no delivery of the consumer's ends the read through it.
-func TestReplyNumbers(t *testing.T) {
-	t.Parallel()
-	for reply, want := range map[string]bool{
-		"$JS.ACK.S.c.1.77.12.1700000000000000001.5":            true,
-		"$JS.ACK.dom.HASH.S.c.1.77.12.1700000000000000001.5.r": true,
-		"$JS.ACK.S.c.1.77.12.1700000000000000001":              false,
-		"$JS.ACK.S.c.1.77..1700000000000000001.5":              false,
-		"$JS.ACK.S.c.1.77.x.1700000000000000001.5":             false,
-		"$JS.ACK.S.c.1.77.12.1700000000000000001.5x":           false,
-		"$JS.ACK.S.c.1.77.99999999999999999999.1.5":            false,
-		"$JS.ACK.S.c.":    false,
-		"$JS.ACK.S.other": false,
-		"":                false,
-	} {
-		before, _, _ := strings.Cut(reply, ".S.c.")
-		numbers, ok := replyNumbers(reply, before+".S.c.")
-		require.Equal(t, want, ok, reply)
-		if ok {
-			require.Equal(t, [5]uint64{1, 77, 12, 1700000000000000001, 5}, numbers)
-		}
-	}
-	_, ok := replyNumbers("1.77.12.1.5", "")
-	require.False(t, ok)
 }

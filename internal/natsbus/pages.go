@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -149,12 +148,7 @@ func (b *Bus) next(ctx context.Context, stream, subject string, after uint64) (j
 func (b *Bus) read(ctx context.Context, q query) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
 		q.from = q.after
-		r, err := b.newReader(q.stream, firstRecords)
-		if err != nil {
-			yield(journal.Record{}, err)
-			return
-		}
-		defer r.close()
+		size := firstRecords
 		for silent, tries := 0, 0; ; {
 			if tries < orderedTries && b.ordersFor(&q) {
 				tries++
@@ -163,7 +157,7 @@ func (b *Bus) read(ctx context.Context, q query) iter.Seq2[journal.Record, error
 				}
 			}
 			before := q.after
-			more, err := r.page(ctx, q.request(r.room()), func(_ *nats.Msg, rec journal.Record) bool { return q.pass(rec, yield) })
+			more, err := b.page(ctx, q.stream, size, q.request(size), func(_ *nats.Msg, rec journal.Record) bool { return q.pass(rec, yield) })
 			switch {
 			case errors.Is(err, errStopped):
 				return
@@ -174,7 +168,9 @@ func (b *Bus) read(ctx context.Context, q query) iter.Seq2[journal.Record, error
 			case err == nil:
 				q.pending = more
 				q.widen(more)
-				err = r.grow(q.wants())
+				if q.wants() > size {
+					size = pageRecords
+				}
 			}
 			if err == nil {
 				continue
@@ -211,151 +207,56 @@ var errGap = errors.New("a part of the answer was lost")
 // errLag says that a replica answered that does not have everything yet.
 var errLag = errors.New("a replica lags behind")
 
-// reader takes the answers to direct gets, page after page, on one subscription.
-type reader struct {
-	bus     *Bus
-	stream  string
-	subject string
-	inbox   string
-	pages   int
-	sub     *nats.Subscription
-	answers chan *nats.Msg
-	denied  chan error
-	// back tells that the connection came back: what was asked before is lost.
-	back    chan nats.Status
-	release func()
-	// asking says that not all of a page has come.
-	asking bool
-}
-
-// newReader returns a reader for pages of at most so many records.
-func (b *Bus) newReader(stream string, records int) (*reader, error) {
-	if r := b.readers.take(stream, records); r != nil {
-		return r, nil
-	}
-	r := &reader{
-		bus: b, inbox: b.conn.NewInbox() + ".",
-		answers: make(chan *nats.Msg, records+pageSlack),
-	}
-	sub, err := b.conn.ChanSubscribe(r.inbox+"*", r.answers)
-	if err != nil {
-		return nil, classify(err)
-	}
-	r.sub = sub
-	r.back = b.conn.StatusChanged(nats.CONNECTED)
-	r.ready(stream)
-	return r, nil
-}
-
-// ready lets the reader read a stream.
-func (r *reader) ready(stream string) {
-	r.stream, r.subject = stream, directSubject(stream)
-	for len(r.back) > 0 {
-		<-r.back
-	}
-	denied := make(chan error, 1)
-	r.denied = denied
-	r.release = r.bus.denied.watch(r.subject, func(err error) {
-		select {
-		case denied <- err:
-		default:
-		}
-	})
-}
-
-func (r *reader) close() {
-	r.release()
-	if !r.bus.readers.give(r) {
-		r.end()
-	}
-}
-
-func (r *reader) end() {
-	r.bus.conn.RemoveStatusListener(r.back)
-	// It fails only when the connection is closed, and the subscription with it.
-	_ = r.sub.Unsubscribe()
-}
-
-// room is how many records a page may have: what comes beyond would be dropped.
-func (r *reader) room() int { return cap(r.answers) - pageSlack }
-
-// grow makes room for large pages, if so many records do not fit into one.
-func (r *reader) grow(records int) error {
-	if r.room() >= records {
-		return nil
-	}
-	larger, err := r.bus.newReader(r.stream, pageRecords)
-	if err == nil {
-		r.close()
-		*r = *larger
-	}
-	return err
-}
-
-// page sends one request and hands its records to take. It returns how many more
-// the stream has. Every page answers on a subject of its own, so that what
-// comes late from a page given up is not taken for the next one's.
-func (r *reader) page(ctx context.Context, request getRequest, take func(*nats.Msg, journal.Record) bool) (more uint64, err error) {
+// page sends one request to a stream and hands the records of its answer to take. It
+// returns how many more the stream has.
+func (b *Bus) page(ctx context.Context, stream string, size int, request getRequest, take func(*nats.Msg, journal.Record) bool) (more uint64, err error) {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return 0, err
 	}
-	release, err := r.bus.turn(ctx)
+	release, err := b.turn(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer release()
-	r.pages++
-	reply := r.inbox + strconv.Itoa(r.pages)
-	r.asking = true
-	if err := r.bus.conn.PublishRequest(r.subject, reply, body); err != nil {
+	msg := &nats.Msg{Subject: directSubject(stream), Data: body}
+	in, err := b.requests.take(size+pageSlack, msg.Subject, nil)
+	if err != nil {
 		return 0, err
 	}
-	timer := time.NewTimer(r.bus.opts.RequestTimeout)
-	defer timer.Stop()
+	ended := false
+	defer func() { b.requests.give(in, ended) }()
+	if err := in.send(b.conn, msg); err != nil {
+		return 0, err
+	}
 	var previous uint64
 	for {
-		select {
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		case err := <-r.denied:
+		msg, err := in.next(ctx, b.opts.RequestTimeout)
+		if err != nil {
 			return 0, err
-		case <-timer.C:
-			return 0, nats.ErrTimeout
-		case <-r.back:
+		}
+		release() // whoever takes the records may read, too
+		if status := statusOf(msg); status != "" {
+			ended = true
+			return pageEnd(status, msg, previous)
+		}
+		rec, err := recordOf(msg)
+		if err != nil {
+			return 0, err
+		}
+		if !follows(msg, previous) {
 			return 0, errGap
-		case msg := <-r.answers:
-			if msg.Subject != reply {
-				continue
-			}
-			release() // whoever takes the records may read, too
-			if status := statusOf(msg); status != "" {
-				r.asking = false
-				return pageEnd(status, msg, previous)
-			}
-			rec, err := recordOf(msg)
-			if err != nil {
-				return 0, err
-			}
-			if !follows(msg, previous) {
-				return 0, errGap
-			}
-			previous = rec.Seq
-			if !take(msg, rec) {
-				return 0, errStopped
-			}
-			timer.Reset(r.bus.opts.RequestTimeout)
+		}
+		previous = rec.Seq
+		if !take(msg, rec) {
+			return 0, errStopped
 		}
 	}
 }
 
 // turn waits until a page may be asked for. release, which may be called more than
-// once, lets the next one ask. A bus that was not opened, which only looks about, has
-// no turns.
+// once, lets the next one ask.
 func (b *Bus) turn(ctx context.Context) (release func(), err error) {
-	if b.asking == nil {
-		return func() {}, nil
-	}
 	select {
 	case b.asking <- struct{}{}:
 		return sync.OnceFunc(func() { <-b.asking }), nil

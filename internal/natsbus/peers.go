@@ -95,7 +95,7 @@ func (b *Bus) Lend(ctx context.Context, d journal.Delivery, l journal.Loan) (tim
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only with the connection
 	denied := make(chan error, 1)
-	defer b.denied.watch(subject, func(err error) {
+	defer b.requests.watch(subject, func(err error) {
 		select {
 		case denied <- err:
 		default:
@@ -177,11 +177,11 @@ func (b *Bus) borrowed(pool string, msg *nats.Msg, ask *loanMessage) (*borrowed,
 	if ask.Answer == "" || strings.ContainsAny(ask.Answer, ".*> \t\r\n") {
 		return nil, fmt.Errorf("answers to %.100q", ask.Answer)
 	}
-	attempt, seq, _, err := parseReply(ask.Ack)
+	from, err := parseReply(ask.Ack)
 	if err != nil {
 		return nil, err
 	}
-	return &borrowed{delivery: delivery{conn: b.conn, rec: journal.Record{Subject: ask.Subject, Seq: seq}, reply: ask.Ack, attempt: attempt}}, nil
+	return &borrowed{delivery: delivery{conn: b.conn, rec: journal.Record{Subject: ask.Subject, Seq: from.seq}, reply: ask.Ack, attempt: from.attempt}}, nil
 }
 
 // borrowed is a delivery that another worker holds.

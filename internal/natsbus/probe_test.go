@@ -109,12 +109,3 @@ func TestWaitingAppendsShareAProbe(t *testing.T) {
 	require.Positive(t, probed.Load())
 	require.Less(t, probed.Load(), int64(appends/10))
 }
-
-// A probe says nothing of a message that may have been sent after it.
-func TestProbeBeforeTheMessage(t *testing.T) {
-	p := &probe{began: time.Now(), done: make(chan struct{}), err: journal.ErrDiskFull}
-	close(p.done)
-	b := &Bus{probes: probes{all: map[string]*probe{"moore.0": p}}}
-	require.NoError(t, b.storesNothing(t.Context(), "moore.0.x", p.began.Add(1), time.Hour))
-	require.ErrorIs(t, b.storesNothing(t.Context(), "moore.0.x", p.began, time.Hour), journal.ErrDiskFull)
-}

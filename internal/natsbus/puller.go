@@ -93,7 +93,7 @@ type finalError struct{ error }
 func (p *puller) run(ctx context.Context, s source) error {
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
-	defer p.bus.denied.watch(s.pullSubject(), func(err error) { refuse(&finalError{err}) })()
+	defer p.bus.requests.watch(s.pullSubject(), func(err error) { refuse(&finalError{err}) })()
 	for {
 		consumer, err := s.open(ctx)
 		want := p.reserve

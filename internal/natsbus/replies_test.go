@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// requests subscribes to a subject.
-func requests(t *testing.T, bus *Bus, subject string) <-chan *nats.Msg {
+// requestsOn subscribes to a subject.
+func requestsOn(t *testing.T, bus *Bus, subject string) <-chan *nats.Msg {
 	t.Helper()
 	asked := make(chan *nats.Msg, 2)
 	_, err := bus.Conn().ChanSubscribe(subject, asked)
@@ -25,7 +25,7 @@ func TestLateAnswer(t *testing.T) {
 	t.Parallel()
 	bus := newBus(t, 1)
 	bus.opts.RequestTimeout = patience
-	asked := requests(t, bus, "slow")
+	asked := requestsOn(t, bus, "slow")
 
 	ctx, giveUp := context.WithCancelCause(t.Context())
 	first := make(chan error, 1)
@@ -58,7 +58,7 @@ func TestLateAnswer(t *testing.T) {
 func TestSecondAnswer(t *testing.T) {
 	t.Parallel()
 	bus := newBus(t, 1)
-	asked := requests(t, bus, "twice")
+	asked := requestsOn(t, bus, "twice")
 	answers := make(chan string, 1)
 	ask := func() {
 		answer, err := bus.request(t.Context(), &nats.Msg{Subject: "twice"})
@@ -85,7 +85,7 @@ func TestSecondAnswer(t *testing.T) {
 func TestRepliesAreUsedAgain(t *testing.T) {
 	t.Parallel()
 	bus := newBus(t, 1)
-	asked := requests(t, bus, "question")
+	asked := requestsOn(t, bus, "question")
 	ask := func() <-chan error {
 		done := make(chan error, 1)
 		go func() {
@@ -121,7 +121,7 @@ func TestRequestsEndWithTheConnection(t *testing.T) {
 	t.Parallel()
 	bus := newBus(t, 1)
 	bus.opts.RequestTimeout = time.Minute
-	asked := requests(t, bus, "slow")
+	asked := requestsOn(t, bus, "slow")
 	done := make(chan error, 1)
 	go func() {
 		_, err := bus.request(t.Context(), &nats.Msg{Subject: "slow"})
