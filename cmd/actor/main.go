@@ -30,13 +30,12 @@ func command() *cobra.Command {
 each call's result. Without --tools it has the builtins ask_human, calculator,
 current_time and those of memory. A tool file may name MCP servers too (the key
 mcp), whose tools come and go with them. Tools that are agents (the keys agent and
-handoff) are served in the pool agents: for a call of one it starts a run, and
-gives its answer when that has ended. A call that the run's approval policy wants
-approved is run only if the log holds the approval.`,
+handoff) belong to the pool agents: a call starts a run, whose answer is the call's
+result. A call that needs approval runs only if the log holds the approval.`,
 		func(flags *pflag.FlagSet) {
 			flags.StringVar(&file, "tools", "", "`file` of tools (YAML or JSON); an agent may stand in it too")
 			flags.StringSliceVar(&pools, "pool", nil, "pool of tools to serve, may be repeated; default: those of all its tools")
-			flags.StringArrayVar(&redact, "redact", nil, "regular expression whose matches are taken out of results, may be repeated")
+			flags.StringArrayVar(&redact, "redact", nil, "regular expression whose matches are removed from results, may be repeated")
 		},
 		func() (err error) {
 			if registry, secrets, err = wire.ActorTools(file, pools); err != nil {

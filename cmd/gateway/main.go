@@ -30,12 +30,12 @@ func command() *cobra.Command {
 	var listener *net.TCPListener
 	var endWaiting func() error
 	return wire.RoleCommand("gateway", "Serve HTTP: start runs, talk to them, watch them",
-		`Gateway serves the HTTP API and the web page, and owns what comes from outside:
-starts, messages, decisions, cancelling; and what time brings about: approvals
-expire, runs end at their deadline, work that stands still is driven once more
-and then given up. Set MOOREBUS_TOKEN to demand a bearer token; without one it
-listens on loopback only, unless --insecure-no-auth says otherwise. While
-there is no bus it answers 503, and /healthz 200.`,
+		`Gateway serves the HTTP API and the web page. It appends what comes from outside:
+starts, messages, decisions, cancelling. It also owns the timers: approvals expire,
+runs end at their deadline, and stalled work is driven once more and then given up.
+Set MOOREBUS_TOKEN to require a bearer token. Without one it listens on loopback
+only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, and
+/healthz 200.`,
 		func(all *pflag.FlagSet) {
 			flags = all
 			flags.StringVar(&listen, "listen", wire.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
@@ -43,7 +43,7 @@ there is no bus it answers 503, and /healthz 200.`,
 			flags.StringVar(&namespace, "namespace", os.Getenv("MOOREBUS_NAMESPACE"), "namespace of requests that name none (MOOREBUS_NAMESPACE, else default)")
 			wire.AddPoolWaitFlag(flags, &poolWait)
 			clients = wire.AddHTTPFlags(flags)
-			flags.DurationVar(&writeTimeout, "write-timeout", 30*time.Second, "how long a client may take nothing of its answer until it is cut off")
+			flags.DurationVar(&writeTimeout, "write-timeout", 30*time.Second, "how long a client may read nothing before it is disconnected")
 		},
 		func() (err error) {
 			if err := stall.Check(); err != nil {

@@ -19,9 +19,9 @@ import (
 func agentsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agents",
-		Short: "Store agents under their names, and look at them",
-		Long: `Agents are definitions that are stored under their names, so that a run can be
-started by name. A run keeps the version that it was started with.`,
+		Short: "Store and show agents",
+		Long: `Agents are definitions that are stored under their names. A run can then be started
+by name. It keeps the version that it was started with.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -33,10 +33,9 @@ func putAgentCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "put FILE…",
 		Short: "Store the agents of files (YAML or JSON) under their names",
-		Long: `Put stores the agents of files under their names, each replacing the one that is
-there, and prints names and hashes. All files are checked before anything is
-stored. FILE - is stdin. Tools that stand in a file beside the agent are left
-alone: they belong to an actor.`,
+		Long: `Put stores the agents of files under their names and prints names and hashes. An
+agent replaces the stored one of its name. All files are checked before any agent is
+stored. FILE - is stdin. Tools in a file are ignored: they belong to an actor.`,
 		Example: `  moorebus agents put examples/quickstart.yaml
   moorebus agents get quickstart | sed s/scripted/openai/ | moorebus agents put -`,
 		Args: cobra.MinimumNArgs(1),

@@ -18,7 +18,7 @@ func importLKJCommand() *cobra.Command {
 		Short: "Make an agent of LKJAgent's data/config.json",
 		Long: `Import-lkj reads LKJAgent's data/config.json and prints an agent that speaks the
 text protocol, with its prompts, its limits and the five memory tools. Nothing is
-stored. What has no place in an agent is named on stderr. CONFIG.json - is stdin.`,
+stored. stderr lists unused keys. CONFIG.json - is stdin.`,
 		Example: `  moorebus agents import-lkj data/config.json --name librarian > librarian.yaml
   moorebus agents import-lkj data/config.json --provider local | moorebus agents put -`,
 		Args: cobra.ExactArgs(1),

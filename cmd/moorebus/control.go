@@ -75,10 +75,10 @@ func (c *client) noteOffline() {
 
 func cancelCommand() *cobra.Command {
 	return change{
-		name: "cancel", short: "End runs now",
-		long: `Cancel ends runs by an event: model calls and tools that run for them are
-cancelled, whatever process they are in. It prints the state of each run. A run
-that has ended already stays as it is, and the exit code is 1.`,
+		name: "cancel", short: "Cancel runs",
+		long: `Cancel ends runs by an event. Their model calls and tools are cancelled, whatever
+process they are in. It prints the state of each run. A run that has already ended
+stays as it is, and the exit code is 1.`,
 		example: `  moorebus cancel 0198c5a0-5a6b-7c00-8000-000000000001 --reason "wrong file"
   moorebus runs --state planning -o json | jq -r '.runs[].run_id' | xargs moorebus cancel`,
 		do: func(g *gateway.Gateway) func(context.Context, string, string, events.By) (gateway.Result, error) {
@@ -89,9 +89,9 @@ that has ended already stays as it is, and the exit code is 1.`,
 
 func pauseCommand() *cobra.Command {
 	return change{
-		name: "pause", short: "Keep runs from starting anything new",
-		long: `Pause keeps runs from starting new model calls and tools. What is running goes on
-to its end, and its result is kept. See resume. It prints the state of each run.`,
+		name: "pause", short: "Pause runs",
+		long: `Pause keeps runs from starting new model calls and tools. Calls in flight continue to
+their end, and their results are kept. It prints the state of each run. See resume.`,
 		example: `  moorebus pause 0198c5a0-5a6b-7c00-8000-000000000001`,
 		suffix:  " (paused)",
 		do: func(g *gateway.Gateway) func(context.Context, string, string, events.By) (gateway.Result, error) {
@@ -102,10 +102,10 @@ to its end, and its result is kept. See resume. It prints the state of each run.
 
 func resumeCommand() *cobra.Command {
 	return change{
-		name: "resume", short: "Let paused runs go on",
-		long: `Resume lets paused runs go on where they are. Work that was under way when a run
-was paused, and still is, is not begun again. It prints the state of each run. A run
-that is not paused stays as it is, and the exit code is 1.`,
+		name: "resume", short: "Resume paused runs",
+		long: `Resume continues paused runs. Work that is still in flight since the pause does not
+start again. It prints the state of each run. A run that is not paused stays as it
+is, and the exit code is 1.`,
 		example: `  moorebus resume 0198c5a0-5a6b-7c00-8000-000000000001`,
 		drives:  true,
 		do: func(g *gateway.Gateway) func(context.Context, string, string, events.By) (gateway.Result, error) {

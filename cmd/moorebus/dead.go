@@ -15,13 +15,13 @@ func deadCommand() *cobra.Command {
 	var o console.DeadOptions
 	cmd := &cobra.Command{
 		Use:   "dead",
-		Short: "List what could not be processed: runs, and messages of no run",
+		Short: "List runs that failed and messages that belong to no run",
 		Long: `Dead lists the namespace's runs that ended in error through no fault of their model:
-a message that is no legal event (poison), attempts or patience used up, a state
-that nobody handles. --all lists every run that ended by a FatalError. Messages in
-the log that belong to no run stand there as SHARD:SEQ.
+a message was no legal event (poison), all attempts or the time were used up, or no
+worker handles a state. --all lists every run that ended by a FatalError. Messages
+in the log that belong to no run are listed as SHARD:SEQ.
 
-retry forks a run just before what ended it; drop hides what is listed.`,
+retry forks a run just before what ended it. drop hides entries of the list.`,
 		Example: `  moorebus dead
   moorebus dead -o json | jq -r '.[] | select(.code == "attempts_exhausted") | .run' | xargs moorebus dead retry
   moorebus dead drop 0198c5a0-5a6b-7c00-8000-000000000001 0:17`,
@@ -48,8 +48,8 @@ func deadDropCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drop RUN|SHARD:SEQ…",
 		Short: "Hide dead runs and messages",
-		Long: `Drop keeps dead runs and messages out of the list. They stay in the log as they
-are; dead --dropped lists them.`,
+		Long: `Drop hides dead runs and messages from the list. They stay in the log as they are.
+dead --dropped lists them.`,
 		Args: cobra.MinimumNArgs(1), DisableFlagsInUseLine: true,
 	}
 	flags := addClientFlags(cmd, console.Text)
@@ -86,9 +86,9 @@ func deadRetryCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retry RUN…",
 		Short: "Fork dead runs just before what ended them",
-		Long: `Retry starts a run for each one that is named, which begins as that one did up to
-just before the poison, or before the first failed attempt of what ended it, and
-goes on from there. It prints the new run. The old one stays as it is: drop hides it.`,
+		Long: `Retry forks each named run just before the poison, or before the first failed attempt
+of what ended it. It prints the new runs. The old ones stay as they are: drop hides
+them.`,
 		Args: cobra.MinimumNArgs(1), DisableFlagsInUseLine: true,
 	}
 	flags := addClientFlags(cmd, console.Text)

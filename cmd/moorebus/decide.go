@@ -17,10 +17,10 @@ import (
 func approveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "approve RUN [CALL]",
-		Short: "Let a call run that waits for approval",
-		Long: `Approve lets a tool call run that waits for a human. CALL may be left out where one
-call of the run waits; show lists those that do. With --arguments it runs with
-other arguments, which the tool's schema has to allow. It prints the run's state.
+		Short: "Approve a waiting call",
+		Long: `Approve runs a tool call that waits for a human. CALL is optional if only one call of
+the run waits; show lists waiting calls. With --arguments the call runs with other
+arguments, which the tool's schema has to allow. It prints the run's state.
 
 The first decision on a call holds; a second one fails and says what the first was.`,
 		Example: `  moorebus approve 0198c5a0-5a6b-7c00-8000-000000000001
@@ -46,10 +46,10 @@ The first decision on a call holds; a second one fails and says what the first w
 func rejectCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reject RUN [CALL]",
-		Short: "Keep a call from running that waits for approval",
-		Long: `Reject answers a tool call that waits for a human: it does not run, and the model
-is told the reason. CALL may be left out where one call of the run waits; show
-lists those that do. It prints the run's state.
+		Short: "Reject a waiting call",
+		Long: `Reject refuses a tool call that waits for a human: it does not run, and the model is
+told the reason. CALL is optional if only one call of the run waits; show lists
+waiting calls. It prints the run's state.
 
 The first decision on a call holds; a second one fails and says what the first was.`,
 		Example: `  moorebus reject 0198c5a0-5a6b-7c00-8000-000000000001 --reason "use the test account"`,
@@ -70,10 +70,10 @@ The first decision on a call holds; a second one fails and says what the first w
 func answerCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "answer RUN [CALL] TEXT",
-		Short: "Answer a question that a run asks",
-		Long: `Answer gives the agent the answer to a question that it asks a human, such as by the
-builtin tool ask_human. CALL may be left out where one call of the run waits; show
-lists those that do, with their questions. It prints the run's state.
+		Short: "Answer a question of a run",
+		Long: `Answer answers an agent's question to a human, for example of the builtin tool
+ask_human. CALL is optional if only one call of the run waits; show lists waiting
+calls with their questions. It prints the run's state.
 
 The first answer to a question holds; a second one fails and says what the first was.`,
 		Example: `  moorebus answer 0198c5a0-5a6b-7c00-8000-000000000001 "the test account"`,

@@ -16,17 +16,17 @@ func devCommand() *cobra.Command {
 	var listen string
 	cmd := &cobra.Command{
 		Use:   "dev",
-		Short: "Keep a server and every role up, with the web page",
+		Short: "Run a server, every role and the web page",
 		Long: `Dev starts the embedded server, every role and the HTTP API in this process, and
-keeps them up until Ctrl-C. --agent stores the agents of the file under their
-names, so that they can be started by them; --tools gives it tools. --nats-listen
-lets other processes (further planners, actors, taps) join the bus; they must present
-NATS_TOKEN if it is set here. Beyond loopback --listen needs MOOREBUS_TOKEN and
---nats-listen NATS_TOKEN, unless --insecure-no-auth says otherwise. Neither is
-encrypted: on a network use a nats-server with TLS and a user for each role.
+keeps them up until Ctrl-C. --agent stores the agents of the file under their names.
+--tools gives it tools. --nats-listen lets other processes (further planners, actors,
+taps) join the bus; they must present NATS_TOKEN if it is set here. Beyond loopback
+--listen needs MOOREBUS_TOKEN and --nats-listen NATS_TOKEN, unless --insecure-no-auth
+says otherwise. Neither is encrypted: on a network use a nats-server with TLS and a
+user for each role.
 
-With --keep-ended or --keep-bytes runs that have ended are archived and purged once an
-hour, as moorebus purge does.`,
+With --keep-ended or --keep-bytes it archives and purges ended runs once an hour, as
+moorebus purge does.`,
 		Example: `  moorebus dev --agent examples/quickstart.yaml
   curl -s localhost:8080/v1/runs -d '{"agent": "quickstart", "task": "Count."}'`,
 		Args: cobra.NoArgs,

@@ -17,16 +17,17 @@ func doctorCommand() *cobra.Command {
 	var url, data, output string
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Say what is wrong with bus, streams and keys, and how to mend it",
-		Long: `Doctor looks at the bus and its streams, consumers and roles, or, where no bus is
-named, at the data directory and the embedded server; at the sandbox of exec tools;
-and at the model providers that the environment configures, which it asks for their
-lists of models. It changes nothing, and prints no key. The variables are:
+		Short: "Check bus, streams and keys, and say how to fix them",
+		Long: `Doctor checks the bus and its streams, consumers and roles. If no bus is named, it
+checks the data directory and the embedded server. It also checks the sandbox of exec
+tools, and asks the configured model providers for their lists of models. It changes
+nothing, and prints no key. These variables configure providers:
 ` + providers.Help() + `
 
-Each line is ok, a warning, or bad, with what to do below it, or unseen: the user
-may not look there. It warns of a user that may do more than its role needs, and of
-listeners that other machines reach without credentials. The exit code is 1 if anything is bad.`,
+Each line is ok, a warning or bad, with what to do below it, or unseen if the user has
+no permission to look. It warns of a user that may do more than its role needs, and of
+listeners that other machines reach without credentials. The exit code is 1 if any
+line is bad.`,
 		Example: `  moorebus doctor
   moorebus doctor --nats nats://bus.example:4222 -o json | jq '.findings[] | select(.level != "ok")'`,
 		Args: cobra.NoArgs,

@@ -18,15 +18,15 @@ func exportCommand() *cobra.Command {
 	var out string
 	cmd := &cobra.Command{
 		Use:   "export [RUN…|--all]",
-		Short: "Write runs as JSON lines, from which they can be rebuilt",
+		Short: "Write runs as JSON lines for import",
 		Long: `Export writes runs as JSON lines: {subject, seq, body} for each event, the body byte
-for byte, and {blob, data} for each large result that an event refers to. A run comes
-behind the one that it was forked from, which is written too: if it was not named and
-goes on, with subjects that wake nobody, so that import brings it no second life.
-With --all it is the whole log, of --namespace alone if one is named.
+for byte, and {blob, data} for each large result that an event refers to. A fork comes
+after its parent, which is written too. If the parent was not named and has not ended,
+its subjects wake no worker, so an import does not continue it. With --all it is the
+whole log, or that of --namespace.
 
-A file has its name only when it is complete and on the disk. moorebus import puts it
-back; replay --file reads it as it is.`,
+A file gets its name only when it is complete and on disk. moorebus import restores
+it; replay --file reads it as it is.`,
 		Example: `  moorebus export --all --out runs.jsonl
   moorebus export 0198c5a0-5a6b-7c00-8000-000000000001 | gzip > run.jsonl.gz`,
 	}

@@ -19,16 +19,16 @@ func forkCommand() *cobra.Command {
 	var patch, key string
 	cmd := &cobra.Command{
 		Use:   "fork RUN --at N",
-		Short: "Start a run that goes on from an event of another one",
-		Long: `Fork starts a run that goes on from event N of another run, which may go on or have
-ended after that event, and is not touched. What was under way there begins again
-in the fork: a model call is made, and a tool without a result is run, once more.
+		Short: "Start a run that continues from an event of another run",
+		Long: `Fork starts a run that continues from event N of another run. The other run is not
+changed. Work that was in flight there starts again in the fork: a model call is made
+once more, and a tool without a result runs once more. It prints the fork's id.
 
---patch makes the fork different: a JSON merge patch (RFC 7396) over the keys of an
-agent's definition and the run's task, task_type and mode. It prints the fork's id.
+--patch changes the fork: a JSON merge patch (RFC 7396) over the keys of an agent's
+definition and the run's task, task_type and mode.
 
-With --key a command that is repeated makes no second fork: it prints the first
-one's id again.`,
+With --key a repeated command makes no second fork: it prints the first one's id
+again.`,
 		Example: `  moorebus fork 0198c5a0-5a6b-7c00-8000-000000000001 --at 7
   moorebus fork 0198c5a0-5a6b-7c00-8000-000000000001 --at 1 --patch '{"models": {"default": "gpt-4o"}}'
   moorebus fork 0198c5a0-5a6b-7c00-8000-000000000001 --at 12 --patch @patch.json`,
@@ -36,7 +36,7 @@ one's id again.`,
 	}
 	flags := addClientFlags(cmd, console.Text, console.JSON)
 	cmd.Flags().Uint64Var(&at, "at", 0, "go on from event `n` of the run")
-	cmd.Flags().StringVar(&patch, "patch", "", "what is to be different, as `JSON` or @FILE")
+	cmd.Flags().StringVar(&patch, "patch", "", "changes, as `JSON` or @FILE")
 	cmd.Flags().StringVar(&key, "key", "", "idempotency `key`: fork the run once under it")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if at == 0 {

@@ -20,41 +20,40 @@ func importCommand() *cobra.Command {
 	var noResume bool
 	cmd := &cobra.Command{
 		Use:   "import FILE [RUN…]",
-		Short: "Put exported runs back, all of a file or those named",
-		Long: `Import appends the runs of an export to a log, byte for byte, whatever number of
-shards it has, with their large results, and each behind the run that it was forked
-from. Runs keep their namespaces.
+		Short: "Restore exported runs",
+		Long: `Import appends the runs of an export to a log, byte for byte, with their large
+results. A fork comes after its parent. The log may have any number of shards. Runs
+keep their namespaces.
 
-All or nothing: first every line is read and every run verified and held against the
-log. If a line is broken, a run diverges from what it must be, the log has a run of
-that name with other events, or a fork's parent is neither in the file nor in the
-log, import says so with the line and changes nothing. A run that is there with the
-same events is skipped; one of which only the beginning is there, from an import that
-was cut off, is completed, so a failed import is simply done again. A purged run can
-be put back, if it is the one that was purged; it is no longer held to be purged then.
+All or nothing: import first reads every line, verifies every run and compares it with
+the log. It changes nothing and names the line if a line is broken, if a run diverges,
+if the log has a run of that id with other events, or if a fork's parent is neither in
+the file nor in the log. A run that is there with the same events is skipped. A run
+that is partly there, from an import that was cut off, is completed, so repeat a failed
+import. A purged run can be restored from its own archive, and then no longer counts
+as purged.
 
-The file is read more than once, so it is no pipe. It is not signed: verifying finds
-what was broken or changed inside a run, not what somebody made anew from its
-beginning, or changed in its last event.
+The file is read more than once, so it cannot be a pipe. It is not signed: verifying
+finds damage and changes inside a run, but not a run that was made up, or a changed
+last event.
 
-A run that has not ended goes on where it was: workers wake when all of it is there,
-and a Resumed is appended if there is something to do (not with --no-resume). Do not
-import such a run while it still goes on elsewhere. Its timers are set anew, also
-those of a run that is there already: to export a run and to import it again is how
-one that has lost its timers gets them back.
+A run that has not ended continues where it was. Workers wake when all of it is there,
+and a Resumed is appended if there is work to do (not with --no-resume). Do not import
+such a run while it still runs elsewhere. Its timers are set again, even if the run is
+there already: export and import a run that has lost its timers.
 
-A run that goes on and is in the file only because others were forked from it, or is
-not among those named, is put back asleep: its forks can be read, but nobody works on
-it and it has no timers. If it was purged here, it is still held to be purged, and
-cannot be forked. Import its own export or archive to complete it; that is refused
-once somebody has appended something else to it here.`,
+Some runs are in the file only because others were forked from them, or are not among
+the named ones. If such a run has not ended, it is restored without timers, and no
+worker continues it; its forks can be read. If it was purged here, it still counts as
+purged and cannot be forked. Import its own export or archive to complete it. That is
+refused once another event was appended to it here.`,
 		Example: `  moorebus import runs.jsonl
   gunzip run.jsonl.gz && moorebus import run.jsonl
   moorebus import archive/purged-20260102T030405.000Z.jsonl 0198c5a0-5a6b-7c00-8000-000000000001`,
 		Args: cobra.MinimumNArgs(1),
 	}
 	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
-	cmd.Flags().BoolVar(&noResume, "no-resume", false, "append nothing to runs that have not ended and set no timers; what their last 1,000 events wake goes on all the same")
+	cmd.Flags().BoolVar(&noResume, "no-resume", false, "append nothing to unfinished runs and set no timers; work that their last 1,000 events wake continues anyway")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := checkRunIDs(args[1:]); err != nil {
 			return err

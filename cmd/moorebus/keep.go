@@ -25,7 +25,7 @@ type keepFlags struct {
 
 func (f *keepFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.ended, "keep-ended", 0, "archive and purge runs that ended longer ago than this (default: they stay)")
-	flags.Var(&f.bytes, "keep-bytes", "archive and purge runs that ended first until the rest has at most so many bytes, such as 20GiB (default: they stay)")
+	flags.Var(&f.bytes, "keep-bytes", "archive and purge runs in the order of their end until the rest has at most this many bytes, such as 20GiB (default: they stay)")
 	flags.StringVar(&f.dir, "archive", "", "`directory` of the archives (default: archive in the data directory)")
 }
 

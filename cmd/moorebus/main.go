@@ -15,14 +15,13 @@ func command() *cobra.Command {
 		Use:   "moorebus",
 		Short: "Run LLM agents as event logs on NATS JetStream",
 		Long: `Moorebus runs LLM agents as event logs on NATS JetStream. Every transition of an
-agent is one event on a stream; memory, retries, replay and the live feed follow
-from it.
+agent is one event on a stream. Memory, retries, replay and the live feed follow from
+that log.
 
-run and dev bring a server of their own and keep its data in $XDG_DATA_HOME/moorebus
-(--data, MOOREBUS_DATA). The other commands talk to the bus that NATS_URL,
-NATS_CONTEXT or --nats names, else to the process that serves the data directory,
-else to the directory, else to the bus of the context that is selected in the nats
-CLI.`,
+run and dev start a server of their own and keep its data in $XDG_DATA_HOME/moorebus
+(--data, MOOREBUS_DATA). The other commands talk to the bus of NATS_URL, NATS_CONTEXT
+or --nats, else to the process that serves the data directory, else to the directory,
+else to the bus of the context selected in the nats CLI.`,
 	}
 	root.AddCommand(
 		runCommand(), devCommand(), mcpCommand(),

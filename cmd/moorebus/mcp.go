@@ -24,18 +24,18 @@ func mcpCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mcp",
 		Short: "Offer agents as tools to programs that speak MCP",
-		Long: `Mcp is an MCP server whose tools are agents: each has one argument, the task, and
-returns the answer. A call starts a run and waits for its end; one that is
-cancelled cancels its run. A client that asks for progress hears of every
-transition. An agent's tool has the description of its definition.
+		Long: `Mcp is an MCP server whose tools are agents. Each tool has one argument, the task, and
+returns the answer. Its description is that of the agent's definition. A call starts a
+run and waits for its end. A cancelled call cancels its run. A client that asks for
+progress is told every transition.
 
-It speaks over stdin and stdout, or with --listen over streamable HTTP at /mcp,
-where MOOREBUS_TOKEN is the bearer token that clients must send. It may be empty on
-loopback only, unless --insecure-no-auth says otherwise.
+It speaks over stdin and stdout, or with --listen over streamable HTTP at /mcp, where
+MOOREBUS_TOKEN is the bearer token that clients must send. It may be empty on loopback
+only, unless --insecure-no-auth says otherwise.
 
-The agents are those that are stored on the bus, where somebody has to run them
-(moorebus dev, or the roles). With --agent FILE it is that agent alone, on an
-embedded server in this process, as moorebus run has it.`,
+The agents are those stored on the bus, which needs workers (moorebus dev, or the
+roles). With --agent FILE it is that agent only, on an embedded server in this
+process.`,
 		Example: `  moorebus mcp --agent examples/quickstart.yaml
   NATS_URL=nats://localhost moorebus mcp --agents researcher,writer
   claude mcp add moorebus -- moorebus mcp`,

@@ -33,38 +33,37 @@ func purgeCommand() *cobra.Command {
 	var f purgeFlags
 	cmd := &cobra.Command{
 		Use:   "purge [RUN…]",
-		Short: "Remove runs that have ended, after archiving them",
-		Long: `Purge removes runs that have ended: those named, those that ended longer ago than
---ended-before, and those that ended first until all that stays has at most
---keep-bytes. With a run go its snapshot and the large results that no other run
-refers to. Nothing is removed that --archive has not on the disk, in a file that must
-not be there yet; moorebus import puts an archive back. --dry-run says what would be removed.
+		Short: "Archive and remove runs that have ended",
+		Long: `Purge removes runs that have ended: the named ones, those that ended longer ago than
+--ended-before, and the first ones to end until the rest has at most --keep-bytes. The
+snapshot of a run goes with it, and so do large results that no other run refers to. A
+run is removed only after it is on disk in --archive, a file that must not exist yet.
+moorebus import restores an archive. --dry-run says what would be removed.
 
-A run that goes on is never purged: of named ones none is, if one goes on. Nor is a
-run from which one that stays was forked, except with --parents-of-kept; such a fork
-cannot be looked at until its parent is imported again. A purged run leaves a
-tombstone, so that its id is not started again and it is not forked any more.
+A run that has not ended is never purged. If one of the named runs has not ended, none
+is purged. The parent of a kept fork stays too, except with --parents-of-kept; such a
+fork cannot be read until its parent is imported again. A purged run leaves a
+tombstone, so that its id cannot start again and it cannot be forked.
 
 It reads the whole log once, then waits for --grace between tombstones and removal.
-With --every it goes on until a signal ends it; --archive is a directory then.
+With --every it continues until a signal ends it, and --archive is a directory.
 
-It is for operators: it needs the permission to purge the streams. A log that was
-made before there was purging denies it for ever: export it and import it into a new
-one.`,
+It is for operators: it needs the permission to purge the streams. A log that was made
+before purging existed cannot be purged: export it and import it into a new one.`,
 		Example: `  moorebus purge --ended-before 720h --dry-run
   moorebus purge --ended-before 720h --archive runs-2026-01.jsonl
   moorebus purge --keep-bytes 20GiB --archive /var/lib/moorebus/archive --every 1h
   moorebus purge 0198c5a0-5a6b-7c00-8000-000000000001 --no-archive`,
 	}
 	flags := addClientFlags(cmd, console.Text, console.JSON, console.YAML)
-	cmd.Flags().DurationVar(&f.endedBefore, "ended-before", 0, "purge what ended longer ago than this")
-	cmd.Flags().Var(&f.keepBytes, "keep-bytes", "purge what ended first until the rest has at most so many bytes, such as 500MiB or 20GiB")
-	cmd.Flags().StringVar(&f.archive, "archive", "", "`file` to store the runs in first, which must not be there yet (with --every: a directory)")
+	cmd.Flags().DurationVar(&f.endedBefore, "ended-before", 0, "purge runs that ended longer ago than this")
+	cmd.Flags().Var(&f.keepBytes, "keep-bytes", "purge runs in the order of their end until the rest has at most this many bytes, such as 500MiB or 20GiB")
+	cmd.Flags().StringVar(&f.archive, "archive", "", "`file` for the runs, written first, which must not exist yet (with --every: a directory)")
 	cmd.Flags().BoolVar(&f.noArchive, "no-archive", false, "remove the runs for good")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be removed, and remove nothing")
-	cmd.Flags().BoolVar(&f.parents, "parents-of-kept", false, "also purge runs that runs which stay were forked from")
+	cmd.Flags().BoolVar(&f.parents, "parents-of-kept", false, "also purge parents of kept forks")
 	cmd.Flags().DurationVar(&f.grace, "grace", retention.DefaultGrace, "time between tombstones and removal; longer than any append takes")
-	cmd.Flags().DurationVar(&f.every, "every", 0, "do it again and again in this rhythm")
+	cmd.Flags().DurationVar(&f.every, "every", 0, "repeat at this interval")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := f.check(args); err != nil {
 			return err

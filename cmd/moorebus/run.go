@@ -24,11 +24,11 @@ func runCommand() *cobra.Command {
 		Short: "Run one task to its end, on an embedded server",
 		Long: `Run starts the embedded server and every role in this process, runs one task to
 its end, shows the transitions on stderr as they happen, and prints the answer on
-stdout. The log is kept; look at it with moorebus show or replay.
+stdout. The log is kept: see moorebus show and replay.
 
-Ctrl-C cancels the run, unless it waits for a person (an approval, an answer, a
-message), or a run that answers a call of it does: then it stays as it is, and
-stderr says which commands let it go on.
+Ctrl-C cancels the run. A run that waits for a person (an approval, an answer, a
+message), itself or in a sub-run, stays as it is, and stderr says which commands
+continue it.
 
 Without --agent it is an assistant with the builtin tools and the model of the
 first provider that the environment configures:
@@ -38,10 +38,10 @@ The first agent of a file runs, and the others are stored for it to call. An age
 in chat mode reads further messages from stdin, a line each.
 
 With -o json stdout gets what the run does instead, one JSON object on a line:
-states, words, calls, and last the final_answer or the error.
+states, words, calls, and at last the final_answer or the error.
 
 Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled, 130
-Ctrl-C left it waiting for a person, 78 nothing is configured that could answer.`,
+Ctrl-C left it waiting for a person, 78 no model is configured.`,
 		Example: `  moorebus run --agent examples/quickstart.yaml
   OPENAI_API_KEY=… moorebus run "What is 17.5% of 2,340, plus 12?"`,
 		Args: cobra.MaximumNArgs(1),

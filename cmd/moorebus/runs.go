@@ -15,10 +15,10 @@ func runsCommand() *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "runs",
-		Short: "List runs, the newest first",
-		Long: `Runs lists the namespace's runs, the newest first: by their start, or, where a
-terminal state is asked for (--state done, error or cancelled), by their end.
-Where there are more, --after goes on behind the last one; stderr says how.`,
+		Short: "List runs, newest first",
+		Long: `Runs lists the namespace's runs, newest first. They are ordered by their start, or by
+their end with --state done, error or cancelled. If there are more, --after continues
+after the last one; stderr says how.`,
 		Example: `  moorebus runs
   moorebus runs --state waiting_for_human -o json
   moorebus runs --state error --limit 10`,
@@ -27,7 +27,7 @@ Where there are more, --after goes on behind the last one; stderr says how.`,
 	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
 	cmd.Flags().StringVar(&state, "state", "", "only runs in this `state`")
 	cmd.Flags().IntVar(&limit, "limit", 50, "most runs to list, 1 to 1000")
-	cmd.Flags().StringVar(&after, "after", "", "go on behind this `run`")
+	cmd.Flags().StringVar(&after, "after", "", "continue after this `run`")
 	complete(cmd, "state", stateNames()...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if limit < 1 {

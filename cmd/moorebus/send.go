@@ -18,12 +18,12 @@ func sendCommand() *cobra.Command {
 	var id string
 	cmd := &cobra.Command{
 		Use:   "send RUN MESSAGE",
-		Short: "Give a run a user's message",
-		Long: `Send gives a run a message of the user's: the next one of a conversation that
-waits for it, or one more in the middle of the work. MESSAGE - is read from
-stdin. It prints the run's state.
+		Short: "Send a user's message to a run",
+		Long: `Send sends a user's message to a run: the next one of a conversation that waits for
+it, or one more in the middle of the work. MESSAGE - is read from stdin. It prints the
+run's state.
 
-With --id the message has a name, and to send it again changes nothing.`,
+With --id the message has a name, and sending it again changes nothing.`,
 		Example: `  moorebus send 0198c5a0-5a6b-7c00-8000-000000000001 "And in euros?"
   moorebus send 0198c5a0-5a6b-7c00-8000-000000000001 --id question-2 - < question.txt`,
 		Args: cobra.ExactArgs(2),

@@ -14,10 +14,10 @@ func showCommand() *cobra.Command {
 	var memory bool
 	cmd := &cobra.Command{
 		Use:   "show RUN",
-		Short: "Show a run: its events, and its answer or error",
-		Long: `Show prints a run's state, its events one on a line, and its answer, its error, or
-what it waits for. --at shows it as it was after that event. --memory prints its
-whole memory instead, as the events fold to it, in JSON (or YAML).`,
+		Short: "Show a run: its events, its answer or error",
+		Long: `Show prints a run's state, its events one per line, and its answer, its error, or what
+it waits for. --at shows it as of that event. --memory prints its whole memory
+instead, in JSON or YAML.`,
 		Example: `  moorebus show 0198c5a0-5a6b-7c00-8000-000000000001
   moorebus show 0198c5a0-5a6b-7c00-8000-000000000001 --at 7 --memory
   moorebus show 0198c5a0-5a6b-7c00-8000-000000000001 -o json | jq -r .answer`,

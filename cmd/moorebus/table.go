@@ -14,8 +14,8 @@ func tableCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "table",
 		Short: "Print the transition table",
-		Long: `Table prints the transition table of runs: which event leads from which state to
-which. It needs no bus.`,
+		Long: `Table prints the transition table: which event leads from which state to which. It
+needs no bus.`,
 		Example: `  moorebus table
   moorebus table -o dot | dot -Tsvg > table.svg`,
 		Args: cobra.NoArgs,

@@ -26,20 +26,20 @@ type tapFlags struct {
 func tapCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tap",
-		Short: "Show events live, as they are stored",
-		Long: `Tap shows the events of all runs of the namespace, or of one run, as they are
-stored: those that are yet to come, or with --from also those since then. It only
-reads, and nobody waits for it.
+		Short: "Show events live",
+		Long: `Tap shows the events of all runs of the namespace, or of one run, as they are stored:
+new ones, and with --from also those since then. It only reads, and no run waits for
+it.
 
---from is a position of the log, <shard>:<seq>[,<shard>:<seq>…], behind which to
-begin; with --run it is the number of the event to begin with. When a tap ends
-before its run does, stderr says with which --from to go on without a gap.
+--from is a position of the log, <shard>:<seq>[,<shard>:<seq>…], to begin after. With
+--run it is the number of the first event. If a tap ends before its run does, stderr
+says which --from continues without a gap.
 
---state chooses the events that lead to a state or wake its workers. -o json
-writes the stored bodies, one on a line.
+--state selects the events that lead to a state or wake its workers. -o json writes the
+stored bodies, one per line.
 
---outputs shows what a run does instead: states that begin, calls that start and
-finish, words, the answer; with -o json one object on a line (see docs/reference/events.md).`,
+--outputs shows what a run does instead: states, calls, words, the answer. With -o json
+that is one object per line (see docs/reference/events.md).`,
 		Example: `  moorebus tap
   moorebus tap --run 0198c5a0-5a6b-7c00-8000-000000000001 --from 1
   moorebus tap --state acting,parallel_acting -o json | jq -c .data.calls
@@ -48,10 +48,10 @@ finish, words, the answer; with -o json one object on a line (see docs/reference
 	}
 	f := &tapFlags{clientFlags: addClientFlags(cmd, console.Text, console.JSON)}
 	cmd.Flags().StringVar(&f.run, "run", "", "only this `run`, to its end")
-	cmd.Flags().StringVar(&f.from, "from", "", "`position` to begin behind, or the number of the run's event to begin with")
+	cmd.Flags().StringVar(&f.from, "from", "", "`position` to begin after, or the number of the run's first event to show")
 	cmd.Flags().StringSliceVar(&f.states, "state", nil, "only events that lead to this `state`, may be repeated")
 	cmd.Flags().StringSliceVar(&f.types, "type", nil, "only events of this `type`, may be repeated")
-	cmd.Flags().BoolVar(&f.outputs, "outputs", false, "with --run: what the run does in the place of its events, with the model's words as they come")
+	cmd.Flags().BoolVar(&f.outputs, "outputs", false, "with --run: show what the run does instead of its events, with the model's words as they come")
 	complete(cmd, "state", stateNames()...)
 	complete(cmd, "type", typeNames()...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -10,9 +10,9 @@ import (
 func toolsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tools",
-		Short: "List the tools that actors offer now",
-		Long: `Tools lists the tools that living actors announce: an agent may name these. A tool
-that its actor does not announce any more is gone after 30 seconds.`,
+		Short: "List the tools that actors offer",
+		Long: `Tools lists the tools that living actors announce. An agent may name these. A tool
+disappears 30 seconds after its last announcement.`,
 		Example: `  moorebus tools
   moorebus tools -o json | jq '.[] | select(.name == "search").schema'`,
 		Args: cobra.NoArgs,

@@ -22,8 +22,8 @@ func traceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace RUN",
 		Short: "Show the trace of a run: step, state, event and what it said",
-		Long: `Trace prints what happened in a run, an event on a line, as the events fold to it.
-It reads the bus, the data directory, or with --file what moorebus export wrote.`,
+		Long: `Trace prints what happened in a run, one event per line. It reads the bus, the data
+directory, or with --file what moorebus export wrote.`,
 		Example: `  moorebus trace 0198c5a0-5a6b-7c00-8000-000000000001
   moorebus trace 0198c5a0-5a6b-7c00-8000-000000000001 --state planning -o json
   moorebus trace 0198c5a0-5a6b-7c00-8000-000000000001 --file runs.jsonl`,

@@ -18,9 +18,8 @@ func command() *cobra.Command {
 	var every int
 	return wire.RoleCommand("observer", "Commit results: the states Observing and Paging",
 		`Observer consumes the events that enter Observing and Paging, commits the results
-of tools to the run's history, and decides on reflection and paging. Of long runs
-it keeps snapshots, from which every role goes on instead of reading the run from
-its beginning.`,
+of tools to the run's history, and decides on reflection and paging. It keeps
+snapshots of long runs, so that other roles need not read a run from its beginning.`,
 		func(flags *pflag.FlagSet) { wire.AddSnapshotFlag(flags, &every) }, func() error { return wire.CheckSnapshots(every) },
 		func(ctx context.Context, r wire.Role) error {
 			o, err := observer.New(observer.Config{

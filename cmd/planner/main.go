@@ -28,7 +28,7 @@ func command() *cobra.Command {
 	var callers map[string]llm.Caller
 	return wire.RoleCommand("planner", "Call models: the states Planning and Reflecting",
 		`Planner consumes the events that enter Planning and Reflecting, asks the agent's
-model provider, and appends what its reply comes to.
+model provider, and appends its reply as an event.
 
 The provider scripted is always there. The others need one of two variables; a
 third one names the model for agents that name none:
@@ -39,10 +39,10 @@ planner whose provider has another address or default model than that of a runni
 planner ends with exit code 78. --prices FILE says what models cost, for budgets in
 money.
 
---concurrency calls of models are in flight at once (default 256). Each has a
-connection of its own where the model's server speaks HTTP/1.1: for thousands,
-raise the limit of open files (ulimit -n) of this process and of that server, or
-bound the sockets with --connections.`,
+--concurrency model calls are in flight at once (default 256). Each needs a connection
+of its own if the model's server speaks HTTP/1.1. For thousands, raise the limit of
+open files (ulimit -n) of this process and of that server, or bound the sockets with
+--connections.`,
 		func(flags *pflag.FlagSet) {
 			flags.StringVar(&file, "providers", "", "`file` of model providers (YAML or JSON)")
 			wire.AddPricesFlag(flags, &pricesFile)

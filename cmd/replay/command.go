@@ -16,11 +16,11 @@ import (
 	"github.com/moorebus/moorebus/pkg/replay"
 )
 
-const long = `Replay reads runs back from their log and shows what they did.
+const long = `Replay reads runs from their log and shows what they did.
 
 The log is that of a bus (NATS_URL and its like, or --nats), of a data directory
 (--data, else the one that "moorebus run" uses), or a file (--file) that
-"replay export" wrote. A data directory that "moorebus dev" holds is read
+"replay export" wrote. If "moorebus dev" holds the data directory, replay reads
 through it.
 
 Exit codes: 0 all good, 1 failure, 2 usage, 3 the log diverged (also: poisoned
@@ -58,8 +58,8 @@ func newCommand(getenv func(string) string) *cobra.Command {
 	flags := root.Flags()
 	flags.Uint64Var(&o.Until, "until", 0, "stop after this event (default: the last one)")
 	flags.BoolVar(&o.State, "state", false, "print the memory at the end, as JSON")
-	flags.BoolVar(&o.Follow, "follow", false, "go on live until the run has ended")
-	flags.StringVar(&speed, "speed", "", "show events in the rhythm in which they happened, such as 1x, 2x or 0.5x, and replies as they came if the agent has record_chunks")
+	flags.BoolVar(&o.Follow, "follow", false, "follow live until the run has ended")
+	flags.StringVar(&speed, "speed", "", "show events at the speed at which they happened, such as 1x, 2x or 0.5x, and replies as they came if the agent has record_chunks")
 	root.AddCommand(verifyCommand(src), diffCommand(src), exportCommand(src), benchCommand(src))
 	return root
 }
@@ -83,13 +83,12 @@ func verifyCommand(src *source) *cobra.Command {
 		Short: "Fold runs and check every event",
 		Long: `Verify folds runs and checks each event: its place, the chain of hashes, the
 transition table, its origin, who may write which field, and that a fold through
-a snapshot is the same, the stored one too. It names the first event that is
-wrong in each run.
+a snapshot is equal, the stored one too. It names the first wrong event of each run.
 
-A poisoned run has a message that is no event of it, and was ended for that or
-waits for it: exit 3 only with --strict. A diverged run is not what was written:
-exit 3. So is it for an orphaned run, a fork whose parent is not in the log. Runs
-that go on are verified as far as they go.`,
+A poisoned run has a message that is no legal event, and has ended or will end for
+that: exit 3 only with --strict. A diverged run is not what was written: exit 3. A
+fork whose parent is not in the log (orphaned) is exit 3 too. Unfinished runs are
+verified as far as they go.`,
 	}
 	c.Flags().BoolVar(&o.All, "all", false, "verify every run (of --namespace, if that is given)")
 	c.Flags().BoolVar(&o.Strict, "strict", false, "exit 3 for poisoned runs too")
@@ -133,10 +132,10 @@ func diffCommand(src *source) *cobra.Command {
 		Short: "Show the first event in which two runs differ",
 		Long: `Diff compares two runs event by event, without ids, times, hashes and sources,
 and shows the first difference and how the memories differ there: exit 3. A fork
-is compared with the events that it has of its parent, so a run and its fork, or
-two forks of one run, are compared from where they part; it says first what is a
-fork of what, with its patch. With --file twice the first run is in the first file,
-the second in the second.`,
+has the events of its parent, so a run and its fork, or two forks of one run, are
+compared from where they part. Diff first says which run is a fork of which, with
+its patch. With --file twice the first run is in the first file, the second in the
+second.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkRuns(args); err != nil {
@@ -171,8 +170,8 @@ func exportCommand(src *source) *cobra.Command {
 		Use:   "export [RUN…|--all]",
 		Short: "Write runs as JSON lines, to be read with --file",
 		Long: `Export writes runs as JSON lines, each with the runs that it was forked from and
-the large results that it refers to: the same as "moorebus export", which a bus can
-be rebuilt from with "moorebus import".`,
+the large results that it refers to. It writes the same as "moorebus export", and
+"moorebus import" rebuilds a bus from it.`,
 	}
 	c.Flags().BoolVar(&o.All, "all", false, "export every record (of --namespace, if that is given)")
 	c.Flags().StringVarP(&path, "out", "f", "", "file to write (default: stdout)")
@@ -202,7 +201,7 @@ func benchCommand(src *source) *cobra.Command {
 		Short: "Measure how fast the log is read and folded",
 		Args:  cobra.NoArgs,
 	}
-	c.Flags().DurationVar(&o.Least, "time", 0, "how long each fold is repeated at least (default 1s)")
+	c.Flags().DurationVar(&o.Least, "time", 0, "least time for which each fold is repeated (default 1s)")
 	c.Flags().IntVar(&o.Workers, "workers", 0, "cores of the parallel fold (default: all)")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return src.use(c.Context(), func(l *opened) error {

@@ -38,7 +38,7 @@ func (f *BusFlags) addURL(flags *pflag.FlagSet) {
 }
 
 func (f *BusFlags) addGroup(flags *pflag.FlagSet) {
-	flags.StringVar(&f.group, "group-commit", "auto", "whether events of several runs that wait to be stored go as one batch: on, off, or auto: if the log says that its server flushes each to the disk")
+	flags.StringVar(&f.group, "group-commit", "auto", "store waiting events of several runs as one batch: on, off, or auto (if the log says that its server flushes each event)")
 }
 
 // groupCommit returns what --group-commit says, or a usage error.

@@ -86,9 +86,9 @@ type ServeFlags struct {
 // --fsync and --max-bytes. They go with those of [AddRoleFlags]. getenv is os.Getenv, or a test's.
 func AddServeFlags(flags *pflag.FlagSet, getenv func(string) string) *ServeFlags {
 	f := &ServeFlags{flags: flags, getenv: getenv}
-	flags.StringVar(&f.listen, "nats-listen", "", "address of the embedded server for other processes, host:port; NATS_TOKEN is what they must present (default: none)")
-	flags.StringVar(&f.fsync, "fsync", "always", "when the log goes to the disk: always (before it is acknowledged) or relaxed")
-	flags.Var(&f.maxBytes, "max-bytes", "how large the log may become, such as 20GiB (default: as it was set, else half of the disk)")
+	flags.StringVar(&f.listen, "nats-listen", "", "address of the embedded server for other processes, host:port; they must present NATS_TOKEN (default: none)")
+	flags.StringVar(&f.fsync, "fsync", "always", "when the log is flushed to disk: always (before an event is acknowledged) or relaxed")
+	flags.Var(&f.maxBytes, "max-bytes", "largest size of the log, such as 20GiB (default: as it was set, else half of the disk)")
 	return f
 }
 

@@ -33,8 +33,8 @@ func AddRoleFlags(flags *pflag.FlagSet) *RoleFlags {
 	f := &RoleFlags{flags: flags}
 	addInsecureFlag(flags)
 	flags.StringVar(&f.Instance, "instance", DefaultInstance(), "name of this process among those of its role")
-	flags.IntVar(&f.Concurrency, "concurrency", 0, "deliveries in work at once; 0 is the role's default")
-	flags.DurationVar(&f.Drain, "drain", DrainWait, "how long work in flight may go on after SIGTERM")
+	flags.IntVar(&f.Concurrency, "concurrency", 0, "deliveries in flight at once; 0 is the role's default")
+	flags.DurationVar(&f.Drain, "drain", DrainWait, "how long work in flight may continue after SIGTERM")
 	flags.StringVar(&f.pprof, "pprof", "", "`address` to serve profiles on, as in :6060, which is loopback (default: none)")
 	return f
 }

@@ -11,7 +11,7 @@ import (
 
 // AddConnectionsFlag adds --connections, for what calls models.
 func AddConnectionsFlag(flags *pflag.FlagSet, n *int) {
-	flags.IntVar(n, "connections", 0, "connections to one model server at most, further calls wait for one; 0: as many as there are calls")
+	flags.IntVar(n, "connections", 0, "most connections to one model server, for which further calls wait; 0: no limit")
 }
 
 // CheckConnections returns a usage error for a number that makes no sense.

@@ -13,7 +13,7 @@ import (
 // AddPricesFlag adds --prices, for what runs a planner.
 func AddPricesFlag(flags *pflag.FlagSet, file *string) {
 	flags.StringVar(file, "prices", os.Getenv("MOOREBUS_PRICES"),
-		"`file` of models' prices (YAML or JSON), for budgets in money; goes before the prices that are known anyway (MOOREBUS_PRICES)")
+		"`file` of models' prices (YAML or JSON), for budgets in money; overrides the built-in prices (MOOREBUS_PRICES)")
 }
 
 // Prices are the builtin prices with those of the file (may be empty) over them.

@@ -81,7 +81,7 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 
 // AddSnapshotFlag adds --snapshot-every, for what runs an observer.
 func AddSnapshotFlag(flags *pflag.FlagSet, every *int) {
-	flags.IntVar(every, "snapshot-every", observer.DefaultSnapshotEvery, "events of a run between two snapshots of it; 0: none are taken")
+	flags.IntVar(every, "snapshot-every", observer.DefaultSnapshotEvery, "events between two snapshots of a run; 0: no snapshots")
 }
 
 // CheckSnapshots says what is wrong with --snapshot-every.
@@ -134,8 +134,8 @@ type HTTPFlags struct {
 func AddHTTPFlags(flags *pflag.FlagSet) *HTTPFlags {
 	f := &HTTPFlags{}
 	flags.StringSliceVar(&f.hosts, "host", nil, "further `names` by which clients without a token may address --listen; its own host, localhost and IP addresses are always allowed")
-	flags.IntVar(&f.Max, "max-streams", gateway.MaxStreams, "event streams that may be open at once; a further one is 429")
-	flags.IntVar(&f.PerClient, "max-client-streams", gateway.MaxClientStreams, "event streams that one address may have open at once; a further one is 429")
+	flags.IntVar(&f.Max, "max-streams", gateway.MaxStreams, "most open event streams; a further one is refused with 429")
+	flags.IntVar(&f.PerClient, "max-client-streams", gateway.MaxClientStreams, "most open event streams of one address; a further one is refused with 429")
 	return f
 }
 
@@ -154,7 +154,7 @@ func (f *HTTPFlags) Check() error {
 
 // AddPoolWaitFlag adds --pool-wait, for what runs a gateway.
 func AddPoolWaitFlag(flags *pflag.FlagSet, wait *time.Duration) {
-	flags.DurationVar(wait, "pool-wait", 30*time.Second, "how long no actor may serve a pool until its calls are answered with no_actor")
+	flags.DurationVar(wait, "pool-wait", 30*time.Second, "how long a pool may have no actor before its calls are answered with no_actor")
 }
 
 // CheckPoolWait returns a usage error for a wait that makes no sense.

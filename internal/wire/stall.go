@@ -15,7 +15,7 @@ type StallFlag struct{ After time.Duration }
 func AddStallFlag(flags *pflag.FlagSet) *StallFlag {
 	f := &StallFlag{}
 	flags.DurationVar(&f.After, "stall", gateway.StallAfter,
-		"after how long without an event work that is due is driven once more, and after as long again its run ended; longer than any call of a model or a tool takes")
+		"a run with work to do and no event for this long is driven once more, and ended after as long again; must be longer than any call of a model or a tool")
 	return f
 }
 
