@@ -8,8 +8,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -219,76 +221,72 @@ func TestRedirections(t *testing.T) {
 	require.Equal(t, "plain", text)
 }
 
-// hang reads the request, sends what there is, and waits for the client to go.
-func hang(events string) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if !isStream(r) && events != "" {
+// pieces is a transport that answers streamed requests with the texts, each a while
+// after the one before, and then keeps the stream open. It answers plain requests
+// only if plain is set.
+type pieces struct {
+	plain bool
+	after time.Duration
+	texts []string
+}
+
+func (p pieces) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, w := io.Pipe()
+	streamed := isStream(r)
+	go func() {
+		if p.plain && !streamed {
 			_, _ = io.WriteString(w, "plain")
+			_ = w.Close()
 			return
 		}
-		if events != "" {
-			_, _ = io.WriteString(w, events)
-			_ = http.NewResponseController(w).Flush()
-		}
-		<-r.Context().Done()
-	}
-}
-
-func TestTimeout(t *testing.T) {
-	c := serve(t, hang(""), Options{Timeout: 30 * time.Millisecond})
-	for _, streamed := range []bool{false, true} {
-		_, err := call(t.Context(), c, streamed)
-		require.Equal(t, "the model gave no complete reply within 30ms", wantError(t, err, llm.KindNetwork).Message)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-	}
-}
-
-// A stream that has begun and goes silent is given up long before the call's time
-// is over.
-func TestSilentStreamIsBroken(t *testing.T) {
-	c := serve(t, hang("data: \"half\"\n\n"), Options{Timeout: time.Minute, Silence: 50 * time.Millisecond})
-	began := time.Now()
-	text, err := call(t.Context(), c, true)
-	require.NoError(t, err)
-	require.Equal(t, "plain", text)
-	require.Less(t, time.Since(began), 30*time.Second)
-}
-
-// A stream is not silent if its server sends comments, nor before it has begun.
-func TestCommentsAreNotSilence(t *testing.T) {
-	t.Parallel()
-	// Signs of life come fifteen times as often, so that a busy machine's pauses do
-	// not look like silence.
-	const silence, steps = 3 * time.Second, 36
-	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		if !isStream(r) {
-			t.Error("fell back to a plain call")
-		}
-		_ = http.NewResponseController(w).Flush()
-		ticker := time.NewTicker(silence / 15)
-		defer ticker.Stop()
-		for n := range steps {
-			<-ticker.C
-			if n >= steps/2 { // before that the model reads the prompt
-				_, _ = io.WriteString(w, ": still thinking\n\n")
-				_ = http.NewResponseController(w).Flush()
+		for _, text := range p.texts {
+			select {
+			case <-time.After(p.after):
+				_, _ = io.WriteString(w, text)
+			case <-r.Context().Done():
 			}
 		}
-		_, _ = io.WriteString(w, "data: \"hello\"\n\ndata: \"END\"\n\n")
-	}, Options{Timeout: time.Minute, Silence: silence})
-	text, err := call(t.Context(), c, true)
-	require.NoError(t, err)
-	require.Equal(t, "hello", text)
+		<-r.Context().Done()
+		_ = w.CloseWithError(r.Context().Err())
+	}()
+	return &http.Response{StatusCode: 200, Header: http.Header{}, Body: body, Request: r}, nil
 }
 
-// A stream that stays open has its reply all the same.
-func TestStreamThatStaysOpen(t *testing.T) {
-	for name, end := range map[string]string{"complete": "data: \"END\"\n\n", "ended": "data: \"END\"\n\ndata: [DONE]\n\n"} {
-		c := serve(t, hang("data: \"hello\"\n\n"+end), Options{})
-		c.grace = 30 * time.Millisecond
-		text, err := call(t.Context(), c, true)
-		require.NoError(t, err, name)
-		require.Equal(t, "hello", text, name)
+// TestTimes holds the default times, which end what a server leaves open.
+func TestTimes(t *testing.T) {
+	comments := slices.Repeat([]string{": still thinking\n\n"}, 4)
+	for name, c := range map[string]struct {
+		served pieces
+		want   string
+		after  time.Duration
+	}{
+		"silent":        {pieces{plain: true, texts: []string{"data: \"half\"\n\n"}}, "plain", 2 * time.Minute},
+		"comments":      {pieces{after: 110 * time.Second, texts: append(comments, "data: \"hi\"\n\ndata: \"END\"\n\n")}, "hi", 5*110*time.Second + 5*time.Second},
+		"late":          {pieces{after: 9 * time.Minute, texts: []string{"data: \"hi\"\n\ndata: [DONE]\n\n"}}, "hi", 9*time.Minute + 50*time.Millisecond},
+		"not ended":     {pieces{texts: []string{"data: \"hi\"\n\ndata: \"END\"\n\n"}}, "hi", 5 * time.Second},
+		"not closed":    {pieces{texts: []string{"data: \"hi\"\n\ndata: \"END\"\n\ndata: [DONE]\n\n"}}, "hi", 50 * time.Millisecond},
+		"no reply ever": {pieces{}, "", 10 * time.Minute},
+	} {
+		for _, streamed := range []bool{true, false} {
+			if !streamed && c.want != "" {
+				continue
+			}
+			t.Run(fmt.Sprint(name, ", streamed ", streamed), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					client := open(t, providers.OpenAI, Options{BaseURL: "http://pieces.invalid", HTTPClient: &http.Client{Transport: c.served}})
+					began := time.Now()
+					text, err := call(t.Context(), client, streamed)
+					require.Equal(t, c.after, time.Since(began))
+					require.Equal(t, c.want, text)
+					if c.want == "" {
+						require.Equal(t, "the model gave no complete reply within 10m0s", wantError(t, err, llm.KindNetwork).Message)
+						require.ErrorIs(t, err, context.DeadlineExceeded)
+						return
+					}
+					require.NoError(t, err)
+				})
+			})
+		}
 	}
 }
 

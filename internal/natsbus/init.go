@@ -23,7 +23,7 @@ type InitOptions struct {
 	// Shards is the number of streams; 0: as many as there are, or 1. It cannot
 	// be changed once the streams exist.
 	Shards int
-	// Replicas is on how many servers each stream lies; 0: as it is, or 1.
+	// Replicas is number of servers that hold each stream; 0: as it is, or 1.
 	Replicas int
 	// Pools are the pools of tools that get a consumer and buckets, beside
 	// `default`.

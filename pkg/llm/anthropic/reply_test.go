@@ -91,16 +91,6 @@ func TestStopReasons(t *testing.T) {
 	require.Contains(t, wantError(t, err, llm.KindOther).Message, "pause_turn")
 }
 
-// A server that answers a stream in one piece is asked once.
-func TestServerThatIgnoresStreamIsAskedOnce(t *testing.T) {
-	c := always(t, "application/json", `{"type":"message","model":"m","content":[{"type":"text","text":"two words"}],"stop_reason":"end_turn"}`)
-	var text strings.Builder
-	res, err := c.Call(t.Context(), ask(), func(c llm.Chunk) { text.WriteString(c.Text) })
-	require.NoError(t, err)
-	require.Equal(t, "two words", res.(llm.Text).Content)
-	require.Equal(t, "two words", text.String())
-}
-
 // canned answers streamed requests with the given bytes.
 type canned string
 

@@ -130,7 +130,6 @@ func wantError(t *testing.T, err error, kind llm.ErrorKind) *llm.Error {
 // TestRepliesEitherWay gives the same replies plain and streamed.
 func TestRepliesEitherWay(t *testing.T) {
 	meta := llm.Meta{Model: "m-1", Confidence: 1}
-	cut := llm.Meta{Model: "m-1", Confidence: 1, Cut: true}
 	call := `"tool_calls":[{"index":0,"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\": cut"}}]`
 	calls := []llm.Call{{ID: "a", Name: "f", Arguments: `{"x": cut`}}
 	for _, tt := range []struct {
@@ -138,11 +137,7 @@ func TestRepliesEitherWay(t *testing.T) {
 		want                  llm.Response
 	}{
 		{"empty", `"content":null`, "stop", llm.Text{Meta: meta}},
-		{"refusal", `"content":null,"refusal":"I will not."`, "stop", llm.Text{Meta: meta, Content: "I will not."}},
-		{"cut text", `"content":"half a"`, "length", llm.Text{Meta: cut, Content: "half a"}},
 		{"malformed arguments", `"content":null,` + call, "tool_calls", llm.ToolCalls{Meta: meta, Calls: calls}},
-		{"cut call", `"content":"see",` + call, "length", llm.ToolCalls{Meta: cut, Content: "see", Calls: calls}},
-		{"refused call", `"content":null,"refusal":"I will not.",` + call, "stop", llm.Text{Meta: meta, Content: "I will not."}},
 		{"unknown finish", `"content":"hi"`, "eos", llm.Text{Meta: meta, Content: "hi"}},
 	} {
 		c := serve(t, Options{}, script(events(delta(tt.members, tt.finish), done), plainReply(tt.members, tt.finish)))

@@ -62,8 +62,6 @@ func TestCompleteStreams(t *testing.T) {
 		name, events string
 		want         llm.Response
 	}{
-		{"names of events", strings.ReplaceAll(hello, "data: ", "event: message\ndata: "), helloText},
-		{"no [DONE]", strings.TrimSuffix(hello, "data: [DONE]\n\n"), helloText},
 		{"no line end", strings.TrimRight(finished, "\n"), noUsage},
 		{"no usage", finished + "data: [DONE]\n\n", noUsage},
 		{"usage beside the reply", events(strings.Replace(delta(`"content":"Hällo wörld 🙂"`, "stop"), `"usage":null`,
