@@ -2,10 +2,9 @@ package prices
 
 import "github.com/moorebus/moorebus/pkg/llm"
 
-// Builtin returns the prices that are known without a file: those of short
-// requests at the standard rate, without discounts for batches. They are of
-// 2026-10-10 and change without notice; what is written to a cache is not in
-// them. Sources:
+// Builtin returns the prices that are known without a file: for short requests at the
+// standard rate, without discounts for batches and without the cost of cache writes.
+// They are of 2026-10-10 and change without notice. Sources:
 //
 //	https://platform.openai.com/docs/pricing
 //	https://platform.claude.com/docs/en/about-claude/pricing

@@ -10,10 +10,9 @@
 //	openai/*
 //	*
 //
-// What stands behind the family's name may only be a date, as the providers
-// append one to name a release. A release that costs something else than its
-// family needs an entry of its own. Nothing else is guessed: gpt-4o-audio is
-// another model.
+// Only a date may follow the model's name, since providers append one to name a
+// release. A release with another price needs an entry of its own. Nothing else is
+// guessed: gpt-4o-audio is another model.
 package prices
 
 import (
@@ -28,7 +27,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
-// Any is the name of the entry that holds where no other does.
+// Any is the name of the entry for every other model.
 const Any = "*"
 
 // Table holds prices by the name of the model, `provider/model` for that of one
@@ -37,9 +36,8 @@ type Table struct{ entries map[string]llm.Price }
 
 var _ llm.Prices = (*Table)(nil)
 
-// Most is the highest price that an entry may have, in US dollars for a million
-// tokens: one dollar a token. What it comes to for any number of tokens can be
-// written down.
+// Most is the highest price of an entry, in US dollars for a million tokens: one dollar
+// a token. With it the cost of any number of tokens is finite.
 const Most = 1e6
 
 // New makes a table. The error names every entry with a price that is negative,
@@ -66,22 +64,21 @@ func New(entries map[string]llm.Price) (*Table, error) {
 	return &Table{entries: maps.Clone(entries)}, nil
 }
 
-// checkName refuses a name by which no price is ever found.
+// checkName refuses names that no model can have.
 func checkName(name string) error {
 	provider, _, _ := strings.Cut(name, "/")
 	switch {
 	case name == "":
 		return errors.New("a price without a model's name")
 	case name != strings.TrimSpace(name) || strings.ContainsFunc(name, unicode.IsControl):
-		return fmt.Errorf("%q: no model has this name: there is white space around it, or what controls a terminal in it", name)
+		return fmt.Errorf("%q: no model has this name: it has white space around it or control characters in it", name)
 	case strings.Contains(name, Any) && name != Any && (provider == "" || name != provider+"/"+Any || strings.Contains(provider, Any)):
-		return fmt.Errorf("%q: no model has this name: a star stands for every model alone, as in * or in openai/*", name)
+		return fmt.Errorf("%q: no model has this name: a star stands alone for every model, as in * or openai/*", name)
 	}
 	return nil
 }
 
-// With returns a table that has the entries of both, where a name is in both
-// those of over.
+// With returns a table with the entries of both; those of over take precedence.
 func (t *Table) With(over *Table) *Table {
 	entries := maps.Clone(t.entries)
 	maps.Copy(entries, over.entries)
@@ -93,8 +90,8 @@ var release = regexp.MustCompile(`-(20\d{2}-\d{2}-\d{2}|20\d{6})$`)
 
 // Price returns the price of a provider's model.
 func (t *Table) Price(provider, model string) (llm.Price, bool) {
-	family := release.ReplaceAllString(model, "")
-	for _, name := range []string{provider + "/" + model, model, provider + "/" + family, family, provider + "/" + Any, Any} {
+	base := release.ReplaceAllString(model, "")
+	for _, name := range []string{provider + "/" + model, model, provider + "/" + base, base, provider + "/" + Any, Any} {
 		if p, ok := t.entries[name]; ok {
 			return p, true
 		}

@@ -32,9 +32,9 @@ func TestWhichEntryHolds(t *testing.T) {
 	}{
 		"a provider's release":             {"groq", "m-2024-08-06", 1},
 		"a release":                        {"openai", "m-2024-08-06", 2},
-		"a provider's family":              {"groq", "m-2025-01-01", 3},
+		"a provider's model":               {"groq", "m-2025-01-01", 3},
 		"a date without dashes":            {"groq", "m-20250101", 3},
-		"a family":                         {"openai", "m-2025-01-01", 4},
+		"a model":                          {"openai", "m-2025-01-01", 4},
 		"the name itself":                  {"openai", "m", 4},
 		"a provider's own goes before all": {"groq", "m", 3},
 		"a provider's fallback":            {"groq", "other", 5},

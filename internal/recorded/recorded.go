@@ -1,10 +1,10 @@
-// Package recorded answers a run's model calls from replies that were recorded
-// before, for replays and tests.
+// Package recorded answers a run's model calls from recorded replies, for replays and
+// tests.
 //
-// It promises that the reply to a request depends on the request alone: the
-// reply numbered req.Replies is given, however often and in whatever order it
-// is asked for, and by however many goroutines. Replies are given as they were
-// recorded, errors too. It reaches no network and keeps no state.
+// It promises that the reply depends on the request only: it is the reply numbered
+// req.Replies, however often, in whatever order and by however many goroutines it is
+// requested. Replies come as they were recorded, errors too. The package reaches no
+// network and keeps no state.
 package recorded
 
 import (
@@ -35,8 +35,8 @@ func New(replies []Reply) *Caller {
 	return &Caller{replies: slices.Clone(replies)}
 }
 
-// Call gives the reply numbered req.Replies, counted from 0, and streams it word
-// by word where stream is not nil. A request beyond the recording, or for a
+// Call returns the reply numbered req.Replies, counted from 0, and streams it word by
+// word if stream is not nil. A request beyond the recording, or for a
 // reflection (recordings count only the replies of planning), is an *llm.Error
 // of KindInvalid.
 func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {

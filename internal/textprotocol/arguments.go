@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// arguments is the JSON of a call's arguments: the text of `<arguments>` as it
-// stands there, or one member for each element, by the tool's schema.
+// arguments returns the JSON of a call's arguments: the text of `<arguments>` verbatim,
+// or one member for each element, by the tool's schema.
 func (a *action) arguments(schema json.RawMessage) (string, *syntaxError) {
 	fields := a.fields
 	if i := indexOf(fields, argumentsElement); i >= 0 {
@@ -21,7 +21,7 @@ func (a *action) arguments(schema json.RawMessage) (string, *syntaxError) {
 			}
 			return text, nil
 		}
-		// The arguments were written as elements nevertheless.
+		// The arguments were written as elements anyway.
 		from := fields[i].from + strings.Index(fields[i].raw, text)
 		s := &scanner{text: text}
 		inner, err := s.fields(argumentsElement, actionElement)
@@ -110,8 +110,8 @@ type parameter struct {
 	items string
 }
 
-// lookup finds what an element is an argument for: by its name, else by its name
-// in other letters. What the tool does not know is a string.
+// lookup finds the parameter of an element by its name, else by its name in another
+// case. An unknown argument is a string.
 func lookup(known []parameter, name string) parameter {
 	found := parameter{name: name}
 	for _, p := range known {
@@ -125,8 +125,8 @@ func lookup(known []parameter, name string) parameter {
 	return found
 }
 
-// convert writes an argument's texts as its kind wants it. A text that is not of
-// the kind becomes a string, and whoever checks the arguments says so.
+// convert writes an argument's texts in the form of its kind. A text that does not fit
+// becomes a string, which the check of the arguments reports.
 func (p parameter) convert(values []string) json.RawMessage {
 	if p.kind != kindArray {
 		return single(p.kind, values[0])
@@ -137,8 +137,8 @@ func (p parameter) convert(values []string) json.RawMessage {
 	return p.list(values)
 }
 
-// listOf writes the list that stands in one element: as JSON, as JSON objects or lists
-// without the brackets around them, or as items with commas.
+// listOf writes a list that was given in one element: as JSON, as JSON objects or lists
+// without the outer brackets, or as items separated by commas.
 func (p parameter) listOf(text string) json.RawMessage {
 	if !strings.HasPrefix(text, "[") && !strings.HasPrefix(text, "{") {
 		return p.list(split(text))
@@ -197,7 +197,7 @@ func single(kind, value string) json.RawMessage {
 	return quote(value)
 }
 
-// quote writes a JSON string without escaping more than JSON wants.
+// quote writes a JSON string and escapes only what JSON requires.
 func quote(s string) json.RawMessage {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

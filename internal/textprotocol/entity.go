@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// value is the text of a field: white space around it goes, entities and CDATA
-// sections are what they stand for, and everything else is as it was written.
+// value returns the text of a field without the white space around it. Entities and
+// CDATA sections are decoded, everything else is as written.
 func (f field) value() string { return decode(strings.TrimSpace(f.raw)) }
 
 func decode(raw string) string {
@@ -23,7 +23,7 @@ func decode(raw string) string {
 		b.WriteString(raw[:i])
 		raw = raw[i:]
 		if strings.HasPrefix(raw, cdataOpen) {
-			// The scanner saw to it that the section is closed.
+			// The scanner has checked that the section is closed.
 			text, rest, _ := strings.Cut(raw[len(cdataOpen):], cdataClose)
 			b.WriteString(text)
 			raw = rest
@@ -42,8 +42,8 @@ var entities = map[string]string{"lt": "<", "gt": ">", "amp": "&", "quot": `"`, 
 // longestEntity is the length of `&#x10FFFF;`, and of some leading zeros.
 const longestEntity = 16
 
-// entity reads what stands at a `&` or `<` and how many bytes it took. What is no
-// entity is one character.
+// entity decodes the text at a `&` or `<` and returns how many bytes it read. If it is no
+// entity it is one character.
 func entity(raw string) (string, int) {
 	end := strings.IndexByte(raw[:min(len(raw), longestEntity)], ';')
 	if raw[0] != '&' || end < 2 {
@@ -69,5 +69,5 @@ func entity(raw string) (string, int) {
 
 var escaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
-// escape makes a text one that cannot leave its element.
+// escape escapes a text so that it cannot leave its element.
 func escape(text string) string { return escaper.Replace(text) }

@@ -8,7 +8,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
-// The action that is no tool: the final answer, by its name and its alias.
+// The names of the final answer, which is an action without a tool.
 const (
 	answerAction = "answer"
 	answerAlias  = "final_answer"
@@ -32,14 +32,14 @@ type element struct {
 	action   *action
 }
 
-// action is its action; fields are what stands in it beside the type.
+// action is the action of an element; fields are its elements beside the type.
 type action struct {
 	at     int
 	typ    *field
 	fields []field
 }
 
-// parse reads a model's reply. meta is what the reply has beside its text.
+// parse reads a model's reply.
 func parse(reply string, req *llm.Request, meta llm.Meta) llm.Response {
 	said, from, ends := afterThinking(reply)
 	res, err := llm.Response(nil), wrong(0, "the thoughts never end: expected </think>, and then an <agent> element")
@@ -54,8 +54,8 @@ func parse(reply string, req *llm.Request, meta llm.Meta) llm.Response {
 
 const thinkOpen, thinkClose = "<think>", "</think>"
 
-// afterThinking drops what a model thought aloud, up to `</think>`, and returns
-// where the rest begins; ends is false for thoughts that never end.
+// afterThinking drops the text up to `</think>` and returns where the rest begins; ends
+// is false if `</think>` is missing.
 func afterThinking(reply string) (said string, from int, ends bool) {
 	if i := strings.Index(reply, thinkClose); i >= 0 {
 		from = i + len(thinkClose)
@@ -122,8 +122,7 @@ func readAgent(said string, open tag) (*element, *syntaxError) {
 	}
 }
 
-// readField takes a field of the agent element; one that nobody knows is left
-// out.
+// readField reads a field of the agent element and ignores unknown ones.
 func (e *element) readField(s *scanner, t tag) *syntaxError {
 	f, err := s.field(t, agentElement)
 	switch {
@@ -164,8 +163,8 @@ func (e *element) readAction(s *scanner, open tag) *syntaxError {
 	return nil
 }
 
-// fields reads the fields of an element whose opening tag was read, up to its
-// closing tag, that of the element around it, or the end.
+// fields reads the fields of an element after its opening tag, up to its closing tag,
+// to that of the outer element, or to the end.
 func (s *scanner) fields(name, around string) ([]field, *syntaxError) {
 	var fields []field
 	for {

@@ -35,8 +35,8 @@ var statePrompts = map[string]string{
 	llm.StateExecuting: "Your state is executing: perform one action.",
 }
 
-// systemPrompt is what stands before the conversation: the agent's own prompts,
-// how to reply, and the actions that there are.
+// systemPrompt returns the text before the conversation: the agent's own prompts, how to
+// reply, and the available actions.
 func systemPrompt(system []string, req *llm.Request, memory *llm.Memory) string {
 	now := state(memory)
 	parts := append(system, memory.Prompts[llm.PromptBase])
@@ -108,8 +108,8 @@ func (p parameter) line() string {
 // indent keeps a description within its item of the list.
 func indent(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    ") }
 
-// answerName is how the final answer is called: answer, or its alias where a tool
-// has that name. Of two tools with both names the first cannot be reached.
+// answerName returns the name of the final answer: answer, or its alias if a tool has
+// that name. If tools have both names, the tool answer cannot be called.
 func answerName(tools []llm.Tool) string {
 	taken := map[string]bool{}
 	for _, t := range tools {

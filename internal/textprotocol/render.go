@@ -8,9 +8,9 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
-// render writes a request as plain messages: what the model is and can do, the
-// conversation, and what it remembers. Messages of one role that follow each other
-// become one, since many local models want the roles to take turns.
+// render writes a request as plain messages: the prompts, the conversation and the
+// memory. Consecutive messages of one role become one, since many local models require
+// alternating roles.
 func render(req *llm.Request) []llm.Message {
 	memory := req.Memory
 	if memory == nil {
@@ -70,8 +70,8 @@ func inline(name, text string) string {
 	return "<" + name + ">" + escape(text) + "</" + name + ">\n"
 }
 
-// writtenArguments writes a call's arguments as one element each where reading
-// them gives the same arguments, else as JSON.
+// writtenArguments writes each argument of a call as an element if reading them gives
+// the same arguments, else all of them as JSON.
 func writtenArguments(c llm.Call, tools []llm.Tool) string {
 	var known []parameter
 	if i := slices.IndexFunc(tools, func(t llm.Tool) bool { return t.Name == c.Name }); i >= 0 {

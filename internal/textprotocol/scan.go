@@ -12,8 +12,8 @@ const (
 	maxReply = 4 << 20
 	// maxFields is how many elements one element may hold.
 	maxFields = 200
-	// maxTag is the longest tag with its attributes, in bytes; what is longer is
-	// text. It bounds what a text full of them costs.
+	// maxTag is the longest tag with its attributes, in bytes; a longer one is text.
+	// It bounds the cost of a text full of tags.
 	maxTag = 1 << 10
 )
 
@@ -45,8 +45,7 @@ type tag struct {
 
 func (t tag) is(name string) bool { return strings.EqualFold(t.name, name) }
 
-// tagAt reads the tag that begins at a `<`; false where that is only a character
-// of a text.
+// tagAt reads the tag that begins at a `<`; false if the `<` is text.
 func tagAt(text string, at int) (tag, bool) {
 	t := tag{start: at}
 	text = text[:min(len(text), at+maxTag)]
@@ -120,7 +119,7 @@ func findAgent(text string) (tag, bool) {
 				i += end + len(commentClose)
 				continue
 			}
-			comments = false // what is never closed is text
+			comments = false // an unclosed comment is text
 		}
 		if t, ok := tagAt(text, i); ok && !t.closing && t.is("agent") {
 			return t, true
@@ -129,8 +128,7 @@ func findAgent(text string) (tag, bool) {
 	}
 }
 
-// field is an element that holds text; at is where it begins, raw what it holds,
-// and from where that begins.
+// field is an element that holds text: it begins at at, and its text raw at from.
 type field struct {
 	name string
 	raw  string
@@ -138,7 +136,7 @@ type field struct {
 	from int
 }
 
-// scanner reads what stands within the agent element.
+// scanner reads the content of the agent element.
 type scanner struct {
 	text string
 	at   int
@@ -187,9 +185,9 @@ func (s *scanner) skip(open, end, what string) *syntaxError {
 	return nil
 }
 
-// field reads what an element holds whose opening tag was read: everything up to
-// its closing tag, markup too. Without that tag it ends where an element around
-// it is closed, if nothing before that looks like markup.
+// field reads the text of an element after its opening tag: everything up to its
+// closing tag, markup too. Without that tag it ends where an outer element is closed,
+// if nothing before that looks like markup.
 func (s *scanner) field(open tag, around ...string) (field, *syntaxError) {
 	f := field{name: open.name, at: open.start, from: open.end}
 	if open.empty {

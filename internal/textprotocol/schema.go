@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// parameters reads what a tool takes from its schema: required ones first, each
-// group by name. References are not followed, and what is no schema has none.
+// parameters reads a tool's parameters from its schema: required ones first, each group
+// by name. It follows no references. An invalid schema has no parameters.
 func parameters(schema json.RawMessage) []parameter {
 	var s struct {
 		Properties map[string]json.RawMessage `json:"properties"`
@@ -51,7 +51,7 @@ func property(raw json.RawMessage) (kind, items, description string) {
 	return kindOf(s.Type), kindOf(item.Type), description
 }
 
-// kindOf is a schema's type: of several the first that is not null.
+// kindOf returns a schema's type, or the first of several that is not null.
 func kindOf(raw json.RawMessage) string {
 	var one string
 	if json.Unmarshal(raw, &one) == nil {

@@ -6,9 +6,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
-// Wrap puts the protocol over a provider. Reflections pass through as they are,
-// and so do replies that are calls or thoughts already; a caller whose replies are
-// all read already ([llm.Parsed]) is returned itself.
+// Wrap puts the protocol over a provider. Reflections pass through unchanged, and so do
+// replies that already are calls or thoughts. A [llm.Parsed] caller is returned itself.
 func Wrap(caller llm.Caller) llm.Caller {
 	if parsed, ok := caller.(llm.Parsed); ok {
 		return parsed
@@ -45,8 +44,8 @@ func (w wrapped) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 	return res, nil
 }
 
-// begun passes on that a stream has begun, and nothing of what it says: that is
-// the protocol's, and only its end tells what it means.
+// begun passes on that a stream has begun, but not its text: that is XML, whose meaning is
+// known only at its end.
 func begun(stream func(llm.Chunk)) func(llm.Chunk) {
 	if stream == nil {
 		return nil

@@ -1,10 +1,10 @@
-// Package tokens is the port to token estimators: how large a text is to a model,
-// as far as that can be said without asking it.
+// Package tokens is the port to token estimators: how many tokens a text has for a
+// model, as far as that is known without asking it.
 //
-// An estimator takes part in decisions alone (when memory is paged, what a call
-// reserves of a budget), and what was decided stands in the log. So two processes
-// may estimate differently, and a replay needs none. Estimators have names, by
-// which an agent's definition chooses one. Adapters are in the sub-packages.
+// Estimators only take part in decisions (when memory is paged, what a call reserves
+// of a budget), and the log holds the decisions. So two processes may estimate
+// differently, and a replay needs no estimator. An agent's definition chooses one by
+// name. Adapters are in the sub-packages.
 package tokens
 
 import (
@@ -34,7 +34,7 @@ func ByBytes4(text string) int { return (len(text) + 3) / 4 }
 // has it too.
 type Set map[string]Estimator
 
-// With returns s with the estimators of more, which go before those of s.
+// With returns s with the estimators of more, which override those of s.
 func (s Set) With(more Set) Set {
 	all := Set{}
 	maps.Copy(all, s)
@@ -57,14 +57,14 @@ func (s Set) Named(name string) (Estimator, error) {
 	return nil, fmt.Errorf("token_estimator: %q is not known; there are: %s", name, strings.Join(s.Names(), ", "))
 }
 
-// Check is [Set.Named] for who only wants to know.
+// Check returns the error of [Set.Named].
 func (s Set) Check(name string) error {
 	_, err := s.Named(name)
 	return err
 }
 
-// Or returns the estimator of that name, and [ByBytes4] where there is none: a run
-// goes on where a process lacks what its definition names.
+// Or returns the estimator of that name, or [ByBytes4] if there is none, so that a run
+// continues in a process that lacks the estimator of its definition.
 func (s Set) Or(name string) Estimator {
 	e, err := s.Named(name)
 	if err != nil {

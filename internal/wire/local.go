@@ -38,8 +38,8 @@ func readAgent(file string, o agentfile.Options) (agentfile.Documents, error) {
 }
 
 // Documents reads the agent file, which may be [Stdin], and the tool file of a
-// process that runs everything; either may be empty. Without an agent it is the assistant with
-// the builtin tools. Tools stand in the tool file, in the agent's, or in none.
+// process that runs every role. Either name may be empty. Without an agent file the
+// agent is an assistant with the builtin tools. Tools may be in one of the two files.
 func Documents(agentFile, toolFile string) (agentfile.Documents, error) {
 	var docs agentfile.Documents
 	if agentFile != "" {
@@ -53,7 +53,7 @@ func Documents(agentFile, toolFile string) (agentfile.Documents, error) {
 	}
 	if toolFile != "" {
 		if docs.Tools != nil {
-			return docs, fmt.Errorf("tools stand in %s and in %s: leave one out", agentFile, toolFile)
+			return docs, fmt.Errorf("there are tools in %s and in %s: remove one of them", agentFile, toolFile)
 		}
 		var err error
 		if docs.Tools, err = agentfile.ReadTools(toolFile); err != nil {
@@ -70,8 +70,8 @@ func Documents(agentFile, toolFile string) (agentfile.Documents, error) {
 	return docs, nil
 }
 
-// assistant is the agent of who names none: a real model with all the tools
-// that there are.
+// assistant is the agent of users who name none: a real model with all available
+// tools.
 func assistant(tools *agentfile.ToolFile) (events.Agent, error) {
 	a := events.DefaultAgent()
 	a.Name, a.LLM.Provider = "assistant", providers.Usual(os.Getenv)
@@ -80,9 +80,8 @@ func assistant(tools *agentfile.ToolFile) (events.Agent, error) {
 	return a.Resolve()
 }
 
-// AssistantTools are the tools of the agent of who names none: those of the tool
-// file, with those that its MCP servers have brought into the registry (nil:
-// none), or some builtins without a file.
+// AssistantTools returns the tools of the assistant: those of the tool file and of
+// its MCP servers in the registry (which may be nil), or some builtins without a file.
 func AssistantTools(file *agentfile.ToolFile, registry *tool.Registry) []string {
 	if file == nil {
 		return []string{builtin.Calculator, builtin.CurrentTime}
@@ -102,9 +101,8 @@ func AssistantTools(file *agentfile.ToolFile, registry *tool.Registry) []string 
 	return names
 }
 
-// LocalTools makes the registry of a process that runs everything: the file's
-// tools, and the builtins that need no settings where it has no tool of that
-// name.
+// LocalTools makes the registry of a process that runs every role: the file's tools,
+// and each builtin without settings unless the file has a tool of its name.
 func LocalTools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
 	builtins, err := Builtins()
 	if file == nil || err != nil {
@@ -129,8 +127,8 @@ func LocalTools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
 	return registry, secrets, err
 }
 
-// CheckProvider ends the process with the code for what is not configured, and
-// words that say what to set, if the agent's provider is not there.
+// CheckProvider returns an error with the exit code for missing settings if the
+// agent's provider is not configured. The error says what to set.
 func CheckProvider(a events.Agent, providersFile string, getenv func(string) string) error {
 	callers, err := Providers(providersFile, getenv)
 	if err != nil {
@@ -155,5 +153,5 @@ func PutAgent(ctx context.Context, g *gateway.Gateway, namespace string, a event
 	return err
 }
 
-// NewToken returns a secret that nobody guesses.
+// NewToken returns a random secret.
 func NewToken() string { return rand.Text() }

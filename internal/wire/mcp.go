@@ -18,7 +18,7 @@ import (
 )
 
 // mcpServers makes the sources of a file of MCP servers, and returns the secrets in
-// it. Keys of other programs in it are said on standard error.
+// it. It reports keys of other programs on standard error.
 func mcpServers(m *agentfile.MCP) ([]tool.Source, []string, error) {
 	if m == nil {
 		return nil, nil, nil
@@ -59,10 +59,10 @@ func mcpOptions(s agentfile.MCPServer, over agentfile.MCPTools) mcptool.Options 
 	}
 }
 
-// mcpSecrets are the values of a server's environment and headers, of a header such
-// as `Bearer TOKEN` also the token, what its URL has beside host and path, and the
-// values of its variables. A variable that names a file or folder which is there is
-// none: results are full of such names.
+// mcpSecrets returns the values of a server's environment, headers and variables, the
+// token of a header such as `Bearer TOKEN`, and user, password and query of its URL. A
+// variable that names an existing file or folder is no secret: results are full of
+// such names.
 func mcpSecrets(s agentfile.MCPServer) []string {
 	values := slices.Collect(maps.Values(s.Env))
 	for _, value := range s.Headers {
@@ -90,8 +90,8 @@ func mcpSecrets(s agentfile.MCPServer) []string {
 	return slices.DeleteFunc(slices.Compact(values), func(v string) bool { return len(v) < shortestSecret })
 }
 
-// overlap reports two servers one of whose tools could have the name of one of the
-// other's: their names in tools are the same, or one is the other's up to a dot.
+// overlap reports servers whose tools could have the same names: their prefixes are
+// equal, or one is a prefix of the other.
 func overlap(servers []agentfile.MCPServer) error {
 	var errs []error
 	for i, a := range servers {

@@ -10,13 +10,14 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// AddPricesFlag adds --prices, for what runs a planner.
+// AddPricesFlag adds --prices, for processes with a planner.
 func AddPricesFlag(flags *pflag.FlagSet, file *string) {
 	flags.StringVar(file, "prices", os.Getenv("MOOREBUS_PRICES"),
 		"`file` of models' prices (YAML or JSON), for budgets in money; overrides the built-in prices (MOOREBUS_PRICES)")
 }
 
-// Prices are the builtin prices with those of the file (may be empty) over them.
+// Prices returns the built-in prices, overridden by those of the file, which may be
+// empty.
 func Prices(file string) (llm.Prices, error) {
 	builtin := prices.Builtin()
 	if file == "" {

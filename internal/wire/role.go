@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Role is what a role's process has at hand: the bus and what its flags say.
+// Role is what a role's process gets: the bus and the values of its flags.
 type Role struct {
 	Bus         *natsbus.Bus
 	Store       *runlog.Store
@@ -26,10 +26,10 @@ type Role struct {
 	Logger      *slog.Logger
 }
 
-// RoleCommand is the command of a role's process. It has the flags of every
-// role and those that flags adds. check is called before the bus is opened, so
-// that what is wrong with the settings is said at once; run is called when bus
-// and streams are there, for which the process waits for ever.
+// RoleCommand returns the command of a role's process. It has the flags of every role
+// and those that flags adds. It calls check before it opens the bus, so that wrong
+// settings are reported at once. It waits for bus and streams without a limit, and
+// then calls run.
 func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check func() error, run func(context.Context, Role) error) *cobra.Command {
 	cmd := &cobra.Command{Use: name, Short: short, Long: long, Args: cobra.NoArgs}
 	bus := cli.AddServerFlags(cmd.Flags(), os.Getenv)
@@ -52,7 +52,7 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 				return err
 			}
 		}
-		if err := exectool.Conceal(); err != nil { // keys and tokens are in the environment
+		if err := exectool.Conceal(); err != nil { // the environment holds keys and tokens
 			return err
 		}
 		stopProfiles, err := role.ServePprof(logger)
@@ -79,12 +79,12 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 	return cmd
 }
 
-// AddSnapshotFlag adds --snapshot-every, for what runs an observer.
+// AddSnapshotFlag adds --snapshot-every, for processes with an observer.
 func AddSnapshotFlag(flags *pflag.FlagSet, every *int) {
 	flags.IntVar(every, "snapshot-every", observer.DefaultSnapshotEvery, "events between two snapshots of a run; 0: no snapshots")
 }
 
-// CheckSnapshots says what is wrong with --snapshot-every.
+// CheckSnapshots returns a usage error for a negative --snapshot-every.
 func CheckSnapshots(every int) error {
 	if every < 0 {
 		return cli.Usage("--snapshot-every: must not be negative, is %d", every)
@@ -92,8 +92,8 @@ func CheckSnapshots(every int) error {
 	return nil
 }
 
-// storeOptions say how a role reads runs. An actor, which does things to the
-// world, goes by stored events alone: a snapshot says what the observer says.
+// storeOptions say how a role reads runs. An actor changes the world, so it trusts
+// stored events only: a snapshot is the observer's word.
 func storeOptions(role string, bus *natsbus.Bus, logger *slog.Logger) runlog.Options {
 	o := runlog.Options{Log: bus, Snapshots: bus, Logger: logger}
 	if role == "actor" {
@@ -102,8 +102,7 @@ func storeOptions(role string, bus *natsbus.Bus, logger *slog.Logger) runlog.Opt
 	return o
 }
 
-// BadConfig makes an error about settings end the process with the code for
-// that; nil stays nil.
+// BadConfig gives an error the exit code for wrong settings; nil stays nil.
 func BadConfig(err error) error {
 	if err == nil {
 		return nil
@@ -111,8 +110,8 @@ func BadConfig(err error) error {
 	return cli.NotConfigured("%w", err)
 }
 
-// TokenVariable is the variable of the environment with the bearer token that HTTP
-// clients must send.
+// TokenVariable is the environment variable with the bearer token that HTTP clients
+// must send.
 const TokenVariable = "MOOREBUS_TOKEN"
 
 // ListenAddress is where HTTP is served unless a flag says otherwise.
@@ -144,7 +143,7 @@ func (f *HTTPFlags) Hosts(listen string) []string {
 	return append(cli.HostNames(listen), f.hosts...)
 }
 
-// Check returns a usage error for a bound that makes no sense.
+// Check returns a usage error for a bound that is not positive.
 func (f *HTTPFlags) Check() error {
 	if f.Max < 1 || f.PerClient < 1 {
 		return cli.Usage("--max-streams and --max-client-streams: must be at least 1, are %d and %d", f.Max, f.PerClient)
@@ -152,12 +151,12 @@ func (f *HTTPFlags) Check() error {
 	return nil
 }
 
-// AddPoolWaitFlag adds --pool-wait, for what runs a gateway.
+// AddPoolWaitFlag adds --pool-wait, for processes with a gateway.
 func AddPoolWaitFlag(flags *pflag.FlagSet, wait *time.Duration) {
 	flags.DurationVar(wait, "pool-wait", 30*time.Second, "how long a pool may have no actor before its calls are answered with no_actor")
 }
 
-// CheckPoolWait returns a usage error for a wait that makes no sense.
+// CheckPoolWait returns a usage error for a wait that is not positive.
 func CheckPoolWait(wait time.Duration) error {
 	if wait <= 0 {
 		return cli.Usage("--pool-wait: must be more than nothing, is %s", wait)

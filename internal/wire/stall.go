@@ -11,7 +11,7 @@ import (
 // StallFlag is --stall.
 type StallFlag struct{ After time.Duration }
 
-// AddStallFlag adds --stall, for processes in which a gateway runs.
+// AddStallFlag adds --stall, for processes with a gateway.
 func AddStallFlag(flags *pflag.FlagSet) *StallFlag {
 	f := &StallFlag{}
 	flags.DurationVar(&f.After, "stall", gateway.StallAfter,
@@ -19,7 +19,7 @@ func AddStallFlag(flags *pflag.FlagSet) *StallFlag {
 	return f
 }
 
-// Check returns a usage error for a time that makes no sense.
+// Check returns a usage error for a time that is not positive.
 func (f *StallFlag) Check() error {
 	if f.After <= 0 {
 		return cli.Usage("--stall: must be more than nothing, is %s", f.After)

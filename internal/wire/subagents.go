@@ -14,7 +14,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// Subagents are the agents that a tool file makes tools of; nil for no file.
+// Subagents returns the tools of a file that are agents; file may be nil.
 func Subagents(file *agentfile.ToolFile) []subagent.Tool {
 	if file == nil {
 		return nil
@@ -30,9 +30,9 @@ func Subagents(file *agentfile.ToolFile) []subagent.Tool {
 	return tools
 }
 
-// ActorSubagents are the agents that an actor of these pools makes tools of: those of
-// its tool file, if it serves the pool of agents; no pools are all. A pool of agents
-// without any is an error.
+// ActorSubagents returns the tools of an actor's file that are agents, if the actor
+// serves the pool agents. Without pools it serves all. To name the pool agents without
+// such a tool is an error.
 func ActorSubagents(file string, pools []string) ([]subagent.Tool, error) {
 	named := slices.Contains(pools, events.AgentsPool)
 	if len(pools) > 0 && !named {
@@ -47,12 +47,12 @@ func ActorSubagents(file string, pools []string) ([]subagent.Tool, error) {
 		tools = Subagents(docs.Tools)
 	}
 	if named && len(tools) == 0 {
-		return nil, fmt.Errorf("--pool %s: no tool is an agent; such a one has the key `agent` or `handoff`", events.AgentsPool)
+		return nil, fmt.Errorf("--pool %s: no tool is an agent; give one the key `agent` or `handoff`", events.AgentsPool)
 	}
 	return tools, nil
 }
 
-// NewSubagents makes the role that serves the pool of agents in a process of roles.
+// NewSubagents makes the role that serves the pool agents.
 func NewSubagents(r Role, tools []subagent.Tool) (*subagent.Subagents, error) {
 	policies := approval.New()
 	return subagent.New(subagent.Config{
@@ -62,7 +62,7 @@ func NewSubagents(r Role, tools []subagent.Tool) (*subagent.Subagents, error) {
 	})
 }
 
-// PutAgents stores the agents of documents that call one another.
+// PutAgents stores all agents of the documents, so that they can call one another.
 func PutAgents(ctx context.Context, g *gateway.Gateway, namespace string, docs agentfile.Documents) error {
 	for _, a := range docs.Agents() {
 		if err := PutAgent(ctx, g, namespace, a); err != nil {

@@ -1,6 +1,6 @@
-// Package wire makes the parts that the commands hand to the roles: tools from
-// tool files, model providers from provider files and the environment. It is
-// where a definition meets the adapter that it is for.
+// Package wire builds what the commands hand to the roles: tools from tool files,
+// and model providers from provider files and the environment. It connects each
+// definition with its adapter.
 package wire
 
 import (
@@ -22,11 +22,11 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool/httptool"
 )
 
-// Tools makes the registry of a tool file, and returns the secrets that stand
-// in it: the values of headers and of commands' environments, which must not
-// reach the log. It takes the variables of the file from the environment.
+// Tools makes the registry of a tool file, and returns the secrets in it: the values
+// of headers and of commands' environments, which must not reach the log. Variables
+// of the file are read from the environment.
 //
-// The tools of its MCP servers are there once the registry is started.
+// The tools of its MCP servers appear after the registry is started.
 func Tools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
 	if err := file.Expand(os.LookupEnv); err != nil {
 		return nil, nil, err
@@ -53,17 +53,17 @@ func Tools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
 	return registry, append(secrets, hidden...), err
 }
 
-// settleTime is how long a process waits for its MCP servers before it takes calls.
-const settleTime = 15 * time.Second
+// serverWait is how long a process waits for its MCP servers before it takes calls.
+const serverWait = 15 * time.Second
 
-// Settle waits until each MCP server of a registry that was started has said which
-// tools it has, or could not be reached, for a while at most: calls that come
-// before would be waiting for their servers.
+// Settle waits until each MCP server of a started registry has listed its tools or
+// has proved unreachable, but not longer than serverWait. Calls that come earlier
+// would wait for their servers.
 func Settle(ctx context.Context, registry *tool.Registry, logger *slog.Logger) {
-	waiting, stop := context.WithTimeout(ctx, settleTime)
+	waiting, stop := context.WithTimeout(ctx, serverWait)
 	defer stop()
 	if !registry.Settle(waiting) && ctx.Err() == nil {
-		logger.Warn("not all MCP servers are there yet; their tools follow when they are", "waited", settleTime)
+		logger.Warn("not all MCP servers are up yet; their tools follow later", "waited", serverWait)
 	}
 }
 
@@ -115,8 +115,8 @@ func environment(env map[string]string) []string {
 	return list
 }
 
-// shortestSecret is the length below which a value is no secret worth looking
-// for: it would turn up in any text.
+// shortestSecret is the least length of a value that is removed from results as a
+// secret. Shorter values occur in any text.
 const shortestSecret = 8
 
 func entrySecrets(e *agentfile.ToolEntry) []string {
@@ -130,9 +130,8 @@ func entrySecrets(e *agentfile.ToolEntry) []string {
 	return slices.DeleteFunc(values, func(v string) bool { return len(v) < shortestSecret })
 }
 
-// ActorTools makes the registry of an actor: the tools of the file, which may
-// hold an agent too, or the builtins without a file. A pool that none of them
-// belongs to is an error.
+// ActorTools makes the registry of an actor: the tools of the file, which may hold an
+// agent too, or the builtins without a file. A pool without a tool is an error.
 func ActorTools(file string, pools []string) (*tool.Registry, []string, error) {
 	var registry *tool.Registry
 	var secrets []string

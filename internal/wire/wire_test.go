@@ -166,7 +166,7 @@ func TestDocuments(t *testing.T) {
 	require.NoError(t, err)
 	require.NotNil(t, docs.Tools)
 	_, err = wire.Documents(both, both)
-	require.ErrorContains(t, err, "leave one out")
+	require.ErrorContains(t, err, "remove one of them")
 }
 
 func TestCheckScript(t *testing.T) {

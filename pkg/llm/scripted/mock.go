@@ -44,14 +44,13 @@ func Ask(tool, arguments string) llm.Response {
 	return llm.ToolCalls{Calls: []llm.Call{{Name: tool, Arguments: arguments}}}
 }
 
-// Call gives the next reply. After the last one it is an *llm.Error of
-// KindInvalid with the message [UsedUp]. A call whose context has ended takes
-// no reply and is not counted.
+// Call returns the next reply, and after the last one an *llm.Error of KindInvalid with
+// the message [UsedUp]. A call whose context has ended uses no reply and is not counted.
 func (m *Mock) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	reply, n := m.take(req)
+	reply, n := m.next(req)
 	if err, ok := reply.(error); ok {
 		return nil, err
 	}
@@ -67,7 +66,7 @@ func (m *Mock) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)
 // InProcess does nothing, see [llm.InProcess].
 func (*Mock) InProcess() {}
 
-func (m *Mock) take(req llm.Request) (reply any, n int) {
+func (m *Mock) next(req llm.Request) (reply any, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	req.Messages = slices.Clone(req.Messages)
@@ -79,15 +78,15 @@ func (m *Mock) take(req llm.Request) (reply any, n int) {
 	return m.replies[n-1], n
 }
 
-// CallCount is how often the Mock was called, also in vain.
+// CallCount returns how often the Mock was called, calls without a reply included.
 func (m *Mock) CallCount() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.requests)
 }
 
-// ModelForCall is the model that the n-th call named, counted from 0; "" if
-// there was no such call.
+// ModelForCall returns the model of the n-th call, counted from 0, or "" if there was no
+// such call.
 func (m *Mock) ModelForCall(n int) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -35,8 +35,8 @@ func expand(text string, observations []string) (string, error) {
 	return replace(text, observations, func(_, observation string) string { return observation })
 }
 
-// expandJSON does the same in JSON text: an observation that lands inside a
-// string literal is escaped, so that valid JSON stays valid.
+// expandJSON does the same in JSON text. It escapes observations inside string literals,
+// so that valid JSON stays valid.
 func expandJSON(text string, observations []string) (string, error) {
 	inside := false
 	return replace(text, observations, func(before, observation string) string {

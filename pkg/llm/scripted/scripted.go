@@ -11,12 +11,11 @@
 //	    - error: {kind: overloaded, message: try again}
 //	    - text: There are {{observation -1}} words.
 //
-// What it promises: the entry used is the one numbered req.Replies, never
-// anything that a process remembers, so any process can go on with a run.
-// {{observation -1}} stands for the result of the run's last tool call,
-// {{observation 1}} for that of its first. A call without an id gets
-// "call_<reply>_<k>". Streams are told word by word. A script that is used up
-// is an *llm.Error of KindInvalid.
+// What it promises: it uses the entry numbered req.Replies and no state of the
+// process, so any process can continue a run. {{observation -1}} stands for the result
+// of the run's last tool call, {{observation 1}} for that of its first. A call without
+// an id gets "call_<reply>_<k>". Streams come word by word. A used-up script is an
+// *llm.Error of KindInvalid.
 //
 // [Mock] is the variant for Go tests and examples: its replies are Go values,
 // and it counts its calls.
@@ -42,8 +41,8 @@ const defaultModel = "scripted"
 // concurrent use. The zero value is ready to use.
 type Caller struct {
 	mu sync.Mutex
-	// parsed saves the parsing of a script that many requests carry. It holds
-	// nothing that an answer depends on.
+	// parsed caches scripts, since many requests carry the same one. No reply
+	// depends on it.
 	parsed map[string]Script
 	order  []string
 	bytes  int
@@ -54,7 +53,7 @@ var _ llm.OwnCost = (*Caller)(nil)
 // OwnCost does nothing, see [llm.OwnCost].
 func (*Caller) OwnCost() {}
 
-// Definition is the same for all: what they say stands in the agent's definition.
+// Definition is the same for all callers: the agent's definition holds their replies.
 func (*Caller) Definition() string { return "scripted" }
 
 // New returns a Caller.
@@ -66,10 +65,9 @@ const (
 	cacheScripts = 256
 )
 
-// Call gives the script's entry numbered req.Replies, counted from 0. Settings
-// that [Parse] refuses, a script that is used up, a reference to an observation
-// that the run does not have, and a request for a reflection (scripts hold
-// none) are an *llm.Error of KindInvalid.
+// Call returns the script's entry numbered req.Replies, counted from 0. It returns an
+// *llm.Error of KindInvalid for settings that [Parse] refuses, for a used-up script, for
+// a reference to a missing observation, and for a reflection, which scripts do not hold.
 func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -110,7 +108,7 @@ func (c *Caller) script(settings json.RawMessage) (Script, error) {
 	return script, err
 }
 
-// keep adds a script and drops the oldest ones that no longer fit.
+// keep caches a script and drops the oldest ones above the bounds.
 func (c *Caller) keep(settings string, script Script) {
 	if len(settings) > cacheBytes {
 		return
