@@ -14,11 +14,11 @@ import (
 // Fault is something that goes wrong with a model server.
 type Fault struct {
 	Name string
-	// Kind is the error that a call comes to whose every request meets the fault.
+	// Kind is the error of a call if all of its requests meet the fault.
 	Kind llm.ErrorKind
 	// StreamOnly says that a plain request does not meet it.
 	StreamOnly bool
-	// Hangs says that the reply never ends: only the caller's own time ends the
+	// Hangs says that the reply never ends: only the caller's timeout ends the
 	// request.
 	Hangs bool
 
@@ -50,8 +50,7 @@ func (x reply) first() string {
 	return x.plain[:len(x.plain)/2]
 }
 
-// Faults returns every fault, but for a server that refuses the connection: that
-// is one which is not there.
+// Faults returns every fault except a refused connection, which needs no server.
 func Faults() []Fault {
 	return []Fault{
 		{Name: "reset", Kind: llm.KindNetwork, serve: reset},

@@ -25,9 +25,9 @@ type wireSuite struct {
 	open func(t *testing.T, url string) llm.Caller
 }
 
-// RunWire tests a Caller with all that can happen to a reply between its
-// provider and it. The Callers that open makes ask the server at the address, and
-// read at most [MaxWireBytes] of a reply. A reply is split at each byte.
+// RunWire tests a Caller with everything that can happen to a reply on its way. The
+// Callers that open makes ask the server at the address, and read at most
+// [MaxWireBytes] of a reply. A reply is split at each byte.
 func RunWire(t *testing.T, wire Wire, open func(t *testing.T, url string) llm.Caller) {
 	t.Helper()
 	s := wireSuite{wire, open}
@@ -236,8 +236,8 @@ func (s wireSuite) framing(t *testing.T) {
 	})
 }
 
-// truncated ends streams after each event, and with a connection that breaks;
-// what the reply lacks is asked for once more, plainly.
+// truncated ends streams after each event, in order and with a broken connection. One
+// plain request has to follow.
 func (s wireSuite) truncated(t *testing.T) {
 	var keep, total atomic.Int64
 	var abort atomic.Bool
@@ -336,8 +336,8 @@ func (s wireSuite) endless(t *testing.T) {
 
 var goodName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
-// toolNames that no API takes are others on the wire, in what is offered, in what
-// was called and in the reply.
+// toolNames that no API accepts are mapped on the wire, in the offered tools, in the
+// history and in the reply.
 func (s wireSuite) toolNames(t *testing.T) {
 	req := Request(0)
 	req.Tools = append(req.Tools, llm.Tool{Name: "files.read"}, llm.Tool{Name: strings.Repeat("long.", 20)})

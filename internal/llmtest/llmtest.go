@@ -1,10 +1,10 @@
 // Package llmtest is the suite that every [llm.Caller] passes.
 //
-// An adapter's test gives [Run] a function that makes a Caller out of a
-// [Conversation]: for a Caller of a real provider that is a server that speaks
-// the provider's wire format, for one that has its replies ready it is those
-// replies. Which turn a request is about follows from the request: its Replies
-// say so, and as many assistant messages stand in its conversation.
+// An adapter's test gives [Run] a function that makes a Caller from a [Conversation].
+// For a Caller of a real provider the conversation is played by a server in the
+// provider's wire format; a Caller with ready replies has it as its replies. The
+// request says which turn it asks for: by its Replies, and by the number of assistant
+// messages in its conversation.
 package llmtest
 
 import (
@@ -24,11 +24,11 @@ import (
 type Turn struct {
 	Reply llm.Response
 	Err   *llm.Error
-	// Hang asks for a model that does not answer before the request's context
-	// has ended. A Caller that waits for nobody may answer with Reply.
+	// Hang asks for a model that does not answer before the request's context has
+	// ended. A Caller without a model may answer with Reply.
 	Hang bool
-	// Finish says how a reply ends, and Thinking what the model thought before it;
-	// for those that play the turn over a [Wire].
+	// Finish says how a reply ends, and Thinking what the model thought before it.
+	// They count only over a [Wire].
 	Finish   Finish
 	Thinking string
 }
@@ -48,8 +48,8 @@ const NoConfidence Trait = "no confidence"
 // one piece as a JSON object, so that they are always valid.
 const ObjectArguments Trait = "object arguments"
 
-// OneCall marks a Caller whose provider asks for one call at a time and gives it
-// no id: of a reply's calls the first one comes, under the Caller's own.
+// OneCall marks a Caller whose provider asks for one call at a time, without an id. It
+// returns the first call of a reply, under an id of its own.
 const OneCall Trait = "one call"
 
 // ModelName is the model that the suite's requests name.

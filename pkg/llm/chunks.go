@@ -5,10 +5,9 @@ import (
 	"strings"
 )
 
-// Chunks tells a complete reply as a stream would have told it: its text word
-// by word, then each call with its name and the whole of its arguments. The
-// texts of the ChunkText chunks put together are the reply's text. Callers that
-// have their replies ready (scripted, recorded) stream with it.
+// Chunks returns the chunks of a complete reply: its text word by word, then each call
+// with its name and all of its arguments. The ChunkText texts together are the reply's
+// text. Callers with ready replies (scripted, recorded) stream with it.
 func Chunks(r Response) iter.Seq[Chunk] {
 	text, calls := parts(r)
 	return func(yield func(Chunk) bool) {

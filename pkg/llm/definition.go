@@ -14,15 +14,14 @@ import (
 // Defined is a [Caller] that says what it is.
 type Defined interface {
 	Caller
-	// Definition is the same for callers that may stand in for each other, such as
-	// two with one address and one default model, and differs for others. It holds
-	// no key.
+	// Definition is equal for callers that can replace each other, such as two with
+	// the same address and default model, and differs for others. It holds no key.
 	Definition() string
 }
 
-// Definition says what a caller is. For one that is not [Defined] it is its type, for
-// a function its name, and the program that it is part of: two copies of a program
-// have the same callers, and so have two versions of it.
+// Definition identifies a caller. If it is not [Defined] that is its type, or a
+// function's name, and its program: copies and versions of a program have the same
+// callers.
 func Definition(c Caller) string {
 	if d, ok := c.(Defined); ok {
 		return d.Definition()
@@ -34,8 +33,8 @@ func Definition(c Caller) string {
 	return fmt.Sprintf("%T %s of %s", c, name, program())
 }
 
-// program identifies the program by the path of its main package. One that was made
-// of single files has none, so its executable stands for it.
+// program identifies the program by the path of its main package. A program of single
+// files has none; the hash of its executable identifies it.
 var program = sync.OnceValue(func() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Path != "" && info.Path != "command-line-arguments" {
 		return info.Path

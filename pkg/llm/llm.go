@@ -1,25 +1,22 @@
 // Package llm is the port to language models: one request, one reply.
 //
-// A [Caller] gets a [Request] and gives back exactly one [Response] or one
-// *[Error]. It keeps no conversation: everything that the model should see is in
-// the request, so that the same run can be continued by any process. A Caller
-// is safe for concurrent use, returns soon after its context ends, and never
-// retries by itself: how often and when to try again is decided from
-// [Policy] by whoever records attempts durably.
+// A [Caller] takes a [Request] and returns exactly one [Response] or one *[Error].
+// It keeps no conversation: the request holds everything that the model should see,
+// so any process can continue a run. A Caller is safe for concurrent use, returns
+// soon after its context ends, and never retries by itself. The caller of the Caller
+// records attempts and decides by [Policy] when to try again.
 //
-// A reply that is not what was asked for comes back in the same way from every
-// Caller:
-//   - A refusal, be it the model's or its provider's, is a [Text] with the words
-//     that it came with, or [RefusedText] where there are none; calls beside it
-//     are dropped, and it is never [Structured].
+// Every Caller returns unusual replies in the same way:
+//   - A refusal of the model or its provider is a [Text] with its words, or
+//     [RefusedText] if there are none. Calls beside it are dropped, and it is never
+//     [Structured].
 //   - A reply that was cut off at the token limit is the reply as far as it came,
 //     with Cut set. The last call of such a reply may lack its end and must not
-//     be run, even if its arguments are valid.
+//     run, even if its arguments are valid.
 //   - A reply that a content filter withheld is an *[Error] of [KindInvalid].
 //
-// Adapters live in the sub-packages (openai, anthropic, scripted, recorded) and
-// all pass the suite in package llmtest; those that speak a provider's API also
-// pass its suite of what can happen on the wire.
+// The adapters openai, anthropic and scripted are in sub-packages. All adapters pass
+// one suite; those of a provider's API also pass a suite of faults on the wire.
 package llm
 
 import (
@@ -53,17 +50,17 @@ type Message struct {
 	Name string
 	// Failed marks a tool message whose call went wrong.
 	Failed bool
-	// Reasoning is, in an assistant message, the [Meta] Reasoning that the reply
-	// came with; a Caller leaves it out where another one wrote it.
+	// Reasoning is, in an assistant message, the [Meta] Reasoning of the reply. A
+	// Caller ignores the Reasoning of another one.
 	Reasoning json.RawMessage
-	// Raw is true for an assistant message that could not be read: Content is
-	// what the model wrote, not what it meant.
+	// Raw marks an assistant message that could not be read: Content is the model's
+	// text as it came.
 	Raw bool
 }
 
-// Call is one tool call of the model. Arguments is the model's own text, byte
-// for byte as far as the provider shows it, and {} where the model gave none; it
-// need not be valid JSON.
+// Call is one tool call of the model. Arguments is the model's own text, byte for byte
+// as far as the provider shows it, and {} if the model gave none. It need not be valid
+// JSON.
 type Call struct {
 	ID        string
 	Name      string
@@ -77,8 +74,8 @@ type Tool struct {
 	Schema      json.RawMessage
 }
 
-// Sampling holds the optional sampling settings; nil and zero leave a setting
-// to the provider.
+// Sampling holds optional settings; the provider decides about those that are nil or
+// zero.
 type Sampling struct {
 	Temperature *float64
 	TopP        *float64
@@ -86,8 +83,8 @@ type Sampling struct {
 	// MaxTokens bounds the reply, in tokens.
 	MaxTokens int
 	Stop      []string
-	// ThinkingTokens bounds what a model may think before it answers, in tokens;
-	// 0 means that it does not. Providers without such a setting ignore it.
+	// ThinkingTokens bounds the thinking before an answer, in tokens; 0 means no
+	// thinking. Providers without such a setting ignore it.
 	ThinkingTokens int
 }
 
@@ -114,13 +111,13 @@ type Request struct {
 	// satisfy. A Caller that can ask its provider for that does so and answers
 	// with [Structured].
 	OutputSchema json.RawMessage
-	// Settings is the agent's own `llm` block as JSON: what an adapter
-	// understands beyond this struct (the scripted one reads its script there).
+	// Settings is the agent's `llm` block as JSON, for settings of one adapter: the
+	// scripted one reads its script there.
 	Settings json.RawMessage
 	// Replies is the number of replies that the run's log already holds.
 	Replies int
-	// Observations are the raw results of the run's tool calls, oldest first, where
-	// the Settings hold a script that can refer to them.
+	// Observations are the raw results of the run's tool calls, oldest first. They
+	// are set if Settings hold a script, which can refer to them.
 	Observations []string
 	// Memory is set for agents that speak the text protocol, nil for others.
 	Memory *Memory
@@ -138,21 +135,21 @@ type Usage struct {
 	CostUSD *float64
 }
 
-// Meta is what every reply has beside its content.
+// Meta is the part that all replies have.
 type Meta struct {
 	// Model is the name that the provider says answered.
 	Model string
 	Usage Usage
-	// Confidence is between 0 and 1. The zero value means that the provider gives
-	// none, which counts as 1, unless ZeroConfidence is set.
+	// Confidence is between 0 and 1. 0 means that the provider gives none, which
+	// counts as 1, unless ZeroConfidence is set.
 	Confidence float64
 	// ZeroConfidence says that the provider gives a confidence of 0.
 	ZeroConfidence bool
 	// Cut says that the reply was cut off at the token limit.
 	Cut bool
-	// Reasoning is what the provider wants back with this reply as long as the
-	// calls in it are worked on, such as signed thinking. It is opaque JSON that
-	// names its provider; nil where there is none.
+	// Reasoning is what the provider wants back with this reply while its calls are
+	// answered, such as signed thinking. It is opaque JSON that names its provider,
+	// or nil.
 	Reasoning json.RawMessage
 }
 
@@ -181,8 +178,8 @@ type ToolCalls struct {
 	Calls   []Call
 }
 
-// Structured is a reply to a request with an OutputSchema that the provider
-// was told about. Content is the JSON text; it is not validated here.
+// Structured is a reply to a request whose OutputSchema was sent to the provider.
+// Content is the JSON text, which is not validated.
 type Structured struct {
 	Meta
 	Content string
@@ -204,8 +201,8 @@ const (
 	ChunkToolCall ChunkKind = "tool_call"
 )
 
-// Chunk is a part of a reply in the making. Chunks are for showing only: the
-// reply that Call returns is complete without them.
+// Chunk is a part of a streamed reply. Chunks are only for display: the reply that
+// Call returns is complete without them.
 type Chunk struct {
 	Kind ChunkKind
 	// Text is the new text (ChunkText), or new argument text (ChunkToolCall).
@@ -218,17 +215,16 @@ type Chunk struct {
 
 // Caller asks a model for one reply.
 //
-// With a non-nil stream the reply is streamed: stream is called in order, from
-// one goroutine, before Call returns, and must not block. A stream that breaks
-// before it is complete falls back once to a plain call inside the same Call;
-// chunks already given are then void (the caller sees a complete reply whose
-// text starts again). Every error is an *Error, except the context's own.
+// With a non-nil stream the reply is streamed: stream is called in order, from one
+// goroutine, before Call returns, and must not block. If a stream breaks, Call falls
+// back once to a plain call. The chunks so far are then void: the text starts again.
+// Every error is an *Error, except the context's own.
 type Caller interface {
 	Call(ctx context.Context, req Request, stream func(Chunk)) (Response, error)
 }
 
-// InProcess is a [Caller] that has its replies in this process: no provider limits
-// how often it is asked.
+// InProcess is a [Caller] whose replies come from this process, so that no rate limit
+// applies.
 type InProcess interface {
 	Caller
 	// InProcess does nothing.
@@ -243,7 +239,7 @@ func (f CallerFunc) Call(ctx context.Context, req Request, stream func(Chunk)) (
 	return f(ctx, req, stream)
 }
 
-// ErrorKind sorts what can go wrong with a call by what to do about it.
+// ErrorKind sorts the errors of calls by what to do about them.
 type ErrorKind string
 
 // The kinds of errors. The first three pass with time; the others do not.
@@ -260,14 +256,13 @@ const (
 // Error is a call that gave no reply.
 type Error struct {
 	Kind ErrorKind
-	// Message is the provider's own message where it gave one. It never holds
-	// a key.
+	// Message is the provider's own message if it gave one. It never holds a key.
 	Message string
-	// RetryAfter is how long the provider asked to wait; 0 where it did not.
+	// RetryAfter is the wait that the provider asked for, or 0.
 	RetryAfter time.Duration
-	// Usage is what was billed all the same, nil where nothing is known of it.
+	// Usage is what was billed anyway, nil if that is unknown.
 	Usage *Usage
-	// Status is the HTTP status, 0 where there was none.
+	// Status is the HTTP status, or 0.
 	Status int
 	// Err is the cause, if any.
 	Err error

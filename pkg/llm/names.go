@@ -10,12 +10,11 @@ import (
 	"strings"
 )
 
-// ToolNames maps the names of a request's tools to such as every provider takes
-// (letters, digits, _ and -, at most 64 of them), and back. A name that is fine
-// stands for itself. Another one (`server.tool`) has its other characters
-// replaced by _, and ends in a part of its hash where that would be too long or
-// is another tool's name. The mapping follows from the request alone, and what
-// is offered has the same names however the conversation grows.
+// ToolNames maps the names of a request's tools to names that every provider accepts
+// (letters, digits, _ and -, at most 64 of them), and back. A valid name stays. In
+// another one (`server.tool`) other characters become _. It ends in a part of its hash
+// if it would be too long or is another tool's name. The mapping depends on the request
+// only, and offered tools keep their names however the conversation grows.
 type ToolNames struct {
 	wire map[string]string // by the tool's name
 	tool map[string]string // by the name on the wire
@@ -50,16 +49,16 @@ func NamesOf(req Request) *ToolNames {
 	return n
 }
 
-// Wire returns the name that the provider is told of a tool of the request.
+// Wire returns the name of a tool as the provider is told.
 func (n *ToolNames) Wire(name string) string {
 	if wire, ok := n.wire[name]; ok {
 		return wire
 	}
-	return n.take(name)
+	return n.assign(name)
 }
 
-// Tool returns the tool that the provider names; a name that nobody told it is
-// returned as it is.
+// Tool returns the tool of a name that the provider uses. An unknown name is returned
+// unchanged.
 func (n *ToolNames) Tool(wire string) string {
 	if name, ok := n.tool[wire]; ok {
 		return name
@@ -67,34 +66,34 @@ func (n *ToolNames) Tool(wire string) string {
 	return wire
 }
 
-// Reserve returns a name for a tool that is no tool of the request: the given
-// one, or one made of it that nothing else has.
+// Reserve returns a unique name for a tool that is not in the request: the given name if
+// it is free, else a name derived from it.
 func (n *ToolNames) Reserve(name string) string {
 	wire := n.free(name)
 	n.tool[wire] = wire
 	return wire
 }
 
-// add takes the good names first, so that they stand for themselves, and the
-// others in the order of the alphabet.
+// add maps valid names first, so that they stay, and then the others in alphabetical
+// order.
 func (n *ToolNames) add(names map[string]bool) {
 	sorted := slices.Sorted(maps.Keys(names))
 	for _, good := range []bool{true, false} {
 		for _, name := range sorted {
 			if _, known := n.wire[name]; !known && good == goodToolName.MatchString(name) {
-				n.take(name)
+				n.assign(name)
 			}
 		}
 	}
 }
 
-func (n *ToolNames) take(name string) string {
+func (n *ToolNames) assign(name string) string {
 	wire := n.free(name)
 	n.wire[name], n.tool[wire] = wire, name
 	return wire
 }
 
-// free returns a good name for name that is not taken.
+// free returns a valid name for name that is not in use.
 func (n *ToolNames) free(name string) string {
 	wire := badInName.ReplaceAllString(strings.ToValidUTF8(name, "_"), "_")
 	if wire == "" {

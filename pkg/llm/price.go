@@ -14,22 +14,21 @@ func (p Price) Cost(u Usage) float64 {
 	return (float64(u.Input-cached)*p.Input + float64(cached)*p.CachedInput + float64(u.Output)*p.Output) / 1e6
 }
 
-// Prices knows what models cost; false where it does not know. Provider is the
-// name that agents use for it.
+// Prices returns the price of a model, or false if it is unknown. Provider is the name
+// that agents use.
 type Prices interface {
 	Price(provider, model string) (Price, bool)
 }
 
-// OwnCost is a [Caller] whose replies cost what their usage says, and nothing
-// where it says nothing. No price is looked up for it, as for an [InProcess].
+// OwnCost is a [Caller] whose replies cost what their usage says, or nothing. No price
+// is looked up for it, as for an [InProcess].
 type OwnCost interface {
 	Caller
 	// OwnCost does nothing.
 	OwnCost()
 }
 
-// Defaulting is a [Caller] that can say which model it asks where a request
-// names none.
+// Defaulting is a [Caller] that knows the model for requests that name none.
 type Defaulting interface {
 	Caller
 	DefaultModel() string

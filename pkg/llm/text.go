@@ -1,18 +1,18 @@
 package llm
 
-// Thought is a thinking pass of a model that speaks the text protocol: words for
-// the thinking log, and what the model means to do next.
+// Thought is a thinking pass under the text protocol: words for the thinking log, and
+// the state that the model chose.
 type Thought struct {
 	Meta
 	Content string
 	// NextState is [StateThinking] or [StateExecuting].
 	NextState string
-	// Note says why NextState is not what the model wrote; empty where it is.
+	// Note says why NextState differs from what the model wrote, or is empty.
 	Note string
 }
 
-// Invalid is a reply that cannot be read. Content is what the model said, byte
-// for byte; Reason tells the model what was expected, and where.
+// Invalid is a reply that cannot be read. Content is the reply, byte for byte. Reason
+// tells the model what was expected, and where.
 type Invalid struct {
 	Meta
 	Content string
@@ -22,19 +22,18 @@ type Invalid struct {
 func (Thought) isResponse() {}
 func (Invalid) isResponse() {}
 
-// The states of a model that speaks the text protocol, and the key of the prompt
-// that both of them have.
+// The states of the text protocol, and the key of the prompt for both of them.
 const (
 	StateThinking  = "thinking"
 	StateExecuting = "executing"
 	PromptBase     = "base"
 )
 
-// Memory is what a model that speaks the text protocol is shown beside the
-// conversation. Callers that are asked in another way leave it alone.
+// Memory is what the text protocol shows beside the conversation. Other callers ignore
+// it.
 type Memory struct {
-	// State is [StateThinking] or [StateExecuting]; any other counts as
-	// thinking, and that is said in the reply's note.
+	// State is [StateThinking] or [StateExecuting]. Any other counts as thinking,
+	// and the reply's note says so.
 	State string
 	// Entries are working memory, oldest first.
 	Entries []MemoryEntry
@@ -56,8 +55,8 @@ type LogEntry struct {
 	Content string
 }
 
-// Parsed is a [Caller] whose replies are thoughts, calls and answers already, as
-// recordings are: the text protocol is not put over it.
+// Parsed is a [Caller] whose replies already are thoughts, calls and answers, such as
+// recordings. The text protocol is not put over it.
 type Parsed interface {
 	Caller
 	// Parsed does nothing.
