@@ -42,3 +42,9 @@ func ExampleMock() {
 	// invalid: no more programmed responses: there were 2, and this is call 3
 	// 3 small
 }
+
+func ExampleParse() {
+	_, err := scripted.Parse([]byte(`{"provider": "scripted", "script": [{"text": "one"}, {"txt": "two"}]}`))
+	fmt.Println(err)
+	// Output: script[1]: unknown key "txt" (allowed: text, content, calls, error, confidence, usage)
+}
