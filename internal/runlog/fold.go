@@ -71,7 +71,7 @@ func (f *Fold) ApplyEvent(ctx context.Context, s events.Subject, e *events.Event
 // the memory shows then.
 func Refused(err error) bool {
 	var illegal *reducer.IllegalError
-	var stray *reducer.StrayError
+	var stray *reducer.SubjectError
 	return errors.As(err, &illegal) || errors.As(err, &stray)
 }
 

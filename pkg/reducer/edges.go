@@ -73,7 +73,7 @@ func CheckEdge(t *Table, s events.Subject, e *events.Event) error {
 	typ := e.Type()
 	to, ok := t.Next(e.From, typ)
 	if typ == events.TypeForked {
-		to, ok = e.To, e.From == t.spec.Initial && slices.Contains(t.Forks(), e.To)
+		to, ok = e.To, e.From == t.spec.Initial && slices.Contains(t.forks(), e.To)
 	}
 	switch {
 	case e.Run != s.Run.ID:
@@ -153,7 +153,7 @@ func redrives(state events.State) []Edge {
 // anyRedrive are the ways of a fork, which goes on wherever its parent stood.
 func anyRedrive(t *Table, _ events.State) []Edge {
 	var ways []Edge
-	for _, state := range t.Forks() {
+	for _, state := range t.forks() {
 		ways = append(ways, redrives(state)...)
 	}
 	return ways

@@ -66,9 +66,9 @@ func Effects(t *Table, mem *Memory) []Effect {
 	}
 	switch mem.State {
 	case events.Planning:
-		return []Effect{mem.held(mem.effect(KindPlan, events.Planning))}
+		return []Effect{mem.heldWhilePaused(mem.effect(KindPlan, events.Planning))}
 	case events.Reflecting:
-		return []Effect{mem.held(mem.effect(KindReflect, events.Reflecting))}
+		return []Effect{mem.heldWhilePaused(mem.effect(KindReflect, events.Reflecting))}
 	case events.Acting:
 		return mem.toolEffects()
 	case events.ParallelActing:
@@ -85,7 +85,7 @@ func Effects(t *Table, mem *Memory) []Effect {
 	case events.WaitingForUser, t.Initial():
 		return nil
 	}
-	return []Effect{mem.held(mem.effect(KindState, mem.State))}
+	return []Effect{mem.heldWhilePaused(mem.effect(KindState, mem.State))}
 }
 
 // overCap reports whether the run changed its state more often than any run
@@ -98,7 +98,7 @@ func (mem *Memory) overCap() bool {
 func (mem *Memory) effect(kind Kind, state events.State) Effect {
 	e := Effect{Key: string(kind) + "/" + strconv.FormatUint(mem.Control.Armed, 10), Kind: kind, State: state}
 	e.Wake = mem.Control.Wake[state]
-	return mem.judged(e)
+	return mem.withFailures(e)
 }
 
 // callKey is the key of the work on a call that event n asks for.
@@ -109,13 +109,13 @@ func callKey(kind Kind, n uint64, callID string) string {
 	return string(append(b, callID...))
 }
 
-func (mem *Memory) held(e Effect) Effect {
+func (mem *Memory) heldWhilePaused(e Effect) Effect {
 	e.Held = mem.Control.Paused
 	return e
 }
 
-// judged adds what the log says of earlier attempts.
-func (mem *Memory) judged(e Effect) Effect {
+// withFailures adds what the log says of earlier attempts.
+func (mem *Memory) withFailures(e Effect) Effect {
 	for i := range mem.Control.Attempts {
 		if a := &mem.Control.Attempts[i]; a.Key == e.Key {
 			e.Failed = *a
@@ -145,7 +145,7 @@ func (mem *Memory) toolEffects() []Effect {
 			effects = mem.delegatedEffect(effects, call)
 			continue
 		}
-		e := mem.judged(Effect{
+		e := mem.withFailures(Effect{
 			Key:  callKey(KindTool, mem.Control.Armed, call.ID),
 			Kind: KindTool, State: mem.State, CallID: call.ID, Wake: call.Wake, Started: call.Started,
 		})
@@ -183,7 +183,7 @@ func (mem *Memory) parallelEffects() []Effect {
 		if call.Answered || call.running() || call.Dispatched > after {
 			continue
 		}
-		effects = append(roomForCalls(effects, mem, i), mem.held(mem.judged(Effect{
+		effects = append(roomForCalls(effects, mem, i), mem.heldWhilePaused(mem.withFailures(Effect{
 			Key:  callKey(KindDispatch, after, call.ID),
 			Kind: KindDispatch, State: events.Planning, CallID: call.ID, Wake: mem.Control.Wake[events.Planning],
 		})))
@@ -239,7 +239,7 @@ func (mem *Memory) delegatedEffect(effects []Effect, call *CallState) []Effect {
 	if call.Started >= call.Wake {
 		return effects
 	}
-	return append(effects, mem.held(mem.judged(Effect{
+	return append(effects, mem.heldWhilePaused(mem.withFailures(Effect{
 		Key:  callKey(KindTool, mem.Control.Armed, call.ID),
 		Kind: KindTool, State: mem.State, CallID: call.ID, Wake: call.Wake,
 	})))

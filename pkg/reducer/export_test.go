@@ -75,6 +75,7 @@ func Publishers(typ events.Type) string {
 var (
 	Facts, Revisions = facts, revisions
 	PagedNote        = pagedNote
+	Forks            = (*Table).forks
 	EstimateTokens   = estimateTokens
 	EntryTokens      = entryTokens
 )

@@ -278,7 +278,7 @@ func TestForkHasNoRow(t *testing.T) {
 	require.Equal(t, []events.State{
 		events.Acting, events.Observing, events.Paging, events.ParallelActing, events.Planning, events.Reflecting,
 		events.WaitingForHuman, events.WaitingForUser,
-	}, reducer.DefaultTable().Forks())
+	}, reducer.Forks(reducer.DefaultTable()))
 }
 
 // asking is a run that waits for a human, for as long as its agent says.

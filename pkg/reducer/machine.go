@@ -112,27 +112,27 @@ func (e *IllegalError) Error() string {
 	return fmt.Sprintf("event %d (%s) is not legal: %s", e.N, e.Type, e.Reason)
 }
 
-// StrayError says that a record belongs to no run, since its subject is none of
+// SubjectError says that a record belongs to no run, since its subject is none of
 // the log's.
-type StrayError struct{ Err error }
+type SubjectError struct{ Err error }
 
 // Error names the subject.
-func (e *StrayError) Error() string { return "a record of no run: " + e.Err.Error() }
+func (e *SubjectError) Error() string { return "a record of no run: " + e.Err.Error() }
 
 // Unwrap returns the reason.
-func (e *StrayError) Unwrap() error { return e.Err }
+func (e *SubjectError) Unwrap() error { return e.Err }
 
 // Apply folds the run's next record into mem. It returns the event, or an
 // *[IllegalError] for a record that cannot be read or is not legal here; such a
 // record is counted, and the run is poisoned from then on, see
-// [Control.Poison]. A record whose subject cannot be read is a *[StrayError] and
+// [Control.Poison]. A record whose subject cannot be read is a *[SubjectError] and
 // changes nothing; nor does a fork's first event before its parent's memory was
 // adopted, which is a *[ParentError], and what only another program can read, which
 // is a *[TableError].
 func (m *Machine) Apply(mem *Memory, subject string, body []byte) (*events.Event, error) {
 	s, err := events.ParseSubject(subject)
 	if err != nil {
-		return nil, &StrayError{err}
+		return nil, &SubjectError{err}
 	}
 	hash := events.Hash(body)
 	e, err := m.codec.Decode(body)
@@ -235,7 +235,7 @@ func (e *TransitionError) Error() string {
 }
 
 // refuse poisons the run by a record that cannot be read or is not legal, unless it
-// only cannot be judged here.
+// only another program, or only this one with its parent, can read it.
 func (m *Machine) refuse(mem *Memory, typ events.Type, err error, hash string) error {
 	var parent *ParentError
 	var table *TableError

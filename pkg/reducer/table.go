@@ -229,10 +229,10 @@ func (t *Table) Next(from events.State, event events.Type) (events.State, bool) 
 	return c.to, true
 }
 
-// Forks returns the states that a Forked may lead to from the initial one,
+// forks returns the states that a Forked may lead to from the initial one,
 // sorted: every one that a run can go on in. Which one it is its parent's log
 // says, so Forked has no row and is no part of the table's identity.
-func (t *Table) Forks() []events.State {
+func (t *Table) forks() []events.State {
 	return slices.DeleteFunc(t.States(), func(s events.State) bool { return s == t.spec.Initial || t.terminal[s] })
 }
 
