@@ -247,17 +247,21 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e reducer.Effect) worke
 	}))
 }
 
-// lends reports whether the effect is a call of a tool that this actor does not have.
+// lends reports whether the effect is a call of a tool that this actor does not have. One
+// whose source is away waits for that first, and keeps its slot: deliveries beyond the
+// slots go to actors that have the tool.
 func (a *Actor) lends(mem *reducer.Memory, e reducer.Effect) bool {
-	if e.Kind != reducer.KindTool {
-		return false
-	}
 	state := mem.Call(e.CallID)
-	if state == nil {
+	if e.Kind != reducer.KindTool || state == nil {
 		return false
 	}
-	_, here := a.cfg.Tools.Lookup(state.Name)
-	return !here
+	if _, here := a.cfg.Tools.Lookup(state.Name); here {
+		return false
+	}
+	return !slices.ContainsFunc(a.cfg.Tools.Sources(), func(s tool.Source) bool {
+		source, ok := s.(tool.Returning)
+		return ok && source.Claims(state.Name)
+	})
 }
 
 // workerLost ends a call that was started by a worker that is gone, and that must

@@ -87,11 +87,8 @@ func (l *loan) ask(context.Context) worker.Result { return worker.Lend(l.key[1],
 
 // lent is what becomes of the call that somebody was asked to do.
 func (l *loan) lent(ctx context.Context, retry time.Duration, err error) worker.Result {
-	nobody := err != nil
-	for _, somebody := range []error{journal.ErrPeerHolds, journal.ErrPeerLost, journal.ErrPeersBusy} {
-		nobody = nobody && !errors.Is(err, somebody)
-	}
-	if !nobody {
+	offered := err == nil || errors.Is(err, journal.ErrPeerHolds) || errors.Is(err, journal.ErrPeerLost) || errors.Is(err, journal.ErrPeersBusy)
+	if offered {
 		l.misses.Found(l.key)
 	}
 	switch {
@@ -105,7 +102,7 @@ func (l *loan) lent(ctx context.Context, retry time.Duration, err error) worker.
 		}, lendAgain.First)
 	case ctx.Err() != nil:
 		return worker.Fail(context.Cause(ctx))
-	case !nobody:
+	case offered: // by workers that are busy
 		return l.afterPause(ctx)
 	}
 	return l.untaken(ctx, l, err)
