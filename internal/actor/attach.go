@@ -30,11 +30,11 @@ func (k *keeper) under(ctx context.Context) context.Context {
 	if k.blobs == nil {
 		return ctx
 	}
-	return tool.WithKeeper(ctx, k)
+	return tool.WithKeeper(ctx, k.keep)
 }
 
-// Keep stores data in the pool's bucket.
-func (k *keeper) Keep(ctx context.Context, data []byte) (string, error) {
+// keep stores data in the pool's bucket.
+func (k *keeper) keep(ctx context.Context, data []byte) (string, error) {
 	if k.full() {
 		return "", tool.Failf(tool.CodeFailed, "a call may return %d attachments at most", maxAttachments)
 	}

@@ -182,11 +182,11 @@ func observation(r *rig, run events.Run) string {
 func TestAttachmentsAreInTheEvent(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		p := r.spawn([]tool.Tool{pure("draw", "default", func(ctx context.Context, _ tool.Call) (string, error) {
-			keeper, ok := tool.KeeperFrom(ctx)
-			require.True(t, ok)
-			first, err := keeper.Keep(ctx, []byte("\x89PNG"))
+			keep := tool.KeeperFrom(ctx)
+			require.NotNil(t, keep)
+			first, err := keep(ctx, []byte("\x89PNG"))
 			require.NoError(t, err)
-			again, err := keeper.Keep(ctx, []byte("\x89PNG"))
+			again, err := keep(ctx, []byte("\x89PNG"))
 			require.NoError(t, err)
 			require.Equal(t, first, again)
 			return "kept as " + first, nil

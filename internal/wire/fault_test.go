@@ -148,7 +148,7 @@ tools:
   - {name: command, exec: {command: [sh, -c, 'printf %%s "$MOOREBUS_IDEMPOTENCY_KEY"']}}
   - {builtin: http_get, hosts: [%[2]q]}
 `, server.URL, host))
-	function, err := typed.Func("function", "", func(ctx context.Context, _ struct{}) (string, error) {
+	function, err := typed.New(tool.Definition{Name: "function"}, func(ctx context.Context, _ struct{}) (string, error) {
 		call, _ := typed.CallFrom(ctx)
 		return call.IdempotencyKey(), nil
 	})

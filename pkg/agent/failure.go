@@ -19,6 +19,15 @@ type Failed struct{ Code, Message string }
 // Error returns code and message.
 func (f *Failed) Error() string { return fmt.Sprintf("the agent failed: %s: %s", f.Code, f.Message) }
 
+// As gives the plain failure of the more special errors to [errors.As].
+func (f *Failed) As(target any) bool {
+	plain, ok := target.(**Failed)
+	if ok {
+		*plain = f
+	}
+	return ok
+}
+
 // InvalidTransition is a handler's event for which the table has no row.
 type InvalidTransition struct{ Failed }
 
@@ -41,24 +50,6 @@ type MemoryError struct{ Failed }
 
 // BuildError is a setting that is missing or wrong.
 type BuildError struct{ Err error }
-
-// Unwrap returns the plain failure.
-func (e *InvalidTransition) Unwrap() error { return &e.Failed }
-
-// Unwrap returns the plain failure.
-func (e *NoHandlerForState) Unwrap() error { return &e.Failed }
-
-// Unwrap returns the plain failure.
-func (e *SafetyCapExceeded) Unwrap() error { return &e.Failed }
-
-// Unwrap returns the plain failure.
-func (e *LLMError) Unwrap() error { return &e.Failed }
-
-// Unwrap returns the plain failure.
-func (e *ToolError) Unwrap() error { return &e.Failed }
-
-// Unwrap returns the plain failure.
-func (e *MemoryError) Unwrap() error { return &e.Failed }
 
 // Error returns what is wrong.
 func (e *BuildError) Error() string { return "cannot build the agent: " + e.Err.Error() }

@@ -30,7 +30,7 @@ func (d Definition) WithDefaults() Definition {
 		d.Effect = Once
 	}
 	if d.Pool == "" {
-		d.Pool = DefaultPool
+		d.Pool = defaultPool
 	}
 	if d.Risk == "" {
 		d.Risk = Low

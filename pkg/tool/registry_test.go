@@ -77,7 +77,7 @@ func TestRegistryHoldsTools(t *testing.T) {
 	require.Len(t, defs, 3)
 	require.Equal(t, tool.Definition{
 		Name: "a", Schema: json.RawMessage(`{"type":"object"}`), Effect: tool.Once,
-		Pool: tool.DefaultPool, Risk: tool.Low, Timeout: tool.DefaultTimeout,
+		Pool: "default", Risk: tool.Low, Timeout: tool.DefaultTimeout,
 	}, defs[0])
 	require.Equal(t, "b.tool-1", defs[1].Name)
 	require.Equal(t, []string{"default", "web"}, r.Pools())

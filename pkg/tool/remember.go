@@ -65,22 +65,22 @@ func (r *registered) Unwrap() Tool { return r.Tool }
 // Unwrap returns the tool under its own definition.
 func (r redefined) Unwrap() Tool { return r.Tool }
 
-// Perform is what an action comes to: text for the model.
-type Perform func(ctx context.Context, a Action) (string, error)
+// perform is what an action comes to: text for the model.
+type perform = func(ctx context.Context, a Action) (string, error)
 
 type performKey struct{}
 
 // Perform is [Registry.Execute] for a call of a tool that acts on memory: its
 // action is handed to do, within the tool's timeout and gate and as often as its
 // retries allow. Other tools are run as usual.
-func (r *Registry) Perform(ctx context.Context, call Call, do Perform) Outcome {
+func (r *Registry) Perform(ctx context.Context, call Call, do func(ctx context.Context, a Action) (string, error)) Outcome {
 	return r.Execute(context.WithValue(ctx, performKey{}, do), call)
 }
 
 // run runs the tool, or has its action performed.
 func (r *registered) run(ctx context.Context, call Call) (string, error) {
 	remembering, ok := AsRemembering(r.Tool)
-	do, _ := ctx.Value(performKey{}).(Perform)
+	do, _ := ctx.Value(performKey{}).(perform)
 	if !ok || do == nil {
 		return r.Run(ctx, call)
 	}

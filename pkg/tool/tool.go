@@ -42,8 +42,8 @@ const (
 // ReservedPrefix begins the names that no tool may have.
 const ReservedPrefix = "moorebus_"
 
-// DefaultPool is the pool of a tool that names none.
-const DefaultPool = "default"
+// defaultPool is the pool of a tool that names none.
+const defaultPool = "default"
 
 // Definition is what others know of a tool: what it is announced as and what
 // a run pins when it starts.

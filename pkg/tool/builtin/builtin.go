@@ -32,8 +32,8 @@ const (
 	HTTPGet     = "http_get"
 )
 
-// DefaultMaxBytes bounds what read_file and http_get return of one call.
-const DefaultMaxBytes = 256 << 10
+// defaultMaxBytes bounds what read_file and http_get return of one call.
+const defaultMaxBytes = 256 << 10
 
 // Options are the settings of all builtin tools; each reads its own.
 type Options struct {
@@ -46,7 +46,7 @@ type Options struct {
 	// `*.example.org` for every name below it. Required by it.
 	Hosts []string
 	// MaxBytes bounds the result of read_file and http_get, in bytes. Default
-	// [DefaultMaxBytes], at most 2 GiB.
+	// [defaultMaxBytes], at most 2 GiB.
 	MaxBytes int64
 	// Timeout bounds one run of http_get. Default 20 s.
 	Timeout time.Duration
@@ -57,7 +57,7 @@ func (o Options) withDefaults() Options {
 		o.Now = time.Now
 	}
 	if o.MaxBytes <= 0 {
-		o.MaxBytes = DefaultMaxBytes
+		o.MaxBytes = defaultMaxBytes
 	}
 	o.MaxBytes = min(o.MaxBytes, math.MaxInt32)
 	if o.Timeout <= 0 {

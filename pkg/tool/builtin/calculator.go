@@ -35,7 +35,7 @@ func (c *calculator) Run(ctx context.Context, call tool.Call) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	result, err := Evaluate(expression)
+	result, err := evaluate(expression)
 	if err != nil {
 		return "", tool.Failf(tool.CodeFailed, "%v", err)
 	}

@@ -73,7 +73,7 @@ func TestEvaluate(t *testing.T) {
 		"1e6000 % 7":                "1",
 		" \t1 \n+ 1 ":               "2",
 	} {
-		got, err := Evaluate(expression)
+		got, err := evaluate(expression)
 		require.NoError(t, err, expression)
 		require.Equal(t, want, got, expression)
 	}
@@ -126,7 +126,7 @@ func TestEvaluateRefuses(t *testing.T) {
 		strings.Repeat("1+", 5000) + "1": "more than the 4096",
 	} {
 		start := time.Now()
-		got, err := Evaluate(expression)
+		got, err := evaluate(expression)
 		require.ErrorContains(t, err, want, "%s = %s", expression, got)
 		require.Less(t, time.Since(start), 10*time.Second, expression)
 	}
@@ -171,7 +171,7 @@ func FuzzEvaluate(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, expression string) {
 		start := time.Now()
-		got, err := Evaluate(expression)
+		got, err := evaluate(expression)
 		if took := time.Since(start); took > 20*time.Second {
 			t.Fatalf("took %s", took)
 		}
@@ -182,7 +182,7 @@ func FuzzEvaluate(f *testing.F) {
 		if _, _, err := apd.NewFromString(got); err != nil {
 			t.Fatalf("%q gave %q: %v", expression, got, err)
 		}
-		if again, err := Evaluate(got); err != nil || again != got {
+		if again, err := evaluate(got); err != nil || again != got {
 			t.Fatalf("%q gave %q, which gave %q, %v", expression, got, again, err)
 		}
 	})

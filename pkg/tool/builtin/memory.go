@@ -15,11 +15,9 @@ const (
 	StorageLoad         = "storage_load"
 	StorageSave         = "storage_save"
 	StorageSearch       = "storage_search"
-	// Memory stands for all of them in a tool file.
-	Memory = "memory"
 )
 
-// MemoryNames returns the names of the tools that [Memory] stands for, sorted.
+// MemoryNames returns the names of the tools for memory, sorted.
 func MemoryNames() []string {
 	return []string{StorageLoad, StorageSave, StorageSearch, WorkingMemoryAdd, WorkingMemoryRemove}
 }

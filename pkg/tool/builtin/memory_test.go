@@ -66,7 +66,7 @@ func TestPerform(t *testing.T) {
 	registry, err := tool.NewRegistry(tool.Redefine(made, tool.Definition{Name: "recall"}), clock)
 	require.NoError(t, err)
 	var asked []tool.Action
-	do := func(failure error) tool.Perform {
+	do := func(failure error) func(context.Context, tool.Action) (string, error) {
 		return func(_ context.Context, a tool.Action) (string, error) {
 			asked = append(asked, a)
 			if a.Tags[0] == "panic" {

@@ -17,7 +17,7 @@ const (
 	maxNesting    = 100
 )
 
-// Evaluate computes an arithmetic expression exactly in decimal and returns the
+// evaluate computes an arithmetic expression exactly in decimal and returns the
 // number with at most 34 significant digits, without trailing zeros, in plain
 // notation; from 1e34 upwards (and below 1e-34) as 1.5e+40.
 //
@@ -34,7 +34,7 @@ const (
 // by a negative number. The remainder has the sign of the dividend. Commas group
 // digits (2,340) except among the arguments of a function, where they separate.
 // The signs × ÷ − are read as * / -.
-func Evaluate(expression string) (string, error) {
+func evaluate(expression string) (string, error) {
 	if len(expression) > maxExpression {
 		return "", fmt.Errorf("the expression has %d bytes, more than the %d allowed; compute it in parts",
 			len(expression), maxExpression)

@@ -38,7 +38,7 @@
 //
 // # Environment
 //
-// The environment is not inherited. The command gets [DefaultPath] as PATH,
+// The environment is not inherited. The command gets [defaultPath] as PATH,
 // MOOREBUS_RUN, MOOREBUS_CALL and MOOREBUS_IDEMPOTENCY_KEY (`<run>/<call id>`),
 // and what [Options].Env lists. The command itself is looked up in the PATH of
 // this process, at every call.
@@ -62,10 +62,10 @@ import (
 )
 
 const (
-	// DefaultMaxOutput bounds a result: 8 MiB.
-	DefaultMaxOutput = 8 << 20
-	// DefaultPath is the PATH of a command where Env sets none.
-	DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	// defaultMaxOutput bounds a result: 8 MiB.
+	defaultMaxOutput = 8 << 20
+	// defaultPath is the PATH of a command where Env sets none.
+	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
 // maxErrorOutput is how much of the end of standard error a failure shows.
@@ -83,7 +83,7 @@ type Options struct {
 	Env []string
 	// Dir is the working folder. Default: this process's own.
 	Dir string
-	// MaxOutput bounds the result in bytes. Default [DefaultMaxOutput], at most 2 GiB.
+	// MaxOutput bounds the result in bytes. Default [defaultMaxOutput], at most 2 GiB.
 	MaxOutput int64
 	// Sandbox is [Strict] or [Off]. Default [Strict].
 	Sandbox Sandbox
@@ -94,18 +94,18 @@ type Options struct {
 	flat bool
 }
 
-// Tool runs one command.
-type Tool struct {
+// execTool runs one command.
+type execTool struct {
 	def  tool.Definition
 	opts Options
 	said sync.Once
 }
 
-var _ tool.Tool = (*Tool)(nil)
+var _ tool.Tool = (*execTool)(nil)
 
 // New makes a tool of a command. Whether the command is there is seen when it is
 // called. The error names every wrong setting.
-func New(def tool.Definition, opts Options) (*Tool, error) {
+func New(def tool.Definition, opts Options) (tool.Tool, error) {
 	def = def.WithDefaults()
 	errs := []error{def.Validate()}
 	if len(opts.Command) == 0 || opts.Command[0] == "" {
@@ -135,19 +135,19 @@ func New(def tool.Definition, opts Options) (*Tool, error) {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	if opts.MaxOutput <= 0 {
-		opts.MaxOutput = DefaultMaxOutput
+		opts.MaxOutput = defaultMaxOutput
 	}
 	opts.MaxOutput = min(opts.MaxOutput, math.MaxInt32)
 	opts.Command, opts.Env = slices.Clone(opts.Command), slices.Clone(opts.Env)
-	return &Tool{def: def, opts: opts}, nil
+	return &execTool{def: def, opts: opts}, nil
 }
 
 // Definition returns the tool's definition, defaults applied.
-func (t *Tool) Definition() tool.Definition { return t.def }
+func (t *execTool) Definition() tool.Definition { return t.def }
 
 // Run runs the command and returns its standard output. When ctx ends the command
 // is killed, with what it started.
-func (t *Tool) Run(ctx context.Context, call tool.Call) (string, error) {
+func (t *execTool) Run(ctx context.Context, call tool.Call) (string, error) {
 	missing, result, err := t.run(ctx, call)
 	if len(missing) > 0 {
 		t.said.Do(func() {
@@ -158,7 +158,7 @@ func (t *Tool) Run(ctx context.Context, call tool.Call) (string, error) {
 }
 
 // run is Run, and says what the sandbox lacks.
-func (t *Tool) run(ctx context.Context, call tool.Call) (missing []string, result string, err error) {
+func (t *execTool) run(ctx context.Context, call tool.Call) (missing []string, result string, err error) {
 	stdout := &head{max: t.opts.MaxOutput}
 	stderr := &tail{max: maxErrorOutput}
 	cmd, box, err := t.start(ctx, call, stdout, stderr)
@@ -197,7 +197,7 @@ var errFlat = errors.New("left out")
 // start starts the command, in its sandbox if it is to have one. Where the system gives
 // it no namespaces of its own, the sandbox does without. The sandbox is to be closed
 // also if it fails.
-func (t *Tool) start(ctx context.Context, call tool.Call, stdout, stderr io.Writer) (*exec.Cmd, *sandbox, error) {
+func (t *execTool) start(ctx context.Context, call tool.Call, stdout, stderr io.Writer) (*exec.Cmd, *sandbox, error) {
 	var without error
 	if t.opts.flat {
 		without = errFlat
@@ -235,7 +235,7 @@ func feed(cmd *exec.Cmd, arguments string) error {
 	return err
 }
 
-func (t *Tool) command(ctx context.Context, call tool.Call) *exec.Cmd {
+func (t *execTool) command(ctx context.Context, call tool.Call) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, t.opts.Command[0], t.opts.Command[1:]...)
 	cmd.Dir = t.opts.Dir
 	cmd.Env = t.environment(call)
@@ -269,8 +269,8 @@ func input(arguments string) (io.Reader, error) {
 }
 
 // environment is built from nothing; the last entry of a name counts.
-func (t *Tool) environment(call tool.Call) []string {
-	env := []string{"PATH=" + DefaultPath}
+func (t *execTool) environment(call tool.Call) []string {
+	env := []string{"PATH=" + defaultPath}
 	for _, entry := range t.opts.Env {
 		if strings.Contains(entry, "=") {
 			env = append(env, entry)
@@ -285,7 +285,7 @@ func (t *Tool) environment(call tool.Call) []string {
 }
 
 // startFailure is the failure of a command that never ran.
-func (t *Tool) startFailure(ctx context.Context, err error) error {
+func (t *execTool) startFailure(ctx context.Context, err error) error {
 	f := tool.Failf(tool.CodeFailed, "the command %q cannot be started: %v", t.opts.Command[0], err)
 	if ctx.Err() != nil {
 		f.Code = tool.CodeCancelled
@@ -295,7 +295,7 @@ func (t *Tool) startFailure(ctx context.Context, err error) error {
 }
 
 // endFailure is the classifier of what Wait says.
-func (t *Tool) endFailure(err error, stdout *head, stderr *tail) error {
+func (t *execTool) endFailure(err error, stdout *head, stderr *tail) error {
 	var exit *exec.ExitError
 	var inside *exited
 	var f *tool.Failure

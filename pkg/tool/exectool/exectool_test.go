@@ -19,7 +19,7 @@ import (
 )
 
 // inMode makes a tool of this test binary.
-func inMode(t *testing.T, mode string, opts Options) *Tool {
+func inMode(t *testing.T, mode string, opts Options) tool.Tool {
 	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -131,13 +131,13 @@ func TestEnvironmentIsNotInherited(t *testing.T) {
 	require.NoError(t, err)
 	got = regexp.MustCompile(`(?m)^TMPDIR=.*\n`).ReplaceAllString(got, "")
 	require.ElementsMatch(t, []string{
-		"PATH=" + DefaultPath, "EXECTOOL_LISTED=listed value", "FIXED=a=b", modeEnv + "=env", fastExit,
+		"PATH=" + defaultPath, "EXECTOOL_LISTED=listed value", "FIXED=a=b", modeEnv + "=env", fastExit,
 		"MOOREBUS_RUN=r", "MOOREBUS_CALL=c", "MOOREBUS_IDEMPOTENCY_KEY=r/c",
 	}, strings.Split(got, "\n"))
 	got, err = run(t, "env", Options{Env: []string{"PATH=/only"}})
 	require.NoError(t, err)
 	require.Contains(t, got, "PATH=/only\n")
-	require.NotContains(t, got, DefaultPath)
+	require.NotContains(t, got, defaultPath)
 }
 
 func TestWorkingFolder(t *testing.T) {

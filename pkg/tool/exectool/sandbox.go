@@ -40,7 +40,7 @@ func Missing(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	missing, _, err := t.run(ctx, tool.Call{})
+	missing, _, err := t.(*execTool).run(ctx, tool.Call{})
 	if err != nil {
 		return nil, fmt.Errorf("the sandbox for commands does not work: %w", err)
 	}

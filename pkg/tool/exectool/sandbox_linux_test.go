@@ -101,7 +101,7 @@ func TestWhatASandboxLeavesBehindIsKilled(t *testing.T) {
 				opts := m.options()
 				opts.flat = base.flat
 				made := inMode(t, mode, opts)
-				made.def.Timeout = time.Second
+				made.(*execTool).def.Timeout = time.Second
 				registry, err := tool.NewRegistry(made)
 				require.NoError(t, err)
 				out := registry.Execute(t.Context(), tool.Call{Run: "r", ID: "c", Name: "cmd", Arguments: "{}"})

@@ -15,7 +15,7 @@ import (
 
 // read returns the body of a good answer, cut at the limit. One byte beyond it
 // tells whether there is more; an answer that breaks off is not a result.
-func (t *Tool) read(ctx context.Context, res *http.Response) (string, error) {
+func (t *httpTool) read(ctx context.Context, res *http.Response) (string, error) {
 	var body strings.Builder
 	n, err := io.Copy(&body, io.LimitReader(res.Body, t.max+1))
 	if err != nil {
@@ -25,7 +25,7 @@ func (t *Tool) read(ctx context.Context, res *http.Response) (string, error) {
 }
 
 // broken is the failure of an answer that ended in the middle of its body.
-func (t *Tool) broken(ctx context.Context, n int64, err error) error {
+func (t *httpTool) broken(ctx context.Context, n int64, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("reading the answer: %w", ctx.Err())
 	}
@@ -33,7 +33,7 @@ func (t *Tool) broken(ctx context.Context, n int64, err error) error {
 }
 
 // transportFailure is the classifier of the client's errors.
-func (t *Tool) transportFailure(ctx context.Context, sent *sentMark, err error) error {
+func (t *httpTool) transportFailure(ctx context.Context, sent *sentMark, err error) error {
 	// The client's own wrapping quotes the whole URL with its query.
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {
@@ -55,7 +55,7 @@ func (t *Tool) transportFailure(ctx context.Context, sent *sentMark, err error) 
 
 // place is the endpoint as errors may name it: without user, path and query,
 // each of which may hold a key.
-func (t *Tool) place() string { return t.url.Scheme + "://" + t.url.Host }
+func (t *httpTool) place() string { return t.url.Scheme + "://" + t.url.Host }
 
 // statusFailure is the failure of an answer that is not 2xx.
 func statusFailure(res *http.Response) error {

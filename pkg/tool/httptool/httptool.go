@@ -33,8 +33,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// DefaultMaxOutput bounds a result: 8 MiB.
-const DefaultMaxOutput = 8 << 20
+// defaultMaxOutput bounds a result: 8 MiB.
+const defaultMaxOutput = 8 << 20
 
 // The headers that every request carries.
 const (
@@ -61,12 +61,12 @@ type Options struct {
 	// Headers are sent with every request; their values count as secrets.
 	Headers map[string]string
 	// MaxOutput bounds the result in bytes; a longer one is cut and says so.
-	// Default [DefaultMaxOutput], at most 2 GiB.
+	// Default [defaultMaxOutput], at most 2 GiB.
 	MaxOutput int64
 }
 
-// Tool calls one endpoint. Close it when no call runs any more.
-type Tool struct {
+// httpTool calls one endpoint. Close it when no call runs any more.
+type httpTool struct {
 	def    tool.Definition
 	url    *url.URL
 	method string
@@ -75,17 +75,17 @@ type Tool struct {
 	client *http.Client
 }
 
-var _ tool.Tool = (*Tool)(nil)
+var _ tool.Tool = (*httpTool)(nil)
 
 // New makes a tool of an endpoint. The error names every wrong setting.
-func New(def tool.Definition, opts Options) (*Tool, error) {
+func New(def tool.Definition, opts Options) (tool.Tool, error) {
 	def = def.WithDefaults()
-	t := &Tool{def: def, method: strings.ToUpper(opts.Method), header: http.Header{}, max: opts.MaxOutput}
+	t := &httpTool{def: def, method: strings.ToUpper(opts.Method), header: http.Header{}, max: opts.MaxOutput}
 	if t.method == "" {
 		t.method = defaultMethod
 	}
 	if t.max <= 0 {
-		t.max = DefaultMaxOutput
+		t.max = defaultMaxOutput
 	}
 	t.max = min(t.max, math.MaxInt32)
 	errs := []error{def.Validate()}
@@ -137,16 +137,16 @@ func notTokenRune(r rune) bool {
 }
 
 // Definition returns the tool's definition, defaults applied.
-func (t *Tool) Definition() tool.Definition { return t.def }
+func (t *httpTool) Definition() tool.Definition { return t.def }
 
 // Close lets go of idle connections.
-func (t *Tool) Close() error {
+func (t *httpTool) Close() error {
 	t.client.CloseIdleConnections()
 	return nil
 }
 
 // Run sends the request and returns the answer's body as text.
-func (t *Tool) Run(ctx context.Context, call tool.Call) (string, error) {
+func (t *httpTool) Run(ctx context.Context, call tool.Call) (string, error) {
 	req, err := t.request(ctx, call)
 	if err != nil {
 		return "", err

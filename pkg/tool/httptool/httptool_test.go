@@ -29,7 +29,7 @@ func serve(t *testing.T, handler http.HandlerFunc) *httptest.Server {
 	return srv
 }
 
-func newTool(t *testing.T, def tool.Definition, opts Options) *Tool {
+func newTool(t *testing.T, def tool.Definition, opts Options) tool.Tool {
 	t.Helper()
 	def.Name = "ask"
 	if opts.Headers == nil {
@@ -37,7 +37,7 @@ func newTool(t *testing.T, def tool.Definition, opts Options) *Tool {
 	}
 	made, err := New(def, opts)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, made.Close()) })
+	t.Cleanup(func() { require.NoError(t, made.(*httpTool).Close()) })
 	return made
 }
 
@@ -180,7 +180,7 @@ func TestUnreachable(t *testing.T) {
 }
 
 func TestResetInTheMiddle(t *testing.T) {
-	drop := func(t *testing.T, head string) *Tool {
+	drop := func(t *testing.T, head string) tool.Tool {
 		srv := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			conn, _, err := w.(http.Hijacker).Hijack()
 			if err != nil {

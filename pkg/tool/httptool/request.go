@@ -36,7 +36,7 @@ func newClient(effect tool.Effect, method string) *http.Client {
 	}
 }
 
-func (t *Tool) request(ctx context.Context, call tool.Call) (*http.Request, error) {
+func (t *httpTool) request(ctx context.Context, call tool.Call) (*http.Request, error) {
 	target, body := t.url.String(), io.Reader(nil)
 	if t.method == http.MethodGet {
 		u, err := withQuery(t.url, call.Arguments)

@@ -16,14 +16,14 @@ import (
 
 // The keys of a call's `_meta`, by which a server can recognise a repeated call.
 const (
-	MetaIdempotencyKey = "io.moorebus/idempotency-key"
-	MetaRun            = "io.moorebus/run"
-	MetaCall           = "io.moorebus/call"
+	metaIdempotencyKey = "io.moorebus/idempotency-key"
+	metaRun            = "io.moorebus/run"
+	metaCall           = "io.moorebus/call"
 )
 
 // remote is one tool of a server.
 type remote struct {
-	server *Server
+	server *server
 	name   string // as the server has it
 	def    tool.Definition
 }
@@ -39,7 +39,7 @@ func (r *remote) Run(ctx context.Context, call tool.Call) (string, error) {
 	}
 	res, err := r.call(ctx, &mcp.CallToolParams{
 		Name: r.name, Arguments: arguments,
-		Meta: mcp.Meta{MetaIdempotencyKey: call.IdempotencyKey(), MetaRun: call.Run, MetaCall: call.ID},
+		Meta: mcp.Meta{metaIdempotencyKey: call.IdempotencyKey(), metaRun: call.Run, metaCall: call.ID},
 	})
 	if err != nil {
 		return "", err
@@ -139,7 +139,7 @@ func answerOf(err error) *jsonrpc.Error {
 }
 
 // failure is what a call failed with. It names no secret of the server's address.
-func (s *Server) failure(ctx context.Context, session *session, err error) error {
+func (s *server) failure(ctx context.Context, session *session, err error) error {
 	classified := s.classify(ctx, session, err)
 	var f *tool.Failure
 	if errors.As(classified, &f) {
@@ -149,7 +149,7 @@ func (s *Server) failure(ctx context.Context, session *session, err error) error
 }
 
 // classify is the classifier of what calls end with.
-func (s *Server) classify(ctx context.Context, session *session, err error) error {
+func (s *server) classify(ctx context.Context, session *session, err error) error {
 	answer := answerOf(err)
 	var status *statusError
 	var known *tool.Failure

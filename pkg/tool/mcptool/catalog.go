@@ -41,7 +41,7 @@ type listing struct {
 }
 
 // list asks the server for its tools, page by page, as far as they are bounded.
-func (s *Server) list(ctx context.Context, session *mcp.ClientSession) (*listing, error) {
+func (s *server) list(ctx context.Context, session *mcp.ClientSession) (*listing, error) {
 	l := &listing{left: map[string]string{}}
 	params := &mcp.ListToolsParams{}
 	for range maxPages {
@@ -67,7 +67,7 @@ func (s *Server) list(ctx context.Context, session *mcp.ClientSession) (*listing
 
 // take takes a tool, or notes why it does not. It reports whether the list is at
 // one of its bounds.
-func (s *Server) take(l *listing, t *mcp.Tool) (full bool) {
+func (s *server) take(l *listing, t *mcp.Tool) (full bool) {
 	if t == nil {
 		return false
 	}
@@ -106,7 +106,7 @@ func (l *listing) cut() {
 }
 
 // missing notes the tools that are wanted of the server, which it does not have.
-func (s *Server) missing(l *listing) {
+func (s *server) missing(l *listing) {
 	for _, name := range s.opts.Tools {
 		if !slices.Contains(l.found, name) {
 			l.left[name] = "the server does not have it, and is to offer it"
@@ -134,7 +134,7 @@ func sizeOf(v any) int {
 }
 
 // definition is a tool as others know it.
-func (s *Server) definition(t *mcp.Tool) (tool.Definition, error) {
+func (s *server) definition(t *mcp.Tool) (tool.Definition, error) {
 	schema, err := compact(t.InputSchema)
 	switch {
 	case err != nil:

@@ -50,11 +50,11 @@ func kept(ctx context.Context, what, mime string, data []byte) string {
 		what += " " + mime
 	}
 	what = fmt.Sprintf("%s, %d bytes", what, len(data))
-	keeper, ok := tool.KeeperFrom(ctx)
-	if !ok {
+	keep := tool.KeeperFrom(ctx)
+	if keep == nil {
 		return "[" + what + ", not kept]"
 	}
-	where, err := keeper.Keep(ctx, data)
+	where, err := keep(ctx, data)
 	if err != nil {
 		return "[" + what + ", could not be kept: " + err.Error() + "]"
 	}

@@ -323,7 +323,7 @@ func TestNothingIsLeft(t *testing.T) {
 func TestServerThatHangs(t *testing.T) {
 	t.Parallel()
 	o, pids, hangs := stdio(t, "server")
-	r := start(t, o, func(s *Server) { s.probe = time.Second })
+	r := start(t, o, func(s *server) { s.probe = time.Second })
 	r.pids, r.hangs = pids, hangs
 	first := r.processes()[0]
 	require.NoError(t, syscall.Kill(first, syscall.SIGSTOP))

@@ -1,6 +1,6 @@
 // Package mcptool makes tools of the tools of MCP servers.
 //
-// A [Server] is a source of a registry (see tool.Source). It keeps one session with
+// What [New] makes is a source of a registry (see tool.Source). It keeps one session with
 // its server, which is a command that speaks over its standard input and output, or
 // a URL of streamable HTTP. A server that does not come up, dies, or stops
 // answering is connected to again, with growing pauses; its tools stay announced
@@ -26,7 +26,7 @@
 //
 // A result is the text of its parts, one under the other, or the structured
 // content where there is no text. What is binary is given to the call's
-// tool.Keeper, and the text says where it is. A result with isError is a failure
+// tool.KeeperFrom, and the text says where it is. A result with isError is a failure
 // with code tool_failed.
 //
 // # Bounds

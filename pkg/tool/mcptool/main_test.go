@@ -173,7 +173,7 @@ func newServer(mode string) *mcp.Server {
 		return words(string(r.Params.Arguments)), nil
 	})
 	add("key", &mcp.ToolAnnotations{IdempotentHint: true, DestructiveHint: ptr(false)}, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		return words(fmt.Sprint(r.Params.Meta[MetaIdempotencyKey])), nil
+		return words(fmt.Sprint(r.Params.Meta[metaIdempotencyKey])), nil
 	})
 	add("fail", nil, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		res := words("no such city")

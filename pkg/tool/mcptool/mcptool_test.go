@@ -45,7 +45,7 @@ func (l *logBuffer) String() string {
 type rig struct {
 	*tool.Registry
 	log    *logBuffer
-	server *Server
+	server *server
 	pids   string // file of the ids of the server's processes
 	hangs  string // file of what hanging calls did
 	stop   func()
@@ -64,17 +64,18 @@ func stdio(t *testing.T, mode string) (Options, string, string) {
 }
 
 // start runs a server in a registry.
-func start(t *testing.T, o Options, change ...func(*Server)) *rig {
+func start(t *testing.T, o Options, change ...func(*server)) *rig {
 	t.Helper()
 	r := startUnsettled(t, o, change...)
 	r.Settle(t.Context())
 	return r
 }
 
-func startUnsettled(t *testing.T, o Options, change ...func(*Server)) *rig {
+func startUnsettled(t *testing.T, o Options, change ...func(*server)) *rig {
 	t.Helper()
-	s, err := New(o)
+	source, err := New(o)
 	require.NoError(t, err)
+	s := source.(*server)
 	for _, c := range change {
 		c(s)
 	}
@@ -336,10 +337,6 @@ func (s *shelf) Keep(_ context.Context, data []byte) (string, error) {
 	return fmt.Sprintf("bucket/%d", len(s.kept)), nil
 }
 
-type fullShelf struct{}
-
-func (fullShelf) Keep(context.Context, []byte) (string, error) { return "", fmt.Errorf("disk full") }
-
 func TestResults(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, r *rig) {
@@ -362,10 +359,10 @@ inner text
 		require.Equal(t, fmt.Sprintf(mixed, "not kept", "not kept", "not kept"), r.says(t, "mixed"))
 		call := tool.Call{Run: "run", ID: "c1", Name: "srv.mixed", Arguments: "{}"}
 		keeper := &shelf{}
-		out = r.Execute(tool.WithKeeper(t.Context(), keeper), call)
+		out = r.Execute(tool.WithKeeper(t.Context(), keeper.Keep), call)
 		require.Equal(t, fmt.Sprintf(mixed, "kept as bucket/1", "kept as bucket/2", "kept as bucket/3"), out.Result)
 		require.Equal(t, []string{"\x89PNG data", "RIFF", "\x00\x01"}, keeper.kept)
-		out = r.Execute(tool.WithKeeper(t.Context(), fullShelf{}), call)
+		out = r.Execute(tool.WithKeeper(t.Context(), func(context.Context, []byte) (string, error) { return "", fmt.Errorf("disk full") }), call)
 		require.Contains(t, out.Result, "[image image/png, 9 bytes, could not be kept: disk full]")
 	})
 }
@@ -450,8 +447,9 @@ func TestNames(t *testing.T) {
 	require.NotEqual(t, long, toolName("s", strings.Repeat("a", 101)))
 	require.NoError(t, tool.Definition{Name: long}.Validate())
 	for size := 1; size < 80; size++ {
-		s, err := New(Options{Name: strings.Repeat("s", size), Command: []string{"x"}})
+		source, err := New(Options{Name: strings.Repeat("s", size), Command: []string{"x"}})
 		require.NoError(t, err)
+		s := source.(*server)
 		for _, name := range []string{"t", "some_tool", strings.Repeat("t", 70)} {
 			require.True(t, s.Claims(toolName(s.opts.Name, name)), "%d %s", size, name)
 		}

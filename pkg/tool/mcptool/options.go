@@ -15,9 +15,9 @@ import (
 
 // The defaults of [Options].
 const (
-	DefaultMaxMessage     = 16 << 20
-	DefaultConnectTimeout = 60 * time.Second
-	DefaultLinger         = 30 * time.Second
+	defaultMaxMessage     = 16 << 20
+	defaultConnectTimeout = 60 * time.Second
+	defaultLinger         = 30 * time.Second
 )
 
 // Options say which server it is and how its tools are offered. Exactly one of
@@ -88,14 +88,14 @@ func (o Options) check() (Options, error) {
 		bad("%s", strings.TrimPrefix(err.Error(), `tool "x": `))
 	}
 	if o.MaxMessage <= 0 {
-		o.MaxMessage = DefaultMaxMessage
+		o.MaxMessage = defaultMaxMessage
 	}
 	o.MaxMessage = min(o.MaxMessage, math.MaxInt32)
 	if o.ConnectTimeout <= 0 {
-		o.ConnectTimeout = DefaultConnectTimeout
+		o.ConnectTimeout = defaultConnectTimeout
 	}
 	if o.Linger <= 0 {
-		o.Linger = DefaultLinger
+		o.Linger = defaultLinger
 	}
 	o.Over = tool.Definition{
 		Effect: over.Effect, Pool: over.Pool, Risk: over.Risk, Timeout: over.Timeout, Retries: over.Retries, Breaker: over.Breaker,

@@ -41,8 +41,8 @@ const (
 	lookEvery = time.Second
 )
 
-// Server is the source of one MCP server's tools. Run it once.
-type Server struct {
+// server is the source of one MCP server's tools. Run it once.
+type server struct {
 	opts     Options
 	endpoint *endpoint // nil for a command
 	modern   bool      // it knows only later versions of the protocol
@@ -57,15 +57,15 @@ type Server struct {
 	changed chan struct{}
 }
 
-var _ tool.Returning = (*Server)(nil)
+var _ tool.Returning = (*server)(nil)
 
 // New checks the options; nothing is started before Run.
-func New(o Options) (*Server, error) {
+func New(o Options) (tool.Source, error) {
 	o, err := o.check()
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opts: o, changed: make(chan struct{}), probe: probeEvery, conceal: concealer(o), last: errors.New("it was not started yet")}
+	s := &server{opts: o, changed: make(chan struct{}), probe: probeEvery, conceal: concealer(o), last: errors.New("it was not started yet")}
 	if o.URL != "" {
 		s.endpoint = newEndpoint(o)
 	}
@@ -73,14 +73,14 @@ func New(o Options) (*Server, error) {
 }
 
 // Name returns the server's name.
-func (s *Server) Name() string { return "mcp " + s.opts.Name }
+func (s *server) Name() string { return "mcp " + s.opts.Name }
 
 // Pools returns the one pool of the server's tools.
-func (s *Server) Pools() []string { return []string{s.opts.Over.WithDefaults().Pool} }
+func (s *server) Pools() []string { return []string{s.opts.Over.WithDefaults().Pool} }
 
 // Run keeps a session with the server until ctx ends. Then it ends the session, the
 // server's process with everything in its group, and returns.
-func (s *Server) Run(ctx context.Context, logger *slog.Logger, put func([]tool.Tool)) {
+func (s *server) Run(ctx context.Context, logger *slog.Logger, put func([]tool.Tool)) {
 	logger = logger.With("mcp_server", s.opts.Name)
 	a := &announcer{put: put, linger: s.opts.Linger}
 	defer a.close()
@@ -120,7 +120,7 @@ func starting(err error) bool {
 }
 
 // serve connects and serves one session to its end, and says why it ended.
-func (s *Server) serve(ctx context.Context, logger *slog.Logger, a *announcer) (err error) {
+func (s *server) serve(ctx context.Context, logger *slog.Logger, a *announcer) (err error) {
 	connecting, stop := context.WithTimeout(ctx, s.opts.ConnectTimeout)
 	defer stop()
 	ses, err := s.connect(connecting, logger)
@@ -143,7 +143,7 @@ func (s *Server) serve(ctx context.Context, logger *slog.Logger, a *announcer) (
 
 // watch keeps the tools as the server lists them until the session ends. A server
 // whose list changes all the time is looked at in intervals.
-func (s *Server) watch(ctx context.Context, ses *session, before *listing, logger *slog.Logger, a *announcer) error {
+func (s *server) watch(ctx context.Context, ses *session, before *listing, logger *slog.Logger, a *announcer) error {
 	probe := time.NewTimer(s.probe)
 	defer probe.Stop()
 	calm := time.NewTimer(lookEvery)
@@ -179,7 +179,7 @@ func (s *Server) watch(ctx context.Context, ses *session, before *listing, logge
 // rouse waits until the server is to be asked for its tools: when it is probed, or
 // has a reason to be looked at once it has been calm. The error is the end of ctx
 // or of the session.
-func (s *Server) rouse(ctx context.Context, ses *session, probe, calm <-chan time.Time) error {
+func (s *server) rouse(ctx context.Context, ses *session, probe, calm <-chan time.Time) error {
 	var look <-chan struct{}
 	for {
 		select {
@@ -198,19 +198,19 @@ func (s *Server) rouse(ctx context.Context, ses *session, probe, calm <-chan tim
 }
 
 // Claims reports whether the name is one that a tool of this server would have.
-func (s *Server) Claims(name string) bool { return strings.HasPrefix(name, Prefix(s.opts.Name)) }
+func (s *server) Claims(name string) bool { return strings.HasPrefix(name, Prefix(s.opts.Name)) }
 
 // Patience is the timeout of the server's tools.
-func (s *Server) Patience() time.Duration { return s.opts.Over.WithDefaults().Timeout }
+func (s *server) Patience() time.Duration { return s.opts.Over.WithDefaults().Timeout }
 
 // Up waits until there is a session, whose tools were put before.
-func (s *Server) Up(ctx context.Context) error {
+func (s *server) Up(ctx context.Context) error {
 	_, err := s.await(ctx, ctx.Done())
 	return err
 }
 
 // turn gives calls another session, or none, and why there is none.
-func (s *Server) turn(ses *session, why error) {
+func (s *server) turn(ses *session, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.current, s.last = ses, why
@@ -231,7 +231,7 @@ func patience(ctx context.Context) time.Duration {
 
 // await returns a session that has not ended, for which it waits until enough or the
 // end of ctx.
-func (s *Server) await(ctx context.Context, enough <-chan struct{}) (*session, error) {
+func (s *server) await(ctx context.Context, enough <-chan struct{}) (*session, error) {
 	for {
 		s.mu.Lock()
 		ses, changed, last := s.current, s.changed, s.last

@@ -50,7 +50,7 @@ func (c *captured) Connect(ctx context.Context) (_ mcp.Connection, err error) {
 
 // dial connects to the server, which answers within ctx. version is that of the
 // protocol, empty for the latest.
-func (s *Server) dial(ctx context.Context, logger *slog.Logger, version string) (*session, error) {
+func (s *server) dial(ctx context.Context, logger *slog.Logger, version string) (*session, error) {
 	ses := &session{look: make(chan struct{}, 1), ended: make(chan struct{}), inlet: &inlet{}}
 	ses.life, ses.cut = context.WithCancelCause(context.Background())
 	var transport captured
@@ -103,7 +103,7 @@ func (s *Server) dial(ctx context.Context, logger *slog.Logger, version string) 
 }
 
 // connect is dial with the version of the protocol that the server knows.
-func (s *Server) connect(ctx context.Context, logger *slog.Logger) (*session, error) {
+func (s *server) connect(ctx context.Context, logger *slog.Logger) (*session, error) {
 	if s.modern {
 		return s.dial(ctx, logger, "")
 	}

@@ -24,12 +24,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// Func makes a tool with the defaults of [tool.Definition] (class once) out of a
-// function.
-func Func[In any](name, description string, fn func(ctx context.Context, in In) (string, error)) (tool.Tool, error) {
-	return New(tool.Definition{Name: name, Description: description}, fn)
-}
-
 // New makes a tool out of a function whose input In is a struct, or a map with
 // string keys. Where def has a Schema it is announced and checked instead of
 // In's own. The function must be safe for concurrent use and return soon after
@@ -52,12 +46,6 @@ func New[In any](def tool.Definition, fn func(ctx context.Context, in In) (strin
 		return nil, err
 	}
 	return &function[In]{def: def, schema: resolved, fn: fn}, nil
-}
-
-// Schema returns the JSON Schema of the type In.
-func Schema[In any]() (json.RawMessage, error) {
-	_, raw, err := schemaOf[In](nil)
-	return raw, err
 }
 
 // schemaOf gives the schema to check and the text to announce.

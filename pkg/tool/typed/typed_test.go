@@ -27,7 +27,7 @@ type order struct {
 
 func ordered(t *testing.T) tool.Tool {
 	t.Helper()
-	made, err := typed.Func("order", "Orders an article.", func(_ context.Context, in order) (string, error) {
+	made, err := typed.New(tool.Definition{Name: "order", Description: "Orders an article."}, func(_ context.Context, in order) (string, error) {
 		if in.Article == "none" {
 			return "", tool.Failf("sold_out", "there is none left")
 		}
@@ -47,12 +47,12 @@ func TestSuite(t *testing.T) {
 			return tooltest.Case{Tool: ordered(t), Arguments: `{"article":"none","count":1}`, Code: "sold_out", Want: "none left"}
 		},
 		Panics: func(t *testing.T) tooltest.Case {
-			made, err := typed.Func("boom", "", func(context.Context, struct{}) (string, error) { panic("kaboom") })
+			made, err := typed.New(tool.Definition{Name: "boom"}, func(context.Context, struct{}) (string, error) { panic("kaboom") })
 			require.NoError(t, err)
 			return tooltest.Case{Tool: made, Want: "kaboom"}
 		},
 		Hangs: func(t *testing.T) tooltest.Hang {
-			made, err := typed.Func("hang", "", func(ctx context.Context, _ struct{}) (string, error) {
+			made, err := typed.New(tool.Definition{Name: "hang"}, func(ctx context.Context, _ struct{}) (string, error) {
 				started <- struct{}{}
 				<-ctx.Done()
 				return "", ctx.Err()
@@ -64,7 +64,7 @@ func TestSuite(t *testing.T) {
 			}}
 		},
 		ShowsKey: func(t *testing.T) tooltest.Case {
-			made, err := typed.Func("key", "", func(ctx context.Context, _ struct{}) (string, error) {
+			made, err := typed.New(tool.Definition{Name: "key"}, func(ctx context.Context, _ struct{}) (string, error) {
 				call, ok := typed.CallFrom(ctx)
 				if !ok {
 					return "", errors.New("no call")
@@ -78,13 +78,11 @@ func TestSuite(t *testing.T) {
 }
 
 func TestSchema(t *testing.T) {
-	schema, err := typed.Schema[order]()
-	require.NoError(t, err)
+	schema := ordered(t).Definition().Schema
 	require.JSONEq(t, `{"type":"object","properties":{
 		"article":{"type":"string","description":"the article's number"},"count":{"type":"integer"},"price":{"type":"number"},
 		"tags":{"type":["null","array"],"items":{"type":"string"}},"extra":true},
 		"required":["article","count"],"additionalProperties":false}`, string(schema))
-	require.JSONEq(t, string(schema), string(ordered(t).Definition().Schema))
 	require.Equal(t, tool.Once, ordered(t).Definition().Effect)
 }
 
@@ -133,24 +131,24 @@ func TestOwnSchema(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	text := func(context.Context, string) (string, error) { return "", nil }
-	_, err := typed.Func("x", "", text)
+	_, err := typed.New(tool.Definition{Name: "x"}, text)
 	require.ErrorContains(t, err, "must be a struct")
-	_, err = typed.Func("x", "", func(context.Context, struct{ F func() }) (string, error) { return "", nil })
+	_, err = typed.New(tool.Definition{Name: "x"}, func(context.Context, struct{ F func() }) (string, error) { return "", nil })
 	require.Error(t, err)
-	_, err = typed.Func[order]("x", "", nil)
+	_, err = typed.New[order](tool.Definition{Name: "x"}, nil)
 	require.ErrorContains(t, err, "nil")
-	_, err = typed.Func("bad name", "", func(context.Context, order) (string, error) { return "", nil })
+	_, err = typed.New(tool.Definition{Name: "bad name"}, func(context.Context, order) (string, error) { return "", nil })
 	require.ErrorContains(t, err, "bad name")
 	_, err = typed.New(tool.Definition{Name: "x", Schema: json.RawMessage(`{"$ref":"http://nowhere.invalid/s.json"}`)},
 		func(context.Context, order) (string, error) { return "", nil })
 	require.Error(t, err)
 }
 
-func ExampleFunc() {
+func ExampleNew() {
 	type input struct {
 		Name string `json:"name" jsonschema:"whom to greet"`
 	}
-	greet, err := typed.Func("greet", "Greets somebody.", func(_ context.Context, in input) (string, error) {
+	greet, err := typed.New(tool.Definition{Name: "greet", Description: "Greets somebody."}, func(_ context.Context, in input) (string, error) {
 		return "Hello, " + in.Name + "!", nil
 	})
 	if err != nil {
