@@ -4,66 +4,21 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"os"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/host"
-	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/mcptool"
 )
 
-// hosted runs all roles on the bus until the test ends.
-func hosted(t *testing.T, o host.Options) {
-	t.Helper()
-	host, err := host.New(o)
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- host.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-ended)
-	})
-	require.NoError(t, host.Announce(ctx))
-}
-
-// family hosts agents that call each other by name: each asks the model of its own
-// name. It returns the one called "boss", on the same bus.
-func family(t *testing.T, models map[string]*scripted.Mock) *agent.Agent {
-	t.Helper()
-	bus, names := busOf(t), []string{}
-	none, err := tool.NewRegistry()
-	require.NoError(t, err)
-	o := host.Options{Bus: bus, Tools: none, Providers: map[string]llm.Caller{}}
-	for name, model := range models {
-		o.Providers[name] = model
-		if name != "boss" {
-			names, o.Subagents = append(names, name), append(o.Subagents, subagent.Tool{Agent: name})
-		}
-	}
-	for _, name := range names {
-		def := events.DefaultAgent()
-		def.Name, def.LLM.Provider, def.Tools = name, name, names
-		require.NoError(t, bus.PutAgent(t.Context(), events.DefaultNamespace, name, agentfile.Marshal(def)))
-	}
-	hosted(t, o)
-	a, err := agent.New("find the answer").Elsewhere().Use("boss").RemoteTools(names...).Bus(bus).Build()
-	require.NoError(t, err)
-	return a
-}
-
-// memoryOf is the memory of another run of the agent's bus, which has ended.
+// memoryOf is the memory of another run of the agent's place, which has ended.
 func memoryOf(t *testing.T, a *agent.Agent, run string) *agent.Memory {
 	t.Helper()
 	r, err := a.Open(t.Context(), run)
@@ -75,11 +30,10 @@ func memoryOf(t *testing.T, a *agent.Agent, run string) *agent.Memory {
 }
 
 func subAgent(t *testing.T) {
-	models := map[string]*scripted.Mock{
-		"boss":   scripted.NewMock(using(scripted.Ask("helper", `{"task":"help me"}`), 100, 10), using(scripted.Say("I was helped."), 100, 10)),
-		"helper": scripted.NewMock(using(scripted.Say("Here is help."), 30, 12)),
-	}
-	a := family(t, models)
+	model := scripted.NewMock(using(scripted.Say("Here is help."), 30, 12))
+	helper := built(t, agent.New("").Name("helper").LLM(model))
+	a := built(t, agent.New("find the answer").Name("boss").Data(t.TempDir()).Subagent(helper).
+		LLM(scripted.NewMock(using(scripted.Ask("helper", `{"task":"help me"}`), 100, 10), using(scripted.Say("I was helped."), 100, 10))))
 	answer, err := a.Run(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "I was helped.", answer)
@@ -92,29 +46,27 @@ func subAgent(t *testing.T) {
 	require.Equal(t, events.ChildID(mem.RunID, call), child.RunID)
 	require.Equal(t, &events.Parent{Run: mem.RunID, CallID: call, Depth: 1}, child.Control.Parent)
 	require.Equal(t, "help me", child.Task)
-	asked := models["helper"].Requests()
-	require.Len(t, asked, 1)
-	for _, m := range asked[0].Messages {
+	for _, m := range model.Requests()[0].Messages {
 		require.NotContains(t, m.Content, "find the answer", "a memory of its own")
 	}
 }
 
 func nestedSubAgent(t *testing.T) {
-	a := family(t, map[string]*scripted.Mock{
-		"boss":   scripted.NewMock(using(scripted.Ask("helper", `{"task":"help"}`), 100, 10), using(scripted.Say("I was helped."), 100, 10)),
-		"helper": scripted.NewMock(using(scripted.Ask("deep", `{"task":"dig"}`), 20, 5), using(scripted.Say("From below."), 20, 5)),
-		"deep":   scripted.NewMock(using(scripted.Say("It is dug."), 30, 12)),
-	})
+	deep := built(t, agent.New("").Name("deep").LLM(scripted.NewMock(using(scripted.Say("It is dug."), 30, 12))))
+	helper := built(t, agent.New("").Name("helper").Subagent(deep, func(c *agent.Callee) { c.Name = "dig" }).
+		LLM(scripted.NewMock(using(scripted.Ask("dig", `{"task":"dig"}`), 20, 5), using(scripted.Say("From below."), 20, 5))))
+	a := built(t, agent.New("find the answer").Name("boss").Data(t.TempDir()).Subagent(helper).
+		LLM(scripted.NewMock(using(scripted.Ask("helper", `{"task":"help"}`), 100, 10), using(scripted.Say("I was helped."), 100, 10))))
 	_, err := a.Run(t.Context())
 	require.NoError(t, err)
 	mem := a.Memory()
 	require.Equal(t, "SUCCESS: From below.", mem.History[0].Observation)
 	require.Equal(t, 2*110+2*25+42, mem.TotalUsage.Total, "also for what is below")
-	helper := memoryOf(t, a, mem.ToolCalls[mem.Control.CallOrder[0]].Run)
-	require.Equal(t, "SUCCESS: It is dug.", helper.History[0].Observation)
-	deep := memoryOf(t, a, helper.ToolCalls[helper.Control.CallOrder[0]].Run)
-	require.Equal(t, 2, deep.Control.Parent.Depth)
-	require.Equal(t, "dig", deep.Task)
+	below := memoryOf(t, a, mem.ToolCalls[mem.Control.CallOrder[0]].Run)
+	require.Equal(t, "SUCCESS: It is dug.", below.History[0].Observation)
+	bottom := memoryOf(t, a, below.ToolCalls[below.Control.CallOrder[0]].Run)
+	require.Equal(t, 2, bottom.Control.Parent.Depth)
+	require.Equal(t, "dig", bottom.Task)
 }
 
 // mcpServer makes the test binary an MCP server on its standard input and output.
@@ -140,20 +92,11 @@ func serveMCP() {
 func mcpTools(t *testing.T) {
 	binary, err := os.Executable()
 	require.NoError(t, err)
-	server, err := mcptool.New(mcptool.Options{
-		Name: "library", Command: []string{binary}, Env: []string{mcpServer + "=1", "GORACE=atexit_sleep_ms=0"},
-	})
-	require.NoError(t, err)
-	registry, err := tool.NewRegistryWith(tool.Options{Sources: []tool.Source{server}})
-	require.NoError(t, err)
-	t.Cleanup(registry.Start(t.Context(), slog.New(slog.DiscardHandler)))
-	registry.Settle(t.Context())
-
-	bus := busOf(t)
+	open := func() (tool.Source, error) {
+		return mcptool.New(mcptool.Options{Name: "library", Command: []string{binary}, Env: []string{mcpServer + "=1", "GORACE=atexit_sleep_ms=0"}})
+	}
 	model := scripted.NewMock(scripted.Ask("library.find", `{"q":"a"}`), scripted.Ask("library.find", `{"q":"none"}`), scripted.Say("the answer"))
-	hosted(t, host.Options{Bus: bus, Tools: registry, Providers: map[string]llm.Caller{"mock": model}})
-	a, err := agent.New("find the answer").Elsewhere().Use("mock").RemoteTools("library.find").Bus(bus).Build()
-	require.NoError(t, err)
+	a := built(t, agent.New("find the answer").LLM(model).Source(open, "library.find"))
 	_, err = a.Run(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{

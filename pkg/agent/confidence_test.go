@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/pkg/llm"
-	"github.com/moorebus/moorebus/pkg/llm/scripted"
 )
 
 // A model that says nothing of its confidence is asked once for each reply.
@@ -26,14 +25,4 @@ func TestNoConfidenceIsNotDoubt(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, calls)
 	require.InDelta(t, 1.0, a.Memory().ConfidenceScore, 0)
-}
-
-// A model that doubts a reply altogether says so.
-func TestZeroConfidenceIsDoubt(t *testing.T) {
-	t.Parallel()
-	mock := scripted.NewMock(llm.ToolCalls{Meta: llm.Meta{ZeroConfidence: true}, Calls: []llm.Call{{ID: "a", Name: "search", Arguments: `{"q":"x"}`}}}, scripted.Say("All of it is done by now."))
-	a := build(t, mock, nil)
-	_, err := a.Run(t.Context())
-	require.NoError(t, err)
-	require.Contains(t, eventsOf(a.Trace()), "LowConfidence")
 }

@@ -4,42 +4,21 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/agent"
-	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 )
-
-// localBus is a bus on an embedded server of the test's own.
-func localBus(t *testing.T) *natsbus.Bus {
-	t.Helper()
-	dir := filepath.Join(t.TempDir(), "data")
-	require.NoError(t, os.MkdirAll(dir, 0o700))
-	server, err := embedded.Start(t.Context(), embedded.Options{Dir: dir})
-	require.NoError(t, err)
-	t.Cleanup(server.Shutdown)
-	conn, err := server.Connect()
-	require.NoError(t, err)
-	t.Cleanup(conn.Close)
-	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{}))
-	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{})
-	require.NoError(t, err)
-	return bus
-}
 
 const iterations = 300
 
@@ -68,7 +47,7 @@ func rememberer(_ context.Context, req llm.Request, _ func(llm.Chunk)) (llm.Resp
 // A run whose memory goes far beyond its limits keeps within them, loses nothing,
 // and is replayed without its storage.
 func TestMemoryBeyondEveryLimit(t *testing.T) {
-	bus := localBus(t)
+	bus := busOf(t)
 	b := agent.New("Remember everything.").Name("keeper").LLM(llm.CallerFunc(rememberer)).Bus(bus).
 		Configure(func(c *events.Config) {
 			c.MaxSteps, c.PagingLimit, c.HardLimit, c.ReflectEveryNSteps = 2*iterations, 400, 600, 0
@@ -128,7 +107,7 @@ func TestEstimatorOfOnesOwn(t *testing.T) {
 	say := llm.CallerFunc(func(context.Context, llm.Request, func(llm.Chunk)) (llm.Response, error) {
 		return llm.Text{Meta: llm.Meta{Confidence: 1}, Content: "the answer"}, nil
 	})
-	bus := localBus(t)
+	bus := busOf(t)
 	with := func(name string, budget int) *agent.Builder {
 		return agent.New("Say it.").LLM(say).Bus(bus).Budget(events.Budget{MaxInputTokens: budget}).
 			Estimator("dear", func(string) int { return 1000 }).Configure(func(c *events.Config) { c.TokenEstimator = name })

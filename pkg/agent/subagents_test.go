@@ -27,27 +27,6 @@ func named(name string, replies ...any) *agent.Builder {
 	return agent.New("").Name(name).LLM(scripted.NewMock(replies...))
 }
 
-// An agent that calls one which calls another one, and hands over at the end.
-func TestAgentsThatCallAgents(t *testing.T) {
-	t.Parallel()
-	accountant := built(t, named("accountant", scripted.Ask("calculator", `{"q":"6*7"}`), scripted.Say("It comes to 42.")).
-		Tool(textTool(t, "calculator", "42")))
-	researcher := built(t, named("researcher", scripted.Ask("compute", `{"task":"6*7"}`), scripted.Say("The answer is 42.")).
-		Subagent(accountant, func(t *agent.Callee) { t.Name = "compute" }))
-	publisher := built(t, named("publisher", scripted.Say("Published: 42.")))
-	editor := built(t, agent.New("What is the answer?").Name("editor").
-		LLM(scripted.NewMock(scripted.Ask("researcher", `{"task":"What is the answer?"}`), scripted.Ask("transfer_to_publisher", `{}`))).
-		Subagent(researcher, func(t *agent.Callee) { t.Description = "Finds answers." }).Handoff(publisher))
-
-	answer, err := editor.Run(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, "Published: 42.", answer)
-	require.Equal(t, []string{
-		"Start", "LlmToolCall", "ToolCallStarted", "ToolSuccess", "Continue", "LlmToolCall", "HandedOff", "ToolSuccess", "Continue", "LlmFinalAnswer",
-	}, eventsOf(editor.Trace()))
-	require.Equal(t, "SUCCESS: The answer is 42.", editor.Memory().History[0].Observation)
-}
-
 func TestWrongCallees(t *testing.T) {
 	t.Parallel()
 	child := built(t, named("child", scripted.Say("yes")))

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,11 +14,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/recorded"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/agent"
-	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm/openai"
@@ -119,16 +116,7 @@ func textAgent(t *testing.T, b *agent.Builder, bus journal.Bus) *agent.Agent {
 // TestALocalModelUsesEveryTool: a model that only speaks text, over HTTP, with the
 // real planner, actor and observer on a real bus.
 func TestALocalModelUsesEveryTool(t *testing.T) {
-	server, err := embedded.Start(t.Context(), embedded.Options{Dir: filepath.Join(t.TempDir(), "data")})
-	require.NoError(t, err)
-	defer server.Shutdown()
-	conn, err := server.Connect()
-	require.NoError(t, err)
-	defer conn.Close()
-	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{}))
-	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{})
-	require.NoError(t, err)
-
+	bus := busOf(t)
 	home := newTextServer(t, homeReplies...)
 	caller, err := openai.New(openai.Options{BaseURL: home.URL + "/v1", Model: "home"})
 	require.NoError(t, err)
