@@ -2,12 +2,13 @@ package natsbus
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -31,7 +32,7 @@ func (b *Bus) PutAgent(ctx context.Context, namespace, name string, definition [
 	if len(definition) > journal.MaxBody {
 		return fmt.Errorf("agent %s: %d bytes, at most %d are allowed: %w", name, len(definition), journal.MaxBody, journal.ErrTooLarge)
 	}
-	err = b.put(ctx, subject, definition, func() error { return b.createBucket(ctx, agentsConfig(b.replicas)) })
+	err = b.put(ctx, subject, definition, func() error { return b.createBucket(ctx, agentsConfig(b.Replicas)) })
 	if err != nil {
 		return fmt.Errorf("agent %s: %w", name, err)
 	}
@@ -44,21 +45,21 @@ func (b *Bus) Agent(ctx context.Context, namespace, name string) ([]byte, error)
 	if err != nil {
 		return nil, err
 	}
-	msg, err := b.lastMessage(ctx, kvStreamPrefix+agentBucket, subject)
+	msg, err := b.LastMessage(ctx, kvStreamPrefix+agentBucket, subject)
 	for try := 1; errors.Is(err, journal.ErrNotFound); try++ {
 		// What was stored a moment ago a replica may not have yet.
 		lag := b.lacksNothing(ctx, kvStreamPrefix+agentBucket, subject, nil)
 		if lag == nil {
 			break
 		}
-		if err = lag; errors.Is(lag, errLag) && try < silentPages && pauseFor(ctx, readRetry) {
-			msg, err = b.lastMessage(ctx, kvStreamPrefix+agentBucket, subject)
+		if err = lag; errors.Is(lag, api.ErrLag) && try < api.SilentPages && retry.Wait(ctx, api.ReadRetry) {
+			msg, err = b.LastMessage(ctx, kvStreamPrefix+agentBucket, subject)
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("agent %s: %w", name, err)
 	}
-	if header(msg, kvOperation) != "" {
+	if api.Header(msg, kvOperation) != "" {
 		return nil, fmt.Errorf("agent %s: %w", name, journal.ErrNotFound)
 	}
 	return msg.Data, nil
@@ -71,7 +72,7 @@ func (b *Bus) AgentNames(ctx context.Context, namespace string) ([]string, error
 	}
 	prefix := kvSubjectPrefix + agentBucket + "." + namespace + "."
 	names := []string{}
-	err := b.subjects(ctx, kvStreamPrefix+agentBucket, prefix+"*", func(subject string) {
+	err := b.Subjects(ctx, kvStreamPrefix+agentBucket, prefix+"*", func(subject string) {
 		names = append(names, strings.TrimPrefix(subject, prefix))
 	})
 	if err != nil {
@@ -94,29 +95,4 @@ func (b *Bus) living(ctx context.Context, namespace string, names []string) ([]s
 		}
 	}
 	return slices.DeleteFunc(names, func(name string) bool { return deleted[name] }), errs
-}
-
-// subjects calls fn with the subjects of a stream's messages that match, each
-// once, in no order.
-func (b *Bus) subjects(ctx context.Context, stream, filter string, fn func(subject string)) error {
-	for offset := 0; ; {
-		request, err := json.Marshal(map[string]any{"subjects_filter": filter, "offset": offset})
-		if err != nil {
-			return err
-		}
-		var info streamInfo
-		if err := b.ask(ctx, "STREAM.INFO."+stream, request, &info); err != nil {
-			return err
-		}
-		if info.Error != nil {
-			return classify(info.Error)
-		}
-		for subject := range info.State.Subjects {
-			fn(subject)
-		}
-		offset += len(info.State.Subjects)
-		if len(info.State.Subjects) == 0 || offset >= info.Total {
-			return nil
-		}
-	}
 }

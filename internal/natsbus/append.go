@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/groupcommit"
+	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -18,11 +20,9 @@ import (
 )
 
 const (
-	headerExpectSeq     = "Nats-Expected-Last-Subject-Sequence"
-	headerExpectSubject = "Nats-Expected-Last-Subject-Sequence-Subject"
-	headerBatchID       = "Nats-Batch-Id"
-	headerBatchSeq      = "Nats-Batch-Sequence"
-	headerBatchCommit   = "Nats-Batch-Commit"
+	headerBatchID     = "Nats-Batch-Id"
+	headerBatchSeq    = "Nats-Batch-Sequence"
+	headerBatchCommit = "Nats-Batch-Commit"
 
 	// appendRetry is the pause before an append that was surely not stored is
 	// sent again.
@@ -33,9 +33,9 @@ const (
 
 // pubAck is the server's answer to a publish.
 type pubAck struct {
-	Stream string    `json:"stream"`
-	Seq    uint64    `json:"seq"`
-	Error  *apiError `json:"error"`
+	Stream string     `json:"stream"`
+	Seq    uint64     `json:"seq"`
+	Error  *api.Error `json:"error"`
 }
 
 // Append stores the entries under the condition that the run's log ends at last.
@@ -66,7 +66,7 @@ func (a *appender) One(ctx context.Context, p groupcommit.Pending) (uint64, erro
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("append to run %s was not sent: %w", run.ID, err)
 	}
-	deadline := time.Now().Add(b.opts.RequestTimeout)
+	deadline := time.Now().Add(b.Timeout)
 	d := b.newDoubt(deadline)
 	for {
 		ack, err := b.send(ctx, d.until(), run, last, p.Entries)
@@ -92,7 +92,7 @@ func (a *appender) One(ctx context.Context, p groupcommit.Pending) (uint64, erro
 		}
 		err = b.full.note(a.place, b.judge(err))
 		if errors.Is(err, journal.ErrConflict) {
-			b.log.Debug("an append lost its race", "run", run.ID, "after", last)
+			b.Log.Debug("an append lost its race", "run", run.ID, "after", last)
 		}
 		return 0, fmt.Errorf("append to run %s after %d: %w", run.ID, last, err)
 	}
@@ -108,9 +108,9 @@ func (b *Bus) checkAck(shard int, ack *pubAck) error {
 
 // unsent reports whether the append is surely not stored and may be sent again.
 func unsent(err error) bool {
-	var api *apiError
+	var api *api.Error
 	if errors.As(err, &api) {
-		return api.retryable()
+		return api.Retryable()
 	}
 	return errors.Is(err, nats.ErrNoResponders)
 }
@@ -121,13 +121,13 @@ func unsent(err error) bool {
 // not say where the run ends. If the run still ends where the append expected it,
 // the append is due.
 func (b *Bus) spurious(ctx context.Context, deadline time.Time, err error, run events.Run, last uint64) bool {
-	code, ok := errorCode(err)
-	if !ok || code != codeWrongLastConstant || b.replicas <= 1 {
+	code, ok := api.Code(err)
+	if !ok || code != api.CodeWrongLastConstant || b.Replicas <= 1 {
 		return false
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	head, err := b.head(ctx, events.StreamName(run.Shard), run.Filter())
+	head, err := b.HeadOn(ctx, events.StreamName(run.Shard), run.Filter())
 	if errors.Is(err, journal.ErrNotFound) {
 		return last == 0
 	}
@@ -141,59 +141,59 @@ func (b *Bus) judge(err error) error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		for shard := range b.shards {
-			if _, missing := b.streamInfo(ctx, shard); errors.Is(missing, journal.ErrNotReady) {
+			if _, missing := b.shardInfo(ctx, shard); errors.Is(missing, journal.ErrNotReady) {
 				return missing
 			}
 		}
 	}
-	return inDoubt(err)
+	return api.InDoubt(err)
 }
 
 // pauseUntil is pauseFor that reports false at the deadline as well.
 func pauseUntil(ctx context.Context, deadline time.Time, d time.Duration) bool {
 	left := time.Until(deadline)
-	return pauseFor(ctx, min(d, left)) && left > d
+	return retry.Wait(ctx, min(d, left)) && left > d
 }
 
 // send publishes one entry, or several as one atomic batch, and waits for the
 // acknowledgement.
 func (b *Bus) send(ctx context.Context, deadline time.Time, run events.Run, last uint64, entries []journal.Entry) (ack *pubAck, err error) {
-	in, err := b.requests.take(oneAnswer, anySubject, entries)
+	in, err := b.Take(api.OneAnswer, api.AnySubject, entries)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { b.requests.give(in, err == nil) }()
-	in.expect[0], in.filter[0] = strconv.FormatUint(last, 10), run.Filter()
+	defer func() { b.Give(in, err == nil) }()
+	in.Expect[0], in.Filter[0] = strconv.FormatUint(last, 10), run.Filter()
 	if len(entries) > 1 {
 		return b.sendAtomic(ctx, in, deadline, entries)
 	}
-	in.msg.Subject, in.msg.Data = entries[0].Subject.String(), entries[0].Body
-	return b.acknowledged(b.exchangeStored(ctx, in, &in.msg, time.Until(deadline)))
+	in.Msg.Subject, in.Msg.Data = entries[0].Subject.String(), entries[0].Body
+	return b.acknowledged(b.exchangeStored(ctx, in, &in.Msg, time.Until(deadline)))
 }
 
 // sendAtomic publishes entries as one atomic batch, under the condition that the
 // inbox's message has.
-func (b *Bus) sendAtomic(ctx context.Context, in *inbox, deadline time.Time, entries []journal.Entry) (*pubAck, error) {
+func (b *Bus) sendAtomic(ctx context.Context, in *api.Inbox, deadline time.Time, entries []journal.Entry) (*pubAck, error) {
 	number := make([]string, 1)
-	msg := &nats.Msg{Header: maps.Clone(in.msg.Header)}
+	msg := &nats.Msg{Header: maps.Clone(in.Msg.Header)}
 	msg.Header[headerBatchID], msg.Header[headerBatchSeq] = []string{nuid.Next()}, number
 	for i, e := range entries {
 		msg.Subject, msg.Data = e.Subject.String(), e.Body
 		number[0] = strconv.Itoa(i + 1)
 		if i < len(entries)-1 {
-			if err := b.conn.PublishMsg(msg); err != nil {
+			if err := b.NC.PublishMsg(msg); err != nil {
 				return nil, err
 			}
 		}
 	}
 	msg.Header[headerBatchCommit] = []string{"1"}
 	ack, err := b.acknowledged(b.exchangeStored(ctx, in, msg, time.Until(deadline)))
-	if err != nil || ack.Error == nil || ack.Error.ErrCode != codeBatchIncomplete {
+	if err != nil || ack.Error == nil || ack.Error.ErrCode != api.CodeBatchIncomplete {
 		return ack, err
 	}
 	// Where a part of it was refused, that is told to the connection's handlers, about
 	// when the commit is answered.
-	if _, err := in.next(ctx, min(deniedSoon, time.Until(deadline))); err != nil && !errors.Is(err, nats.ErrTimeout) {
+	if _, err := in.Next(ctx, min(deniedSoon, time.Until(deadline))); err != nil && !errors.Is(err, nats.ErrTimeout) {
 		return nil, err
 	}
 	return ack, nil

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -66,7 +67,7 @@ func (b *Bus) PutBlob(ctx context.Context, pool string, data []byte) (events.Ref
 		return ref, nil
 	}
 	if errors.Is(err, journal.ErrNotReady) {
-		err = b.createStore(ctx, resultsConfig(pool, b.replicas))
+		err = b.createStore(ctx, resultsConfig(pool, b.Replicas))
 	}
 	if err == nil || errors.Is(err, journal.ErrNotFound) {
 		err = b.putObject(ctx, ref, data)
@@ -84,7 +85,7 @@ func (b *Bus) touch(ctx context.Context, ref events.Ref, info *objectInfo) error
 		return nil
 	}
 	info.Time = time.Now().UTC()
-	err := b.putInfo(ctx, ref, info, nats.Header{headerExpectSeq: {strconv.FormatUint(info.seq, 10)}})
+	err := b.putInfo(ctx, ref, info, nats.Header{api.HeaderExpectSeq: {strconv.FormatUint(info.seq, 10)}})
 	if errors.Is(err, journal.ErrConflict) {
 		return journal.ErrNotFound
 	}
@@ -142,7 +143,7 @@ func (b *Bus) objectInfo(ctx context.Context, ref events.Ref) (*objectInfo, erro
 // description is objectInfo that also returns what other tools leave of an object
 // that they delete.
 func (b *Bus) description(ctx context.Context, ref events.Ref) (*objectInfo, error) {
-	rec, err := b.last(ctx, objectStreamPrefix+ref.Bucket, infoSubject(ref.Bucket, ref.Key))
+	rec, err := b.LastOn(ctx, objectStreamPrefix+ref.Bucket, infoSubject(ref.Bucket, ref.Key))
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +197,7 @@ const chunksRoom = 4 << 20
 func (b *Bus) chunks(ctx context.Context, bucket string, info *objectInfo) (data, digest []byte, err error) {
 	data = make([]byte, 0, max(0, min(info.Size, chunksRoom)))
 	sum := sha256.New()
-	for rec, err := range b.records(ctx, objectStreamPrefix+bucket, chunkSubject(bucket, info.NUID), 0, 0) {
+	for rec, err := range b.RecordsOn(ctx, objectStreamPrefix+bucket, chunkSubject(bucket, info.NUID), 0, 0) {
 		if err != nil {
 			return nil, nil, err
 		}

@@ -11,14 +11,14 @@ import (
 func (b *Bus) createPool(ctx context.Context, pool string) error {
 	b.pools.forget("")
 	return errors.Join(
-		b.createBucket(ctx, toolsConfig(pool, b.replicas)),
-		b.createStore(ctx, resultsConfig(pool, b.replicas)),
+		b.createBucket(ctx, toolsConfig(pool, b.Replicas)),
+		b.createStore(ctx, resultsConfig(pool, b.Replicas)),
 	)
 }
 
 func (b *Bus) createBucket(ctx context.Context, cfg jetstream.KeyValueConfig) error {
-	return b.guarded(ctx, "STREAM.CREATE."+kvStreamPrefix+cfg.Bucket, func(ctx context.Context) error {
-		_, err := b.js.CreateKeyValue(ctx, cfg)
+	return b.Do(ctx, "STREAM.CREATE."+kvStreamPrefix+cfg.Bucket, func(ctx context.Context) error {
+		_, err := b.JS.CreateKeyValue(ctx, cfg)
 		if errors.Is(err, jetstream.ErrBucketExists) {
 			return nil
 		}
@@ -27,26 +27,11 @@ func (b *Bus) createBucket(ctx context.Context, cfg jetstream.KeyValueConfig) er
 }
 
 func (b *Bus) createStore(ctx context.Context, cfg jetstream.ObjectStoreConfig) error {
-	return b.guarded(ctx, "STREAM.CREATE."+objectStreamPrefix+cfg.Bucket, func(ctx context.Context) error {
-		_, err := b.js.CreateObjectStore(ctx, cfg)
+	return b.Do(ctx, "STREAM.CREATE."+objectStreamPrefix+cfg.Bucket, func(ctx context.Context) error {
+		_, err := b.JS.CreateObjectStore(ctx, cfg)
 		if errors.Is(err, jetstream.ErrBucketExists) {
 			return nil
 		}
 		return err
 	})
-}
-
-// guarded runs a call of the client library and ends it at once when the bus
-// refuses the API subject that it uses, or the question that the library asks
-// before.
-func (b *Bus) guarded(ctx context.Context, endpoint string, call func(context.Context) error) error {
-	ctx, refuse := context.WithCancelCause(ctx)
-	defer refuse(nil)
-	defer b.requests.watch(apiPrefix+endpoint, refuse)()
-	defer b.requests.watch(apiPrefix+"INFO", refuse)()
-	err := call(ctx)
-	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	return classify(err)
 }

@@ -2,15 +2,15 @@ package natsbus
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -89,37 +89,22 @@ func setDefault(d *time.Duration, value time.Duration) {
 // Bus is a journal on JetStream over one connection. It is safe for concurrent
 // use and holds nothing that needs closing; the connection is the caller's.
 type Bus struct {
-	conn     *nats.Conn
-	js       jetstream.JetStream
-	opts     Options
-	log      *slog.Logger
-	shards   int
-	replicas int
-	requests *requests
-	full     storageSign
+	*api.Client
+	opts   Options
+	shards int
+	full   storageSign
 	// probing is held while one waiter sends a probe, see exchangeStored.
 	probing sync.Mutex
-	// asking holds a token for each page that was asked for and not answered yet.
-	asking chan struct{}
 	// appenders are those of the shards, and grouped says that they gather.
 	appenders []*appender
 	grouped   bool
-	// breaks counts how often the connection broke.
-	breaks atomic.Uint64
-	// leaderless says that the streams' leaders may not be asked.
-	leaderless atomic.Bool
-	// unordered says that this user may not make consumers to read with.
-	unordered atomic.Bool
-	// orderedLeast is how much has to be ahead of a read for that, see orderedFrom.
-	orderedLeast uint64
 
 	ackWaits cache[time.Duration]
 	pools    cache[[]string]
 	// assigned are the pools that the operator has assigned tools to.
 	assigned cache[map[string]string]
 
-	mu   sync.Mutex
-	slow map[*nats.Subscription]func()
+	mu sync.Mutex
 	// announced has the sequence numbers of what this bus announced last, by subject.
 	announced map[string]uint64
 	// said is what was said once in the log.
@@ -136,72 +121,26 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 		return nil, errors.New("natsbus: no connection given")
 	}
 	o = o.withDefaults()
-	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(o.RequestTimeout))
+	client, unhook, err := api.New(conn, o.RequestTimeout, o.Logger)
 	if err != nil {
 		return nil, fmt.Errorf("natsbus: %w", err)
 	}
-	b := unopened(conn, o)
-	b.js = js
-	unhook := b.hook()
+	b := &Bus{Client: client, opts: o, said: map[string]bool{}, announced: map[string]uint64{}}
 	if err := b.discover(ctx); err != nil {
 		unhook()
 		return nil, err
 	}
 	if o.Full == nil {
-		b.full.log = b.log // else the server says it
+		b.full.log = b.Log // else the server says it
 	}
 	b.appenders = newAppenders(b)
 	return b, nil
 }
 
-// unopened returns a bus that can ask, before anything is known of the log.
-func unopened(conn *nats.Conn, o Options) *Bus {
-	o = o.withDefaults()
-	return &Bus{
-		conn: conn, opts: o, log: o.Logger, replicas: 1, requests: newRequests(conn), asking: make(chan struct{}, pagesAtOnce),
-		orderedLeast: orderedFrom, slow: map[*nats.Subscription]func(){}, said: map[string]bool{}, announced: map[string]uint64{},
-	}
-}
-
-// hook puts the bus in front of the connection's handlers.
-func (b *Bus) hook() (unhook func()) {
-	onError, onDisconnect := b.conn.ErrorHandler(), b.conn.DisconnectErrHandler()
-	b.conn.SetErrorHandler(func(c *nats.Conn, sub *nats.Subscription, err error) {
-		if !b.handled(sub, err) && onError != nil {
-			onError(c, sub, err)
-		}
-	})
-	b.conn.SetDisconnectErrHandler(func(c *nats.Conn, err error) {
-		b.requests.disconnected()
-		b.breaks.Add(1)
-		if onDisconnect != nil {
-			onDisconnect(c, err)
-		}
-	})
-	return func() {
-		b.conn.SetErrorHandler(onError)
-		b.conn.SetDisconnectErrHandler(onDisconnect)
-	}
-}
-
-// handled passes an error of the connection on to whom it concerns.
-func (b *Bus) handled(sub *nats.Subscription, err error) bool {
-	if sub != nil && errors.Is(err, nats.ErrSlowConsumer) {
-		b.mu.Lock()
-		lost := b.slow[sub]
-		b.mu.Unlock()
-		if lost != nil {
-			lost()
-			return true
-		}
-	}
-	return b.requests.refused(err)
-}
-
 // discover reads the number of shards from the first stream and checks that all
 // the others are there and agree.
 func (b *Bus) discover(ctx context.Context) error {
-	first, err := b.streamInfo(ctx, 0)
+	first, err := b.shardInfo(ctx, 0)
 	if err != nil {
 		return fmt.Errorf("open the bus: %w", err)
 	}
@@ -210,7 +149,7 @@ func (b *Bus) discover(ctx context.Context) error {
 		return fmt.Errorf("open the bus: %w", err)
 	}
 	for shard := 1; shard < shards; shard++ {
-		info, err := b.streamInfo(ctx, shard)
+		info, err := b.shardInfo(ctx, shard)
 		if err != nil {
 			return fmt.Errorf("open the bus: shard %d of %d: %w", shard, shards, err)
 		}
@@ -219,17 +158,17 @@ func (b *Bus) discover(ctx context.Context) error {
 				journal.ErrNotReady, first.Config.Name, shards, info.Config.Name, n)
 		}
 	}
-	b.shards, b.replicas = shards, max(1, first.Config.Replicas)
+	b.shards, b.Replicas = shards, max(1, first.Config.Replicas)
 	b.grouped = b.grouping(Sync(first.Config.Metadata[metaSync]))
 	return nil
 }
 
-func shardsOf(info *streamInfo) (int, error) {
+func shardsOf(info *jetstream.StreamInfo) (int, error) {
 	text := info.Config.Metadata[metaShards]
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
 		return 0, fmt.Errorf("%w: stream %s does not say in its metadata (%s=%q) how many shards there are: run `%s`",
-			journal.ErrNotReady, info.Config.Name, metaShards, text, initCommand)
+			journal.ErrNotReady, info.Config.Name, metaShards, text, api.InitCommand)
 	}
 	return n, nil
 }
@@ -253,7 +192,7 @@ func Wait(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 			said, at = err.Error(), time.Now()
 			log.Warn("waiting for the bus", "reason", said)
 		}
-		if !pauseFor(ctx, pause) {
+		if !retry.Wait(ctx, pause) {
 			return nil, ctx.Err()
 		}
 	}
@@ -263,145 +202,44 @@ func Wait(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 func (b *Bus) Shards() int { return b.shards }
 
 // Conn returns the connection that the bus was opened with.
-func (b *Bus) Conn() *nats.Conn { return b.conn }
+func (b *Bus) Conn() *nats.Conn { return b.NC }
 
 // Ready reports an error unless the bus answers, every stream is there, and the
 // consumers of timers and of the states that need no pool are. It is
 // [journal.ErrFull] where nothing can be stored: a stream of the log is at its limit,
 // or what this process last stored was refused for want of storage.
 func (b *Bus) Ready(ctx context.Context) error {
-	if !b.conn.IsConnected() {
-		return fmt.Errorf("the bus is away: connection to %s is %s", b.conn.Opts.Url, b.conn.Status())
+	if !b.NC.IsConnected() {
+		return fmt.Errorf("the bus is away: connection to %s is %s", b.NC.Opts.Url, b.NC.Status())
 	}
 	if err := b.noRoom(); err != nil {
 		return err
 	}
 	for shard := range b.shards {
-		info, err := b.streamInfo(ctx, shard)
+		info, err := b.shardInfo(ctx, shard)
 		if err != nil {
 			return err
 		}
-		if err := info.full(); err != nil {
+		if err := streamFull(info); err != nil {
 			return err
 		}
 		for _, state := range ownStates {
-			if _, err := b.consumerInfo(ctx, shard, string(state)); err != nil {
+			if _, err := b.Consumer(ctx, events.StreamName(shard), string(state)); err != nil {
 				return err
 			}
 		}
 	}
-	if _, err := b.consumerOf(ctx, timerStream, timerDurable); err != nil {
+	if _, err := b.Consumer(ctx, timerStream, timerDurable); err != nil {
 		return err
 	}
-	err := b.full.last(b.breaks.Load())
+	err := b.full.last(b.Breaks())
 	if b.opts.Full != nil && errors.Is(err, journal.ErrDiskFull) {
 		return nil // it is known to have passed
 	}
 	return err
 }
 
-// streamInfo is the part of a stream's description that the bus needs.
-type streamInfo struct {
-	Config jetstream.StreamConfig `json:"config"`
-	State  struct {
-		Messages uint64            `json:"messages"`
-		Bytes    uint64            `json:"bytes"`
-		LastSeq  uint64            `json:"last_seq"`
-		Subjects map[string]uint64 `json:"subjects"`
-	} `json:"state"`
-	Cluster struct {
-		Leader string `json:"leader"`
-	} `json:"cluster"`
-	Total  int       `json:"total"`
-	Offset int       `json:"offset"`
-	Error  *apiError `json:"error"`
-}
-
-type consumerInfo struct {
-	Config    jetstream.ConsumerConfig `json:"config"`
-	Delivered struct {
-		StreamSeq uint64 `json:"stream_seq"`
-	} `json:"delivered"`
-	Error *apiError `json:"error"`
-}
-
-func (b *Bus) streamInfo(ctx context.Context, shard int) (*streamInfo, error) {
-	return b.streamOf(ctx, events.StreamName(shard))
-}
-
-func (b *Bus) streamOf(ctx context.Context, name string) (*streamInfo, error) {
-	var info streamInfo
-	if err := b.ask(ctx, "STREAM.INFO."+name, nil, &info); err != nil {
-		return nil, fmt.Errorf("stream %s: %w", name, err)
-	}
-	if info.Error != nil {
-		return nil, fmt.Errorf("stream %s: %w", name, classify(info.Error))
-	}
-	return &info, nil
-}
-
-func (b *Bus) consumerInfo(ctx context.Context, shard int, name string) (*consumerInfo, error) {
-	return b.consumerOf(ctx, events.StreamName(shard), name)
-}
-
-func (b *Bus) consumerOf(ctx context.Context, stream, name string) (*consumerInfo, error) {
-	var info consumerInfo
-	if err := b.ask(ctx, "CONSUMER.INFO."+stream+"."+name, nil, &info); err != nil {
-		return nil, fmt.Errorf("consumer %s of %s: %w", name, stream, err)
-	}
-	if info.Error != nil {
-		return nil, fmt.Errorf("consumer %s of %s: %w", name, stream, classify(info.Error))
-	}
-	return &info, nil
-}
-
-const apiPrefix = "$JS.API."
-
-// ask sends a request to the JetStream API and decodes its answer.
-func (b *Bus) ask(ctx context.Context, endpoint string, request []byte, answer any) error {
-	return b.askWithin(ctx, b.opts.RequestTimeout, endpoint, request, answer)
-}
-
-// askWithin is ask with a limit of its own.
-func (b *Bus) askWithin(ctx context.Context, limit time.Duration, endpoint string, request []byte, answer any) error {
-	msg, err := b.requestWithin(ctx, limit, &nats.Msg{Subject: apiPrefix + endpoint, Data: request})
-	if errors.Is(err, nats.ErrNoResponders) {
-		return fmt.Errorf("%w: nobody answers for JetStream, it is off or still starting: %w", journal.ErrNotReady, err)
-	}
-	if err != nil {
-		return classify(err)
-	}
-	if err := json.Unmarshal(msg.Data, answer); err != nil {
-		return fmt.Errorf("answer of the bus: %w", err)
-	}
-	return nil
-}
-
-// request sends a message and waits for the one answer, for RequestTimeout at
-// most. If the bus refuses the subject it fails at once.
-func (b *Bus) request(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) {
-	return b.requestWithin(ctx, b.opts.RequestTimeout, msg)
-}
-
-// requestWithin is request with a limit of its own.
-func (b *Bus) requestWithin(ctx context.Context, limit time.Duration, msg *nats.Msg) (*nats.Msg, error) {
-	in, err := b.requests.take(oneAnswer, msg.Subject, nil)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := b.requests.exchange(ctx, in, msg, limit)
-	b.requests.give(in, err == nil)
-	return answer, err
-}
-
-// pauseFor waits and reports false if the context ended first.
-func pauseFor(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
+// shardInfo returns the description of a shard's stream.
+func (b *Bus) shardInfo(ctx context.Context, shard int) (*jetstream.StreamInfo, error) {
+	return b.Stream(ctx, events.StreamName(shard))
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -136,7 +137,7 @@ func TestConformance(t *testing.T) {
 			t.Run("Strays", func(t *testing.T) {
 				journaltest.Strays(t, func(*testing.T) (journaltest.LogStrays, func(int, string, string)) {
 					return bus, func(_ int, subject, body string) {
-						_, err := bus.js.Publish(t.Context(), subject, []byte(body))
+						_, err := bus.JS.Publish(t.Context(), subject, []byte(body))
 						require.NoError(t, err)
 					}
 				})
@@ -160,7 +161,7 @@ func TestReadsWithinReads(t *testing.T) {
 	bus := newBus(t, 1)
 	run := journaltest.NewRun(t, bus)
 	journaltest.AppendAll(t, bus, run, "one", "two")
-	const readers = 2 * pagesAtOnce
+	const readers = 2 * api.PagesAtOnce
 	var taking, all sync.WaitGroup
 	taking.Add(readers)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

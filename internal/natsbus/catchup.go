@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -18,8 +19,8 @@ func Asks() []string { return []string{"catchup.>"} }
 
 // AskCatchUp asks for what a run's model said so far.
 func (b *Bus) AskCatchUp(run events.Run) error {
-	if err := b.conn.Publish(run.CatchUpSubject(), nil); err != nil {
-		return fmt.Errorf("ask for the text of run %s: %w", run.ID, classify(err))
+	if err := b.NC.Publish(run.CatchUpSubject(), nil); err != nil {
+		return fmt.Errorf("ask for the text of run %s: %w", run.ID, api.Classify(err))
 	}
 	return nil
 }

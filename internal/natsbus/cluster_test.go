@@ -135,7 +135,7 @@ func testStorageOnReplicas(t *testing.T, bus *Bus, of journal.StorageOf) {
 		tag, value := fmt.Sprint("t", i), fmt.Sprintf("value %d.", i)
 		require.NoError(t, bus.SaveEntry(t.Context(), of, journal.WrittenByActor, events.Entry{Tags: []string{tag}, Value: value}))
 		bucket := storageBucket(of, journal.WrittenByActor)
-		end, err := bus.endOfKeys(t.Context(), kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."+tagKey(tag)+"*")
+		end, err := bus.LeaderEnd(t.Context(), kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."+tagKey(tag)+"*")
 		require.NoError(t, err)
 		require.Equal(t, uint64(2*i+1), end, "a pointer and an entry each: the read has to come to this pointer")
 		for _, q := range []journal.StorageQuery{{Tags: []string{tag}}, {Value: value}} {
@@ -154,7 +154,7 @@ func testStorageOnReplicas(t *testing.T, bus *Bus, of journal.StorageOf) {
 func TestPurgedRunsOnAReplicaThatLags(t *testing.T) {
 	t.Parallel()
 	bus := newBus(t, 1)
-	bus.replicas = 3 // so that the leader is asked
+	bus.Replicas = 3 // so that the leader is asked
 	js, err := jetstream.New(bus.Conn())
 	require.NoError(t, err)
 	mirror, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
@@ -171,7 +171,7 @@ func TestPurgedRunsOnAReplicaThatLags(t *testing.T) {
 	require.NoError(t, err)
 	stale := 0
 	for range 60 {
-		if _, err := bus.last(t.Context(), events.StreamName(0), run.Filter()); err == nil {
+		if _, err := bus.LastOn(t.Context(), events.StreamName(0), run.Filter()); err == nil {
 			stale++
 		}
 		left, err := journaltest.Collect(bus.Read(t.Context(), run, 0))

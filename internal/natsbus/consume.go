@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go/jetstream"
@@ -88,25 +90,25 @@ func (b *Bus) Undelivered(ctx context.Context, inbox journal.Inbox, shard int, s
 	if len(durables) != 1 || shard < 0 || shard >= b.shards {
 		return false, fmt.Errorf("undelivered: record %d of shard %d in %d inboxes: want one of each", seq, shard, len(durables))
 	}
-	info, err := b.consumerInfo(ctx, shard, durables[0].name)
-	if code, ok := errorCode(err); ok && code == codeConsumerNotFound {
+	info, err := b.Consumer(ctx, events.StreamName(shard), durables[0].name)
+	if code, ok := api.Code(err); ok && code == api.CodeConsumerNotFound {
 		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	return info.Delivered.StreamSeq < seq, nil
+	return info.CachedInfo().Delivered.Stream < seq, nil
 }
 
 // ackWait returns a consumer's ack wait. It asks again after some seconds, since an
 // operator may change it while workers run; while the bus is away the last answer stands.
 func (b *Bus) ackWait(ctx context.Context, d durable) (time.Duration, error) {
 	kept, err := b.ackWaits.get(d.name, ackWaitFresh, func() (time.Duration, error) {
-		info, err := b.consumerInfo(ctx, 0, d.name)
+		info, err := b.Consumer(ctx, events.StreamName(0), d.name)
 		if err != nil {
 			return 0, err
 		}
-		return info.Config.AckWait, nil
+		return info.CachedInfo().Config.AckWait, nil
 	})
 	if kept > 0 {
 		err = nil
@@ -119,17 +121,14 @@ const ackWaitFresh = 4 * time.Second
 // awaitConsumer returns the consumer as soon as it is there. One that is missing is made
 // by create; where that fails, the log names the command. The error is final: the
 // context's, or that this connection may not even look.
-func (b *Bus) awaitConsumer(ctx context.Context, stream, name, command string, create func() error) (consumer jetstream.Consumer, err error) {
+func (b *Bus) awaitConsumer(ctx context.Context, stream, name, command string, create func() error) (jetstream.Consumer, error) {
 	var said string
 	for {
-		err := b.guarded(ctx, "CONSUMER.INFO."+stream+"."+name, func(ctx context.Context) (err error) {
-			consumer, err = b.js.Consumer(ctx, stream, name)
-			return err
-		})
+		consumer, err := b.Consumer(ctx, stream, name)
 		if err == nil || errors.Is(err, journal.ErrDenied) {
 			return consumer, err
 		}
-		if code, ok := errorCode(err); ok && code == codeConsumerNotFound {
+		if code, ok := api.Code(err); ok && code == api.CodeConsumerNotFound {
 			if err = create(); err == nil {
 				continue
 			}
@@ -140,9 +139,9 @@ func (b *Bus) awaitConsumer(ctx context.Context, stream, name, command string, c
 		}
 		if err.Error() != said {
 			said = err.Error()
-			b.log.Warn("waiting for a consumer", "reason", said)
+			b.Log.Warn("waiting for a consumer", "reason", said)
 		}
-		if !pauseFor(ctx, prepareRetry) {
+		if !retry.Wait(ctx, prepareRetry) {
 			return nil, ctx.Err()
 		}
 	}
@@ -150,12 +149,12 @@ func (b *Bus) awaitConsumer(ctx context.Context, stream, name, command string, c
 
 func createCommand(d durable) string {
 	if d.pool == "" && !slices.Contains(ownStates, d.states[0]) {
-		return initCommand + " --states " + joinStates(d.states)
+		return api.InitCommand + " --states " + joinStates(d.states)
 	}
 	if d.pool == "" {
-		return initCommand
+		return api.InitCommand
 	}
-	command := initCommand + " --pools " + d.pool
+	command := api.InitCommand + " --pools " + d.pool
 	if !slices.Contains(slices.Concat(actingStates, endStates), d.states[0]) {
 		command += " --states " + joinStates(d.states)
 	}
@@ -171,7 +170,7 @@ func (b *Bus) createConsumer(ctx context.Context, shard int, d durable) error {
 		return nil
 	}
 	if err := b.createPool(ctx, d.pool); err != nil {
-		b.log.Warn("made the consumer of a pool, but not its buckets", "pool", d.pool, "error", err)
+		b.Log.Warn("made the consumer of a pool, but not its buckets", "pool", d.pool, "error", err)
 	}
 	return nil
 }
@@ -183,12 +182,12 @@ func (b *Bus) create(ctx context.Context, stream string, cfg jetstream.ConsumerC
 	if cfg.FilterSubject != "" {
 		endpoint += "." + cfg.FilterSubject
 	}
-	err := b.guarded(ctx, endpoint, func(ctx context.Context) error {
-		_, err := b.js.CreateConsumer(ctx, stream, cfg)
+	err := b.Do(ctx, endpoint, func(ctx context.Context) error {
+		_, err := b.JS.CreateConsumer(ctx, stream, cfg)
 		return err
 	})
 	if err == nil {
-		b.log.Info("made a consumer", "stream", stream, "consumer", cfg.Durable)
+		b.Log.Info("made a consumer", "stream", stream, "consumer", cfg.Durable)
 	}
 	return err
 }

@@ -36,7 +36,7 @@ func (b *Bus) strays(ctx context.Context, shard int) ([]journal.Record, error) {
 	}
 	stream := events.StreamName(shard)
 	var found []string
-	err := b.subjects(ctx, stream, events.StreamSubjects(shard), func(subject string) {
+	err := b.Subjects(ctx, stream, events.StreamSubjects(shard), func(subject string) {
 		if journal.CheckSubject(b.shards, subject) != nil {
 			found = append(found, subject)
 		}
@@ -47,7 +47,7 @@ func (b *Bus) strays(ctx context.Context, shard int) ([]journal.Record, error) {
 	slices.Sort(found)
 	var all []journal.Record
 	for _, filter := range filtersFor(found, events.StreamSubjects(shard)) {
-		for rec, err := range b.records(ctx, stream, filter, 0, 0) {
+		for rec, err := range b.RecordsOn(ctx, stream, filter, 0, 0) {
 			if err != nil {
 				return nil, err
 			}
@@ -80,7 +80,7 @@ func (b *Bus) Drop(ctx context.Context, key string) error {
 		return err
 	}
 	subject := kvSubjectPrefix + droppedBucket + "." + key
-	err := b.put(ctx, subject, nil, func() error { return b.createBucket(ctx, droppedConfig(b.replicas)) })
+	err := b.put(ctx, subject, nil, func() error { return b.createBucket(ctx, droppedConfig(b.Replicas)) })
 	if err != nil {
 		return fmt.Errorf("drop %s: %w", key, err)
 	}
@@ -91,7 +91,7 @@ func (b *Bus) Drop(ctx context.Context, key string) error {
 func (b *Bus) Dropped(ctx context.Context) ([]string, error) {
 	prefix := kvSubjectPrefix + droppedBucket + "."
 	keys := []string{}
-	err := b.subjects(ctx, kvStreamPrefix+droppedBucket, prefix+"*", func(subject string) {
+	err := b.Subjects(ctx, kvStreamPrefix+droppedBucket, prefix+"*", func(subject string) {
 		keys = append(keys, strings.TrimPrefix(subject, prefix))
 	})
 	if err != nil && !errors.Is(err, journal.ErrNotReady) {

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -83,7 +85,7 @@ func (b *Bus) AnnounceProviders(ctx context.Context, instance string, names []st
 		Subject: kvSubjectPrefix + providerBucket + "." + keyToken(instance), Data: body,
 		Header: nats.Header{claimsHeader: []string{string(said)}},
 	}
-	err = b.announce(ctx, msg, func() error { return b.createBucket(ctx, providersConfig(b.replicas)) })
+	err = b.announce(ctx, msg, func() error { return b.createBucket(ctx, providersConfig(b.Replicas)) })
 	if err != nil {
 		return fmt.Errorf("announce providers: %w", err)
 	}
@@ -125,7 +127,7 @@ func (b *Bus) withdraw(ctx context.Context, bucket, instance string) error {
 		return nil
 	}
 	msg.Header.Set(kvOperation, "DEL")
-	msg.Header.Set(headerExpectSeq, strconv.FormatUint(seq, 10))
+	msg.Header.Set(api.HeaderExpectSeq, strconv.FormatUint(seq, 10))
 	_, err := b.store(ctx, msg)
 	if err == nil || errors.Is(err, journal.ErrConflict) || errors.Is(err, journal.ErrNotReady) {
 		return nil
@@ -137,13 +139,13 @@ func (b *Bus) withdraw(ctx context.Context, bucket, instance string) error {
 func (b *Bus) Claims(ctx context.Context) ([]journal.Claim, error) {
 	var all []journal.Claim
 	err := b.entries(ctx, providerBucket, ">", func(msg *nats.Msg, rec journal.Record) error {
-		said := header(msg, claimsHeader)
+		said := api.Header(msg, claimsHeader)
 		if said == "" {
 			return nil // an older planner
 		}
 		var c claims
 		if err := json.Unmarshal([]byte(said), &c); err != nil {
-			b.log.Warn("an announcement cannot be read", "bucket", providerBucket, "subject", rec.Subject, "error", err)
+			b.Log.Warn("an announcement cannot be read", "bucket", providerBucket, "subject", rec.Subject, "error", err)
 			return nil
 		}
 		for _, claim := range c.Claims {
@@ -184,19 +186,19 @@ func (b *Bus) store(ctx context.Context, msg *nats.Msg) (uint64, error) {
 	if err := b.diskFull(); err != nil {
 		return 0, err
 	}
-	answer, err := b.requestStored(ctx, b.opts.RequestTimeout, msg)
+	answer, err := b.requestStored(ctx, b.Timeout, msg)
 	if errors.Is(err, nats.ErrNoResponders) {
-		return 0, fmt.Errorf("%w: no bucket takes %s: run `%s`: %w", journal.ErrNotReady, msg.Subject, initCommand, err)
+		return 0, fmt.Errorf("%w: no bucket takes %s: run `%s`: %w", journal.ErrNotReady, msg.Subject, api.InitCommand, err)
 	}
 	if err != nil {
-		return 0, classify(err)
+		return 0, api.Classify(err)
 	}
 	var ack pubAck
 	if err := json.Unmarshal(answer.Data, &ack); err != nil {
 		return 0, fmt.Errorf("acknowledgement %.100q: %w", answer.Data, err)
 	}
 	if ack.Error != nil {
-		return 0, b.full.note(placeOf(msg.Subject), classify(ack.Error))
+		return 0, b.full.note(placeOf(msg.Subject), api.Classify(ack.Error))
 	}
 	return ack.Seq, b.full.note(placeOf(msg.Subject), nil)
 }
@@ -230,7 +232,7 @@ func (b *Bus) PoolTools(ctx context.Context, pool string) ([]events.ToolSpec, er
 	err := b.values(ctx, bucket, ">", func(key string, value []byte) error {
 		var tools []events.ToolSpec
 		if err := json.Unmarshal(value, &tools); err != nil {
-			b.log.Warn("an announcement cannot be read", "bucket", bucket, "instance", key, "error", err)
+			b.Log.Warn("an announcement cannot be read", "bucket", bucket, "instance", key, "error", err)
 			return nil
 		}
 		for _, t := range tools {
@@ -260,7 +262,7 @@ func (b *Bus) Providers(ctx context.Context) ([]string, error) {
 	err := b.values(ctx, providerBucket, ">", func(key string, value []byte) error {
 		var names []string
 		if err := json.Unmarshal(value, &names); err != nil {
-			b.log.Warn("an announcement cannot be read", "bucket", providerBucket, "instance", key, "error", err)
+			b.Log.Warn("an announcement cannot be read", "bucket", providerBucket, "instance", key, "error", err)
 		}
 		for _, name := range names {
 			found[name] = true
@@ -304,7 +306,7 @@ func (b *Bus) Pools(ctx context.Context) ([]journal.Pool, error) {
 // given.
 func (b *Bus) warnUnreadable(pool string, err error) {
 	if b.firstTime("may not read " + pool) {
-		b.log.Warn("the tools of a pool may not be read: give the user permissions that name the pool", "pool", pool, "error", err)
+		b.Log.Warn("the tools of a pool may not be read: give the user permissions that name the pool", "pool", pool, "error", err)
 	}
 }
 
@@ -320,7 +322,7 @@ func (b *Bus) firstTime(what string) bool {
 // livePools returns the pools that have a bucket of tools.
 func (b *Bus) livePools(ctx context.Context) ([]string, error) {
 	pools, err := b.pools.get("", poolsFresh, func() (pools []string, err error) {
-		names, err := b.streamNames(ctx)
+		names, err := b.StreamNames(ctx)
 		for _, name := range names {
 			if pool, ok := strings.CutPrefix(name, kvStreamPrefix+toolsPrefix); ok {
 				pools = append(pools, pool)
@@ -332,31 +334,6 @@ func (b *Bus) livePools(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	return pools, nil
-}
-
-func (b *Bus) streamNames(ctx context.Context) ([]string, error) {
-	var names []string
-	for {
-		request, err := json.Marshal(map[string]int{"offset": len(names)})
-		if err != nil {
-			return nil, err
-		}
-		var page struct {
-			Total   int       `json:"total"`
-			Streams []string  `json:"streams"`
-			Error   *apiError `json:"error"`
-		}
-		if err := b.ask(ctx, "STREAM.NAMES", request, &page); err != nil {
-			return nil, err
-		}
-		if page.Error != nil {
-			return nil, classify(page.Error)
-		}
-		names = append(names, page.Streams...)
-		if len(page.Streams) == 0 || len(names) >= page.Total {
-			return names, nil
-		}
-	}
 }
 
 // values hands the bucket's live keys that match and their values to take, some of them
@@ -371,12 +348,12 @@ func (b *Bus) values(ctx context.Context, bucket, keys string, take func(key str
 // entries is values for the messages themselves.
 func (b *Bus) entries(ctx context.Context, bucket, keys string, take func(*nats.Msg, journal.Record) error) error {
 	var failed, err error
-	request := getRequest{MultiLast: []string{kvSubjectPrefix + bucket + "." + keys}, Batch: maxLast}
+	request := api.GetRequest{MultiLast: []string{kvSubjectPrefix + bucket + "." + keys}, Batch: maxLast}
 	for try := 1; ; try++ {
 		got := map[string]bool{}
-		_, err = b.page(ctx, kvStreamPrefix+bucket, maxLast, request, func(msg *nats.Msg, rec journal.Record) bool {
+		_, err = b.Page(ctx, kvStreamPrefix+bucket, maxLast, request, func(msg *nats.Msg, rec journal.Record) bool {
 			got[rec.Subject] = true
-			if header(msg, kvOperation) == "" {
+			if api.Header(msg, kvOperation) == "" {
 				failed = take(msg, rec)
 			}
 			return failed == nil
@@ -384,7 +361,7 @@ func (b *Bus) entries(ctx context.Context, bucket, keys string, take func(*nats.
 		if err == nil {
 			err = b.lacksNothing(ctx, kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."+keys, got)
 		}
-		if !errors.Is(err, errGap) && !errors.Is(err, errLag) && !errors.Is(err, nats.ErrNoResponders) || try >= silentPages || !pauseFor(ctx, readRetry) {
+		if !errors.Is(err, api.ErrGap) && !errors.Is(err, api.ErrLag) && !errors.Is(err, nats.ErrNoResponders) || try >= api.SilentPages || !retry.Wait(ctx, api.ReadRetry) {
 			break
 		}
 	}
@@ -392,21 +369,21 @@ func (b *Bus) entries(ctx context.Context, bucket, keys string, take func(*nats.
 		return failed
 	}
 	if err != nil {
-		return b.explain(ctx, kvStreamPrefix+bucket, err)
+		return b.Explain(ctx, kvStreamPrefix+bucket, err)
 	}
 	return nil
 }
 
-// lacksNothing returns errLag if the stream's leader has subjects that a replica did not
+// lacksNothing returns api.ErrLag if the stream's leader has subjects that a replica did not
 // answer with.
 func (b *Bus) lacksNothing(ctx context.Context, stream, filter string, got map[string]bool) error {
-	if b.replicas <= 1 {
+	if b.Replicas <= 1 {
 		return nil // who answered is the leader
 	}
 	lags := false
-	err := b.subjects(ctx, stream, filter, func(subject string) { lags = lags || !got[subject] })
+	err := b.Subjects(ctx, stream, filter, func(subject string) { lags = lags || !got[subject] })
 	if err == nil && lags {
-		err = errLag
+		err = api.ErrLag
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -63,8 +64,13 @@ func (e *examiner) failed(mend string, err error) {
 // Check looks the bus over and says what is wrong with it and how to mend it. What
 // the user may not look at is said, and no fault.
 func Check(ctx context.Context, conn *nats.Conn, o Options) []Finding {
-	e := &examiner{bus: unopened(conn, o)}
-	defer e.bus.hook()()
+	o = o.withDefaults()
+	client, unhook, err := api.New(conn, o.RequestTimeout, o.Logger)
+	if err != nil {
+		return []Finding{{Bad, err.Error(), ""}}
+	}
+	defer unhook()
+	e := &examiner{bus: &Bus{Client: client, opts: o}}
 	if e.checkServer(ctx, conn) && e.checkJetStream(ctx) {
 		e.checkStreams(ctx)
 	}
@@ -72,7 +78,7 @@ func Check(ctx context.Context, conn *nats.Conn, o Options) []Finding {
 }
 
 func (e *examiner) checkServer(ctx context.Context, conn *nats.Conn) bool {
-	ctx, cancel := context.WithTimeout(ctx, e.bus.opts.RequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, e.bus.Timeout)
 	defer cancel()
 	if err := conn.FlushWithContext(ctx); err != nil || !conn.IsConnected() {
 		e.add(Bad, "start the server or set NATS_URL", "the bus does not answer: connection is %s", conn.Status())
@@ -91,10 +97,7 @@ func (e *examiner) checkServer(ctx context.Context, conn *nats.Conn) bool {
 }
 
 func (e *examiner) checkJetStream(ctx context.Context) bool {
-	var info struct {
-		Error *apiError `json:"error"`
-	}
-	err := e.bus.ask(ctx, "INFO", nil, &info)
+	err := e.bus.Ask(ctx, 0, "INFO", nil, nil)
 	if denied(err) {
 		return true // a role's user, who may look at the streams all the same
 	}
@@ -102,34 +105,30 @@ func (e *examiner) checkJetStream(ctx context.Context) bool {
 		e.add(Bad, "start nats-server with JetStream (-js), or enable it for the account", "JetStream does not answer: %v", err)
 		return false
 	}
-	if info.Error != nil {
-		e.add(Bad, "enable JetStream for the account", "JetStream answers: %v", info.Error)
-		return false
-	}
 	e.add(Good, "", "JetStream is on")
 	return true
 }
 
 func (e *examiner) checkStreams(ctx context.Context) {
-	first, err := e.bus.streamInfo(ctx, 0)
+	first, err := e.bus.shardInfo(ctx, 0)
 	if denied(err) {
 		e.add(Bad, "connect as a user with the permissions of a role or a tap, and with its NATS_INBOX_PREFIX", "%v", err)
 		return
 	}
 	if err != nil {
-		e.add(Bad, initCommand, "%v", err)
+		e.add(Bad, api.InitCommand, "%v", err)
 		return
 	}
 	shards, err := shardsOf(first)
 	if err != nil {
-		e.add(Bad, initCommand, "%v", err)
+		e.add(Bad, api.InitCommand, "%v", err)
 		return
 	}
 	pools := e.pools(ctx)
 	for shard := range shards {
-		info, err := e.bus.streamInfo(ctx, shard)
+		info, err := e.bus.shardInfo(ctx, shard)
 		if err != nil {
-			e.failed(initCommand, err)
+			e.failed(api.InitCommand, err)
 			continue
 		}
 		e.checkStream(info, shard, shards)
@@ -156,7 +155,7 @@ func (e *examiner) pools(ctx context.Context) []string {
 }
 
 // checkStream compares a stream's settings with the declaration.
-func (e *examiner) checkStream(info *streamInfo, shard, shards int) {
+func (e *examiner) checkStream(info *jetstream.StreamInfo, shard, shards int) {
 	got := info.Config
 	want := streamConfig(shard, shards, got.Replicas, got.Storage)
 	var wrong []string
@@ -182,10 +181,10 @@ func (e *examiner) checkStream(info *streamInfo, shard, shards int) {
 		wrong = append(wrong, "it does not republish to "+want.RePublish.Destination)
 	}
 	if len(wrong) > 0 {
-		e.add(Bad, initCommand, "stream %s: %s", got.Name, strings.Join(wrong, "; "))
+		e.add(Bad, api.InitCommand, "stream %s: %s", got.Name, strings.Join(wrong, "; "))
 		return
 	}
-	e.add(Good, "", "stream %s: %d events", got.Name, info.State.Messages)
+	e.add(Good, "", "stream %s: %d events", got.Name, info.State.Msgs)
 	if got.DenyPurge {
 		e.add(Warning, "nothing, unless it grows too large: then `moorebus export` and `moorebus import` into a bus that is set up anew",
 			"stream %s was made with deny_purge: `moorebus purge` cannot remove its runs", got.Name)
@@ -196,7 +195,7 @@ func (e *examiner) checkConsumers(ctx context.Context, shard int, pools []string
 	wanted := (&InitOptions{Pools: pools}).durables()
 	missing, unseen := 0, []string{}
 	for _, d := range wanted {
-		info, err := e.bus.consumerInfo(ctx, shard, d.name)
+		info, err := e.bus.Consumer(ctx, events.StreamName(shard), d.name)
 		if denied(err) {
 			unseen = append(unseen, d.name)
 			continue
@@ -206,7 +205,7 @@ func (e *examiner) checkConsumers(ctx context.Context, shard int, pools []string
 			e.add(Bad, createCommand(d), "%v", err)
 			continue
 		}
-		e.checkConsumer(info.Config, d, shard)
+		e.checkConsumer(info.CachedInfo().Config, d, shard)
 	}
 	if len(unseen) > 0 {
 		e.add(Unseen, AskOthers, "consumers of stream %s that this user may not see: %s", events.StreamName(shard), strings.Join(unseen, ", "))
@@ -238,11 +237,11 @@ func (e *examiner) checkConsumer(got jetstream.ConsumerConfig, d durable, shard 
 
 // checkDurability warns where an acknowledged event can be lost. Whether the
 // server flushes every message its monitoring says, where that can be asked.
-func (e *examiner) checkDurability(ctx context.Context, first *streamInfo) {
+func (e *examiner) checkDurability(ctx context.Context, first *jetstream.StreamInfo) {
 	var said Monitored
 	unheard := ErrNoMonitoring
 	if first.Config.Replicas <= 1 && first.Config.Storage != jetstream.MemoryStorage {
-		if said, unheard = Monitor(ctx, e.bus.conn, e.bus.opts.Monitor); !said.Own {
+		if said, unheard = Monitor(ctx, e.bus.NC, e.bus.opts.Monitor); !said.Own {
 			unheard = ErrNoMonitoring // another server's flushing says nothing of this one's
 		}
 	}
@@ -252,10 +251,10 @@ func (e *examiner) checkDurability(ctx context.Context, first *streamInfo) {
 	case first.Config.Replicas <= 1 && unheard == nil && said.SyncAlways:
 		e.add(Good, "", "the log lies on one server, which flushes every message before it acknowledges it")
 	case first.Config.Replicas <= 1 && unheard == nil:
-		e.add(Warning, "set jetstream { sync_interval: always } in the server's configuration, or run three servers and `"+initCommand+" --replicas 3`",
+		e.add(Warning, "set jetstream { sync_interval: always } in the server's configuration, or run three servers and `"+api.InitCommand+" --replicas 3`",
 			"the log lies on one server, which does not flush every message: acknowledged events can be lost with the power")
 	case first.Config.Replicas <= 1:
-		e.add(Warning, "set jetstream { sync_interval: always } in the server's configuration, or run three servers and `"+initCommand+" --replicas 3`",
+		e.add(Warning, "set jetstream { sync_interval: always } in the server's configuration, or run three servers and `"+api.InitCommand+" --replicas 3`",
 			"the log lies on one server: unless that flushes every message (its default is once in two minutes), acknowledged events can be lost with the power; name its monitoring with --monitor to find out")
 	default:
 		e.add(Good, "", "the log lies on %d servers", first.Config.Replicas)

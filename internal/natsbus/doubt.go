@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/groupcommit"
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 )
@@ -36,7 +37,7 @@ type doubt struct {
 
 func (b *Bus) newDoubt(deadline time.Time) doubt {
 	d := doubt{bus: b, deadline: deadline, wait: unansweredAfter, pause: appendRetry}
-	if b.replicas <= 1 {
+	if b.Replicas <= 1 {
 		d.wait = time.Until(deadline)
 	}
 	return d
@@ -53,7 +54,7 @@ func (d *doubt) until() time.Time {
 // opens notes how a try failed, and reports whether the append may be stored. What
 // was not sent to its end is not.
 func (d *doubt) opens(err error) bool {
-	d.open = d.open || d.bus.replicas > 1 && errors.Is(err, nats.ErrTimeout) && !errors.Is(err, errUncommitted)
+	d.open = d.open || d.bus.Replicas > 1 && errors.Is(err, nats.ErrTimeout) && !errors.Is(err, errUncommitted)
 	return d.open
 }
 
@@ -64,12 +65,12 @@ var errAgain = errors.New("the append is to be sent again")
 // failed: the last record's sequence number if they are stored, ErrConflict if they
 // are not and never will be, errAgain, or at the end of the time ErrInDoubt.
 func (d *doubt) settle(ctx context.Context, failed error, all ...groupcommit.Pending) (uint64, error) {
-	code, _ := errorCode(failed)
-	lost := code == codeWrongLastSequence || code == codeWrongLastConstant
+	code, _ := api.Code(failed)
+	lost := code == api.CodeWrongLastSequence || code == api.CodeWrongLastConstant
 	if !lost && !unsent(failed) && !errors.Is(failed, nats.ErrTimeout) {
-		return 0, join(journal.ErrInDoubt, failed)
+		return 0, api.Join(journal.ErrInDoubt, failed)
 	}
-	d.bus.log.Debug("an append was not answered", "run", all[0].Run.ID, "after", all[0].Last, "appends", len(all), "last try", failed)
+	d.bus.Log.Debug("an append was not answered", "run", all[0].Run.ID, "after", all[0].Last, "appends", len(all), "last try", failed)
 	look, cancel := context.WithDeadline(ctx, d.until())
 	defer cancel()
 	last, err := d.bus.standing(look, all, lost)
@@ -77,7 +78,7 @@ func (d *doubt) settle(ctx context.Context, failed error, all ...groupcommit.Pen
 		return last, err
 	}
 	if !d.again(ctx) {
-		return 0, join(journal.ErrInDoubt, failed)
+		return 0, api.Join(journal.ErrInDoubt, failed)
 	}
 	return 0, errAgain
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/groupcommit"
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -74,11 +75,11 @@ func TestStanding(t *testing.T) {
 func TestDoubtSettles(t *testing.T) {
 	t.Parallel()
 	bus := newBus(t, 1)
-	bus.replicas = 3 // as far as it knows
+	bus.Replicas = 3 // as far as it knows
 	all := batchOf(t, bus, 3)
 	d := bus.newDoubt(time.Now().Add(time.Minute))
 	require.False(t, d.opens(journal.ErrConflict))
-	require.False(t, d.opens(join(errUncommitted, nats.ErrTimeout)), "it was not sent to its end")
+	require.False(t, d.opens(api.Join(errUncommitted, nats.ErrTimeout)), "it was not sent to its end")
 	require.True(t, d.opens(nats.ErrTimeout))
 	require.True(t, d.opens(journal.ErrConflict), "an earlier try may be stored")
 
@@ -94,7 +95,7 @@ func TestDoubtSettles(t *testing.T) {
 
 	end, err := bus.appenders[0].Batch(all, same(all))
 	require.NoError(t, err)
-	found, err := d.settle(t.Context(), &apiError{ErrCode: codeWrongLastSequence}, all...)
+	found, err := d.settle(t.Context(), &api.Error{ErrCode: api.CodeWrongLastSequence}, all...)
 	require.NoError(t, err)
 	require.Equal(t, end, found)
 	others := append(batchOf(t, bus, 1), groupcommit.Pending{Run: all[0].Run, Entries: batchOf(t, bus, 1)[0].Entries})
@@ -183,7 +184,7 @@ func (w *crowd) end() {
 func leaderOf(ctx context.Context, bus *Bus, servers []*natstest.Server, stream string) *natstest.Server {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	handle, err := bus.js.Stream(ctx, stream)
+	handle, err := bus.JS.Stream(ctx, stream)
 	if err != nil {
 		return nil
 	}
@@ -217,8 +218,7 @@ func TestAppendsOutliveTheirLeaders(t *testing.T) {
 	servers, bus := openCluster(t, InitOptions{})
 	stream := events.StreamName(0)
 	stepDown := func(bus *Bus) {
-		var answer struct{}
-		_ = bus.askWithin(t.Context(), time.Second, "STREAM.LEADER.STEPDOWN."+stream, nil, &answer) // or there is none just now
+		_ = bus.Ask(t.Context(), time.Second, "STREAM.LEADER.STEPDOWN."+stream, nil, nil) // or there is none just now
 	}
 	for name, group := range map[string]GroupCommit{"alone": GroupCommitOff, "together": GroupCommitOn} {
 		t.Run(name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -18,6 +19,8 @@ type tap struct {
 	queue  *feedQueue
 	sub    *nats.Subscription
 	status chan nats.Status
+	// release ends the watch for lost messages.
+	release func()
 }
 
 // tapWait is how long a new tap waits for the server.
@@ -25,27 +28,23 @@ const tapWait = 2 * time.Second
 
 func (b *Bus) newTap(subject string) (*tap, error) {
 	t := &tap{bus: b, queue: newFeedQueue()}
-	sub, err := b.conn.Subscribe(subject, t.queue.push)
+	sub, err := b.NC.Subscribe(subject, t.queue.push)
 	if err != nil {
-		return nil, fmt.Errorf("subscribe to %s: %w", subject, classify(err))
+		return nil, fmt.Errorf("subscribe to %s: %w", subject, api.Classify(err))
 	}
 	t.sub = sub
 	// The server has the subscription when it answers, so that nothing is missed of
 	// what happens after this returns. A connection that is down takes it along when
 	// it is back, and that is told like any other gap.
-	_ = b.conn.FlushTimeout(tapWait)
-	t.status = b.conn.StatusChanged(nats.CONNECTED)
-	b.mu.Lock()
-	b.slow[sub] = t.queue.lose
-	b.mu.Unlock()
+	_ = b.NC.FlushTimeout(tapWait)
+	t.status = b.NC.StatusChanged(nats.CONNECTED)
+	t.release = b.WatchSlow(sub, t.queue.lose)
 	return t, nil
 }
 
 func (t *tap) close() {
-	t.bus.mu.Lock()
-	delete(t.bus.slow, t.sub)
-	t.bus.mu.Unlock()
-	t.bus.conn.RemoveStatusListener(t.status)
+	t.release()
+	t.bus.NC.RemoveStatusListener(t.status)
 	// It fails only when the connection is closed, and the subscription with it.
 	_ = t.sub.Unsubscribe()
 }
@@ -86,7 +85,7 @@ func (t *tap) deliver(fn func(journal.Record), lost func()) {
 	for _, msg := range msgs {
 		rec, err := feedRecord(msg)
 		if err != nil {
-			t.bus.log.Warn("a message on the feed is not the log's", "subject", msg.Subject, "error", err)
+			t.bus.Log.Warn("a message on the feed is not the log's", "subject", msg.Subject, "error", err)
 			continue
 		}
 		fn(rec)
@@ -99,7 +98,7 @@ func (t *tap) deliver(fn func(journal.Record), lost func()) {
 // feedRecord reads a republished message. No user may publish on its subject, but
 // whoever may ask the log for a record can name it as the reply's.
 func feedRecord(msg *nats.Msg) (journal.Record, error) {
-	rec, err := recordOf(msg)
+	rec, err := api.RecordOf(msg)
 	rec.Subject = strings.TrimPrefix(msg.Subject, events.FeedPrefix)
 	return rec, err
 }
@@ -116,8 +115,8 @@ func stopper(quit, done chan struct{}) func() {
 
 // PublishChunk sends a part of a model's text to whoever listens now.
 func (b *Bus) PublishChunk(run events.Run, data []byte) error {
-	if err := b.conn.Publish(run.ChunkSubject(), data); err != nil {
-		return fmt.Errorf("chunk of run %s: %w", run.ID, classify(err))
+	if err := b.NC.Publish(run.ChunkSubject(), data); err != nil {
+		return fmt.Errorf("chunk of run %s: %w", run.ID, api.Classify(err))
 	}
 	return nil
 }

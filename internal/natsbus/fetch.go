@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -17,11 +18,11 @@ func (b *Bus) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Re
 	if err := journal.CheckRun(b.shards, run); err != nil {
 		return journal.Record{}, err
 	}
-	msg, err := b.direct(ctx, events.StreamName(run.Shard), append(strconv.AppendUint([]byte(`{"seq":`), seq, 10), '}'))
+	msg, err := b.Direct(ctx, events.StreamName(run.Shard), append(strconv.AppendUint([]byte(`{"seq":`), seq, 10), '}'))
 	if err != nil {
 		return journal.Record{}, fmt.Errorf("fetch record %d: %w", seq, err)
 	}
-	rec, err := recordOf(msg)
+	rec, err := api.RecordOf(msg)
 	if err == nil && rec.Seq != seq {
 		err = fmt.Errorf("fetch record %d: the bus answers with %d", seq, rec.Seq)
 	}
@@ -32,7 +33,7 @@ func (b *Bus) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Re
 // noteCondition notes in a record under which condition it was appended, which the
 // message says: the sequence number of the run's last record.
 func noteCondition(rec *journal.Record, headers nats.Header) {
-	text, alone := firstValue(headers, headerExpectSeq)
+	text, alone := firstValue(headers, api.HeaderExpectSeq)
 	seq, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
 		return // there is none
@@ -44,7 +45,7 @@ func noteCondition(rec *journal.Record, headers nats.Header) {
 	// The condition may be another run's, and those of a batch are held against the log
 	// before the batch.
 	subject, err := events.ParseSubject(rec.Subject)
-	filter, one := firstValue(headers, headerExpectSubject)
+	filter, one := firstValue(headers, api.HeaderExpectSubject)
 	place, none := firstValue(headers, headerBatchSeq)
 	rec.First = err == nil && one && none && filter == subject.Run.Filter() && (place == "" || place == "1")
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -74,7 +75,7 @@ func TestFirstOfARun(t *testing.T) {
 		"a second place":           {of("0"), of(run.Filter()), of("5", "1"), false},
 	} {
 		msg := nats.NewMsg("answer")
-		msg.Header = nats.Header{headerExpectSeq: c.seq, headerExpectSubject: c.filter, headerBatchSeq: c.place}
+		msg.Header = nats.Header{api.HeaderExpectSeq: c.seq, api.HeaderExpectSubject: c.filter, headerBatchSeq: c.place}
 		rec := journal.Record{Subject: events.Subject{Run: run, From: events.Idle, To: events.Planning, Pool: events.DefaultPool}.String()}
 		noteCondition(&rec, msg.Header)
 		require.Equal(t, c.want, rec.First, name)

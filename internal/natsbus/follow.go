@@ -101,10 +101,10 @@ func (f *follower) hear(ctx context.Context, queue *feedQueue) {
 
 // catchUp reads to the end. What goes wrong passes, and is tried again soon.
 func (f *follower) catchUp(ctx context.Context) {
-	for rec, err := range f.bus.records(ctx, events.StreamName(f.shard), f.subject, f.cursor, 0) {
+	for rec, err := range f.bus.RecordsOn(ctx, events.StreamName(f.shard), f.subject, f.cursor, 0) {
 		if err != nil {
 			if ctx.Err() == nil {
-				f.bus.log.Warn("cannot read the log, trying again", "shard", f.shard, "after", f.cursor, "error", err)
+				f.bus.Log.Warn("cannot read the log, trying again", "shard", f.shard, "after", f.cursor, "error", err)
 			}
 			return
 		}

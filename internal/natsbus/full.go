@@ -10,6 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
@@ -158,7 +161,7 @@ func (b *Bus) diskFull() error {
 	if err := b.noRoom(); err != nil {
 		return err
 	}
-	return b.full.refuses(b.breaks.Load())
+	return b.full.refuses(b.Breaks())
 }
 
 // noRoom returns an error while a server in this process has no room on its disk.
@@ -167,13 +170,13 @@ func (b *Bus) noRoom() error {
 		return nil
 	}
 	if err := b.opts.Full(); err != nil {
-		return join(journal.ErrDiskFull, err)
+		return api.Join(journal.ErrDiskFull, err)
 	}
 	return nil
 }
 
-// full reports whether the stream is at its limit.
-func (i *streamInfo) full() error {
+// streamFull reports whether the stream is at its limit.
+func streamFull(i *jetstream.StreamInfo) error {
 	most := i.Config.MaxBytes
 	if most <= 0 || i.State.Bytes+nearlyFull < uint64(most) {
 		return nil

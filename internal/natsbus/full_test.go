@@ -94,11 +94,11 @@ func TestFullStream(t *testing.T) {
 			openBus(t, conn, 1)
 			bus, err := Open(t.Context(), conn, Options{Logger: quiet, RequestTimeout: time.Hour})
 			require.NoError(t, err)
-			stream, err := bus.js.Stream(t.Context(), events.StreamName(0))
+			stream, err := bus.JS.Stream(t.Context(), events.StreamName(0))
 			require.NoError(t, err)
 			cfg := stream.CachedInfo().Config
 			change(&cfg)
-			_, err = bus.js.UpdateStream(t.Context(), cfg)
+			_, err = bus.JS.UpdateStream(t.Context(), cfg)
 			require.NoError(t, err)
 			err = fill(t, bus)
 			require.ErrorIs(t, err, journal.ErrFull)
@@ -172,11 +172,11 @@ func TestTimerThatIsRefusedToTheEnd(t *testing.T) {
 	openBus(t, conn, 1)
 	bus, err := Open(t.Context(), conn, Options{Logger: quiet, RequestTimeout: 2 * time.Second})
 	require.NoError(t, err)
-	stream, err := bus.js.Stream(t.Context(), timerStream)
+	stream, err := bus.JS.Stream(t.Context(), timerStream)
 	require.NoError(t, err)
 	cfg := stream.CachedInfo().Config
 	cfg.Subjects = []string{"elsewhere.>"}
-	_, err = bus.js.UpdateStream(t.Context(), cfg)
+	_, err = bus.JS.UpdateStream(t.Context(), cfg)
 	require.NoError(t, err)
 	sub, err := conn.Subscribe(timerSubjects, func(m *nats.Msg) {
 		_ = m.Respond([]byte(`{"error":{"code":503,"err_code":10077,"description":"store is closed"}}`)) // it is sent again

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -26,7 +27,7 @@ func NewGrants(shards int) *Grants {
 // Services are the subjects that the account of the log has to offer to the
 // account of the users; streamed are those that answer with several messages.
 func Services() (single, streamed []string) {
-	return []string{"moore.>", ackPrefix + ">", kvSubjectPrefix + ">", "$O.>", timerSubjects}, []string{apiPrefix + ">"}
+	return []string{"moore.>", api.AckPrefix + ">", kvSubjectPrefix + ">", "$O.>", timerSubjects}, []string{api.Prefix + ">"}
 }
 
 // Feeds are the subjects that the account of the log sends to the other one.
@@ -43,7 +44,7 @@ func (g *Grants) Subscribe() []string { return slices.Sorted(maps.Keys(g.subscri
 
 func (g *Grants) api(endpoints ...string) {
 	for _, endpoint := range endpoints {
-		g.publish[apiPrefix+endpoint] = true
+		g.publish[api.Prefix+endpoint] = true
 	}
 }
 
@@ -94,7 +95,7 @@ func (g *Grants) Inspect(inbox journal.Inbox) {
 func (g *Grants) consume(stream, durable string) {
 	name := stream + "." + durable
 	g.api("CONSUMER.INFO."+name, "CONSUMER.MSG.NEXT."+name)
-	g.publish[ackPrefix+name+".>"] = true
+	g.publish[api.AckPrefix+name+".>"] = true
 }
 
 // Ready allows to ask whether the bus is set up.

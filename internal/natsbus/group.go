@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/groupcommit"
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -66,7 +67,7 @@ func (a *appender) tell(d groupcommit.Decision) {
 	if d.Batched {
 		way = "as one batch"
 	}
-	a.bus.log.Info("group commit: appends that wait at the same moment go "+way, "shard", a.shard, "appends", d.Appends, "together", d.Together, "apart", d.Apart)
+	a.bus.Log.Info("group commit: appends that wait at the same moment go "+way, "shard", a.shard, "appends", d.Appends, "together", d.Together, "apart", d.Apart)
 }
 
 // grouping reports whether appends are gathered, given what the log says about its
@@ -80,7 +81,7 @@ func (b *Bus) grouping(sync Sync) bool {
 		return false
 	}
 	if sync == SyncUnknown {
-		b.log.Debug("group commit is off: the log does not say whether its server flushes each append; run `moorebus init --monitor URL`, or use --group-commit")
+		b.Log.Debug("group commit is off: the log does not say whether its server flushes each append; run `moorebus init --monitor URL`, or use --group-commit")
 	}
 	return sync == SyncAlways
 }
@@ -90,11 +91,11 @@ func (a *appender) Batch(all []groupcommit.Pending, join func() []groupcommit.Pe
 	b := a.bus
 	ctx, refuse := context.WithCancelCause(context.Background())
 	defer refuse(nil)
-	ctx, cancel := context.WithTimeoutCause(ctx, b.opts.RequestTimeout, nats.ErrTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, b.Timeout, nats.ErrTimeout)
 	defer cancel()
 	s := newBatchSender(b, all, join)
-	defer b.requests.watchRequest(s.publishes, refuse)()
-	d := b.newDoubt(time.Now().Add(b.opts.RequestTimeout))
+	defer b.OnFailed(s.publishes, refuse)()
+	d := b.newDoubt(time.Now().Add(b.Timeout))
 	for {
 		ack, err := s.send(ctx, d.until())
 		if err == nil && ack.Error == nil {
@@ -105,7 +106,7 @@ func (a *appender) Batch(all []groupcommit.Pending, join func() []groupcommit.Pe
 			err = ack.Error
 		}
 		if !d.opens(err) {
-			if b.replicas > 1 && errors.Is(err, errUncommitted) && errors.Is(err, nats.ErrTimeout) && d.again(ctx) {
+			if b.Replicas > 1 && errors.Is(err, errUncommitted) && errors.Is(err, nats.ErrTimeout) && d.again(ctx) {
 				continue // there was nobody to make a place for it
 			}
 			return 0, a.batchFailed(err, len(s.members()))
@@ -119,15 +120,15 @@ func (a *appender) Batch(all []groupcommit.Pending, join func() []groupcommit.Pe
 
 // batchFailed says what it means that a batch was not acknowledged.
 func (a *appender) batchFailed(err error, appends int) error {
-	var refused *apiError
+	var refused *api.Error
 	switch {
 	case errors.As(err, &refused):
-		a.bus.log.Debug("a batch was refused", "shard", a.shard, "appends", appends, "reason", refused)
+		a.bus.Log.Debug("a batch was refused", "shard", a.shard, "appends", appends, "reason", refused)
 		return err
 	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, journal.ErrDenied), errors.Is(err, errUncommitted):
 		return err
 	}
-	return join(journal.ErrInDoubt, err)
+	return api.Join(journal.ErrInDoubt, err)
 }
 
 // errUncommitted says that a batch broke off before its last message.
@@ -181,7 +182,7 @@ func (s *batchSender) next(p groupcommit.Pending, e journal.Entry) {
 // joins. It may be called again, and sends another batch then.
 func (s *batchSender) send(ctx context.Context, deadline time.Time) (*pubAck, error) {
 	s.sent, s.msg.Header = 0, nats.Header{
-		headerBatchID: {nuid.Next()}, headerBatchSeq: s.number, headerExpectSeq: s.expect, headerExpectSubject: s.filter,
+		headerBatchID: {nuid.Next()}, headerBatchSeq: s.number, api.HeaderExpectSeq: s.expect, api.HeaderExpectSubject: s.filter,
 	}
 	first := s.members()[0]
 	s.next(first, first.Entries[0])
@@ -212,7 +213,7 @@ func (s *batchSender) open(ctx context.Context, deadline time.Time) error {
 		}
 	}
 	if err != nil {
-		return join(errUncommitted, err)
+		return api.Join(errUncommitted, err)
 	}
 	return nil
 }
@@ -232,8 +233,8 @@ func (s *batchSender) finish(ctx context.Context, deadline time.Time) (*pubAck, 
 			if s.next(p, e); s.sent == entries {
 				return s.commit(ctx, deadline)
 			}
-			if err := s.bus.conn.PublishMsg(&s.msg); err != nil {
-				return nil, join(errUncommitted, err)
+			if err := s.bus.NC.PublishMsg(&s.msg); err != nil {
+				return nil, api.Join(errUncommitted, err)
 			}
 		}
 	}
@@ -259,7 +260,7 @@ func (s *batchSender) abandon() {
 	s.number[0], s.msg.Data = strconv.Itoa(s.sent+2), nil
 	for _, p := range s.members() {
 		if s.msg.Subject = p.Entries[0].Subject.String(); s.msg.Subject != refused {
-			_ = s.bus.conn.PublishMsg(&s.msg) // else the server does so in 10 s
+			_ = s.bus.NC.PublishMsg(&s.msg) // else the server does so in 10 s
 			return
 		}
 	}

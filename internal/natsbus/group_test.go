@@ -11,7 +11,6 @@ import (
 	"github.com/moorebus/moorebus/internal/groupcommit"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/natstest"
-	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/stretchr/testify/require"
@@ -259,7 +258,7 @@ func grown(t *testing.T, bus *Bus, more uint64) {
 // Group commit turns itself on where the log says that the server flushes.
 func TestGroupCommitAuto(t *testing.T) {
 	t.Parallel()
-	conn := inProcess(t, startServer(t, embedded.Options{}))
+	conn := connectTo(t, natstest.Start(t, natstest.Options{}))
 	open := func(sync Sync, group GroupCommit) bool {
 		require.NoError(t, Init(t.Context(), conn, InitOptions{Sync: sync}))
 		return reopenBus(t, conn, group).grouped

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 )
@@ -37,11 +38,15 @@ type subjectRules struct {
 // WhoIs asks the server who a connection is. The error is ErrDenied where the
 // user may not even ask that.
 func WhoIs(ctx context.Context, conn *nats.Conn, o Options) (Identity, error) {
-	b := unopened(conn, o)
-	defer b.hook()()
-	msg, err := b.request(ctx, &nats.Msg{Subject: userInfoSubject})
+	o = o.withDefaults()
+	b, unhook, err := api.New(conn, o.RequestTimeout, o.Logger)
 	if err != nil {
-		return Identity{}, fmt.Errorf("who this user is: %w", classify(err))
+		return Identity{}, err
+	}
+	defer unhook()
+	msg, err := b.Request(ctx, 0, &nats.Msg{Subject: userInfoSubject})
+	if err != nil {
+		return Identity{}, fmt.Errorf("who this user is: %w", api.Classify(err))
 	}
 	var answer struct {
 		Data struct {
@@ -100,8 +105,8 @@ func subjectCovers(rule, subject string) bool {
 // operators are subjects that nobody but an operator needs: by one of them the
 // log can be changed, or an answer of the server's be directed into it.
 var operators = []string{
-	apiPrefix + "STREAM.UPDATE.MOORE_0", apiPrefix + "STREAM.DELETE.MOORE_0", apiPrefix + "STREAM.PURGE.MOORE_0",
-	apiPrefix + "STREAM.CREATE.moorebus", apiPrefix + "CONSUMER.CREATE.MOORE_0.moorebus", apiPrefix + "CONSUMER.DELETE.MOORE_0.planning",
+	api.Prefix + "STREAM.UPDATE.MOORE_0", api.Prefix + "STREAM.DELETE.MOORE_0", api.Prefix + "STREAM.PURGE.MOORE_0",
+	api.Prefix + "STREAM.CREATE.moorebus", api.Prefix + "CONSUMER.CREATE.MOORE_0.moorebus", api.Prefix + "CONSUMER.DELETE.MOORE_0.planning",
 	timerDue + "x.x.x",
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -98,24 +99,28 @@ func SyncOf(always bool) Sync {
 // would part runs from their logs. A user who may not do all of it is told so at
 // once.
 func Init(ctx context.Context, conn *nats.Conn, o InitOptions) error {
-	b := unopened(conn, Options{})
-	defer b.hook()()
+	defaults := Options{}.withDefaults()
+	b, unhook, err := api.New(conn, defaults.RequestTimeout, defaults.Logger)
+	if err != nil {
+		return err
+	}
+	defer unhook()
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
-	defer b.requests.watch(anySubject, refuse)()
-	err := o.run(ctx, conn)
+	defer b.OnRefused(api.AnySubject, refuse)()
+	err = o.run(ctx, conn)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	switch code, _ := errorCode(err); {
+	switch code, _ := api.Code(err); {
 	case err == nil:
 		return nil
-	case code == codeNoStorage || code == codeNoResources:
+	case code == api.CodeNoStorage || code == api.CodeNoResources:
 		// Nothing is full: a limit is room that the server reserves.
 		return fmt.Errorf("init: %w: the limits of streams (max_bytes) are reserved, and the server or the account may not store as much as they add up to; "+
 			"choose a smaller --max-bytes, raise max_file_store or the account's limit, or lower the limits of other streams", err)
 	}
-	return fmt.Errorf("init: %w", classify(err))
+	return fmt.Errorf("init: %w", api.Classify(err))
 }
 
 func (o *InitOptions) run(ctx context.Context, conn *nats.Conn) error {

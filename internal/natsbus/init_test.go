@@ -292,7 +292,7 @@ func TestReadingWhatIsPurgedEnds(t *testing.T) {
 	last := journaltest.AppendAll(t, bus, run, "1", "2", "3")
 	_, err := bus.Purge(t.Context(), run, last)
 	require.NoError(t, err)
-	recs, err := journaltest.Collect(bus.records(t.Context(), events.StreamName(0), run.Filter(), 0, last))
+	recs, err := journaltest.Collect(bus.RecordsOn(t.Context(), events.StreamName(0), run.Filter(), 0, last))
 	require.NoError(t, err)
 	require.Empty(t, recs)
 }

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -102,8 +103,8 @@ func (o *InitOptions) putLog(ctx context.Context, js jetstream.JetStream, cfg je
 // unreserved reports whether the server refused a stream since it cannot reserve what the
 // stream may store.
 func unreserved(err error) bool {
-	code, _ := errorCode(err)
-	return code == codeNoStorage || code == codeNoResources || code == codeNoPeers
+	code, _ := api.Code(err)
+	return code == api.CodeNoStorage || code == api.CodeNoResources || code == api.CodeNoPeers
 }
 
 // say passes on what Init could not do as was wanted.
@@ -146,11 +147,11 @@ func Monitor(ctx context.Context, conn *nats.Conn, at string) (Monitored, error)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"/jsz", nil)
 	if err != nil {
-		return Monitored{}, join(ErrNoMonitoring, err)
+		return Monitored{}, api.Join(ErrNoMonitoring, err)
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return Monitored{}, join(ErrNoMonitoring, err)
+		return Monitored{}, api.Join(ErrNoMonitoring, err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	var said struct {
@@ -175,15 +176,15 @@ func Monitor(ctx context.Context, conn *nats.Conn, at string) (Monitored, error)
 }
 
 // checkLimit looks at how large a stream of the log may become, and how large it is.
-func (e *examiner) checkLimit(info *streamInfo) {
-	const initLimit = initCommand + " --max-bytes 20GiB"
+func (e *examiner) checkLimit(info *jetstream.StreamInfo) {
+	const initLimit = api.InitCommand + " --max-bytes 20GiB"
 	most, used := info.Config.MaxBytes, info.State.Bytes
 	switch {
 	case info.Config.Storage != jetstream.FileStorage:
 	case most <= 0:
 		e.add(Warning, "`"+initLimit+"`, less than what the disk has: `moorebus purge` makes room",
 			"stream %s has no max_bytes: it may fill the disk, and a server whose disk is full stores nothing until it is started again", info.Config.Name)
-	case info.full() != nil:
+	case streamFull(info) != nil:
 		e.add(Bad, "`moorebus purge` makes room, `"+initLimit+"` raises the limit", "stream %s is full: %d of %d bytes", info.Config.Name, used, most)
 	case used > uint64(most)/10*9:
 		e.add(Warning, "`moorebus purge` makes room, `"+initLimit+"` raises the limit", "stream %s is nearly full: %d of %d bytes", info.Config.Name, used, most)
@@ -196,16 +197,16 @@ func (e *examiner) checkLimit(info *streamInfo) {
 const stoppedByAHeader = "2.14.0"
 
 // checkReplicas says what a stream on several servers needs.
-func (e *examiner) checkReplicas(info *streamInfo) {
+func (e *examiner) checkReplicas(info *jetstream.StreamInfo) {
 	if info.Config.Replicas <= 1 {
 		return
 	}
 	name := info.Config.Name
-	if info.Cluster.Leader == "" {
+	if info.Cluster == nil || info.Cluster.Leader == "" {
 		e.add(Bad, "see the servers' logs; if they say `last msgid mismatch`, docs/how-to/operate.md says how to recover (A stream that one message stopped)",
 			"stream %s has no leader: nothing is stored", name)
 	}
-	if version := e.bus.conn.ConnectedServerVersion(); !olderThan(version, stoppedByAHeader) {
+	if version := e.bus.NC.ConnectedServerVersion(); !olderThan(version, stoppedByAHeader) {
 		e.add(Warning, "let nobody publish whom you do not trust with the availability of the log; docs/how-to/operate.md says how to recover",
 			"nats-server %s stops stream %s for good if anybody who may publish into it sends the header Nats-Expected-Last-Msg-Id", version, events.StreamName(0))
 	}

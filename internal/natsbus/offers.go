@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -20,7 +21,7 @@ import (
 // PutOffers makes, the error is [journal.ErrNotReady].
 func (b *Bus) Offers(ctx context.Context) (journal.Offers, error) {
 	var o journal.Offers
-	msg, err := b.lastMessage(ctx, kvStreamPrefix+offersBucket, kvSubjectPrefix+offersBucket+"."+offersKey)
+	msg, err := b.LastMessage(ctx, kvStreamPrefix+offersBucket, kvSubjectPrefix+offersBucket+"."+offersKey)
 	if errors.Is(err, journal.ErrNotFound) {
 		return o, nil
 	}
@@ -28,7 +29,7 @@ func (b *Bus) Offers(ctx context.Context) (journal.Offers, error) {
 		err = json.Unmarshal(msg.Data, &o)
 	}
 	if err == nil {
-		o.Revision, err = strconv.ParseUint(cmp.Or(header(msg, headerSequence), "0"), 10, 64)
+		o.Revision, err = strconv.ParseUint(cmp.Or(api.Header(msg, api.HeaderSequence), "0"), 10, 64)
 	}
 	if err != nil {
 		return o, fmt.Errorf("what is remembered of announcements: %w", err)
@@ -44,10 +45,10 @@ func (b *Bus) PutOffers(ctx context.Context, o journal.Offers) error {
 	}
 	msg := nats.NewMsg(kvSubjectPrefix + offersBucket + "." + offersKey)
 	msg.Data = body
-	msg.Header.Set(headerExpectSeq, strconv.FormatUint(o.Revision, 10))
+	msg.Header.Set(api.HeaderExpectSeq, strconv.FormatUint(o.Revision, 10))
 	_, err = b.store(ctx, msg)
 	if errors.Is(err, journal.ErrNotReady) {
-		if made := b.createBucket(ctx, offersConfig(b.replicas)); made != nil {
+		if made := b.createBucket(ctx, offersConfig(b.Replicas)); made != nil {
 			return errors.Join(err, made)
 		}
 		_, err = b.store(ctx, msg)
@@ -61,7 +62,7 @@ func (b *Bus) PutOffers(ctx context.Context, o journal.Offers) error {
 // assignedPools returns the pools of the tools that the operator has assigned.
 func (b *Bus) assignedPools(ctx context.Context) (map[string]string, error) {
 	assigned, err := b.assigned.get("", poolsFresh, func() (map[string]string, error) {
-		info, err := b.streamInfo(ctx, 0)
+		info, err := b.shardInfo(ctx, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -151,7 +152,7 @@ func (b *Bus) owned(ctx context.Context, tools []events.ToolSpec) ([]events.Tool
 		pool, listed := assigned[t.Name]
 		foreign := listed && pool != t.Pool
 		if foreign && b.firstTime("announcement of "+t.Name+" by "+t.Pool) {
-			b.log.Warn("an announcement is ignored: the operator has assigned the tool to another pool", "tool", t.Name, "announced_by", t.Pool, "assigned_to", pool)
+			b.Log.Warn("an announcement is ignored: the operator has assigned the tool to another pool", "tool", t.Name, "announced_by", t.Pool, "assigned_to", pool)
 		}
 		return foreign
 	}), nil

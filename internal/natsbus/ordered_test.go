@@ -11,18 +11,19 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 )
 
-// everything is the query of all that a stream has.
-func everything(tb testing.TB, bus *Bus, shard int, after uint64) query {
+// everything is the reading of all that a stream has.
+func everything(tb testing.TB, bus *Bus, shard int, after uint64) api.Reading {
 	tb.Helper()
 	end, err := bus.Last(tb.Context(), shard)
 	require.NoError(tb, err)
-	return query{stream: events.StreamName(shard), subject: journal.Filter{}.Subject(shard), match: journal.Filter{}.Match, after: after, end: end, all: true}
+	return api.Reading{Stream: events.StreamName(shard), Subject: journal.Filter{}.Subject(shard), Match: journal.Filter{}.Match, After: after, End: end, All: true}
 }
 
 // bothWays are two buses on one connection, of which the second never makes a
@@ -30,19 +31,19 @@ func everything(tb testing.TB, bus *Bus, shard int, after uint64) query {
 func bothWays(t *testing.T, bus *Bus) (ordered, direct *Bus) {
 	t.Helper()
 	ordered, direct = reopenBus(t, bus.Conn(), GroupCommitAuto), reopenBus(t, bus.Conn(), GroupCommitAuto)
-	ordered.orderedLeast = 1
-	direct.unordered.Store(true)
+	ordered.OrderedFrom = 1
+	direct.Unordered.Store(true)
 	return ordered, direct
 }
 
 // readers lists the consumers that read, which go when the reads have ended.
 func consumersToRead(t *testing.T, bus *Bus, shard int) (names []string) {
 	t.Helper()
-	stream, err := bus.js.Stream(t.Context(), events.StreamName(shard))
+	stream, err := bus.JS.Stream(t.Context(), events.StreamName(shard))
 	require.NoError(t, err)
 	list := stream.ConsumerNames(t.Context())
 	for name := range list.Name() {
-		if strings.HasPrefix(name, readerPrefix) {
+		if strings.HasPrefix(name, api.ReaderPrefix) {
 			names = append(names, name)
 		}
 	}
@@ -62,7 +63,7 @@ func requireNoReaders(t *testing.T, bus *Bus) {
 func TestOrderedConformance(t *testing.T) {
 	t.Parallel()
 	bus := newBus(t, 3)
-	bus.orderedLeast = 1
+	bus.OrderedFrom = 1
 	journaltest.Log(t, func(*testing.T) journal.Log { return bus })
 	requireNoReaders(t, bus)
 }
@@ -97,12 +98,12 @@ func testOrderedReadsTheSame(t *testing.T, bus *Bus) {
 	}
 	forged := natsMsg("moore.0.stray", "no event")
 	forged.Header.Set("Status", "409")
-	require.NoError(t, bus.conn.PublishMsg(forged))
+	require.NoError(t, bus.NC.PublishMsg(forged))
 	ordered, direct := bothWays(t, bus)
 	for _, after := range []uint64{0, 5000, all[len(all)-1].Seq + 1} {
 		q := everything(t, bus, 0, after)
 		n := 0
-		require.NoError(t, ordered.readOrdered(t.Context(), &q, func(journal.Record, error) bool { n++; return true }))
+		require.NoError(t, ordered.ReadOrdered(t.Context(), &q, func(journal.Record, error) bool { n++; return true }))
 		for _, f := range []journal.Filter{{}, {Namespace: events.DefaultNamespace}, {Pool: "p1"}, {Namespace: "none"}} {
 			want, err := journaltest.Collect(direct.Scan(t.Context(), 0, f, after))
 			require.NoError(t, err)
@@ -114,7 +115,7 @@ func testOrderedReadsTheSame(t *testing.T, bus *Bus) {
 			}
 		}
 	}
-	require.False(t, ordered.unordered.Load())
+	require.False(t, ordered.Unordered.Load())
 	requireNoReaders(t, bus)
 }
 
@@ -129,7 +130,7 @@ func testOrderedMeetsAPurge(t *testing.T, bus *Bus) {
 		if got = append(got, rec); len(got) > 1 {
 			continue
 		}
-		for i := 3 * pageRecords; i < len(all); i += 70 { // more than was asked for
+		for i := 3 * api.PageRecords; i < len(all); i += 70 { // more than was asked for
 			s, err := events.ParseSubject(all[i].Subject)
 			require.NoError(t, err)
 			_, err = bus.Purge(t.Context(), s.Run, all[len(all)-1].Seq)
@@ -163,7 +164,7 @@ func testOrderedIsLost(t *testing.T, bus *Bus) {
 		}
 		for _, name := range consumersToRead(t, bus, 0) {
 			made[name] = true
-			require.NoError(t, bus.js.DeleteConsumer(t.Context(), events.StreamName(0), name))
+			require.NoError(t, bus.JS.DeleteConsumer(t.Context(), events.StreamName(0), name))
 		}
 	}
 	require.EqualValues(t, end, n)
@@ -228,10 +229,10 @@ func testOrderedDenied(t *testing.T, owner *Bus, conn *nats.Conn) {
 	require.NoError(t, err)
 	want, err := journaltest.Collect(owner.Scan(t.Context(), 0, journal.Filter{}, 0))
 	require.NoError(t, err)
-	require.False(t, owner.unordered.Load())
+	require.False(t, owner.Unordered.Load())
 	refused := 0
-	handler := bus.conn.ErrorHandler()
-	bus.conn.SetErrorHandler(func(c *nats.Conn, sub *nats.Subscription, err error) {
+	handler := bus.NC.ErrorHandler()
+	bus.NC.SetErrorHandler(func(c *nats.Conn, sub *nats.Subscription, err error) {
 		if errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), "CONSUMER.") && !strings.Contains(err.Error(), "DELETE") {
 			refused++ // by the connection's one goroutine for this
 		}
@@ -242,7 +243,7 @@ func testOrderedDenied(t *testing.T, owner *Bus, conn *nats.Conn) {
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}
-	require.True(t, bus.unordered.Load())
+	require.True(t, bus.Unordered.Load())
 	require.True(t, log.contain("direct gets"))
 	require.Equal(t, 1, refused)
 }

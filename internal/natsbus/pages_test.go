@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -21,7 +22,7 @@ func interleave(t *testing.T, bus *Bus, n int, runs ...events.Run) {
 		for _, run := range runs {
 			msg := nats.NewMsg(events.Subject{Run: run, From: events.Planning, To: events.Nobody, Pool: fmt.Sprint("p", i%3)}.String())
 			msg.Data = []byte(strconv.Itoa(i))
-			require.NoError(t, bus.conn.PublishMsg(msg))
+			require.NoError(t, bus.NC.PublishMsg(msg))
 		}
 		if i%100 == 0 {
 			_, err := bus.Last(t.Context(), 0) // no more than the server's queue holds
@@ -39,10 +40,10 @@ func interleave(t *testing.T, bus *Bus, n int, runs ...events.Run) {
 func TestReadFromAnywhere(t *testing.T) {
 	t.Parallel()
 	bus := newBus(t, 1)
-	const n = pageRecords + 500
+	const n = api.PageRecords + 500
 	one, other := journaltest.NewRun(t, bus), journaltest.NewRun(t, bus)
 	interleave(t, bus, n, one, other)
-	for _, skip := range []int{0, 1, 2, n / 2, n - fewRecords - 1, n - fewRecords, n - 2, n - 1, n} {
+	for _, skip := range []int{0, 1, 2, n / 2, n - api.FewRecords - 1, n - api.FewRecords, n - 2, n - 1, n} {
 		var after uint64
 		if skip > 0 {
 			after = uint64(2*skip - 1) // the number of the run's record skip
@@ -71,7 +72,7 @@ func TestScanChoosesByFilter(t *testing.T) {
 	runs := []events.Run{journaltest.NewRun(t, bus), journaltest.NewRun(t, bus)}
 	rare := events.NewRun("rare", runs[0].ID, 1)
 	interleave(t, bus, 900, append(slices.Repeat([]events.Run{runs[0]}, 9), rare)...)
-	require.NoError(t, bus.conn.Publish("moore.0.stray", nil))
+	require.NoError(t, bus.NC.Publish("moore.0.stray", nil))
 	all, err := journaltest.Collect(bus.Scan(t.Context(), 0, journal.Filter{}, 0))
 	require.NoError(t, err)
 	require.Len(t, all, 9000, "what is no event's subject is not there")

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nuid"
@@ -89,13 +90,13 @@ func (b *Bus) Lend(ctx context.Context, d journal.Delivery, l journal.Loan) (tim
 	}
 	subject, answers := loanPrefix+l.Pool+loanAsks+loanToken(l.Name), loanPrefix+l.Pool+loanAnswers+ask.Answer
 	heard := make(chan *nats.Msg, 64)
-	sub, err := b.conn.ChanSubscribe(answers, heard)
+	sub, err := b.NC.ChanSubscribe(answers, heard)
 	if err != nil {
-		return 0, fmt.Errorf("lend %s: %w", l.Name, classify(err))
+		return 0, fmt.Errorf("lend %s: %w", l.Name, api.Classify(err))
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only with the connection
 	denied := make(chan error, 1)
-	defer b.requests.watch(subject, func(err error) {
+	defer b.OnRefused(subject, func(err error) {
 		select {
 		case denied <- err:
 		default:
@@ -104,8 +105,8 @@ func (b *Bus) Lend(ctx context.Context, d journal.Delivery, l journal.Loan) (tim
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx) // nobody was asked
 	}
-	if err := b.conn.PublishMsg(&nats.Msg{Subject: subject, Reply: answers, Data: body}); err != nil {
-		return 0, fmt.Errorf("lend %s: %w", l.Name, classify(err))
+	if err := b.NC.PublishMsg(&nats.Msg{Subject: subject, Reply: answers, Data: body}); err != nil {
+		return 0, fmt.Errorf("lend %s: %w", l.Name, api.Classify(err))
 	}
 	retry, err := b.awaitLoan(ctx, heard, denied, silence)
 	if err != nil {
@@ -141,7 +142,7 @@ func (b *Bus) awaitLoan(ctx context.Context, heard <-chan *nats.Msg, denied <-ch
 			last, taken = time.Now(), true
 		case now := <-look.C:
 			switch {
-			case !b.conn.IsConnected():
+			case !b.NC.IsConnected():
 				last = now
 			case !taken && now.Sub(last) > min(silence, firstAnswer):
 				return 0, fmt.Errorf("%w: no answer", journal.ErrNoPeer)
@@ -154,17 +155,17 @@ func (b *Bus) awaitLoan(ctx context.Context, heard <-chan *nats.Msg, denied <-ch
 
 // Borrow offers a name in a pool.
 func (b *Bus) Borrow(pool, name string, take func(journal.Delivery, journal.Loan) (time.Duration, error)) (stop func(), err error) {
-	sub, err := b.conn.QueueSubscribe(loanPrefix+pool+loanAsks+loanToken(name), "borrowers", func(msg *nats.Msg) {
+	sub, err := b.NC.QueueSubscribe(loanPrefix+pool+loanAsks+loanToken(name), "borrowers", func(msg *nats.Msg) {
 		var ask loanMessage
 		d, err := b.borrowed(pool, msg, &ask)
 		if err != nil {
-			b.log.Warn("a loan cannot be read", "subject", msg.Subject, "reason", err)
+			b.Log.Warn("a loan cannot be read", "subject", msg.Subject, "reason", err)
 			return
 		}
 		go b.serveLoan(d, journal.Loan{Pool: pool, Name: name, Key: ask.Key, Started: ask.Started}, &ask, take)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("borrow %s: %w", name, classify(err))
+		return nil, fmt.Errorf("borrow %s: %w", name, api.Classify(err))
 	}
 	return func() { _ = sub.Unsubscribe() }, nil
 }
@@ -177,11 +178,11 @@ func (b *Bus) borrowed(pool string, msg *nats.Msg, ask *loanMessage) (*borrowed,
 	if ask.Answer == "" || strings.ContainsAny(ask.Answer, ".*> \t\r\n") {
 		return nil, fmt.Errorf("answers to %.100q", ask.Answer)
 	}
-	from, err := parseReply(ask.Ack)
+	from, err := api.ParseReply(ask.Ack)
 	if err != nil {
 		return nil, err
 	}
-	return &borrowed{delivery: delivery{conn: b.conn, rec: journal.Record{Subject: ask.Subject, Seq: from.seq}, reply: ask.Ack, attempt: from.attempt}}, nil
+	return &borrowed{delivery: delivery{conn: b.NC, rec: journal.Record{Subject: ask.Subject, Seq: from.Seq}, reply: ask.Ack, attempt: from.Attempt}}, nil
 }
 
 // borrowed is a delivery that another worker holds.
@@ -199,7 +200,7 @@ func (b *Bus) serveLoan(d *borrowed, l journal.Loan, ask *loanMessage, take func
 		body, err := json.Marshal(a)
 		if err == nil {
 			// An answer that does not arrive is missed, and the lender looks in the log.
-			_ = b.conn.Publish(loanPrefix+l.Pool+loanAnswers+ask.Answer, body)
+			_ = b.NC.Publish(loanPrefix+l.Pool+loanAnswers+ask.Answer, body)
 		}
 	}
 	say(loanAnswer{State: loanTaken})

@@ -20,7 +20,7 @@ func TestLoanWithoutAnswer(t *testing.T) {
 	defer cancel()
 	_, err := bus.Conn().Subscribe("loan.default.ask.tool", func(*nats.Msg) { cancel() })
 	require.NoError(t, err)
-	_, err = bus.Lend(ctx, &delivery{conn: bus.conn}, journal.Loan{Pool: events.DefaultPool, Name: "tool"})
+	_, err = bus.Lend(ctx, &delivery{conn: bus.NC}, journal.Loan{Pool: events.DefaultPool, Name: "tool"})
 	require.ErrorIs(t, err, journal.ErrPeerHolds)
 	require.ErrorIs(t, err, context.Canceled)
 }

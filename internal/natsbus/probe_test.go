@@ -24,11 +24,11 @@ func played(t *testing.T, o Options, play func(sub *nats.Subscription, m *nats.M
 	o.Logger, o.GroupCommit = quiet, GroupCommitOff
 	bus, err := Open(t.Context(), conn, o)
 	require.NoError(t, err)
-	stream, err := bus.js.Stream(t.Context(), events.StreamName(0))
+	stream, err := bus.JS.Stream(t.Context(), events.StreamName(0))
 	require.NoError(t, err)
 	cfg := stream.CachedInfo().Config
 	cfg.Subjects = []string{"elsewhere.>"}
-	_, err = bus.js.UpdateStream(t.Context(), cfg)
+	_, err = bus.JS.UpdateStream(t.Context(), cfg)
 	require.NoError(t, err)
 	_, err = conn.Subscribe("moore.0.>", func(m *nats.Msg) { play(m.Sub, m, m.Header.Get(headerExpectStream) != "") })
 	require.NoError(t, err)

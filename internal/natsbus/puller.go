@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -56,7 +58,7 @@ type source struct {
 
 // pullSubject is where its pull requests go.
 func (s source) pullSubject() string {
-	return apiPrefix + "CONSUMER.MSG.NEXT." + s.stream + "." + s.name
+	return api.Prefix + "CONSUMER.MSG.NEXT." + s.stream + "." + s.name
 }
 
 // pull hands what the sources bring to handle, on at most so many slots at once, until
@@ -93,7 +95,7 @@ type finalError struct{ error }
 func (p *puller) run(ctx context.Context, s source) error {
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
-	defer p.bus.requests.watch(s.pullSubject(), func(err error) { refuse(&finalError{err}) })()
+	defer p.bus.OnRefused(s.pullSubject(), func(err error) { refuse(&finalError{err}) })()
 	for {
 		consumer, err := s.open(ctx)
 		want := p.reserve
@@ -109,8 +111,8 @@ func (p *puller) run(ctx context.Context, s source) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, errPull):
-			p.bus.log.Debug("a pull session ended", "stream", s.stream, "consumer", s.name, "reason", err)
-			pauseFor(ctx, reconnectWait)
+			p.bus.Log.Debug("a pull session ended", "stream", s.stream, "consumer", s.name, "reason", err)
+			retry.Wait(ctx, reconnectWait)
 		default:
 			return err
 		}
@@ -163,13 +165,13 @@ func (p *puller) session(ctx context.Context, consumer jetstream.Consumer, n int
 	defer func() { p.release(left) }()
 	next, stop, err := p.open(ctx, consumer, n)
 	if err != nil {
-		return 0, join(errPull, err)
+		return 0, api.Join(errPull, err)
 	}
 	defer stop()
 	for left > 0 {
 		msg, err := next()
 		if err != nil {
-			return 0, join(errPull, err)
+			return 0, api.Join(errPull, err)
 		}
 		if msg == nil {
 			if left == n {
@@ -205,7 +207,7 @@ func (p *puller) open(ctx context.Context, consumer jetstream.Consumer, n int) (
 		return nil, nil, err
 	}
 	unhook := context.AfterFunc(ctx, func() {
-		if p.bus.conn.IsConnected() {
+		if p.bus.NC.IsConnected() {
 			msgs.Drain() // what is on its way is still delivered
 		} else {
 			msgs.Stop()
@@ -222,9 +224,9 @@ func (p *puller) open(ctx context.Context, consumer jetstream.Consumer, n int) (
 
 // start runs the handler in a slot that was taken for it.
 func (p *puller) start(msg jetstream.Msg) {
-	d, err := newDelivery(p.bus.conn, msg)
+	d, err := newDelivery(p.bus.NC, msg)
 	if err != nil {
-		p.bus.log.Warn("a delivery cannot be read", "error", err)
+		p.bus.Log.Warn("a delivery cannot be read", "error", err)
 		p.release(1)
 		return
 	}

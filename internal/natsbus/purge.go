@@ -15,37 +15,6 @@ import (
 // trimTimeout is how long a server may take to remove the front of a stream.
 const trimTimeout = 5 * time.Minute
 
-// purge removes a stream's messages on a subject, or on all of them if that is
-// empty, up to a sequence number if that is not 0, and returns how many they were.
-func (b *Bus) purge(ctx context.Context, stream, subject string, upTo uint64) (uint64, error) {
-	request := struct {
-		Filter string `json:"filter,omitempty"`
-		Seq    uint64 `json:"seq,omitempty"` // the first one that stays
-	}{Filter: subject}
-	if upTo > 0 {
-		request.Seq = upTo + 1
-	}
-	body, err := json.Marshal(request)
-	if err != nil {
-		return 0, err
-	}
-	var answer struct {
-		Purged uint64    `json:"purged"`
-		Error  *apiError `json:"error"`
-	}
-	limit := b.opts.RequestTimeout
-	if subject == "" { // the server takes as long as there is much
-		limit = max(limit, trimTimeout)
-	}
-	if err := b.askWithin(ctx, limit, "STREAM.PURGE."+stream, body, &answer); err != nil {
-		return 0, err
-	}
-	if answer.Error != nil {
-		return 0, classify(answer.Error)
-	}
-	return answer.Purged, nil
-}
-
 // Purge removes the run's records up to the sequence number.
 func (b *Bus) Purge(ctx context.Context, run events.Run, upTo uint64) (uint64, error) {
 	if err := journal.CheckRun(b.shards, run); err != nil {
@@ -54,7 +23,7 @@ func (b *Bus) Purge(ctx context.Context, run events.Run, upTo uint64) (uint64, e
 	if upTo == 0 {
 		return 0, fmt.Errorf("purge run %s: no sequence number given", run.ID)
 	}
-	n, err := b.purge(ctx, events.StreamName(run.Shard), run.Filter(), upTo)
+	n, err := b.PurgeOn(ctx, 0, events.StreamName(run.Shard), run.Filter(), upTo)
 	if err != nil {
 		return 0, fmt.Errorf("purge run %s: %w", run.ID, err)
 	}
@@ -69,7 +38,7 @@ func (b *Bus) Trim(ctx context.Context, shard int, before uint64) (uint64, error
 	if before <= 1 {
 		return 0, nil // without a number the server would remove everything
 	}
-	n, err := b.purge(ctx, events.StreamName(shard), "", before-1)
+	n, err := b.PurgeOn(ctx, max(b.Timeout, trimTimeout), events.StreamName(shard), "", before-1)
 	if err != nil {
 		return 0, fmt.Errorf("trim shard %d: %w", shard, err)
 	}
@@ -81,11 +50,11 @@ func (b *Bus) Records(ctx context.Context, shard int) (n, last uint64, err error
 	if err := journal.CheckShard(b.shards, shard); err != nil {
 		return 0, 0, err
 	}
-	info, err := b.streamInfo(ctx, shard)
+	info, err := b.shardInfo(ctx, shard)
 	if err != nil {
 		return 0, 0, fmt.Errorf("records of shard %d: %w", shard, err)
 	}
-	return info.State.Messages, info.State.LastSeq, nil
+	return info.State.Msgs, info.State.LastSeq, nil
 }
 
 // DeleteBlob removes what a reference points to, unless it is younger than
@@ -121,16 +90,16 @@ var errTouched = errors.New("somebody stored it again")
 // keep the object renews the description on condition that it is still there.
 func (b *Bus) deleteObject(ctx context.Context, ref events.Ref, info *objectInfo) error {
 	stream, subject := objectStreamPrefix+ref.Bucket, infoSubject(ref.Bucket, ref.Key)
-	if _, err := b.purge(ctx, stream, subject, info.seq); err != nil {
+	if _, err := b.PurgeOn(ctx, 0, stream, subject, info.seq); err != nil {
 		return err
 	}
-	switch now, err := b.head(ctx, stream, subject); {
+	switch now, err := b.HeadOn(ctx, stream, subject); {
 	case err == nil && now.Seq > info.seq:
 		return errTouched
 	case err != nil && !errors.Is(err, journal.ErrNotFound):
 		return err
 	}
-	_, err := b.purge(ctx, stream, chunkSubject(ref.Bucket, info.NUID), 0)
+	_, err := b.PurgeOn(ctx, 0, stream, chunkSubject(ref.Bucket, info.NUID), 0)
 	return err
 }
 
@@ -149,7 +118,7 @@ func (b *Bus) PutTombstone(ctx context.Context, run events.Run, t journal.Tombst
 	}
 	body, err := json.Marshal(t)
 	if err == nil {
-		err = b.put(ctx, subject, body, func() error { return b.createBucket(ctx, purgedConfig(b.replicas)) })
+		err = b.put(ctx, subject, body, func() error { return b.createBucket(ctx, purgedConfig(b.Replicas)) })
 	}
 	if err != nil {
 		return fmt.Errorf("tombstone of run %s: %w", run.ID, err)
@@ -164,13 +133,7 @@ func (b *Bus) Tombstone(ctx context.Context, run events.Run) (t journal.Tombston
 	if err != nil {
 		return t, err
 	}
-	rec, err := journal.Record{}, error(journal.ErrDenied)
-	if b.replicas > 1 {
-		rec, err = b.leaderLast(ctx, kvStreamPrefix+purgedBucket, subject)
-	}
-	if errors.Is(err, journal.ErrDenied) {
-		rec, err = b.last(ctx, kvStreamPrefix+purgedBucket, subject)
-	}
+	rec, err := b.HeadOn(ctx, kvStreamPrefix+purgedBucket, subject)
 	switch {
 	case errors.Is(err, journal.ErrNotReady):
 		err = fmt.Errorf("no bucket %s: %w", purgedBucket, journal.ErrNotFound)
@@ -191,7 +154,7 @@ func (b *Bus) DeleteTombstone(ctx context.Context, run events.Run) error {
 	if err != nil {
 		return err
 	}
-	if _, err := b.purge(ctx, kvStreamPrefix+purgedBucket, subject, 0); err != nil && !errors.Is(err, journal.ErrNotReady) {
+	if _, err := b.PurgeOn(ctx, 0, kvStreamPrefix+purgedBucket, subject, 0); err != nil && !errors.Is(err, journal.ErrNotReady) {
 		return fmt.Errorf("tombstone of run %s: %w", run.ID, err)
 	}
 	return nil

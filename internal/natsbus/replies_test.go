@@ -24,13 +24,13 @@ func requestsOn(t *testing.T, bus *Bus, subject string) <-chan *nats.Msg {
 func TestLateAnswer(t *testing.T) {
 	t.Parallel()
 	bus := newBus(t, 1)
-	bus.opts.RequestTimeout = patience
+	bus.Timeout = patience
 	asked := requestsOn(t, bus, "slow")
 
 	ctx, giveUp := context.WithCancelCause(t.Context())
 	first := make(chan error, 1)
 	go func() {
-		_, err := bus.request(ctx, &nats.Msg{Subject: "slow"})
+		_, err := bus.Request(ctx, 0, &nats.Msg{Subject: "slow"})
 		first <- err
 	}()
 	late := <-asked
@@ -39,7 +39,7 @@ func TestLateAnswer(t *testing.T) {
 
 	second := make(chan string, 1)
 	go func() {
-		answer, err := bus.request(t.Context(), &nats.Msg{Subject: "slow"})
+		answer, err := bus.Request(t.Context(), 0, &nats.Msg{Subject: "slow"})
 		if err != nil {
 			second <- err.Error()
 			return
@@ -61,7 +61,7 @@ func TestSecondAnswer(t *testing.T) {
 	asked := requestsOn(t, bus, "twice")
 	answers := make(chan string, 1)
 	ask := func() {
-		answer, err := bus.request(t.Context(), &nats.Msg{Subject: "twice"})
+		answer, err := bus.Request(t.Context(), 0, &nats.Msg{Subject: "twice"})
 		if err != nil {
 			answers <- err.Error()
 			return
@@ -89,7 +89,7 @@ func TestRepliesAreUsedAgain(t *testing.T) {
 	ask := func() <-chan error {
 		done := make(chan error, 1)
 		go func() {
-			_, err := bus.request(t.Context(), &nats.Msg{Subject: "question"})
+			_, err := bus.Request(t.Context(), 0, &nats.Msg{Subject: "question"})
 			done <- err
 		}()
 		return done
@@ -120,17 +120,17 @@ func TestRepliesAreUsedAgain(t *testing.T) {
 func TestRequestsEndWithTheConnection(t *testing.T) {
 	t.Parallel()
 	bus := newBus(t, 1)
-	bus.opts.RequestTimeout = time.Minute
+	bus.Timeout = time.Minute
 	asked := requestsOn(t, bus, "slow")
 	done := make(chan error, 1)
 	go func() {
-		_, err := bus.request(t.Context(), &nats.Msg{Subject: "slow"})
+		_, err := bus.Request(t.Context(), 0, &nats.Msg{Subject: "slow"})
 		done <- err
 	}()
 	<-asked
 	bus.Conn().Close()
 	require.ErrorIs(t, <-done, nats.ErrConnectionClosed)
-	_, err := bus.request(t.Context(), &nats.Msg{Subject: "slow"})
+	_, err := bus.Request(t.Context(), 0, &nats.Msg{Subject: "slow"})
 	require.ErrorIs(t, err, nats.ErrConnectionClosed)
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -45,7 +46,7 @@ func BenchmarkScan(b *testing.B) {
 // sequence number is known before it is given.
 func fillRuns(tb testing.TB, bus *Bus, runs, each int) {
 	tb.Helper()
-	js, err := jetstream.New(bus.conn, jetstream.WithPublishAsyncMaxPending(256))
+	js, err := jetstream.New(bus.NC, jetstream.WithPublishAsyncMaxPending(256))
 	require.NoError(tb, err)
 	var stored []jetstream.PubAckFuture
 	for range runs {
@@ -53,8 +54,8 @@ func fillRuns(tb testing.TB, bus *Bus, runs, each int) {
 		var last uint64
 		for i := range each {
 			msg := nats.NewMsg(events.Subject{Run: run, From: events.Planning, To: events.Nobody, Pool: fmt.Sprint("p", i)}.String())
-			msg.Header[headerExpectSeq] = []string{strconv.FormatUint(last, 10)}
-			msg.Header[headerExpectSubject] = []string{run.Filter()}
+			msg.Header[api.HeaderExpectSeq] = []string{strconv.FormatUint(last, 10)}
+			msg.Header[api.HeaderExpectSubject] = []string{run.Filter()}
 			msg.Data = make([]byte, 700)
 			future, err := js.PublishMsgAsync(msg, jetstream.WithStallWait(patience))
 			require.NoError(tb, err)

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/klauspost/compress/s2"
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -114,7 +115,7 @@ func unpackedSize(data []byte) (size int) {
 func (b *Bus) replaceSnapshot(ctx context.Context, ref events.Ref, data []byte) error {
 	old, err := b.description(ctx, ref)
 	if errors.Is(err, journal.ErrNotReady) {
-		err = b.createStore(ctx, snapshotsConfig(b.replicas))
+		err = b.createStore(ctx, snapshotsConfig(b.Replicas))
 	}
 	if err != nil && !errors.Is(err, journal.ErrNotFound) {
 		return err
@@ -132,13 +133,13 @@ func (b *Bus) overwrite(ctx context.Context, ref events.Ref, old *objectInfo, da
 	if err != nil {
 		return err
 	}
-	err = b.putInfo(ctx, ref, info, nats.Header{headerExpectSeq: {strconv.FormatUint(old.seq, 10)}})
+	err = b.putInfo(ctx, ref, info, nats.Header{api.HeaderExpectSeq: {strconv.FormatUint(old.seq, 10)}})
 	unused := old.NUID
 	if errors.Is(err, journal.ErrConflict) {
 		unused, err = info.NUID, nil
 	}
 	if err == nil && unused != "" {
-		_, err = b.purge(ctx, objectStreamPrefix+ref.Bucket, chunkSubject(ref.Bucket, unused), 0)
+		_, err = b.PurgeOn(ctx, 0, objectStreamPrefix+ref.Bucket, chunkSubject(ref.Bucket, unused), 0)
 	}
 	return err
 }
@@ -179,10 +180,10 @@ func (b *Bus) DeleteSnapshot(ctx context.Context, run events.Run) error {
 	}
 	stream := objectStreamPrefix + ref.Bucket
 	if err == nil {
-		_, err = b.purge(ctx, stream, infoSubject(ref.Bucket, ref.Key), info.seq)
+		_, err = b.PurgeOn(ctx, 0, stream, infoSubject(ref.Bucket, ref.Key), info.seq)
 	}
 	if err == nil { // one that somebody stored meanwhile has other chunks
-		_, err = b.purge(ctx, stream, chunkSubject(ref.Bucket, info.NUID), 0)
+		_, err = b.PurgeOn(ctx, 0, stream, chunkSubject(ref.Bucket, info.NUID), 0)
 	}
 	if err != nil {
 		return fmt.Errorf("delete the snapshot of run %s: %w", run.ID, err)
@@ -194,7 +195,7 @@ func (b *Bus) DeleteSnapshot(ctx context.Context, run events.Run) error {
 func (b *Bus) Snapshotted(ctx context.Context) ([]events.Run, error) {
 	prefix := "$O." + snapshotBucket + ".M."
 	var runs []events.Run
-	err := b.subjects(ctx, objectStreamPrefix+snapshotBucket, prefix+"*", func(subject string) {
+	err := b.Subjects(ctx, objectStreamPrefix+snapshotBucket, prefix+"*", func(subject string) {
 		key, err := base64.URLEncoding.DecodeString(strings.TrimPrefix(subject, prefix))
 		namespace, id, _ := strings.Cut(string(key), ".")
 		if err == nil && events.ValidToken(namespace) && events.CheckID(id) == nil {

@@ -17,7 +17,7 @@ import (
 func chunkSets(t *testing.T, bus *Bus) int {
 	t.Helper()
 	n := 0
-	require.NoError(t, bus.subjects(t.Context(), objectStreamPrefix+snapshotBucket, chunkSubject(snapshotBucket, "*"), func(string) { n++ }))
+	require.NoError(t, bus.Subjects(t.Context(), objectStreamPrefix+snapshotBucket, chunkSubject(snapshotBucket, "*"), func(string) { n++ }))
 	return n
 }
 

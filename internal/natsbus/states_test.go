@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -24,8 +25,8 @@ func TestConsumersOfStatesOfOnesOwn(t *testing.T) {
 	require.NotNil(t, found)
 	require.Equal(t, []string{"moore.0.*.*.reviewing.*.*"}, found.filters(0))
 	require.Equal(t, *found, durablesOf(journal.Inbox{States: []events.State{"reviewing"}, Pool: events.DefaultPool})[0])
-	require.Equal(t, initCommand+" --states reviewing", createCommand(*found))
-	require.Equal(t, initCommand, createCommand(durablesOf(journal.Inbox{States: []events.State{events.Planning}})[0]))
+	require.Equal(t, api.InitCommand+" --states reviewing", createCommand(*found))
+	require.Equal(t, api.InitCommand, createCommand(durablesOf(journal.Inbox{States: []events.State{events.Planning}})[0]))
 }
 
 // Runs that answer calls may end in a state of their own graph: the pool of agents hears
@@ -41,9 +42,9 @@ func TestConsumersOfEndsOfOnesOwn(t *testing.T) {
 	own := durablesOf(ends)[len(endStates)]
 	require.Equal(t, "refused_agents", own.name)
 	require.Equal(t, []string{"moore.0.*.*.refused.agents.*"}, own.filters(0))
-	require.Equal(t, initCommand+" --pools agents --states refused", createCommand(own))
-	require.Equal(t, initCommand+" --pools agents", createCommand(durablesOf(ends)[0]))
-	require.Equal(t, initCommand+" --pools web", createCommand(actingDurable("web")))
+	require.Equal(t, api.InitCommand+" --pools agents --states refused", createCommand(own))
+	require.Equal(t, api.InitCommand+" --pools agents", createCommand(durablesOf(ends)[0]))
+	require.Equal(t, api.InitCommand+" --pools web", createCommand(actingDurable("web")))
 }
 
 func TestStatesThatCanHaveNoConsumer(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -69,7 +70,7 @@ func storageError(of journal.StorageOf, err error) error {
 	}
 	if errors.Is(err, journal.ErrDenied) || errors.Is(err, journal.ErrNotReady) {
 		return fmt.Errorf("storage of %s: the operator has to make it with `%s --storage %s`, and to give this user's role the permissions that the same prints with --print-permissions: %w",
-			of, initCommand, of, err)
+			of, api.InitCommand, of, err)
 	}
 	return fmt.Errorf("storage of %s: %w", of, err)
 }
@@ -100,7 +101,7 @@ func (b *Bus) saveEntry(ctx context.Context, of journal.StorageOf, by journal.Wr
 		if err := b.roomFor(ctx, of); err != nil {
 			return err
 		}
-		return b.createBucket(ctx, storageConfig(of, by, b.replicas))
+		return b.createBucket(ctx, storageConfig(of, by, b.Replicas))
 	}
 	for _, tag := range e.Tags {
 		if err := b.put(ctx, bucket+tagKey(tag)+key, tags, create); err != nil {
@@ -144,7 +145,7 @@ func (b *Bus) storedEntry(ctx context.Context, of journal.StorageOf, tags []stri
 		if !there {
 			continue
 		}
-		rec, err := b.newestKey(ctx, kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."+journal.TagsKey(tags))
+		rec, err := b.HeadOn(ctx, kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."+journal.TagsKey(tags))
 		if errors.Is(err, journal.ErrNotFound) || b.removed(bucket, err) {
 			continue
 		}
@@ -168,7 +169,7 @@ func (b *Bus) isThere(ctx context.Context, bucket string) (bool, error) {
 	if _, seen := b.there.Load(bucket); seen {
 		return true, nil
 	}
-	_, err := b.streamOf(ctx, kvStreamPrefix+bucket)
+	_, err := b.Stream(ctx, kvStreamPrefix+bucket)
 	if errors.Is(err, journal.ErrNotReady) && !errors.Is(err, nats.ErrNoResponders) {
 		return false, nil
 	}
@@ -186,18 +187,6 @@ func (b *Bus) removed(bucket string, err error) bool {
 		b.there.Delete(bucket)
 	}
 	return gone
-}
-
-// newestKey returns a key's message as the stream's leader has it, so that what
-// was stored is seen; as a replica has it where the leader may not be asked.
-func (b *Bus) newestKey(ctx context.Context, stream, subject string) (journal.Record, error) {
-	if b.replicas > 1 {
-		rec, err := b.leaderLast(ctx, stream, subject)
-		if !errors.Is(err, journal.ErrDenied) {
-			return rec, err
-		}
-	}
-	return b.last(ctx, stream, subject)
 }
 
 // FindEntries returns entries that match. By tags alone it reads those entries
@@ -277,19 +266,6 @@ func (b *Bus) findByValue(ctx context.Context, of journal.StorageOf, q journal.S
 	return m.found(), err
 }
 
-// endOfKeys is up to where a read of keys has to come, so that what was stored is
-// seen: what the stream's leader has, as far as it may be asked.
-func (b *Bus) endOfKeys(ctx context.Context, stream, keys string) (uint64, error) {
-	if b.replicas <= 1 {
-		return 0, nil
-	}
-	rec, err := b.leaderLast(ctx, stream, keys)
-	if errors.Is(err, journal.ErrNotFound) || errors.Is(err, journal.ErrDenied) {
-		return 0, nil
-	}
-	return rec.Seq, err
-}
-
 // eachKey hands the messages of a bucket on the keys that match to take, in the
 // order in which they were stored. A bucket that is not there has none.
 func (b *Bus) eachKey(ctx context.Context, bucket, keys string, take func(key string, rec journal.Record)) error {
@@ -298,14 +274,14 @@ func (b *Bus) eachKey(ctx context.Context, bucket, keys string, take func(key st
 		return err
 	}
 	stream, prefix := kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."
-	upTo, err := b.endOfKeys(ctx, stream, prefix+keys)
-	if b.removed(bucket, err) {
+	upTo, err := b.LeaderEnd(ctx, stream, prefix+keys)
+	if errors.Is(err, journal.ErrNotFound) || b.removed(bucket, err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	for rec, err := range b.records(ctx, stream, prefix+keys, 0, upTo) {
+	for rec, err := range b.RecordsOn(ctx, stream, prefix+keys, 0, upTo) {
 		if b.removed(bucket, err) {
 			return nil
 		}
@@ -388,7 +364,7 @@ func (o *InitOptions) initStorage(ctx context.Context, js jetstream.JetStream) e
 
 // StorageOf returns the agents that have storage, sorted by their names.
 func (b *Bus) StorageOf(ctx context.Context) ([]journal.StorageOf, error) {
-	names, err := b.streamNames(ctx)
+	names, err := b.StreamNames(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list storage: %w", err)
 	}

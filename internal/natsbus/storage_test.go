@@ -23,7 +23,7 @@ func TestInitMakesStorage(t *testing.T) {
 	}
 	bus, err := Open(t.Context(), conn, Options{Logger: quiet})
 	require.NoError(t, err)
-	names, err := bus.streamNames(t.Context())
+	names, err := bus.StreamNames(t.Context())
 	require.NoError(t, err)
 	require.Contains(t, names, "KV_storage_default_A_keeper")
 	require.Contains(t, names, "KV_paged_default_A_keeper")
@@ -75,11 +75,11 @@ func TestLoadsReadNoMoreThanTheyHaveTo(t *testing.T) {
 		{[]string{"all"}, n, 2*25_000 + n*500},
 		{[]string{"none"}, 0, 10_000},
 	} {
-		before := bus.conn.Stats().InBytes
+		before := bus.NC.Stats().InBytes
 		found, err := bus.FindEntries(t.Context(), of, journal.StorageQuery{Tags: c.tags, MaxBytes: 41_000, Limit: 10})
 		require.NoError(t, err)
 		require.Equal(t, c.total, found.Total)
-		require.Less(t, int(bus.conn.Stats().InBytes-before), c.most, "%v: of %d bytes", c.tags, n*20_000)
+		require.Less(t, int(bus.NC.Stats().InBytes-before), c.most, "%v: of %d bytes", c.tags, n*20_000)
 	}
 	found, err := bus.FindEntries(t.Context(), of, journal.StorageQuery{Tags: []string{"all"}, Limit: 1000, MaxBytes: 1 << 30})
 	require.NoError(t, err)
@@ -93,7 +93,7 @@ func TestHalfASaveIsHarmless(t *testing.T) {
 	bus := newBus(t, 1)
 	of, e := journal.StorageOf{Namespace: "default", Agent: "half"}, events.Entry{Tags: []string{"a"}, Value: "v"}
 	require.NoError(t, bus.SaveEntry(t.Context(), of, journal.WrittenByActor, e))
-	kv, err := bus.js.KeyValue(t.Context(), storageBucket(of, journal.WrittenByActor))
+	kv, err := bus.JS.KeyValue(t.Context(), storageBucket(of, journal.WrittenByActor))
 	require.NoError(t, err)
 	require.NoError(t, kv.Purge(context.Background(), journal.TagsKey(e.Tags)))
 	for _, q := range []journal.StorageQuery{{Tags: e.Tags}, {}} {
@@ -115,7 +115,7 @@ func TestStorageThatWasRemoved(t *testing.T) {
 	require.NoError(t, bus.SaveEntry(t.Context(), of, journal.WrittenByActor, e))
 	_, err := bus.StoredEntry(t.Context(), of, e.Tags)
 	require.NoError(t, err)
-	require.NoError(t, bus.js.DeleteKeyValue(t.Context(), storageBucket(of, journal.WrittenByActor)))
+	require.NoError(t, bus.JS.DeleteKeyValue(t.Context(), storageBucket(of, journal.WrittenByActor)))
 	for _, q := range []journal.StorageQuery{{Tags: e.Tags}, {}} {
 		found, err := bus.FindEntries(t.Context(), of, q)
 		require.NoError(t, err)
@@ -144,7 +144,7 @@ func TestStorageOfAgentsIsBounded(t *testing.T) {
 	require.ErrorIs(t, err, journal.ErrNotReady)
 	require.ErrorContains(t, err, "there is storage of 2 agents")
 	require.ErrorContains(t, err, "init --storage default/three")
-	names, err := bus.streamNames(t.Context())
+	names, err := bus.StreamNames(t.Context())
 	require.NoError(t, err)
 	require.NotContains(t, names, "KV_storage_default_A_three")
 	require.NoError(t, Init(t.Context(), conn, InitOptions{Storage: []journal.StorageOf{{Namespace: "default", Agent: "three"}}}))

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 )
 
 const (
 	headerExpectStream = "Nats-Expected-Stream"
-	codeOtherStream    = 10060
 
 	// answerSoon is how long an answer may take from the connection to who waits.
 	answerSoon = 250 * time.Millisecond
@@ -21,39 +21,39 @@ const (
 
 // requestStored is request for a message that is to be stored, see exchangeStored.
 func (b *Bus) requestStored(ctx context.Context, limit time.Duration, msg *nats.Msg) (*nats.Msg, error) {
-	in, err := b.requests.take(oneAnswer, msg.Subject, nil)
+	in, err := b.Take(api.OneAnswer, msg.Subject, nil)
 	if err != nil {
 		return nil, err
 	}
 	answer, err := b.exchangeStored(ctx, in, msg, limit)
-	b.requests.give(in, err == nil)
+	b.Give(in, err == nil)
 	return answer, err
 }
 
 // exchangeStored is exchange for a message that is to be stored. One server that cannot
 // write to its disk goes on answering everything but this (measured on nats-server 2.15),
 // so after a while without an answer a probe asks whether it is such a one.
-func (b *Bus) exchangeStored(ctx context.Context, in *inbox, msg *nats.Msg, limit time.Duration) (*nats.Msg, error) {
-	if b.replicas > 1 {
-		return b.requests.exchange(ctx, in, msg, limit)
+func (b *Bus) exchangeStored(ctx context.Context, in *api.Inbox, msg *nats.Msg, limit time.Duration) (*nats.Msg, error) {
+	if b.Replicas > 1 {
+		return b.Exchange(ctx, in, msg, limit)
 	}
-	breaks, sent := b.breaks.Load(), time.Now()
-	answer, err := b.requests.exchange(ctx, in, msg, min(limit, unansweredAfter))
+	breaks, sent := b.Breaks(), time.Now()
+	answer, err := b.Exchange(ctx, in, msg, min(limit, unansweredAfter))
 	for errors.Is(err, nats.ErrTimeout) && ctx.Err() == nil && time.Since(sent) < limit {
 		full := b.full.brokenSince(sent)
 		if full == nil && b.probing.TryLock() {
 			full = b.probe(msg.Subject)
 			b.probing.Unlock()
 		}
-		if full != nil && breaks == b.breaks.Load() {
+		if full != nil && breaks == b.Breaks() {
 			// An answer that came just before is not overtaken.
-			if answer, err = in.next(ctx, answerSoon); !errors.Is(err, nats.ErrTimeout) {
+			if answer, err = in.Next(ctx, answerSoon); !errors.Is(err, nats.ErrTimeout) {
 				return answer, err
 			}
 			b.full.found(placeOf(msg.Subject), full, breaks)
-			return nil, join(journal.ErrInDoubt, full)
+			return nil, api.Join(journal.ErrInDoubt, full)
 		}
-		answer, err = in.next(ctx, min(limit-time.Since(sent), unansweredAfter))
+		answer, err = in.Next(ctx, min(limit-time.Since(sent), unansweredAfter))
 	}
 	return answer, err
 }
@@ -64,12 +64,12 @@ func (b *Bus) exchangeStored(ctx context.Context, in *inbox, msg *nats.Msg, limi
 // Where nobody takes it, JetStream has ended, which may be for want of room.
 func (b *Bus) probe(subject string) error {
 	msg := &nats.Msg{Subject: subject, Header: nats.Header{headerExpectStream: {"none"}}}
-	answer, err := b.requestWithin(context.Background(), unansweredAfter, msg)
+	answer, err := b.Request(context.Background(), unansweredAfter, msg)
 	if errors.Is(err, nats.ErrNoResponders) {
 		return b.noRoom()
 	}
 	var ack pubAck
-	if err != nil || json.Unmarshal(answer.Data, &ack) != nil || ack.Error == nil || ack.Error.ErrCode != codeOtherStream {
+	if err != nil || json.Unmarshal(answer.Data, &ack) != nil || ack.Error == nil || ack.Error.ErrCode != api.CodeOtherStream {
 		return nil
 	}
 	return fmt.Errorf("%w, or it is broken: the server answers but stores nothing; see its log, make room, and start it again", journal.ErrDiskFull)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -69,7 +71,7 @@ func (b *Bus) publishTimer(ctx context.Context, msg *nats.Msg) error {
 	if err := b.diskFull(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, b.opts.RequestTimeout, nats.ErrTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, b.Timeout, nats.ErrTimeout)
 	defer cancel()
 	var refusal error
 	for {
@@ -79,20 +81,20 @@ func (b *Bus) publishTimer(ctx context.Context, msg *nats.Msg) error {
 		}
 		if !unsent(err) {
 			// Where the time ended in the middle of a try, the one before says why.
-			return b.full.note(timerStream, errors.Join(inDoubt(err), refusal))
+			return b.full.note(timerStream, errors.Join(api.InDoubt(err), refusal))
 		}
-		refusal = inDoubt(err)
-		if _, missing := b.streamOf(ctx, timerStream); errors.Is(missing, journal.ErrNotReady) {
+		refusal = api.InDoubt(err)
+		if _, missing := b.Stream(ctx, timerStream); errors.Is(missing, journal.ErrNotReady) {
 			return missing
 		}
-		if !pauseFor(ctx, appendRetry) {
-			return b.full.note(timerStream, inDoubt(err))
+		if !retry.Wait(ctx, appendRetry) {
+			return b.full.note(timerStream, api.InDoubt(err))
 		}
 	}
 }
 
 func (b *Bus) tryTimer(ctx context.Context, msg *nats.Msg) error {
-	answer, err := b.requestStored(ctx, b.opts.RequestTimeout, msg)
+	answer, err := b.requestStored(ctx, b.Timeout, msg)
 	if err != nil {
 		return err
 	}
@@ -115,7 +117,7 @@ func (b *Bus) ConsumeTimers(ctx context.Context, slots int, handle func(journal.
 		return fmt.Errorf("consume timers: %d slots: at least one is needed", slots)
 	}
 	due := source{timerStream, timerDurable, func(ctx context.Context) (jetstream.Consumer, error) {
-		return b.awaitConsumer(ctx, timerStream, timerDurable, initCommand, func() error {
+		return b.awaitConsumer(ctx, timerStream, timerDurable, api.InitCommand, func() error {
 			return b.create(ctx, timerStream, timerConsumerConfig(b.opts.AckWait, b.opts.MaxAckPending))
 		})
 	}}
@@ -123,7 +125,7 @@ func (b *Bus) ConsumeTimers(ctx context.Context, slots int, handle func(journal.
 		timer, err := b.parseTimer(d.Record())
 		if err != nil {
 			// It is nobody's, so nobody waits for it.
-			b.log.Warn("ignoring a timer of no run", "subject", d.Record().Subject, "reason", err)
+			b.Log.Warn("ignoring a timer of no run", "subject", d.Record().Subject, "reason", err)
 			_ = d.Ack()
 			return
 		}
@@ -155,9 +157,9 @@ func (d timerDelivery) Timer() journal.Timer { return d.timer }
 
 // checkTimers looks at the stream of timers and its consumer.
 func (e *examiner) checkTimers(ctx context.Context) {
-	info, err := e.bus.streamOf(ctx, timerStream)
+	info, err := e.bus.Stream(ctx, timerStream)
 	if err != nil {
-		e.failed(initCommand, err)
+		e.failed(api.InitCommand, err)
 		return
 	}
 	got, wrong := info.Config, []string{}
@@ -179,16 +181,16 @@ func (e *examiner) checkTimers(ctx context.Context) {
 		}
 	}
 	if len(wrong) > 0 {
-		e.add(Bad, initCommand, "stream %s is not as it is declared: %s", timerStream, strings.Join(wrong, ", "))
+		e.add(Bad, api.InitCommand, "stream %s is not as it is declared: %s", timerStream, strings.Join(wrong, ", "))
 		return
 	}
-	consumer, err := e.bus.consumerOf(ctx, timerStream, timerDurable)
+	consumer, err := e.bus.Consumer(ctx, timerStream, timerDurable)
 	switch {
 	case err != nil:
-		e.failed(initCommand, err)
-	case consumer.Config.FilterSubject != timerDue+">":
-		e.add(Bad, initCommand, "consumer %s of %s: it filters %q, not %q", timerDurable, timerStream, consumer.Config.FilterSubject, timerDue+">")
+		e.failed(api.InitCommand, err)
+	case consumer.CachedInfo().Config.FilterSubject != timerDue+">":
+		e.add(Bad, api.InitCommand, "consumer %s of %s: it filters %q, not %q", timerDurable, timerStream, consumer.CachedInfo().Config.FilterSubject, timerDue+">")
 	default:
-		e.add(Good, "", "stream %s: %d timers", timerStream, info.State.Messages)
+		e.add(Good, "", "stream %s: %d timers", timerStream, info.State.Msgs)
 	}
 }

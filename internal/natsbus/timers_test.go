@@ -36,9 +36,9 @@ func nextTimer(t *testing.T, got <-chan journal.TimerDelivery) journal.TimerDeli
 
 func storedTimers(t *testing.T, bus *Bus) int {
 	t.Helper()
-	info, err := bus.streamOf(t.Context(), timerStream)
+	info, err := bus.Stream(t.Context(), timerStream)
 	require.NoError(t, err)
-	return int(info.State.Messages)
+	return int(info.State.Msgs)
 }
 
 // TestTimerStreamStaysSmall: there is one message for each timer, and none for

@@ -3,73 +3,15 @@ package natsbus
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 )
-
-func TestParseReply(t *testing.T) {
-	for _, reply := range []string{
-		"$JS.ACK.MOORE_0.planning.3.77.12.1700000000000000001.5",
-		"$JS.ACK.dom.ACCHASH.MOORE_0.planning.3.77.12.1700000000000000001.5",
-		"$JS.ACK.dom.ACCHASH.MOORE_0.planning.3.77.12.1700000000000000001.5.rand",
-	} {
-		d, err := parseReply(reply)
-		require.NoError(t, err, reply)
-		require.Equal(t, delivered{attempt: 3, seq: 77, pending: 5, stored: time.Unix(0, 1700000000000000001).UTC()}, d)
-	}
-	for _, reply := range []string{"", "$JS.ACK.", "_INBOX.a.b.c.d.e.f.g.h", "$JS.ACK.S.c.x.77.12.17.5", "$JS.ACK.S.c.1.2.3"} {
-		_, err := parseReply(reply)
-		require.Error(t, err, reply)
-	}
-}
-
-func TestClassify(t *testing.T) {
-	code := func(n int) error { return &apiError{Code: 400, ErrCode: n, Description: "x"} }
-	for _, c := range []struct{ err, want error }{
-		{code(10071), journal.ErrConflict}, {code(10164), journal.ErrConflict}, {code(10201), journal.ErrConflict},
-		{code(10054), journal.ErrTooLarge}, {code(10199), journal.ErrTooLarge}, {nats.ErrMaxPayload, journal.ErrTooLarge},
-		{code(10002), journal.ErrFull}, {code(10023), journal.ErrFull}, {code(10047), journal.ErrFull}, {code(10077), journal.ErrFull},
-		{code(10059), journal.ErrNotReady}, {code(10014), journal.ErrNotReady}, {code(10076), journal.ErrNotReady},
-		{&jetstream.APIError{ErrorCode: 10071}, journal.ErrConflict},
-		{jetstream.ErrKeyNotFound, journal.ErrNotFound}, {jetstream.ErrBucketNotFound, journal.ErrNotReady},
-		{&deniedError{"a.b"}, journal.ErrDenied}, {nats.ErrPermissionViolation, journal.ErrDenied},
-	} {
-		require.ErrorIs(t, classify(c.err), c.want, "%v", c.err)
-		if c.want != journal.ErrNotFound {
-			require.ErrorIs(t, inDoubt(c.err), c.want, "%v", c.err)
-		}
-		require.ErrorIs(t, classify(fmt.Errorf("wrapped: %w", c.err)), c.want)
-	}
-	for _, err := range []error{
-		nats.ErrTimeout, nats.ErrNoResponders, nats.ErrDisconnected, nats.ErrConnectionClosed, context.Canceled,
-		context.DeadlineExceeded, &apiError{Code: 503, ErrCode: 10008}, code(10176),
-	} {
-		require.ErrorIs(t, inDoubt(err), journal.ErrInDoubt, "%v", err)
-		require.ErrorIs(t, inDoubt(err), err)
-	}
-	refused := inDoubt(code(10077))
-	require.NotErrorIs(t, refused, journal.ErrInDoubt, "the server said that it did not store it")
-	require.NoError(t, classify(nil))
-}
-
-func TestDeniedSubject(t *testing.T) {
-	const publish = `publish to "`
-	subject, ok := deniedSubject(fmt.Errorf(`%w: Permissions Violation for Publish to "a.b.c"`, nats.ErrPermissionViolation), publish)
-	require.True(t, ok)
-	require.Equal(t, "a.b.c", subject)
-	_, ok = deniedSubject(fmt.Errorf(`%w: Permissions Violation for Subscription to "a"`, nats.ErrPermissionViolation), publish)
-	require.False(t, ok)
-	_, ok = deniedSubject(errors.New(`publish to "a"`), publish)
-	require.False(t, ok)
-}
 
 func TestDurables(t *testing.T) {
 	names := func(in journal.Inbox) (all []string) {
@@ -139,24 +81,4 @@ func TestFollowerForgetsWhatDoesNotCome(t *testing.T) {
 	require.Equal(t, time.Minute, f.pause())
 	f.until = time.Now().Add(time.Hour)
 	require.Equal(t, time.Minute, f.pause(), "and not again")
-}
-
-// TestTurn takes the turns to ask for pages: they are bounded, released once each,
-// and not waited for longer than the context goes.
-func TestTurn(t *testing.T) {
-	t.Parallel()
-	b := &Bus{asking: make(chan struct{}, 2)}
-	first, err := b.turn(t.Context())
-	require.NoError(t, err)
-	_, err = b.turn(t.Context())
-	require.NoError(t, err)
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err = b.turn(ended)
-	require.ErrorIs(t, err, context.Canceled)
-	first()
-	first()
-	require.Len(t, b.asking, 1, "a turn ends once")
-	_, err = b.turn(t.Context())
-	require.NoError(t, err)
 }

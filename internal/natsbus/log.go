@@ -1,0 +1,103 @@
+package natsbus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// Read yields the run's records after the given sequence number.
+func (b *Bus) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[journal.Record, error] {
+	return func(yield func(journal.Record, error) bool) {
+		if err := journal.CheckRun(b.shards, run); err != nil {
+			yield(journal.Record{}, err)
+			return
+		}
+		for rec, err := range b.ReadRun(ctx, api.Reading{Stream: events.StreamName(run.Shard), Subject: run.Filter(), After: after, Counted: true}) {
+			if err != nil {
+				err = fmt.Errorf("read run %s: %w", run.ID, err)
+			}
+			if !yield(rec, err) {
+				return
+			}
+		}
+	}
+}
+
+// Scan yields a shard's records that match, up to the one that was the last when
+// the scan began.
+func (b *Bus) Scan(ctx context.Context, shard int, filter journal.Filter, after uint64) iter.Seq2[journal.Record, error] {
+	return func(yield func(journal.Record, error) bool) {
+		end, err := b.Last(ctx, shard)
+		if err != nil {
+			yield(journal.Record{}, fmt.Errorf("scan shard %d: %w", shard, err))
+			return
+		}
+		if end <= after {
+			return
+		}
+		upTo, err := b.LeaderEnd(ctx, events.StreamName(shard), filter.Subject(shard))
+		if errors.Is(err, journal.ErrNotFound) {
+			return
+		}
+		if err != nil {
+			yield(journal.Record{}, fmt.Errorf("scan shard %d: %w", shard, err))
+			return
+		}
+		q := api.Reading{Stream: events.StreamName(shard), Subject: filter.Subject(shard), Match: filter.Match, After: after, UpTo: upTo, End: end}
+		q.All = api.WholeShard(q.Subject)
+		if b.Replicas > 1 && !b.AsksLeader(q.Stream) {
+			// Only a read of everything shows whether a replica answers that lags.
+			q.All, q.UpTo = true, end
+		}
+		for rec, err := range b.Query(ctx, q) {
+			if err != nil {
+				err = fmt.Errorf("scan shard %d: %w", shard, err)
+			}
+			if err == nil && rec.Seq > end || !yield(rec, err) {
+				return
+			}
+		}
+	}
+}
+
+// Last returns the sequence number of the shard's last record.
+func (b *Bus) Last(ctx context.Context, shard int) (uint64, error) {
+	if err := journal.CheckShard(b.shards, shard); err != nil {
+		return 0, err
+	}
+	info, err := b.shardInfo(ctx, shard)
+	if err != nil {
+		return 0, err
+	}
+	return info.State.LastSeq, nil
+}
+
+// Head returns the run's last record.
+func (b *Bus) Head(ctx context.Context, run events.Run) (journal.Record, error) {
+	if err := journal.CheckRun(b.shards, run); err != nil {
+		return journal.Record{}, err
+	}
+	rec, err := b.HeadOn(ctx, events.StreamName(run.Shard), run.Filter())
+	if err != nil {
+		return journal.Record{}, fmt.Errorf("head of run %s: %w", run.ID, err)
+	}
+	return rec, nil
+}
+
+// Newest returns the shard's last record that matches.
+func (b *Bus) Newest(ctx context.Context, shard int, filter journal.Filter) (journal.Record, error) {
+	if err := journal.CheckShard(b.shards, shard); err != nil {
+		return journal.Record{}, err
+	}
+	rec, err := b.HeadOn(ctx, events.StreamName(shard), filter.Subject(shard))
+	if err != nil {
+		return journal.Record{}, fmt.Errorf("newest of %s: %w", filter.Subject(shard), err)
+	}
+	return rec, nil
+}
