@@ -141,7 +141,10 @@ var innerAdapters = map[string]string{
 }
 
 // inner are the packages below an adapter that it is made of.
-var inner = map[string][]string{"internal/natsbus": {"internal/natsbus/api"}}
+var inner = map[string][]string{
+	"internal/natsbus":    {"internal/natsbus/api"},
+	"pkg/journal/natsbus": {"internal/natsbus"},
+}
 
 // suites are the suites and generators for tests, with the package they are for.
 // A suite may import what that package may, the package, other suites and the
@@ -263,7 +266,7 @@ func TestOutsideLibraries(t *testing.T) {
 // has to know what JetStream really does. bench and chaos are the exceptions: one
 // measures the bare loop beside ours, the other reads the log without our code.
 func TestOneBusAdapter(t *testing.T) {
-	jetstream, client := []string{"internal/natsbus", "internal/natsbus/api", "bench", "chaos"}, []string{"internal/natsbus", "internal/natsbus/api", "pkg/embedded"}
+	jetstream, client := []string{"internal/natsbus", "internal/natsbus/api", "bench", "chaos"}, []string{"internal/natsbus", "internal/natsbus/api", "pkg/journal/natsbus", "pkg/embedded"}
 	for dir, s := range sources(t) {
 		for p, file := range s.imports {
 			if !strings.HasPrefix(p, "github.com/nats-io/nats.go") {

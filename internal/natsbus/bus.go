@@ -1,3 +1,20 @@
+// Package natsbus is the journal on NATS JetStream. It is the only package that
+// knows JetStream's API.
+//
+// A [Bus] implements every port of package journal over one connection, which
+// stays the caller's: connect with [Connect] or in process, open the bus with
+// [Open] or [Wait], drain the consumers by ending their contexts, then close the
+// connection. Streams, consumers and buckets are declared once, in topology.go,
+// and made by [Init]; [Check] says what is wrong with them.
+//
+// Promises, beyond those of the port: an append is one conditional publish, or
+// one atomic batch if it has several entries; reads are batched direct gets, so
+// that a reader needs no consumer; a worker never has more deliveries asked for
+// and running than slots; nothing gives up because the bus is away, except an
+// append, whose outcome is then [journal.ErrInDoubt], and a single read; an append
+// that an election on several replicas left without an answer is looked for in the
+// log, and sent again under its condition where it is not there, for RequestTimeout
+// altogether.
 package natsbus
 
 import (
@@ -242,4 +259,51 @@ func (b *Bus) Ready(ctx context.Context) error {
 // shardInfo returns the description of a shard's stream.
 func (b *Bus) shardInfo(ctx context.Context, shard int) (*jetstream.StreamInfo, error) {
 	return b.Stream(ctx, events.StreamName(shard))
+}
+
+// cache keeps what the server answered for a while, by key. The zero value is empty.
+type cache[T any] struct {
+	mu   sync.Mutex
+	kept map[string]cached[T]
+}
+
+type cached[T any] struct {
+	value T
+	at    time.Time
+	// forgotten counts calls of forget: an answer to an earlier question is not kept.
+	forgotten int
+}
+
+// get returns what is kept if it is not older than age, else what load returns. If load
+// fails, the value that was kept is returned with the error.
+func (c *cache[T]) get(key string, age time.Duration, load func() (T, error)) (T, error) {
+	c.mu.Lock()
+	old := c.kept[key]
+	c.mu.Unlock()
+	if time.Since(old.at) < age {
+		return old.value, nil
+	}
+	value, err := load()
+	if err != nil {
+		return old.value, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.kept == nil {
+		c.kept = make(map[string]cached[T])
+	}
+	if c.kept[key].forgotten == old.forgotten {
+		c.kept[key] = cached[T]{value, time.Now(), old.forgotten}
+	}
+	return value, nil
+}
+
+// forget drops what is kept under a key.
+func (c *cache[T]) forget(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.kept == nil {
+		c.kept = make(map[string]cached[T])
+	}
+	c.kept[key] = cached[T]{forgotten: c.kept[key].forgotten + 1}
 }

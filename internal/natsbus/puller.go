@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -234,4 +236,182 @@ func (p *puller) start(msg jetstream.Msg) {
 		defer p.release(1)
 		p.handle(d)
 	})
+}
+
+// prepareRetry is how often a worker looks whether its consumer is there by now.
+const prepareRetry = time.Second
+
+// Consume hands the inbox's deliveries of all shards to handle until ctx ends.
+// A consumer that is missing is made, if the connection may; else Consume waits
+// for it and names the command in the log.
+func (b *Bus) Consume(ctx context.Context, inbox journal.Inbox, slots int, handle func(journal.Delivery)) error {
+	if slots < 1 {
+		return fmt.Errorf("consume: %d slots: at least one is needed", slots)
+	}
+	durables, err := checkInbox(inbox)
+	if err != nil {
+		return fmt.Errorf("consume: %w", err)
+	}
+	return b.pull(ctx, b.sources(durables), slots, handle)
+}
+
+// sources returns the consumers of every shard.
+func (b *Bus) sources(durables []durable) []source {
+	var all []source
+	for shard := range b.shards {
+		for _, d := range durables {
+			stream := events.StreamName(shard)
+			all = append(all, source{stream, d.name, func(ctx context.Context) (jetstream.Consumer, error) {
+				return b.awaitConsumer(ctx, stream, d.name, createCommand(d), func() error { return b.createConsumer(ctx, shard, d) })
+			}})
+		}
+	}
+	return all
+}
+
+func checkInbox(inbox journal.Inbox) ([]durable, error) {
+	if inbox.Pool != "" && !events.ValidToken(inbox.Pool) {
+		return nil, fmt.Errorf("pool %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", inbox.Pool)
+	}
+	if err := checkStates(inbox.States); err != nil {
+		return nil, err
+	}
+	durables := durablesOf(inbox)
+	if len(durables) == 0 {
+		return nil, errors.New("the inbox names no state")
+	}
+	return durables, nil
+}
+
+// AckWait returns how long a delivery of the inbox may go without Extend: the
+// shortest of its consumers'.
+func (b *Bus) AckWait(ctx context.Context, inbox journal.Inbox) (time.Duration, error) {
+	durables, err := checkInbox(inbox)
+	if err != nil {
+		return 0, fmt.Errorf("ack wait: %w", err)
+	}
+	var shortest time.Duration
+	for _, d := range durables {
+		wait, err := b.ackWait(ctx, d)
+		if err != nil {
+			return 0, err
+		}
+		if shortest == 0 || wait < shortest {
+			shortest = wait
+		}
+	}
+	return shortest, nil
+}
+
+// Undelivered reports whether a record still waits to be delivered for the first
+// time: a consumer delivers what it has not delivered yet in the order of the
+// stream, also while it is kept back by what is not acknowledged.
+func (b *Bus) Undelivered(ctx context.Context, inbox journal.Inbox, shard int, seq uint64) (bool, error) {
+	durables, err := checkInbox(inbox)
+	if err != nil {
+		return false, fmt.Errorf("undelivered: %w", err)
+	}
+	if len(durables) != 1 || shard < 0 || shard >= b.shards {
+		return false, fmt.Errorf("undelivered: record %d of shard %d in %d inboxes: want one of each", seq, shard, len(durables))
+	}
+	info, err := b.Consumer(ctx, events.StreamName(shard), durables[0].name)
+	if code, ok := api.Code(err); ok && code == api.CodeConsumerNotFound {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return info.CachedInfo().Delivered.Stream < seq, nil
+}
+
+// ackWait returns a consumer's ack wait. It asks again after some seconds, since an
+// operator may change it while workers run; while the bus is away the last answer stands.
+func (b *Bus) ackWait(ctx context.Context, d durable) (time.Duration, error) {
+	kept, err := b.ackWaits.get(d.name, ackWaitFresh, func() (time.Duration, error) {
+		info, err := b.Consumer(ctx, events.StreamName(0), d.name)
+		if err != nil {
+			return 0, err
+		}
+		return info.CachedInfo().Config.AckWait, nil
+	})
+	if kept > 0 {
+		err = nil
+	}
+	return kept, err
+}
+
+const ackWaitFresh = 4 * time.Second
+
+// awaitConsumer returns the consumer as soon as it is there. One that is missing is made
+// by create; where that fails, the log names the command. The error is final: the
+// context's, or that this connection may not even look.
+func (b *Bus) awaitConsumer(ctx context.Context, stream, name, command string, create func() error) (jetstream.Consumer, error) {
+	var said string
+	for {
+		consumer, err := b.Consumer(ctx, stream, name)
+		if err == nil || errors.Is(err, journal.ErrDenied) {
+			return consumer, err
+		}
+		if code, ok := api.Code(err); ok && code == api.CodeConsumerNotFound {
+			if err = create(); err == nil {
+				continue
+			}
+			err = fmt.Errorf("consumer %s of %s is missing: run `%s`: %w", name, stream, command, err)
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err.Error() != said {
+			said = err.Error()
+			b.Log.Warn("waiting for a consumer", "reason", said)
+		}
+		if !retry.Wait(ctx, prepareRetry) {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func createCommand(d durable) string {
+	if d.pool == "" && !slices.Contains(ownStates, d.states[0]) {
+		return api.InitCommand + " --states " + joinStates(d.states)
+	}
+	if d.pool == "" {
+		return api.InitCommand
+	}
+	command := api.InitCommand + " --pools " + d.pool
+	if !slices.Contains(slices.Concat(actingStates, endStates), d.states[0]) {
+		command += " --states " + joinStates(d.states)
+	}
+	return command
+}
+
+// createConsumer makes a consumer that is missing, and the buckets of its pool.
+func (b *Bus) createConsumer(ctx context.Context, shard int, d durable) error {
+	if err := b.create(ctx, events.StreamName(shard), d.consumerConfig(shard, b.opts.AckWait, b.opts.MaxAckPending)); err != nil {
+		return err
+	}
+	if d.pool == "" {
+		return nil
+	}
+	if err := b.createPool(ctx, d.pool); err != nil {
+		b.Log.Warn("made the consumer of a pool, but not its buckets", "pool", d.pool, "error", err)
+	}
+	return nil
+}
+
+// create makes a consumer that is missing. It never changes one that is there:
+// the operator may have set it up otherwise.
+func (b *Bus) create(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) error {
+	endpoint := "CONSUMER.CREATE." + stream + "." + cfg.Durable
+	if cfg.FilterSubject != "" {
+		endpoint += "." + cfg.FilterSubject
+	}
+	err := b.Do(ctx, endpoint, func(ctx context.Context) error {
+		_, err := b.JS.CreateConsumer(ctx, stream, cfg)
+		return err
+	})
+	if err == nil {
+		b.Log.Info("made a consumer", "stream", stream, "consumer", cfg.Durable)
+	}
+	return err
 }
