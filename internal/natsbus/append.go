@@ -298,7 +298,7 @@ var errAgain = errors.New("the append is to be sent again")
 // settle returns what appends came to that are in doubt, given how the last try
 // failed: the last record's sequence number if they are stored, ErrConflict if they
 // are not and never will be, errAgain, or at the end of the time ErrInDoubt.
-func (d *doubt) settle(ctx context.Context, failed error, all ...journal.Pending) (uint64, error) {
+func (d *doubt) settle(ctx context.Context, failed error, all ...groupcommit.Pending) (uint64, error) {
 	code, _ := api.Code(failed)
 	lost := code == api.CodeWrongLastSequence || code == api.CodeWrongLastConstant
 	if !lost && !unsent(failed) && !errors.Is(failed, nats.ErrTimeout) {
@@ -332,7 +332,7 @@ func (d *doubt) again(ctx context.Context) bool {
 // none does as far as the replica knows that answers. Of several all are stored or
 // none, so that the first and the last one say it; the others are looked for if one
 // of them is known to be refused.
-func (b *Bus) standing(ctx context.Context, all []journal.Pending, refused bool) (uint64, error) {
+func (b *Bus) standing(ctx context.Context, all []groupcommit.Pending, refused bool) (uint64, error) {
 	last, err := b.standingOne(ctx, all[len(all)-1])
 	if err == nil && len(all) > 1 {
 		var first uint64
@@ -352,7 +352,7 @@ func (b *Bus) standing(ctx context.Context, all []journal.Pending, refused bool)
 }
 
 // between is how many entries there are behind the first append.
-func between(all []journal.Pending) (entries uint64) {
+func between(all []groupcommit.Pending) (entries uint64) {
 	for _, p := range all[1:] {
 		entries += uint64(len(p.Entries))
 	}
@@ -361,7 +361,7 @@ func between(all []journal.Pending) (entries uint64) {
 
 // standingOne is standing for one append. Records are compared by their subjects and
 // bodies: an event has an id of its own in its body.
-func (b *Bus) standingOne(ctx context.Context, p journal.Pending) (uint64, error) {
+func (b *Bus) standingOne(ctx context.Context, p groupcommit.Pending) (uint64, error) {
 	n := 0
 	for rec, err := range b.Read(ctx, p.Run, p.Last) {
 		if err != nil {

@@ -245,11 +245,11 @@ func (c *Codec) payload(t Type, data json.RawMessage) (Payload, error) {
 
 // lift brings data to the current version of its type.
 func (c *Codec) lift(t Type, schema string, data json.RawMessage) (json.RawMessage, error) {
+	if schema == firstSchema[t] && c.version(t) == 1 {
+		return data, nil
+	}
 	if rowOf[t] == nil && !c.custom[t] {
 		return nil, &UnknownTypeError{Type: t}
-	}
-	if c.version(t) == 1 && schema == firstSchema[t] {
-		return data, nil
 	}
 	text, ok := strings.CutPrefix(schema, schemaRoot+string(t)+"/")
 	v, err := strconv.Atoi(text)
