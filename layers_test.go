@@ -111,7 +111,8 @@ var lower = map[string][]string{
 	"internal/approval":         {"pkg/events", "pkg/reducer"},
 	"internal/toolcall":         {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval", "internal/announce", "internal/retry"},
 	"internal/contextedit":      {"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool"},
-	"internal/launch":           {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile"},
+	"internal/refusal":          {},
+	"internal/launch":           {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile", "internal/refusal"},
 	"pkg/embedded":              {"internal/retry"},
 	"internal/output":           {"pkg/events", "pkg/reducer"},
 	"internal/jsondiff":         {},
@@ -165,7 +166,7 @@ var formats = []string{"github.com/klauspost/compress/s2"}
 // stdOnly are the packages without any library from outside.
 var stdOnly = []string{"internal/codec", "pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp"}
 
-var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/gateway", "internal/verify", "internal/foldbench", "internal/retention", "internal/custom"}
+var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/control", "internal/verify", "internal/foldbench", "internal/retention", "internal/custom"}
 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{
@@ -173,6 +174,29 @@ var rolesMay = []string{
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
 	"internal/jsondiff", "internal/logwalk", "internal/providers",
 	"internal/livetext", "internal/sharedlog",
+	"internal/refusal",
+}
+
+// partsOf are the packages that belong to one role, with the role, and onTop those that
+// stand on one. They may import what a role may, the role's other parts, and onTop the role.
+var (
+	partsOf = map[string]string{
+		"internal/control/access": "internal/control", "internal/control/list": "internal/control", "internal/control/forking": "internal/control",
+		"internal/control/decisions": "internal/control", "internal/control/subruns": "internal/control",
+		"internal/control/timers": "internal/control", "internal/control/pools": "internal/control",
+	}
+	onTop = map[string]string{"internal/httpapi": "internal/control"}
+)
+
+// ofRole are what a role, its parts and what stands on it may import.
+func ofRole(role string) []string {
+	may := slices.Clone(rolesMay)
+	for part, of := range partsOf {
+		if of == role {
+			may = append(may, part)
+		}
+	}
+	return may
 }
 
 // top are the roots of layer 4, which may import everything.
@@ -208,7 +232,11 @@ func mayImport(dir string) (may []string, everything, known bool) {
 	case portOf(dir) != "":
 		return append(slices.Clone(inner[dir]), ports[portOf(dir)]...), false, true
 	case slices.Contains(roles, dir):
-		return rolesMay, false, true
+		return ofRole(dir), false, true
+	case partsOf[dir] != "":
+		return ofRole(partsOf[dir]), false, true
+	case onTop[dir] != "":
+		return append(ofRole(onTop[dir]), onTop[dir]), false, true
 	case under(dir, top), dir == ".":
 		return nil, true, true
 	}
@@ -278,6 +306,18 @@ func TestOneBusAdapter(t *testing.T) {
 			if !slices.Contains(client, dir) && !under(dir, top) {
 				t.Errorf("%s imports %s: only the bus adapter, the embedded server and mains may; use the port in pkg/journal", file, p)
 			}
+		}
+	}
+}
+
+// Commands on runs know no HTTP: programs in the same process call them.
+func TestControlKnowsNoHTTP(t *testing.T) {
+	for dir, s := range sources(t) {
+		if dir != "internal/control" && partsOf[dir] != "internal/control" && dir != "internal/launch" && dir != "internal/refusal" {
+			continue
+		}
+		if file := s.imports["net/http"]; file != "" {
+			t.Errorf("%s imports net/http: %s is used without HTTP too; put it into internal/httpapi", file, dir)
 		}
 	}
 }

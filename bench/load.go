@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/providers"
@@ -131,7 +131,7 @@ func startAll(ctx context.Context, runs int, h *host.Host, a events.Agent) ([]st
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
-			started, err := h.Gateway().Start(ctx, events.DefaultNamespace, gateway.StartRequest{Agent: &a, Task: "Do the steps."})
+			started, err := h.Gateway().Start(ctx, events.DefaultNamespace, control.StartRequest{Agent: &a, Task: "Do the steps."})
 			ids[i], errs[i] = started.RunID, err
 		})
 	}

@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"path/filepath"
 
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -110,7 +110,7 @@ func (s *site) one(ctx context.Context, a events.Agent) (events.Run, error) {
 		return events.Run{}, err
 	}
 	defer stop()
-	started, err := s.host.Gateway().Start(ctx, events.DefaultNamespace, gateway.StartRequest{Agent: &a, Task: "Do the steps."})
+	started, err := s.host.Gateway().Start(ctx, events.DefaultNamespace, control.StartRequest{Agent: &a, Task: "Do the steps."})
 	if err != nil {
 		return events.Run{}, err
 	}

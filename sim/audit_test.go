@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/moorebus/moorebus/internal/actor"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -335,7 +335,7 @@ func (a *auditor) view(id string) view {
 	r := a.run(id)
 	v := view{
 		state: r.mem.State, n: r.mem.N, terminal: a.terminal(r), paused: r.mem.Control.Paused,
-		undecided: gateway.Undecided(r.mem.PendingApproval),
+		undecided: decisions.Undecided(r.mem.PendingApproval),
 	}
 	if r.mem.PendingApproval != nil {
 		for _, req := range r.mem.PendingApproval.Requests {

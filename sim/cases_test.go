@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -126,7 +126,7 @@ func closes(ctx context.Context, p *person) { p.answer(ctx, view{turns: 1}) }
 
 func adds(call string) func(context.Context, *person) {
 	return func(ctx context.Context, p *person) {
-		p.inputs(ctx, gateway.AddToolCallsToContext{CallIDs: []string{call}})
+		p.inputs(ctx, control.AddToolCallsToContext{CallIDs: []string{call}})
 	}
 }
 

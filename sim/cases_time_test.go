@@ -5,7 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -177,8 +178,8 @@ func firstOf(types []events.Type) func(*events.Event) bool {
 // forks forks the run at its n-th event.
 func forks(n uint64) func(context.Context, *person) {
 	return then(awaits(n), func(ctx context.Context, p *person) {
-		p.ask(ctx, func(g *gateway.Gateway) error {
-			_, err := g.Fork(ctx, "", p.plan.ID, gateway.ForkRequest{At: n})
+		p.ask(ctx, func(g *control.Controller) error {
+			_, err := g.Fork(ctx, "", p.plan.ID, forking.Request{At: n})
 			return err
 		})
 	})

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -100,7 +100,7 @@ func TestALongConversation(t *testing.T) {
 		agent.Name, agent.Mode, agent.LLM.Provider = "talker", events.ModeChat, "scripted"
 		agent.SystemPrompt, agent.Config.ReflectEveryNSteps = "You remember little.", 0
 		agent.Tools = []string{"look", "sum"}
-		started, err := g.Start(t.Context(), "", gateway.StartRequest{Agent: &agent, Task: "q0"})
+		started, err := g.Start(t.Context(), "", control.StartRequest{Agent: &agent, Task: "q0"})
 		require.NoError(t, err)
 		run := runlog.New(runlog.Options{Log: p}).Place(events.DefaultNamespace, started.RunID)
 		for turn := 1; ; turn++ {
@@ -108,7 +108,7 @@ func TestALongConversation(t *testing.T) {
 			if turn == questions {
 				break
 			}
-			_, err := g.Inputs(t.Context(), "", run.ID, []gateway.Input{gateway.UserMessage{MessageID: fmt.Sprint("m", turn), Content: fmt.Sprint("q", turn)}})
+			_, err := g.Inputs(t.Context(), "", run.ID, []control.Input{control.UserMessage{MessageID: fmt.Sprint("m", turn), Content: fmt.Sprint("q", turn)}})
 			require.NoError(t, err)
 		}
 		checkConversation(t, p, run)
@@ -128,7 +128,7 @@ func TestALongConversation(t *testing.T) {
 }
 
 // installation is all roles in one process.
-func installation(t *testing.T, log *simulated.Journal, model *interlocutor) (*gateway.Gateway, *simulated.Process) {
+func installation(t *testing.T, log *simulated.Journal, model *interlocutor) (*control.Controller, *simulated.Process) {
 	p := log.NewProcess()
 	store := runlog.New(runlog.Options{Log: p})
 	var tools []tool.Tool
@@ -146,7 +146,7 @@ func installation(t *testing.T, log *simulated.Journal, model *interlocutor) (*g
 	require.NoError(t, err)
 	ob, err := observer.New(observer.Config{Instance: "1", Store: store, Queue: p, Feed: p})
 	require.NoError(t, err)
-	g, err := gateway.New(gateway.Config{
+	g, err := control.New(control.Config{
 		Instance: "1", Store: store, Queue: p, Feed: p, Timers: p, Directory: p, Agents: p, Validator: validator, CheckApproval: policies.Check,
 	})
 	require.NoError(t, err)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/simulated"
 )
 
@@ -50,14 +52,14 @@ func (p *person) fork(ctx context.Context, patch string) {
 	if v.n == 0 || !p.w.mayFork() {
 		return
 	}
-	req := gateway.ForkRequest{At: 1 + p.rand.Uint64N(v.n), Patch: []byte(patch)}
-	p.ask(ctx, func(g *gateway.Gateway) error {
+	req := forking.Request{At: 1 + p.rand.Uint64N(v.n), Patch: []byte(patch)}
+	p.ask(ctx, func(g *control.Controller) error {
 		_, err := g.Fork(ctx, "", p.plan.ID, req)
 		if is(err, nobodyUp...) {
 			return errLater
 		}
 		return err
-	}, gateway.CodeRunEnded, gateway.CodeRunPoisoned)
+	}, refusal.CodeRunEnded, refusal.CodeRunPoisoned)
 }
 
 func (w *world) mayFork() bool {

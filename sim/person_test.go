@@ -8,7 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -82,23 +83,23 @@ func (p *person) look(ctx context.Context, acts []actPlan) {
 
 func (p *person) start(ctx context.Context) {
 	agent := p.plan.Agent
-	p.ask(ctx, func(g *gateway.Gateway) error {
-		_, err := g.Start(ctx, "", gateway.StartRequest{Agent: &agent, Task: "Do it.", RunID: p.plan.ID})
+	p.ask(ctx, func(g *control.Controller) error {
+		_, err := g.Start(ctx, "", control.StartRequest{Agent: &agent, Task: "Do it.", RunID: p.plan.ID})
 		if is(err, nobodyUp...) {
 			return errLater // nobody is up that could do it
 		}
 		return err
-	}, gateway.CodeRunExists)
+	}, refusal.CodeRunExists)
 }
 
 var errLater = errors.New("ask again later")
 
 // nobodyUp are the codes of what nobody announces who is up.
-var nobodyUp = []string{gateway.CodeUnknownTool, gateway.CodeUnknownProvider, gateway.CodeUnsettled}
+var nobodyUp = []string{refusal.CodeUnknownTool, refusal.CodeUnknownProvider, refusal.CodeUnsettled}
 
 // ask asks gateways until one answers. An answer that is an error has to have one
 // of the codes; which one is returned.
-func (p *person) ask(ctx context.Context, do func(*gateway.Gateway) error, codes ...string) (refused *gateway.Error) {
+func (p *person) ask(ctx context.Context, do func(*control.Controller) error, codes ...string) (refused *refusal.Error) {
 	for ctx.Err() == nil {
 		at := p.w.reached(p.rand.IntN(8))
 		if at == nil {
@@ -114,7 +115,7 @@ func (p *person) ask(ctx context.Context, do func(*gateway.Gateway) error, codes
 			return nil
 		case err == nil, !heard, errors.Is(err, simulated.ErrCrashed), errors.Is(err, journal.ErrInDoubt), errors.Is(err, errLater):
 			sleep(ctx, 300*time.Millisecond)
-		case p.w.plan.GroupCommit && errors.As(err, &refused) && refused.Code == gateway.CodeUnavailable:
+		case p.w.plan.GroupCommit && errors.As(err, &refused) && refused.Code == refusal.CodeUnavailable:
 			sleep(ctx, 300*time.Millisecond) // appends take their time there, and it asks for that
 		case errors.As(err, &refused) && contains(codes, refused.Code):
 			return refused
@@ -127,7 +128,7 @@ func (p *person) ask(ctx context.Context, do func(*gateway.Gateway) error, codes
 }
 
 func is(err error, codes ...string) bool {
-	var e *gateway.Error
+	var e *refusal.Error
 	return errors.As(err, &e) && contains(codes, e.Code)
 }
 
@@ -135,32 +136,32 @@ func (p *person) act(ctx context.Context, act actPlan) {
 	switch act.Kind {
 	case actCancel:
 		p.cancelled = true
-		p.ask(ctx, func(g *gateway.Gateway) error {
+		p.ask(ctx, func(g *control.Controller) error {
 			_, err := g.Cancel(ctx, "", p.plan.ID, events.By{By: "a person"})
 			return err
-		}, gateway.CodeRunEnded)
+		}, refusal.CodeRunEnded)
 	case actSay:
 		p.say(ctx, "and hurry")
 	case actPause:
-		p.ask(ctx, func(g *gateway.Gateway) error {
+		p.ask(ctx, func(g *control.Controller) error {
 			_, err := g.Pause(ctx, "", p.plan.ID, events.By{})
 			return err
-		}, gateway.CodeRunEnded)
+		}, refusal.CodeRunEnded)
 		p.resumeAt = time.Now().Add(act.For)
 	case actResume:
 		p.resume(ctx)
 	case actBudget:
-		p.ask(ctx, func(g *gateway.Gateway) error {
+		p.ask(ctx, func(g *control.Controller) error {
 			_, err := g.RaiseBudget(ctx, "", p.plan.ID, events.Budget{MaxTotalTokens: 1_000_000}, events.By{})
 			return err
-		}, gateway.CodeRunEnded)
+		}, refusal.CodeRunEnded)
 	case actExpand:
-		p.inputs(ctx, gateway.ExpandContextWindow{Increment: 5})
+		p.inputs(ctx, control.ExpandContextWindow{Increment: 5})
 	case actFork:
 		p.fork(ctx, act.Patch)
 	case actAdd:
 		if v := p.w.audit.view(p.plan.ID); len(v.called) > 0 {
-			p.inputs(ctx, gateway.AddToolCallsToContext{CallIDs: v.called[:1]})
+			p.inputs(ctx, control.AddToolCallsToContext{CallIDs: v.called[:1]})
 		}
 	case actPoison:
 		v := p.w.audit.view(p.plan.ID)
@@ -171,21 +172,21 @@ func (p *person) act(ctx context.Context, act actPlan) {
 }
 
 func (p *person) resume(ctx context.Context) {
-	p.ask(ctx, func(g *gateway.Gateway) error {
+	p.ask(ctx, func(g *control.Controller) error {
 		_, err := g.Resume(ctx, "", p.plan.ID, events.By{})
 		return err
-	}, gateway.CodeRunEnded, gateway.CodeNotPaused)
+	}, refusal.CodeRunEnded, refusal.CodeNotPaused)
 }
 
 func (p *person) say(ctx context.Context, text string) {
-	p.inputs(ctx, gateway.UserMessage{MessageID: fmt.Sprintf("said-%d", p.rand.Uint32()), Content: text})
+	p.inputs(ctx, control.UserMessage{MessageID: fmt.Sprintf("said-%d", p.rand.Uint32()), Content: text})
 }
 
-func (p *person) inputs(ctx context.Context, in ...gateway.Input) {
-	p.ask(ctx, func(g *gateway.Gateway) error {
+func (p *person) inputs(ctx context.Context, in ...control.Input) {
+	p.ask(ctx, func(g *control.Controller) error {
 		_, err := g.Inputs(ctx, "", p.plan.ID, in)
 		return err
-	}, gateway.CodeRunEnded)
+	}, refusal.CodeRunEnded)
 }
 
 // answer goes on with a conversation, or ends it.
@@ -194,15 +195,15 @@ func (p *person) answer(ctx context.Context, v view) {
 		p.say(ctx, "go on")
 		return
 	}
-	p.ask(ctx, func(g *gateway.Gateway) error {
+	p.ask(ctx, func(g *control.Controller) error {
 		_, err := g.Close(ctx, "", p.plan.ID, events.By{})
 		return err
-	}, gateway.CodeNotWaiting, gateway.CodeRunEnded)
+	}, refusal.CodeNotWaiting, refusal.CodeRunEnded)
 }
 
 // refusals are the answers that a decision may get which comes too late.
 var refusals = []string{
-	gateway.CodeAlreadyDecided, gateway.CodeApprovalExpired, gateway.CodeNotWaiting, gateway.CodeRunEnded,
+	refusal.CodeAlreadyDecided, refusal.CodeApprovalExpired, refusal.CodeNotWaiting, refusal.CodeRunEnded,
 }
 
 // decide decides on a call, and now and then once more, which must not count.
@@ -214,7 +215,7 @@ func (p *person) decide(ctx context.Context, v view, call string) {
 		return
 	}
 	late := p.put(ctx, first)
-	if late != nil && !contains([]string{gateway.CodeAlreadyDecided}, late.Code) || p.rand.IntN(3) > 0 {
+	if late != nil && !contains([]string{refusal.CodeAlreadyDecided}, late.Code) || p.rand.IntN(3) > 0 {
 		return
 	}
 	again := p.decision(call, asks)
@@ -236,7 +237,7 @@ func (p *person) decide(ctx context.Context, v view, call string) {
 
 // wrong approves a question, which needs an answer.
 func (p *person) wrong(ctx context.Context, d events.Decision) {
-	refused := p.put(ctx, d, gateway.CodeAnswerNeeded)
+	refused := p.put(ctx, d, refusal.CodeAnswerNeeded)
 	if refused == nil && ctx.Err() == nil {
 		p.w.audit.violate(p.plan.ID, "decision", "the question %s was approved without an answer", d.CallID)
 	}
@@ -268,8 +269,8 @@ func (p *person) decision(call string, asks bool) events.Decision {
 	return d
 }
 
-func (p *person) put(ctx context.Context, d events.Decision, more ...string) *gateway.Error {
-	return p.ask(ctx, func(g *gateway.Gateway) error {
+func (p *person) put(ctx context.Context, d events.Decision, more ...string) *refusal.Error {
+	return p.ask(ctx, func(g *control.Controller) error {
 		_, err := g.Decide(ctx, "", p.plan.ID, d)
 		return err
 	}, append(more, refusals...)...)

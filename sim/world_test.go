@@ -14,7 +14,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/approval"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -76,7 +76,7 @@ type process struct {
 	w       *world
 	plan    *processPlan
 	sim     *simulated.Process
-	gateway *gateway.Gateway
+	gateway *control.Controller
 	// life counts how often it was started, ids the ids that it made.
 	life int
 	ids  atomic.Uint64
@@ -286,7 +286,7 @@ func (p *process) role(role, instance string, store *runlog.Store) runner {
 			Snapshots: p.snapshots(), SnapshotEvery: p.w.plan.SnapshotEvery, Storage: p.sim,
 		})
 	case roleGateway:
-		p.gateway, err = gateway.New(gateway.Config{
+		p.gateway, err = control.New(control.Config{
 			Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Timers: p.sim, Directory: p.sim, Agents: p.sim,
 			Validator: validator, CheckApproval: policies.Check, StallAfter: p.w.plan.Stall, PoolWait: p.w.plan.PoolWait, Concurrency: p.plan.Concurrency,
 		})

@@ -11,7 +11,8 @@ import (
 
 	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -61,26 +62,30 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 			if listener, err = cli.Listen(flags, "listen", listen, wire.TokenVariable, os.Getenv); err != nil {
 				return err
 			}
-			endWaiting = gateway.ServeWaiting(listener)
+			endWaiting = httpapi.ServeWaiting(listener)
 			return nil
 		},
 		func(ctx context.Context, r wire.Role) error {
 			if err := endWaiting(); err != nil {
 				return err
 			}
-			g, err := gateway.New(gateway.Config{
+			c, err := control.New(control.Config{
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Timers: r.Bus, Directory: r.Bus, Agents: r.Bus, Tombstones: r.Bus,
 				Validator: schema.New(schema.Options{}), CheckScript: wire.CheckScript, CheckApproval: approval.New().Check, CheckEstimator: wire.Estimators().Check,
-				DefaultNamespace: namespace, Listener: listener, PoolWait: poolWait, StallAfter: stall.After, WriteTimeout: writeTimeout,
-				MaxStreams: clients.Max, MaxClientStreams: clients.PerClient,
-				Token: os.Getenv(wire.TokenVariable), Hosts: clients.Hosts(listen), Ready: r.Bus.Ready,
+				DefaultNamespace: namespace, PoolWait: poolWait, StallAfter: stall.After, Ready: r.Bus.Ready,
 				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
 			})
 			if err != nil {
-				_ = listener.Close()
-				return err
+				return errors.Join(err, listener.Close())
+			}
+			server, err := httpapi.New(httpapi.Config{
+				Control: c, Feed: r.Bus, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: clients.Hosts(listen),
+				MaxStreams: clients.Max, MaxClientStreams: clients.PerClient, WriteTimeout: writeTimeout, Drain: r.Drain, Logger: r.Logger,
+			})
+			if err != nil {
+				return errors.Join(err, listener.Close())
 			}
 			r.Logger.Info("listening", "address", listener.Addr().String())
-			return g.Run(ctx)
+			return wire.RunAll(ctx, c.Run, server.Run)
 		})
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/console"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/spf13/cobra"
@@ -109,9 +110,9 @@ func readAll(stdin io.Reader, file string) ([]byte, error) {
 }
 
 func (c *client) putAgents(ctx context.Context, definitions []definition) error {
-	stored := make([]gateway.AgentInfo, 0, len(definitions))
+	stored := make([]control.AgentInfo, 0, len(definitions))
 	for _, d := range definitions {
-		info, err := c.gateway.PutAgent(ctx, c.namespace, d.name, d.data, d.format)
+		info, err := c.control.PutAgent(ctx, c.namespace, d.name, d.data, d.format)
 		if err != nil {
 			return fmt.Errorf("%s: %w", d.file, err)
 		}
@@ -132,8 +133,8 @@ func getAgentCommand() *cobra.Command {
 	flags := addClientFlags(cmd, console.YAML, console.JSON)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			data, err := c.gateway.Agent(ctx, c.namespace, args[0])
-			if known := (*gateway.Error)(nil); errors.As(err, &known) && known.Code == gateway.CodeAgentNotFound {
+			data, err := c.control.Agent(ctx, c.namespace, args[0])
+			if known := (*refusal.Error)(nil); errors.As(err, &known) && known.Code == refusal.CodeAgentNotFound {
 				return fmt.Errorf("there is no agent %q in namespace %s; store it with `moorebus agents put FILE`", args[0], c.namespace)
 			}
 			if err != nil {
@@ -154,7 +155,7 @@ func listAgentsCommand() *cobra.Command {
 	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			agents, err := c.gateway.StoredAgents(ctx, c.namespace)
+			agents, err := c.control.StoredAgents(ctx, c.namespace)
 			if err != nil {
 				return err
 			}

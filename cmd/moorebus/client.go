@@ -3,18 +3,17 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"os"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/terminal"
@@ -62,7 +61,7 @@ func complete(cmd *cobra.Command, flag string, values ...string) {
 // client is an open bus, and the gateway's services on it without the role.
 type client struct {
 	*cli.Conn
-	gateway   *gateway.Gateway
+	control   *control.Controller
 	machine   *reducer.Machine
 	store     *runlog.Store
 	namespace string
@@ -74,12 +73,12 @@ type client struct {
 	color  bool
 }
 
-// access is what a command does to a data directory.
-type access int
+// dataUse is what a command does to a data directory.
+type dataUse int
 
 const (
 	// reads leaves it as it is.
-	reads access = iota
+	reads dataUse = iota
 	// writes has everything flushed to the disk, as the other writers do.
 	writes
 	// creates makes it if it is not there.
@@ -87,7 +86,7 @@ const (
 )
 
 // use opens the bus, calls fn and closes the bus.
-func (f *clientFlags) use(cmd *cobra.Command, a access, fn func(ctx context.Context, c *client) error) error {
+func (f *clientFlags) use(cmd *cobra.Command, a dataUse, fn func(ctx context.Context, c *client) error) error {
 	format, err := console.ParseFormat(f.output, f.formats...)
 	if err != nil {
 		return err
@@ -120,19 +119,19 @@ func (f *clientFlags) use(cmd *cobra.Command, a access, fn func(ctx context.Cont
 	if given {
 		c.only = namespace
 	}
-	if err := c.newGateway(logger); err != nil {
+	if err := c.newControl(logger); err != nil {
 		return err
 	}
-	return refusal(fn(cmd.Context(), c))
+	return badFlag(fn(cmd.Context(), c))
 }
 
 // firstLook is how soon a gateway looks at a run that a command started or forked,
 // for the first time: after how long a run stands still is set where gateways run.
 const firstLook = time.Minute
 
-func (c *client) newGateway(logger *slog.Logger) (err error) {
+func (c *client) newControl(logger *slog.Logger) (err error) {
 	c.store = runlog.New(runlog.Options{Log: c.Bus, Machine: c.machine, Snapshots: c.Bus, Logger: logger})
-	c.gateway, err = gateway.New(gateway.Config{
+	c.control, err = control.New(control.Config{
 		Store: c.store, Queue: c.Bus, Feed: c.Bus, Timers: c.Bus, Directory: c.Bus, Agents: c.Bus, Tombstones: c.Bus,
 		Instance: cli.DefaultInstance(), Validator: schema.New(schema.Options{}),
 		CheckScript: wire.CheckScript, CheckApproval: approval.New().Check, CheckEstimator: wire.Estimators().Check, Logger: logger,
@@ -153,12 +152,10 @@ func (c *client) notef(format string, args ...any) {
 	_, _ = fmt.Fprintf(c.note, format+"\n", args...)
 }
 
-// refusal gives a parameter that the gateway refused the exit code of a wrong
-// flag.
-func refusal(err error) error {
-	var refused *gateway.Error
-	if errors.As(err, &refused) && refused.Status == http.StatusBadRequest && refused.Code == gateway.CodeBadParameter {
-		return &cli.ExitError{Code: cli.ExitUsage, Err: errors.New("--" + refused.Message)}
+// badFlag gives a parameter that was refused the exit code of a wrong flag.
+func badFlag(err error) error {
+	if refusal.Is(err, refusal.CodeBadParameter) {
+		return cli.Usage("--%w", err)
 	}
 	return err
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -33,12 +34,12 @@ func TestCommandsHaveTheirRunsLookedAtSoon(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, bus.AnnounceProviders(t.Context(), "p", []string{"openai"}))
 	c := &client{Conn: &cli.Conn{Bus: bus, NATS: conn}, machine: reducer.NewMachine(reducer.MachineOptions{})}
-	require.NoError(t, c.newGateway(quiet))
+	require.NoError(t, c.newControl(quiet))
 	a := events.DefaultAgent()
 	a.Name, a.LLM.Provider = "tester", "openai"
-	parent, err := c.gateway.Start(t.Context(), "", gateway.StartRequest{Agent: &a, Task: "Do it."})
+	parent, err := c.control.Start(t.Context(), "", control.StartRequest{Agent: &a, Task: "Do it."})
 	require.NoError(t, err)
-	fork, err := c.gateway.Fork(t.Context(), "", parent.RunID, gateway.ForkRequest{At: 1})
+	fork, err := c.control.Fork(t.Context(), "", parent.RunID, forking.Request{At: 1})
 	require.NoError(t, err)
 
 	for _, id := range []string{parent.RunID, fork.RunID} {

@@ -6,7 +6,8 @@ import (
 	"fmt"
 
 	"github.com/moorebus/moorebus/internal/console"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/spf13/cobra"
 )
@@ -18,7 +19,7 @@ type change struct {
 	suffix string
 	// drives says that the run goes on because of it.
 	drives bool
-	do     func(g *gateway.Gateway) func(ctx context.Context, ns, id string, by events.By) (gateway.Result, error)
+	do     func(g *control.Controller) func(ctx context.Context, ns, id string, by events.By) (access.Result, error)
 }
 
 func (x change) command() *cobra.Command {
@@ -39,7 +40,7 @@ func (x change) all(ctx context.Context, c *client, runs []string, by events.By)
 	var failed error
 	done := 0
 	for _, id := range runs {
-		result, err := x.do(c.gateway)(ctx, c.namespace, id, by)
+		result, err := x.do(c.control)(ctx, c.namespace, id, by)
 		if err == nil {
 			done++
 			err = c.standing(id, result, x.suffix)
@@ -55,11 +56,11 @@ func (x change) all(ctx context.Context, c *client, runs []string, by events.By)
 }
 
 // standing writes where a run stands.
-func (c *client) standing(id string, r gateway.Result, suffix string) error {
+func (c *client) standing(id string, r access.Result, suffix string) error {
 	if c.format == console.JSON {
 		return console.WriteJSON(c.out, struct {
 			RunID string `json:"run_id"`
-			gateway.Result
+			access.Result
 		}{id, r})
 	}
 	_, err := fmt.Fprintf(c.out, "%s %s%s\n", id, r.State, suffix)
@@ -81,7 +82,7 @@ process they are in. It prints the state of each run. A run that has already end
 stays as it is, and the exit code is 1.`,
 		example: `  moorebus cancel 0198c5a0-5a6b-7c00-8000-000000000001 --reason "wrong file"
   moorebus runs --state planning -o json | jq -r '.runs[].run_id' | xargs moorebus cancel`,
-		do: func(g *gateway.Gateway) func(context.Context, string, string, events.By) (gateway.Result, error) {
+		do: func(g *control.Controller) func(context.Context, string, string, events.By) (access.Result, error) {
 			return g.Cancel
 		},
 	}.command()
@@ -94,7 +95,7 @@ func pauseCommand() *cobra.Command {
 their end, and their results are kept. It prints the state of each run. See resume.`,
 		example: `  moorebus pause 0198c5a0-5a6b-7c00-8000-000000000001`,
 		suffix:  " (paused)",
-		do: func(g *gateway.Gateway) func(context.Context, string, string, events.By) (gateway.Result, error) {
+		do: func(g *control.Controller) func(context.Context, string, string, events.By) (access.Result, error) {
 			return g.Pause
 		},
 	}.command()
@@ -108,7 +109,7 @@ start again. It prints the state of each run. A run that is not paused stays as 
 is, and the exit code is 1.`,
 		example: `  moorebus resume 0198c5a0-5a6b-7c00-8000-000000000001`,
 		drives:  true,
-		do: func(g *gateway.Gateway) func(context.Context, string, string, events.By) (gateway.Result, error) {
+		do: func(g *control.Controller) func(context.Context, string, string, events.By) (access.Result, error) {
 			return g.Resume
 		},
 	}.command()

@@ -7,7 +7,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/spf13/cobra"
 )
 
@@ -114,7 +114,7 @@ func (c *client) retry(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	fork, err := c.gateway.Fork(ctx, c.namespace, id, gateway.ForkRequest{At: at})
+	fork, err := c.control.Fork(ctx, c.namespace, id, forking.Request{At: at})
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/spf13/cobra"
@@ -117,7 +117,7 @@ func (f *clientFlags) decide(cmd *cobra.Command, id string, d events.Decision, c
 				return err
 			}
 		}
-		result, err := c.gateway.Decide(ctx, c.namespace, id, d)
+		result, err := c.control.Decide(ctx, c.namespace, id, d)
 		if err != nil {
 			return err
 		}
@@ -130,7 +130,7 @@ func (f *clientFlags) decide(cmd *cobra.Command, id string, d events.Decision, c
 // waits for a decision, if there is exactly one. Whether a named call waits is
 // for the gateway to say.
 func (c *client) waiting(ctx context.Context, id, callID string) (events.Request, error) {
-	state, err := c.gateway.State(ctx, c.namespace, id, 0)
+	state, err := c.control.State(ctx, c.namespace, id, 0)
 	if err != nil {
 		return events.Request{}, err
 	}
@@ -139,7 +139,7 @@ func (c *client) waiting(ctx context.Context, id, callID string) (events.Request
 		return events.Request{}, fmt.Errorf("memory of run %s: %w", id, err)
 	}
 	if callID == "" {
-		switch waiting := gateway.Undecided(mem.PendingApproval); len(waiting) {
+		switch waiting := decisions.Undecided(mem.PendingApproval); len(waiting) {
 		case 0:
 			return events.Request{}, fmt.Errorf("no call of run %s waits for a decision; it is in state %s", id, state.State)
 		case 1:

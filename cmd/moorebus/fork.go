@@ -9,7 +9,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/spf13/cobra"
 )
@@ -47,7 +47,7 @@ again.`,
 			return err
 		}
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
-			fork, err := c.gateway.Fork(ctx, c.namespace, args[0], gateway.ForkRequest{At: at, Patch: change, Key: key})
+			fork, err := c.control.Fork(ctx, c.namespace, args[0], forking.Request{At: at, Patch: change, Key: key})
 			if err != nil {
 				return err
 			}

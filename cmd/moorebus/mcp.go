@@ -72,7 +72,7 @@ process.`,
 				return errors.New("nobody runs agents there: start `moorebus dev`, name a bus with NATS_URL, or give --agent FILE")
 			}
 			return serveMCP(ctx, listener, mcpserve.Options{
-				Log: c.Bus, Store: c.store, Gateway: c.gateway, Namespace: c.namespace, Names: names,
+				Log: c.Bus, Store: c.store, Control: c.control, Namespace: c.namespace, Names: names,
 			})
 		})
 	}
@@ -93,7 +93,7 @@ func mcpLocal(ctx context.Context, local *localFlags, listener net.Listener) err
 			return err
 		}
 		return serveMCP(ctx, listener, mcpserve.Options{
-			Log: bus, Store: h.Store(), Gateway: h.Gateway(), Namespace: local.namespace, Agent: docs.Agent,
+			Log: bus, Store: h.Store(), Control: h.Gateway(), Namespace: local.namespace, Agent: docs.Agent,
 		})
 	})
 }

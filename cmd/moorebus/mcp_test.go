@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/mcpserve"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -114,7 +114,7 @@ func (b *bus) endsIn(t *testing.T, agent string, state events.State) {
 	require.Eventually(t, func() bool {
 		page, err := b.host.Gateway().Runs(t.Context(), "", state, 0, "")
 		require.NoError(t, err)
-		return slices.ContainsFunc(page.Runs, func(r gateway.RunInfo) bool { return r.Agent == agent && r.State == state })
+		return slices.ContainsFunc(page.Runs, func(r list.Run) bool { return r.Agent == agent && r.State == state })
 	}, time.Minute, 20*time.Millisecond, "no run of %s is %s", agent, state)
 }
 

@@ -68,11 +68,11 @@ before purging existed cannot be purged: export it and import it into a new one.
 		if err := f.check(args); err != nil {
 			return err
 		}
-		access := writes
+		use := writes
 		if f.dryRun {
-			access = reads
+			use = reads
 		}
-		return flags.use(cmd, access, func(ctx context.Context, c *client) error {
+		return flags.use(cmd, use, func(ctx context.Context, c *client) error {
 			if f.every > 0 {
 				retention.Keep(ctx, c.Bus, f.keep(c))
 				return nil

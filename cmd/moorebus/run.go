@@ -8,7 +8,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/session"
@@ -92,7 +92,7 @@ Ctrl-C left it waiting for a person, 78 no model is configured.`,
 
 // runTask starts the task and watches it to its end.
 func (f *localFlags) runTask(ctx context.Context, h *host.Host, bus session.Bus, a events.Agent, task string, format console.Format) error {
-	started, err := h.Gateway().Start(ctx, f.namespace, gateway.StartRequest{Agent: &a, Task: task})
+	started, err := h.Gateway().Start(ctx, f.namespace, control.StartRequest{Agent: &a, Task: task})
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (f *localFlags) runTask(ctx context.Context, h *host.Host, bus session.Bus,
 	}
 	out := console.NewLossyWriter(terminal.Stdout)
 	o := session.Options{
-		Bus: bus, Gateway: h.Gateway(), In: os.Stdin, Out: out, Show: show, Live: show.IsTerminal(), Color: show.Color(os.Getenv),
+		Bus: bus, Control: h.Gateway(), In: os.Stdin, Out: out, Show: show, Live: show.IsTerminal(), Color: show.Color(os.Getenv),
 		Columns: show.Columns, Where: f.where(),
 	}
 	if format == console.JSON {

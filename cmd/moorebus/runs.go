@@ -34,7 +34,7 @@ after the last one; stderr says how.`,
 			return cli.Usage("--limit: must be 1 to 1000, is %d", limit)
 		}
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			page, err := c.gateway.Runs(ctx, c.namespace, events.State(state), limit, after)
+			page, err := c.control.Runs(ctx, c.namespace, events.State(state), limit, after)
 			if err != nil {
 				return err
 			}

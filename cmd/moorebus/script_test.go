@@ -19,7 +19,9 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/providers"
@@ -135,19 +137,19 @@ func (b *bus) start(a events.Agent, task string, state events.State) (string, er
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	// Until the roles have announced what they offer, the agent is refused.
-	started, err := b.host.Gateway().Start(ctx, "", gateway.StartRequest{Agent: &a, Task: task})
-	for ; err != nil; started, err = b.host.Gateway().Start(ctx, "", gateway.StartRequest{Agent: &a, Task: task}) {
+	started, err := b.host.Gateway().Start(ctx, "", control.StartRequest{Agent: &a, Task: task})
+	for ; err != nil; started, err = b.host.Gateway().Start(ctx, "", control.StartRequest{Agent: &a, Task: task}) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return "", err
 		}
 	}
-	return started.RunID, b.await(started.RunID, func(s gateway.RunState) bool { return s.State == state })
+	return started.RunID, b.await(started.RunID, func(s access.RunState) bool { return s.State == state })
 }
 
 // await waits until a run is as it should be, for a minute at most.
-func (b *bus) await(id string, done func(gateway.RunState) bool) error {
+func (b *bus) await(id string, done func(access.RunState) bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -212,7 +214,7 @@ func awaitCommand(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	want, err := strconv.ParseUint(args[1], 10, 64)
 	ts.Check(err)
-	ts.Check(ts.Value(busKey{}).(*slot).bus.await(args[0], func(s gateway.RunState) bool { return s.N >= want }))
+	ts.Check(ts.Value(busKey{}).(*slot).bus.await(args[0], func(s access.RunState) bool { return s.N >= want }))
 }
 
 // codeCommand is `code N COMMAND ARG…`: the command must exit with that code.
@@ -236,7 +238,7 @@ func setIDCommand(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: setid VAR FILE")
 	}
-	var page gateway.RunPage
+	var page list.Page
 	ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[1])), &page))
 	ts.Setenv(args[0], page.Runs[0].RunID)
 }

@@ -2,14 +2,14 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"io"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/spf13/cobra"
 )
@@ -36,22 +36,22 @@ With --id the message has a name, and sending it again changes nothing.`,
 			return err
 		}
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
-			if _, err := c.gateway.Inputs(ctx, c.namespace, args[0], inputs); err != nil {
+			if _, err := c.control.Inputs(ctx, c.namespace, args[0], inputs); err != nil {
 				return err
 			}
-			state, err := c.gateway.State(ctx, c.namespace, args[0], 0)
+			state, err := c.control.State(ctx, c.namespace, args[0], 0)
 			if err != nil {
 				return err
 			}
 			c.noteOffline()
-			return c.standing(args[0], gateway.Result{State: state.State, N: state.N}, "")
+			return c.standing(args[0], access.Result{State: state.State, N: state.N}, "")
 		})
 	}
 	return cmd
 }
 
-// message makes the input of a message, checked as one that comes over HTTP.
-func message(stdin io.Reader, id, text string) ([]gateway.Input, error) {
+// message makes the input of a message.
+func message(stdin io.Reader, id, text string) ([]control.Input, error) {
 	if text == "-" {
 		data, err := io.ReadAll(io.LimitReader(stdin, journal.MaxBody+1))
 		if err != nil {
@@ -64,24 +64,12 @@ func message(stdin io.Reader, id, text string) ([]gateway.Input, error) {
 		return nil, cli.Usage("the message is empty")
 	case !utf8.ValidString(text) || !utf8.ValidString(id):
 		return nil, cli.Usage("the message is not valid UTF-8")
+	case len(id) > control.MaxMessageID:
+		return nil, cli.Usage("--id: is longer than %d bytes", control.MaxMessageID)
+	case len(id) > control.MaxMessageID:
+		return nil, cli.Usage("--id: is longer than %d bytes", control.MaxMessageID)
 	case len(text) > journal.MaxBody:
 		return nil, cli.Usage("the message is larger than %d KiB, the most that an event may have", journal.MaxBody>>10)
 	}
-	body, err := json.Marshal([]map[string]string{input(id, text)})
-	if err != nil {
-		return nil, err
-	}
-	inputs, err := gateway.ParseInputs(body)
-	if err != nil {
-		return nil, cli.Usage("%w", err)
-	}
-	return inputs, nil
-}
-
-func input(id, text string) map[string]string {
-	in := map[string]string{"type": "user-message", "content": text}
-	if id != "" {
-		in["message_id"] = id
-	}
-	return in
+	return []control.Input{control.UserMessage{MessageID: id, Content: text}}, nil
 }

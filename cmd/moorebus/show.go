@@ -36,7 +36,7 @@ instead, in JSON or YAML.`,
 }
 
 func (c *client) show(ctx context.Context, id string, at uint64, memory bool) error {
-	records, err := c.gateway.Events(ctx, c.namespace, id, 1)
+	records, err := c.control.Events(ctx, c.namespace, id, 1)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/stretchr/testify/require"
@@ -115,7 +115,7 @@ func TestTapOfOneRun(t *testing.T) {
 func TestMessage(t *testing.T) {
 	inputs, err := message(strings.NewReader("of stdin\n"), "m", "-")
 	require.NoError(t, err)
-	require.Equal(t, []gateway.Input{gateway.UserMessage{MessageID: "m", Content: "of stdin"}}, inputs)
+	require.Equal(t, []control.Input{control.UserMessage{MessageID: "m", Content: "of stdin"}}, inputs)
 	for _, bad := range []string{"", " ", "\xff", strings.Repeat("x", 1<<20)} {
 		_, err := message(strings.NewReader(""), "", bad)
 		var exit *cli.ExitError
@@ -125,7 +125,7 @@ func TestMessage(t *testing.T) {
 	_, err = message(io.LimitReader(zeros{}, 2<<20), "", "-")
 	require.ErrorContains(t, err, "larger than 960 KiB")
 	_, err = message(nil, strings.Repeat("m", 300), "hello")
-	require.ErrorContains(t, err, "message_id")
+	require.ErrorContains(t, err, "--id")
 }
 
 // zeros reads as '0' for ever.

@@ -20,7 +20,7 @@ disappears 30 seconds after its last announcement.`,
 	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			tools, err := c.gateway.Tools(ctx)
+			tools, err := c.control.Tools(ctx)
 			if err != nil {
 				return err
 			}

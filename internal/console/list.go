@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -28,7 +29,7 @@ func timestamp(t time.Time) string {
 }
 
 // Runs writes a page of runs.
-func Runs(w io.Writer, f Format, page gateway.RunPage) error {
+func Runs(w io.Writer, f Format, page list.Page) error {
 	if f != Table {
 		return Write(w, f, page)
 	}
@@ -43,7 +44,7 @@ func Runs(w io.Writer, f Format, page gateway.RunPage) error {
 }
 
 // Agents writes names and hashes of stored agents.
-func Agents(w io.Writer, f Format, agents []gateway.AgentInfo) error {
+func Agents(w io.Writer, f Format, agents []control.AgentInfo) error {
 	if f != Table {
 		return Write(w, f, agents)
 	}

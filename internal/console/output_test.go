@@ -9,7 +9,8 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
@@ -69,14 +70,14 @@ func TestYAMLRoundTrip(t *testing.T) {
 
 func TestTables(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)
-	page := gateway.RunPage{Runs: []gateway.RunInfo{{RunID: "r1", State: events.Done, N: 5, Agent: "a", Task: "one\ntwo", Started: at, Updated: at}, {RunID: "r2", State: events.Errored}}}
+	page := list.Page{Runs: []list.Run{{RunID: "r1", State: events.Done, N: 5, Agent: "a", Task: "one\ntwo", Started: at, Updated: at}, {RunID: "r2", State: events.Errored}}}
 	var b bytes.Buffer
 	require.NoError(t, Runs(&b, Table, page))
 	require.Equal(t, "RUN  STATE  N  AGENT  STARTED              UPDATED              TASK\n"+
 		"r1   done   5  a      2026-01-02 03:04:05  2026-01-02 03:04:05  one two\n"+
 		"r2   error  0  -      -                    -                    \n", b.String())
 	b.Reset()
-	require.NoError(t, Runs(&b, JSON, gateway.RunPage{Runs: []gateway.RunInfo{}}))
+	require.NoError(t, Runs(&b, JSON, list.Page{Runs: []list.Run{}}))
 	require.JSONEq(t, `{"runs": []}`, b.String())
 	b.Reset()
 	require.NoError(t, Tools(&b, Table, []events.ToolSpec{{Name: "t", Pool: "web", Effect: "pure", Risk: "low", Description: "does\tthings"}}))
@@ -85,7 +86,7 @@ func TestTables(t *testing.T) {
 	require.NoError(t, Tools(&b, JSON, nil))
 	require.Equal(t, "[]\n", b.String())
 	b.Reset()
-	require.NoError(t, Agents(&b, YAML, []gateway.AgentInfo{{Name: "a", Hash: "h"}}))
+	require.NoError(t, Agents(&b, YAML, []control.AgentInfo{{Name: "a", Hash: "h"}}))
 	require.Equal(t, "- name: a\n  hash: h\n", b.String())
 }
 

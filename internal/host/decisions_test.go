@@ -8,7 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -73,7 +74,7 @@ func TestAnswersReachTheModel(t *testing.T) {
 }
 
 // startHeld starts a run on which every call waits, with all roles at work.
-func startHeld(t *testing.T, mock llm.Caller) (g *gateway.Gateway, id string) {
+func startHeld(t *testing.T, mock llm.Caller) (g *control.Controller, id string) {
 	t.Helper()
 	h := startHost(t, simulated.New(simulated.Options{}), mock)
 	return h.Gateway(), h.start(t, &events.Approval{Policy: events.ApproveAlways})
@@ -103,12 +104,12 @@ func (h working) start(t *testing.T, policy *events.Approval) (id string) {
 	t.Helper()
 	def := events.DefaultAgent()
 	def.Name, def.LLM.Provider, def.Tools, def.Approval = "asker", "mock", []string{"echo", "boss"}, policy
-	started, err := h.Gateway().Start(t.Context(), "", gateway.StartRequest{Agent: &def, Task: "ask"})
+	started, err := h.Gateway().Start(t.Context(), "", control.StartRequest{Agent: &def, Task: "ask"})
 	require.NoError(t, err)
 	return started.RunID
 }
 
-func stateOf(t *testing.T, g *gateway.Gateway, id string) gateway.RunState {
+func stateOf(t *testing.T, g *control.Controller, id string) access.RunState {
 	t.Helper()
 	state, err := g.State(t.Context(), "", id, 0)
 	require.NoError(t, err)
@@ -116,7 +117,7 @@ func stateOf(t *testing.T, g *gateway.Gateway, id string) gateway.RunState {
 }
 
 // awaitCalls waits until so many calls of one reply wait for a human.
-func awaitCalls(t *testing.T, g *gateway.Gateway, id string, n int) {
+func awaitCalls(t *testing.T, g *control.Controller, id string, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		var mem struct {
@@ -129,7 +130,7 @@ func awaitCalls(t *testing.T, g *gateway.Gateway, id string, n int) {
 	}, time.Minute, 5*time.Millisecond)
 }
 
-func decideAs(t *testing.T, g *gateway.Gateway, id string, d events.Decision) {
+func decideAs(t *testing.T, g *control.Controller, id string, d events.Decision) {
 	t.Helper()
 	d.By = "ann"
 	_, err := g.Decide(t.Context(), "", id, d)

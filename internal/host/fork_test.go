@@ -10,8 +10,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -34,7 +36,7 @@ const forkScript = `[
 const forkAnswer = "near one, near two, far three, asked four."
 
 // forkHost runs all roles on a journal of several shards.
-func forkHost(t *testing.T, bus *simulated.Journal) *gateway.Gateway {
+func forkHost(t *testing.T, bus *simulated.Journal) *control.Controller {
 	t.Helper()
 	var tools []tool.Tool
 	for name, pool := range map[string]string{"near": "default", "far": "remote", "asked": "default"} {
@@ -49,19 +51,19 @@ func forkHost(t *testing.T, bus *simulated.Journal) *gateway.Gateway {
 	return h.Gateway()
 }
 
-func startForkable(t *testing.T, g *gateway.Gateway) string {
+func startForkable(t *testing.T, g *control.Controller) string {
 	t.Helper()
 	def := events.DefaultAgent()
 	def.Name, def.LLM.Provider, def.Tools = "forked", "scripted", []string{"near", "far", "asked"}
 	def.LLM.Script = json.RawMessage(forkScript)
 	def.Approval = &events.Approval{Policy: events.ApproveTools, Tools: []string{"asked"}}
-	started, err := g.Start(t.Context(), "", gateway.StartRequest{Agent: &def, Task: "ask"})
+	started, err := g.Start(t.Context(), "", control.StartRequest{Agent: &def, Task: "ask"})
 	require.NoError(t, err)
 	return started.RunID
 }
 
 // carry takes a run to its end and returns its memory.
-func carry(t *testing.T, g *gateway.Gateway, id string) *reducer.Memory {
+func carry(t *testing.T, g *control.Controller, id string) *reducer.Memory {
 	t.Helper()
 	var mem *reducer.Memory
 	decided := false
@@ -91,7 +93,7 @@ func TestForksOfEveryEventAreCarriedToTheirEnd(t *testing.T) {
 	begun := map[events.State]bool{}
 	partial := false
 	for at := uint64(1); at < whole.N; at++ {
-		fork, err := g.Fork(t.Context(), "", parent, gateway.ForkRequest{At: at})
+		fork, err := g.Fork(t.Context(), "", parent, forking.Request{At: at})
 		require.NoError(t, err, "at %d", at)
 		begun[fork.State] = true
 		before, err := g.State(t.Context(), "", fork.RunID, 1)
@@ -111,10 +113,10 @@ func TestForksOfEveryEventAreCarriedToTheirEnd(t *testing.T) {
 		require.True(t, begun[s], "no fork began in %s", s)
 	}
 	require.True(t, partial, "no fork began with some results of a batch in")
-	_, err := g.Fork(t.Context(), "", parent, gateway.ForkRequest{At: whole.N})
-	var refused *gateway.Error
+	_, err := g.Fork(t.Context(), "", parent, forking.Request{At: whole.N})
+	var refused *refusal.Error
 	require.ErrorAs(t, err, &refused)
-	require.Equal(t, gateway.CodeRunEnded, refused.Code)
+	require.Equal(t, refusal.CodeRunEnded, refused.Code)
 	require.Equal(t, whole.N, carry(t, g, parent).N, "the parent is as it was")
 
 	report, err := verify.Log(t.Context(), bus, reducer.NewMachine(reducer.MachineOptions{}), verify.Options{All: true})
@@ -131,7 +133,7 @@ func TestForkOfARunThatGoesOn(t *testing.T) {
 	parent := startForkable(t, g)
 	awaitCalls(t, g, parent, 1)
 	at := stateOf(t, g, parent).N
-	fork, err := g.Fork(t.Context(), "", parent, gateway.ForkRequest{At: at, Patch: json.RawMessage(`{"task": "ask again"}`)})
+	fork, err := g.Fork(t.Context(), "", parent, forking.Request{At: at, Patch: json.RawMessage(`{"task": "ask again"}`)})
 	require.NoError(t, err)
 	require.Equal(t, events.WaitingForHuman, fork.State)
 	decideAs(t, g, fork.RunID, events.Decision{CallID: "d", Decision: events.DecisionRejected, Reason: "no"})
@@ -140,15 +142,15 @@ func TestForkOfARunThatGoesOn(t *testing.T) {
 	require.Equal(t, "ask again", mem.Messages[0].Content)
 	require.Equal(t, forkAnswer, *carry(t, g, parent).FinalAnswer)
 
-	second, err := g.Fork(t.Context(), "", fork.RunID, gateway.ForkRequest{At: 2})
+	second, err := g.Fork(t.Context(), "", fork.RunID, forking.Request{At: 2})
 	require.NoError(t, err)
 	mem = carry(t, g, second.RunID)
 	require.Equal(t, 2, mem.Control.ForkedFrom.Depth)
 	require.Equal(t, "near one, near two, far three, REJECTED: no.", *mem.FinalAnswer)
 
 	_, err = g.Decide(t.Context(), "", second.RunID, events.Decision{CallID: "d", Decision: events.DecisionApproved, By: "bob"})
-	var refused *gateway.Error
+	var refused *refusal.Error
 	require.ErrorAs(t, err, &refused)
-	require.Equal(t, gateway.CodeRunEnded, refused.Code)
+	require.Equal(t, refusal.CodeRunEnded, refused.Code)
 	require.Equal(t, "ann", fmt.Sprint(refused.Fields["decision"].(*events.Decision).By), "the decision stands in its parent's log")
 }

@@ -18,8 +18,9 @@ import (
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/approval"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/custom"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/prices"
@@ -60,12 +61,12 @@ type Options struct {
 	// Instance names the host in its events, and among those that share the bus.
 	// Default: the name of the program, the machine, the process id and a number.
 	Instance string
-	// Listener, Token and Hosts are the gateway's; nil: no HTTP.
+	// Listener, Token and Hosts are those of HTTP, see httpapi.Config; nil: no HTTP.
 	Listener net.Listener
 	Token    string
 	Hosts    []string
-	// MaxStreams and MaxClientStreams bound the gateway's event streams, see
-	// gateway.Config.
+	// MaxStreams and MaxClientStreams bound the event streams of HTTP, see
+	// httpapi.Config.
 	MaxStreams, MaxClientStreams int
 	// CheckScript checks scripts of agents that come over HTTP; may be nil.
 	CheckScript func(script json.RawMessage) error
@@ -78,7 +79,7 @@ type Options struct {
 	// Ready is asked by the gateway's /readyz; may be nil.
 	Ready func(context.Context) error
 	// StallAfter is how long a run with work to be done may be silent, see
-	// gateway.Config. Default 1 h.
+	// control.Config. Default 1 h.
 	StallAfter time.Duration
 	// PoolWait is the gateway's; 0: its default.
 	PoolWait time.Duration
@@ -97,7 +98,8 @@ type Options struct {
 // one of them appended the next one need not read.
 type Host struct {
 	store   *runlog.Store
-	gateway *gateway.Gateway
+	gateway *control.Controller
+	http    *httpapi.Server // nil: no HTTP
 	planner *planner.Planner
 	roles   []role
 	// owners are the roles by the states that they own.
@@ -170,9 +172,18 @@ func New(o Options) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.gateway, err = gateway.New(h.gatewayConfig(o, validator, policies))
+	h.gateway, err = control.New(h.gatewayConfig(o, validator, policies))
 	if err != nil {
 		return nil, err
+	}
+	if o.Listener != nil {
+		h.http, err = httpapi.New(httpapi.Config{
+			Control: h.gateway, Feed: o.Bus, Listener: o.Listener, Token: o.Token, Hosts: o.Hosts,
+			MaxStreams: o.MaxStreams, MaxClientStreams: o.MaxClientStreams, Drain: o.Drain, Logger: o.Logger,
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	h.planner, h.roles = p, []role{p, a, ob, h.gateway}
 	h.owners = map[events.State]role{
@@ -216,18 +227,18 @@ func (h *Host) subagents(o Options, validator tool.Validator, policies *approval
 	})
 }
 
-func (h *Host) gatewayConfig(o Options, validator tool.Validator, policies *approval.Policies) gateway.Config {
-	return gateway.Config{
+func (h *Host) gatewayConfig(o Options, validator tool.Validator, policies *approval.Policies) control.Config {
+	return control.Config{
 		Store: h.store, Queue: o.Bus, Feed: o.Bus, Timers: o.Bus, Directory: o.Bus, Agents: o.Bus, Tombstones: o.Tombstones,
 		Instance: o.Instance, StallAfter: o.StallAfter, PoolWait: o.PoolWait, Validator: validator,
-		Listener: o.Listener, Token: o.Token, Hosts: o.Hosts, MaxStreams: o.MaxStreams, MaxClientStreams: o.MaxClientStreams, Ready: o.Ready, CheckScript: o.CheckScript, CheckApproval: policies.Check, CheckEstimator: o.estimators().Check,
+		Ready: o.Ready, CheckScript: o.CheckScript, CheckApproval: policies.Check, CheckEstimator: o.estimators().Check,
 		Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	}
 }
 
 // Gateway returns the gateway, to start and control runs with. Its methods work
 // before and while the host runs.
-func (h *Host) Gateway() *gateway.Gateway { return h.gateway }
+func (h *Host) Gateway() *control.Controller { return h.gateway }
 
 // Store returns the runs in memory.
 func (h *Host) Store() *runlog.Store { return h.store }
@@ -252,11 +263,18 @@ func (h *Host) Announce(ctx context.Context) error {
 func (h *Host) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	errs := make([]error, len(h.roles))
+	var parts []func(context.Context) error
+	for _, r := range h.roles {
+		parts = append(parts, r.Run)
+	}
+	if h.http != nil {
+		parts = append(parts, h.http.Run)
+	}
+	errs := make([]error, len(parts))
 	var all sync.WaitGroup
-	for i, r := range h.roles {
+	for i, run := range parts {
 		all.Go(func() {
-			if errs[i] = r.Run(ctx); errs[i] != nil {
+			if errs[i] = run(ctx); errs[i] != nil {
 				stop()
 			}
 		})

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -23,7 +23,7 @@ func NewClient(o Options) (*Host, error) {
 	h := &Host{store: runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine, Logger: o.Logger})}
 	validator, policies := validators()
 	var err error
-	h.gateway, err = gateway.New(h.gatewayConfig(o, validator, policies))
+	h.gateway, err = control.New(h.gatewayConfig(o, validator, policies))
 	return h, err
 }
 

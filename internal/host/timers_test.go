@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -42,7 +42,7 @@ func TestDeadlineCancelsTheTool(t *testing.T) {
 	def := events.DefaultAgent()
 	def.Name, def.LLM.Provider, def.Tools = "patient", "mock", []string{"slow"}
 	def.Budget = &events.Budget{MaxWallTime: events.Duration(2 * time.Second)}
-	started, err := h.Gateway().Start(t.Context(), "", gateway.StartRequest{Agent: &def, Task: "wait"})
+	started, err := h.Gateway().Start(t.Context(), "", control.StartRequest{Agent: &def, Task: "wait"})
 	require.NoError(t, err)
 	<-began
 	select {

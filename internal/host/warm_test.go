@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -88,7 +88,7 @@ func TestMessagesOfATransition(t *testing.T) {
 	def.Name, def.LLM.Provider, def.Tools = "counted", "mock", []string{"echo"}
 	def.Config.ReflectEveryNSteps, def.Config.MaxSteps = 0, steps+1
 	before := conn.Stats()
-	_, err = h.Gateway().Start(t.Context(), events.DefaultNamespace, gateway.StartRequest{Agent: &def, Task: "Do the steps."})
+	_, err = h.Gateway().Start(t.Context(), events.DefaultNamespace, control.StartRequest{Agent: &def, Task: "Do the steps."})
 	require.NoError(t, err)
 	select {
 	case <-done:

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -53,7 +54,6 @@ type Config struct {
 type Launcher struct {
 	cfg     Config
 	catalog *catalog
-	hashes  *hashes
 }
 
 // New checks the configuration.
@@ -64,17 +64,13 @@ func New(cfg Config) (*Launcher, error) {
 	if cfg.Clock == nil {
 		cfg.Clock = time.Now
 	}
-	hashes, err := newHashes()
-	if err != nil {
-		return nil, err
-	}
-	return &Launcher{cfg: cfg, catalog: newCatalog(cfg.Directory, cfg.Clock), hashes: hashes}, nil
+	return &Launcher{cfg: cfg, catalog: newCatalog(cfg.Directory, cfg.Clock)}, nil
 }
 
-// Agent returns a stored definition as it was stored, or a *[Refusal] with
-// [CodeAgentNotFound].
+// Agent returns a stored definition as it was stored. An agent that is not there is a
+// refusal.CodeAgentNotFound.
 func (l *Launcher) Agent(ctx context.Context, ns, name string) ([]byte, error) {
-	missing := refuse(NotFound, CodeAgentNotFound, "there is no agent %q in this namespace; store it with PUT /v1/agents/NAME", name)
+	missing := refusal.New(refusal.NotFound, refusal.CodeAgentNotFound, "there is no agent %q in this namespace; store it with PUT /v1/agents/NAME", name)
 	if !events.ValidToken(name) {
 		return nil, missing
 	}
@@ -86,7 +82,7 @@ func (l *Launcher) Agent(ctx context.Context, ns, name string) ([]byte, error) {
 }
 
 // Definition returns a stored agent as its definition leaves it: not resolved.
-// Errors are the bus's, or a *[Refusal].
+// Errors are the bus's, or a *[refusal.Error].
 func (l *Launcher) Definition(ctx context.Context, ns, name string) (events.Agent, error) {
 	stored, err := l.Agent(ctx, ns, name)
 	if err != nil {
@@ -94,21 +90,21 @@ func (l *Launcher) Definition(ctx context.Context, ns, name string) (events.Agen
 	}
 	a, err := agentfile.ParseDefinition(stored, agentfile.JSON, agentfile.Options{CheckScript: l.cfg.CheckScript, Stored: true})
 	if err != nil {
-		return events.Agent{}, refuse(Unusable, CodeBadAgent, "the stored agent %q cannot be used any more, put it again: %s", name, err.Error())
+		return events.Agent{}, refusal.New(refusal.Unprocessable, refusal.CodeBadAgent, "the stored agent %q cannot be used any more, put it again: %s", name, err.Error())
 	}
 	return a, nil
 }
 
-// Check reports what is wrong with a definition beyond its form, as a *[Refusal].
+// Check reports what is wrong with a definition beyond its form, as a *[refusal.Error].
 func (l *Launcher) Check(a *events.Agent) error {
 	if check := l.cfg.CheckApproval; check != nil {
 		if err := check(a.Approval); err != nil {
-			return refuse(Unusable, CodeBadApproval, "%s", err.Error())
+			return refusal.New(refusal.Unprocessable, refusal.CodeBadApproval, "%s", err.Error())
 		}
 	}
 	if check := l.cfg.CheckEstimator; check != nil {
 		if err := check(a.Config.TokenEstimator); err != nil {
-			return refuse(Unusable, CodeBadEstimator, "config.%s", err.Error())
+			return refusal.New(refusal.Unprocessable, refusal.CodeBadEstimator, "config.%s", err.Error())
 		}
 	}
 	return l.checkOutputSchema(a.OutputSchema)
@@ -126,15 +122,15 @@ type Task struct {
 }
 
 // Pin makes the Start of a run of the definition, with the tools as they are
-// announced now. Errors are the bus's, or a *[Refusal].
+// announced now. Errors are the bus's, or a *[refusal.Error].
 func (l *Launcher) Pin(ctx context.Context, a events.Agent, task Task) (*events.Start, error) {
-	hash := l.hashes.of(a)
+	hash := agentfile.Hash(a)
 	if task.Mode != "" {
 		a.Mode = task.Mode
 	}
 	a, err := a.Resolve()
 	if err != nil {
-		return nil, refuse(Malformed, CodeBadAgent, "agent: %s", err.Error())
+		return nil, refusal.New(refusal.Invalid, refusal.CodeBadAgent, "agent: %s", err.Error())
 	}
 	if err := l.Check(&a); err != nil {
 		return nil, err
@@ -163,7 +159,7 @@ func PoolsOf(mem *reducer.Memory) map[string]string {
 }
 
 // Tools returns the tools of a definition as they are announced, and checks that
-// its provider lives. pools are as in [Task]. Errors are the bus's, or a *[Refusal].
+// its provider lives. pools are as in [Task]. Errors are the bus's, or a *[refusal.Error].
 func (l *Launcher) Tools(ctx context.Context, a *events.Agent, pools map[string]string) ([]events.ToolSpec, error) {
 	tools, err := l.catalog.resolve(ctx, a, pools)
 	if err == nil {
@@ -172,14 +168,13 @@ func (l *Launcher) Tools(ctx context.Context, a *events.Agent, pools map[string]
 	return tools, err
 }
 
-// Look takes note of what is announced, at most twice a second, and returns the living
-// tools and providers and what gateways remember of announcements. Whoever calls it every
-// now and then lets starts tell what is being announced again from what nobody announces.
-// With an error, which is the bus's, before is as it was read last; journal.ErrNotReady says
-// that nobody has written it yet. The slices are shared: do not change
-// them.
+// Look reads the directory, at most twice a second, and returns the living tools and
+// providers and the announcements that gateways remember. A caller that looks regularly
+// lets starts tell a tool that is being announced again from one that nobody has.
+// With an error, which is the bus's, before is what was read last; journal.ErrNotReady
+// says that nobody has written it yet. The slices are shared: do not change them.
 func (l *Launcher) Look(ctx context.Context) (tools []events.ToolSpec, providers []string, before journal.Offers, err error) {
-	seen, err := l.catalog.at(ctx, l.cfg.Clock().Add(-lookEvery))
+	seen, err := l.catalog.since(ctx, l.cfg.Clock().Add(-lookEvery))
 	if err == nil {
 		err = seen.stale
 	}
@@ -188,6 +183,6 @@ func (l *Launcher) Look(ctx context.Context) (tools []events.ToolSpec, providers
 
 // Announced returns every tool that lives, as it was announced.
 func (l *Launcher) Announced(ctx context.Context) ([]events.ToolSpec, error) {
-	seen, err := l.catalog.at(ctx, l.cfg.Clock().Add(-catalogAge))
+	seen, err := l.catalog.since(ctx, l.cfg.Clock().Add(-catalogAge))
 	return seen.tools, err
 }

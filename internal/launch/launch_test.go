@@ -11,6 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -96,21 +97,21 @@ func TestPin(t *testing.T) {
 
 func TestPinRefuses(t *testing.T) {
 	for code, change := range map[string]func(*events.Agent){
-		launch.CodeBadAgent:        func(a *events.Agent) { a.Mode = "monologue" },
-		launch.CodeUnknownProvider: func(a *events.Agent) { a.LLM.Provider = "oracle" },
-		launch.CodeUnknownTool:     func(a *events.Agent) { a.Tools = []string{"play"} },
-		launch.CodeAmbiguousTool:   func(a *events.Agent) { a.Tools = []string{"twin"} },
-		launch.CodeBadApproval:     func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAlways} },
-		launch.CodeBadEstimator:    func(a *events.Agent) { a.Config.TokenEstimator = "guess" },
+		refusal.CodeBadAgent:        func(a *events.Agent) { a.Mode = "monologue" },
+		refusal.CodeUnknownProvider: func(a *events.Agent) { a.LLM.Provider = "oracle" },
+		refusal.CodeUnknownTool:     func(a *events.Agent) { a.Tools = []string{"play"} },
+		refusal.CodeAmbiguousTool:   func(a *events.Agent) { a.Tools = []string{"twin"} },
+		refusal.CodeBadApproval:     func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAlways} },
+		refusal.CodeBadEstimator:    func(a *events.Agent) { a.Config.TokenEstimator = "guess" },
 	} {
 		t.Run(code, func(t *testing.T) {
 			onPad(t, func(t *testing.T, p *pad) {
 				p.announce(t, "one", "twin", "is one")
 				p.announce(t, "two", "twin", "is another")
 				_, err := p.Pin(t.Context(), worker(change), launch.Task{Text: "Do it."})
-				var refusal *launch.Refusal
-				require.ErrorAs(t, err, &refusal)
-				require.Equal(t, code, refusal.Code, refusal.Message)
+				var refused *refusal.Error
+				require.ErrorAs(t, err, &refused)
+				require.Equal(t, code, refused.Code, refused.Message)
 			})
 		})
 	}
@@ -130,16 +131,16 @@ func TestPinSeesWhatCameMeanwhile(t *testing.T) {
 
 func TestDefinition(t *testing.T) {
 	onPad(t, func(t *testing.T, p *pad) {
-		var refusal *launch.Refusal
+		var refused *refusal.Error
 		for _, name := range []string{"nobody", "No Name"} {
 			_, err := p.Definition(t.Context(), "default", name)
-			require.ErrorAs(t, err, &refusal)
-			require.Equal(t, launch.CodeAgentNotFound, refusal.Code)
+			require.ErrorAs(t, err, &refused)
+			require.Equal(t, refusal.CodeAgentNotFound, refused.Code)
 		}
 		require.NoError(t, p.bus.PutAgent(t.Context(), "default", "broken", []byte(`{"name": 1}`)))
 		_, err := p.Definition(t.Context(), "default", "broken")
-		require.ErrorAs(t, err, &refusal)
-		require.Equal(t, launch.CodeBadAgent, refusal.Code)
+		require.ErrorAs(t, err, &refused)
+		require.Equal(t, refusal.CodeBadAgent, refused.Code)
 		require.NoError(t, p.bus.PutAgent(t.Context(), "default", "worker", agentfile.Marshal(worker(nil))))
 		a, err := p.Definition(t.Context(), "default", "worker")
 		require.NoError(t, err)
@@ -162,10 +163,11 @@ func TestOpen(t *testing.T) {
 				return nil
 			},
 		}
-		opened, err := p.Open(t.Context(), at, opening)
+		state, n, err := p.Open(t.Context(), at, opening)
 		require.NoError(t, err)
-		require.Equal(t, launch.Opened{State: events.Planning, N: 1}, opened)
-		_, err = p.Open(t.Context(), at, opening)
+		require.Equal(t, events.Planning, state)
+		require.EqualValues(t, 1, n)
+		_, _, err = p.Open(t.Context(), at, opening)
 		require.ErrorIs(t, err, there)
 		began, due := time.Now(), make(chan events.Run, 1)
 		go func() {
@@ -189,9 +191,9 @@ func TestWhoseToolItIs(t *testing.T) {
 			a := worker(func(a *events.Agent) { a.Tools = []string{ref} })
 			tools, err := p.Tools(t.Context(), &a, pools)
 			if err != nil {
-				var refusal *launch.Refusal
-				require.ErrorAs(t, err, &refusal)
-				return refusal.Code, err
+				var refused *refusal.Error
+				require.ErrorAs(t, err, &refused)
+				return refused.Code, err
 			}
 			require.Len(t, tools, 1)
 			require.NotContains(t, tools[0].Name, "/", "the model sees the bare name")
@@ -213,9 +215,9 @@ func TestWhoseToolItIs(t *testing.T) {
 		is("web", "web/pay", nil)
 		is("web", "pay", map[string]string{"pay": "web"})
 		is("bank", "bank/pay", map[string]string{"pay": "web"})
-		is(launch.CodeUnknownTool, "pay", map[string]string{"pay": "elsewhere"})
-		is(launch.CodeUnknownTool, "elsewhere/pay", nil)
-		is(launch.CodeUnsettled, "gone", nil)
+		is(refusal.CodeUnknownTool, "pay", map[string]string{"pay": "elsewhere"})
+		is(refusal.CodeUnknownTool, "elsewhere/pay", nil)
+		is(refusal.CodeUnsettled, "gone", nil)
 
 		p.announce(t, "bank", "twin", "is one")
 		p.announce(t, "web", "twin", "is another")
@@ -227,9 +229,9 @@ func TestWhoseToolItIs(t *testing.T) {
 
 		oracle := worker(func(a *events.Agent) { a.LLM.Provider = "oracle" })
 		_, err = p.Tools(t.Context(), &oracle, nil)
-		var refusal *launch.Refusal
-		require.ErrorAs(t, err, &refusal)
-		require.Equal(t, launch.Unsettled, refusal.Kind)
-		require.Equal(t, launch.CodeUnsettled, refusal.Code)
+		var refused *refusal.Error
+		require.ErrorAs(t, err, &refused)
+		require.Equal(t, refusal.Unavailable, refused.Kind)
+		require.Equal(t, refusal.CodeUnsettled, refused.Code)
 	})
 }

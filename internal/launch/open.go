@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -26,23 +27,21 @@ type Opening struct {
 	Check func(mem *reducer.Memory) error
 }
 
-// Opened says where a run stands that was opened.
-type Opened struct {
-	State events.State
-	N     uint64
-}
-
-// Open sets the run's timer, appends its first event and returns where the run
-// stands then. If that fails, the timer finds no run and is done with. Errors are
-// those of Check, of the log, or a *[Refusal] with [CodeTooLarge].
-func (l *Launcher) Open(ctx context.Context, at events.Run, o Opening) (Opened, error) {
+// Open sets the run's timer, appends its first event and returns the state and the
+// number of events that the run has then. If that fails, the timer finds no run and is
+// acknowledged. Errors are those of Check, of the log, or a refusal.CodeTooLarge.
+func (l *Launcher) Open(ctx context.Context, at events.Run, o Opening) (events.State, uint64, error) {
 	store := l.cfg.Store
 	run := store.Acquire(at)
 	defer store.Release(run)
 	run.Lock()
 	defer run.Unlock()
-	if err := l.armFirst(ctx, at, o.Budget); err != nil {
-		return Opened{}, err
+	first := l.cfg.FirstLook
+	if o.Budget != nil && o.Budget.MaxWallTime > 0 {
+		first = min(first, time.Duration(o.Budget.MaxWallTime))
+	}
+	if err := l.LookAt(ctx, at, store.Now().Add(first)); err != nil {
+		return "", 0, err
 	}
 	if o.Parent != nil {
 		run.Adopt(o.Parent)
@@ -56,24 +55,13 @@ func (l *Launcher) Open(ctx context.Context, at events.Run, o Opening) (Opened, 
 		return []runlog.Draft{{Origin: store.Machine().Table().Initial(), Payload: o.First}}, nil
 	})
 	if errors.Is(err, journal.ErrTooLarge) {
-		refusal := refuse(TooLarge, CodeTooLarge,
+		return "", 0, refusal.Wrap(err, refusal.TooLarge, refusal.CodeTooLarge,
 			"task, definition and tool schemas together are larger than %d KiB, the most that an event may have", journal.MaxBody>>10)
-		refusal.cause = err
-		return Opened{}, refusal
 	}
 	if err != nil {
-		return Opened{}, err
+		return "", 0, err
 	}
-	return Opened{State: run.Memory().State, N: run.Memory().N}, nil
-}
-
-// armFirst sets the timer of a run that is about to be opened.
-func (l *Launcher) armFirst(ctx context.Context, at events.Run, budget *events.Budget) error {
-	in := l.cfg.FirstLook
-	if budget != nil && budget.MaxWallTime > 0 {
-		in = min(in, time.Duration(budget.MaxWallTime))
-	}
-	return l.LookAt(ctx, at, l.cfg.Store.Now().Add(in))
+	return run.Memory().State, run.Memory().N, nil
 }
 
 // LookAt has the run looked at by whoever takes its timers, at the given time.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/simulated"
@@ -68,28 +69,28 @@ func definition(change func(*events.Agent)) events.Agent {
 
 func (r *rig) place() events.Run { return r.store.Place(events.DefaultNamespace, runlog.NewID()) }
 
-func requireRefusal(t *testing.T, err error, kind launch.Kind, code string) {
+func requireRefusal(t *testing.T, err error, kind refusal.Kind, code string) {
 	t.Helper()
-	var refusal *launch.Refusal
-	require.ErrorAs(t, err, &refusal)
-	require.Equal(t, kind, refusal.Kind)
-	require.Equal(t, code, refusal.Code)
-	require.NotEmpty(t, refusal.Message)
+	var refused *refusal.Error
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, kind, refused.Kind)
+	require.Equal(t, code, refused.Code)
+	require.NotEmpty(t, refused.Message)
 }
 
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	for code, c := range map[string]struct {
-		kind   launch.Kind
+		kind   refusal.Kind
 		change func(*events.Agent)
 	}{
-		launch.CodeBadAgent:        {launch.Malformed, func(a *events.Agent) { a.Config.MaxSteps = -1 }},
-		launch.CodeUnknownProvider: {launch.Unusable, func(a *events.Agent) { a.LLM.Provider = "nobody" }},
-		launch.CodeUnknownTool:     {launch.Unusable, func(a *events.Agent) { a.Tools = []string{"nothing"} }},
-		launch.CodeBadApproval:     {launch.Unusable, func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAlways} }},
-		launch.CodeBadEstimator:    {launch.Unusable, func(a *events.Agent) { a.Config.TokenEstimator = "bad" }},
-		launch.CodeBadOutputSchema: {launch.Unusable, func(a *events.Agent) { a.OutputSchema = []byte(`{"type":"nothing"}`) }},
+		refusal.CodeBadAgent:        {refusal.Invalid, func(a *events.Agent) { a.Config.MaxSteps = -1 }},
+		refusal.CodeUnknownProvider: {refusal.Unprocessable, func(a *events.Agent) { a.LLM.Provider = "nobody" }},
+		refusal.CodeUnknownTool:     {refusal.Unprocessable, func(a *events.Agent) { a.Tools = []string{"nothing"} }},
+		refusal.CodeBadApproval:     {refusal.Unprocessable, func(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAlways} }},
+		refusal.CodeBadEstimator:    {refusal.Unprocessable, func(a *events.Agent) { a.Config.TokenEstimator = "bad" }},
+		refusal.CodeBadOutputSchema: {refusal.Unprocessable, func(a *events.Agent) { a.OutputSchema = []byte(`{"type":"nothing"}`) }},
 	} {
 		t.Run(code, func(t *testing.T) {
 			_, err := r.Pin(t.Context(), definition(c.change), launch.Task{Text: "x", Mode: events.ModeTask})
@@ -97,12 +98,12 @@ func TestRefusals(t *testing.T) {
 		})
 	}
 	_, err := r.Definition(t.Context(), events.DefaultNamespace, "helper")
-	requireRefusal(t, err, launch.NotFound, launch.CodeAgentNotFound)
+	requireRefusal(t, err, refusal.NotFound, refusal.CodeAgentNotFound)
 	_, err = r.Definition(t.Context(), events.DefaultNamespace, "No Name")
-	requireRefusal(t, err, launch.NotFound, launch.CodeAgentNotFound)
+	requireRefusal(t, err, refusal.NotFound, refusal.CodeAgentNotFound)
 	require.NoError(t, r.process.PutAgent(t.Context(), events.DefaultNamespace, "helper", []byte(`{"name":7}`)))
 	_, err = r.Definition(t.Context(), events.DefaultNamespace, "helper")
-	requireRefusal(t, err, launch.Unusable, launch.CodeBadAgent)
+	requireRefusal(t, err, refusal.Unprocessable, refusal.CodeBadAgent)
 	require.NoError(t, r.process.PutAgent(t.Context(), events.DefaultNamespace, "helper", agentfile.Marshal(definition(nil))))
 	a, err := r.Definition(t.Context(), events.DefaultNamespace, "helper")
 	require.NoError(t, err)
@@ -134,10 +135,11 @@ func TestOpenConflicts(t *testing.T) {
 		return nil
 	}}
 	at := r.place()
-	opened, err := r.Open(t.Context(), at, o)
+	state, n, err := r.Open(t.Context(), at, o)
 	require.NoError(t, err)
-	require.Equal(t, launch.Opened{State: events.Planning, N: 1}, opened)
-	_, err = r.Open(t.Context(), at, o)
+	require.Equal(t, events.Planning, state)
+	require.EqualValues(t, 1, n)
+	_, _, err = r.Open(t.Context(), at, o)
 	require.ErrorIs(t, err, errTaken, "there is one run, however often it is opened")
 	head, err := r.process.Head(t.Context(), at)
 	require.NoError(t, err)
@@ -145,8 +147,8 @@ func TestOpenConflicts(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, events.Idle, s.From, "and nothing was appended to it")
 
-	_, err = r.Open(t.Context(), r.place(), launch.Opening{First: r.pinned(t, strings.Repeat("x", journal.MaxBody+1))})
-	requireRefusal(t, err, launch.TooLarge, launch.CodeTooLarge)
+	_, _, err = r.Open(t.Context(), r.place(), launch.Opening{First: r.pinned(t, strings.Repeat("x", journal.MaxBody+1))})
+	requireRefusal(t, err, refusal.TooLarge, refusal.CodeTooLarge)
 	require.ErrorIs(t, err, journal.ErrTooLarge)
 }
 
@@ -191,21 +193,21 @@ func TestFirstTimer(t *testing.T) {
 		return timers
 	})
 	start := r.pinned(t, "x")
-	_, err := r.Open(t.Context(), r.place(), launch.Opening{First: start})
+	_, _, err := r.Open(t.Context(), r.place(), launch.Opening{First: start})
 	require.NoError(t, err)
-	_, err = r.Open(t.Context(), r.place(), launch.Opening{First: start, Budget: &events.Budget{MaxWallTime: events.Duration(10 * time.Second)}})
+	_, _, err = r.Open(t.Context(), r.place(), launch.Opening{First: start, Budget: &events.Budget{MaxWallTime: events.Duration(10 * time.Second)}})
 	require.NoError(t, err)
 	require.False(t, timers.opened)
 	require.Equal(t, []time.Duration{time.Minute, 10 * time.Second}, timers.at, "no later than its time is up")
 
 	timers.fails = []error{journal.ErrInDoubt, journal.ErrInDoubt}
-	_, err = r.Open(t.Context(), r.place(), launch.Opening{First: start})
+	_, _, err = r.Open(t.Context(), r.place(), launch.Opening{First: start})
 	require.NoError(t, err, "what may not be stored is set again")
 	require.Len(t, timers.at, 5)
 
 	timers.fails = []error{journal.ErrDenied}
 	at := r.place()
-	_, err = r.Open(t.Context(), at, launch.Opening{First: start})
+	_, _, err = r.Open(t.Context(), at, launch.Opening{First: start})
 	require.ErrorIs(t, err, journal.ErrDenied)
 	_, err = r.process.Head(t.Context(), at)
 	require.ErrorIs(t, err, journal.ErrNotFound, "no timer, no run")

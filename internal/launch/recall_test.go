@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -71,7 +72,7 @@ func TestPinAfterACallerWentAway(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		f.fail = nil
 		require.Equal(t, "payments", p.pool(t))
-		require.Equal(t, launch.CodeUnsettled, p.refusal(t, func(a *events.Agent) { a.Tools = []string{"mail"} }).Code)
+		require.Equal(t, refusal.CodeUnsettled, p.refusal(t, func(a *events.Agent) { a.Tools = []string{"mail"} }).Code)
 	})
 }
 
@@ -100,8 +101,8 @@ func TestPinBeforeOffersCouldBeRead(t *testing.T) {
 		p.remembered(t, journal.Offers{First: map[string]string{"pay": "payments"}})
 		f.fail = silent
 		refused := p.refusal(t, pays)
-		require.Equal(t, launch.CodeUnsettled, refused.Code)
-		require.Equal(t, launch.Unsettled, refused.Kind)
+		require.Equal(t, refusal.CodeUnsettled, refused.Code)
+		require.Equal(t, refusal.Unavailable, refused.Kind)
 		require.Positive(t, refused.RetryAfter)
 		require.Equal(t, "pay", refused.Fields["tool"])
 		p.pinned(t, "a tool of one pool is that pool's")

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -11,7 +12,7 @@ import (
 // checkOutputSchema reports a schema of answers that cannot be used.
 func (l *Launcher) checkOutputSchema(schema json.RawMessage) error {
 	if err := l.usable(schema); err != nil {
-		return refuse(Unusable, CodeBadOutputSchema, "output_schema: %s", err.Error())
+		return refusal.New(refusal.Unprocessable, refusal.CodeBadOutputSchema, "output_schema: %s", err.Error())
 	}
 	return nil
 }
@@ -21,9 +22,8 @@ func (l *Launcher) checkOutputSchema(schema json.RawMessage) error {
 func (l *Launcher) checkToolSchemas(tools []events.ToolSpec) error {
 	for _, t := range tools {
 		if err := l.usable(t.Schema); err != nil {
-			e := refuse(Unusable, CodeBadToolSchema, "the tool %q is announced with a schema that cannot be used: %s", t.Name, err.Error())
-			e.Fields = map[string]any{"tool": t.Name}
-			return e
+			return refusal.New(refusal.Unprocessable, refusal.CodeBadToolSchema,
+				"the tool %q is announced with a schema that cannot be used: %s", t.Name, err.Error()).With(map[string]any{"tool": t.Name})
 		}
 	}
 	return nil

@@ -10,17 +10,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // refusal pins what an agent needs, which has to fail, and returns how.
-func (p *pad) refusal(t *testing.T, change func(*events.Agent)) *launch.Refusal {
+func (p *pad) refusal(t *testing.T, change func(*events.Agent)) *refusal.Error {
 	t.Helper()
 	_, err := p.Pin(t.Context(), worker(change), launch.Task{Text: "Do it."})
-	var refusal *launch.Refusal
-	require.ErrorAs(t, err, &refusal)
-	return refusal
+	var refused *refusal.Error
+	require.ErrorAs(t, err, &refused)
+	return refused
 }
 
 // passes lets time pass, with a look at the directory every second.
@@ -37,23 +38,23 @@ func (p *pad) passes(t *testing.T, d time.Duration) {
 func TestPinOfWhatIsAnnouncedAgain(t *testing.T) {
 	onPad(t, func(t *testing.T, p *pad) {
 		for code, change := range map[string]func(*events.Agent){
-			launch.CodeUnknownTool:     func(a *events.Agent) { a.Tools = []string{"wrok"} },
-			launch.CodeUnknownProvider: func(a *events.Agent) { a.LLM.Provider = "oracle" },
+			refusal.CodeUnknownTool:     func(a *events.Agent) { a.Tools = []string{"wrok"} },
+			refusal.CodeUnknownProvider: func(a *events.Agent) { a.LLM.Provider = "oracle" },
 		} {
 			require.Equal(t, code, p.refusal(t, change).Code)
 		}
 		p.passes(t, journal.AnnouncementTTL+time.Second) // nothing is announced any more
 		for range 2 {
 			lapsed := p.refusal(t, nil)
-			require.Equal(t, launch.CodeUnsettled, lapsed.Code, lapsed.Message)
-			require.Equal(t, launch.Unsettled, lapsed.Kind)
+			require.Equal(t, refusal.CodeUnsettled, lapsed.Code, lapsed.Message)
+			require.Equal(t, refusal.Unavailable, lapsed.Kind)
 			require.Positive(t, lapsed.RetryAfter)
 			require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 		}
 		p.announce(t, "default", "work", "works")
 		p.pinned(t, "all is back")
 		p.passes(t, journal.AnnouncementTTL+journal.AnnouncementRefresh*2)
-		require.Equal(t, launch.CodeUnknownProvider, p.refusal(t, nil).Code, "it stays away")
+		require.Equal(t, refusal.CodeUnknownProvider, p.refusal(t, nil).Code, "it stays away")
 	})
 }
 
@@ -62,9 +63,9 @@ func TestPinBeforeAnyPlanner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPad(t)
 		p.announce(t, "default", "work", "works")
-		require.Equal(t, launch.CodeUnsettled, p.refusal(t, nil).Code)
+		require.Equal(t, refusal.CodeUnsettled, p.refusal(t, nil).Code)
 		time.Sleep(journal.AnnouncementRefresh * 2) // in the bubble
-		require.Equal(t, launch.CodeUnknownProvider, p.refusal(t, nil).Code)
+		require.Equal(t, refusal.CodeUnknownProvider, p.refusal(t, nil).Code)
 	})
 }
 
@@ -89,15 +90,15 @@ func TestPinAfterAnOutage(t *testing.T) {
 		require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 		time.Sleep(time.Minute) // in the bubble
 		require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
-		require.Equal(t, launch.CodeUnknownTool, p.refusal(t, nil).Code)
+		require.Equal(t, refusal.CodeUnknownTool, p.refusal(t, nil).Code)
 		time.Sleep(2 * time.Second) // in the bubble
 		directory.gone = true
 		_, err := p.Pin(t.Context(), worker(nil), launch.Task{Text: "Do it."})
 		require.ErrorContains(t, err, "does not answer")
 		directory.gone = false
-		require.Equal(t, launch.CodeUnsettled, p.refusal(t, nil).Code)
+		require.Equal(t, refusal.CodeUnsettled, p.refusal(t, nil).Code)
 		time.Sleep(journal.AnnouncementRefresh * 2) // in the bubble
 		require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
-		require.Equal(t, launch.CodeUnknownTool, p.refusal(t, nil).Code)
+		require.Equal(t, refusal.CodeUnknownTool, p.refusal(t, nil).Code)
 	})
 }

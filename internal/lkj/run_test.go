@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/lkj"
 	"github.com/moorebus/moorebus/internal/natsbus"
@@ -89,7 +89,7 @@ func (s *site) serve(model llm.Caller) {
 // run carries a run to its end, and shows each event with the memory after it.
 func (s *site) run(a events.Agent, see func(*reducer.Memory, *events.Event, journal.Record)) (events.Run, *reducer.Memory) {
 	s.t.Helper()
-	started, err := s.host.Gateway().Start(s.t.Context(), "", gateway.StartRequest{Agent: &a, Task: "Keep the library."})
+	started, err := s.host.Gateway().Start(s.t.Context(), "", control.StartRequest{Agent: &a, Task: "Keep the library."})
 	require.NoError(s.t, err)
 	run := s.host.Store().Place(events.DefaultNamespace, started.RunID)
 	machine := reducer.NewMachine(reducer.MachineOptions{})

@@ -11,7 +11,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/moorebus/moorebus/internal/console"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -53,7 +54,7 @@ func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 	}
 	// The id is chosen here, so that the run can be cancelled that nobody hears of.
 	run := s.o.Store.Place(s.o.Namespace, s.o.Store.NewID())
-	start := gateway.StartRequest{AgentName: req.Params.Name, Task: task, Mode: events.ModeTask, RunID: run.ID}
+	start := control.StartRequest{AgentName: req.Params.Name, Task: task, Mode: events.ModeTask, RunID: run.ID}
 	if s.o.Agent != nil {
 		start.AgentName, start.Agent = "", s.o.Agent
 	}
@@ -72,22 +73,22 @@ func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 }
 
 // start starts the run, also where the client goes meanwhile.
-func (s *Server) start(ctx context.Context, req gateway.StartRequest) error {
+func (s *Server) start(ctx context.Context, req control.StartRequest) error {
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
 		defer time.AfterFunc(startGrace, cancel).Stop()
 		<-lasting.Done()
 	})()
-	_, err := s.o.Gateway.Start(lasting, s.o.Namespace, req)
+	_, err := s.o.Control.Start(lasting, s.o.Namespace, req)
 	return err
 }
 
 // begun reports whether the run may have begun that could not be started: nobody
 // refused it.
 func begun(err error) bool {
-	var known *gateway.Error
-	return !errors.As(err, &known) || known.Code == gateway.CodeUnavailable
+	var known *refusal.Error
+	return !errors.As(err, &known) || known.Code == refusal.CodeUnavailable
 }
 
 // taskOf reads the arguments.
@@ -108,7 +109,7 @@ func taskOf(arguments json.RawMessage) (string, error) {
 
 // refused is a run that did not begin.
 func (s *Server) refused(ctx context.Context, err error) (*mcp.CallToolResult, error) {
-	var known *gateway.Error
+	var known *refusal.Error
 	if errors.As(err, &known) {
 		return failed(outcome{Code: known.Code, Message: known.Message}), nil
 	}
@@ -162,9 +163,9 @@ func notifier(req *mcp.CallToolRequest) func(n uint64, what string) {
 func (s *Server) cancel(ctx context.Context, run events.Run) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer stop()
-	_, err := s.o.Gateway.Cancel(ctx, run.Namespace, run.ID, events.By{Reason: "the MCP client does not wait for it any more"})
-	var known *gateway.Error
-	if err != nil && !(errors.As(err, &known) && (known.Code == gateway.CodeRunEnded || known.Code == gateway.CodeRunNotFound)) {
+	_, err := s.o.Control.Cancel(ctx, run.Namespace, run.ID, events.By{Reason: "the MCP client does not wait for it any more"})
+	var known *refusal.Error
+	if err != nil && !(errors.As(err, &known) && (known.Code == refusal.CodeRunEnded || known.Code == refusal.CodeRunNotFound)) {
 		s.o.Logger.Warn("a run that nobody waits for could not be cancelled, and goes on", "run", run.ID, "reason", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -74,11 +74,11 @@ func served(t *testing.T, wrap func(journal.Log) journal.Log) *Server {
 	bus := simulated.New(simulated.Options{})
 	require.NoError(t, bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 	store := runlog.New(runlog.Options{Log: wrap(bus)})
-	g, err := gateway.New(gateway.Config{Store: store, Queue: bus, Feed: bus, Timers: bus, Directory: bus, Agents: bus, Instance: "test"})
+	g, err := control.New(control.Config{Store: store, Queue: bus, Feed: bus, Timers: bus, Directory: bus, Agents: bus, Instance: "test"})
 	require.NoError(t, err)
 	a, err := agentfile.ParseDefinition([]byte(`{"name": "a", "llm": {"provider": "scripted", "script": [{"text": "x"}]}}`), agentfile.JSON, agentfile.Options{})
 	require.NoError(t, err)
-	s, err := New(t.Context(), Options{Log: bus, Store: store, Gateway: g, Namespace: "default", Agent: &a})
+	s, err := New(t.Context(), Options{Log: bus, Store: store, Control: g, Namespace: "default", Agent: &a})
 	require.NoError(t, err)
 	t.Cleanup(s.end)
 	return s

@@ -14,7 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -31,11 +31,11 @@ const (
 
 // Options say what is offered.
 type Options struct {
-	// Log and Store are where the runs are, Gateway starts and cancels them. All
+	// Log and Store are where the runs are, Control starts and cancels them. All
 	// required.
 	Log     journal.Log
 	Store   *runlog.Store
-	Gateway *gateway.Gateway
+	Control *control.Controller
 	// Namespace is that of agents and runs.
 	Namespace string
 	// Agent is the one agent that is offered; nil: stored ones.
@@ -174,7 +174,7 @@ func (s *Server) look(ctx context.Context) {
 func (s *Server) refresh(ctx context.Context) error {
 	s.refreshing.Lock()
 	defer s.refreshing.Unlock()
-	stored, err := s.o.Gateway.StoredAgents(ctx, s.o.Namespace)
+	stored, err := s.o.Control.StoredAgents(ctx, s.o.Namespace)
 	if err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func (s *Server) refresh(ctx context.Context) error {
 }
 
 func (s *Server) description(ctx context.Context, name string) string {
-	data, err := s.o.Gateway.Agent(ctx, s.o.Namespace, name)
+	data, err := s.o.Control.Agent(ctx, s.o.Namespace, name)
 	if err != nil {
 		return s.offered[name]
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/filelog"
-	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/reducertest"
@@ -106,7 +106,7 @@ func TestBodyBelongsToItsSubject(t *testing.T) {
 func requireGatewayEnds(t *testing.T, r *rig, run events.Run) {
 	t.Helper()
 	bus := r.open(t, Gateway)
-	g, err := gateway.New(gateway.Config{
+	g, err := control.New(control.Config{
 		Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus, Timers: bus, Directory: bus, Agents: bus, Instance: "g",
 	})
 	require.NoError(t, err)

@@ -17,12 +17,14 @@ import (
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/approval"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/filelog"
-	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/planner"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/schema"
@@ -41,7 +43,7 @@ import (
 type installation struct {
 	*rig
 	t       *testing.T
-	gateway *gateway.Gateway
+	gateway *control.Controller
 	tap     *natsbus.Bus
 	buses   map[string]*natsbus.Bus
 
@@ -140,7 +142,7 @@ func (in *installation) act() {
 
 func (in *installation) serve() {
 	bus := in.user(Gateway)
-	g, err := gateway.New(gateway.Config{
+	g, err := control.New(control.Config{
 		Instance: "g", Store: in.store(bus), Queue: bus, Feed: bus, Timers: bus, Directory: bus, Agents: bus, Tombstones: bus,
 		Validator: schema.New(schema.Options{}), CheckApproval: approval.New().Check, Ready: bus.Ready,
 		PoolWait: 300 * time.Millisecond, Logger: quiet,
@@ -169,7 +171,7 @@ func (in *installation) begin(change func(*events.Agent), script string) events.
 	if change != nil {
 		change(&a)
 	}
-	started, err := in.gateway.Start(in.t.Context(), "", gateway.StartRequest{Agent: &a, Task: "Pay."})
+	started, err := in.gateway.Start(in.t.Context(), "", control.StartRequest{Agent: &a, Task: "Pay."})
 	require.NoError(in.t, err)
 	return events.NewRun(events.DefaultNamespace, started.RunID, 1)
 }
@@ -274,11 +276,11 @@ func (in *installation) readSnapshots(run events.Run) {
 // another.
 func (in *installation) fork(run events.Run, at uint64) {
 	in.t.Helper()
-	cancelled, err := in.gateway.Fork(in.t.Context(), "", run.ID, gateway.ForkRequest{At: at})
+	cancelled, err := in.gateway.Fork(in.t.Context(), "", run.ID, forking.Request{At: at})
 	require.NoError(in.t, err)
 	_, err = in.gateway.Cancel(in.t.Context(), "", cancelled.RunID, events.By{By: "ann"})
 	require.NoError(in.t, err)
-	fork, err := in.gateway.Fork(in.t.Context(), "", run.ID, gateway.ForkRequest{At: at})
+	fork, err := in.gateway.Fork(in.t.Context(), "", run.ID, forking.Request{At: at})
 	require.NoError(in.t, err)
 	_, err = in.gateway.Decide(in.t.Context(), "", fork.RunID, events.Decision{CallID: "pay", Decision: events.DecisionRejected, By: "ann"})
 	require.NoError(in.t, err)
@@ -322,16 +324,16 @@ func (in *installation) keep(run events.Run) {
 	dropped, err := in.tap.Dropped(ctx)
 	require.NoError(in.t, err)
 	require.Equal(in.t, []string{run.ID}, dropped)
-	var refused *gateway.Error
+	var refused *refusal.Error
 	require.Eventually(in.t, func() bool { // a leader that was replaced answers until it learns of that
 		_, err := in.gateway.State(ctx, "", run.ID, 0)
-		return errors.As(err, &refused) && refused.Code == gateway.CodeRunPurged
+		return errors.As(err, &refused) && refused.Code == refusal.CodeRunPurged
 	}, patience, 10*time.Millisecond)
 	a := events.DefaultAgent()
 	a.Name, a.LLM = "again", events.LLM{Provider: "scripted", Script: json.RawMessage(`[{"text": "x"}]`)}
-	_, err = in.gateway.Start(ctx, "", gateway.StartRequest{Agent: &a, Task: "Again.", RunID: run.ID})
+	_, err = in.gateway.Start(ctx, "", control.StartRequest{Agent: &a, Task: "Again.", RunID: run.ID})
 	require.ErrorAs(in.t, err, &refused)
-	require.Equal(in.t, gateway.CodeRunPurged, refused.Code)
+	require.Equal(in.t, refusal.CodeRunPurged, refused.Code)
 
 	file, err := filelog.Open(archive)
 	require.NoError(in.t, err)

@@ -12,10 +12,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/filelog"
-	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -64,12 +65,12 @@ func TestPurgeAndImportAgain(t *testing.T) {
 	w.verified()
 
 	a := definition("", calls(0, ""))
-	_, err = w.host.Gateway().Start(t.Context(), "", gateway.StartRequest{Agent: a, Task: "again", RunID: gone.ID})
-	requireCode(t, err, 409, gateway.CodeRunPurged)
+	_, err = w.host.Gateway().Start(t.Context(), "", control.StartRequest{Agent: a, Task: "again", RunID: gone.ID})
+	requireCode(t, err, refusal.Conflict, refusal.CodeRunPurged)
 	_, err = w.host.Gateway().State(t.Context(), "", gone.ID, 0)
-	requireCode(t, err, 404, gateway.CodeRunPurged)
+	requireCode(t, err, refusal.NotFound, refusal.CodeRunPurged)
 	_, err = w.host.Gateway().Events(t.Context(), "", gone.ID, 1)
-	requireCode(t, err, 404, gateway.CodeRunPurged)
+	requireCode(t, err, refusal.NotFound, refusal.CodeRunPurged)
 	_, err = w.purge(retention.PurgeOptions{Runs: []events.Run{gone}})
 	require.ErrorIs(t, err, retention.ErrNotPurged)
 	require.ErrorContains(t, err, "was purged before")
@@ -80,8 +81,8 @@ func TestPurgeAndImportAgain(t *testing.T) {
 	require.Equal(t, before, w.state(gone))
 	_, err = w.bus.Tombstone(t.Context(), gone)
 	require.ErrorIs(t, err, journal.ErrNotFound)
-	_, err = w.host.Gateway().Start(t.Context(), "", gateway.StartRequest{Agent: a, Task: "again", RunID: gone.ID})
-	requireCode(t, err, 409, gateway.CodeRunExists)
+	_, err = w.host.Gateway().Start(t.Context(), "", control.StartRequest{Agent: a, Task: "again", RunID: gone.ID})
+	requireCode(t, err, refusal.Conflict, refusal.CodeRunExists)
 	w.verified()
 
 	_, err = w.purge(retention.PurgeOptions{Runs: []events.Run{kept, waiting}})
@@ -92,12 +93,12 @@ func TestPurgeAndImportAgain(t *testing.T) {
 	require.ErrorIs(t, err, journal.ErrNotFound)
 }
 
-func requireCode(t *testing.T, err error, status int, code string) {
+func requireCode(t *testing.T, err error, kind refusal.Kind, code string) {
 	t.Helper()
-	var refused *gateway.Error
+	var refused *refusal.Error
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, code, refused.Code)
-	require.Equal(t, status, refused.Status)
+	require.Equal(t, kind, refused.Kind)
 }
 
 // Only the run that was purged comes back in its place.
@@ -323,7 +324,7 @@ func TestPurgedRunsAreForgotten(t *testing.T) {
 	_, err = w.purge(retention.PurgeOptions{Runs: []events.Run{run}, Archive: archive(path)})
 	require.NoError(t, err)
 	_, err = other.Gateway().State(t.Context(), run.Namespace, run.ID, 0)
-	requireCode(t, err, 404, gateway.CodeRunPurged)
+	requireCode(t, err, refusal.NotFound, refusal.CodeRunPurged)
 	w.imports(openFile(t, path), retention.ImportOptions{})
 	state, err = other.Gateway().State(t.Context(), run.Namespace, run.ID, 0)
 	require.NoError(t, err)

@@ -14,8 +14,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/filelog"
-	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/reducertest"
@@ -124,12 +125,12 @@ func calls(n int, texts string) string {
 
 func (w *world) start(a *events.Agent) events.Run {
 	w.t.Helper()
-	started, err := w.host.Gateway().Start(w.t.Context(), "", gateway.StartRequest{Agent: a, Task: "do it"})
+	started, err := w.host.Gateway().Start(w.t.Context(), "", control.StartRequest{Agent: a, Task: "do it"})
 	require.NoError(w.t, err)
 	return w.store.Place(events.DefaultNamespace, started.RunID)
 }
 
-func (w *world) state(run events.Run) gateway.RunState {
+func (w *world) state(run events.Run) access.RunState {
 	w.t.Helper()
 	s, err := w.host.Gateway().State(w.t.Context(), run.Namespace, run.ID, 0)
 	require.NoError(w.t, err)

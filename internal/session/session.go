@@ -16,9 +16,10 @@ import (
 	"io"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/internal/output"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -34,7 +35,7 @@ type Bus interface {
 // Options say where a session reads and writes.
 type Options struct {
 	Bus     Bus
-	Gateway *gateway.Gateway
+	Control *control.Controller
 	Machine *reducer.Machine
 	// In gives the user's further messages, a line each; its end closes the
 	// conversation.
@@ -186,14 +187,14 @@ func (s *Session) converse(ctx context.Context) error {
 	}
 	text, err := s.read(ctx)
 	if errors.Is(err, io.EOF) {
-		_, err = s.o.Gateway.Close(ctx, s.run.Namespace, s.run.ID, events.By{Reason: "end of input"})
+		_, err = s.o.Control.Close(ctx, s.run.Namespace, s.run.ID, events.By{Reason: "end of input"})
 		return err
 	}
 	if err != nil {
 		return err
 	}
-	_, err = s.o.Gateway.Inputs(ctx, s.run.Namespace, s.run.ID, []gateway.Input{
-		gateway.UserMessage{MessageID: runlog.NewID(), Content: text},
+	_, err = s.o.Control.Inputs(ctx, s.run.Namespace, s.run.ID, []control.Input{
+		control.UserMessage{MessageID: runlog.NewID(), Content: text},
 	})
 	return err
 }
@@ -232,9 +233,9 @@ func (s *Session) read(ctx context.Context) (string, error) {
 func (s *Session) cancel(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), s.o.CancelTimeout)
 	defer stop()
-	_, err := s.o.Gateway.Cancel(ctx, s.run.Namespace, s.run.ID, events.By{Reason: "interrupted"})
-	var refused *gateway.Error
-	if err != nil && !(errors.As(err, &refused) && refused.Code == gateway.CodeRunEnded) {
+	_, err := s.o.Control.Cancel(ctx, s.run.Namespace, s.run.ID, events.By{Reason: "interrupted"})
+	var refused *refusal.Error
+	if err != nil && !(errors.As(err, &refused) && refused.Code == refusal.CodeRunEnded) {
 		return fmt.Errorf("the run could not be cancelled and may go on: %w", err)
 	}
 	for rec, err := range s.o.Bus.Read(ctx, s.run, 0) {

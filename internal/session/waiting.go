@@ -9,7 +9,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -59,7 +59,7 @@ type waits struct {
 // ask, and has the runs watched that answer its calls.
 func (s *Session) see(ctx context.Context, mem *reducer.Memory, e *events.Event) {
 	var all []Wait
-	for _, id := range gateway.Undecided(mem.PendingApproval) {
+	for _, id := range decisions.Undecided(mem.PendingApproval) {
 		if mem.State != events.WaitingForHuman {
 			break // it ended, and what was asked for stays in its memory
 		}

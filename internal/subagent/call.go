@@ -10,6 +10,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -112,19 +113,19 @@ func (s *Subagents) patiently(ctx context.Context, c call, try func(context.Cont
 
 // isOutage reports whether an error is a store's that may pass by itself.
 func isOutage(err error) bool {
-	var refusal *launch.Refusal
-	return worker.Passing(err) && !errors.As(err, &refusal)
+	var refused *refusal.Error
+	return worker.Passing(err) && !errors.As(err, &refused)
 }
 
 // try is work once. The error is a store's.
 func (s *Subagents) try(ctx context.Context, c call) (worker.Result, error) {
-	refusal, err := s.guard.Refusal(ctx, c.run, c.Call)
+	reason, err := s.guard.Refusal(ctx, c.run, c.Call)
 	switch {
 	case err != nil:
 		return worker.Result{}, err
-	case refusal != "":
-		s.cfg.Logger.Warn("an agent was not called", "run", c.Run, "call", c.ID, "tool", c.Name, "reason", refusal)
-		return c.failed(toolcall.CodeNotApproved, refusal), nil
+	case reason != "":
+		s.cfg.Logger.Warn("an agent was not called", "run", c.Run, "call", c.ID, "tool", c.Name, "reason", reason)
+		return c.failed(toolcall.CodeNotApproved, reason), nil
 	}
 	if t := s.tools[c.Name]; t.Handoff != "" {
 		return s.handOver(ctx, c, t)
@@ -201,7 +202,7 @@ func (s *Subagents) open(ctx context.Context, c call) error {
 	if stone != nil {
 		return tool.Failf(CodeRunPurged, "the run %s, which answered, was purged", c.child.ID)
 	}
-	_, err = s.launcher.Open(ctx, c.child, launch.Opening{
+	_, _, err = s.launcher.Open(ctx, c.child, launch.Opening{
 		First: start, Budget: start.Agent.Budget,
 		Check: func(mem *reducer.Memory) error {
 			if mem.N > 0 {
@@ -253,9 +254,7 @@ func (s *Subagents) pinWhenThere(ctx context.Context, a events.Agent, task launc
 	var start *events.Start
 	err := retry.Policy{First: time.Second, Budget: s.cfg.Patience}.Do(ctx, func(ctx context.Context) (err error) {
 		start, err = s.launcher.Pin(ctx, a, task)
-		var refusal *launch.Refusal
-		missing := errors.As(err, &refusal) && (refusal.Kind == launch.Unsettled || refusal.Code == launch.CodeUnknownTool || refusal.Code == launch.CodeUnknownProvider)
-		if !missing {
+		if !refusal.Is(err, refusal.CodeUnsettled, refusal.CodeUnknownTool, refusal.CodeUnknownProvider) {
 			return retry.Stop(err)
 		}
 		return err
@@ -266,9 +265,9 @@ func (s *Subagents) pinWhenThere(ctx context.Context, a events.Agent, task launc
 // failureOf makes a run that cannot be opened the call's failure; any other error
 // stays as it is.
 func failureOf(err error) error {
-	var refusal *launch.Refusal
-	if errors.As(err, &refusal) {
-		return tool.Failf(refusal.Code, "%s", refusal.Message)
+	var refused *refusal.Error
+	if errors.As(err, &refused) {
+		return tool.Failf(refused.Code, "%s", refused.Message)
 	}
 	return err
 }

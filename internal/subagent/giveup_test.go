@@ -49,7 +49,7 @@ func TestGivingUpFindsTheRun(t *testing.T) {
 		start, err := l.Pin(t.Context(), def, launch.Task{Text: "help", Mode: events.ModeTask})
 		require.NoError(t, err)
 		start.Parent = &events.Parent{Run: run.ID, CallID: "call_1_1", Depth: 1}
-		_, err = l.Open(t.Context(), child(run, "call_1_1"), launch.Opening{First: start})
+		_, _, err = l.Open(t.Context(), child(run, "call_1_1"), launch.Opening{First: start})
 		require.NoError(t, err)
 
 		mem := r.ends(run, 5*time.Minute)

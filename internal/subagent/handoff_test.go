@@ -7,7 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control/decisions"
+	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -72,7 +73,7 @@ func TestPoliciesFollowAHandOff(t *testing.T) {
 		t.Helper()
 		mem := r.memory(run)
 		require.Equal(t, events.WaitingForHuman, mem.State, "%v", mem.Trace)
-		call := gateway.Undecided(mem.PendingApproval)[0]
+		call := decisions.Undecided(mem.PendingApproval)[0]
 		_, err := r.host.Gateway().Decide(t.Context(), "", run.ID, events.Decision{CallID: call, Decision: events.DecisionApproved, By: "me"})
 		require.NoError(t, err)
 	}
@@ -110,7 +111,7 @@ func TestPoliciesFollowAHandOff(t *testing.T) {
 			r.wait(10 * time.Second)
 			mem := r.memory(run)
 			require.Equal(t, "heir", mem.Control.Agent.Name)
-			fork, err := r.host.Gateway().Fork(t.Context(), "", run.ID, gateway.ForkRequest{At: mem.N})
+			fork, err := r.host.Gateway().Fork(t.Context(), "", run.ID, forking.Request{At: mem.N})
 			require.NoError(t, err)
 			forked := r.ends(events.NewRun("default", fork.RunID, 1), 3*time.Minute)
 			require.Equal(t, "ok", code(forked, "call_2_1"), "it stands on what its parent went over to")

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/simulated"
@@ -155,7 +155,7 @@ func (r *rig) define(name, script string, change ...func(*events.Agent)) events.
 // start starts a run of a stored agent.
 func (r *rig) start(name string) events.Run {
 	r.t.Helper()
-	started, err := r.host.Gateway().Start(r.t.Context(), "", gateway.StartRequest{AgentName: name, Task: "Do it."})
+	started, err := r.host.Gateway().Start(r.t.Context(), "", control.StartRequest{AgentName: name, Task: "Do it."})
 	require.NoError(r.t, err)
 	return events.NewRun("default", started.RunID, 1)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -250,7 +250,7 @@ func TestForksHaveChildrenOfTheirOwn(t *testing.T) {
 		r.define("helper", works)
 		run := r.start("boss")
 		r.wait(10 * time.Second)
-		fork, err := r.host.Gateway().Fork(t.Context(), "", run.ID, gateway.ForkRequest{At: r.memory(run).N})
+		fork, err := r.host.Gateway().Fork(t.Context(), "", run.ID, forking.Request{At: r.memory(run).N})
 		require.NoError(t, err)
 		forked := events.NewRun("default", fork.RunID, 1)
 		require.Equal(t, events.Done, r.ends(run, 2*time.Minute).State)

@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -148,7 +148,7 @@ func CheckProvider(a events.Agent, providersFile string, getenv func(string) str
 }
 
 // PutAgent stores an agent under its name.
-func PutAgent(ctx context.Context, g *gateway.Gateway, namespace string, a events.Agent) error {
+func PutAgent(ctx context.Context, g *control.Controller, namespace string, a events.Agent) error {
 	_, err := g.PutAgent(ctx, namespace, a.Name, agentfile.Marshal(a), agentfile.JSON)
 	return err
 }

@@ -2,12 +2,15 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -79,6 +82,24 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 	return cmd
 }
 
+// RunAll runs all parts until ctx ends or one of them fails, and returns when all have
+// ended.
+func RunAll(ctx context.Context, parts ...func(context.Context) error) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	errs := make([]error, len(parts))
+	var all sync.WaitGroup
+	for i, part := range parts {
+		all.Go(func() {
+			if errs[i] = part(ctx); errs[i] != nil {
+				stop()
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
 // AddSnapshotFlag adds --snapshot-every, for processes with an observer.
 func AddSnapshotFlag(flags *pflag.FlagSet, every *int) {
 	flags.IntVar(every, "snapshot-every", observer.DefaultSnapshotEvery, "events between two snapshots of a run; 0: no snapshots")
@@ -133,8 +154,8 @@ type HTTPFlags struct {
 func AddHTTPFlags(flags *pflag.FlagSet) *HTTPFlags {
 	f := &HTTPFlags{}
 	flags.StringSliceVar(&f.hosts, "host", nil, "further `names` by which clients without a token may address --listen; its own host, localhost and IP addresses are always allowed")
-	flags.IntVar(&f.Max, "max-streams", gateway.MaxStreams, "most open event streams; a further one is refused with 429")
-	flags.IntVar(&f.PerClient, "max-client-streams", gateway.MaxClientStreams, "most open event streams of one address; a further one is refused with 429")
+	flags.IntVar(&f.Max, "max-streams", httpapi.MaxStreams, "most open event streams; a further one is refused with 429")
+	flags.IntVar(&f.PerClient, "max-client-streams", httpapi.MaxClientStreams, "most open event streams of one address; a further one is refused with 429")
 	return f
 }
 
@@ -153,7 +174,7 @@ func (f *HTTPFlags) Check() error {
 
 // AddPoolWaitFlag adds --pool-wait, for processes with a gateway.
 func AddPoolWaitFlag(flags *pflag.FlagSet, wait *time.Duration) {
-	flags.DurationVar(wait, "pool-wait", 30*time.Second, "how long a pool may have no actor before its calls are answered with no_actor")
+	flags.DurationVar(wait, "pool-wait", control.PoolWait, "how long a pool may have no actor before its calls are answered with no_actor")
 }
 
 // CheckPoolWait returns a usage error for a wait that is not positive.

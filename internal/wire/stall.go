@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/spf13/pflag"
 )
 
@@ -14,7 +14,7 @@ type StallFlag struct{ After time.Duration }
 // AddStallFlag adds --stall, for processes with a gateway.
 func AddStallFlag(flags *pflag.FlagSet) *StallFlag {
 	f := &StallFlag{}
-	flags.DurationVar(&f.After, "stall", gateway.StallAfter,
+	flags.DurationVar(&f.After, "stall", control.StallAfter,
 		"a run with work to do and no event for this long is driven once more, and ended after as long again; must be longer than any call of a model or a tool")
 	return f
 }

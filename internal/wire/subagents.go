@@ -8,7 +8,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/approval"
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -63,7 +63,7 @@ func NewSubagents(r Role, tools []subagent.Tool) (*subagent.Subagents, error) {
 }
 
 // PutAgents stores all agents of the documents, so that they can call one another.
-func PutAgents(ctx context.Context, g *gateway.Gateway, namespace string, docs agentfile.Documents) error {
+func PutAgents(ctx context.Context, g *control.Controller, namespace string, docs agentfile.Documents) error {
 	for _, a := range docs.Agents() {
 		if err := PutAgent(ctx, g, namespace, a); err != nil {
 			return err

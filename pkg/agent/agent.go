@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -146,7 +146,7 @@ func (a *Agent) start(ctx context.Context, s *service, release func() error) (*R
 		return nil, err
 	}
 	s.host.Store().Bind(at, ctx)
-	_, err = s.host.Gateway().Start(ctx, "", gateway.StartRequest{Agent: &a.def, Task: a.task, TaskType: a.taskType, RunID: at.ID})
+	_, err = s.host.Gateway().Start(ctx, "", control.StartRequest{Agent: &a.def, Task: a.task, TaskType: a.taskType, RunID: at.ID})
 	if err != nil {
 		if _, is := errors.AsType[*Refused](refused(err)); is {
 			err = &BuildError{err}

@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"slices"
 
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -91,7 +91,7 @@ func (r *Run) decide(ctx context.Context, d events.Decision) error {
 // runs that answer its calls, which are watched from then on. The lock is held.
 func (r *Run) waiting(mem *reducer.Memory) ([]Approval, error) {
 	var all []Approval
-	for _, id := range gateway.Undecided(mem.PendingApproval) {
+	for _, id := range decisions.Undecided(mem.PendingApproval) {
 		i := slices.IndexFunc(mem.PendingApproval.Requests, func(q events.Request) bool { return q.CallID == id })
 		all = append(all, Approval{Request: mem.PendingApproval.Requests[i], Run: r.at.ID, of: r})
 	}

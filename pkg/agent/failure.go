@@ -3,10 +3,9 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"net/http"
 
-	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -72,10 +71,10 @@ type Refused struct{ Code, Message string }
 // Error returns the message.
 func (r *Refused) Error() string { return r.Message }
 
-// refused returns an answer of the gateway that blames the request as a *[Refused],
+// refused returns a refusal that blames the request as a *[Refused],
 // other errors as they are.
 func refused(err error) error {
-	if answer, is := errors.AsType[*gateway.Error](err); is && answer.Status < http.StatusInternalServerError {
+	if answer, is := errors.AsType[*refusal.Error](err); is && answer.Kind < refusal.Internal {
 		return &Refused{Code: answer.Code, Message: answer.Message}
 	}
 	return err

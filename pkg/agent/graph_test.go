@@ -14,9 +14,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -156,9 +157,11 @@ func requireUnknownTable(t *testing.T, bus journal.Bus, run, table string) {
 	require.NoError(t, err)
 	h, err := host.New(host.Options{Bus: bus, Tools: registry, Providers: map[string]llm.Caller{"any": scripted.NewMock()}})
 	require.NoError(t, err)
+	server, err := httpapi.New(httpapi.Config{Control: h.Gateway(), Feed: bus})
+	require.NoError(t, err)
 	do := func(method, path string) (int, string) {
 		w := httptest.NewRecorder()
-		h.Gateway().Handler().ServeHTTP(w, httptest.NewRequest(method, path, nil))
+		server.Handler().ServeHTTP(w, httptest.NewRequest(method, path, nil))
 		return w.Code, w.Body.String()
 	}
 	for _, request := range [][2]string{{"GET", ""}, {"POST", "/cancel"}, {"POST", "/pause"}} {
@@ -169,7 +172,7 @@ func requireUnknownTable(t *testing.T, bus journal.Bus, run, table string) {
 			Table              string `json:"table_hash"`
 		}
 		require.NoError(t, json.Unmarshal([]byte(body), &answer))
-		require.Equal(t, gateway.CodeUnknownTable, answer.Code)
+		require.Equal(t, refusal.CodeUnknownTable, answer.Code)
 		require.Equal(t, table, answer.Table)
 		require.Equal(t, run, answer.Run)
 	}

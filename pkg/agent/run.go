@@ -10,9 +10,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/gateway"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/internal/output"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -211,8 +212,8 @@ func (r *Run) Send(ctx context.Context, text string) (string, error) {
 // Post says something to the run. When it returns, the turn has begun: [Run.Approvals]
 // waits for what it asks, and [Run.Answer] for its answer.
 func (r *Run) Post(ctx context.Context, text string) error {
-	sent, err := r.service.host.Gateway().Inputs(ctx, r.at.Namespace, r.at.ID, []gateway.Input{
-		gateway.UserMessage{MessageID: runlog.NewID(), Content: text},
+	sent, err := r.service.host.Gateway().Inputs(ctx, r.at.Namespace, r.at.ID, []control.Input{
+		control.UserMessage{MessageID: runlog.NewID(), Content: text},
 	})
 	if err != nil {
 		return refused(err)
@@ -237,8 +238,8 @@ func (r *Run) Finish(ctx context.Context) error {
 // Cancel ends the run from outside. That it has ended is no error.
 func (r *Run) Cancel(ctx context.Context, reason string) error {
 	_, err := r.service.host.Gateway().Cancel(ctx, r.at.Namespace, r.at.ID, events.By{Reason: reason})
-	var answer *gateway.Error
-	if errors.As(err, &answer) && answer.Code == gateway.CodeRunEnded {
+	var answer *refusal.Error
+	if errors.As(err, &answer) && answer.Code == refusal.CodeRunEnded {
 		return nil
 	}
 	return refused(err)
@@ -258,7 +259,7 @@ func (r *Run) callOff(ctx context.Context) error {
 	_ = callOffLooks.Do(stop, func(ctx context.Context) error {
 		err = r.Cancel(ctx, "it was not known whether it was started")
 		var answer *Refused
-		if there = !errors.As(err, &answer) || answer.Code != gateway.CodeRunNotFound; there {
+		if there = !errors.As(err, &answer) || answer.Code != refusal.CodeRunNotFound; there {
 			return retry.Stop(err)
 		}
 		return err

@@ -1,0 +1,202 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// Pause keeps new model calls and tools of a run from starting. A paused run stays as it
+// is.
+func (c *Controller) Pause(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
+	return c.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+		if mem.Control.Paused {
+			return nil, nil
+		}
+		return access.One(events.Control, &events.Paused{By: by})
+	})
+}
+
+// Resume lets a paused run's work start again. What was in flight when the run was paused
+// goes on. Model calls and calls of `once` tools that are still in flight are not begun
+// again, whichever process has them. A call of a pure or idempotent tool may run again,
+// under the same key, if another actor than the one that has it in flight gets the resumed
+// run; the first outcome counts. A run that is not paused is a conflict, not_paused.
+func (c *Controller) Resume(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
+	return c.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+		if !mem.Control.Paused {
+			return nil, access.Conflict(mem, refusal.CodeNotPaused, "the run is in state %s and not paused, so there is nothing to resume", mem.State)
+		}
+		return access.One(events.Control, &events.Resumed{By: by})
+	})
+}
+
+// Close ends a conversation that waits for its user; a run in any other state is a
+// conflict, not_waiting.
+func (c *Controller) Close(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
+	result, err := c.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+		if mem.State != events.WaitingForUser {
+			return nil, access.Conflict(mem, refusal.CodeNotWaiting, "the run is in state %s and not waiting for its user; cancel it to end it now", mem.State)
+		}
+		return access.One(events.WaitingForUser, &events.Closed{By: by})
+	})
+	var ended *refusal.Error
+	if errors.As(err, &ended) && ended.Code == refusal.CodeRunEnded {
+		ended.Code = refusal.CodeNotWaiting // a run that has ended waits for nobody
+	}
+	return result, err
+}
+
+// RaiseBudget replaces the limits that budget names (those that are not 0).
+func (c *Controller) RaiseBudget(ctx context.Context, ns, id string, budget events.Budget, by events.By) (access.Result, error) {
+	if budget == (events.Budget{}) {
+		return access.Result{}, refusal.New(refusal.Invalid, refusal.CodeBadRequest,
+			"names no limit; give at least one of max_input_tokens, max_output_tokens, max_total_tokens, max_cost_usd, max_wall_time")
+	}
+	if err := budget.Check(); err != nil {
+		return access.Result{}, refusal.New(refusal.Invalid, refusal.CodeBadRequest, "%s", err.Error())
+	}
+	result, err := c.Change(ctx, ns, id, func(*reducer.Memory) ([]runlog.Draft, error) {
+		return access.One(events.Control, &events.BudgetRaised{Budget: budget, By: by})
+	})
+	if err != nil || budget.MaxWallTime == 0 {
+		return result, err
+	}
+	// The run may have less time now than its timer knows of.
+	return result, c.View(ctx, ns, id, func(run *runlog.Run) error { return c.timers.Reset(ctx, run) })
+}
+
+// Input is something that happens to a run from outside. The set is closed: the types of
+// this file.
+type Input interface{ isInput() }
+
+// MaxMessageID is how long a message's id may be, in bytes.
+const MaxMessageID = 256
+
+// UserMessage is a message of the user's. A message whose id the run knows already is
+// accepted and changes nothing.
+type UserMessage struct{ MessageID, Content string }
+
+// ExpandContextWindow widens the model's view by Increment messages; 0: by the agent's
+// expand_context_window_size. While a chat waits for its user that is for the next turn.
+type ExpandContextWindow struct{ Increment int }
+
+// AddToolCallsToContext shows older calls to the model again. They are named as the log or
+// as their provider names them.
+type AddToolCallsToContext struct{ CallIDs []string }
+
+// Foreign is an input that only the run's own model or tools may give: it is refused. Type
+// is its name.
+type Foreign struct{ Type string }
+
+func (UserMessage) isInput()           {}
+func (ExpandContextWindow) isInput()   {}
+func (AddToolCallsToContext) isInput() {}
+func (Foreign) isInput()               {}
+
+// InputsResult says how many inputs were accepted and how many events the run has then.
+type InputsResult struct {
+	Accepted int    `json:"accepted"`
+	N        uint64 `json:"n"`
+}
+
+// Inputs gives a run its inputs, in order, all or none. Refusals are: Conflict for a run
+// that has ended and for inputs that are not the caller's to give, Unprocessable for a
+// call that the run does not know.
+func (c *Controller) Inputs(ctx context.Context, ns, id string, inputs []Input) (InputsResult, error) {
+	if len(inputs) == 0 {
+		return InputsResult{}, refusal.New(refusal.Invalid, refusal.CodeBadInput, "there are no inputs")
+	}
+	inputs = slices.Clone(inputs)
+	for i, in := range inputs { // every message has an id, the same one for all tries of the commit
+		if m, ok := in.(UserMessage); ok && m.MessageID == "" {
+			m.MessageID = c.Store.NewID()
+			inputs[i] = m
+		}
+	}
+	result, err := c.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+		return c.inputDrafts(mem, inputs)
+	})
+	if refusal.Is(err, refusal.CodeRunEnded) && c.repeated(ctx, ns, id, inputs, &result) {
+		err = nil
+	}
+	if err != nil {
+		return InputsResult{}, err
+	}
+	return InputsResult{Accepted: len(inputs), N: result.N}, nil
+}
+
+// repeated reports whether the run, which has ended, took all the inputs before: then the
+// client asks again because it never saw the answer.
+func (c *Controller) repeated(ctx context.Context, ns, id string, inputs []Input, result *access.Result) bool {
+	known := true
+	err := c.View(ctx, ns, id, func(run *runlog.Run) error {
+		mem := run.Memory()
+		for _, in := range inputs {
+			message, ok := in.(UserMessage)
+			known = known && ok && mem.Knows(message.MessageID)
+		}
+		result.State, result.N = mem.State, mem.N
+		return nil
+	})
+	return err == nil && known
+}
+
+// inputDrafts turns the inputs into the events that they are for this run.
+func (c *Controller) inputDrafts(mem *reducer.Memory, inputs []Input) ([]runlog.Draft, error) {
+	var drafts []runlog.Draft
+	var sent []string
+	state := mem.State
+	for i, in := range inputs {
+		draft := runlog.Draft{Origin: events.Control}
+		switch in := in.(type) {
+		case UserMessage:
+			if mem.Knows(in.MessageID) || slices.Contains(sent, in.MessageID) {
+				continue
+			}
+			sent = append(sent, in.MessageID)
+			draft.Payload = &events.UserMessage{MessageID: in.MessageID, Content: in.Content}
+			if state == events.WaitingForUser {
+				draft.Origin = state
+			}
+		case ExpandContextWindow:
+			increment := in.Increment
+			if increment == 0 {
+				increment = mem.Config.ExpandContextWindowSize
+			}
+			draft.Payload = &events.ContextWindowExpanded{Increment: increment, NextTurn: state == events.WaitingForUser}
+		case AddToolCallsToContext:
+			ids, err := knownCalls(mem, i, in.CallIDs)
+			if err != nil {
+				return nil, err
+			}
+			draft.Payload = &events.ToolCallsAddedToContext{CallIDs: ids, NextTurn: state == events.WaitingForUser}
+		case Foreign:
+			return nil, refusal.New(refusal.Conflict, refusal.CodeNotYours,
+				"input %d: %s comes from the run's own model and tools; this run declares none that are outside", i, in.Type).With(map[string]any{"index": i})
+		}
+		if next, ok := c.Table.Next(state, events.TypeOf(draft.Payload)); ok {
+			state = next
+		}
+		drafts = append(drafts, draft)
+	}
+	return drafts, nil
+}
+
+// knownCalls are the log's names of the calls that input i names.
+func knownCalls(mem *reducer.Memory, i int, named []string) ([]string, error) {
+	ids := make([]string, len(named))
+	for k, id := range named {
+		if ids[k] = mem.CallID(id); mem.ToolCalls[ids[k]] == nil {
+			return nil, refusal.New(refusal.Unprocessable, refusal.CodeUnknownCall, "input %d: the run has no tool call %q", i, id).
+				With(map[string]any{"index": i, "call_id": id})
+		}
+	}
+	return ids, nil
+}

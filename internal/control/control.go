@@ -1,0 +1,216 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/decisions"
+	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/pools"
+	"github.com/moorebus/moorebus/internal/control/subruns"
+	"github.com/moorebus/moorebus/internal/control/timers"
+	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// role is the name of the role on the bus.
+const role = "gateway"
+
+// The defaults of [Config.StallAfter] and [Config.PoolWait].
+const (
+	StallAfter = time.Hour
+	PoolWait   = 30 * time.Second
+)
+
+// Config configures a [Controller].
+type Config struct {
+	// Store holds the runs. Required; the roles of one process share it.
+	Store *runlog.Store
+	// Queue, Feed and Timers are the bus, Directory says which tools and
+	// providers live, Agents keeps definitions. All required.
+	Queue     journal.Queue
+	Feed      journal.Feed
+	Timers    journal.Timers
+	Directory journal.Directory
+	Agents    journal.Agents
+	// Tombstones say which runs were purged, so that they are not started again.
+	// Nil: nobody purges.
+	Tombstones journal.Tombstones
+	// Instance names this process in its events. Required.
+	Instance string
+	// Validator checks output schemas. Nil: they are checked to be objects.
+	Validator tool.Validator
+	// CheckScript checks llm.script of scripted agents, see
+	// agentfile.Options. Nil: scripts are not checked.
+	CheckScript func(script json.RawMessage) error
+	// CheckApproval checks approval policies, see approval.Policies. Nil: they
+	// are not checked.
+	CheckApproval func(*events.Approval) error
+	// CheckEstimator checks the names of token estimators, see tokens.Set. Nil:
+	// they are not checked.
+	CheckEstimator func(name string) error
+	// DefaultNamespace is used where a request names none. Default "default".
+	DefaultNamespace string
+	// Ready is asked by [Controller.Ready] beside its own checks; may be nil.
+	Ready func(ctx context.Context) error
+
+	// StallAfter is how long a run may have work to be done without anything
+	// happening, before that work is driven once more, and again before the run
+	// is ended. Work that was not delivered to a worker yet waits for its turn and
+	// does not count: the time begins when it is first seen to have been delivered, at
+	// the latest a quarter of it afterwards. It must be longer than a call of a model or
+	// of a tool may take, and than the wait that a busy provider asks for. Default 1 h.
+	StallAfter time.Duration
+	// PoolWait is how long no living actor has to have announced a pool until the
+	// calls that wait for it are answered without one. Default 30 s.
+	PoolWait time.Duration
+
+	// Concurrency is how many deliveries, and how many timers, are in work at
+	// once. Default 64.
+	Concurrency int
+	// Drain is how long deliveries may go on after Run's context ends. Default 8 s.
+	Drain time.Duration
+	// Clock tells the time of the directory's cache. Default time.Now.
+	Clock func() time.Time
+	// Logger gets what the log of events does not show. Default: discarded.
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() (Config, error) {
+	switch {
+	case c.Store == nil, c.Queue == nil, c.Feed == nil, c.Timers == nil, c.Directory == nil, c.Agents == nil:
+		return c, errors.New("control: Store, Queue, Feed, Timers, Directory and Agents are required")
+	case c.Instance == "":
+		return c, errors.New("control: Instance is required: it names this process in its events")
+	}
+	if c.DefaultNamespace == "" {
+		c.DefaultNamespace = events.DefaultNamespace
+	}
+	if !events.ValidToken(c.DefaultNamespace) {
+		return c, fmt.Errorf("control: namespace %q is not [a-z0-9][a-z0-9_-]{0,62}", c.DefaultNamespace)
+	}
+	for value, usual := range map[*time.Duration]time.Duration{&c.Drain: 8 * time.Second, &c.StallAfter: StallAfter, &c.PoolWait: PoolWait} {
+		if *value <= 0 {
+			*value = usual
+		}
+	}
+	if c.Concurrency <= 0 {
+		c.Concurrency = 64
+	}
+	if c.Clock == nil {
+		c.Clock = time.Now
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c, nil
+}
+
+// Controller carries out commands on runs and is the role gateway on the bus. Its methods
+// are safe for concurrent use, and all but Run and Step work whether it runs or not.
+type Controller struct {
+	*access.Access
+	*list.Lister
+	*subruns.Subruns
+	*forking.Forker
+	*decisions.Decisions
+
+	cfg    Config
+	worker *worker.Worker
+	timers *timers.Timers
+	pools  *pools.Pools
+}
+
+// inbox is what wakes the worker: the last decision on a batch of calls.
+var inbox = journal.Inbox{States: []events.State{events.WaitingForHuman}, Pool: events.DefaultPool}
+
+// New returns a controller.
+func New(cfg Config) (*Controller, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	source := worker.Source(role, cfg.Instance)
+	launcher, err := launch.New(launch.Config{
+		Store: cfg.Store, Source: source, Directory: cfg.Directory, Agents: cfg.Agents, Timers: cfg.Timers, Tombstones: cfg.Tombstones,
+		Validator: cfg.Validator, CheckScript: cfg.CheckScript, CheckApproval: cfg.CheckApproval, CheckEstimator: cfg.CheckEstimator,
+		FirstLook: timers.CheckEvery(cfg.StallAfter), Clock: cfg.Clock,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a := &access.Access{
+		Store: cfg.Store, Log: cfg.Store.Log(), Table: cfg.Store.Machine().Table(), Launcher: launcher,
+		Source: source, Namespace: cfg.DefaultNamespace,
+	}
+	c := &Controller{
+		cfg: cfg, Access: a, Lister: list.New(a), Subruns: subruns.New(a), Forker: forking.New(a, cfg.CheckScript),
+		Decisions: decisions.New(a, cfg.Validator),
+	}
+	c.timers = timers.New(timers.Config{
+		Access: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, StallAfter: cfg.StallAfter,
+		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+	})
+	w := worker.Config{
+		Role: role, Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed,
+		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+	}
+	c.pools = pools.New(pools.Config{Worker: w, Directory: cfg.Directory, Launcher: launcher, Recall: c.Recall, Wait: cfg.PoolWait})
+	w.Inboxes, w.Arrived = []journal.Inbox{inbox}, c.timers.Arrived
+	w.Handlers = map[reducer.Kind]worker.Handler{reducer.KindDecide: worker.HandlerFunc(decisions.Join)}
+	c.worker, err = worker.New(w)
+	return c, err
+}
+
+// Run does the role's work until ctx ends: it joins decisions, processes timers, and
+// answers the calls of pools that nobody serves. When ctx ends, deliveries get the drain
+// time, and Run returns nil. Any other return is an error that waiting does not mend.
+func (c *Controller) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	parts := [...]func(context.Context) error{c.worker.Run, c.timers.Run, c.pools.Run}
+	var errs [len(parts)]error
+	var all sync.WaitGroup
+	for i, part := range parts {
+		all.Go(func() {
+			if errs[i] = part(ctx); errs[i] != nil {
+				stop()
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs[:]...)
+}
+
+// Step joins the decisions of one delivery, waiting for it if need be: the single-step
+// mode, in which Run does not run.
+func (c *Controller) Step(ctx context.Context) error { return c.worker.Step(ctx) }
+
+// Ready returns nil if the bus answers, and its streams and the consumers that the role
+// needs are there.
+func (c *Controller) Ready(ctx context.Context) error {
+	for shard := range c.Log.Shards() {
+		if _, err := c.Log.Last(ctx, shard); err != nil {
+			return err
+		}
+	}
+	if _, err := c.cfg.Queue.AckWait(ctx, inbox); err != nil {
+		return err
+	}
+	if c.cfg.Ready != nil {
+		return c.cfg.Ready(ctx)
+	}
+	return nil
+}

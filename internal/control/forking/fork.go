@@ -1,0 +1,252 @@
+// Package forking starts runs that go on from an event of another run, as it was or with a
+// patch.
+package forking
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// KeyHeader is the HTTP header with [Request.Key], and MaxKey how long the key may be,
+// in bytes.
+const (
+	KeyHeader = "Idempotency-Key"
+	MaxKey    = 255
+)
+
+// Request says where a run is forked, and what is to be different. It is the body of
+// POST /v1/runs/{id}/fork.
+type Request struct {
+	// At is the last event that the fork has of its parent, from 1.
+	At uint64 `json:"at"`
+	// Patch is a JSON merge patch (RFC 7396) over the agent's definition with
+	// the run's task, task_type and mode beside its keys; empty: none.
+	Patch json.RawMessage `json:"patch"`
+	// RunID is the id of the fork, a lower-case UUIDv7 that no run has; empty: a new
+	// one.
+	RunID string `json:"run_id"`
+	// Key, if not empty, makes the request safe to repeat: under one key a run is
+	// forked once, and whoever asks again gets that fork. It is 1 to 255 visible
+	// characters of ASCII, over HTTP in the header Idempotency-Key. A request has a
+	// Key or a RunID, not both.
+	Key string `json:"-"`
+}
+
+// Result names the fork and says where it stands.
+type Result struct {
+	RunID string `json:"run_id"`
+	access.Result
+}
+
+// Forker forks runs. It is safe for concurrent use.
+type Forker struct {
+	a *access.Access
+	// checkScript checks scripts of patched agents; may be nil.
+	checkScript func(json.RawMessage) error
+}
+
+// New returns a Forker of the runs that a accesses. checkScript is that of
+// agentfile.Options.
+func New(a *access.Access, checkScript func(json.RawMessage) error) *Forker {
+	return &Forker{a, checkScript}
+}
+
+// Fork starts a run that goes on from an event of another one, which may have ended or
+// go on, and is not touched. What the parent had in flight there begins again in the
+// fork, under keys of the fork's own.
+//
+// Refusals are:
+//
+//   - Invalid: bad_parameter if at is no event of the run, bad_patch, bad_run_id,
+//     bad_idempotency_key.
+//   - NotFound: run_not_found; run_purged, also while a purge is under way.
+//   - Conflict: run_purged if a run that it was forked from is being purged; run_ended
+//     if the run has ended at that event, run_poisoned if it was poisoned there;
+//     too_many_forks; parent_gone if what the run was forked from is not in the log;
+//     run_exists if a run has the id that the request names; idempotency_key_reused if
+//     the key's fork, which the field run names, has another at or patch.
+//   - TooLarge: too_large.
+//   - Unprocessable: as for starting a run, for the agent as it was patched.
+func (f *Forker) Fork(ctx context.Context, ns, id string, req Request) (Result, error) {
+	at, err := f.a.Place(ns, id)
+	if err != nil {
+		return Result{}, err
+	}
+	if err := req.check(); err != nil {
+		return Result{}, err
+	}
+	if req.Key == "" {
+		return f.open(ctx, at, req)
+	}
+	req.RunID = events.ForkID(id, req.Key)
+	fork, err := f.open(ctx, at, req)
+	if refusal.Is(err, refusal.CodeRunExists) {
+		return f.firstFork(ctx, at.Namespace, req)
+	}
+	return fork, err
+}
+
+func (r *Request) check() error {
+	switch {
+	case r.RunID != "" && r.Key != "":
+		return invalid(refusal.CodeBadRunID, "run_id: the fork's id follows from the header %s; give one of the two", KeyHeader)
+	case r.RunID != "" && events.CheckID(r.RunID) != nil:
+		return invalid(refusal.CodeBadRunID, "run_id: %.100q is not a lower-case UUIDv7", r.RunID)
+	case len(r.Key) > MaxKey || strings.ContainsFunc(r.Key, func(c rune) bool { return c <= ' ' || c > '~' }):
+		return invalid(refusal.CodeBadKey, "%s: must be 1 to %d visible characters of ASCII", KeyHeader, MaxKey)
+	}
+	return nil
+}
+
+func invalid(code, format string, args ...any) error {
+	return refusal.New(refusal.Invalid, code, format, args...)
+}
+
+// firstFork returns the fork that was made under the request's key, where it stands now.
+// A key that was used for another fork is a conflict.
+func (f *Forker) firstFork(ctx context.Context, ns string, req Request) (Result, error) {
+	var now access.Result
+	err := f.a.View(ctx, ns, req.RunID, func(run *runlog.Run) error {
+		now = access.Result{State: run.Memory().State, N: run.Memory().N}
+		return nil
+	})
+	if err != nil {
+		return Result{}, err
+	}
+	records, err := f.a.Events(ctx, ns, req.RunID, 1)
+	if err != nil {
+		return Result{}, err
+	}
+	for rec, err := range records {
+		if err != nil {
+			return Result{}, err
+		}
+		if e := f.a.Decode(rec); e != nil {
+			if first, ok := e.Data.(*events.Forked); ok && first.At == req.At && sameJSON(first.Patch, req.Patch) {
+				return Result{RunID: req.RunID, Result: now}, nil
+			}
+		}
+		break
+	}
+	return Result{}, refusal.New(refusal.Conflict, refusal.CodeKeyReused,
+		"the key was used for run %s, a fork at another event or with another patch; use a key for one fork only", req.RunID).
+		With(map[string]any{"run": req.RunID, "state": now.State, "n": now.N})
+}
+
+// sameJSON reports whether two patches say the same, however they are written.
+func sameJSON(a, b json.RawMessage) bool {
+	read := func(text json.RawMessage) (v any) {
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.UseNumber()
+		if d.Decode(&v) != nil {
+			return nil // there is none
+		}
+		return v
+	}
+	return reflect.DeepEqual(read(a), read(b))
+}
+
+// open forks a run, whatever other forks there are.
+func (f *Forker) open(ctx context.Context, at events.Run, req Request) (Result, error) {
+	run, err := f.a.NewRun(ctx, at.Namespace, req.RunID)
+	if err != nil {
+		return Result{}, err
+	}
+	parent, err := f.parent(ctx, at, req.At)
+	if err != nil {
+		return Result{}, err
+	}
+	fork := &events.Forked{Run: at.ID, At: req.At, Hash: parent.Memory().Control.Head}
+	if len(bytes.TrimSpace(req.Patch)) > 0 {
+		if err := f.patch(ctx, parent.Memory(), fork, req.Patch); err != nil {
+			return Result{}, err
+		}
+	}
+	first := launch.Opening{
+		First: fork, Parent: parent, Budget: parent.Memory().Budget,
+		Check: func(*reducer.Memory) error { return f.checkAncestors(ctx, at, parent.Ancestors()) },
+	}
+	if fork.Agent != nil {
+		first.Budget = fork.Agent.Budget
+	}
+	opened, err := f.a.Open(ctx, run, first)
+	if err != nil {
+		return Result{}, err
+	}
+	return Result{RunID: run.ID, Result: opened}, nil
+}
+
+// checkAncestors refuses to fork a run that is being purged, or that was forked from one
+// that is. A purge looks for forks again some time after it left its tombstones, so it
+// finds a fork that was made just before. An ancestor of which an import restored only
+// the beginning keeps its tombstone and is not about to go.
+func (f *Forker) checkAncestors(ctx context.Context, parent events.Run, ancestors []events.Run) error {
+	if err := f.a.CheckPurged(ctx, parent, refusal.NotFound); err != nil {
+		return err
+	}
+	for _, run := range ancestors {
+		err := f.a.CheckPurged(ctx, run, refusal.Conflict)
+		var refused *refusal.Error
+		if errors.As(err, &refused) {
+			err = f.ifComplete(ctx, run, refused)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ifComplete returns the refusal if the log holds the run up to the last event that its
+// tombstone names.
+func (f *Forker) ifComplete(ctx context.Context, run events.Run, refused error) error {
+	stone, err := f.a.Launcher.Tombstone(ctx, run)
+	if stone == nil || err != nil {
+		return err
+	}
+	head, err := f.a.Log.Head(ctx, run)
+	if err != nil && !errors.Is(err, journal.ErrNotFound) {
+		return err
+	}
+	if err == nil && events.Hash(head.Body) != stone.Last {
+		return nil
+	}
+	return refused
+}
+
+// parent returns the fold that a fork at the run's n-th event goes on from. It is read
+// from the log, so that nobody who works on the run has to wait.
+func (f *Forker) parent(ctx context.Context, at events.Run, n uint64) (*runlog.Fold, error) {
+	machine := f.a.Store.Machine()
+	fold, err := runlog.FoldAt(ctx, f.a.Log, machine, at, max(n, 1))
+	mem := fold.Memory()
+	switch {
+	case err != nil:
+		return nil, err
+	case mem.N == 0:
+		return nil, f.a.Missing(ctx, at)
+	case n == 0:
+		return nil, invalid(refusal.CodeBadParameter, "at: events are counted from 1")
+	case mem.N < n:
+		return nil, invalid(refusal.CodeBadParameter, "at: the run has %d events, so at is 1 to %d", mem.N, mem.N)
+	case machine.Forkable(mem, mem.Control.Head) == nil:
+		return fold, nil
+	case f.a.Table.Terminal(mem.State):
+		return nil, access.Conflict(mem, refusal.CodeRunEnded, "the run has ended in state %s at event %d; fork it at an earlier one", mem.State, n)
+	case mem.Control.Poison != nil:
+		return nil, access.Conflict(mem, refusal.CodeRunPoisoned, "the run is poisoned at event %d; fork it at an earlier one", mem.Control.Poison.N)
+	}
+	return nil, access.Conflict(mem, refusal.CodeTooManyForks, "the run stands on %d forks already, and cannot be forked once more", reducer.MaxForks)
+}

@@ -1,0 +1,228 @@
+package list
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"iter"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// The log is read forwards only. To go through it backwards it is read in windows of
+// sequence numbers, each as wide as it takes to find a few records.
+const (
+	firstWindow = 1024
+	// fewEntries is how many a window should find, maxEntries how many may be in
+	// memory.
+	fewEntries = 64
+	maxEntries = 4096
+)
+
+// entry is a record that stands for its run in a list. It does not hold the record's
+// body.
+type entry struct {
+	run    events.Run
+	seq    uint64
+	stored time.Time
+	// first says that the record is the run's first event, and info was made of it.
+	first bool
+	info  Run
+}
+
+func (l *Lister) entry(shard int, rec journal.Record) entry {
+	e := entry{seq: rec.Seq, stored: rec.Stored}
+	subject, err := events.ParseSubject(rec.Subject)
+	if err != nil || subject.CheckShard(l.a.Log.Shards()) != nil {
+		e.run.Shard = shard
+		return e // it belongs to no run
+	}
+	e.run = subject.Run
+	e.info.RunID = e.run.ID
+	if subject.From != l.a.Table.Initial() {
+		return e
+	}
+	e.first = true
+	if first, err := l.a.Store.Machine().Codec().Decode(rec.Body); err == nil {
+		e.info.Started = first.Time
+		e.info.addFirst(first.Data)
+	}
+	return e
+}
+
+// compare orders entries of several shards by time, then by id.
+func (e *entry) compare(other *entry) int {
+	return cmp.Or(e.stored.Compare(other.stored), cmp.Compare(e.run.ID, other.run.ID))
+}
+
+// newestFirst yields entries of every shard's matching records, the newest first; with
+// before only those that come after it in that order.
+func (l *Lister) newestFirst(ctx context.Context, filter journal.Filter, before *entry) iter.Seq2[entry, error] {
+	return func(yield func(entry, error) bool) {
+		shards := make([]shardEntries, l.a.Log.Shards())
+		for shard := range shards {
+			s := &shards[shard]
+			below := uint64(0)
+			if before != nil && shard == before.run.Shard {
+				below = before.seq
+			}
+			var stop func()
+			s.next, stop = iter.Pull2(l.backwards(ctx, shard, filter, below))
+			defer stop()
+			if err := s.advance(before); err != nil {
+				yield(entry{}, err)
+				return
+			}
+		}
+		for {
+			var first *shardEntries
+			for i := range shards {
+				if s := &shards[i]; !s.done && (first == nil || s.head.compare(&first.head) > 0) {
+					first = s
+				}
+			}
+			if first == nil || !yield(first.head, nil) {
+				return
+			}
+			if err := first.advance(nil); err != nil {
+				yield(entry{}, err)
+				return
+			}
+		}
+	}
+}
+
+// shardEntries is one shard's entries, of which head comes next.
+type shardEntries struct {
+	next func() (entry, error, bool)
+	head entry
+	done bool
+}
+
+// advance goes to the next entry of a run that is older than before.
+func (s *shardEntries) advance(before *entry) error {
+	for {
+		e, err, ok := s.next()
+		switch {
+		case !ok || err != nil:
+			s.done = true
+			return err
+		case e.run.ID != "" && (before == nil || e.compare(before) < 0):
+			s.head = e
+			return nil
+		}
+	}
+}
+
+// backwards yields entries of a shard's matching records from the newest on, below a
+// sequence number; 0: from the end.
+func (l *Lister) backwards(ctx context.Context, shard int, filter journal.Filter, below uint64) iter.Seq2[entry, error] {
+	return func(yield func(entry, error) bool) {
+		if below == 0 {
+			last, err := l.a.Log.Last(ctx, shard)
+			if err != nil {
+				yield(entry{}, err)
+				return
+			}
+			below = last + 1
+		}
+		for width := uint64(firstWindow); below > 1; {
+			after := uint64(0)
+			if below-1 > width {
+				after = below - 1 - width
+			}
+			found, fits, err := l.window(ctx, shard, filter, after, below)
+			if err != nil {
+				yield(entry{}, err)
+				return
+			}
+			if !fits {
+				width = max(width/4, firstWindow)
+				continue
+			}
+			for i := len(found) - 1; i >= 0; i-- {
+				if !yield(found[i], nil) {
+					return
+				}
+			}
+			if len(found) < fewEntries {
+				width *= 4
+			}
+			below = after + 1
+		}
+	}
+}
+
+// window reads the records between two sequence numbers. It reports false if there are
+// too many to hold.
+func (l *Lister) window(ctx context.Context, shard int, filter journal.Filter, after, below uint64) ([]entry, bool, error) {
+	var found []entry
+	for rec, err := range l.a.Log.Scan(ctx, shard, filter, after) {
+		if err != nil {
+			return nil, false, err
+		}
+		if rec.Seq >= below {
+			break
+		}
+		if len(found) == maxEntries {
+			return nil, false, nil
+		}
+		found = append(found, l.entry(shard, rec))
+	}
+	return found, true, nil
+}
+
+// firstReach is how far before a run's last record the one before it is looked for
+// first, in sequence numbers; each further try reaches reachFactor times as far.
+const (
+	firstReach  = 16
+	reachFactor = 8
+)
+
+// follows reports whether an event, the run's last one, goes on from the record before
+// it: it has the next number, names that record's hash, and leaves the state that it leads
+// to. It does not prove that the event is legal, since what is before may not be.
+func (l *Lister) follows(ctx context.Context, run events.Run, seq uint64, e *events.Event) (bool, error) {
+	for reach := uint64(firstReach); ; reach *= reachFactor {
+		after := seq - min(seq, reach)
+		before, err := l.lastBetween(ctx, run, after, seq)
+		if err != nil {
+			return false, err
+		}
+		if before.Seq > 0 {
+			p := l.a.Decode(before)
+			return p != nil && p.To == e.From && p.N+1 == e.N && events.Hash(before.Body) == e.Prev, nil
+		}
+		if after == 0 {
+			return false, nil
+		}
+	}
+}
+
+// lastBetween returns the run's last record after one sequence number and before
+// another; the zero Record if there is none.
+func (l *Lister) lastBetween(ctx context.Context, run events.Run, after, before uint64) (last journal.Record, err error) {
+	for rec, err := range l.a.Log.Read(ctx, run, after) {
+		if err != nil {
+			return journal.Record{}, err
+		}
+		if rec.Seq >= before {
+			break
+		}
+		if !access.NotOfLog(rec) {
+			last = rec
+		}
+	}
+	return last, nil
+}
+
+// isUnknownTable reports whether a run could not be read since its transition table is
+// unknown here.
+func isUnknownTable(err error) bool {
+	var unknown *reducer.TableError
+	return errors.As(err, &unknown)
+}

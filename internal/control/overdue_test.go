@@ -1,0 +1,329 @@
+package control_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/internal/worker/workertest"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// A run that nobody works on is driven once more after the
+// stall time, given up after another.
+func TestStandstillIsDrivenOnceAndThenEnded(t *testing.T) {
+	for state, due := range map[string]string{
+		"planning": "plan", "observing": "observe", "acting": "tool search (call a)",
+		"parallel_acting": "tool search (call a), tool search (call b)",
+	} {
+		t.Run(state, func(t *testing.T) {
+			inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+				g, _ := r.serve(nil)
+				r.lose(events.Planning, events.Observing, events.Acting)
+				run := r.start(g, nil)
+				sleep(25 * time.Minute)
+				into[state](r, run)
+				began := r.Memory(run).Updated
+				n := len(r.Types(run))
+				sleep(3 * stall)
+				require.Equal(t, []string{"Resumed", "FatalError"}, r.Types(run)[n:])
+				again := r.at(run, events.TypeResumed)
+				r.stalled(began, again)
+				r.stalled(again, r.at(run, events.TypeFatalError))
+				driven := r.Events(run)[n].Data.(*events.Resumed)
+				require.Equal(t, "nothing happened for "+again.Sub(began).String()+" while "+due+" was due", driven.Reason)
+				require.Equal(t, &reducer.RunError{
+					Code: "stalled", Message: "nothing happened for 1h15m0s while " + due + " was due, although it was driven again",
+				}, r.Memory(run).Error)
+				subject, err := events.ParseSubject(r.Records(run)[n].Subject)
+				require.NoError(t, err)
+				require.Equal(t, events.State(state), subject.To)
+				sleep(2 * stall)
+				require.Zero(t, r.Journal.Timers())
+			})
+		})
+	}
+}
+
+// Runs that are paused, wait or have ended do not stall.
+func TestWhatWaitsDoesNotStall(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		g, _ := r.serve(nil)
+		r.lose(events.Planning)
+		runs := map[string]events.Run{}
+		for _, state := range []string{"planning, paused", "waiting_for_human", "waiting_for_user"} {
+			runs[state] = r.start(g, func(a *events.Agent) { a.Mode = events.ModeChat })
+			into[state](r, runs[state])
+		}
+		ended := r.start(g, nil)
+		r.Append(ended, events.Planning, answered("that is all"))
+		sleep(10 * 24 * time.Hour)
+		for _, run := range runs {
+			require.Len(t, r.Types(run), 2)
+		}
+		require.Len(t, r.Types(ended), 2)
+		require.Equal(t, len(runs), r.Journal.Timers())
+
+		// One that goes on after days can stall like any other.
+		paused := runs["planning, paused"]
+		r.Append(paused, events.Control, &events.Resumed{})
+		resumed := r.Memory(paused).Updated
+		sleep(2*stall + stall/2 + time.Minute)
+		require.Equal(t, []string{"Start", "Paused", "Resumed", "Resumed", "FatalError"}, r.Types(paused))
+		r.stalled(resumed, r.Events(paused)[3].Time)
+		r.stalled(r.Events(paused)[3].Time, r.at(paused, events.TypeFatalError))
+	})
+}
+
+// A run in which something happens is left alone.
+func TestProgressIsNoStandstill(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		g, _ := r.serve(nil)
+		r.lose(events.Planning)
+		run := r.start(g, nil)
+		for range 30 {
+			sleep(50 * time.Minute)
+			r.Append(run, events.Planning, &events.LLMAttemptFailed{Kind: "overloaded", Key: "plan/1"})
+		}
+		require.Zero(t, r.Count(run, events.TypeResumed))
+		sleep(stall + stall/4)
+		require.Equal(t, 1, r.Count(run, events.TypeResumed))
+		r.Append(run, events.Planning, &events.LLMAttemptFailed{Kind: "overloaded", Key: "plan/1"})
+		sleep(stall + stall/4 + time.Minute)
+		require.Equal(t, 2, r.Count(run, events.TypeResumed), "it was driven with success")
+		sleep(stall + stall/4)
+		require.Equal(t, events.Errored, r.Memory(run).State)
+	})
+}
+
+// stalled checks that what was driven, or given up, had stood still since some time
+// for a stall time and at most a quarter.
+func (r *timed) stalled(since, at time.Time) {
+	r.t.Helper()
+	require.WithinRange(r.t, at, since.Add(stall), since.Add(stall+stall/4))
+}
+
+// lose takes every delivery for the states and settles it for nothing.
+func (r *timed) lose(states ...events.State) {
+	r.t.Helper()
+	for _, pool := range []string{"default", "web"} {
+		r.Go(func(ctx context.Context) error {
+			return r.Journal.Consume(ctx, journal.Inbox{States: states, Pool: pool}, 8, func(d journal.Delivery) { _ = d.Ack() })
+		})
+	}
+}
+
+// planner works on Planning: it dispatches calls, and answers.
+func (r *timed) planner(handlers map[reducer.Kind]worker.Handler) (stop func()) {
+	r.t.Helper()
+	p := r.Journal.NewProcess()
+	w, err := worker.New(worker.Config{
+		Role: "planner", Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p, Handlers: handlers,
+		Inboxes: []journal.Inbox{{States: []events.State{events.Planning}, Pool: "default"}},
+	})
+	require.NoError(r.t, err)
+	return r.Go(w.Run)
+}
+
+func always(p func(reducer.Effect) events.Payload) worker.Handler {
+	return worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e reducer.Effect) worker.Work {
+		return func(context.Context) worker.Result { return worker.Done(p(e)) }
+	})
+}
+
+// A delivery that was acknowledged for nothing is made good.
+func TestRedriveMendsALostDelivery(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		g, _ := r.serve(nil)
+		run := r.start(g, nil)
+		lost, stop := context.WithCancel(t.Context())
+		err := r.Journal.Consume(lost, journal.Inbox{States: []events.State{events.Planning}}, 1, func(d journal.Delivery) {
+			require.NoError(t, d.Ack())
+			stop()
+		})
+		require.NoError(t, err)
+		r.planner(map[reducer.Kind]worker.Handler{
+			reducer.KindPlan: always(func(reducer.Effect) events.Payload { return answered("at last") }),
+		})
+		sleep(stall - time.Second)
+		require.Equal(t, []string{"Start"}, r.Types(run))
+		sleep(stall/4 + 2*time.Second)
+		require.Equal(t, []string{"Start", "Resumed", "LlmFinalAnswer"}, r.Types(run))
+	})
+}
+
+// Calls that are sent to a pool that nobody serves are sent there once more, and
+// not for ever.
+func TestDispatchIsNoProgress(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		g, _ := r.serve(nil)
+		r.lose(events.Acting)
+		run := r.start(g, nil)
+		sleep(time.Second)
+		reply := called("a", "b")
+		reply.Calls[1].Name = "fetch"
+		r.Append(run, events.Planning, &events.LLMParallelToolCalls{ToolCallReply: reply})
+		r.planner(map[reducer.Kind]worker.Handler{
+			reducer.KindDispatch: always(func(e reducer.Effect) events.Payload { return &events.ToolCallDispatched{CallID: e.CallID} }),
+		})
+		sleep(3 * stall)
+		require.Equal(t, []string{
+			"Start", "LlmParallelToolCalls", "ToolCallDispatched", "ToolCallDispatched",
+			"Resumed", "ToolCallDispatched", "ToolCallDispatched", "FatalError",
+		}, r.Types(run))
+		require.Contains(t, r.Memory(run).Error.Message, "tool search (call a), tool fetch (call b)")
+	})
+}
+
+// A table of an application's own need not know of a re-drive.
+func TestTableWithoutARedrive(t *testing.T) {
+	spec := reducer.DefaultSpec()
+	spec.Stay = nil
+	table, err := reducer.NewTable(spec)
+	require.NoError(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		r := &timed{t: t, Bench: workertest.New(t, simulated.Options{}, reducer.NewMachine(reducer.MachineOptions{Table: table}))}
+		g, _ := r.serve(nil)
+		r.lose(events.Planning)
+		run := r.start(g, wallTime(5*time.Hour+time.Minute))
+		sleep(4*stall + time.Minute)
+		require.Equal(t, []string{"Start"}, r.Types(run))
+		require.Equal(t, 1, r.Journal.Timers())
+		sleep(2 * stall)
+		require.Equal(t, []string{"Start", "BudgetExceeded"}, r.Types(run))
+	})
+}
+
+// scenarios each come to exactly one event of a type, at or soon after a time.
+var scenarios = map[events.Type]struct {
+	bring func(r *timed, g *control.Controller) (run events.Run, in time.Duration)
+}{
+	events.TypeApprovalExpired: {bring: func(r *timed, g *control.Controller) (events.Run, time.Duration) {
+		run := r.start(g, nil)
+		r.ask(run, 35*time.Minute, "a")
+		return run, 35 * time.Minute
+	}},
+	events.TypeBudgetExceeded: {bring: func(r *timed, g *control.Controller) (events.Run, time.Duration) {
+		run := r.start(g, wallTime(40*time.Minute))
+		r.ask(run, 0, "a")
+		return run, 40 * time.Minute
+	}},
+	events.TypeResumed: {bring: func(r *timed, g *control.Controller) (events.Run, time.Duration) {
+		r.lose(events.Planning)
+		return r.start(g, nil), stall + stall/4
+	}},
+	events.TypeFatalError: {bring: func(r *timed, g *control.Controller) (events.Run, time.Duration) {
+		r.lose(events.Planning)
+		return r.start(g, nil), 2 * (stall + stall/4)
+	}},
+}
+
+// TestGatewayDiesAtATimer kills the gateway at every point at which it deals with
+// a timer; the next one goes on, and nothing happens twice.
+func TestGatewayDiesAtATimer(t *testing.T) {
+	for typ, s := range scenarios {
+		for _, point := range []string{
+			simulated.BeforeAppend, simulated.AfterAppend, simulated.BeforeTimer, simulated.AfterTimer, simulated.BeforeAck, simulated.AfterAck,
+		} {
+			t.Run(fmt.Sprint(typ, " ", point), func(t *testing.T) {
+				var struck atomic.Int64
+				crash := func(at simulated.Moment) bool {
+					if at.Point != point || at.Attempt > 0 && at.Record.Seq > 0 {
+						return false // or whoever loses deliveries is about to settle one
+					}
+					return struck.Add(1) == 1
+				}
+				inTime(t, simulated.Options{Crash: crash}, func(t *testing.T, r *timed) {
+					g, p := r.serve(nil)
+					run, in := s.bring(r, g)
+					sleep(in - 10*time.Second)
+					r.armed.Store(true)
+					sleep(20 * time.Second)
+					if point == simulated.BeforeTimer || point == simulated.AfterTimer {
+						if typ == events.TypeApprovalExpired {
+							require.Zero(t, struck.Load(), "nothing is set again")
+							return
+						}
+					}
+					require.Positive(t, struck.Load())
+					<-p.Dead()
+					r.serve(nil)
+					sleep(time.Minute)
+					at := r.at(run, typ)
+					require.WithinDuration(t, r.Memory(run).Started.Add(in), at, time.Minute)
+					sleep(3 * stall)
+					r.at(run, typ)
+					if r.Machine.Table().Terminal(r.Memory(run).State) {
+						require.Zero(t, r.Journal.Timers())
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestStartDies kills the gateway while it starts a run.
+func TestStartDies(t *testing.T) {
+	for point, started := range map[string]bool{
+		simulated.BeforeTimer: false, simulated.AfterTimer: false, simulated.BeforeAppend: false, simulated.AfterAppend: true,
+	} {
+		t.Run(point, func(t *testing.T) {
+			inTime(t, simulated.Options{Crash: func(at simulated.Moment) bool { return at.Point == point }}, func(t *testing.T, r *timed) {
+				g, _ := r.serve(nil)
+				r.lose(events.Planning)
+				r.armed.Store(true)
+				_, err := r.tryStart(g, nil)
+				require.ErrorIs(t, err, simulated.ErrCrashed)
+				r.armed.Store(false)
+				r.serve(nil)
+				sleep(4 * stall)
+				last, err := r.Journal.Last(t.Context(), 0)
+				require.NoError(t, err)
+				if started {
+					require.EqualValues(t, 3, last, "Start, Resumed, FatalError: its timer was there")
+				} else {
+					require.Zero(t, last)
+				}
+				require.Zero(t, r.Journal.Timers())
+			})
+		})
+	}
+}
+
+// TestTimersUnderFaults has two gateways at work on a bus on which timers are
+// late, doubled and lost, and everything else too.
+func TestTimersUnderFaults(t *testing.T) {
+	for seed := range uint64(60) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			faults := simulated.Faults{
+				Delay: 0.3, Duplicate: 0.3, Reorder: 0.2, LoseAck: 0.3, InDoubt: 0.2, Lost: 0.2, MaxDelay: time.Minute,
+			}
+			inTime(t, simulated.Options{Seed: seed, Faults: faults}, func(t *testing.T, r *timed) {
+				g, _ := r.serve(nil)
+				_, second := r.serve(nil)
+				runs := map[events.Type]events.Run{}
+				began := time.Now()
+				for typ, s := range scenarios {
+					runs[typ], _ = s.bring(r, g)
+				}
+				sleep(36 * time.Minute)
+				second.Kill()
+				r.serve(nil)
+				sleep(3 * stall)
+				for typ, run := range runs {
+					require.WithinDuration(t, began, r.at(run, typ), 2*(stall+stall/4)+20*time.Minute, "%s", typ)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,196 @@
+// Package pools answers the calls of pools that no actor serves, and remembers which
+// tools and providers were announced.
+package pools
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/toolcall"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// How often the directory is asked which pools live: a few times in the time that a pool
+// is waited for, within these bounds.
+const (
+	minInterval = 50 * time.Millisecond
+	maxInterval = time.Second
+)
+
+// Config configures [Pools]. Everything is required.
+type Config struct {
+	// Worker is what the workers have in common that answer calls: role, instance, store,
+	// queue, feed, concurrency, drain and logger.
+	Worker    worker.Config
+	Directory journal.Directory
+	Launcher  *launch.Launcher
+	// Recall cancels the run that answers a call and returns its id and what it used.
+	Recall func(ctx context.Context, parent events.Run, call string) (id string, used reducer.TotalUsage, err error)
+	// Wait is how long no living actor has to have announced a pool until its calls are
+	// answered without one.
+	Wait time.Duration
+}
+
+// Pools watches the pools of tools.
+type Pools struct {
+	cfg Config
+	log *slog.Logger
+	// unserved is since when no actor was seen to serve a pool. For each pool that is
+	// unserved for long enough there is a worker that answers its calls, which ends as soon
+	// as an actor is announced. Both belong to the goroutine of Run.
+	unserved map[string]time.Time
+	workers  map[string]context.CancelFunc
+	running  sync.WaitGroup
+}
+
+// New returns Pools.
+func New(cfg Config) *Pools { return &Pools{cfg: cfg, log: cfg.Worker.Logger} }
+
+// Run answers the calls of unserved pools until ctx ends, and remembers what is
+// announced.
+func (p *Pools) Run(ctx context.Context) error {
+	p.unserved, p.workers = map[string]time.Time{}, map[string]context.CancelFunc{}
+	defer p.running.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ticker := time.NewTicker(min(max(p.cfg.Wait/4, minInterval), maxInterval))
+	defer ticker.Stop()
+	failing, failingToRemember := false, false
+	m := newMemory()
+	for {
+		pools, err := p.cfg.Directory.Pools(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			p.compare(ctx, pools, time.Now())
+		case !failing:
+			p.log.Warn("cannot tell which pools live; calls of others wait until that is known", "reason", err)
+		}
+		failing = err != nil
+		if err = p.remember(ctx, m); err != nil && !failingToRemember && ctx.Err() == nil {
+			p.log.Warn("announcements cannot be remembered: run `moorebus init`, and give the users their permissions anew", "reason", err)
+		}
+		failingToRemember = err != nil
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// compare compares the pools with what was seen before.
+func (p *Pools) compare(ctx context.Context, pools []journal.Pool, now time.Time) {
+	for _, pool := range pools {
+		if pool.Living {
+			p.served(pool.Name)
+			continue
+		}
+		if p.unserved[pool.Name].IsZero() {
+			p.unserved[pool.Name] = now
+		}
+		if p.workers[pool.Name] == nil && now.Sub(p.unserved[pool.Name]) >= p.cfg.Wait {
+			p.serve(ctx, pool.Name)
+		}
+	}
+	for name := range p.unserved {
+		if !slices.ContainsFunc(pools, func(pool journal.Pool) bool { return pool.Name == name }) {
+			p.served(name) // it was removed
+		}
+	}
+}
+
+// served ends the worker that answered a pool's calls.
+func (p *Pools) served(pool string) {
+	delete(p.unserved, pool)
+	if stop := p.workers[pool]; stop != nil {
+		stop()
+		delete(p.workers, pool)
+		p.log.Info("a pool is served again", "pool", pool)
+	}
+}
+
+// serve begins to answer a pool's calls.
+func (p *Pools) serve(ctx context.Context, pool string) {
+	cfg := p.cfg.Worker
+	cfg.Origin, cfg.Logger = events.Control, p.log.With("pool", pool)
+	cfg.Inboxes = []journal.Inbox{{States: []events.State{events.Acting, events.ParallelActing}, Pool: pool}}
+	cfg.Handlers = map[reducer.Kind]worker.Handler{
+		reducer.KindTool: worker.HandlerFunc(p.answer),
+		reducer.KindJoin: worker.HandlerFunc(endBatch),
+	}
+	w, err := worker.New(cfg)
+	if err != nil {
+		cfg.Logger.Error("calls of a pool that nobody serves are not answered", "reason", err)
+		return
+	}
+	cfg.Logger.Debug("nobody serves a pool, its calls are answered without it", "after", p.cfg.Wait)
+	ctx, stop := context.WithCancel(ctx)
+	p.workers[pool] = stop
+	p.running.Go(func() {
+		if err := w.Run(ctx); err != nil && ctx.Err() == nil {
+			cfg.Logger.Error("calls of a pool that nobody serves are not answered", "reason", err)
+		}
+	})
+}
+
+// answer answers a call of an unserved pool. A call that an actor had started may have
+// taken effect, and the answer says so. The run that was to answer it, if there is one, is
+// cancelled first, and the answer says what it has used.
+func (p *Pools) answer(run events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
+	call := mem.Call(e.CallID)
+	if call == nil {
+		return done(&events.FatalError{Outcome: events.Outcome{Code: reducer.CodeNoCurrentCall, Message: "there is no tool call to run"}})
+	}
+	o := events.ToolOutcome{CallID: call.ID, Code: reducer.CodeNoActor, Observation: reducer.ErrorPrefix + noActor(call, e)}
+	batch := mem.Control.Batch
+	if !call.Delegated() {
+		return done(toolcall.Outcome(o, batch))
+	}
+	return func(ctx context.Context) worker.Result {
+		child, used, err := p.cfg.Recall(ctx, run, o.CallID)
+		if err != nil {
+			return worker.Fail(err)
+		}
+		if child != "" {
+			o.Run, o.Usage = child, toolcall.Usage(used)
+		}
+		return worker.Done(toolcall.Outcome(o, batch))
+	}
+}
+
+// noActor is what the model is told of a call that no actor answers. A call that has not
+// started was not run, but of a repeatable tool the log does not say whether it started.
+func noActor(call *reducer.CallState, e reducer.Effect) string {
+	switch {
+	case call.HandedOff:
+		return fmt.Sprintf("%s has handed the conversation over; no actor serves its pool %q to say so", call.Name, call.Pool)
+	case e.Started > 0:
+		return fmt.Sprintf("the outcome of %s is unknown: its worker was lost after the call had started, and no other actor serves its pool %q. "+
+			"It may or may not have taken effect; check before you call it again", call.Name, call.Pool)
+	case e.Exhausted != "":
+		return fmt.Sprintf("%s was given up: it %s, and no actor serves its pool %q any more", call.Name, e.Exhausted, call.Pool)
+	case tool.Effect(call.Effect).Repeatable():
+		return fmt.Sprintf("%s has no result: no actor serves its pool %q", call.Name, call.Pool)
+	}
+	return fmt.Sprintf("%s was not run: no actor serves its pool %q", call.Name, call.Pool)
+}
+
+// endBatch ends a batch whose results are all in and that no actor is left to end.
+func endBatch(events.Run, *reducer.Memory, reducer.Effect) worker.Work {
+	return done(reducer.AbandonedBatch())
+}
+
+func done(p events.Payload) worker.Work {
+	return func(context.Context) worker.Result { return worker.Done(p) }
+}

@@ -1,0 +1,107 @@
+package control_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// A call of an agent that nobody is left to see to is answered, its run ends in the same
+// step, and what that and the runs below it have used is its parent's.
+func TestRunsOfCallsThatNobodyServes(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		parent, child := r.waiting()
+		asks := events.Call{ID: "b", Name: "helper", Arguments: `{"task":"dig"}`}
+		r.Append(child, events.Planning, answeredWith(events.Usage{Input: 20, Output: 10, Total: 30}, asks))
+		below := r.child(child, "b")
+		r.Append(below, events.Planning, answeredWith(events.Usage{Input: 7, Output: 5, Total: 12}, asks))
+		r.Append(parent, events.Control, &events.Resumed{}) // the call is due once more
+		require.NoError(t, r.Journal.Announce(t.Context(), events.AgentsPool, "gone", nil))
+		r.serve(func(c *control.Config) { c.PoolWait = 10 * time.Second })
+		sleep(journal.AnnouncementTTL + 20*time.Second)
+
+		for _, run := range []events.Run{child, below} {
+			require.Equal(t, events.Cancelled, r.Memory(run).State, "before a timer would have it looked at")
+		}
+		mem := r.Memory(parent)
+		require.Equal(t, reducer.CodeNoActor, mem.Control.Last.Code, "%v", mem.Trace)
+		require.Equal(t, child.ID, mem.ToolCalls["a"].Run)
+		require.Equal(t, 42, mem.TotalUsage.Total, "it pays for what it got nothing for")
+		require.Equal(t, 27, mem.TotalUsage.Input)
+	})
+}
+
+// A call of an agent of which no run has come about costs nothing.
+func TestCallsThatNobodyServesAndNobodyBegan(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		start := reducertest.StartOf("ask somebody", events.ModeTask)
+		start.Tools = []events.ToolSpec{{Name: "helper", Effect: "idempotent", Pool: events.AgentsPool}}
+		parent := r.Start(start)
+		r.Append(parent, events.Planning, answeredWith(events.Usage{Total: 1}, events.Call{ID: "a", Name: "helper", Arguments: `{"task":"x"}`}))
+		stranger := reducertest.StartOf("mine", events.ModeTask)
+		taken := r.Store.Place(parent.Namespace, events.ChildID(parent.ID, "a"))
+		r.Append(taken, events.Idle, stranger)
+		require.NoError(t, r.Journal.Announce(t.Context(), events.AgentsPool, "gone", nil))
+		r.serve(func(c *control.Config) { c.PoolWait = 10 * time.Second })
+		sleep(journal.AnnouncementTTL + 20*time.Second)
+
+		mem := r.Memory(parent)
+		require.Equal(t, reducer.CodeNoActor, mem.Control.Last.Code, "%v", mem.Trace)
+		require.Empty(t, mem.ToolCalls["a"].Run)
+		require.Equal(t, 1, mem.TotalUsage.Total)
+		require.Equal(t, events.Planning, r.Memory(taken).State, "somebody else's run is left alone")
+	})
+}
+
+// A call whose conversation was handed over says so, though nobody is left to answer it.
+func TestHandOffsThatNobodyServes(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		start := reducertest.StartOf("ask somebody", events.ModeTask)
+		start.Tools = []events.ToolSpec{{Name: "transfer", Effect: "idempotent", Pool: events.AgentsPool}}
+		parent := r.Start(start)
+		r.Append(parent, events.Planning, answeredWith(events.Usage{}, events.Call{ID: "a", Name: "transfer", Arguments: "{}"}))
+		heir := start.Agent
+		heir.Name = "heir"
+		r.Append(parent, events.Acting, &events.HandedOff{Agent: heir, AgentHash: "x", Tools: start.Tools, CallID: "a"})
+		require.NoError(t, r.Journal.Announce(t.Context(), events.AgentsPool, "gone", nil))
+		r.serve(func(c *control.Config) { c.PoolWait = 10 * time.Second })
+		sleep(journal.AnnouncementTTL + 20*time.Second)
+
+		mem := r.Memory(parent)
+		require.Equal(t, events.Observing, mem.State, "%v", mem.Trace)
+		require.Equal(t, `ERROR: transfer has handed the conversation over; no actor serves its pool "agents" to say so`, *mem.LastObservation)
+	})
+}
+
+// answeredWith is a reply with one call.
+func answeredWith(used events.Usage, call events.Call) *events.LLMToolCall {
+	return &events.LLMToolCall{ToolCallReply: events.ToolCallReply{Confidence: 1, Calls: []events.Call{call}, Usage: used}}
+}
+
+// A child that was purged is gone: the call is answered without it.
+func TestCallsThatNobodyServesAndWhoseRunWasPurged(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		start := reducertest.StartOf("ask somebody", events.ModeTask)
+		start.Tools = []events.ToolSpec{{Name: "helper", Effect: "idempotent", Pool: events.AgentsPool}}
+		parent := r.Start(start)
+		r.Append(parent, events.Planning, answeredWith(events.Usage{Total: 1}, events.Call{ID: "a", Name: "helper", Arguments: `{"task":"x"}`}))
+		child := r.Store.Place(parent.Namespace, events.ChildID(parent.ID, "a"))
+		require.NoError(t, r.Journal.PutTombstone(t.Context(), child, journal.Tombstone{Run: child.ID, Namespace: child.Namespace, Events: 3, PurgedAt: time.Now()}))
+		require.NoError(t, r.Journal.Announce(t.Context(), events.AgentsPool, "gone", nil))
+		r.serve(func(c *control.Config) { c.PoolWait, c.Tombstones = 10*time.Second, r.Journal })
+		sleep(journal.AnnouncementTTL + 20*time.Second)
+
+		mem := r.Memory(parent)
+		require.Equal(t, events.Observing, mem.State, "%v", mem.Trace)
+		require.Equal(t, reducer.CodeNoActor, mem.Control.Last.Code)
+		require.Empty(t, mem.ToolCalls["a"].Run)
+	})
+}

@@ -1,0 +1,193 @@
+package control_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// slow is a planner with one slot whose calls take as long, until it is killed.
+func (r *timed) slow(call time.Duration) (kill func()) {
+	r.t.Helper()
+	p := r.Journal.NewProcess()
+	w, err := worker.New(worker.Config{
+		Role: "planner", Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p, Concurrency: 1,
+		Inboxes: []journal.Inbox{{States: []events.State{events.Planning}, Pool: "default"}},
+		Handlers: map[reducer.Kind]worker.Handler{
+			reducer.KindPlan: worker.HandlerFunc(func(events.Run, *reducer.Memory, reducer.Effect) worker.Work {
+				return func(context.Context) worker.Result {
+					select {
+					case <-time.After(call):
+					case <-p.Dead():
+					}
+					return worker.Done(answered("at last"))
+				}
+			}),
+		},
+	})
+	require.NoError(r.t, err)
+	r.Go(func(ctx context.Context) error {
+		err := w.Run(ctx)
+		select {
+		case <-p.Dead():
+			return nil // it ends as it can
+		default:
+			return err
+		}
+	})
+	return p.Kill
+}
+
+// Work that waits for its turn does not stand still, however long the queue.
+func TestQueueIsNoStandstill(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		g, _ := r.serve(nil)
+		r.slow(25 * time.Minute)
+		var runs []events.Run
+		for range 12 {
+			runs = append(runs, r.start(g, nil))
+			sleep(time.Second)
+		}
+		sleep(6 * time.Hour)
+		for i, run := range runs {
+			require.Equal(t, events.Done, r.Memory(run).State, "run %d", i)
+			require.Equal(t, []string{"Start", "LlmFinalAnswer"}, r.Types(run), "run %d", i)
+			require.WithinDuration(t, r.Memory(runs[0]).Updated.Add(time.Duration(i)*25*time.Minute), r.Memory(run).Updated, time.Minute, "and keeps its turn")
+		}
+	})
+}
+
+// A planner that is gone for a moment, after what is next waited for longer than a
+// stall time, has nobody's run taken for one that stands still.
+func TestRestartIsNoStandstill(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		g, _ := r.serve(nil)
+		stop := r.slow(25 * time.Minute)
+		var runs []events.Run
+		for range 5 {
+			runs = append(runs, r.start(g, nil))
+			sleep(time.Second)
+		}
+		sleep(62 * time.Minute)
+		stop()
+		r.slow(25 * time.Minute)
+		sleep(6 * time.Hour)
+		for i, run := range runs {
+			require.Equal(t, events.Done, r.Memory(run).State, "run %d", i)
+			require.Zero(t, r.Count(run, events.TypeResumed), "run %d", i)
+		}
+	})
+}
+
+// What a look finds delivered for the first time may have been delivered just now.
+func TestDeliveredBetweenLooksIsNoStandstill(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		g, p := r.serve(nil)
+		run := r.start(g, nil)
+		p.Kill()
+		sleep(3*stall - time.Minute)
+		r.slow(stall / 2)
+		sleep(time.Second)
+		r.serve(nil)
+		sleep(stall)
+		require.Equal(t, []string{"Start", "LlmFinalAnswer"}, r.Types(run))
+	})
+}
+
+// Nobody takes anything for longer than two stall times: so does the work that a
+// re-drive asks for.
+func TestOutageIsNoStandstill(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		g, _ := r.serve(nil)
+		run, again := r.start(g, nil), r.start(g, nil)
+		r.Append(again, events.Control, &events.Resumed{})
+		sleep(10 * stall)
+		r.slow(time.Minute)
+		sleep(stall)
+		require.Equal(t, []string{"Start", "LlmFinalAnswer"}, r.Types(run))
+		require.Equal(t, []string{"Start", "Resumed", "LlmFinalAnswer"}, r.Types(again))
+	})
+}
+
+// A delivery that is lost after it waited in a queue is made good all the same.
+func TestStandstillAfterAQueue(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		g, _ := r.serve(nil)
+		run := r.start(g, nil)
+		sleep(5*stall + stall/2)
+		r.lose(events.Planning)
+		lost := time.Now()
+		sleep(4 * stall)
+		require.Equal(t, []string{"Start", "Resumed", "FatalError"}, r.Types(run))
+		driven := r.at(run, events.TypeResumed)
+		r.stalled(lost, driven) // the time counts from when it left the queue
+		r.stalled(driven, r.at(run, events.TypeFatalError))
+	})
+}
+
+// A run whose first timer was set by somebody who knows another stall time gets
+// that of the gateways that run.
+func TestStallTimeOfTheRole(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		command, err := control.New(control.Config{
+			Store: r.NewStore(r.Journal), Queue: r.Journal, Feed: r.Journal, Timers: r.Journal, Directory: r.Journal, Agents: r.Journal,
+			Instance: "command", StallAfter: time.Minute,
+		})
+		require.NoError(t, err)
+		r.serve(func(cfg *control.Config) { cfg.StallAfter = 5 * time.Minute })
+		r.lose(events.Planning)
+		run := r.start(command, nil)
+		sleep(time.Hour)
+		require.True(t, r.at(run, events.TypeResumed).Equal(r.Memory(run).Started.Add(time.Minute/4+5*time.Minute)))
+	})
+}
+
+// mute is a queue that does not say what it has delivered.
+type mute struct {
+	journal.Queue
+	asked atomic.Int32
+	says  atomic.Bool
+}
+
+func (m *mute) Undelivered(ctx context.Context, in journal.Inbox, shard int, seq uint64) (bool, error) {
+	m.asked.Add(1)
+	if !m.says.Load() {
+		return false, errors.New("the bus does not say")
+	}
+	return m.Queue.Undelivered(ctx, in, shard, seq)
+}
+
+// As long as nobody knows whether a run stands still it is looked at again soon,
+// and its deadline is kept.
+func TestStandstillThatNobodyKnowsOf(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		var queue *mute
+		g, _ := r.serve(func(cfg *control.Config) {
+			queue = &mute{Queue: cfg.Queue}
+			cfg.Queue = queue
+		})
+		r.lose(events.Planning)
+		run, limited := r.start(g, nil), r.start(g, wallTime(5*time.Hour))
+		sleep(6 * stall)
+		require.Equal(t, []string{"Start"}, r.Types(run))
+		require.Equal(t, []string{"Start", "BudgetExceeded"}, r.Types(limited))
+		require.Greater(t, queue.asked.Load(), int32(100))
+		require.Less(t, queue.asked.Load(), int32(2000))
+		queue.says.Store(true)
+		sleep(stall - time.Minute)
+		require.Equal(t, []string{"Start"}, r.Types(run))
+		sleep(2 * time.Minute)
+		require.Equal(t, []string{"Start", "Resumed"}, r.Types(run))
+	})
+}

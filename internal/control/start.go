@@ -1,0 +1,201 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// StartRequest says which run to start.
+type StartRequest struct {
+	// AgentName names a stored definition; Agent is one of one's own, resolved
+	// or not. Exactly one is set.
+	AgentName string
+	Agent     *events.Agent
+	// Task is the first user message, in UTF-8. Empty: the definition's own, if it
+	// has one.
+	Task string
+	// Mode overrides the definition's; empty: the definition's.
+	Mode events.Mode
+	// TaskType chooses the model; empty: default.
+	TaskType string
+	// RunID is a lower-case UUIDv7; empty: a new one.
+	RunID string
+}
+
+// StartResult names the run that was started and how many events it has.
+type StartResult struct {
+	RunID string `json:"run_id"`
+	N     uint64 `json:"n"`
+}
+
+// Start starts a run: it pins the definition, the tools as they are announced now, and
+// the transition table. Refusals are: Invalid for what is wrong with the request, NotFound
+// for an agent that does not exist, Conflict run_exists or run_purged, TooLarge,
+// Unprocessable for tools and providers that do not live, and Unavailable
+// announcements_pending for those that lived a moment ago, or may while the directory
+// comes back.
+func (c *Controller) Start(ctx context.Context, ns string, req StartRequest) (StartResult, error) {
+	ns, err := c.CheckNamespace(ns)
+	if err != nil {
+		return StartResult{}, err
+	}
+	if err := req.check(); err != nil {
+		return StartResult{}, err
+	}
+	start, err := c.pin(ctx, ns, req)
+	if err != nil {
+		return StartResult{}, err
+	}
+	at, err := c.NewRun(ctx, ns, req.RunID)
+	if err != nil {
+		return StartResult{}, err
+	}
+	opened, err := c.Open(ctx, at, launch.Opening{First: start, Budget: start.Agent.Budget})
+	if err != nil {
+		return StartResult{}, err
+	}
+	return StartResult{RunID: at.ID, N: opened.N}, nil
+}
+
+func (r *StartRequest) check() error {
+	bad := func(code, format string, args ...any) error {
+		return refusal.New(refusal.Invalid, code, format, args...)
+	}
+	switch {
+	case (r.AgentName == "") == (r.Agent == nil):
+		return bad(refusal.CodeBadRequest, "agent: give the name of a stored agent or a definition")
+	case !utf8.ValidString(r.Task) || !utf8.ValidString(r.TaskType):
+		return bad(refusal.CodeBadRequest, "task: is not valid UTF-8")
+	case r.Mode != "" && r.Mode != events.ModeTask && r.Mode != events.ModeChat:
+		return bad(refusal.CodeBadRequest, "mode: %q is not a mode; use task or chat", r.Mode)
+	case r.RunID != "" && events.CheckID(r.RunID) != nil:
+		return bad(refusal.CodeBadRunID, "run_id: %q is not a lower-case UUIDv7", r.RunID)
+	}
+	return nil
+}
+
+// pin makes the Start event.
+func (c *Controller) pin(ctx context.Context, ns string, req StartRequest) (*events.Start, error) {
+	var a events.Agent
+	if req.Agent != nil {
+		a = *req.Agent
+	} else {
+		var err error
+		if a, err = c.Launcher.Definition(ctx, ns, req.AgentName); err != nil {
+			return nil, err
+		}
+	}
+	task := req.Task
+	if task == "" {
+		task = a.Task
+	}
+	if strings.TrimSpace(task) == "" {
+		return nil, refusal.New(refusal.Invalid, refusal.CodeEmptyTask, "task: is empty, and the agent has none of its own; say what is to be done")
+	}
+	start, err := c.Launcher.Pin(ctx, a, launch.Task{Text: task, Mode: req.Mode, TaskType: req.TaskType})
+	if refusal.Is(err, refusal.CodeUnknownProvider, refusal.CodeUnknownTool, refusal.CodeUnsettled) && c.cfg.Ready != nil {
+		// Where the log is full nobody can announce anything, so what lives is not known.
+		if full := c.cfg.Ready(ctx); errors.Is(full, journal.ErrFull) {
+			return nil, full
+		}
+	}
+	return start, err
+}
+
+// Tools returns every tool that lives, as it was announced.
+func (c *Controller) Tools(ctx context.Context) ([]events.ToolSpec, error) {
+	tools, err := c.Launcher.Announced(ctx)
+	if tools == nil {
+		tools = []events.ToolSpec{}
+	}
+	return tools, err
+}
+
+// AgentInfo names a stored definition. Hash identifies its content.
+type AgentInfo struct {
+	Name string `json:"name"`
+	Hash string `json:"hash"`
+}
+
+// PutAgent stores a definition under a name, replacing the one that is there. The
+// definition may leave its name out but not have another one. Its tools need not exist.
+func (c *Controller) PutAgent(ctx context.Context, ns, name string, data []byte, f agentfile.Format) (AgentInfo, error) {
+	ns, err := c.CheckNamespace(ns)
+	if err != nil {
+		return AgentInfo{}, err
+	}
+	if !events.ValidToken(name) {
+		return AgentInfo{}, refusal.New(refusal.Invalid, refusal.CodeBadAgent, "%q is not an agent's name; use [a-z0-9][a-z0-9_-]{0,62}", name)
+	}
+	a, err := agentfile.ParseDefinition(data, f, agentfile.Options{CheckScript: c.cfg.CheckScript, Name: name, Fixed: true})
+	if errors.Is(err, agentfile.ErrTooLarge) {
+		return AgentInfo{}, err
+	}
+	if err != nil {
+		return AgentInfo{}, refusal.New(refusal.Invalid, refusal.CodeBadAgent, "%s", err.Error())
+	}
+	if err := c.Launcher.Check(&a); err != nil {
+		return AgentInfo{}, err
+	}
+	if err := c.cfg.Agents.PutAgent(ctx, ns, name, agentfile.Marshal(a)); err != nil {
+		return AgentInfo{}, err
+	}
+	return AgentInfo{Name: name, Hash: agentfile.Hash(a)}, nil
+}
+
+// Agent returns a stored definition as canonical JSON.
+func (c *Controller) Agent(ctx context.Context, ns, name string) ([]byte, error) {
+	ns, err := c.CheckNamespace(ns)
+	if err != nil {
+		return nil, err
+	}
+	return c.Launcher.Agent(ctx, ns, name)
+}
+
+// StoredAgents returns every stored definition's name and hash, sorted by name.
+func (c *Controller) StoredAgents(ctx context.Context, ns string) ([]AgentInfo, error) {
+	ns, err := c.CheckNamespace(ns)
+	if err != nil {
+		return nil, err
+	}
+	names, err := c.cfg.Agents.AgentNames(ctx, ns)
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]AgentInfo, 0, len(names))
+	for _, name := range names {
+		data, err := c.cfg.Agents.Agent(ctx, ns, name)
+		if errors.Is(err, journal.ErrNotFound) {
+			continue // it was removed meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		info := AgentInfo{Name: name}
+		// A definition of another version that cannot be read is still listed.
+		if a, err := agentfile.ParseDefinition(data, agentfile.JSON, agentfile.Options{Stored: true}); err == nil {
+			info.Hash = agentfile.Hash(a)
+		}
+		infos = append(infos, info)
+	}
+	return infos, nil
+}
+
+// DecodeAgent reads a definition that stands in a request, under the key agent. What is
+// wrong with it is a refusal.
+func (c *Controller) DecodeAgent(n *strict.Node) (*events.Agent, error) {
+	a, err := agentfile.DecodeDefinition(n, "agent", agentfile.Options{CheckScript: c.cfg.CheckScript, Name: "inline"})
+	if err != nil {
+		return nil, refusal.New(refusal.Invalid, refusal.CodeBadAgent, "%s", err.Error())
+	}
+	return &a, nil
+}

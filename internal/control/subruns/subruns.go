@@ -1,0 +1,148 @@
+// Package subruns ends runs, and with each the runs that were started to answer its
+// calls.
+//
+// Such a run is found by its id, see events.ChildID, and has to name the call as its
+// parent: anybody may have started a run under such an id.
+package subruns
+
+import (
+	"context"
+	"errors"
+
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// Subruns cancels runs. It is safe for concurrent use.
+type Subruns struct{ a *access.Access }
+
+// New returns Subruns of the runs that a accesses.
+func New(a *access.Access) *Subruns { return &Subruns{a} }
+
+// Cancel ends a run from outside. Its model calls and tools are cancelled, and so are
+// the runs that answer its calls. If cancelling one of those fails, the run itself has
+// ended and the cancel may be repeated: then it is a CodeRunEnded, and the rest is done.
+func (s *Subruns) Cancel(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
+	at, err := s.a.Place(ns, id)
+	if err != nil {
+		return access.Result{}, err
+	}
+	// The run is read twice here, and the store forgets a run that has ended and that
+	// nobody holds.
+	defer s.a.Store.Release(s.a.Store.Acquire(at))
+	result, err := s.a.Change(ctx, ns, id, func(*reducer.Memory) ([]runlog.Draft, error) {
+		return access.One(events.Control, &events.CancelledRun{By: by})
+	})
+	if err == nil || refusal.Is(err, refusal.CodeRunEnded) {
+		if childErr := s.CancelChildren(ctx, ns, id, by); childErr != nil {
+			return access.Result{}, childErr
+		}
+	}
+	return result, err
+}
+
+// CancelChildren cancels the runs that answer calls for which an ended run does not wait
+// any more: the calls that had no result when it was cancelled or ended in error. Their
+// own children follow. It may be repeated at any time. A run that goes on, or that is
+// done, keeps its children.
+func (s *Subruns) CancelChildren(ctx context.Context, ns, id string, by events.By) error {
+	var calls []string
+	all := s.a.View(ctx, ns, id, func(run *runlog.Run) error {
+		mem := run.Memory()
+		if mem.State != events.Cancelled && mem.State != events.Errored {
+			return nil
+		}
+		for i := range mem.Control.Calls {
+			if call := &mem.Control.Calls[i]; !call.Answered {
+				calls = append(calls, call.ID)
+			}
+		}
+		return nil
+	})
+	for _, call := range calls {
+		all = errors.Join(all, s.cancelChild(ctx, ns, events.Parent{Run: id, CallID: call}, by, "has ended"))
+	}
+	return all
+}
+
+// cancelChild cancels the run that answers a call, if there is one. why completes a
+// sentence about the run that called it.
+func (s *Subruns) cancelChild(ctx context.Context, ns string, parent events.Parent, by events.By, why string) error {
+	id, answers := events.ChildID(parent.Run, parent.CallID), false
+	err := s.a.View(ctx, ns, id, func(run *runlog.Run) error {
+		answers = run.Memory().Control.Parent.Answers(parent.Run, parent.CallID)
+		return nil
+	})
+	if err == nil && answers {
+		_, err = s.Cancel(ctx, ns, id, events.By{By: by.By, Reason: "run " + parent.Run + ", which called it, " + why})
+	}
+	if access.IsMissing(err) || refusal.Is(err, refusal.CodeRunEnded) {
+		return nil
+	}
+	return err
+}
+
+// CancelAbandoned cancels a run that answers a call if its parent has ended or has a
+// result for the call. A parent that is not in the log proves nothing.
+func (s *Subruns) CancelAbandoned(ctx context.Context, child events.Run, parent events.Parent) error {
+	if child.ID != events.ChildID(parent.Run, parent.CallID) {
+		return nil
+	}
+	over := false
+	err := s.a.View(ctx, child.Namespace, parent.Run, func(run *runlog.Run) error {
+		record := run.Memory().ToolCalls[parent.CallID]
+		over = run.Terminal() || record != nil && record.Result != nil
+		return nil
+	})
+	if access.IsMissing(err) {
+		return nil
+	}
+	if err != nil || !over {
+		return err
+	}
+	return s.cancelChild(ctx, child.Namespace, parent, events.By{By: s.a.Source}, "waits for it no more")
+}
+
+// Recall cancels the run that answers a call, if there is one, and returns its id and
+// what it and the runs below it have used. Whoever answers the call instead has to
+// report that usage.
+func (s *Subruns) Recall(ctx context.Context, parent events.Run, call string) (id string, used reducer.TotalUsage, err error) {
+	p := events.Parent{Run: parent.ID, CallID: call}
+	if err := s.cancelChild(ctx, parent.Namespace, p, events.By{By: s.a.Source}, "waits for it no more"); err != nil {
+		return "", used, err
+	}
+	found, err := s.addUsage(ctx, parent.Namespace, p, &used)
+	if found {
+		id = events.ChildID(p.Run, p.CallID)
+	}
+	return id, used, err
+}
+
+// addUsage adds what the run that answers a call has used, and what the runs used that
+// it left behind when it ended, whose usage is not in its own. It reports whether there
+// is such a run.
+func (s *Subruns) addUsage(ctx context.Context, ns string, p events.Parent, sum *reducer.TotalUsage) (found bool, err error) {
+	id, open := events.ChildID(p.Run, p.CallID), []string(nil)
+	err = s.a.View(ctx, ns, id, func(run *runlog.Run) error {
+		mem := run.Memory()
+		if !mem.Control.Parent.Answers(p.Run, p.CallID) {
+			return nil
+		}
+		found, open = true, mem.Delegated()
+		u := mem.TotalUsage
+		sum.Input, sum.Output, sum.Cached, sum.Total, sum.Cost = sum.Input+u.Input, sum.Output+u.Output, sum.Cached+u.Cached, sum.Total+u.Total, sum.Cost+u.Cost
+		return nil
+	})
+	if access.IsMissing(err) {
+		return false, nil
+	}
+	for _, call := range open {
+		if err == nil {
+			_, err = s.addUsage(ctx, ns, events.Parent{Run: id, CallID: call}, sum)
+		}
+	}
+	return found, err
+}

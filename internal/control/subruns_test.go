@@ -1,0 +1,135 @@
+package control_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// child starts the run that answers a call of another one.
+func (r *timed) child(parent events.Run, call string) events.Run {
+	r.t.Helper()
+	run := r.Store.Place(parent.Namespace, events.ChildID(parent.ID, call))
+	start := reducertest.StartOf("help", events.ModeTask)
+	start.Tools = append(start.Tools, events.ToolSpec{Name: "helper", Effect: "idempotent", Pool: events.AgentsPool})
+	start.Parent = &events.Parent{Run: parent.ID, CallID: call}
+	r.Append(run, events.Idle, start)
+	return run
+}
+
+// A run that its deadline ends takes the runs along that answer its open calls.
+func TestDeadlineEndsTheChildren(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		g, _ := r.serve(nil)
+		run := r.start(g, wallTime(10*time.Minute))
+		into["acting"](r, run)
+		child := r.child(run, "a")
+		sleep(9 * time.Minute)
+		require.Equal(t, events.Planning, r.Memory(child).State)
+		sleep(2 * time.Minute)
+		require.Equal(t, events.Errored, r.Memory(run).State)
+		require.Equal(t, events.Cancelled, r.Memory(child).State)
+	})
+}
+
+// A gateway that dies between the end of a run and that of its children leaves
+// them to the run's timer.
+func TestTheTimerEndsChildrenThatWereLeft(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		g, _ := r.serve(nil)
+		run := r.start(g, nil)
+		into["acting"](r, run)
+		child := r.child(run, "a")
+		r.Append(run, events.Control, &events.CancelledRun{}) // and no more
+		sleep(stall + time.Minute)
+		require.Equal(t, events.Cancelled, r.Memory(child).State)
+	})
+}
+
+// waiting starts a run that waits for the run that answers its call a, and that one.
+func (r *timed) waiting() (parent, child events.Run) {
+	r.t.Helper()
+	start := reducertest.StartOf("ask somebody", events.ModeTask)
+	start.Tools = []events.ToolSpec{{Name: "helper", Effect: "idempotent", Pool: events.AgentsPool}}
+	parent = r.Start(start)
+	r.Append(parent, events.Planning, &events.LLMToolCall{ToolCallReply: events.ToolCallReply{
+		Confidence: 1, Calls: []events.Call{{ID: "a", Name: "helper", Arguments: `{"task":"x"}`}},
+	}})
+	child = r.child(parent, "a")
+	r.Append(parent, events.Acting, &events.ToolCallStarted{CallID: "a"})
+	for _, run := range []events.Run{parent, child} {
+		require.NoError(r.t, r.Journal.SetTimer(r.t.Context(), run, journal.TimerRun, time.Now().Add(time.Minute), nil))
+	}
+	return parent, child
+}
+
+// takes has somebody take the ends of children, and answer nobody.
+func (r *timed) takes() {
+	p := r.Journal.NewProcess()
+	r.Go(func(ctx context.Context) error {
+		return p.Consume(ctx, journal.Inbox{States: []events.State{events.Done}, Pool: events.AgentsPool}, 1, func(d journal.Delivery) { _ = d.Ack() })
+	})
+}
+
+// A run that waits for another one does not stand still, unless that has ended.
+func TestWaitingForAChildIsNoStandstill(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		r.serve(nil)
+		parent, child := r.waiting()
+		r.Append(child, events.Planning, &events.LLMMessageComplete{}) // it waits for its user, so it goes on
+		sleep(10 * stall)
+		require.Zero(t, r.Count(parent, events.TypeResumed))
+		require.Equal(t, events.Acting, r.Memory(parent).State)
+	})
+}
+
+// A child whose end was taken and brought no answer has its parent driven once more.
+func TestAnswerThatWasLost(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		r.serve(nil)
+		r.takes()
+		parent, child := r.waiting()
+		sleep(2 * stall)
+		r.Append(child, events.Planning, answered("here it is"))
+		sleep(stall / 2)
+		require.Zero(t, r.Count(parent, events.TypeResumed), "not at once")
+		sleep(stall)
+		require.Equal(t, 1, r.Count(parent, events.TypeResumed))
+	})
+}
+
+// A child whose end nobody has taken yet waits for its turn, and so does its parent.
+func TestAnswerThatIsQueued(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		r.serve(nil)
+		parent, child := r.waiting()
+		r.Append(child, events.Planning, answered("here it is"))
+		sleep(5 * stall)
+		require.Zero(t, r.Count(parent, events.TypeResumed))
+	})
+}
+
+// A run whose call was answered without it is cancelled; one whose parent is not in
+// the log goes on.
+func TestForsakenChildren(t *testing.T) {
+	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+		r.serve(nil)
+		parent, child := r.waiting()
+		r.Append(child, events.Planning, &events.LLMMessageComplete{})
+		lone := r.child(r.Store.Place("default", r.Store.NewID()), "a")
+		r.Append(lone, events.Planning, &events.LLMMessageComplete{})
+		require.NoError(t, r.Journal.SetTimer(t.Context(), lone, journal.TimerRun, time.Now().Add(time.Minute), nil))
+		r.Append(parent, events.Control, &events.ToolFailure{Outcome: &events.ToolOutcome{CallID: "a", Code: reducer.CodeNoActor, Observation: "ERROR: none"}})
+		sleep(stall)
+		require.Equal(t, events.Cancelled, r.Memory(child).State)
+		require.Equal(t, events.WaitingForUser, r.Memory(lone).State)
+	})
+}

@@ -1,0 +1,146 @@
+package control_test
+
+import (
+	"context"
+	"encoding/json"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/worker/workertest"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+const stall = time.Hour
+
+// timed is a bench in virtual time, with gateways that run and crash on it.
+type timed struct {
+	*workertest.Bench
+	t *testing.T
+	// armed lets the crash points strike.
+	armed atomic.Bool
+}
+
+// inTime runs a test on a journal in virtual time.
+func inTime(t *testing.T, o simulated.Options, test func(t *testing.T, r *timed)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &timed{t: t}
+		if crash := o.Crash; crash != nil {
+			o.Crash = func(at simulated.Moment) bool { return r.armed.Load() && crash(at) }
+		}
+		r.Bench = workertest.New(t, o, nil)
+		test(t, r)
+	})
+}
+
+// unwatched is a directory whose pools nobody looks at, for tests that are not about
+// them: to look every second is all that would happen in weeks of virtual time.
+type unwatched struct{ journal.Directory }
+
+func (unwatched) Pools(ctx context.Context) ([]journal.Pool, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// serve runs a gateway on a process of its own until it is killed, crashes or
+// the test ends.
+func (r *timed) serve(tweak func(*control.Config)) (g *control.Controller, p *simulated.Process) {
+	r.t.Helper()
+	p = r.Journal.NewProcess()
+	cfg := control.Config{
+		Store: r.NewStore(p), Queue: p, Feed: p, Timers: p, Directory: p, Agents: p, Instance: "test", StallAfter: stall,
+	}
+	if tweak != nil {
+		tweak(&cfg)
+	}
+	if cfg.PoolWait == 0 {
+		cfg.Directory = unwatched{cfg.Directory}
+	}
+	g, err := control.New(cfg)
+	require.NoError(r.t, err)
+	r.Go(func(ctx context.Context) error {
+		err := g.Run(ctx)
+		select {
+		case <-p.Dead():
+			return nil // it ends as it can
+		default:
+			return err
+		}
+	})
+	return g, p
+}
+
+var fetchTool = events.ToolSpec{
+	Name: "fetch", Description: "Fetches.", Schema: json.RawMessage(`{"type":"object"}`), Effect: "pure", Pool: "web", Risk: "low",
+}
+
+// start starts a run of an agent through the gateway.
+func (r *timed) start(g *control.Controller, tweak func(*events.Agent)) events.Run {
+	r.t.Helper()
+	run, err := r.tryStart(g, tweak)
+	require.NoError(r.t, err)
+	return run
+}
+
+func (r *timed) tryStart(g *control.Controller, tweak func(*events.Agent)) (events.Run, error) {
+	r.t.Helper()
+	require.NoError(r.t, r.Journal.Announce(r.t.Context(), "default", "a", []events.ToolSpec{searchTool}))
+	require.NoError(r.t, r.Journal.Announce(r.t.Context(), "web", "b", []events.ToolSpec{fetchTool}))
+	require.NoError(r.t, r.Journal.AnnounceProviders(r.t.Context(), "p", []string{"openai"}))
+	a := events.DefaultAgent()
+	a.Name, a.LLM.Provider, a.Tools = "tester", "openai", []string{"search", "fetch"}
+	if tweak != nil {
+		tweak(&a)
+	}
+	started, err := g.Start(r.t.Context(), "", control.StartRequest{Agent: &a, Task: "Do it."})
+	return r.Store.Place(events.DefaultNamespace, started.RunID), err
+}
+
+func wallTime(d time.Duration) func(*events.Agent) {
+	return func(a *events.Agent) { a.Budget = &events.Budget{MaxWallTime: events.Duration(d)} }
+}
+
+// ask has the run wait for a human until some time from now; never for 0.
+func (r *timed) ask(run events.Run, within time.Duration, calls ...string) (deadline time.Time) {
+	r.t.Helper()
+	text := ""
+	if deadline = time.Now().Add(within); within > 0 {
+		text = deadline.UTC().Format(events.TimeFormat)
+	}
+	r.Append(run, events.Planning, waiting(text, "search", calls))
+	return deadline
+}
+
+func waiting(deadline, tool string, calls []string) *events.HumanApprovalRequired {
+	p := &events.HumanApprovalRequired{ToolCallReply: events.ToolCallReply{Confidence: 1}, Deadline: deadline}
+	for _, id := range calls {
+		p.Calls = append(p.Calls, events.Call{ID: id, Name: tool, Arguments: `{"amount":1}`})
+		p.Requests = append(p.Requests, events.Request{CallID: id, Tool: tool, Arguments: `{"amount":1}`, Risk: "high", Reason: "always"})
+	}
+	return p
+}
+
+// sleep lets time pass, and then whatever is at work finish.
+func sleep(d time.Duration) {
+	time.Sleep(d) // in the bubble
+	synctest.Wait()
+}
+
+// at is when the run's event of a type was made; it must have exactly one.
+func (r *timed) at(run events.Run, typ events.Type) time.Time {
+	r.t.Helper()
+	require.Equal(r.t, 1, r.Count(run, typ), "%v", r.Types(run))
+	for _, e := range r.Events(run) {
+		if e.Type() == typ {
+			return e.Time
+		}
+	}
+	return time.Time{}
+}

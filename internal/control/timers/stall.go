@@ -1,0 +1,233 @@
+package timers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// recheckUnknown is the recheck interval of a run whose work's position in the queue is
+// unknown.
+const recheckUnknown = 30 * time.Second
+
+// stall is since when the work that is due in a run may be in a worker's hands, as the
+// run's timer remembers it from one check to the next. The keys are stored in timers.
+type stall struct {
+	// N is the run's last event at that check: what was seen of an earlier one counts for
+	// nothing.
+	N uint64 `json:"n,omitempty"`
+	// Since is when the work was first seen to have left its queue, or was last seen in
+	// it.
+	Since time.Time `json:"since,omitzero"`
+	// Queued says that the work was in its queue then.
+	Queued bool `json:"queued,omitempty"`
+
+	// over says that the stall time is over, unknown that the bus could not tell.
+	over, unknown bool
+}
+
+// checkStall checks the work that is due. Work that waits in a queue does not stall,
+// however long the queue is. Nobody knows when it left the queue, so its time begins when
+// it is first seen outside. The bus is not asked again then: work that was delivered once
+// does not return to the queue.
+func (t *Timers) checkStall(ctx context.Context, run events.Run, mem *reducer.Memory, seen stall) stall {
+	work, now := t.work(mem), t.a.Store.Now()
+	if len(work) == 0 {
+		return t.checkSubruns(ctx, run, mem, seen)
+	}
+	if seen.N == mem.N && !seen.Queued {
+		seen.over = now.Sub(seen.Since) >= t.StallAfter
+		return seen
+	}
+	queued, err := t.queued(ctx, run, work)
+	if err != nil {
+		t.Logger.Warn("cannot tell whether a run has stalled or waits for its turn", "run", run.ID, "reason", err)
+		seen.unknown = true
+		return seen
+	}
+	return stall{N: mem.N, Since: now, Queued: queued}
+}
+
+// work is the work of a run that somebody should be doing. A run that is paused waits for
+// whoever paused it.
+func (t *Timers) work(mem *reducer.Memory) []reducer.Effect {
+	if mem.Control.Paused {
+		return nil
+	}
+	return reducer.Effects(t.a.Table, mem)
+}
+
+// queued reports whether a delivery that brings any of the work has not been delivered
+// yet.
+func (t *Timers) queued(ctx context.Context, run events.Run, work []reducer.Effect) (bool, error) {
+	wakes := map[uint64]bool{}
+	for _, e := range work {
+		wakes[e.Wake] = true
+	}
+	n := uint64(0)
+	for rec, err := range t.a.Log.Read(ctx, run, 0) {
+		if err != nil {
+			return false, err
+		}
+		if access.NotOfLog(rec) {
+			continue
+		}
+		if n++; !wakes[n] {
+			continue
+		}
+		if waits, err := t.undelivered(ctx, run.Shard, rec); waits || err != nil {
+			return waits, err
+		}
+	}
+	return false, nil
+}
+
+// undelivered reports whether a record still waits for its first delivery.
+func (t *Timers) undelivered(ctx context.Context, shard int, rec journal.Record) (bool, error) {
+	s, err := events.ParseSubject(rec.Subject)
+	if err != nil {
+		return false, fmt.Errorf("record %d: %w", rec.Seq, err)
+	}
+	return t.Queue.Undelivered(ctx, journal.Inbox{States: []events.State{s.To}, Pool: s.Pool}, shard, rec.Seq)
+}
+
+// checkSubruns checks the runs that a run waits for which has nothing to do itself. It
+// has not stalled while one of them goes on. One that has ended, or is not in the log any
+// more, is work: that of answering the call.
+func (t *Timers) checkSubruns(ctx context.Context, run events.Run, mem *reducer.Memory, seen stall) stall {
+	now, over, queued := t.a.Store.Now(), false, false
+	for _, call := range awaited(mem) {
+		ended, waits, err := t.subrunEnded(ctx, run, call)
+		if err != nil {
+			t.Logger.Warn("cannot tell whether a run still waits for another one", "run", run.ID, "call", call, "reason", err)
+			return stall{unknown: true}
+		}
+		over, queued = over || ended, queued || waits
+	}
+	switch {
+	case !over:
+		return stall{}
+	case seen.N == mem.N && !seen.Queued && !queued:
+		seen.over = now.Sub(seen.Since) >= t.StallAfter
+		return seen
+	}
+	return stall{N: mem.N, Since: now, Queued: queued}
+}
+
+// awaited are the calls of a run that other runs answer; none while it is paused.
+func awaited(mem *reducer.Memory) []string {
+	if mem.Control.Paused {
+		return nil
+	}
+	var ids []string
+	for i := range mem.Control.Calls {
+		if call := &mem.Control.Calls[i]; call.Waits() {
+			ids = append(ids, call.ID)
+		}
+	}
+	return ids
+}
+
+// subrunEnded reports whether the run that answers a call has ended or is gone, and
+// whether its end waits for its delivery. Its last record is believed: what follows from
+// it reads the run itself.
+func (t *Timers) subrunEnded(ctx context.Context, parent events.Run, call string) (ended, queued bool, err error) {
+	child := t.a.Store.Place(parent.Namespace, events.ChildID(parent.ID, call))
+	head, err := t.a.Log.Head(ctx, child)
+	if errors.Is(err, journal.ErrNotFound) {
+		return true, false, nil
+	}
+	if err != nil {
+		return false, false, err
+	}
+	s, err := events.ParseSubject(head.Subject)
+	if err != nil || !t.a.Table.Terminal(s.To) {
+		return false, false, nil
+	}
+	queued, err = t.undelivered(ctx, child.Shard, head)
+	return true, queued, err
+}
+
+// nextCheck says when the run is to be checked next, and what its timer is to remember
+// until then.
+func (t *Timers) nextCheck(run *runlog.Run, s stall) (at time.Time, n note) {
+	mem := run.Memory()
+	n.Deadline, _ = reducer.Deadline(mem)
+	in := CheckEvery(t.StallAfter)
+	switch {
+	case s.unknown:
+		n.Stall, in = s, min(recheckUnknown, in)
+	case s.N == mem.N && s.Queued:
+		n.Stall = s
+	case s.N == mem.N:
+		n.Stall, n.Seq = s, run.Seq()
+		n.Deadline = n.earliest(s.Since.Add(t.StallAfter))
+	case len(t.work(mem)) == 0:
+		n.Seq = run.Seq()
+	}
+	if mem.Control.Parent != nil || s.N == 0 && len(awaited(mem)) > 0 {
+		// What it waits for, or who waits for it, may end without an event in this run.
+		n.Seq = 0
+	}
+	return n.earliest(t.a.Store.Now().Add(in)), n
+}
+
+// endStall drives stalled work once more, and ends the run if it was driven before in
+// vain.
+func (t *Timers) endStall(mem *reducer.Memory, now time.Time) ([]runlog.Draft, error) {
+	quiet := now.Sub(mem.Updated).Round(time.Millisecond)
+	what := fmt.Sprintf("nothing happened for %s while %s was due", quiet, describe(mem, t.work(mem)))
+	if redriven(mem) {
+		return access.One(events.Control, &events.FatalError{Outcome: events.Outcome{
+			Code: reducer.CodeStalled, Message: what + ", although it was driven again",
+		}})
+	}
+	return access.One(events.Control, &events.Resumed{By: events.By{Reason: what, By: t.a.Source}, Redrive: true})
+}
+
+// redriven reports whether a gateway drove the run's work again and nothing came of it:
+// sending calls to their pools once more is not yet work on them. A resume by somebody
+// else does not count, since what that drove may be lost as well.
+func redriven(mem *reducer.Memory) bool {
+	for i := len(mem.Trace) - 1; i >= 0; i-- {
+		switch events.Type(mem.Trace[i].Event) {
+		case events.TypeToolCallDispatched:
+		case events.TypeResumed:
+			return mem.Control.Redriven
+		default:
+			return false
+		}
+	}
+	return false
+}
+
+// mostDescribed bounds what a message says of calls by the hundred.
+const mostDescribed = 5
+
+// describe names work: its kind, its tool and its call.
+func describe(mem *reducer.Memory, effects []reducer.Effect) string {
+	if len(effects) == 0 {
+		return "the answer of another run"
+	}
+	var names []string
+	for i, e := range effects {
+		if i == mostDescribed {
+			names = append(names, fmt.Sprintf("%d more", len(effects)-i))
+			break
+		}
+		name := string(e.Kind)
+		if call := mem.ToolCalls[e.CallID]; call != nil {
+			name += " " + call.Name + " (call " + e.CallID + ")"
+		}
+		names = append(names, name)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,268 @@
+// Package timers does what time brings about: it expires approvals, ends runs at their
+// deadline, drives stalled work once more, then ends the run, and cancels runs that
+// nobody waits for any more.
+//
+// A timer says that it is time to check a run, not what to do: that follows from the run.
+// So a timer that fires twice, late or in vain does no harm, and several processes may
+// serve the same timers.
+package timers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/decisions"
+	"github.com/moorebus/moorebus/internal/control/subruns"
+	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+const (
+	// retryAfter is the pause after a timer could not be processed.
+	retryAfter = 2 * time.Second
+	// earlyPause is the shortest pause after a timer that fired before its time.
+	earlyPause = time.Second
+	// startGrace is how long a start may be under way after it set its timer.
+	startGrace = time.Minute
+)
+
+// Config configures [Timers]. Everything is required.
+type Config struct {
+	Access  *access.Access
+	Subruns *subruns.Subruns
+	Queue   journal.Queue
+	Timers  journal.Timers
+	// StallAfter is how long due work may rest before it is driven once more, and again
+	// before its run is ended.
+	StallAfter time.Duration
+	// Concurrency is how many timers are processed at once, Drain how long one may go on
+	// after Run's context ends.
+	Concurrency int
+	Drain       time.Duration
+	Logger      *slog.Logger
+}
+
+// Timers sets and processes the timers of runs. It is safe for concurrent use.
+type Timers struct {
+	Config
+	a *access.Access
+}
+
+// New returns Timers.
+func New(cfg Config) *Timers { return &Timers{cfg, cfg.Access} }
+
+// CheckEvery is how soon a run is checked again. It is a fraction of the stall time, so
+// that what happens between two checks adds little to it.
+func CheckEvery(stallAfter time.Duration) time.Duration { return stallAfter / 4 }
+
+// note is what a timer remembers of when it was set.
+type note struct {
+	// At is the time that it was set for.
+	At time.Time `json:"at,omitzero"`
+	// Seq is the record up to which the run was read: while it is the last one there is
+	// nothing to do before the deadline. 0 if there may be.
+	Seq uint64 `json:"seq,omitempty"`
+	// Deadline is when something is due even if nothing happens; zero: never.
+	Deadline time.Time `json:"deadline,omitzero"`
+	// Stall is about the work that was due.
+	Stall stall `json:"watch,omitzero"`
+}
+
+// earliest returns the time, or the deadline if that is earlier.
+func (n note) earliest(at time.Time) time.Time {
+	if !n.Deadline.IsZero() && n.Deadline.Before(at) {
+		return n.Deadline
+	}
+	return at
+}
+
+// set sets a timer of a run.
+func (t *Timers) set(ctx context.Context, run events.Run, kind string, at time.Time, n note) error {
+	n.At = at
+	data, err := json.Marshal(n)
+	if err != nil {
+		return err
+	}
+	return launch.SetTimer(ctx, t.Timers, run, kind, at, data)
+}
+
+// Arrived returns what sets the timer of the approval that a run waits for, nil if it
+// waits for none that expires. It runs before the delivery that asks for the approval is
+// acknowledged.
+func (t *Timers) Arrived(run events.Run, mem *reducer.Memory) func(context.Context) error {
+	at, waits := decisions.Deadline(mem)
+	if !waits {
+		return nil
+	}
+	return func(ctx context.Context) error { return t.set(ctx, run, journal.TimerApproval, at, note{}) }
+}
+
+// Run processes timers that fire until ctx ends; one that is being processed then gets
+// the drain time.
+func (t *Timers) Run(ctx context.Context) error {
+	err := t.Timers.ConsumeTimers(ctx, t.Concurrency, func(d journal.TimerDelivery) {
+		work, stop := context.WithTimeout(context.WithoutCancel(ctx), t.Drain)
+		defer stop()
+		t.deliver(work, d)
+	})
+	if err != nil {
+		return fmt.Errorf("gateway: timers: %w", err)
+	}
+	return nil
+}
+
+// deliver processes one timer. It acknowledges the timer when what it was for is in the
+// log and the next one is set, so a process that dies in between loses nothing.
+func (t *Timers) deliver(ctx context.Context, d journal.TimerDelivery) {
+	timer := d.Timer()
+	var seen note
+	_ = json.Unmarshal(timer.Data, &seen) // without a note the run is read
+	if early := seen.At.Sub(t.a.Store.Now()); early > 0 {
+		// The bus's clock is ahead of this one: set for the same time again it would
+		// fire at once.
+		_ = d.Retry(max(early, earlyPause))
+		return
+	}
+	log := t.Logger.With("run", timer.Run.ID, "timer", timer.Kind)
+	err := t.check(ctx, timer, seen)
+	var parentGone *runlog.ParentGoneError
+	var unknown *reducer.TableError
+	switch {
+	case errors.As(err, &parentGone):
+		log.Warn("a run waits until what it was forked from is in the log again", "reason", err)
+		err = t.set(ctx, timer.Run, timer.Kind, t.a.Store.Now().Add(t.StallAfter), seen)
+	case errors.As(err, &unknown):
+		log.Warn("a run waits for a gateway that has its graph", "reason", err)
+		err = t.set(ctx, timer.Run, timer.Kind, t.a.Store.Now().Add(CheckEvery(t.StallAfter)), seen)
+	}
+	switch {
+	case err == nil:
+		_ = d.Ack()
+	case errors.Is(err, journal.ErrNotFound) && d.Attempt() == 1:
+		_ = d.Retry(startGrace)
+	case errors.Is(err, journal.ErrNotFound):
+		_ = d.Ack() // the run was never started
+	default:
+		level := slog.LevelWarn
+		if errors.Is(err, journal.ErrFull) {
+			level = slog.LevelDebug // the bus says it, once
+		}
+		log.Log(ctx, level, "a timer comes again", "reason", err)
+		_ = d.Retry(retryAfter)
+	}
+}
+
+// check does what is due in a run now, and sets its timer again. The error is ErrNotFound
+// if there is no such run.
+func (t *Timers) check(ctx context.Context, timer journal.Timer, seen note) error {
+	head, err := t.a.Log.Head(ctx, timer.Run)
+	if err != nil {
+		return err
+	}
+	now := t.a.Store.Now()
+	if seen.Seq == head.Seq && (seen.Deadline.IsZero() || now.Before(seen.Deadline)) {
+		// The run is as it was when the timer was set. Its last record suffices, since very
+		// many runs may wait for days. A record of an end is not believed without the run:
+		// a worker may publish one that the run's state does not allow.
+		return t.set(ctx, timer.Run, timer.Kind, seen.earliest(now.Add(CheckEvery(t.StallAfter))), seen)
+	}
+	var ended bool
+	var parent *events.Parent
+	err = t.a.View(ctx, timer.Run.Namespace, timer.Run.ID, func(run *runlog.Run) error {
+		var s stall
+		if timer.Kind == journal.TimerRun {
+			s = t.checkStall(ctx, timer.Run, run.Memory(), seen.Stall)
+		}
+		err := t.a.Commit(ctx, run, func(mem *reducer.Memory) ([]runlog.Draft, error) { return t.due(mem, s) })
+		ended = run.Terminal() && len(run.Memory().Control.Calls) > 0
+		if p := run.Memory().Control.Parent; p != nil && !run.Terminal() {
+			parent = p
+		}
+		var illegal *runlog.DraftError
+		if errors.As(err, &illegal) {
+			// The application's own table does not have the event: to try again would not
+			// help.
+			t.Logger.Error("a run cannot be ended or driven", "run", timer.Run.ID, "reason", err)
+			return t.set(ctx, timer.Run, timer.Kind, t.a.Store.Now().Add(t.StallAfter), seen)
+		}
+		if err != nil {
+			return err
+		}
+		return t.reset(ctx, run, timer.Kind, s)
+	})
+	if err == nil && parent != nil {
+		err = t.Subruns.CancelAbandoned(ctx, timer.Run, *parent)
+	}
+	if err == nil && ended {
+		err = t.Subruns.CancelChildren(ctx, timer.Run.Namespace, timer.Run.ID, events.By{By: t.a.Source})
+	}
+	return err
+}
+
+// Reset sets the timer of a run, whose lock is held, for when something is due in it.
+func (t *Timers) Reset(ctx context.Context, run *runlog.Run) error {
+	return t.reset(ctx, run, journal.TimerRun, stall{})
+}
+
+// reset sets a timer again for as long as the run needs it.
+func (t *Timers) reset(ctx context.Context, run *runlog.Run, kind string, s stall) error {
+	mem := run.Memory()
+	switch {
+	case run.Terminal():
+		t.cancelOthers(ctx, run.ID, kind)
+	case kind == journal.TimerApproval:
+		if at, waits := decisions.Deadline(mem); waits {
+			return t.set(ctx, run.ID, kind, at, note{})
+		}
+	case kind == journal.TimerRun:
+		at, n := t.nextCheck(run, s)
+		return t.set(ctx, run.ID, kind, at, n)
+	}
+	return nil
+}
+
+// cancelOthers cancels the timers of a run that has ended, except the one that fired. One
+// that stays finds nothing to do.
+func (t *Timers) cancelOthers(ctx context.Context, run events.Run, fired string) {
+	for _, kind := range [...]string{journal.TimerRun, journal.TimerApproval} {
+		if kind == fired {
+			continue
+		}
+		if err := t.Timers.CancelTimer(ctx, run, kind); err != nil {
+			t.Logger.Debug("a timer of a run that has ended stays", "run", run.ID, "timer", kind, "reason", err)
+		}
+	}
+}
+
+// due is what has to happen to a run because time has passed, nothing if nothing has: a
+// poisoned run ends, one that is older than its budget allows ends, an approval expires,
+// stalled work is driven once more and then given up.
+func (t *Timers) due(mem *reducer.Memory, s stall) ([]runlog.Draft, error) {
+	if t.a.Table.Terminal(mem.State) {
+		return nil, nil
+	}
+	for _, e := range reducer.Effects(t.a.Table, mem) {
+		if e.Kind == reducer.KindEnd {
+			return access.One(events.Control, reducer.End(mem))
+		}
+	}
+	now := t.a.Store.Now()
+	if outcome, over := reducer.OverWallTime(mem, now); over {
+		return access.One(events.Control, &events.BudgetExceeded{Outcome: outcome})
+	}
+	if drafts := decisions.Expire(mem, now); drafts != nil {
+		return drafts, nil
+	}
+	if s.N != mem.N || !s.over {
+		return nil, nil
+	}
+	return t.endStall(mem, now)
+}

@@ -1,0 +1,309 @@
+package control_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/typed"
+)
+
+// poolsRig is a gateway on a real bus with the pools default, near and far, of
+// which nobody serves one. Nobody plans or observes but the test.
+func poolsRig(t *testing.T, wait time.Duration) *rig {
+	return newRig(t, poolsBus(t), func(c *control.Config) { c.PoolWait = wait })
+}
+
+func poolsBus(t *testing.T) bus { return natsBus(t, "near", "far") }
+
+// begin opens a run with a tool in each of the pools and makes the calls: "near"
+// and "far" are pure, "far_once" is not.
+func (r *rig) begin(calls ...events.Call) string {
+	r.t.Helper()
+	id := runlog.NewID()
+	start := reducertest.StartOf("call", events.ModeTask)
+	start.Tools = []events.ToolSpec{
+		{Name: "near", Effect: "pure", Pool: "near"}, {Name: "far", Effect: "pure", Pool: "far"}, {Name: "far_once", Effect: "once", Pool: "far"},
+	}
+	start.Agent.Tools = []string{"near", "far", "far_once"}
+	r.happens(id, events.Idle, start)
+	reply := events.ToolCallReply{Calls: calls, Confidence: 1}
+	if len(calls) == 1 {
+		r.happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: reply})
+	} else {
+		r.happens(id, events.Planning, &events.LLMParallelToolCalls{ToolCallReply: reply})
+	}
+	return id
+}
+
+func calling(id, tool string) events.Call { return events.Call{ID: id, Name: tool, Arguments: "{}"} }
+
+// dispatch sends calls of a batch to their pools, as a planner does.
+func (r *rig) dispatch(id string, calls ...string) {
+	for _, call := range calls {
+		r.happens(id, events.Planning, &events.ToolCallDispatched{CallID: call})
+	}
+}
+
+// fold returns the run's memory; every record has to be legal.
+func (r *rig) fold(id string) *reducer.Memory {
+	r.t.Helper()
+	m := reducer.NewMachine(reducer.MachineOptions{})
+	mem := m.Initial(id)
+	for _, rec := range r.records(id) {
+		_, err := m.Apply(mem, rec.Subject, rec.Body)
+		require.NoError(r.t, err)
+	}
+	return mem
+}
+
+// arrives waits until the run is in a state and returns its memory.
+func (r *rig) arrives(id string, state events.State) *reducer.Memory {
+	r.t.Helper()
+	var mem *reducer.Memory
+	require.Eventually(r.t, func() bool {
+		mem = r.fold(id)
+		return mem.State == state
+	}, patience, 20*time.Millisecond, "the run does not reach %s: %v", state, r.types(id))
+	return mem
+}
+
+// actor runs an actor of a pool until the test ends; its one tool says the pool.
+func (r *rig) actor(pool string) {
+	r.t.Helper()
+	made, err := typed.New(tool.Definition{Name: pool, Description: "says its pool", Pool: pool, Effect: tool.Pure},
+		func(context.Context, struct{}) (string, error) { return pool, nil })
+	require.NoError(r.t, err)
+	registry, err := tool.NewRegistry(made)
+	require.NoError(r.t, err)
+	a, err := actor.New(actor.Config{
+		Instance: "a", Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Directory: r.bus, Tools: registry, Concurrency: 2,
+	})
+	require.NoError(r.t, err)
+	require.NoError(r.t, a.Announce(r.t.Context()))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	r.t.Cleanup(func() {
+		cancel()
+		require.NoError(r.t, <-ended)
+	})
+}
+
+// from returns the `<from>` of the run's last event of a type.
+func (r *rig) from(id, typ string) events.State {
+	r.t.Helper()
+	var from events.State
+	for _, rec := range r.records(id) {
+		if typeOf(r.t, rec) == typ {
+			s, err := events.ParseSubject(rec.Subject)
+			require.NoError(r.t, err)
+			from = s.From
+		}
+	}
+	return from
+}
+
+func TestCallOfAPoolThatNobodyServes(t *testing.T) {
+	t.Parallel()
+	r := poolsRig(t, 200*time.Millisecond)
+	for name, says := range map[string]string{"far": "has no result", "far_once": "was not run"} {
+		id := r.begin(calling("a", name))
+		mem := r.arrives(id, events.Observing)
+		require.Equal(t, []string{"Start", "LlmToolCall", "ToolFailure"}, r.types(id))
+		require.Equal(t, events.Control, r.from(id, "ToolFailure"))
+		require.Equal(t, reducer.CodeNoActor, mem.Control.Last.Code)
+		require.Contains(t, *mem.LastObservation, reducer.ErrorPrefix+name+" "+says)
+		require.Contains(t, *mem.LastObservation, `"far"`)
+	}
+}
+
+func TestBatchThatNobodyServes(t *testing.T) {
+	t.Parallel()
+	r := poolsRig(t, 200*time.Millisecond)
+	one := r.begin(calling("a", "far"), calling("b", "far_once"))
+	two := r.begin(calling("a", "near"), calling("b", "far"))
+	r.dispatch(two, "a", "b")
+	for _, id := range []string{one, two} {
+		mem := r.arrives(id, events.Observing)
+		require.Len(t, mem.ParallelResults, 2)
+		for _, result := range mem.ParallelResults {
+			require.Equal(t, reducer.CodeNoActor, result.Code)
+		}
+		require.Equal(t, "ToolFailure", r.types(id)[int(mem.N)-1])
+		require.Equal(t, events.Control, r.from(id, "ToolFailure"))
+		r.happens(id, events.Observing, &events.Continue{})
+		require.Len(t, r.fold(id).History, 2)
+	}
+}
+
+// Of two pools one is served: its calls are run, and its actor ends the batch.
+func TestBatchOfWhichOnePoolIsServed(t *testing.T) {
+	t.Parallel()
+	r := poolsRig(t, 200*time.Millisecond)
+	r.actor("near")
+	for name, order := range map[string][]string{"orphan last": {"a", "b"}, "orphan first": {"b", "a"}} {
+		t.Run(name, func(t *testing.T) {
+			id := r.begin(calling("a", "near"), calling("b", "far"))
+			for i, call := range order {
+				r.dispatch(id, call)
+				require.Eventually(t, func() bool { return len(r.fold(id).ParallelResults) > i || r.fold(id).State == events.Observing },
+					patience, 10*time.Millisecond)
+			}
+			r.arrives(id, events.Observing)
+			require.Equal(t, "ToolSuccess", r.types(id)[len(r.types(id))-1], "as its results are")
+			require.Equal(t, events.ParallelActing, r.from(id, "ToolSuccess"))
+			r.happens(id, events.Observing, &events.Continue{})
+			codes := map[string]string{}
+			for _, h := range r.fold(id).History {
+				codes[h.Tool.ID] = h.Code
+			}
+			require.Equal(t, map[string]string{"a": tool.CodeOK, "b": reducer.CodeNoActor}, codes)
+		})
+	}
+}
+
+func TestActorThatComesBackInTime(t *testing.T) {
+	t.Parallel()
+	r := poolsRig(t, time.Minute)
+	id := r.begin(calling("a", "far"))
+	r.actor("far")
+	mem := r.arrives(id, events.Observing)
+	require.Equal(t, tool.CodeOK, mem.Control.Last.Code)
+	require.Equal(t, events.Acting, r.from(id, "ToolSuccess"))
+}
+
+// Each call is answered once, whoever is faster, and those that come later are
+// run.
+func TestActorThatComesBackMeanwhile(t *testing.T) {
+	t.Parallel()
+	r := poolsRig(t, 200*time.Millisecond)
+	var runs []string
+	for i := range 60 {
+		runs = append(runs, r.begin(calling("a", "far")))
+		if i == 20 {
+			r.arrives(runs[0], events.Observing)
+			r.actor("far")
+		}
+	}
+	codes := map[string]int{}
+	for _, id := range runs {
+		mem := r.arrives(id, events.Observing)
+		require.EqualValues(t, 3, mem.N, "%v", r.types(id))
+		codes[mem.Control.Last.Code]++
+	}
+	require.Positive(t, codes[reducer.CodeNoActor])
+	require.Positive(t, codes[tool.CodeOK])
+	require.Eventually(t, func() bool {
+		return r.arrives(r.begin(calling("a", "far")), events.Observing).Control.Last.Code == tool.CodeOK
+	}, patience, time.Millisecond, "an actor that lives is left to its work")
+}
+
+func TestSeveralGatewaysAnswerOnce(t *testing.T) {
+	t.Parallel()
+	b := poolsBus(t)
+	var r *rig
+	for i := range 3 {
+		r = newRig(t, b, func(c *control.Config) { c.PoolWait, c.Instance = 200*time.Millisecond, fmt.Sprint(i) })
+	}
+	var runs []string
+	for range 30 {
+		runs = append(runs, r.begin(calling("a", "far")), r.begin(calling("a", "far"), calling("b", "far")))
+	}
+	for _, id := range runs {
+		mem := r.arrives(id, events.Observing)
+		require.EqualValues(t, 3+2*len(mem.ParallelResults)/2, mem.N, "%v", r.types(id))
+	}
+}
+
+// A call that an actor had started before it died may have taken effect.
+func TestStartedCallOfAPoolThatNobodyServes(t *testing.T) {
+	t.Parallel()
+	b := poolsBus(t)
+	r := newRig(t, b, func(c *control.Config) { c.PoolWait = time.Hour })
+	id := r.begin(calling("a", "far_once"))
+	// An actor that takes the call, starts it, and is gone.
+	ctx, die := context.WithCancel(t.Context())
+	require.NoError(t, b.Consume(ctx, journal.Inbox{States: []events.State{events.Acting}, Pool: "far"}, 1, func(journal.Delivery) {
+		r.happens(id, events.Acting, &events.ToolCallStarted{CallID: "a"})
+		die()
+	}))
+	newRig(t, b, func(c *control.Config) { c.PoolWait, c.Instance = 100*time.Millisecond, "2" })
+	mem := r.arrives(id, events.Observing)
+	require.Equal(t, []string{"Start", "LlmToolCall", "ToolCallStarted", "ToolFailure"}, r.types(id))
+	require.Equal(t, reducer.CodeNoActor, mem.Control.Last.Code)
+	require.Contains(t, *mem.LastObservation, "the outcome of far_once is unknown")
+}
+
+// A paused run's call is not answered before it is resumed.
+func TestPausedCallOfAPoolThatNobodyServes(t *testing.T) {
+	t.Parallel()
+	b := poolsBus(t)
+	r := newRig(t, b, func(c *control.Config) { c.PoolWait = time.Hour })
+	id := r.begin(calling("a", "far"))
+	r.happens(id, events.Control, &events.Paused{})
+	newRig(t, b, func(c *control.Config) { c.PoolWait, c.Instance = 100*time.Millisecond, "2" })
+	other := r.begin(calling("a", "far"))
+	r.arrives(other, events.Observing)
+	require.Equal(t, events.Acting, r.fold(id).State)
+	_, err := r.control.Resume(t.Context(), "default", id, events.By{By: "me"})
+	require.NoError(t, err)
+	require.Equal(t, reducer.CodeNoActor, r.arrives(id, events.Observing).Control.Last.Code)
+}
+
+// Poison that goes to a pool that nobody serves ends its run all the same.
+func TestPoisonInAPoolThatNobodyServes(t *testing.T) {
+	t.Parallel()
+	r := poolsRig(t, 200*time.Millisecond)
+	id := r.begin(calling("a", "far_once"))
+	r.arrives(id, events.Observing)
+	run := r.others.Place("default", id)
+	recs := r.records(id)
+	_, err := r.bus.Append(t.Context(), run, recs[len(recs)-1].Seq, journal.Entry{
+		Subject: events.Subject{Run: run, From: events.Planning, To: events.Acting, Pool: "far"}, Body: []byte("?"),
+	})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return len(r.records(id)) == 5 }, patience, 10*time.Millisecond)
+	end := r.records(id)[4]
+	require.Equal(t, "FatalError", typeOf(t, end))
+	s, err := events.ParseSubject(end.Subject)
+	require.NoError(t, err)
+	require.Equal(t, events.Control, s.From)
+}
+
+// The time counts from when the last announcement has run out.
+func TestHowLongAPoolIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := simulated.New(simulated.Options{})
+		r := &rig{t: t, bus: j, others: runlog.New(runlog.Options{Log: j})}
+		g, err := control.New(control.Config{
+			Store: runlog.New(runlog.Options{Log: j}), Queue: j, Feed: j, Timers: j, Directory: j, Agents: j, Instance: "1",
+		})
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		ended := make(chan error, 1)
+		go func() { ended <- g.Run(ctx) }()
+		require.NoError(t, j.Announce(t.Context(), "far", "dies", []events.ToolSpec{{Name: "far", Pool: "far"}}))
+		id := r.begin(calling("a", "far"))
+		time.Sleep(59 * time.Second) // in the bubble
+		require.Equal(t, events.Acting, r.fold(id).State)
+		time.Sleep(3 * time.Second) // in the bubble
+		require.Equal(t, events.Observing, r.fold(id).State)
+		stop()
+		require.NoError(t, <-ended)
+	})
+}

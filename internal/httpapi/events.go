@@ -1,0 +1,329 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/livetext"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+const (
+	// chunkBuffer is how many chunks wait for a slow client before some are lost; the
+	// client gets their text once it keeps up.
+	chunkBuffer = 64
+	// readAhead is how many records are read ahead of a client, so that records that come
+	// at the same moment are sent together.
+	readAhead = 8
+)
+
+// options are what a reader wants of a run's events: those from a number on, and before
+// them the state that they begin with.
+type options struct {
+	from uint64
+	// given says that the reader named where to begin.
+	given bool
+	state bool
+}
+
+// readOptions reads from and view.
+func readOptions(r *http.Request) (options, error) {
+	values, err := parameters(r, "from", "view")
+	if err != nil {
+		return options{}, err
+	}
+	var o options
+	if o.from, err = number(values, "from", 1); err != nil {
+		return options{}, err
+	}
+	_, o.given = values["from"]
+	view, there := values["view"]
+	if there && view != "state" {
+		return options{}, badParameter("view: %.100q is not a view; there is: state", view)
+	}
+	o.state = there
+	return o, nil
+}
+
+// stateBefore returns the state that the wanted events begin with, nil if it is not
+// wanted. Where the reader named no event they begin after the head.
+func (s *Server) stateBefore(ctx context.Context, ns, id string, o *options) ([]byte, error) {
+	if !o.state {
+		return nil, nil
+	}
+	var state access.RunState
+	var err error
+	switch {
+	case !o.given:
+		if state, err = s.control.State(ctx, ns, id, 0); err == nil {
+			o.from = state.N + 1
+		}
+	case o.from <= 1:
+		err = s.control.View(ctx, ns, id, func(run *runlog.Run) (err error) {
+			state, err = access.NewRunState(s.control.Store.Machine().Initial(run.ID.ID))
+			return err
+		})
+	default:
+		state, err = s.control.State(ctx, ns, id, o.from-1)
+		if refusal.Is(err, refusal.CodeBadParameter) {
+			err = badParameter("from: the run has no state before event %d yet", o.from)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(state)
+	if err != nil {
+		return nil, refusal.Fault("state of run %s: %w", id, err)
+	}
+	return data, nil
+}
+
+func (s *Server) getRunEvents(w http.ResponseWriter, r *http.Request) error {
+	o, err := readOptions(r)
+	if err != nil {
+		return err
+	}
+	if wantsStream(r) {
+		return s.streamRun(w, r, o)
+	}
+	return s.writeEvents(w, r, o)
+}
+
+func wantsStream(r *http.Request) bool {
+	for _, accept := range r.Header.Values("Accept") {
+		for part := range strings.SplitSeq(accept, ",") {
+			if media, _, err := mime.ParseMediaType(part); err == nil && media == "text/event-stream" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// writeEvents answers with JSON lines, to the head.
+func (s *Server) writeEvents(w http.ResponseWriter, r *http.Request, o options) error {
+	ns, id := namespace(r), r.PathValue("id")
+	state, err := s.stateBefore(r.Context(), ns, id, &o)
+	if err != nil {
+		return err
+	}
+	records, err := s.control.Events(r.Context(), ns, id, o.from)
+	if err != nil {
+		return err
+	}
+	control := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	began := false
+	write := func(line []byte) {
+		began = true
+		_ = control.SetWriteDeadline(time.Now().Add(s.cfg.WriteTimeout))
+		if _, err := w.Write(append(line, '\n')); err != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}
+	if state != nil {
+		write(state)
+	}
+	for rec, err := range records {
+		if err != nil && !began {
+			return err
+		}
+		if err != nil {
+			// Only a broken connection tells the client that this is not all.
+			s.cfg.Logger.Warn("events were cut short", "run", id, "reason", err)
+			panic(http.ErrAbortHandler)
+		}
+		write(oneLine(rec.Body))
+	}
+	return nil
+}
+
+// streamRun answers with server-sent events, until the run ends.
+func (s *Server) streamRun(w http.ResponseWriter, r *http.Request, o options) error {
+	if last := r.Header.Get("Last-Event-ID"); last != "" {
+		n, err := strconv.ParseUint(last, 10, 63)
+		if err != nil {
+			return badParameter("Last-Event-ID: %.100q is not an event's number", last)
+		}
+		o = options{from: n + 1, given: true} // the reader has the state as well: the events change it
+	}
+	state, err := s.stateBefore(r.Context(), namespace(r), r.PathValue("id"), &o)
+	if err != nil {
+		return err
+	}
+	var t tail
+	var seq uint64
+	err = s.control.View(r.Context(), namespace(r), r.PathValue("id"), func(run *runlog.Run) error {
+		mem := run.Memory()
+		t, seq = s.newTail(run.ID), run.Seq()
+		t.n, t.head, t.state, t.poisoned = mem.N, mem.Control.Head, mem.State, mem.Control.Poison != nil
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if r.Method == http.MethodHead {
+		streamHeader(w)
+		return nil
+	}
+	done, err := s.streams.open(r)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if t.ended() {
+		return s.streamEnded(w, r, t.run, o.from, state)
+	}
+	if o.from <= t.n {
+		t, seq = s.newTail(t.run), 0
+	}
+	return s.streamLive(w, r, t, seq, o.from, state)
+}
+
+// streamEnded streams the events of a run that has ended; nothing at all (204) to a reader
+// that has them, so that it does not come back.
+func (s *Server) streamEnded(w http.ResponseWriter, r *http.Request, run events.Run, from uint64, state []byte) error {
+	t := s.newTail(run)
+	st := s.newStream(w)
+	defer st.end()
+	if st.state(state, from) != nil {
+		return nil // the client is gone
+	}
+	for rec, err := range s.control.Log.Read(r.Context(), run, 0) {
+		if err != nil && !st.began {
+			return err
+		}
+		if err != nil {
+			panic(http.ErrAbortHandler) // the client resumes where it was
+		}
+		if access.NotOfLog(rec) {
+			continue
+		}
+		f := newFrame(s.codec(), rec)
+		if t.add(f); t.n >= from && st.event(f.typ(), strconv.FormatUint(t.n, 10), f.line) != nil {
+			return nil // the client is gone
+		}
+		if t.ended() {
+			break
+		}
+	}
+	if !st.began {
+		w.WriteHeader(http.StatusNoContent)
+	}
+	return nil
+}
+
+// streamLive streams a run's events after seq, where the run stood as t has it, and its
+// chunks, until it ends.
+func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq, from uint64, state []byte) error {
+	ctx, stop := s.streaming(r)
+	defer stop()
+	chunks := make(chan []byte, chunkBuffer)
+	unwatch, err := s.cfg.Feed.WatchChunks(t.run, func(data []byte) {
+		select {
+		case chunks <- data:
+		default:
+		}
+	})
+	if err != nil {
+		return err
+	}
+	defer unwatch()
+	heard := livetext.NewListener(s.cfg.Feed, t.run)
+	heard.Ask()
+	records := make(chan shardRecord, readAhead)
+	done := s.follow(ctx, t.run.Shard, journal.Filter{Namespace: t.run.Namespace, Run: t.run.ID}, seq, records)
+	defer func() { stop(); <-done }()
+
+	st := s.newStream(w)
+	defer st.end()
+	heartbeat := time.NewTicker(s.cfg.Heartbeat)
+	defer heartbeat.Stop()
+	if st.state(state, from) != nil {
+		return nil
+	}
+	for err := st.comment(); err == nil && !t.ended(); {
+		select {
+		case rec := <-records:
+			if access.NotOfLog(rec.Record) {
+				break
+			}
+			// What was said before the event goes out before it.
+			for len(chunks) > 0 && err == nil {
+				err = st.chunk(heard, <-chunks)
+			}
+			f := s.frames.of(rec.shard, rec.Record)
+			if news, ok := heard.Rest(f.messageText()); ok && err == nil {
+				err = st.event(eventChunk, "", news)
+			}
+			if t.add(f); t.n >= from && err == nil {
+				err = st.add(f.typ(), strconv.FormatUint(t.n, 10), f.line)
+			}
+		case data := <-chunks:
+			err = st.chunk(heard, data)
+		case <-heartbeat.C:
+			err = st.comment()
+		case <-done:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+		if err == nil {
+			err = st.flushSome(len(records) > 0 && !t.ended())
+		}
+	}
+	return nil
+}
+
+// streaming is the context of a stream: it ends with the request, and when the server
+// does.
+func (s *Server) streaming(r *http.Request) (context.Context, context.CancelFunc) {
+	ctx, stop := context.WithCancel(r.Context())
+	ended := make(chan struct{})
+	go func() {
+		select {
+		case <-s.closing:
+			stop()
+		case <-ctx.Done():
+		}
+		close(ended)
+	}()
+	return ctx, func() { stop(); <-ended }
+}
+
+type shardRecord struct {
+	shard int
+	journal.Record
+}
+
+// follow sends a shard's records to out until the context ends; done is closed after that.
+func (s *Server) follow(ctx context.Context, shard int, filter journal.Filter, after uint64, out chan<- shardRecord) (done chan struct{}) {
+	done = make(chan struct{})
+	go func() {
+		defer close(done)
+		for rec, err := range s.followed.Follow(ctx, shard, filter, after) {
+			if err != nil {
+				if ctx.Err() == nil {
+					s.cfg.Logger.Warn("an event stream was cut short", "shard", shard, "reason", err)
+				}
+				return
+			}
+			select {
+			case out <- shardRecord{shard, rec}:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return done
+}

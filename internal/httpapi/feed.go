@@ -1,0 +1,148 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// getEvents streams the namespace's events: from a position, or from now on.
+func (s *Server) getEvents(w http.ResponseWriter, r *http.Request) error {
+	values, err := parameters(r, "state", "type", "from_seq")
+	if err != nil {
+		return err
+	}
+	want, err := s.parseWanted(values)
+	if err != nil {
+		return err
+	}
+	if want.namespace, err = s.control.CheckNamespace(namespace(r)); err != nil {
+		return err
+	}
+	at, err := s.feedStart(r, values)
+	if err != nil {
+		return err
+	}
+	if r.Method == http.MethodHead {
+		streamHeader(w)
+		return nil
+	}
+	done, err := s.streams.open(r)
+	if err != nil {
+		return err
+	}
+	defer done()
+	ctx, stop := s.streaming(r)
+	defer stop()
+	records := make(chan shardRecord, readAhead)
+	ended := make(chan struct{}, len(at))
+	var followers []chan struct{}
+	for shard, seq := range at {
+		done := s.follow(ctx, shard, journal.Filter{Namespace: want.namespace}, seq, records)
+		followers = append(followers, done)
+		go func() { <-done; ended <- struct{}{} }()
+	}
+	defer func() {
+		stop()
+		for _, done := range followers {
+			<-done
+		}
+	}()
+	return s.feed(ctx, s.newStream(w), want, at, records, ended)
+}
+
+func (s *Server) feed(ctx context.Context, st *stream, want wanted, at journal.Position, records <-chan shardRecord, ended <-chan struct{}) error {
+	defer st.end()
+	heartbeat := time.NewTicker(s.cfg.Heartbeat)
+	defer heartbeat.Stop()
+	for err := st.comment(); err == nil; {
+		select {
+		case rec := <-records:
+			at[rec.shard] = rec.Seq
+			f := s.frames.of(rec.shard, rec.Record)
+			matches := want.match(f)
+			if matches {
+				err = st.add(f.typ(), at.String(), f.line)
+			}
+			if err == nil {
+				// What is added waits for no more than is wanted right behind it.
+				err = st.flushSome(matches && len(records) > 0)
+			}
+		case <-heartbeat.C:
+			err = st.comment()
+		case <-ended:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
+// feedStart returns the position after which to begin.
+func (s *Server) feedStart(r *http.Request, values map[string]string) (journal.Position, error) {
+	text, given := values["from_seq"]
+	if last := r.Header.Get("Last-Event-ID"); last != "" {
+		text, given = last, true
+	}
+	if given {
+		// Shards that are not named are read from their beginning: nothing is
+		// missed.
+		p, err := make(journal.Position, s.control.Log.Shards()).Parse(text)
+		if err != nil {
+			return nil, badParameter("%s", err.Error())
+		}
+		return p, nil
+	}
+	return journal.End(r.Context(), s.control.Log)
+}
+
+// wanted is a reader's choice of events; empty fields match everything.
+type wanted struct {
+	table     *reducer.Table
+	namespace string
+	state     events.State
+	typ       events.Type
+}
+
+func (s *Server) parseWanted(values map[string]string) (wanted, error) {
+	want := wanted{table: s.control.Table, state: events.State(values["state"]), typ: events.Type(values["type"])}
+	if state, given := values["state"]; given && !slices.Contains(s.control.Table.States(), events.State(state)) {
+		return want, badParameter("state: %.100q is not a state", state)
+	}
+	if typ, given := values["type"]; given && !s.knownType(events.Type(typ)) {
+		return want, badParameter("type: %.100q is not a type of event", typ)
+	}
+	return want, nil
+}
+
+func (s *Server) knownType(t events.Type) bool {
+	for _, row := range s.control.Table.Rows() {
+		if row.Event == t {
+			return true
+		}
+	}
+	return slices.Contains(s.control.Table.StayTypes(), t) || slices.Contains(events.Types(), t)
+}
+
+// match reports whether a record is wanted: the state is the one that the event
+// leads to or wakes.
+func (w *wanted) match(f *frame) bool {
+	subject, err := events.ParseSubject(f.record.Subject)
+	if err != nil {
+		return false // it belongs to no run
+	}
+	if w.typ != "" && string(w.typ) != f.typ() {
+		return false
+	}
+	if w.state == "" || w.state == subject.To {
+		return true
+	}
+	// Anybody can say where an event leads.
+	return f.event != nil && w.state == f.event.To && reducer.CheckEdge(w.table, subject, f.event) == nil
+}

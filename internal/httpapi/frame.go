@@ -1,0 +1,104 @@
+package httpapi
+
+import (
+	"bytes"
+	"sync"
+
+	"github.com/moorebus/moorebus/internal/livetext"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// frame is a record as clients are shown it. What is the same for all of them is
+// made once.
+type frame struct {
+	record journal.Record
+	// event is what the body holds; nil: it cannot be decoded.
+	event *events.Event
+	hash  string
+	// line is the body as it can stand on one line.
+	line []byte
+
+	said          sync.Once
+	message, text string
+}
+
+// messageText returns the id and the text of the message that the event holds, as
+// [livetext.MessageOf] does.
+func (f *frame) messageText() (message, text string) {
+	f.said.Do(func() { f.message, f.text = livetext.MessageOf(f.record.Body) })
+	return f.message, f.text
+}
+
+func newFrame(codec *events.Codec, rec journal.Record) *frame {
+	f := &frame{record: rec, hash: events.Hash(rec.Body), line: oneLine(rec.Body)}
+	if e, err := codec.Decode(rec.Body); err == nil {
+		f.event = e
+	}
+	return f
+}
+
+// typ is what the frame is called.
+func (f *frame) typ() string {
+	if f.event == nil {
+		return "poison"
+	}
+	return string(f.event.Type())
+}
+
+// What is kept of the newest frames, those that hundreds of clients get within
+// moments: so many, of so many bytes of bodies altogether.
+const (
+	keptFrames = 2048
+	keptBytes  = 8 << 20
+)
+
+// frames keeps the newest frames. It is safe for concurrent use.
+type frames struct {
+	codec *events.Codec
+
+	mu    sync.Mutex
+	kept  map[position]*madeFrame
+	order []position // the oldest first
+	size  int        // of the bodies, in bytes
+}
+
+// position is a record's in the log.
+type position struct {
+	shard int
+	seq   uint64
+}
+
+// madeFrame is a frame that is made by whoever needs it first.
+type madeFrame struct {
+	once  sync.Once
+	frame *frame
+	size  int
+}
+
+// of returns the frame of a record.
+func (fs *frames) of(shard int, rec journal.Record) *frame {
+	m := fs.entry(position{shard, rec.Seq}, len(rec.Body))
+	m.once.Do(func() { m.frame = newFrame(fs.codec, rec) })
+	if kept := m.frame.record; kept.Subject != rec.Subject || !bytes.Equal(kept.Body, rec.Body) {
+		// A server that lost its tail with the power gives its numbers out again.
+		return newFrame(fs.codec, rec)
+	}
+	return m.frame
+}
+
+func (fs *frames) entry(at position, size int) *madeFrame {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if m := fs.kept[at]; m != nil {
+		return m
+	}
+	m := &madeFrame{size: size}
+	fs.kept[at] = m
+	fs.order = append(fs.order, at)
+	for fs.size += size; len(fs.order) > keptFrames || fs.size > keptBytes; fs.order = fs.order[1:] {
+		fs.size -= fs.kept[fs.order[0]].size
+		delete(fs.kept, fs.order[0])
+	}
+	return m
+}

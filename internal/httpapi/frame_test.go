@@ -1,0 +1,53 @@
+package httpapi
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// What is made once is bounded by its number and by its bytes; the oldest goes first.
+func TestFramesAreBounded(t *testing.T) {
+	t.Parallel()
+	codec, err := events.NewCodec()
+	require.NoError(t, err)
+	fs := frames{codec: codec, kept: map[position]*madeFrame{}}
+	record := func(seq uint64, size int) journal.Record {
+		return journal.Record{Seq: seq, Body: bytes.Repeat([]byte("x"), size)}
+	}
+	first := fs.of(0, record(1, 10))
+	require.Same(t, first, fs.of(0, record(1, 10)))
+	require.NotSame(t, first, fs.of(1, record(1, 10)), "another shard's")
+	require.Equal(t, "poison", first.typ())
+	for seq := range uint64(2 * keptFrames) {
+		fs.of(0, record(seq+2, 10))
+	}
+	require.Len(t, fs.kept, keptFrames)
+	require.Len(t, fs.order, keptFrames)
+	require.NotSame(t, first, fs.of(0, record(1, 10)))
+	for seq := range uint64(20) {
+		fs.of(2, record(seq, keptBytes/10))
+		require.LessOrEqual(t, fs.size, keptBytes)
+	}
+	require.Len(t, fs.kept, 10)
+	fs.of(2, record(99, keptBytes+1))
+	require.Empty(t, fs.kept)
+	require.Empty(t, fs.order)
+	require.Zero(t, fs.size)
+}
+
+func TestOneLine(t *testing.T) {
+	t.Parallel()
+	body := append(make([]byte, 0, 100), `{"a":1}`...)
+	line := oneLine(body)
+	require.Same(t, &body[0], &line[0], "it is not copied")
+	_ = append(line, '\n')
+	require.Equal(t, byte(0), body[:8][7], "what is appended does not get into the body's memory")
+	body = []byte("{\"a\":\r\n1}")
+	require.Equal(t, `{"a":  1}`, string(oneLine(body)))
+	require.Equal(t, "{\"a\":\r\n1}", string(body))
+}

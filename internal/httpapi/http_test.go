@@ -1,0 +1,172 @@
+package httpapi_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+func TestRouter(t *testing.T) {
+	r := simulatedRig(t, nil)
+	for _, path := range []string{"/nowhere", "/v1", "/v1/runs/", "/v1/runs/x/y", "/v1/runs/" + runlog.NewID() + "/view"} {
+		r.fails(404, "not_found", r.do("GET", path, ""))
+	}
+	for path, method := range map[string]string{
+		"/v1/runs": "DELETE", "/v1/events": "POST", "/v1/agents": "PUT", "/v1/agents/a": "DELETE", "/v1/tools": "POST",
+		"/healthz": "POST", "/v1/runs/x/cancel": "GET", "/": "POST",
+	} {
+		a := r.fails(405, "method_not_allowed", r.do(method, path, ""))
+		require.NotEmpty(t, a.header.Get("Allow"))
+	}
+}
+
+func TestHeadOfStreams(t *testing.T) {
+	r := simulatedRig(t, nil)
+	id := r.start("task")
+	for _, path := range []string{"/v1/events", "/v1/runs/" + id + "/events"} {
+		a := r.do("HEAD", path, "", "Accept", "text/event-stream")
+		require.Equal(t, 200, a.status)
+		require.Equal(t, "text/event-stream", a.header.Get("Content-Type"))
+	}
+}
+
+func TestToken(t *testing.T) {
+	r := simulatedRig(t, func(c *config) { c.http.Token = "s3cret" })
+	for _, path := range []string{"/v1/runs", "/v1/events", "/v1/tools", "/v1/agents", "/metrics"} {
+		for _, header := range []string{"", "Bearer", "Bearer wrong", "Basic s3cret", "s3cret"} {
+			a := r.fails(401, "unauthorized", r.do("GET", path, "", "Authorization", header))
+			require.Equal(t, "Bearer", a.header.Get("WWW-Authenticate"))
+		}
+	}
+	r.fails(401, "unauthorized", r.do("POST", "/v1/runs", startBody("task")))
+	require.Equal(t, 201, r.do("POST", "/v1/runs", startBody("task"), "Authorization", "Bearer s3cret").status)
+	require.Equal(t, 200, r.do("GET", "/v1/runs", "", "Authorization", "bearer s3cret").status)
+	for _, path := range []string{"/", "/healthz", "/readyz"} {
+		require.Equal(t, 200, r.do("GET", path, "").status, "%s needs no token", path)
+	}
+}
+
+func TestNamespaces(t *testing.T) {
+	r := simulatedRig(t, nil)
+	for _, ns := range []string{"A", "a.b", "*", "ä"} {
+		for _, path := range []string{"/v1/runs", "/v1/agents", "/v1/events", "/v1/runs/" + runlog.NewID()} {
+			r.fails(400, "bad_namespace", r.do("GET", path, "", "Moorebus-Namespace", ns))
+		}
+		r.fails(400, "bad_namespace", r.do("POST", "/v1/runs", startBody("task"), "Moorebus-Namespace", ns))
+	}
+	a := r.do("POST", "/v1/runs", startBody("task"), "Moorebus-Namespace", "team")
+	require.Equal(t, 201, a.status)
+	require.JSONEq(t, `{"runs":[]}`, r.do("GET", "/v1/runs", "").body)
+	require.Contains(t, r.do("GET", "/v1/runs", "", "Moorebus-Namespace", "team").body, a.text(t, "run_id"))
+}
+
+func TestPagesOfOtherSites(t *testing.T) {
+	r := simulatedRig(t, func(c *config) { c.http.Hosts = []string{"agents.internal"} })
+	r.fails(403, "forbidden", r.do("POST", "/v1/runs", startBody("task"), "Sec-Fetch-Site", "cross-site"))
+	r.fails(403, "forbidden", r.do("POST", "/v1/runs", startBody("task"), "Origin", "https://evil.example"))
+	r.fails(403, "forbidden", r.do("GET", "/v1/runs", "", "Host", "evil.example:8080"))
+	for _, host := range []string{"localhost:8080", "127.0.0.1", "[::1]:80", "agents.internal"} {
+		require.Equal(t, 200, r.do("GET", "/v1/runs", "", "Host", host).status, host)
+	}
+}
+
+func TestHealth(t *testing.T) {
+	onEveryBus(t, 2, func(t *testing.T, r *rig) {
+		require.Equal(t, 200, r.do("GET", "/healthz", "").status)
+		a := r.do("GET", "/readyz", "")
+		require.Equal(t, 200, a.status, a.body)
+		require.NoError(t, r.stop())
+		r.fails(503, "unavailable", r.do("GET", "/readyz", ""))
+	})
+	r := simulatedRig(t, func(c *config) {
+		c.Ready = func(context.Context) error { return errors.New("the moon is wrong") }
+	})
+	a := r.fails(503, "unavailable", r.do("GET", "/readyz", ""))
+	require.Contains(t, a.text(t, "message"), "the moon is wrong")
+}
+
+func TestBusAway(t *testing.T) {
+	j := simulated.New(simulated.Options{})
+	p := j.NewProcess()
+	r := newRig(t, j, func(c *config) {
+		c.Store, c.Directory, c.Agents = runlog.New(runlog.Options{Log: p}), p, p
+	})
+	id := r.start("task")
+	p.Kill()
+	for path, method := range map[string]string{
+		"/v1/runs": "GET", "/v1/runs/" + id: "GET", "/v1/runs/" + id + "/events": "GET", "/v1/events": "GET",
+		"/readyz": "GET", "/v1/agents": "GET", "/v1/agents/a": "GET", "/v1/runs/" + id + "/cancel": "POST",
+	} {
+		r.fails(503, "unavailable", r.do(method, path, ""))
+	}
+	require.Equal(t, 200, r.do("GET", "/healthz", "").status)
+	r.fails(503, "unavailable", r.do("POST", "/v1/runs", startBody("task")))
+}
+
+func TestMetrics(t *testing.T) {
+	r := simulatedRig(t, nil)
+	id := r.start("task")
+	r.do("POST", "/v1/runs/"+id+"/cancel", "")
+	r.do("GET", "/nowhere", "")
+	a := r.do("GET", "/metrics", "")
+	require.Equal(t, 200, a.status)
+	require.Contains(t, a.header.Get("Content-Type"), "text/plain; version=0.0.4")
+	require.Contains(t, a.body, "moorebus_gateway_runs_started_total 1\n")
+	require.Contains(t, a.body, "moorebus_gateway_events_appended_total 2\n")
+	require.Contains(t, a.body, `moorebus_gateway_http_requests_total{code="201"} 1`)
+	require.Contains(t, a.body, `moorebus_gateway_http_requests_total{code="404"} 1`)
+}
+
+func TestPage(t *testing.T) {
+	r := simulatedRig(t, nil)
+	a := r.do("GET", "/", "")
+	require.Equal(t, 200, a.status)
+	require.Equal(t, "text/html; charset=utf-8", a.header.Get("Content-Type"))
+	require.NotEmpty(t, a.header.Get("Content-Security-Policy"))
+	require.Contains(t, a.body, `<html lang="en">`)
+	require.NotContains(t, a.body, "://", "nothing is loaded from elsewhere")
+}
+
+func TestTools(t *testing.T) {
+	r := simulatedRig(t, nil)
+	require.JSONEq(t, `[{"name":"search","description":"Searches.","schema":{"type":"object"},"effect":"pure","pool":"default","risk":"low"}]`,
+		r.do("GET", "/v1/tools", "").body)
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	_, err := control.New(control.Config{})
+	require.ErrorContains(t, err, "required")
+	b := simulated.New(simulated.Options{})
+	full := control.Config{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Timers: b, Directory: b, Agents: b}
+	_, err = control.New(full)
+	require.ErrorContains(t, err, "Instance")
+	full.Instance, full.DefaultNamespace = "x", "No"
+	_, err = control.New(full)
+	require.ErrorContains(t, err, "namespace")
+}
+
+func TestServiceForCommands(t *testing.T) {
+	r := simulatedRig(t, nil)
+	ctx := t.Context()
+	a := events.DefaultAgent()
+	a.Name, a.LLM.Provider = "own", "openai"
+	result, err := r.control.Start(ctx, "", control.StartRequest{Agent: &a, Task: "x"})
+	require.NoError(t, err)
+	state, err := r.control.State(ctx, "", result.RunID, 0)
+	require.NoError(t, err)
+	require.Equal(t, events.Planning, state.State)
+	_, err = r.control.Start(ctx, "", control.StartRequest{Agent: &a, Task: "x\xff"})
+	var failed *refusal.Error
+	require.ErrorAs(t, err, &failed)
+	require.Equal(t, refusal.Invalid, failed.Kind)
+	_, err = r.control.Start(ctx, "", control.StartRequest{Agent: &a, AgentName: "b", Task: "x"})
+	require.ErrorAs(t, err, &failed)
+}

@@ -1,0 +1,93 @@
+package httpapi_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/httpapi"
+)
+
+// TestEveryInputByEveryName: the seven inputs, by their own names and the events',
+// in every way of writing names and keys.
+func TestEveryInputByEveryName(t *testing.T) {
+	message, window := control.UserMessage{MessageID: "m", Content: "x"}, control.ExpandContextWindow{Increment: 3}
+	added := control.AddToolCallsToContext{CallIDs: []string{"c", "d"}}
+	for _, c := range []struct {
+		names  string
+		bodies []string
+		want   control.Input // nil: what only the run's own model and tools may give
+	}{
+		{"user-message", []string{`"messageId":"m","content":"x","timestamp":1700000000000`, `"message_id":"m","content":"x","timestamp":"2025-01-02T03:04:05.6Z"`}, message},
+		{"expand-context-window context-window-expanded", []string{`"increment":3`, `"increment":3,"timestamp":1`}, window},
+		{"add-tool-calls-to-context tool-calls-added-to-context", []string{`"toolCallIds":["c","d"]`, `"tool_call_ids":["c","d"]`, `"callIds":["c","d"]`, `"call_ids":["c","d"]`}, added},
+		{"llm-chunk", []string{`"messageId":"m","chunk":"x"`, `"message_id":"m","chunk":"","offset":7`}, nil},
+		{"llm-message-complete", []string{`"messageId":"m"`, `"message_id":"m","content":"x","model":"y","usage":{"input":1},"timestamp":1`}, nil},
+		{"tool-call-started", []string{`"toolCallId":"c","name":"x","parameters":"{}","timestamp":1`, `"call_id":"c"`}, nil},
+		{"tool-call-result", []string{
+			`"toolCallId":"c","result":{"isSuccess":true,"content":""}`, `"tool_call_id":"c","result":{"is_success":false,"error":"x"}`,
+			`"callId":"c","success":false,"observation":"x","code":"y","latencyMs":3`,
+		}, nil},
+	} {
+		for kebab := range strings.FieldsSeq(c.names) {
+			for _, name := range forms(kebab) {
+				for _, body := range c.bodies {
+					text := fmt.Sprintf(`[{"type":%q,%s}]`, name, body)
+					want := c.want
+					if want == nil {
+						want = control.Foreign{Type: name}
+					}
+					got, err := httpapi.ParseInputs([]byte(text))
+					require.NoError(t, err, text)
+					require.Equal(t, []control.Input{want}, got, text)
+					for _, bad := range []string{`"timestamp":"soon",`, `"timestamp":null,`, `"surprise":1,`, `"message_ID":"m",`} {
+						if strings.Contains(bad, "timestamp") && strings.Contains(body, "timestamp") {
+							continue
+						}
+						_, err := httpapi.ParseInputs([]byte(fmt.Sprintf(`[{"type":%q,%s%s}]`, name, bad, body)))
+						require.ErrorContains(t, err, "input 0: ", text)
+					}
+				}
+			}
+		}
+	}
+	for _, name := range []string{"UserMESSAGE", "USER-MESSAGE", "user message", "user-Message", "llm_Chunk", ""} {
+		_, err := httpapi.ParseInputs([]byte(fmt.Sprintf(`[{"type":%q,"content":"x"}]`, name)))
+		require.ErrorContains(t, err, "type", name)
+	}
+}
+
+// forms are the ways of writing a name.
+func forms(kebab string) []string {
+	pascal := ""
+	for word := range strings.SplitSeq(kebab, "-") {
+		pascal += strings.ToUpper(word[:1]) + word[1:]
+	}
+	return []string{kebab, strings.ReplaceAll(kebab, "-", "_"), strings.ToLower(pascal[:1]) + pascal[1:], pascal}
+}
+
+func TestBadFormsOfForeignInputs(t *testing.T) {
+	for body, says := range map[string]string{
+		`"type":"llm-chunk","messageId":"m","chunk":7`:                                                           "chunk: is a number, want a string",
+		`"type":"llm-chunk","messageId":"m","chunk":"x","offset":-1`:                                             "offset: must be a whole number",
+		`"type":"llm-chunk","messageId":"m","chunk":"x","offset":null`:                                           "offset",
+		`"type":"llm-chunk","messageId":7,"chunk":"x"`:                                                           "message_id: is a number",
+		`"type":"llm-message-complete","messageId":"m","usage":3`:                                                "usage: is a number, want a mapping",
+		`"type":"llm-message-complete","messageId":"m","content":null`:                                           "content: is",
+		`"type":"tool-call-started","toolCallId":"c","callId":"c"`:                                               "call_id: stands beside tool_call_id",
+		`"type":"tool-call-started","toolCallId":"c","parameters":{}`:                                            "parameters: is a mapping, want a string",
+		`"type":"tool-call-started","toolCallId":""`:                                                             "tool_call_id",
+		`"type":"tool-call-result","toolCallId":"c","success":"yes","observation":"x"`:                           "success: is",
+		`"type":"tool-call-result","toolCallId":"c","success":true,"observation":"x","latencyMs":1.5`:            "latency_ms",
+		`"type":"tool-call-result","toolCallId":"c","result":{"isSuccess":1,"content":"x"}`:                      "is_success: must be true or false",
+		`"type":"tool-call-result","toolCallId":"c","result":{"isSuccess":true,"content":"x","error":"y"}`:       "content on success, error on failure",
+		`"type":"tool-call-result","toolCallId":"c","result":{"isSuccess":true,"content":"x","is_success":true}`: "is_success: stands there twice",
+		`"type":"tool-call-result","toolCallId":"c","result":["x"]`:                                              "result: is",
+	} {
+		_, err := httpapi.ParseInputs([]byte("[{" + body + "}]"))
+		require.ErrorContains(t, err, says, body)
+	}
+}

@@ -1,0 +1,123 @@
+package httpapi_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/freeport"
+	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// starts are the answers to starts that go on and on, by status.
+type starts struct {
+	mu      sync.Mutex
+	count   map[int]int
+	refused string
+	stop    context.CancelFunc
+	ended   chan struct{}
+}
+
+// keepStarting starts runs, one after another, until the test ends.
+func (r *rig) keepStarting() *starts {
+	ctx, stop := context.WithCancel(context.Background())
+	s := &starts{count: map[int]int{}, stop: stop, ended: make(chan struct{})}
+	go func() {
+		defer close(s.ended)
+		for ctx.Err() == nil {
+			req, err := http.NewRequestWithContext(ctx, "POST", r.url+"/v1/runs", strings.NewReader(startBody("task")))
+			if err != nil {
+				return
+			}
+			if res, err := http.DefaultClient.Do(req); err == nil {
+				s.note(res)
+			}
+		}
+	}()
+	return s
+}
+
+func (s *starts) note(res *http.Response) {
+	defer func() { _ = res.Body.Close() }()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count[res.StatusCode]++
+	if res.StatusCode/100 == 4 || res.StatusCode == 503 && res.Header.Get("Retry-After") == "" {
+		var body strings.Builder
+		_ = res.Write(&body)
+		s.refused = body.String()
+	}
+}
+
+// await waits for another start that is answered so.
+func (s *starts) await(t *testing.T, status int) {
+	t.Helper()
+	of := func() int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.count[status]
+	}
+	before := of()
+	require.Eventually(t, func() bool { return of() > before }, patience, waitStep, "a start is answered %d", status)
+}
+
+// The server is restarted three times, and each time all announcements have lapsed when it
+// is back: no start is answered 4xx, and each 503 says when to come again.
+func TestStartsWhileTheServerIsRestarted(t *testing.T) {
+	t.Parallel()
+	quiet := slog.New(slog.DiscardHandler)
+	free, err := freeport.Addresses(1)
+	require.NoError(t, err)
+	options := embedded.Options{Dir: t.TempDir(), Listen: free[0], Logger: quiet}
+	server, err := embedded.Start(t.Context(), options)
+	require.NoError(t, err)
+	t.Cleanup(func() { server.Shutdown() })
+	conn, err := natsbus.Connect(t.Context(), natsbus.ConnectOptions{URL: "nats://" + free[0], Logger: quiet})
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{}))
+	b, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet})
+	require.NoError(t, err)
+	r := newRig(t, b, nil)
+	s := r.keepStarting()
+	defer func() { s.stop(); <-s.ended }()
+	for range 3 {
+		s.await(t, http.StatusCreated)
+		server.Shutdown()
+		server, err = embedded.Start(t.Context(), options)
+		require.NoError(t, err)
+		lapse(t, server)
+		s.await(t, http.StatusServiceUnavailable)
+		require.Eventually(t, conn.IsConnected, patience, waitStep)
+		s.await(t, http.StatusServiceUnavailable) // from what the directory says
+		require.NoError(t, b.Announce(t.Context(), events.DefaultPool, "a", []events.ToolSpec{searchTool}))
+		require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai", "scripted"}))
+	}
+	s.await(t, http.StatusCreated)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	require.Empty(t, s.refused)
+}
+
+// lapse removes all announcements, as their time does.
+func lapse(t *testing.T, server *embedded.Server) {
+	t.Helper()
+	conn, err := server.Connect()
+	require.NoError(t, err)
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	for _, name := range []string{"KV_providers", "KV_tools_default"} {
+		stream, err := js.Stream(t.Context(), name)
+		require.NoError(t, err)
+		require.NoError(t, stream.Purge(t.Context()))
+	}
+}

@@ -1,0 +1,234 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"path"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// requestTimeout bounds requests that are not streams.
+const requestTimeout = 30 * time.Second
+
+// endpoint answers a request; its error becomes the answer.
+type endpoint func(w http.ResponseWriter, r *http.Request) error
+
+// routes builds the handler of all requests.
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	for pattern, handle := range map[string]endpoint{
+		"POST /v1/runs":                answerJSON(http.StatusCreated, s.postRun),
+		"GET /v1/runs":                 answerJSON(http.StatusOK, s.getRuns),
+		"GET /v1/runs/{id}":            answerJSON(http.StatusOK, s.getRun),
+		"GET /v1/runs/{id}/events":     s.getRunEvents,
+		"POST /v1/runs/{id}/inputs":    answerJSON(http.StatusOK, s.postInputs),
+		"POST /v1/runs/{id}/decisions": answerJSON(http.StatusOK, s.postDecision),
+		"POST /v1/runs/{id}/cancel":    answerJSON(http.StatusOK, command(s.control.Cancel)),
+		"POST /v1/runs/{id}/pause":     answerJSON(http.StatusOK, command(s.control.Pause)),
+		"POST /v1/runs/{id}/resume":    answerJSON(http.StatusOK, command(s.control.Resume)),
+		"POST /v1/runs/{id}/close":     answerJSON(http.StatusOK, command(s.control.Close)),
+		"POST /v1/runs/{id}/budget":    answerJSON(http.StatusOK, s.postBudget),
+		"POST /v1/runs/{id}/fork":      answerJSON(http.StatusOK, s.postFork),
+		"GET /v1/events":               s.getEvents,
+		"GET /v1/agents":               answerJSON(http.StatusOK, s.getAgents),
+		"GET /v1/agents/{name}":        answerJSON(http.StatusOK, s.getAgent),
+		"PUT /v1/agents/{name}":        answerJSON(http.StatusOK, s.putAgent),
+		"GET /v1/tools":                answerJSON(http.StatusOK, s.getTools),
+		"GET /metrics":                 s.getMetrics,
+	} {
+		mux.HandleFunc(pattern, s.answer(s.authorized(handle)))
+	}
+	mux.HandleFunc("GET /healthz", s.answer(s.getHealth))
+	mux.HandleFunc("GET /readyz", s.answer(s.getReady))
+	mux.HandleFunc("GET /{$}", s.answer(getPage))
+
+	origin := http.NewCrossOriginProtection()
+	origin.SetDenyHandler(s.answer(func(http.ResponseWriter, *http.Request) error {
+		return refusal.New(refusal.Forbidden, refusal.CodeForbidden, "requests from other sites' pages are refused")
+	}))
+	return s.outermost(origin.Handler(s.router(mux)))
+}
+
+// answerJSON makes an endpoint of what a request returns: JSON as it is if it is
+// json.RawMessage, else a value to be written as JSON. The context bounds the request.
+func answerJSON(status int, handle func(ctx context.Context, r *request) (any, error)) endpoint {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		ctx, stop := context.WithTimeout(r.Context(), requestTimeout)
+		defer stop()
+		v, err := handle(ctx, &request{r, w})
+		if err != nil {
+			return err
+		}
+		if raw, ok := v.(json.RawMessage); ok {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write(raw) // a client that is gone cannot be told so
+			return nil
+		}
+		return writeJSON(w, status, v)
+	}
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return refusal.Fault("answer: %w", err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(data)+1))
+	w.WriteHeader(status)
+	_, _ = w.Write(append(data, '\n')) // a client that is gone cannot be told so
+	return nil
+}
+
+// answer makes an endpoint a handler.
+func (s *Server) answer(handle endpoint) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		err := handle(w, r)
+		if err == nil {
+			return
+		}
+		e := refusalOf(err)
+		if e.Kind >= refusal.Internal && r.Context().Err() == nil {
+			level, reason := slog.LevelWarn, err
+			if errors.Is(err, journal.ErrFull) {
+				level = slog.LevelDebug // the bus says it, once
+			}
+			if e.Kind == refusal.Internal && e.Cause != nil {
+				reason = e.Cause
+			}
+			s.cfg.Logger.Log(r.Context(), level, "a request failed", "method", r.Method, "path", r.URL.Path, "reason", reason)
+		}
+		writeError(w, e)
+	}
+}
+
+// authorized lets requests with the token pass, if there is one.
+func (s *Server) authorized(handle endpoint) endpoint {
+	if s.cfg.Token == "" {
+		return handle
+	}
+	want := sha256.Sum256([]byte(s.cfg.Token))
+	return func(w http.ResponseWriter, r *http.Request) error {
+		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		got := sha256.Sum256([]byte(strings.TrimSpace(token)))
+		if !strings.EqualFold(scheme, "bearer") || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			return refusal.New(refusal.Unauthorized, refusal.CodeUnauthorized, "a token is needed: send Authorization: Bearer TOKEN")
+		}
+		return handle(w, r)
+	}
+}
+
+// router gives the mux's own answers the form of all others.
+func (s *Server) router(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		own, pattern := mux.Handler(r)
+		// A path that is not clean is not redirected: no client of an API
+		// follows that with its body.
+		if path.Clean(r.URL.Path) != r.URL.Path {
+			own, pattern = http.NotFoundHandler(), ""
+		}
+		if pattern != "" {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		plain := plainAnswer{header: http.Header{}}
+		own.ServeHTTP(&plain, r)
+		s.answer(func(w http.ResponseWriter, r *http.Request) error {
+			if plain.code != http.StatusMethodNotAllowed {
+				return refusal.New(refusal.NotFound, refusal.CodeNotFound, "there is nothing at %s", r.URL.Path)
+			}
+			allow := plain.header.Get("Allow")
+			w.Header().Set("Allow", allow)
+			return refusal.New(refusal.WrongMethod, refusal.CodeMethodNotAllowed, "%s is not possible at %s; use %s", r.Method, r.URL.Path, allow)
+		})(w, r)
+	})
+}
+
+// plainAnswer takes an answer of which only status and header matter.
+type plainAnswer struct {
+	header http.Header
+	code   int
+}
+
+func (p *plainAnswer) Header() http.Header            { return p.header }
+func (p *plainAnswer) Write(data []byte) (int, error) { return len(data), nil }
+func (p *plainAnswer) WriteHeader(code int)           { p.code = code }
+
+// outermost counts requests, refuses names of other hosts, and keeps a panic from ending
+// anything but its own request.
+func (s *Server) outermost(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		counted := &countingWriter{ResponseWriter: w, code: http.StatusOK}
+		defer func() {
+			p := recover()
+			if p != nil && p != http.ErrAbortHandler {
+				s.cfg.Logger.Error("a request failed", "method", r.Method, "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+				if !counted.began {
+					writeError(counted, refusal.Fault("panic: %v", p))
+					p = nil
+				}
+			}
+			s.counts.request(counted.code)
+			if p != nil {
+				panic(http.ErrAbortHandler)
+			}
+		}()
+		counted.Header().Set("X-Content-Type-Options", "nosniff")
+		if !s.hostAllowed(r) {
+			writeError(counted, refusal.New(refusal.Forbidden, refusal.CodeForbidden,
+				"the host name %q is not this gateway's; use localhost or an address, allow the name (--host), or set a token", r.Host))
+			return
+		}
+		next.ServeHTTP(counted, r)
+	})
+}
+
+// hostAllowed keeps web pages from reaching a server without a token under a name of
+// their own (DNS rebinding).
+func (s *Server) hostAllowed(r *http.Request) bool {
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	if s.cfg.Token != "" || !ok || s.cfg.Listener == nil && !local.IP.IsLoopback() {
+		return true // a server of somebody else's that other machines reach knows its names
+	}
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return host == "localhost" || net.ParseIP(strings.Trim(host, "[]")) != nil || slices.Contains(s.cfg.Hosts, host)
+}
+
+// countingWriter notes the status of an answer.
+type countingWriter struct {
+	http.ResponseWriter
+	code  int
+	began bool
+}
+
+func (c *countingWriter) WriteHeader(code int) {
+	if !c.began {
+		c.code, c.began = code, true
+	}
+	c.ResponseWriter.WriteHeader(code)
+}
+
+func (c *countingWriter) Write(data []byte) (int, error) {
+	c.began = true
+	return c.ResponseWriter.Write(data)
+}
+
+// Unwrap gives http.ResponseController what it needs.
+func (c *countingWriter) Unwrap() http.ResponseWriter { return c.ResponseWriter }

@@ -1,0 +1,204 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"mime"
+
+	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+func (s *Server) postRun(ctx context.Context, r *request) (any, error) {
+	node, err := r.node()
+	if err != nil {
+		return nil, err
+	}
+	req, err := s.parseStart(node)
+	if err != nil {
+		return nil, err
+	}
+	result, err := s.control.Start(ctx, r.namespace(), req)
+	if err == nil {
+		r.w.Header().Set("Location", "/v1/runs/"+result.RunID)
+	}
+	return result, err
+}
+
+func (s *Server) parseStart(node *strict.Node) (req control.StartRequest, err error) {
+	rest, agent := node.Without("agent")
+	var body struct {
+		Task     string      `json:"task"`
+		Mode     events.Mode `json:"mode"`
+		TaskType string      `json:"task_type"`
+		RunID    string      `json:"run_id"`
+	}
+	if err := decodeObject(rest, &body); err != nil {
+		return req, err
+	}
+	req = control.StartRequest{Task: body.Task, Mode: body.Mode, TaskType: body.TaskType, RunID: body.RunID}
+	switch {
+	case node.Get("run_id") != nil && body.RunID == "":
+		return req, refusal.New(refusal.Invalid, refusal.CodeBadRunID, "run_id: is empty; leave it out or give a lower-case UUIDv7")
+	case node.Get("task") != nil && body.Task == "":
+		return req, refusal.New(refusal.Invalid, refusal.CodeEmptyTask, "task: is empty; say what is to be done, or leave it out where the agent has a task of its own")
+	case agent == nil:
+	case agent.Kind == strict.String:
+		req.AgentName = agent.Text
+	default:
+		req.Agent, err = s.control.DecodeAgent(agent)
+	}
+	return req, err
+}
+
+func (s *Server) getRuns(ctx context.Context, r *request) (any, error) {
+	values, err := parameters(r.Request, "state", "limit", "after")
+	if err != nil {
+		return nil, err
+	}
+	limit, err := number(values, "limit", list.DefaultLimit)
+	if err != nil {
+		return nil, err
+	}
+	if state, given := values["state"]; given && state == "" {
+		return nil, badParameter("state: is empty; leave it out for every state")
+	}
+	return s.control.Runs(ctx, r.namespace(), events.State(values["state"]), int(min(limit, list.MaxLimit+1)), values["after"])
+}
+
+func (s *Server) getRun(ctx context.Context, r *request) (any, error) {
+	values, err := parameters(r.Request, "at")
+	if err != nil {
+		return nil, err
+	}
+	at, err := number(values, "at", 0)
+	if err != nil {
+		return nil, err
+	}
+	return s.control.State(ctx, r.namespace(), r.id(), at)
+}
+
+func (s *Server) postInputs(ctx context.Context, r *request) (any, error) {
+	data, err := r.body()
+	if err != nil {
+		return nil, err
+	}
+	inputs, err := ParseInputs(data)
+	if err != nil {
+		return nil, err
+	}
+	return s.control.Inputs(ctx, r.namespace(), r.id(), inputs)
+}
+
+func (s *Server) postDecision(ctx context.Context, r *request) (any, error) {
+	var body struct {
+		CallID   string `json:"call_id"`
+		Decision string `json:"decision"`
+		// Arguments are the text that a tool gets, as a string, or the object itself.
+		Arguments json.RawMessage `json:"arguments"`
+		Reason    string          `json:"reason"`
+		By        string          `json:"by"`
+	}
+	if err := r.object(&body); err != nil {
+		return nil, err
+	}
+	d := events.Decision{CallID: body.CallID, Decision: body.Decision, Arguments: string(body.Arguments), Reason: body.Reason, By: body.By}
+	if d.Arguments != "" && d.Arguments[0] != '{' {
+		d.Arguments = ""
+		if err := json.Unmarshal(body.Arguments, &d.Arguments); err != nil || d.Arguments == "" {
+			return nil, refusal.New(refusal.Invalid, refusal.CodeBadDecision,
+				"arguments: leave them out, or give the call's new arguments as an object or as its JSON in a string")
+		}
+	}
+	return s.control.Decide(ctx, r.namespace(), r.id(), d)
+}
+
+// command is a request with {reason?, by?}.
+func command(do func(ctx context.Context, ns, id string, by events.By) (access.Result, error)) func(context.Context, *request) (any, error) {
+	return func(ctx context.Context, r *request) (any, error) {
+		var by events.By
+		if err := r.optionalObject(&by); err != nil {
+			return nil, err
+		}
+		return do(ctx, r.namespace(), r.id(), by)
+	}
+}
+
+func (s *Server) postBudget(ctx context.Context, r *request) (any, error) {
+	var body struct {
+		events.Budget
+		events.By
+	}
+	node, err := r.node()
+	if err != nil {
+		return nil, err
+	}
+	if err := decodeObject(node, &body); err != nil {
+		return nil, err
+	}
+	if err := agentfile.CheckLimits(node, "", "leave it out to keep the limit that holds"); err != nil {
+		return nil, err
+	}
+	return s.control.RaiseBudget(ctx, r.namespace(), r.id(), body.Budget, body.By)
+}
+
+func (s *Server) postFork(ctx context.Context, r *request) (any, error) {
+	var req forking.Request
+	if err := r.object(&req); err != nil {
+		return nil, err
+	}
+	if keys := r.Header.Values(forking.KeyHeader); len(keys) > 0 {
+		if req.Key = keys[0]; len(keys) > 1 || req.Key == "" {
+			return nil, refusal.New(refusal.Invalid, refusal.CodeBadKey, "%s: must be there once, with 1 to %d visible characters of ASCII", forking.KeyHeader, forking.MaxKey)
+		}
+	}
+	result, err := s.control.Fork(ctx, r.namespace(), r.id(), req)
+	if err == nil {
+		r.w.Header().Set("Location", "/v1/runs/"+result.RunID)
+	}
+	return result, err
+}
+
+func (s *Server) getAgents(ctx context.Context, r *request) (any, error) {
+	return s.control.StoredAgents(ctx, r.namespace())
+}
+
+func (s *Server) getAgent(ctx context.Context, r *request) (any, error) {
+	data, err := s.control.Agent(ctx, r.namespace(), r.PathValue("name"))
+	return json.RawMessage(data), err
+}
+
+func (s *Server) putAgent(ctx context.Context, r *request) (any, error) {
+	format, err := formatOf(r.Header.Get("Content-Type"))
+	if err != nil {
+		return nil, err
+	}
+	data, err := r.body()
+	if err != nil {
+		return nil, err
+	}
+	return s.control.PutAgent(ctx, r.namespace(), r.PathValue("name"), data, format)
+}
+
+func formatOf(contentType string) (agentfile.Format, error) {
+	if contentType == "" {
+		return agentfile.Auto, nil
+	}
+	media, _, err := mime.ParseMediaType(contentType)
+	switch {
+	case err != nil:
+	case media == "application/json":
+		return agentfile.JSON, nil
+	case media == "application/yaml", media == "application/x-yaml", media == "text/yaml", media == "text/x-yaml":
+		return agentfile.YAML, nil
+	}
+	return "", refusal.New(refusal.WrongMedia, refusal.CodeUnsupportedMedia, "Content-Type %q is not application/yaml or application/json", contentType)
+}
+
+func (s *Server) getTools(ctx context.Context, _ *request) (any, error) { return s.control.Tools(ctx) }

@@ -1,0 +1,332 @@
+package httpapi_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+func TestStartPinsEverything(t *testing.T) {
+	onEveryBus(t, 1, func(t *testing.T, r *rig) {
+		id := runlog.NewID()
+		a := r.do("POST", "/v1/runs", `{"agent":`+inline+`,"task":"Say hi","run_id":"`+id+`","task_type":"calculation","mode":"chat"}`)
+		require.Equal(t, http.StatusCreated, a.status, a.body)
+		require.JSONEq(t, `{"run_id":"`+id+`","n":1}`, a.body)
+		require.Equal(t, "/v1/runs/"+id, a.header.Get("Location"))
+
+		records := r.records(id)
+		require.Len(t, records, 1)
+		require.Equal(t, "moore.0.default.idle.planning.default."+id, records[0].Subject)
+		e, err := events.DefaultCodec().Decode(records[0].Body)
+		require.NoError(t, err)
+		require.Equal(t, "moorebus/gateway/test", e.Source)
+		start := e.Data.(*events.Start)
+		require.Equal(t, []events.ToolSpec{searchTool}, start.Tools)
+		require.Equal(t, events.ModeChat, start.Mode)
+		require.Equal(t, events.ModeChat, start.Agent.Mode)
+		require.Equal(t, 10, start.Agent.Config.ContextWindowSize, "the mode's own default")
+		require.Equal(t, "calculation", start.TaskType)
+		require.Equal(t, reducer.DefaultTable().Hash(), start.TableHash)
+		d, err := agentfile.ParseDefinition([]byte(inline), agentfile.JSON, agentfile.Options{})
+		require.NoError(t, err)
+		require.Equal(t, agentfile.Hash(d), start.AgentHash)
+
+		again := r.fails(http.StatusConflict, "run_exists", r.do("POST", "/v1/runs", `{"agent":`+inline+`,"task":"x","run_id":"`+id+`"}`))
+		require.Equal(t, id, again.text(t, "run"))
+		require.Len(t, r.records(id), 1)
+	})
+}
+
+func TestStartErrors(t *testing.T) {
+	r := simulatedRig(t, nil)
+	with := func(agent, rest string) string { return `{"agent":` + agent + `,"task":"x"` + rest + `}` }
+	for name, c := range map[string]struct {
+		body   string
+		status int
+		code   string
+		says   string
+	}{
+		"not JSON":          {`{"agent":`, 400, "bad_request", "line 1"},
+		"trailing data":     {with(inline, "") + `{}`, 400, "bad_request", "after top-level value"},
+		"UTF-8":             {with(inline, `,"task_type":"`+"\xff"+`"`), 400, "bad_request", "UTF-8"},
+		"half a character":  {with(inline, `,"task_type":"\ud800"`), 400, "bad_request", "surrogate"},
+		"a list":            {`[]`, 400, "bad_request", "a list"},
+		"unknown key":       {with(inline, `,"tasks":"x"`), 400, "bad_request", "tasks: unknown key"},
+		"wrong case":        {with(inline, `,"Mode":"chat"`), 400, "bad_request", "did you mean mode?"},
+		"key twice":         {with(inline, `,"task":"y"`), 400, "bad_request", "twice"},
+		"wrong type":        {with(inline, `,"mode":3`), 400, "bad_request", "mode"},
+		"no agent":          {`{"task":"x"}`, 400, "bad_request", "agent"},
+		"agent is a number": {with(`3`, ""), 400, "bad_agent", "agent"},
+		"empty task":        {`{"agent":` + inline + `,"task":" \n"}`, 400, "empty_task", "task"},
+		"task of no words":  {`{"agent":{"llm":{"provider":"openai"},"task":"own"},"task":""}`, 400, "empty_task", "task"},
+		"no task":           {`{"agent":` + inline + `}`, 400, "empty_task", "task"},
+		"mode":              {with(inline, `,"mode":"fast"`), 400, "bad_request", "mode"},
+		"run id":            {with(inline, `,"run_id":"1"`), 400, "bad_run_id", "UUIDv7"},
+		"run id empty":      {with(inline, `,"run_id":""`), 400, "bad_run_id", "run_id"},
+		"run id v4":         {with(inline, `,"run_id":"7d444840-9dc0-41d1-b245-5ffdce74fad2"`), 400, "bad_run_id", "UUIDv7"},
+		"run id upper case": {with(inline, `,"run_id":"0190A7F0-0000-7000-8000-000000000000"`), 400, "bad_run_id", "lower-case"},
+		"definition":        {with(`{"llm":{"provider":"openai"},"colour":1}`, ""), 400, "bad_agent", "agent.colour: unknown key"},
+		"definition value":  {with(`{"llm":{"provider":"openai"},"config":{"max_steps":0}}`, ""), 400, "bad_agent", "agent.config.max_steps"},
+		"script":            {with(`{"llm":{"provider":"scripted","script":3}}`, ""), 400, "bad_agent", "agent.llm.script"},
+		"unknown agent":     {with(`"nobody"`, ""), 404, "agent_not_found", "nobody"},
+		"agent's name":      {with(`"No Body"`, ""), 404, "agent_not_found", "No Body"},
+		"unknown tool":      {with(`{"llm":{"provider":"openai"},"tools":["search","fly"]}`, ""), 422, "unknown_tool", `"fly"`},
+		"unknown provider":  {with(`{"llm":{"provider":"oracle"}}`, ""), 422, "unknown_provider", `"oracle"`},
+		"output schema":     {with(`{"llm":{"provider":"openai"},"output_schema":{"type":"wrong"}}`, ""), 422, "bad_output_schema", "output_schema"},
+		"event too large":   {with(inline, `,"task_type":"`+strings.Repeat("x", 1000<<10)+`"`), 413, "too_large", "960 KiB"},
+		"body too large":    {with(inline, `,"task_type":"`+strings.Repeat("x", 2<<20)+`"`), 413, "too_large", "1048576"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := r.fails(c.status, c.code, r.do("POST", "/v1/runs", c.body))
+			require.Contains(t, a.text(t, "message"), c.says)
+		})
+	}
+	a := r.do("GET", "/v1/runs", "")
+	require.JSONEq(t, `{"runs":[]}`, a.body, "nothing was started")
+}
+
+func TestStartOfTheLargestTaskThatFits(t *testing.T) {
+	onEveryBus(t, 1, func(t *testing.T, r *rig) {
+		task := strings.Repeat("x", 950<<10)
+		a := r.do("POST", "/v1/runs", `{"agent":`+inline+`,"task":"`+task+`"}`)
+		require.Equal(t, http.StatusCreated, a.status, a.body)
+		a = r.do("GET", "/v1/runs", "")
+		require.Less(t, len(a.body), 2000, "a list does not show all of a task")
+		r.fails(413, "too_large", r.do("POST", "/v1/runs", `{"agent":`+inline+`,"task":"`+strings.Repeat("x", 2<<20)+`"}`))
+	})
+}
+
+func TestToolsAreLookedUpInTheDirectory(t *testing.T) {
+	onEveryBus(t, 1, func(t *testing.T, r *rig) {
+		body := `{"agent":{"llm":{"provider":"openai"},"tools":["fly"]},"task":"x"}`
+		a := r.fails(422, "unknown_tool", r.do("POST", "/v1/runs", body))
+		require.Equal(t, "fly", a.text(t, "tool"))
+
+		fly := events.ToolSpec{Name: "fly", Description: "Flies.", Schema: json.RawMessage(`{}`), Effect: "once", Pool: "default", Risk: "high"}
+		r.announce("b", fly)
+		a = r.do("POST", "/v1/runs", body)
+		require.Equal(t, http.StatusCreated, a.status, "a miss looks again at once: %s", a.body)
+	})
+}
+
+func TestAmbiguousTools(t *testing.T) {
+	r := simulatedRig(t, nil)
+	body := `{"agent":{"llm":{"provider":"openai"},"tools":["search"]},"task":"x"}`
+	other := searchTool
+	other.Pool = "web"
+	r.announce("b", other)
+	a := r.do("POST", "/v1/runs", body)
+	require.Equal(t, http.StatusCreated, a.status, "two pools may serve the same tool: %s", a.body)
+
+	r = simulatedRig(t, nil)
+	other.Description = "Searches elsewhere."
+	r.announce("b", other)
+	a = r.fails(422, "ambiguous_tool", r.do("POST", "/v1/runs", body))
+	require.Equal(t, "search", a.text(t, "tool"))
+}
+
+func TestStoredAgents(t *testing.T) {
+	onEveryBus(t, 1, func(t *testing.T, r *rig) {
+		require.JSONEq(t, `[]`, r.do("GET", "/v1/agents", "").body)
+		yaml := "llm: {provider: openai}\nmodels: {default: small}\ntools: [not_there_yet]\n"
+		a := r.do("PUT", "/v1/agents/helper", yaml, "Content-Type", "application/yaml; charset=utf-8")
+		require.Equal(t, 200, a.status, a.body)
+		require.Equal(t, "helper", a.text(t, "name"))
+		first := a.text(t, "hash")
+		require.Len(t, first, 64)
+		require.JSONEq(t, `[{"name":"helper","hash":"`+first+`"}]`, r.do("GET", "/v1/agents", "").body)
+		require.JSONEq(t, `[]`, r.do("GET", "/v1/agents", "", "Moorebus-Namespace", "other").body)
+		r.fails(422, "unknown_tool", r.do("POST", "/v1/runs", `{"agent":"helper","task":"x"}`))
+
+		stored := r.do("GET", "/v1/agents/helper", "")
+		require.Equal(t, "application/json", stored.header.Get("Content-Type"))
+		a = r.do("PUT", "/v1/agents/helper", stored.body, "Content-Type", "application/json")
+		require.Equal(t, first, a.text(t, "hash"), "what was got can be put")
+
+		a = r.do("PUT", "/v1/agents/helper", `{"name":"helper","llm":{"provider":"openai"}}`, "Content-Type", "application/json")
+		second := a.text(t, "hash")
+		require.NotEqual(t, first, second)
+		a = r.do("POST", "/v1/runs", `{"agent":"helper","task":"x"}`)
+		require.Equal(t, 201, a.status, a.body)
+		state := r.do("GET", "/v1/runs/"+a.text(t, "run_id"), "")
+		require.Equal(t, "helper", state.text(t, "agent"))
+		require.Contains(t, state.body, second, "the run pins the version it starts with")
+	})
+}
+
+// A policy that names a tool with its pool is refused where an agent is defined: it would
+// not ask. What an older version stored can still be used, as by the runs that call it.
+func TestAgentsThatNamePools(t *testing.T) {
+	r := simulatedRig(t, nil)
+	const old = `{"name":"old","llm":{"provider":"openai"},"approval":{"policy":"tools","tools":["bank/pay"]}}`
+	a := r.fails(400, "bad_agent", r.do("PUT", "/v1/agents/old", old, "Content-Type", "application/json"))
+	require.Contains(t, a.text(t, "message"), `approval.tools[0]: "bank/pay" names a pool: write the tool's name alone, "pay"`)
+	r.fails(400, "bad_agent", r.do("POST", "/v1/runs", `{"agent":`+old+`,"task":"x"}`))
+
+	require.NoError(t, r.bus.PutAgent(t.Context(), events.DefaultNamespace, "old", []byte(old)))
+	require.Contains(t, r.do("GET", "/v1/agents", "").body, `"hash"`)
+	require.NotContains(t, r.do("GET", "/v1/agents", "").body, `"hash":""`)
+	a = r.do("POST", "/v1/runs", `{"agent":"old","task":"x"}`)
+	require.Equal(t, 201, a.status, a.body)
+}
+
+// An agent's own task is that of a run whose starter gives none.
+func TestTheAgentsOwnTask(t *testing.T) {
+	r := simulatedRig(t, nil)
+	for name, task := range map[string]string{"idle": "", "busy": `,"task":"Count."`} {
+		a := r.do("PUT", "/v1/agents/"+name, `{"llm":{"provider":"openai"}`+task+`}`, "Content-Type", "application/json")
+		require.Equal(t, 200, a.status, a.body)
+	}
+	for body, want := range map[string]string{
+		`{"agent":"busy"}`:                                       "Count.",
+		`{"agent":"busy","task":"Rest."}`:                        "Rest.",
+		`{"agent":{"llm":{"provider":"openai"},"task":"Sing."}}`: "Sing.",
+	} {
+		a := r.do("POST", "/v1/runs", body)
+		require.Equal(t, 201, a.status, a.body)
+		var state struct {
+			Memory struct{ Task string }
+		}
+		require.NoError(t, json.Unmarshal([]byte(r.do("GET", "/v1/runs/"+a.text(t, "run_id"), "").body), &state))
+		require.Equal(t, want, state.Memory.Task)
+	}
+	r.fails(400, "empty_task", r.do("POST", "/v1/runs", `{"agent":"idle"}`))
+	r.fails(400, "empty_task", r.do("POST", "/v1/runs", `{"agent":"busy","task":" "}`))
+}
+
+func TestStoredAgentErrors(t *testing.T) {
+	r := simulatedRig(t, nil)
+	const yaml = "application/yaml"
+	r.fails(404, "agent_not_found", r.do("GET", "/v1/agents/nobody", ""))
+	r.fails(404, "agent_not_found", r.do("GET", "/v1/agents/No", ""))
+	r.fails(400, "bad_agent", r.do("PUT", "/v1/agents/A", "llm: {provider: openai}", "Content-Type", yaml))
+	a := r.fails(400, "bad_agent", r.do("PUT", "/v1/agents/a", "llm: {provider: openai}\nmodle: x\n", "Content-Type", yaml))
+	require.Contains(t, a.text(t, "message"), "line 2: modle")
+	r.fails(400, "bad_agent", r.do("PUT", "/v1/agents/a", "llm: {provider: openai}", "Content-Type", "application/json"))
+	r.fails(400, "bad_agent", r.do("PUT", "/v1/agents/a", "name: b\nllm: {provider: openai}", "Content-Type", yaml))
+	r.fails(400, "bad_agent", r.do("PUT", "/v1/agents/a", "", "Content-Type", yaml))
+	r.fails(415, "unsupported_media_type", r.do("PUT", "/v1/agents/a", "x", "Content-Type", "text/html"))
+	r.fails(413, "too_large", r.do("PUT", "/v1/agents/a", strings.Repeat("#", 1<<20+1), "Content-Type", yaml))
+	r.fails(422, "bad_output_schema", r.do("PUT", "/v1/agents/a", `{"llm":{"provider":"openai"},"output_schema":{"type":1}}`, "Content-Type", "application/json"))
+}
+
+func TestStateAtEveryEvent(t *testing.T) {
+	onEveryBus(t, 1, func(t *testing.T, r *rig) {
+		id := r.start("task")
+		r.happens(id, events.Planning, answered("two, of course"))
+		a := r.do("GET", "/v1/runs/"+id, "")
+		require.Equal(t, 200, a.status)
+		require.Equal(t, "done", a.text(t, "state"))
+		require.Equal(t, "tester", a.text(t, "agent"))
+		require.Equal(t, "task", a.text(t, "mode"))
+		require.EqualValues(t, 2, a.field(t, "n"))
+		memory := a.field(t, "memory").(map[string]any)
+		require.Equal(t, "two, of course", memory["final_answer"])
+
+		a = r.do("GET", "/v1/runs/"+id+"?at=1", "")
+		require.Equal(t, "planning", a.text(t, "state"))
+		memory = a.field(t, "memory").(map[string]any)
+		messages := memory["messages"].([]any)
+		require.Len(t, messages, 1)
+		require.Equal(t, "What is 1+1?", messages[0].(map[string]any)["content"])
+		require.NotEmpty(t, a.text(t, "started"))
+		require.NotEmpty(t, a.text(t, "updated"))
+		require.Equal(t, "done", r.do("GET", "/v1/runs/"+id+"?at=2", "").text(t, "state"))
+
+		for _, at := range []string{"0", "3", "-1", "x", "1.5", "", "1&at=2"} {
+			r.fails(400, "bad_parameter", r.do("GET", "/v1/runs/"+id+"?at="+at, ""))
+		}
+		r.fails(400, "bad_parameter", r.do("GET", "/v1/runs/"+id+"?att=1", ""))
+		r.fails(404, "run_not_found", r.do("GET", "/v1/runs/"+runlog.NewID(), ""))
+		r.fails(404, "run_not_found", r.do("GET", "/v1/runs/nonsense", ""))
+		r.fails(404, "run_not_found", r.do("GET", "/v1/runs/"+id, "", "Moorebus-Namespace", "other"))
+	})
+}
+
+func TestListOfRuns(t *testing.T) {
+	for _, shards := range []int{1, 3} {
+		t.Run(fmt.Sprint(shards), func(t *testing.T) {
+			onEveryBus(t, shards, func(t *testing.T, r *rig) {
+				var ids []string
+				for range 9 {
+					ids = append(ids, r.start("task"))
+				}
+				for _, id := range ids[:3] {
+					r.happens(id, events.Planning, answered("done with "+id))
+				}
+				var all []string
+				for _, info := range r.pages("") {
+					all = append([]string{info["run_id"].(string)}, all...)
+				}
+				require.Equal(t, ids, all, "the newest first")
+				require.Len(t, r.pages("state=done&"), 3)
+				require.Len(t, r.pages("state=planning&"), 6)
+				require.Empty(t, r.pages("state=waiting_for_user&"))
+
+				first := r.pages("state=done&")[2]
+				require.Equal(t, ids[0], first["run_id"])
+				require.Equal(t, "tester", first["agent"])
+				require.Equal(t, "What is 1+1?", first["task"])
+				require.EqualValues(t, 2, first["n"])
+				require.Equal(t, "done", first["state"])
+			})
+		})
+	}
+}
+
+// pages reads the whole list, two runs at a time.
+func (r *rig) pages(query string) []map[string]any {
+	r.t.Helper()
+	var all []map[string]any
+	after := ""
+	for {
+		a := r.do("GET", "/v1/runs?"+query+"limit=2"+after, "")
+		require.Equal(r.t, 200, a.status, a.body)
+		var page struct {
+			Runs []map[string]any
+			Next string
+		}
+		require.NoError(r.t, json.Unmarshal([]byte(a.body), &page))
+		require.LessOrEqual(r.t, len(page.Runs), 2)
+		all = append(all, page.Runs...)
+		if page.Next == "" {
+			return all
+		}
+		after = "&after=" + page.Next
+	}
+}
+
+func TestListOfManyRuns(t *testing.T) {
+	r := simulatedRig(t, nil)
+	at := r.others.Place("default", runlog.NewID())
+	for range 150 {
+		id := r.start("task")
+		for range 40 {
+			// Records of another namespace lie in between.
+			at.ID = runlog.NewID()
+			at.Namespace = "noise"
+			_, err := r.bus.Append(t.Context(), at, 0, journalEntry(at))
+			require.NoError(t, err)
+		}
+		r.happens(id, events.Control, &events.CancelledRun{})
+	}
+	require.Len(t, r.pages(""), 150)
+	require.Len(t, r.pages("state=cancelled&"), 150)
+}
+
+func TestListErrors(t *testing.T) {
+	r := simulatedRig(t, nil)
+	r.start("task")
+	for _, query := range []string{"limit=0", "limit=1001", "limit=x", "state=flying", "state=", "after=x", "after=" + runlog.NewID(), "sate=done", "limit=%ff", "limit=1&limit=2", "a=%zz"} {
+		r.fails(400, "bad_parameter", r.do("GET", "/v1/runs?"+query, ""))
+	}
+}

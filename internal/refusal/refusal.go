@@ -1,0 +1,153 @@
+// Package refusal is the one form of a request that cannot be carried out: what
+// kind of fault it is, a stable code, and a message that says what to do.
+//
+// The kinds are those that HTTP tells apart. Who serves HTTP maps them to statuses
+// in one place; everybody else goes by the code.
+package refusal
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Kind says whose fault an [Error] is.
+type Kind int
+
+// The kinds. Invalid is a request that is malformed, Unprocessable one that is well
+// formed and cannot be carried out as things are, Conflict one that the state of
+// the run does not allow. Unavailable and Internal are not the caller's fault.
+const (
+	Invalid Kind = iota + 1
+	Unauthorized
+	Forbidden
+	NotFound
+	WrongMethod
+	Conflict
+	TooLarge
+	WrongMedia
+	Unprocessable
+	TooMany
+	Internal
+	Unavailable
+)
+
+// The codes of an [Error]. They are stable.
+const (
+	CodeAgentNotFound    = "agent_not_found"
+	CodeAlreadyDecided   = "already_decided"
+	CodeAmbiguousTool    = "ambiguous_tool"
+	CodeAnswerNeeded     = "answer_needed"
+	CodeApprovalExpired  = "approval_expired"
+	CodeBadAgent         = "bad_agent"
+	CodeBadApproval      = "bad_approval"
+	CodeBadDecision      = "bad_decision"
+	CodeBadEstimator     = "bad_token_estimator"
+	CodeBadInput         = "bad_input"
+	CodeBadKey           = "bad_idempotency_key"
+	CodeBadNamespace     = "bad_namespace"
+	CodeBadOutputSchema  = "bad_output_schema"
+	CodeBadParameter     = "bad_parameter"
+	CodeBadPatch         = "bad_patch"
+	CodeBadRequest       = "bad_request"
+	CodeBadRunID         = "bad_run_id"
+	CodeBadToolSchema    = "bad_tool_schema"
+	CodeBlacklisted      = "blacklisted"
+	CodeConflict         = "conflict"
+	CodeDiskFull         = "disk_full"
+	CodeEmptyTask        = "empty_task"
+	CodeForbidden        = "forbidden"
+	CodeInternal         = "internal"
+	CodeInvalidArguments = "invalid_arguments"
+	CodeKeyReused        = "idempotency_key_reused"
+	CodeMethodNotAllowed = "method_not_allowed"
+	CodeNotFound         = "not_found"
+	CodeNotPaused        = "not_paused"
+	CodeNotWaiting       = "not_waiting"
+	CodeNotYours         = "not_yours"
+	CodeParentGone       = "parent_gone"
+	CodeRunEnded         = "run_ended"
+	CodeRunExists        = "run_exists"
+	CodeRunNotFound      = "run_not_found"
+	CodeRunPoisoned      = "run_poisoned"
+	CodeRunPurged        = "run_purged"
+	CodeStoreFull        = "store_full"
+	CodeTooLarge         = "too_large"
+	CodeTooManyForks     = "too_many_forks"
+	CodeTooManyStreams   = "too_many_streams"
+	CodeUnauthorized     = "unauthorized"
+	CodeUnavailable      = "unavailable"
+	CodeUnknownCall      = "unknown_call"
+	CodeUnknownProvider  = "unknown_provider"
+	CodeUnknownTool      = "unknown_tool"
+	CodeUnsupportedMedia = "unsupported_media_type"
+
+	// CodeUnsettled is for a tool or provider whose announcement is being renewed:
+	// the same request may succeed a little later.
+	CodeUnsettled = "announcements_pending"
+	// CodeUnknownTable is for a run whose transition table this program does not
+	// have: only a program with the run's own graph can read it. The fields run and
+	// table_hash name both.
+	CodeUnknownTable = "unknown_table"
+)
+
+// Error is a request that was refused. As JSON it is {code, message} with its
+// fields beside them.
+type Error struct {
+	Kind Kind
+	// Code is stable snake_case, Message says what to do about it.
+	Code, Message string
+	// Fields are further keys, such as run; may be nil.
+	Fields map[string]any
+	// RetryAfter is when the same request may do better; 0: nothing is said.
+	RetryAfter time.Duration
+	// Cause is what it came from; may be nil.
+	Cause error
+}
+
+// New returns a refusal without fields.
+func New(kind Kind, code, format string, args ...any) *Error {
+	return &Error{Kind: kind, Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// Wrap is [New] with a cause.
+func Wrap(cause error, kind Kind, code, format string, args ...any) *Error {
+	e := New(kind, code, format, args...)
+	e.Cause = cause
+	return e
+}
+
+// Fault returns a refusal for what is this program's own fault: its log has the reason,
+// which becomes the cause.
+func Fault(format string, args ...any) *Error {
+	return Wrap(fmt.Errorf(format, args...), Internal, CodeInternal, "the gateway failed; its log has the reason")
+}
+
+// With sets the fields and returns e.
+func (e *Error) With(fields map[string]any) *Error {
+	e.Fields = fields
+	return e
+}
+
+// Error returns the message.
+func (e *Error) Error() string { return e.Message }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// MarshalJSON writes code, message and the fields.
+func (e *Error) MarshalJSON() ([]byte, error) {
+	all := map[string]any{}
+	maps.Copy(all, e.Fields)
+	all["code"], all["message"] = e.Code, e.Message
+	return json.Marshal(all)
+}
+
+// Is reports whether err is a refusal with one of the codes.
+func Is(err error, codes ...string) bool {
+	var e *Error
+	return errors.As(err, &e) && slices.Contains(codes, e.Code)
+}
