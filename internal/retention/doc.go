@@ -73,23 +73,23 @@ func parentOf(codec *events.Codec, run events.Run, body []byte, shards int) (par
 // first returns a run's first record, or ErrNotFound.
 func first(ctx context.Context, log journal.Log, run events.Run) (journal.Record, error) {
 	for rec, err := range log.Read(ctx, run, 0) {
-		if err != nil || !stray(rec) {
+		if err != nil || !notOfRun(rec) {
 			return rec, err
 		}
 	}
 	return journal.Record{}, journal.ErrNotFound
 }
 
-// stray reports whether a record lies among a run's and belongs to none: no fold
+// notOfRun reports whether a record lies among a run's and belongs to none: no fold
 // counts it.
-func stray(rec journal.Record) bool {
+func notOfRun(rec journal.Record) bool {
 	_, err := events.ParseSubject(rec.Subject)
 	return err != nil
 }
 
-// lineage returns the runs with all that they were forked from, each behind its
-// parent. Parents that the log does not have are left out, and returned apart.
-func lineage(ctx context.Context, log journal.Log, codec *events.Codec, runs []events.Run) (ordered, missing []events.Run, err error) {
+// withAncestors returns the runs with all runs that they were forked from, each after its
+// parent. Parents that the log does not have are left out, and returned as missing.
+func withAncestors(ctx context.Context, log journal.Log, codec *events.Codec, runs []events.Run) (ordered, missing []events.Run, err error) {
 	seen := map[events.Run]bool{}
 	var visit func(run events.Run) error
 	visit = func(run events.Run) error {

@@ -58,11 +58,11 @@ type Missing struct {
 // written before an error is in the sink.
 func Export(ctx context.Context, log journal.Log, sink Sink, o ExportOptions) (Exported, error) {
 	x := &exporter{log: log, sink: sink, blobs: o.Blobs, codec: events.DefaultCodec(), seen: map[string]bool{}}
-	runs, orphans, err := lineage(ctx, log, x.codec, o.Runs)
+	runs, missing, err := withAncestors(ctx, log, x.codec, o.Runs)
 	if err != nil {
 		return x.done, err
 	}
-	for _, parent := range orphans {
+	for _, parent := range missing {
 		x.miss(parent, "a run that another one was forked from")
 	}
 	for _, run := range runs {
@@ -182,7 +182,7 @@ func (x *exporter) record(ctx context.Context, rec journal.Record) error {
 		x.seen[ref.SHA256] = true
 		data, err := x.blobs.Blob(ctx, ref)
 		if errors.Is(err, journal.ErrNotFound) {
-			subject, _ := events.ParseSubject(rec.Subject) // a stray has no run to name
+			subject, _ := events.ParseSubject(rec.Subject) // a record of no run has none to name
 			x.miss(subject.Run, "the large result "+ref.Key)
 			continue
 		}

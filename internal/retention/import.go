@@ -34,7 +34,7 @@ type Target interface {
 type ImportOptions struct {
 	// Runs are imported, with the runs that they were forked from; none: all.
 	// Their shards are the source's. Those that they were forked from and that are
-	// not among them come as a lineage, see [Import].
+	// not among them come as ancestors, see [Import].
 	Runs []events.Run
 	// NoResume appends nothing to runs that have not ended, and sets no timers.
 	NoResume bool
@@ -48,7 +48,7 @@ type ImportOptions struct {
 type Fate string
 
 // The fates of a run. A completed one was there in part, from an import that was
-// cut off or as a lineage.
+// cut off or as an ancestor.
 const (
 	FateImported  Fate = "imported"
 	FateCompleted Fate = "completed"
@@ -105,7 +105,7 @@ func Import(ctx context.Context, from Source, to Target, o ImportOptions) ([]Imp
 		runs = from.Runs()
 	}
 	m.wanted = runs
-	runs, _, err := lineage(ctx, from, m.codec, runs) // what is missing may be in the target
+	runs, _, err := withAncestors(ctx, from, m.codec, runs) // what is missing may be in the target
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func read(ctx context.Context, log journal.Log, run events.Run) (records []journ
 		if err != nil {
 			return nil, 0, err
 		}
-		if last = rec.Seq; !stray(rec) {
+		if last = rec.Seq; !notOfRun(rec) {
 			records = append(records, rec)
 		}
 	}
@@ -260,7 +260,7 @@ func (m *importer) checkParent(ctx context.Context, run events.Run, rec journal.
 	return "", nil
 }
 
-// asleep reports whether records are the beginning of an import, or a lineage: none
+// asleep reports whether records are the beginning of an import, or an ancestor: none
 // of them wakes anybody.
 func asleep(records []journal.Record) bool {
 	for _, rec := range records {

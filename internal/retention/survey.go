@@ -36,9 +36,9 @@ type entry struct {
 type survey struct {
 	table *reducer.Table
 	runs  map[events.Run]*entry
-	// end is up to where each shard was read, records how many that were, and stray
+	// end is up to where each shard was read, records how many that were, and ofNoRun
 	// the first of them that belongs to no run, 0 if there is none.
-	end, records, stray []uint64
+	end, records, ofNoRun []uint64
 }
 
 // look reads the log on from where the survey ends.
@@ -46,7 +46,7 @@ func (s *survey) look(ctx context.Context, log journal.Log, codec *events.Codec)
 	if s.runs == nil {
 		s.table = reducer.DefaultTable()
 		s.runs = map[events.Run]*entry{}
-		for _, of := range []*[]uint64{&s.end, &s.records, &s.stray} {
+		for _, of := range []*[]uint64{&s.end, &s.records, &s.ofNoRun} {
 			*of = make([]uint64, log.Shards())
 		}
 	}
@@ -59,8 +59,8 @@ func (s *survey) look(ctx context.Context, log journal.Log, codec *events.Codec)
 			s.records[shard]++
 			subject, err := events.ParseSubject(rec.Subject)
 			if err != nil || subject.CheckShard(log.Shards()) != nil || subject.Run.Shard != shard {
-				if s.stray[shard] == 0 {
-					s.stray[shard] = rec.Seq
+				if s.ofNoRun[shard] == 0 {
+					s.ofNoRun[shard] = rec.Seq
 				}
 				continue // it belongs to no run
 			}

@@ -59,12 +59,12 @@ func (p *purge) fronts(ctx context.Context) ([]uint64, error) {
 	fronts := make([]uint64, len(p.survey.end))
 	for shard, end := range p.survey.end {
 		n, last, err := p.bus.Records(ctx, shard)
-		switch stray := p.survey.stray[shard]; {
+		switch first := p.survey.ofNoRun[shard]; {
 		case err != nil:
 			return nil, err
 		case n != p.survey.records[shard]+(last-end):
-		case stray > 0:
-			fronts[shard] = stray
+		case first > 0:
+			fronts[shard] = first
 		default:
 			fronts[shard] = end + 1
 		}

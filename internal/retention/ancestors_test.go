@@ -97,9 +97,9 @@ func TestALivingParentIsImportedAsleep(t *testing.T) {
 	two.verified()
 }
 
-// A lineage comes to life when it is imported for its own sake, whether or not
+// An ancestor comes to life when it is imported for its own sake, whether or not
 // anything was appended to it since.
-func TestALineageComesToLife(t *testing.T) {
+func TestAnAncestorComesToLife(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1)
 	parent := one.open()
@@ -122,7 +122,7 @@ func TestALineageComesToLife(t *testing.T) {
 
 // A tombstone of the parent stays when only its beginning comes with a fork, and
 // goes with the parent's own archive.
-func TestALineageLiftsNoTombstone(t *testing.T) {
+func TestAnAncestorLiftsNoTombstone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	parent := w.open()
