@@ -126,7 +126,7 @@ func (f *clientFlags) use(cmd *cobra.Command, a dataUse, fn func(ctx context.Con
 }
 
 // firstLook is how soon a gateway looks at a run that a command started or forked,
-// for the first time: after how long a run stands still is set where gateways run.
+// for the first time: the stall time is set where gateways run.
 const firstLook = time.Minute
 
 func (c *client) newControl(logger *slog.Logger) (err error) {

@@ -19,7 +19,7 @@ type change struct {
 	suffix string
 	// drives says that the run goes on because of it.
 	drives bool
-	do     func(g *control.Controller) func(ctx context.Context, ns, id string, by events.By) (access.Result, error)
+	do     func(c *control.Controller, ctx context.Context, ns, id string, by events.By) (access.Result, error)
 }
 
 func (x change) command() *cobra.Command {
@@ -40,7 +40,7 @@ func (x change) all(ctx context.Context, c *client, runs []string, by events.By)
 	var failed error
 	done := 0
 	for _, id := range runs {
-		result, err := x.do(c.control)(ctx, c.namespace, id, by)
+		result, err := x.do(c.control, ctx, c.namespace, id, by)
 		if err == nil {
 			done++
 			err = c.standing(id, result, x.suffix)
@@ -82,9 +82,7 @@ process they are in. It prints the state of each run. A run that has already end
 stays as it is, and the exit code is 1.`,
 		example: `  moorebus cancel 0198c5a0-5a6b-7c00-8000-000000000001 --reason "wrong file"
   moorebus runs --state planning -o json | jq -r '.runs[].run_id' | xargs moorebus cancel`,
-		do: func(g *control.Controller) func(context.Context, string, string, events.By) (access.Result, error) {
-			return g.Cancel
-		},
+		do: (*control.Controller).Cancel,
 	}.command()
 }
 
@@ -95,9 +93,7 @@ func pauseCommand() *cobra.Command {
 their end, and their results are kept. It prints the state of each run. See resume.`,
 		example: `  moorebus pause 0198c5a0-5a6b-7c00-8000-000000000001`,
 		suffix:  " (paused)",
-		do: func(g *control.Controller) func(context.Context, string, string, events.By) (access.Result, error) {
-			return g.Pause
-		},
+		do:      (*control.Controller).Pause,
 	}.command()
 }
 
@@ -109,8 +105,6 @@ start again. It prints the state of each run. A run that is not paused stays as 
 is, and the exit code is 1.`,
 		example: `  moorebus resume 0198c5a0-5a6b-7c00-8000-000000000001`,
 		drives:  true,
-		do: func(g *control.Controller) func(context.Context, string, string, events.By) (access.Result, error) {
-			return g.Resume
-		},
+		do:      (*control.Controller).Resume,
 	}.command()
 }

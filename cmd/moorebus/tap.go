@@ -130,7 +130,10 @@ func (f *tapFlags) tap(ctx context.Context, c *client) error {
 	}
 	from, err := journal.End(ctx, c.Bus)
 	if err == nil && f.from != "" {
-		from, err = console.ParseCursor(f.from, c.Bus.Shards())
+		// Shards that are not named are read from their beginning, so that nothing is missed.
+		if from, err = make(journal.Position, c.Bus.Shards()).Parse(f.from); err != nil {
+			err = cli.Usage("--from: %w", err)
+		}
 	}
 	if err != nil {
 		return err

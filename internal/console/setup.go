@@ -209,3 +209,16 @@ func ackWaits(ctx context.Context, bus *natsbus.Bus, pools []string) []string {
 	slices.Sort(things)
 	return slices.Compact(things)
 }
+
+// parseStorage reads what --storage names.
+func parseStorage(names []string) ([]journal.StorageOf, error) {
+	all := make([]journal.StorageOf, 0, len(names))
+	for _, name := range names {
+		of, err := journal.ParseStorageOf(name)
+		if err != nil {
+			return nil, cli.Usage("--storage: %v", err)
+		}
+		all = append(all, of)
+	}
+	return all, nil
+}

@@ -22,7 +22,7 @@ func TestFamily(t *testing.T) {
 	r.fill(mem)
 	require.Equal(t, []Child{{"x", "a"}, {events.ChildID(parent, "c"), "c"}}, r.Children)
 	var b bytes.Buffer
-	r.family(&b, palette{})
+	r.writeSubruns(&b, palette{})
 	require.Contains(t, b.String(), "z of run above")
 	require.Contains(t, b.String(), "a by run x")
 	require.Contains(t, b.String(), "c by run "+events.ChildID(parent, "c"))

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/simulated"
@@ -116,7 +115,7 @@ func TestTapAll(t *testing.T) {
 		}
 		require.Len(t, byRun, len(runs))
 		require.Contains(t, byRun[runs[1].ID.ID][0], "Start", "in the order of the log")
-		again, err := ParseCursor(at.String(), 3)
+		again, err := make(journal.Position, 3).Parse(at.String())
 		require.NoError(t, err)
 		require.Equal(t, at, again)
 	})
@@ -201,18 +200,6 @@ func TestTapEndsWithItsWriter(t *testing.T) {
 	require.Equal(t, journal.Position{0}, at, "what was not written is not behind it")
 	_, err = tap.Run(context.Background(), r.ID, 1)
 	require.ErrorIs(t, err, errBroken)
-}
-
-func TestParseCursor(t *testing.T) {
-	c, err := ParseCursor("1:7, 0:3", 3)
-	require.NoError(t, err)
-	require.Equal(t, journal.Position{3, 7, 0}, c)
-	for _, bad := range []string{"", "7", "0", "a:1", "0:-1", "3:1", "-1:1", "0:1,0:2", "0:1,", "0:99999999999999999999"} {
-		_, err := ParseCursor(bad, 3)
-		var exit *cli.ExitError
-		require.ErrorAs(t, err, &exit, bad)
-		require.Equal(t, cli.ExitUsage, exit.Code)
-	}
 }
 
 func TestOneLine(t *testing.T) {

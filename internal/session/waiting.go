@@ -46,7 +46,7 @@ func (w Wait) Commands(where string) []string {
 	return []string{fmt.Sprintf("moorebus approve %s%s", call, where), reject}
 }
 
-// waits are what the runs of a family wait for, and who watches them.
+// waits are what a run and its sub-runs wait for, and who watches them.
 type waits struct {
 	mu    sync.Mutex
 	order []string // the runs, as they came up
@@ -55,7 +55,7 @@ type waits struct {
 	watching sync.WaitGroup
 }
 
-// see notes what a run of the family waits for now, shows what it has just begun to
+// see notes what the run or a sub-run waits for now, shows what it has just begun to
 // ask, and has the runs watched that answer its calls.
 func (s *Session) see(ctx context.Context, mem *reducer.Memory, e *events.Event) {
 	var all []Wait
