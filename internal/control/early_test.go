@@ -10,7 +10,6 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -30,7 +29,7 @@ func (c *countedTimers) SetTimer(ctx context.Context, run events.Run, kind strin
 // They wait, and are not set again and again.
 func TestTimersOfAClockThatIsBehind(t *testing.T) {
 	const behind = 40 * time.Second
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		timers := &countedTimers{}
 		g, _ := r.serve(func(cfg *control.Config) {
 			timers.Timers, cfg.Timers = cfg.Timers, timers

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -37,7 +36,7 @@ func forge(t *testing.T, log journal.Log, run events.Run, origin events.State, p
 // An end that somebody put onto an edge of his own is none: the run is ended as
 // poisoned when its timer fires, and is not listed as ended before.
 func TestForgedEnd(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		run, other := r.start(g, nil), r.start(g, nil)
 		into["waiting_for_human"](r, other)
@@ -76,7 +75,7 @@ func TestForgedEnd(t *testing.T) {
 // An end on its worker's own edge, of a run that is in another state, ends nothing.
 // Nor does it behind a step that the state does not allow either.
 func TestForgedEndOfAnotherState(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		inject := func(run events.Run, e *events.Event) *events.Event {
 			e.ID, e.Source, e.Run, e.Time = runlog.NewID(), "moorebus/test/1", run.ID, time.Now()
@@ -123,7 +122,7 @@ func TestForgedEndOfAnotherState(t *testing.T) {
 
 // A step that repeats a number of a run that waits is looked at.
 func TestForgedNumberOfAWaitingRun(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		run := r.start(g, nil)
 		into["waiting_for_human"](r, run)

@@ -2,15 +2,12 @@ package control_test
 
 import (
 	"context"
-	"fmt"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
@@ -21,13 +18,13 @@ import (
 
 // A run that nobody works on is driven once more after the
 // stall time, given up after another.
-func TestStandstillIsDrivenOnceAndThenEnded(t *testing.T) {
+func TestStallIsDrivenOnceAndThenEnded(t *testing.T) {
 	for state, due := range map[string]string{
 		"planning": "plan", "observing": "observe", "acting": "tool search (call a)",
 		"parallel_acting": "tool search (call a), tool search (call b)",
 	} {
 		t.Run(state, func(t *testing.T) {
-			inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+			inTime(t, func(t *testing.T, r *timed) {
 				g, _ := r.serve(nil)
 				r.lose(events.Planning, events.Observing, events.Acting)
 				run := r.start(g, nil)
@@ -57,7 +54,7 @@ func TestStandstillIsDrivenOnceAndThenEnded(t *testing.T) {
 
 // Runs that are paused, wait or have ended do not stall.
 func TestWhatWaitsDoesNotStall(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		r.lose(events.Planning)
 		runs := map[string]events.Run{}
@@ -86,8 +83,8 @@ func TestWhatWaitsDoesNotStall(t *testing.T) {
 }
 
 // A run in which something happens is left alone.
-func TestProgressIsNoStandstill(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+func TestProgressIsNoStall(t *testing.T) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		r.lose(events.Planning)
 		run := r.start(g, nil)
@@ -143,7 +140,7 @@ func always(p func(reducer.Effect) events.Payload) worker.Handler {
 
 // A delivery that was acknowledged for nothing is made good.
 func TestRedriveMendsALostDelivery(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		run := r.start(g, nil)
 		lost, stop := context.WithCancel(t.Context())
@@ -165,7 +162,7 @@ func TestRedriveMendsALostDelivery(t *testing.T) {
 // Calls that are sent to a pool that nobody serves are sent there once more, and
 // not for ever.
 func TestDispatchIsNoProgress(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		r.lose(events.Acting)
 		run := r.start(g, nil)
@@ -202,128 +199,4 @@ func TestTableWithoutARedrive(t *testing.T) {
 		sleep(2 * stall)
 		require.Equal(t, []string{"Start", "BudgetExceeded"}, r.Types(run))
 	})
-}
-
-// scenarios each come to exactly one event of a type, at or soon after a time.
-var scenarios = map[events.Type]struct {
-	bring func(r *timed, g *control.Controller) (run events.Run, in time.Duration)
-}{
-	events.TypeApprovalExpired: {bring: func(r *timed, g *control.Controller) (events.Run, time.Duration) {
-		run := r.start(g, nil)
-		r.ask(run, 35*time.Minute, "a")
-		return run, 35 * time.Minute
-	}},
-	events.TypeBudgetExceeded: {bring: func(r *timed, g *control.Controller) (events.Run, time.Duration) {
-		run := r.start(g, wallTime(40*time.Minute))
-		r.ask(run, 0, "a")
-		return run, 40 * time.Minute
-	}},
-	events.TypeResumed: {bring: func(r *timed, g *control.Controller) (events.Run, time.Duration) {
-		r.lose(events.Planning)
-		return r.start(g, nil), stall + stall/4
-	}},
-	events.TypeFatalError: {bring: func(r *timed, g *control.Controller) (events.Run, time.Duration) {
-		r.lose(events.Planning)
-		return r.start(g, nil), 2 * (stall + stall/4)
-	}},
-}
-
-// TestGatewayDiesAtATimer kills the gateway at every point at which it deals with
-// a timer; the next one goes on, and nothing happens twice.
-func TestGatewayDiesAtATimer(t *testing.T) {
-	for typ, s := range scenarios {
-		for _, point := range []string{
-			simulated.BeforeAppend, simulated.AfterAppend, simulated.BeforeTimer, simulated.AfterTimer, simulated.BeforeAck, simulated.AfterAck,
-		} {
-			t.Run(fmt.Sprint(typ, " ", point), func(t *testing.T) {
-				var struck atomic.Int64
-				crash := func(at simulated.Moment) bool {
-					if at.Point != point || at.Attempt > 0 && at.Record.Seq > 0 {
-						return false // or whoever loses deliveries is about to settle one
-					}
-					return struck.Add(1) == 1
-				}
-				inTime(t, simulated.Options{Crash: crash}, func(t *testing.T, r *timed) {
-					g, p := r.serve(nil)
-					run, in := s.bring(r, g)
-					sleep(in - 10*time.Second)
-					r.armed.Store(true)
-					sleep(20 * time.Second)
-					if point == simulated.BeforeTimer || point == simulated.AfterTimer {
-						if typ == events.TypeApprovalExpired {
-							require.Zero(t, struck.Load(), "nothing is set again")
-							return
-						}
-					}
-					require.Positive(t, struck.Load())
-					<-p.Dead()
-					r.serve(nil)
-					sleep(time.Minute)
-					at := r.at(run, typ)
-					require.WithinDuration(t, r.Memory(run).Started.Add(in), at, time.Minute)
-					sleep(3 * stall)
-					r.at(run, typ)
-					if r.Machine.Table().Terminal(r.Memory(run).State) {
-						require.Zero(t, r.Journal.Timers())
-					}
-				})
-			})
-		}
-	}
-}
-
-// TestStartDies kills the gateway while it starts a run.
-func TestStartDies(t *testing.T) {
-	for point, started := range map[string]bool{
-		simulated.BeforeTimer: false, simulated.AfterTimer: false, simulated.BeforeAppend: false, simulated.AfterAppend: true,
-	} {
-		t.Run(point, func(t *testing.T) {
-			inTime(t, simulated.Options{Crash: func(at simulated.Moment) bool { return at.Point == point }}, func(t *testing.T, r *timed) {
-				g, _ := r.serve(nil)
-				r.lose(events.Planning)
-				r.armed.Store(true)
-				_, err := r.tryStart(g, nil)
-				require.ErrorIs(t, err, simulated.ErrCrashed)
-				r.armed.Store(false)
-				r.serve(nil)
-				sleep(4 * stall)
-				last, err := r.Journal.Last(t.Context(), 0)
-				require.NoError(t, err)
-				if started {
-					require.EqualValues(t, 3, last, "Start, Resumed, FatalError: its timer was there")
-				} else {
-					require.Zero(t, last)
-				}
-				require.Zero(t, r.Journal.Timers())
-			})
-		})
-	}
-}
-
-// TestTimersUnderFaults has two gateways at work on a bus on which timers are
-// late, doubled and lost, and everything else too.
-func TestTimersUnderFaults(t *testing.T) {
-	for seed := range uint64(60) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			faults := simulated.Faults{
-				Delay: 0.3, Duplicate: 0.3, Reorder: 0.2, LoseAck: 0.3, InDoubt: 0.2, Lost: 0.2, MaxDelay: time.Minute,
-			}
-			inTime(t, simulated.Options{Seed: seed, Faults: faults}, func(t *testing.T, r *timed) {
-				g, _ := r.serve(nil)
-				_, second := r.serve(nil)
-				runs := map[events.Type]events.Run{}
-				began := time.Now()
-				for typ, s := range scenarios {
-					runs[typ], _ = s.bring(r, g)
-				}
-				sleep(36 * time.Minute)
-				second.Kill()
-				r.serve(nil)
-				sleep(3 * stall)
-				for typ, run := range runs {
-					require.WithinDuration(t, began, r.at(run, typ), 2*(stall+stall/4)+20*time.Minute, "%s", typ)
-				}
-			})
-		})
-	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/reducertest"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -17,7 +16,7 @@ import (
 // A call of an agent that nobody is left to see to is answered, its run ends in the same
 // step, and what that and the runs below it have used is its parent's.
 func TestRunsOfCallsThatNobodyServes(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		parent, child := r.waiting()
 		asks := events.Call{ID: "b", Name: "helper", Arguments: `{"task":"dig"}`}
 		r.Append(child, events.Planning, answeredWith(events.Usage{Input: 20, Output: 10, Total: 30}, asks))
@@ -41,7 +40,7 @@ func TestRunsOfCallsThatNobodyServes(t *testing.T) {
 
 // A call of an agent of which no run has come about costs nothing.
 func TestCallsThatNobodyServesAndNobodyBegan(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		start := reducertest.StartOf("ask somebody", events.ModeTask)
 		start.Tools = []events.ToolSpec{{Name: "helper", Effect: "idempotent", Pool: events.AgentsPool}}
 		parent := r.Start(start)
@@ -63,7 +62,7 @@ func TestCallsThatNobodyServesAndNobodyBegan(t *testing.T) {
 
 // A call whose conversation was handed over says so, though nobody is left to answer it.
 func TestHandOffsThatNobodyServes(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		start := reducertest.StartOf("ask somebody", events.ModeTask)
 		start.Tools = []events.ToolSpec{{Name: "transfer", Effect: "idempotent", Pool: events.AgentsPool}}
 		parent := r.Start(start)
@@ -88,7 +87,7 @@ func answeredWith(used events.Usage, call events.Call) *events.LLMToolCall {
 
 // A child that was purged is gone: the call is answered without it.
 func TestCallsThatNobodyServesAndWhoseRunWasPurged(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		start := reducertest.StartOf("ask somebody", events.ModeTask)
 		start.Tools = []events.ToolSpec{{Name: "helper", Effect: "idempotent", Pool: events.AgentsPool}}
 		parent := r.Start(start)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -20,7 +19,7 @@ func TestAPersonsResumedIsNoRedrive(t *testing.T) {
 		"forged":   {By: "gateway/test", Reason: "nothing happened for 1h15m0s while tool search (call a) was due"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+			inTime(t, func(t *testing.T, r *timed) {
 				g, _ := r.serve(nil)
 				r.lose(events.Planning, events.Acting, events.ParallelActing)
 				run := r.start(g, nil)
@@ -47,7 +46,7 @@ func TestAPersonsResumedIsNoRedrive(t *testing.T) {
 
 // Somebody who resumes a run that was driven again in vain gives it another chance.
 func TestAResumedAfterTheRedrive(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		r.lose(events.Planning)
 		run := r.start(g, nil)

@@ -2,7 +2,6 @@ package control_test
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -37,7 +35,7 @@ func watchingOn(t *testing.T, b *simulated.Journal, d journal.Directory) (g *con
 	return g, func() { cancel(); require.NoError(t, <-done) }
 }
 
-// TestFirstAnnouncement: a tool that several pools announce alike belongs to the one that
+// TestFirstAnnouncement: a tool that several pools announce with one definition belongs to the one that
 // announced it first, whatever their names and however often they announce it, also for
 // a gateway that starts later. When that pool has gone for a while, it is another one's.
 func TestFirstAnnouncement(t *testing.T) {
@@ -105,42 +103,5 @@ func TestOneReadATick(t *testing.T) {
 		stop()
 		require.EqualValues(t, 11, d.tools.Load())
 		require.EqualValues(t, 11, d.offers.Load())
-	})
-}
-
-// TestJustGone: a start that needs what was announced until just now is told to try
-// again; after a while it is told that there is no such thing.
-func TestJustGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := simulated.New(simulated.Options{})
-		g, stop := watching(t, b)
-		defer stop()
-		require.NoError(t, b.Announce(t.Context(), "default", "a", []events.ToolSpec{searchTool}))
-		require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai"}))
-		time.Sleep(3 * time.Second) // in the bubble
-		agent := events.DefaultAgent()
-		agent.Name, agent.LLM.Provider, agent.Tools = "tester", "openai", []string{"search"}
-		start := func() (refusal.Kind, string) {
-			time.Sleep(3 * time.Second) // in the bubble
-			_, err := g.Start(t.Context(), "", control.StartRequest{Agent: &agent, Task: "x"})
-			var refused *refusal.Error
-			require.True(t, errors.As(err, &refused), "%v", err)
-			return refused.Kind, refused.Code
-		}
-		require.NoError(t, b.Withdraw(t.Context(), "default", "a"))
-		kind, code := start()
-		require.Equal(t, refusal.Unavailable, kind)
-		require.Equal(t, "announcements_pending", code)
-		require.NoError(t, b.WithdrawProviders(t.Context(), "p"))
-		_, code = start()
-		require.Equal(t, "announcements_pending", code)
-		time.Sleep(15 * time.Second) // in the bubble
-		kind, code = start()
-		require.Equal(t, refusal.Unprocessable, kind)
-		require.Equal(t, "unknown_provider", code)
-		require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai"}))
-		kind, code = start()
-		require.Equal(t, refusal.Unprocessable, kind)
-		require.Equal(t, "unknown_tool", code)
 	})
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -49,9 +48,9 @@ func (r *timed) slow(call time.Duration) (kill func()) {
 	return p.Kill
 }
 
-// Work that waits for its turn does not stand still, however long the queue.
-func TestQueueIsNoStandstill(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+// Work that waits for its turn has not stalled, however long the queue.
+func TestQueueIsNoStall(t *testing.T) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		r.slow(25 * time.Minute)
 		var runs []events.Run
@@ -69,9 +68,9 @@ func TestQueueIsNoStandstill(t *testing.T) {
 }
 
 // A planner that is gone for a moment, after what is next waited for longer than a
-// stall time, has nobody's run taken for one that stands still.
-func TestRestartIsNoStandstill(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+// stall time, does not make a run look stalled.
+func TestRestartIsNoStall(t *testing.T) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		stop := r.slow(25 * time.Minute)
 		var runs []events.Run
@@ -91,8 +90,8 @@ func TestRestartIsNoStandstill(t *testing.T) {
 }
 
 // What a look finds delivered for the first time may have been delivered just now.
-func TestDeliveredBetweenLooksIsNoStandstill(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+func TestDeliveredBetweenChecksIsNoStall(t *testing.T) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, p := r.serve(nil)
 		run := r.start(g, nil)
 		p.Kill()
@@ -107,8 +106,8 @@ func TestDeliveredBetweenLooksIsNoStandstill(t *testing.T) {
 
 // Nobody takes anything for longer than two stall times: so does the work that a
 // re-drive asks for.
-func TestOutageIsNoStandstill(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+func TestOutageIsNoStall(t *testing.T) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		run, again := r.start(g, nil), r.start(g, nil)
 		r.Append(again, events.Control, &events.Resumed{})
@@ -121,8 +120,8 @@ func TestOutageIsNoStandstill(t *testing.T) {
 }
 
 // A delivery that is lost after it waited in a queue is made good all the same.
-func TestStandstillAfterAQueue(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+func TestStallAfterAQueue(t *testing.T) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		run := r.start(g, nil)
 		sleep(5*stall + stall/2)
@@ -139,7 +138,7 @@ func TestStandstillAfterAQueue(t *testing.T) {
 // A run whose first timer was set by somebody who knows another stall time gets
 // that of the gateways that run.
 func TestStallTimeOfTheRole(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		command, err := control.New(control.Config{
 			Store: r.NewStore(r.Journal), Queue: r.Journal, Feed: r.Journal, Timers: r.Journal, Directory: r.Journal, Agents: r.Journal,
 			Instance: "command", StallAfter: time.Minute,
@@ -168,10 +167,10 @@ func (m *mute) Undelivered(ctx context.Context, in journal.Inbox, shard int, seq
 	return m.Queue.Undelivered(ctx, in, shard, seq)
 }
 
-// As long as nobody knows whether a run stands still it is looked at again soon,
+// As long as nobody knows whether a run has stalled, it is checked again soon,
 // and its deadline is kept.
-func TestStandstillThatNobodyKnowsOf(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+func TestStallThatIsUnknown(t *testing.T) {
+	inTime(t, func(t *testing.T, r *timed) {
 		var queue *mute
 		g, _ := r.serve(func(cfg *control.Config) {
 			queue = &mute{Queue: cfg.Queue}

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/reducertest"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -27,7 +26,7 @@ func (r *timed) child(parent events.Run, call string) events.Run {
 
 // A run that its deadline ends takes the runs along that answer its open calls.
 func TestDeadlineEndsTheChildren(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		run := r.start(g, wallTime(10*time.Minute))
 		into["acting"](r, run)
@@ -43,7 +42,7 @@ func TestDeadlineEndsTheChildren(t *testing.T) {
 // A gateway that dies between the end of a run and that of its children leaves
 // them to the run's timer.
 func TestTheTimerEndsChildrenThatWereLeft(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		run := r.start(g, nil)
 		into["acting"](r, run)
@@ -79,9 +78,9 @@ func (r *timed) takes() {
 	})
 }
 
-// A run that waits for another one does not stand still, unless that has ended.
-func TestWaitingForAChildIsNoStandstill(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+// A run that waits for another one has not stalled, unless that one has ended.
+func TestWaitingForASubrunIsNoStall(t *testing.T) {
+	inTime(t, func(t *testing.T, r *timed) {
 		r.serve(nil)
 		parent, child := r.waiting()
 		r.Append(child, events.Planning, &events.LLMMessageComplete{}) // it waits for its user, so it goes on
@@ -93,7 +92,7 @@ func TestWaitingForAChildIsNoStandstill(t *testing.T) {
 
 // A child whose end was taken and brought no answer has its parent driven once more.
 func TestAnswerThatWasLost(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		r.serve(nil)
 		r.takes()
 		parent, child := r.waiting()
@@ -108,7 +107,7 @@ func TestAnswerThatWasLost(t *testing.T) {
 
 // A child whose end nobody has taken yet waits for its turn, and so does its parent.
 func TestAnswerThatIsQueued(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		r.serve(nil)
 		parent, child := r.waiting()
 		r.Append(child, events.Planning, answered("here it is"))
@@ -119,8 +118,8 @@ func TestAnswerThatIsQueued(t *testing.T) {
 
 // A run whose call was answered without it is cancelled; one whose parent is not in
 // the log goes on.
-func TestForsakenChildren(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+func TestAbandonedSubruns(t *testing.T) {
+	inTime(t, func(t *testing.T, r *timed) {
 		r.serve(nil)
 		parent, child := r.waiting()
 		r.Append(child, events.Planning, &events.LLMMessageComplete{})

@@ -3,7 +3,6 @@ package control_test
 import (
 	"context"
 	"encoding/json"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,19 +22,14 @@ const stall = time.Hour
 type timed struct {
 	*workertest.Bench
 	t *testing.T
-	// armed lets the crash points strike.
-	armed atomic.Bool
 }
 
 // inTime runs a test on a journal in virtual time.
-func inTime(t *testing.T, o simulated.Options, test func(t *testing.T, r *timed)) {
+func inTime(t *testing.T, test func(t *testing.T, r *timed)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &timed{t: t}
-		if crash := o.Crash; crash != nil {
-			o.Crash = func(at simulated.Moment) bool { return r.armed.Load() && crash(at) }
-		}
-		r.Bench = workertest.New(t, o, nil)
+		r.Bench = workertest.New(t, simulated.Options{}, nil)
 		test(t, r)
 	})
 }

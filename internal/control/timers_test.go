@@ -15,7 +15,6 @@ import (
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -23,7 +22,7 @@ import (
 )
 
 func TestApprovalExpires(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		for _, calls := range [][]string{{"a"}, {"a", "b"}} {
 			run := r.start(g, nil)
@@ -52,7 +51,7 @@ func TestApprovalExpires(t *testing.T) {
 // What is decided in time does not expire, and what is asked for next has a
 // time of its own.
 func TestDecidedApprovalDoesNotExpire(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		run := r.start(g, nil)
 		r.ask(run, 10*time.Minute, "a")
@@ -77,7 +76,7 @@ func TestDecidedApprovalDoesNotExpire(t *testing.T) {
 // A batch that is decided altogether goes on, though its approval's time comes
 // before somebody joins the decisions.
 func TestDecidedBatchDoesNotExpire(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, p := r.serve(nil)
 		run := r.start(g, nil)
 		r.ask(run, 10*time.Minute, "a", "b")
@@ -111,7 +110,7 @@ func (b *brokenTimers) SetTimer(ctx context.Context, run events.Run, kind string
 
 // The delivery that brings an approval is settled only when its timer is set.
 func TestApprovalWaitsForItsTimer(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		var broken *brokenTimers
 		g, _ := r.serve(func(cfg *control.Config) {
 			broken = &brokenTimers{Timers: cfg.Timers}
@@ -152,8 +151,8 @@ func TestDeadlineInEveryState(t *testing.T) {
 	for name, bring := range into {
 		for _, wall := range []time.Duration{20 * time.Minute, 50*time.Hour + 7*time.Minute} {
 			t.Run(fmt.Sprint(name, " ", wall), func(t *testing.T) {
-				inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
-					// What stands still is not what this is about.
+				inTime(t, func(t *testing.T, r *timed) {
+					// Stalls are not what this is about.
 					g, _ := r.serve(func(cfg *control.Config) { cfg.StallAfter = 60 * time.Hour })
 					run := r.start(g, func(a *events.Agent) { wallTime(wall)(a); a.Mode = events.ModeChat })
 					sleep(time.Minute)
@@ -178,7 +177,7 @@ func TestDeadlineInEveryState(t *testing.T) {
 }
 
 func TestDeadlineMovesWithTheBudget(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		raise := func(run events.Run, wall time.Duration) {
 			t.Helper()
@@ -207,7 +206,7 @@ func TestDeadlineMovesWithTheBudget(t *testing.T) {
 // A start that failed after it set its timer leaves nothing, and one that takes
 // long is not forgotten.
 func TestTimerOfARunThatWasNotStarted(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		r.serve(nil)
 		never, late := r.Store.Place("default", r.Store.NewID()), r.Store.Place("default", r.Store.NewID())
 		for _, run := range []events.Run{never, late} {
@@ -228,7 +227,7 @@ func TestTimerOfARunThatWasNotStarted(t *testing.T) {
 
 // A run's timer stays as it is when somebody tries to start it again.
 func TestStartAgainKeepsTheTimer(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		run := r.start(g, wallTime(30*time.Minute))
 		for range 3 {
@@ -248,7 +247,7 @@ func TestStartAgainKeepsTheTimer(t *testing.T) {
 
 // A run that waits for weeks is read once, not every hour.
 func TestWaitingRunIsNotReadAgain(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		log := &workertest.Log{Log: r.Journal}
 		g, _ := r.serve(func(cfg *control.Config) { cfg.Store = runlog.New(runlog.Options{Log: log}) })
 		run := r.start(g, wallTime(30*24*time.Hour))
@@ -265,7 +264,7 @@ func TestWaitingRunIsNotReadAgain(t *testing.T) {
 
 // A run that ended takes its timers with it, though one's time is far.
 func TestEndedRunLeavesNoTimers(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		run := r.start(g, wallTime(60*24*time.Hour))
 		r.ask(run, 30*24*time.Hour, "a")
@@ -280,7 +279,7 @@ func TestEndedRunLeavesNoTimers(t *testing.T) {
 
 // Poison that wakes nobody ends its run when somebody looks, also one that waits.
 func TestPoisonIsFoundInTime(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		for _, body := range []string{"?", `{"type":"moorebus.NoSuchEvent"}`} {
 			run := r.start(g, nil)
@@ -313,7 +312,7 @@ func (h *hiding) Read(ctx context.Context, run events.Run, after uint64) iter.Se
 // A fork whose parent is away keeps its timers until somebody brings the parent
 // back.
 func TestTimersOfAForkWhoseParentIsAway(t *testing.T) {
-	inTime(t, simulated.Options{}, func(t *testing.T, r *timed) {
+	inTime(t, func(t *testing.T, r *timed) {
 		g, p := r.serve(nil)
 		parent := r.start(g, wallTime(90*time.Minute))
 		r.ask(parent, 0, "a")

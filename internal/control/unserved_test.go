@@ -155,7 +155,7 @@ func TestBatchOfWhichOnePoolIsServed(t *testing.T) {
 	t.Parallel()
 	r := poolsRig(t, 200*time.Millisecond)
 	r.actor("near")
-	for name, order := range map[string][]string{"orphan last": {"a", "b"}, "orphan first": {"b", "a"}} {
+	for name, order := range map[string][]string{"unserved last": {"a", "b"}, "unserved first": {"b", "a"}} {
 		t.Run(name, func(t *testing.T) {
 			id := r.begin(calling("a", "near"), calling("b", "far"))
 			for i, call := range order {

@@ -79,10 +79,10 @@ func TestChildrenOfARunThatEndedOtherwise(t *testing.T) {
 	r := simulatedRig(t, nil)
 	failed, going := r.caller("c1", "c2"), r.caller("c1", "c2")
 	r.happens(failed, events.Control, &events.BudgetExceeded{Outcome: events.Outcome{Code: "wall_time"}})
-	orphan, wanted := r.childOf(failed, "c2"), r.childOf(going, "c2")
+	abandoned, wanted := r.childOf(failed, "c2"), r.childOf(going, "c2")
 	require.NoError(t, r.control.CancelChildren(t.Context(), "", failed, events.By{By: "gateway"}))
 	require.NoError(t, r.control.CancelChildren(t.Context(), "", going, events.By{By: "gateway"}))
-	require.Equal(t, events.Cancelled, r.memory(orphan).State)
+	require.Equal(t, events.Cancelled, r.memory(abandoned).State)
 	require.Equal(t, events.Planning, r.memory(wanted).State, "its parent waits for it")
 	require.Error(t, r.control.CancelChildren(t.Context(), "", runlog.NewID(), events.By{}))
 }

@@ -88,7 +88,7 @@ func TestFork(t *testing.T) {
 func TestForkOfAnotherEventThanThereIs(t *testing.T) {
 	r := simulatedRig(t, nil)
 	parent := r.acted()
-	id := r.orphan(parent)
+	id := r.forkOfNothing(parent)
 	r.fails(409, "run_ended", r.do("POST", "/v1/runs/"+id+"/pause", ""))
 	mem := r.memory(id)
 	require.Equal(t, events.Errored, mem.State)
@@ -194,7 +194,7 @@ func TestAForkWhoseParentIsGoneIsAConflict(t *testing.T) {
 	id := r.acted()
 	fork := r.forked(id, `{"at":2}`)
 	require.Equal(t, events.Acting, r.memory(fork).State)
-	gone := r.orphan(r.others.NewID())
+	gone := r.forkOfNothing(r.others.NewID())
 	r.fails(409, "parent_gone", r.do("GET", "/v1/runs/"+gone, ""))
 	r.fails(409, "parent_gone", r.fork(gone, `{"at":1}`))
 	a := r.do("GET", "/v1/runs/"+gone+"/events", "")

@@ -354,9 +354,9 @@ func journalEntry(at events.Run) journal.Entry {
 	return journal.Entry{Subject: events.Subject{Run: at, From: events.Idle, To: events.Planning, Pool: "default"}, Body: []byte("{}")}
 }
 
-// orphan stores the first event of a fork of a run's first event, with a hash
+// forkOfNothing stores the first event of a fork of a run's first event, with a hash
 // that is not that event's.
-func (r *rig) orphan(parent string) string {
+func (r *rig) forkOfNothing(parent string) string {
 	r.t.Helper()
 	run := r.others.Place("default", r.others.NewID())
 	body, err := events.DefaultCodec().Encode(&events.Event{

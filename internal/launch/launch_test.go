@@ -178,7 +178,7 @@ func TestOpen(t *testing.T) {
 	})
 }
 
-// TestWhoseToolItIs: what several pools announce alike belongs to the one that was first,
+// TestWhoseToolItIs: what several pools announce with one definition belongs to the one that was first,
 // a name with its pool is that pool's, and a run's tool stays in its pool.
 func TestWhoseToolItIs(t *testing.T) {
 	onPad(t, func(t *testing.T, p *pad) {

@@ -32,7 +32,7 @@ func (f *forgetful) Offers(ctx context.Context) (journal.Offers, error) {
 	return f.Directory.Offers(ctx)
 }
 
-// onForgetful is a pad on which the pools attic and payments announce the tool pay alike.
+// onForgetful is a pad on which the pools attic and payments announce the tool pay with one definition.
 func onForgetful(t *testing.T, test func(t *testing.T, p *pad, f *forgetful)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
