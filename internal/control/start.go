@@ -48,7 +48,7 @@ func (c *Controller) Start(ctx context.Context, ns string, req StartRequest) (St
 	if err != nil {
 		return StartResult{}, err
 	}
-	if err := req.check(); err != nil {
+	if err := req.validate(); err != nil {
 		return StartResult{}, err
 	}
 	start, err := c.pin(ctx, ns, req)
@@ -66,7 +66,7 @@ func (c *Controller) Start(ctx context.Context, ns string, req StartRequest) (St
 	return StartResult{RunID: at.ID, N: opened.N}, nil
 }
 
-func (r *StartRequest) check() error {
+func (r *StartRequest) validate() error {
 	bad := func(code, format string, args ...any) error {
 		return refusal.New(refusal.Invalid, code, format, args...)
 	}

@@ -210,7 +210,7 @@ func (s *Server) streamEnded(w http.ResponseWriter, r *http.Request, run events.
 			continue
 		}
 		f := newFrame(s.codec(), rec)
-		if t.add(f); t.n >= from && st.event(f.typ(), strconv.FormatUint(t.n, 10), f.line) != nil {
+		if t.advance(f); t.n >= from && st.event(f.typ(), strconv.FormatUint(t.n, 10), f.line) != nil {
 			return nil // the client is gone
 		}
 		if t.ended() {
@@ -266,7 +266,7 @@ func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq,
 			if news, ok := heard.Rest(f.messageText()); ok && err == nil {
 				err = st.event(eventChunk, "", news)
 			}
-			if t.add(f); t.n >= from && err == nil {
+			if t.advance(f); t.n >= from && err == nil {
 				err = st.add(f.typ(), strconv.FormatUint(t.n, 10), f.line)
 			}
 		case data := <-chunks:

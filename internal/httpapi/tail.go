@@ -33,8 +33,8 @@ func (t *tail) fits(subject string, e *events.Event) bool {
 	return err == nil && reducer.CheckEdge(t.table, s, e) == nil && (e.Type() != events.TypeForked || t.n == 1)
 }
 
-// add takes the run's next record.
-func (t *tail) add(f *frame) {
+// advance takes the run's next record.
+func (t *tail) advance(f *frame) {
 	t.n++
 	prev := t.head
 	t.head = f.hash

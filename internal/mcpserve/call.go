@@ -124,25 +124,16 @@ func (s *Server) follow(ctx context.Context, run events.Run, tell func(n uint64,
 	fold := runlog.NewFold(s.o.Log, s.machine(), run)
 	mem := fold.Memory()
 	var began time.Time
-	for rec, err := range s.o.Log.Follow(ctx, run.Shard, journal.Filter{Namespace: run.Namespace, Run: run.ID}, 0) {
-		if err != nil {
-			return nil, err
-		}
-		e, err := fold.Apply(ctx, rec)
-		if err != nil && !runlog.Refused(err) {
-			return nil, err
-		}
-		if err == nil {
+	err := fold.Follow(ctx, run, func(_ journal.Record, e *events.Event, refused error) error {
+		if refused == nil {
 			if began.IsZero() {
 				began = e.Time
 			}
 			tell(e.N, console.EventLine(e, began, false))
 		}
-		if s.machine().Table().Terminal(mem.State) {
-			return mem, nil
-		}
-	}
-	return nil, ctx.Err()
+		return nil
+	})
+	return mem, err
 }
 
 // notifier tells the client of a call's progress, if it asked for that.
@@ -164,8 +155,7 @@ func (s *Server) cancel(ctx context.Context, run events.Run) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer stop()
 	_, err := s.o.Control.Cancel(ctx, run.Namespace, run.ID, events.By{Reason: "the MCP client does not wait for it any more"})
-	var known *refusal.Error
-	if err != nil && !(errors.As(err, &known) && (known.Code == refusal.CodeRunEnded || known.Code == refusal.CodeRunNotFound)) {
+	if err != nil && !refusal.Is(err, refusal.CodeRunEnded, refusal.CodeRunNotFound) {
 		s.o.Logger.Warn("a run that nobody waits for could not be cancelled, and goes on", "run", run.ID, "reason", err)
 	}
 }

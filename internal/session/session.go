@@ -128,33 +128,17 @@ func Watch(ctx context.Context, run events.Run, o Options) (Outcome, error) {
 
 // follow shows the run's events until it ends.
 func (s *Session) follow(ctx context.Context) error {
-	filter := journal.Filter{Namespace: s.run.Namespace, Run: s.run.ID}
-	for rec, err := range s.o.Bus.Follow(ctx, s.run.Shard, filter, 0) {
-		if err != nil {
-			return err
-		}
-		if err := s.take(ctx, rec); err != nil {
-			return err
-		}
-		if s.o.Machine.Table().Terminal(s.mem.State) {
-			return nil
-		}
-		if err := s.converse(ctx); err != nil {
-			return err
-		}
-	}
-	return ctx.Err()
+	return s.fold.Follow(ctx, s.run, func(rec journal.Record, e *events.Event, refused error) error {
+		s.show(ctx, rec, e, refused)
+		return s.converse(ctx)
+	})
 }
 
-// take folds the run's next record and shows it.
-func (s *Session) take(ctx context.Context, rec journal.Record) error {
-	e, err := s.fold.Apply(ctx, rec)
-	if err != nil && !runlog.Refused(err) {
-		return err
-	}
-	if err != nil {
-		s.view.line("! " + err.Error())
-		return nil
+// show shows the run's last record: its event, or why it is no legal one.
+func (s *Session) show(ctx context.Context, rec journal.Record, e *events.Event, refused error) {
+	if refused != nil {
+		s.view.line("! " + refused.Error())
+		return
 	}
 	message, _ := livetext.MessageOf(rec.Body) // its text is shown from the event
 	s.heard.Over(message)
@@ -169,7 +153,6 @@ func (s *Session) take(ctx context.Context, rec journal.Record) error {
 		s.answer(p.Content)
 	}
 	s.see(ctx, s.mem, e)
-	return nil
 }
 
 func (s *Session) answer(text string) {
@@ -234,8 +217,7 @@ func (s *Session) cancel(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), s.o.CancelTimeout)
 	defer stop()
 	_, err := s.o.Control.Cancel(ctx, s.run.Namespace, s.run.ID, events.By{Reason: "interrupted"})
-	var refused *refusal.Error
-	if err != nil && !(errors.As(err, &refused) && refused.Code == refusal.CodeRunEnded) {
+	if err != nil && !refusal.Is(err, refusal.CodeRunEnded) {
 		return fmt.Errorf("the run could not be cancelled and may go on: %w", err)
 	}
 	for rec, err := range s.o.Bus.Read(ctx, s.run, 0) {
@@ -243,9 +225,11 @@ func (s *Session) cancel(ctx context.Context) error {
 			return err
 		}
 		if e, err := s.o.Machine.Codec().Decode(rec.Body); err == nil && e.N > s.mem.N {
-			if err := s.take(ctx, rec); err != nil {
+			e, err := s.fold.Apply(ctx, rec)
+			if err != nil && !runlog.Refused(err) {
 				return err
 			}
+			s.show(ctx, rec, e, err)
 		}
 	}
 	return nil

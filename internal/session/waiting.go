@@ -122,22 +122,12 @@ func (s *Session) attend(ctx context.Context, id string) {
 
 func (s *Session) watchChild(ctx context.Context, run events.Run) error {
 	fold := runlog.NewFold(s.o.Bus, s.o.Machine, run)
-	for rec, err := range s.o.Bus.Follow(ctx, run.Shard, journal.Filter{Namespace: run.Namespace, Run: run.ID}, 0) {
-		if err != nil {
-			return err
-		}
-		e, err := fold.Apply(ctx, rec)
-		switch {
-		case err == nil:
+	return fold.Follow(ctx, run, func(_ journal.Record, e *events.Event, refused error) error {
+		if refused == nil {
 			s.see(ctx, fold.Memory(), e)
-		case !runlog.Refused(err):
-			return err
 		}
-		if s.o.Machine.Table().Terminal(fold.Memory().State) {
-			return nil
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // waiting returns what the run and those that answer its calls wait for.

@@ -249,7 +249,7 @@ func (s *Decisions) explain(ctx context.Context, ns, id, callID string, err erro
 		return placeErr
 	}
 	call := history{callID: callID, named: reducer.NameCall(nil, callID)}
-	mem, err := runlog.Retrace(ctx, s.a.Log, s.a.Store.Machine(), at, func(_ journal.Record, e *events.Event) { call.add(e.Data) })
+	mem, err := runlog.Retrace(ctx, s.a.Log, s.a.Store.Machine(), at, func(_ journal.Record, e *events.Event) { call.observe(e.Data) })
 	if err != nil {
 		return err
 	}
@@ -281,7 +281,7 @@ type history struct {
 
 func (h *history) is(id string) bool { return id == h.callID || id == h.named }
 
-func (h *history) add(p events.Payload) {
+func (h *history) observe(p events.Payload) {
 	var d events.Decision
 	switch p := p.(type) {
 	case *events.HumanApprovalRequired:

@@ -84,21 +84,21 @@ func (f *Forker) Fork(ctx context.Context, ns, id string, req Request) (Result, 
 	if err != nil {
 		return Result{}, err
 	}
-	if err := req.check(); err != nil {
+	if err := req.validate(); err != nil {
 		return Result{}, err
 	}
 	if req.Key == "" {
-		return f.open(ctx, at, req)
+		return f.create(ctx, at, req)
 	}
 	req.RunID = events.ForkID(id, req.Key)
-	fork, err := f.open(ctx, at, req)
+	fork, err := f.create(ctx, at, req)
 	if refusal.Is(err, refusal.CodeRunExists) {
 		return f.firstFork(ctx, at.Namespace, req)
 	}
 	return fork, err
 }
 
-func (r *Request) check() error {
+func (r *Request) validate() error {
 	switch {
 	case r.RunID != "" && r.Key != "":
 		return invalid(refusal.CodeBadRunID, "run_id: the fork's id follows from the header %s; give one of the two", KeyHeader)
@@ -158,8 +158,8 @@ func sameJSON(a, b json.RawMessage) bool {
 	return reflect.DeepEqual(read(a), read(b))
 }
 
-// open forks a run, whatever other forks there are.
-func (f *Forker) open(ctx context.Context, at events.Run, req Request) (Result, error) {
+// create forks a run, whatever other forks there are.
+func (f *Forker) create(ctx context.Context, at events.Run, req Request) (Result, error) {
 	run, err := f.a.NewRun(ctx, at.Namespace, req.RunID)
 	if err != nil {
 		return Result{}, err

@@ -161,7 +161,7 @@ func (p *pager) fill(ctx context.Context, after string) (Page, error) {
 			continue
 		}
 		examined += len(batch)
-		if err := p.add(ctx, batch); err != nil {
+		if err := p.appendRuns(ctx, batch); err != nil {
 			return Page{}, err
 		}
 		if len(p.page.Runs) >= p.limit || examined >= maxExamined {
@@ -170,7 +170,7 @@ func (p *pager) fill(ctx context.Context, after string) (Page, error) {
 		}
 		batch = batch[:0]
 	}
-	return p.page, p.add(ctx, batch)
+	return p.page, p.appendRuns(ctx, batch)
 }
 
 // find returns where the run with this id stands in the list.
@@ -195,8 +195,8 @@ func (p *pager) find(ctx context.Context, after string) (*entry, error) {
 	return nil, unknown
 }
 
-// add looks the runs up, several at a time, and keeps those in the state.
-func (p *pager) add(ctx context.Context, batch []entry) error {
+// appendRuns looks the runs up, several at a time, and keeps those in the state.
+func (p *pager) appendRuns(ctx context.Context, batch []entry) error {
 	infos := make([]Run, len(batch))
 	errs := make([]error, len(batch))
 	slots := make(chan struct{}, headReaders)
