@@ -65,7 +65,7 @@ func newBuild(t *testing.T, server *embedded.Server, table *reducer.Table) *buil
 func (b *build) work(h handlers) (stop func()) {
 	w, err := worker.New(worker.Config{
 		Role: "test", Instance: b.machine.Table().Hash()[:8], Store: b.store, Queue: b.bus, Feed: b.bus,
-		Inboxes: inboxes(), Handlers: h, Logger: slog.New(slog.NewTextHandler(&b.said, nil)),
+		Inboxes: inboxes(), Handlers: h, Logger: slog.New(slog.NewTextHandler(&b.said, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	require.NoError(b.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -142,22 +142,25 @@ func TestTwoBuildsOnOneBus(t *testing.T) {
 	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Pools: []string{"web", "math"}, Memory: true}))
 	older, newer := newBuild(t, server, before), newBuild(t, server, reducer.DefaultTable())
 
-	t.Run("a run of the newer one", func(t *testing.T) {
+	t.Run("runs of the newer one", func(t *testing.T) {
 		stopOlder := older.work(handlers{reducer.KindPlan: work(func(context.Context) worker.Result {
 			t.Error("the older build did the work")
 			return worker.Done(answer("not its own"))
 		})})
-		defer stopOlder()
 		runs := []events.Run{newer.start(), newer.start(), newer.start()}
-		require.Eventually(t, func() bool { return older.said.count("leaving a run") > 0 }, time.Minute, 10*time.Millisecond)
+		for _, run := range runs {
+			left := func() bool { return older.said.count("run="+run.ID) > 0 }
+			require.Eventually(t, left, time.Minute, 10*time.Millisecond, "the older build never met the run")
+		}
 		defer newer.work(three())()
+		stopOlder() // else each delivery that it takes comes back later
 		for _, run := range runs {
 			mem, types := newer.end(run)
 			require.Equal(t, events.Done, mem.State)
 			require.Nil(t, mem.Control.Poison)
 			require.Equal(t, threeTypes, types, "nothing is lost, and nothing is there twice")
 		}
-		require.Equal(t, 1, older.said.count("leaving a run"), "it is said once")
+		require.Equal(t, 1, older.said.count("level=ERROR"), "it is said once")
 	})
 	t.Run("a run of the older one", func(t *testing.T) {
 		defer older.work(three())()

@@ -16,6 +16,9 @@ import (
 // failures is when work is done again whose failure says nothing of its own.
 var failures = retry.Policy{First: 200 * time.Millisecond, Factor: 2, Max: 30 * time.Second}
 
+// unreadable is when a run that only another build can read is delivered again.
+var unreadable = retry.Policy{First: 200 * time.Millisecond, Factor: 2, Max: 10 * time.Second}
+
 // commit appends what the work came to, and returns the work that follows it. It outlasts
 // an outage of the log: the result may have been expensive, or not to be had again.
 func (j *delivery) commit(ctx context.Context, e reducer.Effect, r Result) (next Work, err error) {

@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,22 +21,44 @@ func TestRunOfAnotherTableIsLeftAlone(t *testing.T) {
 		spec.Rows = append(spec.Rows, reducer.Row{From: events.Planning, Event: events.TypeContinue, To: events.Acting})
 		table, err := reducer.NewTable(spec)
 		require.NoError(t, err)
-		own := r.Machine
-		r.Machine = reducer.NewMachine(reducer.MachineOptions{Table: table})
-		r.Store = r.NewStore(r.Journal)
-
-		p := r.Journal.NewProcess()
-		stranger := r.worker(p, handlers{reducer.KindPlan: work(func(context.Context) worker.Result {
-			t.Error("the stranger did the work")
-			return worker.Done(answer("not its own"))
-		})}, func(c *worker.Config) { c.Store = runlog.New(runlog.Options{Log: p, Machine: own}) })
-		stop := r.Go(stranger.Run)
-		run := r.start()
-		settled()
-		require.Equal(t, []string{"Start"}, r.Types(run))
-		stop()
-
-		r.spawn(handlers{reducer.KindPlan: always(answer("its own"))})
-		require.Equal(t, "its own", *r.AwaitEnd(run).FinalAnswer)
+		r.leftAlone(reducer.MachineOptions{Table: table}, "Start")
 	})
+}
+
+// A worker does the same that meets a version of a payload which it does not know.
+func TestRunWithANewerVersionIsLeftAlone(t *testing.T) {
+	same := func(old json.RawMessage) (json.RawMessage, error) { return old, nil }
+	codec, err := events.NewCodec(events.TypeSpec{Type: events.TypeLLMThought, Upcasters: []events.Upcaster{same}})
+	require.NoError(t, err)
+	bubble(t, func(t *testing.T, r *rig) {
+		r.leftAlone(reducer.MachineOptions{Codec: codec}, "Start", "LlmThought")
+	})
+}
+
+// leftAlone has a run by a machine of the options, which a worker with the machine as
+// it comes leaves to one that has theirs.
+func (r *rig) leftAlone(o reducer.MachineOptions, types ...string) {
+	own := r.Machine
+	r.Machine = reducer.NewMachine(o)
+	r.Store = r.NewStore(r.Journal)
+	run := r.start()
+	if len(types) > 1 {
+		r.Append(run, events.Planning, &events.LLMThought{Reply: events.Reply{Content: "Let me see."}})
+	}
+
+	p := r.Journal.NewProcess()
+	stranger := r.worker(p, handlers{reducer.KindPlan: work(func(context.Context) worker.Result {
+		// What it did under the delivery of an event that it knows cannot be appended.
+		require.Greater(r.T, len(types), 1, "the stranger did the work")
+		return worker.Done(answer("not its own"))
+	})}, func(c *worker.Config) { c.Store = runlog.New(runlog.Options{Log: p, Machine: own}) })
+	stop := r.Go(stranger.Run)
+	settled()
+	require.Equal(r.T, types, r.Types(run))
+	stop()
+
+	r.spawn(handlers{reducer.KindPlan: always(answer("its own"))})
+	mem := r.AwaitEnd(run)
+	require.Equal(r.T, "its own", *mem.FinalAnswer)
+	require.Nil(r.T, mem.Control.Poison)
 }
