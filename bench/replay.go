@@ -197,7 +197,7 @@ func restoreSpeed(ctx context.Context, s replaySettings, at *site, m *mould) ([]
 		return figure{Bench: "replay", Case: fmt.Sprintf("run of %d events", s.long), What: what, Unit: unit, Value: value}
 	}
 	return []figure{
-		row(fmt.Sprintf("restored from its snapshot and %d events", s.tail), "ms", median(with)).most(20),
+		row(fmt.Sprintf("restored from its snapshot and %d events", s.tail), "ms", median(with)).most(40),
 		row("read and folded from its beginning", "ms", median(without)),
 		row("memory in its snapshot", "B", float64(len(snapshot.Memory))),
 	}, nil

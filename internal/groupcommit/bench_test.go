@@ -34,3 +34,10 @@ func BenchmarkGather(b *testing.B) {
 		})
 	}
 }
+
+// Waiting returns how many appends wait for the next round.
+func (g *Group) Waiting() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.queue)
+}

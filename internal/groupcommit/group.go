@@ -143,13 +143,6 @@ func (g *Group) Append(ctx context.Context, p Pending) (uint64, error) {
 	}
 }
 
-// Waiting returns how many appends wait for the next round.
-func (g *Group) Waiting() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return len(g.queue)
-}
-
 // alone appends as a part of a round, and ends the round if it is the last.
 func (g *Group) alone(ctx context.Context, p Pending) (seq uint64, err error) {
 	done := false
