@@ -43,13 +43,20 @@ func (s spring) Run(ctx context.Context, _ *slog.Logger, put func([]tool.Tool)) 
 	}
 }
 
+// fed is a registry of what the sources put, until the test ends.
+func fed(t *testing.T, sources ...tool.Source) *tool.Registry {
+	t.Helper()
+	registry, err := tool.NewRegistryWith(tool.Options{Sources: sources})
+	require.NoError(t, err)
+	t.Cleanup(registry.Start(t.Context(), slog.New(slog.DiscardHandler)))
+	return registry
+}
+
 // Tools that come and go are announced when they do, not with the next refresh.
 func TestChangedToolsAreAnnouncedAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		source := spring(make(chan []tool.Tool))
-		registry, err := tool.NewRegistryWith(tool.Options{Sources: []tool.Source{source}})
-		require.NoError(t, err)
-		defer registry.Start(t.Context(), slog.New(slog.DiscardHandler))()
+		registry := fed(t, source)
 		p := r.spawn(nil, func(c *actor.Config) { c.Tools = registry })
 		names := func() string {
 			synctest.Wait() // no time passes in the bubble
@@ -123,9 +130,7 @@ func (m *mute) Announce(ctx context.Context, pool, instance string, tools []even
 func TestOffersOutliveNoTool(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		source, offered, directory := spring(make(chan []tool.Tool)), &offers{all: map[string]bool{}}, &mute{}
-		registry, err := tool.NewRegistryWith(tool.Options{Sources: []tool.Source{source}})
-		require.NoError(t, err)
-		defer registry.Start(t.Context(), slog.New(slog.DiscardHandler))()
+		registry := fed(t, source)
 		r.spawn(nil, func(c *actor.Config) {
 			directory.Directory = c.Directory
 			c.Tools, c.Peers, c.Directory, c.Pools = registry, offered, directory, []string{"default", "web"}
@@ -232,9 +237,7 @@ func TestCallsWaitForTheirSource(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		late := once("late", says("there"))
 		source := away{spring(make(chan []tool.Tool)), make(chan struct{})}
-		registry, err := tool.NewRegistryWith(tool.Options{Sources: []tool.Source{source}})
-		require.NoError(t, err)
-		defer registry.Start(t.Context(), slog.New(slog.DiscardHandler))()
+		registry := fed(t, source)
 		r.specs = []events.ToolSpec{{Name: "late", Pool: "default", Effect: "once", Schema: []byte(`{}`)}}
 		r.spawn(nil, func(c *actor.Config) { c.Tools = registry })
 
@@ -257,9 +260,7 @@ func TestCallsWaitForTheirSource(t *testing.T) {
 func TestCallsLeaveASourceThatIsAway(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		late := once("late", says("there"))
-		registry, err := tool.NewRegistryWith(tool.Options{Sources: []tool.Source{away{spring(make(chan []tool.Tool)), make(chan struct{})}}})
-		require.NoError(t, err)
-		defer registry.Start(t.Context(), slog.New(slog.DiscardHandler))()
+		registry := fed(t, away{spring(make(chan []tool.Tool)), make(chan struct{})})
 		r.specs = specsOf(t, late)
 		r.spawn(nil, called("away"), func(c *actor.Config) { c.Tools = registry })
 		r.spawn([]tool.Tool{late}, called("there"), idly)

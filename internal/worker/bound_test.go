@@ -54,13 +54,7 @@ func TestResumedBeforeToolCallStarted(t *testing.T) {
 		h := newHanging()
 		run := r.start()
 		r.Append(run, events.Planning, single("a", "beta"))
-		p := r.Journal.NewProcess()
-		log := &workertest.Log{Log: p}
-		log.OnAppend = func(ctx context.Context, id events.Run, last uint64, entries []journal.Entry) (uint64, error) {
-			log.OnAppend = nil
-			r.Append(run, events.Control, &events.Resumed{}) // wins the race
-			return p.Append(ctx, id, last, entries...)
-		}
+		p, log := r.firstAppend(func() { r.Append(run, events.Control, &events.Resumed{}) }) // wins the race
 		older := r.worker(p, handlers{reducer.KindTool: startThenRun(h)}, func(c *worker.Config) {
 			c.Store, c.Concurrency = r.NewStore(log), 1
 		})

@@ -265,13 +265,7 @@ func TestPausedBeforeToolCallStarted(t *testing.T) {
 		h := newHanging()
 		run := r.start()
 		r.Append(run, events.Planning, single("a", "beta"))
-		p := r.Journal.NewProcess()
-		log := &workertest.Log{Log: p}
-		log.OnAppend = func(ctx context.Context, id events.Run, last uint64, entries []journal.Entry) (uint64, error) {
-			log.OnAppend = nil
-			r.Append(run, events.Control, &events.Paused{}) // wins the race
-			return p.Append(ctx, id, last, entries...)
-		}
+		p, log := r.firstAppend(func() { r.Append(run, events.Control, &events.Paused{}) }) // wins the race
 		w := r.worker(p, handlers{reducer.KindTool: startThenRun(h)}, func(c *worker.Config) { c.Store = r.NewStore(log) })
 		r.Go(w.Run)
 		settled()
@@ -324,15 +318,8 @@ func TestCallIsStartedByOneWorkerOnly(t *testing.T) {
 		slow, fast := newHanging(), newHanging()
 		run := r.start()
 		r.Append(run, events.Planning, single("a", "beta"))
-		p := r.Journal.NewProcess()
-		log := &workertest.Log{Log: p}
 		reached, let := make(chan struct{}), make(chan struct{})
-		log.OnAppend = func(ctx context.Context, id events.Run, last uint64, entries []journal.Entry) (uint64, error) {
-			log.OnAppend = nil
-			close(reached)
-			<-let
-			return p.Append(ctx, id, last, entries...)
-		}
+		p, log := r.firstAppend(func() { close(reached); <-let })
 		w := r.worker(p, handlers{reducer.KindTool: startThenRun(slow)}, func(c *worker.Config) {
 			c.Store, c.Concurrency, c.Inboxes = r.NewStore(log), 1, r.actingOn(run, "beta")
 		})
@@ -359,15 +346,8 @@ func TestFrozenWorkerLeavesTheCall(t *testing.T) {
 		frozen, alive := newHanging(), newHanging()
 		run := r.start()
 		r.Append(run, events.Planning, single("a", "beta"))
-		p := r.Journal.NewProcess()
-		log := &workertest.Log{Log: p}
 		reached, thaw := make(chan struct{}), make(chan struct{})
-		log.OnAppend = func(ctx context.Context, id events.Run, last uint64, entries []journal.Entry) (uint64, error) {
-			log.OnAppend = nil
-			close(reached)
-			<-thaw
-			return p.Append(ctx, id, last, entries...)
-		}
+		p, log := r.firstAppend(func() { close(reached); <-thaw })
 		w := r.worker(p, handlers{reducer.KindTool: startThenRun(frozen)}, func(c *worker.Config) {
 			c.Store, c.Concurrency, c.Inboxes = r.NewStore(log), 1, r.actingOn(run, "beta")
 			c.Queue = mute{p} // no sign of life

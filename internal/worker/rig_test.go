@@ -150,3 +150,15 @@ func (c *counter) get() int {
 	defer c.mu.Unlock()
 	return c.n
 }
+
+// firstAppend is a process and its log, in front of whose first append something happens.
+func (r *rig) firstAppend(happens func()) (*simulated.Process, *workertest.Log) {
+	p := r.Journal.NewProcess()
+	log := &workertest.Log{Log: p}
+	log.OnAppend = func(ctx context.Context, run events.Run, last uint64, entries []journal.Entry) (uint64, error) {
+		log.OnAppend = nil
+		happens()
+		return p.Append(ctx, run, last, entries...)
+	}
+	return p, log
+}

@@ -15,14 +15,20 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
+// running runs a worker until stop is called; ended has its error then.
+func running(t *testing.T, w *worker.Worker) (stop func(), ended chan error) {
+	ctx, stop := context.WithCancel(t.Context())
+	ended = make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	return stop, ended
+}
+
 func TestDrainLetsWorkFinish(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h := newHanging()
 		w := r.worker(r.Journal.NewProcess(), handlers{reducer.KindPlan: h}, func(c *worker.Config) { c.Drain = 10 * time.Second })
 		run := r.start()
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- w.Run(ctx) }()
+		stop, ended := running(t, w)
 		<-h.began
 		stop()
 		late := r.start()
@@ -42,9 +48,7 @@ func TestDrainHandsLongWorkBack(t *testing.T) {
 		h := newHanging()
 		w := r.worker(r.Journal.NewProcess(), handlers{reducer.KindPlan: h}, func(c *worker.Config) { c.Drain = 10 * time.Second })
 		run := r.start()
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- w.Run(ctx) }()
+		stop, ended := running(t, w)
 		<-h.began
 		next := newHanging()
 		r.spawn(handlers{reducer.KindPlan: next})
@@ -83,9 +87,7 @@ func TestDeafWorkIsLeftBehind(t *testing.T) {
 				defer close(let)
 				w := r.worker(r.Journal.NewProcess(), handlers{reducer.KindPlan: handler(began, let)}, func(c *worker.Config) { c.Drain = 5 * time.Second })
 				run := r.start()
-				ctx, stop := context.WithCancel(t.Context())
-				ended := make(chan error, 1)
-				go func() { ended <- w.Run(ctx) }()
+				stop, ended := running(t, w)
 				<-began
 				cancelled := name == "planning, cancelled"
 				if cancelled {
@@ -118,9 +120,7 @@ func TestDeafLoanIsLeftBehind(t *testing.T) {
 			return worker.Done(&events.ToolSuccess{Outcome: outcome("a")})
 		})}, func(c *worker.Config) { c.Peers, c.Drain, c.Inboxes = p, 5*time.Second, inboxes()[1:2] })
 		require.NoError(t, w.Offer(events.DefaultPool, []string{"alpha"}))
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- w.Run(ctx) }()
+		stop, ended := running(t, w)
 		synctest.Wait()
 		r.start()
 		lender := r.Journal.NewProcess()
@@ -140,8 +140,7 @@ func TestKilledWorkerEnds(t *testing.T) {
 		p := r.Journal.NewProcess()
 		w := r.worker(p, handlers{reducer.KindPlan: h})
 		r.start()
-		ended := make(chan error, 1)
-		go func() { ended <- w.Run(t.Context()) }()
+		_, ended := running(t, w)
 		<-h.began
 		p.Kill()
 		require.ErrorIs(t, <-ended, simulated.ErrCrashed)
@@ -253,8 +252,7 @@ func TestFinalErrorEndsTheWorker(t *testing.T) {
 		h := newHanging()
 		w := r.worker(p, handlers{reducer.KindPlan: h}, func(c *worker.Config) { c.Queue = q; c.Drain = 5 * time.Second })
 		r.start()
-		ended := make(chan error, 1)
-		go func() { ended <- w.Run(t.Context()) }()
+		_, ended := running(t, w)
 		<-h.began
 		began := time.Now()
 		close(fail)
