@@ -31,7 +31,7 @@
 // # The adapters
 //
 // Under each port lie its adapters, which do not know each other:
-// internal/natsbus is JetStream (and the one package that knows its API),
+// internal/natsbus is JetStream (only it and internal/natsbus/api know its API),
 // internal/filelog a file of JSON lines, internal/simulated a log in
 // memory that delays, repeats, reorders and crashes by a seed. The models are
 // pkg/llm/openai, anthropic, scripted and recorded; textprotocol lets any of them

@@ -67,7 +67,7 @@ func (a *appender) One(ctx context.Context, p groupcommit.Pending) (uint64, erro
 		return 0, fmt.Errorf("append to run %s was not sent: %w", run.ID, err)
 	}
 	deadline := time.Now().Add(b.Timeout)
-	d := b.newDoubt(deadline)
+	d := b.newOutcome(deadline)
 	for {
 		ack, err := b.send(ctx, d.until(), run, last, p.Entries)
 		if err == nil && ack.Error != nil {
@@ -78,7 +78,7 @@ func (a *appender) One(ctx context.Context, p groupcommit.Pending) (uint64, erro
 			return ack.Seq, b.checkAck(run.Shard, ack)
 		}
 		if d.opens(err) {
-			seq, err := d.settle(ctx, err, p)
+			seq, err := d.resolve(ctx, err, p)
 			if errors.Is(err, errAgain) {
 				continue
 			}
@@ -251,15 +251,13 @@ func (a *pubAck) parse(data []byte) bool {
 // waits twice as long, and so does the pause before it.
 const unansweredAfter = time.Second
 
-// doubt is what an append, or a batch of some, does about an answer that does not
-// come. Where a stream has replicas, nobody answers what its leader had under way
-// when another one was elected: an append that reached the old leader too late is
-// dropped, and one that it had proposed is stored or not. So after a while the log
-// itself is asked, and where it does not hold the append, that is sent again under
-// the same condition, by which it cannot be stored twice, unless its run is purged
-// meanwhile. On one server no answer means that the server is away, and whoever asks
-// waits for it.
-type doubt struct {
+// outcome finds out what became of an append, or of a batch, that was not answered. If a
+// stream has replicas, an election leaves unanswered what the old leader had in flight: it
+// is dropped or stored. So after a while the log is read, and an append that it does not
+// hold is sent again under the same condition, so that it cannot be stored twice (unless its
+// run is purged meanwhile). On one server no answer means that the server is away: the
+// append waits for it.
+type outcome struct {
 	bus      *Bus
 	deadline time.Time
 	// wait is how long the next try waits, pause how long there is none before it.
@@ -269,8 +267,8 @@ type doubt struct {
 	open bool
 }
 
-func (b *Bus) newDoubt(deadline time.Time) doubt {
-	d := doubt{bus: b, deadline: deadline, wait: unansweredAfter, pause: appendRetry}
+func (b *Bus) newOutcome(deadline time.Time) outcome {
+	d := outcome{bus: b, deadline: deadline, wait: unansweredAfter, pause: appendRetry}
 	if b.Replicas <= 1 {
 		d.wait = time.Until(deadline)
 	}
@@ -278,7 +276,7 @@ func (b *Bus) newDoubt(deadline time.Time) doubt {
 }
 
 // until returns when a try that begins now, or a look, is given up.
-func (d *doubt) until() time.Time {
+func (d *outcome) until() time.Time {
 	if at := time.Now().Add(d.wait); at.Before(d.deadline) {
 		return at
 	}
@@ -287,7 +285,7 @@ func (d *doubt) until() time.Time {
 
 // opens notes how a try failed, and reports whether the append may be stored. What
 // was not sent to its end is not.
-func (d *doubt) opens(err error) bool {
+func (d *outcome) opens(err error) bool {
 	d.open = d.open || d.bus.Replicas > 1 && errors.Is(err, nats.ErrTimeout) && !errors.Is(err, errUncommitted)
 	return d.open
 }
@@ -295,10 +293,10 @@ func (d *doubt) opens(err error) bool {
 // errAgain says that an append is to be sent again.
 var errAgain = errors.New("the append is to be sent again")
 
-// settle returns what appends came to that are in doubt, given how the last try
+// resolve returns what appends came to that are in doubt, given how the last try
 // failed: the last record's sequence number if they are stored, ErrConflict if they
 // are not and never will be, errAgain, or at the end of the time ErrInDoubt.
-func (d *doubt) settle(ctx context.Context, failed error, all ...groupcommit.Pending) (uint64, error) {
+func (d *outcome) resolve(ctx context.Context, failed error, all ...groupcommit.Pending) (uint64, error) {
 	code, _ := api.Code(failed)
 	lost := code == api.CodeWrongLastSequence || code == api.CodeWrongLastConstant
 	if !lost && !unsent(failed) && !errors.Is(failed, nats.ErrTimeout) {
@@ -307,7 +305,7 @@ func (d *doubt) settle(ctx context.Context, failed error, all ...groupcommit.Pen
 	d.bus.Log.Debug("an append was not answered", "run", all[0].Run.ID, "after", all[0].Last, "appends", len(all), "last try", failed)
 	look, cancel := context.WithDeadline(ctx, d.until())
 	defer cancel()
-	last, err := d.bus.standing(look, all, lost)
+	last, err := d.bus.stored(look, all, lost)
 	if err == nil || errors.Is(err, journal.ErrConflict) {
 		return last, err
 	}
@@ -318,7 +316,7 @@ func (d *doubt) settle(ctx context.Context, failed error, all ...groupcommit.Pen
 }
 
 // again pauses before the next try, and reports false where the time is over.
-func (d *doubt) again(ctx context.Context) bool {
+func (d *outcome) again(ctx context.Context) bool {
 	if !pauseUntil(ctx, d.deadline, d.pause) {
 		return false
 	}
@@ -326,17 +324,17 @@ func (d *doubt) again(ctx context.Context) bool {
 	return true
 }
 
-// standing returns the sequence number of the last record of appends that are
+// stored returns the sequence number of the last record of appends that are
 // stored, together if they are several. The error is ErrConflict if another record
 // stands where one of them belongs, so that they never will be, and ErrNotFound if
 // none does as far as the replica knows that answers. Of several all are stored or
 // none, so that the first and the last one say it; the others are looked for if one
 // of them is known to be refused.
-func (b *Bus) standing(ctx context.Context, all []groupcommit.Pending, refused bool) (uint64, error) {
-	last, err := b.standingOne(ctx, all[len(all)-1])
+func (b *Bus) stored(ctx context.Context, all []groupcommit.Pending, refused bool) (uint64, error) {
+	last, err := b.storedOne(ctx, all[len(all)-1])
 	if err == nil && len(all) > 1 {
 		var first uint64
-		if first, err = b.standingOne(ctx, all[0]); err == nil && last-first != between(all) {
+		if first, err = b.storedOne(ctx, all[0]); err == nil && last-first != between(all) {
 			err = journal.ErrConflict // they are others' records, though the same
 		}
 	}
@@ -344,7 +342,7 @@ func (b *Bus) standing(ctx context.Context, all []groupcommit.Pending, refused b
 		return last, err
 	}
 	for _, p := range all[:len(all)-1] {
-		if _, other := b.standingOne(ctx, p); other != nil && !errors.Is(other, journal.ErrNotFound) {
+		if _, other := b.storedOne(ctx, p); other != nil && !errors.Is(other, journal.ErrNotFound) {
 			return 0, other
 		}
 	}
@@ -359,9 +357,9 @@ func between(all []groupcommit.Pending) (entries uint64) {
 	return entries
 }
 
-// standingOne is standing for one append. Records are compared by their subjects and
+// storedOne is stored for one append. Records are compared by their subjects and
 // bodies: an event has an id of its own in its body.
-func (b *Bus) standingOne(ctx context.Context, p groupcommit.Pending) (uint64, error) {
+func (b *Bus) storedOne(ctx context.Context, p groupcommit.Pending) (uint64, error) {
 	n := 0
 	for rec, err := range b.Read(ctx, p.Run, p.Last) {
 		if err != nil {

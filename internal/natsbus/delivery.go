@@ -51,7 +51,7 @@ func (d *delivery) Record() journal.Record { return d.rec }
 func (d *delivery) Attempt() int { return d.attempt }
 
 // Ack settles the delivery.
-func (d *delivery) Ack() error { return d.settle(ackBody) }
+func (d *delivery) Ack() error { return d.finish(ackBody) }
 
 // Retry gives the delivery back, to come again after the delay.
 func (d *delivery) Retry(delay time.Duration) error {
@@ -59,7 +59,7 @@ func (d *delivery) Retry(delay time.Duration) error {
 	if delay > 0 {
 		body += ` {"delay":` + strconv.FormatInt(delay.Nanoseconds(), 10) + `}`
 	}
-	return d.settle([]byte(body))
+	return d.finish([]byte(body))
 }
 
 // Extend starts the ack wait again. After the delivery was settled it does
@@ -71,8 +71,8 @@ func (d *delivery) Extend() error {
 	return d.send(extendBody)
 }
 
-// settle sends the first verdict alone: a second one could hit a redelivery.
-func (d *delivery) settle(body []byte) error {
+// finish sends the first verdict alone: a second one could hit a redelivery.
+func (d *delivery) finish(body []byte) error {
 	if d.settled.Swap(true) {
 		return nil
 	}

@@ -170,7 +170,6 @@ func (b *Bus) put(ctx context.Context, subject string, body []byte, create func(
 
 // putMsg is put for a message and returns its sequence number.
 func (b *Bus) putMsg(ctx context.Context, msg *nats.Msg, create func() error) (uint64, error) {
-	again := nats.Msg{Subject: msg.Subject, Data: msg.Data, Header: maps.Clone(msg.Header)}
 	seq, err := b.store(ctx, msg)
 	if !errors.Is(err, journal.ErrNotReady) || create == nil {
 		return seq, err
@@ -178,7 +177,7 @@ func (b *Bus) putMsg(ctx context.Context, msg *nats.Msg, create func() error) (u
 	if made := create(); made != nil {
 		return 0, errors.Join(err, made)
 	}
-	return b.store(ctx, &again)
+	return b.store(ctx, msg)
 }
 
 // store publishes a message into a bucket and returns its sequence number.
@@ -186,16 +185,12 @@ func (b *Bus) store(ctx context.Context, msg *nats.Msg) (uint64, error) {
 	if err := b.diskFull(); err != nil {
 		return 0, err
 	}
-	answer, err := b.requestStored(ctx, b.Timeout, msg)
+	ack, err := b.acknowledged(b.requestStored(ctx, b.Timeout, msg))
 	if errors.Is(err, nats.ErrNoResponders) {
 		return 0, fmt.Errorf("%w: no bucket takes %s: run `%s`: %w", journal.ErrNotReady, msg.Subject, api.InitCommand, err)
 	}
 	if err != nil {
 		return 0, api.Classify(err)
-	}
-	var ack pubAck
-	if err := json.Unmarshal(answer.Data, &ack); err != nil {
-		return 0, fmt.Errorf("acknowledgement %.100q: %w", answer.Data, err)
 	}
 	if ack.Error != nil {
 		return 0, b.full.note(placeOf(msg.Subject), api.Classify(ack.Error))
@@ -433,14 +428,7 @@ func (b *Bus) PutOffers(ctx context.Context, o journal.Offers) error {
 	msg := nats.NewMsg(kvSubjectPrefix + offersBucket + "." + offersKey)
 	msg.Data = body
 	msg.Header.Set(api.HeaderExpectSeq, strconv.FormatUint(o.Revision, 10))
-	_, err = b.store(ctx, msg)
-	if errors.Is(err, journal.ErrNotReady) {
-		if made := b.createBucket(ctx, offersConfig(b.Replicas)); made != nil {
-			return errors.Join(err, made)
-		}
-		_, err = b.store(ctx, msg)
-	}
-	if err != nil {
+	if _, err = b.putMsg(ctx, msg, func() error { return b.createBucket(ctx, offersConfig(b.Replicas)) }); err != nil {
 		return fmt.Errorf("remember announcements: %w", err)
 	}
 	return nil

@@ -95,7 +95,7 @@ func (a *appender) Batch(all []groupcommit.Pending, join func() []groupcommit.Pe
 	defer cancel()
 	s := newBatchSender(b, all, join)
 	defer b.OnFailed(s.publishes, refuse)()
-	d := b.newDoubt(time.Now().Add(b.Timeout))
+	d := b.newOutcome(time.Now().Add(b.Timeout))
 	for {
 		ack, err := s.send(ctx, d.until())
 		if err == nil && ack.Error == nil {
@@ -111,7 +111,7 @@ func (a *appender) Batch(all []groupcommit.Pending, join func() []groupcommit.Pe
 			}
 			return 0, a.batchFailed(err, len(s.members()))
 		}
-		last, err := d.settle(ctx, err, s.members()...)
+		last, err := d.resolve(ctx, err, s.members()...)
 		if !errors.Is(err, errAgain) {
 			return last, err
 		}

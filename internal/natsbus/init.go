@@ -128,7 +128,7 @@ func (o *InitOptions) run(ctx context.Context, conn *nats.Conn) error {
 	if err != nil {
 		return err
 	}
-	if err := o.settle(ctx, js); err != nil {
+	if err := o.resolve(ctx, js); err != nil {
 		return err
 	}
 	if o.Alone {
@@ -151,8 +151,8 @@ func (o *InitOptions) run(ctx context.Context, conn *nats.Conn) error {
 	return o.initStorage(ctx, js)
 }
 
-// settle checks the options against what exists and fills in the rest.
-func (o *InitOptions) settle(ctx context.Context, js jetstream.JetStream) error {
+// resolve checks the options against what exists and fills in the rest.
+func (o *InitOptions) resolve(ctx context.Context, js jetstream.JetStream) error {
 	if o.Shards < 0 || o.Replicas < 0 || o.MaxAckPending < 0 || o.AckWait < 0 || o.MaxBytes < 0 {
 		return errors.New("shards, replicas, ack wait, max ack pending and max bytes cannot be negative")
 	}

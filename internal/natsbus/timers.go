@@ -2,7 +2,6 @@ package natsbus
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -94,15 +93,10 @@ func (b *Bus) publishTimer(ctx context.Context, msg *nats.Msg) error {
 }
 
 func (b *Bus) tryTimer(ctx context.Context, msg *nats.Msg) error {
-	answer, err := b.requestStored(ctx, b.Timeout, msg)
-	if err != nil {
-		return err
-	}
-	var ack pubAck
-	if err := json.Unmarshal(answer.Data, &ack); err != nil {
-		return fmt.Errorf("acknowledgement %.100q: %w", answer.Data, err)
-	}
+	ack, err := b.acknowledged(b.requestStored(ctx, b.Timeout, msg))
 	switch {
+	case err != nil:
+		return err
 	case ack.Error != nil:
 		return ack.Error
 	case ack.Stream != timerStream:

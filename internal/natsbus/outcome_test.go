@@ -40,7 +40,7 @@ func TestStanding(t *testing.T) {
 	}
 	run, other := journaltest.NewRun(t, bus), journaltest.NewRun(t, bus)
 	one := pending(run, 0, `"one"`)
-	_, err := bus.standing(t.Context(), []groupcommit.Pending{one}, true)
+	_, err := bus.stored(t.Context(), []groupcommit.Pending{one}, true)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 	first := store(one)
 	two := pending(run, first, `"two"`, `"three"`)
@@ -50,7 +50,7 @@ func TestStanding(t *testing.T) {
 	store(pending(run, end, `"four"`))
 
 	for last, all := range map[uint64][]groupcommit.Pending{first: {one}, end: {two}, next: {two, beside}} {
-		found, err := bus.standing(t.Context(), all, true)
+		found, err := bus.stored(t.Context(), all, true)
 		require.NoError(t, err)
 		require.Equal(t, last, found)
 	}
@@ -63,10 +63,10 @@ func TestStanding(t *testing.T) {
 		"before what is not": {pending(other, 0, `"another"`), pending(journaltest.NewRun(t, bus), 0, `"new"`)},
 		"not together":       {one, beside},
 	} {
-		_, err := bus.standing(t.Context(), all, true)
+		_, err := bus.stored(t.Context(), all, true)
 		require.ErrorIs(t, err, journal.ErrConflict, name)
 	}
-	_, err = bus.standing(t.Context(), []groupcommit.Pending{beside, pending(run, end+2, `"five"`)}, true)
+	_, err = bus.stored(t.Context(), []groupcommit.Pending{beside, pending(run, end+2, `"five"`)}, true)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 }
 
@@ -77,29 +77,29 @@ func TestDoubtSettles(t *testing.T) {
 	bus := newBus(t, 1)
 	bus.Replicas = 3 // as far as it knows
 	all := batchOf(t, bus, 3)
-	d := bus.newDoubt(time.Now().Add(time.Minute))
+	d := bus.newOutcome(time.Now().Add(time.Minute))
 	require.False(t, d.opens(journal.ErrConflict))
 	require.False(t, d.opens(api.Join(errUncommitted, nats.ErrTimeout)), "it was not sent to its end")
 	require.True(t, d.opens(nats.ErrTimeout))
 	require.True(t, d.opens(journal.ErrConflict), "an earlier try may be stored")
 
 	waited := d.wait
-	_, err := d.settle(t.Context(), nats.ErrTimeout, all...)
+	_, err := d.resolve(t.Context(), nats.ErrTimeout, all...)
 	require.ErrorIs(t, err, errAgain)
 	require.Greater(t, d.wait, waited)
-	_, err = d.settle(t.Context(), nats.ErrDisconnected, all...)
+	_, err = d.resolve(t.Context(), nats.ErrDisconnected, all...)
 	require.ErrorIs(t, err, journal.ErrInDoubt)
-	late := bus.newDoubt(time.Now().Add(time.Millisecond))
-	_, err = late.settle(t.Context(), nats.ErrTimeout, all...)
+	late := bus.newOutcome(time.Now().Add(time.Millisecond))
+	_, err = late.resolve(t.Context(), nats.ErrTimeout, all...)
 	require.ErrorIs(t, err, journal.ErrInDoubt)
 
 	end, err := bus.appenders[0].Batch(all, same(all))
 	require.NoError(t, err)
-	found, err := d.settle(t.Context(), &api.Error{ErrCode: api.CodeWrongLastSequence}, all...)
+	found, err := d.resolve(t.Context(), &api.Error{ErrCode: api.CodeWrongLastSequence}, all...)
 	require.NoError(t, err)
 	require.Equal(t, end, found)
 	others := append(batchOf(t, bus, 1), groupcommit.Pending{Run: all[0].Run, Entries: batchOf(t, bus, 1)[0].Entries})
-	_, err = d.settle(t.Context(), nats.ErrTimeout, others...)
+	_, err = d.resolve(t.Context(), nats.ErrTimeout, others...)
 	require.ErrorIs(t, err, journal.ErrConflict)
 }
 
