@@ -30,7 +30,7 @@ func TestWorkOfOneReplyIsBounded(t *testing.T) {
 			reducer.KindTool: worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e reducer.Effect) worker.Work {
 				return func(context.Context) worker.Result {
 					most.Store(max(most.Load(), now.Add(1)))
-					time.Sleep(time.Second) // the bubble's time
+					time.Sleep(time.Second) // in the bubble
 					now.Add(-1)
 					return worker.Done(&events.ToolCallResult{ToolOutcome: *outcome(e.CallID)})
 				}
