@@ -36,7 +36,7 @@ func bothWays(t *testing.T, bus *Bus) (ordered, direct *Bus) {
 	return ordered, direct
 }
 
-// readers lists the consumers that read, which go when the reads have ended.
+// consumersToRead lists the consumers that read, which go when the reads have ended.
 func consumersToRead(t *testing.T, bus *Bus, shard int) (names []string) {
 	t.Helper()
 	stream, err := bus.JS.Stream(t.Context(), events.StreamName(shard))

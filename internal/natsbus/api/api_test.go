@@ -21,7 +21,7 @@ func TestParseReply(t *testing.T) {
 	} {
 		d, err := ParseReply(reply)
 		require.NoError(t, err, reply)
-		require.Equal(t, Delivered{Attempt: 3, Seq: 77, Pending: 5, Stored: time.Unix(0, 1700000000000000001).UTC()}, d)
+		require.Equal(t, Delivered{Attempt: 3, Seq: 77, Pending: 5, Number: 12, Stored: time.Unix(0, 1700000000000000001).UTC()}, d)
 	}
 	for _, reply := range []string{"", "$JS.ACK.", "_INBOX.a.b.c.d.e.f.g.h", "$JS.ACK.S.c.x.77.12.17.5", "$JS.ACK.S.c.1.2.3"} {
 		_, err := ParseReply(reply)

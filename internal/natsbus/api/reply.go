@@ -14,14 +14,15 @@ const AckPrefix = "$JS.ACK."
 type Delivered struct {
 	Attempt      int
 	Seq, Pending uint64
-	Stored       time.Time
+	// Number counts the consumer's deliveries, from 1.
+	Number uint64
+	Stored time.Time
 }
 
 // ParseReply reads a delivery's reply subject. There are two forms:
 // $JS.ACK.<stream>.<consumer>.<delivered>.<seq>.<consumer seq>.<time>.<pending>
 // and the same with a domain and an account in front of the stream, and possibly
-// one token more at the end. Compared with the library's Metadata, which Consume and
-// OrderedConsumer would call for each message, it allocates nothing.
+// one token more at the end. Unlike the library's Metadata, it allocates nothing.
 func ParseReply(reply string) (Delivered, error) {
 	skip, tokens := 4, strings.Count(reply, ".")+1
 	if tokens >= 11 {
@@ -43,5 +44,5 @@ func ParseReply(reply string) (Delivered, error) {
 			return Delivered{}, fmt.Errorf("reply subject %q: %w", reply, err)
 		}
 	}
-	return Delivered{Attempt: int(n[0]), Seq: uint64(n[1]), Stored: time.Unix(0, n[3]).UTC(), Pending: uint64(n[4])}, nil
+	return Delivered{Attempt: int(n[0]), Seq: uint64(n[1]), Stored: time.Unix(0, n[3]).UTC(), Pending: uint64(n[4]), Number: uint64(n[2])}, nil
 }
