@@ -132,6 +132,7 @@ var ports = map[string][]string{
 var innerAdapters = map[string]string{
 	"internal/natsbus":      "pkg/journal",
 	"internal/natsbus/api":  "pkg/journal",
+	"internal/natsbus/pull": "pkg/journal",
 	"internal/simulated":    "pkg/journal",
 	"internal/filelog":      "pkg/journal",
 	"internal/textprotocol": "pkg/llm",
@@ -143,8 +144,9 @@ var innerAdapters = map[string]string{
 
 // inner are the packages below an adapter that it is made of.
 var inner = map[string][]string{
-	"internal/natsbus":    {"internal/natsbus/api"},
-	"pkg/journal/natsbus": {"internal/natsbus"},
+	"internal/natsbus":      {"internal/natsbus/api", "internal/natsbus/pull"},
+	"internal/natsbus/pull": {"internal/natsbus/api"},
+	"pkg/journal/natsbus":   {"internal/natsbus"},
 }
 
 // suites are the suites and generators for tests, with the package they are for.
@@ -294,7 +296,7 @@ func TestOutsideLibraries(t *testing.T) {
 // has to know what JetStream really does. bench and chaos are the exceptions: one
 // measures the bare loop beside ours, the other reads the log without our code.
 func TestOneBusAdapter(t *testing.T) {
-	jetstream, client := []string{"internal/natsbus", "internal/natsbus/api", "bench", "chaos"}, []string{"internal/natsbus", "internal/natsbus/api", "pkg/journal/natsbus", "pkg/embedded"}
+	jetstream, client := []string{"internal/natsbus", "internal/natsbus/api", "bench", "chaos"}, []string{"internal/natsbus", "internal/natsbus/api", "internal/natsbus/pull", "pkg/journal/natsbus", "pkg/embedded"}
 	for dir, s := range sources(t) {
 		for p, file := range s.imports {
 			if !strings.HasPrefix(p, "github.com/nats-io/nats.go") {

@@ -5,238 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/natsbus/pull"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
-
-// sharedWait bounds how long a session that holds slots which other sources may need
-// waits for its next message.
-const sharedWait = 200 * time.Millisecond
-
-// pullHeartbeat is how often the server shows that a pull request still stands. The library
-// pulls again after two silent ones, for example where a server that was restarted was not
-// ready when the library asked it.
-const pullHeartbeat = time.Second
-
-// puller is one call of Consume. Each source, which is a consumer of one shard, has a
-// goroutine that takes free slots and opens a session for as many messages: an iterator
-// of the client library that stops after that number. The library pulls, watches the
-// heartbeats, and pulls again after a reconnect.
-//
-// A session never asks for more than the slots that it took, unlike the library's own
-// Consume and Messages without StopAfter, which ask for more while messages wait in
-// their buffer: with slots that are busy for longer than the ack wait, what waits
-// there would be redelivered to another worker while this one still has it.
-type puller struct {
-	bus     *Bus
-	sources []source
-	// slots holds a token for each free slot.
-	slots chan struct{}
-	// reserve is how many slots a source may hold while nothing comes. One source may
-	// hold all of them; several hold a quarter together, so that the others are free to
-	// go where the work is. It is 0 if there are too few slots for that: then the sources
-	// take turns.
-	reserve int
-	// misses counts the sessions in a row, of any source, that brought nothing.
-	misses atomic.Int32
-
-	handle   func(journal.Delivery)
-	handlers sync.WaitGroup
-}
-
-// source is a consumer to pull from.
-type source struct {
-	stream, name string
-	// open returns the consumer when it is there. Its error is final.
-	open func(context.Context) (jetstream.Consumer, error)
-}
-
-// pullSubject is where its pull requests go.
-func (s source) pullSubject() string {
-	return api.Prefix + "CONSUMER.MSG.NEXT." + s.stream + "." + s.name
-}
-
-// pull hands what the sources bring to handle, on at most so many slots at once, until
-// ctx ends. It returns when every handler has.
-func (b *Bus) pull(ctx context.Context, sources []source, slots int, handle func(journal.Delivery)) error {
-	p := &puller{bus: b, sources: sources, slots: make(chan struct{}, slots), reserve: slots, handle: handle}
-	if n := len(sources); n > 1 {
-		p.reserve = slots / (4 * n)
-	}
-	p.release(slots)
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	var pulling sync.WaitGroup
-	for _, s := range sources {
-		pulling.Go(func() {
-			if err := p.run(ctx, s); err != nil {
-				fail(&finalError{err})
-			}
-		})
-	}
-	pulling.Wait()
-	p.handlers.Wait()
-	var final *finalError
-	if errors.As(context.Cause(ctx), &final) {
-		return fmt.Errorf("consume: %w", final.error)
-	}
-	return nil
-}
-
-// finalError ends a Consume, unlike the end of its context.
-type finalError struct{ error }
-
-// run pulls from a source until ctx ends. Any other error is final.
-func (p *puller) run(ctx context.Context, s source) error {
-	ctx, refuse := context.WithCancelCause(ctx)
-	defer refuse(nil)
-	defer p.bus.OnRefused(s.pullSubject(), func(err error) { refuse(&finalError{err}) })()
-	for {
-		consumer, err := s.open(ctx)
-		want := p.reserve
-		for err == nil && ctx.Err() == nil {
-			if n := p.take(ctx, max(1, want)); n > 0 {
-				want, err = p.session(ctx, consumer, n)
-			}
-		}
-		var final *finalError
-		switch {
-		case errors.As(context.Cause(ctx), &final):
-			return final.error
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, errPull):
-			p.bus.Log.Debug("a pull session ended", "stream", s.stream, "consumer", s.name, "reason", err)
-			retry.Wait(ctx, reconnectWait)
-		default:
-			return err
-		}
-	}
-}
-
-// take waits for a free slot and takes at most so many, or 0 if ctx ended.
-func (p *puller) take(ctx context.Context, most int) (n int) {
-	select {
-	case <-p.slots:
-	case <-ctx.Done():
-		return 0
-	}
-	for n = 1; n < most; n++ {
-		select {
-		case <-p.slots:
-		default:
-			return n
-		}
-	}
-	return n
-}
-
-func (p *puller) release(slots int) {
-	for range slots {
-		p.slots <- struct{}{}
-	}
-}
-
-// patience is how long a session for n messages waits for the next one; 0: for as long as
-// there is none. A session within the reserve takes nothing from other sources. Where
-// sources take turns, the turns get longer while there is nothing to do.
-func (p *puller) patience(n int) time.Duration {
-	switch {
-	case n <= p.reserve:
-		return 0
-	case p.reserve > 0:
-		return sharedWait
-	}
-	return min(time.Millisecond<<min(int(p.misses.Load())/len(p.sources), 10), sharedWait)
-}
-
-// errPull says that a session failed, and that another one may not.
-var errPull = errors.New("pull")
-
-// session brings at most n messages, for which it has slots, and returns how many slots the
-// next one may take: all that are free as long as there is enough to do.
-func (p *puller) session(ctx context.Context, consumer jetstream.Consumer, n int) (want int, err error) {
-	left := n
-	defer func() { p.release(left) }()
-	next, stop, err := p.open(ctx, consumer, n)
-	if err != nil {
-		return 0, api.Join(errPull, err)
-	}
-	defer stop()
-	for left > 0 {
-		msg, err := next()
-		if err != nil {
-			return 0, api.Join(errPull, err)
-		}
-		if msg == nil {
-			if left == n {
-				p.misses.Add(1)
-			}
-			return p.reserve, nil
-		}
-		left--
-		p.misses.Store(0)
-		p.start(msg)
-	}
-	return cap(p.slots), nil
-}
-
-// open opens a session. next returns its next message, or nil if there is none any more.
-func (p *puller) open(ctx context.Context, consumer jetstream.Consumer, n int) (next func() (jetstream.Msg, error), stop func(), err error) {
-	if wait := p.patience(n); wait > 0 {
-		// The server ends the request: what it sent before is not lost.
-		batch, err := consumer.Fetch(n, jetstream.FetchMaxWait(wait))
-		if err != nil {
-			return nil, nil, err
-		}
-		return func() (jetstream.Msg, error) {
-			if msg := <-batch.Messages(); msg != nil {
-				return msg, nil
-			}
-			return nil, batch.Error()
-		}, func() {}, nil
-	}
-	msgs, err := consumer.Messages(jetstream.PullMaxMessages(n), jetstream.StopAfter(n),
-		jetstream.PullHeartbeat(pullHeartbeat), jetstream.WithMessagesErrOnMissingHeartbeat(false))
-	if err != nil {
-		return nil, nil, err
-	}
-	unhook := context.AfterFunc(ctx, func() {
-		if p.bus.NC.IsConnected() {
-			msgs.Drain() // what is on its way is still delivered
-		} else {
-			msgs.Stop()
-		}
-	})
-	return func() (jetstream.Msg, error) {
-		msg, err := msgs.Next()
-		if errors.Is(err, jetstream.ErrMsgIteratorClosed) && !errors.Is(err, jetstream.ErrConnectionClosed) {
-			return nil, nil
-		}
-		return msg, err
-	}, func() { unhook(); msgs.Stop() }, nil
-}
-
-// start runs the handler in a slot that was taken for it.
-func (p *puller) start(msg jetstream.Msg) {
-	d, err := newDelivery(p.bus.NC, msg)
-	if err != nil {
-		p.bus.Log.Warn("a delivery cannot be read", "error", err)
-		p.release(1)
-		return
-	}
-	p.handlers.Go(func() {
-		defer p.release(1)
-		p.handle(d)
-	})
-}
 
 // prepareRetry is how often a worker looks whether its consumer is there by now.
 const prepareRetry = time.Second
@@ -256,17 +34,33 @@ func (b *Bus) Consume(ctx context.Context, inbox journal.Inbox, slots int, handl
 }
 
 // sources returns the consumers of every shard.
-func (b *Bus) sources(durables []durable) []source {
-	var all []source
+func (b *Bus) sources(durables []durable) []pull.Source {
+	var all []pull.Source
 	for shard := range b.shards {
 		for _, d := range durables {
 			stream := events.StreamName(shard)
-			all = append(all, source{stream, d.name, func(ctx context.Context) (jetstream.Consumer, error) {
+			all = append(all, pull.Source{Stream: stream, Consumer: d.name, Prepare: func(ctx context.Context) error {
 				return b.awaitConsumer(ctx, stream, d.name, createCommand(d), func() error { return b.createConsumer(ctx, shard, d) })
 			}})
 		}
 	}
 	return all
+}
+
+// pull hands what the sources deliver to handle until ctx ends.
+func (b *Bus) pull(ctx context.Context, sources []pull.Source, slots int, handle func(journal.Delivery)) error {
+	err := pull.Run(ctx, b.Client, sources, slots, func(msg *nats.Msg) {
+		d, err := newDelivery(b.NC, msg)
+		if err != nil {
+			b.Log.Warn("a delivery cannot be read", "error", err)
+			return
+		}
+		handle(d)
+	})
+	if err != nil {
+		return fmt.Errorf("consume: %w", err)
+	}
+	return nil
 }
 
 func checkInbox(inbox journal.Inbox) ([]durable, error) {
@@ -342,15 +136,15 @@ func (b *Bus) ackWait(ctx context.Context, d durable) (time.Duration, error) {
 
 const ackWaitFresh = 4 * time.Second
 
-// awaitConsumer returns the consumer as soon as it is there. One that is missing is made
+// awaitConsumer returns as soon as the consumer is there. One that is missing is made
 // by create; where that fails, the log names the command. The error is final: the
 // context's, or that this connection may not even look.
-func (b *Bus) awaitConsumer(ctx context.Context, stream, name, command string, create func() error) (jetstream.Consumer, error) {
+func (b *Bus) awaitConsumer(ctx context.Context, stream, name, command string, create func() error) error {
 	var said string
 	for {
-		consumer, err := b.Consumer(ctx, stream, name)
+		_, err := b.Consumer(ctx, stream, name)
 		if err == nil || errors.Is(err, journal.ErrDenied) {
-			return consumer, err
+			return err
 		}
 		if code, ok := api.Code(err); ok && code == api.CodeConsumerNotFound {
 			if err = create(); err == nil {
@@ -359,14 +153,14 @@ func (b *Bus) awaitConsumer(ctx context.Context, stream, name, command string, c
 			err = fmt.Errorf("consumer %s of %s is missing: run `%s`: %w", name, stream, command, err)
 		}
 		if ctx.Err() != nil {
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
 		if err.Error() != said {
 			said = err.Error()
 			b.Log.Warn("waiting for a consumer", "reason", said)
 		}
 		if !retry.Wait(ctx, prepareRetry) {
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }

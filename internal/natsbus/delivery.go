@@ -13,7 +13,6 @@ import (
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 )
 
@@ -32,15 +31,15 @@ type delivery struct {
 	settled atomic.Bool
 }
 
-func newDelivery(conn *nats.Conn, msg jetstream.Msg) (*delivery, error) {
-	d := &delivery{conn: conn, reply: msg.Reply()}
+func newDelivery(conn *nats.Conn, msg *nats.Msg) (*delivery, error) {
+	d := &delivery{conn: conn, reply: msg.Reply}
 	from, err := api.ParseReply(d.reply)
 	if err != nil {
 		return nil, err
 	}
 	d.attempt = from.Attempt
-	d.rec = journal.Record{Subject: msg.Subject(), Seq: from.Seq, Body: msg.Data(), Stored: from.Stored}
-	noteCondition(&d.rec, msg.Headers())
+	d.rec = journal.Record{Subject: msg.Subject, Seq: from.Seq, Body: msg.Data, Stored: from.Stored}
+	noteCondition(&d.rec, msg.Header)
 	return d, nil
 }
 

@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/natsbus/pull"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // The headers by which the server keeps time. A schedule replaces the one on the
@@ -110,12 +110,12 @@ func (b *Bus) ConsumeTimers(ctx context.Context, slots int, handle func(journal.
 	if slots < 1 {
 		return fmt.Errorf("consume timers: %d slots: at least one is needed", slots)
 	}
-	due := source{timerStream, timerDurable, func(ctx context.Context) (jetstream.Consumer, error) {
+	due := pull.Source{Stream: timerStream, Consumer: timerDurable, Prepare: func(ctx context.Context) error {
 		return b.awaitConsumer(ctx, timerStream, timerDurable, api.InitCommand, func() error {
 			return b.create(ctx, timerStream, timerConsumerConfig(b.opts.AckWait, b.opts.MaxAckPending))
 		})
 	}}
-	return b.pull(ctx, []source{due}, slots, func(d journal.Delivery) {
+	return b.pull(ctx, []pull.Source{due}, slots, func(d journal.Delivery) {
 		timer, err := b.parseTimer(d.Record())
 		if err != nil {
 			// It is nobody's, so nobody waits for it.
