@@ -88,3 +88,21 @@ func TestTurn(t *testing.T) {
 	_, err = b.turn(t.Context())
 	require.NoError(t, err)
 }
+
+// An ordered read takes its own consumer's deliveries only, each of them once and in order.
+func TestTake(t *testing.T) {
+	const mark = ".MOORE_0.read_a."
+	o := &ordered{mark: mark, open: 2, delivered: 4}
+	take := func(consumer string, number int) error {
+		_, err := o.take(&nats.Msg{Reply: fmt.Sprintf("$JS.ACK.MOORE_0.%s.1.77.%d.1700000000000000001.5", consumer, number)})
+		return err
+	}
+	require.ErrorIs(t, take("read_a", 4), ErrGap, "a second time")
+	require.ErrorIs(t, take("read_a", 6), ErrGap, "one is missing")
+	require.ErrorIs(t, take("read_b", 5), ErrGap, "of another consumer")
+	require.NoError(t, take("read_a", 5))
+	require.NoError(t, take("read_a", 6))
+	require.Zero(t, o.open)
+	_, err := o.take(&nats.Msg{Reply: "_INBOX.x"})
+	require.Error(t, err)
+}
