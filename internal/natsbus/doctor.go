@@ -1,6 +1,7 @@
 package natsbus
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -238,6 +239,17 @@ func (e *examiner) checkConsumer(got jetstream.ConsumerConfig, d durable, shard 
 	}
 }
 
+// checkSync warns if the log does not say of its server what the server says of itself:
+// group commit goes by the log.
+func (e *examiner) checkSync(first *jetstream.StreamInfo, flushes bool) {
+	said, is := Sync(first.Config.Metadata[metaSync]), SyncOf(flushes)
+	if said == is {
+		return
+	}
+	e.add(Warning, "`"+api.InitCommand+" --monitor URL`, then restart the roles",
+		"the log says %q of how its server flushes, and the server says %q: --group-commit auto chooses wrongly", cmp.Or(said, "unknown"), is)
+}
+
 // checkDurability warns where an acknowledged event can be lost. Whether the
 // server flushes every message its monitoring says, where that can be asked.
 func (e *examiner) checkDurability(ctx context.Context, first *jetstream.StreamInfo) {
@@ -246,6 +258,9 @@ func (e *examiner) checkDurability(ctx context.Context, first *jetstream.StreamI
 	if first.Config.Replicas <= 1 && first.Config.Storage != jetstream.MemoryStorage {
 		if said, unheard = Monitor(ctx, e.bus.NC, e.bus.opts.Monitor); !said.Own {
 			unheard = ErrNoMonitoring // another server's flushing says nothing of this one's
+		}
+		if unheard == nil {
+			e.checkSync(first, said.SyncAlways)
 		}
 	}
 	switch {
