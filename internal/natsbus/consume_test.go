@@ -135,7 +135,7 @@ func TestDeliveriesWithoutASlot(t *testing.T) {
 			return err == nil && info.CachedInfo().NumWaiting == n
 		}
 	}
-	const slots = 2
+	const slots = 8
 	got, release := make(chan string, 100), make(chan struct{})
 	handle := func(d journal.Delivery) {
 		got <- string(d.Record().Body)
@@ -152,13 +152,14 @@ func TestDeliveriesWithoutASlot(t *testing.T) {
 	receive(t, status)
 	require.NoError(t, conn.Flush())
 	require.Eventually(t, waiting(2), patience, time.Millisecond)
-	consume(t, other, slots, handle)
+	consume(t, other, 2*slots, handle)
 	t.Cleanup(func() { close(release) }) // before the cleanups of consume, which wait for the handlers
 	require.Eventually(t, waiting(3), patience, time.Millisecond)
 	var want, came []string
-	for i := range 2 * slots {
+	for i := range 3 * slots { // together, so that all requests bring their part
 		want = append(want, fmt.Sprint(i))
-		sendText(t, other, want[i])
+		subject := entryTo(journaltest.NewRun(t, other), events.Acting, "web", nil).Subject.String()
+		require.NoError(t, other.NC.Publish(subject, []byte(want[i])))
 	}
 	for range want {
 		came = append(came, receive(t, got))
