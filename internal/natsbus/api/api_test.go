@@ -106,3 +106,16 @@ func TestTake(t *testing.T) {
 	_, err := o.take(&nats.Msg{Reply: "_INBOX.x"})
 	require.Error(t, err)
 }
+
+// A burst of reads leaves few inboxes behind, each of which is a subscription at the server.
+func TestInboxesThatAreKept(t *testing.T) {
+	c := &Client{idle: map[int][]*Inbox{}, waiters: map[*waiter]struct{}{}}
+	for range 2 * maxIdle {
+		for _, size := range []int{OneAnswer, keptSize, PageRecords + pageSlack} {
+			c.Give(&Inbox{size: size, sub: &nats.Subscription{}}, true)
+		}
+	}
+	require.Len(t, c.idle[OneAnswer], maxIdle)
+	require.Len(t, c.idle[keptSize], maxIdlePages)
+	require.Empty(t, c.idle[PageRecords+pageSlack])
+}

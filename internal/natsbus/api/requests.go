@@ -18,9 +18,11 @@ const (
 	// OneAnswer is the room of an inbox for single answers: several servers may answer
 	// where nobody leads.
 	OneAnswer = 16
-	// maxIdle bounds the inboxes of a size that are kept, and keptSize their size.
-	maxIdle  = 1024
-	keptSize = FirstRecords + pageSlack
+	// maxIdle bounds the inboxes for single answers that are kept, maxIdlePages those for
+	// pages up to the size keptSize.
+	maxIdle      = 1024
+	maxIdlePages = 64
+	keptSize     = FirstRecords + pageSlack
 )
 
 // waiter is told by fail when a publish that concerns it is refused. One that asks is also
@@ -118,8 +120,12 @@ func (c *Client) Give(in *Inbox, answered bool) {
 	answered = answered && len(in.failed) == 0
 	in.mu.Unlock()
 	in.Msg.Data = nil
+	most := maxIdlePages
+	if in.size == OneAnswer {
+		most = maxIdle
+	}
 	c.mu.Lock()
-	if answered = answered && in.size <= keptSize && len(c.idle[in.size]) < maxIdle; answered {
+	if answered = answered && in.size <= keptSize && len(c.idle[in.size]) < most; answered {
 		c.idle[in.size] = append(c.idle[in.size], in)
 	} else {
 		delete(c.waiters, &in.waiter)
