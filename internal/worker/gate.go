@@ -86,7 +86,7 @@ func (g *Gate) through(ctx context.Context, slots int, take takeFunc, handle fun
 	if g == nil {
 		return take(ctx, slots, handle)
 	}
-	p := &pullSession{slots: slots, take: take, handle: handle}
+	p := &pullSession{slots: slots, take: take, handle: handle, freed: make(chan struct{}, 1)}
 	for ctx.Err() == nil && p.failed() == nil {
 		shut, probing, turn, end := g.turn(ctx, p)
 		if shut > 0 {
@@ -107,6 +107,8 @@ type pullSession struct {
 	take   takeFunc
 	handle func(journal.Delivery)
 	takes  sync.WaitGroup
+	// freed has a token when a delivery's work has ended.
+	freed chan struct{}
 
 	mu     sync.Mutex
 	inWork int
@@ -114,9 +116,10 @@ type pullSession struct {
 }
 
 // pull takes deliveries, one at a time while probing, until the turn is over or the take
-// ends by itself. It also returns, so that the next call does better, when it has fewer
-// slots than are free by now, since deliveries of earlier takes have ended, or when all
-// its slots are in use by a slow probe.
+// ends by itself. It also returns, so that the next call does better, when deliveries of
+// earlier takes have ended and it could have more slots: at once if it has none or half
+// of what it lacks is free, else at the next tick. A probe also ends at a tick if it is
+// slow.
 func (p *pullSession) pull(turn context.Context, probing bool) {
 	want, own := p.slots, 0
 	if probing {
@@ -128,8 +131,8 @@ func (p *pullSession) pull(turn context.Context, probing bool) {
 		p.takes.Go(func() {
 			defer close(ended)
 			p.end(p.take(turn, slots, func(d journal.Delivery) {
-				p.count(&own, 1)
-				defer p.count(&own, -1)
+				p.begin(&own)
+				defer p.leave(&own)
 				p.handle(d)
 			}))
 		})
@@ -142,6 +145,10 @@ func (p *pullSession) pull(turn context.Context, probing bool) {
 			return
 		case <-turn.Done():
 			return
+		case <-p.freed:
+			if free := p.room(want, &own) - slots; free > 0 && (slots <= 0 || free > (want-slots)/2) {
+				return
+			}
 		case <-slow.C:
 			if p.room(want, &own) > slots || probing && p.full(&own, slots) {
 				return
@@ -165,11 +172,23 @@ func (p *pullSession) full(own *int, slots int) bool {
 	return *own >= slots
 }
 
-func (p *pullSession) count(own *int, by int) {
+// begin and leave count a delivery of a take.
+func (p *pullSession) begin(own *int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	*own += by
-	p.inWork += by
+	*own++
+	p.inWork++
+}
+
+func (p *pullSession) leave(own *int) {
+	p.mu.Lock()
+	*own--
+	p.inWork--
+	p.mu.Unlock()
+	select {
+	case p.freed <- struct{}{}:
+	default:
+	}
 }
 
 // end notes how a take ended.

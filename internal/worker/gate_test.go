@@ -67,6 +67,35 @@ func TestGateHoldsDeliveriesBack(t *testing.T) {
 	})
 }
 
+// The slots of what was in work before the gate shut are used again as soon as that ends.
+func TestGateUsesFreedSlotsAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		h, gate := newHanging(), &worker.Gate{}
+		gated(r, gate, h)
+		for range 6 {
+			r.start()
+		}
+		for range 3 {
+			<-h.began
+		}
+		gate.Shut(time.Now().Add(time.Second))
+		time.Sleep(2 * time.Second) // in the bubble
+		gate.Open()
+		synctest.Wait()
+		require.Empty(t, h.began, "all slots are in use")
+		for more := 1; more <= 3; more++ {
+			h.let <- worker.Done(answer("It is done."))
+			synctest.Wait()
+			if more != 2 { // one of two slots that are missing is not worth to begin again
+				require.Len(t, h.began, more)
+			}
+		}
+		for range 3 {
+			h.let <- worker.Done(answer("It is done."))
+		}
+	})
+}
+
 // Never more than the slots are in work, however often the gate opens and shuts,
 // and in the end all of them are used.
 func TestGateKeepsToTheSlots(t *testing.T) {
