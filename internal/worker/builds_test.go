@@ -160,7 +160,8 @@ func TestTwoBuildsOnOneBus(t *testing.T) {
 			require.Nil(t, mem.Control.Poison)
 			require.Equal(t, threeTypes, types, "nothing is lost, and nothing is there twice")
 		}
-		require.Equal(t, 1, older.said.count("level=ERROR"), "it is said once")
+		require.Equal(t, 1, older.said.count("level=ERROR"), "the table is named once")
+		require.Equal(t, len(runs)-1, older.said.count("level=WARN"), "and so is each further run")
 	})
 	t.Run("a run of the older one", func(t *testing.T) {
 		defer older.work(three())()

@@ -123,7 +123,7 @@ func (j *delivery) conclude(ctx context.Context, err error) {
 	case errors.As(err, &foreign):
 		// Only a worker that can read it may do anything about it. Soon at first: one
 		// may be waiting beside this one while an installation is upgraded.
-		log.Log(ctx, j.w.foreign.level(foreign), "leaving a run to workers that can read it", "reason", err)
+		log.Log(ctx, j.w.foreign.level(j.run.ID, foreign), "leaving a run to workers that can read it", "reason", err)
 		_ = j.d.Retry(unreadable.Delay(j.d.Attempt()))
 	case errors.As(err, &parentGone):
 		// Only an import brings it back.

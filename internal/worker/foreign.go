@@ -4,34 +4,48 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // foreign remembers which tables and versions were met that only another program can
-// read. The zero value is ready. It is safe for concurrent use.
+// read, and in which runs. The zero value is ready. It is safe for concurrent use.
 type foreign struct {
-	mu   sync.Mutex
-	seen map[string]bool
+	mu     sync.Mutex
+	tables map[string]bool
+	runs   map[events.Run]bool
 }
 
-// mostForeign bounds what is remembered.
-const mostForeign = 100
+// mostForeignTables and mostForeignRuns bound what is remembered. When there are more
+// runs they are all forgotten, and each is logged once more.
+const (
+	mostForeignTables = 100
+	mostForeignRuns   = 1000
+)
 
-// level is the level at which a run is logged that is left to another program: an
-// operator has to hear of each such program once, not of every delivery.
-func (f *foreign) level(err *reducer.TableError) slog.Level {
-	what := err.Table
+// level is the level at which a run is logged that is left to another program. An
+// operator has to hear of each such program, and of each run, but not of every delivery.
+func (f *foreign) level(run events.Run, err *reducer.TableError) slog.Level {
+	table := err.Table
 	if err.Version != nil {
-		what = err.Version.Error()
+		table = err.Version.Error()
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.seen[what] || len(f.seen) == mostForeign {
-		return slog.LevelDebug
+	known := f.runs[run]
+	if f.runs == nil || len(f.runs) == mostForeignRuns && !known {
+		f.runs = map[events.Run]bool{}
 	}
-	if f.seen == nil {
-		f.seen = map[string]bool{}
+	f.runs[run] = true
+	switch {
+	case !f.tables[table] && len(f.tables) < mostForeignTables:
+		if f.tables == nil {
+			f.tables = map[string]bool{}
+		}
+		f.tables[table] = true
+		return slog.LevelError
+	case !known:
+		return slog.LevelWarn
 	}
-	f.seen[what] = true
-	return slog.LevelError
+	return slog.LevelDebug
 }
