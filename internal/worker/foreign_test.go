@@ -3,7 +3,10 @@ package worker_test
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -32,6 +35,40 @@ func TestRunWithANewerVersionIsLeftAlone(t *testing.T) {
 	require.NoError(t, err)
 	bubble(t, func(t *testing.T, r *rig) {
 		r.leftAlone(reducer.MachineOptions{Codec: codec}, "Start", "LlmThought")
+	})
+}
+
+// Deliveries that an older build gave back do not use up a run's attempts while it waits
+// for a provider that is limited.
+func TestDeliveriesGivenBackEndNoRun(t *testing.T) {
+	before, err := reducer.DefaultTable().At(events.Revision - 1)
+	require.NoError(t, err)
+	bubble(t, func(t *testing.T, r *rig) {
+		older := reducer.NewMachine(reducer.MachineOptions{Table: before})
+		run := r.start()
+		for range 2 * reducer.MaxWorkersLost {
+			asked := make(chan struct{}, 1)
+			_, stop := r.spawn(handlers{reducer.KindPlan: work(func(context.Context) worker.Result {
+				asked <- struct{}{}
+				return worker.Retry(events.LLMAttemptFailed{Kind: events.KindRateLimited, NotAsked: true, Message: "wait"}, time.Second)
+			})})
+			<-asked
+			synctest.Wait()
+			stop()
+			met := &logged{}
+			p := r.Journal.NewProcess()
+			stop = r.Go(r.worker(p, nil, func(c *worker.Config) {
+				c.Store = runlog.New(runlog.Options{Log: p, Machine: older})
+				c.Logger = slog.New(slog.NewTextHandler(met, nil))
+			}).Run)
+			for met.count("run="+run.ID) == 0 {
+				time.Sleep(100 * time.Millisecond) // in the bubble
+			}
+			stop()
+		}
+		require.Greater(t, r.Count(run, events.TypeLLMAttemptFailed), 3*reducer.MaxWorkersLost, "they alternate")
+		r.spawn(handlers{reducer.KindPlan: always(answer("It is done."))})
+		require.Equal(t, events.Done, r.AwaitEnd(run).State)
 	})
 }
 

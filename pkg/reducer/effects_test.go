@@ -38,10 +38,10 @@ func TestKeysNeverContainTheAttempt(t *testing.T) {
 			&events.LLMAttemptFailed{Kind: "overloaded", Key: key}, &events.LLMAttemptFailed{Kind: events.KindHandler, Key: "other"},
 			&events.LLMAttemptFailed{Kind: "rate_limited", Key: key},
 			&events.LLMAttemptFailed{Kind: "rate_limited", Key: key, NotAsked: true, Under: 1, Delivery: 5})
-		require.Equal(t, reducer.Attempt{Key: key, Handler: 1, Lost: 1, RateLimited: 1, NotAsked: 1, Provider: 1, Under: 1, Delivery: 5}, s.effect(key).Failed)
-		require.Equal(t, 5, s.effect(key).Failed.Total())
+		require.Equal(t, reducer.Attempt{Key: key, Handler: 1, RateLimited: 1, NotAsked: 1, Provider: 1, Under: 1, Delivery: 5}, s.effect(key).Failed)
+		require.Equal(t, 4, s.effect(key).Failed.Total(), "a lost worker is forgotten once another one reports a failure")
 		require.Equal(t, 5, s.effect(key).Failed.Counted(1))
-		require.Equal(t, 5, s.effect(key).Failed.Counted(2))
+		require.Equal(t, 4, s.effect(key).Failed.Counted(2))
 		s.do(&events.Paused{}, &events.Resumed{})
 		if state != events.ParallelActing { // a re-drive dispatches anew
 			require.Contains(t, s.keys(), key, "a pause does not change what the work is")
@@ -215,6 +215,32 @@ func TestExhaustedWorkIsGivenUp(t *testing.T) {
 		s.do(&events.LLMAttemptFailed{Kind: "overloaded", Key: "plan/1"})
 	}
 	require.Empty(t, s.effect("plan/1").Exhausted, "a provider's failures are the planner's matter")
+}
+
+// Only workers lost in a row end the attempts, except in runs of earlier revisions. What
+// was given up stays given up.
+func TestAReportedFailureForgetsLostWorkers(t *testing.T) {
+	lost := &events.LLMAttemptFailed{Kind: events.KindWorkerLost, Key: "plan/1"}
+	limited := &events.LLMAttemptFailed{Kind: events.KindRateLimited, Key: "plan/1", NotAsked: true}
+	hashes := reducer.DefaultTable().Identities()
+	for _, old := range append(hashes[:2:2], "") {
+		s := started(t, func(p *events.Start) { p.TableHash = old })
+		for range reducer.MaxWorkersLost {
+			s.do(lost, limited)
+		}
+		require.Empty(t, s.effect("plan/1").Exhausted)
+		require.NotEmpty(t, s.do(lost).effect("plan/1").Exhausted, "revision of %q", old)
+	}
+	s := started(t)
+	for range 3 * reducer.MaxWorkersLost {
+		s.do(lost, limited)
+	}
+	for range reducer.MaxWorkersLost {
+		s.do(lost)
+	}
+	require.Empty(t, s.effect("plan/1").Exhausted)
+	s.do(lost)
+	require.Equal(t, "lost its worker 11 times", s.do(limited).effect("plan/1").Exhausted)
 }
 
 func TestADispatchThatFailsIsCountedAndGivenUp(t *testing.T) {

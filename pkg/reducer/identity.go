@@ -28,6 +28,11 @@ const (
 	tellsVersions = 3
 )
 
+// lossesInARow is the revision from which on only workers lost in a row end a run's
+// attempts. An older build gives the run's deliveries back, and nobody can tell such a
+// delivery from one whose worker died. A run that pins no revision is an old one.
+const lossesInARow = 3
+
 // facts is the text whose digest stands in revisions.
 func facts() string {
 	lines := make([]string, 0, len(rules))

@@ -274,6 +274,9 @@ func (m *Machine) fold(mem *Memory, here cell, e *events.Event) error {
 	c, typ := &mem.Control, e.Type()
 	mem.N = e.N
 	here.rule.fold(mem, e)
+	if p, ok := e.Data.(*events.LLMAttemptFailed); ok && m.table.revisions[mem.Control.TableHash] >= lossesInARow {
+		mem.outlive(p)
+	}
 	mem.base = nil
 	if own := m.folds[typ]; own != nil && c.Poison == nil {
 		if err := foldOwn(own, mem, e); err != nil {

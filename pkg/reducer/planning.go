@@ -385,6 +385,17 @@ func (a *Attempt) count(p *events.LLMAttemptFailed) {
 	a.Under, a.Delivery = p.Under, p.Delivery
 }
 
+// outlive forgets the workers that were lost before one came back from the work to report
+// a failure: the work does not kill whoever does it. What was given up stays so.
+func (mem *Memory) outlive(p *events.LLMAttemptFailed) {
+	for i := range mem.Control.Attempts {
+		a := &mem.Control.Attempts[i]
+		if a.Key == p.Key && p.Kind != events.KindWorkerLost && a.Lost <= MaxWorkersLost {
+			a.Lost = 0
+		}
+	}
+}
+
 func (mem *Memory) addUsage(u events.Usage) {
 	t := &mem.TotalUsage
 	t.Input += u.Input
