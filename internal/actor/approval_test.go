@@ -3,6 +3,7 @@ package actor_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"sync/atomic"
 	"testing"
@@ -217,8 +218,11 @@ type counting struct {
 }
 
 func (l *counting) Newest(ctx context.Context, shard int, f journal.Filter) (journal.Record, error) {
-	if l.lookups.Add(1) <= 2 {
+	switch l.lookups.Add(1) {
+	case 1:
 		return journal.Record{}, errors.New("the bus is away")
+	case 2:
+		return journal.Record{}, fmt.Errorf("JetStream is still starting: %w", journal.ErrNotReady)
 	}
 	return l.Log.Newest(ctx, shard, f)
 }
@@ -370,5 +374,18 @@ func TestAnUnansweredCallIsAnUnknownOutcome(t *testing.T) {
 			&events.LLMParallelToolCalls{ToolCallReply: calls(2)})
 		results := r.results(run)
 		require.Equal(t, []string{reducer.CodeOutcomeUnknown, "ok"}, []string{results["c1"].Code, results["c2"].Code})
+	})
+}
+
+// The model is told the unknown outcomes of a batch, since no human can be asked in it.
+func TestUnknownOutcomesOfABatchAreTold(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		run := r.under(&events.Approval{Policy: events.ApproveNever, OutcomeUnknown: events.AskHuman}, payTool,
+			&events.LLMParallelToolCalls{ToolCallReply: calls(2)})
+		f := lost(r, 2)
+		for id, result := range r.results(run) {
+			require.Equal(t, reducer.CodeOutcomeUnknown, result.Code, id)
+			require.Equal(t, 1, f.count(id))
+		}
 	})
 }

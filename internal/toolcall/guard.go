@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/moorebus/moorebus/internal/approval"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -310,12 +312,19 @@ func (v *evidence) lacks(c tool.Call, asks bool) string {
 	return ""
 }
 
+// asking is how long an outage of the log may last, and how often it is asked again. A
+// bus that is still starting counts as one: failing would use up the call's attempts.
+var asking = retry.Policy{First: 500 * time.Millisecond, Budget: time.Minute}
+
 // Refusal says why a call may not run; empty if it may. It asks through an outage
 // of the log, if need be. The error is the log's or the context's.
 func (g *Guard) Refusal(ctx context.Context, run events.Run, c tool.Call) (string, error) {
 	var refusal string
-	err := worker.Outlast(ctx, func(ctx context.Context) (err error) {
+	err := asking.Do(ctx, func(ctx context.Context) (err error) {
 		refusal, err = g.refusal(ctx, run, c)
+		if !worker.Passing(err) && !errors.Is(err, journal.ErrNotReady) {
+			return retry.Stop(err)
+		}
 		return err
 	}, nil)
 	return strings.ToValidUTF8(refusal, "\uFFFD"), err
