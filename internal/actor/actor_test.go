@@ -185,6 +185,29 @@ func TestNewChecksItsConfig(t *testing.T) {
 			_, err := actor.New(cfg)
 			require.ErrorContains(t, err, name)
 		}
+		agents, err := tool.NewRegistry(pure("f", events.AgentsPool, says("x")), pure("g", "web", says("x")))
+		require.NoError(t, err)
+		for _, pools := range [][]string{nil, {"web"}} {
+			cfg := actor.Config{Instance: "1", Store: r.Store, Queue: r.Journal, Feed: r.Journal, Directory: r.Journal, Tools: agents, Pools: pools}
+			_, err := actor.New(cfg)
+			require.ErrorContains(t, err, `the pool "agents" is reserved`)
+		}
+	})
+}
+
+// A human who lets a call run again that was started lets it run again.
+func TestApprovedCallRunsAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		f := once("pay", says("paid"))
+		r.specs = []events.ToolSpec{{Name: "pay", Effect: "once", Pool: "default"}}
+		run := r.plan("pay")
+		r.Append(run, events.Acting, &events.ToolCallStarted{CallID: "c1"})
+		r.Append(run, events.Acting, &events.HumanApprovalRequired{Requests: []events.Request{{CallID: "c1", Tool: "pay", Reason: "outcome unknown"}}})
+		r.Append(run, events.WaitingForHuman, &events.HumanModified{Decision: events.Decision{CallID: "c1", Decision: "modified", Arguments: `{"again":true}`}})
+		r.spawn([]tool.Tool{f})
+		require.True(t, r.outcome(run).Success)
+		require.Equal(t, []string{"Start", "LlmToolCall", "ToolCallStarted", "HumanApprovalRequired", "HumanModified", "ToolCallStarted", "ToolSuccess"}, r.Types(run))
+		require.Equal(t, `{"again":true}`, r.Memory(run).CurrentToolCall.Arguments)
 	})
 }
 

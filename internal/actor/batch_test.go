@@ -172,6 +172,34 @@ func TestKilledActorCostsItsOwnCalls(t *testing.T) {
 	})
 }
 
+// Calls of a reply that have their results are not run again, in one pool either.
+func TestKilledActorOfABatchInOnePool(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		began := make(chan string, 10)
+		f := once("f", func(ctx context.Context, c tool.Call) (string, error) {
+			began <- c.ID
+			if c.ID != "c2" {
+				return "done", nil
+			}
+			<-ctx.Done()
+			return "", ctx.Err()
+		})
+		victim := r.spawn([]tool.Tool{f})
+		run := r.plan("f", "f", "f")
+		for range 3 {
+			<-began
+		}
+		r.Await(run, func(mem *reducer.Memory) bool { return len(mem.ParallelResults) == 2 })
+		victim.Kill()
+		r.spawn([]tool.Tool{f})
+		results := r.results(run)
+		require.Equal(t, reducer.CodeOutcomeUnknown, results["c2"].Code)
+		require.True(t, results["c1"].Success && results["c3"].Success)
+		require.Equal(t, 1, f.count("c2"))
+		require.Equal(t, 3, r.Count(run, events.TypeToolCallStarted))
+	})
+}
+
 // A crash between the last result and the join is picked up by the delivery of
 // that result.
 func TestJoinAfterACrash(t *testing.T) {

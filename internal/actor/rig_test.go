@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/reducertest"
@@ -63,8 +62,6 @@ type rig struct {
 	*workertest.Bench
 	specs []events.ToolSpec
 }
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func bubble(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()

@@ -73,6 +73,23 @@ func TestRateLimitHoldsThePlannerBack(t *testing.T) {
 	}
 }
 
+// A planner that has another provider in use goes on with that one.
+func TestRateLimitOfOneProviderOfTwo(t *testing.T) {
+	l := &limiter{asks: time.Minute}
+	bubbleWith(t, l, func(t *testing.T, r *rig) {
+		l.until = time.Now().Add(time.Hour)
+		r.AwaitEnd(r.begin(needs("free")))
+		limited := r.begin()
+		r.Await(limited, func(mem *reducer.Memory) bool { return len(mem.Control.Attempts) > 0 })
+		began := time.Now()
+		for range 10 {
+			require.Equal(t, events.Done, r.AwaitEnd(r.begin(needs("free"))).State)
+		}
+		require.Less(t, time.Since(began), time.Second)
+		require.Equal(t, events.Done, r.AwaitEnd(limited).State)
+	}, func(c *planner.Config) { c.Providers["free"] = &limiter{} })
+}
+
 // A provider that nobody asks keeps the gate open, and the limited one is asked no
 // oftener for that.
 func TestRateLimitBesideAnIdleProvider(t *testing.T) {
