@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"iter"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
@@ -79,6 +81,63 @@ func TestCancelWhileTheLogIsAway(t *testing.T) {
 			})
 		})
 	}
+}
+
+// staleLog is a log of which a read, once it is slow, yields what stood there before it
+// was let go.
+type staleLog struct {
+	journal.Log
+	slow  atomic.Bool
+	began chan struct{}
+	let   chan struct{}
+}
+
+func (l *staleLog) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[journal.Record, error] {
+	return func(yield func(journal.Record, error) bool) {
+		var found []journal.Record
+		for rec, err := range l.Log.Read(ctx, run, after) {
+			if err != nil {
+				yield(rec, err)
+				return
+			}
+			found = append(found, rec)
+		}
+		if l.slow.Load() {
+			l.began <- struct{}{}
+			<-l.let
+		}
+		for _, rec := range found {
+			if !yield(rec, nil) {
+				return
+			}
+		}
+	}
+}
+
+// A run that is named while it is being read is read once more, since the read may be
+// past what it was named for.
+func TestRunThatIsNamedWhileItIsRead(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		h, feed := newHanging(), &lossyFeed{}
+		p := r.Journal.NewProcess()
+		log := &staleLog{Log: p, began: make(chan struct{}, 10), let: make(chan struct{})}
+		r.Go(r.worker(p, handlers{reducer.KindPlan: h}, func(c *worker.Config) { c.Store, c.Feed = r.NewStore(log), feed }).Run)
+		run := r.start()
+		<-h.began
+		log.slow.Store(true)
+		feed.lost()
+		<-log.began
+		r.Append(run, events.Control, &events.CancelledRun{})
+		feed.lost()
+		feed.lost()
+		synctest.Wait()
+		require.Empty(t, log.began, "one read at a time")
+		log.let <- struct{}{}
+		<-log.began
+		log.let <- struct{}{}
+		h.cancelledWithin(t, 0)
+		require.Empty(t, log.began, "twice is enough")
+	})
 }
 
 // Slow reads of some runs do not hold up the cancel of another, and the reads at
