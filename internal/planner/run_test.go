@@ -346,6 +346,18 @@ func TestSilentProvider(t *testing.T) {
 	}, func(c *planner.Config) { c.CallTimeout = time.Minute })
 }
 
+// A planner announces its provider until it ends.
+func TestAnnouncement(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, r *rig) {
+		for range 3 {
+			time.Sleep(25 * time.Second) // in the bubble
+			names, err := r.Journal.Providers(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, []string{"scripted"}, names)
+		}
+	})
+}
+
 func TestStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newBenchRig(t)

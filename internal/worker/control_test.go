@@ -133,6 +133,8 @@ func TestRunThatIsNamedWhileItIsRead(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, log.began, "one read at a time")
 		log.let <- struct{}{}
+		synctest.Wait()
+		require.Len(t, log.began, 1, "and then another one")
 		<-log.began
 		log.let <- struct{}{}
 		h.cancelledWithin(t, 0)

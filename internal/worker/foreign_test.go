@@ -52,7 +52,11 @@ func TestDeliveriesGivenBackEndNoRun(t *testing.T) {
 				asked <- struct{}{}
 				return worker.Retry(events.LLMAttemptFailed{Kind: events.KindRateLimited, NotAsked: true, Message: "wait"}, time.Second)
 			})})
-			<-asked
+			select {
+			case <-asked:
+			case <-time.After(time.Hour):
+				require.FailNow(t, "nobody asks any more", "%v", r.Memory(run).Error)
+			}
 			synctest.Wait()
 			stop()
 			met := &logged{}
