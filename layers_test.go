@@ -99,7 +99,7 @@ var lower = map[string][]string{
 	"pkg/journal":               {"pkg/events", "internal/retry"},
 	"internal/tokens":           {},
 	"internal/groupcommit":      {"pkg/events", "pkg/journal"},
-	"internal/sharedlog":        {"pkg/events", "pkg/journal"},
+	"internal/sharedlog":        {"pkg/events", "pkg/journal", "internal/retry"},
 	"internal/livetext":         {"pkg/events", "pkg/journal"},
 	"internal/runlog":           {"pkg/events", "pkg/reducer", "pkg/journal", "internal/codec"},
 	"internal/announce":         {"pkg/journal", "pkg/events", "internal/retry"},

@@ -34,6 +34,9 @@ func (e *UnknownTypeError) Error() string {
 type NewerVersionError struct {
 	Type           Type
 	Version, Known int
+	// Event is the event as far as it could be read. Its Data is a [Custom] with the
+	// payload as it stands.
+	Event *Event
 }
 
 // Error names the type and both versions.
@@ -180,6 +183,10 @@ func (c *Codec) Decode(body []byte) (*Event, error) {
 		}
 	}
 	data, err := c.lift(d.typ, d.schema, d.data)
+	if newer := (*NewerVersionError)(nil); errors.As(err, &newer) {
+		newer.Event = &d.event
+		newer.Event.Data = &Custom{Name: d.typ, Data: d.data}
+	}
 	if err != nil {
 		return nil, err
 	}

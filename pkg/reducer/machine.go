@@ -137,7 +137,7 @@ func (m *Machine) Apply(mem *Memory, subject string, body []byte) (*events.Event
 	hash := events.Hash(body)
 	e, err := m.codec.Decode(body)
 	if err != nil {
-		return nil, m.refuse(mem, typeOf(body), err, hash)
+		return nil, m.refuse(mem, typeOf(body), m.checkUnread(mem, s, err), hash)
 	}
 	return e, m.ApplyEvent(mem, s, e, hash)
 }
@@ -146,7 +146,7 @@ func (m *Machine) Apply(mem *Memory, subject string, body []byte) (*events.Event
 // the [events.Hash] of its body.
 func (m *Machine) ApplyEvent(mem *Memory, s events.Subject, e *events.Event, hash string) error {
 	c, err := m.check(mem, s, e)
-	if err == nil && c.rule.agents && (s.Pool != events.AgentsPool || s.To != events.Nobody) {
+	if err == nil && c.rule.agents && !fromAgents(s) {
 		err = fmt.Errorf("%s comes from the actor of agents alone", e.Type())
 	}
 	if err == nil {
@@ -159,6 +159,9 @@ func (m *Machine) ApplyEvent(mem *Memory, s events.Subject, e *events.Event, has
 	return nil
 }
 
+// fromAgents reports whether the subject is that of the actor of agents.
+func fromAgents(s events.Subject) bool { return s.Pool == events.AgentsPool && s.To == events.Nobody }
+
 // typeOf returns the type of a body that is no event, as far as it has one.
 func typeOf(body []byte) events.Type {
 	var envelope struct {
@@ -170,7 +173,8 @@ func typeOf(body []byte) events.Type {
 
 // check says whether e is a legal next event of the run: its place, its chain,
 // the edge, the subject that it came on, and its data. It returns what the event does
-// in the run's state.
+// in the run's state. The data of a built-in type that is an [events.Custom] is that of
+// an [events.NewerVersionError], and is not judged.
 func (m *Machine) check(mem *Memory, s events.Subject, e *events.Event) (cell, error) {
 	c, typ := &mem.Control, e.Type()
 	switch {
@@ -186,12 +190,19 @@ func (m *Machine) check(mem *Memory, s events.Subject, e *events.Event) (cell, e
 	case e.From != mem.State:
 		return cell{}, fmt.Errorf("from is %s, the run is in %s", e.From, mem.State)
 	}
-	if start, ok := e.Data.(*events.Start); ok && mem.N == 0 && !m.table.knows(start.TableHash) {
-		return cell{}, &TableError{Run: mem.RunID, Table: start.TableHash, Own: m.table.hash}
-	}
 	here, ok := m.table.cells[mem.State][typ]
-	if fork, is := e.Data.(*events.Forked); is {
-		to, err := m.checkFork(mem, fork)
+	_, unread := e.Data.(*events.Custom)
+	switch p := e.Data.(type) {
+	case *events.Start:
+		if mem.N == 0 && !m.table.knows(p.TableHash) {
+			return m.checkForeign(mem, s, e)
+		}
+	case *events.Custom:
+		if mem.N == 0 && begins(typ) {
+			return m.checkForeign(mem, s, e)
+		}
+	case *events.Forked:
+		to, err := m.checkFork(mem, p)
 		if err != nil {
 			return cell{}, err
 		}
@@ -205,14 +216,17 @@ func (m *Machine) check(mem *Memory, s events.Subject, e *events.Event) (cell, e
 		return cell{}, fmt.Errorf("to is %s, the table leads from %s by %s to %s", e.To, mem.State, typ, here.to)
 	case c.Poison != nil && typ != events.TypeFatalError && typ != events.TypeCancelled:
 		return cell{}, fmt.Errorf("the run is poisoned at event %d: only FatalError or Cancelled may follow", c.Poison.N)
-	case here.rule.fromNow != nil:
+	case here.rule.fromNow != nil && !unread:
 		from = here.rule.fromNow(mem, e.Data)
 	}
-	switch r := here.rule; {
+	r := here.rule
+	switch {
 	case (from&own == 0 || s.From != mem.State) && !m.table.allows(from, mem.State, s.From):
 		return cell{}, fmt.Errorf("%s in state %s may not come from %s", typ, mem.State, s.From)
 	case r.in != nil && !slices.Contains(r.in, mem.State):
 		return cell{}, fmt.Errorf("has no place in state %s", mem.State)
+	case unread:
+		return here, nil
 	case len(c.Queued) > 0 && mem.State == events.Planning && r.stepsOf(mem, e.Data) > 0:
 		return cell{}, fmt.Errorf("is a reply, but %d calls of the last reply have not gone out yet", len(c.Queued))
 	case here.young:
@@ -220,7 +234,54 @@ func (m *Machine) check(mem *Memory, s events.Subject, e *events.Event) (cell, e
 			return cell{}, err
 		}
 	}
-	return here, here.rule.check(mem, e)
+	return here, r.check(mem, e)
+}
+
+// begins reports whether an event of the built-in type can be a run's first one: it pins
+// the run's table, or takes over another run with its table.
+func begins(typ events.Type) bool { return typ == events.TypeStart || typ == events.TypeForked }
+
+// checkForeign checks the first event of a run whose table is not this one, or cannot be
+// told. Where the event leads, and whether its data is legal, only a program with that
+// table can say, so neither is judged here: builds that did so poisoned runs of newer
+// ones. That a run begins out of its first state holds for every table. The error is a
+// *[TableError] for a Start that is legal so far.
+func (m *Machine) checkForeign(mem *Memory, s events.Subject, e *events.Event) (cell, error) {
+	if s.From != mem.State {
+		return cell{}, fmt.Errorf("%s in state %s may not come from %s", e.Type(), mem.State, s.From)
+	}
+	if p, ok := e.Data.(*events.Start); ok {
+		return cell{}, &TableError{Run: mem.RunID, Table: p.TableHash, Own: m.table.hash}
+	}
+	return cell{rule: ruleOf[e.Type()]}, nil
+}
+
+// checkUnread says what is wrong with a record that could not be decoded. One that has a
+// payload of a newer version is judged by its envelope, as builds that know the version
+// do: they poison the run if it is illegal. If it is legal, the run is theirs alone, which
+// a *[TableError] says.
+//
+// Builds of revisions before [tellsVersions] poisoned every run that held such a record,
+// and some of those runs have ended since, so readers of their logs must do the same.
+func (m *Machine) checkUnread(mem *Memory, s events.Subject, err error) error {
+	var newer *events.NewerVersionError
+	if !errors.As(err, &newer) {
+		return err
+	}
+	first := mem.N == 0 && begins(newer.Type)
+	if !first && m.table.revisions[mem.Control.TableHash] < tellsVersions {
+		return err
+	}
+	c, illegal := m.check(mem, s, newer.Event)
+	switch {
+	case illegal != nil:
+		return illegal
+	case c.rule.agents && !fromAgents(s):
+		return fmt.Errorf("%s comes from the actor of agents alone", newer.Type)
+	case mem.Control.Poison != nil:
+		return err
+	}
+	return &TableError{Run: mem.RunID, Table: mem.Control.TableHash, Own: m.table.hash, Version: newer}
 }
 
 // TransitionError says that the table has no row for an event in a state.
@@ -234,19 +295,17 @@ func (e *TransitionError) Error() string {
 	return fmt.Sprintf("invalid transition: %s in state %s is not in the transition table", e.Event, e.From)
 }
 
-// refuse poisons the run by a record that cannot be read or is not legal, unless it
-// only another program, or only this one with its parent, can read it.
+// refuse poisons the run by a record that cannot be read or is not legal. It leaves the
+// run as it is if the record can be judged only by another program, or only together
+// with the run's parent.
 func (m *Machine) refuse(mem *Memory, typ events.Type, err error, hash string) error {
 	var parent *ParentError
 	var table *TableError
-	var newer *events.NewerVersionError
 	switch {
 	case errors.As(err, &parent):
 		return parent
 	case errors.As(err, &table):
 		return table
-	case errors.As(err, &newer) && m.leaves(mem, newer.Type):
-		return &TableError{Run: mem.RunID, Table: mem.Control.TableHash, Own: m.table.hash, Version: newer}
 	}
 	mem.N++
 	mem.base = nil
@@ -255,16 +314,6 @@ func (m *Machine) refuse(mem *Memory, typ events.Type, err error, hash string) e
 		mem.Control.Poison = &events.Poison{Type: string(typ), N: mem.N, Reason: cut(err.Error(), 500)}
 	}
 	return &IllegalError{N: mem.N, Type: typ, Reason: err.Error()}
-}
-
-// leaves reports whether an event of a version that is not known here is left to a newer
-// build. Builds of revisions before [tellsVersions] ended such runs, and so must every
-// reader of their logs.
-func (m *Machine) leaves(mem *Memory, typ events.Type) bool {
-	if mem.Control.Poison != nil || m.table.Terminal(mem.State) {
-		return false
-	}
-	return mem.N == 0 || ruleOf[typ] == nil || m.table.revisionOf(mem) >= tellsVersions
 }
 
 // fold changes memory by a legal event: by its payload, which sees the state before

@@ -129,27 +129,87 @@ func TestNewerStartIsLeftAlone(t *testing.T) {
 	_, err := s.Machine.Apply(s.Mem, subject, body)
 	require.ErrorAs(t, err, &foreign)
 	require.Zero(t, s.Mem.N)
+	poisonBy(t, s.Run, strings.Replace(subject, ".idle.", ".acting.", 1), body) // no table lets a run begin elsewhere
 }
 
 // TestNewerVersion: a run of this revision that holds a newer version of a payload is
-// left alone; one of a revision whose builds ended it is poisoned, as its log has it.
+// left alone; one of a revision whose builds ended it is poisoned, as its log has it. So
+// is an application's run, and one that pins no revision.
 func TestNewerVersion(t *testing.T) {
-	m := reducer.NewMachine(reducer.MachineOptions{})
-	for revision, hash := range m.Table().Identities() {
-		run, err := startOf(m, hash)
-		require.NoError(t, err)
-		s := &scene{Run: run, t: t}
-		subject, body := s.stored(events.TypeLLMThought, events.Planning, `{}`)
-		body = []byte(strings.Replace(string(body), "LlmThought/1", "LlmThought/2", 1))
-		_, err = m.Apply(s.Mem, subject, body)
-		var foreign *reducer.TableError
-		if revision+1 < 3 {
-			require.NotNil(t, s.Mem.Control.Poison)
-			continue
+	spec := reducer.DefaultSpec()
+	spec.Stay = append(spec.Stay, "Own")
+	table, err := reducer.NewTable(spec)
+	require.NoError(t, err)
+	codec, err := events.NewCodec(events.TypeSpec{Type: "Own"})
+	require.NoError(t, err)
+	m := reducer.NewMachine(reducer.MachineOptions{Table: table, Codec: codec})
+	for revision, hash := range append([]string{""}, table.Identities()...) {
+		for _, typ := range []events.Type{events.TypeLLMThought, "Own"} {
+			run, err := startOf(m, hash)
+			require.NoError(t, err)
+			s := &scene{Run: run, t: t}
+			err = s.Store(s.newer(typ, events.Planning))
+			require.ErrorContains(t, err, "version 99 is newer than 1")
+			if revision < 3 {
+				require.NotNil(t, s.Mem.Control.Poison)
+				continue
+			}
+			var foreign *reducer.TableError
+			require.ErrorAs(t, err, &foreign)
+			require.Equal(t, uint64(1), s.Mem.N)
+			require.Nil(t, s.Mem.Control.Poison)
 		}
-		require.ErrorAs(t, err, &foreign)
-		require.ErrorContains(t, err, "version 2 is newer than 1")
-		require.Equal(t, uint64(1), s.Mem.N)
+	}
+}
+
+// newer is a record of a newer version of the type.
+func (s *scene) newer(typ events.Type, to events.State) (string, []byte) {
+	subject, body := s.stored(typ, to, `{}`)
+	return subject, []byte(strings.Replace(string(body), string(typ)+"/1", string(typ)+"/99", 1))
+}
+
+// TestNewerVersionOutOfPlace: what an envelope says is judged whatever the version of the
+// payload is. Else one record would keep a run from ever ending.
+func TestNewerVersionOutOfPlace(t *testing.T) {
+	for says, c := range map[string]struct {
+		state    events.State
+		typ      events.Type
+		old, now string
+	}{
+		"n is 7, the run's next is 2":              {events.Planning, events.TypeLLMThought, `"n":2`, `"n":7`},
+		"prev does not match":                      {events.Planning, events.TypeLLMThought, `"prev":"`, `"prev":"` + strings.Repeat("0", 64) + `","was":"`},
+		"cause is absent":                          {events.Planning, events.TypeLLMThought, `"cause"`, `"was"`},
+		"from is acting":                           {events.Planning, events.TypeLLMThought, `"from":"planning"`, `"from":"acting"`},
+		"to is acting":                             {events.Planning, events.TypeLLMThought, `"to":"planning"`, `"to":"acting"`},
+		"belongs to run 01932c07":                  {events.Planning, events.TypeLLMThought, `"subject":"`, `"subject":"01932c07-89a1-7cde-8f01-23456789abcd","was":"`},
+		"not in the transition table":              {events.Planning, events.TypeLLMThought, `LlmThought`, `PageDone`},
+		"in state planning may not come from":      {events.Planning, events.TypeLLMThought, "", ""},
+		"HandedOff comes from the actor of agents": {events.Acting, events.TypeHandedOff, "", ""},
+		"Start in state idle may not come from":    {events.Idle, events.TypeStart, "", ""},
+		"Forked in state idle may not come from":   {events.Idle, events.TypeForked, "", ""},
+		"n is 3, the run's next is 1":              {events.Idle, events.TypeStart, `"n":1`, `"n":3`},
+	} {
+		t.Run(says, func(t *testing.T) {
+			s := in(t, c.state)
+			subject, body := s.newer(c.typ, c.state)
+			body = []byte(strings.ReplaceAll(string(body), c.old, c.now))
+			if strings.HasSuffix(says, "may not come from") {
+				subject = strings.Replace(subject, "."+string(c.state)+".", ".reflecting.", 1)
+			}
+			n := s.Mem.N
+			err := s.Store(subject, body)
+			var illegal *reducer.IllegalError
+			require.ErrorAs(t, err, &illegal)
+			require.ErrorContains(t, err, says)
+			require.Equal(t, n+1, s.Mem.N)
+			require.NotNil(t, s.Mem.Control.Poison)
+		})
+	}
+	for state, typ := range map[events.State]events.Type{events.Idle: events.TypeStart, events.Acting: events.TypeToolFailure} {
+		s := in(t, state)
+		to, _ := oracle(state, typ)
+		var foreign *reducer.TableError
+		require.ErrorAs(t, s.Store(s.newer(typ, to)), &foreign)
 		require.Nil(t, s.Mem.Control.Poison)
 	}
 }
