@@ -21,13 +21,16 @@ import (
 func Append(b []byte, v any) ([]byte, error) {
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
+	return w.append(b, v)
+}
+
+func (w *writer) append(b []byte, v any) ([]byte, error) {
+	defer func() { w.text = nil }() // the pool keeps no buffer of the caller's
 	w.text = b
 	if err := w.json.Encode(v); err != nil {
 		return b, err
 	}
-	text := w.text[:len(w.text)-1] // without the line feed
-	w.text = nil
-	return text, nil
+	return w.text[:len(w.text)-1], nil // without the line feed
 }
 
 // writer is an encoder that appends to text.
