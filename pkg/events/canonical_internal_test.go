@@ -203,9 +203,15 @@ func TestWhatHasNoJSONIsRefused(t *testing.T) {
 	nan := math.NaN()
 	usage := Usage{CostUSD: &nan}
 	for _, p := range []Payload{
-		&LLMToolCall{ToolCallReply{Confidence: nan}}, &LLMToolCall{ToolCallReply{Reasoning: []byte("{")}}, &ToolSuccess{Outcome: &ToolOutcome{Usage: &usage}},
+		&LLMToolCall{ToolCallReply{Confidence: nan}}, &LLMToolCall{ToolCallReply{Usage: usage}}, &LLMToolCall{ToolCallReply{Reasoning: []byte("{")}},
+		&LLMFinalAnswer{Reply: Reply{Usage: usage}}, &LLMThought{Reply: Reply{Usage: usage}}, &ToolSuccess{Outcome: &ToolOutcome{Usage: &usage}},
+		&LowConfidence{Confidence: nan},
 	} {
-		_, want := appendPayload(nil, p)
+		plain := any(p)
+		if result, ok := p.(*ToolSuccess); ok {
+			plain = result.Outcome // which is all of its data
+		}
+		_, want := json.Marshal(plain)
 		require.Error(t, want)
 		_, err := DefaultCodec().Encode(&Event{Data: p})
 		require.EqualError(t, err, "event "+string(p.eventType())+": "+want.Error())
