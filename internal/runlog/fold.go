@@ -42,17 +42,22 @@ func (f *Fold) Ancestors() []events.Run { return f.ancestors }
 
 // Apply folds the next record and returns its event. What is wrong with the
 // record itself is in the memory then, as [reducer.Machine.Apply] says, and such
-// an error is [Refused]. Any other error is the log's or a *[ParentGoneError]:
-// nothing was folded.
+// an error is [Refused]; the event comes with it if it could be decoded. Any other
+// error is the log's, a *[ParentGoneError] or a *[reducer.TableError]: nothing was
+// folded, and there is no event.
 func (f *Fold) Apply(ctx context.Context, rec journal.Record) (*events.Event, error) {
 	e, err := f.machine.Apply(f.mem, rec.Subject, rec.Body)
 	if err == nil {
 		return e, nil
 	}
-	if adopted, err := f.adoptFor(ctx, err); !adopted {
-		return e, err
+	adopted, err := f.adoptFor(ctx, err)
+	if adopted {
+		e, err = f.machine.Apply(f.mem, rec.Subject, rec.Body)
 	}
-	return f.machine.Apply(f.mem, rec.Subject, rec.Body)
+	if err != nil && !Refused(err) {
+		return nil, err
+	}
+	return e, err
 }
 
 // ApplyEvent is [Fold.Apply] for a record that is decoded already.

@@ -140,6 +140,12 @@ func TestAForkWithoutItsParentIsAnErrorAndNoPoison(t *testing.T) {
 	require.Equal(t, "run "+run.ID+" was forked from "+gone+", which is gone", orphan.Error())
 	require.Zero(t, mem.N)
 
+	rec, err := f.log.Head(t.Context(), run)
+	require.NoError(t, err)
+	e, err := runlog.NewFold(f.log, forkMachine, run).Apply(t.Context(), rec)
+	require.ErrorAs(t, err, &orphan)
+	require.Nil(t, e, "nothing was folded")
+
 	parent := f.started(1)
 	run = f.inject(f.store.NewID(), events.Forked{Run: parent.ID, At: 9, Hash: "h"})
 	_, err = f.refresh(run)
