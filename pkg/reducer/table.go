@@ -89,7 +89,7 @@ func NewTable(spec TableSpec) (*Table, error) { return newTable(spec, events.Rev
 func newTable(spec TableSpec, revision int) (*Table, error) {
 	t := &Table{
 		spec: TableSpec{
-			Initial: spec.Initial, Terminal: slices.Sorted(slices.Values(spec.Terminal)), Rows: slices.Clone(spec.Rows),
+			Initial: spec.Initial, Terminal: slices.Compact(slices.Sorted(slices.Values(spec.Terminal))), Rows: slices.Clone(spec.Rows),
 			Stay: slices.Compact(slices.Sorted(slices.Values(spec.Stay))),
 		},
 		terminal: map[events.State]bool{}, revision: revision,

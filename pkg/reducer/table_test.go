@@ -142,6 +142,15 @@ func TestTableValidation(t *testing.T) {
 	}
 }
 
+// A state or an event that stands twice in a spec is one, for the hash too, which runs pin.
+func TestHashOfASpecWithRepeats(t *testing.T) {
+	spec := reducer.DefaultSpec()
+	spec.Terminal, spec.Stay = append(spec.Terminal, spec.Terminal...), append(spec.Stay, spec.Stay...)
+	table, err := reducer.NewTable(spec)
+	require.NoError(t, err)
+	require.Equal(t, reducer.DefaultTable().Identities(), table.Identities())
+}
+
 func TestCustomStatesAndTerminals(t *testing.T) {
 	spec := reducer.DefaultSpec()
 	spec.Terminal = append(spec.Terminal, "archived")
