@@ -99,7 +99,7 @@ var planningRules = []rule{
 		check: checkAttemptFailed, legality: 2, fold: foldAttemptFailed,
 		form: func(mem *Memory, e *events.Event) int {
 			if mem.State != events.Planning && e.Data.(*events.LLMAttemptFailed).Interrupted() {
-				return 3
+				return 3 // not every build of revision 2 can read it
 			}
 			return 1
 		},

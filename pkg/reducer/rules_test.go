@@ -214,9 +214,9 @@ func TestNewerVersionOutOfPlace(t *testing.T) {
 	}
 }
 
-// TestFormsOfARevision: an interrupted reply outside Planning is of revision 3. Builds
-// before it end a run that holds one, so none is written into their runs; logs of
-// theirs that hold one are read all the same.
+// TestFormsOfARevision: an interrupted reply outside Planning is of revision 3. Most
+// builds of revision 2 end a run that holds one, so none is written into their runs. The
+// last of them write and read it, with the same hash, so logs that hold one are read.
 func TestFormsOfARevision(t *testing.T) {
 	interrupted := &events.LLMAttemptFailed{Kind: events.KindInterrupted, MessageID: "m-1", Content: "It i"}
 	m := reducer.NewMachine(reducer.MachineOptions{})
