@@ -94,8 +94,8 @@ func (r *Run) ignore(reason error) error {
 // is not one of the machine's, or not of this run, or contradicts itself. Whether
 // it is true is for the log to say.
 func Restore(machine *reducer.Machine, run events.Run, s journal.Snapshot) (*reducer.Memory, error) {
-	if fold := machine.FoldName(); s.Fold != fold || fold == "" {
-		return nil, fmt.Errorf("it was made by the fold %q, this is %q", s.Fold, fold)
+	if !machine.AcceptsFold(s.Fold) {
+		return nil, fmt.Errorf("it was made by the fold %q, this is %q", s.Fold, machine.FoldName())
 	}
 	mem := new(reducer.Memory)
 	if err := codec.Unmarshal(s.Memory, mem); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -69,7 +70,17 @@ func (m *Machine) FoldName() string {
 	if m.own {
 		return ""
 	}
-	return strconv.Itoa(memoryVersion) + "/" + m.table.Hash()
+	return foldName(m.table.Hash())
+}
+
+func foldName(table string) string { return strconv.Itoa(memoryVersion) + "/" + table }
+
+// AcceptsFold reports whether the machine makes of events what the fold of that name made of
+// them: the machine's own, and those of its table's earlier revisions, whose runs it
+// folds alike.
+func (m *Machine) AcceptsFold(name string) bool {
+	table, ok := strings.CutPrefix(name, foldName(""))
+	return ok && !m.own && m.table.revisions[table] > 0
 }
 
 // Initial returns the memory of a run before its first event, with room for what
