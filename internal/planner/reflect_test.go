@@ -54,7 +54,7 @@ func TestReflection(t *testing.T) {
 				require.Equal(t, 30+c.billed, mem.TotalUsage.Total)
 				require.Len(t, mem.History, 1)
 				if c.summary != "" {
-					require.Equal(t, reducer.SummaryTool, mem.History[0].Tool.Name)
+					require.Equal(t, "[SUMMARY]", mem.History[0].Tool.Name)
 					require.Equal(t, c.summary, mem.History[0].Observation)
 				} else {
 					require.Equal(t, "alpha", mem.History[0].Tool.Name)

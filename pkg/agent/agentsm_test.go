@@ -164,7 +164,7 @@ func reflectionAtStep5(t *testing.T) {
 	require.Equal(t, 5, reflected[0].Step)
 	require.Equal(t, llm.PurposeReflect, mock.Requests()[5].Purpose)
 	require.Len(t, a.Memory().History, 1)
-	require.Equal(t, reducer.SummaryTool, a.Memory().History[0].Tool.Name)
+	require.Equal(t, "[SUMMARY]", a.Memory().History[0].Tool.Name)
 	require.Equal(t, "all that was found, in short", a.Memory().History[0].Observation)
 }
 

@@ -6,14 +6,13 @@ import (
 	"errors"
 )
 
-// ErrID is wrapped by every error about the form of an id.
-var ErrID = errors.New("not a lower-case UUIDv7")
+var errID = errors.New("not a lower-case UUIDv7")
 
 // CheckID reports an error unless id is a UUIDv7 (RFC 9562) in its canonical
 // lower-case text form.
 func CheckID(id string) error {
 	if !isID(id) {
-		return ErrID
+		return errID
 	}
 	return nil
 }

@@ -99,9 +99,9 @@ type HistoryEntry struct {
 	Code        string   `json:"code"`
 }
 
-// SummaryTool is the tool name of the one history entry that a reflection
+// summaryTool is the tool name of the one history entry that a reflection
 // leaves.
-const SummaryTool = "[SUMMARY]"
+const summaryTool = "[SUMMARY]"
 
 // PendingApproval is what waits for a human, and what was decided so far.
 type PendingApproval struct {

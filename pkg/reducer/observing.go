@@ -75,7 +75,7 @@ func foldReflection(mem *Memory, e *events.Event) {
 		return
 	}
 	mem.History = []HistoryEntry{{
-		Step: mem.Step, Tool: ToolCall{Name: SummaryTool}, Observation: p.Summary, Success: true, Code: "ok",
+		Step: mem.Step, Tool: ToolCall{Name: summaryTool}, Observation: p.Summary, Success: true, Code: "ok",
 	}}
 	mem.summarize(p.Summary)
 }

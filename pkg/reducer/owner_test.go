@@ -115,7 +115,7 @@ func checkOwner(t require.TestingT, before, after *reducer.Memory, e *events.Eve
 	} else if changed["history"] {
 		require.True(t, from(events.Reflecting))
 		require.Len(t, after.History, 1)
-		require.Equal(t, reducer.SummaryTool, after.History[0].Tool.Name)
+		require.Equal(t, "[SUMMARY]", after.History[0].Tool.Name)
 	}
 	require.Len(t, after.Trace, len(before.Trace)+1, "every event is in the trace")
 	require.Equal(t, before.Trace, after.Trace[:len(before.Trace)])
