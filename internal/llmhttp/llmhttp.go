@@ -60,7 +60,7 @@ func New(row providers.Provider, opts Options) (*Client, error) {
 	}
 	client := *opts.HTTPClient
 	if client.CheckRedirect == nil {
-		client.CheckRedirect = sameHost
+		client.CheckRedirect = sameServer
 	}
 	return &Client{row: row, opts: opts, key: secret(opts.APIKey), http: &client, grace: 5 * time.Second}, nil
 }
@@ -140,10 +140,11 @@ func newHTTPClient() *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// sameHost follows up to ten redirections within a host. Any other redirection is
-// the reply.
-func sameHost(req *http.Request, via []*http.Request) error {
-	if req.URL.Host != via[0].URL.Host || len(via) >= 10 {
+// sameServer follows up to ten redirections within one scheme and host. Any other
+// redirection is the reply: the key would go to another server, or in the clear.
+func sameServer(req *http.Request, via []*http.Request) error {
+	first := via[0].URL
+	if req.URL.Scheme != first.Scheme || req.URL.Host != first.Host || len(via) >= 10 {
 		return http.ErrUseLastResponse
 	}
 	return nil

@@ -221,6 +221,18 @@ func TestRedirections(t *testing.T) {
 	require.Equal(t, "plain", text)
 }
 
+// A redirection to the same host without encryption is not followed.
+func TestRedirectionsKeepTheScheme(t *testing.T) {
+	to := func(url string) *http.Request {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
+		require.NoError(t, err)
+		return r
+	}
+	first := []*http.Request{to("https://llm.example/v1")}
+	require.NoError(t, sameServer(to("https://llm.example/v2"), first))
+	require.ErrorIs(t, sameServer(to("http://llm.example/v1"), first), http.ErrUseLastResponse)
+}
+
 // pieces is a transport that answers streamed requests with the texts, each a while
 // after the one before, and then keeps the stream open. It answers plain requests
 // only if plain is set.
