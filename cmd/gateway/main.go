@@ -16,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -71,7 +72,7 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 			}
 			c, err := control.New(control.Config{
 				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Timers: r.Bus, Directory: r.Bus, Agents: r.Bus, Tombstones: r.Bus,
-				Validator: schema.New(schema.Options{}), CheckScript: wire.CheckScript, CheckApproval: approval.New().Check, CheckEstimator: wire.Estimators().Check,
+				Validator: schema.New(schema.Options{}), CheckScript: scripted.CheckScript, CheckApproval: approval.New().Check, CheckEstimator: wire.Estimators().Check,
 				DefaultNamespace: namespace, PoolWait: poolWait, StallAfter: stall.After, Ready: r.Bus.Ready,
 				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
 			})

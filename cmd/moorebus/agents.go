@@ -14,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/spf13/cobra"
 )
 
@@ -70,7 +71,7 @@ func readDefinitions(stdin io.Reader, file string) ([]definition, error) {
 	if err != nil {
 		return nil, err
 	}
-	options := agentfile.Options{CheckScript: wire.CheckScript, CheckSchema: schema.Check}
+	options := agentfile.Options{CheckScript: scripted.CheckScript, CheckSchema: schema.Check}
 	docs, err := agentfile.ParseFile(data, options)
 	if err == nil && docs.Agent == nil {
 		err = errors.New("holds no agent; an agent has at least a name and llm")

@@ -19,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/spf13/cobra"
 )
@@ -134,7 +135,7 @@ func (c *client) newControl(logger *slog.Logger) (err error) {
 	c.control, err = control.New(control.Config{
 		Store: c.store, Queue: c.Bus, Feed: c.Bus, Timers: c.Bus, Directory: c.Bus, Agents: c.Bus, Tombstones: c.Bus,
 		Instance: cli.DefaultInstance(), Validator: schema.New(schema.Options{}),
-		CheckScript: wire.CheckScript, CheckApproval: approval.New().Check, CheckEstimator: wire.Estimators().Check, Logger: logger,
+		CheckScript: scripted.CheckScript, CheckApproval: approval.New().Check, CheckEstimator: wire.Estimators().Check, Logger: logger,
 		StallAfter: 4 * firstLook, // a gateway looks every quarter of it
 	})
 	return err

@@ -17,6 +17,7 @@ import (
 	"github.com/moorebus/moorebus/internal/session"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/exectool"
 	"github.com/spf13/cobra"
@@ -217,7 +218,7 @@ func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, lo
 	}
 	return host.Options{
 		Providers: providers, Prices: prices, Tools: registry, Subagents: wire.Subagents(docs.Tools), Results: actor.Results{Secrets: secrets},
-		Instance: f.role.Instance, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: f.hosts, MaxStreams: f.clients.Max, MaxClientStreams: f.clients.PerClient, CheckScript: wire.CheckScript,
+		Instance: f.role.Instance, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: f.hosts, MaxStreams: f.clients.Max, MaxClientStreams: f.clients.PerClient, CheckScript: scripted.CheckScript,
 		StallAfter: f.stall.After, PoolWait: f.poolWait, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
 	}, nil
 }

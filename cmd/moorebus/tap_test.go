@@ -16,8 +16,8 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/stretchr/testify/require"
 )
 
@@ -71,7 +71,7 @@ func (p *tapping) interrupt(t *testing.T) string {
 func chatAgent(t *testing.T) events.Agent {
 	t.Helper()
 	a, err := agentfile.ParseAgent([]byte(`{"name": "talker", "mode": "chat", "llm": {"provider": "scripted", "script": [{"text": "Hello."}, {"text": "Fine."}]}}`),
-		agentfile.JSON, agentfile.Options{CheckScript: wire.CheckScript})
+		agentfile.JSON, agentfile.Options{CheckScript: scripted.CheckScript})
 	require.NoError(t, err)
 	return a
 }

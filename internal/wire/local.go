@@ -14,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 )
@@ -44,7 +45,7 @@ func Documents(agentFile, toolFile string) (agentfile.Documents, error) {
 	var docs agentfile.Documents
 	if agentFile != "" {
 		var err error
-		if docs, err = readAgent(agentFile, agentfile.Options{CheckScript: CheckScript, CheckSchema: schema.Check}); err != nil {
+		if docs, err = readAgent(agentFile, agentfile.Options{CheckScript: scripted.CheckScript, CheckSchema: schema.Check}); err != nil {
 			return docs, err
 		}
 		if docs.Agent == nil {

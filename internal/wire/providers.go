@@ -2,7 +2,6 @@ package wire
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -82,15 +81,4 @@ func header(values map[string]string) http.Header {
 		h.Set(name, value)
 	}
 	return h
-}
-
-// CheckScript checks the script of a scripted agent, for readers of agent
-// files.
-func CheckScript(script json.RawMessage) error {
-	settings := append([]byte(`{"provider":"scripted","script":`), script...)
-	if len(script) == 0 {
-		settings = []byte(`{"provider":"scripted"`)
-	}
-	_, err := scripted.Parse(append(settings, '}'))
-	return err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
 )
 
 // Subagents returns the tools of a file that are agents; file may be nil.
@@ -40,7 +41,7 @@ func ActorSubagents(file string, pools []string) ([]subagent.Tool, error) {
 	}
 	var tools []subagent.Tool
 	if file != "" {
-		docs, err := agentfile.ReadFile(file, agentfile.Options{CheckScript: CheckScript})
+		docs, err := agentfile.ReadFile(file, agentfile.Options{CheckScript: scripted.CheckScript})
 		if err != nil {
 			return nil, err
 		}
@@ -58,7 +59,7 @@ func NewSubagents(r Role, tools []subagent.Tool) (*subagent.Subagents, error) {
 	return subagent.New(subagent.Config{
 		Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Agents: r.Bus, Timers: r.Bus, Tombstones: r.Bus,
 		Blobs: r.Bus, Tools: tools, Validator: schema.New(schema.Options{}), Approval: policies, CheckApproval: policies.Check, CheckEstimator: Estimators().Check,
-		CheckScript: CheckScript, Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
+		CheckScript: scripted.CheckScript, Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/internal/breaker"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 	"github.com/moorebus/moorebus/pkg/tool/exectool"
@@ -141,7 +142,7 @@ func ActorTools(file string, pools []string) (*tool.Registry, []string, error) {
 			return nil, nil, err
 		}
 	} else {
-		docs, err := agentfile.ReadFile(file, agentfile.Options{CheckScript: CheckScript, CheckSchema: schema.Check})
+		docs, err := agentfile.ReadFile(file, agentfile.Options{CheckScript: scripted.CheckScript, CheckSchema: schema.Check})
 		if err != nil {
 			return nil, nil, err
 		}

@@ -1,7 +1,6 @@
 package wire_test
 
 import (
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -167,10 +166,4 @@ func TestDocuments(t *testing.T) {
 	require.NotNil(t, docs.Tools)
 	_, err = wire.Documents(both, both)
 	require.ErrorContains(t, err, "remove one of them")
-}
-
-func TestCheckScript(t *testing.T) {
-	require.NoError(t, wire.CheckScript(json.RawMessage(`[{"text":"hi"}]`)))
-	require.Error(t, wire.CheckScript(nil))
-	require.ErrorContains(t, wire.CheckScript(json.RawMessage(`[{"txt":"hi"}]`)), "txt")
 }

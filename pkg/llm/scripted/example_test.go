@@ -43,8 +43,8 @@ func ExampleMock() {
 	// 3 small
 }
 
-func ExampleParse() {
-	_, err := scripted.Parse([]byte(`{"provider": "scripted", "script": [{"text": "one"}, {"txt": "two"}]}`))
+func ExampleCheckScript() {
+	err := scripted.CheckScript([]byte(`[{"text": "one"}, {"txt": "two"}]`))
 	fmt.Println(err)
 	// Output: script[1]: unknown key "txt" (allowed: text, content, calls, error, confidence, usage)
 }

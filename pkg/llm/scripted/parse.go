@@ -15,13 +15,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
-// Script is a checked script. The zero value has no replies.
-type Script struct {
-	entries []entry
-}
-
-// Len is the number of replies.
-func (s Script) Len() int { return len(s.entries) }
+// replies is a checked script.
+type replies []entry
 
 // entry is one reply: a failure, calls with text beside them, or text.
 type entry struct {
@@ -73,31 +68,42 @@ type (
 	}
 )
 
-// Parse reads an agent's `llm` block with its script. It refuses unknown keys,
+// CheckScript refuses the `script` of an agent that [Caller] cannot play. The error says
+// where, as in "script[2].calls[0]".
+func CheckScript(script json.RawMessage) error {
+	settings := []byte(`{}`)
+	if len(script) > 0 {
+		settings = append(append([]byte(`{"script":`), script...), '}')
+	}
+	_, err := parse(settings)
+	return err
+}
+
+// parse reads an agent's `llm` block with its script. It refuses unknown keys,
 // entries that are none or several of text, calls and error, and references to
 // observations that can never exist; the error says where, as in
 // "script[2].calls[0]".
-func Parse(settings json.RawMessage) (Script, error) {
+func parse(settings json.RawMessage) (replies, error) {
 	if len(settings) == 0 {
 		settings = json.RawMessage("{}")
 	}
 	var block blockForm
 	if err := read("llm", settings, &block); err != nil {
-		return Script{}, err
+		return nil, err
 	}
 	if block.Script == nil {
-		return Script{}, errors.New("llm: the scripted provider needs a script (a list of replies)")
+		return nil, errors.New("llm: the scripted provider needs a script (a list of replies)")
 	}
-	s := Script{entries: make([]entry, len(*block.Script))}
+	s := make(replies, len(*block.Script))
 	for i, raw := range *block.Script {
 		where := fmt.Sprintf("script[%d]", i)
 		var f entryForm
 		if err := read(where, raw, &f); err != nil {
-			return Script{}, err
+			return nil, err
 		}
 		var err error
-		if s.entries[i], err = f.entry(where); err != nil {
-			return Script{}, err
+		if s[i], err = f.entry(where); err != nil {
+			return nil, err
 		}
 	}
 	return s, nil

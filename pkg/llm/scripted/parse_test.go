@@ -51,7 +51,7 @@ func TestParseRefuses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s, err := scripted.Parse(json.RawMessage(tt.settings))
 			require.ErrorContains(t, err, tt.want)
-			require.Zero(t, s.Len())
+			require.Zero(t, s)
 		})
 	}
 }
@@ -63,7 +63,7 @@ func TestParseAccepts(t *testing.T) {
 		{"text":"{{not ours}} {{ observation -12 }}","usage":{"total":12}},
 		{"error":{"kind":"context_too_long","message":"m","retry_after_ms":5}}]}`))
 	require.NoError(t, err)
-	require.Equal(t, 4, s.Len())
+	require.Equal(t, 4, s)
 }
 
 func TestUsageOfTheSumAlone(t *testing.T) {
@@ -82,7 +82,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		c := scripted.New()
-		for n := range s.Len() {
+		for n := range s {
 			req := llm.Request{Settings: settings, Replies: n, Observations: []string{"a \"quoted\"\n\\ one"}}
 			res, err := c.Call(t.Context(), req, nil)
 			if (res == nil) == (err == nil) {
@@ -90,4 +90,10 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestCheckScript(t *testing.T) {
+	require.NoError(t, scripted.CheckScript(json.RawMessage(`[{"text":"hi"}]`)))
+	require.Error(t, scripted.CheckScript(nil))
+	require.ErrorContains(t, scripted.CheckScript(json.RawMessage(`[{"txt":"hi"}]`)), "txt")
 }

@@ -43,7 +43,7 @@ type Caller struct {
 	mu sync.Mutex
 	// parsed caches scripts, since many requests carry the same one. No reply
 	// depends on it.
-	parsed map[string]Script
+	parsed map[string]replies
 	order  []string
 	bytes  int
 }
@@ -94,14 +94,14 @@ func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 // InProcess does nothing, see [llm.InProcess].
 func (*Caller) InProcess() {}
 
-func (c *Caller) script(settings json.RawMessage) (Script, error) {
+func (c *Caller) script(settings json.RawMessage) (replies, error) {
 	c.mu.Lock()
 	script, ok := c.parsed[string(settings)]
 	c.mu.Unlock()
 	if ok {
 		return script, nil
 	}
-	script, err := Parse(settings)
+	script, err := parse(settings)
 	if err == nil {
 		c.keep(string(settings), script)
 	}
@@ -109,7 +109,7 @@ func (c *Caller) script(settings json.RawMessage) (Script, error) {
 }
 
 // keep caches a script and drops the oldest ones above the bounds.
-func (c *Caller) keep(settings string, script Script) {
+func (c *Caller) keep(settings string, script replies) {
 	if len(settings) > cacheBytes {
 		return
 	}
@@ -119,7 +119,7 @@ func (c *Caller) keep(settings string, script Script) {
 		return
 	}
 	if c.parsed == nil {
-		c.parsed = map[string]Script{}
+		c.parsed = map[string]replies{}
 	}
 	c.parsed[settings] = script
 	c.order = append(c.order, settings)
@@ -133,12 +133,12 @@ func (c *Caller) keep(settings string, script Script) {
 }
 
 // reply makes the response to req. The error is an *llm.Error.
-func (s Script) reply(req llm.Request) (llm.Response, error) {
-	if req.Replies < 0 || req.Replies >= len(s.entries) {
+func (s replies) reply(req llm.Request) (llm.Response, error) {
+	if req.Replies < 0 || req.Replies >= len(s) {
 		return nil, invalid(fmt.Sprintf("%s: the script has %d, and number %d was asked for",
-			UsedUp, len(s.entries), req.Replies+1))
+			UsedUp, len(s), req.Replies+1))
 	}
-	e := s.entries[req.Replies]
+	e := s[req.Replies]
 	if e.failure != nil {
 		failure := *e.failure
 		return nil, &failure
