@@ -20,7 +20,7 @@ func serve(ctx context.Context) (url string, stop func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	server, err := agent.ServeHTTP(ctx, listener, a)
+	server, err := agent.ServeHTTP(ctx, agent.HTTP{Listener: listener}, a)
 	if err != nil {
 		return "", nil, err
 	}

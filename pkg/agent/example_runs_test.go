@@ -155,7 +155,7 @@ func ExampleServeHTTP() {
 	model := scripted.NewMock(scripted.Say("Hello."), scripted.Say("Hello to the fork."))
 	a := must(agent.New("x").Name("greeter").LLM(model).Build())
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))
-	server := must(agent.ServeHTTP(context.Background(), listener, a))
+	server := must(agent.ServeHTTP(context.Background(), agent.HTTP{Listener: listener}, a))
 	defer func() { _ = server.Close() }()
 	url := "http://" + listener.Addr().String() + "/v1/runs"
 

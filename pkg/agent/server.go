@@ -40,19 +40,43 @@ var errServerClosed = errors.New("the agent's server is closed")
 // one program go together. A process that was killed is waited for until its
 // announcement has expired, for up to [journal.AnnouncementTTL].
 func Serve(ctx context.Context, agents ...*Agent) (*Server, error) {
-	return ServeHTTP(ctx, nil, agents...)
+	return serve(ctx, HTTP{}, agents)
 }
 
-// ServeHTTP is [Serve] that also answers the HTTP interface of a gateway on the
-// listener, which it closes: runs are started, read, steered and ended there. They may be
-// of these agents, or of any that asks their models and tools. Requests need no token, so
-// the listener should be on loopback.
-func ServeHTTP(ctx context.Context, listener net.Listener, agents ...*Agent) (*Server, error) {
+// HTTP says how [ServeHTTP] answers HTTP.
+type HTTP struct {
+	// Listener takes the connections. Required.
+	Listener net.Listener
+	// Token is what requests must present as a bearer token. Empty: requests need
+	// none, so the listener should be on loopback.
+	Token string
+	// Hosts are further names by which a server without a token may be addressed.
+	// Localhost and IP addresses always may; other names are refused, since a web
+	// page could take them.
+	Hosts []string
+}
+
+// ServeHTTP is [Serve] that also answers the HTTP interface of a gateway: runs are
+// started, read, steered and ended there. They may be of these agents, or of any that
+// asks their models and tools. The listener is closed by [Server.Close], and before
+// ServeHTTP returns an error.
+func ServeHTTP(ctx context.Context, options HTTP, agents ...*Agent) (*Server, error) {
+	if options.Listener == nil {
+		return nil, &BuildError{errors.New("HTTP needs a Listener; Serve has no HTTP")}
+	}
+	s, err := serve(ctx, options, agents)
+	if err != nil {
+		_ = options.Listener.Close() // the roles may have closed it
+	}
+	return s, err
+}
+
+func serve(ctx context.Context, options HTTP, agents []*Agent) (*Server, error) {
 	o, err := served(agents)
 	if err != nil {
 		return nil, &BuildError{err}
 	}
-	o.listener = listener
+	o.http = options
 	service, err := o.open(ctx, running)
 	if err != nil {
 		return nil, err

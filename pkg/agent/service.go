@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"maps"
-	"net"
 	"slices"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -47,8 +47,8 @@ type serving struct {
 	prices     llm.Prices
 	estimators tokens.Set
 	logger     *slog.Logger
-	// listener takes HTTP requests; nil: there is no HTTP.
-	listener net.Listener
+	// http has no listener if there is no HTTP.
+	http HTTP
 }
 
 // service is an open bus, and the roles on it.
@@ -105,7 +105,8 @@ func (o serving) pools(registry *tool.Registry) []string {
 func (o serving) makeHost(bus journal.Bus, registry *tool.Registry, how conduct) (*host.Host, error) {
 	options := host.Options{
 		Bus: bus, Machine: o.machine, Tools: registry, Logger: o.logger, Providers: o.providers, Agents: o.agents, Prices: o.prices, Estimators: o.estimators,
-		Subagents: o.subagents, States: o.graph.handlers(), StateTimeout: o.graph.handlerTimeout(), Listener: o.listener,
+		Subagents: o.subagents, States: o.graph.handlers(), StateTimeout: o.graph.handlerTimeout(), Listener: o.http.Listener, Token: o.http.Token, Hosts: o.http.Hosts,
+		CheckScript: scripted.CheckScript,
 	}
 	if how == elsewhere {
 		return host.NewClient(options)
