@@ -37,7 +37,7 @@ it; replay --file reads it as it is.`,
 		if all == (len(args) > 0) {
 			return cli.Usage("name the runs, or use --all for every run, but not both")
 		}
-		if err := checkRunIDs(args); err != nil {
+		if err := cli.CheckRunIDs(args); err != nil {
 			return err
 		}
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
@@ -78,16 +78,6 @@ func (c *client) runs(ids []string) []events.Run {
 		runs = append(runs, c.run(id))
 	}
 	return runs
-}
-
-// checkRunIDs refuses what cannot be a run, before any log is opened.
-func checkRunIDs(ids []string) error {
-	for _, id := range ids {
-		if err := events.CheckID(id); err != nil {
-			return cli.Usage("%q is not a run: %w", id, err)
-		}
-	}
-	return nil
 }
 
 // failed ends the process with code 1 after everything was said.

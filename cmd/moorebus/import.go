@@ -55,7 +55,7 @@ refused once another event was appended to it here.`,
 	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
 	cmd.Flags().BoolVar(&noResume, "no-resume", false, "append nothing to unfinished runs and set no timers; work that their last 1,000 events wake continues anyway")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := checkRunIDs(args[1:]); err != nil {
+		if err := cli.CheckRunIDs(args[1:]); err != nil {
 			return err
 		}
 		f, err := openImport(args[0])

@@ -95,7 +95,7 @@ func (f *purgeFlags) check(ids []string) error {
 	case !f.dryRun && (f.archive == "") == !f.noArchive:
 		return cli.Usage("say where the runs are stored first with --archive, or that they go for good with --no-archive")
 	}
-	return errors.Join(checkRunIDs(ids), f.checkArchive())
+	return errors.Join(cli.CheckRunIDs(ids), f.checkArchive())
 }
 
 // checkArchive says what is wrong with --archive before the whole log is read,

@@ -47,7 +47,7 @@ func newCommand(getenv func(string) string) *cobra.Command {
 		if o.Speed, err = parseSpeed(speed); err != nil {
 			return err
 		}
-		if err := checkRuns(args); err != nil {
+		if err := cli.CheckRunIDs(args); err != nil {
 			return err
 		}
 		return src.use(c.Context(), func(l *opened) error {
@@ -123,7 +123,7 @@ func allOrRuns(all bool, args []string) error {
 	if all == (len(args) > 0) {
 		return cli.Usage("name the runs, or use --all for every run, but not both")
 	}
-	return checkRuns(args)
+	return cli.CheckRunIDs(args)
 }
 
 func diffCommand(src *source) *cobra.Command {
@@ -138,7 +138,7 @@ its patch. With --file twice the first run is in the first file, the second in t
 second.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := checkRuns(args); err != nil {
+			if err := cli.CheckRunIDs(args); err != nil {
 				return err
 			}
 			return src.useTwo(c.Context(), func(a, b *opened) error {

@@ -60,16 +60,6 @@ func (l *opened) runs(ids []string) []events.Run {
 	return runs
 }
 
-// checkRuns refuses what cannot be a run, before any log is opened.
-func checkRuns(ids []string) error {
-	for _, id := range ids {
-		if err := events.CheckID(id); err != nil {
-			return cli.Usage("%q is not a run: %w", id, err)
-		}
-	}
-	return nil
-}
-
 // use opens the one log and closes it after fn.
 func (s *source) use(ctx context.Context, fn func(*opened) error) error {
 	if len(s.files) > 1 {
@@ -126,8 +116,8 @@ func (s *source) open(ctx context.Context, file int, fn func(*opened) error) (er
 	}
 	l.log, l.blobs = f, f
 	err = fn(l)
-	var orphan *runlog.ParentGoneError
-	if errors.As(err, &orphan) {
+	var gone *runlog.ParentGoneError
+	if errors.As(err, &gone) {
 		return fmt.Errorf("%w; export it into the file too", err)
 	}
 	return err

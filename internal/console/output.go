@@ -11,6 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/jsondiff"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -48,12 +49,7 @@ func Formats(allowed ...Format) string {
 }
 
 // WriteJSON writes a value as indented JSON.
-func WriteJSON(w io.Writer, v any) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(v)
-}
+func WriteJSON(w io.Writer, v any) error { return jsondiff.WriteIndented(w, v) }
 
 // WriteYAML writes a value as YAML: the same keys in the same order as its JSON,
 // and numbers as they stand there.

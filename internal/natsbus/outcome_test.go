@@ -72,7 +72,7 @@ func TestStanding(t *testing.T) {
 
 // What an append in doubt comes to is what the log says: it is stored, it never will
 // be, or it is to be sent again while there is time.
-func TestDoubtSettles(t *testing.T) {
+func TestUnknownOutcomeIsResolved(t *testing.T) {
 	t.Parallel()
 	bus := newBus(t, 1)
 	bus.Replicas = 3 // as far as it knows

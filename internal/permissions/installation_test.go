@@ -52,7 +52,7 @@ type installation struct {
 }
 
 // newInstallation runs planner, observer, gateway and the actor of pool web. The
-// tool of pool gpu is announced by an actor that is gone, see forsake.
+// tool of pool gpu is announced by an actor that is gone, see withdrawPool.
 func newInstallation(t *testing.T, r *rig) *installation {
 	t.Helper()
 	in := &installation{rig: r, t: t, buses: map[string]*natsbus.Bus{}}
@@ -151,8 +151,8 @@ func (in *installation) serve() {
 	in.start(g.Run, err)
 }
 
-// forsake takes the announcement of pool gpu back, as time would.
-func (in *installation) forsake() {
+// withdrawPool takes the announcement of pool gpu back, as time would.
+func (in *installation) withdrawPool() {
 	in.t.Helper()
 	msg := nats.NewMsg("$KV.tools_gpu.gone")
 	msg.Header.Set("KV-Operation", "DEL")
@@ -224,7 +224,7 @@ func testInstallation(t *testing.T, servers int) {
 	expiring := in.begin(func(a *events.Agent) { a.Approval.Expires = events.Duration(time.Second) }, payScript)
 	late := in.begin(func(a *events.Agent) { a.Budget = &events.Budget{MaxWallTime: events.Duration(time.Second)} }, payScript)
 	require.NoError(t, in.gateway.Ready(t.Context()))
-	in.forsake()
+	in.withdrawPool()
 	in.arrives(whole, events.WaitingForHuman)
 	in.arrives(expiring, events.Done)
 	in.arrives(late, events.Errored)

@@ -153,7 +153,7 @@ func (p *printer) record(ctx context.Context, rec journal.Record) error {
 		if err := p.speak(ctx, e); err != nil {
 			return err
 		}
-		if err := p.pace(ctx, e.Time, &line); err != nil {
+		if err := p.waitFor(ctx, e.Time, &line); err != nil {
 			return err
 		}
 		p.last = e.Time
@@ -161,8 +161,8 @@ func (p *printer) record(ctx context.Context, rec journal.Record) error {
 	return p.write(line, rec.Body)
 }
 
-// pace waits until it is the event's time.
-func (p *printer) pace(ctx context.Context, at time.Time, line *Line) error {
+// waitFor waits until it is the event's time.
+func (p *printer) waitFor(ctx context.Context, at time.Time, line *Line) error {
 	if p.first.IsZero() {
 		p.first, p.begun = at, p.o.Clock.Now()
 	}

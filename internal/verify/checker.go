@@ -79,9 +79,9 @@ type checker struct {
 	// illegal record does not stand on the one before it. wentOn: a later event
 	// takes an illegal one for legal. handled: the run was ended for its poison.
 	broken, unchained, wentOn, handled bool
-	// orphan: what the run was forked from is not in the log, so that nothing of
+	// parentGone: what the run was forked from is not in the log, so that nothing of
 	// it can be checked.
-	orphan bool
+	parentGone bool
 	// foreign: the run is of another transition table, so that only its chain can
 	// be checked.
 	foreign bool
@@ -104,7 +104,7 @@ type room struct {
 // outcome is the verdict on what was read so far.
 func (c *checker) outcome() Outcome {
 	switch {
-	case c.orphan:
+	case c.parentGone:
 		return Orphaned
 	case c.foreign && !c.broken:
 		return Foreign
@@ -152,7 +152,7 @@ func (c *checker) next(ctx context.Context, rec journal.Record, s events.Subject
 	c.n, c.head = n+1, hash
 	chained := err == nil && e.N == n+1 && e.Prev == head
 	switch {
-	case c.orphan:
+	case c.parentGone:
 		return nil
 	case c.foreign:
 		c.link(rec, head)
@@ -181,7 +181,7 @@ func (c *checker) next(ctx context.Context, rec journal.Record, s events.Subject
 			c.found(rec, e.Type(), err.Error())
 			return nil
 		case errors.As(err, &gone):
-			c.orphan = true
+			c.parentGone = true
 			c.found(rec, e.Type(), err.Error())
 			return nil
 		case err != nil && !runlog.Refused(err):

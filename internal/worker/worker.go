@@ -2,7 +2,7 @@
 // whether the work is still due, do it, append the outcome under the run's
 // condition, acknowledge.
 //
-// A [Worker] consumes the events that enter the states of its [Inbox]es. What
+// A [Worker] consumes the events that enter the states of its inboxes. What
 // has to be done follows from the run's memory alone ([reducer.Effects]); how it
 // is done is a [Handler]'s matter, one for each kind of effect. The loop holds no
 // business logic and no state that the log does not hold: any worker may die at

@@ -6,7 +6,7 @@
 // [Machine.Apply]; [Effects] is a function of the memory alone and names every
 // piece of work by a key, so that a runtime can start what is new, cancel what
 // is gone and leave the rest alone. What an event's subject has to be follows
-// from memory and payload by [Route].
+// from memory and payload, see [Machine.Draft].
 //
 // Nothing here reads a clock, a random source, a file or the environment: times
 // and ids come in events, and no result depends on the order of a map. The same
