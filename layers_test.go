@@ -117,6 +117,7 @@ var lower = map[string][]string{
 	"internal/output":           {"pkg/events", "pkg/reducer"},
 	"internal/jsondiff":         {},
 	"internal/logwalk":          {"pkg/events", "pkg/journal"},
+	"internal/journalcheck":     {"pkg/events", "pkg/journal"},
 }
 
 // ports are the ports, with what their adapters may import.
@@ -228,7 +229,7 @@ func mayImport(dir string) (may []string, everything, known bool) {
 	switch {
 	case suites[dir] != "":
 		of := suites[dir]
-		return append(slices.Clone(lower[of]), of, "internal/simulated"), false, lower[of] != nil || slices.Contains(roles, of)
+		return append(slices.Clone(lower[of]), of, "internal/simulated", "internal/journalcheck"), false, lower[of] != nil || slices.Contains(roles, of)
 	case lower[dir] != nil:
 		return lower[dir], false, true
 	case portOf(dir) != "":

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -171,7 +172,7 @@ func (f *File) Strays(ctx context.Context, shard int) iter.Seq2[journal.Record, 
 			return
 		}
 		for _, at := range places {
-			if journal.CheckSubject(f.shards, at.subject) == nil {
+			if journalcheck.Subject(f.shards, at.subject) == nil {
 				continue
 			}
 			rec, err := f.record(at)

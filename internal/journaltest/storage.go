@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/stretchr/testify/require"
@@ -106,7 +107,7 @@ func storageBounds(t *testing.T, storage journal.Storage) {
 		require.NoError(t, err)
 		require.Len(t, found.Entries, 3)
 		require.Equal(t, total, found.Total)
-		require.True(t, slices.IsSortedFunc(found.Entries, func(a, b events.Entry) int { return journal.CompareTags(a.Tags, b.Tags) }))
+		require.True(t, slices.IsSortedFunc(found.Entries, func(a, b events.Entry) int { return journalcheck.CompareTags(a.Tags, b.Tags) }))
 	}
 	found, err := storage.FindEntries(ctx, of, journal.StorageQuery{Tags: []string{"zbig"}, MaxBytes: 1})
 	require.NoError(t, err)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -123,7 +124,7 @@ func (b *Bus) strays(ctx context.Context, shard int) ([]journal.Record, error) {
 	stream := events.StreamName(shard)
 	var found []string
 	err := b.Subjects(ctx, stream, events.StreamSubjects(shard), func(subject string) {
-		if journal.CheckSubject(b.shards, subject) != nil {
+		if journalcheck.Subject(b.shards, subject) != nil {
 			found = append(found, subject)
 		}
 	})
@@ -162,7 +163,7 @@ func filtersFor(subjects []string, everything string) []string {
 
 // Drop remembers a key.
 func (b *Bus) Drop(ctx context.Context, key string) error {
-	if err := journal.CheckDropKey(key); err != nil {
+	if err := journalcheck.DropKey(key); err != nil {
 		return err
 	}
 	subject := kvSubjectPrefix + droppedBucket + "." + key

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/groupcommit"
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -44,7 +45,7 @@ type pubAck struct {
 // not answered and that the log does not hold. With group commit it may wait before
 // that for what is under way in its shard.
 func (b *Bus) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (uint64, error) {
-	if err := journal.CheckAppend(b.shards, run, entries); err != nil {
+	if err := journalcheck.Append(b.shards, run, entries); err != nil {
 		return 0, err
 	}
 	if err := ctx.Err(); err != nil {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/s2"
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -227,7 +228,7 @@ func snapshotRef(run events.Run) events.Ref {
 // is read for somebody who waits, and gzip takes longer to unpack than the memory to
 // read.
 func (b *Bus) PutSnapshot(ctx context.Context, run events.Run, s journal.Snapshot) error {
-	if err := journal.CheckRun(b.shards, run); err != nil {
+	if err := journalcheck.Run(b.shards, run); err != nil {
 		return fmt.Errorf("snapshot: %w", err)
 	}
 	data, err := packed(s)

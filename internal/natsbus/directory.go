@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -34,7 +35,7 @@ const (
 // Announce says that an instance runs these tools. It makes the pool's buckets
 // if they are missing and the connection may.
 func (b *Bus) Announce(ctx context.Context, pool, instance string, tools []events.ToolSpec) error {
-	if err := journal.CheckTools(pool, tools); err != nil {
+	if err := journalcheck.Tools(pool, tools); err != nil {
 		return err
 	}
 	body, err := encodeTools(tools)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -338,5 +339,5 @@ func (b *Bus) asked(subject string) (events.Run, bool) {
 		return events.Run{}, false
 	}
 	run := events.NewRun(tokens[1], tokens[2], b.shards)
-	return run, journal.CheckRun(b.shards, run) == nil
+	return run, journalcheck.Run(b.shards, run) == nil
 }

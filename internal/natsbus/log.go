@@ -7,6 +7,7 @@ import (
 	"iter"
 	"strconv"
 
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -16,7 +17,7 @@ import (
 // Read yields the run's records after the given sequence number.
 func (b *Bus) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
-		if err := journal.CheckRun(b.shards, run); err != nil {
+		if err := journalcheck.Run(b.shards, run); err != nil {
 			yield(journal.Record{}, err)
 			return
 		}
@@ -82,7 +83,7 @@ func (b *Bus) Last(ctx context.Context, shard int) (uint64, error) {
 
 // Head returns the run's last record.
 func (b *Bus) Head(ctx context.Context, run events.Run) (journal.Record, error) {
-	if err := journal.CheckRun(b.shards, run); err != nil {
+	if err := journalcheck.Run(b.shards, run); err != nil {
 		return journal.Record{}, err
 	}
 	rec, err := b.HeadOn(ctx, events.StreamName(run.Shard), run.Filter())
@@ -108,7 +109,7 @@ var _ journal.Fetcher = (*Bus)(nil)
 
 // Fetch returns the record with that sequence number in the run's shard.
 func (b *Bus) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Record, error) {
-	if err := journal.CheckRun(b.shards, run); err != nil {
+	if err := journalcheck.Run(b.shards, run); err != nil {
 		return journal.Record{}, err
 	}
 	msg, err := b.Direct(ctx, events.StreamName(run.Shard), append(strconv.AppendUint([]byte(`{"seq":`), seq, 10), '}'))

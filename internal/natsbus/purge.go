@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -17,7 +18,7 @@ const trimTimeout = 5 * time.Minute
 
 // Purge removes the run's records up to the sequence number.
 func (b *Bus) Purge(ctx context.Context, run events.Run, upTo uint64) (uint64, error) {
-	if err := journal.CheckRun(b.shards, run); err != nil {
+	if err := journalcheck.Run(b.shards, run); err != nil {
 		return 0, fmt.Errorf("purge: %w", err)
 	}
 	if upTo == 0 {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -19,7 +20,7 @@ import (
 )
 
 // An agent's storage is two buckets, one for each writer. An entry lies under the
-// key of its tags ([journal.TagsKey]). Beside it, each of its tags leads to it by
+// key of its tags ([journalcheck.TagsKey]). Beside it, each of its tags leads to it by
 // a key `tag.<digest of the tag>.<key of the entry>`, so that a load reads only what
 // has the tag. That is written first: a pointer to an entry that is not there is
 // harmless, and the same save writes both again.
@@ -96,7 +97,7 @@ func (b *Bus) saveEntry(ctx context.Context, of journal.StorageOf, by journal.Wr
 	if err != nil {
 		return err
 	}
-	bucket, key := kvSubjectPrefix+storageBucket(of, by)+".", journal.TagsKey(e.Tags)
+	bucket, key := kvSubjectPrefix+storageBucket(of, by)+".", journalcheck.TagsKey(e.Tags)
 	create := func() error {
 		if err := b.roomFor(ctx, of); err != nil {
 			return err
@@ -145,7 +146,7 @@ func (b *Bus) storedEntry(ctx context.Context, of journal.StorageOf, tags []stri
 		if !there {
 			continue
 		}
-		rec, err := b.HeadOn(ctx, kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."+journal.TagsKey(tags))
+		rec, err := b.HeadOn(ctx, kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."+journalcheck.TagsKey(tags))
 		if errors.Is(err, journal.ErrNotFound) || b.removed(bucket, err) {
 			continue
 		}
@@ -195,7 +196,7 @@ func (b *Bus) FindEntries(ctx context.Context, of journal.StorageOf, q journal.S
 	if err := of.Check(); err != nil {
 		return journal.Found{}, err
 	}
-	q = q.WithDefaults()
+	q = journalcheck.WithDefaults(q)
 	find := b.findByTags
 	if q.Value != "" || len(q.Tags) == 0 {
 		find = b.findByValue
@@ -211,7 +212,7 @@ func (b *Bus) findByTags(ctx context.Context, of journal.StorageOf, q journal.St
 		bucket := storageBucket(of, by)
 		err := b.eachKey(ctx, bucket, tagKey(q.Tags[0])+"*", func(_ string, rec journal.Record) {
 			var tags []string
-			if json.Unmarshal(rec.Body, &tags) == nil && journal.HasTags(tags, q.Tags) {
+			if json.Unmarshal(rec.Body, &tags) == nil && (journal.StorageQuery{Tags: q.Tags}).Match(events.Entry{Tags: tags}) {
 				first.add(tags)
 			}
 		})
@@ -230,7 +231,7 @@ func (b *Bus) findByTags(ctx context.Context, of journal.StorageOf, q journal.St
 			return journal.Found{}, err
 		}
 		found.Entries = append(found.Entries, e)
-		if taken := journal.TakeEntries(found.Entries, q); len(taken) < len(found.Entries) {
+		if taken := journalcheck.TakeEntries(found.Entries, q); len(taken) < len(found.Entries) {
 			found.Entries = taken
 			break
 		}
@@ -295,7 +296,7 @@ func (b *Bus) eachKey(ctx context.Context, bucket, keys string, take func(key st
 	return nil
 }
 
-// first holds the first sets of tags in the order of [journal.CompareTags], and
+// first holds the first sets of tags in the order of [journalcheck.CompareTags], and
 // counts them all.
 type first struct {
 	limit int
@@ -307,12 +308,12 @@ func newFirst(limit int) *first { return &first{limit: limit, seen: map[string]s
 
 // add takes a set, and returns one that has to make way for it.
 func (f *first) add(tags []string) (out []string) {
-	key := journal.TagsKey(tags)
+	key := journalcheck.TagsKey(tags)
 	if _, known := f.seen[key]; known {
 		return nil
 	}
 	f.seen[key] = struct{}{}
-	at, _ := slices.BinarySearchFunc(f.tags, tags, journal.CompareTags)
+	at, _ := slices.BinarySearchFunc(f.tags, tags, journalcheck.CompareTags)
 	if at >= f.limit {
 		return tags
 	}
@@ -335,18 +336,18 @@ func (m *matches) look(body []byte) {
 	if json.Unmarshal(body, &e) != nil || !m.q.Match(e) {
 		return
 	}
-	m.entries[journal.TagsKey(e.Tags)] = e
+	m.entries[journalcheck.TagsKey(e.Tags)] = e
 	if out := m.first.add(e.Tags); out != nil {
-		delete(m.entries, journal.TagsKey(out))
+		delete(m.entries, journalcheck.TagsKey(out))
 	}
 }
 
 func (m *matches) found() journal.Found {
 	all := make([]events.Entry, 0, len(m.first.tags))
 	for _, tags := range m.first.tags {
-		all = append(all, m.entries[journal.TagsKey(tags)])
+		all = append(all, m.entries[journalcheck.TagsKey(tags)])
 	}
-	return journal.Found{Entries: journal.TakeEntries(all, m.q), Total: len(m.first.seen)}
+	return journal.Found{Entries: journalcheck.TakeEntries(all, m.q), Total: len(m.first.seen)}
 }
 
 // initStorage makes the buckets of an agent's storage.

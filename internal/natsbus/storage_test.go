@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -95,7 +96,7 @@ func TestHalfASaveIsHarmless(t *testing.T) {
 	require.NoError(t, bus.SaveEntry(t.Context(), of, journal.WrittenByActor, e))
 	kv, err := bus.JS.KeyValue(t.Context(), storageBucket(of, journal.WrittenByActor))
 	require.NoError(t, err)
-	require.NoError(t, kv.Purge(context.Background(), journal.TagsKey(e.Tags)))
+	require.NoError(t, kv.Purge(context.Background(), journalcheck.TagsKey(e.Tags)))
 	for _, q := range []journal.StorageQuery{{Tags: e.Tags}, {}} {
 		found, err := bus.FindEntries(t.Context(), of, q)
 		require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/natsbus/pull"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -32,7 +33,7 @@ func timerName(run events.Run, kind string) string { return run.Namespace + "." 
 
 // SetTimer stores a schedule of the run's timer in place of the one before.
 func (b *Bus) SetTimer(ctx context.Context, run events.Run, kind string, at time.Time, data []byte) error {
-	if err := journal.CheckTimer(b.shards, run, kind, data); err != nil {
+	if err := journalcheck.Timer(b.shards, run, kind, data); err != nil {
 		return err
 	}
 	name := timerName(run, kind)
@@ -48,7 +49,7 @@ func (b *Bus) SetTimer(ctx context.Context, run events.Run, kind string, at time
 
 // CancelTimer removes the run's timer if it has not fired.
 func (b *Bus) CancelTimer(ctx context.Context, run events.Run, kind string) error {
-	if err := journal.CheckTimer(b.shards, run, kind, nil); err != nil {
+	if err := journalcheck.Timer(b.shards, run, kind, nil); err != nil {
 		return err
 	}
 	name := timerName(run, kind)
@@ -134,7 +135,7 @@ func (b *Bus) parseTimer(rec journal.Record) (journal.Timer, error) {
 		return journal.Timer{}, fmt.Errorf("want %s<namespace>.<run>.<kind>", timerDue)
 	}
 	run := events.NewRun(tokens[0], tokens[1], b.shards)
-	if err := journal.CheckTimer(b.shards, run, tokens[2], rec.Body); err != nil {
+	if err := journalcheck.Timer(b.shards, run, tokens[2], rec.Body); err != nil {
 		return journal.Timer{}, err
 	}
 	return journal.Timer{Run: run, Kind: tokens[2], Data: rec.Body}, nil

@@ -7,6 +7,7 @@ import (
 	"sort"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -28,7 +29,7 @@ func (p *Process) Fetch(ctx context.Context, run events.Run, seq uint64) (journa
 }
 
 func (p *Process) fetch(ctx context.Context, run events.Run, seq uint64) (journal.Record, error) {
-	if err := p.readable(ctx, journal.CheckRun(p.Shards(), run)); err != nil {
+	if err := p.readable(ctx, journalcheck.Run(p.Shards(), run)); err != nil {
 		return journal.Record{}, err
 	}
 	rec, key, found := p.j.lookAt(run.Shard, seq)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/groupcommit"
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -144,7 +145,7 @@ func runKey(namespace, id string) string { return namespace + "." + id }
 
 // Append stores the entries under the condition that the run's log ends at last.
 func (p *Process) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (uint64, error) {
-	if err := journal.CheckAppend(p.Shards(), run, entries); err != nil {
+	if err := journalcheck.Append(p.Shards(), run, entries); err != nil {
 		return 0, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -300,7 +301,7 @@ func (j *Journal) announce(shard, from int) {
 // Read yields the run's records after the given sequence number.
 func (p *Process) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
-		if err := p.readable(ctx, journal.CheckRun(p.Shards(), run)); err != nil {
+		if err := p.readable(ctx, journalcheck.Run(p.Shards(), run)); err != nil {
 			yield(journal.Record{}, fmt.Errorf("read run %s: %w", run.ID, err))
 			return
 		}
@@ -341,7 +342,7 @@ func (j *Journal) run(run events.Run) []journal.Record {
 
 // Head returns the run's last record.
 func (p *Process) Head(ctx context.Context, run events.Run) (journal.Record, error) {
-	if err := p.readable(ctx, journal.CheckRun(p.Shards(), run)); err != nil {
+	if err := p.readable(ctx, journalcheck.Run(p.Shards(), run)); err != nil {
 		return journal.Record{}, fmt.Errorf("head of run %s: %w", run.ID, err)
 	}
 	recs := p.j.run(run)
@@ -404,7 +405,7 @@ func (p *Process) Strays(ctx context.Context, shard int) iter.Seq2[journal.Recor
 		}
 		recs, _ := p.j.records(shard)
 		for _, rec := range recs {
-			if journal.CheckSubject(p.Shards(), rec.Subject) != nil && !yield(rec, nil) {
+			if journalcheck.Subject(p.Shards(), rec.Subject) != nil && !yield(rec, nil) {
 				return
 			}
 		}

@@ -8,13 +8,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // PutSnapshot replaces the run's snapshot.
 func (p *Process) PutSnapshot(_ context.Context, run events.Run, s journal.Snapshot) error {
-	if err := journal.CheckRun(p.Shards(), run); err != nil {
+	if err := journalcheck.Run(p.Shards(), run); err != nil {
 		return fmt.Errorf("snapshot: %w", err)
 	}
 	text, err := json.Marshal(s)
@@ -66,7 +67,7 @@ func (p *Process) Snapshotted(context.Context) ([]events.Run, error) {
 
 // PutTombstone notes that the run was purged.
 func (p *Process) PutTombstone(_ context.Context, run events.Run, t journal.Tombstone) error {
-	if err := journal.CheckRun(p.Shards(), run); err != nil {
+	if err := journalcheck.Run(p.Shards(), run); err != nil {
 		return fmt.Errorf("tombstone: %w", err)
 	}
 	text, err := json.Marshal(t)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -16,7 +17,7 @@ var _ journal.Storage = (*Process)(nil)
 var ErrStorageAway = errors.New("simulated fault: the storage does not answer")
 
 // storage is the entries of every agent by [journal.StorageOf.String] and
-// [journal.TagsKey], of both writers together: the last one to write wins.
+// [journalcheck.TagsKey], of both writers together: the last one to write wins.
 type storage struct {
 	entries map[string]map[string]events.Entry
 	// tries counts what was asked, so that what is repeated meets another fate.
@@ -44,7 +45,7 @@ func (p *Process) SaveEntry(ctx context.Context, of journal.StorageOf, by journa
 		return fmt.Errorf("save to the storage of %s: nobody writes as %q", of, by)
 	}
 	return p.asked(ctx, of, func(s *storage) error {
-		key := journal.TagsKey(e.Tags)
+		key := journalcheck.TagsKey(e.Tags)
 		away := p.j.away(of, "save "+key)
 		if away && p.j.opts.chance("storage stored", of.String(), key, s.tries[of.String()+" save "+key]) < 0.5 {
 			return ErrStorageAway
@@ -63,7 +64,7 @@ func (p *Process) SaveEntry(ctx context.Context, of journal.StorageOf, by journa
 // StoredEntry returns the entry with exactly these tags, or ErrNotFound.
 func (p *Process) StoredEntry(ctx context.Context, of journal.StorageOf, tags []string) (found events.Entry, err error) {
 	err = p.asked(ctx, of, func(s *storage) error {
-		key := journal.TagsKey(tags)
+		key := journalcheck.TagsKey(tags)
 		if p.j.away(of, "read "+key) {
 			return ErrStorageAway
 		}
@@ -80,7 +81,7 @@ func (p *Process) StoredEntry(ctx context.Context, of journal.StorageOf, tags []
 // FindEntries returns entries that match.
 func (p *Process) FindEntries(ctx context.Context, of journal.StorageOf, q journal.StorageQuery) (found journal.Found, err error) {
 	err = p.asked(ctx, of, func(s *storage) error {
-		if p.j.away(of, "find "+journal.TagsKey(q.Tags)+q.Value) {
+		if p.j.away(of, "find "+journalcheck.TagsKey(q.Tags)+q.Value) {
 			return ErrStorageAway
 		}
 		all := []events.Entry{}
@@ -89,8 +90,8 @@ func (p *Process) FindEntries(ctx context.Context, of journal.StorageOf, q journ
 				all = append(all, events.Entry{Tags: slices.Clone(e.Tags), Value: e.Value})
 			}
 		}
-		slices.SortFunc(all, func(a, b events.Entry) int { return journal.CompareTags(a.Tags, b.Tags) })
-		found = journal.Found{Entries: journal.TakeEntries(all, q), Total: len(all)}
+		slices.SortFunc(all, func(a, b events.Entry) int { return journalcheck.CompareTags(a.Tags, b.Tags) })
+		found = journal.Found{Entries: journalcheck.TakeEntries(all, q), Total: len(all)}
 		return nil
 	})
 	return found, err

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -69,7 +70,7 @@ func (p *Process) locked(f func(s *stores)) error {
 
 // Announce says that an instance runs these tools.
 func (p *Process) Announce(_ context.Context, pool, instance string, tools []events.ToolSpec) error {
-	if err := journal.CheckTools(pool, tools); err != nil {
+	if err := journalcheck.Tools(pool, tools); err != nil {
 		return err
 	}
 	return p.locked(func(s *stores) {
@@ -275,7 +276,7 @@ func (p *Process) Blob(_ context.Context, ref events.Ref) ([]byte, error) {
 
 // Drop remembers a key.
 func (p *Process) Drop(_ context.Context, key string) error {
-	if err := journal.CheckDropKey(key); err != nil {
+	if err := journalcheck.DropKey(key); err != nil {
 		return err
 	}
 	return p.locked(func(s *stores) { s.dropped[key] = true })

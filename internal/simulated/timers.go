@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -63,7 +64,7 @@ func (t *timers) cancel(key string) {
 
 // changeTimer does what is to be done to a timer, unless a fault prevents it.
 func (p *Process) changeTimer(ctx context.Context, run events.Run, kind string, data []byte, change func(key string)) error {
-	if err := journal.CheckTimer(p.Shards(), run, kind, data); err != nil {
+	if err := journalcheck.Timer(p.Shards(), run, kind, data); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {

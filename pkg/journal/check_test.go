@@ -32,18 +32,7 @@ func TestFilterMatch(t *testing.T) {
 	}
 }
 
-func TestCheckAppend(t *testing.T) {
-	run := events.NewRun("ns", id, 3)
-	entry := Entry{Subject: events.Subject{Run: run, From: events.Planning, To: events.Acting, Pool: "web"}}
-	require.NoError(t, CheckAppend(3, run, []Entry{entry}))
-	require.ErrorContains(t, CheckAppend(3, run, nil), "no entries")
-	for shards := range 3 {
-		if shards > 0 && events.ShardOf(id, shards) != run.Shard {
-			require.ErrorContains(t, CheckAppend(shards, run, []Entry{entry}), "belongs to shard")
-		}
-	}
-	entry.Body = make([]byte, MaxBody+1)
-	require.ErrorIs(t, CheckAppend(3, run, []Entry{entry}), ErrTooLarge)
+func TestCheckShard(t *testing.T) {
 	require.NoError(t, CheckShard(3, 2))
 	require.Error(t, CheckShard(3, 3))
 	require.Error(t, CheckShard(3, -1))

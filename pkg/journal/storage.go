@@ -1,10 +1,7 @@
 package journal
 
 import (
-	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -101,20 +98,9 @@ const (
 	DefaultMaxBytes = 32 << 10
 )
 
-// WithDefaults returns the query with its bounds.
-func (q StorageQuery) WithDefaults() StorageQuery {
-	if q.Limit <= 0 {
-		q.Limit = DefaultLimit
-	}
-	if q.MaxBytes <= 0 {
-		q.MaxBytes = DefaultMaxBytes
-	}
-	return q
-}
-
 // Match reports whether an entry is asked for.
 func (q StorageQuery) Match(e events.Entry) bool {
-	return HasTags(e.Tags, q.Tags) && (q.Value == "" || strings.Contains(strings.ToLower(e.Value), strings.ToLower(q.Value)))
+	return hasTags(e.Tags, q.Tags) && (q.Value == "" || strings.Contains(strings.ToLower(e.Value), strings.ToLower(q.Value)))
 }
 
 // Found is what a query found.
@@ -124,29 +110,14 @@ type Found struct {
 	Total int
 }
 
-// HasTags reports whether a set of tags contains all of the others.
-func HasTags(set, wanted []string) bool {
+// hasTags reports whether a set of tags contains all of the others.
+func hasTags(set, wanted []string) bool {
 	for _, tag := range wanted {
 		if _, has := slices.BinarySearch(set, tag); !has {
 			return false
 		}
 	}
 	return true
-}
-
-// CompareTags orders sets of tags: fewer tags first, then by the tags.
-func CompareTags(a, b []string) int {
-	return cmp.Or(cmp.Compare(len(a), len(b)), slices.Compare(a, b))
-}
-
-// TagsKey names a set of tags: the SHA-256 of its JSON text, in hexadecimal.
-func TagsKey(tags []string) string {
-	text, err := json.Marshal(tags)
-	if err != nil {
-		panic("a list of strings does not marshal: " + err.Error())
-	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:])
 }
 
 // EntryBytes is the size of an entry as JSON text.
@@ -190,16 +161,4 @@ func CheckEntry(e events.Entry) error {
 		return fmt.Errorf("the value has %d bytes as JSON text, at most %d are allowed; split it: %w", n, MaxValueBytes, ErrTooLarge)
 	}
 	return nil
-}
-
-// TakeEntries returns the first of the entries that fit into a query's bounds.
-func TakeEntries(entries []events.Entry, q StorageQuery) []events.Entry {
-	q = q.WithDefaults()
-	size := 0
-	for i, e := range entries {
-		if size += EntryBytes(e); i > 0 && (i >= q.Limit || size > q.MaxBytes) {
-			return entries[:i]
-		}
-	}
-	return entries
 }

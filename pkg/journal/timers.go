@@ -2,7 +2,6 @@ package journal
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -63,20 +62,4 @@ type Timers interface {
 	// is about that of their times. When ctx ends it asks for no more, waits for
 	// the handlers that run, and returns nil; other errors are final.
 	ConsumeTimers(ctx context.Context, slots int, handle func(TimerDelivery)) error
-}
-
-// CheckTimer reports what is wrong with a timer before anything is sent: a run
-// that is not in its own shard of the given number of shards, a kind that is no
-// token, or ErrTooLarge for its data.
-func CheckTimer(shards int, run events.Run, kind string, data []byte) error {
-	if err := CheckRun(shards, run); err != nil {
-		return fmt.Errorf("timer: %w", err)
-	}
-	if !events.ValidToken(kind) {
-		return fmt.Errorf("timer of run %s: kind %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", run.ID, kind)
-	}
-	if len(data) > MaxTimerData {
-		return fmt.Errorf("timer %s of run %s: %d bytes of data, at most %d are allowed: %w", kind, run.ID, len(data), MaxTimerData, ErrTooLarge)
-	}
-	return nil
 }
