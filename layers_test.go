@@ -94,6 +94,8 @@ var lower = map[string][]string{
 	"pkg/events":                {"internal/codec"},
 	"pkg/reducer":               {"pkg/events", "internal/codec"},
 	"internal/retry":            {},
+	"internal/truncate":         {},
+	"internal/diskspace":        {},
 	"pkg/llm":                   {"internal/retry"},
 	"pkg/tool":                  {"internal/retry"},
 	"pkg/journal":               {"pkg/events", "internal/retry"},
@@ -110,10 +112,10 @@ var lower = map[string][]string{
 	"internal/agentfile/strict": {},
 	"internal/approval":         {"pkg/events", "pkg/reducer"},
 	"internal/toolcall":         {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval", "internal/announce", "internal/retry"},
-	"internal/contextedit":      {"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool"},
+	"internal/contextedit":      {"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "internal/truncate"},
 	"internal/refusal":          {},
 	"internal/launch":           {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile", "internal/refusal"},
-	"pkg/embedded":              {"internal/retry"},
+	"pkg/embedded":              {"internal/retry", "internal/diskspace"},
 	"internal/output":           {"pkg/events", "pkg/reducer"},
 	"internal/jsondiff":         {},
 	"internal/logwalk":          {"pkg/events", "pkg/journal"},
@@ -123,8 +125,8 @@ var lower = map[string][]string{
 // ports are the ports, with what their adapters may import.
 var ports = map[string][]string{
 	"pkg/llm":         {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers"},
-	"pkg/tool":        {"pkg/tool", "internal/retry"},
-	"pkg/journal":     {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit"},
+	"pkg/tool":        {"pkg/tool", "internal/retry", "internal/truncate"},
+	"pkg/journal":     {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit", "internal/journalcheck"},
 	"internal/tokens": {"internal/tokens"},
 }
 
@@ -175,7 +177,7 @@ var roles = []string{"internal/planner", "internal/actor", "internal/subagent", 
 var rolesMay = []string{
 	"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
-	"internal/jsondiff", "internal/logwalk", "internal/providers",
+	"internal/jsondiff", "internal/logwalk", "internal/providers", "internal/truncate",
 	"internal/livetext", "internal/sharedlog",
 	"internal/refusal",
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -208,7 +209,7 @@ func (m memory) search(ctx context.Context, e events.Entry) (string, events.Payl
 	var b strings.Builder
 	fmt.Fprintf(&b, "Found %d:", found.Total)
 	for _, e := range found.Entries {
-		shown := tool.Prefix(e.Value, shownBytes)
+		shown := truncate.Prefix(e.Value, shownBytes)
 		if shown != e.Value {
 			shown += fmt.Sprintf("… (%d bytes)", len(e.Value))
 		}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/diskspace"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/permissions"
 	"github.com/moorebus/moorebus/internal/providers"
@@ -238,7 +239,7 @@ func space(dir string) []natsbus.Finding {
 		}
 		dir = filepath.Dir(dir)
 	}
-	free, _, known := embedded.FreeSpace(dir)
+	free, _, known := diskspace.Free(dir)
 	mend := "free some space, or name a directory on another disk with --data"
 	switch {
 	case !known:

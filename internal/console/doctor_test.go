@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moorebus/moorebus/internal/diskspace"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -264,7 +265,7 @@ func TestRolesThatDisagree(t *testing.T) {
 }
 
 func TestSpace(t *testing.T) {
-	if _, _, known := embedded.FreeSpace("."); known {
+	if _, _, known := diskspace.Free("."); known {
 		require.Len(t, space(filepath.Join(t.TempDir(), "a", "b")), 1)
 	}
 }

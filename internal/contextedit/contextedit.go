@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -181,7 +182,7 @@ func arguments(text string, into any) {
 // Clip makes text from outside fit for the log: valid UTF-8, and at most so many bytes.
 func Clip(most int, text string) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
-	if begin := tool.Prefix(text, int64(most)); begin != text {
+	if begin := truncate.Prefix(text, int64(most)); begin != text {
 		return begin + "…"
 	}
 	return text

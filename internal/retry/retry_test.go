@@ -104,3 +104,13 @@ func TestErrors(t *testing.T) {
 	require.EqualError(t, retry.After(s, errFailed), "failed")
 	require.EqualError(t, retry.After(s, nil), "try again in 1s")
 }
+
+func TestParseHeader(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for value, want := range map[string]time.Duration{
+		"": 0, "0": 0, "7": 7 * time.Second, " 120 ": 2 * time.Minute, "-1": 0, "1.5": 0, "soon": 0, "99999999999999999999": 0,
+		"Fri, 02 Jan 2026 03:04:15 GMT": 10 * time.Second, "Fri, 02 Jan 2026 03:04:00 GMT": 0,
+	} {
+		require.Equal(t, want, retry.ParseHeader(value, now), value)
+	}
+}

@@ -26,6 +26,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"github.com/moorebus/moorebus/internal/diskspace"
 )
 
 // Options says how to run the server.
@@ -86,7 +88,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	if _, total, known := FreeSpace(o.Dir); known {
+	if _, total, known := diskspace.Free(o.Dir); known {
 		// The server would take what is free now for its own limit, and refuse to make
 		// streams when less is free at its next start. See [Server.Full].
 		settings.JetStreamMaxStore = int64(total)

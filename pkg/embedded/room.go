@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/moorebus/moorebus/internal/diskspace"
 	"github.com/moorebus/moorebus/internal/retry"
 )
 
@@ -59,7 +60,7 @@ func (s *Server) Full() error {
 func (s *Server) Storable() int64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	free, _, known := FreeSpace(s.dir)
+	free, _, known := diskspace.Free(s.dir)
 	info, err := s.nats.Jsz(nil)
 	if err != nil || !known {
 		return 0
@@ -133,7 +134,7 @@ func (s *Server) look() {
 // room returns nil if there is room, given what it returned before. A disk that was
 // full has to have twice as much free, so that this does not change all the time.
 func (s *Server) room(was *FullError) *FullError {
-	free, total, known := FreeSpace(s.dir)
+	free, total, known := diskspace.Free(s.dir)
 	least := s.reserve
 	if least == 0 {
 		least = min(mostReserve, total/reserveShare)

@@ -21,6 +21,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/diskspace"
 )
 
 const patience = time.Minute
@@ -28,7 +30,7 @@ const patience = time.Minute
 // A disk with less room than is kept free takes no writes, and takes them again when
 // there is room.
 func TestKeepsRoom(t *testing.T) {
-	free, _, known := FreeSpace(".")
+	free, _, known := diskspace.Free(".")
 	require.True(t, known)
 	var lines strings.Builder
 	srv, err := Start(t.Context(), Options{Dir: t.TempDir(), Reserve: free << 1, Logger: slog.New(slog.NewTextHandler(&lines, nil))})

@@ -1,12 +1,6 @@
 package tool
 
-import (
-	"context"
-	"net/http"
-	"strconv"
-	"strings"
-	"time"
-)
+import "context"
 
 // Gate decides whether a tool may be called now. It is safe for concurrent use.
 type Gate interface {
@@ -33,17 +27,4 @@ func (r *Registry) gated(ctx context.Context, t *registered, call Call) (string,
 	result, failure := r.attempt(ctx, t, call)
 	leave(failure)
 	return result, failure
-}
-
-// ParseRetryAfter reads the value of a Retry-After header (RFC 9110): how long
-// from now a server wants to be left alone, 0 if it does not say.
-func ParseRetryAfter(value string, now time.Time) time.Duration {
-	value = strings.TrimSpace(value)
-	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
-		return time.Duration(seconds) * time.Second
-	}
-	if at, err := http.ParseTime(value); err == nil {
-		return max(at.Sub(now), 0)
-	}
-	return 0
 }

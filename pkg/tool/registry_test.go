@@ -286,16 +286,6 @@ func TestExecuteWaitsAsLongAsItIsTold(t *testing.T) {
 	}
 }
 
-func TestParseRetryAfter(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for value, want := range map[string]time.Duration{
-		"": 0, "0": 0, "7": 7 * time.Second, " 120 ": 2 * time.Minute, "-1": 0, "1.5": 0, "soon": 0, "99999999999999999999": 0,
-		"Fri, 02 Jan 2026 03:04:15 GMT": 10 * time.Second, "Fri, 02 Jan 2026 03:04:00 GMT": 0,
-	} {
-		require.Equal(t, want, tool.ParseRetryAfter(value, now), value)
-	}
-}
-
 func TestExecuteRetriesUntilItWorks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{def: tool.Definition{Effect: tool.Pure, Retries: 9}}

@@ -39,25 +39,22 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
-// DefaultBaseURL is where calls go when no other base URL is given.
-const DefaultBaseURL = providers.AnthropicURL
-
-// DefaultMaxTokens bounds a reply where neither agent nor provider says how.
-const DefaultMaxTokens = 4096
+// defaultMaxTokens bounds a reply where neither agent nor provider says how.
+const defaultMaxTokens = 4096
 
 // Options configure a [Caller]. The zero value lacks only a key or a base URL.
 type Options struct {
 	// APIKey is sent as x-api-key. It may be empty where BaseURL is set, for
 	// servers that want none.
 	APIKey string
-	// BaseURL is the address before /v1/messages. Default [DefaultBaseURL].
+	// BaseURL is the address before /v1/messages. Default: Anthropic's own.
 	BaseURL string
 	// Model is used by requests that name none.
 	Model string
 	// Header is sent with every request, such as anthropic-beta.
 	Header http.Header
 	// MaxTokens bounds the replies to requests that do not, in tokens; thinking
-	// comes on top of it. Default [DefaultMaxTokens].
+	// comes on top of it. Default 4096.
 	MaxTokens int
 	// Timeout bounds one Call in all. Default 10 minutes.
 	Timeout time.Duration
@@ -94,7 +91,7 @@ func New(opts Options) (*Caller, error) {
 		return nil, err
 	}
 	if opts.MaxTokens <= 0 {
-		opts.MaxTokens = DefaultMaxTokens
+		opts.MaxTokens = defaultMaxTokens
 	}
 	return &Caller{opts: opts, http: client}, nil
 }

@@ -31,16 +31,13 @@ import (
 	"github.com/sashabaranov/go-openai"
 )
 
-// DefaultBaseURL is where calls go when no other base URL is given.
-const DefaultBaseURL = providers.OpenAIURL
-
 // Options configure a [Caller]. The zero value lacks only a key or a base URL.
 type Options struct {
 	// APIKey is sent as bearer token. It may be empty where BaseURL is set, for
 	// servers that want none.
 	APIKey string
 	// BaseURL is the address up to and including the version, such as
-	// http://localhost:11434/v1. Default [DefaultBaseURL].
+	// http://localhost:11434/v1. Default: OpenAI's own.
 	BaseURL string
 	// Model is used by requests that name none.
 	Model string

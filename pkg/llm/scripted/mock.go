@@ -45,7 +45,7 @@ func Ask(tool, arguments string) llm.Response {
 }
 
 // Call returns the next reply, and after the last one an *llm.Error of KindInvalid with
-// the message [UsedUp]. A call whose context has ended uses no reply and is not counted.
+// the message "no more programmed responses". A call whose context has ended uses no reply and is not counted.
 func (m *Mock) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func (m *Mock) next(req llm.Request) (reply any, n int) {
 	m.requests = append(m.requests, req)
 	n = len(m.requests)
 	if n > len(m.replies) {
-		return invalid(fmt.Sprintf("%s: there were %d, and this is call %d", UsedUp, len(m.replies), n)), n
+		return invalid(fmt.Sprintf("%s: there were %d, and this is call %d", usedUp, len(m.replies), n)), n
 	}
 	return m.replies[n-1], n
 }

@@ -75,7 +75,7 @@ func TestMockGivesEveryReplyOnce(t *testing.T) {
 	wg.Wait()
 	require.Equal(t, n, m.CallCount())
 	_, err := m.Call(t.Context(), llm.Request{}, nil)
-	require.ErrorContains(t, err, scripted.UsedUp)
+	require.ErrorContains(t, err, "no more programmed responses")
 }
 
 func TestMockTakesNothingAfterTheEndOfItsContext(t *testing.T) {

@@ -31,8 +31,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
-// UsedUp is the message of the error that follows the last reply.
-const UsedUp = "no more programmed responses"
+// usedUp is the message of the error that follows the last reply.
+const usedUp = "no more programmed responses"
 
 // defaultModel is the name that replies carry where the request names none.
 const defaultModel = "scripted"
@@ -136,7 +136,7 @@ func (c *Caller) keep(settings string, script replies) {
 func (s replies) reply(req llm.Request) (llm.Response, error) {
 	if req.Replies < 0 || req.Replies >= len(s) {
 		return nil, invalid(fmt.Sprintf("%s: the script has %d, and number %d was asked for",
-			UsedUp, len(s), req.Replies+1))
+			usedUp, len(s), req.Replies+1))
 	}
 	e := s[req.Replies]
 	if e.failure != nil {

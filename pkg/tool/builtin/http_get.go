@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -134,9 +136,9 @@ func (g *httpGet) failure(ctx context.Context, err error) error {
 
 func statusFailure(res *http.Response) error {
 	body, _ := io.ReadAll(io.LimitReader(res.Body, maxErrorBody+1)) // what could be read is enough
-	f := tool.Failf(tool.CodeHTTPStatus, "HTTP status %d: %s", res.StatusCode, tool.Cut(string(body), maxErrorBody, res.ContentLength))
+	f := tool.Failf(tool.CodeHTTPStatus, "HTTP status %d: %s", res.StatusCode, truncate.Result(string(body), maxErrorBody, res.ContentLength))
 	f.Passing = res.StatusCode == http.StatusTooManyRequests || res.StatusCode >= 500
-	if f.RetryAfter = tool.ParseRetryAfter(res.Header.Get("Retry-After"), time.Now()); f.RetryAfter > 0 {
+	if f.RetryAfter = retry.ParseHeader(res.Header.Get("Retry-After"), time.Now()); f.RetryAfter > 0 {
 		f.Message += fmt.Sprintf(" (try again in %s)", f.RetryAfter.Round(time.Second))
 	}
 	return f
@@ -150,5 +152,5 @@ func (g *httpGet) read(ctx context.Context, res *http.Response) (string, error) 
 	if looksBinary(data) {
 		return "", tool.Failf(tool.CodeFailed, "the page is not text (%s)", res.Header.Get("Content-Type"))
 	}
-	return tool.Cut(string(data), g.max, res.ContentLength), nil
+	return truncate.Result(string(data), g.max, res.ContentLength), nil
 }

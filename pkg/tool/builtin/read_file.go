@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -142,7 +143,7 @@ func (r *readFile) read(file *os.File, in readFileInput, limit int64) (string, e
 	if int64(len(data)) <= limit {
 		return string(data), nil
 	}
-	text := tool.Prefix(string(data), limit)
+	text := truncate.Prefix(string(data), limit)
 	if text == "" {
 		text = string(data[:limit]) // a limit below one character: go on all the same
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"unicode/utf8"
 
-	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/internal/truncate"
 )
 
 // head keeps the first max bytes that are written, and one more by which
@@ -25,7 +25,7 @@ func (h *head) Write(p []byte) (int, error) {
 }
 
 // String returns what was kept, with a marker where something was not.
-func (h *head) String() string { return tool.Cut(string(h.kept), h.max, h.total) }
+func (h *head) String() string { return truncate.Result(string(h.kept), h.max, h.total) }
 
 // end returns the last n bytes that were kept.
 func (h *head) end(n int) string {

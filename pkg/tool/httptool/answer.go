@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -21,7 +23,7 @@ func (t *httpTool) read(ctx context.Context, res *http.Response) (string, error)
 	if err != nil {
 		return "", t.broken(ctx, n, err)
 	}
-	return tool.Cut(body.String(), t.max, res.ContentLength), nil
+	return truncate.Result(body.String(), t.max, res.ContentLength), nil
 }
 
 // broken is the failure of an answer that ended in the middle of its body.
@@ -69,10 +71,10 @@ func statusFailure(res *http.Response) error {
 		f.Message += " (a redirect, not followed)"
 	}
 	if text := strings.TrimSpace(string(body)); text != "" {
-		f.Message += ": " + tool.Cut(text, maxErrorBody, res.ContentLength)
+		f.Message += ": " + truncate.Result(text, maxErrorBody, res.ContentLength)
 	}
 	f.Passing = res.StatusCode == http.StatusTooManyRequests || res.StatusCode >= 500
-	if f.RetryAfter = tool.ParseRetryAfter(res.Header.Get("Retry-After"), time.Now()); f.RetryAfter > 0 {
+	if f.RetryAfter = retry.ParseHeader(res.Header.Get("Retry-After"), time.Now()); f.RetryAfter > 0 {
 		f.Message += fmt.Sprintf(" (try again in %s)", f.RetryAfter.Round(time.Second))
 	}
 	return f

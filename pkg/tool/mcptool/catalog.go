@@ -12,6 +12,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -96,7 +97,7 @@ func (s *server) take(l *listing, t *mcp.Tool) (full bool) {
 // leave notes that a tool is not taken, for the first of them.
 func (l *listing) leave(name string, why error) {
 	if len(l.left) < maxLeft {
-		l.left[tool.Prefix(name, maxName)] = why.Error()
+		l.left[truncate.Prefix(name, maxName)] = why.Error()
 	}
 }
 
@@ -148,7 +149,7 @@ func (s *server) definition(t *mcp.Tool) (tool.Definition, error) {
 	}
 	effect, risk := classes(t.Annotations)
 	def := tool.Definition{
-		Name: toolName(s.opts.Name, t.Name), Description: tool.Prefix(t.Description, maxDescription), Schema: schema,
+		Name: toolName(s.opts.Name, t.Name), Description: truncate.Prefix(t.Description, maxDescription), Schema: schema,
 		Effect: effect, Risk: risk,
 	}
 	return tool.Redefine(&remote{def: def}, s.opts.Over).Definition().WithDefaults(), nil

@@ -11,7 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/internal/retry"
 )
 
 const (
@@ -227,7 +227,7 @@ type statusError struct {
 
 func statusOf(res *http.Response) *statusError {
 	return &statusError{
-		code: res.StatusCode, status: res.Status, retryAfter: tool.ParseRetryAfter(res.Header.Get("Retry-After"), time.Now()),
+		code: res.StatusCode, status: res.Status, retryAfter: retry.ParseHeader(res.Header.Get("Retry-After"), time.Now()),
 	}
 }
 

@@ -1,12 +1,13 @@
 //go:build linux || darwin
 
-package embedded
+// Package diskspace says how much room a file system has.
+package diskspace
 
 import "golang.org/x/sys/unix"
 
-// FreeSpace returns how many bytes the file system of a directory has left for this
+// Free returns how many bytes the file system of a directory has left for this
 // user, and how many it has altogether. It is not known on every system.
-func FreeSpace(dir string) (free, total uint64, known bool) {
+func Free(dir string) (free, total uint64, known bool) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
 		return 0, 0, false

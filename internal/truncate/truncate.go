@@ -1,15 +1,16 @@
-package tool
+// Package truncate cuts texts that are too long.
+package truncate
 
 import (
 	"fmt"
 	"unicode/utf8"
 )
 
-// Cut bounds a result: text of at most limit bytes is returned as it is, a
+// Result bounds what a tool gives back: text of at most limit bytes is returned as it is, a
 // longer one as its beginning, in whole characters, with a marker that the model
 // can read. Total is how many bytes there were in all, negative if not known; it
 // is what text was cut from where text itself was only read a little beyond limit.
-func Cut(text string, limit, total int64) string {
+func Result(text string, limit, total int64) string {
 	if int64(len(text)) <= limit {
 		return text
 	}
