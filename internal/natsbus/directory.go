@@ -46,6 +46,8 @@ func (b *Bus) Announce(ctx context.Context, pool, instance string, tools []event
 	if err := b.announce(ctx, msg, func() error { return b.createPool(ctx, pool) }); err != nil {
 		return fmt.Errorf("announce tools of pool %s: %w", pool, err)
 	}
+	// The pool may be new, whoever made it: who looks for its tools now must find them.
+	b.pools.forget("")
 	return nil
 }
 

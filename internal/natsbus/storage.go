@@ -414,7 +414,6 @@ func (g *Grants) UseStorage(of journal.StorageOf, by journal.Writer) {
 
 // createPool makes the buckets of a pool that are missing.
 func (b *Bus) createPool(ctx context.Context, pool string) error {
-	b.pools.forget("")
 	return errors.Join(
 		b.createBucket(ctx, toolsConfig(pool, b.Replicas)),
 		b.createStore(ctx, resultsConfig(pool, b.Replicas)),
