@@ -116,12 +116,9 @@ type Bus struct {
 	appenders []*appender
 	grouped   bool
 
-	ackWaits cache[time.Duration]
-	pools    cache[[]string]
-	// assigned are the pools that the operator has assigned tools to.
-	assigned cache[map[string]string]
-
 	mu sync.Mutex
+	// ackWaits are those of consumers, by name, as they were some seconds ago.
+	ackWaits map[string]knownAckWait
 	// announced has the sequence numbers of what this bus announced last, by subject.
 	announced map[string]uint64
 	// said is what was said once in the log.
@@ -142,7 +139,7 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 	if err != nil {
 		return nil, fmt.Errorf("natsbus: %w", err)
 	}
-	b := &Bus{Client: client, opts: o, said: map[string]bool{}, announced: map[string]uint64{}}
+	b := &Bus{Client: client, opts: o, said: map[string]bool{}, ackWaits: map[string]knownAckWait{}, announced: map[string]uint64{}}
 	if err := b.discover(ctx); err != nil {
 		unhook()
 		return nil, err
@@ -259,51 +256,4 @@ func (b *Bus) Ready(ctx context.Context) error {
 // shardInfo returns the description of a shard's stream.
 func (b *Bus) shardInfo(ctx context.Context, shard int) (*jetstream.StreamInfo, error) {
 	return b.Stream(ctx, events.StreamName(shard))
-}
-
-// cache keeps what the server answered for a while, by key. The zero value is empty.
-type cache[T any] struct {
-	mu   sync.Mutex
-	kept map[string]cached[T]
-}
-
-type cached[T any] struct {
-	value T
-	at    time.Time
-	// forgotten counts calls of forget: an answer to an earlier question is not kept.
-	forgotten int
-}
-
-// get returns what is kept if it is not older than age, else what load returns. If load
-// fails, the value that was kept is returned with the error.
-func (c *cache[T]) get(key string, age time.Duration, load func() (T, error)) (T, error) {
-	c.mu.Lock()
-	old := c.kept[key]
-	c.mu.Unlock()
-	if time.Since(old.at) < age {
-		return old.value, nil
-	}
-	value, err := load()
-	if err != nil {
-		return old.value, err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.kept == nil {
-		c.kept = make(map[string]cached[T])
-	}
-	if c.kept[key].forgotten == old.forgotten {
-		c.kept[key] = cached[T]{value, time.Now(), old.forgotten}
-	}
-	return value, nil
-}
-
-// forget drops what is kept under a key.
-func (c *cache[T]) forget(key string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.kept == nil {
-		c.kept = make(map[string]cached[T])
-	}
-	c.kept[key] = cached[T]{forgotten: c.kept[key].forgotten + 1}
 }

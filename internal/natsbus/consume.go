@@ -121,17 +121,29 @@ func (b *Bus) Undelivered(ctx context.Context, inbox journal.Inbox, shard int, s
 // ackWait returns a consumer's ack wait. It asks again after some seconds, since an
 // operator may change it while workers run; while the bus is away the last answer stands.
 func (b *Bus) ackWait(ctx context.Context, d durable) (time.Duration, error) {
-	kept, err := b.ackWaits.get(d.name, ackWaitFresh, func() (time.Duration, error) {
-		info, err := b.Consumer(ctx, events.StreamName(0), d.name)
-		if err != nil {
-			return 0, err
-		}
-		return info.CachedInfo().Config.AckWait, nil
-	})
-	if kept > 0 {
-		err = nil
+	b.mu.Lock()
+	known := b.ackWaits[d.name]
+	b.mu.Unlock()
+	if time.Since(known.at) < ackWaitFresh {
+		return known.wait, nil
 	}
-	return kept, err
+	info, err := b.Consumer(ctx, events.StreamName(0), d.name)
+	switch {
+	case err != nil && known.wait > 0:
+		return known.wait, nil
+	case err != nil:
+		return 0, err
+	}
+	known = knownAckWait{info.CachedInfo().Config.AckWait, time.Now()}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ackWaits[d.name] = known
+	return known.wait, nil
+}
+
+type knownAckWait struct {
+	wait time.Duration
+	at   time.Time
 }
 
 const ackWaitFresh = 4 * time.Second

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
@@ -23,9 +22,6 @@ import (
 )
 
 const (
-	// poolsFresh is how long the list of pools is used without asking again: a
-	// new pool is rare, a run that looks for its tools is not.
-	poolsFresh = 250 * time.Millisecond
 	// kvOperation marks a message of a bucket that deletes a key.
 	kvOperation = "KV-Operation"
 	// maxLast is how many keys a server reads at once.
@@ -46,8 +42,6 @@ func (b *Bus) Announce(ctx context.Context, pool, instance string, tools []event
 	if err := b.announce(ctx, msg, func() error { return b.createPool(ctx, pool) }); err != nil {
 		return fmt.Errorf("announce tools of pool %s: %w", pool, err)
 	}
-	// The pool may be new, whoever made it: who looks for its tools now must find them.
-	b.pools.forget("")
 	return nil
 }
 
@@ -319,17 +313,15 @@ func (b *Bus) firstTime(what string) bool {
 
 // livePools returns the pools that have a bucket of tools.
 func (b *Bus) livePools(ctx context.Context) ([]string, error) {
-	pools, err := b.pools.get("", poolsFresh, func() (pools []string, err error) {
-		names, err := b.StreamNames(ctx)
-		for _, name := range names {
-			if pool, ok := strings.CutPrefix(name, kvStreamPrefix+toolsPrefix); ok {
-				pools = append(pools, pool)
-			}
-		}
-		return pools, err
-	})
+	names, err := b.StreamNames(ctx)
 	if err != nil {
 		return nil, err
+	}
+	var pools []string
+	for _, name := range names {
+		if pool, ok := strings.CutPrefix(name, kvStreamPrefix+toolsPrefix); ok {
+			pools = append(pools, pool)
+		}
 	}
 	return pools, nil
 }
@@ -439,24 +431,21 @@ func (b *Bus) PutOffers(ctx context.Context, o journal.Offers) error {
 
 // assignedPools returns the pools of the tools that the operator has assigned.
 func (b *Bus) assignedPools(ctx context.Context) (map[string]string, error) {
-	assigned, err := b.assigned.get("", poolsFresh, func() (map[string]string, error) {
-		info, err := b.shardInfo(ctx, 0)
-		if err != nil {
-			return nil, err
-		}
-		byPool, err := readPoolTools(info.Config.Metadata)
-		pools := map[string]string{}
-		for pool, tools := range byPool {
-			for _, tool := range tools {
-				pools[tool] = pool
-			}
-		}
-		return pools, err
-	})
+	info, err := b.shardInfo(ctx, 0)
 	if err != nil {
 		return nil, err
 	}
-	return assigned, nil
+	byPool, err := readPoolTools(info.Config.Metadata)
+	if err != nil {
+		return nil, err
+	}
+	pools := map[string]string{}
+	for pool, tools := range byPool {
+		for _, tool := range tools {
+			pools[tool] = pool
+		}
+	}
+	return pools, nil
 }
 
 // readPoolTools reads the operator's lists from the first stream's metadata.
