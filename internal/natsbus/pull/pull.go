@@ -57,6 +57,9 @@ type puller struct {
 	sources []*source
 	next    int
 	handle  func(*nats.Msg)
+	// work hands a delivery to a handler's goroutine that is idle. Its stack has grown
+	// already, which would otherwise be copied anew for every delivery.
+	work chan *nats.Msg
 
 	// reserve is how many credits a source may hold for long while nothing comes. With
 	// several sources the other slots are free to go where the work is.
@@ -90,7 +93,7 @@ type prepared struct {
 }
 
 // Run hands what the sources deliver to handle, on at most so many slots at once, until
-// ctx ends. handle runs in a goroutine of its own. Run returns when every handler has. The
+// ctx ends. handle runs in a goroutine that handles nothing else meanwhile. Run returns when every handler has. The
 // error is that of a source's Prepare, or says that the server refuses the requests.
 func Run(ctx context.Context, client *api.Client, sources []Source, slots int, handle func(*nats.Msg)) error {
 	p := newPuller(client, sources, slots, handle)
@@ -107,6 +110,7 @@ func Run(ctx context.Context, client *api.Client, sources []Source, slots int, h
 	}
 	err := p.loop(preparing)
 	p.drain()
+	close(p.work)
 	p.handlers.Wait()
 	return err
 }
@@ -114,7 +118,7 @@ func Run(ctx context.Context, client *api.Client, sources []Source, slots int, h
 func newPuller(client *api.Client, sources []Source, slots int, handle func(*nats.Msg)) *puller {
 	n := len(sources)
 	p := &puller{
-		client: client, slots: slots, handle: handle, reserve: slots,
+		client: client, slots: slots, handle: handle, work: make(chan *nats.Msg), reserve: slots,
 		msgs: make(chan *nats.Msg, slots+16*requestsPerSource*n+64), bySub: map[*nats.Subscription]*request{},
 		ready: make(chan prepared, n), refused: make(chan error, 1), freed: make(chan struct{}, 1),
 	}
@@ -216,10 +220,19 @@ func (p *puller) start(msg *nats.Msg) {
 		return
 	}
 	p.running++
-	p.handlers.Go(func() {
-		defer p.finish()
+	select {
+	case p.work <- msg:
+	default:
+		p.handlers.Go(func() { p.handleAll(msg) })
+	}
+}
+
+// handleAll handles a delivery, then those that come over work.
+func (p *puller) handleAll(msg *nats.Msg) {
+	for more := true; more; msg, more = <-p.work {
 		p.handle(msg)
-	})
+		p.finish()
+	}
 }
 
 func (p *puller) finish() {

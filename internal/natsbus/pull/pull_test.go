@@ -35,8 +35,10 @@ func TestShare(t *testing.T) {
 		for range n {
 			p.receive(t.Context(), &nats.Msg{Subject: "moore.0", Sub: r.sub})
 		}
-		p.handlers.Wait()
-		p.running -= int(p.finished.Swap(0))
+		for p.running > 0 {
+			<-p.freed
+			p.running -= int(p.finished.Swap(0))
+		}
 	}
 	none := func(r *request) {
 		p.receive(t.Context(), &nats.Msg{Subject: "inbox", Header: nats.Header{"Status": {"408"}}, Sub: r.sub})
@@ -52,6 +54,8 @@ func TestShare(t *testing.T) {
 	none(ask(12))
 	require.Equal(t, []int{3, 3, 3, 3, 3}, grants(), "nothing came")
 	require.Zero(t, p.credits)
+	close(p.work)
+	p.handlers.Wait()
 }
 
 // Where there are few slots, the sources are asked in turn for what they have at once, and
