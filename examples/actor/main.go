@@ -1,6 +1,6 @@
-// Command actor is an actor of one's own: it serves the tools of one pool, written
-// in Go, to whatever installation NATS_URL names. Planners and gateways know
-// nothing of it: it announces its tools on the bus.
+// Command actor is a custom actor: it serves the tools of one pool, written in Go, to
+// the installation that NATS_URL names. Planners and gateways need no configuration for
+// it, since it announces its tools on the bus.
 package main
 
 import (
@@ -18,8 +18,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool/typed"
 )
 
-// pool is the queue that this actor takes calls from. More processes of it share
-// the work; actors of other pools never see it.
+// pool is the queue from which this actor takes calls. Several processes share the
+// work. Actors of other pools never see it.
 const pool = "gpu"
 
 func main() {
@@ -35,7 +35,7 @@ type picture struct {
 	Of string `json:"of" jsonschema:"what the picture shows"`
 }
 
-// draw stands for work that needs the hardware of this machine.
+// draw represents work that needs the hardware of this machine.
 func draw(_ context.Context, in picture) (string, error) {
 	return strings.Repeat("*", len(in.Of)) + "\n" + in.Of + "\n" + strings.Repeat("*", len(in.Of)), nil
 }

@@ -1,9 +1,9 @@
-// Command anthropic is an agent on a model of Anthropic that thinks before it acts.
+// Command anthropic is an agent on an Anthropic model that thinks before it acts.
 //
 //	go run ./examples/anthropic
 //
-// It asks the real one if ANTHROPIC_API_KEY is set (ANTHROPIC_MODEL says which),
-// and otherwise a small server in this process that speaks the same wire format.
+// It asks the real model if ANTHROPIC_API_KEY is set (ANTHROPIC_MODEL names the model),
+// and otherwise a small server in this process that uses the same wire format.
 package main
 
 import (
@@ -71,9 +71,9 @@ func run(ctx context.Context, w io.Writer, getenv func(string) string) error {
 	return err
 }
 
-// watched is a model of which one sees what it thought before its calls. Nothing
-// else has to be done about that: it stands in the log beside the calls, signed by
-// the provider, and goes back with their results, as the API demands.
+// watched is a model that prints what it thought before its calls. The runtime does the
+// rest: the log holds the thinking beside the calls, signed by the provider, and sends it
+// back with their results, as the API requires.
 type watched struct {
 	llm.Caller
 	w io.Writer
@@ -93,7 +93,7 @@ func (m watched) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 	return res, show(m.w, "thought", res.About().Reasoning)
 }
 
-// show writes what was thought. To all others the reasoning is opaque.
+// show prints the thinking. To the rest of the program it is opaque.
 func show(w io.Writer, what string, reasoning json.RawMessage) error {
 	if len(reasoning) == 0 {
 		return nil

@@ -9,18 +9,18 @@ import (
 // object is a JSON object.
 type object = map[string]any
 
-// What the model thinks, and what it signs that with.
+// What the model thinks, and its signature.
 const (
 	thinking  = "The moons are for the tool to say."
 	signature = "EqQBCgIYAhIM1gbcDa9GJwZA"
 )
 
-// model speaks the format of Anthropic's Messages API: it thinks and calls a tool,
-// and answers when it has the result. Like the real one it refuses a result that
-// comes without the thinking that led to the call.
+// model uses the format of Anthropic's Messages API: it thinks, calls a tool, and answers
+// when it has the result. Like the real model it refuses a result without the thinking
+// that led to the call.
 type model struct{}
 
-// request is what the model reads of one.
+// request has the fields that the model reads.
 type request struct {
 	Thinking struct {
 		Type string `json:"type"`
@@ -37,7 +37,7 @@ type block struct {
 	Signature string `json:"signature"`
 }
 
-// ServeHTTP answers one request by a stream.
+// ServeHTTP answers one request with a stream.
 func (model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var req request
 	if err := json.NewDecoder(r.Body).Decode(&req); err != nil || req.Thinking.Type != "enabled" {
@@ -64,7 +64,7 @@ func (model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}}})
 }
 
-// part is a block of the reply: how it begins, and what is added to it.
+// part is a block of the reply: its beginning, and what is added to it.
 type part struct {
 	start  object
 	deltas []object

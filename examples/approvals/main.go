@@ -1,13 +1,13 @@
-// Command approvals has an agent that may pay nothing without being allowed to.
-// It stops at each payment, shows it, and waits for a line on stdin:
+// Command approvals has an agent that needs permission for each payment. It stops at
+// each payment, shows it, and waits for a line on stdin:
 //
 //	approve
 //	modify {"crowns": 5}
 //	reject the reason
 //
-// What was modified is checked again, and what was rejected is told to the model
-// with the reason. The wait is an event in the log: it may take days, and the
-// process may be restarted meanwhile.
+// Modified arguments are checked again. The model is told about a rejection, with the
+// reason. The wait is an event in the log: it may take days, and the process may restart
+// meanwhile.
 package main
 
 import (
@@ -41,8 +41,8 @@ func pay(_ context.Context, in payment) (string, error) {
 	return fmt.Sprintf("paid %d crowns", in.Crowns), nil
 }
 
-// cashier is the agent: calls of a risk above medium wait. Its model asks for three
-// payments, whatever becomes of them.
+// cashier is the agent: calls with a risk above medium wait. Its model asks for three
+// payments, whatever their outcome.
 func cashier() (*agent.Agent, error) {
 	model := scripted.NewMock(
 		scripted.Ask("pay", `{"crowns":10}`), scripted.Ask("pay", `{"crowns":1000}`), scripted.Ask("pay", `{"crowns":99999}`),
@@ -86,7 +86,7 @@ func run(ctx context.Context, in io.Reader, out io.Writer) error {
 	return err
 }
 
-// show prints what became of the payments, and the answer.
+// show prints the outcome of the payments, and the answer.
 func show(out io.Writer, happened reducer.Trace) {
 	for _, entry := range happened {
 		switch events.Type(entry.Event) {
@@ -96,7 +96,7 @@ func show(out io.Writer, happened reducer.Trace) {
 	}
 }
 
-// decide takes lines until one is a decision that holds.
+// decide reads lines until one is a valid decision.
 func decide(ctx context.Context, call agent.Approval, lines *bufio.Scanner, out io.Writer) error {
 	ask := fmt.Sprintf("%s(%s), risk %s? ", call.Tool, call.Arguments, call.Risk)
 	for {

@@ -28,7 +28,7 @@ func main() {
 	}
 }
 
-// planets is what the search tool can find.
+// planets holds what the search tool can find.
 var planets = map[string]string{
 	"mars":    "Mars has two moons, Phobos and Deimos.",
 	"jupiter": "Jupiter is the largest planet.",

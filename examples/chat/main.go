@@ -1,10 +1,10 @@
-// Command chat holds a conversation over the gateway's HTTP, as any program in
-// any language could.
+// Command chat has a conversation over the gateway's HTTP, as any program in any
+// language could.
 //
 //	printf 'How many moons has Mars?\nAnd Jupiter?\n' | go run ./examples/chat
 //
-// It starts everything in this process, on a data directory that goes away with
-// it. The model is scripted, so that it needs no key.
+// It starts everything in this process, on a temporary data directory. The model is
+// scripted, so it needs no key.
 package main
 
 import (
@@ -64,7 +64,7 @@ func run(ctx context.Context, in io.Reader, out io.Writer) error {
 	return err
 }
 
-// client is one conversation. after is the last event that was seen of it.
+// client is one conversation. after is the last event that it has seen.
 type client struct {
 	url, run string
 	after    int
@@ -110,8 +110,8 @@ func (c *client) post(ctx context.Context, path, body string) (map[string]any, e
 	return answer, nil
 }
 
-// answer follows the run's events to the next answer. Whoever loses the
-// connection goes on after the last event that it saw and misses none.
+// answer follows the run's events to the next answer. A client that loses the connection
+// continues after the last event that it saw, and misses none.
 func (c *client) answer(ctx context.Context) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/v1/runs/%s/events?from=%d", c.url, c.run, c.after+1), nil)
 	if err != nil {

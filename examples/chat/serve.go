@@ -11,7 +11,7 @@ import (
 // serve runs a server and every role, and returns the gateway's URL. It is what
 // `moorebus dev` does.
 func serve(ctx context.Context) (url string, stop func(), err error) {
-	// The runs have definitions of their own, which name the provider.
+	// Each run has its own definition, which names the provider.
 	a, err := agent.New("").Provider("scripted", scripted.New()).Use("scripted").Build()
 	if err != nil {
 		return "", nil, err

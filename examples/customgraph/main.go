@@ -1,6 +1,6 @@
-// Command customgraph is an agent with a graph of its own: answers are reviewed
-// before the run is done, and one that fails the review three times is abandoned,
-// an end of its own.
+// Command customgraph is an agent with a custom graph: answers are reviewed before the
+// run is done. A run whose answers fail the review three times ends in the custom final
+// state abandoned.
 //
 //	go run ./examples/customgraph
 //
@@ -32,7 +32,7 @@ const (
 	reviewEnded  = events.Type("ReviewEnded")
 )
 
-// failedKey is where memory counts the reviews that failed.
+// failedKey is the key under which memory counts failed reviews.
 const failedKey = "reviews_failed"
 
 // remark is the data of reviewFailed.
@@ -60,7 +60,7 @@ func graph() *agent.Graph {
 		Fold(reviewFailed, remember)
 }
 
-// review wants an answer that names its source.
+// review requires an answer that names its source.
 func review(_ context.Context, mem *agent.Memory) (events.Payload, error) {
 	if strings.Contains(*mem.FinalAnswer, "Source:") {
 		return agent.Emit(reviewPassed, nil)

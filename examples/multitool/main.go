@@ -1,10 +1,9 @@
-// Command multitool is an agent with several tools, one of which it may not use,
-// a model of its own for calculations, and limits of its own.
+// Command multitool is an agent with several tools, a separate model for calculations,
+// and custom limits. It may not use one of the tools.
 //
 //	go run ./examples/multitool
 //
-// The model is scripted, so that the example says the same every time; the
-// calculator is real.
+// The model is scripted, so the example always prints the same. The calculator is real.
 package main
 
 import (
@@ -44,7 +43,7 @@ func weather(_ context.Context, in place) (string, error) {
 	return "In " + in.City + " it is 18.5 degrees.", nil
 }
 
-// tools are what the model could call.
+// tools are the tools that the model could call.
 func tools() ([]tool.Tool, error) {
 	calculator, err := builtin.New(builtin.Calculator, builtin.Options{})
 	if err != nil {
@@ -93,7 +92,7 @@ func run(ctx context.Context, w io.Writer) error {
 	return report(w, a, fmt.Sprintf("%s asked %d times: %s", model.ModelForCall(0), model.CallCount(), answer))
 }
 
-// report writes what was called, refused calls too, and then the answer.
+// report prints the calls, including refused ones, and then the answer.
 func report(w io.Writer, a *agent.Agent, answer string) error {
 	for _, entry := range a.Trace() {
 		if entry.Event == string(events.TypeToolBlacklisted) {

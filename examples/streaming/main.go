@@ -1,10 +1,9 @@
-// Command streaming prints what the model says while it says it.
+// Command streaming prints the model's words as they arrive.
 //
 //	go run ./examples/streaming
 //
-// The model is a small server in this process that speaks OpenAI's protocol and
-// takes its time. With -openai it is the one of OPENAI_API_KEY or
-// OPENAI_BASE_URL.
+// The model is a small, slow server in this process that uses OpenAI's protocol. With
+// -openai it is the provider of OPENAI_API_KEY or OPENAI_BASE_URL.
 package main
 
 import (
@@ -53,8 +52,8 @@ func run(ctx context.Context, w io.Writer, options openai.Options) error {
 	return err
 }
 
-// printed is a model whose words are written down as they come. Whatever stands
-// between an agent and its model is a caller around a caller.
+// printed is a model whose words are printed as they arrive. Anything between an agent
+// and its model is a caller that wraps a caller.
 type printed struct {
 	llm.Caller
 	w io.Writer

@@ -13,7 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// notes is what the tools work on.
+// notes holds what the tools work on.
 type notes struct {
 	mu   sync.Mutex
 	list []string
