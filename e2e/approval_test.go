@@ -2,12 +2,10 @@ package e2e
 
 import (
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,71 +61,6 @@ func TestDecisionsAfterEverythingWasKilled(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(refusal.Body), &first))
 	require.Equal(t, "approved", first.Decision.Decision)
 	require.Equal(t, "Ann", first.Decision.By)
-	c.verifyAll()
-}
-
-// TestManyDecideAtOnce lets several people decide the same call at the same
-// moment over two gateways: one decision holds, and everybody else is told it.
-func TestManyDecideAtOnce(t *testing.T) {
-	t.Parallel()
-	c := startCluster(t, setup{gateways: 2, tools: []string{"pay"}})
-	s := c.stage()
-	c.tools.handle("pay", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "paid") })
-	run := s.beginAgent(t, agent{Tools: []string{"pay"}, Approval: map[string]any{"policy": "always"}},
-		script{asks("p-1", "pay", `{"crowns": 1}`), says("It is decided.")})
-	s.awaitHeld(t, run, 1)
-	other := newAPI(t, "http://"+c.gatewayAddresses[1])
-	other.awaitReady()
-	var holds, refused atomic.Int64
-	var all sync.WaitGroup
-	for i := range 8 {
-		desk := &stage{api: []*api{c.api, other}[i%2]}
-		all.Go(func() {
-			err := desk.decide(t, run, "p-1", []string{"approved", "rejected"}[i/4], "person")
-			var refusal *apiError
-			switch {
-			case err == nil:
-				holds.Add(1)
-			case errors.As(err, &refusal) && refusal.Status == http.StatusConflict && strings.Contains(refusal.Body, `"decision":{"call_id":"p-1"`):
-				refused.Add(1) // the run may have ended meanwhile, and the first decision is told all the same
-			default:
-				t.Errorf("person %d: %v", i, err)
-			}
-		})
-	}
-	all.Wait()
-	require.EqualValues(t, 1, holds.Load())
-	require.EqualValues(t, 7, refused.Load())
-	end, _ := s.finish(t, run)
-	require.Equal(t, "LlmFinalAnswer", end.Type, string(end.Data))
-	c.verifyAll()
-}
-
-// TestCancelInTheMiddleOfCalls cancels a run whose calls are in flight: they are
-// broken off at once, and nothing is appended after the end.
-func TestCancelInTheMiddleOfCalls(t *testing.T) {
-	t.Parallel()
-	c := startCluster(t, setup{tools: []string{"slow"}})
-	s := c.stage()
-	begun, ended := make(chan struct{}, 4), make(chan struct{}, 4)
-	c.tools.handle("slow", func(_ http.ResponseWriter, r *http.Request) {
-		begun <- struct{}{}
-		<-r.Context().Done()
-		ended <- struct{}{}
-	})
-	two := asks("c-1", "slow", `{}`)
-	two.calls = append(two.calls, asks("c-2", "slow", `{}`).calls...)
-	run := s.begin(t, script{two}, "slow")
-	await(t, begun, "the first call")
-	await(t, begun, "the second call")
-	require.NoError(t, c.api.call(t.Context(), http.MethodPost, "/v1/runs/"+run+"/cancel", map[string]string{"by": "Ann", "reason": "enough"}, nil))
-	began := time.Now()
-	await(t, ended, "one call is cancelled")
-	await(t, ended, "the other call is cancelled")
-	require.Less(t, time.Since(began), 20*time.Second, "the tools have 30 s")
-	end, view := s.finish(t, run)
-	require.Equal(t, "Cancelled", end.Type)
-	require.Equal(t, "cancelled", view.State)
 	c.verifyAll()
 }
 

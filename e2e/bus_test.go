@@ -35,15 +35,6 @@ func TestBusRestart(t *testing.T) {
 	c.verifyAll()
 }
 
-// TestBusAwayAtStart starts every role before there is a bus.
-func TestBusAwayAtStart(t *testing.T) {
-	t.Parallel()
-	all := conversations(t)
-	c := startCluster(t, setup{late: true, tools: toolNames(all)})
-	c.stage().play(t, all, nil)
-	c.verifyAll()
-}
-
 // TestBusAway checks what everything says and does while there is no bus.
 func TestBusAway(t *testing.T) {
 	t.Parallel()

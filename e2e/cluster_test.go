@@ -28,17 +28,11 @@ type setup struct {
 	toolSettings map[string]string
 	// actorTools are the tools that each actor has of them; empty: all.
 	actorTools [][]string
-	// entries are further tools of each actor, in YAML's flow form; mcp is the file
-	// of its MCP servers.
-	entries []string
-	mcp     string
 	// actorPools has the pool that each actor serves; empty: each serves all.
 	actorPools []string
 	// subagents are entries of a tool file, in YAML's flow form, whose tools are
 	// agents. If there are any, an actor of its own serves the pool `agents`.
 	subagents []string
-	// storage names the agents, as NAMESPACE/AGENT, whose storage `moorebus init` makes.
-	storage []string
 	// late starts the bus after everything else.
 	late bool
 }
@@ -123,9 +117,6 @@ func (c *cluster) startBus() {
 	}
 	if pools := c.pools(); len(pools) > 0 {
 		args = append(args, "--pools", strings.Join(pools, ","))
-	}
-	for _, of := range c.setup.storage {
-		args = append(args, "--storage", of)
 	}
 	var out output
 	require.Eventually(c.t, func() bool {

@@ -216,12 +216,7 @@ func (s *stage) finish(t *testing.T, run string) (*event, *runView) {
 // begin starts a run in task mode that a script answers.
 func (s *stage) begin(t *testing.T, p player, tools ...string) string {
 	t.Helper()
-	return s.beginMode(t, "task", p, tools...)
-}
-
-func (s *stage) beginMode(t *testing.T, mode string, p player, tools ...string) string {
-	t.Helper()
-	return s.beginAgent(t, agent{Mode: mode, Tools: tools}, p)
+	return s.beginAgent(t, agent{Mode: "task", Tools: tools}, p)
 }
 
 // beginAgent starts a run of an agent whose model is p.
@@ -231,7 +226,7 @@ func (s *stage) beginAgent(t *testing.T, definition agent, p player) string {
 	defer cancel()
 	run := newRunID()
 	s.model.play("scripted-"+run, p)
-	definition.Name = "scripted-elsewhere"
+	definition.Name = "scripted"
 	if definition.LLM == nil {
 		definition.LLM = map[string]any{"provider": "openai"}
 	}

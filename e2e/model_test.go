@@ -40,8 +40,6 @@ func (r *chatRequest) replies() int {
 type modelReply struct {
 	content *string
 	calls   []call
-	// truncated breaks a streamed reply off in the middle.
-	truncated bool
 	// before, if not nil, is called before each part of a streamed reply.
 	before func(delta int)
 }
@@ -150,10 +148,6 @@ func (r *modelReply) whole(w http.ResponseWriter, request *chatRequest) {
 // stream writes the reply as server-sent events.
 func (r *modelReply) stream(w http.ResponseWriter, request *chatRequest) {
 	w.Header().Set("Content-Type", "text/event-stream")
-	deltas := r.deltas()
-	if r.truncated {
-		deltas = deltas[:len(deltas)/2]
-	}
 	send := func(choices []any, usage any) {
 		data, _ := json.Marshal(map[string]any{
 			"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": request.Model,
@@ -162,14 +156,11 @@ func (r *modelReply) stream(w http.ResponseWriter, request *chatRequest) {
 		_, _ = fmt.Fprintf(w, "data: %s\n\n", data)
 		_ = http.NewResponseController(w).Flush()
 	}
-	for i, delta := range deltas {
+	for i, delta := range r.deltas() {
 		if r.before != nil {
 			r.before(i)
 		}
 		send([]any{map[string]any{"index": 0, "delta": delta, "finish_reason": nil}}, nil)
-	}
-	if r.truncated {
-		panic(http.ErrAbortHandler) // the connection breaks
 	}
 	send([]any{map[string]any{"index": 0, "delta": map[string]any{}, "finish_reason": r.finish()}}, nil)
 	send([]any{}, usage(request))

@@ -94,13 +94,10 @@ func (s *toolServer) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // write writes the tool file of one actor: the tools of the setup's names, which are
-// pure or as its settings say, and what else it has.
+// pure or as its settings say.
 func (s *toolServer) write(t *testing.T, actor string, of *setup) string {
 	t.Helper()
 	var b strings.Builder
-	if of.mcp != "" {
-		fmt.Fprintf(&b, "mcp: %q\n", of.mcp)
-	}
 	b.WriteString("tools:\n")
 	for _, name := range of.tools {
 		setting, ok := of.toolSettings[name]
@@ -109,9 +106,6 @@ func (s *toolServer) write(t *testing.T, actor string, of *setup) string {
 		}
 		fmt.Fprintf(&b, "  - {name: %q, description: %q, schema: {type: object}, http: {url: %q, headers: {%s: %q}}, %s}\n",
 			name, "Answers as recorded.", s.URL+"/tools/"+name, actorHeader, actor, setting)
-	}
-	for _, entry := range of.entries {
-		b.WriteString("  - " + entry + "\n")
 	}
 	file := filepath.Join(t.TempDir(), actor+".yaml")
 	require.NoError(t, os.WriteFile(file, []byte(b.String()), 0o600))
