@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/moorebus/moorebus/internal/commandtest"
 )
 
 // process is a command of ours that runs, or ran.
@@ -16,9 +18,8 @@ type process struct {
 	name string
 	cmd  *exec.Cmd
 	log  string
-	// ended is closed when it has; then failure says how.
-	ended   chan struct{}
-	failure error
+	// ended is closed when it has; then cmd.ProcessState says how.
+	ended <-chan struct{}
 }
 
 const (
@@ -31,7 +32,7 @@ const (
 // startProcess starts a command of bin, with its log in dir, where its name is the
 // process's only. It has nothing of this process's environment but the path.
 func startProcess(bin, dir, command, name string, args, env []string) (*process, error) {
-	p := &process{name: name, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
+	p := &process{name: name, log: filepath.Join(dir, name+".log")}
 	log, err := os.Create(p.log)
 	if err != nil {
 		return nil, err
@@ -40,13 +41,9 @@ func startProcess(bin, dir, command, name string, args, env []string) (*process,
 	p.cmd = exec.Command(filepath.Join(bin, command), args...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + os.TempDir()}, env...)
-	if err := p.cmd.Start(); err != nil {
+	if p.ended, err = commandtest.Start(p.cmd); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	go func() {
-		defer close(p.ended)
-		p.failure = p.cmd.Wait()
-	}()
 	return p, nil
 }
 
@@ -72,7 +69,7 @@ func (p *process) await(ctx context.Context, what string, is func() bool) error 
 func (p *process) end() error {
 	select {
 	case <-p.ended:
-		return fmt.Errorf("%s ended by itself: %w\n%s", p.name, p.failure, p.tail())
+		return fmt.Errorf("%s ended by itself: %s\n%s", p.name, p.cmd.ProcessState, p.tail())
 	default:
 	}
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // if it is over by now, that shows below

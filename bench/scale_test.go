@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/binaries"
+	"github.com/moorebus/moorebus/internal/commandtest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	if !testing.Short() {
 		var err error
-		if testBin, err = binaries.Build("cmd", "./cmd/..."); err != nil {
+		if testBin, err = commandtest.Build("cmd", "./cmd/..."); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 			os.Exit(1)
 		}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/binaries"
+	"github.com/moorebus/moorebus/internal/commandtest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	if !testing.Short() {
 		var err error
-		if bin, err = binaries.Build("cmd", "./cmd/...", "github.com/nats-io/nats-server/v2"); err != nil {
+		if bin, err = commandtest.Build("cmd", "./cmd/...", "github.com/nats-io/nats-server/v2"); err != nil {
 			fmt.Fprintln(os.Stderr, "chaos:", err)
 			os.Exit(1)
 		}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/moorebus/moorebus/internal/commandtest"
 )
 
 // process is one place in the fleet: a command that is started again and again.
@@ -22,7 +24,7 @@ type process struct {
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
-	done chan struct{}
+	done <-chan struct{}
 	// over says that nothing is started any more.
 	over bool
 	// busy says that a fault is at work on it.
@@ -45,15 +47,11 @@ func (p *process) start() error {
 	_, _ = fmt.Fprintf(log, "--- started %s\n", time.Now().UTC().Format(time.RFC3339Nano))
 	cmd := exec.Command(p.command, p.args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = p.env, log, log
-	if err := cmd.Start(); err != nil {
+	done, err := commandtest.Start(cmd)
+	if err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}
-	done := make(chan struct{})
 	p.cmd, p.done = cmd, done
-	go func() {
-		defer close(done)
-		_ = cmd.Wait() // the state says how it ended
-	}()
 	return nil
 }
 

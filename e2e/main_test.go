@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/moorebus/moorebus/internal/binaries"
+	"github.com/moorebus/moorebus/internal/commandtest"
 )
 
 // bin is the directory of the commands under test.
@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	if !testing.Short() {
 		var err error
-		if bin, err = binaries.Build("cmd", "./cmd/...", "github.com/nats-io/nats-server/v2"); err != nil {
+		if bin, err = commandtest.Build("cmd", "./cmd/...", "github.com/nats-io/nats-server/v2"); err != nil {
 			fmt.Fprintln(os.Stderr, "e2e:", err)
 			os.Exit(1)
 		}

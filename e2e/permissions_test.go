@@ -123,14 +123,7 @@ func (s *site) shell(line string) string {
 
 func (s *site) start(line string) *process {
 	s.t.Helper()
-	p := &process{name: line, log: &tail{}, done: make(chan struct{})}
-	p.cmd = s.command(context.Background(), "exec env "+line)
-	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	require.NoError(s.t, p.cmd.Start())
-	go func() {
-		defer close(p.done)
-		_ = p.cmd.Wait() // the state says how it ended
-	}()
+	p := startProcess(s.t, line, s.command(context.Background(), "exec env "+line))
 	s.t.Cleanup(func() { p.reap(s.t) })
 	return p
 }

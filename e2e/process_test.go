@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/commandtest"
 	"github.com/moorebus/moorebus/internal/freeport"
 	"github.com/stretchr/testify/require"
 )
@@ -26,7 +27,7 @@ type process struct {
 	cmd  *exec.Cmd
 	log  *tail
 	// done is closed when the process has ended.
-	done chan struct{}
+	done <-chan struct{}
 }
 
 // launch starts a command of bin with exactly the environment given. The caller
@@ -34,14 +35,18 @@ type process struct {
 func launch(t *testing.T, name string, env []string, command string, args ...string) *process {
 	t.Helper()
 	needsCommands(t)
-	p := &process{name: name, log: &tail{}, done: make(chan struct{})}
-	p.cmd = exec.Command(filepath.Join(bin, command), args...)
-	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = env, p.log, p.log
-	require.NoError(t, p.cmd.Start(), name)
-	go func() {
-		defer close(p.done)
-		_ = p.cmd.Wait() // the state says how it ended
-	}()
+	cmd := exec.Command(filepath.Join(bin, command), args...)
+	cmd.Env = env
+	return startProcess(t, name, cmd)
+}
+
+func startProcess(t *testing.T, name string, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{name: name, cmd: cmd, log: &tail{}}
+	cmd.Stdout, cmd.Stderr = p.log, p.log
+	var err error
+	p.done, err = commandtest.Start(cmd)
+	require.NoError(t, err, name)
 	return p
 }
 

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/binaries"
+	"github.com/moorebus/moorebus/internal/commandtest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -48,8 +48,8 @@ func prepare() (err error) {
 	if offline, err = offlineSettings(); err != nil || testing.Short() {
 		return err
 	}
-	if bin["cmd"], err = binaries.Build("cmd", "./cmd/moorebus"); err == nil {
-		bin["examples"], err = binaries.Build("examples", "./examples/...")
+	if bin["cmd"], err = commandtest.Build("cmd", "./cmd/moorebus"); err == nil {
+		bin["examples"], err = commandtest.Build("examples", "./examples/...")
 	}
 	return err
 }

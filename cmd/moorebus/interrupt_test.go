@@ -12,15 +12,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/binaries"
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/commandtest"
 )
 
 // A run that waits for its tool is interrupted: it is cancelled by an event, the
 // tool's process is gone, and the exit code says what happened.
 func TestInterruptCancelsTheRun(t *testing.T) {
 	dir := t.TempDir()
-	bin, err := binaries.Build("cmd", "./cmd/moorebus")
+	bin, err := commandtest.Build("cmd", "./cmd/moorebus")
 	require.NoError(t, err)
 	agent := filepath.Join(dir, "agent.yaml")
 	require.NoError(t, os.WriteFile(agent, []byte(`

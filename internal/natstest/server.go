@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/binaries"
+	"github.com/moorebus/moorebus/internal/commandtest"
 	"github.com/moorebus/moorebus/internal/freeport"
 	"github.com/nats-io/nuid"
 )
@@ -25,7 +25,7 @@ import (
 const patience = time.Minute
 
 var build = sync.OnceValues(func() (string, error) {
-	dir, err := binaries.Build("cmd", "github.com/nats-io/nats-server/v2")
+	dir, err := commandtest.Build("cmd", "github.com/nats-io/nats-server/v2")
 	return filepath.Join(dir, "nats-server"), err
 })
 
@@ -47,7 +47,7 @@ type Server struct {
 	tb        testing.TB
 	conf, log string
 	cmd       *exec.Cmd
-	ended     chan struct{}
+	ended     <-chan struct{}
 	// before is how long the log was when the process started.
 	before int
 }
@@ -127,13 +127,9 @@ func (s *Server) launch() {
 	command, err := build()
 	require(s.tb, err)
 	s.before = len(s.said())
-	cmd, ended := exec.Command(command, "-c", s.conf, "-l", s.log), make(chan struct{})
-	require(s.tb, cmd.Start())
-	s.cmd, s.ended = cmd, ended
-	go func() {
-		_ = cmd.Wait() // the log says why it ended
-		close(ended)
-	}()
+	s.cmd = exec.Command(command, "-c", s.conf, "-l", s.log)
+	s.ended, err = commandtest.Start(s.cmd)
+	require(s.tb, err)
 }
 
 // ready waits until the server takes connections, and reports false if it ended.

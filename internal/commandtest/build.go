@@ -1,6 +1,7 @@
-// Package binaries builds commands that tests run as processes. All packages of tests
-// share what it builds: linking takes longer than most tests. For tests only.
-package binaries
+// Package commandtest builds commands that tests run as processes, and starts them so
+// that they end with the test. All packages share what it builds, since linking takes
+// longer than most tests. For tests, benchmarks and chaos only.
+package commandtest
 
 import (
 	"bytes"
