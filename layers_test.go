@@ -206,7 +206,7 @@ func ofRole(role string) []string {
 
 // top are the roots of layer 4, which may import everything.
 var top = []string{"pkg/agent", "pkg/replay", "cmd", "examples", "bench", "chaos", "e2e", "sim",
-	"internal/commandtest", "internal/natstest",
+	"internal/commandtest", "internal/natstest", "internal/control/controltest",
 	"pkg/actor", "internal/host", "internal/cli", "internal/console", "internal/faultserver", "internal/freeport", "internal/lkj", "internal/mcpserve",
 	"internal/parity", "internal/permissions", "internal/runprint", "internal/session", "internal/terminal", "internal/wire"}
 

@@ -6,32 +6,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
-
-// forge stores the body of a legal next event of the run on a subject of somebody
-// else's.
-func forge(t *testing.T, log journal.Log, run events.Run, origin events.State, p events.Payload, from, to events.State) {
-	t.Helper()
-	machine := reducer.NewMachine(reducer.MachineOptions{})
-	fold, seq := runlog.NewFold(log, machine, run), uint64(0)
-	for rec, err := range log.Read(t.Context(), run, 0) {
-		require.NoError(t, err)
-		_, err = fold.Apply(t.Context(), rec)
-		require.NoError(t, err)
-		seq = rec.Seq
-	}
-	_, e, err := machine.Draft(fold.Memory(), run, origin, p, reducer.Stamp{ID: runlog.NewID(), Source: "moorebus/test/1", Time: time.Now()})
-	require.NoError(t, err)
-	body, err := machine.Codec().Encode(e)
-	require.NoError(t, err)
-	subject := events.Subject{Run: run, From: from, To: to, Pool: events.DefaultPool}
-	_, err = log.Append(t.Context(), run, seq, journal.Entry{Subject: subject, Body: body})
-	require.NoError(t, err)
-}
 
 // An end that somebody put onto an edge of his own is none: the run is ended as
 // poisoned when its timer fires, and is not listed as ended before.
@@ -41,7 +20,7 @@ func TestForgedEnd(t *testing.T) {
 		run, other := r.start(g, nil), r.start(g, nil)
 		into["waiting_for_human"](r, other)
 		into["acting"](r, run)
-		forge(t, r.Journal, run, events.Control, &events.CancelledRun{}, events.Acting, events.Nobody)
+		controltest.Forge(t, r.Journal, run, events.Control, &events.CancelledRun{}, events.Acting, events.Nobody)
 		page, err := g.Runs(t.Context(), "", "", 0, run.ID)
 		require.NoError(t, err)
 		require.Empty(t, page.Runs)

@@ -106,13 +106,13 @@ func TestProgressIsNoStall(t *testing.T) {
 // stalled checks that what was driven, or given up, had stood still since some time
 // for a stall time and at most a quarter.
 func (r *timed) stalled(since, at time.Time) {
-	r.t.Helper()
-	require.WithinRange(r.t, at, since.Add(stall), since.Add(stall+stall/4))
+	r.T.Helper()
+	require.WithinRange(r.T, at, since.Add(stall), since.Add(stall+stall/4))
 }
 
 // lose takes every delivery for the states and settles it for nothing.
 func (r *timed) lose(states ...events.State) {
-	r.t.Helper()
+	r.T.Helper()
 	for _, pool := range []string{"default", "web"} {
 		r.Go(func(ctx context.Context) error {
 			return r.Journal.Consume(ctx, journal.Inbox{States: states, Pool: pool}, 8, func(d journal.Delivery) { _ = d.Ack() })
@@ -122,13 +122,13 @@ func (r *timed) lose(states ...events.State) {
 
 // planner works on Planning: it dispatches calls, and answers.
 func (r *timed) planner(handlers map[reducer.Kind]worker.Handler) (stop func()) {
-	r.t.Helper()
+	r.T.Helper()
 	p := r.Journal.NewProcess()
 	w, err := worker.New(worker.Config{
 		Role: "planner", Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p, Handlers: handlers,
 		Inboxes: []journal.Inbox{{States: []events.State{events.Planning}, Pool: "default"}},
 	})
-	require.NoError(r.t, err)
+	require.NoError(r.T, err)
 	return r.Go(w.Run)
 }
 
@@ -189,7 +189,7 @@ func TestTableWithoutARedrive(t *testing.T) {
 	table, err := reducer.NewTable(spec)
 	require.NoError(t, err)
 	synctest.Test(t, func(t *testing.T) {
-		r := &timed{t: t, Bench: workertest.New(t, simulated.Options{}, reducer.NewMachine(reducer.MachineOptions{Table: table}))}
+		r := &timed{T: t, Bench: workertest.New(t, simulated.Options{}, reducer.NewMachine(reducer.MachineOptions{Table: table}))}
 		g, _ := r.serve(nil)
 		r.lose(events.Planning)
 		run := r.start(g, wallTime(5*time.Hour+time.Minute))

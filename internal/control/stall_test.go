@@ -18,7 +18,7 @@ import (
 
 // slow is a planner with one slot whose calls take as long, until it is killed.
 func (r *timed) slow(call time.Duration) (kill func()) {
-	r.t.Helper()
+	r.T.Helper()
 	p := r.Journal.NewProcess()
 	w, err := worker.New(worker.Config{
 		Role: "planner", Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p, Concurrency: 1,
@@ -35,7 +35,7 @@ func (r *timed) slow(call time.Duration) (kill func()) {
 			}),
 		},
 	})
-	require.NoError(r.t, err)
+	require.NoError(r.T, err)
 	r.Go(func(ctx context.Context) error {
 		err := w.Run(ctx)
 		select {

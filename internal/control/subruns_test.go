@@ -15,7 +15,7 @@ import (
 
 // child starts the run that answers a call of another one.
 func (r *timed) child(parent events.Run, call string) events.Run {
-	r.t.Helper()
+	r.T.Helper()
 	run := r.Store.Place(parent.Namespace, events.ChildID(parent.ID, call))
 	start := reducertest.StartOf("help", events.ModeTask)
 	start.Tools = append(start.Tools, events.ToolSpec{Name: "helper", Effect: "idempotent", Pool: events.AgentsPool})
@@ -55,7 +55,7 @@ func TestTheTimerEndsChildrenThatWereLeft(t *testing.T) {
 
 // waiting starts a run that waits for the run that answers its call a, and that one.
 func (r *timed) waiting() (parent, child events.Run) {
-	r.t.Helper()
+	r.T.Helper()
 	start := reducertest.StartOf("ask somebody", events.ModeTask)
 	start.Tools = []events.ToolSpec{{Name: "helper", Effect: "idempotent", Pool: events.AgentsPool}}
 	parent = r.Start(start)
@@ -65,7 +65,7 @@ func (r *timed) waiting() (parent, child events.Run) {
 	child = r.child(parent, "a")
 	r.Append(parent, events.Acting, &events.ToolCallStarted{CallID: "a"})
 	for _, run := range []events.Run{parent, child} {
-		require.NoError(r.t, r.Journal.SetTimer(r.t.Context(), run, journal.TimerRun, time.Now().Add(time.Minute), nil))
+		require.NoError(r.T, r.Journal.SetTimer(r.T.Context(), run, journal.TimerRun, time.Now().Add(time.Minute), nil))
 	}
 	return parent, child
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -23,11 +24,11 @@ func requireDue(t *testing.T, due, at time.Time) {
 
 // eventually waits for the run's event of a type and returns when it was made.
 func (r *rig) eventually(id string, typ events.Type) time.Time {
-	r.t.Helper()
+	r.T.Helper()
 	var at time.Time
-	require.Eventually(r.t, func() bool {
-		for _, rec := range r.records(id) {
-			if typeOf(r.t, rec) == string(typ) {
+	require.Eventually(r.T, func() bool {
+		for _, rec := range r.Records(id) {
+			if controltest.TypeOf(r.T, rec) == string(typ) {
 				at = rec.Stored
 			}
 		}
@@ -56,7 +57,7 @@ func TestTimersOutliveTheGateway(t *testing.T) {
 	first := newRig(t, b, func(cfg *control.Config) { cfg.Timers = toldTimers{cfg.Timers, set} })
 	id := first.start(nil)
 	deadline := time.Now().Add(3 * time.Second)
-	first.happens(id, events.Planning, waiting(deadline.UTC().Format(events.TimeFormat), "search", []string{"c1"}))
+	first.Happens(id, events.Planning, waiting(deadline.UTC().Format(events.TimeFormat), "search", []string{"c1"}))
 	limited := first.start(wallTime(3 * time.Second))
 	for <-set != "approval" { // a run's own timer
 	}
@@ -81,8 +82,8 @@ func TestStallOnTheBus(t *testing.T) {
 	woken := make(chan string, 10)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- r.bus.Consume(ctx, journal.Inbox{States: []events.State{events.Planning}}, 1, func(d journal.Delivery) {
-			woken <- typeOf(t, d.Record())
+		ended <- r.Bus.Consume(ctx, journal.Inbox{States: []events.State{events.Planning}}, 1, func(d journal.Delivery) {
+			woken <- controltest.TypeOf(t, d.Record())
 			_ = d.Ack()
 		})
 	}()
@@ -99,12 +100,12 @@ func TestStallOnTheBus(t *testing.T) {
 func TestTimerWithoutARunOnTheBus(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, natsBus(t), func(*control.Config) {})
-	require.NoError(t, r.bus.SetTimer(t.Context(), r.others.Place("default", runlog.NewID()), "run", time.Now(), nil))
+	require.NoError(t, r.Bus.SetTimer(t.Context(), r.Store.Place("default", runlog.NewID()), "run", time.Now(), nil))
 	id := r.start(nil)
 	deadline := time.Now().Add(time.Second)
-	r.happens(id, events.Planning, waiting(deadline.UTC().Format(events.TimeFormat), "search", []string{"c1"}))
+	r.Happens(id, events.Planning, waiting(deadline.UTC().Format(events.TimeFormat), "search", []string{"c1"}))
 	requireDue(t, deadline, r.eventually(id, events.TypeApprovalExpired)) // and it is in nobody's way
-	last, err := r.bus.Last(t.Context(), 0)
+	last, err := r.Bus.Last(t.Context(), 0)
 	require.NoError(t, err)
 	require.EqualValues(t, 3, last)
 }

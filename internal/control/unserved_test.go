@@ -12,6 +12,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/simulated"
@@ -28,24 +29,24 @@ func poolsRig(t *testing.T, wait time.Duration) *rig {
 	return newRig(t, poolsBus(t), func(c *control.Config) { c.PoolWait = wait })
 }
 
-func poolsBus(t *testing.T) bus { return natsBus(t, "near", "far") }
+func poolsBus(t *testing.T) controltest.Bus { return natsBus(t, "near", "far") }
 
 // begin opens a run with a tool in each of the pools and makes the calls: "near"
 // and "far" are pure, "far_once" is not.
 func (r *rig) begin(calls ...events.Call) string {
-	r.t.Helper()
+	r.T.Helper()
 	id := runlog.NewID()
 	start := reducertest.StartOf("call", events.ModeTask)
 	start.Tools = []events.ToolSpec{
 		{Name: "near", Effect: "pure", Pool: "near"}, {Name: "far", Effect: "pure", Pool: "far"}, {Name: "far_once", Effect: "once", Pool: "far"},
 	}
 	start.Agent.Tools = []string{"near", "far", "far_once"}
-	r.happens(id, events.Idle, start)
+	r.Happens(id, events.Idle, start)
 	reply := events.ToolCallReply{Calls: calls, Confidence: 1}
 	if len(calls) == 1 {
-		r.happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: reply})
+		r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: reply})
 	} else {
-		r.happens(id, events.Planning, &events.LLMParallelToolCalls{ToolCallReply: reply})
+		r.Happens(id, events.Planning, &events.LLMParallelToolCalls{ToolCallReply: reply})
 	}
 	return id
 }
@@ -55,63 +56,63 @@ func calling(id, tool string) events.Call { return events.Call{ID: id, Name: too
 // dispatch sends calls of a batch to their pools, as a planner does.
 func (r *rig) dispatch(id string, calls ...string) {
 	for _, call := range calls {
-		r.happens(id, events.Planning, &events.ToolCallDispatched{CallID: call})
+		r.Happens(id, events.Planning, &events.ToolCallDispatched{CallID: call})
 	}
 }
 
 // fold returns the run's memory; every record has to be legal.
 func (r *rig) fold(id string) *reducer.Memory {
-	r.t.Helper()
+	r.T.Helper()
 	m := reducer.NewMachine(reducer.MachineOptions{})
 	mem := m.Initial(id)
-	for _, rec := range r.records(id) {
+	for _, rec := range r.Records(id) {
 		_, err := m.Apply(mem, rec.Subject, rec.Body)
-		require.NoError(r.t, err)
+		require.NoError(r.T, err)
 	}
 	return mem
 }
 
 // arrives waits until the run is in a state and returns its memory.
 func (r *rig) arrives(id string, state events.State) *reducer.Memory {
-	r.t.Helper()
+	r.T.Helper()
 	var mem *reducer.Memory
-	require.Eventually(r.t, func() bool {
+	require.Eventually(r.T, func() bool {
 		mem = r.fold(id)
 		return mem.State == state
-	}, patience, 20*time.Millisecond, "the run does not reach %s: %v", state, r.types(id))
+	}, patience, 20*time.Millisecond, "the run does not reach %s: %v", state, r.Types(id))
 	return mem
 }
 
 // actor runs an actor of a pool until the test ends; its one tool says the pool.
 func (r *rig) actor(pool string) {
-	r.t.Helper()
+	r.T.Helper()
 	made, err := typed.New(tool.Definition{Name: pool, Description: "says its pool", Pool: pool, Effect: tool.Pure},
 		func(context.Context, struct{}) (string, error) { return pool, nil })
-	require.NoError(r.t, err)
+	require.NoError(r.T, err)
 	registry, err := tool.NewRegistry(made)
-	require.NoError(r.t, err)
+	require.NoError(r.T, err)
 	a, err := actor.New(actor.Config{
-		Instance: "a", Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Directory: r.bus, Tools: registry, Concurrency: 2,
+		Instance: "a", Store: runlog.New(runlog.Options{Log: r.Bus}), Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Tools: registry, Concurrency: 2,
 	})
-	require.NoError(r.t, err)
-	require.NoError(r.t, a.Announce(r.t.Context()))
+	require.NoError(r.T, err)
+	require.NoError(r.T, a.Announce(r.T.Context()))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()
-	r.t.Cleanup(func() {
+	r.T.Cleanup(func() {
 		cancel()
-		require.NoError(r.t, <-ended)
+		require.NoError(r.T, <-ended)
 	})
 }
 
 // from returns the `<from>` of the run's last event of a type.
 func (r *rig) from(id, typ string) events.State {
-	r.t.Helper()
+	r.T.Helper()
 	var from events.State
-	for _, rec := range r.records(id) {
-		if typeOf(r.t, rec) == typ {
+	for _, rec := range r.Records(id) {
+		if controltest.TypeOf(r.T, rec) == typ {
 			s, err := events.ParseSubject(rec.Subject)
-			require.NoError(r.t, err)
+			require.NoError(r.T, err)
 			from = s.From
 		}
 	}
@@ -124,7 +125,7 @@ func TestCallOfAPoolThatNobodyServes(t *testing.T) {
 	for name, says := range map[string]string{"far": "has no result", "far_once": "was not run"} {
 		id := r.begin(calling("a", name))
 		mem := r.arrives(id, events.Observing)
-		require.Equal(t, []string{"Start", "LlmToolCall", "ToolFailure"}, r.types(id))
+		require.Equal(t, []string{"Start", "LlmToolCall", "ToolFailure"}, r.Types(id))
 		require.Equal(t, events.Control, r.from(id, "ToolFailure"))
 		require.Equal(t, reducer.CodeNoActor, mem.Control.Last.Code)
 		require.Contains(t, *mem.LastObservation, reducer.ErrorPrefix+name+" "+says)
@@ -144,9 +145,9 @@ func TestBatchThatNobodyServes(t *testing.T) {
 		for _, result := range mem.ParallelResults {
 			require.Equal(t, reducer.CodeNoActor, result.Code)
 		}
-		require.Equal(t, "ToolFailure", r.types(id)[int(mem.N)-1])
+		require.Equal(t, "ToolFailure", r.Types(id)[int(mem.N)-1])
 		require.Equal(t, events.Control, r.from(id, "ToolFailure"))
-		r.happens(id, events.Observing, &events.Continue{})
+		r.Happens(id, events.Observing, &events.Continue{})
 		require.Len(t, r.fold(id).History, 2)
 	}
 }
@@ -165,9 +166,9 @@ func TestBatchOfWhichOnePoolIsServed(t *testing.T) {
 					patience, 10*time.Millisecond)
 			}
 			r.arrives(id, events.Observing)
-			require.Equal(t, "ToolSuccess", r.types(id)[len(r.types(id))-1], "as its results are")
+			require.Equal(t, "ToolSuccess", r.Types(id)[len(r.Types(id))-1], "as its results are")
 			require.Equal(t, events.ParallelActing, r.from(id, "ToolSuccess"))
-			r.happens(id, events.Observing, &events.Continue{})
+			r.Happens(id, events.Observing, &events.Continue{})
 			codes := map[string]string{}
 			for _, h := range r.fold(id).History {
 				codes[h.Tool.ID] = h.Code
@@ -205,8 +206,8 @@ func TestActorThatComesBackMeanwhile(t *testing.T) {
 		mem := r.arrives(id, events.Observing)
 		// nats-server 2.15.2 counts a delivery that reached nobody because its pull had just
 		// ended. The actor takes that one for lost with its worker.
-		answered := slices.DeleteFunc(r.types(id), func(typ string) bool { return typ == "LlmAttemptFailed" })
-		require.Len(t, answered, 3, "%v", r.types(id))
+		answered := slices.DeleteFunc(r.Types(id), func(typ string) bool { return typ == "LlmAttemptFailed" })
+		require.Len(t, answered, 3, "%v", r.Types(id))
 		codes[mem.Control.Last.Code]++
 	}
 	require.Positive(t, codes[reducer.CodeNoActor])
@@ -229,7 +230,7 @@ func TestSeveralGatewaysAnswerOnce(t *testing.T) {
 	}
 	for _, id := range runs {
 		mem := r.arrives(id, events.Observing)
-		require.EqualValues(t, 3+2*len(mem.ParallelResults)/2, mem.N, "%v", r.types(id))
+		require.EqualValues(t, 3+2*len(mem.ParallelResults)/2, mem.N, "%v", r.Types(id))
 	}
 }
 
@@ -242,12 +243,12 @@ func TestStartedCallOfAPoolThatNobodyServes(t *testing.T) {
 	// An actor that takes the call, starts it, and is gone.
 	ctx, die := context.WithCancel(t.Context())
 	require.NoError(t, b.Consume(ctx, journal.Inbox{States: []events.State{events.Acting}, Pool: "far"}, 1, func(journal.Delivery) {
-		r.happens(id, events.Acting, &events.ToolCallStarted{CallID: "a"})
+		r.Happens(id, events.Acting, &events.ToolCallStarted{CallID: "a"})
 		die()
 	}))
 	newRig(t, b, func(c *control.Config) { c.PoolWait, c.Instance = 100*time.Millisecond, "2" })
 	mem := r.arrives(id, events.Observing)
-	require.Equal(t, []string{"Start", "LlmToolCall", "ToolCallStarted", "ToolFailure"}, r.types(id))
+	require.Equal(t, []string{"Start", "LlmToolCall", "ToolCallStarted", "ToolFailure"}, r.Types(id))
 	require.Equal(t, reducer.CodeNoActor, mem.Control.Last.Code)
 	require.Contains(t, *mem.LastObservation, "the outcome of far_once is unknown")
 }
@@ -258,7 +259,7 @@ func TestPausedCallOfAPoolThatNobodyServes(t *testing.T) {
 	b := poolsBus(t)
 	r := newRig(t, b, func(c *control.Config) { c.PoolWait = time.Hour })
 	id := r.begin(calling("a", "far"))
-	r.happens(id, events.Control, &events.Paused{})
+	r.Happens(id, events.Control, &events.Paused{})
 	newRig(t, b, func(c *control.Config) { c.PoolWait, c.Instance = 100*time.Millisecond, "2" })
 	other := r.begin(calling("a", "far"))
 	r.arrives(other, events.Observing)
@@ -274,15 +275,15 @@ func TestPoisonInAPoolThatNobodyServes(t *testing.T) {
 	r := poolsRig(t, 200*time.Millisecond)
 	id := r.begin(calling("a", "far_once"))
 	r.arrives(id, events.Observing)
-	run := r.others.Place("default", id)
-	recs := r.records(id)
-	_, err := r.bus.Append(t.Context(), run, recs[len(recs)-1].Seq, journal.Entry{
+	run := r.At(id)
+	recs := r.Records(id)
+	_, err := r.Bus.Append(t.Context(), run, recs[len(recs)-1].Seq, journal.Entry{
 		Subject: events.Subject{Run: run, From: events.Planning, To: events.Acting, Pool: "far"}, Body: []byte("?"),
 	})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return len(r.records(id)) == 5 }, patience, 10*time.Millisecond)
-	end := r.records(id)[4]
-	require.Equal(t, "FatalError", typeOf(t, end))
+	require.Eventually(t, func() bool { return len(r.Records(id)) == 5 }, patience, 10*time.Millisecond)
+	end := r.Records(id)[4]
+	require.Equal(t, "FatalError", controltest.TypeOf(t, end))
 	s, err := events.ParseSubject(end.Subject)
 	require.NoError(t, err)
 	require.Equal(t, events.Control, s.From)
@@ -292,7 +293,7 @@ func TestPoisonInAPoolThatNobodyServes(t *testing.T) {
 func TestHowLongAPoolIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := simulated.New(simulated.Options{})
-		r := &rig{t: t, bus: j, others: runlog.New(runlog.Options{Log: j})}
+		r := &rig{World: controltest.NewWorld(t, j)}
 		g, err := control.New(control.Config{
 			Store: runlog.New(runlog.Options{Log: j}), Queue: j, Feed: j, Timers: j, Directory: j, Agents: j, Instance: "1",
 		})

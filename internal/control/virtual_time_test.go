@@ -21,14 +21,14 @@ const stall = time.Hour
 // timed is a bench in virtual time, with gateways that run and crash on it.
 type timed struct {
 	*workertest.Bench
-	t *testing.T
+	T *testing.T
 }
 
 // inTime runs a test on a journal in virtual time.
 func inTime(t *testing.T, test func(t *testing.T, r *timed)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := &timed{t: t}
+		r := &timed{T: t}
 		r.Bench = workertest.New(t, simulated.Options{}, nil)
 		test(t, r)
 	})
@@ -46,7 +46,7 @@ func (unwatched) Pools(ctx context.Context) ([]journal.Pool, error) {
 // serve runs a gateway on a process of its own until it is killed, crashes or
 // the test ends.
 func (r *timed) serve(tweak func(*control.Config)) (g *control.Controller, p *simulated.Process) {
-	r.t.Helper()
+	r.T.Helper()
 	p = r.Journal.NewProcess()
 	cfg := control.Config{
 		Store: r.NewStore(p), Queue: p, Feed: p, Timers: p, Directory: p, Agents: p, Instance: "test", StallAfter: stall,
@@ -58,7 +58,7 @@ func (r *timed) serve(tweak func(*control.Config)) (g *control.Controller, p *si
 		cfg.Directory = unwatched{cfg.Directory}
 	}
 	g, err := control.New(cfg)
-	require.NoError(r.t, err)
+	require.NoError(r.T, err)
 	r.Go(func(ctx context.Context) error {
 		err := g.Run(ctx)
 		select {
@@ -77,23 +77,23 @@ var fetchTool = events.ToolSpec{
 
 // start starts a run of an agent through the gateway.
 func (r *timed) start(g *control.Controller, tweak func(*events.Agent)) events.Run {
-	r.t.Helper()
+	r.T.Helper()
 	run, err := r.tryStart(g, tweak)
-	require.NoError(r.t, err)
+	require.NoError(r.T, err)
 	return run
 }
 
 func (r *timed) tryStart(g *control.Controller, tweak func(*events.Agent)) (events.Run, error) {
-	r.t.Helper()
-	require.NoError(r.t, r.Journal.Announce(r.t.Context(), "default", "a", []events.ToolSpec{searchTool}))
-	require.NoError(r.t, r.Journal.Announce(r.t.Context(), "web", "b", []events.ToolSpec{fetchTool}))
-	require.NoError(r.t, r.Journal.AnnounceProviders(r.t.Context(), "p", []string{"openai"}))
+	r.T.Helper()
+	require.NoError(r.T, r.Journal.Announce(r.T.Context(), "default", "a", []events.ToolSpec{searchTool}))
+	require.NoError(r.T, r.Journal.Announce(r.T.Context(), "web", "b", []events.ToolSpec{fetchTool}))
+	require.NoError(r.T, r.Journal.AnnounceProviders(r.T.Context(), "p", []string{"openai"}))
 	a := events.DefaultAgent()
 	a.Name, a.LLM.Provider, a.Tools = "tester", "openai", []string{"search", "fetch"}
 	if tweak != nil {
 		tweak(&a)
 	}
-	started, err := g.Start(r.t.Context(), "", control.StartRequest{Agent: &a, Task: "Do it."})
+	started, err := g.Start(r.T.Context(), "", control.StartRequest{Agent: &a, Task: "Do it."})
 	return r.Store.Place(events.DefaultNamespace, started.RunID), err
 }
 
@@ -103,22 +103,13 @@ func wallTime(d time.Duration) func(*events.Agent) {
 
 // ask has the run wait for a human until some time from now; never for 0.
 func (r *timed) ask(run events.Run, within time.Duration, calls ...string) (deadline time.Time) {
-	r.t.Helper()
+	r.T.Helper()
 	text := ""
 	if deadline = time.Now().Add(within); within > 0 {
 		text = deadline.UTC().Format(events.TimeFormat)
 	}
 	r.Append(run, events.Planning, waiting(text, "search", calls))
 	return deadline
-}
-
-func waiting(deadline, tool string, calls []string) *events.HumanApprovalRequired {
-	p := &events.HumanApprovalRequired{ToolCallReply: events.ToolCallReply{Confidence: 1}, Deadline: deadline}
-	for _, id := range calls {
-		p.Calls = append(p.Calls, events.Call{ID: id, Name: tool, Arguments: `{"amount":1}`})
-		p.Requests = append(p.Requests, events.Request{CallID: id, Tool: tool, Arguments: `{"amount":1}`, Risk: "high", Reason: "always"})
-	}
-	return p
 }
 
 // sleep lets time pass, and then whatever is at work finish.
@@ -129,8 +120,8 @@ func sleep(d time.Duration) {
 
 // at is when the run's event of a type was made; it must have exactly one.
 func (r *timed) at(run events.Run, typ events.Type) time.Time {
-	r.t.Helper()
-	require.Equal(r.t, 1, r.Count(run, typ), "%v", r.Types(run))
+	r.T.Helper()
+	require.Equal(r.T, 1, r.Count(run, typ), "%v", r.Types(run))
 	for _, e := range r.Events(run) {
 		if e.Type() == typ {
 			return e.Time

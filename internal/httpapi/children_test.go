@@ -15,7 +15,7 @@ func (r *rig) child(parent, call string, as *events.Parent) string {
 	id := events.ChildID(parent, call)
 	start := reducertest.StartOf("help", events.ModeTask)
 	start.Parent = as
-	r.happens(id, events.Idle, start)
+	r.Happens(id, events.Idle, start)
 	return id
 }
 
@@ -26,7 +26,7 @@ func (r *rig) childOf(parent, call string) string {
 // caller starts a run that waits for the results of the calls.
 func (r *rig) caller(calls ...string) string {
 	id := r.start("task")
-	r.happens(id, events.Planning, &events.LLMParallelToolCalls{ToolCallReply: called(calls...)})
+	r.Happens(id, events.Planning, &events.LLMParallelToolCalls{ToolCallReply: called(calls...)})
 	return id
 }
 
@@ -34,12 +34,12 @@ func TestCancelReachesTheChildrenOfOpenCalls(t *testing.T) {
 	onEveryBus(t, 3, func(t *testing.T, r *rig) {
 		parent := r.caller("c1", "c2", "c3", "c4", "c5")
 		known, running := r.childOf(parent, "c1"), r.childOf(parent, "c2")
-		r.happens(parent, events.ParallelActing, &events.ToolCallResult{ToolOutcome: events.ToolOutcome{CallID: "c1", Success: true}})
-		r.happens(running, events.Planning, &events.LLMToolCall{ToolCallReply: called("g1")})
+		r.Happens(parent, events.ParallelActing, &events.ToolCallResult{ToolOutcome: events.ToolOutcome{CallID: "c1", Success: true}})
+		r.Happens(running, events.Planning, &events.LLMToolCall{ToolCallReply: called("g1")})
 		grandchild := r.childOf(running, "g1")
 		foreign := r.child(parent, "c3", &events.Parent{Run: runlog.NewID(), CallID: "c3"})
 		done := r.childOf(parent, "c4")
-		r.happens(done, events.Planning, answered("Helped."))
+		r.Happens(done, events.Planning, answered("Helped."))
 		none := r.child(parent, "c5", nil)
 
 		a := r.do("POST", "/v1/runs/"+parent+"/cancel", `{"by":"ann","reason":"enough"}`)
@@ -52,7 +52,7 @@ func TestCancelReachesTheChildrenOfOpenCalls(t *testing.T) {
 			known: events.Planning, running: events.Cancelled, grandchild: events.Cancelled,
 			foreign: events.Planning, done: events.Done, none: events.Planning,
 		}, states)
-		records := r.records(grandchild)
+		records := r.Records(grandchild)
 		require.Contains(t, string(records[len(records)-1].Body), `"by":"ann"`)
 		require.Contains(t, string(records[len(records)-1].Body), "run "+running+", which called it, has ended")
 	})
@@ -64,21 +64,21 @@ func TestCancelAgainReachesWhatWasLeft(t *testing.T) {
 	parent := r.caller("c1", "c2")
 	require.Equal(t, 200, r.do("POST", "/v1/runs/"+parent+"/cancel", "").status)
 	child := r.childOf(parent, "c1")
-	r.happens(child, events.Planning, &events.LLMToolCall{ToolCallReply: called("g1")})
-	r.happens(child, events.Control, &events.CancelledRun{})
+	r.Happens(child, events.Planning, &events.LLMToolCall{ToolCallReply: called("g1")})
+	r.Happens(child, events.Control, &events.CancelledRun{})
 	grandchild := r.childOf(child, "g1")
 	for range 2 {
 		r.fails(409, "run_ended", r.do("POST", "/v1/runs/"+parent+"/cancel", ""))
 		require.Equal(t, events.Cancelled, r.memory(grandchild).State, "through a child that was cancelled before")
-		require.Len(t, r.records(grandchild), 2)
-		require.Len(t, r.records(child), 3)
+		require.Len(t, r.Records(grandchild), 2)
+		require.Len(t, r.Records(child), 3)
 	}
 }
 
 func TestChildrenOfARunThatEndedOtherwise(t *testing.T) {
 	r := simulatedRig(t, nil)
 	failed, going := r.caller("c1", "c2"), r.caller("c1", "c2")
-	r.happens(failed, events.Control, &events.BudgetExceeded{Outcome: events.Outcome{Code: "wall_time"}})
+	r.Happens(failed, events.Control, &events.BudgetExceeded{Outcome: events.Outcome{Code: "wall_time"}})
 	abandoned, wanted := r.childOf(failed, "c2"), r.childOf(going, "c2")
 	require.NoError(t, r.control.CancelChildren(t.Context(), "", failed, events.By{By: "gateway"}))
 	require.NoError(t, r.control.CancelChildren(t.Context(), "", going, events.By{By: "gateway"}))

@@ -21,7 +21,7 @@ import (
 // listen reads a stream to its end, or until each reports false, and shows each
 // event's id. A gateway that has too much to do at once says so, and is asked again.
 func (r *rig) listen(client *http.Client, path, after string, each func(id string) bool) error {
-	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, r.url+path, http.NoBody)
+	req, err := http.NewRequestWithContext(r.T.Context(), http.MethodGet, r.url+path, http.NoBody)
 	if err != nil {
 		return err
 	}
@@ -62,11 +62,11 @@ func (r *rig) listen(client *http.Client, path, after string, each func(id strin
 
 // grow appends n thoughts and an answer to a run, as a planner does.
 func (r *rig) grow(id string, n int) error {
-	run := r.others.Acquire(r.others.Place("default", id))
-	defer r.others.Release(run)
+	run := r.Store.Acquire(r.At(id))
+	defer r.Store.Release(run)
 	run.Lock()
 	defer run.Unlock()
-	if err := run.Refresh(r.t.Context()); err != nil {
+	if err := run.Refresh(r.T.Context()); err != nil {
 		return err
 	}
 	for i := range n + 1 {
@@ -74,7 +74,7 @@ func (r *rig) grow(id string, n int) error {
 		if i == n {
 			p = answered("all")
 		}
-		_, err := run.Commit(r.t.Context(), runlog.Stamp{Source: "moorebus/test/1"}, func(*reducer.Memory) ([]runlog.Draft, error) {
+		_, err := run.Commit(r.T.Context(), runlog.Stamp{Source: "moorebus/test/1"}, func(*reducer.Memory) ([]runlog.Draft, error) {
 			return []runlog.Draft{{Origin: events.Planning, Payload: p}}, nil
 		})
 		if err != nil {

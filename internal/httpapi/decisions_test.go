@@ -27,58 +27,44 @@ const payer = `{"agent":{"name":"payer","llm":{"provider":"openai"},"tools":["se
 // held starts a run that waits for a human to decide on the calls; those in
 // asked only, if there are any.
 func (r *rig) held(tool string, calls []string, asked ...string) string {
-	r.t.Helper()
+	r.T.Helper()
 	return r.asked(waiting("", tool, calls, asked...))
 }
 
 // asked starts a run that waits for what is given.
 func (r *rig) asked(p *events.HumanApprovalRequired) string {
-	r.t.Helper()
+	r.T.Helper()
 	r.announce("b", searchTool, payTool)
 	var id string
-	require.Eventually(r.t, func() bool {
+	require.Eventually(r.T, func() bool {
 		a := r.do("POST", "/v1/runs", payer)
 		if a.status == 201 {
-			id = a.text(r.t, "run_id")
+			id = a.text(r.T, "run_id")
 		}
 		return a.status == 201
 	}, patience, 10*time.Millisecond, "the tool is known soon")
-	r.happens(id, events.Planning, p)
+	r.Happens(id, events.Planning, p)
 	return id
 }
 
-func waiting(deadline, tool string, calls []string, asked ...string) *events.HumanApprovalRequired {
-	p := &events.HumanApprovalRequired{ToolCallReply: events.ToolCallReply{Confidence: 1}, Deadline: deadline}
-	if len(asked) == 0 {
-		asked = calls
-	}
-	for _, id := range calls {
-		p.Calls = append(p.Calls, events.Call{ID: id, Name: tool, Arguments: `{"amount":1}`})
-	}
-	for _, id := range asked {
-		p.Requests = append(p.Requests, events.Request{CallID: id, Tool: tool, Arguments: `{"amount":1}`, Risk: "high", Reason: "always"})
-	}
-	return p
-}
-
 func (r *rig) decide(id, body string) answer {
-	r.t.Helper()
+	r.T.Helper()
 	return r.do("POST", "/v1/runs/"+id+"/decisions", body)
 }
 
 // memory is the run's memory as the gateway has it.
 func (r *rig) memory(id string) *reducer.Memory {
-	r.t.Helper()
-	state, err := r.control.State(r.t.Context(), "", id, 0)
-	require.NoError(r.t, err)
+	r.T.Helper()
+	state, err := r.control.State(r.T.Context(), "", id, 0)
+	require.NoError(r.T, err)
 	var mem reducer.Memory
-	require.NoError(r.t, json.Unmarshal(state.Memory, &mem))
+	require.NoError(r.T, json.Unmarshal(state.Memory, &mem))
 	return &mem
 }
 
 func (r *rig) reaches(id string, want events.State) *reducer.Memory {
-	r.t.Helper()
-	require.Eventually(r.t, func() bool { return r.memory(id).State == want }, patience, 10*time.Millisecond)
+	r.T.Helper()
+	require.Eventually(r.T, func() bool { return r.memory(id).State == want }, patience, 10*time.Millisecond)
 	return r.memory(id)
 }
 
@@ -103,16 +89,16 @@ func TestDecideOneCall(t *testing.T) {
 				a := r.decide(id, c.body)
 				require.Equal(t, 200, a.status, a.body)
 				require.JSONEq(t, `{"state":"`+c.to+`","n":3}`, a.body)
-				require.Equal(t, c.event, r.types(id)[2])
-				require.Equal(t, "moore.0.default.waiting_for_human."+c.to+".default."+id, r.records(id)[2].Subject)
-				require.Contains(t, string(r.records(id)[2].Body), `"by":"ann"`)
+				require.Equal(t, c.event, r.Types(id)[2])
+				require.Equal(t, "moore.0.default.waiting_for_human."+c.to+".default."+id, r.Records(id)[2].Subject)
+				require.Contains(t, string(r.Records(id)[2].Body), `"by":"ann"`)
 				c.check(t, r.memory(id))
 
 				second := r.fails(409, "already_decided", r.decide(id, `{"call_id":"c1","decision":"approved","by":"bob"}`))
 				first, err := json.Marshal(second.field(t, "decision"))
 				require.NoError(t, err)
 				require.JSONEq(t, c.body, string(first))
-				require.Len(t, r.records(id), 3)
+				require.Len(t, r.Records(id), 3)
 
 				require.Equal(t, 200, r.do("POST", "/v1/runs/"+id+"/cancel", "").status)
 				ended := r.fails(409, "run_ended", r.decide(id, `{"call_id":"c1","decision":"approved","by":"bob"}`))
@@ -133,7 +119,7 @@ func TestDecideByTheProvidersID(t *testing.T) {
 		require.NotEqual(t, odd, name)
 		body := `{"call_id":"two\nlines","decision":"approved","by":"ann"}`
 		require.Equal(t, 200, r.decide(id, body).status)
-		require.Contains(t, string(r.records(id)[2].Body), `"call_id":"`+name+`"`)
+		require.Contains(t, string(r.Records(id)[2].Body), `"call_id":"`+name+`"`)
 		second := r.fails(409, "already_decided", r.decide(id, body))
 		require.Equal(t, "ann", second.field(t, "decision").(map[string]any)["by"])
 		require.Equal(t, 200, r.do("POST", "/v1/runs/"+id+"/cancel", "").status)
@@ -220,9 +206,9 @@ func TestDecideBatch(t *testing.T) {
 		require.Equal(t, 200, r.decide(id, `{"call_id":"c1","decision":"modified","arguments":"{\"amount\":7}","by":"bob"}`).status)
 		require.JSONEq(t, `{"state":"waiting_for_human","n":5}`, r.decide(id, `{"call_id":"c3","decision":"approved","by":"ann"}`).body)
 		mem := r.reaches(id, events.ParallelActing)
-		require.Equal(t, []string{"HumanDecision", "HumanDecision", "HumanDecision", "HumanApprovedParallel"}, r.types(id)[2:])
-		require.Contains(t, r.records(id)[3].Subject, ".waiting_for_human.none.")
-		require.Contains(t, r.records(id)[4].Subject, ".waiting_for_human.waiting_for_human.")
+		require.Equal(t, []string{"HumanDecision", "HumanDecision", "HumanDecision", "HumanApprovedParallel"}, r.Types(id)[2:])
+		require.Contains(t, r.Records(id)[3].Subject, ".waiting_for_human.none.")
+		require.Contains(t, r.Records(id)[4].Subject, ".waiting_for_human.waiting_for_human.")
 		require.Equal(t, `{"amount":7}`, mem.ToolCalls["c1"].Parameters)
 		require.Equal(t, `{"amount":1}`, mem.ToolCalls["c3"].Parameters)
 		require.Len(t, mem.ParallelResults, 1)
@@ -240,7 +226,7 @@ func TestDecideBatchAllRejected(t *testing.T) {
 			require.Equal(t, 200, a.status, a.body)
 		}
 		mem := r.reaches(id, events.Observing)
-		require.Equal(t, "HumanRejected", r.types(id)[4])
+		require.Equal(t, "HumanRejected", r.Types(id)[4])
 		require.Equal(t, "REJECTED: not c1", mem.ToolCalls["c1"].Result.Text())
 		require.Equal(t, "REJECTED: not c2", mem.ToolCalls["c2"].Result.Text())
 		r.fails(409, "already_decided", r.decide(id, `{"call_id":"c2","decision":"approved","by":"bob"}`))
@@ -264,7 +250,7 @@ func TestDecideOutOfActing(t *testing.T) {
 		id := r.held("pay", []string{"c1"})
 		require.Equal(t, 200, r.decide(id, `{"call_id":"c1","decision":"approved","by":"ann"}`).status)
 		again := waiting("", "pay", nil, "c1")
-		r.happens(id, events.Acting, &events.ToolCallStarted{CallID: "c1"}, again)
+		r.Happens(id, events.Acting, &events.ToolCallStarted{CallID: "c1"}, again)
 		a := r.decide(id, `{"call_id":"c1","decision":"rejected","reason":"it happened","by":"bob"}`)
 		require.JSONEq(t, `{"state":"observing","n":6}`, a.body)
 		second := r.fails(409, "already_decided", r.decide(id, `{"call_id":"c1","decision":"approved","by":"cyd"}`))
@@ -280,10 +266,10 @@ func TestCallsThatDoNotWait(t *testing.T) {
 	r.fails(404, "run_not_found", r.decide("nonsense", `{"call_id":"c1","decision":"approved","by":"ann"}`))
 	other := r.start("task")
 	r.fails(404, "unknown_call", r.decide(other, `{"call_id":"c1","decision":"approved","by":"ann"}`))
-	r.happens(other, events.Planning, &events.LLMToolCall{ToolCallReply: called("c1")})
+	r.Happens(other, events.Planning, &events.LLMToolCall{ToolCallReply: called("c1")})
 	a := r.fails(409, "not_waiting", r.decide(other, `{"call_id":"c1","decision":"approved","by":"ann"}`))
 	require.Equal(t, "acting", a.text(t, "state"))
-	require.Equal(t, []string{"Start", "LlmToolCall"}, r.types(other))
+	require.Equal(t, []string{"Start", "LlmToolCall"}, r.Types(other))
 }
 
 func TestDecisionBody(t *testing.T) {
@@ -317,7 +303,7 @@ func TestDecisionBody(t *testing.T) {
 	require.Equal(t, refusal.CodeBadDecision, refused.Code)
 	large := strings.Repeat("x", 1000<<10)
 	r.fails(413, "too_large", r.decide(id, `{"call_id":"c1","decision":"rejected","by":"ann","reason":"`+large+`"}`))
-	require.Len(t, r.records(id), 2)
+	require.Len(t, r.Records(id), 2)
 }
 
 // The store's clock says when it is too late, and whoever comes then is told so.
@@ -336,26 +322,26 @@ func TestDecisionAfterTheDeadline(t *testing.T) {
 	for _, calls := range [][]string{{"c1"}, {"c1", "c2"}} {
 		late.Store(false)
 		id := r.start("task")
-		r.happens(id, events.Planning, waiting(deadline.Format(time.RFC3339), "search", calls))
+		r.Happens(id, events.Planning, waiting(deadline.Format(time.RFC3339), "search", calls))
 		last := calls[len(calls)-1]
 		if len(calls) > 1 {
 			require.Equal(t, 200, r.decide(id, `{"call_id":"c1","decision":"approved","by":"ann"}`).status, "in time")
 		}
-		n := len(r.records(id))
+		n := len(r.Records(id))
 		late.Store(true)
 		r.fails(404, "unknown_call", r.decide(id, `{"call_id":"c9","decision":"approved","by":"ann"}`))
-		require.Len(t, r.records(id), n, "who asks for nothing expires nothing")
+		require.Len(t, r.Records(id), n, "who asks for nothing expires nothing")
 		for range 2 {
 			a := r.fails(409, "approval_expired", r.decide(id, `{"call_id":"`+last+`","decision":"approved","by":"ann"}`))
 			require.Equal(t, "observing", a.text(t, "state"))
 			require.EqualValues(t, n+1, a.field(t, "n"))
 		}
-		require.Equal(t, "ApprovalExpired", r.types(id)[n])
+		require.Equal(t, "ApprovalExpired", r.Types(id)[n])
 		require.Equal(t, "REJECTED: expired", r.memory(id).ToolCalls[last].Result.Text())
 	}
 	late.Store(false)
 	id := r.start("task")
-	r.happens(id, events.Planning, waiting(deadline.Format(time.RFC3339), "search", []string{"c1"}))
+	r.Happens(id, events.Planning, waiting(deadline.Format(time.RFC3339), "search", []string{"c1"}))
 	require.Equal(t, 200, r.decide(id, `{"call_id":"c1","decision":"approved","by":"ann"}`).status)
 }
 
@@ -376,7 +362,7 @@ func TestDecisionsRace(t *testing.T) {
 		}
 		require.Equal(t, 200, won.status, won.body)
 		a.fails(409, "already_decided", lost)
-		require.Len(t, a.records(id), 3)
+		require.Len(t, a.Records(id), 3)
 	}
 }
 
@@ -386,5 +372,5 @@ func TestDecideWithAnObject(t *testing.T) {
 	id := r.held("pay", []string{"c1"})
 	a := r.decide(id, `{"call_id":"c1","decision":"modified","arguments":{"amount":2.0},"by":"ann"}`)
 	require.Equal(t, 200, a.status, a.body)
-	require.Contains(t, string(r.records(id)[2].Body), `"arguments":"{\"amount\":2.0}"`, "numbers are not rewritten")
+	require.Contains(t, string(r.Records(id)[2].Body), `"arguments":"{\"amount\":2.0}"`, "numbers are not rewritten")
 }

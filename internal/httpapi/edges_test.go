@@ -19,7 +19,7 @@ func TestRepeatedInputsAfterTheEnd(t *testing.T) {
 	require.Equal(t, 200, a.status, a.body)
 	require.JSONEq(t, `{"accepted":1,"n":3}`, a.body)
 	r.fails(409, "run_ended", r.inputs(id, "["+message+`,{"type":"user-message","message_id":"m2","content":"new"}]`))
-	require.Equal(t, []string{"Start", "UserMessage", "Cancelled"}, r.types(id))
+	require.Equal(t, []string{"Start", "UserMessage", "Cancelled"}, r.Types(id))
 }
 
 // The log says by how much the window grew, not that it was left to the agent.
@@ -27,7 +27,7 @@ func TestExpandedWindowIsWrittenOut(t *testing.T) {
 	r := simulatedRig(t, nil)
 	id := r.start("chat")
 	require.Equal(t, 200, r.inputs(id, `[{"type":"expand-context-window"}]`).status)
-	require.Contains(t, string(r.records(id)[1].Body), `"increment":10`)
+	require.Contains(t, string(r.Records(id)[1].Body), `"increment":10`)
 }
 
 func TestPathsAreNotCleaned(t *testing.T) {

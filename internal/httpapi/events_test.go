@@ -22,9 +22,9 @@ const waitStep = 2 * time.Millisecond
 func TestEventsAsLines(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("task")
-		r.happens(id, events.Planning, &events.LLMThought{}, answered("a line\nand another — “quoted” <b>"))
+		r.Happens(id, events.Planning, &events.LLMThought{}, answered("a line\nand another — “quoted” <b>"))
 		var want []string
-		for _, rec := range r.records(id) {
+		for _, rec := range r.Records(id) {
 			want = append(want, string(rec.Body))
 		}
 		a := r.do("GET", "/v1/runs/"+id+"/events", "")
@@ -51,23 +51,23 @@ func TestStreamOfARun(t *testing.T) {
 		path := "/v1/runs/" + id + "/events"
 		s := r.stream(path)
 		e := s.next()
-		require.Equal(t, sse{event: "Start", id: "1", data: string(r.records(id)[0].Body)}, e)
+		require.Equal(t, sse{event: "Start", id: "1", data: string(r.Records(id)[0].Body)}, e)
 
-		run := r.others.Place("default", id)
-		require.NoError(t, r.bus.PublishChunk(run, []byte(`{"message_id":"m","offset":0,"text":"tw"}`)))
+		run := r.At(id)
+		require.NoError(t, r.Bus.PublishChunk(run, []byte(`{"message_id":"m","offset":0,"text":"tw"}`)))
 		require.Equal(t, sse{event: "chunk", data: `{"message_id":"m","offset":0,"text":"tw"}`}, s.next())
 		delta := `{"message_id":"m","kind":"tool_call","index":0,"name":"add","text":"{"}`
-		require.NoError(t, r.bus.PublishChunk(run, []byte(delta)))
+		require.NoError(t, r.Bus.PublishChunk(run, []byte(delta)))
 		require.Equal(t, sse{event: "tool_call_delta", data: delta}, s.next())
-		require.NoError(t, r.bus.PublishChunk(run, []byte(`not JSON`)))
-		require.NoError(t, r.bus.PublishChunk(run, []byte(`{"message_id":"m","kind":"else"}`)))
-		r.happens(id, events.Planning, &events.LLMThought{})
+		require.NoError(t, r.Bus.PublishChunk(run, []byte(`not JSON`)))
+		require.NoError(t, r.Bus.PublishChunk(run, []byte(`{"message_id":"m","kind":"else"}`)))
+		r.Happens(id, events.Planning, &events.LLMThought{})
 		require.Equal(t, "LlmThought", s.next().event)
 
 		resumed := r.stream(path+"?from=1", "Last-Event-ID", "1")
 		require.Equal(t, "2", resumed.next().id, "Last-Event-ID wins over from")
 		later := r.stream(path + "?from=3")
-		r.happens(id, events.Planning, answered("two"))
+		r.Happens(id, events.Planning, answered("two"))
 		for _, s := range []*stream{s, resumed, later} {
 			e := s.next()
 			require.Equal(t, "LlmFinalAnswer", e.event)
@@ -131,8 +131,8 @@ func TestFleetFeed(t *testing.T) {
 				done := r.stream("/v1/events?state=done")
 				elsewhere := r.stream("/v1/events", "Moorebus-Namespace", "other")
 				a, b := r.start("task"), r.start("task")
-				r.happens(a, events.Planning, answered("a"))
-				r.happens(b, events.Planning, answered("b"))
+				r.Happens(a, events.Planning, answered("a"))
+				r.Happens(b, events.Planning, answered("b"))
 
 				seen := map[string]bool{}
 				last := ""
@@ -176,7 +176,7 @@ func TestFleetFeedErrors(t *testing.T) {
 }
 
 func (r *rig) metric(name string) string {
-	r.t.Helper()
+	r.T.Helper()
 	for line := range strings.SplitSeq(r.do("GET", "/metrics", "").body, "\n") {
 		if value, ok := strings.CutPrefix(line, name+" "); ok {
 			return value
@@ -205,7 +205,7 @@ func TestLargeEventsInStreams(t *testing.T) {
 			a := r.inputs(id, `[{"type":"user-message","content":"`+strings.Repeat("x", size)+`"}]`)
 			require.Equal(t, 200, a.status, a.body)
 		}
-		for i, rec := range r.records(id) {
+		for i, rec := range r.Records(id) {
 			e := one.next()
 			require.Equal(t, strconv.Itoa(i+1), e.id)
 			require.True(t, string(rec.Body) == e.data, "event %d", i+1)
@@ -219,7 +219,7 @@ func TestLargeEventsInStreams(t *testing.T) {
 // A client that reads nothing is dropped, and meanwhile delays nobody.
 func TestClientThatDoesNotRead(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
-		stalled := newRig(t, r.bus, func(c *config) { c.http.WriteTimeout = time.Second })
+		stalled := newRig(t, r.Bus, func(c *config) { c.http.WriteTimeout = time.Second })
 		id := stalled.start("chat")
 		conn, err := net.Dial("tcp", strings.TrimPrefix(stalled.url, "http://"))
 		require.NoError(t, err)
@@ -245,7 +245,7 @@ func TestStreamsEndWithTheGateway(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
-		own := newRig(t, r.bus, func(c *config) { c.http.Listener = listener })
+		own := newRig(t, r.Bus, func(c *config) { c.http.Listener = listener })
 		own.url = "http://" + listener.Addr().String()
 		id := own.start("task")
 		one, fleet := own.stream("/v1/runs/"+id+"/events"), own.stream("/v1/events")
@@ -266,7 +266,7 @@ func TestStraysAreNotOfTheRun(t *testing.T) {
 	path := "/v1/runs/" + id + "/events"
 	live := r.stream(path)
 	require.Equal(t, "1", live.next().id)
-	r.bus.(*simulated.Journal).Inject(0, "moore.0.default.NO-STATE.planning.default."+id, []byte("{}"))
+	r.Bus.(*simulated.Journal).Inject(0, "moore.0.default.NO-STATE.planning.default."+id, []byte("{}"))
 	require.Equal(t, 200, r.do("POST", "/v1/runs/"+id+"/cancel", "").status)
 	last := live.next()
 	require.Equal(t, "2", last.id)

@@ -16,26 +16,26 @@ import (
 // acted starts a run and takes it to its answer: Start, LlmToolCall, ToolSuccess,
 // Continue, LlmFinalAnswer.
 func (r *rig) acted() string {
-	r.t.Helper()
+	r.T.Helper()
 	id := r.start("task")
-	r.happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: called("c1")})
-	r.happens(id, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "c1", Success: true, Observation: "SUCCESS: 2", Code: "ok"}})
-	r.happens(id, events.Observing, &events.Continue{})
-	r.happens(id, events.Planning, answered("2"))
+	r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: called("c1")})
+	r.Happens(id, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "c1", Success: true, Observation: "SUCCESS: 2", Code: "ok"}})
+	r.Happens(id, events.Observing, &events.Continue{})
+	r.Happens(id, events.Planning, answered("2"))
 	return id
 }
 
 func (r *rig) fork(id, body string) answer {
-	r.t.Helper()
+	r.T.Helper()
 	return r.do("POST", "/v1/runs/"+id+"/fork", body)
 }
 
 // forked forks a run and returns the fork's id.
 func (r *rig) forked(id, body string) string {
-	r.t.Helper()
+	r.T.Helper()
 	a := r.fork(id, body)
-	require.Equal(r.t, 200, a.status, a.body)
-	return a.text(r.t, "run_id")
+	require.Equal(r.T, 200, a.status, a.body)
+	return a.text(r.T, "run_id")
 }
 
 func TestFork(t *testing.T) {
@@ -47,16 +47,16 @@ func TestFork(t *testing.T) {
 		require.EqualValues(t, 1, a.field(t, "n"))
 		fork := a.text(t, "run_id")
 		require.Equal(t, "/v1/runs/"+fork, a.header.Get("Location"))
-		require.Equal(t, []string{"Forked"}, r.types(fork))
-		require.Len(t, r.types(parent), 5, "the parent is as it was")
+		require.Equal(t, []string{"Forked"}, r.Types(fork))
+		require.Len(t, r.Types(parent), 5, "the parent is as it was")
 
 		mem := r.memory(fork)
 		require.Equal(t, events.Observing, mem.State)
 		require.Equal(t, "What is 1+1?", mem.Task)
 		require.Equal(t, "SUCCESS: 2", *mem.LastObservation)
-		r.happens(fork, events.Observing, &events.Continue{})
+		r.Happens(fork, events.Observing, &events.Continue{})
 		second := r.forked(fork, `{"at":2}`)
-		r.happens(second, events.Planning, answered("still 2"))
+		r.Happens(second, events.Planning, answered("still 2"))
 		require.Equal(t, events.Done, r.memory(second).State)
 		require.Equal(t, 2, r.memory(second).Control.ForkedFrom.Depth)
 		require.EqualValues(t, "observing", r.do("GET", "/v1/runs/"+fork+"?at=1", "").text(t, "state"))
@@ -111,7 +111,7 @@ func TestForksThatAreRefused(t *testing.T) {
 		r.fails(400, code, r.fork(id, body))
 	}
 	r.fails(404, "run_not_found", r.fork("nobody", `{"at":1}`))
-	r.fails(404, "run_not_found", r.fork(r.others.NewID(), `{"at":1}`))
+	r.fails(404, "run_not_found", r.fork(r.Store.NewID(), `{"at":1}`))
 	r.fails(405, "method_not_allowed", r.do("GET", "/v1/runs/"+id+"/fork", ""))
 	a := r.fails(409, "run_ended", r.fork(id, `{"at":5}`))
 	require.Equal(t, "done", a.text(t, "state"))
@@ -122,7 +122,7 @@ func TestForksThatAreRefused(t *testing.T) {
 	poisoned := r.start("task")
 	r.inject(poisoned, events.Acting, "no event")
 	r.fails(409, "run_poisoned", r.fork(poisoned, `{"at":2}`))
-	require.Equal(t, []string{"Forked"}, r.types(r.forked(poisoned, `{"at":1}`)), "before it, it may be forked")
+	require.Equal(t, []string{"Forked"}, r.Types(r.forked(poisoned, `{"at":1}`)), "before it, it may be forked")
 }
 
 func TestForkWithAPatch(t *testing.T) {
@@ -131,7 +131,7 @@ func TestForkWithAPatch(t *testing.T) {
 	id := r.acted()
 
 	first := func(run string) *events.Forked {
-		e, err := events.DefaultCodec().Decode(r.records(run)[0].Body)
+		e, err := events.DefaultCodec().Decode(r.Records(run)[0].Body)
 		require.NoError(t, err)
 		return e.Data.(*events.Forked)
 	}
@@ -158,7 +158,7 @@ func TestForkWithAPatch(t *testing.T) {
 	require.Equal(t, []string{"pay"}, mem.Blacklist)
 	require.Equal(t, map[string]string{"default": "small"}, mem.Control.Agent.Models)
 	require.Equal(t, events.ModeChat, mem.Mode)
-	r.happens(fork, events.Planning, turnDone("2"))
+	r.Happens(fork, events.Planning, turnDone("2"))
 	require.Equal(t, events.WaitingForUser, r.memory(fork).State)
 	r.fails(422, "bad_approval", r.fork(id, `{"at":1,"patch":{"approval":{"policy":"expr","expr":"((("}}}`))
 }
@@ -194,7 +194,7 @@ func TestAForkWhoseParentIsGoneIsAConflict(t *testing.T) {
 	id := r.acted()
 	fork := r.forked(id, `{"at":2}`)
 	require.Equal(t, events.Acting, r.memory(fork).State)
-	gone := r.forkOfNothing(r.others.NewID())
+	gone := r.forkOfNothing(r.Store.NewID())
 	r.fails(409, "parent_gone", r.do("GET", "/v1/runs/"+gone, ""))
 	r.fails(409, "parent_gone", r.fork(gone, `{"at":1}`))
 	a := r.do("GET", "/v1/runs/"+gone+"/events", "")
@@ -216,8 +216,8 @@ func TestForkUnderAnIdempotencyKey(t *testing.T) {
 		require.Equal(t, 200, again.status, again.body)
 		require.JSONEq(t, first.body, again.body)
 		require.Equal(t, "/v1/runs/"+made, again.header.Get("Location"))
-		require.Equal(t, []string{"Forked"}, r.types(made))
-		r.happens(made, events.Observing, &events.Continue{})
+		require.Equal(t, []string{"Forked"}, r.Types(made))
+		r.Happens(made, events.Observing, &events.Continue{})
 		require.EqualValues(t, 2, fork("once", `{"at":3,"patch":{"task":"Again.","config":{"max_steps":3}}}`).field(t, "n"), "it has gone on")
 
 		for _, other := range []string{`{"at":2,"patch":{"task":"Again.","config":{"max_steps":3}}}`, `{"at":3}`, `{"at":3,"patch":{"task":"Once more."}}`} {
@@ -233,7 +233,7 @@ func TestForkUnderAnIdempotencyKey(t *testing.T) {
 
 func TestForkUnderAnIdOfOnesOwn(t *testing.T) {
 	r := simulatedRig(t, nil)
-	id, own := r.acted(), r.others.NewID()
+	id, own := r.acted(), r.Store.NewID()
 	require.Equal(t, own, r.forked(id, `{"at":3,"run_id":"`+own+`"}`))
 	a := r.fails(409, "run_exists", r.fork(id, `{"at":3,"run_id":"`+own+`"}`))
 	require.Equal(t, own, a.text(t, "run"))

@@ -77,14 +77,14 @@ func TestBadFormsOfForeignInputs(t *testing.T) {
 		`"type":"llm-chunk","messageId":7,"chunk":"x"`:                                                           "message_id: is a number",
 		`"type":"llm-message-complete","messageId":"m","usage":3`:                                                "usage: is a number, want a mapping",
 		`"type":"llm-message-complete","messageId":"m","content":null`:                                           "content: is",
-		`"type":"tool-call-started","toolCallId":"c","callId":"c"`:                                               "call_id: stands beside tool_call_id",
+		`"type":"tool-call-started","toolCallId":"c","callId":"c"`:                                               "call_id: is given beside tool_call_id",
 		`"type":"tool-call-started","toolCallId":"c","parameters":{}`:                                            "parameters: is a mapping, want a string",
 		`"type":"tool-call-started","toolCallId":""`:                                                             "tool_call_id",
 		`"type":"tool-call-result","toolCallId":"c","success":"yes","observation":"x"`:                           "success: is",
 		`"type":"tool-call-result","toolCallId":"c","success":true,"observation":"x","latencyMs":1.5`:            "latency_ms",
 		`"type":"tool-call-result","toolCallId":"c","result":{"isSuccess":1,"content":"x"}`:                      "is_success: must be true or false",
 		`"type":"tool-call-result","toolCallId":"c","result":{"isSuccess":true,"content":"x","error":"y"}`:       "content on success, error on failure",
-		`"type":"tool-call-result","toolCallId":"c","result":{"isSuccess":true,"content":"x","is_success":true}`: "is_success: stands there twice",
+		`"type":"tool-call-result","toolCallId":"c","result":{"isSuccess":true,"content":"x","is_success":true}`: "is_success: is given twice",
 		`"type":"tool-call-result","toolCallId":"c","result":["x"]`:                                              "result: is",
 	} {
 		_, err := httpapi.ParseInputs([]byte("[{" + body + "}]"))

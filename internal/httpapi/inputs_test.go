@@ -17,35 +17,35 @@ import (
 )
 
 func (r *rig) inputs(id, body string) answer {
-	r.t.Helper()
+	r.T.Helper()
 	return r.do("POST", "/v1/runs/"+id+"/inputs", body)
 }
 
 func TestMessageOfTheUserWakesPlanning(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("chat")
-		r.happens(id, events.Planning, turnDone("hello"))
+		r.Happens(id, events.Planning, turnDone("hello"))
 		a := r.inputs(id, `[{"type":"user-message","messageId":"u1","content":"And 2+2?","timestamp":1700000000000}]`)
 		require.Equal(t, 200, a.status, a.body)
 		require.JSONEq(t, `{"accepted":1,"n":3}`, a.body)
-		require.Equal(t, "moore.0.default.waiting_for_user.planning.default."+id, r.records(id)[2].Subject)
+		require.Equal(t, "moore.0.default.waiting_for_user.planning.default."+id, r.Records(id)[2].Subject)
 
 		a = r.inputs(id, `[{"type":"user-message","messageId":"u1","content":"And 2+2?"}]`)
 		require.JSONEq(t, `{"accepted":1,"n":3}`, a.body, "a known message is accepted and appends nothing")
 
 		a = r.inputs(id, `[{"type":"UserMessage","content":"Faster"}]`)
 		require.JSONEq(t, `{"accepted":1,"n":4}`, a.body)
-		require.Equal(t, "moore.0.default.control.planning.default."+id, r.records(id)[3].Subject)
+		require.Equal(t, "moore.0.default.control.planning.default."+id, r.Records(id)[3].Subject)
 	})
 }
 
 func TestInputsAreAppendedTogether(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("chat")
-		r.happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: called("c1")})
-		r.happens(id, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "c1", Success: true, Observation: "found"}})
-		r.happens(id, events.Observing, &events.Continue{})
-		r.happens(id, events.Planning, turnDone("hello"))
+		r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: called("c1")})
+		r.Happens(id, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "c1", Success: true, Observation: "found"}})
+		r.Happens(id, events.Observing, &events.Continue{})
+		r.Happens(id, events.Planning, turnDone("hello"))
 		a := r.inputs(id, `[
 			{"type":"user_message","message_id":"u1","content":"one"},
 			{"type":"userMessage","messageId":"u2","content":"two"},
@@ -55,9 +55,9 @@ func TestInputsAreAppendedTogether(t *testing.T) {
 		]`)
 		require.Equal(t, 200, a.status, a.body)
 		require.JSONEq(t, `{"accepted":5,"n":9}`, a.body)
-		require.Equal(t, []string{"UserMessage", "UserMessage", "ToolCallsAddedToContext", "ContextWindowExpanded"}, r.types(id)[5:])
+		require.Equal(t, []string{"UserMessage", "UserMessage", "ToolCallsAddedToContext", "ContextWindowExpanded"}, r.Types(id)[5:])
 		var subjects []string
-		for _, rec := range r.records(id)[5:] {
+		for _, rec := range r.Records(id)[5:] {
 			s, err := events.ParseSubject(rec.Subject)
 			require.NoError(t, err)
 			subjects = append(subjects, string(s.From)+" "+string(s.To))
@@ -71,10 +71,10 @@ func TestInputsAreAppendedTogether(t *testing.T) {
 func TestEditsOfTheContextBetweenTurns(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("chat")
-		r.happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: called("c1")})
-		r.happens(id, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "c1", Success: true, Observation: "found"}})
-		r.happens(id, events.Observing, &events.Continue{})
-		r.happens(id, events.Planning, turnDone("hello"))
+		r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: called("c1")})
+		r.Happens(id, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "c1", Success: true, Observation: "found"}})
+		r.Happens(id, events.Observing, &events.Continue{})
+		r.Happens(id, events.Planning, turnDone("hello"))
 		edits := `{"type":"add-tool-calls-to-context","toolCallIds":["c1"]},{"type":"expand-context-window","increment":3}`
 		require.Equal(t, 200, r.inputs(id, "["+edits+"]").status)
 		require.Nil(t, r.memory(id).ReactContext)
@@ -84,7 +84,7 @@ func TestEditsOfTheContextBetweenTurns(t *testing.T) {
 		require.Len(t, context.Edits, 1, "the window shows all three messages already")
 		for n, next := range []bool{true, true, false, false} {
 			at := []int{5, 6, 8, 9}[n]
-			require.Equal(t, next, strings.Contains(string(r.records(id)[at].Body), `"next_turn":true`), at)
+			require.Equal(t, next, strings.Contains(string(r.Records(id)[at].Body), `"next_turn":true`), at)
 		}
 	})
 }
@@ -93,10 +93,10 @@ func TestACallOfTheContextIsNamedByTheProvidersID(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		name := reducer.NameCall(nil, "c 1")
 		id := r.start("chat")
-		r.happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: called(name)})
-		r.happens(id, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: name, Success: true, Observation: "found"}})
+		r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: called(name)})
+		r.Happens(id, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: name, Success: true, Observation: "found"}})
 		require.Equal(t, 200, r.inputs(id, `[{"type":"add-tool-calls-to-context","toolCallIds":["c 1"]}]`).status)
-		added := r.records(id)[len(r.records(id))-1].Body
+		added := r.Records(id)[len(r.Records(id))-1].Body
 		require.Contains(t, string(added), `"call_ids":["`+name+`"]`)
 	})
 }
@@ -160,11 +160,11 @@ func TestInputErrors(t *testing.T) {
 			if c.code == "bad_input" && strings.Contains(c.body, "kept out") && name != "too many" {
 				require.EqualValues(t, 1, a.field(t, "index"))
 			}
-			require.Equal(t, []string{"Start"}, r.types(id), "all or nothing")
+			require.Equal(t, []string{"Start"}, r.Types(id), "all or nothing")
 		})
 	}
 	r.fails(404, "run_not_found", r.inputs(runlog.NewID(), `[`+good[:len(good)-1]+`]`))
-	r.happens(id, events.Planning, answered("the end"))
+	r.Happens(id, events.Planning, answered("the end"))
 	a := r.fails(409, "run_ended", r.inputs(id, `[`+good[:len(good)-1]+`]`))
 	require.Equal(t, "done", a.text(t, "state"))
 }
@@ -177,7 +177,7 @@ func TestInputsUnderDoubt(t *testing.T) {
 		a := r.inputs(id, fmt.Sprintf(`[{"type":"user-message","content":"%d"},{"type":"user-message","content":"again %d"}]`, i, i))
 		require.Equal(t, 200, a.status, a.body)
 	}
-	require.Len(t, r.records(id), 41)
+	require.Len(t, r.Records(id), 41)
 }
 
 func TestControl(t *testing.T) {
@@ -196,9 +196,9 @@ func TestControl(t *testing.T) {
 
 		a = r.fails(409, "not_waiting", post(id, "close", ""))
 		require.Equal(t, "planning", a.text(t, "state"))
-		r.happens(id, events.Planning, turnDone("hello"))
+		r.Happens(id, events.Planning, turnDone("hello"))
 		require.JSONEq(t, `{"state":"done","n":8}`, post(id, "close", "").body)
-		require.Equal(t, []string{"Start", "Paused", "Resumed", "Paused", "Resumed", "BudgetRaised", "LlmMessageComplete", "Closed"}, r.types(id))
+		require.Equal(t, []string{"Start", "Paused", "Resumed", "Paused", "Resumed", "BudgetRaised", "LlmMessageComplete", "Closed"}, r.Types(id))
 		for what, code := range map[string]string{"pause": "run_ended", "resume": "run_ended", "cancel": "run_ended", "close": "not_waiting"} {
 			a = r.fails(409, code, post(id, what, ""))
 			require.Equal(t, id, a.text(t, "run"))
@@ -206,7 +206,7 @@ func TestControl(t *testing.T) {
 
 		id = r.start("task")
 		require.JSONEq(t, `{"state":"cancelled","n":2}`, post(id, "cancel", `{"reason":"enough"}`).body)
-		require.Equal(t, "moore.0.default.control.cancelled.default."+id, r.records(id)[1].Subject)
+		require.Equal(t, "moore.0.default.control.cancelled.default."+id, r.Records(id)[1].Subject)
 	})
 }
 
@@ -223,7 +223,7 @@ func TestControlErrors(t *testing.T) {
 		r.fails(404, "run_not_found", r.do("POST", "/v1/runs/"+runlog.NewID()+"/"+what, ""))
 		r.fails(413, "too_large", r.do("POST", "/v1/runs/"+id+"/"+what, strings.Repeat(" ", 2<<20)))
 	}
-	require.Equal(t, []string{"Start"}, r.types(id))
+	require.Equal(t, []string{"Start"}, r.Types(id))
 }
 
 func TestWhoMeetsPoisonEndsTheRun(t *testing.T) {
@@ -255,17 +255,17 @@ func TestDecisionsOfABatchAreJoined(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onEveryBus(t, 1, func(t *testing.T, r *rig) {
 				id := r.start("task")
-				r.happens(id, events.Planning, &events.HumanApprovalRequired{
+				r.Happens(id, events.Planning, &events.HumanApprovalRequired{
 					ToolCallReply: called("c1", "c2"),
 					Requests:      []events.Request{{CallID: "c1", Tool: "search"}, {CallID: "c2", Tool: "search"}},
 				})
 				for i, decision := range c.decisions {
-					r.happens(id, events.WaitingForHuman, &events.HumanDecision{Decision: events.Decision{
+					r.Happens(id, events.WaitingForHuman, &events.HumanDecision{Decision: events.Decision{
 						CallID: fmt.Sprintf("c%d", i+1), Decision: decision, By: "ann",
 					}})
 				}
-				require.Eventually(t, func() bool { return len(r.records(id)) == 5 }, patience, waitStep)
-				require.Equal(t, c.joined, r.types(id)[4])
+				require.Eventually(t, func() bool { return len(r.Records(id)) == 5 }, patience, waitStep)
+				require.Equal(t, c.joined, r.Types(id)[4])
 			})
 		})
 	}

@@ -25,7 +25,7 @@ func TestEventStreamsAreBounded(t *testing.T) {
 				require.Equal(t, "5", a.header.Get("Retry-After"))
 			}
 			require.Equal(t, 200, r.do("GET", run, "").status, "what ends by itself is no stream")
-			r.happens(id, events.Planning, answered("2"))
+			r.Happens(id, events.Planning, answered("2"))
 			for range 2 {
 				open[0].next()
 			}

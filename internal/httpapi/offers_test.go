@@ -12,10 +12,10 @@ import (
 func TestJustGoneOverHTTP(t *testing.T) {
 	r := simulatedRig(t, func(c *config) { c.PoolWait = time.Second })
 	require.Eventually(t, func() bool {
-		o, err := r.bus.Offers(t.Context())
+		o, err := r.Bus.Offers(t.Context())
 		return err == nil && o.First["search"] == "default"
 	}, patience, 10*time.Millisecond)
-	require.NoError(t, r.bus.Withdraw(t.Context(), "default", "a"))
+	require.NoError(t, r.Bus.Withdraw(t.Context(), "default", "a"))
 	for r.do("POST", "/v1/runs", startBody("task")).status == http.StatusCreated {
 		continue // what was announced is known for a second
 	}

@@ -28,7 +28,7 @@ func TestPurgedRuns(t *testing.T) {
 	a := r.fails(http.StatusConflict, "run_purged", r.do("POST", "/v1/runs", begin))
 	require.Equal(t, "2026-01-02T03:04:05Z", a.text(t, "purged_at"))
 	require.Equal(t, id, a.text(t, "run"))
-	require.Empty(t, r.records(id))
+	require.Empty(t, r.Records(id))
 	for _, path := range []string{"", "?at=1", "/events"} {
 		r.fails(http.StatusNotFound, "run_purged", r.do("GET", "/v1/runs/"+id+path, ""))
 	}
@@ -58,7 +58,7 @@ func TestTombstonesAreAway(t *testing.T) {
 	r := simulatedRig(t, func(cfg *config) { cfg.Tombstones = away{} })
 	id := runlog.NewID()
 	r.fails(http.StatusServiceUnavailable, "unavailable", r.do("POST", "/v1/runs", `{"agent":`+inline+`,"task":"Say hi","run_id":"`+id+`"}`))
-	require.Empty(t, r.records(id))
+	require.Empty(t, r.Records(id))
 	require.Equal(t, http.StatusCreated, r.do("POST", "/v1/runs", `{"agent":`+inline+`,"task":"Say hi"}`).status, "a new id was never purged")
 }
 
@@ -71,16 +71,16 @@ func TestForkOfWhatIsBeingPurged(t *testing.T) {
 	middle := r.forked(oldest, `{"at":2}`)
 	youngest := r.forked(middle, `{"at":1}`)
 	bury := func(id string) events.Run {
-		run := r.others.Place("default", id)
+		run := r.At(id)
 		stone := journal.Tombstone{Run: id, Namespace: "default", PurgedAt: time.Now()}
-		if recs := r.records(id); len(recs) > 0 {
+		if recs := r.Records(id); len(recs) > 0 {
 			stone.Events, stone.Last = uint64(len(recs)), events.Hash(recs[len(recs)-1].Body)
 		}
 		require.NoError(t, stones.PutTombstone(t.Context(), run, stone))
 		return run
 	}
 	last := func() uint64 {
-		n, err := r.bus.Last(t.Context(), 0)
+		n, err := r.Bus.Last(t.Context(), 0)
 		require.NoError(t, err)
 		return n
 	}
@@ -96,7 +96,7 @@ func TestForkOfWhatIsBeingPurged(t *testing.T) {
 
 	// Of what was purged, a beginning that came back with its fork stays.
 	require.NoError(t, stones.PutTombstone(t.Context(), run, journal.Tombstone{
-		Run: oldest, Namespace: "default", PurgedAt: time.Now(), Events: uint64(len(r.records(oldest))) + 1, Last: events.Hash([]byte("its end")),
+		Run: oldest, Namespace: "default", PurgedAt: time.Now(), Events: uint64(len(r.Records(oldest))) + 1, Last: events.Hash([]byte("its end")),
 	}))
 	r.forked(youngest, `{"at":1}`)
 	r.fails(http.StatusNotFound, "run_purged", r.fork(oldest, `{"at":1}`))

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -18,44 +17,29 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/wire"
-	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds what a test waits for; nothing takes that long.
-const patience = time.Minute
+const patience = controltest.Patience
 
-type bus interface {
-	journal.Log
-	journal.Feed
-	journal.Queue
-	journal.Timers
-	journal.Directory
-	journal.Agents
-}
+var (
+	searchTool                          = controltest.SearchTool
+	answered, turnDone, called, waiting = controltest.Answered, controltest.TurnDone, controltest.Called, controltest.Waiting
+)
 
-func natsBus(t *testing.T, shards int) bus {
-	quiet := slog.New(slog.DiscardHandler)
-	server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Logger: quiet})
-	require.NoError(t, err)
-	t.Cleanup(server.Shutdown)
-	conn, err := server.Connect()
-	require.NoError(t, err)
-	t.Cleanup(conn.Close)
-	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Shards: shards, Memory: true}))
-	b, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: patience})
-	require.NoError(t, err)
-	return b
+func natsBus(t *testing.T, shards int) *natsbus.Bus {
+	return controltest.NATS(t, natsbus.InitOptions{Shards: shards})
 }
 
 // onEveryBus runs a test on the simulated journal and on a real one.
@@ -76,22 +60,15 @@ func simulatedRig(t *testing.T, tweak func(*config)) *rig {
 
 // rig is a gateway that runs, its HTTP, and the rest of the world.
 type rig struct {
-	t       *testing.T
-	bus     bus
+	controltest.World
 	control *control.Controller
 	url     string
 	// stop ends the gateway and returns what Run returned.
 	stop func() error
-	// others is the store of the other roles.
-	others *runlog.Store
 }
 
-var searchTool = events.ToolSpec{
-	Name: "search", Description: "Searches.", Schema: json.RawMessage(`{"type":"object"}`), Effect: "pure", Pool: "default", Risk: "low",
-}
-
-func newRig(t *testing.T, b bus, tweak func(*config)) *rig {
-	r := &rig{t: t, bus: b, others: runlog.New(runlog.Options{Log: b})}
+func newRig(t *testing.T, b controltest.Bus, tweak func(*config)) *rig {
+	r := &rig{World: controltest.NewWorld(t, b)}
 	r.announce("a", searchTool)
 	require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai", "scripted"}))
 	cfg := config{Config: control.Config{
@@ -137,7 +114,7 @@ func newRig(t *testing.T, b bus, tweak func(*config)) *rig {
 }
 
 func (r *rig) announce(instance string, tools ...events.ToolSpec) {
-	require.NoError(r.t, r.bus.Announce(r.t.Context(), tools[0].Pool, instance, tools))
+	require.NoError(r.T, r.Bus.Announce(r.T.Context(), tools[0].Pool, instance, tools))
 }
 
 // answer is what came back over HTTP.
@@ -163,11 +140,11 @@ func (a answer) text(t *testing.T, key string) string {
 
 // request sends a request; header are pairs.
 func (r *rig) request(method, path, body string, header ...string) *http.Response {
-	r.t.Helper()
+	r.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	r.t.Cleanup(cancel)
+	r.T.Cleanup(cancel)
 	req, err := http.NewRequestWithContext(ctx, method, r.url+path, strings.NewReader(body))
-	require.NoError(r.t, err)
+	require.NoError(r.T, err)
 	for i := 0; i < len(header); i += 2 {
 		if header[i] == "Host" {
 			req.Host = header[i+1]
@@ -175,26 +152,26 @@ func (r *rig) request(method, path, body string, header ...string) *http.Respons
 		req.Header.Set(header[i], header[i+1])
 	}
 	res, err := http.DefaultClient.Do(req)
-	require.NoError(r.t, err)
-	r.t.Cleanup(func() { _ = res.Body.Close() })
+	require.NoError(r.T, err)
+	r.T.Cleanup(func() { _ = res.Body.Close() })
 	return res
 }
 
 func (r *rig) do(method, path, body string, header ...string) answer {
-	r.t.Helper()
+	r.T.Helper()
 	res := r.request(method, path, body, header...)
 	data, err := io.ReadAll(res.Body)
-	require.NoError(r.t, err)
+	require.NoError(r.T, err)
 	return answer{res.StatusCode, res.Header, string(data)}
 }
 
 // fails expects an error of a status and code, and returns it.
 func (r *rig) fails(status int, code string, a answer) answer {
-	r.t.Helper()
-	require.Equal(r.t, status, a.status, a.body)
-	require.Equal(r.t, code, a.field(r.t, "code"), a.body)
-	require.NotEmpty(r.t, a.text(r.t, "message"))
-	require.Equal(r.t, "application/json", a.header.Get("Content-Type"))
+	r.T.Helper()
+	require.Equal(r.T, status, a.status, a.body)
+	require.Equal(r.T, code, a.field(r.T, "code"), a.body)
+	require.NotEmpty(r.T, a.text(r.T, "message"))
+	require.Equal(r.T, "application/json", a.header.Get("Content-Type"))
 	return a
 }
 
@@ -206,77 +183,17 @@ func startBody(mode string) string {
 
 // start starts a run and returns its id.
 func (r *rig) start(mode string) string {
-	r.t.Helper()
+	r.T.Helper()
 	a := r.do("POST", "/v1/runs", startBody(mode))
-	require.Equal(r.t, http.StatusCreated, a.status, a.body)
-	return a.text(r.t, "run_id")
-}
-
-// happens appends events as another role would.
-func (r *rig) happens(id string, origin events.State, payloads ...events.Payload) {
-	r.t.Helper()
-	run := r.others.Acquire(r.others.Place("default", id))
-	defer r.others.Release(run)
-	run.Lock()
-	defer run.Unlock()
-	require.NoError(r.t, run.Refresh(r.t.Context()))
-	for _, p := range payloads {
-		done, err := run.Commit(r.t.Context(), runlog.Stamp{Source: "moorebus/test/1"}, func(*reducer.Memory) ([]runlog.Draft, error) {
-			return []runlog.Draft{{Origin: origin, Payload: p}}, nil
-		})
-		require.NoError(r.t, err)
-		require.True(r.t, done)
-	}
-}
-
-func answered(text string) *events.LLMFinalAnswer {
-	return &events.LLMFinalAnswer{MessageID: "m-" + text, Reply: events.Reply{Content: text}}
-}
-
-func turnDone(text string) *events.LLMMessageComplete {
-	return &events.LLMMessageComplete{MessageID: "m-" + text, Reply: events.Reply{Content: text}}
-}
-
-func called(ids ...string) events.ToolCallReply {
-	reply := events.ToolCallReply{Confidence: 1}
-	for _, id := range ids {
-		reply.Calls = append(reply.Calls, events.Call{ID: id, Name: "search", Arguments: "{}"})
-	}
-	return reply
-}
-
-// records returns the run's stored records.
-func (r *rig) records(id string) []journal.Record {
-	r.t.Helper()
-	var all []journal.Record
-	for rec, err := range r.bus.Read(r.t.Context(), r.others.Place("default", id), 0) {
-		require.NoError(r.t, err)
-		all = append(all, rec)
-	}
-	return all
-}
-
-func (r *rig) types(id string) []string {
-	r.t.Helper()
-	var types []string
-	for _, rec := range r.records(id) {
-		types = append(types, typeOf(r.t, rec))
-	}
-	return types
-}
-
-func typeOf(t *testing.T, rec journal.Record) string {
-	t.Helper()
-	e, err := events.DefaultCodec().Decode(rec.Body)
-	require.NoError(t, err)
-	return string(e.Type())
+	require.Equal(r.T, http.StatusCreated, a.status, a.body)
+	return a.text(r.T, "run_id")
 }
 
 // inject stores anything on the run's subjects.
 func (r *rig) inject(id string, to events.State, body string) {
-	j, ok := r.bus.(*simulated.Journal)
-	require.True(r.t, ok)
-	run := r.others.Place("default", id)
+	j, ok := r.Bus.(*simulated.Journal)
+	require.True(r.T, ok)
+	run := r.At(id)
 	j.Inject(run.Shard, events.Subject{Run: run, From: events.Planning, To: to, Pool: "default"}.String(), []byte(body))
 }
 
@@ -291,11 +208,11 @@ type stream struct {
 }
 
 func (r *rig) stream(path string, header ...string) *stream {
-	r.t.Helper()
+	r.T.Helper()
 	res := r.request("GET", path, "", append([]string{"Accept", "text/event-stream"}, header...)...)
-	require.Equal(r.t, http.StatusOK, res.StatusCode)
-	require.Equal(r.t, "text/event-stream", res.Header.Get("Content-Type"))
-	return &stream{r.t, res, bufio.NewReader(res.Body)}
+	require.Equal(r.T, http.StatusOK, res.StatusCode)
+	require.Equal(r.T, "text/event-stream", res.Header.Get("Content-Type"))
+	return &stream{r.T, res, bufio.NewReader(res.Body)}
 }
 
 // any returns the next event or comment; false at the end of the stream.
@@ -357,15 +274,15 @@ func journalEntry(at events.Run) journal.Entry {
 // forkOfNothing stores the first event of a fork of a run's first event, with a hash
 // that is not that event's.
 func (r *rig) forkOfNothing(parent string) string {
-	r.t.Helper()
-	run := r.others.Place("default", r.others.NewID())
+	r.T.Helper()
+	run := r.Store.Place("default", r.Store.NewID())
 	body, err := events.DefaultCodec().Encode(&events.Event{
-		ID: r.others.NewID(), Source: "moorebus/test/1", Run: run.ID, Time: time.Now().UTC(), N: 1,
+		ID: r.Store.NewID(), Source: "moorebus/test/1", Run: run.ID, Time: time.Now().UTC(), N: 1,
 		From: events.Idle, To: events.Planning, Data: &events.Forked{Run: parent, At: 1, Hash: "h"},
 	})
-	require.NoError(r.t, err)
+	require.NoError(r.T, err)
 	entry := journal.Entry{Subject: events.Subject{Run: run, From: events.Idle, To: events.Planning, Pool: "default"}, Body: body}
-	_, err = r.bus.Append(r.t.Context(), run, 0, entry)
-	require.NoError(r.t, err)
+	_, err = r.Bus.Append(r.T.Context(), run, 0, entry)
+	require.NoError(r.T, err)
 	return run.ID
 }

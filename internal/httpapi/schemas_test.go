@@ -35,10 +35,10 @@ func TestBudgetsOfZero(t *testing.T) {
 
 		id := r.start("task")
 		a = r.fails(400, "bad_request", r.do("POST", "/v1/runs/"+id+"/budget", `{"max_input_tokens":5,`+limit+`}`))
-		require.Contains(t, a.text(t, "message"), "leave it out to keep the limit that holds")
+		require.Contains(t, a.text(t, "message"), "leave it out to keep the current limit")
 		a = r.fails(400, "bad_patch", r.do("POST", "/v1/runs/"+id+"/fork", `{"at":1,"patch":{"budget":{`+limit+`}}}`))
 		require.Contains(t, a.text(t, "message"), "leave it out for no limit")
-		require.Equal(t, []string{"Start"}, r.types(id))
+		require.Equal(t, []string{"Start"}, r.Types(id))
 	}
 }
 

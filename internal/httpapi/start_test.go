@@ -23,7 +23,7 @@ func TestStartPinsEverything(t *testing.T) {
 		require.JSONEq(t, `{"run_id":"`+id+`","n":1}`, a.body)
 		require.Equal(t, "/v1/runs/"+id, a.header.Get("Location"))
 
-		records := r.records(id)
+		records := r.Records(id)
 		require.Len(t, records, 1)
 		require.Equal(t, "moore.0.default.idle.planning.default."+id, records[0].Subject)
 		e, err := events.DefaultCodec().Decode(records[0].Body)
@@ -42,7 +42,7 @@ func TestStartPinsEverything(t *testing.T) {
 
 		again := r.fails(http.StatusConflict, "run_exists", r.do("POST", "/v1/runs", `{"agent":`+inline+`,"task":"x","run_id":"`+id+`"}`))
 		require.Equal(t, id, again.text(t, "run"))
-		require.Len(t, r.records(id), 1)
+		require.Len(t, r.Records(id), 1)
 	})
 }
 
@@ -172,7 +172,7 @@ func TestAgentsThatNamePools(t *testing.T) {
 	require.Contains(t, a.text(t, "message"), `approval.tools[0]: "bank/pay" names a pool: write the tool's name alone, "pay"`)
 	r.fails(400, "bad_agent", r.do("POST", "/v1/runs", `{"agent":`+old+`,"task":"x"}`))
 
-	require.NoError(t, r.bus.PutAgent(t.Context(), events.DefaultNamespace, "old", []byte(old)))
+	require.NoError(t, r.Bus.PutAgent(t.Context(), events.DefaultNamespace, "old", []byte(old)))
 	require.Contains(t, r.do("GET", "/v1/agents", "").body, `"hash"`)
 	require.NotContains(t, r.do("GET", "/v1/agents", "").body, `"hash":""`)
 	a = r.do("POST", "/v1/runs", `{"agent":"old","task":"x"}`)
@@ -222,7 +222,7 @@ func TestStoredAgentErrors(t *testing.T) {
 func TestStateAtEveryEvent(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("task")
-		r.happens(id, events.Planning, answered("two, of course"))
+		r.Happens(id, events.Planning, answered("two, of course"))
 		a := r.do("GET", "/v1/runs/"+id, "")
 		require.Equal(t, 200, a.status)
 		require.Equal(t, "done", a.text(t, "state"))
@@ -261,7 +261,7 @@ func TestListOfRuns(t *testing.T) {
 					ids = append(ids, r.start("task"))
 				}
 				for _, id := range ids[:3] {
-					r.happens(id, events.Planning, answered("done with "+id))
+					r.Happens(id, events.Planning, answered("done with "+id))
 				}
 				var all []string
 				for _, info := range r.pages("") {
@@ -285,18 +285,18 @@ func TestListOfRuns(t *testing.T) {
 
 // pages reads the whole list, two runs at a time.
 func (r *rig) pages(query string) []map[string]any {
-	r.t.Helper()
+	r.T.Helper()
 	var all []map[string]any
 	after := ""
 	for {
 		a := r.do("GET", "/v1/runs?"+query+"limit=2"+after, "")
-		require.Equal(r.t, 200, a.status, a.body)
+		require.Equal(r.T, 200, a.status, a.body)
 		var page struct {
 			Runs []map[string]any
 			Next string
 		}
-		require.NoError(r.t, json.Unmarshal([]byte(a.body), &page))
-		require.LessOrEqual(r.t, len(page.Runs), 2)
+		require.NoError(r.T, json.Unmarshal([]byte(a.body), &page))
+		require.LessOrEqual(r.T, len(page.Runs), 2)
 		all = append(all, page.Runs...)
 		if page.Next == "" {
 			return all
@@ -307,17 +307,17 @@ func (r *rig) pages(query string) []map[string]any {
 
 func TestListOfManyRuns(t *testing.T) {
 	r := simulatedRig(t, nil)
-	at := r.others.Place("default", runlog.NewID())
+	at := r.Store.Place("default", runlog.NewID())
 	for range 150 {
 		id := r.start("task")
 		for range 40 {
 			// Records of another namespace lie in between.
 			at.ID = runlog.NewID()
 			at.Namespace = "noise"
-			_, err := r.bus.Append(t.Context(), at, 0, journalEntry(at))
+			_, err := r.Bus.Append(t.Context(), at, 0, journalEntry(at))
 			require.NoError(t, err)
 		}
-		r.happens(id, events.Control, &events.CancelledRun{})
+		r.Happens(id, events.Control, &events.CancelledRun{})
 	}
 	require.Len(t, r.pages(""), 150)
 	require.Len(t, r.pages("state=cancelled&"), 150)

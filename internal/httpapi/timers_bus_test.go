@@ -5,16 +5,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/moorebus/moorebus/internal/natsbus"
 )
 
 // A bus that was set up before there were timers starts no run, and says what to
 // do.
 func TestBusWithoutTimers(t *testing.T) {
 	t.Parallel()
-	b, ok := natsBus(t, 1).(*natsbus.Bus)
-	require.True(t, ok)
+	b := natsBus(t, 1)
 	r := newRig(t, b, func(cfg *config) { cfg.Ready = b.Ready })
 	require.Equal(t, http.StatusOK, r.do("GET", "/readyz", "").status)
 	_, err := b.Conn().Request("$JS.API.STREAM.DELETE.MOORE_TIMERS", nil, patience)

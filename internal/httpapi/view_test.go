@@ -16,16 +16,16 @@ import (
 func TestLateReadersHearWhatWasSaid(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("task")
-		run := r.others.Place("default", id)
+		run := r.At(id)
 		path := "/v1/runs/" + id + "/events?from=2"
 		asks := make(chan events.Run, 100)
-		stop, err := r.bus.WatchAsks(func(run events.Run) { asks <- run })
+		stop, err := r.Bus.WatchAsks(func(run events.Run) { asks <- run })
 		require.NoError(t, err)
 		defer stop()
 		publish := func(c livetext.Chunk) {
 			data, err := json.Marshal(c)
 			require.NoError(t, err)
-			require.NoError(t, r.bus.PublishChunk(run, data))
+			require.NoError(t, r.Bus.PublishChunk(run, data))
 		}
 		chunk := func(offset int, text string) sse {
 			return sse{event: "chunk", data: fmt.Sprintf(`{"message_id":"m","offset":%d,"text":%q}`, offset, text)}
@@ -49,7 +49,7 @@ func TestLateReadersHearWhatWasSaid(t *testing.T) {
 
 		reply := answered("It is forty.")
 		reply.MessageID = "m"
-		r.happens(id, events.Planning, reply)
+		r.Happens(id, events.Planning, reply)
 		for _, s := range []*stream{early, late} {
 			require.Equal(t, "LlmFinalAnswer", s.next().event)
 			s.ends()
@@ -63,12 +63,12 @@ func TestTheRestIsHeardBeforeTheEvent(t *testing.T) {
 		id := r.start("task")
 		s := r.stream("/v1/runs/" + id + "/events")
 		require.Equal(t, "Start", s.next().event)
-		run := r.others.Place("default", id)
-		require.NoError(t, r.bus.PublishChunk(run, []byte(`{"message_id":"m","offset":0,"text":"It is "}`)))
+		run := r.At(id)
+		require.NoError(t, r.Bus.PublishChunk(run, []byte(`{"message_id":"m","offset":0,"text":"It is "}`)))
 		require.Equal(t, sse{event: "chunk", data: `{"message_id":"m","offset":0,"text":"It is "}`}, s.next())
 		reply := answered("It is forty.")
 		reply.MessageID = "m"
-		r.happens(id, events.Planning, reply)
+		r.Happens(id, events.Planning, reply)
 		require.Equal(t, sse{event: "chunk", data: `{"message_id":"m","offset":6,"text":"forty."}`}, s.next())
 		require.Equal(t, "LlmFinalAnswer", s.next().event)
 		s.ends()
@@ -81,7 +81,7 @@ func TestStateFirst(t *testing.T) {
 		id := r.start("task")
 		run := "/v1/runs/" + id
 		path := run + "/events?view=state"
-		r.happens(id, events.Planning, &events.LLMThought{})
+		r.Happens(id, events.Planning, &events.LLMThought{})
 		state := func(at int) string {
 			return strings.TrimSpace(r.do("GET", fmt.Sprint(run, "?at=", at), "").body)
 		}
@@ -105,9 +105,9 @@ func TestStateFirst(t *testing.T) {
 		resumed := r.stream(path, "Last-Event-ID", "1")
 		require.Equal(t, "LlmThought", resumed.next().event, "who resumes has the state")
 
-		r.happens(id, events.Planning, answered("It is 42."))
+		r.Happens(id, events.Planning, answered("It is 42."))
 		for _, s := range []*stream{s, second, whole, resumed} {
-			require.Equal(t, sse{event: "LlmFinalAnswer", id: "3", data: string(r.records(id)[2].Body)}, s.next())
+			require.Equal(t, sse{event: "LlmFinalAnswer", id: "3", data: string(r.Records(id)[2].Body)}, s.next())
 			s.ends()
 		}
 		ended := r.stream(path)
@@ -121,7 +121,7 @@ func TestStateFirstInLines(t *testing.T) {
 	r := simulatedRig(t, nil)
 	id := r.start("task")
 	run := "/v1/runs/" + id
-	r.happens(id, events.Planning, &events.LLMThought{}, answered("It is 42."))
+	r.Happens(id, events.Planning, &events.LLMThought{}, answered("It is 42."))
 	lines := func(query string) []string {
 		a := r.do("GET", run+"/events?"+query, "")
 		require.Equal(t, 200, a.status, a.body)
@@ -130,7 +130,7 @@ func TestStateFirstInLines(t *testing.T) {
 	all := lines("view=state&from=2")
 	require.Len(t, all, 3)
 	require.JSONEq(t, r.do("GET", run+"?at=1", "").body, all[0])
-	require.Equal(t, string(r.records(id)[1].Body), all[1], "byte for byte")
+	require.Equal(t, string(r.Records(id)[1].Body), all[1], "byte for byte")
 	require.Len(t, lines("view=state"), 1, "without from it is the state that there is")
 	require.Len(t, lines("view=state&from=4"), 1, "behind the head there are no events")
 	require.Len(t, lines("view=state&from=1"), 4)
@@ -146,5 +146,5 @@ func TestStateFirstInLines(t *testing.T) {
 			require.Contains(t, a.body, says)
 		}
 	}
-	r.fails(404, "run_not_found", r.do("GET", "/v1/runs/"+r.others.NewID()+"/events?view=state", ""))
+	r.fails(404, "run_not_found", r.do("GET", "/v1/runs/"+r.Store.NewID()+"/events?view=state", ""))
 }
