@@ -189,7 +189,7 @@ func TestRetryAt(t *testing.T) {
 
 	run = g.run()
 	_, err = at(run)
-	require.ErrorContains(t, err, "there is no run of that id")
+	require.ErrorContains(t, err, "there is no run with that id")
 	g.Inject(run.Shard, events.Subject{Run: run, From: events.Idle, To: events.Planning, Pool: "default"}.String(), []byte("?"))
 	g.does(run, &events.FatalError{Outcome: events.Outcome{Code: reducer.CodePoison}, Poison: events.Poison{N: 1, Reason: "?"}})
 	_, err = at(run)

@@ -54,7 +54,7 @@ func TestKeys(t *testing.T) {
 	}{
 		{"nothing", "", "", natsbus.Warning, "none of OPENAI_API_KEY, OPENAI_BASE_URL", "OPENAI_BASE_URL=http://localhost:11434/v1"},
 		{"good", key, provider.URL + "/v1/", natsbus.Good, "OPENAI_API_KEY is accepted", ""},
-		{"refused", key + "x", provider.URL + "/v1", natsbus.Bad, "the key is refused", "valid there"},
+		{"refused", key + "x", provider.URL + "/v1", natsbus.Bad, "the key is refused", "to a valid key"},
 		{"no key", "", provider.URL + "/v1", natsbus.Bad, "none is set", "set OPENAI_API_KEY"},
 		{"wrong path", key, provider.URL, natsbus.Warning, "does not list models", "/v1"},
 		{"away", key, away.URL + "/v1", natsbus.Bad, "connection refused", "start the server"},
@@ -129,7 +129,7 @@ func TestDoctorOnNoDirectory(t *testing.T) {
 	text := written(t, &r)
 	require.Zero(t, r.Bad, text)
 	require.Zero(t, r.Warnings, text)
-	require.Contains(t, text, "is not there yet")
+	require.Contains(t, text, "does not exist yet")
 	require.Contains(t, text, "JetStream is on")
 	require.Contains(t, text, "the log lies on this machine", "a single server is no warning where it flushes")
 	require.Contains(t, text, "all is well")
@@ -145,8 +145,8 @@ func TestDoctorOnDirectories(t *testing.T) {
 	doctor(nil).Embedded(context.Background(), dir, &served)
 	text := written(t, &served)
 	require.Contains(t, text, "is served by process")
-	require.Contains(t, text, "no actor lives")
-	require.Contains(t, text, "no planner lives")
+	require.Contains(t, text, "no actor announces tools")
+	require.Contains(t, text, "no planner announces a model provider")
 	require.Zero(t, served.Bad, text)
 	require.NotContains(t, text, "sesame")
 	require.NotContains(t, text, "the log lies on one server")

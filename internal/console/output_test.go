@@ -3,12 +3,10 @@ package console
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"testing"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -16,17 +14,6 @@ import (
 	"go.yaml.in/yaml/v3"
 	"pgregory.net/rapid"
 )
-
-func TestParseFormat(t *testing.T) {
-	f, err := ParseFormat("yaml", Table, JSON, YAML)
-	require.NoError(t, err)
-	require.Equal(t, YAML, f)
-	_, err = ParseFormat("xml", Table, JSON, YAML)
-	var exit *cli.ExitError
-	require.True(t, errors.As(err, &exit))
-	require.Equal(t, cli.ExitUsage, exit.Code)
-	require.ErrorContains(t, err, "table, json or yaml")
-}
 
 func TestWriteYAML(t *testing.T) {
 	var b bytes.Buffer

@@ -23,29 +23,6 @@ func setUp(t *testing.T, conn *nats.Conn, s Setup) string {
 	return b.String()
 }
 
-func TestSetup(t *testing.T) {
-	conn := connect(t, server(t, embedded.Options{}))
-	first := setUp(t, conn, Setup{Init: natsbus.InitOptions{Shards: 2, Pools: []string{"web"}, MaxBytes: 1 << 30}})
-	require.Contains(t, first, "set up: stream MOORE_0\n")
-	require.NotContains(t, first, "has no limit")
-	require.Contains(t, first, "set up: stream MOORE_1: 7 consumers\n")
-	require.Contains(t, first, "set up: pool web, ack wait 15s\n")
-	again := setUp(t, conn, Setup{Init: natsbus.InitOptions{Shards: 2, Pools: []string{"web"}}})
-	require.Contains(t, again, "already as wanted: ")
-	require.NotContains(t, again, "set up")
-	require.Contains(t, setUp(t, conn, Setup{}), "already as wanted", "without --shards there are as many as there were")
-
-	changed := setUp(t, conn, Setup{Init: natsbus.InitOptions{AckWait: 20 * time.Second, MaxAckPending: 500}})
-	require.Equal(t, "set up: ack wait 20s\nset up: pool default, ack wait 20s\nmax ack pending of every consumer: 500\n", changed)
-
-	changed = setUp(t, conn, Setup{Init: natsbus.InitOptions{PoolMaxAckPending: map[string]int{"gpu": 4}}})
-	require.Contains(t, changed, "set up: pool gpu, ack wait 15s\nmax ack pending of pool gpu: 4\n")
-	require.NotContains(t, changed, "pool default", "it keeps what it has")
-
-	err := (&Setup{Init: natsbus.InitOptions{Shards: 3}}).Run(context.Background(), conn, &bytes.Buffer{})
-	require.ErrorContains(t, err, "the log has 2 shards, 3 were asked for")
-}
-
 func TestSetupIsChecked(t *testing.T) {
 	for _, s := range []Setup{
 		{Init: natsbus.InitOptions{Shards: -1}}, {Init: natsbus.InitOptions{Replicas: -1}}, {Init: natsbus.InitOptions{MaxAckPending: -1}},

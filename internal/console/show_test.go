@@ -46,56 +46,26 @@ func TestShow(t *testing.T) {
 	require.Nil(t, past.Answer)
 }
 
-func TestShowJSON(t *testing.T) {
-	r := done(t)
-	var got struct {
-		State  string            `json:"state"`
-		Answer string            `json:"answer"`
-		Events []json.RawMessage `json:"events"`
+// What a run waits for, or ended with, stands below its events.
+func TestShowEnd(t *testing.T) {
+	waits := func(reply events.ToolCallReply, request events.Request) []events.Payload {
+		return []events.Payload{&events.HumanApprovalRequired{ToolCallReply: reply, Requests: []events.Request{request}, Deadline: "2026-01-03T00:00:00Z"}}
 	}
-	require.NoError(t, json.Unmarshal([]byte(text(t, readRun(t, r, 0), JSON)), &got))
-	require.Equal(t, "done", got.State)
-	require.Equal(t, "There are 42.\x1b]0;owned\x07", got.Answer)
-	require.Len(t, got.Events, 5)
-	require.JSONEq(t, string(r.Records[4].Body), string(got.Events[4]))
-	require.Contains(t, text(t, readRun(t, r, 0), YAML), "state: done\n")
-}
-
-func TestShowApproval(t *testing.T) {
-	r := reducertest.NewRun(nil)
-	fill(t, r,
-		reducertest.Event{Origin: events.Idle, Payload: reducertest.StartOf("x", events.ModeTask)},
-		reducertest.Event{Origin: events.Planning, Payload: &events.HumanApprovalRequired{
-			ToolCallReply: call("c1", "beta", `{}`),
-			Requests:      []events.Request{{CallID: "c1", Tool: "beta", Arguments: `{}`, Risk: "high", Reason: "above medium"}},
-			Deadline:      "2026-01-03T00:00:00Z",
-		}},
-		reducertest.Event{Origin: events.Control, Payload: &events.Paused{}},
-	)
-	got := text(t, readRun(t, r, 0), Text)
-	require.Contains(t, got, "state    waiting_for_human (paused)\n")
-	require.Contains(t, got, "waits for a human to decide on\n  c1 beta({}), risk high: above medium\n  until 2026-01-03T00:00:00Z\n")
-}
-
-func TestShowQuestion(t *testing.T) {
-	r := reducertest.NewRun(nil)
-	fill(t, r,
-		reducertest.Event{Origin: events.Idle, Payload: reducertest.StartOf("x", events.ModeTask)},
-		reducertest.Event{Origin: events.Planning, Payload: &events.HumanApprovalRequired{
-			ToolCallReply: call("c1", "beta", `{"question":"Which\none?"}`),
-			Requests:      []events.Request{{CallID: "c1", Tool: "beta", Arguments: `{"question":"Which\none?"}`, Risk: "low", Reason: "Which\none?", Asks: true}},
-		}},
-	)
-	require.Contains(t, text(t, readRun(t, r, 0), Text), "\n  c1 beta asks: Which one? (answer it with `moorebus answer "+r.ID.ID+" c1 TEXT`)\n")
-}
-
-func TestShowChat(t *testing.T) {
-	r := reducertest.NewRun(nil)
-	fill(t, r,
-		reducertest.Event{Origin: events.Idle, Payload: reducertest.StartOf("hello", events.ModeChat)},
-		reducertest.Event{Origin: events.Planning, Payload: &events.LLMMessageComplete{MessageID: "m1", Reply: events.Reply{Content: "Hello you."}}},
-	)
-	require.Contains(t, text(t, readRun(t, r, 0), Text), "\nanswer\nHello you.\n", "what the conversation waits with")
+	for want, payloads := range map[string][]events.Payload{
+		"waits for a human to decide on\n  c1 beta({}), risk high: above medium\n  until 2026-01-03T00:00:00Z\n": waits(call("c1", "beta", `{}`),
+			events.Request{CallID: "c1", Tool: "beta", Arguments: `{}`, Risk: "high", Reason: "above medium"}),
+		"\n  c1 beta asks: Which one? (answer it with `moorebus answer RUN c1 TEXT`)\n": waits(call("c1", "beta", `{"question":"Which\none?"}`),
+			events.Request{CallID: "c1", Tool: "beta", Arguments: `{"question":"Which\none?"}`, Risk: "low", Reason: "Which\none?", Asks: true}),
+		"\nanswer\nHello you.\n":               {&events.LLMMessageComplete{MessageID: "m1", Reply: events.Reply{Content: "Hello you."}}},
+		"\nerror\nauth: the key\nis refused\n": {&events.FatalError{Outcome: events.Outcome{Code: "auth", Message: "the key\nis refused"}}},
+	} {
+		r := reducertest.NewRun(nil)
+		fill(t, r, reducertest.Event{Origin: events.Idle, Payload: reducertest.StartOf("x", events.ModeChat)})
+		for _, p := range payloads {
+			fill(t, r, reducertest.Event{Origin: events.Planning, Payload: p})
+		}
+		require.Contains(t, text(t, readRun(t, r, 0), Text), strings.ReplaceAll(want, "RUN", r.ID.ID))
+	}
 }
 
 func TestShowPoison(t *testing.T) {
@@ -111,12 +81,4 @@ func TestShowPoison(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(text(t, readRun(t, r, 0), JSON)), &doc))
 	require.Equal(t, "no \x1b JSON", doc.Events[2], "what is not JSON is a text")
-
-}
-
-func TestShowError(t *testing.T) {
-	ended := reducertest.NewRun(nil)
-	fill(t, ended, reducertest.Event{Origin: events.Idle, Payload: reducertest.StartOf("x", events.ModeTask)},
-		reducertest.Event{Origin: events.Control, Payload: &events.FatalError{Outcome: events.Outcome{Code: "auth", Message: "the key\nis refused"}}})
-	require.Contains(t, text(t, readRun(t, ended, 0), Text), "\nerror\nauth: the key\nis refused\n")
 }

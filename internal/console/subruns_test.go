@@ -10,7 +10,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-func TestFamily(t *testing.T) {
+func TestParentAndSubruns(t *testing.T) {
 	parent := "01932c07-89a1-7cde-8f01-23456789abcd"
 	mem := reducer.NewMachine(reducer.MachineOptions{}).Initial(parent)
 	mem.Control.CallOrder = []string{"a", "b", "c"}
