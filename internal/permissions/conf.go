@@ -10,25 +10,25 @@ import (
 	"github.com/moorebus/moorebus/internal/natsbus"
 )
 
-// Config is all that the configuration says of accounts and users.
+// Config are the accounts and users of the configuration.
 type Config struct {
-	// Command is what made it, for the reader of the file.
+	// Command is the command that generated it, for readers of the file.
 	Command string `json:"command,omitempty"`
-	// Operator is in the account of the log and may do everything there.
+	// Operator is the user of the account LOG and may do everything there.
 	Operator User `json:"operator"`
-	// Users are in the other account.
+	// Users are the users of the account ROLES.
 	Users []User `json:"users"`
-	// Services are what the account of the log offers to the other one, Streamed
-	// those that answer with several messages. Feeds are the streams that it
-	// sends there, Chunks those that it gets from there.
+	// Services are the services that LOG exports to ROLES, Streamed those that answer with
+	// several messages. Feeds are the streams from LOG to ROLES, Chunks those from ROLES to
+	// LOG.
 	Services []string `json:"services"`
 	Streamed []string `json:"streamed_services"`
 	Feeds    []string `json:"feeds"`
 	Chunks   []string `json:"chunks"`
 }
 
-// New returns the configuration of a layout. keys are the users' public nkeys by
-// name; without any, the users have passwords.
+// New returns the configuration of a layout. keys are the public nkeys of all users, by name.
+// Without any, users have passwords.
 func New(l Layout, keys map[string]string) (*Config, error) {
 	users, err := Users(l)
 	if err != nil {
@@ -54,13 +54,13 @@ func New(l Layout, keys map[string]string) (*Config, error) {
 	return c, nil
 }
 
-// checkVariables refuses users whose passwords would come from one variable.
+// checkVariables refuses two users whose passwords have the same variable.
 func (c *Config) checkVariables() error {
 	users := map[string]string{}
 	for _, u := range c.Users {
 		variable := PasswordVariable(u.Name)
 		if other, taken := users[variable]; taken {
-			return fmt.Errorf("users %s and %s would both have their password from %s: give one pool another name, or use keys (--credentials)",
+			return fmt.Errorf("the passwords of the users %s and %s have the same variable %s: rename one pool, or use keys (--credentials)",
 				other, u.Name, variable)
 		}
 		users[variable] = u.Name
@@ -68,8 +68,8 @@ func (c *Config) checkVariables() error {
 	return nil
 }
 
-// PasswordVariable returns the name of the variable that a server finds a user's
-// password, or its bcrypt hash, in.
+// PasswordVariable returns the name of the server's environment variable with a user's password or
+// its bcrypt hash.
 func PasswordVariable(user string) string {
 	return "MOOREBUS_" + strings.ToUpper(strings.ReplaceAll(user, "-", "_")) + "_PASSWORD"
 }
@@ -82,19 +82,19 @@ func (c *Config) WriteJSON(w io.Writer) error {
 	return e.Encode(c)
 }
 
-// WriteConf writes the configuration as nats-server reads it, to be included.
+// WriteConf writes the configuration as a file that nats-server's configuration includes.
 func (c *Config) WriteConf(w io.Writer) error {
 	p := printer{}
-	p.line("# Generated: do not edit, but make it anew with")
+	p.line("# Generated: do not edit; generate it again with")
 	p.line("#   %s", c.Command)
 	if c.Operator.NKey == "" {
 		p.line("# The passwords, or their bcrypt hashes, are in the environment of the server.")
 	}
 	p.block("accounts {", func() {
-		p.line("# The streams, and who may do everything with them.")
+		p.line("# The streams, and the operator, who may do everything with them.")
 		p.block("LOG {", func() { c.logAccount(&p) })
-		p.line("# Everybody else. What they name as reply subject stays in this account, so")
-		p.line("# that no answer of the server's can come to lie in the log.")
+		p.line("# All other users. Their reply subjects stay in this account, so the server")
+		p.line("# cannot store an answer in the log.")
 		p.block("ROLES {", func() { c.rolesAccount(&p) })
 	})
 	_, err := io.WriteString(w, p.text.String())
@@ -149,7 +149,7 @@ func imports(p *printer, kind, account string, subjects []string) {
 	}
 }
 
-// identity is how the server knows the user.
+// identity returns the user's credentials in the configuration.
 func (u User) identity() string {
 	if u.NKey != "" {
 		return "nkey: " + u.NKey

@@ -2,10 +2,10 @@ package permissions
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,7 +48,7 @@ func TestTableDecides(t *testing.T) {
 	require.NoError(t, err)
 	edge := "moore.*.*.observing.waiting_for_user.default.*"
 	for _, u := range users(t, Layout{Table: table}) {
-		require.Equal(t, u.Name == Observer, contains(u.Publish, edge), u.Name)
+		require.Equal(t, u.Name == Observer, slices.Contains(u.Publish, edge), u.Name)
 	}
 	for _, u := range users(t, Layout{}) {
 		require.NotContains(t, u.Publish, edge)
@@ -60,15 +60,6 @@ func users(t *testing.T, l Layout) []User {
 	all, err := Users(l)
 	require.NoError(t, err)
 	return all
-}
-
-func contains(all []string, s string) bool {
-	for _, o := range all {
-		if o == s {
-			return true
-		}
-	}
-	return false
 }
 
 // TestShards: every shard's stream and consumers are named.
@@ -150,19 +141,6 @@ func TestKeys(t *testing.T) {
 	text, err := os.ReadFile(KeyFile(dir, Tap))
 	require.NoError(t, err)
 	require.Equal(t, "nonsense", string(text))
-}
-
-// TestJSON: other programs get the same.
-func TestJSON(t *testing.T) {
-	t.Parallel()
-	c, err := New(Layout{}, nil)
-	require.NoError(t, err)
-	var text strings.Builder
-	require.NoError(t, c.WriteJSON(&text))
-	var read Config
-	require.NoError(t, json.Unmarshal([]byte(text.String()), &read))
-	require.Equal(t, *c, read)
-	require.Contains(t, text.String(), `"moore.*.*.acting.observing.default.*"`)
 }
 
 // TestLatePool: what a pool that was not set up yet needs is missed at once.

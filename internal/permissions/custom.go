@@ -8,11 +8,10 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Custom is the name of the user that serves the states of an application's own
-// graph.
+// Custom is the name of the user that serves the states of an application's own graph.
 const Custom = "custom"
 
-// custom is that user; none if the table has no such states.
+// custom returns that user, if the table has such states.
 func (l Layout) custom() []User {
 	builtIn := reducer.DefaultTable().States()
 	own := slices.DeleteFunc(l.Table.States(), func(s events.State) bool { return l.Table.Terminal(s) || slices.Contains(builtIn, s) })

@@ -1,11 +1,8 @@
 package permissions
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -18,22 +15,15 @@ import (
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/forking"
-	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/planner"
-	"github.com/moorebus/moorebus/internal/refusal"
-	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/schema"
-	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
-	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/typed"
 )
@@ -210,137 +200,39 @@ const wholeScript = `[
 const payScript = `[{"calls": [{"name": "pay", "arguments": {}, "id": "pay"}]}, {"text": "It is over."}]`
 
 // TestInstallation runs every role with the generated permissions, each with what
-// it does beside its edges: snapshots, timers, pools that nobody serves, large
-// results, forks, tombstones. Nothing of it is refused.
+// it does beside its edges: snapshots, timers, an unserved pool, large results. The
+// servers refuse none of it. There are three, whose leaders are asked beside what one server
+// is asked. e2e's TestGuardedBus tests forks, purges and the operator's commands.
 func TestInstallation(t *testing.T) {
 	t.Parallel()
-	t.Run("one server", func(t *testing.T) { testInstallation(t, 1) })
-	t.Run("three servers", func(t *testing.T) { testInstallation(t, 3) }) // whose leaders are asked
-}
-
-func testInstallation(t *testing.T, servers int) {
-	in := newInstallation(t, newRigOf(t, servers))
+	in := newInstallation(t, newRigOf(t, 3))
 	whole := in.begin(nil, wholeScript)
 	expiring := in.begin(func(a *events.Agent) { a.Approval.Expires = events.Duration(time.Second) }, payScript)
-	late := in.begin(func(a *events.Agent) { a.Budget = &events.Budget{MaxWallTime: events.Duration(time.Second)} }, payScript)
 	require.NoError(t, in.gateway.Ready(t.Context()))
 	in.withdrawPool()
 	in.arrives(whole, events.WaitingForHuman)
 	in.arrives(expiring, events.Done)
-	in.arrives(late, events.Errored)
 	require.Contains(t, in.edges(expiring), "waiting_for_human.observing.default", "the approval expired by its timer")
-	require.Contains(t, in.edges(late), "control.error.default", "the deadline came by its timer")
-	stood := in.edges(whole)
 	for _, edge := range []string{"control.parallel_acting.gpu", "control.observing.default", "control.none.default"} {
-		require.Contains(t, stood, edge, "the gateway stood in for pool gpu")
+		require.Contains(t, in.edges(whole), edge, "the gateway stood in for pool gpu")
 	}
-
-	in.readSnapshots(whole)
-	in.fork(whole, uint64(len(stood)))
+	require.Eventually(t, func() bool {
+		s, err := in.tap.Snapshot(t.Context(), whole)
+		return err == nil && s.N >= 15
+	}, patience, 10*time.Millisecond)
+	for name, bus := range in.buses {
+		s, err := bus.Snapshot(t.Context(), whole)
+		require.NoError(t, err, name)
+		require.NotEmpty(t, s.Memory, name)
+	}
 	_, err := in.gateway.Decide(t.Context(), "", whole.ID, events.Decision{CallID: "pay", Decision: events.DecisionApproved, By: "ann"})
 	require.NoError(t, err)
 	in.arrives(whole, events.Done)
 	require.Eventually(t, func() bool {
 		left, err := in.tap.Snapshotted(t.Context())
 		return err == nil && len(left) == 0
-	}, patience, 10*time.Millisecond, "snapshots of runs that ended are let go of")
-	in.look()
-	in.keep(late)
+	}, patience, 10*time.Millisecond, "the observer removes the snapshots of runs that have ended")
 	require.Empty(t, in.refusals())
-	in.cannotPurge(late)
-}
-
-// readSnapshots has each role read the run's snapshot. Older ones left nothing
-// behind: a description and its one chunk for each run.
-func (in *installation) readSnapshots(run events.Run) {
-	in.t.Helper()
-	require.Eventually(in.t, func() bool {
-		s, err := in.tap.Snapshot(in.t.Context(), run)
-		return err == nil && s.N >= 15
-	}, patience, 10*time.Millisecond)
-	for name, bus := range in.buses {
-		s, err := bus.Snapshot(in.t.Context(), run)
-		require.NoError(in.t, err, name)
-		require.NotEmpty(in.t, s.Memory, name)
-	}
-	require.Eventually(in.t, func() bool {
-		js, err := in.operator.JetStream()
-		require.NoError(in.t, err)
-		info, err := js.StreamInfo("OBJ_snapshots")
-		runs, errRuns := in.tap.Snapshotted(in.t.Context())
-		return err == nil && errRuns == nil && info.State.Msgs == uint64(2*len(runs))
-	}, patience, 10*time.Millisecond, "replaced snapshots are removed")
-}
-
-// fork forks the run where it waits for a human, cancels one fork and ends
-// another.
-func (in *installation) fork(run events.Run, at uint64) {
-	in.t.Helper()
-	cancelled, err := in.gateway.Fork(in.t.Context(), "", run.ID, forking.Request{At: at})
-	require.NoError(in.t, err)
-	_, err = in.gateway.Cancel(in.t.Context(), "", cancelled.RunID, events.By{By: "ann"})
-	require.NoError(in.t, err)
-	fork, err := in.gateway.Fork(in.t.Context(), "", run.ID, forking.Request{At: at})
-	require.NoError(in.t, err)
-	_, err = in.gateway.Decide(in.t.Context(), "", fork.RunID, events.Decision{CallID: "pay", Decision: events.DecisionRejected, By: "ann"})
-	require.NoError(in.t, err)
-	in.arrives(events.NewRun(events.DefaultNamespace, fork.RunID, 1), events.Done)
-}
-
-// look does as a tap what commands that read do.
-func (in *installation) look() {
-	in.t.Helper()
-	ctx := in.t.Context()
-	machine := reducer.NewMachine(reducer.MachineOptions{})
-	report, err := verify.Log(ctx, in.tap, machine, verify.Options{All: true, Strict: true, Snapshots: in.tap})
-	require.NoError(in.t, err)
-	require.True(in.t, report.Clean(), report.Findings)
-	var file bytes.Buffer
-	done, err := retention.Export(ctx, in.tap, filelog.NewWriter(&file), retention.ExportOptions{All: true, Blobs: in.tap})
-	require.NoError(in.t, err)
-	require.Equal(in.t, 1, done.Blobs, "the large result is exported once")
-	require.Empty(in.t, done.Missing)
-	_, err = in.tap.Dropped(ctx)
-	require.NoError(in.t, err)
-	strays, err := journaltest.Collect(in.tap.Strays(ctx, 0))
-	require.NoError(in.t, err)
-	require.Empty(in.t, strays)
-}
-
-// keep purges a run as the operator, whose tombstone the gateway sees, and puts
-// it back.
-func (in *installation) keep(run events.Run) {
-	in.t.Helper()
-	ctx, archive := in.t.Context(), filepath.Join(in.t.TempDir(), "archive.jsonl")
-	purged, err := retention.Purge(ctx, in.log, retention.PurgeOptions{
-		Runs: []events.Run{run}, Grace: time.Millisecond,
-		Archive: func(write func(retention.Sink) error) error {
-			return filelog.WriteFile(archive, func(w *filelog.Writer) error { return write(w) })
-		},
-	})
-	require.NoError(in.t, err)
-	require.Len(in.t, purged.Runs, 1)
-	require.NoError(in.t, in.log.Drop(ctx, run.ID))
-	dropped, err := in.tap.Dropped(ctx)
-	require.NoError(in.t, err)
-	require.Equal(in.t, []string{run.ID}, dropped)
-	var refused *refusal.Error
-	require.Eventually(in.t, func() bool { // a leader that was replaced answers until it learns of that
-		_, err := in.gateway.State(ctx, "", run.ID, 0)
-		return errors.As(err, &refused) && refused.Code == refusal.CodeRunPurged
-	}, patience, 10*time.Millisecond)
-	a := events.DefaultAgent()
-	a.Name, a.LLM = "again", events.LLM{Provider: "scripted", Script: json.RawMessage(`[{"text": "x"}]`)}
-	_, err = in.gateway.Start(ctx, "", control.StartRequest{Agent: &a, Task: "Again.", RunID: run.ID})
-	require.ErrorAs(in.t, err, &refused)
-	require.Equal(in.t, refusal.CodeRunPurged, refused.Code)
-
-	file, err := filelog.Open(archive)
-	require.NoError(in.t, err)
-	defer func() { require.NoError(in.t, file.Close()) }()
-	_, err = retention.Import(ctx, file, in.log, retention.ImportOptions{Source: "moorebus/gateway/test"})
-	require.NoError(in.t, err)
-	in.arrives(run, events.Errored)
 }
 
 // refusals are what the server refused anybody.
@@ -348,18 +240,4 @@ func (in *installation) refusals() []string {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return slices.Clone(in.refused)
-}
-
-// cannotPurge has everybody try what only the operator may, and counts on each
-// try being noted.
-func (in *installation) cannotPurge(run events.Run) {
-	in.t.Helper()
-	for name, bus := range in.buses {
-		_, err := bus.Purge(in.t.Context(), run, 1)
-		require.ErrorIs(in.t, err, journal.ErrDenied, name)
-		require.ErrorContains(in.t, err, "$JS.API.STREAM.PURGE.MOORE_0", name)
-		require.ErrorIs(in.t, bus.PutTombstone(in.t.Context(), run, journal.Tombstone{}), journal.ErrDenied, name)
-		require.ErrorIs(in.t, bus.Drop(in.t.Context(), run.ID), journal.ErrDenied, name)
-	}
-	require.Len(in.t, in.refusals(), 3*len(in.buses))
 }

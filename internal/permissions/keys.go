@@ -13,9 +13,9 @@ import (
 // KeyFile returns the path of a user's seed, for NATS_NKEY.
 func KeyFile(dir, user string) string { return filepath.Join(dir, user+".nk") }
 
-// Keys returns the public keys of the operator and of all users of a layout, by
-// name, out of the files with their seeds. A file that is missing is made, for
-// its owner's eyes only; one that is there is never changed.
+// Keys reads the seed files in a directory and returns the public keys of the operator and all users
+// of a layout, by name. It creates missing files, readable by their owner only, and never changes
+// existing ones.
 func Keys(dir string, l Layout) (map[string]string, error) {
 	users, err := Users(l)
 	if err != nil {
@@ -51,12 +51,12 @@ func publicKey(file string) (string, error) {
 	}
 	pair, err := nkeys.ParseDecoratedNKey(seed)
 	if err != nil {
-		return "", fmt.Errorf("%s holds no seed of an nkey: %w", file, err)
+		return "", fmt.Errorf("%s does not contain the seed of an nkey: %w", file, err)
 	}
 	defer pair.Wipe()
 	public, err := pair.PublicKey()
 	if err == nil && !nkeys.IsValidPublicUserKey(public) {
-		err = fmt.Errorf("%s holds a key that is not a user's", file)
+		err = fmt.Errorf("%s contains a key that is not a user key", file)
 	}
 	return public, err
 }

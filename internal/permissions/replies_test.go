@@ -118,35 +118,8 @@ func (f *forger) batch() {
 	}
 }
 
-// TestForgedReplies: a role cannot have the server store an answer in the log,
-// whatever it names as reply subject: one it may publish on, or one it may not.
-func TestForgedReplies(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	users, err := Users(layout)
-	require.NoError(t, err)
-	wake(t, r)
-	for _, user := range names(users) {
-		conn := r.connect(t, user, nil)
-		for _, edge := range []string{"waiting_for_human.acting.web", "planning.done.default", ownEdge[user]} {
-			if edge == "" {
-				continue
-			}
-			target := "moore.0.default." + edge + "." + journaltest.NewRun(t, r.log).ID
-			before := stored(t, r, "")
-			f := forger{t: t, rig: r, conn: conn, user: user, target: target}
-			appended := f.all()
-			if appended > 0 {
-				appended += 2 // the batch with the forged reply is stored as well: it is on the user's own edge
-			}
-			require.Len(t, stored(t, r, target), 0, "%s had an answer stored on %s", user, target)
-			require.Len(t, stored(t, r, ""), len(before)+appended, user)
-		}
-	}
-}
-
-// beside are subjects of what lies beside the log, by the stream that has them,
-// on which somebody else believes what is written.
+// beside are subjects of what lies beside the log, by the stream that has them. What is
+// written there is believed.
 func beside(run string) map[string]string {
 	return map[string]string{
 		"MOORE_TIMERS": "timers.due.default." + run + ".run", "KV_purged": "$KV.purged.default." + run,
@@ -155,9 +128,10 @@ func beside(run string) map[string]string {
 	}
 }
 
-// TestForgedRepliesBeside: no answer comes to lie in the stream of timers or in a
-// bucket either.
-func TestForgedRepliesBeside(t *testing.T) {
+// TestForgedReplies: a role cannot have the server store an answer, whatever it names as
+// reply subject: an edge that it may publish on, one that it may not, a timer, or an entry
+// of a bucket.
+func TestForgedReplies(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	users, err := Users(layout)
@@ -166,16 +140,28 @@ func TestForgedRepliesBeside(t *testing.T) {
 	js, err := r.operator.JetStream()
 	require.NoError(t, err)
 	for _, user := range names(users) {
-		conn := r.connect(t, user, nil)
+		f := forger{t: t, rig: r, conn: r.connect(t, user, nil), user: user}
+		for _, edge := range []string{"waiting_for_human.acting.web", "planning.done.default", ownEdge[user]} {
+			if edge == "" {
+				continue
+			}
+			f.target = "moore.0.default." + edge + "." + journaltest.NewRun(t, r.log).ID
+			before := stored(t, r, "")
+			appended := f.all()
+			if appended > 0 {
+				appended += 2 // the batch with the forged reply is stored as well: it is on the user's own edge
+			}
+			require.Empty(t, stored(t, r, f.target), "%s had an answer stored on %s", user, f.target)
+			require.Len(t, stored(t, r, ""), len(before)+appended, user)
+		}
 		for stream, target := range beside(journaltest.NewRun(t, r.log).ID) {
-			f := forger{t: t, rig: r, conn: conn, user: user, target: target}
+			f.target = target
 			f.all()
 			_, err := js.GetLastMsg(stream, target)
 			require.ErrorIs(t, err, nats.ErrMsgNotFound, "%s had an answer stored on %s", user, target)
 		}
 	}
-	run := journaltest.NewRun(t, r.log).ID
-	for stream, target := range beside(run) {
+	for stream, target := range beside(journaltest.NewRun(t, r.log).ID) {
 		_, err := r.operator.Request(target, nil, patience)
 		require.NoError(t, err)
 		_, err = js.GetLastMsg(stream, target)
@@ -219,8 +205,8 @@ func TestForgedSchedules(t *testing.T) {
 	require.Empty(t, stored(t, r, ""))
 }
 
-// TestForgedRepliesInOneAccount shows what the second account is for: in the
-// account of the log the same requests do store answers there.
+// TestForgedRepliesInOneAccount shows what the second account is for: in the account of the
+// log the same requests do store answers there.
 func TestForgedRepliesInOneAccount(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

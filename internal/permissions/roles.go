@@ -1,14 +1,13 @@
-// Package permissions says what each role may do on the bus and writes it down
-// as a part of a nats-server's configuration.
+// Package permissions generates the part of nats-server's configuration that gives each role
+// exactly the permissions that it needs.
 //
-// What a role may append follows from the transition table: the edges out of the
-// states that it owns. What else it needs is said by package natsbus for each use
-// of the bus. So neither is written down twice.
+// What a role may append follows from the transition table: the edges out of its own states.
+// Package natsbus knows what every other use of the bus needs. So neither is written down twice.
 //
-// There are two accounts. LOG has the streams, the buckets and the operator. ROLES
-// has everybody else, and imports what they use: a server answers on whatever
-// reply subject a client names, without asking for permission, so in the log's own
-// account anyone could have a copy of any message stored on any edge.
+// There are two accounts. LOG has the streams, the buckets and the operator. ROLES has all other
+// users and imports what they use. The reason is that a server sends answers to any reply
+// subject without checking permissions. In the log's own account, any user could store a copy of
+// any message on any edge.
 package permissions
 
 import (
@@ -22,7 +21,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// The names of users; an actor's is [ActorPrefix] and its pool.
+// The names of users. The name of an actor is [ActorPrefix] and its pool.
 const (
 	Operator    = "operator"
 	Planner     = "planner"
@@ -40,18 +39,18 @@ var owned = map[string][]events.State{
 	Gateway:     {events.Idle, events.WaitingForUser, events.WaitingForHuman, events.Control},
 }
 
-// User is somebody who connects to the bus, with all that it may do there.
+// User is a user of the bus with its permissions.
 type User struct {
 	Name string `json:"name"`
-	// NKey is the public key; empty: a password is used.
+	// NKey is the public key. Empty: the user has a password.
 	NKey string `json:"nkey,omitempty"`
-	// InboxPrefix is where its answers go: it has to connect with it.
+	// InboxPrefix is the prefix of its inboxes, with which it must connect.
 	InboxPrefix string   `json:"inbox_prefix"`
 	Publish     []string `json:"publish"`
 	Subscribe   []string `json:"subscribe"`
 }
 
-// Layout is what the permissions depend on.
+// Layout is the installation that the permissions are for.
 type Layout struct {
 	// Shards is the number of streams of the log; 0: 1.
 	Shards int
@@ -63,8 +62,8 @@ type Layout struct {
 	Table *reducer.Table
 }
 
-// settled returns the layout with its defaults, or says what is wrong with it.
-func (l Layout) settled() (Layout, error) {
+// withDefaults returns the layout with its defaults, or what is wrong with it.
+func (l Layout) withDefaults() (Layout, error) {
 	if l.Shards < 0 {
 		return l, fmt.Errorf("shards: must not be negative, is %d", l.Shards)
 	}
@@ -88,10 +87,10 @@ func (l Layout) settled() (Layout, error) {
 	return l, nil
 }
 
-// Users returns everybody of the account ROLES: planner, observer, gateway, tap,
-// and an actor for each pool.
+// Users returns the users of the account ROLES: planner, observer, gateway, tap, an actor for each
+// pool, and [Custom] if the table has states of its own.
 func Users(l Layout) ([]User, error) {
-	l, err := l.settled()
+	l, err := l.withDefaults()
 	if err != nil {
 		return nil, err
 	}
@@ -102,8 +101,8 @@ func Users(l Layout) ([]User, error) {
 	return append(append(users, l.user(Tap, l.tap)), l.custom()...), nil
 }
 
-// RolesOf returns the roles out of whose states a user may publish, sorted. A user
-// of more than one can do what only several of them together should.
+// RolesOf returns the roles out of whose states a user may publish, sorted. A user should have one
+// role.
 func RolesOf(may func(subject string) bool) []string {
 	var roles []string
 	for role, states := range owned {
@@ -129,8 +128,8 @@ func (l Layout) user(name string, grant func(*natsbus.Grants)) User {
 	return User{Name: name, InboxPrefix: prefix, Publish: g.Publish(), Subscribe: g.Subscribe()}
 }
 
-// worker grants what the one loop needs for the states of a role: its edges, and
-// to hear of control. A pool narrows what concerns tools, empty: all.
+// worker grants what the worker loop needs for a role's states: its edges and control events. pool
+// limits the edges of tools; empty: all pools.
 func (l Layout) worker(g *natsbus.Grants, states []events.State, pool string) {
 	g.Watch(journal.Filter{From: events.Control})
 	for _, e := range reducer.Edges(l.Table) {
@@ -138,7 +137,7 @@ func (l Layout) worker(g *natsbus.Grants, states []events.State, pool string) {
 			continue
 		}
 		if e.To == events.Nobody && e.Pool == events.AgentsPool && pool != events.AgentsPool {
-			continue // which agent a run goes on under is the word of that pool's actor
+			continue // only the actor of the pool of agents hands a run over
 		}
 		if e.Pool == events.Wildcard && pool != "" {
 			e.Pool = pool
@@ -157,7 +156,7 @@ func (l Layout) planner(g *natsbus.Grants) {
 	g.AnnounceProviders()
 	g.PublishChunks()
 	g.WatchAsks()
-	// To hear whether another planner has a resumed run's call in flight.
+	// To learn whether another planner has a resumed run's call in flight.
 	g.Ask()
 	g.WatchChunks()
 }
@@ -170,7 +169,7 @@ func (l Layout) actor(g *natsbus.Grants, pool string) {
 	g.Lend(pool)
 	g.StoreResults(pool)
 	if pool == events.AgentsPool {
-		l.subagents(g) // which runs no tools, so has no use for storage
+		l.subagents(g) // it runs no tools, so it needs no storage
 		return
 	}
 	for _, of := range l.Storage {
@@ -178,8 +177,8 @@ func (l Layout) actor(g *natsbus.Grants, pool string) {
 	}
 }
 
-// subagents grants what the actor of the pool of agents needs beside what every
-// actor does: it starts runs, as the gateway does, and hears of their ends.
+// subagents grants what the actor of the pool of agents needs besides: it starts runs, as the
+// gateway does, and consumes their ends.
 func (l Layout) subagents(g *natsbus.Grants) {
 	g.Append(l.Table.Initial(), events.Planning, events.DefaultPool)
 	g.Consume(inbox(events.AgentsPool, l.ends()...))
@@ -189,7 +188,6 @@ func (l Layout) subagents(g *natsbus.Grants) {
 	g.SetTimers()
 }
 
-// ends are the states in which runs end.
 func (l Layout) ends() []events.State {
 	return slices.DeleteFunc(l.Table.States(), func(s events.State) bool { return !l.Table.Terminal(s) })
 }
@@ -203,20 +201,19 @@ func (l Layout) observer(g *natsbus.Grants) {
 	}
 	for _, state := range l.Table.States() {
 		if l.Table.Terminal(state) || state == events.WaitingForUser {
-			g.Watch(journal.Filter{To: state}) // to take snapshots, and to let go of those of runs that end
+			g.Watch(journal.Filter{To: state}) // to take snapshots, and to remove those of ended runs
 		}
 	}
 }
 
-// gateway may also take the deliveries of pools that no actor serves, to answer
-// their calls out of control.
+// gateway may also consume the deliveries of all pools, to answer the calls of unserved ones.
 func (l Layout) gateway(g *natsbus.Grants) {
 	l.worker(g, owned[Gateway], "")
 	g.Consume(inbox(events.DefaultPool, events.WaitingForHuman))
 	for _, pool := range l.Pools {
 		g.Consume(inbox(pool, owned[ActorPrefix]...))
 		if pool == events.AgentsPool {
-			g.Inspect(inbox(pool, l.ends()...)) // a run that waits for one whose end was lost stands still
+			g.Inspect(inbox(pool, l.ends()...)) // to find runs that wait for a sub-run whose end was lost
 		}
 	}
 	g.Ready()
@@ -230,8 +227,7 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.Timers()
 }
 
-// tap may read what runs leave behind, and nothing of what roles say to each
-// other.
+// tap may read everything about runs, but no messages between roles.
 func (l Layout) tap(g *natsbus.Grants) {
 	g.WatchAll()
 	g.Ask()
