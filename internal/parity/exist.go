@@ -11,10 +11,9 @@ import (
 	"strings"
 )
 
-// Exist reports every file that is not there and every test that is not
-// declared, below the root of the module. A subtest's name has to stand in the
-// test files of its package, or be that of a file or a folder beside them, as for
-// tests that play what they find there.
+// Exist returns an error for every file and test of the rows that does not exist below the root of
+// the module. The name of a subtest must be in the test files of its package, or be that of a
+// file or folder beside them, as for tests that run scripts.
 func Exist(root string, rows []Row) error {
 	packages := map[string]*testPackage{}
 	var errs []error
@@ -42,8 +41,8 @@ func Exist(root string, rows []Row) error {
 	return errors.Join(errs...)
 }
 
-// testPackage is what a package's test files declare: functions by name, and all
-// their text with spaces as the test runner writes them.
+// testPackage are the test functions of a package by name, and the text of its test files with
+// underscores for spaces.
 type testPackage struct {
 	dir       string
 	functions map[string]bool
@@ -90,8 +89,8 @@ func (p *testPackage) has(test Test) error {
 	return nil
 }
 
-// hasFile reports whether there is a file or a folder of the name in the
-// package's folder, or one in its testdata, with any ending.
+// hasFile reports whether the package's folder has a file or folder of this name, or its testdata
+// one with any extension.
 func (p *testPackage) hasFile(name string) bool {
 	if _, err := os.Stat(filepath.Join(p.dir, name)); err == nil {
 		return true

@@ -1,21 +1,18 @@
-// Package parity reads docs/parity.md, the table of what Moorebus has to do with
-// the tests that show it, and holds it to the code: every file and test that it
-// names is there, and every test ran and passed.
+// Package parity checks docs/parity.md, the table of requirements and their tests, against the
+// code: every file and test that it names exists, and every test ran and passed.
 //
 // A row of the table is
 //
 //	| id | what it asks | where | shown by |
 //
-// Where are files and packages in backquotes. Shown by are packages in backquotes,
-// each followed by its tests with commas between them, and semicolons between
-// packages:
+// Where lists files and packages in backquotes. Shown by lists packages in backquotes, each
+// followed by its tests with commas between them, and semicolons between packages:
 //
 //	`internal/planner` TestBudgets, TestReplies/final_answer; `e2e` TestKill9
 //
-// A subtest is written as the test runner does, with underscores for spaces. A
-// row that nothing shows has "-" there, which [Strict] forbids. The document
-// declares its ids in one line, `Ids: L1-L6, A4, …`, and has them in this order; an
-// id may have several rows.
+// Every row has tests. Subtests have underscores for spaces, as in the output of go test. The
+// document declares its ids in one line, `Ids: L1-L6, A4, …`, and has them in this order. An id may
+// have several rows.
 package parity
 
 import (
@@ -27,10 +24,7 @@ import (
 	"strings"
 )
 
-// Strict says that a row which nothing shows fails the check.
-const Strict = true
-
-// Document is where the table stands, from the root of the module.
+// Document is the path of the table, from the root of the module.
 const Document = "docs/parity.md"
 
 // Row is a row of the table.
@@ -42,20 +36,20 @@ type Row struct {
 	Tests []Test
 }
 
-// Test is a test, or a subtest with slashes, and its package's folder.
+// Test is a test, or a subtest with slashes, and the folder of its package.
 type Test struct{ Package, Name string }
 
-// String writes the test as an error names it.
+// String returns the test for messages.
 func (t Test) String() string { return t.Package + " " + t.Name }
 
-// Func is the test's function, without its subtests.
+// Func returns the test's function, without subtests.
 func (t Test) Func() string {
 	name, _, _ := strings.Cut(t.Name, "/")
 	return name
 }
 
-// Parse reads the document's table and its ids, and reports rows that are not as
-// the package comment says and ids that are missing, unknown or out of order.
+// Parse parses the document's table. Errors are rows in another form, and ids that are missing,
+// unknown or out of order.
 func Parse(text string) ([]Row, error) {
 	var rows []Row
 	var errs []error
@@ -104,9 +98,6 @@ func parseRow(line string) (Row, error) {
 	for _, match := range quoted.FindAllStringSubmatch(cells[2], -1) {
 		row.Where = append(row.Where, match[1])
 	}
-	if cells[3] == "-" {
-		return row, nil
-	}
 	for part := range strings.SplitSeq(cells[3], ";") {
 		match := showing.FindStringSubmatch(strings.TrimSpace(part))
 		if match == nil {
@@ -128,7 +119,7 @@ func parseRow(line string) (Row, error) {
 
 var idRange = regexp.MustCompile(`^([A-Z]+)(\d+)-([A-Z]+)(\d+)$`)
 
-// expand reads a list of ids and of ranges such as L1-L6.
+// expand parses a list of ids and ranges such as L1-L6.
 func expand(list string) ([]string, error) {
 	var ids []string
 	for part := range strings.SplitSeq(list, ",") {
@@ -150,7 +141,7 @@ func expand(list string) ([]string, error) {
 	return ids, nil
 }
 
-// checkIDs holds the rows to the ids that the document declares, in their order.
+// checkIDs checks that the rows have the declared ids in their order.
 func checkIDs(declared []string, rows []Row) error {
 	if len(declared) == 0 {
 		return errors.New("the document declares no ids: it needs a line `Ids: …`")

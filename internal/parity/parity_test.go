@@ -20,19 +20,14 @@ func TestDocument(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, parity.Exist("../..", rows))
 	require.Greater(t, len(rows), 100)
-	if parity.Strict {
-		for _, row := range rows {
-			require.NotEmpty(t, row.Tests, "line %d: nothing shows %s", row.Line, row.ID)
-		}
-	}
 }
 
 const small = "Ids: A1-A2, B3\n" +
 	"| id | asks | where | shown by |\n|---|---|---|---|\n" +
 	"| A1 | one | `parity.go` | `.` TestDocument, TestRan/a_test_that_was_skipped; `ran` TestRun |\n" +
-	"| A2 | two | here | - |\n" +
+	"| A2 | two | `ran` | `ran` TestRun |\n" +
 	"| A2 | two again | `ran` | `ran` TestRun |\n" +
-	"| B3 | three | nowhere | - |\n"
+	"| B3 | three | `ran` | `ran` TestRun |\n"
 
 func TestParse(t *testing.T) {
 	t.Parallel()
@@ -43,7 +38,6 @@ func TestParse(t *testing.T) {
 		Line: 4, ID: "A1", Asks: "one", Where: []string{"parity.go"},
 		Tests: []parity.Test{{Package: ".", Name: "TestDocument"}, {Package: ".", Name: "TestRan/a_test_that_was_skipped"}, {Package: "ran", Name: "TestRun"}},
 	}, rows[0])
-	require.Empty(t, rows[1].Tests)
 	require.NoError(t, parity.Exist(".", rows))
 }
 
@@ -51,13 +45,14 @@ func TestDocumentsThatAreWrong(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ old, new, says string }{
 		"no ids":             {"Ids: A1-A2, B3\n", "", "declares no ids"},
-		"a missing id":       {"| B3 | three | nowhere | - |\n", "", "the table ends before B3"},
+		"a missing id":       {"| B3 | three | `ran` | `ran` TestRun |\n", "", "the table ends before B3"},
 		"a gap":              {"Ids: A1-A2", "Ids: A1-A2, A7", "B3 stands where A7 should"},
 		"out of order":       {"| A1 |", "| B3 |", "B3 stands where A1 should"},
 		"an unknown id":      {"| A1 |", "| C1 |", "line 4: the id C1 is not declared"},
 		"a range backwards":  {"A1-A2", "A2-A1", "A2-A1 is not a range"},
-		"a cell too few":     {"| A2 | two | here | - |", "| A2 | two | - |", "line 5: a row has 4 cells"},
+		"a cell too few":     {"| two | `ran` |", "| two |", "line 5: a row has 4 cells"},
 		"an empty cell":      {"| two |", "|  |", "line 5: cell 2 is empty"},
+		"no tests":           {"`.` TestDocument, TestRan/a_test_that_was_skipped; `ran` TestRun", "-", `"-" is not a package in backquotes`},
 		"no package":         {"`.` TestDocument", "TestDocument", "is not a package in backquotes"},
 		"no test's name":     {"TestDocument", "Document", `"Document" is not the name of a test`},
 		"tests of no code":   {"| `parity.go` |", "| somewhere |", "says where in the code"},
@@ -106,25 +101,19 @@ func TestRan(t *testing.T) {
 	closed := `"Action":"output","Output":"ok  \tm/p\t0.1s\n"`
 	for name, c := range map[string]struct {
 		events []string
-		strict bool
 		says   string
 	}{
-		"all ran":                 {append(ran, closed, `"Action":"pass"`), false, ""},
-		"all ran, strict":         {append(ran, closed, `"Action":"pass"`), true, "A2: nothing shows it"},
-		"a test that did not run": {append(ran[1:], closed, `"Action":"pass"`), false, "line 7: A1: p TestA/b did not run"},
-		"a test that was skipped": {append(ran[1:], `"Action":"skip","Test":"TestA/b"`, `"Action":"pass"`), false, "p TestA/b: skip"},
-		"a test that failed":      {append(ran[:1], `"Action":"fail","Test":"TestA"`, `"Action":"fail"`), false, "p TestA: fail"},
+		"all ran":                 {append(ran, closed, `"Action":"pass"`), ""},
+		"a test that did not run": {append(ran[1:], closed, `"Action":"pass"`), "line 7: A1: p TestA/b did not run"},
+		"a test that was skipped": {append(ran[1:], `"Action":"skip","Test":"TestA/b"`, `"Action":"pass"`), "p TestA/b: skip"},
+		"a test that failed":      {append(ran[:1], `"Action":"fail","Test":"TestA"`, `"Action":"fail"`), "p TestA: fail"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var shown strings.Builder
 			results, err := parity.Read("m", strings.NewReader(lines(c.events...)), &shown)
 			require.NoError(t, err)
-			all := rows
-			if c.strict {
-				all = append(rows[:1:1], parity.Row{ID: "A2"})
-			}
-			if err := results.Ran(all, c.strict); c.says == "" {
+			if err := results.Ran(rows); c.says == "" {
 				require.NoError(t, err)
 				require.Equal(t, "ok  \tm/p\t0.1s\n", shown.String())
 				require.Equal(t, 1, results.Passed)
@@ -139,7 +128,7 @@ func TestThePackageOfTheModulesRoot(t *testing.T) {
 	t.Parallel()
 	results, err := parity.Read("m", strings.NewReader(`{"Package":"m","Action":"pass","Test":"TestA"}`), io.Discard)
 	require.NoError(t, err)
-	require.NoError(t, results.Ran([]parity.Row{{ID: "A1", Tests: []parity.Test{{Package: ".", Name: "TestA"}}}}, true))
+	require.NoError(t, results.Ran([]parity.Row{{ID: "A1", Tests: []parity.Test{{Package: ".", Name: "TestA"}}}}))
 }
 
 // What failed is shown, and what passed is not.

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// Results is how a run of all tests went, as `go test -json` tells it.
+// Results are the results of all tests, from the output of `go test -json`.
 type Results struct {
 	// Passed and Failed count packages.
 	Passed, Failed int
 
 	module   string
 	outcomes map[Test]string
-	// output is what tests that have not ended yet printed.
+	// output is the output of tests that have not ended yet.
 	output map[Test][]string
 	shown  io.Writer
 }
@@ -27,9 +27,8 @@ type event struct {
 	Action, Package, Test, Output string
 }
 
-// Read reads the lines to their end and writes down what a person wants to see:
-// each package's closing line, and everything that failed. module is the path
-// that packages begin with.
+// Read reads all lines and writes what a person needs: the last line of each package, and the output
+// of failed tests. module is the path prefix of packages.
 func Read(module string, lines io.Reader, shown io.Writer) (*Results, error) {
 	r := &Results{module: module, outcomes: map[Test]string{}, output: map[Test][]string{}, shown: shown}
 	scanner := bufio.NewScanner(lines)
@@ -37,17 +36,17 @@ func Read(module string, lines io.Reader, shown io.Writer) (*Results, error) {
 	for scanner.Scan() {
 		var e event
 		if err := json.Unmarshal(scanner.Bytes(), &e); err != nil {
-			r.show(scanner.Text() + "\n") // what the go command says beside
+			r.show(scanner.Text() + "\n") // a message of the go command
 			continue
 		}
-		r.take(e)
+		r.apply(e)
 	}
 	return r, scanner.Err()
 }
 
 func (r *Results) show(text string) { _, _ = io.WriteString(r.shown, text) }
 
-func (r *Results) take(e event) {
+func (r *Results) apply(e event) {
 	test := Test{cmp.Or(strings.TrimPrefix(strings.TrimPrefix(e.Package, r.module), "/"), "."), e.Test}
 	switch e.Action {
 	case "build-output":
@@ -72,7 +71,7 @@ func (r *Results) take(e event) {
 	}
 }
 
-// printed takes a line of a test, or of a package where it has no test.
+// printed keeps a line of a test or package, and shows the last line of a package.
 func (r *Results) printed(test Test, line string) {
 	if test.Name == "" && closing(line) {
 		r.show(line)
@@ -90,8 +89,7 @@ func closing(line string) bool {
 	return false
 }
 
-// failed shows what a test printed; of a package, what those printed that never
-// ended.
+// failed shows the output of a failed test, or of a package's tests that never ended.
 func (r *Results) failed(test Test) {
 	for other, lines := range r.output {
 		if other == test || test.Name == "" && other.Package == test.Package {
@@ -101,14 +99,10 @@ func (r *Results) failed(test Test) {
 	}
 }
 
-// Ran reports every test of the rows that did not run and pass, and, in strict
-// mode, every row that nothing shows.
-func (r *Results) Ran(rows []Row, strict bool) error {
+// Ran returns an error for every test of the rows that did not run and pass.
+func (r *Results) Ran(rows []Row) error {
 	var errs []error
 	for _, row := range rows {
-		if len(row.Tests) == 0 && strict {
-			errs = append(errs, fmt.Errorf("line %d: %s: nothing shows it: %s", row.Line, row.ID, row.Asks))
-		}
 		for _, test := range row.Tests {
 			switch outcome := r.outcomes[test]; outcome {
 			case "pass":
