@@ -95,7 +95,7 @@ func (p *person) start(ctx context.Context) {
 var errLater = errors.New("ask again later")
 
 // nobodyUp are the codes of what nobody announces who is up.
-var nobodyUp = []string{refusal.CodeUnknownTool, refusal.CodeUnknownProvider, refusal.CodeUnsettled}
+var nobodyUp = []string{refusal.CodeUnknownTool, refusal.CodeUnknownProvider, refusal.CodePending}
 
 // ask asks gateways until one answers. An answer that is an error has to have one
 // of the codes; which one is returned.

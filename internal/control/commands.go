@@ -12,8 +12,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Pause keeps new model calls and tools of a run from starting. A paused run stays as it
-// is.
+// Pause keeps a run from starting model calls and tools. It does not change a paused run.
 func (c *Controller) Pause(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
 	return c.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		if mem.Control.Paused {
@@ -23,11 +22,10 @@ func (c *Controller) Pause(ctx context.Context, ns, id string, by events.By) (ac
 	})
 }
 
-// Resume lets a paused run's work start again. What was in flight when the run was paused
-// goes on. Model calls and calls of `once` tools that are still in flight are not begun
-// again, whichever process has them. A call of a pure or idempotent tool may run again,
-// under the same key, if another actor than the one that has it in flight gets the resumed
-// run; the first outcome counts. A run that is not paused is a conflict, not_paused.
+// Resume lets a paused run's work start again. Work in flight continues: model calls and calls
+// of `once` tools in flight, in any process, do not start again. A call of a pure or idempotent
+// tool may run again under the same key, if another actor gets the resumed run; the first
+// outcome counts. A run that is not paused is a conflict, not_paused.
 func (c *Controller) Resume(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
 	return c.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		if !mem.Control.Paused {
@@ -68,30 +66,29 @@ func (c *Controller) RaiseBudget(ctx context.Context, ns, id string, budget even
 	if err != nil || budget.MaxWallTime == 0 {
 		return result, err
 	}
-	// The run may have less time now than its timer knows of.
+	// The deadline may be earlier now than the run's timer.
 	return result, c.View(ctx, ns, id, func(run *runlog.Run) error { return c.timers.Reset(ctx, run) })
 }
 
-// Input is something that happens to a run from outside. The set is closed: the types of
-// this file.
+// Input is an input from outside to a run. The set of types is closed.
 type Input interface{ isInput() }
 
-// MaxMessageID is how long a message's id may be, in bytes.
+// MaxMessageID is the longest id of a message, in bytes.
 const MaxMessageID = 256
 
-// UserMessage is a message of the user's. A message whose id the run knows already is
-// accepted and changes nothing.
+// UserMessage is a message of the user. A message with a known id is accepted and changes
+// nothing.
 type UserMessage struct{ MessageID, Content string }
 
 // ExpandContextWindow widens the model's view by Increment messages; 0: by the agent's
-// expand_context_window_size. While a chat waits for its user that is for the next turn.
+// expand_context_window_size. In a chat that waits for its user it applies to the next turn.
 type ExpandContextWindow struct{ Increment int }
 
-// AddToolCallsToContext shows older calls to the model again. They are named as the log or
-// as their provider names them.
+// AddToolCallsToContext shows older calls to the model again. The ids are the log's or the
+// provider's.
 type AddToolCallsToContext struct{ CallIDs []string }
 
-// Foreign is an input that only the run's own model or tools may give: it is refused. Type
+// Foreign is an input that only a model or a tool outside of Moorebus gives. It is refused. Type
 // is its name.
 type Foreign struct{ Type string }
 
@@ -100,21 +97,20 @@ func (ExpandContextWindow) isInput()   {}
 func (AddToolCallsToContext) isInput() {}
 func (Foreign) isInput()               {}
 
-// InputsResult says how many inputs were accepted and how many events the run has then.
+// InputsResult is the number of accepted inputs and of the run's events after them.
 type InputsResult struct {
 	Accepted int    `json:"accepted"`
 	N        uint64 `json:"n"`
 }
 
-// Inputs gives a run its inputs, in order, all or none. Refusals are: Conflict for a run
-// that has ended and for inputs that are not the caller's to give, Unprocessable for a
-// call that the run does not know.
+// Inputs appends inputs to a run in order, all or none. Refusals are Conflict for a run that has
+// ended and for [Foreign] inputs, and Unprocessable for an unknown call.
 func (c *Controller) Inputs(ctx context.Context, ns, id string, inputs []Input) (InputsResult, error) {
 	if len(inputs) == 0 {
 		return InputsResult{}, refusal.New(refusal.Invalid, refusal.CodeBadInput, "there are no inputs")
 	}
 	inputs = slices.Clone(inputs)
-	for i, in := range inputs { // every message has an id, the same one for all tries of the commit
+	for i, in := range inputs { // every attempt of the commit uses the same ids
 		if m, ok := in.(UserMessage); ok && m.MessageID == "" {
 			m.MessageID = c.Store.NewID()
 			inputs[i] = m
@@ -132,8 +128,8 @@ func (c *Controller) Inputs(ctx context.Context, ns, id string, inputs []Input) 
 	return InputsResult{Accepted: len(inputs), N: result.N}, nil
 }
 
-// repeated reports whether the run, which has ended, took all the inputs before: then the
-// client asks again because it never saw the answer.
+// repeated reports whether a run that has ended accepted all these inputs before. Then the
+// client did not get the answer and repeats its request.
 func (c *Controller) repeated(ctx context.Context, ns, id string, inputs []Input, result *access.Result) bool {
 	known := true
 	err := c.View(ctx, ns, id, func(run *runlog.Run) error {
@@ -148,7 +144,6 @@ func (c *Controller) repeated(ctx context.Context, ns, id string, inputs []Input
 	return err == nil && known
 }
 
-// inputDrafts turns the inputs into the events that they are for this run.
 func (c *Controller) inputDrafts(mem *reducer.Memory, inputs []Input) ([]runlog.Draft, error) {
 	var drafts []runlog.Draft
 	var sent []string
@@ -189,7 +184,7 @@ func (c *Controller) inputDrafts(mem *reducer.Memory, inputs []Input) ([]runlog.
 	return drafts, nil
 }
 
-// knownCalls are the log's names of the calls that input i names.
+// knownCalls returns the log's ids of the calls in input i.
 func knownCalls(mem *reducer.Memory, i int, named []string) ([]string, error) {
 	ids := make([]string, len(named))
 	for k, id := range named {

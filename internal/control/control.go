@@ -38,15 +38,15 @@ const (
 type Config struct {
 	// Store holds the runs. Required; the roles of one process share it.
 	Store *runlog.Store
-	// Queue, Feed and Timers are the bus, Directory says which tools and
-	// providers live, Agents keeps definitions. All required.
+	// Queue, Feed and Timers are the bus, Directory has the announced tools and
+	// providers, Agents keeps definitions. All required.
 	Queue     journal.Queue
 	Feed      journal.Feed
 	Timers    journal.Timers
 	Directory journal.Directory
 	Agents    journal.Agents
-	// Tombstones say which runs were purged, so that they are not started again.
-	// Nil: nobody purges.
+	// Tombstones are those of purged runs, which cannot start again. Nil: runs are not
+	// purged.
 	Tombstones journal.Tombstones
 	// Instance names this process in its events. Required.
 	Instance string
@@ -61,30 +61,29 @@ type Config struct {
 	// CheckEstimator checks the names of token estimators, see tokens.Set. Nil:
 	// they are not checked.
 	CheckEstimator func(name string) error
-	// DefaultNamespace is used where a request names none. Default "default".
+	// DefaultNamespace is for requests that name none. Default "default".
 	DefaultNamespace string
-	// Ready is asked by [Controller.Ready] beside its own checks; may be nil.
+	// Ready is a further check of [Controller.Ready]; may be nil.
 	Ready func(ctx context.Context) error
 
-	// StallAfter is how long a run may have work to be done without anything
-	// happening, before that work is driven once more, and again before the run
-	// is ended. Work that was not delivered to a worker yet waits for its turn and
-	// does not count: the time begins when it is first seen to have been delivered, at
-	// the latest a quarter of it afterwards. It must be longer than a call of a model or
-	// of a tool may take, and than the wait that a busy provider asks for. Default 1 h.
+	// StallAfter is how long due work of a run may rest before it is delivered once more,
+	// and again before the run is ended. The time begins when the work is first seen to
+	// have been delivered, at most a quarter of StallAfter after the delivery: queued work
+	// does not stall. It must be longer than any call of a model or tool, and than the
+	// wait that a busy provider asks for. Default 1 h.
 	StallAfter time.Duration
-	// PoolWait is how long no living actor has to have announced a pool until the
-	// calls that wait for it are answered without one. Default 30 s.
+	// PoolWait is how long a pool must be without an actor before its calls are answered
+	// with no_actor. Default 30 s.
 	PoolWait time.Duration
 
-	// Concurrency is how many deliveries, and how many timers, are in work at
-	// once. Default 64.
+	// Concurrency is how many deliveries, and how many timers, are processed at once.
+	// Default 64.
 	Concurrency int
-	// Drain is how long deliveries may go on after Run's context ends. Default 8 s.
+	// Drain is how long deliveries may take after Run's context ended. Default 8 s.
 	Drain time.Duration
 	// Clock tells the time of the directory's cache. Default time.Now.
 	Clock func() time.Time
-	// Logger gets what the log of events does not show. Default: discarded.
+	// Logger gets what is not in the log of events. Default: discarded.
 	Logger *slog.Logger
 }
 
@@ -146,7 +145,7 @@ func New(cfg Config) (*Controller, error) {
 	launcher, err := launch.New(launch.Config{
 		Store: cfg.Store, Source: source, Directory: cfg.Directory, Agents: cfg.Agents, Timers: cfg.Timers, Tombstones: cfg.Tombstones,
 		Validator: cfg.Validator, CheckScript: cfg.CheckScript, CheckApproval: cfg.CheckApproval, CheckEstimator: cfg.CheckEstimator,
-		FirstLook: timers.CheckEvery(cfg.StallAfter), Clock: cfg.Clock,
+		FirstCheck: timers.CheckEvery(cfg.StallAfter), Clock: cfg.Clock,
 	})
 	if err != nil {
 		return nil, err
@@ -174,9 +173,9 @@ func New(cfg Config) (*Controller, error) {
 	return c, err
 }
 
-// Run does the role's work until ctx ends: it joins decisions, processes timers, and
-// answers the calls of pools that nobody serves. When ctx ends, deliveries get the drain
-// time, and Run returns nil. Any other return is an error that waiting does not mend.
+// Run does the role's work until ctx ends: it joins decisions, processes timers, and answers
+// the calls of unserved pools. When ctx ends, deliveries get the drain time, and Run returns
+// nil. An error is one that a retry does not fix.
 func (c *Controller) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -194,12 +193,11 @@ func (c *Controller) Run(ctx context.Context) error {
 	return errors.Join(errs[:]...)
 }
 
-// Step joins the decisions of one delivery, waiting for it if need be: the single-step
-// mode, in which Run does not run.
+// Step waits for one delivery and joins its decisions. It is for the single-step mode, without
+// Run.
 func (c *Controller) Step(ctx context.Context) error { return c.worker.Step(ctx) }
 
-// Ready returns nil if the bus answers, and its streams and the consumers that the role
-// needs are there.
+// Ready returns nil if the bus answers and has the streams and consumers that the role needs.
 func (c *Controller) Ready(ctx context.Context) error {
 	for shard := range c.Log.Shards() {
 		if _, err := c.Log.Last(ctx, shard); err != nil {

@@ -16,33 +16,31 @@ import (
 
 // StartRequest says which run to start.
 type StartRequest struct {
-	// AgentName names a stored definition; Agent is one of one's own, resolved
-	// or not. Exactly one is set.
+	// AgentName names a stored definition. Agent is a definition, resolved or not.
+	// Exactly one is set.
 	AgentName string
 	Agent     *events.Agent
-	// Task is the first user message, in UTF-8. Empty: the definition's own, if it
-	// has one.
+	// Task is the first user message, in UTF-8. Empty: the definition's own task.
 	Task string
-	// Mode overrides the definition's; empty: the definition's.
+	// Mode overrides that of the definition. May be empty.
 	Mode events.Mode
-	// TaskType chooses the model; empty: default.
+	// TaskType selects the model. Empty: default.
 	TaskType string
 	// RunID is a lower-case UUIDv7; empty: a new one.
 	RunID string
 }
 
-// StartResult names the run that was started and how many events it has.
+// StartResult is the id of the started run and the number of its events.
 type StartResult struct {
 	RunID string `json:"run_id"`
 	N     uint64 `json:"n"`
 }
 
-// Start starts a run: it pins the definition, the tools as they are announced now, and
-// the transition table. Refusals are: Invalid for what is wrong with the request, NotFound
-// for an agent that does not exist, Conflict run_exists or run_purged, TooLarge,
-// Unprocessable for tools and providers that do not live, and Unavailable
-// announcements_pending for those that lived a moment ago, or may while the directory
-// comes back.
+// Start starts a run. It pins the definition, the tools as they are announced now, and the
+// transition table. Refusals are Invalid for a wrong request, NotFound for an unknown agent,
+// Conflict run_exists or run_purged, TooLarge, Unprocessable for tools and providers that are
+// not announced, and Unavailable announcements_pending for those that were announced a moment
+// ago or while the directory recovers.
 func (c *Controller) Start(ctx context.Context, ns string, req StartRequest) (StartResult, error) {
 	ns, err := c.CheckNamespace(ns)
 	if err != nil {
@@ -83,7 +81,6 @@ func (r *StartRequest) validate() error {
 	return nil
 }
 
-// pin makes the Start event.
 func (c *Controller) pin(ctx context.Context, ns string, req StartRequest) (*events.Start, error) {
 	var a events.Agent
 	if req.Agent != nil {
@@ -99,11 +96,11 @@ func (c *Controller) pin(ctx context.Context, ns string, req StartRequest) (*eve
 		task = a.Task
 	}
 	if strings.TrimSpace(task) == "" {
-		return nil, refusal.New(refusal.Invalid, refusal.CodeEmptyTask, "task: is empty, and the agent has none of its own; say what is to be done")
+		return nil, refusal.New(refusal.Invalid, refusal.CodeEmptyTask, "task: is empty, and the agent has no task of its own; describe the task")
 	}
 	start, err := c.Launcher.Pin(ctx, a, launch.Task{Text: task, Mode: req.Mode, TaskType: req.TaskType})
-	if refusal.Is(err, refusal.CodeUnknownProvider, refusal.CodeUnknownTool, refusal.CodeUnsettled) && c.cfg.Ready != nil {
-		// Where the log is full nobody can announce anything, so what lives is not known.
+	if refusal.Is(err, refusal.CodeUnknownProvider, refusal.CodeUnknownTool, refusal.CodePending) && c.cfg.Ready != nil {
+		// While the log is full no announcement can be stored, so the directory is unreliable.
 		if full := c.cfg.Ready(ctx); errors.Is(full, journal.ErrFull) {
 			return nil, full
 		}
@@ -111,7 +108,7 @@ func (c *Controller) pin(ctx context.Context, ns string, req StartRequest) (*eve
 	return start, err
 }
 
-// Tools returns every tool that lives, as it was announced.
+// Tools returns every announced tool.
 func (c *Controller) Tools(ctx context.Context) ([]events.ToolSpec, error) {
 	tools, err := c.Launcher.Announced(ctx)
 	if tools == nil {
@@ -120,14 +117,14 @@ func (c *Controller) Tools(ctx context.Context) ([]events.ToolSpec, error) {
 	return tools, err
 }
 
-// AgentInfo names a stored definition. Hash identifies its content.
+// AgentInfo is the name of a stored definition and the hash of its content.
 type AgentInfo struct {
 	Name string `json:"name"`
 	Hash string `json:"hash"`
 }
 
-// PutAgent stores a definition under a name, replacing the one that is there. The
-// definition may leave its name out but not have another one. Its tools need not exist.
+// PutAgent stores a definition under a name and replaces an existing one. The definition may
+// omit its name but not have another. Its tools need not exist.
 func (c *Controller) PutAgent(ctx context.Context, ns, name string, data []byte, f agentfile.Format) (AgentInfo, error) {
 	ns, err := c.CheckNamespace(ns)
 	if err != nil {
@@ -161,7 +158,7 @@ func (c *Controller) Agent(ctx context.Context, ns, name string) ([]byte, error)
 	return c.Launcher.Agent(ctx, ns, name)
 }
 
-// StoredAgents returns every stored definition's name and hash, sorted by name.
+// StoredAgents returns name and hash of every stored definition, sorted by name.
 func (c *Controller) StoredAgents(ctx context.Context, ns string) ([]AgentInfo, error) {
 	ns, err := c.CheckNamespace(ns)
 	if err != nil {
@@ -175,13 +172,13 @@ func (c *Controller) StoredAgents(ctx context.Context, ns string) ([]AgentInfo, 
 	for _, name := range names {
 		data, err := c.cfg.Agents.Agent(ctx, ns, name)
 		if errors.Is(err, journal.ErrNotFound) {
-			continue // it was removed meanwhile
+			continue // removed meanwhile
 		}
 		if err != nil {
 			return nil, err
 		}
 		info := AgentInfo{Name: name}
-		// A definition of another version that cannot be read is still listed.
+		// A definition of another version is listed without a hash.
 		if a, err := agentfile.ParseDefinition(data, agentfile.JSON, agentfile.Options{Stored: true}); err == nil {
 			info.Hash = agentfile.Hash(a)
 		}
@@ -190,8 +187,7 @@ func (c *Controller) StoredAgents(ctx context.Context, ns string) ([]AgentInfo, 
 	return infos, nil
 }
 
-// DecodeAgent reads a definition that stands in a request, under the key agent. What is
-// wrong with it is a refusal.
+// DecodeAgent decodes the definition under the key agent of a request. Errors are refusals.
 func (c *Controller) DecodeAgent(n *strict.Node) (*events.Agent, error) {
 	a, err := agentfile.DecodeDefinition(n, "agent", agentfile.Options{CheckScript: c.cfg.CheckScript, Name: "inline"})
 	if err != nil {

@@ -18,27 +18,27 @@ import (
 // catalogAge is how long a read of the directory is reused.
 const catalogAge = time.Second
 
-// renewal is how long a missing name may be one whose announcement is being renewed:
-// the bus was away, or its process is restarting. It is as long as a living process
-// needs to announce itself again, with some time to connect.
+// renewal is how long a missing name may be one whose announcement is being renewed: the bus was
+// away, or the announcing process restarts. A process needs this long to announce again,
+// including some time to connect.
 const renewal = journal.AnnouncementRefresh * 3 / 2
 
-// retryMissing is when a start that met a missing name may be tried again.
+// retryMissing is when a start with a missing name may be retried.
 const retryMissing = 2 * time.Second
 
-// lookEvery is how often [Launcher.Look] reads the directory at most. It is less than
-// catalogAge, so starts between two looks need not read.
-const lookEvery = catalogAge / 2
+// readEvery is the shortest interval between reads of [Launcher.ReadDirectory]. It is less than
+// catalogAge, so starts between two reads use the cache.
+const readEvery = catalogAge / 2
 
-// A read of what gateways remember may take rememberedTimeout, since starts wait for it.
-// After a failure it is tried again after rememberedPause.
+// The remembered announcements are read within rememberedTimeout, because starts wait for them.
+// After a failure they are read again after rememberedPause.
 const (
 	rememberedTimeout = time.Second
 	rememberedPause   = 5 * time.Second
 )
 
-// catalog caches the directory. A name that is not in the cache is looked up again,
-// once for all starts that miss something at the same time.
+// catalog caches the directory. A missing name causes one more read for all starts that miss a
+// name at the same time.
 type catalog struct {
 	directory journal.Directory
 	clock     func() time.Time
@@ -47,20 +47,20 @@ type catalog struct {
 	mu   sync.Mutex
 	read time.Time
 	now  offers
-	// pausedUntil is when what gateways remember is read again after a failure.
+	// pausedUntil is when remembered announcements are read again after a failure.
 	pausedUntil time.Time
-	// seen is when a tool or a provider was last announced, failed when the directory
-	// last did not answer.
+	// seen is when each tool and provider was last announced, failed when a read of the
+	// directory last failed.
 	seen   map[string]time.Time
 	failed time.Time
 }
 
-// offers are what is announced, and what gateways remember of earlier announcements.
+// offers are the current announcements and those that gateways remember.
 type offers struct {
 	tools     []events.ToolSpec
 	providers []string
 	before    journal.Offers
-	// stale is why before is older than the rest, nil if it is not.
+	// stale is why before is older than the rest; nil if it is not.
 	stale error
 }
 
@@ -72,7 +72,7 @@ func newCatalog(d journal.Directory, clock func() time.Time) *catalog {
 func toolKey(pool, name string) string { return "tool " + pool + "/" + name }
 func providerKey(name string) string   { return "provider " + name }
 
-// since returns the directory as it was at the given time or later.
+// since returns the directory as it was at time t or later.
 func (c *catalog) since(ctx context.Context, t time.Time) (offers, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,7 +86,7 @@ func (c *catalog) since(ctx context.Context, t time.Time) (offers, error) {
 		found.providers, err = c.directory.Providers(ctx)
 	}
 	if err != nil {
-		if !errors.Is(ctx.Err(), context.Canceled) { // the caller went away, not the directory
+		if !errors.Is(ctx.Err(), context.Canceled) { // a cancelled caller is no failure of the directory
 			c.failed = c.clock()
 		}
 		return offers{}, err
@@ -99,8 +99,8 @@ func (c *catalog) since(ctx context.Context, t time.Time) (offers, error) {
 	return found, nil
 }
 
-// remembered returns what gateways remember; with an error, what was read last. A read
-// that the caller gave up says nothing of the directory. The lock is held.
+// remembered returns the announcements that gateways remember. With an error it returns those that
+// were read last. The caller holds the lock.
 func (c *catalog) remembered(ctx context.Context, now time.Time) (journal.Offers, error) {
 	last := c.now.before
 	if now.Before(c.pausedUntil) {
@@ -115,7 +115,7 @@ func (c *catalog) remembered(ctx context.Context, now time.Time) (journal.Offers
 	case ctx.Err() != nil:
 	case errors.Is(err, journal.ErrDenied): // permissions of an older build
 		c.pausedUntil = now.Add(journal.AnnouncementTTL)
-	case errors.Is(err, journal.ErrNotReady): // no gateway has made the bucket yet, or it was removed
+	case errors.Is(err, journal.ErrNotReady): // the bucket does not exist
 		last.Revision = 0
 	default:
 		c.failed = c.clock()
@@ -124,8 +124,7 @@ func (c *catalog) remembered(ctx context.Context, now time.Time) (journal.Offers
 	return last, err
 }
 
-// markSeen notes when each name was last announced and drops names that have been
-// missing for long. The lock is held.
+// markSeen notes when each name was last announced and drops old names. The caller holds the lock.
 func (c *catalog) markSeen(now time.Time) {
 	maps.DeleteFunc(c.seen, func(_ string, at time.Time) bool { return now.Sub(at) >= renewal })
 	for i := range c.now.tools {
@@ -137,7 +136,6 @@ func (c *catalog) markSeen(now time.Time) {
 	}
 }
 
-// remembers reports whether another gateway saw the name announced a moment ago.
 func (o *offers) remembers(key string) bool {
 	for name, pool := range o.before.First {
 		if key == toolKey("", name) || key == toolKey(pool, name) {
@@ -147,9 +145,9 @@ func (o *offers) remembers(key string) bool {
 	return slices.ContainsFunc(o.before.Providers, func(name string) bool { return key == providerKey(name) })
 }
 
-// mayReturn reports whether a missing name may be one whose announcement is being
-// renewed: it was announced a moment ago, here or at another gateway, the directory
-// failed a moment ago, or no planner has come since this process started.
+// mayReturn reports whether the announcement of a missing name may be being renewed: a gateway saw
+// it a moment ago, the directory failed a moment ago, or no planner has announced itself since
+// this process started.
 func (c *catalog) mayReturn(key string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,9 +158,9 @@ func (c *catalog) mayReturn(key string) bool {
 	return c.now.remembers(key) || len(c.now.providers) == 0 && now.Sub(c.began) < renewal
 }
 
-// resolve returns the tools of a definition and checks that its provider lives. pools
-// are those of the tools that the run has already, by name. A name that may be announced
-// again in a moment makes the refusal one to retry.
+// resolve returns the tools of a definition and checks that its provider is announced. pools are
+// as in [Task]. The refusal asks for a retry if the announcement of a missing name may be being
+// renewed.
 func (c *catalog) resolve(ctx context.Context, a *events.Agent, pools map[string]string) ([]events.ToolSpec, error) {
 	now := c.clock()
 	seen, err := c.since(ctx, now.Add(-catalogAge))
@@ -186,26 +184,26 @@ func (c *catalog) resolve(ctx context.Context, a *events.Agent, pools map[string
 	return nil, refused
 }
 
-// pending is the refusal of a start that may succeed in a moment.
+// pending returns the refusal of a start that may succeed in a moment.
 func pending(fields map[string]any, format string, args ...any) *refusal.Error {
-	e := refusal.New(refusal.Unavailable, refusal.CodeUnsettled, format, args...).With(fields)
+	e := refusal.New(refusal.Unavailable, refusal.CodePending, format, args...).With(fields)
 	e.RetryAfter = retryMissing
 	return e
 }
 
-// pick finds the tools of a definition and checks its provider. Where it refuses, it
-// also returns the key of the name that nobody announces, if that is why.
+// pick finds the tools of a definition and checks its provider. With a refusal it also returns the
+// key of the missing name, if that is the reason.
 func (o *offers) pick(a *events.Agent, pools map[string]string) (found []events.ToolSpec, missing string, refused *refusal.Error) {
 	if name := a.LLM.Provider; !slices.Contains(o.providers, name) {
 		return nil, providerKey(name), refusal.New(refusal.Unprocessable, refusal.CodeUnknownProvider,
-			"no living planner announces the provider %q; living: %s", name, listed(o.providers)).With(map[string]any{"provider": name})
+			"no planner announces the provider %q; announced: %s", name, listed(o.providers)).With(map[string]any{"provider": name})
 	}
 	found = make([]events.ToolSpec, 0, len(a.Tools))
 	for _, ref := range a.Tools {
 		pool, name := events.SplitTool(ref)
-		if events.Reserved(name) { // even if an actor announces it
+		if events.Reserved(name) { // actors cannot offer it
 			return nil, "", refusal.New(refusal.Unprocessable, refusal.CodeUnknownTool,
-				"the tool %q is Moorebus' own: a model has it where it is of use, leave it out", name).With(map[string]any{"tool": name})
+				"the tool %q is built into Moorebus and added where it is useful; leave it out", name).With(map[string]any{"tool": name})
 		}
 		if pool == "" {
 			pool = pools[name]
@@ -222,10 +220,9 @@ func (o *offers) pick(a *events.Agent, pools map[string]string) (found []events.
 	return found, "", nil
 }
 
-// pickTool finds the tool of a name, in one pool or, where that is empty, in any. A tool
-// that several pools announce with one definition belongs to the pool that announced it
-// first. While that is unknown the start is to be tried again, so that no pool takes
-// another one's tool meanwhile.
+// pickTool finds a tool by name, in one pool, or in any if pool is empty. A tool that several pools
+// announce with one definition belongs to the pool that announced it first. While that pool is
+// unknown the start must be retried, so no other pool can take the tool.
 func (o *offers) pickTool(pool, name string) (events.ToolSpec, *refusal.Error) {
 	var found []events.ToolSpec
 	for _, t := range o.tools {
@@ -239,19 +236,19 @@ func (o *offers) pickTool(pool, name string) (events.ToolSpec, *refusal.Error) {
 	switch {
 	case len(found) == 0 && pool != "":
 		own := slices.DeleteFunc(slices.Clone(o.tools), func(t events.ToolSpec) bool { return t.Pool != pool })
-		return refuse(refusal.CodeUnknownTool, "no living actor of pool %s announces the tool %q, or the operator has assigned it to another pool; living there: %s", pool, name, listed(namesOf(own)))
+		return refuse(refusal.CodeUnknownTool, "no actor of pool %s announces the tool %q, or the operator has assigned it to another pool; announced there: %s", pool, name, listed(namesOf(own)))
 	case len(found) == 0:
-		return refuse(refusal.CodeUnknownTool, "no living actor announces the tool %q; living: %s", name, listed(namesOf(o.tools)))
+		return refuse(refusal.CodeUnknownTool, "no actor announces the tool %q; announced: %s", name, listed(namesOf(o.tools)))
 	}
 	for _, other := range found[1:] {
-		if other.Pool != found[0].Pool && !sameTool(other, found[0]) {
+		if other.Pool != found[0].Pool && !SameTool(other, found[0]) {
 			return refuse(refusal.CodeAmbiguousTool, "the tool %q is announced by the pools %s and %s with different definitions; name it as %s/%s, "+
-				"or have the operator say whose it is (`moorebus init --pool-tools %s=%s`)", name, found[0].Pool, other.Pool, found[0].Pool, name, found[0].Pool, name)
+				"or assign it to one pool (`moorebus init --pool-tools %s=%s`)", name, found[0].Pool, other.Pool, found[0].Pool, name, found[0].Pool, name)
 		}
 	}
 	first, last := o.before.First[name], found[len(found)-1].Pool
 	if first == "" && found[0].Pool != last && o.mayRememberMore() {
-		return events.ToolSpec{}, pending(nil, "the tool %q is announced by the pools %s and %s, and which of them was first cannot be read now; try again, or name it as %s/%s",
+		return events.ToolSpec{}, pending(nil, "the tool %q is announced by the pools %s and %s, and it cannot be read now which was first; try again, or name it as %s/%s",
 			name, found[0].Pool, last, found[0].Pool, name)
 	}
 	if i := slices.IndexFunc(found, func(t events.ToolSpec) bool { return t.Pool == first }); i >= 0 {
@@ -260,15 +257,14 @@ func (o *offers) pickTool(pool, name string) (events.ToolSpec, *refusal.Error) {
 	return found[0], nil
 }
 
-// mayRememberMore reports whether gateways may remember more than was read. Where it may
-// not be read, or has not been written, the first pool by name owns a tool that several
-// announce.
+// mayRememberMore reports whether gateways may remember more than was read. Without permission to
+// read it, or before it is written, the first pool by name owns a shared tool.
 func (o *offers) mayRememberMore() bool {
 	return o.stale != nil && !errors.Is(o.stale, journal.ErrDenied) && !errors.Is(o.stale, journal.ErrNotReady)
 }
 
-// sameTool reports whether two announcements differ in nothing but the pool.
-func sameTool(a, b events.ToolSpec) bool {
+// SameTool reports whether two announcements are equal except for the pool.
+func SameTool(a, b events.ToolSpec) bool {
 	return a.Name == b.Name && a.Description == b.Description && a.Effect == b.Effect && a.Risk == b.Risk && a.Asks == b.Asks &&
 		bytes.Equal(a.Schema, b.Schema)
 }
@@ -281,7 +277,7 @@ func namesOf(tools []events.ToolSpec) []string {
 	return slices.Compact(names)
 }
 
-// listed writes names for a message, not too many of them.
+// listed joins names for a message, up to 20.
 func listed(names []string) string {
 	const most = 20
 	switch {

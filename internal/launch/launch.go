@@ -1,9 +1,9 @@
-// Package launch pins what a run needs and opens it: the agent's definition as it
-// is resolved, the tools and providers as they are announced, the transition
-// table, and the run's first timer, which is set before its first event.
+// Package launch opens runs. It pins the resolved definition of the agent, the announced tools
+// and providers, and the transition table, and sets the run's first timer before its first
+// event.
 //
-// It is what the roles have in common that own the initial state. A run is opened
-// by a conditional append, so two that open the same one do so once.
+// The roles that own the initial state share it. A run is opened by a conditional append, so
+// only one of two processes can open the same run.
 package launch
 
 import (
@@ -26,15 +26,15 @@ const DefaultTaskType = "default"
 
 // Config configures a [Launcher].
 type Config struct {
-	// Store holds the runs, Source signs their first events, Directory says which
-	// tools and providers live, Agents keeps definitions, Timers wake who looks
-	// after the runs. All required.
+	// Store holds the runs, Source is the source of their first events, Directory has the
+	// announced tools and providers, Agents keeps definitions, Timers wake the gateways.
+	// All required.
 	Store     *runlog.Store
 	Source    string
 	Directory journal.Directory
 	Agents    journal.Agents
 	Timers    journal.Timers
-	// Tombstones say which runs were purged. Nil: nobody purges.
+	// Tombstones are those of purged runs. Nil: runs are not purged.
 	Tombstones journal.Tombstones
 	// Validator checks output schemas; nil: they are checked to be objects.
 	Validator tool.Validator
@@ -42,10 +42,10 @@ type Config struct {
 	// policies; nil: they are not checked.
 	CheckScript   func(script json.RawMessage) error
 	CheckApproval func(*events.Approval) error
-	// CheckEstimator checks the names of token estimators; nil: every name does.
+	// CheckEstimator checks the names of token estimators; nil: every name is accepted.
 	CheckEstimator func(name string) error
-	// FirstLook is how soon a new run is looked at, unless its time is up before.
-	FirstLook time.Duration
+	// FirstCheck is when a gateway first checks a new run, unless its deadline is earlier.
+	FirstCheck time.Duration
 	// Clock tells the time of the directory's cache. Default time.Now.
 	Clock func() time.Time
 }
@@ -56,10 +56,10 @@ type Launcher struct {
 	catalog *catalog
 }
 
-// New checks the configuration.
+// New returns a Launcher.
 func New(cfg Config) (*Launcher, error) {
-	if cfg.Store == nil || cfg.Source == "" || cfg.Directory == nil || cfg.Agents == nil || cfg.Timers == nil || cfg.FirstLook <= 0 {
-		return nil, errors.New("launch: Store, Source, Directory, Agents, Timers and FirstLook are required")
+	if cfg.Store == nil || cfg.Source == "" || cfg.Directory == nil || cfg.Agents == nil || cfg.Timers == nil || cfg.FirstCheck <= 0 {
+		return nil, errors.New("launch: Store, Source, Directory, Agents, Timers and FirstCheck are required")
 	}
 	if cfg.Clock == nil {
 		cfg.Clock = time.Now
@@ -67,8 +67,7 @@ func New(cfg Config) (*Launcher, error) {
 	return &Launcher{cfg: cfg, catalog: newCatalog(cfg.Directory, cfg.Clock)}, nil
 }
 
-// Agent returns a stored definition as it was stored. An agent that is not there is a
-// refusal.CodeAgentNotFound.
+// Agent returns a stored definition. An unknown agent is a refusal.CodeAgentNotFound.
 func (l *Launcher) Agent(ctx context.Context, ns, name string) ([]byte, error) {
 	missing := refusal.New(refusal.NotFound, refusal.CodeAgentNotFound, "there is no agent %q in this namespace; store it with PUT /v1/agents/NAME", name)
 	if !events.ValidToken(name) {
@@ -81,8 +80,7 @@ func (l *Launcher) Agent(ctx context.Context, ns, name string) ([]byte, error) {
 	return data, err
 }
 
-// Definition returns a stored agent as its definition leaves it: not resolved.
-// Errors are the bus's, or a *[refusal.Error].
+// Definition returns a stored agent, not resolved. Errors are the bus's, or a *[refusal.Error].
 func (l *Launcher) Definition(ctx context.Context, ns, name string) (events.Agent, error) {
 	stored, err := l.Agent(ctx, ns, name)
 	if err != nil {
@@ -90,12 +88,12 @@ func (l *Launcher) Definition(ctx context.Context, ns, name string) (events.Agen
 	}
 	a, err := agentfile.ParseDefinition(stored, agentfile.JSON, agentfile.Options{CheckScript: l.cfg.CheckScript, Stored: true})
 	if err != nil {
-		return events.Agent{}, refusal.New(refusal.Unprocessable, refusal.CodeBadAgent, "the stored agent %q cannot be used any more, put it again: %s", name, err.Error())
+		return events.Agent{}, refusal.New(refusal.Unprocessable, refusal.CodeBadAgent, "the stored agent %q is no longer valid; store it again: %s", name, err.Error())
 	}
 	return a, nil
 }
 
-// Check reports what is wrong with a definition beyond its form, as a *[refusal.Error].
+// Check checks what a parser of definitions cannot check. Errors are *[refusal.Error].
 func (l *Launcher) Check(a *events.Agent) error {
 	if check := l.cfg.CheckApproval; check != nil {
 		if err := check(a.Approval); err != nil {
@@ -110,19 +108,19 @@ func (l *Launcher) Check(a *events.Agent) error {
 	return l.checkOutputSchema(a.OutputSchema)
 }
 
-// Task is what a run is for. Mode overrides the definition's, empty: the
-// definition's; an empty TaskType is [DefaultTaskType].
+// Task is the task of a run. Mode overrides that of the definition if it is not empty. An empty
+// TaskType is [DefaultTaskType].
 type Task struct {
 	Text     string
 	Mode     events.Mode
 	TaskType string
-	// Pools are the pools of the tools that the run has already, by name: a tool that
-	// the definition names without a pool stays in its own. Nil for a new run.
+	// Pools are the pools of the tools that the run already has, by name. A tool that the
+	// definition names without a pool stays in its pool. Nil for a new run.
 	Pools map[string]string
 }
 
-// Pin makes the Start of a run of the definition, with the tools as they are
-// announced now. Errors are the bus's, or a *[refusal.Error].
+// Pin returns the Start event of a run, with the tools as they are announced now. Errors are the
+// bus's, or a *[refusal.Error].
 func (l *Launcher) Pin(ctx context.Context, a events.Agent, task Task) (*events.Start, error) {
 	hash := agentfile.Hash(a)
 	if task.Mode != "" {
@@ -158,8 +156,8 @@ func PoolsOf(mem *reducer.Memory) map[string]string {
 	return pools
 }
 
-// Tools returns the tools of a definition as they are announced, and checks that
-// its provider lives. pools are as in [Task]. Errors are the bus's, or a *[refusal.Error].
+// Tools returns the tools of a definition as they are announced, and checks that its provider is
+// announced. pools are as in [Task]. Errors are the bus's, or a *[refusal.Error].
 func (l *Launcher) Tools(ctx context.Context, a *events.Agent, pools map[string]string) ([]events.ToolSpec, error) {
 	tools, err := l.catalog.resolve(ctx, a, pools)
 	if err == nil {
@@ -168,20 +166,20 @@ func (l *Launcher) Tools(ctx context.Context, a *events.Agent, pools map[string]
 	return tools, err
 }
 
-// Look reads the directory, at most twice a second, and returns the living tools and
-// providers and the announcements that gateways remember. A caller that looks regularly
-// lets starts tell a tool that is being announced again from one that nobody has.
-// With an error, which is the bus's, before is what was read last; journal.ErrNotReady
-// says that nobody has written it yet. The slices are shared: do not change them.
-func (l *Launcher) Look(ctx context.Context) (tools []events.ToolSpec, providers []string, before journal.Offers, err error) {
-	seen, err := l.catalog.since(ctx, l.cfg.Clock().Add(-lookEvery))
+// ReadDirectory reads the directory, at most twice a second. It returns the announced tools and
+// providers, and the announcements that gateways remember. Regular calls keep track of names
+// whose announcement is being renewed. With an error, which is the bus's, before is the last
+// value that was read; journal.ErrNotReady says that there is none yet. The slices are shared
+// and must not be changed.
+func (l *Launcher) ReadDirectory(ctx context.Context) (tools []events.ToolSpec, providers []string, before journal.Offers, err error) {
+	seen, err := l.catalog.since(ctx, l.cfg.Clock().Add(-readEvery))
 	if err == nil {
 		err = seen.stale
 	}
 	return seen.tools, seen.providers, seen.before, err
 }
 
-// Announced returns every tool that lives, as it was announced.
+// Announced returns every announced tool.
 func (l *Launcher) Announced(ctx context.Context) ([]events.ToolSpec, error) {
 	seen, err := l.catalog.since(ctx, l.cfg.Clock().Add(-catalogAge))
 	return seen.tools, err

@@ -47,7 +47,7 @@ func newPad(t *testing.T) *pad {
 func (p *pad) launcherOn(t *testing.T, directory func(journal.Directory) journal.Directory) {
 	var err error
 	p.Launcher, err = launch.New(launch.Config{
-		Store: p.store, Source: "moorebus/test/1", Directory: directory(p.bus), Agents: p.bus, Timers: p.bus, Tombstones: p.bus, FirstLook: time.Minute,
+		Store: p.store, Source: "moorebus/test/1", Directory: directory(p.bus), Agents: p.bus, Timers: p.bus, Tombstones: p.bus, FirstCheck: time.Minute,
 		CheckApproval:  func(a *events.Approval) error { return refuseIf(a != nil, "no such policy") },
 		CheckEstimator: func(name string) error { return refuseIf(name == "guess", "no such estimator") },
 	})
@@ -217,7 +217,7 @@ func TestWhoseToolItIs(t *testing.T) {
 		is("bank", "bank/pay", map[string]string{"pay": "web"})
 		is(refusal.CodeUnknownTool, "pay", map[string]string{"pay": "elsewhere"})
 		is(refusal.CodeUnknownTool, "elsewhere/pay", nil)
-		is(refusal.CodeUnsettled, "gone", nil)
+		is(refusal.CodePending, "gone", nil)
 
 		p.announce(t, "bank", "twin", "is one")
 		p.announce(t, "web", "twin", "is another")
@@ -232,6 +232,6 @@ func TestWhoseToolItIs(t *testing.T) {
 		var refused *refusal.Error
 		require.ErrorAs(t, err, &refused)
 		require.Equal(t, refusal.Unavailable, refused.Kind)
-		require.Equal(t, refusal.CodeUnsettled, refused.Code)
+		require.Equal(t, refusal.CodePending, refused.Code)
 	})
 }

@@ -72,7 +72,7 @@ func TestPinAfterACallerWentAway(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		f.fail = nil
 		require.Equal(t, "payments", p.pool(t))
-		require.Equal(t, refusal.CodeUnsettled, p.refusal(t, func(a *events.Agent) { a.Tools = []string{"mail"} }).Code)
+		require.Equal(t, refusal.CodePending, p.refusal(t, func(a *events.Agent) { a.Tools = []string{"mail"} }).Code)
 	})
 }
 
@@ -101,7 +101,7 @@ func TestPinBeforeOffersCouldBeRead(t *testing.T) {
 		p.remembered(t, journal.Offers{First: map[string]string{"pay": "payments"}})
 		f.fail = silent
 		refused := p.refusal(t, pays)
-		require.Equal(t, refusal.CodeUnsettled, refused.Code)
+		require.Equal(t, refusal.CodePending, refused.Code)
 		require.Equal(t, refusal.Unavailable, refused.Kind)
 		require.Positive(t, refused.RetryAfter)
 		require.Equal(t, "pay", refused.Fields["tool"])

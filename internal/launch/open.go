@@ -13,34 +13,34 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// timerTries is how often setting a timer is tried whose fate is unknown.
+// timerTries is how often to set a timer while the outcome is unknown.
 const timerTries = 50
 
-// Opening is how a run begins: a Start, or a Forked with the fold of its parent;
-// and the budget that it begins with.
+// Opening is the beginning of a run: a Start, or a Forked with the fold of its parent, and the
+// first budget.
 type Opening struct {
 	First  events.Payload
 	Parent *runlog.Fold
 	Budget *events.Budget
-	// Check, if not nil, may refuse it right before it is appended. It gets the
-	// run's memory, which has events if somebody was faster.
+	// Check, if not nil, may refuse the run right before the append. It gets the run's
+	// memory, which has events if another process was faster.
 	Check func(mem *reducer.Memory) error
 }
 
-// Open sets the run's timer, appends its first event and returns the state and the
-// number of events that the run has then. If that fails, the timer finds no run and is
-// acknowledged. Errors are those of Check, of the log, or a refusal.CodeTooLarge.
+// Open sets the run's timer, appends its first event, and returns the run's state and number of
+// events. If the append fails, the timer later finds no run and does nothing. Errors are those
+// of Check and of the log, or a refusal.CodeTooLarge.
 func (l *Launcher) Open(ctx context.Context, at events.Run, o Opening) (events.State, uint64, error) {
 	store := l.cfg.Store
 	run := store.Acquire(at)
 	defer store.Release(run)
 	run.Lock()
 	defer run.Unlock()
-	first := l.cfg.FirstLook
+	first := l.cfg.FirstCheck
 	if o.Budget != nil && o.Budget.MaxWallTime > 0 {
 		first = min(first, time.Duration(o.Budget.MaxWallTime))
 	}
-	if err := l.LookAt(ctx, at, store.Now().Add(first)); err != nil {
+	if err := l.SetCheck(ctx, at, store.Now().Add(first)); err != nil {
 		return "", 0, err
 	}
 	if o.Parent != nil {
@@ -56,7 +56,7 @@ func (l *Launcher) Open(ctx context.Context, at events.Run, o Opening) (events.S
 	})
 	if errors.Is(err, journal.ErrTooLarge) {
 		return "", 0, refusal.Wrap(err, refusal.TooLarge, refusal.CodeTooLarge,
-			"task, definition and tool schemas together are larger than %d KiB, the most that an event may have", journal.MaxBody>>10)
+			"task, definition and tool schemas together are larger than %d KiB, the limit of an event", journal.MaxBody>>10)
 	}
 	if err != nil {
 		return "", 0, err
@@ -64,8 +64,8 @@ func (l *Launcher) Open(ctx context.Context, at events.Run, o Opening) (events.S
 	return run.Memory().State, run.Memory().N, nil
 }
 
-// LookAt has the run looked at by whoever takes its timers, at the given time.
-func (l *Launcher) LookAt(ctx context.Context, run events.Run, at time.Time) error {
+// SetCheck sets the run's timer, so that a gateway checks the run at the given time.
+func (l *Launcher) SetCheck(ctx context.Context, run events.Run, at time.Time) error {
 	data, err := json.Marshal(struct {
 		At time.Time `json:"at,omitzero"`
 	}{at})
@@ -75,7 +75,7 @@ func (l *Launcher) LookAt(ctx context.Context, run events.Run, at time.Time) err
 	return SetTimer(ctx, l.cfg.Timers, run, journal.TimerRun, at, data)
 }
 
-// SetTimer sets a timer of a run. One that may be stored or not is set again.
+// SetTimer sets a timer of a run. It tries again while the outcome is unknown.
 func SetTimer(ctx context.Context, timers journal.Timers, run events.Run, kind string, at time.Time, data []byte) (err error) {
 	for range timerTries {
 		err = timers.SetTimer(ctx, run, kind, at, data)
@@ -86,8 +86,8 @@ func SetTimer(ctx context.Context, timers journal.Timers, run events.Run, kind s
 	return err
 }
 
-// Tombstone returns what a purge of the run left behind, nil if it was not
-// purged. A purge leaves it long before it removes the first event.
+// Tombstone returns the tombstone of a purged run, or nil. A purge writes it long before it removes
+// the first event.
 func (l *Launcher) Tombstone(ctx context.Context, at events.Run) (*journal.Tombstone, error) {
 	if l.cfg.Tombstones == nil {
 		return nil, nil

@@ -34,7 +34,7 @@ func newRig(t *testing.T, timers func(*simulated.Process) journal.Timers) *rig {
 	require.NoError(t, p.Announce(t.Context(), "web", "i", []events.ToolSpec{{Name: "fetch", Schema: []byte(`{"type":"object"}`), Effect: "pure", Pool: "web"}}))
 	r := &rig{process: p, store: runlog.New(runlog.Options{Log: p})}
 	o := launch.Config{
-		Store: r.store, Source: "test/launch", Directory: p, Agents: p, Timers: p, Tombstones: p, FirstLook: time.Minute,
+		Store: r.store, Source: "test/launch", Directory: p, Agents: p, Timers: p, Tombstones: p, FirstCheck: time.Minute,
 		Validator: schema.New(schema.Options{}),
 		CheckApproval: func(a *events.Approval) error {
 			if a != nil && a.Policy == events.ApproveAlways {

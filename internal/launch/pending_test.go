@@ -28,7 +28,7 @@ func (p *pad) refusal(t *testing.T, change func(*events.Agent)) *refusal.Error {
 func (p *pad) passes(t *testing.T, d time.Duration) {
 	for range d / time.Second {
 		time.Sleep(time.Second) // in the bubble
-		_, _, _, err := p.Look(t.Context())
+		_, _, _, err := p.ReadDirectory(t.Context())
 		require.NoError(t, err)
 	}
 }
@@ -46,7 +46,7 @@ func TestPinOfWhatIsAnnouncedAgain(t *testing.T) {
 		p.passes(t, journal.AnnouncementTTL+time.Second) // nothing is announced any more
 		for range 2 {
 			lapsed := p.refusal(t, nil)
-			require.Equal(t, refusal.CodeUnsettled, lapsed.Code, lapsed.Message)
+			require.Equal(t, refusal.CodePending, lapsed.Code, lapsed.Message)
 			require.Equal(t, refusal.Unavailable, lapsed.Kind)
 			require.Positive(t, lapsed.RetryAfter)
 			require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
@@ -63,7 +63,7 @@ func TestPinBeforeAnyPlanner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPad(t)
 		p.announce(t, "default", "work", "works")
-		require.Equal(t, refusal.CodeUnsettled, p.refusal(t, nil).Code)
+		require.Equal(t, refusal.CodePending, p.refusal(t, nil).Code)
 		time.Sleep(journal.AnnouncementRefresh * 2) // in the bubble
 		require.Equal(t, refusal.CodeUnknownProvider, p.refusal(t, nil).Code)
 	})
@@ -96,7 +96,7 @@ func TestPinAfterAnOutage(t *testing.T) {
 		_, err := p.Pin(t.Context(), worker(nil), launch.Task{Text: "Do it."})
 		require.ErrorContains(t, err, "does not answer")
 		directory.gone = false
-		require.Equal(t, refusal.CodeUnsettled, p.refusal(t, nil).Code)
+		require.Equal(t, refusal.CodePending, p.refusal(t, nil).Code)
 		time.Sleep(journal.AnnouncementRefresh * 2) // in the bubble
 		require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 		require.Equal(t, refusal.CodeUnknownTool, p.refusal(t, nil).Code)

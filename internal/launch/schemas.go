@@ -9,7 +9,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// checkOutputSchema reports a schema of answers that cannot be used.
 func (l *Launcher) checkOutputSchema(schema json.RawMessage) error {
 	if err := l.usable(schema); err != nil {
 		return refusal.New(refusal.Unprocessable, refusal.CodeBadOutputSchema, "output_schema: %s", err.Error())
@@ -17,20 +16,18 @@ func (l *Launcher) checkOutputSchema(schema json.RawMessage) error {
 	return nil
 }
 
-// checkToolSchemas reports the tool whose schema cannot be used: no call of it
-// could ever be let through.
+// checkToolSchemas checks the schemas of tools: with an invalid one every call would be refused.
 func (l *Launcher) checkToolSchemas(tools []events.ToolSpec) error {
 	for _, t := range tools {
 		if err := l.usable(t.Schema); err != nil {
 			return refusal.New(refusal.Unprocessable, refusal.CodeBadToolSchema,
-				"the tool %q is announced with a schema that cannot be used: %s", t.Name, err.Error()).With(map[string]any{"tool": t.Name})
+				"the tool %q is announced with an invalid schema: %s", t.Name, err.Error()).With(map[string]any{"tool": t.Name})
 		}
 	}
 	return nil
 }
 
-// usable says what is wrong with a schema. Any instance does for the check:
-// whether it satisfies the schema does not matter.
+// usable returns why a schema is invalid. The instance does not have to satisfy it.
 func (l *Launcher) usable(schema json.RawMessage) error {
 	if l.cfg.Validator == nil || len(schema) == 0 {
 		return nil

@@ -1,8 +1,7 @@
-// Package refusal is the one form of a request that cannot be carried out: what
-// kind of fault it is, a stable code, and a message that says what to do.
+// Package refusal is the error for a request that cannot be carried out: a kind, a stable
+// code, and a message that says what to do.
 //
-// The kinds are those that HTTP tells apart. Who serves HTTP maps them to statuses
-// in one place; everybody else goes by the code.
+// The HTTP server maps kinds to statuses in one place. Everything else uses the code.
 package refusal
 
 import (
@@ -14,12 +13,12 @@ import (
 	"time"
 )
 
-// Kind says whose fault an [Error] is.
+// Kind is the class of an [Error].
 type Kind int
 
-// The kinds. Invalid is a request that is malformed, Unprocessable one that is well
-// formed and cannot be carried out as things are, Conflict one that the state of
-// the run does not allow. Unavailable and Internal are not the caller's fault.
+// The kinds. Invalid is for a malformed request, Unprocessable for a well-formed one that
+// cannot be carried out now, Conflict for one that the state of the run does not allow.
+// Unavailable and Internal are not the caller's fault.
 const (
 	Invalid Kind = iota + 1
 	Unauthorized
@@ -85,26 +84,24 @@ const (
 	CodeUnknownTool      = "unknown_tool"
 	CodeUnsupportedMedia = "unsupported_media_type"
 
-	// CodeUnsettled is for a tool or provider whose announcement is being renewed:
-	// the same request may succeed a little later.
-	CodeUnsettled = "announcements_pending"
-	// CodeUnknownTable is for a run whose transition table this program does not
-	// have: only a program with the run's own graph can read it. The fields run and
-	// table_hash name both.
+	// CodePending is for a tool or provider whose announcement is being renewed: the
+	// same request may succeed a little later.
+	CodePending = "announcements_pending"
+	// CodeUnknownTable is for a run with a transition table that this program does not
+	// have. The fields run and table_hash name both.
 	CodeUnknownTable = "unknown_table"
 )
 
-// Error is a request that was refused. As JSON it is {code, message} with its
-// fields beside them.
+// Error is a refused request. Its JSON is {code, message} and the fields.
 type Error struct {
 	Kind Kind
-	// Code is stable snake_case, Message says what to do about it.
+	// Code is stable snake_case. Message says what to do.
 	Code, Message string
-	// Fields are further keys, such as run; may be nil.
+	// Fields are further keys of the JSON, such as run. May be nil.
 	Fields map[string]any
-	// RetryAfter is when the same request may do better; 0: nothing is said.
+	// RetryAfter is when the same request may succeed; 0: unknown.
 	RetryAfter time.Duration
-	// Cause is what it came from; may be nil.
+	// Cause is the wrapped error; may be nil.
 	Cause error
 }
 
@@ -120,8 +117,7 @@ func Wrap(cause error, kind Kind, code, format string, args ...any) *Error {
 	return e
 }
 
-// Fault returns a refusal for what is this program's own fault: its log has the reason,
-// which becomes the cause.
+// Fault returns an Internal error. The formatted reason is its cause, which the server logs.
 func Fault(format string, args ...any) *Error {
 	return Wrap(fmt.Errorf(format, args...), Internal, CodeInternal, "the gateway failed; its log has the reason")
 }

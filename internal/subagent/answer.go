@@ -174,7 +174,7 @@ func (s *Subagents) abandon(ctx context.Context, run events.Run, calls []string)
 		if at, err := events.ParseSubject(head.Subject); err == nil && s.table.Terminal(at.To) {
 			continue
 		}
-		if err := s.launcher.LookAt(ctx, child, s.cfg.Store.Now()); err != nil {
+		if err := s.launcher.SetCheck(ctx, child, s.cfg.Store.Now()); err != nil {
 			return err
 		}
 	}

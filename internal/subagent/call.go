@@ -254,7 +254,7 @@ func (s *Subagents) pinWhenThere(ctx context.Context, a events.Agent, task launc
 	var start *events.Start
 	err := retry.Policy{First: time.Second, Budget: s.cfg.Patience}.Do(ctx, func(ctx context.Context) (err error) {
 		start, err = s.launcher.Pin(ctx, a, task)
-		if !refusal.Is(err, refusal.CodeUnsettled, refusal.CodeUnknownTool, refusal.CodeUnknownProvider) {
+		if !refusal.Is(err, refusal.CodePending, refusal.CodeUnknownTool, refusal.CodeUnknownProvider) {
 			return retry.Stop(err)
 		}
 		return err
@@ -277,7 +277,7 @@ func failureOf(err error) error {
 func (s *Subagents) handOn(ctx context.Context, c call) (worker.Result, error) {
 	waits, err := s.waits(ctx, c)
 	if err == nil && !waits {
-		err = s.launcher.LookAt(ctx, c.child, s.cfg.Store.Now())
+		err = s.launcher.SetCheck(ctx, c.child, s.cfg.Store.Now())
 	}
 	return worker.HandOn(&events.ToolCallStarted{CallID: c.ID}), err
 }

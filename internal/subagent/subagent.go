@@ -114,7 +114,7 @@ func New(cfg Config) (*Subagents, error) {
 	}
 	s.launcher, err = launch.New(launch.Config{
 		Store: cfg.Store, Source: s.source, Directory: cfg.Directory, Agents: cfg.Agents, Timers: cfg.Timers, Tombstones: cfg.Tombstones,
-		Validator: cfg.Validator, CheckScript: cfg.CheckScript, CheckApproval: cfg.CheckApproval, CheckEstimator: cfg.CheckEstimator, FirstLook: cfg.FirstLook,
+		Validator: cfg.Validator, CheckScript: cfg.CheckScript, CheckApproval: cfg.CheckApproval, CheckEstimator: cfg.CheckEstimator, FirstCheck: cfg.FirstLook,
 	})
 	if err != nil {
 		return nil, err

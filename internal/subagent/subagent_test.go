@@ -83,7 +83,7 @@ func TestChildrenWithoutAnAnswer(t *testing.T) {
 		"max steps":                   {works, nil, func(a *events.Agent) { a.Config.MaxSteps = 1 }, "max_steps", "ERROR: agent helper ended in max_steps: max steps 1 exceeded"},
 		"its own budget":              {answers, nil, func(a *events.Agent) { a.Budget = &events.Budget{MaxTotalTokens: 1} }, "budget_total_tokens", "ERROR: agent helper ended in budget_total_tokens"},
 		"an agent that is not stored": {"", nil, nil, "agent_not_found", "ERROR: "},
-		"a tool that is missing":      {answers, nil, func(a *events.Agent) { a.Tools = []string{"nothing"} }, "unknown_tool", `ERROR: no living actor announces the tool "nothing"`},
+		"a tool that is missing":      {answers, nil, func(a *events.Agent) { a.Tools = []string{"nothing"} }, "unknown_tool", `ERROR: no actor announces the tool "nothing"`},
 		"a timeout":                   {works, []subagent.Tool{{Agent: "helper", Timeout: 20 * time.Second}}, nil, "budget_wall_time", "ERROR: agent helper ended in budget_wall_time: the run took longer than its 20s"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,9 +1,8 @@
-// Package access reads and changes single runs as the log has them: it finds a run in
-// its namespace, locks it, brings it up to the head of its log, and appends events under
-// the run's own condition.
+// Package access reads and changes single runs. It finds a run in its namespace, locks it, reads
+// it to the head of its log, and appends events under the run's own condition.
 //
-// Every request that cannot be carried out is a *refusal.Error. Other errors are those
-// of the log and the bus.
+// The error of a request that cannot be carried out is a *refusal.Error. Other errors are
+// those of the log and the bus.
 package access
 
 import (
@@ -27,23 +26,23 @@ type Access struct {
 	Store *runlog.Store
 	Log   journal.Log
 	Table *reducer.Table
-	// Launcher opens runs and knows which were purged.
+	// Launcher opens runs and finds tombstones.
 	Launcher *launch.Launcher
-	// Source signs the events that are appended.
+	// Source is the source of appended events.
 	Source string
-	// Namespace is used where a request names none.
+	// Namespace is for requests that name none.
 	Namespace string
-	// Started and Appended count runs and events that were appended here.
+	// Started and Appended count the runs and events that this process appended.
 	Started, Appended atomic.Int64
 }
 
-// Result is where a run stands after a request: its state and the number of its events.
+// Result is a run's state and number of events after a request.
 type Result struct {
 	State events.State `json:"state"`
 	N     uint64       `json:"n"`
 }
 
-// CheckNamespace returns the namespace to use for the one given.
+// CheckNamespace returns ns, or the default if it is empty.
 func (a *Access) CheckNamespace(ns string) (string, error) {
 	if ns == "" {
 		return a.Namespace, nil
@@ -54,7 +53,7 @@ func (a *Access) CheckNamespace(ns string) (string, error) {
 	return ns, nil
 }
 
-// Place returns where a run's log is. An id that no run can have is not found.
+// Place returns a run's place in the log. An id that no run can have is a CodeRunNotFound.
 func (a *Access) Place(ns, id string) (events.Run, error) {
 	ns, err := a.CheckNamespace(ns)
 	if err != nil {
@@ -66,8 +65,8 @@ func (a *Access) Place(ns, id string) (events.Run, error) {
 	return a.Store.Place(ns, id), nil
 }
 
-// View calls fn with the run at the head of its log, under the run's lock. A run that is
-// not there is a CodeRunNotFound or a CodeRunPurged.
+// View calls fn with the run at the head of its log, under the run's lock. A run that does not
+// exist is a CodeRunNotFound or a CodeRunPurged.
 func (a *Access) View(ctx context.Context, ns, id string, fn func(run *runlog.Run) error) error {
 	at, err := a.Place(ns, id)
 	if err != nil {
@@ -92,7 +91,7 @@ func (a *Access) atHead(ctx context.Context, at events.Run, fn func(run *runlog.
 	defer stop()
 	if err := run.LockContext(locking); err != nil {
 		return refusal.Wrap(err, refusal.Unavailable, refusal.CodeUnavailable,
-			"an append to the run is under way and the log does not answer it: it takes no writes; try again, and look at /readyz")
+			"the log does not answer an append to the run, so it takes no writes now; try again, and see /readyz")
 	}
 	defer run.Unlock()
 	if err := run.Refresh(ctx); err != nil {
@@ -101,9 +100,8 @@ func (a *Access) atHead(ctx context.Context, at events.Run, fn func(run *runlog.
 	return fn(run)
 }
 
-// Change appends to a run what decide returns, all or nothing, and returns where the run
-// stands then. A run that has ended is a conflict. A poisoned run is ended first, since
-// its log takes nothing else.
+// Change appends to a run what decide returns, all or nothing. A run that has ended is a
+// conflict. A poisoned run is ended instead, because its log takes nothing else.
 func (a *Access) Change(ctx context.Context, ns, id string, decide runlog.Decide) (Result, error) {
 	var result Result
 	err := a.View(ctx, ns, id, func(run *runlog.Run) error {
@@ -138,12 +136,12 @@ func isCancel(drafts []runlog.Draft) bool {
 	return cancel
 }
 
-// One is the decision for a single event.
+// One returns one draft.
 func One(origin events.State, p events.Payload) ([]runlog.Draft, error) {
 	return []runlog.Draft{{Origin: origin, Payload: p}}, nil
 }
 
-// Commit appends to a run whose lock is held.
+// Commit appends to a run. The caller holds its lock.
 func (a *Access) Commit(ctx context.Context, run *runlog.Run, decide runlog.Decide) error {
 	count := 0
 	appended, err := run.Commit(ctx, runlog.Stamp{Source: a.Source}, func(mem *reducer.Memory) ([]runlog.Draft, error) {
@@ -157,7 +155,7 @@ func (a *Access) Commit(ctx context.Context, run *runlog.Run, decide runlog.Deci
 	return err
 }
 
-// Open begins a run that must not exist and returns where it stands then.
+// Open begins a run that must not exist.
 func (a *Access) Open(ctx context.Context, at events.Run, o launch.Opening) (Result, error) {
 	check := o.Check
 	o.Check = func(mem *reducer.Memory) error {
@@ -176,8 +174,8 @@ func (a *Access) Open(ctx context.Context, at events.Run, o launch.Opening) (Res
 	return Result{State: state, N: n}, nil
 }
 
-// NewRun returns where a run begins: under the id, which no run may have or have had, or
-// under a new one if it is empty.
+// NewRun returns the place of a new run. An empty id stands for a new one; another id must
+// belong to no run, not even a purged one.
 func (a *Access) NewRun(ctx context.Context, ns, id string) (events.Run, error) {
 	if id == "" {
 		return a.Store.Place(ns, a.Store.NewID()), nil
@@ -189,18 +187,18 @@ func (a *Access) NewRun(ctx context.Context, ns, id string) (events.Run, error) 
 	return at, a.atHead(ctx, at, func(run *runlog.Run) error { return exists(run.Memory()) })
 }
 
-// CheckPurged refuses a run that was purged, with that kind. A purge leaves its
-// tombstone long before it removes the first event.
+// CheckPurged refuses a purged run with a refusal of the kind. A purge writes the tombstone long
+// before it removes the first event.
 func (a *Access) CheckPurged(ctx context.Context, at events.Run, kind refusal.Kind) error {
 	stone, err := a.Launcher.Tombstone(ctx, at)
 	if stone == nil || err != nil {
 		return err
 	}
-	return refusal.New(kind, refusal.CodeRunPurged, "run %s was purged; its archive can be imported again", at.ID).
+	return refusal.New(kind, refusal.CodeRunPurged, "run %s was purged; import its archive to restore it", at.ID).
 		With(map[string]any{"run": at.ID, "purged_at": stone.PurgedAt, "n": stone.Events})
 }
 
-// Missing says why a run is not in the log: it was purged, or never there.
+// Missing returns why a run is not in the log: it was purged, or it never existed.
 func (a *Access) Missing(ctx context.Context, at events.Run) error {
 	if err := a.CheckPurged(ctx, at, refusal.NotFound); err != nil {
 		return err
@@ -217,26 +215,25 @@ func notFound(id string) error {
 	return refusal.New(refusal.NotFound, refusal.CodeRunNotFound, "there is no run %q in this namespace", id)
 }
 
-// Conflict is a refusal that the state of a run does not allow a request. Its fields say
-// where the run stands.
+// Conflict returns a refusal because of the run's state. Its fields are the run, its state and
+// n.
 func Conflict(mem *reducer.Memory, code, format string, args ...any) *refusal.Error {
 	return refusal.New(refusal.Conflict, code, format, args...).
 		With(map[string]any{"run": mem.RunID, "state": mem.State, "n": mem.N})
 }
 
 func ended(mem *reducer.Memory) error {
-	return Conflict(mem, refusal.CodeRunEnded, "the run has ended in state %s and takes nothing more", mem.State)
+	return Conflict(mem, refusal.CodeRunEnded, "the run has ended in state %s and accepts nothing more", mem.State)
 }
 
 func exists(mem *reducer.Memory) error {
 	if mem.N == 0 {
 		return nil
 	}
-	return Conflict(mem, refusal.CodeRunExists, "run %s exists already", mem.RunID)
+	return Conflict(mem, refusal.CodeRunExists, "run %s already exists", mem.RunID)
 }
 
-// RunState is a run as the fold of its first N events has it. Memory is
-// [reducer.Memory] as JSON.
+// RunState is a run after its first N events. Memory is [reducer.Memory] as JSON.
 type RunState struct {
 	RunID string       `json:"run_id"`
 	State events.State `json:"state"`
@@ -249,8 +246,8 @@ type RunState struct {
 	Memory  json.RawMessage `json:"memory"`
 }
 
-// State returns a run after its first n events; 0 for all of them. An n beyond the
-// run's head is a CodeBadParameter.
+// State returns a run after its first n events, or all events if n is 0. An n beyond the head is
+// a CodeBadParameter.
 func (a *Access) State(ctx context.Context, ns, id string, n uint64) (RunState, error) {
 	var state RunState
 	var at events.Run
@@ -275,7 +272,7 @@ func (a *Access) State(ctx context.Context, ns, id string, n uint64) (RunState, 
 	return NewRunState(fold.Memory())
 }
 
-// NewRunState is a run as its memory has it.
+// NewRunState returns the RunState of a memory.
 func NewRunState(mem *reducer.Memory) (RunState, error) {
 	data, err := json.Marshal(mem)
 	if err != nil {
@@ -287,8 +284,8 @@ func NewRunState(mem *reducer.Memory) (RunState, error) {
 	}, nil
 }
 
-// Events yields the run's records from its n-th on (from 1), in order, to the head. A
-// run that is not there is an error that is returned at once.
+// Events yields the run's records from number from on (the first is 1) to the head, in order.
+// The error is for a run that does not exist.
 func (a *Access) Events(ctx context.Context, ns, id string, from uint64) (iter.Seq2[journal.Record, error], error) {
 	at, err := a.Place(ns, id)
 	if err != nil {
@@ -306,7 +303,7 @@ func (a *Access) Events(ctx context.Context, ns, id string, from uint64) (iter.S
 			if err == nil && NotOfLog(rec) {
 				continue
 			}
-			// Every other record counts, whatever it holds: n is its place.
+			// Every other record counts, legal or not.
 			if n++; err == nil && n < from {
 				continue
 			}
@@ -317,14 +314,14 @@ func (a *Access) Events(ctx context.Context, ns, id string, from uint64) (iter.S
 	}, nil
 }
 
-// NotOfLog reports whether a record belongs to no run although a run's filter matches
-// it: its subject is none of the log's. It counts nowhere.
+// NotOfLog reports whether a record belongs to no run although a run's filter matches it: its
+// subject is not a subject of the log. It does not count as an event.
 func NotOfLog(rec journal.Record) bool {
 	_, err := events.ParseSubject(rec.Subject)
 	return err != nil
 }
 
-// Decode returns a record's event, nil if it cannot be read or is legal in no run on its
+// Decode returns a record's event, or nil if it cannot be decoded or no run allows it on its
 // subject.
 func (a *Access) Decode(rec journal.Record) *events.Event {
 	s, err := events.ParseSubject(rec.Subject)

@@ -1,5 +1,5 @@
-// Package decisions takes what humans decide about the calls of a run: it checks a
-// decision, appends it, and ends an approval whose deadline has passed.
+// Package decisions records what humans decide about the calls of a run. It checks and appends a
+// decision, and expires an approval whose deadline has passed.
 package decisions
 
 import (
@@ -23,20 +23,19 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// Decisions takes decisions. It is safe for concurrent use.
+// Decisions records decisions. It is safe for concurrent use.
 type Decisions struct {
 	a         *access.Access
 	validator tool.Validator
 }
 
-// New returns Decisions about the runs that a accesses. validator checks arguments that
-// a human changed; nil: they are checked to be an object.
+// New returns Decisions about the runs of a. validator checks arguments that a human changed;
+// nil: they must be an object.
 func New(a *access.Access, validator tool.Validator) *Decisions { return &Decisions{a, validator} }
 
-// Decide gives a run what a named human decided about a call that waits for it, and
-// returns where the run stands then. The call is named as the log or as its provider
-// names it. After the last of several decisions the run is still in waiting_for_human:
-// the worker joins them, see [Join].
+// Decide appends the decision of a named human about a waiting call. The call's id is the log's
+// or the provider's. After the last decision of a batch the run is still in
+// waiting_for_human: the worker joins the decisions, see [Join].
 //
 // Refusals are:
 //
@@ -44,21 +43,21 @@ func New(a *access.Access, validator tool.Validator) *Decisions { return &Decisi
 //     always needed; arguments are needed to modify and refused otherwise.
 //   - NotFound: run_not_found, unknown_call.
 //   - Conflict, already_decided, with the first decision in the field decision.
-//   - Conflict, approval_expired: the approval's deadline has passed. If nothing had
-//     expired the approval before, this does.
+//   - Conflict, approval_expired: the approval's deadline has passed. This call expires the
+//     approval if nothing did before.
 //   - Conflict, not_waiting: the call does not wait for a decision.
 //   - Conflict, run_ended, with the field decision if the call was decided.
-//   - Unprocessable, unknown_tool, blacklisted, invalid_arguments: the call as modified
-//     may not be run. It still waits.
-//   - Unprocessable, answer_needed: the call asks a question, which is answered by a
-//     decision modified with arguments {question, answer}. It still waits.
+//   - Unprocessable, unknown_tool, blacklisted, invalid_arguments: the modified call may not
+//     run. It still waits.
+//   - Unprocessable, answer_needed: the call asks a question. The answer is a decision
+//     modified with arguments {question, answer}. The call still waits.
 func (s *Decisions) Decide(ctx context.Context, ns, id string, d events.Decision) (access.Result, error) {
 	if err := checkForm(d); err != nil {
 		return access.Result{}, err
 	}
 	var expired *refusal.Error
 	result, err := s.a.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
-		expired = nil // of an earlier try, which lost a race
+		expired = nil // an earlier attempt that lost a race may have set it
 		d.CallID = mem.CallID(d.CallID)
 		if err := checkWaiting(mem, d.CallID); err != nil {
 			return nil, err
@@ -107,7 +106,7 @@ func checkForm(d events.Decision) error {
 	return nil
 }
 
-// checkWaiting says why a call cannot be decided now, nil if it can.
+// checkWaiting returns why a call cannot be decided now, or nil.
 func checkWaiting(mem *reducer.Memory, callID string) error {
 	if slices.Contains(Undecided(mem.PendingApproval), callID) {
 		return nil
@@ -125,8 +124,8 @@ func checkWaiting(mem *reducer.Memory, callID string) error {
 	return conflict(mem, callID, refusal.CodeNotWaiting, "call %q does not wait for a decision; the run is in state %s", callID, mem.State)
 }
 
-// Undecided returns the ids of the calls that still wait, in the order in which they
-// were asked for; none for nil.
+// Undecided returns the ids of the calls that still wait, in the order of the requests. a may be
+// nil.
 func Undecided(a *reducer.PendingApproval) []string {
 	if a == nil {
 		return nil
@@ -140,9 +139,9 @@ func Undecided(a *reducer.PendingApproval) []string {
 	return calls
 }
 
-// Deadline returns when the approval that the run waits for expires; false if it waits
-// for none, or for ever. A deadline that cannot be read never comes: it would reject a
-// call for a clerical error.
+// Deadline returns when the approval that the run waits for expires. It returns false if there is
+// no such approval or deadline. A deadline that cannot be parsed counts as none: a typing
+// error must not reject a call.
 func Deadline(mem *reducer.Memory) (at time.Time, waits bool) {
 	if mem.State != events.WaitingForHuman || len(Undecided(mem.PendingApproval)) == 0 {
 		return time.Time{}, false
@@ -151,7 +150,7 @@ func Deadline(mem *reducer.Memory) (at time.Time, waits bool) {
 	return at, err == nil
 }
 
-// Expire ends an approval whose deadline has passed; nil if none has.
+// Expire returns the event for an approval whose deadline has passed, or nil.
 func Expire(mem *reducer.Memory, now time.Time) []runlog.Draft {
 	at, waits := Deadline(mem)
 	if !waits || now.Before(at) {
@@ -160,9 +159,9 @@ func Expire(mem *reducer.Memory, now time.Time) []runlog.Draft {
 	return []runlog.Draft{{Origin: events.WaitingForHuman, Payload: &events.ApprovalExpired{}}}
 }
 
-// checkRunnable checks a call as a human leaves it, if it is to run. A modified call is
-// checked in the order in which the model's own calls are. The approval policy, the last
-// check of that order, is left out: the human who wrote the arguments has approved them.
+// checkRunnable checks a call that a human lets run. A modified call gets the checks of the
+// model's own calls, in the same order, except the approval policy: the human who wrote the
+// arguments has approved them.
 func (s *Decisions) checkRunnable(mem *reducer.Memory, d events.Decision) *refusal.Error {
 	if d.Decision == events.DecisionRejected {
 		return nil
@@ -195,9 +194,9 @@ func unprocessable(code, format string, args ...any) *refusal.Error {
 	return refusal.New(refusal.Unprocessable, code, format, args...)
 }
 
-// withoutAnswer returns the arguments of a decision on a question without the answer,
-// which the tool's schema does not have, and whether there is an answer. What is no
-// object passes: the check of the arguments says what is wrong with it.
+// withoutAnswer returns the arguments of a decision on a question without the answer, which is
+// not in the tool's schema, and whether there is an answer. Arguments that are not an object
+// pass: the check of the arguments refuses them.
 func withoutAnswer(d events.Decision) (string, bool) {
 	if d.Decision != events.DecisionModified {
 		return "", false
@@ -219,12 +218,11 @@ func (s *Decisions) validate(schema json.RawMessage, arguments string) error {
 	}
 	node, err := strict.ParseJSON([]byte(arguments))
 	if err == nil && node.Kind != strict.Object {
-		err = errors.New("they are no JSON object")
+		err = errors.New("they are not a JSON object")
 	}
 	return err
 }
 
-// event is a decision as the event that it is for the run.
 func event(mem *reducer.Memory, d events.Decision) events.Payload {
 	switch {
 	case mem.Control.Batch:
@@ -237,8 +235,8 @@ func event(mem *reducer.Memory, d events.Decision) events.Payload {
 	return &events.HumanRejected{Decision: d}
 }
 
-// explain completes the refusal of a decision by what became of the call before. Only
-// the log has it: the memory drops what is settled.
+// explain adds the earlier decision on the call to a refusal. Only the log has it: the memory
+// drops finished calls.
 func (s *Decisions) explain(ctx context.Context, ns, id, callID string, err error) error {
 	var refused *refusal.Error
 	if !errors.As(err, &refused) || !refusal.Is(err, refusal.CodeNotWaiting, refusal.CodeRunEnded) {
@@ -267,9 +265,9 @@ func (s *Decisions) explain(ctx context.Context, ns, id, callID string, err erro
 	return refused
 }
 
-// history is what became of a call since it was last asked for.
+// history is what happened to a call since its last request.
 type history struct {
-	// callID is the call as the client names it, named the log's name where that is the
+	// callID is the client's id of the call, named is the log's id if callID is the
 	// provider's.
 	callID   string
 	named    string
@@ -323,10 +321,10 @@ func callFields(mem *reducer.Memory, callID string) map[string]any {
 	return map[string]any{"run": mem.RunID, "call_id": callID, "state": mem.State, "n": mem.N}
 }
 
-// Join is the handler of [reducer.KindDecide]. It ends an approval all of whose calls
-// are decided: the run goes on unless every one of them was rejected.
+// Join is the handler of [reducer.KindDecide]. It ends an approval after the decision on its
+// last call: the calls run unless every one was rejected.
 func Join(_ events.Run, mem *reducer.Memory, _ reducer.Effect) worker.Work {
-	left := len(mem.Control.Calls) // some may not have needed a decision
+	left := len(mem.Control.Calls) // some may need no decision
 	if a := mem.PendingApproval; a != nil {
 		for _, d := range a.Decisions {
 			if d.Decision == events.DecisionRejected {

@@ -1,4 +1,4 @@
-// Package forking starts runs that go on from an event of another run, as it was or with a
+// Package forking starts runs that continue from an event of another run, with or without a
 // patch.
 package forking
 
@@ -19,32 +19,29 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// KeyHeader is the HTTP header with [Request.Key], and MaxKey how long the key may be,
-// in bytes.
+// KeyHeader is the HTTP header of [Request.Key]. MaxKey is the longest key, in bytes.
 const (
 	KeyHeader = "Idempotency-Key"
 	MaxKey    = 255
 )
 
-// Request says where a run is forked, and what is to be different. It is the body of
-// POST /v1/runs/{id}/fork.
+// Request says where to fork a run and what to change. It is the body of POST
+// /v1/runs/{id}/fork.
 type Request struct {
-	// At is the last event that the fork has of its parent, from 1.
+	// At is the last event of the parent that the fork has, from 1.
 	At uint64 `json:"at"`
-	// Patch is a JSON merge patch (RFC 7396) over the agent's definition with
-	// the run's task, task_type and mode beside its keys; empty: none.
+	// Patch is a JSON merge patch (RFC 7396) over the agent's definition and the run's
+	// task, task_type and mode. May be empty.
 	Patch json.RawMessage `json:"patch"`
-	// RunID is the id of the fork, a lower-case UUIDv7 that no run has; empty: a new
-	// one.
+	// RunID is the id of the fork, an unused lower-case UUIDv7. Empty: a new one.
 	RunID string `json:"run_id"`
-	// Key, if not empty, makes the request safe to repeat: under one key a run is
-	// forked once, and whoever asks again gets that fork. It is 1 to 255 visible
-	// characters of ASCII, over HTTP in the header Idempotency-Key. A request has a
-	// Key or a RunID, not both.
+	// Key, if not empty, makes the request safe to repeat: a repeated request returns the
+	// fork of the first one. It has 1 to 255 visible ASCII characters; over HTTP it is the
+	// header Idempotency-Key. A request has a Key or a RunID, not both.
 	Key string `json:"-"`
 }
 
-// Result names the fork and says where it stands.
+// Result is the fork and its state.
 type Result struct {
 	RunID string `json:"run_id"`
 	access.Result
@@ -63,22 +60,22 @@ func New(a *access.Access, checkScript func(json.RawMessage) error) *Forker {
 	return &Forker{a, checkScript}
 }
 
-// Fork starts a run that goes on from an event of another one, which may have ended or
-// go on, and is not touched. What the parent had in flight there begins again in the
-// fork, under keys of the fork's own.
+// Fork starts a run that continues from an event of another run, the parent. The parent does not
+// change; it may have ended. The parent's work in flight at that event starts again in the
+// fork, under the fork's own keys.
 //
 // Refusals are:
 //
 //   - Invalid: bad_parameter if at is no event of the run, bad_patch, bad_run_id,
 //     bad_idempotency_key.
-//   - NotFound: run_not_found; run_purged, also while a purge is under way.
-//   - Conflict: run_purged if a run that it was forked from is being purged; run_ended
+//   - NotFound: run_not_found; run_purged, during a purge too.
+//   - Conflict: run_purged if an ancestor is being purged; run_ended
 //     if the run has ended at that event, run_poisoned if it was poisoned there;
 //     too_many_forks; parent_gone if what the run was forked from is not in the log;
 //     run_exists if a run has the id that the request names; idempotency_key_reused if
 //     the key's fork, which the field run names, has another at or patch.
 //   - TooLarge: too_large.
-//   - Unprocessable: as for starting a run, for the agent as it was patched.
+//   - Unprocessable: as for the start of a run with the patched agent.
 func (f *Forker) Fork(ctx context.Context, ns, id string, req Request) (Result, error) {
 	at, err := f.a.Place(ns, id)
 	if err != nil {
@@ -101,11 +98,11 @@ func (f *Forker) Fork(ctx context.Context, ns, id string, req Request) (Result, 
 func (r *Request) validate() error {
 	switch {
 	case r.RunID != "" && r.Key != "":
-		return invalid(refusal.CodeBadRunID, "run_id: the fork's id follows from the header %s; give one of the two", KeyHeader)
+		return invalid(refusal.CodeBadRunID, "run_id: cannot be combined with the header %s, which determines the fork's id", KeyHeader)
 	case r.RunID != "" && events.CheckID(r.RunID) != nil:
 		return invalid(refusal.CodeBadRunID, "run_id: %.100q is not a lower-case UUIDv7", r.RunID)
 	case len(r.Key) > MaxKey || strings.ContainsFunc(r.Key, func(c rune) bool { return c <= ' ' || c > '~' }):
-		return invalid(refusal.CodeBadKey, "%s: must be 1 to %d visible characters of ASCII", KeyHeader, MaxKey)
+		return invalid(refusal.CodeBadKey, "%s: must be 1 to %d visible ASCII characters", KeyHeader, MaxKey)
 	}
 	return nil
 }
@@ -114,8 +111,7 @@ func invalid(code, format string, args ...any) error {
 	return refusal.New(refusal.Invalid, code, format, args...)
 }
 
-// firstFork returns the fork that was made under the request's key, where it stands now.
-// A key that was used for another fork is a conflict.
+// firstFork returns the existing fork of the request's key. A key of another fork is a conflict.
 func (f *Forker) firstFork(ctx context.Context, ns string, req Request) (Result, error) {
 	var now access.Result
 	err := f.a.View(ctx, ns, req.RunID, func(run *runlog.Run) error {
@@ -145,20 +141,20 @@ func (f *Forker) firstFork(ctx context.Context, ns string, req Request) (Result,
 		With(map[string]any{"run": req.RunID, "state": now.State, "n": now.N})
 }
 
-// sameJSON reports whether two patches say the same, however they are written.
+// sameJSON reports whether two patches are the same JSON value.
 func sameJSON(a, b json.RawMessage) bool {
 	read := func(text json.RawMessage) (v any) {
 		d := json.NewDecoder(bytes.NewReader(text))
 		d.UseNumber()
 		if d.Decode(&v) != nil {
-			return nil // there is none
+			return nil // no patch
 		}
 		return v
 	}
 	return reflect.DeepEqual(read(a), read(b))
 }
 
-// create forks a run, whatever other forks there are.
+// create makes a new fork.
 func (f *Forker) create(ctx context.Context, at events.Run, req Request) (Result, error) {
 	run, err := f.a.NewRun(ctx, at.Namespace, req.RunID)
 	if err != nil {
@@ -188,10 +184,10 @@ func (f *Forker) create(ctx context.Context, at events.Run, req Request) (Result
 	return Result{RunID: run.ID, Result: opened}, nil
 }
 
-// checkAncestors refuses to fork a run that is being purged, or that was forked from one
-// that is. A purge looks for forks again some time after it left its tombstones, so it
-// finds a fork that was made just before. An ancestor of which an import restored only
-// the beginning keeps its tombstone and is not about to go.
+// checkAncestors refuses a fork if the parent or one of its ancestors is being purged. A purge
+// looks for forks again some time after it wrote its tombstones, so it finds a fork that was
+// made just before. An ancestor of which an import restored only the beginning keeps its
+// tombstone and is not being purged.
 func (f *Forker) checkAncestors(ctx context.Context, parent events.Run, ancestors []events.Run) error {
 	if err := f.a.CheckPurged(ctx, parent, refusal.NotFound); err != nil {
 		return err
@@ -209,8 +205,7 @@ func (f *Forker) checkAncestors(ctx context.Context, parent events.Run, ancestor
 	return nil
 }
 
-// ifComplete returns the refusal if the log holds the run up to the last event that its
-// tombstone names.
+// ifComplete returns the refusal if the log holds the run up to the last event of its tombstone.
 func (f *Forker) ifComplete(ctx context.Context, run events.Run, refused error) error {
 	stone, err := f.a.Launcher.Tombstone(ctx, run)
 	if stone == nil || err != nil {
@@ -226,8 +221,8 @@ func (f *Forker) ifComplete(ctx context.Context, run events.Run, refused error) 
 	return refused
 }
 
-// parent returns the fold that a fork at the run's n-th event goes on from. It is read
-// from the log, so that nobody who works on the run has to wait.
+// parent returns the fold of the run's first n events. It reads the log and takes no lock, so no
+// worker of the run has to wait.
 func (f *Forker) parent(ctx context.Context, at events.Run, n uint64) (*runlog.Fold, error) {
 	machine := f.a.Store.Machine()
 	fold, err := runlog.FoldAt(ctx, f.a.Log, machine, at, max(n, 1))
@@ -248,5 +243,5 @@ func (f *Forker) parent(ctx context.Context, at events.Run, n uint64) (*runlog.F
 	case mem.Control.Poison != nil:
 		return nil, access.Conflict(mem, refusal.CodeRunPoisoned, "the run is poisoned at event %d; fork it at an earlier one", mem.Control.Poison.N)
 	}
-	return nil, access.Conflict(mem, refusal.CodeTooManyForks, "the run stands on %d forks already, and cannot be forked once more", reducer.MaxForks)
+	return nil, access.Conflict(mem, refusal.CodeTooManyForks, "the run is the last of %d forks in a row, the limit, so it cannot be forked", reducer.MaxForks)
 }

@@ -14,9 +14,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// patch pins in the fork the agent and task that the patch makes of its parent's. Only
-// changes are pinned: an unchanged agent keeps its tools as they were announced when the
-// parent began.
+// patch pins the patched agent and task in the fork. Only changes are pinned: an unchanged agent
+// keeps the tools that were announced when the parent began.
 func (f *Forker) patch(ctx context.Context, parent *reducer.Memory, fork *events.Forked, patch json.RawMessage) error {
 	was := agentOf(parent)
 	is, task, err := f.patched(parent, was, patch)
@@ -48,7 +47,7 @@ func (f *Forker) patch(ctx context.Context, parent *reducer.Memory, fork *events
 	return nil
 }
 
-// agentOf is the run's agent as it stands: with the budget as it was raised.
+// agentOf returns the run's agent, with its raised budget.
 func agentOf(mem *reducer.Memory) events.Agent {
 	a := mem.Control.Agent
 	a.SystemPrompt, a.Blacklist, a.Mode, a.Budget = mem.SystemPrompt, mem.Blacklist, mem.Mode, mem.Budget
@@ -56,14 +55,14 @@ func agentOf(mem *reducer.Memory) events.Agent {
 	return a
 }
 
-// patchTask is what a patch can change beside the agent's definition.
+// patchTask is what a patch can change besides the agent's definition.
 type patchTask struct {
 	Task     string `json:"task"`
 	TaskType string `json:"task_type"`
 }
 
-// extract reads its keys out of a document and returns the rest of it. A key that the
-// patch removed by null keeps its value; an empty task type is the default one.
+// extract takes its keys from a document and returns the rest. A key that the patch removed keeps
+// its value. An empty task type becomes the default.
 func (t *patchTask) extract(document *strict.Node) (*strict.Node, error) {
 	for _, part := range []struct {
 		key  string
@@ -82,8 +81,7 @@ func (t *patchTask) extract(document *strict.Node) (*strict.Node, error) {
 	return document, nil
 }
 
-// patched applies the patch to the definition and the task, and checks the result as
-// for a new run.
+// patched applies the patch to the definition and the task, with the checks of a new run.
 func (f *Forker) patched(parent *reducer.Memory, a events.Agent, patch json.RawMessage) (events.Agent, patchTask, error) {
 	task := patchTask{Task: parent.Task, TaskType: parent.TaskType}
 	bad := func(err error) (events.Agent, patchTask, error) {
@@ -94,7 +92,7 @@ func (f *Forker) patched(parent *reducer.Memory, a events.Agent, patch json.RawM
 		return bad(err)
 	}
 	if change.Kind != strict.Object {
-		return bad(change.Errorf("", "is %s, want an object with what is to be different", change.Kind))
+		return bad(change.Errorf("", "is %s, want an object with the changes", change.Kind))
 	}
 	target, err := document(a, task)
 	if err != nil {
@@ -109,7 +107,7 @@ func (f *Forker) patched(parent *reducer.Memory, a events.Agent, patch json.RawM
 		return bad(err)
 	}
 	if strings.TrimSpace(task.Task) == "" {
-		return events.Agent{}, task, invalid(refusal.CodeEmptyTask, "patch: task: is empty; say what is to be done, or leave it out")
+		return events.Agent{}, task, invalid(refusal.CodeEmptyTask, "patch: task: is empty; describe the task, or leave it out")
 	}
 	is, err := agentfile.DecodeDefinition(definition, "", agentfile.Options{CheckScript: f.checkScript, Name: a.Name})
 	if err == nil {
@@ -121,8 +119,8 @@ func (f *Forker) patched(parent *reducer.Memory, a events.Agent, patch json.RawM
 	return is, task, nil
 }
 
-// document is the object that a patch is over: the agent's definition with the
-// run's task and task_type beside its keys.
+// document returns the object that a patch applies to: the agent's definition with the run's
+// task and task_type.
 func document(a events.Agent, task patchTask) (json.RawMessage, error) {
 	all := map[string]json.RawMessage{}
 	if err := json.Unmarshal(agentfile.Marshal(a), &all); err != nil {
@@ -138,8 +136,8 @@ func document(a events.Agent, task patchTask) (json.RawMessage, error) {
 	return json.Marshal(all)
 }
 
-// mergePatch applies a JSON merge patch as RFC 7396 has it. Both are valid JSON;
-// numbers stay as they are written.
+// mergePatch applies a JSON merge patch (RFC 7396). Both must be valid JSON. Numbers keep their
+// form.
 func mergePatch(target, patch json.RawMessage) json.RawMessage {
 	var changes map[string]json.RawMessage
 	if json.Unmarshal(patch, &changes) != nil || changes == nil {

@@ -13,23 +13,21 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// The log is read forwards only. To go through it backwards it is read in windows of
-// sequence numbers, each as wide as it takes to find a few records.
+// The log can only be read forwards. To list it backwards, it is read in windows of sequence
+// numbers, each wide enough for a few records.
 const (
 	firstWindow = 1024
-	// fewEntries is how many a window should find, maxEntries how many may be in
-	// memory.
+	// fewEntries is how many entries a window should find, maxEntries how many it may hold.
 	fewEntries = 64
 	maxEntries = 4096
 )
 
-// entry is a record that stands for its run in a list. It does not hold the record's
-// body.
+// entry is a record that represents its run in a list, without its body.
 type entry struct {
 	run    events.Run
 	seq    uint64
 	stored time.Time
-	// first says that the record is the run's first event, and info was made of it.
+	// first says that the record is the run's first event, which info is made from.
 	first bool
 	info  Run
 }
@@ -59,8 +57,8 @@ func (e *entry) compare(other *entry) int {
 	return cmp.Or(e.stored.Compare(other.stored), cmp.Compare(e.run.ID, other.run.ID))
 }
 
-// newestFirst yields entries of every shard's matching records, the newest first; with
-// before only those that come after it in that order.
+// newestFirst yields the entries of all shards' matching records, newest first. With before it
+// yields only those after it in that order.
 func (l *Lister) newestFirst(ctx context.Context, filter journal.Filter, before *entry) iter.Seq2[entry, error] {
 	return func(yield func(entry, error) bool) {
 		shards := make([]shardEntries, l.a.Log.Shards())
@@ -96,14 +94,14 @@ func (l *Lister) newestFirst(ctx context.Context, filter journal.Filter, before 
 	}
 }
 
-// shardEntries is one shard's entries, of which head comes next.
+// shardEntries are the entries of one shard; head is the next one.
 type shardEntries struct {
 	next func() (entry, error, bool)
 	head entry
 	done bool
 }
 
-// advance goes to the next entry of a run that is older than before.
+// advance goes to the next entry that is older than before.
 func (s *shardEntries) advance(before *entry) error {
 	for {
 		e, err, ok := s.next()
@@ -118,8 +116,8 @@ func (s *shardEntries) advance(before *entry) error {
 	}
 }
 
-// backwards yields entries of a shard's matching records from the newest on, below a
-// sequence number; 0: from the end.
+// backwards yields the entries of a shard's matching records below a sequence number, newest
+// first; 0: from the end.
 func (l *Lister) backwards(ctx context.Context, shard int, filter journal.Filter, below uint64) iter.Seq2[entry, error] {
 	return func(yield func(entry, error) bool) {
 		if below == 0 {
@@ -157,8 +155,8 @@ func (l *Lister) backwards(ctx context.Context, shard int, filter journal.Filter
 	}
 }
 
-// window reads the records between two sequence numbers. It reports false if there are
-// too many to hold.
+// window reads the records between two sequence numbers. It returns false if there are more than
+// maxEntries.
 func (l *Lister) window(ctx context.Context, shard int, filter journal.Filter, after, below uint64) ([]entry, bool, error) {
 	var found []entry
 	for rec, err := range l.a.Log.Scan(ctx, shard, filter, after) {
@@ -176,16 +174,15 @@ func (l *Lister) window(ctx context.Context, shard int, filter journal.Filter, a
 	return found, true, nil
 }
 
-// firstReach is how far before a run's last record the one before it is looked for
-// first, in sequence numbers; each further try reaches reachFactor times as far.
+// firstReach is how far back the search for a run's last but one record begins, in sequence
+// numbers. Each further attempt goes reachFactor times as far.
 const (
 	firstReach  = 16
 	reachFactor = 8
 )
 
-// follows reports whether an event, the run's last one, goes on from the record before
-// it: it has the next number, names that record's hash, and leaves the state that it leads
-// to. It does not prove that the event is legal, since what is before may not be.
+// follows reports whether the run's last event follows the record before it: by number, hash and
+// state. That does not prove that the event is legal: earlier records may not be.
 func (l *Lister) follows(ctx context.Context, run events.Run, seq uint64, e *events.Event) (bool, error) {
 	for reach := uint64(firstReach); ; reach *= reachFactor {
 		after := seq - min(seq, reach)
@@ -203,8 +200,7 @@ func (l *Lister) follows(ctx context.Context, run events.Run, seq uint64, e *eve
 	}
 }
 
-// lastBetween returns the run's last record after one sequence number and before
-// another; the zero Record if there is none.
+// lastBetween returns the run's last record between two sequence numbers, or the zero Record.
 func (l *Lister) lastBetween(ctx context.Context, run events.Run, after, before uint64) (last journal.Record, err error) {
 	for rec, err := range l.a.Log.Read(ctx, run, after) {
 		if err != nil {
@@ -220,8 +216,6 @@ func (l *Lister) lastBetween(ctx context.Context, run events.Run, after, before 
 	return last, nil
 }
 
-// isUnknownTable reports whether a run could not be read since its transition table is
-// unknown here.
 func isUnknownTable(err error) bool {
 	var unknown *reducer.TableError
 	return errors.As(err, &unknown)

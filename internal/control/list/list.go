@@ -1,5 +1,5 @@
-// Package list pages through the runs of a namespace, the newest first, by the log's own
-// index: it reads the log backwards and of each run its last event only.
+// Package list pages through the runs of a namespace, newest first. It reads the log backwards,
+// and only the last event of each run.
 package list
 
 import (
@@ -17,25 +17,25 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// DefaultLimit and MaxLimit are how many runs a page has by default and at most.
+// DefaultLimit and MaxLimit are the default and the largest number of runs in a page.
 const (
 	DefaultLimit = 50
 	MaxLimit     = 1000
 )
 
 const (
-	// maxExamined is how many runs one page looks at for those in a state.
+	// maxExamined is how many runs one page examines to find those in a state.
 	maxExamined = 2000
-	// batchSize is how many runs are looked up together, headReaders how many of their
-	// heads are read at once.
+	// batchSize is how many runs are read together, headReaders how many of their heads at
+	// once.
 	batchSize   = 64
 	headReaders = 8
-	// taskLength is how much of a task a list shows, in characters.
+	// taskLength is the length of a task in a list, in characters.
 	taskLength = 200
 )
 
-// Run is a run in a list. Agent, Mode and Task are empty where the run's first event
-// cannot be read.
+// Run is a run in a list. Agent, Mode and Task are empty if the run's first event cannot be
+// read.
 type Run struct {
 	RunID   string       `json:"run_id"`
 	State   events.State `json:"state"`
@@ -45,7 +45,7 @@ type Run struct {
 	Task    string       `json:"task,omitempty"`
 	Started time.Time    `json:"started"`
 	Updated time.Time    `json:"updated"`
-	// ForkedFrom is what a fork goes on from; nil for a run that was started.
+	// ForkedFrom is the event that a fork continues from; nil for a run that was started.
 	ForkedFrom *ForkPoint `json:"forked_from,omitempty"`
 }
 
@@ -55,8 +55,8 @@ type ForkPoint struct {
 	At  uint64 `json:"at"`
 }
 
-// addFirst adds what a run's first event says to what is not known yet: a fork is as it
-// was patched, and else as its parent began.
+// addFirst fills in empty fields from a run's first event. A fork has the values of its patch,
+// then those of its parent.
 func (r *Run) addFirst(p events.Payload) {
 	switch p := p.(type) {
 	case *events.Start:
@@ -83,8 +83,8 @@ func cut(text string, limit int) string {
 	return text
 }
 
-// Page is one page of runs. Next, if not empty, is what to give as after for the next
-// one; a page may have fewer runs than asked for and still a next one.
+// Page is one page of runs. Next, if not empty, is the parameter after for the next page. A page
+// may have fewer runs than its limit and still have a next one.
 type Page struct {
 	Runs []Run  `json:"runs"`
 	Next string `json:"next,omitempty"`
@@ -93,17 +93,16 @@ type Page struct {
 // Lister lists runs. It is safe for concurrent use.
 type Lister struct{ a *access.Access }
 
-// New returns a Lister of the runs that a accesses.
+// New returns a Lister for the runs of a.
 func New(a *access.Access) *Lister { return &Lister{a} }
 
-// Runs lists the namespace's runs, the newest first: by their start, or, where a terminal
-// state is asked for, by their end. An empty state means every state, a limit of 0 means
-// [DefaultLimit]. after is the id of the last run of the page before, or empty. What is
-// wrong with the parameters is a CodeBadParameter.
+// Runs lists the namespace's runs, newest first: by their start, or for a terminal state by their
+// end. An empty state means every state, a limit of 0 means [DefaultLimit]. after is the id of
+// the last run of the page before, or empty. Wrong parameters are a CodeBadParameter.
 //
-// A page reads the log backwards from after and of each run its last event only. Of runs
-// in a state that is not terminal it looks at 2000 at most, then says where to go on.
-// With several shards a later page passes over the newer starts of the other shards again.
+// A page reads the log backwards from after, and only the last event of each run. For a state
+// that is not terminal it examines at most 2000 runs and then returns Next. With several shards
+// a later page reads the newer starts of the other shards again.
 func (l *Lister) Runs(ctx context.Context, ns string, state events.State, limit int, after string) (Page, error) {
 	ns, err := l.a.CheckNamespace(ns)
 	if err != nil {
@@ -130,7 +129,6 @@ func badParameter(format string, args ...any) error {
 	return refusal.New(refusal.Invalid, refusal.CodeBadParameter, format, args...)
 }
 
-// pager makes one page.
 type pager struct {
 	l      *Lister
 	ns     string
@@ -142,7 +140,7 @@ type pager struct {
 }
 
 func (p *pager) fill(ctx context.Context, after string) (Page, error) {
-	from, err := p.find(ctx, after)
+	from, err := p.findEntry(ctx, after)
 	if err != nil {
 		return Page{}, err
 	}
@@ -173,8 +171,8 @@ func (p *pager) fill(ctx context.Context, after string) (Page, error) {
 	return p.page, p.appendRuns(ctx, batch)
 }
 
-// find returns where the run with this id stands in the list.
-func (p *pager) find(ctx context.Context, after string) (*entry, error) {
+// findEntry returns the entry of a run in the list; nil if after is empty.
+func (p *pager) findEntry(ctx context.Context, after string) (*entry, error) {
 	if after == "" {
 		return nil, nil
 	}
@@ -195,7 +193,7 @@ func (p *pager) find(ctx context.Context, after string) (*entry, error) {
 	return nil, unknown
 }
 
-// appendRuns looks the runs up, several at a time, and keeps those in the state.
+// appendRuns reads the runs, several at a time, and adds those in the state to the page.
 func (p *pager) appendRuns(ctx context.Context, batch []entry) error {
 	infos := make([]Run, len(batch))
 	errs := make([]error, len(batch))
@@ -220,8 +218,8 @@ func (p *pager) appendRuns(ctx context.Context, batch []entry) error {
 	return nil
 }
 
-// describe completes an entry by the run's head and first event. A head that cannot be
-// legal, and an end that does not follow the event before it, need a fold of the run.
+// describe completes an entry from the run's head and first event. It folds the run if the head
+// cannot be legal, or if an end does not follow the event before it.
 func (l *Lister) describe(ctx context.Context, of *entry) (Run, error) {
 	if err := l.readFirst(ctx, of); err != nil {
 		return Run{}, err
@@ -257,8 +255,8 @@ func (l *Lister) describe(ctx context.Context, of *entry) (Run, error) {
 	return info, info.addUnknownTable(rec, err)
 }
 
-// addUnknownTable takes from a run's last event what it says of itself, if err says that
-// the run's transition table is unknown here. It returns any other error.
+// addUnknownTable fills in what the run's last event says, if err is an unknown transition table.
+// It returns any other error.
 func (r *Run) addUnknownTable(last journal.Record, err error) error {
 	if !isUnknownTable(err) {
 		return err
@@ -274,8 +272,8 @@ func (r *Run) addUnknownTable(last journal.Record, err error) error {
 	return nil
 }
 
-// addAncestors completes what a fork's first event does not say by those of the runs
-// that it was forked from, as far as they are in the log.
+// addAncestors fills in the fields that a fork's first event does not have from its ancestors, as
+// far as they are in the log.
 func (l *Lister) addAncestors(ctx context.Context, of *entry) (Run, error) {
 	info := of.info
 	for range reducer.MaxForks {
@@ -293,7 +291,7 @@ func (l *Lister) addAncestors(ctx context.Context, of *entry) (Run, error) {
 	return info, nil
 }
 
-// readFirst reads the run's first event where the entry was made of another one.
+// readFirst reads the run's first event if the entry is of another event.
 func (l *Lister) readFirst(ctx context.Context, e *entry) error {
 	if e.first {
 		return nil

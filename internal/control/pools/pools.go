@@ -1,5 +1,5 @@
-// Package pools answers the calls of pools that no actor serves, and remembers which
-// tools and providers were announced.
+// Package pools answers the calls of unserved pools, and remembers which tools and providers were
+// announced.
 package pools
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// How often the directory is asked which pools live: a few times in the time that a pool
-// is waited for, within these bounds.
+// The bounds of the interval at which the directory is asked for the served pools, a fraction of
+// Config.Wait.
 const (
 	minInterval = 50 * time.Millisecond
 	maxInterval = time.Second
@@ -28,15 +28,14 @@ const (
 
 // Config configures [Pools]. Everything is required.
 type Config struct {
-	// Worker is what the workers have in common that answer calls: role, instance, store,
-	// queue, feed, concurrency, drain and logger.
+	// Worker has the common settings of the workers that answer calls: role, instance,
+	// store, queue, feed, concurrency, drain and logger.
 	Worker    worker.Config
 	Directory journal.Directory
 	Launcher  *launch.Launcher
-	// Recall cancels the run that answers a call and returns its id and what it used.
+	// Recall cancels the sub-run of a call and returns its id and its usage.
 	Recall func(ctx context.Context, parent events.Run, call string) (id string, used reducer.TotalUsage, err error)
-	// Wait is how long no living actor has to have announced a pool until its calls are
-	// answered without one.
+	// Wait is how long a pool must be without an actor before its calls are answered.
 	Wait time.Duration
 }
 
@@ -44,9 +43,9 @@ type Config struct {
 type Pools struct {
 	cfg Config
 	log *slog.Logger
-	// unserved is since when no actor was seen to serve a pool. For each pool that is
-	// unserved for long enough there is a worker that answers its calls, which ends as soon
-	// as an actor is announced. Both belong to the goroutine of Run.
+	// unserved is since when each pool has no actor. Workers answer the calls of pools
+	// that have been unserved for Config.Wait, until an actor is announced. Both maps belong
+	// to the goroutine of Run.
 	unserved map[string]time.Time
 	workers  map[string]context.CancelFunc
 	running  sync.WaitGroup
@@ -55,8 +54,7 @@ type Pools struct {
 // New returns Pools.
 func New(cfg Config) *Pools { return &Pools{cfg: cfg, log: cfg.Worker.Logger} }
 
-// Run answers the calls of unserved pools until ctx ends, and remembers what is
-// announced.
+// Run answers the calls of unserved pools and remembers announcements until ctx ends.
 func (p *Pools) Run(ctx context.Context) error {
 	p.unserved, p.workers = map[string]time.Time{}, map[string]context.CancelFunc{}
 	defer p.running.Wait()
@@ -74,11 +72,11 @@ func (p *Pools) Run(ctx context.Context) error {
 		case err == nil:
 			p.compare(ctx, pools, time.Now())
 		case !failing:
-			p.log.Warn("cannot tell which pools live; calls of others wait until that is known", "reason", err)
+			p.log.Warn("cannot read which pools have actors; calls of unserved pools wait until then", "reason", err)
 		}
 		failing = err != nil
 		if err = p.remember(ctx, m); err != nil && !failingToRemember && ctx.Err() == nil {
-			p.log.Warn("announcements cannot be remembered: run `moorebus init`, and give the users their permissions anew", "reason", err)
+			p.log.Warn("announcements cannot be remembered: run `moorebus init` and print the permissions again", "reason", err)
 		}
 		failingToRemember = err != nil
 		select {
@@ -89,7 +87,7 @@ func (p *Pools) Run(ctx context.Context) error {
 	}
 }
 
-// compare compares the pools with what was seen before.
+// compare starts and ends workers as pools become unserved and served.
 func (p *Pools) compare(ctx context.Context, pools []journal.Pool, now time.Time) {
 	for _, pool := range pools {
 		if pool.Living {
@@ -105,12 +103,12 @@ func (p *Pools) compare(ctx context.Context, pools []journal.Pool, now time.Time
 	}
 	for name := range p.unserved {
 		if !slices.ContainsFunc(pools, func(pool journal.Pool) bool { return pool.Name == name }) {
-			p.served(name) // it was removed
+			p.served(name) // the pool was removed
 		}
 	}
 }
 
-// served ends the worker that answered a pool's calls.
+// served ends the worker of a pool that is served again.
 func (p *Pools) served(pool string) {
 	delete(p.unserved, pool)
 	if stop := p.workers[pool]; stop != nil {
@@ -120,7 +118,7 @@ func (p *Pools) served(pool string) {
 	}
 }
 
-// serve begins to answer a pool's calls.
+// serve starts a worker that answers a pool's calls.
 func (p *Pools) serve(ctx context.Context, pool string) {
 	cfg := p.cfg.Worker
 	cfg.Origin, cfg.Logger = events.Control, p.log.With("pool", pool)
@@ -131,22 +129,21 @@ func (p *Pools) serve(ctx context.Context, pool string) {
 	}
 	w, err := worker.New(cfg)
 	if err != nil {
-		cfg.Logger.Error("calls of a pool that nobody serves are not answered", "reason", err)
+		cfg.Logger.Error("the calls of an unserved pool are not answered", "reason", err)
 		return
 	}
-	cfg.Logger.Debug("nobody serves a pool, its calls are answered without it", "after", p.cfg.Wait)
+	cfg.Logger.Debug("a pool is unserved, so its calls are answered with no_actor", "after", p.cfg.Wait)
 	ctx, stop := context.WithCancel(ctx)
 	p.workers[pool] = stop
 	p.running.Go(func() {
 		if err := w.Run(ctx); err != nil && ctx.Err() == nil {
-			cfg.Logger.Error("calls of a pool that nobody serves are not answered", "reason", err)
+			cfg.Logger.Error("the calls of an unserved pool are not answered", "reason", err)
 		}
 	})
 }
 
-// answer answers a call of an unserved pool. A call that an actor had started may have
-// taken effect, and the answer says so. The run that was to answer it, if there is one, is
-// cancelled first, and the answer says what it has used.
+// answer answers a call of an unserved pool. The answer says whether the call may have taken
+// effect. The call's sub-run, if there is one, is cancelled first, and the answer has its usage.
 func (p *Pools) answer(run events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
 	call := mem.Call(e.CallID)
 	if call == nil {
@@ -169,8 +166,8 @@ func (p *Pools) answer(run events.Run, mem *reducer.Memory, e reducer.Effect) wo
 	}
 }
 
-// noActor is what the model is told of a call that no actor answers. A call that has not
-// started was not run, but of a repeatable tool the log does not say whether it started.
+// noActor returns the message for the model. A call that has not started was not run, but for a
+// repeatable tool the log does not say whether it started.
 func noActor(call *reducer.CallState, e reducer.Effect) string {
 	switch {
 	case call.HandedOff:
@@ -186,7 +183,7 @@ func noActor(call *reducer.CallState, e reducer.Effect) string {
 	return fmt.Sprintf("%s was not run: no actor serves its pool %q", call.Name, call.Pool)
 }
 
-// endBatch ends a batch whose results are all in and that no actor is left to end.
+// endBatch ends a batch that has all its results and no actor left to end it.
 func endBatch(events.Run, *reducer.Memory, reducer.Effect) worker.Work {
 	return done(reducer.AbandonedBatch())
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// memory is since when nobody announces the tools and providers that are remembered, as
-// far as this process saw.
+// memory is since when the remembered tools and providers have not been announced, as far as this
+// process knows.
 type memory struct {
 	tools, providers map[string]time.Time
 }
@@ -21,15 +21,14 @@ func newMemory() *memory {
 	return &memory{tools: map[string]time.Time{}, providers: map[string]time.Time{}}
 }
 
-// rememberFor is how long a name is remembered that nobody announces any more: as long as
-// a process may take to restart.
+// rememberFor is how long a name is remembered after its last announcement: the time that a
+// process may take to restart.
 const rememberFor = 10 * time.Second
 
-// remember stores the names that are announced for the first time and removes those that
-// have not been announced for a while. If another process was faster, the next call sees
-// what that one stored.
+// remember stores newly announced names and removes those that have not been announced for a
+// while. If another process was faster, the next call reads what that process stored.
 func (p *Pools) remember(ctx context.Context, m *memory) error {
-	tools, providers, before, err := p.cfg.Launcher.Look(ctx)
+	tools, providers, before, err := p.cfg.Launcher.ReadDirectory(ctx)
 	if err != nil && !errors.Is(err, journal.ErrNotReady) {
 		return err
 	}
@@ -44,7 +43,7 @@ func (p *Pools) remember(ctx context.Context, m *memory) error {
 	return err
 }
 
-// update returns what is to be remembered.
+// update returns what to remember now.
 func (m *memory) update(before journal.Offers, tools []events.ToolSpec, providers []string, now time.Time) journal.Offers {
 	after := journal.Offers{First: map[string]string{}, Revision: before.Revision}
 	living := map[string][]string{} // pools by tool
@@ -72,8 +71,8 @@ func (m *memory) update(before journal.Offers, tools []events.ToolSpec, provider
 	return after
 }
 
-// keep reports whether a name is to be remembered: it is announced, or was a short time
-// ago. gone is since when the other names have not been announced.
+// keep reports whether to remember a name: it is announced, or was a short time ago. gone is since
+// when names have not been announced.
 func keep(gone map[string]time.Time, name string, living bool, now time.Time) bool {
 	since, known := gone[name]
 	switch {

@@ -1,8 +1,7 @@
-// Package subruns ends runs, and with each the runs that were started to answer its
-// calls.
+// Package subruns cancels runs together with their sub-runs.
 //
-// Such a run is found by its id, see events.ChildID, and has to name the call as its
-// parent: anybody may have started a run under such an id.
+// A sub-run is found by its id, see events.ChildID. It must also name the call as its parent,
+// because any client can start a run under such an id.
 package subruns
 
 import (
@@ -19,19 +18,18 @@ import (
 // Subruns cancels runs. It is safe for concurrent use.
 type Subruns struct{ a *access.Access }
 
-// New returns Subruns of the runs that a accesses.
+// New returns Subruns for the runs of a.
 func New(a *access.Access) *Subruns { return &Subruns{a} }
 
-// Cancel ends a run from outside. Its model calls and tools are cancelled, and so are
-// the runs that answer its calls. If cancelling one of those fails, the run itself has
-// ended and the cancel may be repeated: then it is a CodeRunEnded, and the rest is done.
+// Cancel cancels a run, its model calls, its tools and its sub-runs. If cancelling a sub-run
+// fails, the run itself has ended. A repeated Cancel then cancels the remaining sub-runs and
+// returns CodeRunEnded.
 func (s *Subruns) Cancel(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
 	at, err := s.a.Place(ns, id)
 	if err != nil {
 		return access.Result{}, err
 	}
-	// The run is read twice here, and the store forgets a run that has ended and that
-	// nobody holds.
+	// The run is read twice. Without this Acquire the store would forget it in between.
 	defer s.a.Store.Release(s.a.Store.Acquire(at))
 	result, err := s.a.Change(ctx, ns, id, func(*reducer.Memory) ([]runlog.Draft, error) {
 		return access.One(events.Control, &events.CancelledRun{By: by})
@@ -44,10 +42,9 @@ func (s *Subruns) Cancel(ctx context.Context, ns, id string, by events.By) (acce
 	return result, err
 }
 
-// CancelChildren cancels the runs that answer calls for which an ended run does not wait
-// any more: the calls that had no result when it was cancelled or ended in error. Their
-// own children follow. It may be repeated at any time. A run that goes on, or that is
-// done, keeps its children.
+// CancelChildren cancels the sub-runs of a run that was cancelled or ended in error: those whose
+// calls had no result then, with their own sub-runs. It may be repeated at any time. It does
+// nothing for any other run.
 func (s *Subruns) CancelChildren(ctx context.Context, ns, id string, by events.By) error {
 	var calls []string
 	all := s.a.View(ctx, ns, id, func(run *runlog.Run) error {
@@ -68,8 +65,8 @@ func (s *Subruns) CancelChildren(ctx context.Context, ns, id string, by events.B
 	return all
 }
 
-// cancelChild cancels the run that answers a call, if there is one. why completes a
-// sentence about the run that called it.
+// cancelChild cancels the sub-run of a call, if there is one. why completes a sentence about the
+// parent.
 func (s *Subruns) cancelChild(ctx context.Context, ns string, parent events.Parent, by events.By, why string) error {
 	id, answers := events.ChildID(parent.Run, parent.CallID), false
 	err := s.a.View(ctx, ns, id, func(run *runlog.Run) error {
@@ -85,8 +82,8 @@ func (s *Subruns) cancelChild(ctx context.Context, ns string, parent events.Pare
 	return err
 }
 
-// CancelAbandoned cancels a run that answers a call if its parent has ended or has a
-// result for the call. A parent that is not in the log proves nothing.
+// CancelAbandoned cancels a sub-run if its parent has ended or has a result for the call. It does
+// nothing if the parent is not in the log.
 func (s *Subruns) CancelAbandoned(ctx context.Context, child events.Run, parent events.Parent) error {
 	if child.ID != events.ChildID(parent.Run, parent.CallID) {
 		return nil
@@ -103,15 +100,14 @@ func (s *Subruns) CancelAbandoned(ctx context.Context, child events.Run, parent 
 	if err != nil || !over {
 		return err
 	}
-	return s.cancelChild(ctx, child.Namespace, parent, events.By{By: s.a.Source}, "waits for it no more")
+	return s.cancelChild(ctx, child.Namespace, parent, events.By{By: s.a.Source}, "no longer waits for it")
 }
 
-// Recall cancels the run that answers a call, if there is one, and returns its id and
-// what it and the runs below it have used. Whoever answers the call instead has to
-// report that usage.
+// Recall cancels the sub-run of a call, if there is one, and returns its id and the usage of it
+// and its own sub-runs. The caller answers the call instead and reports that usage.
 func (s *Subruns) Recall(ctx context.Context, parent events.Run, call string) (id string, used reducer.TotalUsage, err error) {
 	p := events.Parent{Run: parent.ID, CallID: call}
-	if err := s.cancelChild(ctx, parent.Namespace, p, events.By{By: s.a.Source}, "waits for it no more"); err != nil {
+	if err := s.cancelChild(ctx, parent.Namespace, p, events.By{By: s.a.Source}, "no longer waits for it"); err != nil {
 		return "", used, err
 	}
 	found, err := s.addUsage(ctx, parent.Namespace, p, &used)
@@ -121,9 +117,8 @@ func (s *Subruns) Recall(ctx context.Context, parent events.Run, call string) (i
 	return id, used, err
 }
 
-// addUsage adds what the run that answers a call has used, and what the runs used that
-// it left behind when it ended, whose usage is not in its own. It reports whether there
-// is such a run.
+// addUsage adds the usage of a call's sub-run, and of those of its own sub-runs that were still
+// open when it ended: their usage is not in its own. It reports whether there is a sub-run.
 func (s *Subruns) addUsage(ctx context.Context, ns string, p events.Parent, sum *reducer.TotalUsage) (found bool, err error) {
 	id, open := events.ChildID(p.Run, p.CallID), []string(nil)
 	err = s.a.View(ctx, ns, id, func(run *runlog.Run) error {

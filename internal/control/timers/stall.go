@@ -14,30 +14,27 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// recheckUnknown is the recheck interval of a run whose work's position in the queue is
-// unknown.
+// recheckUnknown is the recheck interval when the queue position of a run's work is unknown.
 const recheckUnknown = 30 * time.Second
 
-// stall is since when the work that is due in a run may be in a worker's hands, as the
-// run's timer remembers it from one check to the next. The keys are stored in timers.
+// stall is since when a run's due work may be with a worker. The run's timer stores it from one
+// check to the next, so its keys must not change.
 type stall struct {
-	// N is the run's last event at that check: what was seen of an earlier one counts for
-	// nothing.
+	// N is the run's last event at that check. What was seen before another event does not
+	// count.
 	N uint64 `json:"n,omitempty"`
-	// Since is when the work was first seen to have left its queue, or was last seen in
-	// it.
+	// Since is when the work was first seen outside of its queue, or last seen in it.
 	Since time.Time `json:"since,omitzero"`
 	// Queued says that the work was in its queue then.
 	Queued bool `json:"queued,omitempty"`
 
-	// over says that the stall time is over, unknown that the bus could not tell.
+	// over says that the stall time is over, unknown that the bus did not answer.
 	over, unknown bool
 }
 
-// checkStall checks the work that is due. Work that waits in a queue does not stall,
-// however long the queue is. Nobody knows when it left the queue, so its time begins when
-// it is first seen outside. The bus is not asked again then: work that was delivered once
-// does not return to the queue.
+// checkStall checks the due work. Queued work does not stall, however long the queue is. The time
+// begins when the work is first seen outside of the queue. The bus is not asked again then:
+// delivered work does not return to the queue.
 func (t *Timers) checkStall(ctx context.Context, run events.Run, mem *reducer.Memory, seen stall) stall {
 	work, now := t.work(mem), t.a.Store.Now()
 	if len(work) == 0 {
@@ -49,15 +46,14 @@ func (t *Timers) checkStall(ctx context.Context, run events.Run, mem *reducer.Me
 	}
 	queued, err := t.queued(ctx, run, work)
 	if err != nil {
-		t.Logger.Warn("cannot tell whether a run has stalled or waits for its turn", "run", run.ID, "reason", err)
+		t.Logger.Warn("cannot read whether a run has stalled or is queued", "run", run.ID, "reason", err)
 		seen.unknown = true
 		return seen
 	}
 	return stall{N: mem.N, Since: now, Queued: queued}
 }
 
-// work is the work of a run that somebody should be doing. A run that is paused waits for
-// whoever paused it.
+// work returns the due work of a run. A paused run has none.
 func (t *Timers) work(mem *reducer.Memory) []reducer.Effect {
 	if mem.Control.Paused {
 		return nil
@@ -65,8 +61,7 @@ func (t *Timers) work(mem *reducer.Memory) []reducer.Effect {
 	return reducer.Effects(t.a.Table, mem)
 }
 
-// queued reports whether a delivery that brings any of the work has not been delivered
-// yet.
+// queued reports whether a record that wakes any of the work still waits for its first delivery.
 func (t *Timers) queued(ctx context.Context, run events.Run, work []reducer.Effect) (bool, error) {
 	wakes := map[uint64]bool{}
 	for _, e := range work {
@@ -99,15 +94,15 @@ func (t *Timers) undelivered(ctx context.Context, shard int, rec journal.Record)
 	return t.Queue.Undelivered(ctx, journal.Inbox{States: []events.State{s.To}, Pool: s.Pool}, shard, rec.Seq)
 }
 
-// checkSubruns checks the runs that a run waits for which has nothing to do itself. It
-// has not stalled while one of them goes on. One that has ended, or is not in the log any
-// more, is work: that of answering the call.
+// checkSubruns checks a run that has no work of its own and waits for sub-runs. The run has not
+// stalled while they continue. A sub-run that has ended or is gone is due work: its call needs
+// an answer.
 func (t *Timers) checkSubruns(ctx context.Context, run events.Run, mem *reducer.Memory, seen stall) stall {
 	now, over, queued := t.a.Store.Now(), false, false
 	for _, call := range awaited(mem) {
 		ended, waits, err := t.subrunEnded(ctx, run, call)
 		if err != nil {
-			t.Logger.Warn("cannot tell whether a run still waits for another one", "run", run.ID, "call", call, "reason", err)
+			t.Logger.Warn("cannot read whether a run still waits for a sub-run", "run", run.ID, "call", call, "reason", err)
 			return stall{unknown: true}
 		}
 		over, queued = over || ended, queued || waits
@@ -122,7 +117,7 @@ func (t *Timers) checkSubruns(ctx context.Context, run events.Run, mem *reducer.
 	return stall{N: mem.N, Since: now, Queued: queued}
 }
 
-// awaited are the calls of a run that other runs answer; none while it is paused.
+// awaited returns the calls that wait for sub-runs. A paused run has none.
 func awaited(mem *reducer.Memory) []string {
 	if mem.Control.Paused {
 		return nil
@@ -136,9 +131,8 @@ func awaited(mem *reducer.Memory) []string {
 	return ids
 }
 
-// subrunEnded reports whether the run that answers a call has ended or is gone, and
-// whether its end waits for its delivery. Its last record is believed: what follows from
-// it reads the run itself.
+// subrunEnded reports whether the sub-run of a call has ended or is gone, and whether its end is
+// still queued. It trusts the last record: whatever acts on it reads the run.
 func (t *Timers) subrunEnded(ctx context.Context, parent events.Run, call string) (ended, queued bool, err error) {
 	child := t.a.Store.Place(parent.Namespace, events.ChildID(parent.ID, call))
 	head, err := t.a.Log.Head(ctx, child)
@@ -156,8 +150,7 @@ func (t *Timers) subrunEnded(ctx context.Context, parent events.Run, call string
 	return true, queued, err
 }
 
-// nextCheck says when the run is to be checked next, and what its timer is to remember
-// until then.
+// nextCheck returns the time of the next check and the note for its timer.
 func (t *Timers) nextCheck(run *runlog.Run, s stall) (at time.Time, n note) {
 	mem := run.Memory()
 	n.Deadline, _ = reducer.Deadline(mem)
@@ -174,14 +167,13 @@ func (t *Timers) nextCheck(run *runlog.Run, s stall) (at time.Time, n note) {
 		n.Seq = run.Seq()
 	}
 	if mem.Control.Parent != nil || s.N == 0 && len(awaited(mem)) > 0 {
-		// What it waits for, or who waits for it, may end without an event in this run.
+		// Its parent or its sub-runs may end without an event in this run.
 		n.Seq = 0
 	}
 	return n.earliest(t.a.Store.Now().Add(in)), n
 }
 
-// endStall drives stalled work once more, and ends the run if it was driven before in
-// vain.
+// endStall re-drives stalled work, or ends the run if it was re-driven before.
 func (t *Timers) endStall(mem *reducer.Memory, now time.Time) ([]runlog.Draft, error) {
 	quiet := now.Sub(mem.Updated).Round(time.Millisecond)
 	what := fmt.Sprintf("nothing happened for %s while %s was due", quiet, describe(mem, t.work(mem)))
@@ -193,9 +185,8 @@ func (t *Timers) endStall(mem *reducer.Memory, now time.Time) ([]runlog.Draft, e
 	return access.One(events.Control, &events.Resumed{By: events.By{Reason: what, By: t.a.Source}, Redrive: true})
 }
 
-// redriven reports whether a gateway drove the run's work again and nothing came of it:
-// sending calls to their pools once more is not yet work on them. A resume by somebody
-// else does not count, since what that drove may be lost as well.
+// redriven reports whether a gateway re-drove the run's work without success. A dispatch of calls
+// to their pools is not success. A resume by a client does not count as a re-drive.
 func redriven(mem *reducer.Memory) bool {
 	for i := len(mem.Trace) - 1; i >= 0; i-- {
 		switch events.Type(mem.Trace[i].Event) {
@@ -209,10 +200,10 @@ func redriven(mem *reducer.Memory) bool {
 	return false
 }
 
-// mostDescribed bounds what a message says of calls by the hundred.
+// mostDescribed is the number of effects that a message names.
 const mostDescribed = 5
 
-// describe names work: its kind, its tool and its call.
+// describe names effects by kind, tool and call.
 func describe(mem *reducer.Memory, effects []reducer.Effect) string {
 	if len(effects) == 0 {
 		return "the answer of another run"

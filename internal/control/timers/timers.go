@@ -1,10 +1,9 @@
-// Package timers does what time brings about: it expires approvals, ends runs at their
-// deadline, drives stalled work once more, then ends the run, and cancels runs that
-// nobody waits for any more.
+// Package timers processes the timers of runs: it expires approvals, ends runs at their
+// deadline, re-drives stalled work once and then ends the run, and cancels abandoned sub-runs.
 //
-// A timer says that it is time to check a run, not what to do: that follows from the run.
-// So a timer that fires twice, late or in vain does no harm, and several processes may
-// serve the same timers.
+// A timer only says that it is time to check a run. What to do follows from the run. So a timer
+// that fires twice, late or needlessly does no harm, and several processes may serve the same
+// timers.
 package timers
 
 import (
@@ -26,11 +25,11 @@ import (
 )
 
 const (
-	// retryAfter is the pause after a timer could not be processed.
+	// retryAfter is the pause after a timer that could not be processed.
 	retryAfter = 2 * time.Second
 	// earlyPause is the shortest pause after a timer that fired before its time.
 	earlyPause = time.Second
-	// startGrace is how long a start may be under way after it set its timer.
+	// startGrace is how long a start may take after it set its timer.
 	startGrace = time.Minute
 )
 
@@ -40,11 +39,11 @@ type Config struct {
 	Subruns *subruns.Subruns
 	Queue   journal.Queue
 	Timers  journal.Timers
-	// StallAfter is how long due work may rest before it is driven once more, and again
-	// before its run is ended.
+	// StallAfter is how long due work may rest before it is re-driven, and again before its
+	// run is ended.
 	StallAfter time.Duration
-	// Concurrency is how many timers are processed at once, Drain how long one may go on
-	// after Run's context ends.
+	// Concurrency is how many timers are processed at once, Drain how long one may take
+	// after Run's context ended.
 	Concurrency int
 	Drain       time.Duration
 	Logger      *slog.Logger
@@ -59,20 +58,20 @@ type Timers struct {
 // New returns Timers.
 func New(cfg Config) *Timers { return &Timers{cfg, cfg.Access} }
 
-// CheckEvery is how soon a run is checked again. It is a fraction of the stall time, so
-// that what happens between two checks adds little to it.
+// CheckEvery is the interval between the checks of a run. It is a fraction of the stall time, so
+// the time between two checks adds little to it.
 func CheckEvery(stallAfter time.Duration) time.Duration { return stallAfter / 4 }
 
-// note is what a timer remembers of when it was set.
+// note is what a timer stores when it is set.
 type note struct {
-	// At is the time that it was set for.
+	// At is the time for which it was set.
 	At time.Time `json:"at,omitzero"`
-	// Seq is the record up to which the run was read: while it is the last one there is
-	// nothing to do before the deadline. 0 if there may be.
+	// Seq is the last record of the run when the timer was set. While it is the last one,
+	// nothing is due before the deadline. 0 if something may be.
 	Seq uint64 `json:"seq,omitempty"`
-	// Deadline is when something is due even if nothing happens; zero: never.
+	// Deadline is when something is due even without new records; zero: never.
 	Deadline time.Time `json:"deadline,omitzero"`
-	// Stall is about the work that was due.
+	// Stall is the state of the due work.
 	Stall stall `json:"watch,omitzero"`
 }
 
@@ -84,7 +83,6 @@ func (n note) earliest(at time.Time) time.Time {
 	return at
 }
 
-// set sets a timer of a run.
 func (t *Timers) set(ctx context.Context, run events.Run, kind string, at time.Time, n note) error {
 	n.At = at
 	data, err := json.Marshal(n)
@@ -94,9 +92,8 @@ func (t *Timers) set(ctx context.Context, run events.Run, kind string, at time.T
 	return launch.SetTimer(ctx, t.Timers, run, kind, at, data)
 }
 
-// Arrived returns what sets the timer of the approval that a run waits for, nil if it
-// waits for none that expires. It runs before the delivery that asks for the approval is
-// acknowledged.
+// Arrived returns a function that sets the timer of the approval that a run waits for, or nil if
+// there is no deadline. It runs before the delivery that asks for the approval is acknowledged.
 func (t *Timers) Arrived(run events.Run, mem *reducer.Memory) func(context.Context) error {
 	at, waits := decisions.Deadline(mem)
 	if !waits {
@@ -105,8 +102,7 @@ func (t *Timers) Arrived(run events.Run, mem *reducer.Memory) func(context.Conte
 	return func(ctx context.Context) error { return t.set(ctx, run, journal.TimerApproval, at, note{}) }
 }
 
-// Run processes timers that fire until ctx ends; one that is being processed then gets
-// the drain time.
+// Run processes timers until ctx ends. Timers that are being processed then get the drain time.
 func (t *Timers) Run(ctx context.Context) error {
 	err := t.Timers.ConsumeTimers(ctx, t.Concurrency, func(d journal.TimerDelivery) {
 		work, stop := context.WithTimeout(context.WithoutCancel(ctx), t.Drain)
@@ -119,15 +115,15 @@ func (t *Timers) Run(ctx context.Context) error {
 	return nil
 }
 
-// deliver processes one timer. It acknowledges the timer when what it was for is in the
-// log and the next one is set, so a process that dies in between loses nothing.
+// deliver processes one timer. It acknowledges the timer after its events are in the log and the
+// next timer is set, so a process that dies in between loses nothing.
 func (t *Timers) deliver(ctx context.Context, d journal.TimerDelivery) {
 	timer := d.Timer()
 	var seen note
 	_ = json.Unmarshal(timer.Data, &seen) // without a note the run is read
 	if early := seen.At.Sub(t.a.Store.Now()); early > 0 {
-		// The bus's clock is ahead of this one: set for the same time again it would
-		// fire at once.
+		// The clock of the bus is ahead of this one. A timer for the same time would fire at
+		// once.
 		_ = d.Retry(max(early, earlyPause))
 		return
 	}
@@ -137,10 +133,10 @@ func (t *Timers) deliver(ctx context.Context, d journal.TimerDelivery) {
 	var unknown *reducer.TableError
 	switch {
 	case errors.As(err, &parentGone):
-		log.Warn("a run waits until what it was forked from is in the log again", "reason", err)
+		log.Warn("a run waits until its parent is in the log again", "reason", err)
 		err = t.set(ctx, timer.Run, timer.Kind, t.a.Store.Now().Add(t.StallAfter), seen)
 	case errors.As(err, &unknown):
-		log.Warn("a run waits for a gateway that has its graph", "reason", err)
+		log.Warn("a run waits for a gateway with its transition table", "reason", err)
 		err = t.set(ctx, timer.Run, timer.Kind, t.a.Store.Now().Add(CheckEvery(t.StallAfter)), seen)
 	}
 	switch {
@@ -153,15 +149,15 @@ func (t *Timers) deliver(ctx context.Context, d journal.TimerDelivery) {
 	default:
 		level := slog.LevelWarn
 		if errors.Is(err, journal.ErrFull) {
-			level = slog.LevelDebug // the bus says it, once
+			level = slog.LevelDebug // the bus logs it once
 		}
-		log.Log(ctx, level, "a timer comes again", "reason", err)
+		log.Log(ctx, level, "a timer will be retried", "reason", err)
 		_ = d.Retry(retryAfter)
 	}
 }
 
-// check does what is due in a run now, and sets its timer again. The error is ErrNotFound
-// if there is no such run.
+// check does what is due in a run and sets its timer again. The error is ErrNotFound if the run
+// does not exist.
 func (t *Timers) check(ctx context.Context, timer journal.Timer, seen note) error {
 	head, err := t.a.Log.Head(ctx, timer.Run)
 	if err != nil {
@@ -169,9 +165,9 @@ func (t *Timers) check(ctx context.Context, timer journal.Timer, seen note) erro
 	}
 	now := t.a.Store.Now()
 	if seen.Seq == head.Seq && (seen.Deadline.IsZero() || now.Before(seen.Deadline)) {
-		// The run is as it was when the timer was set. Its last record suffices, since very
-		// many runs may wait for days. A record of an end is not believed without the run:
-		// a worker may publish one that the run's state does not allow.
+		// The run has not changed since the timer was set. Comparing its last record is
+		// enough, and cheap for very many runs that wait for days. A record that ends the
+		// run is not trusted without a fold: a worker may publish one that is not legal.
 		return t.set(ctx, timer.Run, timer.Kind, seen.earliest(now.Add(CheckEvery(t.StallAfter))), seen)
 	}
 	var ended bool
@@ -188,9 +184,8 @@ func (t *Timers) check(ctx context.Context, timer journal.Timer, seen note) erro
 		}
 		var illegal *runlog.DraftError
 		if errors.As(err, &illegal) {
-			// The application's own table does not have the event: to try again would not
-			// help.
-			t.Logger.Error("a run cannot be ended or driven", "run", timer.Run.ID, "reason", err)
+			// The application's own table does not have the event, so a retry would not help.
+			t.Logger.Error("a run can be neither ended nor re-driven", "run", timer.Run.ID, "reason", err)
 			return t.set(ctx, timer.Run, timer.Kind, t.a.Store.Now().Add(t.StallAfter), seen)
 		}
 		if err != nil {
@@ -207,12 +202,12 @@ func (t *Timers) check(ctx context.Context, timer journal.Timer, seen note) erro
 	return err
 }
 
-// Reset sets the timer of a run, whose lock is held, for when something is due in it.
+// Reset sets the timer of a run for when something is due. The caller holds the run's lock.
 func (t *Timers) Reset(ctx context.Context, run *runlog.Run) error {
 	return t.reset(ctx, run, journal.TimerRun, stall{})
 }
 
-// reset sets a timer again for as long as the run needs it.
+// reset sets a timer again if the run still needs it.
 func (t *Timers) reset(ctx context.Context, run *runlog.Run, kind string, s stall) error {
 	mem := run.Memory()
 	switch {
@@ -229,8 +224,8 @@ func (t *Timers) reset(ctx context.Context, run *runlog.Run, kind string, s stal
 	return nil
 }
 
-// cancelOthers cancels the timers of a run that has ended, except the one that fired. One
-// that stays finds nothing to do.
+// cancelOthers cancels the timers of a run that has ended, except the one that fired. A timer that
+// remains does nothing.
 func (t *Timers) cancelOthers(ctx context.Context, run events.Run, fired string) {
 	for _, kind := range [...]string{journal.TimerRun, journal.TimerApproval} {
 		if kind == fired {
@@ -242,9 +237,8 @@ func (t *Timers) cancelOthers(ctx context.Context, run events.Run, fired string)
 	}
 }
 
-// due is what has to happen to a run because time has passed, nothing if nothing has: a
-// poisoned run ends, one that is older than its budget allows ends, an approval expires,
-// stalled work is driven once more and then given up.
+// due returns what must happen to a run now: a poisoned run ends, so does one that is past its
+// deadline, an approval expires, stalled work is re-driven once and then given up.
 func (t *Timers) due(mem *reducer.Memory, s stall) ([]runlog.Draft, error) {
 	if t.a.Table.Terminal(mem.State) {
 		return nil, nil
