@@ -30,8 +30,8 @@ var statuses = map[refusal.Kind]int{
 	refusal.Unavailable:   http.StatusServiceUnavailable,
 }
 
-// refusalOf is the one place where errors of the log, the bus and the readers of
-// documents become refusals.
+// refusalOf turns errors of the log, the bus and the document readers into refusals. It is the
+// only place that does.
 func refusalOf(err error) *refusal.Error {
 	var known *refusal.Error
 	var draft *runlog.DraftError
@@ -51,19 +51,18 @@ func refusalOf(err error) *refusal.Error {
 	case errors.Is(err, agentfile.ErrTooLarge):
 		return refusal.Wrap(err, refusal.TooLarge, refusal.CodeTooLarge, "the definition is %s", err.Error())
 	case errors.Is(err, journal.ErrTooLarge):
-		return refusal.Wrap(err, refusal.TooLarge, refusal.CodeTooLarge, "the event would be larger than %d KiB, the most that the log takes", journal.MaxBody>>10)
+		return refusal.Wrap(err, refusal.TooLarge, refusal.CodeTooLarge, "the event would be larger than %d KiB, the limit of the log", journal.MaxBody>>10)
 	case errors.Is(err, journal.ErrInDoubt):
-		return refusal.Wrap(err, refusal.Unavailable, unavailableCode(err), "it may or may not be stored, so look before you send it again: %s", err.Error())
+		return refusal.Wrap(err, refusal.Unavailable, unavailableCode(err), "it may or may not be stored; check before you send it again: %s", err.Error())
 	case errors.Is(err, journal.ErrFull):
 		return refusal.Wrap(err, refusal.Unavailable, unavailableCode(err), "nothing was stored: %s", err.Error())
 	case errors.As(err, &draft):
 		return refusal.Wrap(err, refusal.Conflict, refusal.CodeConflict, "the run's state does not allow it: %s", err.Error())
 	}
-	// All else comes from the bus, whose failures have many types and pass.
-	return refusal.Wrap(err, refusal.Unavailable, refusal.CodeUnavailable, "the bus did not answer as it should; try again, and look at /readyz: %s", err.Error())
+	// Everything else is a failure of the bus, which can pass.
+	return refusal.Wrap(err, refusal.Unavailable, refusal.CodeUnavailable, "the bus failed; try again, and see /readyz: %s", err.Error())
 }
 
-// unavailableCode is the code of a failure of the bus.
 func unavailableCode(err error) string {
 	switch {
 	case errors.Is(err, journal.ErrDiskFull):
@@ -90,5 +89,5 @@ func writeError(w http.ResponseWriter, e *refusal.Error) {
 	if after > 0 {
 		w.Header().Set("Retry-After", strconv.FormatInt(int64((after+time.Second-1)/time.Second), 10))
 	}
-	_ = writeJSON(w, statuses[e.Kind], e) // a client that is gone cannot be told so
+	_ = writeJSON(w, statuses[e.Kind], e) // a client that is gone needs no error
 }

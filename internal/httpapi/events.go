@@ -18,24 +18,23 @@ import (
 )
 
 const (
-	// chunkBuffer is how many chunks wait for a slow client before some are lost; the
-	// client gets their text once it keeps up.
+	// chunkBuffer is how many chunks wait for a slow client before some are lost. The client
+	// gets their text later.
 	chunkBuffer = 64
-	// readAhead is how many records are read ahead of a client, so that records that come
-	// at the same moment are sent together.
+	// readAhead is how many records are read ahead of a client, so that simultaneous records
+	// are sent together.
 	readAhead = 8
 )
 
-// options are what a reader wants of a run's events: those from a number on, and before
-// them the state that they begin with.
+// options select a run's events: those from a number on, and before them the state, if it is
+// wanted.
 type options struct {
 	from uint64
-	// given says that the reader named where to begin.
+	// given says that the request names from.
 	given bool
 	state bool
 }
 
-// readOptions reads from and view.
 func readOptions(r *http.Request) (options, error) {
 	values, err := parameters(r, "from", "view")
 	if err != nil {
@@ -54,8 +53,8 @@ func readOptions(r *http.Request) (options, error) {
 	return o, nil
 }
 
-// stateBefore returns the state that the wanted events begin with, nil if it is not
-// wanted. Where the reader named no event they begin after the head.
+// stateBefore returns the state before the wanted events, or nil if it is not wanted. A request
+// without from gets the events after the head.
 func (s *Server) stateBefore(ctx context.Context, ns, id string, o *options) ([]byte, error) {
 	if !o.state {
 		return nil, nil
@@ -139,8 +138,8 @@ func (s *Server) writeEvents(w http.ResponseWriter, r *http.Request, o options) 
 			return err
 		}
 		if err != nil {
-			// Only a broken connection tells the client that this is not all.
-			s.cfg.Logger.Warn("events were cut short", "run", id, "reason", err)
+			// Only a broken connection shows the client that events are missing.
+			s.cfg.Logger.Warn("an answer with events was interrupted", "run", id, "reason", err)
 			panic(http.ErrAbortHandler)
 		}
 		write(oneLine(rec.Body))
@@ -155,7 +154,7 @@ func (s *Server) streamRun(w http.ResponseWriter, r *http.Request, o options) er
 		if err != nil {
 			return badParameter("Last-Event-ID: %.100q is not an event's number", last)
 		}
-		o = options{from: n + 1, given: true} // the reader has the state as well: the events change it
+		o = options{from: n + 1, given: true} // the client has the state already
 	}
 	state, err := s.stateBefore(r.Context(), namespace(r), r.PathValue("id"), &o)
 	if err != nil {
@@ -190,8 +189,8 @@ func (s *Server) streamRun(w http.ResponseWriter, r *http.Request, o options) er
 	return s.streamLive(w, r, t, seq, o.from, state)
 }
 
-// streamEnded streams the events of a run that has ended; nothing at all (204) to a reader
-// that has them, so that it does not come back.
+// streamEnded streams the events of a run that has ended. A client that has them all gets 204,
+// so it does not reconnect.
 func (s *Server) streamEnded(w http.ResponseWriter, r *http.Request, run events.Run, from uint64, state []byte) error {
 	t := s.newTail(run)
 	st := s.newStream(w)
@@ -204,7 +203,7 @@ func (s *Server) streamEnded(w http.ResponseWriter, r *http.Request, run events.
 			return err
 		}
 		if err != nil {
-			panic(http.ErrAbortHandler) // the client resumes where it was
+			panic(http.ErrAbortHandler) // the client reconnects and resumes
 		}
 		if access.NotOfLog(rec) {
 			continue
@@ -223,13 +222,13 @@ func (s *Server) streamEnded(w http.ResponseWriter, r *http.Request, run events.
 	return nil
 }
 
-// streamLive streams a run's events after seq, where the run stood as t has it, and its
-// chunks, until it ends.
+// streamLive streams a run's chunks, and its events after seq, until the run ends. t is the
+// run's tail at seq.
 func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq, from uint64, state []byte) error {
 	ctx, stop := s.streaming(r)
 	defer stop()
 	chunks := make(chan []byte, chunkBuffer)
-	unwatch, err := s.cfg.Feed.WatchChunks(t.run, func(data []byte) {
+	stopChunks, err := s.cfg.Feed.WatchChunks(t.run, func(data []byte) {
 		select {
 		case chunks <- data:
 		default:
@@ -238,7 +237,7 @@ func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq,
 	if err != nil {
 		return err
 	}
-	defer unwatch()
+	defer stopChunks()
 	heard := livetext.NewListener(s.cfg.Feed, t.run)
 	heard.Ask()
 	records := make(chan shardRecord, readAhead)
@@ -258,7 +257,7 @@ func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq,
 			if access.NotOfLog(rec.Record) {
 				break
 			}
-			// What was said before the event goes out before it.
+			// Chunks that came before the event are sent before it.
 			for len(chunks) > 0 && err == nil {
 				err = st.chunk(heard, <-chunks)
 			}
@@ -285,8 +284,7 @@ func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq,
 	return nil
 }
 
-// streaming is the context of a stream: it ends with the request, and when the server
-// does.
+// streaming returns the context of a stream, which ends with the request or with the server.
 func (s *Server) streaming(r *http.Request) (context.Context, context.CancelFunc) {
 	ctx, stop := context.WithCancel(r.Context())
 	ended := make(chan struct{})
@@ -306,7 +304,7 @@ type shardRecord struct {
 	journal.Record
 }
 
-// follow sends a shard's records to out until the context ends; done is closed after that.
+// follow sends a shard's records to out until the context ends. Then it closes done.
 func (s *Server) follow(ctx context.Context, shard int, filter journal.Filter, after uint64, out chan<- shardRecord) (done chan struct{}) {
 	done = make(chan struct{})
 	go func() {
@@ -314,7 +312,7 @@ func (s *Server) follow(ctx context.Context, shard int, filter journal.Filter, a
 		for rec, err := range s.followed.Follow(ctx, shard, filter, after) {
 			if err != nil {
 				if ctx.Err() == nil {
-					s.cfg.Logger.Warn("an event stream was cut short", "shard", shard, "reason", err)
+					s.cfg.Logger.Warn("an event stream was interrupted", "shard", shard, "reason", err)
 				}
 				return
 			}

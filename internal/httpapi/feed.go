@@ -11,7 +11,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// getEvents streams the namespace's events: from a position, or from now on.
+// getEvents streams the namespace's events, from a position or from now on.
 func (s *Server) getEvents(w http.ResponseWriter, r *http.Request) error {
 	values, err := parameters(r, "state", "type", "from_seq")
 	if err != nil {
@@ -70,7 +70,7 @@ func (s *Server) feed(ctx context.Context, st *stream, want wanted, at journal.P
 				err = st.add(f.typ(), at.String(), f.line)
 			}
 			if err == nil {
-				// What is added waits for no more than is wanted right behind it.
+				// An event waits only for records that are there already.
 				err = st.flushSome(matches && len(records) > 0)
 			}
 		case <-heartbeat.C:
@@ -84,15 +84,13 @@ func (s *Server) feed(ctx context.Context, st *stream, want wanted, at journal.P
 	return nil
 }
 
-// feedStart returns the position after which to begin.
 func (s *Server) feedStart(r *http.Request, values map[string]string) (journal.Position, error) {
 	text, given := values["from_seq"]
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
 		text, given = last, true
 	}
 	if given {
-		// Shards that are not named are read from their beginning: nothing is
-		// missed.
+		// A shard that is not named is read from its beginning, so nothing is missed.
 		p, err := make(journal.Position, s.control.Log.Shards()).Parse(text)
 		if err != nil {
 			return nil, badParameter("%s", err.Error())
@@ -102,7 +100,7 @@ func (s *Server) feedStart(r *http.Request, values map[string]string) (journal.P
 	return journal.End(r.Context(), s.control.Log)
 }
 
-// wanted is a reader's choice of events; empty fields match everything.
+// wanted selects events. Empty fields match everything.
 type wanted struct {
 	table     *reducer.Table
 	namespace string
@@ -130,8 +128,8 @@ func (s *Server) knownType(t events.Type) bool {
 	return slices.Contains(s.control.Table.StayTypes(), t) || slices.Contains(events.Types(), t)
 }
 
-// match reports whether a record is wanted: the state is the one that the event
-// leads to or wakes.
+// match reports whether a record is wanted. The state is the one that the event enters, or
+// whose workers it wakes.
 func (w *wanted) match(f *frame) bool {
 	subject, err := events.ParseSubject(f.record.Subject)
 	if err != nil {
@@ -143,6 +141,6 @@ func (w *wanted) match(f *frame) bool {
 	if w.state == "" || w.state == subject.To {
 		return true
 	}
-	// Anybody can say where an event leads.
+	// The body's target state counts only if the subject allows the event.
 	return f.event != nil && w.state == f.event.To && reducer.CheckEdge(w.table, subject, f.event) == nil
 }

@@ -9,14 +9,13 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// frame is a record as clients are shown it. What is the same for all of them is
-// made once.
+// frame is a record in the form that clients get, made once for all of them.
 type frame struct {
 	record journal.Record
-	// event is what the body holds; nil: it cannot be decoded.
+	// event is nil if the body cannot be decoded.
 	event *events.Event
 	hash  string
-	// line is the body as it can stand on one line.
+	// line is the body on one line.
 	line []byte
 
 	said          sync.Once
@@ -38,7 +37,7 @@ func newFrame(codec *events.Codec, rec journal.Record) *frame {
 	return f
 }
 
-// typ is what the frame is called.
+// typ is the name of the server-sent event.
 func (f *frame) typ() string {
 	if f.event == nil {
 		return "poison"
@@ -46,14 +45,14 @@ func (f *frame) typ() string {
 	return string(f.event.Type())
 }
 
-// What is kept of the newest frames, those that hundreds of clients get within
-// moments: so many, of so many bytes of bodies altogether.
+// The limits of the cache of frames, in number and in bytes of bodies. It serves hundreds of
+// clients that get the newest frames within moments.
 const (
 	keptFrames = 2048
 	keptBytes  = 8 << 20
 )
 
-// frames keeps the newest frames. It is safe for concurrent use.
+// frames caches the newest frames. It is safe for concurrent use.
 type frames struct {
 	codec *events.Codec
 
@@ -63,25 +62,24 @@ type frames struct {
 	size  int        // of the bodies, in bytes
 }
 
-// position is a record's in the log.
+// position is the place of a record in the log.
 type position struct {
 	shard int
 	seq   uint64
 }
 
-// madeFrame is a frame that is made by whoever needs it first.
+// madeFrame is a frame that its first user makes.
 type madeFrame struct {
 	once  sync.Once
 	frame *frame
 	size  int
 }
 
-// of returns the frame of a record.
 func (fs *frames) of(shard int, rec journal.Record) *frame {
 	m := fs.entry(position{shard, rec.Seq}, len(rec.Body))
 	m.once.Do(func() { m.frame = newFrame(fs.codec, rec) })
 	if kept := m.frame.record; kept.Subject != rec.Subject || !bytes.Equal(kept.Body, rec.Body) {
-		// A server that lost its tail with the power gives its numbers out again.
+		// A server that lost its last records in a power failure reuses their numbers.
 		return newFrame(fs.codec, rec)
 	}
 	return m.frame

@@ -17,7 +17,7 @@ import (
 	"github.com/moorebus/moorebus/internal/refusal"
 )
 
-// readyTimeout bounds the questions that /readyz asks the bus.
+// readyTimeout bounds the requests of /readyz to the bus.
 const readyTimeout = 5 * time.Second
 
 func (s *Server) getHealth(w http.ResponseWriter, _ *http.Request) error {
@@ -42,7 +42,6 @@ func (s *Server) ready(ctx context.Context) error {
 	}
 }
 
-// counters are what /metrics shows.
 type counters struct {
 	clients, dropped atomic.Int64
 
@@ -56,7 +55,6 @@ func (c *counters) request(code int) {
 	c.requests[code]++
 }
 
-// metrics are the counters in Prometheus's text format.
 func (s *Server) metrics() string {
 	c := &s.counts
 	var b strings.Builder
@@ -79,7 +77,7 @@ func (s *Server) metrics() string {
 
 func (s *Server) getMetrics(w http.ResponseWriter, _ *http.Request) error {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = w.Write([]byte(s.metrics())) // a client that is gone cannot be told so
+	_, _ = w.Write([]byte(s.metrics())) // a client that is gone needs no error
 	return nil
 }
 
@@ -89,6 +87,6 @@ var page []byte
 func getPage(w http.ResponseWriter, _ *http.Request) error {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'")
-	_, _ = w.Write(page) // a client that is gone cannot be told so
+	_, _ = w.Write(page) // a client that is gone needs no error
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 // maxInputs bounds one request's inputs.
 const maxInputs = 256
 
-// inputKind is one type of input: its names, its keys, and how it is read.
+// inputKind is one type of input: its names, its keys, and its reader.
 type inputKind struct {
 	// names are in kebab case; snake, camel and Pascal case are accepted too.
 	names []string
@@ -23,8 +23,7 @@ type inputKind struct {
 	read  func(name string, o inputObject) (control.Input, error)
 }
 
-// inputKey is a key in snake case, for which camel case is accepted too, and the check of
-// its value.
+// inputKey is a key in snake case and the check of its value. Camel case is accepted too.
 type inputKey struct {
 	name     string
 	required bool
@@ -38,7 +37,7 @@ var (
 	callKeys     = []inputKey{{name: "tool_call_id", check: checkAny}, {name: "call_id", check: checkAny}}
 )
 
-// inputKinds is the one table of what may be sent to a run.
+// inputKinds is the table of all inputs.
 var inputKinds = []*inputKind{
 	{
 		names: []string{"user-message"}, read: readUserMessage,
@@ -126,7 +125,7 @@ func ParseInputs(data []byte) ([]control.Input, error) {
 	case node.Kind != strict.Array:
 		return nil, badRequest("the body is %s, want a list of inputs", node.Kind)
 	case len(node.Items) > maxInputs:
-		return nil, refusal.New(refusal.Invalid, refusal.CodeBadInput, "%d inputs at once, at most %d are taken", len(node.Items), maxInputs)
+		return nil, refusal.New(refusal.Invalid, refusal.CodeBadInput, "there are %d inputs; one request may have at most %d", len(node.Items), maxInputs)
 	}
 	inputs := make([]control.Input, len(node.Items))
 	for i, item := range node.Items {
@@ -177,7 +176,7 @@ func (k *inputKind) object(n *strict.Node) (inputObject, error) {
 		}
 		key := k.keys[i].name
 		if o[key] != nil {
-			return nil, fmt.Errorf("%s: stands there twice", key)
+			return nil, fmt.Errorf("%s: is given twice", key)
 		}
 		o[key] = m.Value
 	}
@@ -193,7 +192,7 @@ func (k *inputKind) object(n *strict.Node) (inputObject, error) {
 	return o, nil
 }
 
-// text returns a string's value, empty if it is not there.
+// text returns the value of a string, or empty if the key is missing.
 func (o inputObject) text(key string) string {
 	if n := o[key]; n != nil {
 		return n.Text
@@ -201,13 +200,13 @@ func (o inputObject) text(key string) string {
 	return ""
 }
 
-// either returns the one of two keys that is there.
+// either returns the value of one of two keys. Exactly one must be given.
 func (o inputObject) either(a, b string) (*strict.Node, error) {
 	switch {
 	case o[a] == nil && o[b] == nil:
 		return nil, fmt.Errorf("%s: is missing", a)
 	case o[a] != nil && o[b] != nil:
-		return nil, fmt.Errorf("%s: stands beside %s; give one of them", b, a)
+		return nil, fmt.Errorf("%s: is given beside %s; give one of them", b, a)
 	case o[a] != nil:
 		return o[a], nil
 	}
@@ -265,8 +264,7 @@ func checkIncrement(key string, n *strict.Node) error {
 	return nil
 }
 
-// checkTimestamp checks a client's clock for its form; it is not used: the log's order is
-// the order.
+// checkTimestamp checks only the form of a client's time. The order of the log is what counts.
 func checkTimestamp(key string, n *strict.Node) error {
 	_, err := time.Parse(time.RFC3339Nano, n.Text)
 	if n.Kind == strict.Number || n.Kind == strict.String && err == nil {
@@ -321,12 +319,12 @@ func readAddCalls(_ string, o inputObject) (control.Input, error) {
 	return in, nil
 }
 
-// readForeign is for what a model of one's own would send.
+// readForeign reads the inputs of a model outside of Moorebus, which no run has yet.
 func readForeign(name string, _ inputObject) (control.Input, error) {
 	return control.Foreign{Type: name}, nil
 }
 
-// readToolCall is for what a tool of one's own would send.
+// readToolCall reads the inputs of a tool outside of Moorebus, which no run has yet.
 func readToolCall(name string, o inputObject) (control.Input, error) {
 	id, err := o.either("tool_call_id", "call_id")
 	if err != nil {
@@ -338,7 +336,7 @@ func readToolCall(name string, o inputObject) (control.Input, error) {
 	return control.Foreign{Type: name}, nil
 }
 
-// readToolResult takes a result, or the keys of the event.
+// readToolResult accepts a result, or the keys of the event.
 func readToolResult(name string, o inputObject) (control.Input, error) {
 	if o["result"] == nil && (o["success"] == nil || o["observation"] == nil) {
 		return nil, errors.New("result: is missing")

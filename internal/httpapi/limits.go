@@ -12,7 +12,7 @@ import (
 // streamRetry is when a client that was refused a stream may try again.
 const streamRetry = 5 * time.Second
 
-// openStreams counts the event streams that are open, in all and by client.
+// openStreams counts open event streams, in total and by client.
 type openStreams struct {
 	most, mostOfClient int
 
@@ -21,20 +21,20 @@ type openStreams struct {
 	byClient map[string]int
 }
 
-// open counts a stream until done is called. It refuses a stream beyond the limits. A
-// client is its remote address: those behind one proxy are one client.
+// open counts a stream until done is called. It refuses a stream beyond the limits. Clients
+// are told apart by remote address, so all clients behind a proxy are one.
 func (o *openStreams) open(r *http.Request) (done func(), err error) {
 	client, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
-		client = r.RemoteAddr // of a server that is not net/http's
+		client = r.RemoteAddr // the server is not net/http's
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case o.all >= o.most:
-		return nil, tooManyStreams("this gateway has %d event streams open, the most that it may have; try again later, or ask another gateway", o.most)
+		return nil, tooManyStreams("this gateway has %d open event streams, its limit; try again later, or use another gateway", o.most)
 	case o.byClient[client] >= o.mostOfClient:
-		return nil, tooManyStreams("your address has %d event streams open, the most that one may have; close some, or follow all runs with GET /v1/events", o.mostOfClient)
+		return nil, tooManyStreams("your address has %d open event streams, the limit for one address; close some, or follow all runs with GET /v1/events", o.mostOfClient)
 	}
 	o.all++
 	o.byClient[client]++

@@ -16,13 +16,12 @@ import (
 )
 
 const (
-	// maxBody bounds what a request may send, in bytes.
+	// maxBody is the size limit of a request's body, in bytes.
 	maxBody         = 1 << 20
 	bodyTimeout     = 30 * time.Second
 	namespaceHeader = "Moorebus-Namespace"
 )
 
-// request is a request and where its answer goes.
 type request struct {
 	*http.Request
 	w http.ResponseWriter
@@ -33,10 +32,10 @@ func namespace(r *http.Request) string { return r.Header.Get(namespaceHeader) }
 func (r *request) namespace() string { return namespace(r.Request) }
 func (r *request) id() string        { return r.PathValue("id") }
 
-// body reads the body within its bounds of size and time.
+// body reads the body, with limits for size and time.
 func (r *request) body() ([]byte, error) {
 	control := http.NewResponseController(r.w)
-	// Servers that know no deadlines have bounds of their own.
+	// A server without deadlines has its own limits.
 	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
 	data, err := io.ReadAll(http.MaxBytesReader(r.w, r.Body, maxBody))
 	var large *http.MaxBytesError
@@ -44,13 +43,12 @@ func (r *request) body() ([]byte, error) {
 		return nil, refusal.New(refusal.TooLarge, refusal.CodeTooLarge, "the body is larger than %d bytes", large.Limit)
 	}
 	if err != nil {
-		return nil, refusal.Wrap(err, refusal.Invalid, refusal.CodeBadRequest, "the body could not be read to its end: %s", err.Error())
+		return nil, refusal.Wrap(err, refusal.Invalid, refusal.CodeBadRequest, "the body could not be read completely: %s", err.Error())
 	}
 	_ = control.SetReadDeadline(time.Time{})
 	return data, nil
 }
 
-// node reads the body as JSON.
 func (r *request) node() (*strict.Node, error) {
 	data, err := r.body()
 	if err != nil {
@@ -59,7 +57,7 @@ func (r *request) node() (*strict.Node, error) {
 	return strict.ParseJSON(data)
 }
 
-// object reads the body as one JSON object onto into.
+// object reads the body as one JSON object into into.
 func (r *request) object(into any) error {
 	node, err := r.node()
 	if err != nil {
@@ -68,7 +66,7 @@ func (r *request) object(into any) error {
 	return decodeObject(node, into)
 }
 
-// optionalObject is object that leaves into as it is where the body is empty.
+// optionalObject is object for a body that may be empty.
 func (r *request) optionalObject(into any) error {
 	data, err := r.body()
 	if err != nil || len(strings.TrimSpace(string(data))) == 0 {
@@ -88,8 +86,7 @@ func decodeObject(node *strict.Node, into any) error {
 	return strict.Decode(node, into)
 }
 
-// parameters returns the query's values, each key once at most; keys that the endpoint
-// does not know are refused.
+// parameters returns the query's values. It refuses unknown keys and keys that are given twice.
 func parameters(r *http.Request, known ...string) (map[string]string, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -108,15 +105,14 @@ func parameters(r *http.Request, known ...string) (map[string]string, error) {
 		case !slices.Contains(known, key):
 			return nil, badParameter("%.100q: unknown parameter; there are: %s", key, strings.Join(known, ", "))
 		case len(all) > 1:
-			return nil, badParameter("%s: stands there twice", key)
+			return nil, badParameter("%s: is given twice", key)
 		}
 		values[key] = all[0]
 	}
 	return values, nil
 }
 
-// number reads a parameter that is a number from 1; missing is what an absent one stands
-// for.
+// number parses a parameter that is a number from 1. missing is the default.
 func number(values map[string]string, key string, missing uint64) (uint64, error) {
 	text, given := values[key]
 	if !given {

@@ -23,10 +23,9 @@ import (
 // requestTimeout bounds requests that are not streams.
 const requestTimeout = 30 * time.Second
 
-// endpoint answers a request; its error becomes the answer.
+// endpoint answers a request. An error becomes the answer.
 type endpoint func(w http.ResponseWriter, r *http.Request) error
 
-// routes builds the handler of all requests.
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	for pattern, handle := range map[string]endpoint{
@@ -57,13 +56,13 @@ func (s *Server) routes() http.Handler {
 
 	origin := http.NewCrossOriginProtection()
 	origin.SetDenyHandler(s.answer(func(http.ResponseWriter, *http.Request) error {
-		return refusal.New(refusal.Forbidden, refusal.CodeForbidden, "requests from other sites' pages are refused")
+		return refusal.New(refusal.Forbidden, refusal.CodeForbidden, "requests from pages of other sites are refused")
 	}))
 	return s.outermost(origin.Handler(s.router(mux)))
 }
 
-// answerJSON makes an endpoint of what a request returns: JSON as it is if it is
-// json.RawMessage, else a value to be written as JSON. The context bounds the request.
+// answerJSON returns an endpoint that answers with JSON: a json.RawMessage unchanged, any other
+// value encoded. It bounds the time of the request.
 func answerJSON(status int, handle func(ctx context.Context, r *request) (any, error)) endpoint {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		ctx, stop := context.WithTimeout(r.Context(), requestTimeout)
@@ -74,7 +73,7 @@ func answerJSON(status int, handle func(ctx context.Context, r *request) (any, e
 		}
 		if raw, ok := v.(json.RawMessage); ok {
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = w.Write(raw) // a client that is gone cannot be told so
+			_, _ = w.Write(raw) // a client that is gone needs no error
 			return nil
 		}
 		return writeJSON(w, status, v)
@@ -89,11 +88,11 @@ func writeJSON(w http.ResponseWriter, status int, v any) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(data)+1))
 	w.WriteHeader(status)
-	_, _ = w.Write(append(data, '\n')) // a client that is gone cannot be told so
+	_, _ = w.Write(append(data, '\n')) // a client that is gone needs no error
 	return nil
 }
 
-// answer makes an endpoint a handler.
+// answer turns an endpoint into a handler.
 func (s *Server) answer(handle endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		err := handle(w, r)
@@ -104,7 +103,7 @@ func (s *Server) answer(handle endpoint) http.HandlerFunc {
 		if e.Kind >= refusal.Internal && r.Context().Err() == nil {
 			level, reason := slog.LevelWarn, err
 			if errors.Is(err, journal.ErrFull) {
-				level = slog.LevelDebug // the bus says it, once
+				level = slog.LevelDebug // the bus logs it once
 			}
 			if e.Kind == refusal.Internal && e.Cause != nil {
 				reason = e.Cause
@@ -115,7 +114,7 @@ func (s *Server) answer(handle endpoint) http.HandlerFunc {
 	}
 }
 
-// authorized lets requests with the token pass, if there is one.
+// authorized refuses requests without the token, if the server has one.
 func (s *Server) authorized(handle endpoint) endpoint {
 	if s.cfg.Token == "" {
 		return handle
@@ -126,18 +125,18 @@ func (s *Server) authorized(handle endpoint) endpoint {
 		got := sha256.Sum256([]byte(strings.TrimSpace(token)))
 		if !strings.EqualFold(scheme, "bearer") || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			return refusal.New(refusal.Unauthorized, refusal.CodeUnauthorized, "a token is needed: send Authorization: Bearer TOKEN")
+			return refusal.New(refusal.Unauthorized, refusal.CodeUnauthorized, "a token is required: send Authorization: Bearer TOKEN")
 		}
 		return handle(w, r)
 	}
 }
 
-// router gives the mux's own answers the form of all others.
+// router turns the mux's own errors into refusals.
 func (s *Server) router(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		own, pattern := mux.Handler(r)
-		// A path that is not clean is not redirected: no client of an API
-		// follows that with its body.
+		// A path that is not clean is not redirected: clients of an API do not resend a
+		// body to another path.
 		if path.Clean(r.URL.Path) != r.URL.Path {
 			own, pattern = http.NotFoundHandler(), ""
 		}
@@ -158,7 +157,7 @@ func (s *Server) router(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// plainAnswer takes an answer of which only status and header matter.
+// plainAnswer records status and header of an answer.
 type plainAnswer struct {
 	header http.Header
 	code   int
@@ -168,8 +167,7 @@ func (p *plainAnswer) Header() http.Header            { return p.header }
 func (p *plainAnswer) Write(data []byte) (int, error) { return len(data), nil }
 func (p *plainAnswer) WriteHeader(code int)           { p.code = code }
 
-// outermost counts requests, refuses names of other hosts, and keeps a panic from ending
-// anything but its own request.
+// outermost counts requests, checks the host name, and limits a panic to its own request.
 func (s *Server) outermost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		counted := &countingWriter{ResponseWriter: w, code: http.StatusOK}
@@ -190,19 +188,18 @@ func (s *Server) outermost(next http.Handler) http.Handler {
 		counted.Header().Set("X-Content-Type-Options", "nosniff")
 		if !s.hostAllowed(r) {
 			writeError(counted, refusal.New(refusal.Forbidden, refusal.CodeForbidden,
-				"the host name %q is not this gateway's; use localhost or an address, allow the name (--host), or set a token", r.Host))
+				"the host name %q is not one of this gateway; use localhost or an IP address, allow the name with --host, or set a token", r.Host))
 			return
 		}
 		next.ServeHTTP(counted, r)
 	})
 }
 
-// hostAllowed keeps web pages from reaching a server without a token under a name of
-// their own (DNS rebinding).
+// hostAllowed protects a server without a token from DNS rebinding by web pages.
 func (s *Server) hostAllowed(r *http.Request) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	if s.cfg.Token != "" || !ok || s.cfg.Listener == nil && !local.IP.IsLoopback() {
-		return true // a server of somebody else's that other machines reach knows its names
+		return true // an application's own public server checks its names itself
 	}
 	host := r.Host
 	if name, _, err := net.SplitHostPort(host); err == nil {
@@ -211,7 +208,7 @@ func (s *Server) hostAllowed(r *http.Request) bool {
 	return host == "localhost" || net.ParseIP(strings.Trim(host, "[]")) != nil || slices.Contains(s.cfg.Hosts, host)
 }
 
-// countingWriter notes the status of an answer.
+// countingWriter records the status of an answer.
 type countingWriter struct {
 	http.ResponseWriter
 	code  int
@@ -230,5 +227,5 @@ func (c *countingWriter) Write(data []byte) (int, error) {
 	return c.ResponseWriter.Write(data)
 }
 
-// Unwrap gives http.ResponseController what it needs.
+// Unwrap is for http.ResponseController.
 func (c *countingWriter) Unwrap() http.ResponseWriter { return c.ResponseWriter }

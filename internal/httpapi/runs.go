@@ -47,7 +47,7 @@ func (s *Server) parseStart(node *strict.Node) (req control.StartRequest, err er
 	case node.Get("run_id") != nil && body.RunID == "":
 		return req, refusal.New(refusal.Invalid, refusal.CodeBadRunID, "run_id: is empty; leave it out or give a lower-case UUIDv7")
 	case node.Get("task") != nil && body.Task == "":
-		return req, refusal.New(refusal.Invalid, refusal.CodeEmptyTask, "task: is empty; say what is to be done, or leave it out where the agent has a task of its own")
+		return req, refusal.New(refusal.Invalid, refusal.CodeEmptyTask, "task: is empty; describe the task, or leave it out if the agent has its own")
 	case agent == nil:
 	case agent.Kind == strict.String:
 		req.AgentName = agent.Text
@@ -100,7 +100,7 @@ func (s *Server) postDecision(ctx context.Context, r *request) (any, error) {
 	var body struct {
 		CallID   string `json:"call_id"`
 		Decision string `json:"decision"`
-		// Arguments are the text that a tool gets, as a string, or the object itself.
+		// Arguments are an object, or its JSON in a string.
 		Arguments json.RawMessage `json:"arguments"`
 		Reason    string          `json:"reason"`
 		By        string          `json:"by"`
@@ -119,7 +119,7 @@ func (s *Server) postDecision(ctx context.Context, r *request) (any, error) {
 	return s.control.Decide(ctx, r.namespace(), r.id(), d)
 }
 
-// command is a request with {reason?, by?}.
+// command handles a request with {reason?, by?}.
 func command(do func(ctx context.Context, ns, id string, by events.By) (access.Result, error)) func(context.Context, *request) (any, error) {
 	return func(ctx context.Context, r *request) (any, error) {
 		var by events.By
@@ -142,7 +142,7 @@ func (s *Server) postBudget(ctx context.Context, r *request) (any, error) {
 	if err := decodeObject(node, &body); err != nil {
 		return nil, err
 	}
-	if err := agentfile.CheckLimits(node, "", "leave it out to keep the limit that holds"); err != nil {
+	if err := agentfile.CheckLimits(node, "", "leave it out to keep the current limit"); err != nil {
 		return nil, err
 	}
 	return s.control.RaiseBudget(ctx, r.namespace(), r.id(), body.Budget, body.By)
@@ -155,7 +155,7 @@ func (s *Server) postFork(ctx context.Context, r *request) (any, error) {
 	}
 	if keys := r.Header.Values(forking.KeyHeader); len(keys) > 0 {
 		if req.Key = keys[0]; len(keys) > 1 || req.Key == "" {
-			return nil, refusal.New(refusal.Invalid, refusal.CodeBadKey, "%s: must be there once, with 1 to %d visible characters of ASCII", forking.KeyHeader, forking.MaxKey)
+			return nil, refusal.New(refusal.Invalid, refusal.CodeBadKey, "%s: must be given once, with 1 to %d visible ASCII characters", forking.KeyHeader, forking.MaxKey)
 		}
 	}
 	result, err := s.control.Fork(ctx, r.namespace(), r.id(), req)

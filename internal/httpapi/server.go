@@ -1,12 +1,12 @@
-// Package httpapi serves HTTP on top of package control: it starts runs, takes their
-// inputs, and shows what the log says.
+// Package httpapi serves HTTP on top of package control: it starts runs, accepts their inputs,
+// and shows their logs.
 //
-// What it promises to readers: events are the stored bytes, in the log's order; a stream
-// can be resumed at any event and misses none; a reader that is slow or goes away costs a
-// bounded amount of memory for a bounded time and delays nobody else.
+// Events are the stored bytes, in the order of the log. A stream can be resumed at any event
+// and misses none. A slow or lost client costs bounded memory for a bounded time and delays no
+// other client.
 //
-// A request that fails is answered with {code, message} and the fields of its
-// refusal.Error; [statuses] maps its kind to the status.
+// The answer to a failed request is {code, message} and the fields of its refusal.Error.
+// [statuses] maps kinds to statuses.
 package httpapi
 
 import (
@@ -28,29 +28,28 @@ import (
 
 // Config configures a [Server].
 type Config struct {
-	// Control carries out the requests, Feed has what models say. Both required.
+	// Control carries out the requests, Feed has live text. Both required.
 	Control *control.Controller
 	Feed    journal.Feed
 	// Listener is served by Run. Nil: Run serves nothing, see Handler.
 	Listener net.Listener
-	// Token is what requests must present as a bearer token; empty: none.
+	// Token is the bearer token that requests must send. Empty: none.
 	Token string
-	// Hosts are further names under which a server without a token may be
-	// addressed. Localhost and IP addresses always may; other names are refused,
-	// since a web page could take them.
+	// Hosts are host names that requests to a server without a token may use, besides
+	// localhost and IP addresses. Other names are refused: they could belong to a web
+	// page.
 	Hosts []string
-	// Drain is how long requests may go on after Run's context ends. Default 8 s.
+	// Drain is how long requests may take after Run's context ended. Default 8 s.
 	Drain time.Duration
 	// Heartbeat is the interval of comments on event streams. Default 15 s.
 	Heartbeat time.Duration
 	// WriteTimeout is how long one write to a client may take. Default 30 s.
 	WriteTimeout time.Duration
-	// MaxStreams bounds the event streams that are open at once, MaxClientStreams those
-	// of one client, by its remote address. A request beyond them is 429. Default
-	// [MaxStreams] and [MaxClientStreams].
+	// MaxStreams bounds the open event streams, MaxClientStreams those of one remote
+	// address. A request beyond them is 429. Default [MaxStreams] and
+	// [MaxClientStreams].
 	MaxStreams, MaxClientStreams int
-	// Logger gets requests that fail through no fault of the caller's. Default:
-	// discarded.
+	// Logger gets failures that are not the caller's fault. Default: discarded.
 	Logger *slog.Logger
 }
 
@@ -64,7 +63,7 @@ const (
 type Server struct {
 	cfg     Config
 	control *control.Controller
-	// followed is the log as event streams follow it, and frames what they show.
+	// followed is the log that event streams follow, frames are what they send.
 	followed *sharedlog.Log
 	frames   frames
 	streams  openStreams
@@ -109,8 +108,8 @@ func New(cfg Config) (*Server, error) {
 
 func (s *Server) codec() *events.Codec { return s.control.Store.Machine().Codec() }
 
-// Handler returns the handler of all requests, for a server of one's own. Its event
-// streams end with their request, or when Run's context ends.
+// Handler returns the handler of all requests, for another server. Its event streams end with
+// their request, or when Run's context ends.
 func (s *Server) Handler() http.Handler { return s.handler }
 
 // Run serves the listener until ctx ends. Then event streams end at once, requests get
@@ -135,27 +134,26 @@ func (s *Server) Run(ctx context.Context) error {
 	grace, stopGrace := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Drain)
 	defer stopGrace()
 	if err := server.Shutdown(grace); err != nil {
-		s.cfg.Logger.Warn("requests were cut short at the end", "reason", err)
-		_ = server.Close() // its error says only what Shutdown's said
+		s.cfg.Logger.Warn("requests were interrupted by the shutdown", "reason", err)
+		_ = server.Close() // Shutdown's error is enough
 	}
 	<-failed
 	return nil
 }
 
-// ServeWaiting answers on a listener while there is no bus yet: /healthz says that the
-// process lives, everything else 503. The function that it returns ends that and leaves
-// the listener to a [Server]; connections that come in between wait.
+// ServeWaiting serves a listener until the bus is there: /healthz is 200, everything else 503.
+// The returned function stops that and leaves the listener to a [Server]. Connections that
+// come in between wait.
 func ServeWaiting(listener *net.TCPListener) (end func() error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
-		_ = writeJSON(w, http.StatusOK, map[string]string{"status": "ok"}) // a client that is gone cannot be told so
+		_ = writeJSON(w, http.StatusOK, map[string]string{"status": "ok"}) // a client that is gone needs no error
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		writeError(w, refusal.New(refusal.Unavailable, refusal.CodeUnavailable, "waiting for the bus"))
 	})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	// No connection outlives this server: the next request must reach the next
-	// one.
+	// No connection outlives this server: the next request must reach the next one.
 	server.SetKeepAlivesEnabled(false)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(keptOpen{listener}) }()
@@ -169,8 +167,8 @@ func ServeWaiting(listener *net.TCPListener) (end func() error) {
 	}
 }
 
-// keptOpen is a listener that a server cannot close: it only stops accepting,
-// by a deadline in the past.
+// keptOpen is a listener that a server cannot close. Close only stops Accept, by a deadline in
+// the past.
 type keptOpen struct{ *net.TCPListener }
 
 func (l keptOpen) Close() error { return l.SetDeadline(time.Unix(1, 0)) }

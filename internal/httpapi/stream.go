@@ -18,8 +18,8 @@ const (
 	eventToolCallDelta = "tool_call_delta"
 )
 
-// chunkEvent names the event that a chunk goes out as: text has no kind, a piece of
-// a tool call has one. Empty for what is neither.
+// chunkEvent returns the name of the event for a chunk: text has no kind, a part of a tool call
+// has one. It is empty for anything else.
 func chunkEvent(data []byte) string {
 	if !json.Valid(data) {
 		return ""
@@ -27,7 +27,7 @@ func chunkEvent(data []byte) string {
 	var c struct {
 		Kind string `json:"kind"`
 	}
-	_ = json.Unmarshal(data, &c) // what is no object has no kind
+	_ = json.Unmarshal(data, &c) // a value that is not an object has no kind
 	switch c.Kind {
 	case "":
 		return eventChunk
@@ -37,21 +37,20 @@ func chunkEvent(data []byte) string {
 	return ""
 }
 
-// stream writes server-sent events. Each write has its own deadline, so that a
-// client that does not read is dropped. An error means that the client is gone.
+// stream writes server-sent events. Each write has a deadline, so a client that does not read
+// is dropped. An error means that the client is gone.
 type stream struct {
 	s       *Server
 	w       http.ResponseWriter
 	control *http.ResponseController
-	// buf is what is sent next; nil: nothing.
+	// buf is what is sent next. May be nil.
 	buf   *bytes.Buffer
 	began bool
 }
 
-// streamBuffers are buffers of streams: one that waits for events has none.
+// streamBuffers are shared: a stream that waits for events has no buffer.
 var streamBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// out returns the buffer of what is sent next.
 func (st *stream) out() *bytes.Buffer {
 	if st.buf == nil {
 		st.buf = streamBuffers.Get().(*bytes.Buffer)
@@ -63,7 +62,6 @@ func (s *Server) newStream(w http.ResponseWriter) *stream {
 	return &stream{s: s, w: w, control: http.NewResponseController(w)}
 }
 
-// streamHeader begins the answer.
 func streamHeader(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-cache")
@@ -71,7 +69,7 @@ func streamHeader(w http.ResponseWriter) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// end counts the client no more.
+// end stops counting the client.
 func (st *stream) end() {
 	if st.began {
 		st.s.counts.clients.Add(-1)
@@ -84,8 +82,7 @@ func (st *stream) comment() error {
 	return st.flush()
 }
 
-// chunk sends what a part of a model's text or of a call says that the client has
-// not heard.
+// chunk sends the part of a chunk that the client does not have yet.
 func (st *stream) chunk(heard *livetext.Listener, data []byte) error {
 	news, ok := heard.News(data)
 	if !ok {
@@ -95,11 +92,10 @@ func (st *stream) chunk(heard *livetext.Listener, data []byte) error {
 	if name == "" {
 		return nil
 	}
-	return st.event(name, "", oneLine(news)) // anybody may have said it
+	return st.event(name, "", oneLine(news)) // chunks are not trusted
 }
 
-// event sends one event; an empty id leaves the client's as it is. Data is one
-// line.
+// event sends one event. An empty id does not change the client's. data is one line.
 func (st *stream) event(typ, id string, data []byte) error {
 	if err := st.add(typ, id, data); err != nil {
 		return err
@@ -107,8 +103,8 @@ func (st *stream) event(typ, id string, data []byte) error {
 	return st.flush()
 }
 
-// add writes an event to what is sent next. Data that is large is sent as it is,
-// which all clients share, and not copied.
+// add adds an event to what is sent next. Large data, which all clients share, is sent
+// without a copy.
 func (st *stream) add(typ, id string, data []byte) error {
 	buf := st.out()
 	buf.WriteString("event: ")
@@ -133,10 +129,10 @@ func (st *stream) add(typ, id string, data []byte) error {
 	return nil
 }
 
-// together is how much of what comes at the same moment is sent at once, in bytes.
+// together is the size up to which events are sent in one write, in bytes.
 const together = 32 << 10
 
-// flushSome sends what was added, unless more is there to go with it.
+// flushSome sends what was added, unless more is coming.
 func (st *stream) flushSome(more bool) error {
 	if st.buf == nil || more && st.buf.Len() < together {
 		return nil
@@ -144,7 +140,7 @@ func (st *stream) flushSome(more bool) error {
 	return st.flush()
 }
 
-// flush sends what was added, and has nothing wait on the way.
+// flush sends what was added at once.
 func (st *stream) flush() error {
 	if err := st.send(); err != nil {
 		return err
@@ -180,7 +176,7 @@ func (st *stream) sent(err error) error {
 	return err
 }
 
-// state sends the state that the events from a number on begin with; nil is none.
+// state sends the state before the events from a number on. data may be nil.
 func (st *stream) state(data []byte, from uint64) error {
 	if data == nil {
 		return nil
@@ -188,12 +184,11 @@ func (st *stream) state(data []byte, from uint64) error {
 	return st.event("state", strconv.FormatUint(max(from, 1)-1, 10), data)
 }
 
-// oneLine returns a body as it can stand on one line. Bodies that Moorebus wrote
-// are as they are, and not copied; in JSON that somebody else put into the log a
-// line's end is only white space.
+// oneLine returns a body on one line. Bodies that Moorebus wrote are not copied. In other JSON
+// the end of a line is white space.
 func oneLine(body []byte) []byte {
 	if !bytes.ContainsAny(body, "\r\n") {
-		return slices.Clip(body) // nobody appends to it
+		return slices.Clip(body) // an append must copy
 	}
 	line := slices.Clone(body)
 	for i, c := range line {

@@ -5,9 +5,9 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// tail follows a run's records as far as a stream needs to know: how many there are, the
-// name of each, and whether the run has ended. It checks each event against the chain, the
-// table and its subject, as the fold does, but keeps no memory.
+// tail follows a run's records for a stream: it numbers them and knows when the run has ended.
+// It checks each event against the chain, the table and its subject, as the fold does, but
+// keeps no memory.
 type tail struct {
 	table *reducer.Table
 	run   events.Run
@@ -26,14 +26,14 @@ func (s *Server) newTail(run events.Run) tail {
 	return tail{table: table, run: run, state: table.Initial()}
 }
 
-// fits reports whether an event may be where it is. The state that a fork begins in is not
-// checked: only its parent's log says it.
+// fits reports whether an event may be where it is. The state in which a fork begins is not
+// checked: only its parent's log has it.
 func (t *tail) fits(subject string, e *events.Event) bool {
 	s, err := events.ParseSubject(subject)
 	return err == nil && reducer.CheckEdge(t.table, s, e) == nil && (e.Type() != events.TypeForked || t.n == 1)
 }
 
-// advance takes the run's next record.
+// advance applies the run's next record.
 func (t *tail) advance(f *frame) {
 	t.n++
 	prev := t.head
@@ -45,7 +45,7 @@ func (t *tail) advance(f *frame) {
 	}
 	typ := e.Type()
 	if t.forked && t.n == 2 && e.From == t.table.Initial() {
-		// The fork was not legal: whoever read its parent took it for poison.
+		// The fork was not legal: readers of its parent found it to be poison.
 		t.state, t.poisoned = e.From, true
 	}
 	legal := t.fits(f.record.Subject, e) && e.N == t.n && e.Prev == prev && e.From == t.state
