@@ -66,14 +66,14 @@ tools: [{builtin: calculator}, {agent: payer, description: Pays.}]
 	require.NoError(t, run.Start())
 	lines := bufio.NewScanner(stderr)
 	said := until(lines, "Ctrl-C leaves the run waiting")
-	require.Contains(t, said, "agent payer, which answers a call of this run: calculator waits for a human")
+	require.Contains(t, said, "agent payer, in a sub-run: calculator waits for a human")
 	require.NoError(t, run.Process.Signal(os.Interrupt))
 	said += until(lines, "")
 	require.Error(t, run.Wait())
 	require.Equal(t, 130, run.ProcessState.ExitCode(), said)
 	require.NotContains(t, said, "cancelled\n")
 
-	_, after, _ := strings.Cut(said, "To go on:\n")
+	_, after, _ := strings.Cut(said, "To continue:\n")
 	commands := regexp.MustCompile(`(?m)^  moorebus (.*)$`).FindAllStringSubmatch(after, -1)
 	require.Len(t, commands, 3, said)
 	words := func(i int) []string { // the agent's file is the only word that is quoted
@@ -85,7 +85,7 @@ tools: [{builtin: calculator}, {agent: payer, description: Pays.}]
 	}
 	out, err := aside(t, home, words(0)...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	require.Contains(t, string(out), "the run goes on when `moorebus dev` does")
+	require.Contains(t, string(out), "the run continues when `moorebus dev` does")
 
 	dev := aside(t, home, append(words(1), "--listen", "127.0.0.1:0")...)
 	stderr, err = dev.StderrPipe()

@@ -23,10 +23,10 @@ import (
 const MetaRun = "io.moorebus/run"
 
 const (
-	// cancelTimeout bounds the attempt to cancel the run of a call that is over.
+	// cancelTimeout bounds the attempt to cancel the run of a call that has ended.
 	cancelTimeout = 5 * time.Second
-	// startGrace is how long the start of a run goes on whose client has gone: one
-	// that is cut off in the middle may come to be after it was looked for.
+	// startGrace is how long the start of a run continues after its client has gone. A start
+	// that is interrupted could create the run after the attempt to cancel it.
 	startGrace = 5 * time.Second
 )
 
@@ -39,7 +39,6 @@ type outcome struct {
 	Message string       `json:"message,omitempty"`
 }
 
-// call runs an agent to its end.
 func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	if !s.begin() {
 		return nil, errEnding
@@ -52,14 +51,14 @@ func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 	if err != nil {
 		return failed(outcome{Code: "invalid_arguments", Message: err.Error()}), nil
 	}
-	// The id is chosen here, so that the run can be cancelled that nobody hears of.
+	// With the id chosen here, the run can be cancelled even if its start is not answered.
 	run := s.o.Store.Place(s.o.Namespace, s.o.Store.NewID())
 	start := control.StartRequest{AgentName: req.Params.Name, Task: task, Mode: events.ModeTask, RunID: run.ID}
 	if s.o.Agent != nil {
 		start.AgentName, start.Agent = "", s.o.Agent
 	}
 	if err := s.start(ctx, start); err != nil {
-		if begun(err) {
+		if mayExist(err) {
 			s.cancel(ctx, run)
 		}
 		return s.refused(ctx, err)
@@ -72,7 +71,7 @@ func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 	return result(run.ID, mem), nil
 }
 
-// start starts the run, also where the client goes meanwhile.
+// start starts the run, even if the client disconnects meanwhile.
 func (s *Server) start(ctx context.Context, req control.StartRequest) error {
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -84,14 +83,13 @@ func (s *Server) start(ctx context.Context, req control.StartRequest) error {
 	return err
 }
 
-// begun reports whether the run may have begun that could not be started: nobody
-// refused it.
-func begun(err error) bool {
+// mayExist reports whether a run may exist although its start failed with err: the start was
+// not refused.
+func mayExist(err error) bool {
 	var known *refusal.Error
 	return !errors.As(err, &known) || known.Code == refusal.CodeUnavailable
 }
 
-// taskOf reads the arguments.
 func taskOf(arguments json.RawMessage) (string, error) {
 	var in struct {
 		Task *string `json:"task"`
@@ -99,7 +97,7 @@ func taskOf(arguments json.RawMessage) (string, error) {
 	dec := json.NewDecoder(bytes.NewReader(arguments))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&in); err != nil {
-		return "", fmt.Errorf("the arguments do not fit: %w", err)
+		return "", fmt.Errorf("the arguments do not fit the schema: %w", err)
 	}
 	if in.Task == nil {
 		return "", errors.New("the argument task is missing")
@@ -107,7 +105,7 @@ func taskOf(arguments json.RawMessage) (string, error) {
 	return *in.Task, nil
 }
 
-// refused is a run that did not begin.
+// refused is the result of a call whose run did not start.
 func (s *Server) refused(ctx context.Context, err error) (*mcp.CallToolResult, error) {
 	var known *refusal.Error
 	if errors.As(err, &known) {
@@ -119,8 +117,8 @@ func (s *Server) refused(ctx context.Context, err error) (*mcp.CallToolResult, e
 	return nil, err
 }
 
-// follow tells of the run's transitions until it ends.
-func (s *Server) follow(ctx context.Context, run events.Run, tell func(n uint64, what string)) (*reducer.Memory, error) {
+// follow reports the run's transitions until it ends.
+func (s *Server) follow(ctx context.Context, run events.Run, report func(n uint64, line string)) (*reducer.Memory, error) {
 	fold := runlog.NewFold(s.o.Log, s.machine(), run)
 	mem := fold.Memory()
 	var began time.Time
@@ -129,14 +127,14 @@ func (s *Server) follow(ctx context.Context, run events.Run, tell func(n uint64,
 			if began.IsZero() {
 				began = e.Time
 			}
-			tell(e.N, console.EventLine(e, began, false))
+			report(e.N, console.EventLine(e, began, false))
 		}
 		return nil
 	})
 	return mem, err
 }
 
-// notifier tells the client of a call's progress, if it asked for that.
+// notifier returns what reports a call's progress to the client, if it asked for that.
 func notifier(req *mcp.CallToolRequest) func(n uint64, what string) {
 	token := req.Params.GetProgressToken()
 	if token == nil {
@@ -145,22 +143,21 @@ func notifier(req *mcp.CallToolRequest) func(n uint64, what string) {
 	return func(n uint64, what string) {
 		ctx, stop := context.WithTimeout(context.Background(), cancelTimeout)
 		defer stop()
-		// A client that does not take it misses it: nothing rests on it.
+		// A client may miss a notification: nothing depends on it.
 		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: float64(n), Message: what})
 	}
 }
 
-// cancel ends the run of a call whose client does not wait any more.
+// cancel cancels the run of a call whose client has gone.
 func (s *Server) cancel(ctx context.Context, run events.Run) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer stop()
-	_, err := s.o.Control.Cancel(ctx, run.Namespace, run.ID, events.By{Reason: "the MCP client does not wait for it any more"})
+	_, err := s.o.Control.Cancel(ctx, run.Namespace, run.ID, events.By{Reason: "the MCP client no longer waits for it"})
 	if err != nil && !refusal.Is(err, refusal.CodeRunEnded, refusal.CodeRunNotFound) {
-		s.o.Logger.Warn("a run that nobody waits for could not be cancelled, and goes on", "run", run.ID, "reason", err)
+		s.o.Logger.Warn("a run without a client could not be cancelled and continues", "run", run.ID, "reason", err)
 	}
 }
 
-// result is what a run came to.
 func result(id string, mem *reducer.Memory) *mcp.CallToolResult {
 	o := outcome{RunID: id, State: mem.State}
 	switch {

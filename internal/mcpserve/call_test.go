@@ -80,7 +80,7 @@ func served(t *testing.T, wrap func(journal.Log) journal.Log) *Server {
 	require.NoError(t, err)
 	s, err := New(t.Context(), Options{Log: bus, Store: store, Control: g, Namespace: "default", Agent: &a})
 	require.NoError(t, err)
-	t.Cleanup(s.end)
+	t.Cleanup(s.shutDown)
 	return s
 }
 
@@ -150,7 +150,7 @@ func TestCallsWhileTheServerEnds(t *testing.T) {
 			}
 		})
 	}
-	s.end()
+	s.shutDown()
 	s.calls.Wait()
 	callers.Wait()
 	_, err := s.call(t.Context(), request())

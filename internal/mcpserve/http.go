@@ -16,18 +16,18 @@ import (
 // Path is where streamable HTTP is served.
 const Path = "/mcp"
 
-// idleSession is how long a client's session is kept that sends nothing.
+// idleSession is how long an idle client keeps its session.
 const idleSession = time.Hour
 
-// drain is how long calls may go on after ctx has ended: their runs are cancelled.
+// drain is how long calls may take to end after ctx ended: their runs are cancelled.
 const drain = 5 * time.Second
 
-// ServeHTTP serves clients on a listener until ctx ends. With a token every
-// request has to present it as a bearer token. Pages of other sites are refused,
-// and so are names that are not this machine's where it is reached over loopback.
+// ServeHTTP serves clients on a listener until ctx ends. If token is not empty, every request
+// must send it as a bearer token. Cross-origin requests are refused, and over loopback so are
+// requests for other host names.
 func (s *Server) ServeHTTP(ctx context.Context, listener net.Listener, token string) error {
 	defer s.calls.Wait()
-	defer s.end()
+	defer s.shutDown()
 	defer s.watch(ctx)()
 	server := &http.Server{
 		Handler: s.handler(token), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
@@ -40,11 +40,11 @@ func (s *Server) ServeHTTP(ctx context.Context, listener net.Listener, token str
 		return err
 	case <-ctx.Done():
 	}
-	s.end()
+	s.shutDown()
 	grace, stop := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer stop()
 	if err := server.Shutdown(grace); err != nil {
-		_ = server.Close() // its error says only what Shutdown's said
+		_ = server.Close() // Shutdown's error is enough
 	}
 	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -61,7 +61,7 @@ func (s *Server) handler(token string) http.Handler {
 	return http.NewCrossOriginProtection().Handler(mux)
 }
 
-// authorized lets requests with the token pass, if there is one.
+// authorized refuses requests without the token, if there is one.
 func authorized(token string, next http.Handler) http.Handler {
 	if token == "" {
 		return next
@@ -72,7 +72,7 @@ func authorized(token string, next http.Handler) http.Handler {
 		got := sha256.Sum256([]byte(strings.TrimSpace(given)))
 		if !strings.EqualFold(scheme, "bearer") || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, "a token is needed: send Authorization: Bearer TOKEN", http.StatusUnauthorized)
+			http.Error(w, "a token is required: send Authorization: Bearer TOKEN", http.StatusUnauthorized)
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -22,27 +22,26 @@ import (
 )
 
 const (
-	// refreshEvery is how often the stored agents are looked at, so that clients
-	// hear of new ones.
+	// refreshEvery is how often the server lists the stored agents to tell clients of new
+	// ones.
 	refreshEvery = 10 * time.Second
-	// refreshTimeout bounds one look, for which clients wait when they list tools.
+	// refreshTimeout bounds one listing, for which clients that list tools wait.
 	refreshTimeout = 5 * time.Second
 )
 
-// Options say what is offered.
+// Options configure a [Server].
 type Options struct {
-	// Log and Store are where the runs are, Control starts and cancels them. All
-	// required.
+	// Log and Store hold the runs, Control starts and cancels them. All required.
 	Log     journal.Log
 	Store   *runlog.Store
 	Control *control.Controller
 	// Namespace is that of agents and runs.
 	Namespace string
-	// Agent is the one agent that is offered; nil: stored ones.
+	// Agent is the only agent that is offered. Nil: stored agents.
 	Agent *events.Agent
-	// Names are the stored agents that are offered; empty: all.
+	// Names are the stored agents that are offered. Empty: all.
 	Names []string
-	// Logger gets what clients are not told. Default: discarded.
+	// Logger gets errors that clients do not get. Default: discarded.
 	Logger *slog.Logger
 }
 
@@ -54,20 +53,19 @@ type Server struct {
 	refreshing sync.Mutex
 	// offered is the description of each agent that is a tool.
 	offered map[string]string
-	// beginning guards closed: no call begins once the calls are waited for.
+	// beginning guards closed: no call begins after the server waits for the calls.
 	beginning sync.Mutex
 	closed    bool
 	calls     sync.WaitGroup
-	// ending ends the calls; stop does it.
+	// ending is the context of the calls, stop ends it.
 	ending context.Context
 	stop   context.CancelFunc
 }
 
-// errEnding answers calls that come when the server is about to end.
-var errEnding = errors.New("the server ends; call again when it is back")
+// errEnding is the answer to calls while the server ends.
+var errEnding = errors.New("the server is shutting down; call again when it is back")
 
-// begin counts a call that is under way until calls.Done. It reports false where the
-// server ends.
+// begin counts a call until calls.Done. It returns false if the server is ending.
 func (s *Server) begin() bool {
 	s.beginning.Lock()
 	defer s.beginning.Unlock()
@@ -78,16 +76,16 @@ func (s *Server) begin() bool {
 	return true
 }
 
-// end ends the calls and lets none begin.
-func (s *Server) end() {
+// shutDown ends the calls in flight and refuses new ones.
+func (s *Server) shutDown() {
 	s.beginning.Lock()
 	defer s.beginning.Unlock()
 	s.closed = true
 	s.stop()
 }
 
-// New makes a server and looks for the agents. A stored agent that is named and not
-// there is an error.
+// New returns a server that offers the agents. A name in [Options] without a stored agent is
+// an error.
 func New(ctx context.Context, o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -115,21 +113,21 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// Serve serves one client until it goes or ctx ends, and returns when the runs of
-// its calls have ended. Use a server once.
+// Serve serves one client until it disconnects or ctx ends, and returns when the runs of its
+// calls have ended. Use a server once.
 func (s *Server) Serve(ctx context.Context, t mcp.Transport) error {
 	defer s.calls.Wait()
-	defer s.end()
+	defer s.shutDown()
 	defer s.watch(ctx)()
-	defer context.AfterFunc(ctx, s.end)()
+	defer context.AfterFunc(ctx, s.shutDown)()
 	err := s.mcp.Run(ctx, t)
 	if ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, mcp.ErrConnectionClosed) {
-		return nil // it was asked to end, or the client went
+		return nil // ctx ended, or the client disconnected
 	}
 	return err
 }
 
-// watch looks for other agents until stop is called.
+// watch refreshes the offered agents until stop is called.
 func (s *Server) watch(ctx context.Context) (stop func()) {
 	if s.o.Agent != nil {
 		return func() {}
@@ -144,25 +142,25 @@ func (s *Server) watch(ctx context.Context) (stop func()) {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				s.look(ctx)
+				s.tryRefresh(ctx)
 			}
 		}
 	})
 	return func() { cancel(); watcher.Wait() }
 }
 
-// fresh has clients that list the tools see the agents as they are.
+// fresh is middleware that refreshes the agents before a client lists tools.
 func (s *Server) fresh(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		if method == "tools/list" && s.o.Agent == nil {
-			s.look(ctx)
+			s.tryRefresh(ctx)
 		}
 		return next(ctx, method, req)
 	}
 }
 
-// look is refresh where a failure leaves what there was.
-func (s *Server) look(ctx context.Context) {
+// tryRefresh is refresh. If it fails, the agents stay as they were.
+func (s *Server) tryRefresh(ctx context.Context) {
 	ctx, stop := context.WithTimeout(ctx, refreshTimeout)
 	defer stop()
 	if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
@@ -170,7 +168,7 @@ func (s *Server) look(ctx context.Context) {
 	}
 }
 
-// refresh makes tools of the stored agents.
+// refresh offers the stored agents as tools.
 func (s *Server) refresh(ctx context.Context) error {
 	s.refreshing.Lock()
 	defer s.refreshing.Unlock()
@@ -210,7 +208,7 @@ func (s *Server) description(ctx context.Context, name string) string {
 // taskSchema is the input of every tool.
 var taskSchema = json.RawMessage(`{"type":"object","properties":{"task":{"type":"string","description":"What the agent is to do, with everything that it has to know."}},"required":["task"],"additionalProperties":false}`)
 
-// offer makes a tool of an agent, if it is not one yet with that description.
+// offer adds the tool of an agent, unless it exists with this description.
 func (s *Server) offer(name, description string) {
 	if known, there := s.offered[name]; there && known == description {
 		return
@@ -222,5 +220,4 @@ func (s *Server) offer(name, description string) {
 	s.mcp.AddTool(&mcp.Tool{Name: name, Description: description, InputSchema: taskSchema}, s.call)
 }
 
-// machine folds what the store's runs hold.
 func (s *Server) machine() *reducer.Machine { return s.o.Store.Machine() }

@@ -12,16 +12,15 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// The codes of JSON-RPC for a line that is no message.
+// The codes of JSON-RPC for a line that is not a message.
 const (
 	codeParseError     = -32700
 	codeInvalidRequest = -32600
 )
 
-// Lines is a transport over a client's lines, one message each, or a batch of them,
-// whose messages are answered one by one: where the protocol's version has batches
-// no more, the SDK would end the connection. A line that is none is answered with an
-// error and skipped: the connection outlives it.
+// Lines returns a transport over lines. A line is a message, or a batch whose messages are
+// answered one by one: the SDK would end the connection if the protocol's version has no
+// batches. A line that is not a message is answered with an error, and the connection stays.
 func Lines(in io.Reader, out io.Writer) mcp.Transport {
 	answers := &lineWriter{out: out}
 	return &mcp.IOTransport{Reader: &lineReader{in: bufio.NewReaderSize(in, 64<<10), answers: answers}, Writer: answers}
@@ -41,7 +40,7 @@ func (w *lineWriter) Write(data []byte) (int, error) {
 
 func (w *lineWriter) Close() error { return nil }
 
-// refuse answers what has no id that could be read.
+// refuse answers a message whose id cannot be read.
 func (w *lineWriter) refuse(code int, reason string) error {
 	data, err := json.Marshal(map[string]any{
 		"jsonrpc": "2.0", "id": nil, "error": map[string]any{"code": code, "message": reason},
@@ -53,7 +52,7 @@ func (w *lineWriter) refuse(code int, reason string) error {
 	return err
 }
 
-// lineReader reads messages, a line each.
+// lineReader reads one message per line.
 type lineReader struct {
 	in      *bufio.Reader
 	answers *lineWriter
@@ -73,14 +72,14 @@ func (r *lineReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close leaves the reader below open: a read of stdin cannot be ended.
+// Close leaves the reader below open: a read of stdin cannot be interrupted.
 func (r *lineReader) Close() error { return nil }
 
 // errTooLong is a line that is longer than any message.
 var errTooLong = errors.New("the line is too long")
 
-// line returns the messages of the next line, nothing if there is none, which is
-// answered then.
+// line returns the messages of the next line. It answers a line without any and returns
+// nothing.
 func (r *lineReader) line() ([]byte, error) {
 	line, err := r.bounded()
 	text := bytes.TrimSpace(line)
@@ -99,7 +98,7 @@ func (r *lineReader) line() ([]byte, error) {
 	return messages, nil
 }
 
-// bounded reads up to the end of a line. Of one that is too long nothing is kept.
+// bounded reads to the end of a line. A line that is too long is discarded.
 func (r *lineReader) bounded() ([]byte, error) {
 	var line []byte
 	long := false
@@ -113,15 +112,15 @@ func (r *lineReader) bounded() ([]byte, error) {
 		case long && (err == nil || errors.Is(err, io.EOF)):
 			return nil, errTooLong
 		case len(bytes.TrimSpace(line)) > 0 && errors.Is(err, io.EOF):
-			return line, nil // the last line has no end
+			return line, nil // the last line has no line end
 		default:
 			return line, err
 		}
 	}
 }
 
-// messagesOf returns the messages of a line of JSON, one a line, or why it is no
-// message, and no batch of messages.
+// messagesOf returns the messages of a line of JSON, one per line, or why it is neither a
+// message nor a batch.
 func messagesOf(text []byte) ([]byte, error) {
 	messages := []json.RawMessage{text}
 	if text[0] == '[' {

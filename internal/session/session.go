@@ -1,10 +1,8 @@
-// Package session carries one run in front of a person: it shows the
-// transitions as they happen and the model's words as they come, asks for the
-// next message where the run waits for one, and says how it ended. On Ctrl-C it
-// cancels the run, or leaves it as it is if it waits for a person.
+// Package session shows one run to a person: its transitions and the model's text as they
+// happen. It asks for the next message if the run waits for one, and reports how the run
+// ended. Ctrl-C cancels the run, or leaves it as it is if it waits for a person.
 //
-// Everything that is shown goes to one writer (stderr); what the run answered
-// goes to another (stdout) and stands there alone.
+// Answers go to one writer (stdout), everything else to another (stderr).
 package session
 
 import (
@@ -37,23 +35,22 @@ type Options struct {
 	Bus     Bus
 	Control *control.Controller
 	Machine *reducer.Machine
-	// In gives the user's further messages, a line each; its end closes the
-	// conversation.
+	// In has the user's further messages, one per line. Its end closes the conversation.
 	In io.Reader
 	// Out gets answers, Show everything else.
 	Out, Show io.Writer
-	// Outputs is told what the run does; Out gets nothing then. May be nil.
+	// Outputs gets the run's outputs, and Out gets nothing then. May be nil.
 	Outputs func(output.Output)
-	// Live shows a line that changes while the run works; for terminals.
+	// Live shows a line that changes while the run works, for terminals.
 	Live bool
-	// Color marks what is shown with colours.
+	// Color colours what Show gets.
 	Color bool
-	// Columns returns how wide the terminal is; required if Live.
+	// Columns returns the width of the terminal. Required if Live.
 	Columns func() int
-	// Where is what the commands that are shown need to find the run, such as
-	// --data DIR; may be empty.
+	// Where are the flags with which the commands that are shown find the run, such as
+	// --data DIR. May be empty.
 	Where string
-	// Prompt stands before a message is read; empty where nobody looks.
+	// Prompt is shown before a message is read. May be empty.
 	Prompt string
 	// CancelTimeout bounds the attempt to cancel the run. Default 5 s.
 	CancelTimeout time.Duration
@@ -67,26 +64,25 @@ type Session struct {
 	mem  *reducer.Memory // the fold's
 	view *view
 	in   *bufio.Scanner
-	// heard is what the model is saying.
+	// heard is the model's text as it comes.
 	heard *livetext.Listener
-	// stream tells outputs, nil if nobody wants them.
+	// stream makes outputs; nil without Options.Outputs.
 	stream *output.Stream
 	waits  waits
 }
 
-// Outcome is how the run ended, or how it was left.
+// Outcome is how the session ended.
 type Outcome struct {
 	State events.State
-	// Err is why a run ended in Error, nil otherwise.
+	// Err is why the run ended in error, or nil.
 	Err *reducer.RunError
-	// Waits is what the run waits for, or a run that answers a call of it, if it was
-	// left waiting for a person; then it has not ended.
+	// Waits is what the run and its sub-runs wait for, if the run was left waiting for a
+	// person. Then it has not ended.
 	Waits []Wait
 }
 
-// Watch follows the run from its first event to its last. If ctx ends before, a run
-// that waits for a person is left as it is; any other is cancelled, and its outcome
-// is that.
+// Watch follows the run from its first event to its last. If ctx ends before that, a run that
+// waits for a person is left as it is, and any other is cancelled.
 func Watch(ctx context.Context, run events.Run, o Options) (Outcome, error) {
 	if o.Machine == nil {
 		o.Machine = reducer.NewMachine(reducer.MachineOptions{})
@@ -126,7 +122,6 @@ func Watch(ctx context.Context, run events.Run, o Options) (Outcome, error) {
 	return Outcome{State: s.mem.State, Err: s.mem.Error}, nil
 }
 
-// follow shows the run's events until it ends.
 func (s *Session) follow(ctx context.Context) error {
 	return s.fold.Follow(ctx, s.run, func(rec journal.Record, e *events.Event, refused error) error {
 		s.show(ctx, rec, e, refused)
@@ -134,13 +129,13 @@ func (s *Session) follow(ctx context.Context) error {
 	})
 }
 
-// show shows the run's last record: its event, or why it is no legal one.
+// show shows the run's last record: its event, or why it is not a legal event.
 func (s *Session) show(ctx context.Context, rec journal.Record, e *events.Event, refused error) {
 	if refused != nil {
 		s.view.line("! " + refused.Error())
 		return
 	}
-	message, _ := livetext.MessageOf(rec.Body) // its text is shown from the event
+	message, _ := livetext.MessageOf(rec.Body) // the event shows its text
 	s.heard.Over(message)
 	s.view.event(e, s.mem)
 	if s.stream != nil {
@@ -152,18 +147,18 @@ func (s *Session) show(ctx context.Context, rec journal.Record, e *events.Event,
 	case *events.LLMMessageComplete:
 		s.answer(p.Content)
 	}
-	s.see(ctx, s.mem, e)
+	s.noteWaits(ctx, s.mem, e)
 }
 
 func (s *Session) answer(text string) {
 	if s.stream != nil {
-		return // it is among the outputs
+		return // the outputs have it
 	}
 	s.view.clear()
 	_, _ = fmt.Fprintln(s.o.Out, text)
 }
 
-// converse gives the run its next message where it waits for one.
+// converse gives the run its next message if it waits for one.
 func (s *Session) converse(ctx context.Context) error {
 	if s.mem.State != events.WaitingForUser {
 		return nil
@@ -182,8 +177,8 @@ func (s *Session) converse(ctx context.Context) error {
 	return err
 }
 
-// read waits for a line that is not empty. A reader cannot be interrupted, so on
-// a signal it is left behind; the process ends soon after.
+// read waits for a line that is not empty. A read cannot be interrupted. After a signal its
+// goroutine stays until the process ends, which is soon.
 func (s *Session) read(ctx context.Context) (string, error) {
 	type line struct {
 		text string
@@ -212,13 +207,13 @@ func (s *Session) read(ctx context.Context) (string, error) {
 	}
 }
 
-// cancel ends the run by an event and shows what came of it.
+// cancel cancels the run and shows the events that follow.
 func (s *Session) cancel(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), s.o.CancelTimeout)
 	defer stop()
 	_, err := s.o.Control.Cancel(ctx, s.run.Namespace, s.run.ID, events.By{Reason: "interrupted"})
 	if err != nil && !refusal.Is(err, refusal.CodeRunEnded) {
-		return fmt.Errorf("the run could not be cancelled and may go on: %w", err)
+		return fmt.Errorf("the run could not be cancelled and may continue: %w", err)
 	}
 	for rec, err := range s.o.Bus.Read(ctx, s.run, 0) {
 		if err != nil {

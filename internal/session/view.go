@@ -12,12 +12,12 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// view writes lines and, on a terminal, one line below them that changes: what
-// the run does, for how long, and the end of what the model is saying.
+// view writes lines. On a terminal it keeps one live line below them: the state, for how long,
+// and the end of the model's text.
 type view struct {
 	w           io.Writer
 	live, color bool
-	// columns returns how wide the terminal is.
+	// columns returns the width of the terminal.
 	columns func() int
 
 	mu      sync.Mutex
@@ -31,15 +31,14 @@ type view struct {
 
 var frames = []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"}
 
-// maxSaid is how many characters of the model's last words are kept for the live
-// line.
+// maxSaid is how many characters of the model's text are kept for the live line.
 const maxSaid = 200
 
 func newView(w io.Writer, live, color bool, columns func() int) *view {
 	return &view{w: w, live: live, color: color, columns: columns, since: time.Now(), state: events.Idle}
 }
 
-// start keeps the live line moving until stop is called.
+// start refreshes the live line until stop is called.
 func (v *view) start() (stop func()) {
 	if !v.live {
 		return func() {}
@@ -95,8 +94,7 @@ func (v *view) words(again bool, text string) {
 	v.draw()
 }
 
-// tail returns the end of a text on one line, as it is shown in a number of
-// columns.
+// tail returns the end of a text, on one line that fits a number of columns.
 func tail(text string, columns int) string {
 	shown := []rune(console.Plain(text))
 	first := len(shown)
@@ -114,7 +112,6 @@ func (v *view) prompt(text string) {
 	_, _ = io.WriteString(v.w, text)
 }
 
-// clear takes the live line away.
 func (v *view) clear() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -134,8 +131,7 @@ func (v *view) draw() {
 	}
 	v.erase()
 	doing := fmt.Sprintf("%s %s %4.1fs  ", frames[v.frame%len(frames)], v.state, time.Since(v.since).Seconds())
-	// A line that wraps could not be erased, and a character in the last column wraps
-	// on some terminals.
+	// A wrapped line cannot be erased, and some terminals wrap after the last column.
 	left := v.columns() - 1
 	for _, r := range doing {
 		left -= terminal.Width(r)

@@ -16,21 +16,19 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Wait is something that a run waits for and only a person can give.
+// Wait is something that a run waits for and that only a person can give.
 type Wait struct {
-	// Run is the run that waits: the one that is watched, or one that answers a call
-	// of it, directly or through others.
+	// Run is the run that waits: the watched run, or a sub-run of any depth.
 	Run string
 	// Agent is the name of its agent.
 	Agent string
-	// Request is the call that waits for a decision; nil: the run waits for its user's
-	// next message.
+	// Request is the call that waits for a decision. Nil: the run waits for its user's next
+	// message.
 	Request *events.Request
 }
 
-// Commands returns the commands that give the run what it waits for, the usual one
-// first. where is what they need to find the run, such as --data DIR; it may be
-// empty.
+// Commands returns the commands that give the run what it waits for, the usual one first.
+// where are the flags that they need to find the run, such as --data DIR. It may be empty.
 func (w Wait) Commands(where string) []string {
 	if where != "" {
 		where = " " + where
@@ -46,25 +44,24 @@ func (w Wait) Commands(where string) []string {
 	return []string{fmt.Sprintf("moorebus approve %s%s", call, where), reject}
 }
 
-// waits are what a run and its sub-runs wait for, and who watches them.
 type waits struct {
 	mu    sync.Mutex
-	order []string // the runs, as they came up
+	order []string // the runs, in the order in which they were found
 	of    map[string][]Wait
-	// watching counts the followers of the runs that answer calls.
+	// watching counts the followers of sub-runs.
 	watching sync.WaitGroup
 }
 
-// see notes what the run or a sub-run waits for now, shows what it has just begun to
-// ask, and has the runs watched that answer its calls.
-func (s *Session) see(ctx context.Context, mem *reducer.Memory, e *events.Event) {
+// noteWaits notes what the run or a sub-run waits for now, shows a request that e makes, and
+// watches the run's own sub-runs.
+func (s *Session) noteWaits(ctx context.Context, mem *reducer.Memory, e *events.Event) {
 	var all []Wait
 	for _, id := range decisions.Undecided(mem.PendingApproval) {
 		if mem.State != events.WaitingForHuman {
-			break // it ended, and what was asked for stays in its memory
+			break // the run ended, and its memory keeps the request
 		}
 		i := slices.IndexFunc(mem.PendingApproval.Requests, func(r events.Request) bool { return r.CallID == id })
-		request := mem.PendingApproval.Requests[i] // the memory goes on
+		request := mem.PendingApproval.Requests[i] // a copy: the memory changes
 		all = append(all, Wait{mem.RunID, mem.Control.Agent.Name, &request})
 	}
 	if mem.State == events.WaitingForUser {
@@ -81,32 +78,32 @@ func (s *Session) see(ctx context.Context, mem *reducer.Memory, e *events.Event)
 	s.waits.mu.Unlock()
 	if _, asks := e.Data.(*events.HumanApprovalRequired); asks {
 		for _, w := range all {
-			s.ask(w)
+			s.showRequest(w)
 		}
 	}
 	for _, call := range mem.Delegated() {
-		s.attend(ctx, events.ChildID(mem.RunID, call))
+		s.watchSubrun(ctx, events.ChildID(mem.RunID, call))
 	}
 }
 
-// ask shows what a run asks of people.
-func (s *Session) ask(w Wait) {
+// showRequest shows what a run asks a person.
+func (s *Session) showRequest(w Wait) {
 	who := ""
 	if w.Run != s.run.ID {
-		who = fmt.Sprintf("agent %s, which answers a call of this run: ", w.Agent)
+		who = fmt.Sprintf("agent %s, in a sub-run: ", w.Agent)
 	}
 	commands := w.Commands(s.o.Where)
 	if w.Request.Asks {
 		s.view.line(fmt.Sprintf("%s%s asks: %s\n  answer it with `%s`; Ctrl-C leaves the run waiting", who, w.Request.Tool, console.Plain(w.Request.Reason), commands[0]))
 		return
 	}
-	s.view.line(fmt.Sprintf("%s%s waits for a human\n  `%s` lets it run, `%s` does not; Ctrl-C leaves the run waiting",
+	s.view.line(fmt.Sprintf("%s%s waits for a human\n  `%s` runs it, `%s` does not; Ctrl-C leaves the run waiting",
 		who, w.Request.Tool, commands[0], commands[1]))
 }
 
-// attend watches a run that answers a call, from its beginning to its end, unless it
-// is being watched. It may not have been started yet.
-func (s *Session) attend(ctx context.Context, id string) {
+// watchSubrun follows a sub-run from its beginning to its end, unless it is followed already.
+// The sub-run may not have started yet.
+func (s *Session) watchSubrun(ctx context.Context, id string) {
 	s.waits.mu.Lock()
 	defer s.waits.mu.Unlock()
 	if id == "" || slices.Contains(s.waits.order, id) {
@@ -114,23 +111,22 @@ func (s *Session) attend(ctx context.Context, id string) {
 	}
 	s.waits.order = append(s.waits.order, id)
 	s.waits.watching.Go(func() {
-		if err := s.watchChild(ctx, events.NewRun(s.run.Namespace, id, s.o.Bus.Shards())); err != nil && ctx.Err() == nil {
-			s.view.line(fmt.Sprintf("! run %s, which answers a call of this one, cannot be watched: %s", id, err))
+		if err := s.followSubrun(ctx, events.NewRun(s.run.Namespace, id, s.o.Bus.Shards())); err != nil && ctx.Err() == nil {
+			s.view.line(fmt.Sprintf("! sub-run %s cannot be watched: %s", id, err))
 		}
 	})
 }
 
-func (s *Session) watchChild(ctx context.Context, run events.Run) error {
+func (s *Session) followSubrun(ctx context.Context, run events.Run) error {
 	fold := runlog.NewFold(s.o.Bus, s.o.Machine, run)
 	return fold.Follow(ctx, run, func(_ journal.Record, e *events.Event, refused error) error {
 		if refused == nil {
-			s.see(ctx, fold.Memory(), e)
+			s.noteWaits(ctx, fold.Memory(), e)
 		}
 		return nil
 	})
 }
 
-// waiting returns what the run and those that answer its calls wait for.
 func (s *Session) waiting() []Wait {
 	s.waits.mu.Lock()
 	defer s.waits.mu.Unlock()
@@ -141,11 +137,11 @@ func (s *Session) waiting() []Wait {
 	return all
 }
 
-// Detached says for people how a run goes on that was left waiting. keptIn is where
-// the run is stored, serve the command that works on the runs there.
+// Detached tells a person how to continue a run that was left waiting. keptIn is where the
+// run is stored, serve the command that works on the runs there.
 func (o Outcome) Detached(run, keptIn, serve, where string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "run %s waits for a person, so it was not cancelled. It stays in %s.\nTo go on:\n", run, keptIn)
+	fmt.Fprintf(&b, "run %s waits for a person, so it was not cancelled. It stays in %s.\nTo continue:\n", run, keptIn)
 	for _, w := range o.Waits {
 		commands := w.Commands(where)
 		fmt.Fprintf(&b, "  %s\n", commands[0])

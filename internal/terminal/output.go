@@ -1,9 +1,8 @@
-// Package terminal stands between what runs say and the terminals of people. The
-// commands write to [Stdout] and [Stderr] alone, which make visible what would
-// control a terminal. Only what [Style] and [EraseLine] return controls it, so a
-// place that forgets to look at its text is safe.
+// Package terminal keeps the text of runs from controlling terminals. Commands write only to
+// [Stdout] and [Stderr], which show control characters as escapes. Only the results of [Style]
+// and [EraseLine] control the terminal, so code that does not check its text is safe too.
 //
-// What is no terminal (a pipe, a file) gets every byte as it is.
+// Pipes and files get every byte unchanged.
 package terminal
 
 import (
@@ -17,24 +16,23 @@ import (
 	"golang.org/x/term"
 )
 
-// Stdout and Stderr are the process's own.
+// Stdout and Stderr are those of the process.
 var (
 	Stdout = New(os.Stdout)
 	Stderr = New(os.Stderr)
 )
 
-// mark begins what we ourselves want of a terminal. It is another one in each
-// process, so no text that comes from elsewhere has it.
+// mark begins our own control sequences. It is random in each process, so foreign text does
+// not hold it.
 var mark = "\x1b" + rand.Text()
 
-// Style returns text in a style, given as the parameters of the SGR sequence, such
-// as 1 for bold. It is for an [Output] that is a terminal.
+// Style returns styled text for an [Output] that is a terminal. parameters are those of the
+// SGR sequence, such as 1 for bold.
 func Style(parameters, text string) string {
 	return mark + "[" + parameters + "m" + text + mark + "[0m"
 }
 
-// EraseLine returns what takes the current line of a terminal away. It is for an
-// [Output] that is a terminal.
+// EraseLine returns what erases the current line of an [Output] that is a terminal.
 func EraseLine() string { return mark + "[K" }
 
 // Output is a file that may be a terminal. It is safe for concurrent use.
@@ -44,25 +42,25 @@ type Output struct {
 
 	mu sync.Mutex
 	w  io.Writer
-	// held are the first bytes of a character whose rest is yet to be written.
+	// held are the first bytes of an incomplete character.
 	held []byte
 }
 
-// New returns the output to a file.
+// New returns the output of a file.
 func New(f *os.File) *Output {
 	return &Output{file: f, w: f, terminal: term.IsTerminal(int(f.Fd()))}
 }
 
-// IsTerminal reports whether somebody looks at the output.
+// IsTerminal reports whether the output is a terminal.
 func (o *Output) IsTerminal() bool { return o.terminal }
 
-// Color reports whether text may be styled: the output is a terminal that can, and
-// NO_COLOR is not set. getenv is os.Getenv, or a test's.
+// Color reports whether text may be styled: the output is a terminal with styles, and NO_COLOR
+// is not set. getenv is os.Getenv.
 func (o *Output) Color(getenv func(string) string) bool {
 	return o.terminal && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
 }
 
-// Columns returns the width of the terminal, 80 where it is not known.
+// Columns returns the width of the terminal, 80 if it is unknown.
 func (o *Output) Columns() int {
 	if o.file != nil {
 		if columns, _, err := term.GetSize(int(o.file.Fd())); err == nil && columns > 0 {
@@ -72,8 +70,8 @@ func (o *Output) Columns() int {
 	return 80
 }
 
-// Write writes data, to a terminal as [Visible] shows it. A character may come in
-// several writes.
+// Write writes data, to a terminal as [Visible] shows it. A character may be split over
+// writes.
 func (o *Output) Write(data []byte) (int, error) {
 	if !o.terminal {
 		return o.w.Write(data)
@@ -101,17 +99,16 @@ func (o *Output) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// Flush writes what is held of a character that was never completed. Call it when
-// nothing more is written.
+// Flush writes the held bytes of an incomplete character. Call it after the last write.
 func (o *Output) Flush() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	_, _ = io.WriteString(o.w, Visible(string(o.held))) // there is nobody left to tell
+	_, _ = io.WriteString(o.w, Visible(string(o.held))) // the process ends: there is no caller for the error
 	o.held = nil
 }
 
-// own returns the control sequence for what we made at the beginning of text, and
-// the length of the latter; 0 if text begins otherwise.
+// own returns the control sequence for our own mark at the beginning of text, and the length
+// of the mark; 0 if text begins otherwise.
 func own(text []byte) (sequence []byte, size int) {
 	rest, found := bytes.CutPrefix(text, []byte(mark+"["))
 	if !found {

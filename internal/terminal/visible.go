@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// Visible returns text in which everything is visible that could control a
-// terminal, turn the writing direction or end a line unseen: control characters but
-// for line feeds and tabs, bidi controls, U+2028 and U+2029, and bytes that are not
-// UTF-8 stand as escapes, such as \x1b. JSON stays JSON with the same value.
+// Visible returns text with escapes such as \x1b for everything that could control a terminal,
+// change the writing direction, or end a line unseen: control characters except line feeds and
+// tabs, bidi controls, U+2028, U+2029, and bytes that are not UTF-8. JSON stays JSON with the
+// same value.
 func Visible(text string) string {
 	if !strings.ContainsFunc(text, hidden) {
 		return text
@@ -24,8 +24,8 @@ func Visible(text string) string {
 	return string(shown)
 }
 
-// appendVisible appends the first character of text, which is not empty, and
-// returns its length too.
+// appendVisible appends the first character of text, which must not be empty, and returns its
+// length in text.
 func appendVisible(shown, text []byte) ([]byte, int) {
 	r, size := utf8.DecodeRune(text)
 	switch {
@@ -36,12 +36,12 @@ func appendVisible(shown, text []byte) ([]byte, int) {
 	case r < ' ':
 		return fmt.Appendf(shown, `\x%02x`, r), size
 	}
-	// JSON may hold these as they are, and then this means the same there.
+	// JSON may hold these characters unescaped; there the escape means the same.
 	return fmt.Appendf(shown, `\u%04x`, r), size
 }
 
-// hidden reports whether a character must not reach a terminal. What is not UTF-8
-// counts, and with it, for [Visible] to look closer, the character U+FFFD.
+// hidden reports whether a character must not reach a terminal, or may be a byte that is not
+// UTF-8, which decodes as U+FFFD.
 func hidden(r rune) bool {
 	switch {
 	case r == '\n' || r == '\t':
@@ -52,7 +52,7 @@ func hidden(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' || r == utf8.RuneError
 }
 
-// Width returns how many columns a character takes at most.
+// Width returns the largest number of columns that a character may take.
 func Width(r rune) int {
 	switch {
 	case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
