@@ -57,7 +57,6 @@ stored. FILE - is stdin. Tools in a file are ignored: they belong to an actor.`,
 	return cmd
 }
 
-// definition is an agent as its file has it.
 type definition struct {
 	file, name string
 	data       []byte
@@ -65,7 +64,6 @@ type definition struct {
 	tools      bool
 }
 
-// readDefinitions reads and checks the agents of a file.
 func readDefinitions(stdin io.Reader, file string) ([]definition, error) {
 	data, err := readAll(stdin, file)
 	if err != nil {
@@ -74,7 +72,7 @@ func readDefinitions(stdin io.Reader, file string) ([]definition, error) {
 	options := agentfile.Options{CheckScript: scripted.CheckScript, CheckSchema: schema.Check}
 	docs, err := agentfile.ParseFile(data, options)
 	if err == nil && docs.Agent == nil {
-		err = errors.New("holds no agent; an agent has at least a name and llm")
+		err = errors.New("contains no agent; an agent has at least a name and llm")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
@@ -88,7 +86,7 @@ func readDefinitions(stdin io.Reader, file string) ([]definition, error) {
 	}
 	var all []definition
 	for _, node := range nodes {
-		// What is no definition is the document with the tools.
+		// The document that is not a definition has the tools.
 		if a, err := agentfile.DecodeDefinition(node, "", options); err == nil {
 			all = append(all, definition{file: file, name: a.Name, data: agentfile.Marshal(a), format: agentfile.JSON})
 		}
@@ -97,7 +95,7 @@ func readDefinitions(stdin io.Reader, file string) ([]definition, error) {
 	return all, nil
 }
 
-// readAll reads a file, or stdin, as far as a definition may be long.
+// readAll reads a file or stdin, up to one byte more than a definition may have.
 func readAll(stdin io.Reader, file string) ([]byte, error) {
 	if file == "-" {
 		return io.ReadAll(io.LimitReader(stdin, agentfile.MaxSize+1))
@@ -118,7 +116,7 @@ func (c *client) putAgents(ctx context.Context, definitions []definition) error 
 			return fmt.Errorf("%s: %w", d.file, err)
 		}
 		if stored = append(stored, info); d.tools {
-			c.notef("%s: the tools in it are not stored; give them to an actor: actor --tools %s", d.file, d.file)
+			c.notef("%s: its tools are not stored; give them to an actor: actor --tools %s", d.file, d.file)
 		}
 	}
 	return console.Agents(c.out, c.format, stored)

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -24,8 +25,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// clientFlags are the flags of commands that look at runs or give them
-// something: where the bus is, the log, and -o.
+// clientFlags are the flags of commands that read or change runs: the bus, the log
+// output, and -o.
 type clientFlags struct {
 	bus     *cli.BusFlags
 	log     *cli.LogFlags
@@ -66,7 +67,7 @@ type client struct {
 	machine   *reducer.Machine
 	store     *runlog.Store
 	namespace string
-	// only is the namespace if somebody named one, else empty.
+	// only is the namespace if a flag or a variable names it, else empty.
 	only   string
 	format console.Format
 	out    io.Writer
@@ -78,11 +79,11 @@ type client struct {
 type dataUse int
 
 const (
-	// reads leaves it as it is.
+	// reads changes nothing.
 	reads dataUse = iota
-	// writes has everything flushed to the disk, as the other writers do.
+	// writes flushes everything to the disk.
 	writes
-	// creates makes it if it is not there.
+	// creates also makes the directory if it does not exist.
 	creates
 )
 
@@ -126,9 +127,9 @@ func (f *clientFlags) use(cmd *cobra.Command, a dataUse, fn func(ctx context.Con
 	return badFlag(fn(cmd.Context(), c))
 }
 
-// firstLook is how soon a gateway looks at a run that a command started or forked,
-// for the first time: the stall time is set where gateways run.
-const firstLook = time.Minute
+// firstCheck is when a gateway first checks a run that a command started or forked. The
+// command does not know the gateway's stall time.
+const firstCheck = time.Minute
 
 func (c *client) newControl(logger *slog.Logger) (err error) {
 	c.store = runlog.New(runlog.Options{Log: c.Bus, Machine: c.machine, Snapshots: c.Bus, Logger: logger})
@@ -136,32 +137,32 @@ func (c *client) newControl(logger *slog.Logger) (err error) {
 		Store: c.store, Queue: c.Bus, Feed: c.Bus, Timers: c.Bus, Directory: c.Bus, Agents: c.Bus, Tombstones: c.Bus,
 		Instance: cli.DefaultInstance(), Validator: schema.New(schema.Options{}),
 		CheckScript: scripted.CheckScript, CheckApproval: approval.New().Check, CheckEstimator: wire.Estimators().Check, Logger: logger,
-		StallAfter: 4 * firstLook, // a gateway looks every quarter of it
+		StallAfter: 4 * firstCheck, // a gateway checks every quarter of it
 	})
 	return err
 }
 
-// run returns where the log of a run is.
 func (c *client) run(id string) events.Run { return c.store.Place(c.namespace, id) }
 
-// offline reports whether this process alone has the data directory: then
-// nothing happens in it.
+// offline reports whether this process holds the data directory itself: then no role works
+// on the runs in it.
 func (c *client) offline() bool { return c.Server != nil }
 
-// notef says something beside the data.
+// notef writes a line to stderr.
 func (c *client) notef(format string, args ...any) {
 	_, _ = fmt.Fprintf(c.note, format+"\n", args...)
 }
 
-// badFlag gives a parameter that was refused the exit code of a wrong flag.
+// badFlag turns a refused parameter into a usage error. The message of the refusal begins
+// with the parameter, which has the name of a flag.
 func badFlag(err error) error {
-	if refusal.Is(err, refusal.CodeBadParameter) {
-		return cli.Usage("--%w", err)
+	var refused *refusal.Error
+	if errors.As(err, &refused) && refused.Code == refusal.CodeBadParameter {
+		return cli.Usage("--%w", refused)
 	}
 	return err
 }
 
-// addByFlags adds --reason and --by.
 func addByFlags(cmd *cobra.Command) func() events.By {
 	var by events.By
 	cmd.Flags().StringVar(&by.Reason, "reason", "", "why, for the log")

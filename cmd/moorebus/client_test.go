@@ -43,7 +43,7 @@ func TestCommandsHaveTheirRunsLookedAtSoon(t *testing.T) {
 	require.NoError(t, err)
 
 	for _, id := range []string{parent.RunID, fork.RunID} {
-		require.WithinDuration(t, time.Now().Add(firstLook), setFor(t.Context(), t, bus, id), 20*time.Second)
+		require.WithinDuration(t, time.Now().Add(firstCheck), setFor(t.Context(), t, bus, id), 20*time.Second)
 	}
 }
 

@@ -12,12 +12,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// change is a command that does one thing to runs.
+// change is a command that changes runs, each in the same way.
 type change struct {
 	name, short, long, example string
-	// suffix stands behind the run's state.
+	// suffix follows the run's state in the output.
 	suffix string
-	// drives says that the run goes on because of it.
+	// drives says that the command lets the run continue.
 	drives bool
 	do     func(c *control.Controller, ctx context.Context, ns, id string, by events.By) (access.Result, error)
 }
@@ -35,7 +35,7 @@ func (x change) command() *cobra.Command {
 	return cmd
 }
 
-// all does it to every run, whatever becomes of the others.
+// all changes every run, even if another one fails.
 func (x change) all(ctx context.Context, c *client, runs []string, by events.By) error {
 	var failed error
 	done := 0
@@ -43,7 +43,7 @@ func (x change) all(ctx context.Context, c *client, runs []string, by events.By)
 		result, err := x.do(c.control, ctx, c.namespace, id, by)
 		if err == nil {
 			done++
-			err = c.standing(id, result, x.suffix)
+			err = c.writeState(id, result, x.suffix)
 		} else {
 			err = fmt.Errorf("%s: %w", id, err)
 		}
@@ -55,8 +55,7 @@ func (x change) all(ctx context.Context, c *client, runs []string, by events.By)
 	return failed
 }
 
-// standing writes where a run stands.
-func (c *client) standing(id string, r access.Result, suffix string) error {
+func (c *client) writeState(id string, r access.Result, suffix string) error {
 	if c.format == console.JSON {
 		return console.WriteJSON(c.out, struct {
 			RunID string `json:"run_id"`
@@ -67,10 +66,10 @@ func (c *client) standing(id string, r access.Result, suffix string) error {
 	return err
 }
 
-// noteOffline says that nobody takes a run on.
+// noteOffline says that no process continues a run.
 func (c *client) noteOffline() {
 	if c.offline() {
-		c.notef("nobody serves %s now: the run goes on when `moorebus dev` does", c.Where)
+		c.notef("no process serves %s now: the run continues when `moorebus dev` does", c.Where)
 	}
 }
 

@@ -69,7 +69,7 @@ dead --dropped lists them.`,
 			var errs error
 			for i, key := range keys {
 				if !console.IsDead(dead, key) {
-					errs = errors.Join(errs, fmt.Errorf("%s is not among the dead", names[i]))
+					errs = errors.Join(errs, fmt.Errorf("%s is not in the list of dead runs and messages", names[i]))
 				} else if err := c.Bus.Drop(ctx, key); err != nil {
 					errs = errors.Join(errs, err)
 				} else {

@@ -60,7 +60,7 @@ The first decision on a call holds; a second one fails and says what the first w
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		d := decision(events.DecisionRejected, args, by())
 		if strings.TrimSpace(d.Reason) == "" {
-			return cli.Usage("--reason: is needed: the model is told why the call does not run")
+			return cli.Usage("--reason: is required: the model is told why the call does not run")
 		}
 		return flags.decide(cmd, args[0], d, nil)
 	}
@@ -84,14 +84,14 @@ The first answer to a question holds; a second one fails and says what the first
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		text := args[len(args)-1]
 		if strings.TrimSpace(text) == "" {
-			return cli.Usage("TEXT: is empty; say the answer, or reject the call")
+			return cli.Usage("TEXT: is empty; give an answer, or reject the call")
 		}
 		return flags.decide(cmd, args[0], decision(events.DecisionModified, args[:len(args)-1], by()), answerTo(text))
 	}
 	return cmd
 }
 
-// decision makes a decision; its call is empty where none is named.
+// decision returns a decision. Its call is empty if the arguments name none.
 func decision(what string, args []string, by events.By) events.Decision {
 	d := events.Decision{Decision: what, Reason: by.Reason, By: by.By}
 	if len(args) > 1 {
@@ -100,11 +100,11 @@ func decision(what string, args []string, by events.By) events.Decision {
 	return d
 }
 
-// decide gives a run a decision, on the one call that waits if it names none.
-// complete, which may be nil, fills it in for what waits.
+// decide sends a decision to a run. A decision that names no call is for the one call that
+// waits. complete, which may be nil, fills in the decision for the waiting request.
 func (f *clientFlags) decide(cmd *cobra.Command, id string, d events.Decision, complete func(events.Request, *events.Decision) error) error {
 	if strings.TrimSpace(d.By) == "" {
-		return cli.Usage("--by: is needed, since USER is not set: a decision is somebody's")
+		return cli.Usage("--by: is required, because USER is not set: every decision names who made it")
 	}
 	return f.use(cmd, writes, func(ctx context.Context, c *client) error {
 		waits, err := c.waiting(ctx, id, d.CallID)
@@ -122,13 +122,12 @@ func (f *clientFlags) decide(cmd *cobra.Command, id string, d events.Decision, c
 			return err
 		}
 		c.noteOffline()
-		return c.standing(id, result, "")
+		return c.writeState(id, result, "")
 	})
 }
 
-// waiting returns the request for the call, or where none is named the one that
-// waits for a decision, if there is exactly one. Whether a named call waits is
-// for the gateway to say.
+// waiting returns the request for the named call. Without a name it returns the only request
+// that waits for a decision. It does not check that a named call waits: Decide does.
 func (c *client) waiting(ctx context.Context, id, callID string) (events.Request, error) {
 	state, err := c.control.State(ctx, c.namespace, id, 0)
 	if err != nil {
@@ -159,12 +158,12 @@ func (c *client) waiting(ctx context.Context, id, callID string) (events.Request
 	return events.Request{CallID: callID}, nil
 }
 
-// answerTo makes a decision the answer to the question that waits.
+// answerTo returns a function that fills in the answer to a question.
 func answerTo(text string) func(events.Request, *events.Decision) error {
 	return func(waits events.Request, d *events.Decision) error {
 		arguments := map[string]json.RawMessage{}
 		if waits.Tool != "" && !waits.Asks {
-			return fmt.Errorf("call %q of %s is no question; use approve or reject", waits.CallID, waits.Tool)
+			return fmt.Errorf("call %q of %s is not a question; use approve or reject", waits.CallID, waits.Tool)
 		}
 		if waits.Arguments != "" {
 			if err := json.Unmarshal([]byte(waits.Arguments), &arguments); err != nil {

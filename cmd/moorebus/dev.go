@@ -55,7 +55,7 @@ moorebus purge does.`,
 					return err
 				}
 			}
-			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "moorebus is up: http://%s/ (Ctrl-C ends it; runs go on when it is started again)\n", listener.Addr())
+			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "moorebus is up: http://%s/ (Ctrl-C ends it; runs continue when it starts again)\n", listener.Addr())
 			<-ctx.Done()
 			return nil
 		})

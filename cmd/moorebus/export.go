@@ -71,7 +71,6 @@ func (c *client) noteMissing(missing []retention.Missing) {
 	}
 }
 
-// runs returns where the logs of runs are.
 func (c *client) runs(ids []string) []events.Run {
 	var runs []events.Run
 	for _, id := range ids {
@@ -80,7 +79,7 @@ func (c *client) runs(ids []string) []events.Run {
 	return runs
 }
 
-// failed ends the process with code 1 after everything was said.
+// failed returns an error that ends the process with exit code 1.
 func failed(format string, args ...any) error {
 	return &cli.ExitError{Code: cli.ExitFailure, Err: fmt.Errorf(format, args...)}
 }

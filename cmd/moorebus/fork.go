@@ -35,12 +35,12 @@ again.`,
 		Args: cobra.ExactArgs(1),
 	}
 	flags := addClientFlags(cmd, console.Text, console.JSON)
-	cmd.Flags().Uint64Var(&at, "at", 0, "go on from event `n` of the run")
+	cmd.Flags().Uint64Var(&at, "at", 0, "continue from event `n` of the run")
 	cmd.Flags().StringVar(&patch, "patch", "", "changes, as `JSON` or @FILE")
 	cmd.Flags().StringVar(&key, "key", "", "idempotency `key`: fork the run once under it")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if at == 0 {
-			return cli.Usage("--at: is needed: the event to go on from, counted from 1")
+			return cli.Usage("--at: is required: the event to continue from, counted from 1")
 		}
 		change, err := readPatch(patch)
 		if err != nil {
@@ -62,7 +62,7 @@ again.`,
 	return cmd
 }
 
-// readPatch returns the patch that a flag gives, itself or by its file.
+// readPatch returns the patch of a flag: its value, or the content of @FILE.
 func readPatch(text string) (json.RawMessage, error) {
 	path, file := strings.CutPrefix(text, "@")
 	if !file {
@@ -73,7 +73,7 @@ func readPatch(text string) (json.RawMessage, error) {
 		return nil, cli.Usage("--patch: %w", err)
 	}
 	if info.Size() > journal.MaxBody {
-		return nil, cli.Usage("--patch: %s is larger than %d KiB, the most that an event may have", path, journal.MaxBody>>10)
+		return nil, cli.Usage("--patch: %s is larger than %d KiB, the limit for an event", path, journal.MaxBody>>10)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -74,19 +74,19 @@ refused once another event was appended to it here.`,
 	return cmd
 }
 
-// openImport opens a file that must be whole.
+// openImport opens a file and refuses one that was cut off.
 func openImport(path string) (*filelog.File, error) {
 	f, err := filelog.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	if torn := f.Torn(); torn != nil {
-		return nil, errors.Join(fmt.Errorf("%s:%d: the last line is torn, so the export is not complete", path, torn.Line), f.Close())
+		return nil, errors.Join(fmt.Errorf("%s:%d: the last line is cut off, so the export is incomplete", path, torn.Line), f.Close())
 	}
 	return f, nil
 }
 
-// pick returns the file's runs of the given ids, all of them if none is given.
+// pick returns the runs with these ids, or all runs of the file if there are none.
 func pick(f *filelog.File, ids []string) ([]events.Run, error) {
 	all := f.Runs()
 	if len(ids) == 0 {
@@ -109,7 +109,7 @@ func pick(f *filelog.File, ids []string) ([]events.Run, error) {
 
 func (c *client) importRuns(ctx context.Context, path string, f *filelog.File, runs []events.Run, noResume bool) error {
 	if len(runs) == 0 {
-		return failed("%s holds no runs", path)
+		return failed("%s contains no runs", path)
 	}
 	report, err := verify.Log(ctx, f, c.machine, verify.Options{Runs: runs})
 	if err != nil {
@@ -143,7 +143,6 @@ func (c *client) importRuns(ctx context.Context, path string, f *filelog.File, r
 	return c.showImported(results)
 }
 
-// importedRow is a run in the list of what was imported.
 type importedRow struct {
 	Run       string         `json:"run"`
 	Namespace string         `json:"namespace"`

@@ -50,6 +50,6 @@ tools:
 	require.True(t, errors.As(err, &exit), shown.String())
 	require.Equal(t, cli.ExitRunCancelled, exit.ExitCode(), shown.String())
 	require.Contains(t, shown.String(), "acting → cancelled")
-	require.Contains(t, shown.String(), "look at it with: moorebus show")
+	require.Contains(t, shown.String(), "see the run with: moorebus show")
 	require.False(t, exit.Sys().(syscall.WaitStatus).Signaled())
 }

@@ -15,8 +15,7 @@ import (
 // keepEvery is how often dev purges.
 const keepEvery = time.Hour
 
-// keepFlags say what a process that runs everything purges; the zero value
-// nothing.
+// keepFlags say what `moorebus dev` purges. The zero value purges nothing.
 type keepFlags struct {
 	ended time.Duration
 	bytes cli.Size
@@ -34,12 +33,12 @@ func (f *keepFlags) check() error {
 	case f.ended < 0:
 		return cli.Usage("--keep-ended: must not be negative, is %s", f.ended)
 	case f.dir != "" && f.ended == 0 && f.bytes == 0:
-		return cli.Usage("--archive: goes with --keep-ended or --keep-bytes")
+		return cli.Usage("--archive: requires --keep-ended or --keep-bytes")
 	}
 	return nil
 }
 
-// start purges beside everything else until the returned function is called.
+// start purges in the background until the returned function is called.
 func (f *keepFlags) start(ctx context.Context, conn *cli.Conn, logger *slog.Logger) (stop func()) {
 	if f.ended == 0 && f.bytes == 0 {
 		return func() {}

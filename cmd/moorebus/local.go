@@ -37,15 +37,15 @@ type localFlags struct {
 	namespace string
 	// dir is the data directory, once it is open.
 	dir string
-	// snapshotEvery is --snapshot-every, keep what dev purges by.
+	// snapshotEvery is --snapshot-every, keep what dev purges.
 	snapshotEvery int
 	keep          keepFlags
 	poolWait      time.Duration
-	// clients bounds what those of HTTP may do, where there is any.
+	// clients are the limits for HTTP clients, if the command serves HTTP.
 	clients *wire.HTTPFlags
-	// hosts are the names under which HTTP may be addressed.
+	// hosts are the host names that HTTP requests may use.
 	hosts []string
-	// tools are those of the host, once it is there.
+	// tools are the tools of the host, once it runs.
 	tools *tool.Registry
 }
 
@@ -53,7 +53,7 @@ func addLocalFlags(cmd *cobra.Command) *localFlags {
 	return addLocalFlagsBeside(cmd, cli.AddLocalFlags(cmd.Flags(), os.Getenv))
 }
 
-// addLocalFlagsBeside adds them to a command that has the flags of a bus already.
+// addLocalFlagsBeside adds them to a command that already has the flags of a bus.
 func addLocalFlagsBeside(cmd *cobra.Command, bus *cli.BusFlags) *localFlags {
 	f := &localFlags{
 		bus:   bus,
@@ -71,7 +71,6 @@ func addLocalFlagsBeside(cmd *cobra.Command, bus *cli.BusFlags) *localFlags {
 	return f
 }
 
-// documents reads the files that the flags name.
 func (f *localFlags) documents() (agentfile.Documents, error) {
 	var err error
 	if f.namespace, _, err = f.bus.Namespace(); err != nil {
@@ -87,7 +86,7 @@ func (f *localFlags) documents() (agentfile.Documents, error) {
 	return docs, wire.BadConfig(err)
 }
 
-// host runs everything while body does, and ends with it.
+// host runs every role while body runs.
 func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listener net.Listener, body func(context.Context, *host.Host, session.Bus) error) error {
 	logger, err := f.log.Logger()
 	if err != nil {
@@ -111,10 +110,10 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 	}
 	serve.Alone = true
 	if serve.Listen == "" {
-		// For this user's other commands, which find address and token in the
-		// data directory.
+		// This user's other commands find the address and the token in the data
+		// directory.
 		serve.Listen, serve.Token = "127.0.0.1:0", wire.NewToken()
-		// No role of another process could have found its way back.
+		// No role of another process can be connected.
 		serve.Init.Alone = true
 	}
 	conn, err := f.bus.Open(ctx, cli.OpenOptions{Name: "moorebus/" + f.role.Instance, Serve: serve, Logger: logger})
@@ -137,8 +136,8 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 	})
 }
 
-// where returns what this user's other commands need to find the runs of this
-// process, such as --data DIR; empty where they find them by themselves.
+// where returns the flags with which this user's other commands find the runs of this
+// process, such as --data DIR. It is empty if they need none.
 func (f *localFlags) where() string {
 	var flags []string
 	if at, err := cli.FindPlace("", "", os.Getenv); err != nil || at.Remote || at.Dir != f.dir {
@@ -150,7 +149,7 @@ func (f *localFlags) where() string {
 	return strings.Join(flags, " ")
 }
 
-// dev returns the command that works on the runs of this process when it has ended.
+// dev returns the command that continues the runs of this process after it has ended.
 func (f *localFlags) dev() string {
 	command := []string{"moorebus dev"}
 	for _, flag := range [][2]string{{"--agent", f.agentFile}, {"--tools", f.toolsFile}, {"--providers", f.providers}, {"--prices", f.prices}} {
@@ -168,17 +167,17 @@ func (f *localFlags) dev() string {
 	return strings.Join(command, " ")
 }
 
-// settle waits for the tools of MCP servers and makes them known.
-func (f *localFlags) settle(ctx context.Context, h *host.Host) error {
+// awaitTools waits for the tools of MCP servers and announces them.
+func (f *localFlags) awaitTools(ctx context.Context, h *host.Host) error {
 	if len(f.tools.Sources()) == 0 {
-		return nil // all are known already
+		return nil // all tools are announced already
 	}
 	f.tools.Settle(ctx)
 	return h.Announce(ctx)
 }
 
-// runHost runs body beside the host and stops the host after it. A signal ends
-// body's context first: what body still does then needs the host.
+// runHost runs body beside the host and then stops the host. A signal ends only body's
+// context: until body returns it needs the host.
 func runHost(ctx context.Context, h *host.Host, body func(context.Context) error) error {
 	hostCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

@@ -59,17 +59,17 @@ process.`,
 		}
 		if local.agentFile != "" {
 			if len(names) > 0 || cmd.Flags().Changed("nats") {
-				return cli.Usage("--agent runs that agent on a server of its own: leave --agents and --nats out")
+				return cli.Usage("--agent runs that agent on its own server: leave out --agents and --nats")
 			}
 			if local.agentFile == wire.Stdin && listener == nil {
-				return cli.Usage("--agent -: stdin is the client's; give the agent as a file")
+				return cli.Usage("--agent -: the MCP client uses stdin; give the agent as a file")
 			}
 			return mcpLocal(cmd.Context(), local, listener)
 		}
 		remote := &clientFlags{bus: bus, log: local.log, output: string(console.Text), formats: []console.Format{console.Text}}
 		return remote.use(cmd, reads, func(ctx context.Context, c *client) error {
 			if c.offline() {
-				return errors.New("nobody runs agents there: start `moorebus dev`, name a bus with NATS_URL, or give --agent FILE")
+				return errors.New("no process runs agents there: start `moorebus dev`, name a bus with NATS_URL, or give --agent FILE")
 			}
 			return serveMCP(ctx, listener, mcpserve.Options{
 				Log: c.Bus, Store: c.store, Control: c.control, Namespace: c.namespace, Names: names,
@@ -89,7 +89,7 @@ func mcpLocal(ctx context.Context, local *localFlags, listener net.Listener) err
 		return err
 	}
 	return local.host(ctx, docs, nil, func(ctx context.Context, h *host.Host, bus session.Bus) error {
-		if err := local.settle(ctx, h); err != nil {
+		if err := local.awaitTools(ctx, h); err != nil {
 			return err
 		}
 		return serveMCP(ctx, listener, mcpserve.Options{

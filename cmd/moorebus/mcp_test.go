@@ -289,7 +289,7 @@ func TestMCPThatCannotBe(t *testing.T) {
 	for want, args := range map[string][]string{
 		`no agent "nobody"`:             {"--nats", b.url, "--agents", "nobody"},
 		"set MOOREBUS_TOKEN, listen":    {"--nats", b.url, "--listen", "0.0.0.0:0"},
-		"leave --agents and --nats out": {"--agent", "x.yaml", "--agents", "y"},
+		"leave out --agents and --nats": {"--agent", "x.yaml", "--agents", "y"},
 		"no runs to look at":            {"--data", filepath.Join(t.TempDir(), "none")},
 		"x.yaml: no such file":          {"--agent", "x.yaml"},
 		"--listen: ":                    {"--nats", b.url, "--listen", "nowhere"},

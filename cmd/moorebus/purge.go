@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// purgeFlags are the flags of purge.
 type purgeFlags struct {
 	endedBefore time.Duration
 	keepBytes   cli.Size
@@ -87,19 +86,19 @@ func (f *purgeFlags) check(ids []string) error {
 	limits := f.endedBefore > 0 || f.keepBytes > 0
 	switch {
 	case f.endedBefore < 0 || f.grace <= 0 || f.every < 0:
-		return cli.Usage("--ended-before, --grace and --every: must be more than nothing")
+		return cli.Usage("--ended-before, --grace and --every: must be positive")
 	case limits == (len(ids) > 0):
-		return cli.Usage("name the runs, or say which with --ended-before or --keep-bytes")
+		return cli.Usage("name the runs, or select them with --ended-before or --keep-bytes")
 	case f.every > 0 && (!limits || f.dryRun || f.parents):
-		return cli.Usage("--every: goes with --ended-before and --keep-bytes, and not with --dry-run or --parents-of-kept")
+		return cli.Usage("--every: requires --ended-before or --keep-bytes, and cannot be combined with --dry-run or --parents-of-kept")
 	case !f.dryRun && (f.archive == "") == !f.noArchive:
-		return cli.Usage("say where the runs are stored first with --archive, or that they go for good with --no-archive")
+		return cli.Usage("name a file for the runs with --archive, or remove them for good with --no-archive")
 	}
 	return errors.Join(cli.CheckRunIDs(ids), f.checkArchive())
 }
 
-// checkArchive says what is wrong with --archive before the whole log is read,
-// after which the archive is written.
+// checkArchive checks --archive at once: the archive is written only after the whole log
+// was read.
 func (f *purgeFlags) checkArchive() error {
 	if f.archive == "" {
 		return nil
@@ -107,7 +106,7 @@ func (f *purgeFlags) checkArchive() error {
 	info, err := os.Lstat(f.archive)
 	switch {
 	case err != nil:
-		return nil // it is made
+		return nil // it will be created
 	case f.every == 0:
 		return archiveExists(f.archive)
 	case info.Mode().IsRegular():
@@ -123,8 +122,8 @@ func (f *purgeFlags) keep(c *client) retention.KeepOptions {
 	}
 }
 
-// writeArchive makes a file of an export. It replaces none: an archive is all that
-// is left of what was purged before.
+// writeArchive writes an export to a new file. It never replaces one: an archive may be all
+// that is left of purged runs.
 func writeArchive(path string, write func(retention.Sink) error) error {
 	err := filelog.NewFile(path, func(w *filelog.Writer) error { return write(w) })
 	if errors.Is(err, fs.ErrExist) {
@@ -134,7 +133,7 @@ func writeArchive(path string, write func(retention.Sink) error) error {
 }
 
 func archiveExists(path string) error {
-	return cli.Usage("--archive: %s is there already; an archive replaces nothing, so name another file, or a directory with --every", path)
+	return cli.Usage("--archive: %s exists already and is not replaced; name another file, or use --every with a directory", path)
 }
 
 func (c *client) purge(ctx context.Context, f purgeFlags, ids []string) error {
@@ -174,7 +173,7 @@ func (c *client) showPurged(done retention.Purged, f purgeFlags) error {
 	fmt.Fprintf(&b, "%s %d runs, %d events, %d bytes, %d large results of %d bytes, %d snapshots\n",
 		verb, len(done.Runs), done.Events, done.Bytes, done.Blobs, done.BlobBytes, done.Snapshots)
 	if done.BlobsLeft > 0 {
-		fmt.Fprintf(&b, "%d large results stay: something refers to them, or they were stored within the last hour\n", done.BlobsLeft)
+		fmt.Fprintf(&b, "%d large results stay: another run refers to them, or they were stored within the last hour\n", done.BlobsLeft)
 	}
 	_, err := fmt.Fprint(c.out, b.String())
 	return err

@@ -59,20 +59,20 @@ Ctrl-C left it waiting for a person, 78 no model is configured.`,
 			return err
 		}
 		if local.agentFile == wire.Stdin && docs.Agent.Mode == events.ModeChat {
-			return cli.Usage("--agent -: an agent in chat mode reads further messages from stdin; give it as a file")
+			return cli.Usage("--agent -: an agent in chat mode reads further messages from stdin; give the agent as a file")
 		}
 		task := docs.Agent.Task
 		if len(args) == 1 {
 			task = args[0]
 		}
 		if strings.TrimSpace(task) == "" {
-			return cli.Usage("there is no task: give one, as in `moorebus run \"…\"`, or put `task:` into the agent's file")
+			return cli.Usage("there is no task: give one, as in `moorebus run \"…\"`, or add `task:` to the agent's file")
 		}
 		if err := wire.CheckProvider(*docs.Agent, local.providers, os.Getenv); err != nil {
 			return err
 		}
 		return local.host(cmd.Context(), docs, nil, func(ctx context.Context, h *host.Host, bus session.Bus) error {
-			if err := local.settle(ctx, h); err != nil {
+			if err := local.awaitTools(ctx, h); err != nil {
 				return err
 			}
 			if len(docs.Others) > 0 || len(wire.Subagents(docs.Tools)) > 0 {
@@ -81,7 +81,7 @@ Ctrl-C left it waiting for a person, 78 no model is configured.`,
 				}
 			}
 			a := *docs.Agent
-			if local.agentFile == "" { // it has all tools, also those that were not known before
+			if local.agentFile == "" { // the assistant has all tools, those of MCP servers too
 				a.Tools = wire.AssistantTools(docs.Tools, local.tools)
 			}
 			return local.runTask(ctx, h, bus, a, task, f)
@@ -100,7 +100,7 @@ func (f *localFlags) runTask(ctx context.Context, h *host.Host, bus session.Bus,
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(show, format+"\n", args...) }
 	say("run %s", started.RunID)
 	if a.LLM.Provider == providers.Scripted {
-		say("The model is scripted: its replies stand in the agent's file, only the tools are real. For a real")
+		say("The model is scripted: its replies are in the agent's file, only the tools are real. For a real")
 		real := providers.All()[0]
 		say("model write `llm: {provider: %s}` there and set %s, or %s for your own.", real.Name, real.KeyVar, real.URLVar)
 	}
@@ -126,13 +126,13 @@ func (f *localFlags) runTask(ctx context.Context, h *host.Host, bus session.Bus,
 	case outcome.State == events.Done:
 		return out.Lost()
 	case outcome.State == events.Cancelled:
-		say("cancelled; look at it with: moorebus show %s", started.RunID)
+		say("cancelled; see the run with: moorebus show %s", started.RunID)
 		return &cli.ExitError{Code: cli.ExitRunCancelled}
 	}
 	reason := "no reason was given"
 	if outcome.Err != nil {
 		reason = outcome.Err.Code + ": " + outcome.Err.Message
 	}
-	say("the run ended in %s: %s\nlook at it with: moorebus show %s", outcome.State, reason, started.RunID)
+	say("the run ended in %s: %s\nsee the run with: moorebus show %s", outcome.State, reason, started.RunID)
 	return &cli.ExitError{Code: cli.ExitRunError}
 }

@@ -26,7 +26,7 @@ after the last one; stderr says how.`,
 	}
 	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
 	cmd.Flags().StringVar(&state, "state", "", "only runs in this `state`")
-	cmd.Flags().IntVar(&limit, "limit", 50, "most runs to list, 1 to 1000")
+	cmd.Flags().IntVar(&limit, "limit", 50, "number of runs to list, 1 to 1000")
 	cmd.Flags().StringVar(&after, "after", "", "continue after this `run`")
 	complete(cmd, "state", stateNames()...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -42,7 +42,7 @@ after the last one; stderr says how.`,
 				return err
 			}
 			if page.Next != "" && c.format == console.Table {
-				c.notef("there are more; go on with --after %s", page.Next)
+				c.notef("there are more runs; continue with --after %s", page.Next)
 			}
 			return nil
 		})

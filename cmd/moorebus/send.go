@@ -44,13 +44,12 @@ With --id the message has a name, and sending it again changes nothing.`,
 				return err
 			}
 			c.noteOffline()
-			return c.standing(args[0], access.Result{State: state.State, N: state.N}, "")
+			return c.writeState(args[0], access.Result{State: state.State, N: state.N}, "")
 		})
 	}
 	return cmd
 }
 
-// message makes the input of a message.
 func message(stdin io.Reader, id, text string) ([]control.Input, error) {
 	if text == "-" {
 		data, err := io.ReadAll(io.LimitReader(stdin, journal.MaxBody+1))
@@ -66,10 +65,8 @@ func message(stdin io.Reader, id, text string) ([]control.Input, error) {
 		return nil, cli.Usage("the message is not valid UTF-8")
 	case len(id) > control.MaxMessageID:
 		return nil, cli.Usage("--id: is longer than %d bytes", control.MaxMessageID)
-	case len(id) > control.MaxMessageID:
-		return nil, cli.Usage("--id: is longer than %d bytes", control.MaxMessageID)
 	case len(text) > journal.MaxBody:
-		return nil, cli.Usage("the message is larger than %d KiB, the most that an event may have", journal.MaxBody>>10)
+		return nil, cli.Usage("the message is larger than %d KiB, the limit for an event", journal.MaxBody>>10)
 	}
 	return []control.Input{control.UserMessage{MessageID: id, Content: text}}, nil
 }

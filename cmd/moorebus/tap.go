@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// tapFlags are what a tap shows.
 type tapFlags struct {
 	*clientFlags
 	run, from     string
@@ -63,7 +62,6 @@ that is one object per line (see docs/reference/events.md).`,
 	return cmd
 }
 
-// check finds what is wrong with the flags before anything is opened.
 func (f *tapFlags) check() error {
 	for _, s := range f.states {
 		if !slices.Contains(stateNames(), s) {
@@ -76,7 +74,7 @@ func (f *tapFlags) check() error {
 		}
 	}
 	if f.run == "" && f.outputs {
-		return cli.Usage("--outputs: are those of one run; name it with --run")
+		return cli.Usage("--outputs: needs one run; name it with --run")
 	}
 	if f.run == "" {
 		return nil
@@ -98,7 +96,7 @@ func typeNames() []string {
 	return slices.Compact(names)
 }
 
-// number reads --from of one run.
+// number parses --from for one run.
 func (f *tapFlags) number() (uint64, error) {
 	if f.from == "" {
 		return 0, nil
@@ -112,7 +110,7 @@ func (f *tapFlags) number() (uint64, error) {
 
 func (f *tapFlags) tap(ctx context.Context, c *client) error {
 	if c.offline() && f.from == "" {
-		return errors.New("nobody serves " + c.Where + " now, so nothing will happen there: start `moorebus dev`, or read what is stored with --from")
+		return errors.New("no process serves " + c.Where + " now, so nothing will happen there: start `moorebus dev`, or read the stored events with --from")
 	}
 	out := console.NewLossyWriter(c.out)
 	t := &console.Tap{
@@ -130,7 +128,7 @@ func (f *tapFlags) tap(ctx context.Context, c *client) error {
 	}
 	from, err := journal.End(ctx, c.Bus)
 	if err == nil && f.from != "" {
-		// Shards that are not named are read from their beginning, so that nothing is missed.
+		// A shard that is not named is read from its beginning, so nothing is missed.
 		if from, err = make(journal.Position, c.Bus.Shards()).Parse(f.from); err != nil {
 			err = cli.Usage("--from: %w", err)
 		}
@@ -140,7 +138,7 @@ func (f *tapFlags) tap(ctx context.Context, c *client) error {
 	}
 	at, err := t.All(ctx, from)
 	if ctx.Err() != nil {
-		c.notef("go on with: moorebus tap --from %s", at)
+		c.notef("continue with: moorebus tap --from %s", at)
 	}
 	return interrupted(ctx, err)
 }
@@ -155,13 +153,13 @@ func (f *tapFlags) tapRun(ctx context.Context, c *client, t *console.Tap) error 
 	case err == nil && end.Ended && end.Lines == 0 && from == 0:
 		c.notef("the run has ended in state %s; --from 1 shows its events", end.State)
 	case ctx.Err() != nil:
-		c.notef("go on with: moorebus tap --run %s --from %d", f.run, end.Next)
+		c.notef("continue with: moorebus tap --run %s --from %d", f.run, end.Next)
 	}
 	return interrupted(ctx, err)
 }
 
-// interrupted ends a command that goes on until Ctrl-C: the signal's exit code,
-// and no more words.
+// interrupted returns the error of a command that runs until Ctrl-C: after the signal only
+// its exit code, without a message.
 func interrupted(ctx context.Context, err error) error {
 	if signal := cli.Interrupted(ctx); signal != nil && errors.Is(err, context.Canceled) {
 		return signal

@@ -63,7 +63,7 @@ func (p *tapping) interrupt(t *testing.T) string {
 	var exit *exec.ExitError
 	require.ErrorAs(t, err, &exit)
 	require.Equal(t, 128+int(syscall.SIGINT), exit.ExitCode(), p.stderr)
-	found := regexp.MustCompile(`go on with: moorebus tap .*--from (\S+)\n$`).FindStringSubmatch(p.stderr.String())
+	found := regexp.MustCompile(`continue with: moorebus tap .*--from (\S+)\n$`).FindStringSubmatch(p.stderr.String())
 	require.Len(t, found, 2, p.stderr)
 	return found[1]
 }
@@ -76,7 +76,7 @@ func chatAgent(t *testing.T) events.Agent {
 	return a
 }
 
-// A tap that was interrupted goes on where it was, over all runs.
+// A tap that was interrupted continues where it was, over all runs.
 func TestTapIsResumed(t *testing.T) {
 	b := testBus(t)
 	id, err := b.start(chatAgent(t), "Hello?", events.WaitingForUser)

@@ -25,7 +25,7 @@ disappears 30 seconds after its last announcement.`,
 				return err
 			}
 			if len(tools) == 0 && c.format == console.Table {
-				c.notef("no actor lives; start `actor --tools FILE` or `moorebus dev`")
+				c.notef("no actor announces tools; start `actor --tools FILE` or `moorebus dev`")
 			}
 			return console.Tools(c.out, c.format, tools)
 		})

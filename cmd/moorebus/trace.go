@@ -47,7 +47,7 @@ directory, or with --file what moorebus export wrote.`,
 	return cmd
 }
 
-// traceFile reads the run from an export.
+// traceFile writes the trace of a run in an export.
 func traceFile(cmd *cobra.Command, flags *clientFlags, file, run string, state events.State) (err error) {
 	c := &client{machine: reducer.NewMachine(reducer.MachineOptions{}), out: cmd.OutOrStdout()}
 	if c.format, err = console.ParseFormat(flags.output, flags.formats...); err != nil {
@@ -82,8 +82,8 @@ func writeTrace(ctx context.Context, c *client, log journal.Log, run events.Run,
 	return console.WriteTrace(c.out, mem.Trace, state, c.format)
 }
 
-// checkState returns a usage error for what is no state of the run's table; empty
-// is none.
+// checkState returns a usage error for a state that the run's table does not have. Empty
+// means every state.
 func checkState(table *reducer.Table, state events.State) error {
 	if states := table.States(); state != "" && !slices.Contains(states, state) {
 		return cli.Usage("--state: %q is not a state of the run; use %s", state, strings.Join(texts(states), ", "))

@@ -17,17 +17,17 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// DeadLog is what the dead are read from.
+// DeadLog is the log that [ReadDead] reads.
 type DeadLog interface {
 	journal.Log
 	journal.Strays
 	journal.Dropped
 }
 
-// Dead is a run that ended because it could not be processed, or a message that
-// belongs to no run.
+// Dead is a run that ended because it could not be processed, or a message that belongs to no
+// run.
 type Dead struct {
-	// Run is the run, or Stray the message as <shard>:<seq>.
+	// Run is the run, Stray the message as <shard>:<seq>. One of them is set.
 	Run       string `json:"run,omitempty"`
 	Stray     string `json:"stray,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
@@ -39,30 +39,30 @@ type Dead struct {
 	Dropped bool      `json:"dropped,omitempty"`
 }
 
-// DeadOptions choose among the dead.
+// DeadOptions select what [ReadDead] lists.
 type DeadOptions struct {
-	// Namespace is that of the runs. Strays have none and are always listed.
+	// Namespace is that of the runs. Messages of no run are always listed.
 	Namespace string
-	// All lists every run that ended by a FatalError, also by its model's fault.
+	// All lists every run that ended by a FatalError.
 	All bool
-	// Dropped lists what was dropped, too.
+	// Dropped also lists what was dropped.
 	Dropped bool
 }
 
 // CodeStray is the code of a message that belongs to no run.
 const CodeStray = "stray"
 
-// systemCodes are the ends that are not the model's or the agent's fault: a run
-// that was retried could get further.
+// systemCodes are the codes of ends that neither the model nor the agent caused. A retry can
+// succeed.
 var systemCodes = []string{
 	reducer.CodePoison, reducer.CodeAttemptsExhausted, "stalled", reducer.CodeNoHandler, reducer.CodeInvalidTransition,
 	reducer.CodeSafetyCap, reducer.CodeNoCurrentCall,
 	string(llm.KindRateLimited), string(llm.KindOverloaded), string(llm.KindNetwork),
 }
 
-// ReadDead lists the dead, the oldest first, and each run once. It reads what ends
-// runs and folds none, so a record that no legal event follows is taken at its
-// word: `replay verify` has the truth of a run.
+// ReadDead lists dead runs and messages, oldest first, each run once. It reads only the
+// records that end runs and folds no run, so it believes an end that is not legal in its run.
+// `replay verify` finds that out.
 func ReadDead(ctx context.Context, log DeadLog, codec *events.Codec, o DeadOptions) ([]Dead, error) {
 	dropped, err := log.Dropped(ctx)
 	if err != nil {
@@ -82,8 +82,8 @@ func ReadDead(ctx context.Context, log DeadLog, codec *events.Codec, o DeadOptio
 			if err != nil {
 				return nil, err
 			}
-			// Whoever may publish an end can do so without there being one: then
-			// the run is poisoned, and its true end comes later.
+			// An end that was not legal poisons the run. Its true end comes later and
+			// replaces this entry.
 			if d, ok := deadRun(codec, log.Shards(), rec); ok {
 				ended[d.Run] = d
 			}
@@ -122,7 +122,7 @@ func deadRun(codec *events.Codec, shards int, rec journal.Record) (Dead, bool) {
 	}
 	fatal, ok := e.Data.(*events.FatalError)
 	if !ok || s.From != e.From && s.From != events.Control && fatal.Poison.N == 0 {
-		return Dead{}, false // whoever meets a poisoned run may end it
+		return Dead{}, false // every role may end a poisoned run
 	}
 	d := Dead{Run: s.Run.ID, Namespace: s.Run.Namespace, N: e.N, Code: fatal.Code, Message: fatal.Message, Time: e.Time}
 	if poison := fatal.Poison; poison.N > 0 {
@@ -133,14 +133,13 @@ func deadRun(codec *events.Codec, shards int, rec journal.Record) (Dead, bool) {
 
 func strayKey(shard int, seq uint64) string { return fmt.Sprintf("%d-%d", shard, seq) }
 
-// DropKey returns the key under which a run or a stray, given as it is listed, is
-// dropped.
+// DropKey returns the key under which a listed run or message is dropped.
 func DropKey(name string) (string, error) {
 	if shard, seq, ok := strings.Cut(name, ":"); ok {
 		s, errShard := strconv.Atoi(shard)
 		n, errSeq := strconv.ParseUint(seq, 10, 64)
 		if errShard != nil || errSeq != nil || s < 0 || n == 0 {
-			return "", fmt.Errorf("%q is no message: give it as it is listed, <shard>:<seq>", name)
+			return "", fmt.Errorf("%q is not a message: give it as listed, <shard>:<seq>", name)
 		}
 		return strayKey(s, n), nil
 	}
@@ -150,7 +149,7 @@ func DropKey(name string) (string, error) {
 	return name, nil
 }
 
-// WriteDead writes the dead for people (Table), or as JSON or YAML.
+// WriteDead writes the list as Table, JSON or YAML.
 func WriteDead(w io.Writer, f Format, dead []Dead) error {
 	if f != Table {
 		return Write(w, f, dead)
@@ -166,20 +165,20 @@ func WriteDead(w io.Writer, f Format, dead []Dead) error {
 	return WriteTable(w, []string{"RUN", "N", "CODE", "TIME", "MESSAGE"}, rows)
 }
 
-// RetryAt returns the event after which a run that ended by a FatalError has to
-// be forked to be tried again: the last one before the poison, or before the
-// first failed attempt of what ended it.
+// RetryAt returns the event from which to fork a run that ended by a FatalError to retry it:
+// the last one before the poison, or before the first failed attempt of the work that ended
+// the run.
 func RetryAt(ctx context.Context, log journal.Log, codec *events.Codec, run events.Run) (uint64, error) {
 	var n uint64
 	var last *events.Event
 	failures := map[string]uint64{}
-	exhausted := "" // the key of the last failure, while nothing came after it
+	exhausted := "" // the key of the last failure, if nothing followed it
 	for rec, err := range log.Read(ctx, run, 0) {
 		if err != nil {
 			return 0, err
 		}
 		if _, err := events.ParseSubject(rec.Subject); err != nil {
-			continue // a stray, which counts nowhere
+			continue // it belongs to no run
 		}
 		n++
 		if last, err = codec.Decode(rec.Body); err != nil {
@@ -200,11 +199,11 @@ func RetryAt(ctx context.Context, log journal.Log, codec *events.Codec, run even
 		}
 	}
 	if n == 0 {
-		return 0, errors.New("there is no run of that id")
+		return 0, errors.New("there is no run with that id")
 	}
 	fatal, ok := data[*events.FatalError](last)
 	if !ok {
-		return 0, errors.New("it did not end by an error that could be tried again")
+		return 0, errors.New("it did not end by an error that can be retried")
 	}
 	at := n - 1
 	switch {
@@ -214,12 +213,12 @@ func RetryAt(ctx context.Context, log journal.Log, codec *events.Codec, run even
 		at = failures[exhausted] - 1
 	}
 	if at == 0 {
-		return 0, errors.New("its first event is the poison, so there is nothing to begin from: start another run")
+		return 0, errors.New("its first event is the poison, so there is nothing to continue from: start another run")
 	}
 	return at, nil
 }
 
-// data returns an event's data if there is an event, and it is of that type.
+// data returns an event's data if it has that type. e may be nil.
 func data[P events.Payload](e *events.Event) (p P, ok bool) {
 	if e != nil {
 		p, ok = e.Data.(P)
@@ -227,7 +226,7 @@ func data[P events.Payload](e *events.Event) (p P, ok bool) {
 	return p, ok
 }
 
-// IsDead reports whether a key is that of one of the dead.
+// IsDead reports whether the list has an entry with this key.
 func IsDead(dead []Dead, key string) bool {
 	return slices.ContainsFunc(dead, func(d Dead) bool {
 		own, err := DropKey(d.Run + d.Stray)

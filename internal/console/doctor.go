@@ -14,12 +14,12 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/diskspace"
+	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/permissions"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/embedded"
-	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/tool/exectool"
 	"github.com/nats-io/nats.go"
@@ -35,20 +35,20 @@ const (
 	AreaTools = "tools"
 )
 
-// Found is one finding of the doctor's, and where it was made.
+// Found is a finding and its area.
 type Found struct {
 	Area string `json:"area"`
 	natsbus.Finding
 }
 
-// Report is what the doctor found.
+// Report are the findings of a [Doctor].
 type Report struct {
 	Findings []Found `json:"findings"`
 	Bad      int     `json:"bad"`
 	Warnings int     `json:"warnings"`
 }
 
-// Add adds findings of an area.
+// Add adds the findings of an area.
 func (r *Report) Add(area string, findings ...natsbus.Finding) {
 	for _, f := range findings {
 		switch f.Level {
@@ -61,7 +61,7 @@ func (r *Report) Add(area string, findings ...natsbus.Finding) {
 	}
 }
 
-// Write writes the report as lines, each with what to do below it, or as JSON.
+// Write writes the report as JSON, or as lines with what to do below each.
 func (r *Report) Write(w io.Writer, f Format, color bool) error {
 	if f != Text {
 		return Write(w, f, r)
@@ -89,27 +89,27 @@ func finding(level natsbus.Level, mend, format string, args ...any) natsbus.Find
 	return natsbus.Finding{Level: level, What: fmt.Sprintf(format, args...), Mend: mend}
 }
 
-// lookTimeout bounds what is asked of one bus.
+// lookTimeout bounds the checks of one bus.
 const lookTimeout = 30 * time.Second
 
-// Doctor looks an installation over.
+// Doctor checks an installation.
 type Doctor struct {
 	// Getenv is os.Getenv.
 	Getenv func(string) string
 	// Client asks the model provider; nil: one that waits 3 s.
 	Client *http.Client
-	// Bus says how the bus is opened.
+	// Bus are the options with which the bus is opened.
 	Bus natsbus.Options
 }
 
-// Remote looks at a bus that somebody named, and at who is there.
+// Remote checks a named bus and the roles on it.
 func (d *Doctor) Remote(ctx context.Context, o natsbus.ConnectOptions, r *Report) {
 	d.remote(ctx, o, r, func(conn *nats.Conn, f []natsbus.Finding) []natsbus.Finding {
 		return append(f, d.user(ctx, conn)...)
 	})
 }
 
-// user says whether the user may do more than it should.
+// user checks whether the user may do more than it needs.
 func (d *Doctor) user(ctx context.Context, conn *nats.Conn) []natsbus.Finding {
 	id, err := natsbus.WhoIs(ctx, conn, d.Bus)
 	if err != nil {
@@ -123,7 +123,7 @@ func (d *Doctor) user(ctx context.Context, conn *nats.Conn) []natsbus.Finding {
 	return found
 }
 
-// reading turns what was found over a connection into what is reported.
+// reading turns the findings of a connection into those that are reported.
 type reading func(*nats.Conn, []natsbus.Finding) []natsbus.Finding
 
 func (d *Doctor) remote(ctx context.Context, o natsbus.ConnectOptions, r *Report, read reading) {
@@ -143,7 +143,7 @@ func (d *Doctor) remote(ctx context.Context, o natsbus.ConnectOptions, r *Report
 	r.Add(AreaRoles, Roles(ctx, bus)...)
 }
 
-// Roles says which tools and model providers live.
+// Roles reports which tools and model providers are announced.
 func Roles(ctx context.Context, directory journal.Directory) []natsbus.Finding {
 	return []natsbus.Finding{liveTools(ctx, directory), liveProviders(ctx, directory)}
 }
@@ -154,14 +154,14 @@ func liveTools(ctx context.Context, directory journal.Directory) natsbus.Finding
 	case errors.Is(err, journal.ErrDenied):
 		return finding(natsbus.Unseen, natsbus.AskOthers, "which tools there are: %v", err)
 	case err != nil:
-		return finding(natsbus.Bad, "moorebus init, and look again", "tools cannot be listed: %v", err)
+		return finding(natsbus.Bad, "run moorebus init, then the doctor again", "tools cannot be listed: %v", err)
 	case len(tools) == 0:
-		return finding(natsbus.Warning, "start `actor --tools FILE` or `moorebus dev`", "no actor lives: no tool can be called")
+		return finding(natsbus.Warning, "start `actor --tools FILE` or `moorebus dev`", "no actor announces tools: no tool can be called")
 	}
 	pools := map[string]int{}
 	for i, t := range tools {
 		pools[t.Pool]++
-		if i > 0 && tools[i-1].Name == t.Name && !sameTool(tools[i-1], t) {
+		if i > 0 && tools[i-1].Name == t.Name && !launch.SameTool(tools[i-1], t) {
 			return finding(natsbus.Bad, "rename one of them, or make them equal",
 				"tool %s is announced with different definitions (pools %s and %s); agents that use it cannot start", t.Name, tools[i-1].Pool, t.Pool)
 		}
@@ -174,36 +174,32 @@ func liveTools(ctx context.Context, directory journal.Directory) natsbus.Finding
 	return finding(natsbus.Good, "", "tools by pool: %s", strings.Join(parts, ", "))
 }
 
-func sameTool(a, b events.ToolSpec) bool {
-	return a.Description == b.Description && a.Effect == b.Effect && a.Risk == b.Risk && string(a.Schema) == string(b.Schema)
-}
-
 func liveProviders(ctx context.Context, directory journal.Directory) natsbus.Finding {
 	providers, err := directory.Providers(ctx)
 	switch {
 	case errors.Is(err, journal.ErrDenied):
 		return finding(natsbus.Unseen, natsbus.AskOthers, "which model providers there are: %v", err)
 	case err != nil:
-		return finding(natsbus.Bad, "moorebus init, and look again", "model providers cannot be listed: %v", err)
+		return finding(natsbus.Bad, "run moorebus init, then the doctor again", "model providers cannot be listed: %v", err)
 	case len(providers) == 0:
-		return finding(natsbus.Warning, "start `planner` or `moorebus dev`", "no planner lives: no run goes on")
+		return finding(natsbus.Warning, "start `planner` or `moorebus dev`", "no planner announces a model provider: no run continues")
 	}
 	return finding(natsbus.Good, "", "model providers: %s", strings.Join(providers, ", "))
 }
 
-// The amounts of free disk space, in bytes, below which it is said.
+// The amounts of free disk space, in bytes, below which the doctor warns.
 const (
 	littleSpace = 1 << 30
 	noSpace     = 64 << 20
 )
 
-// Embedded looks at a data directory, and at whether this machine can run the
-// embedded server: on the directory, or on one that is thrown away.
+// Embedded checks a data directory, and whether this machine can run the embedded server: on
+// the directory, or on a temporary one if it does not exist.
 func (d *Doctor) Embedded(ctx context.Context, dir string, r *Report) {
 	r.Add(AreaData, space(dir)...)
 	_, err := os.Stat(dir)
 	if errors.Is(err, os.ErrNotExist) {
-		r.Add(AreaData, finding(natsbus.Good, "", "data directory %s is not there yet: the first `moorebus run` makes it", dir))
+		r.Add(AreaData, finding(natsbus.Good, "", "data directory %s does not exist yet: the first `moorebus run` creates it", dir))
 		d.trial(ctx, r)
 		return
 	}
@@ -219,19 +215,19 @@ func (d *Doctor) Embedded(ctx context.Context, dir string, r *Report) {
 		r.Add(AreaData, finding(natsbus.Good, "", "data directory %s is served by process %d at %s", dir, held.PID, held.URL))
 		if held.Open {
 			r.Add(AreaBus, finding(natsbus.Warning, "set NATS_TOKEN where it is started, or --nats-listen on 127.0.0.1",
-				"other machines reach the NATS server of process %d and need no credentials: whoever does can run tools and read every run", held.PID))
+				"other machines reach the NATS server of process %d without credentials, so they can run tools and read every run", held.PID))
 		}
 		connect := natsbus.ConnectOptions{URL: held.URL, Token: held.Token, Name: "moorebus/doctor", Logger: d.Bus.Logger}
 		d.remote(ctx, connect, r, func(_ *nats.Conn, f []natsbus.Finding) []natsbus.Finding { return flushed(f) })
 	case held != nil:
-		r.Add(AreaData, finding(natsbus.Warning, "look again when it has ended", "data directory %s is in use by process %d, which does not listen", dir, held.PID))
+		r.Add(AreaData, finding(natsbus.Warning, "run the doctor again after it has ended", "data directory %s is in use by process %d, which does not listen", dir, held.PID))
 	default:
 		r.Add(AreaData, finding(natsbus.Good, "", "data directory %s is free", dir))
 		d.serve(ctx, dir, false, r)
 	}
 }
 
-// space looks at the file system on which a directory is, or will be.
+// space checks the file system of a directory, which need not exist.
 func space(dir string) []natsbus.Finding {
 	for {
 		if _, err := os.Stat(dir); err == nil || filepath.Dir(dir) == dir {
@@ -252,18 +248,18 @@ func space(dir string) []natsbus.Finding {
 	return []natsbus.Finding{finding(natsbus.Good, "", "%d GiB are free for %s", free>>30, dir)}
 }
 
-// trial runs the server on a directory of its own, to see that it can.
+// trial runs the server on a temporary directory.
 func (d *Doctor) trial(ctx context.Context, r *Report) {
 	dir, err := os.MkdirTemp("", "moorebus-doctor-")
 	if err != nil {
 		r.Add(AreaBus, finding(natsbus.Bad, "set TMPDIR to a directory that can be written", "%v", err))
 		return
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // what stays is in the temporary directory
+	defer func() { _ = os.RemoveAll(dir) }() // best effort: it is a temporary directory
 	d.serve(ctx, dir, true, r)
 }
 
-// serve starts the server on a directory and looks at it.
+// serve starts the server on a directory and checks it.
 func (d *Doctor) serve(ctx context.Context, dir string, setUp bool, r *Report) {
 	findings, err := d.embedded(ctx, dir, setUp)
 	if err != nil {
@@ -294,17 +290,17 @@ func (d *Doctor) embedded(ctx context.Context, dir string, setUp bool) ([]natsbu
 	return embeddedFindings(natsbus.Check(ctx, conn, d.Bus)), nil
 }
 
-// oneServer is how the check's warning about a log on one server begins. The
-// embedded server flushes every message, so there it is no warning.
+// oneServer is how the warning about a log on one server begins. The embedded server flushes
+// every message, so the warning is not for it.
 const oneServer = "the log lies on one server"
 
-// embeddedFindings says what the findings mean for a server that is in no other
-// process: it is set up by whoever starts it next.
+// embeddedFindings adapts findings to a server inside this process, which the next `moorebus
+// run` sets up.
 func embeddedFindings(findings []natsbus.Finding) []natsbus.Finding {
 	for i, f := range findings {
 		switch {
 		case f.Level == natsbus.Good && strings.HasPrefix(f.What, "nats-server "):
-			// The address is that of nobody: the connection is in the process.
+			// The connection is inside the process, so the address means nothing.
 			what, _, _ := strings.Cut(f.What, " at ")
 			findings[i] = finding(natsbus.Good, "", "embedded %s starts", what)
 		case f.Level == natsbus.Bad && strings.Contains(f.Mend, "moorebus init"):
@@ -314,7 +310,7 @@ func embeddedFindings(findings []natsbus.Finding) []natsbus.Finding {
 	return flushed(findings)
 }
 
-// flushed corrects what cannot be seen of an embedded server from outside.
+// flushed corrects findings about flushing: the embedded server does not report it.
 func flushed(findings []natsbus.Finding) []natsbus.Finding {
 	for i, f := range findings {
 		if f.Level == natsbus.Warning && strings.HasPrefix(f.What, oneServer) {
@@ -324,7 +320,7 @@ func flushed(findings []natsbus.Finding) []natsbus.Finding {
 	return findings
 }
 
-// Listener looks at where the environment has HTTP served, if it says so.
+// Listener checks MOOREBUS_LISTEN, if it is set.
 func (d *Doctor) Listener(r *Report) {
 	address := d.Getenv("MOOREBUS_LISTEN")
 	if address == "" || d.Getenv(wire.TokenVariable) != "" {
@@ -336,11 +332,11 @@ func (d *Doctor) Listener(r *Report) {
 		r.Add(AreaHTTP, finding(natsbus.Bad, "use HOST:PORT", "MOOREBUS_LISTEN: %v", err))
 	case !at.IP.IsLoopback():
 		r.Add(AreaHTTP, finding(natsbus.Bad, "set MOOREBUS_TOKEN, or listen on 127.0.0.1",
-			"MOOREBUS_LISTEN=%s without MOOREBUS_TOKEN: gateway and dev refuse to start, and with --insecure-no-auth whoever reaches it can start runs", address))
+			"MOOREBUS_LISTEN=%s without MOOREBUS_TOKEN: gateway and dev refuse to start, and with --insecure-no-auth everybody who reaches it can start runs", address))
 	}
 }
 
-// Sandbox says whether commands that are tools are kept in on this machine.
+// Sandbox checks the sandbox of exec tools on this machine.
 func (d *Doctor) Sandbox(ctx context.Context, r *Report) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
@@ -348,16 +344,16 @@ func (d *Doctor) Sandbox(ctx context.Context, r *Report) {
 	mend := "run the actor as a user of its own, or in a container; docs/how-to/commands-as-tools.md describes the sandbox"
 	switch {
 	case err != nil:
-		r.Add(AreaTools, finding(natsbus.Warning, "mend that, or set sandbox: off for the tools of the file", "%v", err))
+		r.Add(AreaTools, finding(natsbus.Warning, "fix that, or set sandbox: off for the tools of the file", "%v", err))
 	case len(missing) > 0:
-		r.Add(AreaTools, finding(natsbus.Warning, mend, "the sandbox of exec tools lacks here: %s", strings.Join(missing, ", ")))
+		r.Add(AreaTools, finding(natsbus.Warning, mend, "the sandbox of exec tools is incomplete on this machine; missing: %s", strings.Join(missing, ", ")))
 	default:
 		r.Add(AreaTools, finding(natsbus.Good, "", "exec tools run in a sandbox"))
 	}
 }
 
-// Keys looks at the model providers that the environment names, and asks each for
-// its list of models, which costs nothing.
+// Keys checks the model providers that the environment configures. It asks each for its list
+// of models, which is free.
 func (d *Doctor) Keys(ctx context.Context, r *Report) {
 	named := 0
 	for _, v := range providers.All() {
@@ -368,6 +364,6 @@ func (d *Doctor) Keys(ctx context.Context, r *Report) {
 	}
 	if named == 0 {
 		r.Add(AreaKeys, finding(natsbus.Warning, providers.NoKey(),
-			"none of %s is set here: only scripted models answer", providers.Variables()))
+			"none of %s is set here: only scripted models work", providers.Variables()))
 	}
 }

@@ -9,16 +9,15 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// The widths of an event's columns; what is longer pushes the rest.
+// The widths of an event's columns. A longer value moves the columns after it.
 const (
 	edgeWidth = 29
 	typeWidth = 21
 	dataWidth = 100
 )
 
-// EventLine shows one event on one line: its number, the time since started (or
-// its time of day, if started is zero), the states, its type and its data in a
-// few words. The line has no end.
+// EventLine returns an event as one line without a line end: its number, the time since
+// started (its time of day if started is zero), the states, its type, and a summary.
 func EventLine(e *events.Event, started time.Time, color bool) string {
 	edge := string(e.From)
 	if e.From != e.To {
@@ -34,8 +33,8 @@ func EventLine(e *events.Event, started time.Time, color bool) string {
 	return strings.TrimRight(line, " ")
 }
 
-// PoisonLine shows, like [EventLine], the n-th record of a run that is not a
-// legal event of it; n is 0 where it is not known.
+// PoisonLine is [EventLine] for the n-th record of a run if it is not a legal event. n is 0
+// if it is not known.
 func PoisonLine(n uint64, reason string, color bool) string {
 	number := "-"
 	if n > 0 {
@@ -44,7 +43,7 @@ func PoisonLine(n uint64, reason string, color bool) string {
 	return fmt.Sprintf("%5s  %s", number, palette{color}.red("not a legal event: "+Cut(reason, 2*dataWidth)))
 }
 
-// Elapsed writes a time span as the columns have it: +0.412s, +1m05s, +2h03m.
+// Elapsed formats a time span for the columns: +0.412s, +1m05s, +2h03m.
 func Elapsed(d time.Duration) string {
 	switch {
 	case d < time.Minute:
@@ -55,7 +54,7 @@ func Elapsed(d time.Duration) string {
 	return fmt.Sprintf("+%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
 }
 
-// palette colours text, or leaves it as it is.
+// palette colours text if on.
 type palette struct{ on bool }
 
 func (p palette) paint(code, text string) string {
@@ -72,7 +71,7 @@ func (p palette) green(text string) string  { return p.paint("32", text) }
 func (p palette) yellow(text string) string { return p.paint("33", text) }
 func (p palette) blue(text string) string   { return p.paint("36", text) }
 
-// state colours text by the state that it is about.
+// state colours text by a state.
 func (p palette) state(s events.State, text string) string {
 	switch s {
 	case events.Done:

@@ -13,14 +13,13 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// taskWidth and descriptionWidth are how many characters of a text a table
-// shows.
+// The widths of texts in tables, in characters.
 const (
 	taskWidth        = 48
 	descriptionWidth = 72
 )
 
-// timestamp writes a time of the log for people: local, to the second.
+// timestamp formats a time of the log: local time, to the second.
 func timestamp(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -55,14 +54,14 @@ func Agents(w io.Writer, f Format, agents []control.AgentInfo) error {
 	return WriteTable(w, []string{"NAME", "HASH"}, rows)
 }
 
-// agentKeys is the order in which people write an agent's definition.
+// agentKeys is the usual order of the keys of an agent's definition.
 var agentKeys = []string{
 	"name", "system_prompt", "task", "mode", "llm", "models", "config", "budget", "approval",
 	"output_schema", "tools", "blacklist",
 }
 
-// Agent writes a stored definition, given as JSON, so that it can be put again:
-// as YAML, or as JSON.
+// Agent writes a stored definition, which is JSON, as YAML or JSON. `moorebus agents put`
+// accepts the output.
 func Agent(w io.Writer, f Format, definition []byte) error {
 	node, err := strict.ParseJSON(definition)
 	if err != nil {
@@ -78,13 +77,13 @@ func Agent(w io.Writer, f Format, definition []byte) error {
 		return len(agentKeys)
 	}
 	if mode := node.Get("mode"); mode != nil && mode.Text == "" {
-		node, _ = node.Without("mode") // it is left to the run
+		node, _ = node.Without("mode") // the run chooses it
 	}
 	slices.SortStableFunc(node.Members, func(a, b strict.Member) int { return cmp.Compare(place(a), place(b)) })
 	return writeYAMLNode(w, node)
 }
 
-// Tools writes the tools that live.
+// Tools writes announced tools.
 func Tools(w io.Writer, f Format, tools []events.ToolSpec) error {
 	if f != Table {
 		if tools == nil {

@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Format is how data is written.
+// Format is an output format.
 type Format string
 
 // The formats.
@@ -26,8 +26,7 @@ const (
 	YAML  Format = "yaml"
 )
 
-// ParseFormat reads the value of -o, or returns a usage error that names the
-// formats that a command has.
+// ParseFormat parses the value of -o. The usage error names the formats of the command.
 func ParseFormat(text string, allowed ...Format) (Format, error) {
 	if slices.Contains(allowed, Format(text)) {
 		return Format(text), nil
@@ -35,7 +34,7 @@ func ParseFormat(text string, allowed ...Format) (Format, error) {
 	return "", cli.Usage("--output: %q is not a format; use %s", text, Formats(allowed...))
 }
 
-// Formats lists formats for a message: "table, json or yaml".
+// Formats lists formats for a message, such as "table, json or yaml".
 func Formats(allowed ...Format) string {
 	names := make([]string, len(allowed))
 	for i, f := range allowed {
@@ -51,8 +50,7 @@ func Formats(allowed ...Format) string {
 // WriteJSON writes a value as indented JSON.
 func WriteJSON(w io.Writer, v any) error { return jsondiff.WriteIndented(w, v) }
 
-// WriteYAML writes a value as YAML: the same keys in the same order as its JSON,
-// and numbers as they stand there.
+// WriteYAML writes a value as YAML, with the keys, the order and the numbers of its JSON.
 func WriteYAML(w io.Writer, v any) error {
 	var buf bytes.Buffer
 	encoder := json.NewEncoder(&buf)
@@ -100,12 +98,12 @@ func yamlNode(n *strict.Node) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}
 }
 
-// yamlText is a text: in lines where that is safe, and quoted where any version
-// of YAML would take it for something else.
+// yamlText returns a string node. It is quoted if its lines are not safe in a block, or if
+// some version of YAML reads it as another type.
 func yamlText(text string) *yaml.Node {
 	y := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
 	switch {
-	case strings.Contains(text, "\n") && !tame(text):
+	case strings.Contains(text, "\n") && !safeBlock(text):
 		y.Style = yaml.DoubleQuotedStyle
 	case slices.Contains([]string{"y", "n", "yes", "no", "on", "off"}, strings.ToLower(text)):
 		y.Style = yaml.DoubleQuotedStyle
@@ -113,9 +111,9 @@ func yamlText(text string) *yaml.Node {
 	return y
 }
 
-// tame reports whether lines can stand as they are: none of them begins or ends
-// with white space that would be taken for indentation.
-func tame(text string) bool {
+// safeBlock reports whether lines are safe in a block: none has white space that could be
+// read as indentation.
+func safeBlock(text string) bool {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	for _, line := range lines {
 		if strings.HasPrefix(line, "\t") || strings.TrimRight(line, " \t\r") != line {
@@ -125,7 +123,7 @@ func tame(text string) bool {
 	return lines[0] != "" && lines[0][0] != ' '
 }
 
-// flow is the style of collections: empty ones are written `{}` and `[]`.
+// flow returns the style of a collection: an empty one is written `{}` or `[]`.
 func flow(length int) yaml.Style {
 	if length == 0 {
 		return yaml.FlowStyle
@@ -148,8 +146,7 @@ func Write(w io.Writer, f Format, v any) error {
 	return WriteJSON(w, v)
 }
 
-// WriteTable writes rows below their headings, in columns. Cells are made
-// [Plain].
+// WriteTable writes rows in columns below their headings. Cells become [Plain].
 func WriteTable(w io.Writer, headings []string, rows [][]string) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for _, row := range append([][]string{headings}, rows...) {

@@ -10,9 +10,9 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// OutputWriter returns a function that writes a run's outputs, one on a line: as
-// JSON, or in a few words for people. Nothing is written after what could not be;
-// who gave w knows that it could not.
+// OutputWriter returns a function that writes a run's outputs, one per line: as JSON, or as
+// short text. After a failed write it writes nothing more; w knows the error, see
+// [LossyWriter].
 func OutputWriter(w io.Writer, run string, f Format, color bool) func(output.Output) {
 	var failed error
 	return func(o output.Output) {
@@ -23,7 +23,7 @@ func OutputWriter(w io.Writer, run string, f Format, color bool) func(output.Out
 		if f == JSON {
 			data, err := output.Marshal(run, o)
 			if err != nil {
-				return // outputs are made of what came out of JSON
+				return // cannot happen: outputs are made of decoded JSON
 			}
 			line = string(data)
 		}
@@ -31,8 +31,8 @@ func OutputWriter(w io.Writer, run string, f Format, color bool) func(output.Out
 	}
 }
 
-// LossyWriter hands on what is written, and keeps the first error for who writes
-// where nobody asks for it. It is safe for concurrent use.
+// LossyWriter passes writes on and keeps the first error, for callers that cannot return it.
+// It is safe for concurrent use.
 type LossyWriter struct {
 	mu  sync.Mutex
 	out io.Writer
@@ -42,7 +42,7 @@ type LossyWriter struct {
 // NewLossyWriter returns one that writes to out.
 func NewLossyWriter(out io.Writer) *LossyWriter { return &LossyWriter{out: out} }
 
-// Write writes; after an error it returns that error again.
+// Write writes data. After an error it returns the same error again.
 func (w *LossyWriter) Write(data []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -54,7 +54,7 @@ func (w *LossyWriter) Write(data []byte) (int, error) {
 	return n, err
 }
 
-// Lost returns why something that was written is lost, nil if nothing is.
+// Lost returns why output was lost, or nil.
 func (w *LossyWriter) Lost() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,7 +89,7 @@ func OutputLine(o output.Output, color bool) string {
 	return p.bold(pad(string(o.Kind()), len(output.KindToolCallFinished))) + "  " + text
 }
 
-// stream tells a run's outputs to the tap's writer; nil if it shows events.
+// stream returns what writes a run's outputs, or nil if the tap shows events.
 func (t *Tap) stream(run string) *output.Stream {
 	if !t.Outputs {
 		return nil
@@ -101,8 +101,8 @@ func (t *Tap) stream(run string) *output.Stream {
 	return output.NewStream(t.Machine.Table(), OutputWriter(t.Out, run, format, t.Color))
 }
 
-// watch has the run's chunks told beside its events, where outputs are shown.
-func (r *runTap) watch(run events.Run) (stop func(), err error) {
+// showChunks shows the run's live text beside its events, if outputs are shown.
+func (r *runTap) showChunks(run events.Run) (stop func(), err error) {
 	if r.stream == nil || r.Feed == nil {
 		return func() {}, nil
 	}

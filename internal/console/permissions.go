@@ -12,20 +12,19 @@ import (
 // FormatConf is the format of nats-server's configuration.
 const FormatConf = "nats-conf"
 
-// Permissions writes down who may do what on a bus.
+// Permissions writes the users of a bus and their permissions.
 type Permissions struct {
 	Pools  []string
 	Shards int
-	// Storage are the agents whose storage may be used, as NAMESPACE/AGENT.
+	// Storage are the agents whose storage roles may use, as NAMESPACE/AGENT.
 	Storage []string
 	// Format is [FormatConf] or json.
 	Format string
-	// Credentials is the directory of the users' nkeys; empty: they have
-	// passwords.
+	// Credentials is the directory of the users' nkeys. Empty: users have passwords.
 	Credentials string
 }
 
-// Write makes the keys that are missing and writes the permissions.
+// Write creates missing keys and writes the permissions.
 func (p *Permissions) Write(w io.Writer) error {
 	if p.Format != FormatConf && p.Format != "json" {
 		return cli.Usage("--format: %q is not known; use %s or json", p.Format, FormatConf)
@@ -52,7 +51,7 @@ func (p *Permissions) Write(w io.Writer) error {
 	return c.WriteConf(w)
 }
 
-// command is what is said again to make the same.
+// command returns the command that generates this output.
 func (p *Permissions) command() string {
 	words := []string{"moorebus init --print-permissions"}
 	if p.Shards > 1 {

@@ -17,8 +17,8 @@ import (
 // providerTimeout is how long a model provider may take to list its models.
 const providerTimeout = 3 * time.Second
 
-// provider asks a provider for its list of models. Neither key nor the address's
-// own password stands in what it returns.
+// provider asks a provider for its list of models. The finding holds neither the key nor a
+// password of the address.
 func (d *Doctor) provider(ctx context.Context, v providers.Provider, key, base string) natsbus.Finding {
 	address, err := url.Parse(strings.TrimRight(cmp.Or(base, v.BaseURL), "/"))
 	if err != nil || (address.Scheme != "http" && address.Scheme != "https") || address.Host == "" {
@@ -32,15 +32,15 @@ func (d *Doctor) provider(ctx context.Context, v providers.Provider, key, base s
 		return finding(natsbus.Bad, "start the server, check "+v.URLVar+", or the network and its proxy", "GET %s: %v", name, err)
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		if key == "" {
-			return finding(natsbus.Bad, "set "+v.KeyVar, "GET %s: status %d, a key is wanted and none is set", name, status)
+			return finding(natsbus.Bad, "set "+v.KeyVar, "GET %s: status %d, a key is required and none is set", name, status)
 		}
-		return finding(natsbus.Bad, "set "+v.KeyVar+" to a key that is valid there", "GET %s: status %d, the key is refused", name, status)
+		return finding(natsbus.Bad, "set "+v.KeyVar+" to a valid key", "GET %s: status %d, the key is refused", name, status)
 	case status == http.StatusOK:
 		return finding(natsbus.Good, "", "%s answers, %s", name, keyWords(v, key))
 	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
-		return finding(natsbus.Warning, "check that "+v.URLVar+" ends as the provider says, "+v.URLHint, "GET %s: status %d, the server does not list models", name, status)
+		return finding(natsbus.Warning, "check that "+v.URLVar+" is the address that the provider documents, "+v.URLHint, "GET %s: status %d, the server does not list models", name, status)
 	}
-	return finding(natsbus.Warning, "look at the provider's status page, or try again", "GET %s: status %d", name, status)
+	return finding(natsbus.Warning, "see the provider's status page, or try again", "GET %s: status %d", name, status)
 }
 
 func keyWords(v providers.Provider, key string) string {
@@ -62,18 +62,18 @@ func (d *Doctor) ask(ctx context.Context, address *url.URL, sign func(http.Heade
 	client := d.Client
 	if client == nil {
 		transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}
-		// Where it is sent on to, nobody said that the key may be shown.
+		// The key is for this address only, so redirects are not followed.
 		client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	}
 	resp, err := client.Do(req)
 	if err != nil {
 		return 0, withoutURL(err)
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<16)) // only the status counts
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<16)) // only the status matters
 	return resp.StatusCode, resp.Body.Close()
 }
 
-// withoutURL returns the reason alone, since it is said beside it what was asked.
+// withoutURL returns the reason alone: the finding names the URL itself.
 func withoutURL(err error) error {
 	var where *url.Error
 	if errors.As(err, &where) {

@@ -19,21 +19,21 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Setup sets a bus up and says what that changed.
+// Setup sets up a bus and reports the changes.
 type Setup struct {
 	Init natsbus.InitOptions
-	// Storage are the agents whose storage is made, as NAMESPACE/AGENT.
+	// Storage are the agents whose storage is created, as NAMESPACE/AGENT.
 	Storage []string
 	// PoolTools assign tools to pools, each as POOL=TOOL,TOOL.
 	PoolTools []string
-	// Wait waits for a bus that answers but is not ready.
+	// Wait waits until a bus that answers is ready.
 	Wait bool
-	// Monitor is where the server's monitoring is, which says how much it may store;
-	// empty: where it is by default.
+	// Monitor is the URL of the server's monitoring, which reports how much it may store.
+	// Empty: port 8222 of the server.
 	Monitor string
 }
 
-// Check returns a usage error for a setting that makes no sense.
+// Check returns a usage error for a wrong setting.
 func (s *Setup) Check() error {
 	for flag, n := range map[string]int{"shards": s.Init.Shards, "replicas": s.Init.Replicas, "max-ack-pending": s.Init.MaxAckPending} {
 		if n < 0 {
@@ -64,7 +64,7 @@ func (s *Setup) Check() error {
 	return nil
 }
 
-// readPoolTools reads which tools are assigned to pools, which so are among the pools.
+// readPoolTools parses --pool-tools. The pools in it are set up too.
 func (s *Setup) readPoolTools() error {
 	for _, text := range s.PoolTools {
 		pool, list, found := strings.Cut(text, "=")
@@ -87,8 +87,8 @@ func (s *Setup) readPoolTools() error {
 	return nil
 }
 
-// Run sets the bus up and writes a line for each thing that was made or changed,
-// or that all was as wanted already.
+// Run sets up the bus and writes a line for each thing that it created or changed, or one
+// line if nothing changed.
 func (s *Setup) Run(ctx context.Context, conn *nats.Conn, w io.Writer) error {
 	pools := append(slices.Sorted(maps.Keys(s.Init.PoolMaxAckPending)), s.Init.Pools...)
 	before := survey(ctx, conn, pools)
@@ -129,8 +129,7 @@ func (s *Setup) Run(ctx context.Context, conn *nats.Conn, w io.Writer) error {
 	return err
 }
 
-// init is natsbus.Init, again and again where it is to wait, and returns what that had to
-// say.
+// init calls natsbus.Init, repeatedly if it is to wait, and returns its notes.
 func (s *Setup) init(ctx context.Context, conn *nats.Conn) ([]string, error) {
 	var notes []string
 	said := ""
@@ -148,7 +147,7 @@ func (s *Setup) init(ctx context.Context, conn *nats.Conn) ([]string, error) {
 	return notes, err
 }
 
-// initTimeout bounds one try to set a bus up.
+// initTimeout bounds one attempt to set up a bus.
 const initTimeout = 2 * time.Minute
 
 func (s *Setup) try(ctx context.Context, conn *nats.Conn) (notes []string, err error) {
@@ -165,21 +164,19 @@ func (s *Setup) try(ctx context.Context, conn *nats.Conn) (notes []string, err e
 	s.Init.Say = func(line string) { notes = append(notes, line) }
 	err = natsbus.Init(ctx, conn, s.Init)
 	if errors.Is(err, nats.ErrNoResponders) {
-		err = fmt.Errorf("nobody answers for JetStream, start nats-server with -js: %w", err)
+		err = fmt.Errorf("JetStream does not answer; start nats-server with -js: %w", err)
 	}
 	return notes, err
 }
 
-// survey says what there is on the bus, one thing a line, without what changes
-// by itself. It says nothing of what it cannot see.
+// survey lists what exists on the bus, as far as it can see, without what changes by itself.
 func survey(ctx context.Context, conn *nats.Conn, pools []string) []string {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	quiet := natsbus.Options{Logger: slog.New(slog.DiscardHandler)}
 	var things []string
 	for _, f := range natsbus.Check(ctx, conn, quiet) {
-		// Of a stream it says how many events or timers there are, which is not
-		// for init.
+		// The number of events or timers in a stream is not a setting.
 		what := f.What
 		if strings.HasSuffix(what, " events") || strings.HasSuffix(what, " timers") {
 			what, _, _ = strings.Cut(what, ":")
@@ -195,7 +192,7 @@ func survey(ctx context.Context, conn *nats.Conn, pools []string) []string {
 	return append(things, ackWaits(ctx, bus, pools)...)
 }
 
-// ackWaits says how long workers may be silent, and so which pools there are.
+// ackWaits lists the ack waits, and so the pools.
 func ackWaits(ctx context.Context, bus *natsbus.Bus, pools []string) []string {
 	things := []string{}
 	if wait, err := bus.AckWait(ctx, journal.Inbox{States: []events.State{events.Planning}}); err == nil {
@@ -210,7 +207,6 @@ func ackWaits(ctx context.Context, bus *natsbus.Bus, pools []string) []string {
 	return slices.Compact(things)
 }
 
-// parseStorage reads what --storage names.
 func parseStorage(names []string) ([]journal.StorageOf, error) {
 	all := make([]journal.StorageOf, 0, len(names))
 	for _, name := range names {

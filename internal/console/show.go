@@ -17,7 +17,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Run is a run as it is shown: what it came to, and its events.
+// Run is a run as `moorebus show` prints it: its outcome and its events.
 type Run struct {
 	RunID   string       `json:"run_id"`
 	State   events.State `json:"state"`
@@ -29,37 +29,36 @@ type Run struct {
 	Step    int          `json:"step"`
 	Started time.Time    `json:"started"`
 	Updated time.Time    `json:"updated"`
-	// Parent is the call of another run that this one answers, Children are the runs
-	// that answered calls of this one, or are about to.
+	// Parent is the call of another run that this run answers. Children are the sub-runs of
+	// this run.
 	Parent   *events.Parent `json:"parent,omitempty"`
 	Children []Child        `json:"children,omitempty"`
-	// ForkedFrom is what a fork goes on from.
+	// ForkedFrom is the event that a fork continues from.
 	ForkedFrom *reducer.Origin `json:"forked_from,omitempty"`
 	// Usage sums the tokens and the cost of all replies.
 	Usage reducer.TotalUsage `json:"usage"`
-	// Answer is the model's last word, Error why the run ended without one.
+	// Answer is the final answer, Error why there is none.
 	Answer *string           `json:"answer,omitempty"`
 	Error  *reducer.RunError `json:"error,omitempty"`
-	// PendingApproval is what waits for a human.
+	// PendingApproval are the calls that wait for a human.
 	PendingApproval *reducer.PendingApproval `json:"pending_approval,omitempty"`
-	// Poison says which record is no legal event of the run.
+	// Poison is the record that is not a legal event of the run.
 	Poison *events.Poison `json:"poison,omitempty"`
-	// Events are the stored bodies; what is not JSON stands there as text.
+	// Events are the stored bodies. A body that is not JSON is a string.
 	Events []json.RawMessage `json:"events"`
 
 	lines []line
 }
 
-// line is an event, or why a record is none.
+// line is an event, or the reason why a record is not one.
 type line struct {
 	n      uint64
 	event  *events.Event
 	reason string
 }
 
-// ReadRun folds records into a run as it is shown, and returns its memory too.
-// It reads n of them, or all if n is 0. What the run was forked from is folded
-// too, but not shown.
+// ReadRun folds n records, or all if n is 0, into a run and its memory. The events that a
+// fork has of its parent are folded and not shown.
 func ReadRun(ctx context.Context, fold *runlog.Fold, n uint64, records iter.Seq2[journal.Record, error]) (*Run, *reducer.Memory, error) {
 	mem := fold.Memory()
 	r := &Run{Events: []json.RawMessage{}}
@@ -99,7 +98,7 @@ func (r *Run) fill(mem *reducer.Memory) {
 	}
 }
 
-// rawJSON returns a body as it is, or as a JSON string if it is not JSON.
+// rawJSON returns a body, as a JSON string if it is not JSON.
 func rawJSON(body []byte) json.RawMessage {
 	if json.Valid(body) {
 		return body
@@ -111,7 +110,7 @@ func rawJSON(body []byte) json.RawMessage {
 	return text
 }
 
-// Write writes the run for people (Text), or as JSON or YAML.
+// Write writes the run as Text, JSON or YAML.
 func (r *Run) Write(w io.Writer, f Format, color bool) error {
 	if f != Text {
 		return Write(w, f, r)
@@ -180,8 +179,8 @@ func (r *Run) tail(b *bytes.Buffer, p palette) {
 	}
 }
 
-// request is a call that waits, with what was said about it, or why it is asked
-// for. A question is shown in full.
+// request formats a waiting call with its decision, if it has one, or with the reason for the
+// request. A question is not shortened.
 func (r *Run) request(q events.Request) string {
 	said := ""
 	if i := slices.IndexFunc(r.PendingApproval.Decisions, func(d events.Decision) bool { return d.CallID == q.CallID }); i >= 0 {
@@ -196,14 +195,14 @@ func (r *Run) request(q events.Request) string {
 	return fmt.Sprintf("%s %s(%s), risk %s%s", Plain(q.CallID), Plain(q.Tool), Cut(q.Arguments, dataWidth), q.Risk, said)
 }
 
-// Child is the run that answers a call.
+// Child is the sub-run that answers a call.
 type Child struct {
 	Run    string `json:"run"`
 	CallID string `json:"call_id"`
 }
 
-// children are the runs that answered calls of a run, or are about to, in the order
-// of the calls.
+// children returns the sub-runs of a run in the order of the calls, those that have not
+// started too.
 func children(mem *reducer.Memory) []Child {
 	var all []Child
 	for _, id := range mem.Control.CallOrder {
@@ -216,7 +215,6 @@ func children(mem *reducer.Memory) []Child {
 	return all
 }
 
-// writeSubruns writes which run this one answers, and which answer this one.
 func (r *Run) writeSubruns(b *bytes.Buffer, p palette) {
 	if r.Parent != nil {
 		fmt.Fprintf(b, "%s %s of run %s\n", p.faint(pad("answers", 8)), Plain(r.Parent.CallID), Plain(r.Parent.Run))

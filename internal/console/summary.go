@@ -2,6 +2,6 @@ package console
 
 import "github.com/moorebus/moorebus/pkg/events"
 
-// Summary says what an event's data is about, on one line of about 100
-// characters, and nothing where the type says it all.
+// Summary returns an event's data on one line of at most 100 characters. It is empty if the
+// type says everything.
 func Summary(p events.Payload) string { return Cut(events.Summary(p), dataWidth) }

@@ -27,25 +27,25 @@ type Tap struct {
 	Out io.Writer
 	// Namespace is the namespace whose runs are shown.
 	Namespace string
-	// States and Types choose events: those that lead to, or wake the workers
-	// of, one of the states, and those of one of the types. Empty: all. A record
-	// that is no legal event is shown only where nothing is chosen.
+	// States selects events that lead to one of the states or wake its workers, Types
+	// those of one of the types. Empty: all. A record that is not a legal event is shown
+	// only if neither is set.
 	States []events.State
 	Types  []events.Type
 	// JSON writes the stored bodies instead of text.
 	JSON bool
 	// Color colours text.
 	Color bool
-	// Outputs shows the outputs of a run in the place of its events, with those of the
-	// live feed if Feed is set.
+	// Outputs shows the outputs of a run instead of its events, those of the live feed too
+	// if Feed is set.
 	Outputs bool
 	Feed    journal.Feed
-	// Stored ends at the end of the log instead of waiting for more.
+	// Stored stops at the end of the log.
 	Stored bool
 }
 
-// All shows the events of all runs behind a place in the log, until ctx ends.
-// It returns how far it got, with every error.
+// All shows the events of all runs after a position of the log until ctx ends. It always
+// returns the position that it reached, with an error too.
 func (t *Tap) All(ctx context.Context, from journal.Position) (journal.Position, error) {
 	at := slices.Clone(from)
 	ctx, stop := context.WithCancel(ctx)
@@ -59,7 +59,7 @@ func (t *Tap) All(ctx context.Context, from journal.Position) (journal.Position,
 	var readers sync.WaitGroup
 	for shard, after := range at {
 		readers.Go(func() {
-			errs[shard] = t.follow(ctx, shard, journal.Filter{Namespace: t.Namespace}, after, func(rec journal.Record) error {
+			errs[shard] = t.readShard(ctx, shard, journal.Filter{Namespace: t.Namespace}, after, func(rec journal.Record) error {
 				select {
 				case records <- shardRecord{shard, rec}:
 					return nil
@@ -68,7 +68,7 @@ func (t *Tap) All(ctx context.Context, from journal.Position) (journal.Position,
 				}
 			})
 			if errs[shard] != nil {
-				stop() // one shard alone is not the log
+				stop() // the tap shows all shards or none
 			}
 		})
 	}
@@ -76,9 +76,9 @@ func (t *Tap) All(ctx context.Context, from journal.Position) (journal.Position,
 	var failed error
 	for rec := range records {
 		if failed != nil {
-			continue // the readers are about to end
+			continue // the readers are ending
 		}
-		if failed = t.one(rec.Record); failed != nil {
+		if failed = t.showRecord(rec.Record); failed != nil {
 			stop()
 			continue
 		}
@@ -90,8 +90,8 @@ func (t *Tap) All(ctx context.Context, from journal.Position) (journal.Position,
 	return at, firstCause(errs)
 }
 
-// firstCause returns the error that ended the readers: the others only have the
-// context's.
+// firstCause returns the error that ended the readers. The other readers have the error of
+// the context.
 func firstCause(errs []error) error {
 	var found error
 	for _, err := range errs {
@@ -102,8 +102,9 @@ func firstCause(errs []error) error {
 	return found
 }
 
-// follow hands a shard's records on, to the end of the log or of ctx.
-func (t *Tap) follow(ctx context.Context, shard int, filter journal.Filter, after uint64, take func(journal.Record) error) error {
+// readShard calls fn for a shard's records, until the end of the log if Stored, else until
+// ctx ends.
+func (t *Tap) readShard(ctx context.Context, shard int, filter journal.Filter, after uint64, fn func(journal.Record) error) error {
 	records := t.Log.Follow(ctx, shard, filter, after)
 	if t.Stored {
 		records = t.Log.Scan(ctx, shard, filter, after)
@@ -112,29 +113,28 @@ func (t *Tap) follow(ctx context.Context, shard int, filter journal.Filter, afte
 		if err != nil {
 			return err
 		}
-		if err := take(rec); err != nil {
+		if err := fn(rec); err != nil {
 			return err
 		}
 	}
 	return ctx.Err()
 }
 
-// one shows a record of any run.
-func (t *Tap) one(rec journal.Record) error {
+func (t *Tap) showRecord(rec journal.Record) error {
 	s, err := events.ParseSubject(rec.Subject)
 	if err != nil {
 		return nil // it belongs to no run
 	}
 	e, err := t.Machine.Codec().Decode(rec.Body)
-	record := shown{subject: s, rec: rec, event: e, err: err, prefix: s.Run.ID + " "}
-	if !t.wants(record) {
+	line := tapLine{subject: s, rec: rec, event: e, err: err, prefix: s.Run.ID + " "}
+	if !t.selects(line) {
 		return nil
 	}
-	return t.show(record)
+	return t.write(line)
 }
 
-// RunEnd is how far the tap of a run got: Next is the number of the event that
-// it did not come to, State where the run stood, Lines what was written.
+// RunEnd is where the tap of a run ended. Next is the number of the first event that it did
+// not reach, State the run's state, Lines how many lines were written.
 type RunEnd struct {
 	Next  uint64
 	State events.State
@@ -142,35 +142,35 @@ type RunEnd struct {
 	Lines int
 }
 
-// Run shows the events of one run from its from-th on, or, if from is 0, those
-// that are yet to come, until the run or ctx ends. A run that does not exist is
+// Run shows the events of one run from number from on until the run or ctx ends. With from 0
+// it shows only events that are stored after the call. A run that does not exist is
 // [journal.ErrNotFound].
 func (t *Tap) Run(ctx context.Context, run events.Run, from uint64) (RunEnd, error) {
 	fold := runlog.NewFold(t.Log, t.Machine, run)
 	r := runTap{Tap: t, fold: fold, mem: fold.Memory(), from: from, stream: t.stream(fold.Memory().RunID)}
 	for rec, err := range t.Log.Read(ctx, run, 0) {
 		if err == nil && !r.ended() {
-			err = r.take(ctx, rec)
+			err = r.apply(ctx, rec)
 		}
 		if err != nil {
-			return r.end(), err
+			return r.position(), err
 		}
 	}
 	switch {
 	case r.mem.N == 0:
-		return r.end(), fmt.Errorf("run %s in namespace %s: %w", run.ID, run.Namespace, journal.ErrNotFound)
+		return r.position(), fmt.Errorf("run %s in namespace %s: %w", run.ID, run.Namespace, journal.ErrNotFound)
 	case r.ended() || t.Stored:
-		return r.end(), nil
+		return r.position(), nil
 	case from == 0:
 		r.from = r.mem.N + 1
 	}
-	unwatch, err := r.watch(run)
+	stopChunks, err := r.showChunks(run)
 	if err != nil {
-		return r.end(), err
+		return r.position(), err
 	}
-	defer unwatch()
-	err = t.follow(ctx, run.Shard, journal.Filter{Namespace: run.Namespace, Run: run.ID}, r.seq, func(rec journal.Record) error {
-		if err := r.take(ctx, rec); err != nil {
+	defer stopChunks()
+	err = t.readShard(ctx, run.Shard, journal.Filter{Namespace: run.Namespace, Run: run.ID}, r.seq, func(rec journal.Record) error {
+		if err := r.apply(ctx, rec); err != nil {
 			return err
 		}
 		if r.ended() {
@@ -181,13 +181,13 @@ func (t *Tap) Run(ctx context.Context, run events.Run, from uint64) (RunEnd, err
 	if errors.Is(err, errEnded) {
 		err = nil
 	}
-	return r.end(), err
+	return r.position(), err
 }
 
 // errEnded stops reading at the run's end.
 var errEnded = errors.New("the run has ended")
 
-// runTap is the tap of one run: it folds, to know when the run ends and what is
+// runTap is the tap of one run. It folds the run to know when it ends and which records are
 // legal.
 type runTap struct {
 	*Tap
@@ -202,11 +202,11 @@ type runTap struct {
 
 func (r *runTap) ended() bool { return r.Machine.Table().Terminal(r.mem.State) }
 
-func (r *runTap) end() RunEnd {
+func (r *runTap) position() RunEnd {
 	return RunEnd{Next: max(r.mem.N+1, r.from), State: r.mem.State, Ended: r.ended(), Lines: r.lines}
 }
 
-func (r *runTap) take(ctx context.Context, rec journal.Record) error {
+func (r *runTap) apply(ctx context.Context, rec journal.Record) error {
 	s, err := events.ParseSubject(rec.Subject)
 	if err != nil {
 		return nil // it belongs to no run
@@ -219,8 +219,8 @@ func (r *runTap) take(ctx context.Context, rec journal.Record) error {
 	if r.from == 0 || r.mem.N < r.from {
 		return nil
 	}
-	record := shown{subject: s, rec: rec, event: e, err: err, n: r.mem.N, started: r.mem.Started}
-	if !r.wants(record) {
+	line := tapLine{subject: s, rec: rec, event: e, err: err, n: r.mem.N, started: r.mem.Started}
+	if !r.selects(line) {
 		return nil
 	}
 	r.lines++
@@ -230,12 +230,11 @@ func (r *runTap) take(ctx context.Context, rec journal.Record) error {
 		}
 		return nil
 	}
-	return r.show(record)
+	return r.write(line)
 }
 
-// shown is a record on its way to the writer. Its err says why it is no legal
-// event.
-type shown struct {
+// tapLine is a record to show. Its err says why the record is not a legal event.
+type tapLine struct {
 	subject events.Subject
 	rec     journal.Record
 	event   *events.Event
@@ -245,7 +244,7 @@ type shown struct {
 	prefix  string
 }
 
-func (t *Tap) show(s shown) error {
+func (t *Tap) write(s tapLine) error {
 	text := ""
 	switch {
 	case t.JSON:
@@ -259,7 +258,7 @@ func (t *Tap) show(s shown) error {
 	return err
 }
 
-func (t *Tap) wants(s shown) bool {
+func (t *Tap) selects(s tapLine) bool {
 	if s.err != nil {
 		return len(t.States) == 0 && len(t.Types) == 0
 	}
@@ -269,9 +268,8 @@ func (t *Tap) wants(s shown) bool {
 	return len(t.Types) == 0 || slices.Contains(t.Types, s.event.Type())
 }
 
-// oneLine returns the stored body as it can stand on one line. Bodies that
-// Moorebus wrote are as they are; one that is not JSON at all is put into an
-// object that says so.
+// oneLine returns a stored body on one line. A body that is not JSON becomes the value
+// not_json of an object.
 func oneLine(rec journal.Record) []byte {
 	if !json.Valid(rec.Body) {
 		wrapped, err := json.Marshal(map[string]any{"subject": rec.Subject, "seq": rec.Seq, "not_json": rawJSON(rec.Body)})
@@ -280,6 +278,6 @@ func oneLine(rec journal.Record) []byte {
 		}
 		return wrapped
 	}
-	// In JSON a line's end is only white space.
+	// In JSON the end of a line is white space.
 	return bytes.ReplaceAll(bytes.ReplaceAll(rec.Body, []byte("\n"), []byte(" ")), []byte("\r"), []byte(" "))
 }

@@ -7,15 +7,15 @@ import (
 	"github.com/moorebus/moorebus/internal/terminal"
 )
 
-// Plain returns text on one line: white space is one blank, and what would control
-// a terminal is visible, as [terminal.Visible] has it.
+// Plain returns text on one line: white space becomes one blank, and control characters
+// become visible, see [terminal.Visible].
 func Plain(text string) string {
 	return terminal.Visible(strings.Join(strings.Fields(text), " "))
 }
 
 // Cut is [Plain] shortened to a number of characters.
 func Cut(text string, limit int) string {
-	// No more is looked at than can be shown, with some for white space.
+	// A long text is cut early, with a reserve for white space.
 	if most := 8 * limit; len(text) > most {
 		text = strings.ToValidUTF8(text[:most], "") + "…"
 	}
@@ -32,7 +32,7 @@ func Cut(text string, limit int) string {
 	return text
 }
 
-// pad fills text up with blanks to a number of characters.
+// pad appends blanks up to a number of characters.
 func pad(text string, width int) string {
 	return text + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(text)))
 }

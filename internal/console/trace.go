@@ -9,7 +9,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// WriteTrace writes a trace, or of one state only, as a table or as JSON.
+// WriteTrace writes a trace as a table or as JSON. A state selects its entries.
 func WriteTrace(w io.Writer, trace reducer.Trace, state events.State, f Format) error {
 	if state != "" {
 		trace = trace.ForState(state)
