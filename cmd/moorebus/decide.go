@@ -3,15 +3,24 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/decisions"
+	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/spf13/cobra"
 )
 
 func approveCommand() *cobra.Command {
@@ -179,4 +188,225 @@ func answerTo(text string) func(events.Request, *events.Decision) error {
 		d.Arguments = string(all)
 		return err
 	}
+}
+
+// change is a command that changes runs, each in the same way.
+type change struct {
+	name, short, long, example string
+	// suffix follows the run's state in the output.
+	suffix string
+	// drives says that the command lets the run continue.
+	drives bool
+	do     func(c *control.Controller, ctx context.Context, ns, id string, by events.By) (access.Result, error)
+}
+
+func (x change) command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: x.name + " RUN…", Short: x.short, Long: x.long, Example: x.example, Args: cobra.MinimumNArgs(1),
+		DisableFlagsInUseLine: true,
+	}
+	flags := addClientFlags(cmd, console.Text, console.JSON)
+	by := addByFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, runs []string) error {
+		return flags.use(cmd, writes, func(ctx context.Context, c *client) error { return x.all(ctx, c, runs, by()) })
+	}
+	return cmd
+}
+
+// all changes every run, even if another one fails.
+func (x change) all(ctx context.Context, c *client, runs []string, by events.By) error {
+	var failed error
+	done := 0
+	for _, id := range runs {
+		result, err := x.do(c.control, ctx, c.namespace, id, by)
+		if err == nil {
+			done++
+			err = c.writeState(id, result, x.suffix)
+		} else {
+			err = fmt.Errorf("%s: %w", id, err)
+		}
+		failed = errors.Join(failed, err)
+	}
+	if x.drives && done > 0 {
+		c.noteOffline()
+	}
+	return failed
+}
+
+func (c *client) writeState(id string, r access.Result, suffix string) error {
+	if c.format == console.JSON {
+		return console.WriteJSON(c.out, struct {
+			RunID string `json:"run_id"`
+			access.Result
+		}{id, r})
+	}
+	_, err := fmt.Fprintf(c.out, "%s %s%s\n", id, r.State, suffix)
+	return err
+}
+
+// noteOffline says that no process continues a run.
+func (c *client) noteOffline() {
+	if c.offline() {
+		c.notef("no process serves %s now: the run continues when `moorebus dev` does", c.Where)
+	}
+}
+
+func cancelCommand() *cobra.Command {
+	return change{
+		name: "cancel", short: "Cancel runs",
+		long: `Cancel ends runs by an event. Their model calls and tools are cancelled, whatever
+process they are in. It prints the state of each run. A run that has already ended
+stays as it is, and the exit code is 1.`,
+		example: `  moorebus cancel 0198c5a0-5a6b-7c00-8000-000000000001 --reason "wrong file"
+  moorebus runs --state planning -o json | jq -r '.runs[].run_id' | xargs moorebus cancel`,
+		do: (*control.Controller).Cancel,
+	}.command()
+}
+
+func pauseCommand() *cobra.Command {
+	return change{
+		name: "pause", short: "Pause runs",
+		long: `Pause keeps runs from starting new model calls and tools. Calls in flight continue to
+their end, and their results are kept. It prints the state of each run. See resume.`,
+		example: `  moorebus pause 0198c5a0-5a6b-7c00-8000-000000000001`,
+		suffix:  " (paused)",
+		do:      (*control.Controller).Pause,
+	}.command()
+}
+
+func resumeCommand() *cobra.Command {
+	return change{
+		name: "resume", short: "Resume paused runs",
+		long: `Resume continues paused runs. Work that is still in flight since the pause does not
+start again. It prints the state of each run. A run that is not paused stays as it
+is, and the exit code is 1.`,
+		example: `  moorebus resume 0198c5a0-5a6b-7c00-8000-000000000001`,
+		drives:  true,
+		do:      (*control.Controller).Resume,
+	}.command()
+}
+
+func sendCommand() *cobra.Command {
+	var id string
+	cmd := &cobra.Command{
+		Use:   "send RUN MESSAGE",
+		Short: "Send a user's message to a run",
+		Long: `Send sends a user's message to a run: the next one of a conversation that waits for
+it, or one more in the middle of the work. MESSAGE - is read from stdin. It prints the
+run's state.
+
+With --id the message has a name, and sending it again changes nothing.`,
+		Example: `  moorebus send 0198c5a0-5a6b-7c00-8000-000000000001 "And in euros?"
+  moorebus send 0198c5a0-5a6b-7c00-8000-000000000001 --id question-2 - < question.txt`,
+		Args: cobra.ExactArgs(2),
+	}
+	flags := addClientFlags(cmd, console.Text, console.JSON)
+	cmd.Flags().StringVar(&id, "id", "", "name of the message, unique in the run (default: a new one)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		inputs, err := message(cmd.InOrStdin(), id, args[1])
+		if err != nil {
+			return err
+		}
+		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
+			if _, err := c.control.Inputs(ctx, c.namespace, args[0], inputs); err != nil {
+				return err
+			}
+			state, err := c.control.State(ctx, c.namespace, args[0], 0)
+			if err != nil {
+				return err
+			}
+			c.noteOffline()
+			return c.writeState(args[0], access.Result{State: state.State, N: state.N}, "")
+		})
+	}
+	return cmd
+}
+
+func message(stdin io.Reader, id, text string) ([]control.Input, error) {
+	if text == "-" {
+		data, err := io.ReadAll(io.LimitReader(stdin, journal.MaxBody+1))
+		if err != nil {
+			return nil, err
+		}
+		text = strings.TrimSuffix(string(data), "\n")
+	}
+	switch {
+	case strings.TrimSpace(text) == "":
+		return nil, cli.Usage("the message is empty")
+	case !utf8.ValidString(text) || !utf8.ValidString(id):
+		return nil, cli.Usage("the message is not valid UTF-8")
+	case len(id) > control.MaxMessageID:
+		return nil, cli.Usage("--id: is longer than %d bytes", control.MaxMessageID)
+	case len(text) > journal.MaxBody:
+		return nil, cli.Usage("the message is larger than %d KiB, the limit for an event", journal.MaxBody>>10)
+	}
+	return []control.Input{control.UserMessage{MessageID: id, Content: text}}, nil
+}
+
+func forkCommand() *cobra.Command {
+	var at uint64
+	var patch, key string
+	cmd := &cobra.Command{
+		Use:   "fork RUN --at N",
+		Short: "Start a run that continues from an event of another run",
+		Long: `Fork starts a run that continues from event N of another run. The other run is not
+changed. Work that was in flight there starts again in the fork: a model call is made
+once more, and a tool without a result runs once more. It prints the fork's id.
+
+--patch changes the fork: a JSON merge patch (RFC 7396) over the keys of an agent's
+definition and the run's task, task_type and mode.
+
+With --key a repeated command makes no second fork: it prints the first one's id
+again.`,
+		Example: `  moorebus fork 0198c5a0-5a6b-7c00-8000-000000000001 --at 7
+  moorebus fork 0198c5a0-5a6b-7c00-8000-000000000001 --at 1 --patch '{"models": {"default": "gpt-4o"}}'
+  moorebus fork 0198c5a0-5a6b-7c00-8000-000000000001 --at 12 --patch @patch.json`,
+		Args: cobra.ExactArgs(1),
+	}
+	flags := addClientFlags(cmd, console.Text, console.JSON)
+	cmd.Flags().Uint64Var(&at, "at", 0, "continue from event `n` of the run")
+	cmd.Flags().StringVar(&patch, "patch", "", "changes, as `JSON` or @FILE")
+	cmd.Flags().StringVar(&key, "key", "", "idempotency `key`: fork the run once under it")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if at == 0 {
+			return cli.Usage("--at: is required: the event to continue from, counted from 1")
+		}
+		change, err := readPatch(patch)
+		if err != nil {
+			return err
+		}
+		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
+			fork, err := c.control.Fork(ctx, c.namespace, args[0], forking.Request{At: at, Patch: change, Key: key})
+			if err != nil {
+				return err
+			}
+			c.noteOffline()
+			if c.format == console.JSON {
+				return console.WriteJSON(c.out, fork)
+			}
+			_, err = fmt.Fprintln(c.out, fork.RunID)
+			return err
+		})
+	}
+	return cmd
+}
+
+// readPatch returns the patch of a flag: its value, or the content of @FILE.
+func readPatch(text string) (json.RawMessage, error) {
+	path, file := strings.CutPrefix(text, "@")
+	if !file {
+		return json.RawMessage(text), nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, cli.Usage("--patch: %w", err)
+	}
+	if info.Size() > journal.MaxBody {
+		return nil, cli.Usage("--patch: %s is larger than %d KiB, the limit for an event", path, journal.MaxBody>>10)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, cli.Usage("--patch: %w", err)
+	}
+	return data, nil
 }

@@ -2,58 +2,407 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
-	"path/filepath"
-	"sync"
+	"os"
+	"strconv"
+	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/retention"
-	"github.com/spf13/pflag"
+	"github.com/moorebus/moorebus/internal/verify"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// keepEvery is how often dev purges.
-const keepEvery = time.Hour
+func exportCommand() *cobra.Command {
+	var all bool
+	var out string
+	cmd := &cobra.Command{
+		Use:   "export [RUN…|--all]",
+		Short: "Write runs as JSON lines for import",
+		Long: `Export writes runs as JSON lines: {subject, seq, body} for each event, the body byte
+for byte, and {blob, data} for each large result that an event refers to. A fork comes
+after its parent, which is written too. If the parent was not named and has not ended,
+its subjects wake no worker, so an import does not continue it. With --all it is the
+whole log, or that of --namespace.
 
-// keepFlags say what `moorebus dev` purges. The zero value purges nothing.
-type keepFlags struct {
-	ended time.Duration
-	bytes cli.Size
-	dir   string
+A file gets its name only when it is complete and on disk. moorebus import restores
+it; replay --file reads it as it is.`,
+		Example: `  moorebus export --all --out runs.jsonl
+  moorebus export 0198c5a0-5a6b-7c00-8000-000000000001 | gzip > run.jsonl.gz`,
+	}
+	flags := addClientFlags(cmd, console.Text)
+	cmd.Flags().BoolVar(&all, "all", false, "export every run")
+	cmd.Flags().StringVar(&out, "out", "-", "`file` to write; - is stdout")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if all == (len(args) > 0) {
+			return cli.Usage("name the runs, or use --all for every run, but not both")
+		}
+		if err := cli.CheckRunIDs(args); err != nil {
+			return err
+		}
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			o := retention.ExportOptions{All: all, Runs: c.runs(args), Blobs: c.Bus, Namespace: c.only}
+			var done retention.Exported
+			write := func(w *filelog.Writer) (err error) {
+				done, err = retention.Export(ctx, c.Bus, w, o)
+				return err
+			}
+			var err error
+			if out == "-" {
+				w := filelog.NewWriter(c.out)
+				err = write(w)
+				err = errors.Join(err, w.Flush())
+			} else {
+				err = filelog.WriteFile(out, write)
+			}
+			c.noteMissing(done.Missing)
+			if err == nil && out != "-" {
+				c.notef("%d events and %d large results written to %s", done.Events, done.Blobs, out)
+			}
+			return err
+		})
+	}
+	return cmd
 }
 
-func (f *keepFlags) add(flags *pflag.FlagSet) {
-	flags.DurationVar(&f.ended, "keep-ended", 0, "archive and purge runs that ended longer ago than this (default: they stay)")
-	flags.Var(&f.bytes, "keep-bytes", "archive and purge runs in the order of their end until the rest has at most this many bytes, such as 20GiB (default: they stay)")
-	flags.StringVar(&f.dir, "archive", "", "`directory` of the archives (default: archive in the data directory)")
+func (c *client) noteMissing(missing []retention.Missing) {
+	for _, m := range missing {
+		c.notef("run %s: %s is not in the log", m.Run.ID, m.What)
+	}
 }
 
-func (f *keepFlags) check() error {
+func (c *client) runs(ids []string) []events.Run {
+	var runs []events.Run
+	for _, id := range ids {
+		runs = append(runs, c.run(id))
+	}
+	return runs
+}
+
+// failed returns an error that ends the process with exit code 1.
+func failed(format string, args ...any) error {
+	return &cli.ExitError{Code: cli.ExitFailure, Err: fmt.Errorf(format, args...)}
+}
+
+func importCommand() *cobra.Command {
+	var noResume bool
+	cmd := &cobra.Command{
+		Use:   "import FILE [RUN…]",
+		Short: "Restore exported runs",
+		Long: `Import appends the runs of an export to a log, byte for byte, with their large
+results. A fork comes after its parent. The log may have any number of shards. Runs
+keep their namespaces.
+
+All or nothing: import first reads every line, verifies every run and compares it with
+the log. It changes nothing and names the line if a line is broken, if a run diverges,
+if the log has a run of that id with other events, or if a fork's parent is neither in
+the file nor in the log. A run that is there with the same events is skipped. A run
+that is partly there, from an import that was cut off, is completed, so repeat a failed
+import. A purged run can be restored from its own archive, and then no longer counts
+as purged.
+
+The file is read more than once, so it cannot be a pipe. It is not signed: verifying
+finds damage and changes inside a run, but not a run that was made up, or a changed
+last event.
+
+A run that has not ended continues where it was. Workers wake when all of it is there,
+and a Resumed is appended if there is work to do (not with --no-resume). Do not import
+such a run while it still runs elsewhere. Its timers are set again, even if the run is
+there already: export and import a run that has lost its timers.
+
+Some runs are in the file only because others were forked from them, or are not among
+the named ones. If such a run has not ended, it is restored without timers, and no
+worker continues it; its forks can be read. If it was purged here, it still counts as
+purged and cannot be forked. Import its own export or archive to complete it. That is
+refused once another event was appended to it here.`,
+		Example: `  moorebus import runs.jsonl
+  gunzip run.jsonl.gz && moorebus import run.jsonl
+  moorebus import archive/purged-20260102T030405.000Z.jsonl 0198c5a0-5a6b-7c00-8000-000000000001`,
+		Args: cobra.MinimumNArgs(1),
+	}
+	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	cmd.Flags().BoolVar(&noResume, "no-resume", false, "append nothing to unfinished runs and set no timers; work that their last 1,000 events wake continues anyway")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := cli.CheckRunIDs(args[1:]); err != nil {
+			return err
+		}
+		f, err := openImport(args[0])
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }() // it was only read
+		runs, err := pick(f, args[1:])
+		if err != nil {
+			return err
+		}
+		return flags.use(cmd, creates, func(ctx context.Context, c *client) error {
+			return c.importRuns(ctx, args[0], f, runs, noResume)
+		})
+	}
+	return cmd
+}
+
+// openImport opens a file and refuses one that was cut off.
+func openImport(path string) (*filelog.File, error) {
+	f, err := filelog.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if torn := f.Torn(); torn != nil {
+		return nil, errors.Join(fmt.Errorf("%s:%d: the last line is cut off, so the export is incomplete", path, torn.Line), f.Close())
+	}
+	return f, nil
+}
+
+// pick returns the runs with these ids, or all runs of the file if there are none.
+func pick(f *filelog.File, ids []string) ([]events.Run, error) {
+	all := f.Runs()
+	if len(ids) == 0 {
+		return all, nil
+	}
+	var runs []events.Run
+	for _, id := range ids {
+		found := false
+		for _, run := range all {
+			if run.ID == id {
+				runs, found = append(runs, run), true
+			}
+		}
+		if !found {
+			return nil, cli.Usage("run %s is not in the file", id)
+		}
+	}
+	return runs, nil
+}
+
+func (c *client) importRuns(ctx context.Context, path string, f *filelog.File, runs []events.Run, noResume bool) error {
+	if len(runs) == 0 {
+		return failed("%s contains no runs", path)
+	}
+	report, err := verify.Log(ctx, f, c.machine, verify.Options{Runs: runs})
+	if err != nil {
+		return err
+	}
+	diverged := 0
+	for _, found := range report.Findings {
+		if found.Outcome == verify.Diverged {
+			diverged++
+			run := events.NewRun(found.Namespace, found.Run, f.Shards())
+			c.notef("%s:%d: run %s at event %d: %s", path, f.Line(run, found.Seq), found.Run, found.N, found.Reason)
+		}
+	}
+	if diverged > 0 {
+		return failed("%d of %d runs diverge: %w; name the others to import them", diverged, len(runs), retention.ErrRefused)
+	}
+	results, err := retention.Import(ctx, f, c.Bus, retention.ImportOptions{
+		Runs: runs, NoResume: noResume, Source: worker.Source("gateway", cli.DefaultInstance()), Machine: c.machine,
+	})
+	if err != nil && !errors.Is(err, retention.ErrRefused) {
+		return err
+	}
+	if err != nil {
+		for _, r := range results {
+			if r.Fate == retention.FateRefused {
+				c.notef("%s:%d: run %s: %s", path, f.Line(r.Run, r.Seq), r.Run.ID, r.Reason)
+			}
+		}
+		return failed("%w; name the other runs to import them", err)
+	}
+	return c.showImported(results)
+}
+
+type importedRow struct {
+	Run       string         `json:"run"`
+	Namespace string         `json:"namespace"`
+	Fate      retention.Fate `json:"fate"`
+	Events    int            `json:"events"`
+	Resumed   bool           `json:"resumed"`
+}
+
+func (c *client) showImported(results []retention.ImportedRun) error {
+	rows := make([]importedRow, len(results))
+	cells := make([][]string, len(results))
+	for i, r := range results {
+		rows[i] = importedRow{r.Run.ID, r.Run.Namespace, r.Fate, r.Events, r.Resumed}
+		resumed := ""
+		if r.Resumed {
+			resumed = "resumed"
+		}
+		cells[i] = []string{r.Run.ID, r.Run.Namespace, string(r.Fate), strconv.Itoa(r.Events), resumed}
+	}
+	if c.format != console.Table {
+		return console.Write(c.out, c.format, rows)
+	}
+	return console.WriteTable(c.out, []string{"RUN", "NAMESPACE", "FATE", "EVENTS", ""}, cells)
+}
+
+type purgeFlags struct {
+	endedBefore time.Duration
+	keepBytes   cli.Size
+	archive     string
+	noArchive   bool
+	dryRun      bool
+	parents     bool
+	grace       time.Duration
+	every       time.Duration
+}
+
+func purgeCommand() *cobra.Command {
+	var f purgeFlags
+	cmd := &cobra.Command{
+		Use:   "purge [RUN…]",
+		Short: "Archive and remove runs that have ended",
+		Long: `Purge removes runs that have ended: the named ones, those that ended longer ago than
+--ended-before, and the first ones to end until the rest has at most --keep-bytes. The
+snapshot of a run goes with it, and so do large results that no other run refers to. A
+run is removed only after it is on disk in --archive, a file that must not exist yet.
+moorebus import restores an archive. --dry-run says what would be removed.
+
+A run that has not ended is never purged. If one of the named runs has not ended, none
+is purged. The parent of a kept fork stays too, except with --parents-of-kept; such a
+fork cannot be read until its parent is imported again. A purged run leaves a
+tombstone, so that its id cannot start again and it cannot be forked.
+
+It reads the whole log once, then waits for --grace between tombstones and removal.
+With --every it continues until a signal ends it, and --archive is a directory.
+
+It is for operators: it needs the permission to purge the streams. A log that was made
+before purging existed cannot be purged: export it and import it into a new one.`,
+		Example: `  moorebus purge --ended-before 720h --dry-run
+  moorebus purge --ended-before 720h --archive runs-2026-01.jsonl
+  moorebus purge --keep-bytes 20GiB --archive /var/lib/moorebus/archive --every 1h
+  moorebus purge 0198c5a0-5a6b-7c00-8000-000000000001 --no-archive`,
+	}
+	flags := addClientFlags(cmd, console.Text, console.JSON, console.YAML)
+	cmd.Flags().DurationVar(&f.endedBefore, "ended-before", 0, "purge runs that ended longer ago than this")
+	cmd.Flags().Var(&f.keepBytes, "keep-bytes", "purge runs in the order of their end until the rest has at most this many bytes, such as 500MiB or 20GiB")
+	cmd.Flags().StringVar(&f.archive, "archive", "", "`file` for the runs, written first, which must not exist yet (with --every: a directory)")
+	cmd.Flags().BoolVar(&f.noArchive, "no-archive", false, "remove the runs for good")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be removed, and remove nothing")
+	cmd.Flags().BoolVar(&f.parents, "parents-of-kept", false, "also purge parents of kept forks")
+	cmd.Flags().DurationVar(&f.grace, "grace", retention.DefaultGrace, "time between tombstones and removal; longer than any append takes")
+	cmd.Flags().DurationVar(&f.every, "every", 0, "repeat at this interval")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := f.check(args); err != nil {
+			return err
+		}
+		use := writes
+		if f.dryRun {
+			use = reads
+		}
+		return flags.use(cmd, use, func(ctx context.Context, c *client) error {
+			if f.every > 0 {
+				retention.Keep(ctx, c.Bus, f.keep(c))
+				return nil
+			}
+			return c.purge(ctx, f, args)
+		})
+	}
+	return cmd
+}
+
+func (f *purgeFlags) check(ids []string) error {
+	limits := f.endedBefore > 0 || f.keepBytes > 0
 	switch {
-	case f.ended < 0:
-		return cli.Usage("--keep-ended: must not be negative, is %s", f.ended)
-	case f.dir != "" && f.ended == 0 && f.bytes == 0:
-		return cli.Usage("--archive: requires --keep-ended or --keep-bytes")
+	case f.endedBefore < 0 || f.grace <= 0 || f.every < 0:
+		return cli.Usage("--ended-before, --grace and --every: must be positive")
+	case limits == (len(ids) > 0):
+		return cli.Usage("name the runs, or select them with --ended-before or --keep-bytes")
+	case f.every > 0 && (!limits || f.dryRun || f.parents):
+		return cli.Usage("--every: requires --ended-before or --keep-bytes, and cannot be combined with --dry-run or --parents-of-kept")
+	case !f.dryRun && (f.archive == "") == !f.noArchive:
+		return cli.Usage("name a file for the runs with --archive, or remove them for good with --no-archive")
+	}
+	return errors.Join(cli.CheckRunIDs(ids), f.checkArchive())
+}
+
+// checkArchive checks --archive at once: the archive is written only after the whole log
+// was read.
+func (f *purgeFlags) checkArchive() error {
+	if f.archive == "" {
+		return nil
+	}
+	info, err := os.Lstat(f.archive)
+	switch {
+	case err != nil:
+		return nil // it will be created
+	case f.every == 0:
+		return archiveExists(f.archive)
+	case info.Mode().IsRegular():
+		return cli.Usage("--archive: %s is a file; with --every it is a directory", f.archive)
 	}
 	return nil
 }
 
-// start purges in the background until the returned function is called.
-func (f *keepFlags) start(ctx context.Context, conn *cli.Conn, logger *slog.Logger) (stop func()) {
-	if f.ended == 0 && f.bytes == 0 {
-		return func() {}
+func (f *purgeFlags) keep(c *client) retention.KeepOptions {
+	return retention.KeepOptions{
+		Ended: f.endedBefore, Bytes: int64(f.keepBytes), Namespace: c.only, Grace: f.grace, Every: f.every,
+		Archive: f.archive, WriteFile: writeArchive, Logger: slog.New(slog.NewTextHandler(c.note, nil)),
 	}
-	o := retention.KeepOptions{
-		Ended: f.ended, Bytes: int64(f.bytes), Every: keepEvery, Archive: f.dir, WriteFile: writeArchive, Logger: logger,
+}
+
+// writeArchive writes an export to a new file. It never replaces one: an archive may be all
+// that is left of purged runs.
+func writeArchive(path string, write func(retention.Sink) error) error {
+	err := filelog.NewFile(path, func(w *filelog.Writer) error { return write(w) })
+	if errors.Is(err, fs.ErrExist) {
+		return archiveExists(path)
 	}
-	if o.Archive == "" {
-		o.Archive = filepath.Join(conn.Where, "archive")
+	return err
+}
+
+func archiveExists(path string) error {
+	return cli.Usage("--archive: %s exists already and is not replaced; name another file, or use --every with a directory", path)
+}
+
+func (c *client) purge(ctx context.Context, f purgeFlags, ids []string) error {
+	o := retention.PurgeOptions{
+		Runs: c.runs(ids), KeepBytes: int64(f.keepBytes), Namespace: c.only, ParentsOfKept: f.parents,
+		DryRun: f.dryRun, Grace: f.grace,
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	var keeping sync.WaitGroup
-	keeping.Go(func() { retention.Keep(ctx, conn.Bus, o) })
-	return func() {
-		cancel()
-		keeping.Wait()
+	if f.endedBefore > 0 {
+		o.EndedBefore = time.Now().Add(-f.endedBefore)
 	}
+	if f.archive != "" {
+		o.Archive = func(write func(retention.Sink) error) error { return writeArchive(f.archive, write) }
+	}
+	done, err := retention.Purge(ctx, c.Bus, o)
+	c.noteMissing(done.Missing)
+	if err != nil {
+		return err
+	}
+	if c.format != console.Text {
+		return console.Write(c.out, c.format, done)
+	}
+	return c.showPurged(done, f)
+}
+
+func (c *client) showPurged(done retention.Purged, f purgeFlags) error {
+	var b strings.Builder
+	for _, r := range done.Runs {
+		fmt.Fprintf(&b, "%s  %s, ended in %s at %s, %d events, %d bytes\n", r.Run, r.Space, r.State, r.Ended.Format(time.RFC3339), r.Events, r.Bytes)
+	}
+	for _, k := range done.Kept {
+		fmt.Fprintf(&b, "%s  %s, kept: %s\n", k.Run, k.Space, k.Reason)
+	}
+	verb := "removed"
+	if f.dryRun {
+		verb = "would remove"
+	}
+	fmt.Fprintf(&b, "%s %d runs, %d events, %d bytes, %d large results of %d bytes, %d snapshots\n",
+		verb, len(done.Runs), done.Events, done.Bytes, done.Blobs, done.BlobBytes, done.Snapshots)
+	if done.BlobsLeft > 0 {
+		fmt.Fprintf(&b, "%d large results stay: another run refers to them, or they were stored within the last hour\n", done.BlobsLeft)
+	}
+	_, err := fmt.Fprint(c.out, b.String())
+	return err
 }

@@ -18,6 +18,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/access"
@@ -30,9 +34,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
-	"github.com/rogpeppe/go-internal/testscript"
-	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 )
 
 // leaks runs the tests and then looks for goroutines that they left.
@@ -300,4 +301,27 @@ func TestReferenceNamesEveryCommand(t *testing.T) {
 			require.Contains(t, string(text), "| `moorebus "+c.Name()+"` | "+c.Short+" |\n")
 		}
 	}
+}
+
+// modelCommand is `model`: it starts a model that answers `It is 42.` for 1,000
+// tokens of input and 500 of output, and has the environment name it.
+func modelCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) > 0 {
+		ts.Fatalf("usage: model")
+	}
+	model := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, `data: {"id":"1","object":"chat.completion.chunk","model":"house-1-2026-01-31",`+
+			`"choices":[{"index":0,"delta":{"role":"assistant","content":"It is 42."},"finish_reason":"stop"}]}
+
+data: {"id":"1","object":"chat.completion.chunk","model":"house-1-2026-01-31","choices":[],`+
+			`"usage":{"prompt_tokens":1000,"completion_tokens":500,"total_tokens":1500}}
+
+data: [DONE]
+
+`)
+	}))
+	ts.Defer(model.Close)
+	ts.Setenv("OPENAI_BASE_URL", model.URL+"/v1")
+	ts.Setenv("OPENAI_MODEL", "house-1")
 }

@@ -1,0 +1,281 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/internal/terminal"
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+func initCommand() *cobra.Command {
+	var url string
+	s, p := console.Setup{}, console.Permissions{}
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Set up a bus: streams, consumers and buckets; safe to repeat",
+		Long: `Init sets up an external bus: a stream for each shard, a consumer for each state and
+each pool of tools, a stream for timers, and buckets for agents, tools, large results,
+snapshots, the ids of purged runs, and the storage of the named agents. It updates what
+exists and removes nothing. (run and dev set up their own server themselves.)
+
+The number of shards cannot be changed later: it determines the stream of a run.
+
+With --print-permissions it talks to no bus and writes a part of nats-server's
+configuration: accounts, and a user for each role (an actor for each pool) with exactly
+the permissions that the transition table gives it. See deploy/nats.`,
+		Example: `  moorebus init --nats nats://bus.example:4222
+  NATS_URL=nats://127.0.0.1:4222 moorebus init --shards 4 --pools web,gpu --wait
+  moorebus init --replicas 3
+  moorebus init --max-bytes 200GiB
+  moorebus init --pool-max-ack-pending gpu=4
+  moorebus init --pool-tools payments=pay,refund --pool-tools web=search
+  moorebus init --print-permissions --pools web,gpu --credentials keys > permissions.conf`,
+		Args: cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&url, "nats", "", "servers of the bus, with commas (default NATS_URL and its like)")
+	flags.IntVar(&s.Init.Shards, "shards", 0, "number of streams (default: as many as there are, else 1)")
+	flags.IntVar(&s.Init.Replicas, "replicas", 0, "number of servers that hold each stream (default: as it is, else 1)")
+	flags.StringSliceVar(&s.Init.Pools, "pools", nil, "pools of tools that get a consumer, beside default")
+	states := flags.StringSlice("states", nil, "states of an application's own graph that get a consumer, beside the built-in ones")
+	flags.DurationVar(&s.Init.AckWait, "ack-wait", 0, "how long a worker may be silent before its work goes to another one (default: as it is, else 15s)")
+	flags.IntVar(&s.Init.MaxAckPending, "max-ack-pending", 0, "deliveries of one consumer in flight, over all processes (default: as it is, else 20000)")
+	flags.StringToIntVar(&s.Init.PoolMaxAckPending, "pool-max-ack-pending", nil, "the same for single pools of tools, as in gpu=4,web=100")
+	flags.StringArrayVar(&s.PoolTools, "pool-tools", nil, "`POOL=TOOL,TOOL` assigns tools to a pool: announcements of these names by other pools are ignored; may be repeated; replaces the pool's list, and an empty list clears it (default: as it is)")
+	flags.StringArrayVar(&s.Storage, "storage", nil, "`NAMESPACE/AGENT` whose storage is created, may be repeated (default: a role with the permission creates it at its first use)")
+	var maxBytes cli.Size
+	flags.Var(&maxBytes, "max-bytes", "largest size of each stream of the log, such as 20GiB (default: as it was set, else the streams share two thirds of what the server may store, if its monitoring reports that)")
+	flags.StringVar(&s.Monitor, "monitor", "", "`URL` of the monitoring of a server of the bus (default: port 8222 of the server that is reached)")
+	flags.BoolVar(&s.Wait, "wait", false, "wait until the bus is up")
+	onlyPrint := flags.Bool("print-permissions", false, "write the users and their permissions for nats-server, and do nothing else")
+	flags.StringVar(&p.Format, "format", console.FormatConf, "with --print-permissions: nats-conf or json")
+	flags.StringVar(&p.Credentials, "credentials", "", "with --print-permissions: directory of the users' nkeys; missing ones are created (default: passwords by variables)")
+	log := cli.AddLogFlags(flags, slog.LevelWarn)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		for _, state := range *states {
+			s.Init.States = append(s.Init.States, events.State(state))
+		}
+		s.Init.MaxBytes = int64(maxBytes)
+		if err := s.Check(); err != nil {
+			return err
+		}
+		if *onlyPrint {
+			p.Pools, p.Shards, p.Storage = s.Init.Pools, s.Init.Shards, s.Storage
+			return p.Write(cmd.OutOrStdout())
+		}
+		if p.Credentials != "" || flags.Changed("format") {
+			return cli.Usage("--credentials and --format are for --print-permissions")
+		}
+		at, err := cli.FindServer(url, os.Getenv)
+		if err != nil {
+			return err
+		}
+		if at.Note != "" {
+			_, _ = fmt.Fprintln(cmd.ErrOrStderr(), at.Note)
+		}
+		if at.From == "" {
+			return cli.NotConfigured("no bus is named: set NATS_URL or use --nats, as in `moorebus init --nats nats://127.0.0.1:4222`; `moorebus run` and `moorebus dev` need no init")
+		}
+		logger, err := log.Logger()
+		if err != nil {
+			return err
+		}
+		at.Connect.Name, at.Connect.Logger, at.Connect.Wait = "moorebus/init", logger, s.Wait
+		conn, err := natsbus.Connect(cmd.Context(), at.Connect)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		return s.Run(cmd.Context(), conn, cmd.OutOrStdout())
+	}
+	return cmd
+}
+
+func doctorCommand() *cobra.Command {
+	var url, data, output string
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check bus, streams and keys, and say how to fix them",
+		Long: `Doctor checks the bus and its streams, consumers and roles. If no bus is named, it
+checks the data directory and the embedded server. It also checks the sandbox of exec
+tools, and asks the configured model providers for their lists of models. It changes
+nothing, and prints no key. These variables configure providers:
+` + providers.Help() + `
+
+Each line is ok, a warning or bad, with what to do below it, or unseen if the user has
+no permission to look. It warns of a user that may do more than its role needs, and of
+listeners that other machines reach without credentials. The exit code is 1 if any
+line is bad.`,
+		Example: `  moorebus doctor
+  moorebus doctor --nats nats://bus.example:4222 -o json | jq '.findings[] | select(.level != "ok")'`,
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().StringVar(&url, "nats", "", "servers of the bus, with commas (default NATS_URL and its like)")
+	cmd.Flags().StringVar(&data, "data", "", "data directory to look at instead of a bus (default MOOREBUS_DATA, else the one of run and dev)")
+	var monitor string
+	cmd.Flags().StringVar(&monitor, "monitor", "", "`URL` of the server's monitoring, which says whether it flushes every message (default: port 8222 of the server)")
+	addOutputFlag(cmd, &output, console.Text, console.JSON)
+	log := cli.AddLogFlags(cmd.Flags(), slog.LevelError)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		format, err := console.ParseFormat(output, console.Text, console.JSON)
+		if err != nil {
+			return err
+		}
+		logger, err := log.Logger()
+		if err != nil {
+			return err
+		}
+		at, err := cli.FindPlace(url, data, os.Getenv)
+		if err != nil {
+			return err
+		}
+		var report console.Report
+		doctor := console.Doctor{Getenv: os.Getenv, Bus: natsbus.Options{Logger: logger, Monitor: monitor}}
+		if at.Note != "" {
+			_, _ = fmt.Fprintln(cmd.ErrOrStderr(), at.Note)
+		}
+		if at.Remote {
+			report.Add(console.AreaBus, natsbus.Finding{Level: natsbus.Good, What: fmt.Sprintf("the bus is %s, named by %s", at.Connect.Server(), at.From)})
+			at.Connect.Name, at.Connect.Logger = "moorebus/doctor", logger
+			doctor.Remote(cmd.Context(), at.Connect, &report)
+		} else {
+			doctor.Embedded(cmd.Context(), at.Dir, &report)
+		}
+		doctor.Listener(&report)
+		doctor.Keys(cmd.Context(), &report)
+		doctor.Sandbox(cmd.Context(), &report)
+		if err := cmd.Context().Err(); err != nil {
+			return err
+		}
+		if err := report.Write(cmd.OutOrStdout(), format, terminal.Stdout.Color(os.Getenv)); err != nil {
+			return err
+		}
+		if report.Bad > 0 {
+			return &cli.ExitError{Code: cli.ExitFailure}
+		}
+		return nil
+	}
+	return cmd
+}
+
+func deadCommand() *cobra.Command {
+	var o console.DeadOptions
+	cmd := &cobra.Command{
+		Use:   "dead",
+		Short: "List runs that failed and messages that belong to no run",
+		Long: `Dead lists the namespace's runs that ended in error through no fault of their model:
+a message was no legal event (poison), all attempts or the time were used up, or no
+worker handles a state. --all lists every run that ended by a FatalError. Messages
+in the log that belong to no run are listed as SHARD:SEQ.
+
+retry forks a run just before what ended it. drop hides entries of the list.`,
+		Example: `  moorebus dead
+  moorebus dead -o json | jq -r '.[] | select(.code == "attempts_exhausted") | .run' | xargs moorebus dead retry
+  moorebus dead drop 0198c5a0-5a6b-7c00-8000-000000000001 0:17`,
+		Args: cobra.NoArgs,
+	}
+	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	cmd.Flags().BoolVar(&o.All, "all", false, "every run that ended by a FatalError")
+	cmd.Flags().BoolVar(&o.Dropped, "dropped", false, "also what was dropped")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			o.Namespace = c.namespace
+			dead, err := console.ReadDead(ctx, c.Bus, c.machine.Codec(), o)
+			if err != nil {
+				return err
+			}
+			return console.WriteDead(c.out, c.format, dead)
+		})
+	}
+	cmd.AddCommand(deadDropCommand(), deadRetryCommand())
+	return cmd
+}
+
+func deadDropCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "drop RUN|SHARD:SEQ…",
+		Short: "Hide dead runs and messages",
+		Long: `Drop hides dead runs and messages from the list. They stay in the log as they are.
+dead --dropped lists them.`,
+		Args: cobra.MinimumNArgs(1), DisableFlagsInUseLine: true,
+	}
+	flags := addClientFlags(cmd, console.Text)
+	cmd.RunE = func(cmd *cobra.Command, names []string) error {
+		keys := make([]string, len(names))
+		for i, name := range names {
+			var err error
+			if keys[i], err = console.DropKey(name); err != nil {
+				return cli.Usage("%w", err)
+			}
+		}
+		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
+			dead, err := console.ReadDead(ctx, c.Bus, c.machine.Codec(), console.DeadOptions{Namespace: c.namespace, All: true, Dropped: true})
+			if err != nil {
+				return err
+			}
+			var errs error
+			for i, key := range keys {
+				if !console.IsDead(dead, key) {
+					errs = errors.Join(errs, fmt.Errorf("%s is not in the list of dead runs and messages", names[i]))
+				} else if err := c.Bus.Drop(ctx, key); err != nil {
+					errs = errors.Join(errs, err)
+				} else {
+					_, _ = fmt.Fprintln(c.out, names[i], "dropped")
+				}
+			}
+			return errs
+		})
+	}
+	return cmd
+}
+
+func deadRetryCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "retry RUN…",
+		Short: "Fork dead runs just before what ended them",
+		Long: `Retry forks each named run just before the poison, or before the first failed attempt
+of what ended it. It prints the new runs. The old ones stay as they are: drop hides
+them.`,
+		Args: cobra.MinimumNArgs(1), DisableFlagsInUseLine: true,
+	}
+	flags := addClientFlags(cmd, console.Text)
+	cmd.RunE = func(cmd *cobra.Command, ids []string) error {
+		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
+			var errs error
+			for _, id := range ids {
+				if err := c.retry(ctx, id); err != nil {
+					errs = errors.Join(errs, fmt.Errorf("%s: %w", id, err))
+				}
+			}
+			return errs
+		})
+	}
+	return cmd
+}
+
+func (c *client) retry(ctx context.Context, id string) error {
+	if _, err := console.DropKey(id); err != nil {
+		return err
+	}
+	at, err := console.RetryAt(ctx, c.Bus, c.machine.Codec(), c.run(id))
+	if err != nil {
+		return err
+	}
+	fork, err := c.control.Fork(ctx, c.namespace, id, forking.Request{At: at})
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(c.out, "%s continues %s after event %d\n", fork.RunID, id, at)
+	return err
+}

@@ -1,0 +1,400 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/filelog"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+func runsCommand() *cobra.Command {
+	var state, after string
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "runs",
+		Short: "List runs, newest first",
+		Long: `Runs lists the namespace's runs, newest first. They are ordered by their start, or by
+their end with --state done, error or cancelled. If there are more, --after continues
+after the last one; stderr says how.`,
+		Example: `  moorebus runs
+  moorebus runs --state waiting_for_human -o json
+  moorebus runs --state error --limit 10`,
+		Args: cobra.NoArgs,
+	}
+	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	cmd.Flags().StringVar(&state, "state", "", "only runs in this `state`")
+	cmd.Flags().IntVar(&limit, "limit", 50, "number of runs to list, 1 to 1000")
+	cmd.Flags().StringVar(&after, "after", "", "continue after this `run`")
+	complete(cmd, "state", stateNames()...)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if limit < 1 {
+			return cli.Usage("--limit: must be 1 to 1000, is %d", limit)
+		}
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			page, err := c.control.Runs(ctx, c.namespace, events.State(state), limit, after)
+			if err != nil {
+				return err
+			}
+			if err := console.Runs(c.out, c.format, page); err != nil {
+				return err
+			}
+			if page.Next != "" && c.format == console.Table {
+				c.notef("there are more runs; continue with --after %s", page.Next)
+			}
+			return nil
+		})
+	}
+	return cmd
+}
+
+func stateNames() []string {
+	states := reducer.DefaultTable().States()
+	names := make([]string, len(states))
+	for i, s := range states {
+		names[i] = string(s)
+	}
+	return names
+}
+
+func showCommand() *cobra.Command {
+	var at uint64
+	var memory bool
+	cmd := &cobra.Command{
+		Use:   "show RUN",
+		Short: "Show a run: its events, its answer or error",
+		Long: `Show prints a run's state, its events one per line, and its answer, its error, or what
+it waits for. --at shows it as of that event. --memory prints its whole memory
+instead, in JSON or YAML.`,
+		Example: `  moorebus show 0198c5a0-5a6b-7c00-8000-000000000001
+  moorebus show 0198c5a0-5a6b-7c00-8000-000000000001 --at 7 --memory
+  moorebus show 0198c5a0-5a6b-7c00-8000-000000000001 -o json | jq -r .answer`,
+		Args: cobra.ExactArgs(1),
+	}
+	flags := addClientFlags(cmd, console.Text, console.JSON, console.YAML)
+	cmd.Flags().Uint64Var(&at, "at", 0, "show the run after its event `n` (default: the last one)")
+	cmd.Flags().BoolVar(&memory, "memory", false, "print the memory")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if cmd.Flags().Changed("at") && at == 0 {
+			return cli.Usage("--at: events are counted from 1")
+		}
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error { return c.show(ctx, args[0], at, memory) })
+	}
+	return cmd
+}
+
+func (c *client) show(ctx context.Context, id string, at uint64, memory bool) error {
+	records, err := c.control.Events(ctx, c.namespace, id, 1)
+	if err != nil {
+		return err
+	}
+	run, mem, err := console.ReadRun(ctx, runlog.NewFold(c.Bus, c.machine, c.run(id)), at, records)
+	switch {
+	case err != nil:
+		return err
+	case run.N < at:
+		return cli.Usage("--at: the run has %d events, so it is 1 to %d", run.N, run.N)
+	case memory:
+		return console.Write(c.out, c.format, mem)
+	}
+	return run.Write(c.out, c.format, c.color)
+}
+
+func traceCommand() *cobra.Command {
+	var state, file string
+	cmd := &cobra.Command{
+		Use:   "trace RUN",
+		Short: "Show the trace of a run: step, state, event and what it said",
+		Long: `Trace prints what happened in a run, one event per line. It reads the bus, the data
+directory, or with --file what moorebus export wrote.`,
+		Example: `  moorebus trace 0198c5a0-5a6b-7c00-8000-000000000001
+  moorebus trace 0198c5a0-5a6b-7c00-8000-000000000001 --state planning -o json
+  moorebus trace 0198c5a0-5a6b-7c00-8000-000000000001 --file runs.jsonl`,
+		Args: cobra.ExactArgs(1),
+	}
+	flags := addClientFlags(cmd, console.Table, console.JSON)
+	cmd.Flags().StringVar(&state, "state", "", "only what happened in this `state`")
+	cmd.Flags().StringVar(&file, "file", "", "read from this `file` instead of a bus")
+	complete(cmd, "state", stateNames()...)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := events.CheckID(args[0]); err != nil {
+			return cli.Usage("%q is not a run: %w", args[0], err)
+		}
+		if file == "" {
+			return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+				return writeTrace(ctx, c, c.Bus, c.run(args[0]), events.State(state))
+			})
+		}
+		return traceFile(cmd, flags, file, args[0], events.State(state))
+	}
+	return cmd
+}
+
+// traceFile writes the trace of a run in an export.
+func traceFile(cmd *cobra.Command, flags *clientFlags, file, run string, state events.State) (err error) {
+	c := &client{machine: reducer.NewMachine(reducer.MachineOptions{}), out: cmd.OutOrStdout()}
+	if c.format, err = console.ParseFormat(flags.output, flags.formats...); err != nil {
+		return err
+	}
+	namespace, _, err := flags.bus.Namespace()
+	if err != nil {
+		return err
+	}
+	f, err := filelog.Open(file)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if torn := f.Torn(); torn != nil {
+		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), torn)
+	}
+	return writeTrace(cmd.Context(), c, f, events.NewRun(namespace, run, f.Shards()), state)
+}
+
+func writeTrace(ctx context.Context, c *client, log journal.Log, run events.Run, state events.State) error {
+	mem, err := runlog.Retrace(ctx, log, c.machine, run, func(journal.Record, *events.Event) {})
+	if err != nil {
+		return err
+	}
+	if mem.N == 0 {
+		return fmt.Errorf("run %s in namespace %s: %w", run.ID, run.Namespace, journal.ErrNotFound)
+	}
+	if err := checkState(c.machine.Table(), state); err != nil {
+		return err
+	}
+	return console.WriteTrace(c.out, mem.Trace, state, c.format)
+}
+
+// checkState returns a usage error for a state that the run's table does not have. Empty
+// means every state.
+func checkState(table *reducer.Table, state events.State) error {
+	if states := table.States(); state != "" && !slices.Contains(states, state) {
+		return cli.Usage("--state: %q is not a state of the run; use %s", state, strings.Join(texts(states), ", "))
+	}
+	return nil
+}
+
+func texts(states []events.State) []string {
+	all := make([]string, len(states))
+	for i, s := range states {
+		all[i] = string(s)
+	}
+	return all
+}
+
+type tapFlags struct {
+	*clientFlags
+	run, from     string
+	states, types []string
+	outputs       bool
+}
+
+func tapCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "tap",
+		Short: "Show events live",
+		Long: `Tap shows the events of all runs of the namespace, or of one run, as they are stored:
+new ones, and with --from also those since then. It only reads, and no run waits for
+it.
+
+--from is a position of the log, <shard>:<seq>[,<shard>:<seq>…], to begin after. With
+--run it is the number of the first event. If a tap ends before its run does, stderr
+says which --from continues without a gap.
+
+--state selects the events that lead to a state or wake its workers. -o json writes the
+stored bodies, one per line.
+
+--outputs shows what a run does instead: states, calls, words, the answer. With -o json
+that is one object per line (see docs/reference/events.md).`,
+		Example: `  moorebus tap
+  moorebus tap --run 0198c5a0-5a6b-7c00-8000-000000000001 --from 1
+  moorebus tap --state acting,parallel_acting -o json | jq -c .data.calls
+  moorebus tap --type FatalError --from 0:0`,
+		Args: cobra.NoArgs,
+	}
+	f := &tapFlags{clientFlags: addClientFlags(cmd, console.Text, console.JSON)}
+	cmd.Flags().StringVar(&f.run, "run", "", "only this `run`, to its end")
+	cmd.Flags().StringVar(&f.from, "from", "", "`position` to begin after, or the number of the run's first event to show")
+	cmd.Flags().StringSliceVar(&f.states, "state", nil, "only events that lead to this `state`, may be repeated")
+	cmd.Flags().StringSliceVar(&f.types, "type", nil, "only events of this `type`, may be repeated")
+	cmd.Flags().BoolVar(&f.outputs, "outputs", false, "with --run: show what the run does instead of its events, with the model's words as they come")
+	complete(cmd, "state", stateNames()...)
+	complete(cmd, "type", typeNames()...)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := f.check(); err != nil {
+			return err
+		}
+		return f.use(cmd, reads, f.tap)
+	}
+	return cmd
+}
+
+func (f *tapFlags) check() error {
+	for _, s := range f.states {
+		if !slices.Contains(stateNames(), s) {
+			return cli.Usage("--state: %q is not a state; see `moorebus table`", s)
+		}
+	}
+	for _, t := range f.types {
+		if !slices.Contains(typeNames(), t) {
+			return cli.Usage("--type: %q is not a type of event; see `moorebus table`", t)
+		}
+	}
+	if f.run == "" && f.outputs {
+		return cli.Usage("--outputs: needs one run; name it with --run")
+	}
+	if f.run == "" {
+		return nil
+	}
+	_, err := f.number()
+	return err
+}
+
+func typeNames() []string {
+	table := reducer.DefaultTable()
+	var names []string
+	for _, row := range table.Rows() {
+		names = append(names, string(row.Event))
+	}
+	for _, t := range slices.Concat(table.StayTypes(), events.Types()) {
+		names = append(names, string(t))
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// number parses --from for one run.
+func (f *tapFlags) number() (uint64, error) {
+	if f.from == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(f.from, 10, 63)
+	if err != nil || n == 0 {
+		return 0, cli.Usage("--from: %q is not the number of an event; with --run they are counted from 1", f.from)
+	}
+	return n, nil
+}
+
+func (f *tapFlags) tap(ctx context.Context, c *client) error {
+	if c.offline() && f.from == "" {
+		return errors.New("no process serves " + c.Where + " now, so nothing will happen there: start `moorebus dev`, or read the stored events with --from")
+	}
+	out := console.NewLossyWriter(c.out)
+	t := &console.Tap{
+		Log: c.Bus, Machine: c.machine, Out: out, Namespace: c.namespace, JSON: c.format == console.JSON,
+		Color: c.color, Stored: c.offline(), Outputs: f.outputs, Feed: c.Bus,
+	}
+	for _, s := range f.states {
+		t.States = append(t.States, events.State(s))
+	}
+	for _, typ := range f.types {
+		t.Types = append(t.Types, events.Type(typ))
+	}
+	if f.run != "" {
+		return cmp.Or(f.tapRun(ctx, c, t), out.Lost())
+	}
+	from, err := journal.End(ctx, c.Bus)
+	if err == nil && f.from != "" {
+		// A shard that is not named is read from its beginning, so nothing is missed.
+		if from, err = make(journal.Position, c.Bus.Shards()).Parse(f.from); err != nil {
+			err = cli.Usage("--from: %w", err)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	at, err := t.All(ctx, from)
+	if ctx.Err() != nil {
+		c.notef("continue with: moorebus tap --from %s", at)
+	}
+	return interrupted(ctx, err)
+}
+
+func (f *tapFlags) tapRun(ctx context.Context, c *client, t *console.Tap) error {
+	from, err := f.number()
+	if err != nil {
+		return err
+	}
+	end, err := t.Run(ctx, c.run(f.run), from)
+	switch {
+	case err == nil && end.Ended && end.Lines == 0 && from == 0:
+		c.notef("the run has ended in state %s; --from 1 shows its events", end.State)
+	case ctx.Err() != nil:
+		c.notef("continue with: moorebus tap --run %s --from %d", f.run, end.Next)
+	}
+	return interrupted(ctx, err)
+}
+
+// interrupted returns the error of a command that runs until Ctrl-C: after the signal only
+// its exit code, without a message.
+func interrupted(ctx context.Context, err error) error {
+	if signal := cli.Interrupted(ctx); signal != nil && errors.Is(err, context.Canceled) {
+		return signal
+	}
+	return err
+}
+
+func tableCommand() *cobra.Command {
+	const mermaid, dot console.Format = "mermaid", "dot"
+	var output string
+	cmd := &cobra.Command{
+		Use:   "table",
+		Short: "Print the transition table",
+		Long: `Table prints the transition table: which event leads from which state to which. It
+needs no bus.`,
+		Example: `  moorebus table
+  moorebus table -o dot | dot -Tsvg > table.svg`,
+		Args: cobra.NoArgs,
+	}
+	addOutputFlag(cmd, &output, console.Text, mermaid, dot)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		format, err := console.ParseFormat(output, console.Text, mermaid, dot)
+		if err != nil {
+			return err
+		}
+		table := reducer.DefaultTable()
+		text := map[console.Format]func() string{console.Text: table.Text, mermaid: table.Mermaid, dot: table.DOT}
+		_, err = io.WriteString(cmd.OutOrStdout(), text[format]())
+		return err
+	}
+	return cmd
+}
+
+func toolsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "tools",
+		Short: "List the tools that actors offer",
+		Long: `Tools lists the tools that living actors announce. An agent may name these. A tool
+disappears 30 seconds after its last announcement.`,
+		Example: `  moorebus tools
+  moorebus tools -o json | jq '.[] | select(.name == "search").schema'`,
+		Args: cobra.NoArgs,
+	}
+	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			tools, err := c.control.Tools(ctx)
+			if err != nil {
+				return err
+			}
+			if len(tools) == 0 && c.format == console.Table {
+				c.notef("no actor announces tools; start `actor --tools FILE` or `moorebus dev`")
+			}
+			return console.Tools(c.out, c.format, tools)
+		})
+	}
+	return cmd
+}

@@ -1,0 +1,286 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/mcpserve"
+	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/internal/session"
+	"github.com/moorebus/moorebus/internal/terminal"
+	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+func runCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "run [TASK]",
+		Short: "Run one task to its end, on an embedded server",
+		Long: `Run starts the embedded server and every role in this process, runs one task to
+its end, shows the transitions on stderr as they happen, and prints the answer on
+stdout. The log is kept: see moorebus show and replay.
+
+Ctrl-C cancels the run. A run that waits for a person (an approval, an answer, a
+message), itself or in a sub-run, stays as it is, and stderr says which commands
+continue it.
+
+Without --agent it is an assistant with the builtin tools and the model of the
+first provider that the environment configures:
+` + providers.Help() + `
+
+The first agent of a file runs, and the others are stored for it to call. An agent
+in chat mode reads further messages from stdin, a line each.
+
+With -o json stdout gets what the run does instead, one JSON object on a line:
+states, words, calls, and at last the final_answer or the error.
+
+Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled, 130
+Ctrl-C left it waiting for a person, 78 no model is configured.`,
+		Example: `  moorebus run --agent examples/quickstart.yaml
+  OPENAI_API_KEY=… moorebus run "What is 17.5% of 2,340, plus 12?"`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	local := addLocalFlags(cmd)
+	var format string
+	addOutputFlag(cmd, &format, console.Text, console.JSON)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		f, err := console.ParseFormat(format, console.Text, console.JSON)
+		if err != nil {
+			return err
+		}
+		docs, err := local.documents()
+		if err != nil {
+			return err
+		}
+		if local.agentFile == wire.Stdin && docs.Agent.Mode == events.ModeChat {
+			return cli.Usage("--agent -: an agent in chat mode reads further messages from stdin; give the agent as a file")
+		}
+		task := docs.Agent.Task
+		if len(args) == 1 {
+			task = args[0]
+		}
+		if strings.TrimSpace(task) == "" {
+			return cli.Usage("there is no task: give one, as in `moorebus run \"…\"`, or add `task:` to the agent's file")
+		}
+		if err := wire.CheckProvider(*docs.Agent, local.providers, os.Getenv); err != nil {
+			return err
+		}
+		return local.host(cmd.Context(), docs, nil, func(ctx context.Context, h *host.Host, bus session.Bus) error {
+			if err := local.awaitTools(ctx, h); err != nil {
+				return err
+			}
+			if len(docs.Others) > 0 || len(wire.Subagents(docs.Tools)) > 0 {
+				if err := wire.PutAgents(ctx, h.Gateway(), local.namespace, docs); err != nil {
+					return err
+				}
+			}
+			a := *docs.Agent
+			if local.agentFile == "" { // the assistant has all tools, those of MCP servers too
+				a.Tools = wire.AssistantTools(docs.Tools, local.tools)
+			}
+			return local.runTask(ctx, h, bus, a, task, f)
+		})
+	}
+	return cmd
+}
+
+// runTask starts the task and watches it to its end.
+func (f *localFlags) runTask(ctx context.Context, h *host.Host, bus session.Bus, a events.Agent, task string, format console.Format) error {
+	started, err := h.Gateway().Start(ctx, f.namespace, control.StartRequest{Agent: &a, Task: task})
+	if err != nil {
+		return err
+	}
+	show := terminal.Stderr
+	say := func(format string, args ...any) { _, _ = fmt.Fprintf(show, format+"\n", args...) }
+	say("run %s", started.RunID)
+	if a.LLM.Provider == providers.Scripted {
+		say("The model is scripted: its replies are in the agent's file, only the tools are real. For a real")
+		real := providers.All()[0]
+		say("model write `llm: {provider: %s}` there and set %s, or %s for your own.", real.Name, real.KeyVar, real.URLVar)
+	}
+	out := console.NewLossyWriter(terminal.Stdout)
+	o := session.Options{
+		Bus: bus, Control: h.Gateway(), In: os.Stdin, Out: out, Show: show, Live: show.IsTerminal(), Color: show.Color(os.Getenv),
+		Columns: show.Columns, Where: f.where(),
+	}
+	if format == console.JSON {
+		o.Outputs = console.OutputWriter(out, started.RunID, format, false)
+	}
+	if o.Live && terminal.New(os.Stdin).IsTerminal() {
+		o.Prompt = "> "
+	}
+	outcome, err := session.Watch(ctx, h.Store().Place(f.namespace, started.RunID), o)
+	if err != nil {
+		return err
+	}
+	switch {
+	case len(outcome.Waits) > 0:
+		say("%s", outcome.Detached(started.RunID, f.dir, f.dev(), f.where()))
+		return cli.Interrupted(ctx)
+	case outcome.State == events.Done:
+		return out.Lost()
+	case outcome.State == events.Cancelled:
+		say("cancelled; see the run with: moorebus show %s", started.RunID)
+		return &cli.ExitError{Code: cli.ExitRunCancelled}
+	}
+	reason := "no reason was given"
+	if outcome.Err != nil {
+		reason = outcome.Err.Code + ": " + outcome.Err.Message
+	}
+	say("the run ended in %s: %s\nsee the run with: moorebus show %s", outcome.State, reason, started.RunID)
+	return &cli.ExitError{Code: cli.ExitRunError}
+}
+
+func devCommand() *cobra.Command {
+	var listen string
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run a server, every role and the web page",
+		Long: `Dev starts the embedded server, every role and the HTTP API in this process, and
+keeps them up until Ctrl-C. --agent stores the agents of the file under their names.
+--tools gives it tools. --nats-listen lets other processes (further planners, actors,
+taps) join the bus; they must present NATS_TOKEN if it is set here. Beyond loopback
+--listen needs MOOREBUS_TOKEN and --nats-listen NATS_TOKEN, unless --insecure-no-auth
+says otherwise. Neither is encrypted: on a network use a nats-server with TLS and a
+user for each role.
+
+With --keep-ended or --keep-bytes it archives and purges ended runs once an hour, as
+moorebus purge does.`,
+		Example: `  moorebus dev --agent examples/quickstart.yaml
+  curl -s localhost:8080/v1/runs -d '{"agent": "quickstart", "task": "Count."}'`,
+		Args: cobra.NoArgs,
+	}
+	local := addLocalFlags(cmd)
+	local.keep.add(cmd.Flags())
+	local.clients = wire.AddHTTPFlags(cmd.Flags())
+	cmd.Flags().StringVar(&listen, "listen", wire.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		docs, err := local.documents()
+		if err == nil {
+			err = local.clients.Check()
+		}
+		if err != nil {
+			return err
+		}
+		listener, err := cli.Listen(cmd.Flags(), "listen", listen, wire.TokenVariable, os.Getenv)
+		if err != nil {
+			return err
+		}
+		local.hosts = local.clients.Hosts(listen)
+		defer func() { _ = listener.Close() }()
+		return local.host(cmd.Context(), docs, listener, func(ctx context.Context, h *host.Host, _ session.Bus) error {
+			if local.agentFile != "" {
+				if err := wire.PutAgents(ctx, h.Gateway(), local.namespace, docs); err != nil {
+					return err
+				}
+			}
+			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "moorebus is up: http://%s/ (Ctrl-C ends it; runs continue when it starts again)\n", listener.Addr())
+			<-ctx.Done()
+			return nil
+		})
+	}
+	return cmd
+}
+
+func mcpCommand() *cobra.Command {
+	var listen string
+	var names []string
+	cmd := &cobra.Command{
+		Use:   "mcp",
+		Short: "Offer agents as tools to programs that speak MCP",
+		Long: `Mcp is an MCP server whose tools are agents. Each tool has one argument, the task, and
+returns the answer. Its description is that of the agent's definition. A call starts a
+run and waits for its end. A cancelled call cancels its run. A client that asks for
+progress is told every transition.
+
+It speaks over stdin and stdout, or with --listen over streamable HTTP at /mcp, where
+MOOREBUS_TOKEN is the bearer token that clients must send. It may be empty on loopback
+only, unless --insecure-no-auth says otherwise.
+
+The agents are those stored on the bus, which needs workers (moorebus dev, or the
+roles). With --agent FILE it is that agent only, on an embedded server in this
+process.`,
+		Example: `  moorebus mcp --agent examples/quickstart.yaml
+  NATS_URL=nats://localhost moorebus mcp --agents researcher,writer
+  claude mcp add moorebus -- moorebus mcp`,
+		Args: cobra.NoArgs,
+	}
+	var local *localFlags
+	bus := cli.AddDataFlags(cmd.Flags(), os.Getenv)
+	bus.Local = func() bool { return local.agentFile != "" }
+	local = addLocalFlagsBeside(cmd, bus)
+	cmd.Flags().StringSliceVar(&names, "agents", nil, "names of the stored agents to offer, with commas (default all)")
+	cmd.Flags().StringVar(&listen, "listen", "", "`address` to serve streamable HTTP on, instead of stdin and stdout")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var listener net.Listener
+		if listen != "" {
+			tcp, err := cli.Listen(cmd.Flags(), "listen", listen, wire.TokenVariable, os.Getenv)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = tcp.Close() }()
+			listener = tcp
+		}
+		if local.agentFile != "" {
+			if len(names) > 0 || cmd.Flags().Changed("nats") {
+				return cli.Usage("--agent runs that agent on its own server: leave out --agents and --nats")
+			}
+			if local.agentFile == wire.Stdin && listener == nil {
+				return cli.Usage("--agent -: the MCP client uses stdin; give the agent as a file")
+			}
+			return mcpLocal(cmd.Context(), local, listener)
+		}
+		remote := &clientFlags{bus: bus, log: local.log, output: string(console.Text), formats: []console.Format{console.Text}}
+		return remote.use(cmd, reads, func(ctx context.Context, c *client) error {
+			if c.offline() {
+				return errors.New("no process runs agents there: start `moorebus dev`, name a bus with NATS_URL, or give --agent FILE")
+			}
+			return serveMCP(ctx, listener, mcpserve.Options{
+				Log: c.Bus, Store: c.store, Control: c.control, Namespace: c.namespace, Names: names,
+			})
+		})
+	}
+	return cmd
+}
+
+// mcpLocal offers the agent of a file, which this process runs.
+func mcpLocal(ctx context.Context, local *localFlags, listener net.Listener) error {
+	docs, err := local.documents()
+	if err != nil {
+		return err
+	}
+	if err := wire.CheckProvider(*docs.Agent, local.providers, os.Getenv); err != nil {
+		return err
+	}
+	return local.host(ctx, docs, nil, func(ctx context.Context, h *host.Host, bus session.Bus) error {
+		if err := local.awaitTools(ctx, h); err != nil {
+			return err
+		}
+		return serveMCP(ctx, listener, mcpserve.Options{
+			Log: bus, Store: h.Store(), Control: h.Gateway(), Namespace: local.namespace, Agent: docs.Agent,
+		})
+	})
+}
+
+// serveMCP serves on the listener, or on stdin and stdout without one.
+func serveMCP(ctx context.Context, listener net.Listener, o mcpserve.Options) error {
+	s, err := mcpserve.New(ctx, o)
+	if err != nil {
+		return err
+	}
+	if listener == nil {
+		return s.Serve(ctx, mcpserve.Lines(os.Stdin, terminal.Stdout))
+	}
+	_, _ = fmt.Fprintf(terminal.Stderr, "serving MCP at http://%s%s\n", listener.Addr(), mcpserve.Path)
+	return s.ServeHTTP(ctx, listener, os.Getenv(wire.TokenVariable))
+}
