@@ -2,11 +2,14 @@ package console
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // The widths of an event's columns. A longer value moves the columns after it.
@@ -82,4 +85,60 @@ func (p palette) state(s events.State, text string) string {
 		return p.yellow(text)
 	}
 	return p.blue(text)
+}
+
+// Plain returns text on one line: white space becomes one blank, and control characters
+// become visible, see [terminal.Visible].
+func Plain(text string) string {
+	return terminal.Visible(strings.Join(strings.Fields(text), " "))
+}
+
+// Cut is [Plain] shortened to a number of characters.
+func Cut(text string, limit int) string {
+	// A long text is cut early, with a reserve for white space.
+	if most := 8 * limit; len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	text = Plain(text)
+	if utf8.RuneCountInString(text) <= limit {
+		return text
+	}
+	count := 0
+	for i := range text {
+		if count++; count == limit {
+			return strings.TrimRight(text[:i], " ") + "…"
+		}
+	}
+	return text
+}
+
+// pad appends blanks up to a number of characters.
+func pad(text string, width int) string {
+	return text + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(text)))
+}
+
+// Summary returns an event's data on one line of at most 100 characters. It is empty if the
+// type says everything.
+func Summary(p events.Payload) string { return Cut(events.Summary(p), dataWidth) }
+
+// WriteTrace writes a trace as a table or as JSON. A state selects its entries.
+func WriteTrace(w io.Writer, trace reducer.Trace, state events.State, f Format) error {
+	if state != "" {
+		trace = trace.ForState(state)
+	}
+	if f == JSON {
+		text, err := trace.JSON()
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(w, text)
+		return err
+	}
+	rows := make([][]string, len(trace))
+	for i, entry := range trace {
+		rows[i] = []string{
+			fmt.Sprint(entry.Step), entry.State, entry.Event, Cut(entry.Data, dataWidth), entry.Timestamp.Format(time.RFC3339Nano),
+		}
+	}
+	return WriteTable(w, []string{"STEP", "STATE", "EVENT", "DATA", "TIMESTAMP"}, rows)
 }

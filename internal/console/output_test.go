@@ -3,16 +3,22 @@ package console
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+	"pgregory.net/rapid"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/stretchr/testify/require"
-	"go.yaml.in/yaml/v3"
-	"pgregory.net/rapid"
 )
 
 func TestWriteYAML(t *testing.T) {
@@ -92,4 +98,82 @@ func TestAgentRoundTrip(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, Agent(&b, YAML, agentfile.Marshal(a)))
 	require.Contains(t, b.String(), "name: x\nsystem_prompt: |\n  One.\n  Two.\n", "the name comes first")
+}
+
+func TestEventLine(t *testing.T) {
+	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	e := &events.Event{
+		Time: start.Add(412 * time.Millisecond), N: 2, From: events.Planning, To: events.Acting,
+		Data: &events.LLMToolCall{ToolCallReply: call("c1", "count", "{\n}")},
+	}
+	require.Equal(t, "    2    +0.412s  planning → acting              LlmToolCall            count({ })", EventLine(e, start, false))
+	colored := EventLine(e, start, true)
+	require.Contains(t, colored, terminal.Style("1", pad("LlmToolCall", typeWidth)))
+	e.To, e.Data = e.From, &events.Continue{}
+	require.Equal(t, "    2    +0.412s  planning                       Continue", EventLine(e, start, false), "nothing stands at the end of the line")
+	require.Contains(t, EventLine(e, time.Time{}, false), e.Time.Local().Format("15:04:05.000"), "without a start it is the time of day")
+}
+
+func TestElapsed(t *testing.T) {
+	for want, d := range map[string]time.Duration{
+		"+0.000s": 0, "+59.999s": 59999 * time.Millisecond, "+1m05s": 65 * time.Second, "+2h03m": 2*time.Hour + 3*time.Minute + 59*time.Second,
+		"-0.500s": -500 * time.Millisecond,
+	} {
+		require.Equal(t, want, Elapsed(d))
+	}
+}
+
+// Every event of every run has one line, which no text in it can break out of.
+func TestLinesOfAnyRun(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := reducertest.NewRun(nil)
+		for range rapid.IntRange(1, 30).Draw(t, "length") {
+			next := reducertest.Next(t, r)
+			if next.Payload == nil {
+				break
+			}
+			_, e, err := r.Append(next.Origin, next.Payload)
+			if err != nil {
+				t.Fatalf("append: %v", err)
+			}
+			line := EventLine(e, e.Time, false)
+			if strings.ContainsFunc(line, unicode.IsControl) || !utf8.ValidString(line) {
+				t.Fatalf("the line %q can do harm", line)
+			}
+			if summary := Summary(e.Data); utf8.RuneCountInString(summary) > dataWidth {
+				t.Fatalf("the summary %q is too long", summary)
+			}
+		}
+	})
+}
+
+func TestSummary(t *testing.T) {
+	refused := events.ToolCallReply{Refused: []events.Refusal{{Call: events.Call{Name: "rm"}, Code: "blacklisted"}}}
+	for want, p := range map[string]events.Payload{
+		"tester: hello":                        reducertest.StartOf("hello", events.ModeTask),
+		"rm refused: blacklisted":              &events.LLMToolCall{ToolCallReply: refused},
+		"timeout: ERROR: late":                 &events.ToolFailure{Outcome: &events.ToolOutcome{Code: "timeout", Observation: "ERROR: late"}},
+		"c2: fine":                             &events.ToolCallResult{ToolOutcome: events.ToolOutcome{CallID: "c2", Success: true, Observation: "fine"}},
+		"poison: bad (event 3: no JSON)":       &events.FatalError{Outcome: events.Outcome{Code: "poison", Message: "bad"}, Poison: events.Poison{N: 3, Reason: "no JSON"}},
+		"wrong file (by ann)":                  &events.CancelledRun{By: events.By{Reason: "wrong file", By: "ann"}},
+		"by ann":                               &events.Paused{By: events.By{By: "ann"}},
+		"c1 rejected too risky (by ann)":       &events.HumanRejected{Decision: events.Decision{CallID: "c1", Decision: "rejected", Reason: "too risky", By: "ann"}},
+		"rm({})":                               &events.HumanApprovalRequired{Requests: []events.Request{{Tool: "rm", Arguments: "{}"}}},
+		"not_found: ERROR: no tool":            &events.ReplyInvalid{RefusedReply: events.RefusedReply{Results: []events.Answer{{Code: "not_found", Observation: "ERROR: no tool"}}}},
+		"rate_limited: slow down":              &events.LLMAttemptFailed{Kind: "rate_limited", Message: "slow down"},
+		"":                                     &events.HumanApprovedParallel{},
+		"from event 4 of run-1":                &events.Forked{Run: "run-1", At: 4},
+		"a, b: note":                           &events.WorkingMemoryAdded{Entry: events.Entry{Tags: []string{"a", "b"}, Value: "note"}},
+		strings.Repeat("x", dataWidth-1) + "…": &events.UserMessage{Content: strings.Repeat("x", 1<<20)},
+	} {
+		require.Equal(t, want, Summary(p))
+	}
+}
+
+func TestCut(t *testing.T) {
+	require.Equal(t, "äöü", Cut("äöü", 3))
+	require.Equal(t, "äö…", Cut("äöüß", 3))
+	require.Equal(t, `a b\x00`, Cut(" a\r\n\tb\x00 ", 10))
+	require.Equal(t, `a\u202eb`, Plain("a\u202eb"), "the writing direction cannot be turned")
+	require.Equal(t, `\xff`, Plain("\xff"))
 }

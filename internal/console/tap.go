@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/internal/output"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -50,56 +51,34 @@ func (t *Tap) All(ctx context.Context, from journal.Position) (journal.Position,
 	at := slices.Clone(from)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	type shardRecord struct {
-		shard int
-		journal.Record
-	}
-	records := make(chan shardRecord)
-	errs := make([]error, len(at))
+	var mu sync.Mutex // guards at, failed and the writer
+	var failed error  // the first error, which ends the readers of all shards
 	var readers sync.WaitGroup
-	for shard, after := range at {
+	for shard, after := range from {
 		readers.Go(func() {
-			errs[shard] = t.readShard(ctx, shard, journal.Filter{Namespace: t.Namespace}, after, func(rec journal.Record) error {
-				select {
-				case records <- shardRecord{shard, rec}:
-					return nil
-				case <-ctx.Done():
-					return ctx.Err()
+			err := t.readShard(ctx, shard, journal.Filter{Namespace: t.Namespace}, after, func(rec journal.Record) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if failed != nil {
+					return failed
 				}
+				if failed = t.showRecord(rec); failed == nil {
+					at[shard] = rec.Seq
+				}
+				return failed
 			})
-			if errs[shard] != nil {
-				stop() // the tap shows all shards or none
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				if failed == nil {
+					failed = err
+				}
+				stop()
 			}
 		})
 	}
-	go func() { readers.Wait(); close(records) }()
-	var failed error
-	for rec := range records {
-		if failed != nil {
-			continue // the readers are ending
-		}
-		if failed = t.showRecord(rec.Record); failed != nil {
-			stop()
-			continue
-		}
-		at[rec.shard] = rec.Seq
-	}
-	if failed != nil {
-		return at, failed
-	}
-	return at, firstCause(errs)
-}
-
-// firstCause returns the error that ended the readers. The other readers have the error of
-// the context.
-func firstCause(errs []error) error {
-	var found error
-	for _, err := range errs {
-		if found == nil || err != nil && errors.Is(found, context.Canceled) {
-			found = err
-		}
-	}
-	return found
+	readers.Wait()
+	return at, failed
 }
 
 // readShard calls fn for a shard's records, until the end of the log if Stored, else until
@@ -280,4 +259,103 @@ func oneLine(rec journal.Record) []byte {
 	}
 	// In JSON the end of a line is white space.
 	return bytes.ReplaceAll(bytes.ReplaceAll(rec.Body, []byte("\n"), []byte(" ")), []byte("\r"), []byte(" "))
+}
+
+// OutputWriter returns a function that writes a run's outputs, one per line: as JSON, or as
+// short text. After a failed write it writes nothing more; w knows the error, see
+// [LossyWriter].
+func OutputWriter(w io.Writer, run string, f Format, color bool) func(output.Output) {
+	var failed error
+	return func(o output.Output) {
+		if failed != nil {
+			return
+		}
+		line := OutputLine(o, color)
+		if f == JSON {
+			data, err := output.Marshal(run, o)
+			if err != nil {
+				return // cannot happen: outputs are made of decoded JSON
+			}
+			line = string(data)
+		}
+		_, failed = fmt.Fprintln(w, line)
+	}
+}
+
+// LossyWriter passes writes on and keeps the first error, for callers that cannot return it.
+// It is safe for concurrent use.
+type LossyWriter struct {
+	mu  sync.Mutex
+	out io.Writer
+	err error
+}
+
+// NewLossyWriter returns one that writes to out.
+func NewLossyWriter(out io.Writer) *LossyWriter { return &LossyWriter{out: out} }
+
+// Write writes data. After an error it returns the same error again.
+func (w *LossyWriter) Write(data []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return 0, w.err
+	}
+	n, err := w.out.Write(data)
+	w.err = err
+	return n, err
+}
+
+// Lost returns why output was lost, or nil.
+func (w *LossyWriter) Lost() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err == nil {
+		return nil
+	}
+	return fmt.Errorf("the output is not complete: %w", w.err)
+}
+
+// OutputLine shows an output on one line.
+func OutputLine(o output.Output, color bool) string {
+	p := palette{color}
+	text := ""
+	switch o := o.(type) {
+	case output.StateStarted:
+		text = p.state(o.State, string(o.State))
+	case output.LLMToken:
+		text = Cut(o.Text, dataWidth)
+	case output.ToolCallDelta:
+		text = fmt.Sprintf("%d %s %s", o.Index, Plain(o.Name), Cut(o.Text, dataWidth))
+	case output.ToolCallStarted:
+		text = fmt.Sprintf("%s %s(%s)", Plain(o.CallID), Plain(o.Name), Cut(o.Arguments, dataWidth))
+	case output.ToolCallFinished:
+		text = fmt.Sprintf("%s %s: %s", Plain(o.CallID), Plain(o.Name), Cut(o.Observation, dataWidth))
+	case output.Action:
+		text = fmt.Sprintf("%s %s", o.Event, Cut(o.Data, dataWidth))
+	case output.FinalAnswer:
+		text = Cut(o.Content, 4*dataWidth)
+	case output.Error:
+		text = p.red(fmt.Sprintf("%s: %s", Plain(o.Code), Cut(o.Message, dataWidth)))
+	}
+	return p.bold(pad(string(o.Kind()), len(output.KindToolCallFinished))) + "  " + text
+}
+
+// stream returns what writes a run's outputs, or nil if the tap shows events.
+func (t *Tap) stream(run string) *output.Stream {
+	if !t.Outputs {
+		return nil
+	}
+	format := Text
+	if t.JSON {
+		format = JSON
+	}
+	return output.NewStream(t.Machine.Table(), OutputWriter(t.Out, run, format, t.Color))
+}
+
+// showChunks shows the run's live text beside its events, if outputs are shown.
+func (r *runTap) showChunks(run events.Run) (stop func(), err error) {
+	if r.stream == nil || r.Feed == nil {
+		return func() {}, nil
+	}
+	return livetext.Listen(r.Feed, run, r.stream.Chunk)
 }
