@@ -2,12 +2,15 @@ package control_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
@@ -198,5 +201,93 @@ func TestTableWithoutARedrive(t *testing.T) {
 		require.Equal(t, 1, r.Journal.Timers())
 		sleep(2 * stall)
 		require.Equal(t, []string{"Start", "BudgetExceeded"}, r.Types(run))
+	})
+}
+
+// countedTimers counts how often one is set.
+type countedTimers struct {
+	journal.Timers
+	set atomic.Int32
+}
+
+func (c *countedTimers) SetTimer(ctx context.Context, run events.Run, kind string, at time.Time, data []byte) error {
+	c.set.Add(1)
+	return c.Timers.SetTimer(ctx, run, kind, at, data)
+}
+
+// Where a gateway's clock is behind the bus's, its timers fire before their time.
+// They wait, and are not set again and again.
+func TestTimersOfAClockThatIsBehind(t *testing.T) {
+	const behind = 40 * time.Second
+	inTime(t, func(t *testing.T, r *timed) {
+		timers := &countedTimers{}
+		g, _ := r.serve(func(cfg *control.Config) {
+			timers.Timers, cfg.Timers = cfg.Timers, timers
+			cfg.Store = runlog.New(runlog.Options{
+				Log: cfg.Store.Log(), Machine: r.Machine, Clock: func() time.Time { return time.Now().Add(-behind) },
+			})
+		})
+		asking, limited := r.start(g, nil), r.start(g, wallTime(20*time.Minute))
+		deadline := r.ask(asking, 10*time.Minute, "a")
+		r.ask(limited, 0, "a")
+		sleep(30 * time.Minute)
+		r.at(asking, events.TypeApprovalExpired)
+		require.WithinDuration(t, deadline.Add(behind), r.Records(asking)[2].Stored, 2*time.Second, "when the gateway's time has come")
+		require.Equal(t, 1, r.Count(limited, events.TypeBudgetExceeded))
+		require.Less(t, timers.set.Load(), int32(10))
+	})
+}
+
+// Somebody resumes a run, and all that follows is a dispatch whose delivery is lost.
+// What somebody asked for is no re-drive, even with a reason that looks like one: the
+// gateway drives the work itself before it gives up.
+func TestAPersonsResumedIsNoRedrive(t *testing.T) {
+	for name, by := range map[string]events.By{
+		"nobody":   {},
+		"somebody": {By: "jan", Reason: "look again"},
+		"forged":   {By: "gateway/test", Reason: "nothing happened for 1h15m0s while tool search (call a) was due"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, func(t *testing.T, r *timed) {
+				g, _ := r.serve(nil)
+				r.lose(events.Planning, events.Acting, events.ParallelActing)
+				run := r.start(g, nil)
+				calls := called("a", "b")
+				calls.Calls[1].Name = "fetch" // of another pool
+				r.Append(run, events.Planning, &events.LLMParallelToolCalls{ToolCallReply: calls})
+				sleep(stall / 2)
+				_, err := g.Pause(t.Context(), run.Namespace, run.ID, by)
+				require.NoError(t, err)
+				_, err = g.Resume(t.Context(), run.Namespace, run.ID, by)
+				require.NoError(t, err)
+				r.Append(run, events.Planning, &events.ToolCallDispatched{CallID: "a"})
+				last, n := r.Memory(run).Updated, len(r.Types(run))
+				sleep(3 * stall)
+				require.Equal(t, []string{"Resumed", "FatalError"}, r.Types(run)[n:])
+				driven, given := r.Events(run)[n], r.Events(run)[n+1]
+				require.True(t, driven.Data.(*events.Resumed).Redrive)
+				r.stalled(last, driven.Time)
+				r.stalled(driven.Time, given.Time)
+			})
+		})
+	}
+}
+
+// Somebody who resumes a run that was driven again in vain gives it another chance.
+func TestAResumedAfterTheRedrive(t *testing.T) {
+	inTime(t, func(t *testing.T, r *timed) {
+		g, _ := r.serve(nil)
+		r.lose(events.Planning)
+		run := r.start(g, nil)
+		sleep(stall + stall/2)
+		require.Equal(t, []string{"Start", "Resumed"}, r.Types(run))
+		_, err := g.Pause(t.Context(), run.Namespace, run.ID, events.By{})
+		require.NoError(t, err)
+		_, err = g.Resume(t.Context(), run.Namespace, run.ID, events.By{})
+		require.NoError(t, err)
+		sleep(stall + stall/4 + time.Minute)
+		require.Equal(t, []string{"Start", "Resumed", "Paused", "Resumed", "Resumed"}, r.Types(run))
+		sleep(stall + stall/4)
+		require.Equal(t, []string{"Start", "Resumed", "Paused", "Resumed", "Resumed", "FatalError"}, r.Types(run))
 	})
 }

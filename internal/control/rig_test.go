@@ -2,8 +2,10 @@ package control_test
 
 import (
 	"context"
+	"encoding/json"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -13,7 +15,10 @@ import (
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -70,4 +75,118 @@ func (r *rig) start(tweak func(*events.Agent)) string {
 // natsBus is a real server with some pools besides the default one.
 func natsBus(t *testing.T, pools ...string) controltest.Bus {
 	return controltest.NATS(t, natsbus.InitOptions{Pools: pools, AckWait: time.Second})
+}
+
+const stall = time.Hour
+
+// timed is a bench in virtual time, with gateways that run and crash on it.
+type timed struct {
+	*workertest.Bench
+	T *testing.T
+}
+
+// inTime runs a test on a journal in virtual time.
+func inTime(t *testing.T, test func(t *testing.T, r *timed)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &timed{T: t}
+		r.Bench = workertest.New(t, simulated.Options{}, nil)
+		test(t, r)
+	})
+}
+
+// unwatched is a directory whose pools nobody looks at, for tests that are not about
+// them: to look every second is all that would happen in weeks of virtual time.
+type unwatched struct{ journal.Directory }
+
+func (unwatched) Pools(ctx context.Context) ([]journal.Pool, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// serve runs a gateway on a process of its own until it is killed, crashes or
+// the test ends.
+func (r *timed) serve(tweak func(*control.Config)) (g *control.Controller, p *simulated.Process) {
+	r.T.Helper()
+	p = r.Journal.NewProcess()
+	cfg := control.Config{
+		Store: r.NewStore(p), Queue: p, Feed: p, Timers: p, Directory: p, Agents: p, Instance: "test", StallAfter: stall,
+	}
+	if tweak != nil {
+		tweak(&cfg)
+	}
+	if cfg.PoolWait == 0 {
+		cfg.Directory = unwatched{cfg.Directory}
+	}
+	g, err := control.New(cfg)
+	require.NoError(r.T, err)
+	r.Go(func(ctx context.Context) error {
+		err := g.Run(ctx)
+		select {
+		case <-p.Dead():
+			return nil // it ends as it can
+		default:
+			return err
+		}
+	})
+	return g, p
+}
+
+var fetchTool = events.ToolSpec{
+	Name: "fetch", Description: "Fetches.", Schema: json.RawMessage(`{"type":"object"}`), Effect: "pure", Pool: "web", Risk: "low",
+}
+
+// start starts a run of an agent through the gateway.
+func (r *timed) start(g *control.Controller, tweak func(*events.Agent)) events.Run {
+	r.T.Helper()
+	run, err := r.tryStart(g, tweak)
+	require.NoError(r.T, err)
+	return run
+}
+
+func (r *timed) tryStart(g *control.Controller, tweak func(*events.Agent)) (events.Run, error) {
+	r.T.Helper()
+	require.NoError(r.T, r.Journal.Announce(r.T.Context(), "default", "a", []events.ToolSpec{searchTool}))
+	require.NoError(r.T, r.Journal.Announce(r.T.Context(), "web", "b", []events.ToolSpec{fetchTool}))
+	require.NoError(r.T, r.Journal.AnnounceProviders(r.T.Context(), "p", []string{"openai"}))
+	a := events.DefaultAgent()
+	a.Name, a.LLM.Provider, a.Tools = "tester", "openai", []string{"search", "fetch"}
+	if tweak != nil {
+		tweak(&a)
+	}
+	started, err := g.Start(r.T.Context(), "", control.StartRequest{Agent: &a, Task: "Do it."})
+	return r.Store.Place(events.DefaultNamespace, started.RunID), err
+}
+
+func wallTime(d time.Duration) func(*events.Agent) {
+	return func(a *events.Agent) { a.Budget = &events.Budget{MaxWallTime: events.Duration(d)} }
+}
+
+// ask has the run wait for a human until some time from now; never for 0.
+func (r *timed) ask(run events.Run, within time.Duration, calls ...string) (deadline time.Time) {
+	r.T.Helper()
+	text := ""
+	if deadline = time.Now().Add(within); within > 0 {
+		text = deadline.UTC().Format(events.TimeFormat)
+	}
+	r.Append(run, events.Planning, waiting(text, "search", calls))
+	return deadline
+}
+
+// sleep lets time pass, and then whatever is at work finish.
+func sleep(d time.Duration) {
+	time.Sleep(d) // in the bubble
+	synctest.Wait()
+}
+
+// at is when the run's event of a type was made; it must have exactly one.
+func (r *timed) at(run events.Run, typ events.Type) time.Time {
+	r.T.Helper()
+	require.Equal(r.T, 1, r.Count(run, typ), "%v", r.Types(run))
+	for _, e := range r.Events(run) {
+		if e.Type() == typ {
+			return e.Time
+		}
+	}
+	return time.Time{}
 }

@@ -128,7 +128,7 @@ func (t *Timers) deliver(ctx context.Context, d journal.TimerDelivery) {
 		return
 	}
 	log := t.Logger.With("run", timer.Run.ID, "timer", timer.Kind)
-	err := t.check(ctx, timer, seen)
+	err := t.checkRun(ctx, timer, seen)
 	var parentGone *runlog.ParentGoneError
 	var unknown *reducer.TableError
 	switch {
@@ -156,9 +156,9 @@ func (t *Timers) deliver(ctx context.Context, d journal.TimerDelivery) {
 	}
 }
 
-// check does what is due in a run and sets its timer again. The error is ErrNotFound if the run
+// checkRun does what is due in a run and sets its timer again. The error is ErrNotFound if the run
 // does not exist.
-func (t *Timers) check(ctx context.Context, timer journal.Timer, seen note) error {
+func (t *Timers) checkRun(ctx context.Context, timer journal.Timer, seen note) error {
 	head, err := t.a.Log.Head(ctx, timer.Run)
 	if err != nil {
 		return err
