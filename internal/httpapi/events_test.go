@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/control/controltest"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -275,4 +278,58 @@ func TestStraysAreNotOfTheRun(t *testing.T) {
 	require.Equal(t, "2", r.stream(path+"?from=2").next().id, "after the end, too")
 	require.Equal(t, 1, strings.Count(r.do("GET", path+"?from=2", "").body, "\n"))
 	require.Equal(t, "cancelled", r.do("GET", "/v1/runs/"+id+"?at=2", "").text(t, "state"))
+}
+
+// Event streams are bounded by gateway and by client; whoever closes one makes room.
+func TestEventStreamsAreBounded(t *testing.T) {
+	for name, limit := range map[string]func(*config){
+		"of the gateway": func(c *config) { c.http.MaxStreams = 3 },
+		"of a client":    func(c *config) { c.http.MaxClientStreams = 3 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := simulatedRig(t, limit)
+			id := r.start("task")
+			run, all := "/v1/runs/"+id+"/events", "/v1/events"
+			open := []*stream{r.stream(run), r.stream(all), r.stream(run)}
+			for _, path := range []string{run, all} {
+				a := r.fails(429, "too_many_streams", r.do("GET", path, "", "Accept", "text/event-stream"))
+				require.Equal(t, "5", a.header.Get("Retry-After"))
+			}
+			require.Equal(t, 200, r.do("GET", run, "").status, "what ends by itself is no stream")
+			r.Happens(id, events.Planning, answered("2"))
+			for range 2 {
+				open[0].next()
+			}
+			open[0].ends()
+			require.Eventually(t, func() bool {
+				a := r.do("GET", run, "", "Accept", "text/event-stream", "Last-Event-ID", fmt.Sprint(2))
+				return a.status == 204
+			}, patience, waitStep, "one that ended made room")
+		})
+	}
+}
+
+// Streams do not take a forged end for one.
+func TestForgedEndInStreams(t *testing.T) {
+	r := simulatedRig(t, nil)
+	id := r.start("task")
+	live, cancelled := r.stream("/v1/runs/"+id+"/events"), r.stream("/v1/events?state=cancelled")
+	require.Equal(t, "1", live.next().id)
+	controltest.Forge(t, r.Bus, r.At(id), events.Control, &events.CancelledRun{}, events.Acting, events.Nobody)
+	require.Equal(t, "2", live.next().id)
+	second := r.start("task")
+	require.Equal(t, 200, r.do("POST", "/v1/runs/"+second+"/cancel", "").status)
+	require.Contains(t, cancelled.next().data, second)
+	_, err := r.control.Pause(context.Background(), "default", id, events.By{})
+	var refused *refusal.Error
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, refusal.CodeRunEnded, refused.Code, "it is poisoned, and is ended by whoever meets it")
+	end := live.next()
+	require.Equal(t, "3", end.id)
+	require.Equal(t, "FatalError", end.event)
+	live.ends()
+	again := r.stream("/v1/runs/" + id + "/events")
+	for _, want := range []string{"1", "2", "3"} {
+		require.Equal(t, want, again.next().id)
+	}
 }

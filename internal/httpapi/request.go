@@ -11,8 +11,12 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 const (
@@ -123,4 +127,82 @@ func number(values map[string]string, key string, missing uint64) (uint64, error
 		return 0, badParameter("%s: %.100q is not a number from 1", key, text)
 	}
 	return n, nil
+}
+
+// statuses are the HTTP statuses of refusals.
+var statuses = map[refusal.Kind]int{
+	refusal.Invalid:       http.StatusBadRequest,
+	refusal.Unauthorized:  http.StatusUnauthorized,
+	refusal.Forbidden:     http.StatusForbidden,
+	refusal.NotFound:      http.StatusNotFound,
+	refusal.WrongMethod:   http.StatusMethodNotAllowed,
+	refusal.Conflict:      http.StatusConflict,
+	refusal.TooLarge:      http.StatusRequestEntityTooLarge,
+	refusal.WrongMedia:    http.StatusUnsupportedMediaType,
+	refusal.Unprocessable: http.StatusUnprocessableEntity,
+	refusal.TooMany:       http.StatusTooManyRequests,
+	refusal.Internal:      http.StatusInternalServerError,
+	refusal.Unavailable:   http.StatusServiceUnavailable,
+}
+
+// refusalOf turns errors of the log, the bus and the document readers into refusals. It is the
+// only place that does.
+func refusalOf(err error) *refusal.Error {
+	var known *refusal.Error
+	var draft *runlog.DraftError
+	var document *strict.Error
+	var parentGone *runlog.ParentGoneError
+	var unknownTable *reducer.TableError
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &parentGone):
+		return refusal.Wrap(err, refusal.Conflict, refusal.CodeParentGone, "%s; without it the run cannot be read", err.Error())
+	case errors.As(err, &unknownTable):
+		return refusal.Wrap(err, refusal.Conflict, refusal.CodeUnknownTable, "%s", err.Error()).
+			With(map[string]any{"run": unknownTable.Run, "table_hash": unknownTable.Table})
+	case errors.As(err, &document):
+		return badRequest("%s", err.Error())
+	case errors.Is(err, agentfile.ErrTooLarge):
+		return refusal.Wrap(err, refusal.TooLarge, refusal.CodeTooLarge, "the definition is %s", err.Error())
+	case errors.Is(err, journal.ErrTooLarge):
+		return refusal.Wrap(err, refusal.TooLarge, refusal.CodeTooLarge, "the event would be larger than %d KiB, the limit of the log", journal.MaxBody>>10)
+	case errors.Is(err, journal.ErrInDoubt):
+		return refusal.Wrap(err, refusal.Unavailable, unavailableCode(err), "it may or may not be stored; check before you send it again: %s", err.Error())
+	case errors.Is(err, journal.ErrFull):
+		return refusal.Wrap(err, refusal.Unavailable, unavailableCode(err), "nothing was stored: %s", err.Error())
+	case errors.As(err, &draft):
+		return refusal.Wrap(err, refusal.Conflict, refusal.CodeConflict, "the run's state does not allow it: %s", err.Error())
+	}
+	// Everything else is a failure of the bus, which can pass.
+	return refusal.Wrap(err, refusal.Unavailable, refusal.CodeUnavailable, "the bus failed; try again, and see /readyz: %s", err.Error())
+}
+
+func unavailableCode(err error) string {
+	switch {
+	case errors.Is(err, journal.ErrDiskFull):
+		return refusal.CodeDiskFull
+	case errors.Is(err, journal.ErrFull):
+		return refusal.CodeStoreFull
+	}
+	return refusal.CodeUnavailable
+}
+
+func badRequest(format string, args ...any) *refusal.Error {
+	return refusal.New(refusal.Invalid, refusal.CodeBadRequest, format, args...)
+}
+
+func badParameter(format string, args ...any) *refusal.Error {
+	return refusal.New(refusal.Invalid, refusal.CodeBadParameter, format, args...)
+}
+
+func writeError(w http.ResponseWriter, e *refusal.Error) {
+	after := e.RetryAfter
+	if after <= 0 && e.Kind == refusal.Unavailable {
+		after = time.Second
+	}
+	if after > 0 {
+		w.Header().Set("Retry-After", strconv.FormatInt(int64((after+time.Second-1)/time.Second), 10))
+	}
+	_ = writeJSON(w, statuses[e.Kind], e) // a client that is gone needs no error
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -313,4 +314,20 @@ func TestListErrors(t *testing.T) {
 	for _, query := range []string{"limit=0", "limit=1001", "limit=x", "state=flying", "state=", "after=x", "after=" + runlog.NewID(), "sate=done", "limit=%ff", "limit=1&limit=2", "a=%zz"} {
 		r.fails(400, "bad_parameter", r.do("GET", "/v1/runs?"+query, ""))
 	}
+}
+
+// TestJustGoneOverHTTP: the client is told when to try again.
+func TestJustGoneOverHTTP(t *testing.T) {
+	r := simulatedRig(t, func(c *config) { c.PoolWait = time.Second })
+	require.Eventually(t, func() bool {
+		o, err := r.Bus.Offers(t.Context())
+		return err == nil && o.First["search"] == "default"
+	}, patience, 10*time.Millisecond)
+	require.NoError(t, r.Bus.Withdraw(t.Context(), "default", "a"))
+	for r.do("POST", "/v1/runs", startBody("task")).status == http.StatusCreated {
+		continue // what was announced is known for a second
+	}
+	a := r.fails(http.StatusServiceUnavailable, "announcements_pending", r.do("POST", "/v1/runs", startBody("task")))
+	require.Equal(t, "2", a.header.Get("Retry-After"))
+	require.Equal(t, "search", a.text(t, "tool"))
 }
