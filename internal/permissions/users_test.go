@@ -1,0 +1,177 @@
+package permissions
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// The states of a graph of one's own have a user, who may publish out of them and
+// out of nothing else.
+func TestStatesOfOnesOwn(t *testing.T) {
+	spec := reducer.DefaultSpec()
+	spec.Rows = append(spec.Rows,
+		reducer.Row{From: events.Planning, Event: "ReviewNeeded", To: "reviewing"},
+		reducer.Row{From: "reviewing", Event: "Reviewed", To: events.Done})
+	table, err := reducer.NewTable(spec)
+	require.NoError(t, err)
+	users, err := Users(Layout{Table: table})
+	require.NoError(t, err)
+	last := users[len(users)-1]
+	require.Equal(t, Custom, last.Name)
+	require.Contains(t, last.Publish, "moore.*.*.reviewing.done.default.*")
+	for _, subject := range last.Publish {
+		require.NotContains(t, subject, ".planning.acting.")
+		require.NotContains(t, subject, ".control.")
+	}
+	planner := users[0]
+	require.Contains(t, planner.Publish, "moore.*.*.planning.reviewing.default.*")
+	plain, err := Users(Layout{})
+	require.NoError(t, err)
+	require.Len(t, plain, len(users)-1)
+}
+
+// An end of one's own graph is heard of by the actor of agents, and looked at by the
+// gateway, as every end is.
+func TestEndsOfOnesOwn(t *testing.T) {
+	spec := reducer.DefaultSpec()
+	spec.Terminal = append(spec.Terminal, "refused")
+	spec.Rows = append(spec.Rows, reducer.Row{From: events.Planning, Event: "Refused", To: "refused"})
+	table, err := reducer.NewTable(spec)
+	require.NoError(t, err)
+	users, err := Users(Layout{Table: table, Pools: []string{events.AgentsPool}})
+	require.NoError(t, err)
+	publishes := map[string][]string{}
+	for _, u := range users {
+		publishes[u.Name] = u.Publish
+	}
+	require.NotContains(t, publishes, Custom, "nobody works there")
+	require.Contains(t, publishes[ActorPrefix+events.AgentsPool], "$JS.API.CONSUMER.MSG.NEXT.MOORE_0.refused_agents")
+	require.Contains(t, publishes[Gateway], "$JS.API.CONSUMER.INFO.MOORE_0.refused_agents")
+	require.Contains(t, publishes[Planner], "moore.*.*.planning.refused.agents.*")
+}
+
+// TestStorageIsWrittenByTwo: actors and the observer write each to a place of its
+// own, read both, and make none.
+func TestStorageIsWrittenByTwo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	of := layout.Storage[0]
+	actor, observer := r.open(t, ActorPrefix+"web"), r.open(t, Observer)
+	saved, paged := events.Entry{Tags: []string{"a"}, Value: "saved"}, events.Entry{Tags: []string{"a", "b"}, Value: "paged"}
+	require.NoError(t, actor.SaveEntry(t.Context(), of, journal.WrittenByActor, saved))
+	require.NoError(t, observer.SaveEntry(t.Context(), of, journal.WrittenByObserver, paged))
+	require.ErrorIs(t, actor.SaveEntry(t.Context(), of, journal.WrittenByObserver, saved), journal.ErrDenied)
+	require.ErrorIs(t, observer.SaveEntry(t.Context(), of, journal.WrittenByActor, paged), journal.ErrDenied)
+	for _, bus := range []journal.Storage{actor, observer} {
+		for _, q := range []journal.StorageQuery{{Tags: []string{"a"}}, {Value: "A"}} {
+			found, err := bus.FindEntries(t.Context(), of, q)
+			require.NoError(t, err)
+			require.Equal(t, []events.Entry{saved, paged}, found.Entries)
+		}
+		got, err := bus.StoredEntry(t.Context(), of, paged.Tags)
+		require.NoError(t, err)
+		require.Equal(t, paged, got)
+	}
+	_, err := r.open(t, Planner).FindEntries(t.Context(), of, journal.StorageQuery{})
+	require.ErrorIs(t, err, journal.ErrDenied)
+
+	// Storage that the operator did not make.
+	other := journal.StorageOf{Namespace: "default", Agent: "other"}
+	const command = "moorebus init --storage default/other"
+	require.ErrorContains(t, actor.SaveEntry(t.Context(), other, journal.WrittenByActor, saved), command)
+	_, err = observer.StoredEntry(t.Context(), other, saved.Tags)
+	require.ErrorContains(t, err, command)
+	_, err = actor.FindEntries(t.Context(), other, journal.StorageQuery{Tags: []string{"a"}})
+	require.ErrorContains(t, err, command)
+	require.ErrorIs(t, err, journal.ErrDenied)
+}
+
+func TestStorageOfALayoutIsChecked(t *testing.T) {
+	t.Parallel()
+	_, err := Users(Layout{Storage: []journal.StorageOf{{Namespace: "Default", Agent: "a"}}})
+	require.ErrorContains(t, err, `"Default/a" is not NAMESPACE/AGENT`)
+}
+
+// TestObserverKeepsSnapshots: it may replace and remove them, and nobody else may.
+func TestObserverKeepsSnapshots(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	run := events.NewRun(events.DefaultNamespace, runlog.NewID(), 1)
+	snapshot := journal.Snapshot{Seq: 1, N: 1, Memory: json.RawMessage(`{}`)}
+	bus := r.open(t, Observer)
+	for range 2 {
+		require.NoError(t, bus.PutSnapshot(t.Context(), run, snapshot))
+	}
+	require.ErrorIs(t, r.open(t, Planner).DeleteSnapshot(t.Context(), run), journal.ErrDenied)
+	require.NoError(t, bus.DeleteSnapshot(t.Context(), run))
+	_, err := bus.Snapshot(t.Context(), run)
+	require.ErrorIs(t, err, journal.ErrNotFound)
+}
+
+// TestObserverHearsOfEnds: it lets go of snapshots when runs end.
+func TestObserverHearsOfEnds(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	heard := make(chan string, 1)
+	stop, err := r.open(t, Observer).Watch(journal.Filter{To: events.Cancelled}, func(rec journal.Record) { heard <- rec.Subject }, func() {})
+	require.NoError(t, err)
+	defer stop()
+	run := events.NewRun(events.DefaultNamespace, runlog.NewID(), 1)
+	subject := events.Subject{Run: run, From: events.Control, To: events.Cancelled, Pool: events.DefaultPool}
+	_, err = r.log.Append(t.Context(), run, 0, journal.Entry{Subject: subject, Body: []byte(`{}`)})
+	require.NoError(t, err)
+	require.Equal(t, subject.String(), <-heard)
+}
+
+// TestLoans: actors of a pool lend to each other under their permissions, read which
+// tools the pool has, and take their announcements back. An actor of another pool
+// cannot lend to them, and is told so at once.
+func TestLoans(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	lender, borrower, other := r.open(t, "actor_web"), r.open(t, "actor_web"), r.open(t, "actor_gpu")
+	run := journaltest.NewRun(t, r.log)
+	_, err := r.log.Append(t.Context(), run, 0, journaltest.Entry(run, events.Acting, "web", "{}"))
+	require.NoError(t, err)
+
+	ctx, stop := context.WithCancel(t.Context())
+	got, ended := make(chan journal.Delivery, 1), make(chan error, 1)
+	go func() {
+		ended <- lender.Consume(ctx, inbox("web", events.Acting, events.ParallelActing), 1, func(d journal.Delivery) { got <- d })
+	}()
+	d := <-got
+	defer func() { stop(); require.NoError(t, <-ended) }()
+	loan := journal.Loan{Pool: "web", Name: "search", Key: "tool/2/c1"}
+	done, err := borrower.Borrow("web", "search", func(d journal.Delivery, l journal.Loan) (time.Duration, error) {
+		return time.Second, d.Extend()
+	})
+	require.NoError(t, err)
+	defer done()
+	require.Eventually(t, func() bool {
+		retry, err := lender.Lend(ctx, d, loan)
+		return err == nil && retry == time.Second
+	}, patience, 10*time.Millisecond)
+	_, err = other.Lend(ctx, d, loan)
+	require.ErrorIs(t, err, journal.ErrDenied)
+	require.NoError(t, d.Ack())
+
+	spec := events.ToolSpec{Name: "search", Pool: "web", Effect: "pure", Risk: "low"}
+	require.NoError(t, borrower.Announce(ctx, "web", "b", []events.ToolSpec{spec}))
+	tools, err := lender.PoolTools(ctx, "web")
+	require.NoError(t, err)
+	require.Equal(t, []string{"search"}, []string{tools[0].Name})
+	require.NoError(t, borrower.Withdraw(ctx, "web", "b"))
+	tools, err = lender.PoolTools(ctx, "web")
+	require.NoError(t, err)
+	require.Empty(t, tools)
+}
