@@ -32,7 +32,7 @@
 //
 // Under each port lie its adapters, which do not know each other:
 // internal/natsbus is JetStream (only it and internal/natsbus/api know its API),
-// internal/filelog a file of JSON lines, internal/simulated a log in
+// internal/filelog a file of JSON lines, internal/journaltest/simtest a log in
 // memory that delays, repeats, reorders and crashes by a seed. The models are
 // pkg/llm/openai, anthropic, scripted and recorded; textprotocol lets any of them
 // do without tool calls, prices says what they cost. The tools are Go functions

@@ -136,7 +136,6 @@ var innerAdapters = map[string]string{
 	"internal/natsbus":      "pkg/journal",
 	"internal/natsbus/api":  "pkg/journal",
 	"internal/natsbus/pull": "pkg/journal",
-	"internal/simulated":    "pkg/journal",
 	"internal/filelog":      "pkg/journal",
 	"internal/textprotocol": "pkg/llm",
 	"internal/recorded":     "pkg/llm",
@@ -156,11 +155,12 @@ var inner = map[string][]string{
 // A suite may import what that package may, the package, other suites and the
 // simulated log.
 var suites = map[string]string{
-	"internal/journaltest":       "pkg/journal",
-	"internal/llmtest":           "pkg/llm",
-	"internal/tooltest":          "pkg/tool",
-	"internal/reducertest":       "pkg/reducer",
-	"internal/worker/workertest": "internal/worker",
+	"internal/journaltest":         "pkg/journal",
+	"internal/journaltest/simtest": "pkg/journal",
+	"internal/llmtest":             "pkg/llm",
+	"internal/tooltest":            "pkg/tool",
+	"internal/reducertest":         "pkg/reducer",
+	"internal/worker/workertest":   "internal/worker",
 }
 
 // formats are libraries that turn bytes into bytes and stand for nothing outside,
@@ -231,7 +231,7 @@ func mayImport(dir string) (may []string, everything, known bool) {
 	switch {
 	case suites[dir] != "":
 		of := suites[dir]
-		return append(slices.Clone(lower[of]), of, "internal/simulated", "internal/journalcheck"), false, lower[of] != nil || slices.Contains(roles, of)
+		return append(slices.Clone(lower[of]), of, "internal/journaltest/simtest", "internal/journalcheck", "internal/groupcommit"), false, lower[of] != nil || slices.Contains(roles, of)
 	case lower[dir] != nil:
 		return lower[dir], false, true
 	case portOf(dir) != "":

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -114,8 +114,8 @@ var planned = []string{
 
 // groupOutcomes are what batches of several runs have to come to.
 var groupOutcomes = []string{
-	simulated.BatchStored, simulated.BatchRefused, simulated.BatchInDoubt, simulated.BatchLost,
-	simulated.BatchCrashedBefore, simulated.BatchCrashedAfter, simulated.TwoOfOneRun,
+	simtest.BatchStored, simtest.BatchRefused, simtest.BatchInDoubt, simtest.BatchLost,
+	simtest.BatchCrashedBefore, simtest.BatchCrashedAfter, simtest.TwoOfOneRun,
 }
 
 // fetchOutcomes are what fetches have to come to.
@@ -148,9 +148,9 @@ const common = 14
 var rare = map[string]int{
 	"WorkingMemoryRemoved": 140, "StorageLoaded": 80,
 	"code budget_total_tokens": 50, "code " + actor.CodeStorage: 28, "code " + actor.CodeNotApproved: 40, "code " + reducer.CodeNoActor: 60,
-	"batch: " + simulated.BatchStored: 40, "batch: " + simulated.BatchRefused: 70,
-	"batch: " + simulated.BatchInDoubt: 110, "batch: " + simulated.BatchLost: 110,
-	"batch: " + simulated.BatchCrashedBefore: 70, "batch: " + simulated.BatchCrashedAfter: 200,
+	"batch: " + simtest.BatchStored: 40, "batch: " + simtest.BatchRefused: 70,
+	"batch: " + simtest.BatchInDoubt: 110, "batch: " + simtest.BatchLost: 110,
+	"batch: " + simtest.BatchCrashedBefore: 70, "batch: " + simtest.BatchCrashedAfter: 200,
 }
 
 // sure is how many times as many scenarios as it takes on average have to be played

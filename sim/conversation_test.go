@@ -18,10 +18,10 @@ import (
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -94,7 +94,7 @@ func TestALongConversation(t *testing.T) {
 	model := &interlocutor{}
 	var sizes []int // of the log after each turn
 	synctest.Test(t, func(t *testing.T) {
-		log := simulated.New(simulated.Options{})
+		log := simtest.New(simtest.Options{})
 		g, p := installation(t, log, model)
 		agent := events.DefaultAgent()
 		agent.Name, agent.Mode, agent.LLM.Provider = "talker", events.ModeChat, "scripted"
@@ -128,7 +128,7 @@ func TestALongConversation(t *testing.T) {
 }
 
 // installation is all roles in one process.
-func installation(t *testing.T, log *simulated.Journal, model *interlocutor) (*control.Controller, *simulated.Process) {
+func installation(t *testing.T, log *simtest.Journal, model *interlocutor) (*control.Controller, *simtest.Process) {
 	p := log.NewProcess()
 	store := runlog.New(runlog.Options{Log: p})
 	var tools []tool.Tool

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -28,7 +28,7 @@ func (p *process) log() journal.Log {
 
 // fetching counts what is fetched.
 type fetching struct {
-	*simulated.Process
+	*simtest.Process
 	w *world
 }
 
@@ -39,7 +39,7 @@ func (f fetching) Fetch(ctx context.Context, run events.Run, seq uint64) (journa
 	switch {
 	case err == nil:
 		f.w.fetched[fetchDone]++
-	case errors.Is(err, simulated.ErrFetchAway):
+	case errors.Is(err, simtest.ErrFetchAway):
 		f.w.fetched[fetchAway]++
 	}
 	return rec, err

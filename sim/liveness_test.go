@@ -12,17 +12,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 )
 
 // points are where the publisher of an event dies. For an event that people
 // asked for, the acknowledgement is the answer that they get.
-var points = []string{simulated.BeforeAppend, simulated.AfterAppend, simulated.BeforeAck, simulated.AfterAck}
+var points = []string{simtest.BeforeAppend, simtest.AfterAppend, simtest.BeforeAck, simtest.AfterAck}
 
 // timedPoints are those of a publisher that sets or takes back a timer as well.
-var timedPoints = slices.Concat(points, []string{simulated.BeforeTimer, simulated.AfterTimer})
+var timedPoints = slices.Concat(points, []string{simtest.BeforeTimer, simtest.AfterTimer})
 
 // TestLiveness plays every case of the table "Who continues a run when a process
 // dies" once without a crash, and once for each point with a crash there: the
@@ -73,7 +73,7 @@ type played struct {
 	seen int
 	// publisher appended the target; cause is the event under whose delivery it
 	// did, or tried to.
-	publisher *simulated.Process
+	publisher *simtest.Process
 	target    *events.Event
 	cause     string
 	struck    bool
@@ -145,7 +145,7 @@ func (p *played) isTarget(e *events.Event) bool {
 }
 
 // strikes decides on crash points.
-func (p *played) strikes(at simulated.Moment) bool {
+func (p *played) strikes(at simtest.Moment) bool {
 	e, _ := p.w.audit.machine.Codec().Decode(at.Record.Body) // poison is no target
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,12 +155,12 @@ func (p *played) strikes(at simulated.Moment) bool {
 		hit = p.atTimer(at)
 	case e == nil: // poison is what the delivery brought
 		hit = string(at.Record.Body) == poisonBody && p.target != nil && p.publisher == at.Process
-	case at.Point == simulated.BeforeAppend:
+	case at.Point == simtest.BeforeAppend:
 		hit = p.isTarget(e) && p.seen+1 == max(p.nth, 1)
 		if hit && !p.struck {
 			p.cause = e.Cause
 		}
-	case at.Point == simulated.AfterAppend && p.isTarget(e):
+	case at.Point == simtest.AfterAppend && p.isTarget(e):
 		p.seen++
 		if hit = p.seen == max(p.nth, 1); hit {
 			p.publisher, p.target = at.Process, e
@@ -168,7 +168,7 @@ func (p *played) strikes(at simulated.Moment) bool {
 				p.cause = e.Cause
 			}
 		}
-	case at.Point == simulated.BeforeAck, at.Point == simulated.AfterAck:
+	case at.Point == simtest.BeforeAck, at.Point == simtest.AfterAck:
 		hit = !p.asked && !p.timer && p.target != nil && p.publisher == at.Process && e.ID == p.cause
 	}
 	hit = hit && !p.struck && p.point == at.Point
@@ -178,8 +178,8 @@ func (p *played) strikes(at simulated.Moment) bool {
 
 // atTimer decides on the crash points of timers. Who starts a run sets its timer
 // before the first event, anybody else after the event.
-func (p *played) atTimer(at simulated.Moment) bool {
-	acked := at.Point == simulated.BeforeAck || at.Point == simulated.AfterAck
+func (p *played) atTimer(at simtest.Moment) bool {
+	acked := at.Point == simtest.BeforeAck || at.Point == simtest.AfterAck
 	switch {
 	case p.from == events.Idle:
 		return !acked && p.target == nil && p.isFirst() == (at.Run.ID == p.w.plan.Runs[0].ID)
@@ -211,12 +211,12 @@ func (p *played) hears(at *process) bool {
 	if p.struck || !p.asked || p.target == nil || p.publisher != at.sim {
 		return true
 	}
-	if p.point != simulated.BeforeAck && p.point != simulated.AfterAck {
+	if p.point != simtest.BeforeAck && p.point != simtest.AfterAck {
 		return true
 	}
 	p.struck = true
 	at.sim.Kill()
-	return p.point == simulated.AfterAck
+	return p.point == simtest.AfterAck
 }
 
 // events are the run's, in order.
@@ -255,7 +255,7 @@ func (p *played) requireCarrier(t *testing.T) {
 	for _, e := range all {
 		byID[e.ID] = e
 	}
-	if p.point == simulated.BeforeAppend {
+	if p.point == simtest.BeforeAppend {
 		p.requireAgain(t, all)
 		return
 	}

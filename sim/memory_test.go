@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -124,7 +124,7 @@ func (w *world) remembered() *violation {
 func (w *world) stored(of journal.StorageOf, tags []string) error {
 	for {
 		_, err := w.journal.NewProcess().StoredEntry(context.Background(), of, tags)
-		if !errors.Is(err, simulated.ErrStorageAway) {
+		if !errors.Is(err, simtest.ErrStorageAway) {
 			return err
 		}
 	}

@@ -6,8 +6,8 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/refusal"
-	"github.com/moorebus/moorebus/internal/simulated"
 )
 
 // mostForks bounds the runs that people fork in one scenario.
@@ -30,7 +30,7 @@ func (w *world) populate(ctx context.Context) {
 	}
 	for {
 		for _, f := range w.audit.fresh() {
-			chance := simulated.Chance(w.plan.Seed, "fork", f.parent, f.at, len(w.people))
+			chance := simtest.Chance(w.plan.Seed, "fork", f.parent, f.at, len(w.people))
 			p := newPerson(w, w.people[f.parent].plan.fork(f.id, uint64(chance*(1<<53))))
 			p.forked = true
 			join(p)

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/refusal"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -113,7 +113,7 @@ func (p *person) ask(ctx context.Context, do func(*control.Controller) error, co
 			return nil
 		case err == nil && heard:
 			return nil
-		case err == nil, !heard, errors.Is(err, simulated.ErrCrashed), errors.Is(err, journal.ErrInDoubt), errors.Is(err, errLater):
+		case err == nil, !heard, errors.Is(err, simtest.ErrCrashed), errors.Is(err, journal.ErrInDoubt), errors.Is(err, errLater):
 			sleep(ctx, 300*time.Millisecond)
 		case p.w.plan.GroupCommit && errors.As(err, &refused) && refused.Code == refusal.CodeUnavailable:
 			sleep(ctx, 300*time.Millisecond) // appends take their time there, and it asks for that

@@ -5,7 +5,7 @@ import (
 	"context"
 	"encoding/json"
 
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -46,7 +46,7 @@ func (w *world) losesOne(e *events.Event) bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.lost[e.Run] == "" && simulated.Chance(w.plan.Seed, "lost delivery", e.Run, e.N) < 1/float64(w.plan.LoseOneIn) {
+	if w.lost[e.Run] == "" && simtest.Chance(w.plan.Seed, "lost delivery", e.Run, e.N) < 1/float64(w.plan.LoseOneIn) {
 		w.lost[e.Run] = e.ID
 	}
 	return w.lost[e.Run] == e.ID

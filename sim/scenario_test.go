@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
@@ -16,9 +16,9 @@ import (
 // scenario is everything that a simulation does, as far as it can be said
 // beforehand. It is what a failing seed's file holds.
 type scenario struct {
-	Seed   uint64           `json:"seed"`
-	Shards int              `json:"shards"`
-	Faults simulated.Faults `json:"faults"`
+	Seed   uint64         `json:"seed"`
+	Shards int            `json:"shards"`
+	Faults simtest.Faults `json:"faults"`
 	// GroupCommit gathers a process's appends of several runs into batches.
 	GroupCommit bool          `json:"group_commit"`
 	AppendTime  time.Duration `json:"append_time"`
@@ -120,7 +120,7 @@ var pools = []string{"default", "web", "math"}
 
 // calm reports whether nothing goes wrong, so that nothing may be tried twice.
 func (s *scenario) calm() bool {
-	return s.CrashOneIn == 0 && s.Faults == simulated.Faults{} && len(s.Kills) == 0
+	return s.CrashOneIn == 0 && s.Faults == simtest.Faults{} && len(s.Kills) == 0
 }
 
 // draw makes scenarios.
@@ -223,14 +223,14 @@ func (d draw) upTo(most time.Duration) time.Duration {
 }
 
 // faults are some of the kinds, some of the time.
-func (d draw) faults() simulated.Faults {
+func (d draw) faults() simtest.Faults {
 	some := func() float64 {
 		if d.oneIn(2) {
 			return 0
 		}
 		return 0.4 * d.Float64()
 	}
-	return simulated.Faults{
+	return simtest.Faults{
 		Delay: some(), Duplicate: some(), Reorder: some(), LoseAck: some(), InDoubt: some(), Lost: some(),
 		Storage: some(), MaxDelay: time.Second + d.upTo(20*time.Second),
 	}

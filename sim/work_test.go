@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -109,7 +109,7 @@ func (p *process) model(ctx context.Context, req llm.Request, stream func(llm.Ch
 
 // reflection fails now and then.
 func (w *world) reflection(req llm.Request) (llm.Response, error) {
-	if simulated.Chance(w.plan.Seed, "reflection", req.Run, req.Replies) < 0.3 {
+	if simtest.Chance(w.plan.Seed, "reflection", req.Run, req.Replies) < 0.3 {
 		return nil, &llm.Error{Kind: llm.KindOverloaded, Message: "not now"}
 	}
 	return llm.Text{Meta: llm.Meta{Confidence: 1}, Content: "It was like this."}, nil

@@ -15,11 +15,11 @@ import (
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/schema"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/textprotocol"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -42,13 +42,13 @@ var (
 // world is one scenario while it runs.
 type world struct {
 	plan    *scenario
-	journal *simulated.Journal
+	journal *simtest.Journal
 	audit   *auditor
 	ran     executions
 	scripts *scripted.Caller
 	crashes atomic.Int64
 	// aim decides on crashes instead of the plan, if it is set.
-	aim func(simulated.Moment) bool
+	aim func(simtest.Moment) bool
 
 	// loses reports whether the bus loses the deliveries of an event; may be nil.
 	loses func(*events.Event) bool
@@ -75,7 +75,7 @@ type world struct {
 type process struct {
 	w       *world
 	plan    *processPlan
-	sim     *simulated.Process
+	sim     *simtest.Process
 	gateway *control.Controller
 	// life counts how often it was started, ids the ids that it made.
 	life int
@@ -98,7 +98,7 @@ func newWorld(plan *scenario) *world {
 		return plan.Faults.Duplicate == 0 && w.ran.inWork(key)
 	}
 	w.crashes.Store(int64(plan.MostCrashes))
-	w.journal = simulated.New(simulated.Options{
+	w.journal = simtest.New(simtest.Options{
 		Shards: plan.Shards, Seed: plan.Seed, Faults: plan.Faults, AckWait: plan.AckWait, Jitter: jitter,
 		Crash: w.crash, Observer: w.audit, GroupCommit: plan.GroupCommit, AppendTime: plan.AppendTime, Grouped: w.grouped,
 	})
@@ -117,10 +117,10 @@ func (w *world) require(err error) {
 
 // part is a part of a duration, by the seed and the key.
 func (w *world) part(d time.Duration, kind string, key ...any) time.Duration {
-	return time.Duration(float64(d) * simulated.Chance(w.plan.Seed, kind, key...))
+	return time.Duration(float64(d) * simtest.Chance(w.plan.Seed, kind, key...))
 }
 
-func (w *world) crash(at simulated.Moment) bool {
+func (w *world) crash(at simtest.Moment) bool {
 	if w.aim != nil {
 		return w.aim(at)
 	}
@@ -139,7 +139,7 @@ func (w *world) strikes(point, run string, what any, attempt int) bool {
 	if w.plan.CrashBatches {
 		oneIn /= 8 // batches of several runs are few
 	}
-	return simulated.Chance(w.plan.Seed, point, run, what, attempt) < 1/oneIn && w.crashes.Add(-1) >= 0
+	return simtest.Chance(w.plan.Seed, point, run, what, attempt) < 1/oneIn && w.crashes.Add(-1) >= 0
 }
 
 // run plays the scenario to its end, in a bubble.
@@ -169,7 +169,7 @@ func (w *world) run(meanwhile func(ctx context.Context)) {
 }
 
 // grouped counts a batch.
-func (w *world) grouped(b simulated.Batch) {
+func (w *world) grouped(b simtest.Batch) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.batches[b.Outcome]++
@@ -194,7 +194,7 @@ func (w *world) process(ctx context.Context, i, life int) (away time.Duration) {
 	for _, run := range p.runners(i) {
 		running.Go(func() {
 			err := run(ctx)
-			if err != nil && !errors.Is(err, simulated.ErrCrashed) {
+			if err != nil && !errors.Is(err, simtest.ErrCrashed) {
 				w.audit.violate("", "role", "a role ended: %v", err)
 			}
 		})

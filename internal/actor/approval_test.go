@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -174,7 +174,7 @@ func TestMemoryApprovesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := &rig{Bench: workertest.New(t, simulated.Options{}, lying(c.lies))}
+				r := &rig{Bench: workertest.New(t, simtest.Options{}, lying(c.lies))}
 				f := once("pay", says("paid"))
 				run := r.under(always, payTool, c.steps...)
 				r.spawn([]tool.Tool{f})

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -18,7 +18,7 @@ import (
 )
 
 // split runs one actor for each set of tools, all of pool default. Runs pin all of them.
-func (r *rig) split(sets ...[]tool.Tool) []*simulated.Process {
+func (r *rig) split(sets ...[]tool.Tool) []*simtest.Process {
 	r.T.Helper()
 	seen := map[string]bool{}
 	for _, set := range sets {
@@ -31,7 +31,7 @@ func (r *rig) split(sets ...[]tool.Tool) []*simulated.Process {
 			seen[spec.Name] = true
 		}
 	}
-	var all []*simulated.Process
+	var all []*simtest.Process
 	for i, set := range sets {
 		all = append(all, r.spawn(set, called(fmt.Sprint("actor-", i))))
 	}

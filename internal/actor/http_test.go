@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/httptool"
@@ -54,7 +54,7 @@ func TestHTTPTool(t *testing.T) {
 		return made
 	}
 	// The journal's time is the real one here, so its ack wait is short.
-	r := &rig{Bench: workertest.New(t, simulated.Options{AckWait: 300 * time.Millisecond}, nil)}
+	r := &rig{Bench: workertest.New(t, simtest.Options{AckWait: 300 * time.Millisecond}, nil)}
 	victim := r.spawn([]tool.Tool{get()})
 	run := r.plan("get")
 	<-began

@@ -13,8 +13,8 @@ import (
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/breaker"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -35,7 +35,7 @@ func memoryTools(t *testing.T) []tool.Tool {
 
 // remembering runs an actor with the tools of memory and storage, and a run that
 // it has the calls of.
-func remembering(t *testing.T, r *rig, change ...func(*actor.Config)) (events.Run, *simulated.Process) {
+func remembering(t *testing.T, r *rig, change ...func(*actor.Config)) (events.Run, *simtest.Process) {
 	t.Helper()
 	p := r.spawn(memoryTools(t), func(c *actor.Config) {
 		c.Storage = r.Journal
@@ -224,7 +224,7 @@ func TestStorageThatDoesNotServe(t *testing.T) {
 	}{
 		{err: nil, want: "this actor has no storage"},
 		{err: denied, want: "moorebus init --storage default/a", asked: 1},
-		{err: simulated.ErrStorageAway, want: "does not answer", asked: 3},
+		{err: simtest.ErrStorageAway, want: "does not answer", asked: 3},
 	} {
 		bubble(t, func(t *testing.T, r *rig) {
 			asked := 0
@@ -254,7 +254,7 @@ func TestTheBreakerOfStorageOpens(t *testing.T) {
 		run, _ := remembering(t, r, func(c *actor.Config) {
 			gated, err := tool.NewRegistryWith(tool.Options{Gate: breaker.New}, memoryTools(t)...)
 			require.NoError(t, err)
-			c.Tools, c.Storage = gated, refusing{err: simulated.ErrStorageAway, asked: &asked}
+			c.Tools, c.Storage = gated, refusing{err: simtest.ErrStorageAway, asked: &asked}
 		})
 		for range 2 {
 			require.Equal(t, actor.CodeStorage, r.calls(run, "storage_load", `{"tags":"a"}`).Code)

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -65,18 +65,18 @@ type rig struct {
 
 func bubble(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { test(t, &rig{Bench: workertest.New(t, simulated.Options{}, nil)}) })
+	synctest.Test(t, func(t *testing.T) { test(t, &rig{Bench: workertest.New(t, simtest.Options{}, nil)}) })
 }
 
 // spawn runs an actor with the tools on a process of its own until the test ends.
-func (r *rig) spawn(tools []tool.Tool, change ...func(*actor.Config)) *simulated.Process {
+func (r *rig) spawn(tools []tool.Tool, change ...func(*actor.Config)) *simtest.Process {
 	r.T.Helper()
 	p, _ := r.run(tools, change...)
 	return p
 }
 
 // run is spawn for a test that stops the actor.
-func (r *rig) run(tools []tool.Tool, change ...func(*actor.Config)) (p *simulated.Process, stop func()) {
+func (r *rig) run(tools []tool.Tool, change ...func(*actor.Config)) (p *simtest.Process, stop func()) {
 	r.T.Helper()
 	registry, err := tool.NewRegistry(tools...)
 	require.NoError(r.T, err)

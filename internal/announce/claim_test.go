@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/announce"
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
@@ -23,7 +23,7 @@ func claimOf(digest string) journal.Claim {
 // that took.
 func claims(t *testing.T, olds, news string, living bool) (took time.Duration, err error) {
 	t.Helper()
-	dir := simulated.New(simulated.Options{}).NewProcess()
+	dir := simtest.New(simtest.Options{}).NewProcess()
 	old := func(ctx context.Context) error {
 		return dir.AnnounceProviders(ctx, "old", nil, claimOf(olds))
 	}
@@ -63,7 +63,7 @@ func TestClaim(t *testing.T) {
 // Waiting for a name ends with the context.
 func TestClaimThatIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dir := simulated.New(simulated.Options{}).NewProcess()
+		dir := simtest.New(simtest.Options{}).NewProcess()
 		require.NoError(t, dir.AnnounceProviders(t.Context(), "old", nil, claimOf("one")))
 		ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
 		defer stop()

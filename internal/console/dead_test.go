@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/stretchr/testify/require"
@@ -16,12 +16,12 @@ import (
 // graveyard is a log in which runs end.
 type graveyard struct {
 	t *testing.T
-	*simulated.Journal
+	*simtest.Journal
 	store *runlog.Store
 }
 
 func newGraveyard(t *testing.T) *graveyard {
-	j := simulated.New(simulated.Options{Shards: 2})
+	j := simtest.New(simtest.Options{Shards: 2})
 	return &graveyard{t, j, runlog.New(runlog.Options{Log: j})}
 }
 

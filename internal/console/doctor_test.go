@@ -14,8 +14,8 @@ import (
 	"testing"
 
 	"github.com/moorebus/moorebus/internal/diskspace"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/natsbus"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	natsserver "github.com/nats-io/nats-server/v2/server"
@@ -255,7 +255,7 @@ func TestDoctorOnNoBus(t *testing.T) {
 }
 
 func TestRolesThatDisagree(t *testing.T) {
-	log := simulated.New(simulated.Options{})
+	log := simtest.New(simtest.Options{})
 	ctx := context.Background()
 	require.NoError(t, log.Announce(ctx, "a", "1", []events.ToolSpec{{Name: "t", Pool: "a", Description: "one"}}))
 	require.NoError(t, log.Announce(ctx, "b", "2", []events.ToolSpec{{Name: "t", Pool: "b", Description: "two"}}))

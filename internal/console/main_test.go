@@ -7,9 +7,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/reducertest"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -73,9 +73,9 @@ func store(t *testing.T, log journal.Log, r *reducertest.Run, from, to int) {
 }
 
 // records reads a run back out of a journal in memory.
-func records(t *testing.T, r *reducertest.Run) *simulated.Journal {
+func records(t *testing.T, r *reducertest.Run) *simtest.Journal {
 	t.Helper()
-	log := simulated.New(simulated.Options{})
+	log := simtest.New(simtest.Options{})
 	for _, rec := range r.Records {
 		log.Inject(0, rec.Subject, rec.Body)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/output"
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -23,7 +23,7 @@ func newTap(log journal.Log, out *buffer) *Tap {
 
 func TestTapRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, log, out := done(t), simulated.New(simulated.Options{}), &buffer{}
+		r, log, out := done(t), simtest.New(simtest.Options{}), &buffer{}
 		store(t, log, r, 1, 2)
 		ended := make(chan RunEnd)
 		go func() {
@@ -121,7 +121,7 @@ func TestOneLine(t *testing.T) {
 // answer.
 func TestTapOutputs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, log, out := done(t), simulated.New(simulated.Options{}), &buffer{}
+		r, log, out := done(t), simtest.New(simtest.Options{}), &buffer{}
 		store(t, log, r, 1, 2)
 		p := log.NewProcess()
 		tap := newTap(p, out)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -192,7 +192,7 @@ func TestTableWithoutARedrive(t *testing.T) {
 	table, err := reducer.NewTable(spec)
 	require.NoError(t, err)
 	synctest.Test(t, func(t *testing.T) {
-		r := &timed{T: t, Bench: workertest.New(t, simulated.Options{}, reducer.NewMachine(reducer.MachineOptions{Table: table}))}
+		r := &timed{T: t, Bench: workertest.New(t, simtest.Options{}, reducer.NewMachine(reducer.MachineOptions{Table: table}))}
 		g, _ := r.serve(nil)
 		r.lose(events.Planning)
 		run := r.start(g, wallTime(5*time.Hour+time.Minute))

@@ -15,7 +15,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -90,7 +90,7 @@ func inTime(t *testing.T, test func(t *testing.T, r *timed)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &timed{T: t}
-		r.Bench = workertest.New(t, simulated.Options{}, nil)
+		r.Bench = workertest.New(t, simtest.Options{}, nil)
 		test(t, r)
 	})
 }
@@ -106,7 +106,7 @@ func (unwatched) Pools(ctx context.Context) ([]journal.Pool, error) {
 
 // serve runs a gateway on a process of its own until it is killed, crashes or
 // the test ends.
-func (r *timed) serve(tweak func(*control.Config)) (g *control.Controller, p *simulated.Process) {
+func (r *timed) serve(tweak func(*control.Config)) (g *control.Controller, p *simtest.Process) {
 	r.T.Helper()
 	p = r.Journal.NewProcess()
 	cfg := control.Config{

@@ -12,7 +12,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -111,13 +111,13 @@ func TestCallsThatNobodyServesAndWhoseRunWasPurged(t *testing.T) {
 }
 
 // watching runs a gateway on a simulated bus, without HTTP, until stop is called.
-func watching(t *testing.T, b *simulated.Journal) (g *control.Controller, stop func()) {
+func watching(t *testing.T, b *simtest.Journal) (g *control.Controller, stop func()) {
 	t.Helper()
 	return watchingOn(t, b, b)
 }
 
 // watchingOn is watching with announcements in the directory.
-func watchingOn(t *testing.T, b *simulated.Journal, d journal.Directory) (g *control.Controller, stop func()) {
+func watchingOn(t *testing.T, b *simtest.Journal, d journal.Directory) (g *control.Controller, stop func()) {
 	t.Helper()
 	g, err := control.New(control.Config{
 		Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Timers: b, Directory: d, Agents: b, Instance: "test",
@@ -134,7 +134,7 @@ func watchingOn(t *testing.T, b *simulated.Journal, d journal.Directory) (g *con
 // a gateway that starts later. When that pool has gone for a while, it is another one's.
 func TestFirstAnnouncement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := simulated.New(simulated.Options{})
+		b := simtest.New(simtest.Options{})
 		_, stop := watching(t, b)
 		announce := func(pool string) {
 			spec := searchTool
@@ -190,7 +190,7 @@ func (c *counted) Offers(ctx context.Context) (journal.Offers, error) {
 // TestOneReadATick: a gateway that has nothing to do reads announcements once a second.
 func TestOneReadATick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := simulated.New(simulated.Options{})
+		b := simtest.New(simtest.Options{})
 		d := &counted{Directory: b}
 		_, stop := watchingOn(t, b, d)
 		time.Sleep(10*time.Second + time.Millisecond) // in the bubble

@@ -15,7 +15,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -292,7 +292,7 @@ func TestPoisonInAPoolThatNobodyServes(t *testing.T) {
 // The time counts from when the last announcement has run out.
 func TestHowLongAPoolIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := simulated.New(simulated.Options{})
+		j := simtest.New(simtest.Options{})
 		r := &rig{World: controltest.NewWorld(t, j)}
 		g, err := control.New(control.Config{
 			Store: runlog.New(runlog.Options{Log: j}), Queue: j, Feed: j, Timers: j, Directory: j, Agents: j, Instance: "1",

@@ -11,8 +11,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/custom"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -41,7 +41,7 @@ func event(name events.Type) *events.Custom { return &events.Custom{Name: name, 
 // inReview brings a run to reviewing and serves that state with the handler.
 func inReview(t *testing.T, handler custom.Handler, test func(t *testing.T, b *workertest.Bench, c *custom.Custom, run events.Run)) {
 	synctest.Test(t, func(t *testing.T) {
-		b := workertest.New(t, simulated.Options{}, machine(t))
+		b := workertest.New(t, simtest.Options{}, machine(t))
 		p := b.Journal.NewProcess()
 		c, err := custom.New(custom.Config{
 			Instance: "1", Store: b.NewStore(p), Queue: p, Feed: p, Timeout: time.Minute,
@@ -127,7 +127,7 @@ func TestStateWithoutAHandler(t *testing.T) {
 }
 
 func TestNewChecksItsStates(t *testing.T) {
-	b := workertest.New(t, simulated.Options{}, machine(t))
+	b := workertest.New(t, simtest.Options{}, machine(t))
 	for says, state := range map[string]events.State{
 		"state planning is another role's":                events.Planning,
 		"state unheard_of is not in the transition table": "unheard_of",

@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/stretchr/testify/require"
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // growing is a file that is read while a journal is written to it.
 type growing struct {
 	*File
-	written *simulated.Journal
+	written *simtest.Journal
 	mu      sync.Mutex
 	out     *os.File
 }
@@ -42,7 +42,7 @@ func grow(t *testing.T, shards int) *growing {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	f.shards = shards // which an empty file does not tell
-	return &growing{File: f, written: simulated.New(simulated.Options{Shards: shards}), out: out}
+	return &growing{File: f, written: simtest.New(simtest.Options{Shards: shards}), out: out}
 }
 
 // Append appends to the journal, and what it has stored to the file.

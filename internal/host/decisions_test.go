@@ -11,7 +11,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/host"
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -56,7 +56,7 @@ func TestAnswersReachTheModel(t *testing.T) {
 	}}
 	one := llm.ToolCalls{Calls: []llm.Call{{ID: "c", Name: "boss", Arguments: `{"question":"Sure?"}`}}}
 	early, late := scripted.NewMock(reply), scripted.NewMock(one, scripted.Say("all answered"))
-	journal := simulated.New(simulated.Options{})
+	journal := simtest.New(simtest.Options{})
 	first := startHost(t, journal, early)
 	id := first.start(t, &events.Approval{Policy: events.ApproveNever})
 	awaitCalls(t, first.Gateway(), id, 1)
@@ -76,7 +76,7 @@ func TestAnswersReachTheModel(t *testing.T) {
 // startHeld starts a run on which every call waits, with all roles at work.
 func startHeld(t *testing.T, mock llm.Caller) (g *control.Controller, id string) {
 	t.Helper()
-	h := startHost(t, simulated.New(simulated.Options{}), mock)
+	h := startHost(t, simtest.New(simtest.Options{}), mock)
 	return h.Gateway(), h.start(t, &events.Approval{Policy: events.ApproveAlways})
 }
 
@@ -86,7 +86,7 @@ type working struct {
 	stop func()
 }
 
-func startHost(t *testing.T, journal *simulated.Journal, mock llm.Caller) working {
+func startHost(t *testing.T, journal *simtest.Journal, mock llm.Caller) working {
 	t.Helper()
 	echo, err := typed.New(tool.Definition{Name: "echo", Description: "Echoes.", Effect: tool.Pure},
 		func(_ context.Context, q query) (string, error) { return "you said " + q.Q, nil })

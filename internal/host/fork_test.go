@@ -13,8 +13,8 @@ import (
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/refusal"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -36,7 +36,7 @@ const forkScript = `[
 const forkAnswer = "near one, near two, far three, asked four."
 
 // forkHost runs all roles on a journal of several shards.
-func forkHost(t *testing.T, bus *simulated.Journal) *control.Controller {
+func forkHost(t *testing.T, bus *simtest.Journal) *control.Controller {
 	t.Helper()
 	var tools []tool.Tool
 	for name, pool := range map[string]string{"near": "default", "far": "remote", "asked": "default"} {
@@ -84,7 +84,7 @@ func carry(t *testing.T, g *control.Controller, id string) *reducer.Memory {
 // call has one result.
 func TestForksOfEveryEventAreCarriedToTheirEnd(t *testing.T) {
 	t.Parallel()
-	bus := simulated.New(simulated.Options{Shards: 3})
+	bus := simtest.New(simtest.Options{Shards: 3})
 	g := forkHost(t, bus)
 	parent := startForkable(t, g)
 	whole := carry(t, g, parent)
@@ -129,7 +129,7 @@ func TestForksOfEveryEventAreCarriedToTheirEnd(t *testing.T) {
 // differently, and a fork of the fork goes on from its parent's decision.
 func TestForkOfARunThatGoesOn(t *testing.T) {
 	t.Parallel()
-	g := forkHost(t, simulated.New(simulated.Options{Shards: 2}))
+	g := forkHost(t, simtest.New(simtest.Options{Shards: 2}))
 	parent := startForkable(t, g)
 	awaitCalls(t, g, parent, 1)
 	at := stateOf(t, g, parent).N

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/host"
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -58,7 +58,7 @@ func TestHostRefusesToolsWithBadSchemas(t *testing.T) {
 	registry, err := tool.NewRegistry(tool.Redefine(made, def))
 	require.NoError(t, err)
 	_, err = host.New(host.Options{
-		Bus: simulated.New(simulated.Options{}), Tools: registry, Providers: map[string]llm.Caller{"mock": scripted.NewMock()},
+		Bus: simtest.New(simtest.Options{}), Tools: registry, Providers: map[string]llm.Caller{"mock": scripted.NewMock()},
 	})
 	require.ErrorContains(t, err, `tool "broken": schema: invalid JSON Schema`)
 }

@@ -9,9 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -313,7 +313,7 @@ func TestDecisionBody(t *testing.T) {
 func TestDecisionAfterTheDeadline(t *testing.T) {
 	var late atomic.Bool
 	deadline := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	j := simulated.New(simulated.Options{})
+	j := simtest.New(simtest.Options{})
 	r := newRig(t, j, func(c *config) {
 		c.Store = runlog.New(runlog.Options{Log: j, Clock: func() time.Time {
 			if late.Load() {
@@ -351,7 +351,7 @@ func TestDecisionAfterTheDeadline(t *testing.T) {
 // Of two who decide at once one is told what the other said, also where the log
 // leaves in doubt what it stored.
 func TestDecisionsRace(t *testing.T) {
-	j := simulated.New(simulated.Options{Seed: 3, Faults: simulated.Faults{InDoubt: 0.3, Lost: 0.3}})
+	j := simtest.New(simtest.Options{Seed: 3, Faults: simtest.Faults{InDoubt: 0.3, Lost: 0.3}})
 	a := newRig(t, j, nil)
 	b := newRig(t, j, func(c *config) { c.Instance = "other" })
 	for range 10 {

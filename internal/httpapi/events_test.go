@@ -16,7 +16,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -269,7 +269,7 @@ func TestStraysAreNotOfTheRun(t *testing.T) {
 	path := "/v1/runs/" + id + "/events"
 	live := r.stream(path)
 	require.Equal(t, "1", live.next().id)
-	r.Bus.(*simulated.Journal).Inject(0, "moore.0.default.NO-STATE.planning.default."+id, []byte("{}"))
+	r.Bus.(*simtest.Journal).Inject(0, "moore.0.default.NO-STATE.planning.default."+id, []byte("{}"))
 	require.Equal(t, 200, r.do("POST", "/v1/runs/"+id+"/cancel", "").status)
 	last := live.next()
 	require.Equal(t, "2", last.id)

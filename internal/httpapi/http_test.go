@@ -9,9 +9,9 @@ import (
 
 	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -95,7 +95,7 @@ func TestHealth(t *testing.T) {
 }
 
 func TestBusAway(t *testing.T) {
-	j := simulated.New(simulated.Options{})
+	j := simtest.New(simtest.Options{})
 	p := j.NewProcess()
 	r := newRig(t, j, func(c *config) {
 		c.Store, c.Directory, c.Agents = runlog.New(runlog.Options{Log: p}), p, p
@@ -145,7 +145,7 @@ func TestTools(t *testing.T) {
 func TestConfigIsChecked(t *testing.T) {
 	_, err := control.New(control.Config{})
 	require.ErrorContains(t, err, "required")
-	b := simulated.New(simulated.Options{})
+	b := simtest.New(simtest.Options{})
 	full := control.Config{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Timers: b, Directory: b, Agents: b}
 	_, err = control.New(full)
 	require.ErrorContains(t, err, "Instance")

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/httpapi"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -171,7 +171,7 @@ func TestInputErrors(t *testing.T) {
 
 // A doubtful append is found again by its id, not made twice.
 func TestInputsUnderDoubt(t *testing.T) {
-	r := newRig(t, simulated.New(simulated.Options{Seed: 7, Faults: simulated.Faults{InDoubt: 0.4, Lost: 0.4}}), nil)
+	r := newRig(t, simtest.New(simtest.Options{Seed: 7, Faults: simtest.Faults{InDoubt: 0.4, Lost: 0.4}}), nil)
 	id := r.start("chat")
 	for i := range 20 {
 		a := r.inputs(id, fmt.Sprintf(`[{"type":"user-message","content":"%d"},{"type":"user-message","content":"again %d"}]`, i, i))

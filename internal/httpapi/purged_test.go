@@ -9,15 +9,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // A purged run is gone, and says so; its id is not started again.
 func TestPurgedRuns(t *testing.T) {
-	stones := simulated.New(simulated.Options{})
+	stones := simtest.New(simtest.Options{})
 	r := simulatedRig(t, func(cfg *config) { cfg.Tombstones = stones })
 	id := runlog.NewID()
 	begin := `{"agent":` + inline + `,"task":"Say hi","run_id":"` + id + `"}`
@@ -65,7 +65,7 @@ func TestTombstonesAreAway(t *testing.T) {
 // While a purge is under way, neither what it removes is forked nor what stands on
 // that: it would lose its ancestors.
 func TestForkOfWhatIsBeingPurged(t *testing.T) {
-	stones := simulated.New(simulated.Options{})
+	stones := simtest.New(simtest.Options{})
 	r := simulatedRig(t, func(cfg *config) { cfg.Tombstones = stones })
 	oldest := r.acted()
 	middle := r.forked(oldest, `{"at":2}`)

@@ -22,7 +22,7 @@ import (
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/schema"
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -44,7 +44,7 @@ func natsBus(t *testing.T, shards int) *natsbus.Bus {
 
 // onEveryBus runs a test on the simulated journal and on a real one.
 func onEveryBus(t *testing.T, shards int, test func(t *testing.T, r *rig)) {
-	t.Run("simulated", func(t *testing.T) { test(t, newRig(t, simulated.New(simulated.Options{Shards: shards}), nil)) })
+	t.Run("simulated", func(t *testing.T) { test(t, newRig(t, simtest.New(simtest.Options{Shards: shards}), nil)) })
 	t.Run("NATS", func(t *testing.T) { test(t, newRig(t, natsBus(t, shards), nil)) })
 }
 
@@ -55,7 +55,7 @@ type config struct {
 }
 
 func simulatedRig(t *testing.T, tweak func(*config)) *rig {
-	return newRig(t, simulated.New(simulated.Options{}), tweak)
+	return newRig(t, simtest.New(simtest.Options{}), tweak)
 }
 
 // rig is a gateway that runs, its HTTP, and the rest of the world.
@@ -191,7 +191,7 @@ func (r *rig) start(mode string) string {
 
 // inject stores anything on the run's subjects.
 func (r *rig) inject(id string, to events.State, body string) {
-	j, ok := r.Bus.(*simulated.Journal)
+	j, ok := r.Bus.(*simtest.Journal)
 	require.True(r.T, ok)
 	run := r.At(id)
 	j.Inject(run.Shard, events.Subject{Run: run, From: events.Planning, To: to, Pool: "default"}.String(), []byte(body))

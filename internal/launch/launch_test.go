@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -22,7 +22,7 @@ import (
 // pad is a launcher on a simulated log, with one tool and one provider that live.
 type pad struct {
 	*launch.Launcher
-	bus   *simulated.Process
+	bus   *simtest.Process
 	store *runlog.Store
 }
 
@@ -38,7 +38,7 @@ func onPad(t *testing.T, test func(t *testing.T, p *pad)) {
 
 // newPad is a launcher for whose runs nothing is announced yet.
 func newPad(t *testing.T) *pad {
-	bus := simulated.New(simulated.Options{}).NewProcess()
+	bus := simtest.New(simtest.Options{}).NewProcess()
 	p := &pad{bus: bus, store: runlog.New(runlog.Options{Log: bus})}
 	p.launcherOn(t, func(d journal.Directory) journal.Directory { return d })
 	return p

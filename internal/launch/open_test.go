@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/schema"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -23,13 +23,13 @@ import (
 // rig is a launcher on a log of its own, with one provider and the tool fetch.
 type rig struct {
 	*launch.Launcher
-	process *simulated.Process
+	process *simtest.Process
 	store   *runlog.Store
 }
 
-func newRig(t *testing.T, timers func(*simulated.Process) journal.Timers) *rig {
+func newRig(t *testing.T, timers func(*simtest.Process) journal.Timers) *rig {
 	t.Helper()
-	p := simulated.New(simulated.Options{}).NewProcess()
+	p := simtest.New(simtest.Options{}).NewProcess()
 	require.NoError(t, p.AnnounceProviders(t.Context(), "i", []string{"scripted"}))
 	require.NoError(t, p.Announce(t.Context(), "web", "i", []events.ToolSpec{{Name: "fetch", Schema: []byte(`{"type":"object"}`), Effect: "pure", Pool: "web"}}))
 	r := &rig{process: p, store: runlog.New(runlog.Options{Log: p})}
@@ -167,7 +167,7 @@ func TestTombstones(t *testing.T) {
 
 // watched are timers that say whether the run was there when its timer was set.
 type watched struct {
-	*simulated.Process
+	*simtest.Process
 	at     []time.Duration
 	fails  []error
 	opened bool
@@ -188,7 +188,7 @@ func (w *watched) SetTimer(ctx context.Context, run events.Run, kind string, at 
 func TestFirstTimer(t *testing.T) {
 	t.Parallel()
 	var timers *watched
-	r := newRig(t, func(p *simulated.Process) journal.Timers {
+	r := newRig(t, func(p *simtest.Process) journal.Timers {
 		timers = &watched{Process: p}
 		return timers
 	})

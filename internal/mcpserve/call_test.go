@@ -12,8 +12,8 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -71,7 +71,7 @@ func (l *lossy) Append(ctx context.Context, run events.Run, last uint64, entries
 // served is a server of one agent on a simulated bus, where nobody plans.
 func served(t *testing.T, wrap func(journal.Log) journal.Log) *Server {
 	t.Helper()
-	bus := simulated.New(simulated.Options{})
+	bus := simtest.New(simtest.Options{})
 	require.NoError(t, bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 	store := runlog.New(runlog.Options{Log: wrap(bus)})
 	g, err := control.New(control.Config{Store: store, Queue: bus, Feed: bus, Timers: bus, Directory: bus, Agents: bus, Instance: "test"})

@@ -10,9 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/reducertest"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func bubble(t *testing.T, test func(t *testing.T, b *workertest.Bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := workertest.New(t, simulated.Options{}, nil)
+		b := workertest.New(t, simtest.Options{}, nil)
 		p := b.Journal.NewProcess()
 		o, err := observer.New(observer.Config{Instance: "1", Store: b.NewStore(p), Queue: p, Feed: p, Storage: p})
 		require.NoError(t, err)
@@ -185,14 +185,14 @@ func TestPausedRunIsObserved(t *testing.T) {
 func TestNewChecksItsConfig(t *testing.T) {
 	_, err := observer.New(observer.Config{Instance: "1"})
 	require.ErrorContains(t, err, "Store")
-	b := workertest.New(t, simulated.Options{}, nil)
+	b := workertest.New(t, simtest.Options{}, nil)
 	_, err = observer.New(observer.Config{Store: b.Store, Queue: b.Journal, Feed: b.Journal})
 	require.ErrorContains(t, err, "Instance")
 }
 
 func TestStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := workertest.New(t, simulated.Options{}, nil)
+		b := workertest.New(t, simtest.Options{}, nil)
 		o, err := observer.New(observer.Config{Instance: "1", Store: b.Store, Queue: b.Journal, Feed: b.Journal, Storage: b.Journal})
 		require.NoError(t, err)
 		run := begin(b, func(c *events.Config) { c.PagingLimit = 1 })

@@ -10,9 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/reducertest"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -38,7 +38,7 @@ func (s *storage) SaveEntry(ctx context.Context, of journal.StorageOf, by journa
 }
 
 // pagingBubble is bubble with storage and settings of the test's own.
-func pagingBubble(t *testing.T, o simulated.Options, change func(*observer.Config, *storage), test func(t *testing.T, b *workertest.Bench, s *storage)) {
+func pagingBubble(t *testing.T, o simtest.Options, change func(*observer.Config, *storage), test func(t *testing.T, b *workertest.Bench, s *storage)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := workertest.New(t, o, nil)
@@ -138,7 +138,7 @@ func TestPagingPriorities(t *testing.T) {
 		}, "loaded old", "new", "newest"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pagingBubble(t, simulated.Options{}, nil, func(t *testing.T, b *workertest.Bench, _ *storage) {
+			pagingBubble(t, simtest.Options{}, nil, func(t *testing.T, b *workertest.Bench, _ *storage) {
 				run := begin(b, limits(c.soft, c.hard))
 				var mem *reducer.Memory
 				for i, puts := range c.steps {
@@ -167,7 +167,7 @@ func TestPagingPriorities(t *testing.T) {
 }
 
 func TestLimitsThatAreOff(t *testing.T) {
-	pagingBubble(t, simulated.Options{}, nil, func(t *testing.T, b *workertest.Bench, s *storage) {
+	pagingBubble(t, simtest.Options{}, nil, func(t *testing.T, b *workertest.Bench, s *storage) {
 		off := begin(b, limits(0, 0))
 		require.Len(t, stepWith(b, off, "a", entry("huge", 40_000)).WorkingMemory, 1, "without a limit nothing is paged")
 		require.Zero(t, s.saves.Load())
@@ -186,7 +186,7 @@ func TestLimitsThatAreOff(t *testing.T) {
 // Where a reflection is due at every step, paging still comes.
 func TestPagingIsNotStarved(t *testing.T) {
 	for _, hard := range []int{0, 150} {
-		pagingBubble(t, simulated.Options{}, nil, func(t *testing.T, b *workertest.Bench, _ *storage) {
+		pagingBubble(t, simtest.Options{}, nil, func(t *testing.T, b *workertest.Bench, _ *storage) {
 			run := begin(b, func(c *events.Config) { c.ReflectEveryNSteps, c.PagingLimit, c.HardLimit = 1, 100, hard })
 			require.Equal(t, events.Reflecting, stepWith(b, run, "a", entry("small", 100)).State)
 			b.Append(run, events.Reflecting, &events.ReflectDone{})
@@ -199,7 +199,7 @@ func TestPagingIsNotStarved(t *testing.T) {
 // What was loaded is in storage already, maybe with a newer value. It is written
 // only where it is missing.
 func TestLoadedEntriesDoNotGoBack(t *testing.T) {
-	pagingBubble(t, simulated.Options{}, nil, func(t *testing.T, b *workertest.Bench, s *storage) {
+	pagingBubble(t, simtest.Options{}, nil, func(t *testing.T, b *workertest.Bench, s *storage) {
 		run := begin(b, limits(100, 0))
 		newer := events.Entry{Tags: []string{"there"}, Value: "newer"}
 		require.NoError(t, b.Journal.SaveEntry(t.Context(), own(b, run), journal.WrittenByActor, newer))
@@ -218,11 +218,11 @@ func TestLoadedEntriesDoNotGoBack(t *testing.T) {
 // stores nothing again: meanwhile another run may have stored something newer.
 func TestCrashBetweenStorageAndEvent(t *testing.T) {
 	var struck atomic.Bool
-	crash := func(m simulated.Moment) bool {
-		return m.Point == simulated.BeforeAppend && strings.Contains(string(m.Record.Body), `"PageDone"`) && !struck.Swap(true)
+	crash := func(m simtest.Moment) bool {
+		return m.Point == simtest.BeforeAppend && strings.Contains(string(m.Record.Body), `"PageDone"`) && !struck.Swap(true)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		b := workertest.New(t, simulated.Options{Crash: crash}, nil)
+		b := workertest.New(t, simtest.Options{Crash: crash}, nil)
 		var counted []*storage
 		for i := range 2 {
 			p := b.Journal.NewProcess()
@@ -253,12 +253,12 @@ func TestStorageIsAwayForAWhile(t *testing.T) {
 	away := func(_ *observer.Config, s *storage) {
 		s.fails = func() error {
 			if times++; times < 20 {
-				return simulated.ErrStorageAway
+				return simtest.ErrStorageAway
 			}
 			return nil
 		}
 	}
-	pagingBubble(t, simulated.Options{}, away, func(t *testing.T, b *workertest.Bench, _ *storage) {
+	pagingBubble(t, simtest.Options{}, away, func(t *testing.T, b *workertest.Bench, _ *storage) {
 		run := begin(b, limits(100, 0))
 		require.Empty(t, stepWith(b, run, "a", entry("x", 800)).WorkingMemory)
 		require.Zero(t, b.Count(run, events.TypeLLMAttemptFailed), "an outage of less than a minute is nobody's failure")
@@ -272,7 +272,7 @@ func TestStorageStaysAway(t *testing.T) {
 		attempts int
 		want     string
 	}{
-		{simulated.ErrStorageAway, reducer.MaxHandlerFailures, "does not answer"},
+		{simtest.ErrStorageAway, reducer.MaxHandlerFailures, "does not answer"},
 		{denied, 0, "moorebus init --storage default/a"},
 		{nil, 0, "this observer has no storage"},
 	} {
@@ -281,7 +281,7 @@ func TestStorageStaysAway(t *testing.T) {
 				cfg.Storage = nil
 			}
 		}
-		pagingBubble(t, simulated.Options{}, change, func(t *testing.T, b *workertest.Bench, _ *storage) {
+		pagingBubble(t, simtest.Options{}, change, func(t *testing.T, b *workertest.Bench, _ *storage) {
 			run := begin(b, limits(100, 0))
 			mem := stepWith(b, run, "a", entry("x", 800))
 			require.Equal(t, events.Errored, mem.State)
@@ -296,7 +296,7 @@ func TestStorageStaysAway(t *testing.T) {
 // An event has its bounds, whatever leaves at once: the values stand in the events
 // that added them.
 func TestPageDoneFitsIntoTheLog(t *testing.T) {
-	pagingBubble(t, simulated.Options{}, nil, func(t *testing.T, b *workertest.Bench, s *storage) {
+	pagingBubble(t, simtest.Options{}, nil, func(t *testing.T, b *workertest.Bench, s *storage) {
 		run := begin(b, limits(100, 0))
 		var puts []events.Payload
 		for i := range 40 {
@@ -324,7 +324,7 @@ func TestPagingByTheAgentsEstimator(t *testing.T) {
 		change := func(cfg *observer.Config, _ *storage) {
 			cfg.Estimators = tokens.Set{"letters": func(text string) int { return len(text) }}
 		}
-		pagingBubble(t, simulated.Options{}, change, func(t *testing.T, b *workertest.Bench, _ *storage) {
+		pagingBubble(t, simtest.Options{}, change, func(t *testing.T, b *workertest.Bench, _ *storage) {
 			run := begin(b, func(c *events.Config) {
 				limits(100, 0)(c)
 				c.TokenEstimator = name

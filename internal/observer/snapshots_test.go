@@ -9,10 +9,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -29,7 +29,7 @@ func snapshotting(t *testing.T, every int, wrap func(journal.Snapshots) journal.
 func hearing(t *testing.T, every int, hear func(journal.Feed) journal.Feed, wrap func(journal.Snapshots) journal.Snapshots, test func(t *testing.T, b *workertest.Bench, stop func())) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := workertest.New(t, simulated.Options{}, nil)
+		b := workertest.New(t, simtest.Options{}, nil)
 		p := b.Journal.NewProcess()
 		o, err := observer.New(observer.Config{
 			Instance: "1", Store: b.NewStore(p), Queue: p, Feed: hear(p), Snapshots: wrap(p), SnapshotEvery: every,

@@ -15,11 +15,11 @@ import (
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -165,7 +165,7 @@ func TestForgeryInAnArchive(t *testing.T) {
 	file, err := filelog.Open(path)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, file.Close()) }()
-	there := simulated.New(simulated.Options{})
+	there := simtest.New(simtest.Options{})
 	_, err = retention.Import(t.Context(), file, there, retention.ImportOptions{Source: "moorebus/gateway/test"})
 	require.NoError(t, err)
 	machine := reducer.NewMachine(reducer.MachineOptions{})

@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/planner"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
@@ -37,16 +37,16 @@ func (s *slow) Call(ctx context.Context, req llm.Request, _ func(llm.Chunk)) (ll
 
 // twoPlanners runs a test with a planner that takes one delivery at a time, and another
 // one that comes when the first is busy.
-func twoPlanners(t *testing.T, noStream bool, test func(t *testing.T, r *rig, model *slow, first *simulated.Process, join func())) {
+func twoPlanners(t *testing.T, noStream bool, test func(t *testing.T, r *rig, model *slow, first *simtest.Process, join func())) {
 	synctest.Test(t, func(t *testing.T) {
 		model := &slow{reply: say("It is done.")}
 		r := newBenchRig(t)
-		begin := func(instance string) *simulated.Process {
+		begin := func(instance string) *simtest.Process {
 			cfg := r.config(model)
 			cfg.Instance, cfg.Concurrency, cfg.NoStream = instance, 1, noStream
 			p, err := planner.New(cfg)
 			require.NoError(t, err)
-			process := cfg.Feed.(*simulated.Process)
+			process := cfg.Feed.(*simtest.Process)
 			r.GoOn(process, p.Run)
 			return process
 		}
@@ -63,7 +63,7 @@ func (r *rig) interrupt(run events.Run) {
 func TestResumedCallsAreLeftToThePlannerThatHasThemInFlight(t *testing.T) {
 	for name, noStream := range map[string]bool{"streaming": false, "not streaming": true} {
 		t.Run(name, func(t *testing.T) {
-			twoPlanners(t, noStream, func(t *testing.T, r *rig, model *slow, _ *simulated.Process, join func()) {
+			twoPlanners(t, noStream, func(t *testing.T, r *rig, model *slow, _ *simtest.Process, join func()) {
 				run := r.begin()
 				synctest.Wait()
 				join()
@@ -80,7 +80,7 @@ func TestResumedCallsAreLeftToThePlannerThatHasThemInFlight(t *testing.T) {
 }
 
 func TestResumedReflectionsAreLeftToThePlannerThatHasThemInFlight(t *testing.T) {
-	twoPlanners(t, false, func(t *testing.T, r *rig, model *slow, _ *simulated.Process, join func()) {
+	twoPlanners(t, false, func(t *testing.T, r *rig, model *slow, _ *simtest.Process, join func()) {
 		model.reply = ask(call("a", "alpha", "{}"))
 		run := r.begin()
 		mem := r.AwaitState(run, events.Acting)
@@ -97,7 +97,7 @@ func TestResumedReflectionsAreLeftToThePlannerThatHasThemInFlight(t *testing.T) 
 
 // The planner that has the call dies: whoever got the Resumed makes it then.
 func TestResumedCallsOfADeadPlannerAreMadeAgain(t *testing.T) {
-	twoPlanners(t, false, func(t *testing.T, r *rig, model *slow, first *simulated.Process, join func()) {
+	twoPlanners(t, false, func(t *testing.T, r *rig, model *slow, first *simtest.Process, join func()) {
 		run := r.begin()
 		synctest.Wait()
 		join()
@@ -116,7 +116,7 @@ func TestResumedCallsOfADeadPlannerAreMadeAgain(t *testing.T) {
 
 // A re-drive is for work that is lost: whoever says to have it is not believed.
 func TestARedriveWaitsForNobody(t *testing.T) {
-	twoPlanners(t, false, func(t *testing.T, r *rig, model *slow, _ *simulated.Process, join func()) {
+	twoPlanners(t, false, func(t *testing.T, r *rig, model *slow, _ *simtest.Process, join func()) {
 		run := r.begin()
 		synctest.Wait()
 		join()

@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/approval"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/schema"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -63,7 +63,7 @@ func bubbleWith(t *testing.T, caller llm.Caller, test func(t *testing.T, r *rig)
 }
 
 func newBenchRig(t *testing.T) *rig {
-	return &rig{Bench: workertest.New(t, simulated.Options{}, nil)}
+	return &rig{Bench: workertest.New(t, simtest.Options{}, nil)}
 }
 
 // config is that of a planner on a process of its own.

@@ -6,9 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -19,12 +19,12 @@ var forkMachine = reducer.NewMachine(reducer.MachineOptions{})
 // forks is a journal with runs that stand on one another.
 type forks struct {
 	t     *testing.T
-	log   *simulated.Journal
+	log   *simtest.Journal
 	store *runlog.Store
 }
 
 func newForks(t *testing.T) *forks {
-	log := simulated.New(simulated.Options{Shards: 3})
+	log := simtest.New(simtest.Options{Shards: 3})
 	return &forks{t, log, runlog.New(runlog.Options{Log: log})}
 }
 

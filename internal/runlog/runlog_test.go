@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -54,7 +54,7 @@ func drafts(payloads ...events.Payload) []runlog.Draft {
 }
 
 func TestTwoStoresRaceForOneRun(t *testing.T) {
-	bench := workertest.New(t, simulated.Options{}, nil)
+	bench := workertest.New(t, simtest.Options{}, nil)
 	id := bench.Start(start())
 	const each = 40
 	var writers sync.WaitGroup
@@ -89,7 +89,7 @@ func TestTwoStoresRaceForOneRun(t *testing.T) {
 }
 
 func TestDecideSeesTheNewerMemory(t *testing.T) {
-	bench := workertest.New(t, simulated.Options{}, nil)
+	bench := workertest.New(t, simtest.Options{}, nil)
 	id := bench.Start(start())
 	r := open(t, bench.NewStore(bench.Journal), id)
 	bench.Append(id, events.Control, message("first"))
@@ -131,7 +131,7 @@ func doubtful(log journal.Log, times int, stored bool) *workertest.Log {
 func TestInDoubt(t *testing.T) {
 	for _, stored := range []bool{true, false} {
 		t.Run(fmt.Sprintf("stored=%v", stored), func(t *testing.T) {
-			bench := workertest.New(t, simulated.Options{}, nil)
+			bench := workertest.New(t, simtest.Options{}, nil)
 			id := bench.Start(start())
 			log := doubtful(bench.Journal, 3, stored)
 			r := open(t, bench.NewStore(log), id)
@@ -157,7 +157,7 @@ func TestInDoubt(t *testing.T) {
 // A batch that shrinks after a lost race and is then in doubt is found by what
 // it holds, not by what the first try held.
 func TestInDoubtAfterTheBatchShrank(t *testing.T) {
-	bench := workertest.New(t, simulated.Options{}, nil)
+	bench := workertest.New(t, simtest.Options{}, nil)
 	id := bench.Start(start())
 	tries := 0
 	log := &workertest.Log{Log: bench.Journal}
@@ -191,7 +191,7 @@ func TestInDoubtAfterTheBatchShrank(t *testing.T) {
 
 // An append in doubt may be stored late, after the next try was sent.
 func TestInDoubtIsStoredLate(t *testing.T) {
-	bench := workertest.New(t, simulated.Options{}, nil)
+	bench := workertest.New(t, simtest.Options{}, nil)
 	id := bench.Start(start())
 	tries := 0
 	log := &workertest.Log{Log: bench.Journal}
@@ -218,7 +218,7 @@ func TestInDoubtIsStoredLate(t *testing.T) {
 // event stands where that try belongs.
 func TestRefusedAfterInDoubt(t *testing.T) {
 	for _, overtaken := range []bool{false, true} {
-		bench := workertest.New(t, simulated.Options{}, nil)
+		bench := workertest.New(t, simtest.Options{}, nil)
 		id := bench.Start(start())
 		log := &workertest.Log{Log: bench.Journal}
 		tries := 0
@@ -239,7 +239,7 @@ func TestRefusedAfterInDoubt(t *testing.T) {
 }
 
 func TestCommitErrors(t *testing.T) {
-	bench := workertest.New(t, simulated.Options{}, nil)
+	bench := workertest.New(t, simtest.Options{}, nil)
 	id := bench.Start(start())
 	log := &workertest.Log{Log: bench.Journal}
 	r := open(t, bench.NewStore(log), id)
@@ -276,7 +276,7 @@ func TestCommitErrors(t *testing.T) {
 }
 
 func TestBatchWakesOnce(t *testing.T) {
-	bench := workertest.New(t, simulated.Options{}, nil)
+	bench := workertest.New(t, simtest.Options{}, nil)
 	s := start()
 	s.Mode, s.Agent.Mode = events.ModeChat, events.ModeChat
 	id := bench.Start(s)
@@ -298,7 +298,7 @@ func TestBatchWakesOnce(t *testing.T) {
 
 // Half a batch is never seen, also not where it loses a race in between.
 func TestBatchIsAllOrNothing(t *testing.T) {
-	bench := workertest.New(t, simulated.Options{}, nil)
+	bench := workertest.New(t, simtest.Options{}, nil)
 	id := bench.Start(start())
 	var writers sync.WaitGroup
 	for w := range 3 {

@@ -13,9 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -77,7 +77,7 @@ func load(t *testing.T, log journal.Log, snapshots journal.Snapshots, id events.
 }
 
 func TestSnapshotSavesReading(t *testing.T) {
-	bench := workertest.New(t, simulated.Options{}, nil)
+	bench := workertest.New(t, simtest.Options{}, nil)
 	id := longRun(bench, 100)
 	take(t, bench, id)
 	for range 3 {
@@ -115,7 +115,7 @@ func TestSnapshotSavesReading(t *testing.T) {
 // Builds of the second revision wrote this name. What they made of a run is what this
 // build makes of it, so an upgrade does not read every run from its beginning.
 func TestSnapshotOfAnEarlierRevision(t *testing.T) {
-	bench := workertest.New(t, simulated.Options{}, nil)
+	bench := workertest.New(t, simtest.Options{}, nil)
 	id := longRun(bench, 60)
 	s := take(t, bench, id)
 	s.Fold = "2/3dd1c101c1c673e47179700868837ffeb36991c03da1e760040feaea99211bcf"
@@ -127,7 +127,7 @@ func TestSnapshotOfAnEarlierRevision(t *testing.T) {
 
 // Whoever delivers one of a run's first events is not asked for a snapshot.
 func TestShortRunsHaveNoSnapshot(t *testing.T) {
-	bench := workertest.New(t, simulated.Options{}, nil)
+	bench := workertest.New(t, simtest.Options{}, nil)
 	id := longRun(bench, 3)
 	_, records, said := load(t, bench.Journal, failing{bench.Journal}, id, func(r *runlog.Run) error {
 		_, err := r.Extend(t.Context(), bench.Records(id)[2])
@@ -159,7 +159,7 @@ func TestBadSnapshotsAreIgnored(t *testing.T) {
 		"another log":      {forgeHead, "the log has another record at 60"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bench := workertest.New(t, simulated.Options{}, nil)
+			bench := workertest.New(t, simtest.Options{}, nil)
 			id := longRun(bench, 60)
 			s := take(t, bench, id)
 			c.spoil(&s)
@@ -170,7 +170,7 @@ func TestBadSnapshotsAreIgnored(t *testing.T) {
 		})
 	}
 	t.Run("unreadable", func(t *testing.T) {
-		bench := workertest.New(t, simulated.Options{}, nil)
+		bench := workertest.New(t, simtest.Options{}, nil)
 		id := longRun(bench, 60)
 		_, records, said := load(t, bench.Journal, failing{bench.Journal}, id, func(r *runlog.Run) error { return r.Refresh(t.Context()) })
 		require.Equal(t, 60, records)
@@ -201,7 +201,7 @@ func TestAnApplicationsOwnFoldsHaveNoSnapshots(t *testing.T) {
 	machine := reducer.NewMachine(reducer.MachineOptions{Folds: map[events.Type]reducer.Fold{
 		events.TypeUserMessage: func(*reducer.Memory, *events.Event) {},
 	}})
-	bench := workertest.New(t, simulated.Options{}, machine)
+	bench := workertest.New(t, simtest.Options{}, machine)
 	id := longRun(bench, 60)
 	run := open(t, bench.Store, id)
 	_, err := run.Snapshot()
@@ -210,7 +210,7 @@ func TestAnApplicationsOwnFoldsHaveNoSnapshots(t *testing.T) {
 
 // Reading fails in the middle: what was read is kept, and nothing is lost.
 func TestSnapshotAndALogThatFails(t *testing.T) {
-	bench := workertest.New(t, simulated.Options{}, nil)
+	bench := workertest.New(t, simtest.Options{}, nil)
 	id := longRun(bench, 60)
 	take(t, bench, id)
 	log := &workertest.Log{Log: bench.Journal, OnRead: func(events.Run) error { return errors.New("away") }}

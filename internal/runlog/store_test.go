@@ -9,9 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -19,7 +19,7 @@ import (
 )
 
 func TestExtendReadsOnlyWhatIsMissing(t *testing.T) {
-	bench := workertest.New(t, simulated.Options{}, nil)
+	bench := workertest.New(t, simtest.Options{}, nil)
 	id := bench.Start(start())
 	log := &workertest.Log{Log: bench.Journal}
 	store := bench.NewStore(log)
@@ -63,11 +63,11 @@ func TestExtendReadsOnlyWhatIsMissing(t *testing.T) {
 // A reader that lags behind the one that delivers must not make a delivery look
 // as if there were nothing to do.
 func TestExtendRefusesALogThatLagsBehind(t *testing.T) {
-	bench := workertest.New(t, simulated.Options{}, nil)
+	bench := workertest.New(t, simtest.Options{}, nil)
 	id := bench.Start(start())
 	bench.Append(id, events.Control, message("a"))
 	recs := bench.Records(id)
-	behind := workertest.New(t, simulated.Options{}, nil)
+	behind := workertest.New(t, simtest.Options{}, nil)
 	store := bench.NewStore(behind.Journal)
 	r := store.Acquire(id)
 	defer store.Release(r)
@@ -85,7 +85,7 @@ func TestPoisonInTheMiddle(t *testing.T) {
 		"of unknown type": func(recs []journal.Record) []byte { return replaced(recs[1], `"UserMessage"`, `"Nonsense"`) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			bench := workertest.New(t, simulated.Options{}, nil)
+			bench := workertest.New(t, simtest.Options{}, nil)
 			id := bench.Start(start())
 			bench.Append(id, events.Control, message("a"))
 			before := bench.Memory(id)
@@ -136,7 +136,7 @@ func replaced(rec journal.Record, old, by string) []byte {
 }
 
 func TestEvictionSparesHeldRuns(t *testing.T) {
-	bench := workertest.New(t, simulated.Options{}, nil)
+	bench := workertest.New(t, simtest.Options{}, nil)
 	log := &workertest.Log{Log: bench.Journal}
 	store := runlog.New(runlog.Options{Log: log, Capacity: 2})
 	ids := make([]events.Run, 5)
@@ -170,7 +170,7 @@ func TestEvictionSparesHeldRuns(t *testing.T) {
 }
 
 func TestEndedRunsAreForgotten(t *testing.T) {
-	bench := workertest.New(t, simulated.Options{}, nil)
+	bench := workertest.New(t, simtest.Options{}, nil)
 	store := bench.NewStore(bench.Journal)
 	id := bench.Start(start())
 	first, second := store.Acquire(id), store.Acquire(id)
@@ -194,7 +194,7 @@ func TestEndedRunsAreForgotten(t *testing.T) {
 }
 
 func TestStoreIsSafeForConcurrentUse(t *testing.T) {
-	bench := workertest.New(t, simulated.Options{}, nil)
+	bench := workertest.New(t, simtest.Options{}, nil)
 	store := runlog.New(runlog.Options{Log: bench.Journal, Capacity: 1})
 	ids := []events.Run{bench.Start(start()), bench.Start(start()), bench.Start(start())}
 	var users sync.WaitGroup
@@ -220,7 +220,7 @@ func TestStoreIsSafeForConcurrentUse(t *testing.T) {
 }
 
 func TestStoreDefaults(t *testing.T) {
-	store := runlog.New(runlog.Options{Log: simulated.New(simulated.Options{Shards: 3})})
+	store := runlog.New(runlog.Options{Log: simtest.New(simtest.Options{Shards: 3})})
 	require.NoError(t, events.CheckID(store.NewID()))
 	require.NotEqual(t, store.NewID(), store.NewID())
 	require.WithinDuration(t, time.Now(), store.Now(), time.Minute)
@@ -233,7 +233,7 @@ func TestStoreDefaults(t *testing.T) {
 // Idle runs are bounded by their bytes too, and what was never found is not
 // kept at all.
 func TestIdleRunsAreBoundedInBytes(t *testing.T) {
-	log := simulated.New(simulated.Options{})
+	log := simtest.New(simtest.Options{})
 	writer := runlog.New(runlog.Options{Log: log})
 	var places []events.Run
 	for range 3 {

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/sharedlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -58,7 +58,7 @@ func TestSharedConformance(t *testing.T) {
 	for _, alone := range []int{-1, 1} {
 		t.Run(strconv.Itoa(alone), func(t *testing.T) {
 			t.Parallel()
-			log := sharedlog.New(simulated.New(simulated.Options{Shards: 3}), sharedlog.Options{Alone: alone})
+			log := sharedlog.New(simtest.New(simtest.Options{Shards: 3}), sharedlog.Options{Alone: alone})
 			journaltest.Log(t, func(*testing.T) journal.Log { return log })
 			journaltest.Follow(t, func(*testing.T) journal.Log { return log })
 		})
@@ -79,7 +79,7 @@ func TestSharedFollowersMissNothing(t *testing.T) {
 
 func sharedMissesNothing(t *testing.T, kept int) {
 	synctest.Test(t, func(t *testing.T) {
-		log := &counted{Log: simulated.New(simulated.Options{})}
+		log := &counted{Log: simtest.New(simtest.Options{})}
 		shared := sharedlog.New(log, sharedlog.Options{Alone: -1, Waiting: 40, Kept: kept, Readers: 2})
 		const runs, records = 20, 100
 		var all sync.WaitGroup
@@ -134,7 +134,7 @@ func TestSharedFollowerThatStalls(t *testing.T) {
 
 func sharedStalls(t *testing.T, kept int, reads int32) {
 	synctest.Test(t, func(t *testing.T) {
-		log := &counted{Log: simulated.New(simulated.Options{})}
+		log := &counted{Log: simtest.New(simtest.Options{})}
 		shared := sharedlog.New(log, sharedlog.Options{Alone: -1, Kept: kept, Readers: 1})
 		run := journaltest.NewRun(t, log)
 		last := journaltest.AppendAll(t, log, run, "0")
@@ -181,7 +181,7 @@ func sharedStalls(t *testing.T, kept int, reads int32) {
 // What is kept is bounded: who has fallen behind further reads the log.
 func TestSharedKeepsTheNewest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := &counted{Log: simulated.New(simulated.Options{})}
+		log := &counted{Log: simtest.New(simtest.Options{})}
 		shared := sharedlog.New(log, sharedlog.Options{Alone: -1, Kept: 100 << 10})
 		run := journaltest.NewRun(t, log)
 		ctx, stop := context.WithCancel(t.Context())
@@ -220,7 +220,7 @@ func TestSharedKeepsTheNewest(t *testing.T) {
 // bubble does not end while a goroutine of it is blocked.
 func TestSharedFollowingEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := &counted{Log: simulated.New(simulated.Options{})}
+		log := &counted{Log: simtest.New(simtest.Options{})}
 		shared := sharedlog.New(log, sharedlog.Options{Alone: 1})
 		run := journaltest.NewRun(t, log)
 		for round := range 3 {
@@ -242,7 +242,7 @@ func TestSharedFollowingEnds(t *testing.T) {
 
 func TestSharedWhileTheLogIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := &counted{Log: simulated.New(simulated.Options{})}
+		log := &counted{Log: simtest.New(simtest.Options{})}
 		shared := sharedlog.New(log, sharedlog.Options{Alone: -1})
 		run := journaltest.NewRun(t, log)
 		journaltest.AppendAll(t, log, run, "1", "2")
@@ -272,7 +272,7 @@ func TestSharedWhileTheLogIsAway(t *testing.T) {
 // tries anew.
 func TestSharedFollowerThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := &counted{Log: simulated.New(simulated.Options{})}
+		log := &counted{Log: simtest.New(simtest.Options{})}
 		shared := sharedlog.New(log, sharedlog.Options{Alone: -1})
 		run := journaltest.NewRun(t, log)
 		log.broken.Store(true)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/control/forking"
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -142,7 +142,7 @@ func TestAHandOffKeepsPools(t *testing.T) {
 // A process that dies right after the hand-off leaves the answer to the next one, and
 // the policy of the agent that goes on does not concern the call.
 func TestAHandOffOutlivesItsProcess(t *testing.T) {
-	dies := simulated.Options{Crash: onceAfter(func(rec journal.Record) bool {
+	dies := simtest.Options{Crash: onceAfter(func(rec journal.Record) bool {
 		return strings.Contains(string(rec.Body), `"`+string(events.TypeHandedOff)+`"`)
 	})}
 	bubbleOn(t, dies, heir, func(t *testing.T, r *rig) {

@@ -10,14 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/host"
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // away is a bus of which one store is away at times; the log is not.
 type away struct {
-	*simulated.Process
+	*simtest.Process
 	agents, stones, timers bool
 	until                  atomic.Pointer[time.Time]
 	err                    error

@@ -13,8 +13,8 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -28,12 +28,12 @@ import (
 // killed, on a log that outlives it.
 type rig struct {
 	t       *testing.T
-	journal *simulated.Journal
+	journal *simtest.Journal
 	options host.Options
 	tools   []subagent.Tool
 
 	host    *host.Host
-	process *simulated.Process
+	process *simtest.Process
 	stop    func()
 	// asked counts the calls of the tool `work`.
 	mu    sync.Mutex
@@ -43,14 +43,14 @@ type rig struct {
 // bubble runs a test with agents that can be called.
 func bubble(t *testing.T, tools []subagent.Tool, test func(t *testing.T, r *rig)) {
 	t.Helper()
-	bubbleOn(t, simulated.Options{}, tools, test)
+	bubbleOn(t, simtest.Options{}, tools, test)
 }
 
 // bubbleOn is bubble on a log of one's own.
-func bubbleOn(t *testing.T, o simulated.Options, tools []subagent.Tool, test func(t *testing.T, r *rig)) {
+func bubbleOn(t *testing.T, o simtest.Options, tools []subagent.Tool, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t, journal: simulated.New(o), tools: tools}
+		r := &rig{t: t, journal: simtest.New(o), tools: tools}
 		registry, err := tool.NewRegistry(worker{r, "work", "default"}, worker{r, "web", "web"})
 		require.NoError(t, err)
 		r.options = host.Options{
@@ -63,10 +63,10 @@ func bubbleOn(t *testing.T, o simulated.Options, tools []subagent.Tool, test fun
 }
 
 // onceAfter has the process die right after the first append of such a record.
-func onceAfter(wanted func(journal.Record) bool) func(simulated.Moment) bool {
+func onceAfter(wanted func(journal.Record) bool) func(simtest.Moment) bool {
 	var once sync.Once
-	return func(m simulated.Moment) (dies bool) {
-		if m.Point == simulated.AfterAppend && wanted(m.Record) {
+	return func(m simtest.Moment) (dies bool) {
+		if m.Point == simtest.AfterAppend && wanted(m.Record) {
 			once.Do(func() { dies = true })
 		}
 		return dies
@@ -104,7 +104,7 @@ func (r *rig) begin() {
 }
 
 // beginOn starts it on a process of the log; change, if not nil, its options.
-func (r *rig) beginOn(p *simulated.Process, change func(*host.Options)) {
+func (r *rig) beginOn(p *simtest.Process, change func(*host.Options)) {
 	r.t.Helper()
 	o := r.options
 	o.Bus, o.Tombstones = p, p

@@ -7,9 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -38,7 +38,7 @@ func first(t *testing.T, p events.Payload, further map[string]any) (run events.R
 }
 
 func TestWhatARunPins(t *testing.T) {
-	log := simulated.New(simulated.Options{})
+	log := simtest.New(simtest.Options{})
 	g, err := NewGuard(runlog.New(runlog.Options{Log: log}), nil, nil)
 	require.NoError(t, err)
 	store := func(p events.Payload, further map[string]any) events.Run {

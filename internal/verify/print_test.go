@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/foldbench"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/runprint"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -98,7 +98,7 @@ func (n notify) Write(p []byte) (int, error) {
 func TestPrintFollow(t *testing.T) {
 	r := newRecorder(t, 1)
 	good(r)
-	log := simulated.New(simulated.Options{})
+	log := simtest.New(simtest.Options{})
 	w := notify{make(chan string)}
 	done := make(chan error, 1)
 	go func() {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -100,7 +100,7 @@ func (r *recorder) own() []journal.Record { return r.records[r.ancestors:] }
 // before its own.
 func (r *recorder) fork(parent *recorder, at uint64, change func(*events.Forked)) {
 	r.t.Helper()
-	log := simulated.New(simulated.Options{})
+	log := simtest.New(simtest.Options{})
 	r.records, r.ancestors = slices.Clone(parent.records), len(parent.records)
 	for _, rec := range r.records {
 		log.Inject(0, rec.Subject, rec.Body)

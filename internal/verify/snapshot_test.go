@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -16,7 +16,7 @@ import (
 )
 
 func TestStoredSnapshotsAreHeldToTheFold(t *testing.T) {
-	bench := workertest.New(t, simulated.Options{Shards: 2}, nil)
+	bench := workertest.New(t, simtest.Options{Shards: 2}, nil)
 	var runs []events.Run
 	for range 3 {
 		id := bench.Start(reducertest.StartOf("find it", events.ModeTask))

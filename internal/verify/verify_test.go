@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/foldbench"
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -116,7 +116,7 @@ func TestVerifyOptions(t *testing.T) {
 
 // manyRuns is a log with shards whose runs are interleaved.
 func manyRuns(t testing.TB, shards, runs int) journal.Log {
-	log := simulated.New(simulated.Options{Shards: shards})
+	log := simtest.New(simtest.Options{Shards: shards})
 	var recorders []*recorder
 	longest := 0
 	for k := range runs {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -342,7 +342,7 @@ func TestWorkersOfOneStateShareWork(t *testing.T) {
 // twice, and the run gets to its end.
 func TestFaultyBus(t *testing.T) {
 	for seed := range uint64(30) {
-		o := simulated.Options{Seed: seed, Shards: 2, Faults: simulated.Faults{
+		o := simtest.Options{Seed: seed, Shards: 2, Faults: simtest.Faults{
 			Delay: 0.2, Duplicate: 0.3, Reorder: 0.3, LoseAck: 0.3, InDoubt: 0.3, Lost: 0.3,
 		}}
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -230,7 +230,7 @@ func TestJoinedAttemptKeepsItsDelay(t *testing.T) {
 }
 
 func TestDuplicateDeliveriesRunOnce(t *testing.T) {
-	o := simulated.Options{Faults: simulated.Faults{Duplicate: 1, MaxDelay: time.Second}}
+	o := simtest.Options{Faults: simtest.Faults{Duplicate: 1, MaxDelay: time.Second}}
 	bubbleWith(t, o, func(t *testing.T, r *rig) {
 		h := newHanging()
 		r.spawn(handlers{reducer.KindPlan: h})
@@ -367,7 +367,7 @@ func TestFrozenWorkerLeavesTheCall(t *testing.T) {
 }
 
 // mute is a queue whose deliveries give no sign of life.
-type mute struct{ *simulated.Process }
+type mute struct{ *simtest.Process }
 
 func (m mute) Consume(ctx context.Context, in journal.Inbox, slots int, handle func(journal.Delivery)) error {
 	return m.Process.Consume(ctx, in, slots, func(d journal.Delivery) { handle(muted{d}) })
@@ -417,7 +417,7 @@ func TestForgedControlEvent(t *testing.T) {
 		run := r.start()
 		<-h.began
 		// A journal of the forger's own makes a record that goes on from the run's.
-		forger := workertest.New(t, simulated.Options{}, nil)
+		forger := workertest.New(t, simtest.Options{}, nil)
 		var last uint64
 		for _, rec := range r.Records(run) {
 			subject, err := events.ParseSubject(rec.Subject)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -323,7 +323,7 @@ func TestSafetyCap(t *testing.T) {
 
 // A handler may end its goroutine, as FailNow does in a test.
 func TestHandlerThatEndsItsGoroutine(t *testing.T) {
-	bubbleWith(t, simulated.Options{}, func(t *testing.T, r *rig) {
+	bubbleWith(t, simtest.Options{}, func(t *testing.T, r *rig) {
 		var tries counter
 		r.spawn(handlers{
 			reducer.KindPlan: always(batch(call("a", "gamma"), call("b", "gamma"))),

@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -16,7 +16,7 @@ import (
 // take the successor away with it.
 func TestCancelledEffectSparesItsSuccessor(t *testing.T) {
 	fs := inFlight{byRun: map[events.Run][]*effect{}}
-	store := runlog.New(runlog.Options{Log: simulated.New(simulated.Options{})})
+	store := runlog.New(runlog.Options{Log: simtest.New(simtest.Options{})})
 	id := store.Place("default", store.NewID())
 	run := store.Acquire(id)
 	defer store.Release(run)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -18,7 +18,7 @@ import (
 func BenchmarkDelivery(b *testing.B) {
 	for name, lends := range map[string]bool{"alone": false, "with peers": true} {
 		b.Run(name, func(b *testing.B) {
-			r := &rig{workertest.New(b, simulated.Options{}, nil)}
+			r := &rig{workertest.New(b, simtest.Options{}, nil)}
 			done := make(chan struct{}, b.N)
 			h := work(func(context.Context) worker.Result {
 				done <- struct{}{}

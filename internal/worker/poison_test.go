@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -131,7 +131,7 @@ func TestCopiedStartIsPoison(t *testing.T) {
 // Several workers of several processes meet the same poison; it ends the run
 // once.
 func TestPoisonIsEndedOnce(t *testing.T) {
-	o := simulated.Options{Faults: simulated.Faults{Duplicate: 1, MaxDelay: 10}}
+	o := simtest.Options{Faults: simtest.Faults{Duplicate: 1, MaxDelay: 10}}
 	bubbleWith(t, o, func(t *testing.T, r *rig) {
 		for range 4 {
 			r.spawn(handlers{reducer.KindPlan: newHanging()})
@@ -149,7 +149,7 @@ func TestPoisonIsEndedOnce(t *testing.T) {
 }
 
 func TestMessagesOfNoRunAreIgnored(t *testing.T) {
-	o := simulated.Options{Shards: 3}
+	o := simtest.Options{Shards: 3}
 	bubbleWith(t, o, func(t *testing.T, r *rig) {
 		var planned counter
 		r.spawn(handlers{reducer.KindPlan: work(func(context.Context) worker.Result {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -28,10 +28,10 @@ type rig struct{ *workertest.Bench }
 // bubble runs a test in virtual time on a journal without faults.
 func bubble(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()
-	bubbleWith(t, simulated.Options{}, test)
+	bubbleWith(t, simtest.Options{}, test)
 }
 
-func bubbleWith(t *testing.T, o simulated.Options, test func(t *testing.T, r *rig)) {
+func bubbleWith(t *testing.T, o simtest.Options, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, &rig{workertest.New(t, o, nil)}) })
 }
@@ -83,7 +83,7 @@ func inboxes() []journal.Inbox {
 }
 
 // worker makes a worker of every state on a process of its own store.
-func (r *rig) worker(p *simulated.Process, h handlers, change ...func(*worker.Config)) *worker.Worker {
+func (r *rig) worker(p *simtest.Process, h handlers, change ...func(*worker.Config)) *worker.Worker {
 	r.T.Helper()
 	if len(h) > 0 && h[reducer.KindObserve] == nil {
 		// Most tests end where a tool did.
@@ -105,7 +105,7 @@ func (r *rig) worker(p *simulated.Process, h handlers, change ...func(*worker.Co
 }
 
 // spawn runs a worker on a new process until the test ends.
-func (r *rig) spawn(h handlers, change ...func(*worker.Config)) (p *simulated.Process, stop func()) {
+func (r *rig) spawn(h handlers, change ...func(*worker.Config)) (p *simtest.Process, stop func()) {
 	p = r.Journal.NewProcess()
 	w := r.worker(p, h, change...)
 	return p, r.GoOn(p, w.Run)
@@ -152,7 +152,7 @@ func (c *counter) get() int {
 }
 
 // firstAppend is a process and its log, in front of whose first append something happens.
-func (r *rig) firstAppend(happens func()) (*simulated.Process, *workertest.Log) {
+func (r *rig) firstAppend(happens func()) (*simtest.Process, *workertest.Log) {
 	p := r.Journal.NewProcess()
 	log := &workertest.Log{Log: p}
 	log.OnAppend = func(ctx context.Context, run events.Run, last uint64, entries []journal.Entry) (uint64, error) {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -143,13 +143,13 @@ func TestKilledWorkerEnds(t *testing.T) {
 		_, ended := running(t, w)
 		<-h.began
 		p.Kill()
-		require.ErrorIs(t, <-ended, simulated.ErrCrashed)
+		require.ErrorIs(t, <-ended, simtest.ErrCrashed)
 		require.Error(t, <-h.ended)
 	})
 }
 
 func TestLongWorkIsNotDeliveredAgain(t *testing.T) {
-	bubbleWith(t, simulated.Options{AckWait: 15 * time.Second}, func(t *testing.T, r *rig) {
+	bubbleWith(t, simtest.Options{AckWait: 15 * time.Second}, func(t *testing.T, r *rig) {
 		h := newHanging()
 		r.spawn(handlers{reducer.KindPlan: h})
 		r.spawn(handlers{reducer.KindPlan: h})
@@ -167,7 +167,7 @@ func TestLongWorkIsNotDeliveredAgain(t *testing.T) {
 
 // queue is a process whose queue a test interferes with.
 type queue struct {
-	*simulated.Process
+	*simtest.Process
 	consume func(journal.Inbox) error
 	ackWait func() error
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 )
@@ -28,7 +28,7 @@ func listenLocally(t *testing.T) net.Listener {
 func TestServeHTTPOptions(t *testing.T) {
 	t.Parallel()
 	serve := func(o agent.HTTP) (url string) {
-		a, err := agent.New("").Provider("scripted", scripted.New()).Use("scripted").Bus(simulated.New(simulated.Options{}).NewProcess()).Build()
+		a, err := agent.New("").Provider("scripted", scripted.New()).Use("scripted").Bus(simtest.New(simtest.Options{}).NewProcess()).Build()
 		require.NoError(t, err)
 		o.Listener = listenLocally(t)
 		server, err := agent.ServeHTTP(t.Context(), o, a)

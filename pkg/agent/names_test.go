@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -18,7 +18,7 @@ import (
 // something else in a process that lives is refused, and the error names both.
 func TestNamesThatCollide(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := simulated.New(simulated.Options{})
+		j := simtest.New(simtest.Options{})
 		says := func(words string) llm.Caller {
 			return llm.CallerFunc(func(context.Context, llm.Request, func(llm.Chunk)) (llm.Response, error) {
 				return llm.Text{Content: words}, nil

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -20,7 +20,7 @@ import (
 // cutOff is a bus whose first append of a first event is stored without an answer:
 // the caller's context ends meanwhile.
 type cutOff struct {
-	*simulated.Process
+	*simtest.Process
 	once *sync.Once
 	cut  func()
 	run  *events.Run
@@ -40,7 +40,7 @@ func (b cutOff) Append(ctx context.Context, run events.Run, last uint64, entries
 // A run whose start was cut off does not live on: nobody has its id.
 func TestStartThatIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := simulated.New(simulated.Options{})
+		j := simtest.New(simtest.Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		var run events.Run
 		a, err := agent.New("x").LLM(scripted.NewMock(scripted.Say("hello"))).Bus(cutOff{j.NewProcess(), new(sync.Once), cancel, &run}).Build()
@@ -59,7 +59,7 @@ func TestStartThatIsCutOff(t *testing.T) {
 
 // lost is a bus that loses the first append of a first event.
 type lost struct {
-	*simulated.Process
+	*simtest.Process
 	once *sync.Once
 	cut  func()
 }
@@ -78,7 +78,7 @@ func (b lost) Append(ctx context.Context, run events.Run, last uint64, entries .
 func TestStartThatCameToNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		p := simulated.New(simulated.Options{}).NewProcess()
+		p := simtest.New(simtest.Options{}).NewProcess()
 		a, err := agent.New("x").LLM(scripted.NewMock(scripted.Say("hello"))).Bus(lost{p, new(sync.Once), cancel}).Build()
 		require.NoError(t, err)
 		_, err = a.Start(ctx)
@@ -92,7 +92,7 @@ func TestStartThatCameToNothing(t *testing.T) {
 
 // breaks is a bus whose consumers end when it is broken; then it can be repaired.
 type breaks struct {
-	*simulated.Process
+	*simtest.Process
 	broken chan struct{}
 }
 
@@ -120,7 +120,7 @@ func (b *breaks) Consume(ctx context.Context, inbox journal.Inbox, n int, fn fun
 // while somebody holds a run of the first ones.
 func TestRolesThatEndedAreReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus := &breaks{simulated.New(simulated.Options{}).NewProcess(), make(chan struct{})}
+		bus := &breaks{simtest.New(simtest.Options{}).NewProcess(), make(chan struct{})}
 		// The roles of the second run may also answer what the first one was sent last.
 		model := scripted.NewMock(scripted.Say("hello"), scripted.Say("again"), scripted.Say("again"))
 		a, err := agent.New("x").LLM(model).Chat().Bus(bus).Build()

@@ -16,9 +16,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/simulated"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -30,7 +30,7 @@ const Patience = 24 * time.Hour
 // Bench is a simulated journal with the test's own process on it.
 type Bench struct {
 	T       testing.TB
-	Journal *simulated.Journal
+	Journal *simtest.Journal
 	Machine *reducer.Machine
 	// Store is the test's own, as a gateway has one: nothing is shared with the
 	// workers under test but the log.
@@ -38,12 +38,12 @@ type Bench struct {
 }
 
 // New returns a bench. The machine is nil for the default one.
-func New(t testing.TB, o simulated.Options, machine *reducer.Machine) *Bench {
+func New(t testing.TB, o simtest.Options, machine *reducer.Machine) *Bench {
 	t.Helper()
 	if machine == nil {
 		machine = reducer.NewMachine(reducer.MachineOptions{})
 	}
-	b := &Bench{T: t, Journal: simulated.New(o), Machine: machine}
+	b := &Bench{T: t, Journal: simtest.New(o), Machine: machine}
 	b.Store = b.NewStore(b.Journal)
 	return b
 }
@@ -220,7 +220,7 @@ func (b *Bench) Go(run func(context.Context) error) (stop func()) {
 
 // GoOn is Go for a role on a process that the test may kill; then its error does not
 // matter.
-func (b *Bench) GoOn(p *simulated.Process, run func(context.Context) error) (stop func()) {
+func (b *Bench) GoOn(p *simtest.Process, run func(context.Context) error) (stop func()) {
 	return b.Go(func(ctx context.Context) error {
 		err := run(ctx)
 		select {

@@ -1,4 +1,4 @@
-// Package simulated is a journal in memory that misbehaves on request: it delays,
+// Package simtest is a journal in memory that misbehaves on request: it delays,
 // duplicates and reorders deliveries, loses acknowledgements, leaves appends in
 // doubt and lets processes die at chosen points. Without faults it is a plain,
 // fast journal.
@@ -12,4 +12,4 @@
 // process and implements every port of package journal; once it was killed,
 // nothing that is done through it has an effect any more. The Journal itself
 // implements the ports too, as a first process.
-package simulated
+package simtest
