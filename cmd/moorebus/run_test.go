@@ -13,8 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/binaries"
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/commandtest"
 )
 
 // aside starts a command that has a data directory of its own beside a bus that is
@@ -131,7 +131,7 @@ func TestInterruptLeavesAConversation(t *testing.T) {
 // tool's process is gone, and the exit code says what happened.
 func TestInterruptCancelsTheRun(t *testing.T) {
 	dir := t.TempDir()
-	bin, err := binaries.Build("cmd", "./cmd/moorebus")
+	bin, err := commandtest.Build("cmd", "./cmd/moorebus")
 	require.NoError(t, err)
 	agent := filepath.Join(dir, "agent.yaml")
 	require.NoError(t, os.WriteFile(agent, []byte(`
