@@ -93,6 +93,8 @@ var lower = map[string][]string{
 	"internal/codec":            {},
 	"pkg/events":                {"internal/codec"},
 	"pkg/reducer":               {"pkg/events", "internal/codec"},
+	"internal/effects":          {"pkg/events", "pkg/reducer"},
+	"internal/callname":         {"pkg/events", "pkg/reducer"},
 	"internal/retry":            {},
 	"internal/truncate":         {},
 	"internal/diskspace":        {},
@@ -103,16 +105,16 @@ var lower = map[string][]string{
 	"internal/groupcommit":      {"pkg/events", "pkg/journal"},
 	"internal/sharedlog":        {"pkg/events", "pkg/journal", "internal/retry"},
 	"internal/livetext":         {"pkg/events", "pkg/journal"},
-	"internal/runlog":           {"pkg/events", "pkg/reducer", "pkg/journal", "internal/codec"},
+	"internal/runlog":           {"pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/codec"},
 	"internal/announce":         {"pkg/journal", "pkg/events", "internal/retry"},
-	"internal/worker":           {"pkg/events", "pkg/reducer", "pkg/journal", "internal/runlog", "internal/retry"},
+	"internal/worker":           {"pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/runlog", "internal/retry"},
 	"internal/providers":        {},
 	"internal/llmhttp":          {"pkg/llm", "internal/providers"},
 	"internal/agentfile":        {"pkg/events", "pkg/tool", "internal/agentfile/strict", "internal/providers"},
 	"internal/agentfile/strict": {},
 	"internal/approval":         {"pkg/events", "pkg/reducer"},
-	"internal/toolcall":         {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval", "internal/announce", "internal/retry"},
-	"internal/contextedit":      {"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "internal/truncate"},
+	"internal/toolcall":         {"pkg/events", "pkg/reducer", "internal/effects", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval", "internal/announce", "internal/retry"},
+	"internal/contextedit":      {"pkg/events", "pkg/reducer", "internal/callname", "pkg/llm", "pkg/tool", "internal/truncate"},
 	"internal/refusal":          {},
 	"internal/launch":           {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile", "internal/refusal"},
 	"pkg/embedded":              {"internal/retry", "internal/diskspace"},
@@ -169,13 +171,13 @@ var suites = map[string]string{
 var formats = []string{"github.com/klauspost/compress/s2"}
 
 // stdOnly are the packages without any library from outside.
-var stdOnly = []string{"internal/codec", "pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp"}
+var stdOnly = []string{"internal/codec", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp"}
 
 var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/control", "internal/verify", "internal/foldbench", "internal/retention", "internal/custom"}
 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{
-	"pkg/events", "pkg/reducer", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
+	"pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
 	"internal/jsondiff", "internal/logwalk", "internal/providers", "internal/truncate",
 	"internal/livetext", "internal/sharedlog",
@@ -231,7 +233,7 @@ func mayImport(dir string) (may []string, everything, known bool) {
 	switch {
 	case suites[dir] != "":
 		of := suites[dir]
-		return append(slices.Clone(lower[of]), of, "internal/journaltest/simtest", "internal/journalcheck", "internal/groupcommit"), false, lower[of] != nil || slices.Contains(roles, of)
+		return append(slices.Clone(lower[of]), of, "internal/journaltest/simtest", "internal/journalcheck", "internal/effects", "internal/callname", "internal/simulated", "internal/groupcommit"), false, lower[of] != nil || slices.Contains(roles, of)
 	case lower[dir] != nil:
 		return lower[dir], false, true
 	case portOf(dir) != "":
@@ -337,7 +339,7 @@ var clocks = []string{"After", "AfterFunc", "NewTicker", "NewTimer", "Now", "Sin
 
 func TestTheCoreIsPure(t *testing.T) {
 	all := sources(t)
-	for _, dir := range []string{"pkg/events", "pkg/reducer"} {
+	for _, dir := range []string{"pkg/events", "pkg/reducer", "internal/effects", "internal/callname"} {
 		s := all[dir]
 		require.NotNil(t, s, dir)
 		for p, file := range s.imports {

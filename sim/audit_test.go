@@ -9,6 +9,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/control/decisions"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -278,15 +279,15 @@ func (a *auditor) liveness(r *auditedRun) {
 }
 
 // undriven returns what is due without a delivery, nil if there is nothing.
-func (a *auditor) undriven(r *auditedRun) *reducer.Effect {
-	effects := reducer.Effects(a.machine.Table(), r.mem)
-	for _, e := range effects {
+func (a *auditor) undriven(r *auditedRun) *effects.Effect {
+	wants := effects.Of(a.machine.Table(), r.mem)
+	for _, e := range wants {
 		if e.Held || r.driven(e) {
 			continue
 		}
 		// A call that is about to be sent out (again) gets its delivery then.
-		if e.Kind == reducer.KindTool && slices.ContainsFunc(effects, func(o reducer.Effect) bool {
-			return o.Kind == reducer.KindDispatch && o.CallID == e.CallID && r.driven(o)
+		if e.Kind == effects.KindTool && slices.ContainsFunc(wants, func(o effects.Effect) bool {
+			return o.Kind == effects.KindDispatch && o.CallID == e.CallID && r.driven(o)
 		}) {
 			continue
 		}
@@ -297,7 +298,7 @@ func (a *auditor) undriven(r *auditedRun) *reducer.Effect {
 
 // driven reports whether a delivery is outstanding that is responsible for the
 // effect. The end of a run is anybody's who comes along.
-func (r *auditedRun) driven(e reducer.Effect) bool {
+func (r *auditedRun) driven(e effects.Effect) bool {
 	if e.State == "" {
 		return len(r.open) > 0 || r.waits()
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/moorebus/moorebus/internal/callname"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/control"
@@ -156,7 +157,7 @@ func (c *client) waiting(ctx context.Context, id, callID string) (events.Request
 			return events.Request{}, cli.Usage("%d calls of run %s wait for a decision; name one of %s", len(waiting), id, strings.Join(waiting, ", "))
 		}
 	}
-	callID = mem.CallID(callID)
+	callID = callname.Find(&mem, callID)
 	if a := mem.PendingApproval; a != nil {
 		for _, r := range a.Requests {
 			if r.CallID == callID {

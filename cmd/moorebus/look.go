@@ -15,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/filelog"
+	"github.com/moorebus/moorebus/internal/output"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -349,7 +350,7 @@ func interrupted(ctx context.Context, err error) error {
 
 func tableCommand() *cobra.Command {
 	const mermaid, dot console.Format = "mermaid", "dot"
-	var output string
+	var format string
 	cmd := &cobra.Command{
 		Use:   "table",
 		Short: "Print the transition table",
@@ -359,15 +360,15 @@ needs no bus.`,
   moorebus table -o dot | dot -Tsvg > table.svg`,
 		Args: cobra.NoArgs,
 	}
-	addOutputFlag(cmd, &output, console.Text, mermaid, dot)
+	addOutputFlag(cmd, &format, console.Text, mermaid, dot)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		format, err := console.ParseFormat(output, console.Text, mermaid, dot)
+		parsed, err := console.ParseFormat(format, console.Text, mermaid, dot)
 		if err != nil {
 			return err
 		}
 		table := reducer.DefaultTable()
-		text := map[console.Format]func() string{console.Text: table.Text, mermaid: table.Mermaid, dot: table.DOT}
-		_, err = io.WriteString(cmd.OutOrStdout(), text[format]())
+		text := map[console.Format]func(*reducer.Table) string{console.Text: output.TableText, mermaid: output.TableMermaid, dot: output.TableDOT}
+		_, err = io.WriteString(cmd.OutOrStdout(), text[parsed](table))
 		return err
 	}
 	return cmd

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/toolcall"
@@ -122,9 +123,9 @@ func New(cfg Config) (*Actor, error) {
 	}
 	a.worker, err = worker.New(worker.Config{
 		Role: "actor", Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed, Inboxes: inboxes,
-		Handlers: map[reducer.Kind]worker.Handler{
-			reducer.KindTool: worker.HandlerFunc(a.act),
-			reducer.KindJoin: worker.HandlerFunc(toolcall.Join),
+		Handlers: map[effects.Kind]worker.Handler{
+			effects.KindTool: worker.HandlerFunc(a.act),
+			effects.KindJoin: worker.HandlerFunc(toolcall.Join),
 		},
 		Peers: cfg.Peers, Lends: a.lends, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
@@ -223,7 +224,7 @@ type call struct {
 }
 
 // act is Acting and ParallelActing for one call.
-func (a *Actor) act(run events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
+func (a *Actor) act(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 	state := mem.Call(e.CallID)
 	if state == nil {
 		return toolcall.NoCurrentCall
@@ -250,9 +251,9 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e reducer.Effect) worke
 // lends reports whether the effect is a call of a tool that this actor does not have. One
 // whose source is away waits for that first, and keeps its slot: deliveries beyond the
 // slots go to actors that have the tool.
-func (a *Actor) lends(mem *reducer.Memory, e reducer.Effect) bool {
+func (a *Actor) lends(mem *reducer.Memory, e effects.Effect) bool {
 	state := mem.Call(e.CallID)
-	if e.Kind != reducer.KindTool || state == nil {
+	if e.Kind != effects.KindTool || state == nil {
 		return false
 	}
 	if _, here := a.cfg.Tools.Lookup(state.Name); here {

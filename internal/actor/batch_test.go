@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -87,15 +88,15 @@ func (r *rig) dispatcher() {
 	w, err := worker.New(worker.Config{
 		Role: "planner", Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p,
 		Inboxes: []journal.Inbox{{States: []events.State{events.Planning}, Pool: events.DefaultPool}},
-		Handlers: map[reducer.Kind]worker.Handler{
-			reducer.KindPlan: worker.HandlerFunc(func(events.Run, *reducer.Memory, reducer.Effect) worker.Work {
+		Handlers: map[effects.Kind]worker.Handler{
+			effects.KindPlan: worker.HandlerFunc(func(events.Run, *reducer.Memory, effects.Effect) worker.Work {
 				return func(context.Context) worker.Result {
 					return worker.Done(&events.LLMParallelToolCalls{ToolCallReply: events.ToolCallReply{Confidence: 1, Calls: []events.Call{
 						{ID: "c1", Name: "a", Arguments: "{}"}, {ID: "c2", Name: "b", Arguments: "{}"}, {ID: "c3", Name: "b", Arguments: "{}"},
 					}}})
 				}
 			}),
-			reducer.KindDispatch: worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e reducer.Effect) worker.Work {
+			effects.KindDispatch: worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e effects.Effect) worker.Work {
 				return func(context.Context) worker.Result { return worker.Done(&events.ToolCallDispatched{CallID: e.CallID}) }
 			}),
 		},

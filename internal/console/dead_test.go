@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -55,7 +56,7 @@ func (g *graveyard) ends(id events.Run) {
 	run := g.store.Acquire(id)
 	run.Lock()
 	require.NoError(g.t, run.Refresh(g.t.Context()))
-	end := reducer.End(run.Memory())
+	end := effects.End(run.Memory())
 	run.Unlock()
 	g.store.Release(run)
 	g.does(id, end)

@@ -28,7 +28,7 @@ func spoken(mem *reducer.Memory, n, bytes int) *reducer.Memory {
 	for range n {
 		text := strings.Repeat("x", bytes)
 		mem.Messages = append(mem.Messages, reducer.Message{Content: text})
-		mem.Control.Turns = append(mem.Control.Turns, reducer.Turn{Kind: reducer.TurnReply, Content: text})
+		mem.Control.Turns = append(mem.Control.Turns, reducer.Turn{Kind: "reply", Content: text})
 	}
 	return mem
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/callname"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
@@ -132,7 +133,7 @@ type listed struct {
 // as is the call that is listed under an id: the one of that id or the provider's, but
 // where that was too long to be listed the newest call that begins so.
 func (l *listed) as(id string) string {
-	id = l.mem.CallID(id)
+	id = callname.Find(l.mem, id)
 	begin, cut := strings.CutSuffix(id, "…")
 	if l.mem.ToolCalls[id] != nil || !cut || len(begin) > listedID || len(begin) < listedID-3 {
 		return id

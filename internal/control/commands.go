@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/moorebus/moorebus/internal/callname"
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -188,7 +189,7 @@ func (c *Controller) inputDrafts(mem *reducer.Memory, inputs []Input) ([]runlog.
 func knownCalls(mem *reducer.Memory, i int, named []string) ([]string, error) {
 	ids := make([]string, len(named))
 	for k, id := range named {
-		if ids[k] = mem.CallID(id); mem.ToolCalls[ids[k]] == nil {
+		if ids[k] = callname.Find(mem, id); mem.ToolCalls[ids[k]] == nil {
 			return nil, refusal.New(refusal.Unprocessable, refusal.CodeUnknownCall, "input %d: the run has no tool call %q", i, id).
 				With(map[string]any{"index": i, "call_id": id})
 		}

@@ -29,12 +29,12 @@ import (
 	"github.com/moorebus/moorebus/internal/control/pools"
 	"github.com/moorebus/moorebus/internal/control/subruns"
 	"github.com/moorebus/moorebus/internal/control/timers"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -181,7 +181,7 @@ func New(cfg Config) (*Controller, error) {
 	}
 	c.pools = pools.New(pools.Config{Worker: w, Directory: cfg.Directory, Launcher: launcher, Recall: c.Recall, Wait: cfg.PoolWait})
 	w.Inboxes, w.Arrived = []journal.Inbox{inbox}, c.timers.Arrived
-	w.Handlers = map[reducer.Kind]worker.Handler{reducer.KindDecide: worker.HandlerFunc(decisions.Join)}
+	w.Handlers = map[effects.Kind]worker.Handler{effects.KindDecide: worker.HandlerFunc(decisions.Join)}
 	c.worker, err = worker.New(w)
 	return c, err
 }

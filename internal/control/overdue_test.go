@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -124,7 +125,7 @@ func (r *timed) lose(states ...events.State) {
 }
 
 // planner works on Planning: it dispatches calls, and answers.
-func (r *timed) planner(handlers map[reducer.Kind]worker.Handler) (stop func()) {
+func (r *timed) planner(handlers map[effects.Kind]worker.Handler) (stop func()) {
 	r.T.Helper()
 	p := r.Journal.NewProcess()
 	w, err := worker.New(worker.Config{
@@ -135,8 +136,8 @@ func (r *timed) planner(handlers map[reducer.Kind]worker.Handler) (stop func()) 
 	return r.Go(w.Run)
 }
 
-func always(p func(reducer.Effect) events.Payload) worker.Handler {
-	return worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e reducer.Effect) worker.Work {
+func always(p func(effects.Effect) events.Payload) worker.Handler {
+	return worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e effects.Effect) worker.Work {
 		return func(context.Context) worker.Result { return worker.Done(p(e)) }
 	})
 }
@@ -152,8 +153,8 @@ func TestRedriveMendsALostDelivery(t *testing.T) {
 			stop()
 		})
 		require.NoError(t, err)
-		r.planner(map[reducer.Kind]worker.Handler{
-			reducer.KindPlan: always(func(reducer.Effect) events.Payload { return answered("at last") }),
+		r.planner(map[effects.Kind]worker.Handler{
+			effects.KindPlan: always(func(effects.Effect) events.Payload { return answered("at last") }),
 		})
 		sleep(stall - time.Second)
 		require.Equal(t, []string{"Start"}, r.Types(run))
@@ -173,8 +174,8 @@ func TestDispatchIsNoProgress(t *testing.T) {
 		reply := called("a", "b")
 		reply.Calls[1].Name = "fetch"
 		r.Append(run, events.Planning, &events.LLMParallelToolCalls{ToolCallReply: reply})
-		r.planner(map[reducer.Kind]worker.Handler{
-			reducer.KindDispatch: always(func(e reducer.Effect) events.Payload { return &events.ToolCallDispatched{CallID: e.CallID} }),
+		r.planner(map[effects.Kind]worker.Handler{
+			effects.KindDispatch: always(func(e effects.Effect) events.Payload { return &events.ToolCallDispatched{CallID: e.CallID} }),
 		})
 		sleep(3 * stall)
 		require.Equal(t, []string{

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -23,8 +24,8 @@ func (r *timed) slow(call time.Duration) (kill func()) {
 	w, err := worker.New(worker.Config{
 		Role: "planner", Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p, Concurrency: 1,
 		Inboxes: []journal.Inbox{{States: []events.State{events.Planning}, Pool: "default"}},
-		Handlers: map[reducer.Kind]worker.Handler{
-			reducer.KindPlan: worker.HandlerFunc(func(events.Run, *reducer.Memory, reducer.Effect) worker.Work {
+		Handlers: map[effects.Kind]worker.Handler{
+			effects.KindPlan: worker.HandlerFunc(func(events.Run, *reducer.Memory, effects.Effect) worker.Work {
 				return func(context.Context) worker.Result {
 					select {
 					case <-time.After(call):

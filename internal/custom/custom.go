@@ -16,6 +16,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -82,7 +83,7 @@ func New(cfg Config) (*Custom, error) {
 	}
 	w, err := worker.New(worker.Config{
 		Role: "custom", Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed, Inboxes: inboxes,
-		Handlers:    map[reducer.Kind]worker.Handler{reducer.KindState: worker.HandlerFunc(c.plan)},
+		Handlers:    map[effects.Kind]worker.Handler{effects.KindState: worker.HandlerFunc(c.plan)},
 		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	if err != nil {
@@ -111,7 +112,7 @@ func (c *Custom) Run(ctx context.Context) error { return c.worker.Run(ctx) }
 // Step works on one delivery of any of the states.
 func (c *Custom) Step(ctx context.Context) error { return c.worker.Step(ctx) }
 
-func (c *Custom) plan(_ events.Run, mem *reducer.Memory, _ reducer.Effect) worker.Work {
+func (c *Custom) plan(_ events.Run, mem *reducer.Memory, _ effects.Effect) worker.Work {
 	handler := c.cfg.States[mem.State]
 	if handler == nil {
 		none := &events.FatalError{Outcome: events.Outcome{

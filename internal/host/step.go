@@ -7,9 +7,9 @@ import (
 	"log/slog"
 
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // NewClient is a host without roles, for a bus that others serve.
@@ -74,7 +74,7 @@ func (h *Host) standing(ctx context.Context, at events.Run) (standing, error) {
 			return s, errors.New("the run is paused")
 		}
 		owner := e.State
-		if e.Kind == reducer.KindEnd {
+		if e.Kind == effects.KindEnd {
 			owner = mem.State
 		}
 		if s.owner = h.owners[owner]; s.owner != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/callname"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -114,7 +115,7 @@ func TestDecideOneCall(t *testing.T) {
 func TestDecideByTheProvidersID(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		const odd = "two\nlines"
-		name := reducer.NameCall(nil, odd)
+		name := callname.New(nil, odd)
 		id := r.held("pay", []string{name})
 		require.NotEqual(t, odd, name)
 		body := `{"call_id":"two\nlines","decision":"approved","by":"ann"}`

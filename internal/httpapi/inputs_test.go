@@ -8,12 +8,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/callname"
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 func (r *rig) inputs(id, body string) answer {
@@ -91,7 +91,7 @@ func TestEditsOfTheContextBetweenTurns(t *testing.T) {
 
 func TestACallOfTheContextIsNamedByTheProvidersID(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
-		name := reducer.NameCall(nil, "c 1")
+		name := callname.New(nil, "c 1")
 		id := r.start("chat")
 		r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: called(name)})
 		r.Happens(id, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: name, Success: true, Observation: "found"}})

@@ -17,6 +17,7 @@ import (
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/lkj"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -152,13 +153,13 @@ func (l *library) see(mem *reducer.Memory, e *events.Event, rec journal.Record) 
 	case *events.StorageSaved:
 		l.wanted[strings.Join(p.Tags, ", ")] = p.Value
 	case *events.NeedsPaging:
-		if reducer.WorkingMemoryTokens(mem) > mem.Config.HardLimit {
+		if reducertest.WorkingMemoryTokens(mem) > mem.Config.HardLimit {
 			l.beyond++
 		}
 	case *events.PageDone:
-		require.LessOrEqual(l.t, reducer.WorkingMemoryTokens(mem), mem.Config.PagingLimit*8/10)
+		require.LessOrEqual(l.t, reducertest.WorkingMemoryTokens(mem), mem.Config.PagingLimit*8/10)
 	case *events.LLMThought, *events.LLMToolCall, *events.ReplyInvalid:
-		require.LessOrEqual(l.t, reducer.WorkingMemoryTokens(mem), mem.Config.PagingLimit, "when the model was asked")
+		require.LessOrEqual(l.t, reducertest.WorkingMemoryTokens(mem), mem.Config.PagingLimit, "when the model was asked")
 		require.LessOrEqual(l.t, len(mem.ThinkingLog), mem.Config.ThinkingLogEntries)
 	}
 }

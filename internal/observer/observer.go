@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -70,9 +71,9 @@ func New(cfg Config) (*Observer, error) {
 			{States: []events.State{events.Observing}, Pool: events.DefaultPool},
 			{States: []events.State{events.Paging}, Pool: events.DefaultPool},
 		},
-		Handlers: map[reducer.Kind]worker.Handler{
-			reducer.KindObserve: handler(snapshotter, pager.decide),
-			reducer.KindPage:    worker.HandlerFunc(pager.page),
+		Handlers: map[effects.Kind]worker.Handler{
+			effects.KindObserve: handler(snapshotter, pager.decide),
+			effects.KindPage:    worker.HandlerFunc(pager.page),
 		},
 		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
@@ -101,7 +102,7 @@ func (o *Observer) Step(ctx context.Context) error { return o.worker.Step(ctx) }
 // handler makes a handler of a decision that takes no work, and shows the run to
 // the snapshotter if there is one.
 func handler(s *snapshotter, decide func(*reducer.Memory) events.Payload) worker.Handler {
-	return worker.HandlerFunc(func(run events.Run, mem *reducer.Memory, _ reducer.Effect) worker.Work {
+	return worker.HandlerFunc(func(run events.Run, mem *reducer.Memory, _ effects.Effect) worker.Work {
 		s.look(run, mem)
 		p := decide(mem)
 		return func(context.Context) worker.Result { return worker.Done(p) }

@@ -128,13 +128,13 @@ func TestPaging(t *testing.T) {
 		for _, e := range []*events.WorkingMemoryAdded{entry("old", 100), entry("big", 160)} {
 			b.Append(run, events.Planning, e)
 		}
-		before := reducer.WorkingMemoryTokens(b.Memory(run))
+		before := reducertest.WorkingMemoryTokens(b.Memory(run))
 		require.Greater(t, before, 100)
 		act(b, run, &events.LLMToolCall{ToolCallReply: reply("b")}, "b") // to Paging, or back from there already
 		require.Equal(t, 1, b.Count(run, events.TypeNeedsPaging))
 		mem = b.AwaitType(run, events.TypePageDone)
 		require.Equal(t, events.Planning, mem.State)
-		require.LessOrEqual(t, reducer.WorkingMemoryTokens(mem), 80)
+		require.LessOrEqual(t, reducertest.WorkingMemoryTokens(mem), 80)
 		var done *events.PageDone
 		for _, e := range b.Events(run) {
 			if p, ok := e.Data.(*events.PageDone); ok {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -135,12 +136,12 @@ func take(entries []sized, size, goal int) (gone, stay []sized, left int) {
 }
 
 // page is Paging: what goes is stored, and then left out of working memory.
-func (p pager) page(run events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
+func (p pager) page(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 	entries, size := p.measure(mem)
 	paged, dropped := choose(mem, entries, size)
 	done, stored := pageDone(paged, dropped)
 	of := journal.StorageOf{Namespace: run.Namespace, Agent: mem.Control.StorageAgent}
-	last := e.Failed.Handler >= reducer.MaxHandlerFailures
+	last := e.Failed.Handler >= effects.MaxHandlerFailures
 	return func(ctx context.Context) worker.Result {
 		for _, entry := range stored {
 			if err := p.store(ctx, of, entry); err != nil {

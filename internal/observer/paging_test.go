@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/reducertest"
@@ -155,7 +156,7 @@ func TestPagingPriorities(t *testing.T) {
 					require.Equal(t, e, got)
 				}
 				notes := 0
-				for _, m := range reducer.View(mem) {
+				for _, m := range reducer.View(nil, mem) {
 					if strings.HasPrefix(m.Content, "[moorebus: working memory was full") {
 						notes++
 					}
@@ -190,7 +191,7 @@ func TestPagingIsNotStarved(t *testing.T) {
 			run := begin(b, func(c *events.Config) { c.ReflectEveryNSteps, c.PagingLimit, c.HardLimit = 1, 100, hard })
 			require.Equal(t, events.Reflecting, stepWith(b, run, "a", entry("small", 100)).State)
 			b.Append(run, events.Reflecting, &events.ReflectDone{})
-			require.LessOrEqual(t, reducer.WorkingMemoryTokens(stepWith(b, run, "b", entry("big", 900))), 80)
+			require.LessOrEqual(t, reducertest.WorkingMemoryTokens(stepWith(b, run, "b", entry("big", 900))), 80)
 			require.Equal(t, 1, b.Count(run, events.TypePageDone))
 		})
 	}
@@ -272,7 +273,7 @@ func TestStorageStaysAway(t *testing.T) {
 		attempts int
 		want     string
 	}{
-		{simtest.ErrStorageAway, reducer.MaxHandlerFailures, "does not answer"},
+		{simtest.ErrStorageAway, effects.MaxHandlerFailures, "does not answer"},
 		{denied, 0, "moorebus init --storage default/a"},
 		{nil, 0, "this observer has no storage"},
 	} {

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // answerWait is how long another planner has to say that it has a run's call in flight.
@@ -16,8 +16,8 @@ const answerWait = time.Second
 // listeners do who missed the beginning of a text: whoever has the call answers on the
 // run's chunks. Where nobody answers, nobody has it; where the answer is lost, a call is
 // made and billed twice, and one reply counts.
-func (p *Planner) elsewhere(ctx context.Context, run events.Run, due []reducer.Effect) bool {
-	if !slices.ContainsFunc(due, func(e reducer.Effect) bool { return e.Kind == reducer.KindPlan || e.Kind == reducer.KindReflect }) {
+func (p *Planner) elsewhere(ctx context.Context, run events.Run, due []effects.Effect) bool {
+	if !slices.ContainsFunc(due, func(e effects.Effect) bool { return e.Kind == effects.KindPlan || e.Kind == effects.KindReflect }) {
 		return false
 	}
 	answered := make(chan struct{}, 1)

@@ -3,6 +3,7 @@ package planner
 import (
 	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
@@ -37,7 +38,7 @@ func (a asked) interrupted(now *reducer.Memory, key string, s *streamer) events.
 		Message: "the context was edited before the reply was complete",
 	}
 	switch next := a.next(now); {
-	case next != nil && next.Role == string(reducer.TurnUser):
+	case next != nil && next.Role == string(llm.RoleUser):
 		p.Before, p.Message = next.ID, "a message came before the reply was complete"
 	case next != nil || now.Step != a.step:
 		return nil

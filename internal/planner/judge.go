@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/callname"
 	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -271,7 +272,7 @@ func (j *judge) name(calls []llm.Call) []events.Call {
 	for i, c := range calls {
 		provider := strings.ToValidUTF8(c.ID, "\uFFFD")
 		named[i] = events.Call{
-			ID: reducer.NameCall(known, provider), Name: strings.ToValidUTF8(c.Name, "\uFFFD"),
+			ID: callname.New(known, provider), Name: strings.ToValidUTF8(c.Name, "\uFFFD"),
 			Arguments: strings.ToValidUTF8(c.Arguments, "\uFFFD"),
 		}
 		if named[i].ID != provider && provider != "" {

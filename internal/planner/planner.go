@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/tokens"
@@ -114,10 +115,10 @@ func New(cfg Config) (*Planner, error) {
 			{States: []events.State{events.Planning}, Pool: events.DefaultPool},
 			{States: []events.State{events.Reflecting}, Pool: events.DefaultPool},
 		},
-		Handlers: map[reducer.Kind]worker.Handler{
-			reducer.KindPlan:     worker.HandlerFunc(p.plan),
-			reducer.KindReflect:  worker.HandlerFunc(p.reflect),
-			reducer.KindDispatch: worker.HandlerFunc(dispatch),
+		Handlers: map[effects.Kind]worker.Handler{
+			effects.KindPlan:     worker.HandlerFunc(p.plan),
+			effects.KindReflect:  worker.HandlerFunc(p.reflect),
+			effects.KindDispatch: worker.HandlerFunc(dispatch),
 		},
 		Elsewhere:   p.elsewhere,
 		Gate:        &p.limits.gate,
@@ -148,7 +149,7 @@ func (p *Planner) Run(ctx context.Context) error {
 func (p *Planner) Step(ctx context.Context) error { return p.worker.Step(ctx) }
 
 // dispatch sends one call of several to its pool.
-func dispatch(_ events.Run, _ *reducer.Memory, e reducer.Effect) worker.Work {
+func dispatch(_ events.Run, _ *reducer.Memory, e effects.Effect) worker.Work {
 	return func(context.Context) worker.Result {
 		return worker.Done(&events.ToolCallDispatched{CallID: e.CallID})
 	}
@@ -156,7 +157,7 @@ func dispatch(_ events.Run, _ *reducer.Memory, e reducer.Effect) worker.Work {
 
 // plan is Planning: the guards first, then one call of the model, then the
 // judgement of its reply.
-func (p *Planner) plan(run events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
+func (p *Planner) plan(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 	if queued := mem.Control.Queued; len(queued) > 0 {
 		return p.nextQueued(newJudge(p.cfg, mem), queued[0])
 	}

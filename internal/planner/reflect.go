@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/contextedit"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -41,7 +42,7 @@ func reflectionText(mem *reducer.Memory, history string) string {
 func turnTask(mem *reducer.Memory) string {
 	var said []string
 	for _, m := range mem.Messages[min(mem.Control.Opened, len(mem.Messages)):] {
-		if m.Role == string(reducer.TurnUser) {
+		if m.Role == string(llm.RoleUser) {
 			said = append(said, m.Content)
 		}
 	}
@@ -50,7 +51,7 @@ func turnTask(mem *reducer.Memory) string {
 
 // reflect is Reflecting: the model compresses the history. When that fails the
 // history stays as it is and the run goes on.
-func (p *Planner) reflect(run events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
+func (p *Planner) reflect(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 	if len(mem.History) == 0 {
 		return done(&events.ReflectDone{})
 	}

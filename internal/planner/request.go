@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/contextedit"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -35,7 +36,7 @@ func request(mem *reducer.Memory) llm.Request {
 // messages are the conversation as the model is sent it.
 func messages(mem *reducer.Memory) []llm.Message {
 	room := views.Get().(*[]reducer.ViewMessage)
-	view := reducer.AppendView((*room)[:0], mem)
+	view := reducer.View((*room)[:0], mem)
 	messages := make([]llm.Message, len(view))
 	calls := make([]llm.Call, 0, len(view)/2) // each call has its result in the view
 	for i := range view {
@@ -58,13 +59,19 @@ func messages(mem *reducer.Memory) []llm.Message {
 	return messages
 }
 
-// observations are the run's raw results for an agent whose replies refer to them:
-// they grow with the run.
+// observations are the raw results of the run's calls, in the order of the calls, for an
+// agent whose replies refer to them. They grow with the run.
 func observations(mem *reducer.Memory) []string {
 	if len(mem.Control.Agent.LLM.Script) == 0 {
 		return nil
 	}
-	return reducer.Observations(mem)
+	all := make([]string, 0, len(mem.Control.CallOrder))
+	for _, id := range mem.Control.CallOrder {
+		if record := mem.ToolCalls[id]; record != nil && record.Result != nil {
+			all = append(all, record.Result.Text())
+		}
+	}
+	return all
 }
 
 // model resolves the model's name: by task type, else the default one, else
@@ -147,7 +154,7 @@ func overBudget(mem *reducer.Memory, input int, cost float64, now time.Time) (co
 		return "budget_cost", fmt.Sprintf("the budget of $%g is used up: $%g used, the next call costs about $%g",
 			b.MaxCostUSD, dollars(used.Cost), dollars(cost))
 	}
-	over, _ := reducer.OverWallTime(mem, now)
+	over, _ := effects.OverWallTime(mem, now)
 	return over.Code, over.Message
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -45,7 +46,7 @@ func textMemory(mem *reducer.Memory) *llm.Memory {
 	if !mem.SpeaksText() {
 		return nil
 	}
-	state, _ := reducer.TextState(mem)
+	state, _ := textState(mem)
 	m := &llm.Memory{State: state, Prompts: mem.Control.Agent.LLM.StatePrompts}
 	for _, entry := range mem.WorkingMemory {
 		m.Entries = append(m.Entries, llm.MemoryEntry{Tags: entry.Tags, Value: entry.Value})
@@ -56,13 +57,26 @@ func textMemory(mem *reducer.Memory) *llm.Memory {
 	return m
 }
 
+// textState returns the state in which a model that speaks the text protocol is asked, and
+// why that is not the one in the log; the note is empty where it is.
+func textState(mem *reducer.Memory) (state, note string) {
+	state = mem.Control.TextState
+	if events.ValidTextState(state) {
+		return state, ""
+	}
+	return events.TextThinking, "the stored state \"" + contextedit.Clip(maxStateNamed, state) + "\" is unknown and was reset to thinking"
+}
+
+// maxStateNamed bounds what is said of a state that nobody knows, in bytes.
+const maxStateNamed = 100
+
 // textNote says what is wrong with the state that the log has, empty if nothing
 // is.
 func textNote(mem *reducer.Memory) string {
 	if !mem.SpeaksText() {
 		return ""
 	}
-	_, note := reducer.TextState(mem)
+	_, note := textState(mem)
 	return note
 }
 

@@ -100,14 +100,16 @@ func TestAStoredStateThatIsNone(t *testing.T) {
 		cfg := r.config(mock)
 		cfg.Text = textprotocol.Wrap
 		run := r.begin(textual)
-		r.Append(run, events.Planning, &events.LLMThought{NextState: "dreaming"})
+		r.Append(run, events.Planning, &events.LLMThought{NextState: strings.Repeat("dreaming ", 20)})
 		made, err := planner.New(cfg)
 		require.NoError(t, err)
 		r.Go(made.Run)
 		r.AwaitEnd(run)
 		p := r.Events(run)[2].Data.(*events.LLMThought)
 		require.Equal(t, "executing", p.NextState)
-		require.Equal(t, `the stored state "dreaming" is unknown and was reset to thinking`, p.Note)
+		require.Contains(t, p.Note, `the stored state "dreaming dreaming`)
+		require.Contains(t, p.Note, `…" is unknown and was reset to thinking`)
+		require.Less(t, len(p.Note), 200)
 		require.Contains(t, mock.Requests()[0].Messages[0].Content, "THINK")
 	})
 }

@@ -6,6 +6,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/moorebus/moorebus/internal/callname"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -29,7 +31,7 @@ func Next(t *rapid.T, r *Run) Event {
 			return Event{events.Control, &events.CancelledRun{By: g.by()}}
 		}
 		origin := g.pick("origin", events.Planning, events.Acting, events.Observing, events.Control)
-		return Event{origin, reducer.End(mem).(*events.FatalError)}
+		return Event{origin, effects.End(mem).(*events.FatalError)}
 	case mem.State == events.Idle:
 		return Event{events.Idle, g.start()}
 	case g.chance(4):
@@ -110,7 +112,7 @@ func (g gen) calls(least, most int) []events.Call {
 	calls := make([]events.Call, rapid.IntRange(least, most).Draw(g.T, "calls"))
 	for i := range calls {
 		provider := rapid.SampledFrom([]string{"call_0", "call_1", "x~1", ""}).Draw(g.T, "id")
-		id := reducer.NameCall(known, provider)
+		id := callname.New(known, provider)
 		known = append(known, id)
 		calls[i] = events.Call{
 			ID:        id,

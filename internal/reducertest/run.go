@@ -6,8 +6,10 @@ package reducertest
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -121,7 +123,7 @@ func (r *Run) Store(subject string, body []byte) error {
 }
 
 // Effects returns what the run wants.
-func (r *Run) Effects() []reducer.Effect { return reducer.Effects(r.Machine.Table(), r.Mem) }
+func (r *Run) Effects() []effects.Effect { return effects.Of(r.Machine.Table(), r.Mem) }
 
 // Fold folds the run's records from the beginning.
 func (r *Run) Fold() *reducer.Memory { return r.At(uint64(len(r.Records))) }
@@ -142,6 +144,15 @@ func Canonical(mem *reducer.Memory) string {
 		panic(err)
 	}
 	return string(text)
+}
+
+// WorkingMemoryTokens estimates the size of working memory as a quarter of its bytes.
+func WorkingMemoryTokens(mem *reducer.Memory) int {
+	total := 0
+	for _, entry := range mem.WorkingMemory {
+		total += (len(strings.Join(entry.Tags, " "))+3)/4 + (len(entry.Value)+3)/4
+	}
+	return total
 }
 
 // Tools are the tools of [StartOf]: three pools, every class of effect.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -118,11 +119,11 @@ func (m *importer) resume(ctx context.Context, to events.Run, fresh bool) (bool,
 // stranded reports whether there is work that no delivery is responsible for, since
 // every event that went to its state wakes nobody. Calls of which that is so are no
 // effects at all.
-func stranded(mem *reducer.Memory, effects []reducer.Effect) bool {
-	for _, e := range effects {
+func stranded(mem *reducer.Memory, work []effects.Effect) bool {
+	for _, e := range work {
 		if e.Wake == 0 {
 			return true
 		}
 	}
-	return len(effects) == 0 && (mem.State == events.Acting || mem.State == events.ParallelActing)
+	return len(work) == 0 && (mem.State == events.Acting || mem.State == events.ParallelActing)
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -31,7 +32,7 @@ type Run struct {
 	written *events.Event
 
 	// effects are what mem wants, if asked is set: somebody wanted to know.
-	effects []reducer.Effect
+	effects []effects.Effect
 	asked   bool
 
 	// ended is set once mem is terminal, so that a store can see it without
@@ -82,22 +83,22 @@ func (r *Run) Seq() uint64 { return r.seq }
 func (r *Run) Terminal() bool { return r.store.machine.Table().Terminal(r.mem.State) }
 
 // Effects returns what the run wants done. The slice must not be changed.
-func (r *Run) Effects() []reducer.Effect {
+func (r *Run) Effects() []effects.Effect {
 	if !r.asked {
-		r.effects, r.asked = reducer.Effects(r.store.machine.Table(), r.mem), true
+		r.effects, r.asked = effects.Of(r.store.machine.Table(), r.mem), true
 	}
 	return r.effects
 }
 
 // Effect returns the effect of that key, if the run wants it.
-func (r *Run) Effect(key string) (reducer.Effect, bool) {
+func (r *Run) Effect(key string) (effects.Effect, bool) {
 	all := r.Effects()
 	for i := range all {
 		if all[i].Key == key {
 			return all[i], true
 		}
 	}
-	return reducer.Effect{}, false
+	return effects.Effect{}, false
 }
 
 // Refresh reads the log to its head, with the help of a snapshot if nothing is

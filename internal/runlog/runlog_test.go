@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -291,9 +292,9 @@ func TestBatchWakesOnce(t *testing.T) {
 	require.Equal(t, []string{"planning", "waiting_for_user", "none", "none", "planning"}, wakes)
 	mem := bench.Memory(id)
 	require.Equal(t, events.Planning, mem.State)
-	effects := reducer.Effects(bench.Machine.Table(), mem)
-	require.Len(t, effects, 1)
-	require.EqualValues(t, 5, effects[0].Wake, "the last one's delivery does the work")
+	wants := effects.Of(bench.Machine.Table(), mem)
+	require.Len(t, wants, 1)
+	require.EqualValues(t, 5, wants[0].Wake, "the last one's delivery does the work")
 }
 
 // Half a batch is never seen, also not where it loses a race in between.

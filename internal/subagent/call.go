@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -46,7 +47,7 @@ type call struct {
 }
 
 // call plans Acting and ParallelActing for one call.
-func (s *Subagents) call(run events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
+func (s *Subagents) call(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 	state := mem.Call(e.CallID)
 	if state == nil {
 		return toolcall.NoCurrentCall
@@ -60,9 +61,9 @@ func (s *Subagents) call(run events.Run, mem *reducer.Memory, e reducer.Effect) 
 }
 
 // lends reports whether the effect is a call of an agent that another process has.
-func (s *Subagents) lends(mem *reducer.Memory, e reducer.Effect) bool {
+func (s *Subagents) lends(mem *reducer.Memory, e effects.Effect) bool {
 	state := mem.Call(e.CallID)
-	if e.Kind != reducer.KindTool || state == nil || state.HandedOff {
+	if e.Kind != effects.KindTool || state == nil || state.HandedOff {
 		return false
 	}
 	_, known := s.tools[state.Name]

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -54,7 +55,7 @@ func TestWhatIsGivenUpIsPaidFor(t *testing.T) {
 		require.InDelta(t, 0.5, *got.Usage.CostUSD, 0)
 	}
 	require.Nil(t, o.Usage, "what was given is as it was")
-	bound := reducer.Effect{Failed: reducer.Attempt{Handler: 2 * reducer.MaxHandlerFailures, Lost: 2 * reducer.MaxWorkersLost}}
+	bound := effects.Effect{Failed: reducer.Attempt{Handler: 2 * effects.MaxHandlerFailures, Lost: 2 * reducer.MaxWorkersLost}}
 	require.False(t, hopeless(bound))
 	bound.Failed.Lost++
 	require.True(t, hopeless(bound))

@@ -3,6 +3,7 @@ package subagent
 import (
 	"context"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -13,8 +14,8 @@ import (
 // is not left alone: it answers the call when it ends, or, if it has ended, what it has
 // used stands in the call's result. So nothing is given up that has only to be waited
 // for, and the parent pays for it either way.
-func (s *Subagents) giveUp(run events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
-	state, plain := mem.Call(e.CallID), reducer.GiveUp(mem, e)
+func (s *Subagents) giveUp(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
+	state, plain := mem.Call(e.CallID), effects.GiveUp(mem, e)
 	if state == nil || hopeless(e) {
 		return func(context.Context) worker.Result { return worker.Done(plain) }
 	}
@@ -39,8 +40,8 @@ func (s *Subagents) giveUp(run events.Run, mem *reducer.Memory, e reducer.Effect
 }
 
 // hopeless reports whether even giving up has failed as often as the call did.
-func hopeless(e reducer.Effect) bool {
-	return e.Failed.Handler > 2*reducer.MaxHandlerFailures || e.Failed.Lost > 2*reducer.MaxWorkersLost
+func hopeless(e effects.Effect) bool {
+	return e.Failed.Handler > 2*effects.MaxHandlerFailures || e.Failed.Lost > 2*reducer.MaxWorkersLost
 }
 
 // withUsage is the result of a call that was given up, with what its run has used.

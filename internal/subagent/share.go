@@ -3,6 +3,7 @@ package subagent
 import (
 	"time"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -22,7 +23,7 @@ type share struct {
 // shareOf returns what one of the run's open calls may use.
 func shareOf(mem *reducer.Memory) share {
 	s := share{}
-	if at, limited := reducer.Deadline(mem); limited {
+	if at, limited := effects.Deadline(mem); limited {
 		s.deadline = at
 	}
 	b := mem.Budget

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/toolcall"
@@ -121,11 +122,11 @@ func New(cfg Config) (*Subagents, error) {
 	}
 	s.worker, err = worker.New(worker.Config{
 		Role: role, Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed, Inboxes: Inboxes(s.table),
-		Handlers: map[reducer.Kind]worker.Handler{
-			reducer.KindTool: worker.HandlerFunc(s.call),
-			reducer.KindJoin: worker.HandlerFunc(toolcall.Join),
+		Handlers: map[effects.Kind]worker.Handler{
+			effects.KindTool: worker.HandlerFunc(s.call),
+			effects.KindJoin: worker.HandlerFunc(toolcall.Join),
 		},
-		GiveUp: map[reducer.Kind]worker.Handler{reducer.KindTool: worker.HandlerFunc(s.giveUp)},
+		GiveUp: map[effects.Kind]worker.Handler{effects.KindTool: worker.HandlerFunc(s.giveUp)},
 		Peers:  toolcall.PeersOf(cfg.Queue), Lends: s.lends, Arrived: s.arrived, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	return s, err

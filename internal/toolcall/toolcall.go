@@ -7,6 +7,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -34,7 +35,7 @@ func Usage(t reducer.TotalUsage) *events.Usage {
 }
 
 // Join is the [worker.HandlerFunc] that ends a batch whose results are all in.
-func Join(_ events.Run, mem *reducer.Memory, _ reducer.Effect) worker.Work {
+func Join(_ events.Run, mem *reducer.Memory, _ effects.Effect) worker.Work {
 	var p events.Payload = &events.ToolFailure{}
 	if slices.ContainsFunc(mem.ParallelResults, func(r reducer.ToolResult) bool { return r.Success }) {
 		p = &events.ToolSuccess{}

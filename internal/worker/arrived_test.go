@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -18,7 +19,7 @@ func TestArrivedComesFirst(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		var tried, planned counter
 		seen := make(chan uint64, 10)
-		r.spawn(handlers{reducer.KindPlan: work(func(context.Context) worker.Result {
+		r.spawn(handlers{effects.KindPlan: work(func(context.Context) worker.Result {
 			planned.add()
 			return worker.Done(answer("done"))
 		})}, func(c *worker.Config) {

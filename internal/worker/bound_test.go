@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -27,7 +28,7 @@ func TestWorkOfOneReplyIsBounded(t *testing.T) {
 		r.Append(run, events.Planning, batch(calls...))
 		var now, most atomic.Int64
 		tools := handlers{
-			reducer.KindTool: worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e reducer.Effect) worker.Work {
+			effects.KindTool: worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e effects.Effect) worker.Work {
 				return func(context.Context) worker.Result {
 					most.Store(max(most.Load(), now.Add(1)))
 					time.Sleep(time.Second) // in the bubble
@@ -35,7 +36,7 @@ func TestWorkOfOneReplyIsBounded(t *testing.T) {
 					return worker.Done(&events.ToolCallResult{ToolOutcome: *outcome(e.CallID)})
 				}
 			}),
-			reducer.KindJoin: always(&events.ToolSuccess{}),
+			effects.KindJoin: always(&events.ToolSuccess{}),
 		}
 		r.spawn(tools, func(c *worker.Config) {
 			c.Concurrency = 3
@@ -55,7 +56,7 @@ func TestResumedBeforeToolCallStarted(t *testing.T) {
 		run := r.start()
 		r.Append(run, events.Planning, single("a", "beta"))
 		p, log := r.firstAppend(func() { r.Append(run, events.Control, &events.Resumed{}) }) // wins the race
-		older := r.worker(p, handlers{reducer.KindTool: startThenRun(h)}, func(c *worker.Config) {
+		older := r.worker(p, handlers{effects.KindTool: startThenRun(h)}, func(c *worker.Config) {
 			c.Store, c.Concurrency = r.NewStore(log), 1
 		})
 		r.Go(older.Run)
@@ -81,7 +82,7 @@ func TestDeliveriesOfAnOutageCountOnce(t *testing.T) {
 			return nil
 		}}
 		failed := 0
-		h := handlers{reducer.KindPlan: work(func(context.Context) worker.Result {
+		h := handlers{effects.KindPlan: work(func(context.Context) worker.Result {
 			if failed++; failed <= 12 {
 				return worker.Retry(events.LLMAttemptFailed{Kind: "rate_limited", Message: "slow down"}, time.Second)
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -143,7 +144,7 @@ func TestTwoBuildsOnOneBus(t *testing.T) {
 	older, newer := newBuild(t, server, before), newBuild(t, server, reducer.DefaultTable())
 
 	t.Run("runs of the newer one", func(t *testing.T) {
-		stopOlder := older.work(handlers{reducer.KindPlan: work(func(context.Context) worker.Result {
+		stopOlder := older.work(handlers{effects.KindPlan: work(func(context.Context) worker.Result {
 			t.Error("the older build did the work")
 			return worker.Done(answer("not its own"))
 		})})

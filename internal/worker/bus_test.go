@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
@@ -35,7 +36,7 @@ func (r *rig) onLog(h handlers, log *workertest.Log, change ...func(*worker.Conf
 // three is a run of three transitions in one worker.
 func three() handlers {
 	return handlers{
-		reducer.KindPlan: worker.HandlerFunc(func(_ events.Run, mem *reducer.Memory, _ reducer.Effect) worker.Work {
+		effects.KindPlan: worker.HandlerFunc(func(_ events.Run, mem *reducer.Memory, _ effects.Effect) worker.Work {
 			step := mem.Step
 			return func(context.Context) worker.Result {
 				if step < 2 {
@@ -44,14 +45,14 @@ func three() handlers {
 				return worker.Done(answer("It is done."))
 			}
 		}),
-		reducer.KindTool: worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e reducer.Effect) worker.Work {
+		effects.KindTool: worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e effects.Effect) worker.Work {
 			return func(context.Context) worker.Result {
 				return worker.Then(&events.ToolCallStarted{CallID: e.CallID}, func(context.Context) worker.Result {
 					return worker.Done(&events.ToolSuccess{Outcome: outcome(e.CallID)})
 				})
 			}
 		}),
-		reducer.KindObserve: always(&events.Continue{}),
+		effects.KindObserve: always(&events.Continue{}),
 	}
 }
 
@@ -167,7 +168,7 @@ func TestResultsSurviveAnOutage(t *testing.T) {
 				}
 				run := r.start()
 				r.Append(run, events.Planning, single("a", "beta"))
-				r.onLog(handlers{reducer.KindTool: startThenRun(h)}, log)
+				r.onLog(handlers{effects.KindTool: startThenRun(h)}, log)
 				<-h.began
 				away.Store(true)
 				h.let <- worker.Done(&events.ToolSuccess{Outcome: outcome("a")})
@@ -206,7 +207,7 @@ func TestIntentInDoubtThroughAnOutage(t *testing.T) {
 			}
 			return nil
 		}
-		r.onLog(handlers{reducer.KindTool: startThenRun(h)}, log)
+		r.onLog(handlers{effects.KindTool: startThenRun(h)}, log)
 		<-h.began
 		h.let <- worker.Done(&events.ToolSuccess{Outcome: outcome("a")})
 		r.AwaitState(run, events.Observing)
@@ -224,7 +225,7 @@ func TestOutageWithoutEnd(t *testing.T) {
 			}
 			return log.Log.Append(ctx, run, last, entries...)
 		}
-		r.onLog(handlers{reducer.KindPlan: always(answer("It is done."))}, log)
+		r.onLog(handlers{effects.KindPlan: always(answer("It is done."))}, log)
 		run := r.start()
 		mem := r.AwaitEnd(run)
 		require.Equal(t, reducer.CodeAttemptsExhausted, mem.Error.Code)
@@ -238,14 +239,14 @@ func TestDispatchAfterFailuresIsNotLost(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		var tries counter
 		r.spawn(handlers{
-			reducer.KindPlan: work(func(context.Context) worker.Result {
+			effects.KindPlan: work(func(context.Context) worker.Result {
 				if tries.add() < 3 {
 					return worker.Retry(events.LLMAttemptFailed{Kind: "network", Message: "away"}, time.Second)
 				}
 				return worker.Done(batch(call("a", "alpha"), call("b", "gamma")))
 			}),
-			reducer.KindDispatch: dispatching(),
-			reducer.KindTool:     newHanging(),
+			effects.KindDispatch: dispatching(),
+			effects.KindTool:     newHanging(),
 		})
 		run := r.start()
 		settled()
@@ -260,8 +261,8 @@ func TestDispatchAfterACrash(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		deadly := make(chan struct{})
 		p, _ := r.spawn(handlers{
-			reducer.KindPlan: always(batch(call("a", "alpha"), call("b", "gamma"))),
-			reducer.KindDispatch: worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e reducer.Effect) worker.Work {
+			effects.KindPlan: always(batch(call("a", "alpha"), call("b", "gamma"))),
+			effects.KindDispatch: worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e effects.Effect) worker.Work {
 				return func(ctx context.Context) worker.Result {
 					if e.CallID == "b" {
 						close(deadly)
@@ -275,14 +276,14 @@ func TestDispatchAfterACrash(t *testing.T) {
 		<-deadly
 		r.AwaitType(run, events.TypeToolCallDispatched)
 		p.Kill()
-		r.spawn(handlers{reducer.KindDispatch: dispatching()}, func(c *worker.Config) { c.Inboxes = inboxes()[:1] })
+		r.spawn(handlers{effects.KindDispatch: dispatching()}, func(c *worker.Config) { c.Inboxes = inboxes()[:1] })
 		settled()
 		require.Equal(t, []string{"Start", "LlmParallelToolCalls", "ToolCallDispatched", "LlmAttemptFailed", "ToolCallDispatched"}, r.Types(run))
 	})
 }
 
 func dispatching() worker.Handler {
-	return worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e reducer.Effect) worker.Work {
+	return worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e effects.Effect) worker.Work {
 		return func(context.Context) worker.Result { return worker.Done(&events.ToolCallDispatched{CallID: e.CallID}) }
 	})
 }
@@ -307,7 +308,7 @@ func TestWorkersOfOneStateShareWork(t *testing.T) {
 		did := map[int]int{}
 		planned := map[events.Run]int{}
 		for i := range 3 {
-			r.spawn(handlers{reducer.KindPlan: worker.HandlerFunc(func(run events.Run, _ *reducer.Memory, _ reducer.Effect) worker.Work {
+			r.spawn(handlers{effects.KindPlan: worker.HandlerFunc(func(run events.Run, _ *reducer.Memory, _ effects.Effect) worker.Work {
 				return func(ctx context.Context) worker.Result {
 					mu.Lock()
 					did[i]++

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
@@ -29,7 +30,7 @@ func newHanging() *hanging {
 	return &hanging{began: make(chan string, 100), ended: make(chan error, 100), let: make(chan worker.Result)}
 }
 
-func (h *hanging) Plan(_ events.Run, _ *reducer.Memory, e reducer.Effect) worker.Work {
+func (h *hanging) Plan(_ events.Run, _ *reducer.Memory, e effects.Effect) worker.Work {
 	return func(ctx context.Context) worker.Result {
 		h.began <- e.Key
 		select {
@@ -46,7 +47,7 @@ func (h *hanging) Plan(_ events.Run, _ *reducer.Memory, e reducer.Effect) worker
 func TestCancelledRunCancelsItsWork(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h := newHanging()
-		r.spawn(handlers{reducer.KindPlan: h})
+		r.spawn(handlers{effects.KindPlan: h})
 		run, other := r.start(), r.start()
 		<-h.began
 		<-h.began
@@ -79,7 +80,7 @@ func TestLostControlEvents(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h := newHanging()
 		feed := &lossyFeed{}
-		r.spawn(handlers{reducer.KindPlan: h}, func(c *worker.Config) { c.Feed = feed })
+		r.spawn(handlers{effects.KindPlan: h}, func(c *worker.Config) { c.Feed = feed })
 		run, other := r.start(), r.start()
 		<-h.began
 		<-h.began
@@ -111,7 +112,7 @@ func TestCancelledBeforeItStarts(t *testing.T) {
 			<-read
 			return nil
 		}
-		w := r.worker(p, handlers{reducer.KindPlan: h}, func(c *worker.Config) { c.Store = r.NewStore(log) })
+		w := r.worker(p, handlers{effects.KindPlan: h}, func(c *worker.Config) { c.Store = r.NewStore(log) })
 		r.Go(w.Run)
 		<-reading
 		r.Append(run, events.Control, &events.CancelledRun{})
@@ -125,7 +126,7 @@ func TestCancelledBeforeItStarts(t *testing.T) {
 func TestUserMessageReArmsPlanning(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h := newHanging()
-		r.spawn(handlers{reducer.KindPlan: h})
+		r.spawn(handlers{effects.KindPlan: h})
 		run := r.start()
 		require.Equal(t, "plan/1", <-h.began)
 		r.Append(run, events.Control, &events.UserMessage{MessageID: "m", Content: "no, this"})
@@ -144,7 +145,7 @@ func TestUserMessageReArmsPlanning(t *testing.T) {
 func TestUserMessageLeavesToolsAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h := newHanging()
-		r.spawn(handlers{reducer.KindPlan: always(single("a", "alpha")), reducer.KindTool: h})
+		r.spawn(handlers{effects.KindPlan: always(single("a", "alpha")), effects.KindTool: h})
 		run := r.start()
 		<-h.began
 		r.Append(run, events.Control, &events.UserMessage{MessageID: "m", Content: "hurry"})
@@ -161,7 +162,7 @@ func TestPausedRunStartsNothing(t *testing.T) {
 		h := newHanging()
 		run := r.start()
 		r.Append(run, events.Control, &events.Paused{})
-		r.spawn(handlers{reducer.KindPlan: h})
+		r.spawn(handlers{effects.KindPlan: h})
 		settled()
 		require.Empty(t, h.began)
 		r.Append(run, events.Control, &events.Resumed{})
@@ -176,7 +177,7 @@ func TestPausedRunStartsNothing(t *testing.T) {
 func TestPauseLeavesStartedWorkAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h := newHanging()
-		r.spawn(handlers{reducer.KindPlan: h})
+		r.spawn(handlers{effects.KindPlan: h})
 		run := r.start()
 		<-h.began
 		r.Append(run, events.Control, &events.Paused{})
@@ -196,7 +197,7 @@ func TestPauseLeavesStartedWorkAlone(t *testing.T) {
 func TestResumedJoinsWhatRuns(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h := newHanging()
-		r.spawn(handlers{reducer.KindPlan: h})
+		r.spawn(handlers{effects.KindPlan: h})
 		run := r.start()
 		<-h.began
 		r.Append(run, events.Control, &events.Resumed{})
@@ -214,7 +215,7 @@ func TestResumedJoinsWhatRuns(t *testing.T) {
 func TestJoinedAttemptKeepsItsDelay(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h := newHanging()
-		r.spawn(handlers{reducer.KindPlan: h})
+		r.spawn(handlers{effects.KindPlan: h})
 		run := r.start()
 		<-h.began
 		r.Append(run, events.Control, &events.Resumed{})
@@ -233,7 +234,7 @@ func TestDuplicateDeliveriesRunOnce(t *testing.T) {
 	o := simtest.Options{Faults: simtest.Faults{Duplicate: 1, MaxDelay: time.Second}}
 	bubbleWith(t, o, func(t *testing.T, r *rig) {
 		h := newHanging()
-		r.spawn(handlers{reducer.KindPlan: h})
+		r.spawn(handlers{effects.KindPlan: h})
 		run := r.start()
 		<-h.began
 		settled()
@@ -247,7 +248,7 @@ func TestDuplicateDeliveriesRunOnce(t *testing.T) {
 
 // startThenRun is a tool that must not run twice.
 func startThenRun(h *hanging) worker.Handler {
-	return worker.HandlerFunc(func(run events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
+	return worker.HandlerFunc(func(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 		if e.Started > 0 {
 			o := events.ToolOutcome{CallID: e.CallID, Code: reducer.CodeOutcomeUnknown, Observation: "ERROR: unknown"}
 			return func(context.Context) worker.Result { return worker.Done(&events.ToolFailure{Outcome: &o}) }
@@ -266,7 +267,7 @@ func TestPausedBeforeToolCallStarted(t *testing.T) {
 		run := r.start()
 		r.Append(run, events.Planning, single("a", "beta"))
 		p, log := r.firstAppend(func() { r.Append(run, events.Control, &events.Paused{}) }) // wins the race
-		w := r.worker(p, handlers{reducer.KindTool: startThenRun(h)}, func(c *worker.Config) { c.Store = r.NewStore(log) })
+		w := r.worker(p, handlers{effects.KindTool: startThenRun(h)}, func(c *worker.Config) { c.Store = r.NewStore(log) })
 		r.Go(w.Run)
 		settled()
 		require.Empty(t, h.began)
@@ -284,7 +285,7 @@ func TestPausedBeforeToolCallStarted(t *testing.T) {
 func TestStartedCallSurvivesPauseAndDeath(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h := newHanging()
-		tools := handlers{reducer.KindTool: startThenRun(h)}
+		tools := handlers{effects.KindTool: startThenRun(h)}
 		run := r.start()
 		r.Append(run, events.Planning, single("a", "beta"))
 		p, _ := r.spawn(tools)
@@ -320,13 +321,13 @@ func TestCallIsStartedByOneWorkerOnly(t *testing.T) {
 		r.Append(run, events.Planning, single("a", "beta"))
 		reached, let := make(chan struct{}), make(chan struct{})
 		p, log := r.firstAppend(func() { close(reached); <-let })
-		w := r.worker(p, handlers{reducer.KindTool: startThenRun(slow)}, func(c *worker.Config) {
+		w := r.worker(p, handlers{effects.KindTool: startThenRun(slow)}, func(c *worker.Config) {
 			c.Store, c.Concurrency, c.Inboxes = r.NewStore(log), 1, r.actingOn(run, "beta")
 		})
 		r.Go(w.Run)
 		<-reached
 		r.Append(run, events.Control, &events.Resumed{})
-		r.spawn(handlers{reducer.KindTool: startThenRun(fast)})
+		r.spawn(handlers{effects.KindTool: startThenRun(fast)})
 		<-fast.began
 		close(let)
 		settled()
@@ -348,13 +349,13 @@ func TestFrozenWorkerLeavesTheCall(t *testing.T) {
 		r.Append(run, events.Planning, single("a", "beta"))
 		reached, thaw := make(chan struct{}), make(chan struct{})
 		p, log := r.firstAppend(func() { close(reached); <-thaw })
-		w := r.worker(p, handlers{reducer.KindTool: startThenRun(frozen)}, func(c *worker.Config) {
+		w := r.worker(p, handlers{effects.KindTool: startThenRun(frozen)}, func(c *worker.Config) {
 			c.Store, c.Concurrency, c.Inboxes = r.NewStore(log), 1, r.actingOn(run, "beta")
 			c.Queue = mute{p} // no sign of life
 		})
 		r.Go(w.Run)
 		<-reached
-		living, _ := r.spawn(handlers{reducer.KindTool: startThenRun(alive)})
+		living, _ := r.spawn(handlers{effects.KindTool: startThenRun(alive)})
 		<-alive.began
 		close(thaw)
 		settled()
@@ -381,7 +382,7 @@ func (muted) Extend() error { return nil }
 func TestFailureOfCancelledEffectIsDropped(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		began := make(chan struct{})
-		r.spawn(handlers{reducer.KindPlan: work(func(ctx context.Context) worker.Result {
+		r.spawn(handlers{effects.KindPlan: work(func(ctx context.Context) worker.Result {
 			close(began)
 			<-ctx.Done()
 			return worker.Fail(errors.Join(errors.New("cut short"), ctx.Err()))
@@ -410,7 +411,7 @@ func (f *forgedFeed) Watch(filter journal.Filter, fn func(journal.Record), lost 
 func TestForgedControlEvent(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h, feed := newHanging(), &forgedFeed{}
-		r.spawn(handlers{reducer.KindPlan: h}, func(c *worker.Config) {
+		r.spawn(handlers{effects.KindPlan: h}, func(c *worker.Config) {
 			feed.Feed = c.Feed
 			c.Feed = feed
 		})

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -21,7 +22,7 @@ var unreadable = retry.Policy{First: 200 * time.Millisecond, Factor: 2, Max: 10 
 
 // commit appends what the work came to, and returns the work that follows it. It outlasts
 // an outage of the log: the result may have been expensive, or not to be had again.
-func (j *delivery) commit(ctx context.Context, e reducer.Effect, r Result) (next Work, err error) {
+func (j *delivery) commit(ctx context.Context, e effects.Effect, r Result) (next Work, err error) {
 	if r.failure == nil && len(r.payloads) == 0 && !r.elsewhere && !r.held {
 		r = Fail(errors.New("the handler returned no event"))
 	}
@@ -42,7 +43,7 @@ func (j *delivery) commit(ctx context.Context, e reducer.Effect, r Result) (next
 }
 
 // commitOnce is commit for a log that answers.
-func (j *delivery) commitOnce(ctx context.Context, e reducer.Effect, r Result, ids []string) (Work, error) {
+func (j *delivery) commitOnce(ctx context.Context, e effects.Effect, r Result, ids []string) (Work, error) {
 	j.run.Lock()
 	defer j.run.Unlock()
 	switch {
@@ -64,7 +65,7 @@ func (j *delivery) commitOnce(ctx context.Context, e reducer.Effect, r Result, i
 }
 
 // leaveBehind appends what is left of work that nobody wants any more.
-func (j *delivery) leaveBehind(ctx context.Context, e reducer.Effect, leaves func(*reducer.Memory) events.Payload, ids []string) error {
+func (j *delivery) leaveBehind(ctx context.Context, e effects.Effect, leaves func(*reducer.Memory) events.Payload, ids []string) error {
 	if leaves == nil {
 		return nil
 	}
@@ -88,7 +89,7 @@ func (j *delivery) leaveBehind(ctx context.Context, e reducer.Effect, leaves fun
 
 // fail counts the failure in the log and says when to come again. A stand-in's is
 // not the run's, and is in the worker's own log alone.
-func (j *delivery) fail(ctx context.Context, e reducer.Effect, r Result, ids []string) error {
+func (j *delivery) fail(ctx context.Context, e effects.Effect, r Result, ids []string) error {
 	if j.w.cfg.Origin != "" {
 		j.w.cfg.Logger.Warn("work for others failed and will be tried again", "run", j.run.ID.ID, "effect", e.Key, "reason", r.failure.Message)
 		return retry.After(max(r.delay, failures.First), nil)
@@ -131,7 +132,7 @@ type addition struct {
 
 // append appends payloads as long as the effect is due under the same key. What the
 // transition table does not allow ends the run.
-func (j *delivery) append(ctx context.Context, e reducer.Effect, a addition) (bool, error) {
+func (j *delivery) append(ctx context.Context, e effects.Effect, a addition) (bool, error) {
 	appended, err := j.tryAppend(ctx, e, a)
 	if err == nil {
 		return appended, nil
@@ -146,7 +147,7 @@ func (j *delivery) append(ctx context.Context, e reducer.Effect, a addition) (bo
 	return false, err
 }
 
-func (j *delivery) tryAppend(ctx context.Context, e reducer.Effect, a addition) (bool, error) {
+func (j *delivery) tryAppend(ctx context.Context, e effects.Effect, a addition) (bool, error) {
 	defer j.w.inFlight.cancelUnwanted(j.run)
 	stamp := runlog.Stamp{Source: j.w.source, Cause: j.cause, IDs: a.ids}
 	return j.run.Commit(ctx, stamp, func(*reducer.Memory) ([]runlog.Draft, error) {
@@ -165,7 +166,7 @@ func (j *delivery) tryAppend(ctx context.Context, e reducer.Effect, a addition) 
 // origin is the state in whose name the worker publishes: the effect's, or for
 // one that anybody may do the state whose deliveries it consumes; that of the
 // configuration goes before both.
-func (j *delivery) origin(e reducer.Effect) events.State {
+func (j *delivery) origin(e effects.Effect) events.State {
 	if j.w.cfg.Origin != "" {
 		return j.w.cfg.Origin
 	}

@@ -12,11 +12,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // reading runs a worker whose log calls a hook before each read.
@@ -24,7 +24,7 @@ func (r *rig) reading(h *hanging, onRead func(events.Run) error, change ...func(
 	p := r.Journal.NewProcess()
 	log := &workertest.Log{Log: p, OnRead: onRead}
 	change = append(change, func(c *worker.Config) { c.Store = r.NewStore(log) })
-	r.Go(r.worker(p, handlers{reducer.KindPlan: h}, change...).Run)
+	r.Go(r.worker(p, handlers{effects.KindPlan: h}, change...).Run)
 	return log
 }
 
@@ -121,7 +121,7 @@ func TestRunThatIsNamedWhileItIsRead(t *testing.T) {
 		h, feed := newHanging(), &lossyFeed{}
 		p := r.Journal.NewProcess()
 		log := &staleLog{Log: p, began: make(chan struct{}, 10), let: make(chan struct{})}
-		r.Go(r.worker(p, handlers{reducer.KindPlan: h}, func(c *worker.Config) { c.Store, c.Feed = r.NewStore(log), feed }).Run)
+		r.Go(r.worker(p, handlers{effects.KindPlan: h}, func(c *worker.Config) { c.Store, c.Feed = r.NewStore(log), feed }).Run)
 		run := r.start()
 		<-h.began
 		log.slow.Store(true)

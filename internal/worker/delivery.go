@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -31,7 +32,7 @@ type delivery struct {
 	resumed bool
 	// found is what was due when the delivery came. Only that can have been tried
 	// under an earlier delivery of the message.
-	found []reducer.Effect
+	found []effects.Effect
 	// borrowed says that another worker holds the delivery.
 	borrowed bool
 }
@@ -224,7 +225,7 @@ const othersEvery = 2 * time.Second
 // since it would be done, and paid for, twice. If so, it waits for a while. Either way
 // the run may have gone on meanwhile, so what is due has to be looked up again: asked is
 // true. A process that dies stops answering, and the work is this delivery's.
-func (j *delivery) awaitOthers(ctx context.Context, due []reducer.Effect) (asked bool, err error) {
+func (j *delivery) awaitOthers(ctx context.Context, due []effects.Effect) (asked bool, err error) {
 	elsewhere := j.w.cfg.Elsewhere
 	if elsewhere == nil || !j.resumed || j.w.inFlight.has(j.run.ID, due) {
 		return false, nil
@@ -255,7 +256,7 @@ func (j *delivery) arrived(ctx context.Context) error {
 	return do(ctx)
 }
 
-func (j *delivery) nowDue() []reducer.Effect {
+func (j *delivery) nowDue() []effects.Effect {
 	j.run.Lock()
 	defer j.run.Unlock()
 	return j.due()
@@ -263,13 +264,13 @@ func (j *delivery) nowDue() []reducer.Effect {
 
 // due returns the effects that this delivery is responsible for and that may start. They
 // must not be changed: mostly they are all that the run wants. The run is locked.
-func (j *delivery) due() []reducer.Effect {
+func (j *delivery) due() []effects.Effect {
 	all := j.run.Effects()
 	for i := range all {
 		if j.mayStart(&all[i]) {
 			continue
 		}
-		due := append(make([]reducer.Effect, 0, len(all)-1), all[:i]...)
+		due := append(make([]effects.Effect, 0, len(all)-1), all[:i]...)
 		for ; i < len(all); i++ {
 			if j.mayStart(&all[i]) {
 				due = append(due, all[i])
@@ -282,7 +283,7 @@ func (j *delivery) due() []reducer.Effect {
 
 // mayStart reports whether this delivery is responsible for the effect, and the
 // effect may start.
-func (j *delivery) mayStart(e *reducer.Effect) bool {
+func (j *delivery) mayStart(e *effects.Effect) bool {
 	if e.State == "" {
 		return !e.Held
 	}
@@ -291,7 +292,7 @@ func (j *delivery) mayStart(e *reducer.Effect) bool {
 
 // doAll does effects side by side. Where nothing else is wrong, the longest delay that
 // one of them asks for holds.
-func (j *delivery) doAll(ctx context.Context, due []reducer.Effect) error {
+func (j *delivery) doAll(ctx context.Context, due []effects.Effect) error {
 	if len(due) == 1 {
 		return j.do(ctx, due[0])
 	}
@@ -321,7 +322,7 @@ func (j *delivery) doAll(ctx context.Context, due []reducer.Effect) error {
 }
 
 // do does one effect, or waits for it where it is in flight already.
-func (j *delivery) do(ctx context.Context, e reducer.Effect) error {
+func (j *delivery) do(ctx context.Context, e effects.Effect) error {
 	f, mine := j.w.inFlight.begin(ctx, j.run.ID, e.Key)
 	if !mine {
 		return j.join(ctx, f)
@@ -357,7 +358,7 @@ func (j *delivery) join(ctx context.Context, f *effect) error {
 }
 
 // doOnce does an effect once.
-func (j *delivery) doOnce(ctx context.Context, f *effect, e reducer.Effect) error {
+func (j *delivery) doOnce(ctx context.Context, f *effect, e effects.Effect) error {
 	work, err := j.plan(ctx, e)
 	if work == nil {
 		return err
@@ -383,7 +384,7 @@ func (j *delivery) doOnce(ctx context.Context, f *effect, e reducer.Effect) erro
 }
 
 // stillDue returns the effect as it is wanted now, if this delivery is responsible.
-func (j *delivery) stillDue(key string) (reducer.Effect, bool) {
+func (j *delivery) stillDue(key string) (effects.Effect, bool) {
 	j.run.Lock()
 	defer j.run.Unlock()
 	e, still := j.run.Effect(key)
@@ -392,7 +393,7 @@ func (j *delivery) stillDue(key string) (reducer.Effect, bool) {
 
 // plan turns the effect into work, after counting an attempt that was lost with
 // its worker. It returns no work where there is none to do.
-func (j *delivery) plan(ctx context.Context, e reducer.Effect) (Work, error) {
+func (j *delivery) plan(ctx context.Context, e effects.Effect) (Work, error) {
 	j.run.Lock()
 	defer j.run.Unlock()
 	if j.lost(e) {
@@ -413,10 +414,10 @@ func (j *delivery) plan(ctx context.Context, e reducer.Effect) (Work, error) {
 		handler = j.w.cfg.GiveUp[e.Kind]
 	}
 	switch {
-	case e.Kind == reducer.KindEnd:
-		return nil, j.end(ctx, e, reducer.End(j.run.Memory()))
+	case e.Kind == effects.KindEnd:
+		return nil, j.end(ctx, e, effects.End(j.run.Memory()))
 	case handler == nil && exhausted:
-		return nil, j.end(ctx, e, reducer.GiveUp(j.run.Memory(), e))
+		return nil, j.end(ctx, e, effects.GiveUp(j.run.Memory(), e))
 	case e.Started > 0 && !j.mayConclude(e):
 		return nil, errElsewhere
 	case handler == nil:
@@ -429,30 +430,30 @@ func (j *delivery) plan(ctx context.Context, e reducer.Effect) (Work, error) {
 
 // lost reports whether an earlier delivery of the message came to nothing that
 // the log knows of: its worker was lost.
-func (j *delivery) lost(e reducer.Effect) bool {
+func (j *delivery) lost(e effects.Effect) bool {
 	_, found := j.foundDue(e.Key)
-	return found && !j.borrowed && j.w.cfg.Origin == "" && e.Kind != reducer.KindEnd && j.d.Attempt()-1 > e.Failed.Counted(j.n)
+	return found && !j.borrowed && j.w.cfg.Origin == "" && e.Kind != effects.KindEnd && j.d.Attempt()-1 > e.Failed.Counted(j.n)
 }
 
 // mayConclude reports whether this delivery may say what became of a call that
 // was started: it is a redelivery, and the call was started before it came.
-func (j *delivery) mayConclude(e reducer.Effect) bool {
+func (j *delivery) mayConclude(e effects.Effect) bool {
 	found, _ := j.foundDue(e.Key)
 	return j.d.Attempt() > 1 && found.Started == e.Started
 }
 
 // foundDue returns the effect of that key as it was due when the delivery came.
-func (j *delivery) foundDue(key string) (reducer.Effect, bool) {
+func (j *delivery) foundDue(key string) (effects.Effect, bool) {
 	for _, e := range j.found {
 		if e.Key == key {
 			return e, true
 		}
 	}
-	return reducer.Effect{}, false
+	return effects.Effect{}, false
 }
 
 // end appends the event that ends the effect without work.
-func (j *delivery) end(ctx context.Context, e reducer.Effect, p events.Payload) error {
+func (j *delivery) end(ctx context.Context, e effects.Effect, p events.Payload) error {
 	_, err := j.append(ctx, e, addition{payloads: []events.Payload{p}})
 	return err
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -24,7 +25,7 @@ import (
 // broken are the ways in which a handler fails.
 func broken() map[string]worker.Handler {
 	return map[string]worker.Handler{
-		"panic in Plan": worker.HandlerFunc(func(events.Run, *reducer.Memory, reducer.Effect) worker.Work {
+		"panic in Plan": worker.HandlerFunc(func(events.Run, *reducer.Memory, effects.Effect) worker.Work {
 			panic("no plan")
 		}),
 		"nil work":      work(nil),
@@ -44,7 +45,7 @@ func TestBrokenHandlerEndsTheRun(t *testing.T) {
 	for name, h := range broken() {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, r *rig) {
-				r.spawn(handlers{reducer.KindPlan: h})
+				r.spawn(handlers{effects.KindPlan: h})
 				run := r.start()
 				mem := r.AwaitEnd(run)
 				require.Equal(t, events.Errored, mem.State)
@@ -77,9 +78,9 @@ func requireGaps(t *testing.T, r *rig, run events.Run, gaps ...time.Duration) {
 func TestBrokenToolIsGivenUpAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.spawn(handlers{
-			reducer.KindPlan:    always(single("a", "beta")),
-			reducer.KindTool:    work(func(context.Context) worker.Result { panic("broken tool") }),
-			reducer.KindObserve: always(&events.CancelledRun{}), // illegal from observing: see below
+			effects.KindPlan:    always(single("a", "beta")),
+			effects.KindTool:    work(func(context.Context) worker.Result { panic("broken tool") }),
+			effects.KindObserve: always(&events.CancelledRun{}), // illegal from observing: see below
 		})
 		run := r.start()
 		at := r.AwaitState(run, events.Observing).N
@@ -97,8 +98,8 @@ func TestBrokenToolIsGivenUpAlone(t *testing.T) {
 func TestBrokenCallOfABatchIsGivenUpAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.spawn(handlers{
-			reducer.KindPlan: always(batch(call("a", "gamma"), call("b", "gamma"))),
-			reducer.KindTool: worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e reducer.Effect) worker.Work {
+			effects.KindPlan: always(batch(call("a", "gamma"), call("b", "gamma"))),
+			effects.KindTool: worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e effects.Effect) worker.Work {
 				return func(context.Context) worker.Result {
 					if e.CallID == "a" {
 						panic("broken call")
@@ -106,7 +107,7 @@ func TestBrokenCallOfABatchIsGivenUpAlone(t *testing.T) {
 					return worker.Done(&events.ToolCallResult{ToolOutcome: *outcome(e.CallID)})
 				}
 			}),
-			reducer.KindJoin: always(&events.ToolSuccess{}),
+			effects.KindJoin: always(&events.ToolSuccess{}),
 		})
 		run := r.start()
 		mem := r.AwaitState(run, events.Observing)
@@ -120,7 +121,7 @@ func TestBrokenCallOfABatchIsGivenUpAlone(t *testing.T) {
 func TestFailureThatPasses(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		var tries counter
-		r.spawn(handlers{reducer.KindPlan: work(func(context.Context) worker.Result {
+		r.spawn(handlers{effects.KindPlan: work(func(context.Context) worker.Result {
 			if tries.add() < 4 {
 				return worker.Fail(errors.New("not yet"))
 			}
@@ -136,7 +137,7 @@ func TestFailureThatPasses(t *testing.T) {
 // A handler's words can be anything; the log takes them shortened and as UTF-8.
 func TestFailureMessagesAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
-		r.spawn(handlers{reducer.KindPlan: work(func(context.Context) worker.Result {
+		r.spawn(handlers{effects.KindPlan: work(func(context.Context) worker.Result {
 			panic("\xff" + strings.Repeat("x\xfe", 2*journal.MaxBody))
 		})})
 		run := r.start()
@@ -151,7 +152,7 @@ func TestFailureMessagesAreBounded(t *testing.T) {
 func TestRetryDelay(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		var tries counter
-		r.spawn(handlers{reducer.KindPlan: work(func(context.Context) worker.Result {
+		r.spawn(handlers{effects.KindPlan: work(func(context.Context) worker.Result {
 			if tries.add() == 1 {
 				return worker.Retry(events.LLMAttemptFailed{Kind: "rate_limited", Message: "slow down"}, 7*time.Minute)
 			}
@@ -168,7 +169,7 @@ func TestRetryDelay(t *testing.T) {
 func TestLostWorker(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		started := make(chan struct{})
-		hang := handlers{reducer.KindPlan: work(func(ctx context.Context) worker.Result {
+		hang := handlers{effects.KindPlan: work(func(ctx context.Context) worker.Result {
 			started <- struct{}{}
 			<-ctx.Done()
 			return worker.Done(answer("too late"))
@@ -179,7 +180,7 @@ func TestLostWorker(t *testing.T) {
 			<-started
 			p.Kill()
 		}
-		r.spawn(handlers{reducer.KindPlan: always(answer("It is done."))})
+		r.spawn(handlers{effects.KindPlan: always(answer("It is done."))})
 		mem := r.AwaitEnd(run)
 		require.Equal(t, "It is done.", *mem.FinalAnswer)
 		require.Equal(t, []string{"worker_lost", "worker_lost"}, kinds(r.failures(run)))
@@ -194,7 +195,7 @@ func TestOnlyLostWorkersCountAsLost(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		var tries counter
 		hung := make(chan struct{})
-		flaky := handlers{reducer.KindPlan: work(func(ctx context.Context) worker.Result {
+		flaky := handlers{effects.KindPlan: work(func(ctx context.Context) worker.Result {
 			switch tries.add() {
 			case 3:
 				hung <- struct{}{}
@@ -224,9 +225,9 @@ func TestWorkersLostForEver(t *testing.T) {
 					<-ctx.Done()
 					return worker.Fail(ctx.Err())
 				})
-				h := handlers{reducer.KindPlan: deadly}
+				h := handlers{effects.KindPlan: deadly}
 				if state == events.Acting {
-					h = handlers{reducer.KindPlan: always(single("a", "alpha")), reducer.KindTool: deadly}
+					h = handlers{effects.KindPlan: always(single("a", "alpha")), effects.KindTool: deadly}
 				}
 				run := r.start()
 				for range 11 {
@@ -261,7 +262,7 @@ func TestNoHandler(t *testing.T) {
 func TestEventWithoutRow(t *testing.T) {
 	for _, p := range []events.Payload{&events.PageDone{}, &events.ToolSuccess{Outcome: outcome("a")}} {
 		bubble(t, func(t *testing.T, r *rig) {
-			r.spawn(handlers{reducer.KindPlan: always(p)})
+			r.spawn(handlers{effects.KindPlan: always(p)})
 			run := r.start()
 			mem := r.AwaitEnd(run)
 			require.Equal(t, reducer.CodeInvalidTransition, mem.Error.Code)
@@ -286,7 +287,7 @@ func TestFailureWithoutRow(t *testing.T) {
 			run := r.start()
 			if lost {
 				started := make(chan struct{})
-				p, _ := r.spawn(handlers{reducer.KindPlan: work(func(ctx context.Context) worker.Result {
+				p, _ := r.spawn(handlers{effects.KindPlan: work(func(ctx context.Context) worker.Result {
 					close(started)
 					<-ctx.Done()
 					return worker.Fail(ctx.Err())
@@ -294,7 +295,7 @@ func TestFailureWithoutRow(t *testing.T) {
 				<-started
 				p.Kill()
 			}
-			r.spawn(handlers{reducer.KindPlan: work(func(context.Context) worker.Result { return worker.Fail(errors.New("broken")) })})
+			r.spawn(handlers{effects.KindPlan: work(func(context.Context) worker.Result { return worker.Fail(errors.New("broken")) })})
 			mem := r.AwaitEnd(run)
 			require.Equal(t, reducer.CodeInvalidTransition, mem.Error.Code)
 		})
@@ -305,15 +306,15 @@ func TestSafetyCap(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		var id counter
 		r.spawn(handlers{
-			reducer.KindPlan: work(func(context.Context) worker.Result {
+			effects.KindPlan: work(func(context.Context) worker.Result {
 				return worker.Done(single(fmt.Sprint("c", id.add()), "alpha"))
 			}),
-			reducer.KindTool: worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e reducer.Effect) worker.Work {
+			effects.KindTool: worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e effects.Effect) worker.Work {
 				return func(context.Context) worker.Result {
 					return worker.Done(&events.ToolSuccess{Outcome: outcome(e.CallID)})
 				}
 			}),
-			reducer.KindObserve: always(&events.Continue{}),
+			effects.KindObserve: always(&events.Continue{}),
 		})
 		mem := r.AwaitEnd(r.start())
 		require.Equal(t, reducer.CodeSafetyCap, mem.Error.Code)
@@ -326,8 +327,8 @@ func TestHandlerThatEndsItsGoroutine(t *testing.T) {
 	bubbleWith(t, simtest.Options{}, func(t *testing.T, r *rig) {
 		var tries counter
 		r.spawn(handlers{
-			reducer.KindPlan: always(batch(call("a", "gamma"), call("b", "gamma"))),
-			reducer.KindTool: worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e reducer.Effect) worker.Work {
+			effects.KindPlan: always(batch(call("a", "gamma"), call("b", "gamma"))),
+			effects.KindTool: worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e effects.Effect) worker.Work {
 				return func(context.Context) worker.Result {
 					if e.CallID == "a" && tries.add() == 1 {
 						runtime.Goexit()
@@ -335,7 +336,7 @@ func TestHandlerThatEndsItsGoroutine(t *testing.T) {
 					return worker.Done(&events.ToolCallResult{ToolOutcome: *outcome(e.CallID)})
 				}
 			}),
-			reducer.KindJoin: always(&events.ToolSuccess{}),
+			effects.KindJoin: always(&events.ToolSuccess{}),
 		})
 		run := r.start()
 		mem := r.AwaitState(run, events.Observing)
@@ -349,7 +350,7 @@ func TestFailuresOfAStandInAreLogged(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		var tries counter
 		var log lines
-		r.spawn(handlers{reducer.KindTool: work(func(context.Context) worker.Result {
+		r.spawn(handlers{effects.KindTool: work(func(context.Context) worker.Result {
 			if tries.add() < 3 {
 				return worker.Fail(errors.New("the bus is away"))
 			}

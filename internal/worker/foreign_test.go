@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -48,7 +49,7 @@ func TestDeliveriesGivenBackEndNoRun(t *testing.T) {
 		run := r.start()
 		for range 2 * reducer.MaxWorkersLost {
 			asked := make(chan struct{}, 1)
-			_, stop := r.spawn(handlers{reducer.KindPlan: work(func(context.Context) worker.Result {
+			_, stop := r.spawn(handlers{effects.KindPlan: work(func(context.Context) worker.Result {
 				asked <- struct{}{}
 				return worker.Retry(events.LLMAttemptFailed{Kind: events.KindRateLimited, NotAsked: true, Message: "wait"}, time.Second)
 			})})
@@ -71,7 +72,7 @@ func TestDeliveriesGivenBackEndNoRun(t *testing.T) {
 			stop()
 		}
 		require.Greater(t, r.Count(run, events.TypeLLMAttemptFailed), 3*reducer.MaxWorkersLost, "they alternate")
-		r.spawn(handlers{reducer.KindPlan: always(answer("It is done."))})
+		r.spawn(handlers{effects.KindPlan: always(answer("It is done."))})
 		require.Equal(t, events.Done, r.AwaitEnd(run).State)
 	})
 }
@@ -88,7 +89,7 @@ func (r *rig) leftAlone(o reducer.MachineOptions, types ...string) {
 	}
 
 	p := r.Journal.NewProcess()
-	stranger := r.worker(p, handlers{reducer.KindPlan: work(func(context.Context) worker.Result {
+	stranger := r.worker(p, handlers{effects.KindPlan: work(func(context.Context) worker.Result {
 		// What it did under the delivery of an event that it knows cannot be appended.
 		require.Greater(r.T, len(types), 1, "the stranger did the work")
 		return worker.Done(answer("not its own"))
@@ -98,7 +99,7 @@ func (r *rig) leftAlone(o reducer.MachineOptions, types ...string) {
 	require.Equal(r.T, types, r.Types(run))
 	stop()
 
-	r.spawn(handlers{reducer.KindPlan: always(answer("its own"))})
+	r.spawn(handlers{effects.KindPlan: always(answer("its own"))})
 	mem := r.AwaitEnd(run)
 	require.Equal(r.T, "its own", *mem.FinalAnswer)
 	require.Nil(r.T, mem.Control.Poison)

@@ -9,15 +9,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // gated is a planning worker of three slots behind a gate.
 func gated(r *rig, gate *worker.Gate, h worker.Handler) {
-	r.spawn(handlers{reducer.KindPlan: h}, func(c *worker.Config) {
+	r.spawn(handlers{effects.KindPlan: h}, func(c *worker.Config) {
 		c.Gate, c.Concurrency = gate, 3
 		c.Inboxes = []journal.Inbox{{States: []events.State{events.Planning}, Pool: events.DefaultPool}}
 	})

@@ -6,9 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // effect is an effect in flight in this process. Its context ends when the run no longer
@@ -75,11 +75,11 @@ func (fs *inFlight) lends(f *effect) bool {
 }
 
 // has reports whether one of the effects is in flight here.
-func (fs *inFlight) has(run events.Run, effects []reducer.Effect) bool {
+func (fs *inFlight) has(run events.Run, work []effects.Effect) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return slices.ContainsFunc(fs.byRun[run], func(f *effect) bool {
-		return slices.ContainsFunc(effects, func(e reducer.Effect) bool { return e.Key == f.key })
+		return slices.ContainsFunc(work, func(e effects.Effect) bool { return e.Key == f.key })
 	})
 }
 

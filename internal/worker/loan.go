@@ -7,10 +7,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // waitingPerSlot is how many deliveries may wait for other workers, without a slot, for
@@ -172,28 +172,28 @@ func (w *Worker) repay(ctx context.Context, d journal.Delivery, l journal.Loan) 
 	if err != nil || !due {
 		return err
 	}
-	job.found = []reducer.Effect{{Key: e.Key, Started: l.Started}}
+	job.found = []effects.Effect{{Key: e.Key, Started: l.Started}}
 	return job.do(ctx, e)
 }
 
 // foldLoan brings the run to the head of the log and returns the effect, if the record
 // is responsible for it.
-func (j *delivery) foldLoan(ctx context.Context, rec journal.Record, l journal.Loan) (reducer.Effect, bool, error) {
+func (j *delivery) foldLoan(ctx context.Context, rec journal.Record, l journal.Loan) (effects.Effect, bool, error) {
 	j.run.Lock()
 	defer j.run.Unlock()
 	defer j.w.inFlight.cancelUnwanted(j.run)
 	e, err := j.run.Extend(ctx, rec)
 	if err != nil {
-		return reducer.Effect{}, false, err
+		return effects.Effect{}, false, err
 	}
 	if err := j.run.Refresh(ctx); err != nil {
-		return reducer.Effect{}, false, err
+		return effects.Effect{}, false, err
 	}
 	if e != nil {
 		j.n, j.cause = e.N, e.ID
 	}
 	effect, wanted := j.run.Effect(l.Key)
-	return effect, wanted && effect.Kind == reducer.KindTool && j.mayStart(&effect), nil
+	return effect, wanted && effect.Kind == effects.KindTool && j.mayStart(&effect), nil
 }
 
 // recordOf reads the record that a loan names.
@@ -236,7 +236,7 @@ func (o *outside) wait() {
 }
 
 // lend has another worker do the effect.
-func (j *delivery) lend(f *effect, e reducer.Effect, r Result) Result {
+func (j *delivery) lend(f *effect, e effects.Effect, r Result) Result {
 	return recoverWork(f.ctx, func(ctx context.Context) Result {
 		if j.w.cfg.Peers == nil {
 			return r.lent(ctx, 0, journal.ErrNoPeer)
@@ -251,7 +251,7 @@ func (j *delivery) lend(f *effect, e reducer.Effect, r Result) Result {
 
 // readOutcome reads what came of an effect that was lent. One that is still due is
 // done again after the delay, or planned again at once. The run is locked.
-func (j *delivery) readOutcome(ctx context.Context, e reducer.Effect, delay time.Duration) error {
+func (j *delivery) readOutcome(ctx context.Context, e effects.Effect, delay time.Duration) error {
 	defer j.w.inFlight.cancelUnwanted(j.run)
 	if err := j.run.Refresh(ctx); err != nil {
 		return err

@@ -6,11 +6,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // BenchmarkDelivery is the loop's cost of one delivery in which nothing is lent, at a
@@ -25,7 +25,7 @@ func BenchmarkDelivery(b *testing.B) {
 				return worker.Done(answer("It is done."))
 			})
 			p := r.Journal.NewProcess()
-			w := r.worker(p, handlers{reducer.KindPlan: h}, func(c *worker.Config) {
+			w := r.worker(p, handlers{effects.KindPlan: h}, func(c *worker.Config) {
 				c.Inboxes, c.Concurrency = inboxes()[:1], 4
 				if lends {
 					c.Peers = p

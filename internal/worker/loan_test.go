@@ -8,10 +8,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // lending makes a handler that lends its effect under a name until somebody does it.
@@ -32,7 +32,7 @@ func TestLoanToItself(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		p := r.Journal.NewProcess()
 		told := make(chan error, 10)
-		w := r.worker(p, handlers{reducer.KindPlan: always(single("a", "alpha")), reducer.KindTool: work(func(context.Context) worker.Result {
+		w := r.worker(p, handlers{effects.KindPlan: always(single("a", "alpha")), effects.KindTool: work(func(context.Context) worker.Result {
 			return worker.Lend("alpha", func(_ context.Context, _ time.Duration, err error) worker.Result {
 				told <- err
 				return worker.Done(&events.ToolSuccess{Outcome: outcome("a")})

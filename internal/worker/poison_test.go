@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -44,7 +45,7 @@ func TestPoisonEndsItsRunAlone(t *testing.T) {
 			t.Run(string(to)+" "+name, func(t *testing.T) {
 				bubble(t, func(t *testing.T, r *rig) {
 					h := newHanging()
-					r.spawn(handlers{reducer.KindPlan: h})
+					r.spawn(handlers{effects.KindPlan: h})
 					run, other := r.start(), r.start()
 					<-h.began
 					<-h.began
@@ -92,7 +93,7 @@ func TestPoisonThatWakesNobody(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, r *rig) {
 				h := newHanging()
-				r.spawn(handlers{reducer.KindPlan: h})
+				r.spawn(handlers{effects.KindPlan: h})
 				run := r.start()
 				<-h.began
 				r.Journal.Inject(run.Shard, subject(run, events.Planning, events.Nobody), poisons(t, r, run)[name])
@@ -107,7 +108,7 @@ func TestPoisonThatWakesNobody(t *testing.T) {
 
 func TestPoisonInPlaceOfTheStart(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
-		r.spawn(handlers{reducer.KindPlan: always(answer("never"))})
+		r.spawn(handlers{effects.KindPlan: always(answer("never"))})
 		run := r.Store.Place(events.DefaultNamespace, r.Store.NewID())
 		r.Journal.Inject(run.Shard, subject(run, events.Idle, events.Planning), []byte("{}"))
 		settled()
@@ -122,7 +123,7 @@ func TestCopiedStartIsPoison(t *testing.T) {
 		run := r.start()
 		r.Append(run, events.Planning, single("a", "alpha"))
 		r.Journal.Inject(run.Shard, subject(run, events.Idle, events.Planning), r.Records(run)[0].Body)
-		r.spawn(handlers{reducer.KindPlan: always(answer("never"))})
+		r.spawn(handlers{effects.KindPlan: always(answer("never"))})
 		settled()
 		requirePoisoned(t, r, run, 3)
 	})
@@ -134,7 +135,7 @@ func TestPoisonIsEndedOnce(t *testing.T) {
 	o := simtest.Options{Faults: simtest.Faults{Duplicate: 1, MaxDelay: 10}}
 	bubbleWith(t, o, func(t *testing.T, r *rig) {
 		for range 4 {
-			r.spawn(handlers{reducer.KindPlan: newHanging()})
+			r.spawn(handlers{effects.KindPlan: newHanging()})
 		}
 		run := r.start()
 		for _, to := range []events.State{events.Planning, events.Acting, events.Observing} {
@@ -152,7 +153,7 @@ func TestMessagesOfNoRunAreIgnored(t *testing.T) {
 	o := simtest.Options{Shards: 3}
 	bubbleWith(t, o, func(t *testing.T, r *rig) {
 		var planned counter
-		r.spawn(handlers{reducer.KindPlan: work(func(context.Context) worker.Result {
+		r.spawn(handlers{effects.KindPlan: work(func(context.Context) worker.Result {
 			planned.add()
 			return worker.Done(answer("It is done."))
 		})})

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"runtime/debug"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // run does work as soon as there is room for it.
@@ -36,7 +36,7 @@ func recoverWork(ctx context.Context, work Work) (result Result) {
 }
 
 // recoverPlan plans an effect and makes a panic a failure.
-func recoverPlan(h Handler, run *runlog.Run, e reducer.Effect) (work Work) {
+func recoverPlan(h Handler, run *runlog.Run, e effects.Effect) (work Work) {
 	defer func() {
 		if p := recover(); p != nil {
 			err := panicError(p)

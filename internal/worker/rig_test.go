@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -42,11 +43,11 @@ func (r *rig) start() events.Run {
 }
 
 // handlers are what the rig's workers do, by kind.
-type handlers map[reducer.Kind]worker.Handler
+type handlers map[effects.Kind]worker.Handler
 
 // work makes a handler of work that needs nothing of the memory.
 func work(w worker.Work) worker.Handler {
-	return worker.HandlerFunc(func(events.Run, *reducer.Memory, reducer.Effect) worker.Work { return w })
+	return worker.HandlerFunc(func(events.Run, *reducer.Memory, effects.Effect) worker.Work { return w })
 }
 
 // always makes a handler that has its outcome ready.
@@ -85,10 +86,10 @@ func inboxes() []journal.Inbox {
 // worker makes a worker of every state on a process of its own store.
 func (r *rig) worker(p *simtest.Process, h handlers, change ...func(*worker.Config)) *worker.Worker {
 	r.T.Helper()
-	if len(h) > 0 && h[reducer.KindObserve] == nil {
+	if len(h) > 0 && h[effects.KindObserve] == nil {
 		// Most tests end where a tool did.
 		h = maps.Clone(h)
-		h[reducer.KindObserve] = work(func(ctx context.Context) worker.Result {
+		h[effects.KindObserve] = work(func(ctx context.Context) worker.Result {
 			<-ctx.Done()
 			return worker.Fail(ctx.Err())
 		})

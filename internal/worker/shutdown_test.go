@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -26,7 +27,7 @@ func running(t *testing.T, w *worker.Worker) (stop func(), ended chan error) {
 func TestDrainLetsWorkFinish(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h := newHanging()
-		w := r.worker(r.Journal.NewProcess(), handlers{reducer.KindPlan: h}, func(c *worker.Config) { c.Drain = 10 * time.Second })
+		w := r.worker(r.Journal.NewProcess(), handlers{effects.KindPlan: h}, func(c *worker.Config) { c.Drain = 10 * time.Second })
 		run := r.start()
 		stop, ended := running(t, w)
 		<-h.began
@@ -46,12 +47,12 @@ func TestDrainLetsWorkFinish(t *testing.T) {
 func TestDrainHandsLongWorkBack(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h := newHanging()
-		w := r.worker(r.Journal.NewProcess(), handlers{reducer.KindPlan: h}, func(c *worker.Config) { c.Drain = 10 * time.Second })
+		w := r.worker(r.Journal.NewProcess(), handlers{effects.KindPlan: h}, func(c *worker.Config) { c.Drain = 10 * time.Second })
 		run := r.start()
 		stop, ended := running(t, w)
 		<-h.began
 		next := newHanging()
-		r.spawn(handlers{reducer.KindPlan: next})
+		r.spawn(handlers{effects.KindPlan: next})
 		began := time.Now()
 		stop()
 		require.NoError(t, <-ended)
@@ -68,7 +69,7 @@ func TestDrainHandsLongWorkBack(t *testing.T) {
 // Work that ignores the end of its context does not keep its process from ending.
 func TestDeafWorkIsLeftBehind(t *testing.T) {
 	planning := func(began, let chan struct{}) worker.Handler {
-		return worker.HandlerFunc(func(events.Run, *reducer.Memory, reducer.Effect) worker.Work {
+		return worker.HandlerFunc(func(events.Run, *reducer.Memory, effects.Effect) worker.Work {
 			close(began)
 			<-let
 			return func(context.Context) worker.Result { return worker.Done(answer("Too late.")) }
@@ -85,7 +86,7 @@ func TestDeafWorkIsLeftBehind(t *testing.T) {
 			bubble(t, func(t *testing.T, r *rig) {
 				began, let := make(chan struct{}), make(chan struct{})
 				defer close(let)
-				w := r.worker(r.Journal.NewProcess(), handlers{reducer.KindPlan: handler(began, let)}, func(c *worker.Config) { c.Drain = 5 * time.Second })
+				w := r.worker(r.Journal.NewProcess(), handlers{effects.KindPlan: handler(began, let)}, func(c *worker.Config) { c.Drain = 5 * time.Second })
 				run := r.start()
 				stop, ended := running(t, w)
 				<-began
@@ -100,7 +101,7 @@ func TestDeafWorkIsLeftBehind(t *testing.T) {
 				if cancelled {
 					return
 				}
-				r.spawn(handlers{reducer.KindPlan: always(answer("It is done."))})
+				r.spawn(handlers{effects.KindPlan: always(answer("It is done."))})
 				require.Equal(t, "It is done.", *r.AwaitEnd(run).FinalAnswer)
 			})
 		})
@@ -114,7 +115,7 @@ func TestDeafLoanIsLeftBehind(t *testing.T) {
 		defer close(let)
 		p := r.Journal.NewProcess()
 		defer p.Kill()
-		w := r.worker(p, handlers{reducer.KindTool: work(func(context.Context) worker.Result {
+		w := r.worker(p, handlers{effects.KindTool: work(func(context.Context) worker.Result {
 			close(began)
 			<-let
 			return worker.Done(&events.ToolSuccess{Outcome: outcome("a")})
@@ -124,7 +125,7 @@ func TestDeafLoanIsLeftBehind(t *testing.T) {
 		synctest.Wait()
 		r.start()
 		lender := r.Journal.NewProcess()
-		r.Go(r.worker(lender, handlers{reducer.KindPlan: always(single("a", "alpha")), reducer.KindTool: lending("alpha")}, func(c *worker.Config) { c.Peers = lender }).Run)
+		r.Go(r.worker(lender, handlers{effects.KindPlan: always(single("a", "alpha")), effects.KindTool: lending("alpha")}, func(c *worker.Config) { c.Peers = lender }).Run)
 		<-began
 		told := time.Now()
 		stop()
@@ -138,7 +139,7 @@ func TestKilledWorkerEnds(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h := newHanging()
 		p := r.Journal.NewProcess()
-		w := r.worker(p, handlers{reducer.KindPlan: h})
+		w := r.worker(p, handlers{effects.KindPlan: h})
 		r.start()
 		_, ended := running(t, w)
 		<-h.began
@@ -151,8 +152,8 @@ func TestKilledWorkerEnds(t *testing.T) {
 func TestLongWorkIsNotDeliveredAgain(t *testing.T) {
 	bubbleWith(t, simtest.Options{AckWait: 15 * time.Second}, func(t *testing.T, r *rig) {
 		h := newHanging()
-		r.spawn(handlers{reducer.KindPlan: h})
-		r.spawn(handlers{reducer.KindPlan: h})
+		r.spawn(handlers{effects.KindPlan: h})
+		r.spawn(handlers{effects.KindPlan: h})
 		run := r.start()
 		<-h.began
 		settled() // an hour
@@ -206,7 +207,7 @@ func TestInboxThatIsMadeLater(t *testing.T) {
 		p := r.Journal.NewProcess()
 		q := &queue{Process: p, ackWait: missing, consume: func(journal.Inbox) error { <-made; return nil }}
 		h := newHanging()
-		w := r.worker(p, handlers{reducer.KindPlan: h}, func(c *worker.Config) { c.Queue = q })
+		w := r.worker(p, handlers{effects.KindPlan: h}, func(c *worker.Config) { c.Queue = q })
 		r.Go(w.Run)
 		run := r.start()
 		settled()
@@ -225,7 +226,7 @@ func TestUnknownAckWait(t *testing.T) {
 		p := r.Journal.NewProcess()
 		q := &queue{Process: p, ackWait: func() error { return journal.ErrDenied }}
 		h := newHanging()
-		w := r.worker(p, handlers{reducer.KindPlan: h}, func(c *worker.Config) { c.Queue = q })
+		w := r.worker(p, handlers{effects.KindPlan: h}, func(c *worker.Config) { c.Queue = q })
 		r.Go(w.Run)
 		run := r.start()
 		<-h.began
@@ -250,7 +251,7 @@ func TestFinalErrorEndsTheWorker(t *testing.T) {
 			return journal.ErrDenied
 		}}
 		h := newHanging()
-		w := r.worker(p, handlers{reducer.KindPlan: h}, func(c *worker.Config) { c.Queue = q; c.Drain = 5 * time.Second })
+		w := r.worker(p, handlers{effects.KindPlan: h}, func(c *worker.Config) { c.Queue = q; c.Drain = 5 * time.Second })
 		r.start()
 		_, ended := running(t, w)
 		<-h.began
@@ -266,13 +267,13 @@ func TestFinalErrorEndsTheWorker(t *testing.T) {
 func TestStepWorksOnExactlyOneDelivery(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		w := r.worker(r.Journal.NewProcess(), handlers{
-			reducer.KindPlan: three()[reducer.KindPlan],
-			reducer.KindTool: worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e reducer.Effect) worker.Work {
+			effects.KindPlan: three()[effects.KindPlan],
+			effects.KindTool: worker.HandlerFunc(func(_ events.Run, _ *reducer.Memory, e effects.Effect) worker.Work {
 				return func(context.Context) worker.Result {
 					return worker.Done(&events.ToolSuccess{Outcome: outcome(e.CallID)})
 				}
 			}),
-			reducer.KindObserve: always(&events.Continue{}),
+			effects.KindObserve: always(&events.Continue{}),
 		})
 		// Each of them waits in an inbox of its own.
 		planning, acting, observing := r.start(), r.start(), r.start()
@@ -305,7 +306,7 @@ func TestStepWorksOnExactlyOneDelivery(t *testing.T) {
 func TestStepWaits(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h := newHanging()
-		w := r.worker(r.Journal.NewProcess(), handlers{reducer.KindPlan: h})
+		w := r.worker(r.Journal.NewProcess(), handlers{effects.KindPlan: h})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		require.ErrorIs(t, w.Step(ctx), context.DeadlineExceeded)

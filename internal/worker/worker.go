@@ -3,7 +3,7 @@
 // condition, acknowledge.
 //
 // A [Worker] consumes the events that enter the states of its inboxes. What
-// has to be done follows from the run's memory alone ([reducer.Effects]); how it
+// has to be done follows from the run's memory alone ([effects.Of]); how it
 // is done is a [Handler]'s matter, one for each kind of effect. The loop holds no
 // business logic and no state that the log does not hold: any worker may die at
 // any moment, and the delivery that it held goes to another one.
@@ -44,6 +44,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -62,10 +63,10 @@ type Config struct {
 	// Inboxes are what the worker consumes, each with Concurrency slots.
 	Inboxes []journal.Inbox
 	// Handlers do the effects, by kind. An effect that has none ends its run.
-	Handlers map[reducer.Kind]Handler
+	Handlers map[effects.Kind]Handler
 	// GiveUp does the effects that are given up, by kind, where more is to be known
-	// than their run has. The others end by [reducer.GiveUp].
-	GiveUp map[reducer.Kind]Handler
+	// than their run has. The others end by [effects.GiveUp].
+	GiveUp map[effects.Kind]Handler
 	// Arrived is asked on every delivery, after the fold and under the run's lock,
 	// for what has to be done before anything that is due: like a [Handler] it may
 	// read the memory but not keep it, and must not block. What it returns is
@@ -81,7 +82,7 @@ type Config struct {
 	// It is asked before work that a resumed run wants and that this process does not
 	// have in flight: as long as it says so, the delivery waits. It may block for a
 	// moment. Nil: nobody else has.
-	Elsewhere func(ctx context.Context, run events.Run, due []reducer.Effect) bool
+	Elsewhere func(ctx context.Context, run events.Run, due []effects.Effect) bool
 	// Gate holds deliveries back for a while; nil: they are never held back.
 	Gate *Gate
 	// Peers lends to this worker and takes its loans, see [Worker.Offer] and [Lend];
@@ -90,7 +91,7 @@ type Config struct {
 	// Lends reports whether an effect that is due is to be lent, see [Lend]. It is asked
 	// under the run's lock and must not block. Deliveries that only wait for their loans
 	// need no slot then, as far as there is room for that. Nil: no.
-	Lends func(mem *reducer.Memory, e reducer.Effect) bool
+	Lends func(mem *reducer.Memory, e effects.Effect) bool
 	// Concurrency is how many deliveries of one inbox are in work at once.
 	// Default 64.
 	Concurrency int
@@ -107,14 +108,14 @@ type Config struct {
 // but not keep: it takes what the work needs and returns the work. It must not
 // block. Neither Plan nor the work needs to fear a panic.
 type Handler interface {
-	Plan(run events.Run, mem *reducer.Memory, e reducer.Effect) Work
+	Plan(run events.Run, mem *reducer.Memory, e effects.Effect) Work
 }
 
 // HandlerFunc makes a function a [Handler].
-type HandlerFunc func(run events.Run, mem *reducer.Memory, e reducer.Effect) Work
+type HandlerFunc func(run events.Run, mem *reducer.Memory, e effects.Effect) Work
 
 // Plan calls f.
-func (f HandlerFunc) Plan(run events.Run, mem *reducer.Memory, e reducer.Effect) Work {
+func (f HandlerFunc) Plan(run events.Run, mem *reducer.Memory, e effects.Effect) Work {
 	return f(run, mem, e)
 }
 

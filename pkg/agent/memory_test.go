@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/agent"
@@ -80,7 +81,7 @@ func TestMemoryBeyondEveryLimit(t *testing.T) {
 			delete(saved, strings.Join(p.Tags, " "))
 		case *events.PageDone:
 			pagings++
-			require.LessOrEqual(t, reducer.WorkingMemoryTokens(mem), 320)
+			require.LessOrEqual(t, reducertest.WorkingMemoryTokens(mem), 320)
 		}
 	}
 	require.Greater(t, pagings, 20)

@@ -164,7 +164,7 @@ func BenchmarkView(b *testing.B) {
 			r := longRun(b, length)
 			b.ReportAllocs()
 			for b.Loop() {
-				if len(reducer.View(r.Mem)) < length/3 {
+				if len(reducer.View(nil, r.Mem)) < length/3 {
 					b.Fatal("the view is too short")
 				}
 			}

@@ -270,7 +270,7 @@ func (mem *Memory) foldContextReply(e *events.Event, r *events.ContextReply) {
 			ID: call.ID, Name: call.Name, Arguments: call.Arguments, Answer: answerFor(r.Results, call.ID), ProviderID: call.ProviderID,
 		})
 	}
-	mem.addTurn(Turn{Kind: TurnReply, Content: r.Content, Calls: ids, Part: r.Part})
+	mem.addTurn(Turn{Kind: turnReply, Content: r.Content, Calls: ids, Part: r.Part})
 	mem.keepReasoning(r.Reasoning)
 	if mem.SpeaksText() {
 		mem.forgetUnseen()
@@ -326,7 +326,7 @@ func (mem *Memory) forgetInternal(keep map[string]bool) {
 // showsNothing reports whether a turn is a reply that consists of calls that nobody
 // knows any more.
 func (mem *Memory) showsNothing(t Turn) bool {
-	if t.Kind != TurnReply || t.Content != "" || len(t.Calls) == 0 {
+	if t.Kind != turnReply || t.Content != "" || len(t.Calls) == 0 {
 		return false
 	}
 	return !slices.ContainsFunc(t.Calls, func(id string) bool { return mem.ToolCalls[id] != nil || mem.internal(id) != nil })
@@ -347,7 +347,7 @@ func (mem *Memory) internal(id string) *InternalCall {
 // the model is sent one reply as one. It reports whether t has its place.
 func (mem *Memory) joinParts(t *Turn) bool {
 	turns := mem.Control.Turns
-	if len(turns) == 0 || t.Kind != TurnReply || !turns[len(turns)-1].Part {
+	if len(turns) == 0 || t.Kind != turnReply || !turns[len(turns)-1].Part {
 		return false
 	}
 	last := &turns[len(turns)-1]

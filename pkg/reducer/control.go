@@ -48,7 +48,7 @@ var controlRules = []rule{
 	{
 		typ: events.TypeFatalError, moves: []move{{"", events.Errored}}, from: everyState | control,
 		fromNow: func(mem *Memory, _ events.Payload) origin {
-			if mem.Control.Poison != nil || mem.overCap() {
+			if _, over := mem.SafetyCap(); over || mem.Control.Poison != nil {
 				return everyState | control // whoever meets it
 			}
 			return mem.workers() | control
@@ -72,6 +72,14 @@ func (mem *Memory) fail(o events.Outcome) {
 
 // foldEnd is the fold of an end that is no failure.
 func foldEnd(mem *Memory, _ *events.Event) { mem.ReactContext = nil }
+
+// SafetyCap returns how often a run may change its state, and whether this one has done so
+// more often: 5 x max_steps + 3 times since the last user message, or since it was handed
+// over. No run that still gets somewhere does.
+func (mem *Memory) SafetyCap() (changes int, over bool) {
+	changes = 5*mem.Config.MaxSteps + 3
+	return changes, mem.N > 0 && mem.Config.MaxSteps > 0 && mem.Control.SinceUser.Changes > changes
+}
 
 // raiseBudget replaces the limits that are given.
 func (mem *Memory) raiseBudget(by events.Budget) {

@@ -99,7 +99,7 @@ func BenchmarkConversationView(b *testing.B) {
 			mem := asked(b, turns)
 			b.ReportAllocs()
 			for b.Loop() {
-				if len(reducer.View(mem)) == 0 {
+				if len(reducer.View(nil, mem)) == 0 {
 					b.Fatal("the view is empty")
 				}
 			}
@@ -119,12 +119,12 @@ func asked(t testing.TB, turns int) *reducer.Memory {
 // TestAViewCostsWhatItShows: the same at turn 400 as at turn 20.
 func TestAViewCostsWhatItShows(t *testing.T) {
 	early, late := asked(t, 20), asked(t, 400)
-	require.Len(t, reducer.View(late), len(reducer.View(early)))
+	require.Len(t, reducer.View(nil, late), len(reducer.View(nil, early)))
 	allocated := func(mem *reducer.Memory) uint64 {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		for range 1000 {
-			_ = reducer.View(mem)
+			_ = reducer.View(nil, mem)
 		}
 		runtime.ReadMemStats(&after)
 		return after.TotalAlloc - before.TotalAlloc

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -33,10 +34,10 @@ func TestFoldOfOnesOwnPanics(t *testing.T) {
 	require.Equal(t, uint64(2), s.Mem.N)
 	require.Equal(t, events.Planning, s.Mem.State)
 	require.NotEqual(t, "another", s.Mem.RunID)
-	effects := s.Effects()
-	require.Len(t, effects, 1)
-	require.Equal(t, reducer.KindEnd, effects[0].Kind)
-	s.do(reducer.End(s.Mem))
+	wants := s.Effects()
+	require.Len(t, wants, 1)
+	require.Equal(t, effects.KindEnd, wants[0].Kind)
+	s.do(effects.End(s.Mem))
 	require.Equal(t, events.Errored, s.Mem.State)
 	require.Equal(t, reducer.CodePoison, s.Mem.Error.Code)
 }
@@ -51,7 +52,7 @@ func TestFoldOfTheEndPanics(t *testing.T) {
 	_, _, err := s.Append(events.Control, &events.CancelledRun{})
 	require.Error(t, err)
 	require.Equal(t, events.Planning, s.Mem.State)
-	s.do(reducer.End(s.Mem))
+	s.do(effects.End(s.Mem))
 	require.Equal(t, events.Errored, s.Mem.State)
 }
 
@@ -73,7 +74,7 @@ func TestCustomMemory(t *testing.T) {
 	text := ""
 	require.False(t, s.Mem.Kept("calls", &text), "what does not fit is not read")
 	s.do(success("b", "2"))
-	view := reducer.View(s.Mem)
+	view := reducer.View(nil, s.Mem)
 	found := 0
 	for _, m := range view {
 		if m.Role == "user" && m.Content == "that was a call" {

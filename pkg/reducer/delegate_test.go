@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -16,9 +17,9 @@ func withAgents(p *events.Start) {
 	}
 }
 
-func tools(effects []reducer.Effect) (ids []string) {
-	for _, e := range effects {
-		if e.Kind == reducer.KindTool {
+func tools(wants []effects.Effect) (ids []string) {
+	for _, e := range wants {
+		if e.Kind == effects.KindTool {
 			ids = append(ids, e.CallID)
 		}
 	}
@@ -30,15 +31,15 @@ func tools(effects []reducer.Effect) (ids []string) {
 func TestDelegatedCalls(t *testing.T) {
 	s := started(t, withAgents).do(single("a", "helper"))
 	table := reducer.DefaultTable()
-	require.Equal(t, []string{"a"}, tools(reducer.Effects(table, s.Mem)))
+	require.Equal(t, []string{"a"}, tools(effects.Of(table, s.Mem)))
 	s.do(&events.ToolCallStarted{CallID: "a"})
-	require.Empty(t, reducer.Effects(table, s.Mem), "the other run's end brings the answer")
+	require.Empty(t, effects.Of(table, s.Mem), "the other run's end brings the answer")
 	require.True(t, s.Mem.Call("a").Waits())
 	s.do(&events.Paused{}, &events.Resumed{})
-	effects := reducer.Effects(table, s.Mem)
-	require.Equal(t, []string{"a"}, tools(effects))
-	require.Zero(t, effects[0].Started)
-	require.Equal(t, s.Mem.N, effects[0].Wake)
+	wants := effects.Of(table, s.Mem)
+	require.Equal(t, []string{"a"}, tools(wants))
+	require.Zero(t, wants[0].Started)
+	require.Equal(t, s.Mem.N, wants[0].Wake)
 	s.do(&events.ToolCallStarted{CallID: "a"})
 	before := s.Mem.TotalUsage.Total
 	usage := &events.Usage{Input: 5, Output: 2, Total: 7}
@@ -50,9 +51,9 @@ func TestDelegatedCalls(t *testing.T) {
 // A pause holds what has not begun, and only that.
 func TestDelegatedCallsOfAPausedRun(t *testing.T) {
 	s := started(t, withAgents).do(single("a", "helper"), &events.Paused{})
-	effects := reducer.Effects(reducer.DefaultTable(), s.Mem)
-	require.Len(t, effects, 1)
-	require.True(t, effects[0].Held)
+	wants := effects.Of(reducer.DefaultTable(), s.Mem)
+	require.Len(t, wants, 1)
+	require.True(t, wants[0].Held)
 }
 
 // Usage is believed of runs that answer, and never makes less of what was used.

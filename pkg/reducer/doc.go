@@ -1,21 +1,18 @@
-// Package reducer is the pure core of Moorebus: the transition table, the fold
-// that rebuilds a run's [Memory] from its events, the effects that a memory
-// wants, and the view of it that a model is shown.
+// Package reducer is the pure core of Moorebus: the transition table, the fold that
+// rebuilds a run's [Memory] from its events, and the view of it that a model is shown.
 //
-// It is a Moore machine. A [Machine] folds one record at a time with
-// [Machine.Apply]; [Effects] is a function of the memory alone and names every
-// piece of work by a key, so that a runtime can start what is new, cancel what
-// is gone and leave the rest alone. What an event's subject has to be follows
-// from memory and payload, see [Machine.Draft].
+// A [Machine] folds one record at a time with [Machine.Apply]. What an event's subject has
+// to be follows from memory and payload, see [Machine.Draft]. Where a run has work, and
+// which, follows from the memory alone.
 //
-// Nothing here reads a clock, a random source, a file or the environment: times
-// and ids come in events, and no result depends on the order of a map. The same
-// records give the same memory for ever.
+// Nothing here reads a clock, a random source, a file or the environment. Times and ids
+// come in events, and no result depends on the order of a map. The same records give the
+// same memory for ever.
 //
-// A run that was forked begins where another one stood: its first event is folded
-// into that run's memory, which has to be handed in by [Memory.Adopt].
+// A forked run begins where another run stood. Its first event is folded into that run's
+// memory, which [Memory.Adopt] hands in.
 //
-// A record that is not a legal event of its run is never skipped: the fold
-// counts it, marks the run poisoned, leaves everything else as it was and from
-// then on wants nothing but the run's end.
+// A record that is not a legal event of its run is never skipped. The fold counts it, marks
+// the run poisoned and leaves everything else as it was. From then on only the run's end is
+// legal.
 package reducer

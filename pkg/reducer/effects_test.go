@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -22,7 +23,7 @@ func TestEffectsOfEveryState(t *testing.T) {
 		require.Equal(t, want, s.keys(), state)
 		for _, e := range s.Effects() {
 			owner := state
-			if e.Kind == reducer.KindDispatch {
+			if e.Kind == effects.KindDispatch {
 				owner = events.Planning
 			}
 			require.Equal(t, owner, e.State)
@@ -189,7 +190,7 @@ func TestExhaustedWorkIsGivenUp(t *testing.T) {
 			e := s.effect(key)
 			require.NotEmpty(t, e.Exhausted)
 			require.Equal(t, kind == events.KindHandler, strings.HasSuffix(e.Exhausted, ", the last time with: out of luck"), e.Exhausted)
-			switch p := reducer.GiveUp(s.Mem, e).(type) {
+			switch p := effects.GiveUp(s.Mem, e).(type) {
 			case *events.ToolFailure:
 				require.Equal(t, events.Acting, state)
 				require.Equal(t, reducer.CodeAttemptsExhausted, p.Outcome.Code)
@@ -206,7 +207,7 @@ func TestExhaustedWorkIsGivenUp(t *testing.T) {
 			default:
 				t.Fatalf("%T", p)
 			}
-			_, _, err := s.Append(e.State, reducer.GiveUp(s.Mem, e))
+			_, _, err := s.Append(e.State, effects.GiveUp(s.Mem, e))
 			require.NoError(t, err, "giving up is legal")
 		}
 	}
@@ -251,7 +252,7 @@ func TestADispatchThatFailsIsCountedAndGivenUp(t *testing.T) {
 	}
 	e := s.effect("dispatch/2/a")
 	require.NotEmpty(t, e.Exhausted)
-	_, _, err := s.Append(e.State, reducer.GiveUp(s.Mem, e))
+	_, _, err := s.Append(e.State, effects.GiveUp(s.Mem, e))
 	require.NoError(t, err)
 	require.Equal(t, events.Errored, s.Mem.State)
 }
@@ -271,10 +272,10 @@ func TestSafetyCap(t *testing.T) {
 	require.Equal(t, 7, s.Mem.Control.SinceUser.Changes)
 	s.do(single("x", "alpha"))
 	require.Equal(t, limit, s.Mem.Control.SinceUser.Changes)
-	require.Equal(t, reducer.KindTool, s.Effects()[0].Kind, "at the cap all is well")
+	require.Equal(t, effects.KindTool, s.Effects()[0].Kind, "at the cap all is well")
 	s.do(success("x", "1"))
-	require.Equal(t, reducer.KindEnd, s.Effects()[0].Kind)
-	end := reducer.End(s.Mem).(*events.FatalError)
+	require.Equal(t, effects.KindEnd, s.Effects()[0].Kind)
+	end := effects.End(s.Mem).(*events.FatalError)
 	require.Equal(t, reducer.CodeSafetyCap, end.Code)
 	require.Contains(t, end.Message, "8 state changes")
 	s.do(end)
@@ -283,14 +284,14 @@ func TestSafetyCap(t *testing.T) {
 	for i := range 20 {
 		talk.do(turnAnswer("hello"), user(fmt.Sprint("m", i), "again"))
 	}
-	require.Equal(t, reducer.KindPlan, talk.Effects()[0].Kind, "in chat mode the count starts again at a message")
+	require.Equal(t, effects.KindPlan, talk.Effects()[0].Kind, "in chat mode the count starts again at a message")
 }
 
 func TestActingWithoutACallWantsAnEnd(t *testing.T) {
 	mem := in(t, events.Acting).Mem.Clone()
 	mem.Control.Calls, mem.CurrentToolCall = nil, nil
-	effects := reducer.Effects(reducer.DefaultTable(), mem)
-	require.Len(t, effects, 1)
-	require.Equal(t, reducer.KindTool, effects[0].Kind)
-	require.Empty(t, effects[0].CallID, "the handler ends the run and says so")
+	wants := effects.Of(reducer.DefaultTable(), mem)
+	require.Len(t, wants, 1)
+	require.Equal(t, effects.KindTool, wants[0].Kind)
+	require.Empty(t, wants[0].CallID, "the handler ends the run and says so")
 }

@@ -76,11 +76,19 @@ var (
 	Facts, Revisions = facts, revisions
 	PagedNote        = pagedNote
 	Forks            = (*Table).forks
-	EstimateTokens   = estimateTokens
-	EntryTokens      = entryTokens
 )
 
 const (
 	MemoryVersion   = memoryVersion
 	InterruptedNote = interruptedNote
 )
+
+// Identities returns the hashes of the runs that a program with this table can read, by
+// the revision of the builds that start such runs. The last one is [Table.Hash].
+func (t *Table) Identities() []string {
+	all := make([]string, t.revision)
+	for r := range all {
+		all[r] = t.identity(r + 1)
+	}
+	return all
+}

@@ -201,7 +201,7 @@ func (mem *Memory) retask(task string) {
 	if len(mem.Messages) > 0 {
 		mem.Messages[0].Content = task
 	}
-	if turns := mem.Control.Turns; len(turns) > 0 && turns[0].Kind == TurnUser {
+	if turns := mem.Control.Turns; len(turns) > 0 && turns[0].Kind == turnUser {
 		turns[0].Content = task
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -18,9 +19,9 @@ import (
 // work is what a run wants, without whose delivery it is and what was tried.
 func work(r *reducertest.Run, mem *reducer.Memory) map[string]bool {
 	wanted := map[string]bool{}
-	for _, e := range reducer.Effects(r.Machine.Table(), mem) {
+	for _, e := range effects.Of(r.Machine.Table(), mem) {
 		kind := string(e.Kind)
-		if e.Kind == reducer.KindDispatch || e.CallID != "" {
+		if e.Kind == effects.KindDispatch || e.CallID != "" {
 			kind = "call" // that was dispatched or has to be
 		}
 		wanted[kind+"/"+e.CallID] = true
@@ -56,7 +57,7 @@ func drawFork(t *rapid.T, r *reducertest.Run) *reducertest.Run {
 	require.Equal(t, uint64(1), mem.N)
 	require.Equal(t, parent.State, mem.State)
 	require.Equal(t, work(r, parent), work(fork, mem), "it wants the same work")
-	require.Equal(t, reducer.View(parent), reducer.View(mem), "its model sees the same")
+	require.Equal(t, reducer.View(nil, parent), reducer.View(nil, mem), "its model sees the same")
 	require.Equal(t, parent.TotalUsage, mem.TotalUsage)
 	require.Equal(t, parent.Control.Replies, mem.Control.Replies)
 	require.Zero(t, mem.Control.SinceUser)
@@ -77,12 +78,12 @@ func checkForkWakes(t *rapid.T, fork *reducertest.Run) {
 	for _, e := range fork.Effects() {
 		require.False(t, e.Held)
 		require.Zero(t, e.Started)
-		if e.Kind == reducer.KindEnd || e.Kind == reducer.KindTool && s.To == events.Planning {
+		if e.Kind == effects.KindEnd || e.Kind == effects.KindTool && s.To == events.Planning {
 			continue // anyone's, or to be dispatched first
 		}
 		require.Equal(t, uint64(1), e.Wake, "%s in %s", e.Kind, fork.Mem.State)
 		require.Equal(t, e.State, s.To)
-		if e.Kind == reducer.KindTool && e.CallID != "" {
+		if e.Kind == effects.KindTool && e.CallID != "" {
 			require.Equal(t, fork.Mem.Call(e.CallID).Pool, s.Pool)
 		}
 	}
@@ -148,10 +149,10 @@ func TestForkBeginsItsOwnTimeAndKeepsWhatWasUsed(t *testing.T) {
 	require.Equal(t, 7, f.Mem.TotalUsage.Total)
 	require.Equal(t, &reducer.Origin{Run: r.ID.ID, At: 3, Depth: 1}, f.Mem.Control.ForkedFrom)
 	require.Equal(t, "forked from "+r.ID.ID+" at 3", f.Mem.Trace[3].Data)
-	effects := f.Effects()
-	require.Len(t, effects, 1)
-	require.Equal(t, "tool/1/c1", effects[0].Key, "the call that had begun begins again")
-	require.Zero(t, effects[0].Started)
+	wants := f.Effects()
+	require.Len(t, wants, 1)
+	require.Equal(t, "tool/1/c1", wants[0].Key, "the call that had begun begins again")
+	require.Zero(t, wants[0].Started)
 	s, err := events.ParseSubject(f.Records[0].Subject)
 	require.NoError(t, err)
 	require.Equal(t, []any{events.Acting, "web"}, []any{s.To, s.Pool})
@@ -174,7 +175,7 @@ func TestForkPinsWhatWasPatched(t *testing.T) {
 		[]any{mem.Task, mem.TaskType, mem.Mode, mem.SystemPrompt, mem.Config.MaxSteps, mem.Control.AgentHash})
 	require.Equal(t, []string{"alpha"}, mem.Blacklist)
 	require.Equal(t, 4, mem.ReactContext.ContextWindowSize)
-	view := reducer.View(mem)
+	view := reducer.View(nil, mem)
 	require.Equal(t, "You are terse.", view[0].Content)
 	require.Equal(t, "recount", view[1].Content, "the task is the first message")
 	require.Equal(t, "recount", mem.Messages[0].Content)
@@ -322,7 +323,7 @@ func TestForkBeginsATurn(t *testing.T) {
 	start.Agent.Config.MaxSteps = 1
 	_, _, err := r.Append(events.Idle, start)
 	require.NoError(t, err)
-	wantsEnd := func(r *reducertest.Run) bool { return r.Effects()[0].Kind == reducer.KindEnd }
+	wantsEnd := func(r *reducertest.Run) bool { return r.Effects()[0].Kind == effects.KindEnd }
 	for i := 0; !wantsEnd(r); i++ {
 		call := events.Call{ID: strconv.Itoa(i), Name: "alpha", Arguments: "{}"}
 		reply := events.ToolCallReply{Calls: []events.Call{call}}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -38,9 +39,9 @@ func TestASmallerHeirEndsByMaxSteps(t *testing.T) {
 	s := started(t, withAgents).steps("c", 10)
 	s.handOver("h", func(a *events.Agent) { a.Config.MaxSteps = 5 })
 	require.Equal(t, events.Planning, s.Mem.State)
-	effects := s.Effects()
-	require.Len(t, effects, 1)
-	require.Equal(t, reducer.KindPlan, effects[0].Kind, "Planning says that there are no steps left")
+	wants := s.Effects()
+	require.Len(t, wants, 1)
+	require.Equal(t, effects.KindPlan, wants[0].Kind, "Planning says that there are no steps left")
 	require.Equal(t, 11, s.Mem.Control.SinceUser.Steps)
 }
 
@@ -111,7 +112,7 @@ func TestAForkUnderAnotherAgentHasItsStorage(t *testing.T) {
 	require.Equal(t, "other", fork.Control.StorageAgent)
 	require.False(t, fork.WorkingMemory[0].Loaded, "paging has to store it")
 	note := ""
-	for _, m := range reducer.View(fork) {
+	for _, m := range reducer.View(nil, fork) {
 		if m.Role == "user" && len(m.Content) > 0 && m.Content[0] == '[' {
 			note = m.Content
 		}

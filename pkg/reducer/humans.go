@@ -321,7 +321,7 @@ func foldUserMessage(mem *Memory, e *events.Event) {
 		mem.Control.Opened = len(mem.Messages)
 	}
 	mem.addMessage(e, p.MessageID, "user", p.Content)
-	mem.addTurn(Turn{Kind: TurnUser, Content: p.Content})
+	mem.addTurn(Turn{Kind: turnUser, Content: p.Content})
 	if mem.Mode == events.ModeChat {
 		mem.Control.SinceUser = Counts{}
 		mem.RetryCount = 0
@@ -345,7 +345,7 @@ func (mem *Memory) addTurn(t Turn) {
 		return
 	}
 	c.Turns = append(c.Turns, t)
-	if t.Kind == TurnUser {
+	if t.Kind == turnUser {
 		c.Asked = len(c.Turns) - 1
 	}
 }

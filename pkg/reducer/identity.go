@@ -92,16 +92,6 @@ func (t *Table) identify() {
 // Start pins it.
 func (t *Table) Hash() string { return t.hash }
 
-// Identities returns the hashes of the runs that a program with this table can read, by
-// the revision of the builds that start such runs. The last one is [Table.Hash].
-func (t *Table) Identities() []string {
-	all := make([]string, t.revision)
-	for r := range all {
-		all[r] = t.identity(r + 1)
-	}
-	return all
-}
-
 // At returns the table as builds of an earlier revision had it, from 1. They know
 // nothing that came later, and neither does a [Machine] with that table.
 func (t *Table) At(revision int) (*Table, error) { return newTable(t.spec.at(revision), revision) }

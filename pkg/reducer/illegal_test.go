@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -79,10 +80,10 @@ func TestOnlyAnEndFollowsPoison(t *testing.T) {
 		require.Error(t, scene.Store(events.Subject{Run: scene.ID, From: state, To: state, Pool: "default"}.String(), []byte("{")))
 		require.Equal(t, state, scene.Mem.State)
 		n := scene.Mem.N
-		effects := scene.Effects()
-		require.Len(t, effects, 1)
-		require.Equal(t, reducer.KindEnd, effects[0].Kind)
-		require.Empty(t, effects[0].State, "anyone may do it")
+		wants := scene.Effects()
+		require.Len(t, wants, 1)
+		require.Equal(t, effects.KindEnd, wants[0].Kind)
+		require.Empty(t, wants[0].State, "anyone may do it")
 
 		for _, typ := range events.Types() {
 			to, legal := oracle(state, typ)
@@ -98,7 +99,7 @@ func TestOnlyAnEndFollowsPoison(t *testing.T) {
 
 		for _, owner := range []events.State{events.Planning, events.Acting, events.Observing, events.WaitingForHuman, events.Control} {
 			s := scene.Clone()
-			end := reducer.End(s.Mem).(*events.FatalError)
+			end := effects.End(s.Mem).(*events.FatalError)
 			require.Equal(t, reducer.CodePoison, end.Code)
 			require.Equal(t, n, end.N)
 			require.NotEmpty(t, end.Reason)
@@ -123,7 +124,7 @@ func TestPoisonedStart(t *testing.T) {
 		require.Error(t, s.Store(subject, body))
 		require.Equal(t, events.Idle, s.Mem.State)
 		require.Equal(t, "Start", s.Mem.Control.Poison.Type)
-		sub, e, err := s.Machine.Draft(s.Mem, s.ID, events.Planning, reducer.End(s.Mem), reducer.Stamp{ID: s.NewID(), Source: "moorebus/planner/1", Cause: cause})
+		sub, e, err := s.Machine.Draft(s.Mem, s.ID, events.Planning, effects.End(s.Mem), reducer.Stamp{ID: s.NewID(), Source: "moorebus/planner/1", Cause: cause})
 		require.NoError(t, err)
 		require.Equal(t, uint64(2), e.N)
 		body, err = s.Machine.Codec().Encode(e)
@@ -140,7 +141,7 @@ func TestPoisonNamesTheType(t *testing.T) {
 		s := in(t, events.Planning)
 		require.Error(t, s.Store(events.Subject{Run: s.ID, From: "planning", To: "acting", Pool: "default"}.String(), []byte(body)))
 		require.Equal(t, want, s.Mem.Control.Poison.Type, body)
-		require.Contains(t, reducer.End(s.Mem).(*events.FatalError).Message, want)
+		require.Contains(t, effects.End(s.Mem).(*events.FatalError).Message, want)
 	}
 	s := in(t, events.Planning)
 	_, body := s.stored(events.TypePaused, events.Planning, `{}`)

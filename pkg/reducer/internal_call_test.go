@@ -2,13 +2,11 @@ package reducer_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // own is a reply that calls one of Moorebus' own tools; answered is what it got.
@@ -163,17 +161,6 @@ func TestAForkInTheMiddleOfAReply(t *testing.T) {
 	_, _, err = fork.Append(events.Planning, said(single("z", "alpha"), "Anew."))
 	require.NoError(t, err)
 	require.Contains(t, script(fork.Mem), "[x moorebus_load_messages {}]\ntool", "the fork's reply is one of its own")
-}
-
-func TestNamesOfCallsThatAllHaveOneID(t *testing.T) {
-	var known []string
-	for range 2000 {
-		known = append(known, reducer.NameCall(known, "call"))
-	}
-	require.Equal(t, "call~1999", known[1999])
-	require.Equal(t, "call~2", reducer.NameCall([]string{"call", "call~1", "call~3", "caller~2"}, "call"))
-	require.Equal(t, "call~1", reducer.NameCall(nil, ""))
-	require.True(t, strings.HasPrefix(reducer.NameCall(known, "call~7"), "call~7~"))
 }
 
 // A reflection forgets what was shown again, so nothing says that it is shown.

@@ -397,7 +397,7 @@ func (mem *Memory) chain(s events.Subject, here cell, e *events.Event, hash stri
 		call := &c.Calls[i]
 		// A call that was started is left to the delivery that started it: no
 		// other one may conclude that its outcome is unknown.
-		if call.Answered || call.running() || (c.Batch && call.Pool != s.Pool) || (here.rule.drives != nil && call.ID != here.rule.drives(e.Data)) {
+		if call.Answered || call.Running() || (c.Batch && call.Pool != s.Pool) || (here.rule.drives != nil && call.ID != here.rule.drives(e.Data)) {
 			continue
 		}
 		call.Wake = e.N

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -46,12 +47,12 @@ func TestCustomGraph(t *testing.T) {
 	require.Equal(t, "reviewing.default", s.route(custom("ReviewNeeded", `{"by":"ann"}`)))
 	require.Equal(t, events.State("reviewing"), s.Mem.State)
 	require.JSONEq(t, `{"by":"ann"}`, string(s.Mem.Custom["review"]))
-	effects := s.Effects()
-	require.Len(t, effects, 1)
-	require.Equal(t, reducer.KindState, effects[0].Kind)
-	require.Equal(t, "state/3", effects[0].Key)
-	require.Equal(t, events.State("reviewing"), effects[0].State)
-	require.Equal(t, uint64(3), effects[0].Wake)
+	wants := s.Effects()
+	require.Len(t, wants, 1)
+	require.Equal(t, effects.KindState, wants[0].Kind)
+	require.Equal(t, "state/3", wants[0].Key)
+	require.Equal(t, events.State("reviewing"), wants[0].State)
+	require.Equal(t, uint64(3), wants[0].Wake)
 	s.do(&events.Paused{})
 	require.True(t, s.Effects()[0].Held)
 	require.Equal(t, "reviewing.default", s.route(&events.Resumed{}))

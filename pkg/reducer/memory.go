@@ -297,9 +297,12 @@ type CallState struct {
 	HandedOff bool `json:"handed_off,omitempty"`
 }
 
-// running reports whether a delivery started the call and is responsible for it
+// Running reports whether a delivery started the call and is responsible for it
 // until it has its result.
-func (c *CallState) running() bool { return c.Started > 0 && c.Wake > 0 && !c.Delegated() }
+func (c *CallState) Running() bool { return c.Started > 0 && c.Wake > 0 && !c.Delegated() }
+
+// MaxWorkersLost is how many workers in a row an effect may lose before it is given up.
+const MaxWorkersLost = 10
 
 // Attempt counts the failed attempts of one effect. RateLimited are a provider's
 // refusals that pass with time, NotAsked the attempts that waited for that without
@@ -327,7 +330,7 @@ func (a Attempt) Counted(message uint64) int {
 	return max(a.Total(), a.Delivery)
 }
 
-// Total returns all failures.
+// Total returns the number of all failures.
 func (a Attempt) Total() int {
 	return a.Handler + a.Lost + a.RateLimited + a.NotAsked + a.Provider
 }
@@ -337,8 +340,8 @@ type TurnKind string
 
 // The kinds of a turn.
 const (
-	TurnUser    TurnKind = "user"
-	TurnReply   TurnKind = "reply"
+	turnUser    TurnKind = "user"
+	turnReply   TurnKind = "reply"
 	turnNote    TurnKind = "note"
 	turnSummary TurnKind = "summary"
 	turnPaged   TurnKind = "paged"

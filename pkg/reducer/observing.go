@@ -96,7 +96,7 @@ func (mem *Memory) summarize(summary string) {
 			turns = append(turns, t)
 			open = append(open, t.Calls...)
 		case t.Content != "":
-			turns = append(turns, Turn{Kind: TurnReply, Content: t.Content})
+			turns = append(turns, Turn{Kind: turnReply, Content: t.Content})
 		}
 	}
 	c.Turns = append(turns, Turn{Kind: turnSummary, Content: summary})

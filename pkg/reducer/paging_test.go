@@ -33,7 +33,7 @@ func TestPagedNote(t *testing.T) {
 		s = s.do(single(id, "alpha"), &events.WorkingMemoryAdded{Entry: remembered("v", tag, "x y")}, success(id, "1"), &events.NeedsPaging{}, pagedOut("x y+"+tag))
 		require.Empty(t, s.Mem.WorkingMemory)
 		notes = nil
-		for _, m := range reducer.View(s.Mem) {
+		for _, m := range reducer.View(nil, s.Mem) {
 			if strings.HasPrefix(m.Content, "[moorebus: ") {
 				require.Equal(t, "user", m.Role)
 				notes = append(notes, m.Content)

@@ -228,7 +228,7 @@ func (mem *Memory) addReply(e *events.Event, messageID, content string, ids []st
 	if content != "" {
 		mem.addMessage(e, messageID, "assistant", content)
 	}
-	mem.addTurn(Turn{Kind: TurnReply, Content: content, Calls: ids})
+	mem.addTurn(Turn{Kind: turnReply, Content: content, Calls: ids})
 	if r := mem.ReactContext; r != nil && !mem.SpeaksText() {
 		r.ToolCallIDs = append(r.ToolCallIDs, ids...)
 	}
@@ -272,7 +272,7 @@ func (mem *Memory) foldAnswer(e *events.Event, messageID string, p *events.Reply
 	content := p.Content
 	mem.FinalAnswer = &content
 	mem.addMessage(e, messageID, "assistant", p.Content)
-	mem.addTurn(Turn{Kind: TurnReply, Content: p.Content})
+	mem.addTurn(Turn{Kind: turnReply, Content: p.Content})
 	mem.ReactContext = nil
 	mem.forgetInternal(nil)
 	mem.dropReasoning()
@@ -305,7 +305,7 @@ func foldLowConfidence(mem *Memory, e *events.Event) {
 func foldTooShort(mem *Memory, e *events.Event) {
 	p := e.Data.(*events.AnswerTooShort)
 	mem.pass(p.Usage)
-	mem.addTurn(Turn{Kind: TurnReply, Content: p.Content, Aside: true})
+	mem.addTurn(Turn{Kind: turnReply, Content: p.Content, Aside: true})
 	mem.addTurn(Turn{
 		Kind: turnNote, Content: "ERROR: the answer is too short: give at least " + strconv.Itoa(mem.Config.MinAnswerLength) + " characters.",
 	})
@@ -428,7 +428,7 @@ func (mem *Memory) keepInterrupted(e *events.Event, p *events.LLMAttemptFailed) 
 	})
 	mem.messageIDs[p.MessageID] = struct{}{}
 	c := &mem.Control
-	c.Turns = slices.Insert(slices.Clone(c.Turns), turn, Turn{Kind: TurnReply, Content: p.Content, Interrupted: true})
+	c.Turns = slices.Insert(slices.Clone(c.Turns), turn, Turn{Kind: turnReply, Content: p.Content, Interrupted: true})
 	if c.Asked >= turn {
 		c.Asked++
 	}
@@ -452,7 +452,7 @@ func (mem *Memory) turnBefore(messages int) int {
 	turns := mem.Control.Turns
 	for i := len(turns); i > 0 && messages > 0; i-- {
 		// What could not be read is no message of the conversation.
-		if t := &turns[i-1]; t.Kind != TurnUser && (t.Raw || !t.message()) {
+		if t := &turns[i-1]; t.Kind != turnUser && (t.Raw || !t.message()) {
 			continue
 		}
 		if messages--; messages == 0 {
@@ -467,7 +467,7 @@ func (mem *Memory) turnBefore(messages int) int {
 func (mem *Memory) keepReasoning(reasoning json.RawMessage) {
 	turns := mem.Control.Turns
 	for i := len(turns) - 1; i >= 0 && len(reasoning) > 0; i-- {
-		if turns[i].Kind == TurnReply {
+		if turns[i].Kind == turnReply {
 			turns[i].Reasoning = reasoning
 			return
 		}
@@ -478,7 +478,7 @@ func (mem *Memory) keepReasoning(reasoning json.RawMessage) {
 // for as long as the calls of a turn are worked on.
 func (mem *Memory) dropReasoning() {
 	turns := mem.Control.Turns
-	for i := len(turns) - 1; i >= 0 && turns[i].Kind != TurnUser; i-- {
+	for i := len(turns) - 1; i >= 0 && turns[i].Kind != turnUser; i-- {
 		turns[i].Reasoning = nil
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -171,7 +172,7 @@ func checkSubject(t *rapid.T, before, mem *reducer.Memory, s events.Subject, e *
 func checkView(t *rapid.T, mem *reducer.Memory) {
 	var open []string
 	seen := map[string]int{}
-	for i, m := range reducer.View(mem) {
+	for i, m := range reducer.View(nil, mem) {
 		switch m.Role {
 		case "tool":
 			require.NotEmpty(t, open, "a result without its call")
@@ -193,14 +194,14 @@ func checkView(t *rapid.T, mem *reducer.Memory) {
 
 func checkEffects(t *rapid.T, r *reducertest.Run, before *reducer.Memory, e *events.Event) {
 	table := r.Machine.Table()
-	was, now := reducer.Effects(table, before), r.Effects()
+	was, now := effects.Of(table, before), r.Effects()
 	require.Equal(t, now, r.Effects())
-	require.Equal(t, now, reducer.Effects(table, r.Mem.Clone()))
+	require.Equal(t, now, effects.Of(table, r.Mem.Clone()))
 	keys := map[string]bool{}
 	for _, effect := range now {
 		require.False(t, keys[effect.Key], "key %s twice", effect.Key)
 		keys[effect.Key] = true
-		if effect.State != "" && effect.Kind != reducer.KindDispatch {
+		if effect.State != "" && effect.Kind != effects.KindDispatch {
 			require.Equal(t, r.Mem.State, effect.State)
 		}
 		require.LessOrEqual(t, effect.Wake, r.Mem.N)
@@ -224,11 +225,11 @@ func checkEffects(t *rapid.T, r *reducertest.Run, before *reducer.Memory, e *eve
 		}
 	case *events.ToolCallStarted:
 		for _, effect := range was {
-			require.True(t, keys[effect.Key] || effect.Kind == reducer.KindDispatch, "a started call lost its key")
+			require.True(t, keys[effect.Key] || effect.Kind == effects.KindDispatch, "a started call lost its key")
 		}
 	case *events.Resumed:
 		for _, effect := range was {
-			require.True(t, keys[effect.Key] || effect.Kind == reducer.KindDispatch, "a re-drive changed a key")
+			require.True(t, keys[effect.Key] || effect.Kind == effects.KindDispatch, "a re-drive changed a key")
 		}
 	}
 }
@@ -313,7 +314,7 @@ func poisonBy(t require.TestingT, r *reducertest.Run, subject string, body []byt
 		require.Equal(t, n+1, r.Mem.Control.Poison.N)
 	}
 	require.Len(t, r.Effects(), 1)
-	require.Equal(t, reducer.KindEnd, r.Effects()[0].Kind)
+	require.Equal(t, effects.KindEnd, r.Effects()[0].Kind)
 }
 
 // TestRandomPoison injects a bad record somewhere and ends the run.

@@ -12,7 +12,7 @@ import (
 
 // reasonings are those of the replies that the model sees.
 func reasonings(mem *reducer.Memory) (all []string) {
-	for _, m := range reducer.View(mem) {
+	for _, m := range reducer.View(nil, mem) {
 		if m.Role == "assistant" {
 			all = append(all, string(m.Reasoning))
 		}
@@ -48,7 +48,7 @@ func TestViewMarksFailures(t *testing.T) {
 	s := started(t)
 	s.do(single("a", "alpha"), success("a", "ERROR: is what it found"), &events.Continue{}, single("b", "alpha"), failure("b", "broke"), &events.Continue{})
 	failed := map[string]bool{}
-	for _, m := range reducer.View(s.Mem) {
+	for _, m := range reducer.View(nil, s.Mem) {
 		if m.Role == "tool" {
 			failed[m.CallID] = m.Failed
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -96,12 +97,12 @@ func (s *scene) keys() []string {
 	return keys
 }
 
-func (s *scene) effect(key string) reducer.Effect {
+func (s *scene) effect(key string) effects.Effect {
 	s.t.Helper()
-	effects := s.Effects()
-	at := slices.IndexFunc(effects, func(e reducer.Effect) bool { return e.Key == key })
+	wants := s.Effects()
+	at := slices.IndexFunc(wants, func(e effects.Effect) bool { return e.Key == key })
 	require.GreaterOrEqual(s.t, at, 0, "%s is not among %v", key, s.keys())
-	return effects[at]
+	return wants[at]
 }
 
 func callOf(id, tool string) events.Call {

@@ -49,7 +49,7 @@ func foldStart(mem *Memory, e *events.Event) {
 	mem.Started = e.Time
 	mem.Control.TableHash, mem.Control.Parent = p.TableHash, p.Parent
 	mem.addMessage(e, e.ID, "user", p.Task)
-	mem.addTurn(Turn{Kind: TurnUser, Content: p.Task})
+	mem.addTurn(Turn{Kind: turnUser, Content: p.Task})
 	mem.openContext(e)
 }
 

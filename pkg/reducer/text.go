@@ -34,22 +34,11 @@ func (mem *Memory) passText() {
 	mem.beginText()
 }
 
-// enterText takes the state that a thought ends in. It may be one that nobody
-// knows; [TextState] says so.
+// enterText takes the state that a thought ends in. It may be one that nobody knows.
 func (mem *Memory) enterText(next string) {
 	if mem.SpeaksText() && next != "" {
 		mem.Control.TextState = next
 	}
-}
-
-// TextState returns the state in which a model that speaks the text protocol is
-// asked, and why that is not the one in the log; the note is empty where it is.
-func TextState(mem *Memory) (state, note string) {
-	state = mem.Control.TextState
-	if events.ValidTextState(state) {
-		return state, ""
-	}
-	return events.TextThinking, "the stored state \"" + cut(state, 100) + "\" is unknown and was reset to thinking"
 }
 
 // foldInvalidReply is foldRefusedReply, and under the text protocol counts how
@@ -62,7 +51,7 @@ func (mem *Memory) foldInvalidReply(e *events.Event, p *events.RefusedReply) {
 	} else {
 		mem.pass(p.Usage)
 		if p.Content != "" {
-			mem.addTurn(Turn{Kind: TurnReply, Content: p.Content, Raw: true})
+			mem.addTurn(Turn{Kind: turnReply, Content: p.Content, Raw: true})
 		}
 		mem.addTurn(Turn{Kind: turnNote, Content: p.Results[0].Observation})
 	}
@@ -79,7 +68,7 @@ func LastRefusal(mem *Memory) string {
 		switch t := turns[i]; {
 		case t.Kind == turnNote:
 			return t.Content
-		case t.Kind == TurnReply && len(t.Calls) > 0:
+		case t.Kind == turnReply && len(t.Calls) > 0:
 			if record := mem.ToolCalls[t.Calls[0]]; record != nil && record.Result != nil {
 				return record.Result.Text()
 			}

@@ -2,7 +2,6 @@ package reducer_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -25,11 +24,7 @@ func unread(content, reason string) *events.ReplyInvalid {
 }
 
 func TestTextState(t *testing.T) {
-	state := func(s *scene) string {
-		got, note := reducer.TextState(s.Mem)
-		require.Empty(t, note)
-		return got
-	}
+	state := func(s *scene) string { return s.Mem.Control.TextState }
 	s := started(t, textual)
 	require.Equal(t, "thinking", state(s))
 	require.Equal(t, "executing", state(s.do(thought("one", "executing"))))
@@ -45,19 +40,6 @@ func TestTextState(t *testing.T) {
 
 	plain := started(t).do(thought("one", "executing"))
 	require.Empty(t, plain.Mem.Control.TextState, "who calls tools has no such state")
-}
-
-func TestAnUnknownTextStateIsThinking(t *testing.T) {
-	s := started(t, textual).do(thought("one", strings.Repeat("dreaming ", 20)))
-	state, note := reducer.TextState(s.Mem)
-	require.Equal(t, "thinking", state)
-	require.Contains(t, note, `the stored state "dreaming dreaming`)
-	require.Contains(t, note, `…" is unknown and was reset to thinking`)
-	require.Less(t, len(note), 200)
-	s.do(thought("two", ""))
-	state, note = reducer.TextState(s.Mem)
-	require.Equal(t, "thinking", state)
-	require.Empty(t, note)
 }
 
 func TestInvalidRepliesInARow(t *testing.T) {
@@ -87,7 +69,7 @@ func TestAnUnreadReplyIsNoMessage(t *testing.T) {
 		user: find it
 		assistant: <agent>
 		user: ERROR: no end`)
-	view := reducer.View(s.Mem)
+	view := reducer.View(nil, s.Mem)
 	require.True(t, view[2].Raw)
 	require.Len(t, s.Mem.Messages, 1, "users do not get to see what could not be read")
 	started(t, textual).do(unread("", "empty")).sees(`
@@ -146,5 +128,5 @@ func TestATooLargeReplyOfTextIsNoMessage(t *testing.T) {
 	p.Results[0].Code = reducer.CodeTooLarge
 	s := started(t, textual).do(p)
 	require.Len(t, s.Mem.Messages, 1)
-	require.True(t, reducer.View(s.Mem)[2].Raw)
+	require.True(t, reducer.View(nil, s.Mem)[2].Raw)
 }

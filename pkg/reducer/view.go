@@ -3,7 +3,6 @@ package reducer
 import (
 	"encoding/json"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -35,10 +34,9 @@ const summaryIntro = "Summary of the tool calls so far: "
 // message of the user's, is always shown: where the window would begin behind it,
 // it takes the place of the window's oldest message, and stands beside the only one
 // of a window of one. It costs what it shows, however long the run is.
-func View(mem *Memory) []ViewMessage { return AppendView(nil, mem) }
-
-// AppendView appends the [View] to a slice, whose room it uses.
-func AppendView(view []ViewMessage, mem *Memory) []ViewMessage {
+//
+// The messages are appended to view, whose room is used; it may be nil.
+func View(view []ViewMessage, mem *Memory) []ViewMessage {
 	c := &mem.Control
 	first, pinned := mem.windowStart()
 	view = slices.Grow(view, 2*(len(c.Turns)-first)+3)
@@ -110,7 +108,7 @@ func (mem *Memory) windowOf(size int) (first int, pinned *Turn) {
 // none.
 func (mem *Memory) asked() int {
 	c := &mem.Control
-	if c.Asked < len(c.Turns) && c.Turns[c.Asked].Kind == TurnUser {
+	if c.Asked < len(c.Turns) && c.Turns[c.Asked].Kind == turnUser {
 		return c.Asked
 	}
 	return lastAsked(c.Turns) // an application's fold changed the turns
@@ -119,7 +117,7 @@ func (mem *Memory) asked() int {
 // lastAsked looks for the user's last message, 0 if there is none.
 func lastAsked(turns []Turn) int {
 	for i := range slices.Backward(turns) {
-		if turns[i].Kind == TurnUser {
+		if turns[i].Kind == turnUser {
 			return i
 		}
 	}
@@ -133,7 +131,7 @@ func (mem *Memory) counts(t *Turn) bool { return mem.SpeaksText() || t.message()
 // message reports whether the turn is one of the conversation's messages, which
 // are what the window counts and [Memory.Messages] holds.
 func (t *Turn) message() bool {
-	return t.Content != "" && !t.Aside && (t.Kind == TurnUser || t.Kind == TurnReply)
+	return t.Content != "" && !t.Aside && (t.Kind == turnUser || t.Kind == turnReply)
 }
 
 // appendLoaded shows the calls of the context that the window does not, each as
@@ -155,7 +153,7 @@ func (mem *Memory) appendLoaded(view []ViewMessage, window []Turn) []ViewMessage
 	}
 	load := func(id string) {
 		if !shown[id] {
-			view = mem.appendTurn(view, Turn{Kind: TurnReply, Calls: []string{id}})
+			view = mem.appendTurn(view, Turn{Kind: turnReply, Calls: []string{id}})
 		}
 	}
 	for _, id := range r.ToolCallIDs {
@@ -169,7 +167,7 @@ func (mem *Memory) appendLoaded(view []ViewMessage, window []Turn) []ViewMessage
 
 func (mem *Memory) appendTurn(view []ViewMessage, t Turn) []ViewMessage {
 	switch t.Kind {
-	case TurnUser, turnNote, turnPaged:
+	case turnUser, turnNote, turnPaged:
 		return append(view, ViewMessage{Role: "user", Content: t.Content})
 	case turnSummary:
 		return append(view, ViewMessage{Role: "user", Content: summaryIntro + t.Content})
@@ -214,85 +212,4 @@ func (mem *Memory) answered(id string) (call events.Call, result ViewMessage, ok
 		call.ID = provider
 	}
 	return call, ViewMessage{Role: "tool", Content: text, CallID: call.ID, Name: call.Name, Failed: failed}, true
-}
-
-// Observations returns the raw results of the run's calls, in the order in
-// which the calls were made.
-func Observations(mem *Memory) []string {
-	all := make([]string, 0, len(mem.Control.CallOrder))
-	for _, id := range mem.Control.CallOrder {
-		if record := mem.ToolCalls[id]; record != nil && record.Result != nil {
-			all = append(all, record.Result.Text())
-		}
-	}
-	return all
-}
-
-// NameCall returns the name that the log gives to a provider's call id: the id
-// itself, or `call_<hash>` for one that is too long or has other characters than
-// letters, digits and `_.~:-`, and `call` for none. Where that is taken, `~<k>`
-// follows with the lowest k that is new. known are the run's calls
-// ([Control.CallOrder]) and those of the same reply.
-func NameCall(known []string, provider string) string {
-	base := callName(provider)
-	if base != "" && !slices.Contains(known, base) {
-		return base
-	}
-	if base == "" {
-		base = "call"
-	}
-	// One look at them all: a provider may give every call the same id.
-	taken := map[string]bool{}
-	for _, id := range known {
-		if strings.HasPrefix(id, base+"~") {
-			taken[id] = true
-		}
-	}
-	for k := 1; ; k++ {
-		if id := base + "~" + strconv.Itoa(k); !taken[id] {
-			return id
-		}
-	}
-}
-
-// maxCallName is the longest provider's id that names a call, in bytes.
-const maxCallName = 128
-
-// callName is a provider's id if tools and paths can be given it as it is, else a
-// name made of its hash.
-func callName(provider string) string {
-	odd := func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_.~:-", r))
-	}
-	if len(provider) <= maxCallName && strings.IndexFunc(provider, odd) < 0 {
-		return provider
-	}
-	return "call_" + events.Hash([]byte(provider))[:16]
-}
-
-// CallID returns the log's name of a call that a client or the model names, by that
-// or by the provider's id. An id of no call is returned as it is.
-func (mem *Memory) CallID(id string) string {
-	if name := callName(id); mem.ToolCalls[id] == nil && mem.ToolCalls[name] != nil {
-		return name
-	}
-	return id
-}
-
-// estimateTokens estimates the tokens of a text as a quarter of its bytes,
-// rounded up: the rule of thumb `bytes/4`.
-func estimateTokens(text string) int { return (len(text) + 3) / 4 }
-
-// WorkingMemoryTokens estimates the size of working memory.
-func WorkingMemoryTokens(mem *Memory) int {
-	total := 0
-	for _, entry := range mem.WorkingMemory {
-		total += entryTokens(entry)
-	}
-	return total
-}
-
-// entryTokens estimates the size of one entry.
-func entryTokens(entry MemoryEntry) int {
-	return estimateTokens(strings.Join(entry.Tags, " ")) + estimateTokens(entry.Value)
 }

@@ -18,7 +18,7 @@ import (
 //	tool id name: content
 func script(mem *reducer.Memory) string {
 	var b strings.Builder
-	for _, m := range reducer.View(mem) {
+	for _, m := range reducer.View(nil, mem) {
 		switch {
 		case m.Role == "tool":
 			fmt.Fprintf(&b, "tool %s %s: %s\n", m.CallID, m.Name, m.Content)
@@ -60,14 +60,14 @@ func TestViewOfAShortRun(t *testing.T) {
 		{Role: "user", Content: "find it"},
 		{Role: "assistant", Content: "Let me look.", Calls: []events.Call{{ID: "a", Name: "alpha", Arguments: `{"n":1.0}`}}},
 		{Role: "tool", Content: "one\ntwo ", CallID: "a", Name: "alpha"},
-	}, reducer.View(s.Mem), "arguments and results are verbatim")
+	}, reducer.View(nil, s.Mem), "arguments and results are verbatim")
 	s.do(finalAnswer("It is 42."))
-	require.Equal(t, "assistant", reducer.View(s.Mem)[4].Role)
+	require.Equal(t, "assistant", reducer.View(nil, s.Mem)[4].Role)
 
 	quiet := started(t, func(p *events.Start) { p.Agent.SystemPrompt = "" })
 	quiet.sees(`user: find it`)
 	empty := started(t).do(single("a", "alpha"), success("a", ""), &events.Continue{})
-	messages := reducer.View(empty.Mem)
+	messages := reducer.View(nil, empty.Mem)
 	require.Equal(t, reducer.ViewMessage{Role: "tool", Content: "", CallID: "a", Name: "alpha"}, messages[len(messages)-1], "an empty result is an empty string")
 }
 
@@ -131,45 +131,7 @@ func TestViewOfDecisions(t *testing.T) {
 		tool c alpha: 2`)
 }
 
-func TestCallIDsThatNameNoCall(t *testing.T) {
-	for _, plain := range []string{"toolu_01A-b.c:d~e", strings.Repeat("x", 128)} {
-		require.Equal(t, plain, reducer.NameCall(nil, plain))
-	}
-	for _, odd := range []string{strings.Repeat("x", 129), "two\nlines", "functions.search:0 again", "café", "a/b"} {
-		name := reducer.NameCall(nil, odd)
-		require.Equal(t, "call_"+events.Hash([]byte(odd))[:16], name)
-		require.Equal(t, name+"~1", reducer.NameCall([]string{name}, odd), "it is not new")
-	}
-	odd := single(reducer.NameCall(nil, "two\nlines"), "alpha")
-	odd.Calls[0].ProviderID = "two\nlines"
-	scene := started(t).do(single("call_1", "alpha"), success("call_1", "1"), &events.Continue{}, odd, success(odd.Calls[0].ID, "2"), &events.Continue{})
-	scene.sees(`
-		system: You test.
-		user: find it
-		assistant:  [call_1 alpha {"n":1.0}]
-		tool call_1 alpha: 1
-		assistant:  [two
-		lines alpha {"n":1.0}]
-		tool two
-		lines alpha: 2`)
-	mem := scene.Mem
-	require.Equal(t, odd.Calls[0].ID, mem.CallID("two\nlines"), "the provider's own id is understood")
-	require.Equal(t, odd.Calls[0].ID, mem.CallID(odd.Calls[0].ID))
-	require.Equal(t, "call_1", mem.CallID("call_1"))
-	require.Equal(t, "three\nlines", mem.CallID("three\nlines"))
-	require.Empty(t, mem.CallID(""))
-}
-
 func TestViewSendsTheProvidersOwnIDs(t *testing.T) {
-	known := []string{}
-	for _, want := range []string{"call_1", "call_1~1", "call_1~2"} {
-		require.Equal(t, want, reducer.NameCall(known, "call_1"))
-		known = append(known, want)
-	}
-	require.Equal(t, "call_1~1~1", reducer.NameCall(known, "call_1~1"))
-	require.Equal(t, "call~1", reducer.NameCall(known, ""))
-	require.Equal(t, "call~2", reducer.NameCall([]string{"call~1"}, ""))
-
 	renamed := single("call_1~1", "beta")
 	renamed.Calls[0].ProviderID = "call_1"
 	started(t).do(single("call_1", "alpha"), success("call_1", "1"), &events.Continue{}, renamed, success("call_1~1", "2"), &events.Continue{}).sees(`
@@ -263,7 +225,7 @@ func TestContextWindow(t *testing.T) {
 func checkViewOf(t *testing.T, mem *reducer.Memory) {
 	t.Helper()
 	open := 0
-	for _, m := range reducer.View(mem) {
+	for _, m := range reducer.View(nil, mem) {
 		if m.Role == "tool" {
 			open--
 		} else {
@@ -356,20 +318,6 @@ func TestAReflectionPartsNoCallFromItsResult(t *testing.T) {
 		user: Summary of the tool calls so far: a is 1`)
 }
 
-func TestObservations(t *testing.T) {
-	s := started(t).do(threeBatch(), result("d", true, "4"), result("a", false, "x"))
-	require.Equal(t, []string{"ERROR: x", "4"}, reducer.Observations(s.Mem), "in the order of the calls")
-}
-
-func TestTokenEstimates(t *testing.T) {
-	require.Equal(t, 0, reducer.EstimateTokens(""))
-	require.Equal(t, 1, reducer.EstimateTokens("a"))
-	require.Equal(t, 2, reducer.EstimateTokens("abcde"))
-	s := started(t).do(&events.WorkingMemoryAdded{Entry: events.Entry{Tags: []string{"ab", "c"}, Value: "12345"}}, &events.WorkingMemoryAdded{Entry: events.Entry{Value: "1234"}})
-	require.Equal(t, 1+2, reducer.EntryTokens(s.Mem.WorkingMemory[0]))
-	require.Equal(t, 1+2+1, reducer.WorkingMemoryTokens(s.Mem))
-}
-
 // A view costs what it shows: in a task whose user spoke long ago it does not look
 // through what lies before the window.
 func TestAViewOfALongTaskCostsWhatItShows(t *testing.T) {
@@ -380,10 +328,10 @@ func TestAViewOfALongTaskCostsWhatItShows(t *testing.T) {
 	for range 1_000_000 {
 		c.Turns = append(c.Turns, reply)
 	}
-	require.Len(t, reducer.View(s.Mem), 2+2*2, "the window's oldest message made way for the user's")
+	require.Len(t, reducer.View(nil, s.Mem), 2+2*2, "the window's oldest message made way for the user's")
 	took := testing.Benchmark(func(b *testing.B) {
 		for b.Loop() {
-			reducer.View(s.Mem)
+			reducer.View(nil, s.Mem)
 		}
 	})
 	require.Less(t, took.NsPerOp(), int64(2_000_000), "to look at a million turns takes longer")

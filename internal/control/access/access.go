@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -112,7 +113,7 @@ func (a *Access) Change(ctx context.Context, ns, id string, decide runlog.Decide
 			}
 			drafts, err := decide(mem)
 			if poisoned = mem.Control.Poison != nil && !isCancel(drafts); poisoned {
-				return []runlog.Draft{{Origin: events.Control, Payload: reducer.End(mem)}}, nil
+				return []runlog.Draft{{Origin: events.Control, Payload: effects.End(mem)}}, nil
 			}
 			return drafts, err
 		})

@@ -13,7 +13,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/callname"
 	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -58,7 +60,7 @@ func (s *Decisions) Decide(ctx context.Context, ns, id string, d events.Decision
 	var expired *refusal.Error
 	result, err := s.a.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		expired = nil // an earlier attempt that lost a race may have set it
-		d.CallID = mem.CallID(d.CallID)
+		d.CallID = callname.Find(mem, d.CallID)
 		if err := checkWaiting(mem, d.CallID); err != nil {
 			return nil, err
 		}
@@ -246,7 +248,7 @@ func (s *Decisions) explain(ctx context.Context, ns, id, callID string, err erro
 	if placeErr != nil {
 		return placeErr
 	}
-	call := history{callID: callID, named: reducer.NameCall(nil, callID)}
+	call := history{callID: callID, named: callname.New(nil, callID)}
 	mem, err := runlog.Retrace(ctx, s.a.Log, s.a.Store.Machine(), at, func(_ journal.Record, e *events.Event) { call.observe(e.Data) })
 	if err != nil {
 		return err
@@ -321,9 +323,9 @@ func callFields(mem *reducer.Memory, callID string) map[string]any {
 	return map[string]any{"run": mem.RunID, "call_id": callID, "state": mem.State, "n": mem.N}
 }
 
-// Join is the handler of [reducer.KindDecide]. It ends an approval after the decision on its
+// Join is the handler of [effects.KindDecide]. It ends an approval after the decision on its
 // last call: the calls run unless every one was rejected.
-func Join(_ events.Run, mem *reducer.Memory, _ reducer.Effect) worker.Work {
+func Join(_ events.Run, mem *reducer.Memory, _ effects.Effect) worker.Work {
 	left := len(mem.Control.Calls) // some may need no decision
 	if a := mem.PendingApproval; a != nil {
 		for _, d := range a.Decisions {

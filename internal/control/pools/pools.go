@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -125,9 +126,9 @@ func (p *Pools) serve(ctx context.Context, pool string) {
 	cfg := p.cfg.Worker
 	cfg.Origin, cfg.Logger = events.Control, p.log.With("pool", pool)
 	cfg.Inboxes = []journal.Inbox{{States: []events.State{events.Acting, events.ParallelActing}, Pool: pool}}
-	cfg.Handlers = map[reducer.Kind]worker.Handler{
-		reducer.KindTool: worker.HandlerFunc(p.answer),
-		reducer.KindJoin: worker.HandlerFunc(endBatch),
+	cfg.Handlers = map[effects.Kind]worker.Handler{
+		effects.KindTool: worker.HandlerFunc(p.answer),
+		effects.KindJoin: worker.HandlerFunc(endBatch),
 	}
 	w, err := worker.New(cfg)
 	if err != nil {
@@ -146,7 +147,7 @@ func (p *Pools) serve(ctx context.Context, pool string) {
 
 // answer answers a call of an unserved pool. The answer says whether the call may have taken
 // effect. The call's sub-run, if there is one, is cancelled first, and the answer has its usage.
-func (p *Pools) answer(run events.Run, mem *reducer.Memory, e reducer.Effect) worker.Work {
+func (p *Pools) answer(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 	call := mem.Call(e.CallID)
 	if call == nil {
 		return done(&events.FatalError{Outcome: events.Outcome{Code: reducer.CodeNoCurrentCall, Message: "there is no tool call to run"}})
@@ -170,7 +171,7 @@ func (p *Pools) answer(run events.Run, mem *reducer.Memory, e reducer.Effect) wo
 
 // noActor returns the message for the model. A call that has not started was not run, but for a
 // repeatable tool the log does not say whether it started.
-func noActor(call *reducer.CallState, e reducer.Effect) string {
+func noActor(call *reducer.CallState, e effects.Effect) string {
 	switch {
 	case call.HandedOff:
 		return fmt.Sprintf("%s has handed the conversation over; no actor serves its pool %q to say so", call.Name, call.Pool)
@@ -186,7 +187,7 @@ func noActor(call *reducer.CallState, e reducer.Effect) string {
 }
 
 // endBatch ends a batch that has all its results and no actor left to end it.
-func endBatch(events.Run, *reducer.Memory, reducer.Effect) worker.Work {
+func endBatch(events.Run, *reducer.Memory, effects.Effect) worker.Work {
 	return done(reducer.AbandonedBatch())
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -54,15 +55,15 @@ func (t *Timers) checkStall(ctx context.Context, run events.Run, mem *reducer.Me
 }
 
 // work returns the due work of a run. A paused run has none.
-func (t *Timers) work(mem *reducer.Memory) []reducer.Effect {
+func (t *Timers) work(mem *reducer.Memory) []effects.Effect {
 	if mem.Control.Paused {
 		return nil
 	}
-	return reducer.Effects(t.a.Table, mem)
+	return effects.Of(t.a.Table, mem)
 }
 
 // queued reports whether a record that wakes any of the work still waits for its first delivery.
-func (t *Timers) queued(ctx context.Context, run events.Run, work []reducer.Effect) (bool, error) {
+func (t *Timers) queued(ctx context.Context, run events.Run, work []effects.Effect) (bool, error) {
 	wakes := map[uint64]bool{}
 	for _, e := range work {
 		wakes[e.Wake] = true
@@ -153,7 +154,7 @@ func (t *Timers) subrunEnded(ctx context.Context, parent events.Run, call string
 // nextCheck returns the time of the next check and the note for its timer.
 func (t *Timers) nextCheck(run *runlog.Run, s stall) (at time.Time, n note) {
 	mem := run.Memory()
-	n.Deadline, _ = reducer.Deadline(mem)
+	n.Deadline, _ = effects.Deadline(mem)
 	in := CheckEvery(t.StallAfter)
 	switch {
 	case s.unknown:
@@ -204,14 +205,14 @@ func redriven(mem *reducer.Memory) bool {
 const mostDescribed = 5
 
 // describe names effects by kind, tool and call.
-func describe(mem *reducer.Memory, effects []reducer.Effect) string {
-	if len(effects) == 0 {
+func describe(mem *reducer.Memory, work []effects.Effect) string {
+	if len(work) == 0 {
 		return "the answer of another run"
 	}
 	var names []string
-	for i, e := range effects {
+	for i, e := range work {
 		if i == mostDescribed {
-			names = append(names, fmt.Sprintf("%d more", len(effects)-i))
+			names = append(names, fmt.Sprintf("%d more", len(work)-i))
 			break
 		}
 		name := string(e.Kind)

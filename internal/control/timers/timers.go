@@ -17,6 +17,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/control/subruns"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -243,13 +244,13 @@ func (t *Timers) due(mem *reducer.Memory, s stall) ([]runlog.Draft, error) {
 	if t.a.Table.Terminal(mem.State) {
 		return nil, nil
 	}
-	for _, e := range reducer.Effects(t.a.Table, mem) {
-		if e.Kind == reducer.KindEnd {
-			return access.One(events.Control, reducer.End(mem))
+	for _, e := range effects.Of(t.a.Table, mem) {
+		if e.Kind == effects.KindEnd {
+			return access.One(events.Control, effects.End(mem))
 		}
 	}
 	now := t.a.Store.Now()
-	if outcome, over := reducer.OverWallTime(mem, now); over {
+	if outcome, over := effects.OverWallTime(mem, now); over {
 		return access.One(events.Control, &events.BudgetExceeded{Outcome: outcome})
 	}
 	if drafts := decisions.Expire(mem, now); drafts != nil {

@@ -1,4 +1,4 @@
-package reducer_test
+package effects_test
 
 import (
 	"testing"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -25,12 +26,12 @@ func TestOverWallTime(t *testing.T) {
 		"at":          {reducer.Memory{N: 1, Started: began, Budget: hour}, time.Hour, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o, over := reducer.OverWallTime(&c.mem, began.Add(c.in))
+			o, over := effects.OverWallTime(&c.mem, began.Add(c.in))
 			require.Equal(t, c.over, over)
 			if over {
 				require.Equal(t, events.Outcome{Code: "budget_wall_time", Message: "the run took longer than its 1h0m0s"}, o)
 			}
-			at, limited := reducer.Deadline(&c.mem)
+			at, limited := effects.Deadline(&c.mem)
 			require.Equal(t, c.mem.N > 0 && c.mem.Budget == hour, limited)
 			if limited {
 				require.Equal(t, began.Add(time.Hour), at)

@@ -1,10 +1,16 @@
-package reducer
+// Package effects says what a run wants done: [Of] is a function of the run's memory
+// alone and names every piece of work by a key. So a worker can start what is new, cancel
+// what is gone and leave the rest alone. The package also makes the events by which work
+// is given up and runs end. It is pure, as package reducer is.
+package effects
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Kind is what an effect does.
@@ -44,61 +50,53 @@ type Effect struct {
 	// starts.
 	Held bool
 	// Failed counts the failures that the log holds for this key.
-	Failed Attempt
+	Failed reducer.Attempt
 	// Exhausted says why the work is given up instead; empty while it is not.
 	Exhausted string
 }
 
-// The bounds of the failures of one effect, beyond which it is given up.
-const (
-	MaxHandlerFailures = 3
-	MaxWorkersLost     = 10
-)
+// MaxHandlerFailures bounds the failures of one effect's handler. Beyond it, or beyond
+// [reducer.MaxWorkersLost], the effect is given up.
+const MaxHandlerFailures = 3
 
-// Effects returns what the run wants done now, in a fixed order. A terminal run
-// wants nothing, a poisoned one or one over its safety cap only its end.
-func Effects(t *Table, mem *Memory) []Effect {
-	switch {
-	case t.Terminal(mem.State):
+// Of returns what the run wants done now, in a fixed order. A terminal run wants
+// nothing, a poisoned one or one over its safety cap only its end.
+func Of(t *reducer.Table, mem *reducer.Memory) []Effect {
+	if t.Terminal(mem.State) {
 		return nil
-	case mem.Control.Poison != nil, mem.overCap():
-		return []Effect{mem.effect(KindEnd, "")}
+	}
+	if _, over := mem.SafetyCap(); over || mem.Control.Poison != nil {
+		return []Effect{stateWork(mem, KindEnd, "")}
 	}
 	switch mem.State {
 	case events.Planning:
-		return []Effect{mem.heldWhilePaused(mem.effect(KindPlan, events.Planning))}
+		return []Effect{heldWhilePaused(mem, stateWork(mem, KindPlan, events.Planning))}
 	case events.Reflecting:
-		return []Effect{mem.heldWhilePaused(mem.effect(KindReflect, events.Reflecting))}
+		return []Effect{heldWhilePaused(mem, stateWork(mem, KindReflect, events.Reflecting))}
 	case events.Acting:
-		return mem.toolEffects()
+		return toolWork(mem)
 	case events.ParallelActing:
-		return mem.parallelEffects()
+		return batchWork(mem)
 	case events.Observing:
-		return []Effect{mem.effect(KindObserve, events.Observing)}
+		return []Effect{stateWork(mem, KindObserve, events.Observing)}
 	case events.Paging:
-		return []Effect{mem.effect(KindPage, events.Paging)}
+		return []Effect{stateWork(mem, KindPage, events.Paging)}
 	case events.WaitingForHuman:
 		if a := mem.PendingApproval; a != nil && mem.Control.Batch && len(a.Decisions) == len(a.Requests) {
-			return []Effect{mem.effect(KindDecide, events.WaitingForHuman)}
+			return []Effect{stateWork(mem, KindDecide, events.WaitingForHuman)}
 		}
 		return nil
 	case events.WaitingForUser, t.Initial():
 		return nil
 	}
-	return []Effect{mem.heldWhilePaused(mem.effect(KindState, mem.State))}
+	return []Effect{heldWhilePaused(mem, stateWork(mem, KindState, mem.State))}
 }
 
-// overCap reports whether the run changed its state more often than any run
-// can that still gets somewhere: 5 x max_steps + 3 times since the last user
-// message, or since it was handed over.
-func (mem *Memory) overCap() bool {
-	return mem.N > 0 && mem.Config.MaxSteps > 0 && mem.Control.SinceUser.Changes > 5*mem.Config.MaxSteps+3
-}
-
-func (mem *Memory) effect(kind Kind, state events.State) Effect {
+// stateWork is the one effect of a state.
+func stateWork(mem *reducer.Memory, kind Kind, state events.State) Effect {
 	e := Effect{Key: string(kind) + "/" + strconv.FormatUint(mem.Control.Armed, 10), Kind: kind, State: state}
 	e.Wake = mem.Control.Wake[state]
-	return mem.withFailures(e)
+	return withFailures(mem, e)
 }
 
 // callKey is the key of the work on a call that event n asks for.
@@ -109,13 +107,13 @@ func callKey(kind Kind, n uint64, callID string) string {
 	return string(append(b, callID...))
 }
 
-func (mem *Memory) heldWhilePaused(e Effect) Effect {
+func heldWhilePaused(mem *reducer.Memory, e Effect) Effect {
 	e.Held = mem.Control.Paused
 	return e
 }
 
 // withFailures adds what the log says of earlier attempts.
-func (mem *Memory) withFailures(e Effect) Effect {
+func withFailures(mem *reducer.Memory, e Effect) Effect {
 	for i := range mem.Control.Attempts {
 		if a := &mem.Control.Attempts[i]; a.Key == e.Key {
 			e.Failed = *a
@@ -127,63 +125,70 @@ func (mem *Memory) withFailures(e Effect) Effect {
 		if e.Failed.Last != "" {
 			e.Exhausted += ", the last time with: " + e.Failed.Last
 		}
-	case e.Failed.Lost > MaxWorkersLost:
+	case e.Failed.Lost > reducer.MaxWorkersLost:
 		e.Exhausted = "lost its worker " + strconv.Itoa(e.Failed.Lost) + " times"
 	}
 	return e
 }
 
-// toolEffects wants every call of the reply that has no result run.
-func (mem *Memory) toolEffects() []Effect {
+// toolWork wants every call of the reply that has no result run.
+func toolWork(mem *reducer.Memory) []Effect {
 	var effects []Effect
 	for i := range mem.Control.Calls {
 		call := &mem.Control.Calls[i]
-		if call.Answered || call.Wake == 0 {
+		if call.Answered || call.Wake == 0 || call.Delegated() && call.Started >= call.Wake {
+			// To start the run that answers a call may be done over and over. It is due until
+			// a ToolCallStarted follows what woke it, so Resumed and Forked drive it once more.
 			continue
 		}
-		if call.Delegated() {
-			effects = mem.delegatedEffect(effects, call)
-			continue
-		}
-		e := mem.withFailures(Effect{
+		e := withFailures(mem, Effect{
 			Key:  callKey(KindTool, mem.Control.Armed, call.ID),
 			Kind: KindTool, State: mem.State, CallID: call.ID, Wake: call.Wake, Started: call.Started,
 		})
+		if call.Delegated() {
+			e.Started = 0 // nobody concludes that its outcome is unknown
+		}
 		// What was started is concluded even while the run is paused.
-		e.Held = mem.Control.Paused && call.Started == 0
+		e.Held = mem.Control.Paused && e.Started == 0
 		effects = append(roomForCalls(effects, mem, i), e)
 	}
-	if len(effects) == 0 && mem.State == events.Acting && mem.openCalls() == 0 {
+	if len(effects) == 0 && mem.State == events.Acting && allAnswered(mem) {
 		// Acting without a call: the handler ends the run and says so.
-		effects = append(effects, mem.effect(KindTool, events.Acting))
+		effects = append(effects, stateWork(mem, KindTool, events.Acting))
 	}
 	return effects
 }
 
 // roomForCalls makes room, before the first effect, for one of each call from
 // number i on.
-func roomForCalls(effects []Effect, mem *Memory, i int) []Effect {
+func roomForCalls(effects []Effect, mem *reducer.Memory, i int) []Effect {
 	if effects == nil {
 		return make([]Effect, 0, len(mem.Control.Calls)-i)
 	}
 	return effects
 }
 
-func (mem *Memory) parallelEffects() []Effect {
-	if mem.openCalls() == 0 {
-		return []Effect{mem.effect(KindJoin, events.ParallelActing)}
+func allAnswered(mem *reducer.Memory) bool {
+	return !slices.ContainsFunc(mem.Control.Calls, func(c reducer.CallState) bool { return !c.Answered })
+}
+
+// batchWork is what a batch wants: its end, or its calls. Each call of a batch of several
+// pools has to be dispatched first.
+func batchWork(mem *reducer.Memory) []Effect {
+	if allAnswered(mem) {
+		return []Effect{stateWork(mem, KindJoin, events.ParallelActing)}
 	}
-	effects := mem.toolEffects()
-	if _, one := mem.singlePool(); one {
+	effects, calls := toolWork(mem), mem.Control.Calls
+	if !slices.ContainsFunc(calls, func(c reducer.CallState) bool { return c.Pool != calls[0].Pool }) {
 		return effects
 	}
 	after := mem.Control.DispatchAfter
-	for i := range mem.Control.Calls {
-		call := &mem.Control.Calls[i]
-		if call.Answered || call.running() || call.Dispatched > after {
+	for i := range calls {
+		call := &calls[i]
+		if call.Answered || call.Running() || call.Dispatched > after {
 			continue
 		}
-		effects = append(roomForCalls(effects, mem, i), mem.heldWhilePaused(mem.withFailures(Effect{
+		effects = append(roomForCalls(effects, mem, i), heldWhilePaused(mem, withFailures(mem, Effect{
 			Key:  callKey(KindDispatch, after, call.ID),
 			Kind: KindDispatch, State: events.Planning, CallID: call.ID, Wake: mem.Control.Wake[events.Planning],
 		})))
@@ -193,11 +198,11 @@ func (mem *Memory) parallelEffects() []Effect {
 
 // GiveUp is the event that ends an effect which is given up: a call is
 // answered, anything else ends the run.
-func GiveUp(mem *Memory, e Effect) events.Payload {
+func GiveUp(mem *reducer.Memory, e Effect) events.Payload {
 	if e.Kind == KindTool && e.CallID != "" {
 		o := events.ToolOutcome{
-			CallID: e.CallID, Code: CodeAttemptsExhausted,
-			Observation: ErrorPrefix + "the call was given up: it " + e.Exhausted,
+			CallID: e.CallID, Code: reducer.CodeAttemptsExhausted,
+			Observation: reducer.ErrorPrefix + "the call was given up: it " + e.Exhausted,
 		}
 		if mem.Control.Batch {
 			return &events.ToolCallResult{ToolOutcome: o}
@@ -205,21 +210,21 @@ func GiveUp(mem *Memory, e Effect) events.Payload {
 		return &events.ToolFailure{Outcome: &o}
 	}
 	return &events.FatalError{Outcome: events.Outcome{
-		Code: CodeAttemptsExhausted, Message: string(e.Kind) + " was given up: it " + e.Exhausted,
+		Code: reducer.CodeAttemptsExhausted, Message: string(e.Kind) + " was given up: it " + e.Exhausted,
 	}}
 }
 
 // End is the event that ends a run which wants its end.
-func End(mem *Memory) events.Payload {
+func End(mem *reducer.Memory) events.Payload {
 	if p := mem.Control.Poison; p != nil {
 		return &events.FatalError{
-			Outcome: events.Outcome{Code: CodePoison, Message: poisonMessage(p)},
+			Outcome: events.Outcome{Code: reducer.CodePoison, Message: poisonMessage(p)},
 			Poison:  *p,
 		}
 	}
+	most, _ := mem.SafetyCap()
 	return &events.FatalError{Outcome: events.Outcome{
-		Code:    CodeSafetyCap,
-		Message: "more than " + strconv.Itoa(5*mem.Config.MaxSteps+3) + " state changes since the last user message",
+		Code: reducer.CodeSafetyCap, Message: "more than " + strconv.Itoa(most) + " state changes since the last user message",
 	}}
 }
 
@@ -231,23 +236,9 @@ func poisonMessage(p *events.Poison) string {
 	return kind + " (event " + strconv.FormatUint(p.N, 10) + ") cannot be processed: " + p.Reason
 }
 
-// delegatedEffect adds the work on a call that a run of its own answers: to start
-// that run, which may be done over and over. It is due until a ToolCallStarted
-// follows what woke it, so that Resumed and Forked drive it once more. Nobody
-// concludes that its outcome is unknown.
-func (mem *Memory) delegatedEffect(effects []Effect, call *CallState) []Effect {
-	if call.Started >= call.Wake {
-		return effects
-	}
-	return append(effects, mem.heldWhilePaused(mem.withFailures(Effect{
-		Key:  callKey(KindTool, mem.Control.Armed, call.ID),
-		Kind: KindTool, State: mem.State, CallID: call.ID, Wake: call.Wake,
-	})))
-}
-
 // Deadline returns when the run will have used up its wall time, counted from
 // its start whatever it does or waits for; false if its budget has no such limit.
-func Deadline(mem *Memory) (at time.Time, limited bool) {
+func Deadline(mem *reducer.Memory) (at time.Time, limited bool) {
 	if mem.N == 0 || mem.Budget == nil || mem.Budget.MaxWallTime <= 0 {
 		return time.Time{}, false
 	}
@@ -256,12 +247,12 @@ func Deadline(mem *Memory) (at time.Time, limited bool) {
 
 // OverWallTime reports whether the run has used up its wall time, and how it
 // ends for that reason.
-func OverWallTime(mem *Memory, now time.Time) (o events.Outcome, over bool) {
+func OverWallTime(mem *reducer.Memory, now time.Time) (o events.Outcome, over bool) {
 	at, limited := Deadline(mem)
 	if !limited || now.Before(at) {
 		return events.Outcome{}, false
 	}
 	return events.Outcome{
-		Code: CodeWallTime, Message: "the run took longer than its " + time.Duration(mem.Budget.MaxWallTime).String(),
+		Code: reducer.CodeWallTime, Message: "the run took longer than its " + time.Duration(mem.Budget.MaxWallTime).String(),
 	}, true
 }
