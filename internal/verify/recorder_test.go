@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -72,25 +73,10 @@ func (r *recorder) append(subject string, body []byte) {
 	_, _ = r.machine.Apply(r.mem, subject, body)
 }
 
-// forge appends an event without asking whether it is legal: well formed, at the
-// run's head, but for what change does to it.
-func (r *recorder) forge(origin, to events.State, p events.Payload, change func(*events.Event)) {
-	r.t.Helper()
-	stamp := r.stamp(string(origin))
-	e := &events.Event{
-		ID: stamp.ID, Source: stamp.Source, Run: r.run.ID, Time: stamp.Time, N: r.mem.N + 1, From: r.mem.State,
-		To: to, Step: r.mem.Step, Cause: r.mem.Control.LastID, Prev: r.mem.Control.Head, Data: p,
-	}
-	if change != nil {
-		change(e)
-	}
-	r.append(events.Subject{Run: r.run, From: origin, To: to, Pool: events.DefaultPool}.String(), r.encode(e))
-}
-
 // end appends what a role appends to a poisoned run.
 func (r *recorder) end() {
 	r.t.Helper()
-	r.on(r.mem.State, reducer.End(r.mem))
+	r.on(r.mem.State, effects.End(r.mem))
 }
 
 // own are the records of the run itself.
@@ -160,10 +146,6 @@ func one(id, name string) *events.LLMToolCall {
 	return &events.LLMToolCall{ToolCallReply: reply(call(id, name))}
 }
 
-func several(calls ...events.Call) *events.LLMParallelToolCalls {
-	return &events.LLMParallelToolCalls{ToolCallReply: reply(calls...)}
-}
-
 func answer(text string) *events.LLMFinalAnswer {
 	return &events.LLMFinalAnswer{MessageID: "m-answer", Reply: said(text)}
 }
@@ -172,26 +154,10 @@ func said(text string) events.Reply {
 	return events.Reply{Content: text, Model: "script", Usage: events.Usage{Input: 30, Output: 10, Total: 40}}
 }
 
-func outcome(id, text string, ok bool) events.ToolOutcome {
-	o := events.ToolOutcome{CallID: id, Success: ok, Observation: reducer.SuccessPrefix + text, Code: "ok", LatencyMS: 12}
-	if !ok {
-		o.Observation, o.Code = reducer.ErrorPrefix+text, "tool_error"
-	}
-	return o
-}
-
 func success(id, text string) *events.ToolSuccess {
-	o := outcome(id, text, true)
-	return &events.ToolSuccess{Outcome: &o}
-}
-
-func failure(id, text string) *events.ToolFailure {
-	o := outcome(id, text, false)
-	return &events.ToolFailure{Outcome: &o}
-}
-
-func result(id, text string, ok bool) *events.ToolCallResult {
-	return &events.ToolCallResult{ToolOutcome: outcome(id, text, ok)}
+	return &events.ToolSuccess{Outcome: &events.ToolOutcome{
+		CallID: id, Success: true, Observation: reducer.SuccessPrefix + text, Code: "ok", LatencyMS: 12,
+	}}
 }
 
 // step is a single call from its request to its commit.
@@ -200,4 +166,15 @@ func (r *recorder) step(id, name, text string) {
 	r.on(events.Planning, one(id, name))
 	r.on(events.Acting, success(id, text))
 	r.on(events.Observing, &events.Continue{})
+}
+
+// good is a short run that ends well.
+func good(r *recorder) {
+	r.start("Search", nil)
+	r.step("call_1", "search", "found")
+	r.on(events.Planning, answer("It was found."))
+}
+
+func (r *recorder) subject(from, to events.State) string {
+	return events.Subject{Run: r.run, From: from, To: to, Pool: events.DefaultPool}.String()
 }

@@ -3,6 +3,7 @@ package verify_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"iter"
 	"strings"
 	"testing"
@@ -122,7 +123,16 @@ func manyRuns(t testing.TB, shards, runs int) journal.Log {
 	for k := range runs {
 		r := newRecorder(t, k+1)
 		r.run.Shard = events.ShardOf(r.run.ID, shards)
-		goodRuns[k%len(goodRuns)].record(r)
+		r.start("Search", nil)
+		for i := range k % 5 {
+			r.step(fmt.Sprint("call_", i), "search", "found")
+		}
+		switch k % 3 {
+		case 0:
+			r.on(events.Planning, answer("It was found."))
+		case 1:
+			r.on(events.Control, &events.CancelledRun{})
+		}
 		recorders = append(recorders, r)
 		longest = max(longest, len(r.records))
 	}

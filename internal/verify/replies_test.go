@@ -12,29 +12,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/replay"
 )
 
+// signed is the reasoning of the recording chat_thinking_and_cut.
 const signed = `{"provider":"anthropic","model":"claude","blocks":[{"type":"thinking","thinking":"Hm, <größe> 1.50","signature":"EqQB"}]}`
-
-// thinkingRuns are runs whose replies came with what their provider wants back.
-var thinkingRuns = []recording{
-	{"chat_thinking_and_cut", func(r *recorder) {
-		r.start("Think first", chat)
-		p := one("call_1", "search")
-		p.Reasoning = json.RawMessage(signed)
-		p.Refused = []events.Refusal{{Call: call("call_2", "search"), Observation: "ERROR: cut off", Code: "cut_off", Place: 2}}
-		r.on(events.Planning, p)
-		r.on(events.Acting, success("call_1", "found"))
-		r.on(events.Observing, &events.Continue{})
-		r.on(events.Planning, &events.ReplyInvalid{RefusedReply: events.RefusedReply{
-			Calls: []events.Call{call("call_3", "search")}, Results: []events.Answer{{ID: "call_3", Observation: "ERROR: cut off", Code: "cut_off"}},
-			Reasoning: json.RawMessage(signed),
-		}})
-		r.on(events.Planning, &events.LLMMessageComplete{MessageID: "m-2", Reply: said("Found it.")})
-		r.on(events.WaitingForUser, &events.UserMessage{MessageID: "m-3", Content: "Once more"})
-		again := one("call_4", "search")
-		again.Reasoning = json.RawMessage(signed)
-		r.on(events.Planning, again)
-	}},
-}
 
 // replies are what the run's model said, by the model that says it again.
 func replies(t *testing.T, log journal.Log, run events.Run) (all []llm.Response) {
@@ -53,8 +32,8 @@ func replies(t *testing.T, log journal.Log, run events.Run) (all []llm.Response)
 
 // What a run is carried once more with has the reasoning, and is cut where it was.
 func TestRepliesKeepReasoningAndCuts(t *testing.T) {
-	log, run := recorded(t, 1, thinkingRuns[0].record)
-	said := replies(t, log, run)
+	log := openFile(t, corpus+"/chat_thinking_and_cut.jsonl")
+	said := replies(t, log, log.Runs()[0])
 	require.Len(t, said, 4)
 	for i, cut := range map[int]bool{0: true, 1: true, 3: false} {
 		r, ok := said[i].(llm.ToolCalls)
