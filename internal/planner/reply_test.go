@@ -84,7 +84,7 @@ func outcomes() []outcome {
 }
 
 func answers() []outcome {
-	shortest := []func(*events.Start){config(func(c *events.Config) { c.MinAnswerLength = events.DefaultConfig().MinAnswerLength })}
+	shortest := []func(*events.Start){config(func(c *events.Config) { c.MinAnswerLength = events.DefaultAgent().Config.MinAnswerLength })}
 	integer := func(s *events.Start) { s.Agent.OutputSchema = []byte(`{"type":"integer"}`) }
 	number := func(s *events.Start) { s.Agent.OutputSchema = []byte(`{"type":"object","required":["n","m"]}`) }
 	return []outcome{

@@ -242,7 +242,7 @@ func TestIdleRunsAreBoundedInBytes(t *testing.T) {
 		run.Lock()
 		_, err := run.Commit(t.Context(), runlog.Stamp{Source: "moorebus/test/a"}, func(*reducer.Memory) ([]runlog.Draft, error) {
 			return []runlog.Draft{{Origin: events.Idle, Payload: &events.Start{
-				Agent: events.Agent{Name: "a", Config: events.DefaultConfig()}, Mode: events.ModeTask, Task: strings.Repeat("x", 10_000),
+				Agent: events.Agent{Name: "a", Config: events.DefaultAgent().Config}, Mode: events.ModeTask, Task: strings.Repeat("x", 10_000),
 			}}}, nil
 		})
 		run.Unlock()

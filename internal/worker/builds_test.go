@@ -135,7 +135,7 @@ func TestTwoBuildsOnOneBus(t *testing.T) {
 	server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Logger: discard()})
 	require.NoError(t, err)
 	t.Cleanup(server.Shutdown)
-	before, err := reducer.DefaultTable().At(events.Revision - 1)
+	before, err := reducer.DefaultTable().At(reducer.Revision - 1)
 	require.NoError(t, err)
 	conn, err := server.Connect()
 	require.NoError(t, err)

@@ -42,7 +42,7 @@ func TestRunWithANewerVersionIsLeftAlone(t *testing.T) {
 // Deliveries that an older build gave back do not use up a run's attempts while it waits
 // for a provider that is limited.
 func TestDeliveriesGivenBackEndNoRun(t *testing.T) {
-	before, err := reducer.DefaultTable().At(events.Revision - 1)
+	before, err := reducer.DefaultTable().At(reducer.Revision - 1)
 	require.NoError(t, err)
 	bubble(t, func(t *testing.T, r *rig) {
 		older := reducer.NewMachine(reducer.MachineOptions{Table: before})

@@ -63,7 +63,7 @@ type LLM struct {
 }
 
 // Config holds an agent's limits. Zero turns a limit off where that makes
-// sense; [DefaultConfig] has the defaults.
+// sense; [DefaultAgent] has the defaults.
 type Config struct {
 	MaxSteps            int     `json:"max_steps"`
 	MaxRetries          int     `json:"max_retries"`
@@ -103,18 +103,15 @@ type Config struct {
 // in task mode, the last 10 messages in chat mode.
 const ByMode = -1
 
-// DefaultConfig returns the defaults of every limit.
-func DefaultConfig() Config {
-	return Config{
+// DefaultAgent returns a definition with every default set, to be decoded onto.
+func DefaultAgent() Agent {
+	return Agent{Config: Config{
 		MaxSteps: 15, MaxRetries: 3, ConfidenceThreshold: 0.4, ReflectEveryNSteps: 5,
 		MinAnswerLength: 1, ParallelTools: true, ContextWindowSize: ByMode,
 		ExpandContextWindowSize: 10, PagingLimit: 4096, HardLimit: 8192,
 		ThinkingLogEntries: 10, MaxIterations: 1000, MaxDepth: 5,
-	}
+	}}
 }
-
-// DefaultAgent returns a definition with every default set, to be decoded onto.
-func DefaultAgent() Agent { return Agent{Config: DefaultConfig()} }
 
 // Resolve fills in what is left to other fields and checks every value. The
 // error names the key and says what to write.

@@ -8,13 +8,6 @@ import (
 // Type is the type of an event as it stands on the wire.
 type Type string
 
-// Revision counts the changes of what builds of Moorebus can read: a new event type,
-// a new version of a payload, a new rule about what is legal. A run pins the revision
-// that it was started with, through the hash in its Start, and holds nothing that a
-// later revision brought. Raise it together with the change; package reducer has the
-// list of the hashes.
-const Revision = 3
-
 // row is what this package knows of an event type. A new type needs one here, in the
 // file of its theme, and one in the file of the same name in package reducer.
 type row struct {
@@ -78,7 +71,8 @@ func New(t Type) Payload {
 // TypeOf returns the event type that a payload belongs to.
 func TypeOf(p Payload) Type { return p.eventType() }
 
-// Since returns the [Revision] that brought a built-in type, 0 for any other type.
+// Since returns the revision of Moorebus that brought a built-in type, 0 for any other
+// type. Package reducer counts the revisions.
 func Since(t Type) int {
 	if r := rowOf[t]; r != nil {
 		return r.since

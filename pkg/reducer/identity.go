@@ -10,13 +10,21 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// revisions has, for each [events.Revision] from 1, the digest of what its builds know
-// beside the rows of their tables: who may publish each type, in which states it can be
-// legal, the version of its payload and that of its legality. Builds of revisions 1 and
-// 2 identified themselves by their rows alone. A line never changes; a change of what
-// it stands for is a new revision with a line of its own.
-var revisions = [events.Revision]string{
-	2: "b1d23ad04a4366a676a53adf661564044bc4107a2fbeab4eaffe9d686fb832f9",
+// Revision counts the changes of what builds of Moorebus can read: a new event type, a new
+// version of a payload, a new rule about what is legal. A run pins the revision that it was
+// started with, through the hash in its Start, and holds nothing that a later revision
+// brought. A line more in revisions is a new revision.
+const Revision = len(revisions)
+
+// revisions has, for each [Revision] from 1, the digest of what its builds know beside the
+// rows of their tables: who may publish each type, in which states it can be legal, the
+// version of its payload and that of its legality. Builds of revisions 1 and 2 identified
+// themselves by their rows alone. A line never changes; a change of what it stands for is a
+// new revision with a line of its own.
+var revisions = [...]string{
+	"",
+	"",
+	"b1d23ad04a4366a676a53adf661564044bc4107a2fbeab4eaffe9d686fb832f9",
 }
 
 // What the revisions before the third one leave open: builds of revision 2 wrote what
@@ -88,7 +96,7 @@ func (t *Table) identify() {
 
 // Hash identifies what a program with this table can read: the table's rows, who may
 // publish each event, what is legal, and the versions of the payloads. Equal tables of
-// one [events.Revision] have equal hashes, whatever order their rows were given in. A
+// one [Revision] have equal hashes, whatever order their rows were given in. A
 // Start pins it.
 func (t *Table) Hash() string { return t.hash }
 

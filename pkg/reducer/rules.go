@@ -55,7 +55,7 @@ type rule struct {
 	drives func(p events.Payload) string
 
 	// check says why the payload is not legal in the run. legality is the version of
-	// everything that decides so; raise it, and [events.Revision], when that changes.
+	// everything that decides so; raise it, and [Revision], when that changes.
 	check    func(mem *Memory, e *events.Event) error
 	legality int
 	// form returns the revision that brought the form of this payload, where that is

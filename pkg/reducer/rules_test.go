@@ -43,8 +43,8 @@ func golden(t *testing.T, file, text, says string) {
 // revision, since builds of one revision have to agree.
 func TestRevision(t *testing.T) {
 	sum := sha256.Sum256([]byte(reducer.Facts()))
-	require.Equal(t, reducer.Revisions[events.Revision-1], hex.EncodeToString(sum[:]),
-		"types, versions, origins or legality changed: raise events.Revision, and add the digest to revisions in identity.go")
+	require.Equal(t, reducer.Revisions[reducer.Revision-1], hex.EncodeToString(sum[:]),
+		"types, versions, origins or legality changed: add this digest to revisions in identity.go")
 }
 
 // TestLegality stores an event of every type in every state, with no data, and with the
@@ -75,7 +75,7 @@ func TestLegality(t *testing.T) {
 		}
 	}
 	golden(t, "testdata/legality.golden", b.String(),
-		"what is legal has changed: raise the row's legality and events.Revision, then run this test with -update")
+		"what is legal has changed: raise the row's legality and reducer.Revision, then run this test with -update")
 }
 
 // TestIdentities: the hashes that runs pin, by revision. Runs of the older ones go on.
@@ -92,7 +92,7 @@ func TestIdentities(t *testing.T) {
 		_, err := startOf(m, hash)
 		require.NoError(t, err, hash)
 	}
-	older, err := reducer.DefaultTable().At(events.Revision - 1)
+	older, err := reducer.DefaultTable().At(reducer.Revision - 1)
 	require.NoError(t, err)
 	require.Equal(t, own[:len(own)-1], older.Identities())
 	for table, hash := range map[*reducer.Table]string{reducer.DefaultTable(): "0123", older: own[len(own)-1]} {

@@ -83,7 +83,7 @@ type Table struct {
 // NewTable checks a table: no row twice, none out of a terminal state, every
 // state reachable from the initial one, and a way out of every state that is
 // not terminal. The error names the first row or state that is wrong.
-func NewTable(spec TableSpec) (*Table, error) { return newTable(spec, events.Revision) }
+func NewTable(spec TableSpec) (*Table, error) { return newTable(spec, Revision) }
 
 func newTable(spec TableSpec, revision int) (*Table, error) {
 	t := &Table{
