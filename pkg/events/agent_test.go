@@ -128,3 +128,100 @@ func TestDurations(t *testing.T) {
 	require.JSONEq(t, `{"max_wall_time":"1h30m0s"}`, string(text))
 	require.ErrorContains(t, json.Unmarshal([]byte(`{"max_wall_time":"soon"}`), &b), "soon")
 }
+
+func TestBudgetErrorsNameTheKey(t *testing.T) {
+	t.Parallel()
+	for says, b := range map[string]events.Budget{
+		"max_input_tokens: must be a whole number above 0, is -1":  {MaxInputTokens: -1},
+		"max_output_tokens: must be a whole number above 0, is -2": {MaxOutputTokens: -2},
+		"max_total_tokens: must be a whole number above 0, is -3":  {MaxTotalTokens: -3},
+		"max_cost_usd: must be a number of US dollars above 0, is -0.5": {
+			MaxCostUSD: -0.5,
+		},
+		"max_cost_usd: must be a number of US dollars above 0, is NaN":  {MaxCostUSD: math.NaN()},
+		"max_cost_usd: must be a number of US dollars above 0, is +Inf": {MaxCostUSD: math.Inf(1)},
+		"max_wall_time: must be a time above 0 such as 10m, is -1m0s":   {MaxWallTime: -events.Duration(time.Minute)},
+	} {
+		require.ErrorContains(t, b.Check(), says)
+		a := events.DefaultAgent()
+		a.Name, a.LLM.Provider, a.Budget = "a", "openai", &b
+		_, err := a.Resolve()
+		require.ErrorContains(t, err, "budget."+says)
+	}
+	require.NoError(t, (&events.Budget{MaxCostUSD: 1}).Check())
+}
+
+func TestNullOutputSchemaIsNone(t *testing.T) {
+	t.Parallel()
+	a := events.DefaultAgent()
+	a.Name, a.LLM.Provider, a.OutputSchema = "a", "openai", json.RawMessage("null")
+	resolved, err := a.Resolve()
+	require.NoError(t, err)
+	require.Empty(t, resolved.OutputSchema)
+}
+
+func TestTextAgents(t *testing.T) {
+	plain, err := agent(func(*events.Agent) {}).Resolve()
+	require.NoError(t, err)
+	require.Nil(t, plain.Config.MaxInvalidReplies, "only who speaks the text protocol has the bound")
+
+	a, err := agent(func(a *events.Agent) { a.LLM.Text = true }).Resolve()
+	require.NoError(t, err)
+	require.Equal(t, 5, a.Config.InvalidReplies())
+	require.Equal(t, []int{1000, 0}, []int{a.Config.MaxIterations, plain.Config.MaxIterations}, "iterations are the text protocol's")
+	require.NotNil(t, a.Config.MaxInvalidReplies, "what a run is started with does not follow a later default")
+
+	zero := 0
+	a, err = agent(func(a *events.Agent) { a.LLM.Text, a.Config.MaxInvalidReplies = true, &zero }).Resolve()
+	require.NoError(t, err)
+	require.Zero(t, a.Config.InvalidReplies(), "0 is off")
+
+	a, err = agent(func(a *events.Agent) {
+		a.LLM.Text, a.LLM.StatePrompts = true, map[string]string{"base": "b", "thinking": "t", "executing": "e"}
+	}).Resolve()
+	require.NoError(t, err)
+	require.Len(t, a.LLM.StatePrompts, 3)
+}
+
+func TestTextAgentChecks(t *testing.T) {
+	negative := -1
+	for reason, change := range map[string]func(*events.Agent){
+		`llm.state_prompts: "paging" is not a state; use base, thinking or executing`: func(a *events.Agent) {
+			a.LLM.Text, a.LLM.StatePrompts = true, map[string]string{"paging": "?"}
+		},
+		"llm.state_prompts: is for the text protocol; write text: true as well": func(a *events.Agent) {
+			a.LLM.StatePrompts = map[string]string{"base": "b"}
+		},
+		"config.max_invalid_replies: must not be negative, is -1": func(a *events.Agent) {
+			a.LLM.Text, a.Config.MaxInvalidReplies = true, &negative
+		},
+	} {
+		_, err := agent(change).Resolve()
+		require.EqualError(t, err, reason)
+	}
+}
+
+func TestThinkingTokensAreChecked(t *testing.T) {
+	for _, c := range []struct {
+		thinking, most int
+		says           string
+	}{
+		{0, 0, ""},
+		{0, 10, ""},
+		{1024, 0, ""},
+		{1024, 1025, ""},
+		{1024, 1024, "must be less than max_tokens, which is 1024"},
+		{1023, 0, "must be at least 1024"},
+		{-1, 0, "must be at least 1024"},
+	} {
+		a := events.DefaultAgent()
+		a.Name, a.LLM = "a", events.LLM{Provider: "anthropic", ThinkingTokens: c.thinking, MaxTokens: c.most}
+		_, err := a.Resolve()
+		if c.says == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorContains(t, err, "llm.thinking_tokens: ")
+		require.ErrorContains(t, err, c.says)
+	}
+}

@@ -2,8 +2,11 @@ package reducer_test
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -170,4 +173,123 @@ func BenchmarkView(b *testing.B) {
 			}
 		})
 	}
+}
+
+// conversation is a chat of so many turns on a window of ten messages, each with a
+// call. It waits for its user.
+func conversation(t testing.TB, turns int) *reducertest.Run {
+	t.Helper()
+	r := reducertest.NewRun(nil)
+	start := reducertest.StartOf("q0", events.ModeChat)
+	chat(start)
+	add := func(p events.Payload) {
+		_, _, err := r.Append(origin(r.Mem, p), p)
+		require.NoError(t, err)
+	}
+	add(start)
+	for i := range turns {
+		if i > 0 {
+			add(user(fmt.Sprint("m", i), fmt.Sprint("q", i)))
+		}
+		id := fmt.Sprint("call_", i)
+		add(single(id, "alpha"))
+		add(success(id, `{"flight":"HAT001","price":120.5}`))
+		add(&events.Continue{})
+		add(turnAnswer(fmt.Sprint("a", i)))
+	}
+	return r
+}
+
+// decodedEvent is an event as a reader folds it.
+type decodedEvent struct {
+	subject events.Subject
+	event   *events.Event
+	hash    string
+}
+
+// BenchmarkConversationFold folds one decoded event after another, those of fifty
+// turns: the first ones of a conversation, and those after 400 and 600 messages. The time
+// of one must not depend on which.
+func BenchmarkConversationFold(b *testing.B) {
+	const more, long = 50, 5
+	// Within the fifty turns after 200 the maps of calls and of message ids double
+	// once each, within those after 300 neither does.
+	for _, turns := range []int{2, 200, 300} {
+		b.Run(fmt.Sprint("turn=", turns), func(b *testing.B) {
+			r := conversation(b, turns+more)
+			base := r.At(uint64(len(r.Records) - more*long))
+			var decoded []decodedEvent
+			for _, rec := range r.Records[len(r.Records)-more*long:] {
+				s, err := events.ParseSubject(rec.Subject)
+				require.NoError(b, err)
+				e, err := r.Machine.Codec().Decode(rec.Body)
+				require.NoError(b, err)
+				decoded = append(decoded, decodedEvent{s, e, events.Hash(rec.Body)})
+			}
+			b.ReportAllocs()
+			mem, i := base, len(decoded)
+			for b.Loop() {
+				if i == len(decoded) {
+					b.StopTimer()
+					mem, i = roomy(base.Clone()), 0
+					mem.Knows("") // a run in memory has its messages indexed
+					b.StartTimer()
+				}
+				if err := r.Machine.ApplyEvent(mem, decoded[i].subject, decoded[i].event, decoded[i].hash); err != nil {
+					b.Fatal(err)
+				}
+				i++
+			}
+		})
+	}
+}
+
+// roomy is a memory with room for what is added, as that of a growing run has it
+// nearly always.
+func roomy(mem *reducer.Memory) *reducer.Memory {
+	const more = 999
+	c := &mem.Control
+	mem.Trace, mem.History, mem.Messages = slices.Grow(mem.Trace, more), slices.Grow(mem.History, more), slices.Grow(mem.Messages, more)
+	c.Turns, c.CallOrder = slices.Grow(c.Turns, more), slices.Grow(c.CallOrder, more)
+	return mem
+}
+
+// BenchmarkConversationView makes what the model is sent, early and late.
+func BenchmarkConversationView(b *testing.B) {
+	for _, turns := range []int{20, 400} {
+		b.Run(fmt.Sprint("turn=", turns), func(b *testing.B) {
+			mem := asked(b, turns)
+			b.ReportAllocs()
+			for b.Loop() {
+				if len(reducer.View(nil, mem)) == 0 {
+					b.Fatal("the view is empty")
+				}
+			}
+		})
+	}
+}
+
+// asked is the memory of a conversation whose model is about to be asked.
+func asked(t testing.TB, turns int) *reducer.Memory {
+	t.Helper()
+	r := conversation(t, turns)
+	_, _, err := r.Append(events.WaitingForUser, user("last", "and?"))
+	require.NoError(t, err)
+	return r.Mem
+}
+
+// TestAViewCostsWhatItShows: the same at turn 400 as at turn 20.
+func TestAViewCostsWhatItShows(t *testing.T) {
+	early, late := asked(t, 20), asked(t, 400)
+	require.Len(t, reducer.View(nil, late), len(reducer.View(nil, early)))
+	allocated := func(mem *reducer.Memory) uint64 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range 1000 {
+			_ = reducer.View(nil, mem)
+		}
+		runtime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	require.InEpsilon(t, allocated(early), allocated(late), 0.1)
 }
