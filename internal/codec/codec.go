@@ -62,9 +62,9 @@ func Unmarshal(text []byte, into any) error {
 	return json.Unmarshal(text, into)
 }
 
-// Canonical is [Unmarshal] for a text in the canonical form, and reports whether it
-// is in that form. If not, what is in the value means nothing; package json may read
-// the text all the same.
+// Canonical is [Unmarshal] for a text in the canonical form, and reports whether the text
+// has that form. If not, the value has no meaning, and package json may still read the
+// text.
 func Canonical(text []byte, into any) bool {
 	if !utf8.Valid(text) {
 		return false

@@ -81,13 +81,12 @@ func compileType(of reflect.Type, known map[reflect.Type]*plan) plan {
 	return readOther
 }
 
-// hasMethods reports whether a type says itself how it is read.
+// hasMethods reports whether a type has its own way to be read.
 func hasMethods(of reflect.Type) bool {
 	p := reflect.PointerTo(of)
 	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
-// readOther leaves a value to package json.
 func readOther(r *reader, v reflect.Value) {
 	text := r.valid()
 	r.check(!r.bad && json.Unmarshal(text, v.Addr().Interface()) == nil)

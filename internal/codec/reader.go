@@ -21,10 +21,10 @@ type reader struct {
 	piece int
 }
 
-// check makes the reader bad unless the text is as it has to be.
+// check makes the reader bad unless ok.
 func (r *reader) check(ok bool) { r.bad = r.bad || !ok }
 
-// has takes what comes next if it is word.
+// has reads word if it comes next, and reports whether it did.
 func (r *reader) has(word string) bool {
 	if rest := r.text[r.at:]; len(rest) < len(word) || string(rest[:len(word)]) != word {
 		return false
@@ -33,10 +33,9 @@ func (r *reader) has(word string) bool {
 	return true
 }
 
-// want takes word, which must come next.
+// want reads word, which must come next.
 func (r *reader) want(word string) { r.check(r.has(word)) }
 
-// number takes what numbers consist of.
 func (r *reader) number() []byte {
 	start := r.at
 	for r.at < len(r.text) && isNumeric(r.text[r.at]) {
@@ -49,7 +48,7 @@ func isNumeric(c byte) bool {
 	return '0' <= c && c <= '9' || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E'
 }
 
-// value takes a value, of which only the end is looked for.
+// value reads a value, of which only the end is searched.
 func (r *reader) value() []byte {
 	start := r.at
 	r.at = skipValue(r.text, start)
@@ -61,7 +60,7 @@ func (r *reader) value() []byte {
 // json counts the depth from the outermost value, and refuses twice as much.
 const maxNested = 5000
 
-// valid takes a value that is JSON.
+// valid reads a value that is JSON.
 func (r *reader) valid() []byte {
 	text := r.value()
 	r.check(bytes.Count(text, []byte("{"))+bytes.Count(text, []byte("[")) <= maxNested && json.Valid(text))
@@ -83,7 +82,6 @@ func (r *reader) plain() ([]byte, bool) {
 	return r.text[start:end], true
 }
 
-// string takes a string.
 func (r *reader) string() string {
 	if plain, ok := r.plain(); ok {
 		into := r.memory(len(plain))

@@ -7,13 +7,13 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Of returns the outputs of an event that was just folded into mem, in this order:
-// the call that it ends, what was decided, the state that it leads to, the calls
-// that begin there, and last the answer or the error. Events that change memory
-// alone have none, results of calls aside. It depends on nothing but its arguments.
+// Of returns the outputs of an event that was just folded into mem, in this order: the call
+// that it ends, what was decided, the state that it leads to, the calls that begin there,
+// and last the answer or the error. Events that only change memory have none, except for
+// results of calls. Of depends on its arguments only.
 func Of(t *reducer.Table, mem *reducer.Memory, e *events.Event) []Output {
 	out := finished(mem, e)
-	if !taken(t, e) {
+	if !moves(t, e) {
 		return out
 	}
 	terminal := t.Terminal(e.To)
@@ -32,9 +32,9 @@ func Of(t *reducer.Table, mem *reducer.Memory, e *events.Event) []Output {
 	return out
 }
 
-// taken reports whether the event took the run on; a fork's first one stands
-// beside the table.
-func taken(t *reducer.Table, e *events.Event) bool {
+// moves reports whether the event is a transition. A fork's first event is one too, though
+// the table has no row for it.
+func moves(t *reducer.Table, e *events.Event) bool {
 	return e.Type() == events.TypeForked || t.Transition(e.From, e.Type())
 }
 
@@ -46,7 +46,7 @@ func action(mem *reducer.Memory, e *events.Event) Action {
 	return Action{N: e.N, Step: mem.Step, State: e.From, Event: e.Type(), Data: data}
 }
 
-// finished is the call that the event answers, if it answers one.
+// finished is the call that the event answers, if any.
 func finished(mem *reducer.Memory, e *events.Event) []Output {
 	var o *events.ToolOutcome
 	switch p := e.Data.(type) {
@@ -69,7 +69,7 @@ func finished(mem *reducer.Memory, e *events.Event) []Output {
 	}}
 }
 
-// started are the calls that go to their tools by the event.
+// started lists the calls that the event sends to their tools.
 func started(mem *reducer.Memory, e *events.Event) []events.Call {
 	switch p := e.Data.(type) {
 	case *events.LLMToolCall:
@@ -129,8 +129,8 @@ type chunk struct {
 // chunkToolCall is the kind of a chunk that is a piece of a call.
 const chunkToolCall = "tool_call"
 
-// OfChunk returns the output of a chunk of the live feed, nil for what is none or
-// of a kind that is not known.
+// OfChunk returns the output of a chunk of the live feed, or nil if data is no chunk or of an
+// unknown kind.
 func OfChunk(data []byte) Output {
 	var c chunk
 	if json.Unmarshal(data, &c) != nil || c.MessageID == "" {

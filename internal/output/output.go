@@ -1,14 +1,13 @@
-// Package output tells what a run does as a stream of small things to show: a state
-// began, a word came, a tool ended, this is the answer.
+// Package output turns what a run does into a stream of outputs that people and programs
+// are shown, such as the start of a state, a piece of text, or the end of a tool call.
 //
-// Most of them come from the log: [Of] is a function of an event and the memory
-// after it, so every reader of a run sees the same outputs in the same order, each
-// once, today and in a replay. Two kinds come from the live feed and from nowhere
-// else: [LLMToken] and [ToolCallDelta] are best effort, may be missing, and are
-// void where a reply begins anew. [Stream] puts both together, and lets none of a
-// message's tokens through after the event that has the whole of it.
+// Most outputs come from the log: [Of] is a function of an event and the memory after it.
+// So every reader of a run sees the same outputs in the same order, each once, live and in
+// a replay. Two kinds come from the live feed only: [LLMToken] and [ToolCallDelta] are best
+// effort, may be missing, and are void when a reply begins anew. [Stream] merges both. It
+// passes none of a message's tokens on after the event that has the whole message.
 //
-// As JSON an output is one object with its kind and its run, see [Marshal].
+// [Marshal] writes an output as one JSON object with its kind and its run.
 package output
 
 import (
@@ -46,9 +45,9 @@ type StateStarted struct {
 	State events.State `json:"state"`
 }
 
-// LLMToken is a piece of what the model says. Offset counts the bytes of the
-// message before it: one that is smaller than expected says that the message began
-// anew, one that is larger that something was lost.
+// LLMToken is a piece of the model's text. Offset counts the bytes of the message before it.
+// If it is smaller than expected, the message began anew; if it is larger, something was
+// lost.
 type LLMToken struct {
 	MessageID string `json:"message_id"`
 	Offset    int    `json:"offset"`
@@ -65,8 +64,8 @@ type ToolCallDelta struct {
 	Text      string `json:"text"`
 }
 
-// ToolCallStarted says that a call went to its tool: it was accepted, and approved
-// where that was needed. One that an approval lets run once more starts again.
+// ToolCallStarted says that a call went to its tool: it was accepted, and approved if that
+// was needed. A call that an approval lets run once more starts again.
 type ToolCallStarted struct {
 	N         uint64 `json:"n"`
 	CallID    string `json:"call_id"`
@@ -74,7 +73,7 @@ type ToolCallStarted struct {
 	Arguments string `json:"arguments"`
 }
 
-// ToolCallFinished is what became of a call.
+// ToolCallFinished is the result of a call.
 type ToolCallFinished struct {
 	N           uint64 `json:"n"`
 	CallID      string `json:"call_id"`
@@ -85,8 +84,8 @@ type ToolCallFinished struct {
 	LatencyMS   int64  `json:"latency_ms"`
 }
 
-// Action is what was decided in a state: an event that took the run on, with what
-// the trace says of it.
+// Action is what was decided in a state: an event that moved the run, with its text in the
+// trace.
 type Action struct {
 	N     uint64       `json:"n"`
 	Step  int          `json:"step"`
@@ -95,8 +94,8 @@ type Action struct {
 	Data  string       `json:"data"`
 }
 
-// FinalAnswer is the answer of a run that ended well, the last output of a run in
-// task mode; in chat mode that of each turn. State is where the run is then.
+// FinalAnswer is the answer of a run that ended well, and its last output. In chat mode it
+// is the answer of a turn. State is the run's state after it.
 type FinalAnswer struct {
 	N         uint64       `json:"n"`
 	MessageID string       `json:"message_id,omitempty"`
@@ -104,7 +103,7 @@ type FinalAnswer struct {
 	Content   string       `json:"content"`
 }
 
-// Error is why a run ended otherwise, its last output.
+// Error says why a run failed or was cancelled. It is the last output.
 type Error struct {
 	N       uint64 `json:"n"`
 	Code    string `json:"code"`

@@ -10,9 +10,9 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Stream puts the outputs of one run together, from its log and from the live feed.
-// It hands each to a function, one at a time, and is safe for concurrent use: the
-// log and the feed are read by two goroutines.
+// Stream merges the outputs of one run from its log and from the live feed. It passes them
+// to a function, one at a time. It is safe for concurrent use: the log and the feed are read
+// by two goroutines.
 type Stream struct {
 	table *reducer.Table
 	fn    func(Output)
@@ -26,14 +26,14 @@ type Stream struct {
 	said    map[string]bool
 }
 
-// spoken is what was told of a message's text: so many bytes from its beginning, and
-// their hash. What does not go on from there makes it none.
+// spoken is how much of a message's text was passed on: the bytes from its beginning, and
+// their hash. A token that does not continue there voids it.
 type spoken struct {
 	next int
 	sum  hash.Hash64
 }
 
-// hear takes the next part.
+// hear adds the next part.
 func (s *spoken) hear(t LLMToken) {
 	switch {
 	case t.Offset == 0:
@@ -46,8 +46,8 @@ func (s *spoken) hear(t LLMToken) {
 	_, _ = io.WriteString(s.sum, t.Text)
 }
 
-// rest returns where what is missing of the whole text begins, false if nothing is, or
-// nothing was told, or something else.
+// rest returns where the missing part of the whole text begins. It is false if nothing is
+// missing, nothing was passed on, or other text was.
 func (s *spoken) rest(text string) (offset int, ok bool) {
 	if s == nil || s.sum == nil || s.next == 0 || s.next >= len(text) {
 		return 0, false
@@ -57,16 +57,15 @@ func (s *spoken) rest(text string) (offset int, ok bool) {
 	return s.next, whole.Sum64() == s.sum.Sum64()
 }
 
-// NewStream returns a stream that hands its outputs to fn, whose time is that of
-// whoever calls [Stream.Event] and [Stream.Chunk].
+// NewStream returns a stream that passes its outputs to fn. Calls of [Stream.Event] and
+// [Stream.Chunk] return after fn has.
 func NewStream(t *reducer.Table, fn func(Output)) *Stream {
 	return &Stream{table: t, fn: fn, current: map[string]*spoken{}, said: map[string]bool{}}
 }
 
-// Event tells the outputs of the run's next event, which was just folded into mem.
-// An event that was told before has none. The log and the feed come on ways of their
-// own, so a reply's last chunks may come after its event: what is missing of a text
-// that was being told is told before the event's outputs.
+// Event passes on the outputs of the run's next event, which was just folded into mem. An
+// event that came before has none. A reply's last chunks may arrive after its event, so the
+// missing end of a text that was begun comes before the event's outputs.
 func (s *Stream) Event(mem *reducer.Memory, e *events.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,8 +90,7 @@ func (s *Stream) Event(mem *reducer.Memory, e *events.Event) {
 	}
 }
 
-// reply closes every message that was being said: what comes of it from now on is
-// late.
+// reply closes every message that was begun: its chunks come too late from now on.
 func (s *Stream) reply() {
 	for id := range s.current {
 		s.said[id] = true
@@ -100,7 +98,7 @@ func (s *Stream) reply() {
 	clear(s.current)
 }
 
-// messageOf is the message that an event has the whole of.
+// messageOf is the id of the message that the event has whole.
 func messageOf(p events.Payload) string {
 	if r := events.ReplyOf(p); r != nil {
 		return r.MessageID
@@ -120,7 +118,7 @@ func messageOf(p events.Payload) string {
 	return ""
 }
 
-// Chunk tells a chunk of the live feed, unless its message is complete.
+// Chunk passes on a chunk of the live feed, unless its message is complete.
 func (s *Stream) Chunk(data []byte) {
 	o := OfChunk(data)
 	var id string

@@ -86,7 +86,6 @@ func NewCodec(specs ...TypeSpec) (*Codec, error) {
 // DefaultCodec returns a codec for the built-in types.
 func DefaultCodec() *Codec { return &Codec{} }
 
-// schema returns the type's dataschema at its current version.
 func (c *Codec) schema(t Type) string {
 	if s := firstSchema[t]; s != "" && c.version(t) == 1 {
 		return s
@@ -114,9 +113,8 @@ func (c *Codec) lifts(t Type) []Upcaster {
 
 func (c *Codec) version(t Type) int { return len(c.lifts(t)) + 1 }
 
-// Encode writes the event's body. Equal events give equal bytes; a decoded
-// event gives the bytes it was decoded from, as long as they were written by
-// this package.
+// Encode returns the event's body. Equal events give equal bytes. A decoded event gives the
+// bytes it was decoded from, if this package wrote them.
 func (c *Codec) Encode(e *Event) ([]byte, error) {
 	if e.Data == nil {
 		return nil, errors.New("event has no data")
@@ -171,9 +169,9 @@ type envelope struct {
 	Data        codec.Raw `json:"data,omitempty"`
 }
 
-// Decode reads a body. Every attribute that CONTRACT names must be there and
-// well formed; the legality of the event in its run is the reducer's matter.
-// The event may keep parts of body, which must not be changed afterwards.
+// Decode reads a body. Every attribute that CONTRACT names must be there and well formed.
+// Package reducer checks whether the event is legal in its run. The event may keep parts of
+// body, which must not be changed afterwards.
 func (c *Codec) Decode(body []byte) (*Event, error) {
 	d := canonical(body)
 	if d == nil {
@@ -201,8 +199,8 @@ func (c *Codec) Decode(body []byte) (*Event, error) {
 	return e, nil
 }
 
-// canonical reads the attributes of a body that [Codec.Encode] may have written. It
-// returns nil for every other one, and what [decodeEnvelope] makes of it for this one.
+// canonical reads the attributes of a body in the form that [Codec.Encode] writes, with the
+// same result as [decodeEnvelope]. It returns nil for every other body.
 func canonical(body []byte) *decoder {
 	var in envelope
 	if !codec.Canonical(body, &in) || in.N == 0 || in.Step < 0 || in.Step > math.MaxInt32 || len(in.Data) == 0 || in.Data[0] != '{' {
@@ -225,8 +223,7 @@ func canonical(body []byte) *decoder {
 	return d
 }
 
-// decodeEnvelope reads the attributes of a body in whatever form it is, and says what
-// is wrong with it.
+// decodeEnvelope reads the attributes of a body in any form, and says what is wrong with it.
 func decodeEnvelope(body []byte) (*decoder, error) {
 	d := new(decoder)
 	if err := codec.Members(body, d.member); err != nil {
@@ -250,7 +247,6 @@ func (c *Codec) payload(t Type, data json.RawMessage) (Payload, error) {
 	return p, nil
 }
 
-// lift brings data to the current version of its type.
 func (c *Codec) lift(t Type, schema string, data json.RawMessage) (json.RawMessage, error) {
 	if schema == firstSchema[t] && c.version(t) == 1 {
 		return data, nil
@@ -281,7 +277,6 @@ func (c *Codec) lift(t Type, schema string, data json.RawMessage) (json.RawMessa
 	return data, nil
 }
 
-// compactObject checks that text is a JSON object and takes the white space out.
 func compactObject(text []byte) ([]byte, error) {
 	var b bytes.Buffer
 	if err := json.Compact(&b, text); err != nil {

@@ -8,8 +8,8 @@ import (
 // Type is the type of an event as it stands on the wire.
 type Type string
 
-// row is what this package knows of an event type. A new type needs one here, in the
-// file of its theme, and one in the file of the same name in package reducer.
+// row is all that this package knows of an event type. A new type needs a row in the file
+// of its theme, and one in the file of the same name in package reducer.
 type row struct {
 	typ   Type
 	fresh func() Payload
@@ -23,7 +23,6 @@ type row struct {
 	since     int
 }
 
-// define makes the row of a type whose payload is T.
 func define[T any, P interface {
 	*T
 	Payload
@@ -34,7 +33,6 @@ func define[T any, P interface {
 	}
 }
 
-// broughtBy notes the revision that brought the type.
 func (r row) broughtBy(revision int) row {
 	r.since = revision
 	return r

@@ -34,7 +34,7 @@ func (r *RefusedReply) summary() string {
 	return strings.Join(parts, ", ")
 }
 
-// summary is the calls by which the model asked for an edit, or the edit itself.
+// summary is the calls by which the model asked for an edit, or the edit.
 func (r *ContextReply) summary(edit string) string {
 	if r == nil {
 		return edit

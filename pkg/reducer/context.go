@@ -58,7 +58,7 @@ var contextRules = []rule{
 	},
 }
 
-// contextWays are the ways of an edit of the context, which wakes Planning alone.
+// contextWays are the ways of an edit of the context. It wakes Planning only.
 func contextWays(_ *Table, state events.State) []Edge {
 	if state == events.Planning {
 		return []Edge{plain(events.Planning), nobody}
@@ -75,7 +75,7 @@ func contextRoute(mem *Memory, p events.Payload) (events.State, string) {
 	return events.Nobody, events.DefaultPool
 }
 
-// contextOrigins lets the planner alone say what the model itself asked for.
+// contextOrigins lets only the planner publish what the model itself asked for.
 func contextOrigins(mem *Memory, p events.Payload) origin {
 	switch {
 	case events.ReplyOf(p) == nil:
@@ -391,7 +391,7 @@ func (mem *Memory) applyNextTurn() {
 	mem.noteEdit(nil, Edit{CallIDs: mem.addCallsToContext(next.CallIDs)})
 }
 
-// traceEdit is an edit, or the calls by which the model asked for it.
+// traceEdit is the calls by which the model asked for an edit, or the edit.
 func traceEdit(p events.Payload, edit string) string {
 	if r := events.ReplyOf(p); r != nil {
 		return traceCalls(r.Calls)

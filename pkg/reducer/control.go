@@ -70,7 +70,6 @@ func (mem *Memory) fail(o events.Outcome) {
 	mem.ReactContext = nil
 }
 
-// foldEnd is the fold of an end that is no failure.
 func foldEnd(mem *Memory, _ *events.Event) { mem.ReactContext = nil }
 
 // SafetyCap returns how often a run may change its state, and whether this one has done so
@@ -81,7 +80,6 @@ func (mem *Memory) SafetyCap() (changes int, over bool) {
 	return changes, mem.N > 0 && mem.Config.MaxSteps > 0 && mem.Control.SinceUser.Changes > changes
 }
 
-// raiseBudget replaces the limits that are given.
 func (mem *Memory) raiseBudget(by events.Budget) {
 	b := events.Budget{}
 	if mem.Budget != nil {
@@ -105,7 +103,7 @@ func (mem *Memory) raiseBudget(by events.Budget) {
 	mem.Budget = &b
 }
 
-// redrive is where the current state's work is driven once more.
+// redrive is the route by which the current state's work is delivered once more.
 func (mem *Memory) redrive() (events.State, string) {
 	switch mem.State {
 	case events.Acting:

@@ -30,8 +30,8 @@ func only(ways ...Edge) func(*Table, events.State) []Edge {
 	return func(*Table, events.State) []Edge { return ways }
 }
 
-// Edges returns every edge that a legal event can take in some run, sorted, for
-// permissions: what may be published on in any run is among them.
+// Edges returns every edge that a legal event can take in some run, sorted. Permissions are
+// granted on them.
 func Edges(t *Table) []Edge {
 	found := map[Edge]bool{}
 	for _, state := range t.states {
@@ -65,10 +65,10 @@ func Edges(t *Table) []Edge {
 	return edges
 }
 
-// CheckEdge reports an event that is legal on its subject in no run: one of another
-// run, one that the table does not have there, one whose `<from>` does not belong to
-// whoever may say such a thing, or an end that is not where ends are. It is what a
-// reader can hold an event to that does not fold its run; nil is no proof.
+// CheckEdge returns an error for an event that is legal on its subject in no run: one of
+// another run, one that the table does not have there, one whose `<from>` may not publish
+// it, or an end on a subject that does not lead to it. Readers that do not fold the run
+// use it. A nil error proves nothing.
 func CheckEdge(t *Table, s events.Subject, e *events.Event) error {
 	typ := e.Type()
 	to, ok := t.Next(e.From, typ)
@@ -100,19 +100,19 @@ func MayCome(t *Table, typ events.Type, in, from events.State) bool {
 	return t.allows(c.from, in, from)
 }
 
-// allows reports whether an origin has a `<from>` in a state.
+// allows reports whether the origin includes a `<from>` in a state.
 func (t *Table) allows(o origin, in, from events.State) bool {
 	return o&own != 0 && from == in || o&control != 0 && from == events.Control ||
 		o&planning != 0 && from == events.Planning || o&everyState != 0 && slices.Contains(t.states, from)
 }
 
-// origins are the `<from>` that an origin has in a state.
+// origins lists the `<from>` that the origin includes in a state.
 func (t *Table) origins(o origin, in events.State) []events.State {
 	all := append(t.States(), events.Control)
 	return slices.DeleteFunc(all, func(from events.State) bool { return !t.allows(o, in, from) })
 }
 
-// ways are the `<to>` and `<pool>` that an event has in a state, in any run.
+// ways are the `<to>` and `<pool>` that an event can have in a state.
 func (t *Table) ways(c cell, state events.State, typ events.Type) []Edge {
 	switch {
 	case c.rule.ways != nil:
@@ -139,7 +139,7 @@ func (t *Table) route(mem *Memory, c cell, p events.Payload) (to events.State, p
 	return c.to, events.DefaultPool
 }
 
-// redrives are the ways on which a state's work can be driven once more.
+// redrives are the ways on which a state's work can be delivered once more.
 func redrives(state events.State) []Edge {
 	switch state {
 	case events.Acting:
@@ -150,7 +150,7 @@ func redrives(state events.State) []Edge {
 	return []Edge{plain(state)}
 }
 
-// anyRedrive are the ways of a fork, which goes on wherever its parent stood.
+// anyRedrive are the ways of a fork, which continues in the state of its parent.
 func anyRedrive(t *Table, _ events.State) []Edge {
 	var ways []Edge
 	for _, state := range t.forks() {

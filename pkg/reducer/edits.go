@@ -32,7 +32,6 @@ func (mem *Memory) noteEdit(r *events.ContextReply, e Edit) {
 	mem.ReactContext.Edits = append(mem.ReactContext.Edits, e)
 }
 
-// changeEdits changes every edit, and drops those that show nothing then.
 func (r *ReactContext) changeEdits(change func(*Edit)) {
 	for i := range r.Edits {
 		change(&r.Edits[i])
@@ -63,8 +62,8 @@ func (mem *Memory) endEdits() {
 	}
 }
 
-// Loaded returns the calls that belong to the current loop's context, and how many
-// bytes all that takes which edits show.
+// Loaded returns the calls that belong to the current loop's context, and about how many
+// bytes the edits of the context show.
 func (mem *Memory) Loaded() (calls map[string]bool, bytes int) {
 	calls = map[string]bool{}
 	r := mem.ReactContext
@@ -90,9 +89,9 @@ func (mem *Memory) Loaded() (calls map[string]bool, bytes int) {
 	return calls, bytes
 }
 
-// Older returns the sizes in bytes of the messages before the window, the newest
-// first, each with the calls that belong to it: as many as fit into room. more says
-// that there are others. It costs what fits, however long the run is.
+// Older returns the sizes in bytes of the messages before the window, the last one first,
+// each with the calls that belong to it: as many as fit into room. more says that there are
+// others. The cost grows with what fits, not with the run.
 func (mem *Memory) Older(room int) (sizes []int, more bool) {
 	first, _ := mem.windowStart()
 	size := 0

@@ -20,13 +20,13 @@ type Origin struct {
 	Depth int `json:"depth"`
 }
 
-// ParentError says that a run's first event is a Forked, and that the parent's
-// memory is needed to fold it: see [Memory.Adopt].
+// ParentError says that the parent's memory is needed to fold a run's first event, a
+// Forked: see [Memory.Adopt].
 type ParentError struct {
 	// Run is the parent, At the last of its events that the fork begins with.
 	Run string
 	At  uint64
-	// Hash is what the fork takes for the hash of that event's body.
+	// Hash is the hash of that event's body, as the fork names it.
 	Hash string
 }
 
@@ -41,25 +41,24 @@ type base struct {
 	refused string
 }
 
-// Adopt gives a run that has no events yet the memory which its first event, a
-// Forked, goes on from: that of its parent after the event it names. The fold
-// takes the memory over, so nobody may use it afterwards. A run that has events
-// is left as it is.
+// Adopt gives a run without events the memory from which its first event, a Forked,
+// continues: that of its parent after the event it names. The fold takes the memory over,
+// so the caller may not use it afterwards. A run with events is left as it is.
 func (mem *Memory) Adopt(parent *Memory) {
 	if mem.N == 0 {
 		mem.base = &base{mem: parent}
 	}
 }
 
-// Disown makes the run's first event, a Forked, illegal for the reason: its
-// parent can be read, and cannot be one.
+// Disown makes the run's first event, a Forked, illegal for the reason. It is for a parent
+// that can be read and may not be forked.
 func (mem *Memory) Disown(reason string) {
 	if mem.N == 0 {
 		mem.base = &base{refused: reason}
 	}
 }
 
-// inherited is the memory that was adopted, nil if none was.
+// inherited is the memory that was adopted, or nil.
 func (mem *Memory) inherited() *Memory {
 	if mem.base == nil {
 		return nil
@@ -103,8 +102,8 @@ func (m *Machine) checkFork(mem *Memory, p *events.Forked) (events.State, error)
 	return parent.State, m.Forkable(parent, p.Hash)
 }
 
-// Forkable says why a run cannot be forked where it stands, nil if it can; hash
-// is what the fork takes for the hash of its last body.
+// Forkable returns an error that says why a run cannot be forked where it stands, or nil.
+// hash is the hash of the last body that the fork names.
 func (m *Machine) Forkable(parent *Memory, hash string) error {
 	c := &parent.Control
 	switch {
@@ -120,7 +119,6 @@ func (m *Machine) Forkable(parent *Memory, hash string) error {
 	return nil
 }
 
-// forkSteps are the parent's.
 func forkSteps(mem *Memory, _ events.Payload) int {
 	if parent := mem.inherited(); parent != nil {
 		return parent.Step
@@ -128,7 +126,7 @@ func forkSteps(mem *Memory, _ events.Payload) int {
 	return 0
 }
 
-// foldForked makes mem what the parent's was, as the fork's own.
+// foldForked makes the parent's memory that of the fork.
 func foldForked(mem *Memory, e *events.Event) {
 	run, n, parent := mem.RunID, mem.N, mem.base.mem
 	*mem = *parent
@@ -141,9 +139,9 @@ func foldForked(mem *Memory, e *events.Event) {
 	}
 }
 
-// begin makes a parent's memory that of its fork. Numbers of the parent's events
-// mean nothing in the fork: what the parent had under way begins again, at that
-// time, and so do the bounds of one turn and the time to decide on an approval.
+// begin makes a parent's memory that of its fork. Numbers of the parent's events mean
+// nothing in the fork. So what the parent had in flight begins again, at that time, and so
+// do the bounds of one turn and the time to decide on an approval.
 func (mem *Memory) begin(p *events.Forked, at time.Time) {
 	c := &mem.Control
 	depth := 1
@@ -168,7 +166,6 @@ func (mem *Memory) begin(p *events.Forked, at time.Time) {
 	}
 }
 
-// repin puts what the fork pins in the place of what the parent did.
 func (mem *Memory) repin(p *events.Forked) {
 	if p.Task != "" {
 		mem.retask(p.Task)
@@ -195,7 +192,6 @@ func (mem *Memory) repin(p *events.Forked) {
 	}
 }
 
-// retask replaces the task, which is the conversation's first message.
 func (mem *Memory) retask(task string) {
 	mem.Task = task
 	if len(mem.Messages) > 0 {

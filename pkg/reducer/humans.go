@@ -104,7 +104,7 @@ var humansRules = []rule{
 	},
 }
 
-// checkStarted refuses to ask what became of a call that was not begun.
+// checkStarted refuses to ask about the outcome of a call that was not started.
 func (mem *Memory) checkStarted(id string) error {
 	call, err := mem.openCall(id)
 	if err == nil && call.Started == 0 {
@@ -146,7 +146,7 @@ func foldApprovalRequired(mem *Memory, e *events.Event) {
 	switch {
 	case e.From != events.Planning: // about a call that was started
 	case mem.isQueuedPass(p.Calls):
-		mem.takeQueued(p.Calls[0])
+		mem.nextQueued(p.Calls[0])
 	default:
 		mem.acceptReply(e, &p.ToolCallReply)
 		if len(p.Calls) > 1 {
@@ -158,7 +158,7 @@ func foldApprovalRequired(mem *Memory, e *events.Event) {
 	mem.PendingApproval = &PendingApproval{Requests: p.Requests, Decisions: []events.Decision{}, Deadline: p.Deadline}
 }
 
-// decisionOf is what a human said about one call; nil for every other event.
+// decisionOf is a human's decision about one call; nil for every other event.
 func decisionOf(p events.Payload) *events.Decision {
 	switch p := p.(type) {
 	case *events.HumanDecision:
@@ -173,8 +173,8 @@ func decisionOf(p events.Payload) *events.Decision {
 	return nil
 }
 
-// checkDecision checks a decision, which has to be one of those allowed: what
-// is not understood must never count as an approval.
+// checkDecision checks a decision, which has to be one of those allowed: an unknown decision
+// must never count as an approval.
 func checkDecision(batch bool, allowed ...string) func(*Memory, *events.Event) error {
 	return func(mem *Memory, e *events.Event) error {
 		a, d := mem.PendingApproval, decisionOf(e.Data)
@@ -196,7 +196,7 @@ func checkDecision(batch bool, allowed ...string) func(*Memory, *events.Event) e
 	}
 }
 
-// checkDecided checks the end of a batch's decisions.
+// checkDecided checks that the decisions on a batch are complete and lead here.
 func (mem *Memory) checkDecided(accepted bool) error {
 	a := mem.PendingApproval
 	if a == nil || !mem.Control.Batch || len(a.Decisions) < len(a.Requests) {
@@ -220,7 +220,6 @@ func (mem *Memory) batchAccepted() bool {
 	return rejected < len(mem.Control.Calls)
 }
 
-// currentCallRoute sends a single call to its pool.
 func currentCallRoute(mem *Memory, _ events.Payload) (events.State, string) {
 	return events.Acting, mem.Control.Calls[0].Pool
 }
@@ -240,7 +239,6 @@ func (mem *Memory) restart() {
 	}
 }
 
-// modify replaces a call's arguments by a human's.
 func (mem *Memory) modify(id, arguments string) {
 	call := mem.Call(id)
 	if call == nil {

@@ -83,7 +83,6 @@ func (t *Table) identity(revision int) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// identify works out the table's hash, and those of its predecessors.
 func (t *Table) identify() {
 	t.revisions = make(map[string]int, t.revision)
 	for r := t.revision; r > 0; r-- {
@@ -104,11 +103,10 @@ func (t *Table) Hash() string { return t.hash }
 // nothing that came later, and neither does a [Machine] with that table.
 func (t *Table) At(revision int) (*Table, error) { return newTable(t.spec.at(revision), revision) }
 
-// knows reports whether the table can read a run that pins the hash. A run that pins
-// none is taken for one's own.
+// knows reports whether the table can read a run that pins the hash. A run that pins none
+// counts as one of this table.
 func (t *Table) knows(hash string) bool { return hash == "" || t.revisions[hash] > 0 }
 
-// revisionOf is the revision that a run pins.
 func (t *Table) revisionOf(mem *Memory) int {
 	if r := t.revisions[mem.Control.TableHash]; r > 0 {
 		return r
@@ -125,8 +123,8 @@ func (r *rule) needs(mem *Memory, e *events.Event) int {
 	return need
 }
 
-// checkRevision refuses an event that builds of the run's own revision cannot read:
-// they and this one must agree about what is legal in it.
+// checkRevision refuses an event that builds of the run's own revision cannot read. All
+// builds must agree about what is legal in the run.
 func (t *Table) checkRevision(mem *Memory, r *rule, e *events.Event) error {
 	if need := r.needs(mem, e); need > min(max(t.revisionOf(mem), anyoneReads), t.revision) {
 		return fmt.Errorf("is of revision %d, and its run of revision %d", need, t.revisionOf(mem))
@@ -134,8 +132,8 @@ func (t *Table) checkRevision(mem *Memory, r *rule, e *events.Event) error {
 	return nil
 }
 
-// RevisionError says that an event was not drafted since builds of the run's own
-// revision, which may be at work beside this one, could not read it.
+// RevisionError says that an event was not drafted, because builds of the run's own
+// revision may be at work beside this one and could not read it.
 type RevisionError struct {
 	Event events.Type
 	// Needs is the revision that brought the event in this form, Run that of the run.
@@ -158,10 +156,10 @@ func (t *Table) checkWrites(mem *Memory, r *rule, e *events.Event) error {
 	return nil
 }
 
-// TableError says that what a run holds only another program can read: its Start pins a
-// transition table or a revision of Moorebus that this one does not have, or a later
-// event is of a version that it does not know. The run is left alone, so that a program
-// that knows it can go on.
+// TableError says that only another program can read a run: its Start pins a transition
+// table or a revision of Moorebus that this one does not have, or a later event has a
+// version that it does not know. The run is left alone, so that a program that knows it
+// can continue it.
 type TableError struct {
 	Run string
 	// Table is the hash that the run pins, Own that of the machine's table.

@@ -12,14 +12,12 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// Fold changes memory by one event that was found legal. It must depend on
-// nothing but its arguments, and change nothing but [Memory.Custom] and
-// [Memory.Note]'s part of the conversation. One that panics poisons the run at
-// that event.
+// Fold changes memory by one legal event. It must depend on its arguments only, and
+// change only [Memory.Custom] and, by [Memory.Note], the conversation. A fold that panics
+// poisons the run at that event.
 type Fold func(mem *Memory, e *events.Event)
 
-// MachineOptions are an application's extensions; the zero value is Moorebus as
-// it comes.
+// MachineOptions are an application's extensions. The zero value has none.
 type MachineOptions struct {
 	// Table is the transition table; nil for [DefaultTable].
 	Table *Table
@@ -57,15 +55,13 @@ func (m *Machine) Table() *Table { return m.table }
 // Codec returns the machine's codec.
 func (m *Machine) Codec() *events.Codec { return m.codec }
 
-// memoryVersion is the version of [Memory]'s shape, and of what the fold makes of
-// the same events. Raise it with either, so that no snapshot of an older one is
-// taken for the fold.
+// memoryVersion is the version of [Memory]'s shape and of the built-in fold. Raise it when
+// either changes, so that snapshots of older builds are not used.
 const memoryVersion = 2
 
-// FoldName names what the machine makes of events, the same for machines that make
-// the same of them: the version of the memory and the hash of the table. It is
-// empty for a machine with folds or a codec of an application's own, of which
-// nothing is known here.
+// FoldName identifies the machine's fold by the version of the memory and the hash of the
+// table. Machines of one name fold equally. It is empty for a machine with an
+// application's own folds or codec.
 func (m *Machine) FoldName() string {
 	if m.own {
 		return ""
@@ -75,16 +71,14 @@ func (m *Machine) FoldName() string {
 
 func foldName(table string) string { return strconv.Itoa(memoryVersion) + "/" + table }
 
-// AcceptsFold reports whether the machine makes of events what the fold of that name made of
-// them: the machine's own, and those of its table's earlier revisions, whose runs it
-// folds alike.
+// AcceptsFold reports whether the machine folds equally to the fold of that name: its own,
+// or that of an earlier revision of its table.
 func (m *Machine) AcceptsFold(name string) bool {
 	table, ok := strings.CutPrefix(name, foldName(""))
 	return ok && !m.own && m.table.revisions[table] > 0
 }
 
-// Initial returns the memory of a run before its first event, with room for what
-// every run has.
+// Initial returns the memory of a run before its first event.
 func (m *Machine) Initial(run string) *Memory {
 	return &Memory{
 		RunID: run, State: m.table.Initial(), TaskType: "default", ConfidenceScore: 1,
@@ -123,8 +117,7 @@ func (e *IllegalError) Error() string {
 	return fmt.Sprintf("event %d (%s) is not legal: %s", e.N, e.Type, e.Reason)
 }
 
-// SubjectError says that a record belongs to no run, since its subject is none of
-// the log's.
+// SubjectError says that a record belongs to no run, because its subject cannot be read.
 type SubjectError struct{ Err error }
 
 // Error names the subject.
@@ -133,13 +126,12 @@ func (e *SubjectError) Error() string { return "a record of no run: " + e.Err.Er
 // Unwrap returns the reason.
 func (e *SubjectError) Unwrap() error { return e.Err }
 
-// Apply folds the run's next record into mem. It returns the event, or an
-// *[IllegalError] for a record that cannot be read or is not legal here; such a
-// record is counted, and the run is poisoned from then on, see
-// [Control.Poison]. A record whose subject cannot be read is a *[SubjectError] and
-// changes nothing; nor does a fork's first event before its parent's memory was
-// adopted, which is a *[ParentError], and what only another program can read, which
-// is a *[TableError].
+// Apply folds the run's next record into mem and returns the event. The error is an
+// *[IllegalError] for a record that cannot be decoded or is not legal here: it is counted,
+// and the run is poisoned from then on, see [Control.Poison]. Three errors leave mem as it
+// is: a *[SubjectError] for a subject that cannot be read, a *[ParentError] for a fork's
+// first event before [Memory.Adopt], and a *[TableError] for what only another program can
+// read.
 func (m *Machine) Apply(mem *Memory, subject string, body []byte) (*events.Event, error) {
 	s, err := events.ParseSubject(subject)
 	if err != nil {
@@ -170,10 +162,10 @@ func (m *Machine) ApplyEvent(mem *Memory, s events.Subject, e *events.Event, has
 	return nil
 }
 
-// fromAgents reports whether the subject is that of the actor of agents.
+// fromAgents reports whether the subject is that of the actor that serves agents.
 func fromAgents(s events.Subject) bool { return s.Pool == events.AgentsPool && s.To == events.Nobody }
 
-// typeOf returns the type of a body that is no event, as far as it has one.
+// typeOf returns the type in a body that cannot be decoded, empty if there is none.
 func typeOf(body []byte) events.Type {
 	var envelope struct {
 		Type string `json:"type"`
@@ -182,10 +174,10 @@ func typeOf(body []byte) events.Type {
 	return events.Type(cut(envelope.Type, traceTextLimit))
 }
 
-// check says whether e is a legal next event of the run: its place, its chain,
-// the edge, the subject that it came on, and its data. It returns what the event does
-// in the run's state. The data of a built-in type that is an [events.Custom] is that of
-// an [events.NewerVersionError], and is not judged.
+// check says whether e is a legal next event of the run: its place, its chain, the edge,
+// the subject that it came on, and its data. It returns what the event does in the run's
+// state. A built-in type with an [events.Custom] as data comes from an
+// [events.NewerVersionError]; its data is not checked.
 func (m *Machine) check(mem *Memory, s events.Subject, e *events.Event) (cell, error) {
 	c, typ := &mem.Control, e.Type()
 	switch {
@@ -252,11 +244,11 @@ func (m *Machine) check(mem *Memory, s events.Subject, e *events.Event) (cell, e
 // the run's table, or takes over another run with its table.
 func begins(typ events.Type) bool { return typ == events.TypeStart || typ == events.TypeForked }
 
-// checkForeign checks the first event of a run whose table is not this one, or cannot be
-// told. Where the event leads, and whether its data is legal, only a program with that
-// table can say, so neither is judged here: builds that did so poisoned runs of newer
-// ones. That a run begins out of its first state holds for every table. The error is a
-// *[TableError] for a Start that is legal so far.
+// checkForeign checks the first event of a run whose table is another one, or unknown. Only
+// a program with that table can say where the event leads and whether its data is legal,
+// so neither is checked here: builds that did so poisoned runs of newer builds. But a run
+// begins out of its first state in every table. The error is a *[TableError] for a Start
+// that is legal so far.
 func (m *Machine) checkForeign(mem *Memory, s events.Subject, e *events.Event) (cell, error) {
 	if s.From != mem.State {
 		return cell{}, fmt.Errorf("%s in state %s may not come from %s", e.Type(), mem.State, s.From)
@@ -267,13 +259,13 @@ func (m *Machine) checkForeign(mem *Memory, s events.Subject, e *events.Event) (
 	return cell{rule: ruleOf[e.Type()]}, nil
 }
 
-// checkUnread says what is wrong with a record that could not be decoded. One that has a
-// payload of a newer version is judged by its envelope, as builds that know the version
-// do: they poison the run if it is illegal. If it is legal, the run is theirs alone, which
-// a *[TableError] says.
+// checkUnread says what is wrong with a record that could not be decoded. The envelope of a
+// payload of a newer version is checked as builds that know the version check it: if it
+// is illegal, the run is poisoned. If it is legal, only those builds can read the run, and
+// the error is a *[TableError].
 //
 // Builds of revisions before [tellsVersions] poisoned every run that held such a record,
-// and some of those runs have ended since, so readers of their logs must do the same.
+// and some of those runs have ended. So readers of their logs must poison them too.
 func (m *Machine) checkUnread(mem *Memory, s events.Subject, err error) error {
 	var newer *events.NewerVersionError
 	if !errors.As(err, &newer) {
@@ -327,9 +319,8 @@ func (m *Machine) refuse(mem *Memory, typ events.Type, err error, hash string) e
 	return &IllegalError{N: mem.N, Type: typ, Reason: err.Error()}
 }
 
-// fold changes memory by a legal event: by its payload, which sees the state before
-// the event, and by the application's own fold. The error says why that failed, and the
-// run then stands where it was.
+// fold changes memory by a legal event: by its type's fold, which sees the state before the
+// event, and by the application's own fold. If that one fails, the run stands where it was.
 func (m *Machine) fold(mem *Memory, here cell, e *events.Event) error {
 	c, typ := &mem.Control, e.Type()
 	mem.N = e.N
@@ -364,9 +355,8 @@ func (m *Machine) fold(mem *Memory, here cell, e *events.Event) error {
 	return nil
 }
 
-// foldOwn runs an application's fold. Where the run stands is not its matter, and
-// one that panics must not take the process with it: every reader of the log would
-// go the same way, again and again.
+// foldOwn runs an application's fold, which may not move the run. A panic must not end the
+// process: every reader of the log would end in the same way, again and again.
 func foldOwn(fold Fold, mem *Memory, e *events.Event) (err error) {
 	run, state := mem.RunID, mem.State
 	defer func() {
@@ -418,11 +408,11 @@ type Stamp struct {
 	Time        time.Time
 }
 
-// Draft makes the run's next event out of a payload, with the subject that it
-// has to be appended on. origin is the state that the publisher owns, or
-// [events.Control]. The error is a *[TransitionError] where the table has no
-// row for it, a *[RevisionError] where the run's own revision does not know it, or
-// says what else makes it illegal; mem is not changed.
+// Draft makes the run's next event out of a payload, with the subject that it has to be
+// appended on. origin is the state that the publisher owns, or [events.Control]. The error
+// is a *[TransitionError] if the table has no row for the event, a *[RevisionError] if the
+// run's own revision does not know it, and otherwise says what makes it illegal. mem is
+// not changed.
 func (m *Machine) Draft(mem *Memory, run events.Run, origin events.State, p events.Payload, stamp Stamp) (events.Subject, *events.Event, error) {
 	// An event that leads nowhere is refused by the check.
 	next, _ := m.next(mem, events.TypeOf(p))

@@ -9,9 +9,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// Memory is everything that is known of a run: what SPEC section 3 names, and
-// under Control what the runtime needs to find its place. It is a projection of
-// the log and can be deleted and rebuilt at any time.
+// Memory is everything that is known of a run: what SPEC section 3 names, and under Control
+// what the runtime needs. It is a projection of the log and can be rebuilt at any time.
 type Memory struct {
 	RunID        string       `json:"run_id"`
 	State        events.State `json:"state"`
@@ -395,13 +394,12 @@ func (m *Memory) Clone() *Memory {
 	return c
 }
 
-// Note tells the model something: it stands in the conversation as a message of
-// the user from then on. It is for an application's folds.
+// Note adds a text to the conversation as a message of the user, so that the model is told.
+// It is for an application's folds.
 func (m *Memory) Note(text string) { m.addTurn(Turn{Kind: turnNote, Content: text}) }
 
-// Keep puts a value under a key of [Memory.Custom], in the place of what was
-// there. It is for an application's folds, and panics on a value that is no JSON,
-// which poisons the run.
+// Keep stores a value under a key of [Memory.Custom] and replaces what was there. It is for
+// an application's folds. It panics on a value that has no JSON, which poisons the run.
 func (m *Memory) Keep(key string, value any) {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -413,9 +411,8 @@ func (m *Memory) Keep(key string, value any) {
 	m.Custom[key] = data
 }
 
-// Kept reads what [Memory.Keep] put under a key into value, a pointer. It leaves
-// value as it is and returns false where there is nothing, or something that does
-// not fit.
+// Kept decodes what [Memory.Keep] put under a key into value, a pointer. If there is nothing
+// or it does not fit, Kept returns false and leaves value as it is.
 func (m *Memory) Kept(key string, value any) bool {
 	data, ok := m.Custom[key]
 	return ok && json.Unmarshal(data, value) == nil

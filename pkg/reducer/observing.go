@@ -174,7 +174,6 @@ func (mem *Memory) moveStorage(agent string) {
 
 func isPaged(t Turn) bool { return t.Kind == turnPaged }
 
-// tagsText names a set of tags.
 func tagsText(tags []string) string { return strings.Join(tags, ", ") }
 
 // pagedNote is what the model is told of a paging: the tags of some of the entries

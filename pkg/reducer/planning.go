@@ -175,15 +175,15 @@ func (mem *Memory) isQueuedPass(calls []events.Call) bool {
 func foldToolCall(mem *Memory, e *events.Event) {
 	p := e.Data.(*events.LLMToolCall)
 	if mem.isQueuedPass(p.Calls) {
-		mem.takeQueued(p.Calls[0])
+		mem.nextQueued(p.Calls[0])
 		return
 	}
 	mem.acceptReply(e, &p.ToolCallReply)
 	mem.setCurrent(p.Calls[0])
 }
 
-// takeQueued makes the next call of an earlier reply the current one.
-func (mem *Memory) takeQueued(call events.Call) {
+// nextQueued makes the next call of an earlier reply the current one.
+func (mem *Memory) nextQueued(call events.Call) {
 	mem.Control.Queued = mem.Control.Queued[1:]
 	mem.Control.QueuedPass = true
 	mem.setCurrent(call)
@@ -195,7 +195,7 @@ func foldParallelCalls(mem *Memory, e *events.Event) {
 	mem.setBatch(e, p.Calls)
 }
 
-// acceptReply takes a reply with accepted calls into the conversation.
+// acceptReply adds a reply with accepted calls to the conversation.
 func (mem *Memory) acceptReply(e *events.Event, p *events.ToolCallReply) {
 	mem.pass(p.Usage)
 	c := &mem.Control
@@ -214,7 +214,7 @@ func (mem *Memory) acceptReply(e *events.Event, p *events.ToolCallReply) {
 	mem.keepReasoning(p.Reasoning)
 }
 
-// refusal is the result of a call that was refused, nil for one that was not.
+// refusal is the result of a call that was refused, nil for any other call.
 func refusal(refused []events.Refusal, id string) *CallResult {
 	for _, r := range refused {
 		if r.ID == id {
@@ -241,7 +241,6 @@ func (mem *Memory) record(e *events.Event, call *events.Call, result *CallResult
 	}
 }
 
-// callState is a call at its beginning, with what its tool was pinned as.
 func (mem *Memory) callState(call events.Call) CallState {
 	tool := mem.Tools[call.Name]
 	if tool.Pool == "" {
@@ -367,7 +366,6 @@ func foldAttemptFailed(mem *Memory, e *events.Event) {
 	}
 }
 
-// count adds a failure.
 func (a *Attempt) count(p *events.LLMAttemptFailed) {
 	switch {
 	case p.Kind == events.KindHandler:
@@ -437,7 +435,6 @@ func (mem *Memory) keepInterrupted(e *events.Event, p *events.LLMAttemptFailed) 
 	}
 }
 
-// messageAt is the place of the last message of that id, -1 if there is none.
 func (mem *Memory) messageAt(id string) int {
 	for i := range slices.Backward(mem.Messages) {
 		if mem.Messages[i].ID == id {
@@ -447,7 +444,7 @@ func (mem *Memory) messageAt(id string) int {
 	return -1
 }
 
-// turnBefore is the place before the turns of the last messages, as many as given.
+// turnBefore is the place in Turns before the turns of that many last messages.
 func (mem *Memory) turnBefore(messages int) int {
 	turns := mem.Control.Turns
 	for i := len(turns); i > 0 && messages > 0; i-- {

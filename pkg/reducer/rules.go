@@ -24,9 +24,9 @@ const (
 	everyState
 )
 
-// rule is what the reducer knows of an event type: where it may happen, who may
-// publish it, where it goes, when it is legal and what it does to memory. A new type
-// needs one here, in the file of its theme, and a row in the file of the same name in
+// rule is a row: all that the reducer knows of an event type. It says where the event may
+// happen, who may publish it, where it goes, when it is legal and what it does to memory. A
+// new type needs a row in the file of its theme, and one in the file of the same name in
 // package events. TestEveryTypeIsComplete names the columns that are missing.
 type rule struct {
 	typ events.Type
@@ -89,8 +89,8 @@ var customRule = rule{
 	from: own, check: always, fold: nothing, trace: traced(func(p *events.Custom) string { return string(p.Data) }),
 }
 
-// ruleFor returns the rule of a type, that of applications' types for one that is not
-// built in.
+// ruleFor returns the rule of a built-in type, and for any other type that of applications'
+// types.
 func ruleFor(typ events.Type) *rule {
 	if r := ruleOf[typ]; r != nil {
 		return r
@@ -98,16 +98,13 @@ func ruleFor(typ events.Type) *rule {
 	return &customRule
 }
 
-// always is the check of a type whose every payload is legal.
 func always(*Memory, *events.Event) error { return nil }
 
-// nothing is the fold of a type that only moves the run.
 func nothing(*Memory, *events.Event) {}
 
-// oneStep is the steps of a type that is always a reply of its own.
 func oneStep(*Memory, events.Payload) int { return 1 }
 
-// stepsOf is how many planning calls an event accounts for.
+// stepsOf is how many planning calls the event counts as.
 func (r *rule) stepsOf(mem *Memory, p events.Payload) int {
 	if r.steps == nil {
 		return 0
@@ -124,12 +121,11 @@ func (mem *Memory) workers() origin {
 	return own
 }
 
-// traced is the trace text of payloads of one type, cut.
+// traced makes the trace text of one type from its payload, shortened.
 func traced[P events.Payload](text func(P) string) func(events.Payload) string {
 	return func(p events.Payload) string { return cut(text(p.(P)), traceTextLimit) }
 }
 
-// says is the trace text of a type that says the same every time.
 func says(text string) func(events.Payload) string {
 	return func(events.Payload) string { return text }
 }

@@ -81,7 +81,6 @@ func schemaText(schema json.RawMessage) string {
 	return b.String()
 }
 
-// openContext starts a new loop's context.
 func (mem *Memory) openContext(e *events.Event) {
 	mem.forgetInternal(nil)
 	mem.ReactContext = &ReactContext{

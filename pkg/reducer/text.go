@@ -9,8 +9,8 @@ const CodeMalformedReply = "malformed_reply"
 // CodeTooLarge is the code of a reply that does not fit into the log.
 const CodeTooLarge = "too_large"
 
-// unread reports whether a reply of the text protocol could not be taken for what
-// it says: it could not be read, or only its beginning is there.
+// unread reports whether a reply of the text protocol could not be decoded, or whether only
+// its beginning is there.
 func unread(p *events.RefusedReply) bool {
 	return len(p.Results) == 1 && (p.Results[0].Code == CodeMalformedReply || p.Results[0].Code == CodeTooLarge)
 }
@@ -34,7 +34,7 @@ func (mem *Memory) passText() {
 	mem.beginText()
 }
 
-// enterText takes the state that a thought ends in. It may be one that nobody knows.
+// enterText sets the state that a thought ends in. It may be an unknown one.
 func (mem *Memory) enterText(next string) {
 	if mem.SpeaksText() && next != "" {
 		mem.Control.TextState = next
@@ -60,8 +60,8 @@ func (mem *Memory) foldInvalidReply(e *events.Event, p *events.RefusedReply) {
 	}
 }
 
-// LastRefusal returns what the model was told of its last reply that could not be
-// used, empty if there is none.
+// LastRefusal returns what the model was told about its last reply that could not be used;
+// empty if there is none.
 func LastRefusal(mem *Memory) string {
 	turns := mem.Control.Turns
 	for i := len(turns) - 1; i >= 0; i-- {

@@ -70,7 +70,7 @@ const (
 	CodeStalled           = "stalled"
 )
 
-// outcomeOf is how a call went that the event answers; nil where it ends a batch.
+// outcomeOf is the outcome of the call that the event answers; nil if it ends a batch.
 func outcomeOf(p events.Payload) *events.ToolOutcome {
 	switch p := p.(type) {
 	case *events.ToolSuccess:
@@ -83,7 +83,7 @@ func outcomeOf(p events.Payload) *events.ToolOutcome {
 	return nil
 }
 
-// noActorFromControl lets the gateway say that nobody serves a call's pool.
+// noActorFromControl lets the gateway publish that nobody serves a call's pool.
 func noActorFromControl(_ *Memory, p events.Payload) origin {
 	if o := outcomeOf(p); o != nil && o.Code == CodeNoActor && (!o.Success || events.TypeOf(p) == events.TypeToolFailure) {
 		return own | control
@@ -115,9 +115,9 @@ func checkOutcome(mem *Memory, e *events.Event) error {
 	return nil
 }
 
-// AbandonedBatch is the event that ends a batch whose results are all in, but of
-// whose pools none has an actor left that could end it. It says nothing of the
-// results: some of them may be successes.
+// AbandonedBatch returns the event that ends a batch with all its results when none of its
+// pools has an actor that could end it. It says nothing about the results: some of them
+// may be successes.
 func AbandonedBatch() *events.ToolFailure {
 	return &events.ToolFailure{Outcome: &events.ToolOutcome{Code: CodeNoActor}}
 }
@@ -241,14 +241,14 @@ func (mem *Memory) singlePool() (string, bool) {
 	return calls[0].Pool, true
 }
 
-// foldOutcome takes the answer of a single call; the results of a batch are there.
+// foldOutcome folds the answer of a single call; the results of a batch were folded before.
 func foldOutcome(mem *Memory, e *events.Event) {
 	if o := outcomeOf(e.Data); o != nil && !mem.Control.Batch {
 		mem.answer(o, false)
 	}
 }
 
-// answer gives an open call of the reply, which may be one of a batch, its result.
+// answer sets the result of an open call.
 func (mem *Memory) answer(o *events.ToolOutcome, batch bool) {
 	call, _ := mem.openCall(o.CallID)
 	call.Answered = true
@@ -289,19 +289,18 @@ func (mem *Memory) addCalledUsage(u *events.Usage) {
 	mem.addUsage(used)
 }
 
-// Delegated reports whether the call is answered by a run of its own. Once that
-// run is in the log, a ToolCallStarted says so and no delivery is responsible for
-// the call any more: the other run's end brings the answer.
+// Delegated reports whether a sub-run answers the call. Once that run is in the log, a
+// ToolCallStarted says so and no delivery is responsible for the call any more: the end of
+// the sub-run brings the answer.
 func (c *CallState) Delegated() bool { return c.Pool == events.AgentsPool }
 
-// Waits reports whether the call was handed to a run of its own and has no answer
-// yet.
+// Waits reports whether a sub-run was started for the call and has not answered yet.
 func (c *CallState) Waits() bool {
 	return c.Delegated() && !c.Answered && c.Started > 0 && c.Started >= c.Wake
 }
 
-// Delegated returns the ids of the calls that runs of their own are to answer and
-// have not.
+// Delegated returns the ids of the calls that wait for a sub-run's answer, whether it was
+// started or not.
 func (mem *Memory) Delegated() []string {
 	var ids []string
 	for i := range mem.Control.Calls {

@@ -27,13 +27,12 @@ type ViewMessage struct {
 // summaryIntro stands before a summary in what the model sees.
 const summaryIntro = "Summary of the tool calls so far: "
 
-// View returns what the model is sent: the system prompt if there is one, then
-// the conversation in order. Every call in it is followed by its result, a
-// call without a result is left out, and the context window counts messages
-// without ever parting a call from its result. What the run answers, the last
-// message of the user's, is always shown: where the window would begin behind it,
-// it takes the place of the window's oldest message, and stands beside the only one
-// of a window of one. It costs what it shows, however long the run is.
+// View returns what the model is sent: the system prompt if there is one, then the
+// conversation in order. Every call is followed by its result, and a call without a result
+// is left out. The context window counts messages and never parts a call from its result.
+// The user's last message is always shown: if the window would begin after it, it replaces
+// the window's oldest message, or stands beside the only one of a window of one. The cost
+// grows with what is shown, not with the run.
 //
 // The messages are appended to view, whose room is used; it may be nil.
 func View(view []ViewMessage, mem *Memory) []ViewMessage {
@@ -114,7 +113,7 @@ func (mem *Memory) asked() int {
 	return lastAsked(c.Turns) // an application's fold changed the turns
 }
 
-// lastAsked looks for the user's last message, 0 if there is none.
+// lastAsked is the place of the user's last message, 0 if there is none.
 func lastAsked(turns []Turn) int {
 	for i := range slices.Backward(turns) {
 		if turns[i].Kind == turnUser {
