@@ -47,7 +47,7 @@ type opened struct {
 	namespace, only string
 }
 
-// run returns where a run lies.
+// run returns a run's place in the log.
 func (l *opened) run(id string) events.Run {
 	return events.NewRun(l.namespace, id, l.log.Shards())
 }

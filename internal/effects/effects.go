@@ -112,7 +112,7 @@ func heldWhilePaused(mem *reducer.Memory, e Effect) Effect {
 	return e
 }
 
-// withFailures adds what the log says of earlier attempts.
+// withFailures adds the earlier failures that the log holds.
 func withFailures(mem *reducer.Memory, e Effect) Effect {
 	for i := range mem.Control.Attempts {
 		if a := &mem.Control.Attempts[i]; a.Key == e.Key {
@@ -131,7 +131,7 @@ func withFailures(mem *reducer.Memory, e Effect) Effect {
 	return e
 }
 
-// toolWork wants every call of the reply that has no result run.
+// toolWork is the work on the reply's calls that have no result.
 func toolWork(mem *reducer.Memory) []Effect {
 	var effects []Effect
 	for i := range mem.Control.Calls {

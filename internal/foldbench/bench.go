@@ -164,7 +164,7 @@ func readBases(ctx context.Context, log journal.Log, machine *reducer.Machine, r
 	return kept, nil
 }
 
-// load reads the log, and keeps what may be kept by run.
+// load reads the log, and keeps as many runs as may be kept.
 func load(ctx context.Context, log journal.Log, o Options) ([]benchRun, Measure, error) {
 	m := Measure{What: ReadLog, Cores: 1}
 	began := time.Now()
@@ -299,7 +299,6 @@ func foldAll(ctx context.Context, machine *reducer.Machine, runs []benchRun, wha
 	return m, nil
 }
 
-// foldBodies folds a run from its records. Poison is folded like anything else.
 func foldBodies(machine *reducer.Machine, mem *reducer.Memory, run *benchRun, m *Measure) {
 	for _, rec := range run.records {
 		_, _ = machine.Apply(mem, rec.Subject, rec.Body)
@@ -308,7 +307,6 @@ func foldBodies(machine *reducer.Machine, mem *reducer.Memory, run *benchRun, m 
 	}
 }
 
-// foldEvents folds a run from its events.
 func foldEvents(machine *reducer.Machine, mem *reducer.Memory, run *benchRun, m *Measure) {
 	for i := range run.decoded {
 		d := &run.decoded[i]

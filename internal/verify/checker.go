@@ -126,7 +126,6 @@ func (c *checker) outcome() Outcome {
 	return Ended
 }
 
-// finding is what is wrong with the run, nil if nothing is.
 func (c *checker) finding() *Finding {
 	if c.first == nil {
 		return nil
@@ -155,7 +154,7 @@ func (c *checker) next(ctx context.Context, rec journal.Record, s events.Subject
 	case c.parentGone:
 		return nil
 	case c.foreign:
-		c.link(rec, head)
+		c.checkChain(rec, head)
 		return nil
 	case c.mem == nil:
 		c.late(rec, e, chained)
@@ -196,7 +195,7 @@ func (c *checker) next(ctx context.Context, rec journal.Record, s events.Subject
 	c.compareKept(rec, e)
 	c.state = c.mem.State
 	if c.machine.Table().Terminal(c.state) {
-		c.end(rec, e)
+		c.compare(rec, e)
 		c.fold, c.mem, c.shadow, c.kept = nil, nil, nil, nil
 	}
 	return nil
@@ -213,7 +212,6 @@ func (c *checker) late(rec journal.Record, e *events.Event, chained bool) {
 	c.found(rec, t, fmt.Sprintf("the run ended in %s before it: nothing may follow", c.state))
 }
 
-// illegal takes a record that the fold refused; e is nil if it could not be read.
 func (c *checker) illegal(rec journal.Record, e *events.Event, err error) {
 	reason := err.Error()
 	var t events.Type
@@ -231,7 +229,7 @@ func (c *checker) illegal(rec journal.Record, e *events.Event, err error) {
 	c.found(rec, t, reason)
 }
 
-// legal takes an event that the fold accepted, and checks what the fold cannot.
+// legal checks what the fold cannot check of an event that it accepted.
 func (c *checker) legal(rec journal.Record, s events.Subject, e *events.Event, hash string) {
 	if c.first != nil && !c.broken {
 		c.afterPoison(e)
@@ -288,15 +286,7 @@ func (c *checker) afterPoison(e *events.Event) {
 	c.wentOn = c.wentOn || !c.handled
 }
 
-// end is called after the last event, and at the end of the log for runs that go
-// on.
-func (c *checker) end(rec journal.Record, e *events.Event) {
-	if c.first == nil {
-		c.compare(rec, e)
-	}
-}
-
-// compare holds the fold through the snapshot to the full one.
+// compare checks the fold through the snapshot against the full one.
 func (c *checker) compare(rec journal.Record, e *events.Event) {
 	if c.shadow == nil || c.first != nil {
 		return
@@ -304,15 +294,15 @@ func (c *checker) compare(rec journal.Record, e *events.Event) {
 	c.compareTo(c.shadow, rec, e, fmt.Sprintf("the fold through a snapshot at event %d gives another memory", c.shadowAt))
 }
 
-// keep takes the run's stored snapshot, to be held to the fold when that comes to
-// its record. One that no reader would use is left alone, as readers do.
+// keep takes the run's stored snapshot, which is compared when the fold comes to its
+// record. A snapshot that no reader would use is ignored.
 func (c *checker) keep(s journal.Snapshot) {
 	if mem, err := runlog.Restore(c.machine, c.run, s); err == nil {
 		c.kept, c.keptSeq, c.keptHead = mem, s.Seq, s.Head
 	}
 }
 
-// compareKept holds the stored snapshot to the fold if it stands on this record.
+// compareKept compares the stored snapshot with the fold if it stands on this record.
 func (c *checker) compareKept(rec journal.Record, e *events.Event) {
 	if c.kept != nil && rec.Seq == c.keptSeq && c.head == c.keptHead {
 		c.compareTo(c.kept, rec, e, fmt.Sprintf("the stored snapshot of event %d is another memory", c.n))
@@ -320,7 +310,7 @@ func (c *checker) compareKept(rec journal.Record, e *events.Event) {
 	}
 }
 
-// compareTo reports a memory that is not the fold: one that is written differently.
+// compareTo reports a memory whose JSON differs from that of the fold.
 func (c *checker) compareTo(other *reducer.Memory, rec journal.Record, e *events.Event, reason string) {
 	full, fullErr := json.Marshal(c.mem)
 	got, gotErr := json.Marshal(other)
@@ -336,4 +326,84 @@ func (c *checker) compareTo(other *reducer.Memory, rec journal.Record, e *events
 		t = e.Type()
 	}
 	c.found(rec, t, reason)
+}
+
+// checkChain checks a record of a run whose graph is not known against the one before it.
+// Its place and the chain of hashes can be read without knowing what it means.
+func (c *checker) checkChain(rec journal.Record, head string) {
+	if c.broken {
+		return
+	}
+	var envelope struct {
+		Type events.Type `json:"type"`
+		N    uint64      `json:"n"`
+		Prev string      `json:"prev"`
+	}
+	err := json.Unmarshal(rec.Body, &envelope)
+	switch {
+	case err != nil:
+		c.breaks(rec, "", "cannot be read: "+err.Error())
+	case envelope.N != c.n:
+		c.breaks(rec, envelope.Type, fmt.Sprintf("n is %d, the run's next is %d", envelope.N, c.n))
+	case envelope.Prev != head:
+		c.breaks(rec, envelope.Type, fmt.Sprintf("prev does not match the hash of event %d", c.n-1))
+	}
+}
+
+// breaks notes what is wrong with the chain in the place of what was said of the
+// run's graph.
+func (c *checker) breaks(rec journal.Record, t events.Type, reason string) {
+	c.broken, c.first = true, nil
+	c.found(rec, t, reason)
+}
+
+// checkStable returns what an event loses when it is written again; empty if
+// nothing. Our own bodies come out byte for byte. Others may be written
+// differently and have to say the same, except for payloads of older versions,
+// which are lifted.
+func checkStable(codec *events.Codec, e *events.Event, body []byte) string {
+	again, err := codec.Encode(e)
+	if err != nil {
+		return fmt.Sprintf("cannot be written again: %v", err)
+	}
+	if bytes.Equal(again, body) {
+		return ""
+	}
+	second, err := codec.Decode(again)
+	if err != nil {
+		return fmt.Sprintf("cannot be read after it was written again: %v", err)
+	}
+	if third, err := codec.Encode(second); err != nil || !bytes.Equal(third, again) {
+		return "is written differently each time"
+	}
+	if schema(body) != schema(again) {
+		return ""
+	}
+	if changes := jsondiff.Compare(withoutTime(body), withoutTime(again), 1); len(changes) > 0 {
+		return "is not the same when it is written again: " + changes[0].String()
+	}
+	return ""
+}
+
+func schema(body []byte) string {
+	var envelope struct {
+		DataSchema string `json:"dataschema"`
+	}
+	// The body was decoded before, so this cannot fail.
+	_ = json.Unmarshal(body, &envelope)
+	return envelope.DataSchema
+}
+
+// withoutTime removes the time, which others may write with fewer digits.
+func withoutTime(body []byte) []byte {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(body, &members); err != nil {
+		return body
+	}
+	delete(members, "time")
+	rest, err := json.Marshal(members)
+	if err != nil {
+		return body
+	}
+	return rest
 }

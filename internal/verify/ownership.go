@@ -39,7 +39,7 @@ func endsOf[T any](all []T) ends[T] {
 	return e
 }
 
-// note makes the fields those of a memory.
+// note copies the fields of a memory.
 func (f *fields) note(mem *reducer.Memory) {
 	f.step, f.mode, f.history, f.trace = mem.Step, mem.Mode, endsOf(mem.History), endsOf(mem.Trace)
 	f.current, f.hasCurrent = value(mem.CurrentToolCall)

@@ -58,7 +58,6 @@ func (r *Report) EventsPerSecond() float64 {
 	return float64(r.Events) / r.Elapsed.Seconds()
 }
 
-// add counts a run.
 func (r *Report) add(c *checker) {
 	r.Runs++
 	r.Events += c.n

@@ -165,7 +165,7 @@ func (v *verifier) one(ctx context.Context, run events.Run, part *Report) error 
 	if !read {
 		return fmt.Errorf("run %s in namespace %s: %w", run.ID, run.Namespace, journal.ErrNotFound)
 	}
-	c.end(last, nil)
+	c.compare(last, nil)
 	part.add(c)
 	return nil
 }
@@ -212,7 +212,7 @@ func (v *verifier) fold(ctx context.Context, input <-chan []logwalk.Routed, done
 	}
 	part := newReport(false)
 	for _, t := range runs {
-		t.end(t.last, nil)
+		t.compare(t.last, nil)
 		part.add(t.checker)
 	}
 	v.merge(part)
