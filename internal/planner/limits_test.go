@@ -267,6 +267,9 @@ func TestRateLimitStorm(t *testing.T) {
 		mem := r.AwaitEnd(id)
 		require.Equal(t, events.Done, mem.State, "%+v", mem.Error)
 		failures += refusedAsks(mem)
+		for _, entry := range mem.Trace {
+			require.NotContains(t, entry.Data, events.KindWorkerLost, "a run that waits for its provider loses no worker")
+		}
 	}
 	storm.mu.Lock()
 	defer storm.mu.Unlock()
