@@ -97,7 +97,7 @@ func (b *Builder) Sampling(s llm.Sampling) *Builder {
 }
 
 // ThinkingTokens lets the model think before it answers, for at most n tokens: at
-// least events.MinThinkingTokens, or 0 for not at all. Models that cannot do that
+// least 1024, or 0 for not at all. Models that cannot do that
 // ignore it.
 func (b *Builder) ThinkingTokens(n int) *Builder { b.def.LLM.ThinkingTokens = n; return b }
 

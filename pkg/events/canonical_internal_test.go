@@ -50,8 +50,8 @@ func testBody(t Type, data string) []byte { return fmt.Appendf(nil, testHead+tes
 // beside that what is unusual.
 func data(t testing.TB) map[Type][]string {
 	all := map[Type][]string{}
-	for typ := range rowOf {
-		p, n := New(typ), 0
+	for typ, row := range rowOf {
+		p, n := row.fresh(), 0
 		fillIn(t, reflect.ValueOf(p).Elem(), &n)
 		text, err := appendPayload(nil, p)
 		require.NoError(t, err, typ)
@@ -65,7 +65,7 @@ func data(t testing.TB) map[Type][]string {
 func TestWhatIsWrittenIsCanonical(t *testing.T) {
 	for typ, all := range data(t) {
 		require.NotNil(t, canonical(testBody(typ, all[0])), typ)
-		require.True(t, codec.Canonical([]byte(all[0]), New(typ)), "%s %s", typ, all[0])
+		require.True(t, codec.Canonical([]byte(all[0]), rowOf[typ].fresh()), "%s %s", typ, all[0])
 		for _, text := range all {
 			for _, text := range append(spoiled(text), text, `{}`, `{"other":1}`, `[]`, `{ }`, `{"a":1}}`, `{"call_id":1}`) {
 				sameEnvelope(t, testBody(typ, text))
@@ -93,7 +93,7 @@ func sameEnvelope(t testing.TB, body []byte) {
 
 // samePayload holds the reader of payloads to package json.
 func samePayload(t testing.TB, typ Type, data []byte) {
-	got, want := New(typ), New(typ)
+	got, want := rowOf[typ].fresh(), rowOf[typ].fresh()
 	err := unmarshalPayload(data, got)
 	var wantErr error
 	switch p := want.(type) {

@@ -1,7 +1,6 @@
 package reducer
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -107,10 +106,12 @@ func TestEveryEventIsDescribed(t *testing.T) {
 	data := fmt.Sprintf(`{"task":%[1]q,"content":%[1]q,"message":%[1]q,"summary":%[1]q,"observation":%[1]q,"reason":%[1]q,"value":%[1]q,"arguments":%[1]q,
 		"run":"r","at":3,"code":"c","kind":"k","call_id":"c1","decision":"modified","by":"Ann","tags":["home"],"agent":{"name":"writer"},"increment":4,
 		"calls":[{"id":"c1","name":"search","arguments":%[1]q}],"call_ids":["c1"],"results":[{"id":"c1","code":"c","observation":%[1]q}]}`, long)
+	const id, envelope = "01932c07-0000-7000-8000-000000000001", `{"specversion":"1.0","id":%[1]q,"type":%[2]q,"source":"test","subject":%[1]q,` +
+		`"time":"2026-01-02T03:04:05Z","datacontenttype":"application/json","dataschema":"moorebus/%[2]s/1","n":1,"from":"idle","to":"idle","step":0,"data":%[3]s}`
 	for _, typ := range events.Types() {
-		p := events.New(typ)
-		require.NoError(t, json.Unmarshal([]byte(data), p), typ)
-		text := ruleFor(typ).trace(p)
+		e, err := events.DefaultCodec().Decode(fmt.Appendf(nil, envelope, id, typ, data))
+		require.NoError(t, err, typ)
+		text := ruleFor(typ).trace(e.Data)
 		require.NotEmpty(t, strings.Trim(text, " :,"), typ)
 		require.LessOrEqual(t, utf8.RuneCountInString(text), traceTextLimit+1, typ)
 	}

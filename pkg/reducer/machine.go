@@ -89,16 +89,6 @@ func (m *Machine) Initial(run string) *Memory {
 	}
 }
 
-// Transition returns the function that takes a memory to the one after a
-// record. Unlike [Machine.Apply] it leaves its argument as it is.
-func (m *Machine) Transition(subject string, body []byte) func(*Memory) *Memory {
-	return func(mem *Memory) *Memory {
-		next := mem.Clone()
-		_, _ = m.Apply(next, subject, body) // an illegal record is in the memory too
-		return next
-	}
-}
-
 // IllegalError says why a stored record is not a legal event of its run.
 type IllegalError struct {
 	// N is the record's place in the run.

@@ -80,16 +80,23 @@ func TestCustomGraph(t *testing.T) {
 	require.ErrorContains(t, err, "NoteTaken", "an unknown type is named, never skipped")
 }
 
-func TestTransitionLeavesItsArgument(t *testing.T) {
+// The same record leads from equal memories to equal ones, and a copy shares nothing with
+// its original.
+func TestApplyIsAFunction(t *testing.T) {
 	s := in(t, events.Planning)
 	before := reducertest.Canonical(s.Mem)
 	subject, _, body, err := s.Draft(events.Planning, single("a", "alpha"))
 	require.NoError(t, err)
-	next := s.Machine.Transition(subject.String(), body)(s.Mem)
+	after := func(body []byte) *reducer.Memory {
+		mem := s.Mem.Clone()
+		_, _ = s.Machine.Apply(mem, subject.String(), body) // an illegal record is in the memory too
+		return mem
+	}
+	next := after(body)
 	require.Equal(t, events.Acting, next.State)
 	require.Equal(t, before, reducertest.Canonical(s.Mem))
-	require.Equal(t, reducertest.Canonical(next), reducertest.Canonical(s.Machine.Transition(subject.String(), body)(s.Mem)))
-	require.NotNil(t, s.Machine.Transition(subject.String(), nil)(s.Mem).Control.Poison)
+	require.Equal(t, reducertest.Canonical(next), reducertest.Canonical(after(body)))
+	require.NotNil(t, after(nil).Control.Poison)
 }
 
 func TestDraft(t *testing.T) {
