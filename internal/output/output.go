@@ -7,7 +7,8 @@
 // effort, may be missing, and are void when a reply begins anew. [Stream] merges both. It
 // passes none of a message's tokens on after the event that has the whole message.
 //
-// [Marshal] writes an output as one JSON object with its kind and its run.
+// [Marshal] writes an output as one JSON object with its kind and its run. [TableText] and its
+// like draw transition tables.
 package output
 
 import (

@@ -90,23 +90,6 @@ func rewind(b *testing.B, r *reducertest.Run, n int) *reducer.Memory {
 	return mem
 }
 
-// BenchmarkApply is a fold of a stored body: hash, decoding and fold.
-func BenchmarkApply(b *testing.B) {
-	r := longRun(b, 1000)
-	b.ReportAllocs()
-	i := 0
-	mem := r.Machine.Initial(r.ID.ID)
-	for b.Loop() {
-		if i == len(r.Records) {
-			i, mem = 0, r.Machine.Initial(r.ID.ID)
-		}
-		if _, err := r.Machine.Apply(mem, r.Records[i].Subject, r.Records[i].Body); err != nil {
-			b.Fatal(err)
-		}
-		i++
-	}
-}
-
 // BenchmarkApplyRun folds the bodies of runs of ten steps and an answer, from the
 // first event of each to the last; one operation is one event.
 func BenchmarkApplyRun(b *testing.B) {
@@ -252,21 +235,6 @@ func roomy(mem *reducer.Memory) *reducer.Memory {
 	mem.Trace, mem.History, mem.Messages = slices.Grow(mem.Trace, more), slices.Grow(mem.History, more), slices.Grow(mem.Messages, more)
 	c.Turns, c.CallOrder = slices.Grow(c.Turns, more), slices.Grow(c.CallOrder, more)
 	return mem
-}
-
-// BenchmarkConversationView makes what the model is sent, early and late.
-func BenchmarkConversationView(b *testing.B) {
-	for _, turns := range []int{20, 400} {
-		b.Run(fmt.Sprint("turn=", turns), func(b *testing.B) {
-			mem := asked(b, turns)
-			b.ReportAllocs()
-			for b.Loop() {
-				if len(reducer.View(nil, mem)) == 0 {
-					b.Fatal("the view is empty")
-				}
-			}
-		})
-	}
 }
 
 // asked is the memory of a conversation whose model is about to be asked.

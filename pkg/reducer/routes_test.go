@@ -14,75 +14,103 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// TestRoutes: the `<to>` and `<pool>` of every event, as CONTRACT section 1 has
-// them.
-func TestRoutes(t *testing.T) {
+// TestOriginsAndRoutes: who may publish each event, and the `<to>` and `<pool>` that it gets,
+// as CONTRACT section 1 has them.
+func TestOriginsAndRoutes(t *testing.T) {
+	noActor, forged, lost := nobody("a"), result("a", true, "forged"), failure("a", "nobody")
+	forged.Code, lost.Outcome.Code = reducer.CodeNoActor, reducer.CodeNoActor
 	stranger := single("a", "stranger")
+	self, control, planning := []events.State{"own"}, []events.State{events.Control}, []events.State{events.Planning}
+	both, planner := []events.State{"own", events.Control}, []events.State{"own", events.Planning}
 	for _, c := range []struct {
 		state   events.State
 		payload events.Payload
+		may     []events.State
 		want    string
 	}{
-		{events.Idle, reducertest.StartOf("x", events.ModeTask), "planning.default"},
-		{events.Planning, single("a", "alpha"), "acting.default"},
-		{events.Planning, single("a", "beta"), "acting.web"},
-		{events.Planning, stranger, "acting.default"},
-		{events.Planning, oneBatch(), "parallel_acting.web"},
-		{events.Planning, threeBatch(), "none.default"},
-		{events.Planning, finalAnswer("forty-two"), "done.default"},
-		{events.Planning, turnAnswer("hello"), "waiting_for_user.default"},
-		{events.Planning, user("m", "x"), "planning.default"},
-		{events.Planning, &events.LLMThought{}, "planning.default"},
-		{events.Planning, &events.MaxSteps{}, "error.default"},
-		{events.Planning, &events.LowConfidence{}, "reflecting.default"},
-		{events.Planning, &events.AnswerTooShort{}, "planning.default"},
-		{events.Planning, &events.ToolBlacklisted{}, "planning.default"},
-		{events.Planning, &events.ReplyInvalid{}, "planning.default"},
-		{events.Planning, heldOne(), "waiting_for_human.default"},
-		{events.Planning, held("a"), "waiting_for_human.default"},
-		{events.Planning, &events.LLMAttemptFailed{}, "none.default"},
-		{events.Planning, &events.ContextWindowExpanded{}, "planning.default"},
-		{events.Planning, &events.ToolCallsAddedToContext{}, "planning.default"},
-		{events.Planning, loaded("x", 1), "planning.default"},
-		{events.Planning, &events.ContextWindowExpanded{ContextReply: part(own("x", "load_messages", "more"))}, "none.default"},
-		{events.Planning, &events.WorkingMemoryAdded{}, "none.default"},
-		{events.Planning, &events.StorageSaved{}, "none.default"},
-		{events.Planning, &events.Paused{}, "none.default"},
-		{events.Planning, &events.BudgetRaised{}, "none.default"},
-		{events.Planning, &events.CancelledRun{}, "cancelled.default"},
-		{events.Planning, &events.BudgetExceeded{}, "error.default"},
-		{events.Planning, fatal(), "error.default"},
-		{events.Acting, success("a", "1"), "observing.default"},
-		{events.Acting, failure("a", "1"), "observing.default"},
-		{events.Acting, &events.ToolCallStarted{CallID: "a"}, "none.default"},
-		{events.Acting, user("m", "x"), "none.default"},
-		{events.Acting, &events.ContextWindowExpanded{}, "none.default"},
-		{events.ParallelActing, &events.ToolCallDispatched{CallID: "d"}, "parallel_acting.math"},
-		{events.ParallelActing, &events.ToolCallStarted{CallID: "a"}, "none.default"},
-		{events.ParallelActing, result("a", true, "1"), "none.default"},
-		{events.WaitingForHuman, &events.HumanApproved{Decision: decision("a", "approved")}, "acting.default"},
-		{events.WaitingForHuman, &events.HumanModified{Decision: decision("a", "modified")}, "acting.default"},
-		{events.WaitingForHuman, &events.HumanRejected{Decision: decision("a", "rejected")}, "observing.default"},
-		{events.WaitingForHuman, &events.ApprovalExpired{}, "observing.default"},
-		{events.WaitingForHuman, user("m", "x"), "none.default"},
-		{events.WaitingForUser, user("m", "x"), "planning.default"},
-		{events.WaitingForUser, &events.Closed{}, "done.default"},
-		{events.Observing, &events.Continue{}, "planning.default"},
-		{events.Observing, &events.NeedsReflection{}, "reflecting.default"},
-		{events.Observing, &events.NeedsPaging{}, "paging.default"},
-		{events.Reflecting, &events.ReflectDone{}, "planning.default"},
-		{events.Paging, &events.PageDone{}, "planning.default"},
-		// Resumed goes to the current state.
-		{events.Planning, &events.Resumed{}, "planning.default"},
-		{events.Acting, &events.Resumed{}, "acting.web"},
-		{events.ParallelActing, &events.Resumed{}, "planning.default"},
-		{events.WaitingForHuman, &events.Resumed{}, "waiting_for_human.default"},
-		{events.WaitingForUser, &events.Resumed{}, "waiting_for_user.default"},
-		{events.Observing, &events.Resumed{}, "observing.default"},
-		{events.Reflecting, &events.Resumed{}, "reflecting.default"},
-		{events.Paging, &events.Resumed{}, "paging.default"},
+		{events.Idle, reducertest.StartOf("x", events.ModeTask), self, "planning.default"},
+		{events.Planning, single("a", "alpha"), self, "acting.default"},
+		{events.Planning, single("a", "beta"), self, "acting.web"},
+		{events.Planning, stranger, self, "acting.default"},
+		{events.Planning, oneBatch(), self, "parallel_acting.web"},
+		{events.Planning, threeBatch(), self, "none.default"},
+		{events.Planning, finalAnswer("forty-two"), self, "done.default"},
+		{events.Planning, turnAnswer("hello"), self, "waiting_for_user.default"},
+		{events.Planning, user("m", "x"), control, "planning.default"},
+		{events.Planning, &events.LLMThought{}, self, "planning.default"},
+		{events.Planning, &events.MaxSteps{}, self, "error.default"},
+		{events.Planning, &events.LowConfidence{}, self, "reflecting.default"},
+		{events.Planning, &events.AnswerTooShort{}, self, "planning.default"},
+		{events.Planning, &events.ToolBlacklisted{}, self, "planning.default"},
+		{events.Planning, &events.ReplyInvalid{}, self, "planning.default"},
+		{events.Planning, heldOne(), self, "waiting_for_human.default"},
+		{events.Planning, held("a"), self, "waiting_for_human.default"},
+		{events.Planning, &events.LLMAttemptFailed{}, self, "none.default"},
+		{events.Planning, &events.ContextWindowExpanded{}, both, "planning.default"},
+		{events.Planning, &events.ToolCallsAddedToContext{}, both, "planning.default"},
+		{events.Planning, loaded("x", 1), self, "planning.default"},
+		{events.Planning, &events.ContextWindowExpanded{ContextReply: part(own("x", "load_messages", "more"))}, self, "none.default"},
+		{events.Planning, &events.WorkingMemoryAdded{}, self, "none.default"},
+		{events.Planning, &events.StorageSaved{}, self, "none.default"},
+		{events.Planning, &events.Paused{}, control, "none.default"},
+		{events.Planning, &events.BudgetRaised{}, control, "none.default"},
+		{events.Planning, &events.CancelledRun{}, control, "cancelled.default"},
+		{events.Planning, &events.BudgetExceeded{}, both, "error.default"},
+		{events.Planning, fatal(), both, "error.default"},
+		{events.Planning, &events.Resumed{}, control, "planning.default"},
+		{events.Planning, &events.LLMAttemptFailed{Kind: "handler"}, self, "none.default"},
+		{events.Acting, success("a", "1"), self, "observing.default"},
+		{events.Acting, failure("a", "1"), self, "observing.default"},
+		{events.Acting, &events.ToolCallStarted{CallID: "a"}, self, "none.default"},
+		{events.Acting, user("m", "x"), control, "none.default"},
+		{events.Acting, &events.ContextWindowExpanded{}, both, "none.default"},
+		{events.Acting, &events.Resumed{}, control, "acting.web"},
+		{events.Acting, lost, both, "observing.default"},
+		{events.Acting, &events.LLMAttemptFailed{Kind: "interrupted"}, self, "none.default"},
+		{events.Acting, &events.LLMAttemptFailed{Kind: "handler", Content: "x", MessageID: "m"}, self, "none.default"},
+		{events.Acting, interrupted("m", "x", ""), planning, "none.default"},
+		{events.Acting, &events.BudgetExceeded{}, both, "error.default"},
+		{events.Acting, &events.CancelledRun{}, control, "cancelled.default"},
+		{events.Acting, &events.WorkingMemoryAdded{}, self, "none.default"},
+		{events.Acting, &events.StorageLoaded{}, self, "none.default"},
+		{events.ParallelActing, &events.ToolCallDispatched{CallID: "d"}, planning, "parallel_acting.math"},
+		{events.ParallelActing, &events.ToolCallStarted{CallID: "a"}, self, "none.default"},
+		{events.ParallelActing, result("a", true, "1"), self, "none.default"},
+		{events.ParallelActing, &events.Resumed{}, control, "planning.default"},
+		{events.ParallelActing, result("a", false, "1"), self, "none.default"},
+		{events.ParallelActing, noActor, both, "none.default"},
+		{events.ParallelActing, forged, self, "none.default"},
+		{events.ParallelActing, &events.LLMAttemptFailed{Kind: "handler"}, planner, "none.default"},
+		{events.ParallelActing, fatal(), append(planner, events.Control), "error.default"},
+		{events.Observing, &events.Continue{}, self, "planning.default"},
+		{events.Observing, &events.NeedsReflection{}, self, "reflecting.default"},
+		{events.Observing, &events.NeedsPaging{}, self, "paging.default"},
+		{events.Observing, &events.Resumed{}, control, "observing.default"},
+		{events.Reflecting, &events.ReflectDone{}, self, "planning.default"},
+		{events.Reflecting, &events.Resumed{}, control, "reflecting.default"},
+		{events.Paging, &events.PageDone{}, self, "planning.default"},
+		{events.Paging, &events.Resumed{}, control, "paging.default"},
+		{events.WaitingForHuman, &events.HumanApproved{Decision: decision("a", "approved")}, self, "acting.default"},
+		{events.WaitingForHuman, &events.HumanModified{Decision: decision("a", "modified")}, self, "acting.default"},
+		{events.WaitingForHuman, &events.HumanRejected{Decision: decision("a", "rejected")}, self, "observing.default"},
+		{events.WaitingForHuman, &events.ApprovalExpired{}, self, "observing.default"},
+		{events.WaitingForHuman, user("m", "x"), control, "none.default"},
+		{events.WaitingForHuman, &events.Resumed{}, control, "waiting_for_human.default"},
+		{events.WaitingForUser, user("m", "x"), both, "planning.default"},
+		{events.WaitingForUser, &events.Closed{}, self, "done.default"},
+		{events.WaitingForUser, &events.Resumed{}, control, "waiting_for_user.default"},
+		{events.WaitingForUser, interrupted("m", "x", ""), planning, "none.default"},
 	} {
-		require.Equal(t, c.want, in(t, c.state).route(c.payload), "%s in %s", events.TypeOf(c.payload), c.state)
+		says := fmt.Sprintf("%s in %s", events.TypeOf(c.payload), c.state)
+		for _, from := range append([]events.State{events.Control, events.Nobody, "stranger"}, allStates...) {
+			_, _, _, err := in(t, c.state).Draft(from, c.payload)
+			if slices.Contains(c.may, from) || from == c.state && slices.Contains(c.may, "own") {
+				require.NoError(t, err, "%s from %s", says, from)
+			} else {
+				require.ErrorContains(t, err, "may not come from "+string(from), says)
+			}
+		}
+		require.Equal(t, c.want, in(t, c.state).route(c.payload), says)
 	}
 }
 
