@@ -8,6 +8,7 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/subagent"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -47,8 +48,8 @@ func heirs() []scriptEntry {
 // subagents is the role in one of the processes.
 func (p *process) subagents(instance string, store *runlog.Store) (*subagent.Subagents, error) {
 	return subagent.New(subagent.Config{
-		Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Directory: p.sim, Agents: p.sim, Timers: p.sim, Blobs: p.sim,
-		Tools: agentTools, Validator: validator, CheckApproval: policies.Check, Approval: policies, Concurrency: p.plan.Concurrency,
+		Base: worker.Base{Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Concurrency: p.plan.Concurrency}, Directory: p.sim, Agents: p.sim, Timers: p.sim, Blobs: p.sim,
+		Tools: agentTools, Validator: validator, CheckApproval: policies.Check, Approval: policies,
 	})
 }
 

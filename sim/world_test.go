@@ -21,6 +21,7 @@ import (
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/textprotocol"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -271,24 +272,24 @@ func (p *process) role(role, instance string, store *runlog.Store) runner {
 	switch role {
 	case rolePlanner:
 		made, err = planner.New(planner.Config{
-			Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Directory: p.sim,
+			Base: worker.Base{Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Concurrency: p.plan.Concurrency}, Directory: p.sim,
 			Providers: map[string]llm.Caller{"scripted": llm.CallerFunc(p.model)}, Text: textprotocol.Wrap,
-			Validator: validator, Approval: policies, Concurrency: p.plan.Concurrency,
+			Validator: validator, Approval: policies,
 		})
 	case roleActor:
 		made, err = actor.New(actor.Config{
-			Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Directory: p.sim, Blobs: p.sim, Storage: p.sim,
-			Tools: p.tools(), Pools: p.plan.Pools, Peers: p.sim, Approval: policies, Concurrency: p.plan.Concurrency,
+			Base: worker.Base{Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Concurrency: p.plan.Concurrency}, Directory: p.sim, Blobs: p.sim, Storage: p.sim,
+			Tools: p.tools(), Pools: p.plan.Pools, Peers: p.sim, Approval: policies,
 		})
 	case roleObserver:
 		made, err = observer.New(observer.Config{
-			Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Concurrency: p.plan.Concurrency,
+			Base:      worker.Base{Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Concurrency: p.plan.Concurrency},
 			Snapshots: p.snapshots(), SnapshotEvery: p.w.plan.SnapshotEvery, Storage: p.sim,
 		})
 	case roleGateway:
 		p.gateway, err = control.New(control.Config{
-			Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Timers: p.sim, Directory: p.sim, Agents: p.sim,
-			Validator: validator, CheckApproval: policies.Check, StallAfter: p.w.plan.Stall, PoolWait: p.w.plan.PoolWait, Concurrency: p.plan.Concurrency,
+			Base: worker.Base{Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Concurrency: p.plan.Concurrency}, Timers: p.sim, Directory: p.sim, Agents: p.sim,
+			Validator: validator, CheckApproval: policies.Check, StallAfter: p.w.plan.Stall, PoolWait: p.w.plan.PoolWait,
 		})
 		made = p.gateway
 	case roleSubagent:

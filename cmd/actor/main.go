@@ -4,14 +4,15 @@ package main
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -47,53 +48,23 @@ result. A call that needs approval runs only if the log holds the approval.`,
 		func(ctx context.Context, r wire.Role) error {
 			defer registry.Start(ctx, r.Logger)()
 			wire.Settle(ctx, registry, r.Logger)
-			var roles []runner
+			var roles []func(context.Context) error
 			if own := slices.DeleteFunc(slices.Clone(pools), isAgents); len(own) > 0 || len(pools) == 0 {
-				a, err := actor.New(actor.Config{
-					Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Blobs: r.Bus, Storage: r.Bus,
-					Tools: registry, Pools: own, Results: actor.Results{Secrets: secrets, Patterns: redact},
-					Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
-				})
+				a, err := r.Actor(actor.Config{Tools: registry, Pools: own, Results: actor.Results{Secrets: secrets, Patterns: redact}})
 				if err != nil {
 					return err
 				}
-				roles = append(roles, a)
+				roles = append(roles, a.Run)
 			}
 			if len(agents) > 0 {
-				s, err := wire.NewSubagents(r, agents)
+				s, err := r.Subagents(subagent.Config{Tools: agents, CheckScript: scripted.CheckScript})
 				if err != nil {
 					return err
 				}
-				roles = append(roles, s)
+				roles = append(roles, s.Run)
 			}
-			return runAll(ctx, roles)
+			return worker.RunAll(ctx, roles...)
 		})
 }
 
 func isAgents(pool string) bool { return pool == events.AgentsPool }
-
-type runner interface {
-	Run(ctx context.Context) error
-}
-
-// runAll runs roles until ctx ends or one of them fails, and returns when all have
-// ended.
-func runAll(ctx context.Context, roles []runner) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	errs := make(chan error, len(roles))
-	for _, r := range roles {
-		go func() {
-			err := r.Run(ctx)
-			if err != nil {
-				stop()
-			}
-			errs <- err
-		}()
-	}
-	var all error
-	for range roles {
-		all = errors.Join(all, <-errs)
-	}
-	return all
-}

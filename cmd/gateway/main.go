@@ -9,12 +9,11 @@ import (
 	"os"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/httpapi"
-	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/spf13/cobra"
@@ -25,9 +24,9 @@ func main() { cli.Main(command()) }
 
 func command() *cobra.Command {
 	var listen, namespace string
-	var stall *wire.StallFlag
+	var waits *wire.GatewayFlags
 	var clients *wire.HTTPFlags
-	var poolWait, writeTimeout time.Duration
+	var writeTimeout time.Duration
 	var flags *pflag.FlagSet
 	var listener *net.TCPListener
 	var endWaiting func() error
@@ -41,24 +40,15 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 		func(all *pflag.FlagSet) {
 			flags = all
 			flags.StringVar(&listen, "listen", wire.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
-			stall = wire.AddStallFlag(flags)
+			waits = wire.AddGatewayFlags(flags)
 			flags.StringVar(&namespace, "namespace", os.Getenv("MOOREBUS_NAMESPACE"), "namespace of requests that name none (MOOREBUS_NAMESPACE, else default)")
-			wire.AddPoolWaitFlag(flags, &poolWait)
 			clients = wire.AddHTTPFlags(flags)
 			flags.DurationVar(&writeTimeout, "write-timeout", 30*time.Second, "how long a client may read nothing before it is disconnected")
+			cli.Positive(flags, "write-timeout")
 		},
 		func() (err error) {
-			if err := stall.Check(); err != nil {
-				return err
-			}
 			if namespace != "" && !events.ValidToken(namespace) {
 				return cli.Usage("--namespace: %q is not a name; use [a-z0-9][a-z0-9_-]{0,62}", namespace)
-			}
-			if err := errors.Join(wire.CheckPoolWait(poolWait), clients.Check()); err != nil {
-				return err
-			}
-			if writeTimeout <= 0 {
-				return cli.Usage("--write-timeout: must be more than nothing, is %s", writeTimeout)
 			}
 			if listener, err = cli.Listen(flags, "listen", listen, wire.TokenVariable, os.Getenv); err != nil {
 				return err
@@ -70,11 +60,9 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 			if err := endWaiting(); err != nil {
 				return err
 			}
-			c, err := control.New(control.Config{
-				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Timers: r.Bus, Directory: r.Bus, Agents: r.Bus, Tombstones: r.Bus,
-				Validator: schema.New(schema.Options{}), CheckScript: scripted.CheckScript, CheckApproval: approval.New().Check, CheckEstimator: wire.Estimators().Check,
-				DefaultNamespace: namespace, PoolWait: poolWait, StallAfter: stall.After, Ready: r.Bus.Ready,
-				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
+			c, err := r.Controller(control.Config{
+				CheckScript: scripted.CheckScript, DefaultNamespace: namespace,
+				StallAfter: waits.StallAfter, PoolWait: waits.PoolWait, Ready: r.Bus.Ready,
 			})
 			if err != nil {
 				return errors.Join(err, listener.Close())
@@ -87,6 +75,6 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 				return errors.Join(err, listener.Close())
 			}
 			r.Logger.Info("listening", "address", listener.Addr().String())
-			return wire.RunAll(ctx, c.Run, server.Run)
+			return worker.RunAll(ctx, c.Run, server.Run)
 		})
 }

@@ -10,15 +10,14 @@ import (
 	"os"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/terminal"
-	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -133,11 +132,10 @@ const firstCheck = time.Minute
 
 func (c *client) newControl(logger *slog.Logger) (err error) {
 	c.store = runlog.New(runlog.Options{Log: c.Bus, Machine: c.machine, Snapshots: c.Bus, Logger: logger})
-	c.control, err = control.New(control.Config{
-		Store: c.store, Queue: c.Bus, Feed: c.Bus, Timers: c.Bus, Directory: c.Bus, Agents: c.Bus, Tombstones: c.Bus,
-		Instance: cli.DefaultInstance(), Validator: schema.New(schema.Options{}),
-		CheckScript: scripted.CheckScript, CheckApproval: approval.New().Check, CheckEstimator: wire.Estimators().Check, Logger: logger,
-		StallAfter: 4 * firstCheck, // a gateway checks every quarter of it
+	process := host.NewProcess(worker.Base{Instance: cli.DefaultInstance(), Store: c.store, Logger: logger}, c.Bus, c.Bus, nil)
+	c.control, err = process.Controller(control.Config{
+		CheckScript: scripted.CheckScript,
+		StallAfter:  4 * firstCheck, // a gateway checks every quarter of it
 	})
 	return err
 }

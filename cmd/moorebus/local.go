@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -33,7 +32,7 @@ type localFlags struct {
 	bus       *cli.BusFlags
 	serve     *cli.ServeFlags
 	role      *cli.RoleFlags
-	stall     *wire.StallFlag
+	gateway   *wire.GatewayFlags
 	log       *cli.LogFlags
 	agentFile string
 	toolsFile string
@@ -45,7 +44,6 @@ type localFlags struct {
 	// snapshotEvery is --snapshot-every, keep what dev purges.
 	snapshotEvery int
 	keep          keepFlags
-	poolWait      time.Duration
 	// clients are the limits for HTTP clients, if the command serves HTTP.
 	clients *wire.HTTPFlags
 	// hosts are the host names that HTTP requests may use.
@@ -61,10 +59,10 @@ func addLocalFlags(cmd *cobra.Command) *localFlags {
 // addLocalFlagsBeside adds them to a command that already has the flags of a bus.
 func addLocalFlagsBeside(cmd *cobra.Command, bus *cli.BusFlags) *localFlags {
 	f := &localFlags{
-		bus:   bus,
-		serve: cli.AddServeFlags(cmd.Flags(), os.Getenv),
-		role:  cli.AddRoleFlags(cmd.Flags()),
-		stall: wire.AddStallFlag(cmd.Flags()), clients: &wire.HTTPFlags{},
+		bus:     bus,
+		serve:   cli.AddServeFlags(cmd.Flags(), os.Getenv),
+		role:    cli.AddRoleFlags(cmd.Flags()),
+		gateway: wire.AddGatewayFlags(cmd.Flags()), clients: &wire.HTTPFlags{},
 		log: cli.AddLogFlags(cmd.Flags(), slog.LevelWarn),
 	}
 	cmd.Flags().StringVar(&f.agentFile, "agent", "", "`file` of the agent (YAML or JSON), - is stdin; its tools may stand in it too")
@@ -72,7 +70,6 @@ func addLocalFlagsBeside(cmd *cobra.Command, bus *cli.BusFlags) *localFlags {
 	cmd.Flags().StringVar(&f.providers, "providers", "", "`file` of model providers (YAML or JSON)")
 	wire.AddPricesFlag(cmd.Flags(), &f.prices)
 	wire.AddSnapshotFlag(cmd.Flags(), &f.snapshotEvery)
-	wire.AddPoolWaitFlag(cmd.Flags(), &f.poolWait)
 	return f
 }
 
@@ -81,10 +78,7 @@ func (f *localFlags) documents() (agentfile.Documents, error) {
 	if f.namespace, _, err = f.bus.Namespace(); err != nil {
 		return agentfile.Documents{}, err
 	}
-	if err := errors.Join(f.role.Check(), f.stall.Check()); err != nil {
-		return agentfile.Documents{}, err
-	}
-	if err := errors.Join(wire.CheckPoolWait(f.poolWait), wire.CheckSnapshots(f.snapshotEvery), f.keep.check()); err != nil {
+	if err := f.keep.check(); err != nil {
 		return agentfile.Documents{}, err
 	}
 	docs, err := wire.Documents(f.agentFile, f.toolsFile)
@@ -223,7 +217,7 @@ func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, lo
 	return host.Options{
 		Providers: providers, Prices: prices, Tools: registry, Subagents: wire.Subagents(docs.Tools), Results: actor.Results{Secrets: secrets},
 		Instance: f.role.Instance, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: f.hosts, MaxStreams: f.clients.Max, MaxClientStreams: f.clients.PerClient, CheckScript: scripted.CheckScript,
-		StallAfter: f.stall.After, PoolWait: f.poolWait, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
+		StallAfter: f.gateway.StallAfter, PoolWait: f.gateway.PoolWait, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
 	}, nil
 }
 

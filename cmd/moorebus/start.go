@@ -166,9 +166,6 @@ moorebus purge does.`,
 	cmd.Flags().StringVar(&listen, "listen", wire.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		docs, err := local.documents()
-		if err == nil {
-			err = local.clients.Check()
-		}
 		if err != nil {
 			return err
 		}

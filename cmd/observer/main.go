@@ -20,13 +20,9 @@ func command() *cobra.Command {
 		`Observer consumes the events that enter Observing and Paging, commits the results
 of tools to the run's history, and decides on reflection and paging. It keeps
 snapshots of long runs, so that other roles need not read a run from its beginning.`,
-		func(flags *pflag.FlagSet) { wire.AddSnapshotFlag(flags, &every) }, func() error { return wire.CheckSnapshots(every) },
+		func(flags *pflag.FlagSet) { wire.AddSnapshotFlag(flags, &every) }, nil,
 		func(ctx context.Context, r wire.Role) error {
-			o, err := observer.New(observer.Config{
-				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus,
-				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger, Snapshots: r.Bus, SnapshotEvery: every,
-				Storage: r.Bus, Estimators: wire.Estimators(),
-			})
+			o, err := r.Observer(observer.Config{Snapshots: r.Bus, SnapshotEvery: every})
 			if err != nil {
 				return err
 			}

@@ -6,12 +6,9 @@ import (
 	"context"
 	"os"
 
-	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/providers"
-	"github.com/moorebus/moorebus/internal/schema"
-	"github.com/moorebus/moorebus/internal/textprotocol"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/spf13/cobra"
@@ -50,9 +47,6 @@ open files (ulimit -n) of this process and of that server, or bound the sockets 
 			flags.BoolVar(&noStream, "no-stream", false, "ask models for whole replies and publish no chunks")
 		},
 		func() (err error) {
-			if err := wire.CheckConnections(connections); err != nil {
-				return err
-			}
 			if callers, err = wire.ProvidersOver(wire.ModelClient(connections), file, os.Getenv); err != nil {
 				return wire.BadConfig(err)
 			}
@@ -61,12 +55,7 @@ open files (ulimit -n) of this process and of that server, or bound the sockets 
 		},
 		func(ctx context.Context, r wire.Role) error {
 			wire.WarnOpenFiles(r.Concurrency, connections, r.Logger)
-			p, err := planner.New(planner.Config{
-				Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Providers: callers,
-				Text: textprotocol.Wrap, Validator: schema.New(schema.Options{}), Approval: approval.New(), Prices: prices,
-				Estimators: wire.Estimators(), NoStream: noStream,
-				Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
-			})
+			p, err := r.Planner(planner.Config{Providers: callers, Prices: prices, NoStream: noStream})
 			if err != nil {
 				return err
 			}

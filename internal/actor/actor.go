@@ -16,7 +16,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -25,7 +24,6 @@ import (
 	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/retry"
-	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -43,12 +41,8 @@ type Results = toolcall.Results
 
 // Config configures an [Actor].
 type Config struct {
-	// Instance names the process. Required, as are Store, Queue, Feed,
-	// Directory and Tools.
-	Instance  string
-	Store     *runlog.Store
-	Queue     journal.Queue
-	Feed      journal.Feed
+	worker.Base
+	// Directory is where the tools are announced. Required.
 	Directory journal.Directory
 	// Peers passes calls of tools that this actor does not have to actors of the same
 	// pool that do. Default: Queue, if it can do that.
@@ -56,7 +50,7 @@ type Config struct {
 	// ToolWait is how long no actor of the pool may have a tool that a run pins until
 	// its calls are answered with not_found. Default 30 s.
 	ToolWait time.Duration
-	// Tools are the tools of this process.
+	// Tools are the tools of this process. Required.
 	Tools *tool.Registry
 	// Pools are the pools to serve; empty for those of all Tools.
 	Pools []string
@@ -69,11 +63,6 @@ type Config struct {
 	// Approval evaluates approval policies. Default: those of package approval,
 	// as the planner has them.
 	Approval toolcall.Approval
-	// Concurrency is how many deliveries of one pool are in work at once.
-	// Default 64.
-	Concurrency int
-	Drain       time.Duration
-	Logger      *slog.Logger
 }
 
 // Actor is the role. Make it with [New], use it once.
@@ -90,11 +79,12 @@ type Actor struct {
 
 // New checks the configuration.
 func New(cfg Config) (*Actor, error) {
-	if cfg.Store == nil || cfg.Directory == nil || cfg.Tools == nil {
-		return nil, errors.New("actor: Store, Directory and Tools are required")
+	var err error
+	if cfg.Base, err = cfg.WithDefaults("actor"); err != nil {
+		return nil, err
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+	if cfg.Directory == nil || cfg.Tools == nil {
+		return nil, errors.New("actor: Directory and Tools are required")
 	}
 	if len(cfg.Pools) == 0 {
 		cfg.Pools = cfg.Tools.Pools()
@@ -105,11 +95,9 @@ func New(cfg Config) (*Actor, error) {
 	if slices.Contains(cfg.Pools, events.AgentsPool) || slices.Contains(cfg.Tools.Pools(), events.AgentsPool) {
 		return nil, fmt.Errorf("actor: the pool %q is reserved for agents that are called as tools", events.AgentsPool)
 	}
-	results, err := cfg.Results.Prepare()
-	if err != nil {
+	if cfg.Results, err = cfg.Results.Prepare(); err != nil {
 		return nil, fmt.Errorf("actor: %w", err)
 	}
-	cfg.Results = results
 	if cfg.Peers == nil {
 		cfg.Peers = toolcall.PeersOf(cfg.Queue)
 	}
@@ -122,12 +110,12 @@ func New(cfg Config) (*Actor, error) {
 		inboxes[i] = journal.Inbox{States: []events.State{events.Acting, events.ParallelActing}, Pool: pool}
 	}
 	a.worker, err = worker.New(worker.Config{
-		Role: "actor", Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed, Inboxes: inboxes,
+		Role: "actor", Base: cfg.Base, Inboxes: inboxes,
 		Handlers: map[effects.Kind]worker.Handler{
 			effects.KindTool: worker.HandlerFunc(a.act),
 			effects.KindJoin: worker.HandlerFunc(toolcall.Join),
 		},
-		Peers: cfg.Peers, Lends: a.lends, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+		Peers: cfg.Peers, Lends: a.lends,
 	})
 	return a, err
 }

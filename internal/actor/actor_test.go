@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -180,7 +181,7 @@ func TestNewChecksItsConfig(t *testing.T) {
 			"MaxBytes":                      func(c *actor.Config) { c.Results.MaxBytes = 1000 },
 			`the pool "agents" is reserved`: func(c *actor.Config) { c.Pools = []string{events.AgentsPool} },
 		} {
-			cfg := actor.Config{Instance: "1", Store: r.Store, Queue: r.Journal, Feed: r.Journal, Directory: r.Journal, Tools: registry}
+			cfg := actor.Config{Base: worker.Base{Instance: "1", Store: r.Store, Queue: r.Journal, Feed: r.Journal}, Directory: r.Journal, Tools: registry}
 			spoil(&cfg)
 			_, err := actor.New(cfg)
 			require.ErrorContains(t, err, name)
@@ -188,7 +189,7 @@ func TestNewChecksItsConfig(t *testing.T) {
 		agents, err := tool.NewRegistry(pure("f", events.AgentsPool, says("x")), pure("g", "web", says("x")))
 		require.NoError(t, err)
 		for _, pools := range [][]string{nil, {"web"}} {
-			cfg := actor.Config{Instance: "1", Store: r.Store, Queue: r.Journal, Feed: r.Journal, Directory: r.Journal, Tools: agents, Pools: pools}
+			cfg := actor.Config{Base: worker.Base{Instance: "1", Store: r.Store, Queue: r.Journal, Feed: r.Journal}, Directory: r.Journal, Tools: agents, Pools: pools}
 			_, err := actor.New(cfg)
 			require.ErrorContains(t, err, `the pool "agents" is reserved`)
 		}
@@ -238,7 +239,7 @@ func TestStep(t *testing.T) {
 		registry, err := tool.NewRegistry(pure("a", "default", says("1")), pure("b", "web", says("2")))
 		require.NoError(t, err)
 		made, err := actor.New(actor.Config{
-			Instance: "1", Store: r.Store, Queue: r.Journal, Feed: r.Journal, Directory: r.Journal, Tools: registry,
+			Base: worker.Base{Instance: "1", Store: r.Store, Queue: r.Journal, Feed: r.Journal}, Directory: r.Journal, Tools: registry,
 		})
 		require.NoError(t, err)
 		r.specs = append(actor.Specs(registry, "default"), actor.Specs(registry, "web")...)

@@ -86,7 +86,7 @@ func TestOneFailureStopsNoOther(t *testing.T) {
 func (r *rig) dispatcher() {
 	p := r.Journal.NewProcess()
 	w, err := worker.New(worker.Config{
-		Role: "planner", Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p,
+		Role: "planner", Base: worker.Base{Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p},
 		Inboxes: []journal.Inbox{{States: []events.State{events.Planning}, Pool: events.DefaultPool}},
 		Handlers: map[effects.Kind]worker.Handler{
 			effects.KindPlan: worker.HandlerFunc(func(events.Run, *reducer.Memory, effects.Effect) worker.Work {

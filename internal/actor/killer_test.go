@@ -15,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -51,7 +52,7 @@ func beKiller(url string) error {
 		return err
 	}
 	a, err := actor.New(actor.Config{
-		Instance: "killer", Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus, Directory: bus, Tools: registry,
+		Base: worker.Base{Instance: "killer", Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus}, Directory: bus, Tools: registry,
 	})
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -100,7 +101,7 @@ func startActor(t *testing.T, bus *natsbus.Bus, instance string, f tool.Tool) {
 	registry, err := tool.NewRegistry(f)
 	require.NoError(t, err)
 	a, err := actor.New(actor.Config{
-		Instance: instance, Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus, Directory: bus, Tools: registry,
+		Base: worker.Base{Instance: instance, Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus}, Directory: bus, Tools: registry,
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -82,7 +83,7 @@ func (r *rig) run(tools []tool.Tool, change ...func(*actor.Config)) (p *simtest.
 	require.NoError(r.T, err)
 	p = r.Journal.NewProcess()
 	cfg := actor.Config{
-		Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p, Directory: p, Tools: registry, Blobs: p,
+		Base: worker.Base{Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p}, Directory: p, Tools: registry, Blobs: p,
 	}
 	for _, c := range change {
 		c(&cfg)

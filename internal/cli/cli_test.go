@@ -150,11 +150,24 @@ func TestRoleFlags(t *testing.T) {
 	require.Equal(t, "a-b-local-7", instanceName("A.b.local", 7))
 	require.Equal(t, "host-7", instanceName("...", 7))
 	require.Len(t, instanceName(strings.Repeat("x", 100), 7), 63)
-	flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
-	f := AddRoleFlags(flags)
-	require.NoError(t, f.Check())
-	for _, bad := range []RoleFlags{{Instance: "A", Drain: 1}, {Instance: "a", Concurrency: -1, Drain: 1}, {Instance: "a"}} {
-		require.Equal(t, ExitUsage, exitCode(t.Context(), bad.Check()))
+	for args, bad := range map[string]string{
+		"": "", "--drain=1s --concurrency=0 --instance=a": "",
+		"--instance=A":       `--instance: "A" is not a name`,
+		"--concurrency=-1":   "--concurrency: must not be negative, is -1",
+		"--concurrency=many": "invalid syntax",
+		"--drain=0":          "--drain: must be more than 0, is 0s",
+		"--drain=-1m":        "--drain: must be more than 0, is -1m0s",
+	} {
+		cmd := &cobra.Command{Use: "x", RunE: func(*cobra.Command, []string) error { return nil }}
+		AddRoleFlags(cmd.Flags())
+		cmd.SetArgs(strings.Fields(args))
+		err := Execute(t.Context(), cmd)
+		if bad == "" {
+			require.NoError(t, err, args)
+			continue
+		}
+		require.Equal(t, ExitUsage, exitCode(t.Context(), err), args)
+		require.ErrorContains(t, err, bad)
 	}
 }
 

@@ -24,8 +24,11 @@ func Execute(ctx context.Context, root *cobra.Command) error {
 	})
 	called, err := root.ExecuteContextC(ctx)
 	var exit *ExitError
-	if err == nil || started || errors.As(err, &exit) {
+	switch {
+	case err == nil, started:
 		return err
+	case errors.As(err, &exit):
+		return exit // without what the library says of it
 	}
 	return &ExitError{Code: ExitUsage, Err: fmt.Errorf("%w; see `%s --help`", err, called.CommandPath())}
 }

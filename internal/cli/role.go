@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -35,21 +36,16 @@ func AddRoleFlags(flags *pflag.FlagSet) *RoleFlags {
 	flags.StringVar(&f.Instance, "instance", DefaultInstance(), "name of this process among those of its role")
 	flags.IntVar(&f.Concurrency, "concurrency", 0, "deliveries in flight at once; 0 is the role's default")
 	flags.DurationVar(&f.Drain, "drain", DrainWait, "how long work in flight may continue after SIGTERM")
+	validate(flags, func(name string) error {
+		if !events.ValidToken(name) {
+			return fmt.Errorf("%q is not a name; use [a-z0-9][a-z0-9_-]{0,62}", name)
+		}
+		return nil
+	}, "instance")
+	NotNegative(flags, "concurrency")
+	Positive(flags, "drain")
 	flags.StringVar(&f.pprof, "pprof", "", "`address` to serve profiles on, as in :6060, which is loopback (default: none)")
 	return f
-}
-
-// Check returns a usage error for a flag that makes no sense.
-func (f *RoleFlags) Check() error {
-	switch {
-	case !events.ValidToken(f.Instance):
-		return Usage("--instance: %q is not a name; use [a-z0-9][a-z0-9_-]{0,62}", f.Instance)
-	case f.Concurrency < 0:
-		return Usage("--concurrency: must not be negative, is %d", f.Concurrency)
-	case f.Drain <= 0:
-		return Usage("--drain: must be more than nothing, is %s", f.Drain)
-	}
-	return nil
 }
 
 // DefaultInstance returns a name for this process: host and process id.

@@ -18,8 +18,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control/access"
@@ -31,7 +29,6 @@ import (
 	"github.com/moorebus/moorebus/internal/control/timers"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/launch"
-	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -49,20 +46,17 @@ const (
 
 // Config configures a [Controller].
 type Config struct {
-	// Store holds the runs. Required; the roles of one process share it.
-	Store *runlog.Store
-	// Queue, Feed and Timers are the bus, Directory has the announced tools and
-	// providers, Agents keeps definitions. All required.
-	Queue     journal.Queue
-	Feed      journal.Feed
+	// Base is what the process gives each of its roles. Concurrency is also how many timers
+	// are processed at once.
+	worker.Base
+	// Timers wake the controller, Directory has the announced tools and providers, Agents
+	// keeps definitions. All required.
 	Timers    journal.Timers
 	Directory journal.Directory
 	Agents    journal.Agents
 	// Tombstones are those of purged runs, which cannot start again. Nil: runs are not
 	// purged.
 	Tombstones journal.Tombstones
-	// Instance names this process in its events. Required.
-	Instance string
 	// Validator checks output schemas. Nil: they are checked to be objects.
 	Validator tool.Validator
 	// CheckScript checks llm.script of scripted agents, see
@@ -89,23 +83,17 @@ type Config struct {
 	// with no_actor. Default 30 s.
 	PoolWait time.Duration
 
-	// Concurrency is how many deliveries, and how many timers, are processed at once.
-	// Default 64.
-	Concurrency int
-	// Drain is how long deliveries may take after Run's context ended. Default 8 s.
-	Drain time.Duration
 	// Clock tells the time of the directory's cache. Default time.Now.
 	Clock func() time.Time
-	// Logger gets what is not in the log of events. Default: discarded.
-	Logger *slog.Logger
 }
 
 func (c Config) withDefaults() (Config, error) {
-	switch {
-	case c.Store == nil, c.Queue == nil, c.Feed == nil, c.Timers == nil, c.Directory == nil, c.Agents == nil:
-		return c, errors.New("control: Store, Queue, Feed, Timers, Directory and Agents are required")
-	case c.Instance == "":
-		return c, errors.New("control: Instance is required: it names this process in its events")
+	var err error
+	if c.Base, err = c.Base.WithDefaults("control"); err != nil {
+		return c, err
+	}
+	if c.Timers == nil || c.Directory == nil || c.Agents == nil {
+		return c, errors.New("control: Timers, Directory and Agents are required")
 	}
 	if c.DefaultNamespace == "" {
 		c.DefaultNamespace = events.DefaultNamespace
@@ -113,19 +101,14 @@ func (c Config) withDefaults() (Config, error) {
 	if !events.ValidToken(c.DefaultNamespace) {
 		return c, fmt.Errorf("control: namespace %q is not [a-z0-9][a-z0-9_-]{0,62}", c.DefaultNamespace)
 	}
-	for value, usual := range map[*time.Duration]time.Duration{&c.Drain: 8 * time.Second, &c.StallAfter: StallAfter, &c.PoolWait: PoolWait} {
-		if *value <= 0 {
-			*value = usual
-		}
+	if c.StallAfter <= 0 {
+		c.StallAfter = StallAfter
 	}
-	if c.Concurrency <= 0 {
-		c.Concurrency = 64
+	if c.PoolWait <= 0 {
+		c.PoolWait = PoolWait
 	}
 	if c.Clock == nil {
 		c.Clock = time.Now
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	return c, nil
 }
@@ -175,10 +158,7 @@ func New(cfg Config) (*Controller, error) {
 		Access: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, StallAfter: cfg.StallAfter,
 		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
-	w := worker.Config{
-		Role: role, Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed,
-		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
-	}
+	w := worker.Config{Role: role, Base: cfg.Base}
 	c.pools = pools.New(pools.Config{Worker: w, Directory: cfg.Directory, Launcher: launcher, Recall: c.Recall, Wait: cfg.PoolWait})
 	w.Inboxes, w.Arrived = []journal.Inbox{inbox}, c.timers.Arrived
 	w.Handlers = map[effects.Kind]worker.Handler{effects.KindDecide: worker.HandlerFunc(decisions.Join)}
@@ -190,20 +170,7 @@ func New(cfg Config) (*Controller, error) {
 // the calls of unserved pools. When ctx ends, deliveries get the drain time, and Run returns
 // nil. An error is one that a retry does not fix.
 func (c *Controller) Run(ctx context.Context) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	parts := [...]func(context.Context) error{c.worker.Run, c.timers.Run, c.pools.Run}
-	var errs [len(parts)]error
-	var all sync.WaitGroup
-	for i, part := range parts {
-		all.Go(func() {
-			if errs[i] = part(ctx); errs[i] != nil {
-				stop()
-			}
-		})
-	}
-	all.Wait()
-	return errors.Join(errs[:]...)
+	return worker.RunAll(ctx, c.worker.Run, c.timers.Run, c.pools.Run)
 }
 
 // Step waits for one delivery and joins its decisions. It is for the single-step mode, without

@@ -129,7 +129,7 @@ func (r *timed) planner(handlers map[effects.Kind]worker.Handler) (stop func()) 
 	r.T.Helper()
 	p := r.Journal.NewProcess()
 	w, err := worker.New(worker.Config{
-		Role: "planner", Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p, Handlers: handlers,
+		Role: "planner", Base: worker.Base{Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p}, Handlers: handlers,
 		Inboxes: []journal.Inbox{{States: []events.State{events.Planning}, Pool: "default"}},
 	})
 	require.NoError(r.T, err)

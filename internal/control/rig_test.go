@@ -16,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -42,7 +43,7 @@ type rig struct {
 
 func newRig(t *testing.T, b controltest.Bus, tweak func(*control.Config)) *rig {
 	cfg := control.Config{
-		Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Timers: b, Directory: b, Agents: b, Instance: "test",
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, Agents: b,
 	}
 	tweak(&cfg)
 	c, err := control.New(cfg)
@@ -110,7 +111,7 @@ func (r *timed) serve(tweak func(*control.Config)) (g *control.Controller, p *si
 	r.T.Helper()
 	p = r.Journal.NewProcess()
 	cfg := control.Config{
-		Store: r.NewStore(p), Queue: p, Feed: p, Timers: p, Directory: p, Agents: p, Instance: "test", StallAfter: stall,
+		Base: worker.Base{Store: r.NewStore(p), Queue: p, Feed: p, Instance: "test"}, Timers: p, Directory: p, Agents: p, StallAfter: stall,
 	}
 	if tweak != nil {
 		tweak(&cfg)

@@ -22,7 +22,7 @@ func (r *timed) slow(call time.Duration) (kill func()) {
 	r.T.Helper()
 	p := r.Journal.NewProcess()
 	w, err := worker.New(worker.Config{
-		Role: "planner", Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p, Concurrency: 1,
+		Role: "planner", Base: worker.Base{Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p, Concurrency: 1},
 		Inboxes: []journal.Inbox{{States: []events.State{events.Planning}, Pool: "default"}},
 		Handlers: map[effects.Kind]worker.Handler{
 			effects.KindPlan: worker.HandlerFunc(func(events.Run, *reducer.Memory, effects.Effect) worker.Work {
@@ -141,8 +141,7 @@ func TestStallAfterAQueue(t *testing.T) {
 func TestStallTimeOfTheRole(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		command, err := control.New(control.Config{
-			Store: r.NewStore(r.Journal), Queue: r.Journal, Feed: r.Journal, Timers: r.Journal, Directory: r.Journal, Agents: r.Journal,
-			Instance: "command", StallAfter: time.Minute,
+			Base: worker.Base{Store: r.NewStore(r.Journal), Queue: r.Journal, Feed: r.Journal, Instance: "command"}, Timers: r.Journal, Directory: r.Journal, Agents: r.Journal, StallAfter: time.Minute,
 		})
 		require.NoError(t, err)
 		r.serve(func(cfg *control.Config) { cfg.StallAfter = 5 * time.Minute })

@@ -13,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -120,7 +121,7 @@ func watching(t *testing.T, b *simtest.Journal) (g *control.Controller, stop fun
 func watchingOn(t *testing.T, b *simtest.Journal, d journal.Directory) (g *control.Controller, stop func()) {
 	t.Helper()
 	g, err := control.New(control.Config{
-		Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Timers: b, Directory: d, Agents: b, Instance: "test",
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: d, Agents: b,
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

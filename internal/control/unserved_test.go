@@ -16,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -92,7 +93,7 @@ func (r *rig) actor(pool string) {
 	registry, err := tool.NewRegistry(made)
 	require.NoError(r.T, err)
 	a, err := actor.New(actor.Config{
-		Instance: "a", Store: runlog.New(runlog.Options{Log: r.Bus}), Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Tools: registry, Concurrency: 2,
+		Base: worker.Base{Instance: "a", Store: runlog.New(runlog.Options{Log: r.Bus}), Queue: r.Bus, Feed: r.Bus, Concurrency: 2}, Directory: r.Bus, Tools: registry,
 	})
 	require.NoError(r.T, err)
 	require.NoError(r.T, a.Announce(r.T.Context()))
@@ -295,7 +296,7 @@ func TestHowLongAPoolIsWaitedFor(t *testing.T) {
 		j := simtest.New(simtest.Options{})
 		r := &rig{World: controltest.NewWorld(t, j)}
 		g, err := control.New(control.Config{
-			Store: runlog.New(runlog.Options{Log: j}), Queue: j, Feed: j, Timers: j, Directory: j, Agents: j, Instance: "1",
+			Base: worker.Base{Store: runlog.New(runlog.Options{Log: j}), Queue: j, Feed: j, Instance: "1"}, Timers: j, Directory: j, Agents: j,
 		})
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())

@@ -10,14 +10,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"runtime/debug"
 	"slices"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/effects"
-	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -40,23 +38,13 @@ type Handler func(ctx context.Context, mem *reducer.Memory) (events.Payload, err
 
 // Config configures a [Custom].
 type Config struct {
-	// Instance names the process. Required, as are Store, Queue, Feed and States.
-	Instance string
-	Store    *runlog.Store
-	Queue    journal.Queue
-	Feed     journal.Feed
+	worker.Base
 	// States are the states that are served, with their handlers. A run that comes
-	// to one with a nil handler ends (no_handler_for_state).
+	// to one with a nil handler ends (no_handler_for_state). At least one is required.
 	States map[events.State]Handler
 	// Timeout bounds one call of a handler. One that does not heed it is left
 	// behind, and counts as failed. Default 10 min.
 	Timeout time.Duration
-	// Concurrency is how many runs are at work in each state at once. Default 64.
-	Concurrency int
-	// Drain is how long handlers may go on at shutdown.
-	Drain time.Duration
-	// Logger gets the role's own log. Default: discarded.
-	Logger *slog.Logger
 }
 
 // Custom is the role. Make it with [New], use it once.
@@ -67,8 +55,12 @@ type Custom struct {
 
 // New checks the configuration.
 func New(cfg Config) (*Custom, error) {
-	if cfg.Store == nil || len(cfg.States) == 0 {
-		return nil, errors.New("custom: Store and States are required")
+	var err error
+	if cfg.Base, err = cfg.WithDefaults("custom"); err != nil {
+		return nil, err
+	}
+	if len(cfg.States) == 0 {
+		return nil, errors.New("custom: States are required")
 	}
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = 10 * time.Minute
@@ -81,16 +73,11 @@ func New(cfg Config) (*Custom, error) {
 		}
 		inboxes = append(inboxes, journal.Inbox{States: []events.State{state}, Pool: events.DefaultPool})
 	}
-	w, err := worker.New(worker.Config{
-		Role: "custom", Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed, Inboxes: inboxes,
-		Handlers:    map[effects.Kind]worker.Handler{effects.KindState: worker.HandlerFunc(c.plan)},
-		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+	c.worker, err = worker.New(worker.Config{
+		Role: "custom", Base: cfg.Base, Inboxes: inboxes,
+		Handlers: map[effects.Kind]worker.Handler{effects.KindState: worker.HandlerFunc(c.plan)},
 	})
-	if err != nil {
-		return nil, err
-	}
-	c.worker = w
-	return c, nil
+	return c, err
 }
 
 // check refuses a state that is another role's, or in which nothing is to be done.

@@ -13,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/custom"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -44,7 +45,7 @@ func inReview(t *testing.T, handler custom.Handler, test func(t *testing.T, b *w
 		b := workertest.New(t, simtest.Options{}, machine(t))
 		p := b.Journal.NewProcess()
 		c, err := custom.New(custom.Config{
-			Instance: "1", Store: b.NewStore(p), Queue: p, Feed: p, Timeout: time.Minute,
+			Base: worker.Base{Instance: "1", Store: b.NewStore(p), Queue: p, Feed: p}, Timeout: time.Minute,
 			States: map[events.State]custom.Handler{reviewing: handler},
 		})
 		require.NoError(t, err)
@@ -132,11 +133,11 @@ func TestNewChecksItsStates(t *testing.T) {
 		"state planning is another role's":                events.Planning,
 		"state unheard_of is not in the transition table": "unheard_of",
 	} {
-		_, err := custom.New(custom.Config{Instance: "1", Store: b.Store, Queue: b.Journal, Feed: b.Journal, States: map[events.State]custom.Handler{state: nil}})
+		_, err := custom.New(custom.Config{Base: worker.Base{Instance: "1", Store: b.Store, Queue: b.Journal, Feed: b.Journal}, States: map[events.State]custom.Handler{state: nil}})
 		require.ErrorContains(t, err, says)
 	}
 	_, err := custom.New(custom.Config{})
 	require.ErrorContains(t, err, "required")
-	_, err = custom.New(custom.Config{Store: b.Store, States: map[events.State]custom.Handler{reviewing: nil}})
+	_, err = custom.New(custom.Config{Base: worker.Base{Store: b.Store}, States: map[events.State]custom.Handler{reviewing: nil}})
 	require.Error(t, err)
 }

@@ -8,16 +8,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/actor"
-	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/custom"
 	"github.com/moorebus/moorebus/internal/httpapi"
@@ -26,9 +26,9 @@ import (
 	"github.com/moorebus/moorebus/internal/prices"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/subagent"
-	"github.com/moorebus/moorebus/internal/textprotocol"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/toolcall"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -131,6 +131,19 @@ func instanceName() string {
 	}, name)
 }
 
+// prepare returns the process that makes a host's roles.
+func (o *Options) prepare(snapshots journal.Snapshots) *Process {
+	if o.Instance == "" {
+		o.Instance = instanceName()
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	store := runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine, Snapshots: snapshots, Logger: o.Logger})
+	base := worker.Base{Instance: o.Instance, Store: store, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger}
+	return NewProcess(base, o.Bus, o.Tombstones, o.Estimators)
+}
+
 // New makes the roles; nothing runs before [Host.Run].
 func New(o Options) (*Host, error) {
 	if o.Bus == nil || o.Tools == nil {
@@ -139,101 +152,72 @@ func New(o Options) (*Host, error) {
 	if err := CheckSchemas(o.Tools, nil); err != nil {
 		return nil, err
 	}
-	if o.Instance == "" {
-		o.Instance = instanceName()
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
 	if o.Prices == nil {
 		o.Prices = prices.Builtin()
 	}
-	h := &Host{store: runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine, Snapshots: o.Snapshots, Logger: o.Logger})}
-	validator, policies := validators()
-	p, err := planner.New(planner.Config{
-		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Providers: o.Providers, Agents: o.Agents, Text: textprotocol.Wrap,
-		Validator: validator, Approval: policies, Prices: o.Prices, Estimators: o.estimators(),
-		Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
-	})
+	process := o.prepare(o.Snapshots)
+	h := &Host{store: process.Store, owners: map[events.State]role{}}
+	var err error
+	if h.planner, err = process.Planner(planner.Config{Providers: o.Providers, Agents: o.Agents, Prices: o.Prices}); err != nil {
+		return nil, err
+	}
+	h.add(h.planner, events.Planning, events.Reflecting)
+	a, err := process.Actor(actor.Config{Tools: o.Tools, Results: o.Results})
 	if err != nil {
 		return nil, err
 	}
-	a, err := actor.New(actor.Config{
-		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Tools: o.Tools, Blobs: o.Bus, Storage: o.Bus,
-		Results: o.Results, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
-	})
+	h.add(a, events.Acting, events.ParallelActing)
+	ob, err := process.Observer(observer.Config{Snapshots: o.Snapshots, SnapshotEvery: o.SnapshotEvery})
 	if err != nil {
 		return nil, err
 	}
-	ob, err := observer.New(observer.Config{
-		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
-		Snapshots: o.Snapshots, SnapshotEvery: o.SnapshotEvery, Storage: o.Bus, Estimators: o.estimators(),
-	})
-	if err != nil {
+	h.add(ob, events.Observing, events.Paging)
+	if err := h.addGateway(process, o); err != nil {
 		return nil, err
-	}
-	h.gateway, err = control.New(h.gatewayConfig(o, validator, policies))
-	if err != nil {
-		return nil, err
-	}
-	if o.Listener != nil {
-		h.http, err = httpapi.New(httpapi.Config{
-			Control: h.gateway, Feed: o.Bus, Listener: o.Listener, Token: o.Token, Hosts: o.Hosts,
-			MaxStreams: o.MaxStreams, MaxClientStreams: o.MaxClientStreams, Drain: o.Drain, Logger: o.Logger,
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	h.planner, h.roles = p, []role{p, a, ob, h.gateway}
-	h.owners = map[events.State]role{
-		events.Planning: p, events.Reflecting: p, events.Acting: a, events.ParallelActing: a,
-		events.Observing: ob, events.Paging: ob, events.WaitingForHuman: h.gateway,
 	}
 	if len(o.Subagents) > 0 {
-		s, err := h.subagents(o, validator, policies)
+		s, err := process.Subagents(subagent.Config{Tools: o.Subagents, Results: o.Results, CheckScript: o.CheckScript})
 		if err != nil {
 			return nil, err
 		}
-		h.roles = append(h.roles, s)
+		h.add(s)
 	}
-	return h, h.addStates(o)
+	if len(o.States) > 0 {
+		c, err := custom.New(custom.Config{Base: process.Base, States: o.States, Timeout: o.StateTimeout})
+		if err != nil {
+			return nil, err
+		}
+		h.add(c, slices.Collect(maps.Keys(o.States))...)
+	}
+	return h, nil
 }
 
-// addStates adds the role that serves the states of the machine's own graph.
-func (h *Host) addStates(o Options) error {
-	if len(o.States) == 0 {
-		return nil
+// add adds a role, with the states that it alone serves.
+func (h *Host) add(r role, states ...events.State) {
+	h.roles = append(h.roles, r)
+	for _, state := range states {
+		h.owners[state] = r
 	}
-	c, err := custom.New(custom.Config{
-		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, States: o.States, Timeout: o.StateTimeout,
-		Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
-	})
-	if err != nil {
+}
+
+// addGateway adds the gateway, and HTTP if there is a listener.
+func (h *Host) addGateway(process *Process, o Options) (err error) {
+	if h.gateway, err = process.Controller(o.control()); err != nil {
 		return err
 	}
-	h.roles = append(h.roles, c)
-	for state := range o.States {
-		h.owners[state] = c
+	h.add(h.gateway, events.WaitingForHuman)
+	if o.Listener == nil {
+		return nil
 	}
-	return nil
-}
-
-func (h *Host) subagents(o Options, validator tool.Validator, policies *approval.Policies) (*subagent.Subagents, error) {
-	return subagent.New(subagent.Config{
-		Instance: o.Instance, Store: h.store, Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Agents: o.Bus, Timers: o.Bus, Tombstones: o.Tombstones,
-		Blobs: o.Bus, Tools: o.Subagents, Results: o.Results, Validator: validator, Approval: policies, CheckApproval: policies.Check, CheckEstimator: o.estimators().Check,
-		CheckScript: o.CheckScript, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
+	h.http, err = httpapi.New(httpapi.Config{
+		Control: h.gateway, Feed: o.Bus, Listener: o.Listener, Token: o.Token, Hosts: o.Hosts,
+		MaxStreams: o.MaxStreams, MaxClientStreams: o.MaxClientStreams, Drain: o.Drain, Logger: o.Logger,
 	})
+	return err
 }
 
-func (h *Host) gatewayConfig(o Options, validator tool.Validator, policies *approval.Policies) control.Config {
-	return control.Config{
-		Store: h.store, Queue: o.Bus, Feed: o.Bus, Timers: o.Bus, Directory: o.Bus, Agents: o.Bus, Tombstones: o.Tombstones,
-		Instance: o.Instance, StallAfter: o.StallAfter, PoolWait: o.PoolWait, Validator: validator,
-		Ready: o.Ready, CheckScript: o.CheckScript, CheckApproval: policies.Check, CheckEstimator: o.estimators().Check,
-		Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
-	}
+func (o *Options) control() control.Config {
+	return control.Config{StallAfter: o.StallAfter, PoolWait: o.PoolWait, Ready: o.Ready, CheckScript: o.CheckScript}
 }
 
 // Gateway returns the gateway, to start and control runs with. Its methods work
@@ -261,8 +245,6 @@ func (h *Host) Announce(ctx context.Context) error {
 // Run runs every role until ctx ends or one of them fails, and returns when all
 // have ended.
 func (h *Host) Run(ctx context.Context) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
 	var parts []func(context.Context) error
 	for _, r := range h.roles {
 		parts = append(parts, r.Run)
@@ -270,15 +252,5 @@ func (h *Host) Run(ctx context.Context) error {
 	if h.http != nil {
 		parts = append(parts, h.http.Run)
 	}
-	errs := make([]error, len(parts))
-	var all sync.WaitGroup
-	for i, run := range parts {
-		all.Go(func() {
-			if errs[i] = run(ctx); errs[i] != nil {
-				stop()
-			}
-		})
-	}
-	all.Wait()
-	return errors.Join(errs...)
+	return worker.RunAll(ctx, parts...)
 }

@@ -4,27 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 
-	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/effects"
-	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
 // NewClient is a host without roles, for a bus that others serve.
 func NewClient(o Options) (*Host, error) {
-	if o.Instance == "" {
-		o.Instance = instanceName()
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	h := &Host{store: runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine, Logger: o.Logger})}
-	validator, policies := validators()
-	var err error
-	h.gateway, err = control.New(h.gatewayConfig(o, validator, policies))
-	return h, err
+	process := o.prepare(nil)
+	gateway, err := process.Controller(o.control())
+	return &Host{store: process.Store, gateway: gateway}, err
 }
 
 // standing is where a run stands between two steps.

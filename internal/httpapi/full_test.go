@@ -17,6 +17,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -151,7 +152,7 @@ func TestNoTools(t *testing.T) {
 	t.Parallel()
 	b := natsBus(t, 1)
 	g, err := control.New(control.Config{
-		Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Timers: b, Directory: b, Agents: b, Instance: "test",
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, Agents: b,
 	})
 	require.NoError(t, err)
 	tools, err := g.Tools(t.Context())

@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -146,7 +147,7 @@ func TestConfigIsChecked(t *testing.T) {
 	_, err := control.New(control.Config{})
 	require.ErrorContains(t, err, "required")
 	b := simtest.New(simtest.Options{})
-	full := control.Config{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Timers: b, Directory: b, Agents: b}
+	full := control.Config{Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b}, Timers: b, Directory: b, Agents: b}
 	_, err = control.New(full)
 	require.ErrorContains(t, err, "Instance")
 	full.Instance, full.DefaultNamespace = "x", "No"

@@ -23,7 +23,7 @@ import (
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/schema"
-	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -72,7 +72,7 @@ func newRig(t *testing.T, b controltest.Bus, tweak func(*config)) *rig {
 	r.announce("a", searchTool)
 	require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai", "scripted"}))
 	cfg := config{Config: control.Config{
-		Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Timers: b, Directory: b, Agents: b, Instance: "test",
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, Agents: b,
 		Validator: schema.New(schema.Options{}),
 		CheckScript: func(script json.RawMessage) error {
 			if !bytes.HasPrefix(script, []byte("[")) {
@@ -94,7 +94,7 @@ func newRig(t *testing.T, b controltest.Bus, tweak func(*config)) *rig {
 	r.url = server.URL
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- wire.RunAll(ctx, c.Run, s.Run) }()
+	go func() { done <- worker.RunAll(ctx, c.Run, s.Run) }()
 	var result error
 	stopped := false
 	r.stop = func() error {

@@ -14,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -74,7 +75,7 @@ func served(t *testing.T, wrap func(journal.Log) journal.Log) *Server {
 	bus := simtest.New(simtest.Options{})
 	require.NoError(t, bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 	store := runlog.New(runlog.Options{Log: wrap(bus)})
-	g, err := control.New(control.Config{Store: store, Queue: bus, Feed: bus, Timers: bus, Directory: bus, Agents: bus, Instance: "test"})
+	g, err := control.New(control.Config{Base: worker.Base{Store: store, Queue: bus, Feed: bus, Instance: "test"}, Timers: bus, Directory: bus, Agents: bus})
 	require.NoError(t, err)
 	a, err := agentfile.ParseDefinition([]byte(`{"name": "a", "llm": {"provider": "scripted", "script": [{"text": "x"}]}}`), agentfile.JSON, agentfile.Options{})
 	require.NoError(t, err)

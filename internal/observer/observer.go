@@ -8,13 +8,9 @@ package observer
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/moorebus/moorebus/internal/effects"
-	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -24,14 +20,7 @@ import (
 
 // Config configures an [Observer].
 type Config struct {
-	// Instance names the process. Required, as are Store, Queue and Feed.
-	Instance string
-	Store    *runlog.Store
-	Queue    journal.Queue
-	Feed     journal.Feed
-	// Concurrency is how many deliveries are in work at once. Default 64.
-	Concurrency int
-	Drain       time.Duration
+	worker.Base
 	// Snapshots keeps a snapshot of each run after about every SnapshotEvery
 	// events, taken beside the work when the run comes to Observing or waits for its
 	// user. Nil, or 0: none are taken.
@@ -41,9 +30,8 @@ type Config struct {
 	// memory is full ends.
 	Storage journal.Storage
 	// Estimators measure working memory, by the names that agents use for them.
-	// [tokens.Bytes4] needs not be named.
+	// [tokens.Bytes4] is always available.
 	Estimators tokens.Set
-	Logger     *slog.Logger
 }
 
 // DefaultSnapshotEvery is what the commands have for SnapshotEvery.
@@ -57,16 +45,14 @@ type Observer struct {
 
 // New checks the configuration.
 func New(cfg Config) (*Observer, error) {
-	if cfg.Store == nil {
-		return nil, errors.New("observer: Store is required")
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+	var err error
+	if cfg.Base, err = cfg.WithDefaults("observer"); err != nil {
+		return nil, err
 	}
 	snapshotter := newSnapshotter(cfg)
 	pager := pager{storage: cfg.Storage, estimators: cfg.Estimators, logger: cfg.Logger}
 	w, err := worker.New(worker.Config{
-		Role: "observer", Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed,
+		Role: "observer", Base: cfg.Base,
 		Inboxes: []journal.Inbox{
 			{States: []events.State{events.Observing}, Pool: events.DefaultPool},
 			{States: []events.State{events.Paging}, Pool: events.DefaultPool},
@@ -75,7 +61,6 @@ func New(cfg Config) (*Observer, error) {
 			effects.KindObserve: handler(snapshotter, pager.decide),
 			effects.KindPage:    worker.HandlerFunc(pager.page),
 		},
-		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err

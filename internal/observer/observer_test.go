@@ -13,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -27,7 +28,7 @@ func bubble(t *testing.T, test func(t *testing.T, b *workertest.Bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := workertest.New(t, simtest.Options{}, nil)
 		p := b.Journal.NewProcess()
-		o, err := observer.New(observer.Config{Instance: "1", Store: b.NewStore(p), Queue: p, Feed: p, Storage: p})
+		o, err := observer.New(observer.Config{Base: worker.Base{Instance: "1", Store: b.NewStore(p), Queue: p, Feed: p}, Storage: p})
 		require.NoError(t, err)
 		b.Go(o.Run)
 		test(t, b)
@@ -183,17 +184,17 @@ func TestPausedRunIsObserved(t *testing.T) {
 }
 
 func TestNewChecksItsConfig(t *testing.T) {
-	_, err := observer.New(observer.Config{Instance: "1"})
+	_, err := observer.New(observer.Config{Base: worker.Base{Instance: "1"}})
 	require.ErrorContains(t, err, "Store")
 	b := workertest.New(t, simtest.Options{}, nil)
-	_, err = observer.New(observer.Config{Store: b.Store, Queue: b.Journal, Feed: b.Journal})
+	_, err = observer.New(observer.Config{Base: worker.Base{Store: b.Store, Queue: b.Journal, Feed: b.Journal}})
 	require.ErrorContains(t, err, "Instance")
 }
 
 func TestStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := workertest.New(t, simtest.Options{}, nil)
-		o, err := observer.New(observer.Config{Instance: "1", Store: b.Store, Queue: b.Journal, Feed: b.Journal, Storage: b.Journal})
+		o, err := observer.New(observer.Config{Base: worker.Base{Instance: "1", Store: b.Store, Queue: b.Journal, Feed: b.Journal}, Storage: b.Journal})
 		require.NoError(t, err)
 		run := begin(b, func(c *events.Config) { c.PagingLimit = 1 })
 		b.Append(run, events.Planning, entry("x", 100))

@@ -15,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/tokens"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -45,7 +46,7 @@ func pagingBubble(t *testing.T, o simtest.Options, change func(*observer.Config,
 		b := workertest.New(t, o, nil)
 		p := b.Journal.NewProcess()
 		s := &storage{Storage: b.Journal}
-		cfg := observer.Config{Instance: "1", Store: b.NewStore(p), Queue: p, Feed: p, Storage: s}
+		cfg := observer.Config{Base: worker.Base{Instance: "1", Store: b.NewStore(p), Queue: p, Feed: p}, Storage: s}
 		if change != nil {
 			change(&cfg, s)
 		}
@@ -229,7 +230,7 @@ func TestCrashBetweenStorageAndEvent(t *testing.T) {
 			p := b.Journal.NewProcess()
 			s := &storage{Storage: p}
 			counted = append(counted, s)
-			made, err := observer.New(observer.Config{Instance: fmt.Sprint(i), Store: b.NewStore(p), Queue: p, Feed: p, Storage: s})
+			made, err := observer.New(observer.Config{Base: worker.Base{Instance: fmt.Sprint(i), Store: b.NewStore(p), Queue: p, Feed: p}, Storage: s})
 			require.NoError(t, err)
 			b.Go(func(ctx context.Context) error {
 				err := made.Run(ctx)

@@ -13,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -32,7 +33,7 @@ func hearing(t *testing.T, every int, hear func(journal.Feed) journal.Feed, wrap
 		b := workertest.New(t, simtest.Options{}, nil)
 		p := b.Journal.NewProcess()
 		o, err := observer.New(observer.Config{
-			Instance: "1", Store: b.NewStore(p), Queue: p, Feed: hear(p), Snapshots: wrap(p), SnapshotEvery: every,
+			Base: worker.Base{Instance: "1", Store: b.NewStore(p), Queue: p, Feed: hear(p)}, Snapshots: wrap(p), SnapshotEvery: every,
 		})
 		require.NoError(t, err)
 		test(t, b, b.Go(o.Run))

@@ -21,6 +21,7 @@ import (
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/verify"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -107,7 +108,7 @@ func requireGatewayEnds(t *testing.T, r *rig, run events.Run) {
 	t.Helper()
 	bus := r.open(t, Gateway)
 	g, err := control.New(control.Config{
-		Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus, Timers: bus, Directory: bus, Agents: bus, Instance: "g",
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus, Instance: "g"}, Timers: bus, Directory: bus, Agents: bus,
 	})
 	require.NoError(t, err)
 	_, err = g.Pause(t.Context(), run.Namespace, run.ID, events.By{})
@@ -134,7 +135,7 @@ func TestForgeryEndsItsRun(t *testing.T) {
 	r := newRig(t)
 	run := waitingForHuman(t)
 	bus := r.open(t, Observer)
-	o, err := observer.New(observer.Config{Instance: "o", Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus})
+	o, err := observer.New(observer.Config{Base: worker.Base{Instance: "o", Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus}})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

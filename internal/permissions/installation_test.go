@@ -21,6 +21,7 @@ import (
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/schema"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -100,8 +101,8 @@ func (in *installation) start(run func(context.Context) error, err error) {
 func (in *installation) plan() {
 	bus := in.user(Planner)
 	p, err := planner.New(planner.Config{
-		Instance: "p", Store: in.store(bus), Queue: bus, Feed: bus, Directory: bus, Approval: approval.New(),
-		Providers: map[string]llm.Caller{"scripted": scripted.New()}, Validator: schema.New(schema.Options{}), Logger: quiet,
+		Base: worker.Base{Instance: "p", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, Directory: bus, Approval: approval.New(),
+		Providers: map[string]llm.Caller{"scripted": scripted.New()}, Validator: schema.New(schema.Options{}),
 	})
 	in.start(p.Run, err)
 }
@@ -109,7 +110,7 @@ func (in *installation) plan() {
 func (in *installation) observe() {
 	bus := in.user(Observer)
 	o, err := observer.New(observer.Config{
-		Instance: "o", Store: in.store(bus), Queue: bus, Feed: bus, Snapshots: bus, SnapshotEvery: 5, Logger: quiet,
+		Base: worker.Base{Instance: "o", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, Snapshots: bus, SnapshotEvery: 5,
 	})
 	in.start(o.Run, err)
 }
@@ -125,7 +126,7 @@ func (in *installation) act() {
 	registry, err := tool.NewRegistry(dump, pay)
 	require.NoError(in.t, err)
 	a, err := actor.New(actor.Config{
-		Instance: "a", Store: in.store(bus), Queue: bus, Feed: bus, Directory: bus, Blobs: bus, Tools: registry, Logger: quiet,
+		Base: worker.Base{Instance: "a", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, Directory: bus, Blobs: bus, Tools: registry,
 	})
 	in.start(a.Run, err)
 }
@@ -133,9 +134,9 @@ func (in *installation) act() {
 func (in *installation) serve() {
 	bus := in.user(Gateway)
 	g, err := control.New(control.Config{
-		Instance: "g", Store: in.store(bus), Queue: bus, Feed: bus, Timers: bus, Directory: bus, Agents: bus, Tombstones: bus,
+		Base: worker.Base{Instance: "g", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, Timers: bus, Directory: bus, Agents: bus, Tombstones: bus,
 		Validator: schema.New(schema.Options{}), CheckApproval: approval.New().Check, Ready: bus.Ready,
-		PoolWait: 300 * time.Millisecond, Logger: quiet,
+		PoolWait: 300 * time.Millisecond,
 	})
 	in.gateway = g
 	in.start(g.Run, err)

@@ -16,13 +16,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/providers"
-	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -33,19 +31,17 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// Concurrency is the default of [Config.Concurrency].
+// Concurrency is how many model calls a planner has in flight at once by default.
 const Concurrency = 256
 
 // Config configures a [Planner].
 type Config struct {
-	// Instance names the process. Required, as are Store, Queue, Feed,
-	// Directory, Providers, Validator and Approval.
-	Instance  string
-	Store     *runlog.Store
-	Queue     journal.Queue
-	Feed      journal.Feed
+	// Base is what the process gives each of its roles. Concurrency is how many model
+	// calls are in flight at once, by default [Concurrency].
+	worker.Base
+	// Directory is where the providers are announced. Required.
 	Directory journal.Directory
-	// Providers are the callers by the name that agents use for them.
+	// Providers are the callers by the name that agents use for them. Required.
 	Providers map[string]llm.Caller
 	// Agents are the digests of the definitions of agents that this process serves
 	// under their names. A process that serves another agent under such a name is
@@ -55,15 +51,15 @@ type Config struct {
 	// Text puts the text protocol over a provider, for agents that want it. Nil:
 	// their calls fail.
 	Text func(llm.Caller) llm.Caller
-	// Validator checks the model's arguments and structured answers.
+	// Validator checks the model's arguments and structured answers. Required.
 	Validator tool.Validator
-	// Approval evaluates approval policies.
+	// Approval evaluates approval policies. Required.
 	Approval toolcall.Approval
 	// Prices says what models cost. Default: nobody knows, so runs with a budget
 	// in money end.
 	Prices llm.Prices
 	// Estimators say what a call reserves of a budget, by the names that agents use
-	// for them. [tokens.Bytes4] needs not be named.
+	// for them. [tokens.Bytes4] is always available.
 	Estimators tokens.Set
 	// Retry decides on failed calls of a provider.
 	Retry llm.Policy
@@ -71,12 +67,6 @@ type Config struct {
 	CallTimeout time.Duration
 	// NoStream turns the streaming of model text off.
 	NoStream bool
-	// Concurrency is how many model calls are in flight at once. Default [Concurrency].
-	Concurrency int
-	// Drain is how long calls in flight may go on at shutdown.
-	Drain time.Duration
-	// Logger gets the planner's own log. Default: discarded.
-	Logger *slog.Logger
 }
 
 // Planner is the role. Make it with [New], use it once.
@@ -93,24 +83,25 @@ type Planner struct {
 
 // New checks the configuration.
 func New(cfg Config) (*Planner, error) {
+	if cfg.Concurrency <= 0 {
+		cfg.Concurrency = Concurrency
+	}
+	var err error
+	cfg.Base, err = cfg.WithDefaults("planner")
 	switch {
-	case cfg.Store == nil || cfg.Directory == nil || cfg.Validator == nil || cfg.Approval == nil:
-		return nil, errors.New("planner: Store, Directory, Validator and Approval are required")
+	case err != nil:
+		return nil, err
+	case cfg.Directory == nil || cfg.Validator == nil || cfg.Approval == nil:
+		return nil, errors.New("planner: Directory, Validator and Approval are required")
 	case len(cfg.Providers) == 0:
 		return nil, fmt.Errorf("planner: no model provider is configured: set one of %s", providers.Variables())
 	}
 	if cfg.CallTimeout <= 0 {
 		cfg.CallTimeout = 10 * time.Minute
 	}
-	if cfg.Concurrency <= 0 {
-		cfg.Concurrency = Concurrency
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
 	p := &Planner{cfg: cfg, limits: newLimits(cfg.Retry, cfg.Providers), names: newNames(cfg), missed: announce.NewMisses[string](forgetMissing)}
-	w, err := worker.New(worker.Config{
-		Role: "planner", Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed,
+	p.worker, err = worker.New(worker.Config{
+		Role: "planner", Base: cfg.Base,
 		Inboxes: []journal.Inbox{
 			{States: []events.State{events.Planning}, Pool: events.DefaultPool},
 			{States: []events.State{events.Reflecting}, Pool: events.DefaultPool},
@@ -120,15 +111,10 @@ func New(cfg Config) (*Planner, error) {
 			effects.KindReflect:  worker.HandlerFunc(p.reflect),
 			effects.KindDispatch: worker.HandlerFunc(dispatch),
 		},
-		Elsewhere:   p.elsewhere,
-		Gate:        &p.limits.gate,
-		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+		Elsewhere: p.elsewhere,
+		Gate:      &p.limits.gate,
 	})
-	if err != nil {
-		return nil, err
-	}
-	p.worker = w
-	return p, nil
+	return p, err
 }
 
 // Run announces the providers and works until ctx ends; then it takes the announcement

@@ -15,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/schema"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -70,7 +71,7 @@ func newBenchRig(t *testing.T) *rig {
 func (r *rig) config(caller llm.Caller) planner.Config {
 	p := r.Journal.NewProcess()
 	return planner.Config{
-		Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p, Directory: p,
+		Base: worker.Base{Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p}, Directory: p,
 		Providers: map[string]llm.Caller{"scripted": caller},
 		Validator: schema.New(schema.Options{}), Approval: approval.New(),
 	}

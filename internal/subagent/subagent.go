@@ -14,13 +14,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/launch"
-	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -33,11 +31,9 @@ const role = "subagent"
 
 // Config configures a [Subagents].
 type Config struct {
-	// Instance names the process. Required, as are Store to Timers.
-	Instance  string
-	Store     *runlog.Store
-	Queue     journal.Queue
-	Feed      journal.Feed
+	worker.Base
+	// Directory is where the agents are announced, Agents holds their definitions, and
+	// Timers those of the runs. Required.
 	Directory journal.Directory
 	Agents    journal.Agents
 	Timers    journal.Timers
@@ -64,10 +60,6 @@ type Config struct {
 	// FirstLook is how soon a child is looked at by whoever takes timers. Default
 	// 1 min.
 	FirstLook time.Duration
-	// Concurrency is how many deliveries are in work at once. Default 64.
-	Concurrency int
-	Drain       time.Duration
-	Logger      *slog.Logger
 }
 
 // Subagents is the role. Make it with [New], use it once.
@@ -86,11 +78,12 @@ type Subagents struct {
 
 // New checks the configuration.
 func New(cfg Config) (*Subagents, error) {
-	if cfg.Store == nil || cfg.Directory == nil {
-		return nil, errors.New("subagent: Store and Directory are required")
+	var err error
+	if cfg.Base, err = cfg.WithDefaults(role); err != nil {
+		return nil, err
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+	if cfg.Directory == nil {
+		return nil, errors.New("subagent: Directory is required")
 	}
 	if cfg.Patience <= 0 {
 		cfg.Patience = journal.AnnouncementTTL
@@ -102,7 +95,6 @@ func New(cfg Config) (*Subagents, error) {
 		table: cfg.Store.Machine().Table(), source: worker.Source(role, cfg.Instance), tools: map[string]Tool{}, specs: []events.ToolSpec{},
 		elsewhere: toolcall.NewElsewhere(cfg.Directory, cfg.Patience, cfg.Logger),
 	}
-	var err error
 	if cfg.Results, err = cfg.Results.Prepare(); err != nil {
 		return nil, fmt.Errorf("subagent: %w", err)
 	}
@@ -121,13 +113,13 @@ func New(cfg Config) (*Subagents, error) {
 		return nil, err
 	}
 	s.worker, err = worker.New(worker.Config{
-		Role: role, Instance: cfg.Instance, Store: cfg.Store, Queue: cfg.Queue, Feed: cfg.Feed, Inboxes: Inboxes(s.table),
+		Role: role, Base: cfg.Base, Inboxes: Inboxes(s.table),
 		Handlers: map[effects.Kind]worker.Handler{
 			effects.KindTool: worker.HandlerFunc(s.call),
 			effects.KindJoin: worker.HandlerFunc(toolcall.Join),
 		},
 		GiveUp: map[effects.Kind]worker.Handler{effects.KindTool: worker.HandlerFunc(s.giveUp)},
-		Peers:  toolcall.PeersOf(cfg.Queue), Lends: s.lends, Arrived: s.arrived, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+		Peers:  toolcall.PeersOf(cfg.Queue), Lends: s.lends, Arrived: s.arrived,
 	})
 	return s, err
 }

@@ -12,14 +12,7 @@ import (
 // AddConnectionsFlag adds --connections, for processes that call models.
 func AddConnectionsFlag(flags *pflag.FlagSet, n *int) {
 	flags.IntVar(n, "connections", 0, "most connections to one model server, for which further calls wait; 0: no limit")
-}
-
-// CheckConnections returns a usage error for a negative number.
-func CheckConnections(n int) error {
-	if n < 0 {
-		return cli.Usage("--connections: must not be negative, is %d", n)
-	}
-	return nil
+	cli.NotNegative(flags, "connections")
 }
 
 // ModelClient returns the HTTP client of a process that has many model calls in

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 )
 
@@ -88,6 +89,9 @@ func TestWarnOpenFiles(t *testing.T) {
 			require.Contains(t, b.String(), "--connections")
 		}
 	}
-	require.Error(t, wire.CheckConnections(-1))
-	require.NoError(t, wire.CheckConnections(0))
+	var n int
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	wire.AddConnectionsFlag(flags, &n)
+	require.Error(t, flags.Set("connections", "-1"))
+	require.NoError(t, flags.Set("connections", "0"))
 }

@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
@@ -47,8 +46,4 @@ func TestLocalToolsHaveThoseOfMemory(t *testing.T) {
 		_, ok := registry.Lookup(name)
 		require.True(t, ok, name)
 	}
-}
-
-func TestEstimators(t *testing.T) {
-	require.Equal(t, []string{tokens.Bytes4, tokens.O200K}, wire.Estimators().Names())
 }

@@ -2,31 +2,27 @@ package wire
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/tool/exectool"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
-// Role is what a role's process gets: the bus and the values of its flags.
+// Role is what a role's process gets: the bus, and what makes its roles.
 type Role struct {
-	Bus         *natsbus.Bus
-	Store       *runlog.Store
-	Instance    string
-	Concurrency int
-	Drain       time.Duration
-	Logger      *slog.Logger
+	*host.Process
+	Bus *natsbus.Bus
 }
 
 // RoleCommand returns the command of a role's process. It has the flags of every role
@@ -42,9 +38,6 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 		flags(cmd.Flags())
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := role.Check(); err != nil {
-			return err
-		}
 		logger, err := log.Logger()
 		if err != nil {
 			return err
@@ -74,43 +67,19 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 		}
 		defer conn.Close()
 		logger.Info("ready", "bus", conn.Where, "named_by", conn.From, "shards", conn.Bus.Shards())
-		return run(cmd.Context(), Role{
-			Bus: conn.Bus, Store: runlog.New(storeOptions(name, conn.Bus, logger)), Instance: role.Instance,
+		base := worker.Base{
+			Instance: role.Instance, Store: runlog.New(storeOptions(name, conn.Bus, logger)),
 			Concurrency: role.Concurrency, Drain: role.Drain, Logger: logger,
-		})
+		}
+		return run(cmd.Context(), Role{Process: host.NewProcess(base, conn.Bus, conn.Bus, nil), Bus: conn.Bus})
 	}
 	return cmd
-}
-
-// RunAll runs all parts until ctx ends or one of them fails, and returns when all have
-// ended.
-func RunAll(ctx context.Context, parts ...func(context.Context) error) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	errs := make([]error, len(parts))
-	var all sync.WaitGroup
-	for i, part := range parts {
-		all.Go(func() {
-			if errs[i] = part(ctx); errs[i] != nil {
-				stop()
-			}
-		})
-	}
-	all.Wait()
-	return errors.Join(errs...)
 }
 
 // AddSnapshotFlag adds --snapshot-every, for processes with an observer.
 func AddSnapshotFlag(flags *pflag.FlagSet, every *int) {
 	flags.IntVar(every, "snapshot-every", observer.DefaultSnapshotEvery, "events between two snapshots of a run; 0: no snapshots")
-}
-
-// CheckSnapshots returns a usage error for a negative --snapshot-every.
-func CheckSnapshots(every int) error {
-	if every < 0 {
-		return cli.Usage("--snapshot-every: must not be negative, is %d", every)
-	}
-	return nil
+	cli.NotNegative(flags, "snapshot-every")
 }
 
 // storeOptions say how a role reads runs. An actor changes the world, so it trusts
@@ -156,6 +125,7 @@ func AddHTTPFlags(flags *pflag.FlagSet) *HTTPFlags {
 	flags.StringSliceVar(&f.hosts, "host", nil, "further `names` by which clients without a token may address --listen; its own host, localhost and IP addresses are always allowed")
 	flags.IntVar(&f.Max, "max-streams", httpapi.MaxStreams, "most open event streams; a further one is refused with 429")
 	flags.IntVar(&f.PerClient, "max-client-streams", httpapi.MaxClientStreams, "most open event streams of one address; a further one is refused with 429")
+	cli.Positive(flags, "max-streams", "max-client-streams")
 	return f
 }
 
@@ -164,23 +134,15 @@ func (f *HTTPFlags) Hosts(listen string) []string {
 	return append(cli.HostNames(listen), f.hosts...)
 }
 
-// Check returns a usage error for a bound that is not positive.
-func (f *HTTPFlags) Check() error {
-	if f.Max < 1 || f.PerClient < 1 {
-		return cli.Usage("--max-streams and --max-client-streams: must be at least 1, are %d and %d", f.Max, f.PerClient)
-	}
-	return nil
-}
+// GatewayFlags are --stall and --pool-wait, for processes with a gateway.
+type GatewayFlags struct{ StallAfter, PoolWait time.Duration }
 
-// AddPoolWaitFlag adds --pool-wait, for processes with a gateway.
-func AddPoolWaitFlag(flags *pflag.FlagSet, wait *time.Duration) {
-	flags.DurationVar(wait, "pool-wait", control.PoolWait, "how long a pool may have no actor before its calls are answered with no_actor")
-}
-
-// CheckPoolWait returns a usage error for a wait that is not positive.
-func CheckPoolWait(wait time.Duration) error {
-	if wait <= 0 {
-		return cli.Usage("--pool-wait: must be more than nothing, is %s", wait)
-	}
-	return nil
+// AddGatewayFlags adds --stall and --pool-wait.
+func AddGatewayFlags(flags *pflag.FlagSet) *GatewayFlags {
+	f := &GatewayFlags{}
+	flags.DurationVar(&f.StallAfter, "stall", control.StallAfter,
+		"a run with work to do and no event for this long is driven once more, and ended after as long again; must be longer than any call of a model or a tool")
+	flags.DurationVar(&f.PoolWait, "pool-wait", control.PoolWait, "how long a pool may have no actor before its calls are answered with no_actor")
+	cli.Positive(flags, "stall", "pool-wait")
+	return f
 }

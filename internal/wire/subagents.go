@@ -7,9 +7,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -51,16 +49,6 @@ func ActorSubagents(file string, pools []string) ([]subagent.Tool, error) {
 		return nil, fmt.Errorf("--pool %s: no tool is an agent; give one the key `agent` or `handoff`", events.AgentsPool)
 	}
 	return tools, nil
-}
-
-// NewSubagents makes the role that serves the pool agents.
-func NewSubagents(r Role, tools []subagent.Tool) (*subagent.Subagents, error) {
-	policies := approval.New()
-	return subagent.New(subagent.Config{
-		Instance: r.Instance, Store: r.Store, Queue: r.Bus, Feed: r.Bus, Directory: r.Bus, Agents: r.Bus, Timers: r.Bus, Tombstones: r.Bus,
-		Blobs: r.Bus, Tools: tools, Validator: schema.New(schema.Options{}), Approval: policies, CheckApproval: policies.Check, CheckEstimator: Estimators().Check,
-		CheckScript: scripted.CheckScript, Concurrency: r.Concurrency, Drain: r.Drain, Logger: r.Logger,
-	})
 }
 
 // PutAgents stores all agents of the documents, so that they can call one another.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
@@ -29,19 +30,18 @@ func write(t *testing.T, text string) string {
 }
 
 func TestStallFlag(t *testing.T) {
-	for text, good := range map[string]bool{"": true, "20m": true, "0s": false, "-1h": false} {
+	for text, good := range map[string]bool{"20m": true, "0s": false, "-1h": false} {
 		flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
-		f := wire.AddStallFlag(flags)
-		if text != "" {
-			require.NoError(t, flags.Set("stall", text))
-		}
+		f := wire.AddGatewayFlags(flags)
+		require.Positive(t, f.StallAfter)
+		err := flags.Set("stall", text)
 		if good {
-			require.NoError(t, f.Check())
-			require.Positive(t, f.After)
+			require.NoError(t, err)
+			require.Equal(t, 20*time.Minute, f.StallAfter)
 			continue
 		}
 		var wrong *cli.ExitError
-		require.ErrorAs(t, f.Check(), &wrong)
+		require.ErrorAs(t, err, &wrong)
 		require.Equal(t, cli.ExitUsage, wrong.Code)
 	}
 }

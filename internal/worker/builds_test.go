@@ -65,8 +65,8 @@ func newBuild(t *testing.T, server *embedded.Server, table *reducer.Table) *buil
 // test ends or stop is called.
 func (b *build) work(h handlers) (stop func()) {
 	w, err := worker.New(worker.Config{
-		Role: "test", Instance: b.machine.Table().Hash()[:8], Store: b.store, Queue: b.bus, Feed: b.bus,
-		Inboxes: inboxes(), Handlers: h, Logger: slog.New(slog.NewTextHandler(&b.said, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Role: "test", Base: worker.Base{Instance: b.machine.Table().Hash()[:8], Store: b.store, Queue: b.bus, Feed: b.bus, Logger: slog.New(slog.NewTextHandler(&b.said, &slog.HandlerOptions{Level: slog.LevelDebug}))},
+		Inboxes: inboxes(), Handlers: h,
 	})
 	require.NoError(b.t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -95,7 +95,7 @@ func (r *rig) worker(p *simtest.Process, h handlers, change ...func(*worker.Conf
 		})
 	}
 	cfg := worker.Config{
-		Role: "test", Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p, Inboxes: inboxes(), Handlers: h,
+		Role: "test", Base: worker.Base{Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p}, Inboxes: inboxes(), Handlers: h,
 	}
 	for _, c := range change {
 		c(&cfg)

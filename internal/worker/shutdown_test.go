@@ -327,7 +327,7 @@ func TestStepWaits(t *testing.T) {
 func TestNewChecksItsConfig(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		good := worker.Config{
-			Role: "test", Instance: "1", Store: r.Store, Queue: r.Journal, Feed: r.Journal, Inboxes: inboxes(),
+			Role: "test", Base: worker.Base{Instance: "1", Store: r.Store, Queue: r.Journal, Feed: r.Journal}, Inboxes: inboxes(),
 		}
 		for name, spoil := range map[string]func(*worker.Config){
 			"Store":    func(c *worker.Config) { c.Store = nil },

@@ -51,15 +51,51 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Config configures a [Worker].
-type Config struct {
-	// Role and Instance name the worker in the source of its events.
-	Role, Instance string
+// Base is what the roles of a process have in common. The Config of each role embeds it.
+type Base struct {
+	// Instance names the process in the source of its events, and among those of its
+	// role. Required.
+	Instance string
 	// Store holds the runs. Required; the roles of one process share it.
 	Store *runlog.Store
 	// Queue delivers, Feed tells of control events. Both required.
 	Queue journal.Queue
 	Feed  journal.Feed
+	// Concurrency is how many deliveries of one inbox are in work at once. Default 64.
+	Concurrency int
+	// Drain is how long work in flight may go on after the context of Run has ended.
+	// Default 8 s.
+	Drain time.Duration
+	// Logger gets what the log of events does not show. Default: discarded.
+	Logger *slog.Logger
+}
+
+// WithDefaults returns the base with its defaults. The error names the role and what is
+// missing.
+func (b Base) WithDefaults(role string) (Base, error) {
+	switch {
+	case b.Store == nil || b.Queue == nil || b.Feed == nil:
+		return b, fmt.Errorf("%s: Store, Queue and Feed are required", role)
+	case b.Instance == "":
+		return b, fmt.Errorf("%s: Instance is required: it signs its events", role)
+	}
+	if b.Concurrency <= 0 {
+		b.Concurrency = 64
+	}
+	if b.Drain <= 0 {
+		b.Drain = 8 * time.Second
+	}
+	if b.Logger == nil {
+		b.Logger = slog.New(slog.DiscardHandler)
+	}
+	return b, nil
+}
+
+// Config configures a [Worker].
+type Config struct {
+	Base
+	// Role names the role in the source of the worker's events. Required.
+	Role string
 	// Inboxes are what the worker consumes, each with Concurrency slots.
 	Inboxes []journal.Inbox
 	// Handlers do the effects, by kind. An effect that has none ends its run.
@@ -92,14 +128,6 @@ type Config struct {
 	// under the run's lock and must not block. Deliveries that only wait for their loans
 	// need no slot then, as far as there is room for that. Nil: no.
 	Lends func(mem *reducer.Memory, e effects.Effect) bool
-	// Concurrency is how many deliveries of one inbox are in work at once.
-	// Default 64.
-	Concurrency int
-	// Drain is how long work in flight may go on after Run's context ends.
-	// Default 8 s.
-	Drain time.Duration
-	// Logger gets what the log of events does not show. Default: discarded.
-	Logger *slog.Logger
 }
 
 // Handler does one kind of effect.
@@ -212,22 +240,12 @@ type Worker struct {
 
 // New checks the configuration.
 func New(cfg Config) (*Worker, error) {
-	switch {
-	case cfg.Store == nil || cfg.Queue == nil || cfg.Feed == nil:
-		return nil, errors.New("worker: Store, Queue and Feed are required")
-	case cfg.Role == "" || cfg.Instance == "":
-		return nil, errors.New("worker: Role and Instance are required: they sign its events")
-	case len(cfg.Inboxes) == 0:
-		return nil, errors.New("worker: at least one Inbox is required")
+	if cfg.Role == "" || len(cfg.Inboxes) == 0 {
+		return nil, errors.New("worker: Role and at least one Inbox are required")
 	}
-	if cfg.Concurrency <= 0 {
-		cfg.Concurrency = 64
-	}
-	if cfg.Drain <= 0 {
-		cfg.Drain = 8 * time.Second
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+	var err error
+	if cfg.Base, err = cfg.WithDefaults(cfg.Role); err != nil {
+		return nil, err
 	}
 	return &Worker{
 		working: make(chan struct{}, cfg.Concurrency*len(cfg.Inboxes)),
@@ -245,6 +263,24 @@ func Source(role, instance string) string { return "moorebus/" + role + "/" + in
 // return is an error that waiting does not mend, such as missing permissions.
 func (w *Worker) Run(ctx context.Context) error {
 	return w.consume(ctx, ctx, w.cfg.Inboxes, w.cfg.Concurrency, func(work, _ func()) { work() })
+}
+
+// RunAll runs all parts until ctx ends or one of them fails, and returns when all have
+// ended. The error joins theirs.
+func RunAll(ctx context.Context, parts ...func(context.Context) error) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	errs := make([]error, len(parts))
+	var all sync.WaitGroup
+	for i, part := range parts {
+		all.Go(func() {
+			if errs[i] = part(ctx); errs[i] != nil {
+				stop()
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // Step works on exactly one delivery, waiting for it if need be, and returns

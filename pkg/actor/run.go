@@ -16,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/toolcall"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -55,10 +56,8 @@ func Run(ctx context.Context, o Options) error {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	a, err := actor.New(actor.Config{
-		Instance: o.Instance, Store: runlog.New(runlog.Options{Log: o.Bus, Logger: o.Logger}),
-		Queue: o.Bus, Feed: o.Bus, Directory: o.Bus, Blobs: o.Bus, Storage: o.Bus,
+		Base: worker.Base{Instance: o.Instance, Store: runlog.New(runlog.Options{Log: o.Bus, Logger: o.Logger}), Queue: o.Bus, Feed: o.Bus, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger}, Directory: o.Bus, Blobs: o.Bus, Storage: o.Bus,
 		Tools: o.Tools, Pools: o.Pools, Results: toolcall.Results{Secrets: o.Secrets, Patterns: o.Patterns},
-		Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	})
 	if err != nil {
 		return err
