@@ -1,15 +1,13 @@
-// Package actor is the role that runs tools: it owns the states Acting and
-// ParallelActing for one or more pools of tools.
+// Package actor is the role that runs tools. It owns the states Acting and ParallelActing
+// for one or more pools of tools.
 //
-// It is the only role with the tools' credentials. Every call becomes exactly
-// one result, an observation for the model with a success flag and a
-// machine-readable code; a tool's failure, panic or missing reply never ends a
-// run. Before a result reaches the log, the actor's secrets are taken out of it
-// and what is too large goes to the object store.
+// It is the only role with the tools' credentials. Every call gets exactly one result: an
+// observation for the model, a success flag and a machine-readable code. A tool's failure,
+// panic or missing reply never ends a run. Before a result is logged, the actor removes
+// its secrets and moves large results to the object store.
 //
-// A call that the run's approval policy wants approved runs only if the log
-// holds the approval, whatever the planner and the run's memory say: see
-// [CodeNotApproved].
+// A call that the run's approval policy wants approved runs only if the approval is in the
+// log, whatever the planner and the run's memory say: see [CodeNotApproved].
 package actor
 
 import (
@@ -32,8 +30,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// CodeNotApproved is the code of a call that needed an approval which the log
-// does not hold.
+// CodeNotApproved is the code of a call that needs an approval which is not in the log.
 const CodeNotApproved = toolcall.CodeNotApproved
 
 // Results says what becomes of a tool's result before it reaches the log.
@@ -44,24 +41,23 @@ type Config struct {
 	worker.Base
 	// Directory is where the tools are announced. Required.
 	Directory journal.Directory
-	// Peers passes calls of tools that this actor does not have to actors of the same
-	// pool that do. Default: Queue, if it can do that.
+	// Peers lends calls of tools that this actor does not have to actors of the same pool
+	// that do. Default: Queue, if it can lend.
 	Peers journal.Peers
-	// ToolWait is how long no actor of the pool may have a tool that a run pins until
-	// its calls are answered with not_found. Default 30 s.
+	// ToolWait is how long a tool that a run pins may be missing in the pool until its
+	// calls are answered with not_found. Default 30 s.
 	ToolWait time.Duration
 	// Tools are the tools of this process. Required.
 	Tools *tool.Registry
-	// Pools are the pools to serve; empty for those of all Tools.
+	// Pools are the pools to serve. Empty: those of Tools.
 	Pools []string
 	// Blobs takes results that are too large; nil cuts them.
 	Blobs journal.Blobs
-	// Storage keeps what agents save; nil: they are told that there is none.
+	// Storage keeps what agents save. Nil: calls of storage are told that there is none.
 	Storage journal.Storage
 	// Results bounds and cleans results.
 	Results Results
-	// Approval evaluates approval policies. Default: those of package approval,
-	// as the planner has them.
+	// Approval evaluates approval policies. Default: those of package approval.
 	Approval toolcall.Approval
 }
 
@@ -70,7 +66,7 @@ type Actor struct {
 	cfg    Config
 	guard  *toolcall.Guard
 	worker *worker.Worker
-	// elsewhere is for calls of tools that others have.
+	// elsewhere lends calls of tools that this actor does not have.
 	elsewhere *toolcall.Elsewhere
 
 	saying sync.Mutex
@@ -120,12 +116,12 @@ func New(cfg Config) (*Actor, error) {
 	return a, err
 }
 
-// Announce says once which tools this actor runs, to those who start runs and to the
-// other actors of its pools. Run does so in the rhythm that keeps it known.
+// Announce announces once which tools this actor runs, and offers them to the other actors
+// of its pools. Run repeats it.
 //
-// What does not fit into a pool's announcement is left out of it, see [fit].
+// Tools that do not fit into a pool's announcement are left out, see [fit].
 func (a *Actor) Announce(ctx context.Context) error {
-	// All offers come first: an announcement that fails must leave none of them stale.
+	// All offers come first: if an announcement fails, none of them must be stale.
 	for _, pool := range a.cfg.Pools {
 		if err := a.worker.Offer(pool, toolcall.Names(Specs(a.cfg.Tools, pool))); err != nil {
 			return err
@@ -141,7 +137,7 @@ func (a *Actor) Announce(ctx context.Context) error {
 	return nil
 }
 
-// withdraw takes back what Announce said.
+// withdraw withdraws the announcements.
 func (a *Actor) withdraw(ctx context.Context) error {
 	var errs []error
 	for _, pool := range a.cfg.Pools {
@@ -150,7 +146,7 @@ func (a *Actor) withdraw(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Run announces the tools and works until ctx ends; then it takes the announcement back.
+// Run announces the tools and works until ctx ends. Then it withdraws the announcement.
 // Tools that come or go meanwhile are announced at once.
 func (a *Actor) Run(ctx context.Context) error {
 	changed := a.cfg.Tools.Changed()
@@ -163,12 +159,12 @@ func (a *Actor) Run(ctx context.Context) error {
 	})
 }
 
-// announceEvery is how often changed tools are announced at most.
+// announceEvery is the shortest time between two announcements of changed tools.
 const announceEvery = time.Second
 
-// announceChanges announces the tools whenever a source has changed them, the first
-// time when changed is closed, until ctx ends. Tools that change all the time are
-// announced in intervals. What fails is announced again with the next refresh.
+// announceChanges announces the tools when a source changes them, first when changed is
+// closed, until ctx ends. If tools change all the time, it announces them in intervals.
+// The next refresh repeats an announcement that failed.
 func (a *Actor) announceChanges(ctx context.Context, changed <-chan struct{}) {
 	for {
 		select {
@@ -187,7 +183,7 @@ func (a *Actor) announceChanges(ctx context.Context, changed <-chan struct{}) {
 // Step works on one delivery of Acting or ParallelActing.
 func (a *Actor) Step(ctx context.Context) error { return a.worker.Step(ctx) }
 
-// Specs returns what a pool's tools are announced as.
+// Specs returns a pool's tools as they are announced.
 func Specs(tools *tool.Registry, pool string) []events.ToolSpec {
 	specs := []events.ToolSpec{}
 	for _, d := range tools.Definitions() {
@@ -201,8 +197,8 @@ func Specs(tools *tool.Registry, pool string) []events.ToolSpec {
 	return specs
 }
 
-// call is one call in work. info and policy say whether a human decides on it if
-// its outcome is unknown.
+// call is one call in work. info and policy say whether a human decides on it if its
+// outcome is unknown.
 type call struct {
 	tool.Call
 	pool   string
@@ -211,7 +207,7 @@ type call struct {
 	policy *events.Approval
 }
 
-// act is Acting and ParallelActing for one call.
+// act plans Acting and ParallelActing for one call.
 func (a *Actor) act(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 	state := mem.Call(e.CallID)
 	if state == nil {
@@ -236,9 +232,9 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e effects.Effect) worke
 	}))
 }
 
-// lends reports whether the effect is a call of a tool that this actor does not have. One
-// whose source is away waits for that first, and keeps its slot: deliveries beyond the
-// slots go to actors that have the tool.
+// lends reports whether the effect is a call of a tool that this actor does not have. If
+// the tool's source is away, the call first waits for the source and keeps its slot:
+// deliveries beyond the slots go to actors that have the tool.
 func (a *Actor) lends(mem *reducer.Memory, e effects.Effect) bool {
 	state := mem.Call(e.CallID)
 	if e.Kind != effects.KindTool || state == nil {
@@ -253,8 +249,7 @@ func (a *Actor) lends(mem *reducer.Memory, e effects.Effect) bool {
 	})
 }
 
-// workerLost ends a call that was started by a worker that is gone, and that must
-// not run twice.
+// workerLost ends a call that must not run twice and was started by a worker that is gone.
 func (a *Actor) workerLost(c call) worker.Result {
 	if c.asksOutcome() {
 		return a.askOutcome(c, "the call had started when its worker was lost; it may or may not have taken effect")
@@ -266,12 +261,12 @@ func (a *Actor) workerLost(c call) worker.Result {
 	})
 }
 
-// asksOutcome reports whether a human decides on the call if its outcome is
-// unknown. In a batch the model is told.
+// asksOutcome reports whether a human decides on the call if its outcome is unknown. In a
+// batch the model is told instead.
 func (c call) asksOutcome() bool { return !c.batch && c.policy.AsksOutcome() }
 
-// askOutcome has a human say whether a call runs again whose outcome is unknown:
-// who approves it knows that it took no effect, or accepts a second one.
+// askOutcome asks a human whether a call of unknown outcome runs again. To approve means
+// that it took no effect, or that a second effect is acceptable.
 func (a *Actor) askOutcome(c call, why string) worker.Result {
 	risk := c.info.Risk
 	if risk == "" {
@@ -287,13 +282,13 @@ func (a *Actor) askOutcome(c call, why string) worker.Result {
 	})
 }
 
-// result is the event that a call's outcome makes.
+// result returns the call's outcome as a result.
 func (c call) result(o events.ToolOutcome) worker.Result {
 	o.CallID = c.ID
 	return worker.Done(toolcall.Outcome(o, c.batch))
 }
 
-// definitions looks tools up in a registry.
+// definitions returns the lookup of a registry.
 func definitions(tools *tool.Registry) toolcall.Lookup {
 	return func(name string) (tool.Definition, bool) {
 		t, ok := tools.Lookup(name)
@@ -304,10 +299,9 @@ func definitions(tools *tool.Registry) toolcall.Lookup {
 	}
 }
 
-// awaited does the work when the call's tool is there, see [tool.Registry.Await]. A call
-// whose tool only another actor of the pool has is done there, also where this actor's
-// source of the tool does not come up; one whose tool does not come is answered without
-// having begun.
+// awaited does the work when the call's tool is there, see [tool.Registry.Await]. If only
+// another actor of the pool has the tool, or this actor's source of it does not come up,
+// the call is lent. If the tool does not come, the call is answered and never begins.
 func (a *Actor) awaited(c call, work worker.Work) worker.Work {
 	return func(ctx context.Context) worker.Result {
 		began := a.cfg.Store.Now()
@@ -330,8 +324,7 @@ func (a *Actor) awaited(c call, work worker.Work) worker.Work {
 	}
 }
 
-// admitted does the work if the call may run, and answers the call if it may
-// not.
+// admitted does the work if the call may run, and answers the call if not.
 func (a *Actor) admitted(run events.Run, c call, work worker.Work) worker.Work {
 	return func(ctx context.Context) worker.Result {
 		refusal, err := a.guard.Refusal(ctx, run, c.Call)
@@ -353,7 +346,8 @@ func (a *Actor) run(ctx context.Context, c call) worker.Result {
 	return a.outcome(ctx, c, out, kept.taken())
 }
 
-// outcome makes an outcome fit for the log; attached is what was kept beside it.
+// outcome turns a tool's outcome into a result that fits into the log. attached are the
+// attachments that were stored.
 func (a *Actor) outcome(ctx context.Context, c call, out tool.Outcome, attached []events.Ref) worker.Result {
 	if ctx.Err() != nil {
 		return worker.Fail(context.Cause(ctx)) // nobody wants the result any more

@@ -9,16 +9,16 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// sized is a tool and what it takes in an announcement, in bytes.
+// sized is a tool and its size in an announcement, in bytes.
 type sized struct {
 	index int
 	size  int
 }
 
-// fit returns the tools that one announcement of at most so many bytes has room
-// for, and the names of the others. Tools that come from no source are never left
-// out. Of the others it leaves out the largest of the source that takes the most, so
-// that one source cannot crowd out those that have few.
+// fit returns the tools that fit into one announcement of at most so many bytes, and the
+// names of the others. Tools without a source are never left out. Of the others it leaves
+// out the largest of the source that takes the most, so that one source cannot crowd out
+// small ones.
 func fit(specs []events.ToolSpec, source func(name string) string, most int) (kept []events.ToolSpec, left []string) {
 	total := len("[]")
 	takes := map[string]int{}
@@ -59,7 +59,7 @@ func fit(specs []events.ToolSpec, source func(name string) string, most int) (ke
 	return kept, left
 }
 
-// greediest is the source that takes the most, of several the first by name.
+// greediest returns the source that takes the most; of several the first by name.
 func greediest(takes map[string]int) (most string) {
 	for from, size := range takes {
 		if most == "" || size > takes[most] || size == takes[most] && from < most {
@@ -69,8 +69,8 @@ func greediest(takes map[string]int) (most string) {
 	return most
 }
 
-// encodedSize is the length of a tool as JSON, as adapters of the directory have it:
-// without the escapes of HTML.
+// encodedSize returns the length of a tool as JSON, without the escapes of HTML, as the
+// directory stores it.
 func encodedSize(spec events.ToolSpec) int {
 	var data bytes.Buffer
 	enc := json.NewEncoder(&data)
@@ -81,10 +81,10 @@ func encodedSize(spec events.ToolSpec) int {
 	return data.Len()
 }
 
-// maxSaid is how many of the tools that are left out are named in the log.
+// maxSaid bounds how many left-out tools the log names.
 const maxSaid = 20
 
-// sayLeft logs what a pool's announcement leaves out, when that has changed.
+// sayLeft logs what a pool's announcement leaves out, if that has changed.
 func (a *Actor) sayLeft(pool string, left []string) {
 	a.saying.Lock()
 	defer a.saying.Unlock()

@@ -10,12 +10,11 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// maxAttachments bounds what one call may keep beside its text: more than that
-// would not fit into its event.
+// maxAttachments bounds what one call may attach: more would not fit into its event.
 const maxAttachments = 100
 
-// keeper stores what one call's tool returns beside text, and remembers where, so
-// that the event says it and no purge takes it away.
+// keeper stores what one call's tool returns beside text, and remembers the references for
+// the event.
 type keeper struct {
 	blobs journal.Blobs
 	pool  string
@@ -56,7 +55,7 @@ func (k *keeper) full() bool {
 	return k.closed || len(k.refs) >= maxAttachments
 }
 
-// taken returns what was kept. A tool that was left to itself keeps nothing more.
+// taken returns the references. Afterwards the tool can store nothing more.
 func (k *keeper) taken() []events.Ref {
 	k.mu.Lock()
 	defer k.mu.Unlock()

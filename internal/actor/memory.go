@@ -16,16 +16,15 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// CodeStorage is the code of a call that the agent's storage did not serve.
+// CodeStorage is the code of a call that the agent's storage could not serve.
 const CodeStorage = "storage_failed"
 
-// shownBytes is what a search shows of a value.
+// shownBytes bounds what a search shows of a value.
 const shownBytes = 200
 
-// remembers returns the work of a call that acts on the agent's memory, nil if it
-// is for another tool. The action comes first, then the event that says what it
-// did, then the result. A worker that dies in between leaves a call that is done
-// again: the same tags replace.
+// remembers returns the work of a call that acts on the agent's memory, nil if it is a
+// call of another tool. The action comes first, then its event, then the result. If the
+// worker dies in between, the call is done again: the same tags replace.
 func (a *Actor) remembers(run events.Run, mem *reducer.Memory, c call) worker.Work {
 	t, ok := a.cfg.Tools.Lookup(c.Name)
 	if !ok {
@@ -48,8 +47,8 @@ func (a *Actor) remembers(run events.Run, mem *reducer.Memory, c call) worker.Wo
 	}
 }
 
-// memory is what one call finds: working memory, and the storage of the agent;
-// storage is nil where the actor has none.
+// memory is what one call acts on: working memory, and the agent's storage, nil if the
+// actor has none.
 type memory struct {
 	of      journal.StorageOf
 	storage journal.Storage
@@ -57,11 +56,10 @@ type memory struct {
 	working reducer.Memory
 }
 
-// perform carries the call's action out. The event says what happened, nil if
-// nothing did.
+// perform carries out the call's action. The event says what happened; nil: nothing did.
 func (m memory) perform(ctx context.Context, tools *tool.Registry, c call) (tool.Outcome, events.Payload) {
-	// The last attempt counts, as it does for the outcome. One that was given up may
-	// still come to its end.
+	// The last attempt counts, as for the outcome. An attempt that was given up may still
+	// end later.
 	var mu sync.Mutex
 	var attempts int
 	var happened events.Payload
@@ -86,7 +84,7 @@ func (m memory) perform(ctx context.Context, tools *tool.Registry, c call) (tool
 	return out, happened
 }
 
-// act does one action and says so to the model.
+// act does one action and returns its text for the model.
 func (m memory) act(ctx context.Context, a tool.Action) (string, events.Payload, error) {
 	entry := events.Entry{Tags: m.tags(a.Tags), Value: m.results.Redact(strings.ToValidUTF8(a.Value, "\uFFFD"))}
 	if err := checkAction(a.Verb, entry); err != nil {
@@ -107,7 +105,7 @@ func (m memory) act(ctx context.Context, a tool.Action) (string, events.Payload,
 	return "", nil, tool.Failf(tool.CodeFailed, "there is no action %q on memory", a.Verb)
 }
 
-// tags makes a set of what the model gave.
+// tags returns the tags that the model gave as a set.
 func (m memory) tags(given []string) []string {
 	clean := make([]string, len(given))
 	for i, tag := range given {
@@ -116,7 +114,7 @@ func (m memory) tags(given []string) []string {
 	return reducer.NormalTags(clean)
 }
 
-// checkAction says in words for the model what cannot be stored or looked up.
+// checkAction tells the model what cannot be stored or looked up.
 func checkAction(v tool.Verb, e events.Entry) error {
 	var err error
 	switch {
@@ -162,8 +160,8 @@ func (m memory) save(ctx context.Context, e events.Entry) (string, events.Payloa
 	return "Saved in storage under " + named(e.Tags) + ".", &events.StorageSaved{Entry: e}, nil
 }
 
-// load copies what was found into working memory. The model sees it in the result
-// too, in whatever way it is shown working memory.
+// load copies the found entries into working memory. The model also sees them in the
+// result.
 func (m memory) load(ctx context.Context, tags []string) (string, events.Payload, error) {
 	found, err := m.find(ctx, journal.StorageQuery{Tags: tags})
 	if err != nil {
@@ -182,8 +180,8 @@ func (m memory) load(ctx context.Context, tags []string) (string, events.Payload
 	return b.String(), &events.StorageLoaded{Tags: tags, Entries: found.Entries}, nil
 }
 
-// kept says which entries were found in vain, since working memory has something of
-// its own under their tags.
+// kept names the entries that were not loaded, since working memory has an entry of its
+// own under their tags.
 func (m memory) kept(found []events.Entry) string {
 	var tags []string
 	for _, e := range found {
@@ -219,7 +217,7 @@ func (m memory) search(ctx context.Context, e events.Entry) (string, events.Payl
 	return b.String(), nil, nil
 }
 
-// find asks the storage. What it holds may be from before a secret was known.
+// find searches the storage. Its values may be older than a secret, so they are redacted.
 func (m memory) find(ctx context.Context, q journal.StorageQuery) (journal.Found, error) {
 	if m.storage == nil {
 		return journal.Found{}, errNoStorage
@@ -234,7 +232,7 @@ func (m memory) find(ctx context.Context, q journal.StorageQuery) (journal.Found
 	return found, nil
 }
 
-// more says how many there are beyond those found, and what to do about it.
+// more says how many entries there are beyond those found, and how to see them.
 func more(found journal.Found, what string) string {
 	rest := found.Total - len(found.Entries)
 	if rest <= 0 {
@@ -245,7 +243,7 @@ func more(found journal.Found, what string) string {
 
 var errNoStorage = tool.Failf(CodeStorage, "this actor has no storage")
 
-// storageFailure is what the model is told; an outage may pass.
+// storageFailure returns what the model is told. An outage may pass.
 func storageFailure(err error) error {
 	f := tool.Failf(CodeStorage, "%v", err)
 	f.Passing = !errors.Is(err, journal.ErrDenied) && !errors.Is(err, journal.ErrNotReady) && !errors.Is(err, journal.ErrTooLarge)

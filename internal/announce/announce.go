@@ -1,6 +1,6 @@
-// Package announce keeps what a process offers known to the others: it repeats
-// announcements in time, claims names that may mean one thing only, and measures how long
-// something has not been announced.
+// Package announce keeps what a process offers known to the others. It repeats
+// announcements, claims names that may mean one thing only, and measures how long
+// something has been missing.
 package announce
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// Repeat repeats an announcement until ctx ends, in the rhythm that keeps it
-// alive. A failure is logged once and tried again sooner.
+// Repeat repeats an announcement until ctx ends, often enough to keep it alive. A failure
+// is logged once and retried sooner.
 func Repeat(ctx context.Context, logger *slog.Logger, announce func(context.Context) error) {
 	failing := false
 	for ctx.Err() == nil {
@@ -29,13 +29,13 @@ func Repeat(ctx context.Context, logger *slog.Logger, announce func(context.Cont
 	}
 }
 
-// withdrawTime bounds how long it is tried to take an announcement back: without that it
-// expires.
+// withdrawTime bounds the attempt to withdraw an announcement. If it fails, the
+// announcement expires.
 const withdrawTime = 2 * time.Second
 
-// During repeats an announcement while run runs, and returns run's error. It is taken back
-// as soon as ctx or run ends: what is in work then may go on, but nobody should count on
-// more.
+// During repeats an announcement while run runs, and returns run's error. It withdraws the
+// announcement as soon as ctx or run ends: work in flight may go on then, but nobody
+// should count on more.
 func During(ctx context.Context, logger *slog.Logger, announce, withdraw, run func(context.Context) error) error {
 	announceCtx, stop := context.WithCancel(ctx)
 	var announcing sync.WaitGroup

@@ -10,16 +10,16 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// claimLook is how often an instance looks whether a name has become free.
+// claimLook is how often an instance checks whether a name has become free.
 const claimLook = time.Second
 
-// Claim waits until no other instance that lives means something else by one of the
-// names, and returns a [*journal.NameTakenError] if one does. An instance lives if it
-// says again what it said: that takes up to [journal.AnnouncementRefresh]. What an
-// instance said that does not live is gone after [journal.AnnouncementTTL].
+// Claim waits until no other living instance uses one of the names for something else, and
+// returns a [*journal.NameTakenError] if one does. An instance is alive if it repeats its
+// announcement, which takes up to [journal.AnnouncementRefresh]. The announcement of a
+// dead instance is gone after [journal.AnnouncementTTL].
 //
-// Further errors are the bus's. Who may not read what others say, or where nobody has
-// said anything yet, claims what it likes.
+// Other errors are the bus's. An instance that may not read the announcements, or finds
+// none, claims its names without a check.
 func Claim(ctx context.Context, logger *slog.Logger, dir journal.Directory, instance string, claims []journal.Claim) error {
 	first := map[journal.Claim]uint64{} // by the claim without its number
 	began := time.Now()
@@ -53,8 +53,8 @@ func Claim(ctx context.Context, logger *slog.Logger, dir journal.Directory, inst
 
 var errTaken = errors.New("a name is taken")
 
-// Claimed returns a [*journal.NameTakenError] if another instance means something
-// else by one of the names now. Further errors are the bus's.
+// Claimed returns a [*journal.NameTakenError] if another instance now uses one of the
+// names for something else. Other errors are the bus's.
 func Claimed(ctx context.Context, dir journal.Directory, instance string, claims []journal.Claim) error {
 	taken, err := takenBy(ctx, dir, instance, claims)
 	if err != nil || len(taken) == 0 {

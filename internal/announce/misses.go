@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Misses measures for how long something that other processes may have was not found.
+// Misses measures for how long something that other processes may have has been missing.
 // Make it with [NewMisses]. It is safe for concurrent use.
 type Misses[K comparable] struct {
 	forget time.Duration
@@ -15,11 +15,11 @@ type Misses[K comparable] struct {
 	all map[K]miss
 }
 
-// miss is since when something was not found, and when it was looked for last.
+// miss is since when something has been missing, and when that was last checked.
 type miss struct{ since, last time.Time }
 
-// NewMisses makes it. A miss older than forget counts no longer: nobody looked since, so
-// what was missing may have been there.
+// NewMisses returns an empty Misses. A miss that was last checked longer than forget ago
+// no longer counts, since the missing thing may have been there meanwhile.
 func NewMisses[K comparable](forget time.Duration) *Misses[K] {
 	return &Misses[K]{forget: forget, all: map[K]miss{}}
 }
@@ -40,7 +40,7 @@ func (m *Misses[K]) Miss(key K) time.Duration {
 	return now.Sub(one.since)
 }
 
-// Found records that the keys were found: their next misses are the first ones again.
+// Found records that the keys were found. Their next misses count from 0.
 func (m *Misses[K]) Found(keys ...K) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -56,7 +56,7 @@ func (m *Misses[K]) Any() bool {
 	return len(m.all) > 0
 }
 
-// Clear forgets all misses, for when nobody can say what is there.
+// Clear forgets all misses, for when it is unknown what is there.
 func (m *Misses[K]) Clear() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

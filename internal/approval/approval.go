@@ -18,18 +18,17 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Policies evaluates policies. Expressions are those of expr-lang over the
-// variables tool and risk (strings), arguments (the parsed JSON, or nil where
-// it is none) and run (the run's id); they are compiled once and can call
-// nothing outside themselves. An evaluation is bounded: after a million steps it
-// is an error, well within a second and with some 100 MB at most. It is safe for
-// concurrent use.
+// Policies evaluates policies. Expressions are those of expr-lang over the variables tool
+// and risk (strings), arguments (the parsed JSON, nil if it is invalid) and run (the run's
+// id). They are compiled once and can call nothing else. An evaluation is bounded: after a
+// million steps it is an error, within a second and with some 100 MB at most. Policies is
+// safe for concurrent use.
 type Policies struct {
 	programs *lru.Cache[string, *vm.Program]
 }
 
-// programsKept bounds the compiled expressions: agents are written by hand, so
-// few are in use at a time.
+// programsKept bounds the compiled expressions. Agents are written by hand, so few are in
+// use at a time.
 const programsKept = 256
 
 // New returns an evaluator.
@@ -41,7 +40,7 @@ func New() *Policies {
 	return &Policies{programs: programs}
 }
 
-// environment is what an expression sees.
+// environment holds the variables of an expression.
 type environment struct {
 	Tool      string `expr:"tool"`
 	Arguments any    `expr:"arguments"`
@@ -53,7 +52,7 @@ type environment struct {
 	Matches func(...any) any `expr:"matches!"`
 }
 
-// Check reports whether a policy's expression compiles to a yes or no.
+// Check reports whether a policy's expression compiles to a boolean.
 func (p *Policies) Check(policy *events.Approval) error {
 	if policy == nil || policy.Policy != events.ApproveExpr {
 		return nil
@@ -69,8 +68,8 @@ func (p *Policies) program(text string) (*vm.Program, error) {
 	if len(text) > maxExpr {
 		return nil, fmt.Errorf("approval.expr: it has %d bytes, at most %d are allowed: shorten it", len(text), maxExpr)
 	}
-	// As it is written first: the rewritten one knows fewer types, so fewer mistakes
-	// show in it.
+	// First as it is written: the rewritten one knows fewer types, so it shows fewer
+	// mistakes.
 	var names naming
 	if _, err := expr.Compile(text, expr.Env(environment{}), expr.AsBool(), expr.Optimize(false), expr.Patch(&names)); err != nil {
 		return nil, fmt.Errorf("approval.expr: %w", err)
@@ -86,10 +85,10 @@ func (p *Policies) program(text string) (*vm.Program, error) {
 	return program, nil
 }
 
-// Required says whether the call waits, and why. A nil policy lets everything
-// run but the tools that ask: theirs wait under every policy, and the reason is
-// the question. An expression that cannot be evaluated, or that costs too much, is an
-// error, the same on every machine: the caller must not take it for a yes.
+// Required says whether the call waits, and why. A nil policy lets everything run but
+// tools that ask a human: their calls wait under every policy, and the reason is the
+// question. An expression that cannot be evaluated, or costs too much, is an error, the
+// same on every machine. The caller must not take it for an approval.
 func (p *Policies) Required(policy *events.Approval, call events.Call, info reducer.ToolInfo, run string) (string, bool, error) {
 	if info.Asks {
 		return question(call.Arguments), true, nil
@@ -116,8 +115,8 @@ func (p *Policies) Required(policy *events.Approval, call events.Call, info redu
 	return "", false, nil
 }
 
-// byRisk reports whether a risk reaches the policy's bound. An unknown risk, one that
-// is not in [events.Risks], always does.
+// byRisk reports whether a risk reaches the policy's bound. An unknown risk, which is not
+// in [events.Risks], always does.
 func byRisk(policy *events.Approval, risk string) (reason string, required bool) {
 	limit, _ := events.RiskRank(policy.Risk)
 	rank, known := events.RiskRank(risk)
@@ -158,7 +157,7 @@ func (p *Policies) evaluate(text string, call events.Call, info reducer.ToolInfo
 	return "", false, nil
 }
 
-// question is what a tool that asks puts to a human.
+// question returns the question that a tool asks a human.
 func question(text string) string {
 	object, _ := arguments(text).(map[string]any)
 	if q, _ := object["question"].(string); q != "" {
@@ -167,7 +166,7 @@ func question(text string) string {
 	return "the tool asks a human"
 }
 
-// arguments parses a call's arguments; they were found valid before.
+// arguments parses a call's arguments, which were validated before.
 func arguments(text string) any {
 	var v any
 	if err := json.NewDecoder(bytes.NewBufferString(text)).Decode(&v); err != nil {

@@ -11,15 +11,15 @@ import (
 	"github.com/moorebus/moorebus/internal/terminal"
 )
 
-// briefHandler writes a log for people: the time of day, the level in three
-// letters, the message, and what slog's own text handler makes of the attributes.
+// briefHandler writes a log for people: the time of day, the level in three letters, the
+// message, and the attributes as slog's text handler writes them.
 type briefHandler struct {
 	*briefOutput
-	// attributes writes those of a record, and those that it was given before.
+	// attributes writes the attributes of a record and of the handler.
 	attributes slog.Handler
 }
 
-// briefOutput is what the handlers that come from one have in common.
+// briefOutput is shared by the handlers that come from one.
 type briefOutput struct {
 	mu    sync.Mutex
 	w     io.Writer
@@ -32,7 +32,7 @@ func newBriefHandler(w io.Writer, o *slog.HandlerOptions, color bool) slog.Handl
 	return &briefHandler{out, slog.NewTextHandler(&out.line, &slog.HandlerOptions{Level: o.Level, ReplaceAttr: attributesOnly})}
 }
 
-// attributesOnly takes what stands before the attributes out of a line.
+// attributesOnly removes everything but the attributes from a line.
 func attributesOnly(groups []string, a slog.Attr) slog.Attr {
 	_, level := a.Value.Any().(slog.Level)
 	if len(groups) == 0 && (a.Key == slog.LevelKey && level || a.Key == slog.MessageKey && a.Value.String() == "") {

@@ -10,17 +10,17 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// BusFlags say where the bus is: --nats, --data and --namespace. NATS_URL and
-// its like, MOOREBUS_DATA and MOOREBUS_NAMESPACE stand in for flags that are not
-// given. Of what carries runs they also say how it appends: --group-commit.
+// BusFlags say where the bus is: --nats, --data and --namespace. For flags that are not
+// given, the environment counts: NATS_URL and related variables, MOOREBUS_DATA and
+// MOOREBUS_NAMESPACE. --group-commit says how a command that carries runs appends.
 type BusFlags struct {
 	url       string
 	data      string
 	namespace string
 	group     string
 	getenv    func(string) string
-	// Local, which may be nil, says that the command brings a server of its own: then
-	// only --data and MOOREBUS_DATA count.
+	// Local, which may be nil, says that the command starts its own server: then only
+	// --data and MOOREBUS_DATA count.
 	Local func() bool
 }
 
@@ -53,8 +53,8 @@ func (f *BusFlags) groupCommit() (natsbus.GroupCommit, error) {
 	return group, nil
 }
 
-// AddBusFlags adds --nats and --namespace, for what only ever talks to a bus.
-// getenv is os.Getenv, or a test's.
+// AddBusFlags adds --nats and --namespace, for commands that only use a bus. getenv is
+// os.Getenv, or a test's.
 func AddBusFlags(flags *pflag.FlagSet, getenv func(string) string) *BusFlags {
 	f := &BusFlags{getenv: getenv}
 	f.addURL(flags)
@@ -62,16 +62,15 @@ func AddBusFlags(flags *pflag.FlagSet, getenv func(string) string) *BusFlags {
 	return f
 }
 
-// AddDataFlags adds what [AddBusFlags] does and --data, for what can do without
-// a server of its own.
+// AddDataFlags adds the flags of [AddBusFlags] and --data, for commands that also work on
+// a data directory.
 func AddDataFlags(flags *pflag.FlagSet, getenv func(string) string) *BusFlags {
 	f := AddBusFlags(flags, getenv)
 	flags.StringVar(&f.data, "data", "", "data directory to use instead of a bus (default MOOREBUS_DATA, else "+filepath.Join("$XDG_DATA_HOME", appName)+")")
 	return f
 }
 
-// Namespace returns the namespace and whether somebody named one, or a usage
-// error.
+// Namespace returns the namespace and whether it was given, or a usage error.
 func (f *BusFlags) Namespace() (name string, given bool, err error) {
 	name = f.namespace
 	if name == "" {
@@ -101,16 +100,14 @@ func DataDir(getenv func(string) string) (string, error) {
 	return filepath.Join(home, ".local", "share", appName), nil
 }
 
-// Place is where flags and environment point: a server, or else a data
-// directory.
+// Place is where flags and environment point: a server, or a data directory.
 type Place struct {
 	Remote  bool
 	Connect natsbus.ConnectOptions
 	Dir     string
 	// From says what named it, such as --nats or NATS_URL.
 	From string
-	// Note says for people where it is, if somebody could think it elsewhere; else
-	// empty.
+	// Note tells people where it is, if they could expect it elsewhere; else empty.
 	Note string
 }
 
@@ -122,7 +119,7 @@ func (f *BusFlags) Place() (Place, error) {
 	return FindPlace(f.url, f.data, f.getenv)
 }
 
-// findOwn returns the data directory of a command that brings a server of its own.
+// findOwn returns the data directory of a command that starts its own server.
 func findOwn(data string, getenv func(string) string) (Place, error) {
 	at := Place{Dir: data, From: "--data"}
 	if at.Dir == "" {
@@ -141,9 +138,9 @@ func findOwn(data string, getenv func(string) string) (Place, error) {
 	return at, err
 }
 
-// FindPlace decides in the order of nearness: the values of --nats and --data,
-// the environment, the default data directory if it is there, the context that is
-// selected in the nats CLI, the default data directory.
+// FindPlace returns the first of these that is given: the values of --nats and --data, the
+// environment, the default data directory if it exists, the selected context of the nats
+// CLI, the default data directory.
 func FindPlace(url, data string, getenv func(string) string) (Place, error) {
 	if url != "" && data != "" {
 		return Place{}, Usage("--nats and --data exclude each other: the log is on a bus or in a directory")
@@ -170,9 +167,9 @@ func FindPlace(url, data string, getenv func(string) string) (Place, error) {
 	return at, nil
 }
 
-// FindServer returns the server that the value of --nats names, else the
-// environment, else the context that is selected in the nats CLI. If nothing does,
-// From is empty, and it is where servers listen by default.
+// FindServer returns the server of --nats, else of the environment, else of the selected
+// context of the nats CLI. If none is given, From is empty and the place is the default
+// address.
 func FindServer(url string, getenv func(string) string) (Place, error) {
 	at, err := namedServer(url, getenv)
 	if err != nil || at.From != "" {
@@ -202,8 +199,8 @@ func namedServer(url string, getenv func(string) string) (Place, error) {
 	return at, nil
 }
 
-// selectedServer returns the server of a context of the nats CLI that nobody named
-// here. What else the environment says goes before what is in the context.
+// selectedServer returns the server of the selected context of the nats CLI. The
+// environment takes precedence over the context's other settings.
 func selectedServer(context string, getenv func(string) string) (Place, error) {
 	connect, err := natsbus.FromContext(getenv, context)
 	if err != nil {
@@ -215,7 +212,7 @@ func selectedServer(context string, getenv func(string) string) (Place, error) {
 	}, nil
 }
 
-// Missing reports whether the place is a directory that is not there.
+// Missing reports whether the place is a directory that does not exist.
 func (p Place) Missing() bool {
 	if p.Remote {
 		return false

@@ -25,20 +25,19 @@ const (
 	ExitFailure = 1
 	// ExitUsage is for flags and arguments that make no sense.
 	ExitUsage = 2
-	// ExitDiverged is for a log that is not as it must be.
+	// ExitDiverged is for a log that is not valid.
 	ExitDiverged = 3
 	// ExitRunError and ExitRunCancelled say how the run ended.
 	ExitRunError     = 4
 	ExitRunCancelled = 5
-	// ExitBusAway is for a bus that does not answer or is not set up: to try
-	// again later may help.
+	// ExitBusAway is for a bus that does not answer or is not set up: a retry may help.
 	ExitBusAway = 75
 	// ExitConfig is for settings that are missing or wrong.
 	ExitConfig = 78
 )
 
-// ExitError is an error with an exit code of its own. Without Err the process
-// ends without a word: everything was said already.
+// ExitError is an error with an exit code of its own. Without Err the process prints
+// nothing: everything was said already.
 type ExitError struct {
 	Code int
 	Err  error
@@ -72,9 +71,9 @@ type SignalError struct{ Signal syscall.Signal }
 func (e *SignalError) Error() string { return "ended by signal: " + e.Signal.String() }
 
 // Main runs the program's commands on its arguments and exits with the code of the
-// outcome. The commands' context ends at the first SIGINT or SIGTERM, with a [*SignalError] as its cause; the
-// second one kills. A run that returns nil after a signal, since it was asked to
-// stop and did, exits 0; one that returns the context's error exits with the
+// outcome. The commands' context ends at the first SIGINT or SIGTERM, with a
+// [*SignalError] as its cause; the second one kills. A run that returns nil after a signal
+// stopped as asked and exits 0. A run that returns the context's error exits with the
 // signal's code. Any other error is written to stderr.
 func Main(root *cobra.Command) {
 	root.SetOut(terminal.Stdout)
@@ -97,8 +96,8 @@ func mainCode(stderr io.Writer, run func(ctx context.Context) error) int {
 	return code
 }
 
-// untilSignal returns a context that ends at the first signal. After that the
-// signals have their usual effect again.
+// untilSignal returns a context that ends at the first signal. Later signals have their
+// usual effect.
 func untilSignal(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)
@@ -118,7 +117,7 @@ func untilSignal(parent context.Context) (context.Context, func()) {
 	}
 }
 
-// signalled returns the signal that ended the context, if that is why err came.
+// signalled returns the signal that ended the context, if err follows from that.
 func signalled(ctx context.Context, err error) (syscall.Signal, bool) {
 	var cause *SignalError
 	if !errors.As(context.Cause(ctx), &cause) {
@@ -148,7 +147,7 @@ func exitCode(ctx context.Context, err error) int {
 	return ExitFailure
 }
 
-// failure is what stderr says about an error; nothing where all was said.
+// failure returns what stderr says about an error, empty if everything was said.
 func failure(ctx context.Context, err error) string {
 	if err == nil {
 		return ""
@@ -163,8 +162,8 @@ func failure(ctx context.Context, err error) string {
 	return err.Error()
 }
 
-// Interrupted returns the error that ends the process with the code of the signal
-// that ended ctx, and without a word; nil if none did.
+// Interrupted returns the error that ends the process with the code of the signal that
+// ended ctx, without a message; nil if no signal did.
 func Interrupted(ctx context.Context) error {
 	var cause *SignalError
 	if !errors.As(context.Cause(ctx), &cause) {
@@ -184,8 +183,8 @@ func ShellWord(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
-// BusAway reports whether an error says that the bus does not answer or is not
-// set up, so that the same may succeed later.
+// BusAway reports whether the bus does not answer or is not set up, so that a retry may
+// succeed.
 func BusAway(err error) bool {
 	for _, away := range [...]error{
 		journal.ErrNotReady, nats.ErrNoServers, nats.ErrTimeout, nats.ErrNoResponders, nats.ErrDisconnected,

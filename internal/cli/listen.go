@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// insecureFlag is the flag that lets listeners be reached by others without
-// credentials. [AddRoleFlags] adds it.
+// insecureFlag is the flag that lets other machines reach listeners without credentials.
+// [AddRoleFlags] adds it.
 const insecureFlag = "insecure-no-auth"
 
 func addInsecureFlag(flags *pflag.FlagSet) {
@@ -31,9 +31,9 @@ func Listen(flags *pflag.FlagSet, flag, address, variable string, getenv func(st
 	return listener, nil
 }
 
-// Guard refuses an address that other machines reach, with [ExitConfig], where clients
-// need no credentials: those of the variable of the environment, if there is one for
-// this listener. --insecure-no-auth allows it.
+// Guard refuses, with [ExitConfig], an address that other machines can reach if clients
+// need no credentials. The variable of the environment holds the credentials, if the
+// listener has any. --insecure-no-auth allows it.
 func Guard(flags *pflag.FlagSet, flag string, at *net.TCPAddr, variable string, getenv func(string) string) error {
 	if at.IP.IsLoopback() || variable != "" && getenv(variable) != "" {
 		return nil
@@ -49,8 +49,8 @@ func Guard(flags *pflag.FlagSet, flag string, at *net.TCPAddr, variable string, 
 		flag, at, mend, insecureFlag)
 }
 
-// HostNames returns the name by which an address is given, for the check of Host
-// headers; nothing for an IP address or a port alone.
+// HostNames returns the host name of an address, for the check of Host headers; nothing
+// for an IP address or a port alone.
 func HostNames(address string) []string {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil || host == "" || net.ParseIP(host) != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// AddLocalFlags adds --data, --namespace and --group-commit, for what always brings
-// a server of its own: NATS_URL and its like do not count.
+// AddLocalFlags adds --data, --namespace and --group-commit, for commands that always
+// start their own server: NATS_URL and related variables do not count.
 func AddLocalFlags(flags *pflag.FlagSet, getenv func(string) string) *BusFlags {
 	f := &BusFlags{getenv: getenv, Local: func() bool { return true }}
 	f.addGroup(flags)

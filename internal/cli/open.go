@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Conn is an open bus, and how it was come to.
+// Conn is an open bus, and where it was found.
 type Conn struct {
 	// Bus is the journal.
 	Bus *natsbus.Bus

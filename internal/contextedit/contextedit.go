@@ -1,7 +1,7 @@
-// Package contextedit is the tools by which a model edits its own context: it loads older
-// messages and earlier results again, and searches earlier calls. They are offered where
-// the context window is limited and nowhere else, and are subject to no policy: they
-// reach nothing but what the run has said already.
+// Package contextedit has the tools by which a model edits its own context: it loads older
+// messages and earlier results again, and searches earlier calls. They are offered if the
+// context window is limited. No policy applies to them, since they reach only what the run
+// already holds.
 //
 // The planner answers their calls itself. Each call becomes one event, which holds the
 // call and its answer.
@@ -26,8 +26,8 @@ const (
 	loadToolResult  = events.ReservedPrefix + "load_tool_result"
 )
 
-// callTools are the tools as the model is told of them, by name; textTools are the same
-// for a model that speaks the text protocol.
+// callTools are the tools as the model sees them, by name. textTools are the same for a
+// model that uses the text protocol.
 var (
 	callTools = toolsOf("They stay until you have answered.")
 	textTools = toolsOf(fmt.Sprintf("They stay for your next %d replies.", reducer.EditReplies))
@@ -65,7 +65,7 @@ func Offered(mem *reducer.Memory) bool {
 	return mem.ReactContext != nil && mem.ReactContext.ContextWindowSize > 0
 }
 
-// Tools are the tools as the run's model is told of them. They must not be changed.
+// Tools returns the tools as the run's model sees them. They must not be changed.
 func Tools(mem *reducer.Memory) []llm.Tool {
 	if mem.SpeaksText() {
 		return textTools
@@ -73,10 +73,10 @@ func Tools(mem *reducer.Memory) []llm.Tool {
 	return callTools
 }
 
-// Is reports whether a name is that of one of the tools.
+// Is reports whether a tool has the name.
 func Is(name string) bool { return toolOf(name) != nil }
 
-// toolOf returns one of the tools by name, nil if it is none.
+// toolOf returns a tool by name, nil if there is none.
 func toolOf(name string) *llm.Tool {
 	for i := range callTools {
 		if callTools[i].Name == name {
@@ -86,15 +86,15 @@ func toolOf(name string) *llm.Tool {
 	return nil
 }
 
-// Edits answers the calls of one reply, in order. It holds what they need of the
-// memory that the reply was asked for, and changes nothing.
+// Edits answers the calls of one reply, in order. It holds what they need of the memory at
+// the time of the request, and changes nothing.
 type Edits struct {
 	validator tool.Validator
-	// total is how many messages there are, window how many are shown after the
-	// calls so far, expand how many more are shown where the model does not say.
+	// total is how many messages there are, window how many are shown after the calls so
+	// far, expand how many more are shown by default.
 	total, window, expand int
-	// answered are those of the calls that the model wants to see which have a
-	// result, by the ids that it gave.
+	// answered are the calls that the model wants to see and that have a result, by the
+	// ids that it gave.
 	answered map[string]pastResult
 	history  history
 	loads
@@ -106,8 +106,9 @@ type pastResult struct {
 	bytes int
 }
 
-// New takes what the calls of one reply need of the run's memory, under the run's lock. It
-// is quick however long the run is. validator checks the calls' arguments.
+// New copies what the calls of one reply need from the run's memory, under the run's lock.
+// Its time does not depend on the length of the run. validator checks the calls'
+// arguments.
 func New(mem *reducer.Memory, validator tool.Validator, calls []events.Call) *Edits {
 	e := &Edits{
 		validator: validator, total: mem.Windowed(), expand: mem.Config.ExpandContextWindowSize, answered: map[string]pastResult{},
@@ -127,13 +128,13 @@ func New(mem *reducer.Memory, validator tool.Validator, calls []events.Call) *Ed
 				}
 			}
 		case searchToolCalls:
-			e.history.take(mem)
+			e.history.collect(mem)
 		}
 	}
 	return e
 }
 
-// wantedCalls are the ids in a call's arguments; none where those are wrong.
+// wantedCalls returns the ids in a call's arguments; none if those are wrong.
 func wantedCalls(text string) []string {
 	var in struct {
 		CallIDs []string `json:"call_ids"`
@@ -142,11 +143,11 @@ func wantedCalls(text string) []string {
 	return in.CallIDs[:min(len(in.CallIDs), maxWanted)]
 }
 
-// maxWanted is how many calls are shown again at once: what the schema says.
+// maxWanted is how many calls are shown again at once, as the schema says.
 const maxWanted = 100
 
 // Event answers the next call of the reply, which must be of one of the tools, and returns
-// the event that it becomes.
+// its event.
 func (e *Edits) Event(call events.Call) events.Payload {
 	reply := &events.ContextReply{Calls: []events.Call{call}, Part: true}
 	answer := func(text, code string) {
@@ -173,13 +174,12 @@ func (e *Edits) Event(call events.Call) events.Payload {
 	return &events.ToolCallsAddedToContext{CallIDs: []string{}, ContextReply: reply}
 }
 
-// arguments reads arguments that satisfy their schema; no text at all is no
-// arguments.
+// arguments reads arguments that satisfy their schema. Empty text means no arguments.
 func arguments(text string, into any) {
 	_ = json.Unmarshal([]byte(text), into)
 }
 
-// Clip makes text from outside fit for the log: valid UTF-8, and at most so many bytes.
+// Clip makes text from outside valid UTF-8 of at most so many bytes.
 func Clip(most int, text string) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	if begin := truncate.Prefix(text, int64(most)); begin != text {
@@ -188,5 +188,5 @@ func Clip(most int, text string) string {
 	return text
 }
 
-// maxSaid bounds what is said of what is wrong, in bytes.
+// maxSaid bounds an error message, in bytes.
 const maxSaid = 4000

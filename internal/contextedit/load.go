@@ -9,9 +9,9 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// loadBytes is how much one reply may show again, loadedBytes how much is shown again
-// at any time: older messages, and calls with their results. A result that is kept
-// whole fits alone.
+// loadBytes bounds what one reply may show again, loadedBytes what is shown again at any
+// time: older messages, and calls with their results. A result that is kept whole fits
+// alone.
 const (
 	loadBytes   = 256<<10 + 16<<10
 	loadedBytes = 2 * loadBytes
@@ -20,15 +20,15 @@ const (
 // loads is what one reply may still show again.
 type loads struct {
 	room int
-	// older are the sizes of the messages before the window, the newest first. cut
-	// says that there are more, which do not fit.
+	// older are the sizes of the messages before the window, the newest first. cut says
+	// that there are more, which do not fit.
 	older []int
 	cut   bool
-	// loaded are the calls that are shown again already.
+	// loaded are the calls that are already shown again.
 	loaded map[string]bool
 }
 
-// newLoads takes what is shown of a run, under its lock.
+// newLoads copies what is shown of a run, under its lock.
 func newLoads(mem *reducer.Memory) loads {
 	loaded, bytes := mem.Loaded()
 	l := loads{room: max(0, min(loadBytes, loadedBytes-bytes)), loaded: loaded}
@@ -36,7 +36,7 @@ func newLoads(mem *reducer.Memory) loads {
 	return l
 }
 
-// messages makes room for that many older messages, and returns how many fit.
+// messages reserves room for that many older messages and returns how many fit.
 func (l *loads) messages(wanted int) int {
 	for n := range wanted {
 		switch {
@@ -52,7 +52,7 @@ func (l *loads) messages(wanted int) int {
 	return wanted
 }
 
-// call makes room for a call, and reports whether it fits.
+// call reserves room for a call and reports whether it fits.
 func (l *loads) call(c pastResult) bool {
 	if l.loaded[c.id] {
 		return true
@@ -65,7 +65,7 @@ func (l *loads) call(c pastResult) bool {
 	return true
 }
 
-// tooLarge is what the model is told of what does not fit.
+// tooLarge tells the model that something does not fit.
 var tooLarge = fmt.Sprintf("At most %d KiB are shown at once and %d KiB in all: load fewer.", loadBytes>>10, loadedBytes>>10)
 
 func (e *Edits) loadMessages(text string) (increment int, answer, code string) {
@@ -98,8 +98,8 @@ func (e *Edits) loadMessages(text string) (increment int, answer, code string) {
 	return increment, answer, tool.CodeOK
 }
 
-// loadResults names the calls that are shown again. What the run does not know and
-// what does not fit is said, and is in the way of nothing.
+// loadResults returns the calls that are shown again. The answer names unknown calls and
+// calls that do not fit; the others are shown.
 func (e *Edits) loadResults(text string) (ids []string, answer, code string) {
 	ids, code = []string{}, tool.CodeOK
 	var large, shown, unknown, says []string
@@ -133,7 +133,7 @@ func (e *Edits) loadResults(text string) (ids []string, answer, code string) {
 	return ids, Clip(maxSaid, answer), code
 }
 
-// firstOf lists the first of some names, and how many there are besides.
+// firstOf lists the first of some names, and how many more there are.
 func firstOf(names []string) string {
 	const most = 5
 	text := strings.Join(names[:min(len(names), most)], ", ")

@@ -11,25 +11,25 @@ import (
 
 const (
 	searchLimit = 20
-	// searchArguments bounds what is listed of a call's arguments, and listedID
-	// what is listed of its id, in bytes.
+	// searchArguments and listedID bound what is listed of a call's arguments and id, in
+	// bytes.
 	searchArguments = 200
 	listedID        = 200
-	// searchBytes is how much text the searches of one reply look through in all.
-	// leastBytes is what a call counts for at least.
+	// searchBytes bounds the text that the searches of one reply read in all. leastBytes
+	// is the least that a call counts for.
 	searchBytes = 16 << 20
 	leastBytes  = 64
-	// listedBytes is how much the searches of one reply list in all, in about bytes.
+	// listedBytes bounds what the searches of one reply list in all, in about bytes.
 	listedBytes = 256 << 10
 )
 
-// history is what searches look through: the run's answered calls, newest first,
-// as many as one reply may look through. It is searched without the run's lock.
+// history is what searches read: the run's answered calls, newest first, up to a bound for
+// one reply. It is searched without the run's lock.
 type history struct {
-	taken bool
-	calls []pastCall
-	// older is how many calls there are beside those, left how much text may still
-	// be looked through, room how much may still be listed.
+	collected bool
+	calls     []pastCall
+	// older is how many calls there are besides those, left how much text may still be
+	// searched, room how much may still be listed.
 	older, left, room int
 }
 
@@ -43,12 +43,12 @@ func (c *pastCall) bytes() int {
 	return max(leastBytes, len(c.name)+len(c.arguments)+len(c.result))
 }
 
-// take notes the calls, under the run's lock. Texts are not copied.
-func (h *history) take(mem *reducer.Memory) {
-	if h.taken {
+// collect copies the calls, under the run's lock. Texts are not copied.
+func (h *history) collect(mem *reducer.Memory) {
+	if h.collected {
 		return
 	}
-	h.taken = true
+	h.collected = true
 	order, room := mem.Control.CallOrder, searchBytes
 	for i := len(order) - 1; i >= 0; i-- {
 		record := mem.ToolCalls[order[i]]
@@ -85,8 +85,8 @@ func (h *history) search(text string) string {
 	query := strings.ToLower(in.Query)
 	list := struct {
 		Calls []found `json:"calls"`
-		// More is how many match beside those, NotSearched how many older calls
-		// nobody looked at.
+		// More is how many further calls match, NotSearched how many older calls were not
+		// searched.
 		More        int `json:"more"`
 		NotSearched int `json:"not_searched,omitempty"`
 	}{Calls: []found{}, NotSearched: h.older}
@@ -121,17 +121,18 @@ func (c *pastCall) matches(query string) bool {
 		strings.Contains(strings.ToLower(c.result), query)
 }
 
-// listed finds the calls that a search lists under ids, in the memory that it is made
-// for.
+// listed finds the calls that a search lists under ids, in the memory that the search
+// read.
 type listed struct {
 	mem *reducer.Memory
-	// cut are the calls whose ids are too long to be listed whole, by what is listed
-	// of them: the newest where several begin alike. nil until one is looked for.
+	// cut are the calls whose ids are too long to be listed whole, by the listed part; the
+	// newest if several are equal. nil until one is needed.
 	cut map[string]string
 }
 
-// as is the call that is listed under an id: the one of that id or the provider's, but
-// where that was too long to be listed the newest call that begins so.
+// as returns the call that is listed under an id: the call with that id, or the provider's
+// id. If the id was too long to be listed whole, it is the newest call that begins with
+// it.
 func (l *listed) as(id string) string {
 	id = callname.Find(l.mem, id)
 	begin, cut := strings.CutSuffix(id, "…")

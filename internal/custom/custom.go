@@ -1,9 +1,9 @@
-// Package custom is the role that runs the states of an application's own graph:
-// those that no other role owns.
+// Package custom is the role that runs the states of an application's own graph, which no
+// other role owns.
 //
-// A state's [Handler] is asked when a run comes there, and answers with the event
-// that takes it on. As everywhere, who asks may be any process that has the same
-// handlers, and it may be asked again: after a crash, and after its own failure.
+// The [Handler] of a state is called when a run enters the state, and returns the event
+// that follows. Any process with the same handlers may call it. It may be called again
+// after a crash, and after its own failure.
 package custom
 
 import (
@@ -22,18 +22,18 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Handler does the work of a state. The memory is a copy of its own, to be read
-// and dropped. It returns the event that follows, for which the table has a row
-// out of the state; an event without one ends the run (invalid_transition).
+// Handler does the work of a state. The memory is its own copy. It returns the event that
+// follows, for which the table must have a row out of the state; an event without a row
+// ends the run (invalid_transition).
 //
-// An error, a panic, no event at all and one that cannot be stored count as a
-// failed attempt: the handler is asked again, a few times, ever later, and then
-// the run ends (attempts_exhausted). What cannot be mended by another attempt is
-// an *[events.FatalError].
+// An error, a panic, a missing event and an event that cannot be stored count as failed
+// attempts. The handler is called again a few times, with growing delays, and then the run
+// ends (attempts_exhausted). For a failure that no retry mends, return an
+// *[events.FatalError].
 //
-// It is called from several goroutines, returns soon after ctx ends, and does
-// nothing twice that must not be done twice without looking first: what it did
-// under an earlier call may not be in the log.
+// A Handler is called from several goroutines and returns soon after ctx ends. Before an
+// effect that must not happen twice it checks whether the effect happened: the outcome of
+// an earlier call may not be in the log.
 type Handler func(ctx context.Context, mem *reducer.Memory) (events.Payload, error)
 
 // Config configures a [Custom].
@@ -42,8 +42,8 @@ type Config struct {
 	// States are the states that are served, with their handlers. A run that comes
 	// to one with a nil handler ends (no_handler_for_state). At least one is required.
 	States map[events.State]Handler
-	// Timeout bounds one call of a handler. One that does not heed it is left
-	// behind, and counts as failed. Default 10 min.
+	// Timeout bounds one call of a handler. A handler that ignores it is abandoned, and
+	// counts as failed. Default 10 min.
 	Timeout time.Duration
 }
 
@@ -80,7 +80,7 @@ func New(cfg Config) (*Custom, error) {
 	return c, err
 }
 
-// check refuses a state that is another role's, or in which nothing is to be done.
+// check refuses a state of another role, and a terminal state.
 func check(table *reducer.Table, state events.State) error {
 	switch {
 	case slices.Contains(reducer.DefaultTable().States(), state):
@@ -126,7 +126,7 @@ type answer struct {
 	err     error
 }
 
-// call asks the handler, in a goroutine that can be left behind.
+// call calls the handler in a goroutine that can be abandoned.
 func (c *Custom) call(ctx context.Context, handler Handler, mem *reducer.Memory) (events.Payload, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()

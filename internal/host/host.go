@@ -46,8 +46,8 @@ type Options struct {
 	// empty.
 	Providers map[string]llm.Caller
 	Tools     *tool.Registry
-	// Agents are the digests of the definitions of agents that the process serves
-	// under their names, see planner.Config. May be nil.
+	// Agents are the digests of the definitions of the agents that the process serves, by
+	// name; see planner.Config. May be nil.
 	Agents map[string]string
 	// Prices says what models cost. Default: prices.Builtin.
 	Prices llm.Prices
@@ -55,8 +55,8 @@ type Options struct {
 	Subagents []subagent.Tool
 	// Results bounds and cleans what the tools give back.
 	Results toolcall.Results
-	// Estimators are token estimators of the application's own, by name; there are
-	// bytes/4 and o200k already.
+	// Estimators are the application's own token estimators, by name, besides bytes/4 and
+	// o200k.
 	Estimators tokens.Set
 	// Instance names the host in its events, and among those that share the bus.
 	// Default: the name of the program, the machine, the process id and a number.
@@ -70,13 +70,12 @@ type Options struct {
 	MaxStreams, MaxClientStreams int
 	// CheckScript checks scripts of agents that come over HTTP; may be nil.
 	CheckScript func(script json.RawMessage) error
-	// Snapshots save reading long runs from their beginning, and are taken every
-	// SnapshotEvery events; nil or 0: none are. Tombstones keep purged runs from
-	// being started again; may be nil.
+	// Snapshots keeps snapshots of long runs, taken every SnapshotEvery events; nil or 0:
+	// none are taken. Tombstones keep purged runs from being started again; may be nil.
 	Snapshots     journal.Snapshots
 	SnapshotEvery int
 	Tombstones    journal.Tombstones
-	// Ready is asked by the gateway's /readyz; may be nil.
+	// Ready is called by the gateway's /readyz; may be nil.
 	Ready func(context.Context) error
 	// StallAfter is how long a run with work to be done may be silent, see
 	// control.Config. Default 1 h.
@@ -94,15 +93,15 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Host is all roles in one process. They share what is in memory, so that what
-// one of them appended the next one need not read.
+// Host is all roles in one process. They share the runs in memory, so a role need not read
+// what another one appended.
 type Host struct {
 	store   *runlog.Store
 	gateway *control.Controller
 	http    *httpapi.Server // nil: no HTTP
 	planner *planner.Planner
 	roles   []role
-	// owners are the roles by the states that they own.
+	// owners are the roles by the states that they serve.
 	owners map[events.State]role
 }
 
@@ -111,7 +110,7 @@ type role interface {
 	Step(ctx context.Context) error
 }
 
-// announcer is a role that others have to know of.
+// announcer is a role that announces itself to other processes.
 type announcer interface {
 	Announce(ctx context.Context) error
 }
@@ -119,7 +118,7 @@ type announcer interface {
 // hosts counts the hosts of this process.
 var hosts atomic.Int64
 
-// instanceName is a name that no other host has.
+// instanceName returns a name that no other host has.
 func instanceName() string {
 	machine, _ := os.Hostname() // without one the rest must do
 	name := fmt.Sprintf("%s-%s-%d-%d", filepath.Base(os.Args[0]), machine, os.Getpid(), hosts.Add(1))
@@ -227,10 +226,9 @@ func (h *Host) Gateway() *control.Controller { return h.gateway }
 // Store returns the runs in memory.
 func (h *Host) Store() *runlog.Store { return h.store }
 
-// Announce makes the host's tools and providers known at once, so that a run
-// which needs them can be started as soon as it returns. It fails with a
-// *[journal.NameTakenError] if another process on the bus uses the name of a provider
-// or an agent for something else.
+// Announce announces the host's tools and providers, so that a run that needs them can
+// start as soon as it returns. It fails with a *[journal.NameTakenError] if another
+// process on the bus uses the name of a provider or an agent for something else.
 func (h *Host) Announce(ctx context.Context) error {
 	for _, r := range h.roles {
 		if a, ok := r.(announcer); ok {

@@ -9,7 +9,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// NewClient is a host without roles, for a bus that others serve.
+// NewClient returns a host without roles, for a bus that other processes serve.
 func NewClient(o Options) (*Host, error) {
 	process := o.prepare(nil)
 	gateway, err := process.Controller(o.control())
@@ -21,15 +21,15 @@ type standing struct {
 	n, armed uint64
 	state    events.State
 	ended    bool
-	// owner does what is due next; nil: nobody can.
+	// owner serves what is due next; nil: no role here does.
 	owner role
 }
 
-// ErrWaits says that nothing can be done in a run, since it waits for a human.
+// ErrWaits says that the run waits for a human.
 var ErrWaits = errors.New("the run waits for a human")
 
-// Step has roles work until the run's next transition is in the log. No role may
-// run meanwhile. It returns the number of the last event, and the state after it.
+// Step lets roles work until the run's next transition is in the log. No role may run
+// meanwhile. It returns the number of the last event, and the state after it.
 func (h *Host) Step(ctx context.Context, run events.Run) (uint64, events.State, error) {
 	before, err := h.standing(ctx, run)
 	for now := before; err == nil; now, err = h.standing(ctx, run) {
@@ -73,6 +73,5 @@ func (h *Host) standing(ctx context.Context, at events.Run) (standing, error) {
 	return s, nil
 }
 
-// Withdraw takes back the names that [Host.Announce] made known, for a host that never
-// ran.
+// Withdraw withdraws the names that [Host.Announce] announced, for a host that never ran.
 func (h *Host) Withdraw(ctx context.Context) error { return h.planner.Withdraw(ctx) }

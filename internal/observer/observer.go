@@ -1,9 +1,9 @@
-// Package observer is the role that commits results: it owns the states
-// Observing and Paging.
+// Package observer is the role that commits results. It owns the states Observing and
+// Paging.
 //
-// It needs no credentials at all: it calls no model, runs no tool, and every
-// event that it appends follows from the run's memory alone. Before it takes
-// entries out of working memory it keeps them in the agent's storage.
+// It needs no credentials: it calls no model, runs no tool, and every event that it
+// appends follows from the run's memory. Before it removes entries from working memory it
+// stores them in the agent's storage.
 package observer
 
 import (
@@ -21,13 +21,13 @@ import (
 // Config configures an [Observer].
 type Config struct {
 	worker.Base
-	// Snapshots keeps a snapshot of each run after about every SnapshotEvery
-	// events, taken beside the work when the run comes to Observing or waits for its
-	// user. Nil, or 0: none are taken.
+	// Snapshots keeps a snapshot of each run after about every SnapshotEvery events. It is
+	// taken beside the work when the run comes to Observing or waits for its user. Nil, or
+	// 0: none are taken.
 	Snapshots     journal.Snapshots
 	SnapshotEvery int
-	// Storage takes what is paged out of working memory. Nil: a run whose working
-	// memory is full ends.
+	// Storage takes what is paged out of working memory. Nil: a run whose working memory
+	// is full ends.
 	Storage journal.Storage
 	// Estimators measure working memory, by the names that agents use for them.
 	// [tokens.Bytes4] is always available.
@@ -84,11 +84,11 @@ func (o *Observer) Run(ctx context.Context) error {
 // Step works on one delivery of Observing or Paging.
 func (o *Observer) Step(ctx context.Context) error { return o.worker.Step(ctx) }
 
-// handler makes a handler of a decision that takes no work, and shows the run to
-// the snapshotter if there is one.
+// handler makes a handler of a decision that needs no work, and tells the snapshotter, if
+// there is one, of the run.
 func handler(s *snapshotter, decide func(*reducer.Memory) events.Payload) worker.Handler {
 	return worker.HandlerFunc(func(run events.Run, mem *reducer.Memory, _ effects.Effect) worker.Work {
-		s.look(run, mem)
+		s.observed(run, mem)
 		p := decide(mem)
 		return func(context.Context) worker.Result { return worker.Done(p) }
 	})

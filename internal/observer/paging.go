@@ -17,19 +17,19 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// CodeStorage is the code of a run's end because what was to be paged out of its
-// working memory could not be stored.
+// CodeStorage is the code of a run that ends because entries of its working memory could
+// not be stored.
 const CodeStorage = "storage_failed"
 
 const (
-	// A PageDone carries values up to valueBytes, and tags beyond that: the values
-	// stand in the events that added them. More than doneBytes wait for the next
+	// A PageDone carries values up to valueBytes in all, and only tags beyond that: the
+	// values are in the events that added them. Entries beyond doneBytes wait for the next
 	// paging.
 	valueBytes = 256 << 10
 	doneBytes  = 640 << 10
 )
 
-// pager decides what goes out of working memory, and stores it.
+// pager decides what leaves working memory, and stores it.
 type pager struct {
 	storage    journal.Storage
 	estimators tokens.Set
@@ -42,7 +42,7 @@ type sized struct {
 	tokens int
 }
 
-// measure returns the entries of working memory with their sizes, and their sum.
+// measure returns the entries of working memory with their sizes, and the sum.
 func (p pager) measure(mem *reducer.Memory) (all []sized, total int) {
 	estimate, err := p.estimators.Named(mem.Config.TokenEstimator)
 	if err != nil {
@@ -56,8 +56,8 @@ func (p pager) measure(mem *reducer.Memory) (all []sized, total int) {
 	return all, total
 }
 
-// decide says where the run goes from Observing. While calls of the same reply are
-// still queued nothing is compressed between them.
+// decide returns the event out of Observing. While calls of the same reply are queued,
+// nothing is compressed between them.
 func (p pager) decide(mem *reducer.Memory) events.Payload {
 	c := mem.Config
 	reflects := c.ReflectEveryNSteps > 0 && mem.Step > 0 && mem.Step%c.ReflectEveryNSteps == 0
@@ -74,9 +74,9 @@ func (p pager) decide(mem *reducer.Memory) events.Payload {
 	return &events.Continue{}
 }
 
-// due reports whether working memory is above a limit, each of which is off at 0,
-// and whether paging goes before a reflection: above the hard limit, and where a
-// reflection is due at every step, so that nothing else would ever come.
+// due reports whether working memory is above a limit (a limit of 0 is off), and whether
+// paging goes before a reflection. It does above the hard limit, and if a reflection is
+// due at every step, since paging would never come otherwise.
 func (p pager) due(mem *reducer.Memory) (pages, urgent bool) {
 	c := mem.Config
 	if c.PagingLimit <= 0 && c.HardLimit <= 0 || len(mem.WorkingMemory) == 0 {
@@ -88,26 +88,26 @@ func (p pager) due(mem *reducer.Memory) (pages, urgent bool) {
 	return hard || above(c.PagingLimit), hard || (c.ReflectEveryNSteps == 1 && c.HardLimit <= 0)
 }
 
-// choose returns what goes out of working memory: entries of the lowest priority,
-// until what stays takes at most 80 % of the paging limit, and then the oldest, until
-// it takes no more than the hard limit. A limit of 0 is off.
+// choose returns the entries that leave working memory: those of the lowest priority until
+// the rest takes at most 80 % of the paging limit, then the oldest until the rest is
+// within the hard limit. A limit of 0 is off.
 func choose(mem *reducer.Memory, entries []sized, size int) (paged, dropped []sized) {
 	c := mem.Config
 	if c.PagingLimit > 0 {
 		slices.SortStableFunc(entries, func(a, b sized) int { return lowest(mem.Step, a, b) })
-		paged, entries, size = take(entries, size, c.PagingLimit*8/10)
+		paged, entries, size = takeFirst(entries, size, c.PagingLimit*8/10)
 	}
 	if c.HardLimit > 0 {
 		slices.SortStableFunc(entries, func(a, b sized) int { return cmp.Compare(a.N, b.N) })
-		dropped, _, _ = take(entries, size, c.HardLimit)
+		dropped, _, _ = takeFirst(entries, size, c.HardLimit)
 	}
 	return paged, dropped
 }
 
-// lowest orders entries by priority, the lowest first. What was put in by the reply
-// that is being committed stays longest, since no model has been shown it yet. Else
-// what was loaded from storage goes before what was added, what is older before what
-// is newer, and of equal age what is larger.
+// lowest orders entries by priority, the lowest first. Entries of the reply that is being
+// committed stay longest, since no model has seen them yet. Else entries loaded from
+// storage leave before those that were added, older before newer, and of equal age larger
+// before smaller.
 func lowest(step int, a, b sized) int {
 	return cmp.Or(
 		before(a.Step < step, b.Step < step), before(a.Loaded, b.Loaded),
@@ -115,7 +115,7 @@ func lowest(step int, a, b sized) int {
 	)
 }
 
-// before orders what is true before what is not.
+// before orders true before false.
 func before(a, b bool) int {
 	switch {
 	case a && !b:
@@ -126,8 +126,9 @@ func before(a, b bool) int {
 	return 0
 }
 
-// take parts the first entries, as many as have to go, from those that stay.
-func take(entries []sized, size, goal int) (gone, stay []sized, left int) {
+// takeFirst takes as many of the first entries as have to go until the rest is no larger
+// than the goal.
+func takeFirst(entries []sized, size, goal int) (gone, stay []sized, left int) {
 	n := 0
 	for ; n < len(entries) && size > goal; n++ {
 		size -= entries[n].tokens
@@ -135,7 +136,7 @@ func take(entries []sized, size, goal int) (gone, stay []sized, left int) {
 	return entries[:n], entries[n:], size
 }
 
-// page is Paging: what goes is stored, and then left out of working memory.
+// page plans Paging: it stores the entries and then removes them from working memory.
 func (p pager) page(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 	entries, size := p.measure(mem)
 	paged, dropped := choose(mem, entries, size)
@@ -152,8 +153,7 @@ func (p pager) page(run events.Run, mem *reducer.Memory, e effects.Effect) worke
 	}
 }
 
-// pageDone is the event of a paging that fits into the log, and the entries that it
-// is about.
+// pageDone returns the event of a paging that fits into the log, and its entries.
 func pageDone(paged, dropped []sized) (*events.PageDone, []reducer.MemoryEntry) {
 	done := &events.PageDone{}
 	var all []reducer.MemoryEntry
@@ -176,10 +176,10 @@ func pageDone(paged, dropped []sized) (*events.PageDone, []reducer.MemoryEntry) 
 	return done, all
 }
 
-// store keeps an entry in storage, through an outage if need be. What was loaded
-// from there is there already, maybe with a newer value, and is only stored where it
-// is missing, in a log that was imported. What is there as it is, after a crash, is
-// left alone, so that it does not replace what another run stored meanwhile.
+// store stores an entry, through an outage if need be. An entry that was loaded from
+// storage is there already, maybe with a newer value; it is stored only if it is missing,
+// as in an imported log. An entry that is there unchanged, after a crash, is not stored
+// again, since another run may replace it meanwhile.
 func (p pager) store(ctx context.Context, of journal.StorageOf, entry reducer.MemoryEntry) error {
 	if p.storage == nil {
 		return fmt.Errorf("this observer has no storage: %w", journal.ErrNotReady)
@@ -198,8 +198,8 @@ func (p pager) storeOnce(ctx context.Context, of journal.StorageOf, entry reduce
 	return p.storage.SaveEntry(ctx, of, journal.WrittenByObserver, events.Entry{Tags: entry.Tags, Value: entry.Value})
 }
 
-// failed counts an attempt. Where another one cannot help, or this was the last, the
-// run ends and says why: nothing leaves working memory that is not stored.
+// failed counts an attempt. If a retry cannot help, or this was the last, the run ends and
+// says why: no entry leaves working memory without being stored.
 func (p pager) failed(ctx context.Context, err error, last bool) worker.Result {
 	if ctx.Err() != nil || (worker.Passing(err) && !last) {
 		return worker.Fail(err)

@@ -12,20 +12,19 @@ import (
 )
 
 const (
-	// maxWaitingRuns is how many runs may wait for the snapshotter; more are
-	// dropped, and have their snapshot taken at the next turn.
+	// maxWaitingRuns is how many runs may wait for a snapshot. Further ones are dropped;
+	// their snapshot is taken the next time.
 	maxWaitingRuns = 256
-	// maxNoted is of how many runs the snapshotter knows how many events they had.
+	// maxNoted bounds the runs whose number of events the snapshotter remembers.
 	maxNoted = 4096
-	// The snapshotter keeps the runs that it took last, within these bounds, so
-	// that it reads their tails only.
+	// The snapshotter keeps its most recent runs within these bounds, so that it reads
+	// only their tails.
 	keptRuns  = 64
 	keptBytes = 64 << 20
 )
 
-// snapshotter takes snapshots of runs beside the observer's work. It reads and
-// folds the log for itself, so that no lock and no transition of a run ever waits
-// for it.
+// snapshotter takes snapshots of runs beside the observer's work. It reads and folds the
+// log itself, so no lock and no transition of a run waits for it.
 type snapshotter struct {
 	snapshots journal.Snapshots
 	feed      journal.Feed
@@ -33,8 +32,8 @@ type snapshotter struct {
 	every     uint64
 	logger    *slog.Logger
 
-	// waiting holds each run once: what is taken is always the latest. noted is how
-	// many events runs had when they were seen last.
+	// waiting are the runs in the queue; each is there once. noted is how many events runs
+	// had when they were last seen.
 	mu      sync.Mutex
 	waiting map[events.Run]bool
 	noted   map[events.Run]uint64
@@ -59,26 +58,25 @@ func newSnapshotter(cfg Config) *snapshotter {
 	}
 }
 
-// look takes note of a run that came to Observing. It never blocks.
-func (s *snapshotter) look(run events.Run, mem *reducer.Memory) {
+// observed queues a run that came to Observing, if its snapshot is due. It never blocks.
+func (s *snapshotter) observed(run events.Run, mem *reducer.Memory) {
 	if s == nil {
 		return
 	}
 	s.note(run, mem.N, false)
-	if mem.N/s.every > lastLook(mem)/s.every {
-		s.want(run)
+	if mem.N/s.every > lastObserved(mem)/s.every {
+		s.enqueue(run)
 	}
 }
 
-// lastLook returns how many events of its own the run had when it was looked at the
-// last time, 0 if it was not.
-func lastLook(mem *reducer.Memory) uint64 {
+// lastObserved returns how many events of its own the run had when it was last in
+// Observing, 0 if it never was.
+func lastObserved(mem *reducer.Memory) uint64 {
 	return max(mem.Control.Observed, 1) - 1
 }
 
-// note remembers that a run had n events. It returns how many it had at the note
-// before; if there is none, how many it would have if it only was asked something
-// and answered since.
+// note remembers that a run has n events. It returns how many it had at the note before. If
+// there is none, it assumes one question and its answer since then.
 func (s *snapshotter) note(run events.Run, n uint64, ended bool) (before uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,8 +98,8 @@ func (s *snapshotter) note(run events.Run, n uint64, ended bool) (before uint64)
 	return before
 }
 
-// want puts a run into the queue, unless it is there or the queue is full.
-func (s *snapshotter) want(run events.Run) {
+// enqueue puts a run into the queue, unless it is there or the queue is full.
+func (s *snapshotter) enqueue(run events.Run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.waiting[run] {
@@ -114,7 +112,7 @@ func (s *snapshotter) want(run events.Run) {
 	}
 }
 
-// run takes snapshots until ctx ends; what waits then is dropped.
+// run takes snapshots until ctx ends. The rest of the queue is dropped.
 func (s *snapshotter) run(ctx context.Context) {
 	stop := s.watch()
 	defer stop()
@@ -126,16 +124,15 @@ func (s *snapshotter) run(ctx context.Context) {
 			s.mu.Lock()
 			delete(s.waiting, run)
 			s.mu.Unlock()
-			if err := s.take(ctx, run); err != nil && ctx.Err() == nil {
+			if err := s.refresh(ctx, run); err != nil && ctx.Err() == nil {
 				s.logger.Warn("no snapshot was taken", "run", run.ID, "reason", err)
 			}
 		}
 	}
 }
 
-// watch takes note of runs that end, to let go of their snapshots, and of those that
-// wait for their user, since a chat without tools never comes to Observing; as far
-// as the feed brings them.
+// watch follows, on the feed, runs that end, to delete their snapshots, and runs that wait
+// for their user, since a chat without tools never comes to Observing.
 func (s *snapshotter) watch() (stop func()) {
 	var stops []func()
 	table := s.store.Machine().Table()
@@ -143,7 +140,7 @@ func (s *snapshotter) watch() (stop func()) {
 		if !table.Terminal(state) && state != events.WaitingForUser {
 			continue
 		}
-		stop, err := s.feed.Watch(journal.Filter{To: state}, s.heard, func() {})
+		stop, err := s.feed.Watch(journal.Filter{To: state}, s.onFeed, func() {})
 		if err != nil {
 			s.logger.Warn("snapshots of runs that end are kept, and none taken of runs that wait", "state", state, "reason", err)
 			continue
@@ -157,9 +154,9 @@ func (s *snapshotter) watch() (stop func()) {
 	}
 }
 
-// heard takes note of an event that ends a run or has it wait. Whether it does is
-// for the fold to say.
-func (s *snapshotter) heard(rec journal.Record) {
+// onFeed queues a run that ends, or waits for its user, by its event on the feed. The fold
+// decides whether that is true.
+func (s *snapshotter) onFeed(rec journal.Record) {
 	subject, err := events.ParseSubject(rec.Subject)
 	if err != nil || subject.CheckShard(s.store.Log().Shards()) != nil {
 		return
@@ -170,15 +167,15 @@ func (s *snapshotter) heard(rec journal.Record) {
 	}
 	ended := s.store.Machine().Table().Terminal(subject.To)
 	before := s.note(subject.Run, e.N, ended)
-	// Shorter runs have none.
+	// Shorter runs have no snapshot.
 	if ended && e.N > s.every || !ended && e.N/s.every > before/s.every {
-		s.want(subject.Run)
+		s.enqueue(subject.Run)
 	}
 }
 
-// take brings the run to the log's head and stores its snapshot, or lets go of it
-// if the run has ended.
-func (s *snapshotter) take(ctx context.Context, id events.Run) error {
+// refresh reads the run to its head and stores its snapshot, or deletes it if the run has
+// ended.
+func (s *snapshotter) refresh(ctx context.Context, id events.Run) error {
 	run := s.store.Acquire(id)
 	defer s.store.Release(run)
 	run.Lock()
@@ -196,7 +193,7 @@ func (s *snapshotter) take(ctx context.Context, id events.Run) error {
 	if err := s.snapshots.PutSnapshot(ctx, id, snapshot); err != nil {
 		return err
 	}
-	// Another observer may have let go of it before it was there.
+	// Another observer may have tried to delete it before it was stored.
 	if err := run.Refresh(ctx); err != nil || !run.Terminal() {
 		return err
 	}

@@ -10,27 +10,26 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// codeNoPrice ends a run whose budget is in money, and whose model has a price
-// that nobody knows.
+// codeNoPrice is the code of a run whose budget is in money and whose model has no known
+// price.
 const codeNoPrice = "no_price"
 
-// bill is what one call of a model costs. It holds all that it needs of the
-// memory, as of before the call.
+// bill is the cost of one model call. It holds what it needs of the memory before the
+// call.
 type bill struct {
 	prices   llm.Prices
 	provider string
-	// model is the one that is asked, empty where the provider chooses one that
-	// it does not name.
+	// model is the one that is called, empty if the provider chooses one without naming
+	// it.
 	model string
-	// own says that the provider's replies cost what they say, or nothing.
+	// own says that the provider's replies state their cost, or are free.
 	own bool
 	// limited says that the run's budget is in money.
 	limited bool
 }
 
-// reserve holds the call that is about to be made against the run's budget. A
-// call that would exceed it, or whose price the budget needs and nobody knows, is
-// not made: end is what the run ends with then.
+// reserve checks the next call against the run's budget. If the call would exceed it, or
+// the budget needs a price that is unknown, the call is not made, and end ends the run.
 func (p *Planner) reserve(mem *reducer.Memory, req llm.Request) (b bill, end events.Payload) {
 	b = p.bill(mem, req)
 	price, known := b.price("")
@@ -62,8 +61,8 @@ func (p *Planner) bill(mem *reducer.Memory, req llm.Request) bill {
 	return b
 }
 
-// price returns the price of the model that answered, else of the one that was
-// asked. That of a provider with costs of its own is nothing.
+// price returns the price of the model that answered, else of the one that was called. It
+// is zero for a provider with costs of its own.
 func (b bill) price(answered string) (llm.Price, bool) {
 	if b.own {
 		return llm.Price{}, true
@@ -82,9 +81,9 @@ func (b bill) price(answered string) (llm.Price, bool) {
 	return llm.Price{}, false
 }
 
-// charge writes into the payload what its usage cost, where the provider did not
-// say. Without a price that the budget needs, the run ends instead: what it has
-// used then stands in its end.
+// charge writes the cost of the payload's usage into it, if the provider did not state
+// one. If the budget needs a price that is unknown, the run ends instead, and its end
+// states the usage.
 func (b bill) charge(p events.Payload, answered string) events.Payload {
 	u := events.Billed(p)
 	if u == nil || u.CostUSD != nil || b.own {
@@ -103,8 +102,7 @@ func (b bill) charge(p events.Payload, answered string) events.Payload {
 	return end
 }
 
-// attempt returns what a failed call cost all the same, nil where nothing is
-// known of it.
+// attempt returns what a failed call cost, nil if that is unknown.
 func (b bill) attempt(err error) *events.Usage {
 	u := billed(err)
 	if u == nil || u.CostUSD != nil || b.own {
@@ -116,7 +114,7 @@ func (b bill) attempt(err error) *events.Usage {
 	return u
 }
 
-// billed returns the usage of a call that failed, nil where there is none.
+// billed returns the usage of a failed call, nil if there is none.
 func billed(err error) *events.Usage {
 	var e *llm.Error
 	if !errors.As(err, &e) || e.Usage == nil {
@@ -134,8 +132,8 @@ func (b bill) noPrice(model string) *events.FatalError {
 			"%q: {input: 1.5, output: 6} in dollars per million tokens; or leave max_cost_usd out", model, b.provider, name))}}
 }
 
-// cost is what the tokens cost, in US dollars; nil where a price that makes no
-// sense, of an application's own table, comes to what cannot be written.
+// cost returns the cost of tokens in US dollars; nil if the price, from an application's
+// own table, makes it unwritable.
 func cost(price llm.Price, u *events.Usage) *float64 {
 	usd := dollars(price.Cost(llm.Usage{Input: u.Input, Output: u.Output, Cached: u.Cached}))
 	if math.IsNaN(usd) || math.IsInf(usd, 0) {
@@ -144,6 +142,6 @@ func cost(price llm.Price, u *events.Usage) *float64 {
 	return &usd
 }
 
-// dollars rounds an amount far below what a token costs, so that 0.1 + 0.2 is
-// written as what it is.
+// dollars rounds to an amount far below the price of a token, so that 0.1 + 0.2 is written
+// as 0.3.
 func dollars(usd float64) float64 { return math.Round(usd*1e12) / 1e12 }

@@ -9,13 +9,13 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// answerWait is how long another planner has to say that it has a run's call in flight.
+// answerWait is how long another planner has to answer that it has a run's call in flight.
 const answerWait = time.Second
 
-// elsewhere reports whether a planner has a call of the run's in flight. It asks as
-// listeners do who missed the beginning of a text: whoever has the call answers on the
-// run's chunks. Where nobody answers, nobody has it; where the answer is lost, a call is
-// made and billed twice, and one reply counts.
+// elsewhere reports whether another planner has a call of the run in flight. It asks as
+// late listeners do: the planner that has the call answers on the run's chunks. Without an
+// answer no planner has it. If the answer is lost, a call is made and billed twice, and
+// one reply counts.
 func (p *Planner) elsewhere(ctx context.Context, run events.Run, due []effects.Effect) bool {
 	if !slices.ContainsFunc(due, func(e effects.Effect) bool { return e.Kind == effects.KindPlan || e.Kind == effects.KindReflect }) {
 		return false

@@ -10,7 +10,7 @@ import (
 // maxInterrupted bounds what is kept of an interrupted reply, in bytes.
 const maxInterrupted = 256 << 10
 
-// asked is where the conversation stood when the model was asked.
+// asked is the state of the conversation when the model was called.
 type asked struct {
 	// last is the id of the last message, step the run's step.
 	last string
@@ -25,9 +25,9 @@ func askedNow(mem *reducer.Memory) asked {
 	return a
 }
 
-// interrupted is the event that keeps what was said of a reply which the run, as it is
-// now, does not want any more; nil where nothing was said, or where another planner's
-// reply is why it is not wanted.
+// interrupted returns the event that keeps the published text of a reply which the run no
+// longer wants. It is nil if nothing was published, or if another planner's reply is the
+// reason.
 func (a asked) interrupted(now *reducer.Memory, key string, s *streamer) events.Payload {
 	said := s.published()
 	if said == "" {
@@ -46,8 +46,8 @@ func (a asked) interrupted(now *reducer.Memory, key string, s *streamer) events.
 	return p
 }
 
-// next is the first message that came after the last one, nil if none did. What is kept
-// of other replies came before that.
+// next returns the first message after the last one, nil if there is none. Texts of other
+// interrupted replies do not count.
 func (a asked) next(now *reducer.Memory) *reducer.Message {
 	var next *reducer.Message
 	for i := len(now.Messages) - 1; i >= 0 && now.Messages[i].ID != a.last; i-- {

@@ -10,9 +10,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
-// limits knows which providers are rate limited, keeps requests from them, and
-// shuts the planner's gate while all of them are. Providers in this process have
-// no limits.
+// limits tracks which providers are rate limited, keeps requests from them, and shuts the
+// planner's gate while all of them are. Providers in this process have no limits.
 type limits struct {
 	policy llm.Policy
 	gate   worker.Gate
@@ -23,12 +22,12 @@ type limits struct {
 
 // limit is how one provider stands.
 type limit struct {
-	// limited says that it refused, and that nothing begun since the end of the
-	// wait was served. It is not asked until then, and after that it is probed.
+	// limited says that it refused a call, and served no call that began after the wait.
+	// It is not called until the time, and probed after it.
 	limited bool
 	until   time.Time
-	// inRow is how often it was found limited since it last served. Refusals of
-	// calls that were under way count once.
+	// inRow counts the refusals since it last served. Calls in flight that are refused
+	// together count once.
 	inRow int
 	// probed is when the last probe began, zero when it has ended.
 	probed time.Time
@@ -50,8 +49,8 @@ func newLimits(policy llm.Policy, callers map[string]llm.Caller) *limits {
 	return l
 }
 
-// ask lets a call through, or says how long its provider is not to be asked.
-func (l *limits) ask(provider string) (t ticket, wait time.Duration) {
+// admit lets a call through, or returns how long its provider is not to be called.
+func (l *limits) admit(provider string) (t ticket, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p, now := l.providers[provider], time.Now()
@@ -70,8 +69,8 @@ func (l *limits) ask(provider string) (t ticket, wait time.Duration) {
 	return t, 0
 }
 
-// rest returns how long a provider is still not to be asked.
-func (l *limits) rest(provider string) time.Duration {
+// remaining returns how long a provider is still not to be called.
+func (l *limits) remaining(provider string) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if p := l.providers[provider]; p != nil {
@@ -80,21 +79,21 @@ func (l *limits) rest(provider string) time.Duration {
 	return 0
 }
 
-// serving takes note that a call is served: its reply has begun.
+// serving notes that a call is served: its reply has begun.
 func (l *limits) serving(t ticket) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// What was begun before the end of the wait says nothing of what comes after.
+	// A call that began before the end of the wait says nothing about later calls.
 	if p := t.limit; p != nil && p.limited && !t.began.Before(p.until) {
 		p.limited, p.inRow, p.probed = false, 0, time.Time{}
 		l.gate.Open()
 	}
 }
 
-// answered takes what a call came to; nil is a reply.
-func (l *limits) answered(t ticket, err error) {
+// record notes the outcome of a call; a nil error is a reply.
+func (l *limits) record(t ticket, err error) {
 	if errors.Is(err, context.Canceled) || t.limit == nil {
-		return // it says nothing of the provider
+		return // it says nothing about the provider
 	}
 	var e *llm.Error
 	if !errors.As(err, &e) || e.Kind != llm.KindRateLimited {
@@ -112,11 +111,11 @@ func (l *limits) answered(t ticket, err error) {
 		p.until = until
 	}
 	if l.allLimited() {
-		l.gate.Shut(l.first())
+		l.gate.Shut(l.earliest())
 	}
 }
 
-// allLimited reports whether no provider is known to serve.
+// allLimited reports whether all providers are limited. The lock is held.
 func (l *limits) allLimited() bool {
 	for _, p := range l.providers {
 		if !p.limited {
@@ -126,8 +125,8 @@ func (l *limits) allLimited() bool {
 	return true
 }
 
-// first returns when the first provider may be asked again.
-func (l *limits) first() time.Time {
+// earliest returns when the first provider may be called again. The lock is held.
+func (l *limits) earliest() time.Time {
 	var first time.Time
 	for _, p := range l.providers {
 		if first.IsZero() || p.until.Before(first) {

@@ -237,12 +237,21 @@ func (s *stormServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // Two planners over real HTTP, and a model server that refuses hundreds of runs for
-// seconds: none is lost, and few requests are made meanwhile. Runs of another provider
-// wait for nothing.
+// seconds. No run is lost, no worker counts as lost, and few requests are made meanwhile.
+// Runs of another provider do not wait.
 func TestRateLimitStorm(t *testing.T) {
 	t.Parallel()
-	const runs, concurrency = 300, 16
-	storm := &stormServer{lasts: 4 * time.Second, header: http.Header{"Retry-After": {"1"}}}
+	for header, value := range map[string]string{"Retry-After": "1", "Retry-After-Ms": "900"} {
+		t.Run(header, func(t *testing.T) {
+			t.Parallel()
+			storm(t, http.Header{header: {value}})
+		})
+	}
+}
+
+func storm(t *testing.T, header http.Header) {
+	const runs, concurrency = 200, 16
+	storm := &stormServer{lasts: 4 * time.Second, header: header}
 	limited, healthy := httptest.NewServer(storm), httptest.NewServer(&stormServer{until: time.Now()})
 	defer limited.Close()
 	defer healthy.Close()

@@ -16,14 +16,15 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
-// names are what a planner has names for, and whether they are its own.
+// names are the names that a planner uses for providers and agents, and whether they are
+// claimed.
 type names struct {
 	providers []string
 	claims    []journal.Claim
 
 	mu      sync.Mutex
 	claimed bool
-	// warned says that a contradiction was logged, blind that this planner may not
+	// warned says that a contradiction was logged. blind says that this planner may not
 	// read what others announce.
 	warned, blind bool
 }
@@ -40,9 +41,9 @@ func newNames(cfg Config) *names {
 	return n
 }
 
-// Announce says once which providers this planner reaches. Run does so in the
-// rhythm that keeps it known. The first time it waits until the names are free, as
-// [announce.Claim] does, and fails with a *[journal.NameTakenError] if they are not.
+// Announce announces once which providers this planner reaches. Run repeats it. The first
+// time it waits until the names are free, as [announce.Claim] does, and fails with a
+// *[journal.NameTakenError] if they are not.
 func (p *Planner) Announce(ctx context.Context) error {
 	p.lookForMissing(ctx)
 	if err := p.claim(ctx); err != nil {
@@ -59,8 +60,8 @@ func (p *Planner) announce(ctx context.Context) error {
 	return p.cfg.Directory.AnnounceProviders(ctx, p.cfg.Instance, p.names.providers, p.names.claims...)
 }
 
-// claim makes the names the planner's own, once. Of two that begin at the same moment
-// each sees the other one after it has announced its own, and gives way.
+// claim claims the names, once. Of two planners that begin at the same moment, each sees
+// the other after it has announced its own names, and gives way.
 func (p *Planner) claim(ctx context.Context) error {
 	p.names.mu.Lock()
 	defer p.names.mu.Unlock()
@@ -83,8 +84,8 @@ func (p *Planner) claim(ctx context.Context) error {
 	return nil
 }
 
-// claimNames is claim that goes on until it is known whether the names are taken. A
-// bus that takes no announcements keeps no planner from its work.
+// claimNames repeats claim until it is known whether the names are taken. A bus that
+// accepts no announcements does not stop a planner.
 func (p *Planner) claimNames(ctx context.Context) error {
 	var said sync.Once
 	err := retry.Policy{First: time.Second}.Do(ctx, func(ctx context.Context) error {
@@ -108,7 +109,7 @@ func (p *Planner) claimNames(ctx context.Context) error {
 	return err
 }
 
-// warnOfOthers logs that another process came to use a name for something else, while
+// warnOfOthers logs that another process uses a name for something else. That happens if
 // one of the two had no connection to the bus.
 func (p *Planner) warnOfOthers(ctx context.Context) {
 	p.names.mu.Lock()
@@ -130,8 +131,8 @@ func (p *Planner) warnOfOthers(ctx context.Context) {
 	p.names.warned = taken != nil
 }
 
-// Withdraw takes the announcement back, and with it the names: another process may use
-// them for something else at once. The error is the bus's; then the announcement expires.
+// Withdraw withdraws the announcement, and with it the names: another process may use them
+// for something else at once. The error is the bus's; then the announcement expires.
 func (p *Planner) Withdraw(ctx context.Context) error {
 	p.names.mu.Lock()
 	defer p.names.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 )
 
 // notAskedError is a call that was not made: the provider is rate limited, or another
-// planner has to make it. It stands in the log, where it does not count as a failure, so
-// that no lost worker is seen in the run's next delivery.
+// planner has to make it. It is logged, so that the next delivery does not count a lost
+// worker. It counts as no failure.
 type notAskedError struct {
 	kind    llm.ErrorKind
 	message string
@@ -41,31 +41,30 @@ func notAsked(err error) (worker.Result, *notAskedError) {
 }
 
 const (
-	// providerWait is how long nobody may announce a provider before the runs that need it
-	// end. A planner takes its announcement back when it is stopped, so a restart has to
-	// fit in.
+	// providerWait is how long a provider may be unannounced before the runs that need it
+	// end. A planner withdraws its announcement when it stops, so a restart must fit in.
 	providerWait = 30 * time.Second
-	// forgetMissing is how old the last look for a missing provider may be for the time
-	// before it to count. The runs that need it come every few seconds, but to other
-	// planners, too.
+	// forgetMissing is how long after its last check a missing provider is forgotten. The
+	// runs that need it come every few seconds, but also to other planners.
 	forgetMissing = time.Minute
 )
 
 var (
-	// limitedPauses are those of a run whose provider is rate limited, unless the provider
-	// said when to come. With jitter the longest one is two minutes.
+	// limitedPauses are the pauses of a run whose provider is rate limited and did not say
+	// for how long. With jitter the longest is two minutes.
 	limitedPauses = retry.Policy{First: worker.ProbeInterval, Factor: 2, Max: 96 * time.Second}
-	// passedOnPauses are those before a delivery goes to a planner again, which may be the
-	// wrong one again. After these attempts the pauses are limitedPauses: a planner that
-	// has the provider and takes no work, since it is rate limited, may do so for hours.
+	// passedOnPauses are the pauses before a delivery goes to a planner again, which may
+	// again be one without the provider. After these attempts the pauses are limitedPauses:
+	// the planner that has the provider may take no work for hours, since it is limited.
 	passedOnPauses = retry.Policy{Attempts: 7, First: 50 * time.Millisecond, Factor: 2}
-	// unannouncedPauses are those while nobody announces the provider.
+	// unannouncedPauses are the pauses while no planner announces the provider.
 	unannouncedPauses = retry.Policy{First: time.Second, Factor: 2, Max: 5 * time.Second}
 )
 
-// limited is a call of a provider that is not to be asked for a time. The run waits that
-// long at least. While others probe a provider that does not answer, the time is short
-// for hours, so each further pause is twice as long: a run's log does not fill with them.
+// limited is the error of a call whose provider is not to be called for a time. The run
+// waits at least that long. While other runs probe a provider that does not answer, that
+// time stays short for hours. So each further pause is twice as long, which keeps the run's
+// log small.
 func limited(c modelCall, rest time.Duration) error {
 	wait := rest
 	if n := c.before.NotAsked; n > 0 {
@@ -77,16 +76,16 @@ func limited(c modelCall, rest time.Duration) error {
 	}
 }
 
-// jitter is what a run adds to a wait for its provider, so that those that wait
-// for the same do not come all at once: up to a quarter, half a second at least.
+// jitter is what a run adds to a wait for its provider, so that the runs do not all come at
+// once: up to a quarter of the wait, or half a second if that is more.
 func jitter(run events.Run, attempts int, wait time.Duration) time.Duration {
 	h := fnv.New64a()
 	h.Write([]byte(run.ID + "/" + strconv.Itoa(attempts)))
 	return time.Duration(h.Sum64() % uint64(min(max(wait/4, 500*time.Millisecond), limitedPauses.Max/4)))
 }
 
-// missing is why a provider that this planner does not have cannot be asked: another
-// planner may have it, unless nobody has announced it for [providerWait].
+// missing is the error of a call of a provider that this planner does not have. Another
+// planner may have it, unless none has announced it for [providerWait].
 func (p *Planner) missing(ctx context.Context, c modelCall) error {
 	living, err := p.cfg.Directory.Providers(ctx)
 	if ctx.Err() != nil {
@@ -121,7 +120,7 @@ func passOn(c modelCall, message string, args ...any) error {
 	return e
 }
 
-// lookForMissing notices what is announced again while no run asks for it here.
+// lookForMissing notes missing providers that are announced again while no run asks for them.
 func (p *Planner) lookForMissing(ctx context.Context) {
 	if !p.missed.Any() {
 		return

@@ -1,14 +1,13 @@
 // Package planner is the role that calls models: it owns the states Planning
 // and Reflecting, and sends the calls of a reply to their pools.
 //
-// It is the only role with credentials for model providers. An event out of
-// Planning is one reply of a model, judged: accepted calls, a final answer, or
-// why the reply could not be used. What the model was asked is never written
-// down, since it follows from the run's earlier events.
+// It is the only role with credentials for model providers. An event out of Planning is
+// one checked reply of a model: accepted calls, a final answer, or why the reply could not
+// be used. The request is not logged, since it follows from the run's earlier events.
 //
-// A provider that is rate limited is not asked until the time that it named; who
-// needs it waits in the log. While all of the planner's providers are limited it
-// takes no deliveries, and then one at a time until a call is served: a limit costs
+// A provider that is rate limited is not called until the time that it named. Runs that
+// need it wait in the log. While all of the planner's providers are limited, it takes no
+// deliveries. After that it takes one at a time until a call is served. So a limit costs
 // about one request for each wait, however many runs wait.
 package planner
 
@@ -43,22 +42,21 @@ type Config struct {
 	Directory journal.Directory
 	// Providers are the callers by the name that agents use for them. Required.
 	Providers map[string]llm.Caller
-	// Agents are the digests of the definitions of agents that this process serves
-	// under their names. A process that serves another agent under such a name is
-	// refused, and so is one with another provider under the name of one of
-	// Providers. May be nil.
+	// Agents are the digests of the definitions of the agents that this process serves,
+	// by name. A process that serves another agent or provider under one of these names,
+	// or of those of Providers, is refused. May be nil.
 	Agents map[string]string
-	// Text puts the text protocol over a provider, for agents that want it. Nil:
-	// their calls fail.
+	// Text wraps a provider in the text protocol, for agents that want it. Nil: their
+	// calls fail.
 	Text func(llm.Caller) llm.Caller
 	// Validator checks the model's arguments and structured answers. Required.
 	Validator tool.Validator
 	// Approval evaluates approval policies. Required.
 	Approval toolcall.Approval
-	// Prices says what models cost. Default: nobody knows, so runs with a budget
-	// in money end.
+	// Prices says what models cost. Nil: prices are unknown, so runs with a budget in
+	// money end.
 	Prices llm.Prices
-	// Estimators say what a call reserves of a budget, by the names that agents use
+	// Estimators say how much of a budget a call reserves, by the names that agents use
 	// for them. [tokens.Bytes4] is always available.
 	Estimators tokens.Set
 	// Retry decides on failed calls of a provider.
@@ -74,10 +72,10 @@ type Planner struct {
 	cfg    Config
 	worker *worker.Worker
 	limits *limits
-	// streams are the calls in flight that somebody may ask about.
+	// streams are the calls in flight.
 	streams streams
 	names   *names
-	// missed are the providers that runs needed and no planner announced.
+	// missed are the providers that runs need and no planner announces.
 	missed *announce.Misses[string]
 }
 
@@ -117,10 +115,11 @@ func New(cfg Config) (*Planner, error) {
 	return p, err
 }
 
-// Run announces the providers and works until ctx ends; then it takes the announcement
-// back. The error may be a *[journal.NameTakenError], before anything was worked on.
+// Run announces the providers and works until ctx ends. Then it takes the announcement back.
+// If another process uses one of the names, it returns a *[journal.NameTakenError] before it
+// works on anything.
 func (p *Planner) Run(ctx context.Context) error {
-	stop, err := p.cfg.Feed.WatchAsks(p.streams.asked)
+	stop, err := p.cfg.Feed.WatchAsks(p.streams.answer)
 	if err != nil {
 		return fmt.Errorf("planner: watching for listeners: %w", err)
 	}
@@ -134,18 +133,17 @@ func (p *Planner) Run(ctx context.Context) error {
 // Step works on one delivery of Planning or Reflecting.
 func (p *Planner) Step(ctx context.Context) error { return p.worker.Step(ctx) }
 
-// dispatch sends one call of several to its pool.
+// dispatch sends one call of a batch to its pool.
 func dispatch(_ events.Run, _ *reducer.Memory, e effects.Effect) worker.Work {
 	return func(context.Context) worker.Result {
 		return worker.Done(&events.ToolCallDispatched{CallID: e.CallID})
 	}
 }
 
-// plan is Planning: the guards first, then one call of the model, then the
-// judgement of its reply.
+// plan is Planning: it checks the run's limits, calls the model once, and checks the reply.
 func (p *Planner) plan(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 	if queued := mem.Control.Queued; len(queued) > 0 {
-		return p.nextQueued(newJudge(p.cfg, mem), queued[0])
+		return p.nextQueued(newReplyChecker(p.cfg, mem), queued[0])
 	}
 	if end := overPasses(mem); end != nil {
 		return done(end)
@@ -155,9 +153,9 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e effects.Effect) wo
 	if end != nil {
 		return done(end)
 	}
-	j := newJudge(p.cfg, mem)
-	j.messageID = p.cfg.Store.NewID()
-	j.look = func(fn func(*reducer.Memory)) { p.look(run, fn) }
+	ch := newReplyChecker(p.cfg, mem)
+	ch.messageID = p.cfg.Store.NewID()
+	ch.readMemory = func(fn func(*reducer.Memory)) { p.readMemory(run, fn) }
 	c, asked := modelCall{run: run, provider: mem.Control.Agent.LLM.Provider, before: e.Failed, req: req}, askedNow(mem)
 	ask := func(ctx context.Context, s *streamer) worker.Result {
 		reply, err := p.call(ctx, c, s)
@@ -167,7 +165,7 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e effects.Effect) wo
 		if err != nil {
 			return p.failed(ctx, err, bill.attempt(err), c)
 		}
-		all := j.judge(reply)
+		all := ch.check(reply)
 		last := len(all) - 1
 		events.SetChunks(all[last], s.chunks())
 		if charged := bill.charge(all[last], reply.About().Model); charged != all[last] {
@@ -176,13 +174,13 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e effects.Effect) wo
 		return worker.Done(all...)
 	}
 	return func(ctx context.Context) worker.Result {
-		s := p.streamer(run, j.messageID, j.config.RecordChunks)
+		s := p.streamer(run, ch.messageID, ch.config.RecordChunks)
 		return ask(ctx, s).Leaving(func(now *reducer.Memory) events.Payload { return asked.interrupted(now, e.Key, s) })
 	}
 }
 
-// look shows a run's memory as it is now, under the run's lock.
-func (p *Planner) look(id events.Run, fn func(*reducer.Memory)) {
+// readMemory calls fn with a run's memory as it is now, under the run's lock.
+func (p *Planner) readMemory(id events.Run, fn func(*reducer.Memory)) {
 	run := p.cfg.Store.Acquire(id)
 	defer p.cfg.Store.Release(run)
 	run.Lock()
@@ -194,12 +192,12 @@ func done(p events.Payload) worker.Work {
 	return func(context.Context) worker.Result { return worker.Done(p) }
 }
 
-// nextQueued sends out the next call of an earlier reply.
-func (p *Planner) nextQueued(j *judge, call events.Call) worker.Work {
-	return done(j.accept(&events.ToolCallReply{Calls: []events.Call{call}, Confidence: j.confidence}))
+// nextQueued accepts the next call of an earlier reply.
+func (p *Planner) nextQueued(ch *replyChecker, call events.Call) worker.Work {
+	return done(ch.accept(&events.ToolCallReply{Calls: []events.Call{call}, Confidence: ch.confidence}))
 }
 
-// modelCall is one call of a model. before is what failed under the effect until now.
+// modelCall is one call of a model. before counts the effect's failures until now.
 type modelCall struct {
 	run      events.Run
 	provider string
@@ -207,8 +205,8 @@ type modelCall struct {
 	req      llm.Request
 }
 
-// call asks the provider, streaming what it says to whoever listens. The error is a
-// *[notAskedError] where the call was not made.
+// call calls the provider and streams the reply to listeners. If the call was not made, the
+// error is a *[notAskedError].
 func (p *Planner) call(ctx context.Context, c modelCall, s *streamer) (llm.Response, error) {
 	caller := p.cfg.Providers[c.provider]
 	if caller == nil {
@@ -222,21 +220,21 @@ func (p *Planner) call(ctx context.Context, c modelCall, s *streamer) (llm.Respo
 	defer cancel()
 	var stream func(llm.Chunk)
 	s.began = s.now()
-	if !s.deaf {
+	if !s.unstreamed {
 		stream = func(c llm.Chunk) {
-			if ctx.Err() == nil { // what comes after a reply became obsolete is said to nobody
+			if ctx.Err() == nil { // a reply that became obsolete is published no further
 				s.chunk(c)
 			}
 		}
 	}
-	p.streams.begin(s)
-	defer p.streams.end(s)
-	ticket, wait := p.limits.ask(c.provider)
+	p.streams.add(s)
+	defer p.streams.remove(s)
+	ticket, wait := p.limits.admit(c.provider)
 	if wait > 0 {
 		return nil, limited(c, wait)
 	}
-	reply, err := caller.Call(ctx, c.req, p.heard(ticket, stream))
-	p.limits.answered(ticket, err)
+	reply, err := caller.Call(ctx, c.req, p.noticeServing(ticket, stream))
+	p.limits.record(ticket, err)
 	if err != nil && errors.Is(context.Cause(ctx), errCallTimeout) {
 		return nil, &llm.Error{Kind: llm.KindNetwork, Message: fmt.Sprintf("no reply within %s", p.cfg.CallTimeout), Err: err}
 	}
@@ -249,8 +247,8 @@ func (p *Planner) call(ctx context.Context, c modelCall, s *streamer) (llm.Respo
 	return reply, err
 }
 
-// heard takes note of the first chunk of a stream: the provider serves the call.
-func (p *Planner) heard(t ticket, stream func(llm.Chunk)) func(llm.Chunk) {
+// noticeServing returns stream, and notes at its first chunk that the provider serves the call.
+func (p *Planner) noticeServing(t ticket, stream func(llm.Chunk)) func(llm.Chunk) {
 	if stream == nil {
 		return nil
 	}
@@ -266,11 +264,11 @@ func (p *Planner) heard(t ticket, stream func(llm.Chunk)) func(llm.Chunk) {
 
 var errCallTimeout = errors.New("the model call took too long")
 
-// failed turns a call's error into another attempt or the run's end. What failed
-// before counts by its kind: rate limits pass, and use up nothing of the rest.
+// failed turns a call's error into another attempt or the run's end. Rate limits are counted
+// apart from other failures, since they pass.
 func (p *Planner) failed(ctx context.Context, err error, billed *events.Usage, c modelCall) worker.Result {
 	if ctx.Err() != nil {
-		return worker.Fail(err) // nobody wants the reply any more
+		return worker.Fail(err) // the reply is no longer wanted
 	}
 	var e *llm.Error
 	if !errors.As(err, &e) {
@@ -285,7 +283,7 @@ func (p *Planner) failed(ctx context.Context, err error, billed *events.Usage, c
 		return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: string(e.Kind), Message: clean(e.Message)}, Usage: billed})
 	}
 	if e.Kind == llm.KindRateLimited {
-		delay = max(delay, p.limits.rest(c.provider)) // before that it would not be asked
+		delay = max(delay, p.limits.remaining(c.provider)) // before that it would not be called
 	}
 	return worker.Retry(events.LLMAttemptFailed{Kind: string(e.Kind), Message: clean(e.Message), Usage: billed}, delay)
 }

@@ -22,15 +22,15 @@ that preserves all key facts, findings, and data needed to continue the task.
 Task: %s
 History: %s`
 
-// chatReflectionPrompt is the same for a conversation, whose first message is not what
-// the model works on.
+// chatReflectionPrompt is the same for a conversation, whose first message is not the
+// current task.
 const chatReflectionPrompt = `Summarize the following tool call history into a single concise paragraph
 that preserves all key facts, findings, and data needed to continue the task.
 The task is what the user said last in a conversation; the history may go back further.
 Task: %s
 History: %s`
 
-// reflectionText is what the model is asked for a summary of the history.
+// reflectionText returns the request for a summary of the history.
 func reflectionText(mem *reducer.Memory, history string) string {
 	if mem.Mode == events.ModeChat {
 		return fmt.Sprintf(chatReflectionPrompt, turnTask(mem), history)
@@ -38,7 +38,7 @@ func reflectionText(mem *reducer.Memory, history string) string {
 	return fmt.Sprintf(reflectionPrompt, mem.Task, history)
 }
 
-// turnTask is what the user said since the last turn was answered.
+// turnTask returns what the user said since the last answer.
 func turnTask(mem *reducer.Memory) string {
 	var said []string
 	for _, m := range mem.Messages[min(mem.Control.Opened, len(mem.Messages)):] {
@@ -49,8 +49,8 @@ func turnTask(mem *reducer.Memory) string {
 	return strings.Join(said, "\n\n")
 }
 
-// reflect is Reflecting: the model compresses the history. When that fails the
-// history stays as it is and the run goes on.
+// reflect plans Reflecting: the model summarizes the history. If that fails, the history
+// stays and the run goes on.
 func (p *Planner) reflect(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 	if len(mem.History) == 0 {
 		return done(&events.ReflectDone{})
@@ -83,8 +83,8 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, e effects.Effect)
 	}
 }
 
-// historyText is the history as JSON, with the characters of HTML as they are: a
-// model reads them as it wrote them.
+// historyText returns the history as JSON without HTML escapes: the model reads its
+// characters as it wrote them.
 func historyText(history []reducer.HistoryEntry) (string, error) {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
@@ -112,7 +112,7 @@ func (p *Planner) reflection(run events.Run, provider string, reply llm.Response
 	return done
 }
 
-// noReflection logs why there is none. A script holds none, and nobody minds.
+// noReflection logs why there is no summary. A script never has one, which is no warning.
 func (p *Planner) noReflection(run events.Run, provider string, reason error) {
 	level := slog.LevelWarn
 	if _, script := p.cfg.Providers[provider].(llm.OwnCost); script {
@@ -121,17 +121,16 @@ func (p *Planner) noReflection(run events.Run, provider string, reason error) {
 	p.cfg.Logger.Log(context.Background(), level, "reflection failed, the history stays", "run", run.ID, "reason", reason)
 }
 
-// reflecting is how a model is asked for a summary: without thinking, which no
-// call follows.
+// reflecting returns the sampling for a summary: without thinking, since no call follows.
 func reflecting(l events.LLM) llm.Sampling {
 	s := sampling(l)
 	s.ThinkingTokens = 0
 	return s
 }
 
-// maxSummary bounds a summary, in bytes: it stands for the whole history, so it
-// is cut only where it would be no summary any more.
+// maxSummary bounds a summary, in bytes. It stands for the whole history, so only an
+// absurdly long one is cut.
 const maxSummary = 128 << 10
 
-// errNoSummary is a reflection that came back without words.
+// errNoSummary is the error of a reflection without text.
 var errNoSummary = errors.New("the model gave no summary")

@@ -17,13 +17,13 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// views are slices that views of memory are made in.
+// views are reused slices for views of memory.
 var views = sync.Pool{New: func() any { return new([]reducer.ViewMessage) }}
 
-// viewKept is how many messages a slice has room for that is used again.
+// viewKept is the largest reused slice, in messages.
 const viewKept = 256
 
-// request is what the model is asked, made from memory alone.
+// request returns the request to the model. It depends on memory alone.
 func request(mem *reducer.Memory) llm.Request {
 	agent := &mem.Control.Agent
 	return llm.Request{
@@ -33,7 +33,7 @@ func request(mem *reducer.Memory) llm.Request {
 	}
 }
 
-// messages are the conversation as the model is sent it.
+// messages returns the conversation as the model sees it.
 func messages(mem *reducer.Memory) []llm.Message {
 	room := views.Get().(*[]reducer.ViewMessage)
 	view := reducer.View((*room)[:0], mem)
@@ -59,8 +59,8 @@ func messages(mem *reducer.Memory) []llm.Message {
 	return messages
 }
 
-// observations are the raw results of the run's calls, in the order of the calls, for an
-// agent whose replies refer to them. They grow with the run.
+// observations returns the raw results of the run's calls, in the order of the calls, for an
+// agent whose script refers to them. They grow with the run.
 func observations(mem *reducer.Memory) []string {
 	if len(mem.Control.Agent.LLM.Script) == 0 {
 		return nil
@@ -74,8 +74,8 @@ func observations(mem *reducer.Memory) []string {
 	return all
 }
 
-// model resolves the model's name: by task type, else the default one, else
-// the provider's own.
+// model returns the model's name: by task type, else the default, else empty for the
+// provider's own.
 func model(mem *reducer.Memory) string {
 	models := mem.Control.Agent.Models
 	if name, ok := models[mem.TaskType]; ok {
@@ -84,7 +84,7 @@ func model(mem *reducer.Memory) string {
 	return models["default"]
 }
 
-// offered are the tools that the model may call, by name.
+// offered returns the tools that the model may call, by name.
 func offered(mem *reducer.Memory) []llm.Tool {
 	tools := make([]llm.Tool, 0, len(mem.Tools))
 	for _, name := range slices.Sorted(maps.Keys(mem.Tools)) {
@@ -127,9 +127,8 @@ func estimate(count tokens.Estimator, req llm.Request) int {
 	return total + estimateMemory(count, req.Memory)
 }
 
-// overBudget reserves the call that is about to be made: it says which limit
-// that would exceed, if any. Output is reserved where the agent bounds it; cost
-// is what that and the input come to, in US dollars.
+// overBudget returns which limit the next call would exceed, if any. Output is reserved if
+// the agent bounds it. cost is the price of that and the input, in US dollars.
 func overBudget(mem *reducer.Memory, input int, cost float64, now time.Time) (code, message string) {
 	b := mem.Budget
 	if b == nil {
@@ -158,5 +157,5 @@ func overBudget(mem *reducer.Memory, input int, cost float64, now time.Time) (co
 	return over.Code, over.Message
 }
 
-// clean makes text from outside fit for the log: valid UTF-8, and not endless.
+// clean makes text from outside fit for the log: valid UTF-8 of bounded length.
 func clean(text string) string { return contextedit.Clip(4000, text) }

@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	// catchUpEvery is how often listeners of a run are told at most what was said
-	// so far, however many of them ask.
+	// catchUpEvery is the shortest time between two repetitions of a reply's text for late
+	// listeners, however many of them ask.
 	catchUpEvery = 100 * time.Millisecond
-	// catchUpPiece is how much of it stands in one message, in bytes.
+	// catchUpPiece is how much of the text is in one message, in bytes.
 	catchUpPiece = 64 << 10
-	// mostSaid is how much text is kept to be said again, in bytes: no reply with
-	// more comes into the log.
-	mostSaid = journal.MaxBody
+	// maxKept bounds the text that is kept for late listeners, in bytes. A longer reply
+	// does not fit into the log.
+	maxKept = journal.MaxBody
 )
 
-// streams are the calls in flight by run, for those who ask what was said so far, or
-// whether there is one.
+// streams are the calls in flight by run. Late listeners ask for their text, and other
+// planners ask whether there is one.
 type streams struct {
 	mu    sync.Mutex
 	byRun map[events.Run]*streamer
 }
 
-func (s *streams) begin(t *streamer) {
+func (s *streams) add(t *streamer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.byRun == nil {
@@ -40,17 +40,17 @@ func (s *streams) begin(t *streamer) {
 	s.byRun[t.run] = t
 }
 
-func (s *streams) end(t *streamer) {
+func (s *streams) remove(t *streamer) {
 	s.mu.Lock()
 	if s.byRun[t.run] == t {
 		delete(s.byRun, t.run)
 	}
 	s.mu.Unlock()
-	t.end()
+	t.finish()
 }
 
-// asked answers a listener of a run, if its call is in flight here.
-func (s *streams) asked(run events.Run) {
+// answer repeats the text so far for a listener of a run, if its call is in flight here.
+func (s *streams) answer(run events.Run) {
 	s.mu.Lock()
 	t := s.byRun[run]
 	s.mu.Unlock()
@@ -59,46 +59,43 @@ func (s *streams) asked(run events.Run) {
 	}
 }
 
-// streamer publishes a reply in the making, and notes how it came if that is
-// wanted. It is safe for concurrent use.
+// streamer publishes a reply while it is streamed, and records the timing if that is wanted.
+// It is safe for concurrent use.
 type streamer struct {
 	feed journal.Feed
-	// quiet says that nothing of the reply is published; deaf that the provider need
-	// not stream it at all.
-	quiet, deaf bool
-	run         events.Run
-	messageID   string
-	now         func() time.Time
-	began       time.Time
-	records     bool
+	// quiet says that nothing of the reply is published; unstreamed that the provider
+	// need not stream it.
+	quiet, unstreamed bool
+	run               events.Run
+	messageID         string
+	now               func() time.Time
+	began             time.Time
+	records           bool
 
 	mu sync.Mutex
-	// said is the text so far, of which there is too much to be kept if it has
-	// more than mostSaid bytes in all.
+	// said is the text so far, nil if it has more than maxKept bytes. total is its length.
 	said   []byte
 	total  int
 	again  int
 	timing events.Chunks
-	// told is when listeners were last told of it, later the next time if that is
-	// set already.
+	// told is when the text was last repeated, later the timer of the next time.
 	told  time.Time
 	later *time.Timer
 	ended bool
 }
 
-// streamer is the one of a call.
+// streamer returns the streamer of a call.
 func (p *Planner) streamer(run events.Run, messageID string, records bool) *streamer {
 	return &streamer{
 		feed: p.cfg.Feed, run: run, messageID: messageID, now: p.cfg.Store.Now, records: records,
-		quiet: p.cfg.NoStream, deaf: p.cfg.NoStream && !records,
+		quiet: p.cfg.NoStream, unstreamed: p.cfg.NoStream && !records,
 	}
 }
 
-// silent is the streamer of a call that nobody may listen to. What is streamed comes
-// in pieces all the same, so that nothing on the way takes a long reply for a dead
-// connection.
+// silent returns the streamer of a call whose text is not published. The reply is streamed
+// all the same, so that no proxy takes a long reply for a dead connection.
 func (p *Planner) silent(run events.Run) *streamer {
-	return &streamer{feed: p.cfg.Feed, run: run, now: p.cfg.Store.Now, quiet: true, deaf: p.cfg.NoStream}
+	return &streamer{feed: p.cfg.Feed, run: run, now: p.cfg.Store.Now, quiet: true, unstreamed: p.cfg.NoStream}
 }
 
 // chunk takes a part of the reply.
@@ -113,22 +110,22 @@ func (s *streamer) chunk(c llm.Chunk) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.ended {
-		s.say(strings.ToValidUTF8(c.Text, "\uFFFD"))
+		s.addText(strings.ToValidUTF8(c.Text, "\uFFFD"))
 	}
 }
 
-// say publishes text that follows what was said.
-func (s *streamer) say(text string) {
+// addText publishes text that follows.
+func (s *streamer) addText(text string) {
 	if !s.quiet {
 		s.publish(livetext.Chunk{MessageID: s.messageID, Offset: s.total, Text: text, Again: s.again})
 	}
-	if s.total += len(text); s.total <= mostSaid {
+	if s.total += len(text); s.total <= maxKept {
 		s.said = append(s.said, text...)
 	} else {
 		s.said = nil
 	}
 	if s.records {
-		s.note(len(text))
+		s.noteTiming(len(text))
 	}
 }
 
@@ -137,26 +134,26 @@ func (s *streamer) publish(c any) {
 	if err != nil {
 		return
 	}
-	// Nothing needs chunks to be correct, so a bus that is away loses them.
+	// Nothing depends on chunks, so they may be lost while the bus is away.
 	_ = s.feed.PublishChunk(s.run, data)
 }
 
-// complete takes the whole text. Where a stream broke and the reply came otherwise,
-// it is said again from the beginning.
+// complete compares the whole text with what was published. If a stream broke and the reply
+// came by another call, the text is published again from the beginning.
 func (s *streamer) complete(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	text = strings.ToValidUTF8(text, "\uFFFD")
-	if s.total == 0 || text == "" || s.total > mostSaid || string(s.said) == text {
+	if s.total == 0 || text == "" || s.total > maxKept || string(s.said) == text {
 		return
 	}
 	s.said, s.total, s.timing, s.again = nil, 0, nil, s.again+1
 	for piece := range pieces(text) {
-		s.say(piece)
+		s.addText(piece)
 	}
 }
 
-// catchUp says once more what was said so far, now or soon.
+// catchUp repeats the text so far, now or soon.
 func (s *streamer) catchUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,21 +161,21 @@ func (s *streamer) catchUp() {
 	switch {
 	case s.ended || s.later != nil:
 	case wait <= 0 || s.told.IsZero():
-		s.tell()
+		s.repeat()
 	default:
 		s.later = time.AfterFunc(wait, func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if s.later = nil; !s.ended {
-				s.tell()
+				s.repeat()
 			}
 		})
 	}
 }
 
-// tell answers with the text so far. Where there is none to be told, an empty chunk
+// repeat publishes the text so far. Where there is none to be told, an empty chunk
 // says that the call is in flight; listeners pass over it.
-func (s *streamer) tell() {
+func (s *streamer) repeat() {
 	s.told = s.now()
 	if s.quiet || len(s.said) == 0 {
 		s.publish(livetext.Chunk{MessageID: s.messageID, CatchUp: true, Again: s.again})
@@ -191,8 +188,8 @@ func (s *streamer) tell() {
 	}
 }
 
-// end has no more of the reply be published: it is about to be in the log.
-func (s *streamer) end() {
+// finish ends publishing: the reply is about to be in the log.
+func (s *streamer) finish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
@@ -202,8 +199,7 @@ func (s *streamer) end() {
 	}
 }
 
-// published is the text that listeners were told, empty where that is none, or too
-// much to be kept.
+// published returns the text that was published, empty if there is none or too much.
 func (s *streamer) published() string {
 	if s.quiet {
 		return ""
@@ -213,8 +209,7 @@ func (s *streamer) published() string {
 	return string(s.said)
 }
 
-// pieces yields a text in parts that fit into messages, none of which ends within
-// a character.
+// pieces yields a text in parts that fit into messages. No part ends within a character.
 func pieces(text string) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
 		for text != "" {
@@ -230,12 +225,12 @@ func pieces(text string) func(yield func(string) bool) {
 	}
 }
 
-// mostTimed is how many parts of a reply are told apart in the log.
-const mostTimed = 256
+// maxTimed bounds the timed parts of a reply in the log.
+const maxTimed = 256
 
-// note notes when a part came. Where there are too many parts, each two become
-// one, at the later one's time.
-func (s *streamer) note(bytes int) {
+// noteTiming notes when a part came. If there are too many parts, it joins each two, at the
+// time of the later one.
+func (s *streamer) noteTiming(bytes int) {
 	ms := max(0, s.now().Sub(s.began).Milliseconds())
 	if n := len(s.timing); n > 0 {
 		last := &s.timing[n-1]
@@ -245,7 +240,7 @@ func (s *streamer) note(bytes int) {
 		}
 	}
 	s.timing = append(s.timing, [2]int64{ms, int64(bytes)})
-	if len(s.timing) <= mostTimed {
+	if len(s.timing) <= maxTimed {
 		return
 	}
 	half := s.timing[:0]
@@ -259,7 +254,7 @@ func (s *streamer) note(bytes int) {
 	s.timing = half
 }
 
-// chunks returns how the reply came; nil if that was not to be noted.
+// chunks returns the timing of the reply, nil if it is not recorded.
 func (s *streamer) chunks() events.Chunks {
 	s.mu.Lock()
 	defer s.mu.Unlock()

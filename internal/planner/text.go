@@ -11,21 +11,20 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// The codes of runs that end since their model gets nowhere.
+// The codes of runs that end because their model makes no progress.
 const (
 	codeMaxSteps      = "max_steps"
 	codeMaxIterations = "max_iterations"
 	codeReplyInvalid  = "reply_invalid"
 )
 
-// overPasses ends a run that has made all the planning calls that it may make
-// since the last user message, or whose model cannot be understood; nil while it
-// goes on.
+// overPasses returns the end of a run that has used up its planning calls since the last
+// user message, or whose model's replies cannot be used; else nil.
 func overPasses(mem *reducer.Memory) events.Payload {
 	c, since := mem.Config, mem.Control.SinceUser
 	code, name, limit := codeMaxSteps, "steps", c.MaxSteps
-	// Runs that were started by an older version have the limit pinned, whatever
-	// their model speaks.
+	// Runs that an older version started have this limit pinned, whatever protocol their
+	// model uses.
 	if mem.SpeaksText() && c.MaxIterations > 0 && c.MaxIterations < limit {
 		code, name, limit = codeMaxIterations, "iterations", c.MaxIterations
 	}
@@ -40,8 +39,8 @@ func overPasses(mem *reducer.Memory) events.Payload {
 	return nil
 }
 
-// textMemory is what a model that speaks the text protocol sees beside the
-// conversation, nil for the others.
+// textMemory returns what a model that uses the text protocol sees besides the
+// conversation, nil for other models.
 func textMemory(mem *reducer.Memory) *llm.Memory {
 	if !mem.SpeaksText() {
 		return nil
@@ -70,8 +69,7 @@ func textState(mem *reducer.Memory) (state, note string) {
 // maxStateNamed bounds what is said of a state that nobody knows, in bytes.
 const maxStateNamed = 100
 
-// textNote says what is wrong with the state that the log has, empty if nothing
-// is.
+// textNote returns what is wrong with the logged state, empty if nothing is.
 func textNote(mem *reducer.Memory) string {
 	if !mem.SpeaksText() {
 		return ""
@@ -80,7 +78,7 @@ func textNote(mem *reducer.Memory) string {
 	return note
 }
 
-// estimateMemory is what a request's memory takes, in tokens.
+// estimateMemory returns the size of a request's memory in tokens.
 func estimateMemory(count tokens.Estimator, m *llm.Memory) int {
 	if m == nil {
 		return 0
@@ -98,8 +96,8 @@ func estimateMemory(count tokens.Estimator, m *llm.Memory) int {
 	return total
 }
 
-// speaking puts the text protocol over the caller where the agent wants it.
-// Reflections are plain text already.
+// speaking wraps the caller in the text protocol if the agent wants it. Reflections are
+// plain text anyway.
 func (p *Planner) speaking(caller llm.Caller, req llm.Request) (llm.Caller, error) {
 	switch {
 	case req.Memory == nil || req.Purpose == llm.PurposeReflect:
@@ -110,10 +108,10 @@ func (p *Planner) speaking(caller llm.Caller, req llm.Request) (llm.Caller, erro
 	return p.cfg.Text(caller), nil
 }
 
-// thought is a thinking pass.
-func (j *judge) thought(r llm.Thought) events.Payload {
+// thought is the event of a thinking pass.
+func (ch *replyChecker) thought(r llm.Thought) events.Payload {
 	notes := make([]string, 0, 2)
-	for _, note := range []string{j.textNote, r.Note} {
+	for _, note := range []string{ch.textNote, r.Note} {
 		if note != "" {
 			notes = append(notes, clean(note))
 		}
@@ -124,7 +122,7 @@ func (j *judge) thought(r llm.Thought) events.Payload {
 	}
 }
 
-// malformed is a reply that could not be read.
-func (j *judge) malformed(r llm.Invalid) events.Payload {
-	return j.invalid(r.Meta, strings.ToValidUTF8(r.Content, "\uFFFD"), reducer.CodeMalformedReply, clean(r.Reason))
+// malformed is the event of a reply that could not be parsed.
+func (ch *replyChecker) malformed(r llm.Invalid) events.Payload {
+	return ch.invalid(r.Meta, strings.ToValidUTF8(r.Content, "\uFFFD"), reducer.CodeMalformedReply, clean(r.Reason))
 }

@@ -11,24 +11,24 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Fold folds one run's records, in their order, wherever they come from. A run
-// that was forked begins with its parent's events, which are read from the log
-// when its first record is folded. It is not safe for concurrent use.
+// Fold folds one run's records in their order, wherever they come from. A fork begins with
+// its parent's events, which are read from the log when its first record is folded. A Fold
+// is not safe for concurrent use.
 type Fold struct {
 	log     journal.Log
 	machine *reducer.Machine
 	run     events.Run
 	mem     *reducer.Memory
-	// size is the length of the bodies that were read from the log by the fold
-	// itself, in bytes: those of the run's ancestors, and of its own by read.
+	// size is the length of the bodies that the fold itself read from the log, in bytes:
+	// those of the run's ancestors, and its own if read read them.
 	size int64
-	// depth is how many runs are being read that stand on this one.
+	// depth is how many forks of this run are being read.
 	depth int
-	// ancestors are the runs that it stands on, the nearest first.
+	// ancestors are the runs that it was forked from, the nearest first.
 	ancestors []events.Run
 }
 
-// NewFold returns the fold of a run of which nothing was read yet.
+// NewFold returns an empty fold of a run.
 func NewFold(log journal.Log, machine *reducer.Machine, run events.Run) *Fold {
 	return &Fold{log: log, machine: machine, run: run, mem: machine.Initial(run.ID)}
 }
@@ -36,15 +36,14 @@ func NewFold(log journal.Log, machine *reducer.Machine, run events.Run) *Fold {
 // Memory returns what was folded so far. It changes with the next record.
 func (f *Fold) Memory() *reducer.Memory { return f.mem }
 
-// Ancestors returns the runs that the run stands on, as far as the fold has read
-// them from the log, the nearest first.
+// Ancestors returns the runs that the run was forked from, as far as the fold has read
+// them, the nearest first.
 func (f *Fold) Ancestors() []events.Run { return f.ancestors }
 
-// Apply folds the next record and returns its event. What is wrong with the
-// record itself is in the memory then, as [reducer.Machine.Apply] says, and such
-// an error is [Refused]; the event comes with it if it could be decoded. Any other
-// error is the log's, a *[ParentGoneError] or a *[reducer.TableError]: nothing was
-// folded, and there is no event.
+// Apply folds the next record and returns its event. If the record itself is wrong, the
+// memory shows it, as [reducer.Machine.Apply] says, and the error is [Refused]; the event
+// comes with it if it could be decoded. Any other error is the log's, a *[ParentGoneError]
+// or a *[reducer.TableError]: nothing was folded, and there is no event.
 func (f *Fold) Apply(ctx context.Context, rec journal.Record) (*events.Event, error) {
 	e, err := f.machine.Apply(f.mem, rec.Subject, rec.Body)
 	if err == nil {
@@ -60,7 +59,7 @@ func (f *Fold) Apply(ctx context.Context, rec journal.Record) (*events.Event, er
 	return e, err
 }
 
-// ApplyEvent is [Fold.Apply] for a record that is decoded already.
+// ApplyEvent is [Fold.Apply] for a decoded record.
 func (f *Fold) ApplyEvent(ctx context.Context, s events.Subject, e *events.Event, hash string) error {
 	err := f.machine.ApplyEvent(f.mem, s, e, hash)
 	if err == nil {
@@ -72,16 +71,15 @@ func (f *Fold) ApplyEvent(ctx context.Context, s events.Subject, e *events.Event
 	return f.machine.ApplyEvent(f.mem, s, e, hash)
 }
 
-// Refused reports whether an error is about the record that was folded, which
-// the memory shows then.
+// Refused reports whether an error is about the record that was folded, which the memory
+// then shows.
 func Refused(err error) bool {
 	var illegal *reducer.IllegalError
 	var stray *reducer.SubjectError
 	return errors.As(err, &illegal) || errors.As(err, &stray)
 }
 
-// ParentGoneError says that a run cannot be read, since the log has lost what it
-// was forked from.
+// ParentGoneError says that a fork cannot be read, since the log has lost its parent.
 type ParentGoneError struct {
 	// Run was forked from event At of Parent, of which the log has Has events.
 	Run, Parent string
@@ -99,15 +97,15 @@ func (e *ParentGoneError) Error() string {
 // Is makes it a [journal.ErrNotFound].
 func (e *ParentGoneError) Is(target error) bool { return target == journal.ErrNotFound }
 
-// adoptFor gives the fork the memory of its parent, if that is what the error asks
-// for, and reports whether it did. If not, it returns why.
+// adoptFor gives the fork the memory of its parent, if the error asks for it, and reports
+// whether it did. If not, it returns the reason.
 func (f *Fold) adoptFor(ctx context.Context, err error) (adopted bool, _ error) {
 	var p *reducer.ParentError
 	if !errors.As(err, &p) {
 		return false, err
 	}
 	if f.depth > reducer.MaxForks {
-		// Longer chains are not legal, and a circle would have no end.
+		// Longer chains are not legal, and a circle would never end.
 		f.mem.Disown(fmt.Sprintf("is forked from run %s, which stands on %d forks: no more may", p.Run, reducer.MaxForks))
 		return true, nil
 	}
@@ -125,13 +123,13 @@ func (f *Fold) adoptFor(ctx context.Context, err error) (adopted bool, _ error) 
 	return true, nil
 }
 
-// parent is where a fork's parent is: in its namespace, in any shard.
+// parent returns the place of a fork's parent: its namespace, any shard.
 func (f *Fold) parent(id string) events.Run {
 	return events.NewRun(f.run.Namespace, id, f.log.Shards())
 }
 
-// read folds the run's records up to its n-th event, or to the head if there are
-// fewer. It calls each, if that is not nil, for every legal event.
+// read folds the run's records up to its n-th event, or to the head if there are fewer. It
+// calls each, if not nil, for every legal event.
 func (f *Fold) read(ctx context.Context, n uint64, each func(journal.Record, *events.Event) error) error {
 	for rec, err := range f.log.Read(ctx, f.run, 0) {
 		if err != nil {
@@ -153,18 +151,17 @@ func (f *Fold) read(ctx context.Context, n uint64, each func(journal.Record, *ev
 	return nil
 }
 
-// FoldAt returns the fold of a run up to its n-th event, n from 1, or up to its
-// head if it has fewer; of a run that is not there nothing is folded. Errors are
-// the log's and *[ParentGoneError].
+// FoldAt returns the fold of a run up to its n-th event, n from 1, or up to its head if it
+// has fewer. The fold of a missing run is empty. Errors are the log's and
+// *[ParentGoneError].
 func FoldAt(ctx context.Context, log journal.Log, machine *reducer.Machine, run events.Run, n uint64) (*Fold, error) {
 	f := NewFold(log, machine, run)
 	return f, f.read(ctx, n, nil)
 }
 
-// Retrace reads a run from the log to its head, and shows fn every legal event
-// with its record, in order; those that a fork has of its ancestors come before
-// its first one. It returns the run's memory. Errors are the log's and
-// *[ParentGoneError].
+// Retrace reads a run from the log to its head and calls fn for every legal event with its
+// record, in order. The events that a fork has of its ancestors come before its first one.
+// It returns the run's memory. Errors are the log's and *[ParentGoneError].
 func Retrace(ctx context.Context, log journal.Log, machine *reducer.Machine, run events.Run, fn func(journal.Record, *events.Event)) (*reducer.Memory, error) {
 	f := NewFold(log, machine, run)
 	if err := f.retrace(ctx, math.MaxUint64, fn); err != nil {

@@ -9,11 +9,11 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// maxFetched is how many records are fetched one by one, from a delivered record
-// back to what is known, before the tail is read instead.
+// maxFetched is how many records are fetched one by one, back from a delivered record,
+// before the tail is read instead.
 const maxFetched = 4
 
-// next is a record of this run that is decoded, so that it can be folded.
+// next is a decoded record of this run.
 type next struct {
 	rec     journal.Record
 	subject events.Subject
@@ -21,22 +21,22 @@ type next struct {
 	hash    string
 }
 
-// nextOf returns a decoded record, or false if it is none of the run's.
+// nextOf returns a decoded record. It returns false if the record is of another run.
 func (r *Run) nextOf(rec journal.Record, e *events.Event) (next, bool) {
 	s, err := events.ParseSubject(rec.Subject)
 	return next{rec: rec, subject: s, event: e, hash: events.Hash(rec.Body)}, err == nil && s.Run == r.ID
 }
 
-// fillGap folds a delivered record and the few before it that other processes have
-// appended since. It reports whether it did; if not, the run is as it was.
+// fillGap folds a delivered record and the few before it that other processes appended
+// since. It reports whether it did; if not, the run is unchanged.
 //
-// Each record names the one before it by its hash, and where that lies by the condition
-// under which it was appended. The place is the writer's word and only says which
-// record to fetch. What is folded comes from the log, and the hashes connect the
-// delivered record with the last one that was known. If nothing of the run is known,
-// they have to reach the record that the log took as the run's first, and the delivered
-// record has to be the run's head: a server that was killed delivers a record again, or
-// loses one that it had delivered.
+// Each record names the one before it by its hash. The condition under which it was
+// appended says where that one is. The place is only the writer's word: it says which
+// record to fetch. What is folded comes from the log, and the hashes connect the delivered
+// record with the last known one. If nothing of the run is known, they have to reach the
+// record that the log took as the run's first. The delivered record then has to be the
+// run's head, since a server that was killed may deliver a record again, or lose one that
+// it had delivered.
 func (r *Run) fillGap(ctx context.Context, rec journal.Record, e *events.Event) (bool, error) {
 	gap, ok := r.gap(ctx, rec, e)
 	if !ok {
@@ -50,8 +50,8 @@ func (r *Run) fillGap(ctx context.Context, rec journal.Record, e *events.Event) 
 	return true, nil
 }
 
-// gap returns the records from the delivered one back to the first that is not
-// known, or false where they are too many, or are not found in that way.
+// gap returns the records from the delivered one back to the first unknown one. It returns
+// false if there are too many, or they cannot be found in this way.
 func (r *Run) gap(ctx context.Context, rec journal.Record, e *events.Event) ([]next, bool) {
 	log, can := r.store.log.(journal.Fetcher)
 	if !can || e.N <= r.mem.N+1 || e.N-r.mem.N-1 > maxFetched {
@@ -89,10 +89,10 @@ func (r *Run) gap(ctx context.Context, rec journal.Record, e *events.Event) ([]n
 	return nil, false
 }
 
-// applyNext folds a record that comes right after what is known, by its number in the
+// applyNext folds a record that directly follows the last known one, by its number in the
 // run and by its hash.
 func (r *Run) applyNext(ctx context.Context, n next) error {
-	// An illegal record is poison, which the memory holds then.
+	// An illegal record is poison, which the memory then holds.
 	if err := r.fold.ApplyEvent(ctx, n.subject, n.event, n.hash); err != nil && !Refused(err) {
 		return err
 	}

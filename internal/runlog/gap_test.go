@@ -189,7 +189,7 @@ func TestExtendOfAnUnknownRunBelievesTheLog(t *testing.T) {
 func TestForgottenRunsAreReadToTheirHead(t *testing.T) {
 	t.Parallel()
 	for name, forget := range map[string]func(*runlog.Store, events.Run){
-		"one": (*runlog.Store).Forget, "all": func(s *runlog.Store, _ events.Run) { s.ForgetIdle() },
+		"one": func(s *runlog.Store, id events.Run) { s.Forget(id) }, "all": func(s *runlog.Store, _ events.Run) { s.ForgetIdle() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

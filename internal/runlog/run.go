@@ -14,8 +14,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Run is one run as far as it was read. Everything but ID is used under
-// [Run.Lock] only.
+// Run is one run as far as it was read. Everything but ID is used under [Run.Lock].
 type Run struct {
 	ID    events.Run
 	store *Store
@@ -23,24 +22,23 @@ type Run struct {
 	lock runLock
 	fold *Fold
 	mem  *reducer.Memory // the fold's
-	// seq is the last sequence number that mem holds: the next append's
-	// condition.
+	// seq is the last sequence number that mem holds. The next append is conditional on
+	// it.
 	seq uint64
 
-	// written is the event of record seq if it was appended here, so that whoever
-	// has it delivered need not decode it.
+	// written is the event of record seq if this process appended it, so that its delivery
+	// need not be decoded.
 	written *events.Event
 
-	// effects are what mem wants, if asked is set: somebody wanted to know.
+	// effects are what mem wants. They are valid if asked is set.
 	effects []effects.Effect
 	asked   bool
 
-	// ended is set once mem is terminal, so that a store can see it without
-	// the lock.
+	// ended is set when mem is terminal. The store reads it without the lock.
 	ended atomic.Bool
 
-	// size is the length of all bodies that mem was folded from, in bytes, so
-	// that a store can see it without the lock.
+	// size is the length of all bodies that mem was folded from, in bytes. The store reads
+	// it without the lock.
 	size atomic.Int64
 
 	// holders, idle and idleSize belong to the store.
@@ -49,11 +47,11 @@ type Run struct {
 	idleSize int64
 }
 
-// Lock locks the run. Who holds it may be appending, which takes as long as the
-// log needs to answer.
+// Lock locks the run. Its holder may be appending, which takes as long as the log takes to
+// answer.
 func (r *Run) Lock() { r.lock <- struct{}{} }
 
-// LockContext locks the run unless ctx ends before, whose error it returns.
+// LockContext locks the run. If ctx ends before, it returns the context's error.
 func (r *Run) LockContext(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -69,7 +67,7 @@ func (r *Run) LockContext(ctx context.Context) error {
 // Unlock unlocks the run.
 func (r *Run) Unlock() { <-r.lock }
 
-// runLock is a mutex whose wait can end: it is held while its one place is taken.
+// runLock is a mutex whose wait can be cancelled. It is held while its one place is taken.
 type runLock chan struct{}
 
 // Memory returns the run's memory. It changes with the next call of any other
@@ -101,10 +99,9 @@ func (r *Run) Effect(key string) (effects.Effect, bool) {
 	return effects.Effect{}, false
 }
 
-// Refresh reads the log to its head, with the help of a snapshot if nothing is
-// known yet. Records that are not legal are in the memory as poison; only the
-// log's own errors are returned. A run that was purged is one of which nothing is
-// known.
+// Refresh reads the log to its head, starting from a snapshot if nothing is known yet.
+// Illegal records are in the memory as poison; errors are only the log's. Of a run that
+// was purged nothing is known afterwards.
 func (r *Run) Refresh(ctx context.Context) error {
 	err := r.refresh(ctx)
 	if errors.Is(err, journal.ErrNotFound) && r.seq > 0 {
@@ -123,7 +120,7 @@ func (r *Run) refresh(ctx context.Context) error {
 	return r.readOn(ctx)
 }
 
-// forget makes the run one of which nothing is known.
+// forget drops everything that is known of the run.
 func (r *Run) forget() {
 	fold := NewFold(r.store.log, r.store.machine, r.ID)
 	r.fold, r.mem, r.seq = fold, fold.mem, 0
@@ -132,10 +129,10 @@ func (r *Run) forget() {
 	r.size.Store(0)
 }
 
-// readOn reads the log from where it is known to its head.
+// readOn reads the log from the last known record to its head.
 func (r *Run) readOn(ctx context.Context) error { return r.readUntil(ctx, nil) }
 
-// readUntil reads on to the head, and reports the ids it saw to seen.
+// readUntil is readOn, and calls seen for each event.
 func (r *Run) readUntil(ctx context.Context, seen func(*events.Event)) error {
 	for rec, err := range r.store.log.Read(ctx, r.ID, r.seq) {
 		if err != nil {
@@ -152,8 +149,8 @@ func (r *Run) readUntil(ctx context.Context, seen func(*events.Event)) error {
 	return nil
 }
 
-// apply folds the next record; it returns its event if that could be read. The
-// error is that of reading what the run was forked from.
+// apply folds the next record and returns its event, nil if it cannot be decoded. The
+// error is that of reading the run's ancestors.
 func (r *Run) apply(ctx context.Context, rec journal.Record) (*events.Event, error) {
 	e, err := r.fold.Apply(ctx, rec)
 	if err != nil && !Refused(err) {
@@ -166,15 +163,14 @@ func (r *Run) apply(ctx context.Context, rec journal.Record) (*events.Event, err
 	return e, nil
 }
 
-// Adopt makes the run, of which nothing may be in the log, one that goes on from
-// a parent's memory, which is the run's from then on: what is committed first
-// has to be the Forked that says so.
+// Adopt gives a run with an empty log the memory of its parent, which then belongs to the
+// run. The first commit has to be the Forked event that says so.
 func (r *Run) Adopt(parent *Fold) {
 	r.mem.Adopt(parent.mem)
 	r.fold.size = parent.size
 }
 
-// advance notes that mem changed.
+// advance records that mem changed.
 func (r *Run) advance(seq uint64, bytes int) {
 	r.seq = seq
 	r.size.Add(int64(bytes) + r.fold.size)
@@ -186,9 +182,9 @@ func (r *Run) advance(seq uint64, bytes int) {
 	}
 }
 
-// Extend brings the run to a record that was delivered, without reading if it
-// is the next one after what is known, or was read before; else by reading to
-// the head. It returns the record's event, nil if it cannot be decoded.
+// Extend brings the run to a delivered record. If the record is the next one, or was read
+// before, it reads nothing; else it fills the gap or reads to the head. It returns the
+// record's event, nil if it cannot be decoded.
 func (r *Run) Extend(ctx context.Context, rec journal.Record) (*events.Event, error) {
 	if r.written != nil && rec.Seq == r.seq {
 		return r.written, nil
@@ -197,8 +193,8 @@ func (r *Run) Extend(ctx context.Context, rec journal.Record) (*events.Event, er
 	if err != nil {
 		return nil, r.catchUp(ctx, rec, r.Refresh)
 	}
-	// A run's first event proves nothing by its chain: anything may stand before
-	// it, so a run of which nothing is known is read, or traced back to its first.
+	// A run's first event proves nothing by its chain: anything may precede it. So a run
+	// of which nothing is known is read, or traced back to its first event.
 	if r.seq > 0 && rec.Seq > r.seq && e.N == r.mem.N+1 && e.Prev == r.mem.Control.Head {
 		if n, own := r.nextOf(rec, e); own {
 			return e, r.applyNext(ctx, n)
@@ -223,14 +219,14 @@ func (r *Run) catchUp(ctx context.Context, rec journal.Record, refresh func(cont
 		return err
 	}
 	if r.seq < rec.Seq {
-		// Whoever answered is behind the one that delivered: without the record
-		// nothing would seem due, and it would be acknowledged for nothing.
+		// The replica that answered lags behind the one that delivered. Without the record
+		// nothing would seem due, and the delivery would be acknowledged too early.
 		return fmt.Errorf("reading run %s: the log ends at %d, before the delivered record %d", r.ID.ID, r.seq, rec.Seq)
 	}
 	return nil
 }
 
-// Draft is a payload on its way into the log.
+// Draft is an event to be appended.
 type Draft struct {
 	// Origin is the state that the writer owns, or [events.Control].
 	Origin events.State
@@ -238,31 +234,29 @@ type Draft struct {
 	Payload events.Payload
 }
 
-// Decide looks at the run's memory and says what to append; nothing, to leave
-// the run as it is. It is called again after a lost race, with the memory as it
-// is then.
+// Decide returns what to append to a run with this memory; nothing leaves the run as it
+// is. After a lost race it is called again, with the new memory.
 type Decide func(mem *reducer.Memory) ([]Draft, error)
 
-// maxRaces bounds how often one commit is tried. Every lost race is progress of
-// the run by somebody else, so it is never reached by chance.
+// maxRaces bounds the attempts of one commit. Every lost race means that another process
+// appended to the run, so the bound is never reached by chance.
 const maxRaces = 1000
 
-// Stamp says who commits, and because of what.
+// Stamp names the writer and the cause of a commit.
 type Stamp struct {
 	Source      string
 	Cause       string
 	TraceParent string
-	// IDs are the events' ids; missing ones are made. Who repeats a commit of
-	// unknown outcome gives the same again, so that nothing is stored twice.
+	// IDs are the events' ids; missing ones are made. To repeat a commit of unknown
+	// outcome, give the same ids, so that nothing is stored twice.
 	IDs []string
 }
 
-// Commit appends what decide wants, all events or none. It reports whether
-// anything was appended. After a lost race or an append of unknown outcome the
-// tail is read: if it holds the events already they count as appended, else
-// decide is asked again. Errors are decide's, the draft's ([DraftError])
-// and the log's. One of the log is [journal.ErrInDoubt] as well where an earlier try
-// may still be stored.
+// Commit appends what decide returns, all events or none. It reports whether anything was
+// appended. After a lost race or an unknown outcome it reads the tail. If the tail holds
+// the events, they count as appended; else decide is called again. Errors are decide's,
+// the draft's ([DraftError]) and the log's. An error is also [journal.ErrInDoubt] if an
+// earlier attempt may still be stored.
 func (r *Run) Commit(ctx context.Context, stamp Stamp, decide Decide) (bool, error) {
 	c := commit{run: r, stamp: stamp, ids: slices.Clip(stamp.IDs)}
 	open := false // an earlier try may still be stored
@@ -296,8 +290,8 @@ func (r *Run) Commit(ctx context.Context, stamp Stamp, decide Decide) (bool, err
 	return false, fmt.Errorf("run %s: lost %d races in a row", r.ID.ID, maxRaces)
 }
 
-// DraftError is a draft that the reducer or the codec refused: the writer's own
-// fault, not the log's.
+// DraftError is a draft that the reducer or the codec refused. It is the writer's fault,
+// not the log's.
 type DraftError struct{ Err error }
 
 // Error returns the reason.
@@ -306,8 +300,8 @@ func (e *DraftError) Error() string { return e.Err.Error() }
 // Unwrap returns the reason.
 func (e *DraftError) Unwrap() error { return e.Err }
 
-// commit is one Commit in progress. The events keep their ids over all tries,
-// by which they are found again; ids begins with those that were given.
+// commit is one Commit in progress. The events keep their ids over all attempts, so that
+// they are found again. ids begins with those that were given.
 type commit struct {
 	run   *Run
 	stamp Stamp
@@ -332,8 +326,8 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 			return err
 		}
 		if last := i == len(drafts)-1; !last {
-			// The next draft stands on this one. Only the last event of a batch
-			// wakes anybody, else two workers would start on one state.
+			// The next draft stands on this one. Only the last event of a batch wakes a
+			// worker, else two workers would start on one state.
 			p.subject.To, p.subject.Pool = events.Nobody, events.DefaultPool
 			if i == 0 {
 				mem = mem.Clone()
@@ -350,8 +344,8 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 	}
 	bytes := 0
 	for i, p := range ready {
-		// What the application's own fold refuses now is in the log all the same, and
-		// in the memory as poison.
+		// An event that the application's own fold refuses now is in the log all the same,
+		// and in the memory as poison.
 		if err := r.store.machine.ApplyEvent(r.mem, p.subject, p.event, p.hash); err != nil && !Refused(err) {
 			return fmt.Errorf("an event that was legal when it was drafted is not any more: %w", err)
 		}
@@ -383,9 +377,9 @@ func (c *commit) prepare(mem *reducer.Memory, i int, d Draft) (prepared, []byte,
 	return prepared{subject: subject, event: event, hash: events.Hash(body)}, body, nil
 }
 
-// resolve reads the tail after an append that did not clearly succeed, and
-// reports whether it holds an event of this commit. One is enough: all of a try
-// are stored or none, and an earlier try may have had more or fewer.
+// resolve reads the tail after an append that did not clearly succeed, and reports whether
+// it holds an event of this commit. One is enough: an attempt is stored as a whole or not
+// at all, and an earlier attempt may have had more or fewer events.
 func (c *commit) resolve(ctx context.Context) (bool, error) {
 	mine := false
 	err := c.run.readUntil(ctx, func(e *events.Event) { mine = mine || slices.Contains(c.ids, e.ID) })

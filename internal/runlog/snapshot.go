@@ -12,11 +12,11 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// fewEvents is how long a run is read sooner than a snapshot of it is looked for.
+// fewEvents is the length up to which a run is read without looking for a snapshot.
 const fewEvents = 50
 
-// Snapshot returns the run's memory as a snapshot. It fails for a run of which
-// nothing is known, and for a machine whose folds have no name.
+// Snapshot returns the run's memory as a snapshot. It fails for a run of which nothing is
+// known, and for a machine whose folds have no name.
 func (r *Run) Snapshot() (journal.Snapshot, error) {
 	fold := r.store.machine.FoldName()
 	if fold == "" || r.seq == 0 {
@@ -29,9 +29,9 @@ func (r *Run) Snapshot() (journal.Snapshot, error) {
 	return journal.Snapshot{Seq: r.seq, N: r.mem.N, Head: r.mem.Control.Head, Fold: fold, Memory: memory}, nil
 }
 
-// loadSnapshot brings a run of which nothing is known to the log's head by its
-// snapshot and the tail after it. It reports whether it did; if not, the run is as it
-// was and is to be read from its beginning. The error is the log's or the context's.
+// loadSnapshot brings a run of which nothing is known to the log's head by its snapshot
+// and the records after it. If it returns false, the run is unchanged and has to be read
+// from its beginning. The error is the log's or the context's.
 func (r *Run) loadSnapshot(ctx context.Context) (bool, error) {
 	if r.store.snapshots == nil || r.store.machine.FoldName() == "" {
 		return false, nil
@@ -49,7 +49,7 @@ func (r *Run) loadSnapshot(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, r.ignore(err)
 	}
-	// Reading begins with the record that the snapshot stands on.
+	// Reading begins with the record that the snapshot names.
 	for rec, err := range r.store.log.Read(ctx, r.ID, s.Seq-1) {
 		switch {
 		case errors.Is(err, journal.ErrNotFound) && r.seq == 0:
@@ -73,7 +73,7 @@ func (r *Run) loadSnapshot(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// Reloaded returns what a memory is after it went through a snapshot.
+// Reloaded returns a memory after it went through a snapshot.
 func Reloaded(mem *reducer.Memory) (*reducer.Memory, error) {
 	text, err := json.Marshal(mem)
 	if err != nil {
@@ -83,16 +83,16 @@ func Reloaded(mem *reducer.Memory) (*reducer.Memory, error) {
 	return reloaded, codec.Unmarshal(text, reloaded)
 }
 
-// ignore says why a snapshot is not used. It always returns nil: the log has
-// everything that a snapshot has.
+// ignore logs why a snapshot is not used. It returns nil: the log has everything that a
+// snapshot has.
 func (r *Run) ignore(reason error) error {
 	r.store.logger.Warn("ignoring a snapshot; the run is read from its beginning", "run", r.ID.ID, "reason", reason)
 	return nil
 }
 
-// Restore returns the memory that a snapshot of the run holds, or an error if it
-// is not one of the machine's, or not of this run, or contradicts itself. Whether
-// it is true is for the log to say.
+// Restore returns the memory of a run's snapshot. It fails if the snapshot is incompatible
+// with the machine, is of another run, or contradicts itself. Only the log can tell
+// whether it is true.
 func Restore(machine *reducer.Machine, run events.Run, s journal.Snapshot) (*reducer.Memory, error) {
 	if !machine.AcceptsFold(s.Fold) {
 		return nil, fmt.Errorf("it was made by the fold %q, this is %q", s.Fold, machine.FoldName())

@@ -1,12 +1,11 @@
-// Package runlog holds runs in memory as their logs stand: it loads them,
-// keeps the recently used ones, and is the one way to append to them.
+// Package runlog holds runs in memory as their logs stand. It loads them, keeps the
+// recently used ones, and is the one way to append to them.
 //
-// A [Run] is used under its lock, so that within a process one thing at a time
-// happens to a run's memory. Between processes the log's condition decides:
-// [Run.Commit] drafts its events against the memory, appends them on condition
-// that nothing else was appended meanwhile, and on a lost race reads the tail
-// and drafts them again. What is in memory is always a prefix of the log; how
-// far it reaches is known by its sequence number.
+// A [Run] is used under its lock, so within a process one thing at a time happens to a
+// run's memory. Between processes the log's condition decides: [Run.Commit] drafts its
+// events against the memory and appends them on condition that nothing else was appended
+// meanwhile. After a lost race it reads the tail and drafts them again. The memory is
+// always a prefix of the log, up to its sequence number.
 package runlog
 
 import (
@@ -33,10 +32,10 @@ type Options struct {
 	Snapshots journal.Snapshots
 	// Logger gets why a snapshot is not used. Default: discarded.
 	Logger *slog.Logger
-	// Capacity is how many runs are kept that nobody uses. Default 4096.
+	// Capacity is how many unused runs are kept. Default 4096.
 	Capacity int
-	// MaxBytes bounds those runs by the length of their events' bodies, in
-	// bytes; a run takes two to three times that in memory. Default 64 MiB.
+	// MaxBytes bounds the unused runs by the length of their events' bodies, in bytes. A
+	// run takes two to three times that in memory. Default 64 MiB.
 	MaxBytes int64
 	// Clock tells the time of new events. Default time.Now.
 	Clock func() time.Time
@@ -59,8 +58,8 @@ type Store struct {
 
 	mu   sync.Mutex
 	runs map[events.Run]*Run
-	// idle are the runs that nobody holds, least recently used first, and
-	// idleBytes their size.
+	// idle are the runs that are not held, least recently used first. idleBytes is their
+	// size.
 	idle      *list.List
 	idleBytes int64
 }
@@ -96,7 +95,7 @@ func New(o Options) *Store {
 func NewID() string {
 	id, err := uuid.NewV7()
 	if err != nil {
-		// The system's random source is gone: nothing can be made unique.
+		// The system's random source failed: ids would not be unique.
 		panic("no randomness for ids: " + err.Error())
 	}
 	return id.String()
@@ -114,13 +113,13 @@ func (s *Store) Now() time.Time { return s.clock() }
 // NewID returns a new id.
 func (s *Store) NewID() string { return s.newID() }
 
-// Place returns where the log of a run id is.
+// Place returns the run with its shard.
 func (s *Store) Place(namespace, id string) events.Run {
 	return events.NewRun(namespace, id, s.log.Shards())
 }
 
-// Acquire returns the run, to be given back with [Store.Release]. All who hold
-// a run at the same time hold the same one.
+// Acquire returns the run, to be given back with [Store.Release]. All holders of a run get
+// the same one.
 func (s *Store) Acquire(id events.Run) *Run {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +134,7 @@ func (s *Store) Acquire(id events.Run) *Run {
 	return r
 }
 
-// noLongerIdle takes a run out of the idle ones.
+// noLongerIdle removes a run from the idle ones.
 func (s *Store) noLongerIdle(r *Run) {
 	if r.idle != nil {
 		s.idle.Remove(r.idle)
@@ -144,8 +143,7 @@ func (s *Store) noLongerIdle(r *Run) {
 	}
 }
 
-// Held returns the run if somebody holds it now, as a further holder; nil
-// otherwise.
+// Held returns the run if it is held now, and adds a holder; nil otherwise.
 func (s *Store) Held(id events.Run) *Run {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +155,7 @@ func (s *Store) Held(id events.Run) *Run {
 	return r
 }
 
-// HeldRuns returns every run that somebody holds now.
+// HeldRuns returns the runs that are held now.
 func (s *Store) HeldRuns() []events.Run {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,19 +168,22 @@ func (s *Store) HeldRuns() []events.Run {
 	return held
 }
 
-// Forget drops a run that nobody holds, so that who acquires it next reads it to
-// its head. It is for runs of which there is a sign that others appended what no
-// delivery tells of.
-func (s *Store) Forget(id events.Run) {
+// Forget drops a run that nobody holds, so that the next one to acquire it reads it to
+// its head. It is for runs in which another process may have appended something that no
+// delivery brings. It reports whether somebody holds the run, which is then kept.
+func (s *Store) Forget(id events.Run) (held bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r := s.runs[id]; r != nil && r.holders == 0 {
-		s.noLongerIdle(r)
-		delete(s.runs, id)
+	r := s.runs[id]
+	if r == nil || r.holders > 0 {
+		return r != nil
 	}
+	s.noLongerIdle(r)
+	delete(s.runs, id)
+	return false
 }
 
-// ForgetIdle is [Store.Forget] for every run.
+// ForgetIdle forgets every run that is not held.
 func (s *Store) ForgetIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,8 +194,8 @@ func (s *Store) ForgetIdle() {
 	}
 }
 
-// Release gives a run back. Runs that have ended, or of which nothing was found,
-// are forgotten, the others kept until they are the least recently used.
+// Release gives a run back. Runs that have ended, or of which nothing was found, are
+// dropped. The others are kept until they are the least recently used.
 func (s *Store) Release(r *Run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,9 +20,9 @@ type binding struct {
 	heirs  map[events.Run]struct{}
 }
 
-// Bind lets the work that this process does on a run see the values of ctx, but not
-// its end. The runs that answer the run's calls inherit them. It holds until the
-// run has ended, as far as the store knows, or until [Store.Unbind].
+// Bind gives the work that this process does on a run the values of ctx, but not its end.
+// Sub-runs inherit them. It holds until the run has ended, as far as the store knows, or
+// until [Store.Unbind].
 func (s *Store) Bind(id events.Run, ctx context.Context) {
 	s.bound.mu.Lock()
 	defer s.bound.mu.Unlock()
@@ -32,8 +32,8 @@ func (s *Store) Bind(id events.Run, ctx context.Context) {
 	s.bound.byRun[id] = &binding{values: context.WithoutCancel(ctx), owner: id, heirs: map[events.Run]struct{}{}}
 }
 
-// Unbind takes back what [Store.Bind] did, also for the runs that inherited it. For a
-// run that inherited its values it does so for that run only.
+// Unbind reverts [Store.Bind], also for the runs that inherited the values. For a run that
+// inherited its values it affects that run only.
 func (s *Store) Unbind(id events.Run) {
 	s.bound.mu.Lock()
 	defer s.bound.mu.Unlock()
@@ -53,8 +53,8 @@ func (s *Store) Unbind(id events.Run) {
 	}
 }
 
-// WithValues returns ctx with the values that the run was bound to, if any; they
-// go before those of ctx. The run's lock must not be held.
+// WithValues returns ctx with the values that are bound to the run, which take precedence.
+// The run's lock must not be held.
 func (s *Store) WithValues(ctx context.Context, r *Run) context.Context {
 	s.bound.mu.RLock()
 	none, b := len(s.bound.byRun) == 0, s.bound.byRun[r.ID]
@@ -68,7 +68,7 @@ func (s *Store) WithValues(ctx context.Context, r *Run) context.Context {
 	return valued{Context: ctx, values: b.values}
 }
 
-// inherit binds a run to what the run was bound to whose call it answers.
+// inherit binds a sub-run to what its parent is bound to.
 func (s *Store) inherit(r *Run) *binding {
 	r.Lock()
 	parent := r.mem.Control.Parent

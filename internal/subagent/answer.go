@@ -16,17 +16,17 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// The codes of children that ended without an answer and gave no code themselves.
+// The codes of sub-runs that ended without an answer and without a code of their own.
 const (
 	CodeCancelled = "cancelled"
 	CodeFailed    = "agent_failed"
 )
 
-// ending is how a child ended.
+// ending is how a sub-run ended.
 type ending struct {
 	agent string
 	state events.State
-	// id is that of the child's last event.
+	// id is that of the sub-run's last event.
 	id     string
 	answer string
 	// answered says that there is one, which may be empty.
@@ -36,7 +36,7 @@ type ending struct {
 	took     time.Duration
 }
 
-// endingOf takes what is needed of the memory of a run that has ended.
+// endingOf copies what is needed from the memory of a run that has ended.
 func endingOf(mem *reducer.Memory) *ending {
 	e := &ending{
 		agent: mem.Control.Agent.Name, state: mem.State, id: mem.Control.LastID, usage: mem.TotalUsage, took: mem.Updated.Sub(mem.Started),
@@ -51,8 +51,8 @@ func endingOf(mem *reducer.Memory) *ending {
 	return e
 }
 
-// failure is the code of an end without an answer, empty if there is one. An end of
-// the application's own graph is one if it leaves an answer.
+// failure returns the code of an end without an answer, empty if there is an answer. An
+// end of the application's own graph counts as an answer if it leaves one.
 func (e *ending) failure() string {
 	switch {
 	case e.state == events.Cancelled:
@@ -67,7 +67,7 @@ func (e *ending) failure() string {
 	return ""
 }
 
-// text is what the call's result says of the end.
+// text returns the text of the call's result.
 func (e *ending) text() string {
 	switch code := e.failure(); {
 	case code == "":
@@ -81,10 +81,10 @@ func (e *ending) text() string {
 	}
 }
 
-// outcome is what a child's end means to the call.
-func (s *Subagents) outcome(ctx context.Context, child events.Run, callID string, e *ending) events.ToolOutcome {
+// outcome returns the call's outcome.
+func (s *Subagents) outcome(ctx context.Context, subrun events.Run, callID string, e *ending) events.ToolOutcome {
 	o := events.ToolOutcome{
-		CallID: callID, Code: tool.CodeOK, Success: true, LatencyMS: max(0, e.took.Milliseconds()), Run: child.ID, Usage: toolcall.Usage(e.usage),
+		CallID: callID, Code: tool.CodeOK, Success: true, LatencyMS: max(0, e.took.Milliseconds()), Run: subrun.ID, Usage: toolcall.Usage(e.usage),
 	}
 	text, prefix := e.text(), reducer.SuccessPrefix
 	if code := e.failure(); code != "" {
@@ -93,14 +93,14 @@ func (s *Subagents) outcome(ctx context.Context, child events.Run, callID string
 	text = s.cfg.Results.Redact(strings.ToValidUTF8(text, "\uFFFD"))
 	fitting, ref, err := s.cfg.Results.Fit(ctx, s.cfg.Blobs, events.AgentsPool, text)
 	if err != nil {
-		s.cfg.Logger.Warn("a large answer cannot be kept in full", "run", child.ID, "bytes", len(text), "reason", err)
+		s.cfg.Logger.Warn("a large answer cannot be kept in full", "run", subrun.ID, "bytes", len(text), "reason", err)
 	}
 	o.Ref, o.Observation = ref, prefix+fitting
 	return o
 }
 
-// arrived sees to those who have to know that a run has ended: its parent, and the
-// children that it leaves.
+// arrived answers the parent of a run that has ended, and takes care of the sub-runs that
+// the run leaves.
 func (s *Subagents) arrived(run events.Run, mem *reducer.Memory) func(context.Context) error {
 	if !s.table.Terminal(mem.State) {
 		return nil
@@ -120,17 +120,17 @@ func (s *Subagents) arrived(run events.Run, mem *reducer.Memory) func(context.Co
 	return func(ctx context.Context) error {
 		var err error
 		if parent != nil {
-			err = s.answer(ctx, run, *parent, end)
+			err = s.answerParent(ctx, run, *parent, end)
 		}
 		return errors.Join(err, s.abandon(ctx, run, open))
 	}
 }
 
-// answer gives a child's parent the answer to its call, if it still waits for one.
-func (s *Subagents) answer(ctx context.Context, child events.Run, p events.Parent, end *ending) error {
+// answerParent appends the answer to the parent's call, if the parent still waits for it.
+func (s *Subagents) answerParent(ctx context.Context, subrun events.Run, p events.Parent, end *ending) error {
 	store := s.cfg.Store
-	o := s.outcome(ctx, child, p.CallID, end)
-	run := store.Acquire(store.Place(child.Namespace, p.Run))
+	o := s.outcome(ctx, subrun, p.CallID, end)
+	run := store.Acquire(store.Place(subrun.Namespace, p.Run))
 	defer store.Release(run)
 	run.Lock()
 	defer run.Unlock()
@@ -145,8 +145,8 @@ func (s *Subagents) answer(ctx context.Context, child events.Run, p events.Paren
 	})
 	var refused *runlog.DraftError
 	if errors.As(err, &refused) || errors.Is(err, journal.ErrTooLarge) {
-		// To try again would not help: the application's own table does not have it.
-		s.cfg.Logger.Error("an answer cannot be given", "run", p.Run, "call", p.CallID, "child", child.ID, "reason", err)
+		// A retry would not help: the application's own table has no such row.
+		s.cfg.Logger.Error("an answer cannot be given", "run", p.Run, "call", p.CallID, "child", subrun.ID, "reason", err)
 		return nil
 	}
 	return err
@@ -159,12 +159,12 @@ func (s *Subagents) wanted(mem *reducer.Memory, callID string) bool {
 		(mem.State == events.Acting || mem.State == events.ParallelActing)
 }
 
-// abandon has the children looked at that a run left when it ended: whoever takes
-// their timers cancels them, as nobody waits for them.
+// abandon sets the timers of the sub-runs that a run left when it ended. The gateway that
+// gets a timer cancels the sub-run, since no call waits for it.
 func (s *Subagents) abandon(ctx context.Context, run events.Run, calls []string) error {
 	for _, id := range calls {
-		child := s.cfg.Store.Place(run.Namespace, events.ChildID(run.ID, id))
-		head, err := s.cfg.Store.Log().Head(ctx, child)
+		subrun := s.cfg.Store.Place(run.Namespace, events.ChildID(run.ID, id))
+		head, err := s.cfg.Store.Log().Head(ctx, subrun)
 		if errors.Is(err, journal.ErrNotFound) {
 			continue
 		}
@@ -174,7 +174,7 @@ func (s *Subagents) abandon(ctx context.Context, run events.Run, calls []string)
 		if at, err := events.ParseSubject(head.Subject); err == nil && s.table.Terminal(at.To) {
 			continue
 		}
-		if err := s.launcher.SetCheck(ctx, child, s.cfg.Store.Now()); err != nil {
+		if err := s.launcher.SetCheck(ctx, subrun, s.cfg.Store.Now()); err != nil {
 			return err
 		}
 	}

@@ -31,23 +31,23 @@ const (
 // call is one call in work.
 type call struct {
 	tool.Call
-	run   events.Run
-	child events.Run
-	batch bool
-	// queued says that further calls of the reply go out after this one.
+	run    events.Run
+	subrun events.Run
+	batch  bool
+	// queued says that the reply has further calls, which go out after this one.
 	queued bool
-	// depth is the child's, maxDepth the most that it may be.
+	// depth is the sub-run's, maxDepth the limit.
 	depth, maxDepth int
 	share           share
-	// mode is the run's, handedOff says that it has gone over to the call's agent.
+	// mode is the run's. handedOff says that the run has gone over to the call's agent.
 	mode      events.Mode
 	handedOff bool
 	// pools are those of the run's tools, for a hand-off.
 	pools map[string]string
 }
 
-// call plans Acting and ParallelActing for one call.
-func (s *Subagents) call(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
+// plan plans Acting and ParallelActing for one call.
+func (s *Subagents) plan(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 	state := mem.Call(e.CallID)
 	if state == nil {
 		return toolcall.NoCurrentCall
@@ -70,11 +70,11 @@ func (s *Subagents) lends(mem *reducer.Memory, e effects.Effect) bool {
 	return !known && mem.Tools[state.Name].Pool == events.AgentsPool
 }
 
-// inWork takes what the work on a call needs of the run's memory.
+// inWork copies what the work on a call needs from the run's memory.
 func (s *Subagents) inWork(run events.Run, mem *reducer.Memory, state *reducer.CallState) call {
 	c := call{
 		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments},
-		run:  run, child: s.cfg.Store.Place(run.Namespace, events.ChildID(run.ID, state.ID)),
+		run:  run, subrun: s.cfg.Store.Place(run.Namespace, events.ChildID(run.ID, state.ID)),
 		batch: mem.Control.Batch, queued: len(mem.Control.Queued) > 0, depth: 1, maxDepth: mem.Config.MaxDepth, share: shareOf(mem),
 		mode: mem.Mode, handedOff: state.HandedOff,
 	}
@@ -87,17 +87,17 @@ func (s *Subagents) inWork(run events.Run, mem *reducer.Memory, state *reducer.C
 	return c
 }
 
-// work sees to it that a run answers the call, or answers it. A store that is away is
-// asked again for a while: what it is of no use for is not the call's failure.
+// work starts the run that answers the call, or answers the call. A store that is away is
+// no failure of the call.
 func (s *Subagents) work(ctx context.Context, c call) worker.Result {
 	if c.handedOff { // under the old agent's rules; those of the new one are for what comes after
 		return handedOver(c.ID)
 	}
-	return s.patiently(ctx, c, s.try)
+	return s.outlast(ctx, c, s.answerOrStart)
 }
 
-// patiently does work on a call again as long as it fails by an outage, for a time.
-func (s *Subagents) patiently(ctx context.Context, c call, try func(context.Context, call) (worker.Result, error)) (result worker.Result) {
+// outlast repeats work on a call for a minute while a store is away.
+func (s *Subagents) outlast(ctx context.Context, c call, try func(context.Context, call) (worker.Result, error)) (result worker.Result) {
 	err := worker.Outlast(ctx, func(ctx context.Context) (err error) {
 		if result, err = try(ctx, c); !isOutage(err) {
 			return retry.Stop(err)
@@ -112,14 +112,14 @@ func (s *Subagents) patiently(ctx context.Context, c call, try func(context.Cont
 	return result
 }
 
-// isOutage reports whether an error is a store's that may pass by itself.
+// isOutage reports whether an error is a store's and may pass by itself.
 func isOutage(err error) bool {
 	var refused *refusal.Error
 	return worker.Passing(err) && !errors.As(err, &refused)
 }
 
-// try is work once. The error is a store's.
-func (s *Subagents) try(ctx context.Context, c call) (worker.Result, error) {
+// answerOrStart is one attempt of work. The error is a store's.
+func (s *Subagents) answerOrStart(ctx context.Context, c call) (worker.Result, error) {
 	reason, err := s.guard.Refusal(ctx, c.run, c.Call)
 	switch {
 	case err != nil:
@@ -132,18 +132,18 @@ func (s *Subagents) try(ctx context.Context, c call) (worker.Result, error) {
 		return s.handOver(ctx, c, t)
 	}
 	for {
-		found, err := s.find(ctx, c)
+		found, err := s.findSubrun(ctx, c)
 		switch {
 		case err != nil:
 			return worker.Result{}, err
 		case found.ended != nil:
-			return worker.Done(toolcall.Outcome(s.outcome(ctx, c.child, c.ID, found.ended), c.batch)), nil
+			return worker.Done(toolcall.Outcome(s.outcome(ctx, c.subrun, c.ID, found.ended), c.batch)), nil
 		case found.foreign:
-			return c.failed(CodeRunTaken, fmt.Sprintf("%s was not called: the run %s, which is to answer, is there already and answers something else", c.Name, c.child.ID)), nil
+			return c.failed(CodeRunTaken, fmt.Sprintf("%s was not called: the run %s, which is to answer, is there already and answers something else", c.Name, c.subrun.ID)), nil
 		case found.there:
 			return s.handOn(ctx, c)
 		}
-		err = s.open(ctx, c)
+		err = s.startSubrun(ctx, c)
 		var failure *tool.Failure
 		switch {
 		case errors.As(err, &failure):
@@ -154,31 +154,31 @@ func (s *Subagents) try(ctx context.Context, c call) (worker.Result, error) {
 	}
 }
 
-// failed answers the call without a run.
+// failed answers the call without a sub-run.
 func (c *call) failed(code, message string) worker.Result {
 	return worker.Done(toolcall.Outcome(events.ToolOutcome{
 		CallID: c.ID, Code: code, Observation: reducer.ErrorPrefix + strings.ToValidUTF8(message, "\uFFFD"),
 	}, c.batch))
 }
 
-// child is what is known of the run that answers a call.
-type child struct {
+// subrun is what is known of the run that answers a call.
+type subrun struct {
 	there, foreign bool
 	// ended is how it ended, nil if it goes on.
 	ended *ending
 }
 
-// find looks whether the call's run is there.
-func (s *Subagents) find(ctx context.Context, c call) (child, error) {
-	run := s.cfg.Store.Acquire(c.child)
+// findSubrun reads the run that answers the call, if it is in the log.
+func (s *Subagents) findSubrun(ctx context.Context, c call) (subrun, error) {
+	run := s.cfg.Store.Acquire(c.subrun)
 	defer s.cfg.Store.Release(run)
 	run.Lock()
 	defer run.Unlock()
 	if err := run.Refresh(ctx); err != nil {
-		return child{}, err
+		return subrun{}, err
 	}
 	mem := run.Memory()
-	found := child{there: mem.N > 0}
+	found := subrun{there: mem.N > 0}
 	found.foreign = found.there && !mem.Control.Parent.Answers(c.Run, c.ID)
 	if found.there && !found.foreign && run.Terminal() {
 		found.ended = endingOf(mem)
@@ -186,24 +186,24 @@ func (s *Subagents) find(ctx context.Context, c call) (child, error) {
 	return found, nil
 }
 
-// errThere says that somebody else opened the run.
+// errThere says that another process started the run.
 var errThere = errors.New("the run is there already")
 
-// open starts the call's run. The error is a *[tool.Failure] if there can be none,
-// errThere, or the bus's.
-func (s *Subagents) open(ctx context.Context, c call) error {
+// startSubrun starts the run that answers the call. The error is a *[tool.Failure] if the
+// run is not allowed, errThere, or the bus's.
+func (s *Subagents) startSubrun(ctx context.Context, c call) error {
 	start, err := s.pin(ctx, c)
 	if err != nil {
 		return err
 	}
-	stone, err := s.launcher.Tombstone(ctx, c.child)
+	stone, err := s.launcher.Tombstone(ctx, c.subrun)
 	if err != nil {
 		return err
 	}
 	if stone != nil {
-		return tool.Failf(CodeRunPurged, "the run %s, which answered, was purged", c.child.ID)
+		return tool.Failf(CodeRunPurged, "the run %s, which answered, was purged", c.subrun.ID)
 	}
-	_, _, err = s.launcher.Open(ctx, c.child, launch.Opening{
+	_, _, err = s.launcher.Open(ctx, c.subrun, launch.Opening{
 		First: start, Budget: start.Agent.Budget,
 		Check: func(mem *reducer.Memory) error {
 			if mem.N > 0 {
@@ -215,7 +215,7 @@ func (s *Subagents) open(ctx context.Context, c call) error {
 	return failureOf(err)
 }
 
-// pin makes the child's Start.
+// pin makes the sub-run's Start.
 func (s *Subagents) pin(ctx context.Context, c call) (*events.Start, error) {
 	t, known := s.tools[c.Name]
 	var arguments struct {
@@ -249,8 +249,8 @@ func (s *Subagents) pin(ctx context.Context, c call) (*events.Start, error) {
 	return start, nil
 }
 
-// pinWhenThere pins what an agent needs. It waits a while for tools and providers
-// that nobody announces: after a start of everything they come in any order.
+// pinWhenThere pins what an agent needs. It waits a while for tools and providers that are
+// not announced: processes start in any order.
 func (s *Subagents) pinWhenThere(ctx context.Context, a events.Agent, task launch.Task) (*events.Start, error) {
 	var start *events.Start
 	err := retry.Policy{First: time.Second, Budget: s.cfg.Patience}.Do(ctx, func(ctx context.Context) (err error) {
@@ -263,8 +263,8 @@ func (s *Subagents) pinWhenThere(ctx context.Context, a events.Agent, task launc
 	return start, err
 }
 
-// failureOf makes a run that cannot be opened the call's failure; any other error
-// stays as it is.
+// failureOf turns the refusal of a run into the call's failure. Other errors stay as they
+// are.
 func failureOf(err error) error {
 	var refused *refusal.Error
 	if errors.As(err, &refused) {
@@ -273,18 +273,18 @@ func failureOf(err error) error {
 	return err
 }
 
-// handOn leaves the call to its run, which is in the log. Whoever cancelled the
-// parent before may not have seen the child, and is told of it.
+// handOn leaves the call to its sub-run, which is in the log. A process that cancelled the
+// parent before may not have seen the sub-run, so the sub-run's timer is set to now.
 func (s *Subagents) handOn(ctx context.Context, c call) (worker.Result, error) {
-	waits, err := s.waits(ctx, c)
-	if err == nil && !waits {
-		err = s.launcher.SetCheck(ctx, c.child, s.cfg.Store.Now())
+	awaited, err := s.isAwaited(ctx, c)
+	if err == nil && !awaited {
+		err = s.launcher.SetCheck(ctx, c.subrun, s.cfg.Store.Now())
 	}
 	return worker.HandOn(&events.ToolCallStarted{CallID: c.ID}), err
 }
 
-// waits reports whether the call's run still wants an answer, as the log has it.
-func (s *Subagents) waits(ctx context.Context, c call) (bool, error) {
+// isAwaited reports whether, by the log, the call's run still waits for an answer.
+func (s *Subagents) isAwaited(ctx context.Context, c call) (bool, error) {
 	run := s.cfg.Store.Acquire(c.run)
 	defer s.cfg.Store.Release(run)
 	run.Lock()

@@ -44,7 +44,7 @@ func TestWhatIsGivenUpIsPaidFor(t *testing.T) {
 	t.Parallel()
 	e := &ending{usage: reducer.TotalUsage{Input: 3, Output: 4, Total: 7, Cost: 0.5}}
 	o := events.ToolOutcome{CallID: "a", Code: reducer.CodeAttemptsExhausted, Observation: "ERROR: given up"}
-	c := call{child: events.Run{ID: "below"}}
+	c := call{subrun: events.Run{ID: "below"}}
 	single := withUsage(&events.ToolFailure{Outcome: &o}, c, e).(*events.ToolFailure).Outcome
 	c.batch = true
 	batch := withUsage(&events.ToolCallResult{ToolOutcome: o}, c, e).(*events.ToolCallResult).ToolOutcome

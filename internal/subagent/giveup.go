@@ -10,10 +10,10 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// giveUp plans the end of a call that failed too often. A run that is there to answer it
-// is not left alone: it answers the call when it ends, or, if it has ended, what it has
-// used stands in the call's result. So nothing is given up that has only to be waited
-// for, and the parent pays for it either way.
+// giveUp plans the end of a call that failed too often. If its sub-run is in the log, the
+// call is not given up: the sub-run answers it when it ends. If the sub-run has ended, the
+// result says what it has used. So no call is given up that only has to wait, and the
+// parent pays for the sub-run either way.
 func (s *Subagents) giveUp(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 	state, plain := mem.Call(e.CallID), effects.GiveUp(mem, e)
 	if state == nil || hopeless(e) {
@@ -24,8 +24,8 @@ func (s *Subagents) giveUp(run events.Run, mem *reducer.Memory, e effects.Effect
 		if c.handedOff {
 			return handedOver(c.ID)
 		}
-		return s.patiently(ctx, c, func(ctx context.Context, c call) (worker.Result, error) {
-			found, err := s.find(ctx, c)
+		return s.outlast(ctx, c, func(ctx context.Context, c call) (worker.Result, error) {
+			found, err := s.findSubrun(ctx, c)
 			switch {
 			case isOutage(err):
 				return worker.Result{}, err
@@ -39,12 +39,12 @@ func (s *Subagents) giveUp(run events.Run, mem *reducer.Memory, e effects.Effect
 	}
 }
 
-// hopeless reports whether even giving up has failed as often as the call did.
+// hopeless reports whether giving up has failed as often as the call did.
 func hopeless(e effects.Effect) bool {
 	return e.Failed.Handler > 2*effects.MaxHandlerFailures || e.Failed.Lost > 2*reducer.MaxWorkersLost
 }
 
-// withUsage is the result of a call that was given up, with what its run has used.
+// withUsage returns the result of a call that was given up, with the usage of its sub-run.
 func withUsage(given events.Payload, c call, e *ending) events.Payload {
 	var o events.ToolOutcome
 	switch p := given.(type) {
@@ -55,6 +55,6 @@ func withUsage(given events.Payload, c call, e *ending) events.Payload {
 	default:
 		return given
 	}
-	o.Run, o.Usage = c.child.ID, toolcall.Usage(e.usage)
+	o.Run, o.Usage = c.subrun.ID, toolcall.Usage(e.usage)
 	return toolcall.Outcome(o, c.batch)
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// CodeHandOffAlone is the code of a hand-off that stands beside other calls.
+// CodeHandOffAlone is the code of a hand-off that is not the only call of its reply.
 const CodeHandOffAlone = "handoff_alone"
 
-// handoffSchema takes why a conversation is handed over, which need not be said.
+// handoffSchema is the schema of a hand-off: an optional reason.
 var handoffSchema = json.RawMessage(`{"type":"object","properties":{"reason":{"type":"string","description":"why the other agent is to go on"}},"additionalProperties":false}`)
 
 // handoff is the definition of a tool that hands the conversation over.
@@ -35,8 +35,8 @@ func (t Tool) handoff() tool.Definition {
 	return def.WithDefaults()
 }
 
-// handOver has the run go on under another agent and answers the call. A worker that
-// dies in between leaves the answer to the next one. The error is a store's.
+// handOver continues the run under another agent and answers the call. If the worker dies
+// in between, the next one answers. The error is a store's.
 func (s *Subagents) handOver(ctx context.Context, c call, t Tool) (worker.Result, error) {
 	if c.batch || c.queued {
 		return c.failed(CodeHandOffAlone, fmt.Sprintf("%s was not called: a hand-off has to be the only call of a reply", c.Name)), nil

@@ -8,19 +8,19 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// share is what a call may use of its run's budget: its part of what is left, a limit
-// of 0 being none. The calls of a reply that agents are to answer get equal parts; what
-// one of them leaves is there for the others that have not begun.
+// share is how much of its run's budget a call may use. A limit of 0 is none. The calls of
+// a reply that agents answer get equal parts of what is left. What one of them leaves goes
+// to those that have not begun.
 type share struct {
 	budget events.Budget
-	// deadline is when the run's time is up, which is nobody's part: calls run side
-	// by side. Zero: never.
+	// deadline is when the run's time is up. It is not divided, since calls run side by
+	// side. Zero: never.
 	deadline time.Time
-	// spent names the first limit of which nothing is left; empty: none.
+	// spent names the first limit that is used up; empty: none.
 	spent string
 }
 
-// shareOf returns what one of the run's open calls may use.
+// shareOf returns the share of one of the run's open calls.
 func shareOf(mem *reducer.Memory) share {
 	s := share{}
 	if at, limited := effects.Deadline(mem); limited {
@@ -43,7 +43,7 @@ func shareOf(mem *reducer.Memory) share {
 	return s
 }
 
-// part is one of the equal parts of what is left under a limit.
+// part returns one of the equal parts of what is left under a limit.
 func (s *share) part(name string, limit, used, parts int) int {
 	if limit <= 0 {
 		return 0
@@ -61,8 +61,8 @@ func (s *share) spend(name string) {
 	}
 }
 
-// within returns an agent's own budget as far as the share allows it, nil if nothing
-// bounds the run; timeout, if not 0, bounds its time. It is false if the time is up.
+// within returns an agent's own budget, lowered to the share; nil if nothing bounds the
+// run. A timeout that is not 0 bounds its time. It returns false if the time is up.
 func (s *share) within(own *events.Budget, timeout time.Duration, now time.Time) (*events.Budget, bool) {
 	b := events.Budget{}
 	if own != nil {
@@ -86,7 +86,7 @@ func (s *share) within(own *events.Budget, timeout time.Duration, now time.Time)
 	return &b, true
 }
 
-// lower is the lower of two limits, of which 0 is none.
+// lower returns the lower of two limits. 0 is no limit.
 func lower[T int | float64 | events.Duration](a, b T) T {
 	if a <= 0 || b <= 0 {
 		return max(a, b)

@@ -1,12 +1,12 @@
-// Package subagent is the role that makes an agent a tool of others: it owns the
-// states Acting and ParallelActing of the reserved pool `agents`, and starts runs.
+// Package subagent is the role that makes an agent a tool of others. It owns the states
+// Acting and ParallelActing of the reserved pool `agents`, and starts runs.
 //
-// A call of such a tool is answered by a run of its own, the child. Its id follows
-// from the parent's and the call's, so however often a delivery comes, there is one.
-// Once its Start is in the log the parent gets a ToolCallStarted and the delivery is
-// acknowledged: a parent that waits holds nothing. The child's end comes to pool
-// `agents`, and whoever takes it from there answers the parent. So nothing that waits
-// is in any process's memory, and every process may die at any moment.
+// A call of such a tool is answered by a run of its own, the sub-run. Its id follows from
+// the parent's and the call's, so there is one sub-run however often the delivery comes.
+// Once its Start is in the log, the parent gets a ToolCallStarted and the delivery is
+// acknowledged: a parent that waits holds no delivery. The end of the sub-run comes to
+// pool `agents`, and the worker that gets it answers the parent. So nothing that waits is
+// in a process's memory, and every process may die at any moment.
 package subagent
 
 import (
@@ -37,28 +37,27 @@ type Config struct {
 	Directory journal.Directory
 	Agents    journal.Agents
 	Timers    journal.Timers
-	// Tombstones say which runs were purged. Nil: nobody purges.
+	// Tombstones say which runs were purged. Nil: none are.
 	Tombstones journal.Tombstones
-	// Tools are the agents that can be called. None: calls are answered that they
-	// were not found, and ends of children come to their parents nevertheless.
+	// Tools are the agents that can be called. Without tools, calls are answered with
+	// not_found, and the ends of sub-runs still go to their parents.
 	Tools []Tool
 	// Blobs takes answers that are too large; nil cuts them. Results bounds them.
 	Blobs   journal.Blobs
 	Results toolcall.Results
 	// Approval evaluates approval policies. Default: those of package approval.
 	Approval toolcall.Approval
-	// Validator, CheckScript and CheckApproval check stored definitions, as they
-	// do for runs that people start; nil: they are not checked.
+	// Validator, CheckScript and CheckApproval check stored definitions, as for runs that
+	// people start. Nil: they are not checked.
 	Validator     tool.Validator
 	CheckScript   func(script json.RawMessage) error
 	CheckApproval func(*events.Approval) error
-	// CheckEstimator is the gateway's; nil: every name does.
+	// CheckEstimator is the gateway's. Nil: every name is accepted.
 	CheckEstimator func(name string) error
-	// Patience is how long a tool or a provider of a child may be missing, since
-	// processes start in any order. Default 30 s, how long an announcement lives.
+	// Patience is how long a tool or a provider of a sub-run may be missing, since
+	// processes start in any order. Default 30 s, the lifetime of an announcement.
 	Patience time.Duration
-	// FirstLook is how soon a child is looked at by whoever takes timers. Default
-	// 1 min.
+	// FirstLook is how soon a gateway first checks a sub-run. Default 1 min.
 	FirstLook time.Duration
 }
 
@@ -115,7 +114,7 @@ func New(cfg Config) (*Subagents, error) {
 	s.worker, err = worker.New(worker.Config{
 		Role: role, Base: cfg.Base, Inboxes: Inboxes(s.table),
 		Handlers: map[effects.Kind]worker.Handler{
-			effects.KindTool: worker.HandlerFunc(s.call),
+			effects.KindTool: worker.HandlerFunc(s.plan),
 			effects.KindJoin: worker.HandlerFunc(toolcall.Join),
 		},
 		GiveUp: map[effects.Kind]worker.Handler{effects.KindTool: worker.HandlerFunc(s.giveUp)},
@@ -124,7 +123,7 @@ func New(cfg Config) (*Subagents, error) {
 	return s, err
 }
 
-// Inboxes are what the role consumes: calls of agents, and the ends of the runs that
+// Inboxes returns what the role consumes: calls of agents, and the ends of the runs that
 // answer them.
 func Inboxes(t *reducer.Table) []journal.Inbox {
 	ends := journal.Inbox{Pool: events.AgentsPool}
@@ -136,8 +135,7 @@ func Inboxes(t *reducer.Table) []journal.Inbox {
 	return []journal.Inbox{{States: []events.State{events.Acting, events.ParallelActing}, Pool: events.AgentsPool}, ends}
 }
 
-// Announce says once which agents can be called. Run does so in the rhythm that
-// keeps it known.
+// Announce announces once which agents can be called. Run repeats it.
 func (s *Subagents) Announce(ctx context.Context) error {
 	if err := s.worker.Offer(events.AgentsPool, toolcall.Names(s.specs)); err != nil {
 		return err
@@ -149,7 +147,7 @@ func (s *Subagents) withdraw(ctx context.Context) error {
 	return s.cfg.Directory.Withdraw(ctx, events.AgentsPool, s.cfg.Instance)
 }
 
-// Run announces the agents and works until ctx ends; then it takes the announcement back.
+// Run announces the agents and works until ctx ends. Then it withdraws the announcement.
 func (s *Subagents) Run(ctx context.Context) error {
 	return announce.During(ctx, s.cfg.Logger, s.Announce, s.withdraw, s.worker.Run)
 }

@@ -17,22 +17,22 @@ import (
 type Tool struct {
 	// Name is the tool's name. Default: the agent's.
 	Name string
-	// Agent names the stored definition that is run, in the caller's namespace.
+	// Agent names the stored definition that answers a call, in the caller's namespace.
 	Agent string
-	// Handoff, in place of Agent, names the stored definition that the caller's
-	// conversation goes on under.
+	// Handoff, instead of Agent, names the stored definition that takes over the caller's
+	// conversation.
 	Handoff string
 	// Description tells the model what the agent is for. Default: a sentence with
 	// the agent's name.
 	Description string
 	// Risk is that of a call. Default low.
 	Risk tool.Risk
-	// Timeout bounds the wall time of a run that answers a call; 0: the agent's own
-	// budget and the caller's do.
+	// Timeout bounds the wall time of a run that answers a call. 0: only the budgets of
+	// the agent and the caller do.
 	Timeout time.Duration
 }
 
-// schema takes the one argument of an agent.
+// schema is the schema of a call's one argument.
 var schema = json.RawMessage(`{"type":"object","properties":{"task":{"type":"string","minLength":1,"description":"what is to be done, with all that is needed to do it"}},"required":["task"],"additionalProperties":false}`)
 
 // Definition returns the tool as it is announced, defaults applied.
@@ -60,7 +60,7 @@ func (t Tool) check() error {
 	return t.Definition().Validate()
 }
 
-// addTools checks the tools and takes them up by name.
+// addTools checks the tools and stores them by name.
 func (s *Subagents) addTools() error {
 	var errs []error
 	for _, t := range s.cfg.Tools {

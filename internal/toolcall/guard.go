@@ -21,27 +21,26 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// Approval says whether a call has to wait for a human, and why. The error is a
-// policy that cannot be evaluated; the call then waits, since nobody allowed it.
+// Approval says whether a call has to wait for a human, and why. The error is that of a
+// policy that cannot be evaluated; the call then waits.
 type Approval interface {
 	Required(policy *events.Approval, call events.Call, info reducer.ToolInfo, run string) (reason string, required bool, err error)
 }
 
-// CodeNotApproved is the code of a call that needed an approval which the log
-// does not hold.
+// CodeNotApproved is the code of a call that needs an approval which is not in the log.
 const CodeNotApproved = "not_approved"
 
-// pinsKept bounds the policies that are kept, one a run.
+// pinsKept bounds the runs whose policies are kept in memory.
 const pinsKept = 4096
 
-// Guard keeps calls from running that nobody approved. It goes by stored events
-// and their subjects alone: a memory may come from a snapshot, and a planner that
-// was taken over may send calls past the humans, but nobody who cannot publish
-// out of idle and waiting_for_human makes this guard believe in an approval.
+// Guard stops calls that need an approval and have none. It trusts only stored events and
+// their subjects. A memory may come from a snapshot, and a compromised planner may send
+// calls past the humans. But only a process that may publish out of idle and
+// waiting_for_human can make the guard accept a forged approval.
 //
-// An approval is for a call to run once: one that is to run a second time because
-// its outcome is unknown asks again. A fork has the approvals that its parent had
-// where it began.
+// An approval allows a call to run once. A call that is to run again because its outcome
+// is unknown needs another one. A fork has the approvals that its parent had where it
+// began.
 type Guard struct {
 	log      journal.Log
 	machine  *reducer.Machine
@@ -50,20 +49,18 @@ type Guard struct {
 	pins     *lru.Cache[events.Run, *pin]
 }
 
-// pin is what a run's first record says on approvals, and what it was forked
-// from, if it was.
+// pin is what a run's first record says about approvals, and what the run was forked from.
 type pin struct {
 	approval *events.Approval
 	tools    map[string]events.ToolSpec
 	fork     *events.Forked
-	// delegates says that it has agents as tools, so that the run may go over to
-	// another one.
+	// delegates says that some tools are agents, so that the run may be handed over.
 	delegates bool
 }
 
-// NewGuard makes the guard of an actor. policies evaluates approval policies; nil:
-// those of package approval, as the planner has them. lookup returns the actor's own
-// definition of a tool; nil: it has none.
+// NewGuard makes the guard of an actor. policies evaluates approval policies; nil: those
+// of package approval. lookup returns the actor's own definition of a tool; nil: it has
+// none.
 func NewGuard(store *runlog.Store, policies Approval, lookup Lookup) (*Guard, error) {
 	pins, err := lru.New[events.Run, *pin](pinsKept)
 	if err != nil {
@@ -82,7 +79,7 @@ func NewGuard(store *runlog.Store, policies Approval, lookup Lookup) (*Guard, er
 // Lookup returns the definition of a tool, if there is one of that name.
 type Lookup func(name string) (tool.Definition, bool)
 
-// refusal says why a call may not run; empty if it may. The error is the log's.
+// refusal returns why a call may not run, empty if it may. The error is the log's.
 func (g *Guard) refusal(ctx context.Context, run events.Run, c tool.Call) (string, error) {
 	pinned, err := g.inForce(ctx, run, 0)
 	if err != nil {
@@ -108,8 +105,8 @@ func (g *Guard) refusal(ctx context.Context, run events.Run, c tool.Call) (strin
 	return "", nil
 }
 
-// info is what the policy is to know of a tool: as it is pinned, or as this
-// actor has it where the run pins no such tool.
+// info returns what the policy needs to know about a tool: as the run pins it, or as this
+// actor has it if the run does not pin it.
 func (g *Guard) info(pinned *pin, name string) reducer.ToolInfo {
 	spec, known := pinned.tools[name]
 	own, here := g.lookup(name)
@@ -123,8 +120,8 @@ func (g *Guard) info(pinned *pin, name string) reducer.ToolInfo {
 	return info
 }
 
-// pinned returns what the run's first record pins. A record that does not say so
-// lets nothing run that nobody approved.
+// pinned returns what the run's first record pins. If the record does not say it, no call
+// that needs approval runs.
 func (g *Guard) pinned(ctx context.Context, run events.Run) (*pin, error) {
 	if p, ok := g.pins.Get(run); ok {
 		return p, nil
@@ -140,12 +137,12 @@ func (g *Guard) pinned(ctx context.Context, run events.Run) (*pin, error) {
 	return p, nil
 }
 
-// errNoPin says that a run's first record does not say what is to be approved.
+// errNoPin says that a run's first record does not say what needs approval.
 var errNoPin = errors.New("the run's first record pins no policy")
 
 func (g *Guard) readPin(ctx context.Context, run events.Run, depth int) (*pin, error) {
-	// Nothing else leaves the initial state, so the run's newest such record is
-	// its first, and anything else is none that can be believed.
+	// Only the first record leaves the initial state. So the newest such record is the
+	// first, or it is not to be trusted.
 	filter := journal.Filter{Namespace: run.Namespace, From: g.machine.Table().Initial(), Run: run.ID}
 	rec, err := g.log.Newest(ctx, run.Shard, filter)
 	if errors.Is(err, journal.ErrNotFound) {
@@ -176,7 +173,7 @@ func newPin(a *events.Approval, tools []events.ToolSpec) *pin {
 	return p
 }
 
-// forkedPin is what a fork pins: its own agent and tools, or its parent's.
+// forkedPin returns what a fork pins: its own agent and tools, or its parent's.
 func (g *Guard) forkedPin(ctx context.Context, run events.Run, fork *events.Forked, depth int) (*pin, error) {
 	if fork.Agent != nil {
 		p := newPin(fork.Agent.Approval, fork.Tools)
@@ -193,25 +190,24 @@ func (g *Guard) forkedPin(ctx context.Context, run events.Run, fork *events.Fork
 	return &pin{approval: parent.approval, tools: parent.tools, fork: fork, delegates: parent.delegates}, nil
 }
 
-// evidence is what the log holds on the approval of one call.
+// evidence is what the log says about the approval of one call.
 type evidence struct {
 	callID string
-	// request is what was put to a human last, decision what was said to it.
-	// released is set once the decision lets calls run.
+	// request is the last request to a human, decision the answer to it.
 	request  *events.Request
 	decision *events.Decision
 	released bool
 }
 
-// evidence reads what the humans of the run, and of the runs that it was forked
-// from, were asked for and what they said.
+// evidence reads the requests and decisions of the run and of the runs that it was forked
+// from.
 func (g *Guard) evidence(ctx context.Context, run events.Run, callID string) (*evidence, error) {
 	found := &evidence{callID: callID}
 	return found, g.gather(ctx, run, 0, found)
 }
 
-// gather adds what the run's log holds up to its event until (0: its head), the
-// oldest ancestor's first. [Guard.pinned] has bounded how many there are.
+// gather adds the events of the run's log up to event until (0: its head), those of the
+// oldest ancestor first. [Guard.pinned] has bounded the number of ancestors.
 func (g *Guard) gather(ctx context.Context, run events.Run, until uint64, found *evidence) error {
 	pinned, err := g.pinned(ctx, run)
 	if err != nil {
@@ -256,8 +252,8 @@ func (g *Guard) decisions(ctx context.Context, run events.Run) ([]journal.Record
 	return slices.CompactFunc(records, func(a, b journal.Record) bool { return a.Seq == b.Seq }), nil
 }
 
-// add takes the next of the events. Only who owns the state that a subject
-// leaves can have published on it.
+// add adds the next event. Only the owner of the state that a subject leaves can have
+// published it.
 func (v *evidence) add(from events.State, p events.Payload) {
 	if asked, ok := p.(*events.HumanApprovalRequired); ok {
 		*v = evidence{callID: v.callID}
@@ -291,8 +287,8 @@ func (v *evidence) decide(d events.Decision) {
 	}
 }
 
-// lacks says what is missing for the call to run as it is; empty if nothing is.
-// A tool that asks runs on an answer alone.
+// lacks returns what is missing for the call to run, empty if nothing is. A tool that asks
+// a human runs on an answer only.
 func (v *evidence) lacks(c tool.Call, asks bool) string {
 	if v.request == nil || v.decision == nil || !v.released {
 		return "the log holds none"
@@ -312,12 +308,13 @@ func (v *evidence) lacks(c tool.Call, asks bool) string {
 	return ""
 }
 
-// asking is how long an outage of the log may last, and how often it is asked again. A
-// bus that is still starting counts as one: failing would use up the call's attempts.
+// asking says how long an outage of the log may last, and how often it is read again. A
+// bus that is still starting counts as away, since a failure would use up the call's
+// attempts.
 var asking = retry.Policy{First: 500 * time.Millisecond, Budget: time.Minute}
 
-// Refusal says why a call may not run; empty if it may. It asks through an outage
-// of the log, if need be. The error is the log's or the context's.
+// Refusal returns why a call may not run, empty if it may. It waits through an outage of
+// the log. The error is the log's or the context's.
 func (g *Guard) Refusal(ctx context.Context, run events.Run, c tool.Call) (string, error) {
 	var refusal string
 	err := asking.Do(ctx, func(ctx context.Context) (err error) {

@@ -8,9 +8,9 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// inForce returns what holds for the run's calls after its event until (0: now): what
-// its first record pins, or the last agent that it went over to. Only the actor of the
-// agents can have published the latter.
+// inForce returns what holds for the run's calls after its event until (0: now): what its
+// first record or its last hand-off pins. Only the role subagent can have published a
+// hand-off.
 func (g *Guard) inForce(ctx context.Context, run events.Run, until uint64) (*pin, error) {
 	for {
 		first, err := g.pinned(ctx, run)

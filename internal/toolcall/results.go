@@ -29,15 +29,15 @@ type Results struct {
 	patterns []*regexp.Regexp
 }
 
-// redacted stands where a secret stood.
+// redacted replaces a secret.
 const redacted = "[REDACTED]"
 
-// maxQuoted bounds a result as JSON text: escapes can make a text six times as
-// long, and the whole event has to fit.
+// maxQuoted bounds a result as JSON text: escapes can make a text six times as long, and
+// the event has to fit into the log.
 const maxQuoted = journal.MaxBody - 64<<10
 
-// Prepare checks the settings and fills in the defaults. Only what it returned may be
-// used.
+// Prepare checks the settings and returns them with their defaults. Only the returned
+// value may be used.
 func (r Results) Prepare() (Results, error) {
 	if r.MaxBytes <= 0 {
 		r.MaxBytes = 256 << 10
@@ -56,8 +56,8 @@ func (r Results) Prepare() (Results, error) {
 			return r, fmt.Errorf("results: a secret of %d bytes is too short to be looked for", len(s))
 		}
 	}
-	// The longest first, so that a secret within another one does not leave
-	// the rest of it.
+	// The longest first, so that a secret within another one does not leave the rest of
+	// it.
 	r.Secrets = slices.Clone(r.Secrets)
 	slices.SortFunc(r.Secrets, func(a, b string) int { return len(b) - len(a) })
 	for _, p := range r.Patterns {
@@ -70,7 +70,7 @@ func (r Results) Prepare() (Results, error) {
 	return r, nil
 }
 
-// Redact takes the secrets out of a text.
+// Redact replaces the secrets in a text.
 func (r Results) Redact(text string) string {
 	for _, s := range r.Secrets {
 		text = strings.ReplaceAll(text, s, redacted)
@@ -81,10 +81,10 @@ func (r Results) Redact(text string) string {
 	return text
 }
 
-// Fit returns a text as the log takes it: one that is too large goes to the object
-// store of the pool, and its head and tail are kept, with a marker between them. nil
-// blobs cut it. The error says that the whole could not be kept; the text can be used
-// nevertheless, since a part of a result is better than the same work once more.
+// Fit returns a text as it is logged. A text that is too large goes to the object store of
+// the pool, and its head and tail stay, with a marker between them. Without blobs it is
+// only cut. The error says that the whole text could not be stored; the returned text is
+// usable all the same.
 func (r Results) Fit(ctx context.Context, blobs journal.Blobs, pool, text string) (string, *events.Ref, error) {
 	if len(text) <= r.MaxBytes && quotedSize(text) <= maxQuoted {
 		return text, nil, nil
@@ -99,8 +99,8 @@ func (r Results) Fit(ctx context.Context, blobs journal.Blobs, pool, text string
 	return r.shorten(text, ref.Key), &ref, nil
 }
 
-// shorten keeps head and tail of a text, with a marker between them that says
-// how much is missing and where the whole is.
+// shorten returns head and tail of a text, with a marker between them that says how much
+// is missing and where the whole is.
 func (r Results) shorten(text, key string) string {
 	head, tail := r.Head, len(text)-r.Tail
 	if head >= tail { // a short text whose escapes are long

@@ -1,6 +1,6 @@
-// Package toolcall is what the actors of all pools have in common, whatever runs
-// their calls: the guard that lets nothing run which had to be approved and was not,
-// the form in which a result comes to the log, and the end of a batch.
+// Package toolcall is what the actors of all pools have in common: the guard that stops
+// calls without their approval, loans of calls, the form of results in the log, and the
+// end of a batch.
 package toolcall
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Outcome is the event that a call's outcome makes.
+// Outcome returns the event of a call's outcome.
 func Outcome(o events.ToolOutcome, batch bool) events.Payload {
 	switch {
 	case batch:
@@ -24,7 +24,7 @@ func Outcome(o events.ToolOutcome, batch bool) events.Payload {
 	return &events.ToolFailure{Outcome: &o}
 }
 
-// Usage is what the outcome of a call says that the run which answered it has used.
+// Usage returns the usage of the run that answered a call, for the call's outcome.
 func Usage(t reducer.TotalUsage) *events.Usage {
 	u := &events.Usage{Input: t.Input, Output: t.Output, Cached: t.Cached, Total: t.Total}
 	if t.Cost > 0 {
@@ -34,7 +34,7 @@ func Usage(t reducer.TotalUsage) *events.Usage {
 	return u
 }
 
-// Join is the [worker.HandlerFunc] that ends a batch whose results are all in.
+// Join is the [worker.HandlerFunc] that ends a batch when all its results are in the log.
 func Join(_ events.Run, mem *reducer.Memory, _ effects.Effect) worker.Work {
 	var p events.Payload = &events.ToolFailure{}
 	if slices.ContainsFunc(mem.ParallelResults, func(r reducer.ToolResult) bool { return r.Success }) {
@@ -43,7 +43,7 @@ func Join(_ events.Run, mem *reducer.Memory, _ effects.Effect) worker.Work {
 	return func(context.Context) worker.Result { return worker.Done(p) }
 }
 
-// NoCurrentCall ends a run that is to act and has nothing to run.
+// NoCurrentCall is work that ends a run which has no call to run.
 func NoCurrentCall(context.Context) worker.Result {
 	return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: reducer.CodeNoCurrentCall, Message: "there is no tool call to run"}})
 }

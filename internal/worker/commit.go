@@ -14,14 +14,14 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// failures is when work is done again whose failure says nothing of its own.
+// failures says when failed work is done again, if the failure does not say it.
 var failures = retry.Policy{First: 200 * time.Millisecond, Factor: 2, Max: 30 * time.Second}
 
-// unreadable is when a run that only another build can read is delivered again.
+// unreadable says when a run that only another build can read is delivered again.
 var unreadable = retry.Policy{First: 200 * time.Millisecond, Factor: 2, Max: 10 * time.Second}
 
-// commit appends what the work came to, and returns the work that follows it. It outlasts
-// an outage of the log: the result may have been expensive, or not to be had again.
+// commit appends the result of work and returns the work that follows it. It waits through
+// an outage of the log, since the result may have been expensive, or impossible to repeat.
 func (j *delivery) commit(ctx context.Context, e effects.Effect, r Result) (next Work, err error) {
 	if r.failure == nil && len(r.payloads) == 0 && !r.elsewhere && !r.held {
 		r = Fail(errors.New("the handler returned no event"))
@@ -42,7 +42,7 @@ func (j *delivery) commit(ctx context.Context, e effects.Effect, r Result) (next
 	return next, err
 }
 
-// commitOnce is commit for a log that answers.
+// commitOnce is one attempt of commit.
 func (j *delivery) commitOnce(ctx context.Context, e effects.Effect, r Result, ids []string) (Work, error) {
 	j.run.Lock()
 	defer j.run.Unlock()
@@ -64,7 +64,7 @@ func (j *delivery) commitOnce(ctx context.Context, e effects.Effect, r Result, i
 	return r.next, nil
 }
 
-// leaveBehind appends what is left of work that nobody wants any more.
+// leaveBehind appends what work leaves whose outcome is no longer wanted.
 func (j *delivery) leaveBehind(ctx context.Context, e effects.Effect, leaves func(*reducer.Memory) events.Payload, ids []string) error {
 	if leaves == nil {
 		return nil
@@ -87,8 +87,8 @@ func (j *delivery) leaveBehind(ctx context.Context, e effects.Effect, leaves fun
 	return err
 }
 
-// fail counts the failure in the log and says when to come again. A stand-in's is
-// not the run's, and is in the worker's own log alone.
+// fail counts the failure in the log and returns when the delivery comes again. The failure
+// of a stand-in is not the run's: only the worker's own log has it.
 func (j *delivery) fail(ctx context.Context, e effects.Effect, r Result, ids []string) error {
 	if j.w.cfg.Origin != "" {
 		j.w.cfg.Logger.Warn("work for others failed and will be tried again", "run", j.run.ID.ID, "effect", e.Key, "reason", r.failure.Message)
@@ -114,7 +114,7 @@ func (j *delivery) fail(ctx context.Context, e effects.Effect, r Result, ids []s
 // maxMessage bounds what the log keeps of a failure, in bytes.
 const maxMessage = 4000
 
-// bounded makes a failure's text fit for the log, whatever it says.
+// bounded makes a failure's text fit for the log.
 func bounded(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxMessage)], "\uFFFD")
 }
@@ -122,15 +122,14 @@ func bounded(text string) string {
 // addition is what is to be appended for an effect.
 type addition struct {
 	payloads []events.Payload
-	// ids are the events' ids where it may have to be repeated.
+	// ids are the events' ids, if the append may have to be repeated.
 	ids []string
-	// begins says that work goes on after it. In a run that was paused meanwhile,
-	// or where another worker was faster, or where a newer delivery drives the
-	// effect, it does not.
+	// begins says that work goes on after it. Then nothing is appended if the run was
+	// paused meanwhile, another worker was faster, or a newer delivery drives the effect.
 	begins bool
 }
 
-// append appends payloads as long as the effect is due under the same key. What the
+// append appends payloads if the effect is still due under the same key. A payload that the
 // transition table does not allow ends the run.
 func (j *delivery) append(ctx context.Context, e effects.Effect, a addition) (bool, error) {
 	appended, err := j.tryAppend(ctx, e, a)
@@ -163,9 +162,8 @@ func (j *delivery) tryAppend(ctx context.Context, e effects.Effect, a addition) 
 	})
 }
 
-// origin is the state in whose name the worker publishes: the effect's, or for
-// one that anybody may do the state whose deliveries it consumes; that of the
-// configuration goes before both.
+// origin is the state that the worker publishes from: that of the configuration, else the
+// effect's, else, for an effect without a state, the one whose deliveries it consumes.
 func (j *delivery) origin(e effects.Effect) events.State {
 	if j.w.cfg.Origin != "" {
 		return j.w.cfg.Origin
@@ -174,14 +172,13 @@ func (j *delivery) origin(e effects.Effect) events.State {
 		return e.State
 	}
 	if j.w.table.Terminal(j.subject.To) {
-		// An end that was none: nothing is published out of where it led to.
+		// A forged end: nothing is published out of a terminal state.
 		return j.w.cfg.Inboxes[0].States[0]
 	}
 	return j.subject.To
 }
 
-// isOutage reports whether an error is the log's, so that the work is not to
-// blame for it.
+// isOutage reports whether an error is the log's and not the work's.
 func isOutage(err error) bool {
 	var draft *runlog.DraftError
 	return err != nil && !errors.Is(err, journal.ErrTooLarge) && !errors.As(err, &draft)

@@ -16,8 +16,8 @@ import (
 )
 
 // delivery is one message in work. Its methods return nil when nothing is left to do under
-// the message, a [*retry.Later] without a reason when it has to come again, and any other
-// error when it is not known how far things are.
+// the message, a [*retry.Later] without a reason when the message has to come again, and
+// any other error when the outcome is unknown.
 type delivery struct {
 	w       *Worker
 	d       journal.Delivery
@@ -27,32 +27,31 @@ type delivery struct {
 	// its event's id.
 	n     uint64
 	cause string
-	// resumed says that the message is a Resumed that somebody asked for. Work that was in
-	// flight when the run was paused may still be in flight in another process.
+	// resumed says that the message is a Resumed, and no re-drive. Work that was in flight
+	// when the run was paused may still be in flight in another process.
 	resumed bool
-	// found is what was due when the delivery came. Only that can have been tried
+	// found is what was due when the delivery came. Only these effects can have been tried
 	// under an earlier delivery of the message.
 	found []effects.Effect
 	// borrowed says that another worker holds the delivery.
 	borrowed bool
 }
 
-// errElsewhere says that a call runs under another delivery, which alone may
-// conclude what became of it.
+// errElsewhere says that a call runs under another delivery. Only that delivery may end it.
 var errElsewhere = errors.New("the call was started under another delivery")
 
-// errHeld says that another worker, to which the work was lent, may be at it.
+// errHeld says that the worker that borrowed the work may be doing it.
 var errHeld = errors.New("the work was lent")
 
 // errAgain says that an effect which was lent is to be planned again.
 var errAgain = errors.New("the effect is to be planned again")
 
-// handle works on a delivery. It returns when the delivery has its verdict, or before
-// that if all that is left is to wait for other workers and there is room for that.
-func (w *Worker) handle(ctx context.Context, d journal.Delivery, held *extender, out *outside) {
-	job, err := w.open(d)
+// handle works on a delivery. It returns when the delivery has its verdict. If the delivery
+// only waits for other workers, and there is room for that, it returns earlier.
+func (w *Worker) handle(ctx context.Context, d journal.Delivery, held *extender, out *unslotted) {
+	job, err := w.newDelivery(d)
 	if err != nil {
-		// It belongs to no run, so nobody waits for it and none is harmed.
+		// It belongs to no run, so nothing waits for it.
 		w.cfg.Logger.Warn("ignoring a message that belongs to no run", "subject", d.Record().Subject, "seq", d.Record().Seq, "reason", err)
 		_ = d.Ack()
 		return
@@ -62,12 +61,12 @@ func (w *Worker) handle(ctx context.Context, d journal.Delivery, held *extender,
 	if lends {
 		select {
 		case w.waiting <- struct{}{}:
-			begun := out.begin(func() {
+			started := out.start(func() {
 				defer func() { <-w.waiting }()
 				defer job.release(held)
 				job.conclude(ctx, job.work(ctx))
 			})
-			if !begun { // without a verdict it comes again
+			if !started { // without a verdict it comes again
 				<-w.waiting
 				job.release(held)
 			}
@@ -82,8 +81,8 @@ func (w *Worker) handle(ctx context.Context, d journal.Delivery, held *extender,
 	job.conclude(ctx, err)
 }
 
-// open finds the delivery's run, which the caller releases.
-func (w *Worker) open(d journal.Delivery) (*delivery, error) {
+// newDelivery finds the delivery's run, which the caller releases.
+func (w *Worker) newDelivery(d journal.Delivery) (*delivery, error) {
 	subject, err := events.ParseSubject(d.Record().Subject)
 	if err == nil {
 		err = subject.CheckShard(w.cfg.Store.Log().Shards())
@@ -94,7 +93,7 @@ func (w *Worker) open(d journal.Delivery) (*delivery, error) {
 	return &delivery{w: w, d: d, run: w.cfg.Store.Acquire(subject.Run), subject: subject}, nil
 }
 
-// release gives back what the delivery held.
+// release releases the run and stops extending the delivery.
 func (j *delivery) release(held *extender) {
 	j.w.cfg.Store.Release(j.run)
 	held.remove(j.d)
@@ -111,19 +110,19 @@ func (j *delivery) conclude(ctx context.Context, err error) {
 	log := j.w.cfg.Logger.With("run", j.run.ID.ID, "seq", j.d.Record().Seq)
 	switch {
 	case errors.Is(err, errHeld):
-		// The borrower extends the delivery, and its end is in the log.
+		// The borrower extends the delivery, and its outcome is in the log.
 		log.Info("leaving a call to the worker that borrowed it")
 	case errors.Is(err, errElsewhere) && ctx.Err() == nil:
-		// Any verdict could hit the delivery of whoever runs the call. Without
-		// one this comes again when that one gives no sign of life.
+		// A verdict could hit the delivery of the worker that runs the call. Without
+		// one this comes again when that worker stops extending it.
 		log.Info("leaving a call to the worker that started it")
 	case ctx.Err() != nil:
-		// The drain time is over: what was cut short goes to another worker,
-		// which counts it.
+		// The drain time is over: the work goes to another worker, which counts the
+		// attempt.
 		_ = j.d.Retry(0)
 	case errors.As(err, &foreign):
-		// Only a worker that can read it may do anything about it. Soon at first: one
-		// may be waiting beside this one while an installation is upgraded.
+		// Only a worker that can read the run may work on it. While an installation is
+		// upgraded there may be one beside this one, so the first delays are short.
 		log.Log(ctx, j.w.foreign.level(j.run.ID, foreign), "leaving a run to workers that can read it", "reason", err)
 		_ = j.d.Retry(unreadable.Delay(j.d.Attempt()))
 	case errors.As(err, &parentGone):
@@ -140,7 +139,7 @@ func (j *delivery) conclude(ctx context.Context, err error) {
 	}
 }
 
-// planned returns the delay of work that is to be done again later, which is no error.
+// planned returns the delay of work that is to be done again later. That is not a failure.
 func planned(err error) (time.Duration, bool) {
 	later, ok := err.(*retry.Later)
 	if !ok || later.Err != nil {
@@ -149,8 +148,8 @@ func planned(err error) (time.Duration, bool) {
 	return later.Delay, true
 }
 
-// outageLevel is the level at which an outage is logged for each piece of work. That
-// the log has no room the bus says, once.
+// outageLevel is the level at which an outage is logged for each piece of work. The bus
+// itself logs once that the log has no room.
 func outageLevel(err error) slog.Level {
 	if errors.Is(err, journal.ErrFull) {
 		return slog.LevelDebug
@@ -159,7 +158,7 @@ func outageLevel(err error) slog.Level {
 }
 
 // prepare folds the run, does what has to be done on arrival, and finds what is due. lends
-// says that some of that is to be lent.
+// says that some of the effects are to be lent.
 func (j *delivery) prepare(ctx context.Context) (lends bool, err error) {
 	if err := j.fold(ctx); err != nil {
 		return false, err
@@ -221,13 +220,13 @@ func (j *delivery) fold(ctx context.Context) error {
 // in flight.
 const othersEvery = 2 * time.Second
 
-// awaitOthers asks whether another process has the work of a resumed run in flight,
-// since it would be done, and paid for, twice. If so, it waits for a while. Either way
-// the run may have gone on meanwhile, so what is due has to be looked up again: asked is
-// true. A process that dies stops answering, and the work is this delivery's.
+// awaitOthers asks whether another process has the work of a resumed run in flight, since
+// the work would be done, and paid for, twice. If so, it waits for a while. If it asked, the
+// run may have gone on meanwhile, and the caller looks up again what is due. A process that
+// dies stops answering; then the work is this delivery's.
 func (j *delivery) awaitOthers(ctx context.Context, due []effects.Effect) (asked bool, err error) {
 	elsewhere := j.w.cfg.Elsewhere
-	if elsewhere == nil || !j.resumed || j.w.inFlight.has(j.run.ID, due) {
+	if elsewhere == nil || !j.resumed || j.w.inFlight.hasAny(j.run.ID, due) {
 		return false, nil
 	}
 	if j.resumed = elsewhere(ctx, j.run.ID, due); j.resumed {
@@ -262,8 +261,8 @@ func (j *delivery) nowDue() []effects.Effect {
 	return j.due()
 }
 
-// due returns the effects that this delivery is responsible for and that may start. They
-// must not be changed: mostly they are all that the run wants. The run is locked.
+// due returns the effects that this delivery is responsible for and that may start. The
+// slice must not be changed: it is often the run's own. The run is locked.
 func (j *delivery) due() []effects.Effect {
 	all := j.run.Effects()
 	for i := range all {
@@ -290,8 +289,8 @@ func (j *delivery) mayStart(e *effects.Effect) bool {
 	return e.State == j.subject.To && e.Wake == j.n && !e.Held
 }
 
-// doAll does effects side by side. Where nothing else is wrong, the longest delay that
-// one of them asks for holds.
+// doAll does effects side by side. If none fails, it returns the longest delay that one of
+// them asks for.
 func (j *delivery) doAll(ctx context.Context, due []effects.Effect) error {
 	if len(due) == 1 {
 		return j.do(ctx, due[0])
@@ -321,13 +320,13 @@ func (j *delivery) doAll(ctx context.Context, due []effects.Effect) error {
 	return retry.After(longest, nil)
 }
 
-// do does one effect, or waits for it where it is in flight already.
+// do does one effect, or waits for it if it is in flight already.
 func (j *delivery) do(ctx context.Context, e effects.Effect) error {
-	f, mine := j.w.inFlight.begin(ctx, j.run.ID, e.Key)
+	f, mine := j.w.inFlight.register(ctx, j.run.ID, e.Key)
 	if !mine {
 		return j.join(ctx, f)
 	}
-	defer j.w.inFlight.end(f)
+	defer j.w.inFlight.remove(f)
 	j.w.inFlight.awaitCancelled(ctx, f)
 	for {
 		err := j.doOnce(ctx, f, e)
@@ -341,9 +340,10 @@ func (j *delivery) do(ctx context.Context, e effects.Effect) error {
 	}
 }
 
-// join waits for an effect in flight. A pause before its next attempt is everybody's.
+// join waits for an effect in flight. A pause before its next attempt holds for all of its
+// deliveries.
 func (j *delivery) join(ctx context.Context, f *effect) error {
-	if j.borrowed && j.w.inFlight.lends(f) {
+	if j.borrowed && j.w.inFlight.isLent(f) {
 		return journal.ErrNoPeer // f ends when this loan does, so it cannot be waited for
 	}
 	select {
@@ -357,7 +357,6 @@ func (j *delivery) join(ctx context.Context, f *effect) error {
 	return nil
 }
 
-// doOnce does an effect once.
 func (j *delivery) doOnce(ctx context.Context, f *effect, e effects.Effect) error {
 	work, err := j.plan(ctx, e)
 	if work == nil {
@@ -391,12 +390,12 @@ func (j *delivery) stillDue(key string) (effects.Effect, bool) {
 	return e, still && j.mayStart(&e)
 }
 
-// plan turns the effect into work, after counting an attempt that was lost with
-// its worker. It returns no work where there is none to do.
+// plan turns the effect into work, after counting an attempt that was lost with its worker.
+// The work is nil if there is none to do.
 func (j *delivery) plan(ctx context.Context, e effects.Effect) (Work, error) {
 	j.run.Lock()
 	defer j.run.Unlock()
-	if j.lost(e) {
+	if j.wasLost(e) {
 		failure := &events.LLMAttemptFailed{
 			Kind: events.KindWorkerLost, Message: "the worker went away before it was done", Key: e.Key,
 			Under: j.n, Delivery: j.d.Attempt() - 1,
@@ -415,28 +414,28 @@ func (j *delivery) plan(ctx context.Context, e effects.Effect) (Work, error) {
 	}
 	switch {
 	case e.Kind == effects.KindEnd:
-		return nil, j.end(ctx, e, effects.End(j.run.Memory()))
+		return nil, j.appendEnd(ctx, e, effects.End(j.run.Memory()))
 	case handler == nil && exhausted:
-		return nil, j.end(ctx, e, effects.GiveUp(j.run.Memory(), e))
+		return nil, j.appendEnd(ctx, e, effects.GiveUp(j.run.Memory(), e))
 	case e.Started > 0 && !j.mayConclude(e):
 		return nil, errElsewhere
 	case handler == nil:
-		return nil, j.end(ctx, e, &events.FatalError{Outcome: events.Outcome{
+		return nil, j.appendEnd(ctx, e, &events.FatalError{Outcome: events.Outcome{
 			Code: reducer.CodeNoHandler, Message: fmt.Sprintf("no handler for state %s", j.run.Memory().State),
 		}})
 	}
 	return recoverPlan(handler, j.run, e), nil
 }
 
-// lost reports whether an earlier delivery of the message came to nothing that
-// the log knows of: its worker was lost.
-func (j *delivery) lost(e effects.Effect) bool {
+// wasLost reports whether the log has no outcome of an earlier delivery of the message: its
+// worker was lost.
+func (j *delivery) wasLost(e effects.Effect) bool {
 	_, found := j.foundDue(e.Key)
 	return found && !j.borrowed && j.w.cfg.Origin == "" && e.Kind != effects.KindEnd && j.d.Attempt()-1 > e.Failed.Counted(j.n)
 }
 
-// mayConclude reports whether this delivery may say what became of a call that
-// was started: it is a redelivery, and the call was started before it came.
+// mayConclude reports whether this delivery may end a call that was started: it is a
+// redelivery, and the call was started before it came.
 func (j *delivery) mayConclude(e effects.Effect) bool {
 	found, _ := j.foundDue(e.Key)
 	return j.d.Attempt() > 1 && found.Started == e.Started
@@ -452,8 +451,8 @@ func (j *delivery) foundDue(key string) (effects.Effect, bool) {
 	return effects.Effect{}, false
 }
 
-// end appends the event that ends the effect without work.
-func (j *delivery) end(ctx context.Context, e effects.Effect, p events.Payload) error {
+// appendEnd appends the event that ends the effect without work.
+func (j *delivery) appendEnd(ctx context.Context, e effects.Effect, p events.Payload) error {
 	_, err := j.append(ctx, e, addition{payloads: []events.Payload{p}})
 	return err
 }

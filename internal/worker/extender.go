@@ -8,9 +8,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// extender sends the sign of life for every delivery of one inbox in work. Its
-// rhythm is asked for when the first one comes: before that the inbox may not
-// be there yet.
+// extender extends every delivery of one inbox that is in work. It asks for the ack wait
+// when the first delivery comes: before that the inbox may not exist.
 type extender struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -45,29 +44,29 @@ func (x *extender) remove(d journal.Delivery) {
 
 // run extends until stop is called.
 func (x *extender) run() {
-	timer := time.NewTimer(x.rhythm())
+	timer := time.NewTimer(x.interval())
 	defer timer.Stop()
 	for {
 		select {
 		case <-timer.C:
 			x.extend()
-			timer.Reset(x.rhythm())
+			timer.Reset(x.interval())
 		case <-x.ctx.Done():
 			return
 		}
 	}
 }
 
-// slowestRhythm is how long a change of the ack wait may go unseen.
-const slowestRhythm = 5 * time.Second
+// maxInterval bounds how long a change of the ack wait may go unseen.
+const maxInterval = 5 * time.Second
 
-// rhythm is the time to the next sign of life: a third of the ack wait, which is
-// asked for each time since it can be changed under way.
-func (x *extender) rhythm() time.Duration {
-	return min(max(x.ackWait(x.ctx)/3, time.Millisecond), slowestRhythm)
+// interval is the time to the next extension: a third of the ack wait, which is asked for
+// each time since it can change.
+func (x *extender) interval() time.Duration {
+	return min(max(x.ackWait(x.ctx)/3, time.Millisecond), maxInterval)
 }
 
-// stop ends the signs of life, also of what is added later.
+// stop ends the extensions, also of deliveries that are added later.
 func (x *extender) stop() {
 	x.cancel()
 	x.mu.Lock()

@@ -10,25 +10,23 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// Gate holds deliveries back while what they need refuses to serve them: a
-// worker takes nothing while it is shut, and one delivery of each inbox at a
-// time when that is over, until somebody says that the gate may open. One that is
-// in work for long holds the next one up for [ProbeInterval] only. What is in work
-// goes on all the time.
+// Gate holds deliveries back while the service that they need refuses to serve them. A
+// worker pulls nothing while the gate is shut. After that it pulls one delivery of each
+// inbox at a time, as a probe, until the gate is opened. A slow probe delays the next one
+// by [ProbeInterval] only. Work in flight goes on all the time.
 //
-// The zero value is open. A gate is safe for concurrent use, and its methods do
-// not block. It is shared by the inboxes of a worker, and with whoever shuts it.
+// The zero value is open. A gate is safe for concurrent use, and its methods do not block.
 type Gate struct {
 	mu      sync.Mutex
 	until   time.Time
 	probing bool
-	// turns end what the inboxes do when the gate shuts for longer, or opens: nothing is
-	// taken any more when Shut returns.
+	// turns end the current pull of each inbox when the gate shuts for longer, or opens.
+	// Nothing is pulled any more when Shut returns.
 	turns map[*pullSession]context.CancelFunc
 }
 
-// Shut keeps the gate shut until a time. An earlier time than the one that it is
-// shut to already changes nothing.
+// Shut keeps the gate shut until a time. If it is already shut until a later time, nothing
+// changes.
 func (g *Gate) Shut(until time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -38,8 +36,8 @@ func (g *Gate) Shut(until time.Time) {
 	}
 }
 
-// Open lets everything through again, once a time that was given to Shut has
-// passed: what was begun before says nothing of what comes after.
+// Open lets everything through again, if the time that was given to Shut has passed. Before
+// that it does nothing: a call that began earlier says nothing about later ones.
 func (g *Gate) Open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -56,8 +54,8 @@ func (g *Gate) change() {
 	}
 }
 
-// turn returns how long the gate is still shut, whether it lets only one through
-// after that, and a context that ends when either is no longer so, or by end.
+// turn returns how long the gate is still shut, whether it lets only one through after
+// that, and a context that ends when either changes. The caller calls end after its turn.
 func (g *Gate) turn(ctx context.Context, p *pullSession) (shut time.Duration, probing bool, turn context.Context, end func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -74,19 +72,19 @@ func (g *Gate) turn(ctx context.Context, p *pullSession) (shut time.Duration, pr
 	}
 }
 
-// ProbeInterval is how long a probe may keep the next one waiting.
+// ProbeInterval is how long a slow probe delays the next one.
 const ProbeInterval = 3 * time.Second
 
-// takeFunc takes deliveries as [journal.Queue.Consume] does.
-type takeFunc func(ctx context.Context, slots int, handle func(journal.Delivery)) error
+// consumeFunc takes deliveries as [journal.Queue.Consume] does.
+type consumeFunc func(ctx context.Context, slots int, handle func(journal.Delivery)) error
 
-// through runs take as the gate allows, with never more than slots deliveries in
-// work. What the end of one take leaves in work goes on beside the next one.
-func (g *Gate) through(ctx context.Context, slots int, take takeFunc, handle func(journal.Delivery)) error {
+// through runs consume as the gate allows, with never more than slots deliveries in
+// work. Deliveries that are in work when one pull ends go on beside the next pull.
+func (g *Gate) through(ctx context.Context, slots int, consume consumeFunc, handle func(journal.Delivery)) error {
 	if g == nil {
-		return take(ctx, slots, handle)
+		return consume(ctx, slots, handle)
 	}
-	p := &pullSession{slots: slots, take: take, handle: handle, freed: make(chan struct{}, 1)}
+	p := &pullSession{slots: slots, consume: consume, handle: handle, freed: make(chan struct{}, 1)}
 	for ctx.Err() == nil && p.failed() == nil {
 		shut, probing, turn, end := g.turn(ctx, p)
 		if shut > 0 {
@@ -96,17 +94,17 @@ func (g *Gate) through(ctx context.Context, slots int, take takeFunc, handle fun
 		}
 		end()
 	}
-	p.takes.Wait()
+	p.pulls.Wait()
 	return p.failed()
 }
 
-// pullSession is the taking of one inbox's deliveries behind a gate: one take after
-// another, of which only the last one still asks for deliveries.
+// pullSession pulls one inbox's deliveries behind a gate, by one call of consume after
+// another. Only the last one still asks for deliveries.
 type pullSession struct {
-	slots  int
-	take   takeFunc
-	handle func(journal.Delivery)
-	takes  sync.WaitGroup
+	slots   int
+	consume consumeFunc
+	handle  func(journal.Delivery)
+	pulls   sync.WaitGroup
 	// freed has a token when a delivery's work has ended.
 	freed chan struct{}
 
@@ -115,11 +113,10 @@ type pullSession struct {
 	errs   []error
 }
 
-// pull takes deliveries, one at a time while probing, until the turn is over or the take
-// ends by itself. It also returns, so that the next call does better, when deliveries of
-// earlier takes have ended and it could have more slots: at once if it has none or half
-// of what it lacks is free, else at the next tick. A probe also ends at a tick if it is
-// slow.
+// pull consumes deliveries, one at a time while probing, until the turn is over or consume
+// returns. It also returns when deliveries of earlier pulls have ended, so that the next
+// pull gets more slots: at once if this one has none, or if half of the missing slots are
+// free, else at the next tick. A slow probe ends at a tick too.
 func (p *pullSession) pull(turn context.Context, probing bool) {
 	want, own := p.slots, 0
 	if probing {
@@ -128,10 +125,10 @@ func (p *pullSession) pull(turn context.Context, probing bool) {
 	slots := p.room(want, &own)
 	ended := make(chan struct{})
 	if slots > 0 {
-		p.takes.Go(func() {
+		p.pulls.Go(func() {
 			defer close(ended)
-			p.end(p.take(turn, slots, func(d journal.Delivery) {
-				p.begin(&own)
+			p.addError(p.consume(turn, slots, func(d journal.Delivery) {
+				p.enter(&own)
 				defer p.leave(&own)
 				p.handle(d)
 			}))
@@ -157,23 +154,22 @@ func (p *pullSession) pull(turn context.Context, probing bool) {
 	}
 }
 
-// room returns how many of the slots that a take wants are not in use by deliveries
-// of earlier ones.
+// room returns how many of the wanted slots are not used by deliveries of earlier pulls.
 func (p *pullSession) room(want int, own *int) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return min(want, p.slots-(p.inWork-*own))
 }
 
-// full reports whether a take asks for no delivery, since all its slots are used.
+// full reports whether a pull asks for no delivery, since all its slots are used.
 func (p *pullSession) full(own *int, slots int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return *own >= slots
 }
 
-// begin and leave count a delivery of a take.
-func (p *pullSession) begin(own *int) {
+// enter and leave count a delivery of a pull.
+func (p *pullSession) enter(own *int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	*own++
@@ -191,8 +187,7 @@ func (p *pullSession) leave(own *int) {
 	}
 }
 
-// end notes how a take ended.
-func (p *pullSession) end(err error) {
+func (p *pullSession) addError(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {

@@ -27,16 +27,15 @@ type effect struct {
 }
 
 // inFlight are the effects in flight in this process, by key. An effect that ended is
-// gone from here before another one may begin under its key, so a cancelled one never
-// removes its successor.
+// removed before another one may begin under its key, so a cancelled effect never removes
+// its successor.
 type inFlight struct {
 	mu    sync.Mutex
 	byRun map[events.Run][]*effect
 }
 
-// begin registers an effect, or returns the one that has the key already, whose done
-// is set then.
-func (fs *inFlight) begin(ctx context.Context, run events.Run, key string) (f *effect, mine bool) {
+// register adds an effect, or returns the one that has the key already, with done set.
+func (fs *inFlight) register(ctx context.Context, run events.Run, key string) (f *effect, mine bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	ofRun := fs.byRun[run]
@@ -52,7 +51,7 @@ func (fs *inFlight) begin(ctx context.Context, run events.Run, key string) (f *e
 	return f, true
 }
 
-// awaited returns what is closed at the effect's end. The lock of inFlight is held.
+// awaited returns a channel that is closed at the effect's end. The lock of inFlight is held.
 func (f *effect) awaited() <-chan struct{} {
 	if f.done == nil {
 		f.done = make(chan struct{})
@@ -67,15 +66,15 @@ func (fs *inFlight) setLending(f *effect, lending bool) {
 	f.lending = lending
 }
 
-// lends reports whether f's effect is lent now.
-func (fs *inFlight) lends(f *effect) bool {
+// isLent reports whether f's effect is lent now.
+func (fs *inFlight) isLent(f *effect) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return f.lending
 }
 
-// has reports whether one of the effects is in flight here.
-func (fs *inFlight) has(run events.Run, work []effects.Effect) bool {
+// hasAny reports whether one of the effects is in flight here.
+func (fs *inFlight) hasAny(run events.Run, work []effects.Effect) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return slices.ContainsFunc(fs.byRun[run], func(f *effect) bool {
@@ -86,9 +85,8 @@ func (fs *inFlight) has(run events.Run, work []effects.Effect) bool {
 // cancelPatience is how long an effect waits for the run's cancelled ones to end.
 const cancelPatience = time.Second
 
-// awaitCancelled waits until the run's effects that were cancelled have ended, so that
-// f finds in the log what they leave there. One that does not notice is not waited for
-// for long.
+// awaitCancelled waits until the run's cancelled effects have ended, so that f finds in the
+// log what they leave there. It waits for cancelPatience at most.
 func (fs *inFlight) awaitCancelled(ctx context.Context, f *effect) {
 	var patience <-chan time.Time
 	for _, done := range fs.cancelled(f) {
@@ -105,8 +103,8 @@ func (fs *inFlight) awaitCancelled(ctx context.Context, f *effect) {
 	}
 }
 
-// cancelled returns what is closed at the end of the other effects of f's run that
-// were cancelled.
+// cancelled returns the channels that are closed at the end of the cancelled effects of f's
+// run.
 func (fs *inFlight) cancelled(f *effect) []<-chan struct{} {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -120,7 +118,7 @@ func (fs *inFlight) cancelled(f *effect) []<-chan struct{} {
 	return ends
 }
 
-func (fs *inFlight) end(f *effect) {
+func (fs *inFlight) remove(f *effect) {
 	fs.mu.Lock()
 	ofRun := fs.byRun[f.run]
 	if len(ofRun) == 1 {
@@ -136,8 +134,8 @@ func (fs *inFlight) end(f *effect) {
 	}
 }
 
-// cancelUnwanted cancels the effects that the run does not want any more. The run
-// is locked by the caller.
+// cancelUnwanted cancels the effects that the run no longer wants. The caller holds the
+// run's lock.
 func (fs *inFlight) cancelUnwanted(run *runlog.Run) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()

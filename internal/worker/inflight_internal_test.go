@@ -21,9 +21,9 @@ func TestCancelledEffectSparesItsSuccessor(t *testing.T) {
 	run := store.Acquire(id)
 	defer store.Release(run)
 
-	first, mine := fs.begin(t.Context(), id, "plan/1")
+	first, mine := fs.register(t.Context(), id, "plan/1")
 	require.True(t, mine)
-	other, mine := fs.begin(t.Context(), id, "plan/2")
+	other, mine := fs.register(t.Context(), id, "plan/2")
 	require.True(t, mine)
 	run.Lock()
 	fs.cancelUnwanted(run) // the run wants nothing
@@ -31,21 +31,21 @@ func TestCancelledEffectSparesItsSuccessor(t *testing.T) {
 	require.ErrorIs(t, first.ctx.Err(), context.Canceled)
 	require.ErrorIs(t, other.ctx.Err(), context.Canceled)
 
-	joined, mine := fs.begin(t.Context(), id, "plan/1")
+	joined, mine := fs.register(t.Context(), id, "plan/1")
 	require.False(t, mine)
 	require.Same(t, first, joined, "the cancelled one still runs")
 	first.delay = time.Second
-	fs.end(first)
+	fs.remove(first)
 	<-joined.done
 	require.Equal(t, time.Second, joined.delay)
 
-	successor, mine := fs.begin(t.Context(), id, "plan/1")
+	successor, mine := fs.register(t.Context(), id, "plan/1")
 	require.True(t, mine)
-	fs.end(other)
+	fs.remove(other)
 	require.NoError(t, successor.ctx.Err())
-	again, mine := fs.begin(t.Context(), id, "plan/1")
+	again, mine := fs.register(t.Context(), id, "plan/1")
 	require.False(t, mine)
 	require.Same(t, successor, again)
-	fs.end(successor)
+	fs.remove(successor)
 	require.Empty(t, fs.byRun)
 }

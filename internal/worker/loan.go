@@ -17,16 +17,16 @@ import (
 // each slot there is.
 const waitingPerSlot = 4
 
-// loans are the names under which this worker takes loans of other workers. They have
-// slots of their own, as many as one inbox has: workers whose slots are all full of each
-// other's work still go on.
+// loans are the names under which this worker takes loans of other workers. Loans have
+// slots of their own, as many as one inbox has, so workers that are full of each other's
+// work still progress.
 type loans struct {
 	slots chan struct{}
 	// atWork are the loans in work.
 	atWork sync.WaitGroup
 
 	mu sync.Mutex
-	// ctx is that of the work; nil while nothing is taken.
+	// ctx is the context of the work; nil while no loans are taken.
 	ctx    context.Context
 	wanted map[loanName]bool
 	taken  map[loanName]func()
@@ -39,9 +39,9 @@ func newLoans(slots int) loans {
 	return loans{slots: make(chan struct{}, slots), wanted: map[loanName]bool{}, taken: map[loanName]func(){}}
 }
 
-// Offer says which names other workers may lend work to this one under, in one pool, in
-// place of what was said before. It takes effect while the worker runs. The error is the
-// bus's; what failed is tried again by the next call.
+// Offer sets the names under which other workers of a pool may lend work to this one. It
+// replaces the names of the pool that were set before. It takes effect while the worker
+// runs. The error is the bus's; the next call retries what failed.
 func (w *Worker) Offer(pool string, names []string) error {
 	w.loans.mu.Lock()
 	defer w.loans.mu.Unlock()
@@ -56,7 +56,7 @@ func (w *Worker) Offer(pool string, names []string) error {
 	return w.adjustOffers()
 }
 
-// adjustOffers makes what is taken what is wanted. The lock is held.
+// adjustOffers takes loans under the wanted names and under no others. The lock is held.
 func (w *Worker) adjustOffers() error {
 	l := &w.loans
 	if w.cfg.Peers == nil {
@@ -78,7 +78,7 @@ func (w *Worker) adjustOffers() error {
 		}
 		ctx := l.ctx
 		stop, err := w.cfg.Peers.Borrow(n.pool, n.name, func(d journal.Delivery, loan journal.Loan) (time.Duration, error) {
-			return w.takeLoan(ctx, d, loan)
+			return w.handleLoan(ctx, d, loan)
 		})
 		if err != nil {
 			errs = append(errs, err)
@@ -89,9 +89,9 @@ func (w *Worker) adjustOffers() error {
 	return errors.Join(errs...)
 }
 
-// borrow takes loans until taking ends. The returned function waits for those in work,
-// which may go on until workCtx ends, but not after deaf is closed.
-func (w *Worker) borrow(taking, workCtx context.Context) (wait func(deaf <-chan struct{})) {
+// takeLoans takes loans until taking ends. Those in work may go on until workCtx ends. The
+// returned function waits for them, but not after abandoned is closed.
+func (w *Worker) takeLoans(taking, workCtx context.Context) (wait func(abandoned <-chan struct{})) {
 	if w.cfg.Peers == nil {
 		return func(<-chan struct{}) {}
 	}
@@ -106,20 +106,20 @@ func (w *Worker) borrow(taking, workCtx context.Context) (wait func(deaf <-chan 
 	set(workCtx)
 	ended := make(chan struct{})
 	stop := context.AfterFunc(taking, func() { defer close(ended); set(nil) })
-	return func(deaf <-chan struct{}) {
+	return func(abandoned <-chan struct{}) {
 		if stop() {
 			set(nil)
 		} else {
 			<-ended
 		}
-		await(&w.loans.atWork, deaf)
+		await(&w.loans.atWork, abandoned)
 	}
 }
 
-// takeLoan does the work of a loan, if there is room. A delay says that the work failed,
-// which is in the log too, and when the delivery is to come again.
-func (w *Worker) takeLoan(ctx context.Context, d journal.Delivery, l journal.Loan) (time.Duration, error) {
-	if !w.enterLoan() {
+// handleLoan does the work of a loan, if there is room. If the work failed, the log says so,
+// and the delay says when the delivery is to come again.
+func (w *Worker) handleLoan(ctx context.Context, d journal.Delivery, l journal.Loan) (time.Duration, error) {
+	if !w.beginLoan() {
 		return 0, journal.ErrNoPeer // about to end
 	}
 	defer w.loans.atWork.Done()
@@ -129,7 +129,7 @@ func (w *Worker) takeLoan(ctx context.Context, d journal.Delivery, l journal.Loa
 	default:
 		return 0, journal.ErrPeersBusy
 	}
-	err := w.repay(ctx, d, l)
+	err := w.doLoan(ctx, d, l)
 	delay, planned := planned(err)
 	switch {
 	case ctx.Err() != nil:
@@ -144,8 +144,8 @@ func (w *Worker) takeLoan(ctx context.Context, d journal.Delivery, l journal.Loa
 	return 0, err
 }
 
-// enterLoan notes a loan in work, unless no more are taken.
-func (w *Worker) enterLoan() bool {
+// beginLoan notes a loan in work, unless no more are taken.
+func (w *Worker) beginLoan() bool {
 	w.loans.mu.Lock()
 	defer w.loans.mu.Unlock()
 	if w.loans.ctx == nil {
@@ -155,10 +155,10 @@ func (w *Worker) enterLoan() bool {
 	return true
 }
 
-// repay does one effect under a delivery that another worker holds. Whatever the loan
-// says is only where to look: the run, the record and the effect come from the log.
-func (w *Worker) repay(ctx context.Context, d journal.Delivery, l journal.Loan) error {
-	job, err := w.open(d)
+// doLoan does one effect under a delivery that another worker holds. The loan only names
+// the record and the effect: the run, the record and the effect come from the log.
+func (w *Worker) doLoan(ctx context.Context, d journal.Delivery, l journal.Loan) error {
+	job, err := w.newDelivery(d)
 	if err != nil {
 		return err
 	}
@@ -209,16 +209,16 @@ func (w *Worker) recordOf(ctx context.Context, subject events.Subject, seq uint6
 	return journal.Record{}, fmt.Errorf("record %d of run %s: %w", seq, subject.Run.ID, journal.ErrNotFound)
 }
 
-// outside are the deliveries of an inbox in goroutines of their own.
-type outside struct {
+// unslotted are the deliveries of an inbox that wait for other workers, without a slot.
+type unslotted struct {
 	mu    sync.Mutex
 	ended bool
 	group sync.WaitGroup
 }
 
-// begin runs f in a goroutine, unless they are waited for already: a queue that is
+// start runs f in a goroutine and returns true, unless await was called: a queue that is
 // killed may hand out a delivery after that.
-func (o *outside) begin(f func()) bool {
+func (o *unslotted) start(f func()) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.ended {
@@ -227,8 +227,8 @@ func (o *outside) begin(f func()) bool {
 	return !o.ended
 }
 
-// wait returns when all have ended.
-func (o *outside) wait() {
+// await returns when all have ended.
+func (o *unslotted) await() {
 	o.mu.Lock()
 	o.ended = true
 	o.mu.Unlock()
@@ -243,14 +243,14 @@ func (j *delivery) lend(f *effect, e effects.Effect, r Result) Result {
 		}
 		found, _ := j.foundDue(e.Key)
 		j.w.inFlight.setLending(f, true)
-		retry, err := j.w.cfg.Peers.Lend(ctx, j.d, journal.Loan{Pool: j.subject.Pool, Name: r.lend, Key: e.Key, Started: found.Started})
+		delay, err := j.w.cfg.Peers.Lend(ctx, j.d, journal.Loan{Pool: j.subject.Pool, Name: r.lend, Key: e.Key, Started: found.Started})
 		j.w.inFlight.setLending(f, false)
-		return r.lent(ctx, retry, err)
+		return r.lent(ctx, delay, err)
 	})
 }
 
-// readOutcome reads what came of an effect that was lent. One that is still due is
-// done again after the delay, or planned again at once. The run is locked.
+// readOutcome reads the outcome of an effect that was lent. If the effect is still due, it
+// is done again after the delay, or planned again at once. The run is locked.
 func (j *delivery) readOutcome(ctx context.Context, e effects.Effect, delay time.Duration) error {
 	defer j.w.inFlight.cancelUnwanted(j.run)
 	if err := j.run.Refresh(ctx); err != nil {

@@ -17,11 +17,11 @@ import (
 // lending makes a handler that lends its effect under a name until somebody does it.
 func lending(name string) worker.Handler {
 	return work(func(context.Context) worker.Result {
-		return worker.Lend(name, func(ctx context.Context, retry time.Duration, err error) worker.Result {
+		return worker.Lend(name, func(ctx context.Context, delay time.Duration, err error) worker.Result {
 			if err != nil && ctx.Err() != nil {
 				return worker.Held()
 			}
-			return worker.Elsewhere(max(retry, time.Second))
+			return worker.Elsewhere(max(delay, time.Second))
 		})
 	})
 }

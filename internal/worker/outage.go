@@ -11,16 +11,16 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// outage is how long work waits for a store that does not answer, and how often it asks
-// again. What is in hand may have been expensive, or not to be had twice. After that the
-// attempt counts as failed.
+// outage says how long work waits for a store that does not answer, and how often it
+// retries. The result in hand may have been expensive, or impossible to repeat. After that
+// the attempt counts as failed.
 var outage = retry.Policy{First: 500 * time.Millisecond, Budget: time.Minute}
 
 // fullDelay is the pause where the log has no room.
 const fullDelay = 2 * time.Second
 
 // Outlast calls try until it succeeds, fails for a reason that waiting does not mend (see
-// [Passing] and [retry.Stop]), or an outage has lasted for a minute. waiting is as in
+// [Passing] and [retry.Stop]), or has failed for a minute. waiting is that of
 // [retry.Policy.Do].
 func Outlast(ctx context.Context, try func(context.Context) error, waiting func(err error, delay time.Duration)) error {
 	return outage.Do(ctx, func(ctx context.Context) error {
@@ -32,7 +32,7 @@ func Outlast(ctx context.Context, try func(context.Context) error, waiting func(
 	}, waiting)
 }
 
-// outageOf is an outage with the time after which to ask again.
+// outageOf adds to an outage when to retry.
 func outageOf(err error) error {
 	if errors.Is(err, journal.ErrFull) {
 		return retry.After(fullDelay, err)
@@ -40,8 +40,8 @@ func outageOf(err error) error {
 	return retry.After(outage.First, err)
 }
 
-// Passing reports whether an error may pass by itself: it is neither about what is
-// stored nor about who asks.
+// Passing reports whether an error may pass by itself: it is neither about what is stored
+// nor about permissions.
 func Passing(err error) bool {
 	var draft *runlog.DraftError
 	var parentGone *runlog.ParentGoneError

@@ -1,38 +1,37 @@
-// Package worker is the one loop that every role runs: deliver, fold, ask
-// whether the work is still due, do it, append the outcome under the run's
+// Package worker is the one loop that every role runs: receive a delivery, fold the
+// run, check whether the work is still due, do it, append the outcome under the run's
 // condition, acknowledge.
 //
-// A [Worker] consumes the events that enter the states of its inboxes. What
-// has to be done follows from the run's memory alone ([effects.Of]); how it
-// is done is a [Handler]'s matter, one for each kind of effect. The loop holds no
-// business logic and no state that the log does not hold: any worker may die at
-// any moment, and the delivery that it held goes to another one.
+// A [Worker] consumes the events that enter the states of its inboxes. What has to be
+// done follows from the run's memory alone ([effects.Of]); how it
+// is done is a [Handler]'s A [Handler] for each kind
+// of effect does it. The loop holds no business logic and no state that the log does not
+// hold. So any worker may die at any moment, and its delivery goes to another worker.
 //
 // Promises:
 //   - A delivery is acknowledged only when the log, read to its head, holds the
-//     outcome or a newer event that wakes somebody itself.
+//     outcome or a newer event that wakes a worker itself.
 //   - A call that must not run twice is started by one worker only, and only while
-//     the run is not paused. A delivery that finds it started by another one is
-//     left without a verdict, since any could hit the other one's message.
-//   - An outcome that the log does not take is kept and tried again for a minute.
-//   - An effect whose key runs in this process already is joined, not started
-//     again. One whose key the memory no longer wants is cancelled, and what it
-//     still gives back is dropped.
+//     the run is not paused. A delivery that finds the call started by another worker
+//     gets no verdict, since any verdict could hit the other worker's message.
+//   - An outcome that cannot be appended is kept and retried for a minute.
+//   - An effect that is in flight in this process is joined, not started again. An
+//     effect that the memory no longer wants is cancelled, and its result is dropped.
 //   - A handler that fails, panics or is lost with its process is counted in
-//     the log (LlmAttemptFailed), tried again after a delay, and given up after
-//     the bounds of package reducer, so that no run hangs on it.
-//   - On shutdown nothing new is taken, and what runs is given time to finish. Work
-//     that goes on although its context has ended holds nobody up: it is left
-//     behind, and its deliveries go to other workers.
+//     the log (LlmAttemptFailed), retried after a delay, and given up after
+//     the bounds of package reducer. So no run hangs on it.
+//   - After a shutdown begins, nothing new is taken, and work in flight gets time to
+//     finish. Work that ignores the end of its context is abandoned, and its deliveries
+//     go to other workers.
 //
-// Work that this process cannot do goes to another one in one of two ways. A loan ([Lend])
-// goes to one worker that offers a name, at once, and leaves no event: the calls of a pool
-// are many and short, and any actor of the pool may have the tool. A result "not asked,
-// come again" ([Retry] with NotAsked) stands in the log and has the delivery come again,
-// to any worker: planners need that anyway for providers that are rate limited for
-// hours. Neither can replace the other. Loans between planners would need permissions and
-// offers that nobody else uses, and passing a tool's call on by events would cost an event
-// and a delivery for each actor without the tool that it meets.
+// Work that this process cannot do goes to another process in one of two ways. A loan
+// ([Lend]) goes at once to one worker that offers a name, and leaves no event: the calls
+// of a pool are many and short, and any actor of the pool may have the tool. A result "not
+// asked" ([Retry] with NotAsked) is an event, and the delivery comes again, to any worker.
+// Planners need that anyway for providers that are rate limited for hours. Neither can
+// replace the other. Loans between planners would need permissions and offers that
+// nothing else uses. Passing on a tool's call by events would cost an event and a delivery
+// for each actor without the tool.
 package worker
 
 import (
@@ -100,41 +99,41 @@ type Config struct {
 	Inboxes []journal.Inbox
 	// Handlers do the effects, by kind. An effect that has none ends its run.
 	Handlers map[effects.Kind]Handler
-	// GiveUp does the effects that are given up, by kind, where more is to be known
-	// than their run has. The others end by [effects.GiveUp].
+	// GiveUp does the effects that are given up, by kind, if that needs more than the
+	// run's memory. The others end by [effects.GiveUp].
 	GiveUp map[effects.Kind]Handler
-	// Arrived is asked on every delivery, after the fold and under the run's lock,
-	// for what has to be done before anything that is due: like a [Handler] it may
-	// read the memory but not keep it, and must not block. What it returns is
-	// called without the lock; if that fails, the delivery comes again. Nil, or a
-	// nil function: nothing.
+	// Arrived is called for every delivery, after the fold and under the run's lock. It
+	// returns what has to be done before anything that is due; nil: nothing. Like a
+	// [Handler] it may read the memory but not keep it, and must not block. What it
+	// returns is called without the lock; if that fails, the delivery comes again.
+	// Arrived may be nil.
 	Arrived func(run events.Run, mem *reducer.Memory) func(ctx context.Context) error
-	// Origin is the `<from>` of the worker's events where it stands in for the
-	// workers of its inboxes: events.Control. It counts no attempts then, neither
-	// lost ones nor its own, and its handlers decide on effects that are given up
-	// as well. Empty: the state whose effect it is.
+	// Origin is the `<from>` of the worker's events if it stands in for the workers of
+	// its inboxes: events.Control. It then counts no attempts, neither lost ones nor its
+	// own, and its handlers also decide on effects that are given up. Empty: the
+	// effect's state.
 	Origin events.State
 	// Elsewhere reports whether another process has one of the run's effects in flight.
-	// It is asked before work that a resumed run wants and that this process does not
-	// have in flight: as long as it says so, the delivery waits. It may block for a
-	// moment. Nil: nobody else has.
+	// It is called before the work of a resumed run that this process does not have in
+	// flight. The delivery waits as long as it returns true. It may block for a moment.
+	// Nil: no other process has.
 	Elsewhere func(ctx context.Context, run events.Run, due []effects.Effect) bool
 	// Gate holds deliveries back for a while; nil: they are never held back.
 	Gate *Gate
-	// Peers lends to this worker and takes its loans, see [Worker.Offer] and [Lend];
-	// nil: nobody does.
+	// Peers brings loans from other workers and to them, see [Worker.Offer] and [Lend];
+	// nil: there are none.
 	Peers journal.Peers
-	// Lends reports whether an effect that is due is to be lent, see [Lend]. It is asked
-	// under the run's lock and must not block. Deliveries that only wait for their loans
-	// need no slot then, as far as there is room for that. Nil: no.
+	// Lends reports whether an effect that is due is to be lent, see [Lend]. It is called
+	// under the run's lock and must not block. A delivery that only waits for its loans
+	// leaves its slot, if there is room for that. Nil: no.
 	Lends func(mem *reducer.Memory, e effects.Effect) bool
 }
 
 // Handler does one kind of effect.
 //
-// Plan is called under the run's lock with the run's memory, which it may read
-// but not keep: it takes what the work needs and returns the work. It must not
-// block. Neither Plan nor the work needs to fear a panic.
+// Plan is called under the run's lock with the run's memory, which it may read but not
+// keep. It copies what the work needs and returns the work. It must not block. The worker
+// recovers from panics of Plan and of the work.
 type Handler interface {
 	Plan(run events.Run, mem *reducer.Memory, e effects.Effect) Work
 }
@@ -147,8 +146,8 @@ func (f HandlerFunc) Plan(run events.Run, mem *reducer.Memory, e effects.Effect)
 	return f(run, mem, e)
 }
 
-// Work does what was planned, outside the run's lock. It may run as long as it
-// needs to, and returns soon after ctx ends: then nobody wants it any more.
+// Work does what was planned, outside the run's lock. It may take as long as it needs, and
+// returns soon after ctx ends: then its outcome is no longer wanted.
 type Work func(ctx context.Context) Result
 
 // Result is what work came to. Make it with [Done], [Then], [Retry] or [Fail].
@@ -158,13 +157,13 @@ type Result struct {
 	failure  *events.LLMAttemptFailed
 	delay    time.Duration
 	handsOn  bool
-	// leaves makes what is left where nobody wants the outcome.
+	// leaves makes the event of work whose outcome is no longer wanted.
 	leaves func(mem *reducer.Memory) events.Payload
 	// lend is the name under which the effect is lent, lent what follows from the
-	// outcome. elsewhere says that somebody else did it, held that somebody else may
-	// still be at it.
+	// outcome. elsewhere says that another worker did it, held that another worker may
+	// still be doing it.
 	lend            string
-	lent            func(ctx context.Context, retry time.Duration, err error) Result
+	lent            func(ctx context.Context, delay time.Duration, err error) Result
 	elsewhere, held bool
 }
 
@@ -178,19 +177,19 @@ func Then(p events.Payload, next Work) Result {
 	return Result{payloads: []events.Payload{p}, next: next}
 }
 
-// HandOn ends the effect, for this delivery, with an event which says that somebody
-// else goes on with it. In a run that was paused meanwhile it is not appended: then
-// the work is begun anew when the run goes on.
+// HandOn ends the effect, for this delivery, with an event which says that another
+// process goes on with it. In a run that was paused meanwhile it is not appended: then
+// the work begins anew when the run is resumed.
 func HandOn(p events.Payload) Result {
 	return Result{payloads: []events.Payload{p}, handsOn: true}
 }
 
-// Lend has another worker of the delivery's pool do the effect, one that offers the
-// name, and goes on with lent: retry and err are those of [journal.Peers.Lend]. Both
-// count neither among the work that is done at once nor, as far as there is room for
-// that, among the deliveries in work. An effect that was borrowed is not lent again: its
-// lender is told [journal.ErrNoPeer]. lent may ask again: what it returns may be a Lend.
-func Lend(name string, lent func(ctx context.Context, retry time.Duration, err error) Result) Result {
+// Lend has another worker of the delivery's pool, one that offers the name, do the effect.
+// It goes on with lent, whose delay and err are those of [journal.Peers.Lend]; lent may
+// return a Lend again. The wait takes no place among the work that is done at once. The
+// delivery leaves its slot, if there is room for that. An effect that was borrowed is not
+// lent again: its lender gets [journal.ErrNoPeer].
+func Lend(name string, lent func(ctx context.Context, delay time.Duration, err error) Result) Result {
 	return Result{lend: name, lent: lent}
 }
 
@@ -198,26 +197,25 @@ func Lend(name string, lent func(ctx context.Context, retry time.Duration, err e
 // after the delay; without one the effect is planned again at once.
 func Elsewhere(delay time.Duration) Result { return Result{elsewhere: true, delay: delay} }
 
-// Held leaves the delivery without a verdict, since another worker may be at the
-// effect: without a sign of life from that one it comes again by itself.
+// Held leaves the delivery without a verdict, since another worker may be doing the
+// effect. If that worker does not extend the delivery, it comes again by itself.
 func Held() Result { return Result{held: true} }
 
-// Retry counts a failed attempt in the log and has the work done again after
-// the delay. The failure's key is filled in by the worker.
+// Retry counts a failed attempt in the log and has the work done again after the delay.
+// The worker fills in the failure's key.
 func Retry(failure events.LLMAttemptFailed, delay time.Duration) Result {
 	return Result{failure: &failure, delay: delay}
 }
 
-// Fail is a handler's own failure: it is tried again, a few times, ever later.
+// Fail is a handler's own failure. The work is retried a few times, with growing delays.
 func Fail(err error) Result {
 	return Result{failure: &events.LLMAttemptFailed{Kind: events.KindHandler, Message: err.Error()}}
 }
 
-// Leaving adds what the work leaves where nobody wants its outcome any more: leaves is
-// called with the run's memory, under the run's lock, and returns an event that does
-// not belong to the effect, or nil. It is not called for a run that has ended. The
-// run's next effects begin once it is appended, unless the work takes long to notice
-// that it was cancelled.
+// Leaving adds what the work leaves behind if its outcome is no longer wanted. leaves is
+// called with the run's memory, under the run's lock, and returns an event that does not
+// belong to the effect, or nil. It is not called for a run that has ended. The run's next
+// effects begin once the event is appended, unless the cancelled work takes long to end.
 func (r Result) Leaving(leaves func(mem *reducer.Memory) events.Payload) Result {
 	r.leaves = leaves
 	return r
@@ -226,14 +224,14 @@ func (r Result) Leaving(leaves func(mem *reducer.Memory) events.Payload) Result 
 // Worker runs the loop. Make it with [New], use it once.
 type Worker struct {
 	cfg Config
-	// working bounds the work that is done at once: one delivery may hold a
-	// reply's calls by the hundred.
+	// working bounds the work that is done at once: one delivery may hold hundreds of
+	// calls.
 	working  chan struct{}
 	source   string
 	table    *reducer.Table
 	inFlight inFlight
 	loans    loans
-	// waiting has room for the deliveries that wait for others without a slot.
+	// waiting bounds the deliveries that wait for other workers without a slot.
 	waiting chan struct{}
 	foreign foreign
 }
@@ -258,9 +256,9 @@ func New(cfg Config) (*Worker, error) {
 // Source is what signs a role's events.
 func Source(role, instance string) string { return "moorebus/" + role + "/" + instance }
 
-// Run works until ctx ends, then lets what is in flight finish for the drain
-// time and returns nil, at most a second later whatever is in flight. Any other
-// return is an error that waiting does not mend, such as missing permissions.
+// Run works until ctx ends. Work in flight may then go on for the drain time. Run returns
+// nil at most a second later, whatever is in flight. Any other return is an error that
+// waiting does not mend, such as missing permissions.
 func (w *Worker) Run(ctx context.Context) error {
 	return w.consume(ctx, ctx, w.cfg.Inboxes, w.cfg.Concurrency, func(work, _ func()) { work() })
 }
@@ -283,13 +281,12 @@ func RunAll(ctx context.Context, parts ...func(context.Context) error) error {
 	return errors.Join(errs...)
 }
 
-// Step works on exactly one delivery, waiting for it if need be, and returns
-// when that is settled: the single-step mode for debugging and tests. It
-// returns the context's error if ctx ended before.
+// Step waits for one delivery, works on it, and returns when it has its verdict. It is for
+// debugging and tests. If ctx ends before, it returns the context's error.
 func (w *Worker) Step(ctx context.Context) error {
 	for {
-		// One inbox at a time: two could each hand out a delivery, and one that
-		// was taken and given back counts as lost.
+		// One inbox at a time: two could each hand out a delivery, and a delivery
+		// that is given back counts as a lost worker.
 		for _, inbox := range w.cfg.Inboxes {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -326,22 +323,23 @@ func (w *Worker) stepInbox(ctx context.Context, inbox journal.Inbox) (stepped bo
 // slot does a delivery's work, or gives the delivery back.
 type slot func(work, giveBack func())
 
-// consume takes deliveries until taking ends; what is in work then may go on for
-// the drain time after ctx.
+// consume takes deliveries until taking ends. Work in flight may go on for the drain time
+// after ctx ends. abandoned is closed when work has ignored its cancelled context for
+// endGrace.
 func (w *Worker) consume(ctx, taking context.Context, inboxes []journal.Inbox, slots int, in slot) error {
 	workCtx, abort := context.WithCancel(context.WithoutCancel(ctx))
-	deaf := make(chan struct{})
-	context.AfterFunc(workCtx, func() { time.AfterFunc(endGrace, func() { close(deaf) }) })
+	abandoned := make(chan struct{})
+	context.AfterFunc(workCtx, func() { time.AfterFunc(endGrace, func() { close(abandoned) }) })
 	defer abort()
 	unwatch, err := w.watchControl(workCtx)
 	if err != nil {
 		return fmt.Errorf("%s: watching control events: %w", w.cfg.Role, err)
 	}
-	defer func() { abort(); unwatch(deaf) }() // a look may wait for a run that deaf work holds
+	defer func() { abort(); unwatch(abandoned) }() // a read may wait for a run that such work holds
 	defer func() {
 		select {
-		case <-deaf:
-			w.cfg.Logger.Error("work goes on although it was told to end, and is left behind", "effects", w.inFlight.keys())
+		case <-abandoned:
+			w.cfg.Logger.Error("work ignored its cancellation and was abandoned", "effects", w.inFlight.keys())
 		default:
 		}
 	}()
@@ -352,7 +350,7 @@ func (w *Worker) consume(ctx, taking context.Context, inboxes []journal.Inbox, s
 	defer context.AfterFunc(ctx, drain)()
 	taking, stopAll := context.WithCancel(taking)
 	defer stopAll()
-	defer w.borrow(taking, workCtx)(deaf)
+	defer w.takeLoans(taking, workCtx)(abandoned)
 
 	errs := make(chan error, len(inboxes))
 	for _, inbox := range inboxes {
@@ -371,20 +369,20 @@ func (w *Worker) consume(ctx, taking context.Context, inboxes []journal.Inbox, s
 		select {
 		case err := <-errs:
 			all = errors.Join(all, err)
-		case <-deaf:
+		case <-abandoned:
 			return all
 		}
 	}
 	return all
 }
 
-// await waits for a group, but not after deaf is closed.
-func await(group *sync.WaitGroup, deaf <-chan struct{}) {
+// await waits for a group until abandoned is closed.
+func await(group *sync.WaitGroup, abandoned <-chan struct{}) {
 	ended := make(chan struct{})
 	go func() { group.Wait(); close(ended) }()
 	select {
 	case <-ended:
-	case <-deaf:
+	case <-abandoned:
 	}
 }
 
@@ -397,10 +395,10 @@ func (w *Worker) consumeInbox(ctx, workCtx context.Context, inbox journal.Inbox,
 	take := func(ctx context.Context, slots int, handle func(journal.Delivery)) error {
 		return w.cfg.Queue.Consume(ctx, inbox, slots, handle)
 	}
-	var outside outside
-	defer outside.wait()
+	var out unslotted
+	defer out.await()
 	err := w.cfg.Gate.through(ctx, slots, take, func(d journal.Delivery) {
-		in(func() { w.handle(workCtx, d, held, &outside) }, func() { _ = d.Retry(0) })
+		in(func() { w.handle(workCtx, d, held, &out) }, func() { _ = d.Retry(0) })
 	})
 	if err != nil {
 		return fmt.Errorf("%s: inbox %v of pool %s: %w", w.cfg.Role, inbox.States, inbox.Pool, err)
@@ -408,12 +406,12 @@ func (w *Worker) consumeInbox(ctx, workCtx context.Context, inbox journal.Inbox,
 	return nil
 }
 
-// ackWait asks how long a delivery may go without a sign of life; where that
-// cannot be said, it is a short time.
+// ackWait returns how long a delivery may go without being extended. If that is unknown,
+// it is a short time.
 func (w *Worker) ackWait(ctx context.Context, inbox journal.Inbox) time.Duration {
 	wait, err := w.cfg.Queue.AckWait(ctx, inbox)
 	if err != nil && ctx.Err() == nil {
-		w.cfg.Logger.Warn("the ack wait is not known, a short one is assumed", "states", inbox.States, "pool", inbox.Pool, "reason", err)
+		w.cfg.Logger.Warn("the ack wait is unknown, a short one is assumed", "states", inbox.States, "pool", inbox.Pool, "reason", err)
 		return shortAckWait
 	}
 	return wait

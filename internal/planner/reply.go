@@ -27,9 +27,9 @@ const (
 	codeCutOff       = "cut_off"
 )
 
-// judge turns a reply into the event that it is. It holds what it needs of the
-// memory, none of which changes while the reply is wanted.
-type judge struct {
+// replyChecker checks a reply and turns it into events. It holds the parts of the memory
+// that it needs. They do not change while the reply is wanted.
+type replyChecker struct {
 	run        string
 	mode       events.Mode
 	config     events.Config
@@ -43,19 +43,19 @@ type judge struct {
 	messageID  string
 	// textNote says what was wrong with the state that the model was asked in.
 	textNote string
-	// offersInternal says that Moorebus' own tools were offered; look shows the
-	// run's memory as it is now, under the run's lock.
+	// offersInternal says that Moorebus' own tools were offered. readMemory calls its
+	// argument with the run's memory as it is now, under the run's lock.
 	offersInternal bool
-	look           func(func(*reducer.Memory))
+	readMemory     func(func(*reducer.Memory))
 
 	validator tool.Validator
 	approval  toolcall.Approval
 	clock     func() time.Time
 }
 
-func newJudge(cfg Config, mem *reducer.Memory) *judge {
+func newReplyChecker(cfg Config, mem *reducer.Memory) *replyChecker {
 	order := mem.Control.CallOrder
-	return &judge{
+	return &replyChecker{
 		run: mem.RunID, mode: mem.Mode, config: mem.Config, policy: mem.Control.Agent.Approval,
 		schema: mem.Control.Agent.OutputSchema, tools: mem.Tools, blacklist: mem.Blacklist,
 		// The list only grows at its end, so what is there now may be read.
@@ -65,13 +65,13 @@ func newJudge(cfg Config, mem *reducer.Memory) *judge {
 	}
 }
 
-// judge looks at the whole reply: calls outrank text wherever they stand. It
-// returns what is to be appended for it, all or none.
-func (j *judge) judge(reply llm.Response) []events.Payload {
-	all := j.read(reply)
+// check reads the whole reply; calls take precedence over text. It returns the events to
+// append, all or none.
+func (ch *replyChecker) check(reply llm.Response) []events.Payload {
+	all := ch.payloads(reply)
 	for _, p := range all {
 		if events.PayloadSize(p) > journal.MaxBody-envelopeRoom {
-			return one(j.tooLarge(reply))
+			return one(ch.tooLarge(reply))
 		}
 	}
 	return all
@@ -82,52 +82,52 @@ func one(p events.Payload) []events.Payload { return []events.Payload{p} }
 // envelopeRoom is what an event's envelope may take of the largest body.
 const envelopeRoom = 8 << 10
 
-func (j *judge) read(reply llm.Response) []events.Payload {
+func (ch *replyChecker) payloads(reply llm.Response) []events.Payload {
 	switch r := reply.(type) {
 	case llm.ToolCalls:
 		if len(r.Calls) == 0 {
-			return one(j.answer(r.Meta, r.Content))
+			return one(ch.answer(r.Meta, r.Content))
 		}
-		return j.calls(r)
+		return ch.calls(r)
 	case llm.Structured:
-		return one(j.answer(r.Meta, r.Content))
+		return one(ch.answer(r.Meta, r.Content))
 	case llm.Text:
-		return one(j.answer(r.Meta, r.Content))
+		return one(ch.answer(r.Meta, r.Content))
 	case llm.Thought:
-		return one(j.thought(r))
+		return one(ch.thought(r))
 	case llm.Invalid:
-		return one(j.malformed(r))
+		return one(ch.malformed(r))
 	}
-	return one(j.invalid(llm.Meta{}, "", codeEmptyReply, "the reply is neither text nor a tool call"))
+	return one(ch.invalid(llm.Meta{}, "", codeEmptyReply, "the reply is neither text nor a tool call"))
 }
 
-// invalid is a reply without calls that cannot be used, with what the model is
-// told about it.
-func (j *judge) invalid(meta llm.Meta, content, code, reason string) events.Payload {
+// invalid is the event of a reply without calls that cannot be used. The model is told the
+// reason.
+func (ch *replyChecker) invalid(meta llm.Meta, content, code, reason string) events.Payload {
 	return &events.ReplyInvalid{RefusedReply: events.RefusedReply{
 		Content: content, Calls: []events.Call{}, Model: meta.Model, Usage: usage(meta.Usage),
 		Results: []events.Answer{{Observation: reducer.ErrorPrefix + reason, Code: code}},
 	}}
 }
 
-func (j *judge) tooLarge(reply llm.Response) events.Payload {
-	return j.invalid(reply.About(), clean(textOf(reply)), reducer.CodeTooLarge,
+func (ch *replyChecker) tooLarge(reply llm.Response) events.Payload {
+	return ch.invalid(reply.About(), clean(textOf(reply)), reducer.CodeTooLarge,
 		fmt.Sprintf("the reply is too large: at most %d bytes fit; send less at once", journal.MaxBody-envelopeRoom))
 }
 
-// How many calls of one reply are taken. Those of Moorebus' own tools are an event
-// each, appended in one piece.
+// The most calls that a reply may have. Each call of Moorebus' own tools is an event of its
+// own, and all are appended as one batch.
 const (
 	maxCalls    = 256
 	maxInternal = 100
 )
 
-func (j *judge) tooMany(r llm.ToolCalls, count int, what string, most int) events.Payload {
-	return j.invalid(r.Meta, clean(r.Content), reducer.CodeTooLarge,
+func (ch *replyChecker) tooMany(r llm.ToolCalls, count int, what string, most int) events.Payload {
+	return ch.invalid(r.Meta, clean(r.Content), reducer.CodeTooLarge,
 		fmt.Sprintf("the reply has %d %s: at most %d are taken, and none of these was; make fewer at once", count, what, most))
 }
 
-// textOf is the text of a reply, that beside calls included.
+// textOf returns the text of a reply, including text beside calls.
 func textOf(reply llm.Response) string {
 	switch r := reply.(type) {
 	case llm.Text:
@@ -144,63 +144,63 @@ func textOf(reply llm.Response) string {
 	return ""
 }
 
-func (j *judge) answer(meta llm.Meta, content string) events.Payload {
+func (ch *replyChecker) answer(meta llm.Meta, content string) events.Payload {
 	content = strings.ToValidUTF8(content, "\uFFFD")
 	reply := events.Reply{Content: content, Model: meta.Model, Usage: usage(meta.Usage)}
-	if j.mode == events.ModeChat {
+	if ch.mode == events.ModeChat {
 		if content == "" {
-			return j.invalid(meta, "", codeEmptyReply, "the reply is empty: answer in words or call a tool")
+			return ch.invalid(meta, "", codeEmptyReply, "the reply is empty: answer in words or call a tool")
 		}
-		return &events.LLMMessageComplete{MessageID: j.messageID, Reply: reply}
+		return &events.LLMMessageComplete{MessageID: ch.messageID, Reply: reply}
 	}
-	if len(j.schema) == 0 && utf8.RuneCountInString(content) < j.config.MinAnswerLength {
+	if len(ch.schema) == 0 && utf8.RuneCountInString(content) < ch.config.MinAnswerLength {
 		return &events.AnswerTooShort{Content: content, Model: meta.Model, Usage: usage(meta.Usage)}
 	}
-	if len(j.schema) > 0 {
+	if len(ch.schema) > 0 {
 		if meta.Cut { // what is left of it may be valid
-			return j.invalid(meta, content, codeCutOff, "the answer was cut off at the token limit: give a shorter one")
+			return ch.invalid(meta, content, codeCutOff, "the answer was cut off at the token limit: give a shorter one")
 		}
-		if err := j.validator.Validate(j.schema, content); err != nil {
-			return j.invalid(meta, content, codeOutputSchema, "the answer does not satisfy the output schema: "+ofAnswer(clean(err.Error())))
+		if err := ch.validator.Validate(ch.schema, content); err != nil {
+			return ch.invalid(meta, content, codeOutputSchema, "the answer does not satisfy the output schema: "+ofAnswer(clean(err.Error())))
 		}
 	}
-	return &events.LLMFinalAnswer{MessageID: j.messageID, Reply: reply}
+	return &events.LLMFinalAnswer{MessageID: ch.messageID, Reply: reply}
 }
 
-// calls answers the calls of Moorebus' own tools and checks the others. A reply
-// that the model doubts is none of them.
-func (j *judge) calls(r llm.ToolCalls) []events.Payload {
+// calls answers the calls of Moorebus' own tools and checks the others. It does neither for
+// a reply of low confidence.
+func (ch *replyChecker) calls(r llm.ToolCalls) []events.Payload {
 	r.Confidence = confidence(r.Meta)
 	reply := events.ToolCallReply{
 		Content: strings.ToValidUTF8(r.Content, "\uFFFD"), Confidence: r.Confidence, Model: r.Model, Usage: usage(r.Usage),
-		Reasoning: reasoning(r.Meta), MessageID: j.messageID,
+		Reasoning: reasoning(r.Meta), MessageID: ch.messageID,
 	}
 	if len(r.Calls) > maxCalls {
-		return one(j.tooMany(r, len(r.Calls), "tool calls", maxCalls))
+		return one(ch.tooMany(r, len(r.Calls), "tool calls", maxCalls))
 	}
-	named := j.name(r.Calls)
-	internal, external := j.split(named)
+	named := ch.name(r.Calls)
+	internal, external := ch.split(named)
 	if len(internal) > maxInternal {
-		return one(j.tooMany(r, len(internal), "calls of "+events.ReservedPrefix+"* tools", maxInternal))
+		return one(ch.tooMany(r, len(internal), "calls of "+events.ReservedPrefix+"* tools", maxInternal))
 	}
 	cut := r.Cut && !contextedit.Is(named[len(named)-1].Name)
 	if len(internal) == 0 {
-		return one(j.external(reply, external, cut))
+		return one(ch.external(reply, external, cut))
 	}
 	var rest events.Payload
 	if len(external) > 0 {
-		rest = j.external(reply, external, cut)
+		rest = ch.external(reply, external, cut)
 		if _, doubted := rest.(*events.LowConfidence); doubted {
 			return one(rest)
 		}
 	}
-	return j.contextEvents(internal, &reply, rest)
+	return ch.contextEvents(internal, &reply, rest)
 }
 
-// split parts a reply's calls into those of Moorebus' own tools and the others.
-func (j *judge) split(calls []events.Call) (internal, external []events.Call) {
+// split separates the calls of Moorebus' own tools from the others.
+func (ch *replyChecker) split(calls []events.Call) (internal, external []events.Call) {
 	for _, call := range calls {
-		if j.offersInternal && contextedit.Is(call.Name) {
+		if ch.offersInternal && contextedit.Is(call.Name) {
 			internal = append(internal, call)
 		} else {
 			external = append(external, call)
@@ -209,13 +209,13 @@ func (j *judge) split(calls []events.Call) (internal, external []events.Call) {
 	return internal, external
 }
 
-// contextEvents are the events of a reply with calls of Moorebus' own tools: one
-// for each of them, and last that of the other calls, if there are any. The last
-// one is what counts as the reply.
-func (j *judge) contextEvents(internal []events.Call, reply *events.ToolCallReply, rest events.Payload) []events.Payload {
+// contextEvents returns the events of a reply with calls of Moorebus' own tools: one for
+// each of them, and last the event of the other calls, if there are any. The last event
+// counts as the reply.
+func (ch *replyChecker) contextEvents(internal []events.Call, reply *events.ToolCallReply, rest events.Payload) []events.Payload {
 	all := make([]events.Payload, 0, len(internal)+1)
 	var e *contextedit.Edits
-	j.look(func(mem *reducer.Memory) { e = contextedit.New(mem, j.validator, internal) })
+	ch.readMemory(func(mem *reducer.Memory) { e = contextedit.New(mem, ch.validator, internal) })
 	for _, call := range internal {
 		all = append(all, e.Event(call))
 	}
@@ -230,11 +230,11 @@ func (j *judge) contextEvents(internal []events.Call, reply *events.ToolCallRepl
 }
 
 // external checks every call in this order (SPEC A35): known tool, blacklist,
-// arguments that satisfy the schema, confidence, approval policy. cut says that
-// the last one is not all that the model would have said.
-func (j *judge) external(reply events.ToolCallReply, calls []events.Call, cut bool) events.Payload {
+// arguments that satisfy the schema, confidence, approval policy. cut says that the reply
+// was cut off, so that the last call is incomplete.
+func (ch *replyChecker) external(reply events.ToolCallReply, calls []events.Call, cut bool) events.Payload {
 	for i, call := range calls {
-		code, reason := j.refuse(call)
+		code, reason := ch.refuse(call)
 		if code == "" && cut && i == len(calls)-1 {
 			code, reason = codeCutOff, "the reply was cut off at the token limit before this call was complete: make it again, and say less"
 		}
@@ -247,17 +247,17 @@ func (j *judge) external(reply events.ToolCallReply, calls []events.Call, cut bo
 	if len(reply.Calls) == 0 {
 		return refused(reply)
 	}
-	if reply.Confidence < j.config.ConfidenceThreshold && j.retries < j.config.MaxRetries {
+	if reply.Confidence < ch.config.ConfidenceThreshold && ch.retries < ch.config.MaxRetries {
 		return &events.LowConfidence{Confidence: reply.Confidence, Model: reply.Model, Usage: reply.Usage}
 	}
-	if len(reply.Calls) > 1 && !j.config.ParallelTools {
+	if len(reply.Calls) > 1 && !ch.config.ParallelTools {
 		reply.Calls, reply.Queued = reply.Calls[:1], reply.Calls[1:]
 	}
-	return j.accept(&reply)
+	return ch.accept(&reply)
 }
 
-// confidence is a reply's confidence as a number from 0 to 1. It is 1 where none is
-// given, and where what is given is not a number.
+// confidence returns a reply's confidence as a number from 0 to 1. It is 1 if none is given,
+// or if it is not a number.
 func confidence(m llm.Meta) float64 {
 	if math.IsNaN(m.Confidence) || m.Confidence == 0 && !m.ZeroConfidence {
 		return 1
@@ -265,9 +265,9 @@ func confidence(m llm.Meta) float64 {
 	return min(max(m.Confidence, 0), 1)
 }
 
-// name gives the calls the names that the log knows them by.
-func (j *judge) name(calls []llm.Call) []events.Call {
-	known := j.known
+// name gives the calls the ids that they have in the log.
+func (ch *replyChecker) name(calls []llm.Call) []events.Call {
+	known := ch.known
 	named := make([]events.Call, len(calls))
 	for i, c := range calls {
 		provider := strings.ToValidUTF8(c.ID, "\uFFFD")
@@ -283,22 +283,22 @@ func (j *judge) name(calls []llm.Call) []events.Call {
 	return named
 }
 
-// refuse says why a call may not be run; an empty code lets it pass.
-func (j *judge) refuse(call events.Call) (code, reason string) {
-	info, ok := j.tools[call.Name]
+// refuse returns why a call may not run. The code is empty if it may.
+func (ch *replyChecker) refuse(call events.Call) (code, reason string) {
+	info, ok := ch.tools[call.Name]
 	switch {
 	case !ok:
 		return tool.CodeNotFound, fmt.Sprintf("tool %q not found", call.Name)
-	case slices.Contains(j.blacklist, call.Name):
+	case slices.Contains(ch.blacklist, call.Name):
 		return codeBlacklisted, fmt.Sprintf("tool %q is blacklisted: do without it", call.Name)
 	}
-	if err := j.validator.Validate(json.RawMessage(info.Schema), call.Arguments); err != nil {
+	if err := ch.validator.Validate(json.RawMessage(info.Schema), call.Arguments); err != nil {
 		return tool.CodeInvalidArguments, fmt.Sprintf("invalid arguments for %s: %s", call.Name, clean(err.Error()))
 	}
 	return "", ""
 }
 
-// refused is a reply none of whose calls may be run.
+// refused is the event of a reply none of whose calls may run.
 func refused(reply events.ToolCallReply) events.Payload {
 	r := events.RefusedReply{Content: reply.Content, Model: reply.Model, Usage: reply.Usage, Reasoning: reply.Reasoning}
 	blacklisted := true
@@ -313,24 +313,24 @@ func refused(reply events.ToolCallReply) events.Payload {
 	return &events.ReplyInvalid{RefusedReply: r}
 }
 
-// accept lets the calls run, or has a human decide where the policy wants it:
-// one such call holds the whole reply.
-func (j *judge) accept(reply *events.ToolCallReply) events.Payload {
-	requests := j.requests(reply.Calls)
+// accept lets the calls run. If the policy wants a human to decide on one of them, the whole
+// reply waits.
+func (ch *replyChecker) accept(reply *events.ToolCallReply) events.Payload {
+	requests := ch.requests(reply.Calls)
 	switch {
 	case len(requests) > 0:
-		return &events.HumanApprovalRequired{ToolCallReply: *reply, Requests: requests, Deadline: j.policy.Deadline(j.clock())}
+		return &events.HumanApprovalRequired{ToolCallReply: *reply, Requests: requests, Deadline: ch.policy.Deadline(ch.clock())}
 	case len(reply.Calls) > 1:
 		return &events.LLMParallelToolCalls{ToolCallReply: *reply}
 	}
 	return &events.LLMToolCall{ToolCallReply: *reply}
 }
 
-func (j *judge) requests(calls []events.Call) []events.Request {
+func (ch *replyChecker) requests(calls []events.Call) []events.Request {
 	var requests []events.Request
 	for _, call := range calls {
-		info := j.tools[call.Name]
-		reason, required, err := j.approval.Required(j.policy, call, info, j.run)
+		info := ch.tools[call.Name]
+		reason, required, err := ch.approval.Required(ch.policy, call, info, ch.run)
 		if err != nil {
 			reason, required = "the approval policy cannot be evaluated: "+clean(err.Error()), true
 		}
@@ -350,7 +350,7 @@ func risk(r string) string {
 	return r
 }
 
-// reasoning is what the provider wants back, if that can be written.
+// reasoning returns what the provider wants back, if it is valid JSON.
 func reasoning(m llm.Meta) json.RawMessage {
 	if len(m.Reasoning) == 0 || !json.Valid(m.Reasoning) {
 		return nil
@@ -358,8 +358,8 @@ func reasoning(m llm.Meta) json.RawMessage {
 	return m.Reasoning
 }
 
-// usage is what the log has of a reply's usage. What cannot be is left out: a
-// cost that is no number could not be written at all.
+// usage returns a reply's usage as it is logged. A cost that is not a number is left out,
+// since it cannot be written as JSON.
 func usage(u llm.Usage) events.Usage {
 	if c := u.CostUSD; c != nil && (!(*c >= 0) || math.IsInf(*c, 1)) {
 		u.CostUSD = nil
@@ -367,7 +367,7 @@ func usage(u llm.Usage) events.Usage {
 	return events.Usage{Input: u.Input, Output: u.Output, Cached: u.Cached, Total: u.Total, CostUSD: u.CostUSD}
 }
 
-// ofAnswer has what a validator of calls says be about an answer.
+// ofAnswer rewrites a validator's message about arguments for an answer.
 func ofAnswer(problem string) string {
 	return strings.NewReplacer("the arguments do not match the tool's schema", "the answer does not match it", "the arguments are", "the answer is",
 		"the arguments cannot", "the answer cannot").Replace(problem)
