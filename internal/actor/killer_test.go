@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -127,4 +129,106 @@ func supervise(t *testing.T, url string) (stop func() int) {
 	}
 	t.Cleanup(func() { stop() })
 	return stop
+}
+
+// A pool's max ack pending bounds its calls over all actors, each on a connection
+// of its own.
+func TestPoolRunsNoMoreThanItsMaxAckPending(t *testing.T) {
+	t.Parallel()
+	const most, runs = 3, 24
+	quiet := slog.New(slog.DiscardHandler)
+	server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Logger: quiet})
+	require.NoError(t, err)
+	t.Cleanup(server.Shutdown)
+	open := func() *natsbus.Bus {
+		conn, err := server.Connect()
+		require.NoError(t, err)
+		t.Cleanup(conn.Close)
+		require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Memory: true, PoolMaxAckPending: map[string]int{"gpu": most}}))
+		b, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: time.Minute})
+		require.NoError(t, err)
+		return b
+	}
+	var now, peak atomic.Int64
+	started, release := make(chan struct{}, runs), make(chan struct{})
+	crunch := pure("crunch", "gpu", func(context.Context, tool.Call) (string, error) {
+		n := now.Add(1)
+		defer now.Add(-1)
+		for p := peak.Load(); n > p && !peak.CompareAndSwap(p, n); p = peak.Load() {
+		}
+		started <- struct{}{}
+		<-release
+		return "done", nil
+	})
+	store := runlog.New(runlog.Options{Log: open()})
+	var ids []events.Run
+	for range runs {
+		ids = append(ids, callsOne(t, store, "crunch"))
+	}
+	for i := range 2 {
+		startActor(t, open(), fmt.Sprint(i), crunch)
+	}
+	for range most {
+		<-started
+	}
+	select {
+	case <-started:
+		require.Fail(t, "one call too many")
+	case <-time.After(300 * time.Millisecond): // to start another one takes a fraction of that
+	}
+	close(release)
+	for _, id := range ids {
+		require.Eventually(t, func() bool { return stateOf(t, store, id) == events.Observing }, time.Minute, 10*time.Millisecond)
+	}
+	require.EqualValues(t, most, peak.Load())
+}
+
+// callsOne opens a run that calls a tool of the pool gpu.
+func callsOne(t *testing.T, store *runlog.Store, name string) events.Run {
+	t.Helper()
+	start := reducertest.StartOf("crunch it", events.ModeTask)
+	start.Tools = []events.ToolSpec{{Name: name, Effect: "pure", Pool: "gpu"}}
+	reply := events.ToolCallReply{Calls: []events.Call{{ID: "a", Name: name, Arguments: "{}"}}, Confidence: 1}
+	run := store.Acquire(store.Place(events.DefaultNamespace, store.NewID()))
+	defer store.Release(run)
+	run.Lock()
+	defer run.Unlock()
+	for _, d := range []runlog.Draft{
+		{Origin: events.Idle, Payload: start},
+		{Origin: events.Planning, Payload: &events.LLMToolCall{ToolCallReply: reply}},
+	} {
+		_, err := run.Commit(t.Context(), runlog.Stamp{Source: "moorebus/test/1"}, func(*reducer.Memory) ([]runlog.Draft, error) {
+			return []runlog.Draft{d}, nil
+		})
+		require.NoError(t, err)
+	}
+	return run.ID
+}
+
+// startActor runs an actor of one tool until the test ends.
+func startActor(t *testing.T, bus *natsbus.Bus, instance string, f tool.Tool) {
+	t.Helper()
+	registry, err := tool.NewRegistry(f)
+	require.NoError(t, err)
+	a, err := actor.New(actor.Config{
+		Base: worker.Base{Instance: instance, Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus}, Directory: bus, Tools: registry,
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+}
+
+func stateOf(t *testing.T, store *runlog.Store, id events.Run) events.State {
+	t.Helper()
+	run := store.Acquire(id)
+	defer store.Release(run)
+	run.Lock()
+	defer run.Unlock()
+	require.NoError(t, run.Refresh(t.Context()))
+	return run.Memory().State
 }

@@ -95,3 +95,25 @@ func TestAnnounceRepeats(t *testing.T) {
 		require.Equal(t, []time.Duration{0, 10 * time.Second, 11 * time.Second, 12 * time.Second, 22 * time.Second}, at)
 	})
 }
+
+// Misses count from the first one in a row; finding the thing, or not looking for long,
+// ends a row.
+func TestMisses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := announce.NewMisses[string](10 * time.Second)
+		require.False(t, m.Any())
+		require.Zero(t, m.Miss("a"))
+		time.Sleep(8 * time.Second) // in the bubble
+		require.Zero(t, m.Miss("b"))
+		require.Equal(t, 8*time.Second, m.Miss("a"))
+		time.Sleep(8 * time.Second) // in the bubble
+		require.Equal(t, 16*time.Second, m.Miss("a"))
+		m.Found("a", "c")
+		require.Zero(t, m.Miss("a"))
+		require.Equal(t, 8*time.Second, m.Miss("b"))
+		time.Sleep(11 * time.Second) // in the bubble
+		require.Zero(t, m.Miss("b"))
+		m.Clear()
+		require.False(t, m.Any())
+	})
+}

@@ -5,9 +5,10 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/spf13/pflag"
+
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/spf13/pflag"
 )
 
 // BusFlags say where the bus is: --nats, --data and --namespace. For flags that are not
@@ -219,4 +220,24 @@ func (p Place) Missing() bool {
 	}
 	_, err := os.Stat(p.Dir)
 	return os.IsNotExist(err)
+}
+
+// AddLocalFlags adds --data, --namespace and --group-commit, for commands that always
+// start their own server: NATS_URL and related variables do not count.
+func AddLocalFlags(flags *pflag.FlagSet, getenv func(string) string) *BusFlags {
+	f := &BusFlags{getenv: getenv, Local: func() bool { return true }}
+	f.addGroup(flags)
+	flags.StringVar(&f.data, "data", "", "data directory (default MOOREBUS_DATA, else "+filepath.Join("$XDG_DATA_HOME", appName)+")")
+	flags.StringVar(&f.namespace, "namespace", "", "namespace of the runs (default MOOREBUS_NAMESPACE, else "+events.DefaultNamespace+")")
+	return f
+}
+
+// CheckRunIDs returns a usage error for the first argument that cannot be a run's id.
+func CheckRunIDs(ids []string) error {
+	for _, id := range ids {
+		if err := events.CheckID(id); err != nil {
+			return Usage("%q is not a run: %w", id, err)
+		}
+	}
+	return nil
 }

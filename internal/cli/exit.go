@@ -1,6 +1,14 @@
+// Package cli is what the commands have in common, so that a main only wires: how a
+// process ends ([Main], [ExitError]), how it finds the bus ([BusFlags], [Open]), how it
+// logs ([LogFlags]) and how a role is named ([RoleFlags]).
+//
+// A command's data goes to stdout, everything else to stderr. Flags take precedence over
+// the environment, and the environment over defaults. The exit codes are the same for all
+// commands and are defined here only.
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,13 +17,17 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
-	"github.com/moorebus/moorebus/internal/terminal"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/terminal"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // The exit codes of all commands. A process that a signal ended exits with 128
@@ -197,4 +209,67 @@ func BusAway(err error) bool {
 	var network *net.OpError
 	var name *net.DNSError
 	return errors.As(err, &network) || errors.As(err, &name)
+}
+
+// Execute runs a tree of commands on the process's arguments. Whatever goes
+// wrong before a command's own RunE (unknown commands, flags and arguments) is a
+// usage error; errors are returned and not printed, see [Main].
+func Execute(ctx context.Context, root *cobra.Command) error {
+	started := false
+	root.SilenceUsage, root.SilenceErrors = true, true
+	each(root, func(c *cobra.Command) {
+		if run := c.RunE; run != nil {
+			c.RunE = func(c *cobra.Command, args []string) error {
+				started = true
+				return run(c, args)
+			}
+		}
+	})
+	called, err := root.ExecuteContextC(ctx)
+	var exit *ExitError
+	switch {
+	case err == nil, started:
+		return err
+	case errors.As(err, &exit):
+		return exit // without what the library says of it
+	}
+	return &ExitError{Code: ExitUsage, Err: fmt.Errorf("%w; see `%s --help`", err, called.CommandPath())}
+}
+
+func each(c *cobra.Command, fn func(*cobra.Command)) {
+	fn(c)
+	for _, sub := range c.Commands() {
+		each(sub, fn)
+	}
+}
+
+// addVersion adds --version to a program: `moorebus`, `replay` or a role. It prints
+// what [versionText] returns.
+func addVersion(root *cobra.Command) {
+	build, _ := debug.ReadBuildInfo() // nil without one
+	root.Version = versionText(root.Name(), build)
+	root.SetVersionTemplate("{{.Version}}")
+	root.Flags().Bool("version", false, "print version, commit and hash of the transition table")
+}
+
+// versionText says what was built: version, commit, and the hash of the built-in
+// transition table, by which runs name the table that they go by. What the build
+// does not know is unknown.
+func versionText(name string, build *debug.BuildInfo) string {
+	version, settings := "", map[string]string{}
+	if build != nil {
+		version = build.Main.Version
+		for _, s := range build.Settings {
+			settings[s.Key] = s.Value
+		}
+	}
+	commit := cmp.Or(settings["vcs.revision"], "unknown")
+	if at := settings["vcs.time"]; at != "" {
+		commit += " of " + at
+	}
+	if settings["vcs.modified"] == "true" {
+		commit += ", with changes that are not committed"
+	}
+	return fmt.Sprintf("%s %s\ncommit %s\ntable %s\n%s %s/%s\n", name, cmp.Or(version, "unknown"), commit,
+		reducer.DefaultTable().Hash(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -1,14 +1,20 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
 	"os"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/spf13/pflag"
+
+	"github.com/moorebus/moorebus/pkg/events"
 )
 
 // RoleFlags are the flags of every role.
@@ -70,4 +76,182 @@ func instanceName(host string, pid int) string {
 		name = "host"
 	}
 	return name[:min(len(name), 63-len(suffix))] + suffix
+}
+
+// insecureFlag is the flag that lets other machines reach listeners without credentials.
+// [AddRoleFlags] adds it.
+const insecureFlag = "insecure-no-auth"
+
+func addInsecureFlag(flags *pflag.FlagSet) {
+	flags.Bool(insecureFlag, false, "let other machines reach a listener that asks for no credentials")
+}
+
+// Listen listens on the TCP address that a flag of the set gives, guarded as by
+// [Guard]. It fails with [ExitConfig].
+func Listen(flags *pflag.FlagSet, flag, address, variable string, getenv func(string) string) (*net.TCPListener, error) {
+	at, err := net.ResolveTCPAddr("tcp", address)
+	if err != nil {
+		return nil, NotConfigured("--%s: %w", flag, err)
+	}
+	if err := Guard(flags, flag, at, variable, getenv); err != nil {
+		return nil, err
+	}
+	listener, err := net.ListenTCP("tcp", at)
+	if err != nil {
+		return nil, NotConfigured("--%s: %w", flag, err)
+	}
+	return listener, nil
+}
+
+// Guard refuses, with [ExitConfig], an address that other machines can reach if clients
+// need no credentials. The variable of the environment holds the credentials, if the
+// listener has any. --insecure-no-auth allows it.
+func Guard(flags *pflag.FlagSet, flag string, at *net.TCPAddr, variable string, getenv func(string) string) error {
+	if at.IP.IsLoopback() || variable != "" && getenv(variable) != "" {
+		return nil
+	}
+	if insecure, err := flags.GetBool(insecureFlag); insecure || err != nil {
+		return err
+	}
+	mend := ""
+	if variable != "" {
+		mend = "set " + variable + ", "
+	}
+	return NotConfigured("--%s %s: other machines could reach it, and it asks them for no credentials: %slisten on 127.0.0.1, or allow it with --%s",
+		flag, at, mend, insecureFlag)
+}
+
+// HostNames returns the host name of an address, for the check of Host headers; nothing
+// for an IP address or a port alone.
+func HostNames(address string) []string {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil || host == "" || net.ParseIP(host) != nil {
+		return nil
+	}
+	return []string{host}
+}
+
+// profileHeader bounds how long a client of the profiles may take to ask. What it
+// asks for takes as long as it wants: it is a profile of some time.
+const profileHeader = 5 * time.Second
+
+// ServePprof serves the process's profiles where --pprof says, until stop is
+// called; without the flag it does nothing. An address without a host is on
+// loopback. It fails with a usage error for what is no address, and with
+// [ExitConfig] where nobody can listen, and beyond loopback, since who reaches it is
+// not asked for credentials. logger is told the address.
+func (f *RoleFlags) ServePprof(logger *slog.Logger) (stop func(), err error) {
+	if f.pprof == "" {
+		return func() {}, nil
+	}
+	host, port, err := net.SplitHostPort(f.pprof)
+	if err != nil {
+		return nil, Usage("--pprof: %q is not an address; use host:port, as in 127.0.0.1:6060, or :6060 for loopback", f.pprof)
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	listener, err := Listen(f.flags, "pprof", net.JoinHostPort(host, port), "", nil)
+	if err != nil {
+		return nil, err
+	}
+	server := &http.Server{Handler: profiles(), ReadHeaderTimeout: profileHeader}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			logger.Warn("profiles are served no more", "error", err)
+		}
+	}()
+	logger.Info("serving profiles", "url", "http://"+listener.Addr().String()+"/debug/pprof/")
+	return func() {
+		_ = server.Close() // a profile that is being taken is of no use any more
+		<-ended
+	}, nil
+}
+
+// profiles is a mux of its own: nothing else that registers itself with net/http's
+// default one is served. The command line is left out, since it may hold the
+// password of a bus.
+func profiles() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/cmdline", http.NotFound)
+	return mux
+}
+
+// Size is a number of bytes as a flag, with or without a unit: 500MiB.
+type Size int64
+
+// String returns the number.
+func (s *Size) String() string { return strconv.FormatInt(int64(*s), 10) }
+
+// Type is how help names the value.
+func (s *Size) Type() string { return "size" }
+
+// Set reads a number with or without a unit.
+func (s *Size) Set(text string) error {
+	number := strings.TrimRight(text, "kKMGTiB")
+	units := map[string]int64{
+		"": 1, "B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
+		"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
+	}
+	unit, known := units[text[len(number):]]
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || !known || n <= 0 || n > (1<<62)/unit {
+		return errors.New("is not a size; use a whole number with a unit, such as 500MiB or 20GiB")
+	}
+	*s = Size(n * unit)
+	return nil
+}
+
+// NotNegative has numbers and durations among the flags refuse values below 0, with a
+// usage error.
+func NotNegative(flags *pflag.FlagSet, names ...string) {
+	validate(flags, func(value string) error {
+		if strings.HasPrefix(value, "-") {
+			return fmt.Errorf("must not be negative, is %s", value)
+		}
+		return nil
+	}, names...)
+}
+
+// Positive has numbers and durations among the flags refuse 0 and values below it, with a
+// usage error.
+func Positive(flags *pflag.FlagSet, names ...string) {
+	validate(flags, func(value string) error {
+		if strings.HasPrefix(value, "-") || value == "0" || value == "0s" {
+			return fmt.Errorf("must be more than 0, is %s", value)
+		}
+		return nil
+	}, names...)
+}
+
+// validate has check see what is given for the flags, as their values print it.
+func validate(flags *pflag.FlagSet, check func(value string) error, names ...string) {
+	for _, name := range names {
+		flag := flags.Lookup(name)
+		flag.Value = validated{flag.Value, name, check}
+	}
+}
+
+// validated is a flag's value that is checked when it is set.
+type validated struct {
+	pflag.Value
+	name  string
+	check func(value string) error
+}
+
+// Set sets the value and checks it.
+func (v validated) Set(text string) error {
+	if err := v.Value.Set(text); err != nil {
+		return err
+	}
+	if err := v.check(v.String()); err != nil {
+		return Usage("--%s: %w", v.name, err)
+	}
+	return nil
 }

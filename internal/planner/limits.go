@@ -3,10 +3,16 @@ package planner
 import (
 	"context"
 	"errors"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -134,4 +140,122 @@ func (l *limits) earliest() time.Time {
 		}
 	}
 	return first
+}
+
+// notAskedError is a call that was not made: the provider is rate limited, or another
+// planner has to make it. It is logged, so that the next delivery does not count a lost
+// worker. It counts as no failure.
+type notAskedError struct {
+	kind    llm.ErrorKind
+	message string
+	// delay is how long the run waits before a planner gets it again.
+	delay time.Duration
+}
+
+func (e *notAskedError) Error() string { return e.message }
+
+// elsewhere reports whether another planner may be able to make the call.
+func (e *notAskedError) elsewhere() bool { return e.kind != llm.KindRateLimited }
+
+// notAsked returns the result of work whose call was not made.
+func notAsked(err error) (worker.Result, *notAskedError) {
+	var e *notAskedError
+	if !errors.As(err, &e) {
+		return worker.Result{}, nil
+	}
+	failure := events.LLMAttemptFailed{Kind: string(e.kind), Message: clean(e.message), NotAsked: true}
+	return worker.Retry(failure, e.delay), e
+}
+
+const (
+	// providerWait is how long a provider may be unannounced before the runs that need it
+	// end. A planner withdraws its announcement when it stops, so a restart must fit in.
+	providerWait = 30 * time.Second
+	// forgetMissing is how long after its last check a missing provider is forgotten. The
+	// runs that need it come every few seconds, but also to other planners.
+	forgetMissing = time.Minute
+)
+
+var (
+	// limitedPauses are the pauses of a run whose provider is rate limited and did not say
+	// for how long. With jitter the longest is two minutes.
+	limitedPauses = retry.Policy{First: worker.ProbeInterval, Factor: 2, Max: 96 * time.Second}
+	// passedOnPauses are the pauses before a delivery goes to a planner again, which may
+	// again be one without the provider. After these attempts the pauses are limitedPauses:
+	// the planner that has the provider may take no work for hours, since it is limited.
+	passedOnPauses = retry.Policy{Attempts: 7, First: 50 * time.Millisecond, Factor: 2}
+	// unannouncedPauses are the pauses while no planner announces the provider.
+	unannouncedPauses = retry.Policy{First: time.Second, Factor: 2, Max: 5 * time.Second}
+)
+
+// limited is the error of a call whose provider is not to be called for a time. The run
+// waits at least that long. While other runs probe a provider that does not answer, that
+// time stays short for hours. So each further pause is twice as long, which keeps the run's
+// log small.
+func limited(c modelCall, rest time.Duration) error {
+	wait := rest
+	if n := c.before.NotAsked; n > 0 {
+		wait = max(rest, limitedPauses.Delay(n+1))
+	}
+	return &notAskedError{
+		kind: llm.KindRateLimited, delay: wait + jitter(c.run, c.before.Total(), wait),
+		message: fmt.Sprintf("the provider %q was not asked: it is rate limited for %s more", c.provider, rest.Round(time.Millisecond)),
+	}
+}
+
+// jitter is what a run adds to a wait for its provider, so that the runs do not all come at
+// once: up to a quarter of the wait, or half a second if that is more.
+func jitter(run events.Run, attempts int, wait time.Duration) time.Duration {
+	h := fnv.New64a()
+	h.Write([]byte(run.ID + "/" + strconv.Itoa(attempts)))
+	return time.Duration(h.Sum64() % uint64(min(max(wait/4, 500*time.Millisecond), limitedPauses.Max/4)))
+}
+
+// missing is the error of a call of a provider that this planner does not have. Another
+// planner may have it, unless none has announced it for [providerWait].
+func (p *Planner) missing(ctx context.Context, c modelCall) error {
+	living, err := p.cfg.Directory.Providers(ctx)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		p.missed.Clear()
+		return passOn(c, "this planner has no provider %q and cannot see which one has it: %s", c.provider, err)
+	}
+	p.missed.Found(living...)
+	switch {
+	case slices.Contains(living, c.provider):
+		return passOn(c, "this planner has no provider %q: the run waits for a planner that has it", c.provider)
+	case p.missed.Miss(c.provider) < providerWait:
+		return &notAskedError{
+			kind: llm.KindOther, delay: unannouncedPauses.Delay(c.before.NotAsked + 1),
+			message: fmt.Sprintf("this planner has no provider %q, and no planner announces it: the run waits up to %s for one that does", c.provider, providerWait),
+		}
+	}
+	return &llm.Error{Kind: llm.KindOther, Message: fmt.Sprintf("this planner has no provider %q, and no planner has announced it for %s; this one has %v", c.provider, providerWait, p.names.providers)}
+}
+
+// passOn leaves a call to another planner.
+func passOn(c modelCall, message string, args ...any) error {
+	e := &notAskedError{kind: llm.KindOther, message: fmt.Sprintf(message, args...)}
+	if n := c.before.NotAsked; n < passedOnPauses.Attempts {
+		e.delay = passedOnPauses.Delay(n + 1)
+	} else {
+		wait := limitedPauses.Delay(n - passedOnPauses.Attempts + 2)
+		e.delay = wait + jitter(c.run, c.before.Total()-passedOnPauses.Attempts+1, wait)
+	}
+	return e
+}
+
+// lookForMissing notes missing providers that are announced again while no run asks for them.
+func (p *Planner) lookForMissing(ctx context.Context) {
+	if !p.missed.Any() {
+		return
+	}
+	living, err := p.cfg.Directory.Providers(ctx)
+	if err != nil {
+		p.missed.Clear()
+		return
+	}
+	p.missed.Found(living...)
 }

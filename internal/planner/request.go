@@ -1,8 +1,11 @@
 package planner
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -12,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/tokens"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -159,3 +163,238 @@ func overBudget(mem *reducer.Memory, input int, cost float64, now time.Time) (co
 
 // clean makes text from outside fit for the log: valid UTF-8 of bounded length.
 func clean(text string) string { return contextedit.Clip(4000, text) }
+
+// The codes of runs that end because their model makes no progress.
+const (
+	codeMaxSteps      = "max_steps"
+	codeMaxIterations = "max_iterations"
+	codeReplyInvalid  = "reply_invalid"
+)
+
+// overPasses returns the end of a run that has used up its planning calls since the last
+// user message, or whose model's replies cannot be used; else nil.
+func overPasses(mem *reducer.Memory) events.Payload {
+	c, since := mem.Config, mem.Control.SinceUser
+	code, name, limit := codeMaxSteps, "steps", c.MaxSteps
+	// Runs that an older version started have this limit pinned, whatever protocol their
+	// model uses.
+	if mem.SpeaksText() && c.MaxIterations > 0 && c.MaxIterations < limit {
+		code, name, limit = codeMaxIterations, "iterations", c.MaxIterations
+	}
+	if since.Steps >= limit {
+		return &events.MaxSteps{Outcome: events.Outcome{Code: code, Message: fmt.Sprintf("max %s %d exceeded", name, limit)}}
+	}
+	if bound := c.InvalidReplies(); mem.SpeaksText() && bound > 0 && since.Invalid >= bound {
+		return &events.FatalError{Outcome: events.Outcome{Code: codeReplyInvalid, Message: fmt.Sprintf(
+			"%d replies in a row could not be used; the last one: %s", since.Invalid,
+			clean(strings.TrimPrefix(reducer.LastRefusal(mem), reducer.ErrorPrefix)))}}
+	}
+	return nil
+}
+
+// textMemory returns what a model that uses the text protocol sees besides the
+// conversation, nil for other models.
+func textMemory(mem *reducer.Memory) *llm.Memory {
+	if !mem.SpeaksText() {
+		return nil
+	}
+	state, _ := textState(mem)
+	m := &llm.Memory{State: state, Prompts: mem.Control.Agent.LLM.StatePrompts}
+	for _, entry := range mem.WorkingMemory {
+		m.Entries = append(m.Entries, llm.MemoryEntry{Tags: entry.Tags, Value: entry.Value})
+	}
+	for _, thought := range mem.ThinkingLog {
+		m.Thoughts = append(m.Thoughts, llm.LogEntry{Name: thought.Name, Content: thought.Content})
+	}
+	return m
+}
+
+// textNote returns what is wrong with the logged state, empty if nothing is.
+func textNote(mem *reducer.Memory) string {
+	if !mem.SpeaksText() {
+		return ""
+	}
+	_, note := textState(mem)
+	return note
+}
+
+// estimateMemory returns the size of a request's memory in tokens.
+func estimateMemory(count tokens.Estimator, m *llm.Memory) int {
+	if m == nil {
+		return 0
+	}
+	total := 0
+	for _, entry := range m.Entries {
+		total += count(strings.Join(entry.Tags, " ")) + count(entry.Value)
+	}
+	for _, thought := range m.Thoughts {
+		total += count(thought.Name + thought.Content)
+	}
+	for _, prompt := range m.Prompts {
+		total += count(prompt)
+	}
+	return total
+}
+
+// speaking wraps the caller in the text protocol if the agent wants it. Reflections are
+// plain text anyway.
+func (p *Planner) speaking(caller llm.Caller, req llm.Request) (llm.Caller, error) {
+	switch {
+	case req.Memory == nil || req.Purpose == llm.PurposeReflect:
+		return caller, nil
+	case p.cfg.Text == nil:
+		return nil, &llm.Error{Kind: llm.KindOther, Message: "the agent says llm.text, and this planner has no text protocol"}
+	}
+	return p.cfg.Text(caller), nil
+}
+
+// thought is the event of a thinking pass.
+func (ch *replyChecker) thought(r llm.Thought) events.Payload {
+	notes := make([]string, 0, 2)
+	for _, note := range []string{ch.textNote, r.Note} {
+		if note != "" {
+			notes = append(notes, clean(note))
+		}
+	}
+	return &events.LLMThought{
+		Reply:     events.Reply{Content: strings.ToValidUTF8(r.Content, "\uFFFD"), Model: r.Model, Usage: usage(r.Usage)},
+		NextState: strings.ToValidUTF8(r.NextState, "\uFFFD"), Note: strings.Join(notes, "; "),
+	}
+}
+
+// malformed is the event of a reply that could not be parsed.
+func (ch *replyChecker) malformed(r llm.Invalid) events.Payload {
+	return ch.invalid(r.Meta, strings.ToValidUTF8(r.Content, "\uFFFD"), reducer.CodeMalformedReply, clean(r.Reason))
+}
+
+// reflectionPrompt is the prompt of SPEC A51.
+const reflectionPrompt = `Summarize the following tool call history into a single concise paragraph
+that preserves all key facts, findings, and data needed to continue the task.
+Task: %s
+History: %s`
+
+// chatReflectionPrompt is the same for a conversation, whose first message is not the
+// current task.
+const chatReflectionPrompt = `Summarize the following tool call history into a single concise paragraph
+that preserves all key facts, findings, and data needed to continue the task.
+The task is what the user said last in a conversation; the history may go back further.
+Task: %s
+History: %s`
+
+// reflectionText returns the request for a summary of the history.
+func reflectionText(mem *reducer.Memory, history string) string {
+	if mem.Mode == events.ModeChat {
+		return fmt.Sprintf(chatReflectionPrompt, turnTask(mem), history)
+	}
+	return fmt.Sprintf(reflectionPrompt, mem.Task, history)
+}
+
+// turnTask returns what the user said since the last answer.
+func turnTask(mem *reducer.Memory) string {
+	var said []string
+	for _, m := range mem.Messages[min(mem.Control.Opened, len(mem.Messages)):] {
+		if m.Role == string(llm.RoleUser) {
+			said = append(said, m.Content)
+		}
+	}
+	return strings.Join(said, "\n\n")
+}
+
+// reflect plans Reflecting: the model summarizes the history. If that fails, the history
+// stays and the run goes on.
+func (p *Planner) reflect(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
+	if len(mem.History) == 0 {
+		return done(&events.ReflectDone{})
+	}
+	history, err := historyText(mem.History)
+	if err != nil {
+		return func(context.Context) worker.Result { return worker.Fail(err) }
+	}
+	agent := &mem.Control.Agent
+	req := llm.Request{
+		Run: mem.RunID, Purpose: llm.PurposeReflect, Model: model(mem), Sampling: reflecting(agent.LLM),
+		Settings: mem.Settings(), Replies: mem.Control.Replies,
+		Messages: []llm.Message{{Role: llm.RoleUser, Content: reflectionText(mem, history)}},
+	}
+	bill, end := p.reserve(mem, req)
+	if end != nil {
+		return done(end)
+	}
+	c := modelCall{run: run, provider: agent.LLM.Provider, before: e.Failed, req: req}
+	return func(ctx context.Context) worker.Result {
+		reply, err := p.call(ctx, c, p.silent(run)) // a summary is nothing that is said to the user
+		if ctx.Err() != nil {
+			return worker.Fail(ctx.Err())
+		}
+		if result, not := notAsked(err); not != nil && not.elsewhere() {
+			return result
+		}
+		r := p.reflection(run, c.provider, reply, err, bill.attempt(err))
+		return worker.Done(bill.charge(r, r.Model))
+	}
+}
+
+// historyText returns the history as JSON without HTML escapes: the model reads its
+// characters as it wrote them.
+func historyText(history []reducer.HistoryEntry) (string, error) {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(history); err != nil {
+		return "", err
+	}
+	return strings.TrimSuffix(b.String(), "\n"), nil
+}
+
+func (p *Planner) reflection(run events.Run, provider string, reply llm.Response, err error, billed *events.Usage) *events.ReflectDone {
+	if err != nil {
+		p.noReflection(run, provider, err)
+		return &events.ReflectDone{Failed: clean(err.Error()), Usage: billed}
+	}
+	u := usage(reply.About().Usage)
+	done := &events.ReflectDone{Model: reply.About().Model, Usage: &u}
+	if text, ok := reply.(llm.Text); ok {
+		done.Summary = contextedit.Clip(maxSummary, text.Content)
+	}
+	if strings.TrimSpace(done.Summary) == "" {
+		p.noReflection(run, provider, errNoSummary)
+		done.Summary, done.Failed = "", errNoSummary.Error()
+	}
+	return done
+}
+
+// noReflection logs why there is no summary. A script never has one, which is no warning.
+func (p *Planner) noReflection(run events.Run, provider string, reason error) {
+	level := slog.LevelWarn
+	if _, script := p.cfg.Providers[provider].(llm.OwnCost); script {
+		level = slog.LevelDebug
+	}
+	p.cfg.Logger.Log(context.Background(), level, "reflection failed, the history stays", "run", run.ID, "reason", reason)
+}
+
+// reflecting returns the sampling for a summary: without thinking, since no call follows.
+func reflecting(l events.LLM) llm.Sampling {
+	s := sampling(l)
+	s.ThinkingTokens = 0
+	return s
+}
+
+// maxSummary bounds a summary, in bytes. It stands for the whole history, so only an
+// absurdly long one is cut.
+const maxSummary = 128 << 10
+
+// errNoSummary is the error of a reflection without text.
+var errNoSummary = errors.New("the model gave no summary")
+
+// textState returns the state in which a model that speaks the text protocol is asked, and
+// why that is not the one in the log; the note is empty where it is.
+func textState(mem *reducer.Memory) (state, note string) {
+	state = mem.Control.TextState
+	if events.ValidTextState(state) {
+		return state, ""
+	}
+	return events.TextThinking, "the stored state \"" + contextedit.Clip(maxStateNamed, state) + "\" is unknown and was reset to thinking"
+}
+
+// maxStateNamed bounds what is said of a state that nobody knows, in bytes.
+const maxStateNamed = 100

@@ -1,16 +1,21 @@
 package planner
 
 import (
+	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/contextedit"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 const (
@@ -284,4 +289,89 @@ func (s *streamer) delta(c llm.Chunk) {
 		MessageID: s.messageID, Kind: ChunkToolCall, Index: c.Index,
 		Name: strings.ToValidUTF8(c.Name, "\uFFFD"), Text: c.Text,
 	})
+}
+
+// answerWait is how long another planner has to answer that it has a run's call in flight.
+const answerWait = time.Second
+
+// elsewhere reports whether another planner has a call of the run in flight. It asks as
+// late listeners do: the planner that has the call answers on the run's chunks. Without an
+// answer no planner has it. If the answer is lost, a call is made and billed twice, and
+// one reply counts.
+func (p *Planner) elsewhere(ctx context.Context, run events.Run, due []effects.Effect) bool {
+	if !slices.ContainsFunc(due, func(e effects.Effect) bool { return e.Kind == effects.KindPlan || e.Kind == effects.KindReflect }) {
+		return false
+	}
+	answered := make(chan struct{}, 1)
+	stop, err := p.cfg.Feed.WatchChunks(run, func([]byte) {
+		select {
+		case answered <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		return false // the log takes no outcome either
+	}
+	defer stop()
+	if p.cfg.Feed.AskCatchUp(run) != nil {
+		return false
+	}
+	select {
+	case <-answered:
+		return true
+	case <-time.After(answerWait):
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// maxInterrupted bounds what is kept of an interrupted reply, in bytes.
+const maxInterrupted = 256 << 10
+
+// asked is the state of the conversation when the model was called.
+type asked struct {
+	// last is the id of the last message, step the run's step.
+	last string
+	step int
+}
+
+func askedNow(mem *reducer.Memory) asked {
+	a := asked{step: mem.Step}
+	if n := len(mem.Messages); n > 0 {
+		a.last = mem.Messages[n-1].ID
+	}
+	return a
+}
+
+// interrupted returns the event that keeps the published text of a reply which the run no
+// longer wants. It is nil if nothing was published, or if another planner's reply is the
+// reason.
+func (a asked) interrupted(now *reducer.Memory, key string, s *streamer) events.Payload {
+	said := s.published()
+	if said == "" {
+		return nil
+	}
+	p := &events.LLMAttemptFailed{
+		Kind: events.KindInterrupted, Key: key, MessageID: s.messageID, Content: contextedit.Clip(maxInterrupted, said),
+		Message: "the context was edited before the reply was complete",
+	}
+	switch next := a.next(now); {
+	case next != nil && next.Role == string(llm.RoleUser):
+		p.Before, p.Message = next.ID, "a message came before the reply was complete"
+	case next != nil || now.Step != a.step:
+		return nil
+	}
+	return p
+}
+
+// next returns the first message after the last one, nil if there is none. Texts of other
+// interrupted replies do not count.
+func (a asked) next(now *reducer.Memory) *reducer.Message {
+	var next *reducer.Message
+	for i := len(now.Messages) - 1; i >= 0 && now.Messages[i].ID != a.last; i-- {
+		if m := &now.Messages[i]; !m.Interrupted {
+			next = m
+		}
+	}
+	return next
 }

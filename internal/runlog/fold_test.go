@@ -1,6 +1,7 @@
 package runlog_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -230,4 +231,25 @@ func TestRetraceBeginsWithTheAncestors(t *testing.T) {
 	gone := f.inject(f.store.NewID(), events.Forked{Run: f.store.NewID(), At: 1, Hash: "h"})
 	_, err = runlog.Retrace(t.Context(), f.log, forkMachine, gone, func(journal.Record, *events.Event) { t.Error("nothing can be read") })
 	require.ErrorAs(t, err, &orphan)
+}
+
+// Follow calls fn with every record, with the reason for those that are no legal event, and
+// returns after the one that ended the run.
+func TestFollowToTheEnd(t *testing.T) {
+	f := newForks(t)
+	run := f.started(1)
+	f.log.Inject(run.Shard, events.Subject{Run: run, From: events.Planning, To: events.Nobody, Pool: "default"}.String(), []byte("?"))
+	f.append(run, nil, events.Control, &events.CancelledRun{})
+	var legal []bool
+	fold := runlog.NewFold(f.log, forkMachine, run)
+	require.NoError(t, fold.Follow(t.Context(), run, func(_ journal.Record, _ *events.Event, refused error) error {
+		legal = append(legal, refused == nil)
+		return nil
+	}))
+	require.Equal(t, []bool{true, true, false, true}, legal)
+	require.Equal(t, events.Cancelled, fold.Memory().State)
+
+	enough := errors.New("enough")
+	err := runlog.NewFold(f.log, forkMachine, run).Follow(t.Context(), run, func(journal.Record, *events.Event, error) error { return enough })
+	require.ErrorIs(t, err, enough)
 }

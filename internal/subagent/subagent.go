@@ -10,12 +10,16 @@
 package subagent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/launch"
@@ -57,8 +61,8 @@ type Config struct {
 	// Patience is how long a tool or a provider of a sub-run may be missing, since
 	// processes start in any order. Default 30 s, the lifetime of an announcement.
 	Patience time.Duration
-	// FirstLook is how soon a gateway first checks a sub-run. Default 1 min.
-	FirstLook time.Duration
+	// FirstCheck is how soon a gateway first checks a sub-run. Default 1 min.
+	FirstCheck time.Duration
 }
 
 // Subagents is the role. Make it with [New], use it once.
@@ -87,8 +91,8 @@ func New(cfg Config) (*Subagents, error) {
 	if cfg.Patience <= 0 {
 		cfg.Patience = journal.AnnouncementTTL
 	}
-	if cfg.FirstLook <= 0 {
-		cfg.FirstLook = time.Minute
+	if cfg.FirstCheck <= 0 {
+		cfg.FirstCheck = time.Minute
 	}
 	s := &Subagents{
 		table: cfg.Store.Machine().Table(), source: worker.Source(role, cfg.Instance), tools: map[string]Tool{}, specs: []events.ToolSpec{},
@@ -106,7 +110,7 @@ func New(cfg Config) (*Subagents, error) {
 	}
 	s.launcher, err = launch.New(launch.Config{
 		Store: cfg.Store, Source: s.source, Directory: cfg.Directory, Agents: cfg.Agents, Timers: cfg.Timers, Tombstones: cfg.Tombstones,
-		Validator: cfg.Validator, CheckScript: cfg.CheckScript, CheckApproval: cfg.CheckApproval, CheckEstimator: cfg.CheckEstimator, FirstCheck: cfg.FirstLook,
+		Validator: cfg.Validator, CheckScript: cfg.CheckScript, CheckApproval: cfg.CheckApproval, CheckEstimator: cfg.CheckEstimator, FirstCheck: cfg.FirstCheck,
 	})
 	if err != nil {
 		return nil, err
@@ -154,3 +158,146 @@ func (s *Subagents) Run(ctx context.Context) error {
 
 // Step works on one delivery.
 func (s *Subagents) Step(ctx context.Context) error { return s.worker.Step(ctx) }
+
+// Tool is an agent as a tool.
+type Tool struct {
+	// Name is the tool's name. Default: the agent's.
+	Name string
+	// Agent names the stored definition that answers a call, in the caller's namespace.
+	Agent string
+	// Handoff, instead of Agent, names the stored definition that takes over the caller's
+	// conversation.
+	Handoff string
+	// Description tells the model what the agent is for. Default: a sentence with
+	// the agent's name.
+	Description string
+	// Risk is that of a call. Default low.
+	Risk tool.Risk
+	// Timeout bounds the wall time of a run that answers a call. 0: only the budgets of
+	// the agent and the caller do.
+	Timeout time.Duration
+}
+
+// schema is the schema of a call's one argument.
+var schema = json.RawMessage(`{"type":"object","properties":{"task":{"type":"string","minLength":1,"description":"what is to be done, with all that is needed to do it"}},"required":["task"],"additionalProperties":false}`)
+
+// Definition returns the tool as it is announced, defaults applied.
+func (t Tool) Definition() tool.Definition {
+	if t.Handoff != "" {
+		return t.handoff()
+	}
+	def := tool.Definition{
+		Name: cmp.Or(t.Name, t.Agent), Description: t.Description, Schema: schema,
+		Effect: tool.Idempotent, Pool: events.AgentsPool, Risk: t.Risk, Timeout: t.Timeout,
+	}
+	if def.Description == "" {
+		def.Description = fmt.Sprintf("Hands a task to the agent %s and returns its answer. The agent knows nothing but the task.", t.Agent)
+	}
+	return def.WithDefaults()
+}
+
+func (t Tool) check() error {
+	if (t.Agent == "") == (t.Handoff == "") {
+		return fmt.Errorf("tool %q: is exactly one of agent and handoff", t.Name)
+	}
+	if name := cmp.Or(t.Agent, t.Handoff); !events.ValidToken(name) {
+		return fmt.Errorf("tool %q: agent %q is not an agent's name; use [a-z0-9][a-z0-9_-]{0,62}", t.Name, name)
+	}
+	return t.Definition().Validate()
+}
+
+// addTools checks the tools and stores them by name.
+func (s *Subagents) addTools() error {
+	var errs []error
+	for _, t := range s.cfg.Tools {
+		def := t.Definition()
+		if err := t.check(); err != nil {
+			errs = append(errs, fmt.Errorf("subagent: %w", err))
+			continue
+		}
+		if _, twice := s.tools[def.Name]; twice {
+			errs = append(errs, fmt.Errorf("subagent: tool %q: two agents have this name; rename or remove one", def.Name))
+			continue
+		}
+		s.tools[def.Name] = t
+		s.specs = append(s.specs, events.ToolSpec{
+			Name: def.Name, Description: def.Description, Schema: def.Schema,
+			Effect: string(def.Effect), Pool: def.Pool, Risk: string(def.Risk),
+		})
+	}
+	slices.SortFunc(s.specs, func(a, b events.ToolSpec) int { return strings.Compare(a.Name, b.Name) })
+	return errors.Join(errs...)
+}
+
+// definition is the [toolcall.Lookup] of the role's own tools.
+func (s *Subagents) definition(name string) (tool.Definition, bool) {
+	t, ok := s.tools[name]
+	if !ok {
+		return tool.Definition{}, false
+	}
+	return t.Definition(), true
+}
+
+// CodeHandOffAlone is the code of a hand-off that is not the only call of its reply.
+const CodeHandOffAlone = "handoff_alone"
+
+// handoffSchema is the schema of a hand-off: an optional reason.
+var handoffSchema = json.RawMessage(`{"type":"object","properties":{"reason":{"type":"string","description":"why the other agent is to go on"}},"additionalProperties":false}`)
+
+// handoff is the definition of a tool that hands the conversation over.
+func (t Tool) handoff() tool.Definition {
+	def := tool.Definition{
+		Name: cmp.Or(t.Name, agentfile.HandoffPrefix+t.Handoff), Description: t.Description, Schema: handoffSchema,
+		Effect: tool.Idempotent, Pool: events.AgentsPool, Risk: t.Risk,
+	}
+	if def.Description == "" {
+		def.Description = fmt.Sprintf("Hands this conversation over to the agent %s, who knows all of it and goes on in your place.", t.Handoff)
+	}
+	return def.WithDefaults()
+}
+
+// handOver continues the run under another agent and answers the call. If the worker dies
+// in between, the next one answers. The error is a store's.
+func (s *Subagents) handOver(ctx context.Context, c call, t Tool) (worker.Result, error) {
+	if c.batch || c.queued {
+		return c.failed(CodeHandOffAlone, fmt.Sprintf("%s was not called: a hand-off has to be the only call of a reply", c.Name)), nil
+	}
+	p, err := s.pinHandOff(ctx, c, t)
+	var failure *tool.Failure
+	switch {
+	case errors.As(err, &failure):
+		return c.failed(failure.Code, failure.Message), nil
+	case err != nil:
+		return worker.Result{}, err
+	}
+	return worker.Then(p, func(context.Context) worker.Result { return handedOver(c.ID) }), nil
+}
+
+// handedOver answers a call that has handed the conversation over.
+func handedOver(call string) worker.Result {
+	return worker.Done(toolcall.Outcome(events.ToolOutcome{
+		CallID: call, Success: true, Code: tool.CodeOK, Observation: reducer.SuccessPrefix + "the conversation was handed over",
+	}, false))
+}
+
+// pinHandOff pins the other agent as it is stored now.
+func (s *Subagents) pinHandOff(ctx context.Context, c call, t Tool) (*events.HandedOff, error) {
+	var arguments struct {
+		Reason string `json:"reason"`
+	}
+	if text := strings.TrimSpace(c.Arguments); text != "" && json.Unmarshal([]byte(text), &arguments) != nil {
+		return nil, tool.Failf(tool.CodeInvalidArguments, "%s takes {\"reason\": \"why\"}", c.Name)
+	}
+	a, err := s.launcher.Definition(ctx, c.run.Namespace, t.Handoff)
+	if err != nil {
+		return nil, failureOf(err)
+	}
+	start, err := s.pinWhenThere(ctx, a, launch.Task{Mode: c.mode, Pools: c.pools})
+	if err != nil {
+		return nil, failureOf(err)
+	}
+	return &events.HandedOff{
+		Agent: start.Agent, AgentHash: start.AgentHash, Tools: start.Tools, CallID: c.ID,
+		Reason: strings.ToValidUTF8(arguments.Reason, "\uFFFD"),
+	}, nil
+}

@@ -5,11 +5,16 @@ package toolcall
 
 import (
 	"context"
+	"fmt"
+	"regexp"
 	"slices"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
@@ -55,4 +60,127 @@ func Names(tools []events.ToolSpec) []string {
 		names[i] = t.Name
 	}
 	return names
+}
+
+// Results says what becomes of a tool's result before it reaches the log.
+type Results struct {
+	// MaxBytes is the largest result that is kept whole. Default 256 KiB.
+	MaxBytes int
+	// Head and Tail are how many bytes of a larger one the model sees.
+	// Defaults 16 KiB and 4 KiB.
+	Head, Tail int
+	// Secrets are texts that are replaced wherever they turn up, such as the
+	// tools' own credentials. Texts of fewer than 6 bytes are refused: they
+	// would turn up everywhere.
+	Secrets []string
+	// Patterns are regular expressions (RE2) whose matches are replaced.
+	Patterns []string
+
+	patterns []*regexp.Regexp
+}
+
+// redacted replaces a secret.
+const redacted = "[REDACTED]"
+
+// maxQuoted bounds a result as JSON text: escapes can make a text six times as long, and
+// the event has to fit into the log.
+const maxQuoted = journal.MaxBody - 64<<10
+
+// Prepare checks the settings and returns them with their defaults. Only the returned
+// value may be used.
+func (r Results) Prepare() (Results, error) {
+	if r.MaxBytes <= 0 {
+		r.MaxBytes = 256 << 10
+	}
+	if r.Head <= 0 {
+		r.Head = 16 << 10
+	}
+	if r.Tail <= 0 {
+		r.Tail = 4 << 10
+	}
+	if r.Head+r.Tail > r.MaxBytes {
+		return r, fmt.Errorf("results: Results.Head and Tail (%d bytes) must fit into MaxBytes (%d)", r.Head+r.Tail, r.MaxBytes)
+	}
+	for _, s := range r.Secrets {
+		if len(s) < 6 {
+			return r, fmt.Errorf("results: a secret of %d bytes is too short to be looked for", len(s))
+		}
+	}
+	// The longest first, so that a secret within another one does not leave the rest of
+	// it.
+	r.Secrets = slices.Clone(r.Secrets)
+	slices.SortFunc(r.Secrets, func(a, b string) int { return len(b) - len(a) })
+	for _, p := range r.Patterns {
+		re, err := regexp.Compile(p)
+		if err != nil {
+			return r, fmt.Errorf("results: pattern %q: %w", p, err)
+		}
+		r.patterns = append(r.patterns, re)
+	}
+	return r, nil
+}
+
+// Redact replaces the secrets in a text.
+func (r Results) Redact(text string) string {
+	for _, s := range r.Secrets {
+		text = strings.ReplaceAll(text, s, redacted)
+	}
+	for _, re := range r.patterns {
+		text = re.ReplaceAllLiteralString(text, redacted)
+	}
+	return text
+}
+
+// Fit returns a text as it is logged. A text that is too large goes to the object store of
+// the pool, and its head and tail stay, with a marker between them. Without blobs it is
+// only cut. The error says that the whole text could not be stored; the returned text is
+// usable all the same.
+func (r Results) Fit(ctx context.Context, blobs journal.Blobs, pool, text string) (string, *events.Ref, error) {
+	if len(text) <= r.MaxBytes && quotedSize(text) <= maxQuoted {
+		return text, nil, nil
+	}
+	if blobs == nil {
+		return r.shorten(text, ""), nil, nil
+	}
+	ref, err := blobs.PutBlob(ctx, pool, []byte(text))
+	if err != nil {
+		return r.shorten(text, ""), nil, err
+	}
+	return r.shorten(text, ref.Key), &ref, nil
+}
+
+// shorten returns head and tail of a text, with a marker between them that says how much
+// is missing and where the whole is.
+func (r Results) shorten(text, key string) string {
+	head, tail := r.Head, len(text)-r.Tail
+	if head >= tail { // a short text whose escapes are long
+		head, tail = len(text)/8, len(text)-len(text)/8
+	}
+	for head > 0 && !utf8.RuneStart(text[head]) {
+		head--
+	}
+	for tail < len(text) && !utf8.RuneStart(text[tail]) {
+		tail++
+	}
+	where := "it was not kept"
+	if key != "" {
+		where = "the whole result is kept as " + key
+	}
+	return text[:head] + fmt.Sprintf("\n[moorebus: %d of %d bytes are left out here; %s]\n", tail-head, len(text), where) + text[tail:]
+}
+
+// quotedSize is the length of a text as a JSON string.
+func quotedSize(text string) int {
+	size := len(text) + 2
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c == '"' || c == '\\' || c == '\n' || c == '\r' || c == '\t':
+			size++
+		case c < 0x20:
+			size += 5
+		case c == 0xE2 && i+2 < len(text) && text[i+1] == 0x80 && text[i+2]|1 == 0xA9:
+			size += 3 // U+2028 and U+2029, which are escaped too
+		}
+	}
+	return size
 }

@@ -3,7 +3,9 @@ package worker
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/effects"
@@ -182,4 +184,88 @@ func (j *delivery) origin(e effects.Effect) events.State {
 func isOutage(err error) bool {
 	var draft *runlog.DraftError
 	return err != nil && !errors.Is(err, journal.ErrTooLarge) && !errors.As(err, &draft)
+}
+
+// outage says how long work waits for a store that does not answer, and how often it
+// retries. The result in hand may have been expensive, or impossible to repeat. After that
+// the attempt counts as failed.
+var outage = retry.Policy{First: 500 * time.Millisecond, Budget: time.Minute}
+
+// fullDelay is the pause where the log has no room.
+const fullDelay = 2 * time.Second
+
+// Outlast calls try until it succeeds, fails for a reason that waiting does not mend (see
+// [Passing] and [retry.Stop]), or has failed for a minute. waiting is that of
+// [retry.Policy.Do].
+func Outlast(ctx context.Context, try func(context.Context) error, waiting func(err error, delay time.Duration)) error {
+	return outage.Do(ctx, func(ctx context.Context) error {
+		err := try(ctx)
+		if !Passing(err) {
+			return retry.Stop(err)
+		}
+		return outageOf(err)
+	}, waiting)
+}
+
+// outageOf adds to an outage when to retry.
+func outageOf(err error) error {
+	if errors.Is(err, journal.ErrFull) {
+		return retry.After(fullDelay, err)
+	}
+	return retry.After(outage.First, err)
+}
+
+// Passing reports whether an error may pass by itself: it is neither about what is stored
+// nor about permissions.
+func Passing(err error) bool {
+	var draft *runlog.DraftError
+	var parentGone *runlog.ParentGoneError
+	var foreign *reducer.TableError
+	switch {
+	case err == nil, errors.As(err, &draft), errors.As(err, &parentGone), errors.As(err, &foreign):
+		return false
+	}
+	return !errors.Is(err, journal.ErrDenied) && !errors.Is(err, journal.ErrNotReady) && !errors.Is(err, journal.ErrTooLarge)
+}
+
+// foreign remembers which tables and versions were met that only another program can
+// read, and in which runs. The zero value is ready. It is safe for concurrent use.
+type foreign struct {
+	mu     sync.Mutex
+	tables map[string]bool
+	runs   map[events.Run]bool
+}
+
+// mostForeignTables and mostForeignRuns bound what is remembered. When there are more
+// runs they are all forgotten, and each is logged once more.
+const (
+	mostForeignTables = 100
+	mostForeignRuns   = 1000
+)
+
+// level is the level at which a run is logged that is left to another program. An
+// operator has to hear of each such program, and of each run, but not of every delivery.
+func (f *foreign) level(run events.Run, err *reducer.TableError) slog.Level {
+	table := err.Table
+	if err.Version != nil {
+		table = err.Version.Error()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	known := f.runs[run]
+	if f.runs == nil || len(f.runs) == mostForeignRuns && !known {
+		f.runs = map[events.Run]bool{}
+	}
+	f.runs[run] = true
+	switch {
+	case !f.tables[table] && len(f.tables) < mostForeignTables:
+		if f.tables == nil {
+			f.tables = map[string]bool{}
+		}
+		f.tables[table] = true
+		return slog.LevelError
+	case !known:
+		return slog.LevelWarn
+	}
+	return slog.LevelDebug
 }

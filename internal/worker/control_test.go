@@ -142,20 +142,21 @@ func TestRunThatIsNamedWhileItIsRead(t *testing.T) {
 	})
 }
 
-// Slow reads of some runs do not hold up the cancel of another, and the reads at
-// once are bounded.
+// Slow reads of some runs do not delay the cancel of another. The reads at once are bounded,
+// and a run that waits for one is read once, however often it is announced.
 func TestSlowReadDelaysNoOtherCancel(t *testing.T) {
 	const bound = 8
 	bubble(t, func(t *testing.T, r *rig) {
 		h := newHanging()
 		var slow atomic.Pointer[events.Run]
-		var under, most atomic.Int64
+		var under, most, reads atomic.Int64
 		release := make(chan struct{})
 		letGo := sync.OnceFunc(func() { close(release) })
 		defer letGo()
 		var all atomic.Bool
 		r.reading(h, func(run events.Run) error {
 			if s := slow.Load(); all.Load() || s != nil && *s == run {
+				reads.Add(1)
 				most.Store(max(most.Load(), under.Add(1)))
 				<-release
 				under.Add(-1)
@@ -174,15 +175,20 @@ func TestSlowReadDelaysNoOtherCancel(t *testing.T) {
 		h.cancelledWithin(t, 0)
 
 		all.Store(true)
-		for _, run := range runs[2:] {
-			r.Append(run, events.Control, &events.CancelledRun{})
+		for _, p := range []events.Payload{&events.Paused{}, &events.CancelledRun{}} {
+			for _, run := range runs[2:] {
+				r.Append(run, events.Control, p)
+			}
+			synctest.Wait()
 		}
-		synctest.Wait()
+		before := reads.Load()
 		require.EqualValues(t, bound, most.Load())
 		letGo()
 		for range len(runs) - 1 {
 			h.cancelledWithin(t, time.Second)
 		}
 		require.LessOrEqual(t, most.Load(), int64(bound))
+		synctest.Wait()
+		require.EqualValues(t, len(runs)-2, reads.Load()-before, "those that wait once, the others once more")
 	})
 }
