@@ -47,7 +47,7 @@ result. A call that needs approval runs only if the log holds the approval.`,
 		},
 		func(ctx context.Context, r wire.Role) error {
 			defer registry.Start(ctx, r.Logger)()
-			wire.Settle(ctx, registry, r.Logger)
+			wire.AwaitTools(ctx, registry, r.Logger)
 			var roles []func(context.Context) error
 			if own := slices.DeleteFunc(slices.Clone(pools), isAgents); len(own) > 0 || len(pools) == 0 {
 				a, err := r.Actor(actor.Config{Tools: registry, Pools: own, Results: actor.Results{Secrets: secrets, Patterns: redact}})

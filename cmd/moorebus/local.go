@@ -122,7 +122,7 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 	defer conn.Close()
 	f.tools, f.dir = options.Tools, conn.Where
 	defer f.tools.Start(ctx, logger)()
-	wire.Settle(ctx, f.tools, logger)
+	wire.AwaitTools(ctx, f.tools, logger)
 	options.Bus, options.Ready = conn.Bus, conn.Bus.Ready
 	options.Snapshots, options.SnapshotEvery, options.Tombstones = conn.Bus, f.snapshotEvery, conn.Bus
 	h, err := host.New(options)

@@ -47,9 +47,6 @@ type Config struct {
 	// Peers lends calls of tools that this actor does not have to actors of the same pool
 	// that do. Default: Queue, if it can lend.
 	Peers journal.Peers
-	// ToolWait is how long a tool that a run pins may be missing in the pool until its
-	// calls are answered with not_found. Default 30 s.
-	ToolWait time.Duration
 	// Tools are the tools of this process. Required.
 	Tools *tool.Registry
 	// Pools are the pools to serve. Empty: those of Tools.
@@ -100,7 +97,7 @@ func New(cfg Config) (*Actor, error) {
 	if cfg.Peers == nil {
 		cfg.Peers = toolcall.PeersOf(cfg.Queue)
 	}
-	a := &Actor{cfg: cfg, left: map[string][]string{}, elsewhere: toolcall.NewElsewhere(cfg.Directory, cfg.ToolWait, cfg.Logger)}
+	a := &Actor{cfg: cfg, left: map[string][]string{}, elsewhere: toolcall.NewElsewhere(cfg.Directory, cfg.Logger)}
 	if a.guard, err = toolcall.NewGuard(cfg.Store, cfg.Approval, definitions(cfg.Tools)); err != nil {
 		return nil, err
 	}
@@ -177,7 +174,7 @@ func (a *Actor) announceChanges(ctx context.Context, changed <-chan struct{}) {
 		}
 		changed = a.cfg.Tools.Changed()
 		if err := a.Announce(ctx); err != nil && ctx.Err() == nil {
-			a.cfg.Logger.Warn("changed tools cannot be announced; it is tried again", "reason", err)
+			a.cfg.Logger.Warn("changed tools cannot be announced; it will be retried", "reason", err)
 		}
 		retry.Wait(ctx, announceEvery)
 	}
@@ -318,7 +315,7 @@ func (a *Actor) awaited(c call, work worker.Work) worker.Work {
 			return a.elsewhere.TryLend(c.pool, c.Name, gone)(ctx)
 		}
 		if _, here := a.cfg.Tools.Lookup(c.Name); !here {
-			a.cfg.Tools.Settle(ctx) // an actor that starts may be given calls of sources that have said nothing
+			a.cfg.Tools.Settle(ctx) // an actor that starts may get calls before its sources have listed their tools
 		}
 		if _, here := a.cfg.Tools.Lookup(c.Name); here || c.info.Pool != c.pool {
 			return work(ctx)
@@ -353,7 +350,7 @@ func (a *Actor) run(ctx context.Context, c call) worker.Result {
 // attachments that were stored.
 func (a *Actor) outcome(ctx context.Context, c call, out tool.Outcome, attached []events.Ref) worker.Result {
 	if ctx.Err() != nil {
-		return worker.Fail(context.Cause(ctx)) // nobody wants the result any more
+		return worker.Fail(context.Cause(ctx)) // the result is no longer wanted
 	}
 	o := events.ToolOutcome{Success: out.Failure == nil, Code: tool.CodeOK, LatencyMS: out.Latency.Milliseconds(), Attachments: attached}
 	text, prefix := out.Result, reducer.SuccessPrefix

@@ -171,11 +171,9 @@ func TestNewChecksItsConfig(t *testing.T) {
 		registry, err := tool.NewRegistry(pure("f", "default", says("x")))
 		require.NoError(t, err)
 		for name, spoil := range map[string]func(*actor.Config){
-			"Store":                         func(c *actor.Config) { c.Store = nil },
+			"actor: Store":                  func(c *actor.Config) { c.Store = nil },
 			"Tools":                         func(c *actor.Config) { c.Tools = nil },
 			"Directory":                     func(c *actor.Config) { c.Directory = nil },
-			"Queue":                         func(c *actor.Config) { c.Queue = nil },
-			"Instance":                      func(c *actor.Config) { c.Instance = "" },
 			"too short":                     func(c *actor.Config) { c.Results.Secrets = []string{"abc"} },
 			"pattern":                       func(c *actor.Config) { c.Results.Patterns = []string{"("} },
 			"MaxBytes":                      func(c *actor.Config) { c.Results.MaxBytes = 1000 },

@@ -22,7 +22,7 @@ func Repeat(ctx context.Context, logger *slog.Logger, announce func(context.Cont
 	for ctx.Err() == nil {
 		_ = retry.Policy{First: time.Second}.Do(ctx, announce, func(err error, _ time.Duration) {
 			if !failing && ctx.Err() == nil {
-				logger.Warn("cannot announce what this process offers; it is tried again", "reason", err)
+				logger.Warn("cannot announce what this process offers; it will be retried", "reason", err)
 			}
 			failing = true
 		})

@@ -44,8 +44,8 @@ type OpenOptions struct {
 	// Name is what the server's tools show for the connection, such as
 	// moorebus/planner/host-17.
 	Name string
-	// RemoteOnly keeps away from data directories: a role whose bus nobody named
-	// looks for it on this machine's port 4222.
+	// RemoteOnly ignores data directories: a role without a named bus looks for it on this
+	// machine's port 4222.
 	RemoteOnly bool
 	// Wait waits for a bus and streams that are not there yet, for ever.
 	Wait bool
@@ -188,7 +188,7 @@ func (o *OpenOptions) openDir(ctx context.Context, dir string) (*Conn, error) {
 	if err != nil {
 		server.Shutdown()
 		if o.Serve == nil && errors.Is(err, journal.ErrNotReady) {
-			// To try again will not help: nobody else uses the directory.
+			// A retry will not help: no other process uses the directory.
 			err = fmt.Errorf("data directory %s holds no runs: %s", dir, err.Error())
 		}
 		return nil, err

@@ -135,11 +135,10 @@ func HostNames(address string) []string {
 // asks for takes as long as it wants: it is a profile of some time.
 const profileHeader = 5 * time.Second
 
-// ServePprof serves the process's profiles where --pprof says, until stop is
-// called; without the flag it does nothing. An address without a host is on
-// loopback. It fails with a usage error for what is no address, and with
-// [ExitConfig] where nobody can listen, and beyond loopback, since who reaches it is
-// not asked for credentials. logger is told the address.
+// ServePprof serves the process's profiles where --pprof says, until stop is called;
+// without the flag it does nothing. An address without a host is on loopback. An invalid
+// address is a usage error. If nothing can listen there, or the address is not loopback
+// (its clients need no credentials), it fails with [ExitConfig]. It logs the address.
 func (f *RoleFlags) ServePprof(logger *slog.Logger) (stop func(), err error) {
 	if f.pprof == "" {
 		return func() {}, nil
@@ -160,7 +159,7 @@ func (f *RoleFlags) ServePprof(logger *slog.Logger) (stop func(), err error) {
 	go func() {
 		defer close(ended)
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			logger.Warn("profiles are served no more", "error", err)
+			logger.Warn("profiles are no longer served", "error", err)
 		}
 	}()
 	logger.Info("serving profiles", "url", "http://"+listener.Addr().String()+"/debug/pprof/")

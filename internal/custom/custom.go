@@ -150,7 +150,7 @@ func (c *Custom) call(ctx context.Context, handler Handler, mem *reducer.Memory)
 	case a := <-answers:
 		return a.payload, a.err
 	case <-time.After(grace):
-		return nil, fmt.Errorf("the handler goes on %s after its time: %w", grace, ctx.Err())
+		return nil, fmt.Errorf("the handler still runs %s after its timeout: %w", grace, ctx.Err())
 	}
 }
 

@@ -284,7 +284,7 @@ func (h *Host) Step(ctx context.Context, run events.Run) (uint64, events.State, 
 		case now.owner == nil && now.state == events.WaitingForHuman, now.owner == nil && now.state == events.WaitingForUser:
 			return now.n, now.state, ErrWaits
 		case now.owner == nil:
-			return now.n, now.state, fmt.Errorf("nobody here can do anything in state %s", now.state)
+			return now.n, now.state, fmt.Errorf("no role here serves the state %s", now.state)
 		}
 		if err := now.owner.Step(ctx); err != nil {
 			return now.n, now.state, err

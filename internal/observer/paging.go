@@ -47,7 +47,7 @@ func (p pager) measure(mem *reducer.Memory) (all []sized, total int) {
 	estimate, err := p.estimators.Named(mem.Config.TokenEstimator)
 	if err != nil {
 		estimate = tokens.ByBytes4
-		p.logger.Warn("the rule of thumb is used", "run", mem.RunID, "reason", err)
+		p.logger.Warn("the token estimator is unknown, bytes/4 is used", "run", mem.RunID, "reason", err)
 	}
 	for _, entry := range mem.WorkingMemory {
 		s := sized{entry, estimate(strings.Join(entry.Tags, " ")) + estimate(entry.Value)}

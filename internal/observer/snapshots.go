@@ -142,7 +142,7 @@ func (s *snapshotter) watch() (stop func()) {
 		}
 		stop, err := s.feed.Watch(journal.Filter{To: state}, s.onFeed, func() {})
 		if err != nil {
-			s.logger.Warn("snapshots of runs that end are kept, and none taken of runs that wait", "state", state, "reason", err)
+			s.logger.Warn("the feed cannot be watched: snapshots of ended runs are kept, and waiting runs get none", "state", state, "reason", err)
 			continue
 		}
 		stops = append(stops, stop)

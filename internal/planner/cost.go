@@ -50,7 +50,7 @@ func (p *Planner) bill(mem *reducer.Memory, req llm.Request) bill {
 	caller := p.cfg.Providers[b.provider]
 	switch c := caller.(type) {
 	case nil:
-		b.own = true // nobody is asked, and that is another error
+		b.own = true // the provider is missing, which is reported elsewhere
 	case llm.InProcess, llm.OwnCost:
 		b.own = true
 	case llm.Defaulting:

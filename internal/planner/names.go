@@ -100,7 +100,7 @@ func (p *Planner) claimNames(ctx context.Context) error {
 		return err
 	}, func(err error, _ time.Duration) {
 		said.Do(func() {
-			p.cfg.Logger.Warn("cannot see whether other processes use the same names; it is tried again", "reason", err)
+			p.cfg.Logger.Warn("cannot see whether other processes use the same names; it will be retried", "reason", err)
 		})
 	})
 	if ctx.Err() != nil {
@@ -126,7 +126,7 @@ func (p *Planner) warnOfOthers(ctx context.Context) {
 	p.names.mu.Lock()
 	defer p.names.mu.Unlock()
 	if taken != nil && !p.names.warned {
-		p.cfg.Logger.Error("runs may be answered by the wrong process", "reason", err)
+		p.cfg.Logger.Error("another process uses the same name for something else: runs may be answered by the wrong process", "reason", err)
 	}
 	p.names.warned = taken != nil
 }

@@ -383,10 +383,8 @@ func TestNoReplyAtAll(t *testing.T) {
 func TestNewChecksItsConfig(t *testing.T) {
 	r := newBenchRig(t)
 	for name, spoil := range map[string]func(*planner.Config){
-		"Store":          func(c *planner.Config) { c.Store = nil },
+		"planner: Store": func(c *planner.Config) { c.Store = nil },
 		"OPENAI_API_KEY": func(c *planner.Config) { c.Providers = nil },
-		"Instance":       func(c *planner.Config) { c.Instance = "" },
-		"Queue":          func(c *planner.Config) { c.Queue = nil },
 		"Directory":      func(c *planner.Config) { c.Directory = nil },
 	} {
 		cfg := r.config(scripted.NewMock())

@@ -70,7 +70,7 @@ func newWorld(t *testing.T, shards int) *world {
 	require.NoError(t, err)
 	w.host, err = host.New(host.Options{
 		Bus: bus, Providers: map[string]llm.Caller{"scripted": scripted.New()}, Tools: registry,
-		Results: actor.Results{MaxBytes: 1000, Head: 100, Tail: 100}, Snapshots: bus, SnapshotEvery: 10, Tombstones: bus, Logger: quiet,
+		Results: actor.Results{MaxBytes: 1000}, Snapshots: bus, SnapshotEvery: 10, Tombstones: bus, Logger: quiet,
 	})
 	require.NoError(t, err)
 	return w

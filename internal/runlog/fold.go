@@ -75,8 +75,8 @@ func (f *Fold) ApplyEvent(ctx context.Context, s events.Subject, e *events.Event
 // then shows.
 func Refused(err error) bool {
 	var illegal *reducer.IllegalError
-	var stray *reducer.SubjectError
-	return errors.As(err, &illegal) || errors.As(err, &stray)
+	var subject *reducer.SubjectError
+	return errors.As(err, &illegal) || errors.As(err, &subject)
 }
 
 // ParentGoneError says that a fork cannot be read, since the log has lost its parent.

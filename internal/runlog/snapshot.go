@@ -95,14 +95,14 @@ func (r *Run) ignore(reason error) error {
 // whether it is true.
 func Restore(machine *reducer.Machine, run events.Run, s journal.Snapshot) (*reducer.Memory, error) {
 	if !machine.AcceptsFold(s.Fold) {
-		return nil, fmt.Errorf("it was made by the fold %q, this is %q", s.Fold, machine.FoldName())
+		return nil, fmt.Errorf("it was made by fold %q, this build has %q", s.Fold, machine.FoldName())
 	}
 	mem := new(reducer.Memory)
 	if err := codec.Unmarshal(s.Memory, mem); err != nil {
 		return nil, fmt.Errorf("its memory cannot be read: %w", err)
 	}
 	if s.Seq == 0 || mem.RunID != run.ID || mem.N != s.N || mem.Control.Head != s.Head {
-		return nil, errors.New("its memory is not of the event that it names")
+		return nil, errors.New("its memory does not belong to the event that it names")
 	}
 	return mem, nil
 }

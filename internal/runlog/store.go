@@ -169,9 +169,9 @@ func (s *Store) HeldRuns() []events.Run {
 	return held
 }
 
-// Forget drops a run that nobody holds, so that the next one to acquire it reads it to
-// its head. It is for runs in which another process may have appended something that no
-// delivery brings. It reports whether somebody holds the run, which is then kept.
+// Forget drops a run that is not held, so that the next one to acquire it reads it to its
+// head. It is for runs in which another process may have appended something that no
+// delivery brings. It reports whether the run is held, and therefore kept.
 func (s *Store) Forget(id events.Run) (held bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -253,7 +253,7 @@ func (s *Subagents) pin(ctx context.Context, c call) (*events.Start, error) {
 // not announced: processes start in any order.
 func (s *Subagents) pinWhenThere(ctx context.Context, a events.Agent, task launch.Task) (*events.Start, error) {
 	var start *events.Start
-	err := retry.Policy{First: time.Second, Budget: s.cfg.Patience}.Do(ctx, func(ctx context.Context) (err error) {
+	err := retry.Policy{First: time.Second, Budget: toolcall.ToolWait}.Do(ctx, func(ctx context.Context) (err error) {
 		start, err = s.launcher.Pin(ctx, a, task)
 		if !refusal.Is(err, refusal.CodePending, refusal.CodeUnknownTool, refusal.CodeUnknownProvider) {
 			return retry.Stop(err)

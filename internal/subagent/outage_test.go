@@ -124,7 +124,7 @@ func TestGivingUpFindsTheRun(t *testing.T) {
 
 		store := runlog.New(runlog.Options{Log: r.journal.NewProcess()})
 		l, err := launch.New(launch.Config{
-			Store: store, Source: "subagent/other", Directory: r.journal, Agents: r.journal, Timers: r.journal, FirstCheck: time.Minute,
+			Store: store, Source: "subagent/other", Directory: r.journal, Agents: r.journal, Timers: r.journal,
 		})
 		require.NoError(t, err)
 		start, err := l.Pin(t.Context(), def, launch.Task{Text: "help", Mode: events.ModeTask})

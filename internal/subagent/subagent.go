@@ -33,6 +33,9 @@ import (
 
 const role = "subagent"
 
+// firstCheck is how soon a gateway first checks a sub-run.
+const firstCheck = time.Minute
+
 // Config configures a [Subagents].
 type Config struct {
 	worker.Base
@@ -58,11 +61,6 @@ type Config struct {
 	CheckApproval func(*events.Approval) error
 	// CheckEstimator is the gateway's. Nil: every name is accepted.
 	CheckEstimator func(name string) error
-	// Patience is how long a tool or a provider of a sub-run may be missing, since
-	// processes start in any order. Default 30 s, the lifetime of an announcement.
-	Patience time.Duration
-	// FirstCheck is how soon a gateway first checks a sub-run. Default 1 min.
-	FirstCheck time.Duration
 }
 
 // Subagents is the role. Make it with [New], use it once.
@@ -88,15 +86,9 @@ func New(cfg Config) (*Subagents, error) {
 	if cfg.Directory == nil {
 		return nil, errors.New("subagent: Directory is required")
 	}
-	if cfg.Patience <= 0 {
-		cfg.Patience = journal.AnnouncementTTL
-	}
-	if cfg.FirstCheck <= 0 {
-		cfg.FirstCheck = time.Minute
-	}
 	s := &Subagents{
 		table: cfg.Store.Machine().Table(), source: worker.Source(role, cfg.Instance), tools: map[string]Tool{}, specs: []events.ToolSpec{},
-		elsewhere: toolcall.NewElsewhere(cfg.Directory, cfg.Patience, cfg.Logger),
+		elsewhere: toolcall.NewElsewhere(cfg.Directory, cfg.Logger),
 	}
 	if cfg.Results, err = cfg.Results.Prepare(); err != nil {
 		return nil, fmt.Errorf("subagent: %w", err)
@@ -110,7 +102,7 @@ func New(cfg Config) (*Subagents, error) {
 	}
 	s.launcher, err = launch.New(launch.Config{
 		Store: cfg.Store, Source: s.source, Directory: cfg.Directory, Agents: cfg.Agents, Timers: cfg.Timers, Tombstones: cfg.Tombstones,
-		Validator: cfg.Validator, CheckScript: cfg.CheckScript, CheckApproval: cfg.CheckApproval, CheckEstimator: cfg.CheckEstimator, FirstCheck: cfg.FirstCheck,
+		Validator: cfg.Validator, CheckScript: cfg.CheckScript, CheckApproval: cfg.CheckApproval, CheckEstimator: cfg.CheckEstimator, FirstCheck: firstCheck,
 	})
 	if err != nil {
 		return nil, err
@@ -198,7 +190,7 @@ func (t Tool) Definition() tool.Definition {
 
 func (t Tool) check() error {
 	if (t.Agent == "") == (t.Handoff == "") {
-		return fmt.Errorf("tool %q: is exactly one of agent and handoff", t.Name)
+		return fmt.Errorf("tool %q: give exactly one of agent and handoff", t.Name)
 	}
 	if name := cmp.Or(t.Agent, t.Handoff); !events.ValidToken(name) {
 		return fmt.Errorf("tool %q: agent %q is not an agent's name; use [a-z0-9][a-z0-9_-]{0,62}", t.Name, name)

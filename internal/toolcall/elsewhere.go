@@ -17,9 +17,9 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// DefaultToolWait is how long a tool may be missing in a pool until its calls are answered
+// ToolWait is how long a tool may be missing in a pool until its calls are answered
 // with not_found.
-const DefaultToolWait = 30 * time.Second
+const ToolWait = journal.AnnouncementTTL
 
 // lendAgain says when a call that no worker borrowed is lent again.
 var lendAgain = retry.Policy{
@@ -31,7 +31,6 @@ var lendAgain = retry.Policy{
 // It is safe for concurrent use.
 type Elsewhere struct {
 	directory journal.Directory
-	wait      time.Duration
 	log       *slog.Logger
 
 	// misses are the tools whose calls no worker borrowed, by pool and name.
@@ -39,13 +38,9 @@ type Elsewhere struct {
 	denied sync.Once
 }
 
-// NewElsewhere makes it for an actor. wait is how long a tool may be missing before its
-// calls are answered without it; 0: [DefaultToolWait].
-func NewElsewhere(directory journal.Directory, wait time.Duration, log *slog.Logger) *Elsewhere {
-	if wait <= 0 {
-		wait = DefaultToolWait
-	}
-	return &Elsewhere{directory: directory, wait: wait, log: log, misses: announce.NewMisses[[2]string](forgetMiss)}
+// NewElsewhere makes it for an actor.
+func NewElsewhere(directory journal.Directory, log *slog.Logger) *Elsewhere {
+	return &Elsewhere{directory: directory, log: log, misses: announce.NewMisses[[2]string](forgetMiss)}
 }
 
 // PeersOf returns the queue as [journal.Peers], nil if it does not lend.
@@ -55,7 +50,7 @@ func PeersOf(q journal.Queue) journal.Peers {
 }
 
 // Lend returns work that lends a call to another actor of the pool. A call that no actor
-// borrows is lent again, since actors come and go. After the wait, missing answers that
+// borrows is lent again, since actors come and go. After [ToolWait], missing answers that
 // there is no such tool. If a living actor announces the tool nevertheless, the attempt
 // fails.
 func (e *Elsewhere) Lend(pool, tool string, missing worker.Work) worker.Work {
@@ -123,13 +118,13 @@ func (l *loan) afterPause(ctx context.Context) worker.Result {
 // too long.
 func (e *Elsewhere) missed(ctx context.Context, l *loan, err error) worker.Result {
 	missed := e.misses.Miss(l.key)
-	if missed >= e.wait {
+	if missed >= ToolWait {
 		return e.giveUp(ctx, l.key[0], l.key[1], l.missing)
 	}
 	if !errors.Is(err, journal.ErrNoPeer) {
 		e.warnOnce(l.key[0], err)
 	}
-	if !retry.Wait(ctx, min(max(lendAgain.First, missed/4), lendAgain.Max, e.wait-missed)) {
+	if !retry.Wait(ctx, min(max(lendAgain.First, missed/4), lendAgain.Max, ToolWait-missed)) {
 		return worker.Fail(context.Cause(ctx))
 	}
 	return worker.Elsewhere(0)
@@ -140,7 +135,7 @@ func (e *Elsewhere) giveUp(ctx context.Context, pool, tool string, missing worke
 	announced, err := e.directory.PoolTools(ctx, pool)
 	switch {
 	case err != nil && !errors.Is(err, journal.ErrDenied):
-		return worker.Fail(fmt.Errorf("nobody of pool %s takes the call, and it is not known who has %s: %w", pool, tool, err))
+		return worker.Fail(fmt.Errorf("no actor of pool %s takes the call, and it is unknown which one has %s: %w", pool, tool, err))
 	case slices.ContainsFunc(announced, func(t events.ToolSpec) bool { return t.Name == tool }):
 		return worker.Fail(fmt.Errorf("an actor of pool %s announces %s, but takes no calls from other actors: it is an older build, or its user lacks the permission, see `moorebus init --print-permissions`", pool, tool))
 	}

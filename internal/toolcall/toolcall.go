@@ -66,9 +66,6 @@ func Names(tools []events.ToolSpec) []string {
 type Results struct {
 	// MaxBytes is the largest result that is kept whole. Default 256 KiB.
 	MaxBytes int
-	// Head and Tail are how many bytes of a larger one the model sees.
-	// Defaults 16 KiB and 4 KiB.
-	Head, Tail int
 	// Secrets are texts that are replaced wherever they turn up, such as the
 	// tools' own credentials. Texts of fewer than 6 bytes are refused: they
 	// would turn up everywhere.
@@ -78,6 +75,12 @@ type Results struct {
 
 	patterns []*regexp.Regexp
 }
+
+// shownHead and shownTail are how many bytes of a larger result the model sees.
+const (
+	shownHead = 16 << 10
+	shownTail = 4 << 10
+)
 
 // redacted replaces a secret.
 const redacted = "[REDACTED]"
@@ -92,18 +95,12 @@ func (r Results) Prepare() (Results, error) {
 	if r.MaxBytes <= 0 {
 		r.MaxBytes = 256 << 10
 	}
-	if r.Head <= 0 {
-		r.Head = 16 << 10
-	}
-	if r.Tail <= 0 {
-		r.Tail = 4 << 10
-	}
-	if r.Head+r.Tail > r.MaxBytes {
-		return r, fmt.Errorf("results: Results.Head and Tail (%d bytes) must fit into MaxBytes (%d)", r.Head+r.Tail, r.MaxBytes)
+	if r.MaxBytes < shownHead+shownTail {
+		return r, fmt.Errorf("results: MaxBytes must be at least %d, is %d", shownHead+shownTail, r.MaxBytes)
 	}
 	for _, s := range r.Secrets {
 		if len(s) < 6 {
-			return r, fmt.Errorf("results: a secret of %d bytes is too short to be looked for", len(s))
+			return r, fmt.Errorf("results: a secret of %d bytes is too short: it would match everywhere; use at least 6 bytes", len(s))
 		}
 	}
 	// The longest first, so that a secret within another one does not leave the rest of
@@ -140,19 +137,19 @@ func (r Results) Fit(ctx context.Context, blobs journal.Blobs, pool, text string
 		return text, nil, nil
 	}
 	if blobs == nil {
-		return r.shorten(text, ""), nil, nil
+		return shorten(text, ""), nil, nil
 	}
 	ref, err := blobs.PutBlob(ctx, pool, []byte(text))
 	if err != nil {
-		return r.shorten(text, ""), nil, err
+		return shorten(text, ""), nil, err
 	}
-	return r.shorten(text, ref.Key), &ref, nil
+	return shorten(text, ref.Key), &ref, nil
 }
 
 // shorten returns head and tail of a text, with a marker between them that says how much
 // is missing and where the whole is.
-func (r Results) shorten(text, key string) string {
-	head, tail := r.Head, len(text)-r.Tail
+func shorten(text, key string) string {
+	head, tail := shownHead, len(text)-shownTail
 	if head >= tail { // a short text whose escapes are long
 		head, tail = len(text)/8, len(text)-len(text)/8
 	}

@@ -65,10 +65,10 @@ func Tools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
 // serverWait is how long a process waits for its MCP servers before it takes calls.
 const serverWait = 15 * time.Second
 
-// Settle waits until each MCP server of a started registry has listed its tools or
+// AwaitTools waits until each MCP server of a started registry has listed its tools or
 // has proved unreachable, but not longer than serverWait. Calls that come earlier
 // would wait for their servers.
-func Settle(ctx context.Context, registry *tool.Registry, logger *slog.Logger) {
+func AwaitTools(ctx context.Context, registry *tool.Registry, logger *slog.Logger) {
 	waiting, stop := context.WithTimeout(ctx, serverWait)
 	defer stop()
 	if !registry.Settle(waiting) && ctx.Err() == nil {

@@ -93,7 +93,7 @@ func (j *delivery) leaveBehind(ctx context.Context, e effects.Effect, leaves fun
 // of a stand-in is not the run's: only the worker's own log has it.
 func (j *delivery) fail(ctx context.Context, e effects.Effect, r Result, ids []string) error {
 	if j.w.cfg.Origin != "" {
-		j.w.cfg.Logger.Warn("work for others failed and will be tried again", "run", j.run.ID.ID, "effect", e.Key, "reason", r.failure.Message)
+		j.w.cfg.Logger.Warn("work for another role failed and will be retried", "run", j.run.ID.ID, "effect", e.Key, "reason", r.failure.Message)
 		return retry.After(max(r.delay, failures.First), nil)
 	}
 	failure := *r.failure

@@ -17,10 +17,10 @@ const maxControlReads = 8
 // controlReads says when a run is read again after its log could not be read.
 var controlReads = retry.Policy{First: 500 * time.Millisecond, Factor: 2, Max: 5 * time.Second}
 
-// controlWatcher reads the runs that the feed announces control events of, if somebody
-// holds them. It reads the log, since the feed can be forged. It retries a failed read until
-// it has read the run or nobody holds it: the run's delivery is extended and does not come
-// again, so nothing else would read it.
+// controlWatcher reads held runs of which the feed announces control events. It reads the
+// log, since the feed can be forged. It retries a failed read until it has read the run or
+// the run is no longer held: the run's delivery is extended and does not come again, so
+// nothing else would read it.
 type controlWatcher struct {
 	w     *Worker
 	ctx   context.Context
@@ -121,7 +121,7 @@ func (w *Worker) refresh(ctx context.Context, id events.Run) error {
 	run.Lock()
 	defer run.Unlock()
 	if err := run.Refresh(ctx); err != nil {
-		w.cfg.Logger.Warn("a control event is seen later", "run", id.ID, "reason", err)
+		w.cfg.Logger.Warn("a control event cannot be read yet", "run", id.ID, "reason", err)
 		return err
 	}
 	w.inFlight.cancelUnwanted(run)

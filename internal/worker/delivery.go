@@ -466,7 +466,7 @@ func (w *Worker) run(ctx context.Context, work Work) Result {
 		select {
 		case w.working <- struct{}{}:
 		case <-ctx.Done():
-			return Fail(ctx.Err()) // nobody wants it any more
+			return Fail(ctx.Err()) // it is no longer wanted
 		}
 	}
 	defer func() { <-w.working }()
@@ -499,7 +499,6 @@ func recoverPlan(h Handler, run *runlog.Run, e effects.Effect) (work Work) {
 }
 
 func panicError(p any) error {
-	return fmt.Errorf("panic: %v\n%s", p, firstLines(debug.Stack(), 2000))
+	stack := debug.Stack()
+	return fmt.Errorf("panic: %v\n%s", p, stack[:min(len(stack), 2000)])
 }
-
-func firstLines(stack []byte, limit int) []byte { return stack[:min(len(stack), limit)] }

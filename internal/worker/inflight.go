@@ -19,7 +19,7 @@ type effect struct {
 	key    string
 	ctx    context.Context
 	cancel context.CancelFunc
-	// done is closed at the end; nil while nobody waits for it.
+	// done is closed at the end; nil while nothing waits for it.
 	done chan struct{}
 	// delay is when the work is to be tried again, set before done is closed.
 	delay time.Duration
