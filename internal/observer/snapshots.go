@@ -45,9 +45,6 @@ func newSnapshotter(cfg Config) *snapshotter {
 	if cfg.Snapshots == nil || cfg.SnapshotEvery <= 0 || cfg.Store.Machine().FoldName() == "" {
 		return nil
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
 	return &snapshotter{
 		snapshots: cfg.Snapshots, feed: cfg.Feed, every: uint64(cfg.SnapshotEvery), logger: cfg.Logger,
 		store: runlog.New(runlog.Options{

@@ -149,11 +149,11 @@ func TestBadSnapshotsAreIgnored(t *testing.T) {
 		spoil func(*journal.Snapshot)
 		said  string
 	}{
-		"of another fold":  {func(s *journal.Snapshot) { s.Fold = "0/x" }, "it was made by the fold"},
+		"of another fold":  {func(s *journal.Snapshot) { s.Fold = "0/x" }, "it was made by fold"},
 		"no memory":        {func(s *journal.Snapshot) { s.Memory = json.RawMessage(`"text"`) }, "its memory cannot be read"},
-		"another event":    {func(s *journal.Snapshot) { s.N++ }, "not of the event that it names"},
-		"another run":      {func(s *journal.Snapshot) { s.Memory = replace(s.Memory, `"run_id":"`, `"run_id":"x`) }, "not of the event that it names"},
-		"no record":        {func(s *journal.Snapshot) { s.Seq = 0 }, "not of the event that it names"},
+		"another event":    {func(s *journal.Snapshot) { s.N++ }, "does not belong to the event that it names"},
+		"another run":      {func(s *journal.Snapshot) { s.Memory = replace(s.Memory, `"run_id":"`, `"run_id":"x`) }, "does not belong to the event that it names"},
+		"no record":        {func(s *journal.Snapshot) { s.Seq = 0 }, "does not belong to the event that it names"},
 		"ahead of the log": {func(s *journal.Snapshot) { s.Seq += 10 }, "the log ends before 70"},
 		"another record":   {func(s *journal.Snapshot) { s.Seq-- }, "the log has another record at 59"},
 		"another log":      {forgeHead, "the log has another record at 60"},

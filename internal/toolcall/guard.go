@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
@@ -308,16 +307,12 @@ func (v *evidence) lacks(c tool.Call, asks bool) string {
 	return ""
 }
 
-// asking says how long an outage of the log may last, and how often it is read again. A
-// bus that is still starting counts as away, since a failure would use up the call's
-// attempts.
-var asking = retry.Policy{First: 500 * time.Millisecond, Budget: time.Minute}
-
 // Refusal returns why a call may not run, empty if it may. It waits through an outage of
-// the log. The error is the log's or the context's.
+// the log. A bus that is still starting counts as one, since a failure would use up the
+// call's attempts. The error is the log's or the context's.
 func (g *Guard) Refusal(ctx context.Context, run events.Run, c tool.Call) (string, error) {
 	var refusal string
-	err := asking.Do(ctx, func(ctx context.Context) (err error) {
+	err := worker.Outage.Do(ctx, func(ctx context.Context) (err error) {
 		refusal, err = g.refusal(ctx, run, c)
 		if !worker.Passing(err) && !errors.Is(err, journal.ErrNotReady) {
 			return retry.Stop(err)

@@ -186,10 +186,10 @@ func isOutage(err error) bool {
 	return err != nil && !errors.Is(err, journal.ErrTooLarge) && !errors.As(err, &draft)
 }
 
-// outage says how long work waits for a store that does not answer, and how often it
+// Outage says how long work waits for a store that does not answer, and how often it
 // retries. The result in hand may have been expensive, or impossible to repeat. After that
 // the attempt counts as failed.
-var outage = retry.Policy{First: 500 * time.Millisecond, Budget: time.Minute}
+var Outage = retry.Policy{First: 500 * time.Millisecond, Budget: time.Minute}
 
 // fullDelay is the pause where the log has no room.
 const fullDelay = 2 * time.Second
@@ -198,7 +198,7 @@ const fullDelay = 2 * time.Second
 // [Passing] and [retry.Stop]), or has failed for a minute. waiting is that of
 // [retry.Policy.Do].
 func Outlast(ctx context.Context, try func(context.Context) error, waiting func(err error, delay time.Duration)) error {
-	return outage.Do(ctx, func(ctx context.Context) error {
+	return Outage.Do(ctx, func(ctx context.Context) error {
 		err := try(ctx)
 		if !Passing(err) {
 			return retry.Stop(err)
@@ -212,7 +212,7 @@ func outageOf(err error) error {
 	if errors.Is(err, journal.ErrFull) {
 		return retry.After(fullDelay, err)
 	}
-	return retry.After(outage.First, err)
+	return retry.After(Outage.First, err)
 }
 
 // Passing reports whether an error may pass by itself: it is neither about what is stored

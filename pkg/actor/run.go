@@ -55,9 +55,13 @@ func Run(ctx context.Context, o Options) error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	base := worker.Base{
+		Instance: o.Instance, Store: runlog.New(runlog.Options{Log: o.Bus, Logger: o.Logger}), Queue: o.Bus, Feed: o.Bus,
+		Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
+	}
 	a, err := actor.New(actor.Config{
-		Base: worker.Base{Instance: o.Instance, Store: runlog.New(runlog.Options{Log: o.Bus, Logger: o.Logger}), Queue: o.Bus, Feed: o.Bus, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger}, Directory: o.Bus, Blobs: o.Bus, Storage: o.Bus,
-		Tools: o.Tools, Pools: o.Pools, Results: toolcall.Results{Secrets: o.Secrets, Patterns: o.Patterns},
+		Base: base, Directory: o.Bus, Blobs: o.Bus, Storage: o.Bus, Tools: o.Tools, Pools: o.Pools,
+		Results: toolcall.Results{Secrets: o.Secrets, Patterns: o.Patterns},
 	})
 	if err != nil {
 		return err
