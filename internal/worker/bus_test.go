@@ -94,8 +94,8 @@ func TestAppendsInDoubt(t *testing.T) {
 	}
 }
 
-// While the log does not answer a delivery is not settled; when it does again
-// the run goes on, and nothing is there twice.
+// While the log is away no delivery gets a verdict. When the log is back the run goes on,
+// and no event is there twice.
 func TestOutage(t *testing.T) {
 	for name, during := range map[string]func(log *workertest.Log, away func() error){
 		"append": func(log *workertest.Log, away func() error) {
@@ -141,8 +141,8 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// What work came to is kept while the log does not answer: a tool that must not
-// run twice has a result nevertheless, and a model is not paid twice.
+// Results are kept while the log is away: a tool that must not run twice has a result
+// nevertheless, and a model is not paid twice.
 func TestResultsSurviveAnOutage(t *testing.T) {
 	for name, lost := range map[string]bool{"not stored": false, "stored, but nobody says so": true} {
 		t.Run(name, func(t *testing.T) {
@@ -183,8 +183,8 @@ func TestResultsSurviveAnOutage(t *testing.T) {
 	}
 }
 
-// An intent that is in doubt through an outage is recognised afterwards: the
-// call runs, once.
+// An intent whose append has an unknown outcome, during an outage, is found afterwards:
+// the call runs once.
 func TestIntentInDoubtThroughAnOutage(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h := newHanging()
@@ -215,7 +215,7 @@ func TestIntentInDoubtThroughAnOutage(t *testing.T) {
 	})
 }
 
-// An outage that does not end is not waited for for ever.
+// An outage that does not end is not waited for without a limit.
 func TestOutageWithoutEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		log := &workertest.Log{}
@@ -233,7 +233,7 @@ func TestOutageWithoutEnd(t *testing.T) {
 	})
 }
 
-// Failures of planning are no lost workers of what planning leads to under the
+// Failures of planning do not count as lost workers of the effects that follow under the
 // same delivery.
 func TestDispatchAfterFailuresIsNotLost(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
@@ -255,8 +255,8 @@ func TestDispatchAfterFailuresIsNotLost(t *testing.T) {
 	})
 }
 
-// A crash between the reply and the dispatch of its calls is counted, and the
-// rest is dispatched.
+// A crash between the reply and the dispatch of its calls is counted, and the other calls
+// are dispatched.
 func TestDispatchAfterACrash(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		deadly := make(chan struct{})
@@ -288,7 +288,7 @@ func dispatching() worker.Handler {
 	})
 }
 
-// No read happens while a worker goes on with what it wrote itself.
+// A worker that goes on with its own events does not read the log.
 func TestHotPathDoesNotRead(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		log := &workertest.Log{}

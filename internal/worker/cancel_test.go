@@ -96,8 +96,8 @@ func TestLostControlEvents(t *testing.T) {
 	})
 }
 
-// A control event that comes between the fold and the start of the work is
-// seen by it, since the run is held already.
+// A control event that comes between the fold and the start of the work is seen, since the
+// run is held already.
 func TestCancelledBeforeItStarts(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		reading, read := make(chan struct{}), make(chan struct{})
@@ -193,7 +193,7 @@ func TestPauseLeavesStartedWorkAlone(t *testing.T) {
 	})
 }
 
-// Resumed drives the work that runs already once more; it is joined.
+// Resumed drives work that is in flight once more; the second delivery joins it.
 func TestResumedJoinsWhatRuns(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h := newHanging()
@@ -211,7 +211,7 @@ func TestResumedJoinsWhatRuns(t *testing.T) {
 	})
 }
 
-// Who joined an attempt that failed waits as long as everybody.
+// A delivery that joined a failed attempt waits for the same delay.
 func TestJoinedAttemptKeepsItsDelay(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h := newHanging()
@@ -378,7 +378,7 @@ type muted struct{ journal.Delivery }
 
 func (muted) Extend() error { return nil }
 
-// What a cancelled effect does wrong is dropped as well as what it does right.
+// A failure of a cancelled effect is dropped, like its result.
 func TestFailureOfCancelledEffectIsDropped(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		began := make(chan struct{})

@@ -114,9 +114,9 @@ func (l *staleLog) Read(ctx context.Context, run events.Run, after uint64) iter.
 	}
 }
 
-// A run that is named while it is being read is read once more, since the read may be
-// past what it was named for.
-func TestRunThatIsNamedWhileItIsRead(t *testing.T) {
+// A run that is announced during its read is read once more, since the read may have
+// missed the event.
+func TestRunThatIsAnnouncedDuringItsRead(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h, feed := newHanging(), &lossyFeed{}
 		p := r.Journal.NewProcess()
@@ -189,6 +189,8 @@ func TestSlowReadDelaysNoOtherCancel(t *testing.T) {
 		}
 		require.LessOrEqual(t, most.Load(), int64(bound))
 		synctest.Wait()
-		require.EqualValues(t, len(runs)-2, reads.Load()-before, "those that wait once, the others once more")
+		// The runs that wait are read once. The others are read once more if they are
+		// still held then.
+		require.LessOrEqual(t, reads.Load()-before, int64(len(runs)-2))
 	})
 }

@@ -134,7 +134,7 @@ func TestFailureThatPasses(t *testing.T) {
 	})
 }
 
-// A handler's words can be anything; the log takes them shortened and as UTF-8.
+// A handler's message may be anything. It is logged shortened and as UTF-8.
 func TestFailureMessagesAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.spawn(handlers{effects.KindPlan: work(func(context.Context) worker.Result {
@@ -190,7 +190,7 @@ func TestLostWorker(t *testing.T) {
 	})
 }
 
-// Failures that the log holds are not counted again as a lost worker.
+// Logged failures are not counted again as lost workers.
 func TestOnlyLostWorkersCountAsLost(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		var tries counter
@@ -345,7 +345,7 @@ func TestHandlerThatEndsItsGoroutine(t *testing.T) {
 	})
 }
 
-// A stand-in's failures are not the run's, so they are nowhere but in its own log.
+// A stand-in's failures are not the run's, so only its own log has them.
 func TestFailuresOfAStandInAreLogged(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		var tries counter

@@ -67,7 +67,7 @@ func TestGateHoldsDeliveriesBack(t *testing.T) {
 	})
 }
 
-// The slots of what was in work before the gate shut are used again as soon as that ends.
+// The slots of deliveries from before the gate shut are used again as soon as those end.
 func TestGateUsesFreedSlotsAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h, gate := newHanging(), &worker.Gate{}

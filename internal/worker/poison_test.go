@@ -87,7 +87,7 @@ func requirePoisoned(t *testing.T, r *rig, run events.Run, n uint64) {
 	require.Equal(t, events.Errored, s.To)
 }
 
-// Poison that wakes nobody is met by the next append.
+// Poison that wakes no worker is found by the next append.
 func TestPoisonThatWakesNobody(t *testing.T) {
 	for _, name := range []string{"not JSON", "illegal", "foreign"} {
 		t.Run(name, func(t *testing.T) {

@@ -134,7 +134,7 @@ func TestDeafLoanIsLeftBehind(t *testing.T) {
 	})
 }
 
-// A worker that dies during its drain blocks nobody.
+// A worker that dies during its drain blocks nothing.
 func TestKilledWorkerEnds(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h := newHanging()
@@ -220,7 +220,7 @@ func TestInboxThatIsMadeLater(t *testing.T) {
 	})
 }
 
-// Where the ack wait cannot be asked for, long work is kept alive anyway.
+// If the ack wait is unknown, long work is extended anyway.
 func TestUnknownAckWait(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		p := r.Journal.NewProcess()
