@@ -1,7 +1,6 @@
 package httpapi_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,9 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/callname"
-	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
-	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -269,23 +266,4 @@ func TestDecisionsOfABatchAreJoined(t *testing.T) {
 			})
 		})
 	}
-}
-
-func FuzzParseInputs(f *testing.F) {
-	f.Add([]byte(`[{"type":"user-message","messageId":"a","content":"x","timestamp":1}]`))
-	f.Add([]byte(`[{"type":"tool-call-result","toolCallId":"c","result":{"isSuccess":true,"content":"x"}}]`))
-	f.Add([]byte(`[{"type":"expand-context-window","increment":1e400}]`))
-	f.Add([]byte(`[{"type":"add_tool_calls_to_context","tool_call_ids":["\ud83d\ude00"]}]`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		inputs, err := httpapi.ParseInputs(data)
-		if err != nil {
-			var known *refusal.Error
-			require.True(t, errors.As(err, &known))
-			require.Equal(t, refusal.Invalid, known.Kind)
-			return
-		}
-		for _, in := range inputs {
-			require.NotNil(t, in)
-		}
-	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/httpapi/inputs"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -89,11 +90,11 @@ func (s *Server) postInputs(ctx context.Context, r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	inputs, err := ParseInputs(data)
+	all, err := inputs.Parse(data)
 	if err != nil {
 		return nil, err
 	}
-	return s.control.Inputs(ctx, r.namespace(), r.id(), inputs)
+	return s.control.Inputs(ctx, r.namespace(), r.id(), all)
 }
 
 func (s *Server) postDecision(ctx context.Context, r *request) (any, error) {

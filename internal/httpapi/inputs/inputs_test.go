@@ -1,6 +1,7 @@
-package httpapi_test
+package inputs_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -8,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/httpapi"
+	"github.com/moorebus/moorebus/internal/httpapi/inputs"
+	"github.com/moorebus/moorebus/internal/refusal"
 )
 
 // TestEveryInputByEveryName: the seven inputs, by their own names and the events',
@@ -40,14 +42,14 @@ func TestEveryInputByEveryName(t *testing.T) {
 					if want == nil {
 						want = control.Foreign{Type: name}
 					}
-					got, err := httpapi.ParseInputs([]byte(text))
+					got, err := inputs.Parse([]byte(text))
 					require.NoError(t, err, text)
 					require.Equal(t, []control.Input{want}, got, text)
 					for _, bad := range []string{`"timestamp":"soon",`, `"timestamp":null,`, `"surprise":1,`, `"message_ID":"m",`} {
 						if strings.Contains(bad, "timestamp") && strings.Contains(body, "timestamp") {
 							continue
 						}
-						_, err := httpapi.ParseInputs([]byte(fmt.Sprintf(`[{"type":%q,%s%s}]`, name, bad, body)))
+						_, err := inputs.Parse([]byte(fmt.Sprintf(`[{"type":%q,%s%s}]`, name, bad, body)))
 						require.ErrorContains(t, err, "input 0: ", text)
 					}
 				}
@@ -55,7 +57,7 @@ func TestEveryInputByEveryName(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"UserMESSAGE", "USER-MESSAGE", "user message", "user-Message", "llm_Chunk", ""} {
-		_, err := httpapi.ParseInputs([]byte(fmt.Sprintf(`[{"type":%q,"content":"x"}]`, name)))
+		_, err := inputs.Parse([]byte(fmt.Sprintf(`[{"type":%q,"content":"x"}]`, name)))
 		require.ErrorContains(t, err, "type", name)
 	}
 }
@@ -87,7 +89,26 @@ func TestBadFormsOfForeignInputs(t *testing.T) {
 		`"type":"tool-call-result","toolCallId":"c","result":{"isSuccess":true,"content":"x","is_success":true}`: "is_success: is given twice",
 		`"type":"tool-call-result","toolCallId":"c","result":["x"]`:                                              "result: is",
 	} {
-		_, err := httpapi.ParseInputs([]byte("[{" + body + "}]"))
+		_, err := inputs.Parse([]byte("[{" + body + "}]"))
 		require.ErrorContains(t, err, says, body)
 	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(`[{"type":"user-message","messageId":"a","content":"x","timestamp":1}]`))
+	f.Add([]byte(`[{"type":"tool-call-result","toolCallId":"c","result":{"isSuccess":true,"content":"x"}}]`))
+	f.Add([]byte(`[{"type":"expand-context-window","increment":1e400}]`))
+	f.Add([]byte(`[{"type":"add_tool_calls_to_context","tool_call_ids":["\ud83d\ude00"]}]`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		parsed, err := inputs.Parse(data)
+		if err != nil {
+			var known *refusal.Error
+			require.True(t, errors.As(err, &known))
+			require.Equal(t, refusal.Invalid, known.Kind)
+			return
+		}
+		for _, in := range parsed {
+			require.NotNil(t, in)
+		}
+	})
 }

@@ -1,4 +1,6 @@
-package httpapi
+// Package inputs parses the inputs of a run from JSON. Names and keys may be in kebab, snake,
+// camel or Pascal case.
+package inputs
 
 import (
 	"errors"
@@ -114,16 +116,16 @@ func camelCase(snake string) string {
 	return b.String()
 }
 
-// ParseInputs reads a JSON array of inputs. The error is a refusal of kind Invalid whose
+// Parse parses a JSON array of inputs. The error is a refusal of kind Invalid whose
 // message names the first input that is wrong by its index, from 0.
-func ParseInputs(data []byte) ([]control.Input, error) {
+func Parse(data []byte) ([]control.Input, error) {
 	node, err := strict.ParseJSON(data)
 	if err != nil {
-		return nil, badRequest("%s", err.Error())
+		return nil, refusal.New(refusal.Invalid, refusal.CodeBadRequest, "%s", err.Error())
 	}
 	switch {
 	case node.Kind != strict.Array:
-		return nil, badRequest("the body is %s, want a list of inputs", node.Kind)
+		return nil, refusal.New(refusal.Invalid, refusal.CodeBadRequest, "the body is %s, want a list of inputs", node.Kind)
 	case len(node.Items) > maxInputs:
 		return nil, refusal.New(refusal.Invalid, refusal.CodeBadInput, "there are %d inputs; one request may have at most %d", len(node.Items), maxInputs)
 	}
