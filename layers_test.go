@@ -192,7 +192,7 @@ var (
 		"internal/control/decisions": "internal/control", "internal/control/subruns": "internal/control",
 		"internal/control/timers": "internal/control", "internal/control/pools": "internal/control",
 	}
-	onTop = map[string]string{"internal/httpapi": "internal/control"}
+	onTop = map[string]string{"internal/httpapi": "internal/control", "internal/httpapi/inputs": "internal/control"}
 )
 
 // ofRole are what a role, its parts and what stands on it may import.
@@ -209,7 +209,7 @@ func ofRole(role string) []string {
 // top are the roots of layer 4, which may import everything.
 var top = []string{"pkg/agent", "pkg/replay", "cmd", "examples", "bench", "chaos", "e2e", "sim",
 	"internal/commandtest", "internal/natstest", "internal/control/controltest",
-	"pkg/actor", "internal/host", "internal/cli", "internal/console", "internal/faultserver", "internal/freeport", "internal/lkj", "internal/mcpserve",
+	"pkg/actor", "internal/host", "internal/cli", "internal/console", "internal/doctor", "internal/setup", "internal/faultserver", "internal/freeport", "internal/lkj", "internal/mcpserve",
 	"internal/parity", "internal/permissions", "internal/runprint", "internal/session", "internal/terminal", "internal/wire"}
 
 func under(dir string, roots []string) bool {
@@ -243,7 +243,13 @@ func mayImport(dir string) (may []string, everything, known bool) {
 	case partsOf[dir] != "":
 		return ofRole(partsOf[dir]), false, true
 	case onTop[dir] != "":
-		return append(ofRole(onTop[dir]), onTop[dir]), false, true
+		may = append(ofRole(onTop[dir]), onTop[dir])
+		for part := range onTop {
+			if path.Dir(part) == dir {
+				may = append(may, part)
+			}
+		}
+		return may, false, true
 	case under(dir, top), dir == ".":
 		return nil, true, true
 	}

@@ -12,15 +12,17 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/doctor"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/internal/setup"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
 func initCommand() *cobra.Command {
 	var url string
-	s, p := console.Setup{}, console.Permissions{}
+	s, p := setup.Bus{}, setup.Permissions{}
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Set up a bus: streams, consumers and buckets; safe to repeat",
@@ -59,7 +61,7 @@ the permissions that the transition table gives it. See deploy/nats.`,
 	flags.StringVar(&s.Monitor, "monitor", "", "`URL` of the monitoring of a server of the bus (default: port 8222 of the server that is reached)")
 	flags.BoolVar(&s.Wait, "wait", false, "wait until the bus is up")
 	onlyPrint := flags.Bool("print-permissions", false, "write the users and their permissions for nats-server, and do nothing else")
-	flags.StringVar(&p.Format, "format", console.FormatConf, "with --print-permissions: nats-conf or json")
+	flags.StringVar(&p.Format, "format", setup.FormatConf, "with --print-permissions: nats-conf or json")
 	flags.StringVar(&p.Credentials, "credentials", "", "with --print-permissions: directory of the users' nkeys; missing ones are created (default: passwords by variables)")
 	log := cli.AddLogFlags(flags, slog.LevelWarn)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -140,21 +142,21 @@ line is bad.`,
 		if err != nil {
 			return err
 		}
-		var report console.Report
-		doctor := console.Doctor{Getenv: os.Getenv, Bus: natsbus.Options{Logger: logger, Monitor: monitor}}
+		var report doctor.Report
+		checks := doctor.Checks{Getenv: os.Getenv, Bus: natsbus.Options{Logger: logger, Monitor: monitor}}
 		if at.Note != "" {
 			_, _ = fmt.Fprintln(cmd.ErrOrStderr(), at.Note)
 		}
 		if at.Remote {
-			report.Add(console.AreaBus, natsbus.Finding{Level: natsbus.Good, What: fmt.Sprintf("the bus is %s, named by %s", at.Connect.Server(), at.From)})
+			report.Add(doctor.AreaBus, natsbus.Finding{Level: natsbus.Good, What: fmt.Sprintf("the bus is %s, named by %s", at.Connect.Server(), at.From)})
 			at.Connect.Name, at.Connect.Logger = "moorebus/doctor", logger
-			doctor.Remote(cmd.Context(), at.Connect, &report)
+			checks.Remote(cmd.Context(), at.Connect, &report)
 		} else {
-			doctor.Embedded(cmd.Context(), at.Dir, &report)
+			checks.Embedded(cmd.Context(), at.Dir, &report)
 		}
-		doctor.Listener(&report)
-		doctor.Keys(cmd.Context(), &report)
-		doctor.Sandbox(cmd.Context(), &report)
+		checks.Listener(&report)
+		checks.Keys(cmd.Context(), &report)
+		checks.Sandbox(cmd.Context(), &report)
 		if err := cmd.Context().Err(); err != nil {
 			return err
 		}

@@ -101,7 +101,7 @@ func ReadDead(ctx context.Context, log DeadLog, codec *events.Codec, o DeadOptio
 				Stray: fmt.Sprintf("%d:%d", shard, rec.Seq), Code: CodeStray, Time: rec.Stored,
 				Message: fmt.Sprintf("%d bytes on %s", len(rec.Body), strings.ToValidUTF8(rec.Subject, "\uFFFD")),
 			}
-			add(d, strayKey(shard, rec.Seq))
+			add(d, messageKey(shard, rec.Seq))
 		}
 	}
 	slices.SortFunc(all, func(x, y Dead) int {
@@ -131,7 +131,7 @@ func deadRun(codec *events.Codec, shards int, rec journal.Record) (Dead, bool) {
 	return d, true
 }
 
-func strayKey(shard int, seq uint64) string { return fmt.Sprintf("%d-%d", shard, seq) }
+func messageKey(shard int, seq uint64) string { return fmt.Sprintf("%d-%d", shard, seq) }
 
 // DropKey returns the key under which a listed run or message is dropped.
 func DropKey(name string) (string, error) {
@@ -141,7 +141,7 @@ func DropKey(name string) (string, error) {
 		if errShard != nil || errSeq != nil || s < 0 || n == 0 {
 			return "", fmt.Errorf("%q is not a message: give it as listed, <shard>:<seq>", name)
 		}
-		return strayKey(s, n), nil
+		return messageKey(s, n), nil
 	}
 	if err := events.CheckID(name); err != nil {
 		return "", fmt.Errorf("%q is neither a run nor a message <shard>:<seq>: %w", name, err)

@@ -30,9 +30,9 @@ func EventLine(e *events.Event, started time.Time, color bool) string {
 	if !started.IsZero() {
 		clock = Elapsed(e.Time.Sub(started))
 	}
-	p := palette{color}
-	line := fmt.Sprintf("%5d  %s  %s  %s  %s", e.N, p.faint(fmt.Sprintf("%9s", clock)),
-		p.state(e.To, pad(edge, edgeWidth)), p.bold(pad(string(e.Type()), typeWidth)), Summary(e.Data))
+	p := Palette{color}
+	line := fmt.Sprintf("%5d  %s  %s  %s  %s", e.N, p.Faint(fmt.Sprintf("%9s", clock)),
+		p.State(e.To, Pad(edge, edgeWidth)), p.Bold(Pad(string(e.Type()), typeWidth)), Summary(e.Data))
 	return strings.TrimRight(line, " ")
 }
 
@@ -43,7 +43,7 @@ func PoisonLine(n uint64, reason string, color bool) string {
 	if n > 0 {
 		number = fmt.Sprint(n)
 	}
-	return fmt.Sprintf("%5s  %s", number, palette{color}.red("not a legal event: "+Cut(reason, 2*dataWidth)))
+	return fmt.Sprintf("%5s  %s", number, Palette{color}.Red("not a legal event: "+Cut(reason, 2*dataWidth)))
 }
 
 // Elapsed formats a time span for the columns: +0.412s, +1m05s, +2h03m.
@@ -57,34 +57,35 @@ func Elapsed(d time.Duration) string {
 	return fmt.Sprintf("+%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
 }
 
-// palette colours text if on.
-type palette struct{ on bool }
+// Palette colours text for a terminal if On.
+type Palette struct{ On bool }
 
-func (p palette) paint(code, text string) string {
-	if !p.on || text == "" {
+func (p Palette) paint(code, text string) string {
+	if !p.On || text == "" {
 		return text
 	}
 	return terminal.Style(code, text)
 }
 
-func (p palette) bold(text string) string   { return p.paint("1", text) }
-func (p palette) faint(text string) string  { return p.paint("2", text) }
-func (p palette) red(text string) string    { return p.paint("31", text) }
-func (p palette) green(text string) string  { return p.paint("32", text) }
-func (p palette) yellow(text string) string { return p.paint("33", text) }
-func (p palette) blue(text string) string   { return p.paint("36", text) }
+// Bold, Faint, Red, Green, Yellow and Blue return text in that style.
+func (p Palette) Bold(text string) string   { return p.paint("1", text) }
+func (p Palette) Faint(text string) string  { return p.paint("2", text) }
+func (p Palette) Red(text string) string    { return p.paint("31", text) }
+func (p Palette) Green(text string) string  { return p.paint("32", text) }
+func (p Palette) Yellow(text string) string { return p.paint("33", text) }
+func (p Palette) Blue(text string) string   { return p.paint("36", text) }
 
-// state colours text by a state.
-func (p palette) state(s events.State, text string) string {
+// State colours text by a state.
+func (p Palette) State(s events.State, text string) string {
 	switch s {
 	case events.Done:
-		return p.green(text)
+		return p.Green(text)
 	case events.Errored, events.Cancelled:
-		return p.red(text)
+		return p.Red(text)
 	case events.WaitingForHuman, events.WaitingForUser:
-		return p.yellow(text)
+		return p.Yellow(text)
 	}
-	return p.blue(text)
+	return p.Blue(text)
 }
 
 // Plain returns text on one line: white space becomes one blank, and control characters
@@ -112,8 +113,8 @@ func Cut(text string, limit int) string {
 	return text
 }
 
-// pad appends blanks up to a number of characters.
-func pad(text string, width int) string {
+// Pad appends blanks up to a number of characters.
+func Pad(text string, width int) string {
 	return text + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(text)))
 }
 

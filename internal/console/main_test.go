@@ -3,28 +3,21 @@ package console
 import (
 	"bytes"
 	"context"
-	"log/slog"
 	"sync"
 	"testing"
 
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
-	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/reducertest"
-	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var (
-	quiet   = slog.New(slog.DiscardHandler)
-	machine = reducer.NewMachine(reducer.MachineOptions{})
-)
+var machine = reducer.NewMachine(reducer.MachineOptions{})
 
 // fill appends events to a run, or stops the test.
 func fill(t *testing.T, r *reducertest.Run, steps ...reducertest.Event) {
@@ -81,28 +74,6 @@ func records(t *testing.T, r *reducertest.Run) *simtest.Journal {
 	}
 	return log
 }
-
-func server(t *testing.T, o embedded.Options) *embedded.Server {
-	t.Helper()
-	if o.Dir == "" {
-		o.Dir = t.TempDir()
-	}
-	o.Logger = quiet
-	s, err := embedded.Start(context.Background(), o)
-	require.NoError(t, err)
-	t.Cleanup(s.Shutdown)
-	return s
-}
-
-func connect(t *testing.T, s *embedded.Server) *nats.Conn {
-	t.Helper()
-	conn, err := s.Connect()
-	require.NoError(t, err)
-	t.Cleanup(conn.Close)
-	return conn
-}
-
-var busOptions = natsbus.Options{Logger: quiet}
 
 // buffer is a writer that can be read while it is written.
 type buffer struct {

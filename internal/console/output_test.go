@@ -108,7 +108,7 @@ func TestEventLine(t *testing.T) {
 	}
 	require.Equal(t, "    2    +0.412s  planning → acting              LlmToolCall            count({ })", EventLine(e, start, false))
 	colored := EventLine(e, start, true)
-	require.Contains(t, colored, terminal.Style("1", pad("LlmToolCall", typeWidth)))
+	require.Contains(t, colored, terminal.Style("1", Pad("LlmToolCall", typeWidth)))
 	e.To, e.Data = e.From, &events.Continue{}
 	require.Equal(t, "    2    +0.412s  planning                       Continue", EventLine(e, start, false), "nothing stands at the end of the line")
 	require.Contains(t, EventLine(e, time.Time{}, false), e.Time.Local().Format("15:04:05.000"), "without a start it is the time of day")

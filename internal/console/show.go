@@ -116,7 +116,7 @@ func (r *Run) Write(w io.Writer, f Format, color bool) error {
 		return Write(w, f, r)
 	}
 	var b bytes.Buffer
-	p := palette{color}
+	p := Palette{color}
 	r.head(&b, p)
 	b.WriteByte('\n')
 	for _, l := range r.lines {
@@ -131,8 +131,8 @@ func (r *Run) Write(w io.Writer, f Format, color bool) error {
 	return err
 }
 
-func (r *Run) head(b *bytes.Buffer, p palette) {
-	state := p.state(r.State, string(r.State))
+func (r *Run) head(b *bytes.Buffer, p Palette) {
+	state := p.State(r.State, string(r.State))
 	if r.Paused {
 		state += " (paused)"
 	}
@@ -144,23 +144,23 @@ func (r *Run) head(b *bytes.Buffer, p palette) {
 	if !r.Started.IsZero() {
 		started += ", last event " + Elapsed(r.Updated.Sub(r.Started))
 	}
-	fmt.Fprintf(b, "%s %s\n", p.faint(pad("run", 8)), r.RunID)
+	fmt.Fprintf(b, "%s %s\n", p.Faint(Pad("run", 8)), r.RunID)
 	r.writeSubruns(b, p)
 	if from := r.ForkedFrom; from != nil {
-		fmt.Fprintf(b, "%s %s at %d\n", p.faint(pad("fork of", 8)), Plain(from.Run), from.At)
+		fmt.Fprintf(b, "%s %s at %d\n", p.Faint(Pad("fork of", 8)), Plain(from.Run), from.At)
 	}
 	for _, row := range [][2]string{
 		{"state", state}, {"agent", strings.TrimSpace(r.Agent + " " + string(r.Mode))}, {"task", Cut(r.Task, 4*dataWidth)},
 		{"started", started}, {"events", fmt.Sprintf("%d, step %d", r.N, r.Step)}, {"tokens", usage},
 	} {
-		fmt.Fprintf(b, "%s %s\n", p.faint(pad(row[0], 8)), row[1])
+		fmt.Fprintf(b, "%s %s\n", p.Faint(Pad(row[0], 8)), row[1])
 	}
 }
 
 // tail is what the run came to, or what it waits for.
-func (r *Run) tail(b *bytes.Buffer, p palette) {
+func (r *Run) tail(b *bytes.Buffer, p Palette) {
 	if a := r.PendingApproval; a != nil {
-		b.WriteString("\n" + p.yellow("waits for a human to decide on") + "\n")
+		b.WriteString("\n" + p.Yellow("waits for a human to decide on") + "\n")
 		for _, q := range a.Requests {
 			b.WriteString("  " + r.request(q) + "\n")
 		}
@@ -170,12 +170,12 @@ func (r *Run) tail(b *bytes.Buffer, p palette) {
 	}
 	switch {
 	case r.Error != nil:
-		fmt.Fprintf(b, "\n%s\n%s: %s\n", p.red("error"), Plain(r.Error.Code), r.Error.Message)
+		fmt.Fprintf(b, "\n%s\n%s: %s\n", p.Red("error"), Plain(r.Error.Code), r.Error.Message)
 	case r.Poison != nil:
-		fmt.Fprintf(b, "\n%s\nevent %d (%s): %s\n", p.red("poisoned"), r.Poison.N, Plain(r.Poison.Type), Plain(r.Poison.Reason))
+		fmt.Fprintf(b, "\n%s\nevent %d (%s): %s\n", p.Red("poisoned"), r.Poison.N, Plain(r.Poison.Type), Plain(r.Poison.Reason))
 	}
 	if r.Answer != nil {
-		fmt.Fprintf(b, "\n%s\n%s\n", p.green("answer"), strings.TrimRight(*r.Answer, " \n"))
+		fmt.Fprintf(b, "\n%s\n%s\n", p.Green("answer"), strings.TrimRight(*r.Answer, " \n"))
 	}
 }
 
@@ -215,11 +215,11 @@ func children(mem *reducer.Memory) []Child {
 	return all
 }
 
-func (r *Run) writeSubruns(b *bytes.Buffer, p palette) {
+func (r *Run) writeSubruns(b *bytes.Buffer, p Palette) {
 	if r.Parent != nil {
-		fmt.Fprintf(b, "%s %s of run %s\n", p.faint(pad("answers", 8)), Plain(r.Parent.CallID), Plain(r.Parent.Run))
+		fmt.Fprintf(b, "%s %s of run %s\n", p.Faint(Pad("answers", 8)), Plain(r.Parent.CallID), Plain(r.Parent.Run))
 	}
 	for _, c := range r.Children {
-		fmt.Fprintf(b, "%s %s by run %s\n", p.faint(pad("answered", 8)), Plain(c.CallID), Plain(c.Run))
+		fmt.Fprintf(b, "%s %s by run %s\n", p.Faint(Pad("answered", 8)), Plain(c.CallID), Plain(c.Run))
 	}
 }

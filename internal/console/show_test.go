@@ -97,7 +97,7 @@ func TestParentAndSubruns(t *testing.T) {
 	r.fill(mem)
 	require.Equal(t, []Child{{"x", "a"}, {events.ChildID(parent, "c"), "c"}}, r.Children)
 	var b bytes.Buffer
-	r.writeSubruns(&b, palette{})
+	r.writeSubruns(&b, Palette{})
 	require.Contains(t, b.String(), "z of run above")
 	require.Contains(t, b.String(), "a by run x")
 	require.Contains(t, b.String(), "c by run "+events.ChildID(parent, "c"))

@@ -317,11 +317,11 @@ func (w *LossyWriter) Lost() error {
 
 // OutputLine shows an output on one line.
 func OutputLine(o output.Output, color bool) string {
-	p := palette{color}
+	p := Palette{color}
 	text := ""
 	switch o := o.(type) {
 	case output.StateStarted:
-		text = p.state(o.State, string(o.State))
+		text = p.State(o.State, string(o.State))
 	case output.LLMToken:
 		text = Cut(o.Text, dataWidth)
 	case output.ToolCallDelta:
@@ -335,9 +335,9 @@ func OutputLine(o output.Output, color bool) string {
 	case output.FinalAnswer:
 		text = Cut(o.Content, 4*dataWidth)
 	case output.Error:
-		text = p.red(fmt.Sprintf("%s: %s", Plain(o.Code), Cut(o.Message, dataWidth)))
+		text = p.Red(fmt.Sprintf("%s: %s", Plain(o.Code), Cut(o.Message, dataWidth)))
 	}
-	return p.bold(pad(string(o.Kind()), len(output.KindToolCallFinished))) + "  " + text
+	return p.Bold(Pad(string(o.Kind()), len(output.KindToolCallFinished))) + "  " + text
 }
 
 // stream returns what writes a run's outputs, or nil if the tap shows events.

@@ -47,7 +47,7 @@ func (c *Controller) Close(ctx context.Context, ns, id string, by events.By) (ac
 	})
 	var ended *refusal.Error
 	if errors.As(err, &ended) && ended.Code == refusal.CodeRunEnded {
-		ended.Code = refusal.CodeNotWaiting // a run that has ended waits for nobody
+		ended.Code = refusal.CodeNotWaiting // a run that has ended does not wait
 	}
 	return result, err
 }

@@ -1,4 +1,7 @@
-package console
+// Package doctor checks an installation: the bus or the data directory, the roles, the model
+// providers, listeners, and the sandbox of exec tools. Each finding says what to do. The checks
+// change nothing and show no key.
+package doctor
 
 import (
 	"context"
@@ -13,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/diskspace"
 	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/natsbus"
@@ -41,7 +45,7 @@ type Found struct {
 	natsbus.Finding
 }
 
-// Report are the findings of a [Doctor].
+// Report are the findings of [Checks].
 type Report struct {
 	Findings []Found `json:"findings"`
 	Bad      int     `json:"bad"`
@@ -62,15 +66,15 @@ func (r *Report) Add(area string, findings ...natsbus.Finding) {
 }
 
 // Write writes the report as JSON, or as lines with what to do below each.
-func (r *Report) Write(w io.Writer, f Format, color bool) error {
-	if f != Text {
-		return Write(w, f, r)
+func (r *Report) Write(w io.Writer, f console.Format, color bool) error {
+	if f != console.Text {
+		return console.Write(w, f, r)
 	}
-	p := palette{color}
-	paint := map[natsbus.Level]func(string) string{natsbus.Good: p.green, natsbus.Unseen: p.faint, natsbus.Warning: p.yellow, natsbus.Bad: p.red}
+	p := console.Palette{On: color}
+	paint := map[natsbus.Level]func(string) string{natsbus.Good: p.Green, natsbus.Unseen: p.Faint, natsbus.Warning: p.Yellow, natsbus.Bad: p.Red}
 	var b strings.Builder
 	for _, f := range r.Findings {
-		fmt.Fprintf(&b, "%s  %-5s  %s\n", paint[f.Level](pad(string(f.Level), 7)), f.Area, Plain(f.What))
+		fmt.Fprintf(&b, "%s  %-5s  %s\n", paint[f.Level](console.Pad(string(f.Level), 7)), f.Area, console.Plain(f.What))
 		for line := range strings.Lines(f.Mend) {
 			b.WriteString(strings.Repeat(" ", 16) + strings.TrimRight(line, "\n") + "\n")
 		}
@@ -92,8 +96,8 @@ func finding(level natsbus.Level, mend, format string, args ...any) natsbus.Find
 // lookTimeout bounds the checks of one bus.
 const lookTimeout = 30 * time.Second
 
-// Doctor checks an installation.
-type Doctor struct {
+// Checks are the checks of an installation.
+type Checks struct {
 	// Getenv is os.Getenv.
 	Getenv func(string) string
 	// Client asks the model provider; nil: one that waits 3 s.
@@ -103,14 +107,14 @@ type Doctor struct {
 }
 
 // Remote checks a named bus and the roles on it.
-func (d *Doctor) Remote(ctx context.Context, o natsbus.ConnectOptions, r *Report) {
+func (d *Checks) Remote(ctx context.Context, o natsbus.ConnectOptions, r *Report) {
 	d.remote(ctx, o, r, func(conn *nats.Conn, f []natsbus.Finding) []natsbus.Finding {
 		return append(f, d.user(ctx, conn)...)
 	})
 }
 
 // user checks whether the user may do more than it needs.
-func (d *Doctor) user(ctx context.Context, conn *nats.Conn) []natsbus.Finding {
+func (d *Checks) user(ctx context.Context, conn *nats.Conn) []natsbus.Finding {
 	id, err := natsbus.WhoIs(ctx, conn, d.Bus)
 	if err != nil {
 		return []natsbus.Finding{finding(natsbus.Unseen, natsbus.AskOthers, "%v", err)}
@@ -126,7 +130,7 @@ func (d *Doctor) user(ctx context.Context, conn *nats.Conn) []natsbus.Finding {
 // reading turns the findings of a connection into those that are reported.
 type reading func(*nats.Conn, []natsbus.Finding) []natsbus.Finding
 
-func (d *Doctor) remote(ctx context.Context, o natsbus.ConnectOptions, r *Report, read reading) {
+func (d *Checks) remote(ctx context.Context, o natsbus.ConnectOptions, r *Report, read reading) {
 	conn, err := natsbus.Connect(ctx, o)
 	if err != nil {
 		r.Add(AreaBus, finding(natsbus.Bad, "start nats-server with JetStream (-js), or set NATS_URL or --nats", "%v", err))
@@ -195,7 +199,7 @@ const (
 
 // Embedded checks a data directory, and whether this machine can run the embedded server: on
 // the directory, or on a temporary one if it does not exist.
-func (d *Doctor) Embedded(ctx context.Context, dir string, r *Report) {
+func (d *Checks) Embedded(ctx context.Context, dir string, r *Report) {
 	r.Add(AreaData, space(dir)...)
 	_, err := os.Stat(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -249,7 +253,7 @@ func space(dir string) []natsbus.Finding {
 }
 
 // trial runs the server on a temporary directory.
-func (d *Doctor) trial(ctx context.Context, r *Report) {
+func (d *Checks) trial(ctx context.Context, r *Report) {
 	dir, err := os.MkdirTemp("", "moorebus-doctor-")
 	if err != nil {
 		r.Add(AreaBus, finding(natsbus.Bad, "set TMPDIR to a directory that can be written", "%v", err))
@@ -260,7 +264,7 @@ func (d *Doctor) trial(ctx context.Context, r *Report) {
 }
 
 // serve starts the server on a directory and checks it.
-func (d *Doctor) serve(ctx context.Context, dir string, setUp bool, r *Report) {
+func (d *Checks) serve(ctx context.Context, dir string, setUp bool, r *Report) {
 	findings, err := d.embedded(ctx, dir, setUp)
 	if err != nil {
 		r.Add(AreaBus, finding(natsbus.Bad, "name a bus with NATS_URL, or another directory with --data", "%v", err))
@@ -269,7 +273,7 @@ func (d *Doctor) serve(ctx context.Context, dir string, setUp bool, r *Report) {
 	r.Add(AreaBus, findings...)
 }
 
-func (d *Doctor) embedded(ctx context.Context, dir string, setUp bool) ([]natsbus.Finding, error) {
+func (d *Checks) embedded(ctx context.Context, dir string, setUp bool) ([]natsbus.Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	server, err := embedded.Start(ctx, embedded.Options{Dir: dir, SyncAlways: true, Logger: d.Bus.Logger})
@@ -321,7 +325,7 @@ func flushed(findings []natsbus.Finding) []natsbus.Finding {
 }
 
 // Listener checks MOOREBUS_LISTEN, if it is set.
-func (d *Doctor) Listener(r *Report) {
+func (d *Checks) Listener(r *Report) {
 	address := d.Getenv("MOOREBUS_LISTEN")
 	if address == "" || d.Getenv(wire.TokenVariable) != "" {
 		return
@@ -337,7 +341,7 @@ func (d *Doctor) Listener(r *Report) {
 }
 
 // Sandbox checks the sandbox of exec tools on this machine.
-func (d *Doctor) Sandbox(ctx context.Context, r *Report) {
+func (d *Checks) Sandbox(ctx context.Context, r *Report) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	missing, err := exectool.Missing(ctx)
@@ -354,7 +358,7 @@ func (d *Doctor) Sandbox(ctx context.Context, r *Report) {
 
 // Keys checks the model providers that the environment configures. It asks each for its list
 // of models, which is free.
-func (d *Doctor) Keys(ctx context.Context, r *Report) {
+func (d *Checks) Keys(ctx context.Context, r *Report) {
 	named := 0
 	for _, v := range providers.All() {
 		if v.Configured(d.Getenv) {

@@ -1,9 +1,10 @@
-package console
+package doctor
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -13,23 +14,53 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/diskspace"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	natsserver "github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 )
 
-func doctor(env map[string]string) *Doctor {
-	return &Doctor{Getenv: func(name string) string { return env[name] }, Bus: busOptions}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	quiet      = slog.New(slog.DiscardHandler)
+	busOptions = natsbus.Options{Logger: quiet}
+)
+
+func server(t *testing.T, o embedded.Options) *embedded.Server {
+	t.Helper()
+	if o.Dir == "" {
+		o.Dir = t.TempDir()
+	}
+	o.Logger = quiet
+	s, err := embedded.Start(context.Background(), o)
+	require.NoError(t, err)
+	t.Cleanup(s.Shutdown)
+	return s
+}
+
+func connect(t *testing.T, s *embedded.Server) *nats.Conn {
+	t.Helper()
+	conn, err := s.Connect()
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	return conn
+}
+
+func checks(env map[string]string) *Checks {
+	return &Checks{Getenv: func(name string) string { return env[name] }, Bus: busOptions}
 }
 
 func written(t *testing.T, r *Report) string {
 	t.Helper()
 	var b bytes.Buffer
-	require.NoError(t, r.Write(&b, Text, false))
+	require.NoError(t, r.Write(&b, console.Text, false))
 	return b.String()
 }
 
@@ -64,7 +95,7 @@ func TestKeys(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var r Report
-			doctor(map[string]string{"OPENAI_API_KEY": c.key, "OPENAI_BASE_URL": c.base}).Keys(context.Background(), &r)
+			checks(map[string]string{"OPENAI_API_KEY": c.key, "OPENAI_BASE_URL": c.base}).Keys(context.Background(), &r)
 			require.Len(t, r.Findings, 1)
 			got := r.Findings[0]
 			require.Equal(t, c.level, got.Level, got.What)
@@ -98,7 +129,7 @@ func TestAnthropicKeys(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var r Report
-			doctor(map[string]string{"ANTHROPIC_API_KEY": c.key, "ANTHROPIC_BASE_URL": c.base}).Keys(context.Background(), &r)
+			checks(map[string]string{"ANTHROPIC_API_KEY": c.key, "ANTHROPIC_BASE_URL": c.base}).Keys(context.Background(), &r)
 			require.Len(t, r.Findings, 1)
 			require.Equal(t, c.level, r.Findings[0].Level, r.Findings[0].What)
 			require.Contains(t, r.Findings[0].What, c.what)
@@ -106,7 +137,7 @@ func TestAnthropicKeys(t *testing.T) {
 		})
 	}
 	var both Report
-	doctor(map[string]string{"ANTHROPIC_API_KEY": key, "ANTHROPIC_BASE_URL": provider.URL, "OPENAI_BASE_URL": provider.URL + "/v1"}).Keys(context.Background(), &both)
+	checks(map[string]string{"ANTHROPIC_API_KEY": key, "ANTHROPIC_BASE_URL": provider.URL, "OPENAI_BASE_URL": provider.URL + "/v1"}).Keys(context.Background(), &both)
 	require.Len(t, both.Findings, 2)
 }
 
@@ -117,7 +148,7 @@ func TestKeysAreNotSentOn(t *testing.T) {
 	provider := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusFound))
 	defer provider.Close()
 	var r Report
-	doctor(map[string]string{"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": provider.URL}).Keys(context.Background(), &r)
+	checks(map[string]string{"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": provider.URL}).Keys(context.Background(), &r)
 	require.Equal(t, natsbus.Warning, r.Findings[0].Level)
 	require.Contains(t, r.Findings[0].What, "status 302")
 }
@@ -125,7 +156,7 @@ func TestKeysAreNotSentOn(t *testing.T) {
 func TestDoctorOnNoDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "none", "yet")
 	var r Report
-	doctor(nil).Embedded(context.Background(), dir, &r)
+	checks(nil).Embedded(context.Background(), dir, &r)
 	text := written(t, &r)
 	require.Zero(t, r.Bad, text)
 	require.Zero(t, r.Warnings, text)
@@ -142,7 +173,7 @@ func TestDoctorOnDirectories(t *testing.T) {
 	s := server(t, embedded.Options{Dir: dir, Listen: "127.0.0.1:0", Token: "sesame"})
 	require.NoError(t, natsbus.Init(context.Background(), connect(t, s), natsbus.InitOptions{}))
 	var served Report
-	doctor(nil).Embedded(context.Background(), dir, &served)
+	checks(nil).Embedded(context.Background(), dir, &served)
 	text := written(t, &served)
 	require.Contains(t, text, "is served by process")
 	require.Contains(t, text, "no actor announces tools")
@@ -155,26 +186,26 @@ func TestDoctorOnDirectories(t *testing.T) {
 	hidden := t.TempDir()
 	server(t, embedded.Options{Dir: hidden})
 	var held Report
-	doctor(nil).Embedded(context.Background(), hidden, &held)
+	checks(nil).Embedded(context.Background(), hidden, &held)
 	require.Contains(t, written(t, &held), "which does not listen")
 
 	s.Shutdown()
 	var free Report
-	doctor(nil).Embedded(context.Background(), dir, &free)
+	checks(nil).Embedded(context.Background(), dir, &free)
 	require.Contains(t, written(t, &free), "is free")
 	require.Zero(t, free.Bad)
 
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	var wrong Report
-	doctor(nil).Embedded(context.Background(), file, &wrong)
+	checks(nil).Embedded(context.Background(), file, &wrong)
 	require.Positive(t, wrong.Bad, written(t, &wrong))
 }
 
 // A directory that nobody has set up is for the next run to set up.
 func TestDoctorOnEmptyDirectory(t *testing.T) {
 	var r Report
-	doctor(nil).Embedded(context.Background(), t.TempDir(), &r)
+	checks(nil).Embedded(context.Background(), t.TempDir(), &r)
 	require.Zero(t, r.Bad, written(t, &r))
 	require.Contains(t, written(t, &r), "the next `moorebus run` or `moorebus dev` sets it up")
 }
@@ -183,7 +214,7 @@ func TestDoctorOnBus(t *testing.T) {
 	s := server(t, embedded.Options{Listen: "127.0.0.1:0"})
 	at := natsbus.ConnectOptions{URL: s.ClientURL(), Logger: quiet}
 	var bare Report
-	doctor(nil).Remote(context.Background(), at, &bare)
+	checks(nil).Remote(context.Background(), at, &bare)
 	require.Positive(t, bare.Bad)
 	require.Contains(t, written(t, &bare), "moorebus init")
 
@@ -194,7 +225,7 @@ func TestDoctorOnBus(t *testing.T) {
 	require.NoError(t, bus.Announce(context.Background(), "default", "a1", []events.ToolSpec{{Name: "t", Pool: "default"}}))
 	require.NoError(t, bus.AnnounceProviders(context.Background(), "p1", []string{"scripted"}))
 	var ready Report
-	doctor(nil).Remote(context.Background(), at, &ready)
+	checks(nil).Remote(context.Background(), at, &ready)
 	text := written(t, &ready)
 	require.Zero(t, ready.Bad, text)
 	require.Contains(t, text, "tools by pool: default 1")
@@ -202,7 +233,7 @@ func TestDoctorOnBus(t *testing.T) {
 	require.Contains(t, text, "every user of the server may do everything")
 
 	var b bytes.Buffer
-	require.NoError(t, ready.Write(&b, JSON, false))
+	require.NoError(t, ready.Write(&b, console.JSON, false))
 	var doc struct {
 		Findings []struct{ Area, Level, What string }
 		Warnings int
@@ -234,7 +265,7 @@ func TestDoctorOnAUserOfTwoRoles(t *testing.T) {
 	require.NoError(t, natsbus.Init(t.Context(), operator, natsbus.InitOptions{Memory: true}))
 	at.User = "both"
 	var r Report
-	doctor(nil).Remote(t.Context(), at, &r)
+	checks(nil).Remote(t.Context(), at, &r)
 	text := written(t, &r)
 	require.Contains(t, text, "the events of several roles: actor, planner")
 	require.Contains(t, text, "a reply subject of the log gets past them")
@@ -248,7 +279,7 @@ func TestDoctorOnNoBus(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, free.Close())
 	var r Report
-	doctor(nil).Remote(context.Background(), natsbus.ConnectOptions{URL: "nats://ann:secret@" + free.Addr().String(), Logger: quiet}, &r)
+	checks(nil).Remote(context.Background(), natsbus.ConnectOptions{URL: "nats://ann:secret@" + free.Addr().String(), Logger: quiet}, &r)
 	require.Equal(t, 1, r.Bad)
 	require.NotContains(t, written(t, &r), "secret")
 	require.Contains(t, written(t, &r), "1 bad, 0 to look at")
@@ -278,7 +309,7 @@ func TestDoctorOnOpenListeners(t *testing.T) {
 		server, err := embedded.Start(t.Context(), embedded.Options{Dir: dir, Listen: "0.0.0.0:0", Token: token, Logger: busOptions.Logger})
 		require.NoError(t, err)
 		var r Report
-		doctor(nil).Embedded(t.Context(), dir, &r)
+		checks(nil).Embedded(t.Context(), dir, &r)
 		server.Shutdown()
 		require.Equal(t, warned, slices.ContainsFunc(r.Findings, func(f Found) bool {
 			return f.Level == natsbus.Warning && strings.Contains(f.What, "other machines reach the NATS server")
@@ -295,7 +326,7 @@ func TestDoctorOnOpenListeners(t *testing.T) {
 		"none":     {map[string]string{"MOOREBUS_LISTEN": "here"}, 1},
 	} {
 		var r Report
-		doctor(c.env).Listener(&r)
+		checks(c.env).Listener(&r)
 		require.Equal(t, c.bad, r.Bad, name)
 	}
 }

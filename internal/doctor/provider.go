@@ -1,4 +1,4 @@
-package console
+package doctor
 
 import (
 	"cmp"
@@ -19,7 +19,7 @@ const providerTimeout = 3 * time.Second
 
 // provider asks a provider for its list of models. The finding holds neither the key nor a
 // password of the address.
-func (d *Doctor) provider(ctx context.Context, v providers.Provider, key, base string) natsbus.Finding {
+func (d *Checks) provider(ctx context.Context, v providers.Provider, key, base string) natsbus.Finding {
 	address, err := url.Parse(strings.TrimRight(cmp.Or(base, v.BaseURL), "/"))
 	if err != nil || (address.Scheme != "http" && address.Scheme != "https") || address.Host == "" {
 		return finding(natsbus.Bad, "set it to an address such as "+v.ExampleURL, "%s is not an http or https address", v.URLVar)
@@ -50,7 +50,7 @@ func keyWords(v providers.Provider, key string) string {
 	return "and " + v.KeyVar + " is accepted"
 }
 
-func (d *Doctor) ask(ctx context.Context, address *url.URL, sign func(http.Header)) (status int, err error) {
+func (d *Checks) ask(ctx context.Context, address *url.URL, sign func(http.Header)) (status int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, providerTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)

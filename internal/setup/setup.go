@@ -1,4 +1,5 @@
-package console
+// Package setup sets up a bus, and writes the permissions of its users.
+package setup
 
 import (
 	"context"
@@ -22,8 +23,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// Setup sets up a bus and reports the changes.
-type Setup struct {
+// Bus sets up a bus and reports the changes.
+type Bus struct {
 	Init natsbus.InitOptions
 	// Storage are the agents whose storage is created, as NAMESPACE/AGENT.
 	Storage []string
@@ -37,7 +38,7 @@ type Setup struct {
 }
 
 // Check returns a usage error for a wrong setting.
-func (s *Setup) Check() error {
+func (s *Bus) Check() error {
 	for flag, n := range map[string]int{"shards": s.Init.Shards, "replicas": s.Init.Replicas, "max-ack-pending": s.Init.MaxAckPending} {
 		if n < 0 {
 			return cli.Usage("--%s: must not be negative, is %d", flag, n)
@@ -68,7 +69,7 @@ func (s *Setup) Check() error {
 }
 
 // readPoolTools parses --pool-tools. The pools in it are set up too.
-func (s *Setup) readPoolTools() error {
+func (s *Bus) readPoolTools() error {
 	for _, text := range s.PoolTools {
 		pool, list, found := strings.Cut(text, "=")
 		if !found {
@@ -92,7 +93,7 @@ func (s *Setup) readPoolTools() error {
 
 // Run sets up the bus and writes a line for each thing that it created or changed, or one
 // line if nothing changed.
-func (s *Setup) Run(ctx context.Context, conn *nats.Conn, w io.Writer) error {
+func (s *Bus) Run(ctx context.Context, conn *nats.Conn, w io.Writer) error {
 	pools := append(slices.Sorted(maps.Keys(s.Init.PoolMaxAckPending)), s.Init.Pools...)
 	before := survey(ctx, conn, pools)
 	notes, err := s.init(ctx, conn)
@@ -133,7 +134,7 @@ func (s *Setup) Run(ctx context.Context, conn *nats.Conn, w io.Writer) error {
 }
 
 // init calls natsbus.Init, repeatedly if it is to wait, and returns its notes.
-func (s *Setup) init(ctx context.Context, conn *nats.Conn) ([]string, error) {
+func (s *Bus) init(ctx context.Context, conn *nats.Conn) ([]string, error) {
 	var notes []string
 	said := ""
 	err := retry.Policy{First: 250 * time.Millisecond}.Do(ctx, func(ctx context.Context) (err error) {
@@ -153,7 +154,7 @@ func (s *Setup) init(ctx context.Context, conn *nats.Conn) ([]string, error) {
 // initTimeout bounds one attempt to set up a bus.
 const initTimeout = 2 * time.Minute
 
-func (s *Setup) try(ctx context.Context, conn *nats.Conn) (notes []string, err error) {
+func (s *Bus) try(ctx context.Context, conn *nats.Conn) (notes []string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, initTimeout, nats.ErrTimeout)
 	defer cancel()
 	if said, err := natsbus.Monitor(ctx, conn, s.Monitor); err == nil {
@@ -172,9 +173,12 @@ func (s *Setup) try(ctx context.Context, conn *nats.Conn) (notes []string, err e
 	return notes, err
 }
 
+// surveyTimeout bounds a survey.
+const surveyTimeout = 30 * time.Second
+
 // survey lists what exists on the bus, as far as it can see, without what changes by itself.
 func survey(ctx context.Context, conn *nats.Conn, pools []string) []string {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, surveyTimeout)
 	defer cancel()
 	quiet := natsbus.Options{Logger: slog.New(slog.DiscardHandler)}
 	var things []string

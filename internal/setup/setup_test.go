@@ -1,4 +1,4 @@
-package console
+package setup
 
 import (
 	"bytes"
@@ -13,9 +13,14 @@ import (
 	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 )
 
-func setUp(t *testing.T, conn *nats.Conn, s Setup) string {
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func setUp(t *testing.T, conn *nats.Conn, s Bus) string {
 	t.Helper()
 	var b bytes.Buffer
 	require.NoError(t, s.Check())
@@ -24,7 +29,7 @@ func setUp(t *testing.T, conn *nats.Conn, s Setup) string {
 }
 
 func TestSetupIsChecked(t *testing.T) {
-	for _, s := range []Setup{
+	for _, s := range []Bus{
 		{Init: natsbus.InitOptions{Shards: -1}}, {Init: natsbus.InitOptions{Replicas: -1}}, {Init: natsbus.InitOptions{MaxAckPending: -1}},
 		{Init: natsbus.InitOptions{AckWait: -1}}, {Init: natsbus.InitOptions{PoolMaxAckPending: map[string]int{"gpu": 0}}},
 		{Init: natsbus.InitOptions{PoolMaxAckPending: map[string]int{"g p": 1}}}, {Init: natsbus.InitOptions{Pools: []string{"a b"}}},
@@ -46,19 +51,24 @@ func TestSetupWithoutJetStream(t *testing.T) {
 	conn, err := nats.Connect("", nats.InProcessServer(s))
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
-	err = (&Setup{}).Run(context.Background(), conn, &bytes.Buffer{})
+	err = (&Bus{}).Run(context.Background(), conn, &bytes.Buffer{})
 	require.ErrorContains(t, err, "-js")
 	require.True(t, cli.BusAway(err), "to try again later may help: %v", err)
 
 	ctx, stop := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer stop()
-	err = (&Setup{Wait: true}).Run(ctx, conn, &bytes.Buffer{})
+	err = (&Bus{Wait: true}).Run(ctx, conn, &bytes.Buffer{})
 	require.ErrorIs(t, err, context.DeadlineExceeded, "it waits as long as it may")
 }
 
 func TestSetupOfStorage(t *testing.T) {
-	conn := connect(t, server(t, embedded.Options{}))
-	said := setUp(t, conn, Setup{Storage: []string{"default/keeper"}})
+	server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Logger: quiet})
+	require.NoError(t, err)
+	t.Cleanup(server.Shutdown)
+	conn, err := server.Connect()
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	said := setUp(t, conn, Bus{Storage: []string{"default/keeper"}})
 	require.Contains(t, said, "storage of default/keeper is there\n")
 	require.Contains(t, said, "stream MOORE_0 has no limit and may fill the disk")
 	js, err := conn.JetStream()
@@ -68,7 +78,7 @@ func TestSetupOfStorage(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for _, bad := range []string{"keeper", "default/", "a/b/c", "Default/a"} {
-		require.ErrorContains(t, (&Setup{Storage: []string{bad}}).Check(), "--storage: ")
+		require.ErrorContains(t, (&Bus{Storage: []string{bad}}).Check(), "--storage: ")
 		p := &Permissions{Format: FormatConf, Storage: []string{bad}}
 		require.ErrorContains(t, p.Write(&bytes.Buffer{}), "--storage: ")
 	}

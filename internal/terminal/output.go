@@ -42,8 +42,8 @@ type Output struct {
 
 	mu sync.Mutex
 	w  io.Writer
-	// held are the first bytes of an incomplete character.
-	held []byte
+	// incomplete are the first bytes of an incomplete character.
+	incomplete []byte
 }
 
 // New returns the output of a file.
@@ -78,7 +78,7 @@ func (o *Output) Write(data []byte) (int, error) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	text := append(o.held, data...)
+	text := append(o.incomplete, data...)
 	shown := make([]byte, 0, len(text))
 	for len(text) > 0 {
 		if sequence, size := own(text); size > 0 {
@@ -92,19 +92,19 @@ func (o *Output) Write(data []byte) (int, error) {
 		shown, size = appendVisible(shown, text)
 		text = text[size:]
 	}
-	o.held = bytes.Clone(text)
+	o.incomplete = bytes.Clone(text)
 	if _, err := o.w.Write(shown); err != nil {
 		return 0, err
 	}
 	return len(data), nil
 }
 
-// Flush writes the held bytes of an incomplete character. Call it after the last write.
+// Flush writes the bytes of an incomplete character. Call it after the last write.
 func (o *Output) Flush() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	_, _ = io.WriteString(o.w, Visible(string(o.held))) // the process ends: there is no caller for the error
-	o.held = nil
+	_, _ = io.WriteString(o.w, Visible(string(o.incomplete))) // the process ends: there is no caller for the error
+	o.incomplete = nil
 }
 
 // own returns the control sequence for our own mark at the beginning of text, and the length
