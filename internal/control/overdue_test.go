@@ -20,8 +20,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// A run that nobody works on is driven once more after the
-// stall time, given up after another.
+// Stalled work is re-driven after the stall time. After another stall time the run ends.
 func TestStallIsDrivenOnceAndThenEnded(t *testing.T) {
 	for state, due := range map[string]string{
 		"planning": "plan", "observing": "observe", "acting": "tool search (call a)",
@@ -56,7 +55,7 @@ func TestStallIsDrivenOnceAndThenEnded(t *testing.T) {
 	}
 }
 
-// Runs that are paused, wait or have ended do not stall.
+// Runs that are paused, that wait or that have ended do not stall.
 func TestWhatWaitsDoesNotStall(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
@@ -75,7 +74,7 @@ func TestWhatWaitsDoesNotStall(t *testing.T) {
 		require.Len(t, r.Types(ended), 2)
 		require.Equal(t, len(runs), r.Journal.Timers())
 
-		// One that goes on after days can stall like any other.
+		// A run that continues after days can stall like any other.
 		paused := runs["planning, paused"]
 		r.Append(paused, events.Control, &events.Resumed{})
 		resumed := r.Memory(paused).Updated
@@ -86,7 +85,7 @@ func TestWhatWaitsDoesNotStall(t *testing.T) {
 	})
 }
 
-// A run in which something happens is left alone.
+// A run with new events is left alone.
 func TestProgressIsNoStall(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
@@ -107,14 +106,14 @@ func TestProgressIsNoStall(t *testing.T) {
 	})
 }
 
-// stalled checks that what was driven, or given up, had stood still since some time
-// for a stall time and at most a quarter.
+// stalled checks that the work had rested for a stall time and at most a quarter more when it
+// was re-driven or given up.
 func (r *timed) stalled(since, at time.Time) {
 	r.T.Helper()
 	require.WithinRange(r.T, at, since.Add(stall), since.Add(stall+stall/4))
 }
 
-// lose takes every delivery for the states and settles it for nothing.
+// lose acknowledges every delivery for the states without working on it.
 func (r *timed) lose(states ...events.State) {
 	r.T.Helper()
 	for _, pool := range []string{"default", "web"} {
@@ -124,7 +123,7 @@ func (r *timed) lose(states ...events.State) {
 	}
 }
 
-// planner works on Planning: it dispatches calls, and answers.
+// planner works on Planning: it dispatches calls and answers.
 func (r *timed) planner(handlers map[effects.Kind]worker.Handler) (stop func()) {
 	r.T.Helper()
 	p := r.Journal.NewProcess()
@@ -142,7 +141,7 @@ func always(p func(effects.Effect) events.Payload) worker.Handler {
 	})
 }
 
-// A delivery that was acknowledged for nothing is made good.
+// A delivery that was acknowledged without work is made up for.
 func TestRedriveMendsALostDelivery(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
@@ -163,8 +162,7 @@ func TestRedriveMendsALostDelivery(t *testing.T) {
 	})
 }
 
-// Calls that are sent to a pool that nobody serves are sent there once more, and
-// not for ever.
+// Calls in an unserved pool are dispatched again once, and not for ever.
 func TestDispatchIsNoProgress(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
@@ -186,7 +184,7 @@ func TestDispatchIsNoProgress(t *testing.T) {
 	})
 }
 
-// A table of an application's own need not know of a re-drive.
+// An application's own table need not have the event of a re-drive.
 func TestTableWithoutARedrive(t *testing.T) {
 	spec := reducer.DefaultSpec()
 	spec.Stay = nil
@@ -205,7 +203,7 @@ func TestTableWithoutARedrive(t *testing.T) {
 	})
 }
 
-// countedTimers counts how often one is set.
+// countedTimers counts how often a timer is set.
 type countedTimers struct {
 	journal.Timers
 	set atomic.Int32
@@ -216,8 +214,8 @@ func (c *countedTimers) SetTimer(ctx context.Context, run events.Run, kind strin
 	return c.Timers.SetTimer(ctx, run, kind, at, data)
 }
 
-// Where a gateway's clock is behind the bus's, its timers fire before their time.
-// They wait, and are not set again and again.
+// If a gateway's clock is behind that of the bus, its timers fire early. They are delayed, and
+// not set again and again.
 func TestTimersOfAClockThatIsBehind(t *testing.T) {
 	const behind = 40 * time.Second
 	inTime(t, func(t *testing.T, r *timed) {
@@ -239,9 +237,9 @@ func TestTimersOfAClockThatIsBehind(t *testing.T) {
 	})
 }
 
-// Somebody resumes a run, and all that follows is a dispatch whose delivery is lost.
-// What somebody asked for is no re-drive, even with a reason that looks like one: the
-// gateway drives the work itself before it gives up.
+// A client resumes a run, and only a dispatch follows, whose delivery is lost. A resume by a
+// client is not a re-drive, even if its reason looks like one: the gateway re-drives the work
+// itself before it gives up.
 func TestAPersonsResumedIsNoRedrive(t *testing.T) {
 	for name, by := range map[string]events.By{
 		"nobody":   {},
@@ -274,7 +272,7 @@ func TestAPersonsResumedIsNoRedrive(t *testing.T) {
 	}
 }
 
-// Somebody who resumes a run that was driven again in vain gives it another chance.
+// A resume by a client gives a run that was re-driven without success another chance.
 func TestAResumedAfterTheRedrive(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)

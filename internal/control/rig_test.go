@@ -96,8 +96,8 @@ func inTime(t *testing.T, test func(t *testing.T, r *timed)) {
 	})
 }
 
-// unwatched is a directory whose pools nobody looks at, for tests that are not about
-// them: to look every second is all that would happen in weeks of virtual time.
+// unwatched is a directory whose pools are not watched, for tests of something else: in weeks
+// of virtual time the reads every second would be all that happens.
 type unwatched struct{ journal.Directory }
 
 func (unwatched) Pools(ctx context.Context) ([]journal.Pool, error) {
@@ -163,7 +163,7 @@ func wallTime(d time.Duration) func(*events.Agent) {
 	return func(a *events.Agent) { a.Budget = &events.Budget{MaxWallTime: events.Duration(d)} }
 }
 
-// ask has the run wait for a human until some time from now; never for 0.
+// ask makes the run wait for a human until some time from now; for 0 without a deadline.
 func (r *timed) ask(run events.Run, within time.Duration, calls ...string) (deadline time.Time) {
 	r.T.Helper()
 	text := ""
@@ -174,13 +174,13 @@ func (r *timed) ask(run events.Run, within time.Duration, calls ...string) (dead
 	return deadline
 }
 
-// sleep lets time pass, and then whatever is at work finish.
+// sleep lets time pass, and then all work in flight finish.
 func sleep(d time.Duration) {
 	time.Sleep(d) // in the bubble
 	synctest.Wait()
 }
 
-// at is when the run's event of a type was made; it must have exactly one.
+// at returns when the run's event of a type was made. The run must have exactly one.
 func (r *timed) at(run events.Run, typ events.Type) time.Time {
 	r.T.Helper()
 	require.Equal(r.T, 1, r.Count(run, typ), "%v", r.Types(run))

@@ -17,7 +17,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// slow is a planner with one slot whose calls take as long, until it is killed.
+// slow is a planner with one slot whose calls take this long, until it is killed.
 func (r *timed) slow(call time.Duration) (kill func()) {
 	r.T.Helper()
 	p := r.Journal.NewProcess()
@@ -49,7 +49,7 @@ func (r *timed) slow(call time.Duration) (kill func()) {
 	return p.Kill
 }
 
-// Work that waits for its turn has not stalled, however long the queue.
+// Queued work does not stall, however long the queue is.
 func TestQueueIsNoStall(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
@@ -68,8 +68,8 @@ func TestQueueIsNoStall(t *testing.T) {
 	})
 }
 
-// A planner that is gone for a moment, after what is next waited for longer than a
-// stall time, does not make a run look stalled.
+// A short absence of the planner does not make a run stall whose work was queued for longer
+// than a stall time.
 func TestRestartIsNoStall(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
@@ -90,7 +90,7 @@ func TestRestartIsNoStall(t *testing.T) {
 	})
 }
 
-// What a look finds delivered for the first time may have been delivered just now.
+// Work that a check finds delivered for the first time may have been delivered just now.
 func TestDeliveredBetweenChecksIsNoStall(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, p := r.serve(nil)
@@ -105,8 +105,7 @@ func TestDeliveredBetweenChecksIsNoStall(t *testing.T) {
 	})
 }
 
-// Nobody takes anything for longer than two stall times: so does the work that a
-// re-drive asks for.
+// Work may stay queued for longer than two stall times, and so may the work of a re-drive.
 func TestOutageIsNoStall(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
@@ -120,7 +119,7 @@ func TestOutageIsNoStall(t *testing.T) {
 	})
 }
 
-// A delivery that is lost after it waited in a queue is made good all the same.
+// A delivery that is lost after it was queued is made up for too.
 func TestStallAfterAQueue(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
@@ -136,8 +135,8 @@ func TestStallAfterAQueue(t *testing.T) {
 	})
 }
 
-// A run whose first timer was set by somebody who knows another stall time gets
-// that of the gateways that run.
+// A run whose first timer follows another stall time gets the stall time of the running
+// gateways.
 func TestStallTimeOfTheRole(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		command, err := control.New(control.Config{
@@ -152,7 +151,7 @@ func TestStallTimeOfTheRole(t *testing.T) {
 	})
 }
 
-// mute is a queue that does not say what it has delivered.
+// mute is a queue that does not say what was delivered.
 type mute struct {
 	journal.Queue
 	asked atomic.Int32
@@ -167,8 +166,8 @@ func (m *mute) Undelivered(ctx context.Context, in journal.Inbox, shard int, seq
 	return m.Queue.Undelivered(ctx, in, shard, seq)
 }
 
-// As long as nobody knows whether a run has stalled, it is checked again soon,
-// and its deadline is kept.
+// While it is unknown whether a run has stalled, it is checked again soon, and its deadline
+// holds.
 func TestStallThatIsUnknown(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		var queue *mute

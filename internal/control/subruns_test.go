@@ -15,7 +15,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// child starts the run that answers a call of another one.
+// child starts the sub-run of a call.
 func (r *timed) child(parent events.Run, call string) events.Run {
 	r.T.Helper()
 	run := r.Store.Place(parent.Namespace, events.ChildID(parent.ID, call))
@@ -26,7 +26,7 @@ func (r *timed) child(parent events.Run, call string) events.Run {
 	return run
 }
 
-// A run that its deadline ends takes the runs along that answer its open calls.
+// The deadline of a run also ends the sub-runs of its open calls.
 func TestDeadlineEndsTheChildren(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
@@ -41,8 +41,8 @@ func TestDeadlineEndsTheChildren(t *testing.T) {
 	})
 }
 
-// A gateway that dies between the end of a run and that of its children leaves
-// them to the run's timer.
+// If a gateway dies between the end of a run and the end of its sub-runs, the run's timer ends
+// them.
 func TestTheTimerEndsChildrenThatWereLeft(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
@@ -55,7 +55,7 @@ func TestTheTimerEndsChildrenThatWereLeft(t *testing.T) {
 	})
 }
 
-// waiting starts a run that waits for the run that answers its call a, and that one.
+// waiting starts a run that waits for the sub-run of its call a, and the sub-run.
 func (r *timed) waiting() (parent, child events.Run) {
 	r.T.Helper()
 	start := reducertest.StartOf("ask somebody", events.ModeTask)
@@ -72,7 +72,7 @@ func (r *timed) waiting() (parent, child events.Run) {
 	return parent, child
 }
 
-// takes has somebody take the ends of children, and answer nobody.
+// takes consumes the ends of sub-runs without answering their calls.
 func (r *timed) takes() {
 	p := r.Journal.NewProcess()
 	r.Go(func(ctx context.Context) error {
@@ -80,7 +80,7 @@ func (r *timed) takes() {
 	})
 }
 
-// A run that waits for another one has not stalled, unless that one has ended.
+// A run that waits for a sub-run has not stalled, unless the sub-run has ended.
 func TestWaitingForASubrunIsNoStall(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		r.serve(nil)
@@ -92,7 +92,7 @@ func TestWaitingForASubrunIsNoStall(t *testing.T) {
 	})
 }
 
-// A child whose end was taken and brought no answer has its parent driven once more.
+// If the end of a sub-run was consumed without an answer, its parent is re-driven.
 func TestAnswerThatWasLost(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		r.serve(nil)
@@ -107,7 +107,7 @@ func TestAnswerThatWasLost(t *testing.T) {
 	})
 }
 
-// A child whose end nobody has taken yet waits for its turn, and so does its parent.
+// While the end of a sub-run is queued, neither it nor its parent stalls.
 func TestAnswerThatIsQueued(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		r.serve(nil)
@@ -118,8 +118,8 @@ func TestAnswerThatIsQueued(t *testing.T) {
 	})
 }
 
-// A run whose call was answered without it is cancelled; one whose parent is not in
-// the log goes on.
+// A sub-run whose call was answered without it is cancelled. One whose parent is not in the
+// log continues.
 func TestAbandonedSubruns(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		r.serve(nil)
@@ -135,8 +135,8 @@ func TestAbandonedSubruns(t *testing.T) {
 	})
 }
 
-// An end that somebody put onto an edge of his own is none: the run is ended as
-// poisoned when its timer fires, and is not listed as ended before.
+// An end on an edge of another publisher is not an end: the run ends as poisoned when its
+// timer fires, and is not listed as ended before.
 func TestForgedEnd(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
@@ -155,7 +155,7 @@ func TestForgedEnd(t *testing.T) {
 		}
 		require.Equal(t, map[string]events.State{run.ID: events.Acting, other.ID: events.WaitingForHuman}, states)
 
-		// An end that its worker may publish, of a run that is elsewhere.
+		// An end on an edge of its worker, of a run in another state.
 		at := r.Memory(other)
 		body, err := events.DefaultCodec().Encode(&events.Event{
 			ID: runlog.NewID(), Source: "moorebus/test/1", Run: other.ID, Time: time.Now(), N: at.N + 1, From: events.Acting, To: events.Errored,
@@ -174,8 +174,8 @@ func TestForgedEnd(t *testing.T) {
 	})
 }
 
-// An end on its worker's own edge, of a run that is in another state, ends nothing.
-// Nor does it behind a step that the state does not allow either.
+// An end on its worker's own edge does not end a run that is in another state, not even after
+// a step that the state does not allow either.
 func TestForgedEndOfAnotherState(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
@@ -222,7 +222,7 @@ func TestForgedEndOfAnotherState(t *testing.T) {
 	})
 }
 
-// A step that repeats a number of a run that waits is looked at.
+// A record that repeats a number of a waiting run is checked.
 func TestForgedNumberOfAWaitingRun(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)

@@ -14,9 +14,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// These tests are on a real server, with real time: an approval expires, a run
-// comes to its deadline, and work stalls, each when it is due. How soon after
-// that depends on the machine.
+// These tests use a real server and real time: an approval expires, a run comes to its
+// deadline, and work stalls, each when it is due. How soon after that depends on the machine.
 func requireDue(t *testing.T, due, at time.Time) {
 	t.Helper()
 	require.WithinRange(t, at, due.Add(-50*time.Millisecond), due.Add(patience))
@@ -37,7 +36,7 @@ func (r *rig) eventually(id string, typ events.Type) time.Time {
 	return at
 }
 
-// toldTimers tells which kinds of timers were set.
+// toldTimers reports which kinds of timers were set.
 type toldTimers struct {
 	journal.Timers
 	set chan<- string
@@ -49,7 +48,7 @@ func (n toldTimers) SetTimer(ctx context.Context, run events.Run, kind string, a
 	return err
 }
 
-// A gateway takes over the timers of one that is gone.
+// A gateway takes over the timers of another one.
 func TestTimersOutliveTheGateway(t *testing.T) {
 	t.Parallel()
 	b := natsBus(t)
@@ -71,7 +70,7 @@ func TestTimersOutliveTheGateway(t *testing.T) {
 	requireDue(t, mem.Started.Add(3*time.Second), mem.Updated)
 }
 
-// What nobody is at any more since its delivery was settled for nothing.
+// Work whose delivery was acknowledged without work stalls.
 func TestStallOnTheBus(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, natsBus(t), func(cfg *control.Config) { cfg.StallAfter = 2 * time.Second })
@@ -96,7 +95,7 @@ func TestStallOnTheBus(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// The timer of a run that was never started finds nothing.
+// The timer of a run that never started does nothing.
 func TestTimerWithoutARunOnTheBus(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, natsBus(t), func(*control.Config) {})

@@ -48,8 +48,7 @@ func TestApprovalExpires(t *testing.T) {
 	})
 }
 
-// What is decided in time does not expire, and what is asked for next has a
-// time of its own.
+// An approval that is decided in time does not expire. The next one has its own deadline.
 func TestDecidedApprovalDoesNotExpire(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
@@ -73,8 +72,8 @@ func TestDecidedApprovalDoesNotExpire(t *testing.T) {
 	})
 }
 
-// A batch that is decided altogether goes on, though its approval's time comes
-// before somebody joins the decisions.
+// A batch with all its decisions continues, even if its deadline passes before they are
+// joined.
 func TestDecidedBatchDoesNotExpire(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, p := r.serve(nil)
@@ -108,7 +107,7 @@ func (b *brokenTimers) SetTimer(ctx context.Context, run events.Run, kind string
 	return b.Timers.SetTimer(ctx, run, kind, at, data)
 }
 
-// The delivery that brings an approval is settled only when its timer is set.
+// The delivery of a request for approval is acknowledged only after its timer is set.
 func TestApprovalWaitsForItsTimer(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		var broken *brokenTimers
@@ -129,7 +128,7 @@ func TestApprovalWaitsForItsTimer(t *testing.T) {
 	})
 }
 
-// into brings a run to a state in which it can be for long.
+// into brings a run to a state in which it can stay for long.
 var into = map[string]func(r *timed, run events.Run){
 	"planning":          func(*timed, events.Run) {},
 	"planning, paused":  func(r *timed, run events.Run) { r.Append(run, events.Control, &events.Paused{}) },
@@ -152,7 +151,7 @@ func TestDeadlineInEveryState(t *testing.T) {
 		for _, wall := range []time.Duration{20 * time.Minute, 50*time.Hour + 7*time.Minute} {
 			t.Run(fmt.Sprint(name, " ", wall), func(t *testing.T) {
 				inTime(t, func(t *testing.T, r *timed) {
-					// Stalls are not what this is about.
+					// This test is not about stalls.
 					g, _ := r.serve(func(cfg *control.Config) { cfg.StallAfter = 60 * time.Hour })
 					run := r.start(g, func(a *events.Agent) { wallTime(wall)(a); a.Mode = events.ModeChat })
 					sleep(time.Minute)
@@ -203,8 +202,8 @@ func TestDeadlineMovesWithTheBudget(t *testing.T) {
 	})
 }
 
-// A start that failed after it set its timer leaves nothing, and one that takes
-// long is not forgotten.
+// A start that failed after it set its timer leaves nothing. A start that takes long is not
+// forgotten.
 func TestTimerOfARunThatWasNotStarted(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		r.serve(nil)
@@ -225,7 +224,7 @@ func TestTimerOfARunThatWasNotStarted(t *testing.T) {
 	})
 }
 
-// A run's timer stays as it is when somebody tries to start it again.
+// A second attempt to start a run does not change its timer.
 func TestStartAgainKeepsTheTimer(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
@@ -262,7 +261,7 @@ func TestWaitingRunIsNotReadAgain(t *testing.T) {
 	})
 }
 
-// A run that ended takes its timers with it, though one's time is far.
+// The timers of a run that has ended are removed, even if they are far in the future.
 func TestEndedRunLeavesNoTimers(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
@@ -277,7 +276,7 @@ func TestEndedRunLeavesNoTimers(t *testing.T) {
 	})
 }
 
-// Poison that wakes nobody ends its run when somebody looks, also one that waits.
+// Poison that wakes no worker ends its run at the next check, even if the run waits.
 func TestPoisonIsFoundInTime(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
@@ -309,8 +308,7 @@ func (h *hiding) Read(ctx context.Context, run events.Run, after uint64) iter.Se
 	return h.Log.Read(ctx, run, after)
 }
 
-// A fork whose parent is away keeps its timers until somebody brings the parent
-// back.
+// A fork whose parent is not in the log keeps its timers until the parent is restored.
 func TestTimersOfAForkWhoseParentIsAway(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, p := r.serve(nil)

@@ -19,8 +19,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// A call of an agent that nobody is left to see to is answered, its run ends in the same
-// step, and what that and the runs below it have used is its parent's.
+// A call of an agent in an unserved pool is answered, its sub-run ends in the same step, and
+// the usage of the sub-run and its own sub-runs is added to the parent.
 func TestRunsOfCallsThatNobodyServes(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		parent, child := r.waiting()
@@ -44,7 +44,7 @@ func TestRunsOfCallsThatNobodyServes(t *testing.T) {
 	})
 }
 
-// A call of an agent of which no run has come about costs nothing.
+// A call of an agent whose sub-run has not started costs nothing.
 func TestCallsThatNobodyServesAndNobodyBegan(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		start := reducertest.StartOf("ask somebody", events.ModeTask)
@@ -66,7 +66,7 @@ func TestCallsThatNobodyServesAndNobodyBegan(t *testing.T) {
 	})
 }
 
-// A call whose conversation was handed over says so, though nobody is left to answer it.
+// A call that handed over its conversation says so, even if its pool is unserved.
 func TestHandOffsThatNobodyServes(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		start := reducertest.StartOf("ask somebody", events.ModeTask)
@@ -91,7 +91,7 @@ func answeredWith(used events.Usage, call events.Call) *events.LLMToolCall {
 	return &events.LLMToolCall{ToolCallReply: events.ToolCallReply{Confidence: 1, Calls: []events.Call{call}, Usage: used}}
 }
 
-// A child that was purged is gone: the call is answered without it.
+// A call whose sub-run was purged is answered without it.
 func TestCallsThatNobodyServesAndWhoseRunWasPurged(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		start := reducertest.StartOf("ask somebody", events.ModeTask)
@@ -130,9 +130,9 @@ func watchingOn(t *testing.T, b *simtest.Journal, d journal.Directory) (g *contr
 	return g, func() { cancel(); require.NoError(t, <-done) }
 }
 
-// TestFirstAnnouncement: a tool that several pools announce with one definition belongs to the one that
-// announced it first, whatever their names and however often they announce it, also for
-// a gateway that starts later. When that pool has gone for a while, it is another one's.
+// TestFirstAnnouncement: a tool that several pools announce with one definition belongs to the
+// pool that announced it first, for gateways that start later too. It goes to another pool
+// after the first one has been gone for a while.
 func TestFirstAnnouncement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := simtest.New(simtest.Options{})
@@ -188,7 +188,7 @@ func (c *counted) Offers(ctx context.Context) (journal.Offers, error) {
 	return c.Directory.Offers(ctx)
 }
 
-// TestOneReadATick: a gateway that has nothing to do reads announcements once a second.
+// TestOneReadATick: an idle gateway reads announcements once a second.
 func TestOneReadATick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := simtest.New(simtest.Options{})

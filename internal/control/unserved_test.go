@@ -24,8 +24,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool/typed"
 )
 
-// poolsRig is a gateway on a real bus with the pools default, near and far, of
-// which nobody serves one. Nobody plans or observes but the test.
+// poolsRig is a gateway on a real bus with the unserved pools default, near and far. Only the
+// test plans and observes.
 func poolsRig(t *testing.T, wait time.Duration) *rig {
 	return newRig(t, poolsBus(t), func(c *control.Config) { c.PoolWait = wait })
 }
@@ -61,7 +61,7 @@ func (r *rig) dispatch(id string, calls ...string) {
 	}
 }
 
-// fold returns the run's memory; every record has to be legal.
+// fold returns the run's memory. Every record must be legal.
 func (r *rig) fold(id string) *reducer.Memory {
 	r.T.Helper()
 	m := reducer.NewMachine(reducer.MachineOptions{})
@@ -84,7 +84,7 @@ func (r *rig) arrives(id string, state events.State) *reducer.Memory {
 	return mem
 }
 
-// actor runs an actor of a pool until the test ends; its one tool says the pool.
+// actor runs an actor of a pool until the test ends. Its one tool returns the pool.
 func (r *rig) actor(pool string) {
 	r.T.Helper()
 	made, err := typed.New(tool.Definition{Name: pool, Description: "says its pool", Pool: pool, Effect: tool.Pure},
@@ -153,7 +153,7 @@ func TestBatchThatNobodyServes(t *testing.T) {
 	}
 }
 
-// Of two pools one is served: its calls are run, and its actor ends the batch.
+// With one of two pools served, that pool's calls run, and its actor ends the batch.
 func TestBatchOfWhichOnePoolIsServed(t *testing.T) {
 	t.Parallel()
 	r := poolsRig(t, 200*time.Millisecond)
@@ -189,8 +189,7 @@ func TestActorThatComesBackInTime(t *testing.T) {
 	require.Equal(t, events.Acting, r.from(id, "ToolSuccess"))
 }
 
-// Each call is answered once, whoever is faster, and those that come later are
-// run.
+// Each call is answered once, by the actor or the gateway, and later calls run.
 func TestActorThatComesBackMeanwhile(t *testing.T) {
 	t.Parallel()
 	r := poolsRig(t, 200*time.Millisecond)
@@ -205,8 +204,8 @@ func TestActorThatComesBackMeanwhile(t *testing.T) {
 	codes := map[string]int{}
 	for _, id := range runs {
 		mem := r.arrives(id, events.Observing)
-		// nats-server 2.15.2 counts a delivery that reached nobody because its pull had just
-		// ended. The actor takes that one for lost with its worker.
+		// nats-server 2.15.2 counts a delivery whose pull request had just ended, so it reached no
+		// worker. The actor counts it as a lost worker.
 		answered := slices.DeleteFunc(r.Types(id), func(typ string) bool { return typ == "LlmAttemptFailed" })
 		require.Len(t, answered, 3, "%v", r.Types(id))
 		codes[mem.Control.Last.Code]++
@@ -241,7 +240,7 @@ func TestStartedCallOfAPoolThatNobodyServes(t *testing.T) {
 	b := poolsBus(t)
 	r := newRig(t, b, func(c *control.Config) { c.PoolWait = time.Hour })
 	id := r.begin(calling("a", "far_once"))
-	// An actor that takes the call, starts it, and is gone.
+	// An actor that starts the call and is gone.
 	ctx, die := context.WithCancel(t.Context())
 	require.NoError(t, b.Consume(ctx, journal.Inbox{States: []events.State{events.Acting}, Pool: "far"}, 1, func(journal.Delivery) {
 		r.Happens(id, events.Acting, &events.ToolCallStarted{CallID: "a"})
@@ -254,7 +253,7 @@ func TestStartedCallOfAPoolThatNobodyServes(t *testing.T) {
 	require.Contains(t, *mem.LastObservation, "the outcome of far_once is unknown")
 }
 
-// A paused run's call is not answered before it is resumed.
+// The call of a paused run is answered only after it is resumed.
 func TestPausedCallOfAPoolThatNobodyServes(t *testing.T) {
 	t.Parallel()
 	b := poolsBus(t)
@@ -270,7 +269,7 @@ func TestPausedCallOfAPoolThatNobodyServes(t *testing.T) {
 	require.Equal(t, reducer.CodeNoActor, r.arrives(id, events.Observing).Control.Last.Code)
 }
 
-// Poison that goes to a pool that nobody serves ends its run all the same.
+// Poison in an unserved pool ends its run too.
 func TestPoisonInAPoolThatNobodyServes(t *testing.T) {
 	t.Parallel()
 	r := poolsRig(t, 200*time.Millisecond)
@@ -290,7 +289,7 @@ func TestPoisonInAPoolThatNobodyServes(t *testing.T) {
 	require.Equal(t, events.Control, s.From)
 }
 
-// The time counts from when the last announcement has run out.
+// The time begins when the last announcement expires.
 func TestHowLongAPoolIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := simtest.New(simtest.Options{})

@@ -10,7 +10,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// child starts the run that answers a call, and returns its id.
+// child starts the sub-run of a call, and returns its id.
 func (r *rig) child(parent, call string, as *events.Parent) string {
 	id := events.ChildID(parent, call)
 	start := reducertest.StartOf("help", events.ModeTask)
@@ -58,7 +58,7 @@ func TestCancelReachesTheChildrenOfOpenCalls(t *testing.T) {
 	})
 }
 
-// Whoever repeats a cancel finishes what the first one left.
+// A repeated cancel cancels the sub-runs that the first one left.
 func TestCancelAgainReachesWhatWasLeft(t *testing.T) {
 	r := simulatedRig(t, nil)
 	parent := r.caller("c1", "c2")

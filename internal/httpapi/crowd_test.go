@@ -18,8 +18,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// listen reads a stream to its end, or until each reports false, and shows each
-// event's id. A gateway that has too much to do at once says so, and is asked again.
+// listen reads a stream to its end, or until each returns false. It calls each with every
+// event's id. It tries again if the gateway is too busy.
 func (r *rig) listen(client *http.Client, path, after string, each func(id string) bool) error {
 	req, err := http.NewRequestWithContext(r.T.Context(), http.MethodGet, r.url+path, http.NoBody)
 	if err != nil {
@@ -84,9 +84,8 @@ func (r *rig) grow(id string, n int) error {
 	return nil
 }
 
-// Five hundred clients follow runs that go on, from their beginning or from
-// somewhere in them, beside clients of everything: each sees every event that it
-// asked for, in order and once.
+// Five hundred clients follow growing runs, from the beginning or from the middle, beside
+// clients of all runs. Each gets every event that it asked for once and in order.
 func TestCrowdOfStreams(t *testing.T) {
 	onEveryBus(t, 2, func(t *testing.T, r *rig) {
 		const runs, perRun, thoughts, everything = 50, 10, 20, 10

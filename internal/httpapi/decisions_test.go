@@ -25,14 +25,13 @@ var payTool = events.ToolSpec{
 
 const payer = `{"agent":{"name":"payer","llm":{"provider":"openai"},"tools":["search","pay"],"blacklist":["search"],"approval":{"policy":"always"}},"task":"Pay."}`
 
-// held starts a run that waits for a human to decide on the calls; those in
-// asked only, if there are any.
+// held starts a run that waits for a human to decide on the calls, or on those in asked only.
 func (r *rig) held(tool string, calls []string, asked ...string) string {
 	r.T.Helper()
 	return r.asked(waiting("", tool, calls, asked...))
 }
 
-// asked starts a run that waits for what is given.
+// asked starts a run that waits for p.
 func (r *rig) asked(p *events.HumanApprovalRequired) string {
 	r.T.Helper()
 	r.announce("b", searchTool, payTool)
@@ -53,7 +52,7 @@ func (r *rig) decide(id, body string) answer {
 	return r.do("POST", "/v1/runs/"+id+"/decisions", body)
 }
 
-// memory is the run's memory as the gateway has it.
+// memory returns the run's memory from the gateway.
 func (r *rig) memory(id string) *reducer.Memory {
 	r.T.Helper()
 	state, err := r.control.State(r.T.Context(), "", id, 0)
@@ -111,7 +110,7 @@ func TestDecideOneCall(t *testing.T) {
 	}
 }
 
-// A client that saw the model's own id of a call may name it by that.
+// A decision may name a call by the model's own id.
 func TestDecideByTheProvidersID(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		const odd = "two\nlines"
@@ -159,8 +158,7 @@ func TestModificationIsChecked(t *testing.T) {
 	require.Equal(t, 200, bare.decide(id, `{"call_id":"c1","decision":"modified","by":"ann","arguments":"{}"}`).status)
 }
 
-// A question is answered, not approved; the tool's schema says nothing of the
-// answer.
+// A question is answered, not approved. The tool's schema does not have the answer.
 func TestDecideAQuestion(t *testing.T) {
 	question := func(calls ...string) *events.HumanApprovalRequired {
 		p := waiting("", "pay", calls)
@@ -237,7 +235,7 @@ func TestDecideBatchAllRejected(t *testing.T) {
 	})
 }
 
-// The calls that nobody has to decide on wait with the others, and run.
+// The calls of a batch that need no decision wait with the others, and run.
 func TestDecideBatchInPart(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.held("pay", []string{"c1", "c2"}, "c2")
@@ -247,8 +245,8 @@ func TestDecideBatchInPart(t *testing.T) {
 	})
 }
 
-// A call whose outcome is unknown is asked for out of Acting, also one that was
-// approved before: that is a new question.
+// A call with an unknown outcome is asked about out of Acting. If it was approved before, this
+// is a new request.
 func TestDecideOutOfActing(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.held("pay", []string{"c1"})
@@ -310,7 +308,7 @@ func TestDecisionBody(t *testing.T) {
 	require.Len(t, r.Records(id), 2)
 }
 
-// The store's clock says when it is too late, and whoever comes then is told so.
+// The store's clock decides when it is too late, and the client is told so.
 func TestDecisionAfterTheDeadline(t *testing.T) {
 	var late atomic.Bool
 	deadline := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -349,8 +347,8 @@ func TestDecisionAfterTheDeadline(t *testing.T) {
 	require.Equal(t, 200, r.decide(id, `{"call_id":"c1","decision":"approved","by":"ann"}`).status)
 }
 
-// Of two who decide at once one is told what the other said, also where the log
-// leaves in doubt what it stored.
+// Of two simultaneous decisions one wins, and the other client gets it, even if the outcome of
+// an append is unknown.
 func TestDecisionsRace(t *testing.T) {
 	j := simtest.New(simtest.Options{Seed: 3, Faults: simtest.Faults{InDoubt: 0.3, Lost: 0.3}})
 	a := newRig(t, j, nil)

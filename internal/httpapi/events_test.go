@@ -199,7 +199,7 @@ func TestClientThatGoesAway(t *testing.T) {
 	require.Eventually(t, func() bool { return r.metric("moorebus_gateway_stream_clients") == "0" }, patience, waitStep)
 }
 
-// Large events go to clients as they are, between small ones.
+// Large events are sent unchanged between small ones.
 func TestLargeEventsInStreams(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("chat")
@@ -219,7 +219,7 @@ func TestLargeEventsInStreams(t *testing.T) {
 	})
 }
 
-// A client that reads nothing is dropped, and meanwhile delays nobody.
+// A client that does not read is dropped, and delays no other client.
 func TestClientThatDoesNotRead(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		stalled := newRig(t, r.Bus, func(c *config) { c.http.WriteTimeout = time.Second })
@@ -261,8 +261,8 @@ func TestStreamsEndWithTheGateway(t *testing.T) {
 	})
 }
 
-// A record that the run's filter matches, but whose subject is none of the
-// log's, belongs to no run: it has no number and is shown to nobody.
+// A record that matches the run's filter on a subject that is not of the log belongs to no
+// run: it has no number and is not shown.
 func TestStraysAreNotOfTheRun(t *testing.T) {
 	r := simulatedRig(t, nil)
 	id := r.start("task")
@@ -280,7 +280,7 @@ func TestStraysAreNotOfTheRun(t *testing.T) {
 	require.Equal(t, "cancelled", r.do("GET", "/v1/runs/"+id+"?at=2", "").text(t, "state"))
 }
 
-// Event streams are bounded by gateway and by client; whoever closes one makes room.
+// Event streams are bounded by gateway and by client. A stream that ends makes room.
 func TestEventStreamsAreBounded(t *testing.T) {
 	for name, limit := range map[string]func(*config){
 		"of the gateway": func(c *config) { c.http.MaxStreams = 3 },
@@ -309,7 +309,7 @@ func TestEventStreamsAreBounded(t *testing.T) {
 	}
 }
 
-// Streams do not take a forged end for one.
+// Streams do not end at a forged end.
 func TestForgedEndInStreams(t *testing.T) {
 	r := simulatedRig(t, nil)
 	id := r.start("task")

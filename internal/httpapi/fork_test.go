@@ -83,8 +83,7 @@ func TestFork(t *testing.T) {
 	})
 }
 
-// A fork that its parent's log does not bear out is ended as poisoned, and
-// streams of it end too.
+// A fork with the wrong hash of its parent ends as poisoned, and so do its streams.
 func TestForkOfAnotherEventThanThereIs(t *testing.T) {
 	r := simulatedRig(t, nil)
 	parent := r.acted()
@@ -163,7 +162,7 @@ func TestForkWithAPatch(t *testing.T) {
 	r.fails(422, "bad_approval", r.fork(id, `{"at":1,"patch":{"approval":{"policy":"expr","expr":"((("}}}`))
 }
 
-// A budget that was raised is what a patch is over.
+// A patch applies to the raised budget.
 func TestForkKeepsARaisedBudget(t *testing.T) {
 	r := simulatedRig(t, nil)
 	id := r.start("task")
@@ -175,7 +174,7 @@ func TestForkKeepsARaisedBudget(t *testing.T) {
 	require.False(t, mem.Control.Paused, "a fork of a paused run goes on")
 }
 
-// A decision that was taken before the fork is the first one in the fork too.
+// A decision before the fork is the first decision in the fork too.
 func TestForkRemembersItsParentsDecisions(t *testing.T) {
 	r := simulatedRig(t, nil)
 	id := r.held("pay", []string{"c1"})
@@ -201,7 +200,7 @@ func TestAForkWhoseParentIsGoneIsAConflict(t *testing.T) {
 	require.Equal(t, 200, a.status, "its own events can be read")
 }
 
-// A client that never saw the answer asks again, and gets the fork that there is.
+// A client that repeats its request gets the existing fork.
 func TestForkUnderAnIdempotencyKey(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.acted()

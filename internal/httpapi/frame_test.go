@@ -13,7 +13,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// What is made once is bounded by its number and by its bytes; the oldest goes first.
+// The cache of frames is bounded by number and by bytes. The oldest frames go first.
 func TestFramesAreBounded(t *testing.T) {
 	t.Parallel()
 	codec, err := events.NewCodec()

@@ -64,7 +64,7 @@ func TestInputsAreAppendedTogether(t *testing.T) {
 	})
 }
 
-// What is edited while a chat waits for its user holds for the turn that follows.
+// Edits while a chat waits for its user apply to the next turn.
 func TestEditsOfTheContextBetweenTurns(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("chat")
@@ -166,7 +166,7 @@ func TestInputErrors(t *testing.T) {
 	require.Equal(t, "done", a.text(t, "state"))
 }
 
-// A doubtful append is found again by its id, not made twice.
+// An append with an unknown outcome is found again by its id, and not repeated.
 func TestInputsUnderDoubt(t *testing.T) {
 	r := newRig(t, simtest.New(simtest.Options{Seed: 7, Faults: simtest.Faults{InDoubt: 0.4, Lost: 0.4}}), nil)
 	id := r.start("chat")

@@ -15,7 +15,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// A purged run is gone, and says so; its id is not started again.
+// A request for a purged run says so, and its id cannot start again.
 func TestPurgedRuns(t *testing.T) {
 	stones := simtest.New(simtest.Options{})
 	r := simulatedRig(t, func(cfg *config) { cfg.Tombstones = stones })
@@ -39,7 +39,7 @@ func TestPurgedRuns(t *testing.T) {
 	require.NoError(t, stones.DeleteTombstone(t.Context(), run))
 	require.Equal(t, http.StatusCreated, r.do("POST", "/v1/runs", begin).status)
 
-	// While it is there and about to go, nothing is forked from it.
+	// During a purge the run cannot be forked.
 	require.NoError(t, stones.PutTombstone(t.Context(), run, journal.Tombstone{Run: id, Namespace: run.Namespace}))
 	r.fails(http.StatusNotFound, "run_purged", r.do("POST", "/v1/runs/"+id+"/fork", `{"at":1}`))
 	require.NoError(t, stones.DeleteTombstone(t.Context(), run))
@@ -53,7 +53,7 @@ func (away) Tombstone(context.Context, events.Run) (journal.Tombstone, error) {
 	return journal.Tombstone{}, errors.New("the bus is away")
 }
 
-// As long as it is not known whether a run was purged it is not started.
+// A run does not start while it is unknown whether it was purged.
 func TestTombstonesAreAway(t *testing.T) {
 	r := simulatedRig(t, func(cfg *config) { cfg.Tombstones = away{} })
 	id := runlog.NewID()
@@ -62,8 +62,8 @@ func TestTombstonesAreAway(t *testing.T) {
 	require.Equal(t, http.StatusCreated, r.do("POST", "/v1/runs", `{"agent":`+inline+`,"task":"Say hi"}`).status, "a new id was never purged")
 }
 
-// While a purge is under way, neither what it removes is forked nor what stands on
-// that: it would lose its ancestors.
+// During a purge neither the purged run nor its forks can be forked: the new fork would lose
+// its ancestors.
 func TestForkOfWhatIsBeingPurged(t *testing.T) {
 	stones := simtest.New(simtest.Options{})
 	r := simulatedRig(t, func(cfg *config) { cfg.Tombstones = stones })
@@ -94,7 +94,7 @@ func TestForkOfWhatIsBeingPurged(t *testing.T) {
 	require.NoError(t, stones.DeleteTombstone(t.Context(), run))
 	r.forked(youngest, `{"at":1}`)
 
-	// Of what was purged, a beginning that came back with its fork stays.
+	// The beginning of a purged run that was restored with its fork stays.
 	require.NoError(t, stones.PutTombstone(t.Context(), run, journal.Tombstone{
 		Run: oldest, Namespace: "default", PurgedAt: time.Now(), Events: uint64(len(r.Records(oldest))) + 1, Last: events.Hash([]byte("its end")),
 	}))

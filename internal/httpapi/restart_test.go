@@ -17,7 +17,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// starts are the answers to starts that go on and on, by status.
+// starts counts the answers to repeated starts by status.
 type starts struct {
 	mu      sync.Mutex
 	count   map[int]int
@@ -57,7 +57,7 @@ func (s *starts) note(res *http.Response) {
 	}
 }
 
-// await waits for another start that is answered so.
+// await waits for another answer with this status.
 func (s *starts) await(t *testing.T, status int) {
 	t.Helper()
 	of := func() int {
@@ -69,8 +69,8 @@ func (s *starts) await(t *testing.T, status int) {
 	require.Eventually(t, func() bool { return of() > before }, patience, waitStep, "a start is answered %d", status)
 }
 
-// The server is restarted three times, and each time all announcements have lapsed when it
-// is back: no start is answered 4xx, and each 503 says when to come again.
+// The server is restarted three times, and all announcements have expired when it is back. No
+// start is answered 4xx, and each 503 has Retry-After.
 func TestStartsWhileTheServerIsRestarted(t *testing.T) {
 	t.Parallel()
 	quiet := slog.New(slog.DiscardHandler)
@@ -107,7 +107,7 @@ func TestStartsWhileTheServerIsRestarted(t *testing.T) {
 	require.Empty(t, s.refused)
 }
 
-// lapse removes all announcements, as their time does.
+// lapse removes all announcements, as if they had expired.
 func lapse(t *testing.T, server *embedded.Server) {
 	t.Helper()
 	conn, err := server.Connect()

@@ -117,7 +117,7 @@ func (r *rig) announce(instance string, tools ...events.ToolSpec) {
 	require.NoError(r.T, r.Bus.Announce(r.T.Context(), tools[0].Pool, instance, tools))
 }
 
-// answer is what came back over HTTP.
+// answer is an HTTP response.
 type answer struct {
 	status int
 	header http.Header
@@ -189,7 +189,7 @@ func (r *rig) start(mode string) string {
 	return a.text(r.T, "run_id")
 }
 
-// inject stores anything on the run's subjects.
+// inject stores a body on a subject of the run.
 func (r *rig) inject(id string, to events.State, body string) {
 	j, ok := r.Bus.(*simtest.Journal)
 	require.True(r.T, ok)

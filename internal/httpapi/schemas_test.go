@@ -12,8 +12,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// A tool that no call could ever be let through of starts no run, and forks
-// none.
+// A tool with an invalid schema starts no run and no fork.
 func TestToolsWithBadSchemasStartNothing(t *testing.T) {
 	r := simulatedRig(t, nil)
 	id := r.start("task")
@@ -42,8 +41,7 @@ func TestBudgetsOfZero(t *testing.T) {
 	}
 }
 
-// A budget is raised before the run has ended; after that there is nothing that
-// could go on.
+// The budget of a run that has ended cannot be raised.
 func TestBudgetOfARunThatHasEnded(t *testing.T) {
 	r := simulatedRig(t, nil)
 	id := r.start("task")
@@ -51,7 +49,7 @@ func TestBudgetOfARunThatHasEnded(t *testing.T) {
 	r.fails(409, "run_ended", r.do("POST", "/v1/runs/"+id+"/budget", `{"max_total_tokens":77}`))
 }
 
-// oddJSON generates values that are near to schemas, and ones that are far away.
+// oddJSON generates values that are similar to schemas, and others.
 func oddJSON(depth int) *rapid.Generator[any] {
 	words := []string{"", "object", "string", "#", "#/$defs/a", "file:///x", "https://example.com/s.json", "(", "type", "\u0000"}
 	keys := []string{"type", "properties", "required", "$ref", "$defs", "items", "anyOf", "not", "pattern", "minimum", "multipleOf", "enum", "$schema", "$id", "a", ""}
@@ -68,8 +66,7 @@ func oddJSON(depth int) *rapid.Generator[any] {
 	)...)
 }
 
-// Whatever stands where a schema should: it is stored and can be used, or it is
-// refused with the place.
+// Any value in place of a schema is stored and usable, or refused with its place.
 func TestOddSchemas(t *testing.T) {
 	r := simulatedRig(t, nil)
 	stored, refused := 0, 0

@@ -148,8 +148,8 @@ func TestStoredAgents(t *testing.T) {
 	})
 }
 
-// A policy that names a tool with its pool is refused where an agent is defined: it would
-// not ask. What an older version stored can still be used, as by the runs that call it.
+// A policy that names a tool with its pool is refused where an agent is defined: it would have
+// no effect. A definition that an older version stored can still be used.
 func TestAgentsThatNamePools(t *testing.T) {
 	r := simulatedRig(t, nil)
 	const old = `{"name":"old","llm":{"provider":"openai"},"approval":{"policy":"tools","tools":["bank/pay"]}}`
@@ -164,7 +164,7 @@ func TestAgentsThatNamePools(t *testing.T) {
 	require.Equal(t, 201, a.status, a.body)
 }
 
-// An agent's own task is that of a run whose starter gives none.
+// A run without a task gets the agent's own task.
 func TestTheAgentsOwnTask(t *testing.T) {
 	r := simulatedRig(t, nil)
 	for name, task := range map[string]string{"idle": "", "busy": `,"task":"Count."`} {

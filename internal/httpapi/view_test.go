@@ -75,7 +75,8 @@ func TestTheRestIsHeardBeforeTheEvent(t *testing.T) {
 	})
 }
 
-// TestStateFirst: what GET /v1/runs/{id} says, and then what changes it.
+// TestStateFirst: a stream with view=state begins with the body of GET /v1/runs/{id}, then
+// sends the events that change it.
 func TestStateFirst(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("task")

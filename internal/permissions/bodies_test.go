@@ -44,9 +44,8 @@ func waitingForHuman(t *testing.T) *reducertest.Run {
 	return run
 }
 
-// forge stores the run as it stands, and then the body of a legal next event on
-// an edge of the actor's, by the actor. On its own subject the same body would
-// be legal, and the bus refuses it there.
+// forge stores the run, and then as the actor the body of a legal next event on an edge of the
+// actor. On its own subject the same body would be legal, and the bus refuses it there.
 func forge(t *testing.T, r *rig, run *reducertest.Run, to events.State, origin events.State, p events.Payload) {
 	t.Helper()
 	var last uint64
@@ -70,8 +69,8 @@ func forge(t *testing.T, r *rig, run *reducertest.Run, to events.State, origin e
 
 var humanApproval = &events.HumanApproved{Decision: events.Decision{CallID: "a", Decision: events.DecisionApproved, By: "mallory"}}
 
-// TestBodyBelongsToItsSubject: an approval that an actor puts onto an edge of its
-// own is no approval to anybody who reads it.
+// TestBodyBelongsToItsSubject: an approval that an actor publishes on its own edge is not an
+// approval to any reader.
 func TestBodyBelongsToItsSubject(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -103,7 +102,7 @@ func TestBodyBelongsToItsSubject(t *testing.T) {
 	}
 }
 
-// requireGatewayEnds has the gateway meet the run, which is all that it does to it.
+// requireGatewayEnds lets the gateway read the run and expects it to end the run.
 func requireGatewayEnds(t *testing.T, r *rig, run events.Run) {
 	t.Helper()
 	bus := r.open(t, Gateway)
@@ -128,8 +127,8 @@ func requirePoison(t *testing.T, r *rig, run events.Run, from events.State) {
 	require.Contains(t, string(last.Body), reducer.CodePoison)
 }
 
-// TestForgeryEndsItsRun: the worker that it wakes ends the run out of a state of
-// its own, as its permissions allow.
+// TestForgeryEndsItsRun: the worker that a forged event wakes ends the run out of its own
+// state, as its permissions allow.
 func TestForgeryEndsItsRun(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -150,8 +149,8 @@ func TestForgeryEndsItsRun(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// TestForgeryInAnArchive: what was forged stays so in an export. The run is known
-// to be poisoned before it is imported, and to whoever reads it then.
+// TestForgeryInAnArchive: a forged event stays in an export. The run is reported as poisoned
+// before the import and after it.
 func TestForgeryInAnArchive(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -177,8 +176,8 @@ func TestForgeryInAnArchive(t *testing.T) {
 	}
 }
 
-// TestUnapprovedCall: a planner that was taken over can neither send a call past
-// the humans nor approve it: the actor asks the log who said so.
+// TestUnapprovedCall: a planner that was taken over can neither approve a call nor bypass the
+// approval: the actor looks for the approval in the log.
 func TestUnapprovedCall(t *testing.T) {
 	t.Parallel()
 	in := newInstallation(t, newRig(t))

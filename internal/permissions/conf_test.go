@@ -21,8 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "write deploy/nats/permissions.conf anew")
 
-// TestDeployed: the file that is shipped is what the generator makes of the
-// transition table.
+// TestDeployed: the deployed file is what the generator makes of the transition table.
 func TestDeployed(t *testing.T) {
 	t.Parallel()
 	c, err := New(Layout{Pools: []string{"web"}}, nil)
@@ -39,7 +38,7 @@ func TestDeployed(t *testing.T) {
 	require.Equal(t, string(shipped), text.String(), "run: go test ./internal/permissions -update")
 }
 
-// TestTableDecides: a row more in the table is an edge more for its owner.
+// TestTableDecides: a new row of the table is a new edge for its owner.
 func TestTableDecides(t *testing.T) {
 	t.Parallel()
 	spec := reducer.DefaultSpec()
@@ -119,7 +118,7 @@ func TestPasswords(t *testing.T) {
 	require.ErrorIs(t, connect("nobody", ""), nats.ErrAuthorization)
 }
 
-// TestKeys: seeds are for their owner's eyes only, and stay as they are.
+// TestKeys: seed files are readable by their owner only, and never change.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "keys")
@@ -143,7 +142,7 @@ func TestKeys(t *testing.T) {
 	require.Equal(t, "nonsense", string(text))
 }
 
-// TestLatePool: what a pool that was not set up yet needs is missed at once.
+// TestLatePool: missing parts of a pool that is not set up yet are reported at once.
 func TestLatePool(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -176,9 +175,8 @@ func TestLatePool(t *testing.T) {
 	require.Equal(t, []journal.Pool{{Name: "default"}, {Name: "late", Living: true}}, pools)
 }
 
-// TestPoolWithoutPermissions: of a pool that came after the permissions were
-// given the gateway knows nothing, and serves the others. How it is added to a
-// server that runs is tested with processes.
+// TestPoolWithoutPermissions: the gateway ignores a pool that is not in its permissions, and
+// serves the others. e2e adds such a pool to a running server.
 func TestPoolWithoutPermissions(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -18,8 +18,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// TestEveryStateHasOneOwner: whatever is added to the table has a role that
-// publishes out of it.
+// TestEveryStateHasOneOwner: every state of the table has one role that publishes out of it.
 func TestEveryStateHasOneOwner(t *testing.T) {
 	t.Parallel()
 	table := reducer.DefaultTable()
@@ -38,9 +37,8 @@ func TestEveryStateHasOneOwner(t *testing.T) {
 	}
 }
 
-// owns reports whether a user may publish on an edge, in other words than those
-// of the generator: the edge is one of the table's, the state is its role's, and
-// what concerns tools is of its own pool.
+// owns reports whether a user may publish on an edge, independently of the generator: the edge
+// is in the table, the state is its role's, and edges of tools are of its own pool.
 func owns(user string, from, to events.State, pool string) bool {
 	role, own, isActor := user, "", strings.HasPrefix(user, ActorPrefix)
 	if isActor {
@@ -60,9 +58,9 @@ func owns(user string, from, to events.State, pool string) bool {
 	})
 }
 
-// TestEveryEdge has every user publish on every edge there could be: each state,
-// and control, to each state, and to nobody, in each kind of pool. What the user
-// owns is stored, and all the rest is refused by name.
+// TestEveryEdge publishes as every user on every conceivable edge: from each state and
+// control, to each state and none, in each kind of pool. The user's own edges are stored, and
+// all others are refused by name.
 func TestEveryEdge(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -110,9 +108,9 @@ func TestEveryEdge(t *testing.T) {
 	require.ElementsMatch(t, want, stored)
 }
 
-// TestForksAndStandIns names edges that no row of the table shows: a fork leaves
-// idle for wherever its parent stood, and calls of a pool that nobody serves are
-// answered out of control. They are the gateway's alone.
+// TestForksAndStandIns checks edges that no row of the table has: a fork leaves idle for its
+// parent's state, and the calls of unserved pools are answered out of control. Only the
+// gateway may use them.
 func TestForksAndStandIns(t *testing.T) {
 	t.Parallel()
 	table := reducer.DefaultTable()
@@ -134,8 +132,7 @@ func TestForksAndStandIns(t *testing.T) {
 	}
 }
 
-// TestDeniedAtOnce: the bus says which subject was refused, long before a
-// request would time out.
+// TestDeniedAtOnce: the bus names the refused subject long before a request times out.
 func TestDeniedAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -153,7 +150,8 @@ func TestDeniedAtOnce(t *testing.T) {
 	}
 }
 
-// TestWrongInbox: who connects without the inbox prefix of its user is told so.
+// TestWrongInbox: a connection without the inbox prefix of its user gets an error that says
+// so.
 func TestWrongInbox(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -244,8 +242,8 @@ func forbidden(user string) []string {
 	return subjects
 }
 
-// TestForbidden: no role makes, changes or removes streams and consumers, takes
-// what others are to do, or writes into the buckets of others.
+// TestForbidden: no role creates, changes or removes streams and consumers, consumes the work
+// of others, or writes into their buckets.
 func TestForbidden(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -295,7 +293,7 @@ func TestForbidden(t *testing.T) {
 	require.Zero(t, last)
 }
 
-// TestRollup: no header makes the log forget or hide anything.
+// TestRollup: no header makes the log drop or hide records.
 func TestRollup(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -325,8 +323,8 @@ func TestRollup(t *testing.T) {
 	}
 }
 
-// TestInitIsTheOperators: nobody else sets the bus up, and the refusal does not
-// take the time of a request that is not answered.
+// TestInitIsTheOperators: only the operator sets up the bus, and others are refused without a
+// timeout.
 func TestInitIsTheOperators(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -341,8 +339,8 @@ func TestInitIsTheOperators(t *testing.T) {
 	}
 }
 
-// TestCheckOfARole: the doctor sees what each role may see, and says what it may
-// not. That is no fault.
+// TestCheckOfARole: the doctor checks what a role may see, and reports the rest as unseen,
+// which is no fault.
 func TestCheckOfARole(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -369,8 +367,8 @@ func TestCheckOfARole(t *testing.T) {
 	require.Contains(t, last.Mend, "NATS_INBOX_PREFIX")
 }
 
-// TestWhoIs: the server says who each user is, and that it has the permissions of
-// one role and nothing of the operator's.
+// TestWhoIs: the server reports each user, with the permissions of one role and none of the
+// operator's.
 func TestWhoIs(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -29,8 +29,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool/typed"
 )
 
-// installation is every role on a connection of its own user, as in processes of
-// their own.
+// installation is every role on a connection of its own user, as in separate processes.
 type installation struct {
 	*rig
 	t       *testing.T
@@ -64,8 +63,8 @@ func newInstallation(t *testing.T, r *rig) *installation {
 	return in
 }
 
-// user opens the bus as a user and notes whatever the server refuses it, also
-// where the bus makes do without.
+// user opens the bus as a user and records everything that the server refuses, even if the bus
+// works without it.
 func (in *installation) user(name string) *natsbus.Bus {
 	in.t.Helper()
 	bus := in.open(in.t, name)
@@ -80,7 +79,7 @@ func (in *installation) user(name string) *natsbus.Bus {
 	return bus
 }
 
-// store is that of a process, which reads snapshots.
+// store returns the store of a process. It reads snapshots.
 func (in *installation) store(bus *natsbus.Bus) *runlog.Store {
 	return runlog.New(runlog.Options{Log: bus, Snapshots: bus, Logger: quiet})
 }
@@ -142,7 +141,7 @@ func (in *installation) serve() {
 	in.start(g.Run, err)
 }
 
-// withdrawPool takes the announcement of pool gpu back, as time would.
+// withdrawPool removes the announcement of pool gpu, as if it had expired.
 func (in *installation) withdrawPool() {
 	in.t.Helper()
 	msg := nats.NewMsg("$KV.tools_gpu.gone")
@@ -178,7 +177,7 @@ func (in *installation) arrives(run events.Run, state events.State) {
 	}, patience, 10*time.Millisecond, "the run does not come to %s", state)
 }
 
-// edges are the ways on which the run's events came, as from.to.pool.
+// edges returns the edges of the run's events, as from.to.pool.
 func (in *installation) edges(run events.Run) []string {
 	in.t.Helper()
 	recs, err := journaltest.Collect(in.tap.Read(in.t.Context(), run, 0))
@@ -236,7 +235,7 @@ func TestInstallation(t *testing.T) {
 	require.Empty(t, in.refusals())
 }
 
-// refusals are what the server refused anybody.
+// refusals returns what the server refused to any user.
 func (in *installation) refusals() []string {
 	in.mu.Lock()
 	defer in.mu.Unlock()

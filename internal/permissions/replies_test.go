@@ -42,8 +42,8 @@ func (f *forger) edge() string {
 	return "moore.0.default." + ownEdge[f.user] + "." + journaltest.NewRun(f.t, f.rig.log).ID
 }
 
-// send sends a request with the forged reply, and after it the same one with an
-// honest reply, whose answer it waits for: by then the first one was answered.
+// send sends a request with the forged reply, then the same one with an honest reply. After
+// its answer the first request was answered too.
 func (f *forger) send(subject string, body string, header nats.Header) {
 	f.t.Helper()
 	forged := &nats.Msg{Subject: subject, Reply: f.target, Data: []byte(body), Header: header}
@@ -52,8 +52,8 @@ func (f *forger) send(subject string, body string, header nats.Header) {
 	require.NoError(f.t, err, "%s: %s", f.user, subject)
 }
 
-// all tries every kind of request that a user has, and returns how many events
-// it appended on its own edge, as it may.
+// all sends every kind of request of a user, and returns how many events it appended on its
+// own edge, which is allowed.
 func (f *forger) all() (appended int) {
 	log, byRun := "$JS.API.DIRECT.GET.MOORE_0", `"moore.0.>"`
 	f.send(log, `{"last_by_subj":`+byRun+`}`, nil)
@@ -169,8 +169,8 @@ func TestForgedReplies(t *testing.T) {
 	}
 }
 
-// TestForgedSchedules: a timer is set by those alone who start runs, and the server fires
-// none into the log or into a bucket: the target is one of the timers' subjects.
+// TestForgedSchedules: only users that start runs may set timers, and the server fires no
+// timer into the log or a bucket: the target must be a subject of timers.
 func TestForgedSchedules(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -217,8 +217,8 @@ func TestForgedRepliesInOneAccount(t *testing.T) {
 	require.NotEmpty(t, stored(t, r, target))
 }
 
-// TestForgedFeed: the feed and chunks can be forged, by whoever may ask the bus for
-// anything. Nothing is stored by that, and who follows the log sees the log.
+// TestForgedFeed: every user that may send requests can forge the feed and chunks. Nothing is
+// stored by that, and followers of the log get the log.
 func TestForgedFeed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -269,8 +269,7 @@ func TestForgedFeed(t *testing.T) {
 	}
 }
 
-// wake puts a message into the inbox of every user's durable, of which one pull
-// is then answered.
+// wake puts messages into the inbox of every user's durable, so that a pull is answered.
 func wake(t *testing.T, r *rig) {
 	t.Helper()
 	for _, to := range []string{"planning.default", "observing.default", "waiting_for_human.default", "acting.default", "acting.web", "acting.gpu", "done.agents"} {

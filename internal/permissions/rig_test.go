@@ -125,8 +125,7 @@ func options(t *testing.T, dir string, c *Config, more string) *server.Options {
 	return opts
 }
 
-// connect connects as a user; refused gets what the server refuses, nil: it is
-// left to the bus.
+// connect connects as a user. refused gets what the server refuses; nil: the bus gets it.
 func (r *rig) connect(t *testing.T, user string, refused *refusals) *nats.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -15,8 +15,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// The states of a graph of one's own have a user, who may publish out of them and
-// out of nothing else.
+// The states of an application's own graph have a user, which may publish out of them only.
 func TestStatesOfOnesOwn(t *testing.T) {
 	spec := reducer.DefaultSpec()
 	spec.Rows = append(spec.Rows,
@@ -40,8 +39,8 @@ func TestStatesOfOnesOwn(t *testing.T) {
 	require.Len(t, plain, len(users)-1)
 }
 
-// An end of one's own graph is heard of by the actor of agents, and looked at by the
-// gateway, as every end is.
+// A terminal state of an application's own graph is consumed by the actor of agents and
+// inspected by the gateway, as every end is.
 func TestEndsOfOnesOwn(t *testing.T) {
 	spec := reducer.DefaultSpec()
 	spec.Terminal = append(spec.Terminal, "refused")
@@ -60,8 +59,8 @@ func TestEndsOfOnesOwn(t *testing.T) {
 	require.Contains(t, publishes[Planner], "moore.*.*.planning.refused.agents.*")
 }
 
-// TestStorageIsWrittenByTwo: actors and the observer write each to a place of its
-// own, read both, and make none.
+// TestStorageIsWrittenByTwo: actors and the observer each write to their own bucket, read
+// both, and create none.
 func TestStorageIsWrittenByTwo(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -85,7 +84,7 @@ func TestStorageIsWrittenByTwo(t *testing.T) {
 	_, err := r.open(t, Planner).FindEntries(t.Context(), of, journal.StorageQuery{})
 	require.ErrorIs(t, err, journal.ErrDenied)
 
-	// Storage that the operator did not make.
+	// Storage that the operator did not create.
 	other := journal.StorageOf{Namespace: "default", Agent: "other"}
 	const command = "moorebus init --storage default/other"
 	require.ErrorContains(t, actor.SaveEntry(t.Context(), other, journal.WrittenByActor, saved), command)
@@ -102,7 +101,7 @@ func TestStorageOfALayoutIsChecked(t *testing.T) {
 	require.ErrorContains(t, err, `"Default/a" is not NAMESPACE/AGENT`)
 }
 
-// TestObserverKeepsSnapshots: it may replace and remove them, and nobody else may.
+// TestObserverKeepsSnapshots: only the observer may replace and remove snapshots.
 func TestObserverKeepsSnapshots(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -118,7 +117,7 @@ func TestObserverKeepsSnapshots(t *testing.T) {
 	require.ErrorIs(t, err, journal.ErrNotFound)
 }
 
-// TestObserverHearsOfEnds: it lets go of snapshots when runs end.
+// TestObserverHearsOfEnds: the observer gets the ends of runs, to remove their snapshots.
 func TestObserverHearsOfEnds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -133,9 +132,9 @@ func TestObserverHearsOfEnds(t *testing.T) {
 	require.Equal(t, subject.String(), <-heard)
 }
 
-// TestLoans: actors of a pool lend to each other under their permissions, read which
-// tools the pool has, and take their announcements back. An actor of another pool
-// cannot lend to them, and is told so at once.
+// TestLoans: actors of a pool lend to each other under their permissions, read the tools of
+// the pool, and withdraw their announcements. An actor of another pool cannot lend to them,
+// and gets an error at once.
 func TestLoans(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
