@@ -103,32 +103,33 @@ var lower = map[string][]string{
 	"pkg/journal":               {"pkg/events", "internal/retry"},
 	"internal/tokens":           {},
 	"internal/groupcommit":      {"pkg/events", "pkg/journal"},
-	"internal/sharedlog":        {"pkg/events", "pkg/journal", "internal/retry"},
+	"internal/sharedlog":        {"internal/journalcheck", "pkg/events", "pkg/journal", "internal/retry"},
 	"internal/livetext":         {"pkg/events", "pkg/journal"},
-	"internal/runlog":           {"pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/codec"},
+	"internal/runlog":           {"internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/codec"},
 	"internal/announce":         {"pkg/journal", "pkg/events", "internal/retry"},
-	"internal/worker":           {"pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/runlog", "internal/retry"},
+	"internal/worker":           {"internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/runlog", "internal/retry"},
 	"internal/providers":        {},
 	"internal/llmhttp":          {"pkg/llm", "internal/providers"},
 	"internal/agentfile":        {"pkg/events", "pkg/tool", "internal/agentfile/strict", "internal/providers"},
 	"internal/agentfile/strict": {},
 	"internal/approval":         {"pkg/events", "pkg/reducer"},
-	"internal/toolcall":         {"pkg/events", "pkg/reducer", "internal/effects", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval", "internal/announce", "internal/retry"},
+	"internal/toolcall":         {"internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval", "internal/announce", "internal/retry"},
 	"internal/contextedit":      {"pkg/events", "pkg/reducer", "internal/callname", "pkg/llm", "pkg/tool", "internal/truncate"},
 	"internal/refusal":          {},
-	"internal/launch":           {"pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile", "internal/refusal"},
+	"internal/launch":           {"internal/ports", "pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile", "internal/refusal"},
 	"pkg/embedded":              {"internal/retry", "internal/diskspace"},
 	"internal/output":           {"pkg/events", "pkg/reducer"},
 	"internal/jsondiff":         {},
 	"internal/logwalk":          {"pkg/events", "pkg/journal"},
 	"internal/journalcheck":     {"pkg/events", "pkg/journal"},
+	"internal/ports":            {"pkg/events", "pkg/journal"},
 }
 
 // ports are the ports, with what their adapters may import.
 var ports = map[string][]string{
 	"pkg/llm":         {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers"},
 	"pkg/tool":        {"pkg/tool", "internal/retry", "internal/truncate"},
-	"pkg/journal":     {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit", "internal/journalcheck"},
+	"pkg/journal":     {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit", "internal/journalcheck", "internal/ports"},
 	"internal/tokens": {"internal/tokens"},
 }
 
@@ -136,6 +137,7 @@ var ports = map[string][]string{
 // their ports. The others lie below their port.
 var innerAdapters = map[string]string{
 	"internal/natsbus":      "pkg/journal",
+	"internal/natsconn":     "pkg/journal",
 	"internal/natsbus/api":  "pkg/journal",
 	"internal/natsbus/pull": "pkg/journal",
 	"internal/filelog":      "pkg/journal",
@@ -148,9 +150,10 @@ var innerAdapters = map[string]string{
 
 // inner are the packages below an adapter that it is made of.
 var inner = map[string][]string{
-	"internal/natsbus":      {"internal/natsbus/api", "internal/natsbus/pull"},
+	"internal/natsbus":      {"internal/natsbus/api", "internal/natsbus/pull", "internal/natsconn"},
 	"internal/natsbus/pull": {"internal/natsbus/api"},
-	"pkg/journal/natsbus":   {"internal/natsbus"},
+	"internal/natsconn":     {"internal/natsbus/api"},
+	"pkg/journal/natsbus":   {"internal/natsbus", "internal/natsconn"},
 }
 
 // suites are the suites and generators for tests, with the package they are for.
@@ -180,7 +183,7 @@ var rolesMay = []string{
 	"pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
 	"internal/jsondiff", "internal/logwalk", "internal/providers", "internal/truncate",
-	"internal/livetext", "internal/sharedlog",
+	"internal/livetext", "internal/sharedlog", "internal/ports", "internal/journalcheck",
 	"internal/refusal",
 }
 
@@ -233,7 +236,7 @@ func mayImport(dir string) (may []string, everything, known bool) {
 	switch {
 	case suites[dir] != "":
 		of := suites[dir]
-		return append(slices.Clone(lower[of]), of, "internal/journaltest/simtest", "internal/journalcheck", "internal/effects", "internal/callname", "internal/simulated", "internal/groupcommit"), false, lower[of] != nil || slices.Contains(roles, of)
+		return append(slices.Clone(lower[of]), of, "internal/journaltest/simtest", "internal/journalcheck", "internal/effects", "internal/callname", "internal/groupcommit", "internal/ports"), false, lower[of] != nil || slices.Contains(roles, of)
 	case lower[dir] != nil:
 		return lower[dir], false, true
 	case portOf(dir) != "":
@@ -307,7 +310,7 @@ func TestOutsideLibraries(t *testing.T) {
 // has to know what JetStream really does. bench and chaos are the exceptions: one
 // measures the bare loop beside ours, the other reads the log without our code.
 func TestOneBusAdapter(t *testing.T) {
-	jetstream, client := []string{"internal/natsbus", "internal/natsbus/api", "bench", "chaos"}, []string{"internal/natsbus", "internal/natsbus/api", "internal/natsbus/pull", "pkg/journal/natsbus", "pkg/embedded"}
+	jetstream, client := []string{"internal/natsbus", "internal/natsbus/api", "bench", "chaos"}, []string{"internal/natsbus", "internal/natsbus/api", "internal/natsbus/pull", "internal/natsconn", "pkg/journal/natsbus", "pkg/embedded"}
 	for dir, s := range sources(t) {
 		for p, file := range s.imports {
 			if !strings.HasPrefix(p, "github.com/nats-io/nats.go") {

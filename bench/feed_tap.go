@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 )
@@ -94,7 +95,7 @@ func (f *fleet) listen(ctx context.Context, followed, watched, bare *latencies) 
 		}
 	}()
 	connect := func() (*nats.Conn, error) {
-		conn, err := natsbus.Connect(ctx, natsbus.ConnectOptions{URL: f.server.ClientURL()})
+		conn, err := natsconn.Connect(ctx, natsconn.ConnectOptions{URL: f.server.ClientURL()})
 		if err == nil {
 			open = append(open, conn)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/foldbench"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -183,7 +184,7 @@ func restoreSpeed(ctx context.Context, s replaySettings, at *site, m *mould) ([]
 	var with, without []float64
 	for range max(s.rounds, 5) {
 		for _, way := range []struct {
-			snapshots journal.Snapshots
+			snapshots ports.Snapshots
 			times     *[]float64
 		}{{at.bus, &with}, {nil, &without}} {
 			took, err := timed(func() error { return restore(ctx, at, way.snapshots, run, s.long) })
@@ -204,7 +205,7 @@ func restoreSpeed(ctx context.Context, s replaySettings, at *site, m *mould) ([]
 }
 
 // restore folds a run that is in no memory.
-func restore(ctx context.Context, at *site, snapshots journal.Snapshots, run events.Run, n int) error {
+func restore(ctx context.Context, at *site, snapshots ports.Snapshots, run events.Run, n int) error {
 	store := runlog.New(runlog.Options{Log: at.bus, Snapshots: snapshots})
 	r := store.Acquire(run)
 	defer store.Release(r)
@@ -220,23 +221,23 @@ func restore(ctx context.Context, at *site, snapshots journal.Snapshots, run eve
 }
 
 // snapshotAt is the snapshot of a run as it was after its n-th event.
-func snapshotAt(ctx context.Context, at *site, m *mould, run events.Run, n uint64) (journal.Snapshot, error) {
+func snapshotAt(ctx context.Context, at *site, m *mould, run events.Run, n uint64) (ports.Snapshot, error) {
 	fold, err := runlog.FoldAt(ctx, at.bus, m.machine, run, n)
 	if err != nil {
-		return journal.Snapshot{}, err
+		return ports.Snapshot{}, err
 	}
 	mem := fold.Memory()
 	memory, err := json.Marshal(mem)
 	if err != nil {
-		return journal.Snapshot{}, err
+		return ports.Snapshot{}, err
 	}
 	last, err := at.bus.Last(ctx, 0)
 	if err != nil {
-		return journal.Snapshot{}, err
+		return ports.Snapshot{}, err
 	}
 	// The run was stored last, and nothing after it.
 	first := last - uint64(len(m.steps)) + 1
-	return journal.Snapshot{Seq: first + n - 1, N: n, Head: mem.Control.Head, Fold: m.machine.FoldName(), Memory: memory}, nil
+	return ports.Snapshot{Seq: first + n - 1, N: n, Head: mem.Control.Head, Fold: m.machine.FoldName(), Memory: memory}, nil
 }
 
 // stretch makes a mould of a run of n events out of an agent-10 run's: its start,

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -108,7 +109,7 @@ func TestTheAuditorSees(t *testing.T) {
 			call(l)
 			l.add(roleActor, events.Acting, &events.ToolFailure{Outcome: &events.ToolOutcome{CallID: "a", Code: actor.CodeNotApproved}})
 		},
-		"snapshot": func(l *log) { l.w.audit.snapshot(l.run.ID, journal.Snapshot{N: 1, Memory: []byte("{}")}) },
+		"snapshot": func(l *log) { l.w.audit.snapshot(l.run.ID, ports.Snapshot{N: 1, Memory: []byte("{}")}) },
 		"timer":    func(l *log) { newPerson(l.w, &runPlan{ID: l.run.ID}).timed() },
 		"end":      func(l *log) { l.w.audit.finish(&runPlan{ID: l.run.ID}, false, l.w.ran.of) },
 	} {

@@ -114,7 +114,7 @@ var planned = []string{
 
 // groupOutcomes are what batches of several runs have to come to.
 var groupOutcomes = []string{
-	simtest.BatchStored, simtest.BatchRefused, simtest.BatchInDoubt, simtest.BatchLost,
+	simtest.BatchStored, simtest.BatchRefused, simtest.BatchUnknown, simtest.BatchLost,
 	simtest.BatchCrashedBefore, simtest.BatchCrashedAfter, simtest.TwoOfOneRun,
 }
 
@@ -149,7 +149,7 @@ var rare = map[string]int{
 	"WorkingMemoryRemoved": 140, "StorageLoaded": 80,
 	"code budget_total_tokens": 50, "code " + actor.CodeStorage: 28, "code " + actor.CodeNotApproved: 40, "code " + reducer.CodeNoActor: 60,
 	"batch: " + simtest.BatchStored: 40, "batch: " + simtest.BatchRefused: 70,
-	"batch: " + simtest.BatchInDoubt: 110, "batch: " + simtest.BatchLost: 110,
+	"batch: " + simtest.BatchUnknown: 110, "batch: " + simtest.BatchLost: 110,
 	"batch: " + simtest.BatchCrashedBefore: 70, "batch: " + simtest.BatchCrashedAfter: 200,
 }
 

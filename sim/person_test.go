@@ -113,7 +113,7 @@ func (p *person) ask(ctx context.Context, do func(*control.Controller) error, co
 			return nil
 		case err == nil && heard:
 			return nil
-		case err == nil, !heard, errors.Is(err, simtest.ErrCrashed), errors.Is(err, journal.ErrInDoubt), errors.Is(err, errLater):
+		case err == nil, !heard, errors.Is(err, simtest.ErrCrashed), errors.Is(err, journal.ErrUnknownOutcome), errors.Is(err, errLater):
 			sleep(ctx, 300*time.Millisecond)
 		case p.w.plan.GroupCommit && errors.As(err, &refused) && refused.Code == refusal.CodeUnavailable:
 			sleep(ctx, 300*time.Millisecond) // appends take their time there, and it asks for that

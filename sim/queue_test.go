@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -53,20 +54,20 @@ func (w *world) losesOne(e *events.Event) bool {
 }
 
 // snapshots are the process's, each compared with the fold when it is taken.
-func (p *process) snapshots() journal.Snapshots { return checked{p.sim, p.w.audit} }
+func (p *process) snapshots() ports.Snapshots { return checked{p.sim, p.w.audit} }
 
 type checked struct {
-	journal.Snapshots
+	ports.Snapshots
 	audit *auditor
 }
 
 // PutSnapshot checks what it stores.
-func (c checked) PutSnapshot(ctx context.Context, run events.Run, s journal.Snapshot) error {
+func (c checked) PutSnapshot(ctx context.Context, run events.Run, s ports.Snapshot) error {
 	c.audit.snapshot(run.ID, s)
 	return c.Snapshots.PutSnapshot(ctx, run, s)
 }
 
-func (a *auditor) snapshot(run string, s journal.Snapshot) {
+func (a *auditor) snapshot(run string, s ports.Snapshot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.snapshots++

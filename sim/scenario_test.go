@@ -180,7 +180,7 @@ func (s *scenario) group(d draw) {
 		s.Shards = 1 // so that more meet
 	}
 	if s.GroupCommit && s.CrashOneIn > 0 {
-		s.Faults.BatchInDoubt, s.Faults.BatchLost = 0.3*d.Float64(), 0.3*d.Float64()
+		s.Faults.BatchUnknown, s.Faults.BatchLost = 0.3*d.Float64(), 0.3*d.Float64()
 	}
 }
 
@@ -231,7 +231,7 @@ func (d draw) faults() simtest.Faults {
 		return 0.4 * d.Float64()
 	}
 	return simtest.Faults{
-		Delay: some(), Duplicate: some(), Reorder: some(), LoseAck: some(), InDoubt: some(), Lost: some(),
+		Delay: some(), Duplicate: some(), Reorder: some(), LoseAck: some(), UnknownOutcome: some(), Lost: some(),
 		Storage: some(), MaxDelay: time.Second + d.upTo(20*time.Second),
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/doctor"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/setup"
 	"github.com/moorebus/moorebus/internal/terminal"
@@ -94,7 +95,7 @@ the permissions that the transition table gives it. See deploy/nats.`,
 			return err
 		}
 		at.Connect.Name, at.Connect.Logger, at.Connect.Wait = "moorebus/init", logger, s.Wait
-		conn, err := natsbus.Connect(cmd.Context(), at.Connect)
+		conn, err := natsconn.Connect(cmd.Context(), at.Connect)
 		if err != nil {
 			return err
 		}

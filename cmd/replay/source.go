@@ -11,6 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/filelog"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -39,7 +40,7 @@ func (s *source) json() bool { return s.output == "json" }
 type opened struct {
 	log journal.Log
 	// snapshots are nil for a file, which has none.
-	snapshots journal.Snapshots
+	snapshots ports.Snapshots
 	blobs     retention.Blobs
 	machine   *reducer.Machine
 	// namespace is that of runs that are named, only the one that was asked for,

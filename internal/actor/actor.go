@@ -24,6 +24,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -46,7 +47,7 @@ type Config struct {
 	Directory journal.Directory
 	// Peers lends calls of tools that this actor does not have to actors of the same pool
 	// that do. Default: Queue, if it can lend.
-	Peers journal.Peers
+	Peers ports.Peers
 	// Tools are the tools of this process. Required.
 	Tools *tool.Registry
 	// Pools are the pools to serve. Empty: those of Tools.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -97,15 +98,15 @@ func TestActorsFullOfEachOthersCalls(t *testing.T) {
 
 // busy are peers that have no room for the first asks, each a reading of the clock.
 type busy struct {
-	journal.Peers
+	ports.Peers
 	room  time.Time
 	asked []time.Time
 }
 
-func (b *busy) Lend(ctx context.Context, d journal.Delivery, l journal.Loan) (time.Duration, error) {
+func (b *busy) Lend(ctx context.Context, d journal.Delivery, l ports.Loan) (time.Duration, error) {
 	b.asked = append(b.asked, time.Now())
 	if time.Now().Before(b.room) {
-		return 0, journal.ErrPeersBusy
+		return 0, ports.ErrPeersBusy
 	}
 	return b.Peers.Lend(ctx, d, l)
 }
@@ -118,7 +119,7 @@ func TestBusyPeersAreLeftAlone(t *testing.T) {
 		peers, log := &busy{room: time.Now().Add(time.Minute)}, &workertest.Log{}
 		r.spawn(nil, called("lender"), func(cfg *actor.Config) {
 			log.Log = cfg.Queue.(journal.Log)
-			peers.Peers = cfg.Queue.(journal.Peers)
+			peers.Peers = cfg.Queue.(ports.Peers)
 			cfg.Peers, cfg.Store = peers, r.NewStore(log)
 		})
 		r.spawn([]tool.Tool{work}, called("borrower"), idly)
@@ -136,7 +137,7 @@ func TestBusyPeersAreLeftAlone(t *testing.T) {
 
 // idly has an actor do nothing but what it borrows.
 func idly(cfg *actor.Config) {
-	cfg.Peers = cfg.Queue.(journal.Peers)
+	cfg.Peers = cfg.Queue.(ports.Peers)
 	cfg.Queue = idle{cfg.Queue}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -38,7 +39,7 @@ func TestMain(m *testing.M) {
 
 func beKiller(url string) error {
 	ctx := context.Background()
-	conn, err := natsbus.Connect(ctx, natsbus.ConnectOptions{URL: url})
+	conn, err := natsconn.Connect(ctx, natsconn.ConnectOptions{URL: url})
 	if err != nil {
 		return err
 	}

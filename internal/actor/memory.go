@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -119,9 +120,9 @@ func checkAction(v tool.Verb, e events.Entry) error {
 	var err error
 	switch {
 	case v == tool.Add || v == tool.Save:
-		err = journal.CheckEntry(e)
+		err = journalcheck.Entry(e)
 	case v != tool.Search || len(e.Tags) > 0:
-		err = journal.CheckTags(e.Tags)
+		err = journalcheck.Tags(e.Tags)
 	}
 	if err != nil {
 		return tool.Failf(tool.CodeInvalidArguments, "%v", err)
@@ -197,7 +198,7 @@ func (m memory) kept(found []events.Entry) string {
 }
 
 func (m memory) search(ctx context.Context, e events.Entry) (string, events.Payload, error) {
-	found, err := m.find(ctx, journal.StorageQuery{Tags: e.Tags, Value: e.Value, MaxBytes: 20 * journal.DefaultMaxBytes})
+	found, err := m.find(ctx, journal.StorageQuery{Tags: e.Tags, Value: e.Value, MaxBytes: 20 * journalcheck.DefaultMaxBytes})
 	if err != nil {
 		return "", nil, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/breaker"
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -124,7 +125,7 @@ func TestActionsOnMemory(t *testing.T) {
 func TestActionsThatCannotBe(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		run, _ := remembering(t, r)
-		long, many := strings.Repeat("v", journal.MaxValueBytes), strings.Repeat("x", journal.MaxTagBytes+1)
+		long, many := strings.Repeat("v", journalcheck.MaxValueBytes), strings.Repeat("x", journalcheck.MaxTagBytes+1)
 		for _, c := range []struct{ name, arguments, want string }{
 			{"working_memory_add", `{"tags":"a"}`, "working_memory_add needs a value"},
 			{"storage_save", `{"tags":"a","value":""}`, "storage_save needs a value"},

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -89,12 +90,12 @@ func TestChangedToolsAreAnnouncedAtOnce(t *testing.T) {
 
 // offers are the names that an actor offers now, by pool.
 type offers struct {
-	journal.Peers
+	ports.Peers
 	mu  sync.Mutex
 	all map[string]bool
 }
 
-func (o *offers) Borrow(pool, name string, _ func(journal.Delivery, journal.Loan) (time.Duration, error)) (func(), error) {
+func (o *offers) Borrow(pool, name string, _ func(journal.Delivery, ports.Loan) (time.Duration, error)) (func(), error) {
 	o.set(pool+" "+name, true)
 	return func() { o.set(pool+" "+name, false) }, nil
 }

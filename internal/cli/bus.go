@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -104,7 +105,7 @@ func DataDir(getenv func(string) string) (string, error) {
 // Place is where flags and environment point: a server, or a data directory.
 type Place struct {
 	Remote  bool
-	Connect natsbus.ConnectOptions
+	Connect natsconn.ConnectOptions
 	Dir     string
 	// From says what named it, such as --nats or NATS_URL.
 	From string
@@ -157,7 +158,7 @@ func FindPlace(url, data string, getenv func(string) string) (Place, error) {
 	}
 	dir, err := DataDir(getenv)
 	at := Place{Dir: dir, From: "default"}
-	selected := natsbus.SelectedContext(getenv)
+	selected := natsconn.SelectedContext(getenv)
 	switch {
 	case selected == "":
 		return at, err
@@ -176,7 +177,7 @@ func FindServer(url string, getenv func(string) string) (Place, error) {
 	if err != nil || at.From != "" {
 		return at, err
 	}
-	if selected := natsbus.SelectedContext(getenv); selected != "" {
+	if selected := natsconn.SelectedContext(getenv); selected != "" {
 		return selectedServer(selected, getenv)
 	}
 	return at, nil
@@ -184,7 +185,7 @@ func FindServer(url string, getenv func(string) string) (Place, error) {
 
 // namedServer returns the server that the value of --nats and the environment name.
 func namedServer(url string, getenv func(string) string) (Place, error) {
-	connect, err := natsbus.FromEnv(getenv)
+	connect, err := natsconn.FromEnv(getenv)
 	if err != nil {
 		return Place{}, &ExitError{Code: ExitConfig, Err: err}
 	}
@@ -203,7 +204,7 @@ func namedServer(url string, getenv func(string) string) (Place, error) {
 // selectedServer returns the server of the selected context of the nats CLI. The
 // environment takes precedence over the context's other settings.
 func selectedServer(context string, getenv func(string) string) (Place, error) {
-	connect, err := natsbus.FromContext(getenv, context)
+	connect, err := natsconn.FromContext(getenv, context)
 	if err != nil {
 		return Place{}, NotConfigured("the nats context %s, which is selected: %w; name a bus with NATS_URL, or see `nats context`", context, err)
 	}

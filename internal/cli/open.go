@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -150,9 +151,9 @@ func (f *BusFlags) Open(ctx context.Context, o OpenOptions) (*Conn, error) {
 }
 
 // dial connects to a server.
-func (o *OpenOptions) dial(ctx context.Context, connect natsbus.ConnectOptions) (*Conn, error) {
+func (o *OpenOptions) dial(ctx context.Context, connect natsconn.ConnectOptions) (*Conn, error) {
 	connect.Name, connect.Logger, connect.Wait = o.Name, o.Logger, o.Wait
-	conn, err := natsbus.Connect(ctx, connect)
+	conn, err := natsconn.Connect(ctx, connect)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +180,7 @@ func (o *OpenOptions) openDir(ctx context.Context, dir string) (*Conn, error) {
 	var held *embedded.HeldError
 	if errors.As(err, &held) && held.URL != "" && (o.Serve == nil || !o.Serve.Alone) {
 		o.Logger.Debug("joining the process that serves the data directory", "dir", dir, "url", held.URL, "pid", held.PID)
-		return o.dial(ctx, natsbus.ConnectOptions{URL: held.URL, Token: held.Token})
+		return o.dial(ctx, natsconn.ConnectOptions{URL: held.URL, Token: held.Token})
 	}
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -20,8 +21,8 @@ import (
 // DeadLog is the log that [ReadDead] reads.
 type DeadLog interface {
 	journal.Log
-	journal.Strays
-	journal.Dropped
+	ports.Runless
+	ports.Dropped
 }
 
 // Dead is a run that ended because it could not be processed, or a message that belongs to no
@@ -93,7 +94,7 @@ func ReadDead(ctx context.Context, log DeadLog, codec *events.Codec, o DeadOptio
 				add(d, d.Run)
 			}
 		}
-		for rec, err := range log.Strays(ctx, shard) {
+		for rec, err := range log.Runless(ctx, shard) {
 			if err != nil {
 				return nil, err
 			}

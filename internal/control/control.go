@@ -29,6 +29,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/timers"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -56,7 +57,7 @@ type Config struct {
 	Agents    journal.Agents
 	// Tombstones are those of purged runs, which cannot start again. Nil: runs are not
 	// purged.
-	Tombstones journal.Tombstones
+	Tombstones ports.Tombstones
 	// Validator checks output schemas. Nil: they are checked to be objects.
 	Validator tool.Validator
 	// CheckScript checks llm.script of scripted agents, see

@@ -11,6 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -99,7 +100,7 @@ func TestCallsThatNobodyServesAndWhoseRunWasPurged(t *testing.T) {
 		parent := r.Start(start)
 		r.Append(parent, events.Planning, answeredWith(events.Usage{Total: 1}, events.Call{ID: "a", Name: "helper", Arguments: `{"task":"x"}`}))
 		child := r.Store.Place(parent.Namespace, events.ChildID(parent.ID, "a"))
-		require.NoError(t, r.Journal.PutTombstone(t.Context(), child, journal.Tombstone{Run: child.ID, Namespace: child.Namespace, Events: 3, PurgedAt: time.Now()}))
+		require.NoError(t, r.Journal.PutTombstone(t.Context(), child, ports.Tombstone{Run: child.ID, Namespace: child.Namespace, Events: 3, PurgedAt: time.Now()}))
 		require.NoError(t, r.Journal.Announce(t.Context(), events.AgentsPool, "gone", nil))
 		r.serve(func(c *control.Config) { c.PoolWait, c.Tombstones = 10*time.Second, r.Journal })
 		sleep(journal.AnnouncementTTL + 20*time.Second)

@@ -20,6 +20,7 @@ import (
 	"github.com/moorebus/moorebus/internal/diskspace"
 	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/permissions"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/wire"
@@ -107,7 +108,7 @@ type Checks struct {
 }
 
 // Remote checks a named bus and the roles on it.
-func (d *Checks) Remote(ctx context.Context, o natsbus.ConnectOptions, r *Report) {
+func (d *Checks) Remote(ctx context.Context, o natsconn.ConnectOptions, r *Report) {
 	d.remote(ctx, o, r, func(conn *nats.Conn, f []natsbus.Finding) []natsbus.Finding {
 		return append(f, d.user(ctx, conn)...)
 	})
@@ -115,11 +116,11 @@ func (d *Checks) Remote(ctx context.Context, o natsbus.ConnectOptions, r *Report
 
 // user checks whether the user may do more than it needs.
 func (d *Checks) user(ctx context.Context, conn *nats.Conn) []natsbus.Finding {
-	id, err := natsbus.WhoIs(ctx, conn, d.Bus)
+	id, err := natsconn.WhoIs(ctx, conn, d.Bus.RequestTimeout, d.Bus.Logger)
 	if err != nil {
 		return []natsbus.Finding{finding(natsbus.Unseen, natsbus.AskOthers, "%v", err)}
 	}
-	found := []natsbus.Finding{id.Check()}
+	found := []natsbus.Finding{natsbus.CheckUser(id)}
 	if roles := permissions.RolesOf(id.MayPublish); id.Limited() && len(roles) > 1 {
 		found = append(found, finding(natsbus.Warning, "give each role a user of its own, see `moorebus init --print-permissions`",
 			"this user may publish the events of several roles: %s", strings.Join(roles, ", ")))
@@ -130,8 +131,8 @@ func (d *Checks) user(ctx context.Context, conn *nats.Conn) []natsbus.Finding {
 // reading turns the findings of a connection into those that are reported.
 type reading func(*nats.Conn, []natsbus.Finding) []natsbus.Finding
 
-func (d *Checks) remote(ctx context.Context, o natsbus.ConnectOptions, r *Report, read reading) {
-	conn, err := natsbus.Connect(ctx, o)
+func (d *Checks) remote(ctx context.Context, o natsconn.ConnectOptions, r *Report, read reading) {
+	conn, err := natsconn.Connect(ctx, o)
 	if err != nil {
 		r.Add(AreaBus, finding(natsbus.Bad, "start nats-server with JetStream (-js), or set NATS_URL or --nats", "%v", err))
 		return
@@ -221,7 +222,7 @@ func (d *Checks) Embedded(ctx context.Context, dir string, r *Report) {
 			r.Add(AreaBus, finding(natsbus.Warning, "set NATS_TOKEN where it is started, or --nats-listen on 127.0.0.1",
 				"other machines reach the NATS server of process %d without credentials, so they can run tools and read every run", held.PID))
 		}
-		connect := natsbus.ConnectOptions{URL: held.URL, Token: held.Token, Name: "moorebus/doctor", Logger: d.Bus.Logger}
+		connect := natsconn.ConnectOptions{URL: held.URL, Token: held.Token, Name: "moorebus/doctor", Logger: d.Bus.Logger}
 		d.remote(ctx, connect, r, func(_ *nats.Conn, f []natsbus.Finding) []natsbus.Finding { return flushed(f) })
 	case held != nil:
 		r.Add(AreaData, finding(natsbus.Warning, "run the doctor again after it has ended", "data directory %s is in use by process %d, which does not listen", dir, held.PID))

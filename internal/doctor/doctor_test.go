@@ -18,6 +18,7 @@ import (
 	"github.com/moorebus/moorebus/internal/diskspace"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	natsserver "github.com/nats-io/nats-server/v2/server"
@@ -212,7 +213,7 @@ func TestDoctorOnEmptyDirectory(t *testing.T) {
 
 func TestDoctorOnBus(t *testing.T) {
 	s := server(t, embedded.Options{Listen: "127.0.0.1:0"})
-	at := natsbus.ConnectOptions{URL: s.ClientURL(), Logger: quiet}
+	at := natsconn.ConnectOptions{URL: s.ClientURL(), Logger: quiet}
 	var bare Report
 	checks(nil).Remote(context.Background(), at, &bare)
 	require.Positive(t, bare.Bad)
@@ -258,8 +259,8 @@ func TestDoctorOnAUserOfTwoRoles(t *testing.T) {
 	require.NoError(t, err)
 	srv.Start()
 	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
-	at := natsbus.ConnectOptions{URL: srv.ClientURL(), User: "operator", Logger: quiet}
-	operator, err := natsbus.Connect(t.Context(), at)
+	at := natsconn.ConnectOptions{URL: srv.ClientURL(), User: "operator", Logger: quiet}
+	operator, err := natsconn.Connect(t.Context(), at)
 	require.NoError(t, err)
 	defer operator.Close()
 	require.NoError(t, natsbus.Init(t.Context(), operator, natsbus.InitOptions{Memory: true}))
@@ -279,7 +280,7 @@ func TestDoctorOnNoBus(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, free.Close())
 	var r Report
-	checks(nil).Remote(context.Background(), natsbus.ConnectOptions{URL: "nats://ann:secret@" + free.Addr().String(), Logger: quiet}, &r)
+	checks(nil).Remote(context.Background(), natsconn.ConnectOptions{URL: "nats://ann:secret@" + free.Addr().String(), Logger: quiet}, &r)
 	require.Equal(t, 1, r.Bad)
 	require.NotContains(t, written(t, &r), "secret")
 	require.Contains(t, written(t, &r), "1 bad, 0 to look at")

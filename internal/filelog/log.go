@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journalcheck"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 var (
-	_ journal.Log    = (*File)(nil)
-	_ journal.Strays = (*File)(nil)
+	_ journal.Log   = (*File)(nil)
+	_ ports.Runless = (*File)(nil)
 )
 
 // followPoll is how often a follower looks whether another process has written.
@@ -123,7 +124,7 @@ func (f *File) Last(ctx context.Context, shard int) (uint64, error) {
 
 // shard returns a shard's places.
 func (f *File) shard(ctx context.Context, shard int) ([]place, error) {
-	if err := journal.CheckShard(f.shards, shard); err != nil {
+	if err := journalcheck.Shard(f.shards, shard); err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -163,12 +164,12 @@ func (f *File) Scan(ctx context.Context, shard int, filter journal.Filter, after
 	}
 }
 
-// Strays yields a shard's records that belong to no run.
-func (f *File) Strays(ctx context.Context, shard int) iter.Seq2[journal.Record, error] {
+// Runless yields a shard's records that belong to no run.
+func (f *File) Runless(ctx context.Context, shard int) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
 		places, err := f.shard(ctx, shard)
 		if err != nil {
-			yield(journal.Record{}, fmt.Errorf("strays of shard %d: %w", shard, err))
+			yield(journal.Record{}, fmt.Errorf("messages of no run in shard %d: %w", shard, err))
 			return
 		}
 		for _, at := range places {

@@ -11,7 +11,7 @@
 //
 // If a batch is refused, for whatever reason, its members are appended side by side,
 // each under its own condition. If nobody can say whether it is stored, each member's
-// outcome is unknown ([journal.ErrInDoubt]).
+// outcome is unknown ([journal.ErrUnknownOutcome]).
 package groupcommit
 
 import (
@@ -44,7 +44,7 @@ type Appender interface {
 	// each other, and that of the last one is returned. Before it sends the last
 	// append it may call join, once, and has to go on with what that returns: the
 	// same appends, and behind them those that have come to wait meanwhile. The
-	// error is [journal.ErrInDoubt] if they may be stored; with any other one they surely are
+	// error is [journal.ErrUnknownOutcome] if they may be stored; with any other one they surely are
 	// not. It has to return in a time of its own, and must not keep the slices.
 	Batch(all []Pending, join func() []Pending) (uint64, error)
 }
@@ -125,7 +125,7 @@ type round struct {
 }
 
 // Append stores a run's entries as [journal.Log].Append does. If ctx ends while the append
-// waits it is not sent, and the error is the context's; later it is [journal.ErrInDoubt].
+// waits it is not sent, and the error is the context's; later it is [journal.ErrUnknownOutcome].
 func (g *Group) Append(ctx context.Context, p Pending) (uint64, error) {
 	g.mu.Lock()
 	if g.inFlight == 0 {
@@ -194,7 +194,7 @@ func (g *Group) leave(ctx context.Context, m *member) (uint64, error) {
 		case w := <-m.told: // at the same moment
 			return g.finish(ctx, m, w)
 		default:
-			return 0, fmt.Errorf("append to run %s: %w: %w", run, journal.ErrInDoubt, ctx.Err())
+			return 0, fmt.Errorf("append to run %s: %w: %w", run, journal.ErrUnknownOutcome, ctx.Err())
 		}
 	}
 	return g.finish(ctx, m, <-m.told) // it counts for the round
@@ -318,7 +318,7 @@ func (g *Group) commit() {
 func (g *Group) settle(last uint64, err error) (batched bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err != nil && !errors.Is(err, journal.ErrInDoubt) {
+	if err != nil && !errors.Is(err, journal.ErrUnknownOutcome) {
 		return g.apart()
 	}
 	g.round.failed = err != nil
@@ -335,8 +335,8 @@ func (g *Group) settle(last uint64, err error) (batched bool) {
 	return g.next()
 }
 
-// apart lets the members of a refused batch go alone; those who left have gone in
-// doubt and are not sent again. The round goes on, so that what a refusal costs
+// apart lets the members of a refused batch go alone; the outcome of those who left is
+// unknown, so they are not sent again. The round goes on, so that what a refusal costs
 // counts as the batch's. The lock is held.
 func (g *Group) apart() (batched bool) {
 	g.batch = slices.DeleteFunc(g.batch, func(m *member) bool { return m.place == left })

@@ -246,7 +246,7 @@ func TestGroupIsJoined(t *testing.T) {
 
 // Who has joined shares what becomes of the batch, and may leave it.
 func TestGroupIsJoinedInVain(t *testing.T) {
-	for _, refusal := range []error{journal.ErrConflict, journal.ErrInDoubt} {
+	for _, refusal := range []error{journal.ErrConflict, journal.ErrUnknownOutcome} {
 		t.Run(refusal.Error(), func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				s := newScript(3*ms, 4*ms)
@@ -263,11 +263,11 @@ func TestGroupIsJoinedInVain(t *testing.T) {
 				r.add(t.Context(), g, "d", pendingOf("d", 1, 10))
 				r.add(short, g, "e", pendingOf("e", 1, 10))
 				r.Wait()
-				require.ErrorIs(t, r.errs["e"], journal.ErrInDoubt)
+				require.ErrorIs(t, r.errs["e"], journal.ErrUnknownOutcome)
 				sent := s.take()
 				require.Equal(t, []string{"a", "4:bcde"}, sent[:2])
-				if refusal == journal.ErrInDoubt {
-					require.ErrorIs(t, r.errs["d"], journal.ErrInDoubt)
+				if refusal == journal.ErrUnknownOutcome {
+					require.ErrorIs(t, r.errs["d"], journal.ErrUnknownOutcome)
 					require.Len(t, sent, 2, "nothing is sent again")
 					return
 				}
@@ -332,15 +332,15 @@ func TestGroupRefused(t *testing.T) {
 	}
 }
 
-func TestGroupInDoubt(t *testing.T) {
+func TestGroupUnknownOutcome(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		s := newScript(3*ms, 4*ms)
 		g := learned(t, s)
-		s.fails = func([]groupcommit.Pending) error { return fmt.Errorf("%w: no answer", journal.ErrInDoubt) }
+		s.fails = func([]groupcommit.Pending) error { return fmt.Errorf("%w: no answer", journal.ErrUnknownOutcome) }
 		r := crowded(t, g, "a", "b", "c")
 		require.NoError(t, r.errs["a"])
-		require.ErrorIs(t, r.errs["b"], journal.ErrInDoubt)
-		require.ErrorIs(t, r.errs["c"], journal.ErrInDoubt)
+		require.ErrorIs(t, r.errs["b"], journal.ErrUnknownOutcome)
+		require.ErrorIs(t, r.errs["c"], journal.ErrUnknownOutcome)
 		require.ErrorContains(t, r.errs["c"], "append to run c")
 		require.Equal(t, []string{"a", "2:bc"}, s.take(), "nothing is sent again")
 	})
@@ -364,12 +364,12 @@ func TestGroupContextEnds(t *testing.T) {
 		cancelWaiting()
 		synctest.Wait()
 		require.ErrorIs(t, r.err("b"), context.Canceled)
-		require.NotErrorIs(t, r.err("b"), journal.ErrInDoubt)
+		require.NotErrorIs(t, r.err("b"), journal.ErrUnknownOutcome)
 		require.Equal(t, 3, g.Waiting())
 		time.Sleep(4 * ms) // in the bubble
 		cancelSent()
 		synctest.Wait()
-		require.ErrorIs(t, r.err("c"), journal.ErrInDoubt)
+		require.ErrorIs(t, r.err("c"), journal.ErrUnknownOutcome)
 		require.ErrorIs(t, r.err("c"), context.Canceled)
 		r.Wait()
 		require.Equal(t, []string{"a", "3:cde"}, s.take())
@@ -390,7 +390,7 @@ func TestGroupRefusedWithoutMembers(t *testing.T) {
 		r.add(ctx, g, "b", pendingOf("b", 1, 10))
 		r.add(ctx, g, "c", pendingOf("c", 1, 10))
 		r.Wait()
-		require.ErrorIs(t, r.errs["b"], journal.ErrInDoubt)
+		require.ErrorIs(t, r.errs["b"], journal.ErrUnknownOutcome)
 		r.add(t.Context(), g, "d", pendingOf("d", 1, 10))
 		r.Wait()
 		require.NoError(t, r.errs["d"])

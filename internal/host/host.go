@@ -24,6 +24,7 @@ import (
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/planner"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/prices"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/subagent"
@@ -73,9 +74,9 @@ type Options struct {
 	CheckScript func(script json.RawMessage) error
 	// Snapshots keeps snapshots of long runs, taken every SnapshotEvery events; nil or 0:
 	// none are taken. Tombstones keep purged runs from being started again; may be nil.
-	Snapshots     journal.Snapshots
+	Snapshots     ports.Snapshots
 	SnapshotEvery int
-	Tombstones    journal.Tombstones
+	Tombstones    ports.Tombstones
 	// Ready is called by the gateway's /readyz; may be nil.
 	Ready func(context.Context) error
 	// StallAfter is how long a run with work to be done may be silent, see
@@ -132,7 +133,7 @@ func instanceName() string {
 }
 
 // prepare returns the process that makes a host's roles.
-func (o *Options) prepare(snapshots journal.Snapshots) *Process {
+func (o *Options) prepare(snapshots ports.Snapshots) *Process {
 	if o.Instance == "" {
 		o.Instance = instanceName()
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/planner"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/textprotocol"
@@ -26,7 +27,7 @@ import (
 type Process struct {
 	worker.Base
 	bus        journal.Bus
-	tombstones journal.Tombstones
+	tombstones ports.Tombstones
 	estimators tokens.Set
 	validator  tool.Validator
 	policies   *approval.Policies
@@ -34,7 +35,7 @@ type Process struct {
 
 // NewProcess returns a process on a bus, which is also the Queue and the Feed of its
 // roles. tombstones and own, which are token estimators of the application, may be nil.
-func NewProcess(base worker.Base, bus journal.Bus, tombstones journal.Tombstones, own tokens.Set) *Process {
+func NewProcess(base worker.Base, bus journal.Bus, tombstones ports.Tombstones, own tokens.Set) *Process {
 	base.Queue, base.Feed = bus, bus
 	return &Process{
 		Base: base, bus: bus, tombstones: tombstones,

@@ -350,7 +350,7 @@ func TestDecisionAfterTheDeadline(t *testing.T) {
 // Of two simultaneous decisions one wins, and the other client gets it, even if the outcome of
 // an append is unknown.
 func TestDecisionsRace(t *testing.T) {
-	j := simtest.New(simtest.Options{Seed: 3, Faults: simtest.Faults{InDoubt: 0.3, Lost: 0.3}})
+	j := simtest.New(simtest.Options{Seed: 3, Faults: simtest.Faults{UnknownOutcome: 0.3, Lost: 0.3}})
 	a := newRig(t, j, nil)
 	b := newRig(t, j, func(c *config) { c.Instance = "other" })
 	for range 10 {

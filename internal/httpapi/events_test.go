@@ -263,7 +263,7 @@ func TestStreamsEndWithTheGateway(t *testing.T) {
 
 // A record that matches the run's filter on a subject that is not of the log belongs to no
 // run: it has no number and is not shown.
-func TestStraysAreNotOfTheRun(t *testing.T) {
+func TestMessagesOfNoRun(t *testing.T) {
 	r := simulatedRig(t, nil)
 	id := r.start("task")
 	path := "/v1/runs/" + id + "/events"

@@ -93,11 +93,11 @@ func (f *failingLog) Append(context.Context, events.Run, uint64, ...journal.Entr
 }
 
 // A start that may be stored is not answered as one that is not.
-func TestStartInDoubtOnAFullDisk(t *testing.T) {
+func TestStartUnknownOutcomeOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	b := natsBus(t, 1)
 	newRig(t, b, nil).start("chat")
-	log := &failingLog{b, []error{fmt.Errorf("%w: %w", journal.ErrInDoubt, journal.ErrDiskFull), journal.ErrDiskFull, journal.ErrDiskFull}}
+	log := &failingLog{b, []error{fmt.Errorf("%w: %w", journal.ErrUnknownOutcome, journal.ErrDiskFull), journal.ErrDiskFull, journal.ErrDiskFull}}
 	r := newRig(t, b, func(c *config) {
 		c.Store, c.Instance = runlog.New(runlog.Options{Log: log}), "second"
 	})

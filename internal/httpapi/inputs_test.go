@@ -167,8 +167,8 @@ func TestInputErrors(t *testing.T) {
 }
 
 // An append with an unknown outcome is found again by its id, and not repeated.
-func TestInputsUnderDoubt(t *testing.T) {
-	r := newRig(t, simtest.New(simtest.Options{Seed: 7, Faults: simtest.Faults{InDoubt: 0.4, Lost: 0.4}}), nil)
+func TestInputsOfUnknownOutcome(t *testing.T) {
+	r := newRig(t, simtest.New(simtest.Options{Seed: 7, Faults: simtest.Faults{UnknownOutcome: 0.4, Lost: 0.4}}), nil)
 	id := r.start("chat")
 	for i := range 20 {
 		a := r.inputs(id, fmt.Sprintf(`[{"type":"user-message","content":"%d"},{"type":"user-message","content":"again %d"}]`, i, i))

@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // A request for a purged run says so, and its id cannot start again.
@@ -22,7 +22,7 @@ func TestPurgedRuns(t *testing.T) {
 	id := runlog.NewID()
 	begin := `{"agent":` + inline + `,"task":"Say hi","run_id":"` + id + `"}`
 	run := events.NewRun(events.DefaultNamespace, id, 1)
-	require.NoError(t, stones.PutTombstone(t.Context(), run, journal.Tombstone{
+	require.NoError(t, stones.PutTombstone(t.Context(), run, ports.Tombstone{
 		Run: id, Namespace: run.Namespace, Events: 12, PurgedAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 	}))
 	a := r.fails(http.StatusConflict, "run_purged", r.do("POST", "/v1/runs", begin))
@@ -40,17 +40,17 @@ func TestPurgedRuns(t *testing.T) {
 	require.Equal(t, http.StatusCreated, r.do("POST", "/v1/runs", begin).status)
 
 	// During a purge the run cannot be forked.
-	require.NoError(t, stones.PutTombstone(t.Context(), run, journal.Tombstone{Run: id, Namespace: run.Namespace}))
+	require.NoError(t, stones.PutTombstone(t.Context(), run, ports.Tombstone{Run: id, Namespace: run.Namespace}))
 	r.fails(http.StatusNotFound, "run_purged", r.do("POST", "/v1/runs/"+id+"/fork", `{"at":1}`))
 	require.NoError(t, stones.DeleteTombstone(t.Context(), run))
 	require.Equal(t, http.StatusOK, r.do("POST", "/v1/runs/"+id+"/fork", `{"at":1}`).status)
 }
 
 // away are tombstones that cannot be read.
-type away struct{ journal.Tombstones }
+type away struct{ ports.Tombstones }
 
-func (away) Tombstone(context.Context, events.Run) (journal.Tombstone, error) {
-	return journal.Tombstone{}, errors.New("the bus is away")
+func (away) Tombstone(context.Context, events.Run) (ports.Tombstone, error) {
+	return ports.Tombstone{}, errors.New("the bus is away")
 }
 
 // A run does not start while it is unknown whether it was purged.
@@ -72,7 +72,7 @@ func TestForkOfWhatIsBeingPurged(t *testing.T) {
 	youngest := r.forked(middle, `{"at":1}`)
 	bury := func(id string) events.Run {
 		run := r.At(id)
-		stone := journal.Tombstone{Run: id, Namespace: "default", PurgedAt: time.Now()}
+		stone := ports.Tombstone{Run: id, Namespace: "default", PurgedAt: time.Now()}
 		if recs := r.Records(id); len(recs) > 0 {
 			stone.Events, stone.Last = uint64(len(recs)), events.Hash(recs[len(recs)-1].Body)
 		}
@@ -95,7 +95,7 @@ func TestForkOfWhatIsBeingPurged(t *testing.T) {
 	r.forked(youngest, `{"at":1}`)
 
 	// The beginning of a purged run that was restored with its fork stays.
-	require.NoError(t, stones.PutTombstone(t.Context(), run, journal.Tombstone{
+	require.NoError(t, stones.PutTombstone(t.Context(), run, ports.Tombstone{
 		Run: oldest, Namespace: "default", PurgedAt: time.Now(), Events: uint64(len(r.Records(oldest))) + 1, Last: events.Hash([]byte("its end")),
 	}))
 	r.forked(youngest, `{"at":1}`)

@@ -167,7 +167,7 @@ func refusalOf(err error) *refusal.Error {
 		return refusal.Wrap(err, refusal.TooLarge, refusal.CodeTooLarge, "the definition is %s", err.Error())
 	case errors.Is(err, journal.ErrTooLarge):
 		return refusal.Wrap(err, refusal.TooLarge, refusal.CodeTooLarge, "the event would be larger than %d KiB, the limit of the log", journal.MaxBody>>10)
-	case errors.Is(err, journal.ErrInDoubt):
+	case errors.Is(err, journal.ErrUnknownOutcome):
 		return refusal.Wrap(err, refusal.Unavailable, unavailableCode(err), "it may or may not be stored; check before you send it again: %s", err.Error())
 	case errors.Is(err, journal.ErrFull):
 		return refusal.Wrap(err, refusal.Unavailable, unavailableCode(err), "nothing was stored: %s", err.Error())

@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/freeport"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -80,7 +81,7 @@ func TestStartsWhileTheServerIsRestarted(t *testing.T) {
 	server, err := embedded.Start(t.Context(), options)
 	require.NoError(t, err)
 	t.Cleanup(func() { server.Shutdown() })
-	conn, err := natsbus.Connect(t.Context(), natsbus.ConnectOptions{URL: "nats://" + free[0], Logger: quiet})
+	conn, err := natsconn.Connect(t.Context(), natsconn.ConnectOptions{URL: "nats://" + free[0], Logger: quiet})
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{}))

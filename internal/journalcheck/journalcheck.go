@@ -58,6 +58,14 @@ func Run(shards int, run events.Run) error {
 	return nil
 }
 
+// Shard reports an error unless there is such a shard.
+func Shard(shards, shard int) error {
+	if shard < 0 || shard >= shards {
+		return fmt.Errorf("shard %d: the log has shards 0 to %d", shard, shards-1)
+	}
+	return nil
+}
+
 // Subject reports why a stored record with this subject belongs to no run of
 // a log with so many shards; nil if it belongs to one.
 func Subject(shards int, subject string) error {
@@ -68,7 +76,7 @@ func Subject(shards int, subject string) error {
 	return s.CheckShard(shards)
 }
 
-// DropKey reports an error unless the key is one for [journal.Dropped].
+// DropKey reports an error unless the key is one for Drop of package ports.
 func DropKey(key string) error {
 	valid := func(r rune) bool {
 		return r == '-' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
@@ -96,6 +104,9 @@ func Tools(pool string, tools []events.ToolSpec) error {
 	return nil
 }
 
+// MaxTimerData is the most data that a timer carries, in bytes.
+const MaxTimerData = 4 << 10
+
 // Timer reports what is wrong with a timer before anything is sent: a run
 // that is not in its own shard of the given number of shards, a kind that is no
 // token, or [journal.ErrTooLarge] for its data.
@@ -106,8 +117,8 @@ func Timer(shards int, run events.Run, kind string, data []byte) error {
 	if !events.ValidToken(kind) {
 		return fmt.Errorf("timer of run %s: kind %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", run.ID, kind)
 	}
-	if len(data) > journal.MaxTimerData {
-		return fmt.Errorf("timer %s of run %s: %d bytes of data, at most %d are allowed: %w", kind, run.ID, len(data), journal.MaxTimerData, journal.ErrTooLarge)
+	if len(data) > MaxTimerData {
+		return fmt.Errorf("timer %s of run %s: %d bytes of data, at most %d are allowed: %w", kind, run.ID, len(data), MaxTimerData, journal.ErrTooLarge)
 	}
 	return nil
 }

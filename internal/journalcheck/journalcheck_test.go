@@ -25,3 +25,9 @@ func TestAppend(t *testing.T) {
 	entry.Body = make([]byte, journal.MaxBody+1)
 	require.ErrorIs(t, journalcheck.Append(3, run, []journal.Entry{entry}), journal.ErrTooLarge)
 }
+
+func TestShard(t *testing.T) {
+	require.NoError(t, journalcheck.Shard(3, 2))
+	require.Error(t, journalcheck.Shard(3, 3))
+	require.Error(t, journalcheck.Shard(3, -1))
+}

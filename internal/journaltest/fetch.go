@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/stretchr/testify/require"
@@ -13,10 +14,10 @@ import (
 // LogFetcher is a journal that gives out records by their numbers.
 type LogFetcher interface {
 	LogQueue
-	journal.Fetcher
+	ports.Fetcher
 }
 
-// Fetcher tests [journal.Fetcher], and what [journal.Record.After] says of the
+// Fetcher tests [ports.Fetcher], and what [journal.Record.After] says of the
 // records that are fetched, delivered and read.
 func Fetcher(t *testing.T, open func(t *testing.T) LogFetcher) {
 	log := open(t)

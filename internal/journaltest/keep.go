@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/stretchr/testify/require"
@@ -14,10 +15,10 @@ import (
 // LogSnapshots is a journal that keeps snapshots.
 type LogSnapshots interface {
 	journal.Log
-	journal.Snapshots
+	ports.Snapshots
 }
 
-// Snapshots tests [journal.Snapshots].
+// Snapshots tests [ports.Snapshots].
 func Snapshots(t *testing.T, open func(t *testing.T) LogSnapshots) {
 	j := open(t)
 	ctx, run := bounded(t), NewRun(t, j)
@@ -33,7 +34,7 @@ func Snapshots(t *testing.T, open func(t *testing.T) LogSnapshots) {
 	memory, err := json.Marshal(large)
 	require.NoError(t, err)
 	for n, m := range []json.RawMessage{json.RawMessage(`{"a":"<é>"}`), memory, json.RawMessage(`{}`)} {
-		s := journal.Snapshot{Seq: uint64(n) + 7, N: uint64(n) + 3, Head: events.Hash(m), Fold: "1/x", Memory: m}
+		s := ports.Snapshot{Seq: uint64(n) + 7, N: uint64(n) + 3, Head: events.Hash(m), Fold: "1/x", Memory: m}
 		require.NoError(t, j.PutSnapshot(ctx, run, s))
 		got, err := j.Snapshot(ctx, run)
 		require.NoError(t, err)
@@ -45,7 +46,7 @@ func Snapshots(t *testing.T, open func(t *testing.T) LogSnapshots) {
 	other.Namespace = NewToken(t)
 	_, err = j.Snapshot(ctx, other)
 	require.ErrorIs(t, err, journal.ErrNotFound, "the namespace counts")
-	require.NoError(t, j.PutSnapshot(ctx, other, journal.Snapshot{Seq: 1, Memory: json.RawMessage(`{}`)}))
+	require.NoError(t, j.PutSnapshot(ctx, other, ports.Snapshot{Seq: 1, Memory: json.RawMessage(`{}`)}))
 
 	runs, err := j.Snapshotted(ctx)
 	require.NoError(t, err)
@@ -59,23 +60,23 @@ func Snapshots(t *testing.T, open func(t *testing.T) LogSnapshots) {
 	require.Contains(t, runs, other)
 
 	run.Namespace = "*"
-	require.Error(t, j.PutSnapshot(ctx, run, journal.Snapshot{}))
+	require.Error(t, j.PutSnapshot(ctx, run, ports.Snapshot{}))
 }
 
 // LogTombstones is a journal that keeps tombstones.
 type LogTombstones interface {
 	journal.Log
-	journal.Tombstones
+	ports.Tombstones
 }
 
-// Tombstones tests [journal.Tombstones].
+// Tombstones tests [ports.Tombstones].
 func Tombstones(t *testing.T, open func(t *testing.T) LogTombstones) {
 	j := open(t)
 	ctx, run := bounded(t), NewRun(t, j)
 	_, err := j.Tombstone(ctx, run)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 	require.NoError(t, j.DeleteTombstone(ctx, run), "there is none")
-	stone := journal.Tombstone{
+	stone := ports.Tombstone{
 		Run: run.ID, Namespace: run.Namespace, PurgedAt: time.Now().UTC().Round(0), Events: 12, Last: events.Hash(nil),
 	}
 	require.NoError(t, j.PutTombstone(ctx, run, stone))
@@ -99,10 +100,10 @@ func Tombstones(t *testing.T, open func(t *testing.T) LogTombstones) {
 type LogPurger interface {
 	journal.Log
 	journal.Blobs
-	journal.Purger
+	ports.Purger
 }
 
-// Purger tests [journal.Purger].
+// Purger tests [ports.Purger].
 func Purger(t *testing.T, open func(t *testing.T) LogPurger) {
 	j := open(t)
 	t.Run("runs", func(t *testing.T) {
@@ -176,7 +177,7 @@ func Purger(t *testing.T, open func(t *testing.T) LogPurger) {
 		ctx, pool := bounded(t), NewToken(t)
 		ref, err := j.PutBlob(ctx, pool, []byte(strings.Repeat("x", 300_000)))
 		require.NoError(t, err)
-		removed, err := j.DeleteBlob(ctx, ref, time.Now().Add(-journal.BlobSafe))
+		removed, err := j.DeleteBlob(ctx, ref, time.Now().Add(-ports.BlobSafe))
 		require.NoError(t, err)
 		require.False(t, removed, "it is too young")
 		_, err = j.Blob(ctx, ref)

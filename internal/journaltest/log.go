@@ -236,7 +236,7 @@ func testRefusals(t *testing.T, log journal.Log) {
 		t.Helper()
 		_, err := log.Append(ctx, run, 0, entries...)
 		require.Error(t, err)
-		for _, kind := range []error{journal.ErrConflict, journal.ErrInDoubt} {
+		for _, kind := range []error{journal.ErrConflict, journal.ErrUnknownOutcome} {
 			require.NotErrorIs(t, err, kind)
 		}
 	}

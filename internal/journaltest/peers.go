@@ -8,16 +8,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // LogPeers is a journal of one process that can append, deliver and lend.
 type LogPeers interface {
 	LogQueue
-	journal.Peers
+	ports.Peers
 }
 
-// Peers tests [journal.Peers]. The factory returns two processes on one journal, whose
+// Peers tests [ports.Peers]. The factory returns two processes on one journal, whose
 // ack wait should be two seconds or less.
 func Peers(t *testing.T, open func(t *testing.T) (lender, borrower LogPeers)) {
 	for name, test := range map[string]func(*testing.T, LogPeers, LogPeers){
@@ -47,10 +48,10 @@ func held(t *testing.T, lender LogPeers) (pool string, d journal.Delivery, c *co
 
 func testLend(t *testing.T, lender, borrower LogPeers) {
 	pool, d, _ := held(t, lender)
-	loan := journal.Loan{Pool: pool, Name: "a.tool", Key: "tool/2/c1", Started: 7}
-	stop, err := borrower.Borrow(pool, loan.Name, func(got journal.Delivery, l journal.Loan) (time.Duration, error) {
+	loan := ports.Loan{Pool: pool, Name: "a.tool", Key: "tool/2/c1", Started: 7}
+	stop, err := borrower.Borrow(pool, loan.Name, func(got journal.Delivery, l ports.Loan) (time.Duration, error) {
 		if l != loan || got.Record().Subject != d.Record().Subject || got.Record().Seq != d.Record().Seq || got.Attempt() != d.Attempt() {
-			return 0, journal.ErrPeerHolds
+			return 0, ports.ErrPeerHolds
 		}
 		return 3 * time.Second, errors.Join(got.Ack(), got.Retry(0), got.Extend())
 	})
@@ -62,13 +63,13 @@ func testLend(t *testing.T, lender, borrower LogPeers) {
 }
 
 // awaitLoan lends until somebody takes it: an offer is known a moment after it is made.
-func awaitLoan(t *testing.T, lender LogPeers, d journal.Delivery, l journal.Loan) (retry time.Duration) {
+func awaitLoan(t *testing.T, lender LogPeers, d journal.Delivery, l ports.Loan) (retry time.Duration) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		var err error
 		retry, err = lender.Lend(bounded(t), d, l)
 		if err != nil {
-			require.ErrorIs(t, err, journal.ErrNoPeer)
+			require.ErrorIs(t, err, ports.ErrNoPeer)
 		}
 		return err == nil
 	}, patience, 20*time.Millisecond)
@@ -78,13 +79,13 @@ func awaitLoan(t *testing.T, lender LogPeers, d journal.Delivery, l journal.Loan
 func testLoanErrors(t *testing.T, lender, borrower LogPeers) {
 	pool, d, _ := held(t, lender)
 	for name, want := range map[string]error{
-		"busy": journal.ErrPeersBusy, "held": journal.ErrPeerHolds, "lost": journal.ErrPeerLost,
+		"busy": ports.ErrPeersBusy, "held": ports.ErrPeerHolds, "lost": ports.ErrPeerLost,
 	} {
-		stop, err := borrower.Borrow(pool, name, func(journal.Delivery, journal.Loan) (time.Duration, error) { return 0, want })
+		stop, err := borrower.Borrow(pool, name, func(journal.Delivery, ports.Loan) (time.Duration, error) { return 0, want })
 		require.NoError(t, err)
 		defer stop()
 		require.Eventually(t, func() bool {
-			_, err := lender.Lend(bounded(t), d, journal.Loan{Pool: pool, Name: name})
+			_, err := lender.Lend(bounded(t), d, ports.Loan{Pool: pool, Name: name})
 			return errors.Is(err, want)
 		}, patience, 20*time.Millisecond, name)
 	}
@@ -93,15 +94,15 @@ func testLoanErrors(t *testing.T, lender, borrower LogPeers) {
 
 func testNobodyBorrows(t *testing.T, lender, borrower LogPeers) {
 	pool, d, _ := held(t, lender)
-	stop, err := borrower.Borrow(pool, "other", func(journal.Delivery, journal.Loan) (time.Duration, error) { return 0, nil })
+	stop, err := borrower.Borrow(pool, "other", func(journal.Delivery, ports.Loan) (time.Duration, error) { return 0, nil })
 	require.NoError(t, err)
-	awaitLoan(t, lender, d, journal.Loan{Pool: pool, Name: "other"})
-	_, err = lender.Lend(bounded(t), d, journal.Loan{Pool: pool, Name: "tool"})
-	require.ErrorIs(t, err, journal.ErrNoPeer)
+	awaitLoan(t, lender, d, ports.Loan{Pool: pool, Name: "other"})
+	_, err = lender.Lend(bounded(t), d, ports.Loan{Pool: pool, Name: "tool"})
+	require.ErrorIs(t, err, ports.ErrNoPeer)
 	stop()
 	require.Eventually(t, func() bool {
-		_, err := lender.Lend(bounded(t), d, journal.Loan{Pool: pool, Name: "other"})
-		return errors.Is(err, journal.ErrNoPeer)
+		_, err := lender.Lend(bounded(t), d, ports.Loan{Pool: pool, Name: "other"})
+		return errors.Is(err, ports.ErrNoPeer)
 	}, patience, 20*time.Millisecond)
 	require.NoError(t, d.Ack())
 }
@@ -110,18 +111,18 @@ func testNobodyBorrows(t *testing.T, lender, borrower LogPeers) {
 func testLendToItself(t *testing.T, lender, _ LogPeers) {
 	pool, d, _ := held(t, lender)
 	asked := make(chan struct{}, 1)
-	stop, err := lender.Borrow(pool, "tool", func(journal.Delivery, journal.Loan) (time.Duration, error) {
+	stop, err := lender.Borrow(pool, "tool", func(journal.Delivery, ports.Loan) (time.Duration, error) {
 		select {
 		case asked <- struct{}{}:
 		default:
 		}
-		return 0, journal.ErrNoPeer
+		return 0, ports.ErrNoPeer
 	})
 	require.NoError(t, err)
 	defer stop()
 	require.Eventually(t, func() bool {
-		_, err := lender.Lend(bounded(t), d, journal.Loan{Pool: pool, Name: "tool"})
-		require.ErrorIs(t, err, journal.ErrNoPeer)
+		_, err := lender.Lend(bounded(t), d, ports.Loan{Pool: pool, Name: "tool"})
+		require.ErrorIs(t, err, ports.ErrNoPeer)
 		return len(asked) > 0
 	}, patience, 20*time.Millisecond)
 	require.NoError(t, d.Ack())
@@ -132,13 +133,13 @@ func testLoanExtends(t *testing.T, lender, borrower LogPeers) {
 	pool, d, c := held(t, lender)
 	wait, err := lender.AckWait(bounded(t), acting(pool))
 	require.NoError(t, err)
-	stop, err := borrower.Borrow(pool, "tool", func(journal.Delivery, journal.Loan) (time.Duration, error) {
+	stop, err := borrower.Borrow(pool, "tool", func(journal.Delivery, ports.Loan) (time.Duration, error) {
 		c.nothing(t, 2*wait)
 		return 0, nil
 	})
 	require.NoError(t, err)
 	defer stop()
-	awaitLoan(t, lender, d, journal.Loan{Pool: pool, Name: "tool"})
+	awaitLoan(t, lender, d, ports.Loan{Pool: pool, Name: "tool"})
 	require.NoError(t, d.Ack())
 }
 
@@ -146,7 +147,7 @@ func testLenderEnds(t *testing.T, lender, borrower LogPeers) {
 	pool, d, _ := held(t, lender)
 	ctx, cancel := context.WithCancel(bounded(t))
 	finish := make(chan struct{})
-	stop, err := borrower.Borrow(pool, "tool", func(_ journal.Delivery, l journal.Loan) (time.Duration, error) {
+	stop, err := borrower.Borrow(pool, "tool", func(_ journal.Delivery, l ports.Loan) (time.Duration, error) {
 		if l.Key == "slow" {
 			cancel()
 			<-finish
@@ -156,8 +157,8 @@ func testLenderEnds(t *testing.T, lender, borrower LogPeers) {
 	require.NoError(t, err)
 	defer stop()
 	defer close(finish)
-	awaitLoan(t, lender, d, journal.Loan{Pool: pool, Name: "tool"})
-	_, err = lender.Lend(ctx, d, journal.Loan{Pool: pool, Name: "tool", Key: "slow"})
-	require.ErrorIs(t, err, journal.ErrPeerHolds)
+	awaitLoan(t, lender, d, ports.Loan{Pool: pool, Name: "tool"})
+	_, err = lender.Lend(ctx, d, ports.Loan{Pool: pool, Name: "tool", Key: "slow"})
+	require.ErrorIs(t, err, ports.ErrPeerHolds)
 	require.ErrorIs(t, err, context.Canceled)
 }

@@ -121,13 +121,13 @@ func storageRefusals(t *testing.T, storage journal.Storage) {
 	} {
 		require.Error(t, storage.SaveEntry(ctx, of, journal.WrittenByActor, bad), "%q", bad.Tags)
 	}
-	many := strings.Split(strings.Repeat("a", journal.MaxTags+1), "")
+	many := strings.Split(strings.Repeat("a", journalcheck.MaxTags+1), "")
 	for i := range many {
 		many[i] = strings.Repeat("a", i+1)
 	}
 	for _, big := range []events.Entry{
-		tagged("v", many...), tagged("v", strings.Repeat("t", journal.MaxTagBytes+1)), tagged(strings.Repeat("v", journal.MaxValueBytes), "a"),
-		tagged(strings.Repeat("\x01", journal.MaxValueBytes/6+1), "a"),
+		tagged("v", many...), tagged("v", strings.Repeat("t", journalcheck.MaxTagBytes+1)), tagged(strings.Repeat("v", journalcheck.MaxValueBytes), "a"),
+		tagged(strings.Repeat("\x01", journalcheck.MaxValueBytes/6+1), "a"),
 	} {
 		require.ErrorIs(t, storage.SaveEntry(ctx, of, journal.WrittenByActor, big), journal.ErrTooLarge)
 	}

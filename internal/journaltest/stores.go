@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/stretchr/testify/require"
@@ -242,21 +243,21 @@ func Blobs(t *testing.T, open func(t *testing.T) journal.Blobs) {
 	require.Error(t, err)
 }
 
-// LogStrays is a journal that can append and shows strays.
-type LogStrays interface {
+// LogRunless is a journal that can append and shows strays.
+type LogRunless interface {
 	journal.Log
-	journal.Strays
+	ports.Runless
 }
 
-// Strays tests [journal.Strays]. inject stores a record with any subject in a
+// Runless tests [ports.Runless]. inject stores a record with any subject in a
 // shard.
-func Strays(t *testing.T, open func(t *testing.T) (log LogStrays, inject func(shard int, subject, body string))) {
+func Runless(t *testing.T, open func(t *testing.T) (log LogRunless, inject func(shard int, subject, body string))) {
 	log, inject := open(t)
 	ctx, run := bounded(t), NewRun(t, log)
 	AppendAll(t, log, run, "of a run")
 	collect := func(shard int) []journal.Record {
 		t.Helper()
-		recs, err := Collect(log.Strays(ctx, shard))
+		recs, err := Collect(log.Runless(ctx, shard))
 		require.NoError(t, err)
 		return recs
 	}
@@ -279,12 +280,12 @@ func Strays(t *testing.T, open func(t *testing.T) (log LogStrays, inject func(sh
 		require.Equal(t, strconv.Itoa(i), string(rec.Body))
 		require.True(t, i == 0 || rec.Seq > recs[i-1].Seq)
 	}
-	_, err := Collect(log.Strays(ctx, log.Shards()))
+	_, err := Collect(log.Runless(ctx, log.Shards()))
 	require.Error(t, err)
 }
 
-// Dropped tests [journal.Dropped].
-func Dropped(t *testing.T, open func(t *testing.T) journal.Dropped) {
+// Dropped tests [ports.Dropped].
+func Dropped(t *testing.T, open func(t *testing.T) ports.Dropped) {
 	dropped, ctx := open(t), bounded(t)
 	run, stray := NewID(t), "0-17"
 	for _, key := range []string{run, stray, run} {

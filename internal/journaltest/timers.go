@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/stretchr/testify/require"
@@ -346,8 +347,8 @@ func testTimerRefused(t *testing.T, j LogTimers) {
 		require.Error(t, j.CancelTimer(ctx, run, kind))
 	}
 	require.Error(t, j.SetTimer(ctx, wrong, "run", time.Now(), nil))
-	require.ErrorIs(t, j.SetTimer(ctx, run, "run", time.Now(), make([]byte, journal.MaxTimerData+1)), journal.ErrTooLarge)
-	require.NoError(t, j.SetTimer(ctx, run, "run", time.Now().Add(time.Hour), make([]byte, journal.MaxTimerData)))
+	require.ErrorIs(t, j.SetTimer(ctx, run, "run", time.Now(), make([]byte, journalcheck.MaxTimerData+1)), journal.ErrTooLarge)
+	require.NoError(t, j.SetTimer(ctx, run, "run", time.Now().Add(time.Hour), make([]byte, journalcheck.MaxTimerData)))
 	require.Error(t, j.ConsumeTimers(ctx, 0, func(journal.TimerDelivery) {}))
 	ended, cancel := context.WithCancel(ctx)
 	cancel()

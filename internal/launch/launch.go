@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -35,7 +36,7 @@ type Config struct {
 	Agents    journal.Agents
 	Timers    journal.Timers
 	// Tombstones are those of purged runs. Nil: runs are not purged.
-	Tombstones journal.Tombstones
+	Tombstones ports.Tombstones
 	// Validator checks output schemas; nil: they are checked to be objects.
 	Validator tool.Validator
 	// CheckScript checks scripts of scripted agents, CheckApproval approval

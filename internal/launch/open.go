@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -79,7 +80,7 @@ func (l *Launcher) SetCheck(ctx context.Context, run events.Run, at time.Time) e
 func SetTimer(ctx context.Context, timers journal.Timers, run events.Run, kind string, at time.Time, data []byte) (err error) {
 	for range timerTries {
 		err = timers.SetTimer(ctx, run, kind, at, data)
-		if !errors.Is(err, journal.ErrInDoubt) || ctx.Err() != nil {
+		if !errors.Is(err, journal.ErrUnknownOutcome) || ctx.Err() != nil {
 			return err
 		}
 	}
@@ -88,7 +89,7 @@ func SetTimer(ctx context.Context, timers journal.Timers, run events.Run, kind s
 
 // Tombstone returns the tombstone of a purged run, or nil. A purge writes it long before it removes
 // the first event.
-func (l *Launcher) Tombstone(ctx context.Context, at events.Run) (*journal.Tombstone, error) {
+func (l *Launcher) Tombstone(ctx context.Context, at events.Run) (*ports.Tombstone, error) {
 	if l.cfg.Tombstones == nil {
 		return nil, nil
 	}

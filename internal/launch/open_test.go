@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/schema"
@@ -159,7 +160,7 @@ func TestTombstones(t *testing.T) {
 	stone, err := r.Tombstone(t.Context(), at)
 	require.NoError(t, err)
 	require.Nil(t, stone)
-	require.NoError(t, r.process.PutTombstone(t.Context(), at, journal.Tombstone{}))
+	require.NoError(t, r.process.PutTombstone(t.Context(), at, ports.Tombstone{}))
 	stone, err = r.Tombstone(t.Context(), at)
 	require.NoError(t, err)
 	require.NotNil(t, stone)
@@ -200,7 +201,7 @@ func TestFirstTimer(t *testing.T) {
 	require.False(t, timers.opened)
 	require.Equal(t, []time.Duration{time.Minute, 10 * time.Second}, timers.at, "no later than its time is up")
 
-	timers.fails = []error{journal.ErrInDoubt, journal.ErrInDoubt}
+	timers.fails = []error{journal.ErrUnknownOutcome, journal.ErrUnknownOutcome}
 	_, _, err = r.Open(t.Context(), r.place(), launch.Opening{First: start})
 	require.NoError(t, err, "what may not be stored is set again")
 	require.Len(t, timers.at, 5)

@@ -33,7 +33,7 @@ func (l *impatient) Append(ctx context.Context, run events.Run, last uint64, ent
 	l.once.Do(func() {
 		l.run = run
 		l.gone()
-		seq, err = 0, journal.ErrInDoubt
+		seq, err = 0, journal.ErrUnknownOutcome
 	})
 	return seq, err
 }

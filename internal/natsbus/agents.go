@@ -16,27 +16,26 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-func agentSubject(namespace, name string) (string, error) {
+func agentKey(namespace, name string) (string, error) {
 	if !events.ValidToken(namespace) {
 		return "", fmt.Errorf("namespace %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", namespace)
 	}
 	if !events.ValidToken(name) {
 		return "", fmt.Errorf("agent name %q is not of the form [a-z0-9][a-z0-9_-]{0,62}", name)
 	}
-	return kvSubjectPrefix + agentBucket + "." + namespace + "." + name, nil
+	return namespace + "." + name, nil
 }
 
 // PutAgent stores an agent definition; the bucket keeps the last few.
 func (b *Bus) PutAgent(ctx context.Context, namespace, name string, definition []byte) error {
-	subject, err := agentSubject(namespace, name)
+	key, err := agentKey(namespace, name)
 	if err != nil {
 		return err
 	}
 	if len(definition) > journal.MaxBody {
 		return fmt.Errorf("agent %s: %d bytes, at most %d are allowed: %w", name, len(definition), journal.MaxBody, journal.ErrTooLarge)
 	}
-	err = b.put(ctx, subject, definition, func() error { return b.createBucket(ctx, agentsConfig(b.Replicas)) })
-	if err != nil {
+	if err := b.put(ctx, agentsConfig(b.Replicas), key, definition); err != nil {
 		return fmt.Errorf("agent %s: %w", name, err)
 	}
 	return nil
@@ -44,13 +43,14 @@ func (b *Bus) PutAgent(ctx context.Context, namespace, name string, definition [
 
 // Agent returns a definition, or ErrNotFound.
 func (b *Bus) Agent(ctx context.Context, namespace, name string) ([]byte, error) {
-	subject, err := agentSubject(namespace, name)
+	key, err := agentKey(namespace, name)
 	if err != nil {
 		return nil, err
 	}
+	subject := kvSubjectPrefix + agentBucket + "." + key
 	msg, err := b.LastMessage(ctx, kvStreamPrefix+agentBucket, subject)
 	for try := 1; errors.Is(err, journal.ErrNotFound); try++ {
-		// What was stored a moment ago a replica may not have yet.
+		// A replica may not have yet what was stored a moment ago.
 		lag := b.lacksNothing(ctx, kvStreamPrefix+agentBucket, subject, nil)
 		if lag == nil {
 			break
@@ -73,40 +73,30 @@ func (b *Bus) AgentNames(ctx context.Context, namespace string) ([]string, error
 	if !events.ValidToken(namespace) {
 		return nil, fmt.Errorf("namespace %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", namespace)
 	}
-	prefix := kvSubjectPrefix + agentBucket + "." + namespace + "."
-	names := []string{}
-	err := b.Subjects(ctx, kvStreamPrefix+agentBucket, prefix+"*", func(subject string) {
-		names = append(names, strings.TrimPrefix(subject, prefix))
-	})
+	names, err := b.keys(ctx, agentBucket, namespace+".")
 	if err != nil {
 		return nil, fmt.Errorf("list agents: %w", err)
 	}
-	slices.Sort(names)
-	return b.living(ctx, namespace, slices.Compact(names))
-}
-
-// living drops the names whose definition somebody deleted with other tools: the
-// mark of it is still in the bucket.
-func (b *Bus) living(ctx context.Context, namespace string, names []string) ([]string, error) {
-	deleted := make(map[string]bool)
-	var errs error
-	for _, name := range names {
-		if _, err := b.Agent(ctx, namespace, name); errors.Is(err, journal.ErrNotFound) {
-			deleted[name] = true
-		} else if err != nil {
-			errs = err
+	// A definition that was deleted with other tools has left a mark in the bucket.
+	var failed error
+	names = slices.DeleteFunc(names, func(name string) bool {
+		_, err := b.Agent(ctx, namespace, name)
+		deleted := errors.Is(err, journal.ErrNotFound)
+		if err != nil && !deleted {
+			failed = err
 		}
-	}
-	return slices.DeleteFunc(names, func(name string) bool { return deleted[name] }), errs
+		return deleted
+	})
+	return names, failed
 }
 
-// Strays yields a shard's records that belong to no run. It looks through the
+// Runless yields a shard's records that belong to no run. It looks through the
 // names of all subjects, not through what lies on them.
-func (b *Bus) Strays(ctx context.Context, shard int) iter.Seq2[journal.Record, error] {
+func (b *Bus) Runless(ctx context.Context, shard int) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
-		recs, err := b.strays(ctx, shard)
+		recs, err := b.runless(ctx, shard)
 		if err != nil {
-			yield(journal.Record{}, fmt.Errorf("strays of shard %d: %w", shard, err))
+			yield(journal.Record{}, fmt.Errorf("messages of no run in shard %d: %w", shard, err))
 			return
 		}
 		for _, rec := range recs {
@@ -117,8 +107,8 @@ func (b *Bus) Strays(ctx context.Context, shard int) iter.Seq2[journal.Record, e
 	}
 }
 
-func (b *Bus) strays(ctx context.Context, shard int) ([]journal.Record, error) {
-	if err := journal.CheckShard(b.shards, shard); err != nil {
+func (b *Bus) runless(ctx context.Context, shard int) ([]journal.Record, error) {
+	if err := journalcheck.Shard(b.shards, shard); err != nil {
 		return nil, err
 	}
 	stream := events.StreamName(shard)
@@ -147,9 +137,8 @@ func (b *Bus) strays(ctx context.Context, shard int) ([]journal.Record, error) {
 	return all, nil
 }
 
-// filtersFor returns filters that find what lies on the subjects: the subjects
-// themselves, or everything if one of them would match others. Whoever may publish on
-// moore.0.> may do so on a subject that has * or > as a token.
+// filtersFor returns filters that match the subjects: the subjects themselves, or everything
+// if one of them has the token * or >, which a publisher on moore.0.> may use.
 func filtersFor(subjects []string, everything string) []string {
 	for _, subject := range subjects {
 		for token := range strings.SplitSeq(subject, ".") {
@@ -166,9 +155,7 @@ func (b *Bus) Drop(ctx context.Context, key string) error {
 	if err := journalcheck.DropKey(key); err != nil {
 		return err
 	}
-	subject := kvSubjectPrefix + droppedBucket + "." + key
-	err := b.put(ctx, subject, nil, func() error { return b.createBucket(ctx, droppedConfig(b.Replicas)) })
-	if err != nil {
+	if err := b.put(ctx, droppedConfig(b.Replicas), key, nil); err != nil {
 		return fmt.Errorf("drop %s: %w", key, err)
 	}
 	return nil
@@ -176,14 +163,9 @@ func (b *Bus) Drop(ctx context.Context, key string) error {
 
 // Dropped returns every key; without the bucket there is none.
 func (b *Bus) Dropped(ctx context.Context) ([]string, error) {
-	prefix := kvSubjectPrefix + droppedBucket + "."
-	keys := []string{}
-	err := b.Subjects(ctx, kvStreamPrefix+droppedBucket, prefix+"*", func(subject string) {
-		keys = append(keys, strings.TrimPrefix(subject, prefix))
-	})
+	keys, err := b.keys(ctx, droppedBucket, "")
 	if err != nil && !errors.Is(err, journal.ErrNotReady) {
 		return nil, fmt.Errorf("list what was dropped: %w", err)
 	}
-	slices.Sort(keys)
 	return keys, nil
 }

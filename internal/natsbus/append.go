@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"strconv"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nuid"
 )
 
 const (
@@ -32,7 +30,6 @@ const (
 	conflictRetry = 2 * time.Millisecond
 )
 
-// pubAck is the server's answer to a publish.
 type pubAck struct {
 	Stream string     `json:"stream"`
 	Seq    uint64     `json:"seq"`
@@ -70,7 +67,7 @@ func (a *appender) One(ctx context.Context, p groupcommit.Pending) (uint64, erro
 	deadline := time.Now().Add(b.Timeout)
 	d := b.newOutcome(deadline)
 	for {
-		ack, err := b.send(ctx, d.until(), run, last, p.Entries)
+		ack, err := b.send(ctx, d.until(), p)
 		if err == nil && ack.Error != nil {
 			err = ack.Error
 		}
@@ -88,10 +85,10 @@ func (a *appender) One(ctx context.Context, p groupcommit.Pending) (uint64, erro
 			}
 			return seq, err
 		}
-		if unsent(err) && pauseUntil(ctx, deadline, appendRetry) || b.spurious(ctx, deadline, err, run, last) && pauseUntil(ctx, deadline, conflictRetry) {
+		if d.unopened(ctx, err) || unsent(err) && pauseUntil(ctx, deadline, appendRetry) || b.spurious(ctx, deadline, err, run, last) && pauseUntil(ctx, deadline, conflictRetry) {
 			continue
 		}
-		err = b.full.note(a.place, b.judge(err))
+		err = b.full.note(a.place, b.appendError(err))
 		if errors.Is(err, journal.ErrConflict) {
 			b.Log.Debug("an append lost its race", "run", run.ID, "after", last)
 		}
@@ -135,9 +132,9 @@ func (b *Bus) spurious(ctx context.Context, deadline time.Time, err error, run e
 	return err == nil && head.Seq == last
 }
 
-// judge says what a failed append means. Nobody answering is either a stream
+// appendError says what a failed append means. Nobody answering is either a stream
 // that is missing or a server that is starting; only the first is for good.
-func (b *Bus) judge(err error) error {
+func (b *Bus) appendError(err error) error {
 	if errors.Is(err, nats.ErrNoResponders) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -147,10 +144,10 @@ func (b *Bus) judge(err error) error {
 			}
 		}
 	}
-	return api.InDoubt(err)
+	return api.UnknownOutcome(err)
 }
 
-// pauseUntil is pauseFor that reports false at the deadline as well.
+// pauseUntil waits for d, and reports false if ctx or the deadline ends that.
 func pauseUntil(ctx context.Context, deadline time.Time, d time.Duration) bool {
 	left := time.Until(deadline)
 	return retry.Wait(ctx, min(d, left)) && left > d
@@ -158,93 +155,30 @@ func pauseUntil(ctx context.Context, deadline time.Time, d time.Duration) bool {
 
 // send publishes one entry, or several as one atomic batch, and waits for the
 // acknowledgement.
-func (b *Bus) send(ctx context.Context, deadline time.Time, run events.Run, last uint64, entries []journal.Entry) (ack *pubAck, err error) {
-	in, err := b.Take(api.OneAnswer, api.AnySubject, entries)
+func (b *Bus) send(ctx context.Context, deadline time.Time, p groupcommit.Pending) (ack *pubAck, err error) {
+	if len(p.Entries) > 1 {
+		return b.sendBatch(ctx, deadline, newBatchSender(b, []groupcommit.Pending{p}, nil))
+	}
+	subject := p.Entries[0].Subject.String()
+	in, err := b.Take(api.OneAnswer, subject)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { b.Give(in, err == nil) }()
-	in.Expect[0], in.Filter[0] = strconv.FormatUint(last, 10), run.Filter()
-	if len(entries) > 1 {
-		return b.sendAtomic(ctx, in, deadline, entries)
-	}
-	in.Msg.Subject, in.Msg.Data = entries[0].Subject.String(), entries[0].Body
+	in.Expect[0], in.Filter[0] = strconv.FormatUint(p.Last, 10), p.Run.Filter()
+	in.Msg.Subject, in.Msg.Data = subject, p.Entries[0].Body
 	return b.acknowledged(b.exchangeStored(ctx, in, &in.Msg, time.Until(deadline)))
 }
 
-// sendAtomic publishes entries as one atomic batch, under the condition that the
-// inbox's message has.
-func (b *Bus) sendAtomic(ctx context.Context, in *api.Inbox, deadline time.Time, entries []journal.Entry) (*pubAck, error) {
-	number := make([]string, 1)
-	msg := &nats.Msg{Header: maps.Clone(in.Msg.Header)}
-	msg.Header[headerBatchID], msg.Header[headerBatchSeq] = []string{nuid.Next()}, number
-	for i, e := range entries {
-		msg.Subject, msg.Data = e.Subject.String(), e.Body
-		number[0] = strconv.Itoa(i + 1)
-		if i < len(entries)-1 {
-			if err := b.NC.PublishMsg(msg); err != nil {
-				return nil, err
-			}
-		}
-	}
-	msg.Header[headerBatchCommit] = []string{"1"}
-	ack, err := b.acknowledged(b.exchangeStored(ctx, in, msg, time.Until(deadline)))
-	if err != nil || ack.Error == nil || ack.Error.ErrCode != api.CodeBatchIncomplete {
-		return ack, err
-	}
-	// Where a part of it was refused, that is told to the connection's handlers, about
-	// when the commit is answered.
-	if _, err := in.Next(ctx, min(deniedSoon, time.Until(deadline))); err != nil && !errors.Is(err, nats.ErrTimeout) {
-		return nil, err
-	}
-	return ack, nil
-}
-
-// deniedSoon is how long the connection's handlers may take to say why a part of
-// a batch did not arrive.
-const deniedSoon = 200 * time.Millisecond
-
-// commit publishes a batch's last message and waits for the acknowledgement.
-func (b *Bus) commit(ctx context.Context, deadline time.Time, msg *nats.Msg) (*pubAck, error) {
-	return b.acknowledged(b.requestStored(ctx, time.Until(deadline), msg))
-}
-
-// acknowledged reads the answer to an append.
 func (b *Bus) acknowledged(answer *nats.Msg, err error) (*pubAck, error) {
 	if err != nil {
 		return nil, err
 	}
 	var ack pubAck
-	if ack.parse(answer.Data) {
-		return &ack, nil
-	}
 	if err := json.Unmarshal(answer.Data, &ack); err != nil {
 		return nil, fmt.Errorf("acknowledgement %.100q: %w", answer.Data, err)
 	}
 	return &ack, nil
-}
-
-// parse reads an acknowledgement in the form that the server writes for a stored
-// message, and reports false where it has another one.
-func (a *pubAck) parse(data []byte) bool {
-	rest, ok := bytes.CutPrefix(data, []byte(`{"stream":"`))
-	if !ok {
-		return false
-	}
-	stream, rest, ok := bytes.Cut(rest, []byte(`","seq":`))
-	if !ok || bytes.IndexByte(stream, '\\') >= 0 || bytes.IndexByte(stream, '"') >= 0 {
-		return false
-	}
-	number, ok := bytes.CutSuffix(rest, []byte("}"))
-	if !ok {
-		return false
-	}
-	seq, err := strconv.ParseUint(string(number), 10, 64)
-	if err != nil {
-		return false
-	}
-	a.Stream, a.Seq = string(stream), seq
-	return true
 }
 
 // unansweredAfter is how long an append to several replicas waits for its answer
@@ -291,17 +225,23 @@ func (d *outcome) opens(err error) bool {
 	return d.open
 }
 
+// unopened reports whether a batch may be sent again because no server answered its first
+// message, which happens while there is no leader. It pauses before that.
+func (d *outcome) unopened(ctx context.Context, err error) bool {
+	return d.bus.Replicas > 1 && errors.Is(err, errUncommitted) && errors.Is(err, nats.ErrTimeout) && d.again(ctx)
+}
+
 // errAgain says that an append is to be sent again.
 var errAgain = errors.New("the append is to be sent again")
 
-// resolve returns what appends came to that are in doubt, given how the last try
+// resolve returns what appends of unknown outcome came to, given how the last try
 // failed: the last record's sequence number if they are stored, ErrConflict if they
-// are not and never will be, errAgain, or at the end of the time ErrInDoubt.
+// are not and never will be, errAgain, or at the end of the time ErrUnknownOutcome.
 func (d *outcome) resolve(ctx context.Context, failed error, all ...groupcommit.Pending) (uint64, error) {
 	code, _ := api.Code(failed)
 	lost := code == api.CodeWrongLastSequence || code == api.CodeWrongLastConstant
 	if !lost && !unsent(failed) && !errors.Is(failed, nats.ErrTimeout) {
-		return 0, api.Join(journal.ErrInDoubt, failed)
+		return 0, api.Join(journal.ErrUnknownOutcome, failed)
 	}
 	d.bus.Log.Debug("an append was not answered", "run", all[0].Run.ID, "after", all[0].Last, "appends", len(all), "last try", failed)
 	look, cancel := context.WithDeadline(ctx, d.until())
@@ -311,7 +251,7 @@ func (d *outcome) resolve(ctx context.Context, failed error, all ...groupcommit.
 		return last, err
 	}
 	if !d.again(ctx) {
-		return 0, api.Join(journal.ErrInDoubt, failed)
+		return 0, api.Join(journal.ErrUnknownOutcome, failed)
 	}
 	return 0, errAgain
 }

@@ -1,7 +1,6 @@
 package natsbus
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -9,14 +8,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/klauspost/compress/s2"
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -85,7 +83,7 @@ func (b *Bus) PutBlob(ctx context.Context, pool string, data []byte) (events.Ref
 // touch gives an object that is not fresh a new time, unless it was deleted
 // meanwhile: then the error is ErrNotFound.
 func (b *Bus) touch(ctx context.Context, ref events.Ref, info *objectInfo) error {
-	if time.Since(info.Time) < journal.BlobSafe/2 {
+	if time.Since(info.Time) < ports.BlobSafe/2 {
 		return nil
 	}
 	info.Time = time.Now().UTC()
@@ -124,7 +122,6 @@ func (b *Bus) putChunks(ctx context.Context, ref events.Ref, data []byte) (*obje
 	return info, nil
 }
 
-// putInfo writes an object's description in the place of an earlier one.
 func (b *Bus) putInfo(ctx context.Context, ref events.Ref, info *objectInfo, header nats.Header) error {
 	body, err := json.Marshal(info)
 	if err != nil {
@@ -135,7 +132,6 @@ func (b *Bus) putInfo(ctx context.Context, ref events.Ref, info *objectInfo, hea
 	return err
 }
 
-// objectInfo returns an object's description, or ErrNotFound.
 func (b *Bus) objectInfo(ctx context.Context, ref events.Ref) (*objectInfo, error) {
 	info, err := b.description(ctx, ref)
 	if err == nil && info.Deleted {
@@ -214,24 +210,17 @@ func (b *Bus) chunks(ctx context.Context, bucket string, info *objectInfo) (data
 	return data, sum.Sum(nil), nil
 }
 
-// maxSnapshot bounds what a snapshot may unpack to, in bytes.
-const maxSnapshot = 1 << 30
-
-// snapshotRef names the object that holds a run's snapshot.
 func snapshotRef(run events.Run) events.Ref {
 	return events.Ref{Bucket: snapshotBucket, Key: run.Namespace + "." + run.ID}
 }
 
 // PutSnapshot replaces the run's snapshot; of two that do so at once one is kept,
-// and none if it was deleted meanwhile. The object is the snapshot as JSON on a
-// line and its memory behind that, which is read apart, packed with S2: a run
-// is read for somebody who waits, and gzip takes longer to unpack than the memory to
-// read.
-func (b *Bus) PutSnapshot(ctx context.Context, run events.Run, s journal.Snapshot) error {
+// and none if it was deleted meanwhile.
+func (b *Bus) PutSnapshot(ctx context.Context, run events.Run, s ports.Snapshot) error {
 	if err := journalcheck.Run(b.shards, run); err != nil {
 		return fmt.Errorf("snapshot: %w", err)
 	}
-	data, err := packed(s)
+	data, err := s.Encode()
 	if err == nil {
 		err = b.replaceSnapshot(ctx, snapshotRef(run), data)
 	}
@@ -239,71 +228,6 @@ func (b *Bus) PutSnapshot(ctx context.Context, run events.Run, s journal.Snapsho
 		return fmt.Errorf("snapshot of run %s: %w", run.ID, err)
 	}
 	return nil
-}
-
-func packed(s journal.Snapshot) ([]byte, error) {
-	var buf bytes.Buffer
-	zip := s2.NewWriter(&buf, s2.WriterConcurrency(1))
-	memory := s.Memory
-	s.Memory = nil
-	if err := json.NewEncoder(zip).Encode(s); err != nil {
-		return nil, err
-	}
-	if _, err := zip.Write(memory); err != nil {
-		return nil, err
-	}
-	if err := zip.Close(); err != nil {
-		return nil, err
-	}
-	return buf.Bytes(), nil
-}
-
-func unpacked(data []byte) (s journal.Snapshot, err error) {
-	if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) { // gzip's
-		return s, errors.New("it was written by an older Moorebus; the next snapshot of the run replaces it")
-	}
-	size := unpackedSize(data)
-	if size > maxSnapshot {
-		return s, errors.New("it unpacks to more than 1 GiB")
-	}
-	text := make([]byte, size)
-	zip := s2.NewReader(bytes.NewReader(data))
-	if _, err := io.ReadFull(zip, text); err != nil {
-		return s, err
-	}
-	if _, err := zip.ReadByte(); !errors.Is(err, io.EOF) {
-		return s, errors.Join(errors.New("it unpacks to more than it says"), err)
-	}
-	head, memory, _ := bytes.Cut(text, []byte("\n"))
-	if err := json.Unmarshal(head, &s); err != nil {
-		return s, err
-	}
-	s.Memory = memory
-	return s, nil
-}
-
-// unpackedSize is how much the blocks of a stream say that they unpack to, at most a
-// little more than maxSnapshot. Each has a kind, a length of three bytes, and, if it
-// holds data, a checksum of four before that.
-func unpackedSize(data []byte) (size int) {
-	const packed, plain, checksum = 0, 1, 4
-	for len(data) >= 4 && size <= maxSnapshot {
-		kind, n := data[0], int(data[1])|int(data[2])<<8|int(data[3])<<16
-		if data = data[4:]; n > len(data) {
-			break // which reading it says as well
-		}
-		switch {
-		case n < checksum:
-		case kind == plain:
-			size += n - checksum
-		case kind == packed:
-			if length, err := s2.DecodedLen(data[checksum:n]); err == nil {
-				size += length
-			}
-		}
-		data = data[n:]
-	}
-	return size
 }
 
 // replaceSnapshot writes the new object before it lets go of the old one's
@@ -341,30 +265,30 @@ func (b *Bus) overwrite(ctx context.Context, ref events.Ref, old *objectInfo, da
 }
 
 // Snapshot returns the run's snapshot, or ErrNotFound.
-func (b *Bus) Snapshot(ctx context.Context, run events.Run) (journal.Snapshot, error) {
+func (b *Bus) Snapshot(ctx context.Context, run events.Run) (ports.Snapshot, error) {
 	s, err := b.snapshot(ctx, snapshotRef(run))
 	if errors.Is(err, journal.ErrNotReady) {
 		err = fmt.Errorf("no bucket %s: %w", snapshotBucket, journal.ErrNotFound)
 	}
 	if err != nil {
-		return journal.Snapshot{}, fmt.Errorf("snapshot of run %s: %w", run.ID, err)
+		return ports.Snapshot{}, fmt.Errorf("snapshot of run %s: %w", run.ID, err)
 	}
 	return s, nil
 }
 
-func (b *Bus) snapshot(ctx context.Context, ref events.Ref) (journal.Snapshot, error) {
+func (b *Bus) snapshot(ctx context.Context, ref events.Ref) (ports.Snapshot, error) {
 	info, err := b.objectInfo(ctx, ref)
 	if err != nil {
-		return journal.Snapshot{}, err
+		return ports.Snapshot{}, err
 	}
 	data, digest, err := b.chunks(ctx, ref.Bucket, info)
 	if err != nil {
-		return journal.Snapshot{}, err
+		return ports.Snapshot{}, err
 	}
 	if "SHA-256="+base64.URLEncoding.EncodeToString(digest) != info.Digest {
-		return journal.Snapshot{}, errors.New("its digest is not the one of its description")
+		return ports.Snapshot{}, errors.New("its digest is not the one of its description")
 	}
-	return unpacked(data)
+	return ports.DecodeSnapshot(data)
 }
 
 // DeleteSnapshot removes the run's snapshot, if there is one.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats-server/v2/server"
@@ -76,7 +77,7 @@ func TestServerThatStoresNothing(t *testing.T) {
 		return func() { require.NoError(t, in.Close()); require.NoError(t, cmd.Wait()) }
 	}
 	stop := start(false)
-	conn, err := Connect(t.Context(), ConnectOptions{URL: urls[0], Logger: quiet})
+	conn, err := natsconn.Connect(t.Context(), natsconn.ConnectOptions{URL: urls[0], Logger: quiet})
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	require.NoError(t, Init(t.Context(), conn, InitOptions{}))
@@ -85,7 +86,7 @@ func TestServerThatStoresNothing(t *testing.T) {
 	require.NoError(t, err)
 	err = fill(t, bus)
 	require.ErrorIs(t, err, journal.ErrDiskFull)
-	require.ErrorIs(t, err, journal.ErrInDoubt, "it was sent")
+	require.ErrorIs(t, err, journal.ErrUnknownOutcome, "it was sent")
 	require.ErrorIs(t, bus.Ready(t.Context()), journal.ErrDiskFull)
 	again := func() error {
 		run := journaltest.NewRun(t, bus)
@@ -94,7 +95,7 @@ func TestServerThatStoresNothing(t *testing.T) {
 	}
 	err = again()
 	require.ErrorIs(t, err, journal.ErrDiskFull)
-	require.NotErrorIs(t, err, journal.ErrInDoubt, "it was not sent")
+	require.NotErrorIs(t, err, journal.ErrUnknownOutcome, "it was not sent")
 	require.Equal(t, 1, strings.Count(log.text(), "nothing can be stored"), log.text())
 	stop()
 	stop = start(true)

@@ -12,7 +12,7 @@
 //   - Reads are batched direct gets, so a reader needs no consumer.
 //   - A worker never asks for more deliveries than it has free slots.
 //   - Nothing gives up because the bus is away, except a single read and an append, whose
-//     outcome is then unknown ([journal.ErrInDoubt]).
+//     outcome is then unknown ([journal.ErrUnknownOutcome]).
 //   - On several replicas, an append that an election left unanswered is looked for in the
 //     log, and sent again if it is not there, until RequestTimeout is over.
 package natsbus
@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -42,13 +43,13 @@ var (
 	_ journal.Directory = (*Bus)(nil)
 	_ journal.Agents    = (*Bus)(nil)
 	_ journal.Blobs     = (*Bus)(nil)
-	_ journal.Peers     = (*Bus)(nil)
+	_ ports.Peers       = (*Bus)(nil)
 
-	_ journal.Snapshots  = (*Bus)(nil)
-	_ journal.Tombstones = (*Bus)(nil)
-	_ journal.Purger     = (*Bus)(nil)
-	_ journal.Strays     = (*Bus)(nil)
-	_ journal.Dropped    = (*Bus)(nil)
+	_ ports.Snapshots  = (*Bus)(nil)
+	_ ports.Tombstones = (*Bus)(nil)
+	_ ports.Purger     = (*Bus)(nil)
+	_ ports.Runless    = (*Bus)(nil)
+	_ ports.Dropped    = (*Bus)(nil)
 )
 
 // Options says how a bus behaves; the zero value is useful.
@@ -112,18 +113,18 @@ type Bus struct {
 	full   storageSign
 	// probing is held while one waiter sends a probe, see exchangeStored.
 	probing sync.Mutex
-	// appenders are those of the shards, and grouped says that they gather.
+	// appenders has one for each shard. grouped says that they use group commit.
 	appenders []*appender
 	grouped   bool
 
 	mu sync.Mutex
-	// ackWaits are those of consumers, by name, as they were some seconds ago.
+	// ackWaits has the ack waits of consumers by name, some seconds old at most.
 	ackWaits map[string]knownAckWait
-	// announced has the sequence numbers of what this bus announced last, by subject.
+	// announced has the sequence numbers of this bus's last announcements, by subject.
 	announced map[string]uint64
-	// said is what was said once in the log.
+	// said has the warnings that were logged.
 	said map[string]bool
-	// there are buckets of storage that were seen.
+	// there has the buckets of storage that exist.
 	there sync.Map
 }
 
@@ -253,7 +254,6 @@ func (b *Bus) Ready(ctx context.Context) error {
 	return err
 }
 
-// shardInfo returns the description of a shard's stream.
 func (b *Bus) shardInfo(ctx context.Context, shard int) (*jetstream.StreamInfo, error) {
 	return b.Stream(ctx, events.StreamName(shard))
 }

@@ -12,7 +12,9 @@ import (
 
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/natstest"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -85,7 +87,7 @@ func patient(t testing.TB, bus *Bus, group GroupCommit) *Bus {
 // connectTo connects to a server's process.
 func connectTo(t testing.TB, srv *natstest.Server) *nats.Conn {
 	t.Helper()
-	conn, err := Connect(context.Background(), ConnectOptions{URL: srv.URL, Logger: quiet})
+	conn, err := natsconn.Connect(context.Background(), natsconn.ConnectOptions{URL: srv.URL, Logger: quiet})
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	return conn
@@ -132,10 +134,10 @@ func TestConformance(t *testing.T) {
 				journaltest.Tombstones(t, func(*testing.T) journaltest.LogTombstones { return bus })
 			})
 			t.Run("Purger", func(t *testing.T) { journaltest.Purger(t, func(*testing.T) journaltest.LogPurger { return bus }) })
-			t.Run("Dropped", func(t *testing.T) { journaltest.Dropped(t, func(*testing.T) journal.Dropped { return bus }) })
+			t.Run("Dropped", func(t *testing.T) { journaltest.Dropped(t, func(*testing.T) ports.Dropped { return bus }) })
 			t.Run("Storage", func(t *testing.T) { journaltest.Storage(t, func(*testing.T) journal.Storage { return bus }) })
-			t.Run("Strays", func(t *testing.T) {
-				journaltest.Strays(t, func(*testing.T) (journaltest.LogStrays, func(int, string, string)) {
+			t.Run("Runless", func(t *testing.T) {
+				journaltest.Runless(t, func(*testing.T) (journaltest.LogRunless, func(int, string, string)) {
 					return bus, func(_ int, subject, body string) {
 						_, err := bus.JS.Publish(t.Context(), subject, []byte(body))
 						require.NoError(t, err)

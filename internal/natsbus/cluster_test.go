@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -49,7 +50,7 @@ func setUpCluster(t *testing.T, servers []*natstest.Server, o InitOptions) *Bus 
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
-	conn, err := Connect(ctx, ConnectOptions{URL: strings.Join(urls, ","), Logger: quiet})
+	conn, err := natsconn.Connect(ctx, natsconn.ConnectOptions{URL: strings.Join(urls, ","), Logger: quiet})
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	o.Replicas = 3

@@ -33,7 +33,6 @@ func (b *Bus) Consume(ctx context.Context, inbox journal.Inbox, slots int, handl
 	return b.pull(ctx, b.sources(durables), slots, handle)
 }
 
-// sources returns the consumers of every shard.
 func (b *Bus) sources(durables []durable) []pull.Source {
 	var all []pull.Source
 	for shard := range b.shards {
@@ -47,7 +46,6 @@ func (b *Bus) sources(durables []durable) []pull.Source {
 	return all
 }
 
-// pull hands what the sources deliver to handle until ctx ends.
 func (b *Bus) pull(ctx context.Context, sources []pull.Source, slots int, handle func(journal.Delivery)) error {
 	err := pull.Run(ctx, b.Client, sources, slots, func(msg *nats.Msg) {
 		d, err := newDelivery(b.NC, msg)
@@ -98,8 +96,8 @@ func (b *Bus) AckWait(ctx context.Context, inbox journal.Inbox) (time.Duration, 
 }
 
 // Undelivered reports whether a record still waits to be delivered for the first
-// time: a consumer delivers what it has not delivered yet in the order of the
-// stream, also while it is kept back by what is not acknowledged.
+// time. A consumer delivers new records in the order of the stream, also after
+// MaxAckPending has kept some back.
 func (b *Bus) Undelivered(ctx context.Context, inbox journal.Inbox, shard int, seq uint64) (bool, error) {
 	durables, err := checkInbox(inbox)
 	if err != nil {
@@ -191,7 +189,6 @@ func createCommand(d durable) string {
 	return command
 }
 
-// createConsumer makes a consumer that is missing, and the buckets of its pool.
 func (b *Bus) createConsumer(ctx context.Context, shard int, d durable) error {
 	if err := b.create(ctx, events.StreamName(shard), d.consumerConfig(shard, b.opts.AckWait, b.opts.MaxAckPending)); err != nil {
 		return err

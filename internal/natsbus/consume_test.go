@@ -11,6 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/natstest"
+	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -165,4 +166,29 @@ func TestDeliveriesWithoutASlot(t *testing.T) {
 		came = append(came, receive(t, got))
 	}
 	require.ElementsMatch(t, want, came)
+}
+
+// A record that MaxAckPending keeps back has not been delivered, although its worker has a
+// free slot.
+func TestMaxAckPendingKeepsRecordsBack(t *testing.T) {
+	t.Parallel()
+	conn := inProcess(t, startServer(t, embedded.Options{}))
+	require.NoError(t, Init(t.Context(), conn, InitOptions{MaxAckPending: 1, Pools: []string{"web"}}))
+	bus := reopenBus(t, conn, GroupCommitAuto)
+	sendText(t, bus, "first")
+	sendText(t, bus, "second")
+	got := make(chan journal.Delivery, 2)
+	consume(t, bus, 2, func(d journal.Delivery) { got <- d })
+	undelivered := func(seq uint64) bool {
+		waits, err := bus.Undelivered(t.Context(), webInbox, 0, seq)
+		require.NoError(t, err)
+		return waits
+	}
+	first := receive(t, got)
+	require.EqualValues(t, 1, first.Record().Seq)
+	require.False(t, undelivered(1))
+	require.True(t, undelivered(2))
+	require.NoError(t, first.Ack())
+	require.NoError(t, receive(t, got).Ack())
+	require.False(t, undelivered(2))
 }

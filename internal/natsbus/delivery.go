@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nuid"
@@ -21,14 +22,15 @@ var (
 	extendBody = []byte("+WPI")
 )
 
-// delivery is a message that a consumer handed to this process. What settles it
-// goes to its reply subject.
+// delivery is a message that a consumer handed to this process. Its verdict is published
+// on its reply subject.
 type delivery struct {
 	conn    *nats.Conn
 	rec     journal.Record
 	reply   string
 	attempt int
-	settled atomic.Bool
+	// finished says that a verdict was sent.
+	finished atomic.Bool
 }
 
 func newDelivery(conn *nats.Conn, msg *nats.Msg) (*delivery, error) {
@@ -49,7 +51,7 @@ func (d *delivery) Record() journal.Record { return d.rec }
 // Attempt counts the times that it was delivered, from 1.
 func (d *delivery) Attempt() int { return d.attempt }
 
-// Ack settles the delivery.
+// Ack finishes the delivery.
 func (d *delivery) Ack() error { return d.finish(ackBody) }
 
 // Retry gives the delivery back, to come again after the delay.
@@ -61,18 +63,17 @@ func (d *delivery) Retry(delay time.Duration) error {
 	return d.finish([]byte(body))
 }
 
-// Extend starts the ack wait again. After the delivery was settled it does
-// nothing.
+// Extend starts the ack wait again. After the verdict it does nothing.
 func (d *delivery) Extend() error {
-	if d.settled.Load() {
+	if d.finished.Load() {
 		return nil
 	}
 	return d.send(extendBody)
 }
 
-// finish sends the first verdict alone: a second one could hit a redelivery.
+// finish sends the first verdict only: a second one could hit a redelivery.
 func (d *delivery) finish(body []byte) error {
-	if d.settled.Swap(true) {
+	if d.finished.Swap(true) {
 		return nil
 	}
 	return d.send(body)
@@ -80,7 +81,7 @@ func (d *delivery) finish(body []byte) error {
 
 func (d *delivery) send(body []byte) error {
 	if err := d.conn.Publish(d.reply, body); err != nil {
-		return fmt.Errorf("settle delivery of %s: %w", d.rec.Subject, api.Classify(err))
+		return fmt.Errorf("finish the delivery of %s: %w", d.rec.Subject, api.Classify(err))
 	}
 	return nil
 }
@@ -101,7 +102,6 @@ const (
 	loanFailed = 500 * time.Millisecond
 )
 
-// loanMessage asks for work.
 type loanMessage struct {
 	Subject string `json:"subject"`
 	Key     string `json:"key"`
@@ -134,7 +134,7 @@ const (
 
 // loanErrors are the errors that states stand for.
 var loanErrors = map[string]error{
-	loanNone: journal.ErrNoPeer, loanBusy: journal.ErrPeersBusy, loanHeld: journal.ErrPeerHolds, loanLost: journal.ErrPeerLost,
+	loanNone: ports.ErrNoPeer, loanBusy: ports.ErrPeersBusy, loanHeld: ports.ErrPeerHolds, loanLost: ports.ErrPeerLost,
 }
 
 // loanToken makes a token of a tool's name, in which dots may stand.
@@ -142,10 +142,10 @@ func loanToken(name string) string { return strings.ReplaceAll(name, ".", "=") }
 
 // Lend asks one of the workers that offer the loan's name to do the work. This process
 // is one of them if it offers the name: the server picks.
-func (b *Bus) Lend(ctx context.Context, d journal.Delivery, l journal.Loan) (time.Duration, error) {
+func (b *Bus) Lend(ctx context.Context, d journal.Delivery, l ports.Loan) (time.Duration, error) {
 	held, ok := d.(*delivery)
 	if !ok {
-		return 0, fmt.Errorf("lend %s: %w: the delivery is borrowed itself", l.Name, journal.ErrNoPeer)
+		return 0, fmt.Errorf("lend %s: %w: the delivery is borrowed itself", l.Name, ports.ErrNoPeer)
 	}
 	silence, err := b.ackWait(ctx, actingDurable(l.Pool))
 	if err != nil {
@@ -196,13 +196,13 @@ func (b *Bus) awaitLoan(ctx context.Context, heard <-chan *nats.Msg, denied <-ch
 		select {
 		case <-ctx.Done():
 			// A borrower may have begun although its answer has not arrived.
-			return 0, fmt.Errorf("%w: %w", journal.ErrPeerHolds, context.Cause(ctx))
+			return 0, fmt.Errorf("%w: %w", ports.ErrPeerHolds, context.Cause(ctx))
 		case err := <-denied:
 			return 0, err
 		case msg := <-heard:
 			var a loanAnswer
 			if msg.Header.Get("Status") != "" || json.Unmarshal(msg.Data, &a) != nil {
-				return 0, journal.ErrNoPeer // nobody listens
+				return 0, ports.ErrNoPeer // nobody listens
 			}
 			if a.State == loanSettled {
 				return time.Duration(a.Retry) * time.Millisecond, nil
@@ -216,16 +216,16 @@ func (b *Bus) awaitLoan(ctx context.Context, heard <-chan *nats.Msg, denied <-ch
 			case !b.NC.IsConnected():
 				last = now
 			case !taken && now.Sub(last) > min(silence, firstAnswer):
-				return 0, fmt.Errorf("%w: no answer", journal.ErrNoPeer)
+				return 0, fmt.Errorf("%w: no answer", ports.ErrNoPeer)
 			case now.Sub(last) > silence:
-				return 0, journal.ErrPeerLost
+				return 0, ports.ErrPeerLost
 			}
 		}
 	}
 }
 
 // Borrow offers a name in a pool.
-func (b *Bus) Borrow(pool, name string, take func(journal.Delivery, journal.Loan) (time.Duration, error)) (stop func(), err error) {
+func (b *Bus) Borrow(pool, name string, take func(journal.Delivery, ports.Loan) (time.Duration, error)) (stop func(), err error) {
 	sub, err := b.NC.QueueSubscribe(loanPrefix+pool+loanAsks+loanToken(name), "borrowers", func(msg *nats.Msg) {
 		var ask loanMessage
 		d, err := b.borrowed(pool, msg, &ask)
@@ -233,7 +233,7 @@ func (b *Bus) Borrow(pool, name string, take func(journal.Delivery, journal.Loan
 			b.Log.Warn("a loan cannot be read", "subject", msg.Subject, "reason", err)
 			return
 		}
-		go b.serveLoan(d, journal.Loan{Pool: pool, Name: name, Key: ask.Key, Started: ask.Started}, &ask, take)
+		go b.serveLoan(d, ports.Loan{Pool: pool, Name: name, Key: ask.Key, Started: ask.Started}, &ask, take)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("borrow %s: %w", name, api.Classify(err))
@@ -259,14 +259,14 @@ func (b *Bus) borrowed(pool string, msg *nats.Msg, ask *loanMessage) (*borrowed,
 // borrowed is a delivery that another worker holds.
 type borrowed struct{ delivery }
 
-// Ack does nothing: the lender settles the delivery.
+// Ack does nothing: the lender finishes the delivery.
 func (d *borrowed) Ack() error { return nil }
 
 // Retry does nothing.
 func (d *borrowed) Retry(time.Duration) error { return nil }
 
 // serveLoan does the work and says so again and again until it is done.
-func (b *Bus) serveLoan(d *borrowed, l journal.Loan, ask *loanMessage, take func(journal.Delivery, journal.Loan) (time.Duration, error)) {
+func (b *Bus) serveLoan(d *borrowed, l ports.Loan, ask *loanMessage, take func(journal.Delivery, ports.Loan) (time.Duration, error)) {
 	say := func(a loanAnswer) {
 		body, err := json.Marshal(a)
 		if err == nil {

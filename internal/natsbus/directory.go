@@ -19,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
@@ -61,7 +62,6 @@ func encodeTools(tools []events.ToolSpec) ([]byte, error) {
 // names alone.
 const claimsHeader = "Moorebus-Claims"
 
-// claims is what the header has.
 type claims struct {
 	Instance string          `json:"instance"`
 	Claims   []journal.Claim `json:"claims"`
@@ -158,17 +158,18 @@ func (b *Bus) Claims(ctx context.Context) ([]journal.Claim, error) {
 	return all, nil
 }
 
-// put stores a value and waits for the acknowledgement. Where no stream takes it,
-// create is tried once.
-func (b *Bus) put(ctx context.Context, subject string, body []byte, create func() error) error {
-	_, err := b.putMsg(ctx, &nats.Msg{Subject: subject, Data: body}, create)
+// put stores a value under a key of a bucket, which is made if it is missing.
+func (b *Bus) put(ctx context.Context, bucket jetstream.KeyValueConfig, key string, body []byte) error {
+	msg := &nats.Msg{Subject: kvSubjectPrefix + bucket.Bucket + "." + key, Data: body}
+	_, err := b.putMsg(ctx, msg, func() error { return b.createBucket(ctx, bucket) })
 	return err
 }
 
-// putMsg is put for a message and returns its sequence number.
+// putMsg stores a message and returns its sequence number. If no stream takes it, create
+// is tried once.
 func (b *Bus) putMsg(ctx context.Context, msg *nats.Msg, create func() error) (uint64, error) {
 	seq, err := b.store(ctx, msg)
-	if !errors.Is(err, journal.ErrNotReady) || create == nil {
+	if !errors.Is(err, journal.ErrNotReady) {
 		return seq, err
 	}
 	if made := create(); made != nil {
@@ -311,7 +312,6 @@ func (b *Bus) firstTime(what string) bool {
 	return first
 }
 
-// livePools returns the pools that have a bucket of tools.
 func (b *Bus) livePools(ctx context.Context) ([]string, error) {
 	names, err := b.StreamNames(ctx)
 	if err != nil {
@@ -364,6 +364,17 @@ func (b *Bus) entries(ctx context.Context, bucket, keys string, take func(*nats.
 	return nil
 }
 
+// keys returns the keys of a bucket that are the prefix and one token, without the prefix,
+// sorted.
+func (b *Bus) keys(ctx context.Context, bucket, prefix string) ([]string, error) {
+	keys, begin := []string{}, kvSubjectPrefix+bucket+"."+prefix
+	err := b.Subjects(ctx, kvStreamPrefix+bucket, begin+"*", func(subject string) {
+		keys = append(keys, strings.TrimPrefix(subject, begin))
+	})
+	slices.Sort(keys)
+	return slices.Compact(keys), err
+}
+
 // lacksNothing returns api.ErrLag if the stream's leader has subjects that a replica did not
 // answer with.
 func (b *Bus) lacksNothing(ctx context.Context, stream, filter string, got map[string]bool) error {
@@ -398,19 +409,17 @@ func keyToken(name string) string {
 // PutOffers makes, the error is [journal.ErrNotReady].
 func (b *Bus) Offers(ctx context.Context) (journal.Offers, error) {
 	var o journal.Offers
-	msg, err := b.LastMessage(ctx, kvStreamPrefix+offersBucket, kvSubjectPrefix+offersBucket+"."+offersKey)
+	rec, err := b.LastOn(ctx, kvStreamPrefix+offersBucket, kvSubjectPrefix+offersBucket+"."+offersKey)
 	if errors.Is(err, journal.ErrNotFound) {
 		return o, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(msg.Data, &o)
-	}
-	if err == nil {
-		o.Revision, err = strconv.ParseUint(cmp.Or(api.Header(msg, api.HeaderSequence), "0"), 10, 64)
+		err = json.Unmarshal(rec.Body, &o)
 	}
 	if err != nil {
 		return o, fmt.Errorf("what is remembered of announcements: %w", err)
 	}
+	o.Revision = rec.Seq
 	return o, nil
 }
 

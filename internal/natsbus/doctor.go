@@ -3,7 +3,6 @@ package natsbus
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -11,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -42,7 +42,6 @@ type Finding struct {
 
 const oldestServer = "2.12.0"
 
-// examiner collects findings.
 type examiner struct {
 	bus      *Bus
 	findings []Finding
@@ -158,29 +157,10 @@ func (e *examiner) pools(ctx context.Context) []string {
 	return pools
 }
 
-// checkStream compares a stream's settings with the declaration.
 func (e *examiner) checkStream(info *jetstream.StreamInfo, shard, shards int) {
 	got := info.Config
 	want := streamConfig(shard, shards, got.Replicas, got.Storage)
-	var wrong []string
-	differs := func(name string, is, should any) {
-		if !reflect.DeepEqual(is, should) {
-			wrong = append(wrong, fmt.Sprintf("%s is %v, not %v", name, is, should))
-		}
-	}
-	differs("subjects", got.Subjects, want.Subjects)
-	differs("metadata "+metaShards, got.Metadata[metaShards], want.Metadata[metaShards])
-	differs("retention", got.Retention, want.Retention)
-	differs("discard", got.Discard, want.Discard)
-	differs("max age", got.MaxAge, want.MaxAge)
-	differs("max messages", got.MaxMsgs, want.MaxMsgs)
-	differs("max messages per subject", got.MaxMsgsPerSubject, want.MaxMsgsPerSubject)
-	differs("deny delete", got.DenyDelete, want.DenyDelete)
-	differs("allow rollup", got.AllowRollup, want.AllowRollup)
-	differs("allow direct", got.AllowDirect, want.AllowDirect)
-	differs("allow atomic", got.AllowAtomicPublish, want.AllowAtomicPublish)
-	differs("allow message TTL", got.AllowMsgTTL, want.AllowMsgTTL)
-	differs("allow schedules", got.AllowMsgSchedules, want.AllowMsgSchedules)
+	wrong := differences(&got, &want)
 	if got.RePublish == nil || got.RePublish.Destination != want.RePublish.Destination {
 		wrong = append(wrong, "it does not republish to "+want.RePublish.Destination)
 	}
@@ -193,6 +173,33 @@ func (e *examiner) checkStream(info *jetstream.StreamInfo, shard, shards int) {
 		e.add(Warning, "nothing, unless it grows too large: then `moorebus export` and `moorebus import` into a bus that is set up anew",
 			"stream %s was made with deny_purge: `moorebus purge` cannot remove its runs", got.Name)
 	}
+}
+
+// differences names the settings of a stream that are not as they are declared.
+func differences(got, want *jetstream.StreamConfig) (wrong []string) {
+	for _, setting := range []struct {
+		name       string
+		is, should any
+	}{
+		{"subjects", got.Subjects, want.Subjects},
+		{"metadata " + metaShards, got.Metadata[metaShards], want.Metadata[metaShards]},
+		{"retention", got.Retention, want.Retention},
+		{"discard", got.Discard, want.Discard},
+		{"max age", got.MaxAge, want.MaxAge},
+		{"max messages", got.MaxMsgs, want.MaxMsgs},
+		{"max messages per subject", got.MaxMsgsPerSubject, want.MaxMsgsPerSubject},
+		{"deny delete", got.DenyDelete, want.DenyDelete},
+		{"allow rollup", got.AllowRollup, want.AllowRollup},
+		{"allow direct", got.AllowDirect, want.AllowDirect},
+		{"allow atomic", got.AllowAtomicPublish, want.AllowAtomicPublish},
+		{"allow message TTL", got.AllowMsgTTL, want.AllowMsgTTL},
+		{"allow schedules", got.AllowMsgSchedules, want.AllowMsgSchedules},
+	} {
+		if !reflect.DeepEqual(setting.is, setting.should) {
+			wrong = append(wrong, fmt.Sprintf("%s is %v, not %v", setting.name, setting.is, setting.should))
+		}
+	}
+	return wrong
 }
 
 func (e *examiner) checkConsumers(ctx context.Context, shard int, pools []string) {
@@ -253,11 +260,11 @@ func (e *examiner) checkSync(first *jetstream.StreamInfo, flushes bool) {
 // checkDurability warns where an acknowledged event can be lost. Whether the
 // server flushes every message its monitoring says, where that can be asked.
 func (e *examiner) checkDurability(ctx context.Context, first *jetstream.StreamInfo) {
-	var said Monitored
-	unheard := ErrNoMonitoring
+	var said natsconn.Monitored
+	unheard := natsconn.ErrNoMonitoring
 	if first.Config.Replicas <= 1 && first.Config.Storage != jetstream.MemoryStorage {
-		if said, unheard = Monitor(ctx, e.bus.NC, e.bus.opts.Monitor); !said.Own {
-			unheard = ErrNoMonitoring // another server's flushing says nothing of this one's
+		if said, unheard = natsconn.Monitor(ctx, e.bus.NC, e.bus.opts.Monitor); !said.Own {
+			unheard = natsconn.ErrNoMonitoring // another server's flushing says nothing of this one's
 		}
 		if unheard == nil {
 			e.checkSync(first, said.SyncAlways)
@@ -279,7 +286,6 @@ func (e *examiner) checkDurability(ctx context.Context, first *jetstream.StreamI
 	}
 }
 
-// olderThan compares versions of three numbers.
 func olderThan(version, than string) bool {
 	return slices.Compare(numbers(version), numbers(than)) < 0
 }
@@ -300,94 +306,9 @@ func (f Finding) String() string {
 	return text + "\n        " + f.Mend
 }
 
-// userInfoSubject is where a server says who asks it.
-const userInfoSubject = "$SYS.REQ.USER.INFO"
-
 // globalAccount is the account of a server's users where its configuration has
 // none.
 const globalAccount = "$G"
-
-// Identity is who a connection is to the server.
-type Identity struct {
-	// User is a name, or the public key of an nkey; empty: the server asks nobody
-	// who they are.
-	User    string
-	Account string
-	// publish is nil for a user that may publish everything.
-	publish *subjectRules
-}
-
-type subjectRules struct {
-	Allow []string `json:"allow"`
-	Deny  []string `json:"deny"`
-}
-
-// WhoIs asks the server who a connection is. The error is ErrDenied where the
-// user may not even ask that.
-func WhoIs(ctx context.Context, conn *nats.Conn, o Options) (Identity, error) {
-	o = o.withDefaults()
-	b, unhook, err := api.New(conn, o.RequestTimeout, o.Logger)
-	if err != nil {
-		return Identity{}, err
-	}
-	defer unhook()
-	msg, err := b.Request(ctx, 0, &nats.Msg{Subject: userInfoSubject})
-	if err != nil {
-		return Identity{}, fmt.Errorf("who this user is: %w", api.Classify(err))
-	}
-	var answer struct {
-		Data struct {
-			User        string `json:"user"`
-			Account     string `json:"account"`
-			Permissions *struct {
-				Publish *subjectRules `json:"publish"`
-			} `json:"permissions"`
-		} `json:"data"`
-	}
-	if err := json.Unmarshal(msg.Data, &answer); err != nil {
-		return Identity{}, fmt.Errorf("who this user is: %w", err)
-	}
-	id := Identity{User: answer.Data.User, Account: answer.Data.Account}
-	if id.Account == "" {
-		return id, errors.New("who this user is: the server does not say")
-	}
-	if p := answer.Data.Permissions; p != nil {
-		id.publish = p.Publish
-	}
-	return id, nil
-}
-
-// Limited reports whether there is anything that the user may not publish on.
-func (id Identity) Limited() bool {
-	return id.publish != nil && (len(id.publish.Deny) > 0 || !id.MayPublish(">"))
-}
-
-// MayPublish reports whether the user may publish on a subject, or on all of
-// those that one with wildcards stands for.
-func (id Identity) MayPublish(subject string) bool {
-	if id.publish == nil {
-		return true
-	}
-	covers := func(rule string) bool { return subjectCovers(rule, subject) }
-	return (len(id.publish.Allow) == 0 || slices.ContainsFunc(id.publish.Allow, covers)) && !slices.ContainsFunc(id.publish.Deny, covers)
-}
-
-// subjectCovers reports whether a rule stands for every subject that the other
-// one stands for.
-func subjectCovers(rule, subject string) bool {
-	rules, tokens := strings.Split(rule, "."), strings.Split(subject, ".")
-	for i, r := range rules {
-		switch {
-		case i >= len(tokens):
-			return false
-		case r == ">":
-			return true
-		case tokens[i] == ">" || r != "*" && r != tokens[i]:
-			return false
-		}
-	}
-	return len(rules) == len(tokens)
-}
 
 // operators are subjects that nobody but an operator needs: by one of them the
 // log can be changed, or an answer of the server's be directed into it.
@@ -397,9 +318,9 @@ var operators = []string{
 	timerDue + "x.x.x",
 }
 
-// Check says what is to be said of what the user may do, beside the edges that it
-// may publish on.
-func (id Identity) Check() Finding {
+// CheckUser says what is to be said of what a user may do, beside the edges that it may
+// publish on.
+func CheckUser(id natsconn.Identity) Finding {
 	may := slices.DeleteFunc(slices.Clone(operators), func(s string) bool { return !id.MayPublish(s) })
 	switch {
 	case !id.Limited() && id.Account == globalAccount:

@@ -84,7 +84,7 @@ func (t *tap) run(deliver func()) (stop func()) {
 }
 
 func (t *tap) deliver(fn func(journal.Record), lost func()) {
-	msgs, missed := t.queue.take()
+	msgs, missed := t.queue.empty()
 	for _, msg := range msgs {
 		rec, err := feedRecord(msg)
 		if err != nil {
@@ -131,7 +131,7 @@ func (b *Bus) WatchChunks(run events.Run, fn func(data []byte)) (stop func(), er
 		return nil, err
 	}
 	return t.run(func() {
-		msgs, _ := t.queue.take() // chunks may be missed
+		msgs, _ := t.queue.empty() // chunks may be missed
 		for _, msg := range msgs {
 			fn(msg.Data)
 		}
@@ -180,8 +180,8 @@ func (q *feedQueue) signal() {
 	}
 }
 
-// take empties the queue.
-func (q *feedQueue) take() (msgs []*nats.Msg, lost bool) {
+// empty returns what the queue holds and empties it.
+func (q *feedQueue) empty() (msgs []*nats.Msg, lost bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	msgs, lost = q.msgs, q.lost
@@ -201,7 +201,7 @@ const (
 // the feed only says when.
 func (b *Bus) Follow(ctx context.Context, shard int, filter journal.Filter, after uint64) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
-		if err := journal.CheckShard(b.shards, shard); err != nil {
+		if err := journalcheck.Shard(b.shards, shard); err != nil {
 			yield(journal.Record{}, err)
 			return
 		}
@@ -265,7 +265,7 @@ func (f *follower) pause() time.Duration {
 // hear reads if the feed speaks of a record that was not yielded, or may have
 // lost one. However many it speaks of, they are read at once.
 func (f *follower) hear(ctx context.Context, queue *feedQueue) {
-	msgs, read := queue.take()
+	msgs, read := queue.empty()
 	for _, msg := range msgs {
 		rec, err := feedRecord(msg)
 		if err != nil || rec.Seq <= f.cursor {
@@ -323,7 +323,7 @@ func (b *Bus) WatchAsks(fn func(run events.Run)) (stop func(), err error) {
 		return nil, err
 	}
 	return t.run(func() {
-		msgs, _ := t.queue.take() // who is not answered asks again
+		msgs, _ := t.queue.empty() // who is not answered asks again
 		for _, msg := range msgs {
 			if run, ok := b.asked(msg.Subject); ok {
 				fn(run)

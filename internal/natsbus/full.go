@@ -20,13 +20,12 @@ import (
 )
 
 const (
-	// fullFor is how long a refusal for want of storage is taken for true without
-	// another one: a role announces itself again each second while that fails, and
-	// what it cannot append it tries again as well.
+	// fullFor is how long one refusal for want of storage counts. Roles repeat what was
+	// refused within seconds, so a stream that stays full refuses again before that.
 	fullFor = 30 * time.Second
-	// settledFor is how long a stream has refused nothing that stores again: one that
-	// is nearly full takes what is small and refuses what is not.
-	settledFor = 5 * time.Second
+	// recoveredAfter is how long a stream must have refused nothing before it counts as
+	// recovered: a stream that is nearly full stores small messages and refuses others.
+	recoveredAfter = 5 * time.Second
 	// brokenRetry is how long nothing is sent to a server that stores nothing any
 	// more, before one append shows whether that is still so.
 	brokenRetry = 5 * time.Second
@@ -34,8 +33,8 @@ const (
 	nearlyFull = 64 << 10
 )
 
-// storageSign keeps which streams last refused something for want of storage. It
-// costs nothing: no request is made for its sake.
+// storageSign keeps which streams refused something for want of storage. It sends no
+// requests of its own.
 type storageSign struct {
 	// any says that there is a refusal.
 	any atomic.Bool
@@ -44,9 +43,8 @@ type storageSign struct {
 	mu sync.Mutex
 	// refusals are the last ones of streams that have stored nothing since.
 	refusals map[string]refusal
-	// broken is why nothing is sent to a server that stores nothing until it is started
-	// again, nil if there is none; seen when the connection had broken so often, and
-	// last at that time.
+	// broken says that the server stores nothing until it is started again, nil if it
+	// does. It was found at that time, when the connection had broken so many times.
 	broken error
 	breaks uint64
 	at     time.Time
@@ -72,7 +70,7 @@ func (s *storageSign) note(stream string, err error) error {
 			s.refusals = make(map[string]refusal)
 		}
 		s.refusals[stream] = refusal{time.Now(), err}
-	} else if r := s.refusals[stream]; time.Since(r.at) > settledFor {
+	} else if r := s.refusals[stream]; time.Since(r.at) > recoveredAfter {
 		delete(s.refusals, stream)
 	}
 	// Nothing may ever be stored again in a stream that refused something.
@@ -206,9 +204,9 @@ const (
 	answerSoon = 250 * time.Millisecond
 )
 
-// requestStored is request for a message that is to be stored, see exchangeStored.
+// requestStored sends a message that is to be stored, see exchangeStored.
 func (b *Bus) requestStored(ctx context.Context, limit time.Duration, msg *nats.Msg) (*nats.Msg, error) {
-	in, err := b.Take(api.OneAnswer, msg.Subject, nil)
+	in, err := b.Take(api.OneAnswer, msg.Subject)
 	if err != nil {
 		return nil, err
 	}
@@ -217,9 +215,9 @@ func (b *Bus) requestStored(ctx context.Context, limit time.Duration, msg *nats.
 	return answer, err
 }
 
-// exchangeStored is exchange for a message that is to be stored. One server that cannot
-// write to its disk goes on answering everything but this (measured on nats-server 2.15),
-// so after a while without an answer a probe asks whether it is such a one.
+// exchangeStored sends a message that is to be stored and waits for its answer. A single
+// server that cannot write to its disk answers everything else (measured on nats-server
+// 2.15). So if no answer comes for a while, a probe asks whether the disk is the reason.
 func (b *Bus) exchangeStored(ctx context.Context, in *api.Inbox, msg *nats.Msg, limit time.Duration) (*nats.Msg, error) {
 	if b.Replicas > 1 {
 		return b.Exchange(ctx, in, msg, limit)
@@ -238,7 +236,7 @@ func (b *Bus) exchangeStored(ctx context.Context, in *api.Inbox, msg *nats.Msg, 
 				return answer, err
 			}
 			b.full.found(placeOf(msg.Subject), full, breaks)
-			return nil, api.Join(journal.ErrInDoubt, full)
+			return nil, api.Join(journal.ErrUnknownOutcome, full)
 		}
 		answer, err = in.Next(ctx, min(limit-time.Since(sent), unansweredAfter))
 	}

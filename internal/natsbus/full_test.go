@@ -2,11 +2,14 @@ package natsbus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,7 +70,7 @@ func TestFullAccount(t *testing.T) {
 	require.NoError(t, bus.Ready(t.Context()))
 	err := fill(t, bus)
 	require.ErrorIs(t, err, journal.ErrFull)
-	require.NotErrorIs(t, err, journal.ErrInDoubt)
+	require.NotErrorIs(t, err, journal.ErrUnknownOutcome)
 	require.ErrorContains(t, err, "resource limits exceeded for account")
 	require.ErrorIs(t, bus.Ready(t.Context()), journal.ErrFull)
 	run := journaltest.NewRun(t, bus)
@@ -121,7 +124,7 @@ func TestRefusalsOfOneStream(t *testing.T) {
 			require.ErrorIs(t, s.last(0), journal.ErrFull)
 		}
 		require.Equal(t, 1, strings.Count(log.text(), "\n"), log.text())
-		time.Sleep(settledFor + 1) // in the bubble
+		time.Sleep(recoveredAfter + 1) // in the bubble
 		require.NoError(t, s.note("moore.0", nil))
 		require.NoError(t, s.last(0))
 		require.Contains(t, log.text(), "stored again")
@@ -187,4 +190,109 @@ func TestTimerThatIsRefusedToTheEnd(t *testing.T) {
 	require.NoError(t, bus.full.last(0))
 	require.ErrorIs(t, bus.SetTimer(t.Context(), journaltest.NewRun(t, bus), "run", time.Now(), nil), journal.ErrFull)
 	require.ErrorIs(t, bus.full.last(0), journal.ErrFull)
+}
+
+// played is a bus whose only shard is played by a function that gets what is sent to
+// be stored, and whether that is a probe.
+func played(t *testing.T, o Options, play func(sub *nats.Subscription, m *nats.Msg, isProbe bool)) *Bus {
+	t.Helper()
+	conn := inProcess(t, startServer(t, embedded.Options{}))
+	openBus(t, conn, 1)
+	o.Logger, o.GroupCommit = quiet, GroupCommitOff
+	bus, err := Open(t.Context(), conn, o)
+	require.NoError(t, err)
+	stream, err := bus.JS.Stream(t.Context(), events.StreamName(0))
+	require.NoError(t, err)
+	cfg := stream.CachedInfo().Config
+	cfg.Subjects = []string{"elsewhere.>"}
+	_, err = bus.JS.UpdateStream(t.Context(), cfg)
+	require.NoError(t, err)
+	_, err = conn.Subscribe("moore.0.>", func(m *nats.Msg) { play(m.Sub, m, m.Header.Get(headerExpectStream) != "") })
+	require.NoError(t, err)
+	require.NoError(t, conn.Flush())
+	return bus
+}
+
+func appendOne(t *testing.T, bus *Bus) error {
+	run := journaltest.NewRun(t, bus)
+	_, err := bus.Append(t.Context(), run, 0, journaltest.Entry(run, events.Observing, events.DefaultPool, "1"))
+	return err
+}
+
+// A slow append is stored although the disk has too little room for others by now.
+func TestSlowAppendWhileTheDiskFillsUp(t *testing.T) {
+	t.Parallel()
+	var full atomic.Pointer[embedded.FullError]
+	var first *nats.Msg
+	bus := played(t, Options{RequestTimeout: patience, Full: func() error {
+		if err := full.Load(); err != nil {
+			return err
+		}
+		return nil
+	}}, func(_ *nats.Subscription, m *nats.Msg, isProbe bool) {
+		if !isProbe {
+			first = m
+			full.Store(&embedded.FullError{Dir: "d"})
+			return
+		}
+		_ = first.Respond([]byte(`{"stream":"MOORE_0","seq":1}`))
+	})
+	require.NoError(t, appendOne(t, bus))
+	err := appendOne(t, bus)
+	require.ErrorIs(t, err, journal.ErrDiskFull)
+	require.NotErrorIs(t, err, journal.ErrUnknownOutcome)
+}
+
+// An append is given up soon if JetStream ended for want of room.
+func TestJetStreamEndsForWantOfRoom(t *testing.T) {
+	t.Parallel()
+	var full atomic.Bool
+	bus := played(t, Options{RequestTimeout: time.Hour, Full: func() error {
+		if full.Load() {
+			return errors.New("full")
+		}
+		return nil
+	}}, func(sub *nats.Subscription, _ *nats.Msg, _ bool) {
+		full.Store(true)
+		_ = sub.Unsubscribe()
+	})
+	err := appendOne(t, bus)
+	require.ErrorIs(t, err, journal.ErrDiskFull)
+	require.ErrorIs(t, err, journal.ErrUnknownOutcome)
+}
+
+// Many appends without an answer send few probes.
+func TestWaitingAppendsShareAProbe(t *testing.T) {
+	t.Parallel()
+	const appends = 500
+	var sent, probed atomic.Int64
+	bus := played(t, Options{RequestTimeout: 3 * time.Second}, func(_ *nats.Subscription, _ *nats.Msg, isProbe bool) {
+		if isProbe {
+			probed.Add(1)
+		} else {
+			sent.Add(1)
+		}
+	})
+	var all sync.WaitGroup
+	for range appends {
+		all.Go(func() {
+			if err := appendOne(t, bus); !errors.Is(err, journal.ErrUnknownOutcome) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	all.Wait()
+	require.EqualValues(t, appends, sent.Load())
+	require.Positive(t, probed.Load())
+	require.Less(t, probed.Load(), int64(appends/10))
+}
+
+// What a probe found before a message was sent says nothing about that message.
+func TestProbeBeforeTheMessage(t *testing.T) {
+	t.Parallel()
+	var s storageSign
+	before := time.Now()
+	s.found("moore.0", journal.ErrDiskFull, 0)
+	require.ErrorIs(t, s.brokenSince(before), journal.ErrDiskFull)
+	require.NoError(t, s.brokenSince(time.Now().Add(time.Nanosecond)))
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -70,7 +71,7 @@ func (g *Grants) ReadLog() {
 }
 
 // WhoIs allows to ask the server who one is.
-func (g *Grants) WhoIs() { g.publish[userInfoSubject] = true }
+func (g *Grants) WhoIs() { g.publish[natsconn.UserInfoSubject] = true }
 
 // Append allows to append events on an edge, in every shard and namespace. The
 // pool may be [events.Wildcard].

@@ -10,6 +10,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/groupcommit"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -39,7 +40,6 @@ func ParseGroupCommit(text string) (GroupCommit, error) {
 	return 0, fmt.Errorf("%q is not known; use auto, on or off", text)
 }
 
-// appender appends to one shard.
 type appender struct {
 	bus   *Bus
 	shard int
@@ -89,15 +89,12 @@ func (b *Bus) grouping(sync Sync) bool {
 // Batch stores the appends of several runs as one atomic batch.
 func (a *appender) Batch(all []groupcommit.Pending, join func() []groupcommit.Pending) (uint64, error) {
 	b := a.bus
-	ctx, refuse := context.WithCancelCause(context.Background())
-	defer refuse(nil)
-	ctx, cancel := context.WithTimeoutCause(ctx, b.Timeout, nats.ErrTimeout)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), b.Timeout, nats.ErrTimeout)
 	defer cancel()
 	s := newBatchSender(b, all, join)
-	defer b.OnFailed(s.publishes, refuse)()
 	d := b.newOutcome(time.Now().Add(b.Timeout))
 	for {
-		ack, err := s.send(ctx, d.until())
+		ack, err := b.sendBatch(ctx, d.until(), s)
 		if err == nil && ack.Error == nil {
 			_ = b.full.note(a.place, nil)
 			return ack.Seq, b.checkAck(a.shard, ack)
@@ -106,8 +103,8 @@ func (a *appender) Batch(all []groupcommit.Pending, join func() []groupcommit.Pe
 			err = ack.Error
 		}
 		if !d.opens(err) {
-			if b.Replicas > 1 && errors.Is(err, errUncommitted) && errors.Is(err, nats.ErrTimeout) && d.again(ctx) {
-				continue // there was nobody to make a place for it
+			if d.unopened(ctx, err) {
+				continue
 			}
 			return 0, a.batchFailed(err, len(s.members()))
 		}
@@ -128,8 +125,12 @@ func (a *appender) batchFailed(err error, appends int) error {
 	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, journal.ErrDenied), errors.Is(err, errUncommitted):
 		return err
 	}
-	return api.Join(journal.ErrInDoubt, err)
+	return api.Join(journal.ErrUnknownOutcome, err)
 }
+
+// deniedSoon is how long the connection's handlers may take to say why a part of a batch
+// did not arrive.
+const deniedSoon = 200 * time.Millisecond
 
 // errUncommitted says that a batch broke off before its last message.
 var errUncommitted = errors.New("the batch was not sent")
@@ -157,7 +158,6 @@ func newBatchSender(b *Bus, all []groupcommit.Pending, join func() []groupcommit
 // members are the appends that the batch has so far.
 func (s *batchSender) members() []groupcommit.Pending { return *s.all.Load() }
 
-// publishes reports whether one of the appends has an entry on the subject.
 func (s *batchSender) publishes(subject string) bool {
 	for _, p := range s.members() {
 		for _, e := range p.Entries {
@@ -169,11 +169,19 @@ func (s *batchSender) publishes(subject string) bool {
 	return false
 }
 
-// next makes the message that of the next entry.
+// next fills the message in for the next entry.
 func (s *batchSender) next(p groupcommit.Pending, e journal.Entry) {
 	s.sent++
 	s.expect[0], s.filter[0], s.number[0] = strconv.FormatUint(p.Last, 10), p.Run.Filter(), strconv.Itoa(s.sent)
 	s.msg.Subject, s.msg.Data = e.Subject.String(), e.Body
+}
+
+// sendBatch sends a batch. It ends at once when the server refuses one of its subjects.
+func (b *Bus) sendBatch(ctx context.Context, deadline time.Time, s *batchSender) (*pubAck, error) {
+	ctx, refuse := context.WithCancelCause(ctx)
+	defer refuse(nil)
+	defer b.OnFailed(s.publishes, refuse)()
+	return s.send(ctx, deadline)
 }
 
 // send publishes the batch and waits for the answer to its last message. The first
@@ -207,7 +215,7 @@ func (s *batchSender) open(ctx context.Context, deadline time.Time) error {
 		var ack *pubAck
 		if ack, err = s.bus.acknowledged(answer, nil); err == nil {
 			if ack.Error == nil {
-				return fmt.Errorf("%w: stream %q did not take a message as the first one of a batch: run `moorebus doctor`", journal.ErrInDoubt, ack.Stream)
+				return fmt.Errorf("%w: stream %q did not take a message as the first one of a batch: run `moorebus doctor`", journal.ErrUnknownOutcome, ack.Stream)
 			}
 			err = ack.Error
 		}
@@ -244,7 +252,13 @@ func (s *batchSender) finish(ctx context.Context, deadline time.Time) (*pubAck, 
 // commit publishes the last message and waits for the answer.
 func (s *batchSender) commit(ctx context.Context, deadline time.Time) (*pubAck, error) {
 	s.msg.Header[headerBatchCommit] = []string{"1"}
-	ack, err := s.bus.commit(ctx, deadline, &s.msg)
+	ack, err := s.bus.acknowledged(s.bus.requestStored(ctx, time.Until(deadline), &s.msg))
+	if err == nil && ack.Error != nil && ack.Error.ErrCode == api.CodeBatchIncomplete {
+		// If the server refused a part, the connection's handlers hear of it about now.
+		if !retry.Wait(ctx, min(deniedSoon, time.Until(deadline))) {
+			return nil, context.Cause(ctx)
+		}
+	}
 	if errors.Is(err, journal.ErrDenied) {
 		s.abandon()
 	}

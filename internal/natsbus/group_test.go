@@ -85,7 +85,7 @@ func TestBatch(t *testing.T) {
 	fresh := append(batchOf(t, bus, 2), all[0])
 	_, err = a.Batch(fresh, same(fresh))
 	require.Error(t, err)
-	require.NotErrorIs(t, err, journal.ErrInDoubt, "it is surely not stored")
+	require.NotErrorIs(t, err, journal.ErrUnknownOutcome, "it is surely not stored")
 	require.Equal(t, []int{0, 0, 1}, stored(t, bus, fresh))
 }
 
@@ -110,7 +110,7 @@ func TestBatchIsJoined(t *testing.T) {
 	all[0].Entries = append(all[0].Entries, all[0].Entries[0], all[0].Entries[0])
 	_, err = bus.appenders[0].Batch(all[:2], same(all))
 	require.Error(t, err)
-	require.NotErrorIs(t, err, journal.ErrInDoubt, "it is surely not stored")
+	require.NotErrorIs(t, err, journal.ErrUnknownOutcome, "it is surely not stored")
 	require.Equal(t, []int{0, 0, 1}, stored(t, bus, all))
 	last, err = bus.appenders[0].Batch(all[:1], same(all[:2]))
 	require.NoError(t, err)
@@ -140,7 +140,7 @@ func TestBatchWithoutAPlace(t *testing.T) {
 		all := batchOf(t, bus, 3)
 		_, err = bus.appenders[0].Batch(all, func() []groupcommit.Pending { panic("there is no place to join") })
 		require.ErrorIs(t, err, errUncommitted)
-		require.NotErrorIs(t, err, journal.ErrInDoubt)
+		require.NotErrorIs(t, err, journal.ErrUnknownOutcome)
 		for _, err := range appendAll(t.Context(), bus, all) {
 			require.NoError(t, err)
 		}
@@ -172,7 +172,7 @@ func TestDeniedInABatch(t *testing.T) {
 		all[at].Entries[0].Subject.From = events.Acting
 		_, err := bus.appenders[0].Batch(all, same(all))
 		require.Error(t, err)
-		require.NotErrorIs(t, err, journal.ErrInDoubt, "it is surely not stored")
+		require.NotErrorIs(t, err, journal.ErrUnknownOutcome, "it is surely not stored")
 
 		errs := appendAll(t.Context(), bus, all)
 		for i, err := range errs {
@@ -200,7 +200,7 @@ func appendAll(ctx context.Context, bus *Bus, all []groupcommit.Pending) []error
 	return errs
 }
 
-// What is under way when the connection breaks is in doubt at once, and the shard
+// What is under way when the connection breaks has an unknown outcome at once, and the shard
 // goes on when the server is back.
 func TestGroupAcrossARestart(t *testing.T) {
 	t.Parallel()

@@ -60,7 +60,7 @@ type InitOptions struct {
 	// MaxBytes is how large each stream of the log may become; it answers that it is
 	// full before the disk is. 0: as somebody set it, else what follows from Storable.
 	MaxBytes int64
-	// Storable is how many bytes the server may store altogether, see [Monitored]: the
+	// Storable is how many bytes the server may store altogether, as its monitoring says: the
 	// streams of the log get two thirds of it. 0: it is not known, and streams without
 	// a limit stay so. Of what is Reserved on that server, the limits of other streams
 	// than the log's take up room.

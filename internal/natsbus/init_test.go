@@ -1,17 +1,15 @@
 package natsbus
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 )
@@ -168,58 +166,6 @@ func TestVersions(t *testing.T) {
 	require.False(t, olderThan("v3.0.0", "2.12.0"))
 }
 
-func TestFromEnv(t *testing.T) {
-	dir := t.TempDir()
-	context := filepath.Join(dir, "nats", "context")
-	require.NoError(t, os.MkdirAll(context, 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(context, "prod.json"),
-		[]byte(`{"description":"x","url":"nats://prod","user":"u","password":"p","ca":"~/ca.pem","inbox_prefix":"_R"}`), 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(context, "bad.json"), []byte(`{`), 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(context, "here.json"), []byte(`{"token":"t","tls_first":false}`), 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(context, "domain.json"), []byte(`{"url":"nats://a","jetstream_domain":"hub"}`), 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(context, "first.json"), []byte(`{"url":"nats://a","tls_first":true}`), 0o600))
-	env := func(pairs ...string) func(string) string {
-		return func(key string) string {
-			for i := 0; i < len(pairs); i += 2 {
-				if pairs[i] == key {
-					return pairs[i+1]
-				}
-			}
-			return map[string]string{"XDG_CONFIG_HOME": dir, "HOME": "/users/me"}[key]
-		}
-	}
-	for _, c := range []struct {
-		env  []string
-		want ConnectOptions
-	}{
-		{nil, ConnectOptions{}},
-		{[]string{"NATS_URL", "nats://a,nats://b", "NATS_CREDS", "/c", "NATS_CA", "/ca"}, ConnectOptions{URL: "nats://a,nats://b", Creds: "/c", CA: "/ca"}},
-		{[]string{"NATS_USER", "u", "NATS_PASSWORD", "p"}, ConnectOptions{User: "u", Password: "p"}},
-		{[]string{"NATS_NKEY", "/n"}, ConnectOptions{NKey: "/n"}},
-		{[]string{"NATS_CONTEXT", "prod"}, ConnectOptions{URL: "nats://prod", User: "u", Password: "p", CA: "/users/me/ca.pem", InboxPrefix: "_R"}},
-		{[]string{"NATS_CONTEXT", "prod", "NATS_CREDS", "/c"}, ConnectOptions{URL: "nats://prod", Creds: "/c", CA: "/users/me/ca.pem", InboxPrefix: "_R"}},
-		{[]string{"NATS_CONTEXT", "here"}, ConnectOptions{URL: nats.DefaultURL, Token: "t"}},
-	} {
-		got, err := FromEnv(env(c.env...))
-		require.NoError(t, err)
-		require.Equal(t, c.want, got)
-	}
-	for _, bad := range [][]string{
-		{"NATS_CONTEXT", "none"}, {"NATS_CONTEXT", "bad"}, {"NATS_CONTEXT", "../x"}, {"NATS_PASSWORD", "p"},
-		{"NATS_CONTEXT", "domain"}, {"NATS_CONTEXT", "first"},
-	} {
-		_, err := FromEnv(env(bad...))
-		require.ErrorContains(t, err, bad[0])
-	}
-	_, err := FromEnv(env("NATS_CONTEXT", "domain"))
-	require.ErrorContains(t, err, "jetstream_domain")
-	require.Equal(t, "nats://xxxxx@a,nats://b", ConnectOptions{URL: "nats://u:p@a,nats://b"}.Server())
-	require.Equal(t, nats.DefaultURL, ConnectOptions{}.Server())
-	require.Empty(t, SelectedContext(env()))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "nats", "context.txt"), []byte("prod\n"), 0o600))
-	require.Equal(t, "prod", SelectedContext(env()))
-}
-
 // An old log that denies purging keeps doing so, and everything else goes on.
 func TestPurgeIsDeniedByAnOldLog(t *testing.T) {
 	t.Parallel()
@@ -234,7 +180,7 @@ func TestPurgeIsDeniedByAnOldLog(t *testing.T) {
 	run := journaltest.NewRun(t, bus)
 	last := journaltest.AppendAll(t, bus, run, "1", "2")
 	_, err = bus.Purge(ctx, run, last)
-	require.ErrorIs(t, err, journal.ErrPurgeDenied)
+	require.ErrorIs(t, err, ports.ErrPurgeDenied)
 	require.ErrorContains(t, err, "import it into a new one")
 	require.Empty(t, texts(Check(ctx, conn, Options{Logger: quiet}), Bad))
 	require.Contains(t, texts(Check(ctx, conn, Options{Logger: quiet}), Warning), "deny_purge")
@@ -250,10 +196,10 @@ func TestStoredAgainIsKept(t *testing.T) {
 	age := func() {
 		info, err := bus.objectInfo(ctx, ref)
 		require.NoError(t, err)
-		info.Time = time.Now().Add(-2 * journal.BlobSafe)
+		info.Time = time.Now().Add(-2 * ports.BlobSafe)
 		require.NoError(t, bus.putInfo(ctx, ref, info, map[string][]string{}))
 	}
-	safe := func() time.Time { return time.Now().Add(-journal.BlobSafe) }
+	safe := func() time.Time { return time.Now().Add(-ports.BlobSafe) }
 	age()
 	_, err = bus.PutBlob(ctx, "web", data)
 	require.NoError(t, err)

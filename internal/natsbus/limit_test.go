@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -148,12 +149,12 @@ func TestMonitorOfACluster(t *testing.T) {
 	conn, err := nats.Connect(servers[0].URL)
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
-	var said Monitored
+	var said natsconn.Monitored
 	require.Eventually(t, func() bool {
-		said, err = Monitor(t.Context(), conn, servers[1].Monitor)
+		said, err = natsconn.Monitor(t.Context(), conn, servers[1].Monitor)
 		return err == nil
 	}, patience, 20*time.Millisecond, "a cluster that has formed")
-	require.Equal(t, Monitored{Storable: 123_000_000}, said)
+	require.Equal(t, natsconn.Monitored{Storable: 123_000_000}, said)
 	var notes atomic.Pointer[string]
 	o := InitOptions{Storable: said.Storable, Say: func(line string) { notes.Store(&line) }}
 	bus := setUpCluster(t, servers, o)
@@ -181,9 +182,9 @@ func TestMonitor(t *testing.T) {
 		t.Cleanup(conn.Close)
 		require.NoError(t, Init(t.Context(), conn, InitOptions{}))
 		at := "http://" + srv.MonitorAddr().String()
-		said, err := Monitor(t.Context(), conn, at)
+		said, err := natsconn.Monitor(t.Context(), conn, at)
 		require.NoError(t, err)
-		require.Equal(t, Monitored{Own: true, SyncAlways: always, Storable: 123 << 20}, said)
+		require.Equal(t, natsconn.Monitored{Own: true, SyncAlways: always, Storable: 123 << 20}, said)
 		findings := Check(t.Context(), conn, Options{Logger: quiet, Monitor: at})
 		if always {
 			require.Contains(t, texts(findings, Good), "which flushes every message")
@@ -199,8 +200,8 @@ func TestMonitor(t *testing.T) {
 			_, _ = w.Write([]byte(`{"server_id":"X","config":{"sync_always":true}}`))
 		}))
 		t.Cleanup(elsewhere.Close)
-		_, err = Monitor(t.Context(), conn, elsewhere.URL)
-		require.ErrorIs(t, err, ErrNoMonitoring)
+		_, err = natsconn.Monitor(t.Context(), conn, elsewhere.URL)
+		require.ErrorIs(t, err, natsconn.ErrNoMonitoring)
 		require.NotContains(t, texts(Check(t.Context(), conn, Options{Logger: quiet, Monitor: elsewhere.URL}), Good), "flushes")
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -71,7 +72,7 @@ func (b *Bus) Scan(ctx context.Context, shard int, filter journal.Filter, after 
 
 // Last returns the sequence number of the shard's last record.
 func (b *Bus) Last(ctx context.Context, shard int) (uint64, error) {
-	if err := journal.CheckShard(b.shards, shard); err != nil {
+	if err := journalcheck.Shard(b.shards, shard); err != nil {
 		return 0, err
 	}
 	info, err := b.shardInfo(ctx, shard)
@@ -95,7 +96,7 @@ func (b *Bus) Head(ctx context.Context, run events.Run) (journal.Record, error) 
 
 // Newest returns the shard's last record that matches.
 func (b *Bus) Newest(ctx context.Context, shard int, filter journal.Filter) (journal.Record, error) {
-	if err := journal.CheckShard(b.shards, shard); err != nil {
+	if err := journalcheck.Shard(b.shards, shard); err != nil {
 		return journal.Record{}, err
 	}
 	rec, err := b.HeadOn(ctx, events.StreamName(shard), filter.Subject(shard))
@@ -105,7 +106,7 @@ func (b *Bus) Newest(ctx context.Context, shard int, filter journal.Filter) (jou
 	return rec, nil
 }
 
-var _ journal.Fetcher = (*Bus)(nil)
+var _ ports.Fetcher = (*Bus)(nil)
 
 // Fetch returns the record with that sequence number in the run's shard.
 func (b *Bus) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Record, error) {

@@ -70,7 +70,7 @@ func TestStanding(t *testing.T) {
 	require.ErrorIs(t, err, journal.ErrNotFound)
 }
 
-// What an append in doubt comes to is what the log says: it is stored, it never will
+// The log says what an append of unknown outcome came to: it is stored, it never will
 // be, or it is to be sent again while there is time.
 func TestUnknownOutcomeIsResolved(t *testing.T) {
 	t.Parallel()
@@ -88,10 +88,10 @@ func TestUnknownOutcomeIsResolved(t *testing.T) {
 	require.ErrorIs(t, err, errAgain)
 	require.Greater(t, d.wait, waited)
 	_, err = d.resolve(t.Context(), nats.ErrDisconnected, all...)
-	require.ErrorIs(t, err, journal.ErrInDoubt)
+	require.ErrorIs(t, err, journal.ErrUnknownOutcome)
 	late := bus.newOutcome(time.Now().Add(time.Millisecond))
 	_, err = late.resolve(t.Context(), nats.ErrTimeout, all...)
-	require.ErrorIs(t, err, journal.ErrInDoubt)
+	require.ErrorIs(t, err, journal.ErrUnknownOutcome)
 
 	end, err := bus.appenders[0].Batch(all, same(all))
 	require.NoError(t, err)
@@ -249,7 +249,7 @@ func TestAppendsOutliveTheirLeaders(t *testing.T) {
 				return all
 			})
 			stepped.Wait()
-			require.NotErrorIs(t, err, journal.ErrInDoubt)
+			require.NotErrorIs(t, err, journal.ErrUnknownOutcome)
 			for i, p := range all {
 				want := []uint64{last - 4 + uint64(i)}
 				if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journalcheck"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -33,7 +34,7 @@ func (b *Bus) Purge(ctx context.Context, run events.Run, upTo uint64) (uint64, e
 
 // Trim removes the records of a shard before the sequence number.
 func (b *Bus) Trim(ctx context.Context, shard int, before uint64) (uint64, error) {
-	if err := journal.CheckShard(b.shards, shard); err != nil {
+	if err := journalcheck.Shard(b.shards, shard); err != nil {
 		return 0, fmt.Errorf("trim: %w", err)
 	}
 	if before <= 1 {
@@ -48,7 +49,7 @@ func (b *Bus) Trim(ctx context.Context, shard int, before uint64) (uint64, error
 
 // Records returns how many records a shard has, and the number of its last one.
 func (b *Bus) Records(ctx context.Context, shard int) (n, last uint64, err error) {
-	if err := journal.CheckShard(b.shards, shard); err != nil {
+	if err := journalcheck.Shard(b.shards, shard); err != nil {
 		return 0, 0, err
 	}
 	info, err := b.shardInfo(ctx, shard)
@@ -104,22 +105,22 @@ func (b *Bus) deleteObject(ctx context.Context, ref events.Ref, info *objectInfo
 	return err
 }
 
-func purgedSubject(run events.Run) (string, error) {
+func purgedKey(run events.Run) (string, error) {
 	if events.CheckID(run.ID) != nil || !events.ValidToken(run.Namespace) {
 		return "", fmt.Errorf("tombstone: %q in namespace %q is not a run", run.ID, run.Namespace)
 	}
-	return kvSubjectPrefix + purgedBucket + "." + run.Namespace + "." + run.ID, nil
+	return run.Namespace + "." + run.ID, nil
 }
 
 // PutTombstone notes that the run was purged.
-func (b *Bus) PutTombstone(ctx context.Context, run events.Run, t journal.Tombstone) error {
-	subject, err := purgedSubject(run)
+func (b *Bus) PutTombstone(ctx context.Context, run events.Run, t ports.Tombstone) error {
+	key, err := purgedKey(run)
 	if err != nil {
 		return err
 	}
 	body, err := json.Marshal(t)
 	if err == nil {
-		err = b.put(ctx, subject, body, func() error { return b.createBucket(ctx, purgedConfig(b.Replicas)) })
+		err = b.put(ctx, purgedConfig(b.Replicas), key, body)
 	}
 	if err != nil {
 		return fmt.Errorf("tombstone of run %s: %w", run.ID, err)
@@ -129,12 +130,12 @@ func (b *Bus) PutTombstone(ctx context.Context, run events.Run, t journal.Tombst
 
 // Tombstone returns the run's tombstone, or ErrNotFound. It asks the leader where
 // it may.
-func (b *Bus) Tombstone(ctx context.Context, run events.Run) (t journal.Tombstone, err error) {
-	subject, err := purgedSubject(run)
+func (b *Bus) Tombstone(ctx context.Context, run events.Run) (t ports.Tombstone, err error) {
+	key, err := purgedKey(run)
 	if err != nil {
 		return t, err
 	}
-	rec, err := b.HeadOn(ctx, kvStreamPrefix+purgedBucket, subject)
+	rec, err := b.HeadOn(ctx, kvStreamPrefix+purgedBucket, kvSubjectPrefix+purgedBucket+"."+key)
 	switch {
 	case errors.Is(err, journal.ErrNotReady):
 		err = fmt.Errorf("no bucket %s: %w", purgedBucket, journal.ErrNotFound)
@@ -144,18 +145,18 @@ func (b *Bus) Tombstone(ctx context.Context, run events.Run) (t journal.Tombston
 		err = json.Unmarshal(rec.Body, &t)
 	}
 	if err != nil {
-		return journal.Tombstone{}, fmt.Errorf("tombstone of run %s: %w", run.ID, err)
+		return ports.Tombstone{}, fmt.Errorf("tombstone of run %s: %w", run.ID, err)
 	}
 	return t, nil
 }
 
 // DeleteTombstone removes the run's tombstone, if there is one.
 func (b *Bus) DeleteTombstone(ctx context.Context, run events.Run) error {
-	subject, err := purgedSubject(run)
+	key, err := purgedKey(run)
 	if err != nil {
 		return err
 	}
-	if _, err := b.PurgeOn(ctx, 0, kvStreamPrefix+purgedBucket, subject, 0); err != nil && !errors.Is(err, journal.ErrNotReady) {
+	if _, err := b.PurgeOn(ctx, 0, kvStreamPrefix+purgedBucket, kvSubjectPrefix+purgedBucket+"."+key, 0); err != nil && !errors.Is(err, journal.ErrNotReady) {
 		return fmt.Errorf("tombstone of run %s: %w", run.ID, err)
 	}
 	return nil

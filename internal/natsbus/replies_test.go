@@ -1,7 +1,6 @@
 package natsbus
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -17,40 +16,6 @@ func requestsOn(t *testing.T, bus *Bus, subject string) <-chan *nats.Msg {
 	_, err := bus.Conn().ChanSubscribe(subject, asked)
 	require.NoError(t, err)
 	return asked
-}
-
-// TestLateAnswer answers a request that was given up while the next one waits for its
-// own answer.
-func TestLateAnswer(t *testing.T) {
-	t.Parallel()
-	bus := newBus(t, 1)
-	bus.Timeout = patience
-	asked := requestsOn(t, bus, "slow")
-
-	ctx, giveUp := context.WithCancelCause(t.Context())
-	first := make(chan error, 1)
-	go func() {
-		_, err := bus.Request(ctx, 0, &nats.Msg{Subject: "slow"})
-		first <- err
-	}()
-	late := <-asked
-	giveUp(context.DeadlineExceeded)
-	require.ErrorIs(t, <-first, context.DeadlineExceeded, "why it was given up")
-
-	second := make(chan string, 1)
-	go func() {
-		answer, err := bus.Request(t.Context(), 0, &nats.Msg{Subject: "slow"})
-		if err != nil {
-			second <- err.Error()
-			return
-		}
-		second <- string(answer.Data)
-	}()
-	own := <-asked
-	require.NotEqual(t, late.Reply, own.Reply)
-	require.NoError(t, late.Respond([]byte("late")))
-	require.NoError(t, own.Respond([]byte("own")))
-	require.Equal(t, "own", <-second)
 }
 
 // TestSecondAnswer answers a request twice, the second time while the next one waits
@@ -132,20 +97,4 @@ func TestRequestsEndWithTheConnection(t *testing.T) {
 	require.ErrorIs(t, <-done, nats.ErrConnectionClosed)
 	_, err := bus.Request(t.Context(), 0, &nats.Msg{Subject: "slow"})
 	require.ErrorIs(t, err, nats.ErrConnectionClosed)
-}
-
-func TestParseAcknowledgement(t *testing.T) {
-	t.Parallel()
-	var ack pubAck
-	require.True(t, ack.parse([]byte(`{"stream":"MOORE_0","seq":42}`)))
-	require.Equal(t, pubAck{Stream: "MOORE_0", Seq: 42}, ack)
-	for _, other := range []string{
-		``, `{}`, `{"stream":"MOORE_0"}`, `{"stream":"MOORE_0","seq":}`, `{"stream":"MOORE_0","seq":42`, `{"stream":"MOORE_0","seq":-1}`,
-		`{"stream":"MOORE_0","seq":42,"batch":"x","count":2}`, `{"stream":"MOORE_0","domain":"d","seq":42}`,
-		`{"error":{"code":400,"err_code":10071},"stream":"MOORE_0","seq":0}`, `{"stream":"a\"b","seq":1}`,
-	} {
-		ack = pubAck{}
-		require.False(t, ack.parse([]byte(other)), other)
-		require.Zero(t, ack, other)
-	}
 }

@@ -34,7 +34,6 @@ const (
 
 var _ journal.Storage = (*Bus)(nil)
 
-// storageBucket names the bucket of a writer.
 func storageBucket(of journal.StorageOf, by journal.Writer) string {
 	prefix := storagePrefix
 	if by == journal.WrittenByObserver {
@@ -51,10 +50,9 @@ func storageConfig(of journal.StorageOf, by journal.Writer, replicas int) jetstr
 	if by == journal.WrittenByObserver {
 		what = "what was paged out of the memory of agent " + of.String()
 	}
-	return jetstream.KeyValueConfig{
-		Bucket: storageBucket(of, by), Description: "Moorebus: " + what, Replicas: replicas,
-		History: 1, Storage: jetstream.FileStorage, Compression: true,
-	}
+	cfg := bucketConfig(storageBucket(of, by), "Moorebus: "+what, replicas)
+	cfg.Compression = true
+	return cfg
 }
 
 // tagKey is the part of a bucket's keys that leads from a tag to its entries.
@@ -79,7 +77,7 @@ func storageError(of journal.StorageOf, err error) error {
 // SaveEntry stores an entry in the writer's bucket, which is made if it is missing
 // and the connection may.
 func (b *Bus) SaveEntry(ctx context.Context, of journal.StorageOf, by journal.Writer, e events.Entry) error {
-	if err := errors.Join(of.Check(), journal.CheckEntry(e)); err != nil {
+	if err := errors.Join(of.Check(), journalcheck.Entry(e)); err != nil {
 		return fmt.Errorf("save to the storage of %s: %w", of, err)
 	}
 	if !slices.Contains(writers, by) {
@@ -105,11 +103,12 @@ func (b *Bus) saveEntry(ctx context.Context, of journal.StorageOf, by journal.Wr
 		return b.createBucket(ctx, storageConfig(of, by, b.Replicas))
 	}
 	for _, tag := range e.Tags {
-		if err := b.put(ctx, bucket+tagKey(tag)+key, tags, create); err != nil {
+		if _, err := b.putMsg(ctx, &nats.Msg{Subject: bucket + tagKey(tag) + key, Data: tags}, create); err != nil {
 			return err
 		}
 	}
-	return b.put(ctx, bucket+key, body, create)
+	_, err = b.putMsg(ctx, &nats.Msg{Subject: bucket + key, Data: body}, create)
+	return err
 }
 
 // roomFor reports whether storage may be made for one more agent. Those who may not
@@ -254,14 +253,14 @@ func (b *Bus) findByValue(ctx context.Context, of journal.StorageOf, q journal.S
 			return
 		}
 		paged[key] = time.Time{}
-		m.look(rec.Body)
+		m.add(rec.Body)
 	})
 	if err != nil {
 		return journal.Found{}, err
 	}
 	err = b.eachKey(ctx, observer, "*", func(key string, rec journal.Record) {
 		if at, known := paged[key]; !known || !at.IsZero() {
-			m.look(rec.Body)
+			m.add(rec.Body)
 		}
 	})
 	return m.found(), err
@@ -324,14 +323,13 @@ func (f *first) add(tags []string) (out []string) {
 	return out
 }
 
-// matches collects what a query by value finds.
 type matches struct {
 	q       journal.StorageQuery
 	first   *first
 	entries map[string]events.Entry
 }
 
-func (m *matches) look(body []byte) {
+func (m *matches) add(body []byte) {
 	var e events.Entry
 	if json.Unmarshal(body, &e) != nil || !m.q.Match(e) {
 		return
@@ -350,7 +348,6 @@ func (m *matches) found() journal.Found {
 	return journal.Found{Entries: journalcheck.TakeEntries(all, m.q), Total: len(m.first.seen)}
 }
 
-// initStorage makes the buckets of an agent's storage.
 func (o *InitOptions) initStorage(ctx context.Context, js jetstream.JetStream) error {
 	for _, of := range o.Storage {
 		for _, by := range writers {
@@ -372,7 +369,6 @@ func (b *Bus) StorageOf(ctx context.Context) ([]journal.StorageOf, error) {
 	return storageIn(names), nil
 }
 
-// storageIn returns whose storage the streams' names tell of.
 func storageIn(streams []string) []journal.StorageOf {
 	var all []journal.StorageOf
 	for _, name := range streams {
@@ -412,7 +408,6 @@ func (g *Grants) UseStorage(of journal.StorageOf, by journal.Writer) {
 	g.publish[kvSubjectPrefix+storageBucket(of, by)+".>"] = true
 }
 
-// createPool makes the buckets of a pool that are missing.
 func (b *Bus) createPool(ctx context.Context, pool string) error {
 	return errors.Join(
 		b.createBucket(ctx, toolsConfig(pool, b.Replicas)),

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -28,7 +27,6 @@ const (
 	headerTTL          = "Nats-TTL"
 )
 
-// timerName is what a timer is called on every subject.
 func timerName(run events.Run, kind string) string { return run.Namespace + "." + run.ID + "." + kind }
 
 // SetTimer stores a schedule of the run's timer in place of the one before.
@@ -81,14 +79,14 @@ func (b *Bus) publishTimer(ctx context.Context, msg *nats.Msg) error {
 		}
 		if !unsent(err) {
 			// Where the time ended in the middle of a try, the one before says why.
-			return b.full.note(timerStream, errors.Join(api.InDoubt(err), refusal))
+			return b.full.note(timerStream, errors.Join(api.UnknownOutcome(err), refusal))
 		}
-		refusal = api.InDoubt(err)
+		refusal = api.UnknownOutcome(err)
 		if _, missing := b.Stream(ctx, timerStream); errors.Is(missing, journal.ErrNotReady) {
 			return missing
 		}
 		if !retry.Wait(ctx, appendRetry) {
-			return b.full.note(timerStream, api.InDoubt(err))
+			return b.full.note(timerStream, api.UnknownOutcome(err))
 		}
 	}
 }
@@ -119,7 +117,7 @@ func (b *Bus) ConsumeTimers(ctx context.Context, slots int, handle func(journal.
 	return b.pull(ctx, []pull.Source{due}, slots, func(d journal.Delivery) {
 		timer, err := b.parseTimer(d.Record())
 		if err != nil {
-			// It is nobody's, so nobody waits for it.
+			// It belongs to no run, so nobody waits for it.
 			b.Log.Warn("ignoring a timer of no run", "subject", d.Record().Subject, "reason", err)
 			_ = d.Ack()
 			return
@@ -128,7 +126,6 @@ func (b *Bus) ConsumeTimers(ctx context.Context, slots int, handle func(journal.
 	})
 }
 
-// parseTimer reads a message that fired.
 func (b *Bus) parseTimer(rec journal.Record) (journal.Timer, error) {
 	tokens := strings.Split(strings.TrimPrefix(rec.Subject, timerDue), ".")
 	if len(tokens) != 3 || !strings.HasPrefix(rec.Subject, timerDue) {
@@ -141,7 +138,6 @@ func (b *Bus) parseTimer(rec journal.Record) (journal.Timer, error) {
 	return journal.Timer{Run: run, Kind: tokens[2], Data: rec.Body}, nil
 }
 
-// timerDelivery is a delivery of the stream of timers.
 type timerDelivery struct {
 	journal.Delivery
 	timer journal.Timer
@@ -150,33 +146,19 @@ type timerDelivery struct {
 // Timer returns the timer that fired.
 func (d timerDelivery) Timer() journal.Timer { return d.timer }
 
-// checkTimers looks at the stream of timers and its consumer.
 func (e *examiner) checkTimers(ctx context.Context) {
 	info, err := e.bus.Stream(ctx, timerStream)
 	if err != nil {
 		e.failed(api.InitCommand, err)
 		return
 	}
-	got, wrong := info.Config, []string{}
-	want := timerStreamConfig(got.Replicas, got.Storage)
-	for _, setting := range []struct {
-		name string
-		good bool
-	}{
-		{"subjects", slices.Equal(got.Subjects, want.Subjects)},
-		{"retention", got.Retention == want.Retention},
-		{"max age", got.MaxAge == want.MaxAge},
-		{"max messages", got.MaxMsgs == want.MaxMsgs},
-		{"max bytes", got.MaxBytes == want.MaxBytes},
-		{"allow schedules", got.AllowMsgSchedules},
-		{"allow message TTL", got.AllowMsgTTL},
-	} {
-		if !setting.good {
-			wrong = append(wrong, setting.name)
-		}
+	want := timerStreamConfig(info.Config.Replicas, info.Config.Storage)
+	wrong := differences(&info.Config, &want)
+	if info.Config.MaxBytes != want.MaxBytes {
+		wrong = append(wrong, fmt.Sprintf("max bytes is %d, not %d", info.Config.MaxBytes, want.MaxBytes))
 	}
 	if len(wrong) > 0 {
-		e.add(Bad, api.InitCommand, "stream %s is not as it is declared: %s", timerStream, strings.Join(wrong, ", "))
+		e.add(Bad, api.InitCommand, "stream %s: %s", timerStream, strings.Join(wrong, "; "))
 		return
 	}
 	consumer, err := e.bus.Consumer(ctx, timerStream, timerDurable)

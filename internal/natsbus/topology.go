@@ -62,7 +62,6 @@ var actingStates = []events.State{events.Acting, events.ParallelActing}
 // agents has a consumer for each.
 var endStates = []events.State{events.Done, events.Errored, events.Cancelled}
 
-// streamConfig declares the stream of one shard.
 func streamConfig(shard, shards, replicas int, storage jetstream.StorageType) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:        events.StreamName(shard),
@@ -79,7 +78,7 @@ func streamConfig(shard, shards, replicas int, storage jetstream.StorageType) je
 		MaxMsgsPerSubject: -1,
 		MaxMsgSize:        maxMessage,
 		// Purging is the operator's way to let go of whole runs, see
-		// [journal.Purger]; single events stay.
+		// Purger of package ports; single events stay.
 		DenyDelete:         true,
 		AllowDirect:        true,
 		AllowAtomicPublish: true,
@@ -203,7 +202,6 @@ func timerStreamConfig(replicas int, storage jetstream.StorageType) jetstream.St
 	}
 }
 
-// timerConsumerConfig declares the consumer of timers that are due.
 func timerConsumerConfig(ackWait time.Duration, maxAckPending int) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable:       timerDurable,
@@ -240,24 +238,34 @@ func providersConfig(replicas int) jetstream.KeyValueConfig {
 }
 
 func announcements(name, description string, replicas int) jetstream.KeyValueConfig {
-	return jetstream.KeyValueConfig{
-		Bucket: name, Description: description, Replicas: replicas,
-		History: 1, TTL: journal.AnnouncementTTL, Storage: jetstream.FileStorage,
-	}
+	cfg := bucketConfig(name, description, replicas)
+	cfg.TTL = journal.AnnouncementTTL
+	return cfg
 }
 
 func agentsConfig(replicas int) jetstream.KeyValueConfig {
-	return jetstream.KeyValueConfig{
-		Bucket: agentBucket, Description: "Moorebus: agent definitions", Replicas: replicas,
-		History: agentHistory, Storage: jetstream.FileStorage,
-	}
+	cfg := bucketConfig(agentBucket, "Moorebus: agent definitions", replicas)
+	cfg.History = agentHistory
+	return cfg
 }
 
 func droppedConfig(replicas int) jetstream.KeyValueConfig {
-	return jetstream.KeyValueConfig{
-		Bucket: droppedBucket, Description: "Moorebus: dead runs and messages that are hidden", Replicas: replicas,
-		History: 1, Storage: jetstream.FileStorage,
-	}
+	return bucketConfig(droppedBucket, "Moorebus: dead runs and messages that are hidden", replicas)
+}
+
+// purgedConfig declares the bucket in which an operator's purges leave tombstones.
+func purgedConfig(replicas int) jetstream.KeyValueConfig {
+	return bucketConfig(purgedBucket, "Moorebus: runs that were purged", replicas)
+}
+
+// offersConfig declares the bucket in which the gateways remember announcements.
+func offersConfig(replicas int) jetstream.KeyValueConfig {
+	return bucketConfig(offersBucket, "Moorebus: who announced each tool first", replicas)
+}
+
+// bucketConfig declares a bucket that keeps the last value of each key.
+func bucketConfig(name, description string, replicas int) jetstream.KeyValueConfig {
+	return jetstream.KeyValueConfig{Bucket: name, Description: description, Replicas: replicas, History: 1, Storage: jetstream.FileStorage}
 }
 
 // resultsConfig declares the store in which one pool's actors keep results that
@@ -274,23 +282,6 @@ func resultsConfig(pool string, replicas int) jetstream.ObjectStoreConfig {
 func snapshotsConfig(replicas int) jetstream.ObjectStoreConfig {
 	return jetstream.ObjectStoreConfig{
 		Bucket: snapshotBucket, Description: "Moorebus: snapshots of long runs", Replicas: replicas, Storage: jetstream.FileStorage,
-	}
-}
-
-// purgedConfig declares the bucket in which an operator's purges leave
-// tombstones.
-func purgedConfig(replicas int) jetstream.KeyValueConfig {
-	return jetstream.KeyValueConfig{
-		Bucket: purgedBucket, Description: "Moorebus: runs that were purged", Replicas: replicas,
-		History: 1, Storage: jetstream.FileStorage,
-	}
-}
-
-// offersConfig declares the bucket in which the gateways remember announcements.
-func offersConfig(replicas int) jetstream.KeyValueConfig {
-	return jetstream.KeyValueConfig{
-		Bucket: offersBucket, Description: "Moorebus: who announced each tool first", Replicas: replicas,
-		History: 1, Storage: jetstream.FileStorage,
 	}
 }
 

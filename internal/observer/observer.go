@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -24,7 +25,7 @@ type Config struct {
 	// Snapshots keeps a snapshot of each run after about every SnapshotEvery events. It is
 	// taken beside the work when the run comes to Observing or waits for its user. Nil, or
 	// 0: none are taken.
-	Snapshots     journal.Snapshots
+	Snapshots     ports.Snapshots
 	SnapshotEvery int
 	// Storage takes what is paged out of working memory. Nil: a run whose working memory
 	// is full ends.

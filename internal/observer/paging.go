@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -160,10 +161,10 @@ func pageDone(paged, dropped []sized) (*events.PageDone, []reducer.MemoryEntry) 
 	size := 0
 	for i, s := range slices.Concat(paged, dropped) {
 		entry := events.Entry{Tags: s.Tags, Value: s.Value}
-		if size+journal.EntryBytes(entry) > valueBytes {
+		if size+journalcheck.EntryBytes(entry) > valueBytes {
 			entry.Value = ""
 		}
-		if size += journal.EntryBytes(entry); size > doneBytes {
+		if size += journalcheck.EntryBytes(entry); size > doneBytes {
 			break
 		}
 		all = append(all, s.MemoryEntry)

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -26,7 +27,7 @@ const (
 // snapshotter takes snapshots of runs beside the observer's work. It reads and folds the
 // log itself, so no lock and no transition of a run waits for it.
 type snapshotter struct {
-	snapshots journal.Snapshots
+	snapshots ports.Snapshots
 	feed      journal.Feed
 	store     *runlog.Store
 	every     uint64

@@ -11,6 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/observer"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -21,13 +22,13 @@ import (
 )
 
 // snapshotting runs a test in virtual time with an observer that takes snapshots.
-func snapshotting(t *testing.T, every int, wrap func(journal.Snapshots) journal.Snapshots, test func(t *testing.T, b *workertest.Bench, stop func())) {
+func snapshotting(t *testing.T, every int, wrap func(ports.Snapshots) ports.Snapshots, test func(t *testing.T, b *workertest.Bench, stop func())) {
 	t.Helper()
 	hearing(t, every, func(f journal.Feed) journal.Feed { return f }, wrap, test)
 }
 
 // hearing is snapshotting with a feed of the test's.
-func hearing(t *testing.T, every int, hear func(journal.Feed) journal.Feed, wrap func(journal.Snapshots) journal.Snapshots, test func(t *testing.T, b *workertest.Bench, stop func())) {
+func hearing(t *testing.T, every int, hear func(journal.Feed) journal.Feed, wrap func(ports.Snapshots) ports.Snapshots, test func(t *testing.T, b *workertest.Bench, stop func())) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := workertest.New(t, simtest.Options{}, nil)
@@ -40,7 +41,7 @@ func hearing(t *testing.T, every int, hear func(journal.Feed) journal.Feed, wrap
 	})
 }
 
-func plain(s journal.Snapshots) journal.Snapshots { return s }
+func plain(s ports.Snapshots) ports.Snapshots { return s }
 
 // loops has a run act so many times, three events each.
 func loops(b *workertest.Bench, run events.Run, from, to int) {
@@ -95,11 +96,11 @@ func TestNoSnapshotsWithZero(t *testing.T) {
 
 // stuck are snapshots whose store never answers.
 type stuck struct {
-	journal.Snapshots
+	ports.Snapshots
 	asked chan struct{}
 }
 
-func (s stuck) PutSnapshot(ctx context.Context, _ events.Run, _ journal.Snapshot) error {
+func (s stuck) PutSnapshot(ctx context.Context, _ events.Run, _ ports.Snapshot) error {
 	s.asked <- struct{}{}
 	<-ctx.Done()
 	return ctx.Err()
@@ -109,7 +110,7 @@ func (s stuck) PutSnapshot(ctx context.Context, _ events.Run, _ journal.Snapshot
 // more runs than may wait are dropped.
 func TestSnapshotsDelayNothing(t *testing.T) {
 	asked := make(chan struct{}, 1000)
-	wrap := func(s journal.Snapshots) journal.Snapshots { return stuck{s, asked} }
+	wrap := func(s ports.Snapshots) ports.Snapshots { return stuck{s, asked} }
 	snapshotting(t, 3, wrap, func(t *testing.T, b *workertest.Bench, stop func()) {
 		for range 300 {
 			run := begin(b, func(c *events.Config) { c.ReflectEveryNSteps = 0 })
@@ -183,11 +184,11 @@ func (d deaf) Watch(filter journal.Filter, fn func(journal.Record), lost func())
 
 // slow are snapshots that something happens before.
 type slow struct {
-	journal.Snapshots
+	ports.Snapshots
 	before func()
 }
 
-func (s *slow) PutSnapshot(ctx context.Context, run events.Run, snapshot journal.Snapshot) error {
+func (s *slow) PutSnapshot(ctx context.Context, run events.Run, snapshot ports.Snapshot) error {
 	s.before()
 	return s.Snapshots.PutSnapshot(ctx, run, snapshot)
 }
@@ -196,7 +197,7 @@ func (s *slow) PutSnapshot(ctx context.Context, run events.Run, snapshot journal
 // heard of the end found none.
 func TestNoSnapshotOutlivesItsRun(t *testing.T) {
 	store := &slow{}
-	wrap := func(s journal.Snapshots) journal.Snapshots { store.Snapshots = s; return store }
+	wrap := func(s ports.Snapshots) ports.Snapshots { store.Snapshots = s; return store }
 	hearing(t, 10, func(f journal.Feed) journal.Feed { return deaf{f} }, wrap, func(t *testing.T, b *workertest.Bench, _ func()) {
 		run := begin(b, func(c *events.Config) { c.ReflectEveryNSteps = 0; c.MaxSteps = 100 })
 		put := 0

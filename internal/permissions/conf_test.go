@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -99,7 +100,7 @@ func TestPasswords(t *testing.T) {
 	t.Setenv(PasswordVariable(Tap), bcryptOfHashed)
 	url := serve(t, dir, c)
 	connect := func(user, password string) error {
-		conn, err := natsbus.Connect(t.Context(), natsbus.ConnectOptions{
+		conn, err := natsconn.Connect(t.Context(), natsconn.ConnectOptions{
 			URL: url, User: user, Password: password, InboxPrefix: "_INBOX_" + user, Logger: quiet,
 		})
 		if err != nil {

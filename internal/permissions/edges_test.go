@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -155,7 +156,7 @@ func TestDeniedAtOnce(t *testing.T) {
 func TestWrongInbox(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	conn, err := natsbus.Connect(t.Context(), natsbus.ConnectOptions{URL: r.url, NKey: KeyFile(r.keys, Planner), Logger: quiet})
+	conn, err := natsconn.Connect(t.Context(), natsconn.ConnectOptions{URL: r.url, NKey: KeyFile(r.keys, Planner), Logger: quiet})
 	require.NoError(t, err)
 	defer conn.Close()
 	_, err = natsbus.Wait(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: patience})
@@ -358,7 +359,7 @@ func TestCheckOfARole(t *testing.T) {
 		require.Equal(t, user != Gateway, unseen > 0, "%s: %d", user, unseen)
 		require.Less(t, time.Since(began), patience/4, user)
 	}
-	conn, err := natsbus.Connect(t.Context(), natsbus.ConnectOptions{URL: r.url, NKey: KeyFile(r.keys, Planner), Logger: quiet})
+	conn, err := natsconn.Connect(t.Context(), natsconn.ConnectOptions{URL: r.url, NKey: KeyFile(r.keys, Planner), Logger: quiet})
 	require.NoError(t, err)
 	defer conn.Close()
 	findings := natsbus.Check(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: patience})
@@ -375,11 +376,11 @@ func TestWhoIs(t *testing.T) {
 	users, err := Users(layout)
 	require.NoError(t, err)
 	for _, user := range names(users) {
-		id, err := natsbus.WhoIs(t.Context(), r.connect(t, user, nil), natsbus.Options{Logger: quiet})
+		id, err := natsconn.WhoIs(t.Context(), r.connect(t, user, nil), 0, quiet)
 		require.NoError(t, err, user)
 		require.Equal(t, "ROLES", id.Account)
 		require.True(t, id.Limited(), user)
-		require.Equal(t, natsbus.Good, id.Check().Level, id.Check().What)
+		require.Equal(t, natsbus.Good, natsbus.CheckUser(id).Level, natsbus.CheckUser(id).What)
 		want := []string{user}
 		switch {
 		case strings.HasPrefix(user, ActorPrefix):
@@ -392,10 +393,10 @@ func TestWhoIs(t *testing.T) {
 			require.False(t, id.MayPublish(subject), "%s: %s", user, subject)
 		}
 	}
-	id, err := natsbus.WhoIs(t.Context(), r.operator, natsbus.Options{Logger: quiet})
+	id, err := natsconn.WhoIs(t.Context(), r.operator, 0, quiet)
 	require.NoError(t, err)
 	require.Equal(t, "LOG", id.Account)
 	require.False(t, id.Limited())
-	require.Equal(t, natsbus.Good, id.Check().Level)
-	require.Contains(t, id.Check().What, "an operator's")
+	require.Equal(t, natsbus.Good, natsbus.CheckUser(id).Level)
+	require.Contains(t, natsbus.CheckUser(id).What, "an operator's")
 }

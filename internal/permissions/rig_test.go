@@ -18,6 +18,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/freeport"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -130,7 +131,7 @@ func (r *rig) connect(t *testing.T, user string, refused *refusals) *nats.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	conn, err := natsbus.Connect(ctx, natsbus.ConnectOptions{
+	conn, err := natsconn.Connect(ctx, natsconn.ConnectOptions{
 		URL: r.url, NKey: KeyFile(r.keys, user), InboxPrefix: "_INBOX_" + user, Name: user, Logger: quiet,
 	})
 	require.NoError(t, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -106,7 +107,7 @@ func TestObserverKeepsSnapshots(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	run := events.NewRun(events.DefaultNamespace, runlog.NewID(), 1)
-	snapshot := journal.Snapshot{Seq: 1, N: 1, Memory: json.RawMessage(`{}`)}
+	snapshot := ports.Snapshot{Seq: 1, N: 1, Memory: json.RawMessage(`{}`)}
 	bus := r.open(t, Observer)
 	for range 2 {
 		require.NoError(t, bus.PutSnapshot(t.Context(), run, snapshot))
@@ -150,8 +151,8 @@ func TestLoans(t *testing.T) {
 	}()
 	d := <-got
 	defer func() { stop(); require.NoError(t, <-ended) }()
-	loan := journal.Loan{Pool: "web", Name: "search", Key: "tool/2/c1"}
-	done, err := borrower.Borrow("web", "search", func(d journal.Delivery, l journal.Loan) (time.Duration, error) {
+	loan := ports.Loan{Pool: "web", Name: "search", Key: "tool/2/c1"}
+	done, err := borrower.Borrow("web", "search", func(d journal.Delivery, l ports.Loan) (time.Duration, error) {
 		return time.Second, d.Extend()
 	})
 	require.NoError(t, err)

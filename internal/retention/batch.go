@@ -70,7 +70,7 @@ func (m *importer) append(ctx context.Context, to events.Run, last uint64, b bat
 	end := events.Hash(b.records[len(b.records)-1].Body)
 	for try := 1; ; try++ {
 		seq, err := m.to.Append(ctx, to, last, entries...)
-		if err == nil || !errors.Is(err, journal.ErrConflict) && !errors.Is(err, journal.ErrInDoubt) {
+		if err == nil || !errors.Is(err, journal.ErrConflict) && !errors.Is(err, journal.ErrUnknownOutcome) {
 			return seq, err
 		}
 		head, readErr := m.to.Head(ctx, to)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -27,7 +28,7 @@ type meddler struct {
 	meddle func()
 }
 
-func (m *meddler) PutTombstone(ctx context.Context, run events.Run, t journal.Tombstone) error {
+func (m *meddler) PutTombstone(ctx context.Context, run events.Run, t ports.Tombstone) error {
 	err := m.Bus.PutTombstone(ctx, run, t)
 	if m.meddle != nil {
 		m.meddle()

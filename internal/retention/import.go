@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -26,7 +27,7 @@ type Source interface {
 type Target interface {
 	journal.Log
 	journal.Blobs
-	journal.Tombstones
+	ports.Tombstones
 	journal.Timers
 }
 
@@ -167,7 +168,7 @@ type arrival struct {
 	// dormant says that the run has no life of its own in the target.
 	dormant bool
 	// stone is the target's tombstone of it, nil if it has none.
-	stone *journal.Tombstone
+	stone *ports.Tombstone
 }
 
 // look reads a run on both sides.
@@ -350,7 +351,7 @@ func (m *importer) arm(ctx context.Context, to events.Run) error {
 	for _, kind := range [...]string{journal.TimerRun, journal.TimerApproval} {
 		var err error
 		for range appendTries {
-			if err = m.to.SetTimer(ctx, to, kind, at, nil); !errors.Is(err, journal.ErrInDoubt) {
+			if err = m.to.SetTimer(ctx, to, kind, at, nil); !errors.Is(err, journal.ErrUnknownOutcome) {
 				break
 			}
 		}

@@ -165,12 +165,12 @@ func (u *unsure) Append(ctx context.Context, run events.Run, last uint64, entrie
 	seq, err := u.Target.Append(ctx, run, last, entries...)
 	if !u.said && err == nil {
 		u.said = true
-		return 0, journal.ErrInDoubt
+		return 0, journal.ErrUnknownOutcome
 	}
 	return seq, err
 }
 
-func TestImportInDoubt(t *testing.T) {
+func TestImportUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1)
 	run := one.quick()

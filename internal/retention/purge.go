@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -16,9 +17,9 @@ import (
 type Bus interface {
 	journal.Log
 	journal.Blobs
-	journal.Snapshots
-	journal.Tombstones
-	journal.Purger
+	ports.Snapshots
+	ports.Tombstones
+	ports.Purger
 }
 
 // DefaultGrace is how long after its tombstone a run is removed: longer than an
@@ -76,7 +77,7 @@ type Purged struct {
 	Events uint64 `json:"events"`
 	Bytes  int64  `json:"bytes"`
 	// Blobs counts the large results that nothing in the log refers to any more.
-	// Young ones are left, see [journal.BlobSafe]: a worker may be about to refer
+	// Young ones are left, see [ports.BlobSafe]: a worker may be about to refer
 	// to them.
 	Blobs     int   `json:"blobs"`
 	BlobBytes int64 `json:"blob_bytes"`
@@ -204,7 +205,7 @@ func (p *purge) remove(ctx context.Context) error {
 	}
 	now := p.o.Clock().UTC()
 	for _, e := range p.chosen {
-		stone := journal.Tombstone{Run: e.run.ID, Namespace: e.run.Namespace, PurgedAt: now, Events: e.events, Last: e.hash}
+		stone := ports.Tombstone{Run: e.run.ID, Namespace: e.run.Namespace, PurgedAt: now, Events: e.events, Last: e.hash}
 		if err := p.bus.PutTombstone(ctx, e.run, stone); err != nil {
 			return err
 		}
@@ -308,7 +309,7 @@ func (p *purge) removeBlobs(ctx context.Context, now time.Time) error {
 	}
 	left := len(refs)
 	for _, ref := range p.unreferenced() {
-		removed, err := p.bus.DeleteBlob(ctx, ref, now.Add(-journal.BlobSafe))
+		removed, err := p.bus.DeleteBlob(ctx, ref, now.Add(-ports.BlobSafe))
 		if err != nil {
 			return err
 		}
@@ -320,4 +321,92 @@ func (p *purge) removeBlobs(ctx context.Context, now time.Time) error {
 	}
 	p.done.BlobsLeft = left
 	return nil
+}
+
+// removeEvents removes the records of the chosen runs. A server may need a time for
+// each run that grows with the whole log, so those at the front of a shard, before
+// the first record that stays, go at once. A run is never there in part, and a fork
+// goes before what it was forked from, also if this is cut off: so runs that reach
+// over the front, forks and their parents go before that and one by one, and what
+// stands behind it goes last, since it may take long.
+func (p *purge) removeEvents(ctx context.Context) error {
+	fronts, err := p.fronts(ctx)
+	if err != nil {
+		return err
+	}
+	due, related := make([]bool, len(fronts)), p.related()
+	var behind []*entry
+	for _, e := range p.chosen {
+		switch front := fronts[e.run.Shard]; {
+		case !related[e] && e.seq < front:
+			due[e.run.Shard] = true
+		case !related[e] && e.first > front:
+			behind = append(behind, e)
+		default:
+			if err := p.removeRun(ctx, e); err != nil {
+				return err
+			}
+		}
+	}
+	for shard, front := range fronts {
+		if !due[shard] {
+			continue
+		}
+		if _, err := p.bus.Trim(ctx, shard, front); err != nil {
+			return err
+		}
+	}
+	for _, e := range behind {
+		if err := p.removeRun(ctx, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *purge) removeRun(ctx context.Context, e *entry) error {
+	_, err := p.bus.Purge(ctx, e.run, e.seq)
+	return err
+}
+
+// fronts returns the number of each shard's first record that stays, or of the one
+// that comes next. What is appended meanwhile has a larger one. It is 0 where the
+// survey has not seen every record, so that it is not known what stands there.
+func (p *purge) fronts(ctx context.Context) ([]uint64, error) {
+	going := make(map[*entry]bool, len(p.chosen))
+	for _, e := range p.chosen {
+		going[e] = true
+	}
+	fronts := make([]uint64, len(p.survey.end))
+	for shard, end := range p.survey.end {
+		n, last, err := p.bus.Records(ctx, shard)
+		switch first := p.survey.ofNoRun[shard]; {
+		case err != nil:
+			return nil, err
+		case n != p.survey.records[shard]+(last-end):
+		case first > 0:
+			fronts[shard] = first
+		default:
+			fronts[shard] = end + 1
+		}
+	}
+	for _, e := range p.survey.runs {
+		if !going[e] {
+			fronts[e.run.Shard] = min(fronts[e.run.Shard], e.first)
+		}
+	}
+	return fronts, nil
+}
+
+// related returns the chosen runs that are forks, and what they were forked from.
+func (p *purge) related() map[*entry]bool {
+	all := map[*entry]bool{}
+	for _, e := range p.chosen {
+		if line := p.survey.line(e.run); len(line) > 1 {
+			for _, relative := range line {
+				all[relative] = true
+			}
+		}
+	}
+	return all
 }

@@ -7,14 +7,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retention"
@@ -23,6 +23,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/stretchr/testify/require"
 )
 
 // archive stores an export in a file.
@@ -42,7 +43,7 @@ func TestPurgeAndImportAgain(t *testing.T) {
 	w.await(waiting, events.WaitingForHuman)
 	before, n := w.state(gone), w.length(gone)
 	ref := refOf(t, w, gone)
-	require.NoError(t, w.bus.PutSnapshot(t.Context(), gone, journal.Snapshot{Seq: 1, Memory: []byte(`{}`)}), "one that was left")
+	require.NoError(t, w.bus.PutSnapshot(t.Context(), gone, ports.Snapshot{Seq: 1, Memory: []byte(`{}`)}), "one that was left")
 
 	path := filepath.Join(t.TempDir(), "gone.jsonl")
 	done, err := w.purge(retention.PurgeOptions{Runs: []events.Run{gone}, Archive: archive(path)})
@@ -119,7 +120,7 @@ func TestAnotherRunInThePlaceOfAPurgedOne(t *testing.T) {
 type aged struct{ retention.Bus }
 
 func (a aged) DeleteBlob(ctx context.Context, ref events.Ref, before time.Time) (bool, error) {
-	return a.Bus.DeleteBlob(ctx, ref, before.Add(2*journal.BlobSafe))
+	return a.Bus.DeleteBlob(ctx, ref, before.Add(2*ports.BlobSafe))
 }
 
 // A large result is stored by its digest, so a run that stays may refer to the same
@@ -329,4 +330,141 @@ func TestPurgedRunsAreForgotten(t *testing.T) {
 	state, err = other.Gateway().State(t.Context(), run.Namespace, run.ID, 0)
 	require.NoError(t, err)
 	require.Equal(t, events.Cancelled, state.State)
+}
+
+// removals is a bus that notes how runs are removed.
+type removals struct {
+	retention.Bus
+	purged []events.Run
+	trims  int
+	// later are those that were purged after a trim.
+	later []events.Run
+	// broken is what a trim comes to, if not nil.
+	broken error
+}
+
+func (r *removals) Purge(ctx context.Context, run events.Run, upTo uint64) (uint64, error) {
+	if r.trims > 0 {
+		r.later = append(r.later, run)
+		return r.Bus.Purge(ctx, run, upTo)
+	}
+	r.purged = append(r.purged, run)
+	return r.Bus.Purge(ctx, run, upTo)
+}
+
+func (r *removals) Trim(ctx context.Context, shard int, before uint64) (uint64, error) {
+	r.trims++
+	if r.broken != nil {
+		return 0, r.broken
+	}
+	return r.Bus.Trim(ctx, shard, before)
+}
+
+// What stands before the first record that stays goes at once; whatever would then
+// be there in part, and forks with their parents, go before that and one by one.
+func TestTheFrontOfTheLogGoesAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	var front, single []events.Run
+	for range 5 {
+		front = append(front, w.quick())
+	}
+	parent := w.quick()
+	fork := w.fork(parent)
+	w.append(fork, events.Control, &events.CancelledRun{})
+	across := w.store.Place(events.DefaultNamespace, w.store.NewID())
+	w.append(across, events.Idle, reducertest.StartOf("x", events.ModeTask))
+	stays := w.store.Place(events.DefaultNamespace, w.store.NewID())
+	w.append(stays, events.Idle, reducertest.StartOf("x", events.ModeTask))
+	w.append(across, events.Control, &events.CancelledRun{})
+	single = append(single, fork, parent, across)
+	behind := []events.Run{w.quick(), w.quick(), w.quick()}
+
+	o := retention.PurgeOptions{EndedBefore: time.Now().Add(time.Hour), Grace: noGrace}
+	bus := &removals{Bus: w.bus, broken: errors.New("the server is away")}
+	_, err := retention.Purge(t.Context(), bus, o)
+	require.ErrorIs(t, err, bus.broken)
+	require.Equal(t, single, bus.purged)
+	for _, run := range front {
+		require.Equal(t, 2, w.length(run), "none of them is there in part")
+	}
+
+	bus = &removals{Bus: w.bus}
+	done, err := retention.Purge(t.Context(), bus, o)
+	require.NoError(t, err, "what was cut off is done again")
+	require.Len(t, done.Runs, len(front)+len(behind))
+	require.Equal(t, 1, bus.trims)
+	require.Empty(t, bus.purged)
+	require.Equal(t, behind, bus.later)
+	for _, run := range slices.Concat(front, single, behind) {
+		require.Zero(t, w.length(run))
+	}
+	require.Equal(t, 1, w.length(stays))
+	next := w.quick()
+	require.Equal(t, 2, w.length(next))
+	w.verified()
+}
+
+// Where a record lies that no survey sees, nothing is known to be a front.
+func TestNoFrontWhereSomethingIsHidden(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	before := w.quick()
+	_, err := w.conn.Request("moore.0.of.no.run", []byte("x"), patience)
+	require.NoError(t, err)
+	behind := w.quick()
+	bus := &removals{Bus: w.bus}
+	_, err = retention.Purge(t.Context(), bus, retention.PurgeOptions{EndedBefore: time.Now().Add(time.Hour), Grace: noGrace})
+	require.NoError(t, err)
+	require.Zero(t, bus.trims)
+	require.Equal(t, []events.Run{before, behind}, bus.purged)
+	n, _, err := w.bus.Records(t.Context(), 0)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, n, "it stays")
+}
+
+// A record that belongs to no run stays, and everything behind it goes one by one.
+func TestTheFrontEndsAtAStray(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	before := w.quick()
+	_, err := w.conn.Request("moore.0.default.X.none.default."+w.store.NewID(), []byte("x"), patience)
+	require.NoError(t, err)
+	behind := w.quick()
+	bus := &removals{Bus: w.bus}
+	_, err = retention.Purge(t.Context(), bus, retention.PurgeOptions{EndedBefore: time.Now().Add(time.Hour), Grace: noGrace})
+	require.NoError(t, err)
+	require.Empty(t, bus.purged)
+	require.Equal(t, []events.Run{behind}, bus.later)
+	require.Equal(t, 1, bus.trims)
+	require.Zero(t, w.length(before))
+	left := 0
+	for _, err := range w.bus.Runless(t.Context(), 0) {
+		require.NoError(t, err)
+		left++
+	}
+	require.Equal(t, 1, left)
+}
+
+// All that there is goes with one request for each shard.
+func TestAWholeLogGoesAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 3)
+	var all []events.Run
+	shards := map[int]bool{}
+	for range 20 {
+		all = append(all, w.quick())
+		shards[all[len(all)-1].Shard] = true
+	}
+	bus := &removals{Bus: w.bus}
+	done, err := retention.Purge(t.Context(), bus, retention.PurgeOptions{Runs: all, Grace: noGrace})
+	require.NoError(t, err)
+	require.Len(t, done.Runs, 20)
+	require.Empty(t, bus.purged)
+	require.Equal(t, len(shards), bus.trims)
+	for _, run := range all {
+		require.Zero(t, w.length(run))
+	}
+	require.Equal(t, 2, w.length(w.quick()))
+	w.verified()
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
@@ -89,7 +89,7 @@ func BenchmarkLoad(b *testing.B) {
 	bus := onNATS(b)
 	for _, n := range []int{100, 1000, 5000} {
 		id := acting(b, bus, n)
-		for name, snapshots := range map[string]journal.Snapshots{"log": nil, "snapshot": bus} {
+		for name, snapshots := range map[string]ports.Snapshots{"log": nil, "snapshot": bus} {
 			b.Run(fmt.Sprintf("%d events/%s", n, name), func(b *testing.B) {
 				for b.Loop() {
 					store := runlog.New(runlog.Options{Log: bus, Snapshots: snapshots})

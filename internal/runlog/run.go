@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -256,7 +257,7 @@ type Stamp struct {
 // Commit appends what decide returns, all events or none. It reports whether anything was
 // appended. After a lost race or an unknown outcome it reads the tail. If the tail holds
 // the events, they count as appended; else decide is called again. Errors are decide's,
-// the draft's ([DraftError]) and the log's. An error is also [journal.ErrInDoubt] if an
+// the draft's ([DraftError]) and the log's. An error is also [journal.ErrUnknownOutcome] if an
 // earlier attempt may still be stored.
 func (r *Run) Commit(ctx context.Context, stamp Stamp, decide Decide) (bool, error) {
 	c := commit{run: r, stamp: stamp, ids: slices.Clip(stamp.IDs)}
@@ -271,11 +272,11 @@ func (r *Run) Commit(ctx context.Context, stamp Stamp, decide Decide) (bool, err
 		switch {
 		case err == nil:
 			return true, nil
-		case errors.Is(err, journal.ErrInDoubt):
+		case errors.Is(err, journal.ErrUnknownOutcome):
 			open = true
 		case !errors.Is(err, journal.ErrConflict):
 			if open {
-				err = fmt.Errorf("%w: %w", journal.ErrInDoubt, err)
+				err = fmt.Errorf("%w: %w", journal.ErrUnknownOutcome, err)
 			}
 			return false, err
 		}
@@ -431,7 +432,7 @@ func (r *Run) fillGap(ctx context.Context, rec journal.Record, e *events.Event) 
 // gap returns the records from the delivered one back to the first unknown one. It returns
 // false if there are too many, or they cannot be found in this way.
 func (r *Run) gap(ctx context.Context, rec journal.Record, e *events.Event) ([]next, bool) {
-	log, can := r.store.log.(journal.Fetcher)
+	log, can := r.store.log.(ports.Fetcher)
 	if !can || e.N <= r.mem.N+1 || e.N-r.mem.N-1 > maxFetched {
 		return nil, false
 	}

@@ -124,12 +124,12 @@ func doubtful(log journal.Log, times int, stored bool) *workertest.Log {
 				return 0, err
 			}
 		}
-		return 0, journal.ErrInDoubt
+		return 0, journal.ErrUnknownOutcome
 	}
 	return l
 }
 
-func TestInDoubt(t *testing.T) {
+func TestUnknownOutcome(t *testing.T) {
 	for _, stored := range []bool{true, false} {
 		t.Run(fmt.Sprintf("stored=%v", stored), func(t *testing.T) {
 			bench := workertest.New(t, simtest.Options{}, nil)
@@ -157,7 +157,7 @@ func TestInDoubt(t *testing.T) {
 
 // A batch that shrinks after a lost race and is then in doubt is found by what
 // it holds, not by what the first try held.
-func TestInDoubtAfterTheBatchShrank(t *testing.T) {
+func TestUnknownOutcomeAfterTheBatchShrank(t *testing.T) {
 	bench := workertest.New(t, simtest.Options{}, nil)
 	id := bench.Start(start())
 	tries := 0
@@ -170,7 +170,7 @@ func TestInDoubtAfterTheBatchShrank(t *testing.T) {
 		case 2:
 			_, err := bench.Journal.Append(ctx, run, last, entries...)
 			require.NoError(t, err)
-			return 0, journal.ErrInDoubt
+			return 0, journal.ErrUnknownOutcome
 		}
 		return bench.Journal.Append(ctx, run, last, entries...)
 	}
@@ -191,7 +191,7 @@ func TestInDoubtAfterTheBatchShrank(t *testing.T) {
 }
 
 // An append in doubt may be stored late, after the next try was sent.
-func TestInDoubtIsStoredLate(t *testing.T) {
+func TestUnknownOutcomeIsStoredLate(t *testing.T) {
 	bench := workertest.New(t, simtest.Options{}, nil)
 	id := bench.Start(start())
 	tries := 0
@@ -203,7 +203,7 @@ func TestInDoubtIsStoredLate(t *testing.T) {
 				_, err := bench.Journal.Append(ctx, run, last, entries...)
 				require.NoError(t, err)
 			}
-			return 0, journal.ErrInDoubt
+			return 0, journal.ErrUnknownOutcome
 		}
 		late()
 		return bench.Journal.Append(ctx, run, last, entries...)
@@ -217,7 +217,7 @@ func TestInDoubtIsStoredLate(t *testing.T) {
 
 // A refusal after a try in doubt does not say that nothing was stored, unless another
 // event stands where that try belongs.
-func TestRefusedAfterInDoubt(t *testing.T) {
+func TestRefusedAfterUnknownOutcome(t *testing.T) {
 	for _, overtaken := range []bool{false, true} {
 		bench := workertest.New(t, simtest.Options{}, nil)
 		id := bench.Start(start())
@@ -230,12 +230,12 @@ func TestRefusedAfterInDoubt(t *testing.T) {
 			if overtaken {
 				bench.Append(id, events.Control, message("other"))
 			}
-			return 0, journal.ErrInDoubt
+			return 0, journal.ErrUnknownOutcome
 		}
 		_, err := open(t, bench.NewStore(log), id).Commit(t.Context(), stamp, appending(message("a")))
 		require.ErrorIs(t, err, journal.ErrDiskFull)
 		require.Equal(t, 2, tries)
-		require.Equal(t, !overtaken, errors.Is(err, journal.ErrInDoubt))
+		require.Equal(t, !overtaken, errors.Is(err, journal.ErrUnknownOutcome))
 	}
 }
 
@@ -265,11 +265,11 @@ func TestCommitErrors(t *testing.T) {
 	require.ErrorIs(t, err, gone)
 
 	log.OnAppend = func(context.Context, events.Run, uint64, []journal.Entry) (uint64, error) {
-		return 0, journal.ErrInDoubt
+		return 0, journal.ErrUnknownOutcome
 	}
 	log.OnRead = func(events.Run) error { return gone }
 	_, err = r.Commit(t.Context(), stamp, appending(message("y")))
-	require.ErrorIs(t, err, journal.ErrInDoubt)
+	require.ErrorIs(t, err, journal.ErrUnknownOutcome)
 	require.ErrorIs(t, err, gone)
 
 	require.Equal(t, before, reducertest.Canonical(r.Memory()), "what is not in the log is not in memory")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/moorebus/moorebus/internal/codec"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -17,16 +18,16 @@ const fewEvents = 50
 
 // Snapshot returns the run's memory as a snapshot. It fails for a run of which nothing is
 // known, and for a machine whose folds have no name.
-func (r *Run) Snapshot() (journal.Snapshot, error) {
+func (r *Run) Snapshot() (ports.Snapshot, error) {
 	fold := r.store.machine.FoldName()
 	if fold == "" || r.seq == 0 {
-		return journal.Snapshot{}, fmt.Errorf("run %s: there is nothing to take a snapshot of", r.ID.ID)
+		return ports.Snapshot{}, fmt.Errorf("run %s: there is nothing to take a snapshot of", r.ID.ID)
 	}
 	memory, err := json.Marshal(r.mem)
 	if err != nil {
-		return journal.Snapshot{}, fmt.Errorf("memory of run %s: %w", r.ID.ID, err)
+		return ports.Snapshot{}, fmt.Errorf("memory of run %s: %w", r.ID.ID, err)
 	}
-	return journal.Snapshot{Seq: r.seq, N: r.mem.N, Head: r.mem.Control.Head, Fold: fold, Memory: memory}, nil
+	return ports.Snapshot{Seq: r.seq, N: r.mem.N, Head: r.mem.Control.Head, Fold: fold, Memory: memory}, nil
 }
 
 // loadSnapshot brings a run of which nothing is known to the log's head by its snapshot
@@ -93,7 +94,7 @@ func (r *Run) ignore(reason error) error {
 // Restore returns the memory of a run's snapshot. It fails if the snapshot is incompatible
 // with the machine, is of another run, or contradicts itself. Only the log can tell
 // whether it is true.
-func Restore(machine *reducer.Machine, run events.Run, s journal.Snapshot) (*reducer.Memory, error) {
+func Restore(machine *reducer.Machine, run events.Run, s ports.Snapshot) (*reducer.Memory, error) {
 	if !machine.AcceptsFold(s.Fold) {
 		return nil, fmt.Errorf("it was made by fold %q, this build has %q", s.Fold, machine.FoldName())
 	}

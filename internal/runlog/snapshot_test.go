@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
@@ -49,7 +50,7 @@ func longRun(bench *workertest.Bench, n int) events.Run {
 }
 
 // take stores a snapshot of the run as it is.
-func take(t *testing.T, bench *workertest.Bench, id events.Run) journal.Snapshot {
+func take(t *testing.T, bench *workertest.Bench, id events.Run) ports.Snapshot {
 	t.Helper()
 	run := bench.Store.Acquire(id)
 	defer bench.Store.Release(run)
@@ -64,7 +65,7 @@ func take(t *testing.T, bench *workertest.Bench, id events.Run) journal.Snapshot
 
 // load reads the run into a new store. It returns the memory, how many records
 // were read, and what was logged.
-func load(t *testing.T, log journal.Log, snapshots journal.Snapshots, id events.Run, read func(*runlog.Run) error) (string, int, string) {
+func load(t *testing.T, log journal.Log, snapshots ports.Snapshots, id events.Run, read func(*runlog.Run) error) (string, int, string) {
 	t.Helper()
 	reads, said := &counted{Log: log}, &bytes.Buffer{}
 	store := runlog.New(runlog.Options{Log: reads, Snapshots: snapshots, Logger: slog.New(slog.NewTextHandler(said, nil))})
@@ -138,24 +139,24 @@ func TestShortRunsHaveNoSnapshot(t *testing.T) {
 }
 
 // failing are snapshots that cannot be read.
-type failing struct{ journal.Snapshots }
+type failing struct{ ports.Snapshots }
 
-func (failing) Snapshot(context.Context, events.Run) (journal.Snapshot, error) {
-	return journal.Snapshot{}, errors.New("the digest is wrong")
+func (failing) Snapshot(context.Context, events.Run) (ports.Snapshot, error) {
+	return ports.Snapshot{}, errors.New("the digest is wrong")
 }
 
 func TestBadSnapshotsAreIgnored(t *testing.T) {
 	for name, c := range map[string]struct {
-		spoil func(*journal.Snapshot)
+		spoil func(*ports.Snapshot)
 		said  string
 	}{
-		"of another fold":  {func(s *journal.Snapshot) { s.Fold = "0/x" }, "it was made by fold"},
-		"no memory":        {func(s *journal.Snapshot) { s.Memory = json.RawMessage(`"text"`) }, "its memory cannot be read"},
-		"another event":    {func(s *journal.Snapshot) { s.N++ }, "does not belong to the event that it names"},
-		"another run":      {func(s *journal.Snapshot) { s.Memory = replace(s.Memory, `"run_id":"`, `"run_id":"x`) }, "does not belong to the event that it names"},
-		"no record":        {func(s *journal.Snapshot) { s.Seq = 0 }, "does not belong to the event that it names"},
-		"ahead of the log": {func(s *journal.Snapshot) { s.Seq += 10 }, "the log ends before 70"},
-		"another record":   {func(s *journal.Snapshot) { s.Seq-- }, "the log has another record at 59"},
+		"of another fold":  {func(s *ports.Snapshot) { s.Fold = "0/x" }, "it was made by fold"},
+		"no memory":        {func(s *ports.Snapshot) { s.Memory = json.RawMessage(`"text"`) }, "its memory cannot be read"},
+		"another event":    {func(s *ports.Snapshot) { s.N++ }, "does not belong to the event that it names"},
+		"another run":      {func(s *ports.Snapshot) { s.Memory = replace(s.Memory, `"run_id":"`, `"run_id":"x`) }, "does not belong to the event that it names"},
+		"no record":        {func(s *ports.Snapshot) { s.Seq = 0 }, "does not belong to the event that it names"},
+		"ahead of the log": {func(s *ports.Snapshot) { s.Seq += 10 }, "the log ends before 70"},
+		"another record":   {func(s *ports.Snapshot) { s.Seq-- }, "the log has another record at 59"},
 		"another log":      {forgeHead, "the log has another record at 60"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -179,7 +180,7 @@ func TestBadSnapshotsAreIgnored(t *testing.T) {
 }
 
 // forgeHead makes a snapshot that agrees with itself and not with the log.
-func forgeHead(s *journal.Snapshot) {
+func forgeHead(s *ports.Snapshot) {
 	forged := events.Hash([]byte("forged"))
 	s.Memory = replace(s.Memory, s.Head, forged)
 	s.Head = forged
@@ -191,11 +192,11 @@ func replace(text json.RawMessage, old, by string) json.RawMessage {
 
 // fixed has one snapshot.
 type fixed struct {
-	journal.Snapshots
-	s journal.Snapshot
+	ports.Snapshots
+	s ports.Snapshot
 }
 
-func (f fixed) Snapshot(context.Context, events.Run) (journal.Snapshot, error) { return f.s, nil }
+func (f fixed) Snapshot(context.Context, events.Run) (ports.Snapshot, error) { return f.s, nil }
 
 func TestAnApplicationsOwnFoldsHaveNoSnapshots(t *testing.T) {
 	machine := reducer.NewMachine(reducer.MachineOptions{Folds: map[events.Type]reducer.Fold{

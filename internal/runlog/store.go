@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -30,7 +31,7 @@ type Options struct {
 	Machine *reducer.Machine
 	// Snapshots save reading a long run from its beginning; nil: every run is
 	// read from there.
-	Snapshots journal.Snapshots
+	Snapshots ports.Snapshots
 	// Logger gets why a snapshot is not used. Default: discarded.
 	Logger *slog.Logger
 	// Capacity is how many unused runs are kept. Default 4096.
@@ -49,7 +50,7 @@ type Options struct {
 type Store struct {
 	log       journal.Log
 	machine   *reducer.Machine
-	snapshots journal.Snapshots
+	snapshots ports.Snapshots
 	logger    *slog.Logger
 	capacity  int
 	maxBytes  int64

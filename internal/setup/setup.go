@@ -16,7 +16,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/permissions"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -157,7 +159,7 @@ const initTimeout = 2 * time.Minute
 func (s *Bus) try(ctx context.Context, conn *nats.Conn) (notes []string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, initTimeout, nats.ErrTimeout)
 	defer cancel()
-	if said, err := natsbus.Monitor(ctx, conn, s.Monitor); err == nil {
+	if said, err := natsconn.Monitor(ctx, conn, s.Monitor); err == nil {
 		s.Init.Storable, s.Init.Reserved = said.Storable, said.Reserved
 		if said.Own {
 			s.Init.Sync = natsbus.SyncOf(said.SyncAlways)
@@ -217,7 +219,7 @@ func ackWaits(ctx context.Context, bus *natsbus.Bus, pools []string) []string {
 func parseStorage(names []string) ([]journal.StorageOf, error) {
 	all := make([]journal.StorageOf, 0, len(names))
 	for _, name := range names {
-		of, err := journal.ParseStorageOf(name)
+		of, err := journalcheck.ParseStorageOf(name)
 		if err != nil {
 			return nil, cli.Usage("--storage: %v", err)
 		}

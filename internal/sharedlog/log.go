@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -78,7 +79,7 @@ func New(log journal.Log, o Options) *Log {
 // Follow is [Log.Follow], with the same promises. What a follower does not take
 // waits for it within the bounds of [Options].
 func (s *Log) Follow(ctx context.Context, shard int, filter journal.Filter, after uint64) iter.Seq2[journal.Record, error] {
-	if journal.CheckShard(len(s.hubs), shard) != nil {
+	if journalcheck.Shard(len(s.hubs), shard) != nil {
 		return s.Log.Follow(ctx, shard, filter, after) // which says so
 	}
 	return func(yield func(journal.Record, error) bool) {
@@ -293,9 +294,9 @@ func (l *listener) wakeUp() {
 	}
 }
 
-// take returns what waits, whether the log has more than that, and why nothing
+// receive returns what waits, whether the log has more than that, and why nothing
 // comes any more.
-func (l *listener) take() (waiting []journal.Record, behind bool, failed error) {
+func (l *listener) receive() (waiting []journal.Record, behind bool, failed error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	waiting, behind = l.waiting, l.behind
@@ -317,7 +318,7 @@ func (l *listener) follow(ctx context.Context, h *hub, yield func(journal.Record
 		}
 		var told []journal.Record
 		var failed error
-		told, behind, failed = l.take()
+		told, behind, failed = l.receive()
 		if !l.pass(told, yield) {
 			return
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -39,9 +40,9 @@ func (a *away) Agent(ctx context.Context, ns, name string) ([]byte, error) {
 	return a.Process.Agent(ctx, ns, name)
 }
 
-func (a *away) Tombstone(ctx context.Context, run events.Run) (journal.Tombstone, error) {
+func (a *away) Tombstone(ctx context.Context, run events.Run) (ports.Tombstone, error) {
 	if err := a.fails(a.stones); err != nil {
-		return journal.Tombstone{}, err
+		return ports.Tombstone{}, err
 	}
 	return a.Process.Tombstone(ctx, run)
 }

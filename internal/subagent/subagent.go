@@ -23,6 +23,7 @@ import (
 	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -45,7 +46,7 @@ type Config struct {
 	Agents    journal.Agents
 	Timers    journal.Timers
 	// Tombstones say which runs were purged. Nil: none are.
-	Tombstones journal.Tombstones
+	Tombstones ports.Tombstones
 	// Tools are the agents that can be called. Without tools, calls are answered with
 	// not_found, and the ends of sub-runs still go to their parents.
 	Tools []Tool

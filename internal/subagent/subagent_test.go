@@ -12,9 +12,9 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -274,7 +274,7 @@ func TestPurgedChild(t *testing.T) {
 		}}))
 		run := r.start("boss")
 		r.wait(10 * time.Second)
-		require.NoError(t, r.journal.PutTombstone(context.Background(), child(run, "call_1_1"), journal.Tombstone{}))
+		require.NoError(t, r.journal.PutTombstone(context.Background(), child(run, "call_1_1"), ports.Tombstone{}))
 		r.stop()
 		r.options.Subagents = helper
 		r.begin()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -43,9 +44,9 @@ func NewElsewhere(directory journal.Directory, log *slog.Logger) *Elsewhere {
 	return &Elsewhere{directory: directory, log: log, misses: announce.NewMisses[[2]string](forgetMiss)}
 }
 
-// PeersOf returns the queue as [journal.Peers], nil if it does not lend.
-func PeersOf(q journal.Queue) journal.Peers {
-	p, _ := q.(journal.Peers)
+// PeersOf returns the queue as [ports.Peers], nil if it does not lend.
+func PeersOf(q journal.Queue) ports.Peers {
+	p, _ := q.(ports.Peers)
 	return p
 }
 
@@ -83,16 +84,16 @@ func (l *loan) lend(context.Context) worker.Result { return worker.Lend(l.key[1]
 
 // lent turns the outcome of a loan into a result.
 func (l *loan) lent(ctx context.Context, delay time.Duration, err error) worker.Result {
-	offered := err == nil || errors.Is(err, journal.ErrPeerHolds) || errors.Is(err, journal.ErrPeerLost) || errors.Is(err, journal.ErrPeersBusy)
+	offered := err == nil || errors.Is(err, ports.ErrPeerHolds) || errors.Is(err, ports.ErrPeerLost) || errors.Is(err, ports.ErrPeersBusy)
 	if offered {
 		l.misses.Found(l.key)
 	}
 	switch {
 	case err == nil:
 		return worker.Elsewhere(delay)
-	case errors.Is(err, journal.ErrPeerHolds):
+	case errors.Is(err, ports.ErrPeerHolds):
 		return worker.Held()
-	case errors.Is(err, journal.ErrPeerLost):
+	case errors.Is(err, ports.ErrPeerLost):
 		return worker.Retry(events.LLMAttemptFailed{
 			Kind: events.KindWorkerLost, Message: "the worker that the call was passed on to went away before it was done",
 		}, lendAgain.First)
@@ -121,7 +122,7 @@ func (e *Elsewhere) missed(ctx context.Context, l *loan, err error) worker.Resul
 	if missed >= ToolWait {
 		return e.giveUp(ctx, l.key[0], l.key[1], l.missing)
 	}
-	if !errors.Is(err, journal.ErrNoPeer) {
+	if !errors.Is(err, ports.ErrNoPeer) {
 		e.warnOnce(l.key[0], err)
 	}
 	if !retry.Wait(ctx, min(max(lendAgain.First, missed/4), lendAgain.Max, ToolWait-missed)) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/moorebus/moorebus/internal/jsondiff"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -296,7 +297,7 @@ func (c *checker) compare(rec journal.Record, e *events.Event) {
 
 // keep takes the run's stored snapshot, which is compared when the fold comes to its
 // record. A snapshot that no reader would use is ignored.
-func (c *checker) keep(s journal.Snapshot) {
+func (c *checker) keep(s ports.Snapshot) {
 	if mem, err := runlog.Restore(c.machine, c.run, s); err == nil {
 		c.kept, c.keptSeq, c.keptHead = mem, s.Seq, s.Head
 	}

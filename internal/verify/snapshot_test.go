@@ -8,11 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 func TestStoredSnapshotsAreHeldToTheFold(t *testing.T) {
@@ -25,7 +25,7 @@ func TestStoredSnapshotsAreHeldToTheFold(t *testing.T) {
 			bench.Append(id, events.Control, &events.UserMessage{MessageID: m, Content: m})
 		}
 	}
-	take := func(id events.Run, spoil func(*journal.Snapshot)) {
+	take := func(id events.Run, spoil func(*ports.Snapshot)) {
 		run := bench.Store.Acquire(id)
 		defer bench.Store.Release(run)
 		run.Lock()
@@ -41,11 +41,11 @@ func TestStoredSnapshotsAreHeldToTheFold(t *testing.T) {
 		require.NoError(t, err)
 		return report
 	}
-	forge := func(s *journal.Snapshot) {
+	forge := func(s *ports.Snapshot) {
 		s.Memory = json.RawMessage(strings.Replace(string(s.Memory), `"task":"find it"`, `"task":"lose it"`, 1))
 	}
-	take(runs[0], func(*journal.Snapshot) {})
-	take(runs[1], func(s *journal.Snapshot) { s.Fold = "0/x"; forge(s) })
+	take(runs[0], func(*ports.Snapshot) {})
+	take(runs[1], func(s *ports.Snapshot) { s.Fold = "0/x"; forge(s) })
 	bench.Append(runs[0], events.Control, &events.UserMessage{MessageID: "c", Content: "c"})
 	require.True(t, check(verify.Options{All: true}).Clean(), "a true one, and one that nobody uses")
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/logwalk"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -27,7 +28,7 @@ type Options struct {
 	// Workers is how many runs are folded at once; 0: one for every core.
 	Workers int
 	// Snapshots are held to the fold; nil: there are none.
-	Snapshots journal.Snapshots
+	Snapshots ports.Snapshots
 }
 
 func (o Options) check() error {

@@ -61,7 +61,7 @@ var threeTypes = []string{
 	"LlmToolCall", "ToolCallStarted", "ToolSuccess", "Continue", "LlmFinalAnswer",
 }
 
-func TestAppendsInDoubt(t *testing.T) {
+func TestAppendsUnknownOutcome(t *testing.T) {
 	for _, stored := range []bool{true, false} {
 		t.Run(fmt.Sprintf("stored=%v", stored), func(t *testing.T) {
 			bubble(t, func(t *testing.T, r *rig) {
@@ -81,7 +81,7 @@ func TestAppendsInDoubt(t *testing.T) {
 							return 0, err
 						}
 					}
-					return 0, journal.ErrInDoubt
+					return 0, journal.ErrUnknownOutcome
 				}
 				r.onLog(three(), log)
 				run := r.start()
@@ -110,7 +110,7 @@ func TestOutage(t *testing.T) {
 			log.OnAppend = func(ctx context.Context, run events.Run, last uint64, entries []journal.Entry) (uint64, error) {
 				seq, err := log.Log.Append(ctx, run, last, entries...)
 				if err == nil && away() != nil {
-					err = journal.ErrInDoubt
+					err = journal.ErrUnknownOutcome
 				}
 				return seq, err
 			}
@@ -156,7 +156,7 @@ func TestResultsSurviveAnOutage(t *testing.T) {
 					}
 					if lost {
 						_, _ = log.Log.Append(ctx, run, last, entries...)
-						return 0, journal.ErrInDoubt
+						return 0, journal.ErrUnknownOutcome
 					}
 					return 0, errors.New("no connection")
 				}
@@ -185,7 +185,7 @@ func TestResultsSurviveAnOutage(t *testing.T) {
 
 // An intent whose append has an unknown outcome, during an outage, is found afterwards:
 // the call runs once.
-func TestIntentInDoubtThroughAnOutage(t *testing.T) {
+func TestIntentUnknownOutcomeThroughAnOutage(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		h := newHanging()
 		log := &workertest.Log{}
@@ -194,7 +194,7 @@ func TestIntentInDoubtThroughAnOutage(t *testing.T) {
 		log.OnAppend = func(ctx context.Context, run events.Run, last uint64, entries []journal.Entry) (uint64, error) {
 			seq, err := log.Log.Append(ctx, run, last, entries...)
 			if err == nil && away() {
-				err = journal.ErrInDoubt
+				err = journal.ErrUnknownOutcome
 			}
 			return seq, err
 		}
@@ -344,7 +344,7 @@ func TestWorkersOfOneStateShareWork(t *testing.T) {
 func TestFaultyBus(t *testing.T) {
 	for seed := range uint64(30) {
 		o := simtest.Options{Seed: seed, Shards: 2, Faults: simtest.Faults{
-			Delay: 0.2, Duplicate: 0.3, Reorder: 0.3, LoseAck: 0.3, InDoubt: 0.3, Lost: 0.3,
+			Delay: 0.2, Duplicate: 0.3, Reorder: 0.3, LoseAck: 0.3, UnknownOutcome: 0.3, Lost: 0.3,
 		}}
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			bubbleWith(t, o, func(t *testing.T, r *rig) {

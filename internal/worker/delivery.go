@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -345,7 +346,7 @@ func (j *delivery) do(ctx context.Context, e effects.Effect) error {
 // deliveries.
 func (j *delivery) join(ctx context.Context, f *effect) error {
 	if j.borrowed && j.w.inFlight.isLent(f) {
-		return journal.ErrNoPeer // f ends when this loan does, so it cannot be waited for
+		return ports.ErrNoPeer // f ends when this loan does, so it cannot be waited for
 	}
 	select {
 	case <-f.done:
@@ -368,7 +369,7 @@ func (j *delivery) doOnce(ctx context.Context, f *effect, e effects.Effect) erro
 		result := j.w.run(working, work)
 		for result.lent != nil {
 			if j.borrowed {
-				return journal.ErrNoPeer
+				return ports.ErrNoPeer
 			}
 			result = j.lend(f, e, result)
 		}

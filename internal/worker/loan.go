@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -77,7 +78,7 @@ func (w *Worker) adjustOffers() error {
 			continue
 		}
 		ctx := l.ctx
-		stop, err := w.cfg.Peers.Borrow(n.pool, n.name, func(d journal.Delivery, loan journal.Loan) (time.Duration, error) {
+		stop, err := w.cfg.Peers.Borrow(n.pool, n.name, func(d journal.Delivery, loan ports.Loan) (time.Duration, error) {
 			return w.handleLoan(ctx, d, loan)
 		})
 		if err != nil {
@@ -118,27 +119,27 @@ func (w *Worker) takeLoans(taking, workCtx context.Context) (wait func(abandoned
 
 // handleLoan does the work of a loan, if there is room. If the work failed, the log says so,
 // and the delay says when the delivery is to come again.
-func (w *Worker) handleLoan(ctx context.Context, d journal.Delivery, l journal.Loan) (time.Duration, error) {
+func (w *Worker) handleLoan(ctx context.Context, d journal.Delivery, l ports.Loan) (time.Duration, error) {
 	if !w.beginLoan() {
-		return 0, journal.ErrNoPeer // about to end
+		return 0, ports.ErrNoPeer // about to end
 	}
 	defer w.loans.atWork.Done()
 	select {
 	case w.loans.slots <- struct{}{}:
 		defer func() { <-w.loans.slots }()
 	default:
-		return 0, journal.ErrPeersBusy
+		return 0, ports.ErrPeersBusy
 	}
 	err := w.doLoan(ctx, d, l)
 	delay, planned := planned(err)
 	switch {
 	case ctx.Err() != nil:
-		return 0, journal.ErrPeerLost // cut short by the end of the drain time
+		return 0, ports.ErrPeerLost // cut short by the end of the drain time
 	case planned:
 		return delay, nil
 	case errors.Is(err, errElsewhere):
-		return 0, journal.ErrPeerHolds
-	case err != nil && !errors.Is(err, journal.ErrNoPeer):
+		return 0, ports.ErrPeerHolds
+	case err != nil && !errors.Is(err, ports.ErrNoPeer):
 		w.cfg.Logger.Warn("work of another worker could not be done", "effect", l.Key, "reason", err)
 	}
 	return 0, err
@@ -157,7 +158,7 @@ func (w *Worker) beginLoan() bool {
 
 // doLoan does one effect under a delivery that another worker holds. The loan only names
 // the record and the effect: the run, the record and the effect come from the log.
-func (w *Worker) doLoan(ctx context.Context, d journal.Delivery, l journal.Loan) error {
+func (w *Worker) doLoan(ctx context.Context, d journal.Delivery, l ports.Loan) error {
 	job, err := w.newDelivery(d)
 	if err != nil {
 		return err
@@ -178,7 +179,7 @@ func (w *Worker) doLoan(ctx context.Context, d journal.Delivery, l journal.Loan)
 
 // foldLoan brings the run to the head of the log and returns the effect, if the record
 // is responsible for it.
-func (j *delivery) foldLoan(ctx context.Context, rec journal.Record, l journal.Loan) (effects.Effect, bool, error) {
+func (j *delivery) foldLoan(ctx context.Context, rec journal.Record, l ports.Loan) (effects.Effect, bool, error) {
 	j.run.Lock()
 	defer j.run.Unlock()
 	defer j.w.inFlight.cancelUnwanted(j.run)
@@ -239,11 +240,11 @@ func (o *unslotted) await() {
 func (j *delivery) lend(f *effect, e effects.Effect, r Result) Result {
 	return recoverWork(f.ctx, func(ctx context.Context) Result {
 		if j.w.cfg.Peers == nil {
-			return r.lent(ctx, 0, journal.ErrNoPeer)
+			return r.lent(ctx, 0, ports.ErrNoPeer)
 		}
 		found, _ := j.foundDue(e.Key)
 		j.w.inFlight.setLending(f, true)
-		delay, err := j.w.cfg.Peers.Lend(ctx, j.d, journal.Loan{Pool: j.subject.Pool, Name: r.lend, Key: e.Key, Started: found.Started})
+		delay, err := j.w.cfg.Peers.Lend(ctx, j.d, ports.Loan{Pool: j.subject.Pool, Name: r.lend, Key: e.Key, Started: found.Started})
 		j.w.inFlight.setLending(f, false)
 		return r.lent(ctx, delay, err)
 	})

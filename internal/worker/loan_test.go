@@ -10,10 +10,10 @@ import (
 
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // lending makes a handler that lends its effect under a name until somebody does it.
@@ -46,7 +46,7 @@ func TestLoanToItself(t *testing.T) {
 		began := time.Now()
 		run := r.start()
 		r.AwaitState(run, events.Observing)
-		require.ErrorIs(t, <-told, journal.ErrNoPeer)
+		require.ErrorIs(t, <-told, ports.ErrNoPeer)
 		require.Less(t, time.Since(began), time.Second)
 	})
 }

@@ -44,6 +44,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -122,7 +123,7 @@ type Config struct {
 	Gate *Gate
 	// Peers brings loans from other workers and to them, see [Worker.Offer] and [Lend];
 	// nil: there are none.
-	Peers journal.Peers
+	Peers ports.Peers
 	// Lends reports whether an effect that is due is to be lent, see [Lend]. It is called
 	// under the run's lock and must not block. A delivery that only waits for its loans
 	// leaves its slot, if there is room for that. Nil: no.
@@ -185,10 +186,10 @@ func HandOn(p events.Payload) Result {
 }
 
 // Lend has another worker of the delivery's pool, one that offers the name, do the effect.
-// It goes on with lent, whose delay and err are those of [journal.Peers.Lend]; lent may
+// It goes on with lent, whose delay and err are those of [ports.Peers.Lend]; lent may
 // return a Lend again. The wait takes no place among the work that is done at once. The
 // delivery leaves its slot, if there is room for that. An effect that was borrowed is not
-// lent again: its lender gets [journal.ErrNoPeer].
+// lent again: its lender gets [ports.ErrNoPeer].
 func Lend(name string, lent func(ctx context.Context, delay time.Duration, err error) Result) Result {
 	return Result{lend: name, lent: lent}
 }

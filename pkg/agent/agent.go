@@ -150,7 +150,7 @@ func (a *Agent) start(ctx context.Context, s *service, release func() error) (*R
 	if err != nil {
 		if _, is := errors.AsType[*Refused](refused(err)); is {
 			err = &BuildError{err}
-		} else if ctx.Err() != nil || errors.Is(err, journal.ErrInDoubt) {
+		} else if ctx.Err() != nil || errors.Is(err, journal.ErrUnknownOutcome) {
 			err = errors.Join(err, r.callOff(ctx))
 		}
 		s.host.Store().Unbind(at)

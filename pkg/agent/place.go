@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -62,12 +63,12 @@ func connected(ctx context.Context, conn *nats.Conn, n needs, o natsbus.Options)
 }
 
 func (p place) dial(ctx context.Context, n needs, logger *slog.Logger) (journal.Bus, func(), error) {
-	o, err := natsbus.FromEnv(os.Getenv)
+	o, err := natsconn.FromEnv(os.Getenv)
 	if err != nil {
 		return nil, nil, err
 	}
 	o.URL, o.Name, o.Logger = p.url, "moorebus/agent", logger
-	conn, err := natsbus.Connect(ctx, o)
+	conn, err := natsconn.Connect(ctx, o)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -30,7 +30,7 @@ func (b cutOff) Append(ctx context.Context, run events.Run, last uint64, entries
 	seq, err = b.Process.Append(ctx, run, last, entries...)
 	if last == 0 && err == nil {
 		b.once.Do(func() {
-			*b.run, seq, err = run, 0, journal.ErrInDoubt
+			*b.run, seq, err = run, 0, journal.ErrUnknownOutcome
 			b.cut()
 		})
 	}
@@ -66,7 +66,7 @@ type lost struct {
 
 func (b lost) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (seq uint64, err error) {
 	if last == 0 {
-		b.once.Do(func() { err = journal.ErrInDoubt; b.cut() })
+		b.once.Do(func() { err = journal.ErrUnknownOutcome; b.cut() })
 	}
 	if err != nil {
 		return 0, err

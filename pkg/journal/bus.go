@@ -1,8 +1,7 @@
 package journal
 
-// Bus is everything that the roles of an installation need of a journal. A bus may
-// also have [Snapshots], [Tombstones], [Peers] and the other ports of this package,
-// which roles use where they are there.
+// Bus is everything that the roles of an installation need of a journal. The
+// adapters for NATS have further ones, which roles use if they are there.
 type Bus interface {
 	Log
 	Feed

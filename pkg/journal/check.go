@@ -1,19 +1,10 @@
 package journal
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/moorebus/moorebus/pkg/events"
 )
-
-// CheckShard reports an error unless there is such a shard.
-func CheckShard(shards, shard int) error {
-	if shard < 0 || shard >= shards {
-		return fmt.Errorf("shard %d: the log has shards 0 to %d", shard, shards-1)
-	}
-	return nil
-}
 
 // Subject returns the subject filter of a shard's records that match; a
 // negative shard stands for every shard.

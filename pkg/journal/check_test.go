@@ -31,9 +31,3 @@ func TestFilterMatch(t *testing.T) {
 		require.False(t, Filter{}.Match(other), other)
 	}
 }
-
-func TestCheckShard(t *testing.T) {
-	require.NoError(t, CheckShard(3, 2))
-	require.Error(t, CheckShard(3, 3))
-	require.Error(t, CheckShard(3, -1))
-}

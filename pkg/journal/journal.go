@@ -31,9 +31,9 @@ var (
 	// it: another writer was first, or this very append was stored before.
 	// Nothing was stored now.
 	ErrConflict = errors.New("another event was appended first")
-	// ErrInDoubt says that an append may or may not be stored. Read the tail
+	// ErrUnknownOutcome says that an append may or may not be stored. Read the tail
 	// to find out.
-	ErrInDoubt = errors.New("the append may or may not be stored")
+	ErrUnknownOutcome = errors.New("the append may or may not be stored")
 	// ErrTooLarge says that an entry does not fit into the log.
 	ErrTooLarge = errors.New("the event is too large for the log")
 	// ErrNotFound says that there is no such run, record or object.
@@ -83,7 +83,7 @@ type Record struct {
 	Stored time.Time
 	// After is where the writer believed that the run's log ended, as the record
 	// says itself; 0: it does not say, or it is the run's first. It shows where to
-	// look for the record before, see [Fetcher], and proves nothing.
+	// look for the record before it, and proves nothing.
 	After uint64
 	// First says that the log had no record of the run when it took this one, which
 	// it made sure of. False says nothing, as of a run's first record among several
@@ -109,7 +109,7 @@ type Log interface {
 	// has sequence number last (0: the run has no record). It returns the
 	// sequence number of the last entry. All entries must belong to run. They must
 	// not be changed afterwards, even if ctx has ended: they may be under way. Errors:
-	// ErrConflict, ErrInDoubt, ErrTooLarge, ErrDenied, ErrFull, or the context's.
+	// ErrConflict, ErrUnknownOutcome, ErrTooLarge, ErrDenied, ErrFull, or the context's.
 	Append(ctx context.Context, run events.Run, last uint64, entries ...Entry) (uint64, error)
 
 	// Read yields the run's records after the given sequence number, in order,
@@ -137,14 +137,6 @@ type Log interface {
 	// Last returns the sequence number of the shard's last record, 0 if it is
 	// empty.
 	Last(ctx context.Context, shard int) (uint64, error)
-}
-
-// Strays shows what lies in the log but belongs to no run: records whose subject
-// is none of an event's, or whose shard is not their run's, see [CheckSubject].
-// [Log.Scan] leaves some of them out, [Log.Read] all.
-type Strays interface {
-	// Strays yields a shard's records that belong to no run, in order.
-	Strays(ctx context.Context, shard int) iter.Seq2[Record, error]
 }
 
 // Feed is the live side of the log: fast, free to lose things, and open to
@@ -319,14 +311,6 @@ type Agents interface {
 	Agent(ctx context.Context, namespace, name string) ([]byte, error)
 	// AgentNames returns the names, sorted.
 	AgentNames(ctx context.Context, namespace string) ([]string, error)
-}
-
-// Dropped remembers what an operator does not want to see among the dead any
-// more, by keys of [A-Za-z0-9-]. What is dropped stays in the log.
-type Dropped interface {
-	Drop(ctx context.Context, key string) error
-	// Dropped returns every key, sorted.
-	Dropped(ctx context.Context) ([]string, error)
 }
 
 // Blobs keeps what is too large for the log.

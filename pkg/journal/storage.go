@@ -2,24 +2,11 @@ package journal
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/pkg/events"
-)
-
-// The bounds of an entry of storage: what memory holds goes into events and
-// prompts, so no part of it may be large.
-const (
-	// MaxTags is how many tags an entry has at most, MaxTagBytes how long one is.
-	MaxTags     = 16
-	MaxTagBytes = 128
-	// MaxValueBytes bounds a value, as JSON text.
-	MaxValueBytes = 64 << 10
 )
 
 // StorageOf says whose storage it is: an agent's in a namespace, shared by all of
@@ -31,13 +18,6 @@ type StorageOf struct {
 
 // String returns NAMESPACE/AGENT.
 func (o StorageOf) String() string { return o.Namespace + "/" + o.Agent }
-
-// ParseStorageOf reads NAMESPACE/AGENT.
-func ParseStorageOf(text string) (StorageOf, error) {
-	namespace, agent, _ := strings.Cut(text, "/")
-	o := StorageOf{Namespace: namespace, Agent: agent}
-	return o, o.Check()
-}
 
 // Check reports whether the names can be names.
 func (o StorageOf) Check() error {
@@ -63,8 +43,8 @@ const (
 // and reading gives the value that was stored last. Nothing in this port removes
 // entries. All methods are safe for concurrent use.
 //
-// Tags come and go as a set: sorted, each once, without white space at will of
-// the caller; see [CheckTags].
+// Tags come and go as a set: sorted, each once, without spaces, at most 16 of at most 128
+// bytes. A value has at most 64 KiB as JSON text.
 //
 // Errors: ErrDenied or ErrNotReady where the storage is not there and the caller
 // may not make it, with the command that does in words; ErrTooLarge; the bus's.
@@ -86,17 +66,11 @@ type StorageQuery struct {
 	// Value is what its value has to hold, in whatever case; empty: anything.
 	Value string
 	// Limit and MaxBytes bound what is returned: entries, and bytes of their JSON
-	// text. At least one entry is returned if there is any. 0: [DefaultLimit] and
-	// [DefaultMaxBytes].
+	// text. At least one entry is returned if there is any. 0: 20
+	// entries and 32 KiB.
 	Limit    int
 	MaxBytes int
 }
-
-// The defaults of a query.
-const (
-	DefaultLimit    = 20
-	DefaultMaxBytes = 32 << 10
-)
 
 // Match reports whether an entry is asked for.
 func (q StorageQuery) Match(e events.Entry) bool {
@@ -118,47 +92,4 @@ func hasTags(set, wanted []string) bool {
 		}
 	}
 	return true
-}
-
-// EntryBytes is the size of an entry as JSON text.
-func EntryBytes(e events.Entry) int { return jsonBytes(e) }
-
-func jsonBytes(v any) int {
-	text, err := json.Marshal(v)
-	if err != nil {
-		panic("an entry does not marshal: " + err.Error())
-	}
-	return len(text)
-}
-
-// CheckTags says what is wrong with a set of tags.
-func CheckTags(tags []string) error {
-	switch {
-	case len(tags) == 0:
-		return errors.New("there is no tag; give at least one")
-	case len(tags) > MaxTags:
-		return fmt.Errorf("there are %d tags, at most %d are allowed: %w", len(tags), MaxTags, ErrTooLarge)
-	}
-	for i, tag := range tags {
-		switch {
-		case tag == "" || !utf8.ValidString(tag) || strings.Contains(tag, " "):
-			return fmt.Errorf("%q is not a tag: it is empty, not UTF-8 or has spaces", tag)
-		case len(tag) > MaxTagBytes:
-			return fmt.Errorf("the tag %.20q… has %d bytes, at most %d are allowed: %w", tag, len(tag), MaxTagBytes, ErrTooLarge)
-		case i > 0 && tags[i-1] >= tag:
-			return errors.New("the tags are not a sorted set")
-		}
-	}
-	return nil
-}
-
-// CheckEntry says what is wrong with an entry that is to be stored.
-func CheckEntry(e events.Entry) error {
-	if err := CheckTags(e.Tags); err != nil {
-		return err
-	}
-	if n := jsonBytes(e.Value); n > MaxValueBytes {
-		return fmt.Errorf("the value has %d bytes as JSON text, at most %d are allowed; split it: %w", n, MaxValueBytes, ErrTooLarge)
-	}
-	return nil
 }

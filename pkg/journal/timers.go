@@ -7,9 +7,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// MaxTimerData is the most data that a timer carries, in bytes.
-const MaxTimerData = 4 << 10
-
 // The kinds of a run's timers. What is to be done when one fires follows from the
 // run alone: one that fires twice, too early, or without data does no harm, and the
 // gateway sets the right one then.
@@ -50,7 +47,7 @@ type Timers interface {
 	// that has passed. One that was set before and has not fired is replaced; one
 	// that has fired is delivered all the same. It returns when the timer is
 	// stored. Errors: ErrNotReady, ErrDenied, ErrTooLarge, the context's, and
-	// ErrInDoubt, after which it may be stored or not and can be set again.
+	// ErrUnknownOutcome, after which it may be stored or not and can be set again.
 	SetTimer(ctx context.Context, run events.Run, kind string, at time.Time, data []byte) error
 
 	// CancelTimer takes back a timer that has not fired. That there is none is no

@@ -1,6 +1,6 @@
 // Package simtest is a journal in memory that misbehaves on request: it delays,
-// duplicates and reorders deliveries, loses acknowledgements, leaves appends in
-// doubt and lets processes die at chosen points. Without faults it is a plain,
+// duplicates and reorders deliveries, loses acknowledgements, leaves the outcome of
+// appends unknown, and lets processes die at chosen points. Without faults it is a plain,
 // fast journal.
 //
 // What goes wrong is decided by the seed, the record and the attempt, and by

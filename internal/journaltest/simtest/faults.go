@@ -68,12 +68,12 @@ type Faults struct {
 	// LoseAck drops an acknowledgement, so that the record is delivered again
 	// after the ack wait.
 	LoseAck float64
-	// InDoubt stores an append or a timer and reports ErrInDoubt.
-	InDoubt float64
-	// Lost does not store an append or a timer and reports ErrInDoubt.
+	// UnknownOutcome stores an append or a timer and reports ErrUnknownOutcome.
+	UnknownOutcome float64
+	// Lost does not store an append or a timer and reports ErrUnknownOutcome.
 	Lost float64
-	// BatchInDoubt and BatchLost are InDoubt and Lost for a batch of several runs.
-	BatchInDoubt, BatchLost float64
+	// BatchUnknown and BatchLost are UnknownOutcome and Lost for a batch of several runs.
+	BatchUnknown, BatchLost float64
 	// Storage fails what is asked of an agent's storage; half of the saves that
 	// fail are stored.
 	Storage float64

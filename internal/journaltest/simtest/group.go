@@ -15,7 +15,7 @@ type Batch struct {
 	Process *Process
 	// Runs is how many there were.
 	Runs int
-	// Outcome is one of [BatchStored], [BatchRefused], [BatchInDoubt], [BatchLost],
+	// Outcome is one of [BatchStored], [BatchRefused], [BatchUnknown], [BatchLost],
 	// [BatchCrashedBefore], [BatchCrashedAfter], or it is no batch but [TwoOfOneRun].
 	Outcome string
 }
@@ -25,7 +25,7 @@ type Batch struct {
 const (
 	BatchStored        = "stored"
 	BatchRefused       = "refused"
-	BatchInDoubt       = "in doubt, stored"
+	BatchUnknown       = "in doubt, stored"
 	BatchLost          = "in doubt, not stored"
 	BatchCrashedBefore = "crash before"
 	BatchCrashedAfter  = "crash after"
@@ -99,7 +99,7 @@ func (a *appender) One(ctx context.Context, p groupcommit.Pending) (uint64, erro
 func (a *appender) Batch(_ []groupcommit.Pending, join func() []groupcommit.Pending) (uint64, error) {
 	done, err := a.work(context.Background())
 	if err != nil {
-		return 0, inDoubt(err)
+		return 0, unknownOutcome(err)
 	}
 	defer done()
 	all := join()
@@ -110,7 +110,7 @@ func (a *appender) Batch(_ []groupcommit.Pending, join func() []groupcommit.Pend
 }
 
 // inDoubt makes a crash one after which nobody tries again.
-func inDoubt(err error) error { return fmt.Errorf("%w: %w", journal.ErrInDoubt, err) }
+func unknownOutcome(err error) error { return fmt.Errorf("%w: %w", journal.ErrUnknownOutcome, err) }
 
 // batch is one on its way.
 type batch struct {
@@ -144,7 +144,7 @@ func (b *batch) crash(point string) error {
 	for _, at := range b.at {
 		at.Point = point
 		if err := b.p.crash(at); err != nil {
-			return inDoubt(err)
+			return unknownOutcome(err)
 		}
 	}
 	return nil
@@ -157,7 +157,7 @@ func (b *batch) store() (seq uint64, outcome string, err error) {
 	defer j.mu.Unlock()
 	key := []any{b.at[0].Run.ID, b.at[0].Nth, b.at[0].Attempt}
 	if j.opts.happens(j.opts.Faults.BatchLost, "batch lost", key...) {
-		return 0, BatchLost, journal.ErrInDoubt
+		return 0, BatchLost, journal.ErrUnknownOutcome
 	}
 	for _, p := range b.all {
 		if err := j.expect(p.Run, p.Last); err != nil {
@@ -169,8 +169,8 @@ func (b *batch) store() (seq uint64, outcome string, err error) {
 		seq = j.storeAll(p, i > 0)
 		j.announce(b.shard, before)
 	}
-	if j.opts.happens(j.opts.Faults.BatchInDoubt, "batch in doubt", key...) {
-		return 0, BatchInDoubt, journal.ErrInDoubt
+	if j.opts.happens(j.opts.Faults.BatchUnknown, "batch in doubt", key...) {
+		return 0, BatchUnknown, journal.ErrUnknownOutcome
 	}
 	return seq, BatchStored, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/groupcommit"
 	"github.com/moorebus/moorebus/internal/journalcheck"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -22,12 +23,12 @@ var (
 	_ journal.Directory = (*Process)(nil)
 	_ journal.Agents    = (*Process)(nil)
 	_ journal.Blobs     = (*Process)(nil)
-	_ journal.Peers     = (*Process)(nil)
+	_ ports.Peers       = (*Process)(nil)
 
-	_ journal.Snapshots  = (*Process)(nil)
-	_ journal.Tombstones = (*Process)(nil)
-	_ journal.Strays     = (*Process)(nil)
-	_ journal.Dropped    = (*Process)(nil)
+	_ ports.Snapshots  = (*Process)(nil)
+	_ ports.Tombstones = (*Process)(nil)
+	_ ports.Runless    = (*Process)(nil)
+	_ ports.Dropped    = (*Process)(nil)
 )
 
 // Journal is the simulated bus. All methods are safe for concurrent use.
@@ -195,7 +196,7 @@ func (j *Journal) append(at Moment, last uint64, entries []journal.Entry) (uint6
 	defer j.mu.Unlock()
 	run := at.Run
 	if j.opts.happens(j.opts.Faults.Lost, "lost", run.ID, at.Nth, at.Attempt) {
-		return 0, journal.ErrInDoubt
+		return 0, journal.ErrUnknownOutcome
 	}
 	if err := j.expect(run, last); err != nil {
 		return 0, err
@@ -204,8 +205,8 @@ func (j *Journal) append(at Moment, last uint64, entries []journal.Entry) (uint6
 	before := len(s.records)
 	seq := j.storeAll(groupcommit.Pending{Run: run, Last: last, Entries: entries}, false)
 	j.announce(run.Shard, before)
-	if j.opts.happens(j.opts.Faults.InDoubt, "in doubt", run.ID, at.Nth, at.Attempt) {
-		return 0, journal.ErrInDoubt
+	if j.opts.happens(j.opts.Faults.UnknownOutcome, "in doubt", run.ID, at.Nth, at.Attempt) {
+		return 0, journal.ErrUnknownOutcome
 	}
 	return seq, nil
 }
@@ -354,7 +355,7 @@ func (p *Process) Head(ctx context.Context, run events.Run) (journal.Record, err
 
 // Newest returns the shard's last record that matches.
 func (p *Process) Newest(ctx context.Context, shard int, filter journal.Filter) (journal.Record, error) {
-	if err := p.readable(ctx, journal.CheckShard(p.Shards(), shard)); err != nil {
+	if err := p.readable(ctx, journalcheck.Shard(p.Shards(), shard)); err != nil {
 		return journal.Record{}, err
 	}
 	recs, _ := p.j.records(shard)
@@ -368,7 +369,7 @@ func (p *Process) Newest(ctx context.Context, shard int, filter journal.Filter) 
 
 // Last returns the sequence number of the shard's last record.
 func (p *Process) Last(ctx context.Context, shard int) (uint64, error) {
-	if err := p.readable(ctx, journal.CheckShard(p.Shards(), shard)); err != nil {
+	if err := p.readable(ctx, journalcheck.Shard(p.Shards(), shard)); err != nil {
 		return 0, err
 	}
 	recs, _ := p.j.records(shard)
@@ -387,7 +388,7 @@ func (j *Journal) records(shard int) ([]journal.Record, <-chan struct{}) {
 // Scan yields a shard's records that match.
 func (p *Process) Scan(ctx context.Context, shard int, filter journal.Filter, after uint64) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
-		if err := p.readable(ctx, journal.CheckShard(p.Shards(), shard)); err != nil {
+		if err := p.readable(ctx, journalcheck.Shard(p.Shards(), shard)); err != nil {
 			yield(journal.Record{}, err)
 			return
 		}
@@ -396,11 +397,11 @@ func (p *Process) Scan(ctx context.Context, shard int, filter journal.Filter, af
 	}
 }
 
-// Strays yields a shard's records that belong to no run.
-func (p *Process) Strays(ctx context.Context, shard int) iter.Seq2[journal.Record, error] {
+// Runless yields a shard's records that belong to no run.
+func (p *Process) Runless(ctx context.Context, shard int) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
-		if err := p.readable(ctx, journal.CheckShard(p.Shards(), shard)); err != nil {
-			yield(journal.Record{}, fmt.Errorf("strays of shard %d: %w", shard, err))
+		if err := p.readable(ctx, journalcheck.Shard(p.Shards(), shard)); err != nil {
+			yield(journal.Record{}, fmt.Errorf("messages of no run in shard %d: %w", shard, err))
 			return
 		}
 		recs, _ := p.j.records(shard)
@@ -429,7 +430,7 @@ func (p *Process) scan(ctx context.Context, recs []journal.Record, filter journa
 // Follow yields a shard's records that match, for ever.
 func (p *Process) Follow(ctx context.Context, shard int, filter journal.Filter, after uint64) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
-		if err := p.readable(ctx, journal.CheckShard(p.Shards(), shard)); err != nil {
+		if err := p.readable(ctx, journalcheck.Shard(p.Shards(), shard)); err != nil {
 			yield(journal.Record{}, err)
 			return
 		}

@@ -6,12 +6,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // takeFunc does the work of a loan.
-type takeFunc func(journal.Delivery, journal.Loan) (time.Duration, error)
+type takeFunc func(journal.Delivery, ports.Loan) (time.Duration, error)
 
 // offer is a name that a process offers to do work under.
 type offer struct {
@@ -20,7 +21,7 @@ type offer struct {
 }
 
 // Borrow offers a name in a pool.
-func (p *Process) Borrow(pool, name string, take func(journal.Delivery, journal.Loan) (time.Duration, error)) (stop func(), err error) {
+func (p *Process) Borrow(pool, name string, take func(journal.Delivery, ports.Loan) (time.Duration, error)) (stop func(), err error) {
 	if err := p.alive(); err != nil {
 		return nil, err
 	}
@@ -46,7 +47,7 @@ func without(all []*offer, one *offer) []*offer {
 }
 
 // borrower is who gets a loan, by the seed, the process itself included; nil for nobody.
-func (p *Process) borrower(l journal.Loan, run events.Run, attempt int) *offer {
+func (p *Process) borrower(l ports.Loan, run events.Run, attempt int) *offer {
 	p.j.mu.Lock()
 	defer p.j.mu.Unlock()
 	var alive []*offer
@@ -62,17 +63,17 @@ func (p *Process) borrower(l journal.Loan, run events.Run, attempt int) *offer {
 }
 
 // Lend asks one of the processes that offer the loan's name to do the work.
-func (p *Process) Lend(ctx context.Context, d journal.Delivery, l journal.Loan) (time.Duration, error) {
+func (p *Process) Lend(ctx context.Context, d journal.Delivery, l ports.Loan) (time.Duration, error) {
 	held, ok := d.(*delivery)
 	if !ok {
-		return 0, fmt.Errorf("lend %s: %w: the delivery is borrowed itself", l.Name, journal.ErrNoPeer)
+		return 0, fmt.Errorf("lend %s: %w: the delivery is borrowed itself", l.Name, ports.ErrNoPeer)
 	}
 	if err := p.alive(); err != nil {
 		return 0, err
 	}
 	o := p.borrower(l, held.moment().Run, held.attempt)
 	if o == nil {
-		return 0, fmt.Errorf("lend %s: %w", l.Name, journal.ErrNoPeer)
+		return 0, fmt.Errorf("lend %s: %w", l.Name, ports.ErrNoPeer)
 	}
 	type end struct {
 		retry time.Duration
@@ -94,17 +95,17 @@ func (p *Process) Lend(ctx context.Context, d journal.Delivery, l journal.Loan) 
 		case <-dead:
 			dead, lost = nil, time.After(p.j.opts.AckWait)
 		case <-lost:
-			return 0, fmt.Errorf("lend %s: %w", l.Name, journal.ErrPeerLost)
+			return 0, fmt.Errorf("lend %s: %w", l.Name, ports.ErrPeerLost)
 		case <-p.dead:
 			return 0, ErrCrashed
 		case <-ctx.Done():
-			return 0, fmt.Errorf("lend %s: %w: %w", l.Name, journal.ErrPeerHolds, context.Cause(ctx))
+			return 0, fmt.Errorf("lend %s: %w: %w", l.Name, ports.ErrPeerHolds, context.Cause(ctx))
 		}
 	}
 }
 
 // serve does the work in the borrower's name, and extends the delivery meanwhile.
-func (o *offer) serve(held *delivery, l journal.Loan) (time.Duration, error) {
+func (o *offer) serve(held *delivery, l ports.Loan) (time.Duration, error) {
 	b := &borrowed{delivery{p: o.p, in: held.in, it: held.it, attempt: held.attempt, rec: journal.Record{Subject: held.rec.Subject, Seq: held.rec.Seq}}}
 	stop := make(chan struct{})
 	defer close(stop)

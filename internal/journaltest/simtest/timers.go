@@ -96,11 +96,11 @@ func (j *Journal) withTimers(key string, try int, change func(key string)) error
 	defer j.mu.Unlock()
 	f := j.opts.Faults
 	if j.opts.happens(f.Lost, "timer lost", key, try) {
-		return journal.ErrInDoubt
+		return journal.ErrUnknownOutcome
 	}
 	change(key)
-	if j.opts.happens(f.InDoubt, "timer in doubt", key, try) {
-		return journal.ErrInDoubt
+	if j.opts.happens(f.UnknownOutcome, "timer in doubt", key, try) {
+		return journal.ErrUnknownOutcome
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func TestClassify(t *testing.T) {
 	} {
 		require.ErrorIs(t, Classify(c.err), c.want, "%v", c.err)
 		if c.want != journal.ErrNotFound {
-			require.ErrorIs(t, InDoubt(c.err), c.want, "%v", c.err)
+			require.ErrorIs(t, UnknownOutcome(c.err), c.want, "%v", c.err)
 		}
 		require.ErrorIs(t, Classify(fmt.Errorf("wrapped: %w", c.err)), c.want)
 	}
@@ -50,11 +50,11 @@ func TestClassify(t *testing.T) {
 		nats.ErrTimeout, nats.ErrNoResponders, nats.ErrDisconnected, nats.ErrConnectionClosed, context.Canceled,
 		context.DeadlineExceeded, &Error{Code: 503, ErrCode: 10008}, code(10176),
 	} {
-		require.ErrorIs(t, InDoubt(err), journal.ErrInDoubt, "%v", err)
-		require.ErrorIs(t, InDoubt(err), err)
+		require.ErrorIs(t, UnknownOutcome(err), journal.ErrUnknownOutcome, "%v", err)
+		require.ErrorIs(t, UnknownOutcome(err), err)
 	}
-	refused := InDoubt(code(10077))
-	require.NotErrorIs(t, refused, journal.ErrInDoubt, "the server said that it did not store it")
+	refused := UnknownOutcome(code(10077))
+	require.NotErrorIs(t, refused, journal.ErrUnknownOutcome, "the server said that it did not store it")
 	require.NoError(t, Classify(nil))
 }
 
@@ -90,11 +90,11 @@ func TestTurn(t *testing.T) {
 }
 
 // An ordered read takes its own consumer's deliveries only, each of them once and in order.
-func TestTake(t *testing.T) {
+func TestAccept(t *testing.T) {
 	const mark = ".MOORE_0.read_a."
 	o := &ordered{mark: mark, open: 2, delivered: 4}
 	take := func(consumer string, number int) error {
-		_, err := o.take(&nats.Msg{Reply: fmt.Sprintf("$JS.ACK.MOORE_0.%s.1.77.%d.1700000000000000001.5", consumer, number)})
+		_, err := o.accept(&nats.Msg{Reply: fmt.Sprintf("$JS.ACK.MOORE_0.%s.1.77.%d.1700000000000000001.5", consumer, number)})
 		return err
 	}
 	require.ErrorIs(t, take("read_a", 4), ErrGap, "a second time")
@@ -103,7 +103,7 @@ func TestTake(t *testing.T) {
 	require.NoError(t, take("read_a", 5))
 	require.NoError(t, take("read_a", 6))
 	require.Zero(t, o.open)
-	_, err := o.take(&nats.Msg{Reply: "_INBOX.x"})
+	_, err := o.accept(&nats.Msg{Reply: "_INBOX.x"})
 	require.Error(t, err)
 }
 

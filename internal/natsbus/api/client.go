@@ -123,7 +123,7 @@ func (c *Client) Request(ctx context.Context, limit time.Duration, msg *nats.Msg
 	if limit == 0 {
 		limit = c.Timeout
 	}
-	in, err := c.Take(OneAnswer, msg.Subject, nil)
+	in, err := c.Take(OneAnswer, msg.Subject)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -121,7 +122,7 @@ func classifyCode(code int, err error) error {
 	case CodeNoResources, CodeNoStorage, CodeStoreFailed, CodeAccountFull:
 		return Join(journal.ErrFull, err)
 	case CodePurgeFailed:
-		return Join(journal.ErrPurgeDenied, err)
+		return Join(ports.ErrPurgeDenied, err)
 	case CodeStreamNotFound, CodeConsumerNotFound:
 		return notReady(err)
 	case CodeJetStreamOff, CodeJetStreamOffHere:
@@ -143,23 +144,23 @@ func Code(err error) (int, bool) {
 	return 0, false
 }
 
-// InDoubt classifies what went wrong after an append was sent. Only an answer of
+// UnknownOutcome classifies what went wrong after an append was sent. Only an answer of
 // the server, or a refusal before sending, says that nothing was stored.
-func InDoubt(err error) error {
+func UnknownOutcome(err error) error {
 	known := Classify(err)
-	for _, sure := range [...]error{journal.ErrConflict, journal.ErrTooLarge, journal.ErrDenied, journal.ErrNotReady, journal.ErrFull, journal.ErrInDoubt} {
+	for _, sure := range [...]error{journal.ErrConflict, journal.ErrTooLarge, journal.ErrDenied, journal.ErrNotReady, journal.ErrFull, journal.ErrUnknownOutcome} {
 		if errors.Is(known, sure) {
 			return known
 		}
 	}
 	if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrInvalidConnection) {
-		return Join(journal.ErrInDoubt, err)
+		return Join(journal.ErrUnknownOutcome, err)
 	}
 	var api *Error
 	if errors.As(err, &api) && !api.Retryable() {
 		return err
 	}
-	return Join(journal.ErrInDoubt, err)
+	return Join(journal.ErrUnknownOutcome, err)
 }
 
 func notReady(err error) error {

@@ -72,7 +72,6 @@ func (c *Client) LastMessage(ctx context.Context, stream, subject string) (*nats
 	return c.get(ctx, stream, GetRequest{LastFor: subject})
 }
 
-// get asks for one message.
 func (c *Client) get(ctx context.Context, stream string, request GetRequest) (*nats.Msg, error) {
 	body, err := json.Marshal(request)
 	if err != nil {

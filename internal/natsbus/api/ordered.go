@@ -68,7 +68,6 @@ func (c *Client) ReadOrdered(ctx context.Context, q *Reading, yield func(journal
 	return err
 }
 
-// ordered is a consumer to read with. It takes no acknowledgements.
 type ordered struct {
 	client              *Client
 	stream, name, inbox string
@@ -119,7 +118,7 @@ func (o *ordered) read(ctx context.Context, q *Reading, yield func(journal.Recor
 			err = o.control(msg)
 			continue
 		}
-		from, err := o.take(msg)
+		from, err := o.accept(msg)
 		if err != nil {
 			return err
 		}
@@ -153,7 +152,6 @@ func (o *ordered) request(ahead uint64) error {
 	return o.client.NC.PublishRequest(o.pullSubject(), o.inbox+strconv.Itoa(o.requests), body)
 }
 
-// next returns what the server sends next.
 func (o *ordered) next(ctx context.Context) (*nats.Msg, error) {
 	select {
 	case msg := <-o.msgs:
@@ -172,9 +170,9 @@ func (o *ordered) next(ctx context.Context) (*nats.Msg, error) {
 	}
 }
 
-// take reads where a delivery is from. One of another consumer, or after a gap, is an
+// accept reads where a delivery is from. One of another consumer, or after a gap, is an
 // error.
-func (o *ordered) take(msg *nats.Msg) (Delivered, error) {
+func (o *ordered) accept(msg *nats.Msg) (Delivered, error) {
 	from, err := ParseReply(msg.Reply)
 	if err != nil {
 		return from, err

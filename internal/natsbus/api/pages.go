@@ -43,7 +43,6 @@ func WholeShard(subject string) bool {
 	return strings.HasPrefix(subject, "moore.") && strings.HasSuffix(subject, ".*.*.*.*.*") && strings.Count(subject, ".") == 6
 }
 
-// request asks for the next page.
 func (q *Reading) request(records int) GetRequest {
 	request := GetRequest{Seq: q.After + 1, Batch: records, MaxBytes: pageBytes}
 	if !q.All {
@@ -135,7 +134,7 @@ func (c *Client) ReadRun(ctx context.Context, q Reading) iter.Seq2[journal.Recor
 	}
 }
 
-// next returns the first record on the subject after the given sequence number.
+// next returns the first record on the subject behind a sequence number.
 func (c *Client) next(ctx context.Context, stream, subject string, after uint64) (journal.Record, error) {
 	msg, err := c.get(ctx, stream, GetRequest{Seq: after + 1, NextFor: subject})
 	if err != nil {
@@ -221,7 +220,7 @@ func (c *Client) Page(ctx context.Context, stream string, size int, request GetR
 	}
 	defer release()
 	msg := &nats.Msg{Subject: DirectSubject(stream), Data: body}
-	in, err := c.Take(size+pageSlack, msg.Subject, nil)
+	in, err := c.Take(size+pageSlack, msg.Subject)
 	if err != nil {
 		return 0, err
 	}

@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 )
 
@@ -53,15 +51,14 @@ type Inbox struct {
 	Expect, Filter []string
 
 	mu sync.Mutex
-	// waiting says that a request is under way, on the subject or on those of the entries.
+	// waiting says that a request on the subject is in flight.
 	waiting bool
 	subject string
-	entries []journal.Entry
 }
 
-// Take returns an inbox with room for so many answers, for a request on the subject or on
-// those of the entries. It has to be given back.
-func (c *Client) Take(size int, subject string, entries []journal.Entry) (in *Inbox, err error) {
+// Take returns an inbox with room for so many answers, for a request on the subject. It has
+// to be given back.
+func (c *Client) Take(size int, subject string) (in *Inbox, err error) {
 	c.mu.Lock()
 	if c.deaf != nil {
 		defer c.mu.Unlock()
@@ -83,7 +80,7 @@ func (c *Client) Take(size int, subject string, entries []journal.Entry) (in *In
 		}
 	}
 	in.mu.Lock()
-	in.waiting, in.subject, in.entries = true, subject, entries
+	in.waiting, in.subject = true, subject
 	in.mu.Unlock()
 	return in, nil
 }
@@ -116,7 +113,7 @@ func (c *Client) open(size int) (*Inbox, error) {
 // Give takes an inbox back. It is used again if its request was answered.
 func (c *Client) Give(in *Inbox, answered bool) {
 	in.mu.Lock()
-	in.waiting, in.entries = false, nil
+	in.waiting = false
 	answered = answered && len(in.failed) == 0
 	in.mu.Unlock()
 	in.Msg.Data = nil
@@ -142,8 +139,7 @@ func (c *Client) Give(in *Inbox, answered bool) {
 func (in *Inbox) concerned(subject string) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	return in.waiting && (subject == AnySubject || in.subject == subject ||
-		slices.ContainsFunc(in.entries, func(e journal.Entry) bool { return e.Subject.String() == subject }))
+	return in.waiting && (subject == AnySubject || in.subject == subject)
 }
 
 // Send publishes a message that is answered in the inbox.

@@ -141,7 +141,6 @@ func (p *puller) refuse(err error) {
 	}
 }
 
-// loop returns nil when the context ended, or a final error.
 func (p *puller) loop(ctx context.Context) error {
 	ticker := time.NewTicker(checkInterval)
 	defer ticker.Stop()
@@ -250,7 +249,7 @@ func (p *puller) control(ctx context.Context, r *request, msg *nats.Msg) {
 		return
 	}
 	idle := r.brought == 0
-	p.end(r)
+	p.release(r)
 	s := r.source
 	switch status {
 	case "404", "408": // it brought all that there was

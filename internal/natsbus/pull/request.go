@@ -19,7 +19,6 @@ type Source struct {
 	Prepare func(context.Context) error
 }
 
-// source is a Source and its requests.
 type source struct {
 	Source
 	// endpoint is where its requests go.
@@ -52,7 +51,6 @@ type request struct {
 	abandoned bool
 }
 
-// idle returns an inbox without a request, or nil.
 func (s *source) idle() *request {
 	for _, r := range s.requests {
 		if r.left == 0 {
@@ -144,7 +142,6 @@ func (p *puller) terms(s *source, n int) (expiry, beat time.Duration) {
 	return longExpiry, heartbeat
 }
 
-// request asks the source for n deliveries.
 func (p *puller) request(s *source, n int) error {
 	r := s.idle()
 	if r == nil {
@@ -179,8 +176,8 @@ func (p *puller) request(s *source, n int) error {
 	return nil
 }
 
-// end takes back what the request may still have brought.
-func (p *puller) end(r *request) {
+// release takes back what the request may still have brought.
+func (p *puller) release(r *request) {
 	r.source.credits -= r.left
 	p.credits -= r.left
 	r.left = 0
@@ -189,7 +186,7 @@ func (p *puller) end(r *request) {
 // abandon takes a request, whose fate is unknown, out of the count. Its inbox stays open
 // for a while: what still comes is handled if there is a slot, else given back.
 func (p *puller) abandon(r *request) {
-	p.end(r)
+	p.release(r)
 	r.abandoned = true
 	r.heard = time.Now()
 	r.source.requests = slices.DeleteFunc(r.source.requests, func(other *request) bool { return other == r })

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	inner "github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -46,7 +47,7 @@ type ConnectOptions struct {
 // which names a context of the nats CLI. getenv is os.Getenv. A context that needs what
 // cannot be done here is an error.
 func FromEnv(getenv func(string) string) (ConnectOptions, error) {
-	o, err := inner.FromEnv(getenv)
+	o, err := natsconn.FromEnv(getenv)
 	return ConnectOptions(o), err
 }
 
@@ -54,7 +55,7 @@ func FromEnv(getenv func(string) string) (ConnectOptions, error) {
 // returns the error or, with Wait, tries until ctx ends. What the server refuses is
 // [journal.ErrDenied].
 func Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, error) {
-	return inner.Connect(ctx, inner.ConnectOptions(o))
+	return natsconn.Connect(ctx, natsconn.ConnectOptions(o))
 }
 
 // Options says how a bus behaves; the zero value is useful.

@@ -1,9 +1,11 @@
-package journal
+package ports
 
 import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // The errors of [Peers.Lend] beside those of the bus.
@@ -45,7 +47,7 @@ type Peers interface {
 	//
 	// Where the lender itself offers the name, it may be the one that is asked: its take
 	// must not wait for what waits for Lend.
-	Lend(ctx context.Context, d Delivery, l Loan) (retry time.Duration, err error)
+	Lend(ctx context.Context, d journal.Delivery, l Loan) (retry time.Duration, err error)
 
 	// Borrow offers a name in a pool until stop is called, and calls take for each
 	// loan, each in a goroutine of its own. The delivery names its record by subject
@@ -53,5 +55,5 @@ type Peers interface {
 	// Ack and Retry do nothing. Lend returns what take returns; for an error that
 	// this port does not declare it returns a short delay. Every lender of the pool can
 	// forge a loan, so take must rely on the log alone.
-	Borrow(pool, name string, take func(d Delivery, l Loan) (retry time.Duration, err error)) (stop func(), err error)
+	Borrow(pool, name string, take func(d journal.Delivery, l Loan) (retry time.Duration, err error)) (stop func(), err error)
 }

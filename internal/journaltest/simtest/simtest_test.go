@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/stretchr/testify/require"
@@ -41,10 +42,10 @@ func TestConformance(t *testing.T) {
 			t.Run("Blobs", func(t *testing.T) { journaltest.Blobs(t, func(*testing.T) journal.Blobs { return j }) })
 			t.Run("Snapshots", func(t *testing.T) { journaltest.Snapshots(t, func(*testing.T) journaltest.LogSnapshots { return j }) })
 			t.Run("Tombstones", func(t *testing.T) { journaltest.Tombstones(t, func(*testing.T) journaltest.LogTombstones { return j }) })
-			t.Run("Dropped", func(t *testing.T) { journaltest.Dropped(t, func(*testing.T) journal.Dropped { return j }) })
+			t.Run("Dropped", func(t *testing.T) { journaltest.Dropped(t, func(*testing.T) ports.Dropped { return j }) })
 			t.Run("Storage", func(t *testing.T) { journaltest.Storage(t, func(*testing.T) journal.Storage { return j }) })
-			t.Run("Strays", func(t *testing.T) {
-				journaltest.Strays(t, func(*testing.T) (journaltest.LogStrays, func(int, string, string)) {
+			t.Run("Runless", func(t *testing.T) {
+				journaltest.Runless(t, func(*testing.T) (journaltest.LogRunless, func(int, string, string)) {
 					return j, func(shard int, subject, body string) { j.Inject(shard, subject, []byte(body)) }
 				})
 			})
@@ -108,8 +109,8 @@ func TestBatchFaults(t *testing.T) {
 		want    error
 		stored  int
 	}{
-		{BatchInDoubt, Options{Faults: Faults{BatchInDoubt: 1}}, journal.ErrInDoubt, 1},
-		{BatchLost, Options{Faults: Faults{BatchLost: 1}}, journal.ErrInDoubt, 0},
+		{BatchUnknown, Options{Faults: Faults{BatchUnknown: 1}}, journal.ErrUnknownOutcome, 1},
+		{BatchLost, Options{Faults: Faults{BatchLost: 1}}, journal.ErrUnknownOutcome, 0},
 		{BatchCrashedBefore, Options{}, ErrCrashed, 0},
 		{BatchCrashedAfter, Options{}, ErrCrashed, 1},
 	} {
@@ -191,15 +192,15 @@ func TestFaultsFollowTheSeed(t *testing.T) {
 	require.Len(t, trace(t, Options{}), 10)
 }
 
-func TestDoubt(t *testing.T) {
-	for _, f := range []Faults{{InDoubt: 1}, {Lost: 1}} {
+func TestUnknownOutcomes(t *testing.T) {
+	for _, f := range []Faults{{UnknownOutcome: 1}, {Lost: 1}} {
 		j := New(Options{Faults: f})
 		run := journaltest.NewRun(t, j)
 		_, err := j.Append(t.Context(), run, 0, journaltest.Entry(run, events.Acting, "web", "1"))
-		require.ErrorIs(t, err, journal.ErrInDoubt)
+		require.ErrorIs(t, err, journal.ErrUnknownOutcome)
 		recs, err := journaltest.Collect(j.Read(t.Context(), run, 0))
 		require.NoError(t, err)
-		require.Len(t, recs, int(f.InDoubt))
+		require.Len(t, recs, int(f.UnknownOutcome))
 	}
 	// A repeated append meets another fate, so that nobody tries for ever.
 	j := New(Options{Seed: 3, Faults: Faults{Lost: 0.5}})
@@ -385,4 +386,84 @@ func TestHasTimer(t *testing.T) {
 		}))
 		require.False(t, j.HasTimer(run, "run"))
 	})
+}
+
+// fates are what fetches of one record come to, one after the other.
+func fates(t *testing.T, seed uint64) (all []bool) {
+	j := New(Options{Seed: seed, Faults: Faults{Fetch: 0.5}})
+	run := events.NewRun("default", runID+"0", 1)
+	seq := journaltest.AppendAll(t, j, run, "1")
+	for range 20 {
+		rec, err := j.Fetch(t.Context(), run, seq)
+		if err != nil {
+			require.ErrorIs(t, err, ErrFetchAway)
+			require.Zero(t, rec)
+		}
+		all = append(all, err == nil)
+	}
+	return all
+}
+
+func TestFetchFaults(t *testing.T) {
+	first := fates(t, 7)
+	require.Contains(t, first, true)
+	require.Contains(t, first, false, "one that is repeated meets another fate")
+	require.Equal(t, first, fates(t, 7))
+	require.NotEqual(t, first, fates(t, 8))
+}
+
+// A fetch that takes long ends with its process or its context.
+func TestFetchThatTakesLong(t *testing.T) {
+	for name, c := range map[string]struct {
+		end  func(p *Process, cancel context.CancelFunc)
+		want error
+	}{
+		"to its end":         {func(*Process, context.CancelFunc) {}, nil},
+		"killed meanwhile":   {func(p *Process, _ context.CancelFunc) { p.Kill() }, ErrCrashed},
+		"canceled meanwhile": {func(_ *Process, cancel context.CancelFunc) { cancel() }, context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := New(Options{Faults: Faults{Delay: 1, MaxDelay: time.Hour}})
+				run, p := events.NewRun("default", runID+"0", 1), j.NewProcess()
+				seq := journaltest.AppendAll(t, j, run, "1")
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				began, ended := time.Now(), make(chan error, 1)
+				go func() {
+					_, err := p.Fetch(ctx, run, seq)
+					ended <- err
+				}()
+				synctest.Wait()
+				require.Empty(t, ended, "it takes its time")
+				c.end(p, cancel)
+				require.ErrorIs(t, <-ended, c.want)
+				require.Equal(t, c.want == nil, time.Since(began) > 0)
+				require.LessOrEqual(t, time.Since(began), time.Hour/100)
+			})
+		})
+	}
+}
+
+// What was published with other tools says nothing.
+func TestInjectedSaysNotAfterWhat(t *testing.T) {
+	j := New(Options{})
+	run := journaltest.NewRun(t, j)
+	first := journaltest.AppendAll(t, j, run, "1")
+	seq := j.Inject(run.Shard, journaltest.Entry(run, events.Acting, "web", "").Subject.String(), []byte("x"))
+	rec, err := j.Fetch(t.Context(), run, seq)
+	require.NoError(t, err)
+	require.Zero(t, rec.After)
+	_, err = j.Append(t.Context(), run, seq, journaltest.Entry(run, events.Acting, "web", "y"))
+	require.NoError(t, err)
+	head, err := j.Head(t.Context(), run)
+	require.NoError(t, err)
+	require.Equal(t, seq, head.After)
+	require.NotEqual(t, first, head.After)
+	p := j.NewProcess()
+	p.Kill()
+	_, err = p.Fetch(t.Context(), run, seq)
+	require.ErrorIs(t, err, ErrCrashed)
+	_, err = j.Fetch(t.Context(), run, 0)
+	require.ErrorIs(t, err, journal.ErrNotFound)
 }

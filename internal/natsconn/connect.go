@@ -1,4 +1,7 @@
-package natsbus
+// Package natsconn connects to NATS servers: where they are and who connects, as the
+// environment and the contexts of the nats CLI say it, what the user may publish, and what a
+// server's monitoring says of the server.
+package natsconn
 
 import (
 	"cmp"

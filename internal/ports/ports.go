@@ -1,13 +1,26 @@
-package journal
+// Package ports has the parts of a journal that only Moorebus' own processes use:
+// snapshots, the operator's ports, and loans between workers. A bus of [journal.Bus] may
+// implement them; who needs one asks for it by a type assertion.
+package ports
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
+	"iter"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 )
+
+// Fetcher is a [journal.Log] that gives out a few records for less than it costs to look
+// for all there are.
+type Fetcher interface {
+	// Fetch returns the record with that sequence number in the run's shard, of
+	// whichever run it is, or [journal.ErrNotFound]. It says nothing of what else is there.
+	Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Record, error)
+}
 
 // Snapshot is a run's memory after one of its records. It saves reading what
 // came before, and proves nothing: whoever uses it holds it against the log, and
@@ -29,7 +42,7 @@ type Snapshots interface {
 	// PutSnapshot replaces the run's snapshot. A memory may be larger than an
 	// event.
 	PutSnapshot(ctx context.Context, run events.Run, s Snapshot) error
-	// Snapshot returns the run's snapshot, or ErrNotFound. Any other error but
+	// Snapshot returns the run's snapshot, or [journal.ErrNotFound]. Any other error but
 	// the context's and the bus's says that it cannot be read.
 	Snapshot(ctx context.Context, run events.Run) (Snapshot, error)
 	// DeleteSnapshot removes the run's snapshot, if there is one.
@@ -53,7 +66,7 @@ type Tombstone struct {
 // Tombstones keeps the names of purged runs, so that nobody starts them again.
 type Tombstones interface {
 	PutTombstone(ctx context.Context, run events.Run, t Tombstone) error
-	// Tombstone returns the run's tombstone, or ErrNotFound.
+	// Tombstone returns the run's tombstone, or [journal.ErrNotFound].
 	Tombstone(ctx context.Context, run events.Run) (Tombstone, error)
 	// DeleteTombstone removes the run's tombstone, if there is one.
 	DeleteTombstone(ctx context.Context, run events.Run) error
@@ -67,7 +80,7 @@ var ErrPurgeDenied = errors.New("this log was made with deny_purge, which cannot
 // nobody does.
 type Purger interface {
 	// Purge removes the run's records up to the sequence number and returns how
-	// many they were. Errors: ErrPurgeDenied, ErrDenied, or the bus's.
+	// many they were. Errors: ErrPurgeDenied, [journal.ErrDenied], or the bus's.
 	Purge(ctx context.Context, run events.Run, upTo uint64) (uint64, error)
 	// Trim removes every record of a shard, of whichever run, that stands before
 	// the sequence number, all at once, and returns how many they were. The errors
@@ -87,3 +100,19 @@ type Purger interface {
 // BlobSafe is how long a stored object is safe from [Purger.DeleteBlob]: the
 // event that refers to it must be appended within that time.
 const BlobSafe = time.Hour
+
+// Runless shows what lies in the log but belongs to no run: records whose subject
+// is none of an event's, or whose shard is not their run's, see package journalcheck.
+// [journal.Log.Scan] leaves some of them out, [journal.Log.Read] all.
+type Runless interface {
+	// Runless yields a shard's records that belong to no run, in order.
+	Runless(ctx context.Context, shard int) iter.Seq2[journal.Record, error]
+}
+
+// Dropped remembers what an operator does not want to see among the dead any
+// more, by keys of [A-Za-z0-9-]. What is dropped stays in the log.
+type Dropped interface {
+	Drop(ctx context.Context, key string) error
+	// Dropped returns every key, sorted.
+	Dropped(ctx context.Context) ([]string, error)
+}
