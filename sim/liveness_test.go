@@ -14,6 +14,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 )
 
@@ -41,6 +42,7 @@ func TestLiveness(t *testing.T) {
 					require.True(t, played.struck, "the point was not reached: %v", played.types())
 					require.Equal(t, calm.end(), played.end(), "%v", played.types())
 					played.requireCarrier(t)
+					played.requireOnTime(t)
 				})
 			}
 		})
@@ -99,6 +101,7 @@ func (c *livenessCase) play(t *testing.T, point string) *played {
 			}
 			person.await(ctx, func(v view) bool { return v.terminal })
 			p.awaitFork(ctx)
+			p.awaitTimers(ctx)
 		})
 	})
 	require.NoError(t, err)
@@ -202,6 +205,42 @@ func (p *played) run() string {
 // awaitFork waits for the end of the run, if it is a fork.
 func (p *played) awaitFork(ctx context.Context) {
 	newPerson(p.w, &runPlan{ID: p.run(), Agent: p.w.plan.Runs[0].Agent}).await(ctx, func(v view) bool { return v.terminal })
+}
+
+// awaitTimers waits until the runs that have ended have no timer any more.
+func (p *played) awaitTimers(ctx context.Context) {
+	left := func() bool {
+		return slices.ContainsFunc([]string{p.run(), p.w.plan.Runs[0].ID}, func(id string) bool {
+			run := p.w.placed(id)
+			return p.w.audit.view(id).terminal && (p.w.journal.HasTimer(run, journal.TimerRun) || p.w.journal.HasTimer(run, journal.TimerApproval))
+		})
+	}
+	for give := time.Now().Add(4 * stall); left() && time.Now().Before(give) && ctx.Err() == nil; {
+		sleep(ctx, time.Second)
+	}
+	if left() {
+		p.w.audit.violate(p.run(), "timer", "a run has ended and still has a timer")
+	}
+}
+
+// requireOnTime checks that what a deadline brought about came at it, or within a minute.
+func (p *played) requireOnTime(t *testing.T) {
+	t.Helper()
+	deadline, from := 3*time.Second, events.TypeStart // hasty
+	if p.event == events.TypeApprovalExpired {
+		deadline, from = time.Minute, events.TypeHumanApprovalRequired // expiring
+	} else if p.event != events.TypeBudgetExceeded {
+		return
+	}
+	if !p.timer || p.target == nil {
+		return
+	}
+	all := p.events()
+	at := slices.IndexFunc(all, func(e *events.Event) bool { return e.Type() == from })
+	require.GreaterOrEqual(t, at, 0)
+	late := p.target.Time.Sub(all[at].Time) - deadline
+	require.GreaterOrEqual(t, late, time.Duration(0), "too early")
+	require.Less(t, late, time.Minute)
 }
 
 // hears lets a gateway die with its answer to people, or right after it.
