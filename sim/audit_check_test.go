@@ -65,7 +65,7 @@ func TestTheAuditorSees(t *testing.T) {
 	call := func(l *log) { l.add(rolePlanner, events.Planning, &events.LLMToolCall{ToolCallReply: oneReply("pay")}) }
 	answer := &events.LLMFinalAnswer{Reply: events.Reply{Content: lastWords}}
 	for invariant, do := range map[string]func(l *log){
-		"liveness": func(l *log) { l.w.audit.Settled(l.last()) },
+		"liveness": func(l *log) { l.w.audit.Finished(l.last()) },
 		"owner":    func(l *log) { l.add(roleObserver, events.Planning, answer) },
 		"legal": func(l *log) {
 			subject := events.Subject{Run: l.run, From: events.Planning, To: events.Done, Pool: events.DefaultPool}

@@ -241,8 +241,8 @@ func (a *auditor) reason(r *auditedRun, id string, e *events.Event, o *events.To
 	}
 }
 
-// Settled checks that an acknowledgement left nothing behind.
-func (a *auditor) Settled(rec journal.Record) {
+// Finished checks that an acknowledgement left nothing behind.
+func (a *auditor) Finished(rec journal.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s, err := events.ParseSubject(rec.Subject)

@@ -307,15 +307,15 @@ func (g *Group) clear() {
 func (g *Group) commit() {
 	for {
 		last, err := g.shard.Batch(g.pending, g.join)
-		if !g.settle(last, err) {
+		if !g.finishBatch(last, err) {
 			return
 		}
 	}
 }
 
-// settle tells the members of a batch what it came to, and reports whether there
+// finishBatch tells the members of a batch what it came to, and reports whether there
 // is a next one to be committed.
-func (g *Group) settle(last uint64, err error) (batched bool) {
+func (g *Group) finishBatch(last uint64, err error) (batched bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err != nil && !errors.Is(err, journal.ErrUnknownOutcome) {

@@ -133,7 +133,7 @@ func (r *results) err(name string) error {
 	return r.errs[name]
 }
 
-// crowded lets the runs append while the first one is under way, and returns when
+// crowded lets the runs append while the first one is in flight, and returns when
 // all are answered.
 func crowded(t *testing.T, g *groupcommit.Group, runs ...string) *results {
 	t.Helper()

@@ -59,7 +59,7 @@ type consumer struct {
 }
 
 // consume runs Consume in the background. A nil handle passes the deliveries to
-// the channel got, and leaves settling them to the test.
+// the channel got, and leaves their verdicts to the test.
 func consume(t *testing.T, q journal.Queue, inbox journal.Inbox, slots int, handle func(journal.Delivery)) *consumer {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

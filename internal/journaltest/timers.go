@@ -56,7 +56,7 @@ type bell struct {
 }
 
 // ring consumes timers in the background. A nil handle passes the deliveries to
-// the channel got, and leaves settling them to the test.
+// the channel got, and leaves their verdicts to the test.
 func ring(t *testing.T, timers journal.Timers, slots int, handle func(journal.TimerDelivery)) *bell {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

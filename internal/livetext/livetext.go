@@ -57,7 +57,7 @@ type Listener struct {
 func NewListener(feed journal.Feed, run events.Run) *Listener { return &Listener{feed: feed, run: run} }
 
 // Listen hands fn a run's chunks from now on, each as [Listener.News] has it, and
-// what was said so far of a text that is under way. fn is called by one goroutine
+// what was said so far of a text that is in flight. fn is called by one goroutine
 // at a time and must not block; stop ends it.
 func Listen(feed journal.Feed, run events.Run, fn func(news []byte)) (stop func(), err error) {
 	l := NewListener(feed, run)

@@ -23,10 +23,9 @@ const (
 	headerBatchSeq    = "Nats-Batch-Sequence"
 	headerBatchCommit = "Nats-Batch-Commit"
 
-	// appendRetry is the pause before an append that was surely not stored is
-	// sent again.
+	// appendRetry is the pause before an append that was not stored is sent again.
 	appendRetry = 50 * time.Millisecond
-	// conflictRetry is the same for one that met another one under way.
+	// conflictRetry is the pause after a conflict with another append in flight.
 	conflictRetry = 2 * time.Millisecond
 )
 
@@ -40,7 +39,7 @@ type pubAck struct {
 // While the server says that it stored nothing for want of readiness, the append
 // is sent again, for RequestTimeout altogether. On several replicas so is one that is
 // not answered and that the log does not hold. With group commit it may wait before
-// that for what is under way in its shard.
+// that for what is in flight in its shard.
 func (b *Bus) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (uint64, error) {
 	if err := journalcheck.Append(b.shards, run, entries); err != nil {
 		return 0, err
@@ -96,7 +95,7 @@ func (a *appender) One(ctx context.Context, p groupcommit.Pending) (uint64, erro
 	}
 }
 
-// checkAck guards against a stream of somebody else's that took the message.
+// checkAck makes sure that the message is in the log's own stream.
 func (b *Bus) checkAck(shard int, ack *pubAck) error {
 	if want := events.StreamName(shard); ack.Stream != want {
 		return fmt.Errorf("append: stream %q took it and not %s: run `moorebus doctor`", ack.Stream, want)
@@ -104,7 +103,7 @@ func (b *Bus) checkAck(shard int, ack *pubAck) error {
 	return nil
 }
 
-// unsent reports whether the append is surely not stored and may be sent again.
+// unsent reports whether the append is certainly not stored and may be sent again.
 func unsent(err error) bool {
 	var api *api.Error
 	if errors.As(err, &api) {
@@ -114,7 +113,7 @@ func unsent(err error) bool {
 }
 
 // spurious reports whether a lost race was none. On several replicas the leader
-// also refuses an append while it has another one for the same run under way,
+// also refuses an append while it has another one for the same run in flight,
 // even one that it has just acknowledged or will refuse as well, and then does
 // not say where the run ends. If the run still ends where the append expected it,
 // the append is due.
@@ -218,8 +217,8 @@ func (d *outcome) until() time.Time {
 	return d.deadline
 }
 
-// opens notes how a try failed, and reports whether the append may be stored. What
-// was not sent to its end is not.
+// opens notes how a try failed, and reports whether the append may be stored. A batch that
+// was not sent completely is not.
 func (d *outcome) opens(err error) bool {
 	d.open = d.open || d.bus.Replicas > 1 && errors.Is(err, nats.ErrTimeout) && !errors.Is(err, errUncommitted)
 	return d.open
@@ -234,9 +233,9 @@ func (d *outcome) unopened(ctx context.Context, err error) bool {
 // errAgain says that an append is to be sent again.
 var errAgain = errors.New("the append is to be sent again")
 
-// resolve returns what appends of unknown outcome came to, given how the last try
-// failed: the last record's sequence number if they are stored, ErrConflict if they
-// are not and never will be, errAgain, or at the end of the time ErrUnknownOutcome.
+// resolve looks for appends of unknown outcome in the log, given how the last try failed.
+// It returns the last record's sequence number if they are stored, ErrConflict if they are
+// not and never will be, errAgain, or ErrUnknownOutcome when the time is over.
 func (d *outcome) resolve(ctx context.Context, failed error, all ...groupcommit.Pending) (uint64, error) {
 	code, _ := api.Code(failed)
 	lost := code == api.CodeWrongLastSequence || code == api.CodeWrongLastConstant
@@ -265,18 +264,17 @@ func (d *outcome) again(ctx context.Context) bool {
 	return true
 }
 
-// stored returns the sequence number of the last record of appends that are
-// stored, together if they are several. The error is ErrConflict if another record
-// stands where one of them belongs, so that they never will be, and ErrNotFound if
-// none does as far as the replica knows that answers. Of several all are stored or
-// none, so that the first and the last one say it; the others are looked for if one
-// of them is known to be refused.
+// stored returns the sequence number of the last record of appends that are stored. The
+// error is ErrConflict if another record is in the place of one of them, so they never will
+// be stored, and ErrNotFound if the replica that answers has none of them. A batch is stored
+// completely or not at all, so its first and last append are enough. The others are looked
+// for only if one of them is known to be refused.
 func (b *Bus) stored(ctx context.Context, all []groupcommit.Pending, refused bool) (uint64, error) {
 	last, err := b.storedOne(ctx, all[len(all)-1])
 	if err == nil && len(all) > 1 {
 		var first uint64
 		if first, err = b.storedOne(ctx, all[0]); err == nil && last-first != between(all) {
-			err = journal.ErrConflict // they are others' records, though the same
+			err = journal.ErrConflict // equal records of another batch
 		}
 	}
 	if err == nil || !refused || !errors.Is(err, journal.ErrNotFound) {
@@ -290,7 +288,7 @@ func (b *Bus) stored(ctx context.Context, all []groupcommit.Pending, refused boo
 	return 0, err
 }
 
-// between is how many entries there are behind the first append.
+// between counts the entries behind the first append.
 func between(all []groupcommit.Pending) (entries uint64) {
 	for _, p := range all[1:] {
 		entries += uint64(len(p.Entries))

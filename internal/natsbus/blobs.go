@@ -52,9 +52,8 @@ func infoSubject(bucket, key string) string {
 	return "$O." + bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(key))
 }
 
-// PutBlob stores data under its digest in the pool's bucket. What is there is
-// left alone, but for its time: an object that nobody has asked for lately may
-// be about to be deleted.
+// PutBlob stores data under its digest in the pool's bucket. An object that is there gets
+// only a new time, since an old one may be about to be deleted.
 func (b *Bus) PutBlob(ctx context.Context, pool string, data []byte) (events.Ref, error) {
 	if !events.ValidToken(pool) {
 		return events.Ref{}, fmt.Errorf("store a result: pool %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", pool)
@@ -94,8 +93,7 @@ func (b *Bus) touch(ctx context.Context, ref events.Ref, info *objectInfo) error
 	return err
 }
 
-// putObject writes the chunks and then the description, without which nobody
-// sees them.
+// putObject writes the chunks, and then the description, which makes them visible.
 func (b *Bus) putObject(ctx context.Context, ref events.Ref, data []byte) error {
 	info, err := b.putChunks(ctx, ref, data)
 	if err != nil {
@@ -189,7 +187,7 @@ func (b *Bus) blob(ctx context.Context, ref events.Ref) ([]byte, error) {
 	return data, nil
 }
 
-// chunksRoom bounds what is set aside for an object on its description's word.
+// chunksRoom bounds the memory that is reserved because of an object's description.
 const chunksRoom = 4 << 20
 
 // chunks reads an object's data and returns it with its SHA-256. It does not

@@ -16,7 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// prepareRetry is how often a worker looks whether its consumer is there by now.
+// prepareRetry is how often a worker asks again for a consumer that is missing.
 const prepareRetry = time.Second
 
 // Consume hands the inbox's deliveries of all shards to handle until ctx ends.

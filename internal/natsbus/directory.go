@@ -89,7 +89,7 @@ func (b *Bus) AnnounceProviders(ctx context.Context, instance string, names []st
 	return nil
 }
 
-// announce is putMsg for an announcement, which can then be withdrawn.
+// announce stores an announcement and notes what withdraw needs.
 func (b *Bus) announce(ctx context.Context, msg *nats.Msg, create func() error) error {
 	seq, err := b.putMsg(ctx, msg, create)
 	if err != nil {
@@ -303,7 +303,7 @@ func (b *Bus) warnUnreadable(pool string, err error) {
 	}
 }
 
-// firstTime reports whether something is to be said that was not said before.
+// firstTime reports whether a warning was not logged before.
 func (b *Bus) firstTime(what string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -326,8 +326,8 @@ func (b *Bus) livePools(ctx context.Context) ([]string, error) {
 	return pools, nil
 }
 
-// values hands the bucket's live keys that match and their values to take, some of them
-// twice. It needs no consumer. A replica that lacks what the leader has is asked again.
+// values calls take for the bucket's live keys that match and their values, for some of them
+// twice. It needs no consumer. If a replica lacks what the leader has, it asks again.
 func (b *Bus) values(ctx context.Context, bucket, keys string, take func(key string, value []byte) error) error {
 	prefix := kvSubjectPrefix + bucket + "."
 	return b.entries(ctx, bucket, keys, func(_ *nats.Msg, rec journal.Record) error {
@@ -335,7 +335,7 @@ func (b *Bus) values(ctx context.Context, bucket, keys string, take func(key str
 	})
 }
 
-// entries is values for the messages themselves.
+// entries is like values, with the messages themselves.
 func (b *Bus) entries(ctx context.Context, bucket, keys string, take func(*nats.Msg, journal.Record) error) error {
 	var failed, err error
 	request := api.GetRequest{MultiLast: []string{kvSubjectPrefix + bucket + "." + keys}, Batch: maxLast}

@@ -261,21 +261,21 @@ func (e *examiner) checkSync(first *jetstream.StreamInfo, flushes bool) {
 // server flushes every message its monitoring says, where that can be asked.
 func (e *examiner) checkDurability(ctx context.Context, first *jetstream.StreamInfo) {
 	var said natsconn.Monitored
-	unheard := natsconn.ErrNoMonitoring
+	silent := natsconn.ErrNoMonitoring
 	if first.Config.Replicas <= 1 && first.Config.Storage != jetstream.MemoryStorage {
-		if said, unheard = natsconn.Monitor(ctx, e.bus.NC, e.bus.opts.Monitor); !said.Own {
-			unheard = natsconn.ErrNoMonitoring // another server's flushing says nothing of this one's
+		if said, silent = natsconn.Monitor(ctx, e.bus.NC, e.bus.opts.Monitor); !said.Own {
+			silent = natsconn.ErrNoMonitoring // another server's flushing says nothing of this one's
 		}
-		if unheard == nil {
+		if silent == nil {
 			e.checkSync(first, said.SyncAlways)
 		}
 	}
 	switch {
 	case first.Config.Storage == jetstream.MemoryStorage:
 		e.add(Warning, "make the streams anew on files", "the log is in memory: it ends with the server")
-	case first.Config.Replicas <= 1 && unheard == nil && said.SyncAlways:
+	case first.Config.Replicas <= 1 && silent == nil && said.SyncAlways:
 		e.add(Good, "", "the log lies on one server, which flushes every message before it acknowledges it")
-	case first.Config.Replicas <= 1 && unheard == nil:
+	case first.Config.Replicas <= 1 && silent == nil:
 		e.add(Warning, "set jetstream { sync_interval: always } in the server's configuration, or run three servers and `"+api.InitCommand+" --replicas 3`",
 			"the log lies on one server, which does not flush every message: acknowledged events can be lost with the power")
 	case first.Config.Replicas <= 1:

@@ -189,9 +189,9 @@ func (q *feedQueue) empty() (msgs []*nats.Msg, lost bool) {
 	return msgs, lost
 }
 
-// A follower that the feed told of a record which the read did not bring looks
-// again every lagPoll for lagTime: a replica that lags answered. What does not
-// come then was never stored, anybody may have said so.
+// If the feed names a record that the read did not bring, a replica that lags may have
+// answered. The follower reads again every lagPoll for lagTime. A record that does not come
+// by then was never stored: any user can forge such a message.
 const (
 	lagPoll = 25 * time.Millisecond
 	lagTime = 2 * time.Second
@@ -218,8 +218,8 @@ type follower struct {
 	shard   int
 	subject string
 	cursor  uint64
-	// told is the highest sequence number that the feed spoke of, and until how
-	// long it is looked for.
+	// told is the highest sequence number that the feed has named, and until says how
+	// long the follower looks for it.
 	told    uint64
 	until   time.Time
 	stopped bool
@@ -262,8 +262,8 @@ func (f *follower) pause() time.Duration {
 	return f.bus.opts.FollowPoll
 }
 
-// hear reads if the feed speaks of a record that was not yielded, or may have
-// lost one. However many it speaks of, they are read at once.
+// hear reads the log once if the feed names records that were not yielded, or may have lost
+// some.
 func (f *follower) hear(ctx context.Context, queue *feedQueue) {
 	msgs, read := queue.empty()
 	for _, msg := range msgs {

@@ -79,7 +79,7 @@ func (g *Grants) Append(from, to events.State, pool string) {
 	g.publish["moore.*.*."+string(from)+"."+string(to)+"."+pool+".*"] = true
 }
 
-// Consume allows to take and settle the deliveries of an inbox.
+// Consume allows to take and finish the deliveries of an inbox.
 func (g *Grants) Consume(inbox journal.Inbox) {
 	for _, d := range durablesOf(inbox) {
 		g.eachShard(func(stream string) { g.consume(stream, d.name) })

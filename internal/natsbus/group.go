@@ -70,9 +70,9 @@ func (a *appender) tell(d groupcommit.Decision) {
 	a.bus.Log.Info("group commit: appends that wait at the same moment go "+way, "shard", a.shard, "appends", d.Appends, "together", d.Together, "apart", d.Apart)
 }
 
-// grouping reports whether appends are gathered, given what the log says about its
-// server. Where that is not known they are not: a batch costs several milliseconds on a
-// server that does not flush.
+// grouping reports whether this process uses group commit, given what the log says about
+// its server. If the log does not say it, the answer is no: on a server that does not flush,
+// a batch costs several milliseconds.
 func (b *Bus) grouping(sync Sync) bool {
 	switch b.opts.GroupCommit {
 	case GroupCommitOn:
@@ -135,8 +135,8 @@ const deniedSoon = 200 * time.Millisecond
 // errUncommitted says that a batch broke off before its last message.
 var errUncommitted = errors.New("the batch was not sent")
 
-// batchSender publishes one atomic batch. A publish copies the message, so there is
-// one for all.
+// batchSender publishes one atomic batch. It has one message for all entries, since a
+// publish copies it.
 type batchSender struct {
 	bus *Bus
 	all atomic.Pointer[[]groupcommit.Pending]
@@ -184,10 +184,10 @@ func (b *Bus) sendBatch(ctx context.Context, deadline time.Time, s *batchSender)
 	return s.send(ctx, deadline)
 }
 
-// send publishes the batch and waits for the answer to its last message. The first
-// message is one to be answered as well: with it the server makes a place for the
-// batch, which on one replica is several flushes to the disk, and who comes meanwhile
-// joins. It may be called again, and sends another batch then.
+// send publishes the batch and waits for the answer to its last message. It waits for the
+// answer to the first message too: the server then opens the batch, which on one replica
+// takes several flushes to the disk, and appends that come meanwhile join. It may be called
+// again, and then sends another batch.
 func (s *batchSender) send(ctx context.Context, deadline time.Time) (*pubAck, error) {
 	s.sent, s.msg.Header = 0, nats.Header{
 		headerBatchID: {nuid.Next()}, headerBatchSeq: s.number, api.HeaderExpectSeq: s.expect, api.HeaderExpectSubject: s.filter,
@@ -265,9 +265,8 @@ func (s *batchSender) commit(ctx context.Context, deadline time.Time) (*pubAck, 
 	return ack, err
 }
 
-// abandon makes the server forget a batch that is not going on, by a message that
-// leaves a gap: there may be so many unfinished ones and no more. The last message may
-// have been refused.
+// abandon makes the server forget an unfinished batch, by a message that leaves a gap: a
+// server keeps only so many of them. The last message may have been refused.
 func (s *batchSender) abandon() {
 	delete(s.msg.Header, headerBatchCommit)
 	refused := s.msg.Subject

@@ -200,7 +200,7 @@ func appendAll(ctx context.Context, bus *Bus, all []groupcommit.Pending) []error
 	return errs
 }
 
-// What is under way when the connection breaks has an unknown outcome at once, and the shard
+// What is in flight when the connection breaks has an unknown outcome at once, and the shard
 // goes on when the server is back.
 func TestGroupAcrossARestart(t *testing.T) {
 	t.Parallel()

@@ -54,7 +54,7 @@ type InitOptions struct {
 	// first write to it, if they may.
 	Storage []journal.StorageOf
 	// Alone says that no other process has had the bus since its server started, and
-	// none has it now: what was delivered before and not settled comes again at once,
+	// none has it now: what was delivered before and not finished comes again at once,
 	// and what was announced before is forgotten.
 	Alone bool
 	// MaxBytes is how large each stream of the log may become; it answers that it is
@@ -356,7 +356,7 @@ func (o *InitOptions) initBuckets(ctx context.Context, js jetstream.JetStream) e
 }
 
 // A server that starts keeps the deliveries that were outstanding, and waits for each
-// of them as if the process that held it could still settle it. Where that process
+// of them as if the process that held it could still finish it. Where that process
 // is known to be gone, the ack wait is over: it is set so short for a moment that the
 // server queues them again. They keep their count of deliveries, by which a lost
 // worker is noticed. A delivery that is to come again after a delay comes up to one
@@ -426,7 +426,7 @@ func reclaim(ctx context.Context, js jetstream.JetStream) error {
 	return nil
 }
 
-// heldConsumer is a consumer with deliveries that were not settled, or one that was
+// heldConsumer is a consumer with deliveries that were not finished, or one that was
 // left with a short ack wait.
 type heldConsumer struct {
 	stream  string

@@ -211,7 +211,7 @@ func placesOf(t *testing.T, b *Bus, run events.Run) (places []uint64) {
 	return places
 }
 
-// TestAppendsOutliveTheirLeaders has elections while appends are under way, until
+// TestAppendsOutliveTheirLeaders has elections while appends are in flight, until
 // some were not answered, and at last stops the server that leads.
 func TestAppendsOutliveTheirLeaders(t *testing.T) {
 	t.Parallel()

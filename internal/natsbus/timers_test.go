@@ -59,7 +59,7 @@ func TestTimerStreamStaysSmall(t *testing.T) {
 	got := consumeTimers(t, bus)
 	require.NoError(t, bus.SetTimer(ctx, run, "run", time.Now(), nil))
 	d := nextTimer(t, got)
-	require.Equal(t, 1, storedTimers(t, bus), "it is kept until it is settled")
+	require.Equal(t, 1, storedTimers(t, bus), "it is kept until it is finished")
 	require.NoError(t, d.Ack())
 	require.Eventually(t, func() bool { return storedTimers(t, bus) == 0 }, patience, 10*time.Millisecond)
 }

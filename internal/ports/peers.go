@@ -35,12 +35,12 @@ type Loan struct {
 }
 
 // Peers passes work from the worker that holds a delivery to another worker of the
-// same pool. The delivery stays with the lender, who alone settles it; as long as the
+// same pool. The delivery stays with the lender, who alone finishes it; as long as the
 // borrower is at work, it extends the delivery too, so the death of the lender does
 // not make another worker repeat the work.
 type Peers interface {
 	// Lend asks one worker that offers the name to do the work, and returns when that
-	// has settled it: what came of it is in the log. A positive duration says that
+	// has done it: what came of it is in the log. A positive duration says that
 	// the work failed, which is in the log too, and when the delivery is to come
 	// again. The lender extends the delivery meanwhile. Once the loan was asked for, the
 	// end of ctx is ErrPeerHolds, whether somebody was heard to take it or not.

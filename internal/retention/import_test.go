@@ -247,8 +247,8 @@ func TestForksComeBehindTheirParents(t *testing.T) {
 	require.Equal(t, []events.Run{parent, child, grandchild}, file.Runs())
 
 	alone := &sink{}
-	orphan := one.fork(events.NewRun("default", one.store.NewID(), 1))
-	done, err := retention.Export(t.Context(), one.bus, alone, retention.ExportOptions{Runs: []events.Run{orphan}})
+	fork := one.fork(events.NewRun("default", one.store.NewID(), 1))
+	done, err := retention.Export(t.Context(), one.bus, alone, retention.ExportOptions{Runs: []events.Run{fork}})
 	require.NoError(t, err)
 	require.Len(t, done.Missing, 1)
 	_, err = retention.Export(t.Context(), one.bus, alone, retention.ExportOptions{Runs: []events.Run{events.NewRun("default", one.store.NewID(), 1)}})

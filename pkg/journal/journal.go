@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -108,7 +109,7 @@ type Log interface {
 	// Append stores the entries in order, all or none, if the run's last record
 	// has sequence number last (0: the run has no record). It returns the
 	// sequence number of the last entry. All entries must belong to run. They must
-	// not be changed afterwards, even if ctx has ended: they may be under way. Errors:
+	// not be changed afterwards, even if ctx has ended: they may be in flight. Errors:
 	// ErrConflict, ErrUnknownOutcome, ErrTooLarge, ErrDenied, ErrFull, or the context's.
 	Append(ctx context.Context, run events.Run, last uint64, entries ...Entry) (uint64, error)
 
@@ -139,8 +140,8 @@ type Log interface {
 	Last(ctx context.Context, shard int) (uint64, error)
 }
 
-// Feed is the live side of the log: fast, free to lose things, and open to
-// forgers. What counts is read in the log.
+// Feed is the live side of the log. It is fast, may lose messages, and other users can
+// forge them. So read the log for whatever counts.
 type Feed interface {
 	// Watch calls fn for records of all shards that match, as they are stored,
 	// from one goroutine, until stop is called. Records can be missed; after a
@@ -153,18 +154,18 @@ type Feed interface {
 	// does not wait and there is no saying whether it arrives.
 	PublishChunk(run events.Run, data []byte) error
 
-	// WatchChunks calls fn for the run's chunks as they come, from one
-	// goroutine, until stop is called. Other users of the bus can forge them as
-	// well: they are for showing until the reply is in the log.
+	// WatchChunks calls fn for the run's chunks as they come, from one goroutine, until
+	// stop is called. Other users of the bus can forge them: show them until the reply is
+	// in the log.
 	WatchChunks(run events.Run, fn func(data []byte)) (stop func(), err error)
 
-	// AskCatchUp asks whoever has the run's model speaking now to say on its chunks
-	// what was said so far. It does not wait, and there may be nobody.
+	// AskCatchUp asks the planner that streams the run's reply to repeat on the chunks the
+	// text so far. It does not wait, and there may be no such planner.
 	AskCatchUp(run events.Run) error
 
-	// WatchAsks calls fn for the runs of all namespaces that somebody asks about,
-	// from one goroutine, until stop is called. fn must not block. Anybody may ask
-	// about anything, as often as they like.
+	// WatchAsks calls fn for the runs, of all namespaces, that somebody asks about, from
+	// one goroutine, until stop is called. fn must not block. Any user may ask about any
+	// run, as often as it likes.
 	WatchAsks(fn func(run events.Run)) (stop func(), err error)
 }
 
@@ -176,12 +177,12 @@ type Inbox struct {
 }
 
 // Delivery is a record handed to one worker. It is given to another one if it
-// is not settled within the ack wait; Extend starts that time again.
+// is not finished within the ack wait; Extend starts that time again.
 type Delivery interface {
 	Record() Record
 	// Attempt counts the times it was delivered, from 1.
 	Attempt() int
-	// Ack settles the delivery: nobody gets it again. It returns after the
+	// Ack finishes the delivery: nobody gets it again. It returns after the
 	// acknowledgement was sent, not after it was stored.
 	Ack() error
 	// Retry gives the delivery back, to come again after the delay.
@@ -203,57 +204,54 @@ type Queue interface {
 	AckWait(ctx context.Context, inbox Inbox) (time.Duration, error)
 
 	// Undelivered reports whether a record, given by its shard and sequence number,
-	// still waits to be delivered for the first time. The inbox has to be the one
-	// that the record is for, with one state. One from which nobody ever consumed
-	// has delivered nothing.
+	// still waits to be delivered for the first time. The inbox must be the one that the
+	// record is for, with one state. An inbox that was never consumed has delivered nothing.
 	Undelivered(ctx context.Context, inbox Inbox, shard int, seq uint64) (bool, error)
 }
 
-// Directory is where actors and planners say what they offer. An announcement
-// lives for [AnnouncementTTL] unless it is repeated.
+// Directory has what actors and planners announce. An announcement is live for
+// [AnnouncementTTL], and longer if it is repeated.
 type Directory interface {
 	// Announce says that an instance runs these tools, all of one pool.
 	Announce(ctx context.Context, pool, instance string, tools []events.ToolSpec) error
-	// AnnounceProviders says that an instance reaches these model providers, and what
-	// it means by names that others may use too.
+	// AnnounceProviders says which model providers an instance reaches, and what it means
+	// by names that other instances may use too.
 	AnnounceProviders(ctx context.Context, instance string, names []string, claims ...Claim) error
-	// Claims returns what every instance that lives means by its names, sorted by
-	// instance.
+	// Claims returns what every live instance means by its names, sorted by instance.
 	Claims(ctx context.Context) ([]Claim, error)
 	// Withdraw takes back what this process announced for an instance of a pool, as if the
 	// announcement had expired; WithdrawProviders does so for its providers and claims.
-	// What another process announced since for an instance of that name stays, and both do
-	// nothing where nothing is announced.
+	// What another process has announced since for an instance of that name stays. Without
+	// an announcement both do nothing.
 	Withdraw(ctx context.Context, pool, instance string) error
 	WithdrawProviders(ctx context.Context, instance string) error
-	// PoolTools returns the tools of one pool that live, sorted by name.
+	// PoolTools returns the live tools of one pool, sorted by name.
 	PoolTools(ctx context.Context, pool string) ([]events.ToolSpec, error)
-	// Tools returns every tool that lives, sorted by name and pool, but for those that
-	// the operator has assigned to another pool than the one that announces them; a
-	// tool that
-	// several instances of a pool announce alike is there once.
+	// Tools returns every live tool, sorted by name and pool. A tool that several
+	// instances of a pool announce equally is there once. Tools that the operator has
+	// assigned to another pool are left out.
 	Tools(ctx context.Context) ([]events.ToolSpec, error)
-	// Providers returns the names of every provider that lives, sorted.
+	// Providers returns the names of all live providers, sorted.
 	Providers(ctx context.Context) ([]string, error)
-	// Offers returns what was put last, zero if nothing was.
+	// Offers returns what was put last, the zero value if nothing was.
 	Offers(ctx context.Context) (Offers, error)
 	// PutOffers replaces what [Directory.Offers] returned, with its revision, unless
 	// somebody else did meanwhile (ErrConflict).
 	PutOffers(ctx context.Context, o Offers) error
-	// Pools returns every pool of tools that was ever set up or announced, sorted
-	// by name, but for those that the caller may not read.
+	// Pools returns every pool of tools that was ever set up or announced and that the
+	// caller may read, sorted by name.
 	Pools(ctx context.Context) ([]Pool, error)
 }
 
-// Offers are what gateways remember of announcements, so that an announcement that comes
-// later takes no tool away, and what is only restarting is not taken for unknown. A tool
-// or provider that nobody announces any more is remembered for some seconds.
+// Offers are what gateways remember of announcements. So a later announcement takes no tool
+// away, and a tool whose actor is restarting is not unknown. A tool or provider that nobody
+// announces any more is remembered for some seconds.
 type Offers struct {
-	// First is, by tool, the pool that announced it first, of those that announce it.
+	// First has the pool that announced each tool first, by tool.
 	First map[string]string `json:"first"`
 	// Providers are the names of model providers, sorted.
 	Providers []string `json:"providers"`
-	// Revision is the adapter's.
+	// Revision belongs to the adapter, for [Directory.PutOffers].
 	Revision uint64 `json:"-"`
 }
 
@@ -261,10 +259,10 @@ type Offers struct {
 type Claim struct {
 	Kind ClaimKind `json:"kind"`
 	Name string    `json:"name"`
-	// Digest is the same where the same is meant. It does not tell what that is.
+	// Digest is equal if the meaning is. It does not reveal the meaning.
 	Digest string `json:"digest"`
-	// Instance is who says so, and Seq grows whenever it is said again: both as
-	// [Directory.Claims] returns them.
+	// Instance makes the claim, and Seq grows whenever it is announced again. Both are
+	// set by [Directory.Claims].
 	Instance string `json:"-"`
 	Seq      uint64 `json:"-"`
 }
@@ -278,7 +276,7 @@ const (
 	ClaimProvider ClaimKind = "provider"
 )
 
-// NameTakenError is a name that another process which lives uses for something else.
+// NameTakenError says that another live process uses a name for something else.
 type NameTakenError struct {
 	// Claim is the other process's, Instance this one.
 	Claim    Claim
@@ -294,11 +292,11 @@ func (e *NameTakenError) Error() string {
 // Pool is a pool of tools.
 type Pool struct {
 	Name string
-	// Living says that an instance that lives announced it, be it without tools.
+	// Living says that a live instance announced the pool, possibly without tools.
 	Living bool
 }
 
-// Announcements live this long, and are repeated in this rhythm.
+// How long an announcement is live, and how often it is repeated.
 const (
 	AnnouncementTTL     = 30 * time.Second
 	AnnouncementRefresh = 10 * time.Second
@@ -321,4 +319,46 @@ type Blobs interface {
 	// Blob returns what a reference points to, checked against its digest, or
 	// ErrNotFound.
 	Blob(ctx context.Context, ref events.Ref) ([]byte, error)
+}
+
+// Bus is everything that the roles of an installation need of a journal. Its adapters
+// implement further ports, which only this module's processes use.
+type Bus interface {
+	Log
+	Feed
+	Queue
+	Timers
+	Directory
+	Agents
+	Blobs
+	Storage
+}
+
+// Subject returns the subject filter of a shard's records that match; a
+// negative shard stands for every shard.
+func (f Filter) Subject(shard int) string {
+	text := events.EdgeFilter(max(shard, 0), f.Namespace, f.From, f.To, f.Pool)
+	tokens := strings.Split(text, ".")
+	if shard < 0 {
+		tokens[1] = events.Wildcard
+	}
+	if f.Run != "" {
+		tokens[len(tokens)-1] = f.Run
+	}
+	return strings.Join(tokens, ".")
+}
+
+// Match reports whether a subject has the form of an event's and every field
+// that the filter names.
+func (f Filter) Match(subject string) bool {
+	rest := subject
+	want := [7]string{2: f.Namespace, 3: string(f.From), 4: string(f.To), 5: f.Pool, 6: f.Run}
+	for i, token := range want {
+		got, tail, more := strings.Cut(rest, ".")
+		if more != (i < len(want)-1) || (token != "" && got != token) {
+			return false
+		}
+		rest = tail
+	}
+	return true
 }

@@ -12,7 +12,7 @@ import (
 // gateway sets the right one then.
 const (
 	// TimerRun is set from before the run's first event to its end: for its deadline
-	// and against a standstill.
+	// and against a stall.
 	TimerRun = "run"
 	// TimerApproval is set while the run waits for a human, for as long as the
 	// approval is valid.
@@ -29,12 +29,12 @@ type Timer struct {
 }
 
 // TimerDelivery is a timer that fired, handed to one process. It is given to
-// another one if it is not settled within the ack wait, and is kept until it is.
+// another one if it is not finished within the ack wait, and is kept until it is.
 type TimerDelivery interface {
 	Timer() Timer
 	// Attempt counts the times it was delivered, from 1.
 	Attempt() int
-	// Ack settles the delivery: nobody gets it again.
+	// Ack finishes the delivery: nobody gets it again.
 	Ack() error
 	// Retry gives the delivery back, to come again after the delay.
 	Retry(delay time.Duration) error

@@ -51,8 +51,8 @@ type Moment struct {
 type Observer interface {
 	// Appended tells of records that were stored together.
 	Appended(recs []journal.Record)
-	// Settled tells of a record none of whose deliveries will come (again).
-	Settled(rec journal.Record)
+	// Finished tells of a record none of whose deliveries will come (again).
+	Finished(rec journal.Record)
 }
 
 // Faults are the probabilities, from 0 to 1, of what can go wrong.

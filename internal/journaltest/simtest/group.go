@@ -40,7 +40,7 @@ func (p *Process) group(ctx context.Context, a groupcommit.Pending) (uint64, err
 	return p.groups[a.Run.Shard].Append(ctx, a)
 }
 
-// appending counts the appends of a run that are under way.
+// appending counts the appends of a run that are in flight.
 func (p *Process) appending(run events.Run, change int) {
 	p.j.mu.Lock()
 	p.atOnce[run] += change

@@ -35,7 +35,7 @@ func (c *changed) wake() {
 	c.channel = make(chan struct{})
 }
 
-// item is a record to be delivered, or delivered and not settled yet.
+// item is a record to be delivered, or delivered and not finished yet.
 type item struct {
 	rec journal.Record
 	// timer is set for what is no record but a timer.
@@ -48,11 +48,11 @@ type item struct {
 	// due is when it is delivered, for the first time or again.
 	due   time.Time
 	order int
-	// place is where it is in the heap, -1 if it is settled.
+	// place is where it is in the heap, -1 if it is finished.
 	place int
 	// copied says that there is a duplicate, or that this is one.
 	copied bool
-	// left counts the copies that are not settled; they share it.
+	// left counts the copies that are not finished; they share it.
 	left *int
 }
 
@@ -228,10 +228,10 @@ func (in *inbox) duplicate(o Options, it *item, now time.Time) {
 	in.changed.wake()
 }
 
-// settle removes the item for good, and reports whether that was the last one
+// finish removes the item for good, and reports whether that was the last one
 // of its record. Whoever has it now does not hear of it: a late acknowledgement
 // of a stale worker does the same on the bus.
-func (in *inbox) settle(it *item) (last bool) {
+func (in *inbox) finish(it *item) (last bool) {
 	if it.place < 0 {
 		return false
 	}

@@ -77,7 +77,7 @@ type Process struct {
 	dead chan struct{}
 	// groups gather the appends to each shard; none: each goes at once.
 	groups []*groupcommit.Group
-	// atOnce counts the appends of a run that are under way.
+	// atOnce counts the appends of a run that are in flight.
 	atOnce map[events.Run]int
 }
 
@@ -109,7 +109,7 @@ func (j *Journal) NewProcess() *Process {
 }
 
 // Kill makes the process die: what it does from now on has no effect and fails
-// with [ErrCrashed]. What it had not settled is delivered to others after the ack
+// with [ErrCrashed]. What it had not finished is delivered to others after the ack
 // wait.
 func (p *Process) Kill() { p.once.Do(func() { close(p.dead) }) }
 

@@ -127,7 +127,7 @@ func (o *offer) serve(held *delivery, l ports.Loan) (time.Duration, error) {
 // borrowed is a delivery that another process holds.
 type borrowed struct{ delivery }
 
-// Ack does nothing: the lender settles the delivery.
+// Ack does nothing: the lender finishes the delivery.
 func (d *borrowed) Ack() error { return nil }
 
 // Retry does nothing.

@@ -139,12 +139,12 @@ func (p *Process) Undelivered(_ context.Context, in journal.Inbox, shard int, se
 
 // delivery is an item in a worker's hands.
 type delivery struct {
-	p       *Process
-	in      *inbox
-	it      *item
-	rec     journal.Record
-	attempt int
-	settled atomic.Bool
+	p        *Process
+	in       *inbox
+	it       *item
+	rec      journal.Record
+	attempt  int
+	finished atomic.Bool
 }
 
 // Record returns the record that was delivered.
@@ -153,37 +153,37 @@ func (d *delivery) Record() journal.Record { return d.rec }
 // Attempt counts the times that it was delivered, from 1.
 func (d *delivery) Attempt() int { return d.attempt }
 
-// Ack settles the delivery.
+// Ack finishes the delivery.
 func (d *delivery) Ack() error {
 	at := d.moment()
 	if err := d.p.crash(at); err != nil {
 		return err
 	}
-	if d.settled.Swap(true) {
+	if d.finished.Swap(true) {
 		return nil
 	}
 	o := d.p.j.opts
 	if !o.happens(o.Faults.LoseAck, "ack", d.in.key, d.it.run, d.it.nth, d.attempt) {
-		d.settle()
+		d.finish()
 	}
 	at.Point = AfterAck
 	return d.p.crash(at)
 }
 
-// moment is where the delivery is about to be settled.
+// moment is where the delivery is about to get its verdict.
 func (d *delivery) moment() Moment {
 	if t := d.it.timer; t != nil {
 		return Moment{Point: BeforeAck, Run: t.Run, Nth: d.it.nth, Attempt: d.attempt}
 	}
-	subject, _ := events.ParseSubject(d.rec.Subject) // a stray record has no run
+	subject, _ := events.ParseSubject(d.rec.Subject) // a message of no run has none
 	return Moment{Point: BeforeAck, Run: subject.Run, Nth: d.it.nth, Attempt: d.attempt, Record: d.rec}
 }
 
-func (d *delivery) settle() {
+func (d *delivery) finish() {
 	d.p.j.mu.Lock()
 	defer d.p.j.mu.Unlock()
-	if last := d.in.settle(d.it); last && d.it.timer == nil && d.p.j.opts.Observer != nil {
-		d.p.j.opts.Observer.Settled(d.rec)
+	if last := d.in.finish(d.it); last && d.it.timer == nil && d.p.j.opts.Observer != nil {
+		d.p.j.opts.Observer.Finished(d.rec)
 	}
 }
 
@@ -193,7 +193,7 @@ func (d *delivery) Retry(delay time.Duration) error {
 	if err := d.p.crash(at); err != nil {
 		return err
 	}
-	if !d.settled.Swap(true) {
+	if !d.finished.Swap(true) {
 		d.deliverAgain(max(delay, 0))
 	}
 	at.Point = AfterAck
@@ -205,7 +205,7 @@ func (d *delivery) Extend() error {
 	if err := d.p.alive(); err != nil {
 		return err
 	}
-	if !d.settled.Load() {
+	if !d.finished.Load() {
 		d.deliverAgain(d.p.j.opts.AckWait)
 	}
 	return nil

@@ -288,76 +288,6 @@ func TestAnnouncementsEnd(t *testing.T) {
 	})
 }
 
-func TestInject(t *testing.T) {
-	j := New(Options{})
-	run := journaltest.NewRun(t, j)
-	seq := j.Inject(0, "moore.0.x", []byte("of no run"))
-	journaltest.AppendAll(t, j, run, "1")
-	j.Inject(0, journaltest.Entry(run, events.Acting, "web", "").Subject.String(), []byte("poison"))
-	recs, err := journaltest.Collect(j.Read(t.Context(), run, 0))
-	require.NoError(t, err)
-	require.Equal(t, "poison", string(recs[1].Body))
-	require.EqualValues(t, 1, seq)
-}
-
-// notes writes down what an observer is told.
-type notes struct{ lines []string }
-
-func (n *notes) Appended(recs []journal.Record) {
-	for _, rec := range recs {
-		n.lines = append(n.lines, "appended "+string(rec.Body))
-	}
-}
-
-func (n *notes) Settled(rec journal.Record) { n.lines = append(n.lines, "settled "+string(rec.Body)) }
-
-// An observer is told of a record as settled once, when the last of its copies
-// is acknowledged.
-func TestObserver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := &notes{}
-		j := New(Options{Observer: n, Faults: Faults{Duplicate: 1}})
-		fill(t, j, 1)
-		require.Equal(t, []string{"appended 0"}, n.lines)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		acks := 0
-		require.NoError(t, j.Consume(ctx, web, 1, func(d journal.Delivery) {
-			require.Equal(t, []string{"appended 0"}, n.lines)
-			acks++
-			require.NoError(t, d.Ack())
-			require.Equal(t, 2-acks, j.Outstanding())
-		}))
-		require.Equal(t, 2, acks)
-		require.Equal(t, []string{"appended 0", "settled 0"}, n.lines)
-	})
-}
-
-// A moment says whose crash point it is.
-func TestMoments(t *testing.T) {
-	var all []Moment
-	j := New(Options{Crash: func(at Moment) bool { all = append(all, at); return false }})
-	fill(t, j, 1)
-	run := events.NewRun("default", runID+"0", 1)
-	p := j.NewProcess()
-	_, err := p.Append(t.Context(), run, 7, journaltest.Entry(run, events.Acting, "web", "late"))
-	require.ErrorIs(t, err, journal.ErrConflict)
-	_, err = p.Append(t.Context(), run, 1, journaltest.Entry(run, events.Acting, "web", "next"))
-	require.NoError(t, err)
-	require.Len(t, all, 5)
-	for i, want := range []Moment{
-		{Point: BeforeAppend, Process: j.Process, Nth: 0, Attempt: 1}, {Point: AfterAppend, Process: j.Process, Nth: 0, Attempt: 1},
-		{Point: BeforeAppend, Process: p, Nth: 1, Attempt: 1},
-		{Point: BeforeAppend, Process: p, Nth: 1, Attempt: 2}, {Point: AfterAppend, Process: p, Nth: 1, Attempt: 2},
-	} {
-		at := all[i]
-		require.Equal(t, run, at.Run)
-		require.NotEmpty(t, at.Record.Subject)
-		at.Run, at.Record = events.Run{}, journal.Record{}
-		require.Equal(t, want, at)
-	}
-}
-
 // With jitter nothing is delivered at the same instant.
 func TestJitter(t *testing.T) {
 	at := map[string]bool{}
@@ -365,27 +295,6 @@ func TestJitter(t *testing.T) {
 		at[line[len("0 1 "):]] = true
 	}
 	require.Len(t, at, 10)
-}
-
-// A timer is there from when it is set until it is settled or taken back.
-func TestHasTimer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		j := New(Options{})
-		run := events.NewRun("default", "00000000-0000-7000-8000-000000000001", 1)
-		require.False(t, j.HasTimer(run, "run"))
-		require.NoError(t, j.SetTimer(t.Context(), run, "run", time.Now().Add(time.Hour), nil))
-		require.NoError(t, j.SetTimer(t.Context(), run, "approval", time.Now().Add(time.Hour), nil))
-		require.NoError(t, j.CancelTimer(t.Context(), run, "approval"))
-		require.True(t, j.HasTimer(run, "run"))
-		require.False(t, j.HasTimer(run, "approval"))
-		ctx, stop := context.WithCancel(t.Context())
-		require.NoError(t, j.ConsumeTimers(ctx, 1, func(d journal.TimerDelivery) {
-			defer stop()
-			require.True(t, j.HasTimer(run, "run"), "it fired and is not settled")
-			require.NoError(t, d.Ack())
-		}))
-		require.False(t, j.HasTimer(run, "run"))
-	})
 }
 
 // fates are what fetches of one record come to, one after the other.

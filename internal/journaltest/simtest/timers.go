@@ -12,7 +12,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// timers are the timers that are set, and those that fired and are not settled.
+// timers are the timers that are set, and those that fired and are not finished.
 // The journal's lock guards them.
 type timers struct {
 	// due is what the processes share; an item's time is its timer's.
@@ -57,7 +57,7 @@ func (p *Process) CancelTimer(ctx context.Context, run events.Run, kind string) 
 // cancel removes the timer unless it has fired.
 func (t *timers) cancel(key string) {
 	if it := t.set[key]; it != nil && it.attempt == 0 && it.due.After(time.Now()) {
-		t.due.settle(it)
+		t.due.finish(it)
 	}
 	delete(t.set, key)
 }
@@ -114,7 +114,7 @@ func (p *Process) ConsumeTimers(ctx context.Context, slots int, handle func(jour
 	return p.consume(ctx, []*inbox{p.j.timers.due}, slots, func(d *delivery) { handle(timerDelivery{d}) })
 }
 
-// Timers returns how many timers are set, or fired and not settled.
+// Timers returns how many timers are set, or fired and not finished.
 func (j *Journal) Timers() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -122,7 +122,7 @@ func (j *Journal) Timers() int {
 }
 
 // HasTimer reports whether the run's timer of that kind is set, or fired and not
-// settled.
+// finished.
 func (j *Journal) HasTimer(run events.Run, kind string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -134,7 +134,7 @@ func (c *Client) Give(in *Inbox, answered bool) {
 	}
 }
 
-// concerned reports whether the request under way is one on the subject, or is any
+// concerned reports whether the request in flight is one on the subject, or is any
 // request if that is [AnySubject].
 func (in *Inbox) concerned(subject string) bool {
 	in.mu.Lock()
@@ -228,7 +228,7 @@ func (c *Client) tell(subject string, asking bool, err error) (found bool) {
 	return found
 }
 
-// disconnected fails every request that is under way.
+// disconnected fails every request that is in flight.
 func (c *Client) disconnected() {
 	c.mu.Lock()
 	c.deaf = nil
