@@ -215,6 +215,10 @@ var top = []string{"pkg/agent", "pkg/replay", "cmd", "examples", "bench", "chaos
 	"pkg/actor", "internal/host", "internal/cli", "internal/console", "internal/doctor", "internal/setup", "internal/faultserver", "internal/freeport", "internal/lkj", "internal/mcpserve",
 	"internal/parity", "internal/permissions", "internal/runprint", "internal/session", "internal/terminal", "internal/wire"}
 
+// worlds are packages of tests that are large enough for ordinary files. Nobody imports
+// them.
+var worlds = []string{"e2e", "sim"}
+
 func under(dir string, roots []string) bool {
 	return slices.ContainsFunc(roots, func(r string) bool { return dir == r || strings.HasPrefix(dir, r+"/") })
 }
@@ -270,7 +274,9 @@ func TestImportsPointDown(t *testing.T) {
 		for _, p := range own {
 			file := s.imports[module+"/"+p]
 			switch {
-			case suites[p] != "" && suites[dir] == "":
+			case slices.Contains(worlds, p):
+				t.Errorf("%s imports %s, which is for its own tests alone", file, p)
+			case suites[p] != "" && suites[dir] == "" && !slices.Contains(worlds, dir):
 				t.Errorf("%s imports %s, which is for tests: import it from a _test.go file", file, p)
 			case !everything && under(p, top):
 				t.Errorf("%s imports %s, which is a layer above: hand in what is needed through a Config", file, p)

@@ -9,9 +9,6 @@ import (
 	"github.com/moorebus/moorebus/internal/commandtest"
 )
 
-// bin is the directory of the commands under test.
-var bin string
-
 // TestMain builds all commands, and the nats-server of the version that the module names.
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -23,12 +20,4 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(m.Run())
-}
-
-// needsCommands skips a short test: all of these start the commands as processes.
-func needsCommands(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("-short") // reason: the commands take long to build and start
-	}
 }

@@ -148,6 +148,9 @@ func TestAFailureIsAFile(t *testing.T) {
 
 // A scenario is a function of its seed, and so is nearly all that happens in it.
 func TestASeedIsAScenario(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it plays scenarios again and again
+	}
 	scenarios := min(60, *seeds/5)
 	same := 0
 	for seed := range uint64(scenarios) {

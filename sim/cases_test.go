@@ -72,10 +72,6 @@ func calls(names ...string) scriptEntry {
 
 func script(all ...scriptEntry) []scriptEntry { return all }
 
-func failing(kind string) scriptEntry { return scriptEntry{"error": map[string]string{"kind": kind}} }
-
-func approveAlways(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAlways} }
-
 func chat(a *events.Agent) { a.Mode = events.ModeChat }
 
 // decides answers the calls that wait, one after the other.
@@ -157,7 +153,7 @@ const (
 )
 
 // livenessCases are all of them.
-var livenessCases = slices.Concat(usualCases, contextCases, memoryCases, abandonedCases, unknownCases, timedCases, forkedCases, familyCases)
+var livenessCases = slices.Concat(usualCases, contextCases, memoryCases, abandonedCases, unknownCases, timedCases, forkedCases, subrunCases)
 
 var usualCases = []*livenessCase{
 	{row: rowStart, event: events.TypeStart, from: events.Idle, asked: true, then: itself, points: timedPoints},

@@ -1,6 +1,6 @@
 // Package sim runs the whole of Moorebus – planners, actors of several pools,
 // observers, gateways and the people in front of them – on a simulated bus in
-// virtual time, and lets everything go wrong there. It holds tests only.
+// virtual time, and lets everything go wrong there. There is nothing to import.
 //
 // A [scenario] follows from its seed: the processes, when they are killed and for
 // how long, the runs with what their models say, what people do to them (they

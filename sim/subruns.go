@@ -70,24 +70,24 @@ func (w *world) storeAgents(ctx context.Context) {
 	}
 }
 
-// awaitChildren waits until every run that answers a call has ended: at the latest
+// awaitSubruns waits until every run that answers a call has ended: at the latest
 // its timer ends one that nobody waits for any more.
-func (w *world) awaitChildren(ctx context.Context) {
+func (w *world) awaitSubruns(ctx context.Context) {
 	for ctx.Err() == nil && w.audit.violation() == nil {
-		going := w.audit.children()
+		going := w.audit.subruns()
 		if len(going) == 0 {
 			return
 		}
 		sleep(ctx, 5*time.Second)
 	}
-	for _, id := range w.audit.children() {
+	for _, id := range w.audit.subruns() {
 		v := w.audit.view(id)
-		w.audit.violate(id, "children", "after %s the child is in %s at event %d", patience, v.state, v.n)
+		w.audit.violate(id, "sub-runs", "after %s the sub-run is in %s at event %d", patience, v.state, v.n)
 	}
 }
 
-// children are the runs that answer a call and have not ended.
-func (a *auditor) children() []string {
+// subruns are the runs that answer a call and have not ended.
+func (a *auditor) subruns() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var going []string
@@ -99,9 +99,9 @@ func (a *auditor) children() []string {
 	return going
 }
 
-// family checks the run's calls that wait for others, and its parent's if it has one:
-// whoever waits has a child that goes on, or whose end is about to be delivered.
-func (a *auditor) family(r *auditedRun) {
+// waiters checks the run's calls that wait for others, and its parent's if it has one:
+// whoever waits has a sub-run that goes on, or whose end is about to be delivered.
+func (a *auditor) waiters(r *auditedRun) {
 	a.waiting(r)
 	if p := r.mem.Control.Parent; p != nil {
 		a.waiting(a.run(p.Run))
@@ -117,12 +117,12 @@ func (a *auditor) waiting(r *auditedRun) {
 		if !call.Waits() {
 			continue
 		}
-		child := a.runs[events.ChildID(r.mem.RunID, call.ID)]
+		subrun := a.runs[events.ChildID(r.mem.RunID, call.ID)]
 		switch {
-		case child == nil || child.mem.N == 0:
-			a.note(r.mem.RunID, "children", "call %s waits for a run that is not there", call.ID)
-		case a.terminal(child) && !child.lost && child.open[child.mem.N] == "":
-			a.note(r.mem.RunID, "children", "call %s waits for run %s, whose end was taken and not answered", call.ID, child.mem.RunID)
+		case subrun == nil || subrun.mem.N == 0:
+			a.note(r.mem.RunID, "sub-runs", "call %s waits for a run that is not there", call.ID)
+		case a.terminal(subrun) && !subrun.lost && subrun.open[subrun.mem.N] == "":
+			a.note(r.mem.RunID, "sub-runs", "call %s waits for run %s, whose end was taken and not answered", call.ID, subrun.mem.RunID)
 		}
 	}
 }
@@ -131,3 +131,7 @@ func (a *auditor) waiting(r *auditedRun) {
 func (a *auditor) answeredBy(record *reducer.ToolCallRecord) bool {
 	return record.Name == handsOver || record.Run != "" && a.run(record.Run).mem.State == events.Done
 }
+
+func failing(kind string) scriptEntry { return scriptEntry{"error": map[string]string{"kind": kind}} }
+
+func approveAlways(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAlways} }

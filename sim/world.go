@@ -156,8 +156,8 @@ func (w *world) run(meanwhile func(ctx context.Context)) {
 		defer close(done)
 		w.storeAgents(ctx)
 		meanwhile(ctx)
-		w.awaitChildren(ctx)
-		w.settle(ctx)
+		w.awaitSubruns(ctx)
+		w.awaitAcks(ctx)
 	}()
 	select {
 	case <-done:
@@ -318,14 +318,14 @@ func (w *world) end(ctx context.Context, k killPlan) {
 	}
 }
 
-// settle waits until no delivery is outstanding: whatever was left to be
+// awaitAcks waits until no delivery is outstanding: whatever was left to be
 // acknowledged is harmless.
-func (w *world) settle(ctx context.Context) {
+func (w *world) awaitAcks(ctx context.Context) {
 	for w.journal.Outstanding() > 0 && ctx.Err() == nil {
 		sleep(ctx, 5*time.Second)
 	}
 	if n := w.journal.Outstanding(); n > 0 && w.audit.violation() == nil {
-		w.audit.violate("", "settled", "%d deliveries are not acknowledged after %s", n, patience)
+		w.audit.violate("", "acknowledged", "%d deliveries are not acknowledged after %s", n, patience)
 	}
 }
 

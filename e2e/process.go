@@ -21,6 +21,17 @@ import (
 // stopTime is how long a process may take to end after SIGTERM.
 const stopTime = 30 * time.Second
 
+// bin is the directory of the commands under test.
+var bin string
+
+// needsCommands skips a short test: all of these start the commands as processes.
+func needsCommands(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short") // reason: the commands take long to build and start
+	}
+}
+
 // process is a command that runs, or ran.
 type process struct {
 	name string

@@ -140,7 +140,7 @@ func (a *auditor) Appended(recs []journal.Record) {
 	if last.lost = last.lost && (a.terminal(last) || a.undriven(last) != nil); !last.lost {
 		a.liveness(last)
 	}
-	a.family(last)
+	a.waiters(last)
 }
 
 // fold takes one record into the run and checks it.
@@ -254,7 +254,7 @@ func (a *auditor) Finished(rec journal.Record) {
 	if !r.lost {
 		a.liveness(r)
 	}
-	a.family(r)
+	a.waiters(r)
 }
 
 // Lost notes that nobody will get a delivery. From then on until the run's work
