@@ -86,18 +86,6 @@ func TestScale(t *testing.T) {
 	})
 }
 
-func TestUnevenness(t *testing.T) {
-	t.Parallel()
-	uneven, err := unevenness(map[string]int{"a": 110, "b": 90, "c": 100}, 3, 300)
-	require.NoError(t, err)
-	require.InDelta(t, 0.1, uneven, 1e-9)
-	uneven, err = unevenness(map[string]int{"a": 100, "b": 100}, 3, 200)
-	require.NoError(t, err)
-	require.InDelta(t, 1.0, uneven, 1e-9, "one did nothing")
-	_, err = unevenness(map[string]int{"a": 1}, 1, 2)
-	require.ErrorContains(t, err, "1 of 2")
-}
-
 func TestParts(t *testing.T) {
 	measures(t)
 	t.Parallel()

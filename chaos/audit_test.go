@@ -218,13 +218,6 @@ func TestAuditFinds(t *testing.T) {
 	require.Contains(t, audited(t, []record{{0, 1, "moore.0.default.idle.planning.default." + auditedRun, []byte("{")}}, nil, nil), "not an event")
 }
 
-func TestMatches(t *testing.T) {
-	t.Parallel()
-	require.True(t, matches("moore.0.*.*.acting.web.*", "moore.0.default.planning.acting.web.r"))
-	require.False(t, matches("moore.0.*.*.acting.web.*", "moore.0.default.planning.acting.files.r"))
-	require.False(t, matches("moore.0.*", "moore.0.a.b"))
-}
-
 // delegating is a run with one call of an agent, and the runs that answer it, each
 // with the answer that it gives.
 func delegating(observation string, answers ...string) []record {
