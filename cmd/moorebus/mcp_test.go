@@ -119,6 +119,9 @@ func (b *bus) endsIn(t *testing.T, agent string, state events.State) {
 }
 
 func TestMCPOverStdio(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it starts processes
+	}
 	b := mcpBus(t)
 	session, heard := mcpClient(t, &mcp.CommandTransport{Command: moorebusMCP(t, "--nats", b.url)})
 

@@ -41,6 +41,9 @@ func until(lines *bufio.Scanner, text string) string {
 // Ctrl-C leaves a run as it is that waits for a person, and here it is the run of an
 // agent that it called which does. What stderr says then brings it to its end.
 func TestInterruptLeavesARunThatWaits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it starts processes
+	}
 	home := t.TempDir()
 	agent := filepath.Join(home, "agents of mine.yaml")
 	require.NoError(t, os.WriteFile(agent, []byte(`
@@ -130,6 +133,9 @@ func TestInterruptLeavesAConversation(t *testing.T) {
 // A run that waits for its tool is interrupted: it is cancelled by an event, the
 // tool's process is gone, and the exit code says what happened.
 func TestInterruptCancelsTheRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it starts processes
+	}
 	dir := t.TempDir()
 	bin, err := commandtest.Build("cmd", "./cmd/moorebus")
 	require.NoError(t, err)

@@ -66,6 +66,9 @@ func beKiller(url string) error {
 // A call that kills its process, again and again, is given up; calls of other
 // runs in the same pool are answered meanwhile.
 func TestCallThatKillsItsProcessIsGivenUp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it builds and kills processes
+	}
 	t.Parallel()
 	quiet := slog.New(slog.DiscardHandler)
 	server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Logger: quiet})

@@ -112,6 +112,9 @@ func TestLargeResultWithoutObjectStore(t *testing.T) {
 // What grows when it is written as JSON is kept whole as long as it fits into an event;
 // else it goes to the object store, as what is too large does.
 func TestLargestResultsFit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it stores results of the largest size
+	}
 	const most = 900 << 10
 	for name, c := range map[string]struct {
 		unit         string

@@ -72,6 +72,9 @@ func TestTimersOutliveTheGateway(t *testing.T) {
 
 // Work whose delivery was acknowledged without work stalls.
 func TestStallOnTheBus(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it waits for real timers
+	}
 	t.Parallel()
 	r := newRig(t, natsBus(t), func(cfg *control.Config) { cfg.StallAfter = 2 * time.Second })
 	id := r.start(nil)

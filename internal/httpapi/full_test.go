@@ -121,6 +121,9 @@ func (f *frozenLog) Append(ctx context.Context, _ events.Run, _ uint64, _ ...jou
 
 // A reader does not wait for an append to its run that nobody answers.
 func TestReadBesideAnAppendWithoutAnAnswer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it waits for a server without an answer
+	}
 	t.Parallel()
 	b := natsBus(t, 1)
 	frozen := &frozenLog{b, make(chan struct{})}

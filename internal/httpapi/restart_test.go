@@ -73,6 +73,9 @@ func (s *starts) await(t *testing.T, status int) {
 // The server is restarted three times, and all announcements have expired when it is back. No
 // start is answered 4xx, and each 503 has Retry-After.
 func TestStartsWhileTheServerIsRestarted(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it restarts a server
+	}
 	t.Parallel()
 	quiet := slog.New(slog.DiscardHandler)
 	free, err := freeport.Addresses(1)

@@ -203,6 +203,9 @@ func appendAll(ctx context.Context, bus *Bus, all []groupcommit.Pending) []error
 // What is in flight when the connection breaks has an unknown outcome at once, and the shard
 // goes on when the server is back.
 func TestGroupAcrossARestart(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it restarts a server
+	}
 	t.Parallel()
 	srv := natstest.Start(t, natstest.Options{})
 	bus := reopenBus(t, openBus(t, connectTo(t, srv), 1).Conn(), GroupCommitOn)

@@ -62,6 +62,9 @@ func requireNoReaders(t *testing.T, bus *Bus) {
 // The log's suite holds for reads through consumers, however little there is to
 // read.
 func TestOrderedConformance(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it runs the conformance suite once more
+	}
 	t.Parallel()
 	bus := newBus(t, 3)
 	bus.OrderedFrom = 1
@@ -71,6 +74,9 @@ func TestOrderedConformance(t *testing.T) {
 
 // TestOrdered reads a log whose consumer is deleted meanwhile, and as users who may make none.
 func TestOrdered(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it stores thousands of records
+	}
 	t.Parallel()
 	rights := []string{"$JS.API.STREAM.INFO.>", "$JS.API.DIRECT.GET.MOORE_0"}
 	users := map[string][]string{"making": rights, "asking": append(slices.Clone(rights), "$JS.API.CONSUMER.CREATE.>")}

@@ -67,6 +67,9 @@ func TestTimerStreamStaysSmall(t *testing.T) {
 // TestTimersAcrossRestarts: the server goes down, and the times of some timers
 // come meanwhile.
 func TestTimersAcrossRestarts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it restarts a server
+	}
 	t.Parallel()
 	srv := natstest.Start(t, natstest.Options{})
 	bus := openBus(t, connectTo(t, srv), 1)

@@ -204,6 +204,9 @@ const payScript = `[{"calls": [{"name": "pay", "arguments": {}, "id": "pay"}]}, 
 // servers refuse none of it. There are three, whose leaders are asked beside what one server
 // is asked. e2e's TestGuardedBus tests forks, purges and the operator's commands.
 func TestInstallation(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it starts every role
+	}
 	t.Parallel()
 	in := newInstallation(t, newRigOf(t, 3))
 	whole := in.begin(nil, wholeScript)

@@ -242,6 +242,9 @@ func (s *stormServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // seconds. No run is lost, no worker counts as lost, and few requests are made meanwhile.
 // Runs of another provider do not wait.
 func TestRateLimitStorm(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: a storm of hundreds of calls
+	}
 	t.Parallel()
 	for header, value := range map[string]string{"Retry-After": "1", "Retry-After-Ms": "900"} {
 		t.Run(header, func(t *testing.T) {

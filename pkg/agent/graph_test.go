@@ -247,6 +247,9 @@ func TestHandlersThatFail(t *testing.T) {
 
 // A handler that heeds nothing is left behind.
 func TestHandlerThatHangsForEver(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it waits for real timeouts
+	}
 	t.Parallel()
 	hold := make(chan struct{})
 	defer close(hold)

@@ -310,6 +310,9 @@ func TestLiveTraceIsThatOfTheLog(t *testing.T) {
 
 // The roles' end is told to whoever waits.
 func TestServerThatEndsUnderARun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it restarts a server
+	}
 	t.Parallel()
 	asked := make(chan struct{})
 	var once sync.Once

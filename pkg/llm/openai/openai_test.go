@@ -27,6 +27,9 @@ func TestConformance(t *testing.T) {
 }
 
 func TestWire(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it waits for real timeouts
+	}
 	llmtest.RunWire(t, llmtest.OpenAI{}, open)
 }
 

@@ -321,6 +321,9 @@ func TestNothingIsLeft(t *testing.T) {
 
 // A server that stops answering is given up, but not while it is at work.
 func TestServerThatHangs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it waits for real timeouts
+	}
 	t.Parallel()
 	o, pids, hangs := stdio(t, "server")
 	r := start(t, o, func(s *server) { s.probe = time.Second })

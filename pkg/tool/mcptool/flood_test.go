@@ -87,6 +87,9 @@ func TestHTTPServerThatAsksWithoutEnd(t *testing.T) {
 
 // Answers that a server does not take are given up, and its session goes on.
 func TestHTTPServerThatTakesNoAnswer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it waits for real timeouts
+	}
 	t.Parallel()
 	w := newWeb(t, "server")
 	works := w.handler

@@ -45,6 +45,9 @@ func npm(t *testing.T, packages ...string) string {
 }
 
 func TestNpmEverything(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it starts a server of npm
+	}
 	t.Parallel()
 	bin := npm(t, everything)
 	r := start(t, Options{Name: "srv", Command: []string{filepath.Join(bin, "mcp-server-everything"), "stdio"}})
@@ -73,6 +76,9 @@ func TestNpmEverything(t *testing.T) {
 }
 
 func TestNpmFilesystem(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it starts a server of npm
+	}
 	t.Parallel()
 	bin := npm(t, filesystem)
 	dir, err := filepath.EvalSymlinks(t.TempDir())
