@@ -24,7 +24,7 @@ const probeEvery = 5 * time.Millisecond
 
 // feedTap starts runs at a bounded rate and takes the time from an event's storing,
 // as the server says it, to its record at two readers: the log's follower, which is
-// what taps and streams read, and the live feed, which is hints alone. The floor is
+// what taps and streams read, and the live feed, which only announces records. The floor is
 // a bare message over the same server at the same time.
 func feedTap(ctx context.Context, s feedSettings) (figures []figure, err error) {
 	f, err := s.startFeed(ctx, 5*time.Millisecond)
@@ -51,7 +51,7 @@ func feedTap(ctx context.Context, s feedSettings) (figures []figure, err error) 
 	}
 	runs := max(1, int(float64(s.rate)*s.window.Seconds()))
 	began := time.Now()
-	err = f.paced(ctx, agent, s.rate, runs)
+	err = f.startAtRate(ctx, agent, s.rate, runs)
 	if err == nil {
 		_, err = f.awaitEvents(ctx, uint64(feedEvents*(1+runs)), time.Minute)
 	}
@@ -164,9 +164,9 @@ func probe(ctx context.Context, connect func() (*nats.Conn, error), bare *latenc
 	return func() { sender.Wait(); _ = sub.Unsubscribe() }, nil
 }
 
-// paced starts runs at a rate. The ones that take longer than their turn hold nobody
-// up.
-func (f *fleet) paced(ctx context.Context, agent json.RawMessage, rate, runs int) error {
+// startAtRate starts runs at a rate. A run that takes longer than its turn delays no
+// other.
+func (f *fleet) startAtRate(ctx context.Context, agent json.RawMessage, rate, runs int) error {
 	errs := make(chan error, runs)
 	turn := time.NewTicker(time.Second / time.Duration(rate))
 	defer turn.Stop()

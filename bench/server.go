@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// terms are what Moorebus and its floor are measured under alike.
+// terms are the conditions under which both Moorebus and its floor are measured.
 type terms struct {
 	// syncAlways is a flush to the disk before each acknowledgement.
 	syncAlways bool

@@ -90,9 +90,9 @@ func (e *event) parent() *parent {
 	return data.Parent
 }
 
-// childPlan is the plan of a run that answers a call: nobody meddles with it.
-func childPlan(run string, by *parent) *plan {
-	return &plan{index: -1, run: run, kind: "child", mode: "task", parent: by, seed: hash(run)}
+// subrunPlan is the plan of a run that answers a call: nobody meddles with it.
+func subrunPlan(run string, by *parent) *plan {
+	return &plan{index: -1, run: run, kind: "sub-run", mode: "task", parent: by, seed: hash(run)}
 }
 
 // delegates reports whether a run may wait for runs that answer its calls.
@@ -100,18 +100,18 @@ func (p *plan) delegates() bool { return p.kind == "delegating" || p.parent != n
 
 // checkChild: one run answers a call of an agent, and the answer is that run's.
 func (a *audit) checkChild(run string, f *fate, say func(string, ...any)) {
-	children := a.children[run+"/"+f.id]
+	subruns := a.subruns[run+"/"+f.id]
 	switch {
-	case len(children) > 1:
-		say("call %s of %s is answered by %d runs", f.id, f.tool, len(children))
-	case f.inherited && len(children) > 0:
+	case len(subruns) > 1:
+		say("call %s of %s is answered by %d runs", f.id, f.tool, len(subruns))
+	case f.inherited && len(subruns) > 0:
 		say("call %s of %s has a run, though the parent has its result", f.id, f.tool)
 	case !f.success || f.inherited:
-	case len(children) == 0:
+	case len(subruns) == 0:
 		say("call %s of %s has an answer that no run gave", f.id, f.tool)
 	default:
-		if text, done := children[0].answer(); !done || !strings.HasSuffix(f.observation, text) {
-			say("call %s of %s was answered %q, the run %s says %q", f.id, f.tool, f.observation, children[0].run, text)
+		if text, done := subruns[0].answer(); !done || !strings.HasSuffix(f.observation, text) {
+			say("call %s of %s was answered %q, the run %s says %q", f.id, f.tool, f.observation, subruns[0].run, text)
 		}
 	}
 }

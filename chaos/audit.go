@@ -46,8 +46,8 @@ type audit struct {
 	runs     map[string]*history
 	ids      map[string]uint64
 	executed map[string][]execution
-	// children are the runs that answer each call of an agent, by `run/call`.
-	children map[string][]*history
+	// subruns are the runs that answer each call of an agent, by `run/call`.
+	subruns map[string][]*history
 	// refs are the large results that the log points to, with a run that does.
 	refs map[ref]string
 	// outcomes counts what became of calls, where it is out of the ordinary.
@@ -55,7 +55,7 @@ type audit struct {
 }
 
 func newAudit(found func(string), executed map[string][]execution) *audit {
-	return &audit{found: found, runs: map[string]*history{}, ids: map[string]uint64{}, executed: executed, children: map[string][]*history{}, refs: map[ref]string{}, outcomes: map[string]int{}}
+	return &audit{found: found, runs: map[string]*history{}, ids: map[string]uint64{}, executed: executed, subruns: map[string][]*history{}, refs: map[ref]string{}, outcomes: map[string]int{}}
 }
 
 // read takes every record in and checks what holds for all events: that the
@@ -96,7 +96,7 @@ func (a *audit) read(records []record) {
 		}
 		sum := sha256.Sum256(r.body)
 		if by := e.parent(); by != nil {
-			a.children[by.call()] = append(a.children[by.call()], h)
+			a.subruns[by.call()] = append(a.subruns[by.call()], h)
 		}
 		h.events, h.hashes = append(h.events, e), append(h.hashes, hex.EncodeToString(sum[:]))
 		if e.terminal() {

@@ -229,16 +229,16 @@ func delegating(observation string, answers ...string) []record {
 		{"planning", "done", "LlmFinalAnswer", `{}`},
 	}.records()
 	for i, answer := range answers {
-		child := told{
+		subrun := told{
 			{"idle", "planning", "Start", `{"parent":{"run":"` + auditedRun + `","call_id":"c","depth":1}}`},
 			{"planning", "done", "LlmFinalAnswer", `{"content":` + quote(answer) + `}`},
 		}
-		all = append(all, child.recordsOf(childRun(i), uint64(len(all)))...)
+		all = append(all, subrun.recordsOf(subrunID(i), uint64(len(all)))...)
 	}
 	return all
 }
 
-func childRun(i int) string { return fmt.Sprintf("01890a5d-ac96-774b-bcce-b302099a81%02d", i) }
+func subrunID(i int) string { return fmt.Sprintf("01890a5d-ac96-774b-bcce-b302099a81%02d", i) }
 
 // A call of an agent is answered by one run, in that run's words, and such a run by
 // a call that was made.
@@ -250,7 +250,7 @@ func TestAuditOfAgents(t *testing.T) {
 		a.read(records)
 		carriers := []*carrier{newCarrier(&plan{run: auditedRun, kind: "delegating"}, nil, newFeed(nil, nil), r.found)}
 		for i, call := range by {
-			carriers = append(carriers, newCarrier(childPlan(childRun(i), &parent{Run: auditedRun, CallID: call}), nil, newFeed(nil, nil), r.found))
+			carriers = append(carriers, newCarrier(subrunPlan(subrunID(i), &parent{Run: auditedRun, CallID: call}), nil, newFeed(nil, nil), r.found))
 		}
 		a.check(carriers)
 		return strings.Join(r.findings, "\n")
@@ -258,11 +258,11 @@ func TestAuditOfAgents(t *testing.T) {
 	require.Empty(t, audit(delegating("SUCCESS: done", "done"), "c"))
 	require.Contains(t, audit(delegating("SUCCESS: done", "done", "done"), "c", "c"), "is answered by 2 runs")
 	require.Contains(t, audit(delegating("SUCCESS: done")), "has an answer that no run gave")
-	require.Contains(t, audit(delegating("SUCCESS: done", "nothing"), "c"), `was answered "SUCCESS: done", the run `+childRun(0)+` says "nothing"`)
+	require.Contains(t, audit(delegating("SUCCESS: done", "nothing"), "c"), `was answered "SUCCESS: done", the run `+subrunID(0)+` says "nothing"`)
 	require.Contains(t, audit(delegating("SUCCESS: done", "done"), "x"), "which it has not made")
 	lost := delegating("SUCCESS: done", "done")
 	require.Contains(t, audit(append(lost[:6:6], told{
 		{"idle", "planning", "Start", `{"parent":{"run":"` + auditedRun + `","call_id":"c","depth":1}}`},
 		{"planning", "cancelled", "Cancelled", `{}`},
-	}.recordsOf(childRun(0), 5)[1]), "c"), "ended as cancelled", "its parent waited for it")
+	}.recordsOf(subrunID(0), 5)[1]), "c"), "ended as cancelled", "its parent waited for it")
 }

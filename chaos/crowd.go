@@ -99,11 +99,11 @@ func (c *crowd) adoptChild(run string, by *parent) *follower {
 	if closed {
 		return nil
 	}
-	child := newCarrier(childPlan(run, by), nil, c.feed, c.found)
-	child.started.Store(true)
-	c.add(child)
-	c.carry(child, func() {})
-	return child.events
+	subrun := newCarrier(subrunPlan(run, by), nil, c.feed, c.found)
+	subrun.started.Store(true)
+	c.add(subrun)
+	c.carry(subrun, func() {})
+	return subrun.events
 }
 
 // finish waits until all runs are over and the feed has shown all that the log

@@ -165,7 +165,7 @@ func (r *report) listen(h *history) {
 		explained = outageTime
 	}
 	if h.plan != nil && h.plan.delegates() {
-		explained = r.o.mostSilence() // its children are listened to themselves
+		explained = r.o.mostSilence() // its sub-runs are listened to themselves
 	}
 	paused, deadline := false, ""
 	for i, e := range h.events {

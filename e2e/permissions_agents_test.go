@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// guardedAgents are tools of three pools: the one of agents has a child and a
-// hand-off, and the child's tools write to storage.
+// guardedAgents are tools of three pools: the one of agents has a sub-run and a
+// hand-off, and the sub-run's tools write to storage.
 const guardedAgents = `tools:
   - {builtin: calculator}
   - {builtin: storage_save}
@@ -40,7 +40,7 @@ func texting(text string) map[string]any { return map[string]any{"text": text} }
 // TestGuardedAgents adds the pool of agents to a server on which roles have
 // permissions, as its README says. A run calls an agent, which keeps something in
 // its storage and has some of its memory paged out, and is handed over to another
-// one, whose tool is of another pool. Another run is cancelled while its child
+// one, whose tool is of another pool. Another run is cancelled while its sub-run
 // waits for a human. No role tries anything that it may not.
 func TestGuardedAgents(t *testing.T) {
 	t.Parallel()
@@ -65,7 +65,7 @@ func TestGuardedAgents(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	s.agentIsCalledAndHandsOver(ctx, a)
-	s.cancelReachesChild(ctx, a)
+	s.cancelReachesSubrun(ctx, a)
 	s.shell("NATS_NKEY=keys/tap.nk NATS_INBOX_PREFIX=_INBOX_tap replay verify --all")
 	terminateAll(t, roles)
 	for _, role := range roles {
@@ -94,28 +94,28 @@ func (s *site) agentIsCalledAndHandsOver(ctx context.Context, a *api) {
 	require.Equal(s.t, "Kept.", view.Memory.ToolCalls["c-1"].text())
 	require.NotNil(s.t, view.Memory.FinalAnswer)
 	require.Contains(s.t, *view.Memory.FinalAnswer, "Told: paid")
-	_, log, err := a.do(ctx, http.MethodGet, "/v1/runs/"+s.child(ctx, a, run)+"/events", nil)
+	_, log, err := a.do(ctx, http.MethodGet, "/v1/runs/"+s.subrun(ctx, a, run)+"/events", nil)
 	require.NoError(s.t, err)
 	for _, happened := range []string{`"type":"StorageSaved"`, `"type":"PageDone"`, `"type":"LlmFinalAnswer"`} {
 		require.Contains(s.t, string(log), happened)
 	}
 }
 
-// cancelReachesChild cancels a run whose child waits for a human.
-func (s *site) cancelReachesChild(ctx context.Context, a *api) {
+// cancelReachesSubrun cancels a run whose sub-run waits for a human.
+func (s *site) cancelReachesSubrun(ctx context.Context, a *api) {
 	s.t.Helper()
 	asker := scripted("asker", []string{"calculator"}, calling("a-1", "calculator", map[string]any{"expression": "1"}))
 	asker["approval"] = map[string]any{"policy": "always"}
 	s.store(ctx, a, asker)
 	run := s.begin(ctx, a, scripted("chief", []string{"asker"}, calling("c-1", "asker", map[string]any{"task": "Ask."})))
-	var child string
+	var subrun string
 	require.Eventually(s.t, func() bool {
-		child = s.child(ctx, a, run)
-		return child != ""
+		subrun = s.subrun(ctx, a, run)
+		return subrun != ""
 	}, startTime, 20*time.Millisecond, "the call has a run")
-	s.awaitState(ctx, a, child, "waiting_for_human")
+	s.awaitState(ctx, a, subrun, "waiting_for_human")
 	require.NoError(s.t, a.call(ctx, http.MethodPost, "/v1/runs/"+run+"/cancel", map[string]any{"by": "ann"}, nil))
-	s.awaitState(ctx, a, child, "cancelled")
+	s.awaitState(ctx, a, subrun, "cancelled")
 	s.awaitState(ctx, a, run, "cancelled")
 }
 
@@ -133,9 +133,9 @@ func (s *site) begin(ctx context.Context, a *api, definition map[string]any) str
 	return run
 }
 
-// child returns the run that answers a run's first call of an agent; empty as long
+// subrun returns the run that answers a run's first call of an agent; empty as long
 // as there is none.
-func (s *site) child(ctx context.Context, a *api, run string) string {
+func (s *site) subrun(ctx context.Context, a *api, run string) string {
 	s.t.Helper()
 	var page struct {
 		Runs []struct {
