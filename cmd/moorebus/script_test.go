@@ -57,6 +57,9 @@ var quiet = slog.New(slog.DiscardHandler)
 // TestScripts runs testdata/script. Each script has a home of its own. The
 // commands beside testscript's own are those of the functions below.
 func TestScripts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it starts hundreds of processes
+	}
 	testscript.Run(t, testscript.Params{
 		Dir:                 filepath.Join("testdata", "script"),
 		RequireExplicitExec: true,

@@ -109,6 +109,9 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	for shards, open := range map[int]func(testing.TB, int) *Bus{1: embeddedBus, 3: newBus} {
 		t.Run(fmt.Sprint(shards, " shards"), func(t *testing.T) {
+			if testing.Short() && shards > 1 {
+				t.Skip("-short") // reason: one shard is enough for a first look
+			}
 			t.Parallel()
 			t.Run("Queue", func(t *testing.T) {
 				t.Parallel()

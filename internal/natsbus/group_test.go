@@ -23,6 +23,9 @@ func durableBus(t testing.TB, shards int, group GroupCommit) *Bus {
 }
 
 func TestConformanceOfGroupCommit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it runs the conformance suite three times more
+	}
 	t.Parallel()
 	for _, c := range []struct {
 		name   string

@@ -203,6 +203,9 @@ func TestCustomTerminalState(t *testing.T) {
 
 // stuck are handlers that do not do what they should, and what their run ends with.
 func TestHandlersThatFail(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it waits for real retries
+	}
 	t.Parallel()
 	var (
 		invalid *agent.InvalidTransition

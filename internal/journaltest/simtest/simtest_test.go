@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 func TestConformance(t *testing.T) {
 	for _, shards := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d shards", shards), func(t *testing.T) {
+			if testing.Short() && shards > 1 {
+				t.Skip("-short") // reason: one shard is enough for a first look
+			}
 			t.Parallel()
 			j := New(Options{Shards: shards, AckWait: time.Second})
 			t.Run("Log", func(t *testing.T) { journaltest.Log(t, func(*testing.T) journal.Log { return j }) })
