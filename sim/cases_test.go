@@ -56,20 +56,6 @@ const (
 	held   = "held"
 )
 
-func calls(names ...string) scriptEntry {
-	all := make([]scriptEntry, len(names))
-	for i, name := range names {
-		all[i] = scriptEntry{"name": name, "arguments": map[string]int{"n": i}}
-		if name == handsOver {
-			delete(all[i], "arguments")
-		}
-		if contains(agentNames, name) {
-			all[i]["arguments"] = map[string]string{"task": "Do a part of it."}
-		}
-	}
-	return scriptEntry{"calls": all}
-}
-
 func script(all ...scriptEntry) []scriptEntry { return all }
 
 func chat(a *events.Agent) { a.Mode = events.ModeChat }

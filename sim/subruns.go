@@ -135,3 +135,17 @@ func (a *auditor) answeredBy(record *reducer.ToolCallRecord) bool {
 func failing(kind string) scriptEntry { return scriptEntry{"error": map[string]string{"kind": kind}} }
 
 func approveAlways(a *events.Agent) { a.Approval = &events.Approval{Policy: events.ApproveAlways} }
+
+func calls(names ...string) scriptEntry {
+	all := make([]scriptEntry, len(names))
+	for i, name := range names {
+		all[i] = scriptEntry{"name": name, "arguments": map[string]int{"n": i}}
+		if name == handsOver {
+			delete(all[i], "arguments")
+		}
+		if contains(agentNames, name) {
+			all[i]["arguments"] = map[string]string{"task": "Do a part of it."}
+		}
+	}
+	return scriptEntry{"calls": all}
+}
