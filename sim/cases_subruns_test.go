@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/moorebus/moorebus/internal/simulated"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -23,7 +23,7 @@ const (
 
 var subrunCases = []*livenessCase{
 	{row: rowSubrun, name: "of a sub-run", event: events.TypeStart, from: events.Idle, nth: 2, script: script(calls("helper")), then: itself,
-		points: []string{simulated.BeforeAppend, simulated.AfterAppend, simulated.BeforeTimer, simulated.AfterTimer}},
+		points: []string{simtest.BeforeAppend, simtest.AfterAppend, simtest.BeforeTimer, simtest.AfterTimer}},
 	{row: rowDelegated, name: "for a sub-run", event: events.TypeToolCallStarted, from: events.Acting, script: script(calls("endless")), then: another},
 	{row: rowDelegated, name: "for the first of two sub-runs", event: events.TypeToolCallStarted, from: events.ParallelActing,
 		script: script(calls("endless", "endless")), then: held},
