@@ -98,8 +98,10 @@ var lower = map[string][]string{
 	"internal/retry":            {},
 	"internal/truncate":         {},
 	"internal/diskspace":        {},
-	"pkg/llm":                   {"internal/retry"},
-	"pkg/tool":                  {"internal/retry"},
+	"pkg/llm":                   {},
+	"pkg/tool":                  {},
+	"internal/toolset":          {"pkg/tool", "internal/retry"},
+	"internal/capability":       {"pkg/tool"},
 	"pkg/journal":               {"pkg/events", "internal/retry"},
 	"internal/tokens":           {},
 	"internal/groupcommit":      {"pkg/events", "pkg/journal"},
@@ -109,7 +111,7 @@ var lower = map[string][]string{
 	"internal/announce":         {"pkg/journal", "pkg/events", "internal/retry"},
 	"internal/worker":           {"internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/runlog", "internal/retry"},
 	"internal/providers":        {},
-	"internal/llmhttp":          {"pkg/llm", "internal/providers"},
+	"internal/llmhttp":          {"pkg/llm", "internal/providers", "internal/retry"},
 	"internal/agentfile":        {"pkg/events", "pkg/tool", "internal/agentfile/strict", "internal/providers"},
 	"internal/agentfile/strict": {},
 	"internal/approval":         {"pkg/events", "pkg/reducer"},
@@ -127,10 +129,11 @@ var lower = map[string][]string{
 
 // ports are the ports, with what their adapters may import.
 var ports = map[string][]string{
-	"pkg/llm":         {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers"},
-	"pkg/tool":        {"pkg/tool", "internal/retry", "internal/truncate"},
-	"pkg/journal":     {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit", "internal/journalcheck", "internal/ports"},
-	"internal/tokens": {"internal/tokens"},
+	"pkg/llm":          {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers"},
+	"pkg/tool":         {"pkg/tool", "internal/capability", "internal/retry", "internal/truncate"},
+	"internal/toolset": {"pkg/tool", "internal/toolset"},
+	"pkg/journal":      {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit", "internal/journalcheck", "internal/ports"},
+	"internal/tokens":  {"internal/tokens"},
 }
 
 // innerAdapters are the adapters that nobody outside the module imports, with
@@ -145,7 +148,7 @@ var innerAdapters = map[string]string{
 	"internal/recorded":     "pkg/llm",
 	"internal/prices":       "pkg/llm",
 	"internal/schema":       "pkg/tool",
-	"internal/breaker":      "pkg/tool",
+	"internal/breaker":      "internal/toolset",
 }
 
 // inner are the packages below an adapter that it is made of.
@@ -154,6 +157,7 @@ var inner = map[string][]string{
 	"internal/natsbus/pull": {"internal/natsbus/api"},
 	"internal/natsconn":     {"internal/natsbus/api"},
 	"pkg/journal/natsbus":   {"internal/natsbus", "internal/natsconn"},
+	"pkg/tool/typed":        {"internal/schema"},
 }
 
 // suites are the suites and generators for tests, with the package they are for.
@@ -162,8 +166,8 @@ var inner = map[string][]string{
 var suites = map[string]string{
 	"internal/journaltest":         "pkg/journal",
 	"internal/journaltest/simtest": "pkg/journal",
-	"internal/llmtest":             "pkg/llm",
-	"internal/tooltest":            "pkg/tool",
+	"internal/llmtest":             "internal/llmhttp",
+	"internal/tooltest":            "internal/toolset",
 	"internal/reducertest":         "pkg/reducer",
 	"internal/worker/workertest":   "internal/worker",
 }
@@ -180,7 +184,7 @@ var roles = []string{"internal/planner", "internal/actor", "internal/subagent", 
 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{
-	"pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
+	"pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "internal/toolset", "internal/capability", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
 	"internal/jsondiff", "internal/logwalk", "internal/providers", "internal/truncate",
 	"internal/livetext", "internal/sharedlog", "internal/ports", "internal/journalcheck",

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/tool/builtin"
 )
 
 // remember is a reply that calls one tool of memory.
@@ -21,8 +20,8 @@ func small(a *events.Agent) { a.Config.PagingLimit, a.Config.HardLimit = 50, 100
 
 var (
 	tooMuch = strings.Repeat("word ", 200)
-	adding  = remember(builtin.WorkingMemoryAdd, "note", tooMuch)
-	saving  = remember(builtin.StorageSave, "note", "kept")
+	adding  = remember("working_memory_add", "note", tooMuch)
+	saving  = remember("storage_save", "note", "kept")
 )
 
 const rowRemembered = "WorkingMemoryAdded, WorkingMemoryRemoved, StorageSaved, StorageLoaded"
@@ -34,9 +33,9 @@ var memoryCases = []*livenessCase{
 	{row: rowDone, name: "while storage is away", event: events.TypePageDone, from: events.Paging, agent: small, script: script(adding), then: itself,
 		plan: func(s *scenario) { s.Faults.Storage = 0.8 }},
 	{row: rowRemembered, event: events.TypeWorkingMemoryAdded, from: events.Acting, script: script(adding), then: held},
-	{row: rowRemembered, event: events.TypeWorkingMemoryRemoved, from: events.Acting, script: script(adding, remember(builtin.WorkingMemoryRemove, "note", "")), then: held},
+	{row: rowRemembered, event: events.TypeWorkingMemoryRemoved, from: events.Acting, script: script(adding, remember("working_memory_remove", "note", "")), then: held},
 	{row: rowRemembered, event: events.TypeStorageSaved, from: events.Acting, script: script(saving), then: held},
-	{row: rowRemembered, event: events.TypeStorageLoaded, from: events.Acting, script: script(saving, remember(builtin.StorageLoad, "note", "")), then: held},
+	{row: rowRemembered, event: events.TypeStorageLoaded, from: events.Acting, script: script(saving, remember("storage_load", "note", "")), then: held},
 	{row: rowRemembered, name: "in a batch", event: events.TypeStorageSaved, from: events.ParallelActing, then: "ToolCallDispatched",
 		script: script(scriptEntry{"calls": []scriptEntry{{"name": "look", "arguments": map[string]int{"n": 1}}, saving["calls"].([]scriptEntry)[0]}})},
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -136,7 +137,7 @@ func installation(t *testing.T, log *simtest.Journal, model *interlocutor) (*con
 	for _, name := range []string{"look", "sum"} {
 		tools = append(tools, echo{tool.Definition{Name: name, Effect: tool.Pure, Schema: anyObject}})
 	}
-	registry, err := tool.NewRegistry(tools...)
+	registry, err := toolset.New(tools...)
 	require.NoError(t, err)
 	pl, err := planner.New(planner.Config{
 		Base: worker.Base{Instance: "1", Store: store, Queue: p, Feed: p}, Directory: p, Validator: validator, Approval: policies,

@@ -16,7 +16,7 @@ import (
 // memoryTool is a real tool of memory that is counted. Those of storage are in a
 // pool of their own.
 type memoryTool struct {
-	tool.Remembering
+	tool.Tool
 	p   *process
 	def tool.Definition
 }
@@ -24,19 +24,20 @@ type memoryTool struct {
 func newMemoryTool(p *process, name string) memoryTool {
 	made, err := builtin.New(name, builtin.Options{})
 	p.w.require(err)
-	remembering, _ := tool.AsRemembering(made)
 	def := made.Definition()
 	if strings.HasPrefix(name, "storage_") {
 		def.Pool = "web"
 	}
-	return memoryTool{remembering, p, def}
+	return memoryTool{made, p, def}
 }
 
 func (m memoryTool) Definition() tool.Definition { return m.def }
 
-func (m memoryTool) Action(c tool.Call) (tool.Action, error) {
+func (m memoryTool) UsesMemory() {}
+
+func (m memoryTool) Run(ctx context.Context, c tool.Call) (string, error) {
 	m.p.w.executed(m.def, c)
-	return m.Remembering.Action(c)
+	return m.Tool.Run(ctx, c)
 }
 
 // memoryTools are those of the process's pools.
@@ -54,11 +55,11 @@ func (p *process) memoryTools() []tool.Tool {
 func (d draw) memoryCall() scriptEntry {
 	name := builtin.MemoryNames()[d.IntN(5)]
 	tags := []string{"a b", "a b, c", "c", "d", "e", "f"}
-	if name == builtin.WorkingMemoryAdd || name == builtin.WorkingMemoryRemove {
+	if name == "working_memory_add" || name == "working_memory_remove" {
 		tags = tags[1:3] // so that what is removed is mostly there
 	}
 	arguments := map[string]any{"tags": tags[d.IntN(len(tags))]}
-	if name == builtin.WorkingMemoryAdd || name == builtin.StorageSave {
+	if name == "working_memory_add" || name == "storage_save" {
 		arguments["value"] = strings.Repeat("word ", 1+d.IntN(60))
 	}
 	return scriptEntry{"name": name, "arguments": arguments}
@@ -88,7 +89,7 @@ func (a *auditor) other(run, call string) string {
 		return `{"reason":"why not"}`
 	case record == nil || !contains(builtin.MemoryNames(), record.Name):
 		return `{"n":1}`
-	case record.Name == builtin.WorkingMemoryAdd || record.Name == builtin.StorageSave:
+	case record.Name == "working_memory_add" || record.Name == "storage_save":
 		return `{"tags":["people","c"],"value":"what people say"}`
 	}
 	return `{"tags":["people"]}`

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -71,7 +72,7 @@ func (s simulatedTool) Run(ctx context.Context, c tool.Call) (string, error) {
 	return "result of " + c.ID, nil
 }
 
-func (p *process) tools() *tool.Registry {
+func (p *process) tools() *toolset.Registry {
 	var all []tool.Tool
 	for i, def := range toolDefinitions {
 		if p.plan.Half > 0 && i%2 == p.plan.Half-1 {
@@ -81,7 +82,7 @@ func (p *process) tools() *tool.Registry {
 			all = append(all, simulatedTool{p, def})
 		}
 	}
-	registry, err := tool.NewRegistry(append(all, p.memoryTools()...)...)
+	registry, err := toolset.New(append(all, p.memoryTools()...)...)
 	p.w.require(err)
 	return registry
 }

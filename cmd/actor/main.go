@@ -9,11 +9,11 @@ import (
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/subagent"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
-	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -23,7 +23,7 @@ func main() { cli.Main(command()) }
 func command() *cobra.Command {
 	var file string
 	var pools, redact []string
-	var registry *tool.Registry
+	var registry *toolset.Registry
 	var secrets []string
 	var agents []subagent.Tool
 	return wire.RoleCommand("actor", "Run tools: the states Acting and ParallelActing",

@@ -20,10 +20,10 @@ import (
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/session"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
-	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/exectool"
 )
 
@@ -49,7 +49,7 @@ type localFlags struct {
 	// hosts are the host names that HTTP requests may use.
 	hosts []string
 	// tools are the tools of the host, once it runs.
-	tools *tool.Registry
+	tools *toolset.Registry
 }
 
 func addLocalFlags(cmd *cobra.Command) *localFlags {
@@ -171,7 +171,7 @@ func (f *localFlags) awaitTools(ctx context.Context, h *host.Host) error {
 	if len(f.tools.Sources()) == 0 {
 		return nil // all tools are announced already
 	}
-	f.tools.Settle(ctx)
+	f.tools.Ready(ctx)
 	return h.Announce(ctx)
 }
 

@@ -45,10 +45,6 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tools, err := tool.NewRegistry(drawTool)
-	if err != nil {
-		return err
-	}
 	server, err := natsbus.FromEnv(os.Getenv)
 	if err != nil {
 		return err
@@ -65,5 +61,5 @@ func run(ctx context.Context) error {
 		return err
 	}
 	logger.Info("ready", "pool", pool)
-	return actor.Run(ctx, actor.Options{Bus: bus, Instance: "own", Tools: tools, Logger: logger})
+	return actor.Run(ctx, actor.Options{Bus: bus, Instance: "own", Tools: []tool.Tool{drawTool}, Logger: logger})
 }

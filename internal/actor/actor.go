@@ -27,6 +27,7 @@ import (
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/toolcall"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -49,7 +50,7 @@ type Config struct {
 	// that do. Default: Queue, if it can lend.
 	Peers ports.Peers
 	// Tools are the tools of this process. Required.
-	Tools *tool.Registry
+	Tools *toolset.Registry
 	// Pools are the pools to serve. Empty: those of Tools.
 	Pools []string
 	// Blobs takes results that are too large; nil cuts them.
@@ -185,7 +186,7 @@ func (a *Actor) announceChanges(ctx context.Context, changed <-chan struct{}) {
 func (a *Actor) Step(ctx context.Context) error { return a.worker.Step(ctx) }
 
 // Specs returns a pool's tools as they are announced.
-func Specs(tools *tool.Registry, pool string) []events.ToolSpec {
+func Specs(tools *toolset.Registry, pool string) []events.ToolSpec {
 	specs := []events.ToolSpec{}
 	for _, d := range tools.Definitions() {
 		if d.Pool == pool {
@@ -245,7 +246,7 @@ func (a *Actor) lends(mem *reducer.Memory, e effects.Effect) bool {
 		return false
 	}
 	return !slices.ContainsFunc(a.cfg.Tools.Sources(), func(s tool.Source) bool {
-		source, ok := s.(tool.Returning)
+		source, ok := s.(toolset.Returning)
 		return ok && source.Claims(state.Name)
 	})
 }
@@ -290,7 +291,7 @@ func (c call) result(o events.ToolOutcome) worker.Result {
 }
 
 // definitions returns the lookup of a registry.
-func definitions(tools *tool.Registry) toolcall.Lookup {
+func definitions(tools *toolset.Registry) toolcall.Lookup {
 	return func(name string) (tool.Definition, bool) {
 		t, ok := tools.Lookup(name)
 		if !ok {
@@ -300,7 +301,7 @@ func definitions(tools *tool.Registry) toolcall.Lookup {
 	}
 }
 
-// awaited does the work when the call's tool is there, see [tool.Registry.Await]. If only
+// awaited does the work when the call's tool is there, see [toolset.Registry.Await]. If only
 // another actor of the pool has the tool, or this actor's source of it does not come up,
 // the call is lent. If the tool does not come, the call is answered and never begins.
 func (a *Actor) awaited(c call, work worker.Work) worker.Work {
@@ -308,7 +309,7 @@ func (a *Actor) awaited(c call, work worker.Work) worker.Work {
 		began := a.cfg.Store.Now()
 		if away := a.cfg.Tools.Await(ctx, c.Name); away != nil {
 			gone := func(ctx context.Context) worker.Result {
-				return a.outcome(ctx, c, tool.Outcome{Failure: away, Latency: a.cfg.Store.Now().Sub(began)}, nil)
+				return a.outcome(ctx, c, toolset.Outcome{Failure: away, Latency: a.cfg.Store.Now().Sub(began)}, nil)
 			}
 			if away.Code == tool.CodeCancelled || c.info.Pool != c.pool {
 				return gone(ctx)
@@ -316,7 +317,7 @@ func (a *Actor) awaited(c call, work worker.Work) worker.Work {
 			return a.elsewhere.TryLend(c.pool, c.Name, gone)(ctx)
 		}
 		if _, here := a.cfg.Tools.Lookup(c.Name); !here {
-			a.cfg.Tools.Settle(ctx) // an actor that starts may get calls before its sources have listed their tools
+			a.cfg.Tools.Ready(ctx) // an actor that starts may get calls before its sources have listed their tools
 		}
 		if _, here := a.cfg.Tools.Lookup(c.Name); here || c.info.Pool != c.pool {
 			return work(ctx)
@@ -349,7 +350,7 @@ func (a *Actor) run(ctx context.Context, c call) worker.Result {
 
 // outcome turns a tool's outcome into a result that fits into the log. attached are the
 // attachments that were stored.
-func (a *Actor) outcome(ctx context.Context, c call, out tool.Outcome, attached []events.Ref) worker.Result {
+func (a *Actor) outcome(ctx context.Context, c call, out toolset.Outcome, attached []events.Ref) worker.Result {
 	if ctx.Err() != nil {
 		return worker.Fail(context.Cause(ctx)) // the result is no longer wanted
 	}

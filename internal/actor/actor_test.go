@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -168,7 +169,7 @@ func TestActingWithoutACall(t *testing.T) {
 
 func TestNewChecksItsConfig(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
-		registry, err := tool.NewRegistry(pure("f", "default", says("x")))
+		registry, err := toolset.New(pure("f", "default", says("x")))
 		require.NoError(t, err)
 		for name, spoil := range map[string]func(*actor.Config){
 			"actor: Store":                  func(c *actor.Config) { c.Store = nil },
@@ -184,7 +185,7 @@ func TestNewChecksItsConfig(t *testing.T) {
 			_, err := actor.New(cfg)
 			require.ErrorContains(t, err, name)
 		}
-		agents, err := tool.NewRegistry(pure("f", events.AgentsPool, says("x")), pure("g", "web", says("x")))
+		agents, err := toolset.New(pure("f", events.AgentsPool, says("x")), pure("g", "web", says("x")))
 		require.NoError(t, err)
 		for _, pools := range [][]string{nil, {"web"}} {
 			cfg := actor.Config{Base: worker.Base{Instance: "1", Store: r.Store, Queue: r.Journal, Feed: r.Journal}, Directory: r.Journal, Tools: agents, Pools: pools}
@@ -234,7 +235,7 @@ func TestAnnouncement(t *testing.T) {
 
 func TestStep(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
-		registry, err := tool.NewRegistry(pure("a", "default", says("1")), pure("b", "web", says("2")))
+		registry, err := toolset.New(pure("a", "default", says("1")), pure("b", "web", says("2")))
 		require.NoError(t, err)
 		made, err := actor.New(actor.Config{
 			Base: worker.Base{Instance: "1", Store: r.Store, Queue: r.Journal, Feed: r.Journal}, Directory: r.Journal, Tools: registry,

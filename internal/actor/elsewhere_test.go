@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -23,7 +24,7 @@ func (r *rig) split(sets ...[]tool.Tool) []*simtest.Process {
 	r.T.Helper()
 	seen := map[string]bool{}
 	for _, set := range sets {
-		registry, err := tool.NewRegistry(set...)
+		registry, err := toolset.New(set...)
 		require.NoError(r.T, err)
 		for _, spec := range actor.Specs(registry, events.DefaultPool) {
 			if !seen[spec.Name] {
@@ -143,7 +144,7 @@ func idly(cfg *actor.Config) {
 
 func specsOf(t *testing.T, tools ...tool.Tool) []events.ToolSpec {
 	t.Helper()
-	registry, err := tool.NewRegistry(tools...)
+	registry, err := toolset.New(tools...)
 	require.NoError(t, err)
 	return actor.Specs(registry, events.DefaultPool)
 }

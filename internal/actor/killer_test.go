@@ -18,6 +18,7 @@ import (
 	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -47,7 +48,7 @@ func beKiller(url string) error {
 	if err != nil {
 		return err
 	}
-	registry, err := tool.NewRegistry(
+	registry, err := toolset.New(
 		pure("kill", "gpu", func(context.Context, tool.Call) (string, error) { os.Exit(7); return "", nil }),
 		pure("fine", "gpu", says("done")),
 	)
@@ -212,7 +213,7 @@ func callsOne(t *testing.T, store *runlog.Store, name string) events.Run {
 // startActor runs an actor of one tool until the test ends.
 func startActor(t *testing.T, bus *natsbus.Bus, instance string, f tool.Tool) {
 	t.Helper()
-	registry, err := tool.NewRegistry(f)
+	registry, err := toolset.New(f)
 	require.NoError(t, err)
 	a, err := actor.New(actor.Config{
 		Base: worker.Base{Instance: instance, Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus}, Directory: bus, Tools: registry,

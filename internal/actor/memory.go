@@ -8,7 +8,9 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/moorebus/moorebus/internal/capability"
 	"github.com/moorebus/moorebus/internal/journalcheck"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -28,10 +30,7 @@ const shownBytes = 200
 // worker dies in between, the call is done again: the same tags replace.
 func (a *Actor) remembers(run events.Run, mem *reducer.Memory, c call) worker.Work {
 	t, ok := a.cfg.Tools.Lookup(c.Name)
-	if !ok {
-		return nil
-	}
-	if _, ok := tool.AsRemembering(t); !ok {
+	if !ok || !capability.UsesMemory(t) {
 		return nil
 	}
 	m := memory{
@@ -58,13 +57,13 @@ type memory struct {
 }
 
 // perform carries out the call's action. The event says what happened; nil: nothing did.
-func (m memory) perform(ctx context.Context, tools *tool.Registry, c call) (tool.Outcome, events.Payload) {
+func (m memory) perform(ctx context.Context, tools *toolset.Registry, c call) (toolset.Outcome, events.Payload) {
 	// The last attempt counts, as for the outcome. An attempt that was given up may still
 	// end later.
 	var mu sync.Mutex
 	var attempts int
 	var happened events.Payload
-	out := tools.Perform(ctx, c.Call, func(ctx context.Context, a tool.Action) (string, error) {
+	memory := func(ctx context.Context, a capability.Action) (string, error) {
 		mu.Lock()
 		attempts++
 		mine := attempts
@@ -76,7 +75,8 @@ func (m memory) perform(ctx context.Context, tools *tool.Registry, c call) (tool
 			happened = event
 		}
 		return text, err
-	})
+	}
+	out := tools.Execute(capability.WithMemory(ctx, memory), c.Call)
 	mu.Lock()
 	defer mu.Unlock()
 	if out.Failure != nil {
@@ -86,21 +86,21 @@ func (m memory) perform(ctx context.Context, tools *tool.Registry, c call) (tool
 }
 
 // act does one action and returns its text for the model.
-func (m memory) act(ctx context.Context, a tool.Action) (string, events.Payload, error) {
+func (m memory) act(ctx context.Context, a capability.Action) (string, events.Payload, error) {
 	entry := events.Entry{Tags: m.tags(a.Tags), Value: m.results.Redact(strings.ToValidUTF8(a.Value, "\uFFFD"))}
 	if err := checkAction(a.Verb, entry); err != nil {
 		return "", nil, err
 	}
 	switch a.Verb {
-	case tool.Add:
+	case capability.Add:
 		return "In working memory under " + named(entry.Tags) + m.replaced(entry.Tags), &events.WorkingMemoryAdded{Entry: entry}, nil
-	case tool.Remove:
+	case capability.Remove:
 		return m.remove(entry.Tags)
-	case tool.Save:
+	case capability.Save:
 		return m.save(ctx, entry)
-	case tool.Load:
+	case capability.Load:
 		return m.load(ctx, entry.Tags)
-	case tool.Search:
+	case capability.Search:
 		return m.search(ctx, entry)
 	}
 	return "", nil, tool.Failf(tool.CodeFailed, "there is no action %q on memory", a.Verb)
@@ -116,12 +116,12 @@ func (m memory) tags(given []string) []string {
 }
 
 // checkAction tells the model what cannot be stored or looked up.
-func checkAction(v tool.Verb, e events.Entry) error {
+func checkAction(v capability.Verb, e events.Entry) error {
 	var err error
 	switch {
-	case v == tool.Add || v == tool.Save:
+	case v == capability.Add || v == capability.Save:
 		err = journalcheck.Entry(e)
-	case v != tool.Search || len(e.Tags) > 0:
+	case v != capability.Search || len(e.Tags) > 0:
 		err = journalcheck.Tags(e.Tags)
 	}
 	if err != nil {
@@ -270,7 +270,7 @@ func (k *keeper) under(ctx context.Context) context.Context {
 	if k.blobs == nil {
 		return ctx
 	}
-	return tool.WithKeeper(ctx, k.keep)
+	return capability.WithKeep(ctx, k.keep)
 }
 
 // keep stores data in the pool's bucket.

@@ -16,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -253,7 +254,7 @@ func TestTheBreakerOfStorageOpens(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		asked := 0
 		run, _ := remembering(t, r, func(c *actor.Config) {
-			gated, err := tool.NewRegistryWith(tool.Options{Gate: breaker.New}, memoryTools(t)...)
+			gated, err := toolset.NewWith(toolset.Options{Gate: breaker.New}, memoryTools(t)...)
 			require.NoError(t, err)
 			c.Tools, c.Storage = gated, refusing{err: simtest.ErrStorageAway, asked: &asked}
 		})

@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -79,7 +80,7 @@ func (r *rig) spawn(tools []tool.Tool, change ...func(*actor.Config)) *simtest.P
 // run is spawn for a test that stops the actor.
 func (r *rig) run(tools []tool.Tool, change ...func(*actor.Config)) (p *simtest.Process, stop func()) {
 	r.T.Helper()
-	registry, err := tool.NewRegistry(tools...)
+	registry, err := toolset.New(tools...)
 	require.NoError(r.T, err)
 	p = r.Journal.NewProcess()
 	cfg := actor.Config{

@@ -19,7 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/capability"
 	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -45,9 +47,9 @@ func (s spring) Run(ctx context.Context, _ *slog.Logger, put func([]tool.Tool)) 
 }
 
 // fed is a registry of what the sources put, until the test ends.
-func fed(t *testing.T, sources ...tool.Source) *tool.Registry {
+func fed(t *testing.T, sources ...tool.Source) *toolset.Registry {
 	t.Helper()
-	registry, err := tool.NewRegistryWith(tool.Options{Sources: sources})
+	registry, err := toolset.NewWith(toolset.Options{Sources: sources})
 	require.NoError(t, err)
 	t.Cleanup(registry.Start(t.Context(), slog.New(slog.DiscardHandler)))
 	return registry
@@ -155,7 +157,7 @@ func TestCallsWaitForSourcesThatStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, r *rig) {
 				source := spring(make(chan []tool.Tool))
-				registry, err := tool.NewRegistryWith(tool.Options{Sources: []tool.Source{source}}, pure("early", "default", says("at once")))
+				registry, err := toolset.NewWith(toolset.Options{Sources: []tool.Source{source}}, pure("early", "default", says("at once")))
 				require.NoError(t, err)
 				defer registry.Start(t.Context(), slog.New(slog.DiscardHandler))()
 				r.spawn(nil, func(c *actor.Config) { c.Tools = registry })
@@ -188,7 +190,7 @@ func observation(r *rig, run events.Run) string {
 func TestAttachmentsAreInTheEvent(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		p := r.spawn([]tool.Tool{pure("draw", "default", func(ctx context.Context, _ tool.Call) (string, error) {
-			keep := tool.KeeperFrom(ctx)
+			keep := capability.KeepOf(ctx)
 			require.NotNil(t, keep)
 			first, err := keep(ctx, []byte("\x89PNG"))
 			require.NoError(t, err)
@@ -281,7 +283,7 @@ func TestAnnouncementsAreBounded(t *testing.T) {
 		own := big("own", 20_000) // larger than each of the others
 		greedy, modest := spring(make(chan []tool.Tool)), spring(make(chan []tool.Tool))
 		var log strings.Builder
-		registry, err := tool.NewRegistryWith(tool.Options{Sources: []tool.Source{named{greedy, "greedy"}, named{modest, "modest"}}}, own)
+		registry, err := toolset.NewWith(toolset.Options{Sources: []tool.Source{named{greedy, "greedy"}, named{modest, "modest"}}}, own)
 		require.NoError(t, err)
 		defer registry.Start(t.Context(), slog.New(slog.DiscardHandler))()
 		modest <- []tool.Tool{big("modest", 15_000)}

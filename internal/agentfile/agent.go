@@ -5,9 +5,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/providers"
@@ -175,4 +178,68 @@ func canonical(b []byte, n *strict.Node) []byte {
 		return strict.AppendText(b, n.Text)
 	}
 	return append(b, n.JSON()...)
+}
+
+// CheckLimits reports every limit of a budget that is written down as 0, by the
+// names that a budget has for them. Nobody means by it what it would do: to have
+// no limit one leaves it out, and a run that may use nothing need not be started.
+// advice says in each error what to do instead. n may be nil.
+func CheckLimits(n *strict.Node, path, advice string) error {
+	if n == nil {
+		return nil
+	}
+	var errs []error
+	for _, m := range n.Members {
+		if isZero(m.Value) {
+			errs = append(errs, m.Value.Errorf(joined(path, m.Key), "is 0, which would allow nothing; %s", advice))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func isZero(n *strict.Node) bool {
+	switch n.Kind {
+	case strict.Number:
+		v, err := strconv.ParseFloat(n.Text, 64)
+		return err == nil && v == 0
+	case strict.String:
+		d, err := time.ParseDuration(n.Text)
+		return err == nil && d == 0
+	}
+	return false
+}
+
+func joined(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// memoryBuiltin stands for all tools by which an agent uses its memory.
+const memoryBuiltin = "memory"
+
+var memoryTools = []string{"storage_load", "storage_save", "storage_search", "working_memory_add", "working_memory_remove"}
+
+// spread puts the tools of memory in the place of the one entry that stands for
+// them. What it says of pool, timeout, retries, risk and breaker holds for each.
+func (f *ToolFile) spread(node *strict.Node) []error {
+	var errs []error
+	spread := make([]ToolEntry, 0, len(f.Tools))
+	for i, short := range f.Tools {
+		if short.Builtin != memoryBuiltin {
+			spread = append(spread, short)
+			continue
+		}
+		if short.Name != memoryBuiltin || short.Description != "" || len(short.Schema) > 0 {
+			errs = append(errs, node.Place("", fmt.Errorf("tools[%d]%w", i, errors.New(
+				".builtin: memory stands for five tools; give name, description and schema to each of them by its own name"))))
+		}
+		for _, name := range memoryTools {
+			short.Name, short.Builtin = name, name
+			spread = append(spread, short)
+		}
+	}
+	f.Tools = spread
+	return errs
 }

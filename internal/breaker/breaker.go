@@ -1,7 +1,7 @@
 // Package breaker keeps calls from tools that are down.
 //
 // After a number of failures in a row that are the tool's and not the call's
-// ([tool.Failure.Down]) the circuit opens: calls are answered at once with code
+// the circuit opens: calls are answered at once with code
 // circuit_open and when the tool may work again, instead of each waiting for its
 // timeout. When that time has come one call is let through as a probe; it closes
 // the circuit, or opens it again. Each process has circuits of its own. Calls
@@ -16,6 +16,7 @@ import (
 
 	"github.com/sony/gobreaker/v2"
 
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -40,7 +41,7 @@ type gate struct {
 }
 
 // New returns the gate of a tool, nil where its definition turns it off.
-func New(def tool.Definition) tool.Gate {
+func New(def tool.Definition) toolset.Gate {
 	if def.Breaker.Off {
 		return nil
 	}
@@ -78,7 +79,7 @@ func (g *gate) Enter() (leave func(*tool.Failure), refused *tool.Failure) {
 			done(nil)
 		case f.Code == tool.CodeCancelled:
 			done(errCancelled)
-		case f.Down():
+		case down(f):
 			g.last.Store(&f.Code)
 			done(errDown)
 		default:
@@ -87,7 +88,13 @@ func (g *gate) Enter() (leave func(*tool.Failure), refused *tool.Failure) {
 	}, nil
 }
 
-// refusal is what a call is answered that is not let through.
+// down reports whether a failure is the tool's own rather than the call's: it did not
+// answer, was overloaded, or panicked. Any other call would fail too.
+func down(f *tool.Failure) bool {
+	return f.Passing || f.Code == tool.CodeTimeout || f.Code == tool.CodeUnreachable || f.Code == tool.CodePanic
+}
+
+// refusal is the failure of a call that is not let through.
 func (g *gate) refusal(err error) *tool.Failure {
 	when := "one call is trying it at this moment: try again soon"
 	if until := g.until.Load(); errors.Is(err, gobreaker.ErrOpenState) && until != nil {

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/breaker"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -33,7 +34,7 @@ func (f *fake) Run(ctx context.Context, _ tool.Call) (string, error) {
 func guarded(t *testing.T, f *fake) func(ctx context.Context) string {
 	t.Helper()
 	f.def.Name = "t"
-	r, err := tool.NewRegistryWith(tool.Options{Gate: breaker.New}, f)
+	r, err := toolset.NewWith(toolset.Options{Gate: breaker.New}, f)
 	require.NoError(t, err)
 	return func(ctx context.Context) string {
 		out := r.Execute(ctx, tool.Call{Run: "r", ID: "c", Name: "t"})

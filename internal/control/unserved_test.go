@@ -16,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -90,7 +91,7 @@ func (r *rig) actor(pool string) {
 	made, err := typed.New(tool.Definition{Name: pool, Description: "says its pool", Pool: pool, Effect: tool.Pure},
 		func(context.Context, struct{}) (string, error) { return pool, nil })
 	require.NoError(r.T, err)
-	registry, err := tool.NewRegistry(made)
+	registry, err := toolset.New(made)
 	require.NoError(r.T, err)
 	a, err := actor.New(actor.Config{
 		Base: worker.Base{Instance: "a", Store: runlog.New(runlog.Options{Log: r.Bus}), Queue: r.Bus, Feed: r.Bus, Concurrency: 2}, Directory: r.Bus, Tools: registry,

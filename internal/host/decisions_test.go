@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -93,7 +94,7 @@ func startHost(t *testing.T, journal *simtest.Journal, mock llm.Caller) working 
 	require.NoError(t, err)
 	human, err := builtin.New(builtin.AskHuman, builtin.Options{})
 	require.NoError(t, err)
-	registry, err := tool.NewRegistry(echo, tool.Redefine(human, tool.Definition{Name: "boss"}))
+	registry, err := toolset.New(echo, tool.Redefine(human, tool.Definition{Name: "boss"}))
 	require.NoError(t, err)
 	h, stop := running(t, host.Options{Bus: journal, Tools: registry, Providers: map[string]llm.Caller{"mock": mock}})
 	return working{Host: h, stop: stop}

@@ -15,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -45,7 +46,7 @@ func forkHost(t *testing.T, bus *simtest.Journal) *control.Controller {
 		require.NoError(t, err)
 		tools = append(tools, echo)
 	}
-	registry, err := tool.NewRegistry(tools...)
+	registry, err := toolset.New(tools...)
 	require.NoError(t, err)
 	h, _ := running(t, host.Options{Bus: bus, Tools: registry, Providers: map[string]llm.Caller{"scripted": scripted.New()}})
 	return h.Gateway()

@@ -30,12 +30,12 @@ import (
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/toolcall"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/tool"
 )
 
 // Options say what a [Host] runs.
@@ -47,7 +47,7 @@ type Options struct {
 	// Providers are the models by name, Tools the tools. Required, Tools may be
 	// empty.
 	Providers map[string]llm.Caller
-	Tools     *tool.Registry
+	Tools     *toolset.Registry
 	// Agents are the digests of the definitions of the agents that the process serves, by
 	// name; see planner.Config. May be nil.
 	Agents map[string]string

@@ -18,6 +18,7 @@ import (
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -65,7 +66,7 @@ func TestHostRefusesToolsWithBadSchemas(t *testing.T) {
 	require.NoError(t, err)
 	def := made.Definition()
 	def.Schema = json.RawMessage(`{"type":"wrong"}`)
-	registry, err := tool.NewRegistry(tool.Redefine(made, def))
+	registry, err := toolset.New(tool.Redefine(made, def))
 	require.NoError(t, err)
 	_, err = host.New(host.Options{
 		Bus: simtest.New(simtest.Options{}), Tools: registry, Providers: map[string]llm.Caller{"mock": scripted.NewMock()},
@@ -130,7 +131,7 @@ func hostOnServer(t *testing.T, one tool.Tool, mock llm.Caller) *host.Host {
 	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Memory: true}))
 	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: time.Minute})
 	require.NoError(t, err)
-	registry, err := tool.NewRegistry(one)
+	registry, err := toolset.New(one)
 	require.NoError(t, err)
 	h, _ := running(t, host.Options{Bus: bus, Tools: registry, Providers: map[string]llm.Caller{"mock": mock}})
 	return h
@@ -188,7 +189,7 @@ func TestMessagesOfATransition(t *testing.T) {
 		return in.Text, nil
 	})
 	require.NoError(t, err)
-	tools, err := tool.NewRegistry(echo)
+	tools, err := toolset.New(echo)
 	require.NoError(t, err)
 	h, _ := running(t, host.Options{
 		Bus: bus, Tools: tools, Providers: map[string]llm.Caller{"mock": scripted.NewMock(append(replies, scripted.Say("All of the steps are done."))...)},

@@ -16,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/internal/textprotocol"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/tokens/o200k"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -79,7 +80,7 @@ func (p *Process) Controller(c control.Config) (*control.Controller, error) {
 
 // CheckSchemas reports every tool whose schema cannot be used, and an output
 // schema that cannot.
-func CheckSchemas(tools *tool.Registry, output json.RawMessage) error {
+func CheckSchemas(tools *toolset.Registry, output json.RawMessage) error {
 	var errs []error
 	for _, d := range tools.Definitions() {
 		if err := schema.Check(d.Schema); err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/moorebus/moorebus/internal/lkj"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -73,7 +74,7 @@ func (s *site) serve(model llm.Caller) {
 		require.NoError(s.t, err)
 		tools = append(tools, made)
 	}
-	registry, err := tool.NewRegistry(tools...)
+	registry, err := toolset.New(tools...)
 	require.NoError(s.t, err)
 	s.host, err = host.New(host.Options{Bus: s.bus, Providers: map[string]llm.Caller{"home": model}, Tools: registry})
 	require.NoError(s.t, err)

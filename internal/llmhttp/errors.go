@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -57,7 +59,7 @@ func (c *Client) stated(body []byte, resp *http.Response) error {
 		message = "the account has no credit left; add some, then start again: " + message
 	}
 	return &llm.Error{
-		Kind: p.sort(c.row.TypeFirst), Status: p.status, Message: c.key.clean(message), RetryAfter: retryAfter(resp.Header, time.Now()),
+		Kind: p.sort(c.row.TypeFirst), Status: p.status, Message: c.key.clean(message), RetryAfter: retry.FromHeader(resp.Header, time.Now()),
 	}
 }
 
@@ -192,3 +194,38 @@ func (p problem) tooLong() bool {
 	}
 	return p.status == http.StatusRequestEntityTooLarge
 }
+
+// maxMessage bounds what an error repeats of a provider's words, in bytes.
+const maxMessage = 2048
+
+// secret is a provider's key, which no error may hold.
+type secret string
+
+// clean makes a provider's words fit for a log: without the key, of bounded
+// length, valid UTF-8.
+func (s secret) clean(message string) string {
+	if s.kept() {
+		message = strings.ReplaceAll(message, string(s), "[API key]")
+	}
+	message = strings.ToValidUTF8(message, "\uFFFD")
+	if len(message) <= maxMessage {
+		return message
+	}
+	cut := maxMessage
+	for !utf8.RuneStart(message[cut]) {
+		cut--
+	}
+	return message[:cut] + "…"
+}
+
+// harmless returns err as a cause, or nil if its text holds the key.
+func (s secret) harmless(err error) error {
+	if s.kept() && strings.Contains(err.Error(), string(s)) {
+		return nil
+	}
+	return err
+}
+
+// kept reports whether there is a key to keep. A shorter one is a placeholder
+// for a server that wants none ("none", "ollama"), and an ordinary word.
+func (s secret) kept() bool { return len(s) >= 8 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -345,7 +346,7 @@ func (s wireSuite) toolNames(t *testing.T) {
 		llm.Message{Role: llm.RoleAssistant, Calls: []llm.Call{{ID: "a", Name: "files.read", Arguments: "{}"}, {ID: "b", Name: "gone.tool", Arguments: "{}"}}},
 		llm.Message{Role: llm.RoleTool, CallID: "a", Name: "files.read", Content: "x"},
 		llm.Message{Role: llm.RoleTool, CallID: "b", Name: "gone.tool", Content: "y"})
-	names := llm.NamesOf(req)
+	names := llmhttp.NamesOf(req)
 	want, onWire := someCalls(), someCalls()
 	for i, name := range []string{"files.read", strings.Repeat("long.", 20), "unheard_of"} {
 		want.Calls[i].Name, want.Calls[i].Arguments = name, "{}"

@@ -21,6 +21,7 @@ import (
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/schema"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -122,7 +123,7 @@ func (in *installation) act() {
 	pay, err := typed.New(tool.Definition{Name: "pay", Description: "Pays.", Pool: "web", Effect: tool.Once},
 		func(context.Context, struct{}) (string, error) { return "paid", nil })
 	require.NoError(in.t, err)
-	registry, err := tool.NewRegistry(dump, pay)
+	registry, err := toolset.New(dump, pay)
 	require.NoError(in.t, err)
 	a, err := actor.New(actor.Config{
 		Base: worker.Base{Instance: "a", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, Directory: bus, Blobs: bus, Tools: registry,

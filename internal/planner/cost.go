@@ -48,15 +48,11 @@ func (p *Planner) bill(mem *reducer.Memory, req llm.Request) bill {
 	b := bill{prices: p.cfg.Prices, provider: mem.Control.Agent.LLM.Provider, model: req.Model}
 	b.limited = mem.Budget != nil && mem.Budget.MaxCostUSD > 0
 	caller := p.cfg.Providers[b.provider]
-	switch c := caller.(type) {
-	case nil:
-		b.own = true // the provider is missing, which is reported elsewhere
-	case llm.InProcess, llm.OwnCost:
-		b.own = true
-	case llm.Defaulting:
-		if b.model == "" {
-			b.model = c.DefaultModel()
-		}
+	about := llm.Describe(caller)
+	// A missing provider is reported elsewhere.
+	b.own = caller == nil || about.Local || about.OwnCost
+	if b.model == "" && !b.own {
+		b.model = about.DefaultModel
 	}
 	return b
 }

@@ -27,7 +27,7 @@ func (r remote) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk
 }
 
 // DefaultModel is the model that is asked where none is named.
-func (r remote) DefaultModel() string { return r.model }
+func (r remote) Describe() llm.Description { return llm.Description{DefaultModel: r.model} }
 
 // nameless is a remote provider that does not say whom it asks.
 type nameless struct{ llm.Caller }

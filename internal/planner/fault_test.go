@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/llmtest"
+	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -43,8 +44,8 @@ func TestModelServerFaults(t *testing.T) {
 }
 
 // impatient tries a call that fails again at once, as often as is said.
-func impatient(attempts int) llm.Policy {
-	return llm.Policy{Base: 5 * time.Millisecond, Max: 20 * time.Millisecond, Attempts: attempts, RateLimitAttempts: attempts}
+func impatient(attempts int) planner.Policy {
+	return planner.Policy{Base: 5 * time.Millisecond, Max: 20 * time.Millisecond, Attempts: attempts, RateLimitAttempts: attempts}
 }
 
 // speaking is a provider that speaks the format. One that hangs is given up soon; where
@@ -107,7 +108,7 @@ func TestModelServerThatIsNotThere(t *testing.T) {
 	require.NoError(t, listener.Close())
 	r := newBenchRig(t)
 	cfg := r.config(r.speaking(llmtest.OpenAI{}, "http://"+address, false))
-	cfg.Retry = llm.Policy{Base: 5 * time.Millisecond, Max: 50 * time.Millisecond, Attempts: 1000}
+	cfg.Retry = planner.Policy{Base: 5 * time.Millisecond, Max: 50 * time.Millisecond, Attempts: 1000}
 	r.run(cfg)
 	run := r.begin()
 	r.Await(run, func(mem *reducer.Memory) bool { return len(mem.Control.Attempts) > 0 })

@@ -19,7 +19,7 @@ import (
 // limits tracks which providers are rate limited, keeps requests from them, and shuts the
 // planner's gate while all of them are. Providers in this process have no limits.
 type limits struct {
-	policy llm.Policy
+	policy Policy
 	gate   worker.Gate
 
 	mu        sync.Mutex
@@ -45,10 +45,10 @@ type ticket struct {
 	began time.Time
 }
 
-func newLimits(policy llm.Policy, callers map[string]llm.Caller) *limits {
+func newLimits(policy Policy, callers map[string]llm.Caller) *limits {
 	l := &limits{policy: policy, providers: map[string]*limit{}}
 	for name, caller := range callers {
-		if _, local := caller.(llm.InProcess); !local {
+		if !llm.Describe(caller).Local {
 			l.providers[name] = &limit{}
 		}
 	}

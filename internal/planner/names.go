@@ -13,7 +13,6 @@ import (
 	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/llm"
 )
 
 // names are the names that a planner uses for providers and agents, and whether they are
@@ -35,7 +34,7 @@ func newNames(cfg Config) *names {
 		n.claims = append(n.claims, journal.Claim{Kind: journal.ClaimAgent, Name: name, Digest: cfg.Agents[name]})
 	}
 	for _, name := range n.providers {
-		sum := sha256.Sum256([]byte(llm.Definition(cfg.Providers[name])))
+		sum := sha256.Sum256([]byte(Identity(cfg.Providers[name])))
 		n.claims = append(n.claims, journal.Claim{Kind: journal.ClaimProvider, Name: name, Digest: hex.EncodeToString(sum[:16])})
 	}
 	return n

@@ -60,7 +60,7 @@ type Config struct {
 	// for them. [tokens.Bytes4] is always available.
 	Estimators tokens.Set
 	// Retry decides on failed calls of a provider.
-	Retry llm.Policy
+	Retry Policy
 	// CallTimeout bounds one call of a model. Default 10 min.
 	CallTimeout time.Duration
 	// NoStream turns the streaming of model text off.

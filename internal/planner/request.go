@@ -366,7 +366,7 @@ func (p *Planner) reflection(run events.Run, provider string, reply llm.Response
 // noReflection logs why there is no summary. A script never has one, which is no warning.
 func (p *Planner) noReflection(run events.Run, provider string, reason error) {
 	level := slog.LevelWarn
-	if _, script := p.cfg.Providers[provider].(llm.OwnCost); script {
+	if llm.Describe(p.cfg.Providers[provider]).OwnCost {
 		level = slog.LevelDebug
 	}
 	p.cfg.Logger.Log(context.Background(), level, "reflection failed, the history stays", "run", run.ID, "reason", reason)

@@ -27,7 +27,7 @@ type Caller struct {
 	replies []Reply
 }
 
-var _ llm.Caller = (*Caller)(nil)
+var _ llm.Described = (*Caller)(nil)
 
 // New returns a Caller that answers from replies, the run's first one first.
 // The slice is copied.
@@ -65,11 +65,8 @@ func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 	return reply.Response, nil
 }
 
-// InProcess does nothing, see [llm.InProcess].
-func (*Caller) InProcess() {}
-
-// Parsed does nothing, see [llm.Parsed].
-func (*Caller) Parsed() {}
+// Describe says that the replies come from this process and are parsed.
+func (*Caller) Describe() llm.Description { return llm.Description{Local: true, Parsed: true} }
 
 func invalid(message string) *llm.Error {
 	return &llm.Error{Kind: llm.KindInvalid, Message: message}

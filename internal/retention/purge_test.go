@@ -18,11 +18,11 @@ import (
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retention"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
-	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/stretchr/testify/require"
 )
 
@@ -309,7 +309,7 @@ func TestKeep(t *testing.T) {
 func TestPurgedRunsAreForgotten(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	registry, err := tool.NewRegistry()
+	registry, err := toolset.New()
 	require.NoError(t, err)
 	other, err := host.New(host.Options{
 		Bus: w.bus, Tools: registry, Providers: map[string]llm.Caller{"scripted": scripted.New()}, Snapshots: w.bus, Tombstones: w.bus,

@@ -171,15 +171,28 @@ func Asked(err error) (delay time.Duration, asked bool) {
 	return delay, asked
 }
 
-// ParseHeader reads the value of a Retry-After header (RFC 9110): how long
-// from now a server wants to be left alone, 0 if it does not say.
-func ParseHeader(value string, now time.Time) time.Duration {
-	value = strings.TrimSpace(value)
-	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
-		return time.Duration(seconds) * time.Second
+// FromHeader returns how long a server asks to be left alone, from the headers in use:
+// retry-after-ms, and Retry-After in seconds or as a date (RFC 9110). It returns 0 if the
+// server does not ask.
+func FromHeader(h http.Header, now time.Time) time.Duration {
+	if d, ok := span(h.Get("retry-after-ms"), time.Millisecond); ok {
+		return d
 	}
-	if at, err := http.ParseTime(value); err == nil {
+	after := strings.TrimSpace(h.Get("Retry-After"))
+	if d, ok := span(after, time.Second); ok {
+		return d
+	}
+	if at, err := http.ParseTime(after); err == nil {
 		return max(at.Sub(now), 0)
 	}
 	return 0
+}
+
+// span parses a number of units. More than a year is a mistake, and could overflow a
+// duration.
+func span(s string, unit time.Duration) (time.Duration, bool) {
+	const year = float64(365 * 24 * time.Hour)
+	f, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
+	d := f * float64(unit)
+	return time.Duration(min(d, year)), err == nil && d > 0 && d < year
 }

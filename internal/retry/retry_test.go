@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -105,12 +106,25 @@ func TestErrors(t *testing.T) {
 	require.EqualError(t, retry.After(s, nil), "try again in 1s")
 }
 
-func TestParseHeader(t *testing.T) {
+func TestFromHeader(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for value, want := range map[string]time.Duration{
-		"": 0, "0": 0, "7": 7 * time.Second, " 120 ": 2 * time.Minute, "-1": 0, "1.5": 0, "soon": 0, "99999999999999999999": 0,
-		"Fri, 02 Jan 2026 03:04:15 GMT": 10 * time.Second, "Fri, 02 Jan 2026 03:04:00 GMT": 0,
+	for _, c := range []struct {
+		header, value string
+		want          time.Duration
+	}{
+		{"X", "1", 0},
+		{"Retry-After", "20", 20 * time.Second},
+		{"Retry-After", " 0.5 ", 500 * time.Millisecond},
+		{"Retry-After-Ms", "250", 250 * time.Millisecond},
+		{"Retry-After", "Fri, 02 Jan 2026 03:05:05 GMT", time.Minute},
+		{"Retry-After", "Fri, 02 Jan 2026 03:00:00 GMT", 0},
+		{"Retry-After", "-5", 0},
+		{"Retry-After", "0", 0},
+		{"Retry-After", "soon", 0},
+		{"Retry-After", "inf", 0},
+		{"Retry-After", "NaN", 0},
+		{"Retry-After", "1e300", 0},
 	} {
-		require.Equal(t, want, retry.ParseHeader(value, now), value)
+		require.Equal(t, c.want, retry.FromHeader(http.Header{c.header: {c.value}}, now), c.value)
 	}
 }

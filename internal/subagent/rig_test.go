@@ -16,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/subagent"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -51,7 +52,7 @@ func bubbleOn(t *testing.T, o simtest.Options, tools []subagent.Tool, test func(
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{t: t, journal: simtest.New(o), tools: tools}
-		registry, err := tool.NewRegistry(worker{r, "work", "default"}, worker{r, "web", "web"})
+		registry, err := toolset.New(worker{r, "work", "default"}, worker{r, "web", "web"})
 		require.NoError(t, err)
 		r.options = host.Options{
 			Providers: map[string]llm.Caller{"scripted": scripted.New()}, Tools: registry, Subagents: tools,

@@ -192,13 +192,13 @@ func (s *scanner) fields(name, around string) ([]field, *syntaxError) {
 
 // think is a reply without an action.
 func (e *element) think(meta llm.Meta) llm.Response {
-	r := llm.Thought{Meta: meta, Content: e.thinking(), NextState: llm.StateThinking}
+	r := llm.Thought{Meta: meta, Content: e.thinking(), NextState: stateThinking}
 	if e.next == nil {
 		r.Note = "there is no next_state: thinking"
 		return r
 	}
 	switch next := strings.ToLower(e.next.value()); next {
-	case llm.StateThinking, llm.StateExecuting:
+	case stateThinking, stateExecuting:
 		r.NextState = next
 	case "":
 		r.Note = "next_state is empty: thinking"

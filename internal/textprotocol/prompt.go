@@ -1,6 +1,8 @@
 package textprotocol
 
 import (
+	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -29,17 +31,24 @@ The action's <result> comes in the next message. Never write a <result> yourself
 
 The <memory> at the end of the conversation holds your state, your working memory and your last thoughts.`
 
+// The states of the protocol, and the key of the prompt for both of them.
+const (
+	stateThinking  = "thinking"
+	stateExecuting = "executing"
+	promptBase     = "base"
+)
+
 // The prompts of agents that have none of their own.
 var statePrompts = map[string]string{
-	llm.StateThinking:  "Your state is thinking: build chains of reasoning, analyse what you know, and decide what to do next.",
-	llm.StateExecuting: "Your state is executing: perform one action.",
+	stateThinking:  "Your state is thinking: build chains of reasoning, analyse what you know, and decide what to do next.",
+	stateExecuting: "Your state is executing: perform one action.",
 }
 
 // systemPrompt returns the text before the conversation: the agent's own prompts, how to
 // reply, and the available actions.
 func systemPrompt(system []string, req *llm.Request, memory *llm.Memory) string {
 	now := state(memory)
-	parts := append(system, memory.Prompts[llm.PromptBase])
+	parts := append(system, memory.Prompts[promptBase])
 	if own := memory.Prompts[now]; own != "" {
 		parts = append(parts, own)
 	} else {
@@ -119,4 +128,65 @@ func answerName(tools []llm.Tool) string {
 		return answerAlias
 	}
 	return answerAction
+}
+
+// parameters reads a tool's parameters from its schema: required ones first, each group
+// by name. It follows no references. An invalid schema has no parameters.
+func parameters(schema json.RawMessage) []parameter {
+	var s struct {
+		Properties map[string]json.RawMessage `json:"properties"`
+		Required   []string                   `json:"required"`
+	}
+	if json.Unmarshal(schema, &s) != nil {
+		return nil
+	}
+	all := make([]parameter, 0, len(s.Properties))
+	for name, raw := range s.Properties {
+		p := parameter{name: name, required: slices.Contains(s.Required, name)}
+		p.kind, p.items, p.description = property(raw)
+		all = append(all, p)
+	}
+	slices.SortFunc(all, func(a, b parameter) int {
+		if a.required != b.required {
+			if a.required {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a.name, b.name)
+	})
+	return all
+}
+
+func property(raw json.RawMessage) (kind, items, description string) {
+	var s struct {
+		Type        json.RawMessage `json:"type"`
+		Items       json.RawMessage `json:"items"`
+		Description json.RawMessage `json:"description"`
+	}
+	if json.Unmarshal(raw, &s) != nil {
+		return "", "", ""
+	}
+	var item struct {
+		Type json.RawMessage `json:"type"`
+	}
+	_ = json.Unmarshal(s.Items, &item) // a schema that says nothing of them is one
+	_ = json.Unmarshal(s.Description, &description)
+	return kindOf(s.Type), kindOf(item.Type), description
+}
+
+// kindOf returns a schema's type, or the first of several that is not null.
+func kindOf(raw json.RawMessage) string {
+	var one string
+	if json.Unmarshal(raw, &one) == nil {
+		return one
+	}
+	var several []string
+	_ = json.Unmarshal(raw, &several) // what is no list of types is none
+	for _, kind := range several {
+		if kind != kindNull {
+			return kind
+		}
+	}
+	return ""
 }

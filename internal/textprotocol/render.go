@@ -146,8 +146,8 @@ func remembered(m *llm.Memory) string {
 }
 
 func state(m *llm.Memory) string {
-	if m.State == llm.StateExecuting {
-		return llm.StateExecuting
+	if m.State == stateExecuting {
+		return stateExecuting
 	}
-	return llm.StateThinking
+	return stateThinking
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -77,9 +78,9 @@ func (c Case) call() tool.Call {
 	return tool.Call{Run: "run-1", ID: "call_1", Name: c.Tool.Definition().Name, Arguments: c.Arguments}
 }
 
-func (c Case) registry(t *testing.T) *tool.Registry {
+func (c Case) registry(t *testing.T) *toolset.Registry {
 	t.Helper()
-	r, err := tool.NewRegistry(c.Tool)
+	r, err := toolset.New(c.Tool)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	return r
@@ -127,7 +128,7 @@ func (s Suite) concurrent(t *testing.T) {
 	c := s.Success(t)
 	r := c.registry(t)
 	var wg sync.WaitGroup
-	results := make([]tool.Outcome, 16)
+	results := make([]toolset.Outcome, 16)
 	for i := range results {
 		wg.Go(func() {
 			call := c.call()
@@ -157,7 +158,7 @@ func (s Suite) cancel(t *testing.T) {
 	reason := errors.New("the user said stop")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
-	done := make(chan tool.Outcome, 1)
+	done := make(chan toolset.Outcome, 1)
 	go func() { done <- r.Execute(ctx, h.call()) }()
 	require.NoError(t, h.Started(t.Context()))
 	cancelled := time.Now()

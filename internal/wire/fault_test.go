@@ -15,13 +15,14 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/faultserver"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/typed"
 )
 
 // registry makes the tools of a file.
-func registry(t *testing.T, text string) *tool.Registry {
+func registry(t *testing.T, text string) *toolset.Registry {
 	t.Helper()
 	file, err := agentfile.ParseTools([]byte(text), agentfile.YAML)
 	require.NoError(t, err)
@@ -153,10 +154,10 @@ tools:
 		return call.IdempotencyKey(), nil
 	})
 	require.NoError(t, err)
-	ofGo, err := tool.NewRegistry(function)
+	ofGo, err := toolset.New(function)
 	require.NoError(t, err)
 	for name, c := range map[string]struct {
-		tools     *tool.Registry
+		tools     *toolset.Registry
 		arguments string
 	}{
 		"post": {fromFile, "{}"}, "get": {fromFile, "{}"}, "command": {fromFile, "{}"}, "function": {ofGo, "{}"},

@@ -13,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/schema"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -83,7 +84,7 @@ func assistant(tools *agentfile.ToolFile) (events.Agent, error) {
 
 // AssistantTools returns the tools of the assistant: those of the tool file and of
 // its MCP servers in the registry (which may be nil), or some builtins without a file.
-func AssistantTools(file *agentfile.ToolFile, registry *tool.Registry) []string {
+func AssistantTools(file *agentfile.ToolFile, registry *toolset.Registry) []string {
 	if file == nil {
 		return []string{builtin.Calculator, builtin.CurrentTime}
 	}
@@ -104,7 +105,7 @@ func AssistantTools(file *agentfile.ToolFile, registry *tool.Registry) []string 
 
 // LocalTools makes the registry of a process that runs every role: the file's tools,
 // and each builtin without settings unless the file has a tool of its name.
-func LocalTools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
+func LocalTools(file *agentfile.ToolFile) (*toolset.Registry, []string, error) {
 	builtins, err := Builtins()
 	if file == nil || err != nil {
 		return builtins, nil, err

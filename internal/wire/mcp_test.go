@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -54,9 +55,9 @@ mcp: {file: .mcp.json, servers: {web: {pool: remote, risk: critical, tools: [one
 	require.NoError(t, err)
 	local, _, err := wire.LocalTools(read)
 	require.NoError(t, err)
-	for _, r := range []*tool.Registry{registry, local} {
+	for _, r := range []*toolset.Registry{registry, local} {
 		stop := r.Start(t.Context(), slog.New(slog.DiscardHandler))
-		r.Settle(t.Context())
+		r.Ready(t.Context())
 		one, ok := r.Lookup("web.one")
 		require.True(t, ok)
 		require.Equal(t, tool.Critical, one.Definition().Risk)

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/capability"
 	"github.com/moorebus/moorebus/internal/wire"
-	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 )
 
@@ -21,8 +21,7 @@ func TestMemoryStandsForItsTools(t *testing.T) {
 		made, ok := registry.Lookup(name)
 		require.True(t, ok)
 		require.Equal(t, "notes", made.Definition().Pool)
-		_, ok = tool.AsRemembering(made)
-		require.True(t, ok)
+		require.True(t, capability.UsesMemory(made))
 	}
 	for text, want := range map[string]string{
 		"tools: [{builtin: memory, name: mine}]":                  "tools[0].builtin: memory stands for five tools",

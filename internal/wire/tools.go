@@ -22,6 +22,7 @@ import (
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/terminal"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -36,7 +37,7 @@ import (
 // of the file are read from the environment.
 //
 // The tools of its MCP servers appear after the registry is started.
-func Tools(file *agentfile.ToolFile) (*tool.Registry, []string, error) {
+func Tools(file *agentfile.ToolFile) (*toolset.Registry, []string, error) {
 	if err := file.Expand(os.LookupEnv); err != nil {
 		return nil, nil, err
 	}
@@ -68,21 +69,21 @@ const serverWait = 15 * time.Second
 // AwaitTools waits until each MCP server of a started registry has listed its tools or
 // has proved unreachable, but not longer than serverWait. Calls that come earlier
 // would wait for their servers.
-func AwaitTools(ctx context.Context, registry *tool.Registry, logger *slog.Logger) {
+func AwaitTools(ctx context.Context, registry *toolset.Registry, logger *slog.Logger) {
 	waiting, stop := context.WithTimeout(ctx, serverWait)
 	defer stop()
-	if !registry.Settle(waiting) && ctx.Err() == nil {
+	if !registry.Ready(waiting) && ctx.Err() == nil {
 		logger.Warn("not all MCP servers are up yet; their tools follow later", "waited", serverWait)
 	}
 }
 
 // newRegistry makes a registry whose tools have circuit breakers.
-func newRegistry(tools []tool.Tool, sources ...tool.Source) (*tool.Registry, error) {
-	return tool.NewRegistryWith(tool.Options{Gate: breaker.New, Sources: sources}, tools...)
+func newRegistry(tools []tool.Tool, sources ...tool.Source) (*toolset.Registry, error) {
+	return toolset.NewWith(toolset.Options{Gate: breaker.New, Sources: sources}, tools...)
 }
 
 // Builtins makes the registry of the builtin tools that need no settings.
-func Builtins() (*tool.Registry, error) {
+func Builtins() (*toolset.Registry, error) {
 	var tools []tool.Tool
 	for _, name := range append([]string{builtin.AskHuman, builtin.Calculator, builtin.CurrentTime}, builtin.MemoryNames()...) {
 		made, err := builtin.New(name, builtin.Options{})
@@ -141,8 +142,8 @@ func entrySecrets(e *agentfile.ToolEntry) []string {
 
 // ActorTools makes the registry of an actor: the tools of the file, which may hold an
 // agent too, or the builtins without a file. A pool without a tool is an error.
-func ActorTools(file string, pools []string) (*tool.Registry, []string, error) {
-	var registry *tool.Registry
+func ActorTools(file string, pools []string) (*toolset.Registry, []string, error) {
+	var registry *toolset.Registry
 	var secrets []string
 	if file == "" {
 		var err error

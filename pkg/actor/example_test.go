@@ -44,7 +44,7 @@ func ExampleRun() {
 	}))
 	ended := make(chan error, 1)
 	go func() {
-		ended <- actor.Run(ctx, actor.Options{Bus: bus, Instance: "painter", Tools: must(tool.NewRegistry(draw))})
+		ended <- actor.Run(ctx, actor.Options{Bus: bus, Instance: "painter", Tools: []tool.Tool{draw}})
 	}()
 
 	a := must(agent.New("Draw a cat.").RemoteTools("gpu/draw").Bus(bus).

@@ -10,12 +10,15 @@ package actor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/breaker"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/toolcall"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -25,12 +28,14 @@ import (
 type Options struct {
 	// Bus is where the runs are. Required.
 	Bus journal.Bus
-	// Tools are the tools of this process. Required.
-	Tools *tool.Registry
+	// Tools are the tools of this process. Run closes those that have a Close method.
+	Tools []tool.Tool
+	// Sources provide further tools while the actor runs, such as those of an MCP server.
+	Sources []tool.Source
 	// Instance names the process in its events and among the actors of the bus.
 	// Required. Actors that live at the same time have different names.
 	Instance string
-	// Pools are the pools to serve; empty: those of Tools.
+	// Pools are the pools to serve. Default: the pools of all tools.
 	Pools []string
 	// Secrets are texts, such as the tools' credentials, that are replaced wherever
 	// they turn up in a result. A text of fewer than 6 bytes is an error. Patterns are
@@ -49,8 +54,12 @@ type Options struct {
 // ended it. A call that was in work when the process died is taken over by another
 // actor of the pool.
 func Run(ctx context.Context, o Options) error {
-	if o.Bus == nil || o.Tools == nil {
-		return errors.New("actor: Bus and Tools are required")
+	if o.Bus == nil || len(o.Tools)+len(o.Sources) == 0 {
+		return errors.New("actor: Bus and at least one tool or source are required")
+	}
+	tools, err := toolset.NewWith(toolset.Options{Gate: breaker.New, Sources: o.Sources}, o.Tools...)
+	if err != nil {
+		return fmt.Errorf("actor: %w", err)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -60,13 +69,15 @@ func Run(ctx context.Context, o Options) error {
 		Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	}
 	a, err := actor.New(actor.Config{
-		Base: base, Directory: o.Bus, Blobs: o.Bus, Storage: o.Bus, Tools: o.Tools, Pools: o.Pools,
+		Base: base, Directory: o.Bus, Blobs: o.Bus, Storage: o.Bus, Tools: tools, Pools: o.Pools,
 		Results: toolcall.Results{Secrets: o.Secrets, Patterns: o.Patterns},
 	})
 	if err != nil {
 		return err
 	}
-	defer o.Tools.Start(ctx, o.Logger)()
-	o.Tools.Settle(ctx)
-	return a.Run(ctx)
+	stop := tools.Start(ctx, o.Logger)
+	tools.Ready(ctx)
+	err = a.Run(ctx)
+	stop()
+	return errors.Join(err, tools.Close())
 }

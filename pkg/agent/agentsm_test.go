@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -226,7 +227,7 @@ func traceRecords(t *testing.T) {
 }
 
 func registryUnknown(t *testing.T) {
-	registry, err := tool.NewRegistry(searchTool(t))
+	registry, err := toolset.New(searchTool(t))
 	require.NoError(t, err)
 	out := registry.Execute(t.Context(), tool.Call{Name: "nonexistent", Arguments: "{}"})
 	require.NotNil(t, out.Failure)

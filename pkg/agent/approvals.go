@@ -15,23 +15,22 @@ import (
 // Approval is a call that waits for a human.
 type Approval struct {
 	events.Request
-	// Run is the id of the run whose call it is: the one that was asked, or one that
-	// answers a call of it.
+	// Run is the id of the run whose call it is: the run that was asked, or a sub-run.
 	Run string
 	// of is that run.
 	of *Run
 }
 
-// Decide is [Run.Decide] for this call; the decision needs no CallID.
+// Decide is [Run.Decide] for this call. The decision needs no CallID.
 func (a Approval) Decide(ctx context.Context, d events.Decision) error {
 	d.CallID = a.CallID
 	return a.of.decide(ctx, d)
 }
 
-// Approvals waits until calls wait for a human, and returns those that nobody has
-// decided on: calls of the run, and of the runs that answer its calls. It returns
-// none when no call can wait: the run has ended, or a chat waits for its user. So
-// a loop that decides on everything ends when Approvals returns none:
+// Approvals waits until calls wait for a human, and returns those without a decision: calls
+// of the run and of its sub-runs. It returns none when no call can wait: the run has ended,
+// or a chat waits for its user. So a loop that decides on all calls ends when Approvals
+// returns none:
 //
 //	for {
 //		waiting, err := r.Approvals(ctx)
@@ -56,10 +55,10 @@ func (r *Run) Approvals(ctx context.Context) ([]Approval, error) {
 	return waiting, cmp.Or(err, failed)
 }
 
-// Decide decides on a call that waits for a human. By is who did; empty: "program".
-// It returns when the run has gone on with the decision, so that [Run.Approvals] does
-// not return the call again. A decision that does not hold is a *[Refused]. The call may be that of a run that answers one of the
-// run's calls; where several runs have a waiting call of that id, use
+// Decide decides on a call that waits for a human. By names who decided; default
+// "program". When Decide returns, the run has the decision, so [Run.Approvals] does not
+// return the call again. The error is a *[Refused] if the decision is not valid. The call
+// may be that of a sub-run. If several runs have a waiting call with that id, use
 // [Approval.Decide].
 func (r *Run) Decide(ctx context.Context, d events.Decision) error {
 	r.mu.Lock()
@@ -68,7 +67,7 @@ func (r *Run) Decide(ctx context.Context, d events.Decision) error {
 	if err != nil {
 		return err
 	}
-	of := r // which says what is wrong with a call that does not wait
+	of := r // it says what is wrong with a call that does not wait
 	for i, a := range slices.DeleteFunc(waiting, func(a Approval) bool { return a.CallID != d.CallID }) {
 		if i > 0 {
 			return fmt.Errorf("the call %s waits in run %s and in run %s: decide on one by Approval.Decide", d.CallID, of.ID(), a.Run)
@@ -87,8 +86,8 @@ func (r *Run) decide(ctx context.Context, d events.Decision) error {
 	return r.reach(ctx, decided.N)
 }
 
-// waiting returns the calls that wait for a human now: the run's, and those of the
-// runs that answer its calls, which are watched from then on. The lock is held.
+// waiting returns the calls of the run and of its sub-runs that wait for a human now. It
+// begins to follow those sub-runs. The lock is held.
 func (r *Run) waiting(mem *reducer.Memory) ([]Approval, error) {
 	var all []Approval
 	for _, id := range decisions.Undecided(mem.PendingApproval) {
@@ -109,8 +108,8 @@ func (r *Run) waiting(mem *reducer.Memory) ([]Approval, error) {
 	return all, nil
 }
 
-// waitingBelow is waiting for the run that answers a call of this one, and for those
-// below it. The lock is held.
+// waitingBelow returns the waiting calls of the sub-run of a call, and of the runs below it.
+// The lock is held.
 func (r *Run) waitingBelow(callID string) ([]Approval, error) {
 	child, err := r.child(events.ChildID(r.at.ID, callID))
 	if err != nil {
@@ -120,13 +119,12 @@ func (r *Run) waitingBelow(callID string) ([]Approval, error) {
 	defer child.mu.Unlock()
 	mem := child.fold.Memory()
 	if child.failed != nil || child.terminal() || !mem.Control.Parent.Answers(r.at.ID, callID) {
-		return nil, child.failed // anybody may start a run under that id
+		return nil, child.failed // anybody may start a run with that id
 	}
 	return child.waiting(mem)
 }
 
-// child returns a run that answers a call of this one, and watches it. The lock is
-// held.
+// child returns a sub-run and begins to follow it. The lock is held.
 func (r *Run) child(id string) (*Run, error) {
 	if child := r.children[id]; child != nil {
 		return child, nil

@@ -10,8 +10,11 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/moorebus/moorebus/internal/approval"
+	"github.com/moorebus/moorebus/internal/breaker"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/tokens"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -19,8 +22,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// Builder makes an [Agent] of Go values. Of settings that are given twice the
-// last one holds; lists grow. It is not safe for concurrent use.
+// Builder makes an [Agent] of Go values. A setting replaces an earlier one; lists grow. It
+// is not safe for concurrent use.
 type Builder struct {
 	def         events.Agent
 	task        string
@@ -41,42 +44,42 @@ type Builder struct {
 	logger      *slog.Logger
 }
 
-// New begins an agent for a task.
+// New returns a Builder of an agent for a task.
 func New(task string) *Builder {
 	b := &Builder{def: events.DefaultAgent(), task: task, providers: map[string]llm.Caller{}}
 	b.def.Name = "agent"
 	return b
 }
 
-// Name sets the agent's name. Default "agent". Agents on one server have names of
-// their own, and so have different agents on one bus, see [Serve].
+// Name sets the agent's name. Default "agent". Names are unique on a server, and among
+// different agents on a bus, see [Serve].
 func (b *Builder) Name(name string) *Builder { b.def.Name = name; return b }
 
 // TaskType sets the type of the task, which chooses the model.
 func (b *Builder) TaskType(taskType string) *Builder { b.taskType = taskType; return b }
 
-// SystemPrompt sets what the model is told first, verbatim.
+// SystemPrompt sets the system prompt, which is sent verbatim.
 func (b *Builder) SystemPrompt(prompt string) *Builder { b.def.SystemPrompt = prompt; return b }
 
-// Chat makes it an agent for conversations: it answers the task and waits for the
-// next message, see [Run.Send].
+// Chat makes the agent conversational: it answers the task and waits for the next message,
+// see [Run.Send].
 func (b *Builder) Chat() *Builder { b.def.Mode = events.ModeChat; return b }
 
-// LLM sets the model caller. There is no agent without one.
+// LLM sets the model caller. An agent needs one, or [Builder.Use].
 func (b *Builder) LLM(caller llm.Caller) *Builder { b.caller, b.provider = caller, ""; return b }
 
-// Provider offers a model caller to the runs of this process under a name, beside
-// that of [Builder.LLM]. See [Builder.Use].
+// Provider offers a further model caller to the runs of this process, by name. See
+// [Builder.Use].
 func (b *Builder) Provider(name string, caller llm.Caller) *Builder {
 	b.providers[name] = caller
 	return b
 }
 
-// Use makes the agent ask the provider of that name: one of [Builder.Provider], or
-// one that a planner elsewhere has. It takes the place of [Builder.LLM].
+// Use makes the agent ask the provider of that name: one of [Builder.Provider], or one of
+// another process's planner. It replaces [Builder.LLM].
 func (b *Builder) Use(provider string) *Builder { b.caller, b.provider = nil, provider; return b }
 
-// Model sets the model that is asked by default.
+// Model sets the default model.
 func (b *Builder) Model(name string) *Builder { return b.ModelFor("default", name) }
 
 // ModelFor sets the model for a type of task.
@@ -88,40 +91,39 @@ func (b *Builder) ModelFor(taskType, name string) *Builder {
 	return b
 }
 
-// Sampling sets temperature and the like, all of them at once; nil and zero leave a
-// setting to the provider.
+// Sampling sets all sampling parameters. The provider decides about those that are nil or
+// zero.
 func (b *Builder) Sampling(s llm.Sampling) *Builder {
 	l := &b.def.LLM
 	l.Temperature, l.TopP, l.Seed, l.MaxTokens, l.Stop, l.ThinkingTokens = s.Temperature, s.TopP, s.Seed, s.MaxTokens, s.Stop, s.ThinkingTokens
 	return b
 }
 
-// ThinkingTokens lets the model think before it answers, for at most n tokens: at
-// least 1024, or 0 for not at all. Models that cannot do that
-// ignore it.
+// ThinkingTokens bounds the model's thinking before an answer, in tokens. n is at least
+// 1024, or 0 for no thinking. Models without thinking ignore it.
 func (b *Builder) ThinkingTokens(n int) *Builder { b.def.LLM.ThinkingTokens = n; return b }
 
 // Tool gives the agent tools, see [Func].
 func (b *Builder) Tool(tools ...tool.Tool) *Builder { b.tools = append(b.tools, tools...); return b }
 
-// RemoteTools gives the agent tools that actors elsewhere run, by name, or as "pool/name"
-// where several pools have a tool of the name. The model calls both by the name alone.
+// RemoteTools gives the agent tools of actors in other processes, by name, or as
+// "pool/name" if several pools have a tool of that name. The model sees only the name.
 func (b *Builder) RemoteTools(names ...string) *Builder {
 	b.remoteTools = append(b.remoteTools, names...)
 	return b
 }
 
-// Blacklist names tools of the agent that the model may not call, without their pools.
+// Blacklist names tools, without their pools, that the model may not call.
 func (b *Builder) Blacklist(names ...string) *Builder {
 	b.def.Blacklist = append(b.def.Blacklist, names...)
 	return b
 }
 
-// Text puts the text protocol over the model, for one that has no tool calls.
+// Text uses the text protocol, for models without tool calls.
 func (b *Builder) Text() *Builder { b.def.LLM.Text = true; return b }
 
-// StatePrompt sets what a model that speaks the text protocol is told in a state:
-// thinking, executing, or base for both.
+// StatePrompt sets the prompt of a state of the text protocol: thinking, executing, or base
+// for both.
 func (b *Builder) StatePrompt(state, prompt string) *Builder {
 	prompts := maps.Clone(b.def.LLM.StatePrompts)
 	if prompts == nil {
@@ -132,13 +134,13 @@ func (b *Builder) StatePrompt(state, prompt string) *Builder {
 	return b
 }
 
-// Prices says what the models cost, for a budget in money. Default: a table of the
-// models of openai and anthropic.
+// Prices sets the prices of models, for a budget in money. Default: a table of the models
+// of openai and anthropic.
 func (b *Builder) Prices(p llm.Prices) *Builder { b.prices = p; return b }
 
-// Estimator registers a token estimator under a name, for the setting token_estimator
-// of the definition. It says how many tokens a text has, 0 for an empty one, is safe
-// for concurrent use and does not block. There are "bytes/4" and "o200k" already.
+// Estimator registers a token estimator by name, for the setting token_estimator of the
+// definition. estimate returns the number of tokens in a text, 0 for an empty text. It is
+// safe for concurrent use and does not block. "bytes/4" and "o200k" are built in.
 func (b *Builder) Estimator(name string, estimate func(text string) int) *Builder {
 	b.estimators = b.estimators.With(tokens.Set{name: estimate})
 	return b
@@ -150,58 +152,57 @@ func (b *Builder) Configure(change func(*events.Config)) *Builder {
 	return b
 }
 
-// Budget bounds what a run may use.
+// Budget bounds the tokens, money and time of a run.
 func (b *Builder) Budget(budget events.Budget) *Builder { b.def.Budget = &budget; return b }
 
-// Approval sets which calls wait for a human, see [Run.Approvals]. The tools of a
-// policy are the agent's, and named without their pools.
+// Approval sets which calls wait for a human, see [Run.Approvals]. A policy names the
+// agent's tools without their pools.
 func (b *Builder) Approval(policy events.Approval) *Builder { b.def.Approval = &policy; return b }
 
-// OutputSchema sets the JSON Schema that the answer has to satisfy.
+// OutputSchema sets the JSON Schema that the answer must satisfy.
 func (b *Builder) OutputSchema(schema json.RawMessage) *Builder {
 	b.def.OutputSchema = schema
 	return b
 }
 
-// Graph makes the agent go by a graph of one's own.
+// Graph gives the agent a custom graph.
 func (b *Builder) Graph(g *Graph) *Builder { b.graph = g; return b }
 
-// OnOutput has fn told what each run does, as it does it.
+// OnOutput calls fn with the outputs of each run as they happen.
 //
-// Each run has one goroutine that calls fn, with one output at a time, in the order
-// of [Output]; runs at the same time call it at the same time. It may block:
-// the run goes on without waiting for it. [Run.Wait] and [Agent.Run] return after
-// fn has seen the last output. While fn is far behind, tokens are left out. If it
-// panics, that is logged and the run's further outputs are dropped. A run that is
-// resumed tells its outputs from its beginning.
+// Each run calls fn from one goroutine, with one output at a time, in the order of
+// [Output]. Concurrent runs call fn concurrently. fn may block; the run does not wait for
+// it. [Run.Wait] and [Agent.Run] return after fn has seen the last output. If fn falls far
+// behind, tokens are dropped. If fn panics, the panic is logged and the run's further
+// outputs are dropped. A resumed run repeats its outputs from the beginning.
 func (b *Builder) OnOutput(fn func(Output)) *Builder { b.onOutput = fn; return b }
 
-// Bus runs the agent on a bus that is there. Default: an embedded server.
+// Bus runs the agent on an existing bus. Default: an embedded server.
 func (b *Builder) Bus(bus journal.Bus) *Builder { b.place = place{bus: bus}; return b }
 
-// Conn runs the agent on the bus of a connection, which stays the caller's. A bus
-// that is not set up is set up.
+// Conn runs the agent on the bus of a connection, which the caller closes. The bus is set
+// up if necessary.
 func (b *Builder) Conn(conn *nats.Conn) *Builder { b.place = place{conn: conn}; return b }
 
 // NATS runs the agent on the bus at a URL, with the credentials of the environment
-// (NATS_CREDS and its like). A bus that is not set up is set up.
+// (NATS_CREDS and others). The bus is set up if necessary.
 func (b *Builder) NATS(url string) *Builder { b.place = place{url: url}; return b }
 
-// Data runs the agent on an embedded server that keeps its data in a directory, so
-// that its runs can be resumed and looked at later. Default: a temporary one that is
-// removed after the run.
+// Data runs the agent on an embedded server that keeps its data in a directory, so that
+// runs can be resumed and inspected later. Default: a temporary directory, which is removed
+// after the run.
 func (b *Builder) Data(dir string) *Builder { b.place = place{dir: dir}; return b }
 
-// Elsewhere says that other processes run the roles of the bus: the agent only
-// starts runs and watches them. Its provider and its tools are those that are
-// announced there, see [Builder.Use] and [Builder.RemoteTools].
+// Elsewhere says that other processes run the roles: the agent only starts and watches
+// runs. Its provider and tools must be announced on the bus, see [Builder.Use] and
+// [Builder.RemoteTools].
 func (b *Builder) Elsewhere() *Builder { b.elsewhere = true; return b }
 
-// Logger sets where the roles log. Default: nowhere.
+// Logger sets the logger of the roles. Default: discarded.
 func (b *Builder) Logger(logger *slog.Logger) *Builder { b.logger = logger; return b }
 
-// Build checks the settings. The error is a *[BuildError]. The builder may be
-// changed and built again afterwards: agents that were built stay as they are.
+// Build checks the settings and makes the agent. The error is a *[BuildError]. Later changes
+// of the Builder do not affect the agent.
 func (b *Builder) Build() (*Agent, error) {
 	a, err := b.build()
 	if err != nil {
@@ -255,7 +256,7 @@ func (b *Builder) build() (*Agent, error) {
 	return a, err
 }
 
-// buildModel settles which provider the agent asks, and which ones it brings.
+// buildModel sets the provider that the agent asks, and those that it brings.
 func (b *Builder) buildModel(a *Agent) error {
 	a.providers = maps.Clone(b.providers)
 	switch {
@@ -279,5 +280,58 @@ func (b *Builder) buildModel(a *Agent) error {
 	return nil
 }
 
-// Memory is what is known of a run, see [reducer.Memory].
+// Memory is the memory of a run, see [reducer.Memory].
 type Memory = reducer.Memory
+
+// checkNames reports invalid names, an approval policy that cannot be evaluated, and tools
+// in the policy or the blacklist that the agent does not have. Those are probably
+// misspelled, and the intended tool would run.
+func checkNames(def *events.Agent) error {
+	if err := def.CheckNames(); err != nil {
+		return err
+	}
+	errs := []error{approval.New().Check(def.Approval)}
+	report := func(where string, names []string) {
+		for _, name := range names {
+			has := func(ref string) bool { _, bare := events.SplitTool(ref); return bare == name }
+			if !slices.ContainsFunc(def.Tools, has) {
+				errs = append(errs, fmt.Errorf("%s: the agent has no tool %q; it has %q", where, name, def.Tools))
+			}
+		}
+	}
+	report("blacklist", def.Blacklist)
+	if def.Approval != nil {
+		report("approval.tools", def.Approval.Tools)
+	}
+	return errors.Join(errs...)
+}
+
+// opener makes a source and does not start it.
+type opener func() (tool.Source, error)
+
+// Source gives the agent the named tools of a source whose tools come and go. For an MCP
+// server, open is
+//
+//	func() (tool.Source, error) { return mcptool.New(options) }
+//
+// A source runs once. So open is called whenever roles start, and once when the agent is
+// built, to check the options. Runs wait until the source has named its tools, and fail to
+// start if it lacks a named one. On a server with several agents, one brings the source and
+// the others name its tools with [Builder.RemoteTools].
+func (b *Builder) Source(open func() (tool.Source, error), tools ...string) *Builder {
+	b.sources = append(b.sources, open)
+	return b.RemoteTools(tools...)
+}
+
+// newRegistry makes a registry of tools and sources. It starts nothing.
+func newRegistry(tools []tool.Tool, open []opener) (*toolset.Registry, error) {
+	options := toolset.Options{Gate: breaker.New}
+	for _, open := range open {
+		source, err := open()
+		if err != nil {
+			return nil, err
+		}
+		options.Sources = append(options.Sources, source)
+	}
+	return toolset.NewWith(options, tools...)
+}

@@ -2,7 +2,12 @@ package agent_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"log"
+	"net"
+	"net/http"
 	"os"
 	"strings"
 
@@ -10,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/moorebus/moorebus/pkg/tool"
 )
 
 type text struct {
@@ -192,4 +198,160 @@ func ExampleRun_Send() {
 	// Hello, Ann. <nil>
 	// Fine. <nil>
 	// <nil>
+}
+
+// must is for examples that are about something else.
+func must[T any](value T, err error) T {
+	if err != nil {
+		log.Fatal(err)
+	}
+	return value
+}
+
+// A run that goes on by itself while the program does something else.
+func ExampleAgent_Start() {
+	ctx := context.Background()
+	a := must(agent.New("Say something.").LLM(scripted.NewMock(scripted.Say("Something."))).Build())
+	run := must(a.Start(ctx))
+	defer func() { _ = run.Release() }()
+	fmt.Println(run.Wait(ctx))
+	fmt.Println(run.State(), run.Memory().Step)
+	// Output:
+	// Something. <nil>
+	// done 1
+}
+
+// The loop that decides on everything that waits for a human.
+func ExampleRun_Approvals() {
+	ctx := context.Background()
+	pay := agent.Func("pay", "Pays.", func(_ context.Context, in struct {
+		Crowns int `json:"crowns"`
+	}) (string, error) {
+		return fmt.Sprintf("paid %d crowns", in.Crowns), nil
+	}, agent.Risk(tool.High))
+	model := scripted.NewMock(scripted.Ask("pay", `{"crowns":10}`), scripted.Ask("pay", `{"crowns":9000}`), scripted.Say("Done."))
+	a := must(agent.New("Pay.").LLM(model).Tool(pay).Approval(events.Approval{Policy: events.ApproveAbove, Risk: "medium"}).Build())
+	run := must(a.Start(ctx))
+	defer func() { _ = run.Release() }()
+	for {
+		waiting := must(run.Approvals(ctx))
+		if len(waiting) == 0 {
+			break // the run has ended
+		}
+		d := events.Decision{Decision: events.DecisionApproved, By: "ann"}
+		if len(waiting[0].Arguments) > len(`{"crowns":99}`) {
+			d.Decision, d.Reason = events.DecisionRejected, "too much"
+		}
+		if err := waiting[0].Decide(ctx, d); err != nil {
+			log.Fatal(err)
+		}
+	}
+	for _, entry := range run.Memory().History {
+		fmt.Println(entry.Observation)
+	}
+	// Output:
+	// SUCCESS: paid 10 crowns
+	// REJECTED: too much
+}
+
+// A run is its log: a program that starts later, on the same data, carries it on.
+func ExampleAgent_Resume() {
+	ctx := context.Background()
+	dir := must(os.MkdirTemp("", "moorebus-"))
+	defer func() { _ = os.RemoveAll(dir) }()
+	program := func(replies ...any) *agent.Agent {
+		return must(agent.New("Hello.").Chat().LLM(scripted.NewMock(replies...)).Data(dir).Build())
+	}
+	run := must(program(scripted.Say("Hello, Ann.")).Start(ctx))
+	fmt.Println(must(run.Answer(ctx)))
+	_ = run.Release() // the run waits for its user; this could be the end of the process
+
+	again := must(program(scripted.Say("Fine.")).Open(ctx, run.ID()))
+	defer func() { _ = again.Release() }()
+	fmt.Println(must(again.Send(ctx, "How are you?")))
+	// Output:
+	// Hello, Ann.
+	// Fine.
+}
+
+// An answer that satisfies a JSON Schema. One that does not is told to the model.
+func ExampleBuilder_OutputSchema() {
+	a := must(agent.New("How many?").
+		LLM(scripted.NewMock(scripted.Say("forty-two"), llm.Structured{Content: `{"n":42}`})).
+		OutputSchema(json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}`)).
+		Build())
+	fmt.Println(a.Run(context.Background()))
+	// Output: {"n":42} <nil>
+}
+
+// An agent as a tool of another one: a call of it is a run with a log of its own.
+func ExampleBuilder_Subagent() {
+	helper := must(agent.New("").Name("helper").LLM(scripted.NewMock(scripted.Say("It is 42."))).Build())
+	boss := must(agent.New("What is 6 times 7?").Name("boss").
+		LLM(scripted.NewMock(scripted.Ask("helper", `{"task":"6*7"}`), scripted.Say("42."))).
+		Subagent(helper, func(c *agent.Callee) { c.Description = "Calculates." }).
+		Build())
+	fmt.Println(boss.Run(context.Background()))
+	fmt.Println(boss.Memory().History[0].Observation)
+	// Output:
+	// 42. <nil>
+	// SUCCESS: It is 42.
+}
+
+// An agent that hands the conversation over: the other one goes on in the same run.
+func ExampleBuilder_Handoff() {
+	poet := must(agent.New("").Name("poet").LLM(scripted.NewMock(scripted.Say("Roses are red."))).Build())
+	desk := must(agent.New("A poem, please.").Name("desk").LLM(scripted.NewMock(scripted.Ask("transfer_to_poet", `{}`))).Handoff(poet).Build())
+	fmt.Println(desk.Run(context.Background()))
+	// Output: Roses are red. <nil>
+}
+
+// A tool of a function that says what it does: it may run again after a crash.
+func ExampleFunc() {
+	type words struct {
+		Text string `json:"text" jsonschema:"what to count"`
+	}
+	count := agent.Func("word_count", "Counts words.", func(_ context.Context, in words) (map[string]int, error) {
+		return map[string]int{"words": len(strings.Fields(in.Text))}, nil
+	}, agent.Pure)
+	fmt.Println(count.Run(context.Background(), tool.Call{Arguments: `{"text":"a log of events"}`}))
+	// Output: {"words":4} <nil>
+}
+
+// What a run may use. A run that uses more ends with an error that says so.
+func ExampleBuilder_Budget() {
+	dear := llm.CallerFunc(func(context.Context, llm.Request, func(llm.Chunk)) (llm.Response, error) {
+		return llm.ToolCalls{Meta: llm.Meta{Usage: llm.Usage{Input: 900, Output: 200, Total: 1100}}, Calls: []llm.Call{{ID: "a", Name: "none", Arguments: "{}"}}}, nil
+	})
+	a := must(agent.New("Think long.").LLM(dear).Budget(events.Budget{MaxTotalTokens: 1000}).Build())
+	_, err := a.Run(context.Background())
+	var failed *agent.Failed
+	if errors.As(err, &failed) {
+		fmt.Println(failed.Code)
+	}
+	// Output: budget_total_tokens
+}
+
+// Agents over HTTP. The run is forked after its first event, by any HTTP client.
+func ExampleServeHTTP() {
+	model := scripted.NewMock(scripted.Say("Hello."), scripted.Say("Hello to the fork."))
+	a := must(agent.New("x").Name("greeter").LLM(model).Build())
+	listener := must(net.Listen("tcp", "127.0.0.1:0"))
+	server := must(agent.ServeHTTP(context.Background(), agent.HTTP{Listener: listener}, a))
+	defer func() { _ = server.Close() }()
+	url := "http://" + listener.Addr().String() + "/v1/runs"
+
+	run := post(url, `{"agent":{"name":"greeter","llm":{"provider":"greeter"}},"task":"Say hello."}`)
+	fork := post(url+"/"+run["run_id"].(string)+"/fork", `{"at":1}`)
+	fmt.Println(fork["state"])
+	// Output: planning
+}
+
+func post(url, body string) (answer map[string]any) {
+	resp := must(http.Post(url, "application/json", strings.NewReader(body)))
+	defer func() { _ = resp.Body.Close() }()
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+		log.Fatal(err)
+	}
+	return answer
 }

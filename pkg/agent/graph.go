@@ -14,22 +14,19 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Handler does the work of a state of one's own. The memory is a copy, to be read and
-// dropped. It returns the event that follows, made by [Emit], for which the graph has a
-// row out of the state; an event without one ends the run (invalid_transition).
+// Handler does the work of a custom state. The memory is a copy. It returns the next event,
+// made by [Emit]. The graph must have a row for the event out of the state, otherwise the
+// run ends with invalid_transition.
 //
-// An error, a panic, no event at all and one that cannot be stored count as a failed
-// attempt: the handler is asked again, a few times, ever later, and then the run ends
-// (attempts_exhausted). What cannot be mended by another attempt is an
-// *[events.FatalError].
+// An error, a panic, a nil event and an event that cannot be stored count as a failed
+// attempt. The handler is called again a few times, with growing pauses. Then the run ends
+// with attempts_exhausted. Return an *[events.FatalError] if another attempt cannot help.
 //
-// It is called from several goroutines and returns soon after ctx ends. After a crash
-// it is asked again although it may have done its work, so it looks before it does
-// anything twice.
+// A Handler is called from several goroutines and returns soon after ctx ends. It is called
+// again after a crash even if it did its work, so it must make repeated work harmless.
 type Handler func(ctx context.Context, mem *Memory) (events.Payload, error)
 
-// Emit makes an event of one's own, with data that JSON writes as an object; nil is
-// an empty one.
+// Emit makes a custom event. data is a value whose JSON is an object; nil is an empty one.
 func Emit(event events.Type, data any) (events.Payload, error) {
 	if data == nil {
 		return &events.Custom{Name: event, Data: json.RawMessage("{}")}, nil
@@ -44,7 +41,7 @@ func Emit(event events.Type, data any) (events.Payload, error) {
 	return &events.Custom{Name: event, Data: text}, nil
 }
 
-// Data reads what [Emit] put into an event; nothing is read from other events.
+// Data reads the data of a custom event, see [Emit]. Other events are an error.
 func Data(e *events.Event, into any) error {
 	p, ok := e.Data.(*events.Custom)
 	if !ok {
@@ -53,14 +50,13 @@ func Data(e *events.Event, into any) error {
 	return json.Unmarshal(p.Data, into)
 }
 
-// Graph is the built-in transition table with states, events, transitions and memory
-// of one's own. Of two transitions out of one state by one event the last holds,
-// also over a built-in one.
+// Graph is the built-in transition table with custom states, events, transitions and folds.
+// A transition replaces an earlier one out of the same state by the same event, including
+// built-in ones.
 //
-// A run is bound to its graph: a program without it leaves the run alone, and
-// says which one is missing. So every process that serves the bus of such a run has
-// the same Graph, and one that changes gets runs of its own. What its folds do
-// must not change while runs go on.
+// A run is bound to its graph. A program without that graph leaves the run alone and logs
+// which graph is missing. So every process that serves the run needs the same Graph. A
+// changed graph applies to new runs. Folds must not change while runs are unfinished.
 type Graph struct {
 	spec    reducer.TableSpec
 	rows    map[edge]events.State
@@ -75,7 +71,7 @@ type edge struct {
 	event events.Type
 }
 
-// NewGraph begins with the built-in graph.
+// NewGraph returns the built-in graph.
 func NewGraph() *Graph {
 	g := &Graph{
 		spec: reducer.DefaultSpec(), rows: map[edge]events.State{}, folds: map[events.Type]reducer.Fold{}, states: map[events.State]Handler{},
@@ -86,41 +82,41 @@ func NewGraph() *Graph {
 	return g
 }
 
-// Event adds events by their names. The older versions of an event are lifted by
-// upcasters, if its data changed since runs were recorded.
+// Event adds an event. Upcasters convert older versions of its data, if the data changed
+// since runs were recorded.
 func (g *Graph) Event(event events.Type, upcasters ...events.Upcaster) *Graph {
 	g.types = append(g.types, events.TypeSpec{Type: event, Upcasters: upcasters})
 	return g
 }
 
-// State adds a state with its handler. With a nil handler a run that comes there
-// ends (no_handler_for_state).
+// State adds a state with its handler. With a nil handler, a run that reaches the state
+// ends with no_handler_for_state.
 func (g *Graph) State(state events.State, handler Handler) *Graph {
 	g.states[state] = handler
 	return g
 }
 
-// Terminal adds states in which a run ends.
+// Terminal adds states that end a run.
 func (g *Graph) Terminal(states ...events.State) *Graph {
 	g.spec.Terminal = append(g.spec.Terminal, states...)
 	return g
 }
 
-// Row adds the transition by which event leads from one state to another. An empty
-// from stands for every state that does not end the run.
+// Row adds a transition: event leads from one state to another. An empty from means every
+// state that is not terminal.
 func (g *Graph) Row(from events.State, event events.Type, to events.State) *Graph {
 	g.rows[edge{from, event}] = to
 	return g
 }
 
-// Stay adds events of one's own that change memory alone, in any state.
+// Stay adds custom events that change only memory, in any state.
 func (g *Graph) Stay(types ...events.Type) *Graph {
 	g.spec.Stay = append(g.spec.Stay, types...)
 	return g
 }
 
-// Fold has a function change memory after each event of a type, built-in ones
-// too, see [reducer.Fold], [reducer.Memory.Keep] and [reducer.Memory.Note].
+// Fold adds a function that changes memory after each event of a type, which may be built
+// in. See [reducer.Fold], [reducer.Memory.Keep] and [reducer.Memory.Note].
 func (g *Graph) Fold(event events.Type, fold reducer.Fold) *Graph {
 	g.folds[event] = fold
 	return g
@@ -129,7 +125,7 @@ func (g *Graph) Fold(event events.Type, fold reducer.Fold) *Graph {
 // Timeout bounds one call of a handler. Default 10 min.
 func (g *Graph) Timeout(d time.Duration) *Graph { g.timeout = d; return g }
 
-// built returns the graph as it is now; nil stays nil.
+// built returns a copy of the graph; nil stays nil.
 func (g *Graph) built() *Graph {
 	if g == nil {
 		return nil
@@ -140,9 +136,8 @@ func (g *Graph) built() *Graph {
 	return &c
 }
 
-// Machine returns the machine that folds runs of the graph, to verify and replay
-// them with. A nil graph is the built-in one. The error names what is wrong with
-// the table.
+// Machine returns the machine that folds runs of the graph, for verification and replay. A
+// nil graph is the built-in one. The error says what is wrong with the table.
 func (g *Graph) Machine() (*reducer.Machine, error) {
 	if g == nil {
 		return reducer.NewMachine(reducer.MachineOptions{}), nil
@@ -170,7 +165,7 @@ func (g *Graph) Machine() (*reducer.Machine, error) {
 	return reducer.NewMachine(o), nil
 }
 
-// check reports names that do not belong together: most of them are misspelled.
+// check reports inconsistent names, which are usually misspelled.
 func (g *Graph) check(table *reducer.Table) error {
 	known := events.Types()
 	for _, t := range g.types {
@@ -207,7 +202,7 @@ func (g *Graph) check(table *reducer.Table) error {
 	return nil
 }
 
-// handlers are the states that are served; none for a nil graph.
+// handlers returns the handlers by state; none for a nil graph.
 func (g *Graph) handlers() map[events.State]custom.Handler {
 	if g == nil {
 		return nil
@@ -219,7 +214,7 @@ func (g *Graph) handlers() map[events.State]custom.Handler {
 	return handlers
 }
 
-// handlerTimeout is what bounds a handler, 0 for the default.
+// handlerTimeout bounds one call of a handler; 0 is the default.
 func (g *Graph) handlerTimeout() time.Duration {
 	if g == nil {
 		return 0

@@ -18,6 +18,7 @@ import (
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -26,7 +27,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/tool"
 )
 
 // verdict is the data of the events of reviewing.
@@ -153,7 +153,7 @@ func TestCustomGraphElsewhere(t *testing.T) {
 // requireUnknownTable asks a gateway without the run's graph about it.
 func requireUnknownTable(t *testing.T, bus journal.Bus, run, table string) {
 	t.Helper()
-	registry, err := tool.NewRegistry()
+	registry, err := toolset.New()
 	require.NoError(t, err)
 	h, err := host.New(host.Options{Bus: bus, Tools: registry, Providers: map[string]llm.Caller{"any": scripted.NewMock()}})
 	require.NoError(t, err)
@@ -396,26 +396,4 @@ func TestLastSettingWins(t *testing.T) {
 	require.Equal(t, "n", last.ModelForCall(0))
 	require.Equal(t, "b", last.Requests()[0].Messages[0].Content)
 	require.Equal(t, "spare", a.Memory().Control.Agent.LLM.Provider)
-}
-
-// A tool of a function shows a value as JSON, a string as it is, an error as one.
-func TestFunc(t *testing.T) {
-	t.Parallel()
-	type numbers struct {
-		A int `json:"a"`
-		B int `json:"b"`
-	}
-	type sum struct {
-		Sum int `json:"sum"`
-	}
-	add := agent.Func("add", "Adds.", func(_ context.Context, in numbers) (sum, error) { return sum{in.A + in.B}, nil }, agent.Pure, agent.Risk(tool.High))
-	require.Equal(t, tool.Pure, add.Definition().Effect)
-	require.Equal(t, tool.High, add.Definition().Risk)
-	out, err := add.Run(t.Context(), tool.Call{Arguments: `{"a":1,"b":2}`})
-	require.NoError(t, err)
-	require.JSONEq(t, `{"sum":3}`, out)
-	odd := agent.Func("odd", "Cannot be written.", func(context.Context, numbers) (func(), error) { return func() {}, nil }, agent.Idempotent)
-	require.Equal(t, tool.Idempotent, odd.Definition().Effect)
-	_, err = odd.Run(t.Context(), tool.Call{Arguments: `{"a":1,"b":2}`})
-	require.ErrorContains(t, err, "cannot be written as JSON")
 }

@@ -5,12 +5,14 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
+
+	"github.com/moorebus/moorebus/internal/output"
 )
 
-// maxBehind is how many outputs may wait for a callback before tokens are left out.
+// maxBehind is how many outputs may wait for a callback before tokens are dropped.
 const maxBehind = 4096
 
-// outputs takes outputs to a callback, in a goroutine of its own.
+// outputs passes outputs to a callback in a goroutine of its own.
 type outputs struct {
 	fn     func(Output)
 	logger *slog.Logger
@@ -21,8 +23,8 @@ type outputs struct {
 
 	mu    sync.Mutex
 	queue []Output
-	// busy says that the callback is being called, empty is closed and replaced when
-	// it has seen all.
+	// busy says that the callback is running. empty is closed and replaced when the
+	// callback has seen all outputs.
 	busy  bool
 	empty chan struct{}
 }
@@ -33,7 +35,7 @@ func newOutputs(fn func(Output), logger *slog.Logger) *outputs {
 	return o
 }
 
-// push never blocks. The log's outputs wait as long as they must.
+// push adds an output and never blocks. Outputs of the log are never dropped.
 func (o *outputs) push(out Output) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -60,7 +62,7 @@ func (o *outputs) run() {
 			return
 		}
 		for {
-			batch := o.take()
+			batch := o.next()
 			if len(batch) == 0 {
 				break
 			}
@@ -76,8 +78,8 @@ func (o *outputs) run() {
 	}
 }
 
-// take empties the queue, and says so if nothing is in it.
-func (o *outputs) take() []Output {
+// next empties the queue. If it was empty, next closes o.empty.
+func (o *outputs) next() []Output {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	batch := o.queue
@@ -101,8 +103,8 @@ func (o *outputs) call(out Output) (panicked bool) {
 	return false
 }
 
-// wait waits until the callback has seen everything that was pushed before pushed
-// was closed. The error is the context's.
+// wait waits until the callback has seen all outputs that were pushed before pushed was
+// closed. The error is the context's.
 func (o *outputs) wait(ctx context.Context, pushed <-chan struct{}) error {
 	select {
 	case <-pushed:
@@ -126,6 +128,32 @@ func (o *outputs) wait(ctx context.Context, pushed <-chan struct{}) error {
 	}
 }
 
-// end lets go of the callback: it sees no more, but for the output that it is
-// busy with.
+// end stops the calls after the present one.
 func (o *outputs) end() { o.endOnce.Do(func() { close(o.quit) }) }
+
+// Output is something that a run did: a value of one of the types below. Most outputs come
+// from the log, in its order, each once, and again in a replay. [LLMToken] and
+// [ToolCallDelta] come from the live feed and may be missing.
+type Output = output.Output
+
+// The outputs. See the fields of each.
+type (
+	// StateStarted says that event N led the run to State.
+	StateStarted = output.StateStarted
+	// Action is the Event that led the run out of State, with its trace entry as Data.
+	Action = output.Action
+	// ToolCallStarted says that the call CallID of the tool Name started with Arguments,
+	// after its approval if it needed one.
+	ToolCallStarted = output.ToolCallStarted
+	// ToolCallFinished is the outcome of a call: Success, Observation, Code, LatencyMS.
+	ToolCallFinished = output.ToolCallFinished
+	// FinalAnswer is the answer (Content) of a run, or of a turn of a conversation.
+	FinalAnswer = output.FinalAnswer
+	// RunError says why a run ended without an answer: Code and Message.
+	RunError = output.Error
+	// LLMToken is a piece (Text) of the model's message, at byte Offset. A smaller offset
+	// than expected says that the message started over.
+	LLMToken = output.LLMToken
+	// ToolCallDelta is a piece (Text) of the arguments of the reply's call at Index.
+	ToolCallDelta = output.ToolCallDelta
+)

@@ -21,13 +21,13 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Run is one run of an agent, watched from its first event on. It is safe for
+// Run is one run of an agent, which is followed from its first event. It is safe for
 // concurrent use.
 type Run struct {
 	at      events.Run
 	service *service
 	outputs *outputs
-	// unwatch and release let go of the feed and of the service.
+	// unwatch and release release the feed and the service.
 	unwatch func()
 	release func() error
 	stop    context.CancelFunc
@@ -35,16 +35,16 @@ type Run struct {
 
 	mu   sync.Mutex
 	fold *runlog.Fold
-	// changed is closed and replaced after each event, of the run and of children.
+	// changed is closed and replaced after each event of the run or a child.
 	changed chan struct{}
-	// parent is the run whose call this one answers; nil if it is watched by itself.
-	// children are the runs that answer calls of this one and were looked at.
+	// parent is the run whose call this one answers, or nil. children are the followed
+	// sub-runs.
 	parent   *Run
 	children map[string]*Run
-	// released says that no child may be added any more.
+	// released says that no more children may be added.
 	released bool
-	// ended is closed when no more events come: the run has ended, or cannot be
-	// read, for which failed is the reason.
+	// ended is closed when no more events come: the run has ended, or cannot be read
+	// because of failed.
 	ended  chan struct{}
 	failed error
 }
@@ -78,7 +78,7 @@ func (r *Run) follow(ctx context.Context, tell func(*reducer.Memory, *events.Eve
 	defer close(r.ended)
 	for rec, err := range r.service.bus.Follow(ctx, r.at.Shard, journal.Filter{Namespace: r.at.Namespace, Run: r.at.ID}, 0) {
 		if err == nil {
-			err = r.take(ctx, rec, tell)
+			err = r.apply(ctx, rec, tell)
 		}
 		if ctx.Err() != nil {
 			err = errReleased
@@ -98,7 +98,7 @@ func (r *Run) follow(ctx context.Context, tell func(*reducer.Memory, *events.Eve
 	}
 }
 
-// announce wakes whoever waits for the run, or for one whose call it answers.
+// announce wakes the waiters of the run and of its parents.
 func (r *Run) announce() {
 	for ; r != nil; r = r.parent {
 		r.mu.Lock()
@@ -108,7 +108,7 @@ func (r *Run) announce() {
 	}
 }
 
-func (r *Run) take(ctx context.Context, rec journal.Record, tell func(*reducer.Memory, *events.Event)) error {
+func (r *Run) apply(ctx context.Context, rec journal.Record, tell func(*reducer.Memory, *events.Event)) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e, err := r.fold.Apply(ctx, rec)
@@ -116,7 +116,7 @@ func (r *Run) take(ctx context.Context, rec journal.Record, tell func(*reducer.M
 	case err == nil:
 		tell(r.fold.Memory(), e)
 	case runlog.Refused(err):
-		return nil // the memory says so, and the run's end follows
+		return nil // memory says why, and the run's end follows
 	}
 	return err
 }
@@ -124,32 +124,32 @@ func (r *Run) take(ctx context.Context, rec journal.Record, tell func(*reducer.M
 // terminal reports whether the run has ended. The lock is held.
 func (r *Run) terminal() bool { return r.service.machine.Table().Terminal(r.fold.Memory().State) }
 
-// ID returns the run's id, by which it can be resumed.
+// ID returns the run's id, for [Agent.Resume].
 func (r *Run) ID() string { return r.at.ID }
 
-// Memory returns a copy of what is known of the run.
+// Memory returns a copy of the run's memory as far as it is known.
 func (r *Run) Memory() *Memory {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.fold.Memory().Clone()
 }
 
-// State returns where the run stands.
+// State returns the run's state.
 func (r *Run) State() events.State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.fold.Memory().State
 }
 
-// Trace returns what happened in the run so far.
+// Trace returns the run's trace so far.
 func (r *Run) Trace() reducer.Trace {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.fold.Memory().Trace)
 }
 
-// await waits until the memory is as wanted or the run has ended. Errors are the
-// context's, those of reading the run, and why its roles ended.
+// await waits until wanted is true of the memory or the run has ended. It returns the
+// context's error, an error of reading the run, or the reason why the roles ended.
 func (r *Run) await(ctx context.Context, wanted func(*reducer.Memory) bool) error {
 	for {
 		r.mu.Lock()
@@ -172,14 +172,14 @@ func (r *Run) await(ctx context.Context, wanted func(*reducer.Memory) bool) erro
 	}
 }
 
-// Wait waits for the run's end and returns its answer, or why there is none, as
-// [Agent.Run] does. If the context ends before, the run goes on.
+// Wait waits for the run's end and returns its answer or an error, as [Agent.Run] does. If
+// the context ends first, the run goes on.
 func (r *Run) Wait(ctx context.Context) (string, error) {
 	return r.answer(ctx, func(*reducer.Memory) bool { return false })
 }
 
-// Answer is [Run.Wait] that in chat mode returns the answer of the turn as soon as
-// the run waits for the user.
+// Answer is [Run.Wait], but in chat mode it returns the answer of the turn as soon as the
+// run waits for the user.
 func (r *Run) Answer(ctx context.Context) (string, error) {
 	return r.answer(ctx, func(mem *reducer.Memory) bool { return mem.State == events.WaitingForUser })
 }
@@ -200,8 +200,8 @@ func (r *Run) answer(ctx context.Context, wanted func(*reducer.Memory) bool) (st
 	return answer, err
 }
 
-// Send says something to the run and returns the answer of that turn: it is
-// [Run.Post] and [Run.Answer].
+// Send sends a user message and returns the answer of that turn: [Run.Post] and
+// [Run.Answer].
 func (r *Run) Send(ctx context.Context, text string) (string, error) {
 	if err := r.Post(ctx, text); err != nil {
 		return "", err
@@ -209,8 +209,9 @@ func (r *Run) Send(ctx context.Context, text string) (string, error) {
 	return r.Answer(ctx)
 }
 
-// Post says something to the run. When it returns, the turn has begun: [Run.Approvals]
-// waits for what it asks, and [Run.Answer] for its answer.
+// Post sends a user message. When it returns, the turn has begun: [Run.Approvals] waits for
+// its questions, and [Run.Answer] for its answer. The error is a *[Refused] if the run takes
+// no message.
 func (r *Run) Post(ctx context.Context, text string) error {
 	sent, err := r.service.host.Gateway().Inputs(ctx, r.at.Namespace, r.at.ID, []control.Input{
 		control.UserMessage{MessageID: runlog.NewID(), Content: text},
@@ -221,7 +222,7 @@ func (r *Run) Post(ctx context.Context, text string) error {
 	return r.reach(ctx, sent.N)
 }
 
-// reach waits until the event of that number is in the memory, or the run has ended.
+// reach waits until the event with that number is applied, or the run has ended.
 func (r *Run) reach(ctx context.Context, n uint64) error {
 	return r.await(ctx, func(mem *reducer.Memory) bool { return mem.N >= n })
 }
@@ -235,7 +236,7 @@ func (r *Run) Finish(ctx context.Context) error {
 	return err
 }
 
-// Cancel ends the run from outside. That it has ended is no error.
+// Cancel ends the run. It is no error if the run has ended.
 func (r *Run) Cancel(ctx context.Context, reason string) error {
 	_, err := r.service.host.Gateway().Cancel(ctx, r.at.Namespace, r.at.ID, events.By{Reason: reason})
 	var answer *refusal.Error
@@ -245,12 +246,11 @@ func (r *Run) Cancel(ctx context.Context, reason string) error {
 	return refused(err)
 }
 
-// callOffLooks is how often, and when, a run that may have been started is looked for:
-// its first event may be under way.
+// callOffLooks separates attempts to find a run that may have been started: its first event
+// may be in flight.
 var callOffLooks = retry.Policy{Attempts: 5, First: 200 * time.Millisecond}
 
-// callOff ends a run of which nobody knows whether it was started. The context may
-// have ended.
+// callOff cancels a run if it was started. The context may have ended.
 func (r *Run) callOff(ctx context.Context) error {
 	stop, done := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer done()
@@ -270,10 +270,10 @@ func (r *Run) callOff(ctx context.Context) error {
 	return err
 }
 
-// Step lets one role handle one thing after another until the run's next
-// transition is in its log, and returns the state after it. It is for runs of
-// [Agent.Stepwise], else [ErrStepwise]. A run that waits for a human is [ErrWaits],
-// one that has ended is returned as it is.
+// Step runs the roles, one piece of work at a time, until the run's next transition is in
+// the log, and returns the new state. If the run has ended, it returns that state. The
+// error is [ErrStepwise] if the run was not started by [Agent.Stepwise], and [ErrWaits] if
+// it waits for a human.
 func (r *Run) Step(ctx context.Context) (events.State, error) {
 	if r.service.conduct != stepping {
 		return "", ErrStepwise
@@ -285,18 +285,18 @@ func (r *Run) Step(ctx context.Context) (events.State, error) {
 	return state, r.reach(ctx, n)
 }
 
-// Release lets go of the run. One that has not ended stays as it is and can be
-// resumed by its id; it goes on at once where other roles serve it. The last run of
-// an agent that is released ends the agent's roles, see [Serve]. Memory, state and
-// trace stay readable. The error is why the roles had ended before, if they had.
+// Release releases the run. A run that has not ended can be resumed by its id; it goes on
+// if other processes serve it. When the last run of an agent is released, the agent's roles
+// end, unless a [Server] runs them. Memory, state and trace stay readable. The error says
+// why the roles had ended before, if they had.
 func (r *Run) Release() error { return r.once() }
 
 func (r *Run) letGo() error {
 	r.mu.Lock()
 	r.released = true
 	r.mu.Unlock()
-	for _, child := range r.children { // which is not changed any more
-		_ = child.Release() // which releases nothing that could fail
+	for _, child := range r.children { // it does not change any more
+		_ = child.Release() // it has nothing that could fail
 	}
 	r.stop()
 	r.unwatch()

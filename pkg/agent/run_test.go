@@ -9,10 +9,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -95,32 +97,6 @@ func TestSeveralRunsAtOnce(t *testing.T) {
 	require.NoError(t, err, "and once more afterwards")
 }
 
-// Several agents share one embedded server, each with its own model and tools.
-func TestSeveralAgentsOnOneServer(t *testing.T) {
-	t.Parallel()
-	shared := searchTool(t)
-	writer, err := agent.New("write").Name("writer").LLM(scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("a draft"))).Tool(shared).Build()
-	require.NoError(t, err)
-	critic, err := agent.New("judge").Name("critic").LLM(scripted.NewMock(scripted.Ask("search", `{"q":"b"}`), scripted.Say("it is good"))).Tool(shared).Build()
-	require.NoError(t, err)
-	s, err := agent.Serve(t.Context(), writer, critic)
-	require.NoError(t, err)
-	answers := make(chan string, 2)
-	for _, a := range []*agent.Agent{writer, critic} {
-		go func() {
-			answer, err := a.Run(context.Background())
-			answers <- fmt.Sprint(answer, " ", err)
-		}()
-	}
-	require.ElementsMatch(t, []string{"a draft <nil>", "it is good <nil>"}, []string{<-answers, <-answers})
-	_, err = writer.Stepwise(t.Context())
-	require.ErrorIs(t, err, agent.ErrStepwise)
-	require.NoError(t, s.Close())
-	require.NoError(t, s.Close())
-	_, err = writer.Run(t.Context())
-	require.ErrorContains(t, err, "server is closed")
-}
-
 func TestServeErrors(t *testing.T) {
 	t.Parallel()
 	make := func(change func(*agent.Builder)) *agent.Agent {
@@ -147,29 +123,14 @@ func TestServeErrors(t *testing.T) {
 	}
 }
 
-// A conversation over several turns.
+// The answer of a chat's Run is that of its first turn.
 func TestChat(t *testing.T) {
 	t.Parallel()
-	mock := scripted.NewMock(scripted.Say("Hello."), scripted.Ask("search", `{"q":"a"}`), scripted.Say("Found it."), scripted.Say("Bye."))
-	a := build(t, mock, func(b *agent.Builder) { b.Chat() })
-	r, err := a.Start(t.Context())
-	require.NoError(t, err)
-	answer, err := r.Answer(t.Context())
+	a := build(t, scripted.NewMock(scripted.Say("Hello.")), func(b *agent.Builder) { b.Chat() })
+	answer, err := a.Run(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "Hello.", answer)
-	answer, err = r.Send(t.Context(), "Look for a.")
-	require.NoError(t, err)
-	require.Equal(t, "Found it.", answer)
-	answer, err = r.Send(t.Context(), "Thank you.")
-	require.NoError(t, err)
-	require.Equal(t, "Bye.", answer)
-	require.NoError(t, r.Finish(t.Context()))
-	require.Equal(t, events.Done, r.State())
-	require.NoError(t, r.Release())
-
-	answer, err = build(t, scripted.NewMock(scripted.Say("Hello.")), func(b *agent.Builder) { b.Chat() }).Run(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, "Hello.", answer)
+	require.Equal(t, events.Done, a.State(), "the conversation is closed")
 }
 
 // On a bus that is reached over TCP, by URL and by connection. It is set up by the
@@ -333,5 +294,252 @@ func TestServerThatEndsUnderARun(t *testing.T) {
 	_, err = r.Wait(t.Context())
 	require.ErrorContains(t, err, "server is closed")
 	require.NoError(t, <-closed)
+	require.NoError(t, r.Release())
+	require.NoError(t, s.Close(), "closing again does nothing")
+	_, err = a.Run(t.Context())
+	require.ErrorContains(t, err, "server is closed")
+	_, err = a.Stepwise(t.Context())
+	require.ErrorIs(t, err, agent.ErrStepwise)
+}
+
+// cutOff is a bus whose first append of a first event is stored without an answer:
+// the caller's context ends meanwhile.
+type cutOff struct {
+	*simtest.Process
+	once *sync.Once
+	cut  func()
+	run  *events.Run
+}
+
+func (b cutOff) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (seq uint64, err error) {
+	seq, err = b.Process.Append(ctx, run, last, entries...)
+	if last == 0 && err == nil {
+		b.once.Do(func() {
+			*b.run, seq, err = run, 0, journal.ErrUnknownOutcome
+			b.cut()
+		})
+	}
+	return seq, err
+}
+
+// A run whose start was cut off does not live on: nobody has its id.
+func TestStartThatIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := simtest.New(simtest.Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		var run events.Run
+		a, err := agent.New("x").LLM(scripted.NewMock(scripted.Say("hello"))).Bus(cutOff{j.NewProcess(), new(sync.Once), cancel, &run}).Build()
+		require.NoError(t, err)
+		began := time.Now()
+		_, err = a.Run(ctx)
+		require.ErrorIs(t, err, context.Canceled)
+		require.Less(t, time.Since(began), 2*time.Second)
+		head, err := j.Head(t.Context(), run)
+		require.NoError(t, err)
+		s, err := events.ParseSubject(head.Subject)
+		require.NoError(t, err)
+		require.Equal(t, events.Cancelled, s.To)
+	})
+}
+
+// lost is a bus that loses the first append of a first event.
+type lost struct {
+	*simtest.Process
+	once *sync.Once
+	cut  func()
+}
+
+func (b lost) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (seq uint64, err error) {
+	if last == 0 {
+		b.once.Do(func() { err = journal.ErrUnknownOutcome; b.cut() })
+	}
+	if err != nil {
+		return 0, err
+	}
+	return b.Process.Append(ctx, run, last, entries...)
+}
+
+// A run that was not started need not be cancelled.
+func TestStartThatCameToNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		p := simtest.New(simtest.Options{}).NewProcess()
+		a, err := agent.New("x").LLM(scripted.NewMock(scripted.Say("hello"))).Bus(lost{p, new(sync.Once), cancel}).Build()
+		require.NoError(t, err)
+		_, err = a.Start(ctx)
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotContains(t, err.Error(), "there is no run")
+		answer, err := a.Run(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "hello", answer)
+	})
+}
+
+// breaks is a bus whose consumers end when it is broken; then it can be repaired.
+type breaks struct {
+	*simtest.Process
+	broken chan struct{}
+}
+
+var errBroken = errors.New("the consumer was deleted")
+
+func (b *breaks) Consume(ctx context.Context, inbox journal.Inbox, n int, fn func(journal.Delivery)) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	broken := b.broken
+	go func() {
+		select {
+		case <-broken:
+			stop(errBroken)
+		case <-ctx.Done():
+		}
+	}()
+	err := b.Process.Consume(ctx, inbox, n, fn)
+	if errors.Is(context.Cause(ctx), errBroken) {
+		return errBroken
+	}
+	return err
+}
+
+// An agent whose roles have ended by themselves runs its next run on others, also
+// while somebody holds a run of the first ones.
+func TestRolesThatEndedAreReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := &breaks{simtest.New(simtest.Options{}).NewProcess(), make(chan struct{})}
+		// The roles of the second run may also answer what the first one was sent last.
+		model := scripted.NewMock(scripted.Say("hello"), scripted.Say("again"), scripted.Say("again"))
+		a, err := agent.New("x").LLM(model).Chat().Bus(bus).Build()
+		require.NoError(t, err)
+		first, err := a.Start(t.Context())
+		require.NoError(t, err)
+		_, err = first.Answer(t.Context())
+		require.NoError(t, err)
+		close(bus.broken)
+		synctest.Wait() // until every role has ended
+		_, err = first.Send(t.Context(), "more")
+		require.ErrorIs(t, err, errBroken)
+		bus.broken = make(chan struct{})
+		answer, err := a.Run(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "again", answer)
+		require.ErrorIs(t, first.Release(), errBroken, "why they had ended")
+	})
+}
+
+// userKey is the key of a value that a program gives its runs.
+type userKey struct{}
+
+func as(t *testing.T, user string) context.Context {
+	t.Helper()
+	return context.WithValue(t.Context(), userKey{}, user)
+}
+
+// seen are the users that models and tools saw.
+type seen struct {
+	mu    sync.Mutex
+	users map[string][]any
+}
+
+func (s *seen) note(ctx context.Context, who string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.users == nil {
+		s.users = map[string][]any{}
+	}
+	s.users[who] = append(s.users[who], ctx.Value(userKey{}))
+}
+
+func (s *seen) take() map[string][]any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	users := s.users
+	s.users = nil
+	return users
+}
+
+// noting is a model that notes whom it answers: with the given call, then with a word.
+func (s *seen) noting(who, tool, arguments string) llm.Caller {
+	return llm.CallerFunc(func(ctx context.Context, req llm.Request, _ func(llm.Chunk)) (llm.Response, error) {
+		s.note(ctx, who)
+		if req.Replies == 0 && tool != "" {
+			return llm.ToolCalls{Calls: []llm.Call{{ID: "a", Name: tool, Arguments: arguments}}}, nil
+		}
+		return llm.Text{Content: "All of it is done by now."}, nil
+	})
+}
+
+// A model and a tool see the values of the context that their own run was started
+// with, whoever started the roles; and so do those of the agents that it calls.
+func TestContextValues(t *testing.T) {
+	t.Parallel()
+	var s seen
+	look := agent.Func("look", "Looks.", func(ctx context.Context, _ query) (string, error) {
+		s.note(ctx, "tool")
+		return "nothing", nil
+	}, agent.Pure)
+	helper, err := agent.New("help").Name("helper").LLM(s.noting("helper", "look", `{"q":"x"}`)).Tool(look).Build()
+	require.NoError(t, err)
+	a, err := agent.New("ask").Name("boss").LLM(s.noting("boss", "helper", `{"task":"x"}`)).Subagent(helper).Build()
+	require.NoError(t, err)
+	server, err := agent.Serve(as(t, "whoever serves"), a)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, server.Close()) }()
+
+	ann, err := a.Start(as(t, "ann"))
+	require.NoError(t, err)
+	_, err = ann.Wait(t.Context())
+	require.NoError(t, err)
+	want := map[string][]any{"boss": {"ann", "ann"}, "helper": {"ann", "ann"}, "tool": {"ann"}}
+	require.Equal(t, want, s.take())
+
+	_, err = a.Run(as(t, "bob"))
+	require.NoError(t, err)
+	require.Equal(t, map[string][]any{"boss": {"bob", "bob"}, "helper": {"bob", "bob"}, "tool": {"bob"}}, s.take())
+
+	_, err = a.Run(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, map[string][]any{"boss": {nil, nil}, "helper": {nil, nil}, "tool": {nil}}, s.take())
+	require.NoError(t, ann.Release())
+}
+
+// The values outlive the context that they came with, and a run that is only opened
+// keeps those of its start.
+func TestContextValuesAreThoseOfTheStart(t *testing.T) {
+	t.Parallel()
+	var s seen
+	started := make(chan struct{})
+	slow := agent.Func("slow", "Waits.", func(ctx context.Context, _ query) (string, error) {
+		<-started
+		s.note(ctx, "tool")
+		return "", ctx.Err()
+	}, agent.Pure)
+	a, err := agent.New("ask").LLM(s.noting("model", "slow", `{"q":"x"}`)).Tool(slow).Build()
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(as(t, "ann"))
+	r, err := a.Start(ctx)
+	require.NoError(t, err)
+	cancel()
+	opened, err := a.Open(as(t, "bob"), r.ID())
+	require.NoError(t, err)
+	close(started)
+	answer, err := opened.Wait(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "All of it is done by now.", answer)
+	require.Equal(t, map[string][]any{"model": {"ann", "ann"}, "tool": {"ann"}}, s.take())
+	require.NoError(t, opened.Release())
+	require.NoError(t, r.Release())
+}
+
+// Each step's own context gives no values to the run.
+func TestContextValuesStepwise(t *testing.T) {
+	t.Parallel()
+	var s seen
+	a, err := agent.New("ask").LLM(s.noting("model", "", "")).Build()
+	require.NoError(t, err)
+	r, err := a.Stepwise(as(t, "ann"))
+	require.NoError(t, err)
+	_, err = r.Step(as(t, "bob"))
+	require.NoError(t, err)
+	require.Equal(t, map[string][]any{"model": {"ann"}}, s.take())
 	require.NoError(t, r.Release())
 }

@@ -17,49 +17,48 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// Server is several agents on one bus in one process: one set of roles serves all
-// their runs. Make it with [Serve].
+// Server serves several agents on one bus in one process, with one set of roles. Make it
+// with [Serve].
 type Server struct {
 	service *service
 	close   func() error
 }
 
-// errServerClosed is for agents whose server was closed.
+// errServerClosed is returned by agents whose server was closed.
 var errServerClosed = errors.New("the agent's server is closed")
 
-// Serve opens the place that the agents name, an embedded server if they name none,
-// and runs their roles until [Server.Close]; it also carries on the runs that are
-// there. From then on the agents run on it. The context bounds the start alone.
+// Serve opens the place that the agents name, by default an embedded server, and runs their
+// roles until [Server.Close]. It also continues the runs that are there. From then on the
+// agents use the server. The context bounds only the start.
 //
-// Each agent has a name of its own, all have the same graph, and a tool that two of
-// them have is the same one: anything else is a *[BuildError].
+// Agents have unique names and the same graph, and a tool name means the same tool in all
+// of them. Otherwise the error is a *[BuildError].
 //
-// On a bus that other processes serve too, a name means the same in all of them:
-// Serve, [Agent.Start] and [Agent.Run] fail with a *[journal.NameTakenError] if a process that
-// lives has another agent or another model caller under one of the names. Copies of
-// one program go together. A process that was killed is waited for until its
-// announcement has expired, for up to [journal.AnnouncementTTL].
+// On a bus that several processes serve, a name means the same in all of them. Serve,
+// [Agent.Start] and [Agent.Run] fail with a *[journal.NameTakenError] if another living
+// process uses one of the names for a different agent or model caller. Copies of one
+// program may use the same names. Serve waits for the announcement of a killed process to
+// expire, up to [journal.AnnouncementTTL].
 func Serve(ctx context.Context, agents ...*Agent) (*Server, error) {
 	return serve(ctx, HTTP{}, agents)
 }
 
-// HTTP says how [ServeHTTP] answers HTTP.
+// HTTP configures [ServeHTTP].
 type HTTP struct {
 	// Listener takes the connections. Required.
 	Listener net.Listener
-	// Token is what requests must present as a bearer token. Empty: requests need
-	// none, so the listener should be on loopback.
+	// Token is the bearer token that requests need. Without one, anybody who reaches the
+	// listener has access, so it should be on loopback.
 	Token string
-	// Hosts are further names by which a server without a token may be addressed.
-	// Localhost and IP addresses always may; other names are refused, since a web
-	// page could take them.
+	// Hosts are further host names that requests to a server without a token may use.
+	// Localhost and IP addresses are always allowed. Other names are refused, since a web
+	// page could use them.
 	Hosts []string
 }
 
-// ServeHTTP is [Serve] that also answers the HTTP interface of a gateway: runs are
-// started, read, steered and ended there. They may be of these agents, or of any that
-// asks their models and tools. The listener is closed by [Server.Close], and before
-// ServeHTTP returns an error.
+// ServeHTTP is [Serve] with the HTTP interface of a gateway, which starts, reads, steers and
+// ends runs. They may be runs of these agents, or of any agent that uses their models and
+// tools. [Server.Close] closes the listener, and so does a ServeHTTP that fails.
 func ServeHTTP(ctx context.Context, options HTTP, agents ...*Agent) (*Server, error) {
 	if options.Listener == nil {
 		return nil, &BuildError{errors.New("HTTP needs a Listener; Serve has no HTTP")}
@@ -90,12 +89,12 @@ func serve(ctx context.Context, options HTTP, agents []*Agent) (*Server, error) 
 	return s, nil
 }
 
-// Close ends the roles, what is in work getting a few seconds, and closes the bus.
-// Runs that have not ended stay as they are and can be resumed on their data. The
-// error is why the roles had ended before, if they had.
+// Close ends the roles and closes the bus. Work in flight gets a few seconds. Runs that
+// have not ended can be resumed on their data. The error says why the roles had ended
+// before, if they had.
 func (s *Server) Close() error { return s.close() }
 
-// served is [together] for agents whose roles run here.
+// served is [together] for agents whose roles run in this process.
 func served(agents []*Agent) (serving, error) {
 	if len(agents) == 0 {
 		return serving{}, errors.New("there are no agents to serve")
@@ -139,8 +138,7 @@ func together(agents []*Agent) (serving, error) {
 	return o, o.distinct()
 }
 
-// add takes in an agent's providers and tools, its sources, its prices, its
-// estimators, and the tools that other agents are to it.
+// add adds an agent's providers, tools, sources, prices, estimators and callees.
 func (o *serving) add(a *Agent) error {
 	switch {
 	case o.prices == nil:
@@ -168,7 +166,7 @@ func (o *serving) add(a *Agent) error {
 	return o.addCallees(a)
 }
 
-// digest is the same for agents with one definition and one graph.
+// digest is equal for agents with the same definition and graph.
 func (a *Agent) digest() string {
 	sum := sha256.Sum256([]byte(agentfile.Hash(a.def) + a.machine.Table().Hash()))
 	return hex.EncodeToString(sum[:16])
@@ -183,7 +181,7 @@ func toolOf(tools []tool.Tool, name string) tool.Tool {
 	return nil
 }
 
-// same reports whether two values are one; of functions that cannot be said.
+// same reports whether two values are equal. Functions never are.
 func same(a, b any) bool {
 	return reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.TypeOf(a).Comparable() && a == b
 }

@@ -2,14 +2,23 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/tokens"
+	"github.com/moorebus/moorebus/internal/toolset"
+	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -18,19 +27,19 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// conduct is how the roles of a service are run.
+// conduct says who runs the roles of a service.
 type conduct int
 
 const (
-	// running runs them.
+	// running: the service runs them.
 	running conduct = iota
-	// stepping leaves them to Step.
+	// stepping: [Run.Step] runs them.
 	stepping
-	// elsewhere has none: other processes run them.
+	// elsewhere: other processes run them.
 	elsewhere
 )
 
-// serving is what a service is made of.
+// serving has the parts of a service.
 type serving struct {
 	place     place
 	providers map[string]llm.Caller
@@ -38,7 +47,8 @@ type serving struct {
 	agents  map[string]string
 	tools   []tool.Tool
 	sources []opener
-	// subagents are the agents as tools, stored those whose definitions they need.
+	// subagents are the callees as tools; stored are the agents whose definitions they
+	// need.
 	subagents []subagent.Tool
 	stored    []*Agent
 	graph     *Graph
@@ -47,11 +57,11 @@ type serving struct {
 	prices     llm.Prices
 	estimators tokens.Set
 	logger     *slog.Logger
-	// http has no listener if there is no HTTP.
+	// http has no listener without HTTP.
 	http HTTP
 }
 
-// service is an open bus, and the roles on it.
+// service is an open bus with its roles.
 type service struct {
 	bus     journal.Bus
 	host    *host.Host
@@ -59,14 +69,14 @@ type service struct {
 	conduct conduct
 	release func()
 	stop    context.CancelFunc
-	// stopSources ends what gives the registry its tools.
+	// stopSources ends the registry's sources.
 	stopSources func()
 	// ended is closed when the roles have ended; failed is why.
 	ended  chan struct{}
 	failed error
 }
 
-// open opens the bus and starts the roles. The context bounds the start alone.
+// open opens the bus and starts the roles. The context bounds only the start.
 func (o serving) open(ctx context.Context, how conduct) (*service, error) {
 	registry, err := newRegistry(o.tools, o.sources)
 	if err != nil {
@@ -84,7 +94,7 @@ func (o serving) open(ctx context.Context, how conduct) (*service, error) {
 	}
 	if how != elsewhere {
 		s.stopSources = registry.Start(context.Background(), o.logger)
-		registry.Settle(ctx)
+		registry.Ready(ctx)
 	}
 	if err := s.start(ctx, o.stored); err != nil {
 		_ = s.close()
@@ -93,8 +103,8 @@ func (o serving) open(ctx context.Context, how conduct) (*service, error) {
 	return s, nil
 }
 
-// pools are those of the tools, and that of agents where some are tools.
-func (o serving) pools(registry *tool.Registry) []string {
+// pools returns the pools of the tools, and the pool of agents if there are callees.
+func (o serving) pools(registry *toolset.Registry) []string {
 	pools := registry.Pools()
 	if len(o.subagents) > 0 {
 		pools = append(pools, events.AgentsPool)
@@ -102,7 +112,7 @@ func (o serving) pools(registry *tool.Registry) []string {
 	return pools
 }
 
-func (o serving) makeHost(bus journal.Bus, registry *tool.Registry, how conduct) (*host.Host, error) {
+func (o serving) makeHost(bus journal.Bus, registry *toolset.Registry, how conduct) (*host.Host, error) {
 	options := host.Options{
 		Bus: bus, Machine: o.machine, Tools: registry, Logger: o.logger, Providers: o.providers, Agents: o.agents, Prices: o.prices, Estimators: o.estimators,
 		Subagents: o.subagents, States: o.graph.handlers(), StateTimeout: o.graph.handlerTimeout(), Listener: o.http.Listener, Token: o.http.Token, Hosts: o.http.Hosts,
@@ -114,11 +124,10 @@ func (o serving) makeHost(bus journal.Bus, registry *tool.Registry, how conduct)
 	return host.New(options)
 }
 
-// start makes the roles known, and the agents that are called, and runs the roles, if
-// they are to run.
+// start announces the roles, stores the callees and, unless they step, runs the roles.
 func (s *service) start(ctx context.Context, stored []*Agent) error {
 	if s.conduct != elsewhere {
-		// First of all, since nothing may be done under a name that is taken.
+		// First, since nothing may happen under a name that is taken.
 		err := s.host.Announce(ctx)
 		if err == nil {
 			err = s.store(ctx, stored)
@@ -141,8 +150,8 @@ func (s *service) start(ctx context.Context, stored []*Agent) error {
 	return nil
 }
 
-// broken is closed when the roles have ended by themselves; nil if there are none
-// that could.
+// broken returns a channel that is closed when the roles have ended; nil if the service
+// runs none.
 func (s *service) broken() <-chan struct{} {
 	if s.conduct != running {
 		return nil
@@ -150,7 +159,7 @@ func (s *service) broken() <-chan struct{} {
 	return s.ended
 }
 
-// over reports whether the roles have ended by themselves, or by a close.
+// over reports whether the roles have ended.
 func (s *service) over() bool {
 	select {
 	case <-s.broken():
@@ -160,7 +169,7 @@ func (s *service) over() bool {
 	}
 }
 
-// close ends the roles and lets go of the bus. The error is that of the roles.
+// close ends the roles and releases the bus. The error is the roles' error.
 func (s *service) close() error {
 	s.stop()
 	<-s.ended
@@ -172,4 +181,152 @@ func (s *service) close() error {
 	s.stopSources()
 	s.release()
 	return s.failed
+}
+
+// shared is the service that an agent's runs share while there are any. Its lock is held
+// while a service opens or closes, since a place has one service at a time.
+type shared struct {
+	mu  sync.Mutex
+	now *tenancy
+}
+
+// tenancy is a service with its number of runs. The last run closes it.
+type tenancy struct {
+	service *service
+	users   int
+	close   func() error
+}
+
+// acquire returns the service and a function that releases it. It opens a service for the
+// first run, and a new one if the roles have ended: runs of the old one get the error from
+// [Run.Release].
+func (s *shared) acquire(ctx context.Context, open func(context.Context) (*service, error)) (*service, func() error, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now != nil && s.now.service.over() {
+		_ = s.now.close() // its runs return the error
+		s.now = nil
+	}
+	if s.now == nil {
+		service, err := open(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		s.now = &tenancy{service: service, close: sync.OnceValue(service.close)}
+	}
+	t := s.now
+	t.users++
+	return t.service, sync.OnceValue(func() error { return s.release(t) }), nil
+}
+
+// release closes a service after its last run.
+func (s *shared) release(t *tenancy) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.users--; t.users > 0 {
+		return nil
+	}
+	if s.now == t {
+		s.now = nil
+	}
+	return t.close()
+}
+
+// place is where runs are: a bus, a connection, a URL or a directory. The zero value is a
+// temporary directory.
+type place struct {
+	bus  journal.Bus
+	conn *nats.Conn
+	url  string
+	dir  string
+}
+
+// embedded reports whether the place is a server of this process.
+func (p place) embedded() bool { return p.bus == nil && p.conn == nil && p.url == "" }
+
+// needs lists what a bus is set up with.
+type needs struct {
+	pools  []string
+	states []events.State
+}
+
+// open returns the bus and a function that releases it.
+func (p place) open(ctx context.Context, n needs, logger *slog.Logger) (bus journal.Bus, release func(), err error) {
+	switch {
+	case p.bus != nil:
+		return p.bus, func() {}, nil
+	case p.conn != nil:
+		bus, err := connected(ctx, p.conn, n, natsbus.Options{Logger: logger})
+		return bus, func() {}, err
+	case p.url != "":
+		return p.dial(ctx, n, logger)
+	}
+	return p.serve(ctx, n, logger)
+}
+
+// connected opens the bus of a connection and sets it up if necessary.
+func connected(ctx context.Context, conn *nats.Conn, n needs, o natsbus.Options) (journal.Bus, error) {
+	bus, err := natsbus.Open(ctx, conn, o)
+	if errors.Is(err, journal.ErrNotReady) {
+		if err := natsbus.Init(ctx, conn, natsbus.InitOptions{Pools: n.pools, States: n.states}); err != nil {
+			return nil, err
+		}
+		bus, err = natsbus.Open(ctx, conn, o)
+	}
+	if err != nil {
+		return nil, err // not a nil *natsbus.Bus in an interface
+	}
+	return bus, nil
+}
+
+func (p place) dial(ctx context.Context, n needs, logger *slog.Logger) (journal.Bus, func(), error) {
+	o, err := natsconn.FromEnv(os.Getenv)
+	if err != nil {
+		return nil, nil, err
+	}
+	o.URL, o.Name, o.Logger = p.url, "moorebus/agent", logger
+	conn, err := natsconn.Connect(ctx, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	bus, err := connected(ctx, conn, n, natsbus.Options{Logger: logger})
+	if err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	return bus, conn.Close, nil
+}
+
+// serve starts an embedded server.
+func (p place) serve(ctx context.Context, n needs, logger *slog.Logger) (journal.Bus, func(), error) {
+	dir, remove := p.dir, func() {}
+	if dir == "" {
+		var err error
+		if dir, err = os.MkdirTemp("", "moorebus-"); err != nil {
+			return nil, nil, err
+		}
+		remove = func() { _ = os.RemoveAll(dir) }
+	}
+	server, err := embedded.Start(ctx, embedded.Options{Dir: dir, SyncAlways: true, Logger: logger})
+	if err != nil {
+		remove()
+		return nil, nil, err
+	}
+	shutdown := func() { server.Shutdown(); remove() }
+	conn, err := server.Connect()
+	if err != nil {
+		shutdown()
+		return nil, nil, err
+	}
+	closeAll := func() { conn.Close(); shutdown() }
+	if err := natsbus.Init(ctx, conn, natsbus.InitOptions{Pools: n.pools, States: n.states, Alone: true, Storable: server.Storable(), Sync: natsbus.SyncAlways}); err != nil {
+		closeAll()
+		return nil, nil, err
+	}
+	bus, err := connected(ctx, conn, n, natsbus.Options{Logger: logger, Full: server.Full})
+	if err != nil {
+		closeAll()
+		return nil, nil, err
+	}
+	return bus, closeAll, nil
 }

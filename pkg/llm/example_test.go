@@ -59,12 +59,6 @@ func ExampleChunks() {
 	// tool_call search"{\"q\":\"x\"}"
 }
 
-func ExampleNamesOf() {
-	names := llm.NamesOf(llm.Request{Tools: []llm.Tool{{Name: "search"}, {Name: "files.read"}}})
-	fmt.Println(names.Wire("search"), names.Wire("files.read"), names.Tool("files_read"))
-	// Output: search files_read files.read
-}
-
 func ExamplePrice_Cost() {
 	price := llm.Price{Input: 2.5, CachedInput: 1.25, Output: 10} // US dollars for a million tokens
 	fmt.Printf("%.4f\n", price.Cost(llm.Usage{Input: 10_000, Cached: 8_000, Output: 500}))

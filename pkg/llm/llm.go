@@ -4,7 +4,7 @@
 // It keeps no conversation: the request holds everything that the model should see,
 // so any process can continue a run. A Caller is safe for concurrent use, returns
 // soon after its context ends, and never retries by itself. The caller of the Caller
-// records attempts and decides by [Policy] when to try again.
+// records attempts and decides when to try again.
 //
 // Every Caller returns unusual replies in the same way:
 //   - A refusal of the model or its provider is a [Text] with its words, or
@@ -223,12 +223,39 @@ type Caller interface {
 	Call(ctx context.Context, req Request, stream func(Chunk)) (Response, error)
 }
 
-// InProcess is a [Caller] whose replies come from this process, so that no rate limit
-// applies.
-type InProcess interface {
+// Described is a [Caller] that describes itself. Every other caller counts as a remote
+// provider without a default model.
+type Described interface {
 	Caller
-	// InProcess does nothing.
-	InProcess()
+	Describe() Description
+}
+
+// Description is what the roles have to know of a [Caller]. The zero value describes a
+// remote provider.
+type Description struct {
+	// Identity is equal for callers that can replace each other, such as two with the
+	// same address and default model, and differs for others. It holds no key. Empty:
+	// the caller's type and program identify it.
+	Identity string
+	// DefaultModel is the model for requests that name none, or empty.
+	DefaultModel string
+	// Local says that the replies come from this process: no rate limit applies, and
+	// the costs are the caller's own.
+	Local bool
+	// OwnCost says that a reply costs what its usage says, or nothing. No price is
+	// looked up for it.
+	OwnCost bool
+	// Parsed says that the replies already are thoughts, calls and answers, as in
+	// recordings. The text protocol is not put over it.
+	Parsed bool
+}
+
+// Describe returns the description of c, or the zero value if c has none.
+func Describe(c Caller) Description {
+	if d, ok := c.(Described); ok {
+		return d.Describe()
+	}
+	return Description{}
 }
 
 // CallerFunc makes a function a [Caller].

@@ -4,27 +4,94 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 )
 
-// DefaultTimeout bounds one run of a tool whose definition sets no timeout.
-const DefaultTimeout = 30 * time.Second
+// Effect classifies a tool by what happens if it runs twice.
+type Effect string
 
-// maxRetries bounds Definition.Retries: beyond it the back-off alone takes
-// minutes, which is the business of whoever made the call.
-const maxRetries = 20
+// The classes. Once is the default: such a tool is never run again after a crash, since
+// nobody knows whether it ran.
+const (
+	Pure       Effect = "pure"
+	Idempotent Effect = "idempotent"
+	Once       Effect = "once"
+)
 
-// emptySchema accepts any JSON object; it stands for a schema that is not set.
+// Repeatable reports whether a tool of this class may run again if it is not known
+// whether it ran.
+func (e Effect) Repeatable() bool { return e == Pure || e == Idempotent }
+
+// Risk is how much harm a call can do. Approval policies compare it.
+type Risk string
+
+// The risks, lowest first. Low is the default.
+const (
+	Low      Risk = "low"
+	Medium   Risk = "medium"
+	High     Risk = "high"
+	Critical Risk = "critical"
+)
+
+// Level returns the rank of r, from 0 for low to 3 for critical, and -1 for an unknown risk.
+func (r Risk) Level() int {
+	return slices.Index([]Risk{Low, Medium, High, Critical}, r)
+}
+
+// Definition is what others know of a tool: an actor announces it, and a run pins it
+// when it starts.
+type Definition struct {
+	Name        string
+	Description string
+	// Schema is the JSON Schema (draft 2020-12) of the arguments.
+	Schema json.RawMessage
+	Effect Effect
+	Pool   string
+	Risk   Risk
+	// Timeout bounds one run of the tool. Default 30 s.
+	Timeout time.Duration
+	// Retries is how often a failed run is repeated within one call, if the class
+	// allows it.
+	Retries int
+	// Asks marks a tool whose calls a human answers, see events.ToolSpec.
+	Asks bool
+	// Breaker configures the tool's circuit breaker.
+	Breaker Breaker
+}
+
+// Breaker configures a circuit breaker. The zero value has the defaults.
+type Breaker struct {
+	// Off lets every call through.
+	Off bool
+	// Failures is the number of failures in a row after which the circuit opens. Only
+	// failures of the tool itself count, not those of a call. Default 5.
+	Failures int
+	// Open is how long the circuit stays open before one call may try again. Default 30 s.
+	Open time.Duration
+}
+
+const (
+	defaultPool    = "default"
+	defaultTimeout = 30 * time.Second
+	// reservedPrefix begins the names that no tool may have.
+	reservedPrefix = "moorebus_"
+	// maxRetries bounds Definition.Retries. More retries would take minutes of pauses
+	// within one call.
+	maxRetries = 20
+)
+
+// emptySchema accepts any JSON object. It replaces a missing schema.
 var emptySchema = json.RawMessage(`{"type":"object"}`)
 
 // namePattern is what the model APIs accept as a function name, and dots.
 var namePattern = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,64}$`)
 
-// WithDefaults returns d with every unset field at its default: class once,
-// pool "default", risk low, [DefaultTimeout] and a schema that takes any object.
+// WithDefaults returns d with a default in every empty field: class once, pool "default",
+// risk low, timeout 30 s, and a schema that accepts any object.
 func (d Definition) WithDefaults() Definition {
 	if d.Effect == "" {
 		d.Effect = Once
@@ -36,7 +103,7 @@ func (d Definition) WithDefaults() Definition {
 		d.Risk = Low
 	}
 	if d.Timeout == 0 {
-		d.Timeout = DefaultTimeout
+		d.Timeout = defaultTimeout
 	}
 	if len(d.Schema) == 0 {
 		d.Schema = emptySchema
@@ -44,8 +111,8 @@ func (d Definition) WithDefaults() Definition {
 	return d
 }
 
-// Validate reports everything that is wrong with d, defaults applied. It checks
-// that the schema is JSON, not that it is a good schema: package schema does.
+// Validate reports everything that is wrong with d after defaults. It checks that the
+// schema is JSON, not that it is a valid JSON Schema.
 func (d Definition) Validate() error {
 	d = d.WithDefaults()
 	var errs []error
@@ -55,8 +122,8 @@ func (d Definition) Validate() error {
 	if !namePattern.MatchString(d.Name) {
 		bad("the name must be 1 to 64 of the characters a-z A-Z 0-9 _ . -")
 	}
-	if strings.HasPrefix(d.Name, ReservedPrefix) {
-		bad("names that begin with %s are Moorebus' own; rename it", ReservedPrefix)
+	if strings.HasPrefix(d.Name, reservedPrefix) {
+		bad("names that begin with %s are reserved for Moorebus; rename it", reservedPrefix)
 	}
 	if !slices.Contains([]Effect{Pure, Idempotent, Once}, d.Effect) {
 		bad("effect %q must be pure, idempotent or once", d.Effect)
@@ -85,12 +152,55 @@ func (d Definition) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Level returns the rank of r, 0 for low to 3 for critical, and -1 for a risk
-// that does not exist.
-func (r Risk) Level() int {
-	return slices.Index([]Risk{Low, Medium, High, Critical}, r)
+// redefined is a tool with another definition.
+type redefined struct {
+	Tool
+	def Definition
 }
 
-// Repeatable tells whether a tool of this class may run again when nobody knows
-// whether it ran before.
-func (e Effect) Repeatable() bool { return e == Pure || e == Idempotent }
+// Redefine returns t with every set field of over in its definition. Closing the result
+// closes t.
+func Redefine(t Tool, over Definition) Tool {
+	def := t.Definition()
+	if over.Name != "" {
+		def.Name = over.Name
+	}
+	if over.Description != "" {
+		def.Description = over.Description
+	}
+	if len(over.Schema) > 0 {
+		def.Schema = over.Schema
+	}
+	if over.Effect != "" {
+		def.Effect = over.Effect
+	}
+	if over.Pool != "" {
+		def.Pool = over.Pool
+	}
+	if over.Risk != "" {
+		def.Risk = over.Risk
+	}
+	if over.Timeout != 0 {
+		def.Timeout = over.Timeout
+	}
+	if over.Retries != 0 {
+		def.Retries = over.Retries
+	}
+	if over.Breaker != (Breaker{}) {
+		def.Breaker = over.Breaker
+	}
+	return redefined{Tool: t, def: def}
+}
+
+func (r redefined) Definition() Definition { return r.def }
+
+// Unwrap returns the tool under its own definition.
+func (r redefined) Unwrap() Tool { return r.Tool }
+
+// Close closes the tool if it has a Close method.
+func (r redefined) Close() error {
+	if c, ok := r.Tool.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
+}

@@ -3,8 +3,8 @@ package tool_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"log"
 
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -33,18 +33,15 @@ func (coin) Run(_ context.Context, call tool.Call) (string, error) {
 }
 
 func ExampleTool() {
-	registry, err := tool.NewRegistry(coin{})
-	if err != nil {
-		log.Fatal(err)
+	for _, arguments := range []string{`{"side":"heads"}`, `{"side":"edge"}`} {
+		result, err := coin{}.Run(context.Background(), tool.Call{Name: "coin", Arguments: arguments})
+		var failure *tool.Failure
+		if errors.As(err, &failure) {
+			result = failure.Code + ": " + failure.Message
+		}
+		fmt.Println(result)
 	}
-	out := registry.Execute(context.Background(), tool.Call{Name: "coin", Arguments: `{"side":"heads"}`})
-	fmt.Println(out.Result)
-	out = registry.Execute(context.Background(), tool.Call{Name: "coin", Arguments: `{"side":"edge"}`})
-	fmt.Println(out.Failure.Code, out.Failure.Message)
-	out = registry.Execute(context.Background(), tool.Call{Name: "dice"})
-	fmt.Println(out.Failure.Code)
 	// Output:
 	// It is heads.
-	// no_such_side a coin has heads and tails, and no edge
-	// not_found
+	// no_such_side: a coin has heads and tails, and no edge
 }

@@ -4,7 +4,7 @@
 // What it promises:
 //   - The conversation is sent as the API wants it: the system prompt separately,
 //     all results of a reply in one user message, failures marked, messages of the
-//     same role merged, no empty text. Tools are named as [llm.ToolNames] says,
+//     same role merged, no empty text. Tools are named as [llmhttp.ToolNames] says,
 //     and the ids of calls are made valid and unique for the request. Arguments
 //     that are no JSON object are sent inside of one.
 //   - Tools, system prompt and the conversation's end are marked for the prompt
@@ -29,6 +29,7 @@ package anthropic
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -74,10 +75,7 @@ type Caller struct {
 	http *llmhttp.Client
 }
 
-var (
-	_ llm.Defined    = (*Caller)(nil)
-	_ llm.Defaulting = (*Caller)(nil)
-)
+var _ llm.Described = (*Caller)(nil)
 
 // New returns a Caller, or an error that says which option to set. It sends
 // nothing.
@@ -96,21 +94,21 @@ func New(opts Options) (*Caller, error) {
 	return &Caller{opts: opts, http: client}, nil
 }
 
-// Definition names the address, the default model and the bound of replies, see
-// [llm.Defined].
-func (c *Caller) Definition() string {
-	return fmt.Sprintf("anthropic %s/ %q %d", c.http.Address(), c.opts.Model, c.opts.MaxTokens)
+// Describe returns the default model, and an identity of address, model and the bound of
+// replies.
+func (c *Caller) Describe() llm.Description {
+	return llm.Description{
+		Identity:     fmt.Sprintf("anthropic %s/ %q %d", c.http.Address(), c.opts.Model, c.opts.MaxTokens),
+		DefaultModel: c.opts.Model,
+	}
 }
-
-// DefaultModel returns the model for requests that name none.
-func (c *Caller) DefaultModel() string { return c.opts.Model }
 
 // Close closes idle connections. Calls in flight go on.
 func (c *Caller) Close() { c.http.Close() }
 
 // Call asks the provider for one reply; see [llm.Caller].
 func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
-	x := &exchange{caller: c, req: req, names: llm.NamesOf(req), model: cmp.Or(req.Model, c.opts.Model)}
+	x := &exchange{caller: c, req: req, names: llmhttp.NamesOf(req), model: cmp.Or(req.Model, c.opts.Model)}
 	if err := x.write(); err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
 	}
@@ -147,4 +145,50 @@ func (x *exchange) message(r *llmhttp.Reply) (llm.Response, error) {
 		return nil, r.Unfit(err)
 	}
 	return x.response(whole)
+}
+
+// reasoning is the form of [llm.Meta] Reasoning: the thinking blocks of a reply as
+// they came, signatures included, and which model they may be sent back to.
+type reasoning struct {
+	Provider string            `json:"provider"`
+	Model    string            `json:"model"`
+	Blocks   []json.RawMessage `json:"blocks"`
+}
+
+const provider = "anthropic"
+
+func writeReasoning(model string, blocks []json.RawMessage) json.RawMessage {
+	if len(blocks) == 0 {
+		return nil
+	}
+	raw, err := json.Marshal(reasoning{provider, model, blocks})
+	if err != nil {
+		return nil // blocks are valid JSON
+	}
+	return raw
+}
+
+// readReasoning returns the blocks, or none if another provider or model wrote
+// them: a signature is good for its own model only.
+func readReasoning(raw json.RawMessage, model string) []json.RawMessage {
+	var r reasoning
+	if len(raw) == 0 || json.Unmarshal(raw, &r) != nil || r.Provider != provider || r.Model != model {
+		return nil
+	}
+	return r.Blocks
+}
+
+// thinks reports whether the model thinks before this reply. It cannot begin to
+// in the middle of a turn: the API refuses thinking where the calls that were
+// answered last came without it.
+func (x *exchange) thinks() bool {
+	if x.req.Sampling.ThinkingTokens <= 0 {
+		return false
+	}
+	for i := len(x.req.Messages) - 1; i >= 0; i-- {
+		if m := x.req.Messages[i]; m.Role == llm.RoleAssistant {
+			return len(m.Calls) == 0 || len(readReasoning(m.Reasoning, x.model)) > 0
+		}
+	}
+	return true
 }

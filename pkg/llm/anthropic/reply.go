@@ -3,10 +3,12 @@ package anthropic
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -100,4 +102,233 @@ func thought(text, signature string) json.RawMessage {
 		Signature string `json:"signature"`
 	}{"thinking", text, signature})
 	return bytes.TrimSpace(out.Bytes())
+}
+
+// answerWords tell the model when to call the answer's tool, since nothing may be
+// added to its prompt.
+const answerWords = "Gives the final answer. When you have all that the answer needs, call this tool once and alone, " +
+	"with the answer as its input; do not answer in words."
+
+// answerTool is the tool whose input is the structured answer.
+type answerTool struct {
+	name   string
+	schema json.RawMessage
+	// wrapped says that the answer is the input's property of this name, since
+	// the output schema is not that of an object.
+	wrapped bool
+}
+
+const wrapper = "answer"
+
+func newAnswerTool(names *llmhttp.ToolNames, schema json.RawMessage) (*answerTool, error) {
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(schema, &keys); err != nil {
+		return nil, llmhttp.Invalid("the output schema is not a JSON object")
+	}
+	var kind any
+	_ = json.Unmarshal(keys["type"], &kind) // nil where there is none
+	t := &answerTool{name: names.Reserve("final_answer"), schema: schema}
+	if kind == "object" {
+		return t, nil
+	}
+	t.wrapped = true
+	outer := map[string]any{
+		"type": "object", "properties": map[string]any{wrapper: keys}, "required": []string{wrapper}, "additionalProperties": false,
+	}
+	for _, shared := range []string{"$defs", "definitions"} { // references name them from the root
+		if defs, ok := keys[shared]; ok {
+			outer[shared] = defs
+			delete(keys, shared)
+		}
+	}
+	var err error
+	t.schema, err = json.Marshal(outer)
+	return t, err
+}
+
+// content is the answer that the tool's input holds, as JSON text.
+func (t *answerTool) content(arguments string) string {
+	if !t.wrapped {
+		return arguments
+	}
+	var outer map[string]json.RawMessage
+	if json.Unmarshal([]byte(arguments), &outer) != nil || outer[wrapper] == nil {
+		return arguments // whoever validates it says what is wrong
+	}
+	return string(outer[wrapper])
+}
+
+// choose forces the answer where nothing else can be called. The API does not
+// let a model be forced that thinks.
+func (x *exchange) choose(thinking bool) {
+	if x.answer == nil || len(x.req.Tools) > 0 || thinking {
+		return
+	}
+	x.params.ToolChoice = &toolChoice{Type: "tool", Name: x.answer.name, DisableParallelToolUse: true}
+}
+
+// streamed asks for the reply as a stream and tells emit of its parts.
+func (x *exchange) streamed(ctx context.Context, emit func(llm.Chunk)) (llm.Response, error) {
+	body, err := x.body(true)
+	if err != nil {
+		return nil, err
+	}
+	a := assembly{emit: emit, x: x, blocks: map[int]*part{}}
+	whole, err := x.caller.http.Stream(ctx, body, a.add)
+	switch {
+	case err != nil:
+		return nil, err
+	case whole == nil:
+		return x.response(a.reply())
+	}
+	// It came in one piece. Asking again would be billed twice.
+	res, err := x.message(whole)
+	if err != nil {
+		return nil, err
+	}
+	for chunk := range llm.Chunks(res) {
+		emit(chunk)
+	}
+	return res, nil
+}
+
+// assembly puts a streamed reply together.
+type assembly struct {
+	emit   func(llm.Chunk)
+	x      *exchange
+	model  string
+	order  []*part
+	blocks map[int]*part
+	calls  int
+	said   bool
+	end    ending
+	usage  tokens
+}
+
+// part is one block of the reply. Text is its text, thinking or arguments; whole
+// what its beginning held of it.
+type part struct {
+	kind, id, name string
+	call           int
+	answer         bool
+	text           strings.Builder
+	whole          string
+	signature      string
+	raw            json.RawMessage
+}
+
+func (a *assembly) add(in llmhttp.Event) (llmhttp.Progress, error) {
+	switch in.Name {
+	case "error":
+		return llmhttp.Begun, llmhttp.Stated(in.Data)
+	case "message_start", "content_block_start", "content_block_delta", "message_delta", "message_stop":
+	default: // pings, and whatever comes to the API
+		return llmhttp.Begun, nil
+	}
+	var e event
+	if err := json.Unmarshal(in.Data, &e); err != nil {
+		return llmhttp.Begun, fmt.Errorf("an event is not valid: %w", err)
+	}
+	switch in.Name {
+	case "message_start":
+		a.model, a.usage = e.Message.Model, e.Message.Usage
+	case "content_block_start":
+		return llmhttp.Begun, a.begin(e)
+	case "content_block_delta":
+		if b := a.blocks[e.Index]; b != nil {
+			a.delta(b, &e.Delta.content)
+		}
+	case "message_delta":
+		a.end = e.Delta.ending
+		a.usage.add(e.Usage)
+	case "message_stop":
+		return llmhttp.Ended, nil
+	}
+	return llmhttp.Begun, nil
+}
+
+// add takes the usage so far. What it leaves out is as the stream's beginning said.
+func (t *tokens) add(now tokens) {
+	t.Input, t.Written, t.Read = cmp.Or(now.Input, t.Input), cmp.Or(now.Written, t.Written), cmp.Or(now.Read, t.Read)
+	if t.Output == nil || now.Output != nil && *now.Output > *t.Output {
+		t.Output = now.Output
+	}
+}
+
+func (a *assembly) begin(e event) error {
+	var start content
+	if err := json.Unmarshal(e.Block, &start); err != nil {
+		return fmt.Errorf("a block is not valid: %w", err)
+	}
+	b := &part{kind: start.Type, id: start.ID, name: start.Name, signature: start.Signature}
+	a.blocks[e.Index] = b
+	a.order = append(a.order, b)
+	switch b.kind {
+	case "text":
+		a.say(b, start.Text)
+	case "thinking":
+		b.text.WriteString(start.Thinking)
+	case "redacted_thinking":
+		b.raw = e.Block
+	case "tool_use":
+		b.whole = string(start.Input)
+		b.answer = a.x.answer != nil && b.name == a.x.answer.name
+		if !b.answer {
+			b.call = a.calls
+			a.calls++
+			a.emit(llm.Chunk{Kind: llm.ChunkToolCall, Index: b.call, Name: a.x.names.Tool(b.name)})
+		}
+	}
+	return nil
+}
+
+func (a *assembly) delta(b *part, d *content) {
+	switch d.Type {
+	case "text_delta":
+		a.say(b, d.Text)
+	case "thinking_delta":
+		b.text.WriteString(d.Thinking)
+	case "signature_delta":
+		b.signature += d.Signature
+	case "input_json_delta":
+		b.text.WriteString(d.PartialJSON)
+		switch {
+		case d.PartialJSON == "":
+		case !b.answer:
+			a.emit(llm.Chunk{Kind: llm.ChunkToolCall, Index: b.call, Text: d.PartialJSON})
+		case !a.said: // a structured answer is shown as the text that it becomes
+			a.emit(llm.Chunk{Kind: llm.ChunkText, Text: d.PartialJSON})
+		}
+	}
+}
+
+func (a *assembly) say(b *part, text string) {
+	b.text.WriteString(text)
+	if text != "" {
+		a.said = true
+		a.emit(llm.Chunk{Kind: llm.ChunkText, Text: text})
+	}
+}
+
+func (a *assembly) reply() reply {
+	r := reply{model: a.model, stop: a.end.StopReason, explanation: a.end.StopDetails.Explanation, usage: a.usage}
+	var words strings.Builder
+	for _, b := range a.order {
+		switch b.kind {
+		case "text":
+			words.WriteString(b.text.String())
+		case "thinking":
+			r.thinking = append(r.thinking, thought(b.text.String(), b.signature))
+		case "redacted_thinking":
+			r.thinking = append(r.thinking, b.raw)
+		case "tool_use":
+			arguments := b.text.String()
+			if arguments == "" {
+				arguments = b.whole
+			}
+			r.calls = append(r.calls, llm.Call{ID: b.id, Name: b.name, Arguments: arguments})
+		}
+	}
+	r.text = words.String()
+	return r
 }

@@ -203,8 +203,8 @@ func TestOptions(t *testing.T) {
 	require.ErrorContains(t, err, "ANTHROPIC_API_KEY")
 	c, err := New(Options{APIKey: "k", Model: "m-0"})
 	require.NoError(t, err)
-	require.Equal(t, "m-0", c.DefaultModel())
-	require.Equal(t, `anthropic https://api.anthropic.com/ "m-0" 4096`, c.Definition(), "planners of two builds compare it")
+	require.Equal(t, "m-0", c.Describe().DefaultModel)
+	require.Equal(t, `anthropic https://api.anthropic.com/ "m-0" 4096`, c.Describe().Identity, "planners of two builds compare it")
 }
 
 // An agent without tools can go on with a conversation that has calls: their tools

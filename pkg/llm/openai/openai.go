@@ -4,7 +4,7 @@
 // What it promises:
 //   - The conversation is sent as it is: one message for each message, in order,
 //     nothing added, empty tool results as empty strings, arguments and schemas
-//     verbatim. Only tools are named as [llm.ToolNames] says.
+//     verbatim. Only tools are named as [llmhttp.ToolNames] says.
 //   - A reply is scanned whole: tool calls outrank text wherever they stand, and
 //     the text beside them is kept. Arguments are given back as the model wrote
 //     them, valid or not. A call without an id gets "call_<reply>_<k>".
@@ -68,10 +68,7 @@ type Caller struct {
 	http *llmhttp.Client
 }
 
-var (
-	_ llm.Defined    = (*Caller)(nil)
-	_ llm.Defaulting = (*Caller)(nil)
-)
+var _ llm.Described = (*Caller)(nil)
 
 // New returns a Caller, or an error that says which option to set. It sends
 // nothing.
@@ -87,21 +84,21 @@ func New(opts Options) (*Caller, error) {
 	return &Caller{opts: opts, http: client}, nil
 }
 
-// Definition names the address, the default model and what else decides on replies,
-// see [llm.Defined].
-func (c *Caller) Definition() string {
-	return fmt.Sprintf("openai %s %q %q %t", c.http.Address(), c.opts.Model, c.opts.ReasoningEffort, c.opts.NoOutputSchema)
+// Describe returns the default model, and an identity of address, model and the options
+// that affect replies.
+func (c *Caller) Describe() llm.Description {
+	return llm.Description{
+		Identity:     fmt.Sprintf("openai %s %q %q %t", c.http.Address(), c.opts.Model, c.opts.ReasoningEffort, c.opts.NoOutputSchema),
+		DefaultModel: c.opts.Model,
+	}
 }
-
-// DefaultModel returns the model for requests that name none.
-func (c *Caller) DefaultModel() string { return c.opts.Model }
 
 // Close closes idle connections. Calls in flight go on.
 func (c *Caller) Close() { c.http.Close() }
 
 // Call asks the provider for one reply; see [llm.Caller].
 func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
-	x := &exchange{caller: c, req: req, model: cmp.Or(req.Model, c.opts.Model), names: llm.NamesOf(req)}
+	x := &exchange{caller: c, req: req, model: cmp.Or(req.Model, c.opts.Model), names: llmhttp.NamesOf(req)}
 	if stream == nil {
 		return c.http.Call(ctx, x.plain)
 	}
@@ -113,7 +110,7 @@ type exchange struct {
 	caller *Caller
 	req    llm.Request
 	model  string
-	names  *llm.ToolNames
+	names  *llmhttp.ToolNames
 }
 
 // plain asks for the reply in one piece.

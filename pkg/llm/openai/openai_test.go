@@ -226,6 +226,6 @@ func TestOptions(t *testing.T) {
 	require.ErrorContains(t, err, "openai: no API key: set one (OPENAI_API_KEY), or a base URL (OPENAI_BASE_URL)")
 	c, err := New(Options{APIKey: testKey, Model: "m-0"})
 	require.NoError(t, err)
-	require.Equal(t, "m-0", c.DefaultModel())
-	require.Equal(t, `openai https://api.openai.com/v1 "m-0" "" false`, c.Definition(), "planners of two builds compare it")
+	require.Equal(t, "m-0", c.Describe().DefaultModel)
+	require.Equal(t, `openai https://api.openai.com/v1 "m-0" "" false`, c.Describe().Identity, "planners of two builds compare it")
 }

@@ -2,12 +2,17 @@ package openai
 
 import (
 	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"sort"
 	"strings"
+
+	"github.com/sashabaranov/go-openai"
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/pkg/llm"
-	"github.com/sashabaranov/go-openai"
 )
 
 // reply is what a model answered, however it came.
@@ -93,4 +98,159 @@ func filtered(used llm.Usage) *llm.Error {
 		stopped.Usage = &used
 	}
 	return stopped
+}
+
+// streamed asks for the reply as a stream and tells emit of its parts.
+func (x *exchange) streamed(ctx context.Context, emit func(llm.Chunk)) (llm.Response, error) {
+	body, err := x.body(true)
+	if err != nil {
+		return nil, err
+	}
+	a := assembly{emit: emit, names: x.names, byIndex: map[int]*partial{}, byID: map[string]*partial{}}
+	whole, err := x.caller.http.Stream(ctx, body, a.add)
+	switch {
+	case err != nil:
+		return nil, err
+	case whole == nil:
+		return x.response(a.reply())
+	}
+	// It came in one piece. Asking again would be billed twice.
+	res, err := x.completion(whole)
+	if err != nil {
+		return nil, err
+	}
+	for chunk := range llm.Chunks(res) {
+		emit(chunk)
+	}
+	return res, nil
+}
+
+// assembly puts a streamed reply together.
+type assembly struct {
+	emit    func(llm.Chunk)
+	names   *llmhttp.ToolNames
+	model   string
+	text    strings.Builder
+	refused bool
+	finish  openai.FinishReason
+	usage   openai.Usage
+	calls   []*partial
+	byIndex map[int]*partial
+	byID    map[string]*partial
+	next    int
+}
+
+// partial is a call of which not everything may have come yet.
+type partial struct {
+	index    int
+	id, name string
+	args     strings.Builder
+}
+
+// add takes one event. The reply is complete at its finish_reason; the usage may
+// come after it.
+func (a *assembly) add(e llmhttp.Event) (llmhttp.Progress, error) {
+	if string(e.Data) == "[DONE]" {
+		if a.finish == "" {
+			return llmhttp.Begun, errors.New("it ended without a finish_reason")
+		}
+		return llmhttp.Ended, nil
+	}
+	if llmhttp.StatesError(e.Data) {
+		return llmhttp.Begun, llmhttp.Stated(e.Data)
+	}
+	var c openai.ChatCompletionStreamResponse
+	if err := json.Unmarshal(e.Data, &c); err != nil {
+		return llmhttp.Begun, fmt.Errorf("a chunk is not valid: %w", err)
+	}
+	if c.Model != "" {
+		a.model = c.Model
+	}
+	if c.Usage != nil {
+		a.usage = *c.Usage
+	}
+	for _, choice := range c.Choices {
+		if choice.Index == 0 {
+			a.delta(choice.Delta)
+			a.finished(choice.FinishReason)
+		}
+	}
+	if a.finish != "" {
+		return llmhttp.Complete, nil
+	}
+	return llmhttp.Begun, nil
+}
+
+func (a *assembly) finished(reason openai.FinishReason) {
+	if reason != "" && reason != openai.FinishReasonNull {
+		a.finish = reason
+	}
+}
+
+func (a *assembly) delta(d openai.ChatCompletionStreamChoiceDelta) {
+	if d.Refusal != "" {
+		a.refused = true
+	}
+	if text := d.Content + d.Refusal; text != "" {
+		a.text.WriteString(text)
+		a.emit(llm.Chunk{Kind: llm.ChunkText, Text: text})
+	}
+	for _, tc := range d.ToolCalls {
+		p := a.find(tc)
+		name := ""
+		if p.name == "" && tc.Function.Name != "" {
+			p.name, name = tc.Function.Name, a.names.Tool(tc.Function.Name)
+		}
+		p.args.WriteString(tc.Function.Arguments)
+		if name != "" || tc.Function.Arguments != "" {
+			a.emit(llm.Chunk{Kind: llm.ChunkToolCall, Index: p.index, Name: name, Text: tc.Function.Arguments})
+		}
+	}
+}
+
+// find gives the call that a fragment belongs to: the one with its index, and
+// where the server gives no index the one with its id, else the last one. A
+// fragment that names a function under a new id begins a call even if its index
+// is taken: some servers give every call index 0.
+func (a *assembly) find(tc openai.ToolCall) *partial {
+	var p *partial
+	switch {
+	case tc.Index != nil:
+		p = a.byIndex[*tc.Index]
+	case tc.ID != "":
+		p = a.byID[tc.ID]
+	case tc.Function.Name == "" && len(a.calls) > 0:
+		p = a.calls[len(a.calls)-1]
+	}
+	another := p != nil && tc.ID != "" && p.id != "" && tc.ID != p.id && tc.Function.Name != ""
+	if p == nil || another {
+		p = a.begin(tc.Index)
+	}
+	if p.id == "" && tc.ID != "" {
+		p.id = tc.ID
+		a.byID[tc.ID] = p
+	}
+	return p
+}
+
+func (a *assembly) begin(index *int) *partial {
+	p := &partial{index: a.next}
+	if index != nil {
+		if a.byIndex[*index] == nil {
+			p.index = *index
+		}
+		a.byIndex[*index] = p
+	}
+	a.next = max(a.next, p.index+1)
+	a.calls = append(a.calls, p)
+	return p
+}
+
+func (a *assembly) reply() reply {
+	sort.SliceStable(a.calls, func(i, j int) bool { return a.calls[i].index < a.calls[j].index })
+	r := reply{model: a.model, text: a.text.String(), refused: a.refused, finish: a.finish, usage: a.usage}
+	for _, p := range a.calls {
+		r.calls = append(r.calls, llm.Call{ID: p.id, Name: p.name, Arguments: p.args.String()})
+	}
+	return r
 }

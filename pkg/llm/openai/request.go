@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
+
+	"github.com/sashabaranov/go-openai"
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/pkg/llm"
-	"github.com/sashabaranov/go-openai"
 )
 
 // request is the request as it goes over the wire. The library's own type drops
@@ -147,7 +149,7 @@ func reasons(model string) bool {
 	return reasoningModel.MatchString(model) && !strings.HasPrefix(model, "gpt-5-chat")
 }
 
-func messages(in []llm.Message, names *llm.ToolNames) []message {
+func messages(in []llm.Message, names *llmhttp.ToolNames) []message {
 	out := make([]message, 0, len(in))
 	for _, m := range in {
 		w := message{Role: string(m.Role), Content: &m.Content, ToolCallID: m.CallID}
@@ -163,4 +165,53 @@ func messages(in []llm.Message, names *llm.ToolNames) []message {
 		out = append(out, w)
 	}
 	return out
+}
+
+// strictKeywords are those that a schema for strict output may use. A schema
+// with another one is sent as a hint only: the server would refuse it.
+var strictKeywords = []string{
+	"$schema", "type", "title", "description", "properties", "required", "additionalProperties", "items", "enum", "const",
+}
+
+// strictSchema reports whether the provider can be asked to hold its reply to
+// the schema: an object all of whose parts are closed and required.
+func strictSchema(schema json.RawMessage) bool {
+	var root struct {
+		Type any `json:"type"`
+	}
+	return json.Unmarshal(schema, &root) == nil && root.Type == "object" && strictPart(schema)
+}
+
+func strictPart(schema json.RawMessage) bool {
+	var keys map[string]json.RawMessage
+	if json.Unmarshal(schema, &keys) != nil {
+		return false
+	}
+	for k := range keys {
+		if !slices.Contains(strictKeywords, k) {
+			return false
+		}
+	}
+	var part struct {
+		Type                 any                        `json:"type"`
+		Properties           map[string]json.RawMessage `json:"properties"`
+		Required             []string                   `json:"required"`
+		AdditionalProperties any                        `json:"additionalProperties"`
+		Items                json.RawMessage            `json:"items"`
+	}
+	if json.Unmarshal(schema, &part) != nil || part.Type == nil {
+		return false
+	}
+	if part.Type == "object" && (part.AdditionalProperties != false || len(part.Required) != len(part.Properties)) {
+		return false
+	}
+	if part.Type == "array" && part.Items == nil {
+		return false
+	}
+	for name, p := range part.Properties {
+		if !slices.Contains(part.Required, name) || !strictPart(p) {
+			return false
+		}
+	}
+	return part.Items == nil || strictPart(part.Items)
 }

@@ -19,7 +19,7 @@ type Mock struct {
 	requests []llm.Request
 }
 
-var _ llm.Caller = (*Mock)(nil)
+var _ llm.Described = (*Mock)(nil)
 
 // NewMock returns a Mock that answers with the given replies, each an
 // [llm.Response] or an error; it panics on anything else. A response without a
@@ -63,8 +63,8 @@ func (m *Mock) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)
 	return res, nil
 }
 
-// InProcess does nothing, see [llm.InProcess].
-func (*Mock) InProcess() {}
+// Describe says that the replies come from this process.
+func (*Mock) Describe() llm.Description { return llm.Description{Local: true} }
 
 func (m *Mock) next(req llm.Request) (reply any, n int) {
 	m.mu.Lock()

@@ -9,6 +9,7 @@
 package builtin
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,11 +26,11 @@ import (
 
 // The names of the tools.
 const (
-	AskHuman    = "ask_human"
-	Calculator  = "calculator"
-	CurrentTime = "current_time"
-	ReadFile    = "read_file"
-	HTTPGet     = "http_get"
+	AskHuman     = "ask_human"
+	Calculator   = "calculator"
+	CurrentTime  = "current_time"
+	readFileName = "read_file"
+	httpGetName  = "http_get"
 )
 
 // defaultMaxBytes bounds what read_file and http_get return of one call.
@@ -68,7 +69,7 @@ func (o Options) withDefaults() Options {
 
 // Names returns the names of all builtin tools, sorted.
 func Names() []string {
-	return append([]string{AskHuman, Calculator, CurrentTime, HTTPGet, ReadFile}, MemoryNames()...)
+	return append([]string{AskHuman, Calculator, CurrentTime, httpGetName, readFileName}, MemoryNames()...)
 }
 
 // New makes the builtin tool of that name. The error says which setting is
@@ -82,9 +83,9 @@ func New(name string, opts Options) (tool.Tool, error) {
 		return newCalculator(), nil
 	case CurrentTime:
 		return newCurrentTime(opts), nil
-	case ReadFile:
+	case readFileName:
 		return newReadFile(opts)
-	case HTTPGet:
+	case httpGetName:
 		return newHTTPGet(opts)
 	}
 	if t := newRemember(name); t != nil {
@@ -157,4 +158,71 @@ func looksBinary(data []byte) bool {
 		}
 	}
 	return bad > 10
+}
+
+// The model sees the question alone: the answer is a human's.
+const askHumanSchema = `{"type":"object","properties":{"question":{"type":"string",` +
+	`"description":"What to ask, complete in itself: the human sees nothing else","minLength":1}},"required":["question"],"additionalProperties":false}`
+
+// askHuman gives back what a human answered.
+type askHuman struct{ def tool.Definition }
+
+func newAskHuman() *askHuman {
+	def := definition(AskHuman, "Asks a human a question and waits for the answer, which may take days. "+
+		"Use it for what only a human can know or decide.", askHumanSchema)
+	def.Asks = true
+	return &askHuman{def: def}
+}
+
+// Definition returns the tool's definition.
+func (a *askHuman) Definition() tool.Definition { return a.def }
+
+// Run takes {"question", "answer"}, as the human's decision left the arguments,
+// and returns the answer.
+func (a *askHuman) Run(_ context.Context, call tool.Call) (string, error) {
+	var in struct {
+		Answer string `json:"answer"`
+	}
+	if err := json.Unmarshal([]byte(call.Arguments), &in); err != nil {
+		return "", invalid("the arguments do not fit: %v", err)
+	}
+	if strings.TrimSpace(in.Answer) == "" {
+		return "", tool.Failf(tool.CodeFailed, "no human has answered the question")
+	}
+	return in.Answer, nil
+}
+
+const currentTimeSchema = `{"type":"object","properties":{"timezone":{"type":"string",` +
+	`"description":"IANA name such as Europe/Madrid; UTC if not given"}},"additionalProperties":false}`
+
+// currentTime tells the time of its clock.
+type currentTime struct {
+	def tool.Definition
+	now func() time.Time
+}
+
+func newCurrentTime(opts Options) *currentTime {
+	return &currentTime{
+		def: definition(CurrentTime, "Returns the current date and time in RFC 3339, in UTC or a given time zone.", currentTimeSchema),
+		now: opts.Now,
+	}
+}
+
+// Definition returns the tool's definition.
+func (c *currentTime) Definition() tool.Definition { return c.def }
+
+// Run takes {"timezone"?} and returns the time to the second.
+func (c *currentTime) Run(_ context.Context, call tool.Call) (string, error) {
+	var in struct {
+		Timezone string `json:"timezone"`
+	}
+	if err := decode(call.Arguments, &in); err != nil {
+		return "", err
+	}
+	// "Local" would tell where this process happens to run.
+	zone, err := time.LoadLocation(in.Timezone)
+	if err != nil || strings.EqualFold(in.Timezone, "local") {
+		return "", invalid("unknown time zone %q; use an IANA name such as Europe/Madrid, or UTC", in.Timezone)
+	}
+	return c.now().In(zone).Format(time.RFC3339), nil
 }

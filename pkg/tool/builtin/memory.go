@@ -5,21 +5,22 @@ import (
 	"encoding/json"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/capability"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
 // The names of the tools by which an agent uses its memory.
 const (
-	WorkingMemoryAdd    = "working_memory_add"
-	WorkingMemoryRemove = "working_memory_remove"
-	StorageLoad         = "storage_load"
-	StorageSave         = "storage_save"
-	StorageSearch       = "storage_search"
+	workingMemoryAdd    = "working_memory_add"
+	workingMemoryRemove = "working_memory_remove"
+	storageLoad         = "storage_load"
+	storageSave         = "storage_save"
+	storageSearch       = "storage_search"
 )
 
 // MemoryNames returns the names of the tools for memory, sorted.
 func MemoryNames() []string {
-	return []string{StorageLoad, StorageSave, StorageSearch, WorkingMemoryAdd, WorkingMemoryRemove}
+	return []string{storageLoad, storageSave, storageSearch, workingMemoryAdd, workingMemoryRemove}
 }
 
 // The parts of the schemas.
@@ -38,60 +39,68 @@ func objectSchema(properties string, required ...string) string {
 	return `{"type":"object","properties":{` + properties + `},"required":` + string(names) + `,"additionalProperties":false}`
 }
 
-// remember is a tool that asks for an action.
+// remember is a tool that acts on the memory that its call is lent.
 type remember struct {
 	def  tool.Definition
-	verb tool.Verb
+	verb capability.Verb
 }
-
-var _ tool.Remembering = (*remember)(nil)
 
 // newRemember returns the tool of that name, nil if it is another kind of tool.
 func newRemember(name string) tool.Tool {
 	switch name {
-	case WorkingMemoryAdd:
-		return remembering(name, tool.Add, "Puts a text into working memory under a set of tags, in the place of one with the same tags. "+
+	case workingMemoryAdd:
+		return remembering(name, capability.Add, "Puts a text into working memory under a set of tags, in the place of one with the same tags. "+
 			"When working memory is full, the oldest texts go to storage.", objectSchema(tagsSchema+","+valueSchema, "tags", "value"))
-	case WorkingMemoryRemove:
-		return remembering(name, tool.Remove, "Removes the text with exactly these tags from working memory.", objectSchema(tagsSchema, "tags"))
-	case StorageLoad:
-		return remembering(name, tool.Load, "Copies from storage into working memory every text that has all of these tags.", objectSchema(tagsSchema, "tags"))
-	case StorageSave:
-		return remembering(name, tool.Save, "Keeps a text in storage under a set of tags, in the place of one with the same tags. "+
+	case workingMemoryRemove:
+		return remembering(name, capability.Remove, "Removes the text with exactly these tags from working memory.", objectSchema(tagsSchema, "tags"))
+	case storageLoad:
+		return remembering(name, capability.Load, "Copies from storage into working memory every text that has all of these tags.", objectSchema(tagsSchema, "tags"))
+	case storageSave:
+		return remembering(name, capability.Save, "Keeps a text in storage under a set of tags, in the place of one with the same tags. "+
 			"Storage outlives this task.", objectSchema(tagsSchema+","+valueSchema, "tags", "value"))
-	case StorageSearch:
-		return remembering(name, tool.Search, "Lists the texts in storage that have all of these tags and hold the value; both may be left out.",
+	case storageSearch:
+		return remembering(name, capability.Search, "Lists the texts in storage that have all of these tags and hold the value; both may be left out.",
 			objectSchema(tagsSchema+","+findSchema))
 	}
 	return nil
 }
 
 // remembering makes a tool. What it does can be done again: the same tags replace.
-func remembering(name string, verb tool.Verb, description, schema string) tool.Tool {
+func remembering(name string, verb capability.Verb, description, schema string) tool.Tool {
 	def := definition(name, description, schema)
 	def.Effect, def.Retries = tool.Idempotent, 2
 	return &remember{def: def, verb: verb}
 }
 
-// Definition returns the tool's definition.
 func (m *remember) Definition() tool.Definition { return m.def }
 
-// Run fails: there is no memory here.
-func (m *remember) Run(context.Context, tool.Call) (string, error) {
-	return "", tool.Failf(tool.CodeNoMemory, "%s acts on an agent's memory, and there is none here", m.def.Name)
+// UsesMemory marks the tool, see [capability.UsesMemory].
+func (m *remember) UsesMemory() {}
+
+// Run has the call's action carried out on the memory that the call is lent.
+func (m *remember) Run(ctx context.Context, call tool.Call) (string, error) {
+	memory := capability.MemoryOf(ctx)
+	if memory == nil {
+		return "", tool.Failf("no_memory", "%s acts on an agent's memory, and there is none here", m.def.Name)
+	}
+	action, err := m.action(call)
+	if err != nil {
+		return "", err
+	}
+	return memory(ctx, action)
 }
 
-// Action reads {"tags", "value"?}. Tags are a string, parted at its commas, or an
-// array of such strings.
-func (m *remember) Action(call tool.Call) (tool.Action, error) {
+// action reads {"tags", "value"?}. Tags are an array of strings, or one string. Commas
+// separate tags.
+func (m *remember) action(call tool.Call) (capability.Action, error) {
 	var in struct {
 		Tags  json.RawMessage `json:"tags"`
 		Value *string         `json:"value"`
 	}
 	if err := decode(call.Arguments, &in); err != nil {
-		return tool.Action{}, err
+		return capability.Action{}, err
 	}
-	a := tool.Action{Verb: m.verb}
+	a := capability.Action{Verb: m.verb}
 	var err error
 	if a.Tags, err = tags(in.Tags); err != nil {
 		return a, err
@@ -99,13 +108,13 @@ func (m *remember) Action(call tool.Call) (tool.Action, error) {
 	if in.Value != nil {
 		a.Value = *in.Value
 	}
-	stores := m.verb == tool.Add || m.verb == tool.Save
+	stores := m.verb == capability.Add || m.verb == capability.Save
 	switch {
-	case len(a.Tags) == 0 && m.verb != tool.Search:
+	case len(a.Tags) == 0 && m.verb != capability.Search:
 		return a, invalid("%s needs tags: give at least one, as in {\"tags\": \"plan, today\"}", m.def.Name)
 	case a.Value == "" && stores:
 		return a, invalid("%s needs a value: give the text to remember as {\"value\": \"…\"}", m.def.Name)
-	case in.Value != nil && !stores && m.verb != tool.Search:
+	case in.Value != nil && !stores && m.verb != capability.Search:
 		return a, invalid("%s takes tags alone, and no value", m.def.Name)
 	}
 	return a, nil

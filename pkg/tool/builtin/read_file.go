@@ -44,7 +44,7 @@ func newReadFile(opts Options) (*readFile, error) {
 		return nil, fmt.Errorf("read_file: root: %w", err)
 	}
 	return &readFile{
-		def: definition(ReadFile, "Reads a text file from the shared folder. Long files come in parts: "+
+		def: definition(readFileName, "Reads a text file from the shared folder. Long files come in parts: "+
 			"a note at the end says where to go on.", readFileSchema),
 		root: root, max: opts.MaxBytes,
 	}, nil

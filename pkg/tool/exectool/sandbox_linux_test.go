@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -102,7 +103,7 @@ func TestWhatASandboxLeavesBehindIsKilled(t *testing.T) {
 				opts.flat = base.flat
 				made := inMode(t, mode, opts)
 				made.(*execTool).def.Timeout = time.Second
-				registry, err := tool.NewRegistry(made)
+				registry, err := toolset.New(made)
 				require.NoError(t, err)
 				out := registry.Execute(t.Context(), tool.Call{Run: "r", ID: "c", Name: "cmd", Arguments: "{}"})
 				require.NoError(t, m.started(t.Context()))

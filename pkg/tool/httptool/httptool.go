@@ -21,15 +21,22 @@ package httptool
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -161,4 +168,170 @@ func (t *httpTool) Run(ctx context.Context, call tool.Call) (string, error) {
 		return "", statusFailure(res)
 	}
 	return t.read(ctx, res)
+}
+
+func newClient(effect tool.Effect, method string) *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			Proxy:               http.ProxyFromEnvironment,
+			DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
+			TLSHandshakeTimeout: dialTimeout,
+			ForceAttemptHTTP2:   true,
+			MaxIdleConnsPerHost: idlePerHost,
+			IdleConnTimeout:     idleTimeout,
+			DisableKeepAlives:   !effect.Repeatable(),
+		},
+		CheckRedirect: func(req *http.Request, via []*http.Request) error {
+			from := via[0].URL
+			sameHost := req.URL.Host == from.Host && (req.URL.Scheme == from.Scheme || req.URL.Scheme == "https")
+			if method != http.MethodGet || !sameHost || len(via) > maxRedirects {
+				return http.ErrUseLastResponse
+			}
+			return nil
+		},
+	}
+}
+
+func (t *httpTool) request(ctx context.Context, call tool.Call) (*http.Request, error) {
+	target, body := t.url.String(), io.Reader(nil)
+	if t.method == http.MethodGet {
+		u, err := withQuery(t.url, call.Arguments)
+		if err != nil {
+			return nil, err
+		}
+		target = u
+	} else {
+		arguments := call.Arguments
+		if arguments == "" {
+			arguments = "{}"
+		}
+		body = strings.NewReader(arguments)
+	}
+	req, err := http.NewRequestWithContext(ctx, t.method, target, body)
+	if err != nil {
+		return nil, tool.Failf(tool.CodeFailed, "the request cannot be made")
+	}
+	req.Header = t.header.Clone()
+	if host := req.Header.Get("Host"); host != "" {
+		req.Host = host
+	}
+	setDefault(req.Header, "User-Agent", "moorebus")
+	if body != nil {
+		setDefault(req.Header, "Content-Type", "application/json")
+	}
+	req.Header.Set(headerKey, call.IdempotencyKey())
+	req.Header.Set(headerRun, call.Run)
+	req.Header.Set(headerCall, call.ID)
+	return req, nil
+}
+
+func setDefault(h http.Header, name, value string) {
+	if _, ok := h[name]; !ok {
+		h.Set(name, value)
+	}
+}
+
+// withQuery adds the members of a flat JSON object to the URL's query: strings
+// as they are, numbers and booleans as they are written, null not at all.
+func withQuery(base *url.URL, arguments string) (string, error) {
+	if strings.TrimSpace(arguments) == "" {
+		return base.String(), nil
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(arguments), &members); err != nil {
+		return "", tool.Failf(tool.CodeInvalidArguments, "the arguments must be a JSON object: %v", err)
+	}
+	query := base.Query()
+	for name, raw := range members {
+		value := string(raw)
+		switch raw[0] {
+		case '{', '[':
+			return "", tool.Failf(tool.CodeInvalidArguments,
+				"%q must be a text, a number or a boolean: this tool takes its arguments in the URL", name)
+		case 'n':
+			continue
+		case '"':
+			if err := json.Unmarshal(raw, &value); err != nil {
+				return "", tool.Failf(tool.CodeInvalidArguments, "%q: %v", name, err)
+			}
+		}
+		query.Set(name, value)
+	}
+	u := *base
+	u.RawQuery = query.Encode()
+	return u.String(), nil
+}
+
+// sentMark remembers whether a request ever had a connection to be sent on.
+type sentMark struct{ connected atomic.Bool }
+
+func (s *sentMark) watch(req *http.Request) *http.Request {
+	return req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { s.connected.Store(true) },
+	}))
+}
+
+// read returns the body of a good answer, cut at the limit. One byte beyond it
+// tells whether there is more; an answer that breaks off is not a result.
+func (t *httpTool) read(ctx context.Context, res *http.Response) (string, error) {
+	var body strings.Builder
+	n, err := io.Copy(&body, io.LimitReader(res.Body, t.max+1))
+	if err != nil {
+		return "", t.broken(ctx, n, err)
+	}
+	return truncate.Result(body.String(), t.max, res.ContentLength), nil
+}
+
+// broken is the failure of an answer that ended in the middle of its body.
+func (t *httpTool) broken(ctx context.Context, n int64, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("reading the answer: %w", ctx.Err())
+	}
+	return tool.Failf(tool.CodeUnreachable, "the answer of %s broke off after %d bytes: %v", t.place(), n, err)
+}
+
+// transportFailure is the classifier of the client's errors.
+func (t *httpTool) transportFailure(ctx context.Context, sent *sentMark, err error) error {
+	// The client's own wrapping quotes the whole URL with its query.
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
+		err = wrapped.Err
+	}
+	f := tool.Failf(tool.CodeUnreachable, "%s cannot be reached: %v", t.place(), err)
+	if sent.connected.Load() {
+		f.Message = fmt.Sprintf("no answer came from %s: %v", t.place(), err)
+	} else {
+		f.NotSent = true
+	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		f.Code = tool.CodeTimeout
+	} else if ctx.Err() != nil {
+		f.Code = tool.CodeCancelled
+	}
+	return f
+}
+
+// place is the endpoint as errors may name it: without user, path and query,
+// each of which may hold a key.
+func (t *httpTool) place() string { return t.url.Scheme + "://" + t.url.Host }
+
+// statusFailure is the failure of an answer that is not 2xx.
+func statusFailure(res *http.Response) error {
+	// What can be read of the body is enough; the status is the news.
+	body, _ := io.ReadAll(io.LimitReader(res.Body, maxErrorBody+1))
+	f := tool.Failf(tool.CodeHTTPStatus, "HTTP status %d", res.StatusCode)
+	if text := http.StatusText(res.StatusCode); text != "" {
+		f.Message += " " + text
+	}
+	if location := res.Header.Get("Location"); location != "" && res.StatusCode < 400 {
+		f.Message += " (a redirect, not followed)"
+	}
+	if text := strings.TrimSpace(string(body)); text != "" {
+		f.Message += ": " + truncate.Result(text, maxErrorBody, res.ContentLength)
+	}
+	f.Passing = res.StatusCode == http.StatusTooManyRequests || res.StatusCode >= 500
+	if f.RetryAfter = retry.FromHeader(res.Header, time.Now()); f.RetryAfter > 0 {
+		f.Message += fmt.Sprintf(" (try again in %s)", f.RetryAfter.Round(time.Second))
+	}
+	return f
 }

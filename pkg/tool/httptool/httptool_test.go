@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/tooltest"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -316,3 +317,5 @@ func TestNewRefuses(t *testing.T) {
 	_, err := New(tool.Definition{Name: "bad name", Effect: "twice"}, Options{URL: "http://a"})
 	require.ErrorContains(t, err, "twice")
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

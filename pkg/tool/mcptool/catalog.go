@@ -16,32 +16,32 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// The bounds of what a server may list.
+// Bounds of a server's list.
 const (
 	maxTools       = 1000
 	maxPages       = 100
 	maxDescription = 8 << 10
 	maxSchema      = 64 << 10
-	// maxListed bounds the descriptions and schemas that are taken, as an
-	// announcement has them, maxRead all that a server says of its tools.
+	// maxListed bounds the descriptions and schemas that are accepted, in bytes, since an
+	// announcement has them. maxRead bounds all that is read of a list.
 	maxListed = 256 << 10
 	maxRead   = 4 << 20
-	// maxLeft is how many of the tools that are left out are logged.
+	// maxLeft bounds how many rejected tools are logged.
 	maxLeft = 20
 )
 
-// listing is what was taken of the tools that a server lists.
+// listing is the accepted part of a server's list of tools.
 type listing struct {
 	tools []tool.Tool
-	// left says of what was not taken why.
+	// left has the reason of each rejected tool, by name.
 	left map[string]string
-	// found are the names of all tools that it was asked for and has.
+	// found has the names of all wanted tools that the server has.
 	found []string
 	size  int
 	read  int
 }
 
-// list asks the server for its tools, page by page, as far as they are bounded.
+// list reads the server's tools page by page, up to the bounds.
 func (s *server) list(ctx context.Context, session *mcp.ClientSession) (*listing, error) {
 	l := &listing{left: map[string]string{}}
 	params := &mcp.ListToolsParams{}
@@ -51,7 +51,7 @@ func (s *server) list(ctx context.Context, session *mcp.ClientSession) (*listing
 			return nil, err
 		}
 		for _, t := range page.Tools {
-			if full := s.take(l, t); full {
+			if full := s.add(l, t); full {
 				l.cut()
 				return l, nil
 			}
@@ -66,9 +66,8 @@ func (s *server) list(ctx context.Context, session *mcp.ClientSession) (*listing
 	return l, nil
 }
 
-// take takes a tool, or notes why it does not. It reports whether the list is at
-// one of its bounds.
-func (s *server) take(l *listing, t *mcp.Tool) (full bool) {
+// add accepts a tool or notes why not. It reports whether the list has reached a bound.
+func (s *server) add(l *listing, t *mcp.Tool) (full bool) {
 	if t == nil {
 		return false
 	}
@@ -86,7 +85,7 @@ func (s *server) take(l *listing, t *mcp.Tool) (full bool) {
 		err = fmt.Errorf("descriptions and schemas of the tools are longer than %d KiB", maxListed>>10)
 	}
 	if err != nil {
-		l.leave(t.Name, err)
+		l.reject(t.Name, err)
 	} else {
 		l.size += size
 		l.tools = append(l.tools, &remote{server: s, name: t.Name, def: def})
@@ -94,28 +93,28 @@ func (s *server) take(l *listing, t *mcp.Tool) (full bool) {
 	return l.read > maxRead
 }
 
-// leave notes that a tool is not taken, for the first of them.
-func (l *listing) leave(name string, why error) {
+// reject notes why a tool is rejected, up to maxLeft tools.
+func (l *listing) reject(name string, why error) {
 	if len(l.left) < maxLeft {
 		l.left[truncate.Prefix(name, maxName)] = why.Error()
 	}
 }
 
-// cut notes that there is more.
+// cut notes that the list is longer.
 func (l *listing) cut() {
 	l.left[""] = fmt.Sprintf("the server lists more tools than are taken, which are %d, or %d MiB of what it says of them", maxTools, maxRead>>20)
 }
 
-// missing notes the tools that are wanted of the server, which it does not have.
+// missing notes the wanted tools that the server does not have.
 func (s *server) missing(l *listing) {
 	for _, name := range s.opts.Tools {
 		if !slices.Contains(l.found, name) {
-			l.left[name] = "the server does not have it, and is to offer it"
+			l.left[name] = "the server does not have it, but the tool list of its file names it"
 		}
 	}
 }
 
-// report logs what was left out, unless it is what was left out before.
+// report logs the rejected tools, unless they are the same as before.
 func (l *listing) report(before *listing, logger *slog.Logger) {
 	if maps.Equal(l.left, before.left) {
 		return
@@ -125,7 +124,7 @@ func (l *listing) report(before *listing, logger *slog.Logger) {
 	}
 }
 
-// sizeOf is the length of a value as JSON.
+// sizeOf returns the length of a value as JSON.
 func sizeOf(v any) int {
 	data, err := compact(v)
 	if err != nil {
@@ -134,7 +133,7 @@ func sizeOf(v any) int {
 	return len(data)
 }
 
-// definition is a tool as others know it.
+// definition makes the tool's definition.
 func (s *server) definition(t *mcp.Tool) (tool.Definition, error) {
 	schema, err := compact(t.InputSchema)
 	switch {
@@ -143,7 +142,7 @@ func (s *server) definition(t *mcp.Tool) (tool.Definition, error) {
 	case len(schema) > maxSchema:
 		return tool.Definition{}, fmt.Errorf("its input schema has %d bytes, more than %d", len(schema), maxSchema)
 	case len(schema) > 0 && schema[0] != '{':
-		return tool.Definition{}, errors.New("its input schema is no object")
+		return tool.Definition{}, errors.New("its input schema is not an object")
 	case t.Name == "":
 		return tool.Definition{}, errors.New("it has no name")
 	}
@@ -155,7 +154,7 @@ func (s *server) definition(t *mcp.Tool) (tool.Definition, error) {
 	return tool.Redefine(&remote{def: def}, s.opts.Over).Definition().WithDefaults(), nil
 }
 
-// classes says what annotations mean, see the package comment.
+// classes derives class and risk from annotations, see the package comment.
 func classes(a *mcp.ToolAnnotations) (tool.Effect, tool.Risk) {
 	if a == nil {
 		a = &mcp.ToolAnnotations{}
@@ -176,7 +175,7 @@ func classes(a *mcp.ToolAnnotations) (tool.Effect, tool.Risk) {
 	return effect, risk
 }
 
-// compact is a value as JSON, nothing for none.
+// compact returns a value as JSON, or nil for nil.
 func compact(v any) (json.RawMessage, error) {
 	if v == nil {
 		return nil, nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -82,7 +83,7 @@ func TestCallBeforeItsServer(t *testing.T) {
 	w.serve(http.HandlerFunc(func(res http.ResponseWriter, _ *http.Request) { res.WriteHeader(http.StatusInternalServerError) }))
 	r := startWeb(t, w)
 	require.False(t, r.has("echo"))
-	done := make(chan tool.Outcome, 1)
+	done := make(chan toolset.Outcome, 1)
 	go func() {
 		done <- r.Execute(t.Context(), tool.Call{Run: "run", ID: "c1", Name: "srv.echo", Arguments: "{}"})
 	}()
@@ -148,7 +149,7 @@ func TestHTTPServerThatComesLater(t *testing.T) {
 		r := startUnsettled(t, Options{Name: "srv", URL: w.URL})
 		require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "refused") }, within, 10*time.Millisecond)
 		w.up(t)
-		r.Settle(t.Context())
+		r.Ready(t.Context())
 		require.True(t, r.has("echo"))
 	})
 }
@@ -161,7 +162,7 @@ func TestHTTPServerThatDies(t *testing.T) {
 	require.Equal(t, "{}", r.says(t, "echo"))
 	w.down(t)
 	r.server.endpoint.close() // what goes over a connection that is about to break may have been sent
-	done := make(chan tool.Outcome, 1)
+	done := make(chan toolset.Outcome, 1)
 	go func() { done <- r.call(t, "echo", "{}") }()
 	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "is away") }, within, 10*time.Millisecond)
 	w.renew("server")

@@ -210,7 +210,7 @@ func TestListThatChangesWithoutEnd(t *testing.T) {
 			t.Fatal("the list was not read again")
 		}
 	}
-	require.GreaterOrEqual(t, time.Since(began), 3*lookEvery-500*time.Millisecond)
+	require.GreaterOrEqual(t, time.Since(began), 3*relistEvery-500*time.Millisecond)
 	require.Equal(t, 1, strings.Count(r.log.String(), "it has no name"), r.log.String())
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strconv"
 	"strings"
 	"syscall"
@@ -292,3 +293,5 @@ func lines(file string) []string {
 
 // within is how long what happens in other processes may take.
 const within = time.Minute
+
+func ignoreSignals() { signal.Ignore(syscall.SIGTERM, syscall.SIGINT) }

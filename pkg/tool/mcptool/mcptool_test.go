@@ -19,6 +19,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/tooltest"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -43,7 +45,7 @@ func (l *logBuffer) String() string {
 
 // rig is a registry with one server.
 type rig struct {
-	*tool.Registry
+	*toolset.Registry
 	log    *logBuffer
 	server *server
 	pids   string // file of the ids of the server's processes
@@ -67,7 +69,7 @@ func stdio(t *testing.T, mode string) (Options, string, string) {
 func start(t *testing.T, o Options, change ...func(*server)) *rig {
 	t.Helper()
 	r := startUnsettled(t, o, change...)
-	r.Settle(t.Context())
+	r.Ready(t.Context())
 	return r
 }
 
@@ -80,7 +82,7 @@ func startUnsettled(t *testing.T, o Options, change ...func(*server)) *rig {
 		c(s)
 	}
 	r := &rig{log: &logBuffer{}, server: s}
-	r.Registry, err = tool.NewRegistryWith(tool.Options{Sources: []tool.Source{s}})
+	r.Registry, err = toolset.NewWith(toolset.Options{Sources: []tool.Source{s}})
 	require.NoError(t, err)
 	r.stop = sync.OnceFunc(r.Start(t.Context(), slog.New(slog.NewTextHandler(r.log, nil))))
 	t.Cleanup(r.stop)
@@ -111,7 +113,7 @@ func (r *rig) processes() []int {
 	return pids
 }
 
-func (r *rig) call(t *testing.T, name, arguments string) tool.Outcome {
+func (r *rig) call(t *testing.T, name, arguments string) toolset.Outcome {
 	t.Helper()
 	return r.Execute(t.Context(), tool.Call{Run: "run", ID: "c1", Name: "srv." + name, Arguments: arguments})
 }
@@ -359,10 +361,10 @@ inner text
 		require.Equal(t, fmt.Sprintf(mixed, "not kept", "not kept", "not kept"), r.says(t, "mixed"))
 		call := tool.Call{Run: "run", ID: "c1", Name: "srv.mixed", Arguments: "{}"}
 		keeper := &shelf{}
-		out = r.Execute(tool.WithKeeper(t.Context(), keeper.Keep), call)
+		out = r.Execute(capability.WithKeep(t.Context(), keeper.Keep), call)
 		require.Equal(t, fmt.Sprintf(mixed, "kept as bucket/1", "kept as bucket/2", "kept as bucket/3"), out.Result)
 		require.Equal(t, []string{"\x89PNG data", "RIFF", "\x00\x01"}, keeper.kept)
-		out = r.Execute(tool.WithKeeper(t.Context(), func(context.Context, []byte) (string, error) { return "", fmt.Errorf("disk full") }), call)
+		out = r.Execute(capability.WithKeep(t.Context(), func(context.Context, []byte) (string, error) { return "", fmt.Errorf("disk full") }), call)
 		require.Contains(t, out.Result, "[image image/png, 9 bytes, could not be kept: disk full]")
 	})
 }

@@ -1,6 +1,52 @@
+// Package mcptool makes tools of the tools of MCP servers.
+//
+// [New] makes a tool.Source. It keeps one session with its server. The server is a
+// command that speaks over its standard input and output, or a URL of streamable HTTP.
+// If the server does not come up, dies or stops answering, the source reconnects with
+// growing pauses. Meanwhile its tools stay announced for [Options.Linger], and calls wait
+// for it as long as their timeout allows. A call in flight when its session ends fails
+// with code unreachable (outcome_unknown if its class is once). It is not repeated here.
+//
+// # Tools
+//
+// The server's tool t is announced as `server.t`. Characters that a name cannot have
+// become `_`. Class and risk come from the tool's annotations; a missing annotation has
+// the protocol's default:
+//
+//	readOnlyHint                    pure if openWorldHint is false, else idempotent; risk low
+//	idempotentHint                  idempotent, else once
+//	destructiveHint false           risk medium, else high
+//
+// Annotations are claims of the server. A server that lies can have a call made twice, or
+// without an approval. [Options.Over] overrides them.
+//
+// # Results
+//
+// A result is the text of its parts, joined by newlines, or the structured content if
+// there is no text. Binary parts are stored with the result if the actor allows it, and
+// the text says where. A result with isError is a failure with code tool_failed.
+//
+// # Bounds
+//
+// A server can use only a bounded amount of memory and time. A message has at most
+// [Options.MaxMessage] bytes; a longer one ends the session. A list of tools has at most
+// 1,000 tools and 4 MiB, and is read at most once a second. Notifications are dropped,
+// except that the list has changed. Requests that come faster than they are answered end
+// the session. A call ends with its context. Servers may ask nothing of us: sampling,
+// elicitation and roots are declined.
+//
+// # Processes
+//
+// A command runs in a process group of its own. The group is killed when the session
+// ends. Only a process that has left the group, for a session of its own, survives. The
+// command's environment has HOME, LANG, LOGNAME, PATH, SHELL, TERM, TMPDIR and USER, if
+// they are set, and [Options.Env]. Other variables of this process may be keys and are
+// not passed on. Standard error goes to the log in bounded lines.
 package mcptool
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -20,10 +66,10 @@ const (
 	defaultLinger         = 30 * time.Second
 )
 
-// Options say which server it is and how its tools are offered. Exactly one of
-// Command and URL is set.
+// Options name a server and say how its tools are offered. Exactly one of Command and URL
+// is set.
 type Options struct {
-	// Name is the server's, and the first part of its tools' names. Required.
+	// Name is the server's name and the first part of its tools' names. Required.
 	Name string
 
 	// Command is a program and its arguments; no shell is involved. It is looked
@@ -40,31 +86,29 @@ type Options struct {
 	URL     string
 	Headers map[string]string
 
-	// Over is put over the definition of every tool: its set fields count, its
-	// name, description and schema do not.
+	// Over overrides the definition of every tool with its set fields, except name,
+	// description and schema.
 	Over tool.Definition
-	// Tools are the names, as the server has them, of those that are offered;
-	// empty: all.
+	// Tools are the tools that are offered, by the server's own names. Default: all.
 	Tools []string
 
 	// MaxMessage bounds one message of the server in bytes. Default 16 MiB.
 	MaxMessage int
-	// ConnectTimeout bounds how long a server may take to come up and to list its
-	// tools; a package that has to be fetched first takes its time. Default 60 s.
+	// ConnectTimeout bounds how long a server may take to come up and list its tools.
+	// It may have to be downloaded first. Default 60 s.
 	ConnectTimeout time.Duration
-	// Linger is how long the tools of a server that went away stay announced.
-	// Default 30 s.
+	// Linger is how long the tools of a lost server stay announced. Default 30 s.
 	Linger time.Duration
 }
 
-// check returns o with its defaults, or everything that is wrong with it.
+// check returns o with defaults, and an error with everything that is wrong.
 func (o Options) check() (Options, error) {
 	var errs []error
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("MCP server %q: "+format, append([]any{o.Name}, args...)...))
 	}
 	if o.Name == "" || !strings.ContainsFunc(o.Name, named) {
-		bad("its name has no letter and no digit, and is to begin its tools' names")
+		bad("its name has no letter and no digit; it must, since its tools' names begin with it")
 	}
 	switch {
 	case (len(o.Command) > 0) == (o.URL != ""):
@@ -103,10 +147,10 @@ func (o Options) check() (Options, error) {
 	return o, errors.Join(errs...)
 }
 
-// inherited are the variables that a command gets of this process's environment.
+// inherited are the variables that a command inherits from this process.
 var inherited = []string{"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER"}
 
-// environment is a command's; the last entry of a name counts.
+// environment returns the command's environment. The last entry of a name counts.
 func (o *Options) environment() []string {
 	var env []string
 	for _, name := range inherited {
@@ -115,4 +159,98 @@ func (o *Options) environment() []string {
 		}
 	}
 	return append(env, o.Env...)
+}
+
+// shortestSecret is the length below which a value is too short to be a secret.
+const shortestSecret = 6
+
+// concealer removes possible secrets from messages about a server: its URL except scheme
+// and host, its headers' values, and the lines of its environment's values.
+func concealer(o Options) *strings.Replacer {
+	var secrets [][2]string
+	hide := func(value, as string) {
+		if len(value) >= shortestSecret {
+			secrets = append(secrets, [2]string{value, as})
+		}
+	}
+	if u, err := url.Parse(o.URL); err == nil && o.URL != "" {
+		shown := u.Scheme + "://" + u.Host
+		hide(o.URL, shown)
+		hide(u.String(), shown)
+		if u.User != nil { // as errors of net/http show it
+			bare := *u
+			bare.User = nil
+			hide(strings.Replace(bare.String(), "://", "://"+url.User(u.User.Username()).String()+":***@", 1), shown)
+			hide(u.User.String()+"@", "")
+			password, _ := u.User.Password()
+			hide(password, hidden)
+			hide(u.User.Username(), hidden)
+		}
+		hide(u.RawQuery, hidden)
+		for _, values := range u.Query() {
+			for _, value := range values {
+				hide(value, hidden)
+				hide(url.QueryEscape(value), hidden)
+			}
+		}
+	}
+	for _, value := range o.Headers {
+		hide(value, hidden)
+		if _, token, found := strings.Cut(value, " "); found {
+			hide(token, hidden)
+		}
+	}
+	for _, entry := range o.Env {
+		_, value, _ := strings.Cut(entry, "=")
+		for line := range strings.Lines(value) {
+			hide(strings.TrimSpace(line), hidden)
+		}
+	}
+	// The longest first: one may be the beginning of another.
+	slices.SortStableFunc(secrets, func(a, b [2]string) int { return len(b[0]) - len(a[0]) })
+	var pairs []string
+	for _, secret := range secrets {
+		pairs = append(pairs, secret[:]...)
+	}
+	return strings.NewReplacer(pairs...)
+}
+
+// hidden replaces a secret.
+const hidden = "[REDACTED]"
+
+// maxName is the length of the longest tool name. markSize is the length of the digest at
+// the end of a shortened name.
+const (
+	maxName  = 64
+	markSize = 1 + 8
+)
+
+// toolName returns the name under which a tool is announced: `server.tool` with invalid
+// characters replaced. A long name is shortened and ends in a digest.
+func toolName(server, tool string) string {
+	name := strings.Map(nameRune, server+"."+tool)
+	if len(name) <= maxName {
+		return name
+	}
+	sum := sha256.Sum256([]byte(server + "." + tool))
+	mark := "_" + hex.EncodeToString(sum[:4])
+	return name[:maxName-markSize] + mark
+}
+
+// Prefix returns the beginning of the names of a server's tools.
+func Prefix(server string) string {
+	whole := strings.Map(nameRune, server+".")
+	return whole[:min(len(whole), maxName-markSize)]
+}
+
+func nameRune(r rune) rune {
+	if named(r) || r == '_' || r == '-' || r == '.' {
+		return r
+	}
+	return '_'
+}
+
+// named reports whether r is an ASCII letter or digit.
+func named(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
 }

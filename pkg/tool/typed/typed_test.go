@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/tooltest"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/typed"
@@ -93,12 +94,12 @@ func TestArgumentsThatDoNotFit(t *testing.T) {
 		`{"article":"a","count":"1"}`:        "count",
 		`{"article":"a","count":1.5}`:        "count",
 		`{"article":"a","count":1,"x":1}`:    "x",
-		`{"article":"a","count":1}{}`:        "unexpected data",
+		`{"article":"a","count":1}{}`:        "after top-level value",
 		`{"article":"a","count":1e99}`:       "count",
 		`{"Article":"a","count":1}`:          "rticle",
 		`{"article":"a","count":1,"tags":1}`: "tags",
 		`[]`:                                 "object",
-		`{"article"`:                         "EOF",
+		`{"article"`:                         "too early",
 		`null`:                               "object",
 	} {
 		_, err := ordered(t).Run(t.Context(), tool.Call{Arguments: arguments})
@@ -106,6 +107,10 @@ func TestArgumentsThatDoNotFit(t *testing.T) {
 		require.ErrorAs(t, err, &f, arguments)
 		require.Equal(t, tool.CodeInvalidArguments, f.Code)
 		require.Contains(t, f.Message, want)
+	}
+	_, err := ordered(t).Run(t.Context(), tool.Call{Arguments: `{"count":"1","x":2}`})
+	for _, want := range []string{"article", "/count: got string, want integer", "'x' not allowed"} {
+		require.ErrorContains(t, err, want, "every violation is listed")
 	}
 }
 
@@ -129,13 +134,26 @@ func TestOwnSchema(t *testing.T) {
 	require.Equal(t, "5", got)
 }
 
+// A result that is not a string is written as JSON.
+func TestResults(t *testing.T) {
+	structure, err := typed.New(tool.Definition{Name: "x"}, func(context.Context, struct{}) (map[string]int, error) { return map[string]int{"n": 1}, nil })
+	require.NoError(t, err)
+	got, err := structure.Run(t.Context(), tool.Call{})
+	require.NoError(t, err)
+	require.Equal(t, `{"n":1}`, got)
+	odd, err := typed.New(tool.Definition{Name: "x"}, func(context.Context, struct{}) (func(), error) { return func() {}, nil })
+	require.NoError(t, err)
+	_, err = odd.Run(t.Context(), tool.Call{})
+	require.ErrorContains(t, err, "cannot be written as JSON")
+}
+
 func TestNewRefuses(t *testing.T) {
 	text := func(context.Context, string) (string, error) { return "", nil }
 	_, err := typed.New(tool.Definition{Name: "x"}, text)
 	require.ErrorContains(t, err, "must be a struct")
 	_, err = typed.New(tool.Definition{Name: "x"}, func(context.Context, struct{ F func() }) (string, error) { return "", nil })
 	require.Error(t, err)
-	_, err = typed.New[order](tool.Definition{Name: "x"}, nil)
+	_, err = typed.New[order, string](tool.Definition{Name: "x"}, nil)
 	require.ErrorContains(t, err, "nil")
 	_, err = typed.New(tool.Definition{Name: "bad name"}, func(context.Context, order) (string, error) { return "", nil })
 	require.ErrorContains(t, err, "bad name")
@@ -155,7 +173,7 @@ func ExampleNew() {
 		fmt.Println(err)
 		return
 	}
-	registry, err := tool.NewRegistry(greet)
+	registry, err := toolset.New(greet)
 	if err != nil {
 		fmt.Println(err)
 		return

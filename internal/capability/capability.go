@@ -1,0 +1,85 @@
+// Package capability carries what an actor lends to the tool of one call: the agent's
+// memory, and storage for binary data. Both are values of the call's context.
+package capability
+
+import (
+	"context"
+
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// Verb is what an [Action] does to memory.
+type Verb string
+
+// The verbs.
+const (
+	// Add puts an entry into working memory and replaces one with the same tags.
+	Add Verb = "add"
+	// Remove removes the entry with exactly these tags from working memory.
+	Remove Verb = "remove"
+	// Load copies the stored entries that have all of the tags into working memory.
+	Load Verb = "load"
+	// Save puts an entry into storage and replaces one with the same tags.
+	Save Verb = "save"
+	// Search lists the stored entries that have all of the tags and contain the value.
+	// It changes nothing.
+	Search Verb = "search"
+)
+
+// Action is a change or a use of an agent's memory. Tags are as the model gave them.
+type Action struct {
+	Verb  Verb
+	Tags  []string
+	Value string
+}
+
+// Memory carries out an action on the agent's memory and returns the text for the model.
+// It is safe for concurrent use.
+type Memory = func(ctx context.Context, a Action) (string, error)
+
+// Keep stores data that is not text, such as an image, with the call's result. It
+// returns where the data is: `<bucket>/<key>`. It is safe for concurrent use.
+type Keep = func(ctx context.Context, data []byte) (where string, err error)
+
+type (
+	memoryKey struct{}
+	keepKey   struct{}
+)
+
+// WithMemory returns a context whose tool may use memory.
+func WithMemory(ctx context.Context, memory Memory) context.Context {
+	return context.WithValue(ctx, memoryKey{}, memory)
+}
+
+// MemoryOf returns the memory that the tool of ctx may use, or nil.
+func MemoryOf(ctx context.Context) Memory {
+	memory, _ := ctx.Value(memoryKey{}).(Memory)
+	return memory
+}
+
+// WithKeep returns a context whose tool may store data.
+func WithKeep(ctx context.Context, keep Keep) context.Context {
+	return context.WithValue(ctx, keepKey{}, keep)
+}
+
+// KeepOf returns what stores data for the tool of ctx, or nil.
+func KeepOf(ctx context.Context) Keep {
+	keep, _ := ctx.Value(keepKey{}).(Keep)
+	return keep
+}
+
+// UsesMemory reports whether the tool acts on memory: whether it, or a tool that it
+// wraps (by an Unwrap method), has a method UsesMemory.
+func UsesMemory(t tool.Tool) bool {
+	for t != nil {
+		if _, ok := t.(interface{ UsesMemory() }); ok {
+			return true
+		}
+		wrapper, ok := t.(interface{ Unwrap() tool.Tool })
+		if !ok {
+			return false
+		}
+		t = wrapper.Unwrap()
+	}
+	return false
+}

@@ -1,0 +1,249 @@
+// Package toolset holds the tools of one process by name and runs their calls.
+//
+// A call always has an outcome. An unknown name, a panic, a missed deadline and the end
+// of the context are failures with codes of their own. Tools that a process is built
+// with stay. Tools of sources come and go while the sources run.
+package toolset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// Options configure a [Registry]. The zero value is ready to use.
+type Options struct {
+	// Gate makes the gate of a tool; it may return nil. Default: no tool has a gate.
+	Gate func(tool.Definition) Gate
+	// Sources provide further tools while they run, see [Registry.Start].
+	Sources []tool.Source
+}
+
+// Gate decides whether a tool may be called now. It is safe for concurrent use.
+type Gate interface {
+	// Enter admits a run of the tool, whose failure (or nil) goes to leave at its end.
+	// If Enter does not admit it, refused is the outcome of the call.
+	Enter() (leave func(*tool.Failure), refused *tool.Failure)
+}
+
+// Outcome is the result of one call.
+type Outcome struct {
+	// Result is the text for the model, in valid UTF-8. It is empty after a failure.
+	Result string
+	// Failure is nil after a success.
+	Failure *tool.Failure
+	// Latency is the time from the call to its outcome, retries included.
+	Latency time.Duration
+}
+
+// Registry holds tools by name. It is safe for concurrent use.
+type Registry struct {
+	logger  atomic.Pointer[slog.Logger]
+	newGate func(tool.Definition) Gate
+	sources []tool.Source
+	ready   chan struct{} // closed when every source has named its tools
+	running atomic.Bool   // sources are running
+
+	changing sync.Mutex // held while current is replaced
+	// owners has the first source of each name; left has, by source, why its tools were
+	// left out last.
+	owners  map[string]string
+	left    map[string][]string
+	current atomic.Pointer[shelf]
+}
+
+// registered is a tool with its complete and valid definition.
+type registered struct {
+	tool.Tool
+	def  tool.Definition
+	gate Gate
+	// source is the name of the tool's source, or empty.
+	source string
+}
+
+func (r *registered) Definition() tool.Definition { return r.def }
+
+// Unwrap returns the tool under its own definition.
+func (r *registered) Unwrap() tool.Tool { return r.Tool }
+
+// New makes a registry of the tools. The error names every invalid definition and every
+// duplicate name.
+func New(tools ...tool.Tool) (*Registry, error) { return NewWith(Options{}, tools...) }
+
+// NewWith is [New] with options.
+func NewWith(o Options, tools ...tool.Tool) (*Registry, error) {
+	r := &Registry{newGate: o.Gate, sources: slices.Clone(o.Sources), ready: make(chan struct{}), owners: map[string]string{}, left: map[string][]string{}}
+	r.logger.Store(slog.New(slog.DiscardHandler))
+	first := &shelf{tools: make(map[string]*registered, len(tools)), changed: make(chan struct{})}
+	errs := []error{checkSources(r.sources)}
+	for _, t := range tools {
+		made, err := register(t, "", first.tools)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		made.gate = r.gateOf(made.def)
+		first.tools[made.def.Name] = made
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	r.current.Store(first)
+	return r, nil
+}
+
+// register completes and validates a tool that joins others.
+func register(t tool.Tool, source string, others map[string]*registered) (*registered, error) {
+	def := t.Definition().WithDefaults()
+	if err := def.Validate(); err != nil {
+		return nil, err
+	}
+	if _, taken := others[def.Name]; taken {
+		return nil, fmt.Errorf("tool %q: two tools have this name; rename or remove one", def.Name)
+	}
+	return &registered{Tool: t, def: def, source: source}, nil
+}
+
+func (r *Registry) gateOf(def tool.Definition) Gate {
+	if r.newGate == nil {
+		return nil
+	}
+	return r.newGate(def)
+}
+
+// Definitions returns the definitions of the present tools, with defaults, sorted by name.
+func (r *Registry) Definitions() []tool.Definition { return r.current.Load().definitions() }
+
+// Lookup returns the tool of that name. Its Definition has the defaults applied.
+func (r *Registry) Lookup(name string) (tool.Tool, bool) {
+	t, ok := r.current.Load().tools[name]
+	if !ok {
+		return nil, false
+	}
+	return t, true
+}
+
+// SourceOf returns the name of the source of a tool. It is empty for a missing tool and
+// for one that the registry was made with.
+func (r *Registry) SourceOf(name string) string {
+	if t, ok := r.current.Load().tools[name]; ok {
+		return t.source
+	}
+	return ""
+}
+
+// Pools returns the pools of all tools, including those that sources may provide. They
+// are sorted, without duplicates, and do not change.
+func (r *Registry) Pools() []string {
+	var pools []string
+	for _, t := range r.current.Load().tools {
+		pools = append(pools, t.def.Pool)
+	}
+	for _, s := range r.sources {
+		pools = append(pools, s.Pools()...)
+	}
+	slices.Sort(pools)
+	return slices.Compact(pools)
+}
+
+// Sources returns the sources that the registry was made with.
+func (r *Registry) Sources() []tool.Source { return slices.Clone(r.sources) }
+
+// Close releases what the tools hold between calls, such as idle connections. No call
+// may be running.
+func (r *Registry) Close() error {
+	var errs []error
+	tools := r.current.Load().tools
+	for _, name := range slices.Sorted(maps.Keys(tools)) {
+		if c, ok := tools[name].Tool.(io.Closer); ok {
+			errs = append(errs, c.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Execute runs the call and returns its outcome.
+//
+// Each run of the tool may take Definition.Timeout. A tool that ignores its context gets
+// a short grace period. Then its goroutine is abandoned and its result dropped.
+//
+// A failed run is repeated up to Definition.Retries times, with growing pauses, if the
+// failure is temporary and a second run is harmless: the tool is pure or idempotent, or
+// the request was not sent. A tool that asks for a longer wait than the longest pause is
+// not run again, and neither is a tool whose gate has closed.
+//
+// A call of a tool whose source is away waits for the source, see [Registry.Await]. If a
+// tool of class once was sent a call and gave no answer, because of its timeout or a
+// broken connection, the code is outcome_unknown.
+func (r *Registry) Execute(ctx context.Context, call tool.Call) Outcome {
+	start := time.Now()
+	result, failure := r.execute(ctx, call)
+	if failure != nil {
+		result, failure.Message = "", toUTF8(failure.Message)
+	}
+	return Outcome{Result: result, Failure: failure, Latency: time.Since(start)}
+}
+
+func (r *Registry) execute(ctx context.Context, call tool.Call) (string, *tool.Failure) {
+	if away := r.Await(ctx, call.Name); away != nil {
+		return "", away
+	}
+	t, ok := r.current.Load().tools[call.Name]
+	if !ok {
+		return "", tool.Failf(tool.CodeNotFound, "tool %q not found", call.Name)
+	}
+	policy := pauses
+	policy.Attempts = t.def.Retries + 1
+	var result string
+	var last *tool.Failure
+	pausing := false
+	err := policy.Do(ctx, func(ctx context.Context) error {
+		pausing = false
+		var failure *tool.Failure
+		if result, failure = r.gated(ctx, t, call); failure == nil {
+			return nil
+		}
+		if failure.Code != tool.CodeCircuitOpen || last == nil {
+			last = failure // the tool's own failure says more than the closed gate
+		}
+		if failure != last || !mayRepeat(t.def.Effect, failure) {
+			return retry.Stop(failure)
+		}
+		return retry.After(failure.RetryAfter, failure)
+	}, func(error, time.Duration) { pausing = true })
+	switch {
+	case err == nil:
+		return toUTF8(result), nil
+	case pausing:
+		return "", cancelledAfter(ctx, last)
+	}
+	return "", unanswered(t.def.Effect, last)
+}
+
+// gated runs the tool once if its gate admits it.
+func (r *Registry) gated(ctx context.Context, t *registered, call tool.Call) (string, *tool.Failure) {
+	if t.gate == nil {
+		return r.attempt(ctx, t, call)
+	}
+	leave, refused := t.gate.Enter()
+	if refused != nil {
+		return "", refused
+	}
+	result, failure := r.attempt(ctx, t, call)
+	leave(failure)
+	return result, failure
+}
+
+// toUTF8 replaces invalid UTF-8, since results are stored in JSON.
+func toUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

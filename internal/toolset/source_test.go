@@ -1,0 +1,212 @@
+package toolset_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/moorebus/moorebus/internal/toolset"
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// said is a tool that says its own text.
+type said struct {
+	name, text string
+	breaker    tool.Breaker
+}
+
+func (s said) Definition() tool.Definition {
+	return tool.Definition{Name: s.name, Breaker: s.breaker}
+}
+func (s said) Run(context.Context, tool.Call) (string, error) { return s.text, nil }
+
+// tap is a source whose tools a test decides on.
+type tap struct {
+	name string
+	puts chan []tool.Tool
+	done chan struct{} // gets a value when a put is through
+}
+
+func newTap(name string) *tap {
+	return &tap{name: name, puts: make(chan []tool.Tool), done: make(chan struct{})}
+}
+func (s *tap) Name() string    { return s.name }
+func (s *tap) Pools() []string { return []string{"taps"} }
+func (s *tap) Run(ctx context.Context, _ *slog.Logger, put func([]tool.Tool)) {
+	for {
+		select {
+		case tools := <-s.puts:
+			put(tools)
+			s.done <- struct{}{}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+func (s *tap) put(tools ...tool.Tool) { s.puts <- tools; <-s.done }
+
+// counting is a gate that lets everything pass.
+type counting struct{}
+
+func (counting) Enter() (func(*tool.Failure), *tool.Failure) { return func(*tool.Failure) {}, nil }
+
+func TestSourcesChangeTheTools(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	var log strings.Builder
+	a, b := newTap("a"), newTap("b")
+	gates := 0
+	r, err := toolset.NewWith(toolset.Options{
+		Sources: []tool.Source{a, b},
+		Gate:    func(tool.Definition) toolset.Gate { gates++; return counting{} },
+	}, said{name: "own", text: "mine"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"default", "taps"}, r.Pools())
+	stop := r.Start(t.Context(), slog.New(slog.NewTextHandler(&log, nil)))
+	call := func(name string) toolset.Outcome { return r.Execute(t.Context(), tool.Call{Name: name}) }
+	require.Equal(t, tool.CodeNotFound, call("x").Failure.Code)
+
+	changed := r.Changed()
+	a.put(said{name: "x", text: "one"}, said{name: "own", text: "not mine"}, said{name: "not a name"})
+	<-changed
+	require.Equal(t, "one", call("x").Result)
+	require.Equal(t, "mine", call("own").Result, "the first one keeps its name")
+	require.Equal(t, 2, strings.Count(log.String(), "is left out"))
+	require.Equal(t, 2, gates)
+
+	changed = r.Changed()
+	a.put(said{name: "x", text: "two"})
+	require.Equal(t, "two", call("x").Result, "another tool under the same definition")
+	require.Equal(t, 2, gates, "its gate stays")
+	select {
+	case <-changed:
+		t.Fatal("no definition has changed")
+	default:
+	}
+	b.put(said{name: "x", text: "of another source"}, said{name: "y", text: "y"})
+	<-changed
+	require.Equal(t, "two", call("x").Result)
+	r.Ready(t.Context()) // both have said what they have
+
+	a.put(said{name: "x", text: "two", breaker: tool.Breaker{Failures: 9}})
+	require.Equal(t, 4, gates, "another breaker is another gate")
+	changed = r.Changed()
+	a.put()
+	<-changed
+	require.Equal(t, tool.CodeNotFound, call("x").Failure.Code)
+	_, there := r.Lookup("y")
+	require.True(t, there)
+	b.put(said{name: "x", text: "of another source"}, said{name: "y", text: "y"})
+	require.Equal(t, tool.CodeNotFound, call("x").Failure.Code, "runs that were started with the first one must not get it")
+	require.Equal(t, 1, strings.Count(log.String(), "had this name first"), log.String())
+	b.put(said{name: "x", text: "of another source"}, said{name: "y", text: "y"})
+	require.Equal(t, 1, strings.Count(log.String(), "had this name first"), "it is logged once")
+	stop()
+	require.Len(t, r.Definitions(), 1, "what sources gave ends with them")
+	require.NoError(t, r.Close())
+}
+
+// Calls go on while the tools change under them.
+func TestSourcesChangeUnderCalls(t *testing.T) {
+	a := newTap("a")
+	r, err := toolset.NewWith(toolset.Options{Sources: []tool.Source{a}})
+	require.NoError(t, err)
+	stop := r.Start(t.Context(), slog.New(slog.DiscardHandler))
+	defer stop()
+	var callers sync.WaitGroup
+	for range 8 {
+		callers.Go(func() {
+			for range 200 {
+				out := r.Execute(t.Context(), tool.Call{Name: "x"})
+				if out.Failure != nil && out.Failure.Code != tool.CodeNotFound {
+					t.Error(out.Failure)
+				}
+				r.Definitions()
+				r.Pools()
+			}
+		})
+	}
+	for range 100 {
+		a.put(said{name: "x", text: "there"})
+		a.put()
+	}
+	callers.Wait()
+}
+
+func TestSourcesNeedNames(t *testing.T) {
+	t.Parallel()
+	for _, sources := range [][]tool.Source{{newTap("")}, {newTap("a"), newTap("a")}} {
+		_, err := toolset.NewWith(toolset.Options{Sources: sources})
+		require.ErrorContains(t, err, "needs a name of its own")
+	}
+}
+
+func TestReadyEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	r, err := toolset.NewWith(toolset.Options{Sources: []tool.Source{newTap("a")}})
+	require.NoError(t, err)
+	r.Ready(t.Context()) // nothing was started, so there is nothing to wait for
+	stop := r.Start(t.Context(), slog.New(slog.DiscardHandler))
+	defer stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r.Ready(ctx)
+}
+
+// comet is a source that comes back when a test says so.
+type comet struct {
+	*tap
+	back chan struct{}
+}
+
+func (c *comet) Claims(name string) bool { return strings.HasPrefix(name, "comet.") }
+func (c *comet) Patience() time.Duration { return 5 * time.Second }
+func (c *comet) Up(ctx context.Context) error {
+	select {
+	case <-c.back:
+		return nil
+	case <-ctx.Done():
+		return errors.New("it is behind the sun")
+	}
+}
+
+func TestCallsWaitForASourceThatComesBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &comet{newTap("comet"), make(chan struct{})}
+		r, err := toolset.NewWith(toolset.Options{Sources: []tool.Source{c}})
+		require.NoError(t, err)
+		require.Equal(t, tool.CodeNotFound, r.Execute(t.Context(), tool.Call{Name: "comet.tail"}).Failure.Code, "it was not started")
+		stop := r.Start(t.Context(), slog.New(slog.DiscardHandler))
+		require.Equal(t, tool.CodeNotFound, r.Execute(t.Context(), tool.Call{Name: "other"}).Failure.Code)
+
+		began := time.Now()
+		out := r.Execute(t.Context(), tool.Call{Name: "comet.tail"})
+		require.Equal(t, tool.CodeUnreachable, out.Failure.Code)
+		require.Contains(t, out.Failure.Message, "behind the sun")
+		require.True(t, out.Failure.NotSent)
+		require.Equal(t, 5*time.Second, time.Since(began))
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.Equal(t, tool.CodeCancelled, r.Execute(ctx, tool.Call{Name: "comet.tail"}).Failure.Code)
+
+		go func() {
+			time.Sleep(time.Second) // in the bubble
+			c.put(said{name: "comet.tail", text: "seen"})
+			close(c.back)
+		}()
+		require.Equal(t, "seen", r.Execute(t.Context(), tool.Call{Name: "comet.tail"}).Result)
+		require.Equal(t, "comet", r.SourceOf("comet.tail"))
+		require.Equal(t, tool.CodeNotFound, r.Execute(t.Context(), tool.Call{Name: "comet.head"}).Failure.Code)
+		require.Empty(t, r.SourceOf("comet.head"))
+		stop()
+	})
+}

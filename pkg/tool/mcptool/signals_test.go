@@ -1,8 +1,0 @@
-package mcptool
-
-import (
-	"os/signal"
-	"syscall"
-)
-
-func ignoreSignals() { signal.Ignore(syscall.SIGTERM, syscall.SIGINT) }
