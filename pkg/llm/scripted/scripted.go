@@ -47,8 +47,7 @@ type Caller struct {
 	// parsed caches scripts, since many requests carry the same one. No reply
 	// depends on it.
 	parsed map[string]replies
-	order  []string
-	bytes  int
+	bytes  int // of the settings in parsed
 }
 
 var _ llm.Described = (*Caller)(nil)
@@ -107,27 +106,19 @@ func (c *Caller) script(settings json.RawMessage) (replies, error) {
 	return script, err
 }
 
-// keep caches a script and drops the oldest ones above the bounds.
+// keep caches a script. A full cache is emptied first.
 func (c *Caller) keep(settings string, script replies) {
 	if len(settings) > cacheBytes {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, ok := c.parsed[settings]; ok {
-		return
+	if c.parsed == nil || len(c.parsed) >= cacheScripts || c.bytes+len(settings) > cacheBytes {
+		c.parsed, c.bytes = map[string]replies{}, 0
 	}
-	if c.parsed == nil {
-		c.parsed = map[string]replies{}
-	}
-	c.parsed[settings] = script
-	c.order = append(c.order, settings)
-	c.bytes += len(settings)
-	for len(c.order) > cacheScripts || c.bytes > cacheBytes {
-		oldest := c.order[0]
-		c.order = c.order[1:]
-		c.bytes -= len(oldest)
-		delete(c.parsed, oldest)
+	if _, ok := c.parsed[settings]; !ok {
+		c.parsed[settings] = script
+		c.bytes += len(settings)
 	}
 }
 

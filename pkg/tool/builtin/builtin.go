@@ -19,7 +19,6 @@ import (
 	"strings"
 	"time"
 	_ "time/tzdata" // current_time must know the zones on a bare machine too
-	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -117,28 +116,6 @@ func decode(arguments string, into any) error {
 		return invalid("the arguments do not fit: there is something behind the JSON object")
 	}
 	return nil
-}
-
-// soleText returns the text of arguments that are an object with that key alone,
-// where it stands for itself between its quotes; false leaves them to [decode]. It is
-// for tools that take less time than package json does.
-func soleText(arguments, key string) (string, bool) {
-	rest := arguments
-	for _, token := range []string{"{", `"`, key, `"`, ":", `"`} {
-		var ok bool
-		if rest, ok = strings.CutPrefix(rest, token); !ok {
-			return "", false
-		}
-		if token == "{" || token == ":" {
-			rest = strings.TrimLeft(rest, " ")
-		}
-	}
-	text, after, ok := strings.Cut(rest, `"`)
-	special := func(r rune) bool { return r < ' ' || r == '\\' || r == utf8.RuneError }
-	if !ok || strings.TrimLeft(after, " ") != "}" || strings.ContainsFunc(text, special) {
-		return "", false
-	}
-	return text, true
 }
 
 func invalid(format string, args ...any) *tool.Failure {

@@ -34,29 +34,20 @@ func (c *calculator) Definition() tool.Definition { return c.def }
 // Run evaluates {"expression"} and returns the number as text. Its time is
 // bounded by the bounds on the expression alone.
 func (c *calculator) Run(ctx context.Context, call tool.Call) (string, error) {
-	expression, err := expressionOf(call.Arguments)
-	if err != nil {
+	var in struct {
+		Expression string `json:"expression"`
+	}
+	if err := decode(call.Arguments, &in); err != nil {
 		return "", err
 	}
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	result, err := evaluate(expression)
+	result, err := evaluate(in.Expression)
 	if err != nil {
 		return "", tool.Failf(tool.CodeFailed, "%v", err)
 	}
 	return result, nil
-}
-
-func expressionOf(arguments string) (string, error) {
-	if text, ok := soleText(arguments, "expression"); ok {
-		return text, nil
-	}
-	var in struct {
-		Expression string `json:"expression"`
-	}
-	err := decode(arguments, &in)
-	return in.Expression, err
 }
 
 // function is one that an expression may call with min to max arguments.

@@ -187,25 +187,3 @@ func FuzzEvaluate(f *testing.F) {
 		}
 	})
 }
-
-// What is read without package json is what package json reads.
-func TestExpressionOf(t *testing.T) {
-	for arguments, plain := range map[string]bool{
-		`{"expression":"1 + 2"}`: true, `{ "expression": "é×2" }`: true, `{"expression":""}`: true,
-		`{"expression":"\u0031"}`: false, `{"expression":"1","expression":"2"}`: false, `{"expression":"1","x":2}`: false,
-		`{"expression":"1"} {}`: false, `{"expression":1}`: false, `{"expression":"1"`: false, `{"Expression":"1"}`: false, `{"x":"1"}`: false,
-		"{\"expression\":\"1\n\"}": false, "{\"expression\":\"\xff\"}": false, "": false, " {}": false, `["expression":"1"]`: false,
-	} {
-		_, ok := soleText(arguments, "expression")
-		require.Equal(t, plain, ok, arguments)
-		var in struct {
-			Expression string `json:"expression"`
-		}
-		wantErr := decode(arguments, &in)
-		got, err := expressionOf(arguments)
-		require.Equal(t, wantErr, err, arguments)
-		if err == nil {
-			require.Equal(t, in.Expression, got, arguments)
-		}
-	}
-}
