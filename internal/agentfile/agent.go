@@ -17,26 +17,24 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// Options adjust how agent definitions are read. The zero value is ready for use.
+// Options configure the reading of agent definitions. The zero value is ready to use.
 type Options struct {
 	// CheckScript checks the value of llm.script, nil if it is missing, of
 	// agents whose provider is scripted. Its error begins with a path from llm,
 	// as in "script[2].calls: …". Nil: scripts are not checked.
 	CheckScript func(script json.RawMessage) error
-	// CheckSchema says what is wrong with the value of output_schema. Nil: it is
-	// not checked.
+	// CheckSchema checks the value of output_schema. Nil: it is not checked.
 	CheckSchema func(schema json.RawMessage) error
-	// Name is the name of an agent that names none. With Fixed a definition with
-	// another name is refused.
+	// Name is the name of an agent without one. With Fixed, any other name is refused.
 	Name  string
 	Fixed bool
-	// Stored says that the definition was accepted and stored earlier, maybe by an older
-	// version. What it calls tools is then not checked again.
+	// Stored says that the definition was accepted and stored before, maybe by an older
+	// version. The names of its tools are then not checked again.
 	Stored bool
 }
 
-// ParseAgent reads one agent definition and resolves it: every default is filled
-// in and every value checked.
+// ParseAgent reads one agent definition and resolves it: it fills in the defaults and checks
+// every value.
 func ParseAgent(data []byte, f Format, o Options) (events.Agent, error) {
 	a, err := ParseDefinition(data, f, o)
 	if err != nil {
@@ -45,9 +43,8 @@ func ParseAgent(data []byte, f Format, o Options) (events.Agent, error) {
 	return a.Resolve()
 }
 
-// ParseDefinition is [ParseAgent] without resolving: what the definition leaves
-// to the mode stays open, so that a run may still choose another mode. It is
-// checked as if it were resolved.
+// ParseDefinition is [ParseAgent] without the defaults that depend on the mode, so that a run
+// may choose another mode. It checks the values as ParseAgent does.
 func ParseDefinition(data []byte, f Format, o Options) (events.Agent, error) {
 	node, err := one(data, f)
 	if err != nil {
@@ -180,10 +177,9 @@ func canonical(b []byte, n *strict.Node) []byte {
 	return append(b, n.JSON()...)
 }
 
-// CheckLimits reports every limit of a budget that is written down as 0, by the
-// names that a budget has for them. Nobody means by it what it would do: to have
-// no limit one leaves it out, and a run that may use nothing need not be started.
-// advice says in each error what to do instead. n may be nil.
+// CheckLimits reports every limit of a budget that is written as 0. Its author probably
+// means no limit, which is written by leaving the key out. advice is the end of each error
+// and says what to do. n may be nil.
 func CheckLimits(n *strict.Node, path, advice string) error {
 	if n == nil {
 		return nil
@@ -216,13 +212,13 @@ func joined(path, key string) string {
 	return path + "." + key
 }
 
-// memoryBuiltin stands for all tools by which an agent uses its memory.
+// memoryBuiltin is the name for all tools of memory.
 const memoryBuiltin = "memory"
 
 var memoryTools = []string{"storage_load", "storage_save", "storage_search", "working_memory_add", "working_memory_remove"}
 
-// spread puts the tools of memory in the place of the one entry that stands for
-// them. What it says of pool, timeout, retries, risk and breaker holds for each.
+// spread replaces the entry of all tools of memory by one entry for each, with the same
+// pool, timeout, retries, risk and breaker.
 func (f *ToolFile) spread(node *strict.Node) []error {
 	var errs []error
 	spread := make([]ToolEntry, 0, len(f.Tools))

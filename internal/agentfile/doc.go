@@ -1,15 +1,14 @@
-// Package agentfile reads what people write for Moorebus: agent definitions,
-// tool files and provider files, in YAML or JSON.
+// Package agentfile reads the files that people write for Moorebus: agent definitions, tool
+// files and provider files, in YAML or JSON.
 //
-// Nothing in a file is overlooked. A key that does not exist, a key that stands
-// there twice, a value of the wrong type, text that is not UTF-8 and anything
-// after the document are errors that name the line and the key; a file is read
-// completely or not at all. No file may be larger than [MaxSize].
+// Reading is strict. Unknown and duplicate keys, values of the wrong type, invalid UTF-8
+// and anything after the document are errors with line and key. No file may be larger than
+// [MaxSize].
 //
-// An agent definition says what an agent does and never where keys are sent or
-// what is executed: endpoints and keys stand in the planner's provider file
-// ([ParseProviders]), commands and URLs in the actor's tool file ([ParseTools]).
-// One file may hold an agent and its tools, as two documents ([ParseFile]).
+// An agent definition never says where keys are sent or what is executed. Endpoints and
+// keys are in the planner's provider file ([ParseProviders]), commands and URLs in the
+// actor's tool file ([ParseTools]). One file may have an agent and its tools, as two
+// documents ([ParseFile]).
 package agentfile
 
 import (
@@ -31,18 +30,18 @@ const MaxSize = 1 << 20
 // ErrTooLarge says that a file is larger than [MaxSize].
 var ErrTooLarge = errors.New("larger than 1 MiB, the most that is read")
 
-// Format is how a document is written.
+// Format is the format of a document.
 type Format string
 
-// The formats. Auto takes what begins like a JSON object for JSON and anything
-// else for YAML.
+// The formats. Auto reads a document that begins like a JSON object as JSON, and any other
+// document as YAML.
 const (
 	Auto Format = ""
 	YAML Format = "yaml"
 	JSON Format = "json"
 )
 
-// Documents is what one file holds; a document that is not there is nil.
+// Documents are the documents of one file. A missing document is nil.
 type Documents struct {
 	// Agent is the first agent, Others those after it, which it may call.
 	Agent  *events.Agent

@@ -13,25 +13,24 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// MCP is the key mcp of a tool file: the file of MCP servers, by itself or with
-// what is to be said of their tools.
+// MCP is the key mcp of a tool file: the file of MCP servers, and optional settings of their
+// tools.
 type MCP struct {
 	// File is the path of the file; [ReadTools] and [ReadFile] make it relative to
 	// the tool file.
 	File string `json:"file"`
-	// Servers says it by the server's name.
+	// Servers are the settings by server name.
 	Servers map[string]MCPTools `json:"servers,omitempty"`
 }
 
-// MCPTools is how the tools of one MCP server are offered. What is not set is as
-// the server says, or the default.
+// MCPTools says how the tools of one MCP server are offered. An empty field means the
+// server's own value, or the default.
 type MCPTools struct {
 	Pool    string          `json:"pool,omitempty"`
 	Risk    tool.Risk       `json:"risk,omitempty"`
 	Effect  tool.Effect     `json:"effect,omitempty"`
 	Timeout events.Duration `json:"timeout,omitempty"`
-	// Tools are the only ones that are offered, as the server names them; empty:
-	// all.
+	// Tools are the tools that are offered, by the server's own names. Default: all.
 	Tools []string `json:"tools,omitempty"`
 }
 
@@ -88,9 +87,9 @@ var mcpKeys = []string{"type", "command", "args", "env", "cwd", "url", "headers"
 
 // ReadMCP reads a file of MCP servers as other programs have it (`.mcp.json`):
 // `{"mcpServers": {name: {command, args, env, cwd} | {type: http, url, headers}}}`.
-// ${VAR} and ${VAR:-default} are replaced in every text, by what lookup says. A
-// command runs in the file's folder unless cwd says otherwise. Keys of other
-// programs that mean nothing here are not errors: they are returned as notes.
+// ${VAR} and ${VAR:-default} are replaced in every text by values of lookup. A command runs
+// in the file's folder unless cwd says otherwise. Keys without a meaning here are no errors;
+// they are returned as notes.
 func ReadMCP(name string, lookup func(string) (string, bool)) (servers []MCPServer, notes []string, err error) {
 	data, err := readFile(name)
 	if err != nil {
@@ -158,7 +157,7 @@ func ParseMCP(data []byte, lookup func(string) (string, bool)) (servers []MCPSer
 	return servers, notes, nil
 }
 
-// split takes the keys apart that mean nothing here.
+// split separates the keys that have no meaning here.
 func split(n *strict.Node) (known *strict.Node, ignored []string) {
 	known = n
 	for _, m := range n.Members {
@@ -170,7 +169,7 @@ func split(n *strict.Node) (known *strict.Node, ignored []string) {
 	return known, ignored
 }
 
-// check reports a server that is none of the kinds.
+// check reports a server of an unknown kind.
 func (r *mcpServer) check() error {
 	switch r.Type {
 	case "", "stdio", "http", "streamable-http", "streamableHttp", "streamable_http":
@@ -223,8 +222,7 @@ func (f *ToolFile) locate(toolFile string) {
 	}
 }
 
-// expander fills in variables and gathers what is wrong. Values never stand in
-// its errors.
+// expander replaces variables and collects errors. The errors have no values.
 type expander struct {
 	lookup func(name string) (string, bool)
 	errs   []error
@@ -234,8 +232,8 @@ type expander struct {
 
 func hasVariable(text string) bool { return strings.Contains(text, "${") }
 
-// expand returns text with ${VAR} and ${VAR:-default} replaced, where a variable
-// that is empty takes its default too; $${ stands for ${.
+// expand returns text with ${VAR} and ${VAR:-default} replaced. An empty variable takes its
+// default too. $${ means ${.
 func (x *expander) expand(path, text string) string {
 	var b strings.Builder
 	for {

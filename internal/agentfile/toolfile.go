@@ -29,8 +29,8 @@ type ToolEntry struct {
 	HTTP    *HTTPTool `json:"http,omitempty"`
 	Exec    *ExecTool `json:"exec,omitempty"`
 	Builtin string    `json:"builtin,omitempty"`
-	// Agent names a stored agent that answers the calls, Handoff one that the
-	// conversation goes on under.
+	// Agent names a stored agent that answers the calls. Handoff names one that takes over
+	// the conversation.
 	Agent   string `json:"agent,omitempty"`
 	Handoff string `json:"handoff,omitempty"`
 
@@ -42,11 +42,11 @@ type ToolEntry struct {
 
 	Breaker *Breaker `json:"breaker,omitempty"`
 
-	// Sandbox says how a program is kept in: strict (the default) or off.
+	// Sandbox is the sandbox of a program: strict (the default) or off.
 	Sandbox string `json:"sandbox,omitempty"`
 	// Root is the directory that the builtin read_file is confined to.
 	Root string `json:"root,omitempty"`
-	// Hosts are those that the builtin http_get may reach.
+	// Hosts are the hosts that the builtin http_get may reach.
 	Hosts []string `json:"hosts,omitempty"`
 }
 
@@ -65,9 +65,8 @@ type ExecTool struct {
 	Dir     string            `json:"dir,omitempty"`
 }
 
-// Breaker configures a tool's circuit breaker: after so many failures in a row
-// (default 5) the tool is not called for the time that it stays open (default
-// 30s). Off turns it off.
+// Breaker configures a tool's circuit breaker: after Failures in a row (default 5) the tool
+// is not called for the time Open (default 30s). Off turns the breaker off.
 type Breaker struct {
 	Failures int             `json:"failures,omitempty"`
 	Open     events.Duration `json:"open,omitempty"`
@@ -136,8 +135,8 @@ func toolFile(node *strict.Node) (*ToolFile, error) {
 	return f, nil
 }
 
-// problems returns everything that is wrong with the entry; each error begins
-// with the path from the entry.
+// problems returns everything that is wrong with the entry. Each error begins with the path
+// from the entry.
 func (t *ToolEntry) problems() []error {
 	var errs []error
 	bad := func(key, format string, args ...any) {
@@ -238,9 +237,8 @@ func validName(s string) bool {
 	return true
 }
 
-// Definition returns what the entry says of the tool, defaults not applied. A
-// builtin has a description, schema, class and risk of its own, which stand
-// where the entry says nothing.
+// Definition returns the entry's settings of the tool, without defaults. A builtin has its
+// own description, schema, class and risk, which the entry may override.
 func (t *ToolEntry) Definition() tool.Definition {
 	def := tool.Definition{
 		Name: t.Name, Description: t.Description, Schema: t.Schema, Effect: t.Effect, Pool: t.Pool,
@@ -279,11 +277,11 @@ func (f *ToolFile) Expand(lookup func(name string) (string, bool)) error {
 // HandoffPrefix begins the usual name of a tool that hands a conversation over.
 const HandoffPrefix = "transfer_to_"
 
-// OfAgent reports whether the entry makes an agent a tool. Such a tool has nothing to
-// run of its own, and belongs to the pool of agents.
+// OfAgent reports whether the entry makes an agent a tool. Such a tool runs nothing itself
+// and belongs to the pool of agents.
 func (t *ToolEntry) OfAgent() bool { return t.Agent != "" || t.Handoff != "" }
 
-// usualName is the name of an entry that gives none.
+// usualName returns the name of an entry without one.
 func (t *ToolEntry) usualName() string {
 	switch {
 	case t.Agent != "":
@@ -294,7 +292,7 @@ func (t *ToolEntry) usualName() string {
 	return t.Builtin
 }
 
-// agentProblems is what is wrong with an entry that makes an agent a tool.
+// agentProblems returns what is wrong with an entry that makes an agent a tool.
 func (t *ToolEntry) agentProblems() []error {
 	var errs []error
 	for key, name := range map[string]string{"agent": t.Agent, "handoff": t.Handoff} {

@@ -1,11 +1,10 @@
 // Package breaker keeps calls from tools that are down.
 //
-// After a number of failures in a row that are the tool's and not the call's
-// the circuit opens: calls are answered at once with code
-// circuit_open and when the tool may work again, instead of each waiting for its
-// timeout. When that time has come one call is let through as a probe; it closes
-// the circuit, or opens it again. Each process has circuits of its own. Calls
-// that were cancelled count for nothing.
+// The circuit opens after a number of failures in a row that are the tool's and not the
+// call's. Calls then fail at once with code circuit_open and the time at which the tool may
+// work again, instead of each waiting for its timeout. At that time one call is let through
+// as a probe. It closes the circuit or opens it again. Each process has its own circuits.
+// Cancelled calls do not count.
 package breaker
 
 import (
@@ -35,12 +34,12 @@ var (
 type gate struct {
 	name    string
 	circuit *gobreaker.TwoStepCircuitBreaker[any]
-	// until is when an open circuit lets a call through, last why it opened.
+	// until is when an open circuit lets a call through; last is why it opened.
 	until atomic.Pointer[time.Time]
 	last  atomic.Pointer[string]
 }
 
-// New returns the gate of a tool, nil where its definition turns it off.
+// New returns the gate of a tool, or nil if its definition turns the breaker off.
 func New(def tool.Definition) toolset.Gate {
 	if def.Breaker.Off {
 		return nil
@@ -67,7 +66,7 @@ func New(def tool.Definition) toolset.Gate {
 	return g
 }
 
-// Enter lets a run of the tool begin, or says why it may not.
+// Enter admits a run of the tool, see [toolset.Gate].
 func (g *gate) Enter() (leave func(*tool.Failure), refused *tool.Failure) {
 	done, err := g.circuit.Allow()
 	if err != nil {

@@ -1,14 +1,13 @@
 // Package schema checks tool arguments against JSON Schema.
 //
-// A [Validator] takes the model's argument text as it is and answers in words
-// that a model can act on: every violation, each with the JSON pointer of its
-// place. Schemas are draft 2020-12 unless they name another draft; `format` is
-// an annotation, as that draft has it, and `pattern` is an RE2 expression.
-// Nothing is ever loaded: a `$ref` to another document, by URL or file, makes
-// the schema invalid. Numbers are compared exactly, however long they are.
+// A [Validator] takes the model's argument text and reports every violation, with its JSON
+// pointer, in words that a model can act on. Schemas are draft 2020-12 unless they name
+// another draft. `format` is an annotation, and `pattern` is an RE2 expression. Nothing is
+// loaded: a `$ref` to another document makes the schema invalid. Numbers of any length are
+// compared exactly.
 //
-// A schema that is itself wrong is an error that wraps [ErrSchema]; everything
-// else that is wrong is a *tool.Failure with code invalid_arguments.
+// The error of an invalid schema wraps [ErrSchema]. Every other error is a *tool.Failure
+// with code invalid_arguments.
 package schema
 
 import (
@@ -24,14 +23,14 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// ErrSchema marks an error as the schema's fault, not the arguments'.
+// ErrSchema says that the schema is invalid, not the arguments.
 var ErrSchema = errors.New("invalid JSON Schema")
 
 // defaultCacheSize is how many compiled schemas a [Validator] keeps by default.
 const defaultCacheSize = 256
 
-// resourceURL names the schema that is compiled. Its scheme has no loader, so
-// that a relative reference leads nowhere.
+// resourceURL names the compiled schema. Its scheme has no loader, so a relative reference
+// cannot be resolved.
 const resourceURL = "moorebus:///schema.json"
 
 var _ tool.Validator = (*Validator)(nil)
@@ -74,9 +73,8 @@ func Check(schema json.RawMessage) error {
 	return err
 }
 
-// Validate checks the arguments. Empty arguments stand for {}. A key that occurs
-// twice in an object is refused: its reader could see another value than the one
-// that was checked.
+// Validate checks the arguments. Empty arguments mean {}. A key that occurs twice in an
+// object is an error, since its reader might see a value that was not checked.
 func (v *Validator) Validate(schema json.RawMessage, arguments string) error {
 	compiled, err := v.compiled(schema)
 	if err != nil {
@@ -121,7 +119,7 @@ func (v *Validator) compiled(schema json.RawMessage) (*jsonschema.Schema, error)
 	return s, nil
 }
 
-// refuse is the loader of everything that is not in the schema itself.
+// refuse refuses to load other documents.
 type refuse struct{}
 
 func (refuse) Load(url string) (any, error) {
@@ -149,7 +147,7 @@ func compile(schema json.RawMessage) (*jsonschema.Schema, error) {
 	return s, nil
 }
 
-// schemaError is the classifier of the compiler's errors.
+// schemaError classifies the compiler's errors.
 func schemaError(err error) error {
 	var mismatch *jsonschema.SchemaValidationError
 	if errors.As(err, &mismatch) {

@@ -1,10 +1,9 @@
-// Package actor runs tools of one's own for the runs of an installation: a process
-// takes the calls of one or more pools, runs them, and appends their results.
+// Package actor runs custom tools for the runs of an installation. A process takes the
+// calls of one or more pools, runs them, and appends their results.
 //
-// An actor needs no model keys and no planner. It announces its tools on the bus, so
-// that agents can name them, and is the only process that has the tools' credentials.
-// A call that the agent's policy wants approved runs only if the log holds the
-// approval of that call with those arguments.
+// An actor needs no model keys and no planner. It announces its tools on the bus, so agents
+// can name them. Only the actor has the tools' credentials. A call that needs an approval
+// runs only if the log has the approval of that call with those arguments.
 package actor
 
 import (
@@ -49,11 +48,10 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Run announces the tools and runs calls until ctx ends. It then waits for the calls
-// in work, at most Drain, and takes the announcement back. The error is nil if ctx
-// ended it. A call that was in work when the process died is taken over by another
-// actor of the pool.
-func Run(ctx context.Context, o Options) error {
+// Run announces the tools and runs calls until ctx ends. It then waits for the calls in
+// flight, at most Drain, and withdraws the announcement. The error is nil if ctx ended it.
+// If the process dies, another actor of the pool takes over its calls in flight.
+func Run(ctx context.Context, o Options) (err error) {
 	if o.Bus == nil || len(o.Tools)+len(o.Sources) == 0 {
 		return errors.New("actor: Bus and at least one tool or source are required")
 	}
@@ -61,6 +59,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("actor: %w", err)
 	}
+	defer func() { err = errors.Join(err, tools.Close()) }()
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -75,9 +74,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	stop := tools.Start(ctx, o.Logger)
+	defer tools.Start(ctx, o.Logger)()
 	tools.Ready(ctx)
-	err = a.Run(ctx)
-	stop()
-	return errors.Join(err, tools.Close())
+	return a.Run(ctx)
 }

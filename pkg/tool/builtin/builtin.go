@@ -1,11 +1,11 @@
-// Package builtin holds the tools that come with Moorebus: ask_human,
-// calculator, current_time, read_file and http_get, and those by which an agent
-// uses its memory ([MemoryNames]).
+// Package builtin has the tools that come with Moorebus: ask_human, calculator,
+// current_time, read_file and http_get, and the tools by which an agent uses its memory
+// ([MemoryNames]).
 //
-// All are of risk low, and of class pure; those of memory are idempotent. What a tool may reach (the folder of
-// read_file, the hosts of http_get) is set by the operator in [Options]; a tool
-// whose setting is missing cannot be made. Arguments are decoded strictly:
-// unknown keys are a failure with code invalid_arguments.
+// All have risk low. The tools of memory are idempotent, the others pure. The operator sets
+// in [Options] what a tool may reach: the folder of read_file and the hosts of http_get. A
+// tool without its setting cannot be made. Unknown keys in arguments are a failure with code
+// invalid_arguments.
 package builtin
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// The names of the tools.
+// The names of tools.
 const (
 	AskHuman     = "ask_human"
 	Calculator   = "calculator"
@@ -35,18 +35,18 @@ const (
 // defaultMaxBytes bounds what read_file and http_get return of one call.
 const defaultMaxBytes = 256 << 10
 
-// Options are the settings of all builtin tools; each reads its own.
+// Options are the settings of all builtin tools. Each tool reads its own.
 type Options struct {
 	// Now is the clock of current_time. Default time.Now.
 	Now func() time.Time
-	// Root is the only folder that read_file sees. Required by it.
+	// Root is the only folder that read_file reads. read_file requires it.
 	Root string
-	// Hosts are the hosts that http_get may ask, redirects included:
-	// `example.org` (ports 80 and 443), `example.org:8080`, or
-	// `*.example.org` for every name below it. Required by it.
+	// Hosts are the hosts that http_get may ask, redirects included: `example.org` (ports
+	// 80 and 443), `example.org:8080`, or `*.example.org` for every name below it.
+	// http_get requires it.
 	Hosts []string
-	// MaxBytes bounds the result of read_file and http_get, in bytes. Default
-	// [defaultMaxBytes], at most 2 GiB.
+	// MaxBytes bounds the result of read_file and http_get, in bytes. Default 256 KiB, at
+	// most 2 GiB.
 	MaxBytes int64
 	// Timeout bounds one run of http_get. Default 20 s.
 	Timeout time.Duration
@@ -71,8 +71,8 @@ func Names() []string {
 	return append([]string{AskHuman, Calculator, CurrentTime, httpGetName, readFileName}, MemoryNames()...)
 }
 
-// New makes the builtin tool of that name. The error says which setting is
-// missing, or which names there are.
+// New makes the builtin tool of that name. The error says which setting is missing, or
+// lists the names.
 func New(name string, opts Options) (tool.Tool, error) {
 	opts = opts.withDefaults()
 	switch name {
@@ -93,7 +93,7 @@ func New(name string, opts Options) (tool.Tool, error) {
 	return nil, fmt.Errorf("builtin tool %q not found; there are: %s", name, strings.Join(Names(), ", "))
 }
 
-// definition is what all builtin tools have in common.
+// definition has what all builtin tools have in common.
 func definition(name, description, schema string) tool.Definition {
 	return tool.Definition{
 		Name: name, Description: description, Schema: json.RawMessage(schema),
@@ -101,8 +101,7 @@ func definition(name, description, schema string) tool.Definition {
 	}.WithDefaults()
 }
 
-// decode reads arguments strictly into a pointer to a struct; empty arguments
-// stand for {}.
+// decode reads arguments strictly into a pointer to a struct. Empty arguments mean {}.
 func decode(arguments string, into any) error {
 	if strings.TrimSpace(arguments) == "" {
 		arguments = "{}"
@@ -113,7 +112,7 @@ func decode(arguments string, into any) error {
 		return invalid("the arguments do not fit: %v", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return invalid("the arguments do not fit: there is something behind the JSON object")
+		return invalid("the arguments do not fit: something follows the JSON object")
 	}
 	return nil
 }
@@ -122,8 +121,8 @@ func invalid(format string, args ...any) *tool.Failure {
 	return tool.Failf(tool.CodeInvalidArguments, format, args...)
 }
 
-// looksBinary reports whether data looks like anything but text: it has NUL
-// bytes, or more than a few bytes that are not UTF-8.
+// looksBinary reports whether data does not look like text: it has NUL bytes, or more than
+// a few invalid UTF-8 bytes.
 func looksBinary(data []byte) bool {
 	if slices.Contains(data[:min(len(data), 8000)], 0) {
 		return true
@@ -151,7 +150,6 @@ func newAskHuman() *askHuman {
 	return &askHuman{def: def}
 }
 
-// Definition returns the tool's definition.
 func (a *askHuman) Definition() tool.Definition { return a.def }
 
 // Run takes {"question", "answer"}, as the human's decision left the arguments,
@@ -185,7 +183,6 @@ func newCurrentTime(opts Options) *currentTime {
 	}
 }
 
-// Definition returns the tool's definition.
 func (c *currentTime) Definition() tool.Definition { return c.def }
 
 // Run takes {"timezone"?} and returns the time to the second.

@@ -28,7 +28,6 @@ func newCalculator() *calculator {
 	return &calculator{definition(Calculator, calculatorDescription, calculatorSchema)}
 }
 
-// Definition returns the tool's definition.
 func (c *calculator) Definition() tool.Definition { return c.def }
 
 // Run evaluates {"expression"} and returns the number as text. Its time is

@@ -55,7 +55,6 @@ func newHTTPGet(opts Options) (*httpGet, error) {
 	return g, nil
 }
 
-// Definition returns the tool's definition.
 func (g *httpGet) Definition() tool.Definition { return g.def }
 
 // Close lets go of idle connections.

@@ -50,7 +50,6 @@ func newReadFile(opts Options) (*readFile, error) {
 	}, nil
 }
 
-// Definition returns the tool's definition.
 func (r *readFile) Definition() tool.Definition { return r.def }
 
 type readFileInput struct {

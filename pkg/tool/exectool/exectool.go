@@ -1,47 +1,46 @@
 // Package exectool makes tools of commands.
 //
-// The model's arguments are the command's standard input, byte for byte (`{}`
-// for empty arguments); a command need not read them. Up to 4 KiB are all there
-// before it starts. Longer ones follow as it reads, and end early if this process
-// is killed meanwhile: a command that acts on half of its input, such as a shell
-// that reads lines, has to look for the end of the object. Its standard output is the
-// result, verbatim. An exit status other than 0 is a failure exit_status with the
-// end of standard error (of standard output where that is empty). Longer output
-// than the limit is read to its end but cut, and says so.
+// The command's standard input is the model's arguments, byte for byte (`{}` for empty
+// arguments). It need not read them. Up to 4 KiB are available before the command starts.
+// Longer arguments follow as it reads, and end early if this process is killed meanwhile.
+// So a command that acts on part of its input, such as a shell that reads lines, must check
+// that the object is complete.
+//
+// The result is the command's standard output, verbatim. An exit status other than 0 is a
+// failure exit_status with the end of standard error, or of standard output if standard
+// error is empty. Output beyond the limit is read to its end and cut, and the result says so.
 //
 // # Sandbox
 //
 // On Linux the command runs in a sandbox unless [Options].Sandbox is [Off]:
 //
-//   - It writes below its working directory ([Options].Dir, else this process's, unless
-//     that is /), below the system's folders for temporary files, and to devices such
-//     as /dev/null; nowhere else. TMPDIR is a folder of its own, removed after the call.
-//     It reads what this process's user may read, and has the network.
-//   - It cannot read environment and memory of processes outside, nor signal or
-//     trace them. Where the kernel lets it, it does not see them at all.
-//   - It gains no privileges: setuid programs have none of their own. Root keeps its
-//     power over files, users and ports alone.
-//   - Its files are bounded to 1 GiB each and its open files to 4096; there are no
-//     core dumps. In a user namespace it has 1024 processes at most.
-//   - Everything that it started is killed when the call is over, also what made
-//     itself a session of its own.
+//   - It can write only below its working directory ([Options].Dir, else this process's
+//     directory, unless that is /), below the system's temporary folders, and to devices
+//     such as /dev/null. TMPDIR is a folder of its own, removed after the call. The command
+//     can read what this process's user can read, and use the network.
+//   - It cannot read the environment or memory of outside processes, nor signal or trace
+//     them. If the kernel allows it, it does not see them at all.
+//   - It gains no privileges: setuid programs have no effect. Root keeps only its power
+//     over files, users and ports.
+//   - A file may have 1 GiB, and 4096 files may be open. There are no core dumps. In a user
+//     namespace the command has at most 1024 processes.
+//   - When the call is over, everything that the command started is killed, including
+//     processes in sessions of their own.
 //
-// What the kernel does not have is left out, and [Options].Logger is told once. For
-// the sandbox this program is started a second time (as moorebus-sandbox), and this
-// package's init takes over there: initialisation of packages that comes before it
-// must do no harm when it happens again.
+// Features that the kernel lacks are left out, and [Options].Logger gets one message about
+// it. For the sandbox this program is started a second time (as moorebus-sandbox), and this
+// package's init takes over. Package initialisation that runs earlier happens again, so it
+// must be harmless.
 //
-// Without a sandbox, and on other systems, the command runs in a process group of
-// its own, which is killed when the call is over: it leaves nothing running but what
-// made itself a group or session of its own. On systems without process groups only
-// the command itself is killed.
+// Without a sandbox, and on other systems, the command runs in a process group of its own,
+// which is killed when the call is over. Only processes that left the group survive. On
+// systems without process groups, only the command itself is killed.
 //
 // # Environment
 //
-// The environment is not inherited. The command gets [defaultPath] as PATH,
-// MOOREBUS_RUN, MOOREBUS_CALL and MOOREBUS_IDEMPOTENCY_KEY (`<run>/<call id>`),
-// and what [Options].Env lists. The command itself is looked up in the PATH of
-// this process, at every call.
+// The environment is not inherited. The command gets [defaultPath] as PATH, MOOREBUS_RUN,
+// MOOREBUS_CALL and MOOREBUS_IDEMPOTENCY_KEY (`<run>/<call id>`), and [Options].Env. The
+// command itself is looked up in the PATH of this process, at every call.
 package exectool
 
 import (
@@ -144,7 +143,6 @@ func New(def tool.Definition, opts Options) (tool.Tool, error) {
 	return &execTool{def: def, opts: opts}, nil
 }
 
-// Definition returns the tool's definition, defaults applied.
 func (t *execTool) Definition() tool.Definition { return t.def }
 
 // Run runs the command and returns its standard output. When ctx ends the command

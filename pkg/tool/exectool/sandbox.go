@@ -26,7 +26,6 @@ func (e *exited) Error() string { return e.state }
 // notStarted says why a command could not be started.
 type notStarted struct{ reason string }
 
-// Error returns the reason.
 func (e *notStarted) Error() string { return e.reason }
 
 // Missing tries the strict sandbox and returns what of it this system does not

@@ -1,22 +1,20 @@
 // Package httptool makes tools of HTTP endpoints.
 //
-// The model's arguments are the request's body, byte for byte (none for empty
-// arguments but `{}`); with method GET they become query parameters and have to
-// be a flat object. Every request carries `Idempotency-Key: <run>/<call id>`,
-// `X-Moorebus-Run` and `X-Moorebus-Call`. A 2xx answer's body is the result as
-// text, whatever its content type. Everything else is a failure:
+// The request's body is the model's arguments, byte for byte (`{}` for empty arguments).
+// With method GET the arguments become query parameters and must be a flat object. Every
+// request has the headers `Idempotency-Key: <run>/<call id>`, `X-Moorebus-Run` and
+// `X-Moorebus-Call`. The result is the body of a 2xx reply as text, whatever its content
+// type. Everything else is a failure:
 //
-//   - http_status: another status, with the status and the start of the body;
-//     429 and 5xx pass (see [tool.Failure]). Redirects are followed for GET only,
-//     and only within the same host; others are such a failure too.
-//   - unreachable: no whole answer came. NotSent is true where no connection was
-//     ever made for the request; otherwise the registry makes it outcome_unknown for
-//     a tool of class once.
+//   - http_status: any other status, with the status and the start of the body. 429 and 5xx
+//     pass (see [tool.Failure]). Redirects are followed only for GET and within the same
+//     host; any other redirect is such a failure.
+//   - unreachable: no complete reply came. NotSent is true if no connection was made.
+//     Otherwise a tool of class once gets the code outcome_unknown.
 //
-// Header values, and path and query of the configured URL, may be secrets and
-// appear in no error. A tool of class once uses each connection for one request only:
-// on a connection that is used again, Go's client may send a request twice that
-// has an idempotency key.
+// Header values, and the path and query of the configured URL, may be secrets and appear in
+// no error. A tool of class once uses each connection for one request only: on a reused
+// connection, Go's client may send a request with an idempotency key twice.
 package httptool
 
 import (
@@ -143,7 +141,6 @@ func notTokenRune(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
 }
 
-// Definition returns the tool's definition, defaults applied.
 func (t *httpTool) Definition() tool.Definition { return t.def }
 
 // Close lets go of idle connections.

@@ -197,7 +197,7 @@ func TestSecretsOfAnEnvironment(t *testing.T) {
 	r.stop()
 	log := r.log.String()
 	require.Contains(t, log, "stderr=\"starting with [REDACTED]")
-	require.Contains(t, log, "what is no message")
+	require.Contains(t, log, "output that is not a message")
 	for _, text := range []string{f.Message, log} {
 		require.NotContains(t, text, secret[:6])
 		require.NotContains(t, text, "TOKEN")

@@ -23,17 +23,16 @@ const (
 	metaCall           = "io.moorebus/call"
 )
 
-// remote is one tool of a server.
+// remote is a tool of a server.
 type remote struct {
 	server *server
-	name   string // as the server has it
+	name   string // the server's own name for it
 	def    tool.Definition
 }
 
-// Definition returns the tool's definition, defaults applied.
 func (r *remote) Definition() tool.Definition { return r.def }
 
-// Run calls the tool. The server is told to stop when ctx ends.
+// Run calls the tool. It tells the server to stop when ctx ends.
 func (r *remote) Run(ctx context.Context, call tool.Call) (string, error) {
 	arguments, err := object(call.Arguments)
 	if err != nil {
@@ -56,9 +55,9 @@ func (r *remote) Run(ctx context.Context, call tool.Call) (string, error) {
 	return said, nil
 }
 
-// call makes the call. One that a session did not send, because it was about to end or
-// nobody listens there any more, goes to the next one. A server's own answer can look like that: the SDK tells its
-// errors apart by codes that a server may use as well.
+// call makes the call. If the session did not send it, because the session was ending or
+// nobody listens at the address, the next session gets it. A server's own answer can look
+// like that, since the SDK distinguishes its errors by codes that a server may use as well.
 func (r *remote) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.CallToolResult, error) {
 	waiting, stop := context.WithTimeout(ctx, patience(ctx))
 	defer stop()
@@ -81,7 +80,7 @@ func (r *remote) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.Cal
 		}
 		switch {
 		case gone != nil && session.end != nil && ctx.Err() == nil:
-			session.end(gone) // its successor is awaited
+			session.end(gone) // the next round waits for its successor
 		case sent.Load() || !closed && !errors.Is(err, errOver) || ctx.Err() != nil:
 			return nil, r.server.failure(ctx, session, err)
 		}
@@ -92,8 +91,8 @@ func (r *remote) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.Cal
 	}
 }
 
-// unreached returns the error of a connection that was not made, nil if err is none:
-// nothing was sent.
+// unreached returns the error of a connection that could not be made, else nil. Nothing was
+// sent then.
 func unreached(err error) error {
 	var dial *net.OpError
 	if errors.As(err, &dial) && dial.Op == "dial" {
@@ -102,8 +101,8 @@ func unreached(err error) error {
 	return nil
 }
 
-// answered is the answer of a server that the SDK took for the end of the
-// connection, of which it keeps the words alone.
+// answered recovers the answer of a server that the SDK took for the end of the connection.
+// The SDK keeps only its text.
 func answered(err error) error {
 	said := err.Error()
 	if _, inner, found := strings.Cut(said, `calling "tools/call": `); found {
@@ -112,7 +111,7 @@ func answered(err error) error {
 	return tool.Failf(tool.CodeFailed, "%s", said)
 }
 
-// object checks that arguments are a JSON object; empty ones stand for {}.
+// object checks that arguments are a JSON object. Empty arguments mean {}.
 func object(arguments string) (json.RawMessage, error) {
 	trimmed := strings.TrimSpace(arguments)
 	if trimmed == "" {
@@ -126,8 +125,8 @@ func object(arguments string) (json.RawMessage, error) {
 	return json.RawMessage(trimmed), nil
 }
 
-// answerOf returns the error that a server answered with, nil if err is none. The
-// SDK has errors of its own of that type, for what never reached a server.
+// answerOf returns the error that a server answered with, else nil. The SDK uses the same
+// type for messages that never reached a server.
 func answerOf(err error) *jsonrpc.Error {
 	var answer *jsonrpc.Error
 	if !errors.As(err, &answer) {
@@ -140,7 +139,7 @@ func answerOf(err error) *jsonrpc.Error {
 	return answer
 }
 
-// failure is what a call failed with. It names no secret of the server's address.
+// failure returns the failure of a call, without secrets of the server's address.
 func (s *server) failure(ctx context.Context, session *session, err error) error {
 	classified := s.classify(ctx, session, err)
 	var f *tool.Failure
@@ -150,7 +149,7 @@ func (s *server) failure(ctx context.Context, session *session, err error) error
 	return classified
 }
 
-// classify is the classifier of what calls end with.
+// classify classifies the errors of calls.
 func (s *server) classify(ctx context.Context, session *session, err error) error {
 	answer := answerOf(err)
 	var status *statusError
@@ -173,7 +172,7 @@ func (s *server) classify(ctx context.Context, session *session, err error) erro
 		"the MCP server %q went away before it answered: %v", s.opts.Name, session.why(err))
 }
 
-// text is a result as the model sees it.
+// text returns a result as the model sees it.
 func text(ctx context.Context, res *mcp.CallToolResult) string {
 	var parts []string
 	said := false
@@ -190,7 +189,7 @@ func text(ctx context.Context, res *mcp.CallToolResult) string {
 	return strings.Join(parts, "\n")
 }
 
-// part is one part of a result, and whether it is text by itself.
+// part returns one part of a result, and whether it is plain text.
 func part(ctx context.Context, c mcp.Content) (string, bool) {
 	switch c := c.(type) {
 	case *mcp.TextContent:
@@ -207,7 +206,7 @@ func part(ctx context.Context, c mcp.Content) (string, bool) {
 	return fmt.Sprintf("[content of a kind that is not known: %T]", c), false
 }
 
-// kept gives data to the call's keeper and says where it is.
+// kept stores data with the result and says where it is.
 func kept(ctx context.Context, what, mime string, data []byte) string {
 	if mime != "" {
 		what += " " + mime
@@ -242,7 +241,7 @@ func link(l *mcp.ResourceLink) string {
 	return b.String()
 }
 
-// resource is one that came with the result.
+// resource returns a resource that came with the result.
 func resource(ctx context.Context, r *mcp.ResourceContents) (string, bool) {
 	switch {
 	case r == nil:
@@ -253,17 +252,17 @@ func resource(ctx context.Context, r *mcp.ResourceContents) (string, bool) {
 	return "[resource " + r.URI + "]\n" + r.Text, true
 }
 
-// sentKey is the key of a context's mark of what was sent.
+// sentKey is the key of a context's mark that a message was sent.
 type sentKey struct{}
 
-// watchSent returns a context for one request of the SDK, and whether a message of
-// it was given to the server by now, of which part may have arrived.
+// watchSent returns a context for one request of the SDK, and a mark that says whether a
+// message of the request was written, at least in part.
 func watchSent(ctx context.Context) (context.Context, *atomic.Bool) {
 	sent := &atomic.Bool{}
 	return context.WithValue(ctx, sentKey{}, sent), sent
 }
 
-// noteSent says that a message is about to be given to the server.
+// noteSent sets the mark just before a message is written.
 func noteSent(ctx context.Context) {
 	if sent, ok := ctx.Value(sentKey{}).(*atomic.Bool); ok {
 		sent.Store(true)

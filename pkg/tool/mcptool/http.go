@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// streamTimeout is how long a server may take to say whether it has a stream
-	// for what it sends by itself.
+	// streamTimeout is how long a server may take to say whether it has a stream for its own
+	// messages.
 	streamTimeout = 3 * time.Second
-	// farewell is how long the end of a session may take that is told to its server.
+	// farewell bounds the request that tells a server of the session's end.
 	farewell = time.Second
 )
 
-// endpoint is the way to a server behind a URL.
+// endpoint is a server behind a URL.
 type endpoint struct {
 	headers map[string]string
 	max     int64
@@ -34,15 +34,15 @@ type endpoint struct {
 
 func newEndpoint(o Options) *endpoint {
 	base := http.DefaultTransport.(*http.Transport).Clone()
-	base.DisableCompression = true // a small body must not become a large one
+	base.DisableCompression = true // so that a small body cannot become a large one
 	return &endpoint{headers: o.Headers, max: int64(o.MaxMessage), base: base}
 }
 
-// exchange is what one session sends and gets over an endpoint.
+// exchange is the traffic of one session with an endpoint.
 type exchange struct {
 	*endpoint
 	inlet *inlet
-	// life ends when the session does, and with it whatever is under way.
+	// life ends with the session, and with it all requests in flight.
 	life context.Context
 	// end ends the session.
 	end func(error)
@@ -56,14 +56,14 @@ func (x *exchange) transport(url string) mcp.Transport {
 	}}
 }
 
-// close lets go of idle connections.
+// close closes idle connections.
 func (e *endpoint) close() { e.base.CloseIdleConnections() }
 
-// errOver says that a request was not sent since its session has ended.
+// errOver says that a request was not sent, since its session has ended.
 var errOver = errors.New("the session has ended")
 
-// RoundTrip adds the headers, bounds the answer, and makes errors of the statuses
-// that say nothing about the session.
+// RoundTrip adds the headers, bounds the answer, and turns statuses that say nothing about
+// the session into errors.
 func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Method == http.MethodDelete {
 		return x.leave(x.headed(req, req.Context()))
@@ -92,7 +92,7 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// headed is the request with the headers.
+// headed returns the request with the headers.
 func (e *endpoint) headed(req *http.Request, ctx context.Context) *http.Request {
 	req = req.Clone(ctx)
 	for name, value := range e.headers {
@@ -101,7 +101,7 @@ func (e *endpoint) headed(req *http.Request, ctx context.Context) *http.Request 
 	return req
 }
 
-// leave tells the server that the session ends.
+// leave tells the server of the session's end.
 func (x *exchange) leave(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithTimeout(req.Context(), farewell)
 	defer cancel()
@@ -113,8 +113,8 @@ func (x *exchange) leave(req *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// post sends a message. A call takes the time that it has; any other message is
-// taken within [writeTimeout] or given up.
+// post sends a message. A call may take the time that it has. The server must accept any
+// other message within [writeTimeout].
 func (x *exchange) post(req *http.Request, cancel context.CancelFunc) (*http.Response, error) {
 	msg := messageOf(req)
 	if call, ok := msg.(*jsonrpc.Request); !ok || !call.IsCall() {
@@ -126,13 +126,13 @@ func (x *exchange) post(req *http.Request, cancel context.CancelFunc) (*http.Res
 		return nil, err
 	}
 	if status := statusOf(res); status.passes() {
-		_ = res.Body.Close() // what it says is of no use
+		_ = res.Body.Close() // the status is enough
 		return nil, status
 	}
 	return res, nil
 }
 
-// messageOf is the message that a request sends, nil if it cannot be read.
+// messageOf returns the message that a request sends, or nil if it cannot be read.
 func messageOf(req *http.Request) jsonrpc.Message {
 	if req.GetBody == nil {
 		return nil
@@ -152,10 +152,9 @@ func messageOf(req *http.Request) jsonrpc.Message {
 	return msg
 }
 
-// stream asks for the stream of what the server sends by itself. A server that
-// does not answer has none. Nor is there one for a session that has ended: the SDK
-// would take an error for one that passes, and hold the session's end until it has
-// asked in vain a few times more, with pauses that grow.
+// stream asks for the stream of the server's own messages. A server that does not answer
+// has none. A session that has ended has none either: the SDK would take an error for a
+// temporary one, and delay the session's end by several retries.
 func (x *exchange) stream(req *http.Request, cancel context.CancelFunc) (*http.Response, error) {
 	patience := time.AfterFunc(streamTimeout, cancel)
 	res, err := x.base.RoundTrip(req)
@@ -169,7 +168,7 @@ func (x *exchange) stream(req *http.Request, cancel context.CancelFunc) (*http.R
 	return streamless(req), nil
 }
 
-// streamless is the answer of a server that has no such stream.
+// streamless returns the answer of a server without such a stream.
 func streamless(req *http.Request) *http.Response {
 	return &http.Response{
 		StatusCode: http.StatusMethodNotAllowed, Status: "405 Method Not Allowed", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
@@ -177,20 +176,19 @@ func streamless(req *http.Request) *http.Response {
 	}
 }
 
-// cancelling is a body whose end ends its request.
+// cancelling is a body whose Close cancels its request.
 type cancelling struct {
 	io.ReadCloser
 	cancel func()
 }
 
-// Close closes the body.
 func (c *cancelling) Close() error {
 	defer c.cancel()
 	return c.ReadCloser.Close()
 }
 
-// bounded is the body of an answer: sifted if it is a stream of events, else
-// bounded in size. Of a failure the SDK reads the body as a whole, whatever it is.
+// bounded returns the body of an answer: filtered if it is a stream of events, else bounded
+// in size. The SDK reads the whole body of a failure, whatever its type.
 func (x *exchange) bounded(req *http.Request, res *http.Response) io.ReadCloser {
 	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if kind == "text/event-stream" && res.StatusCode/100 == 2 {
@@ -205,7 +203,6 @@ type limited struct {
 	left, max int64
 }
 
-// Read fails where there is more.
 func (l *limited) Read(p []byte) (int, error) {
 	if l.left < 0 {
 		return 0, tooLong(int(l.max))
@@ -220,8 +217,7 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// statusError is an answer that says something about the request and nothing about
-// the session.
+// statusError is an answer that concerns the request and not the session.
 type statusError struct {
 	code       int
 	status     string
@@ -234,7 +230,7 @@ func statusOf(res *http.Response) *statusError {
 	}
 }
 
-// Error returns code and text of the status, and what to do about it.
+// Error returns the status and what to do about it.
 func (s *statusError) Error() string {
 	switch s.code {
 	case http.StatusUnauthorized, http.StatusForbidden:
@@ -243,22 +239,22 @@ func (s *statusError) Error() string {
 	return s.status
 }
 
-// passes reports whether the session goes on behind it: the server is busy, or
-// broken, or does not take our word for who we are.
+// passes reports whether the session goes on: the server is busy or broken, or refuses our
+// credentials.
 func (s *statusError) passes() bool { return s.passing() || s.refused() || s.code >= 500 }
 
-// passing reports whether the same request may well succeed later.
+// passing reports whether the same request may succeed later.
 func (s *statusError) passing() bool {
 	return s.code == http.StatusTooManyRequests || s.code >= 502 && s.code <= 504
 }
 
-// refused reports whether the request surely was not looked at.
+// refused reports whether the server certainly did not process the request.
 func (s *statusError) refused() bool {
 	return s.code == http.StatusUnauthorized || s.code == http.StatusForbidden || s.code == http.StatusTooManyRequests
 }
 
-// sifted is a body that is a stream of server-sent events. It has those whose
-// messages the inlet takes; of the others only what a stream is resumed by is left.
+// sifted filters a stream of server-sent events. It passes events whose messages the inlet
+// admits. Of other events it passes only the fields by which a stream is resumed.
 type sifted struct {
 	body  io.ReadCloser
 	lines *bufio.Reader
@@ -266,12 +262,12 @@ type sifted struct {
 	max   int
 	// end ends the session.
 	end func(error)
-	// last reports whether the response is what the stream is for. What follows it
-	// is read by nobody, and counts for nothing.
+	// last reports whether a response is the one that the stream is for. Nothing reads
+	// what follows it.
 	last func(*jsonrpc.Response) bool
-	over bool // it was handed on
+	over bool // the last response was passed on
 
-	out []byte // what was not read yet
+	out []byte // filtered and not yet read
 	err error
 }
 
@@ -279,9 +275,9 @@ func newSifted(body io.ReadCloser, in *inlet, maxEvent int, end func(error), las
 	return &sifted{body: body, lines: bufio.NewReaderSize(body, 16<<10), inlet: in, max: maxEvent, end: end, last: last}
 }
 
-// lastOf is the last of a sifted body: the response to the call that was sent, on a
-// stream that is resumed any response, on that of what the server sends by itself
-// none.
+// lastOf returns the function last of a sifted body: true of the response to the call that
+// was sent, of any response on a resumed stream, and of none on the stream of the server's
+// own messages.
 func lastOf(req *http.Request) func(*jsonrpc.Response) bool {
 	if req.Method == http.MethodGet {
 		resumed := req.Header.Get("Last-Event-ID") != ""
@@ -291,10 +287,9 @@ func lastOf(req *http.Request) func(*jsonrpc.Response) bool {
 	return func(r *jsonrpc.Response) bool { return call != nil && r.ID == call.ID }
 }
 
-// Close closes the body.
 func (s *sifted) Close() error { return s.body.Close() }
 
-// Read reads of the events that are left. A server that floods ends the session.
+// Read reads the remaining events. A server that floods ends the session.
 func (s *sifted) Read(p []byte) (int, error) {
 	for len(s.out) == 0 && s.err == nil {
 		s.out, s.err = s.next()
@@ -307,7 +302,7 @@ func (s *sifted) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// next reads one event and returns what is left of it.
+// next reads one event and returns the part to pass on.
 func (s *sifted) next() ([]byte, error) {
 	if s.over {
 		_, err := io.Copy(io.Discard, s.lines)
@@ -334,10 +329,10 @@ func (s *sifted) next() ([]byte, error) {
 	}
 }
 
-// errTooLong says that a line does not fit.
+// errTooLong says that a line is longer than allowed.
 var errTooLong = errors.New("too long")
 
-// line reads a line with its end, of at most so many bytes.
+// line reads a line of at most most bytes, with its end.
 func (s *sifted) line(most int) ([]byte, error) {
 	var whole []byte
 	for {
@@ -356,10 +351,10 @@ func (s *sifted) line(most int) ([]byte, error) {
 type event struct {
 	raw    []byte
 	data   []byte
-	resume []byte // its lines id and retry
+	resume []byte // the lines id and retry
 }
 
-// add adds a line; comments are left out.
+// add adds a line. Comments are dropped.
 func (e *event) add(line []byte) {
 	field, value, _ := bytes.Cut(bytes.TrimRight(line, "\r\n"), []byte(":"))
 	value = bytes.TrimPrefix(value, []byte(" "))
@@ -379,8 +374,7 @@ func (e *event) add(line []byte) {
 	e.raw = append(e.raw, line...)
 }
 
-// left is what is to be passed on of the event. What is no message is for the SDK
-// to judge.
+// left returns the part of the event to pass on. The SDK handles what is not a message.
 func (s *sifted) left(e *event) ([]byte, error) {
 	msg, err := jsonrpc.DecodeMessage(e.data)
 	if err != nil {
@@ -389,7 +383,7 @@ func (s *sifted) left(e *event) ([]byte, error) {
 	if r, ok := msg.(*jsonrpc.Response); ok {
 		s.over = s.last(r)
 	}
-	switch take, err := s.inlet.takes(msg); {
+	switch take, err := s.inlet.admits(msg); {
 	case err != nil:
 		return nil, &endedError{reason: err.Error()}
 	case take:

@@ -11,8 +11,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// legacy is the protocol version that is tried first: it has sessions, whose end is
-// seen. Servers that know only later ones say so.
+// legacy is the protocol version that is tried first, since it has sessions whose end is
+// visible. Servers that know only later versions say so.
 const legacy = "2025-11-25"
 
 // session is one connection to a server.
@@ -20,24 +20,24 @@ type session struct {
 	client *mcp.ClientSession
 	conn   mcp.Connection
 	inlet  *inlet
-	// look gets a value when the server is to be asked for its tools: they have
-	// changed, or it may be away.
+	// look gets a value when the server's tools should be listed: they have changed, or
+	// the server may be away.
 	look chan struct{}
-	// ended is closed when the connection is gone; reason is why.
+	// ended is closed when the connection is gone because of reason.
 	ended  chan struct{}
 	reason error
-	// life ends with the session; its cause is why we ended it, if we did. cut ends
-	// it.
+	// life ends with the session. If this process ended the session, its cause says why.
+	// cut ends it.
 	life context.Context
 	cut  context.CancelCauseFunc
 
-	// end ends the session of a URL for a reason; nil for a command.
+	// end ends the session of a URL for a reason. It is nil for a command.
 	end func(error)
 
-	calls atomic.Int64 // under way
+	calls atomic.Int64 // in flight
 }
 
-// captured is a transport that remembers its connection.
+// captured is a transport that keeps its connection.
 type captured struct {
 	mcp.Transport
 	conn mcp.Connection
@@ -49,8 +49,8 @@ func (c *captured) Connect(ctx context.Context) (_ mcp.Connection, err error) {
 	return c.conn, err
 }
 
-// dial connects to the server, which answers within ctx. version is that of the
-// protocol, empty for the latest.
+// dial connects to the server within ctx. version is a version of the protocol; empty means
+// the latest.
 func (s *server) dial(ctx context.Context, logger *slog.Logger, version string) (*session, error) {
 	ses := &session{look: make(chan struct{}, 1), ended: make(chan struct{}), inlet: &inlet{}}
 	ses.life, ses.cut = context.WithCancelCause(context.Background())
@@ -58,7 +58,7 @@ func (s *server) dial(ctx context.Context, logger *slog.Logger, version string) 
 	if s.endpoint != nil {
 		x := &exchange{endpoint: s.endpoint, inlet: ses.inlet, life: ses.life, end: func(why error) {
 			ses.cut(why)
-			go func() { _ = transport.conn.Close() }() // it tells the server, which takes time; whoever closes next waits for it
+			go func() { _ = transport.conn.Close() }() // it tells the server, which takes time; the next close waits for it
 		}}
 		transport.Transport, ses.end = x.transport(s.opts.URL), x.end
 	} else {
@@ -69,14 +69,14 @@ func (s *server) dial(ctx context.Context, logger *slog.Logger, version string) 
 		ses.inlet, transport.Transport = &p.inlet, p
 	}
 	client := mcp.NewClient(&mcp.Implementation{Name: "moorebus", Version: "1"}, &mcp.ClientOptions{
-		Capabilities: &mcp.ClientCapabilities{}, // we do nothing for servers
+		Capabilities: &mcp.ClientCapabilities{}, // servers may ask for nothing
 		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) {
 			ses.inlet.handled()
 			ses.lookSoon()
 		},
 	})
-	// A connection that is closed ends the handshake at once; its context alone
-	// does not where the server does not read, or sends an answer without an end.
+	// Closing the connection ends the handshake at once. The context alone does not if the
+	// server does not read or sends an endless answer.
 	stop := context.AfterFunc(ctx, func() {
 		if p, ok := transport.Transport.(*process); ok {
 			killGroup(p.cmd)
@@ -103,7 +103,7 @@ func (s *server) dial(ctx context.Context, logger *slog.Logger, version string) 
 	return ses, nil
 }
 
-// connect is dial with the version of the protocol that the server knows.
+// connect dials with a version of the protocol that the server knows.
 func (s *server) connect(ctx context.Context, logger *slog.Logger) (*session, error) {
 	if s.modern {
 		return s.dial(ctx, logger, "")
@@ -120,33 +120,32 @@ func (s *server) connect(ctx context.Context, logger *slog.Logger) (*session, er
 	return ses, nil
 }
 
-// lookSoon has the server asked for its tools.
+// lookSoon requests a list of the server's tools.
 func (s *session) lookSoon() {
 	select {
 	case s.look <- struct{}{}:
-	default: // it is about to be
+	default: // one is requested already
 	}
 }
 
-// over reports whether the session has ended or is about to.
+// over reports whether the session has ended or is ending.
 func (s *session) over() bool { return s.life.Err() != nil }
 
-// enter counts a call that is under way until leave.
+// enter counts a call as in flight until leave.
 func (s *session) enter() (leave func()) {
 	s.calls.Add(1)
 	return func() { s.calls.Add(-1) }
 }
 
-// close ends the session, whatever is under way, and returns when nothing is left.
+// close ends the session with all calls in flight, and returns when nothing is left.
 func (s *session) close() {
-	_ = s.conn.Close() // first: a graceful end would wait for what is under way
+	_ = s.conn.Close() // first, since a graceful end would wait for calls in flight
 	s.cut(nil)
 	_ = s.client.Close() // the connection is gone already
 	<-s.ended
 }
 
-// why is the reason of a session's end where there is one, else what a call ended
-// with.
+// why returns the reason of the session's end if there is one, else err.
 func (s *session) why(err error) error {
 	var ended *endedError
 	if errors.As(err, &ended) {
@@ -163,7 +162,8 @@ func (s *session) why(err error) error {
 	}
 }
 
-// flaw is why we ended the session, nil if we did not, or for no fault of its.
+// flaw returns why this process ended the session, or nil if it did not or the server is
+// not at fault.
 func (s *session) flaw() error {
 	if why := context.Cause(s.life); why != nil && !errors.Is(why, context.Canceled) {
 		return why
@@ -171,26 +171,26 @@ func (s *session) flaw() error {
 	return nil
 }
 
-// listChanged is the one notification of a server that matters to us. Its requests
-// are declined at once, so that there is nothing for it to cancel.
+// listChanged is the only notification that matters. The server's requests are declined at
+// once, so it has nothing to cancel.
 const listChanged = "notifications/tools/list_changed"
 
-// maxAsked is how many requests of a server may be unanswered at a time.
+// maxAsked bounds the unanswered requests of a server.
 const maxAsked = 64
 
-// errAsks says that a server floods.
+// errAsks says that a server sends too many requests.
 var errAsks = errors.New("it sends requests faster than they are answered")
 
-// inlet keeps what a server sends from piling up: the SDK queues requests and
-// notifications without a bound.
+// inlet bounds what a server sends, since the SDK queues requests and notifications without
+// a bound.
 type inlet struct {
-	asked   atomic.Int64 // the server's requests that have no answer yet
-	changes atomic.Int64 // list changes that are not handled yet
+	asked   atomic.Int64 // unanswered requests of the server
+	changes atomic.Int64 // unhandled list changes, at most 1
 }
 
-// takes reports whether a message is to be passed on. The error says that the
-// server floods.
-func (i *inlet) takes(msg jsonrpc.Message) (bool, error) {
+// admits reports whether a message should be passed on. The error says that the server
+// floods.
+func (i *inlet) admits(msg jsonrpc.Message) (bool, error) {
 	req, ok := msg.(*jsonrpc.Request)
 	switch {
 	case !ok:
@@ -201,21 +201,21 @@ func (i *inlet) takes(msg jsonrpc.Message) (bool, error) {
 		}
 		return true, nil
 	case req.Method == listChanged:
-		// One that is not handled yet stands for this one too.
+		// An unhandled change covers this one too.
 		return i.changes.CompareAndSwap(0, 1), nil
 	}
 	return false, nil
 }
 
-// answered counts an answer of ours.
+// answered counts an answer to the server.
 func (i *inlet) answered(msg jsonrpc.Message) {
 	if _, ok := msg.(*jsonrpc.Response); !ok {
 		return
 	}
-	// Not below none: a request that is itself the body of an answer was not counted.
+	// Not below 0: a request that is itself the body of an answer was not counted.
 	for n := i.asked.Load(); n > 0 && !i.asked.CompareAndSwap(n, n-1); n = i.asked.Load() {
 	}
 }
 
-// handled says that the list change was seen.
+// handled marks the list change as seen.
 func (i *inlet) handled() { i.changes.Store(0) }

@@ -19,18 +19,17 @@ import (
 )
 
 const (
-	// endGrace is how long a command may take to end after its input has ended,
-	// and again after it was asked to.
+	// endGrace is how long a command may take to end after its input has ended, and again
+	// after SIGTERM.
 	endGrace = 500 * time.Millisecond
-	// writeTimeout bounds one message to a command that does not read.
+	// writeTimeout bounds the writing of one message.
 	writeTimeout = 10 * time.Second
-	// outputGrace is how long the end of a command is waited for when its output
-	// has ended: it says more.
+	// outputGrace is how long to wait for a command's end when its output has ended, since
+	// the exit status says more.
 	outputGrace = time.Second
 )
 
-// process is a server that is a command: the transport of one session, and its
-// connection.
+// process is a server that is a command: the transport and the connection of one session.
 type process struct {
 	cmd    *exec.Cmd
 	stdin  *os.File
@@ -41,17 +40,16 @@ type process struct {
 	logger *slog.Logger
 	inlet  inlet
 	said   *errorLog
-	// conceal takes secrets out of what the command says.
+	// conceal removes secrets from the command's output.
 	conceal *strings.Replacer
 
 	writing sync.Mutex
-	// gone is closed when the command has ended and its group was killed; result
-	// is how.
+	// gone is closed when the command has ended with result and its group was killed.
 	gone    chan struct{}
 	result  error
-	heard   chan struct{} // closed when its standard error was read to the end
+	heard   chan struct{} // closed at the end of standard error
 	once    sync.Once
-	garbage bool // some output was no message
+	garbage bool // some output was not a message
 }
 
 var (
@@ -101,14 +99,14 @@ func closeAll(files ...*os.File) {
 	}
 }
 
-// Connect returns the process itself.
+// Connect returns the process.
 func (p *process) Connect(context.Context) (mcp.Connection, error) { return p, nil }
 
-// SessionID returns nothing: a process is one session.
+// SessionID returns "", since a process is one session.
 func (p *process) SessionID() string { return "" }
 
-// Read returns the server's next message that matters. What is no message, such as
-// words that a server prints before it begins, is left out.
+// Read returns the server's next message that matters. It skips output that is not a
+// message, such as a banner.
 func (p *process) Read(context.Context) (jsonrpc.Message, error) {
 	for {
 		line, err := p.line()
@@ -122,12 +120,12 @@ func (p *process) Read(context.Context) (jsonrpc.Message, error) {
 		if err != nil {
 			if !p.garbage {
 				p.garbage = true
-				// The reason is not said: it has a part of the line, which may end in a secret.
-				p.logger.Warn("an MCP server writes what is no message to its output; it is left out", "line", head(p.conceal.Replace(string(line))))
+				// The reason is not logged: it has a part of the line, which may end in a secret.
+				p.logger.Warn("an MCP server writes output that is not a message; it is ignored", "line", head(p.conceal.Replace(string(line))))
 			}
 			continue
 		}
-		take, err := p.inlet.takes(msg)
+		take, err := p.inlet.admits(msg)
 		if err != nil {
 			return nil, p.ended(err)
 		}
@@ -137,7 +135,7 @@ func (p *process) Read(context.Context) (jsonrpc.Message, error) {
 	}
 }
 
-// line reads one line, without its end.
+// line reads one line without its end.
 func (p *process) line() ([]byte, error) {
 	var whole []byte
 	for {
@@ -156,7 +154,7 @@ func (p *process) line() ([]byte, error) {
 	}
 }
 
-// ended says why there is nothing more to read.
+// ended returns the reason why there is nothing more to read.
 func (p *process) ended(err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) {
 		return &endedError{reason: err.Error()}
@@ -182,7 +180,7 @@ func (p *process) ended(err error) error {
 	return &endedError{reason: reason}
 }
 
-// Write sends a message. A command that does not read for too long is given up.
+// Write sends a message. It ends a command that does not read for too long.
 func (p *process) Write(ctx context.Context, msg jsonrpc.Message) error {
 	data, err := jsonrpc.EncodeMessage(msg)
 	if err != nil {
@@ -191,21 +189,21 @@ func (p *process) Write(ctx context.Context, msg jsonrpc.Message) error {
 	p.writing.Lock()
 	defer p.writing.Unlock()
 	p.inlet.answered(msg)
-	_ = p.stdin.SetWriteDeadline(time.Now().Add(writeTimeout)) // no deadline is possible on some systems
+	_ = p.stdin.SetWriteDeadline(time.Now().Add(writeTimeout)) // some systems have no deadlines
 	noteSent(ctx)
 	_, err = p.stdin.Write(append(data, '\n'))
 	if err == nil {
 		return nil
 	}
-	killGroup(p.cmd) // part of the message may be there: nothing can follow it
+	killGroup(p.cmd) // part of the message may have arrived, so nothing can follow it
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return &endedError{reason: "it does not read its input"}
 	}
 	return p.ended(io.EOF)
 }
 
-// Close ends the command: it ends its input, asks, and kills; then whatever is
-// left of its group. It returns when nothing of that is left.
+// Close ends the command: it closes its input, then sends SIGTERM, then kills it and its
+// group. It returns when nothing is left of them.
 func (p *process) Close() error {
 	p.once.Do(func() {
 		_ = p.stdin.Close() // a pipe's end
@@ -224,18 +222,17 @@ func (p *process) Close() error {
 	return nil
 }
 
-// endedError says why a session ended.
+// endedError is the reason why a session ended.
 type endedError struct{ reason string }
 
-// tooLong says that a message was longer than that.
+// tooLong says that a message was too long.
 func tooLong(most int) error {
 	return &endedError{reason: fmt.Sprintf("it sent a message of more than %d bytes", most)}
 }
 
-// Error returns the reason.
 func (e *endedError) Error() string { return e.reason }
 
-// head is the beginning of a line, for the log.
+// head returns the beginning of a line, for the log.
 func head(line string) string {
 	const most = 200
 	if len(line) > most {
@@ -244,7 +241,7 @@ func head(line string) string {
 	return line
 }
 
-// The bounds of what a command's standard error brings into the log.
+// Bounds of the standard error that is logged.
 const (
 	maxErrorLine   = 1 << 10
 	maxErrorLines  = 20 // in errorInterval
@@ -252,7 +249,7 @@ const (
 	errorReadAhead = 4 << 10
 )
 
-// errorLog writes a command's standard error to the log.
+// errorLog logs a command's standard error.
 type errorLog struct {
 	logger  *slog.Logger
 	conceal *strings.Replacer
@@ -264,7 +261,7 @@ type errorLog struct {
 	dropped int
 }
 
-// copy reads to the end.
+// copy reads r to its end.
 func (e *errorLog) copy(r io.Reader) {
 	in := bufio.NewReaderSize(r, errorReadAhead)
 	var line []byte
@@ -284,8 +281,8 @@ func (e *errorLog) copy(r io.Reader) {
 	}
 }
 
-// shown is what is to be seen of a line. It is cut last, so that no secret is cut
-// before it is found.
+// shown returns the part of a line that is logged. It cuts the line last, so that a secret
+// is found before it is cut.
 func (e *errorLog) shown(line []byte) string {
 	said := e.conceal.Replace(strings.ToValidUTF8(string(line), "\uFFFD"))
 	return strings.ToValidUTF8(strings.TrimSpace(said[:min(len(said), maxErrorLine)]), "")
@@ -306,7 +303,7 @@ func (e *errorLog) say(line string) {
 	e.logger.Info("an MCP server says", "stderr", line)
 }
 
-// report says how many lines were left out since it was said last.
+// report logs how many lines were dropped since the last report.
 func (e *errorLog) report() {
 	if e.dropped > 0 {
 		e.logger.Info("an MCP server says more than is logged", "lines", e.dropped)
