@@ -140,6 +140,8 @@ var errUncommitted = errors.New("the batch was not sent")
 type batchSender struct {
 	bus *Bus
 	all atomic.Pointer[[]groupcommit.Pending]
+	// opens says that the answer to the first message is awaited, so that others may join.
+	opens bool
 	// join is nil once it was called.
 	join func() []groupcommit.Pending
 	msg  nats.Msg
@@ -150,7 +152,7 @@ type batchSender struct {
 }
 
 func newBatchSender(b *Bus, all []groupcommit.Pending, join func() []groupcommit.Pending) *batchSender {
-	s := &batchSender{bus: b, join: join, expect: make([]string, 1), filter: make([]string, 1), number: make([]string, 1)}
+	s := &batchSender{bus: b, opens: join != nil, join: join, expect: make([]string, 1), filter: make([]string, 1), number: make([]string, 1)}
 	s.all.Store(&all)
 	return s
 }
@@ -184,17 +186,21 @@ func (b *Bus) sendBatch(ctx context.Context, deadline time.Time, s *batchSender)
 	return s.send(ctx, deadline)
 }
 
-// send publishes the batch and waits for the answer to its last message. It waits for the
-// answer to the first message too: the server then opens the batch, which on one replica
-// takes several flushes to the disk, and appends that come meanwhile join. It may be called
-// again, and then sends another batch.
+// send publishes the batch and waits for the answer to its last message. If others may join,
+// it waits for the answer to the first message too: the server then opens the batch, which on
+// one replica takes several flushes to the disk, and appends that come meanwhile join. It may
+// be called again, and then sends another batch.
 func (s *batchSender) send(ctx context.Context, deadline time.Time) (*pubAck, error) {
 	s.sent, s.msg.Header = 0, nats.Header{
 		headerBatchID: {nuid.Next()}, headerBatchSeq: s.number, api.HeaderExpectSeq: s.expect, api.HeaderExpectSubject: s.filter,
 	}
 	first := s.members()[0]
 	s.next(first, first.Entries[0])
-	if err := s.open(ctx, deadline); err != nil {
+	if !s.opens {
+		if err := s.bus.NC.PublishMsg(&s.msg); err != nil {
+			return nil, api.Join(errUncommitted, err)
+		}
+	} else if err := s.open(ctx, deadline); err != nil {
 		if errors.Is(err, nats.ErrTimeout) {
 			s.abandon() // there may be a place all the same
 		}
