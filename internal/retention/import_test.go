@@ -38,7 +38,7 @@ func TestExportAndImport(t *testing.T) {
 	ref := refOf(t, two, done)
 	data, err := two.bus.Blob(t.Context(), ref)
 	require.NoError(t, err)
-	require.Equal(t, strings.Repeat("large", 1000), string(data))
+	require.Equal(t, strings.Repeat("large", 8000), string(data))
 
 	two.work()
 	_, err = two.host.Gateway().Decide(t.Context(), "", waiting.ID, decision(t, two, waiting))

@@ -137,7 +137,7 @@ func TestSharedResultsStay(t *testing.T) {
 	done, err := retention.Purge(t.Context(), aged{w.bus}, o)
 	require.NoError(t, err)
 	require.Equal(t, 1, done.Blobs)
-	require.EqualValues(t, 3000, done.BlobBytes)
+	require.EqualValues(t, 24_000, done.BlobBytes)
 	require.Equal(t, events.Done, w.state(same).State, "nothing was removed")
 
 	o.DryRun = false

@@ -71,7 +71,7 @@ func newWorld(t *testing.T, shards int) *world {
 	require.NoError(t, err)
 	w.host, err = host.New(host.Options{
 		Bus: bus, Providers: map[string]llm.Caller{"scripted": scripted.New()}, Tools: registry,
-		Results: actor.Results{MaxBytes: 1000}, Snapshots: bus, SnapshotEvery: 10, Tombstones: bus, Logger: quiet,
+		Results: actor.Results{MaxBytes: 20_480}, Snapshots: bus, SnapshotEvery: 10, Tombstones: bus, Logger: quiet,
 	})
 	require.NoError(t, err)
 	return w
@@ -86,7 +86,7 @@ type text struct {
 func largeTool(t *testing.T) tool.Tool {
 	t.Helper()
 	made, err := typed.New(tool.Definition{Name: "repeat", Description: "repeat", Effect: tool.Pure},
-		func(_ context.Context, in text) (string, error) { return strings.Repeat(in.Text, 1000), nil })
+		func(_ context.Context, in text) (string, error) { return strings.Repeat(in.Text, 8000), nil })
 	require.NoError(t, err)
 	return made
 }

@@ -125,7 +125,7 @@ func TestGivingUpFindsTheRun(t *testing.T) {
 
 		store := runlog.New(runlog.Options{Log: r.journal.NewProcess()})
 		l, err := launch.New(launch.Config{
-			Store: store, Source: "subagent/other", Directory: r.journal, Agents: r.journal, Timers: r.journal,
+			Store: store, Source: "subagent/other", Directory: r.journal, Agents: r.journal, Timers: r.journal, FirstCheck: time.Minute,
 		})
 		require.NoError(t, err)
 		start, err := l.Pin(t.Context(), def, launch.Task{Text: "help", Mode: events.ModeTask})
