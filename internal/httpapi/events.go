@@ -194,7 +194,7 @@ func (s *Server) streamRun(w http.ResponseWriter, r *http.Request, o options) er
 func (s *Server) streamEnded(w http.ResponseWriter, r *http.Request, run events.Run, from uint64, state []byte) error {
 	t := s.newTail(run)
 	st := s.newStream(w)
-	defer st.end()
+	defer st.stop()
 	if st.state(state, from) != nil {
 		return nil // the client is gone
 	}
@@ -245,7 +245,7 @@ func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq,
 	defer func() { stop(); <-done }()
 
 	st := s.newStream(w)
-	defer st.end()
+	defer st.stop()
 	heartbeat := time.NewTicker(s.cfg.Heartbeat)
 	defer heartbeat.Stop()
 	if st.state(state, from) != nil {

@@ -57,7 +57,7 @@ func (s *Server) getEvents(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) feed(ctx context.Context, st *stream, want wanted, at journal.Position, records <-chan shardRecord, ended <-chan struct{}) error {
-	defer st.end()
+	defer st.stop()
 	heartbeat := time.NewTicker(s.cfg.Heartbeat)
 	defer heartbeat.Stop()
 	for err := st.comment(); err == nil; {

@@ -71,8 +71,8 @@ func streamHeader(w http.ResponseWriter) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// end stops counting the client.
-func (st *stream) end() {
+// stop stops counting the client.
+func (st *stream) stop() {
 	if st.began {
 		st.s.counts.clients.Add(-1)
 	}

@@ -171,8 +171,8 @@ type arrival struct {
 	stone *ports.Tombstone
 }
 
-// look reads a run on both sides.
-func (m *importer) look(ctx context.Context, run events.Run) (*arrival, error) {
+// compare reads a run from both sides.
+func (m *importer) compare(ctx context.Context, run events.Run) (*arrival, error) {
 	a := &arrival{run: run}
 	var err error
 	if a.records, _, err = read(ctx, m.from, run); err != nil {
@@ -202,7 +202,7 @@ func (a *arrival) buried(records []journal.Record) bool {
 // check decides a run's fate; it changes nothing.
 func (m *importer) check(ctx context.Context, run events.Run) (ImportedRun, error) {
 	result := ImportedRun{Run: run, Fate: FateImported}
-	a, err := m.look(ctx, run)
+	a, err := m.compare(ctx, run)
 	if err != nil {
 		return result, err
 	}
@@ -275,7 +275,7 @@ func asleep(records []journal.Record) bool {
 // bring imports a run that was not refused. What an earlier import that was cut off
 // left to be done for a run that is there is done too.
 func (m *importer) bring(ctx context.Context, result *ImportedRun) error {
-	a, err := m.look(ctx, result.Run)
+	a, err := m.compare(ctx, result.Run)
 	if err != nil {
 		return err
 	}

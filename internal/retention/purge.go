@@ -106,7 +106,7 @@ func Purge(ctx context.Context, bus Bus, o PurgeOptions) (Purged, error) {
 		o.Clock = time.Now
 	}
 	p := &purge{bus: bus, o: o, codec: events.DefaultCodec(), store: runlog.New(runlog.Options{Log: bus})}
-	if err := p.survey.look(ctx, bus, p.codec); err != nil {
+	if err := p.survey.advance(ctx, bus, p.codec); err != nil {
 		return p.done, err
 	}
 	if err := p.choose(ctx); err != nil {
@@ -225,7 +225,7 @@ func (p *purge) remove(ctx context.Context) error {
 // lookAgain keeps, after the grace, what was imported or forked meanwhile: nobody
 // forks a run behind its tombstone, but a fork may have been on its way.
 func (p *purge) lookAgain(ctx context.Context) error {
-	if err := p.survey.look(ctx, p.bus, p.codec); err != nil {
+	if err := p.survey.advance(ctx, p.bus, p.codec); err != nil {
 		return err
 	}
 	err := p.sift(func(e *entry) (string, error) {
@@ -304,7 +304,7 @@ func (p *purge) removeBlobs(ctx context.Context, now time.Time) error {
 	if len(refs) == 0 {
 		return nil
 	}
-	if err := p.survey.look(ctx, p.bus, p.codec); err != nil {
+	if err := p.survey.advance(ctx, p.bus, p.codec); err != nil {
 		return err
 	}
 	left := len(refs)

@@ -41,8 +41,8 @@ type survey struct {
 	end, records, ofNoRun []uint64
 }
 
-// look reads the log on from where the survey ends.
-func (s *survey) look(ctx context.Context, log journal.Log, codec *events.Codec) error {
+// advance reads the log from where the survey ended.
+func (s *survey) advance(ctx context.Context, log journal.Log, codec *events.Codec) error {
 	if s.runs == nil {
 		s.table = reducer.DefaultTable()
 		s.runs = map[events.Run]*entry{}

@@ -112,7 +112,7 @@ func TestDecideSeesTheNewerMemory(t *testing.T) {
 	require.ErrorIs(t, err, refused)
 }
 
-// doubtful stores an append, or not, and says that it is in doubt.
+// doubtful stores an append, or not, and says that its outcome is unknown.
 func doubtful(log journal.Log, times int, stored bool) *workertest.Log {
 	l := &workertest.Log{Log: log}
 	l.OnAppend = func(ctx context.Context, run events.Run, last uint64, entries []journal.Entry) (uint64, error) {
@@ -155,7 +155,7 @@ func TestUnknownOutcome(t *testing.T) {
 	}
 }
 
-// A batch that shrinks after a lost race and is then in doubt is found by what
+// A batch that shrinks after a lost race and then has an unknown outcome is found by what
 // it holds, not by what the first try held.
 func TestUnknownOutcomeAfterTheBatchShrank(t *testing.T) {
 	bench := workertest.New(t, simtest.Options{}, nil)
@@ -190,7 +190,7 @@ func TestUnknownOutcomeAfterTheBatchShrank(t *testing.T) {
 	require.Equal(t, []string{"Start", "UserMessage", "UserMessage"}, bench.Types(id))
 }
 
-// An append in doubt may be stored late, after the next try was sent.
+// An append of unknown outcome may be stored late, after the next try was sent.
 func TestUnknownOutcomeIsStoredLate(t *testing.T) {
 	bench := workertest.New(t, simtest.Options{}, nil)
 	id := bench.Start(start())
@@ -215,7 +215,7 @@ func TestUnknownOutcomeIsStoredLate(t *testing.T) {
 	require.Len(t, bench.Records(id), 2)
 }
 
-// A refusal after a try in doubt does not say that nothing was stored, unless another
+// A refusal after a try of unknown outcome does not say that nothing was stored, unless another
 // event stands where that try belongs.
 func TestRefusedAfterUnknownOutcome(t *testing.T) {
 	for _, overtaken := range []bool{false, true} {

@@ -386,7 +386,7 @@ func (l *listener) fetch(ctx context.Context, h *hub) (some []journal.Record, se
 	case <-ctx.Done():
 		return nil, l.cursor, ctx.Err()
 	}
-	end := h.recent.end() // the log has it, so a read of everything brings it
+	end := h.recent.lastSeq() // the log has it, so a read of everything brings it
 	seen = l.cursor
 	b := batch{bytes: l.bound}
 	for rec, err := range h.log.Scan(ctx, h.shard, l.filter, l.cursor) {

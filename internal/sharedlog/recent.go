@@ -48,8 +48,8 @@ func (r *recent) add(rec journal.Record) {
 
 func sizeOf(rec journal.Record) int { return recordSize + len(rec.Subject) + len(rec.Body) }
 
-// end is the last record's sequence number.
-func (r *recent) end() uint64 {
+// lastSeq is the sequence number of the last record.
+func (r *recent) lastSeq() uint64 {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if n := len(r.records); n > 0 {

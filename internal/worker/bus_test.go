@@ -106,7 +106,7 @@ func TestOutage(t *testing.T) {
 				return log.Log.Append(ctx, run, last, entries...)
 			}
 		},
-		"in doubt and nothing to read": func(log *workertest.Log, away func() error) {
+		"unknown outcome and nothing to read": func(log *workertest.Log, away func() error) {
 			log.OnAppend = func(ctx context.Context, run events.Run, last uint64, entries []journal.Entry) (uint64, error) {
 				seq, err := log.Log.Append(ctx, run, last, entries...)
 				if err == nil && away() != nil {

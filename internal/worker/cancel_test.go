@@ -347,8 +347,8 @@ func TestFrozenWorkerLeavesTheCall(t *testing.T) {
 		frozen, alive := newHanging(), newHanging()
 		run := r.start()
 		r.Append(run, events.Planning, single("a", "beta"))
-		reached, thaw := make(chan struct{}), make(chan struct{})
-		p, log := r.firstAppend(func() { close(reached); <-thaw })
+		reached, release := make(chan struct{}), make(chan struct{})
+		p, log := r.firstAppend(func() { close(reached); <-release })
 		w := r.worker(p, handlers{effects.KindTool: startThenRun(frozen)}, func(c *worker.Config) {
 			c.Store, c.Concurrency, c.Inboxes = r.NewStore(log), 1, r.actingOn(run, "beta")
 			c.Queue = mute{p} // no sign of life
@@ -357,7 +357,7 @@ func TestFrozenWorkerLeavesTheCall(t *testing.T) {
 		<-reached
 		living, _ := r.spawn(handlers{effects.KindTool: startThenRun(alive)})
 		<-alive.began
-		close(thaw)
+		close(release)
 		settled()
 		require.Empty(t, frozen.began)
 		require.Equal(t, []string{"Start", "LlmToolCall", "LlmAttemptFailed", "ToolCallStarted"}, r.Types(run))

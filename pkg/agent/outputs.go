@@ -53,7 +53,7 @@ func (o *outputs) push(out Output) {
 }
 
 func (o *outputs) run() {
-	defer o.end() // the callback may end its goroutine
+	defer o.stop() // the callback may end its goroutine
 	muted := false
 	for {
 		select {
@@ -129,7 +129,7 @@ func (o *outputs) wait(ctx context.Context, pushed <-chan struct{}) error {
 }
 
 // end stops the calls after the present one.
-func (o *outputs) end() { o.endOnce.Do(func() { close(o.quit) }) }
+func (o *outputs) stop() { o.endOnce.Do(func() { close(o.quit) }) }
 
 // Output is something that a run did: a value of one of the types below. Most outputs come
 // from the log, in its order, each once, and again in a replay. [LLMToken] and

@@ -64,7 +64,7 @@ func watch(s *service, at events.Run, parent *Run, onOutput func(Output), logger
 		unwatch, err := livetext.Listen(s.bus, at, stream.Chunk)
 		if err != nil {
 			stop()
-			r.outputs.end()
+			r.outputs.stop()
 			return nil, err
 		}
 		r.unwatch, tell = unwatch, stream.Event
@@ -302,7 +302,7 @@ func (r *Run) letGo() error {
 	r.unwatch()
 	<-r.ended
 	if r.outputs != nil {
-		r.outputs.end()
+		r.outputs.stop()
 	}
 	if err := r.release(); err != nil {
 		return fmt.Errorf("the roles ended: %w", err)

@@ -108,7 +108,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		return nil, errors.Join(err, held.release())
 	}
 	s.lock = held
-	s.look()
+	s.checkRoom()
 	watch, stop := context.WithCancel(context.Background())
 	s.unwatch = stop
 	s.watching.Go(func() { s.watch(watch) })

@@ -80,7 +80,7 @@ func (s *Server) watch(ctx context.Context) {
 		case <-s.log.failed:
 		case <-tick.C:
 		}
-		s.look()
+		s.checkRoom()
 		if !turns.due(s.full.Load(), time.Now()) {
 			continue
 		}
@@ -88,7 +88,7 @@ func (s *Server) watch(ctx context.Context) {
 			s.log.out.Error("the embedded server did not start again; it is tried again", "reason", err)
 		}
 		turns.last = time.Now()
-		s.look()
+		s.checkRoom()
 	}
 }
 
@@ -115,9 +115,9 @@ func (r *restarts) due(full *FullError, now time.Time) bool {
 	return true
 }
 
-// look notes whether there is room, and says so where that changed. Two looks never
-// run at the same time.
-func (s *Server) look() {
+// checkRoom notes whether there is room, and logs a change. It must not run twice at the
+// same time.
+func (s *Server) checkRoom() {
 	was := s.full.Load()
 	now := s.room(was)
 	s.full.Store(now)

@@ -41,9 +41,9 @@ func TestKeepsRoom(t *testing.T) {
 	require.ErrorContains(t, full, "the disk of "+srv.dir+" is full")
 	srv.unwatch()
 	srv.watching.Wait()
-	srv.look()
+	srv.checkRoom()
 	srv.reserve = free >> 4
-	srv.look()
+	srv.checkRoom()
 	require.NoError(t, srv.Full())
 	require.Equal(t, 2, strings.Count(lines.String(), "\n"), "a line for each change: %s", lines.String())
 }
@@ -74,7 +74,7 @@ func TestOtherErrorsAreNoReasonToRestart(t *testing.T) {
 	require.NotEmpty(t, srv.nats.Healthz(&server.HealthzOptions{}).Error, "a directory without a stream")
 	for range 3 {
 		srv.log.Errorf("authentication error")
-		srv.look()
+		srv.checkRoom()
 		require.NoError(t, srv.Full())
 		require.False(t, srv.log.sawError.Load())
 	}
@@ -84,12 +84,12 @@ func TestOtherErrorsAreNoReasonToRestart(t *testing.T) {
 func TestJetStreamEnded(t *testing.T) {
 	srv := unwatched(t, t.TempDir())
 	require.NoError(t, srv.nats.DisableJetStream())
-	srv.look()
+	srv.checkRoom()
 	require.NoError(t, srv.Full())
-	srv.look()
+	srv.checkRoom()
 	require.ErrorContains(t, srv.Full(), "JetStream ended")
 	require.NoError(t, srv.restart(t.Context()))
-	srv.look()
+	srv.checkRoom()
 	require.NoError(t, srv.Full())
 }
 

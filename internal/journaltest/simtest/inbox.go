@@ -193,7 +193,7 @@ func (in *inbox) offer(o Options, rec journal.Record, nth int) {
 
 // take returns the item that is due, now delivered once more, or when to look
 // again (zero: when something changes).
-func (in *inbox) take(o Options) (it *item, next time.Time) {
+func (in *inbox) next(o Options) (it *item, next time.Time) {
 	if len(in.items) == 0 {
 		return nil, time.Time{}
 	}

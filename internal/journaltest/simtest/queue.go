@@ -84,7 +84,7 @@ func (p *Process) take(inboxes []*inbox) (d *delivery, at time.Time, changed <-c
 	p.j.mu.Lock()
 	defer p.j.mu.Unlock()
 	for _, in := range inboxes {
-		it, next := in.take(p.j.opts)
+		it, next := in.next(p.j.opts)
 		if it != nil {
 			return &delivery{p: p, in: in, it: it, rec: it.rec, attempt: it.attempt}, at, nil
 		}

@@ -110,9 +110,9 @@ func isNameRune(r rune) bool {
 	return r < utf8.RuneSelf && (isLetter(byte(r)) || isDigit(byte(r)) || r == '_')
 }
 
-// take moves behind the token that peek returned last. Signs that peek
+// skip moves behind the token that peek returned last. Signs that peek
 // translates are longer than what it gives for them.
-func (p *parser) take(token string) {
+func (p *parser) skip(token string) {
 	if isLetter(token[0]) || token == "**" {
 		p.pos += len(token)
 		return
@@ -146,7 +146,7 @@ func (p *parser) expression() (*apd.Decimal, error) {
 		if op != "+" && op != "-" {
 			return left, nil
 		}
-		p.take(op)
+		p.skip(op)
 		var right *apd.Decimal
 		if right, err = p.term(); err == nil {
 			left, err = binary(op, left, right)
@@ -162,7 +162,7 @@ func (p *parser) term() (*apd.Decimal, error) {
 		if op != "*" && op != "/" && op != "%" && op != "of" {
 			return left, nil
 		}
-		p.take(op)
+		p.skip(op)
 		var right *apd.Decimal
 		if right, err = p.unary(); err == nil {
 			left, err = binary(op, left, right)
@@ -180,7 +180,7 @@ func (p *parser) unary() (*apd.Decimal, error) {
 	if op != "+" && op != "-" {
 		return p.power()
 	}
-	p.take(op)
+	p.skip(op)
 	v, err := p.unary()
 	if err != nil || op == "+" {
 		return v, err
@@ -197,7 +197,7 @@ func (p *parser) power() (*apd.Decimal, error) {
 	if op != "^" && op != "**" {
 		return base, nil
 	}
-	p.take(op)
+	p.skip(op)
 	exponent, err := p.unary()
 	if err != nil {
 		return nil, err
@@ -208,7 +208,7 @@ func (p *parser) power() (*apd.Decimal, error) {
 func (p *parser) postfix() (*apd.Decimal, error) {
 	v, err := p.primary()
 	for err == nil && p.peek() == "%" && !p.isRemainder() {
-		p.take("%")
+		p.skip("%")
 		v, err = binary("/", v, hundred)
 	}
 	return v, err
@@ -227,7 +227,7 @@ func (p *parser) primary() (*apd.Decimal, error) {
 	case token == tokenNumber:
 		return p.number()
 	case token == "(":
-		p.take(token)
+		p.skip(token)
 		values, err := p.closed(false)
 		if err != nil {
 			return nil, err
@@ -254,7 +254,7 @@ func (p *parser) closed(args bool) ([]*apd.Decimal, error) {
 		values = append(values, v)
 		token := p.peek()
 		if token == ")" {
-			p.take(token)
+			p.skip(token)
 			return values, nil
 		}
 		if token == "" {
@@ -263,7 +263,7 @@ func (p *parser) closed(args bool) ([]*apd.Decimal, error) {
 		if token != "," || !args {
 			return nil, p.unexpected(token)
 		}
-		p.take(token)
+		p.skip(token)
 	}
 }
 
@@ -272,11 +272,11 @@ func (p *parser) function(name string) (*apd.Decimal, error) {
 	if !ok {
 		return nil, fmt.Errorf("unknown name %q at byte %d; there are the functions %s", name, p.pos, functionNames)
 	}
-	p.take(name)
+	p.skip(name)
 	if token := p.peek(); token != "(" {
 		return nil, fmt.Errorf("%s needs its argument in parentheses", name)
 	}
-	p.take("(")
+	p.skip("(")
 	args, err := p.closed(true)
 	if err != nil {
 		return nil, err

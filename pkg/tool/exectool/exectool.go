@@ -309,7 +309,7 @@ func (t *execTool) endFailure(err error, stdout *head, stderr *tail) error {
 	}
 	said := strings.TrimSpace(stderr.String())
 	if said == "" {
-		said = strings.TrimSpace(stdout.end(maxErrorOutput))
+		said = strings.TrimSpace(stdout.lastBytes(maxErrorOutput))
 	}
 	if said != "" {
 		f.Message += ": " + said
@@ -337,8 +337,8 @@ func (h *head) Write(p []byte) (int, error) {
 // String returns what was kept, with a marker where something was not.
 func (h *head) String() string { return truncate.Result(string(h.kept), h.max, h.total) }
 
-// end returns the last n bytes that were kept.
-func (h *head) end(n int) string {
+// lastBytes returns the last n bytes that were kept.
+func (h *head) lastBytes(n int) string {
 	t := &tail{max: n}
 	_, _ = t.Write(h.kept) // a tail's Write never fails
 	return t.String()
