@@ -29,7 +29,7 @@ type everything struct {
 	Small  int32   `json:"small"`
 	Uint   uint64  `json:"uint"`
 	Float  float64 `json:"float"`
-	hidden int
+	hidden int     //lint:ignore U1000 neither way has an unexported field
 	Inner
 	Pointer *Inner            `json:"pointer"`
 	List    []string          `json:"list"`

@@ -84,7 +84,7 @@ func (a *appender) One(ctx context.Context, p groupcommit.Pending) (uint64, erro
 			}
 			return seq, err
 		}
-		if d.unopened(ctx, err) || unsent(err) && pauseUntil(ctx, deadline, appendRetry) || b.spurious(ctx, deadline, err, run, last) && pauseUntil(ctx, deadline, conflictRetry) {
+		if unsent(err) && pauseUntil(ctx, deadline, appendRetry) || b.spurious(ctx, deadline, err, run, last) && pauseUntil(ctx, deadline, conflictRetry) {
 			continue
 		}
 		err = b.full.note(a.place, b.appendError(err))
@@ -222,12 +222,6 @@ func (d *outcome) until() time.Time {
 func (d *outcome) opens(err error) bool {
 	d.open = d.open || d.bus.Replicas > 1 && errors.Is(err, nats.ErrTimeout) && !errors.Is(err, errUncommitted)
 	return d.open
-}
-
-// unopened reports whether a batch may be sent again because no server answered its first
-// message, which happens while there is no leader. It pauses before that.
-func (d *outcome) unopened(ctx context.Context, err error) bool {
-	return d.bus.Replicas > 1 && errors.Is(err, errUncommitted) && errors.Is(err, nats.ErrTimeout) && d.again(ctx)
 }
 
 // errAgain says that an append is to be sent again.

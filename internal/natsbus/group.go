@@ -103,7 +103,8 @@ func (a *appender) Batch(all []groupcommit.Pending, join func() []groupcommit.Pe
 			err = ack.Error
 		}
 		if !d.opens(err) {
-			if d.unopened(ctx, err) {
+			// While there is no leader, no server answers the first message.
+			if b.Replicas > 1 && errors.Is(err, errUncommitted) && errors.Is(err, nats.ErrTimeout) && d.again(ctx) {
 				continue
 			}
 			return 0, a.batchFailed(err, len(s.members()))

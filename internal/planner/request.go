@@ -387,14 +387,11 @@ const maxSummary = 128 << 10
 var errNoSummary = errors.New("the model gave no summary")
 
 // textState returns the state in which a model that speaks the text protocol is asked, and
-// why that is not the one in the log; the note is empty where it is.
+// a note if that is not the state in the log.
 func textState(mem *reducer.Memory) (state, note string) {
 	state = mem.Control.TextState
 	if events.ValidTextState(state) {
 		return state, ""
 	}
-	return events.TextThinking, "the stored state \"" + contextedit.Clip(maxStateNamed, state) + "\" is unknown and was reset to thinking"
+	return events.TextThinking, fmt.Sprintf("the stored state %q is unknown and was reset to thinking", contextedit.Clip(100, state))
 }
-
-// maxStateNamed bounds what is said of a state that nobody knows, in bytes.
-const maxStateNamed = 100

@@ -40,8 +40,8 @@ const firstCheck = time.Minute
 // Config configures a [Subagents].
 type Config struct {
 	worker.Base
-	// Directory is where the agents are announced, Agents holds their definitions, and
-	// Timers those of the runs. Required.
+	// Directory has the announced agents, Agents their definitions, and Timers takes the
+	// timers of runs. All are required.
 	Directory journal.Directory
 	Agents    journal.Agents
 	Timers    journal.Timers

@@ -3,10 +3,9 @@
 // condition, acknowledge.
 //
 // A [Worker] consumes the events that enter the states of its inboxes. What has to be
-// done follows from the run's memory alone ([effects.Of]); how it
-// is done is a [Handler]'s A [Handler] for each kind
-// of effect does it. The loop holds no business logic and no state that the log does not
-// hold. So any worker may die at any moment, and its delivery goes to another worker.
+// done follows from the run's memory alone ([effects.Of]). A [Handler] for each kind of
+// effect does it. The loop holds no business logic and no state that the log does not hold.
+// So any worker may die at any moment, and its delivery goes to another worker.
 //
 // Promises:
 //   - A delivery is acknowledged only when the log, read to its head, holds the

@@ -229,9 +229,14 @@ func (p *puller) start(msg *nats.Msg) {
 // handleAll handles a delivery, then those that come over work.
 func (p *puller) handleAll(msg *nats.Msg) {
 	for more := true; more; msg, more = <-p.work {
-		p.handle(msg)
-		p.finish()
+		p.handleOne(msg)
 	}
+}
+
+// handleOne gives its slot back even if handle ends the goroutine (runtime.Goexit).
+func (p *puller) handleOne(msg *nats.Msg) {
+	defer p.finish()
+	p.handle(msg)
 }
 
 func (p *puller) finish() {

@@ -1,6 +1,7 @@
 package pull
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -74,4 +75,22 @@ func TestTurns(t *testing.T) {
 			p.misses++
 		}
 	}
+}
+
+// A handler that ends its goroutine gives its slot back.
+func TestHandlerThatExits(t *testing.T) {
+	handled := make(chan string, 2)
+	p := newPuller(nil, make([]Source, 1), 1, func(msg *nats.Msg) {
+		handled <- msg.Subject
+		if msg.Subject == "first" {
+			runtime.Goexit()
+		}
+	})
+	for _, subject := range []string{"first", "second"} {
+		p.start(&nats.Msg{Subject: subject})
+		require.Equal(t, subject, <-handled)
+		<-p.freed
+	}
+	close(p.work)
+	p.handlers.Wait()
 }
