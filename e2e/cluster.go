@@ -30,6 +30,8 @@ type setup struct {
 	actorTools [][]string
 	// actorPools has the pool that each actor serves; empty: each serves all.
 	actorPools []string
+	// mcp is the file of the MCP servers of each actor.
+	mcp string
 	// subagents are entries of a tool file, in YAML's flow form, whose tools are
 	// agents. If there are any, an actor of its own serves the pool `agents`.
 	subagents []string

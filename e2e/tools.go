@@ -98,6 +98,9 @@ func (s *toolServer) serve(w http.ResponseWriter, r *http.Request) {
 func (s *toolServer) write(t *testing.T, actor string, of *setup) string {
 	t.Helper()
 	var b strings.Builder
+	if of.mcp != "" {
+		fmt.Fprintf(&b, "mcp: %q\n", of.mcp)
+	}
 	b.WriteString("tools:\n")
 	for _, name := range of.tools {
 		setting, ok := of.toolSettings[name]

@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/output"
+	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -156,4 +157,62 @@ func TestOutputLines(t *testing.T) {
 	} {
 		require.Equal(t, want, OutputLine(o, false))
 	}
+}
+
+// Tap prints the records of all shards, in the order of each run, and returns where it stopped.
+func TestTapAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, out := simtest.New(simtest.Options{Shards: 3}), &buffer{}
+		var runs []*reducertest.Run
+		for range 6 {
+			runs = append(runs, placed(t, log, len(runs)))
+		}
+		store(t, log, runs[0], 1, 2)
+		from, err := journal.End(t.Context(), log)
+		require.NoError(t, err)
+		for i, r := range runs {
+			store(t, log, r, 3-2*min(i, 1), 5)
+		}
+		ctx, stop := context.WithCancel(context.Background())
+		reached := make(chan journal.Position)
+		go func() {
+			at, err := newTap(log, out).All(ctx, from)
+			require.ErrorIs(t, err, context.Canceled)
+			reached <- at
+		}()
+		synctest.Wait()
+		stop()
+		at := <-reached
+		end, err := journal.End(t.Context(), log)
+		require.NoError(t, err)
+		require.Equal(t, end, at)
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		require.Len(t, lines, 3+5*5)
+		byRun := map[string][]string{}
+		for _, line := range lines {
+			id, rest, _ := strings.Cut(line, " ")
+			byRun[id] = append(byRun[id], rest)
+		}
+		require.Len(t, byRun, len(runs))
+		require.Contains(t, byRun[runs[1].ID.ID][0], "Start", "in the order of the log")
+		again, err := make(journal.Position, 3).Parse(at.String())
+		require.NoError(t, err)
+		require.Equal(t, at, again)
+	})
+}
+
+// placed is the done run under another id, placed as the log wants it.
+func placed(t *testing.T, log journal.Log, i int) *reducertest.Run {
+	t.Helper()
+	r := reducertest.NewRun(nil)
+	r.ID = events.NewRun(events.DefaultNamespace, strings.Replace(r.ID.ID, "-8000-", "-8"+strings.Repeat(string(rune('0'+i)), 3)+"-", 1), log.Shards())
+	r.Mem = machine.Initial(r.ID.ID)
+	fill(t, r,
+		reducertest.Event{Origin: events.Idle, Payload: reducertest.StartOf("x", events.ModeTask)},
+		reducertest.Event{Origin: events.Planning, Payload: &events.LLMToolCall{ToolCallReply: call("c1", "alpha", `{}`)}},
+		reducertest.Event{Origin: events.Acting, Payload: &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "c1", Success: true}}},
+		reducertest.Event{Origin: events.Observing, Payload: &events.Continue{}},
+		reducertest.Event{Origin: events.Planning, Payload: answer("done")},
+	)
+	return r
 }

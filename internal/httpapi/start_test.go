@@ -331,3 +331,19 @@ func TestJustGoneOverHTTP(t *testing.T) {
 	require.Equal(t, "2", a.header.Get("Retry-After"))
 	require.Equal(t, "search", a.text(t, "tool"))
 }
+
+func TestAmbiguousTools(t *testing.T) {
+	r := simulatedRig(t, nil)
+	body := `{"agent":{"llm":{"provider":"openai"},"tools":["search"]},"task":"x"}`
+	other := searchTool
+	other.Pool = "web"
+	r.announce("b", other)
+	a := r.do("POST", "/v1/runs", body)
+	require.Equal(t, http.StatusCreated, a.status, "two pools may serve the same tool: %s", a.body)
+
+	r = simulatedRig(t, nil)
+	other.Description = "Searches elsewhere."
+	r.announce("b", other)
+	a = r.fails(422, "ambiguous_tool", r.do("POST", "/v1/runs", body))
+	require.Equal(t, "search", a.text(t, "tool"))
+}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -295,4 +296,31 @@ func TestFirstOfARun(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, rec.First)
 	}
+}
+
+// Shards are read side by side, each in its order.
+func TestOrderedShards(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 4)
+	for range 60 {
+		journaltest.AppendAll(t, bus, journaltest.NewRun(t, bus), "1", "2", "3")
+	}
+	ordered, direct := bothWays(t, bus)
+	var all sync.WaitGroup
+	got := make([][]journal.Record, bus.shards)
+	errs := make([]error, bus.shards)
+	for shard := range got {
+		all.Go(func() {
+			got[shard], errs[shard] = journaltest.Collect(ordered.Scan(t.Context(), shard, journal.Filter{}, 0))
+		})
+	}
+	all.Wait()
+	for shard := range got {
+		require.NoError(t, errs[shard])
+		want, err := journaltest.Collect(direct.Scan(t.Context(), shard, journal.Filter{}, 0))
+		require.NoError(t, err)
+		require.NotEmpty(t, want)
+		require.Equal(t, want, got[shard])
+	}
+	requireNoReaders(t, bus)
 }

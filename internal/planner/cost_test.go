@@ -26,7 +26,6 @@ func (r remote) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk
 	return r.mock.Call(ctx, req, stream)
 }
 
-// DefaultModel is the model that is asked where none is named.
 func (r remote) Describe() llm.Description { return llm.Description{DefaultModel: r.model} }
 
 // nameless is a remote provider that does not say whom it asks.

@@ -23,6 +23,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tool"
 )
 
 // Step goes through every role, one transition at a time.
@@ -542,4 +543,64 @@ func TestContextValuesStepwise(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string][]any{"model": {"ann"}}, s.take())
 	require.NoError(t, r.Release())
+}
+
+// Several agents share one embedded server, each with its own model and tools.
+func TestSeveralAgentsOnOneServer(t *testing.T) {
+	t.Parallel()
+	shared := searchTool(t)
+	writer, err := agent.New("write").Name("writer").LLM(scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("a draft"))).Tool(shared).Build()
+	require.NoError(t, err)
+	critic, err := agent.New("judge").Name("critic").LLM(scripted.NewMock(scripted.Ask("search", `{"q":"b"}`), scripted.Say("it is good"))).Tool(shared).Build()
+	require.NoError(t, err)
+	s, err := agent.Serve(t.Context(), writer, critic)
+	require.NoError(t, err)
+	answers := make(chan string, 2)
+	for _, a := range []*agent.Agent{writer, critic} {
+		go func() {
+			answer, err := a.Run(context.Background())
+			answers <- fmt.Sprint(answer, " ", err)
+		}()
+	}
+	require.ElementsMatch(t, []string{"a draft <nil>", "it is good <nil>"}, []string{<-answers, <-answers})
+	_, err = writer.Stepwise(t.Context())
+	require.ErrorIs(t, err, agent.ErrStepwise)
+	require.NoError(t, s.Close())
+	require.NoError(t, s.Close())
+	_, err = writer.Run(t.Context())
+	require.ErrorContains(t, err, "server is closed")
+}
+
+// A tool of a function shows a value as JSON, a string as it is, an error as one.
+func TestFunc(t *testing.T) {
+	t.Parallel()
+	type numbers struct {
+		A int `json:"a"`
+		B int `json:"b"`
+	}
+	type sum struct {
+		Sum int `json:"sum"`
+	}
+	add := agent.Func("add", "Adds.", func(_ context.Context, in numbers) (sum, error) { return sum{in.A + in.B}, nil }, agent.Pure, agent.Risk(tool.High))
+	require.Equal(t, tool.Pure, add.Definition().Effect)
+	require.Equal(t, tool.High, add.Definition().Risk)
+	out, err := add.Run(t.Context(), tool.Call{Arguments: `{"a":1,"b":2}`})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"sum":3}`, out)
+	odd := agent.Func("odd", "Cannot be written.", func(context.Context, numbers) (func(), error) { return func() {}, nil }, agent.Idempotent)
+	require.Equal(t, tool.Idempotent, odd.Definition().Effect)
+	_, err = odd.Run(t.Context(), tool.Call{Arguments: `{"a":1,"b":2}`})
+	require.ErrorContains(t, err, "cannot be written as JSON")
+}
+
+// The call that sets the tokens of thinking last wins.
+func TestThinkingTokens(t *testing.T) {
+	t.Parallel()
+	mock := scripted.NewMock(scripted.Say("the answer"))
+	_, err := built(t, agent.New("Think.").LLM(mock).Sampling(llm.Sampling{ThinkingTokens: 4096}).ThinkingTokens(2048)).Run(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 2048, mock.Requests()[0].Sampling.ThinkingTokens)
+	_, err = agent.New("Think.").LLM(mock).ThinkingTokens(1).Build()
+	require.ErrorContains(t, err, "thinking_tokens")
+	built(t, agent.New("Think.").LLM(mock).ThinkingTokens(1).Sampling(llm.Sampling{}))
 }

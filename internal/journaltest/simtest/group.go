@@ -109,7 +109,7 @@ func (a *appender) Batch(_ []groupcommit.Pending, join func() []groupcommit.Pend
 	return seq, err
 }
 
-// inDoubt makes a crash one after which nobody tries again.
+// unknownOutcome makes an error after which nobody tries again.
 func unknownOutcome(err error) error { return fmt.Errorf("%w: %w", journal.ErrUnknownOutcome, err) }
 
 // batch is one on its way.
