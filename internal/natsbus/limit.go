@@ -39,7 +39,8 @@ func (o *InitOptions) limit(cfg *jetstream.StreamConfig, old *jetstream.StreamIn
 	used, mayChoose := uint64(0), true
 	if old != nil {
 		used = old.State.Bytes
-		mayChoose = old.Config.Metadata[metaLimit] == limitAuto || old.Config.MaxBytes <= 0
+		// The servers of a cluster say what they cannot reserve only when a stream is made.
+		mayChoose = cfg.Replicas <= 1 && (old.Config.Metadata[metaLimit] == limitAuto || old.Config.MaxBytes <= 0)
 	}
 	switch {
 	case o.MaxBytes > 0:
