@@ -15,7 +15,7 @@ import (
 )
 
 func BenchmarkAppend(b *testing.B) {
-	bus := newBus(b, 1)
+	bus := embeddedBus(b, 1)
 	run := journaltest.NewRun(b, bus)
 	body := make([]byte, 700)
 	var last uint64
@@ -28,7 +28,7 @@ func BenchmarkAppend(b *testing.B) {
 
 // BenchmarkAppendMany has many runs appended to at once.
 func BenchmarkAppendMany(b *testing.B) {
-	bus := newBus(b, 1)
+	bus := embeddedBus(b, 1)
 	body := make([]byte, 700)
 	b.SetParallelism(64)
 	b.ReportAllocs()
@@ -51,7 +51,7 @@ func entryTo(run events.Run, to events.State, pool string, body []byte) journal.
 }
 
 func BenchmarkRead40(b *testing.B) {
-	bus := newBus(b, 1)
+	bus := embeddedBus(b, 1)
 	run := journaltest.NewRun(b, bus)
 	texts := make([]string, 40)
 	for i := range texts {
@@ -70,7 +70,7 @@ func BenchmarkConsume(b *testing.B) {
 	for _, shards := range []int{1, 3} {
 		for _, slots := range []int{1, 16, 1000} {
 			b.Run(fmt.Sprintf("%d shards %d slots", shards, slots), func(b *testing.B) {
-				bus := newBus(b, shards)
+				bus := embeddedBus(b, shards)
 				fillPool(b, bus, b.N)
 				ctx, cancel := context.WithCancel(context.Background())
 				var left sync.WaitGroup
@@ -107,7 +107,7 @@ func fillPool(b *testing.B, bus *Bus, n int) {
 // BenchmarkFollow measures the time from an append to the record at a follower,
 // one record at a time.
 func BenchmarkFollow(b *testing.B) {
-	for way, open := range map[string]func(testing.TB, int) *Bus{"in process": newBus, "over TCP": overTCP} {
+	for way, open := range map[string]func(testing.TB, int) *Bus{"in process": embeddedBus, "over TCP": newBus} {
 		b.Run(way, func(b *testing.B) {
 			bus := open(b, 1)
 			run := journaltest.NewRun(b, bus)

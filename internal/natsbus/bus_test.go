@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
-	"github.com/moorebus/moorebus/internal/racing"
+	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -81,69 +81,76 @@ func patient(t testing.TB, bus *Bus, group GroupCommit) *Bus {
 	return bus
 }
 
+// connectTo connects to a server's process.
+func connectTo(t testing.TB, srv *natstest.Server) *nats.Conn {
+	t.Helper()
+	conn, err := Connect(context.Background(), ConnectOptions{URL: srv.URL, Logger: quiet})
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	return conn
+}
+
+// newBus is a bus on a server of its own.
 func newBus(t testing.TB, shards int) *Bus {
+	t.Helper()
+	return patient(t, openBus(t, connectTo(t, natstest.Start(t, natstest.Options{})), shards), GroupCommitAuto)
+}
+
+// embeddedBus is a bus on a server in this process.
+func embeddedBus(t testing.TB, shards int) *Bus {
 	t.Helper()
 	return patient(t, openBus(t, inProcess(t, startServer(t, embedded.Options{})), shards), GroupCommitAuto)
 }
 
-func overTCP(t testing.TB, shards int) *Bus {
-	t.Helper()
-	srv := startServer(t, embedded.Options{Listen: "127.0.0.1:0", Token: "secret"})
-	conn, err := Connect(context.Background(), ConnectOptions{URL: srv.ClientURL(), Token: "secret", Logger: quiet})
-	require.NoError(t, err)
-	t.Cleanup(conn.Close)
-	return patient(t, openBus(t, conn, shards), GroupCommitAuto)
-}
-
 func TestConformance(t *testing.T) {
-	for _, shards := range []int{1, 3} {
-		for way, open := range map[string]func(testing.TB, int) *Bus{"in process": newBus, "over TCP": overTCP} {
-			if racing.On && (shards == 1) != (way == "in process") {
-				continue // the other two are of both, and run at full size
-			}
-			t.Run(fmt.Sprintf("%d shards %s", shards, way), func(t *testing.T) {
+	t.Parallel()
+	for shards, open := range map[int]func(testing.TB, int) *Bus{1: embeddedBus, 3: newBus} {
+		t.Run(fmt.Sprint(shards, " shards"), func(t *testing.T) {
+			t.Parallel()
+			t.Run("Queue", func(t *testing.T) {
 				t.Parallel()
 				bus := open(t, shards)
-				t.Run("Log", func(t *testing.T) { journaltest.Log(t, func(*testing.T) journal.Log { return bus }) })
-				t.Run("Follow", func(t *testing.T) { journaltest.Follow(t, func(*testing.T) journal.Log { return bus }) })
-				t.Run("Fetcher", func(t *testing.T) { journaltest.Fetcher(t, func(*testing.T) journaltest.LogFetcher { return bus }) })
-				t.Run("Feed", func(t *testing.T) { journaltest.Feed(t, func(*testing.T) journaltest.LogFeed { return bus }) })
-				t.Run("Directory", func(t *testing.T) {
-					journaltest.Directory(t, func(t *testing.T) (journal.Directory, journal.Directory) {
-						return bus, patient(t, bus, GroupCommitAuto)
-					})
-				})
-				t.Run("Agents", func(t *testing.T) { journaltest.Agents(t, func(*testing.T) journal.Agents { return bus }) })
-				t.Run("Blobs", func(t *testing.T) { journaltest.Blobs(t, func(*testing.T) journal.Blobs { return bus }) })
-				t.Run("Snapshots", func(t *testing.T) {
-					journaltest.Snapshots(t, func(*testing.T) journaltest.LogSnapshots { return bus })
-				})
-				t.Run("Tombstones", func(t *testing.T) {
-					journaltest.Tombstones(t, func(*testing.T) journaltest.LogTombstones { return bus })
-				})
-				t.Run("Purger", func(t *testing.T) { journaltest.Purger(t, func(*testing.T) journaltest.LogPurger { return bus }) })
-				t.Run("Dropped", func(t *testing.T) { journaltest.Dropped(t, func(*testing.T) journal.Dropped { return bus }) })
-				t.Run("Storage", func(t *testing.T) { journaltest.Storage(t, func(*testing.T) journal.Storage { return bus }) })
-				t.Run("Strays", func(t *testing.T) {
-					journaltest.Strays(t, func(*testing.T) (journaltest.LogStrays, func(int, string, string)) {
-						return bus, func(_ int, subject, body string) {
-							_, err := bus.js.Publish(t.Context(), subject, []byte(body))
-							require.NoError(t, err)
-						}
-					})
-				})
-				t.Run("Queue", func(t *testing.T) { journaltest.Queue(t, func(*testing.T) journaltest.LogQueue { return bus }) })
-				t.Run("Peers", func(t *testing.T) {
-					journaltest.Peers(t, func(t *testing.T) (journaltest.LogPeers, journaltest.LogPeers) {
-						return bus, patient(t, bus, GroupCommitAuto)
-					})
-				})
-				t.Run("Timers", func(t *testing.T) {
-					journaltest.Timers(t, func(t *testing.T) journaltest.LogTimers { return open(t, shards) })
+				journaltest.Queue(t, func(*testing.T) journaltest.LogQueue { return bus })
+			})
+			bus := open(t, shards)
+			t.Run("Log", func(t *testing.T) { journaltest.Log(t, func(*testing.T) journal.Log { return bus }) })
+			t.Run("Follow", func(t *testing.T) { journaltest.Follow(t, func(*testing.T) journal.Log { return bus }) })
+			t.Run("Fetcher", func(t *testing.T) { journaltest.Fetcher(t, func(*testing.T) journaltest.LogFetcher { return bus }) })
+			t.Run("Feed", func(t *testing.T) { journaltest.Feed(t, func(*testing.T) journaltest.LogFeed { return bus }) })
+			t.Run("Directory", func(t *testing.T) {
+				journaltest.Directory(t, func(t *testing.T) (journal.Directory, journal.Directory) {
+					return bus, patient(t, bus, GroupCommitAuto)
 				})
 			})
-		}
+			t.Run("Agents", func(t *testing.T) { journaltest.Agents(t, func(*testing.T) journal.Agents { return bus }) })
+			t.Run("Blobs", func(t *testing.T) { journaltest.Blobs(t, func(*testing.T) journal.Blobs { return bus }) })
+			t.Run("Snapshots", func(t *testing.T) {
+				journaltest.Snapshots(t, func(*testing.T) journaltest.LogSnapshots { return bus })
+			})
+			t.Run("Tombstones", func(t *testing.T) {
+				journaltest.Tombstones(t, func(*testing.T) journaltest.LogTombstones { return bus })
+			})
+			t.Run("Purger", func(t *testing.T) { journaltest.Purger(t, func(*testing.T) journaltest.LogPurger { return bus }) })
+			t.Run("Dropped", func(t *testing.T) { journaltest.Dropped(t, func(*testing.T) journal.Dropped { return bus }) })
+			t.Run("Storage", func(t *testing.T) { journaltest.Storage(t, func(*testing.T) journal.Storage { return bus }) })
+			t.Run("Strays", func(t *testing.T) {
+				journaltest.Strays(t, func(*testing.T) (journaltest.LogStrays, func(int, string, string)) {
+					return bus, func(_ int, subject, body string) {
+						_, err := bus.js.Publish(t.Context(), subject, []byte(body))
+						require.NoError(t, err)
+					}
+				})
+			})
+			t.Run("Peers", func(t *testing.T) {
+				journaltest.Peers(t, func(t *testing.T) (journaltest.LogPeers, journaltest.LogPeers) {
+					return bus, patient(t, bus, GroupCommitAuto)
+				})
+			})
+		})
 	}
+	t.Run("Timers", func(t *testing.T) {
+		journaltest.Timers(t, func(t *testing.T) journaltest.LogTimers { return newBus(t, 3) })
+	})
 }
 
 // TestReadsWithinReads has more readers than there are turns to ask for a page, each

@@ -3,127 +3,46 @@ package natsbus
 import (
 	"context"
 	"fmt"
-	"net"
-	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/freeport"
 	"github.com/moorebus/moorebus/internal/journaltest"
-	"github.com/moorebus/moorebus/internal/racing"
+	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 )
 
-// oneCluster is held by the test that has a cluster: servers elect leaders by the
-// clock, and nine of them on a small machine are never done with that.
-var oneCluster sync.Mutex
+// clusters bounds how many there are at once: servers elect leaders by the clock, and
+// many of them on a small machine are never done with that.
+var clusters = make(chan struct{}, 3)
 
-// clusterOptions are those of three servers that replicate; the ports are free when
-// it returns.
-func clusterOptions(t *testing.T) []server.Options {
+// startCluster starts three servers that replicate.
+func startCluster(t *testing.T, options func(int) natstest.Options) []*natstest.Server {
 	t.Helper()
-	oneCluster.Lock()
-	t.Cleanup(oneCluster.Unlock)
-	addresses, err := freeport.Addresses(6)
-	require.NoError(t, err)
-	var routes []*url.URL
-	var ports []int
-	for _, address := range addresses {
-		at, err := net.ResolveTCPAddr("tcp", address)
-		require.NoError(t, err)
-		ports = append(ports, at.Port)
-	}
-	for _, address := range addresses[:3] {
-		routes = append(routes, &url.URL{Scheme: "nats", Host: address})
-	}
-	all := make([]server.Options, 3)
-	for i := range all {
-		all[i] = server.Options{
-			ServerName: fmt.Sprint("n", i), Host: "127.0.0.1", Port: ports[3+i], NoSigs: true, NoLog: true,
-			JetStream: true, StoreDir: t.TempDir(), Routes: routes,
-			Cluster: server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: ports[i]},
-		}
-	}
-	return all
+	clusters <- struct{}{}
+	t.Cleanup(func() { <-clusters })
+	return natstest.Cluster(t, options)
 }
 
-// startCluster starts servers and returns when they take connections.
-func startCluster(t *testing.T, options []server.Options) []*server.Server {
-	t.Helper()
-	said := tellElections(t)
-	all := make([]*server.Server, len(options))
-	for i, o := range options {
-		srv, err := server.NewServer(&o)
-		require.NoError(t, err)
-		srv.SetLoggerV2(said, false, false, false)
-		t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
-		all[i] = srv
-	}
-	for _, srv := range all {
-		srv.Start()
-	}
-	for _, srv := range all {
-		require.True(t, srv.ReadyForConnections(patience))
-	}
-	return all
-}
-
-// elections keep what servers say of their leaders: an append may be without an answer
-// because of one, or because the machine is slow.
-type elections struct {
-	mu    sync.Mutex
-	lines []string
-}
-
-// tellElections returns a logger for servers, whose lines are shown if the test fails.
-func tellElections(t *testing.T) *elections {
-	e := &elections{}
-	t.Cleanup(func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		if t.Failed() {
-			t.Log("the servers of the cluster:\n" + strings.Join(e.lines, "\n"))
-		}
-	})
-	return e
-}
-
-func (e *elections) note(format string, v ...any) {
-	line := fmt.Sprintf(format, v...)
-	if !strings.Contains(line, "leader") && !strings.Contains(line, "quorum") {
-		return
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.lines = append(e.lines, time.Now().Format(time.StampMilli)+" "+line)
-}
-
-func (e *elections) Noticef(format string, v ...any) { e.note(format, v...) }
-func (e *elections) Warnf(format string, v ...any)   { e.note(format, v...) }
-func (e *elections) Errorf(format string, v ...any)  { e.note(format, v...) }
-func (e *elections) Fatalf(format string, v ...any)  { e.note(format, v...) }
-func (e *elections) Debugf(string, ...any)           {}
-func (e *elections) Tracef(string, ...any)           {}
+func plain(int) natstest.Options { return natstest.Options{} }
 
 // openCluster starts a cluster and sets it up with three replicas of everything.
-func openCluster(t *testing.T, o InitOptions) ([]*server.Server, *Bus) {
+func openCluster(t *testing.T, o InitOptions) ([]*natstest.Server, *Bus) {
 	t.Helper()
-	return setUpCluster(t, startCluster(t, clusterOptions(t)), o)
+	servers := startCluster(t, plain)
+	return servers, setUpCluster(t, servers, o)
 }
 
 // setUpCluster connects to servers and sets them up with three replicas of everything.
-func setUpCluster(t *testing.T, servers []*server.Server, o InitOptions) ([]*server.Server, *Bus) {
+func setUpCluster(t *testing.T, servers []*natstest.Server, o InitOptions) *Bus {
 	t.Helper()
 	urls := make([]string, len(servers))
 	for i, srv := range servers {
-		urls[i] = srv.ClientURL()
+		urls[i] = srv.URL
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
@@ -140,19 +59,19 @@ func setUpCluster(t *testing.T, servers []*server.Server, o InitOptions) ([]*ser
 	}, 3*time.Minute, 50*time.Millisecond)
 	bus, err := Wait(ctx, conn, Options{Logger: quiet})
 	require.NoError(t, err)
-	return servers, bus
+	return bus
 }
 
-// TestCluster runs the log's part of the suite on three replicas, where lost
-// races have another code and reads can lag.
+// TestCluster runs the log's part of the suite on three replicas, where lost races have
+// another code and reads can lag. Group commit goes both ways: its first append is alone.
 func TestCluster(t *testing.T) {
 	t.Parallel()
-	_, bus := openCluster(t, InitOptions{})
-	bus = patient(t, bus, GroupCommitAuto)
-	journaltest.Log(t, func(*testing.T) journal.Log { return bus })
-	journaltest.Follow(t, func(*testing.T) journal.Log { return bus })
+	of := journal.StorageOf{Namespace: "default", Agent: "keeper"}
+	_, bus := openCluster(t, InitOptions{Storage: []journal.StorageOf{of}})
 	grouping := patient(t, bus, GroupCommitOn)
-	t.Run("group commit", func(t *testing.T) { journaltest.Log(t, func(*testing.T) journal.Log { return grouping }) })
+	t.Run("Log", func(t *testing.T) { journaltest.Log(t, func(*testing.T) journal.Log { return grouping }) })
+	t.Run("Follow", func(t *testing.T) { journaltest.Follow(t, func(*testing.T) journal.Log { return grouping }) })
+	t.Run("Storage", func(t *testing.T) { testStorageOnReplicas(t, patient(t, bus, GroupCommitAuto), of) })
 	require.Contains(t, texts(Check(t.Context(), bus.Conn(), Options{Logger: quiet}), Good), "on 3 servers")
 	requireReplicas(t, bus.Conn(), 3)
 }
@@ -171,8 +90,7 @@ func TestTimersOutliveTheirLeader(t *testing.T) {
 	got := consumeTimers(t, bus)
 	leader := leaderOf(t.Context(), bus, servers, timerStream)
 	require.NotNil(t, leader)
-	leader.Shutdown()
-	leader.WaitForShutdown()
+	leader.Kill()
 	for len(waiting) > 0 {
 		d := nextTimer(t, got)
 		require.False(t, time.Now().Before(at), "it fired too early")
@@ -207,14 +125,10 @@ func requireReplicas(t *testing.T, conn *nats.Conn, want int) {
 	require.Greater(t, consumers, 5)
 }
 
-// TestStorageOnReplicas: what was just saved is found by its tags and by its value,
+// testStorageOnReplicas: what was just saved is found by its tags and by its value,
 // whichever server answers.
-func TestStorageOnReplicas(t *testing.T) {
-	t.Parallel()
-	of := journal.StorageOf{Namespace: "default", Agent: "keeper"}
-	_, bus := openCluster(t, InitOptions{Storage: []journal.StorageOf{of}})
-	bus = patient(t, bus, GroupCommitAuto)
-	for i := range racing.Size(200, 60) {
+func testStorageOnReplicas(t *testing.T, bus *Bus, of journal.StorageOf) {
+	for i := range 60 {
 		tag, value := fmt.Sprint("t", i), fmt.Sprintf("value %d.", i)
 		require.NoError(t, bus.SaveEntry(t.Context(), of, journal.WrittenByActor, events.Entry{Tags: []string{tag}, Value: value}))
 		bucket := storageBucket(of, journal.WrittenByActor)

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 )
@@ -179,7 +179,7 @@ func (w *crowd) end() {
 
 // leaderOf returns the server that leads the stream, nil if none is known to: an
 // election may leave the question without an answer.
-func leaderOf(ctx context.Context, bus *Bus, servers []*server.Server, stream string) *server.Server {
+func leaderOf(ctx context.Context, bus *Bus, servers []*natstest.Server, stream string) *natstest.Server {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	handle, err := bus.js.Stream(ctx, stream)
@@ -187,7 +187,7 @@ func leaderOf(ctx context.Context, bus *Bus, servers []*server.Server, stream st
 		return nil
 	}
 	leader := handle.CachedInfo().Cluster.Leader
-	if i := slices.IndexFunc(servers, func(srv *server.Server) bool { return srv.Name() == leader }); i >= 0 {
+	if i := slices.IndexFunc(servers, func(srv *natstest.Server) bool { return srv.Name == leader }); i >= 0 {
 		return servers[i]
 	}
 	return nil
@@ -260,10 +260,10 @@ func TestAppendsOutliveTheirLeaders(t *testing.T) {
 	})
 	t.Run("stopped", func(t *testing.T) {
 		b := patient(t, bus, GroupCommitAuto)
-		var leader *server.Server
+		var leader *natstest.Server
 		require.Eventually(t, func() bool {
 			leader = leaderOf(t.Context(), b, servers, stream)
-			if leader != nil && leader.Name() != b.Conn().ConnectedServerName() {
+			if leader != nil && leader.Name != b.Conn().ConnectedServerName() {
 				return true
 			}
 			stepDown(b)
@@ -272,8 +272,7 @@ func TestAppendsOutliveTheirLeaders(t *testing.T) {
 		w := startCrowd(t, b, 8)
 		defer w.end()
 		w.more(t, 50)
-		leader.Shutdown()
-		leader.WaitForShutdown()
+		leader.Kill()
 		w.more(t, 200)
 	})
 }

@@ -15,7 +15,7 @@ import (
 // A delivered record says where the one before it lies, and that is there.
 func TestFetch(t *testing.T) {
 	t.Parallel()
-	bus := overTCP(t, 3)
+	bus := newBus(t, 3)
 	run := journaltest.NewRun(t, bus)
 	add := func(last uint64, from, to events.State, body string) uint64 {
 		seq, err := bus.Append(t.Context(), run, last, journal.Entry{

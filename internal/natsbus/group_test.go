@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/internal/racing"
-	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/stretchr/testify/require"
@@ -19,23 +19,23 @@ import (
 // durableBus is a bus on a server that flushes each append.
 func durableBus(t testing.TB, shards int, group GroupCommit) *Bus {
 	t.Helper()
-	return patient(t, openBus(t, inProcess(t, startServer(t, embedded.Options{SyncAlways: true})), shards), group)
+	return patient(t, openBus(t, connectTo(t, natstest.Start(t, natstest.Options{JetStream: "sync_interval: always"})), shards), group)
 }
 
 func TestConformanceOfGroupCommit(t *testing.T) {
-	for name, group := range map[string]GroupCommit{"on": GroupCommitOn, "off": GroupCommitOff} {
-		for _, shards := range []int{1, 3} {
-			if racing.On && (shards == 1) != (name == "off") {
-				continue // the other two are of both, and run at full size
-			}
-			t.Run(fmt.Sprintf("%s, %d shards", name, shards), func(t *testing.T) {
-				t.Parallel()
-				bus := durableBus(t, shards, group)
-				journaltest.Log(t, func(*testing.T) journal.Log { return bus })
-				journaltest.Follow(t, func(*testing.T) journal.Log { return bus })
-				journaltest.Fetcher(t, func(*testing.T) journaltest.LogFetcher { return bus })
-			})
-		}
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		group  GroupCommit
+		shards int
+	}{{"on, 1 shard", GroupCommitOn, 1}, {"on, 3 shards", GroupCommitOn, 3}, {"off", GroupCommitOff, 3}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			bus := durableBus(t, c.shards, c.group)
+			journaltest.Log(t, func(*testing.T) journal.Log { return bus })
+			journaltest.Follow(t, func(*testing.T) journal.Log { return bus })
+			journaltest.Fetcher(t, func(*testing.T) journaltest.LogFetcher { return bus })
+		})
 	}
 }
 
@@ -204,8 +204,8 @@ func appendAll(ctx context.Context, bus *Bus, all []journal.Pending) []error {
 // goes on when the server is back.
 func TestGroupAcrossARestart(t *testing.T) {
 	t.Parallel()
-	s := newServer(t)
-	bus := reopenBus(t, openBus(t, s.connect(t), 1).Conn(), GroupCommitOn)
+	srv := natstest.Start(t, natstest.Options{})
+	bus := reopenBus(t, openBus(t, connectTo(t, srv), 1).Conn(), GroupCommitOn)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var writers sync.WaitGroup
@@ -229,7 +229,7 @@ func TestGroupAcrossARestart(t *testing.T) {
 	}
 	for range 2 {
 		grown(t, bus, 1000)
-		s.restart(t)
+		restart(srv)
 	}
 	grown(t, bus, 1000)
 	stop()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -141,25 +142,26 @@ func TestLimitsBesideOthers(t *testing.T) {
 // flushes. Where others have less room, the limit that follows from it gives way.
 func TestMonitorOfACluster(t *testing.T) {
 	t.Parallel()
-	options := clusterOptions(t)
-	for i := range options {
-		options[i].JetStreamMaxStore = 50 << 20
-	}
-	options[1].HTTPHost, options[1].HTTPPort, options[1].JetStreamMaxStore = "127.0.0.1", server.RANDOM_PORT, 123<<20
-	all := startCluster(t, options)
-	conn, err := nats.Connect(all[0].ClientURL())
+	servers := startCluster(t, func(i int) natstest.Options {
+		return natstest.Options{JetStream: "max_file_store: " + []string{"50M", "123M", "50M"}[i]}
+	})
+	conn, err := nats.Connect(servers[0].URL)
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	var said Monitored
 	require.Eventually(t, func() bool {
-		said, err = Monitor(t.Context(), conn, "http://"+all[1].MonitorAddr().String())
+		said, err = Monitor(t.Context(), conn, servers[1].Monitor)
 		return err == nil
 	}, patience, 20*time.Millisecond, "a cluster that has formed")
-	require.Equal(t, Monitored{Storable: 123 << 20}, said)
+	require.Equal(t, Monitored{Storable: 123_000_000}, said)
 	var notes atomic.Pointer[string]
-	_, bus := setUpCluster(t, all, InitOptions{Storable: said.Storable, Say: func(line string) { notes.Store(&line) }})
+	o := InitOptions{Storable: said.Storable, Say: func(line string) { notes.Store(&line) }}
+	bus := setUpCluster(t, servers, o)
 	require.Equal(t, []int64{-1}, limitsOf(t, bus.Conn(), 1))
 	require.Contains(t, *notes.Load(), "MOORE_0 has no limit")
+	o.Replicas = 3
+	require.NoError(t, Init(t.Context(), bus.Conn(), o))
+	require.Equal(t, []int64{-1}, limitsOf(t, bus.Conn(), 1), "again")
 }
 
 // What the server's monitoring says of flushing is believed, if it is that server's.

@@ -3,6 +3,7 @@ package natsbus
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -11,9 +12,9 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -29,28 +30,26 @@ func natsMsg(subject, body string) *nats.Msg {
 // only what is listed.
 func guardedServer(t *testing.T, allowed ...string) (operator, worker *nats.Conn) {
 	t.Helper()
-	srv, err := server.NewServer(&server.Options{
-		DontListen: true, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
-		Users: []*server.User{
-			{Username: "operator", Password: "o"},
-			{Username: "worker", Password: "w", Permissions: &server.Permissions{
-				Publish:   &server.SubjectPermission{Allow: allowed},
-				Subscribe: &server.SubjectPermission{Allow: []string{"_W.>"}},
-			}},
-		},
-	})
-	require.NoError(t, err)
-	srv.Start()
-	require.True(t, srv.ReadyForConnections(patience))
-	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
-	connect := func(user, password string) *nats.Conn {
-		conn, err := nats.Connect("", nats.InProcessServer(srv), nats.UserInfo(user, password), nats.CustomInboxPrefix("_W"),
+	connect := guardedUsers(t, map[string][]string{"worker": allowed})
+	return connect("operator"), connect("worker")
+}
+
+// guardedUsers runs a server with an operator and with users that may publish only what
+// is listed for each.
+func guardedUsers(t *testing.T, users map[string][]string) (connect func(user string) *nats.Conn) {
+	t.Helper()
+	conf := "authorization { users: [ { user: operator, password: x }"
+	for name, allowed := range users {
+		conf += fmt.Sprintf("\n"+`{ user: %s, password: x, permissions: { publish: ["%s"], subscribe: "_W.>" } }`, name, strings.Join(allowed, `", "`))
+	}
+	srv := natstest.Start(t, natstest.Options{More: conf + " ] }"})
+	return func(user string) *nats.Conn {
+		conn, err := nats.Connect(srv.URL, nats.UserInfo(user, "x"), nats.CustomInboxPrefix("_W"),
 			nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 		require.NoError(t, err)
 		t.Cleanup(conn.Close)
 		return conn
 	}
-	return connect("operator", "o"), connect("worker", "w")
 }
 
 // lines is a log to look at.

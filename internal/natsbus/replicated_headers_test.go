@@ -2,6 +2,8 @@ package natsbus
 
 import (
 	"context"
+	"encoding/json"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,45 +11,32 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 )
 
-// publishHeaders are the headers by which a publisher tells JetStream what to do, as
-// nats-server 2.15.2 knows them, with values that a stream may refuse.
+// publishHeaders are headers of each kind by which a publisher tells JetStream what to
+// do, with values that a stream may refuse.
 var publishHeaders = []map[string]string{
-	{"Nats-Msg-Id": "x"}, {"Nats-Msg-Id": ""}, {"Nats-Expected-Stream": "OTHER"},
-	{"Nats-Expected-Last-Sequence": "77777"}, {"Nats-Expected-Last-Sequence": "x"}, {"Nats-Expected-Last-Sequence": "-1"},
-	{"Nats-Expected-Last-Subject-Sequence": "77777"}, {"Nats-Expected-Last-Subject-Sequence": "x"},
-	{"Nats-Expected-Last-Subject-Sequence": "0", "Nats-Expected-Last-Subject-Sequence-Subject": ">"},
-	{"Nats-Expected-Last-Subject-Sequence-Subject": "a b"},
-	{"Nats-Rollup": "sub"}, {"Nats-Rollup": "x"}, {"Nats-Rollup": "all"},
-	{"Nats-TTL": "1s"}, {"Nats-TTL": "never"}, {"Nats-TTL": "x"}, {"Nats-TTL": "-5"}, {"Nats-TTL": "0"},
-	{"Nats-Incr": "1"}, {"Nats-Incr": "x"}, {"Nats-Counter-Sources": "{}"}, {"Nats-Counter-Sources": "x"},
-	{"Nats-Batch-Id": "b", "Nats-Batch-Sequence": "1", "Nats-Batch-Commit": "1"}, {"Nats-Batch-Id": "c", "Nats-Batch-Sequence": "7"},
-	{"Nats-Batch-Id": "d", "Nats-Batch-Sequence": "x"}, {"Nats-Batch-Sequence": "1"}, {"Nats-Batch-Commit": "1"}, {"Nats-Batch-Commit": "eob"},
+	{"Nats-Msg-Id": "x"}, {"Nats-Expected-Stream": "OTHER"}, {"Nats-Expected-Last-Sequence": "77777"},
+	{"Nats-Expected-Last-Subject-Sequence": "77777"}, {"Nats-Expected-Last-Subject-Sequence-Subject": "a b"},
+	{"Nats-Rollup": "x"}, {"Nats-TTL": "x"}, {"Nats-Incr": "x"}, {"Nats-Schedule": "x"}, {"Nats-Required-Api-Level": "99"},
+	{"Nats-Batch-Id": "c", "Nats-Batch-Sequence": "7"},
 	{"Nats-Batch-Id": "e", "Nats-Batch-Sequence": "1", "Nats-Batch-Commit": "1", "Nats-Expected-Last-Msg-Id": "nope"},
-	{"Nats-Schedule": "@at 2009-11-10T23:00:00Z", "Nats-Schedule-Target": "moore.0.x"}, {"Nats-Schedule": "x"},
-	{"Nats-Schedule-TTL": "x"}, {"Nats-Schedule-Target": ">"}, {"Nats-Schedule-Source": ">"}, {"Nats-Schedule-Rollup": "all"}, {"Nats-Schedule-Time-Zone": "x"},
-	{"Nats-Scheduler": "moore.0.x"}, {"Nats-Schedule-Next": "purge", "Nats-Scheduler": "moore.0.x"}, {"Nats-Schedule-Next": "x"},
-	{"Nats-Stream-Source": "OTHER 1 > > x"}, {"Nats-Last-Consumer": "x"}, {"Nats-Last-Stream": "x"}, {"Nats-Consumer-Stalled": "x"},
-	{"Nats-Msg-Size": "x"}, {"Nats-Response-Type": "x"}, {"Nats-Marker-Reason": "MaxAge"}, {"Nats-Marker-Reason": "Purge"},
-	{"Nats-Stream": "x"}, {"Nats-Sequence": "x"}, {"Nats-Time-Stamp": "x"}, {"Nats-Subject": "x"}, {"Nats-Last-Sequence": "x"},
-	{"Nats-Num-Pending": "x"}, {"Nats-UpTo-Sequence": "x"}, {"Nats-Trace-Dest": "moore.0.x"},
-	{"Nats-Request-Info": "{}"}, {"Nats-Required-Api-Level": "99"}, {"KV-Operation": "PURGE"}, {"KV-Operation": "DEL"}, {"Status": "100"},
 }
 
 // send publishes a message with headers, as a role may, and returns the answer; the
-// error says that there is none.
-func send(t *testing.T, conn *nats.Conn, subject string, headers map[string]string) (string, error) {
+// error says that there is none within that time.
+func send(t *testing.T, conn *nats.Conn, within time.Duration, subject string, headers map[string]string) (string, error) {
 	t.Helper()
 	msg := natsMsg(subject, "x")
 	for key, value := range headers {
 		msg.Header.Set(key, value)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
 	answer, err := conn.RequestMsgWithContext(ctx, msg)
 	if err != nil {
@@ -59,7 +48,7 @@ func send(t *testing.T, conn *nats.Conn, subject string, headers map[string]stri
 // stores reports whether the subject's stream stores what is published there.
 func stores(t *testing.T, conn *nats.Conn, subject string) bool {
 	t.Helper()
-	answer, err := send(t, conn, subject, nil)
+	answer, err := send(t, conn, 500*time.Millisecond, subject, nil)
 	return err == nil && strings.Contains(answer, `"seq"`) && !strings.Contains(answer, `"error"`)
 }
 
@@ -70,19 +59,17 @@ func stores(t *testing.T, conn *nats.Conn, subject string) bool {
 // so in those pages and in the doctor.
 func TestHeaderStopsReplicas(t *testing.T) {
 	t.Parallel()
-	options := clusterOptions(t)
-	servers, bus := setUpCluster(t, startCluster(t, options), InitOptions{})
+	servers, bus := openCluster(t, InitOptions{})
 	conn, run := bus.Conn(), journaltest.NewRun(t, bus)
 	subjects := []string{entryTo(run, events.Acting, "web", nil).Subject.String(), "$KV.agents.default.x"}
 	for _, headers := range publishHeaders {
 		for _, subject := range subjects {
-			_, err := send(t, conn, subject, headers)
+			_, err := send(t, conn, patience, subject, headers)
 			require.NoError(t, err, "%v", headers)
-			require.True(t, stores(t, conn, subject), "%s after %v", subject, headers)
+			require.Eventually(t, func() bool { return stores(t, conn, subject) }, patience, 10*time.Millisecond, "%s after %v", subject, headers)
 		}
 	}
-	servers[2].Shutdown() // it lags behind
-	servers[2].WaitForShutdown()
+	servers[2].Kill() // it lags behind
 	kept := journaltest.NewRun(t, bus)
 	var last uint64
 	for _, body := range []string{"1", "2", "3"} {
@@ -93,19 +80,16 @@ func TestHeaderStopsReplicas(t *testing.T) {
 	require.Eventually(t, func() bool { return stores(t, conn, subjects[1]) }, patience, 10*time.Millisecond)
 	for _, subject := range subjects {
 		require.Eventually(t, func() bool {
-			answer, err := send(t, conn, subject, map[string]string{"Nats-Expected-Last-Msg-Id": "nope"})
+			answer, err := send(t, conn, patience, subject, map[string]string{"Nats-Expected-Last-Msg-Id": "nope"})
 			return err == nil && strings.Contains(answer, "wrong last msg ID")
 		}, patience, 10*time.Millisecond)
 	}
 	stopped := func() bool { return !stores(t, conn, subjects[0]) && !stores(t, conn, subjects[1]) }
 	require.True(t, stopped(), "nats-server has it mended")
-	for _, srv := range servers {
-		srv.Shutdown()
-		srv.WaitForShutdown()
-	}
-	servers = startCluster(t, options)
+	stopAll(servers[:2])
+	natstest.StartAll(servers)
 	require.Eventually(t, func() bool {
-		_, err := send(t, conn, "$JS.API.STREAM.INFO.MOORE_0", nil)
+		_, err := send(t, conn, time.Second, "$JS.API.STREAM.INFO.MOORE_0", nil)
 		return err == nil
 	}, patience, 10*time.Millisecond)
 	require.True(t, stopped(), "nats-server has it mended")
@@ -115,14 +99,11 @@ func TestHeaderStopsReplicas(t *testing.T) {
 	for _, stream := range []string{"MOORE_0", "KV_agents"} {
 		broken = append(broken, replicaOf(t, servers, stream))
 	}
-	for _, srv := range servers {
-		srv.Shutdown()
-		srv.WaitForShutdown()
-	}
+	stopAll(servers)
 	for _, r := range broken {
-		r.mend(t, options)
+		r.mend(t, servers)
 	}
-	startCluster(t, options)
+	natstest.StartAll(servers)
 	for _, subject := range subjects {
 		require.Eventually(t, func() bool { return stores(t, conn, subject) }, patience, 10*time.Millisecond)
 	}
@@ -137,13 +118,11 @@ type replica struct {
 }
 
 // replicaOf asks the servers' monitoring, as docs/operations.md does.
-func replicaOf(t *testing.T, servers []*server.Server, stream string) replica {
+func replicaOf(t *testing.T, servers []*natstest.Server, stream string) replica {
 	t.Helper()
 	found, most := replica{stream: stream}, uint64(0)
 	for i, srv := range servers {
-		info, err := srv.Jsz(&server.JSzOptions{Streams: true, RaftGroups: true})
-		require.NoError(t, err)
-		for _, account := range info.AccountDetails {
+		for _, account := range jsz(t, srv).AccountDetails {
 			for _, s := range account.Streams {
 				if s.Name == stream && s.State.LastSeq >= most {
 					found.group, found.best, most = s.RaftGroup, i, s.State.LastSeq
@@ -155,19 +134,34 @@ func replicaOf(t *testing.T, servers []*server.Server, stream string) replica {
 	return found
 }
 
+func jsz(t *testing.T, srv *natstest.Server) (info server.JSInfo) {
+	t.Helper()
+	answer, err := http.Get(srv.Monitor + "/jsz?streams=true&config=true&raft=true")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, answer.Body.Close()) }()
+	require.NoError(t, json.NewDecoder(answer.Body).Decode(&info))
+	return info
+}
+
 // mend does what docs/operations.md says while all servers are down: it copies the
 // messages from the server that has most of them to the others, and removes the
 // stream's raft group everywhere.
-func (r replica) mend(t *testing.T, options []server.Options) {
+func (r replica) mend(t *testing.T, servers []*natstest.Server) {
 	t.Helper()
-	messages := func(i int) string {
-		return filepath.Join(options[i].StoreDir, "jetstream", "$G", "streams", r.stream, "msgs")
+	messages := func(srv *natstest.Server) string {
+		return filepath.Join(srv.Dir, "jetstream", "$G", "streams", r.stream, "msgs")
 	}
-	for i, o := range options {
-		require.NoError(t, os.RemoveAll(filepath.Join(o.StoreDir, "jetstream", "$SYS", "_js_", r.group)))
+	for i, srv := range servers {
+		require.NoError(t, os.RemoveAll(filepath.Join(srv.Dir, "jetstream", "$SYS", "_js_", r.group)))
 		if i != r.best {
-			require.NoError(t, os.RemoveAll(messages(i)))
-			require.NoError(t, os.CopyFS(messages(i), os.DirFS(messages(r.best))))
+			require.NoError(t, os.RemoveAll(messages(srv)))
+			require.NoError(t, os.CopyFS(messages(srv), os.DirFS(messages(servers[r.best]))))
 		}
+	}
+}
+
+func stopAll(servers []*natstest.Server) {
+	for _, srv := range servers {
+		srv.Stop()
 	}
 }

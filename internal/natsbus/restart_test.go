@@ -8,9 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/freeport"
 	"github.com/moorebus/moorebus/internal/journaltest"
-	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -21,41 +20,10 @@ import (
 // patience bounds every wait for something that must happen.
 const patience = time.Minute
 
-// restartable is a bus that can be stopped and started again on the same address.
-type restartable struct {
-	opts embedded.Options
-	srv  *embedded.Server
-}
-
-func newServer(t *testing.T) *restartable {
-	t.Helper()
-	free, err := freeport.Addresses(1)
-	require.NoError(t, err)
-	s := &restartable{opts: embedded.Options{Dir: t.TempDir(), Listen: free[0], Logger: quiet}}
-	s.start(t)
-	t.Cleanup(func() { s.srv.Shutdown() })
-	return s
-}
-
-func (s *restartable) start(t *testing.T) {
-	t.Helper()
-	var err error
-	s.srv, err = embedded.Start(context.Background(), s.opts)
-	require.NoError(t, err)
-}
-
-func (s *restartable) restart(t *testing.T) {
-	t.Helper()
-	s.srv.Shutdown()
-	s.start(t)
-}
-
-func (s *restartable) connect(t *testing.T) *nats.Conn {
-	t.Helper()
-	conn, err := Connect(context.Background(), ConnectOptions{URL: "nats://" + s.opts.Listen, Logger: quiet})
-	require.NoError(t, err)
-	t.Cleanup(conn.Close)
-	return conn
+// restart has a server end in order and starts it again.
+func restart(srv *natstest.Server) {
+	srv.Stop()
+	srv.Start()
 }
 
 // persist appends until it is known to be stored, as a worker does.
@@ -78,8 +46,8 @@ func persist(ctx context.Context, bus *Bus, run events.Run, last uint64, entry j
 // TestFollowAcrossRestarts writes, follows and restarts the server meanwhile.
 func TestFollowAcrossRestarts(t *testing.T) {
 	t.Parallel()
-	s := newServer(t)
-	writer, reader := openBus(t, s.connect(t), 1), openBus(t, s.connect(t), 1)
+	srv := natstest.Start(t, natstest.Options{})
+	writer, reader := openBus(t, connectTo(t, srv), 1), openBus(t, connectTo(t, srv), 1)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	run := journaltest.NewRun(t, writer)
@@ -104,7 +72,7 @@ func TestFollowAcrossRestarts(t *testing.T) {
 	})
 	work.Go(func() {
 		<-half
-		s.restart(t)
+		restart(srv)
 	})
 	n := 0
 	for rec, err := range reader.Follow(ctx, 0, journal.Filter{Run: run.ID}, 0) {
@@ -122,8 +90,8 @@ func TestFollowAcrossRestarts(t *testing.T) {
 // not come again, what was not does, and what is new comes.
 func TestConsumeAcrossRestarts(t *testing.T) {
 	t.Parallel()
-	s := newServer(t)
-	bus := openBus(t, s.connect(t), 1)
+	srv := natstest.Start(t, natstest.Options{})
+	bus := openBus(t, connectTo(t, srv), 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	got := make(chan journal.Delivery, 100)
@@ -152,7 +120,7 @@ func TestConsumeAcrossRestarts(t *testing.T) {
 	first := next()
 	require.Equal(t, "open", string(first.Record().Body))
 	require.NoError(t, bus.Conn().Flush())
-	s.restart(t)
+	restart(srv)
 	again := next()
 	require.Equal(t, "open", string(again.Record().Body))
 	require.Greater(t, again.Attempt(), 1)
@@ -203,10 +171,10 @@ func TestConsumerDeleted(t *testing.T) {
 // TestBusAway appends and reads while there is no server.
 func TestBusAway(t *testing.T) {
 	t.Parallel()
-	s := newServer(t)
-	conn := s.connect(t)
+	srv := natstest.Start(t, natstest.Options{})
+	conn := connectTo(t, srv)
 	openBus(t, conn, 1)
-	bus, err := Open(t.Context(), conn, Options{Logger: quiet, RequestTimeout: 2 * time.Second})
+	bus, err := Open(t.Context(), conn, Options{Logger: quiet, RequestTimeout: 500 * time.Millisecond})
 	require.NoError(t, err)
 	run := journaltest.NewRun(t, bus)
 	journaltest.AppendAll(t, bus, run, "1")
@@ -219,7 +187,7 @@ func TestBusAway(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer stop()
-	s.srv.Shutdown()
+	srv.Stop()
 	require.Eventually(t, func() bool { return !conn.IsConnected() }, patience, 5*time.Millisecond)
 
 	require.Error(t, bus.Ready(t.Context()))
@@ -232,7 +200,7 @@ func TestBusAway(t *testing.T) {
 	_, err = Wait(ended, conn, Options{Logger: quiet})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 
-	s.start(t)
+	srv.Start()
 	<-lost
 	bus, err = Wait(t.Context(), conn, Options{Logger: quiet})
 	require.NoError(t, err)
@@ -245,9 +213,9 @@ func TestBusAway(t *testing.T) {
 
 func TestConnectWaits(t *testing.T) {
 	t.Parallel()
-	s := newServer(t)
-	s.srv.Shutdown()
-	url := "nats://" + s.opts.Listen
+	srv := natstest.Start(t, natstest.Options{})
+	srv.Stop()
+	url := srv.URL
 	_, err := Connect(t.Context(), ConnectOptions{URL: url, Logger: quiet})
 	require.ErrorContains(t, err, "NATS_URL")
 	ended, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -262,7 +230,7 @@ func TestConnectWaits(t *testing.T) {
 		}
 		got <- conn
 	}()
-	s.start(t)
+	srv.Start()
 	conn := <-got
 	require.True(t, conn.IsConnected())
 	conn.Close()

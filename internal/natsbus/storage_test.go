@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/racing"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -58,7 +57,7 @@ func TestLoadsReadNoMoreThanTheyHaveTo(t *testing.T) {
 	t.Parallel()
 	bus := newBus(t, 1)
 	of := journal.StorageOf{Namespace: "default", Agent: "large"}
-	n := racing.Size(400, 200)
+	const n = 200
 	for i := range n {
 		e := events.Entry{Tags: []string{"all", fmt.Sprintf("n%03d", i)}, Value: strings.Repeat("x", 20_000)}
 		if i%100 == 7 {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go/jetstream"
@@ -66,8 +67,8 @@ func TestTimerStreamStaysSmall(t *testing.T) {
 // come meanwhile.
 func TestTimersAcrossRestarts(t *testing.T) {
 	t.Parallel()
-	s := newServer(t)
-	bus := openBus(t, s.connect(t), 1)
+	srv := natstest.Start(t, natstest.Options{})
+	bus := openBus(t, connectTo(t, srv), 1)
 	past, later, open := journaltest.NewRun(t, bus), journaltest.NewRun(t, bus), journaltest.NewRun(t, bus)
 	got := consumeTimers(t, bus)
 	require.NoError(t, bus.SetTimer(t.Context(), open, "run", time.Now(), nil))
@@ -75,9 +76,9 @@ func TestTimersAcrossRestarts(t *testing.T) {
 	at := time.Now().Add(3 * time.Second)
 	require.NoError(t, bus.SetTimer(t.Context(), past, "run", time.Now().Add(time.Second), nil))
 	require.NoError(t, bus.SetTimer(t.Context(), later, "run", at, nil))
-	s.srv.Shutdown()
+	srv.Stop()
 	<-time.After(time.Second) // the first one's time comes while there is no server
-	s.start(t)
+	srv.Start()
 	fired := map[string]bool{}
 	for !fired[past.ID] || !fired[later.ID] || !fired[open.ID] {
 		d := nextTimer(t, got)
