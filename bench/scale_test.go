@@ -1,15 +1,16 @@
 package main
 
 import (
-	"context"
+	"fmt"
 	"os"
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/binaries"
 	"github.com/stretchr/testify/require"
 )
 
-// testBin is the directory of the commands, which are built once.
+// testBin is the directory of the commands, which TestMain builds.
 var testBin string
 
 // TestMain lets this program be the bare loop's process of one state, as the real one
@@ -19,18 +20,12 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(buildAndRun(m))
-}
-
-func buildAndRun(m *testing.M) int {
-	dir, remove, err := builtCommands(context.Background(), "")
-	if err != nil {
-		_, _ = os.Stderr.WriteString("bench: " + err.Error() + "\n")
-		return 1
+	var err error
+	if testBin, err = binaries.Build("cmd", "./cmd/..."); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
 	}
-	defer remove()
-	testBin = dir
-	return m.Run()
+	os.Exit(m.Run())
 }
 
 // values are figures by what they are of, which all are once.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,28 +9,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/binaries"
 	"github.com/stretchr/testify/require"
 )
 
 // bin has the commands under test.
 var bin string
 
-// TestMain builds them once.
-func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
-
-func buildAndRun(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "moorebus-chaos-bin-")
-	if err != nil {
+// TestMain builds them.
+func TestMain(m *testing.M) {
+	var err error
+	if bin, err = binaries.Build("cmd", "./cmd/...", "github.com/nats-io/nats-server/v2"); err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
-		return 1
+		os.Exit(1)
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	bin = dir
-	if err := build(context.Background(), dir); err != nil {
-		fmt.Fprintln(os.Stderr, "chaos:", err)
-		return 1
-	}
-	return m.Run()
+	os.Exit(m.Run())
 }
 
 // short plays a short game, with a seed that is printed: it is another one each time.

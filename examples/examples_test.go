@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/binaries"
 	"github.com/stretchr/testify/require"
 )
 
@@ -26,36 +27,29 @@ var played = map[string]func(t *testing.T, s []session){
 }
 
 var (
-	// bin is the directory of the programs, which are built once.
-	bin string
+	// bin has the directories of the built programs of cmd and of examples.
+	bin = map[string]string{}
 	// offline are Go's settings for an example that runs a program by `go run`, such
 	// as an MCP server: it is built of what is there.
 	offline []string
 )
 
-func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
+func TestMain(m *testing.M) {
+	if err := prepare(); err != nil {
+		fmt.Fprintln(os.Stderr, "examples:", err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
 
-func buildAndRun(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "moorebus-examples-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	bin = dir
+func prepare() (err error) {
 	if offline, err = offlineSettings(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return err
 	}
-	for into, what := range map[string]string{"examples": "./examples/...", "cmd": "./cmd/moorebus"} {
-		build := exec.Command("go", "build", "-o", filepath.Join(dir, into)+string(filepath.Separator), what)
-		build.Dir = ".."
-		if out, err := build.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "examples: go build: %v\n%s", err, out)
-			return 1
-		}
+	if bin["cmd"], err = binaries.Build("cmd", "./cmd/moorebus"); err == nil {
+		bin["examples"], err = binaries.Build("examples", "./examples/...")
 	}
-	return m.Run()
+	return err
 }
 
 func offlineSettings() ([]string, error) {
@@ -188,7 +182,9 @@ func TestListOfExamples(t *testing.T) {
 // shell makes a command of a document one that can be run from the module's
 // root: what it runs is built already, sees no keys, and keeps its data in home.
 func shell(ctx context.Context, home, command string) *exec.Cmd {
-	command = regexp.MustCompile(`go run \./(cmd|examples)/`).ReplaceAllString(command, bin+"/$1/")
+	for of, dir := range bin {
+		command = strings.ReplaceAll(command, "go run ./"+of+"/", dir+"/")
+	}
 	cmd := exec.CommandContext(ctx, "sh", "-c", command)
 	cmd.Dir = ".."
 	cmd.Env = environment(home)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/binaries"
 	"github.com/moorebus/moorebus/internal/cli"
 )
 
@@ -19,10 +20,8 @@ import (
 // tool's process is gone, and the exit code says what happened.
 func TestInterruptCancelsTheRun(t *testing.T) {
 	dir := t.TempDir()
-	binary := filepath.Join(dir, "moorebus")
-	build := exec.Command("go", "build", "-o", binary, ".")
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, string(out))
+	bin, err := binaries.Build("cmd", "./cmd/moorebus")
+	require.NoError(t, err)
 	agent := filepath.Join(dir, "agent.yaml")
 	require.NoError(t, os.WriteFile(agent, []byte(`
 name: waits
@@ -34,7 +33,7 @@ tools:
   - {name: wait, description: Waits., exec: {command: [sleep, "600"]}, effect: pure, timeout: 10m}
 `), 0o600))
 
-	run := exec.Command(binary, "run", "--data", filepath.Join(dir, "data"), "--agent", agent)
+	run := exec.Command(filepath.Join(bin, "moorebus"), "run", "--data", filepath.Join(dir, "data"), "--agent", agent)
 	stderr, err := run.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, run.Start())

@@ -12,16 +12,17 @@ import (
 	"github.com/rogpeppe/go-internal/lockedfile"
 )
 
-// Build builds commands, without the race detector, and returns the directory that has
-// them: bin/test in the module's root. It relinks only what has changed. Each command is
-// named as `go build` in the root names it. Build waits while another process builds.
-func Build(packages ...string) (dir string, err error) {
+// Build builds commands, without the race detector, into a folder of bin/test in the
+// module's root, and returns that folder's path. It relinks only what has changed. The
+// commands are named as for `go build` in the root. Build waits while another process
+// builds.
+func Build(folder string, packages ...string) (dir string, err error) {
 	out, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
 		return "", fmt.Errorf("go env GOMOD: %w", err)
 	}
 	root := filepath.Dir(string(bytes.TrimSpace(out)))
-	dir = filepath.Join(root, "bin", "test")
+	dir = filepath.Join(root, "bin", "test", folder)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}

@@ -25,7 +25,7 @@ import (
 const patience = time.Minute
 
 var build = sync.OnceValues(func() (string, error) {
-	dir, err := binaries.Build("github.com/nats-io/nats-server/v2")
+	dir, err := binaries.Build("cmd", "github.com/nats-io/nats-server/v2")
 	return filepath.Join(dir, "nats-server"), err
 })
 
