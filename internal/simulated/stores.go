@@ -144,7 +144,7 @@ func (p *Process) tools(wanted func(pool string) bool) ([]events.ToolSpec, error
 				continue
 			}
 			for _, t := range s.tools[key].what {
-				if !slices.ContainsFunc(all, func(o events.ToolSpec) bool { return reflect.DeepEqual(o, t) }) {
+				if !slices.ContainsFunc(all, func(o events.ToolSpec) bool { return o.Name == t.Name && reflect.DeepEqual(o, t) }) {
 					all = append(all, t)
 				}
 			}
