@@ -19,15 +19,15 @@ var tiny = map[string]string{
 	"latency":    "--runs 2 --steps 2 --rounds 1",
 	"split":      "--runs 3 --steps 2 --rounds 1 --fsync relaxed",
 	"shards":     "--runs 3 --steps 2 --rounds 2 --shards 1,3",
-	"cost":       "--runs 5 --steps 2 --rounds 1",
 }
 
 // ownTests are the benchmarks with tests of their own, which know more of them.
-var ownTests = map[string]bool{"scale": true, "feed": true, "replay": true, "many": true}
+var ownTests = map[string]bool{"cost": true, "scale": true, "feed": true, "replay": true, "many": true}
 
 // Every benchmark runs on real servers and processes, and what it shows are
 // numbers that can be.
 func TestEveryBenchmarkRuns(t *testing.T) {
+	measures(t)
 	for _, b := range suite() {
 		if ownTests[b.name] {
 			continue
@@ -70,6 +70,7 @@ func run(t *testing.T, args ...string) []figure {
 // What does not depend on the machine holds here as well: one publish, one
 // delivery and one ack for each transition, and no read.
 func TestMessagesPerTransition(t *testing.T) {
+	measures(t)
 	t.Parallel()
 	met := map[string]bool{}
 	for _, f := range run(t, "cost", "--runs", "20", "--rounds", "1") {
@@ -81,6 +82,7 @@ func TestMessagesPerTransition(t *testing.T) {
 }
 
 func TestProfile(t *testing.T) {
+	measures(t)
 	path := filepath.Join(t.TempDir(), "cpu.out")
 	run(t, "throughput", "--runs", "2", "--steps", "1", "--rounds", "1", "--cpuprofile", path)
 	info, err := os.Stat(path)

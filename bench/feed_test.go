@@ -12,6 +12,7 @@ import (
 )
 
 func TestFeed(t *testing.T) {
+	measures(t)
 	s := feedSettings{
 		bin: testBin, fsync: "relaxed", rate: 10, window: time.Second, clients: 8, watched: 2, stalled: 2, backlog: 12, writeTimeout: time.Second,
 	}

@@ -8,6 +8,7 @@ import (
 )
 
 func TestManySmall(t *testing.T) {
+	measures(t)
 	t.Parallel()
 	for _, archive := range []int{20, 100} { // some of them, all of them
 		figures, err := many(t.Context(), manySettings{finished: 100, lone: 2, runs: 3, rounds: 1, archive: archive})

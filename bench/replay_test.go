@@ -18,6 +18,7 @@ func whats(figures []figure) []string {
 }
 
 func TestReplaySmall(t *testing.T) {
+	measures(t)
 	t.Parallel()
 	figures, err := replays(t.Context(), replaySettings{events: 320, long: 100, tail: 9, rounds: 1, least: 10 * time.Millisecond})
 	require.NoError(t, err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -20,12 +21,23 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	var err error
-	if testBin, err = binaries.Build("cmd", "./cmd/..."); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
+	flag.Parse()
+	if !testing.Short() {
+		var err error
+		if testBin, err = binaries.Build("cmd", "./cmd/..."); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
 	}
 	os.Exit(m.Run())
+}
+
+// measures skips a short test.
+func measures(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short") // reason: a benchmark takes seconds, however small it is
+	}
 }
 
 // values are figures by what they are of, which all are once.
@@ -41,6 +53,7 @@ func values(t *testing.T, figures []figure) map[string]figure {
 }
 
 func TestScale(t *testing.T) {
+	measures(t)
 	s := scaleSettings{
 		bin: testBin, calls: 40, hold: 200 * time.Millisecond, together: true, shared: 60, slots: 2, window: time.Second,
 	}
@@ -86,6 +99,7 @@ func TestUnevenness(t *testing.T) {
 }
 
 func TestParts(t *testing.T) {
+	measures(t)
 	t.Parallel()
 	_, err := scale(t.Context(), scaleSettings{bin: testBin, only: "nothing"})
 	require.ErrorContains(t, err, "calls share actors")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,10 +19,13 @@ var bin string
 
 // TestMain builds them.
 func TestMain(m *testing.M) {
-	var err error
-	if bin, err = binaries.Build("cmd", "./cmd/...", "github.com/nats-io/nats-server/v2"); err != nil {
-		fmt.Fprintln(os.Stderr, "chaos:", err)
-		os.Exit(1)
+	flag.Parse()
+	if !testing.Short() {
+		var err error
+		if bin, err = binaries.Build("cmd", "./cmd/...", "github.com/nats-io/nats-server/v2"); err != nil {
+			fmt.Fprintln(os.Stderr, "chaos:", err)
+			os.Exit(1)
+		}
 	}
 	os.Exit(m.Run())
 }
@@ -29,6 +33,9 @@ func TestMain(m *testing.M) {
 // short plays a short game, with a seed that is printed: it is another one each time.
 func short(t *testing.T, o options) *report {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short") // reason: a game takes half a minute
+	}
 	o.bin, o.dir, o.seed = bin, t.TempDir(), uint64(time.Now().UnixNano())%1_000_000
 	o.inFlight, o.pause, o.settleTime = 24, 250*time.Millisecond, time.Minute
 	t.Logf("go run ./chaos --seed %d --runs %d --shards %d --cluster=%v --outage=false --in-flight %d --pause %s", o.seed, o.runs, o.shards, o.cluster, o.inFlight, o.pause)
@@ -62,7 +69,7 @@ func logs(t *testing.T, dir string) {
 // TestChaos is `make chaos`, shorter.
 func TestChaos(t *testing.T) {
 	t.Parallel()
-	r := short(t, options{runs: 24, shards: 2, faultTime: 11 * time.Second})
+	r := short(t, options{runs: 24, shards: 2, faultTime: 7 * time.Second})
 	require.NotEmpty(t, r.faults[kill], "nothing was killed")
 }
 

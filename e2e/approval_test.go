@@ -18,6 +18,7 @@ import (
 // process, the server first, and starts all of them again: the decisions are
 // taken, and acted on, as if nothing had happened.
 func TestDecisionsAfterEverythingWasKilled(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, setup{ackWait: quickAckWait, tools: []string{"pay"}, toolSettings: map[string]string{"pay": "effect: once, risk: high"}})
 	s := c.stage()
 	var mu sync.Mutex
@@ -68,6 +69,7 @@ func TestDecisionsAfterEverythingWasKilled(t *testing.T) {
 // TestManyDecideAtOnce lets several people decide the same call at the same
 // moment over two gateways: one decision holds, and everybody else is told it.
 func TestManyDecideAtOnce(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, setup{gateways: 2, tools: []string{"pay"}})
 	s := c.stage()
 	c.tools.handle("pay", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "paid") })
@@ -104,6 +106,7 @@ func TestManyDecideAtOnce(t *testing.T) {
 // TestCancelInTheMiddleOfCalls cancels a run whose calls are in flight: they are
 // broken off at once, and nothing is appended after the end.
 func TestCancelInTheMiddleOfCalls(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, setup{tools: []string{"slow"}})
 	s := c.stage()
 	begun, ended := make(chan struct{}, 4), make(chan struct{}, 4)

@@ -13,6 +13,7 @@ import (
 // TestBadInput gives the gateway, the log, the model and the tools everything
 // that they must not trip over, and then plays the conversations.
 func TestBadInput(t *testing.T) {
+	t.Parallel()
 	all := conversations(t)
 	names := slices.Sorted(slices.Values(append(toolNames(all), "echo", "huge", "silent")))
 	c := startCluster(t, setup{tools: names, toolSettings: map[string]string{"silent": "effect: pure, timeout: 300ms"}})

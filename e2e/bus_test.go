@@ -11,6 +11,7 @@ import (
 // TestBusRestart stops the bus in the middle of conversations, once as asked and
 // once by kill -9, and starts it again on the same data.
 func TestBusRestart(t *testing.T) {
+	t.Parallel()
 	all := conversations(t)
 	c := startCluster(t, setup{ackWait: quickAckWait, tools: toolNames(all)})
 	s := c.stage()
@@ -36,6 +37,7 @@ func TestBusRestart(t *testing.T) {
 
 // TestBusAwayAtStart starts every role before there is a bus.
 func TestBusAwayAtStart(t *testing.T) {
+	t.Parallel()
 	all := conversations(t)
 	c := startCluster(t, setup{late: true, tools: toolNames(all)})
 	c.stage().play(t, all, nil)
@@ -44,6 +46,7 @@ func TestBusAwayAtStart(t *testing.T) {
 
 // TestBusAway checks what everything says and does while there is no bus.
 func TestBusAway(t *testing.T) {
+	t.Parallel()
 	env := environment(t.TempDir(), "NATS_URL=nats://"+freeAddress(t), "OPENAI_API_KEY=none")
 	t.Run("the gateway lives and is not ready", func(t *testing.T) {
 		address := freeAddress(t)

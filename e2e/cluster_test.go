@@ -67,6 +67,7 @@ type cluster struct {
 // at the end of the test, when every process has to end well.
 func startCluster(t *testing.T, s setup) *cluster {
 	t.Helper()
+	needsCommands(t)
 	for _, n := range []*int{&s.planners, &s.actors, &s.observers, &s.gateways} {
 		*n = max(*n, 1)
 	}

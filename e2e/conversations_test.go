@@ -11,50 +11,32 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestConversations plays every conversation, all at once, through one process
-// of each role. MOOREBUS_CONVERSATIONS names a file of other conversations.
+// TestConversations plays every conversation, all at once, through several processes of
+// each role. The tools are in three pools, each served by an actor of its own, so that the
+// calls of one reply go to several actors. A reader of the fleet's feed must not keep the
+// gateway from ending. MOOREBUS_CONVERSATIONS names a file of other conversations.
 func TestConversations(t *testing.T) {
-	all := conversations(t)
-	c := startCluster(t, setup{tools: toolNames(all)})
-	played := c.stage().play(t, all, nil)
-	require.Positive(t, c.api.chunks.Load(), "no reply was streamed live")
-	c.verifyAll()
-	ended(t, c.api, played[0].run)
-}
-
-// TestConversationsScaled does the same with several processes of a role, and a
-// reader on the fleet's feed, which must not keep the gateway from ending.
-func TestConversationsScaled(t *testing.T) {
-	all := conversations(t)
-	c := startCluster(t, setup{planners: 2, actors: 3, observers: 2, tools: toolNames(all)})
-	seen := watchFleet(t, c.api)
-	played := c.stage().play(t, all, nil)
-	c.verifyAll()
-	for range played {
-		select {
-		case <-seen:
-		case <-time.After(startTime):
-			t.Fatal("the fleet's feed has not shown the end of every run")
-		}
-	}
-}
-
-// TestConversationsPools does the same with the tools in three pools, each served
-// by an actor of its own, so that the calls of one reply go to several actors.
-func TestConversationsPools(t *testing.T) {
+	t.Parallel()
 	all := conversations(t)
 	names, pools := toolNames(all), []string{"red", "green", "default"}
 	settings := map[string]string{}
 	for i, name := range names {
 		settings[name] = "effect: idempotent, pool: " + pools[i%len(pools)]
 	}
-	c := startCluster(t, setup{actorPools: pools, tools: names, toolSettings: settings})
-	c.stage().play(t, all, nil)
+	c := startCluster(t, setup{planners: 2, observers: 2, actorPools: pools, tools: names, toolSettings: settings})
+	seen := watchFleet(t, c.api)
+	played := c.stage().play(t, all, nil)
+	require.Positive(t, c.api.chunks.Load(), "no reply was streamed live")
 	c.verifyAll()
+	ended(t, c.api, played[0].run)
+	for range played {
+		await(t, seen, "the fleet's feed shows the end of every run")
+	}
 }
 
 // TestConversationsOneProcess does the same with everything in one process.
 func TestConversationsOneProcess(t *testing.T) {
+	t.Parallel()
 	all := conversations(t)
 	model, tools, address := newModelServer(t), newToolServer(t), freeAddress(t)
 	home, data := t.TempDir(), filepath.Join(t.TempDir(), "data")

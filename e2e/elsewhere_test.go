@@ -12,6 +12,7 @@ import (
 // every run each call is done by an actor that has its tool, and the log is as if all
 // actors had both: one that does not have it leaves no event.
 func TestToolsApart(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, setup{
 		tools: []string{"stock", "price"}, actorTools: [][]string{{"stock"}, {"price"}, {"stock"}},
 		toolSettings: map[string]string{"price": "effect: once"},

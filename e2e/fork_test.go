@@ -15,6 +15,7 @@ import (
 // the processes carry every fork to the same answer, and its tools are called
 // under keys of its own (the tool server holds them to that).
 func TestForksOverProcesses(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, setup{
 		actorPools: []string{"default", "remote"}, tools: []string{"near", "far", "asked"},
 		toolSettings: map[string]string{"far": "effect: once, pool: remote"},

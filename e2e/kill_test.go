@@ -13,17 +13,13 @@ import (
 // what a test waits for.
 const quickAckWait = 2 * time.Second
 
-// quickLimit bounds a conversation in such a test: less than the default ack
-// wait alone.
-const quickLimit = 14 * time.Second
-
 // TestKill9 kills a process of each role in the middle of its work, or of all
 // conversations, and starts it again: everything ends as recorded.
 func TestKill9(t *testing.T) {
+	t.Parallel()
 	all := conversations(t)
 	c := startCluster(t, setup{planners: 2, actors: 2, observers: 2, gateways: 2, ackWait: quickAckWait, tools: toolNames(all)})
 	s := c.stage()
-	s.limit = quickLimit
 	t.Run("planner", func(t *testing.T) {
 		asks := c.model.gate.hold("planner-0")
 		s.play(t, all, func() {
@@ -61,10 +57,11 @@ func TestKill9(t *testing.T) {
 // conversations: a process that is asked to end finishes what it is at, so
 // nothing is lost and nothing is repeated.
 func TestRollingRestart(t *testing.T) {
+	t.Parallel()
 	all := conversations(t)
-	c := startCluster(t, setup{ackWait: quickAckWait, tools: toolNames(all)})
+	c := startCluster(t, setup{ackWait: time.Hour, tools: toolNames(all)}) // no work comes again by itself
 	s := c.stage()
-	s.limit, s.gentle = quickLimit, true
+	s.gentle = true
 	for _, role := range []string{"planner", "actor", "observer", "gateway"} {
 		t.Run(role, func(t *testing.T) {
 			middle := s.milestone(t, 60)
@@ -81,9 +78,9 @@ func TestRollingRestart(t *testing.T) {
 // TestKill9OnceTool kills an actor in the middle of a call that must not run
 // twice: the model is told that nobody knows how it went.
 func TestKill9OnceTool(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, setup{ackWait: quickAckWait, tools: []string{"pay"}, toolSettings: map[string]string{"pay": "effect: once"}})
 	s := c.stage()
-	s.limit = quickLimit
 	var paid atomic.Int64
 	begun := make(chan struct{}, 16)
 	c.tools.handle("pay", func(_ http.ResponseWriter, r *http.Request) {

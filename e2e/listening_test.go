@@ -98,6 +98,7 @@ func slowly(text string) (reply modelReply, halfway chan struct{}, goOn chan str
 // hears the reply from its beginning, each piece once. `moorebus tap --outputs`
 // does too, and `moorebus trace` tells afterwards what happened.
 func TestListenersWhoComeLate(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, setup{gateways: 2, entries: []string{"{builtin: calculator}"}})
 	c.api.awaitTools([]string{"calculator"})
 	other := newAPI(t, "http://"+c.gatewayAddresses[1])

@@ -13,6 +13,7 @@ import (
 // that it starts, and again after it was killed: the server is another one then,
 // which has lost its notes.
 func TestMCPToolsOverProcesses(t *testing.T) {
+	t.Parallel()
 	servers, err := json.Marshal(map[string]any{"mcpServers": map[string]any{"notes": map[string]any{"command": filepath.Join(bin, "server")}}})
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), ".mcp.json")

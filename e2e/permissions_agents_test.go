@@ -43,6 +43,7 @@ func texting(text string) map[string]any { return map[string]any{"text": text} }
 // one, whose tool is of another pool. Another run is cancelled while its child
 // waits for a human. No role tries anything that it may not.
 func TestGuardedAgents(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	require.NoError(t, os.WriteFile(filepath.Join(s.dir, "tools.yaml"), []byte(guardedAgents), 0o600))
 	s.do(s.block("--credentials keys > permissions.conf"))

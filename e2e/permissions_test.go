@@ -111,6 +111,7 @@ func (s *site) command(ctx context.Context, line string) *exec.Cmd {
 
 func (s *site) shell(line string) string {
 	s.t.Helper()
+	needsCommands(s.t)
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
 	cmd := s.command(ctx, "exec env "+line)
@@ -202,6 +203,7 @@ var guardedAgent = map[string]any{
 // for each role. A run needs all of them: calls in two pools, a result that goes
 // to the object store, an approval. The tap sees it and can do nothing.
 func TestGuardedBus(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	require.NoError(t, os.WriteFile(filepath.Join(s.dir, "tools.yaml"), []byte(guardedTools), 0o600))
 	s.do(s.block("--credentials keys > permissions.conf"))
@@ -310,6 +312,7 @@ func (s *site) refusedToTap() {
 // TestGuardedCluster follows the README for three servers with TLS on every
 // connection, kills one of them and carries on.
 func TestGuardedCluster(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	block := s.block("cluster/n1.conf")
 	servers, said := s.do(block)

@@ -33,6 +33,7 @@ type process struct {
 // sees to it that it is reaped at the end of the test.
 func launch(t *testing.T, name string, env []string, command string, args ...string) *process {
 	t.Helper()
+	needsCommands(t)
 	p := &process{name: name, log: &tail{}, done: make(chan struct{})}
 	p.cmd = exec.Command(filepath.Join(bin, command), args...)
 	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = env, p.log, p.log
@@ -106,6 +107,7 @@ type output struct {
 // run runs a command of bin to its end, a minute at most.
 func run(t *testing.T, env []string, command string, args ...string) output {
 	t.Helper()
+	needsCommands(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, command), args...)

@@ -132,6 +132,7 @@ func (c *cluster) log(t *testing.T, run string) []event {
 // and a child of theirs work, and starts all of them again: each call has one
 // child, and every caller gets its answer.
 func TestAgentsAfterEverythingWasKilled(t *testing.T) {
+	t.Parallel()
 	o := newOffice(t)
 	chief := o.chief(t)
 	o.open.Store(true)
@@ -153,6 +154,7 @@ func TestAgentsAfterEverythingWasKilled(t *testing.T) {
 // TestAgentsEndWithoutTheirActor lets a child end while nobody serves the pool of
 // agents: its caller has the answer as soon as somebody does.
 func TestAgentsEndWithoutTheirActor(t *testing.T) {
+	t.Parallel()
 	o := newOffice(t)
 	chief := o.chief(t)
 	o.roles[instance("agents", 0)].kill()
@@ -175,6 +177,7 @@ func TestAgentsEndWithoutTheirActor(t *testing.T) {
 // TestCancelReachesNestedAgents cancels a run whose children work, and theirs: the
 // tools in flight are broken off, and every run has ended.
 func TestCancelReachesNestedAgents(t *testing.T) {
+	t.Parallel()
 	o := newOffice(t)
 	chief := o.chief(t)
 	require.NoError(t, o.api.call(t.Context(), http.MethodPost, "/v1/runs/"+chief+"/cancel", map[string]string{"by": "Ann", "reason": "enough"}, nil))
@@ -201,6 +204,7 @@ func (f playerFunc) reply(r *chatRequest) (modelReply, error) { return f(r) }
 // TestHandOffOverProcesses hands a conversation over to another agent and goes on
 // with that one, also after every process was killed.
 func TestHandOffOverProcesses(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, setup{ackWait: quickAckWait, subagents: []string{"{handoff: billing}"}})
 	s := c.stage()
 	c.api.awaitTools([]string{"transfer_to_billing"})

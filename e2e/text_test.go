@@ -67,6 +67,7 @@ func loaded(t *testing.T, c *cluster, run string) string {
 // that the actor's tools bring it back from, and what one run saved another one
 // finds, when every process has been killed in between.
 func TestTextProtocolWithMemory(t *testing.T) {
+	t.Parallel()
 	const name = "scripted-elsewhere" // as beginAgent has it
 	c := startCluster(t, setup{ackWait: quickAckWait, entries: []string{"{builtin: memory}"}, storage: []string{"default/" + name}})
 	tools := []string{"working_memory_add", "storage_save", "storage_load", "storage_search"}

@@ -5,6 +5,7 @@ package examples_test
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -35,6 +36,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	flag.Parse()
 	if err := prepare(); err != nil {
 		fmt.Fprintln(os.Stderr, "examples:", err)
 		os.Exit(1)
@@ -43,7 +45,7 @@ func TestMain(m *testing.M) {
 }
 
 func prepare() (err error) {
-	if offline, err = offlineSettings(); err != nil {
+	if offline, err = offlineSettings(); err != nil || testing.Short() {
 		return err
 	}
 	if bin["cmd"], err = binaries.Build("cmd", "./cmd/moorebus"); err == nil {
@@ -134,6 +136,9 @@ func comment(text string) string {
 // Each example has a document with its command and what that prints, and does
 // so.
 func TestExamples(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: the examples take long to build
+	}
 	t.Parallel()
 	for name, document := range documents(t) {
 		t.Run(name, func(t *testing.T) {

@@ -23,6 +23,9 @@ var clusters = make(chan struct{}, 3)
 // startCluster starts three servers that replicate.
 func startCluster(t *testing.T, options func(int) natstest.Options) []*natstest.Server {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short") // reason: servers take seconds to elect leaders
+	}
 	clusters <- struct{}{}
 	t.Cleanup(func() { <-clusters })
 	return natstest.Cluster(t, options)
