@@ -28,8 +28,8 @@ test: ## all tests
 	$(GO) test ./...
 
 .PHONY: race
-race: ## all tests with the race detector (needs a C compiler)
-	$(GO) test -race ./...
+race: ## the tests of everything concurrent with the race detector (needs a C compiler)
+	$(GO) test -race $$(sh ./.ci/raced)
 
 .PHONY: golden
 golden: ## write the golden files of the tests anew

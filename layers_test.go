@@ -158,7 +158,7 @@ var rolesMay = []string{
 // top are the roots of layer 4, which may import everything.
 var top = []string{"pkg/agent", "cmd", "examples", "bench", "chaos", "e2e", "sim",
 	"internal/binaries", "internal/cli", "internal/console", "internal/faultserver", "internal/freeport", "internal/lkj", "internal/mcpserve", "internal/natstest",
-	"internal/parity", "internal/permissions", "internal/racing", "internal/session", "internal/terminal", "internal/wire"}
+	"internal/parity", "internal/permissions", "internal/session", "internal/terminal", "internal/wire"}
 
 func under(dir string, roots []string) bool {
 	return slices.ContainsFunc(roots, func(r string) bool { return dir == r || strings.HasPrefix(dir, r+"/") })

@@ -13,12 +13,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/racing"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
 var (
-	seeds = flag.Int("sim.seeds", racing.Size(200, 40), "how many scenarios TestSeeds plays")
+	seeds = flag.Int("sim.seeds", 60, "how many scenarios TestSeeds plays")
 	first = flag.Uint64("sim.first", 0, "the first scenario's seed")
 	dir   = flag.String("sim.dir", filepath.Join(os.TempDir(), "moorebus-sim"), "where the files of failing scenarios go")
 	file  = flag.String("sim.file", "", "the file that TestReplaySeed plays")

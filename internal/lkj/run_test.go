@@ -16,7 +16,6 @@ import (
 	"github.com/moorebus/moorebus/internal/gateway"
 	"github.com/moorebus/moorebus/internal/lkj"
 	"github.com/moorebus/moorebus/internal/natsbus"
-	"github.com/moorebus/moorebus/internal/racing"
 	"github.com/moorebus/moorebus/internal/recorded"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -30,11 +29,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 )
 
-// iterations are a thousand, or enough to have an iteration of every kind many times
-// where the race detector is on.
-var iterations = racing.Size(1000, 300)
-
 const (
+	iterations = 1000
 	// mostPrompt bounds a request, in bytes of its body: what it says of itself, its
 	// memory at the paging limit, its last thoughts, and ten messages, of which one
 	// may hold what a load brought.

@@ -22,17 +22,15 @@ const MaxWireBytes = 256 << 10
 // wireSuite is one run of [RunWire].
 type wireSuite struct {
 	wire Wire
-	step int64
 	open func(t *testing.T, url string) llm.Caller
 }
 
 // RunWire tests a Caller with all that can happen to a reply between its
 // provider and it. The Callers that open makes ask the server at the address, and
-// read at most [MaxWireBytes] of a reply. A reply is split at each byte, or with a step
-// larger than 1 at each of as many.
-func RunWire(t *testing.T, wire Wire, step int, open func(t *testing.T, url string) llm.Caller) {
+// read at most [MaxWireBytes] of a reply. A reply is split at each byte.
+func RunWire(t *testing.T, wire Wire, open func(t *testing.T, url string) llm.Caller) {
 	t.Helper()
-	s := wireSuite{wire, int64(max(1, step)), open}
+	s := wireSuite{wire, open}
 	t.Run("ends of a reply", s.ends)
 	t.Run("split at each byte", s.split)
 	t.Run("byte by byte", s.bytes)
@@ -197,7 +195,7 @@ func (s wireSuite) split(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		_, _ = io.WriteString(w, text[i:])
 	})
-	for i := int64(0); i == 0 || i < length.Load(); i += s.step {
+	for i := int64(0); i == 0 || i < length.Load(); i++ {
 		at.Store(i)
 		s.whole(t, server, caller)
 	}

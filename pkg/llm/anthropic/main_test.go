@@ -7,7 +7,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/llmtest"
-	"github.com/moorebus/moorebus/internal/racing"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -35,5 +34,5 @@ func TestConformance(t *testing.T) {
 }
 
 func TestWire(t *testing.T) {
-	llmtest.RunWire(t, llmtest.Anthropic{}, racing.Size(1, 7), func(t *testing.T, url string) llm.Caller { return open(t, url) })
+	llmtest.RunWire(t, llmtest.Anthropic{}, func(t *testing.T, url string) llm.Caller { return open(t, url) })
 }

@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/llmtest"
-	"github.com/moorebus/moorebus/internal/racing"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -17,7 +16,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestWire(t *testing.T) {
-	llmtest.RunWire(t, llmtest.OpenAI{}, racing.Size(1, 7), open)
+	llmtest.RunWire(t, llmtest.OpenAI{}, open)
 }
 
 // open makes a Caller of the server at the address.

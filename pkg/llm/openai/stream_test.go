@@ -10,7 +10,6 @@ import (
 	"testing/iotest"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/racing"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/stretchr/testify/require"
 )
@@ -45,7 +44,7 @@ func TestStreamIsTheSameHoweverItIsCut(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		_, _ = io.WriteString(w, hello[at:])
 	})
-	for at := 0; at < len(hello); at += racing.Size(1, 7) {
+	for at := range len(hello) {
 		cut.Store(int64(at))
 		res, h, err := streamedCall(t, c)
 		require.NoError(t, err)

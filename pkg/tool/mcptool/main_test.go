@@ -17,8 +17,6 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
-
-	"github.com/moorebus/moorebus/internal/racing"
 )
 
 // modeEnv makes this test binary an MCP server on its standard input and output.
@@ -205,7 +203,7 @@ func newServer(mode string) *mcp.Server {
 	})
 	add("breed", nil, breed)
 	add("mumble", nil, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		for i := range racing.Size(10_000, 2000) {
+		for i := range 2000 {
 			fmt.Fprintln(os.Stderr, "line", i, strings.Repeat("y", 3000))
 		}
 		return words("said"), nil
@@ -263,7 +261,7 @@ func ask(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, erro
 }
 
 func flood(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-	for i := range racing.Size(20_000, 4000) {
+	for i := range 4000 {
 		_ = r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: "x", Progress: float64(i), Message: strings.Repeat("z", 200)})
 	}
 	return words("the end of the flood"), nil
