@@ -99,7 +99,8 @@ func slowly(text string) (reply modelReply, halfway chan struct{}, goOn chan str
 // does too, and `moorebus trace` tells afterwards what happened.
 func TestListenersWhoComeLate(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, setup{gateways: 2, entries: []string{"{builtin: calculator}"}})
+	// Nobody dies here: however slow the machine is, no call of the model comes again.
+	c := startCluster(t, setup{gateways: 2, ackWait: 10 * time.Minute, entries: []string{"{builtin: calculator}"}})
 	c.api.awaitTools([]string{"calculator"})
 	other := newAPI(t, "http://"+c.gatewayAddresses[1])
 	other.awaitReady()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -322,9 +323,10 @@ func (in *installation) keep(run events.Run) {
 	require.NoError(in.t, err)
 	require.Equal(in.t, []string{run.ID}, dropped)
 	var refused *gateway.Error
-	_, err = in.gateway.State(ctx, "", run.ID, 0)
-	require.ErrorAs(in.t, err, &refused)
-	require.Equal(in.t, gateway.CodeRunPurged, refused.Code)
+	require.Eventually(in.t, func() bool { // a leader that was replaced answers until it learns of that
+		_, err := in.gateway.State(ctx, "", run.ID, 0)
+		return errors.As(err, &refused) && refused.Code == gateway.CodeRunPurged
+	}, patience, 10*time.Millisecond)
 	a := events.DefaultAgent()
 	a.Name, a.LLM = "again", events.LLM{Provider: "scripted", Script: json.RawMessage(`[{"text": "x"}]`)}
 	_, err = in.gateway.Start(ctx, "", gateway.StartRequest{Agent: &a, Task: "Again.", RunID: run.ID})
