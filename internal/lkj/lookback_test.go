@@ -56,6 +56,9 @@ func (h *historian) call(_ context.Context, req llm.Request, _ func(llm.Chunk)) 
 // have shown again what it did as often as it likes. What it is sent stays as large as
 // it was.
 func TestAThousandIterationsOfLookingBack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: a thousand iterations take half a minute
+	}
 	t.Parallel()
 	model := &historian{}
 	s := newSite(t, llm.CallerFunc(model.call))

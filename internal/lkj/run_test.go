@@ -167,6 +167,9 @@ func (l *library) see(mem *reducer.Memory, e *events.Event, rec journal.Record) 
 // more to remember than its limits allow. What it is sent stays small, nothing that
 // it kept is lost, and its replies carry the run once more.
 func TestAThousandIterations(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: a thousand iterations take half a minute
+	}
 	t.Parallel()
 	a := imported(t)
 	h := newHome(t, librarian)
