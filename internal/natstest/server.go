@@ -48,6 +48,8 @@ type Server struct {
 	conf, log string
 	cmd       *exec.Cmd
 	ended     chan struct{}
+	// before is how long the log was when the process started.
+	before int
 }
 
 // Start starts a server, and returns when it takes connections. It is killed at the
@@ -62,7 +64,7 @@ func Start(tb testing.TB, o Options) *Server {
 		if s.ready() {
 			return s
 		}
-		if !strings.Contains(s.said(), "address already in use") {
+		if !s.portTaken() {
 			break
 		}
 	}
@@ -92,8 +94,11 @@ func StartAll(all []*Server) {
 		s.launch()
 	}
 	for _, s := range all {
-		if !s.ready() {
-			s.tb.Fatalf("%s does not start", s.Name)
+		for enough := time.Now().Add(patience); !s.ready(); s.launch() {
+			if !s.portTaken() || time.Now().After(enough) {
+				s.tb.Fatalf("%s does not start", s.Name)
+			}
+			<-time.After(100 * time.Millisecond) // another test's server has the port
 		}
 	}
 }
@@ -121,6 +126,7 @@ func (s *Server) launch() {
 	s.tb.Helper()
 	command, err := build()
 	require(s.tb, err)
+	s.before = len(s.said())
 	cmd, ended := exec.Command(command, "-c", s.conf, "-l", s.log), make(chan struct{})
 	require(s.tb, cmd.Start())
 	s.cmd, s.ended = cmd, ended
@@ -160,6 +166,11 @@ func (s *Server) greets() bool {
 func (s *Server) said() string {
 	text, _ := os.ReadFile(s.log) // there is none before it says something
 	return string(text)
+}
+
+// portTaken reports whether the process ended since somebody else has one of its ports.
+func (s *Server) portTaken() bool {
+	return strings.Contains(s.said()[s.before:], "address already in use")
 }
 
 // Start starts the server again, on the same address with the same store.
