@@ -154,12 +154,12 @@ var rare = map[string]int{
 }
 
 // sure is how many times as many scenarios as it takes on average have to be played
-// until a thing is demanded: it is missing then once in a thousand times.
-const sure = 7
+// until a thing is demanded: it is missing then once in a million times.
+const sure = 14
 
 // allSought is how many scenarios make the census complete: as many as .ci/run
 // plays.
-const allSought = 1400
+const allSought = 3000
 
 // requireAll checks that everything was seen that so many scenarios come to.
 func (c *census) requireAll(t *testing.T) {

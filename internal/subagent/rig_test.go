@@ -133,7 +133,7 @@ func (r *rig) kill(down time.Duration) {
 }
 
 // wait lets virtual time pass, in the bubble.
-func (r *rig) wait(d time.Duration) { time.Sleep(d) }
+func (r *rig) wait(d time.Duration) { time.Sleep(d) } // in the bubble
 
 // define stores an agent whose model says what the script has.
 func (r *rig) define(name, script string, change ...func(*events.Agent)) events.Agent {

@@ -171,7 +171,7 @@ func TestResultsSurviveAnOutage(t *testing.T) {
 				<-h.began
 				away.Store(true)
 				h.let <- worker.Done(&events.ToolSuccess{Outcome: outcome("a")})
-				time.Sleep(50 * time.Second)
+				time.Sleep(50 * time.Second) // in the bubble
 				away.Store(false)
 				r.AwaitState(run, events.Observing)
 				settled()

@@ -27,7 +27,7 @@ func TestDrainLetsWorkFinish(t *testing.T) {
 		<-h.began
 		stop()
 		late := r.start()
-		time.Sleep(9 * time.Second)
+		time.Sleep(9 * time.Second) // in the bubble
 		synctest.Wait()
 		require.Empty(t, ended, "it waits for the work")
 		h.let <- worker.Done(answer("It is done."))
