@@ -9,7 +9,6 @@ import (
 
 // createPool makes the buckets of a pool that are missing.
 func (b *Bus) createPool(ctx context.Context, pool string) error {
-	b.forgetPools()
 	return errors.Join(
 		b.createBucket(ctx, toolsConfig(pool, b.replicas)),
 		b.createStore(ctx, resultsConfig(pool, b.replicas)),

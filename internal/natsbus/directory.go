@@ -33,7 +33,7 @@ const (
 type poolCache struct {
 	names []string
 	at    time.Time
-	// made counts the pools that this bus made: a list from before is not kept.
+	// made counts the announcements of this bus: a list from before one is not kept.
 	made int
 }
 
@@ -51,6 +51,8 @@ func (b *Bus) Announce(ctx context.Context, pool, instance string, tools []event
 	if err := b.announce(ctx, msg, func() error { return b.createPool(ctx, pool) }); err != nil {
 		return fmt.Errorf("announce tools of pool %s: %w", pool, err)
 	}
+	// The pool may be new, whoever made it: who looks for its tools now must find them.
+	b.forgetPools()
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -128,6 +129,25 @@ func TestAnnouncementsExpire(t *testing.T) {
 		stream, err := js.Stream(t.Context(), name)
 		require.NoError(t, err)
 		require.Equal(t, journal.AnnouncementTTL, stream.CachedInfo().Config.MaxAge)
+	}
+}
+
+// TestAnnouncedInANewPool announces into a pool that another process has just made: the
+// tools are found at once, though the pools were listed a moment before.
+func TestAnnouncedInANewPool(t *testing.T) {
+	t.Parallel()
+	bus := embeddedBus(t, 1)
+	other := patient(t, bus, GroupCommitAuto)
+	for i := range 5 {
+		pool := fmt.Sprint("new", i)
+		spec := events.ToolSpec{Name: "look", Pool: pool}
+		_, err := bus.Tools(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, other.createPool(t.Context(), pool))
+		require.NoError(t, bus.Announce(t.Context(), pool, "a", []events.ToolSpec{spec}))
+		found, err := bus.Tools(t.Context())
+		require.NoError(t, err)
+		require.True(t, slices.ContainsFunc(found, func(s events.ToolSpec) bool { return s.Pool == pool }), "pool %s, found %v", pool, found)
 	}
 }
 
