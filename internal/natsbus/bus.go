@@ -123,11 +123,9 @@ type Bus struct {
 	// orderedLeast is how much has to be ahead of a read for that, see orderedFrom.
 	orderedLeast uint64
 
-	mu         sync.Mutex
-	ackWaits   map[string]keptAckWait
-	pools      poolCache
-	slow       map[*nats.Subscription]func()
-	assignment assignment
+	mu       sync.Mutex
+	ackWaits map[string]keptAckWait
+	slow     map[*nats.Subscription]func()
 	// announced has the sequence numbers of what this bus announced last, by subject.
 	announced map[string]uint64
 	// said is what was said once in the log.

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -20,22 +19,11 @@ import (
 )
 
 const (
-	// poolsFresh is how long the list of pools is used without asking again: a
-	// new pool is rare, a run that looks for its tools is not.
-	poolsFresh = 250 * time.Millisecond
 	// kvOperation marks a message of a bucket that deletes a key.
 	kvOperation = "KV-Operation"
 	// maxLast is how many keys a server reads at once.
 	maxLast = 1024
 )
-
-// poolCache is the list of pools as it was some time ago.
-type poolCache struct {
-	names []string
-	at    time.Time
-	// made counts the announcements of this bus: a list from before one is not kept.
-	made int
-}
 
 // Announce says that an instance runs these tools. It makes the pool's buckets
 // if they are missing and the connection may.
@@ -51,8 +39,6 @@ func (b *Bus) Announce(ctx context.Context, pool, instance string, tools []event
 	if err := b.announce(ctx, msg, func() error { return b.createPool(ctx, pool) }); err != nil {
 		return fmt.Errorf("announce tools of pool %s: %w", pool, err)
 	}
-	// The pool may be new, whoever made it: who looks for its tools now must find them.
-	b.forgetPools()
 	return nil
 }
 
@@ -329,34 +315,17 @@ func (b *Bus) firstTime(what string) bool {
 
 // livePools returns the pools that have a bucket of tools.
 func (b *Bus) livePools(ctx context.Context) ([]string, error) {
-	b.mu.Lock()
-	cached := b.pools
-	b.mu.Unlock()
-	if time.Since(cached.at) < poolsFresh {
-		return cached.names, nil
-	}
 	names, err := b.streamNames(ctx)
 	if err != nil {
 		return nil, err
 	}
-	fresh := poolCache{at: time.Now(), made: cached.made}
+	var pools []string
 	for _, name := range names {
 		if pool, ok := strings.CutPrefix(name, kvStreamPrefix+toolsPrefix); ok {
-			fresh.names = append(fresh.names, pool)
+			pools = append(pools, pool)
 		}
 	}
-	b.mu.Lock()
-	if b.pools.made == fresh.made {
-		b.pools = fresh
-	}
-	b.mu.Unlock()
-	return fresh.names, nil
-}
-
-func (b *Bus) forgetPools() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.pools = poolCache{made: b.pools.made + 1}
+	return pools, nil
 }
 
 func (b *Bus) streamNames(ctx context.Context) ([]string, error) {

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -59,21 +58,8 @@ func (b *Bus) PutOffers(ctx context.Context, o journal.Offers) error {
 	return nil
 }
 
-// assignment is the operator's word on which pool tools belong to, as it was some time
-// ago.
-type assignment struct {
-	pools map[string]string
-	at    time.Time
-}
-
 // assigned returns the pools of the tools that the operator has assigned.
 func (b *Bus) assigned(ctx context.Context) (map[string]string, error) {
-	b.mu.Lock()
-	cached := b.assignment
-	b.mu.Unlock()
-	if time.Since(cached.at) < poolsFresh {
-		return cached.pools, nil
-	}
 	info, err := b.streamInfo(ctx, 0)
 	if err != nil {
 		return nil, err
@@ -82,16 +68,13 @@ func (b *Bus) assigned(ctx context.Context) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	fresh := assignment{pools: map[string]string{}, at: time.Now()}
+	pools := map[string]string{}
 	for pool, tools := range byPool {
 		for _, tool := range tools {
-			fresh.pools[tool] = pool
+			pools[tool] = pool
 		}
 	}
-	b.mu.Lock()
-	b.assignment = fresh
-	b.mu.Unlock()
-	return fresh.pools, nil
+	return pools, nil
 }
 
 // readPoolTools reads the operator's lists from the first stream's metadata.
