@@ -43,7 +43,9 @@ func doomed(dir string) {
 		os.Exit(1)
 	}
 	close(started)
-	time.Sleep(time.Minute) // in a process that is killed long before
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, _ = run.Wait(ctx) // for an end that does not come: this process is killed long before
 	os.Exit(1)
 }
 
