@@ -174,10 +174,37 @@ func (b *Bus) acknowledged(answer *nats.Msg, err error) (*pubAck, error) {
 		return nil, err
 	}
 	var ack pubAck
+	if ack.parse(answer.Data) {
+		return &ack, nil
+	}
 	if err := json.Unmarshal(answer.Data, &ack); err != nil {
 		return nil, fmt.Errorf("acknowledgement %.100q: %w", answer.Data, err)
 	}
 	return &ack, nil
+}
+
+// parse reads an acknowledgement in the form that the server writes for a stored message. It
+// reports false for any other form, which package json reads. Package json alone takes about
+// 2 % of the time of a transition.
+func (a *pubAck) parse(data []byte) bool {
+	rest, ok := bytes.CutPrefix(data, []byte(`{"stream":"`))
+	if !ok {
+		return false
+	}
+	stream, rest, ok := bytes.Cut(rest, []byte(`","seq":`))
+	if !ok || bytes.IndexByte(stream, '\\') >= 0 || bytes.IndexByte(stream, '"') >= 0 {
+		return false
+	}
+	number, ok := bytes.CutSuffix(rest, []byte("}"))
+	if !ok {
+		return false
+	}
+	seq, err := strconv.ParseUint(string(number), 10, 64)
+	if err != nil {
+		return false
+	}
+	a.Stream, a.Seq = string(stream), seq
+	return true
 }
 
 // unansweredAfter is how long an append to several replicas waits for its answer

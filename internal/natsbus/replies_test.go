@@ -98,3 +98,19 @@ func TestRequestsEndWithTheConnection(t *testing.T) {
 	_, err := bus.Request(t.Context(), 0, &nats.Msg{Subject: "slow"})
 	require.ErrorIs(t, err, nats.ErrConnectionClosed)
 }
+
+func TestParseAcknowledgement(t *testing.T) {
+	t.Parallel()
+	var ack pubAck
+	require.True(t, ack.parse([]byte(`{"stream":"MOORE_0","seq":42}`)))
+	require.Equal(t, pubAck{Stream: "MOORE_0", Seq: 42}, ack)
+	for _, other := range []string{
+		``, `{}`, `{"stream":"MOORE_0"}`, `{"stream":"MOORE_0","seq":}`, `{"stream":"MOORE_0","seq":42`, `{"stream":"MOORE_0","seq":-1}`,
+		`{"stream":"MOORE_0","seq":42,"batch":"x","count":2}`, `{"stream":"MOORE_0","domain":"d","seq":42}`,
+		`{"error":{"code":400,"err_code":10071},"stream":"MOORE_0","seq":0}`, `{"stream":"a\"b","seq":1}`,
+	} {
+		ack = pubAck{}
+		require.False(t, ack.parse([]byte(other)), other)
+		require.Zero(t, ack, other)
+	}
+}
