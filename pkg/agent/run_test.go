@@ -329,7 +329,12 @@ func TestStartThatIsCutOff(t *testing.T) {
 		j := simtest.New(simtest.Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		var run events.Run
-		a, err := agent.New("x").LLM(scripted.NewMock(scripted.Say("hello"))).Bus(cutOff{j.NewProcess(), new(sync.Once), cancel, &run}).Build()
+		// A model that answered at the moment of the cancellation would end the run.
+		silent := llm.CallerFunc(func(ctx context.Context, _ llm.Request, _ func(llm.Chunk)) (llm.Response, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		a, err := agent.New("x").LLM(silent).Bus(cutOff{j.NewProcess(), new(sync.Once), cancel, &run}).Build()
 		require.NoError(t, err)
 		began := time.Now()
 		_, err = a.Run(ctx)
