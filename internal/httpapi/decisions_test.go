@@ -332,7 +332,7 @@ func TestDecisionAfterTheDeadline(t *testing.T) {
 		n := len(r.Records(id))
 		late.Store(true)
 		r.fails(404, "unknown_call", r.decide(id, `{"call_id":"c9","decision":"approved","by":"ann"}`))
-		require.Len(t, r.Records(id), n, "who asks for nothing expires nothing")
+		require.Len(t, r.Records(id), n, "a decision on an unknown call expires nothing")
 		for range 2 {
 			a := r.fails(409, "approval_expired", r.decide(id, `{"call_id":"`+last+`","decision":"approved","by":"ann"}`))
 			require.Equal(t, "observing", a.text(t, "state"))

@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// UserInfoSubject is where a server says who asks it.
+// UserInfoSubject is the subject of requests for the connection's own user.
 const UserInfoSubject = "$SYS.REQ.USER.INFO"
 
 // Identity is who a connection is to the server.

@@ -101,8 +101,8 @@ type Purger interface {
 // event that refers to it must be appended within that time.
 const BlobSafe = time.Hour
 
-// Runless shows what lies in the log but belongs to no run: records whose subject
-// is none of an event's, or whose shard is not their run's, see package journalcheck.
+// Runless lists records of the log that belong to no run: those whose subject is not an
+// event's, or whose shard is not that of their run. See package journalcheck.
 // [journal.Log.Scan] leaves some of them out, [journal.Log.Read] all.
 type Runless interface {
 	// Runless yields a shard's records that belong to no run, in order.

@@ -41,7 +41,7 @@ func TestTextEditsLastForSomeReplies(t *testing.T) {
 
 	s.do(shows("z", "c4"), thought("hm", "thinking"), thought("hm", "thinking"), thought("hm", "thinking"), shows("z2", "c4", "c5"))
 	s.do(thought("hm", "thinking"), thought("hm", "thinking"))
-	require.Equal(t, []string{"c4", "c5"}, s.Mem.ReactContext.ToolCallIDs, "who asks again sees it for longer")
+	require.Equal(t, []string{"c4", "c5"}, s.Mem.ReactContext.ToolCallIDs, "a second request shows it for longer")
 }
 
 // All edits of one reply last equally long, and so do those from outside.
