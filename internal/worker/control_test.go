@@ -150,6 +150,7 @@ func TestSlowReadDelaysNoOtherCancel(t *testing.T) {
 		h := newHanging()
 		var slow atomic.Pointer[events.Run]
 		var under, most, reads atomic.Int64
+		var counting sync.Mutex
 		release := make(chan struct{})
 		letGo := sync.OnceFunc(func() { close(release) })
 		defer letGo()
@@ -157,7 +158,9 @@ func TestSlowReadDelaysNoOtherCancel(t *testing.T) {
 		r.reading(h, func(run events.Run) error {
 			if s := slow.Load(); all.Load() || s != nil && *s == run {
 				reads.Add(1)
+				counting.Lock()
 				most.Store(max(most.Load(), under.Add(1)))
+				counting.Unlock()
 				<-release
 				under.Add(-1)
 			}
