@@ -83,11 +83,12 @@ func (r *StartRequest) validate() error {
 
 func (c *Controller) pin(ctx context.Context, ns string, req StartRequest) (*events.Start, error) {
 	var a events.Agent
+	var hash string
 	if req.Agent != nil {
 		a = *req.Agent
 	} else {
 		var err error
-		if a, err = c.Launcher.Definition(ctx, ns, req.AgentName); err != nil {
+		if a, hash, err = c.Launcher.Definition(ctx, ns, req.AgentName); err != nil {
 			return nil, err
 		}
 	}
@@ -98,7 +99,7 @@ func (c *Controller) pin(ctx context.Context, ns string, req StartRequest) (*eve
 	if strings.TrimSpace(task) == "" {
 		return nil, refusal.New(refusal.Invalid, refusal.CodeEmptyTask, "task: is empty, and the agent has no task of its own; describe the task")
 	}
-	start, err := c.Launcher.Pin(ctx, a, launch.Task{Text: task, Mode: req.Mode, TaskType: req.TaskType})
+	start, err := c.Launcher.Pin(ctx, a, launch.Task{Text: task, Mode: req.Mode, TaskType: req.TaskType, AgentHash: hash})
 	if refusal.Is(err, refusal.CodeUnknownProvider, refusal.CodeUnknownTool, refusal.CodePending) && c.cfg.Ready != nil {
 		// While the log is full no announcement can be stored, so the directory is unreliable.
 		if full := c.cfg.Ready(ctx); errors.Is(full, journal.ErrFull) {

@@ -53,8 +53,9 @@ type Config struct {
 
 // Launcher opens runs. It is safe for concurrent use.
 type Launcher struct {
-	cfg     Config
-	catalog *catalog
+	cfg         Config
+	catalog     *catalog
+	definitions definitions
 }
 
 // New returns a Launcher.
@@ -81,17 +82,18 @@ func (l *Launcher) Agent(ctx context.Context, ns, name string) ([]byte, error) {
 	return data, err
 }
 
-// Definition returns a stored agent, not resolved. Errors are the bus's, or a *[refusal.Error].
-func (l *Launcher) Definition(ctx context.Context, ns, name string) (events.Agent, error) {
+// Definition returns a stored agent, not resolved, and its [agentfile.Hash]. The caller does not
+// change what the agent points to. Errors are the bus's, or a *[refusal.Error].
+func (l *Launcher) Definition(ctx context.Context, ns, name string) (a events.Agent, hash string, err error) {
 	stored, err := l.Agent(ctx, ns, name)
 	if err != nil {
-		return events.Agent{}, err
+		return events.Agent{}, "", err
 	}
-	a, err := agentfile.ParseDefinition(stored, agentfile.JSON, agentfile.Options{CheckScript: l.cfg.CheckScript, Stored: true})
+	parsed, err := l.definitions.parse(stored, agentfile.Options{CheckScript: l.cfg.CheckScript, Stored: true})
 	if err != nil {
-		return events.Agent{}, refusal.New(refusal.Unprocessable, refusal.CodeBadAgent, "the stored agent %q is no longer valid; store it again: %s", name, err.Error())
+		return events.Agent{}, "", refusal.New(refusal.Unprocessable, refusal.CodeBadAgent, "the stored agent %q is no longer valid; store it again: %s", name, err.Error())
 	}
-	return a, nil
+	return parsed.agent, parsed.hash, nil
 }
 
 // Check checks what a parser of definitions cannot check. Errors are *[refusal.Error].
@@ -118,12 +120,18 @@ type Task struct {
 	// Pools are the pools of the tools that the run already has, by name. A tool that the
 	// definition names without a pool stays in its pool. Nil for a new run.
 	Pools map[string]string
+	// AgentHash is the [agentfile.Hash] of the definition as it is stored. Empty: that of the
+	// definition that is given.
+	AgentHash string
 }
 
 // Pin returns the Start event of a run, with the tools as they are announced now. Errors are the
 // bus's, or a *[refusal.Error].
 func (l *Launcher) Pin(ctx context.Context, a events.Agent, task Task) (*events.Start, error) {
-	hash := agentfile.Hash(a)
+	hash := task.AgentHash
+	if hash == "" {
+		hash = agentfile.Hash(a)
+	}
 	if task.Mode != "" {
 		a.Mode = task.Mode
 	}

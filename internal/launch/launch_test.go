@@ -24,6 +24,8 @@ type pad struct {
 	*launch.Launcher
 	bus   *simtest.Process
 	store *runlog.Store
+	// checkScript counts the parsing of definitions; may be nil.
+	checkScript func(json.RawMessage) error
 }
 
 func onPad(t *testing.T, test func(t *testing.T, p *pad)) {
@@ -48,6 +50,7 @@ func (p *pad) launcherOn(t *testing.T, directory func(journal.Directory) journal
 	var err error
 	p.Launcher, err = launch.New(launch.Config{
 		Store: p.store, Source: "moorebus/test/1", Directory: directory(p.bus), Agents: p.bus, Timers: p.bus, Tombstones: p.bus, FirstCheck: time.Minute,
+		CheckScript:    p.checkScript,
 		CheckApproval:  func(a *events.Approval) error { return refuseIf(a != nil, "no such policy") },
 		CheckEstimator: func(name string) error { return refuseIf(name == "guess", "no such estimator") },
 	})
@@ -117,6 +120,26 @@ func TestPinRefuses(t *testing.T) {
 	}
 }
 
+// A stored definition is parsed once, and a replaced one is parsed anew.
+func TestDefinitionIsParsedOnce(t *testing.T) {
+	onPad(t, func(t *testing.T, p *pad) {
+		checked := 0
+		p.checkScript = func(json.RawMessage) error { checked++; return nil }
+		p.launcherOn(t, func(d journal.Directory) journal.Directory { return d })
+		for _, steps := range []int{3, 3, 4, 4, 3} {
+			stored := worker(func(a *events.Agent) { a.Config.MaxSteps = steps })
+			require.NoError(t, p.bus.PutAgent(t.Context(), "default", "worker", agentfile.Marshal(stored)))
+			a, hash, err := p.Definition(t.Context(), "default", "worker")
+			require.NoError(t, err)
+			require.Equal(t, steps, a.Config.MaxSteps)
+			start, err := p.Pin(t.Context(), a, launch.Task{Text: "Do it.", Mode: events.ModeChat, AgentHash: hash})
+			require.NoError(t, err)
+			require.Equal(t, agentfile.Hash(stored), start.AgentHash)
+		}
+		require.Equal(t, 2, checked, "each definition is parsed once")
+	})
+}
+
 // What nobody announces is looked for again at once, whatever the catalog has.
 func TestPinSeesWhatCameMeanwhile(t *testing.T) {
 	onPad(t, func(t *testing.T, p *pad) {
@@ -133,18 +156,19 @@ func TestDefinition(t *testing.T) {
 	onPad(t, func(t *testing.T, p *pad) {
 		var refused *refusal.Error
 		for _, name := range []string{"nobody", "No Name"} {
-			_, err := p.Definition(t.Context(), "default", name)
+			_, _, err := p.Definition(t.Context(), "default", name)
 			require.ErrorAs(t, err, &refused)
 			require.Equal(t, refusal.CodeAgentNotFound, refused.Code)
 		}
 		require.NoError(t, p.bus.PutAgent(t.Context(), "default", "broken", []byte(`{"name": 1}`)))
-		_, err := p.Definition(t.Context(), "default", "broken")
+		_, _, err := p.Definition(t.Context(), "default", "broken")
 		require.ErrorAs(t, err, &refused)
 		require.Equal(t, refusal.CodeBadAgent, refused.Code)
 		require.NoError(t, p.bus.PutAgent(t.Context(), "default", "worker", agentfile.Marshal(worker(nil))))
-		a, err := p.Definition(t.Context(), "default", "worker")
+		a, hash, err := p.Definition(t.Context(), "default", "worker")
 		require.NoError(t, err)
 		require.Equal(t, agentfile.Hash(worker(nil)), agentfile.Hash(a))
+		require.Equal(t, agentfile.Hash(worker(nil)), hash)
 	})
 }
 

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -231,21 +230,20 @@ func (s *Subagents) pin(ctx context.Context, c call) (*events.Start, error) {
 	case json.Unmarshal([]byte(c.Arguments), &arguments) != nil || strings.TrimSpace(arguments.Task) == "":
 		return nil, tool.Failf(tool.CodeInvalidArguments, "%s takes {\"task\": \"what is to be done\"}", c.Name)
 	}
-	a, err := s.launcher.Definition(ctx, c.run.Namespace, t.Agent)
+	a, hash, err := s.launcher.Definition(ctx, c.run.Namespace, t.Agent)
 	if err != nil {
 		return nil, failureOf(err)
 	}
-	hash := agentfile.Hash(a)
 	budget, left := c.share.within(a.Budget, t.Timeout, s.cfg.Store.Now())
 	if !left {
 		return nil, tool.Failf(CodeBudgetExceeded, "%s was not called: nothing is left of the budget's wall time", c.Name)
 	}
 	a.Budget, a.Config.MaxDepth = budget, c.maxDepth
-	start, err := s.pinWhenThere(ctx, a, launch.Task{Text: arguments.Task, Mode: events.ModeTask})
+	start, err := s.pinWhenThere(ctx, a, launch.Task{Text: arguments.Task, Mode: events.ModeTask, AgentHash: hash})
 	if err != nil {
 		return nil, failureOf(err)
 	}
-	start.AgentHash, start.Parent = hash, &events.Parent{Run: c.Run, CallID: c.ID, Depth: c.depth}
+	start.Parent = &events.Parent{Run: c.Run, CallID: c.ID, Depth: c.depth}
 	return start, nil
 }
 

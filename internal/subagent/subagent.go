@@ -281,11 +281,11 @@ func (s *Subagents) pinHandOff(ctx context.Context, c call, t Tool) (*events.Han
 	if text := strings.TrimSpace(c.Arguments); text != "" && json.Unmarshal([]byte(text), &arguments) != nil {
 		return nil, tool.Failf(tool.CodeInvalidArguments, "%s takes {\"reason\": \"why\"}", c.Name)
 	}
-	a, err := s.launcher.Definition(ctx, c.run.Namespace, t.Handoff)
+	a, hash, err := s.launcher.Definition(ctx, c.run.Namespace, t.Handoff)
 	if err != nil {
 		return nil, failureOf(err)
 	}
-	start, err := s.pinWhenThere(ctx, a, launch.Task{Mode: c.mode, Pools: c.pools})
+	start, err := s.pinWhenThere(ctx, a, launch.Task{Mode: c.mode, Pools: c.pools, AgentHash: hash})
 	if err != nil {
 		return nil, failureOf(err)
 	}
