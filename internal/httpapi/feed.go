@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"net/http"
 	"slices"
@@ -64,10 +65,12 @@ func (s *Server) feed(ctx context.Context, st *stream, want wanted, at journal.P
 		select {
 		case rec := <-records:
 			at[rec.shard] = rec.Seq
-			f := s.frames.of(rec.shard, rec.Record)
-			matches := want.match(f)
-			if matches {
-				err = st.add(f.typ(), at.String(), f.line)
+			matches := false
+			if want.mayMatch(&rec.Record) {
+				f := s.frames.of(rec.shard, rec.Record)
+				if matches = want.match(f); matches {
+					err = st.add(f.typ(), at.String(), f.line)
+				}
 			}
 			if err == nil {
 				// An event waits only for records that are there already.
@@ -126,6 +129,27 @@ func (s *Server) knownType(t events.Type) bool {
 		}
 	}
 	return slices.Contains(s.control.Table.StayTypes(), t) || slices.Contains(events.Types(), t)
+}
+
+// mayMatch reports whether [wanted.match] may accept a record, without decoding it. A decoded
+// event can have a type or a target state only if their letters are in the body, or an escape
+// that may stand for a letter.
+func (w *wanted) mayMatch(rec *journal.Record) bool {
+	return mayHold(rec.Body, string(w.typ)) && (mayHold(rec.Body, string(w.state)) || toState(rec.Subject) == w.state)
+}
+
+// toState is the state that an event enters by its subject, or whose workers it wakes.
+func toState(subject string) events.State {
+	s, err := events.ParseSubject(subject)
+	if err != nil {
+		return ""
+	}
+	return s.To
+}
+
+// mayHold reports whether a string in JSON may be the name.
+func mayHold(body []byte, name string) bool {
+	return name == "" || bytes.Contains(body, []byte(name)) || bytes.Contains(body, []byte(`\u`))
 }
 
 // match reports whether a record is wanted. The state is the one that the event enters, or

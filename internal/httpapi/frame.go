@@ -15,12 +15,20 @@ type frame struct {
 	record journal.Record
 	// event is nil if the body cannot be decoded.
 	event *events.Event
-	hash  string
 	// line is the body on one line.
 	line []byte
 
 	said          sync.Once
 	message, text string
+
+	hashed sync.Once
+	sum    string
+}
+
+// hash returns the hash of the body. Streams of all runs do not need it.
+func (f *frame) hash() string {
+	f.hashed.Do(func() { f.sum = events.Hash(f.record.Body) })
+	return f.sum
 }
 
 // messageText returns the id and the text of the message that the event holds, as
@@ -31,7 +39,7 @@ func (f *frame) messageText() (message, text string) {
 }
 
 func newFrame(codec *events.Codec, rec journal.Record) *frame {
-	f := &frame{record: rec, hash: events.Hash(rec.Body), line: oneLine(rec.Body)}
+	f := &frame{record: rec, line: oneLine(rec.Body)}
 	if e, err := codec.Decode(rec.Body); err == nil {
 		f.event = e
 	}
@@ -134,7 +142,7 @@ func (t *tail) fits(subject string, e *events.Event) bool {
 func (t *tail) advance(f *frame) {
 	t.n++
 	prev := t.head
-	t.head = f.hash
+	t.head = f.hash()
 	e := f.event
 	if e == nil {
 		t.poisoned = true
