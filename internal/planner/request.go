@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/contextedit"
@@ -21,61 +20,37 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// views are reused slices for views of memory.
-var views = sync.Pool{New: func() any { return new([]reducer.ViewMessage) }}
-
-// viewKept is the largest reused slice, in messages.
-const viewKept = 256
-
 // request returns the request to the model. It depends on memory alone.
 func request(mem *reducer.Memory) llm.Request {
 	agent := &mem.Control.Agent
 	return llm.Request{
-		Run: mem.RunID, Purpose: llm.PurposePlan, Model: model(mem), Messages: messages(mem), Tools: offered(mem),
+		Run: mem.RunID, Purpose: llm.PurposePlan, Model: model(mem), Messages: reducer.Messages(mem, message), Tools: offered(mem),
 		Sampling: sampling(agent.LLM), OutputSchema: agent.OutputSchema, Settings: mem.Settings(),
 		Replies: mem.Control.Replies, Observations: observations(mem), Memory: textMemory(mem),
 	}
 }
 
-// messages returns the conversation as the model sees it.
-func messages(mem *reducer.Memory) []llm.Message {
-	room := views.Get().(*[]reducer.ViewMessage)
-	view := reducer.View((*room)[:0], mem)
-	messages := make([]llm.Message, len(view))
-	calls := make([]llm.Call, 0, len(view)/2) // each call has its result in the view
-	for i := range view {
-		m, before := &view[i], len(calls)
-		messages[i] = llm.Message{
-			Role: llm.Role(m.Role), Content: m.Content, CallID: m.CallID, Name: m.Name, Failed: m.Failed, Reasoning: m.Reasoning, Raw: m.Raw,
-		}
-		for _, c := range m.Calls {
-			calls = append(calls, llm.Call{ID: c.ID, Name: c.Name, Arguments: c.Arguments})
-		}
-		if len(m.Calls) > 0 {
-			messages[i].Calls = calls[before:len(calls):len(calls)]
-		}
+// message is a message of the view as the model's port has it.
+func message(m *reducer.ViewMessage) llm.Message {
+	message := llm.Message{
+		Role: llm.Role(m.Role), Content: m.Content, CallID: m.CallID, Name: m.Name, Failed: m.Failed, Reasoning: m.Reasoning, Raw: m.Raw,
 	}
-	if cap(view) <= viewKept {
-		clear(view[:cap(view)]) // what is not used holds no text
-		*room = view
-		views.Put(room)
+	if len(m.Calls) > 0 {
+		message.Calls = make([]llm.Call, len(m.Calls))
 	}
-	return messages
+	for i, c := range m.Calls {
+		message.Calls[i] = llm.Call{ID: c.ID, Name: c.Name, Arguments: c.Arguments}
+	}
+	return message
 }
 
-// observations returns the raw results of the run's calls, in the order of the calls, for an
-// agent whose script refers to them. They grow with the run.
+// observations returns the raw results of the run's calls, for an agent whose script refers
+// to them.
 func observations(mem *reducer.Memory) []string {
 	if len(mem.Control.Agent.LLM.Script) == 0 {
 		return nil
 	}
-	all := make([]string, 0, len(mem.Control.CallOrder))
-	for _, id := range mem.Control.CallOrder {
-		if record := mem.ToolCalls[id]; record != nil && record.Result != nil {
-			all = append(all, record.Result.Text())
-		}
-	}
-	return all
+	return mem.Results()
 }
 
 // model returns the model's name: by task type, else the default, else empty for the

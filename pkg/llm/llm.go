@@ -97,7 +97,9 @@ const (
 	PurposeReflect Purpose = "reflect"
 )
 
-// Request is everything a model needs for one reply.
+// Request is everything a model needs for one reply. Messages and Observations share memory
+// with those of the run's other requests: a Caller must not change what is in them, and may
+// keep them.
 type Request struct {
 	// Run is the run's id, for logs and traces only.
 	Run     string

@@ -27,24 +27,24 @@ var contextRules = []rule{
 		},
 	},
 	{
-		typ: events.TypeWorkingMemoryAdded, stays: true, from: own, check: always, legality: 1,
+		typ: events.TypeWorkingMemoryAdded, stays: true, adds: true, from: own, check: always, legality: 1,
 		fold: func(mem *Memory, e *events.Event) {
 			mem.addEntry(e.Data.(*events.WorkingMemoryAdded).Entry, e.N, false)
 		},
 		trace: traced(func(p *events.WorkingMemoryAdded) string { return traceEntry(p.Entry) }),
 	},
 	{
-		typ: events.TypeWorkingMemoryRemoved, stays: true, from: own, check: always, legality: 1,
+		typ: events.TypeWorkingMemoryRemoved, stays: true, adds: true, from: own, check: always, legality: 1,
 		fold:  func(mem *Memory, e *events.Event) { mem.removeEntry(e.Data.(*events.WorkingMemoryRemoved).Tags) },
 		trace: traced(func(p *events.WorkingMemoryRemoved) string { return strings.Join(p.Tags, ", ") }),
 	},
 	{
-		typ: events.TypeStorageSaved, stays: true, from: own, check: always, legality: 1,
+		typ: events.TypeStorageSaved, stays: true, adds: true, from: own, check: always, legality: 1,
 		fold:  func(mem *Memory, e *events.Event) { mem.savedEntry(e.Data.(*events.StorageSaved).Tags) },
 		trace: traced(func(p *events.StorageSaved) string { return traceEntry(p.Entry) }),
 	},
 	{
-		typ: events.TypeStorageLoaded, stays: true, from: own, check: always, legality: 1,
+		typ: events.TypeStorageLoaded, stays: true, adds: true, from: own, check: always, legality: 1,
 		fold: func(mem *Memory, e *events.Event) {
 			for _, entry := range e.Data.(*events.StorageLoaded).Entries {
 				if !mem.HoldsNewer(entry) {

@@ -319,7 +319,11 @@ func (m *Machine) fold(mem *Memory, here cell, e *events.Event) error {
 		mem.outlive(p)
 	}
 	mem.base = nil
-	if own := m.folds[typ]; own != nil && c.Poison == nil {
+	own := m.folds[typ]
+	if !here.rule.adds || own != nil {
+		mem.derived = derived{}
+	}
+	if own != nil && c.Poison == nil {
 		if err := foldOwn(own, mem, e); err != nil {
 			mem.N--
 			return err

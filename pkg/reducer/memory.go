@@ -62,6 +62,9 @@ type Memory struct {
 
 	// settings is [Memory.Settings], nil until somebody asks.
 	settings json.RawMessage
+
+	// derived belongs to [Messages] and [Memory.Results].
+	derived derived
 }
 
 // TotalUsage sums the usage of every reply. Cost is in US dollars.

@@ -10,7 +10,7 @@ import (
 
 var observingRules = []rule{
 	{
-		typ: events.TypeContinue, moves: []move{{events.Observing, events.Planning}}, from: own,
+		typ: events.TypeContinue, adds: true, moves: []move{{events.Observing, events.Planning}}, from: own,
 		check: always, legality: 1, fold: commit, trace: says("the next step"),
 	},
 	{

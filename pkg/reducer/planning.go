@@ -13,7 +13,7 @@ import (
 
 var planningRules = []rule{
 	{
-		typ: events.TypeLLMToolCall, moves: []move{{events.Planning, events.Acting}}, from: own,
+		typ: events.TypeLLMToolCall, adds: true, moves: []move{{events.Planning, events.Acting}}, from: own,
 		ways: only(tools(events.Acting)),
 		route: func(mem *Memory, p events.Payload) (events.State, string) {
 			return events.Acting, mem.toolPool(p.(*events.LLMToolCall).Calls[0].Name)
@@ -28,7 +28,7 @@ var planningRules = []rule{
 		trace: traced(func(p *events.LLMToolCall) string { return traceCalls(p.Calls) }),
 	},
 	{
-		typ: events.TypeLLMParallelToolCalls, moves: []move{{events.Planning, events.ParallelActing}}, from: own,
+		typ: events.TypeLLMParallelToolCalls, adds: true, moves: []move{{events.Planning, events.ParallelActing}}, from: own,
 		ways: only(tools(events.ParallelActing), nobody), route: batchRoute,
 		check: checkParallelCalls, legality: 1, steps: oneStep, fold: foldParallelCalls,
 		trace: traced(func(p *events.LLMParallelToolCalls) string { return traceCalls(p.Calls) }),

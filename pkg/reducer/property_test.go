@@ -66,6 +66,7 @@ func TestRandomRuns(t *testing.T) {
 		r := reducertest.NewRun(nil)
 		o := &tally{results: map[string]int{}}
 		var snapshot *reducertest.Run
+		var asked request
 		for i := range rapid.IntRange(1, 60).Draw(t, "length") {
 			next := reducertest.Next(t, r)
 			if next.Payload == nil {
@@ -82,6 +83,9 @@ func TestRandomRuns(t *testing.T) {
 			checkEdge(t, before, subject, e.Data)
 			require.NoError(t, reducer.CheckEdge(r.Machine.Table(), subject, e), "what is legal fits its subject")
 			checkView(t, r.Mem)
+			if rapid.Bool().Draw(t, "asked") {
+				checkMessages(t, r.Mem, &asked)
+			}
 			checkEffects(t, r, before, e)
 			if i == 10 {
 				snapshot = r.Clone()
@@ -165,6 +169,31 @@ func checkSubject(t *rapid.T, before, mem *reducer.Memory, s events.Subject, e *
 		require.Equal(t, e.To, s.To)
 		require.Equal(t, before.Control.Parent != nil, s.Pool == events.AgentsPool)
 	}
+}
+
+// request is what a model was sent, with a copy of it.
+type request struct{ messages, wantMessages, results, wantResults []string }
+
+// checkMessages requires that what is kept for the next request is what [reducer.View] shows
+// of the run, and that the last request has stayed as it was.
+func checkMessages(t *rapid.T, mem *reducer.Memory, last *request) {
+	text := func(m *reducer.ViewMessage) string { return fmt.Sprintf("%+v", *m) }
+	var r request
+	view := reducer.View(nil, mem)
+	for i := range view {
+		r.wantMessages = append(r.wantMessages, text(&view[i]))
+	}
+	for _, id := range mem.Control.CallOrder {
+		if record := mem.ToolCalls[id]; record != nil && record.Result != nil {
+			r.wantResults = append(r.wantResults, record.Result.Text())
+		}
+	}
+	r.messages, r.results = reducer.Messages(mem, text), mem.Results()
+	for _, r := range []*request{&r, last} {
+		require.True(t, slices.Equal(r.wantMessages, r.messages), "%q, want %q", r.messages, r.wantMessages)
+		require.True(t, slices.Equal(r.wantResults, r.results), "%q, want %q", r.results, r.wantResults)
+	}
+	*last = r
 }
 
 // checkView requires that every call is answered, right behind it, and that

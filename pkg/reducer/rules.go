@@ -65,6 +65,10 @@ type rule struct {
 	// steps is how many planning calls the event accounts for; nil: none.
 	steps func(mem *Memory, p events.Payload) int
 	fold  func(mem *Memory, e *events.Event)
+	// adds says that the fold changes no turn of the conversation whose calls are all
+	// answered, and no such answer: it only adds turns and results. It saves work, so it
+	// stands only where runs are long.
+	adds bool
 	// rearms says that the event makes a model call in flight obsolete although the
 	// run stays in Planning.
 	rearms bool

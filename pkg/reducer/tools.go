@@ -11,7 +11,7 @@ import (
 
 var toolsRules = []rule{
 	{
-		typ: events.TypeToolCallDispatched, stays: true, in: []events.State{events.ParallelActing}, from: planning,
+		typ: events.TypeToolCallDispatched, stays: true, adds: true, in: []events.State{events.ParallelActing}, from: planning,
 		ways: only(tools(events.ParallelActing)),
 		route: func(mem *Memory, p events.Payload) (events.State, string) {
 			return events.ParallelActing, mem.poolOf(callOf(p))
@@ -22,13 +22,13 @@ var toolsRules = []rule{
 		trace: callOf,
 	},
 	{
-		typ: events.TypeToolCallStarted, stays: true, in: []events.State{events.Acting, events.ParallelActing}, from: own,
+		typ: events.TypeToolCallStarted, stays: true, adds: true, in: []events.State{events.Acting, events.ParallelActing}, from: own,
 		check: checkCall, legality: 1,
 		fold:  func(mem *Memory, e *events.Event) { mem.Call(callOf(e.Data)).Started = e.N },
 		trace: callOf,
 	},
 	{
-		typ: events.TypeToolCallResult, stays: true, in: []events.State{events.ParallelActing},
+		typ: events.TypeToolCallResult, stays: true, adds: true, in: []events.State{events.ParallelActing},
 		from: own | control, fromNow: noActorFromControl,
 		ways: only(tools(events.ParallelActing), nobody), route: resultRoute,
 		drives: func(events.Payload) string { return "" },
@@ -37,12 +37,12 @@ var toolsRules = []rule{
 		trace: traceOutcome,
 	},
 	{
-		typ: events.TypeToolSuccess, from: own,
+		typ: events.TypeToolSuccess, adds: true, from: own,
 		moves: []move{{events.Acting, events.Observing}, {events.ParallelActing, events.Observing}},
 		check: checkOutcome, legality: 1, fold: foldOutcome, trace: traceOutcome,
 	},
 	{
-		typ: events.TypeToolFailure, from: own | control, fromNow: noActorFromControl,
+		typ: events.TypeToolFailure, adds: true, from: own | control, fromNow: noActorFromControl,
 		moves: []move{{events.Acting, events.Observing}, {events.ParallelActing, events.Observing}},
 		check: checkOutcome, legality: 1, fold: foldOutcome, trace: traceOutcome,
 	},

@@ -504,3 +504,25 @@ func TestViewMarksFailures(t *testing.T) {
 	}
 	require.Equal(t, map[string]bool{"a": false, "b": true}, failed)
 }
+
+// TestALongerRequestCostsWhatIsNew: a step of a long run converts its call and its result
+// alone, and that again where the conversation was changed otherwise.
+func TestALongerRequestCostsWhatIsNew(t *testing.T) {
+	s := started(t)
+	converted := 0
+	count := func(m *reducer.ViewMessage) string { converted++; return m.Content }
+	step := func(id string) {
+		s.do(single(id, "alpha"), success(id, id), &events.Continue{})
+		converted = 0
+		require.Len(t, reducer.Messages(s.Mem, count), len(reducer.View(nil, s.Mem)))
+	}
+	for i := range 50 {
+		step(fmt.Sprint("c", i))
+	}
+	require.Equal(t, 2, converted)
+	s.do(user("m", "faster"))
+	step("d")
+	require.Greater(t, converted, 100)
+	step("e")
+	require.Equal(t, 2, converted)
+}
