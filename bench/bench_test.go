@@ -22,7 +22,7 @@ var tiny = map[string]string{
 }
 
 // ownTests are the benchmarks with tests of their own, which know more of them.
-var ownTests = map[string]bool{"cost": true, "scale": true, "feed": true, "replay": true, "many": true}
+var ownTests = map[string]bool{"http": true, "cost": true, "scale": true, "feed": true, "replay": true, "many": true}
 
 // Every benchmark runs on real servers and processes, and what it shows are
 // numbers that can be.
@@ -100,6 +100,9 @@ func TestBadSettings(t *testing.T) {
 		"shards --shards 0":                "at least 1",
 		"cost --slots 0":                   "at least 1",
 		"split --fsync often":              `always or relaxed, not "often"`,
+		"http --layout both":               `dev or split, not "both"`,
+		"http --model none":                `scripted or openai, not "none"`,
+		"http --warm-up=-1":                "at least 0",
 		"throughput -o yaml":               `table or json, not "yaml"`,
 		"cost --cpuprofile /nowhere/there": "no such file",
 	} {

@@ -21,6 +21,10 @@ type figure struct {
 	Rounds int     `json:"rounds,omitempty"`
 	Low    float64 `json:"low,omitempty"`
 	High   float64 `json:"high,omitempty"`
+	// Steady says that the least of the rounds counts too; Share is the least by the
+	// median then.
+	Steady bool    `json:"-"`
+	Share  float64 `json:"least_by_median,omitempty"`
 	// Floor is the same quantity of the least that the work can be, measured in
 	// the same run of the program, and FloorIs says what that is. Zero: it has none.
 	Floor   float64 `json:"floor,omitempty"`
@@ -105,6 +109,9 @@ func medians(rounds [][]figure) []figure {
 			values, floors = append(values, r[i].Value), append(floors, r[i].Floor)
 		}
 		f.Value, f.Rounds, f.Low, f.High = median(values), len(rounds), slices.Min(values), slices.Max(values)
+		if f.Steady && f.Value != 0 && len(rounds) > 1 {
+			f.Share = f.Low / f.Value
+		}
 		merged = append(merged, f.beside(median(floors), f.FloorIs))
 	}
 	return merged
@@ -125,17 +132,20 @@ func print(w io.Writer, format string, figures []figure) error {
 		return enc.Encode(figures)
 	}
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	_, _ = fmt.Fprintln(table, "bench\tcase\twhat\tvalue\trounds\tunit\tfloor\tratio\tfloor is\ttarget")
+	_, _ = fmt.Fprintln(table, "bench\tcase\twhat\tvalue\trounds\tleast/median\tunit\tfloor\tratio\tfloor is\ttarget")
 	for _, f := range figures {
-		floor, ratio, spread := "", "", ""
+		floor, ratio, spread, share := "", "", "", ""
 		if f.Floor != 0 {
 			floor, ratio = short(f.Floor), fmt.Sprintf("%.2f", f.Ratio)
 		}
 		if f.Rounds > 1 {
 			spread = short(f.Low) + "-" + short(f.High)
 		}
-		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			f.Bench, f.Case, f.What, short(f.Value), spread, f.Unit, floor, ratio, f.FloorIs, f.verdict())
+		if f.Share != 0 {
+			share = fmt.Sprintf("%.2f", f.Share)
+		}
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			f.Bench, f.Case, f.What, short(f.Value), spread, share, f.Unit, floor, ratio, f.FloorIs, f.verdict())
 	}
 	return table.Flush()
 }

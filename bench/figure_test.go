@@ -39,7 +39,7 @@ func TestTable(t *testing.T) {
 		{figure{Bench: "b", Case: "c", What: "w", Unit: "µs", Value: 0.5}.most(1)}, {{Value: 1500}}, {{Value: 3}},
 	})))
 	require.Equal(t, strings.TrimLeft(`
-bench  case  what  value  rounds       unit  floor  ratio  floor is  target
-b      c     w     3      0.5000-1500  µs                            MISSED: at most 1 µs
+bench  case  what  value  rounds       least/median  unit  floor  ratio  floor is  target
+b      c     w     3      0.5000-1500                µs                            MISSED: at most 1 µs
 `, "\n"), out.String())
 }

@@ -217,9 +217,11 @@ func (f *fleet) awaitEvents(ctx context.Context, want uint64, limit time.Duratio
 }
 
 // said is what the processes logged, for errors.
-func (f *fleet) said() string {
+func (f *fleet) said() string { return saidBy(f.processes) }
+
+func saidBy(processes []*process) string {
 	var b strings.Builder
-	for _, p := range f.processes {
+	for _, p := range processes {
 		if text := p.tail(); text != "" {
 			fmt.Fprintf(&b, "\n--- %s\n%s", p.name, text)
 		}

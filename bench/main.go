@@ -17,6 +17,7 @@ import (
 	"os"
 	"runtime/pprof"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
@@ -28,6 +29,8 @@ import (
 type benchmark struct {
 	// name is the command's, short its line in the help.
 	name, short string
+	// about is the help below short; empty: none.
+	about string
 	// long is not part of `bench all`: it takes minutes by itself.
 	long bool
 	// flags declares what can be set; nil: nothing.
@@ -39,6 +42,7 @@ type benchmark struct {
 // suite is every benchmark, in the order in which `bench all` runs them.
 func suite() []*benchmark {
 	return []*benchmark{
+		httpBench(),
 		throughputBench(),
 		durableBench(),
 		latencyBench(),
@@ -64,6 +68,7 @@ func command() *cobra.Command {
 	var o options
 	root.PersistentFlags().StringVarP(&o.output, "output", "o", "table", "table or json")
 	root.PersistentFlags().StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of all that is measured to this `file`")
+	root.PersistentFlags().BoolVar(&tmpfsAllowed, "allow-tmpfs", false, "measure flushes also where TMPDIR lies in memory, to try the benchmarks out")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error {
 		if o.output != "table" && o.output != "json" {
 			return cli.Usage("-o is table or json, not %q", o.output)
@@ -80,7 +85,7 @@ func command() *cobra.Command {
 // single is the command of one benchmark.
 func single(b *benchmark, o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: b.name, Short: b.short, Args: cobra.NoArgs,
+		Use: b.name, Short: b.short, Long: strings.TrimSpace(b.short + "\n\n" + b.about), Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.report(cmd, func() ([]figure, error) { return b.run(cmd.Context()) })
 		},

@@ -110,7 +110,7 @@ func builtCommands(ctx context.Context, bin string) (dir string, remove func(), 
 		return "", nil, err
 	}
 	remove = func() { _ = os.RemoveAll(dir) }
-	args := []string{"build", "-o", dir + string(filepath.Separator)}
+	args := []string{"build", "-o", dir + string(filepath.Separator), "github.com/moorebus/moorebus/cmd/moorebus", "github.com/nats-io/nats-server/v2"}
 	for _, name := range roleCommands {
 		args = append(args, "github.com/moorebus/moorebus/cmd/"+name)
 	}

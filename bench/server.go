@@ -67,7 +67,7 @@ type node struct {
 // startNode starts a server; close gives everything back. It always listens, so
 // that the cases differ in nothing but the way that is taken.
 func startNode(ctx context.Context, t terms) (n *node, err error) {
-	dir, err := os.MkdirTemp("", "moorebus-bench-")
+	dir, err := dataDir(t.syncAlways)
 	if err != nil {
 		return nil, err
 	}
