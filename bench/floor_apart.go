@@ -24,14 +24,15 @@ func bareApartRate(ctx context.Context, t terms, h hops, runs int) (rate float64
 		return 0, err
 	}
 	defer n.close()
-	ctx, cancel := context.WithCancel(ctx)
-	f := newFloor(ctx, n.conn, t, h)
+	f, err := newFloor(n.conn, t, h)
+	if err != nil {
+		return 0, err
+	}
 	defer f.stop()
-	f.stops = append(f.stops, cancel)
 	if err := f.create(ctx); err != nil {
 		return 0, err
 	}
-	if _, err := n.conn.Subscribe("floorfeed.floor.*.default.*.done.>", func(*nats.Msg) { f.ended(ctx) }); err != nil {
+	if _, err := n.conn.Subscribe("floorfeed.floor.*.default.*.done.>", func(*nats.Msg) { f.ended() }); err != nil {
 		return 0, err
 	}
 	processes, err := startBareStates(n, t, h)
@@ -144,24 +145,17 @@ func (b *bareState) run(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
-	running, cancel := context.WithCancel(ctx)
-	f := newFloor(running, conn, terms{shards: b.Shards, slots: b.Slots, group: b.Group}, b.Bodies)
+	f, err := newFloor(conn, terms{shards: b.Shards, slots: b.Slots, group: b.Group}, b.Bodies)
+	if err != nil {
+		return err
+	}
 	defer f.stop()
-	f.stops = append(f.stops, cancel)
-	go func() { // the last hops are told by the feed
-		for {
-			select {
-			case <-f.done:
-			case <-running.Done():
-				return
-			}
-		}
-	}()
-	if err := f.consume(running, b.State); err != nil {
+	if err := f.consume(b.State); err != nil {
 		return err
 	}
 	for {
 		select {
+		case <-f.done: // the feed tells who carries the runs
 		case err := <-f.failed:
 			return err
 		case <-ctx.Done():

@@ -1,10 +1,9 @@
 package main
 
 import (
-	"context"
 	"strconv"
+	"sync"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nuid"
 )
 
@@ -13,82 +12,46 @@ import (
 // condition. One batch is in flight at a time. A run has one append at a time
 // here, so that a batch never holds two of one.
 type committer struct {
-	conn    *nats.Conn
-	waiting chan waitingAppend
-}
+	publish func(bareBatch)
 
-type waitingAppend struct {
-	msg  *nats.Msg
-	done chan<- error
+	mu       sync.Mutex
+	waiting  []bareAppend
+	inFlight bool
 }
 
 // mostInBatch is what the server takes as one batch.
 const mostInBatch = 1000
 
-func newCommitter(conn *nats.Conn) *committer {
-	return &committer{conn: conn, waiting: make(chan waitingAppend, mostInBatch)}
-}
-
-// append hands an append over and waits until it is stored.
-func (c *committer) append(ctx context.Context, msg *nats.Msg) error {
-	done := make(chan error, 1)
-	select {
-	case c.waiting <- waitingAppend{msg, done}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
+// append sends an append, now or with those that wait for the batch in flight.
+func (c *committer) append(a bareAppend) {
+	c.mu.Lock()
+	c.waiting = append(c.waiting, a)
+	free := !c.inFlight
+	c.inFlight = true
+	c.mu.Unlock()
+	if free {
+		c.commit()
 	}
 }
 
-// run commits until ctx ends.
-func (c *committer) run(ctx context.Context) {
-	for {
-		select {
-		case first := <-c.waiting:
-			batch := c.gather(first)
-			err := c.commit(ctx, batch)
-			for _, a := range batch {
-				a.done <- err
-			}
-		case <-ctx.Done():
-			return
-		}
+// commit sends what waits, and waits for nothing.
+func (c *committer) commit() {
+	c.mu.Lock()
+	batch := c.waiting[:min(len(c.waiting), mostInBatch)]
+	c.waiting = c.waiting[len(batch):]
+	c.inFlight = len(batch) > 0
+	c.mu.Unlock()
+	if len(batch) > 0 {
+		c.publish(bareBatch{appends: batch, then: c.commit})
 	}
 }
 
-// gather takes what waits, and waits for nothing.
-func (c *committer) gather(first waitingAppend) []waitingAppend {
-	batch := []waitingAppend{first}
-	for len(batch) < mostInBatch {
-		select {
-		case next := <-c.waiting:
-			batch = append(batch, next)
-		default:
-			return batch
-		}
+// batchHeaders makes one atomic batch of appends.
+func batchHeaders(batch []bareAppend) {
+	id := nuid.Next()
+	for i, a := range batch {
+		a.msg.Header["Nats-Batch-Id"] = []string{id}
+		a.msg.Header["Nats-Batch-Sequence"] = []string{strconv.Itoa(i + 1)}
 	}
-	return batch
-}
-
-func (c *committer) commit(ctx context.Context, batch []waitingAppend) error {
-	last := batch[len(batch)-1].msg
-	if len(batch) > 1 {
-		id := nuid.Next()
-		for i, a := range batch {
-			a.msg.Header["Nats-Batch-Id"] = []string{id}
-			a.msg.Header["Nats-Batch-Sequence"] = []string{strconv.Itoa(i + 1)}
-		}
-		last.Header["Nats-Batch-Commit"] = []string{"1"}
-		for _, a := range batch[:len(batch)-1] {
-			if err := c.conn.PublishMsg(a.msg); err != nil {
-				return err
-			}
-		}
-	}
-	return request(ctx, c.conn, last)
+	batch[len(batch)-1].msg.Header["Nats-Batch-Commit"] = []string{"1"}
 }
