@@ -139,25 +139,27 @@ var ports = map[string][]string{
 // innerAdapters are the adapters that nobody outside the module imports, with
 // their ports. The others lie below their port.
 var innerAdapters = map[string]string{
-	"internal/natsbus":      "pkg/journal",
-	"internal/natsconn":     "pkg/journal",
-	"internal/natsbus/api":  "pkg/journal",
-	"internal/natsbus/pull": "pkg/journal",
-	"internal/filelog":      "pkg/journal",
-	"internal/textprotocol": "pkg/llm",
-	"internal/recorded":     "pkg/llm",
-	"internal/prices":       "pkg/llm",
-	"internal/schema":       "pkg/tool",
-	"internal/breaker":      "internal/toolset",
+	"internal/natsbus":        "pkg/journal",
+	"internal/natsconn":       "pkg/journal",
+	"internal/natsbus/api":    "pkg/journal",
+	"internal/natsbus/pull":   "pkg/journal",
+	"internal/natsbus/recent": "pkg/journal",
+	"internal/filelog":        "pkg/journal",
+	"internal/textprotocol":   "pkg/llm",
+	"internal/recorded":       "pkg/llm",
+	"internal/prices":         "pkg/llm",
+	"internal/schema":         "pkg/tool",
+	"internal/breaker":        "internal/toolset",
 }
 
 // inner are the packages below an adapter that it is made of.
 var inner = map[string][]string{
-	"internal/natsbus":      {"internal/natsbus/api", "internal/natsbus/pull", "internal/natsconn"},
-	"internal/natsbus/pull": {"internal/natsbus/api"},
-	"internal/natsconn":     {"internal/natsbus/api"},
-	"pkg/journal/natsbus":   {"internal/natsbus", "internal/natsconn"},
-	"pkg/tool/typed":        {"internal/schema"},
+	"internal/natsbus":        {"internal/natsbus/api", "internal/natsbus/pull", "internal/natsbus/recent", "internal/natsconn"},
+	"internal/natsbus/pull":   {"internal/natsbus/api"},
+	"internal/natsbus/recent": {"internal/natsbus/api"},
+	"internal/natsconn":       {"internal/natsbus/api"},
+	"pkg/journal/natsbus":     {"internal/natsbus", "internal/natsconn"},
+	"pkg/tool/typed":          {"internal/schema"},
 }
 
 // suites are the suites and generators for tests, with the package they are for.
@@ -320,7 +322,7 @@ func TestOutsideLibraries(t *testing.T) {
 // has to know what JetStream really does. bench and chaos are the exceptions: one
 // measures the bare loop beside ours, the other reads the log without our code.
 func TestOneBusAdapter(t *testing.T) {
-	jetstream, client := []string{"internal/natsbus", "internal/natsbus/api", "bench", "chaos"}, []string{"internal/natsbus", "internal/natsbus/api", "internal/natsbus/pull", "internal/natsconn", "pkg/journal/natsbus", "pkg/embedded"}
+	jetstream, client := []string{"internal/natsbus", "internal/natsbus/api", "bench", "chaos"}, []string{"internal/natsbus", "internal/natsbus/api", "internal/natsbus/pull", "internal/natsbus/recent", "internal/natsconn", "pkg/journal/natsbus", "pkg/embedded"}
 	for dir, s := range sources(t) {
 		for p, file := range s.imports {
 			if !strings.HasPrefix(p, "github.com/nats-io/nats.go") {

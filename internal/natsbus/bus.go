@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/natsbus/recent"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -116,6 +117,8 @@ type Bus struct {
 	// appenders has one for each shard. grouped says that they use group commit.
 	appenders []*appender
 	grouped   bool
+	// recent has records at hand that other processes stored.
+	recent *recent.Reader
 
 	mu sync.Mutex
 	// ackWaits has the ack waits of consumers by name, some seconds old at most.
@@ -140,7 +143,7 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 	if err != nil {
 		return nil, fmt.Errorf("natsbus: %w", err)
 	}
-	b := &Bus{Client: client, opts: o, said: map[string]bool{}, ackWaits: map[string]knownAckWait{}, announced: map[string]uint64{}}
+	b := &Bus{Client: client, opts: o, recent: recent.NewReader(client), said: map[string]bool{}, ackWaits: map[string]knownAckWait{}, announced: map[string]uint64{}}
 	if err := b.discover(ctx); err != nil {
 		unhook()
 		return nil, err

@@ -113,7 +113,13 @@ func (b *Bus) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Re
 	if err := journalcheck.Run(b.shards, run); err != nil {
 		return journal.Record{}, err
 	}
-	msg, err := b.Direct(ctx, events.StreamName(run.Shard), append(strconv.AppendUint([]byte(`{"seq":`), seq, 10), '}'))
+	stream := events.StreamName(run.Shard)
+	if msg, from, ok := b.recent.Take(stream, seq); ok {
+		rec := journal.Record{Subject: msg.Subject, Seq: seq, Body: msg.Data, Stored: from.Stored}
+		noteCondition(&rec, msg.Header)
+		return rec, nil
+	}
+	msg, err := b.Direct(ctx, stream, append(strconv.AppendUint([]byte(`{"seq":`), seq, 10), '}'))
 	if err != nil {
 		return journal.Record{}, fmt.Errorf("fetch record %d: %w", seq, err)
 	}
@@ -122,6 +128,9 @@ func (b *Bus) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Re
 		err = fmt.Errorf("fetch record %d: the bus answers with %d", seq, rec.Seq)
 	}
 	noteCondition(&rec, msg.Header)
+	if s, other := events.ParseSubject(rec.Subject); err == nil && other == nil {
+		b.recent.Missed(stream, journal.Filter{From: s.From, To: s.To}.Subject(run.Shard))
+	}
 	return rec, err
 }
 

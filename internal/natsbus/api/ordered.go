@@ -12,7 +12,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 )
 
 const (
@@ -51,11 +50,7 @@ func (c *Client) ordersFor(q *Reading) bool {
 func (c *Client) ReadOrdered(ctx context.Context, q *Reading, yield func(journal.Record, error) bool) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	o := &ordered{
-		client: c, stream: q.Stream, name: ReaderPrefix + nuid.Next(), inbox: c.NC.NewInbox() + ".",
-		msgs: make(chan *nats.Msg, 2*PageRecords+pageSlack),
-	}
-	o.mark = "." + o.stream + "." + o.name + "."
+	o := c.newOrdered(q.Stream, PageRecords)
 	defer c.OnFailed(func(subject string) bool { return subject == o.pullSubject() }, fail)()
 	err := o.read(ctx, q, yield)
 	if ctx.Err() != nil {
@@ -68,9 +63,14 @@ func (c *Client) ReadOrdered(ctx context.Context, q *Reading, yield func(journal
 	return err
 }
 
+// ordered is a consumer of a reader's own, pulled in order.
 type ordered struct {
 	client              *Client
 	stream, name, inbox string
+	// batch is how many records are asked for at once.
+	batch uint64
+	// made says that the consumer may be there.
+	made bool
 	// mark is what the reply subjects of its deliveries contain.
 	mark string
 	msgs chan *nats.Msg
@@ -92,19 +92,8 @@ func (o *ordered) read(ctx context.Context, q *Reading, yield func(journal.Recor
 		return err
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is closed
-	err = o.client.Do(ctx, "CONSUMER.CREATE."+o.stream+"."+o.name, func(ctx context.Context) error {
-		_, err := o.client.JS.CreateConsumer(ctx, o.stream, jetstream.ConsumerConfig{
-			Name: o.name, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: q.After + 1, AckPolicy: jetstream.AckNonePolicy,
-			MaxDeliver: 1, InactiveThreshold: time.Minute, Replicas: 1, MemoryStorage: true,
-		})
-		return err
-	})
-	if !errors.Is(err, journal.ErrDenied) {
-		defer func() {
-			// Or the server lets it go when it is not used for a minute.
-			_ = conn.PublishRequest(Prefix+"CONSUMER.DELETE."+o.stream+"."+o.name, o.inbox+"end", nil)
-		}()
-	}
+	err = o.create(ctx, jetstream.ConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: q.After + 1})
+	defer o.remove()
 	for err == nil && q.After < q.End && ctx.Err() == nil {
 		var msg *nats.Msg
 		if err = o.request(q.End - q.After); err != nil {
@@ -113,8 +102,7 @@ func (o *ordered) read(ctx context.Context, q *Reading, yield func(journal.Recor
 		if msg, err = o.next(ctx); err != nil {
 			return err
 		}
-		// A stored message keeps its own subject; only the server publishes on the inbox.
-		if strings.HasPrefix(msg.Subject, o.inbox) {
+		if o.controls(msg) {
 			err = o.control(msg)
 			continue
 		}
@@ -132,13 +120,17 @@ func (o *ordered) read(ctx context.Context, q *Reading, yield func(journal.Recor
 	return err
 }
 
+// controls reports whether a message is the server's. A stored message keeps its own
+// subject; only the server publishes on the inbox.
+func (o *ordered) controls(msg *nats.Msg) bool { return strings.HasPrefix(msg.Subject, o.inbox) }
+
 // request asks for more, of the so many sequence numbers ahead, once half of what was
 // asked for has come.
 func (o *ordered) request(ahead uint64) error {
-	if o.open > PageRecords/2 || o.open >= ahead {
+	if o.open > o.batch/2 || o.open >= ahead {
 		return nil
 	}
-	batch := min(ahead-o.open, PageRecords)
+	batch := min(ahead-o.open, o.batch)
 	body, err := json.Marshal(struct {
 		Batch    uint64        `json:"batch"`
 		MaxBytes int           `json:"max_bytes"`
