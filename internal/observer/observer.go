@@ -22,7 +22,8 @@ import (
 // Config configures an [Observer].
 type Config struct {
 	worker.Base
-	// Snapshots keeps a snapshot of each run after about every SnapshotEvery events. It is
+	// Snapshots keeps a snapshot of each run after about every SnapshotEvery events, and
+	// after an eighth to a quarter of a run that has more than eight times as many. It is
 	// taken beside the work when the run comes to Observing or waits for its user. Nil, or
 	// 0: none are taken.
 	Snapshots     ports.Snapshots

@@ -78,7 +78,7 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 
 // AddSnapshotFlag adds --snapshot-every, for processes with an observer.
 func AddSnapshotFlag(flags *pflag.FlagSet, every *int) {
-	flags.IntVar(every, "snapshot-every", observer.DefaultSnapshotEvery, "events between two snapshots of a run; 0: no snapshots")
+	flags.IntVar(every, "snapshot-every", observer.DefaultSnapshotEvery, "events between two snapshots of a run, more of a long one; 0: no snapshots")
 	cli.NotNegative(flags, "snapshot-every")
 }
 
