@@ -98,6 +98,7 @@ var lower = map[string][]string{
 	"internal/retry":            {},
 	"internal/truncate":         {},
 	"internal/diskspace":        {},
+	"internal/groupflush":       {},
 	"pkg/llm":                   {},
 	"pkg/tool":                  {},
 	"internal/toolset":          {"pkg/tool", "internal/retry"},
@@ -119,7 +120,7 @@ var lower = map[string][]string{
 	"internal/contextedit":      {"pkg/events", "pkg/reducer", "internal/callname", "pkg/llm", "pkg/tool", "internal/truncate"},
 	"internal/refusal":          {},
 	"internal/launch":           {"internal/ports", "pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile", "internal/refusal"},
-	"pkg/embedded":              {"internal/retry", "internal/diskspace"},
+	"pkg/embedded":              {"internal/retry", "internal/diskspace", "internal/groupflush"},
 	"internal/output":           {"pkg/events", "pkg/reducer"},
 	"internal/jsondiff":         {},
 	"internal/logwalk":          {"pkg/events", "pkg/journal"},
@@ -132,7 +133,7 @@ var ports = map[string][]string{
 	"pkg/llm":          {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers"},
 	"pkg/tool":         {"pkg/tool", "internal/capability", "internal/retry", "internal/truncate"},
 	"internal/toolset": {"pkg/tool", "internal/toolset"},
-	"pkg/journal":      {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit", "internal/journalcheck", "internal/ports"},
+	"pkg/journal":      {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/ports"},
 	"internal/tokens":  {"internal/tokens"},
 }
 
