@@ -42,6 +42,15 @@ type Options struct {
 	// SyncAlways makes the server flush every message to the disk before it
 	// acknowledges it, so that no acknowledged event is lost with the power.
 	SyncAlways bool
+	// GroupFlush leaves it to [Server.Flush] to flush the streams that it is called for, one
+	// flush for all messages that wait. The kernel makes every other write of the server
+	// synchronous, by a flag on the files of the data directory (chattr +S), which only works on
+	// Linux on ext4. If it does not, Start returns an [ErrNoGroupFlush], or with SyncAlways
+	// does without.
+	GroupFlush bool
+	// Fatal is called once if a flush fails, since what was stored then is not on the disk and
+	// may never be. It has to end the process. Nil: the server panics.
+	Fatal func(error)
 	// MaxPayload is the largest message in bytes, headers included; 0: 1 MiB.
 	MaxPayload int
 	// StartTimeout bounds the wait for the server; 0: 30 s, since a large log
@@ -62,6 +71,9 @@ type Server struct {
 	startTimeout time.Duration
 	reserve      uint64
 	log          *serverLog
+	group        bool
+	onFatal      func(error)
+	flushers     sync.Map // of *flusher, by stream
 
 	full     atomic.Pointer[FullError]
 	suspect  bool // the last look found a reason to restart the server
@@ -96,7 +108,15 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{token: o.Token, dir: o.Dir, settings: *settings, startTimeout: o.StartTimeout, reserve: o.Reserve, log: newServerLog(o.Logger)}
+	group, err := o.chooseFlush(settings.StoreDir)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("embedded server: %w", err), held.release())
+	}
+	settings.SyncAlways = o.SyncAlways && !group
+	s := &Server{
+		token: o.Token, dir: o.Dir, settings: *settings, startTimeout: o.StartTimeout, reserve: o.Reserve, log: newServerLog(o.Logger),
+		group: group, onFatal: o.Fatal,
+	}
 	if s.nats, err = boot(ctx, s.settings, s.log, o.StartTimeout); err != nil {
 		return nil, errors.Join(err, held.release())
 	}
@@ -242,6 +262,7 @@ func (s *Server) Shutdown() {
 func (s *Server) stop() {
 	s.nats.Shutdown()
 	s.nats.WaitForShutdown()
+	s.closeFlushers()
 }
 
 // serverLog passes the server's warnings and errors on. The server reports a
@@ -259,10 +280,14 @@ type serverLog struct {
 }
 
 func newServerLog(out *slog.Logger) *serverLog {
+	return &serverLog{out: logger(out), failed: make(chan struct{}, 1)}
+}
+
+func logger(out *slog.Logger) *slog.Logger {
 	if out == nil {
-		out = slog.Default()
+		return slog.Default()
 	}
-	return &serverLog{out: out, failed: make(chan struct{}, 1)}
+	return out
 }
 
 // begin forgets why an earlier start failed.

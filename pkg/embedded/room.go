@@ -198,6 +198,7 @@ func (s *Server) restart(ctx context.Context) error {
 	s.log.out.Warn("the embedded server is restarted, since it could not write to its disk", "dir", s.dir)
 	s.nats.Shutdown()
 	s.nats.WaitForShutdown()
+	s.closeFlushers()
 	inner, err := boot(ctx, s.settings, s.log, s.startTimeout)
 	if err != nil {
 		return err
