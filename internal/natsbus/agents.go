@@ -124,7 +124,7 @@ func (b *Bus) runless(ctx context.Context, shard int) ([]journal.Record, error) 
 	slices.Sort(found)
 	var all []journal.Record
 	for _, filter := range filtersFor(found, events.StreamSubjects(shard)) {
-		for rec, err := range b.RecordsOn(ctx, stream, filter, 0, 0) {
+		for rec, err := range b.prove(shard).each(ctx, b.RecordsOn(ctx, stream, filter, 0, 0)) {
 			if err != nil {
 				return nil, err
 			}

@@ -50,11 +50,19 @@ func (b *Bus) Append(ctx context.Context, run events.Run, last uint64, entries .
 	if err := b.diskFull(); err != nil {
 		return 0, fmt.Errorf("append to run %s: %w", run.ID, err)
 	}
-	a, p := b.appenders[run.Shard], groupcommit.Pending{Run: run, Last: last, Entries: entries}
+	a, p, proof := b.appenders[run.Shard], groupcommit.Pending{Run: run, Last: last, Entries: entries}, b.prove(run.Shard)
+	store := a.One
 	if b.grouped {
-		return a.group.Append(ctx, p)
+		store = a.group.Append
 	}
-	return a.One(ctx, p)
+	seq, err := store(ctx, p)
+	if err != nil {
+		return seq, err
+	}
+	if err := proof.wait(ctx, seq); err != nil {
+		return 0, fmt.Errorf("append to run %s after %d: %w", run.ID, last, api.Join(journal.ErrUnknownOutcome, err))
+	}
+	return seq, nil
 }
 
 // One appends a run's entries by themselves.

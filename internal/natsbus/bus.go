@@ -81,6 +81,10 @@ type Options struct {
 	// is in this process; nothing is sent to be stored then. It is called for every
 	// append. Nil: it is not known.
 	Full func() error
+	// Flush returns nil when a stream is on the disk up to a record, 0: up to its end. It comes
+	// from the server, where that is in this process. Nil: if the log says that its server
+	// flushes in groups ([SyncGroup]), the process that has the server is asked.
+	Flush func(ctx context.Context, stream string, seq uint64) error
 }
 
 func (o Options) withDefaults() Options {
@@ -152,12 +156,19 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 		b.full.log = b.Log // else the server says it
 	}
 	b.appenders = newAppenders(b)
+	if o.Flush != nil {
+		if err := b.serveFlushes(); err != nil {
+			unhook()
+			return nil, err
+		}
+	}
 	return b, nil
 }
 
 // discover reads the number of shards from the first stream and checks that all
 // the others are there and agree.
 func (b *Bus) discover(ctx context.Context) error {
+	breaks := b.Breaks()
 	first, err := b.shardInfo(ctx, 0)
 	if err != nil {
 		return fmt.Errorf("open the bus: %w", err)
@@ -177,7 +188,9 @@ func (b *Bus) discover(ctx context.Context) error {
 		}
 	}
 	b.shards, b.Replicas = shards, max(1, first.Config.Replicas)
-	b.grouped = b.grouping(Sync(first.Config.Metadata[metaSync]))
+	b.sync = Sync(first.Config.Metadata[metaSync])
+	b.grouped = b.grouping(b.sync)
+	b.setFlushing(b.sync, breaks)
 	return nil
 }
 

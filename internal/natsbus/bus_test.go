@@ -105,9 +105,39 @@ func embeddedBus(t testing.TB, shards int) *Bus {
 	return patient(t, openBus(t, inProcess(t, startServer(t, embedded.Options{})), shards), GroupCommitAuto)
 }
 
+// flushedBus is a bus on a server in this process, which flushes in groups.
+func flushedBus(t testing.TB, shards int) *Bus {
+	t.Helper()
+	bus, _ := groupFlushed(t, shards)
+	return bus
+}
+
+// joinedBus is a bus of another connection to such a server.
+func joinedBus(t testing.TB, shards int) *Bus {
+	t.Helper()
+	_, srv := groupFlushed(t, shards)
+	conn, err := natsconn.Connect(context.Background(), natsconn.ConnectOptions{URL: srv.ClientURL(), Logger: quiet})
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	bus := patient(t, reopenBus(t, conn, GroupCommitAuto), GroupCommitAuto)
+	require.Nil(t, bus.opts.Flush)
+	return bus
+}
+
+func groupFlushed(t testing.TB, shards int) (*Bus, *embedded.Server) {
+	t.Helper()
+	srv := startServer(t, embedded.Options{Listen: "127.0.0.1:0", GroupFlush: true, SyncAlways: true})
+	conn := inProcess(t, srv)
+	require.NoError(t, Init(context.Background(), conn, InitOptions{Shards: shards, AckWait: testAckWait, Pools: []string{"web"}, Sync: SyncGroup}))
+	bus, err := Open(context.Background(), conn, Options{Logger: quiet, AckWait: testAckWait, RequestTimeout: patience, Flush: srv.Flush})
+	require.NoError(t, err)
+	require.False(t, bus.grouped)
+	return bus, srv
+}
+
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	for shards, open := range map[int]func(testing.TB, int) *Bus{1: embeddedBus, 3: newBus} {
+	for shards, open := range map[int]func(testing.TB, int) *Bus{1: flushedBus, 2: joinedBus, 3: newBus} {
 		t.Run(fmt.Sprint(shards, " shards"), func(t *testing.T) {
 			if testing.Short() && shards > 1 {
 				t.Skip("-short") // reason: one shard is enough for a first look

@@ -30,7 +30,25 @@ func (b *Bus) Consume(ctx context.Context, inbox journal.Inbox, slots int, handl
 	if err != nil {
 		return fmt.Errorf("consume: %w", err)
 	}
-	return b.pull(ctx, b.sources(durables), slots, handle)
+	return b.pull(ctx, b.sources(durables), slots, func(d journal.Delivery) {
+		if b.flushedDelivery(ctx, d.Record()) {
+			handle(d)
+		}
+	})
+}
+
+// flushedDelivery returns true when a delivered record is on the disk. A delivery of which
+// this is not known in time is not handed out, and comes again after the ack wait.
+func (b *Bus) flushedDelivery(ctx context.Context, rec journal.Record) bool {
+	shard, ok := b.shardIn(rec.Subject)
+	if !ok {
+		return true // it is not the log's
+	}
+	if err := b.prove(shard).wait(ctx, rec.Seq); err != nil {
+		b.Log.Warn("a delivery is not handed out", "subject", rec.Subject, "reason", err)
+		return false
+	}
+	return true
 }
 
 func (b *Bus) sources(durables []durable) []pull.Source {

@@ -59,7 +59,12 @@ func (b *Bus) Watch(filter journal.Filter, fn func(journal.Record), lost func())
 	if err != nil {
 		return nil, err
 	}
-	return t.run(func() { t.deliver(fn, lost) }), nil
+	ctx, cancel := context.WithCancel(context.Background())
+	end := t.run(func() { t.deliver(ctx, fn, lost) })
+	return func() {
+		cancel()
+		end()
+	}, nil
 }
 
 // run calls deliver whenever something came or may have been missed, until the
@@ -83,12 +88,16 @@ func (t *tap) run(deliver func()) (stop func()) {
 	return stopper(quit, done)
 }
 
-func (t *tap) deliver(fn func(journal.Record), lost func()) {
+func (t *tap) deliver(ctx context.Context, fn func(journal.Record), lost func()) {
 	msgs, missed := t.queue.empty()
 	for _, msg := range msgs {
 		rec, err := feedRecord(msg)
 		if err != nil {
 			t.bus.Log.Warn("a message on the feed is not the log's", "subject", msg.Subject, "error", err)
+			continue
+		}
+		if shard, ok := t.bus.shardIn(rec.Subject); ok && t.bus.prove(shard).wait(ctx, rec.Seq) != nil {
+			missed = true
 			continue
 		}
 		fn(rec)
@@ -281,7 +290,7 @@ func (f *follower) hear(ctx context.Context, queue *feedQueue) {
 
 // catchUp reads to the end. What goes wrong passes, and is tried again soon.
 func (f *follower) catchUp(ctx context.Context) {
-	for rec, err := range f.bus.RecordsOn(ctx, events.StreamName(f.shard), f.subject, f.cursor, 0) {
+	for rec, err := range f.bus.prove(f.shard).each(ctx, f.bus.RecordsOn(ctx, events.StreamName(f.shard), f.subject, f.cursor, 0)) {
 		if err != nil {
 			if ctx.Err() == nil {
 				f.bus.Log.Warn("cannot read the log, trying again", "shard", f.shard, "after", f.cursor, "error", err)

@@ -84,6 +84,9 @@ const (
 	SyncUnknown Sync = ""
 	SyncAlways  Sync = "always"
 	SyncRelaxed Sync = "relaxed"
+	// SyncGroup: the process that has the server flushes, for all who wait. See
+	// [Options].Flush.
+	SyncGroup Sync = "group"
 )
 
 // SyncOf returns the value for a server of which it is known whether it flushes.

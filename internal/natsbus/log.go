@@ -22,7 +22,8 @@ func (b *Bus) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[
 			yield(journal.Record{}, err)
 			return
 		}
-		for rec, err := range b.ReadRun(ctx, api.Reading{Stream: events.StreamName(run.Shard), Subject: run.Filter(), After: after, Counted: true}) {
+		recs := b.ReadRun(ctx, api.Reading{Stream: events.StreamName(run.Shard), Subject: run.Filter(), After: after, Counted: true})
+		for rec, err := range b.prove(run.Shard).each(ctx, recs) {
 			if err != nil {
 				err = fmt.Errorf("read run %s: %w", run.ID, err)
 			}
@@ -37,6 +38,7 @@ func (b *Bus) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[
 // the scan began.
 func (b *Bus) Scan(ctx context.Context, shard int, filter journal.Filter, after uint64) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
+		proof := b.prove(shard)
 		end, err := b.Last(ctx, shard)
 		if err != nil {
 			yield(journal.Record{}, fmt.Errorf("scan shard %d: %w", shard, err))
@@ -59,7 +61,7 @@ func (b *Bus) Scan(ctx context.Context, shard int, filter journal.Filter, after 
 			// Only a read of everything shows whether a replica answers that lags.
 			q.All, q.UpTo = true, end
 		}
-		for rec, err := range b.Query(ctx, q) {
+		for rec, err := range proof.each(ctx, b.Query(ctx, q)) {
 			if err != nil {
 				err = fmt.Errorf("scan shard %d: %w", shard, err)
 			}
@@ -75,11 +77,12 @@ func (b *Bus) Last(ctx context.Context, shard int) (uint64, error) {
 	if err := journalcheck.Shard(b.shards, shard); err != nil {
 		return 0, err
 	}
-	info, err := b.shardInfo(ctx, shard)
-	if err != nil {
-		return 0, err
+	proof := b.prove(shard)
+	end, err := b.end(ctx, shard)
+	if err == nil && end > 0 {
+		err = proof.wait(ctx, end)
 	}
-	return info.State.LastSeq, nil
+	return end, err
 }
 
 // Head returns the run's last record.
@@ -87,8 +90,9 @@ func (b *Bus) Head(ctx context.Context, run events.Run) (journal.Record, error) 
 	if err := journalcheck.Run(b.shards, run); err != nil {
 		return journal.Record{}, err
 	}
+	proof := b.prove(run.Shard)
 	rec, err := b.HeadOn(ctx, events.StreamName(run.Shard), run.Filter())
-	if err != nil {
+	if rec, err = proof.one(ctx, rec, err); err != nil {
 		return journal.Record{}, fmt.Errorf("head of run %s: %w", run.ID, err)
 	}
 	return rec, nil
@@ -99,8 +103,9 @@ func (b *Bus) Newest(ctx context.Context, shard int, filter journal.Filter) (jou
 	if err := journalcheck.Shard(b.shards, shard); err != nil {
 		return journal.Record{}, err
 	}
+	proof := b.prove(shard)
 	rec, err := b.HeadOn(ctx, events.StreamName(shard), filter.Subject(shard))
-	if err != nil {
+	if rec, err = proof.one(ctx, rec, err); err != nil {
 		return journal.Record{}, fmt.Errorf("newest of %s: %w", filter.Subject(shard), err)
 	}
 	return rec, nil
@@ -131,7 +136,7 @@ func (b *Bus) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Re
 	if s, other := events.ParseSubject(rec.Subject); err == nil && other == nil {
 		b.recent.Missed(stream, journal.Filter{From: s.From, To: s.To}.Subject(run.Shard))
 	}
-	return rec, err
+	return proof.one(ctx, rec, err)
 }
 
 // noteCondition notes in a record under which condition it was appended, which the

@@ -25,7 +25,11 @@ func (b *Bus) Purge(ctx context.Context, run events.Run, upTo uint64) (uint64, e
 	if upTo == 0 {
 		return 0, fmt.Errorf("purge run %s: no sequence number given", run.ID)
 	}
+	proof := b.prove(run.Shard)
 	n, err := b.PurgeOn(ctx, 0, events.StreamName(run.Shard), run.Filter(), upTo)
+	if err == nil {
+		err = proof.wait(ctx, 0)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("purge run %s: %w", run.ID, err)
 	}
@@ -40,7 +44,11 @@ func (b *Bus) Trim(ctx context.Context, shard int, before uint64) (uint64, error
 	if before <= 1 {
 		return 0, nil // without a number the server would remove everything
 	}
+	proof := b.prove(shard)
 	n, err := b.PurgeOn(ctx, max(b.Timeout, trimTimeout), events.StreamName(shard), "", before-1)
+	if err == nil {
+		err = proof.wait(ctx, 0)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("trim shard %d: %w", shard, err)
 	}
@@ -52,7 +60,11 @@ func (b *Bus) Records(ctx context.Context, shard int) (n, last uint64, err error
 	if err := journalcheck.Shard(b.shards, shard); err != nil {
 		return 0, 0, err
 	}
+	proof := b.prove(shard)
 	info, err := b.shardInfo(ctx, shard)
+	if err == nil && info.State.LastSeq > 0 {
+		err = proof.wait(ctx, info.State.LastSeq)
+	}
 	if err != nil {
 		return 0, 0, fmt.Errorf("records of shard %d: %w", shard, err)
 	}
