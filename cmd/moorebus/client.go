@@ -80,7 +80,7 @@ type dataUse int
 const (
 	// reads changes nothing.
 	reads dataUse = iota
-	// writes flushes everything to the disk.
+	// writes flushes what it writes to the disk.
 	writes
 	// creates also makes the directory if it does not exist.
 	creates
@@ -106,7 +106,7 @@ func (f *clientFlags) use(cmd *cobra.Command, a dataUse, fn func(ctx context.Con
 		return err
 	}
 	if a == creates || a == writes && !at.Missing() {
-		options.Serve = &cli.Serve{SyncAlways: true}
+		options.Serve = &cli.Serve{}
 	}
 	conn, err := f.bus.Open(cmd.Context(), options)
 	if err != nil {

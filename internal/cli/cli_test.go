@@ -288,11 +288,11 @@ func TestServeFlags(t *testing.T) {
 	f := AddServeFlags(flags, env())
 	s, err := f.Serve()
 	require.NoError(t, err)
-	require.True(t, s.SyncAlways)
+	require.Equal(t, FsyncAuto, s.Fsync)
 	require.NoError(t, flags.Parse([]string{"--fsync=relaxed", "--nats-listen=127.0.0.1:0"}))
 	s, err = f.Serve()
 	require.NoError(t, err)
-	require.Equal(t, Serve{Listen: "127.0.0.1:0"}, *s)
+	require.Equal(t, Serve{Listen: "127.0.0.1:0", Fsync: FsyncRelaxed}, *s)
 	f.fsync = "never"
 	_, err = f.Serve()
 	require.Equal(t, ExitUsage, exitCode(t.Context(), err))

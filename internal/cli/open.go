@@ -66,13 +66,42 @@ type Serve struct {
 	Listen string
 	// Token is what other processes must present.
 	Token string
-	// SyncAlways flushes every message to the disk.
-	SyncAlways bool
+	// Fsync says when the log is flushed to the disk.
+	Fsync Fsync
 	// Alone refuses a directory that another process serves, instead of joining
 	// that process.
 	Alone bool
 	// Init says how the streams are set up.
 	Init natsbus.InitOptions
+}
+
+// Fsync says when the log of an embedded server is flushed to the disk.
+type Fsync string
+
+// The values of [Fsync]. The zero value is FsyncAuto.
+const (
+	// FsyncAuto is FsyncGroup where the data directory can be used so, else FsyncAlways.
+	FsyncAuto Fsync = "auto"
+	// FsyncGroup flushes before events are acknowledged or delivered, once for all that wait.
+	FsyncGroup Fsync = "group"
+	// FsyncAlways flushes every event by itself before it is acknowledged.
+	FsyncAlways Fsync = "always"
+	// FsyncRelaxed leaves it to the server and the system.
+	FsyncRelaxed Fsync = "relaxed"
+)
+
+// set sets the options of the server.
+func (f Fsync) set(o *embedded.Options) {
+	o.GroupFlush = f == "" || f == FsyncAuto || f == FsyncGroup
+	o.SyncAlways = f == "" || f == FsyncAuto || f == FsyncAlways
+}
+
+// syncOf returns what the log is to say of a server.
+func (f Fsync) syncOf(server *embedded.Server) natsbus.Sync {
+	if server.GroupFlush() {
+		return natsbus.SyncGroup
+	}
+	return natsbus.SyncOf(f != FsyncRelaxed)
 }
 
 // ServeFlags are --nats-listen, --fsync and --max-bytes.
@@ -88,7 +117,7 @@ type ServeFlags struct {
 func AddServeFlags(flags *pflag.FlagSet, getenv func(string) string) *ServeFlags {
 	f := &ServeFlags{flags: flags, getenv: getenv}
 	flags.StringVar(&f.listen, "nats-listen", "", "address of the embedded server for other processes, host:port; they must present NATS_TOKEN (default: none)")
-	flags.StringVar(&f.fsync, "fsync", "always", "when the log is flushed to disk: always (before an event is acknowledged) or relaxed")
+	flags.StringVar(&f.fsync, "fsync", string(FsyncAuto), "when the log is flushed to disk: group (before an event is acknowledged or delivered, once for all that wait), always (each event by itself), relaxed (later), or auto (group if the data directory is on ext4, else always)")
 	flags.Var(&f.maxBytes, "max-bytes", "largest size of the log, such as 20GiB (default: as it was set, else half of the disk)")
 	return f
 }
@@ -98,10 +127,12 @@ const natsToken = "NATS_TOKEN"
 
 // Serve returns what the flags say, a usage error, or that of [Guard].
 func (f *ServeFlags) Serve() (*Serve, error) {
-	if f.fsync != "always" && f.fsync != "relaxed" {
-		return nil, Usage("--fsync: %q is not known; use always or relaxed", f.fsync)
+	switch Fsync(f.fsync) {
+	case FsyncAuto, FsyncGroup, FsyncAlways, FsyncRelaxed:
+	default:
+		return nil, Usage("--fsync: %q is not known; use auto, group, always or relaxed", f.fsync)
 	}
-	serve := &Serve{Listen: f.listen, SyncAlways: f.fsync == "always", Init: natsbus.InitOptions{MaxBytes: int64(f.maxBytes)}}
+	serve := &Serve{Listen: f.listen, Fsync: Fsync(f.fsync), Init: natsbus.InitOptions{MaxBytes: int64(f.maxBytes)}}
 	if f.listen == "" {
 		return serve, nil
 	}
@@ -170,9 +201,11 @@ func (o *OpenOptions) dial(ctx context.Context, connect natsconn.ConnectOptions)
 }
 
 func (o *OpenOptions) openDir(ctx context.Context, dir string) (*Conn, error) {
-	settings := embedded.Options{Dir: dir, Logger: o.Logger}
+	settings := embedded.Options{Dir: dir, Logger: o.Logger, Fatal: flushFailed}
+	FsyncAuto.set(&settings)
 	if s := o.Serve; s != nil {
-		settings.Listen, settings.Token, settings.SyncAlways = s.Listen, s.Token, s.SyncAlways
+		settings.Listen, settings.Token = s.Listen, s.Token
+		s.Fsync.set(&settings)
 	} else if _, err := os.Stat(dir); err != nil {
 		return nil, fmt.Errorf("there are no runs to look at: %w: start one with `moorebus run`, or name a bus with NATS_URL or another directory with --data", err)
 	}
@@ -181,6 +214,9 @@ func (o *OpenOptions) openDir(ctx context.Context, dir string) (*Conn, error) {
 	if errors.As(err, &held) && held.URL != "" && (o.Serve == nil || !o.Serve.Alone) {
 		o.Logger.Debug("joining the process that serves the data directory", "dir", dir, "url", held.URL, "pid", held.PID)
 		return o.dial(ctx, natsconn.ConnectOptions{URL: held.URL, Token: held.Token})
+	}
+	if errors.Is(err, embedded.ErrNoGroupFlush) {
+		return nil, NotConfigured("--fsync=group: %w: use --fsync=always, or another data directory", err)
 	}
 	if err != nil {
 		return nil, err
@@ -204,17 +240,24 @@ func (o *OpenOptions) inProcess(ctx context.Context, server *embedded.Server) (*
 		return nil, err
 	}
 	if o.Serve != nil {
-		o.Serve.Init.Storable, o.Serve.Init.Sync = server.Storable(), natsbus.SyncOf(o.Serve.SyncAlways)
+		o.Serve.Init.Storable, o.Serve.Init.Sync = server.Storable(), o.Serve.Fsync.syncOf(server)
 		if err := natsbus.Init(ctx, conn, o.Serve.Init); err != nil {
 			conn.Close()
 			return nil, err
 		}
 	}
-	o.Bus.Full = server.Full
+	o.Bus.Full, o.Bus.Flush = server.Full, server.Flush
 	bus, err := natsbus.Open(ctx, conn, o.Bus)
 	if err != nil {
 		conn.Close()
 		return nil, err
 	}
 	return &Conn{Bus: bus, NATS: conn, Server: server}, nil
+}
+
+// flushFailed ends the process at once: what was stored last is not on the disk, and nobody may
+// act on it.
+func flushFailed(err error) {
+	_, _ = fmt.Fprintf(terminal.Stderr, "the disk failed, see the system's log: %v\nThe process ends, and loses nothing that it acknowledged. Start it again when the disk works.\n", err)
+	os.Exit(ExitFailure)
 }

@@ -277,7 +277,7 @@ func (d *Checks) serve(ctx context.Context, dir string, setUp bool, r *Report) {
 func (d *Checks) embedded(ctx context.Context, dir string, setUp bool) ([]natsbus.Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	server, err := embedded.Start(ctx, embedded.Options{Dir: dir, SyncAlways: true, Logger: d.Bus.Logger})
+	server, err := embedded.Start(ctx, embedded.Options{Dir: dir, GroupFlush: true, SyncAlways: true, Logger: d.Bus.Logger})
 	if err != nil {
 		return nil, err
 	}
