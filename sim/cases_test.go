@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -40,6 +41,9 @@ type livenessCase struct {
 	// workers away.
 	plan  func(*scenario)
 	loses bool
+	// follows is the kind of effect that the publisher decides without a delivery: each
+	// process has every role then.
+	follows effects.Kind
 	// points are where the publisher dies; nil: [points].
 	points []string
 	// lost are the types of events of which the bus loses the first one's delivery.
@@ -139,7 +143,7 @@ const (
 )
 
 // livenessCases are all of them.
-var livenessCases = slices.Concat(usualCases, contextCases, memoryCases, abandonedCases, unknownCases, timedCases, forkedCases, subrunCases)
+var livenessCases = slices.Concat(usualCases, followedCases, contextCases, memoryCases, abandonedCases, unknownCases, timedCases, forkedCases, subrunCases)
 
 var usualCases = []*livenessCase{
 	{row: rowStart, event: events.TypeStart, from: events.Idle, asked: true, then: itself, points: timedPoints},

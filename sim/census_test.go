@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -36,6 +37,8 @@ type census struct {
 	batches map[string]int
 	// fetched counts what fetches came to, and the scenarios that have none.
 	fetched map[string]int
+	// followed counts the effects that were decided without a delivery.
+	followed map[string]int
 }
 
 func (c *census) add(w *world) {
@@ -49,6 +52,7 @@ func (c *census) add(w *world) {
 	c.stored += len(w.audit.records)
 	if c.ends == nil {
 		c.seen, c.ends, c.codes, c.batches, c.fetched = map[string]int{}, map[events.State]int{}, map[string]int{}, map[string]int{}, map[string]int{}
+		c.followed = map[string]int{}
 	}
 	c.snapshots += w.audit.snapshots
 	w.mu.Lock()
@@ -59,6 +63,10 @@ func (c *census) add(w *world) {
 	for outcome, n := range w.fetched {
 		c.fetched[outcome] += n
 		one["fetch: "+outcome] = true
+	}
+	for kind, n := range w.followed {
+		c.followed[kind] += n
+		one["followed: "+kind] = true
 	}
 	if !w.plan.Fetches {
 		c.fetched[fetchHidden]++
@@ -92,7 +100,8 @@ func (c *census) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d events, %d crashes, %d snapshots, runs %v, codes %v, batches %v, fetches %v\n", c.stored, c.crashes, c.snapshots, c.ends, c.codes, c.batches, c.fetched)
+	fmt.Fprintf(&b, "%d events, %d crashes, %d snapshots, runs %v, codes %v, batches %v, fetches %v, followed %v\n",
+		c.stored, c.crashes, c.snapshots, c.ends, c.codes, c.batches, c.fetched, c.followed)
 	for _, t := range slices.Sorted(maps.Keys(c.events)) {
 		fmt.Fprintf(&b, " %s %d", t, c.events[t])
 	}
@@ -121,6 +130,9 @@ var groupOutcomes = []string{
 // fetchOutcomes are what fetches have to come to.
 var fetchOutcomes = []string{fetchDone, fetchAway, fetchHidden}
 
+// followedKinds are what processes with every role have to decide without a delivery.
+var followedKinds = []effects.Kind{effects.KindObserve, effects.KindJoin}
+
 // sought are the things that scenarios have to come to, each with how many
 // scenarios it takes on average until one comes to it, rounded up.
 func sought() map[string]int {
@@ -136,6 +148,9 @@ func sought() map[string]int {
 	}
 	for _, outcome := range fetchOutcomes {
 		all["fetch: "+outcome] = common
+	}
+	for _, kind := range followedKinds {
+		all["followed: "+string(kind)] = common
 	}
 	maps.Copy(all, rare)
 	return all

@@ -34,6 +34,7 @@ func TestLiveness(t *testing.T) {
 			t.Parallel()
 			calm := c.play(t, "")
 			require.Nil(t, calm.w.audit.violation())
+			require.True(t, c.follows == "" || calm.w.followed[string(c.follows)] > 0, "nothing was decided without a delivery: %v", calm.types())
 			require.NotNil(t, calm.target, "without a crash there is no %s in %s: %v", c.event, c.from, calm.types())
 			for i, point := range c.dies() {
 				if testing.Short() && i > 0 {
@@ -111,13 +112,18 @@ func (c *livenessCase) play(t *testing.T, point string) *played {
 	return p
 }
 
-// scenario is two processes of each role, and one run.
+// scenario is two processes of each role, or two with every role, and one run.
 func (c *livenessCase) scenario() *scenario {
 	s := &scenario{Seed: 1, Shards: 1, AckWait: 15 * time.Second, Stall: stall}
-	for _, role := range []string{rolePlanner, roleActor, roleObserver, roleGateway, roleSubagent} {
+	roles := []string{rolePlanner, roleActor, roleObserver, roleGateway, roleSubagent}
+	for _, role := range roles {
 		for range 2 {
 			s.Processes = append(s.Processes, processPlan{Roles: []string{role}, Concurrency: 4, Down: time.Minute})
 		}
+	}
+	if c.follows != "" {
+		all := processPlan{Roles: roles, Shared: true, Follows: true, Concurrency: 4, Down: time.Minute}
+		s.Processes = []processPlan{all, all}
 	}
 	a := events.DefaultAgent()
 	a.Name, a.Mode, a.LLM.Provider = "liveness", events.ModeTask, "scripted"

@@ -54,7 +54,10 @@ type processPlan struct {
 	// Half, 1 or 2, says that an actor has only every other of its pools' tools.
 	Half int `json:"half,omitempty"`
 	// Shared says that its roles share what they hold in memory.
-	Shared      bool `json:"shared"`
+	Shared bool `json:"shared"`
+	// Follows says that a process with every role decides without a delivery what follows
+	// from its events.
+	Follows     bool `json:"follows,omitempty"`
 	Concurrency int  `json:"concurrency"`
 	// Capacity is how many runs are kept that nobody uses; 0: many.
 	Capacity int `json:"capacity"`
@@ -149,7 +152,16 @@ func newScenario(seed uint64) *scenario {
 	s.group(draw{rand.New(rand.NewPCG(seed, 5))})
 	s.fetch(draw{rand.New(rand.NewPCG(seed, 6))})
 	s.strike(draw{rand.New(rand.NewPCG(seed, 7))})
+	s.follow(draw{rand.New(rand.NewPCG(seed, 8))})
 	return s
+}
+
+// follow has two of three processes with every role decide without a delivery what follows
+// from their events.
+func (s *scenario) follow(d draw) {
+	for i := range s.Processes {
+		s.Processes[i].Follows = len(s.Processes[i].Roles) == len(owned) && !d.oneIn(3)
+	}
 }
 
 // fetch draws a log that gives out single records, which two of three scenarios

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -46,9 +45,9 @@ func heirs() []scriptEntry {
 }
 
 // subagents is the role in one of the processes.
-func (p *process) subagents(instance string, store *runlog.Store) (*subagent.Subagents, error) {
+func (p *process) subagents(base worker.Base) (*subagent.Subagents, error) {
 	return subagent.New(subagent.Config{
-		Base: worker.Base{Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Concurrency: p.plan.Concurrency}, Directory: p.sim, Agents: p.sim, Timers: p.sim, Blobs: p.sim,
+		Base: base, Directory: p.sim, Agents: p.sim, Timers: p.sim, Blobs: p.sim,
 		Tools: agentTools, Validator: validator, CheckApproval: policies.Check, Approval: policies,
 	})
 }

@@ -15,16 +15,19 @@ import (
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/textprotocol"
+	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 const (
@@ -67,6 +70,8 @@ type world struct {
 	batches map[string]int
 	// fetched counts what fetches came to.
 	fetched map[string]int
+	// followed counts, by kind, the effects that were decided without a delivery.
+	followed map[string]int
 	// people are all who have a run, by the run's id.
 	people map[string]*person
 	forks  int
@@ -78,6 +83,8 @@ type process struct {
 	plan    *processPlan
 	sim     *simtest.Process
 	gateway *control.Controller
+	// observer decides what follows, if the process does so.
+	observer *observer.Observer
 	// life counts how often it was started, ids the ids that it made.
 	life int
 	ids  atomic.Uint64
@@ -89,7 +96,7 @@ func newWorld(plan *scenario) *world {
 	w := &world{
 		plan: plan, audit: newAuditor(plan.calm()), ran: executions{count: map[string]int{}, by: map[string]*process{}}, scripts: newScripts(),
 		gateways: map[int]*process{}, places: make([]chan killPlan, len(plan.Processes)),
-		lost: map[string]string{}, batches: map[string]int{}, fetched: map[string]int{}, people: map[string]*person{},
+		lost: map[string]string{}, batches: map[string]int{}, fetched: map[string]int{}, followed: map[string]int{}, people: map[string]*person{},
 	}
 	if plan.LoseOneIn > 0 {
 		w.loses = w.losesOne
@@ -269,34 +276,49 @@ func (p *process) store(number int) *runlog.Store {
 func (p *process) role(role, instance string, store *runlog.Store) runner {
 	var made interface{ Run(context.Context) error }
 	var err error
+	base := worker.Base{Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Concurrency: p.plan.Concurrency}
+	if p.plan.Follows {
+		base.Follow = p.follow
+	}
 	switch role {
 	case rolePlanner:
 		made, err = planner.New(planner.Config{
-			Base: worker.Base{Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Concurrency: p.plan.Concurrency}, Directory: p.sim,
+			Base: base, Directory: p.sim,
 			Providers: map[string]llm.Caller{"scripted": llm.CallerFunc(p.model)}, Text: textprotocol.Wrap,
 			Validator: validator, Approval: policies,
 		})
 	case roleActor:
 		made, err = actor.New(actor.Config{
-			Base: worker.Base{Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Concurrency: p.plan.Concurrency}, Directory: p.sim, Blobs: p.sim, Storage: p.sim,
+			Base: base, Directory: p.sim, Blobs: p.sim, Storage: p.sim,
 			Tools: p.tools(), Pools: p.plan.Pools, Peers: p.sim, Approval: policies,
 		})
 	case roleObserver:
-		made, err = observer.New(observer.Config{
-			Base:      worker.Base{Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Concurrency: p.plan.Concurrency},
-			Snapshots: p.snapshots(), SnapshotEvery: p.w.plan.SnapshotEvery, Storage: p.sim,
+		p.observer, err = observer.New(observer.Config{
+			Base: base, Snapshots: p.snapshots(), SnapshotEvery: p.w.plan.SnapshotEvery, Storage: p.sim,
 		})
+		made = p.observer
 	case roleGateway:
 		p.gateway, err = control.New(control.Config{
-			Base: worker.Base{Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Concurrency: p.plan.Concurrency}, Timers: p.sim, Directory: p.sim, Agents: p.sim,
+			Base: base, Timers: p.sim, Directory: p.sim, Agents: p.sim,
 			Validator: validator, CheckApproval: policies.Check, StallAfter: p.w.plan.Stall, PoolWait: p.w.plan.PoolWait,
 		})
 		made = p.gateway
 	case roleSubagent:
-		made, err = p.subagents(instance, store)
+		made, err = p.subagents(base)
 	}
 	p.w.require(err)
 	return made.Run
+}
+
+// follow is that of a process with every role, and counts what it decides.
+func (p *process) follow(run events.Run, mem *reducer.Memory, e effects.Effect) (events.Payload, string) {
+	payload, source := toolcall.Follow(p.observer.Follow)(run, mem, e)
+	if payload != nil {
+		p.w.mu.Lock()
+		defer p.w.mu.Unlock()
+		p.w.followed[string(e.Kind)]++
+	}
+	return payload, source
 }
 
 // kill ends processes as planned.

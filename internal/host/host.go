@@ -158,7 +158,11 @@ func New(o Options) (*Host, error) {
 	}
 	process := o.prepare(o.Snapshots)
 	h := &Host{store: process.Store, owners: map[events.State]role{}}
-	var err error
+	ob, err := process.Observer(observer.Config{Snapshots: o.Snapshots, SnapshotEvery: o.SnapshotEvery})
+	if err != nil {
+		return nil, err
+	}
+	process.Follow = toolcall.Follow(ob.Follow)
 	if h.planner, err = process.Planner(planner.Config{Providers: o.Providers, Agents: o.Agents, Prices: o.Prices}); err != nil {
 		return nil, err
 	}
@@ -168,10 +172,6 @@ func New(o Options) (*Host, error) {
 		return nil, err
 	}
 	h.add(a, events.Acting, events.ParallelActing)
-	ob, err := process.Observer(observer.Config{Snapshots: o.Snapshots, SnapshotEvery: o.SnapshotEvery})
-	if err != nil {
-		return nil, err
-	}
 	h.add(ob, events.Observing, events.Paging)
 	if err := h.addGateway(process, o); err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -163,8 +164,20 @@ func (c *counting) Append(ctx context.Context, run events.Run, last uint64, entr
 	return c.Bus.Append(ctx, run, last, entries...)
 }
 
+// withholding is a bus that delivers nothing to the observer.
+type withholding struct{ *counting }
+
+func (w withholding) Consume(ctx context.Context, inbox journal.Inbox, slots int, handle func(journal.Delivery)) error {
+	if slices.Contains(inbox.States, events.Observing) {
+		<-ctx.Done()
+		return nil
+	}
+	return w.counting.Consume(ctx, inbox, slots, handle)
+}
+
 // In one process a transition is one append, one delivery and one acknowledgement,
-// which are asked for in one request; nothing is read.
+// which are asked for in one request; nothing is read. No transition waits for the
+// delivery of a result.
 func TestMessagesOfATransition(t *testing.T) {
 	t.Parallel()
 	server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir()})
@@ -192,7 +205,7 @@ func TestMessagesOfATransition(t *testing.T) {
 	tools, err := toolset.New(echo)
 	require.NoError(t, err)
 	h, _ := running(t, host.Options{
-		Bus: bus, Tools: tools, Providers: map[string]llm.Caller{"mock": scripted.NewMock(append(replies, scripted.Say("All of the steps are done."))...)},
+		Bus: withholding{bus}, Tools: tools, Providers: map[string]llm.Caller{"mock": scripted.NewMock(append(replies, scripted.Say("All of the steps are done."))...)},
 	})
 	done := make(chan struct{})
 	unwatch, err := bus.Watch(journal.Filter{To: events.Done}, func(journal.Record) { close(done) }, func() {})

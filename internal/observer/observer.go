@@ -39,35 +39,39 @@ type Config struct {
 // DefaultSnapshotEvery is what the commands have for SnapshotEvery.
 const DefaultSnapshotEvery = 100
 
+// role names the observer in the source of its events.
+const role = "observer"
+
 // Observer is the role. Make it with [New], use it once.
 type Observer struct {
 	worker      *worker.Worker
 	snapshotter *snapshotter
+	pager       pager
+	source      string
 }
 
 // New checks the configuration.
 func New(cfg Config) (*Observer, error) {
 	var err error
-	if cfg.Base, err = cfg.WithDefaults("observer"); err != nil {
+	if cfg.Base, err = cfg.WithDefaults(role); err != nil {
 		return nil, err
 	}
-	snapshotter := newSnapshotter(cfg)
-	pager := pager{storage: cfg.Storage, estimators: cfg.Estimators, logger: cfg.Logger}
-	w, err := worker.New(worker.Config{
-		Role: "observer", Base: cfg.Base,
+	o := &Observer{
+		snapshotter: newSnapshotter(cfg), source: worker.Source(role, cfg.Instance),
+		pager: pager{storage: cfg.Storage, estimators: cfg.Estimators, logger: cfg.Logger},
+	}
+	o.worker, err = worker.New(worker.Config{
+		Role: role, Base: cfg.Base,
 		Inboxes: []journal.Inbox{
 			{States: []events.State{events.Observing}, Pool: events.DefaultPool},
 			{States: []events.State{events.Paging}, Pool: events.DefaultPool},
 		},
 		Handlers: map[effects.Kind]worker.Handler{
-			effects.KindObserve: handler(snapshotter, pager.decide),
-			effects.KindPage:    worker.HandlerFunc(pager.page),
+			effects.KindObserve: worker.HandlerFunc(o.observe),
+			effects.KindPage:    worker.HandlerFunc(o.pager.page),
 		},
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &Observer{worker: w, snapshotter: snapshotter}, nil
+	return o, err
 }
 
 // Run works until ctx ends.
@@ -86,12 +90,19 @@ func (o *Observer) Run(ctx context.Context) error {
 // Step works on one delivery of Observing or Paging.
 func (o *Observer) Step(ctx context.Context) error { return o.worker.Step(ctx) }
 
-// handler makes a handler of a decision that needs no work, and tells the snapshotter, if
-// there is one, of the run.
-func handler(s *snapshotter, decide func(*reducer.Memory) events.Payload) worker.Handler {
-	return worker.HandlerFunc(func(run events.Run, mem *reducer.Memory, _ effects.Effect) worker.Work {
-		s.observed(run, mem)
-		p := decide(mem)
-		return func(context.Context) worker.Result { return worker.Done(p) }
-	})
+// observe plans Observing.
+func (o *Observer) observe(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
+	p, _ := o.Follow(run, mem, e)
+	return func(context.Context) worker.Result { return worker.Done(p) }
+}
+
+// Follow is the [worker.Follow] of Observing: it returns the event that the observer
+// appends for a memory in that state, and the observer's source. For other effects it
+// returns none.
+func (o *Observer) Follow(run events.Run, mem *reducer.Memory, e effects.Effect) (p events.Payload, source string) {
+	if e.Kind != effects.KindObserve {
+		return nil, ""
+	}
+	o.snapshotter.observed(run, mem)
+	return o.pager.decide(mem), o.source
 }

@@ -76,6 +76,10 @@ type runLock chan struct{}
 // method and must not be used after Unlock.
 func (r *Run) Memory() *reducer.Memory { return r.mem }
 
+// Written returns the event of the last record if this process appended it, else nil. It
+// must not be changed.
+func (r *Run) Written() *events.Event { return r.written }
+
 // Seq returns the sequence number of the last record that was read.
 func (r *Run) Seq() uint64 { return r.seq }
 

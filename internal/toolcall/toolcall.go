@@ -41,11 +41,27 @@ func Usage(t reducer.TotalUsage) *events.Usage {
 
 // Join is the [worker.HandlerFunc] that ends a batch when all its results are in the log.
 func Join(_ events.Run, mem *reducer.Memory, _ effects.Effect) worker.Work {
-	var p events.Payload = &events.ToolFailure{}
-	if slices.ContainsFunc(mem.ParallelResults, func(r reducer.ToolResult) bool { return r.Success }) {
-		p = &events.ToolSuccess{}
-	}
+	p := Joined(mem)
 	return func(context.Context) worker.Result { return worker.Done(p) }
+}
+
+// Follow is the [worker.Follow] of a process that runs calls: it ends batches, and leaves
+// other effects to next.
+func Follow(next worker.Follow) worker.Follow {
+	return func(run events.Run, mem *reducer.Memory, e effects.Effect) (p events.Payload, source string) {
+		if e.Kind == effects.KindJoin {
+			return Joined(mem), ""
+		}
+		return next(run, mem, e)
+	}
+}
+
+// Joined returns the event that ends a batch whose results are all in the memory.
+func Joined(mem *reducer.Memory) events.Payload {
+	if slices.ContainsFunc(mem.ParallelResults, func(r reducer.ToolResult) bool { return r.Success }) {
+		return &events.ToolSuccess{}
+	}
+	return &events.ToolFailure{}
 }
 
 // NoCurrentCall is work that ends a run which has no call to run.

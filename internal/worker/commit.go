@@ -63,7 +63,52 @@ func (j *delivery) commitOnce(ctx context.Context, e effects.Effect, r Result, i
 	case !appended:
 		return nil, j.leaveBehind(ctx, e, r.leaves, ids)
 	}
+	for j.followUp(ctx) {
+	}
 	return r.next, nil
+}
+
+// followUp appends what follows from the event that this process has just appended, if
+// [Follow] decides it. It reports whether it did. If not, the event's delivery does it:
+// so no error counts, and a lost race is not run again.
+func (j *delivery) followUp(ctx context.Context) bool {
+	last, mem := j.run.Written(), j.run.Memory()
+	if j.w.follow == nil || last == nil || mem.Control.Paused || ctx.Err() != nil {
+		return false
+	}
+	due := j.run.Effects()
+	if len(due) != 1 || due[0].Wake != last.N {
+		return false
+	}
+	p, source := recoverFollow(j.w.follow, j.run, due[0])
+	if p == nil || source == "" && j.w.cfg.Handlers[due[0].Kind] == nil {
+		return false
+	}
+	if source == "" {
+		source = j.w.source
+	}
+	draft, n := []runlog.Draft{{Origin: due[0].State, Payload: p}}, last.N
+	appended, err := j.run.Commit(ctx, runlog.Stamp{Source: source, Cause: last.ID}, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+		if mem.N != n {
+			return nil, nil
+		}
+		return draft, nil
+	})
+	if err != nil {
+		j.w.cfg.Logger.Debug("what follows is left to its delivery", "run", j.run.ID.ID, "event", last.ID, "reason", err)
+	}
+	return appended
+}
+
+// recoverFollow decides what follows. After a panic it decides nothing: the delivery's
+// worker counts it.
+func recoverFollow(follow Follow, run *runlog.Run, e effects.Effect) (p events.Payload, source string) {
+	defer func() {
+		if recover() != nil {
+			p = nil
+		}
+	}()
+	return follow(run.ID, run.Memory(), e)
 }
 
 // leaveBehind appends what work leaves whose outcome is no longer wanted.

@@ -65,9 +65,24 @@ type Base struct {
 	// Drain is how long work in flight may go on after the context of Run has ended.
 	// Default 8 s.
 	Drain time.Duration
+	// Follow does without a delivery what a role of this process would do for the next
+	// one; see [Follow]. Nil: every effect waits for its delivery.
+	Follow Follow
 	// Logger gets what the log of events does not show. Default: discarded.
 	Logger *slog.Logger
 }
+
+// Follow decides an effect that an event of this process has just made due, if the
+// decision follows from the memory alone. It returns the event, and the source of the
+// role that owns the effect; an empty source is that of the worker itself. If it returns
+// no event, the effect waits for its delivery. It is called under the run's lock, may read
+// the memory but not keep it, and must not block.
+//
+// A process may follow only on states that its user may publish from. The event, its
+// source and its cause are those that the delivery would bring. The delivery still comes,
+// to any worker of the state, and finds nothing due. If the process dies before it has
+// appended the event, that worker does it.
+type Follow func(run events.Run, mem *reducer.Memory, e effects.Effect) (p events.Payload, source string)
 
 // WithDefaults returns the base with its defaults. The error names the role and what is
 // missing.
@@ -226,9 +241,11 @@ type Worker struct {
 	cfg Config
 	// working bounds the work that is done at once: one delivery may hold hundreds of
 	// calls.
-	working  chan struct{}
-	source   string
-	table    *reducer.Table
+	working chan struct{}
+	source  string
+	table   *reducer.Table
+	// follow is Follow while the worker runs. A step is one delivery's work only.
+	follow   Follow
 	inFlight inFlight
 	loans    loans
 	// waiting bounds the deliveries that wait for other workers without a slot.
@@ -260,6 +277,9 @@ func Source(role, instance string) string { return "moorebus/" + role + "/" + in
 // nil at most a second later, whatever is in flight. Any other return is an error that
 // waiting does not mend, such as missing permissions.
 func (w *Worker) Run(ctx context.Context) error {
+	if w.cfg.Origin == "" {
+		w.follow = w.cfg.Follow
+	}
 	return w.consume(ctx, ctx, w.cfg.Inboxes, w.cfg.Concurrency, func(work, _ func()) { work() })
 }
 
