@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/effects"
@@ -200,6 +201,10 @@ func (j *delivery) work(ctx context.Context) error {
 func (j *delivery) fold(ctx context.Context) error {
 	j.run.Lock()
 	defer j.run.Unlock()
+	if j.passed() {
+		j.w.inFlight.cancelUnwanted(j.run)
+		return nil
+	}
 	e, err := j.run.Extend(ctx, j.d.Record())
 	if err != nil {
 		return err
@@ -216,6 +221,17 @@ func (j *delivery) fold(ctx context.Context) error {
 	}
 	j.w.inFlight.cancelUnwanted(j.run)
 	return nil
+}
+
+// passed reports whether the run has gone on from the delivered record, so that nothing
+// can be due under it. It need not be decoded then. The run is locked.
+func (j *delivery) passed() bool {
+	if j.d.Attempt() > 1 || j.d.Record().Seq >= j.run.Seq() {
+		return false
+	}
+	return !slices.ContainsFunc(j.run.Effects(), func(e effects.Effect) bool {
+		return e.State == "" || e.State == j.subject.To
+	})
 }
 
 // othersEvery is how often another process is asked whether it still has a run's work
