@@ -123,6 +123,7 @@ type Bus struct {
 	grouped   bool
 	// recent has records at hand that other processes stored.
 	recent *recent.Reader
+	flushes
 
 	mu sync.Mutex
 	// ackWaits has the ack waits of consumers by name, some seconds old at most.

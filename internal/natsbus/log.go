@@ -118,11 +118,11 @@ func (b *Bus) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Re
 	if err := journalcheck.Run(b.shards, run); err != nil {
 		return journal.Record{}, err
 	}
-	stream := events.StreamName(run.Shard)
+	proof, stream := b.prove(run.Shard), events.StreamName(run.Shard)
 	if msg, from, ok := b.recent.Take(stream, seq); ok {
 		rec := journal.Record{Subject: msg.Subject, Seq: seq, Body: msg.Data, Stored: from.Stored}
 		noteCondition(&rec, msg.Header)
-		return rec, nil
+		return proof.one(ctx, rec, nil)
 	}
 	msg, err := b.Direct(ctx, stream, append(strconv.AppendUint([]byte(`{"seq":`), seq, 10), '}'))
 	if err != nil {
