@@ -15,9 +15,10 @@ import (
 // without them has no test.
 var tiny = map[string]string{
 	"throughput": "--runs 3,5 --steps 2 --rounds 1",
-	"durable":    "--runs 3 --steps 2 --rounds 1 --shards 1,2",
+	"durable":    "--runs 3 --at-once 2 --steps 2 --rounds 2 --engine-rounds 1 --shards 1,2",
 	"latency":    "--runs 2 --steps 2 --rounds 1",
-	"split":      "--runs 3 --steps 2 --rounds 1 --fsync relaxed",
+	"split":      "--runs 3 --at-once 2 --steps 2 --rounds 1 --fsync relaxed --floor-rounds 1",
+	"long":       "--events 5,20 --total 40 --rounds 1 --finished 50 --reads 5",
 	"shards":     "--runs 3 --steps 2 --rounds 2 --shards 1,3",
 }
 
@@ -36,7 +37,7 @@ func TestEveryBenchmarkRuns(t *testing.T) {
 			t.Parallel()
 			flags, known := tiny[b.name]
 			require.True(t, known, "say in tiny with which settings it is short")
-			if b.name == "split" {
+			if cmd := single(b, &options{}); cmd.Flags().Lookup("bin") != nil {
 				flags += " --bin " + testBin
 			}
 			figures := run(t, append([]string{b.name}, strings.Fields(flags)...)...)
@@ -99,8 +100,8 @@ func TestBadSettings(t *testing.T) {
 		"latency --runs 0":                 "at least 1",
 		"shards --shards 0":                "at least 1",
 		"cost --slots 0":                   "at least 1",
-		"split --fsync often":              `always or relaxed, not "often"`,
-		"http --layout both":               `dev or split, not "both"`,
+		"split --layout both":              `dev or split, not "both"`,
+		"long --events 0":                  "at least 1",
 		"http --model none":                `scripted or openai, not "none"`,
 		"http --warm-up=-1":                "at least 0",
 		"throughput -o yaml":               `table or json, not "yaml"`,

@@ -19,6 +19,8 @@ type userSettings struct {
 	load
 	bins, fsync, layouts, models []string
 	server                       string
+	// turns is how many cases were measured.
+	turns int
 }
 
 func (s *userSettings) add(f *pflag.FlagSet, rounds int, layouts, fsync, models []string) {
@@ -103,29 +105,25 @@ func (s *userSettings) measureAll(ctx context.Context, bench string) ([]figure, 
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	if len(s.bins) == 0 {
-		bin, remove, err := builtCommands(ctx, "")
-		if err != nil {
-			return nil, err
-		}
-		defer remove()
-		s.bins = []string{bin}
-		defer func() { s.bins = nil }()
+	remove, err := s.build(ctx)
+	if err != nil {
+		return nil, err
 	}
+	defer remove()
 	return s.measure(ctx, func(ctx context.Context) (figures []figure, err error) {
 		for _, model := range s.models {
 			for _, fsync := range s.fsync {
 				var dev []measured
 				for _, layout := range s.layouts {
-					case_ := userCase{layout: layout, fsync: fsync, model: model, server: s.server}
-					each, err := s.inTurn(ctx, case_)
+					c := userCase{layout: layout, fsync: fsync, model: model, server: s.server}
+					each, err := s.inTurn(ctx, c)
 					if err != nil {
-						return nil, fmt.Errorf("%s: %w", case_, err)
+						return nil, fmt.Errorf("%s: %w", c, err)
 					}
 					if layout == layoutDev {
 						dev = each
 					}
-					figures = append(figures, s.figures(bench, case_, each, dev)...)
+					figures = append(figures, s.figures(bench, c, each, dev)...)
 				}
 			}
 		}
@@ -133,11 +131,30 @@ func (s *userSettings) measureAll(ctx context.Context, bench string) ([]figure, 
 	})
 }
 
+// build builds the commands if no directory has them, until remove.
+func (s *userSettings) build(ctx context.Context) (remove func(), err error) {
+	if len(s.bins) > 0 {
+		return func() {}, nil
+	}
+	bin, removeBin, err := builtCommands(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	s.bins = []string{bin}
+	return func() { s.bins = nil; removeBin() }, nil
+}
+
 // inTurn measures one case with the commands of each directory.
 func (s *userSettings) inTurn(ctx context.Context, c userCase) ([]measured, error) {
 	each := make([]measured, len(s.bins))
-	for i, bin := range s.bins {
-		c.bin = bin
+	s.turns++
+	for k := range s.bins {
+		// Who is first in one round is last in the next one.
+		i := k
+		if s.turns%2 == 0 {
+			i = len(s.bins) - 1 - k
+		}
+		c.bin = s.bins[i]
 		m, err := s.one(ctx, c)
 		if err != nil {
 			return nil, err
@@ -154,7 +171,7 @@ func (s *userSettings) one(ctx context.Context, c userCase) (m measured, err err
 		return m, err
 	}
 	defer func() { err = errors.Join(err, site.close()) }()
-	if err := site.store(ctx, userAgent, c.model, s.steps); err != nil {
+	if err := site.store(ctx, c.model, s.steps, 0); err != nil {
 		return m, err
 	}
 	if err := site.awaitRoles(ctx); err != nil {

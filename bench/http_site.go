@@ -52,6 +52,9 @@ type userSite struct {
 	processes []*process
 }
 
+// dataOf is the data directory of a site in a directory.
+func dataOf(dir string) string { return filepath.Join(dir, "data") }
+
 // userAgent is the name of the stored agent.
 const userAgent = "agent-10"
 
@@ -61,9 +64,14 @@ func openUserSite(ctx context.Context, c userCase) (u *userSite, err error) {
 	if err != nil {
 		return nil, err
 	}
+	return startUserSite(ctx, c, dir)
+}
+
+// startUserSite is openUserSite on a directory, which it takes over.
+func startUserSite(ctx context.Context, c userCase, dir string) (u *userSite, err error) {
 	free, err := freeport.Addresses(2)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	u = &userSite{
 		dir: dir, url: "http://" + free[0],
@@ -86,7 +94,7 @@ func openUserSite(ctx context.Context, c userCase) (u *userSite, err error) {
 		env = []string{"OPENAI_BASE_URL=" + u.model.url + "/v1", "OPENAI_API_KEY=none", "OPENAI_MODEL=bench"}
 	}
 	if c.layout == layoutDev {
-		args := append([]string{"dev", "--data", filepath.Join(dir, "data"), "--listen", free[0]}, c.flags()...)
+		args := append([]string{"dev", "--data", dataOf(dir), "--listen", free[0]}, c.flags()...)
 		if _, err := u.launch(c.bin, "moorebus", "dev", args, env); err != nil {
 			return u, err
 		}
@@ -120,7 +128,7 @@ func (u *userSite) bus(ctx context.Context, c userCase, address string, env []st
 		own = err == nil && strings.Contains(string(help), "--fsync")
 	}
 	if own {
-		args := append([]string{"server", "--data", filepath.Join(u.dir, "data"), "--nats-listen", address}, c.flags()...)
+		args := append([]string{"server", "--data", dataOf(u.dir), "--nats-listen", address}, c.flags()...)
 		p, err := u.launch(c.bin, "moorebus", "server", args, nil)
 		if err != nil {
 			return err
@@ -131,7 +139,7 @@ func (u *userSite) bus(ctx context.Context, c userCase, address string, env []st
 		return fmt.Errorf("nats-server has no fsync mode %q: use --server moorebus", c.fsync)
 	}
 	conf := filepath.Join(u.dir, "nats.conf")
-	text := fmt.Sprintf("listen: %q\njetstream { store_dir: %q\n", address, filepath.Join(u.dir, "data"))
+	text := fmt.Sprintf("listen: %q\njetstream { store_dir: %q\n", address, dataOf(u.dir))
 	if c.fsync != fsyncRelaxed {
 		text += "sync_interval: always\n" // as deploy/nats-server.conf has it
 	}
@@ -194,8 +202,8 @@ func (u *userSite) answers(ctx context.Context, url string, p *process) error {
 	})
 }
 
-// store stores the agent.
-func (u *userSite) store(ctx context.Context, name, model string, steps int) error {
+// store stores the agent. window bounds the messages that its model gets; 0: it gets all.
+func (u *userSite) store(ctx context.Context, model string, steps, window int) error {
 	a, err := stepAgent(steps)
 	if err != nil {
 		return err
@@ -206,14 +214,14 @@ func (u *userSite) store(ctx context.Context, name, model string, steps int) err
 		llm = map[string]any{"provider": modelOpenAI}
 	}
 	body, err := json.Marshal(map[string]any{
-		"name": name, "llm": llm, "tools": []string{builtin.Calculator},
-		"config": map[string]any{"reflect_every_n_steps": 0, "max_steps": steps + 1},
+		"name": userAgent, "llm": llm, "tools": []string{builtin.Calculator},
+		"config": map[string]any{"reflect_every_n_steps": 0, "max_steps": steps + 1, "context_window_size": window},
 	})
 	if err != nil {
 		return err
 	}
 	var stored struct{ Name, Hash string }
-	return u.request(ctx, http.MethodPut, "/v1/agents/"+name, body, http.StatusOK, &stored)
+	return u.request(ctx, http.MethodPut, "/v1/agents/"+userAgent, body, http.StatusOK, &stored)
 }
 
 // awaitRoles waits until a run can be started, and starts one: the gateway may be ready

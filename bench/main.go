@@ -52,6 +52,7 @@ func suite() []*benchmark {
 		scaleBench(),
 		feedBench(),
 		replayBench(),
+		longBench(),
 		manyBench(),
 	}
 }
