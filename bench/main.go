@@ -79,7 +79,7 @@ func command() *cobra.Command {
 	for _, b := range suite() {
 		root.AddCommand(single(b, &o))
 	}
-	root.AddCommand(all(&o), bareStateCommand())
+	root.AddCommand(all(&o), bareStateCommand(), powerlossCommand(), powerlossLoadCommand())
 	return root
 }
 
