@@ -145,6 +145,8 @@ func (r *Reader) follow(e *edge) {
 		r.begin(e, tail)
 		err = r.look(e)
 		tail.Close()
+	} else {
+		r.leave(e)
 	}
 	r.client.Log.Debug("records are read one by one", "stream", e.stream, "subject", e.subject, "reason", err)
 	r.end(e)
@@ -155,6 +157,13 @@ func (r *Reader) begin(e *edge, tail *api.Tail) {
 	defer r.mu.Unlock()
 	e.tail, e.came, e.used, e.heard = tail, 0, 0, time.Now()
 	r.byStream[e.stream] = append(r.byStream[e.stream], e)
+}
+
+// leave lets an edge alone for a while that cannot be followed.
+func (r *Reader) leave(e *edge) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e.until = time.Now().Add(firstPause)
 }
 
 // look returns why an edge is not to be followed any more.

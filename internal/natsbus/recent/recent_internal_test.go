@@ -1,10 +1,12 @@
 package recent
 
 import (
+	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 )
@@ -49,4 +51,17 @@ func TestShareThatPays(t *testing.T) {
 	e.came = sample - 1
 	require.NoError(t, e.judge(now))
 	require.ErrorIs(t, e.judge(now.Add(2*idle)), errIdle)
+}
+
+// An edge that cannot be followed is let alone for a while.
+func TestEdgeThatCannotBeFollowed(t *testing.T) {
+	conn, err := nats.Connect(natstest.Start(t, natstest.Options{}).URL)
+	require.NoError(t, err)
+	defer conn.Close()
+	client, _, err := api.New(conn, time.Minute, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	r, e := NewReader(client), &edge{place: place{"NONE", "none"}}
+	r.follow(e)
+	require.True(t, e.until.After(time.Now()))
+	require.False(t, client.Unordered.Load(), "others may be")
 }
