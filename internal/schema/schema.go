@@ -11,7 +11,6 @@
 package schema
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,18 +45,16 @@ type Validator struct {
 	size int
 
 	mu sync.Mutex
-	// cache has compiled schemas by the hash of their text. It is emptied when it is full.
-	cache map[cacheKey]*jsonschema.Schema
+	// cache has compiled schemas by their text. It is emptied when it is full.
+	cache map[string]*jsonschema.Schema
 }
-
-type cacheKey = [sha256.Size]byte
 
 // New returns a Validator.
 func New(opts Options) *Validator {
 	if opts.CacheSize <= 0 {
 		opts.CacheSize = defaultCacheSize
 	}
-	return &Validator{size: opts.CacheSize, cache: map[cacheKey]*jsonschema.Schema{}}
+	return &Validator{size: opts.CacheSize, cache: map[string]*jsonschema.Schema{}}
 }
 
 // Check returns nil for a usable schema, else an error that wraps [ErrSchema] and
@@ -99,9 +96,8 @@ func (v *Validator) Validate(schema json.RawMessage, arguments string) error {
 }
 
 func (v *Validator) compiled(schema json.RawMessage) (*jsonschema.Schema, error) {
-	key := sha256.Sum256(schema)
 	v.mu.Lock()
-	s, ok := v.cache[key]
+	s, ok := v.cache[string(schema)]
 	v.mu.Unlock()
 	if ok {
 		return s, nil
@@ -115,7 +111,7 @@ func (v *Validator) compiled(schema json.RawMessage) (*jsonschema.Schema, error)
 	if len(v.cache) >= v.size {
 		clear(v.cache)
 	}
-	v.cache[key] = s
+	v.cache[string(schema)] = s
 	return s, nil
 }
 

@@ -227,8 +227,11 @@ func (j *delivery) origin(e effects.Effect) events.State {
 
 // isOutage reports whether an error is the log's and not the work's.
 func isOutage(err error) bool {
+	if err == nil {
+		return false // before anything is allocated: that is nearly always so
+	}
 	var draft *runlog.DraftError
-	return err != nil && !errors.Is(err, journal.ErrTooLarge) && !errors.As(err, &draft)
+	return !errors.Is(err, journal.ErrTooLarge) && !errors.As(err, &draft)
 }
 
 // Outage says how long work waits for a store that does not answer, and how often it
@@ -263,11 +266,14 @@ func outageOf(err error) error {
 // Passing reports whether an error may pass by itself: it is neither about what is stored
 // nor about permissions.
 func Passing(err error) bool {
+	if err == nil {
+		return false // before anything is allocated: that is nearly always so
+	}
 	var draft *runlog.DraftError
 	var parentGone *runlog.ParentGoneError
 	var foreign *reducer.TableError
 	switch {
-	case err == nil, errors.As(err, &draft), errors.As(err, &parentGone), errors.As(err, &foreign):
+	case errors.As(err, &draft), errors.As(err, &parentGone), errors.As(err, &foreign):
 		return false
 	}
 	return !errors.Is(err, journal.ErrDenied) && !errors.Is(err, journal.ErrNotReady) && !errors.Is(err, journal.ErrTooLarge)
