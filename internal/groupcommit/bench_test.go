@@ -13,7 +13,7 @@ import (
 func BenchmarkGather(b *testing.B) {
 	for _, runs := range []int{2, 16, 64, 256, journal.MaxBatch} {
 		b.Run(fmt.Sprintf("runs=%d", runs), func(b *testing.B) {
-			g := New(nil)
+			g := New(nil, 2)
 			waiting := make([]*member, 0, 2*runs)
 			for range 2 {
 				for i := range runs {

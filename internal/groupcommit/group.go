@@ -4,8 +4,8 @@
 //
 // At most one round is in flight: an append alone, appends side by side, or one batch.
 // An append that meets none goes alone and at once. The others wait and go together as
-// the next round, in the order in which they came: as a batch if that is measured to be
-// quicker, else side by side. Appends that come while the store prepares a batch join
+// the next round, in the order in which they came: as a batch if they are enough for that
+// to be quicker, else side by side. Appends that come while the store prepares a batch join
 // it. A round has one append of a run, since the conditions of a batch are all checked
 // against the log before it. Another append of that run waits for the next round.
 //
@@ -20,7 +20,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -60,21 +59,14 @@ const (
 // Group gathers the appends to one shard. It holds nothing that needs closing: a batch
 // has a goroutine while it is in flight, and the callers' goroutines do everything else.
 type Group struct {
-	// Decided is told when the appends begin to go another way than before, as
-	// batches or side by side, and keep to it. It is called while all appends wait,
-	// and set before the first one; nil: nobody is told.
-	Decided func(Decision)
-
 	shard Appender
+	least int
 
 	mu sync.Mutex
 	// inFlight counts the appends of the round, a batch as one; 0: there is no round,
 	// and nobody waits.
 	inFlight int
-	round    round
 	queue    []*member
-	costs    costs
-	habit    habit
 	// runs are those of the round that is put together.
 	runs map[events.Run]struct{}
 	// batch and pending are the members of the batch that is in flight.
@@ -82,9 +74,10 @@ type Group struct {
 	pending []Pending
 }
 
-// New returns a group for a shard.
-func New(shard Appender) *Group {
-	return &Group{shard: shard, runs: make(map[events.Run]struct{})}
+// New returns a group for a shard. Appends that wait go as a batch if they are at least so
+// many, or one of them has several entries, which are a batch in any case.
+func New(shard Appender, least int) *Group {
+	return &Group{shard: shard, least: least, runs: make(map[events.Run]struct{})}
 }
 
 // member is an append that did not go at once.
@@ -112,24 +105,12 @@ type outcome struct {
 	err   error
 }
 
-// round is what is in flight.
-type round struct {
-	began time.Time
-	// decided is how many appends it had when it was decided how they go, members
-	// how many it has with those that joined, and several how many of the first ones
-	// have more than one entry.
-	decided, members, several int
-
-	batched bool
-	failed  bool
-}
-
 // Append stores a run's entries as [journal.Log].Append does. If ctx ends while the append
 // waits it is not sent, and the error is the context's; later it is [journal.ErrUnknownOutcome].
 func (g *Group) Append(ctx context.Context, p Pending) (uint64, error) {
 	g.mu.Lock()
 	if g.inFlight == 0 {
-		g.begin(1, several(p), false)
+		g.inFlight = 1
 		g.mu.Unlock()
 		return g.alone(ctx, p)
 	}
@@ -144,19 +125,15 @@ func (g *Group) Append(ctx context.Context, p Pending) (uint64, error) {
 }
 
 // alone appends as a part of a round, and ends the round if it is the last.
-func (g *Group) alone(ctx context.Context, p Pending) (seq uint64, err error) {
-	done := false
+func (g *Group) alone(ctx context.Context, p Pending) (uint64, error) {
 	defer func() {
 		g.mu.Lock()
-		g.round.failed = g.round.failed || !done || !answered(err)
 		if g.inFlight--; g.inFlight == 0 && g.next() {
 			go g.commit()
 		}
 		g.mu.Unlock()
 	}()
-	seq, err = g.shard.One(ctx, p)
-	done = true
-	return seq, err
+	return g.shard.One(ctx, p)
 }
 
 // wait puts an append into the queue. The lock is held.
@@ -200,45 +177,19 @@ func (g *Group) leave(ctx context.Context, m *member) (uint64, error) {
 	return g.finish(ctx, m, <-m.told) // it counts for the round
 }
 
-// begin notes a round. The lock is held.
-func (g *Group) begin(members, several int, batched bool) {
-	g.round = round{began: time.Now(), decided: members, members: members, several: several, batched: batched}
-	g.inFlight = members
-	if batched {
-		g.inFlight = 1
-	}
-}
-
-// next ends the round and begins the next one with those who wait; it reports
-// whether that is a batch, which the caller has to commit. The lock is held.
+// next begins the next round with those who wait; it reports whether that is a batch, which
+// the caller has to commit. The lock is held.
 func (g *Group) next() (batched bool) {
-	g.costs.note(g.round, time.Since(g.round.began))
 	g.gather()
-	n, many := len(g.batch), 0
-	for _, p := range g.pending {
-		many += several(p)
-	}
-	switch {
-	case n == 0:
-		g.inFlight = 0
-		return false
-	case n > 1 && g.decide(n, many):
-		g.begin(n, many, true)
+	several := slices.ContainsFunc(g.pending, func(p Pending) bool { return len(p.Entries) > 1 })
+	if n := len(g.batch); n > 1 && (n >= g.least || several) {
+		g.inFlight = 1
 		return true
 	}
-	g.begin(n, many, false)
+	g.inFlight = len(g.batch)
 	g.release(g.batch)
 	g.clear()
 	return false
-}
-
-// decide reports whether so many appends go as a batch. The lock is held.
-func (g *Group) decide(n, several int) (batched bool) {
-	c := g.costs.choose(n, several)
-	if g.habit.changes(c) && g.Decided != nil {
-		g.Decided(Decision{Batched: c.batched, Appends: n, Together: c.together, Apart: c.apart})
-	}
-	return c.batched
 }
 
 // join takes those who wait by now into the batch that is in flight, behind its
@@ -247,7 +198,6 @@ func (g *Group) join() []Pending {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.gather()
-	g.round.members = len(g.batch)
 	return g.pending
 }
 
@@ -321,7 +271,6 @@ func (g *Group) finishBatch(last uint64, err error) (batched bool) {
 	if err != nil && !errors.Is(err, journal.ErrUnknownOutcome) {
 		return g.apart()
 	}
-	g.round.failed = err != nil
 	seq := last
 	for i, m := range slices.Backward(g.batch) {
 		w := outcome{seq: seq, err: err}
@@ -336,8 +285,7 @@ func (g *Group) finishBatch(last uint64, err error) (batched bool) {
 }
 
 // apart lets the members of a refused batch go alone; the outcome of those who left is
-// unknown, so they are not sent again. The round goes on, so that what a refusal costs
-// counts as the batch's. The lock is held.
+// unknown, so they are not sent again. The lock is held.
 func (g *Group) apart() (batched bool) {
 	g.batch = slices.DeleteFunc(g.batch, func(m *member) bool { return m.place == left })
 	g.inFlight = len(g.batch)
@@ -347,18 +295,4 @@ func (g *Group) apart() (batched bool) {
 		return g.next()
 	}
 	return false
-}
-
-// answered reports whether an append was answered, so that its time says what
-// appends cost.
-func answered(err error) bool {
-	return err == nil || errors.Is(err, journal.ErrConflict) || errors.Is(err, journal.ErrDenied)
-}
-
-// several is 1 for an append of more than one entry, which is a batch by itself.
-func several(p Pending) int {
-	if len(p.Entries) > 1 {
-		return 1
-	}
-	return 0
 }

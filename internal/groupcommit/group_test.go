@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,19 +29,18 @@ type script struct {
 	mu sync.Mutex
 	// sent is what was asked for: the number of a batch's members and the names of
 	// their runs, or a run alone.
-	sent  []string
-	sizes []int
-	last  uint64
+	sent []string
+	last uint64
 }
 
 func newScript(one, batch time.Duration) *script {
 	return &script{one: one, batch: batch, disk: make(chan struct{}, 1)}
 }
 
-func (s *script) note(what string, members int, took time.Duration) func() {
+func (s *script) note(what string, took time.Duration) func() {
 	s.disk <- struct{}{}
 	s.mu.Lock()
-	s.sent, s.sizes = append(s.sent, what), append(s.sizes, members)
+	s.sent = append(s.sent, what)
 	s.mu.Unlock()
 	time.Sleep(took) // in the bubble
 	return func() { <-s.disk }
@@ -58,7 +56,7 @@ func (s *script) store(all ...groupcommit.Pending) uint64 {
 }
 
 func (s *script) One(_ context.Context, p groupcommit.Pending) (uint64, error) {
-	defer s.note(p.Run.ID, 1, s.one)()
+	defer s.note(p.Run.ID, s.one)()
 	if s.refuses != nil {
 		if err := s.refuses(p); err != nil {
 			return 0, err
@@ -78,7 +76,7 @@ func (s *script) Batch(all []groupcommit.Pending, join func() []groupcommit.Pend
 	for _, p := range all {
 		names += p.Run.ID
 	}
-	defer s.note(fmt.Sprint(len(all), ":", names), len(all), s.batch)()
+	defer s.note(fmt.Sprint(len(all), ":", names), s.batch)()
 	if s.fails != nil {
 		if err := s.fails(all); err != nil {
 			return 0, err
@@ -92,7 +90,7 @@ func (s *script) take() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sent := s.sent
-	s.sent, s.sizes = nil, nil
+	s.sent = nil
 	return sent
 }
 
@@ -145,17 +143,6 @@ func crowded(t *testing.T, g *groupcommit.Group, runs ...string) *results {
 	return r
 }
 
-// learned is a group on a shard where batches are known to pay.
-func learned(t *testing.T, s *script) *groupcommit.Group {
-	t.Helper()
-	g := groupcommit.New(s)
-	for range 40 {
-		crowded(t, g, "a", "b", "c", "d", "e", "f", "g", "h")
-	}
-	s.take()
-	return g
-}
-
 const ms = time.Millisecond
 
 func inBubble(t *testing.T, test func(t *testing.T)) {
@@ -166,7 +153,7 @@ func inBubble(t *testing.T, test func(t *testing.T)) {
 func TestGroupAlone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		s := newScript(3*ms, 4*ms)
-		g := learned(t, s)
+		g := groupcommit.New(s, 2)
 		began := time.Now()
 		seq, err := g.Append(t.Context(), pendingOf("a", 1, 10))
 		require.NoError(t, err)
@@ -179,7 +166,7 @@ func TestGroupAlone(t *testing.T) {
 func TestGroupGathers(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		s := newScript(3*ms, 4*ms)
-		g := learned(t, s)
+		g := groupcommit.New(s, 2)
 		base := s.last
 		began := time.Now()
 		r := newResults()
@@ -203,7 +190,7 @@ func TestGroupGathers(t *testing.T) {
 func TestGroupOfOneRun(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		s := newScript(3*ms, 4*ms)
-		g := learned(t, s)
+		g := groupcommit.New(s, 2)
 		r := newResults()
 		for i, run := range []string{"a", "b", "b", "c", "b", "d"} {
 			r.add(t.Context(), g, fmt.Sprint(run, i), pendingOf(run, 1, 10))
@@ -220,7 +207,7 @@ func TestGroupOfOneRun(t *testing.T) {
 func TestGroupIsJoined(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		s := newScript(3*ms, 4*ms)
-		g := learned(t, s)
+		g := groupcommit.New(s, 2)
 		s.opens = 2 * ms
 		base, began := s.last, time.Now()
 		r := newResults()
@@ -250,7 +237,7 @@ func TestGroupIsJoinedInVain(t *testing.T) {
 		t.Run(refusal.Error(), func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				s := newScript(3*ms, 4*ms)
-				g := learned(t, s)
+				g := groupcommit.New(s, 2)
 				s.opens = 2 * ms
 				s.fails = func([]groupcommit.Pending) error { return refusal }
 				short, cancel := context.WithTimeout(t.Context(), 7*ms)
@@ -282,7 +269,7 @@ func TestGroupIsJoinedInVain(t *testing.T) {
 func TestGroupBoundsWhoJoins(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		s := newScript(3*ms, 4*ms)
-		g := learned(t, s)
+		g := groupcommit.New(s, 2)
 		s.opens = 2 * ms
 		r := newResults()
 		r.add(t.Context(), g, "a", pendingOf("a", 1, 10))
@@ -305,7 +292,7 @@ func TestGroupRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				s := newScript(3*ms, 4*ms)
-				g := learned(t, s)
+				g := groupcommit.New(s, 2)
 				s.fails = func([]groupcommit.Pending) error { return refusal }
 				s.refuses = func(p groupcommit.Pending) error {
 					if p.Run.ID == "c" {
@@ -335,7 +322,7 @@ func TestGroupRefused(t *testing.T) {
 func TestGroupUnknownOutcome(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		s := newScript(3*ms, 4*ms)
-		g := learned(t, s)
+		g := groupcommit.New(s, 2)
 		s.fails = func([]groupcommit.Pending) error { return fmt.Errorf("%w: no answer", journal.ErrUnknownOutcome) }
 		r := crowded(t, g, "a", "b", "c")
 		require.NoError(t, r.errs["a"])
@@ -351,7 +338,7 @@ func TestGroupUnknownOutcome(t *testing.T) {
 func TestGroupContextEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		s := newScript(3*ms, 4*ms)
-		g := learned(t, s)
+		g := groupcommit.New(s, 2)
 		waits, cancelWaiting := context.WithCancel(t.Context())
 		goes, cancelSent := context.WithCancel(t.Context())
 		defer cancelSent()
@@ -381,7 +368,7 @@ func TestGroupContextEnds(t *testing.T) {
 func TestGroupRefusedWithoutMembers(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		s := newScript(3*ms, 4*ms)
-		g := learned(t, s)
+		g := groupcommit.New(s, 2)
 		s.fails = func([]groupcommit.Pending) error { return journal.ErrConflict }
 		ctx, cancel := context.WithTimeout(t.Context(), 5*ms)
 		defer cancel()
@@ -402,7 +389,7 @@ func TestGroupRefusedWithoutMembers(t *testing.T) {
 func TestGroupBounds(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		s := newScript(3*ms, 4*ms)
-		g := learned(t, s)
+		g := groupcommit.New(s, 2)
 		r := newResults()
 		r.add(t.Context(), g, "a", pendingOf("a", 1, 10))
 		for i := range 20 {
@@ -421,60 +408,31 @@ func TestGroupBounds(t *testing.T) {
 	})
 }
 
-// What is quicker is found out: a few go side by side where a batch is dear, and
-// many together; and all side by side where a batch gains nothing.
-func TestGroupAdapts(t *testing.T) {
-	for _, c := range []struct {
-		one, batch time.Duration
-		few, many  bool // is batched
-	}{
-		{1 * ms, 8 * ms, false, true},
-		{5 * ms, 5 * ms, true, true},
-		{10 * time.Microsecond, 20 * ms, false, false},
-	} {
-		t.Run(fmt.Sprint(c.one, " ", c.batch), func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				s := newScript(c.one, c.batch)
-				g := groupcommit.New(s)
-				require.Equal(t, c.few, mostlyBatched(t, s, g, 4))
-				require.Equal(t, c.many, mostlyBatched(t, s, g, 40))
-				require.Equal(t, c.few, mostlyBatched(t, s, g, 4))
-				s.one, s.batch = 5*ms, 5*ms
-				require.True(t, mostlyBatched(t, s, g, 40), "and when it changes")
-			})
-		})
-	}
-}
-
-// mostlyBatched lets so many append again and again, and reports whether they
-// mostly go together in the end.
-func mostlyBatched(t *testing.T, s *script, g *groupcommit.Group, n int) bool {
-	t.Helper()
-	runs := make([]string, n+1)
-	for i := range runs {
-		runs[i] = fmt.Sprint("run", i)
-	}
-	for range 150 {
-		crowded(t, g, runs...)
-	}
-	s.take()
-	for range 20 {
-		crowded(t, g, runs...)
-	}
-	batches := 0
-	for _, members := range s.sizes {
-		if members == n {
-			batches++
+// A few go side by side, since a batch is dear; and together from a number on, or with an
+// append that is a batch anyway.
+func TestGroupGoesTogetherIfItIsLarge(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		s := newScript(3*ms, 4*ms)
+		g := groupcommit.New(s, 3)
+		crowded(t, g, "a", "b", "c")
+		require.ElementsMatch(t, []string{"a", "b", "c"}, s.take())
+		crowded(t, g, "a", "b", "c", "d")
+		require.Equal(t, []string{"a", "3:bcd"}, s.take())
+		r := newResults()
+		for run, entries := range []int{1, 1, 2} {
+			name := string(rune('a' + run))
+			r.add(t.Context(), g, name, pendingOf(name, entries, 10))
 		}
-	}
-	return batches >= 10
+		r.Wait()
+		require.Equal(t, []string{"a", "2:bc"}, s.take())
+	})
 }
 
 // Everybody gets on: of writers who append again and again none is left behind.
 func TestGroupIsFair(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		s := newScript(3*ms, 4*ms)
-		g := learned(t, s)
+		g := groupcommit.New(s, 2)
 		counts := make([]int, 30)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
@@ -497,83 +455,5 @@ func TestGroupIsFair(t *testing.T) {
 		}
 		require.Greater(t, low, 200)
 		require.Less(t, high, 2*low)
-	})
-}
-
-// However a process begins, its appends come to go the quicker way: a slow first
-// batch, slow first appends and appends that join late change nothing for good.
-func TestGroupIsAsQuickHoweverItBegins(t *testing.T) {
-	rates := map[string]int{}
-	for name, begin := range map[string]func(s *script, n int){
-		"as always":               func(*script, int) {},
-		"the first batch is slow": func(s *script, n int) { s.batch = map[bool]time.Duration{true: 150 * ms, false: 3 * ms}[n < 2] },
-		"five batches are slow":   func(s *script, n int) { s.batch = map[bool]time.Duration{true: 60 * ms, false: 3 * ms}[n < 5] },
-		"the first one is slow":   func(s *script, n int) { s.one = map[bool]time.Duration{true: 100 * ms, false: ms}[n < 2] },
-	} {
-		inBubble(t, func(t *testing.T) {
-			s := newScript(ms, 3*ms)
-			s.opens = 2 * ms
-			s.refuses = func(groupcommit.Pending) error { begin(s, s.rounds(1)); return nil }
-			s.fails = func([]groupcommit.Pending) error { begin(s, s.rounds(2)); return nil }
-			begin(s, 0)
-			rates[name] = closedLoop(t, groupcommit.New(s), 24, 3*time.Second)
-		})
-	}
-	for name, rate := range rates {
-		require.Greater(t, rate, rates["as always"]*9/10, "%s: %v", name, rates)
-	}
-	require.Greater(t, rates["as always"], 2*3*1000, "side by side 1,000 a second are stored")
-}
-
-// rounds is how many batches, or appends alone, were begun: those of at least so many.
-func (s *script) rounds(least int) (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, members := range s.sizes {
-		if (members > 1) == (least > 1) {
-			n++
-		}
-	}
-	return n
-}
-
-// closedLoop has writers append, each again as soon as it is answered and has done
-// what takes 1 ms, and returns how many appends were stored.
-func closedLoop(t *testing.T, g *groupcommit.Group, writers int, during time.Duration) int {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), during)
-	defer cancel()
-	var stored atomic.Int64
-	var all sync.WaitGroup
-	for i := range writers {
-		all.Go(func() {
-			for ctx.Err() == nil {
-				if _, err := g.Append(ctx, pendingOf(fmt.Sprint("run", i), 1, 10)); err == nil {
-					stored.Add(1)
-				}
-				time.Sleep(ms) // in the bubble
-			}
-		})
-	}
-	all.Wait()
-	_, err := g.Append(t.Context(), pendingOf("last", 1, 10)) // after the batch that all left
-	require.NoError(t, err)
-	return int(stored.Load())
-}
-
-// What a group does mostly is told once, and again when it changes for good.
-func TestGroupTellsWhatItDecided(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		s := newScript(1*ms, 8*ms)
-		g := groupcommit.New(s)
-		var told []bool
-		g.Decided = func(d groupcommit.Decision) {
-			require.Equal(t, d.Batched, d.Together < d.Apart)
-			told = append(told, d.Batched)
-		}
-		require.True(t, mostlyBatched(t, s, g, 40))
-		require.Equal(t, []bool{true}, told)
-		require.False(t, mostlyBatched(t, s, g, 4))
-		require.Equal(t, []bool{true, false}, told)
 	})
 }

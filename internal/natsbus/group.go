@@ -40,6 +40,11 @@ func ParseGroupCommit(text string) (GroupCommit, error) {
 	return 0, fmt.Errorf("%q is not known; use auto, on or off", text)
 }
 
+// leastBatch is how many waiting appends go as one batch. For each batch the server makes a
+// folder with three files and flushes them, which takes as long as about ten appends,
+// whatever a flush takes.
+const leastBatch = 8
+
 type appender struct {
 	bus   *Bus
 	shard int
@@ -54,20 +59,10 @@ func newAppenders(b *Bus) []*appender {
 	all := make([]*appender, b.shards)
 	for shard := range all {
 		a := &appender{bus: b, shard: shard, place: placeOf(events.StreamSubjects(shard))}
-		a.group = groupcommit.New(a)
-		a.group.Decided = a.tell
+		a.group = groupcommit.New(a, leastBatch)
 		all[shard] = a
 	}
 	return all
-}
-
-// tell logs how the appends that wait for each other go from now on.
-func (a *appender) tell(d groupcommit.Decision) {
-	way := "side by side"
-	if d.Batched {
-		way = "as one batch"
-	}
-	a.bus.Log.Info("group commit: appends that wait at the same moment go "+way, "shard", a.shard, "appends", d.Appends, "together", d.Together, "apart", d.Apart)
 }
 
 // grouping reports whether this process uses group commit, given what the log says about

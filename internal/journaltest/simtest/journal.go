@@ -102,7 +102,7 @@ func (j *Journal) NewProcess() *Process {
 	p := &Process{j: j, dead: make(chan struct{}), atOnce: map[events.Run]int{}}
 	if j.opts.GroupCommit {
 		for shard := range j.opts.Shards {
-			p.groups = append(p.groups, groupcommit.New(&appender{p, shard}))
+			p.groups = append(p.groups, groupcommit.New(&appender{p, shard}, 2))
 		}
 	}
 	return p
