@@ -292,7 +292,9 @@ func (d *Checks) embedded(ctx context.Context, dir string, setUp bool) ([]natsbu
 			return nil, err
 		}
 	}
-	return embeddedFindings(natsbus.Check(ctx, conn, d.Bus)), nil
+	o := d.Bus
+	o.Flush = server.Flush
+	return embeddedFindings(natsbus.Check(ctx, conn, o)), nil
 }
 
 // oneServer is how the warning about a log on one server begins. The embedded server flushes

@@ -260,6 +260,10 @@ func (e *examiner) checkSync(first *jetstream.StreamInfo, flushes bool) {
 // checkDurability warns where an acknowledged event can be lost. Whether the
 // server flushes every message its monitoring says, where that can be asked.
 func (e *examiner) checkDurability(ctx context.Context, first *jetstream.StreamInfo) {
+	if Sync(first.Config.Metadata[metaSync]) == SyncGroup && first.Config.Replicas <= 1 {
+		e.checkFlushes(ctx, first)
+		return
+	}
 	var said natsconn.Monitored
 	silent := natsconn.ErrNoMonitoring
 	if first.Config.Replicas <= 1 && first.Config.Storage != jetstream.MemoryStorage {
@@ -283,6 +287,25 @@ func (e *examiner) checkDurability(ctx context.Context, first *jetstream.StreamI
 			"the log lies on one server: unless that flushes every message (its default is once in two minutes), acknowledged events can be lost with the power; name its monitoring with --monitor to find out")
 	default:
 		e.add(Good, "", "the log lies on %d servers", first.Config.Replicas)
+	}
+}
+
+// checkFlushes has the log flushed, and says up to where it is.
+func (e *examiner) checkFlushes(ctx context.Context, first *jetstream.StreamInfo) {
+	shards, err := shardsOf(first)
+	if err != nil {
+		return // that is reported
+	}
+	for shard := range shards {
+		end, err := e.bus.end(ctx, shard)
+		if err == nil {
+			end, err = e.bus.flushShard(shard, end)
+		}
+		if err != nil {
+			e.add(Bad, "start `moorebus server` or `moorebus dev` on the data directory", "shard %d cannot be flushed, so nothing is acknowledged or delivered: %v", shard, err)
+			continue
+		}
+		e.add(Good, "", "the log lies on one server and is flushed in groups (--fsync=group): shard %d is on the disk up to record %d", shard, end)
 	}
 }
 
