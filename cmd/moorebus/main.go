@@ -24,7 +24,7 @@ or --nats, else to the process that serves the data directory, else to the direc
 else to the bus of the context selected in the nats CLI.`,
 	}
 	root.AddCommand(
-		runCommand(), devCommand(), mcpCommand(),
+		runCommand(), devCommand(), serveCommand(), mcpCommand(),
 		tapCommand(), runsCommand(), showCommand(), traceCommand(),
 		cancelCommand(), pauseCommand(), resumeCommand(), sendCommand(),
 		approveCommand(), rejectCommand(), answerCommand(), forkCommand(),

@@ -113,7 +113,8 @@ type ServeFlags struct {
 }
 
 // AddServeFlags adds the flags of commands that start a server: --nats-listen,
-// --fsync and --max-bytes. They go with those of [AddRoleFlags]. getenv is os.Getenv, or a test's.
+// --fsync and --max-bytes. They go with [AddRoleFlags] or [AddInsecureFlag]. getenv is os.Getenv,
+// or a test's.
 func AddServeFlags(flags *pflag.FlagSet, getenv func(string) string) *ServeFlags {
 	f := &ServeFlags{flags: flags, getenv: getenv}
 	flags.StringVar(&f.listen, "nats-listen", "", "address of the embedded server for other processes, host:port; they must present NATS_TOKEN (default: none)")

@@ -38,7 +38,7 @@ const DrainWait = 5 * time.Second
 // AddRoleFlags adds --instance, --concurrency, --drain, --pprof and --insecure-no-auth.
 func AddRoleFlags(flags *pflag.FlagSet) *RoleFlags {
 	f := &RoleFlags{flags: flags}
-	addInsecureFlag(flags)
+	AddInsecureFlag(flags)
 	flags.StringVar(&f.Instance, "instance", DefaultInstance(), "name of this process among those of its role")
 	flags.IntVar(&f.Concurrency, "concurrency", 0, "deliveries in flight at once; 0 is the role's default")
 	flags.DurationVar(&f.Drain, "drain", DrainWait, "how long work in flight may continue after SIGTERM")
@@ -82,7 +82,8 @@ func instanceName(host string, pid int) string {
 // [AddRoleFlags] adds it.
 const insecureFlag = "insecure-no-auth"
 
-func addInsecureFlag(flags *pflag.FlagSet) {
+// AddInsecureFlag adds --insecure-no-auth, see [Guard].
+func AddInsecureFlag(flags *pflag.FlagSet) {
 	flags.Bool(insecureFlag, false, "let other machines reach a listener that asks for no credentials")
 }
 

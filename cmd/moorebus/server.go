@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/setup"
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// serverAddress is where the roles of this machine look for a server.
+const serverAddress = "127.0.0.1:4222"
+
+func serveCommand() *cobra.Command {
+	s := setup.Bus{}
+	cmd := &cobra.Command{
+		Use:   "server",
+		Short: "Run a server for roles in processes of their own",
+		Long: `Server starts a NATS server with JetStream on the data directory, sets it up as init
+does, and keeps it up until SIGTERM. It runs no role and serves no HTTP: start gateway,
+planner, actor and observer beside it, with its address as NATS_URL.
+
+Unlike a nats-server it flushes events to the disk in groups (--fsync): an event is
+acknowledged and delivered when it is on the disk, and all events that wait share one
+flush. This needs a data directory on ext4. On other file systems it flushes each event.
+
+Clients must present NATS_TOKEN if it is set here. Beyond loopback it has to be, unless
+--insecure-no-auth says otherwise. The connections are not encrypted, and every client
+may do everything: on a network that others use, take a nats-server with TLS and a user
+for each role.`,
+		Example: `  moorebus server --data /var/lib/moorebus
+  NATS_TOKEN=… moorebus server --data /var/lib/moorebus --nats-listen 10.0.0.5:4222 --pools web,gpu`,
+		Args: cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	bus, serve, log := cli.AddStoreFlags(flags, os.Getenv), cli.AddServeFlags(flags, os.Getenv), cli.AddLogFlags(flags, slog.LevelInfo)
+	cli.AddInsecureFlag(flags)
+	listen := flags.Lookup("nats-listen")
+	listen.DefValue, listen.Usage = serverAddress, "`address` for clients, host:port; they must present NATS_TOKEN"
+	flags.IntVar(&s.Init.Shards, "shards", 0, "number of streams of the log (default: as many as there are, else 1)")
+	flags.StringSliceVar(&s.Init.Pools, "pools", nil, "pools of tools that get a consumer, beside default")
+	states := flags.StringSlice("states", nil, "states of an application's own graph that get a consumer, beside the built-in ones")
+	flags.DurationVar(&s.Init.AckWait, "ack-wait", 0, "how long a worker may be silent before its work goes to another one (default: as it is, else 15s)")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if !listen.Changed {
+			if err := listen.Value.Set(serverAddress); err != nil {
+				return err
+			}
+		}
+		logger, err := log.Logger()
+		if err != nil {
+			return err
+		}
+		for _, state := range *states {
+			s.Init.States = append(s.Init.States, events.State(state))
+		}
+		if err := s.Check(); err != nil {
+			return err
+		}
+		how, err := serve.Serve()
+		if err != nil {
+			return err
+		}
+		s.Init.MaxBytes = how.Init.MaxBytes
+		how.Alone, how.Init = true, s.Init
+		conn, err := bus.Open(cmd.Context(), cli.OpenOptions{Name: "moorebus/server", Serve: how, Logger: logger})
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "the server is up: NATS_URL=%s (Ctrl-C ends it)\n", conn.Server.ClientURL())
+		<-cmd.Context().Done()
+		return nil
+	}
+	return cmd
+}
