@@ -154,6 +154,11 @@ func (c *counting) Head(ctx context.Context, run events.Run) (journal.Record, er
 	return c.Bus.Head(ctx, run)
 }
 
+func (c *counting) Newest(ctx context.Context, shard int, filter journal.Filter) (journal.Record, error) {
+	c.reads.Add(1)
+	return c.Bus.Newest(ctx, shard, filter)
+}
+
 func (c *counting) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Record, error) {
 	c.reads.Add(1)
 	return c.Bus.Fetch(ctx, run, seq)

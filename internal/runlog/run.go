@@ -32,6 +32,10 @@ type Run struct {
 	// need not be decoded.
 	written *events.Event
 
+	// first is the run's first event if this process appended it. It is read without the
+	// lock.
+	first atomic.Pointer[events.Event]
+
 	// effects are what mem wants. They are valid if asked is set.
 	effects []effects.Effect
 	asked   bool
@@ -131,6 +135,7 @@ func (r *Run) forget() {
 	fold := NewFold(r.store.log, r.store.machine, r.ID)
 	r.fold, r.mem, r.seq = fold, fold.mem, 0
 	r.effects, r.asked, r.written = nil, false, nil
+	r.first.Store(nil)
 	r.ended.Store(false)
 	r.size.Store(0)
 }
@@ -347,6 +352,9 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 	seq, err := r.store.log.Append(ctx, r.ID, r.seq, entries...)
 	if err != nil {
 		return err
+	}
+	if r.seq == 0 {
+		r.first.Store(ready[0].event)
 	}
 	bytes := 0
 	for i, p := range ready {

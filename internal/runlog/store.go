@@ -157,6 +157,17 @@ func (s *Store) Held(id events.Run) *Run {
 	return r
 }
 
+// First returns the event with which this process itself began a run, as it is stored. It
+// must not be changed. Nil: another process began the run, or the run is not in memory.
+func (s *Store) First(id events.Run) *events.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.runs[id]; r != nil {
+		return r.first.Load()
+	}
+	return nil
+}
+
 // HeldRuns returns the runs that are held now.
 func (s *Store) HeldRuns() []events.Run {
 	s.mu.Lock()

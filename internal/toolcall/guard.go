@@ -41,6 +41,7 @@ const pinsKept = 4096
 // is unknown needs another one. A fork has the approvals that its parent had where it
 // began.
 type Guard struct {
+	store    *runlog.Store
 	log      journal.Log
 	machine  *reducer.Machine
 	policies Approval
@@ -65,7 +66,7 @@ func NewGuard(store *runlog.Store, policies Approval, lookup Lookup) (*Guard, er
 	if err != nil {
 		return nil, err
 	}
-	g := &Guard{log: store.Log(), machine: store.Machine(), policies: policies, lookup: lookup, pins: pins}
+	g := &Guard{store: store, log: store.Log(), machine: store.Machine(), policies: policies, lookup: lookup, pins: pins}
 	if g.policies == nil {
 		g.policies = approval.New()
 	}
@@ -139,7 +140,29 @@ func (g *Guard) pinned(ctx context.Context, run events.Run) (*pin, error) {
 // errNoPin says that a run's first record does not say what needs approval.
 var errNoPin = errors.New("the run's first record pins no policy")
 
+// readPin reads the run's first record, unless this process itself stored it.
 func (g *Guard) readPin(ctx context.Context, run events.Run, depth int) (*pin, error) {
+	e := g.store.First(run)
+	if e == nil {
+		var err error
+		if e, err = g.readFirst(ctx, run); err != nil {
+			return nil, err
+		}
+	}
+	if e.Run != run.ID || e.N != 1 {
+		return nil, errNoPin
+	}
+	switch p := e.Data.(type) {
+	case *events.Start:
+		return newPin(p.Agent.Approval, p.Tools), nil
+	case *events.Forked:
+		return g.forkedPin(ctx, run, p, depth)
+	}
+	return nil, errNoPin
+}
+
+// readFirst returns the event of the run's first record.
+func (g *Guard) readFirst(ctx context.Context, run events.Run) (*events.Event, error) {
 	// Only the first record leaves the initial state. So the newest such record is the
 	// first, or it is not to be trusted.
 	filter := journal.Filter{Namespace: run.Namespace, From: g.machine.Table().Initial(), Run: run.ID}
@@ -151,16 +174,10 @@ func (g *Guard) readPin(ctx context.Context, run events.Run, depth int) (*pin, e
 		return nil, fmt.Errorf("reading what run %s pins: %w", run.ID, err)
 	}
 	e, err := g.machine.Codec().Decode(rec.Body)
-	if err != nil || e.Run != run.ID || e.N != 1 {
+	if err != nil {
 		return nil, errNoPin
 	}
-	switch p := e.Data.(type) {
-	case *events.Start:
-		return newPin(p.Agent.Approval, p.Tools), nil
-	case *events.Forked:
-		return g.forkedPin(ctx, run, p, depth)
-	}
-	return nil, errNoPin
+	return e, nil
 }
 
 func newPin(a *events.Approval, tools []events.ToolSpec) *pin {
