@@ -19,6 +19,11 @@ import (
 )
 
 const (
+	// chunkEvery is the shortest time between two messages with parts of a reply. A part that
+	// comes later after the last message is published at once. Other parts wait and are joined,
+	// chunkBytes of them at most.
+	chunkEvery = 30 * time.Millisecond
+	chunkBytes = 1 << 10
 	// catchUpEvery is the shortest time between two repetitions of a reply's text for late
 	// listeners, however many of them ask.
 	catchUpEvery = 100 * time.Millisecond
@@ -83,10 +88,22 @@ type streamer struct {
 	total  int
 	again  int
 	timing events.Chunks
+	// held is what waits to be published, and sent is when something last was.
+	held held
+	sent time.Time
 	// told is when the text was last repeated, later the timer of the next time.
 	told  time.Time
 	later *time.Timer
 	ended bool
+}
+
+// held are joined parts of a reply: of its text from offset on, or of one tool call. due is the
+// timer of their message, nil if nothing waits.
+type held struct {
+	call   *ToolCallChunk
+	offset int
+	text   string
+	due    *time.Timer
 }
 
 // streamer returns the streamer of a call.
@@ -122,7 +139,7 @@ func (s *streamer) chunk(c llm.Chunk) {
 // addText publishes text that follows.
 func (s *streamer) addText(text string) {
 	if !s.quiet {
-		s.publish(livetext.Chunk{MessageID: s.messageID, Offset: s.total, Text: text, Again: s.again})
+		s.tell(nil, text)
 	}
 	if s.total += len(text); s.total <= maxKept {
 		s.said = append(s.said, text...)
@@ -132,6 +149,59 @@ func (s *streamer) addText(text string) {
 	if s.records {
 		s.noteTiming(len(text))
 	}
+}
+
+// tell publishes a part of the text, or of a call, now or joined with those that follow soon.
+func (s *streamer) tell(call *ToolCallChunk, text string) {
+	if s.held.due != nil && !s.held.joins(call) {
+		s.release()
+	}
+	if s.held.due != nil {
+		s.held.text += text
+	} else {
+		s.held = held{call: call, offset: s.total, text: text}
+	}
+	wait := chunkEvery - s.now().Sub(s.sent)
+	switch {
+	case wait <= 0 || s.sent.IsZero() || len(s.held.text) >= chunkBytes:
+		s.send()
+	case s.held.due == nil:
+		s.held.due = time.AfterFunc(wait, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.release()
+		})
+	}
+}
+
+// joins reports whether a part continues what is held.
+func (h *held) joins(call *ToolCallChunk) bool {
+	if call == nil || h.call == nil {
+		return call == h.call
+	}
+	return call.Index == h.call.Index && (call.Name == "" || call.Name == h.call.Name)
+}
+
+// release publishes what waits.
+func (s *streamer) release() {
+	if s.held.due != nil {
+		s.send()
+	}
+}
+
+// send publishes what is held.
+func (s *streamer) send() {
+	h := s.held
+	s.held, s.sent = held{}, s.now()
+	if h.due != nil {
+		h.due.Stop()
+	}
+	if h.call == nil {
+		s.publish(livetext.Chunk{MessageID: s.messageID, Offset: h.offset, Text: h.text, Again: s.again})
+		return
+	}
+	h.call.Text = h.text
+	s.publish(h.call)
 }
 
 func (s *streamer) publish(c any) {
@@ -152,6 +222,7 @@ func (s *streamer) complete(text string) {
 	if s.total == 0 || text == "" || s.total > maxKept || string(s.said) == text {
 		return
 	}
+	s.release()
 	s.said, s.total, s.timing, s.again = nil, 0, nil, s.again+1
 	for piece := range pieces(text) {
 		s.addText(piece)
@@ -181,6 +252,7 @@ func (s *streamer) catchUp() {
 // repeat publishes the text so far. Where there is none to be told, an empty chunk
 // says that the call is in flight; listeners pass over it.
 func (s *streamer) repeat() {
+	s.release()
 	s.told = s.now()
 	if s.quiet || len(s.said) == 0 {
 		s.publish(livetext.Chunk{MessageID: s.messageID, CatchUp: true, Again: s.again})
@@ -197,6 +269,7 @@ func (s *streamer) repeat() {
 func (s *streamer) finish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.release()
 	s.ended = true
 	if s.later != nil {
 		s.later.Stop()
@@ -285,10 +358,13 @@ func (s *streamer) delta(c llm.Chunk) {
 	if s.quiet {
 		return
 	}
-	s.publish(ToolCallChunk{
-		MessageID: s.messageID, Kind: ChunkToolCall, Index: c.Index,
-		Name: strings.ToValidUTF8(c.Name, "\uFFFD"), Text: c.Text,
-	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ended {
+		s.tell(&ToolCallChunk{
+			MessageID: s.messageID, Kind: ChunkToolCall, Index: c.Index, Name: strings.ToValidUTF8(c.Name, "\uFFFD"),
+		}, c.Text)
+	}
 }
 
 // answerWait is how long another planner has to answer that it has a run's call in flight.

@@ -70,6 +70,14 @@ func (r *rig) listen(run events.Run) (*heard, *livetext.Listener) {
 	return h, l
 }
 
+// messages returns how many messages with chunks came.
+func (h *heard) messages() int {
+	synctest.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.raw)
+}
+
 func (h *heard) now() string {
 	synctest.Wait()
 	h.mu.Lock()
@@ -190,6 +198,81 @@ func TestRecordedChunksAreBounded(t *testing.T) {
 		require.Equal(t, int64(3_000_000), chunks[len(chunks)-1][0])
 		require.Equal(t, answer.Content, h.now())
 	}, func(c *planner.Config) { c.CallTimeout = 2 * time.Hour })
+}
+
+// TestFastChunksAreJoined shows that parts that come in quick succession share messages, that
+// they are published within a moment although nothing follows, and all before the reply's event.
+func TestFastChunksAreJoined(t *testing.T) {
+	word := "word "
+	bursts := llm.CallerFunc(func(_ context.Context, _ llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+		for range 2 {
+			time.Sleep(time.Second) // in the bubble
+			for range 100 {
+				stream(llm.Chunk{Kind: llm.ChunkText, Text: word})
+			}
+		}
+		for range 100 {
+			time.Sleep(10 * time.Millisecond) // in the bubble
+			stream(llm.Chunk{Kind: llm.ChunkText, Text: word})
+		}
+		return say(strings.Repeat(word, 300)), nil
+	})
+	bubbleWith(t, bursts, func(t *testing.T, r *rig) {
+		run := r.begin()
+		h, _ := r.listen(run)
+		time.Sleep(time.Second) // in the bubble
+		require.Equal(t, word, h.now(), "the first is published at once")
+		time.Sleep(50 * time.Millisecond) // in the bubble
+		require.Len(t, h.now(), 100*len(word))
+		require.Equal(t, 2, h.messages())
+		time.Sleep(time.Second) // in the bubble
+		require.GreaterOrEqual(t, len(h.now()), 202*len(word), "nothing waits longer than a moment")
+		r.AwaitEnd(run)
+		require.Equal(t, strings.Repeat(word, 300), h.now(), "without what the event adds")
+		require.Equal(t, 1, h.again)
+		require.Less(t, h.messages(), 45)
+	})
+	bubbleWith(t, talker("", strings.Repeat("long ", 1000), "end."), func(t *testing.T, r *rig) {
+		run := r.begin()
+		h, _ := r.listen(run)
+		r.AwaitEnd(run)
+		require.Len(t, h.now(), 5004)
+	})
+}
+
+// Pieces of one call are joined, those of different calls and the text are told apart.
+func TestPiecesOfCallsAreJoined(t *testing.T) {
+	pieces := llm.CallerFunc(func(_ context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+		if len(req.Messages) > 2 {
+			return say("done"), nil
+		}
+		stream(llm.Chunk{Kind: llm.ChunkText, Text: "Let "})
+		stream(llm.Chunk{Kind: llm.ChunkText, Text: "me."})
+		for i, name := range []string{"alpha", "beta"} {
+			stream(llm.Chunk{Kind: llm.ChunkToolCall, Index: i, Name: name})
+			for _, part := range []string{`{"q"`, `:`, `1}`} {
+				stream(llm.Chunk{Kind: llm.ChunkToolCall, Index: i, Text: part})
+			}
+		}
+		return say("Let me."), nil
+	})
+	bubbleWith(t, pieces, func(t *testing.T, r *rig) {
+		run := r.Store.Place(events.DefaultNamespace, r.Store.NewID())
+		var told []string
+		stop, err := r.Journal.WatchChunks(run, func(data []byte) {
+			var c planner.ToolCallChunk
+			if err := json.Unmarshal(data, &c); err != nil {
+				t.Error(err)
+			}
+			told = append(told, c.Kind+" "+c.Name+" "+c.Text)
+		})
+		require.NoError(t, err)
+		r.Append(run, events.Idle, startOf())
+		r.AwaitEnd(run)
+		synctest.Wait()
+		stop()
+		require.Equal(t, []string{"  Let ", "  me.", `tool_call alpha {"q":1}`, `tool_call beta {"q":1}`}, told)
+	})
 }
 
 // Calls are streamed beside the text, told apart from it by their kind.
