@@ -120,10 +120,16 @@ func TestExtendFetchesWhatOthersAppended(t *testing.T) {
 	p.extend(p.head())
 	require.Equal(t, 2, p.log.fetches, "nothing is missing")
 
-	p.thoughts(6)
+	p.thoughts(33)
+	p.extend(p.head())
+	require.Equal(t, 0, p.log.reads)
+	require.Equal(t, 2+32, p.log.fetches, "as many as several processes of a role append in turn")
+	p.asRead()
+
+	p.thoughts(34)
 	p.extend(p.head())
 	require.Equal(t, 1, p.log.reads, "many are read at once")
-	require.Equal(t, 2, p.log.fetches)
+	require.Equal(t, 2+32, p.log.fetches)
 	p.asRead()
 }
 

@@ -400,9 +400,15 @@ func (c *commit) resolve(ctx context.Context) (bool, error) {
 	return mine, err
 }
 
-// maxFetched is how many records are fetched one by one, back from a delivered record,
-// before the tail is read instead.
-const maxFetched = 4
+const (
+	// maxFetched is how many records of a known run are fetched one by one, back from a
+	// delivered record, before the tail is read instead. A read of the tail makes the server
+	// look through the records of all runs since, for each record that it finds.
+	maxFetched = 32
+	// maxTraced is how many are fetched back to the first record of an unknown run. A read
+	// from the log's beginning finds the run's records by their subjects.
+	maxTraced = 4
+)
 
 // next is a decoded record of this run.
 type next struct {
@@ -445,7 +451,11 @@ func (r *Run) fillGap(ctx context.Context, rec journal.Record, e *events.Event) 
 // false if there are too many, or they cannot be found in this way.
 func (r *Run) gap(ctx context.Context, rec journal.Record, e *events.Event) ([]next, bool) {
 	log, can := r.store.log.(ports.Fetcher)
-	if !can || e.N <= r.mem.N+1 || e.N-r.mem.N-1 > maxFetched {
+	most := uint64(maxFetched)
+	if r.seq == 0 {
+		most = maxTraced
+	}
+	if !can || e.N <= r.mem.N+1 || e.N-r.mem.N-1 > most {
 		return nil, false
 	}
 	if r.seq == 0 {
