@@ -118,6 +118,9 @@ func (b *Bus) Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Re
 	if err := journalcheck.Run(b.shards, run); err != nil {
 		return journal.Record{}, err
 	}
+	if err := ctx.Err(); err != nil {
+		return journal.Record{}, fmt.Errorf("fetch record %d: %w", seq, err)
+	}
 	proof, stream := b.prove(run.Shard), events.StreamName(run.Shard)
 	if msg, from, ok := b.recent.Take(stream, seq); ok {
 		rec := journal.Record{Subject: msg.Subject, Seq: seq, Body: msg.Data, Stored: from.Stored}
