@@ -2,6 +2,7 @@ package natsbus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -206,15 +208,15 @@ const (
 	lagTime = 2 * time.Second
 )
 
-// Follow yields a shard's records that match, for ever. The log is what is read;
-// the feed only says when.
+// Follow yields a shard's records that match, for ever. The log is what is read; the feed
+// at most says when.
 func (b *Bus) Follow(ctx context.Context, shard int, filter journal.Filter, after uint64) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
 		if err := journalcheck.Shard(b.shards, shard); err != nil {
 			yield(journal.Record{}, err)
 			return
 		}
-		f := follower{bus: b, shard: shard, subject: filter.Subject(shard), cursor: after, yield: yield}
+		f := follower{bus: b, many: filter.Run == "", shard: shard, subject: filter.Subject(shard), cursor: after, yield: yield}
 		if err := f.run(ctx); err != nil {
 			yield(journal.Record{}, err)
 		}
@@ -227,6 +229,8 @@ type follower struct {
 	shard   int
 	subject string
 	cursor  uint64
+	// many says that more than one run is followed.
+	many bool
 	// told is the highest sequence number that the feed has named, and until says how
 	// long the follower looks for it.
 	told    uint64
@@ -235,7 +239,56 @@ type follower struct {
 	yield   func(journal.Record, error) bool
 }
 
+// followRetry is the pause before a follower makes another consumer, and how often it looks
+// whether its connection broke.
+const followRetry = 250 * time.Millisecond
+
+// run follows through a consumer of its own if it can. A consumer brings each record once. The
+// other way brings it on the feed and again in the answer of a direct get, at several times the
+// cost. A single run's follower is too short for a consumer, and with replicas only a direct get
+// can ask another server.
 func (f *follower) run(ctx context.Context) error {
+	for f.many && f.bus.Replicas <= 1 && !f.bus.Unordered.Load() && ctx.Err() == nil {
+		made, err := f.tail(ctx)
+		if f.stopped {
+			return nil
+		}
+		if errors.Is(err, journal.ErrDenied) {
+			f.bus.Unordered.Store(true)
+		}
+		if !made && !api.IsAway(err) {
+			break
+		}
+		f.catchUp(ctx) // goes on, whatever is wrong with consumers
+		pause := followRetry
+		if !made {
+			pause = f.bus.opts.FollowPoll
+		}
+		retry.Wait(ctx, pause)
+	}
+	return f.heed(ctx)
+}
+
+// tail follows through a consumer until that breaks, and reports whether there was one. What it
+// yields has no gaps.
+func (f *follower) tail(ctx context.Context) (made bool, err error) {
+	t, err := f.bus.OpenTailAfter(ctx, events.StreamName(f.shard), f.subject, f.cursor)
+	if err != nil {
+		return false, err
+	}
+	defer t.Close()
+	for err == nil && !f.stopped {
+		err = t.Next(ctx, followRetry, func(msg *nats.Msg, from api.Delivered) {
+			if !f.stopped {
+				f.pass(journal.Record{Subject: msg.Subject, Seq: from.Seq, Body: msg.Data, Stored: from.Stored})
+			}
+		})
+	}
+	return true, err
+}
+
+// heed follows by direct gets, whenever the feed says that there is something.
+func (f *follower) heed(ctx context.Context) error {
 	// The subscription stands before the first read, so nothing falls between.
 	t, err := f.bus.newTap(events.FeedPrefix + f.subject)
 	if err != nil {

@@ -45,11 +45,21 @@ func persist(ctx context.Context, bus *Bus, run events.Run, last uint64, entry j
 // TestFollowAcrossRestarts writes, follows and restarts the server meanwhile.
 func TestFollowAcrossRestarts(t *testing.T) {
 	t.Parallel()
+	for name, one := range map[string]bool{"one run": true, "all runs": false} {
+		t.Run(name, func(t *testing.T) { t.Parallel(); followAcrossRestart(t, one) })
+	}
+}
+
+func followAcrossRestart(t *testing.T, one bool) {
 	srv := natstest.Start(t, natstest.Options{})
 	writer, reader := openBus(t, connectTo(t, srv), 1), openBus(t, connectTo(t, srv), 1)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	run := journaltest.NewRun(t, writer)
+	filter := journal.Filter{To: events.Observing}
+	if one {
+		filter.Run = run.ID
+	}
 	const total = 300
 	var work sync.WaitGroup
 	failed := make(chan error, 1)
@@ -74,7 +84,7 @@ func TestFollowAcrossRestarts(t *testing.T) {
 		restart(srv)
 	})
 	n := 0
-	for rec, err := range reader.Follow(ctx, 0, journal.Filter{Run: run.ID}, 0) {
+	for rec, err := range reader.Follow(ctx, 0, filter, 0) {
 		require.NoError(t, err)
 		require.Equal(t, fmt.Sprint(n), string(rec.Body))
 		if n++; n == total {

@@ -26,21 +26,41 @@ type Tail struct {
 	breaks uint64
 	asked  time.Time
 	ended  chan struct{}
+	// refused gets why the server does not take the requests for records.
+	refused chan error
+	release func()
 }
 
 // OpenTail makes the consumer. The error is [journal.ErrDenied] if this user may not. The
 // tail has to be closed.
 func (c *Client) OpenTail(ctx context.Context, stream, subject string) (*Tail, error) {
+	return c.openTail(ctx, stream, jetstream.ConsumerConfig{FilterSubject: subject, DeliverPolicy: jetstream.DeliverNewPolicy})
+}
+
+// OpenTailAfter is [Client.OpenTail] for all records after a sequence number.
+func (c *Client) OpenTailAfter(ctx context.Context, stream, subject string, seq uint64) (*Tail, error) {
+	return c.openTail(ctx, stream, jetstream.ConsumerConfig{
+		FilterSubject: subject, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: seq + 1,
+	})
+}
+
+func (c *Client) openTail(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) (*Tail, error) {
 	t := &Tail{
-		ordered: c.newOrdered(stream, tailBatch), breaks: c.Breaks(), ended: make(chan struct{}),
+		ordered: c.newOrdered(stream, tailBatch), breaks: c.Breaks(), ended: make(chan struct{}), refused: make(chan error, 1),
 	}
+	t.release = c.OnFailed(func(subject string) bool { return subject == t.pullSubject() }, func(err error) {
+		select {
+		case t.refused <- err:
+		default:
+		}
+	})
 	var err error
 	if t.sub, err = c.NC.ChanSubscribe(t.inbox+"*", t.msgs); err != nil {
+		t.release()
 		return nil, err
 	}
 	t.sub.SetClosedHandler(func(string) { close(t.ended) })
-	err = t.create(ctx, jetstream.ConsumerConfig{FilterSubject: subject, DeliverPolicy: jetstream.DeliverNewPolicy})
-	if err == nil {
+	if err = t.create(ctx, cfg); err == nil {
 		err = t.ask()
 	}
 	if err != nil {
@@ -83,6 +103,24 @@ func (t *Tail) Drain(take func(*nats.Msg, Delivered)) error {
 	}
 }
 
+// Next waits for a record, for limit at most, and then does what [Tail.Drain] does.
+func (t *Tail) Next(ctx context.Context, limit time.Duration, take func(*nats.Msg, Delivered)) error {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case msg := <-t.msgs:
+		if err := t.receive(msg, take); err != nil {
+			return err
+		}
+	case err := <-t.refused:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+	}
+	return t.Drain(take)
+}
+
 func (t *Tail) receive(msg *nats.Msg, take func(*nats.Msg, Delivered)) error {
 	if !t.controls(msg) {
 		from, err := t.accept(msg)
@@ -102,6 +140,7 @@ func (t *Tail) receive(msg *nats.Msg, take func(*nats.Msg, Delivered)) error {
 
 // Close ends the tail and removes its consumer.
 func (t *Tail) Close() {
+	t.release()
 	t.remove()
 	_ = t.sub.Unsubscribe() // fails only when the connection is closed
 }
