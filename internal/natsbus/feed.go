@@ -272,19 +272,24 @@ func (f *follower) run(ctx context.Context) error {
 // tail follows through a consumer until that breaks, and reports whether there was one. What it
 // yields has no gaps.
 func (f *follower) tail(ctx context.Context) (made bool, err error) {
+	proof := f.bus.prove(f.shard)
 	t, err := f.bus.OpenTailAfter(ctx, events.StreamName(f.shard), f.subject, f.cursor)
 	if err != nil {
 		return false, err
 	}
 	defer t.Close()
-	for err == nil && !f.stopped {
+	var unproved error
+	for err == nil && unproved == nil && !f.stopped {
 		err = t.Next(ctx, followRetry, func(msg *nats.Msg, from api.Delivered) {
-			if !f.stopped {
+			if unproved == nil && !f.stopped {
+				unproved = proof.wait(ctx, from.Seq)
+			}
+			if unproved == nil && !f.stopped {
 				f.pass(journal.Record{Subject: msg.Subject, Seq: from.Seq, Body: msg.Data, Stored: from.Stored})
 			}
 		})
 	}
-	return true, err
+	return true, errors.Join(err, unproved)
 }
 
 // heed follows by direct gets, whenever the feed says that there is something.

@@ -43,7 +43,7 @@ func ParseGroupCommit(text string) (GroupCommit, error) {
 // leastBatch is how many waiting appends go as one batch. For each batch the server makes a
 // folder with three files and flushes them, which takes as long as about fifteen appends,
 // whatever a flush takes.
-const leastBatch = 24
+const leastBatch = 16
 
 type appender struct {
 	bus   *Bus
