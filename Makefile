@@ -49,8 +49,12 @@ waiting: ## memory and latency with WAITING runs that wait for a human (Linux)
 	MOOREBUS_WAITING=$(WAITING) $(GO) test ./e2e -count=1 -timeout 10m -v -run 'TestWaiting$$'
 
 .PHONY: bench
-bench: ## everything that is measured, beside its floor, in ten minutes: see docs/explanation/performance.md
+bench: ## every benchmark that is not long: see docs/explanation/performance.md
 	$(GO) run ./bench all
+
+.PHONY: bench-peers
+bench-peers: ## other systems beside this one, in one sitting (needs npm and PostgreSQL)
+	bash ./bench/peers/run
 
 RUNS ?= 300
 SEED ?= 0

@@ -93,7 +93,7 @@ gateway, planner, actor and observer; nats-server too, or it lies beside this pr
   go build -o old/ ./cmd/... github.com/nats-io/nats-server/v2
   go run ./bench http --bin old,new --layout dev --fsync default,relaxed --model scripted --rounds 3`,
 		flags: func(f *pflag.FlagSet) {
-			s.add(f, 5, []string{layoutDev, layoutSplit}, []string{fsyncDefault, fsyncRelaxed}, []string{modelScripted, modelOpenAI})
+			s.add(f, 3, []string{layoutDev, layoutSplit}, []string{fsyncDefault, fsyncRelaxed}, []string{modelScripted, modelOpenAI})
 		},
 		run: func(ctx context.Context) ([]figure, error) { return s.measureAll(ctx, "http") },
 	}

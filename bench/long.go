@@ -29,10 +29,11 @@ func longBench() *benchmark {
 	var reads int
 	return &benchmark{
 		name: "long", short: "Over HTTP: CPU per transition of long runs beside short ones, and reading a finished run beside many others",
+		long: true,
 		flags: func(f *pflag.FlagSet) {
 			f.StringSliceVar(&s.user.bins, "bin", nil, "directory of built commands (default: they are built)")
 			f.IntSliceVar(&s.lengths, "events", []int{10, 1000, 10_000}, "lengths of runs, in events; the first is what the others stand beside")
-			f.IntVar(&s.atOnce, "at-once", 4, "runs in progress at any time")
+			f.IntVar(&s.atOnce, "at-once", 2, "runs in progress at any time")
 			f.IntVar(&s.events, "total", 20_000, "events of all runs of one length, at least")
 			f.IntSliceVar(&s.finished, "finished", []int{10_000}, "how many finished runs there are while runs are read; 100000 takes a minute to store")
 			f.IntVar(&reads, "reads", 300, "runs that are read, one after another")

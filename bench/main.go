@@ -1,6 +1,7 @@
 // Command bench measures Moorebus beside the least that its work can be.
 //
-//	go run ./bench all                         everything that fits in ten minutes
+//	go run ./bench all                         every benchmark that is not long
+//	go run ./bench http --layout dev           the user's path
 //	go run ./bench durable --runs 200          one benchmark, with its own flags
 //	go run ./bench throughput --cpuprofile cpu.out --rounds 1
 //
