@@ -67,6 +67,10 @@ chaos: ## carry RUNS runs while processes are killed, and audit the log (SEED re
 chaos-cluster: ## the same around three servers, whose leaders are killed
 	$(GO) run ./chaos --cluster --runs $(RUNS) --seed $(SEED)
 
+.PHONY: powerloss
+powerloss: ## lose the power at 1,000 moments of a recorded load, and look for what was acknowledged (Linux, strace)
+	$(GO) run ./bench powerloss --images 1000 --runs 90 --seed $(SEED) --fsync always --entries file
+
 .PHONY: up
 up: build ## start nats-server, gateway, planner, actor and observer locally
 	sh ./deploy/local.sh up

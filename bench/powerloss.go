@@ -27,6 +27,10 @@ has to start on it. Every event that was answered or shown, and every call of a 
 that took effect, has to be in its log, replay verify has to find nothing wrong, and on
 every image of --go-on the unfinished runs have to reach their end.
 
+nats-server flushes no directory after it has made a stream or a block in it. So
+--fsync=always needs a file system on which a file's flush takes its name along, such
+as ext4 and xfs: --entries=file.
+
 Exit code 1 means that something is wrong. Then the image, what it lacks and what was
 lost are shown, and the image stays. --seed chooses the moments and what survives.
 Another recording is another load: the same seed does not repeat its images.`,

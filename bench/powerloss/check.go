@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -56,7 +57,7 @@ func (c *checker) check(ctx context.Context, dir string, seen []mark, goOn bool)
 		return nil, err
 	}
 	for _, m := range seen {
-		if what := log.lacks(m); what != "" {
+		if what := log.lacks(m); what != "" && !slices.Contains(problems, what) {
 			problems = append(problems, what)
 		}
 	}

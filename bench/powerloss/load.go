@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -76,7 +77,13 @@ func agents() map[string]string {
 	call := func(name, arguments string) string {
 		return `{"name":"` + name + `","arguments":` + arguments + `}`
 	}
-	sum, once, again := call("calculator", `{"expression":"6*7"}`), call(toolOnce, `{"text":"x"}`), call(toolIdempotent, `{"text":"y"}`)
+	// Long arguments that do not compress well fill blocks of the log (4 MB).
+	random := rand.New(rand.NewPCG(1, 1))
+	long := ""
+	for range 200 {
+		long += fmt.Sprintf("%016x", random.Uint64())
+	}
+	sum, once, again := call("calculator", `{"expression":"6*7"}`), call(toolOnce, `{"text":"`+long+`"}`), call(toolIdempotent, `{"text":"`+long[1000:]+`"}`)
 	calls := func(all ...string) string { return `{"calls":[` + strings.Join(all, ",") + `]}` }
 	script := strings.Join([]string{
 		calls(sum), calls(once), calls(sum), calls(again), calls(once, again), calls(sum), calls(once), calls(sum), calls(again), calls(sum), `{"text":"It is done."}`,

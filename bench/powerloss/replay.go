@@ -164,6 +164,9 @@ func (r *replayer) inside(path string) bool {
 	return path == r.root || strings.HasPrefix(path, r.root+"/")
 }
 
+// short leaves the directory's own path out of what reports say.
+func (r *replayer) short(text string) string { return strings.ReplaceAll(text, r.root+"/", "") }
+
 // place is a name in a directory of the disk.
 type place struct {
 	dir  *node
@@ -243,7 +246,7 @@ func (r *replayer) openFile(c *call) (func(int64, bool), error) {
 	}
 	var cut *change
 	if n := p.node(); n != nil && has("O_TRUNC") && len(n.data) > 0 {
-		cut = r.disk.begin(&change{what: "truncate " + p.path, begun: r.at, file: n, truncate: true})
+		cut = r.disk.begin(&change{what: "truncate " + r.short(p.path), begun: r.at, file: n, truncate: true})
 	}
 	begun := r.at
 	return func(fd int64, ok bool) {
@@ -258,7 +261,7 @@ func (r *replayer) openFile(c *call) (func(int64, bool), error) {
 		n := p.node()
 		if n == nil {
 			n = p.dir.child(false)
-			made := r.disk.begin(&change{what: "create " + p.path, begun: begun, bindings: []binding{{p.dir, p.name, n}}})
+			made := r.disk.begin(&change{what: "create " + r.short(p.path), begun: begun, bindings: []binding{{p.dir, p.name, n}}})
 			r.disk.finish(made, r.at, false)
 		}
 		// O_SYNC contains O_DSYNC.
@@ -301,7 +304,7 @@ func (r *replayer) write(c *call) (func(int64, bool), error) {
 	if f.append {
 		offset = int64(len(f.node.data))
 	}
-	written := r.disk.begin(&change{what: fmt.Sprintf("write %s, %d bytes at %d", f.path, len(data), offset), begun: r.at, file: f.node, offset: offset, data: data})
+	written := r.disk.begin(&change{what: fmt.Sprintf("write %s, %d bytes at %d", r.short(f.path), len(data), offset), begun: r.at, file: f.node, offset: offset, data: data})
 	return func(n int64, ok bool) {
 		if !ok {
 			r.disk.forget(written)
@@ -333,7 +336,7 @@ func (r *replayer) truncate(c *call) (func(int64, bool), error) {
 	if n == nil || !ok {
 		return nil, nil
 	}
-	cut := r.disk.begin(&change{what: fmt.Sprintf("truncate %s to %d", path, size), begun: r.at, file: n, offset: size, truncate: true})
+	cut := r.disk.begin(&change{what: fmt.Sprintf("truncate %s to %d", r.short(path), size), begun: r.at, file: n, offset: size, truncate: true})
 	return func(_ int64, ok bool) {
 		if ok {
 			r.disk.finish(cut, r.at, false)
@@ -420,7 +423,7 @@ func (r *replayer) rename(c *call) (func(int64, bool), error) {
 		}
 		bindings = []binding{{p.dir, p.name, nil}}
 	}
-	named := r.disk.begin(&change{what: fmt.Sprintf("%s %s", c.name, c.args), begun: r.at, bindings: bindings})
+	named := r.disk.begin(&change{what: c.name + " " + r.short(c.args), begun: r.at, bindings: bindings})
 	return func(_ int64, ok bool) {
 		if ok {
 			r.disk.finish(named, r.at, false)
