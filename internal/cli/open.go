@@ -246,6 +246,11 @@ func (o *OpenOptions) inProcess(ctx context.Context, server *embedded.Server) (*
 			conn.Close()
 			return nil, err
 		}
+		// Who connected before that may take the log for one that is flushed in another way.
+		if err := server.Reconnect(conn); err != nil {
+			conn.Close()
+			return nil, err
+		}
 	}
 	o.Bus.Full, o.Bus.Flush = server.Full, server.Flush
 	bus, err := natsbus.Open(ctx, conn, o.Bus)

@@ -44,16 +44,20 @@ func (g *Group) Wait(ctx context.Context, seq uint64) error {
 	if seq > 0 && seq <= g.upTo.Load() {
 		return nil
 	}
-	r := g.join(seq)
-	select {
-	case <-r.done:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	for range 2 {
+		r := g.join(seq)
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if r.err != nil || r.upTo >= seq {
+			return r.err
+		}
+		// The flush may have begun before the record was stored, for a number that the log
+		// does not have. The next one has not.
 	}
-	if r.err == nil && r.upTo < seq {
-		return ErrMissing
-	}
-	return r.err
+	return ErrMissing
 }
 
 // join returns the flush that includes the record: the running one if that was begun for a

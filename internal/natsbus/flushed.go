@@ -49,9 +49,11 @@ type proof struct {
 	bus    *Bus
 	shard  int
 	breaks uint64
+	// was is how records were flushed then.
+	was *flushing
 }
 
-func (b *Bus) prove(shard int) proof { return proof{b, shard, b.Breaks()} }
+func (b *Bus) prove(shard int) proof { return proof{b, shard, b.Breaks(), b.flushing.Load()} }
 
 // wait returns nil when the shard is on the disk up to the record, for RequestTimeout at most.
 // It costs a few atomic loads if it is known to be. 0: up to its end.
@@ -65,7 +67,7 @@ func (p proof) wait(ctx context.Context, seq uint64) error {
 	if err := b.flush(ctx, p.shard, seq); err != nil {
 		return fmt.Errorf("record %d of shard %d is not known to be on the disk: %w", seq, p.shard, err)
 	}
-	if f := b.flushing.Load(); f.groups != nil && b.Breaks() != p.breaks {
+	if f := b.flushing.Load(); (f.groups != nil || p.was.groups != nil) && b.Breaks() != p.breaks {
 		return fmt.Errorf("record %d of shard %d is not known to be on the disk: %w", seq, p.shard, nats.ErrDisconnected)
 	}
 	return nil
@@ -162,7 +164,8 @@ func (b *Bus) setFlushing(sync Sync, breaks uint64) *flushing {
 // flushShard has a shard flushed, and returns up to which record it is.
 func (b *Bus) flushShard(shard int, wanted uint64) (uint64, error) {
 	if b.opts.Flush != nil {
-		return wanted, b.opts.Flush(context.Background(), events.StreamName(shard), wanted)
+		// 0: a flush of its own, whatever was flushed. A purge changes records that were.
+		return wanted, b.opts.Flush(context.Background(), events.StreamName(shard), 0)
 	}
 	msg := &nats.Msg{Subject: flushSubject + strconv.Itoa(shard), Data: strconv.AppendUint(nil, wanted, 10)}
 	answer, err := b.Request(context.Background(), 0, msg)
@@ -235,7 +238,7 @@ func (b *Bus) flushAll(shard int, wanted uint64) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return end, b.opts.Flush(ctx, stream, end)
+	return end, b.opts.Flush(ctx, stream, 0)
 }
 
 // answerable reports whether this process may publish on a subject that another one names: not

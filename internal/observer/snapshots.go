@@ -18,6 +18,10 @@ const (
 	maxWaitingRuns = 256
 	// maxNoted bounds the runs whose number of events the snapshotter remembers.
 	maxNoted = 4096
+	// A run that other processes work on is read into a store of the snapshotter's own, with
+	// these bounds, so that it takes no room from those at work here.
+	keptRuns  = 64
+	keptBytes = 64 << 20
 )
 
 // snapshotter takes snapshots of runs beside the observer's work, from the memory that the
@@ -27,14 +31,16 @@ const (
 type snapshotter struct {
 	snapshots ports.Snapshots
 	feed      journal.Feed
-	store     *runlog.Store
-	every     uint64
-	logger    *slog.Logger
+	// store has the runs that come to Observing in this process, others what only the feed
+	// tells of.
+	store, others *runlog.Store
+	every         uint64
+	logger        *slog.Logger
 
-	// waiting are the runs in the queue; each is there once. noted is how many events runs
+	// waiting are the runs in the queue, each once, with the store to read it from. noted is how many events runs
 	// had when they were last seen.
 	mu      sync.Mutex
-	waiting map[events.Run]bool
+	waiting map[events.Run]*runlog.Store
 	noted   map[events.Run]uint64
 	queue   chan events.Run
 }
@@ -46,7 +52,11 @@ func newSnapshotter(cfg Config) *snapshotter {
 	}
 	return &snapshotter{
 		snapshots: cfg.Snapshots, feed: cfg.Feed, every: uint64(cfg.SnapshotEvery), logger: cfg.Logger, store: cfg.Store,
-		waiting: make(map[events.Run]bool), noted: make(map[events.Run]uint64), queue: make(chan events.Run, maxWaitingRuns),
+		others: runlog.New(runlog.Options{
+			Log: cfg.Store.Log(), Machine: cfg.Store.Machine(), Snapshots: cfg.Snapshots, Logger: cfg.Logger,
+			Capacity: keptRuns, MaxBytes: keptBytes,
+		}),
+		waiting: make(map[events.Run]*runlog.Store), noted: make(map[events.Run]uint64), queue: make(chan events.Run, maxWaitingRuns),
 	}
 }
 
@@ -57,7 +67,7 @@ func (s *snapshotter) observed(run events.Run, mem *reducer.Memory) {
 	}
 	s.note(run, mem.N, false)
 	if s.due(lastObserved(mem), mem.N) {
-		s.enqueue(run)
+		s.enqueue(run, s.store)
 	}
 }
 
@@ -67,7 +77,7 @@ func (s *snapshotter) observed(run events.Run, mem *reducer.Memory) {
 // cost about the same for each event, however long it is.
 func (s *snapshotter) due(before, n uint64) bool {
 	between := s.every
-	for n >= 8*between {
+	for n/8 >= between { // 8*between could overflow
 		between *= 2
 	}
 	return n/between > before/between
@@ -103,15 +113,15 @@ func (s *snapshotter) note(run events.Run, n uint64, ended bool) (before uint64)
 }
 
 // enqueue puts a run into the queue, unless it is there or the queue is full.
-func (s *snapshotter) enqueue(run events.Run) {
+func (s *snapshotter) enqueue(run events.Run, from *runlog.Store) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.waiting[run] {
+	if s.waiting[run] != nil {
 		return
 	}
 	select {
 	case s.queue <- run:
-		s.waiting[run] = true
+		s.waiting[run] = from
 	default:
 	}
 }
@@ -126,9 +136,10 @@ func (s *snapshotter) run(ctx context.Context) {
 			return
 		case run := <-s.queue:
 			s.mu.Lock()
+			from := s.waiting[run]
 			delete(s.waiting, run)
 			s.mu.Unlock()
-			if err := s.refresh(ctx, run); err != nil && ctx.Err() == nil {
+			if err := s.refresh(ctx, run, from); err != nil && ctx.Err() == nil {
 				s.logger.Warn("no snapshot was taken", "run", run.ID, "reason", err)
 			}
 		}
@@ -173,18 +184,18 @@ func (s *snapshotter) onFeed(rec journal.Record) {
 	before := s.note(subject.Run, e.N, ended)
 	// Shorter runs have no snapshot.
 	if ended && e.N > s.every || !ended && s.due(before, e.N) {
-		s.enqueue(subject.Run)
+		s.enqueue(subject.Run, s.others)
 	}
 }
 
 // refresh stores a run's snapshot, or deletes it if the run has ended.
-func (s *snapshotter) refresh(ctx context.Context, id events.Run) error {
+func (s *snapshotter) refresh(ctx context.Context, id events.Run, from *runlog.Store) error {
 	ended, err := s.ended(ctx, id)
 	if err != nil {
 		return err
 	}
 	if !ended {
-		snapshot, err := s.take(ctx, id)
+		snapshot, err := take(ctx, id, from)
 		if err != nil {
 			return err
 		}
@@ -211,9 +222,9 @@ func (s *snapshotter) ended(ctx context.Context, id events.Run) (bool, error) {
 }
 
 // take reads the run to its head and returns its snapshot.
-func (s *snapshotter) take(ctx context.Context, id events.Run) (ports.Snapshot, error) {
-	run := s.store.Acquire(id)
-	defer s.store.Release(run)
+func take(ctx context.Context, id events.Run, from *runlog.Store) (ports.Snapshot, error) {
+	run := from.Acquire(id)
+	defer from.Release(run)
 	run.Lock()
 	defer run.Unlock()
 	if err := run.Refresh(ctx); err != nil {

@@ -1,6 +1,7 @@
 package observer
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,4 +23,5 @@ func TestLongRunsHaveFewerSnapshots(t *testing.T) {
 	}
 	require.Equal(t, uint64(22), taken)
 	require.Less(t, events, uint64(6*10_000), "the length of all snapshots")
+	require.False(t, s.due(math.MaxUint64-1, math.MaxUint64), "a forged number of the feed ends, too")
 }

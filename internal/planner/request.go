@@ -80,7 +80,7 @@ func offered(mem *reducer.Memory) []llm.Tool {
 }
 
 func sampling(l events.LLM) llm.Sampling {
-	return llm.Sampling{Temperature: l.Temperature, TopP: l.TopP, Seed: l.Seed, MaxTokens: l.MaxTokens, Stop: l.Stop, ThinkingTokens: l.ThinkingTokens}
+	return llm.Sampling{Temperature: l.Temperature, TopP: l.TopP, Seed: l.Seed, MaxTokens: l.MaxTokens, Stop: slices.Clip(l.Stop), ThinkingTokens: l.ThinkingTokens}
 }
 
 // estimate is the size of a request in tokens, 0 where no budget asks for it.

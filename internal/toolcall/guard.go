@@ -180,7 +180,14 @@ func (g *Guard) readFirst(ctx context.Context, run events.Run) (*events.Event, e
 	return e, nil
 }
 
+// newPin copies the approval: the event may be the one that this process drafted, which others
+// hold, too.
 func newPin(a *events.Approval, tools []events.ToolSpec) *pin {
+	if a != nil {
+		own := *a
+		own.Tools = slices.Clone(a.Tools)
+		a = &own
+	}
 	p := &pin{approval: a, tools: make(map[string]events.ToolSpec, len(tools))}
 	for _, t := range tools {
 		p.tools[t.Name] = events.ToolSpec{Risk: t.Risk, Asks: t.Asks}

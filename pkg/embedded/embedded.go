@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -222,6 +223,27 @@ func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
 		return nil, fmt.Errorf("connect to the embedded server: %w", err)
 	}
 	return conn, nil
+}
+
+// Reconnect makes all clients but one connect again, so that they learn what has changed. An
+// error says that the one is not connected.
+func (s *Server) Reconnect(but *nats.Conn) error {
+	id, err := but.GetClientID()
+	if err != nil {
+		return fmt.Errorf("embedded server: %w", err)
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	all, err := s.nats.Connz(&server.ConnzOptions{Limit: math.MaxInt32})
+	if err != nil {
+		return fmt.Errorf("embedded server: %w", err)
+	}
+	for _, c := range all.Conns {
+		if c.Cid != id {
+			_ = s.nats.DisconnectClientByID(c.Cid) // else it has gone
+		}
+	}
+	return nil
 }
 
 // ClientURL returns where other processes reach the server, with no token in

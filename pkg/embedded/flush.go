@@ -95,7 +95,10 @@ type flusher struct {
 func newFlusher(stream string, fatal func(error)) *flusher {
 	f := &flusher{dir: filepath.Join(stream, "msgs"), fatal: fatal}
 	f.Group = groupflush.New(f.flush)
-	// Batches are staged beside the blocks and are not kept: they need not be synchronous.
+	// Batches are staged beside the blocks. With SyncAlways the server keeps one until all of
+	// it is on the disk, and completes it at its next start. Here it does not, so the files need
+	// not be synchronous: after a power loss the first records of a batch that was not
+	// acknowledged may be there without the others.
 	staged := filepath.Join(stream, "batches")
 	if os.MkdirAll(staged, 0o700) == nil {
 		_ = withFile(staged, func(d *os.File) error { return setSynced(d, false) }) // else it is slower
@@ -209,14 +212,17 @@ func (f *flusher) seal() error {
 func (f *flusher) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.ended != nil || f.block == nil {
+	if f.ended != nil {
+		return
+	}
+	if f.ended = errStopped; f.block == nil {
 		return
 	}
 	err := f.sync()
 	if err == nil {
 		err = f.seal()
 	}
-	if f.ended = errStopped; err != nil {
+	if err != nil {
 		f.ended = err
 	}
 	var failed *flushError

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -81,8 +82,13 @@ func (s *Server) watch(ctx context.Context) {
 		case <-tick.C:
 		}
 		s.checkRoom()
-		if !turns.due(s.full.Load(), time.Now()) {
+		full := s.full.Load()
+		if !turns.due(full, time.Now()) {
 			continue
+		}
+		if s.group && strings.Contains(full.Reason, syscall.EIO.Error()) {
+			s.fatal(full) // the page cache has what the disk may not have
+			return
 		}
 		if err := s.restart(ctx); err != nil && ctx.Err() == nil {
 			s.log.out.Error("the embedded server did not start again; it is tried again", "reason", err)

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -113,6 +114,7 @@ func (w *syncWalk) run(store string) error {
 	if store, err = filepath.EvalSymlinks(store); err != nil {
 		return err
 	}
+	var blocks []string
 	err = filepath.WalkDir(store, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -127,15 +129,39 @@ func (w *syncWalk) run(store string) error {
 		if path == store {
 			return nil
 		}
+		if strings.HasSuffix(path, blockSuffix) {
+			blocks = append(blocks, path)
+			return nil
+		}
 		return settle(path, w.on)
 	})
 	if err != nil {
+		return err
+	}
+	if err := w.settleBlocks(blocks); err != nil {
 		return err
 	}
 	if err := withFile(filepath.Dir(store), func(d *os.File) error { return flushFailed(d.Sync()) }); err != nil {
 		return err
 	}
 	return settle(store, w.on)
+}
+
+// settleBlocks settles the blocks of all streams, so that wherever it is interrupted, a lone block
+// without the flag is the last one of its stream: else cutUnordered would put aside those after it.
+func (w *syncWalk) settleBlocks(blocks []string) error {
+	slices.SortFunc(blocks, func(a, b string) int {
+		if w.on {
+			return cmp.Compare(blockNumber(a), blockNumber(b))
+		}
+		return cmp.Compare(blockNumber(b), blockNumber(a))
+	})
+	for _, path := range blocks {
+		if err := settle(path, w.on); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // settle flushes a file or directory that is not synchronous, and then makes it so, or ends
@@ -157,10 +183,13 @@ func settle(path string, on bool) error {
 	})
 }
 
+// mostBegun is how many blocks the server may begin while one flush is made.
+const mostBegun = 2
+
 // cutUnordered looks at the blocks of a stream after an unclean end. One is left that was not
-// synchronous, and may have lost its end with the power. The server may have begun another block
-// after it, which is on the disk all the same. Nothing in that one was ever answered, since
-// the flusher would have finished the earlier block first. So it is put aside, and what is left is
+// synchronous, and may have lost its end with the power. The server may have begun other blocks
+// after it, which are on the disk all the same. Nothing in those was ever answered, since
+// the flusher would have finished the earlier block first. So they are put aside, and what is left is
 // the log up to some record. The server's index goes, too: it may be right about the end of a
 // block that lacks records before it.
 func (w *syncWalk) cutUnordered(dir string) error {
@@ -184,9 +213,16 @@ func (w *syncWalk) cutUnordered(dir string) error {
 	if len(open) != 1 {
 		return nil // a clean end, or blocks that come from elsewhere
 	}
-	if last := slices.Max(blocks); last == open[0]+1 {
-		aside := blockPath(dir, last) + ".unanswered"
-		if err := os.Rename(blockPath(dir, last), aside); err != nil {
+	slices.Sort(blocks)
+	if last := blocks[len(blocks)-1]; last > open[0]+mostBegun {
+		blocks = nil // a build that does not know of group flush went on here
+	}
+	for _, n := range slices.Backward(blocks) {
+		if n <= open[0] {
+			break
+		}
+		aside := blockPath(dir, n) + ".unanswered"
+		if err := os.Rename(blockPath(dir, n), aside); err != nil {
 			return err
 		}
 		w.log.Warn("the server ended while it began a block: nothing in that was answered, and it is put aside", "file", aside)
@@ -200,6 +236,15 @@ func (w *syncWalk) cutUnordered(dir string) error {
 const blockSuffix = ".blk"
 
 func blockPath(dir string, n int) string { return filepath.Join(dir, strconv.Itoa(n)+blockSuffix) }
+
+// blockNumber returns the number in a block's path; -1: there is none.
+func blockNumber(path string) int {
+	n, err := strconv.Atoi(strings.TrimSuffix(filepath.Base(path), blockSuffix))
+	if err != nil {
+		return -1
+	}
+	return n
+}
 
 // blocksOf returns the numbers of the blocks in a directory, in no order.
 func blocksOf(dir string) (blocks []int, err error) {

@@ -97,9 +97,8 @@ const (
 	PurposeReflect Purpose = "reflect"
 )
 
-// Request is everything a model needs for one reply. Messages and Observations share memory
-// with those of the run's other requests: a Caller must not change what is in them, and may
-// keep them.
+// Request is everything a model needs for one reply. What it points to is shared with requests
+// of the same run and of other runs: a Caller must not change it, and may keep it.
 type Request struct {
 	// Run is the run's id, for logs and traces only.
 	Run     string

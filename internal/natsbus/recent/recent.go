@@ -86,6 +86,8 @@ type edge struct {
 	// came and used count records since the share was judged; heard is when one last came.
 	came, used int
 	heard      time.Time
+	// failed is why the tail brings nothing more.
+	failed error
 	// pause is how long the edge is left alone when it does not pay, until when it is now.
 	pause time.Duration
 	until time.Time
@@ -101,7 +103,9 @@ func (r *Reader) Take(stream string, seq uint64) (*nats.Msg, api.Delivered, bool
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range r.byStream[stream] {
-		_ = r.drain(e) // its goroutine sees the error
+		if r.drain(e) != nil {
+			return nil, api.Delivered{}, false // its goroutine sees the error, too
+		}
 	}
 	at := position{stream, seq}
 	k, ok := r.kept[at]
@@ -155,7 +159,7 @@ func (r *Reader) follow(e *edge) {
 func (r *Reader) begin(e *edge, tail *api.Tail) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e.tail, e.came, e.used, e.heard = tail, 0, 0, time.Now()
+	e.tail, e.came, e.used, e.heard, e.failed = tail, 0, 0, time.Now(), nil
 	r.byStream[e.stream] = append(r.byStream[e.stream], e)
 }
 
@@ -230,11 +234,14 @@ func (r *Reader) end(e *edge) {
 
 // drain keeps what has come of an edge.
 func (r *Reader) drain(e *edge) error {
-	return e.tail.Drain(func(msg *nats.Msg, from api.Delivered) {
-		e.came++
-		e.heard = time.Now()
-		r.keep(position{e.stream, from.Seq}, kept{msg, from, e})
-	})
+	if e.failed == nil {
+		e.failed = e.tail.Drain(func(msg *nats.Msg, from api.Delivered) {
+			e.came++
+			e.heard = time.Now()
+			r.keep(position{e.stream, from.Seq}, kept{msg, from, e})
+		})
+	}
+	return e.failed
 }
 
 func (r *Reader) keep(at position, k kept) {
