@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -70,7 +71,14 @@ func (c *checker) run(ctx context.Context, args ...string) ([]byte, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.replay, args...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir(), "TMPDIR=" + os.TempDir()}
-	return cmd.CombinedOutput()
+	// A command that hangs says where.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) }
+	cmd.WaitDelay = 10 * time.Second
+	text, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		err = fmt.Errorf("replay %s does not end within a minute: %w", args[0], err)
+	}
+	return text, err
 }
 
 // imageLog is the log that an image has.
