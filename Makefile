@@ -69,7 +69,7 @@ chaos-cluster: ## the same around three servers, whose leaders are killed
 
 .PHONY: powerloss
 powerloss: ## lose the power at 1,000 moments of a recorded load, and look for what was acknowledged (Linux, strace)
-	$(GO) run ./bench powerloss --images 1000 --runs 90 --seed $(SEED) --fsync always --entries file
+	$(GO) run ./bench powerloss --images 1000 --runs 90 --seed $(SEED) --fsync group
 
 .PHONY: up
 up: build ## start nats-server, gateway, planner, actor and observer locally

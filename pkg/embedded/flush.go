@@ -42,14 +42,6 @@ func (s *Server) Flush(ctx context.Context, stream string, seq uint64) error {
 	return nil
 }
 
-// Flushed returns up to which sequence number the stream is known to be on the disk.
-func (s *Server) Flushed(stream string) uint64 {
-	if f, ok := s.flushers.Load(stream); ok {
-		return f.(*flusher).Flushed()
-	}
-	return 0
-}
-
 // closeFlushers flushes the streams of a server that has stopped. Flushers of later calls
 // begin anew.
 func (s *Server) closeFlushers() {

@@ -64,7 +64,6 @@ func fill(t *testing.T, srv *Server, dir string, blocks int) (js jetstream.JetSt
 		ack, err := js.Publish(t.Context(), fmt.Sprintf("s.%d", i%2), make([]byte, 1000))
 		require.NoError(t, err)
 		require.NoError(t, srv.Flush(t.Context(), "S", ack.Sequence))
-		require.GreaterOrEqual(t, srv.Flushed("S"), ack.Sequence)
 		has, err := blocksOf(filepath.Join(dir, "jetstream", "jetstream", "$G", "streams", "S", "msgs"))
 		require.NoError(t, err)
 		if len(has) == blocks {
@@ -118,7 +117,6 @@ func TestFlushAfterRestartInPlace(t *testing.T) {
 	srv := start(t, Options{Dir: dir, GroupFlush: true})
 	_, last := fill(t, srv, dir, 2)
 	require.NoError(t, srv.restart(t.Context()))
-	require.Zero(t, srv.Flushed("S"))
 	require.Empty(t, unsynced(t, dir))
 	require.NoError(t, srv.Flush(t.Context(), "S", last))
 	require.Equal(t, []string{"S/msgs/2.blk"}, unsynced(t, dir))
