@@ -333,17 +333,18 @@ func TestJustGoneOverHTTP(t *testing.T) {
 }
 
 func TestAmbiguousTools(t *testing.T) {
-	r := simulatedRig(t, nil)
 	body := `{"agent":{"llm":{"provider":"openai"},"tools":["search"]},"task":"x"}`
 	other := searchTool
 	other.Pool = "web"
-	r.announce("b", other)
-	a := r.do("POST", "/v1/runs", body)
+	// It is announced before the gateway runs, which keeps what it has read for a second.
+	announced := func(c *config) {
+		require.NoError(t, c.Directory.Announce(t.Context(), other.Pool, "b", []events.ToolSpec{other}))
+	}
+	a := simulatedRig(t, announced).do("POST", "/v1/runs", body)
 	require.Equal(t, http.StatusCreated, a.status, "two pools may serve the same tool: %s", a.body)
 
-	r = simulatedRig(t, nil)
 	other.Description = "Searches elsewhere."
-	r.announce("b", other)
+	r := simulatedRig(t, announced)
 	a = r.fails(422, "ambiguous_tool", r.do("POST", "/v1/runs", body))
 	require.Equal(t, "search", a.text(t, "tool"))
 }
