@@ -95,7 +95,8 @@ func (r *replayer) files(c *call) map[int64]*descriptor {
 	return r.open[p]
 }
 
-// file returns the open file that is the call's argument i, or nil if it is none of ours.
+// file returns the open file that argument i of the call names. It returns nil for a file
+// outside the data directory.
 func (r *replayer) file(c *call, i int) *descriptor {
 	fd, ok := c.number(i)
 	if !ok {
