@@ -126,8 +126,12 @@ func Init(ctx context.Context, conn *nats.Conn, o InitOptions) error {
 	return fmt.Errorf("init: %w", api.Classify(err))
 }
 
+// initTimeout bounds the wait for one answer. Making a stream takes some twenty flushes to the
+// disk, which on a busy disk can take seconds.
+const initTimeout = 30 * time.Second
+
 func (o *InitOptions) run(ctx context.Context, conn *nats.Conn) error {
-	js, err := jetstream.New(conn)
+	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(initTimeout))
 	if err != nil {
 		return err
 	}
