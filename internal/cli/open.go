@@ -241,13 +241,11 @@ func (o *OpenOptions) inProcess(ctx context.Context, server *embedded.Server) (*
 		return nil, err
 	}
 	if o.Serve != nil {
-		o.Serve.Init.Storable, o.Serve.Init.Sync = server.Storable(), o.Serve.Fsync.syncOf(server)
-		if err := natsbus.Init(ctx, conn, o.Serve.Init); err != nil {
-			conn.Close()
-			return nil, err
-		}
+		init := o.Serve.Init
+		init.Storable, init.Sync = server.Storable(), o.Serve.Fsync.syncOf(server)
 		// Who connected before that may take the log for one that is flushed in another way.
-		if err := server.Reconnect(conn); err != nil {
+		init.Resynced = func() error { return server.Reconnect(conn) }
+		if err := natsbus.Init(ctx, conn, init); err != nil {
 			conn.Close()
 			return nil, err
 		}

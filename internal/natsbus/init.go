@@ -72,6 +72,10 @@ type InitOptions struct {
 	// acknowledges it, as its monitoring or whoever started it knows. The log keeps it
 	// for [GroupCommitAuto]; unknown: what it kept before.
 	Sync Sync
+	// Resynced is called when the log that was there has another Sync now. Who opened it
+	// before knows the old one until it connects again. nil: nobody has to know. An error
+	// ends the init.
+	Resynced func() error
 	// Memory keeps the log in memory: for tests and benchmarks.
 	Memory bool
 }
@@ -289,6 +293,11 @@ func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, sha
 	stream, err := o.putLog(ctx, js, cfg, old)
 	if err != nil {
 		return err
+	}
+	if old != nil && o.Resynced != nil && cfg.Metadata[metaSync] != was[metaSync] {
+		if err := o.Resynced(); err != nil {
+			return err
+		}
 	}
 	for _, d := range o.durables() {
 		ackWait, maxAckPending, err := o.terms(ctx, stream, d)
