@@ -117,7 +117,7 @@ func (r *reader) model(a *events.Agent, name string) {
 		name = first(name, given)
 	}
 	if name != "" {
-		a.Models = map[string]string{"default": name}
+		a.Models = map[string]events.Models{"default": {{Model: name}}}
 	}
 	if n := llm.Get("temperature"); n != nil {
 		r.used[n] = true

@@ -54,7 +54,7 @@ func (s wireSuite) ends(t *testing.T) {
 	cutText := llm.Text{Meta: meta(9, 4, 0), Content: "as far as"}
 	bare := llm.ToolCalls{Meta: meta(9, 4, 0), Calls: []llm.Call{{ID: "call_a", Name: "search"}}}
 	wantHalf, wantText, wantBare := half, cutText, bare
-	wantHalf.Cut, wantText.Cut = true, true
+	wantHalf.Finish, wantText.Finish = llm.FinishLength, llm.FinishLength
 	wantBare.Calls = []llm.Call{{ID: "call_a", Name: "search", Arguments: "{}"}}
 	refusal := llm.Text{Meta: meta(9, 4, 0), Content: "I will not."}
 	for name, c := range map[string]struct {
@@ -86,7 +86,7 @@ func (s wireSuite) halfACall(t *testing.T) {
 	model := NewModel(s.wire, Turn{Reply: llm.ToolCalls{Meta: meta(9, 4, 0), Calls: []llm.Call{{ID: "a", Name: "search", Arguments: `{"q":"x`}}}, Finish: Cut})
 	got, err := s.open(t, model.Serve(t)).Call(t.Context(), Request(0), func(llm.Chunk) {})
 	require.NoError(t, err)
-	require.True(t, got.About().Cut)
+	require.True(t, got.About().Cut())
 	require.Equal(t, `{"q":"x`, got.(llm.ToolCalls).Calls[0].Arguments)
 }
 

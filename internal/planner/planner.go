@@ -12,6 +12,7 @@
 package planner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -155,8 +156,11 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e effects.Effect) wo
 	}
 	ch := newReplyChecker(p.cfg, mem)
 	ch.messageID = p.cfg.Store.NewID()
+	provider := mem.Control.Agent.LLM.Provider
+	ch.asked = llm.Asked{Provider: provider, Model: cmp.Or(req.Model, llm.Describe(p.cfg.Providers[provider]).DefaultModel)}
+	req.Provider = provider
 	ch.readMemory = func(fn func(*reducer.Memory)) { p.readMemory(run, fn) }
-	c, asked := modelCall{run: run, provider: mem.Control.Agent.LLM.Provider, before: e.Failed, req: req}, askedNow(mem)
+	c, asked := modelCall{run: run, provider: provider, before: e.Failed, req: req}, askedNow(mem)
 	ask := func(ctx context.Context, s *streamer) worker.Result {
 		reply, err := p.call(ctx, c, s)
 		if result, not := notAsked(err); not != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/callname"
 	"github.com/moorebus/moorebus/internal/contextedit"
+	"github.com/moorebus/moorebus/internal/replyfacts"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -41,6 +42,8 @@ type replyChecker struct {
 	retries    int
 	confidence float64
 	messageID  string
+	// asked is who is asked.
+	asked llm.Asked
 	// textNote says what was wrong with the state that the model was asked in.
 	textNote string
 	// offersInternal says that Moorebus' own tools were offered. readMemory calls its
@@ -105,7 +108,7 @@ func (ch *replyChecker) payloads(reply llm.Response) []events.Payload {
 // reason.
 func (ch *replyChecker) invalid(meta llm.Meta, content, code, reason string) events.Payload {
 	return &events.ReplyInvalid{RefusedReply: events.RefusedReply{
-		Content: content, Calls: []events.Call{}, Model: meta.Model, Usage: usage(meta.Usage),
+		MessageID: ch.messageID, Content: content, Calls: []events.Call{}, Model: meta.Model, Usage: usage(meta.Usage), Facts: ch.facts(meta),
 		Results: []events.Answer{{Observation: reducer.ErrorPrefix + reason, Code: code}},
 	}}
 }
@@ -146,7 +149,7 @@ func textOf(reply llm.Response) string {
 
 func (ch *replyChecker) answer(meta llm.Meta, content string) events.Payload {
 	content = strings.ToValidUTF8(content, "\uFFFD")
-	reply := events.Reply{Content: content, Model: meta.Model, Usage: usage(meta.Usage)}
+	reply := events.Reply{Content: content, Model: meta.Model, Usage: usage(meta.Usage), Facts: ch.facts(meta)}
 	if ch.mode == events.ModeChat {
 		if content == "" {
 			return ch.invalid(meta, "", codeEmptyReply, "the reply is empty: answer in words or call a tool")
@@ -154,10 +157,10 @@ func (ch *replyChecker) answer(meta llm.Meta, content string) events.Payload {
 		return &events.LLMMessageComplete{MessageID: ch.messageID, Reply: reply}
 	}
 	if len(ch.schema) == 0 && utf8.RuneCountInString(content) < ch.config.MinAnswerLength {
-		return &events.AnswerTooShort{Content: content, Model: meta.Model, Usage: usage(meta.Usage)}
+		return &events.AnswerTooShort{MessageID: ch.messageID, Content: content, Model: meta.Model, Usage: usage(meta.Usage), Facts: ch.facts(meta)}
 	}
 	if len(ch.schema) > 0 {
-		if meta.Cut { // what is left of it may be valid
+		if meta.Cut() { // what is left of it may be valid
 			return ch.invalid(meta, content, codeCutOff, "the answer was cut off at the token limit: give a shorter one")
 		}
 		if err := ch.validator.Validate(ch.schema, content); err != nil {
@@ -173,7 +176,7 @@ func (ch *replyChecker) calls(r llm.ToolCalls) []events.Payload {
 	r.Confidence = confidence(r.Meta)
 	reply := events.ToolCallReply{
 		Content: strings.ToValidUTF8(r.Content, "\uFFFD"), Confidence: r.Confidence, Model: r.Model, Usage: usage(r.Usage),
-		Reasoning: reasoning(r.Meta), MessageID: ch.messageID,
+		Facts: replyfacts.Of(r.Meta, ch.asked, true), MessageID: ch.messageID,
 	}
 	if len(r.Calls) > maxCalls {
 		return one(ch.tooMany(r, len(r.Calls), "tool calls", maxCalls))
@@ -183,7 +186,7 @@ func (ch *replyChecker) calls(r llm.ToolCalls) []events.Payload {
 	if len(internal) > maxInternal {
 		return one(ch.tooMany(r, len(internal), "calls of "+events.ReservedPrefix+"* tools", maxInternal))
 	}
-	cut := r.Cut && !contextedit.Is(named[len(named)-1].Name)
+	cut := r.Cut() && !contextedit.Is(named[len(named)-1].Name)
 	if len(internal) == 0 {
 		return one(ch.external(reply, external, cut))
 	}
@@ -225,7 +228,7 @@ func (ch *replyChecker) contextEvents(internal []events.Call, reply *events.Tool
 	last := events.ReplyOf(all[len(all)-1])
 	last.Part = false
 	last.Content, last.MessageID, last.Confidence = reply.Content, reply.MessageID, reply.Confidence
-	last.Model, last.Usage, last.Chunks, last.Reasoning = reply.Model, reply.Usage, reply.Chunks, reply.Reasoning
+	last.Model, last.Usage, last.Chunks, last.Facts = reply.Model, reply.Usage, reply.Chunks, reply.Facts
 	return all
 }
 
@@ -248,7 +251,7 @@ func (ch *replyChecker) external(reply events.ToolCallReply, calls []events.Call
 		return refused(reply)
 	}
 	if reply.Confidence < ch.config.ConfidenceThreshold && ch.retries < ch.config.MaxRetries {
-		return &events.LowConfidence{Confidence: reply.Confidence, Model: reply.Model, Usage: reply.Usage}
+		return &events.LowConfidence{MessageID: reply.MessageID, Confidence: reply.Confidence, Model: reply.Model, Usage: reply.Usage, Facts: reply.Facts}
 	}
 	if len(reply.Calls) > 1 && !ch.config.ParallelTools {
 		reply.Calls, reply.Queued = reply.Calls[:1], reply.Calls[1:]
@@ -300,7 +303,7 @@ func (ch *replyChecker) refuse(call events.Call) (code, reason string) {
 
 // refused is the event of a reply none of whose calls may run.
 func refused(reply events.ToolCallReply) events.Payload {
-	r := events.RefusedReply{Content: reply.Content, Model: reply.Model, Usage: reply.Usage, Reasoning: reply.Reasoning}
+	r := events.RefusedReply{MessageID: reply.MessageID, Content: reply.Content, Model: reply.Model, Usage: reply.Usage, Facts: reply.Facts}
 	blacklisted := true
 	for _, refusal := range reply.Refused {
 		r.Calls = append(r.Calls, refusal.Call)
@@ -350,13 +353,8 @@ func risk(r string) string {
 	return r
 }
 
-// reasoning returns what the provider wants back, if it is valid JSON.
-func reasoning(m llm.Meta) json.RawMessage {
-	if len(m.Reasoning) == 0 || !json.Valid(m.Reasoning) {
-		return nil
-	}
-	return m.Reasoning
-}
+// facts returns what the log keeps of a reply without calls.
+func (ch *replyChecker) facts(m llm.Meta) events.Facts { return replyfacts.Of(m, ch.asked, false) }
 
 // usage returns a reply's usage as it is logged. A cost that is not a number is left out,
 // since it cannot be written as JSON.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/replyfacts"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -25,7 +26,7 @@ func request(mem *reducer.Memory) llm.Request {
 	agent := &mem.Control.Agent
 	return llm.Request{
 		Run: mem.RunID, Purpose: llm.PurposePlan, Model: model(mem), Messages: reducer.Messages(mem, message), Tools: offered(mem),
-		Sampling: sampling(agent.LLM), OutputSchema: agent.OutputSchema, Settings: mem.Settings(),
+		Sampling: sampling(agent), OutputSchema: agent.OutputSchema, Settings: mem.Settings(),
 		Replies: mem.Control.Replies, Observations: observations(mem), Memory: textMemory(mem),
 	}
 }
@@ -33,7 +34,7 @@ func request(mem *reducer.Memory) llm.Request {
 // message is a message of the view as the model's port has it.
 func message(m *reducer.ViewMessage) llm.Message {
 	message := llm.Message{
-		Role: llm.Role(m.Role), Content: m.Content, CallID: m.CallID, Name: m.Name, Failed: m.Failed, Reasoning: m.Reasoning, Raw: m.Raw,
+		Role: llm.Role(m.Role), Content: m.Content, CallID: m.CallID, Name: m.Name, Failed: m.Failed, Reasoning: replyfacts.Reasoning(m.Reasoning), Asked: replyfacts.Asked(m.Asked), Raw: m.Raw,
 	}
 	if len(m.Calls) > 0 {
 		message.Calls = make([]llm.Call, len(m.Calls))
@@ -57,10 +58,14 @@ func observations(mem *reducer.Memory) []string {
 // provider's own.
 func model(mem *reducer.Memory) string {
 	models := mem.Control.Agent.Models
-	if name, ok := models[mem.TaskType]; ok {
-		return name
+	list, ok := models[mem.TaskType]
+	if !ok {
+		list = models["default"]
 	}
-	return models["default"]
+	if len(list) == 0 {
+		return ""
+	}
+	return list[0].Model
 }
 
 // offered returns the tools that the model may call, by name.
@@ -79,8 +84,14 @@ func offered(mem *reducer.Memory) []llm.Tool {
 	return tools
 }
 
-func sampling(l events.LLM) llm.Sampling {
-	return llm.Sampling{Temperature: l.Temperature, TopP: l.TopP, Seed: l.Seed, MaxTokens: l.MaxTokens, Stop: slices.Clip(l.Stop), ThinkingTokens: l.ThinkingTokens}
+func sampling(a *events.Agent) llm.Sampling {
+	l := a.LLM
+	s := llm.Sampling{Temperature: l.Temperature, TopP: l.TopP, Seed: l.Seed, MaxTokens: l.MaxTokens, Stop: slices.Clip(l.Stop), ThinkingTokens: l.ThinkingTokens}
+	if r := a.Reasoning; r != nil {
+		s.Effort = r.Effort
+		s.ThinkingTokens = max(s.ThinkingTokens, r.BudgetTokens)
+	}
+	return s
 }
 
 // estimate is the size of a request in tokens, 0 where no budget asks for it.
@@ -95,9 +106,12 @@ func (p *Planner) estimate(mem *reducer.Memory, req llm.Request) int {
 func estimate(count tokens.Estimator, req llm.Request) int {
 	total := count(string(req.OutputSchema))
 	for _, m := range req.Messages {
-		total += count(m.Content) + count(string(m.Reasoning))
+		total += count(m.Content)
 		for _, c := range m.Calls {
 			total += count(c.Name + c.Arguments)
+		}
+		for _, p := range m.Reasoning {
+			total += count(p.Text) + count(string(p.Data))
 		}
 	}
 	for _, t := range req.Tools {
@@ -232,7 +246,8 @@ func (ch *replyChecker) thought(r llm.Thought) events.Payload {
 		}
 	}
 	return &events.LLMThought{
-		Reply:     events.Reply{Content: strings.ToValidUTF8(r.Content, "\uFFFD"), Model: r.Model, Usage: usage(r.Usage)},
+		MessageID: ch.messageID,
+		Reply:     events.Reply{Content: strings.ToValidUTF8(r.Content, "\uFFFD"), Model: r.Model, Usage: usage(r.Usage), Facts: ch.facts(r.Meta)},
 		NextState: strings.ToValidUTF8(r.NextState, "\uFFFD"), Note: strings.Join(notes, "; "),
 	}
 }
@@ -287,7 +302,7 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, e effects.Effect)
 	}
 	agent := &mem.Control.Agent
 	req := llm.Request{
-		Run: mem.RunID, Purpose: llm.PurposeReflect, Model: model(mem), Sampling: reflecting(agent.LLM),
+		Run: mem.RunID, Purpose: llm.PurposeReflect, Model: model(mem), Sampling: reflecting(agent),
 		Settings: mem.Settings(), Replies: mem.Control.Replies,
 		Messages: []llm.Message{{Role: llm.RoleUser, Content: reflectionText(mem, history)}},
 	}
@@ -348,9 +363,9 @@ func (p *Planner) noReflection(run events.Run, provider string, reason error) {
 }
 
 // reflecting returns the sampling for a summary: without thinking, since no call follows.
-func reflecting(l events.LLM) llm.Sampling {
-	s := sampling(l)
-	s.ThinkingTokens = 0
+func reflecting(a *events.Agent) llm.Sampling {
+	s := sampling(a)
+	s.Effort, s.ThinkingTokens = "", 0
 	return s
 }
 

@@ -85,9 +85,9 @@ func (b *Builder) Model(name string) *Builder { return b.ModelFor("default", nam
 // ModelFor sets the model for a type of task.
 func (b *Builder) ModelFor(taskType, name string) *Builder {
 	if b.def.Models == nil {
-		b.def.Models = map[string]string{}
+		b.def.Models = map[string]events.Models{}
 	}
-	b.def.Models[taskType] = name
+	b.def.Models[taskType] = events.Models{{Model: name}}
 	return b
 }
 
@@ -118,6 +118,14 @@ func (b *Builder) Blacklist(names ...string) *Builder {
 	b.def.Blacklist = append(b.def.Blacklist, names...)
 	return b
 }
+
+// Reasoning says how much the model reasons. It goes before the effort and the bound of
+// [Builder.Sampling].
+func (b *Builder) Reasoning(c events.ReasoningConfig) *Builder { b.def.Reasoning = &c; return b }
+
+// OnCut says what becomes of a reply that is cut off; by default the model is asked once to
+// go on.
+func (b *Builder) OnCut(what events.OnCut) *Builder { b.def.OnCut = what; return b }
 
 // Text uses the text protocol, for models without tool calls.
 func (b *Builder) Text() *Builder { b.def.LLM.Text = true; return b }

@@ -30,16 +30,24 @@ type Agent struct {
 	Description  string `json:"description,omitempty"`
 	SystemPrompt string `json:"system_prompt,omitempty"`
 	// Task is what a run is for when whoever starts it does not say.
-	Task         string            `json:"task,omitempty"`
-	Mode         Mode              `json:"mode"`
-	LLM          LLM               `json:"llm"`
-	Models       map[string]string `json:"models,omitempty"`
-	Config       Config            `json:"config"`
-	Budget       *Budget           `json:"budget,omitempty"`
-	Approval     *Approval         `json:"approval,omitempty"`
-	OutputSchema json.RawMessage   `json:"output_schema,omitempty"`
-	Tools        []string          `json:"tools,omitempty"`
-	Blacklist    []string          `json:"blacklist,omitempty"`
+	Task string `json:"task,omitempty"`
+	Mode Mode   `json:"mode"`
+	LLM  LLM    `json:"llm"`
+	// Models are the models by task type; `default` is for every other one.
+	Models map[string]Models `json:"models,omitempty"`
+	// OnCut says what becomes of a reply that was cut off; empty is [CutContinue].
+	OnCut OnCut `json:"on_cut,omitempty"`
+	// Reasoning says how much the model reasons; nil: as its provider does it.
+	Reasoning *ReasoningConfig `json:"reasoning,omitempty"`
+	// RecordReasoning false keeps of the model's reasoning only what its provider wants
+	// back; nil is true.
+	RecordReasoning *bool           `json:"record_reasoning,omitempty"`
+	Config          Config          `json:"config"`
+	Budget          *Budget         `json:"budget,omitempty"`
+	Approval        *Approval       `json:"approval,omitempty"`
+	OutputSchema    json.RawMessage `json:"output_schema,omitempty"`
+	Tools           []string        `json:"tools,omitempty"`
+	Blacklist       []string        `json:"blacklist,omitempty"`
 }
 
 // LLM says which of the planner's providers answers, and how it is asked.
@@ -167,6 +175,9 @@ func (a Agent) check() error {
 		return err
 	}
 	if err := a.LLM.checkPrompts(); err != nil {
+		return err
+	}
+	if err := a.checkModels(); err != nil {
 		return err
 	}
 	if err := a.Budget.check(); err != nil {

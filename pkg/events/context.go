@@ -1,7 +1,6 @@
 package events
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 )
@@ -52,8 +51,7 @@ type ContextReply struct {
 	// append, and the last one of them is what counts as the reply and has its
 	// text and its usage.
 	Part bool `json:"part,omitempty"`
-	// Reasoning is what the provider wants back with this reply; opaque.
-	Reasoning json.RawMessage `json:"reasoning,omitempty"`
+	Facts
 	// Chunks are the timing of the text, see [Chunks].
 	Chunks Chunks `json:"chunks,omitempty"`
 }

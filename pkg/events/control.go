@@ -44,6 +44,8 @@ type FatalError struct {
 	Outcome
 	Poison
 	Usage *Usage `json:"usage,omitempty"`
+	// Facts are those of the reply that ended the run, where one did.
+	Facts
 }
 
 func (*FatalError) eventType() Type { return TypeFatalError }

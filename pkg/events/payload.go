@@ -1,6 +1,7 @@
 package events
 
 import (
+	"bytes"
 	"encoding/json"
 
 	"github.com/moorebus/moorebus/internal/codec"
@@ -51,36 +52,114 @@ type Ref struct {
 	SHA256 string `json:"sha256"`
 }
 
+// Facts are what the log keeps of any reply of a model beside what it says: how it ended,
+// what the model reasoned, and what it was asked with.
+type Facts struct {
+	// Finish is how the reply ended: stop, tool_calls, length, content_filter, refusal,
+	// error or unknown; empty in logs of builds that did not record it. FinishRaw is the
+	// provider's own word.
+	Finish    string `json:"finish,omitempty"`
+	FinishRaw string `json:"finish_raw,omitempty"`
+	// Reasoning is what the model reasoned, in order. ReasoningRef points to it where it
+	// is too large for the log; its bytes are the JSON of the list.
+	Reasoning    Reasoning `json:"reasoning,omitempty"`
+	ReasoningRef *Ref      `json:"reasoning_ref,omitempty"`
+	// Asked is who was asked: the provider by the name that agents use, and the model.
+	Asked *Asked `json:"asked,omitempty"`
+	// Adjusted are settings that were sent otherwise than the agent has them.
+	Adjusted []Adjusted `json:"adjusted,omitempty"`
+	// RequestSHA256 is the digest of the request's body as it was sent, in lower-case hex;
+	// empty where nothing was sent.
+	RequestSHA256 string `json:"request_sha256,omitempty"`
+}
+
+// Asked names a provider and a model.
+type Asked struct {
+	Provider string `json:"provider,omitempty"`
+	Model    string `json:"model,omitempty"`
+}
+
+// Adjusted is a setting that was sent otherwise than the agent has it. Sent is what was
+// sent, nil where it was left out.
+type Adjusted struct {
+	Key  string          `json:"key"`
+	Sent json.RawMessage `json:"sent,omitempty"`
+}
+
+// The kinds of a [ReasoningPart].
+const (
+	ReasoningText    = "text"
+	ReasoningSummary = "summary"
+	ReasoningOpaque  = "opaque"
+)
+
+// ReasoningPart is one part of a model's reasoning: text or summary with a Text, or opaque
+// with the provider's own value. ID is the provider's name for what it belongs to.
+type ReasoningPart struct {
+	Kind string          `json:"kind"`
+	Text string          `json:"text,omitempty"`
+	Data json.RawMessage `json:"data,omitempty"`
+	ID   string          `json:"id,omitempty"`
+}
+
+// Reasoning is a model's reasoning in order. In logs of older builds it is an object of the
+// provider's adapter, which is read as one opaque part. It has no version of its own: those
+// builds pass on what they read, and so the list as well.
+type Reasoning []ReasoningPart
+
+// UnmarshalJSON reads the list, or the object of older builds.
+func (r *Reasoning) UnmarshalJSON(data []byte) error {
+	if data = bytes.TrimSpace(data); len(data) > 0 && data[0] != '[' && string(data) != "null" {
+		*r = Reasoning{{Kind: ReasoningOpaque, Data: bytes.Clone(data)}}
+		return nil
+	}
+	var parts []ReasoningPart
+	if err := json.Unmarshal(data, &parts); err != nil {
+		return err
+	}
+	*r = parts
+	return nil
+}
+
 // modelReply is where a payload that comes of asking a model holds what every such
 // payload has: its usage, and the text with its timing where it has any.
 type modelReply struct {
 	usage  *Usage
 	text   *string
 	chunks *Chunks
+	facts  *Facts
 }
 
-func (r *Reply) modelReply() modelReply { return modelReply{&r.Usage, &r.Content, &r.Chunks} }
+func (r *Reply) modelReply() modelReply { return modelReply{&r.Usage, &r.Content, &r.Chunks, &r.Facts} }
 
-func (r *ToolCallReply) modelReply() modelReply { return modelReply{&r.Usage, &r.Content, &r.Chunks} }
+func (r *ToolCallReply) modelReply() modelReply {
+	return modelReply{&r.Usage, &r.Content, &r.Chunks, &r.Facts}
+}
 
-func (r *RefusedReply) modelReply() modelReply { return modelReply{&r.Usage, &r.Content, &r.Chunks} }
+func (r *RefusedReply) modelReply() modelReply {
+	return modelReply{&r.Usage, &r.Content, &r.Chunks, &r.Facts}
+}
 
 func (r *ContextReply) modelReply() modelReply {
 	if r == nil {
 		return modelReply{} // an edit from outside
 	}
-	return modelReply{&r.Usage, &r.Content, &r.Chunks}
+	return modelReply{&r.Usage, &r.Content, &r.Chunks, &r.Facts}
 }
 
-func (p *AnswerTooShort) modelReply() modelReply { return modelReply{&p.Usage, &p.Content, &p.Chunks} }
+func (p *AnswerTooShort) modelReply() modelReply {
+	return modelReply{&p.Usage, &p.Content, &p.Chunks, &p.Facts}
+}
 
-func (p *LowConfidence) modelReply() modelReply { return modelReply{usage: &p.Usage} }
+func (p *LowConfidence) modelReply() modelReply { return modelReply{usage: &p.Usage, facts: &p.Facts} }
 
 func (p *ReflectDone) modelReply() modelReply { return modelReply{usage: p.Usage} }
 
-func (p *LLMAttemptFailed) modelReply() modelReply { return modelReply{usage: p.Usage} }
+func (p *LLMAttemptFailed) modelReply() modelReply {
+	return modelReply{usage: p.Usage, facts: &p.Facts}
+}
 
-func (p *FatalError) modelReply() modelReply { return modelReply{usage: p.Usage} }
+func (p *FatalError) modelReply() modelReply { return modelReply{usage: p.Usage, facts: &p.Facts} }
 
 func modelReplyOf(p Payload) modelReply {
 	if r, ok := p.(interface{ modelReply() modelReply }); ok {
@@ -92,6 +171,10 @@ func modelReplyOf(p Payload) modelReply {
 // Billed returns where a payload holds the usage of a model's reply or of an
 // attempt at one, for whoever fills in what it cost; nil where it holds none.
 func Billed(p Payload) *Usage { return modelReplyOf(p).usage }
+
+// FactsOf returns where a payload that comes of a model's reply keeps the [Facts] of it; nil
+// for every other payload.
+func FactsOf(p Payload) *Facts { return modelReplyOf(p).facts }
 
 // AllCalls returns every call of the reply in the model's own order: accepted
 // ones, those that wait for their turn, and refused ones at their places.

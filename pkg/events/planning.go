@@ -1,9 +1,6 @@
 package events
 
-import (
-	"encoding/json"
-	"fmt"
-)
+import "fmt"
 
 // What comes of asking a model.
 const (
@@ -37,7 +34,8 @@ type Reply struct {
 	Content string `json:"content"`
 	Model   string `json:"model"`
 	Usage   Usage  `json:"usage"`
-	Chunks  Chunks `json:"chunks,omitempty"`
+	Facts
+	Chunks Chunks `json:"chunks,omitempty"`
 }
 
 // LLMToolCall is a reply that asks for one call, or the next call of an earlier
@@ -64,15 +62,16 @@ type ToolCallReply struct {
 	Confidence float64 `json:"confidence"`
 	Model      string  `json:"model"`
 	Usage      Usage   `json:"usage"`
-	// Reasoning is what the provider wants back with this reply; opaque.
-	Reasoning json.RawMessage `json:"reasoning,omitempty"`
-	Chunks    Chunks          `json:"chunks,omitempty"`
+	Facts
+	Chunks Chunks `json:"chunks,omitempty"`
 }
 
-// LLMFinalAnswer ends a run in task mode.
+// LLMFinalAnswer ends a run in task mode. Incomplete says that the answer was cut off and
+// that the agent accepts that.
 type LLMFinalAnswer struct {
 	MessageID string `json:"message_id"`
 	Reply
+	Incomplete bool `json:"incomplete,omitempty"`
 }
 
 func (*LLMFinalAnswer) eventType() Type { return TypeLLMFinalAnswer }
@@ -81,12 +80,14 @@ func (*LLMFinalAnswer) eventType() Type { return TypeLLMFinalAnswer }
 type LLMMessageComplete struct {
 	MessageID string `json:"message_id"`
 	Reply
+	Incomplete bool `json:"incomplete,omitempty"`
 }
 
 func (*LLMMessageComplete) eventType() Type { return TypeLLMMessageComplete }
 
 // LLMThought is a thinking pass: text for the thinking log, and no action.
 type LLMThought struct {
+	MessageID string `json:"message_id,omitempty"`
 	Reply
 	// NextState is thinking or executing; Note says why it is not what the model
 	// wrote, where it is not.
@@ -98,19 +99,23 @@ func (*LLMThought) eventType() Type { return TypeLLMThought }
 
 // LowConfidence is a reply that the model itself doubts.
 type LowConfidence struct {
+	MessageID  string  `json:"message_id,omitempty"`
 	Confidence float64 `json:"confidence"`
 	Model      string  `json:"model,omitempty"`
 	Usage      Usage   `json:"usage"`
+	Facts
 }
 
 func (*LowConfidence) eventType() Type { return TypeLowConfidence }
 
 // AnswerTooShort is a final answer below the minimum length.
 type AnswerTooShort struct {
-	Content string `json:"content"`
-	Model   string `json:"model,omitempty"`
-	Usage   Usage  `json:"usage"`
-	Chunks  Chunks `json:"chunks,omitempty"`
+	MessageID string `json:"message_id,omitempty"`
+	Content   string `json:"content"`
+	Model     string `json:"model,omitempty"`
+	Usage     Usage  `json:"usage"`
+	Facts
+	Chunks Chunks `json:"chunks,omitempty"`
 }
 
 func (*AnswerTooShort) eventType() Type { return TypeAnswerTooShort }
@@ -119,14 +124,14 @@ func (*AnswerTooShort) eventType() Type { return TypeAnswerTooShort }
 // reply at all. Results answers each call; the one of a reply without calls has
 // an empty id.
 type RefusedReply struct {
-	Content string   `json:"content"`
-	Calls   []Call   `json:"calls"`
-	Results []Answer `json:"results"`
-	Model   string   `json:"model,omitempty"`
-	Usage   Usage    `json:"usage"`
-	// Reasoning is what the provider wants back with this reply; opaque.
-	Reasoning json.RawMessage `json:"reasoning,omitempty"`
-	Chunks    Chunks          `json:"chunks,omitempty"`
+	MessageID string   `json:"message_id,omitempty"`
+	Content   string   `json:"content"`
+	Calls     []Call   `json:"calls"`
+	Results   []Answer `json:"results"`
+	Model     string   `json:"model,omitempty"`
+	Usage     Usage    `json:"usage"`
+	Facts
+	Chunks Chunks `json:"chunks,omitempty"`
 }
 
 // ToolBlacklisted is a reply all of whose calls are blacklisted.
@@ -147,6 +152,8 @@ const (
 	KindHandler = "handler"
 	// KindWorkerLost is a worker that went away in the middle.
 	KindWorkerLost = "worker_lost"
+	// KindBrokenReply is a reply that came in part, without an ending.
+	KindBrokenReply = "broken_reply"
 	// KindInterrupted is no failure: see [LLMAttemptFailed.Interrupted].
 	KindInterrupted = "interrupted"
 )
@@ -162,6 +169,8 @@ type LLMAttemptFailed struct {
 	// another planner has it.
 	NotAsked bool   `json:"not_asked,omitempty"`
 	Usage    *Usage `json:"usage,omitempty"`
+	// Facts are those of a reply that came and is not used.
+	Facts
 	// Under is the event whose message the attempt was made under, and Delivery
 	// which delivery of it that was, from 1: an attempt that was lost shows as a
 	// delivery that is missing here.

@@ -7,13 +7,16 @@
 // records attempts and decides when to try again.
 //
 // Every Caller returns unusual replies in the same way:
+//   - How the reply ended is its [Meta] Finish, and the provider's own word for it.
 //   - A refusal of the model or its provider is a [Text] with its words, or
-//     [RefusedText] if there are none. Calls beside it are dropped, and it is never
-//     [Structured].
-//   - A reply that was cut off at the token limit is the reply as far as it came,
-//     with Cut set. The last call of such a reply may lack its end and must not
-//     run, even if its arguments are valid.
-//   - A reply that a content filter withheld is an *[Error] of [KindInvalid].
+//     [RefusedText] if there are none, and finish [FinishRefusal]. Calls beside it are
+//     dropped, and it is never [Structured].
+//   - A reply that was cut off is the reply as far as it came, with finish
+//     [FinishLength]. The last call of such a reply may lack its end and must not
+//     run, even if its arguments are valid. The same holds for [FinishContentFilter]
+//     and [FinishError].
+//   - A stream that ended without an ending is an *[Error] of [KindBroken] that holds
+//     what was billed. A Caller does not ask again by itself.
 //
 // The adapters openai, anthropic and scripted are in sub-packages. All adapters pass
 // one suite; those of a provider's API also pass a suite of faults on the wire.
@@ -50,12 +53,79 @@ type Message struct {
 	Name string
 	// Failed marks a tool message whose call went wrong.
 	Failed bool
-	// Reasoning is, in an assistant message, the [Meta] Reasoning of the reply. A
-	// Caller ignores the Reasoning of another one.
-	Reasoning json.RawMessage
+	// Parts are, in a user or tool message, its content where that is more than text:
+	// text, images and files in order. Content is then the text alone. A Caller whose
+	// model does not take a part says in words that it was left out.
+	Parts []Part
+	// Reasoning is, in an assistant message, the [Meta] Reasoning of the reply, and Asked
+	// who was asked for it. A Caller sends back what its provider wants back, and
+	// nothing of another provider or model.
+	Reasoning []ReasoningPart
+	Asked     Asked
 	// Raw marks an assistant message that could not be read: Content is the model's
 	// text as it came.
 	Raw bool
+}
+
+// PartKind says what a [Part] is.
+type PartKind string
+
+// The kinds of a part.
+const (
+	PartText  PartKind = "text"
+	PartImage PartKind = "image"
+	PartFile  PartKind = "file"
+)
+
+// Part is one part of a message that is more than text. An image or a file has a media
+// type, and either its bytes or an address.
+type Part struct {
+	Kind      PartKind
+	Text      string
+	MediaType string
+	Data      []byte
+	URL       string
+	// Name is a file's name, or empty.
+	Name string
+}
+
+// ReasoningKind says what a [ReasoningPart] is.
+type ReasoningKind string
+
+// The kinds of reasoning.
+const (
+	// ReasoningText is the model's reasoning in its own words.
+	ReasoningText ReasoningKind = "text"
+	// ReasoningSummary is a summary of it that the provider gives.
+	ReasoningSummary ReasoningKind = "summary"
+	// ReasoningOpaque is a value that only the provider can read, such as a signature or
+	// encrypted reasoning.
+	ReasoningOpaque ReasoningKind = "opaque"
+)
+
+// ReasoningPart is one part of a model's reasoning. The parts of a reply stand in the order
+// in which they came. Text is set for text and summary, Data, valid JSON as the provider
+// gave it, for opaque. ID is the provider's name for what the part belongs to, such as a
+// call or an item, where sending it back needs that.
+type ReasoningPart struct {
+	Kind ReasoningKind   `json:"kind"`
+	Text string          `json:"text,omitempty"`
+	Data json.RawMessage `json:"data,omitempty"`
+	ID   string          `json:"id,omitempty"`
+}
+
+// Asked names the provider and the model that a request went to. Provider is the name that
+// agents use. Empty: unknown, which counts as the same one.
+type Asked struct {
+	Provider string `json:"provider,omitempty"`
+	Model    string `json:"model,omitempty"`
+}
+
+// Matches reports whether what a asked may be sent to b: both name the same provider and
+// model, as far as they are known.
+func (a Asked) Matches(b Asked) bool {
+	same := func(x, y string) bool { return x == "" || y == "" || x == y }
+	return same(a.Provider, b.Provider) && same(a.Model, b.Model)
 }
 
 // Call is one tool call of the model. Arguments is the model's own text, byte for byte
@@ -83,8 +153,12 @@ type Sampling struct {
 	// MaxTokens bounds the reply, in tokens.
 	MaxTokens int
 	Stop      []string
-	// ThinkingTokens bounds the thinking before an answer, in tokens; 0 means no
-	// thinking. Providers without such a setting ignore it.
+	// Effort is how much the model is to reason, as agents write it (none, minimal, low,
+	// medium, high, xhigh, max); empty: as the provider does it.
+	Effort string
+	// ThinkingTokens bounds the reasoning before an answer, in tokens; 0 means no bound,
+	// and without an Effort nothing is asked for. Providers without such a setting
+	// ignore it.
 	ThinkingTokens int
 }
 
@@ -103,6 +177,8 @@ type Request struct {
 	// Run is the run's id, for logs and traces only.
 	Run     string
 	Purpose Purpose
+	// Provider is the name under which agents know the Caller, see [Asked]; may be empty.
+	Provider string
 	// Model is the model's name; empty means the Caller's own default.
 	Model    string
 	Messages []Message
@@ -146,12 +222,50 @@ type Meta struct {
 	Confidence float64
 	// ZeroConfidence says that the provider gives a confidence of 0.
 	ZeroConfidence bool
-	// Cut says that the reply was cut off at the token limit.
-	Cut bool
-	// Reasoning is what the provider wants back with this reply while its calls are
-	// answered, such as signed thinking. It is opaque JSON that names its provider,
-	// or nil.
-	Reasoning json.RawMessage
+	// Finish is how the reply ended, and FinishRaw the provider's own word for it, empty if
+	// there is none. Empty counts as [FinishStop], or [FinishToolCalls] for a reply with
+	// calls.
+	Finish    Finish
+	FinishRaw string
+	// Reasoning is what the model reasoned, in order.
+	Reasoning []ReasoningPart
+	// Adjusted are settings that were sent otherwise than the request has them.
+	Adjusted []Adjusted
+	// RequestSHA256 is the lower-case hex digest of the request's body as it was sent; the
+	// first one's where the reply took several. Empty: nothing was sent.
+	RequestSHA256 string
+}
+
+// Cut reports whether the reply was cut off, so that its last call or its text may lack
+// the end.
+func (m Meta) Cut() bool {
+	return m.Finish == FinishLength || m.Finish == FinishContentFilter || m.Finish == FinishError
+}
+
+// Finish says how a reply ended.
+type Finish string
+
+// The endings of a reply.
+const (
+	FinishStop      Finish = "stop"
+	FinishToolCalls Finish = "tool_calls"
+	// FinishLength is a reply that was cut off at a token limit.
+	FinishLength Finish = "length"
+	// FinishContentFilter is one that the provider cut off or withheld for its content.
+	FinishContentFilter Finish = "content_filter"
+	FinishRefusal       Finish = "refusal"
+	// FinishError is one that the provider cut off by a failure of its own.
+	FinishError Finish = "error"
+	// FinishUnknown is one whose ending the provider names with a word that says nothing here.
+	FinishUnknown Finish = "unknown"
+)
+
+// Adjusted is a setting of the request that was sent otherwise. Key is the setting as agents
+// write it, such as reasoning.effort or temperature. Sent is what was sent, as JSON; nil:
+// the setting was left out.
+type Adjusted struct {
+	Key  string          `json:"key"`
+	Sent json.RawMessage `json:"sent,omitempty"`
 }
 
 // RefusedText is the text of a refusal that came without words.
@@ -198,15 +312,17 @@ type ChunkKind string
 
 // The kinds of a chunk.
 const (
-	ChunkText     ChunkKind = "text"
-	ChunkToolCall ChunkKind = "tool_call"
+	ChunkText      ChunkKind = "text"
+	ChunkReasoning ChunkKind = "reasoning"
+	ChunkToolCall  ChunkKind = "tool_call"
 )
 
 // Chunk is a part of a streamed reply. Chunks are only for display: the reply that
 // Call returns is complete without them.
 type Chunk struct {
 	Kind ChunkKind
-	// Text is the new text (ChunkText), or new argument text (ChunkToolCall).
+	// Text is the new text (ChunkText, ChunkReasoning), or new argument text
+	// (ChunkToolCall).
 	Text string
 	// Index and Name tell which call a ChunkToolCall belongs to; Name may be
 	// empty after the first chunk of a call.
@@ -217,9 +333,8 @@ type Chunk struct {
 // Caller asks a model for one reply.
 //
 // With a non-nil stream the reply is streamed: stream is called in order, from one
-// goroutine, before Call returns, and must not block. If a stream breaks, Call falls
-// back once to a plain call. The chunks so far are then void: the text starts again.
-// Every error is an *Error, except the context's own.
+// goroutine, before Call returns, and must not block. If a stream breaks, the error is of
+// [KindBroken], and the chunks so far are void. Every error is an *Error, except the context's own.
 type Caller interface {
 	Call(ctx context.Context, req Request, stream func(Chunk)) (Response, error)
 }
@@ -270,15 +385,19 @@ func (f CallerFunc) Call(ctx context.Context, req Request, stream func(Chunk)) (
 // ErrorKind sorts the errors of calls by what to do about them.
 type ErrorKind string
 
-// The kinds of errors. The first three pass with time; the others do not.
+// The kinds of errors. The first four pass with time; the others do not.
 const (
+	// KindBroken is a reply that came in part, without an ending.
+	KindBroken         ErrorKind = "broken_reply"
 	KindRateLimited    ErrorKind = "rate_limited"
 	KindOverloaded     ErrorKind = "overloaded"
 	KindNetwork        ErrorKind = "network"
 	KindAuth           ErrorKind = "auth"
 	KindInvalid        ErrorKind = "invalid"
 	KindContextTooLong ErrorKind = "context_too_long"
-	KindOther          ErrorKind = "other"
+	// KindSchemaRefused is an output schema or a tool's schema that the server refuses.
+	KindSchemaRefused ErrorKind = "schema_refused"
+	KindOther         ErrorKind = "other"
 )
 
 // Error is a call that gave no reply.
@@ -290,6 +409,8 @@ type Error struct {
 	RetryAfter time.Duration
 	// Usage is what was billed anyway, nil if that is unknown.
 	Usage *Usage
+	// Reply is what is known of a reply that came and is not used, nil if none came.
+	Reply *Meta
 	// Status is the HTTP status, or 0.
 	Status int
 	// Err is the cause, if any.

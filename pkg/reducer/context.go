@@ -271,7 +271,7 @@ func (mem *Memory) foldContextReply(e *events.Event, r *events.ContextReply) {
 		})
 	}
 	mem.addTurn(Turn{Kind: turnReply, Content: r.Content, Calls: ids, Part: r.Part})
-	mem.keepReasoning(r.Reasoning)
+	mem.keepReasoning(&r.Facts)
 	if mem.SpeaksText() {
 		mem.forgetUnseen()
 	}

@@ -355,8 +355,12 @@ type Turn struct {
 	Kind    TurnKind `json:"kind"`
 	Content string   `json:"content"`
 	Calls   []string `json:"calls,omitempty"`
-	// Reasoning is what the provider wants back with the reply; opaque.
-	Reasoning json.RawMessage `json:"reasoning,omitempty"`
+	// Reasoning is what the model reasoned before the reply.
+	Reasoning events.Reasoning `json:"reasoning,omitempty"`
+	// ReasoningRef points to it where it is too large for the log.
+	ReasoningRef *events.Ref `json:"reasoning_ref,omitempty"`
+	// Asked is who was asked for the reply, nil in logs of older builds.
+	Asked *events.Asked `json:"asked,omitempty"`
 	// Raw is true for a reply of the text protocol that could not be read.
 	Raw bool `json:"raw,omitempty"`
 	// Aside marks text that is none of the conversation's messages: the window

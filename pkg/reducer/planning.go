@@ -1,7 +1,6 @@
 package reducer
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -211,7 +210,7 @@ func (mem *Memory) acceptReply(e *events.Event, p *events.ToolCallReply) {
 		ids[i] = calls[i].ID
 	}
 	mem.addReply(e, p.MessageID, p.Content, ids)
-	mem.keepReasoning(p.Reasoning)
+	mem.keepReasoning(&p.Facts)
 }
 
 // refusal is the result of a call that was refused, nil for any other call.
@@ -272,6 +271,7 @@ func (mem *Memory) foldAnswer(e *events.Event, messageID string, p *events.Reply
 	mem.FinalAnswer = &content
 	mem.addMessage(e, messageID, "assistant", p.Content)
 	mem.addTurn(Turn{Kind: turnReply, Content: p.Content})
+	mem.keepReasoning(&p.Facts)
 	mem.ReactContext = nil
 	mem.forgetInternal(nil)
 	mem.dropReasoning()
@@ -321,7 +321,7 @@ func (mem *Memory) foldRefusedReply(e *events.Event, p *events.RefusedReply) {
 		ids = append(ids, call.ID)
 	}
 	mem.addReply(e, "", p.Content, ids)
-	mem.keepReasoning(p.Reasoning)
+	mem.keepReasoning(&p.Facts)
 	for _, r := range p.Results {
 		if r.ID == "" {
 			mem.addTurn(Turn{Kind: turnNote, Content: r.Observation})
@@ -459,23 +459,28 @@ func (mem *Memory) turnBefore(messages int) int {
 	return len(turns)
 }
 
-// keepReasoning keeps what the provider wants back with the reply that was just
-// taken into the conversation.
-func (mem *Memory) keepReasoning(reasoning json.RawMessage) {
+// keepReasoning keeps what the model reasoned with the reply that was just taken into the
+// conversation, and who was asked for it.
+func (mem *Memory) keepReasoning(f *events.Facts) {
+	if len(f.Reasoning) == 0 && f.ReasoningRef == nil {
+		return
+	}
 	turns := mem.Control.Turns
-	for i := len(turns) - 1; i >= 0 && len(reasoning) > 0; i-- {
+	for i := len(turns) - 1; i >= 0; i-- {
 		if turns[i].Kind == turnReply {
-			turns[i].Reasoning = reasoning
+			turns[i].Reasoning, turns[i].ReasoningRef, turns[i].Asked = f.Reasoning, f.ReasoningRef, f.Asked
 			return
 		}
 	}
 }
 
-// dropReasoning forgets it again when the user has an answer: providers want it
-// for as long as the calls of a turn are worked on.
+// dropReasoning forgets the reasoning of a turn that is answered, as builds did that did not
+// record who was asked. What those recorded nobody wants back after the turn.
 func (mem *Memory) dropReasoning() {
 	turns := mem.Control.Turns
 	for i := len(turns) - 1; i >= 0 && turns[i].Kind != turnUser; i-- {
-		turns[i].Reasoning = nil
+		if turns[i].Asked == nil {
+			turns[i].Reasoning = nil
+		}
 	}
 }

@@ -1,7 +1,6 @@
 package reducer
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
 
@@ -17,9 +16,13 @@ type ViewMessage struct {
 	CallID  string        `json:"call_id,omitempty"`
 	Name    string        `json:"name,omitempty"`
 	// Failed marks the result of a call that went wrong; Reasoning is what the
-	// provider wants back with a reply.
-	Failed    bool            `json:"failed,omitempty"`
-	Reasoning json.RawMessage `json:"reasoning,omitempty"`
+	// model reasoned before a reply.
+	Failed    bool             `json:"failed,omitempty"`
+	Reasoning events.Reasoning `json:"reasoning,omitempty"`
+	// ReasoningRef points to it where it is too large for the log.
+	ReasoningRef *events.Ref `json:"reasoning_ref,omitempty"`
+	// Asked is who was asked for the reply, nil in logs of older builds.
+	Asked *events.Asked `json:"asked,omitempty"`
 	// Raw is true for a reply of the text protocol that could not be read.
 	Raw bool `json:"raw,omitempty"`
 }
@@ -171,7 +174,7 @@ func (mem *Memory) appendTurn(view []ViewMessage, t Turn) []ViewMessage {
 	case turnSummary:
 		return append(view, ViewMessage{Role: "user", Content: summaryIntro + t.Content})
 	}
-	reply := ViewMessage{Role: "assistant", Content: t.Content, Reasoning: t.Reasoning, Raw: t.Raw}
+	reply := ViewMessage{Role: "assistant", Content: t.Content, Reasoning: t.Reasoning, ReasoningRef: t.ReasoningRef, Asked: t.Asked, Raw: t.Raw}
 	at := len(view)
 	view = append(view, reply)
 	for i, id := range t.Calls {

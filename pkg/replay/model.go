@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/recorded"
+	"github.com/moorebus/moorebus/internal/replyfacts"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -75,13 +76,13 @@ func reply(p events.Payload) recorded.Reply {
 	case *events.ReplyInvalid:
 		return refusedReply(&p.RefusedReply)
 	case *events.LLMFinalAnswer:
-		return textReply(p.Content, p.Model, p.Usage)
+		return textReply(p.Content, p.Model, p.Usage, &p.Facts)
 	case *events.LLMMessageComplete:
-		return textReply(p.Content, p.Model, p.Usage)
+		return textReply(p.Content, p.Model, p.Usage, &p.Facts)
 	case *events.LLMThought:
 		return thoughtReply(p)
 	case *events.AnswerTooShort:
-		return textReply(p.Content, p.Model, p.Usage)
+		return textReply(p.Content, p.Model, p.Usage, &p.Facts)
 	case *events.ContextWindowExpanded:
 		return contextReply(p.ContextReply)
 	case *events.ToolCallsAddedToContext:
@@ -108,25 +109,29 @@ func whole(parts []events.Call, r recorded.Reply) recorded.Reply {
 
 func contextReply(p *events.ContextReply) recorded.Reply {
 	r := llm.ToolCalls{Meta: meta(p.Model, p.Confidence, p.Usage), Content: p.Content}
-	r.Reasoning = p.Reasoning
+	replyfacts.Add(&r.Meta, &p.Facts)
 	for _, c := range p.Calls {
 		r.Calls = append(r.Calls, providerCall(c))
 	}
 	return recorded.Reply{Response: r}
 }
 
-func textReply(content, model string, usage events.Usage) recorded.Reply {
-	return recorded.Reply{Response: llm.Text{Meta: meta(model, 1, usage), Content: content}}
+func textReply(content, model string, usage events.Usage, facts *events.Facts) recorded.Reply {
+	r := llm.Text{Meta: meta(model, 1, usage), Content: content}
+	replyfacts.Add(&r.Meta, facts)
+	return recorded.Reply{Response: r}
 }
 
 func callsReply(p *events.ToolCallReply) recorded.Reply {
 	r := llm.ToolCalls{Meta: meta(p.Model, p.Confidence, p.Usage), Content: p.Content}
-	r.Reasoning = p.Reasoning
+	replyfacts.Add(&r.Meta, &p.Facts)
 	for _, c := range p.AllCalls() {
 		r.Calls = append(r.Calls, providerCall(c))
 	}
 	for _, refused := range p.Refused {
-		r.Cut = r.Cut || refused.Code == cutOff
+		if refused.Code == cutOff {
+			r.Finish = llm.FinishLength
+		}
 	}
 	return recorded.Reply{Response: r}
 }
@@ -136,12 +141,14 @@ func refusedReply(p *events.RefusedReply) recorded.Reply {
 		return recorded.Reply{Response: llm.Invalid{Meta: meta(p.Model, 1, p.Usage), Content: p.Content, Reason: reason}}
 	}
 	if len(p.Calls) == 0 {
-		return textReply(p.Content, p.Model, p.Usage)
+		return textReply(p.Content, p.Model, p.Usage, &p.Facts)
 	}
 	r := llm.ToolCalls{Meta: meta(p.Model, 1, p.Usage), Content: p.Content}
-	r.Reasoning = p.Reasoning
+	replyfacts.Add(&r.Meta, &p.Facts)
 	for _, answer := range p.Results {
-		r.Cut = r.Cut || answer.Code == cutOff
+		if answer.Code == cutOff {
+			r.Finish = llm.FinishLength
+		}
 	}
 	for _, c := range p.Calls {
 		r.Calls = append(r.Calls, providerCall(c))
@@ -168,9 +175,9 @@ func meta(model string, confidence float64, u events.Usage) llm.Meta {
 
 // thoughtReply is a thinking pass of the text protocol, read already.
 func thoughtReply(p *events.LLMThought) recorded.Reply {
-	return recorded.Reply{Response: llm.Thought{
-		Meta: meta(p.Model, 1, p.Usage), Content: p.Content, NextState: p.NextState, Note: p.Note,
-	}}
+	r := llm.Thought{Meta: meta(p.Model, 1, p.Usage), Content: p.Content, NextState: p.NextState, Note: p.Note}
+	replyfacts.Add(&r.Meta, &p.Facts)
+	return recorded.Reply{Response: r}
 }
 
 // unreadReply returns why a reply of the text protocol could not be read, or why a

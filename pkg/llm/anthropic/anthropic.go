@@ -157,7 +157,7 @@ type reasoning struct {
 
 const provider = "anthropic"
 
-func writeReasoning(model string, blocks []json.RawMessage) json.RawMessage {
+func writeReasoning(model string, blocks []json.RawMessage) []llm.ReasoningPart {
 	if len(blocks) == 0 {
 		return nil
 	}
@@ -165,14 +165,14 @@ func writeReasoning(model string, blocks []json.RawMessage) json.RawMessage {
 	if err != nil {
 		return nil // blocks are valid JSON
 	}
-	return raw
+	return []llm.ReasoningPart{{Kind: llm.ReasoningOpaque, Data: raw}}
 }
 
 // readReasoning returns the blocks, or none if another provider or model wrote
 // them: a signature is good for its own model only.
-func readReasoning(raw json.RawMessage, model string) []json.RawMessage {
+func readReasoning(parts []llm.ReasoningPart, model string) []json.RawMessage {
 	var r reasoning
-	if len(raw) == 0 || json.Unmarshal(raw, &r) != nil || r.Provider != provider || r.Model != model {
+	if len(parts) == 0 || json.Unmarshal(parts[0].Data, &r) != nil || r.Provider != provider || r.Model != model {
 		return nil
 	}
 	return r.Blocks

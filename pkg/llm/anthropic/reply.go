@@ -52,7 +52,7 @@ func (x *exchange) response(r reply) (llm.Response, error) {
 	case "pause_turn":
 		return nil, &llm.Error{Kind: llm.KindOther, Message: "the provider paused in the middle of the reply (stop_reason pause_turn)"}
 	case "max_tokens", "model_context_window_exceeded":
-		meta.Cut = true
+		meta.Finish = llm.FinishLength
 	}
 	calls := make([]llm.Call, 0, len(r.calls))
 	var answer *llm.Call

@@ -78,7 +78,10 @@ func (x *exchange) response(r reply) (llm.Response, error) {
 }
 
 func (x *exchange) meta(r reply) llm.Meta {
-	m := llm.Meta{Model: cmp.Or(r.model, x.model), Confidence: 1, Cut: r.finish == openai.FinishReasonLength}
+	m := llm.Meta{Model: cmp.Or(r.model, x.model), Confidence: 1, FinishRaw: string(r.finish)}
+	if r.finish == openai.FinishReasonLength {
+		m.Finish = llm.FinishLength
+	}
 	m.Usage = llm.Usage{
 		Input:  max(r.usage.PromptTokens, 0),
 		Output: max(r.usage.CompletionTokens, 0),
