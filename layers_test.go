@@ -118,6 +118,7 @@ var lower = map[string][]string{
 	"internal/approval":         {"pkg/events", "pkg/reducer"},
 	"internal/toolcall":         {"internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval", "internal/announce", "internal/retry"},
 	"internal/contextedit":      {"pkg/events", "pkg/reducer", "internal/callname", "pkg/llm", "pkg/tool", "internal/truncate"},
+	"internal/replyfacts":       {"pkg/events", "pkg/llm"},
 	"internal/refusal":          {},
 	"internal/launch":           {"internal/ports", "pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile", "internal/refusal"},
 	"pkg/embedded":              {"internal/retry", "internal/diskspace", "internal/groupflush"},
@@ -191,7 +192,7 @@ var rolesMay = []string{
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
 	"internal/jsondiff", "internal/logwalk", "internal/providers", "internal/truncate",
 	"internal/livetext", "internal/sharedlog", "internal/ports", "internal/journalcheck",
-	"internal/refusal",
+	"internal/refusal", "internal/replyfacts",
 }
 
 // partsOf are the packages that belong to one role, with the role, and onTop those that
