@@ -17,6 +17,7 @@ package llmhttp
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -39,6 +40,10 @@ type Options struct {
 	Silence    time.Duration
 	MaxBytes   int64
 	HTTPClient *http.Client
+	// Like and Capabilities find the server in the table of models; see
+	// [providers.HostOf].
+	Like         string
+	Capabilities json.RawMessage
 }
 
 // Client calls one endpoint. It is safe for concurrent use.
@@ -46,6 +51,7 @@ type Client struct {
 	row  providers.Provider
 	opts Options
 	key  secret
+	host providers.Host
 	http *http.Client
 	// grace is how long a stream may go on after its reply is complete.
 	grace time.Duration
@@ -58,11 +64,20 @@ func New(row providers.Provider, opts Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", row.Name, err)
 	}
+	host, err := providers.HostOf(row.Name, opts.Like, opts.BaseURL, opts.Capabilities)
+	if err != nil {
+		return nil, err
+	}
 	client := *opts.HTTPClient
 	if client.CheckRedirect == nil {
 		client.CheckRedirect = sameServer
 	}
-	return &Client{row: row, opts: opts, key: secret(opts.APIKey), http: &client, grace: 5 * time.Second}, nil
+	return &Client{row: row, opts: opts, key: secret(opts.APIKey), host: host, http: &client, grace: 5 * time.Second}, nil
+}
+
+// Capabilities returns what the server takes and wants for the model.
+func (c *Client) Capabilities(model string) providers.Capabilities {
+	return c.host.Capabilities(model)
 }
 
 // BaseURL is the base URL without a trailing slash.

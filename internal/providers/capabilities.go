@@ -1,0 +1,407 @@
+package providers
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Capabilities are what a model server takes and wants for one model. The keys are
+// those of the table (table.json), of `capabilities` in a provider file, and of
+// docs/models.md.
+type Capabilities struct {
+	// Row is the name of the table's row; empty for a server that is not known.
+	Row string `json:"-"`
+	// API is the only API with the model: [APIChat], [APIResponses] or [APIAnthropic].
+	// Empty: the one of the provider's kind.
+	API string `json:"api"`
+	// ChatTools says when chat completions take tools; see [Capabilities.NeedsResponses].
+	ChatTools string `json:"chat_tools"`
+	// ReasoningField is where a message that is sent back holds its reasoning:
+	// reasoning_content, reasoning, reasoning_details, content (a list with thinking
+	// chunks), think_tags (in front of the text), extra_content (signatures of messages
+	// and calls), or none. ReasoningBack says which messages are sent back with it.
+	ReasoningField string `json:"reasoning_field"`
+	ReasoningBack  string `json:"reasoning_back"`
+	// CallSignature stands in for the signature of a call that has none, where every
+	// call must have one.
+	CallSignature string `json:"call_signature"`
+	// ThinkTags says that the model writes its reasoning as <think>…</think> at the
+	// beginning of its text.
+	ThinkTags bool `json:"think_tags"`
+	// EffortField is how an effort is sent: reasoning_effort, reasoning (an object),
+	// thinking (an object), thinking+reasoning_effort, enable_thinking,
+	// chat_template_kwargs, output_config (Anthropic), or none.
+	EffortField string `json:"effort_field"`
+	// Efforts are the levels that the model has, from none to max.
+	Efforts []string `json:"efforts"`
+	// BudgetField is how a bound of reasoning tokens is sent: reasoning.max_tokens,
+	// thinking_budget, extra_body.google, thinking.budget_tokens (Anthropic), or none.
+	BudgetField string `json:"budget_field"`
+	// Refuses are the sampling settings that are not sent: temperature, top_p, seed,
+	// stop, max_tokens.
+	Refuses []string `json:"refuses"`
+	// MaxTokensField is the name of the bound of a reply's tokens.
+	MaxTokensField string `json:"max_tokens_field"`
+	// OutputSchema is how a structured answer is asked for, and OutputWithTools how
+	// beside tools: native (the API's own setting), final_tool (a tool that takes the
+	// answer), second_pass (a second request without tools), or none.
+	OutputSchema    string `json:"output_schema"`
+	OutputWithTools string `json:"output_with_tools"`
+	// ForcedTools says that a request can make the model call a tool.
+	ForcedTools bool `json:"forced_tools"`
+	// StrictSchemas says that a server can be told to hold to a schema strictly.
+	StrictSchemas bool `json:"strict_schemas"`
+	// Images and Files say in which messages they are taken: none, user, or all (user
+	// messages and tool results).
+	Images string `json:"images"`
+	Files  string `json:"files"`
+	// DropsContext says that a prompt that is too long is cut without a word.
+	DropsContext bool `json:"drops_context"`
+	// Thinking is Anthropic's thinking.type that turns thinking on: enabled or adaptive;
+	// none: the model does not think. ThinkingOff says that it can be disabled.
+	// ThinkingDisplay says that its text comes only if it is asked for. Preserved says
+	// that thinking blocks are bound to everything that stood before them.
+	Thinking        string `json:"thinking"`
+	ThinkingOff     bool   `json:"thinking_off"`
+	ThinkingDisplay bool   `json:"thinking_display"`
+	Preserved       bool   `json:"preserved"`
+}
+
+// The APIs of models.
+const (
+	APIChat      = "chat"
+	APIResponses = "responses"
+	APIAnthropic = "anthropic"
+)
+
+// The values of [Capabilities] that adapters compare with.
+const (
+	None = "none"
+
+	ToolsAlways        = "always"
+	ToolsWithoutEffort = "without_effort"
+	ToolsEffortNone    = "effort_none"
+	ToolsNever         = "never"
+
+	BackNever  = "never"
+	BackTurn   = "turn"  // replies with calls since the last user message
+	BackCalls  = "calls" // all replies with calls
+	BackAlways = "always"
+
+	Native     = "native"
+	FinalTool  = "final_tool"
+	SecondPass = "second_pass"
+
+	PartsUser = "user"
+	PartsAll  = "all"
+
+	ThinkingEnabled  = "enabled"
+	ThinkingAdaptive = "adaptive"
+)
+
+// Efforts are the levels of effort as agents write them, in order.
+var Efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "max"}
+
+// choices are the values of the keys that have a fixed set.
+var choices = map[string][]string{
+	"api":             {"", APIChat, APIResponses, APIAnthropic},
+	"chat_tools":      {ToolsAlways, ToolsWithoutEffort, ToolsEffortNone, ToolsNever},
+	"reasoning_field": {None, "reasoning_content", "reasoning", "reasoning_details", "content", "think_tags", "extra_content"},
+	"reasoning_back":  {BackNever, BackTurn, BackCalls, BackAlways},
+	"effort_field": {None, "reasoning_effort", "reasoning", "thinking", "thinking+reasoning_effort", "enable_thinking",
+		"chat_template_kwargs", "output_config"},
+	"efforts":           Efforts,
+	"budget_field":      {None, "reasoning.max_tokens", "thinking_budget", "extra_body.google", "thinking.budget_tokens"},
+	"refuses":           {"temperature", "top_p", "seed", "stop", "max_tokens"},
+	"max_tokens_field":  {"max_tokens", "max_completion_tokens"},
+	"output_schema":     {Native, FinalTool, None},
+	"output_with_tools": {Native, FinalTool, SecondPass, None},
+	"images":            {None, PartsUser, PartsAll},
+	"files":             {None, PartsUser, PartsAll},
+	"thinking":          {None, ThinkingEnabled, ThinkingAdaptive},
+}
+
+// NeedsResponses reports whether the model has to be asked over the Responses API:
+// always, or for a request with tools and this effort (empty: none is asked for).
+func (c Capabilities) NeedsResponses(tools bool, effort string) bool {
+	switch {
+	case c.API != "":
+		return c.API == APIResponses
+	case !tools:
+		return false
+	}
+	switch c.ChatTools {
+	case ToolsNever:
+		return true
+	case ToolsEffortNone:
+		return effort != "none"
+	case ToolsWithoutEffort:
+		return effort != "" && effort != "none"
+	}
+	return false
+}
+
+// Effort returns the level of the model that is nearest to the one that was asked for,
+// and the higher of two that are equally near. None is taken only for none, or if the
+// model has nothing else. Empty: the model has no levels.
+func (c Capabilities) Effort(asked string) string {
+	want, best := slices.Index(Efforts, asked), ""
+	distance := len(Efforts) + 1
+	for at, level := range Efforts { // from none to max, so the later one of two is higher
+		if !slices.Contains(c.Efforts, level) || level == "none" && asked != "none" && len(c.Efforts) > 1 {
+			continue
+		}
+		if d := max(at-want, want-at); d <= distance {
+			best, distance = level, d
+		}
+	}
+	return best
+}
+
+// Sends reports whether a sampling setting, such as temperature, may be sent.
+func (c Capabilities) Sends(setting string) bool { return !slices.Contains(c.Refuses, setting) }
+
+// Host is a model server as the table knows it. The zero value is an unknown server.
+type Host struct {
+	kind      string
+	row       *row
+	overrides json.RawMessage
+}
+
+// HostOf finds the row of a server: the one that like names, else the one with the
+// address's host. If there is none, the model's name decides later. kind is the
+// provider's kind. overrides is an object of keys of [Capabilities] that apply to all
+// models; it may be nil. The error names the key of the provider file.
+func HostOf(kind, like, baseURL string, overrides json.RawMessage) (Host, error) {
+	h := Host{kind: kind, overrides: overrides}
+	if err := CheckCapabilities(overrides); err != nil {
+		return h, err
+	}
+	for i, r := range table().Rows {
+		if like == r.Name || like == "" && slices.Contains(r.Kinds, kind) && r.serves(baseURL) {
+			h.row = &table().Rows[i]
+			break
+		}
+	}
+	switch {
+	case like == "" || h.row != nil && slices.Contains(h.row.Kinds, kind):
+		return h, nil
+	case h.row == nil:
+		return h, fmt.Errorf("like: %q is not a row of the table of models; use %s", like, strings.Join(Rows(kind), ", "))
+	}
+	return h, fmt.Errorf("like: row %s is not for kind %s; use %s", like, kind, strings.Join(Rows(kind), ", "))
+}
+
+// Capabilities returns what the server takes and wants for the model.
+func (h Host) Capabilities(model string) Capabilities {
+	var c Capabilities
+	read(table().Unknown, &c)
+	name := plainName(model)
+	r, safe := h.row, c.OutputWithTools
+	if r == nil {
+		r = rowOfModel(h.kind, name)
+	}
+	if r != nil {
+		c.Row = r.Name
+		read(r.Set, &c)
+		for _, m := range r.Models {
+			if m.Match.MatchString(name) {
+				read(m.Set, &c)
+			}
+		}
+		if h.row == nil {
+			// Who serves the model is not known, so neither is what the server makes of a
+			// schema.
+			c.OutputWithTools = safe
+		}
+	}
+	read(h.overrides, &c)
+	return c
+}
+
+// Rows returns the names of the rows for a kind of provider.
+func Rows(kind string) []string {
+	var names []string
+	for _, r := range table().Rows {
+		if slices.Contains(r.Kinds, kind) {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
+
+// CheckCapabilities reports what is wrong with an object of keys of [Capabilities]. The
+// error begins with the key, below `capabilities`.
+func CheckCapabilities(overrides json.RawMessage) error {
+	if len(overrides) == 0 {
+		return nil
+	}
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(overrides, &keys); err != nil || keys == nil {
+		return errors.New("capabilities: must be a mapping; docs/models.md has its keys")
+	}
+	for key, value := range keys {
+		dec := json.NewDecoder(bytes.NewReader(fmt.Appendf(nil, "{%q:%s}", key, value)))
+		dec.DisallowUnknownFields()
+		var c Capabilities
+		if err := dec.Decode(&c); err != nil {
+			if strings.Contains(err.Error(), "unknown field") {
+				return fmt.Errorf("capabilities.%s: is not a key; docs/models.md has them", key)
+			}
+			return fmt.Errorf("capabilities.%s: %s is not a value of it; docs/models.md has them", key, value)
+		}
+		if err := checkChoice(key, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkChoice(key string, value json.RawMessage) error {
+	allowed, limited := choices[key]
+	if !limited {
+		return nil
+	}
+	var all []string
+	if json.Unmarshal(value, &all) != nil {
+		all = make([]string, 1)
+		_ = json.Unmarshal(value, &all[0]) // the caller has decoded it
+	}
+	for _, one := range all {
+		if !slices.Contains(allowed, one) {
+			return fmt.Errorf("capabilities.%s: %q is not a value of it; use %s", key, one, strings.Join(slices.DeleteFunc(slices.Clone(allowed), func(s string) bool { return s == "" }), ", "))
+		}
+	}
+	return nil
+}
+
+// read puts an object of keys over c. Lists are replaced.
+func read(object json.RawMessage, c *Capabilities) {
+	if len(object) == 0 {
+		return
+	}
+	over := *c
+	over.Efforts, over.Refuses = nil, nil // decoding would write into the old lists
+	if err := json.Unmarshal(object, &over); err != nil {
+		panic(err) // the table has a test, and overrides are checked
+	}
+	if over.Efforts == nil {
+		over.Efforts = c.Efforts
+	}
+	if over.Refuses == nil {
+		over.Refuses = c.Refuses
+	}
+	*c = over
+}
+
+// plainName is a model's name without the prefix of a router (openai/o3) or of a
+// fine-tuned model (ft:o4-mini:…), in lower case.
+func plainName(model string) string {
+	model = model[strings.LastIndexByte(model, '/')+1:]
+	return strings.ToLower(strings.TrimPrefix(model, "ft:"))
+}
+
+func rowOfModel(kind, name string) *row {
+	for i, r := range table().Rows {
+		if r.Names.Regexp != nil && slices.Contains(r.Kinds, kind) && r.Names.MatchString(name) {
+			return &table().Rows[i]
+		}
+	}
+	return nil
+}
+
+//go:embed table.json
+var tableJSON []byte
+
+// tableForm is the form of table.json. Unknown is what counts for servers without a
+// row.
+type tableForm struct {
+	Unknown json.RawMessage `json:"unknown"`
+	Rows    []row           `json:"rows"`
+}
+
+// row is a server. Hosts are the hosts of its addresses; `*.` at the beginning stands
+// for any subdomain, and `:port` alone for this port of a loopback address. Names are
+// the models whose name alone finds the row. Each of Models that matches a name is put
+// over Set, in order.
+type row struct {
+	Name   string          `json:"name"`
+	For    string          `json:"for"`
+	Kinds  []string        `json:"kinds"`
+	Hosts  []string        `json:"hosts"`
+	Names  pattern         `json:"names"`
+	Set    json.RawMessage `json:"set"`
+	Models []rule          `json:"models"`
+	fact
+}
+
+// rule says what differs for some models of a row.
+type rule struct {
+	Match pattern         `json:"match"`
+	For   string          `json:"for"`
+	Set   json.RawMessage `json:"set"`
+	fact
+}
+
+// fact says where an entry is from: a page, and the day on which it said so.
+type fact struct {
+	Source string `json:"source"`
+	Date   string `json:"date"`
+	Note   string `json:"note"`
+}
+
+// pattern is a regular expression in the table.
+type pattern struct{ *regexp.Regexp }
+
+// UnmarshalJSON compiles the pattern.
+func (p *pattern) UnmarshalJSON(data []byte) (err error) {
+	var text string
+	if err = json.Unmarshal(data, &text); err == nil {
+		p.Regexp, err = regexp.Compile(text)
+	}
+	return err
+}
+
+var table = sync.OnceValue(func() (t tableForm) {
+	dec := json.NewDecoder(bytes.NewReader(tableJSON))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&t); err != nil {
+		panic(err) // the file is embedded and has a test
+	}
+	return t
+})
+
+// serves reports whether an address is one of the row's.
+func (r row) serves(address string) bool {
+	u, err := url.Parse(address)
+	if err != nil {
+		return false
+	}
+	for _, host := range r.Hosts {
+		switch {
+		case strings.HasPrefix(host, ":"):
+			if u.Port() == host[1:] && loopback(u.Hostname()) {
+				return true
+			}
+		case strings.HasPrefix(host, "*"):
+			if strings.HasSuffix(strings.ToLower(u.Hostname()), host[1:]) {
+				return true
+			}
+		case strings.EqualFold(u.Hostname(), host):
+			return true
+		}
+	}
+	return false
+}
+
+func loopback(host string) bool {
+	return host == "localhost" || host == "::1" || strings.HasPrefix(host, "127.")
+}

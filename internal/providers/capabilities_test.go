@@ -1,0 +1,136 @@
+package providers_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/providers"
+)
+
+// of looks a model up as a provider file would.
+func of(t *testing.T, kind, like, address, model string) providers.Capabilities {
+	t.Helper()
+	host, err := providers.HostOf(kind, like, address, nil)
+	require.NoError(t, err)
+	return host.Capabilities(model)
+}
+
+func TestHowARowIsFound(t *testing.T) {
+	for _, tt := range []struct{ kind, like, address, model, row string }{
+		{"openai", "", providers.OpenAIURL, "gpt-5", "openai"},
+		{"openai", "", providers.OpenAIURL, "anything", "openai"},
+		{"openai", "", "https://x.openai.azure.com/v1", "my-deployment", "openai"},
+		{"openai", "", "http://127.0.0.1:9/v1", "openai/o3", "openai"},
+		{"openai", "", "http://127.0.0.1:9/v1", "ft:GPT-5-mini:acme", "openai"},
+		{"openai", "", "http://127.0.0.1:9/v1", "m", ""},
+		{"openai", "openai", "http://127.0.0.1:9/v1", "m", "openai"},
+		{"anthropic", "", "http://127.0.0.1:9", "claude-sonnet-5", "anthropic"},
+		{"anthropic", "", "http://127.0.0.1:9", "gpt-5", ""},
+		{"openai", "", "http://127.0.0.1:9/v1", "claude-sonnet-5", ""},
+		{"anthropic", "", providers.AnthropicURL, "claude-sonnet-5", "anthropic"},
+		{"openai", "", "https://api.openai.com.example.org/v1", "m", ""},
+	} {
+		require.Equal(t, tt.row, of(t, tt.kind, tt.like, tt.address, tt.model).Row, "%v", tt)
+	}
+	// The name says which model it is, not which software serves it.
+	require.Equal(t, providers.Native, of(t, "openai", "", providers.OpenAIURL, "gpt-5").OutputWithTools)
+	require.Equal(t, providers.FinalTool, of(t, "openai", "", "http://127.0.0.1:9/v1", "gpt-5").OutputWithTools)
+}
+
+func TestOverrides(t *testing.T) {
+	host, err := providers.HostOf("openai", "openai", "", json.RawMessage(`{"efforts":["high"],"refuses":[],"strict_schemas":false,"images":"none"}`))
+	require.NoError(t, err)
+	for range 2 { // nothing that was read before is changed
+		c := host.Capabilities("o3")
+		require.Equal(t, []string{"high"}, c.Efforts)
+		require.Empty(t, c.Refuses)
+		require.False(t, c.StrictSchemas)
+		require.Equal(t, "none", c.Images)
+		require.Equal(t, "max_completion_tokens", c.MaxTokensField, "from the row")
+		require.Equal(t, []string{"low", "medium", "high"}, of(t, "openai", "openai", "", "o3").Efforts)
+	}
+	for overrides, want := range map[string]string{
+		`{"colour":"red"}`:              "capabilities.colour: is not a key",
+		`{"images":"some"}`:             `capabilities.images: "some" is not a value of it; use none, user, all`,
+		`{"efforts":["low","extreme"]}`: `capabilities.efforts: "extreme" is not a value of it; use none, minimal`,
+		`{"think_tags":"yes"}`:          `capabilities.think_tags: "yes" is not a value`,
+		`[]`:                            "capabilities: must be a mapping",
+		`null`:                          "capabilities: must be a mapping",
+	} {
+		_, err := providers.HostOf("openai", "", "", json.RawMessage(overrides))
+		require.ErrorContains(t, err, want)
+	}
+	_, err = providers.HostOf("openai", "opnai", "", nil)
+	require.ErrorContains(t, err, `like: "opnai" is not a row`)
+	_, err = providers.HostOf("openai", "anthropic", "", nil)
+	require.ErrorContains(t, err, "like: row anthropic is not for kind openai; use openai")
+}
+
+func TestEffort(t *testing.T) {
+	for _, tt := range []struct {
+		levels      []string
+		asked, want string
+	}{
+		{[]string{"low", "medium", "high"}, "medium", "medium"},
+		{[]string{"low", "medium", "high"}, "none", "low"},
+		{[]string{"low", "medium", "high"}, "max", "high"},
+		{[]string{"none", "low", "high"}, "minimal", "low"},
+		{[]string{"low", "high", "max"}, "medium", "high"},
+		{[]string{"low", "high", "max"}, "xhigh", "max"},
+		{[]string{"none", "high"}, "minimal", "high"},
+		{[]string{"none"}, "high", "none"},
+		{nil, "high", ""},
+	} {
+		require.Equal(t, tt.want, providers.Capabilities{Efforts: tt.levels}.Effort(tt.asked), "%v", tt)
+	}
+}
+
+func TestModelsThatNeedResponses(t *testing.T) {
+	for _, tt := range []struct {
+		model, effort string
+		tools, want   bool
+	}{
+		{"gpt-4o", "", true, false},
+		{"gpt-5", "high", true, false},
+		{"gpt-5.4", "", true, false},
+		{"gpt-5.4", "low", true, true},
+		{"gpt-5.4-mini", "low", false, false},
+		{"gpt-5.5", "", true, true},
+		{"gpt-5.5", "none", true, true},
+		{"gpt-5.5", "low", false, false},
+		{"gpt-5.6-terra", "", true, true},
+		{"gpt-5.6", "none", true, false},
+		{"gpt-5.10", "", true, true},
+		{"gpt-6-astra", "", true, true},
+		{"gpt-5-pro", "", false, true},
+		{"gpt-5.1-codex", "", true, true},
+		{"gpt-5-chat-latest", "", true, false},
+	} {
+		require.Equal(t, tt.want, of(t, "openai", "", providers.OpenAIURL, tt.model).NeedsResponses(tt.tools, tt.effort), "%v", tt)
+	}
+}
+
+func TestAnthropicModels(t *testing.T) {
+	for _, tt := range []struct {
+		model, thinking string
+		off, preserved  bool
+	}{
+		{"claude-3-5-haiku-latest", "none", false, false},
+		{"claude-3-7-sonnet-20250219", "enabled", true, false},
+		{"claude-sonnet-4-5", "enabled", true, false},
+		{"claude-haiku-4-5-20251001", "enabled", true, false},
+		{"claude-opus-4-6", "adaptive", true, false},
+		{"anthropic.claude-opus-4-7", "adaptive", true, false},
+		{"claude-opus-4-20250514", "enabled", true, false},
+		{"claude-sonnet-5", "adaptive", true, false},
+		{"claude-opus-5", "adaptive", true, false},
+		{"claude-opus-5-5", "adaptive", false, false},
+		{"claude-fable-5", "adaptive", false, false},
+		{"claude-fable-5-1", "adaptive", false, true},
+	} {
+		c := of(t, "anthropic", "", providers.AnthropicURL, tt.model)
+		require.Equal(t, []any{tt.thinking, tt.off, tt.preserved}, []any{c.Thinking, c.ThinkingOff, c.Preserved}, tt.model)
+	}
+}
