@@ -16,7 +16,7 @@ type exchange struct {
 	req    llm.Request
 	names  *llmhttp.ToolNames
 	model  string
-	answer *answerTool // nil without an output schema
+	answer *llmhttp.AnswerTool // nil without an output schema
 	params request
 }
 
@@ -82,12 +82,12 @@ func (x *exchange) offer() error {
 	if len(x.req.OutputSchema) == 0 {
 		return nil
 	}
-	answer, err := newAnswerTool(x.names, x.req.OutputSchema)
+	answer, err := llmhttp.NewAnswerTool(x.names, x.req.OutputSchema)
 	if err != nil {
 		return err
 	}
 	x.answer = answer
-	x.tool(answer.name, answerWords, answer.schema)
+	x.tool(answer.Name, llmhttp.AnswerWords, answer.Schema)
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/llmtest"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
@@ -165,7 +166,7 @@ func TestSampling(t *testing.T) {
 func TestStructuredAnswerIsATool(t *testing.T) {
 	req := llm.Request{Messages: []llm.Message{user("go")}, OutputSchema: json.RawMessage(`{"type":"object","properties":{"n":{}}}`)}
 	body, _ := capture(t, req)
-	require.JSONEq(t, `[{"name":"final_answer","description":"`+answerWords+`","input_schema":{"type":"object","properties":{"n":{}}},`+mark+`}]`, string(body["tools"]))
+	require.JSONEq(t, `[{"name":"final_answer","description":"`+llmhttp.AnswerWords+`","input_schema":{"type":"object","properties":{"n":{}}},`+mark+`}]`, string(body["tools"]))
 	require.JSONEq(t, `{"type":"tool","name":"final_answer","disable_parallel_tool_use":true}`, string(body["tool_choice"]))
 
 	thinking := req
