@@ -47,12 +47,11 @@ func (c *Client) tooLarge(status int) *llm.Error {
 	}
 }
 
-// stated is an error in the provider's words. It wraps [ErrBroken] if the server
-// refuses to stream.
+// stated is an error in the provider's words, or errNoStream.
 func (c *Client) stated(body []byte, resp *http.Response) error {
 	p := read(body, resp.StatusCode)
 	if p.param == "stream" || p.param == "stream_options" {
-		return fmt.Errorf("%w: the server refuses to stream", ErrBroken)
+		return errNoStream
 	}
 	message := p.message
 	if p.outOfCredit() {

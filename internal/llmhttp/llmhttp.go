@@ -7,7 +7,9 @@
 //     the wait it asked for, except the context's own error. No message holds
 //     the key.
 //   - A stream that ends before its reply is complete, or is silent for too long,
-//     is [ErrBroken]. [Client.Call] then makes one plain call.
+//     is an error of [llm.KindBroken] with what is known of the reply. Nothing is asked
+//     twice, unless a server refuses to stream.
+//   - Replies and errors hold the digest of the request's body.
 //   - At most [Options.MaxBytes] of a reply are read.
 //   - A redirection to another host is not followed, since the key would go with it.
 //
@@ -28,7 +30,6 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/providers"
-	"github.com/moorebus/moorebus/pkg/llm"
 )
 
 // Options are the options that all adapters have; see theirs.
@@ -163,38 +164,6 @@ func sameServer(req *http.Request, via []*http.Request) error {
 		return http.ErrUseLastResponse
 	}
 	return nil
-}
-
-// Attempt is one way of getting a reply.
-type Attempt func(context.Context) (llm.Response, error)
-
-// Call makes the attempts in turn, within the timeout: the next one follows only
-// if the stream of the one before broke.
-func (c *Client) Call(ctx context.Context, attempts ...Attempt) (llm.Response, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	timed, cancel := context.WithTimeout(ctx, c.opts.Timeout)
-	defer cancel()
-	var res llm.Response
-	var err error
-	for _, attempt := range attempts {
-		if res, err = attempt(timed); !errors.Is(err, ErrBroken) || timed.Err() != nil {
-			break
-		}
-	}
-	switch {
-	case err == nil:
-		return res, nil
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
-	case timed.Err() != nil:
-		return nil, &llm.Error{
-			Kind: llm.KindNetwork, Err: timed.Err(),
-			Message: fmt.Sprintf("the model gave no complete reply within %v", c.opts.Timeout),
-		}
-	}
-	return nil, err
 }
 
 // Reply is a reply in one piece.

@@ -50,45 +50,52 @@ func open(t testing.TB, name string, opts Options) *Client {
 	return c
 }
 
-// call makes a call in one piece, or one whose stream is followed by such a call.
-// The reply is its text. In a stream the text comes in events; END completes it.
+// call makes a call. The reply is its text. In a stream the text comes in events; END
+// completes it.
 func call(ctx context.Context, c *Client, streamed bool) (string, error) {
-	plain := func(ctx context.Context) (llm.Response, error) {
-		r, err := c.Post(ctx, []byte("plain"))
-		if err != nil {
-			return nil, err
-		}
-		return llm.Text{Content: string(r.Body)}, nil
-	}
-	attempts := []Attempt{plain}
+	var emit func(llm.Chunk)
 	if streamed {
-		attempts = []Attempt{func(ctx context.Context) (llm.Response, error) { return stream(ctx, c) }, plain}
+		emit = func(llm.Chunk) {}
 	}
-	res, err := c.Call(ctx, attempts...)
+	res, err := c.Ask(ctx, exchange{}, emit)
 	text, _ := res.(llm.Text)
 	return text.Content, err
 }
 
-func stream(ctx context.Context, c *Client) (llm.Response, error) {
-	var text strings.Builder
-	whole, err := c.Stream(ctx, []byte("stream"), func(e Event) (Progress, error) {
-		switch {
-		case string(e.Data) == "[DONE]":
-			return Ended, nil
-		case string(e.Data) == `"END"`:
-			return Complete, nil
-		case StatesError(e.Data):
-			return Begun, Stated(e.Data)
-		case !strings.HasPrefix(string(e.Data), `"`):
-			return Begun, errors.New("no string")
-		}
-		text.WriteString(strings.Trim(string(e.Data), `"`))
-		return Begun, nil
-	})
-	if whole != nil {
-		return llm.Text{Content: string(whole.Body)}, nil
+type exchange struct{}
+
+func (exchange) Body(stream bool) ([]byte, error) {
+	if stream {
+		return []byte("stream"), nil
 	}
-	return llm.Text{Content: text.String()}, err
+	return []byte("plain"), nil
+}
+
+func (exchange) Read(r *Reply) (llm.Response, error) { return llm.Text{Content: string(r.Body)}, nil }
+
+func (exchange) Assemble(func(llm.Chunk)) Assembly { return &assembly{} }
+
+type assembly struct{ text strings.Builder }
+
+func (a *assembly) Add(e Event) (Progress, error) {
+	switch {
+	case string(e.Data) == "[DONE]":
+		return Ended, nil
+	case string(e.Data) == `"END"`:
+		return Complete, nil
+	case StatesError(e.Data):
+		return Begun, Stated(e.Data)
+	case !strings.HasPrefix(string(e.Data), `"`):
+		return Begun, errors.New("no string")
+	}
+	a.text.WriteString(strings.Trim(string(e.Data), `"`))
+	return Begun, nil
+}
+
+func (a *assembly) Reply() (llm.Response, error) { return llm.Text{Content: a.text.String()}, nil }
+
+func (a *assembly) Meta() llm.Meta {
+	return llm.Meta{Model: "m", Usage: llm.Usage{Output: a.text.Len()}}
 }
 
 // wantError asserts the kind of err and that it does not hold the key.
@@ -181,8 +188,12 @@ func TestNetworkErrors(t *testing.T) {
 	for name, handler := range map[string]http.HandlerFunc{"reset": reset, "cut body": cut} {
 		c := serve(t, handler, Options{})
 		for _, streamed := range []bool{false, true} {
+			want := llm.KindNetwork
+			if streamed && name == "cut body" {
+				want = llm.KindBroken
+			}
 			_, err := call(t.Context(), c, streamed)
-			require.NotEmpty(t, wantError(t, err, llm.KindNetwork).Message, name)
+			require.NotEmpty(t, wantError(t, err, want).Message, name)
 		}
 	}
 	_, err := call(t.Context(), open(t, providers.OpenAI, Options{APIKey: testKey, BaseURL: "http://user:" + testKey + "@127.0.0.1:1"}), false)
@@ -233,24 +244,16 @@ func TestRedirectionsKeepTheScheme(t *testing.T) {
 	require.ErrorIs(t, sameServer(to("http://llm.example/v1"), first), http.ErrUseLastResponse)
 }
 
-// pieces is a transport that answers streamed requests with the texts, each a while
-// after the one before, and then keeps the stream open. It answers plain requests
-// only if plain is set.
+// pieces is a transport that answers with the texts, each a while after the one before,
+// and then keeps the stream open.
 type pieces struct {
-	plain bool
 	after time.Duration
 	texts []string
 }
 
 func (p pieces) RoundTrip(r *http.Request) (*http.Response, error) {
 	body, w := io.Pipe()
-	streamed := isStream(r)
 	go func() {
-		if p.plain && !streamed {
-			_, _ = io.WriteString(w, "plain")
-			_ = w.Close()
-			return
-		}
 		for _, text := range p.texts {
 			select {
 			case <-time.After(p.after):
@@ -272,7 +275,7 @@ func TestTimes(t *testing.T) {
 		want   string
 		after  time.Duration
 	}{
-		"silent":        {pieces{plain: true, texts: []string{"data: \"half\"\n\n"}}, "plain", 2 * time.Minute},
+		"silent":        {pieces{texts: []string{"data: \"half\"\n\n"}}, "broken", 2 * time.Minute},
 		"comments":      {pieces{after: 110 * time.Second, texts: append(comments, "data: \"hi\"\n\ndata: \"END\"\n\n")}, "hi", 5*110*time.Second + 5*time.Second},
 		"late":          {pieces{after: 9 * time.Minute, texts: []string{"data: \"hi\"\n\ndata: [DONE]\n\n"}}, "hi", 9*time.Minute + 50*time.Millisecond},
 		"not ended":     {pieces{texts: []string{"data: \"hi\"\n\ndata: \"END\"\n\n"}}, "hi", 5 * time.Second},
@@ -289,6 +292,10 @@ func TestTimes(t *testing.T) {
 					began := time.Now()
 					text, err := call(t.Context(), client, streamed)
 					require.Equal(t, c.after, time.Since(began))
+					if c.want == "broken" {
+						require.Equal(t, 4, wantError(t, err, llm.KindBroken).Usage.Output, "what came is billed")
+						return
+					}
 					require.Equal(t, c.want, text)
 					if c.want == "" {
 						require.Equal(t, "the model gave no complete reply within 10m0s", wantError(t, err, llm.KindNetwork).Message)

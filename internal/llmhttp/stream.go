@@ -10,11 +10,13 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/moorebus/moorebus/pkg/llm"
 )
 
-// ErrBroken is a stream that ended before its reply was complete, or a server that
-// refuses to stream. A plain call may still succeed.
-var ErrBroken = errors.New("the stream broke")
+// errNoStream is a server that refuses to stream. Nothing was billed, and a plain call may
+// succeed.
+var errNoStream = errors.New("the server refuses to stream")
 
 // Stated is the body of an error that a provider states in the middle of a stream.
 type Stated []byte
@@ -107,11 +109,20 @@ func (c *Client) broken(err error, in *events, resp *http.Response) error {
 	case errors.Is(err, errTooLarge):
 		return c.tooLarge(resp.StatusCode)
 	case err != io.EOF:
-		return fmt.Errorf("%w: %w", ErrBroken, err)
+		return c.brokenBy(err, resp.StatusCode)
 	case StatesError(in.outside):
 		return c.stated(in.outside, resp)
+	case in.count == 0 && len(in.outside) > 0:
+		return (&Reply{status: resp.StatusCode, client: c}).Unfit(fmt.Errorf("it holds no events and begins with %.40q", in.outside))
 	}
-	return fmt.Errorf("%w: it ended before the reply was complete", ErrBroken)
+	return c.brokenBy(errors.New("it ended before the reply was complete"), resp.StatusCode)
+}
+
+func (c *Client) brokenBy(err error, status int) *llm.Error {
+	return &llm.Error{
+		Kind: llm.KindBroken, Status: status, Err: c.key.harmless(err),
+		Message: c.key.clean(fmt.Sprintf("the stream broke: %v", err)),
+	}
 }
 
 // StatesError reports whether data is an object with an error object in it, which
@@ -137,6 +148,8 @@ type events struct {
 	// outside is the text that belongs to no field. Some servers write an error
 	// as plain JSON.
 	outside []byte
+	// count is how many events came.
+	count int
 }
 
 func newEvents(body io.Reader, limit int64, heard func()) *events {
@@ -157,6 +170,7 @@ func (in *events) next() (Event, error) {
 		if in.read(bytes.TrimSpace(line)) || err == io.EOF && len(in.data) > 0 {
 			e := Event{in.name, in.data}
 			in.data = nil
+			in.count++
 			return e, nil
 		}
 		if err != nil {

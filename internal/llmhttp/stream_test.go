@@ -1,7 +1,9 @@
 package llmhttp
 
 import (
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -48,49 +50,61 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-func TestBrokenStreamFallsBackOnce(t *testing.T) {
+// A broken stream is an error that says what came of the reply. Nothing is asked again.
+func TestBrokenStreams(t *testing.T) {
 	half := "data: \"half\"\n\n"
 	for name, serveStream := range map[string]http.HandlerFunc{
 		"ends early":      script(half),
-		"empty":           script(""),
 		"no valid event":  script(half + "data: 7\n\n"),
-		"not a stream":    script("<html>Welcome</html>"),
-		"an error's name": script("data: {\"error\":\"oops\"}\n\n"),
+		"an error's name": script(half + "data: {\"error\":\"oops\"}\n\n"),
+		"empty":           script(""),
 		"reset": func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, half)
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
 		},
-		"refuses to stream": func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(http.StatusBadRequest)
-			_, _ = io.WriteString(w, `{"error":{"message":"no streams","param":"stream_options","type":"invalid_request_error"}}`)
-		},
 	} {
-		for _, works := range []bool{true, false} {
-			var streams, plains atomic.Int32
-			c := serve(t, func(w http.ResponseWriter, r *http.Request) {
-				switch {
-				case r.Header.Get("Accept") == "text/event-stream":
-					streams.Add(1)
-					serveStream(w, r)
-				case works:
-					plains.Add(1)
-					_, _ = io.WriteString(w, "plain")
-				default:
-					plains.Add(1)
-					panic(http.ErrAbortHandler)
-				}
-			}, Options{})
-			text, err := call(t.Context(), c, true)
-			require.Equal(t, [2]int32{1, 1}, [2]int32{streams.Load(), plains.Load()}, name)
-			if !works {
-				wantError(t, err, llm.KindNetwork)
-				continue
-			}
-			require.NoError(t, err, name)
-			require.Equal(t, "plain", text, name)
+		var asked atomic.Int32
+		_, err := call(t.Context(), serve(t, func(w http.ResponseWriter, r *http.Request) {
+			asked.Add(1)
+			serveStream(w, r)
+		}, Options{}), true)
+		e := wantError(t, err, llm.KindBroken)
+		require.EqualValues(t, 1, asked.Load(), name)
+		if name == "empty" {
+			require.Nil(t, e.Reply, name)
+			continue
 		}
+		require.Equal(t, &llm.Usage{Output: 4}, e.Usage, name)
+		require.Equal(t, "m", e.Reply.Model, name)
+		require.Equal(t, digestOf("stream"), e.Reply.RequestSHA256, name)
 	}
+}
+
+func digestOf(body string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(body))) }
+
+// What is neither a stream nor JSON is no server's of the API.
+func TestPageInPlaceOfAStream(t *testing.T) {
+	_, err := call(t.Context(), serve(t, script("<html>Welcome</html>"), Options{}), true)
+	require.Contains(t, wantError(t, err, llm.KindOther).Message, `is the base URL right?): it holds no events and begins with "<html>`)
+}
+
+// A server that refuses to stream bills nothing, and is asked once more.
+func TestServerThatRefusesToStream(t *testing.T) {
+	var asked atomic.Int32
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		if !isStream(r) {
+			_, _ = io.WriteString(w, "plain")
+			return
+		}
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = io.WriteString(w, `{"error":{"message":"no streams","param":"stream_options","type":"invalid_request_error"}}`)
+	}, Options{})
+	res, err := c.Ask(t.Context(), exchange{}, func(llm.Chunk) {})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, asked.Load())
+	require.Equal(t, llm.Text{Meta: llm.Meta{RequestSHA256: digestOf("stream")}, Content: "plain"}, res)
 }
 
 // What a server states in a stream, or answers to one in one piece, is its answer.

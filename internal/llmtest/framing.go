@@ -72,7 +72,7 @@ func (s wireSuite) ends(t *testing.T) {
 				model := NewModel(s.wire, c.turn)
 				got, err := s.open(t, model.Serve(t)).Call(t.Context(), Request(0), stream)
 				require.NoError(t, err, way)
-				require.Equal(t, c.want, got, way)
+				Same(t, c.want, got, way)
 				require.Len(t, model.Requests(), 1, way)
 			}
 		})
@@ -177,7 +177,7 @@ func (s wireSuite) whole(t *testing.T, server *script, caller llm.Caller) {
 	got, err := caller.Call(t.Context(), Request(0), h.add)
 	require.NoError(t, err)
 	want := canonical().Reply.(llm.ToolCalls)
-	require.Equal(t, want, got)
+	Same(t, want, got)
 	require.Equal(t, want.Content, h.text.String())
 	for i, c := range want.Calls {
 		require.Equal(t, llm.Call{Name: c.Name, Arguments: c.Arguments}, h.calls[i])
@@ -237,8 +237,8 @@ func (s wireSuite) framing(t *testing.T) {
 	})
 }
 
-// truncated ends streams after each event, in order and with a broken connection. One
-// plain request has to follow.
+// truncated ends streams after each event, in order and with a broken connection. Such a
+// reply is broken and nothing is asked again.
 func (s wireSuite) truncated(t *testing.T) {
 	var keep, total atomic.Int64
 	var abort atomic.Bool
@@ -254,11 +254,14 @@ func (s wireSuite) truncated(t *testing.T) {
 		for _, broken := range []bool{false, true} {
 			keep.Store(n)
 			abort.Store(broken)
-			before := server.plain.Load()
-			got, err := caller.Call(t.Context(), Request(0), func(llm.Chunk) {})
-			require.NoError(t, err)
-			require.Equal(t, canonical().Reply, got)
-			require.Equal(t, before+1, server.plain.Load(), "after %d events", n)
+			before := server.streams.Load()
+			_, err := caller.Call(t.Context(), Request(0), func(llm.Chunk) {})
+			require.Equal(t, llm.KindBroken, kindOf(t, err), "after %d events", n)
+			require.Equal(t, before+1, server.streams.Load())
+			require.Zero(t, server.plain.Load())
+			var e *llm.Error
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, n > 0, e.Reply != nil, "what came is told")
 		}
 	}
 }
@@ -360,7 +363,7 @@ func (s wireSuite) toolNames(t *testing.T) {
 		model := NewModel(s.wire, Turn{}, Turn{Reply: onWire})
 		got, err := s.open(t, model.Serve(t)).Call(t.Context(), req, stream)
 		require.NoError(t, err, way)
-		require.Equal(t, want, got, way)
+		Same(t, want, got, way)
 		if stream != nil {
 			require.Equal(t, "files.read", h.calls[0].Name)
 		}
@@ -396,7 +399,7 @@ func (s wireSuite) structured(t *testing.T) {
 				}
 				got, err := s.open(t, NewModel(s.wire, Turn{Reply: sent}).Serve(t)).Call(t.Context(), req, stream)
 				require.NoError(t, err, way)
-				require.Equal(t, want, got, way)
+				Same(t, want, got, way)
 			}
 		}
 	}

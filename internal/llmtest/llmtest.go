@@ -143,7 +143,7 @@ func (s suite) text(t *testing.T) {
 	want := llm.Text{Meta: meta(12, 3, 0), Content: "Hello, wörld.\nBye."}
 	got, err := s.open(t, Conversation{{Reply: want}}).Call(t.Context(), Request(0), nil)
 	require.NoError(t, err)
-	require.Equal(t, want, got)
+	Same(t, want, got)
 }
 
 func (s suite) calls(t *testing.T) {
@@ -153,7 +153,7 @@ func (s suite) calls(t *testing.T) {
 	}
 	got, err := s.open(t, Conversation{{Reply: want}}).Call(t.Context(), Request(0), nil)
 	require.NoError(t, err)
-	require.Equal(t, s.want(want, got), got)
+	Same(t, s.want(want, got), got)
 }
 
 func (s suite) structured(t *testing.T) {
@@ -164,7 +164,7 @@ func (s suite) structured(t *testing.T) {
 		req.OutputSchema = []byte(`{"type":"object","properties":{"answer":{"type":"integer"}}}`)
 		got, err := caller.Call(t.Context(), req, stream)
 		require.NoError(t, err)
-		require.Equal(t, want, got)
+		Same(t, want, got)
 	}
 }
 
@@ -189,7 +189,7 @@ func (s suite) turns(t *testing.T) {
 	for i := range conv {
 		got, err := caller.Call(t.Context(), Request(i), nil)
 		require.NoError(t, err)
-		require.Equal(t, conv[i].Reply, got)
+		Same(t, conv[i].Reply, got)
 	}
 }
 
@@ -201,7 +201,7 @@ func (s suite) streamedText(t *testing.T) {
 		text.WriteString(c.Text)
 	})
 	require.NoError(t, err)
-	require.Equal(t, want, got)
+	Same(t, want, got)
 	require.Equal(t, want.Content, text.String())
 }
 
@@ -221,7 +221,7 @@ func (s suite) streamedCalls(t *testing.T) {
 	})
 	require.NoError(t, err)
 	want = s.want(want, got)
-	require.Equal(t, want, got)
+	Same(t, want, got)
 	require.Equal(t, want.Content, text.String())
 	for i, c := range want.Calls {
 		require.Equal(t, c.Name, calls[i].Name)

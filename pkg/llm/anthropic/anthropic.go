@@ -16,8 +16,9 @@
 //     unchanged and first in its message, to the model that wrote it.
 //   - An output schema is offered as a tool: forced where it is the only one and
 //     the model does not think, else with words that say when to call it.
-//   - A stream that ends before message_stop, or is silent for too long, is
-//     followed by one plain call, in the same Call. Nothing else is sent twice.
+//   - A stream that ends before message_stop, or is silent for too long, is an
+//     error of [llm.KindBroken]. Nothing is sent twice, unless the server refuses to
+//     stream.
 //   - Every failure is an *llm.Error with a kind, the provider's own message and
 //     the wait it asked for, except the context's own error. No message holds
 //     the key.
@@ -112,27 +113,11 @@ func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 	if err := x.write(); err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
 	}
-	if stream == nil {
-		return c.http.Call(ctx, x.plain)
-	}
-	return c.http.Call(ctx, func(ctx context.Context) (llm.Response, error) { return x.streamed(ctx, stream) }, x.plain)
+	return c.http.Ask(ctx, x, stream)
 }
 
-// plain asks for the reply in one piece.
-func (x *exchange) plain(ctx context.Context) (llm.Response, error) {
-	body, err := x.body(false)
-	if err != nil {
-		return nil, err
-	}
-	r, err := x.caller.http.Post(ctx, body)
-	if err != nil {
-		return nil, err
-	}
-	return x.message(r)
-}
-
-// message reads a reply in one piece.
-func (x *exchange) message(r *llmhttp.Reply) (llm.Response, error) {
+// Read reads a message in one piece.
+func (x *exchange) Read(r *llmhttp.Reply) (llm.Response, error) {
 	var m answer
 	if err := r.Decode(&m); err != nil {
 		return nil, err

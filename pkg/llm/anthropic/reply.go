@@ -3,7 +3,6 @@ package anthropic
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -113,29 +112,9 @@ func (x *exchange) choose(thinking bool) {
 	x.params.ToolChoice = &toolChoice{Type: "tool", Name: x.answer.Name, DisableParallelToolUse: true}
 }
 
-// streamed asks for the reply as a stream and tells emit of its parts.
-func (x *exchange) streamed(ctx context.Context, emit func(llm.Chunk)) (llm.Response, error) {
-	body, err := x.body(true)
-	if err != nil {
-		return nil, err
-	}
-	a := assembly{emit: emit, x: x, blocks: map[int]*part{}}
-	whole, err := x.caller.http.Stream(ctx, body, a.add)
-	switch {
-	case err != nil:
-		return nil, err
-	case whole == nil:
-		return x.response(a.reply())
-	}
-	// It came in one piece. Asking again would be billed twice.
-	res, err := x.message(whole)
-	if err != nil {
-		return nil, err
-	}
-	for chunk := range llm.Chunks(res) {
-		emit(chunk)
-	}
-	return res, nil
+// Assemble begins a streamed reply.
+func (x *exchange) Assemble(emit func(llm.Chunk)) llmhttp.Assembly {
+	return &assembly{emit: emit, x: x, blocks: map[int]*part{}}
 }
 
 // assembly puts a streamed reply together.
@@ -163,7 +142,8 @@ type part struct {
 	raw            json.RawMessage
 }
 
-func (a *assembly) add(in llmhttp.Event) (llmhttp.Progress, error) {
+// Add takes one event.
+func (a *assembly) Add(in llmhttp.Event) (llmhttp.Progress, error) {
 	switch in.Name {
 	case "error":
 		return llmhttp.Begun, llmhttp.Stated(in.Data)
@@ -255,6 +235,12 @@ func (a *assembly) say(b *part, text string) {
 		a.emit(llm.Chunk{Kind: llm.ChunkText, Text: text})
 	}
 }
+
+// Reply returns the complete reply.
+func (a *assembly) Reply() (llm.Response, error) { return a.x.response(a.reply()) }
+
+// Meta returns what is known of the reply so far.
+func (a *assembly) Meta() llm.Meta { return a.reply().meta(a.x) }
 
 func (a *assembly) reply() reply {
 	r := reply{model: a.model, stop: a.end.StopReason, explanation: a.end.StopDetails.Explanation, usage: a.usage}

@@ -42,7 +42,8 @@ func (x *exchange) write() error {
 	return nil
 }
 
-func (x *exchange) body(stream bool) ([]byte, error) {
+// Body writes the request for the wire.
+func (x *exchange) Body(stream bool) ([]byte, error) {
 	p := x.params
 	p.Stream = stream
 	body, err := json.Marshal(p)

@@ -8,8 +8,9 @@
 //   - A reply is scanned whole: tool calls outrank text wherever they stand, and
 //     the text beside them is kept. Arguments are given back as the model wrote
 //     them, valid or not. A call without an id gets "call_<reply>_<k>".
-//   - A stream that breaks before its finish_reason, or is silent for too long,
-//     is followed by one plain call, in the same Call. Nothing else is sent twice.
+//   - A stream that breaks before its finish_reason, or is silent for too long, is
+//     an error of [llm.KindBroken]. Nothing is sent twice, unless the server refuses
+//     to stream.
 //   - Every failure is an *llm.Error with a kind, the provider's own message and
 //     the wait it asked for, except the context's own error. No message holds
 //     the key.
@@ -99,10 +100,7 @@ func (c *Caller) Close() { c.http.Close() }
 // Call asks the provider for one reply; see [llm.Caller].
 func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
 	x := &exchange{caller: c, req: req, model: cmp.Or(req.Model, c.opts.Model), names: llmhttp.NamesOf(req)}
-	if stream == nil {
-		return c.http.Call(ctx, x.plain)
-	}
-	return c.http.Call(ctx, func(ctx context.Context) (llm.Response, error) { return x.streamed(ctx, stream) }, x.plain)
+	return c.http.Ask(ctx, x, stream)
 }
 
 // exchange is one request and what its reply is read with.
@@ -113,21 +111,8 @@ type exchange struct {
 	names  *llmhttp.ToolNames
 }
 
-// plain asks for the reply in one piece.
-func (x *exchange) plain(ctx context.Context) (llm.Response, error) {
-	body, err := x.body(false)
-	if err != nil {
-		return nil, err
-	}
-	r, err := x.caller.http.Post(ctx, body)
-	if err != nil {
-		return nil, err
-	}
-	return x.completion(r)
-}
-
-// completion reads a reply in one piece.
-func (x *exchange) completion(r *llmhttp.Reply) (llm.Response, error) {
+// Read reads a completion in one piece.
+func (x *exchange) Read(r *llmhttp.Reply) (llm.Response, error) {
 	var res openai.ChatCompletionResponse
 	if err := r.Decode(&res); err != nil {
 		return nil, err

@@ -147,7 +147,7 @@ func TestRepliesEitherWay(t *testing.T) {
 		for _, stream := range bothWays {
 			res, err := c.Call(t.Context(), ask(), stream)
 			require.NoError(t, err, tt.name)
-			require.Equal(t, tt.want, res, tt.name)
+			llmtest.Same(t, tt.want, res, tt.name)
 		}
 	}
 }
@@ -192,7 +192,10 @@ func TestRepliesThatAreNone(t *testing.T) {
 		"":                     "not a chat completion",
 		`{"hello":"world"}`:    "no choices",
 	} {
-		c := serve(t, Options{}, script(body, body))
+		c := serve(t, Options{}, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, body)
+		})
 		for _, stream := range bothWays {
 			_, err := c.Call(t.Context(), ask(), stream)
 			require.Contains(t, wantError(t, err, llm.KindOther).Message, want)

@@ -2,7 +2,6 @@ package openai
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -103,35 +102,15 @@ func filtered(used llm.Usage) *llm.Error {
 	return stopped
 }
 
-// streamed asks for the reply as a stream and tells emit of its parts.
-func (x *exchange) streamed(ctx context.Context, emit func(llm.Chunk)) (llm.Response, error) {
-	body, err := x.body(true)
-	if err != nil {
-		return nil, err
-	}
-	a := assembly{emit: emit, names: x.names, byIndex: map[int]*partial{}, byID: map[string]*partial{}}
-	whole, err := x.caller.http.Stream(ctx, body, a.add)
-	switch {
-	case err != nil:
-		return nil, err
-	case whole == nil:
-		return x.response(a.reply())
-	}
-	// It came in one piece. Asking again would be billed twice.
-	res, err := x.completion(whole)
-	if err != nil {
-		return nil, err
-	}
-	for chunk := range llm.Chunks(res) {
-		emit(chunk)
-	}
-	return res, nil
+// Assemble begins a streamed reply.
+func (x *exchange) Assemble(emit func(llm.Chunk)) llmhttp.Assembly {
+	return &assembly{emit: emit, x: x, byIndex: map[int]*partial{}, byID: map[string]*partial{}}
 }
 
 // assembly puts a streamed reply together.
 type assembly struct {
 	emit    func(llm.Chunk)
-	names   *llmhttp.ToolNames
+	x       *exchange
 	model   string
 	text    strings.Builder
 	refused bool
@@ -150,9 +129,9 @@ type partial struct {
 	args     strings.Builder
 }
 
-// add takes one event. The reply is complete at its finish_reason; the usage may
+// Add takes one event. The reply is complete at its finish_reason; the usage may
 // come after it.
-func (a *assembly) add(e llmhttp.Event) (llmhttp.Progress, error) {
+func (a *assembly) Add(e llmhttp.Event) (llmhttp.Progress, error) {
 	if string(e.Data) == "[DONE]" {
 		if a.finish == "" {
 			return llmhttp.Begun, errors.New("it ended without a finish_reason")
@@ -202,7 +181,7 @@ func (a *assembly) delta(d openai.ChatCompletionStreamChoiceDelta) {
 		p := a.find(tc)
 		name := ""
 		if p.name == "" && tc.Function.Name != "" {
-			p.name, name = tc.Function.Name, a.names.Tool(tc.Function.Name)
+			p.name, name = tc.Function.Name, a.x.names.Tool(tc.Function.Name)
 		}
 		p.args.WriteString(tc.Function.Arguments)
 		if name != "" || tc.Function.Arguments != "" {
@@ -248,6 +227,12 @@ func (a *assembly) begin(index *int) *partial {
 	a.calls = append(a.calls, p)
 	return p
 }
+
+// Reply returns the complete reply.
+func (a *assembly) Reply() (llm.Response, error) { return a.x.response(a.reply()) }
+
+// Meta returns what is known of the reply so far.
+func (a *assembly) Meta() llm.Meta { return a.x.meta(a.reply()) }
 
 func (a *assembly) reply() reply {
 	sort.SliceStable(a.calls, func(i, j int) bool { return a.calls[i].index < a.calls[j].index })

@@ -77,8 +77,8 @@ type outputSchema struct {
 
 const typeFunction = "function"
 
-// body writes the request for the wire.
-func (x *exchange) body(stream bool) ([]byte, error) {
+// Body writes the request for the wire.
+func (x *exchange) Body(stream bool) ([]byte, error) {
 	b, err := x.request()
 	if err != nil {
 		return nil, err

@@ -1,0 +1,150 @@
+package llmhttp
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/moorebus/moorebus/pkg/llm"
+)
+
+// Exchange is one request in the form of an API, and what its reply is read with.
+type Exchange interface {
+	// Body writes the request.
+	Body(stream bool) ([]byte, error)
+	// Read reads a reply that came in one piece.
+	Read(r *Reply) (llm.Response, error)
+	// Assemble begins a streamed reply, whose parts go to emit as they come.
+	Assemble(emit func(llm.Chunk)) Assembly
+}
+
+// Assembly puts a streamed reply together.
+type Assembly interface {
+	// Add takes the next event; see [Client.Stream].
+	Add(e Event) (Progress, error)
+	// Reply returns the reply once it is complete.
+	Reply() (llm.Response, error)
+	// Meta returns what is known of the reply so far.
+	Meta() llm.Meta
+}
+
+// Ask makes one call, within the timeout: with a stream if stream is not nil. A server
+// that answers that in one piece has answered. One that refuses to stream is asked again
+// without. A stream that breaks is an error of [llm.KindBroken].
+func (c *Client) Ask(ctx context.Context, x Exchange, stream func(llm.Chunk)) (llm.Response, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	timed, cancel := context.WithTimeout(ctx, c.opts.Timeout)
+	defer cancel()
+	a := asked{client: c, x: x}
+	res, err := a.ask(timed, stream)
+	switch {
+	case err == nil:
+		return amended(res, func(m *llm.Meta) { m.RequestSHA256 = a.sha256 }), nil
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case timed.Err() != nil:
+		err = &llm.Error{
+			Kind: llm.KindNetwork, Err: timed.Err(),
+			Message: fmt.Sprintf("the model gave no complete reply within %v", c.opts.Timeout),
+		}
+	}
+	return nil, a.explain(err)
+}
+
+// asked is one call.
+type asked struct {
+	client *Client
+	x      Exchange
+	// sha256 is the digest of the first body.
+	sha256 string
+	// partial is a streamed reply of which something came.
+	partial Assembly
+}
+
+func (a *asked) ask(ctx context.Context, stream func(llm.Chunk)) (llm.Response, error) {
+	if stream != nil {
+		res, err := a.streamed(ctx, stream)
+		if !errors.Is(err, errNoStream) || ctx.Err() != nil {
+			return res, err
+		}
+	}
+	body, err := a.body(false)
+	if err != nil {
+		return nil, err
+	}
+	r, err := a.client.Post(ctx, body)
+	if err != nil {
+		return nil, err
+	}
+	return a.x.Read(r)
+}
+
+func (a *asked) streamed(ctx context.Context, emit func(llm.Chunk)) (llm.Response, error) {
+	body, err := a.body(true)
+	if err != nil {
+		return nil, err
+	}
+	assembly := a.x.Assemble(emit)
+	whole, err := a.client.Stream(ctx, body, func(e Event) (Progress, error) {
+		a.partial = assembly
+		return assembly.Add(e)
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case whole == nil:
+		return assembly.Reply()
+	}
+	res, err := a.x.Read(whole)
+	if err != nil {
+		return nil, err
+	}
+	for chunk := range llm.Chunks(res) {
+		emit(chunk)
+	}
+	return res, nil
+}
+
+func (a *asked) body(stream bool) ([]byte, error) {
+	body, err := a.x.Body(stream)
+	if err == nil && a.sha256 == "" {
+		sum := sha256.Sum256(body)
+		a.sha256 = hex.EncodeToString(sum[:])
+	}
+	return body, err
+}
+
+// explain adds to an error what is known of the reply that came in part.
+func (a *asked) explain(err error) error {
+	var e *llm.Error
+	if !errors.As(err, &e) || a.partial == nil || e.Reply != nil {
+		return err
+	}
+	meta := a.partial.Meta()
+	meta.RequestSHA256 = a.sha256
+	e.Reply = &meta
+	if e.Usage == nil && meta.Usage != (llm.Usage{}) {
+		e.Usage = &meta.Usage
+	}
+	return err
+}
+
+// amended returns the reply with a changed Meta.
+func amended(res llm.Response, change func(*llm.Meta)) llm.Response {
+	switch r := res.(type) {
+	case llm.Text:
+		change(&r.Meta)
+		return r
+	case llm.ToolCalls:
+		change(&r.Meta)
+		return r
+	case llm.Structured:
+		change(&r.Meta)
+		return r
+	}
+	return res
+}
