@@ -152,13 +152,17 @@ func (s wireSuite) script(t *testing.T, turn Turn, serve func(http.ResponseWrite
 
 // heard collects what a stream tells.
 type heard struct {
-	text  strings.Builder
-	calls map[int]llm.Call
+	text, reasoning strings.Builder
+	calls           map[int]llm.Call
 }
 
 func (h *heard) add(c llm.Chunk) {
-	if c.Kind == llm.ChunkText {
+	switch c.Kind {
+	case llm.ChunkText:
 		h.text.WriteString(c.Text)
+		return
+	case llm.ChunkReasoning:
+		h.reasoning.WriteString(c.Text)
 		return
 	}
 	if h.calls == nil {
