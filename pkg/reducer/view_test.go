@@ -463,24 +463,45 @@ func TestATooLargeReplyOfTextIsNoMessage(t *testing.T) {
 func reasonings(mem *reducer.Memory) (all []string) {
 	for _, m := range reducer.View(nil, mem) {
 		if m.Role == "assistant" {
-			all = append(all, string(m.Reasoning))
+			text := ""
+			for _, part := range m.Reasoning {
+				text += part.Text + string(part.Data)
+			}
+			all = append(all, text)
 		}
 	}
 	return all
 }
 
 func thoughtful(p *events.LLMToolCall, reasoning string) *events.LLMToolCall {
-	p.Reasoning = json.RawMessage(reasoning)
+	p.Reasoning = opaque(reasoning)
 	return p
 }
 
-// Reasoning stands with its reply until the turn is over.
-func TestReasoningLastsForATurn(t *testing.T) {
+func opaque(data string) events.Reasoning {
+	return events.Reasoning{{Kind: events.ReasoningOpaque, Data: json.RawMessage(data)}}
+}
+
+// Reasoning stands with its reply. That of a log which does not say who was asked stands
+// there until the turn is over.
+func TestReasoningStaysWithItsReply(t *testing.T) {
+	asked := &events.Asked{Provider: "p", Model: "m"}
+	s := started(t, chat)
+	call, answer := thoughtful(single("a", "alpha"), `{"n":1}`), turnAnswer("It is 42.")
+	answer.Facts = events.Facts{Reasoning: events.Reasoning{{Kind: events.ReasoningText, Text: "So."}}, Asked: asked}
+	call.Asked = asked
+	s.do(call, success("a", "one"), &events.Continue{}, answer, user("m", "And then?"))
+	require.Equal(t, []string{`{"n":1}`, "So."}, reasonings(s.Mem))
+	require.Equal(t, asked, reducer.View(nil, s.Mem)[2].Asked)
+}
+
+// Reasoning of an older log stands with its reply until the turn is over.
+func TestOldReasoningLastsForATurn(t *testing.T) {
 	s := started(t, chat)
 	s.do(thoughtful(single("a", "alpha"), `{"n":1.50}`), success("a", "one"), &events.Continue{})
 	s.do(&events.ReplyInvalid{RefusedReply: events.RefusedReply{
 		Calls: []events.Call{callOf("b", "nonsense")}, Results: []events.Answer{{ID: "b", Observation: "ERROR: no", Code: "not_found"}},
-		Reasoning: json.RawMessage(`{"n":2}`),
+		Facts: events.Facts{Reasoning: opaque(`{"n":2}`)},
 	}})
 	s.do(single("c", "alpha"), failure("c", "broke"), &events.Continue{})
 	require.Equal(t, []string{`{"n":1.50}`, `{"n":2}`, ""}, reasonings(s.Mem))
