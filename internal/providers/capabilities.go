@@ -30,6 +30,9 @@ type Capabilities struct {
 	// and calls), or none. ReasoningBack says which messages are sent back with it.
 	ReasoningField string `json:"reasoning_field"`
 	ReasoningBack  string `json:"reasoning_back"`
+	// ReasoningRequired says that such a message is refused without the field. If nothing
+	// is known of its reasoning, it is sent with an empty one.
+	ReasoningRequired bool `json:"reasoning_required"`
 	// CallSignature stands in for the signature of a call that has none, where every
 	// call must have one.
 	CallSignature string `json:"call_signature"`
@@ -63,15 +66,19 @@ type Capabilities struct {
 	// messages and tool results).
 	Images string `json:"images"`
 	Files  string `json:"files"`
+	// Body are further keys of every request.
+	Body json.RawMessage `json:"body"`
 	// DropsContext says that a prompt that is too long is cut without a word.
 	DropsContext bool `json:"drops_context"`
 	// Thinking is Anthropic's thinking.type that turns thinking on: enabled or adaptive;
 	// none: the model does not think. ThinkingOff says that it can be disabled.
-	// ThinkingDisplay says that its text comes only if it is asked for. Preserved says
-	// that thinking blocks are bound to everything that stood before them.
+	// ThinkingDisplay says that its text comes only if it is asked for. ThinksByDefault says
+	// that the model thinks if a request does not mention it. Preserved says that thinking
+	// blocks are bound to everything that stood before them.
 	Thinking        string `json:"thinking"`
 	ThinkingOff     bool   `json:"thinking_off"`
 	ThinkingDisplay bool   `json:"thinking_display"`
+	ThinksByDefault bool   `json:"thinks_by_default"`
 	Preserved       bool   `json:"preserved"`
 }
 
@@ -150,13 +157,13 @@ func (c Capabilities) NeedsResponses(tools bool, effort string) bool {
 }
 
 // Effort returns the level of the model that is nearest to the one that was asked for,
-// and the higher of two that are equally near. None is taken only for none, or if the
-// model has nothing else. Empty: the model has no levels.
+// and the higher of two that are equally near. None is taken only for none. Empty: the
+// model has no such level.
 func (c Capabilities) Effort(asked string) string {
 	want, best := slices.Index(Efforts, asked), ""
 	distance := len(Efforts) + 1
 	for at, level := range Efforts { // from none to max, so the later one of two is higher
-		if !slices.Contains(c.Efforts, level) || level == "none" && asked != "none" && len(c.Efforts) > 1 {
+		if !slices.Contains(c.Efforts, level) || level == "none" && asked != "none" {
 			continue
 		}
 		if d := max(at-want, want-at); d <= distance {
@@ -204,6 +211,7 @@ func HostOf(kind, like, baseURL string, overrides json.RawMessage) (Host, error)
 func (h Host) Capabilities(model string) Capabilities {
 	var c Capabilities
 	read(table().Unknown, &c)
+	read(table().UnknownKinds[h.kind], &c)
 	name := plainName(model)
 	r, safe := h.row, c.OutputWithTools
 	if r == nil {
@@ -321,11 +329,12 @@ func rowOfModel(kind, name string) *row {
 //go:embed table.json
 var tableJSON []byte
 
-// tableForm is the form of table.json. Unknown is what counts for servers without a
-// row.
+// tableForm is the form of table.json. Unknown is what counts for servers without a row, and
+// what rows begin with; UnknownKinds is put over it for the kinds of providers that differ.
 type tableForm struct {
-	Unknown json.RawMessage `json:"unknown"`
-	Rows    []row           `json:"rows"`
+	Unknown      json.RawMessage            `json:"unknown"`
+	UnknownKinds map[string]json.RawMessage `json:"unknown_kinds"`
+	Rows         []row                      `json:"rows"`
 }
 
 // row is a server. Hosts are the hosts of its addresses; `*.` at the beginning stands

@@ -31,12 +31,19 @@ func TestHowARowIsFound(t *testing.T) {
 		{"openai", "", "http://127.0.0.1:9/v1", "claude-sonnet-5", ""},
 		{"anthropic", "", providers.AnthropicURL, "claude-sonnet-5", "anthropic"},
 		{"openai", "", "https://api.openai.com.example.org/v1", "m", ""},
+		{"openai", "", "http://localhost:11434/v1", "gpt-oss:20b", "ollama"},
+		{"anthropic", "", "http://127.0.0.1:11434", "qwen3", "ollama"},
+		{"openai", "", "https://gpu.example.org:11434/v1", "m", ""},
+		{"openai", "", "https://europe-west1-aiplatform.googleapis.com/v1/x", "google/gemini-3-pro", "gemini"},
+		{"openai", "", "https://openrouter.ai/api/v1", "deepseek/deepseek-v4", "openrouter"},
+		{"openai", "", "http://10.0.0.1/v1", "deepseek-ai/DeepSeek-V4", "deepseek"},
+		{"openai", "vllm", "http://10.0.0.1/v1", "deepseek-ai/DeepSeek-V4", "vllm"},
 	} {
 		require.Equal(t, tt.row, of(t, tt.kind, tt.like, tt.address, tt.model).Row, "%v", tt)
 	}
 	// The name says which model it is, not which software serves it.
 	require.Equal(t, providers.Native, of(t, "openai", "", providers.OpenAIURL, "gpt-5").OutputWithTools)
-	require.Equal(t, providers.FinalTool, of(t, "openai", "", "http://127.0.0.1:9/v1", "gpt-5").OutputWithTools)
+	require.Equal(t, providers.SecondPass, of(t, "openai", "", "http://127.0.0.1:9/v1", "gpt-5").OutputWithTools)
 }
 
 func TestOverrides(t *testing.T) {
@@ -80,7 +87,7 @@ func TestEffort(t *testing.T) {
 		{[]string{"low", "high", "max"}, "medium", "high"},
 		{[]string{"low", "high", "max"}, "xhigh", "max"},
 		{[]string{"none", "high"}, "minimal", "high"},
-		{[]string{"none"}, "high", "none"},
+		{[]string{"none"}, "high", ""},
 		{nil, "high", ""},
 	} {
 		require.Equal(t, tt.want, providers.Capabilities{Efforts: tt.levels}.Effort(tt.asked), "%v", tt)
@@ -118,6 +125,7 @@ func TestAnthropicModels(t *testing.T) {
 		off, preserved  bool
 	}{
 		{"claude-3-5-haiku-latest", "none", false, false},
+		{"claude-3-haiku-20240307", "none", false, false},
 		{"claude-3-7-sonnet-20250219", "enabled", true, false},
 		{"claude-sonnet-4-5", "enabled", true, false},
 		{"claude-haiku-4-5-20251001", "enabled", true, false},
@@ -126,7 +134,9 @@ func TestAnthropicModels(t *testing.T) {
 		{"claude-opus-4-20250514", "enabled", true, false},
 		{"claude-sonnet-5", "adaptive", true, false},
 		{"claude-opus-5", "adaptive", true, false},
-		{"claude-opus-5-5", "adaptive", false, false},
+		{"claude-opus-5-20260601", "adaptive", true, false},
+		{"claude-opus-5-5", "adaptive", false, true},
+		{"claude-haiku-5-5", "adaptive", true, true},
 		{"claude-fable-5", "adaptive", false, false},
 		{"claude-fable-5-1", "adaptive", false, true},
 	} {
