@@ -229,6 +229,9 @@ func (e *element) act(req *llm.Request, meta llm.Meta) (llm.Response, *syntaxErr
 	if err != nil {
 		return nil, err
 	}
+	if meta.Finish == llm.FinishStop { // the words ended; the reply is a call
+		meta.Finish = llm.FinishToolCalls
+	}
 	return llm.ToolCalls{Meta: meta, Content: e.thinking(), Calls: []llm.Call{{ID: callID(req), Name: name, Arguments: arguments}}}, nil
 }
 

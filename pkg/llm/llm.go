@@ -397,7 +397,11 @@ const (
 	KindContextTooLong ErrorKind = "context_too_long"
 	// KindSchemaRefused is an output schema or a tool's schema that the server refuses.
 	KindSchemaRefused ErrorKind = "schema_refused"
-	KindOther         ErrorKind = "other"
+	// KindToolUse is a reply whose calls or form the server could not read, and so withheld.
+	// The message tells the model what was wrong, and holds what it wrote if the server
+	// shows that.
+	KindToolUse ErrorKind = "tool_use_failed"
+	KindOther   ErrorKind = "other"
 )
 
 // Error is a call that gave no reply.

@@ -53,12 +53,17 @@ type LogEntry struct {
 	Content string
 }
 
-// Chunks returns the chunks of a complete reply: its text word by word, then each call
-// with its name and all of its arguments. The ChunkText texts together are the reply's
-// text. Callers with ready replies (scripted, recorded) stream with it.
+// Chunks returns the chunks of a complete reply: each part of its reasoning that can be
+// read, its text word by word, then each call with its name and all of its arguments. The
+// ChunkText texts together are the reply's text. Callers with ready replies (scripted, recorded) stream with it.
 func Chunks(r Response) iter.Seq[Chunk] {
 	text, calls := parts(r)
 	return func(yield func(Chunk) bool) {
+		for _, part := range r.About().Reasoning {
+			if part.Text != "" && !yield(Chunk{Kind: ChunkReasoning, Text: part.Text}) {
+				return
+			}
+		}
 		for word := range strings.SplitAfterSeq(text, " ") {
 			if word != "" && !yield(Chunk{Kind: ChunkText, Text: word}) {
 				return

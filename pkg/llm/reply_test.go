@@ -56,6 +56,15 @@ func TestChunksOfCallsFollowTheText(t *testing.T) {
 	}, got)
 }
 
+func TestChunksOfReasoningComeFirst(t *testing.T) {
+	got := slices.Collect(llm.Chunks(llm.Text{Content: "yes", Meta: llm.Meta{Reasoning: []llm.ReasoningPart{
+		{Kind: llm.ReasoningText, Text: "first"}, {Kind: llm.ReasoningOpaque, Data: []byte(`"x"`)}, {Kind: llm.ReasoningSummary, Text: "second"},
+	}}}))
+	require.Equal(t, []llm.Chunk{
+		{Kind: llm.ChunkReasoning, Text: "first"}, {Kind: llm.ChunkReasoning, Text: "second"}, {Kind: llm.ChunkText, Text: "yes"},
+	}, got)
+}
+
 func TestChunksStopWhenTheReaderStops(t *testing.T) {
 	n := 0
 	for range llm.Chunks(llm.Structured{Content: "a b c d"}) {
