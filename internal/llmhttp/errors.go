@@ -2,10 +2,13 @@ package llmhttp
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -19,9 +22,14 @@ func Invalid(message string) *llm.Error {
 	return &llm.Error{Kind: llm.KindInvalid, Message: message}
 }
 
-// Decode reads the reply's JSON. The error says that the base URL may be wrong.
+// Decode reads the reply's JSON. The error is the provider's if the reply states one, else
+// it says that the base URL may be wrong.
 func (r *Reply) Decode(v any) error {
-	if err := json.NewDecoder(bytes.NewReader(r.Body)).Decode(v); err != nil {
+	err := json.NewDecoder(bytes.NewReader(r.Body)).Decode(v)
+	switch {
+	case StatesError(r.Body):
+		return r.Stated(r.Body)
+	case err != nil:
 		return r.Unfit(err)
 	}
 	return nil
@@ -29,11 +37,19 @@ func (r *Reply) Decode(v any) error {
 
 // Unfit is the error of a reply that is none of the API's; why says what it lacks.
 func (r *Reply) Unfit(why error) *llm.Error {
-	c := r.client
-	return &llm.Error{
-		Kind: llm.KindOther, Status: r.status, Err: c.key.harmless(why),
-		Message: c.key.clean(fmt.Sprintf("the server's reply is not %s (is the base URL right?): %v", c.row.Reply, why)),
-	}
+	e := r.Says(fmt.Sprintf("the server's reply is not %s (is the base URL right?): %v", r.client.row.Reply, why))
+	e.Err = r.client.key.harmless(why)
+	return e
+}
+
+// Says is the error of a reply that cannot be used.
+func (r *Reply) Says(message string) *llm.Error {
+	return &llm.Error{Kind: llm.KindOther, Status: r.response.StatusCode, Message: r.client.key.clean(message)}
+}
+
+// Stated is the error that a part of the reply states.
+func (r *Reply) Stated(part []byte) *llm.Error {
+	return r.client.problem(read(part, r.response.StatusCode), r.response)
 }
 
 func (c *Client) network(err error, status int) *llm.Error {
@@ -53,50 +69,141 @@ func (c *Client) stated(body []byte, resp *http.Response) error {
 	if p.param == "stream" || p.param == "stream_options" {
 		return errNoStream
 	}
-	message := p.message
+	return c.problem(p, resp)
+}
+
+func (c *Client) problem(p problem, resp *http.Response) *llm.Error {
+	e := &llm.Error{Kind: p.sort(c.row.TypeFirst), Status: p.status, RetryAfter: retry.FromHeader(resp.Header, time.Now())}
+	if e.RetryAfter == 0 && (e.Kind == llm.KindRateLimited || e.Kind == llm.KindOverloaded) {
+		e.RetryAfter = p.wait()
+	}
 	if p.outOfCredit() {
-		message = "the account has no credit left; add some, then start again: " + message
+		p.message = "the account has no credit left; add some, then start again: " + p.message
 	}
-	return &llm.Error{
-		Kind: p.sort(c.row.TypeFirst), Status: p.status, Message: c.key.clean(message), RetryAfter: retry.FromHeader(resp.Header, time.Now()),
+	if len(p.reasons) > 0 {
+		p.message += " (" + strings.Join(p.reasons, ", ") + ")"
 	}
+	if p.generated != "" {
+		p.message += "; failed_generation: " + p.generated
+	}
+	e.Message = c.key.clean(p.message)
+	return e
+}
+
+// StatesError reports whether data states an error, in any of the forms in which APIs do
+// that with a status of success: in a stream, or in a list.
+func StatesError(data []byte) bool {
+	said := object(data)
+	if said == nil {
+		return false
+	}
+	switch e := said["error"].(type) {
+	case map[string]any:
+		return len(e) > 0
+	case string:
+		return e != ""
+	}
+	if base, ok := said["base_resp"].(map[string]any); ok { // MiniMax
+		code, _ := base["status_code"].(float64)
+		return code != 0
+	}
+	return said["object"] == "error" || said["success"] == false // vLLM, z.ai
+}
+
+// object reads an object, or the first one of a list, as Gemini writes errors.
+func object(data []byte) map[string]any {
+	var list []map[string]any
+	if data = bytes.TrimSpace(data); len(data) > 0 && data[0] == '[' {
+		if json.Unmarshal(data, &list) != nil || len(list) == 0 {
+			return nil
+		}
+		return list[0]
+	}
+	var said map[string]any
+	_ = json.Unmarshal(data, &said) // else there are no words
+	return said
 }
 
 // problem is what a server said about a failure.
 type problem struct {
 	status                     int
 	code, kind, param, message string
+	// reasons are why a moderation stopped the request, and generated is what the model wrote
+	// and the server could not read.
+	reasons   []string
+	generated string
+	body      []byte
 }
 
 // read finds the words in JSON of any of the usual shapes. Anything else, such as
 // a proxy's page, is the message as it is.
 func read(body []byte, status int) problem {
-	p := problem{status: status}
-	var said map[string]any
-	_ = json.Unmarshal(body, &said) // else there are no words
-	if inner, ok := said["error"].(map[string]any); ok {
-		said = inner
+	p := problem{status: status, body: body}
+	said := object(body)
+	for _, key := range []string{"error", "base_resp"} {
+		if inner, ok := said[key].(map[string]any); ok {
+			said = inner
+		}
 	}
 	p.kind, _ = said["type"].(string)
+	if state, ok := said["status"].(string); ok && p.kind == "" { // Gemini
+		p.kind = state
+	}
 	p.param, _ = said["param"].(string)
-	switch code := said["code"].(type) {
-	case string:
-		p.code = code
-	case float64: // in a stream, some servers give the status as the code
-		if status < 400 && code >= 400 && code < 600 {
-			p.status = int(code)
+	p.generated, _ = said["failed_generation"].(string)
+	for _, key := range []string{"status_code", "code"} {
+		p.numbered(said[key])
+	}
+	metadata, _ := said["metadata"].(map[string]any) // OpenRouter
+	reasons, _ := metadata["reasons"].([]any)
+	for _, reason := range reasons {
+		p.reasons = append(p.reasons, fmt.Sprint(reason))
+	}
+	for _, key := range []string{"error", "message", "detail", "msg", "status_msg"} {
+		if p.message = words(said[key]); p.message != "" {
+			break
 		}
 	}
-	for _, key := range []string{"error", "message", "detail"} {
-		if p.message = words(said[key]); p.message != "" {
-			return p
-		}
+	if raw, _ := metadata["raw"].(string); raw != "" && p.message != "" { // the words of the server behind
+		p.message += ": " + cmp.Or(inner(raw), raw)
+	}
+	if p.message != "" {
+		return p
 	}
 	p.message = fmt.Sprintf("HTTP %d %s", p.status, http.StatusText(p.status))
 	if text := strings.TrimSpace(string(body)); text != "" {
 		p.message += ": " + text
 	}
 	return p
+}
+
+// inner returns the message of an error in an error, or nothing.
+func inner(raw string) string {
+	if !StatesError([]byte(raw)) {
+		return ""
+	}
+	return read([]byte(raw), http.StatusOK).message
+}
+
+// numbered takes a code. In a stream, some servers give the status as the code.
+func (p *problem) numbered(code any) {
+	if text, ok := code.(string); ok {
+		p.code = text
+	}
+	n, ok := code.(float64)
+	if !ok {
+		parsed, err := strconv.Atoi(p.code)
+		if err != nil {
+			return
+		}
+		n = float64(parsed)
+	}
+	if p.status < 400 && n >= 400 && n < 600 {
+		p.status = int(n)
+	}
+	if p.code == "" {
+		p.code = strconv.Itoa(int(n))
+	}
 }
 
 func words(v any) string {
@@ -115,15 +222,11 @@ func words(v any) string {
 	return ""
 }
 
-// sort gives the problem's kind by its status and, where that says nothing, by its
-// code or type; with typeFirst the other way round.
+// sort gives the problem's kind by what only its words say, then by its status and, where
+// that says nothing, by its code or type; with typeFirst the other way round.
 func (p problem) sort(typeFirst bool) llm.ErrorKind {
-	switch {
-	case p.outOfCredit():
-		// Not auth, since the key is good, and no rate limit: it does not pass.
-		return llm.KindInvalid
-	case p.tooLong():
-		return llm.KindContextTooLong
+	if kind := p.byWords(); kind != "" {
+		return kind
 	}
 	ways := []llm.ErrorKind{kindOfStatus(p.status), kindOfWord[p.code], kindOfWord[p.kind], llm.KindOther}
 	if typeFirst {
@@ -131,6 +234,62 @@ func (p problem) sort(typeFirst bool) llm.ErrorKind {
 	}
 	return ways[slices.IndexFunc(ways, func(k llm.ErrorKind) bool { return k != "" })]
 }
+
+// byWords gives the kind of a problem that its status does not tell.
+func (p problem) byWords() llm.ErrorKind {
+	switch {
+	case p.outOfCredit():
+		// Not auth, since the key is good, and no rate limit: it does not pass.
+		return llm.KindInvalid
+	case p.status == http.StatusUnauthorized || p.status == http.StatusTooManyRequests:
+		return ""
+	case p.generated != "" || p.is(toolUseCodes) || toolUseWords.MatchString(p.message):
+		return llm.KindToolUse
+	case p.is(schemaCodes) || strings.HasPrefix(p.param, "response_format") || strings.HasPrefix(p.param, "text.format") ||
+		schemaWords.MatchString(p.message):
+		return llm.KindSchemaRefused
+	case p.tooLong():
+		return llm.KindContextTooLong
+	case p.status == http.StatusForbidden && (len(p.reasons) > 0 || moderationWords.MatchString(p.message)):
+		return llm.KindInvalid
+	case keyWords.MatchString(p.message):
+		return llm.KindAuth
+	}
+	return ""
+}
+
+// is reports whether the problem's code or type is one of the words.
+func (p problem) is(words []string) bool {
+	return slices.Contains(words, p.code) || slices.Contains(words, p.kind)
+}
+
+// The codes and the words of problems that several APIs state with statuses that say
+// something else, or with none.
+var (
+	toolUseCodes = []string{"tool_use_failed", "output_parse_failed", "json_validate_failed"} // Groq
+	// Ollama, llama.cpp
+	toolUseWords = regexp.MustCompile(`^error parsing tool call: |[Ff]ailed to parse tool call arguments`)
+
+	schemaCodes = []string{"invalid_json_schema", "invalid_function_parameters"} // OpenAI
+	// OpenAI, Groq, Ollama; Anthropic; llama.cpp; vLLM, SGLang; Fireworks; Gemini
+	schemaWords = regexp.MustCompile(`(?i)invalid (json )?schema (for|in) |json schema is invalid|json schema conversion failed|grammar error|` +
+		`(failed|unable|cannot|could not) to (parse|compile|convert|initialize|build|create)( the)? (json schema|grammar)|` +
+		`features not supported by|json schema not supported|schema produces a constraint`)
+
+	tooLongCodes = []string{
+		"context_length_exceeded", "string_above_max_length", "exceed_context_size_error", "request_too_large",
+		"model_max_prompt_tokens_exceeded",
+	}
+	// OpenAI, vLLM, Mistral; Anthropic; xAI; Gemini; llama.cpp; Ollama, LM Studio; Moonshot; z.ai;
+	// MiniMax; Bedrock; Groq; Together; DashScope
+	tooLongWords = regexp.MustCompile(`(?i)maximum context length|prompt (is )?too long|exceed(s|ed)? (the )?(context limit|context window|` +
+		`(available |max |maximum )?context (size|length))|maximum prompt length|input token count.* exceeds|(greater|longer) than the context length|` +
+		`exceeded model token limit|prompt exceeds max length|context window exceeds limit|input is too long|reduce the length of the messages|` +
+		"`inputs` tokens|range of input length should be|prompt token count of .* exceeds")
+
+	moderationWords = regexp.MustCompile(`(?i)flagged|moderation|usage guidelines|content polic`)
+	keyWords        = regexp.MustCompile(`(?i)(api key not valid|(incorrect|invalid) api key)`)
+)
 
 func kindOfStatus(status int) llm.ErrorKind {
 	switch status {
@@ -155,43 +314,68 @@ func kindOfStatus(status int) llm.ErrorKind {
 // kindOfWord sorts the codes and types of all APIs.
 var kindOfWord = map[string]llm.ErrorKind{
 	"rate_limit_exceeded": llm.KindRateLimited, "rate_limit_error": llm.KindRateLimited,
+	"RESOURCE_EXHAUSTED": llm.KindRateLimited, "1302": llm.KindRateLimited, "1305": llm.KindRateLimited, // Gemini; z.ai
 	"tokens": llm.KindRateLimited, "requests": llm.KindRateLimited,
 	"server_error": llm.KindOverloaded, "api_error": llm.KindOverloaded, "overloaded": llm.KindOverloaded,
 	"overloaded_error": llm.KindOverloaded, "service_unavailable": llm.KindOverloaded,
+	"UNAVAILABLE": llm.KindOverloaded, "INTERNAL": llm.KindOverloaded, "DEADLINE_EXCEEDED": llm.KindOverloaded,
 	"timeout": llm.KindOverloaded, "timeout_error": llm.KindOverloaded,
 	"invalid_api_key": llm.KindAuth, "authentication_error": llm.KindAuth, "permission_error": llm.KindAuth,
+	"UNAUTHENTICATED": llm.KindAuth, "PERMISSION_DENIED": llm.KindAuth,
+	"INVALID_ARGUMENT": llm.KindInvalid, "NOT_FOUND": llm.KindInvalid, "FAILED_PRECONDITION": llm.KindInvalid,
 	"invalid_request_error": llm.KindInvalid, "not_found_error": llm.KindInvalid, "model_not_found": llm.KindInvalid,
 	"content_filter": llm.KindInvalid, "BadRequestError": llm.KindInvalid,
 }
 
 func (p problem) outOfCredit() bool {
-	for _, word := range []string{p.code, p.kind} {
-		switch word {
-		case "insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "billing_error":
-			return true
-		}
-	}
-	return p.status == http.StatusPaymentRequired ||
+	return p.status == http.StatusPaymentRequired || p.is(creditCodes) ||
 		p.kind == "invalid_request_error" && strings.Contains(p.message, "credit balance is too low")
 }
 
+// 1113 is z.ai's.
+var creditCodes = []string{
+	"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "billing_error", "exceeded_current_quota_error", "1113",
+}
+
 func (p problem) tooLong() bool {
-	for _, word := range []string{p.code, p.kind} {
-		switch word {
-		case "context_length_exceeded", "string_above_max_length", "exceed_context_size_error", "request_too_large":
-			return true
+	return p.status == http.StatusRequestEntityTooLarge || p.is(tooLongCodes) || tooLongWords.MatchString(p.message)
+}
+
+var (
+	waitWords = regexp.MustCompile(`(?i)(?:try again|retry) (?:in|after) (.{1,40})|"retryDelay"\s*:\s*"([^"]{1,40})`)
+	waitPart  = regexp.MustCompile(`^[\s,]*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)`)
+)
+
+// unit is one that waits are written in, by its first letters.
+type unit struct {
+	name string
+	time.Duration
+}
+
+var units = []unit{{"ms", time.Millisecond}, {"milli", time.Millisecond}, {"s", time.Second}, {"m", time.Minute}, {"h", time.Hour}}
+
+// wait returns how long a server asks in words to be left alone, or 0.
+func (p problem) wait() time.Duration {
+	const most = 365 * 24 * time.Hour // more is a mistake
+	var d time.Duration
+	found := waitWords.FindSubmatch(p.body)
+	if found == nil {
+		return 0
+	}
+	rest := append(found[1], found[2]...)
+	for part := waitPart.FindSubmatch(rest); part != nil; part = waitPart.FindSubmatch(rest) {
+		rest = rest[len(part[0]):]
+		n, err := strconv.ParseFloat(string(part[1]), 64)
+		at := slices.IndexFunc(units, func(u unit) bool { return strings.HasPrefix(strings.ToLower(string(part[2])), u.name) })
+		if err != nil || at < 0 || n > most.Seconds() {
+			break
 		}
+		d += time.Duration(n * float64(units[at].Duration))
 	}
-	if p.status != http.StatusBadRequest && p.kind != "invalid_request_error" {
-		return p.status == http.StatusRequestEntityTooLarge
+	if d > most {
+		return 0
 	}
-	// Several APIs have no code for it, only these words.
-	for _, words := range []string{"maximum context length", "prompt is too long", "exceed context limit"} {
-		if strings.Contains(p.message, words) {
-			return true
-		}
-	}
-	return p.status == http.StatusRequestEntityTooLarge
+	return d
 }
 
 // maxMessage bounds what an error repeats of a provider's words, in bytes.

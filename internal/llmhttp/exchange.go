@@ -1,6 +1,7 @@
 package llmhttp
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -80,7 +81,21 @@ func (a *asked) ask(ctx context.Context, stream func(llm.Chunk)) (llm.Response, 
 	if err != nil {
 		return nil, err
 	}
-	return a.x.Read(r)
+	return a.read(r)
+}
+
+// read reads a reply in one piece, which some servers write as a stream.
+func (a *asked) read(r *Reply) (llm.Response, error) {
+	if !streams(r.Body) {
+		return a.x.Read(r)
+	}
+	assembly := a.x.Assemble(func(llm.Chunk) {})
+	in := newEvents(bytes.NewReader(r.Body), int64(len(r.Body)), func() {})
+	a.partial = assembly
+	if err := play(in, assembly.Add, func() {}); err != nil {
+		return nil, a.client.broken(err, in, r.response)
+	}
+	return assembly.Reply()
 }
 
 func (a *asked) streamed(ctx context.Context, emit func(llm.Chunk)) (llm.Response, error) {
@@ -121,16 +136,26 @@ func (a *asked) body(stream bool) ([]byte, error) {
 // explain adds to an error what is known of the reply that came in part.
 func (a *asked) explain(err error) error {
 	var e *llm.Error
-	if !errors.As(err, &e) || a.partial == nil || e.Reply != nil {
+	if !errors.As(err, &e) {
 		return err
 	}
-	meta := a.partial.Meta()
-	meta.RequestSHA256 = a.sha256
-	e.Reply = &meta
-	if e.Usage == nil && meta.Usage != (llm.Usage{}) {
-		e.Usage = &meta.Usage
+	if e.Reply == nil && a.partial != nil {
+		_ = Unused(e, a.partial.Meta())
+	}
+	if e.Reply != nil {
+		e.Reply.RequestSHA256 = a.sha256
 	}
 	return err
+}
+
+// Unused adds to the error of a reply that came what is known of the reply, and returns
+// the error.
+func Unused(e *llm.Error, reply llm.Meta) *llm.Error {
+	e.Reply = &reply
+	if e.Usage == nil && reply.Usage != (llm.Usage{}) {
+		e.Usage = &reply.Usage
+	}
+	return e
 }
 
 // amended returns the reply with a changed Meta.

@@ -23,7 +23,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"net/url"
 	"strings"
@@ -168,9 +167,9 @@ func sameServer(req *http.Request, via []*http.Request) error {
 
 // Reply is a reply in one piece.
 type Reply struct {
-	Body   []byte
-	status int
-	client *Client
+	Body     []byte
+	response *http.Response
+	client   *Client
 }
 
 // Post sends a request for a reply in one piece.
@@ -213,11 +212,5 @@ func (c *Client) whole(resp *http.Response) (*Reply, error) {
 	case err != nil:
 		return nil, c.network(err, resp.StatusCode)
 	}
-	return &Reply{Body: data, status: resp.StatusCode, client: c}, nil
-}
-
-// inOnePiece reports whether a server ignores that a stream was asked for.
-func inOnePiece(resp *http.Response) bool {
-	media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	return media == "application/json"
+	return &Reply{Body: bytes.TrimPrefix(data, byteOrderMark), response: resp, client: c}, nil
 }

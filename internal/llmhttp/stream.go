@@ -51,7 +51,7 @@ const drainTime = 50 * time.Millisecond
 // Stream sends a request for a streamed reply and gives every event to add, until
 // add says that the reply ended. A server that answers in one piece all the same
 // gives a Reply, which is nil otherwise. Add returns [Stated] for an error of the
-// provider; after any other error the stream is broken.
+// provider, which counts even after the reply; after any other error the stream is broken.
 func (c *Client) Stream(ctx context.Context, body []byte, add func(Event) (Progress, error)) (*Reply, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -59,7 +59,16 @@ func (c *Client) Stream(ctx context.Context, body []byte, add func(Event) (Progr
 	if err != nil {
 		return nil, err
 	}
-	if resp.StatusCode != http.StatusOK || inOnePiece(resp) {
+	if resp.StatusCode != http.StatusOK {
+		return c.whole(resp)
+	}
+	src := bufio.NewReader(resp.Body)
+	first, err := begins(src, c.opts.MaxBytes)
+	if onePiece(first) {
+		resp.Body = struct {
+			io.Reader
+			io.Closer
+		}{src, resp.Body}
 		return c.whole(resp)
 	}
 	defer func() { _ = resp.Body.Close() }()
@@ -67,29 +76,78 @@ func (c *Client) Stream(ctx context.Context, body []byte, add func(Event) (Progr
 	silence, grace := stopped(cancel), stopped(cancel)
 	defer silence.Stop()
 	defer grace.Stop()
-	in := newEvents(resp.Body, c.opts.MaxBytes, func() { silence.Reset(c.opts.Silence) })
-	progress := Begun
-	for err == nil && progress != Ended {
-		var e Event
-		if e, err = in.next(); err != nil {
-			break
-		}
-		var now Progress
-		now, err = add(e)
-		if progress == Begun && now == Complete {
-			grace.Reset(c.grace)
-		}
-		progress = max(progress, now)
+	in := newEvents(src, c.opts.MaxBytes, func() { silence.Reset(c.opts.Silence) })
+	if err == nil {
+		err = play(in, add, func() { grace.Reset(c.grace) })
 	}
-	if progress == Begun {
+	if err != nil {
 		return nil, c.broken(err, in, resp)
 	}
-	if err == nil || err == io.EOF {
-		// Read to the end, so that the connection can be used again.
-		grace.Reset(drainTime)
-		_, _ = io.Copy(io.Discard, in.src)
-	}
+	// Read to the end, so that the connection can be used again.
+	grace.Reset(drainTime)
+	_, _ = io.Copy(io.Discard, in.src)
 	return nil, nil
+}
+
+// play gives the events to add, and tells complete once the reply lacks nothing. What goes
+// wrong after that is no error, except for one that the provider states.
+func play(in *events, add func(Event) (Progress, error), complete func()) error {
+	progress := Begun
+	for progress != Ended {
+		e, err := in.next()
+		now := Begun
+		if err == nil {
+			now, err = add(e)
+		}
+		if progress == Begun && now == Complete {
+			complete()
+		}
+		progress = max(progress, now)
+		var stated Stated
+		switch {
+		case errors.As(err, &stated), err != nil && progress == Begun:
+			return err
+		case err != nil:
+			return nil
+		}
+	}
+	return nil
+}
+
+var byteOrderMark = []byte("\ufeff")
+
+// begins reads the space before a body and returns the first byte after it.
+func begins(src *bufio.Reader, limit int64) (byte, error) {
+	if mark, _ := src.Peek(1); string(mark) == string(byteOrderMark[:1]) {
+		if mark, _ = src.Peek(len(byteOrderMark)); bytes.Equal(mark, byteOrderMark) {
+			_, _ = src.Discard(len(byteOrderMark))
+		}
+	}
+	for ; limit >= 0; limit-- {
+		b, err := src.ReadByte()
+		if err != nil {
+			return 0, err
+		}
+		if !bytes.ContainsRune([]byte(" \t\r\n"), rune(b)) {
+			return b, src.UnreadByte()
+		}
+	}
+	return 0, errTooLarge
+}
+
+// onePiece reports whether a body that begins with the byte is JSON or a page, whatever its
+// content type is.
+func onePiece(first byte) bool { return first == '{' || first == '[' || first == '<' }
+
+// streams reports whether a body is a stream of events.
+func streams(body []byte) bool {
+	body = bytes.TrimLeft(body, " \t\r\n")
+	for _, field := range []string{"data:", "event:", ":"} {
+		if bytes.HasPrefix(body, []byte(field)) {
+			return true
+		}
+	}
+	return false
 }
 
 // stopped returns a stopped timer that calls f when it is reset and runs out.
@@ -105,17 +163,28 @@ func (c *Client) broken(err error, in *events, resp *http.Response) error {
 	var stated Stated
 	switch {
 	case errors.As(err, &stated):
-		return c.stated(stated, resp)
+		return c.failed(stated, resp)
 	case errors.Is(err, errTooLarge):
 		return c.tooLarge(resp.StatusCode)
 	case err != io.EOF:
 		return c.brokenBy(err, resp.StatusCode)
 	case StatesError(in.outside):
-		return c.stated(in.outside, resp)
+		return c.failed(in.outside, resp)
 	case in.count == 0 && len(in.outside) > 0:
-		return (&Reply{status: resp.StatusCode, client: c}).Unfit(fmt.Errorf("it holds no events and begins with %.40q", in.outside))
+		return (&Reply{response: resp, client: c}).Unfit(fmt.Errorf("it holds no events and begins with %.40q", in.outside))
 	}
 	return c.brokenBy(errors.New("it ended before the reply was complete"), resp.StatusCode)
+}
+
+// failed is an error that the provider states in a stream. One that it only describes broke
+// the stream.
+func (c *Client) failed(stated []byte, resp *http.Response) error {
+	p := read(stated, resp.StatusCode)
+	e := c.problem(p, resp)
+	if e.Kind == llm.KindOther && p.kind == "" && p.code == "" {
+		e.Kind = llm.KindBroken
+	}
+	return e
 }
 
 func (c *Client) brokenBy(err error, status int) *llm.Error {
@@ -123,15 +192,6 @@ func (c *Client) brokenBy(err error, status int) *llm.Error {
 		Kind: llm.KindBroken, Status: status, Err: c.key.harmless(err),
 		Message: c.key.clean(fmt.Sprintf("the stream broke: %v", err)),
 	}
-}
-
-// StatesError reports whether data is an object with an error object in it, which
-// is how all APIs state errors in a stream.
-func StatesError(data []byte) bool {
-	var shape struct {
-		Error map[string]any `json:"error"`
-	}
-	return bytes.Contains(data, []byte(`"error"`)) && json.Unmarshal(data, &shape) == nil && len(shape.Error) > 0
 }
 
 var errTooLarge = errors.New("the server's reply is larger than the limit")

@@ -85,8 +85,8 @@ func digestOf(body string) string { return fmt.Sprintf("%x", sha256.Sum256([]byt
 
 // What is neither a stream nor JSON is no server's of the API.
 func TestPageInPlaceOfAStream(t *testing.T) {
-	_, err := call(t.Context(), serve(t, script("<html>Welcome</html>"), Options{}), true)
-	require.Contains(t, wantError(t, err, llm.KindOther).Message, `is the base URL right?): it holds no events and begins with "<html>`)
+	_, err := call(t.Context(), serve(t, script("Welcome"), Options{}), true)
+	require.Contains(t, wantError(t, err, llm.KindOther).Message, `is the base URL right?): it holds no events and begins with "Welcome"`)
 }
 
 // A server that refuses to stream bills nothing, and is asked once more.
@@ -118,10 +118,16 @@ func TestServersThatAreNotAskedTwice(t *testing.T) {
 			_, _ = io.WriteString(w, body)
 		}, Options{}), true)
 	}
-	text, err := answer("application/json; charset=utf-8", "whole")
-	require.NoError(t, err)
-	require.Equal(t, "whole", text)
-	require.EqualValues(t, 1, asked.Load())
+	// The body says what it is, whatever its content type is.
+	for _, contentType := range []string{"application/json; charset=utf-8", "text/event-stream", "text/plain"} {
+		text, err := answer(contentType, "\ufeff\n {\"whole\":1}")
+		require.NoError(t, err)
+		require.Contains(t, text, "{\"whole\":1}")
+		require.EqualValues(t, 1, asked.Load())
+		text, err = answer(contentType, "\ufeff: hi\n\ndata: \"hello\"\n\ndata: \"END\"\n\n")
+		require.NoError(t, err)
+		require.Equal(t, "hello", text)
+	}
 	for _, body := range []string{
 		"data: \"half\"\n\ndata: {\"error\":{\"message\":\"its words " + testKey + "\",\"code\":429}}\n\n",
 		"data: \"half\"\n\n{\"error\":{\"message\":\"its words\",\"type\":\"rate_limit_error\"}}",
@@ -134,11 +140,17 @@ func TestServersThatAreNotAskedTwice(t *testing.T) {
 
 // What comes after a complete reply cannot break it.
 func TestFaultsAfterTheReply(t *testing.T) {
-	for _, after := range []string{"data: {\n\n", "data: {\"error\":{\"message\":\"late\"}}\n\n", "data: 7\n\n", "data: [DONE]\n\ndata: \"more\"\n\n"} {
-		text, err := call(t.Context(), serve(t, script("data: \"hello\"\n\ndata: \"END\"\n\n"+after), Options{}), true)
+	const reply = "data: \"hello\"\n\ndata: \"END\"\n\n"
+	for _, after := range []string{"data: {\n\n", "data: 7\n\n", "data: [DONE]\n\ndata: \"more\"\n\n"} {
+		text, err := call(t.Context(), serve(t, script(reply+after), Options{}), true)
 		require.NoError(t, err, after)
 		require.Equal(t, "hello", text, after)
 	}
+	// OpenRouter states errors after a finish_reason.
+	_, err := call(t.Context(), serve(t, script(reply+"data: {\"error\":{\"message\":\"late\",\"code\":502}}\n\n"), Options{}), true)
+	e := wantError(t, err, llm.KindOverloaded)
+	require.Equal(t, "late", e.Message)
+	require.Equal(t, &llm.Usage{Output: 5}, e.Usage)
 }
 
 // repeat is a body that never ends.
