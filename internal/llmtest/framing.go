@@ -55,6 +55,8 @@ func (s wireSuite) ends(t *testing.T) {
 	bare := llm.ToolCalls{Meta: meta(9, 4, 0), Calls: []llm.Call{{ID: "call_a", Name: "search"}}}
 	wantHalf, wantText, wantBare := half, cutText, bare
 	wantHalf.Finish, wantText.Finish = llm.FinishLength, llm.FinishLength
+	wantRefusal := llm.Text{Meta: meta(9, 4, 0), Content: "I will not."}
+	wantRefusal.Finish = llm.FinishRefusal
 	wantBare.Calls = []llm.Call{{ID: "call_a", Name: "search", Arguments: "{}"}}
 	refusal := llm.Text{Meta: meta(9, 4, 0), Content: "I will not."}
 	for name, c := range map[string]struct {
@@ -63,8 +65,8 @@ func (s wireSuite) ends(t *testing.T) {
 	}{
 		"text that is cut":     {Turn{Reply: cutText, Finish: Cut}, wantText},
 		"a call that is cut":   {Turn{Reply: half, Finish: Cut}, wantHalf},
-		"a refusal":            {Turn{Reply: refusal, Finish: Refused}, refusal},
-		"a refusal with calls": {Turn{Reply: llm.ToolCalls{Meta: refusal.Meta, Content: refusal.Content, Calls: half.Calls}, Finish: Refused}, refusal},
+		"a refusal":            {Turn{Reply: refusal, Finish: Refused}, wantRefusal},
+		"a refusal with calls": {Turn{Reply: llm.ToolCalls{Meta: refusal.Meta, Content: refusal.Content, Calls: half.Calls}, Finish: Refused}, wantRefusal},
 		"no arguments":         {Turn{Reply: bare}, wantBare},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -90,14 +92,22 @@ func (s wireSuite) halfACall(t *testing.T) {
 	require.Equal(t, `{"q":"x`, got.(llm.ToolCalls).Calls[0].Arguments)
 }
 
+// filtered is a reply that a content filter cut off. It is billed all the same.
 func (s wireSuite) filtered(t *testing.T) {
 	for way, stream := range bothWays() {
-		turn := Turn{Reply: llm.Text{Meta: meta(9, 4, 0), Content: "half"}, Finish: Filtered}
+		reply := llm.Text{Meta: meta(9, 4, 0), Content: "half"}
+		turn := Turn{Reply: reply, Finish: Filtered}
 		if s.wire.Name() == (Anthropic{}).Name() { // which refuses the request
 			turn = Turn{Err: &llm.Error{Kind: llm.KindInvalid, Message: "Output blocked by content filtering policy"}}
 		}
-		_, err := s.open(t, NewModel(s.wire, turn).Serve(t)).Call(t.Context(), Request(0), stream)
-		require.Equal(t, llm.KindInvalid, kindOf(t, err), way)
+		got, err := s.open(t, NewModel(s.wire, turn).Serve(t)).Call(t.Context(), Request(0), stream)
+		if turn.Err != nil {
+			require.Equal(t, llm.KindInvalid, kindOf(t, err), way)
+			continue
+		}
+		require.NoError(t, err, way)
+		reply.Finish = llm.FinishContentFilter
+		Same(t, reply, got, way)
 	}
 }
 

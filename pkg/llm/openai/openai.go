@@ -8,9 +8,11 @@
 //   - A reply is scanned whole: tool calls outrank text wherever they stand, and
 //     the text beside them is kept. Arguments are given back as the model wrote
 //     them, valid or not. A call without an id gets "call_<reply>_<k>".
-//   - A stream that breaks before its finish_reason, or is silent for too long, is
-//     an error of [llm.KindBroken]. Nothing is sent twice, unless the server refuses
-//     to stream.
+//   - Replies and chunks are read in every form that servers are known to give them.
+//     Reasoning is kept from whichever field or tags it stands in.
+//   - A stream that breaks before its ending (a finish_reason, a usage alone, or
+//     [DONE] after content), or is silent for too long, is an error of
+//     [llm.KindBroken]. Nothing is sent twice, unless the server refuses to stream.
 //   - Every failure is an *llm.Error with a kind, the provider's own message and
 //     the wait it asked for, except the context's own error. No message holds
 //     the key.
@@ -29,7 +31,6 @@ import (
 	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/pkg/llm"
-	"github.com/sashabaranov/go-openai"
 )
 
 // Options configure a [Caller]. The zero value lacks only a key or a base URL.
@@ -100,6 +101,7 @@ func (c *Caller) Close() { c.http.Close() }
 // Call asks the provider for one reply; see [llm.Caller].
 func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
 	x := &exchange{caller: c, req: req, model: cmp.Or(req.Model, c.opts.Model), names: llmhttp.NamesOf(req)}
+	x.caps = c.http.Capabilities(x.model)
 	return c.http.Ask(ctx, x, stream)
 }
 
@@ -109,17 +111,7 @@ type exchange struct {
 	req    llm.Request
 	model  string
 	names  *llmhttp.ToolNames
-}
-
-// Read reads a completion in one piece.
-func (x *exchange) Read(r *llmhttp.Reply) (llm.Response, error) {
-	var res openai.ChatCompletionResponse
-	if err := r.Decode(&res); err != nil {
-		return nil, err
-	}
-	whole, err := fromCompletion(res)
-	if err != nil {
-		return nil, err
-	}
-	return x.response(whole)
+	caps   providers.Capabilities
+	// answer is the tool that was offered for the structured answer, or nil.
+	answer *llmhttp.AnswerTool
 }

@@ -1,11 +1,12 @@
 package openai
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sort"
+	"io"
 	"strings"
 
 	"github.com/sashabaranov/go-openai"
@@ -14,231 +15,317 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
-// reply is what a model answered, however it came.
-type reply struct {
-	model   string
-	text    string
-	refused bool
-	calls   []llm.Call
-	finish  openai.FinishReason
-	usage   openai.Usage
-}
-
-func fromCompletion(res openai.ChatCompletionResponse) (reply, error) {
-	if len(res.Choices) == 0 {
-		return reply{}, &llm.Error{
-			Kind:    llm.KindOther,
-			Message: "the server's reply holds no choices; is the base URL that of a chat completions server?",
+// Read reads a completion in one piece, or its chunks in one list.
+func (x *exchange) Read(r *llmhttp.Reply) (llm.Response, error) {
+	a := x.assembly(func(llm.Chunk) {})
+	a.begun = true // whatever the index of the choice is
+	in := json.NewDecoder(bytes.NewReader(r.Body))
+	for {
+		var raw json.RawMessage
+		err := in.Decode(&raw)
+		if err != nil && a.values > 0 { // what follows a completion cannot break it
+			break
+		}
+		var list []json.RawMessage
+		if err == nil && json.Unmarshal(raw, &list) != nil {
+			list = []json.RawMessage{raw}
+		}
+		for _, one := range list {
+			if err == nil {
+				_, err = a.Add(llmhttp.Event{Data: one})
+			}
+		}
+		var stated llmhttp.Stated
+		switch {
+		case errors.As(err, &stated):
+			return nil, llmhttp.Unused(r.Stated(stated), a.Meta())
+		case errors.Is(err, io.EOF):
+			err = io.ErrUnexpectedEOF
+			fallthrough
+		case err != nil:
+			return nil, r.Unfit(err)
 		}
 	}
-	choice := res.Choices[0]
-	m := choice.Message
-	r := reply{
-		model: res.Model, text: text(m) + m.Refusal, refused: m.Refusal != "", finish: choice.FinishReason, usage: res.Usage,
+	if !a.chosen {
+		return nil, llmhttp.Unused(r.Says("the server's reply holds no choices; is the base URL that of a chat completions server?"), a.Meta())
 	}
-	for _, c := range m.ToolCalls {
-		r.calls = append(r.calls, llm.Call{ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
-	}
-	return r, nil
-}
-
-// text is the message's content; some servers give it in parts.
-func text(m openai.ChatCompletionMessage) string {
-	var b strings.Builder
-	b.WriteString(m.Content)
-	for _, part := range m.MultiContent {
-		b.WriteString(part.Text)
-	}
-	return b.String()
-}
-
-// response makes the reply one of the port's, with the tools' own names.
-func (x *exchange) response(r reply) (llm.Response, error) {
-	meta := x.meta(r)
-	switch {
-	case r.finish == openai.FinishReasonContentFilter:
-		return nil, filtered(meta.Usage)
-	case r.refused:
-		return llm.Text{Meta: meta, Content: r.text}, nil
-	case len(r.calls) == 0 && x.wantsSchema():
-		return llm.Structured{Meta: meta, Content: r.text}, nil
-	case len(r.calls) == 0:
-		return llm.Text{Meta: meta, Content: r.text}, nil
-	}
-	for i := range r.calls {
-		call := &r.calls[i]
-		call.Name = x.names.Tool(call.Name)
-		call.ID = cmp.Or(call.ID, fmt.Sprintf("call_%d_%d", x.req.Replies+1, i+1))
-		if strings.TrimSpace(call.Arguments) == "" {
-			call.Arguments = "{}"
-		}
-	}
-	return llm.ToolCalls{Meta: meta, Content: r.text, Calls: r.calls}, nil
-}
-
-func (x *exchange) meta(r reply) llm.Meta {
-	m := llm.Meta{Model: cmp.Or(r.model, x.model), Confidence: 1, FinishRaw: string(r.finish)}
-	if r.finish == openai.FinishReasonLength {
-		m.Finish = llm.FinishLength
-	}
-	m.Usage = llm.Usage{
-		Input:  max(r.usage.PromptTokens, 0),
-		Output: max(r.usage.CompletionTokens, 0),
-	}
-	m.Usage.Total = m.Usage.Input + m.Usage.Output
-	if d := r.usage.PromptTokensDetails; d != nil {
-		m.Usage.Cached = max(d.CachedTokens, 0)
-	}
-	return m
-}
-
-// filtered is a reply that the provider's content filter stopped: it is billed
-// all the same.
-func filtered(used llm.Usage) *llm.Error {
-	stopped := llmhttp.Invalid("the provider's content filter stopped the reply (finish_reason content_filter)")
-	if used.Total > 0 {
-		stopped.Usage = &used
-	}
-	return stopped
+	return a.Reply()
 }
 
 // Assemble begins a streamed reply.
-func (x *exchange) Assemble(emit func(llm.Chunk)) llmhttp.Assembly {
-	return &assembly{emit: emit, x: x, byIndex: map[int]*partial{}, byID: map[string]*partial{}}
+func (x *exchange) Assemble(emit func(llm.Chunk)) llmhttp.Assembly { return x.assembly(emit) }
+
+func (x *exchange) assembly(emit func(llm.Chunk)) *assembly {
+	return &assembly{x: x, emit: emit, tags: thinkTags{off: !x.caps.ThinkTags}}
 }
 
-// assembly puts a streamed reply together.
+// assembly puts a reply together, streamed or not.
 type assembly struct {
-	emit    func(llm.Chunk)
-	x       *exchange
-	model   string
-	text    strings.Builder
-	refused bool
-	finish  openai.FinishReason
-	usage   openai.Usage
-	calls   []*partial
-	byIndex map[int]*partial
-	byID    map[string]*partial
-	next    int
+	x    *exchange
+	emit func(llm.Chunk)
+	// values counts what was read. chosen says that there was a choice, begun that it was
+	// the first one of the stream, and parted that it came as a delta.
+	values                int
+	chosen, begun, parted bool
+	// done says that the reply ended, whether or not finish says how.
+	done   bool
+	finish string
+
+	model     string
+	text      strings.Builder
+	refused   bool
+	reasoning reasoning
+	tags      thinkTags
+	calls     callList
+	signed    []json.RawMessage
+	usage     llm.Usage
 }
 
-// partial is a call of which not everything may have come yet.
-type partial struct {
-	index    int
-	id, name string
-	args     strings.Builder
-}
-
-// Add takes one event. The reply is complete at its finish_reason; the usage may
-// come after it.
+// Add takes one event. The reply is complete at its finish_reason, or at a usage alone,
+// which some servers send in its place. The usage may come after it.
 func (a *assembly) Add(e llmhttp.Event) (llmhttp.Progress, error) {
 	if string(e.Data) == "[DONE]" {
-		if a.finish == "" {
-			return llmhttp.Begun, errors.New("it ended without a finish_reason")
+		if !a.chosen {
+			return llmhttp.Begun, errors.New("it ended before the reply began")
 		}
+		a.done = true
 		return llmhttp.Ended, nil
 	}
-	if llmhttp.StatesError(e.Data) {
+	var c completion
+	err := json.Unmarshal(e.Data, &c)
+	if err == nil {
+		err = a.take(&c)
+	}
+	switch {
+	case llmhttp.StatesError(e.Data):
 		return llmhttp.Begun, llmhttp.Stated(e.Data)
-	}
-	var c openai.ChatCompletionStreamResponse
-	if err := json.Unmarshal(e.Data, &c); err != nil {
-		return llmhttp.Begun, fmt.Errorf("a chunk is not valid: %w", err)
-	}
-	if c.Model != "" {
-		a.model = c.Model
-	}
-	if c.Usage != nil {
-		a.usage = *c.Usage
-	}
-	for _, choice := range c.Choices {
-		if choice.Index == 0 {
-			a.delta(choice.Delta)
-			a.finished(choice.FinishReason)
-		}
-	}
-	if a.finish != "" {
+	case err != nil:
+		return llmhttp.Begun, err
+	case a.done || a.finish != "":
 		return llmhttp.Complete, nil
 	}
 	return llmhttp.Begun, nil
 }
 
-func (a *assembly) finished(reason openai.FinishReason) {
-	if reason != "" && reason != openai.FinishReasonNull {
-		a.finish = reason
+func (a *assembly) take(c *completion) error {
+	a.values++
+	a.model = cmp.Or(string(c.Model), a.model)
+	for _, u := range []*tokens{c.XGroq.Usage, c.Usage} {
+		a.used(u)
+	}
+	if len(c.Choices) == 0 && c.Usage != nil && c.Usage.CompletionTokens > 0 && a.chosen {
+		a.done = true
+	}
+	for i := range c.Choices {
+		// One choice is asked for. Its index counts up from chunk to chunk at z.ai.
+		if choice := &c.Choices[i]; a.begun || choice.Index == 0 {
+			a.begun, a.chosen = true, true
+			return a.choose(choice)
+		}
+	}
+	return nil
+}
+
+func (a *assembly) choose(c *choice) error {
+	a.used(c.Usage)
+	switch {
+	case c.Delta != nil:
+		a.parted = true
+		a.say(c.Delta)
+	case c.Message != nil && !a.repeats(c.Message):
+		a.say(c.Message)
+	}
+	if c.FinishReason != "" && c.FinishReason != word(openai.FinishReasonNull) {
+		a.finish = string(c.FinishReason)
+	}
+	if isObject(c.Error) {
+		return llmhttp.Stated(fmt.Sprintf(`{"error":%s}`, c.Error))
+	}
+	return nil
+}
+
+// repeats reports whether a message holds what came in parts before: MiniMax ends its
+// streams with one.
+func (a *assembly) repeats(m *spoken) bool {
+	return a.parted && strings.HasSuffix(m.Content.text(), a.text.String()) && len(m.ToolCalls) <= len(a.calls.all)
+}
+
+func (a *assembly) say(m *spoken) {
+	a.reason(a.reasoning.of(m))
+	for _, p := range m.Content {
+		switch p.kind {
+		case pieceReasoning:
+			a.reason(llm.ReasoningText, p.text)
+		case pieceSummary:
+			a.reason(llm.ReasoningSummary, p.text)
+		case pieceRefusal:
+			m.Refusal += word(p.text)
+		default:
+			a.write(a.tags.split(p.text, false))
+		}
+	}
+	if m.Refusal != "" {
+		a.refused = true
+		a.write("", string(m.Refusal))
+	}
+	if isObject(m.ExtraContent) {
+		a.signed = append(a.signed, m.ExtraContent)
+	}
+	for i := range m.ToolCalls {
+		a.call(&m.ToolCalls[i])
+	}
+	if m.FunctionCall != nil {
+		a.call(&fragment{Function: *m.FunctionCall})
 	}
 }
 
-func (a *assembly) delta(d openai.ChatCompletionStreamChoiceDelta) {
-	if d.Refusal != "" {
-		a.refused = true
+func (a *assembly) reason(kind llm.ReasoningKind, text string) {
+	if text != "" {
+		a.reasoning.add(kind, text)
+		a.emit(llm.Chunk{Kind: llm.ChunkReasoning, Text: text})
 	}
-	if text := d.Content + d.Refusal; text != "" {
+}
+
+// write takes what stood in a content: reasoning in tags, and text.
+func (a *assembly) write(reasoned, text string) {
+	a.reason(llm.ReasoningText, reasoned)
+	if text != "" {
 		a.text.WriteString(text)
 		a.emit(llm.Chunk{Kind: llm.ChunkText, Text: text})
 	}
-	for _, tc := range d.ToolCalls {
-		p := a.find(tc)
-		name := ""
-		if p.name == "" && tc.Function.Name != "" {
-			p.name, name = tc.Function.Name, a.x.names.Tool(tc.Function.Name)
-		}
-		p.args.WriteString(tc.Function.Arguments)
-		if name != "" || tc.Function.Arguments != "" {
-			a.emit(llm.Chunk{Kind: llm.ChunkToolCall, Index: p.index, Name: name, Text: tc.Function.Arguments})
-		}
-	}
 }
 
-// find gives the call that a fragment belongs to: the one with its index, and
-// where the server gives no index the one with its id, else the last one. A
-// fragment that names a function under a new id begins a call even if its index
-// is taken: some servers give every call index 0.
-func (a *assembly) find(tc openai.ToolCall) *partial {
-	var p *partial
+func (a *assembly) call(f *fragment) {
+	begun := len(a.calls.all)
+	p := a.calls.take(f)
+	if p == nil {
+		return
+	}
+	chunk := llm.Chunk{Kind: llm.ChunkToolCall, Index: p.index, Text: f.Function.Arguments.text}
+	if named := f.Function.Name != "" && (len(a.calls.all) > begun || !p.told); named {
+		chunk.Name, p.told = a.x.names.Tool(p.name), true
+	}
+	if p.args.Len() == 0 {
+		chunk.Text = f.Function.Arguments.whole
+	}
 	switch {
-	case tc.Index != nil:
-		p = a.byIndex[*tc.Index]
-	case tc.ID != "":
-		p = a.byID[tc.ID]
-	case tc.Function.Name == "" && len(a.calls) > 0:
-		p = a.calls[len(a.calls)-1]
-	}
-	another := p != nil && tc.ID != "" && p.id != "" && tc.ID != p.id && tc.Function.Name != ""
-	if p == nil || another {
-		p = a.begin(tc.Index)
-	}
-	if p.id == "" && tc.ID != "" {
-		p.id = tc.ID
-		a.byID[tc.ID] = p
-	}
-	return p
-}
-
-func (a *assembly) begin(index *int) *partial {
-	p := &partial{index: a.next}
-	if index != nil {
-		if a.byIndex[*index] == nil {
-			p.index = *index
+	case a.x.isAnswer(p.name):
+		if a.text.Len() == 0 && chunk.Text != "" { // a structured answer is shown as the text that it becomes
+			a.emit(llm.Chunk{Kind: llm.ChunkText, Text: chunk.Text})
 		}
-		a.byIndex[*index] = p
+	case chunk.Name != "" || chunk.Text != "":
+		a.emit(chunk)
 	}
-	a.next = max(a.next, p.index+1)
-	a.calls = append(a.calls, p)
-	return p
 }
 
-// Reply returns the complete reply.
-func (a *assembly) Reply() (llm.Response, error) { return a.x.response(a.reply()) }
+// used takes a usage that says something. The last one counts.
+func (a *assembly) used(u *tokens) {
+	if u == nil {
+		return
+	}
+	now := llm.Usage{
+		Input: u.PromptTokens.count(), Output: u.CompletionTokens.count(),
+		Cached: cmp.Or(u.PromptDetails.CachedTokens.count(), u.CacheHitTokens.count(), u.CachedTokens.count()), CostUSD: u.costUSD(),
+	}
+	now.Total = now.Input + now.Output
+	if now != (llm.Usage{}) {
+		a.usage = now
+	}
+}
 
 // Meta returns what is known of the reply so far.
-func (a *assembly) Meta() llm.Meta { return a.x.meta(a.reply()) }
-
-func (a *assembly) reply() reply {
-	sort.SliceStable(a.calls, func(i, j int) bool { return a.calls[i].index < a.calls[j].index })
-	r := reply{model: a.model, text: a.text.String(), refused: a.refused, finish: a.finish, usage: a.usage}
-	for _, p := range a.calls {
-		r.calls = append(r.calls, llm.Call{ID: p.id, Name: p.name, Arguments: p.args.String()})
+func (a *assembly) Meta() llm.Meta {
+	m := llm.Meta{Model: cmp.Or(a.model, a.x.model), Confidence: 1, Usage: a.usage, FinishRaw: a.finish}
+	m.Reasoning = a.reasoning.all()
+	for i, p := range a.calls.inOrder() {
+		if p.extra != nil {
+			m.Reasoning = append(m.Reasoning, llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: p.extra, ID: p.call(a.id(i)).ID})
+		}
 	}
-	return r
+	for _, extra := range a.signed {
+		m.Reasoning = append(m.Reasoning, llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: extra})
+	}
+	m.Finish = finish(a.finish)
+	switch {
+	case a.refused:
+		m.Finish = llm.FinishRefusal
+	case len(a.calls.all) > 0 && !m.Cut() && m.Finish != llm.FinishRefusal && (a.done || a.finish != ""):
+		m.Finish = llm.FinishToolCalls
+	}
+	return m
+}
+
+// id is the id of the call at place i, counted from 0, if the server gives none.
+func (a *assembly) id(i int) string { return fmt.Sprintf("call_%d_%d", a.x.req.Replies+1, i+1) }
+
+// Reply returns the complete reply, with the tools' own names.
+func (a *assembly) Reply() (llm.Response, error) {
+	a.done = true
+	a.write(a.tags.split("", true))
+	meta, text := a.Meta(), a.text.String()
+	if meta.Finish == llm.FinishRefusal {
+		return llm.Text{Meta: meta, Content: cmp.Or(text, llm.RefusedText)}, nil
+	}
+	var calls []llm.Call
+	var answer *llm.Call
+	for i, p := range a.calls.inOrder() {
+		call := p.call(a.id(i))
+		if a.x.isAnswer(call.Name) {
+			answer = cmp.Or(answer, &call)
+			continue
+		}
+		call.Name = a.x.names.Tool(call.Name)
+		calls = append(calls, call)
+	}
+	switch {
+	case len(calls) > 0:
+		return llm.ToolCalls{Meta: meta, Content: text, Calls: calls}, nil
+	case answer != nil:
+		meta.Finish = cmp.Or(cutFinish(meta), llm.FinishStop)
+		return llm.Structured{Meta: meta, Content: a.x.answer.Answer(answer.Arguments)}, nil
+	case a.x.wantsSchema():
+		return llm.Structured{Meta: meta, Content: text}, nil
+	}
+	return llm.Text{Meta: meta, Content: text}, nil
+}
+
+// isAnswer reports whether a call's name on the wire is that of the tool that takes the
+// structured answer.
+func (x *exchange) isAnswer(name string) bool { return x.answer != nil && name == x.answer.Name }
+
+func cutFinish(m llm.Meta) llm.Finish {
+	if m.Cut() {
+		return m.Finish
+	}
+	return ""
+}
+
+// finishes are the words for the end of a reply without calls, in lower case.
+var finishes = map[string]llm.Finish{
+	"stop": llm.FinishStop, "stop_sequence": llm.FinishStop, "end_turn": llm.FinishStop, "eos": llm.FinishStop, "eos_token": llm.FinishStop,
+	"end": llm.FinishStop, "complete": llm.FinishStop, "completed": llm.FinishStop,
+	"tool_calls": llm.FinishStop, "tool_use": llm.FinishStop, "function_call": llm.FinishStop,
+
+	"length": llm.FinishLength, "max_tokens": llm.FinishLength, "max_output_tokens": llm.FinishLength, "model_length": llm.FinishLength,
+	"max_length": llm.FinishLength, "model_context_window_exceeded": llm.FinishLength, "context_length_exceeded": llm.FinishLength,
+
+	"content_filter": llm.FinishContentFilter, "content_filtered": llm.FinishContentFilter, "safety": llm.FinishContentFilter,
+	"sensitive": llm.FinishContentFilter, "recitation": llm.FinishContentFilter, "blocklist": llm.FinishContentFilter,
+	"prohibited_content": llm.FinishContentFilter, "guardrail_intervened": llm.FinishContentFilter,
+
+	"refusal": llm.FinishRefusal,
+
+	"error": llm.FinishError, "network_error": llm.FinishError, "insufficient_system_resource": llm.FinishError,
+	"engine_overloaded": llm.FinishError, "server_error": llm.FinishError, "failed": llm.FinishError, "timeout": llm.FinishError,
+	"abort": llm.FinishError, "aborted": llm.FinishError, "cancelled": llm.FinishError, "malformed_function_call": llm.FinishError,
+}
+
+// finish is what the provider's word for the end of a reply without calls means. Gemini
+// writes some of them as "function_call_filter: MALFORMED_FUNCTION_CALL".
+func finish(word string) llm.Finish {
+	_, last, found := strings.Cut(word, ": ")
+	if !found {
+		last = word
+	}
+	return cmp.Or(finishes[strings.ToLower(last)], llm.FinishUnknown)
 }

@@ -150,15 +150,19 @@ func TestStreamedCalls(t *testing.T) {
 func TestBrokenStreams(t *testing.T) {
 	half := events(delta(`"content":"half"`, ""))
 	for name, stream := range map[string]string{
-		"ends without finish_reason":   half,
-		"[DONE] without finish_reason": half + events(done),
-		"a chunk is no JSON":           half + "data: oops\n\n" + hello,
-		"a chunk of another shape":     half + `data: {"choices":7}` + "\n\n" + hello,
-		"an error that says nothing":   half + "data: {\"error\":\"oops\"}\n\n",
+		"no ending":                  half,
+		"a chunk is no JSON":         half + "data: oops\n\n" + hello,
+		"a chunk of another shape":   half + `data: {"choices":7}` + "\n\n" + hello,
+		"a usage that says nothing":  half + events(`{"choices":[],"usage":{"prompt_tokens":0,"completion_tokens":0}}`),
+		"a usage beside the content": half + events(`{"choices":[{"index":0,"delta":{"content":"x"}}],"usage":{"completion_tokens":2}}`),
 	} {
 		_, _, err := streamedCall(t, serve(t, Options{}, script(stream, plainHello)))
-		require.Equal(t, "m-1", wantError(t, err, llm.KindBroken).Reply.Model, name)
+		reply := wantError(t, err, llm.KindBroken).Reply
+		require.Equal(t, "m-1", reply.Model, name)
+		require.Equal(t, llm.FinishUnknown, reply.Finish, name)
 	}
+	_, _, err := streamedCall(t, serve(t, Options{}, script(events(done), plainHello)))
+	wantError(t, err, llm.KindBroken)
 }
 
 func FuzzStream(f *testing.F) {

@@ -1,0 +1,233 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// The types of this file are chat completions and their chunks as servers send them, which
+// is in many forms. The client library's own types refuse a whole chunk for one field of an
+// unexpected type. A field here takes every form that is known for it, and what it cannot
+// read counts as absent.
+
+// completion is a completion, or a chunk of one.
+type completion struct {
+	Model   word     `json:"model"`
+	Choices []choice `json:"choices"`
+	Usage   *tokens  `json:"usage"`
+	XGroq   struct {
+		Usage *tokens `json:"usage"`
+	} `json:"x_groq"`
+}
+
+// choice is a choice of a completion. Some servers give a message in the chunks of a stream.
+type choice struct {
+	Index        number          `json:"index"`
+	Delta        *spoken         `json:"delta"`
+	Message      *spoken         `json:"message"`
+	FinishReason word            `json:"finish_reason"`
+	Usage        *tokens         `json:"usage"` // Moonshot
+	Error        json.RawMessage `json:"error"` // OpenRouter
+}
+
+// spoken is a message of the model, or a part of one.
+type spoken struct {
+	Content          pieces            `json:"content"`
+	Refusal          word              `json:"refusal"`
+	ReasoningContent pieces            `json:"reasoning_content"`
+	Reasoning        pieces            `json:"reasoning"`
+	ReasoningDetails details           `json:"reasoning_details"`
+	ExtraContent     json.RawMessage   `json:"extra_content"`
+	ToolCalls        []fragment        `json:"tool_calls"`
+	FunctionCall     *fragmentFunction `json:"function_call"`
+}
+
+// fragment is a tool call, or a part of one.
+type fragment struct {
+	Index        *number          `json:"index"`
+	ID           word             `json:"id"`
+	Function     fragmentFunction `json:"function"`
+	ExtraContent json.RawMessage  `json:"extra_content"`
+}
+
+type fragmentFunction struct {
+	Name      word      `json:"name"`
+	Arguments arguments `json:"arguments"`
+}
+
+// tokens is what a reply used, in tokens.
+type tokens struct {
+	PromptTokens     number `json:"prompt_tokens"`
+	CompletionTokens number `json:"completion_tokens"`
+	PromptDetails    struct {
+		CachedTokens number `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+	CacheHitTokens number `json:"prompt_cache_hit_tokens"` // DeepSeek
+	CachedTokens   number `json:"cached_tokens"`           // Moonshot
+	Cost           cost   `json:"cost"`
+	CostTicks      number `json:"cost_in_usd_ticks"` // xAI
+}
+
+// word is a text that some servers give as a number.
+type word string
+
+// UnmarshalJSON reads a string or a number; anything else is empty.
+func (w *word) UnmarshalJSON(raw []byte) error {
+	var s string
+	switch {
+	case json.Unmarshal(raw, &s) == nil: // null is empty
+		*w = word(s)
+	case raw[0] != '{' && raw[0] != '[':
+		*w = word(raw)
+	}
+	return nil
+}
+
+// number is a number of any form.
+type number float64
+
+// UnmarshalJSON reads a number, or a string with one; anything else is 0.
+func (n *number) UnmarshalJSON(raw []byte) error {
+	var w word
+	_ = w.UnmarshalJSON(raw) // it takes everything
+	f, err := strconv.ParseFloat(strings.TrimSpace(string(w)), 64)
+	if err == nil && !math.IsNaN(f) && !math.IsInf(f, 0) {
+		*n = number(f)
+	}
+	return nil
+}
+
+// count is the number as one of tokens.
+func (n number) count() int { return int(min(max(math.Round(float64(n)), 0), 1<<53)) }
+
+// cost is a price in US dollars.
+type cost struct{ usd *float64 }
+
+// UnmarshalJSON reads a number, or an object that has it as usd or total_cost.
+func (c *cost) UnmarshalJSON(raw []byte) error {
+	var in struct {
+		USD       *number `json:"usd"`        // Hyper
+		TotalCost *number `json:"total_cost"` // Perplexity
+	}
+	if raw[0] != '{' {
+		in.USD = new(number)
+		if string(raw) == "null" || json.Unmarshal(raw, in.USD) != nil {
+			return nil
+		}
+	} else if json.Unmarshal(raw, &in) != nil {
+		return nil
+	}
+	for _, n := range []*number{in.USD, in.TotalCost} {
+		if n != nil && *n >= 0 {
+			usd := float64(*n)
+			c.usd = &usd
+			return nil
+		}
+	}
+	return nil
+}
+
+// arguments are those of a call: text, or an object, which is whole then.
+type arguments struct{ text, whole string }
+
+// UnmarshalJSON reads a string, or takes any other value as it is.
+func (a *arguments) UnmarshalJSON(raw []byte) error {
+	if json.Unmarshal(raw, &a.text) != nil {
+		a.whole = string(raw)
+	}
+	return nil
+}
+
+// costUSD is what the provider says that the reply cost, or nil.
+func (u *tokens) costUSD() *float64 {
+	if u.Cost.usd == nil && u.CostTicks > 0 {
+		const ticks = 1e10 // of one dollar; https://docs.x.ai/developers/cost-tracking
+		usd := float64(u.CostTicks) / ticks
+		return &usd
+	}
+	return u.Cost.usd
+}
+
+// piece is a part of a message's content.
+type piece struct {
+	kind pieceKind
+	text string
+}
+
+type pieceKind int
+
+const (
+	pieceText pieceKind = iota
+	pieceRefusal
+	pieceReasoning
+	pieceSummary
+)
+
+// pieces are content: text, or parts of several kinds in order.
+type pieces []piece
+
+// UnmarshalJSON reads a string, a part, or a list of both. Parts without text are left out.
+func (p *pieces) UnmarshalJSON(raw []byte) error {
+	p.read(raw, pieceText)
+	return nil
+}
+
+func (p *pieces) read(raw json.RawMessage, kind pieceKind) {
+	var text string
+	var list []json.RawMessage
+	var part struct {
+		Type     word            `json:"type"`
+		Text     json.RawMessage `json:"text"`
+		Content  json.RawMessage `json:"content"`
+		Thinking json.RawMessage `json:"thinking"` // Mistral, Anthropic's form
+		Summary  json.RawMessage `json:"summary"`  // Databricks
+		Refusal  json.RawMessage `json:"refusal"`
+	}
+	switch {
+	case len(raw) == 0:
+	case json.Unmarshal(raw, &text) == nil:
+		if text != "" {
+			*p = append(*p, piece{kind, text})
+		}
+	case json.Unmarshal(raw, &list) == nil:
+		for _, one := range list {
+			p.read(one, kind)
+		}
+	case json.Unmarshal(raw, &part) == nil:
+		if strings.HasPrefix(string(part.Type), "reasoning") || part.Type == "thinking" {
+			kind = pieceReasoning
+		}
+		p.read(part.Thinking, pieceReasoning)
+		p.read(part.Summary, pieceSummary)
+		p.read(part.Refusal, pieceRefusal)
+		p.read(part.Text, kind)
+		p.read(part.Content, kind)
+	}
+}
+
+// text returns all texts in one.
+func (p pieces) text() string {
+	var b strings.Builder
+	for _, one := range p {
+		b.WriteString(one.text)
+	}
+	return b.String()
+}
+
+// details are OpenRouter's reasoning_details, each as it came.
+type details []json.RawMessage
+
+// UnmarshalJSON reads a list of objects; anything else is empty.
+func (d *details) UnmarshalJSON(raw []byte) error {
+	var list []json.RawMessage
+	_ = json.Unmarshal(raw, &list) // else it stays empty
+	for _, one := range list {
+		if one = bytes.TrimSpace(one); len(one) > 0 && one[0] == '{' {
+			*d = append(*d, one)
+		}
+	}
+	return nil
+}
