@@ -2,6 +2,7 @@ package llmhttp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -33,7 +34,8 @@ type Assembly interface {
 
 // Ask makes one call, within the timeout: with a stream if stream is not nil. A server
 // that answers that in one piece has answered. One that refuses to stream is asked again
-// without. A stream that breaks is an error of [llm.KindBroken].
+// without. A stream that breaks is an error of [llm.KindBroken]. The digest of the request
+// is in the reply, unless the exchange sets another.
 func (c *Client) Ask(ctx context.Context, x Exchange, stream func(llm.Chunk)) (llm.Response, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -44,7 +46,7 @@ func (c *Client) Ask(ctx context.Context, x Exchange, stream func(llm.Chunk)) (l
 	res, err := a.ask(timed, stream)
 	switch {
 	case err == nil:
-		return amended(res, func(m *llm.Meta) { m.RequestSHA256 = a.sha256 }), nil
+		return amended(res, func(m *llm.Meta) { m.RequestSHA256 = cmp.Or(m.RequestSHA256, a.sha256) }), nil
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case timed.Err() != nil:
@@ -143,7 +145,7 @@ func (a *asked) explain(err error) error {
 		_ = Unused(e, a.partial.Meta())
 	}
 	if e.Reply != nil {
-		e.Reply.RequestSHA256 = a.sha256
+		e.Reply.RequestSHA256 = cmp.Or(meta.RequestSHA256, a.sha256)
 	}
 	return err
 }
