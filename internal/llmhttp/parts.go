@@ -1,0 +1,49 @@
+package llmhttp
+
+import (
+	"cmp"
+	"encoding/base64"
+	"fmt"
+	"strings"
+
+	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/pkg/llm"
+)
+
+// Takes reports whether a part of a message can be sent: text always, an image or a file if
+// the row's setting (`images`, `files`) covers the message's role.
+func Takes(c providers.Capabilities, role llm.Role, p llm.Part) bool {
+	setting := providers.PartsAll
+	switch p.Kind {
+	case llm.PartImage:
+		setting = c.Images
+	case llm.PartFile:
+		setting = c.Files
+	}
+	return setting == providers.PartsAll || setting == providers.PartsUser && role == llm.RoleUser
+}
+
+// LeftOut says in words that a part is not sent.
+func LeftOut(p llm.Part) string {
+	about := []string{string(cmp.Or(p.Kind, "part")) + " left out: this model does not take it"}
+	for _, word := range []string{p.Name, p.MediaType} {
+		if word != "" {
+			about = append(about, word)
+		}
+	}
+	switch {
+	case len(p.Data) > 0:
+		about = append(about, fmt.Sprintf("%d bytes", len(p.Data)))
+	case p.URL != "" && !strings.HasPrefix(p.URL, "data:"):
+		about = append(about, p.URL)
+	}
+	return "[" + strings.Join(about, "; ") + "]"
+}
+
+// DataURL returns the part's address, or its data as one.
+func DataURL(p llm.Part) string {
+	if len(p.Data) == 0 {
+		return p.URL
+	}
+	return "data:" + cmp.Or(p.MediaType, "application/octet-stream") + ";base64," + base64.StdEncoding.EncodeToString(p.Data)
+}
