@@ -93,22 +93,19 @@ func (m watched) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 	return res, show(m.w, "thought", res.About().Reasoning)
 }
 
-// show prints the thinking. To the rest of the program it is opaque.
-func show(w io.Writer, what string, reasoning json.RawMessage) error {
-	if len(reasoning) == 0 {
-		return nil
-	}
-	var thought struct {
-		Blocks []struct {
-			Thinking  string `json:"thinking"`
-			Signature string `json:"signature"`
-		} `json:"blocks"`
-	}
-	if err := json.Unmarshal(reasoning, &thought); err != nil {
-		return err
-	}
-	for _, b := range thought.Blocks {
-		if _, err := fmt.Fprintf(w, "%s: %s (signed, %d bytes)\n", what, b.Thinking, len(b.Signature)); err != nil {
+// show prints the thinking. Its signature is for the provider alone.
+func show(w io.Writer, what string, reasoning []llm.ReasoningPart) error {
+	for i, part := range reasoning {
+		if part.Kind != llm.ReasoningText {
+			continue
+		}
+		var signature string
+		if i+1 < len(reasoning) {
+			if err := json.Unmarshal(reasoning[i+1].Data, &signature); err != nil {
+				return err
+			}
+		}
+		if _, err := fmt.Fprintf(w, "%s: %s (signed, %d bytes)\n", what, part.Text, len(signature)); err != nil {
 			return err
 		}
 	}

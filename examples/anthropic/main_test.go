@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"net/http/httptest"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,8 +33,10 @@ func TestTheModelWantsItsThinkingBack(t *testing.T) {
 	}
 	first, err := ask()
 	require.NoError(t, err)
+	forged := slices.Clone(first.About().Reasoning)
+	forged[1].Data = []byte(`"forged"`)
 	messages = append(messages,
-		llm.Message{Role: llm.RoleAssistant, Calls: first.(llm.ToolCalls).Calls, Reasoning: bytes.ReplaceAll(first.About().Reasoning, []byte(signature), []byte("forged"))},
+		llm.Message{Role: llm.RoleAssistant, Calls: first.(llm.ToolCalls).Calls, Reasoning: forged},
 		llm.Message{Role: llm.RoleTool, CallID: "toolu_1", Name: "moons", Content: "Phobos, Deimos"})
 	_, err = ask()
 	var refused *llm.Error
