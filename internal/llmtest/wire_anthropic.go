@@ -110,8 +110,8 @@ func (w Anthropic) Events(turn Turn, req WireRequest) []string {
 		anthropicEvent("message_stop", object{}))
 }
 
-// After is 0: the last event says that the message is complete.
-func (Anthropic) After() int { return 0 }
+// After is 1: the stop reason stands in the last event but one.
+func (Anthropic) After() int { return 1 }
 
 // Quiet returns a ping, a comment, and an event of a kind that is not known.
 func (Anthropic) Quiet() []string {

@@ -6,19 +6,27 @@
 //     all results of a reply in one user message, failures marked, messages of the
 //     same role merged, no empty text. Tools are named as [llmhttp.ToolNames] says,
 //     and the ids of calls are made valid and unique for the request. Arguments
-//     that are no JSON object are sent inside of one.
+//     that are no JSON object are sent inside of one. Images and files that the
+//     model does not take are named in words.
 //   - Tools, system prompt and the conversation's end are marked for the prompt
 //     cache, so that each request reads from it what the one before it sent.
 //   - A reply is scanned whole: tool calls outrank text wherever they stand, and
 //     the text beside them is kept. Streamed arguments are given back as the model
 //     wrote them, valid or not.
-//   - The thinking before a reply with calls is its Reasoning. It is sent back
-//     unchanged and first in its message, to the model that wrote it.
+//   - Blocks that are neither text nor calls, such as thinking, are the reply's
+//     Reasoning. They are sent back unchanged, where they stood, to the model that
+//     wrote them. Where a model binds them to all that stood before, they are left
+//     out once any of that has changed.
+//   - How much a model thinks is said in the way that its row in the table of models
+//     has it. Settings that it does not take are left out; the reply's Adjusted has
+//     them.
+//   - A reply that the provider pauses is continued, up to 8 times, and is one reply
+//     with the usage of all requests.
 //   - An output schema is offered as a tool: forced where it is the only one and
 //     the model does not think, else with words that say when to call it.
-//   - A stream that ends before message_stop, or is silent for too long, is an
-//     error of [llm.KindBroken]. Nothing is sent twice, unless the server refuses to
-//     stream.
+//   - A stream is complete with its stop reason. One that ends before that, or is
+//     silent for too long, is an error of [llm.KindBroken]. Nothing is sent twice,
+//     unless the server refuses to stream.
 //   - Every failure is an *llm.Error with a kind, the provider's own message and
 //     the wait it asked for, except the context's own error. No message holds
 //     the key.
@@ -34,6 +42,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
@@ -58,7 +67,7 @@ type Options struct {
 	// MaxTokens bounds the replies to requests that do not, in tokens; thinking
 	// comes on top of it. Default 4096.
 	MaxTokens int
-	// Timeout bounds one Call in all. Default 10 minutes.
+	// Timeout bounds one request. Default 10 minutes.
 	Timeout time.Duration
 	// Silence is how long a stream that has begun may bring no line, not even a
 	// ping, before it counts as broken. Default 2 minutes: models think.
@@ -68,6 +77,10 @@ type Options struct {
 	// HTTPClient does the requests. Default is one of its own with the proxy of
 	// the environment.
 	HTTPClient *http.Client
+	// Like names the row of the table of models for a server at another address, and
+	// Capabilities, a JSON object, sets what differs from it; see docs/models.md.
+	Like         string
+	Capabilities json.RawMessage
 }
 
 // Caller calls one provider. It is safe for concurrent use.
@@ -84,7 +97,7 @@ func New(opts Options) (*Caller, error) {
 	row, _ := providers.Find(providers.Anthropic)
 	client, err := llmhttp.New(row, llmhttp.Options{
 		APIKey: opts.APIKey, BaseURL: opts.BaseURL, Header: opts.Header, Timeout: opts.Timeout, Silence: opts.Silence,
-		MaxBytes: opts.MaxBytes, HTTPClient: opts.HTTPClient,
+		MaxBytes: opts.MaxBytes, HTTPClient: opts.HTTPClient, Like: opts.Like, Capabilities: opts.Capabilities,
 	})
 	if err != nil {
 		return nil, err
@@ -110,70 +123,48 @@ func (c *Caller) Close() { c.http.Close() }
 // Call asks the provider for one reply; see [llm.Caller].
 func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
 	x := &exchange{caller: c, req: req, names: llmhttp.NamesOf(req), model: cmp.Or(req.Model, c.opts.Model)}
+	x.caps = c.http.Capabilities(x.model)
 	if err := x.write(); err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
 	}
-	return c.http.Ask(ctx, x, stream)
+	for range 1 + maxPauses {
+		res, err := c.http.Ask(ctx, x, stream)
+		if err != nil {
+			return nil, x.billed(err)
+		}
+		if !x.paused {
+			return res, nil
+		}
+		x.goOn(res.About().RequestSHA256)
+	}
+	return nil, x.billed(&llm.Error{Kind: llm.KindOther, Message: fmt.Sprintf("the provider paused the reply more than %d times", maxPauses)})
 }
 
-// Read reads a message in one piece.
-func (x *exchange) Read(r *llmhttp.Reply) (llm.Response, error) {
-	var m answer
-	if err := r.Decode(&m); err != nil {
-		return nil, err
-	}
-	if m.StopReason == "" && len(m.Content) == 0 {
-		return nil, r.Unfit(errors.New("it has neither content nor a stop reason"))
-	}
-	whole, err := fromMessage(m)
-	if err != nil {
-		return nil, r.Unfit(err)
-	}
-	return x.response(whole)
-}
+// maxPauses bounds how often a reply that the provider paused is continued.
+const maxPauses = 8
 
-// reasoning is the form of [llm.Meta] Reasoning: the thinking blocks of a reply as
-// they came, signatures included, and which model they may be sent back to.
-type reasoning struct {
-	Provider string            `json:"provider"`
-	Model    string            `json:"model"`
-	Blocks   []json.RawMessage `json:"blocks"`
-}
-
-const provider = "anthropic"
-
-func writeReasoning(model string, blocks []json.RawMessage) []llm.ReasoningPart {
-	if len(blocks) == 0 {
-		return nil
-	}
-	raw, err := json.Marshal(reasoning{provider, model, blocks})
-	if err != nil {
-		return nil // blocks are valid JSON
-	}
-	return []llm.ReasoningPart{{Kind: llm.ReasoningOpaque, Data: raw}}
-}
-
-// readReasoning returns the blocks, or none if another provider or model wrote
-// them: a signature is good for its own model only.
-func readReasoning(parts []llm.ReasoningPart, model string) []json.RawMessage {
-	var r reasoning
-	if len(parts) == 0 || json.Unmarshal(parts[0].Data, &r) != nil || r.Provider != provider || r.Model != model {
-		return nil
-	}
-	return r.Blocks
-}
-
-// thinks reports whether the model thinks before this reply. It cannot begin to
-// in the middle of a turn: the API refuses thinking where the calls that were
-// answered last came without it.
-func (x *exchange) thinks() bool {
-	if x.req.Sampling.ThinkingTokens <= 0 {
-		return false
-	}
-	for i := len(x.req.Messages) - 1; i >= 0; i-- {
-		if m := x.req.Messages[i]; m.Role == llm.RoleAssistant {
-			return len(m.Calls) == 0 || len(readReasoning(m.Reasoning, x.model)) > 0
+// goOn puts what came so far at the end of the request, for the provider to go on with.
+// sha256 is the digest of the request that was sent.
+func (x *exchange) goOn(sha256 string) {
+	x.sha256 = cmp.Or(x.sha256, sha256)
+	var content []block
+	for _, p := range x.sofar.parts {
+		if p.kind != kindText || !blank(p.text) {
+			content = append(content, block{raw: p.block()})
 		}
 	}
-	return true
+	x.params.Messages = slices.Clone(x.messages)
+	if len(content) > 0 {
+		x.params.Messages = append(x.params.Messages, message{Role: roleAssistant, Content: content})
+	}
+}
+
+// billed adds to an error what came before it of the reply.
+func (x *exchange) billed(err error) error {
+	var e *llm.Error
+	if errors.As(err, &e) && e.Reply == nil && x.sha256 != "" {
+		meta := x.meta(x.sofar, false)
+		e.Reply, e.Usage = &meta, &meta.Usage
+	}
+	return err
 }

@@ -1,266 +1,210 @@
 package anthropic
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"strings"
+	"slices"
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
+// The kinds of blocks that are not kept as they come.
+const (
+	kindText     = "text"
+	kindCall     = "tool_use"
+	kindThinking = "thinking"
+)
+
+// pausedTurn is the stop reason of a reply that goes on when it is sent back.
+const pausedTurn = "pause_turn"
+
 // reply is what a model answered, however it came.
 type reply struct {
-	model    string
-	text     string
-	calls    []llm.Call // named as on the wire
-	thinking []json.RawMessage
-	stop     string
-	// explanation is why the provider refuses, where it says so.
-	explanation string
-	usage       tokens
+	model string
+	parts []*part
+	ending
+	usage tokens
 }
 
-func fromMessage(m answer) (reply, error) {
-	r := reply{model: m.Model, stop: m.StopReason, explanation: m.StopDetails.Explanation, usage: m.Usage}
-	for _, raw := range m.Content {
-		var b content
-		if err := json.Unmarshal(raw, &b); err != nil {
-			return r, err
+// part is one block of a reply. Text is its text, its thinking, or a call's arguments as
+// the model wrote them; name is a call's on the wire.
+type part struct {
+	kind, id, name string
+	text           string
+	signature      string
+	citations      []json.RawMessage
+	// raw is the block as it came, without what a stream added.
+	raw json.RawMessage
+}
+
+func newPart(raw json.RawMessage) (*part, error) {
+	var c content
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return nil, fmt.Errorf("a block is not valid: %w", err)
+	}
+	p := &part{kind: c.Type, id: c.ID, name: c.Name, signature: c.Signature, raw: raw}
+	_ = json.Unmarshal(c.Citations, &p.citations) // null or absent where there are none
+	switch c.Type {
+	case kindText:
+		p.text = c.Text
+	case kindThinking:
+		p.text = c.Thinking
+	case kindCall:
+		p.text = arguments(c.Input)
+	}
+	return p, nil
+}
+
+// arguments returns a call's input as text. Some servers write it as a string.
+func arguments(input json.RawMessage) string {
+	var written string
+	if json.Unmarshal(input, &written) == nil { // also null, as nothing
+		return written
+	}
+	return string(input)
+}
+
+// block returns the block as it is sent back.
+func (p *part) block() json.RawMessage {
+	var keys map[string]json.RawMessage
+	if json.Unmarshal(p.raw, &keys) != nil {
+		return p.raw
+	}
+	switch p.kind {
+	case kindText:
+		keys["text"] = encode(p.text)
+		if len(p.citations) > 0 {
+			keys["citations"] = encode(p.citations)
 		}
-		switch b.Type {
-		case "text":
-			r.text += b.Text
-		case "tool_use":
-			r.calls = append(r.calls, llm.Call{ID: b.ID, Name: b.Name, Arguments: string(b.Input)})
-		case "thinking", "redacted_thinking":
-			r.thinking = append(r.thinking, raw)
+	case kindThinking:
+		return thought(p.text, p.signature)
+	default:
+		if json.Valid([]byte(p.text)) { // an input that was streamed
+			keys["input"] = json.RawMessage(p.text)
 		}
 	}
-	return r, nil
+	return encode(keys)
 }
+
+// Read reads a message in one piece.
+func (x *exchange) Read(r *llmhttp.Reply) (llm.Response, error) {
+	var m answer
+	if err := r.Decode(&m); err != nil {
+		return nil, err
+	}
+	if m.StopReason == "" && len(m.Content) == 0 {
+		return nil, r.Unfit(errors.New("it has neither content nor a stop reason"))
+	}
+	whole := reply{model: m.Model, ending: m.ending, usage: m.Usage}
+	for _, raw := range m.Content {
+		p, err := newPart(raw)
+		if err != nil {
+			return nil, r.Unfit(err)
+		}
+		whole.parts = append(whole.parts, p)
+	}
+	return x.response(x.joined(whole))
+}
+
+// joined returns a reply behind what came of it before a pause.
+func (x *exchange) joined(r reply) reply {
+	r.model = cmp.Or(r.model, x.sofar.model)
+	r.parts = slices.Concat(x.sofar.parts, r.parts)
+	r.usage.plus(x.sofar.usage)
+	return r
+}
+
+// text returns the reply's text.
+func (r reply) text() (words string) {
+	for _, p := range r.parts {
+		if p.kind == kindText {
+			words += p.text
+		}
+	}
+	return words
+}
+
+// finishes are the endings by their stop reasons, those of other APIs included, which
+// servers between a provider and its clients do not always translate.
+var finishes = map[string]llm.Finish{
+	"end_turn": llm.FinishStop, "stop_sequence": llm.FinishStop, "stop": llm.FinishStop,
+	"tool_use": llm.FinishToolCalls, "tool_calls": llm.FinishToolCalls,
+	"max_tokens": llm.FinishLength, "model_context_window_exceeded": llm.FinishLength, "length": llm.FinishLength,
+	"refusal": llm.FinishRefusal, "content_filter": llm.FinishContentFilter,
+}
+
+func (r reply) finish() llm.Finish { return cmp.Or(finishes[r.StopReason], llm.FinishUnknown) }
 
 // response makes the reply one of the port's, with the tools' own names.
 func (x *exchange) response(r reply) (llm.Response, error) {
-	meta := r.meta(x)
-	switch r.stop {
-	case "refusal":
-		return llm.Text{Meta: meta, Content: cmp.Or(r.text, r.explanation, llm.RefusedText)}, nil
-	case "pause_turn":
-		return nil, &llm.Error{Kind: llm.KindOther, Message: "the provider paused in the middle of the reply (stop_reason pause_turn)"}
-	case "max_tokens", "model_context_window_exceeded":
-		meta.Finish = llm.FinishLength
+	called := slices.ContainsFunc(r.parts, func(p *part) bool { return p.kind == kindCall })
+	if x.paused = r.StopReason == pausedTurn && !called; x.paused {
+		x.sofar = r
+		return llm.Text{}, nil
 	}
-	calls := make([]llm.Call, 0, len(r.calls))
-	var answer *llm.Call
-	for i, call := range r.calls {
-		if strings.TrimSpace(call.Arguments) == "" {
+	meta, finish := x.meta(r, false), r.finish()
+	meta.Finish = finish
+	if finish == llm.FinishToolCalls {
+		meta.Finish = llm.FinishStop
+	}
+	if finish == llm.FinishRefusal {
+		return llm.Text{Meta: meta, Content: cmp.Or(r.text(), r.StopDetails.Explanation, llm.RefusedText)}, nil
+	}
+	calls, answer := x.calls(r)
+	switch {
+	case len(calls) > 0:
+		if !meta.Cut() {
+			meta.Finish = llm.FinishToolCalls
+		}
+		return llm.ToolCalls{Meta: meta, Content: r.text(), Calls: calls}, nil
+	case answer != nil:
+		meta.Reasoning = x.reasoning(r, true)
+		return llm.Structured{Meta: meta, Content: x.answer.Answer(answer.Arguments)}, nil
+	}
+	return llm.Text{Meta: meta, Content: r.text()}, nil
+}
+
+// calls returns the calls of the agent's tools, and the first one of the tool that takes
+// the answer, or nil.
+func (x *exchange) calls(r reply) (calls []llm.Call, answer *llm.Call) {
+	n := 0
+	for _, p := range r.parts {
+		if p.kind != kindCall {
+			continue
+		}
+		n++
+		call := llm.Call{ID: cmp.Or(p.id, fmt.Sprintf("call_%d_%d", x.req.Replies+1, n)), Name: p.name, Arguments: p.text}
+		if blank(call.Arguments) {
 			call.Arguments = "{}"
 		}
-		if x.answer != nil && call.Name == x.answer.Name {
+		if x.answers(p) {
 			answer = cmp.Or(answer, &call)
 			continue
 		}
-		call.ID = cmp.Or(call.ID, fmt.Sprintf("call_%d_%d", x.req.Replies+1, i+1))
 		call.Name = x.names.Tool(call.Name)
 		calls = append(calls, call)
 	}
-	switch {
-	case len(calls) > 0:
-		meta.Reasoning = writeReasoning(x.model, r.thinking)
-		return llm.ToolCalls{Meta: meta, Content: r.text, Calls: calls}, nil
-	case answer != nil:
-		return llm.Structured{Meta: meta, Content: x.answer.Answer(answer.Arguments)}, nil
-	}
-	return llm.Text{Meta: meta, Content: r.text}, nil
+	return calls, answer
 }
 
-func (r reply) meta(x *exchange) llm.Meta {
-	count := func(n *int) int {
-		if n == nil {
-			return 0
-		}
-		return max(*n, 0)
+// answers reports whether a call is the structured answer.
+func (x *exchange) answers(call *part) bool { return x.answer != nil && call.name == x.answer.Name }
+
+// meta is what is known of a reply. Apart: see [exchange.reasoning].
+func (x *exchange) meta(r reply, apart bool) llm.Meta {
+	u := r.usage
+	m := llm.Meta{
+		Model: cmp.Or(r.model, x.model), Confidence: 1, FinishRaw: r.StopReason, Reasoning: x.reasoning(r, apart),
+		Adjusted: x.adjusted, RequestSHA256: x.sha256,
+		Usage: llm.Usage{Input: int(u.Input + u.Written + u.Read), Cached: int(u.Read), Output: int(u.Output)},
 	}
-	u, m := r.usage, llm.Meta{Model: cmp.Or(r.model, x.model), Confidence: 1}
-	m.Usage = llm.Usage{Input: count(u.Input) + count(u.Written) + count(u.Read), Cached: count(u.Read), Output: count(u.Output)}
 	m.Usage.Total = m.Usage.Input + m.Usage.Output
+	if u.Cost != nil {
+		cost := float64(*u.Cost)
+		m.Usage.CostUSD = &cost
+	}
 	return m
-}
-
-// thought is a thinking block as it is sent back.
-func thought(text, signature string) json.RawMessage {
-	var out bytes.Buffer
-	enc := json.NewEncoder(&out)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(struct { // strings always encode
-		Type      string `json:"type"`
-		Thinking  string `json:"thinking"`
-		Signature string `json:"signature"`
-	}{"thinking", text, signature})
-	return bytes.TrimSpace(out.Bytes())
-}
-
-// choose forces the answer where nothing else can be called. The API does not
-// let a model be forced that thinks.
-func (x *exchange) choose(thinking bool) {
-	if x.answer == nil || len(x.req.Tools) > 0 || thinking {
-		return
-	}
-	x.params.ToolChoice = &toolChoice{Type: "tool", Name: x.answer.Name, DisableParallelToolUse: true}
-}
-
-// Assemble begins a streamed reply.
-func (x *exchange) Assemble(emit func(llm.Chunk)) llmhttp.Assembly {
-	return &assembly{emit: emit, x: x, blocks: map[int]*part{}}
-}
-
-// assembly puts a streamed reply together.
-type assembly struct {
-	emit   func(llm.Chunk)
-	x      *exchange
-	model  string
-	order  []*part
-	blocks map[int]*part
-	calls  int
-	said   bool
-	end    ending
-	usage  tokens
-}
-
-// part is one block of the reply. Text is its text, thinking or arguments; whole
-// what its beginning held of it.
-type part struct {
-	kind, id, name string
-	call           int
-	answer         bool
-	text           strings.Builder
-	whole          string
-	signature      string
-	raw            json.RawMessage
-}
-
-// Add takes one event.
-func (a *assembly) Add(in llmhttp.Event) (llmhttp.Progress, error) {
-	switch in.Name {
-	case "error":
-		return llmhttp.Begun, llmhttp.Stated(in.Data)
-	case "message_start", "content_block_start", "content_block_delta", "message_delta", "message_stop":
-	default: // pings, and whatever comes to the API
-		return llmhttp.Begun, nil
-	}
-	var e event
-	if err := json.Unmarshal(in.Data, &e); err != nil {
-		return llmhttp.Begun, fmt.Errorf("an event is not valid: %w", err)
-	}
-	switch in.Name {
-	case "message_start":
-		a.model, a.usage = e.Message.Model, e.Message.Usage
-	case "content_block_start":
-		return llmhttp.Begun, a.begin(e)
-	case "content_block_delta":
-		if b := a.blocks[e.Index]; b != nil {
-			a.delta(b, &e.Delta.content)
-		}
-	case "message_delta":
-		a.end = e.Delta.ending
-		a.usage.add(e.Usage)
-	case "message_stop":
-		return llmhttp.Ended, nil
-	}
-	return llmhttp.Begun, nil
-}
-
-// add takes the usage so far. What it leaves out is as the stream's beginning said.
-func (t *tokens) add(now tokens) {
-	t.Input, t.Written, t.Read = cmp.Or(now.Input, t.Input), cmp.Or(now.Written, t.Written), cmp.Or(now.Read, t.Read)
-	if t.Output == nil || now.Output != nil && *now.Output > *t.Output {
-		t.Output = now.Output
-	}
-}
-
-func (a *assembly) begin(e event) error {
-	var start content
-	if err := json.Unmarshal(e.Block, &start); err != nil {
-		return fmt.Errorf("a block is not valid: %w", err)
-	}
-	b := &part{kind: start.Type, id: start.ID, name: start.Name, signature: start.Signature}
-	a.blocks[e.Index] = b
-	a.order = append(a.order, b)
-	switch b.kind {
-	case "text":
-		a.say(b, start.Text)
-	case "thinking":
-		b.text.WriteString(start.Thinking)
-	case "redacted_thinking":
-		b.raw = e.Block
-	case "tool_use":
-		b.whole = string(start.Input)
-		b.answer = a.x.answer != nil && b.name == a.x.answer.Name
-		if !b.answer {
-			b.call = a.calls
-			a.calls++
-			a.emit(llm.Chunk{Kind: llm.ChunkToolCall, Index: b.call, Name: a.x.names.Tool(b.name)})
-		}
-	}
-	return nil
-}
-
-func (a *assembly) delta(b *part, d *content) {
-	switch d.Type {
-	case "text_delta":
-		a.say(b, d.Text)
-	case "thinking_delta":
-		b.text.WriteString(d.Thinking)
-	case "signature_delta":
-		b.signature += d.Signature
-	case "input_json_delta":
-		b.text.WriteString(d.PartialJSON)
-		switch {
-		case d.PartialJSON == "":
-		case !b.answer:
-			a.emit(llm.Chunk{Kind: llm.ChunkToolCall, Index: b.call, Text: d.PartialJSON})
-		case !a.said: // a structured answer is shown as the text that it becomes
-			a.emit(llm.Chunk{Kind: llm.ChunkText, Text: d.PartialJSON})
-		}
-	}
-}
-
-func (a *assembly) say(b *part, text string) {
-	b.text.WriteString(text)
-	if text != "" {
-		a.said = true
-		a.emit(llm.Chunk{Kind: llm.ChunkText, Text: text})
-	}
-}
-
-// Reply returns the complete reply.
-func (a *assembly) Reply() (llm.Response, error) { return a.x.response(a.reply()) }
-
-// Meta returns what is known of the reply so far.
-func (a *assembly) Meta() llm.Meta { return a.reply().meta(a.x) }
-
-func (a *assembly) reply() reply {
-	r := reply{model: a.model, stop: a.end.StopReason, explanation: a.end.StopDetails.Explanation, usage: a.usage}
-	var words strings.Builder
-	for _, b := range a.order {
-		switch b.kind {
-		case "text":
-			words.WriteString(b.text.String())
-		case "thinking":
-			r.thinking = append(r.thinking, thought(b.text.String(), b.signature))
-		case "redacted_thinking":
-			r.thinking = append(r.thinking, b.raw)
-		case "tool_use":
-			arguments := b.text.String()
-			if arguments == "" {
-				arguments = b.whole
-			}
-			r.calls = append(r.calls, llm.Call{ID: b.id, Name: b.name, Arguments: arguments})
-		}
-	}
-	r.text = words.String()
-	return r
 }

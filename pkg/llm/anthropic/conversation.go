@@ -1,0 +1,263 @@
+package anthropic
+
+import (
+	"cmp"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/moorebus/moorebus/internal/llmhttp"
+	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/pkg/llm"
+)
+
+const roleUser, roleAssistant = "user", "assistant"
+
+// writer writes a conversation.
+type writer struct {
+	names *llmhttp.ToolNames
+	asked llm.Asked
+	caps  providers.Capabilities
+	// returns says that thinking goes back. before is what stands before the next
+	// message, or nil if that does not matter.
+	returns  bool
+	before   *prefix
+	messages []message
+	// used are the ids on the wire, and open those of the last reply's calls that
+	// have no result yet, by their own id.
+	used map[string]bool
+	open map[string][]string
+	// unthought says that the last reply has calls and no thinking before them.
+	unthought bool
+}
+
+// converse writes the conversation. returns says whether thinking goes back.
+func (x *exchange) converse(returns bool) *writer {
+	w := &writer{
+		names: x.names, asked: llm.Asked{Provider: x.req.Provider, Model: x.model}, caps: x.caps,
+		returns: returns, used: map[string]bool{},
+	}
+	if x.caps.Preserved {
+		w.before = newPrefix(x.params.System, x.params.Tools)
+	}
+	for _, m := range x.req.Messages {
+		w.add(m)
+	}
+	return w
+}
+
+func (w *writer) add(m llm.Message) {
+	switch m.Role {
+	case llm.RoleUser:
+		w.append(roleUser, w.content(m)...)
+	case llm.RoleTool:
+		w.append(roleUser, w.result(m))
+	case llm.RoleAssistant:
+		w.append(roleAssistant, w.reply(m)...)
+	}
+}
+
+// append adds blocks to the last message if it has the role, else as a message.
+func (w *writer) append(role string, blocks ...block) {
+	n := len(w.messages)
+	switch {
+	case len(blocks) == 0:
+		return
+	case n > 0 && w.messages[n-1].Role == role:
+		w.messages[n-1].Content = append(w.messages[n-1].Content, blocks...)
+		w.before.add(blocks)
+		return
+	case n == 0 && role == roleAssistant:
+		w.append(roleUser, text(leftOut)...)
+	}
+	w.messages = append(w.messages, message{Role: role, Content: blocks})
+	w.before.add(role)
+	w.before.add(blocks)
+}
+
+// leftOut stands first where the conversation would begin with a reply, which
+// the API refuses.
+const leftOut = "(Earlier messages are not shown.)"
+
+// reply writes a reply, with its blocks where they stood.
+func (w *writer) reply(m llm.Message) []block {
+	calls := make([]block, 0, len(m.Calls))
+	w.open = map[string][]string{}
+	for _, call := range m.Calls {
+		id := w.id(call.ID)
+		w.open[call.ID] = append(w.open[call.ID], id)
+		calls = append(calls, block{Type: kindCall, ID: id, Input: input(call.Arguments), Name: w.names.Wire(call.Name)})
+	}
+	if blank(m.Content) && len(calls) == 0 {
+		return nil
+	}
+	var out []block
+	var at [2]int
+	upTo := func(to [2]int) {
+		out = append(out, text(m.Content[at[0]:to[0]])...)
+		out = append(out, calls[at[1]:to[1]]...)
+		at = to
+	}
+	end := [2]int{len(m.Content), len(calls)}
+	blocks, places := w.back(m, end)
+	for i, raw := range blocks {
+		if raw != nil && places[i] != end { // the API refuses a message that ends in thinking
+			upTo(places[i])
+			out = append(out, block{raw: raw})
+		}
+	}
+	w.unthought = len(calls) > 0 && (len(out) == 0 || out[0].raw == nil)
+	upTo(end)
+	return out
+}
+
+// back returns the blocks of a reply that go back, nil for those that do not, and what of
+// the reply stands before each. end is the whole reply.
+func (w *writer) back(m llm.Message, end [2]int) (blocks []json.RawMessage, places [][2]int) {
+	if !w.returns || !m.Asked.Matches(w.asked) {
+		return nil, nil
+	}
+	for _, p := range readReasoning(m.Reasoning, w.asked.Model) {
+		if len(p.blocks) == 0 || w.before != nil && p.SHA256 != w.before.String() {
+			continue // it is bound to other messages than these
+		}
+		if blocks == nil {
+			places = p.Places
+		} else {
+			places = nil // of replies that were joined
+		}
+		blocks = append(blocks, p.blocks...)
+	}
+	last := [2]int{}
+	for _, at := range places {
+		if at[0] < last[0] || at[1] < last[1] || at[0] > end[0] || at[1] > end[1] {
+			places = nil // of another form of the reply
+			break
+		}
+		last = at
+	}
+	if len(places) != len(blocks) {
+		places = make([][2]int, len(blocks))
+	}
+	return blocks, places
+}
+
+func (w *writer) result(m llm.Message) block {
+	id := m.CallID
+	if open := w.open[id]; len(open) > 0 {
+		id, w.open[id] = open[0], open[1:]
+	}
+	return block{Type: "tool_result", ToolUseID: id, IsError: m.Failed, Content: w.content(m)}
+}
+
+// content writes the content of a message of the user or a tool. What the model does not
+// take is named in words.
+func (w *writer) content(m llm.Message) []block {
+	if len(m.Parts) == 0 {
+		return text(m.Content)
+	}
+	var out []block
+	for _, p := range m.Parts {
+		b := block{Type: kindText, Text: p.Text}
+		switch {
+		case p.Kind == llm.PartText && blank(p.Text):
+			continue
+		case p.Kind == llm.PartText:
+		case llmhttp.Takes(w.caps, m.Role, p):
+			p = inline(p)
+			b.Text, b.Type, b.Source = "", "image", image(p)
+			if p.Kind == llm.PartFile {
+				b.Type, b.Title, b.Source = "document", p.Name, document(p)
+			}
+		}
+		if b.Text == "" && b.Source == nil {
+			b = block{Type: kindText, Text: llmhttp.LeftOut(p)}
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+// inline returns a part with a data URL as one with data.
+func inline(p llm.Part) llm.Part {
+	rest, ok := strings.CutPrefix(p.URL, "data:")
+	media, data, encoded := strings.Cut(rest, ";base64,")
+	if !ok || !encoded {
+		return p
+	}
+	if raw, err := base64.StdEncoding.DecodeString(data); err == nil {
+		p.URL, p.Data, p.MediaType = "", raw, cmp.Or(p.MediaType, media)
+	}
+	return p
+}
+
+// image returns nil for an image in a format that the API does not take.
+func image(p llm.Part) *source {
+	switch {
+	case p.URL != "":
+		return &source{Type: "url", URL: p.URL}
+	case slices.Contains([]string{"image/jpeg", "image/png", "image/gif", "image/webp"}, p.MediaType):
+		return &source{Type: "base64", MediaType: p.MediaType, Data: base64.StdEncoding.EncodeToString(p.Data)}
+	}
+	return nil
+}
+
+// document returns nil for a file that is neither PDF nor text.
+func document(p llm.Part) *source {
+	written := strings.HasPrefix(p.MediaType, "text/") || p.MediaType == "application/json"
+	switch {
+	case p.MediaType == "application/pdf" && p.URL != "":
+		return &source{Type: "url", URL: p.URL}
+	case p.MediaType == "application/pdf":
+		return &source{Type: "base64", MediaType: p.MediaType, Data: base64.StdEncoding.EncodeToString(p.Data)}
+	case written && p.URL == "" && !blank(string(p.Data)):
+		return &source{Type: "text", MediaType: "text/plain", Data: strings.ToValidUTF8(string(p.Data), "\uFFFD")}
+	}
+	return nil
+}
+
+// id returns a call's id as the API takes it: letters, digits, _ and -, and not
+// twice in one conversation.
+func (w *writer) id(id string) string {
+	good := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '_', r == '-':
+			return r
+		}
+		return '_'
+	}, cmp.Or(id, "call"))
+	unique := good
+	for k := 2; w.used[unique]; k++ {
+		unique = fmt.Sprintf("%s_%d", good, k)
+	}
+	w.used[unique] = true
+	return unique
+}
+
+// input is a call's arguments: the model's own JSON if it is an object.
+func input(arguments string) json.RawMessage {
+	var object map[string]json.RawMessage
+	if json.Unmarshal([]byte(arguments), &object) == nil && object != nil {
+		return json.RawMessage(arguments)
+	}
+	if blank(arguments) {
+		return json.RawMessage(`{}`)
+	}
+	wrapped, err := json.Marshal(map[string]string{"arguments": arguments})
+	if err != nil {
+		return json.RawMessage(`{}`)
+	}
+	return wrapped
+}
+
+func text(content string) []block {
+	if blank(content) {
+		return nil
+	}
+	return []block{{Type: kindText, Text: content}}
+}
+
+// blank reports whether a text is one that the API refuses as empty.
+func blank(text string) bool { return strings.TrimSpace(text) == "" }
