@@ -162,7 +162,7 @@ func TestMoneyIsReservedAndSettled(t *testing.T) {
 
 func TestNoPrice(t *testing.T) {
 	named := func(model string) func(*events.Start) {
-		return func(s *events.Start) { s.Agent.Models = map[string]string{"default": model} }
+		return func(s *events.Start) { s.Agent.Models = map[string]events.Models{"default": {{Model: model}}} }
 	}
 	says := func(t *testing.T, mem *reducer.Memory, model string) {
 		require.Equal(t, "no_price", mem.Error.Code)

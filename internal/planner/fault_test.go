@@ -132,13 +132,13 @@ func TestModelServerThatIsNotThere(t *testing.T) {
 func TestEndings(t *testing.T) {
 	cut := func(calls ...llm.Call) llm.ToolCalls {
 		r := ask(calls...)
-		r.Cut = true
+		r.Finish = llm.FinishLength
 		return r
 	}
 	endless := ask(call("a", "alpha", "{}"))
-	endless.Reasoning = json.RawMessage(`"` + strings.Repeat("x", journal.MaxBody) + `"`)
+	endless.Content = strings.Repeat("x", journal.MaxBody)
 	cutText := say("It is 4")
-	cutText.Cut = true
+	cutText.Finish = llm.FinishLength
 	number := func(s *events.Start) { s.Agent.OutputSchema = []byte(`{"type":"object"}`) }
 	for _, c := range []outcome{
 		{
@@ -203,12 +203,11 @@ func TestEndings(t *testing.T) {
 	}
 }
 
-// What a provider wants back with its calls goes through the log and back to it,
-// as long as the turn lasts.
+// What a provider wants back with its calls goes through the log and back to it.
 func TestReasoningGoesBack(t *testing.T) {
 	thought := json.RawMessage(`{"provider":"p","blocks":[1.50,"<b>"]}`)
 	thinking := func(r llm.ToolCalls, reasoning json.RawMessage) llm.ToolCalls {
-		r.Reasoning = reasoning
+		r.Reasoning = []llm.ReasoningPart{{Kind: llm.ReasoningOpaque, Data: reasoning}}
 		return r
 	}
 	replies := []any{
@@ -217,9 +216,9 @@ func TestReasoningGoesBack(t *testing.T) {
 	}
 	bubble(t, replies, func(t *testing.T, r *rig) {
 		run := r.begin(chat, func(s *events.Start) { s.Agent.LLM.ThinkingTokens = 2048 })
-		require.JSONEq(t, string(thought), string(r.event(run, 2).Data.(*events.LLMToolCall).Reasoning))
+		require.JSONEq(t, string(thought), string(r.event(run, 2).Data.(*events.LLMToolCall).Reasoning[0].Data))
 		r.act(run, "first")
-		require.JSONEq(t, string(thought), string(r.event(run, 5).Data.(*events.ReplyInvalid).Reasoning))
+		require.JSONEq(t, string(thought), string(r.event(run, 5).Data.(*events.ReplyInvalid).Reasoning[0].Data))
 		require.Nil(t, r.event(run, 6).Data.(*events.LLMToolCall).Reasoning, "what cannot be written is not")
 		r.act(run, "second")
 		r.event(run, 9)
@@ -228,7 +227,11 @@ func TestReasoningGoesBack(t *testing.T) {
 			require.Equal(t, 2048, req.Sampling.ThinkingTokens)
 			for _, m := range req.Messages {
 				if m.Role == llm.RoleAssistant {
-					all = append(all, string(m.Reasoning))
+					text := ""
+					for _, p := range m.Reasoning {
+						text += string(p.Data)
+					}
+					all = append(all, text)
 				}
 			}
 			return all
@@ -236,7 +239,7 @@ func TestReasoningGoesBack(t *testing.T) {
 		require.Equal(t, []string{string(thought), string(thought), ""}, sent(3))
 		r.Append(run, events.WaitingForUser, &events.UserMessage{MessageID: "m", Content: "Really?"})
 		r.event(run, 11)
-		require.Equal(t, []string{"", "", "", ""}, sent(4), "the turn is over")
+		require.Equal(t, []string{string(thought), string(thought), "", ""}, sent(4), "adapters leave out what nobody wants back")
 	})
 }
 

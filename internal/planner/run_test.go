@@ -115,16 +115,17 @@ func TestWallTimeAndRaisedBudget(t *testing.T) {
 }
 
 func TestModelSelection(t *testing.T) {
+	big, small := events.Models{{Model: "big"}}, events.Models{{Model: "small"}}
 	for _, c := range []struct {
 		taskType string
-		models   map[string]string
+		models   map[string]events.Models
 		want     string
 	}{
 		{"", nil, ""},
-		{"", map[string]string{"default": "big"}, "big"},
-		{"calculation", map[string]string{"default": "big", "calculation": "small"}, "small"},
-		{"poetry", map[string]string{"default": "big", "calculation": "small"}, "big"},
-		{"poetry", map[string]string{"calculation": "small"}, ""},
+		{"", map[string]events.Models{"default": big}, "big"},
+		{"calculation", map[string]events.Models{"default": big, "calculation": small}, "small"},
+		{"poetry", map[string]events.Models{"default": big, "calculation": small}, "big"},
+		{"poetry", map[string]events.Models{"calculation": small}, ""},
 	} {
 		bubble(t, []any{say("It is 42.")}, func(t *testing.T, r *rig) {
 			r.AwaitEnd(r.begin(func(s *events.Start) { s.TaskType, s.Agent.Models = c.taskType, c.models }))
