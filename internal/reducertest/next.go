@@ -186,7 +186,7 @@ func (g gen) ending(own events.State) Event {
 
 func (g gen) failure() *events.LLMAttemptFailed {
 	f := &events.LLMAttemptFailed{Message: g.text()}
-	f.Kind = rapid.SampledFrom([]string{events.KindHandler, events.KindWorkerLost, "rate_limited"}).Draw(g.T, "kind")
+	f.Kind = rapid.SampledFrom([]string{events.KindHandler, events.KindWorkerLost, events.KindRateLimited, events.KindContextTooLong}).Draw(g.T, "kind")
 	if effects := g.run.Effects(); len(effects) > 0 {
 		f.Key = rapid.SampledFrom(effects).Draw(g.T, "effect").Key
 	}

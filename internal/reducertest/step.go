@@ -59,7 +59,12 @@ func (g gen) planning() events.Payload {
 	if g.chance(8) {
 		return g.contextEdit()
 	}
-	switch rapid.IntRange(0, 24).Draw(g.T, "planning") {
+	switch rapid.IntRange(0, 25).Draw(g.T, "planning") {
+	case 25:
+		if g.mem.Control.Compacted == "" && g.run.Machine.Table().Writes(g.mem, events.TypeNeedsReflection) {
+			return &events.NeedsReflection{}
+		}
+		return &events.LLMThought{Reply: reply}
 	case 0:
 		if g.mem.Mode == events.ModeTask {
 			return &events.LLMFinalAnswer{MessageID: g.run.NewID(), Reply: reply}

@@ -113,13 +113,13 @@ func TestSnapshotSavesReading(t *testing.T) {
 	require.Equal(t, reducertest.Canonical(bench.Memory(id)), reducertest.Canonical(r.Memory()))
 }
 
-// Builds of the second revision wrote this name. What they made of a run is what this
-// build makes of it, so an upgrade does not read every run from its beginning.
+// What builds of an earlier revision made of a run is what this build makes of it, if the
+// memory has the same shape. Then an upgrade does not read every run from its beginning.
 func TestSnapshotOfAnEarlierRevision(t *testing.T) {
 	bench := workertest.New(t, simtest.Options{}, nil)
 	id := longRun(bench, 60)
 	s := take(t, bench, id)
-	s.Fold = "2/3dd1c101c1c673e47179700868837ffeb36991c03da1e760040feaea99211bcf"
+	s.Fold = "3/3dd1c101c1c673e47179700868837ffeb36991c03da1e760040feaea99211bcf"
 	got, records, said := load(t, bench.Journal, fixed{bench.Journal, s}, id, func(r *runlog.Run) error { return r.Refresh(t.Context()) })
 	require.Equal(t, reducertest.Canonical(bench.Memory(id)), got)
 	require.Equal(t, 1, records, "the record that it stands on")

@@ -15,7 +15,7 @@ const (
 
 var observingRows = []row{
 	define("The results are committed and the model is asked again.", func(*Continue) string { return "" }),
-	define("The results are committed and the history is compressed first.", func(*NeedsReflection) string { return "" }),
+	define("The history is compressed first: after a number of steps, or since a request to the model was too long.", func(*NeedsReflection) string { return "" }),
 	define("The results are committed and working memory is paged out first.", func(*NeedsPaging) string { return "" }),
 	define("A summary takes the place of the history.", func(p *ReflectDone) string { return p.Summary + p.Failed }),
 	define("Entries of working memory went to storage.", func(p *PageDone) string {
@@ -28,7 +28,8 @@ type Continue struct{}
 
 func (*Continue) eventType() Type { return TypeContinue }
 
-// NeedsReflection commits the results and compresses the history first.
+// NeedsReflection has the history compressed. Out of Observing it commits the results; out
+// of Planning a request was too long for the model.
 type NeedsReflection struct{}
 
 func (*NeedsReflection) eventType() Type { return TypeNeedsReflection }

@@ -154,6 +154,8 @@ const (
 	KindWorkerLost = "worker_lost"
 	// KindBrokenReply is a reply that came in part, without an ending.
 	KindBrokenReply = "broken_reply"
+	// KindContextTooLong is a request that is longer than the model takes.
+	KindContextTooLong = "context_too_long"
 	// KindInterrupted is no failure: see [LLMAttemptFailed.Interrupted].
 	KindInterrupted = "interrupted"
 )

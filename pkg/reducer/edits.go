@@ -127,3 +127,84 @@ func (mem *Memory) CallBytes(id string) int {
 	call, result, _ := mem.answered(id)
 	return max(leastBytes, len(call.Name)+len(call.Arguments)+len(result.Content))
 }
+
+// Compaction is what was done so that a request fits the model's context.
+type Compaction string
+
+// What is done, one after the other, once for each request.
+const (
+	// CompactedWindow narrows the window to about half of what it shows.
+	CompactedWindow Compaction = "window"
+	// CompactedSummary has the history summarized, and narrows the window further.
+	CompactedSummary Compaction = "summary"
+)
+
+// What a narrowed window shows at most: one part in so many of what it showed before.
+const (
+	firstShare = 2
+	leastShare = 8
+)
+
+// Compactable returns what can still be done so that the request which is due fits the
+// model's context; empty: nothing.
+func (mem *Memory) Compactable() Compaction {
+	done := mem.Control.Compacted
+	switch {
+	case done == "" && mem.narrowed(firstShare) > 0:
+		return CompactedWindow
+	case done != CompactedSummary && (mem.Summarizable() || mem.narrowed(leastShare) > 0):
+		return CompactedSummary
+	}
+	return ""
+}
+
+// Summarizable reports whether the history has more than a summary.
+func (mem *Memory) Summarizable() bool {
+	return len(mem.History) > 1 || len(mem.History) == 1 && mem.History[0].Tool.Name != summaryTool
+}
+
+// narrowed is the size of the window that shows one part in share of the bytes that the
+// window shows now; 0 where it cannot be narrowed. The messages of the open turn stay, since
+// a provider may want their calls back as they were. Tasks have one turn, which the window
+// narrows only under the text protocol.
+func (mem *Memory) narrowed(share int) int {
+	if mem.ReactContext == nil || mem.Mode != events.ModeChat && !mem.SpeaksText() {
+		return 0
+	}
+	turns := mem.Control.Turns
+	first, _ := mem.windowStart()
+	open := len(turns) - 1
+	if !mem.SpeaksText() {
+		open = mem.asked()
+	}
+	total := 0
+	for i := first; i < len(turns); i++ {
+		total += mem.turnBytes(&turns[i])
+	}
+	size, shown, bytes := 0, 0, 0
+	for i := len(turns) - 1; i >= first; i-- {
+		bytes += mem.turnBytes(&turns[i])
+		if !mem.counts(&turns[i]) {
+			continue
+		}
+		if shown++; i >= open || bytes <= total/share {
+			size = shown
+		}
+	}
+	if size == shown {
+		return 0
+	}
+	return size
+}
+
+// narrowWindow narrows the window and reports whether that was possible.
+func (mem *Memory) narrowWindow(share int) bool {
+	size := mem.narrowed(share)
+	if size == 0 {
+		return false
+	}
+	r := mem.ReactContext
+	r.ContextWindowSize = size
+	r.changeEdits(func(e *Edit) { e.Widened = 0 })
+	return true
+}

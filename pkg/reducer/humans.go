@@ -320,6 +320,9 @@ func foldUserMessage(mem *Memory, e *events.Event) {
 	}
 	mem.addMessage(e, p.MessageID, "user", p.Content)
 	mem.addTurn(Turn{Kind: turnUser, Content: p.Content})
+	if e.From == events.Planning {
+		mem.Control.Compacted = "" // the request is another one
+	}
 	if mem.Mode == events.ModeChat {
 		mem.Control.SinceUser = Counts{}
 		mem.RetryCount = 0

@@ -25,6 +25,13 @@ var revisions = [...]string{
 	"",
 	"",
 	"b1d23ad04a4366a676a53adf661564044bc4107a2fbeab4eaffe9d686fb832f9",
+	"89b9f86281e0b4f2c9a7eaaa0ef984c11cdad768fce04a221f3dcc520576c15d",
+}
+
+// rowsSince has the rows of the built-in table that are younger than their types, with the
+// revision that brought each.
+var rowsSince = map[Row]int{
+	{From: events.Planning, Event: events.TypeNeedsReflection, To: events.Reflecting}: 4,
 }
 
 // What the revisions before the third one leave open: builds of revision 2 wrote what
@@ -41,6 +48,10 @@ const (
 // delivery from one whose worker died. A run that pins no revision is an old one.
 const lossesInARow = 3
 
+// compactsRequests is the revision from which on a request that is too long narrows the
+// context window.
+const compactsRequests = 4
+
 // facts is the text whose digest stands in revisions.
 func facts() string {
 	lines := make([]string, 0, len(rules))
@@ -53,10 +64,10 @@ func facts() string {
 	return strings.Join(lines, "")
 }
 
-// at returns the table's spec as builds of a revision had it: without the types that
-// came later.
+// at returns the table's spec as builds of a revision had it: without the types and rows
+// that came later.
 func (spec TableSpec) at(revision int) TableSpec {
-	spec.Rows = slices.DeleteFunc(slices.Clone(spec.Rows), func(r Row) bool { return events.Since(r.Event) > revision })
+	spec.Rows = slices.DeleteFunc(slices.Clone(spec.Rows), func(r Row) bool { return max(events.Since(r.Event), rowsSince[r]) > revision })
 	spec.Stay = slices.DeleteFunc(slices.Clone(spec.Stay), func(typ events.Type) bool { return events.Since(typ) > revision })
 	return spec
 }
@@ -116,7 +127,7 @@ func (t *Table) revisionOf(mem *Memory) int {
 
 // needs is the revision that brought the event in this form.
 func (r *rule) needs(mem *Memory, e *events.Event) int {
-	need := events.Since(r.typ)
+	need := max(events.Since(r.typ), rowsSince[Row{From: e.From, Event: r.typ, To: e.To}])
 	if r.form != nil {
 		need = max(need, r.form(mem, e))
 	}
@@ -154,6 +165,14 @@ func (t *Table) checkWrites(mem *Memory, r *rule, e *events.Event) error {
 		return &RevisionError{Event: e.Type(), Needs: need, Run: run}
 	}
 	return nil
+}
+
+// Writes reports whether the run's next event may be of a type that moves it out of its
+// state: the table has the row, and builds of the run's own revision know it.
+func (t *Table) Writes(mem *Memory, typ events.Type) bool {
+	to, ok := t.Next(mem.State, typ)
+	row := Row{From: mem.State, Event: typ, To: to}
+	return ok && max(events.Since(typ), rowsSince[row]) <= max(t.revisionOf(mem), anyoneWrites)
 }
 
 // TableError says that only another program can read a run: its Start pins a transition

@@ -57,7 +57,7 @@ func (m *Machine) Codec() *events.Codec { return m.codec }
 
 // memoryVersion is the version of [Memory]'s shape and of the built-in fold. Raise it when
 // either changes, so that snapshots of older builds are not used.
-const memoryVersion = 2
+const memoryVersion = 3
 
 // FoldName identifies the machine's fold by the version of the memory and the hash of the
 // table. Machines of one name fold equally. It is empty for a machine with an
@@ -315,8 +315,8 @@ func (m *Machine) fold(mem *Memory, here cell, e *events.Event) error {
 	c, typ := &mem.Control, e.Type()
 	mem.N = e.N
 	here.rule.fold(mem, e)
-	if p, ok := e.Data.(*events.LLMAttemptFailed); ok && m.table.revisions[mem.Control.TableHash] >= lossesInARow {
-		mem.outlive(p)
+	if p, ok := e.Data.(*events.LLMAttemptFailed); ok {
+		mem.foldByRevision(p, m.table.revisions[c.TableHash])
 	}
 	mem.base = nil
 	own := m.folds[typ]
@@ -336,8 +336,8 @@ func (m *Machine) fold(mem *Memory, here cell, e *events.Event) error {
 		if here.moves || here.rule.rearms && e.From == events.Planning {
 			c.Armed, c.Attempts = e.N, nil
 		}
-		if e.From != e.To && !c.QueuedPass {
-			c.SinceUser.Changes++
+		if e.From != e.To && !c.QueuedPass && c.Compacted != CompactedSummary {
+			c.SinceUser.Changes++ // a summary so that a request fits is bounded by the requests
 		}
 	}
 	switch {
@@ -423,8 +423,8 @@ func (m *Machine) Draft(mem *Memory, run events.Run, origin events.State, p even
 	// The subject's form does not matter to the check, and routing may rely on
 	// what the check establishes.
 	c, err := m.check(mem, s, e)
-	if err == nil {
-		err = m.table.checkWrites(mem, c.rule, e)
+	if newer := m.table.checkWrites(mem, ruleFor(e.Type()), e); newer != nil && next != "" {
+		err = newer
 	}
 	if err != nil {
 		return events.Subject{}, nil, err

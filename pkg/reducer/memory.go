@@ -265,8 +265,10 @@ type Control struct {
 	SinceUser  Counts `json:"since_user"`
 	QueuedPass bool   `json:"queued_pass,omitempty"`
 	LowPending bool   `json:"low_pending,omitempty"`
-	Thoughts   int    `json:"thoughts,omitempty"`
-	Paused     bool   `json:"paused,omitempty"`
+	// Compacted is what was done so far so that the request which is due fits the model.
+	Compacted Compaction `json:"compacted,omitempty"`
+	Thoughts  int        `json:"thoughts,omitempty"`
+	Paused    bool       `json:"paused,omitempty"`
 	// Redriven is true if the last Resumed was a re-drive of work that stood still.
 	Redriven bool `json:"redriven,omitempty"`
 	// TextState is how a model that speaks the text protocol is asked next, empty

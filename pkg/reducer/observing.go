@@ -1,6 +1,7 @@
 package reducer
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,8 +15,8 @@ var observingRules = []rule{
 		check: always, legality: 1, fold: commit, trace: says("the next step"),
 	},
 	{
-		typ: events.TypeNeedsReflection, moves: []move{{events.Observing, events.Reflecting}}, from: own,
-		check: always, legality: 1, fold: commit, trace: says("a reflection is due"),
+		typ: events.TypeNeedsReflection, moves: []move{{events.Observing, events.Reflecting}, {events.Planning, events.Reflecting}}, from: own,
+		check: checkNeedsReflection, legality: 2, fold: foldNeedsReflection, trace: says("a reflection is due"),
 	},
 	{
 		typ: events.TypeNeedsPaging, moves: []move{{events.Observing, events.Paging}}, from: own,
@@ -33,6 +34,28 @@ var observingRules = []rule{
 			return fmt.Sprintf("%d entries to storage, %d dropped", len(d.Paged), len(d.Dropped))
 		}),
 	},
+}
+
+// checkNeedsReflection lets the planner compress a request that is too long once.
+func checkNeedsReflection(mem *Memory, _ *events.Event) error {
+	switch {
+	case mem.State != events.Planning:
+		return nil
+	case len(mem.Control.Queued) > 0:
+		return fmt.Errorf("comes before %d calls of the last reply have gone out", len(mem.Control.Queued))
+	case mem.Control.Compacted == CompactedSummary:
+		return errors.New("compresses a request that was compressed before")
+	}
+	return nil
+}
+
+func foldNeedsReflection(mem *Memory, e *events.Event) {
+	if e.From == events.Planning {
+		mem.narrowWindow(leastShare)
+		mem.Control.Compacted = CompactedSummary
+		return
+	}
+	commit(mem, e)
 }
 
 // commit puts the reply's results into the history and clears what belongs to the
@@ -67,10 +90,12 @@ func foldReflection(mem *Memory, e *events.Event) {
 	if p.Usage != nil {
 		mem.addUsage(*p.Usage)
 	}
-	if !c.LowPending {
-		mem.RetryCount = 0
+	if c.Compacted != CompactedSummary {
+		if !c.LowPending {
+			mem.RetryCount = 0
+		}
+		c.LowPending = false
 	}
-	c.LowPending = false
 	if p.Summary == "" {
 		return
 	}

@@ -113,7 +113,7 @@ func (mem *Memory) pass(u events.Usage) {
 	c := &mem.Control
 	c.SinceUser.Steps++
 	c.Replies++
-	c.QueuedPass = false
+	c.QueuedPass, c.Compacted = false, ""
 	mem.passText()
 	mem.endEdits()
 	mem.addUsage(u)
@@ -381,6 +381,17 @@ func (a *Attempt) count(p *events.LLMAttemptFailed) {
 		a.Provider++
 	}
 	a.Under, a.Delivery = p.Under, p.Delivery
+}
+
+// foldByRevision is what an attempt changes in runs of younger revisions only.
+func (mem *Memory) foldByRevision(p *events.LLMAttemptFailed, revision int) {
+	if revision >= lossesInARow {
+		mem.outlive(p)
+	}
+	if revision >= compactsRequests && mem.State == events.Planning && p.Kind == events.KindContextTooLong &&
+		mem.Control.Compacted == "" && mem.narrowWindow(firstShare) {
+		mem.Control.Compacted = CompactedWindow
+	}
 }
 
 // outlive forgets the workers that were lost before one came back from the work to report

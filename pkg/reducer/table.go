@@ -189,7 +189,8 @@ func (t *Table) cellsOf(state events.State) map[events.Type]cell {
 		if slices.Contains(r.ownIn, state) {
 			from |= own
 		}
-		cells[typ] = cell{to: to, moves: moves, from: from, young: r.form != nil || events.Since(typ) > anyoneReads, rule: r}
+		since := max(events.Since(typ), rowsSince[Row{From: state, Event: typ, To: to}])
+		cells[typ] = cell{to: to, moves: moves, from: from, young: r.form != nil || since > anyoneReads, rule: r}
 	}
 	if state != t.spec.Initial {
 		for _, typ := range t.spec.Stay {

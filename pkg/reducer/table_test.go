@@ -31,6 +31,7 @@ planning UserMessage planning
 planning LlmThought planning
 planning MaxSteps error
 planning LowConfidence reflecting
+planning NeedsReflection reflecting
 planning AnswerTooShort planning
 planning ToolBlacklisted planning
 planning ReplyInvalid planning
@@ -289,6 +290,7 @@ func TestCustomMemory(t *testing.T) {
 var shapes = map[int]string{
 	1: "49137347ca788d53",
 	2: "b0e2836b1d906c59",
+	3: "ad50f92edd348047",
 }
 
 // shapeOf describes a type as JSON sees it.
