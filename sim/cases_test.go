@@ -135,6 +135,7 @@ const (
 	rowOne      = "ToolSuccess, ToolFailure (one call)"
 	rowBatch    = "ToolSuccess, ToolFailure (batch)"
 	rowObserved = "Continue, NeedsReflection, NeedsPaging"
+	rowTooLong  = "NeedsReflection out of Planning"
 	rowDone     = "ReflectDone, PageDone"
 	rowApproved = "HumanApproved, HumanModified, HumanApprovedParallel"
 	rowRefused  = "HumanRejected"
@@ -178,6 +179,11 @@ var usualCases = []*livenessCase{
 	{row: rowAgain, event: events.TypeReplyInvalid, from: events.Planning, script: script(calls("unheard_of")), then: itself},
 	{row: "LowConfidence", event: events.TypeLowConfidence, from: events.Planning, then: itself,
 		script: script(scriptEntry{"calls": calls("look")["calls"], "confidence": 0.1})},
+	{row: rowTooLong, event: events.TypeNeedsReflection, from: events.Planning,
+		script: script(calls("look"), failing("context_too_long"), calls("look")), then: itself},
+	{row: "LlmAttemptFailed", name: "that narrows the window", event: events.TypeLLMAttemptFailed, from: events.Planning, agent: chat,
+		script: script(scriptEntry{"text": "first"}, failing("context_too_long")), then: held,
+		people: then(when(events.WaitingForUser, says), awaits(5), closing)},
 	{row: "HumanApprovalRequired", event: events.TypeHumanApprovalRequired, from: events.Planning, script: script(calls("look")),
 		agent: approveAlways, then: people, people: decides(approved)},
 	{row: "LlmAttemptFailed", event: events.TypeLLMAttemptFailed, from: events.Planning, script: script(failing("overloaded")), then: held},

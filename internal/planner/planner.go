@@ -161,6 +161,7 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e effects.Effect) wo
 	req.Provider = provider
 	ch.readMemory = func(fn func(*reducer.Memory)) { p.readMemory(run, fn) }
 	c, asked := modelCall{run: run, provider: provider, before: e.Failed, req: req}, askedNow(mem)
+	c.key, c.compacts, c.compacted = e.Key, p.compactable(mem), mem.Control.Compacted != ""
 	ask := func(ctx context.Context, s *streamer) worker.Result {
 		reply, err := p.call(ctx, c, s)
 		if result, not := notAsked(err); not != nil {
@@ -207,6 +208,11 @@ type modelCall struct {
 	provider string
 	before   reducer.Attempt
 	req      llm.Request
+	// key is the effect's. compacts is what can be done if the request is too long, and
+	// compacted says that something was.
+	key       string
+	compacts  reducer.Compaction
+	compacted bool
 }
 
 // call calls the provider and streams the reply to listeners. If the call was not made, the
@@ -278,16 +284,23 @@ func (p *Planner) failed(ctx context.Context, err error, billed *events.Usage, c
 	if !errors.As(err, &e) {
 		e = &llm.Error{Kind: llm.KindOther, Message: err.Error(), Err: err}
 	}
+	failure := events.LLMAttemptFailed{Kind: string(e.Kind), Message: clean(e.Message), Usage: billed}
+	if result, ok := c.compact(failure); ok {
+		return result
+	}
 	failures := c.before.Provider
 	if e.Kind == llm.KindRateLimited {
 		failures = c.before.RateLimited
 	}
 	delay, again := p.cfg.Retry.Next(e, failures+1)
 	if !again {
-		return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: string(e.Kind), Message: clean(e.Message)}, Usage: billed})
+		if e.Kind == llm.KindContextTooLong && c.compacted {
+			failure.Message += "; the conversation was shortened, and the request is still too long"
+		}
+		return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: failure.Kind, Message: failure.Message}, Usage: billed})
 	}
 	if e.Kind == llm.KindRateLimited {
 		delay = max(delay, p.limits.remaining(c.provider)) // before that it would not be called
 	}
-	return worker.Retry(events.LLMAttemptFailed{Kind: string(e.Kind), Message: clean(e.Message), Usage: billed}, delay)
+	return worker.Retry(failure, delay)
 }

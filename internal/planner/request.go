@@ -290,13 +290,13 @@ func turnTask(mem *reducer.Memory) string {
 	return strings.Join(said, "\n\n")
 }
 
-// reflect plans Reflecting: the model summarizes the history. If that fails, the history
-// stays and the run goes on.
+// reflect plans Reflecting: the model summarizes the history, or less of it if that is too
+// long for the model. If that fails, the history stays and the run goes on.
 func (p *Planner) reflect(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
-	if len(mem.History) == 0 {
+	if len(mem.History) == 0 || mem.Control.Compacted != "" && !mem.Summarizable() {
 		return done(&events.ReflectDone{})
 	}
-	history, err := historyText(mem.History)
+	history, err := historyText(summarized(mem, e.Failed))
 	if err != nil {
 		return func(context.Context) worker.Result { return worker.Fail(err) }
 	}
@@ -317,6 +317,9 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, e effects.Effect)
 			return worker.Fail(ctx.Err())
 		}
 		if result, not := notAsked(err); not != nil && not.elsewhere() {
+			return result
+		}
+		if result, ok := c.shorten(err, bill.attempt(err)); ok {
 			return result
 		}
 		r := p.reflection(run, c.provider, reply, err, bill.attempt(err))

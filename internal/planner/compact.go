@@ -1,0 +1,107 @@
+package planner
+
+import (
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/contextedit"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// compactable returns what can be done if the request that is due is too long for the
+// model; empty: nothing, or other builds that may be at work on the run could not read it.
+func (p *Planner) compactable(mem *reducer.Memory) reducer.Compaction {
+	if !p.cfg.Store.Machine().Table().Writes(mem, events.TypeNeedsReflection) {
+		return ""
+	}
+	return mem.Compactable()
+}
+
+// compact makes a request shorter that is too long for the model: the window first, which
+// the failure narrows when it is folded, then the history. It is false if the failure is
+// another one, or nothing is left to do.
+func (c modelCall) compact(failure events.LLMAttemptFailed) (worker.Result, bool) {
+	if failure.Kind != events.KindContextTooLong {
+		return worker.Result{}, false
+	}
+	switch c.compacts {
+	case reducer.CompactedWindow:
+		return worker.Retry(failure, time.Millisecond), true
+	case reducer.CompactedSummary:
+		failure.Key = c.key
+		return worker.Done(&failure, &events.NeedsReflection{}), true
+	}
+	return worker.Result{}, false
+}
+
+// maxShortened is how often a history is shortened further that is too long for the model
+// which is to summarize it.
+const maxShortened = 3
+
+// shorten asks for a summary of less, if the request for it was too long.
+func (c modelCall) shorten(err error, billed *events.Usage) (worker.Result, bool) {
+	var e *llm.Error
+	if !errors.As(err, &e) || e.Kind != llm.KindContextTooLong || c.before.Provider >= maxShortened {
+		return worker.Result{}, false
+	}
+	failure := events.LLMAttemptFailed{Kind: string(e.Kind), Message: clean(e.Message), Usage: billed}
+	return worker.Retry(failure, time.Millisecond), true
+}
+
+// summarized returns the history as the model is to summarize it: all of it, or about a
+// half, an eighth and so on if more was too long for the model.
+func summarized(mem *reducer.Memory, failed reducer.Attempt) []reducer.HistoryEntry {
+	level := failed.Provider
+	if mem.Control.Compacted == reducer.CompactedSummary {
+		level++ // the request that was too long had it all
+	}
+	if level == 0 {
+		return mem.History
+	}
+	sizes, total := sizesOf(mem.History)
+	room := total >> (2*level - 1)
+	return shortened(mem.History, sizes, room)
+}
+
+// leastKept is what is kept of a result or of arguments at least, in bytes.
+const leastKept = 64
+
+// shortened returns the history in about so many bytes: the longest results and arguments
+// are cut first, and only then the oldest calls left out.
+func shortened(history []reducer.HistoryEntry, sizes []int, room int) []reducer.HistoryEntry {
+	longest := 0
+	for _, size := range sizes {
+		longest = max(longest, size)
+	}
+	all := history
+	for total := room + 1; total > room && longest > leastKept; sizes, total = sizesOf(all) {
+		longest = max(longest/2, leastKept)
+		all = make([]reducer.HistoryEntry, len(history))
+		for i, entry := range history {
+			entry.Observation = contextedit.Clip(longest, entry.Observation)
+			entry.Tool.Arguments = contextedit.Clip(longest, entry.Tool.Arguments)
+			all[i] = entry
+		}
+	}
+	_, total := sizesOf(all)
+	for len(all) > 1 && total > room {
+		total -= sizes[0]
+		all, sizes = all[1:], sizes[1:]
+	}
+	return all
+}
+
+// sizesOf returns how long each entry is as JSON, in bytes, and their sum.
+func sizesOf(history []reducer.HistoryEntry) (sizes []int, total int) {
+	sizes = make([]int, len(history))
+	for i := range history {
+		text, _ := json.Marshal(&history[i]) // strings and numbers always have JSON
+		sizes[i] = len(text)
+		total += len(text)
+	}
+	return sizes, total
+}
