@@ -48,6 +48,11 @@ sim: ## SIM_SEEDS simulated installations from seed SIM_FIRST on; a failing one 
 waiting: ## memory and latency with WAITING runs that wait for a human (Linux)
 	MOOREBUS_WAITING=$(WAITING) $(GO) test ./e2e -count=1 -timeout 10m -v -run 'TestWaiting$$'
 
+.PHONY: ollama
+ollama: ## the tests against a real Ollama, which is built once (Debian, a C++ compiler, 6 minutes)
+	sh ./e2e/ollama/build.sh
+	$(GO) test ./e2e/ollama -count=1 -v
+
 .PHONY: bench
 bench: ## every benchmark that is not long: see docs/explanation/performance.md
 	$(GO) run ./bench all
