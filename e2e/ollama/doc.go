@@ -10,5 +10,5 @@
 //
 // A failed test prints every request and response of its run as they went over the wire.
 //
-// The package has tests and nothing to import.
+// The package has tests, for Unix, and nothing to import.
 package ollama
