@@ -121,26 +121,33 @@ func TestModelsThatNeedResponses(t *testing.T) {
 
 func TestAnthropicModels(t *testing.T) {
 	for _, tt := range []struct {
-		model, thinking string
-		off, preserved  bool
+		model, thinking              string
+		off, byDefault, bound, force bool
 	}{
-		{"claude-3-5-haiku-latest", "none", false, false},
-		{"claude-3-haiku-20240307", "none", false, false},
-		{"claude-3-7-sonnet-20250219", "enabled", true, false},
-		{"claude-sonnet-4-5", "enabled", true, false},
-		{"claude-haiku-4-5-20251001", "enabled", true, false},
-		{"claude-opus-4-6", "adaptive", true, false},
-		{"anthropic.claude-opus-4-7", "adaptive", true, false},
-		{"claude-opus-4-20250514", "enabled", true, false},
-		{"claude-sonnet-5", "adaptive", true, false},
-		{"claude-opus-5", "adaptive", true, false},
-		{"claude-opus-5-20260601", "adaptive", true, false},
-		{"claude-opus-5-5", "adaptive", false, true},
-		{"claude-haiku-5-5", "adaptive", true, true},
-		{"claude-fable-5", "adaptive", false, false},
-		{"claude-fable-5-1", "adaptive", false, true},
+		{"claude-3-5-haiku-latest", "none", false, false, false, true},
+		{"claude-3-5-sonnet-20241022", "none", false, false, false, true},
+		{"claude-3-haiku-20240307", "none", false, false, false, true},
+		{"claude-3-7-sonnet-20250219", "enabled", true, false, false, true},
+		{"claude-sonnet-4-5", "enabled", true, false, false, true},
+		{"claude-haiku-4-5-20251001", "enabled", true, false, false, true},
+		{"claude-opus-4-6", "adaptive", true, false, false, true},
+		{"anthropic.claude-opus-4-7", "adaptive", true, false, false, true},
+		{"anthropic/claude-opus-4.8", "adaptive", true, false, false, true},
+		{"claude-opus-4-20250514", "enabled", true, false, false, true},
+		{"claude-sonnet-5", "adaptive", true, true, false, true},
+		{"claude-opus-5", "adaptive", true, true, false, true},
+		{"claude-opus-5-5", "adaptive", false, true, true, false},
+		{"anthropic/claude-opus-5.5", "adaptive", false, true, true, false},
+		{"claude-sonnet-5-5", "adaptive", false, true, true, false},
+		{"claude-haiku-5-5", "adaptive", true, true, true, false},
+		{"claude-fable-5", "adaptive", false, true, false, true},
+		{"claude-fable-5-1", "adaptive", false, true, true, false},
+		{"claude-fable-5-2", "adaptive", false, true, true, false},
+		{"claude-opus-5-20260601", "adaptive", true, true, false, true},
+		{"minimax-m2", "enabled", true, true, false, true},
 	} {
-		c := of(t, "anthropic", "", providers.AnthropicURL, tt.model)
-		require.Equal(t, []any{tt.thinking, tt.off, tt.preserved}, []any{c.Thinking, c.ThinkingOff, c.Preserved}, tt.model)
+		c := of(t, "anthropic", "", "http://127.0.0.1:9", tt.model)
+		require.Equal(t, []any{tt.thinking, tt.off, tt.byDefault, tt.bound, tt.force},
+			[]any{c.Thinking, c.ThinkingOff, c.ThinksByDefault, c.Preserved, c.ForcedTools}, tt.model)
 	}
 }

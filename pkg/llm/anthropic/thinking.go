@@ -73,7 +73,7 @@ func (x *exchange) sample(s llm.Sampling, mayThink bool) {
 func (x *exchange) think(s llm.Sampling, mayThink bool) (room int) {
 	c := x.caps
 	switch {
-	case s.Effort == "none" && (c.ThinkingOff || !c.ThinkingDefault):
+	case s.Effort == "none" && (c.ThinkingOff || !c.ThinksByDefault):
 		if c.ThinkingOff {
 			x.params.Thinking = &thinking{Type: disabled}
 		}
@@ -101,7 +101,7 @@ func (x *exchange) leaveOut(s llm.Sampling) {
 // adapt lets the model decide how much it thinks, by an effort if there is one. A model
 // that thinks anyway is asked for the text of it.
 func (x *exchange) adapt(s llm.Sampling) (room int) {
-	if s.Effort == "" && s.ThinkingTokens <= 0 && !x.caps.ThinkingDefault {
+	if s.Effort == "" && s.ThinkingTokens <= 0 && !x.caps.ThinksByDefault {
 		return 0
 	}
 	x.params.Thinking = &thinking{Type: adaptive}
@@ -168,5 +168,5 @@ func (x *exchange) thinks() bool {
 
 // returns reports whether thinking goes back: to a model that thinks, asked or not.
 func (x *exchange) returns() bool {
-	return x.thinks() || x.params.Thinking == nil && x.caps.ThinkingDefault
+	return x.thinks() || x.params.Thinking == nil && x.caps.ThinksByDefault
 }
