@@ -145,7 +145,7 @@ func (a *asked) explain(err error) error {
 		_ = Unused(e, a.partial.Meta())
 	}
 	if e.Reply != nil {
-		e.Reply.RequestSHA256 = cmp.Or(meta.RequestSHA256, a.sha256)
+		e.Reply.RequestSHA256 = cmp.Or(e.Reply.RequestSHA256, a.sha256)
 	}
 	return err
 }

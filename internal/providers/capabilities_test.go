@@ -121,33 +121,29 @@ func TestModelsThatNeedResponses(t *testing.T) {
 
 func TestAnthropicModels(t *testing.T) {
 	for _, tt := range []struct {
-		model, thinking              string
-		off, byDefault, bound, force bool
+		model, thinking           string
+		off, preserved, byDefault bool
 	}{
-		{"claude-3-5-haiku-latest", "none", false, false, false, true},
-		{"claude-3-5-sonnet-20241022", "none", false, false, false, true},
-		{"claude-3-haiku-20240307", "none", false, false, false, true},
-		{"claude-3-7-sonnet-20250219", "enabled", true, false, false, true},
-		{"claude-sonnet-4-5", "enabled", true, false, false, true},
-		{"claude-haiku-4-5-20251001", "enabled", true, false, false, true},
-		{"claude-opus-4-6", "adaptive", true, false, false, true},
-		{"anthropic.claude-opus-4-7", "adaptive", true, false, false, true},
-		{"anthropic/claude-opus-4.8", "adaptive", true, false, false, true},
-		{"claude-opus-4-20250514", "enabled", true, false, false, true},
-		{"claude-sonnet-5", "adaptive", true, true, false, true},
-		{"claude-opus-5", "adaptive", true, true, false, true},
-		{"claude-opus-5-5", "adaptive", false, true, true, false},
-		{"anthropic/claude-opus-5.5", "adaptive", false, true, true, false},
-		{"claude-sonnet-5-5", "adaptive", false, true, true, false},
-		{"claude-haiku-5-5", "adaptive", true, true, true, false},
-		{"claude-fable-5", "adaptive", false, true, false, true},
-		{"claude-fable-5-1", "adaptive", false, true, true, false},
-		{"claude-fable-5-2", "adaptive", false, true, true, false},
-		{"claude-opus-5-20260601", "adaptive", true, true, false, true},
-		{"minimax-m2", "enabled", true, true, false, true},
+		{"claude-3-5-haiku-latest", "none", false, false, false},
+		{"claude-3-haiku-20240307", "none", false, false, false},
+		{"claude-3-7-sonnet-20250219", "enabled", true, false, false},
+		{"claude-sonnet-4-5", "enabled", true, false, false},
+		{"claude-haiku-4-5-20251001", "enabled", true, false, false},
+		{"claude-opus-4-6", "adaptive", true, false, false},
+		{"anthropic.claude-opus-4-7", "adaptive", true, false, false},
+		{"anthropic/claude-opus-4.7", "adaptive", true, false, false},
+		{"anthropic/claude-opus-5.5", "adaptive", false, true, true},
+		{"minimax-m2", "enabled", true, false, true},
+		{"claude-opus-4-20250514", "enabled", true, false, false},
+		{"claude-sonnet-5", "adaptive", true, false, true},
+		{"claude-opus-5", "adaptive", true, false, true},
+		{"claude-opus-5-20260601", "adaptive", true, false, true},
+		{"claude-opus-5-5", "adaptive", false, true, true},
+		{"claude-haiku-5-5", "adaptive", true, true, true},
+		{"claude-fable-5", "adaptive", false, false, true},
+		{"claude-fable-5-1", "adaptive", false, true, true},
 	} {
 		c := of(t, "anthropic", "", "http://127.0.0.1:9", tt.model)
-		require.Equal(t, []any{tt.thinking, tt.off, tt.byDefault, tt.bound, tt.force},
-			[]any{c.Thinking, c.ThinkingOff, c.ThinksByDefault, c.Preserved, c.ForcedTools}, tt.model)
+		require.Equal(t, []any{tt.thinking, tt.off, tt.preserved, tt.byDefault}, []any{c.Thinking, c.ThinkingOff, c.Preserved, c.ThinksByDefault}, tt.model)
 	}
 }
