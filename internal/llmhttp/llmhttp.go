@@ -19,6 +19,8 @@ package llmhttp
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,6 +46,10 @@ type Options struct {
 	// [providers.HostOf].
 	Like         string
 	Capabilities json.RawMessage
+	// ExtraBody are further keys of every request's body, which go before those of
+	// the request; see [Reserved]. Query are parameters of its address.
+	ExtraBody map[string]json.RawMessage
+	Query     map[string]string
 }
 
 // Client calls one endpoint. It is safe for concurrent use.
@@ -52,7 +58,10 @@ type Client struct {
 	opts Options
 	key  secret
 	host providers.Host
-	http *http.Client
+	// extra is the ExtraBody as one object, or nil.
+	extra json.RawMessage
+	url   string
+	http  *http.Client
 	// grace is how long a stream may go on after its reply is complete.
 	grace time.Duration
 }
@@ -68,11 +77,53 @@ func New(row providers.Provider, opts Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	extra, err := checkExtra(opts.ExtraBody)
+	if err != nil {
+		return nil, err
+	}
 	client := *opts.HTTPClient
 	if client.CheckRedirect == nil {
 		client.CheckRedirect = sameServer
 	}
-	return &Client{row: row, opts: opts, key: secret(opts.APIKey), host: host, http: &client, grace: 5 * time.Second}, nil
+	return &Client{
+		row: row, opts: opts, key: secret(opts.APIKey), host: host, extra: extra, url: endpoint(row, opts),
+		http: &client, grace: 5 * time.Second,
+	}, nil
+}
+
+// endpoint is the address of replies, with the query.
+func endpoint(row providers.Provider, opts Options) string {
+	if len(opts.Query) == 0 {
+		return opts.BaseURL + row.Path
+	}
+	query := url.Values{}
+	for name, value := range opts.Query {
+		query.Set(name, value)
+	}
+	return opts.BaseURL + row.Path + "?" + query.Encode()
+}
+
+// withoutQuery removes the query from the address that an error names: it may hold a key.
+func withoutQuery(err error) error {
+	var at *url.Error
+	if !errors.As(err, &at) {
+		return err
+	}
+	address, _, _ := strings.Cut(at.URL, "?")
+	return &url.Error{Op: at.Op, URL: address, Err: at.Err}
+}
+
+// Settings is equal for clients whose options beside address and key affect replies in the
+// same way, and empty if they have none. It holds no secrets.
+func (c *Client) Settings() string {
+	o := c.opts
+	if o.Like == "" && len(o.Capabilities) == 0 && len(c.extra) == 0 && len(o.Query) == 0 {
+		return ""
+	}
+	// A map of strings is written in the order of its keys.
+	all, _ := json.Marshal([]any{o.Like, o.Capabilities, c.extra, o.Query}) // the parts were checked
+	sum := sha256.Sum256(all)
+	return hex.EncodeToString(sum[:8])
 }
 
 // Capabilities returns what the server takes and wants for the model.
@@ -134,7 +185,7 @@ func cleanBaseURL(base string, row providers.Provider) (string, error) {
 		return "", errors.New("the base URL has to be an http or https address such as " + row.ExampleURL)
 	}
 	if u.RawQuery != "" || u.Fragment != "" {
-		return "", errors.New("the base URL must not have a query or a fragment")
+		return "", errors.New("the base URL must not have a query or a fragment; parameters belong into `query` of the provider file")
 	}
 	u.Path = strings.TrimRight(u.Path, "/")
 	for _, end := range row.Redundant {
@@ -182,7 +233,7 @@ func (c *Client) Post(ctx context.Context, body []byte) (*Reply, error) {
 }
 
 func (c *Client) send(ctx context.Context, body []byte, accept string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.opts.BaseURL+c.row.Path, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
 		return nil, c.network(err, 0)
 	}
@@ -195,7 +246,7 @@ func (c *Client) send(ctx context.Context, body []byte, accept string) (*http.Re
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, c.network(err, 0)
+		return nil, c.network(withoutQuery(err), 0)
 	}
 	return resp, nil
 }

@@ -24,6 +24,7 @@ package openai
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"time"
@@ -49,6 +50,14 @@ type Options struct {
 	// ReasoningEffort is sent to reasoning models as reasoning_effort where it is
 	// not empty.
 	ReasoningEffort string
+	// Like names a row of the table of models (docs/models.md) for servers that are not found
+	// by their address, and Capabilities is a JSON object with keys of that table that differ
+	// for this server.
+	Like         string
+	Capabilities json.RawMessage
+	// ExtraBody are further keys of every request, and Query are parameters of its address.
+	ExtraBody map[string]json.RawMessage
+	Query     map[string]string
 	// NoOutputSchema keeps a request's OutputSchema from servers that refuse
 	// response_format; replies are then plain text.
 	NoOutputSchema bool
@@ -79,6 +88,7 @@ func New(opts Options) (*Caller, error) {
 	client, err := llmhttp.New(row, llmhttp.Options{
 		APIKey: opts.APIKey, BaseURL: opts.BaseURL, Header: opts.Header, Timeout: opts.Timeout, Silence: opts.Silence,
 		MaxBytes: opts.MaxBytes, HTTPClient: opts.HTTPClient,
+		Like: opts.Like, Capabilities: opts.Capabilities, ExtraBody: opts.ExtraBody, Query: opts.Query,
 	})
 	if err != nil {
 		return nil, err
@@ -89,10 +99,11 @@ func New(opts Options) (*Caller, error) {
 // Describe returns the default model, and an identity of address, model and the options
 // that affect replies.
 func (c *Caller) Describe() llm.Description {
-	return llm.Description{
-		Identity:     fmt.Sprintf("openai %s %q %q %t", c.http.Address(), c.opts.Model, c.opts.ReasoningEffort, c.opts.NoOutputSchema),
-		DefaultModel: c.opts.Model,
+	identity := fmt.Sprintf("openai %s %q %q %t", c.http.Address(), c.opts.Model, c.opts.ReasoningEffort, c.opts.NoOutputSchema)
+	if settings := c.http.Settings(); settings != "" {
+		identity += " " + settings
 	}
+	return llm.Description{Identity: identity, DefaultModel: c.opts.Model}
 }
 
 // Close closes idle connections. Calls in flight go on.
@@ -100,9 +111,18 @@ func (c *Caller) Close() { c.http.Close() }
 
 // Call asks the provider for one reply; see [llm.Caller].
 func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
-	x := &exchange{caller: c, req: req, model: cmp.Or(req.Model, c.opts.Model), names: llmhttp.NamesOf(req)}
-	x.caps = c.http.Capabilities(x.model)
-	return c.http.Ask(ctx, x, stream)
+	x := c.exchange(req)
+	if err := x.prepare(); err != nil {
+		return nil, cmp.Or(ctx.Err(), err)
+	}
+	if x.outputSchema() != providers.SecondPass {
+		return c.http.Ask(ctx, x, stream)
+	}
+	return llmhttp.SecondPass(ctx, req, stream, c.Call)
+}
+
+func (c *Caller) exchange(req llm.Request) *exchange {
+	return &exchange{caller: c, req: req, model: cmp.Or(req.Model, c.opts.Model), names: llmhttp.NamesOf(req)}
 }
 
 // exchange is one request and what its reply is read with.
@@ -111,7 +131,5 @@ type exchange struct {
 	req    llm.Request
 	model  string
 	names  *llmhttp.ToolNames
-	caps   providers.Capabilities
-	// answer is the tool that was offered for the structured answer, or nil.
-	answer *llmhttp.AnswerTool
+	asking
 }

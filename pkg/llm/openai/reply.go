@@ -245,7 +245,7 @@ func (a *assembly) Meta() llm.Meta {
 	for _, extra := range a.signed {
 		m.Reasoning = append(m.Reasoning, llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: extra})
 	}
-	m.Finish = finish(a.finish)
+	m.Finish, m.Adjusted = finish(a.finish), a.x.adjusted
 	switch {
 	case a.refused:
 		m.Finish = llm.FinishRefusal
@@ -283,7 +283,7 @@ func (a *assembly) Reply() (llm.Response, error) {
 	case answer != nil:
 		meta.Finish = cmp.Or(cutFinish(meta), llm.FinishStop)
 		return llm.Structured{Meta: meta, Content: a.x.answer.Answer(answer.Arguments)}, nil
-	case a.x.wantsSchema():
+	case a.x.native:
 		return llm.Structured{Meta: meta, Content: text}, nil
 	}
 	return llm.Text{Meta: meta, Content: text}, nil

@@ -1,16 +1,13 @@
 package openai
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"regexp"
-	"slices"
-	"strings"
 
 	"github.com/sashabaranov/go-openai"
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -21,6 +18,7 @@ type request struct {
 	Model               string                `json:"model"`
 	Messages            []message             `json:"messages"`
 	Tools               []tool                `json:"tools,omitempty"`
+	ToolChoice          any                   `json:"tool_choice,omitempty"`
 	Stream              bool                  `json:"stream,omitempty"`
 	StreamOptions       *openai.StreamOptions `json:"stream_options,omitempty"`
 	Temperature         *float64              `json:"temperature,omitempty"`
@@ -30,22 +28,53 @@ type request struct {
 	MaxCompletionTokens int                   `json:"max_completion_tokens,omitempty"`
 	Stop                []string              `json:"stop,omitempty"`
 	ReasoningEffort     string                `json:"reasoning_effort,omitempty"`
+	Reasoning           *reasoningParam       `json:"reasoning,omitempty"`
+	Thinking            *thinking             `json:"thinking,omitempty"`
+	EnableThinking      *bool                 `json:"enable_thinking,omitempty"`
+	ThinkingBudget      int                   `json:"thinking_budget,omitempty"`
+	ChatTemplate        *chatTemplate         `json:"chat_template_kwargs,omitempty"`
+	ExtraBody           any                   `json:"extra_body,omitempty"`
 	ResponseFormat      *responseFormat       `json:"response_format,omitempty"`
 }
 
 type message struct {
 	Role string `json:"role"`
-	// Content is null only in an assistant message that consists of calls.
-	Content    *string `json:"content"`
-	ToolCalls  []call  `json:"tool_calls,omitempty"`
-	ToolCallID string  `json:"tool_call_id,omitempty"`
-	Name       string  `json:"name,omitempty"`
+	// Content is a text or a list of parts. It is null only in an assistant message that
+	// consists of calls.
+	Content          any               `json:"content"`
+	ReasoningContent *string           `json:"reasoning_content,omitempty"`
+	Reasoning        *string           `json:"reasoning,omitempty"`
+	ReasoningDetails []json.RawMessage `json:"reasoning_details,omitempty"`
+	ExtraContent     json.RawMessage   `json:"extra_content,omitempty"`
+	ToolCalls        []call            `json:"tool_calls,omitempty"`
+	ToolCallID       string            `json:"tool_call_id,omitempty"`
+	Name             string            `json:"name,omitempty"`
+}
+
+// part is one of a content that is a list.
+type part struct {
+	Type     string    `json:"type"`
+	Text     string    `json:"text,omitempty"`
+	Thinking []part    `json:"thinking,omitempty"`
+	ImageURL *imageURL `json:"image_url,omitempty"`
+	File     *file     `json:"file,omitempty"`
+}
+
+type imageURL struct {
+	URL string `json:"url"`
+}
+
+type file struct {
+	Filename string `json:"filename,omitempty"`
+	FileData string `json:"file_data"`
 }
 
 type call struct {
 	ID       string   `json:"id"`
 	Type     string   `json:"type"`
 	Function function `json:"function"`
+	// ExtraContent holds a signature.
+	ExtraContent json.RawMessage `json:"extra_content,omitempty"`
 }
 
 type function struct {
@@ -77,141 +106,225 @@ type outputSchema struct {
 
 const typeFunction = "function"
 
+// The forms in which servers are told how much to reason.
+type (
+	reasoningParam struct {
+		Effort    string `json:"effort,omitempty"`
+		MaxTokens int    `json:"max_tokens,omitempty"`
+	}
+	thinking struct {
+		Type string `json:"type"`
+	}
+	chatTemplate struct {
+		EnableThinking bool `json:"enable_thinking"`
+	}
+)
+
+// asking is how a request is written for its server and model.
+type asking struct {
+	caps providers.Capabilities
+	// answer is the tool that takes a structured answer, or nil.
+	answer *llmhttp.AnswerTool
+	// native says that the server itself is asked for a structured answer.
+	native bool
+	body   request
+	// adjusted is what was sent otherwise than asked for.
+	adjusted []llm.Adjusted
+}
+
 // Body writes the request for the wire.
 func (x *exchange) Body(stream bool) ([]byte, error) {
-	b, err := x.request()
-	if err != nil {
-		return nil, err
-	}
+	b := x.body
 	if stream {
 		b.Stream = true
 		b.StreamOptions = &openai.StreamOptions{IncludeUsage: true}
 	}
-	var out bytes.Buffer
-	enc := json.NewEncoder(&out)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(b); err != nil {
-		return nil, llmhttp.Invalid(fmt.Sprintf("the request cannot be written as JSON: %v", err))
-	}
-	return out.Bytes(), nil
+	return x.caller.http.Write(x.model, b)
 }
 
-func (x *exchange) request() (request, error) {
-	b := request{Model: x.model, Messages: messages(x.req.Messages, x.names), Seed: x.req.Sampling.Seed}
-	if b.Model == "" {
-		return b, llmhttp.Invalid("no model: name one in the agent (models: default) or as the provider's default model")
+// prepare writes all of the request that does not depend on how the reply comes.
+func (x *exchange) prepare() error {
+	if x.model == "" {
+		return llmhttp.Invalid("no model: name one in the agent (models: default) or as the provider's default model")
 	}
+	x.caps = x.caller.http.Capabilities(x.model)
+	b := &x.body
+	b.Model = x.model
 	for _, t := range x.req.Tools {
 		schema := t.Schema
 		if len(schema) == 0 {
 			schema = json.RawMessage(`{"type":"object","properties":{}}`)
 		}
 		if !json.Valid(schema) {
-			return b, llmhttp.Invalid(fmt.Sprintf("the schema of tool %q is not valid JSON", t.Name))
+			return llmhttp.Invalid(fmt.Sprintf("the schema of tool %q is not valid JSON", t.Name))
 		}
 		b.Tools = append(b.Tools, tool{typeFunction, definition{x.names.Wire(t.Name), t.Description, schema}})
 	}
-	b.sample(x.req.Sampling, x.caller.opts.ReasoningEffort)
-	if x.wantsSchema() {
-		if !json.Valid(x.req.OutputSchema) {
-			return b, llmhttp.Invalid("the output schema is not valid JSON")
-		}
-		b.ResponseFormat = &responseFormat{
-			Type:       "json_schema",
-			JSONSchema: outputSchema{Name: "answer", Schema: x.req.OutputSchema, Strict: strictSchema(x.req.OutputSchema)},
+	if err := x.structure(); err != nil {
+		return err
+	}
+	x.sample(x.req.Sampling)
+	x.reason(x.req.Sampling)
+	b.Messages = x.messages()
+	return nil
+}
+
+// outputSchema returns how a structured answer is asked for, or none.
+func (x *exchange) outputSchema() string {
+	switch {
+	case len(x.req.OutputSchema) == 0 || x.caller.opts.NoOutputSchema:
+		return providers.None
+	case len(x.req.Tools) > 0:
+		return x.caps.OutputWithTools
+	}
+	return x.caps.OutputSchema
+}
+
+// structure asks for a structured answer.
+func (x *exchange) structure() error {
+	how := x.outputSchema()
+	if how == providers.None {
+		return nil
+	}
+	if !json.Valid(x.req.OutputSchema) {
+		return llmhttp.Invalid("the output schema is not valid JSON")
+	}
+	if how != providers.FinalTool {
+		x.native = true
+		x.body.ResponseFormat = &responseFormat{Type: "json_schema", JSONSchema: outputSchema{
+			Name: "answer", Schema: x.req.OutputSchema, Strict: x.caps.StrictSchemas && llmhttp.StrictSchema(x.req.OutputSchema),
+		}}
+		return nil
+	}
+	answer, err := llmhttp.NewAnswerTool(x.names, x.req.OutputSchema)
+	if err != nil {
+		return err
+	}
+	x.answer = answer
+	if len(x.req.Tools) == 0 && x.caps.ForcedTools {
+		x.body.ToolChoice = map[string]any{"type": typeFunction, "function": map[string]any{"name": answer.Name}}
+	}
+	x.body.Tools = append(x.body.Tools, tool{typeFunction, definition{answer.Name, llmhttp.AnswerWords, answer.Schema}})
+	return nil
+}
+
+// adjust records that a setting was sent as the value, or left out if it is nil.
+func (x *exchange) adjust(key string, sent any) {
+	a := llm.Adjusted{Key: key}
+	if sent != nil {
+		a.Sent, _ = json.Marshal(sent) // strings and numbers always encode
+	}
+	x.adjusted = append(x.adjusted, a)
+}
+
+// sample sets the sampling, and leaves out what the model refuses.
+func (x *exchange) sample(s llm.Sampling) {
+	b := &x.body
+	b.Temperature, b.TopP, b.Seed, b.Stop = s.Temperature, s.TopP, s.Seed, s.Stop
+	for _, setting := range []struct {
+		key   string
+		asked bool
+		drop  func()
+	}{
+		{"temperature", s.Temperature != nil, func() { b.Temperature = nil }},
+		{"top_p", s.TopP != nil, func() { b.TopP = nil }},
+		{"seed", s.Seed != nil, func() { b.Seed = nil }},
+		{"stop", len(s.Stop) > 0, func() { b.Stop = nil }},
+	} {
+		if setting.asked && !x.caps.Sends(setting.key) {
+			setting.drop()
+			x.adjust(setting.key, nil)
 		}
 	}
-	return b, nil
-}
-
-func (x *exchange) wantsSchema() bool {
-	return len(x.req.OutputSchema) > 0 && !x.caller.opts.NoOutputSchema
-}
-
-// sample sets the sampling. Reasoning models answer 400 to max_tokens, stop and
-// every temperature and top_p but 1, so those are translated or left out.
-func (b *request) sample(s llm.Sampling, effort string) {
-	if reasons(b.Model) {
+	switch {
+	case s.MaxTokens <= 0:
+	case !x.caps.Sends("max_tokens"):
+		x.adjust("max_tokens", nil)
+	case x.caps.MaxTokensField == "max_completion_tokens":
 		b.MaxCompletionTokens = s.MaxTokens
-		b.ReasoningEffort = effort
-		return
+	default:
+		b.MaxTokens = s.MaxTokens
 	}
-	b.Temperature, b.TopP, b.MaxTokens, b.Stop = s.Temperature, s.TopP, s.MaxTokens, s.Stop
 }
 
-var reasoningModel = regexp.MustCompile(`^(o[1-9]|gpt-[5-9])([.:-]|$)`)
-
-// reasons tells OpenAI's reasoning models by their name, also behind a router's
-// prefix ("openai/o3") and as fine-tuned ("ft:o4-mini:…").
-func reasons(model string) bool {
-	model = model[strings.LastIndexByte(model, '/')+1:]
-	model = strings.TrimPrefix(model, "ft:")
-	return reasoningModel.MatchString(model) && !strings.HasPrefix(model, "gpt-5-chat")
+// reason asks for the effort and the bound of reasoning, in the model's terms.
+func (x *exchange) reason(s llm.Sampling) {
+	if s.ThinkingTokens > 0 && !x.bound(s.ThinkingTokens, s.Effort == "") {
+		x.adjust("reasoning.budget_tokens", nil)
+	}
+	asked, level := s.Effort, ""
+	if asked == "" && x.caps.Row != "" && x.caps.EffortField != providers.None {
+		asked = x.caller.opts.ReasoningEffort
+	}
+	if asked != "" && x.caps.EffortField != providers.None {
+		level = x.caps.Effort(asked)
+	}
+	if len(x.body.Tools) > 0 { // some models take only one of tools and effort
+		switch x.caps.ChatTools {
+		case providers.ToolsWithoutEffort:
+			level = ""
+		case providers.ToolsEffortNone:
+			level = "none"
+		}
+	}
+	if level != "" {
+		x.setEffort(level)
+	}
+	switch {
+	case asked == level || s.Effort == "" && level == "":
+	case level == "":
+		x.adjust("reasoning.effort", nil)
+	default:
+		x.adjust("reasoning.effort", level)
+	}
 }
 
-func messages(in []llm.Message, names *llmhttp.ToolNames) []message {
-	out := make([]message, 0, len(in))
-	for _, m := range in {
-		w := message{Role: string(m.Role), Content: &m.Content, ToolCallID: m.CallID}
-		if m.Role == llm.RoleTool {
-			w.Name = names.Wire(m.Name)
-		}
-		for _, c := range m.Calls {
-			w.ToolCalls = append(w.ToolCalls, call{c.ID, typeFunction, function{names.Wire(c.Name), c.Arguments}})
-		}
-		if len(w.ToolCalls) > 0 && m.Content == "" {
-			w.Content = nil
-		}
-		out = append(out, w)
+// setEffort sends the level where the server looks for it.
+func (x *exchange) setEffort(level string) {
+	b, on := &x.body, level != "none"
+	kind := "enabled"
+	if !on {
+		kind = "disabled"
 	}
-	return out
+	switch x.caps.EffortField {
+	case "reasoning_effort":
+		b.ReasoningEffort = level
+	case "reasoning":
+		if b.Reasoning == nil { // a bound of tokens excludes an effort
+			b.Reasoning = &reasoningParam{Effort: level}
+		}
+	case "thinking":
+		b.Thinking = &thinking{kind}
+	case "thinking+reasoning_effort":
+		b.Thinking = &thinking{kind}
+		if on {
+			b.ReasoningEffort = level
+		}
+	case "enable_thinking":
+		b.EnableThinking = &on
+	case "chat_template_kwargs":
+		b.ChatTemplate = &chatTemplate{on}
+	}
 }
 
-// strictKeywords are those that a schema for strict output may use. A schema
-// with another one is sent as a hint only: the server would refuse it.
-var strictKeywords = []string{
-	"$schema", "type", "title", "description", "properties", "required", "additionalProperties", "items", "enum", "const",
-}
-
-// strictSchema reports whether the provider can be asked to hold its reply to
-// the schema: an object all of whose parts are closed and required.
-func strictSchema(schema json.RawMessage) bool {
-	var root struct {
-		Type any `json:"type"`
-	}
-	return json.Unmarshal(schema, &root) == nil && root.Type == "object" && strictPart(schema)
-}
-
-func strictPart(schema json.RawMessage) bool {
-	var keys map[string]json.RawMessage
-	if json.Unmarshal(schema, &keys) != nil {
-		return false
-	}
-	for k := range keys {
-		if !slices.Contains(strictKeywords, k) {
-			return false
+// bound sends the bound of reasoning tokens and reports whether the server has such a
+// setting. Alone means that no effort is asked for.
+func (x *exchange) bound(tokens int, alone bool) bool {
+	b, on := &x.body, true
+	switch x.caps.BudgetField {
+	case "reasoning.max_tokens":
+		if alone {
+			b.Reasoning = &reasoningParam{MaxTokens: tokens}
 		}
-	}
-	var part struct {
-		Type                 any                        `json:"type"`
-		Properties           map[string]json.RawMessage `json:"properties"`
-		Required             []string                   `json:"required"`
-		AdditionalProperties any                        `json:"additionalProperties"`
-		Items                json.RawMessage            `json:"items"`
-	}
-	if json.Unmarshal(schema, &part) != nil || part.Type == nil {
-		return false
-	}
-	if part.Type == "object" && (part.AdditionalProperties != false || len(part.Required) != len(part.Properties)) {
-		return false
-	}
-	if part.Type == "array" && part.Items == nil {
-		return false
-	}
-	for name, p := range part.Properties {
-		if !slices.Contains(part.Required, name) || !strictPart(p) {
-			return false
+		return alone
+	case "thinking_budget":
+		b.ThinkingBudget, b.EnableThinking = tokens, &on
+		return true
+	case "extra_body.google":
+		if alone { // it excludes an effort
+			b.ExtraBody = map[string]any{"google": map[string]any{"thinking_config": map[string]any{"thinking_budget": tokens}}}
 		}
+		return alone
 	}
-	return part.Items == nil || strictPart(part.Items)
+	return false
 }
