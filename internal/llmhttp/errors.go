@@ -63,17 +63,16 @@ func (c *Client) tooLarge(status int) *llm.Error {
 	}
 }
 
-// stated is an error in the provider's words, or errNoStream.
-func (c *Client) stated(body []byte, resp *http.Response) error {
-	p := read(body, resp.StatusCode)
-	if p.param == "stream" || p.param == "stream_options" {
-		return errNoStream
-	}
-	return c.problem(p, resp)
+// stated is an error in the provider's words.
+func (c *Client) stated(body []byte, resp *http.Response) *llm.Error {
+	return c.problem(read(body, resp.StatusCode), resp)
 }
 
 func (c *Client) problem(p problem, resp *http.Response) *llm.Error {
 	e := &llm.Error{Kind: p.sort(c.row.TypeFirst), Status: p.status, RetryAfter: retry.FromHeader(resp.Header, time.Now())}
+	if p.param == "stream" || p.param == "stream_options" {
+		e.Err = errNoStream
+	}
 	if e.RetryAfter == 0 && (e.Kind == llm.KindRateLimited || e.Kind == llm.KindOverloaded) {
 		e.RetryAfter = p.wait()
 	}

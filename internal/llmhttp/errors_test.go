@@ -53,6 +53,24 @@ func TestErrorsByStatus(t *testing.T) {
 		{both, 422, `{"detail":[{"msg":"field required"}]}`, llm.KindInvalid, "HTTP 422 Unprocessable Entity: {"},
 		{both, 400, `{"error":{"message":["one","two"]}}`, llm.KindInvalid, "one, two"},
 
+		{both, 400, `[{"error":{"code":400,"message":"its words","status":"INVALID_ARGUMENT"}}]`, llm.KindInvalid, "its words"},
+		{both, 400, `{"error":{"message":"API key not valid. Please pass a valid API key.","status":"INVALID_ARGUMENT"}}`, llm.KindAuth, "not valid"},
+		{both, 400, `{"code":"Client specified an invalid argument","error":"Incorrect API key provided: x"}`, llm.KindAuth, "Incorrect"},
+		{both, 429, `{"error":{"code":"1113","message":"Insufficient balance"}}`, llm.KindInvalid, "no credit left"},
+		{both, 403, `{"error":{"code":403,"message":"flagged","metadata":{"reasons":["hate"]}}}`, llm.KindInvalid, "flagged (hate)"},
+		{both, 403, `{"error":"Content violates usage guidelines. Failed check: SAFETY_CHECK_TYPE"}`, llm.KindInvalid, "violates"},
+		{both, 400, `{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":"upstream says no"}}}`, llm.KindInvalid, "error: upstream says no"},
+		{both, 400, `{"error":{"message":"words","code":"tool_use_failed","failed_generation":"<f>"}}`, llm.KindToolUse, "words; failed_generation: <f>"},
+		{both, 500, `{"error":{"message":"error parsing tool call: raw='{', err=unexpected end"}}`, llm.KindToolUse, "raw='{'"},
+		{both, 500, `{"error":{"message":"invalid JSON schema in format","type":"api_error"}}`, llm.KindSchemaRefused, "in format"},
+		{both, 400, `{"error":{"message":"JSON schema conversion failed:\nUnrecognized schema","code":400}}`, llm.KindSchemaRefused, "Unrecognized"},
+		{both, 400, `{"error":{"message":"Grammar error: Unimplemented keys: [\"patternProperties\"]","code":400}}`, llm.KindSchemaRefused, "Grammar"},
+		{both, 500, `{"error":{"message":"The provided JSON schema contains features not supported by xgrammar."}}`, llm.KindSchemaRefused, "xgrammar"},
+		{both, 400, `{"error":{"message":"failed to parse grammar","type":"invalid_request_error"}}`, llm.KindSchemaRefused, "grammar"},
+		{both, 400, `{"error":{"message":"Invalid schema for response_format 'answer'","param":"response_format"}}`, llm.KindSchemaRefused, "answer"},
+		{both, 400, `{"error":{"message":"Invalid schema for function 'f'","code":"invalid_function_parameters"}}`, llm.KindSchemaRefused, "'f'"},
+		{both, 400, `{"type":"error","error":{"type":"invalid_request_error","message":"tools.0.custom.input_schema: JSON schema is invalid."}}`, llm.KindSchemaRefused, "tools.0"},
+
 		{providers.OpenAI, 401, said("invalid_request_error", "invalid_api_key", "its words"), llm.KindAuth, "its words"},
 		{providers.OpenAI, 429, said("insufficient_quota", "insufficient_quota", "its words"), llm.KindInvalid, "no credit left"},
 		{providers.OpenAI, 400, said("invalid_request_error", "context_length_exceeded", "its words"), llm.KindContextTooLong, "its words"},
@@ -89,6 +107,55 @@ func TestErrorsByStatus(t *testing.T) {
 	}
 }
 
+// Prompts that are too long, in the words of servers that have no code for it.
+func TestTooLongInWords(t *testing.T) {
+	for _, words := range []string{
+		"This model's maximum prompt length is 131072 but the request contains 537812 tokens.",    // xAI
+		"The input token count (1196265) exceeds the maximum number of tokens allowed (1048575).", // Gemini
+		"the request exceeds the available context size. try increasing the context size",         // llama.cpp
+		"the input length exceeds the context length",                                             // Ollama
+		"prompt too long; exceeded max context length by 5 tokens",                                // Ollama
+		"The number of tokens to keep from the initial prompt is greater than the context length", // LM Studio
+		"Invalid request: Your request exceeded model token limit: 262144 (requested: 300000)",    // Moonshot
+		"Prompt exceeds max length",                                                                              // z.ai
+		"invalid params, context window exceeds limit (2013)",                                                    // MiniMax
+		"Your input exceeds the context window of this model. Please adjust your input and try again.",           // OpenAI
+		"Input is too long for requested model.",                                                                 // Bedrock
+		"Please reduce the length of the messages or completion. Current length is 9000 while limit is 8192",     // Cerebras
+		"`inputs` tokens + `max_new_tokens` must be <= 4097. Given: 5000 `inputs` tokens",                        // Together
+		"Range of input length should be [1, 129024]",                                                            // DashScope
+		"Prompt contains 65673 tokens and 0 draft tokens, too large for model with 32768 maximum context length", // Mistral
+	} {
+		require.Equal(t, llm.KindContextTooLong, read(fmt.Appendf(nil, `{"error":{"message":%q}}`, words), 400).sort(false), words)
+		require.NotEqual(t, llm.KindContextTooLong, read(fmt.Appendf(nil, `{"error":{"message":%q}}`, words), 429).sort(false), words)
+	}
+}
+
+// Waits that stand in the body alone.
+func TestWaitsInWords(t *testing.T) {
+	for words, want := range map[string]time.Duration{
+		"Please try again in 7.5s. Visit":                      7500 * time.Millisecond,
+		"Please try again in 1m26.4s.":                         86400 * time.Millisecond,
+		"try again in 347ms":                                   347 * time.Millisecond,
+		"Please retry after 26 seconds.":                       26 * time.Second,
+		"Retry in 2 minutes":                                   2 * time.Minute,
+		"Please try again in 1 hour 5 min":                     65 * time.Minute,
+		"try again in 6 milliseconds":                          6 * time.Millisecond,
+		"try again later":                                      0,
+		"try again in 99999999999999999999 s":                  0,
+		"the details are {\"retryDelay\": \"12.5s\"}, as JSON": 12500 * time.Millisecond,
+		"nothing": 0,
+	} {
+		require.Equal(t, want, problem{body: []byte(words)}.wait(), words)
+	}
+	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusTooManyRequests)
+		_, _ = io.WriteString(w, said("requests", "rate_limit_exceeded", "Please try again in 7.5s."))
+	}, Options{})
+	_, err := call(t.Context(), c, false)
+	require.Equal(t, 7500*time.Millisecond, wantError(t, err, llm.KindRateLimited).RetryAfter)
+}
+
 // What is stated in the middle of a stream is sorted by its words, or by a status
 // that stands as its code.
 func TestErrorsInTheStream(t *testing.T) {
@@ -102,6 +169,11 @@ func TestErrorsInTheStream(t *testing.T) {
 		`{"message":"words","type":"authentication_error"}`:     llm.KindAuth,
 		`{"message":"words","type":"invalid_request_error"}`:    llm.KindInvalid,
 		`{"message":"words","type":"some_later_error"}`:         llm.KindOther,
+		`{"message":"words","code":"429"}`:                      llm.KindRateLimited,
+		`{"message":"words","status":"UNAVAILABLE"}`:            llm.KindOverloaded,
+		`{"message":"words","status_code":503}`:                 llm.KindOverloaded,
+		`{"message":"words"}`:                                   llm.KindBroken,
+		`"words"`:                                               llm.KindBroken,
 	} {
 		_, err := call(t.Context(), serve(t, script("data: \"half\"\n\n: ping\n\ndata: {\"id\":\"x\",\"error\":"+text+"}\n\n"), Options{}), true)
 		require.Equal(t, "words", wantError(t, err, want).Message)

@@ -205,8 +205,8 @@ func (a *assembly) call(f *fragment) {
 	if named := f.Function.Name != "" && (len(a.calls.all) > begun || !p.told); named {
 		chunk.Name, p.told = a.x.names.Tool(p.name), true
 	}
-	if p.args.Len() == 0 {
-		chunk.Text = f.Function.Arguments.whole
+	if whole := f.Function.Arguments.whole; whole != "{}" && p.args.Len() == 0 {
+		chunk.Text = whole
 	}
 	switch {
 	case a.x.isAnswer(p.name):

@@ -2,12 +2,15 @@ package openai
 
 import (
 	"cmp"
+	"encoding/json"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
 
+	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/llmtest"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/stretchr/testify/require"
 )
@@ -51,6 +54,19 @@ func cannedCaller(t testing.TB, tr canned, opts Options) *Caller {
 	c, err := New(opts)
 	require.NoError(t, err)
 	return c
+}
+
+// TestQuirks plays the oddities of servers. A file's options are capabilities.
+func TestQuirks(t *testing.T) {
+	llmtest.RunQuirks(t, "testdata/quirks", func(t *testing.T, url string, options json.RawMessage) llm.Caller {
+		c := open(t, url).(*Caller)
+		row, _ := providers.Find(providers.OpenAI)
+		client, err := llmhttp.New(row, llmhttp.Options{APIKey: testKey, BaseURL: url, Capabilities: options})
+		require.NoError(t, err)
+		t.Cleanup(client.Close)
+		c.http = client
+		return c
+	})
 }
 
 // TestCompleteStreams are streams of which nothing may be lost; a plain call
