@@ -106,7 +106,7 @@ func (d *detail) merge(next *detail) {
 			}
 			b.WriteString(next.text(key))
 		default:
-			if old, ok := d.keys[key]; !ok || string(old) == "null" {
+			if said := string(value); said != "null" && said != `""` { // a signature comes last
 				d.keys[key] = value
 			}
 		}
