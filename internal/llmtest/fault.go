@@ -14,7 +14,8 @@ import (
 // Fault is something that goes wrong with a model server.
 type Fault struct {
 	Name string
-	// Kind is the error of a call if all of its requests meet the fault.
+	// Kind is the error of a plain call that meets the fault, and of a streamed one, unless
+	// the stream had begun: that is [llm.KindBroken].
 	Kind llm.ErrorKind
 	// StreamOnly says that a plain request does not meet it.
 	StreamOnly bool
@@ -63,8 +64,8 @@ func Faults() []Fault {
 		{Name: "500 without a body", Kind: llm.KindOverloaded, serve: refusal(http.StatusInternalServerError, "text/plain", "")},
 		{Name: "invalid JSON", Kind: llm.KindOther, serve: invalid},
 		{Name: "wrong content type", Kind: llm.KindOther, serve: refusal(http.StatusOK, "text/html", "<html>Please log in.</html>")},
-		{Name: "a stream that stops", StreamOnly: true, Hangs: true, serve: stops},
-		{Name: "a stream that ends early", StreamOnly: true, serve: endsEarly},
+		{Name: "a stream that stops", Kind: llm.KindBroken, StreamOnly: true, Hangs: true, serve: stops},
+		{Name: "a stream that ends early", Kind: llm.KindBroken, StreamOnly: true, serve: endsEarly},
 	}
 }
 

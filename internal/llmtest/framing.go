@@ -33,6 +33,7 @@ func RunWire(t *testing.T, wire Wire, open func(t *testing.T, url string) llm.Ca
 	t.Helper()
 	s := wireSuite{wire, open}
 	t.Run("ends of a reply", s.ends)
+	t.Run("reasoning", s.reasoning)
 	t.Run("split at each byte", s.split)
 	t.Run("byte by byte", s.bytes)
 	t.Run("framing", s.framing)
@@ -75,6 +76,7 @@ func (s wireSuite) ends(t *testing.T) {
 				got, err := s.open(t, model.Serve(t)).Call(t.Context(), Request(0), stream)
 				require.NoError(t, err, way)
 				Same(t, c.want, got, way)
+				require.NotEmpty(t, got.About().FinishRaw, way)
 				require.Len(t, model.Requests(), 1, way)
 			}
 		})
@@ -108,6 +110,30 @@ func (s wireSuite) filtered(t *testing.T) {
 		require.NoError(t, err, way)
 		reply.Finish = llm.FinishContentFilter
 		Same(t, reply, got, way)
+	}
+}
+
+// reasoning before an answer and before calls is kept, and shown as it comes.
+func (s wireSuite) reasoning(t *testing.T) {
+	const thinking = "Größe first. 🙂\n"
+	for name, reply := range map[string]llm.Response{"text": llm.Text{Meta: meta(9, 4, 0), Content: "yes"}, "calls": canonical().Reply} {
+		for way, stream := range bothWays() {
+			var h heard
+			if stream != nil {
+				stream = h.add
+			}
+			caller := s.open(t, NewModel(s.wire, Turn{Reply: reply, Thinking: thinking}).Serve(t))
+			got, err := caller.Call(t.Context(), Request(0), stream)
+			require.NoError(t, err, way)
+			var kept strings.Builder
+			for _, part := range got.About().Reasoning {
+				kept.WriteString(part.Text)
+			}
+			require.Equal(t, thinking, kept.String(), "%s, %s", name, way)
+			if stream != nil {
+				require.Equal(t, thinking, h.reasoning.String(), name)
+			}
+		}
 	}
 }
 
@@ -290,6 +316,10 @@ func (s wireSuite) errorInStream(t *testing.T) {
 			_, err := caller.Call(t.Context(), Request(0), func(llm.Chunk) {})
 			require.Equal(t, kind, kindOf(t, err))
 			require.ErrorContains(t, err, "the provider's words")
+			var e *llm.Error
+			require.ErrorAs(t, err, &e)
+			require.NotNil(t, e.Reply, "the status was one of success")
+			require.NotEmpty(t, e.Reply.RequestSHA256)
 			require.Zero(t, server.plain.Load(), "what the provider states is its answer")
 		}
 	}

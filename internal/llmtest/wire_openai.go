@@ -56,6 +56,9 @@ func (OpenAI) Plain(turn Turn, _ WireRequest) string {
 	if turn.Finish == Refused {
 		m = object{"role": "assistant", "content": nil, "refusal": text}
 	}
+	if turn.Thinking != "" {
+		m["reasoning_content"] = turn.Thinking
+	}
 	var list []any
 	for i, c := range calls {
 		list = append(list, openaiCall(i, c))
@@ -84,6 +87,9 @@ func (OpenAI) Events(turn Turn, _ WireRequest) []string {
 		send([]any{object{"index": 0, "delta": d, "finish_reason": finish}}, nil)
 	}
 	delta(object{"role": "assistant", "content": ""}, nil)
+	if turn.Thinking != "" {
+		turnsOf([]string{turn.Thinking}, func(_ int, s string) { delta(object{"reasoning_content": s}, nil) })
+	}
 	key := "content"
 	if turn.Finish == Refused {
 		key = "refusal"
