@@ -191,6 +191,9 @@ type Request struct {
 	// Settings is the agent's `llm` block as JSON, for settings of one adapter: the
 	// scripted one reads its script there.
 	Settings json.RawMessage
+	// Rest says that the request asks for the rest of a reply that was cut off. The reply
+	// and the request to go on are its last two messages.
+	Rest bool
 	// Replies is the number of replies that the run's log already holds.
 	Replies int
 	// Observations are the raw results of the run's tool calls, oldest first. They

@@ -46,5 +46,5 @@ func ExampleMock() {
 func ExampleCheckScript() {
 	err := scripted.CheckScript([]byte(`[{"text": "one"}, {"txt": "two"}]`))
 	fmt.Println(err)
-	// Output: script[1]: unknown key "txt" (allowed: text, content, calls, error, confidence, usage)
+	// Output: script[1]: unknown key "txt" (allowed: text, content, calls, error, confidence, usage, finish, reasoning, rest)
 }

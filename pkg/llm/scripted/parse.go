@@ -25,6 +25,10 @@ type entry struct {
 	failure    *llm.Error
 	confidence float64
 	usage      llm.Usage
+	finish     llm.Finish
+	reasoning  []llm.ReasoningPart
+	// rest is what the model says when it is asked to go on; nil: nothing.
+	rest *entry
 }
 
 // The forms of a script. A key that is null counts as absent.
@@ -48,6 +52,15 @@ type (
 		Error      *json.RawMessage   `json:"error"`
 		Confidence *float64           `json:"confidence"`
 		Usage      *json.RawMessage   `json:"usage"`
+		Finish     llm.Finish         `json:"finish"`
+		Reasoning  []json.RawMessage  `json:"reasoning"`
+		Rest       *json.RawMessage   `json:"rest"`
+	}
+	reasoningForm struct {
+		Kind llm.ReasoningKind `json:"kind"`
+		Text string            `json:"text"`
+		Data json.RawMessage   `json:"data"`
+		ID   string            `json:"id"`
 	}
 	callForm struct {
 		Name      string           `json:"name"`
@@ -149,9 +162,52 @@ func (f entryForm) entry(where string) (entry, error) {
 		}
 	}
 	if f.Usage != nil {
-		e.usage, err = parseUsage(where+".usage", *f.Usage)
+		if e.usage, err = parseUsage(where+".usage", *f.Usage); err != nil {
+			return e, err
+		}
 	}
-	return e, err
+	return e, f.ending(where, &e)
+}
+
+var finishes = []llm.Finish{
+	llm.FinishStop, llm.FinishToolCalls, llm.FinishLength, llm.FinishContentFilter, llm.FinishRefusal, llm.FinishError, llm.FinishUnknown,
+}
+
+// ending reads how the reply ends, what the model reasoned, and the rest of one that is cut
+// off.
+func (f entryForm) ending(where string, e *entry) error {
+	e.finish = f.Finish
+	switch {
+	case f.Finish != "" && !slices.Contains(finishes, f.Finish):
+		return fmt.Errorf("%s.finish: %q is not one of %v", where, f.Finish, finishes)
+	case f.Error != nil && (f.Finish != "" || f.Reasoning != nil):
+		return fmt.Errorf("%s: finish and reasoning belong to a reply, not to an error", where)
+	case f.Rest != nil && !(llm.Meta{Finish: f.Finish}).Cut():
+		return fmt.Errorf("%s.rest: is for a reply that is cut off, such as one with finish: length", where)
+	}
+	for i, raw := range f.Reasoning {
+		where := fmt.Sprintf("%s.reasoning[%d]", where, i)
+		var r reasoningForm
+		if err := read(where, raw, &r); err != nil {
+			return err
+		}
+		switch r.Kind {
+		case llm.ReasoningText, llm.ReasoningSummary, llm.ReasoningOpaque:
+		default:
+			return fmt.Errorf("%s.kind: %q is not text, summary or opaque", where, r.Kind)
+		}
+		e.reasoning = append(e.reasoning, llm.ReasoningPart{Kind: r.Kind, Text: r.Text, Data: r.Data, ID: r.ID})
+	}
+	if f.Rest == nil {
+		return nil
+	}
+	var rest entryForm
+	if err := read(where+".rest", *f.Rest, &rest); err != nil {
+		return err
+	}
+	parsed, err := rest.entry(where + ".rest")
+	e.rest = &parsed
+	return err
 }
 
 func parseCalls(where string, list []json.RawMessage) ([]llm.Call, error) {
@@ -204,8 +260,8 @@ func arguments(raw *json.RawMessage) (string, error) {
 }
 
 var errorKinds = []llm.ErrorKind{
-	llm.KindRateLimited, llm.KindOverloaded, llm.KindNetwork, llm.KindAuth, llm.KindInvalid, llm.KindContextTooLong,
-	llm.KindOther,
+	llm.KindRateLimited, llm.KindOverloaded, llm.KindNetwork, llm.KindBroken, llm.KindAuth, llm.KindInvalid, llm.KindContextTooLong,
+	llm.KindSchemaRefused, llm.KindToolUse, llm.KindOther,
 }
 
 func parseFailure(where string, raw json.RawMessage) (*llm.Error, error) {

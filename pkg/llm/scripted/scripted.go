@@ -14,7 +14,8 @@
 // What it promises: it uses the entry numbered req.Replies and no state of the
 // process, so any process can continue a run. {{observation -1}} stands for the result
 // of the run's last tool call, {{observation 1}} for that of its first. A call without
-// an id gets "call_<reply>_<k>". Streams come word by word. A used-up script is an
+// an id gets "call_<reply>_<k>". A request for the rest of a reply gets its entry's rest, or
+// nothing more. Streams come word by word. A used-up script is an
 // *llm.Error of KindInvalid.
 //
 // [Mock] is the variant for Go tests and examples: its replies are Go values,
@@ -129,6 +130,12 @@ func (s replies) reply(req llm.Request) (llm.Response, error) {
 			usedUp, len(s), req.Replies+1))
 	}
 	e := s[req.Replies]
+	if req.Rest {
+		if e.rest == nil {
+			e.rest = &entry{finish: e.finish, confidence: e.confidence}
+		}
+		e = *e.rest
+	}
 	if e.failure != nil {
 		failure := *e.failure
 		return nil, &failure
@@ -141,13 +148,13 @@ func (s replies) reply(req llm.Request) (llm.Response, error) {
 }
 
 func (e entry) respond(req llm.Request) (llm.Response, error) {
-	meta := llm.Meta{Model: modelOf(req), Usage: e.usage, Confidence: e.confidence, ZeroConfidence: e.confidence == 0}
+	meta := llm.Meta{Model: modelOf(req), Usage: e.usage, Confidence: e.confidence, ZeroConfidence: e.confidence == 0, Finish: e.finish, Reasoning: e.reasoning}
 	text, err := expand(e.text, req.Observations)
 	if err != nil {
 		return nil, err
 	}
 	if len(e.calls) == 0 {
-		if len(req.OutputSchema) > 0 {
+		if len(req.OutputSchema) > 0 && e.finish != llm.FinishRefusal {
 			return llm.Structured{Meta: meta, Content: text}, nil
 		}
 		return llm.Text{Meta: meta, Content: text}, nil

@@ -203,6 +203,25 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// A script says how its replies end and what the model reasoned. A reply that is cut off has
+// a rest, or stays cut off.
+func TestEndings(t *testing.T) {
+	settings := block(`[{"text":"It is 4","finish":"length","reasoning":[{"kind":"text","text":"Six times seven."},{"kind":"opaque","data":{"s":1.0}}],
+		"rest":{"text":"2.","usage":{"total":3}}},{"text":"I","finish":"length"}]`)
+	whole, err := ask(t, llm.Request{Settings: settings})
+	require.Nil(t, err)
+	require.Equal(t, llm.FinishLength, whole.About().Finish)
+	require.Equal(t, []llm.ReasoningPart{
+		{Kind: llm.ReasoningText, Text: "Six times seven."}, {Kind: llm.ReasoningOpaque, Data: json.RawMessage(`{"s":1.0}`)},
+	}, whole.About().Reasoning)
+	rest, err := ask(t, llm.Request{Settings: settings, Rest: true})
+	require.Nil(t, err)
+	require.Equal(t, llm.Text{Content: "2.", Meta: llm.Meta{Model: "scripted", Confidence: 1, Usage: llm.Usage{Input: 3, Total: 3}}}, rest)
+	none, err := ask(t, llm.Request{Settings: settings, Replies: 1, Rest: true})
+	require.Nil(t, err)
+	require.Equal(t, llm.Text{Meta: llm.Meta{Model: "scripted", Confidence: 1, Finish: llm.FinishLength}}, none)
+}
+
 func TestStreamsWordByWord(t *testing.T) {
 	var words []string
 	_, err := scripted.New().Call(t.Context(), llm.Request{Settings: block(`[{"text":"one two three"}]`)},
