@@ -204,7 +204,7 @@ func TestWhatHasNoJSONIsRefused(t *testing.T) {
 	nan := math.NaN()
 	usage := Usage{CostUSD: &nan}
 	for _, p := range []Payload{
-		&LLMToolCall{ToolCallReply{Confidence: nan}}, &LLMToolCall{ToolCallReply{Usage: usage}}, &LLMToolCall{ToolCallReply{Reasoning: []byte("{")}},
+		&LLMToolCall{ToolCallReply{Confidence: nan}}, &LLMToolCall{ToolCallReply{Usage: usage}}, &LLMToolCall{ToolCallReply{Facts: Facts{Reasoning: Reasoning{{Data: []byte("{")}}}}},
 		&LLMFinalAnswer{Reply: Reply{Usage: usage}}, &LLMThought{Reply: Reply{Usage: usage}}, &ToolSuccess{Outcome: &ToolOutcome{Usage: &usage}},
 		&LowConfidence{Confidence: nan},
 	} {
