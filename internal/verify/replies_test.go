@@ -15,6 +15,9 @@ import (
 // signed is the reasoning of the recording chat_thinking_and_cut.
 const signed = `{"provider":"anthropic","model":"claude","blocks":[{"type":"thinking","thinking":"Hm, <größe> 1.50","signature":"EqQB"}]}`
 
+// old is how reasoning is read that an older build recorded as an object.
+var old = []llm.ReasoningPart{{Kind: llm.ReasoningOpaque, Data: json.RawMessage(signed)}}
+
 // replies are what the run's model said, by the model that says it again.
 func replies(t *testing.T, log journal.Log, run events.Run) (all []llm.Response) {
 	t.Helper()
@@ -38,8 +41,8 @@ func TestRepliesKeepReasoningAndCuts(t *testing.T) {
 	for i, cut := range map[int]bool{0: true, 1: true, 3: false} {
 		r, ok := said[i].(llm.ToolCalls)
 		require.True(t, ok, i)
-		require.Equal(t, cut, r.Cut, i)
-		require.JSONEq(t, signed, string(r.Reasoning), i)
+		require.Equal(t, cut, r.Cut(), i)
+		require.Equal(t, old, r.Reasoning, i)
 	}
 	require.Equal(t, []string{"call_1", "call_2"}, []string{said[0].(llm.ToolCalls).Calls[0].ID, said[0].(llm.ToolCalls).Calls[1].ID})
 }
@@ -50,11 +53,12 @@ func TestRepliesToOwnToolsKeepReasoning(t *testing.T) {
 		r.start("Think first", chat)
 		r.on(events.Planning, &events.ContextWindowExpanded{Increment: 3, ContextReply: &events.ContextReply{
 			Calls:   []events.Call{{ID: "x", Name: "moorebus_load_messages", Arguments: "{}"}},
-			Results: []events.Answer{{ID: "x", Observation: "ok", Code: "ok"}}, Confidence: 1, Reasoning: json.RawMessage(signed),
+			Results: []events.Answer{{ID: "x", Observation: "ok", Code: "ok"}}, Confidence: 1,
+			Facts: events.Facts{Finish: "stop", Reasoning: events.Reasoning{{Kind: "opaque", Data: json.RawMessage(signed)}}},
 		}})
 		r.on(events.Planning, &events.LLMMessageComplete{MessageID: "m-2", Reply: said("Found it.")})
 	})
 	said := replies(t, log, run)
 	require.Len(t, said, 2)
-	require.JSONEq(t, signed, string(said[0].(llm.ToolCalls).Reasoning))
+	require.Equal(t, old, said[0].About().Reasoning)
 }
