@@ -88,9 +88,27 @@ func reply(p events.Payload) recorded.Reply {
 	case *events.ToolCallsAddedToContext:
 		return contextReply(p.ContextReply)
 	case *events.LLMAttemptFailed:
-		return recorded.Reply{Err: &llm.Error{Kind: llm.ErrorKind(p.Kind), Message: p.Message}}
+		return recorded.Reply{Err: failedReply(p.Kind, p.Message, p.Usage, &p.Facts)}
 	}
 	return recorded.Reply{Err: &llm.Error{Kind: llm.KindInvalid, Message: "the log does not hold what this reply said (" + string(events.TypeOf(p)) + ")"}}
+}
+
+// failedReply is a call that gave no reply which could be used. Facts that say how one ended
+// are those of a reply that came.
+func failedReply(kind, message string, usage *events.Usage, facts *events.Facts) *llm.Error {
+	e := &llm.Error{Kind: llm.ErrorKind(kind), Message: message}
+	if usage == nil {
+		usage = &events.Usage{}
+	} else {
+		u := meta("", 1, *usage).Usage
+		e.Usage = &u
+	}
+	if facts.Finish != "" {
+		m := meta("", 1, *usage)
+		replyfacts.Add(&m, facts)
+		e.Reply = &m
+	}
+	return e
 }
 
 // whole is a reply with the calls that stand in events before its own.
@@ -129,7 +147,7 @@ func callsReply(p *events.ToolCallReply) recorded.Reply {
 		r.Calls = append(r.Calls, providerCall(c))
 	}
 	for _, refused := range p.Refused {
-		if refused.Code == cutOff {
+		if refused.Code == cutOff && !r.Cut() {
 			r.Finish = llm.FinishLength
 		}
 	}
@@ -137,8 +155,14 @@ func callsReply(p *events.ToolCallReply) recorded.Reply {
 }
 
 func refusedReply(p *events.RefusedReply) recorded.Reply {
-	if reason, unread := unreadReply(p); unread {
-		return recorded.Reply{Response: llm.Invalid{Meta: meta(p.Model, 1, p.Usage), Content: p.Content, Reason: reason}}
+	code, reason := soleAnswer(p)
+	switch code {
+	case reducer.CodeMalformedReply, reducer.CodeTooLarge:
+		r := llm.Invalid{Meta: meta(p.Model, 1, p.Usage), Content: p.Content, Reason: reason}
+		replyfacts.Add(&r.Meta, &p.Facts)
+		return recorded.Reply{Response: r}
+	case string(llm.KindToolUse):
+		return recorded.Reply{Err: failedReply(code, reason, &p.Usage, &p.Facts)}
 	}
 	if len(p.Calls) == 0 {
 		return textReply(p.Content, p.Model, p.Usage, &p.Facts)
@@ -146,7 +170,7 @@ func refusedReply(p *events.RefusedReply) recorded.Reply {
 	r := llm.ToolCalls{Meta: meta(p.Model, 1, p.Usage), Content: p.Content}
 	replyfacts.Add(&r.Meta, &p.Facts)
 	for _, answer := range p.Results {
-		if answer.Code == cutOff {
+		if answer.Code == cutOff && !r.Cut() {
 			r.Finish = llm.FinishLength
 		}
 	}
@@ -180,11 +204,11 @@ func thoughtReply(p *events.LLMThought) recorded.Reply {
 	return recorded.Reply{Response: r}
 }
 
-// unreadReply returns why a reply of the text protocol could not be read, or why a
-// reply is not in the log; false for one that is.
-func unreadReply(p *events.RefusedReply) (reason string, unread bool) {
-	if len(p.Results) != 1 || len(p.Calls) > 0 || (p.Results[0].Code != reducer.CodeMalformedReply && p.Results[0].Code != reducer.CodeTooLarge) {
-		return "", false
+// soleAnswer returns the code of a reply without calls that could not be used, and what the
+// model was told; empty for one with calls.
+func soleAnswer(p *events.RefusedReply) (code, reason string) {
+	if len(p.Results) != 1 || len(p.Calls) > 0 {
+		return "", ""
 	}
-	return strings.TrimPrefix(p.Results[0].Observation, reducer.ErrorPrefix), true
+	return p.Results[0].Code, strings.TrimPrefix(p.Results[0].Observation, reducer.ErrorPrefix)
 }
