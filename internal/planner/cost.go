@@ -28,9 +28,10 @@ type bill struct {
 	limited bool
 }
 
-// reserve checks the next call against the run's budget. If the call would exceed it, or
-// the budget needs a price that is unknown, the call is not made, and end ends the run.
-func (p *Planner) reserve(mem *reducer.Memory, req llm.Request) (b bill, end events.Payload) {
+// reserve checks the next call against the run's budget. spent was used since the run's
+// last event. If the call would exceed the budget, or the budget needs a price that is
+// unknown, the call is not made, and end ends the run.
+func (p *Planner) reserve(mem *reducer.Memory, req llm.Request, spent llm.Usage) (b bill, end events.Payload) {
 	b = p.bill(mem, req)
 	price, known := b.price("")
 	if !known && b.limited && b.model != "" {
@@ -38,14 +39,21 @@ func (p *Planner) reserve(mem *reducer.Memory, req llm.Request) (b bill, end eve
 	}
 	input := p.estimate(mem, req)
 	most := price.Cost(llm.Usage{Input: input, Output: mem.Control.Agent.LLM.MaxTokens})
-	if code, message := overBudget(mem, input, most, p.cfg.Store.Now()); code != "" {
+	used := mem.TotalUsage
+	used.Input, used.Output, used.Total = used.Input+spent.Input, used.Output+spent.Output, used.Total+spent.Total
+	if spent.CostUSD != nil {
+		used.Cost += *spent.CostUSD
+	} else {
+		used.Cost += price.Cost(spent)
+	}
+	if code, message := overBudget(mem, used, input, most, p.cfg.Store.Now()); code != "" {
 		return b, &events.BudgetExceeded{Outcome: events.Outcome{Code: code, Message: message}}
 	}
 	return b, nil
 }
 
 func (p *Planner) bill(mem *reducer.Memory, req llm.Request) bill {
-	b := bill{prices: p.cfg.Prices, provider: mem.Control.Agent.LLM.Provider, model: req.Model}
+	b := bill{prices: p.cfg.Prices, provider: req.Provider, model: req.Model}
 	b.limited = mem.Budget != nil && mem.Budget.MaxCostUSD > 0
 	caller := p.cfg.Providers[b.provider]
 	about := llm.Describe(caller)
@@ -104,10 +112,19 @@ func (b bill) attempt(err error) *events.Usage {
 	if u == nil || u.CostUSD != nil || b.own {
 		return u
 	}
-	if price, known := b.price(""); known {
+	if price, known := b.price(answered(err)); known {
 		u.CostUSD = cost(price, u)
 	}
 	return u
+}
+
+// answered returns the model whose reply came and is not used, empty if it is unknown.
+func answered(err error) string {
+	var e *llm.Error
+	if !errors.As(err, &e) || e.Reply == nil {
+		return ""
+	}
+	return e.Reply.Model
 }
 
 // billed returns the usage of a failed call, nil if there is none.

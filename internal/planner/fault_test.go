@@ -132,34 +132,38 @@ func TestModelServerThatIsNotThere(t *testing.T) {
 func TestEndings(t *testing.T) {
 	cut := func(calls ...llm.Call) llm.ToolCalls {
 		r := ask(calls...)
-		r.Finish = llm.FinishLength
+		r.Finish, r.FinishRaw = llm.FinishLength, "max_tokens"
 		return r
 	}
 	endless := ask(call("a", "alpha", "{}"))
-	endless.Content = strings.Repeat("x", journal.MaxBody)
-	cutText := say("It is 4")
-	cutText.Finish = llm.FinishLength
+	endless.Reasoning = []llm.ReasoningPart{{Kind: llm.ReasoningText, Text: strings.Repeat("x", journal.MaxBody)}}
+	refusing := say("I will not do that.")
+	refusing.Finish = llm.FinishRefusal
 	number := func(s *events.Start) { s.Agent.OutputSchema = []byte(`{"type":"object"}`) }
 	for _, c := range []outcome{
 		{
-			name: "a refusal is an answer", reply: say(llm.RefusedText), leadTo: events.Done,
-			want: &events.LLMFinalAnswer{Reply: events.Reply{Content: llm.RefusedText, Model: "m-1", Usage: used}},
+			name: "a refusal ends a task", reply: refusing, leadTo: events.Errored,
+			want: &events.FatalError{Outcome: events.Outcome{Code: "refused", Message: "I will not do that."}, Usage: &used},
 		},
 		{
-			name: "a refusal is no structured answer", reply: say(llm.RefusedText), leadTo: events.Planning,
-			start: []func(*events.Start){number}, check: invalidReply(llm.RefusedText, "output_schema", "not valid JSON"),
+			name: "a refusal is no structured answer", reply: refusing, leadTo: events.Errored, start: []func(*events.Start){number},
+			want: &events.FatalError{Outcome: events.Outcome{Code: "refused", Message: "I will not do that."}, Usage: &used},
 		},
 		{
-			name: "text that is cut is an answer as far as it goes", reply: cutText, leadTo: events.Done,
-			want: &events.LLMFinalAnswer{Reply: events.Reply{Content: "It is 4", Model: "m-1", Usage: used}},
-		},
-		{
-			name: "a structured answer that is cut is none", leadTo: events.Planning, start: []func(*events.Start){number},
-			reply: llm.Structured{Content: `{}    `, Meta: cutText.Meta}, check: invalidReply("{}    ", "cut_off", "cut off at the token limit"),
+			name: "a refusal is the turn of a chat", reply: refusing, leadTo: events.WaitingForUser, start: []func(*events.Start){chat},
+			check: func(t *testing.T, p events.Payload) {
+				said := p.(*events.LLMMessageComplete)
+				require.Equal(t, []string{"I will not do that.", "refusal"}, []string{said.Content, said.Finish})
+			},
 		},
 		{
 			name: "a call that is cut is not run", reply: cut(call("a", "alpha", `{}`)), leadTo: events.Planning,
-			check: invalidReply("", "cut_off", "cut off at the token limit"),
+			check: invalidReply("", "cut_off", "cut off"),
+		},
+		{
+			name: "a call that is cut ends the run where that is wanted", reply: cut(call("a", "alpha", `{"q": "wh`)), leadTo: events.Errored,
+			start: []func(*events.Start){onCut(events.CutFail)},
+			check: func(t *testing.T, p events.Payload) { require.Equal(t, "cut_off", p.(*events.FatalError).Code) },
 		},
 		{
 			name: "calls before the one that is cut are", reply: cut(call("a", "alpha", `{}`), call("b", "alpha", `{}`)), leadTo: events.Acting,
@@ -171,12 +175,22 @@ func TestEndings(t *testing.T) {
 			},
 		},
 		{
-			name: "what is wrong with a call goes before its cut", reply: cut(call("a", "pair", `{"a":`)), leadTo: events.Planning,
-			check: invalidReply("", "invalid_arguments", ""),
+			name: "a cut goes before what is wrong with a call", reply: cut(call("a", "pair", `{"a":`)), leadTo: events.Planning,
+			check: invalidReply("", "cut_off", "make it again"),
 		},
 		{name: "reasoning counts like the rest", reply: endless, leadTo: events.Planning, check: invalidReply("", "too_large", "too large")},
 		{
-			name: "a content filter ends the run", leadTo: events.Errored,
+			name: "a call that the provider cannot read is told", leadTo: events.Planning,
+			reply: &llm.Error{Kind: llm.KindToolUse, Message: "Failed to call a function", Usage: &llm.Usage{Input: 1, Output: 2, Total: 3}},
+			check: invalidReply("", "tool_use_failed", "Failed to call a function"),
+		},
+		{
+			name: "a schema that the server refuses is not asked for again", leadTo: events.Errored,
+			reply: &llm.Error{Kind: llm.KindSchemaRefused, Message: "no grammar for oneOf"},
+			want:  &events.FatalError{Outcome: events.Outcome{Code: "schema_refused", Message: "no grammar for oneOf"}},
+		},
+		{
+			name: "an invalid request ends the run", leadTo: events.Errored,
 			reply: &llm.Error{Kind: llm.KindInvalid, Message: "the provider's content filter stopped the reply"},
 			want:  &events.FatalError{Outcome: events.Outcome{Code: "invalid", Message: "the provider's content filter stopped the reply"}},
 		},
@@ -203,43 +217,44 @@ func TestEndings(t *testing.T) {
 	}
 }
 
-// What a provider wants back with its calls goes through the log and back to it.
+// What a model reasoned goes through the log and back to its provider.
 func TestReasoningGoesBack(t *testing.T) {
-	thought := json.RawMessage(`{"provider":"p","blocks":[1.50,"<b>"]}`)
-	thinking := func(r llm.ToolCalls, reasoning json.RawMessage) llm.ToolCalls {
-		r.Reasoning = []llm.ReasoningPart{{Kind: llm.ReasoningOpaque, Data: reasoning}}
+	thought := []llm.ReasoningPart{
+		{Kind: llm.ReasoningText, Text: "Hm, <größe>."}, {Kind: llm.ReasoningOpaque, Data: json.RawMessage(`{"blocks":[1.50,"<b>"]}`), ID: "r1"},
+	}
+	thinking := func(r llm.ToolCalls, reasoning ...llm.ReasoningPart) llm.ToolCalls {
+		r.Reasoning = reasoning
 		return r
 	}
+	answer := say("It is 42.")
+	answer.Reasoning = thought
 	replies := []any{
-		thinking(ask(call("a", "alpha", "{}")), thought), thinking(ask(call("b", "nonsense", "{}")), thought),
-		thinking(ask(call("c", "alpha", "{}")), json.RawMessage(`{"broken`)), say("It is 42."), say("It still is."),
+		thinking(ask(call("a", "alpha", "{}")), thought...), thinking(ask(call("b", "nonsense", "{}")), thought...),
+		thinking(ask(call("c", "alpha", "{}")), llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: json.RawMessage(`{"broken`)}), answer, say("It still is."),
 	}
 	bubble(t, replies, func(t *testing.T, r *rig) {
 		run := r.begin(chat, func(s *events.Start) { s.Agent.LLM.ThinkingTokens = 2048 })
-		require.JSONEq(t, string(thought), string(r.event(run, 2).Data.(*events.LLMToolCall).Reasoning[0].Data))
+		require.Len(t, r.event(run, 2).Data.(*events.LLMToolCall).Reasoning, 2)
 		r.act(run, "first")
-		require.JSONEq(t, string(thought), string(r.event(run, 5).Data.(*events.ReplyInvalid).Reasoning[0].Data))
+		require.Len(t, r.event(run, 5).Data.(*events.ReplyInvalid).Reasoning, 2)
 		require.Nil(t, r.event(run, 6).Data.(*events.LLMToolCall).Reasoning, "what cannot be written is not")
 		r.act(run, "second")
 		r.event(run, 9)
-		sent := func(i int) (all []string) {
+		sent := func(i int) (all [][]llm.ReasoningPart) {
 			req := r.mock.Requests()[i]
 			require.Equal(t, 2048, req.Sampling.ThinkingTokens)
 			for _, m := range req.Messages {
 				if m.Role == llm.RoleAssistant {
-					text := ""
-					for _, p := range m.Reasoning {
-						text += string(p.Data)
-					}
-					all = append(all, text)
+					all = append(all, m.Reasoning)
+					require.True(t, m.Reasoning == nil || m.Asked == llm.Asked{Provider: "scripted"}, "%+v", m.Asked)
 				}
 			}
 			return all
 		}
-		require.Equal(t, []string{string(thought), string(thought), ""}, sent(3))
+		require.Equal(t, [][]llm.ReasoningPart{thought, thought, nil}, sent(3))
 		r.Append(run, events.WaitingForUser, &events.UserMessage{MessageID: "m", Content: "Really?"})
 		r.event(run, 11)
-		require.Equal(t, []string{string(thought), string(thought), "", ""}, sent(4), "adapters leave out what nobody wants back")
+		require.Equal(t, [][]llm.ReasoningPart{thought, thought, nil, thought}, sent(4), "the answer's too, in later turns")
 	})
 }
 

@@ -199,7 +199,7 @@ func limited(c modelCall, rest time.Duration) error {
 	}
 	return &notAskedError{
 		kind: llm.KindRateLimited, delay: wait + jitter(c.run, c.before.Total(), wait),
-		message: fmt.Sprintf("the provider %q was not asked: it is rate limited for %s more", c.provider, rest.Round(time.Millisecond)),
+		message: fmt.Sprintf("the provider %q was not asked: it is rate limited for %s more", c.req.Provider, rest.Round(time.Millisecond)),
 	}
 }
 
@@ -220,19 +220,19 @@ func (p *Planner) missing(ctx context.Context, c modelCall) error {
 	}
 	if err != nil {
 		p.missed.Clear()
-		return passOn(c, "this planner has no provider %q and cannot see which one has it: %s", c.provider, err)
+		return passOn(c, "this planner has no provider %q and cannot see which one has it: %s", c.req.Provider, err)
 	}
 	p.missed.Found(living...)
 	switch {
-	case slices.Contains(living, c.provider):
-		return passOn(c, "this planner has no provider %q: the run waits for a planner that has it", c.provider)
-	case p.missed.Miss(c.provider) < providerWait:
+	case slices.Contains(living, c.req.Provider):
+		return passOn(c, "this planner has no provider %q: the run waits for a planner that has it", c.req.Provider)
+	case p.missed.Miss(c.req.Provider) < providerWait:
 		return &notAskedError{
 			kind: llm.KindOther, delay: unannouncedPauses.Delay(c.before.NotAsked + 1),
-			message: fmt.Sprintf("this planner has no provider %q, and no planner announces it: the run waits up to %s for one that does", c.provider, providerWait),
+			message: fmt.Sprintf("this planner has no provider %q, and no planner announces it: the run waits up to %s for one that does", c.req.Provider, providerWait),
 		}
 	}
-	return &llm.Error{Kind: llm.KindOther, Message: fmt.Sprintf("this planner has no provider %q, and no planner has announced it for %s; this one has %v", c.provider, providerWait, p.names.providers)}
+	return &llm.Error{Kind: llm.KindOther, Message: fmt.Sprintf("this planner has no provider %q, and no planner has announced it for %s; this one has %v", c.req.Provider, providerWait, p.names.providers)}
 }
 
 // passOn leaves a call to another planner.

@@ -12,10 +12,10 @@
 package planner
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/announce"
@@ -149,39 +149,93 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e effects.Effect) wo
 	if end := overPasses(mem); end != nil {
 		return done(end)
 	}
-	req := request(mem)
-	bill, end := p.reserve(mem, req)
+	ref, more := choose(mem, e.Failed)
+	req := request(mem, ref)
+	bill, end := p.reserve(mem, req, llm.Usage{})
 	if end != nil {
 		return done(end)
 	}
 	ch := newReplyChecker(p.cfg, mem)
-	ch.messageID = p.cfg.Store.NewID()
-	provider := mem.Control.Agent.LLM.Provider
-	ch.asked = llm.Asked{Provider: provider, Model: cmp.Or(req.Model, llm.Describe(p.cfg.Providers[provider]).DefaultModel)}
-	req.Provider = provider
+	ch.messageID, ch.asked = p.cfg.Store.NewID(), p.asked(req)
 	ch.readMemory = func(fn func(*reducer.Memory)) { p.readMemory(run, fn) }
-	c, asked := modelCall{run: run, provider: provider, before: e.Failed, req: req}, askedNow(mem)
-	c.key, c.compacts, c.compacted = e.Key, p.compactable(mem), mem.Control.Compacted != ""
-	ask := func(ctx context.Context, s *streamer) worker.Result {
-		reply, err := p.call(ctx, c, s)
-		if result, not := notAsked(err); not != nil {
-			return result
-		}
-		if err != nil {
-			return p.failed(ctx, err, bill.attempt(err), c)
-		}
-		all := ch.check(reply)
-		last := len(all) - 1
-		events.SetChunks(all[last], s.chunks())
-		if charged := bill.charge(all[last], reply.About().Model); charged != all[last] {
-			return worker.Done(charged) // the reply cannot be paid for, so none of it counts
-		}
-		return worker.Done(all...)
+	pl := planning{
+		Planner: p, bill: bill, check: ch, first: mem.Step == 0,
+		call: modelCall{
+			run: run, key: e.Key, before: e.Failed, req: req, asked: ch.asked, more: more,
+			compacts: p.compactable(mem), compacted: mem.Control.Compacted != "",
+		},
 	}
+	asked := askedNow(mem)
 	return func(ctx context.Context) worker.Result {
 		s := p.streamer(run, ch.messageID, ch.config.RecordChunks)
-		return ask(ctx, s).Leaving(func(now *reducer.Memory) events.Payload { return asked.interrupted(now, e.Key, s) })
+		s.unstreamed = s.unstreamed || e.Failed.Broken > 0
+		p.streams.add(s)
+		defer p.streams.remove(s)
+		return pl.ask(ctx, s).Leaving(func(now *reducer.Memory) events.Payload { return asked.interrupted(now, e.Key, s) })
 	}
+}
+
+// planning is the work of Planning: one reply of a model, checked and paid for.
+type planning struct {
+	*Planner
+	call  modelCall
+	bill  bill
+	check *replyChecker
+	// first says that the run has no reply yet.
+	first bool
+}
+
+// ask calls the model, a second time for the rest of an answer that was cut off, and turns
+// the reply into events.
+func (pl *planning) ask(ctx context.Context, s *streamer) worker.Result {
+	reply, err := pl.Planner.call(ctx, pl.call, s)
+	if result, not := notAsked(err); not != nil {
+		return passOver(result, not, pl.call)
+	}
+	if err == nil && pl.check.continues(reply) {
+		var end events.Payload
+		if reply, end, err = pl.rest(ctx, pl.call, s, reply); end != nil {
+			return pl.call.overBudget(err, pl.bill.attempt(err), end)
+		}
+	}
+	if err == nil {
+		err = pl.call.refused(reply, pl.check.mode)
+	}
+	if err != nil {
+		return pl.lost(ctx, err)
+	}
+	pl.noteAdjusted(reply.About())
+	all := pl.check.check(reply)
+	last := len(all) - 1
+	events.SetChunks(all[last], s.chunks())
+	if charged := pl.bill.charge(all[last], reply.About().Model); charged != all[last] {
+		return worker.Done(charged) // the reply cannot be paid for, so none of it counts
+	}
+	return worker.Done(all...)
+}
+
+// lost is the result of a call without a reply that can be used.
+func (pl *planning) lost(ctx context.Context, err error) worker.Result {
+	var e *llm.Error
+	if ctx.Err() == nil && errors.As(err, &e) && e.Kind == llm.KindToolUse {
+		return worker.Done(pl.bill.charge(pl.check.toolUse(e), ""))
+	}
+	return pl.failed(ctx, err, pl.bill.attempt(err), pl.call)
+}
+
+// noteAdjusted says once in a run which of the agent's settings the model does not get.
+func (pl *planning) noteAdjusted(m llm.Meta) {
+	if !pl.first || len(m.Adjusted) == 0 {
+		return
+	}
+	notes := make([]string, len(m.Adjusted))
+	for i, a := range m.Adjusted {
+		if notes[i] = a.Key + " is left out"; a.Sent != nil {
+			notes[i] = a.Key + " is sent as " + string(a.Sent)
+		}
+	}
+	pl.cfg.Logger.Info("the model does not take the agent's settings as they are", "run", pl.call.run.ID,
+		"provider", pl.call.asked.Provider, "model", pl.call.asked.Model, "settings", strings.Join(notes, ", "))
 }
 
 // readMemory calls fn with a run's memory as it is now, under the run's lock.
@@ -204,10 +258,14 @@ func (p *Planner) nextQueued(ch *replyChecker, call events.Call) worker.Work {
 
 // modelCall is one call of a model. before counts the effect's failures until now.
 type modelCall struct {
-	run      events.Run
-	provider string
-	before   reducer.Attempt
-	req      llm.Request
+	run    events.Run
+	before reducer.Attempt
+	req    llm.Request
+	asked  llm.Asked
+	// more says that the agent has another model to ask.
+	more bool
+	// said is the text that was published before, of an answer whose rest is asked for.
+	said string
 	// key is the effect's. compacts is what can be done if the request is too long, and
 	// compacted says that something was.
 	key       string
@@ -218,7 +276,7 @@ type modelCall struct {
 // call calls the provider and streams the reply to listeners. If the call was not made, the
 // error is a *[notAskedError].
 func (p *Planner) call(ctx context.Context, c modelCall, s *streamer) (llm.Response, error) {
-	caller := p.cfg.Providers[c.provider]
+	caller := p.cfg.Providers[c.req.Provider]
 	if caller == nil {
 		return nil, p.missing(ctx, c)
 	}
@@ -229,7 +287,7 @@ func (p *Planner) call(ctx context.Context, c modelCall, s *streamer) (llm.Respo
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.CallTimeout, errCallTimeout)
 	defer cancel()
 	var stream func(llm.Chunk)
-	s.began = s.now()
+	s.begin()
 	if !s.unstreamed {
 		stream = func(c llm.Chunk) {
 			if ctx.Err() == nil { // a reply that became obsolete is published no further
@@ -237,9 +295,7 @@ func (p *Planner) call(ctx context.Context, c modelCall, s *streamer) (llm.Respo
 			}
 		}
 	}
-	p.streams.add(s)
-	defer p.streams.remove(s)
-	ticket, wait := p.limits.admit(c.provider)
+	ticket, wait := p.limits.admit(c.req.Provider)
 	if wait > 0 {
 		return nil, limited(c, wait)
 	}
@@ -249,7 +305,7 @@ func (p *Planner) call(ctx context.Context, c modelCall, s *streamer) (llm.Respo
 		return nil, &llm.Error{Kind: llm.KindNetwork, Message: fmt.Sprintf("no reply within %s", p.cfg.CallTimeout), Err: err}
 	}
 	if err == nil && ctx.Err() == nil {
-		s.complete(textOf(reply))
+		s.complete(c.said + textOf(reply))
 	}
 	if err == nil && reply == nil {
 		return nil, &llm.Error{Kind: llm.KindOther, Message: "the provider gave no reply"}
@@ -273,34 +329,3 @@ func (p *Planner) noticeServing(t ticket, stream func(llm.Chunk)) func(llm.Chunk
 }
 
 var errCallTimeout = errors.New("the model call took too long")
-
-// failed turns a call's error into another attempt or the run's end. Rate limits are counted
-// apart from other failures, since they pass.
-func (p *Planner) failed(ctx context.Context, err error, billed *events.Usage, c modelCall) worker.Result {
-	if ctx.Err() != nil {
-		return worker.Fail(err) // the reply is no longer wanted
-	}
-	var e *llm.Error
-	if !errors.As(err, &e) {
-		e = &llm.Error{Kind: llm.KindOther, Message: err.Error(), Err: err}
-	}
-	failure := events.LLMAttemptFailed{Kind: string(e.Kind), Message: clean(e.Message), Usage: billed}
-	if result, ok := c.compact(failure); ok {
-		return result
-	}
-	failures := c.before.Provider
-	if e.Kind == llm.KindRateLimited {
-		failures = c.before.RateLimited
-	}
-	delay, again := p.cfg.Retry.Next(e, failures+1)
-	if !again {
-		if e.Kind == llm.KindContextTooLong && c.compacted {
-			failure.Message += "; the conversation was shortened, and the request is still too long"
-		}
-		return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: failure.Kind, Message: failure.Message}, Usage: billed})
-	}
-	if e.Kind == llm.KindRateLimited {
-		delay = max(delay, p.limits.remaining(c.provider)) // before that it would not be called
-	}
-	return worker.Retry(failure, delay)
-}

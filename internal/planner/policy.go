@@ -18,8 +18,8 @@ type Policy struct {
 	Max time.Duration
 	// MaxRetryAfter bounds a wait that the provider asked for. Default 10 min.
 	MaxRetryAfter time.Duration
-	// Attempts bounds the attempts of one call while the network fails or the provider
-	// is overloaded. Default 6.
+	// Attempts bounds the attempts of one call while the network fails, replies break off
+	// or the provider is overloaded. Default 6.
 	Attempts int
 	// RateLimitAttempts is the same for rate limits, which always pass. Default 100,
 	// which with the other defaults takes at least three quarters of an hour.
@@ -27,9 +27,9 @@ type Policy struct {
 }
 
 // Next returns the wait before the next attempt, or false if there is none. failed is
-// the number of failed attempts, at least 1, and err the last error. Authentication
-// errors, invalid requests and a context that is too long are not repeated: the same
-// request would fail in the same way.
+// the number of failed attempts, at least 1, and err the last error. Every other kind is
+// not repeated, such as authentication errors, invalid requests, refusals and a context that
+// is too long: the same request would fail in the same way.
 func (p Policy) Next(err error, failed int) (time.Duration, bool) {
 	p = p.withDefaults()
 	var e *llm.Error
@@ -40,12 +40,10 @@ func (p Policy) Next(err error, failed int) (time.Duration, bool) {
 	switch e.Kind {
 	case llm.KindRateLimited:
 		limit = p.RateLimitAttempts
-	case llm.KindOverloaded, llm.KindNetwork:
+	case llm.KindOverloaded, llm.KindNetwork, llm.KindBroken:
 		limit = p.Attempts
 	case llm.KindOther:
 		limit = min(2, p.Attempts)
-	case llm.KindAuth, llm.KindInvalid, llm.KindContextTooLong:
-		return 0, false
 	}
 	if failed >= limit {
 		return 0, false

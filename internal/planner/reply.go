@@ -23,7 +23,6 @@ import (
 // The codes of a refused call or reply.
 const (
 	codeBlacklisted  = "blacklisted"
-	codeEmptyReply   = "empty_reply"
 	codeOutputSchema = "output_schema"
 	codeCutOff       = "cut_off"
 )
@@ -45,7 +44,12 @@ type replyChecker struct {
 	// asked is who is asked.
 	asked llm.Asked
 	// textNote says what was wrong with the state that the model was asked in.
-	textNote string
+	textNote   string
+	speaksText bool
+	// onCut is what becomes of a reply that was cut off. emptyBefore is how many replies in
+	// a row were empty until now.
+	onCut       events.OnCut
+	emptyBefore int
 	// offersInternal says that Moorebus' own tools were offered. readMemory calls its
 	// argument with the run's memory as it is now, under the run's lock.
 	offersInternal bool
@@ -64,7 +68,8 @@ func newReplyChecker(cfg Config, mem *reducer.Memory) *replyChecker {
 		// The list only grows at its end, so what is there now may be read.
 		known: order[:len(order):len(order)], retries: mem.RetryCount, confidence: mem.ConfidenceScore,
 		validator: cfg.Validator, approval: cfg.Approval,
-		clock: cfg.Store.Now, textNote: textNote(mem), offersInternal: contextedit.Offered(mem),
+		clock: cfg.Store.Now, textNote: textNote(mem), speaksText: mem.SpeaksText(),
+		onCut: mem.Control.Agent.WhenCut(), emptyBefore: mem.Control.SinceUser.Empty, offersInternal: contextedit.Offered(mem),
 	}
 }
 
@@ -101,7 +106,7 @@ func (ch *replyChecker) payloads(reply llm.Response) []events.Payload {
 	case llm.Invalid:
 		return one(ch.malformed(r))
 	}
-	return one(ch.invalid(llm.Meta{}, "", codeEmptyReply, "the reply is neither text nor a tool call"))
+	return one(ch.empty(llm.Meta{}))
 }
 
 // invalid is the event of a reply without calls that cannot be used. The model is told the
@@ -113,8 +118,22 @@ func (ch *replyChecker) invalid(meta llm.Meta, content, code, reason string) eve
 	}}
 }
 
+// toolUse is the event of a call that the provider could not read.
+func (ch *replyChecker) toolUse(e *llm.Error) events.Payload {
+	meta := llm.Meta{Finish: llm.FinishError}
+	if e.Reply != nil {
+		meta = *e.Reply
+	}
+	if e.Usage != nil {
+		meta.Usage = *e.Usage
+	}
+	return ch.invalid(meta, "", string(llm.KindToolUse), clean(e.Message))
+}
+
 func (ch *replyChecker) tooLarge(reply llm.Response) events.Payload {
-	return ch.invalid(reply.About(), clean(textOf(reply)), reducer.CodeTooLarge,
+	meta := reply.About()
+	meta.Reasoning = nil
+	return ch.invalid(meta, clean(textOf(reply)), reducer.CodeTooLarge,
 		fmt.Sprintf("the reply is too large: at most %d bytes fit; send less at once", journal.MaxBody-envelopeRoom))
 }
 
@@ -150,24 +169,30 @@ func textOf(reply llm.Response) string {
 func (ch *replyChecker) answer(meta llm.Meta, content string) events.Payload {
 	content = strings.ToValidUTF8(content, "\uFFFD")
 	reply := events.Reply{Content: content, Model: meta.Model, Usage: usage(meta.Usage), Facts: ch.facts(meta)}
-	if ch.mode == events.ModeChat {
-		if content == "" {
-			return ch.invalid(meta, "", codeEmptyReply, "the reply is empty: answer in words or call a tool")
-		}
-		return &events.LLMMessageComplete{MessageID: ch.messageID, Reply: reply}
+	cut := meta.Cut()
+	switch {
+	case hasNothing(content):
+		return ch.empty(meta)
+	case cut && ch.onCut == events.CutContinue && ch.speaksText:
+		return ch.invalid(meta, content, codeCutOff, "the reply was cut off before its end: give a shorter one")
+	case cut && ch.onCut != events.CutAccept:
+		return ch.cutOff(meta, content, false)
+	case ch.mode == events.ModeChat:
+		return &events.LLMMessageComplete{MessageID: ch.messageID, Reply: reply, Incomplete: cut}
 	}
-	if len(ch.schema) == 0 && utf8.RuneCountInString(content) < ch.config.MinAnswerLength {
+	if len(ch.schema) == 0 && !cut && utf8.RuneCountInString(content) < ch.config.MinAnswerLength {
 		return &events.AnswerTooShort{MessageID: ch.messageID, Content: content, Model: meta.Model, Usage: usage(meta.Usage), Facts: ch.facts(meta)}
 	}
 	if len(ch.schema) > 0 {
-		if meta.Cut() { // what is left of it may be valid
-			return ch.invalid(meta, content, codeCutOff, "the answer was cut off at the token limit: give a shorter one")
-		}
-		if err := ch.validator.Validate(ch.schema, content); err != nil {
+		err := ch.validator.Validate(ch.schema, content)
+		switch {
+		case err != nil && cut:
+			return ch.invalid(meta, content, codeCutOff, "the answer was cut off before it satisfied the output schema: give a shorter one")
+		case err != nil:
 			return ch.invalid(meta, content, codeOutputSchema, "the answer does not satisfy the output schema: "+ofAnswer(clean(err.Error())))
 		}
 	}
-	return &events.LLMFinalAnswer{MessageID: ch.messageID, Reply: reply}
+	return &events.LLMFinalAnswer{MessageID: ch.messageID, Reply: reply, Incomplete: cut}
 }
 
 // calls answers the calls of Moorebus' own tools and checks the others. It does neither for
@@ -176,7 +201,10 @@ func (ch *replyChecker) calls(r llm.ToolCalls) []events.Payload {
 	r.Confidence = confidence(r.Meta)
 	reply := events.ToolCallReply{
 		Content: strings.ToValidUTF8(r.Content, "\uFFFD"), Confidence: r.Confidence, Model: r.Model, Usage: usage(r.Usage),
-		Facts: replyfacts.Of(r.Meta, ch.asked, true), MessageID: ch.messageID,
+		Facts: ch.factsOf(r.Meta, true), MessageID: ch.messageID,
+	}
+	if r.Cut() && ch.onCut == events.CutFail {
+		return one(ch.cutOff(r.Meta, r.Calls[len(r.Calls)-1].Arguments, true))
 	}
 	if len(r.Calls) > maxCalls {
 		return one(ch.tooMany(r, len(r.Calls), "tool calls", maxCalls))
@@ -238,8 +266,8 @@ func (ch *replyChecker) contextEvents(internal []events.Call, reply *events.Tool
 func (ch *replyChecker) external(reply events.ToolCallReply, calls []events.Call, cut bool) events.Payload {
 	for i, call := range calls {
 		code, reason := ch.refuse(call)
-		if code == "" && cut && i == len(calls)-1 {
-			code, reason = codeCutOff, "the reply was cut off at the token limit before this call was complete: make it again, and say less"
+		if code != codeBlacklisted && cut && i == len(calls)-1 {
+			code, reason = codeCutOff, "the reply was cut off before this call was complete: make it again, and say less"
 		}
 		if code != "" {
 			reply.Refused = append(reply.Refused, events.Refusal{Call: call, Observation: reducer.ErrorPrefix + reason, Code: code, Place: i + 1})
@@ -354,7 +382,11 @@ func risk(r string) string {
 }
 
 // facts returns what the log keeps of a reply without calls.
-func (ch *replyChecker) facts(m llm.Meta) events.Facts { return replyfacts.Of(m, ch.asked, false) }
+func (ch *replyChecker) facts(m llm.Meta) events.Facts { return ch.factsOf(m, false) }
+
+func (ch *replyChecker) factsOf(m llm.Meta, calls bool) events.Facts {
+	return replyfacts.Of(m, ch.asked, calls)
+}
 
 // usage returns a reply's usage as it is logged. A cost that is not a number is left out,
 // since it cannot be written as JSON.

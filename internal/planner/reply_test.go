@@ -48,14 +48,26 @@ func TestReplies(t *testing.T) {
 	}
 }
 
-// withoutID drops the id that the planner makes up.
+// withoutID drops the id that the planner makes up, and the facts, which have tests of their
+// own.
 func withoutID(p events.Payload) events.Payload {
+	if facts := events.FactsOf(p); facts != nil {
+		*facts = events.Facts{}
+	}
 	switch p := p.(type) {
 	case *events.LLMFinalAnswer:
 		p.MessageID = ""
 	case *events.LLMToolCall:
 		p.MessageID = ""
 	case *events.LLMMessageComplete:
+		p.MessageID = ""
+	case *events.AnswerTooShort:
+		p.MessageID = ""
+	case *events.LowConfidence:
+		p.MessageID = ""
+	case *events.LLMThought:
+		p.MessageID = ""
+	case *events.ReplyInvalid:
 		p.MessageID = ""
 	}
 	return p
@@ -98,16 +110,20 @@ func answers() []outcome {
 		},
 		{name: "five runes are enough", reply: say("äöüßä"), leadTo: events.Done},
 		{name: "a short answer where one character is enough", start: shortest, reply: say("7"), leadTo: events.Done},
-		{name: "no answer where one character is enough", start: shortest, reply: say(""), leadTo: events.Planning, want: &events.AnswerTooShort{Model: "m-1", Usage: used}},
+		{name: "no answer where none is too short", start: shortest, reply: say(""), leadTo: events.Planning, check: invalidReply("", "empty_reply", "empty")},
+		{name: "white space is no answer", start: shortest, reply: say(" \n"), leadTo: events.Planning, check: invalidReply("", "empty_reply", "empty")},
 		{
 			name: "a short structured answer", start: []func(*events.Start){integer}, leadTo: events.Done,
 			reply: llm.Structured{Content: "42", Meta: llm.Meta{Confidence: 1}},
 		},
 		{
 			name: "no structured answer", start: []func(*events.Start){integer}, leadTo: events.Planning,
-			reply: llm.Structured{Meta: llm.Meta{Confidence: 1}}, check: invalidReply("", "output_schema", ""),
+			reply: llm.Structured{Meta: llm.Meta{Confidence: 1}}, check: invalidReply("", "empty_reply", ""),
 		},
-		{name: "empty answer", reply: say(""), leadTo: events.Planning, want: &events.AnswerTooShort{Model: "m-1", Usage: used}},
+		{
+			name: "empty answer", reply: say(""), leadTo: events.Planning,
+			start: []func(*events.Start){config(func(c *events.Config) { c.MinAnswerLength = 0 })}, check: invalidReply("", "empty_reply", "empty"),
+		},
 		{
 			name: "a turn of a chat", start: []func(*events.Start){chat}, reply: say("Hi"), leadTo: events.WaitingForUser,
 			want: &events.LLMMessageComplete{Reply: events.Reply{Content: "Hi", Model: "m-1", Usage: used}},

@@ -21,11 +21,11 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// request returns the request to the model. It depends on memory alone.
-func request(mem *reducer.Memory) llm.Request {
+// request returns the request to a model. It depends on memory alone.
+func request(mem *reducer.Memory, ref events.ModelRef) llm.Request {
 	agent := &mem.Control.Agent
 	return llm.Request{
-		Run: mem.RunID, Purpose: llm.PurposePlan, Model: model(mem), Messages: reducer.Messages(mem, message), Tools: offered(mem),
+		Run: mem.RunID, Purpose: llm.PurposePlan, Provider: ref.Provider, Model: ref.Model, Messages: reducer.Messages(mem, message), Tools: offered(mem),
 		Sampling: sampling(agent), OutputSchema: agent.OutputSchema, Settings: mem.Settings(),
 		Replies: mem.Control.Replies, Observations: observations(mem), Memory: textMemory(mem),
 	}
@@ -52,20 +52,6 @@ func observations(mem *reducer.Memory) []string {
 		return nil
 	}
 	return mem.Results()
-}
-
-// model returns the model's name: by task type, else the default, else empty for the
-// provider's own.
-func model(mem *reducer.Memory) string {
-	models := mem.Control.Agent.Models
-	list, ok := models[mem.TaskType]
-	if !ok {
-		list = models["default"]
-	}
-	if len(list) == 0 {
-		return ""
-	}
-	return list[0].Model
 }
 
 // offered returns the tools that the model may call, by name.
@@ -121,13 +107,13 @@ func estimate(count tokens.Estimator, req llm.Request) int {
 }
 
 // overBudget returns which limit the next call would exceed, if any. Output is reserved if
-// the agent bounds it. cost is the price of that and the input, in US dollars.
-func overBudget(mem *reducer.Memory, input int, cost float64, now time.Time) (code, message string) {
+// the agent bounds it. cost is the price of that and the input, in US dollars. used is what
+// the run used so far.
+func overBudget(mem *reducer.Memory, used reducer.TotalUsage, input int, cost float64, now time.Time) (code, message string) {
 	b := mem.Budget
 	if b == nil {
 		return "", ""
 	}
-	used := mem.TotalUsage
 	output := mem.Control.Agent.LLM.MaxTokens
 	for _, limit := range []struct {
 		name              string
@@ -300,19 +286,22 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, e effects.Effect)
 	if err != nil {
 		return func(context.Context) worker.Result { return worker.Fail(err) }
 	}
-	agent := &mem.Control.Agent
+	ref := models(mem)[0]
 	req := llm.Request{
-		Run: mem.RunID, Purpose: llm.PurposeReflect, Model: model(mem), Sampling: reflecting(agent),
+		Run: mem.RunID, Purpose: llm.PurposeReflect, Provider: ref.Provider, Model: ref.Model, Sampling: reflecting(&mem.Control.Agent),
 		Settings: mem.Settings(), Replies: mem.Control.Replies,
 		Messages: []llm.Message{{Role: llm.RoleUser, Content: reflectionText(mem, history)}},
 	}
-	bill, end := p.reserve(mem, req)
+	bill, end := p.reserve(mem, req, llm.Usage{})
 	if end != nil {
 		return done(end)
 	}
-	c := modelCall{run: run, provider: agent.LLM.Provider, before: e.Failed, req: req}
+	c := modelCall{run: run, before: e.Failed, req: req, asked: p.asked(req)}
 	return func(ctx context.Context) worker.Result {
-		reply, err := p.call(ctx, c, p.silent(run)) // a summary is nothing that is said to the user
+		s := p.silent(run) // a summary is nothing that is said to the user
+		p.streams.add(s)
+		defer p.streams.remove(s)
+		reply, err := p.call(ctx, c, s)
 		if ctx.Err() != nil {
 			return worker.Fail(ctx.Err())
 		}
@@ -322,7 +311,7 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, e effects.Effect)
 		if result, ok := c.shorten(err, bill.attempt(err)); ok {
 			return result
 		}
-		r := p.reflection(run, c.provider, reply, err, bill.attempt(err))
+		r := p.reflection(run, req.Provider, reply, err, bill.attempt(err))
 		return worker.Done(bill.charge(r, r.Model))
 	}
 }

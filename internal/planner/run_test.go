@@ -38,8 +38,8 @@ func TestMaxSteps(t *testing.T) {
 		})
 	})
 	t.Run("a chat counts since the last message", func(t *testing.T) {
-		empty := say("")
-		bubble(t, []any{empty, say("Hi."), empty, empty}, func(t *testing.T, r *rig) {
+		odd := ask(call("", "nonsense", "{}"))
+		bubble(t, []any{odd, say("Hi."), odd, odd}, func(t *testing.T, r *rig) {
 			run := r.begin(chat, limit)
 			r.AwaitState(run, events.WaitingForUser)
 			r.Append(run, events.WaitingForUser, &events.UserMessage{MessageID: "u", Content: "again"})
@@ -115,7 +115,7 @@ func TestWallTimeAndRaisedBudget(t *testing.T) {
 }
 
 func TestModelSelection(t *testing.T) {
-	big, small := events.Models{{Model: "big"}}, events.Models{{Model: "small"}}
+	big, small := events.Models{{Model: "big"}}, events.Models{{Provider: "scripted", Model: "small"}}
 	for _, c := range []struct {
 		taskType string
 		models   map[string]events.Models
@@ -330,6 +330,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 			require.True(t, ok)
 			require.Equal(t, &events.LLMAttemptFailed{
 				Kind: "rate_limited", Message: "slow down", Key: "plan/1", RetryAfterMS: 42_000, Under: 1, Delivery: i,
+				Facts: events.Facts{Asked: &events.Asked{Provider: "scripted"}},
 			}, f)
 			require.Equal(t, 42*time.Second, all[i+1].Time.Sub(all[i].Time).Round(time.Second))
 		}

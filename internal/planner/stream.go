@@ -114,6 +114,13 @@ func (p *Planner) streamer(run events.Run, messageID string, records bool) *stre
 	}
 }
 
+// begin notes when the call began, the first one of a reply that takes two.
+func (s *streamer) begin() {
+	if s.began.IsZero() {
+		s.began = s.now()
+	}
+}
+
 // silent returns the streamer of a call whose text is not published. The reply is streamed
 // all the same, so that no proxy takes a long reply for a dead connection.
 func (p *Planner) silent(run events.Run) *streamer {

@@ -56,7 +56,7 @@ func TestTextRun(t *testing.T) {
 		require.Equal(t, &events.LLMThought{
 			Reply:     events.Reply{Content: "I call alpha.", Model: "m-1", Usage: events.Usage{Input: 10, Output: 5, Total: 15}},
 			NextState: "executing",
-		}, all[1].Data)
+		}, withoutID(all[1].Data))
 		invalid := all[5].Data.(*events.ReplyInvalid)
 		require.Equal(t, garbage, invalid.Content)
 		require.Equal(t, []events.Answer{{
@@ -146,8 +146,8 @@ func TestInvalidRepliesAreBounded(t *testing.T) {
 		})
 	})
 	t.Run("not without the text protocol", func(t *testing.T) {
-		empty := say("")
-		bubble(t, []any{empty, empty, empty, empty, say("Hi.")}, func(t *testing.T, r *rig) {
+		odd := ask(call("", "nonsense", "{}"))
+		bubble(t, []any{odd, odd, odd, odd, say("Hi.")}, func(t *testing.T, r *rig) {
 			r.AwaitState(r.begin(chat, bounded), events.WaitingForUser)
 		})
 	})

@@ -169,9 +169,12 @@ type LLMAttemptFailed struct {
 	RetryAfterMS int64  `json:"retry_after_ms,omitempty"`
 	// NotAsked says that no request was made: the provider was known to refuse it, or
 	// another planner has it.
-	NotAsked bool   `json:"not_asked,omitempty"`
-	Usage    *Usage `json:"usage,omitempty"`
-	// Facts are those of a reply that came and is not used.
+	NotAsked bool `json:"not_asked,omitempty"`
+	// Next says that the agent's next model is asked from here on.
+	Next  bool   `json:"next,omitempty"`
+	Usage *Usage `json:"usage,omitempty"`
+	// Facts are those of a reply that came and is not used; without a reply only who was
+	// asked.
 	Facts
 	// Under is the event whose message the attempt was made under, and Delivery
 	// which delivery of it that was, from 1: an attempt that was lost shows as a

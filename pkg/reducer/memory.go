@@ -285,6 +285,8 @@ type Counts struct {
 	// Invalid counts the last replies in a row that were of no use, under the text
 	// protocol.
 	Invalid int `json:"invalid,omitempty"`
+	// Empty counts the last replies in a row that held nothing.
+	Empty int `json:"empty,omitempty"`
 }
 
 // CallState is where a call of the current reply stands. The numbers are
@@ -318,6 +320,13 @@ type Attempt struct {
 	RateLimited int    `json:"rate_limited,omitempty"`
 	NotAsked    int    `json:"not_asked,omitempty"`
 	Provider    int    `json:"provider,omitempty"`
+	// Broken are those of Provider that were replies without an ending.
+	Broken int `json:"broken,omitempty"`
+	// Passed is how many of the agent's models were given up for this effect. The counts of
+	// refusals and failures above are those of the model that is asked now, Before is the
+	// sum of the others'.
+	Passed int `json:"passed,omitempty"`
+	Before int `json:"before,omitempty"`
 	// Last is what the handler's last failure says, cut.
 	Last string `json:"last,omitempty"`
 	// Under and Delivery are those of the last failure.
@@ -336,7 +345,7 @@ func (a Attempt) Counted(message uint64) int {
 
 // Total returns the number of all failures.
 func (a Attempt) Total() int {
-	return a.Handler + a.Lost + a.RateLimited + a.NotAsked + a.Provider
+	return a.Handler + a.Lost + a.RateLimited + a.NotAsked + a.Provider + a.Before
 }
 
 // TurnKind says what a turn of the conversation is.

@@ -114,6 +114,7 @@ func (mem *Memory) pass(u events.Usage) {
 	c.SinceUser.Steps++
 	c.Replies++
 	c.QueuedPass, c.Compacted = false, ""
+	c.SinceUser.Empty = 0
 	mem.passText()
 	mem.endEdits()
 	mem.addUsage(u)
@@ -379,6 +380,14 @@ func (a *Attempt) count(p *events.LLMAttemptFailed) {
 		a.RateLimited++
 	default:
 		a.Provider++
+		if p.Kind == events.KindBrokenReply {
+			a.Broken++
+		}
+	}
+	if p.Next {
+		a.Passed++
+		a.Before += a.RateLimited + a.NotAsked + a.Provider
+		a.RateLimited, a.NotAsked, a.Provider, a.Broken = 0, 0, 0, 0
 	}
 	a.Under, a.Delivery = p.Under, p.Delivery
 }

@@ -9,6 +9,14 @@ const CodeMalformedReply = "malformed_reply"
 // CodeTooLarge is the code of a reply that does not fit into the log.
 const CodeTooLarge = "too_large"
 
+// CodeEmptyReply is the code of a reply that holds neither text nor a call.
+const CodeEmptyReply = "empty_reply"
+
+// empty reports whether a reply held nothing.
+func empty(p *events.RefusedReply) bool {
+	return len(p.Results) == 1 && p.Results[0].Code == CodeEmptyReply
+}
+
 // unread reports whether a reply of the text protocol could not be decoded, or whether only
 // its beginning is there.
 func unread(p *events.RefusedReply) bool {
@@ -41,11 +49,11 @@ func (mem *Memory) enterText(next string) {
 	}
 }
 
-// foldInvalidReply is foldRefusedReply, and under the text protocol counts how
-// many came in a row. What could not be read there is no message of the
+// foldInvalidReply is foldRefusedReply, and counts how many came in a row: empty ones, and
+// under the text protocol all. What could not be read there is no message of the
 // conversation: only the model sees it again.
 func (mem *Memory) foldInvalidReply(e *events.Event, p *events.RefusedReply) {
-	before := mem.Control.SinceUser.Invalid
+	before := mem.Control.SinceUser
 	if !mem.SpeaksText() || !unread(p) {
 		mem.foldRefusedReply(e, p)
 	} else {
@@ -55,8 +63,11 @@ func (mem *Memory) foldInvalidReply(e *events.Event, p *events.RefusedReply) {
 		}
 		mem.addTurn(Turn{Kind: turnNote, Content: p.Results[0].Observation})
 	}
+	if empty(p) {
+		mem.Control.SinceUser.Empty = before.Empty + 1
+	}
 	if mem.SpeaksText() {
-		mem.Control.SinceUser.Invalid = before + 1
+		mem.Control.SinceUser.Invalid = before.Invalid + 1
 	}
 }
 

@@ -1,0 +1,139 @@
+package planner
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/replyfacts"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// models returns the models for the run's task type, at least one: the one that is asked,
+// and those that follow when it refuses or stays overloaded. Each names its provider. A
+// model without a name is the provider's own.
+func models(mem *reducer.Memory) events.Models {
+	agent := &mem.Control.Agent
+	list, ok := agent.Models[mem.TaskType]
+	if !ok {
+		list = agent.Models["default"]
+	}
+	all := make(events.Models, max(len(list), 1))
+	copy(all, list)
+	for i := range all {
+		all[i].Provider = cmp.Or(all[i].Provider, agent.LLM.Provider)
+	}
+	return all
+}
+
+// choose returns the model that is asked after the failures that the log holds, and whether
+// another one follows.
+func choose(mem *reducer.Memory, before reducer.Attempt) (ref events.ModelRef, more bool) {
+	list := models(mem)
+	at := min(before.Passed, len(list)-1)
+	return list[at], at < len(list)-1
+}
+
+// asked is who is asked by a request, with the name of the model that a provider chooses by
+// itself, as far as it is known.
+func (p *Planner) asked(req llm.Request) llm.Asked {
+	return llm.Asked{Provider: req.Provider, Model: cmp.Or(req.Model, llm.Describe(p.cfg.Providers[req.Provider]).DefaultModel)}
+}
+
+const (
+	// fallbackAttempts bounds the attempts of a call while another model can be asked, and
+	// fallbackPatience the wait for one of them.
+	fallbackAttempts = 3
+	fallbackPatience = 5 * time.Second
+	// atOnce is the delay of an attempt that need not wait.
+	atOnce = time.Nanosecond
+)
+
+// retry decides whether and when a failed call is repeated, of the same model. Rate limits
+// are counted apart from other failures, since they pass.
+func (p *Planner) retry(e *llm.Error, c modelCall) (delay time.Duration, again bool) {
+	policy, failures := p.cfg.Retry.withDefaults(), c.before.Provider
+	if e.Kind == llm.KindRateLimited {
+		failures = c.before.RateLimited
+	}
+	if c.more {
+		policy.Attempts = min(policy.Attempts, fallbackAttempts)
+		policy.RateLimitAttempts = min(policy.RateLimitAttempts, fallbackAttempts)
+	}
+	if delay, again = policy.Next(e, failures+1); !again {
+		return 0, false
+	}
+	switch {
+	case e.Kind == llm.KindRateLimited:
+		delay = max(delay, p.limits.remaining(c.req.Provider)) // before that it would not be called
+	case e.Kind == llm.KindBroken && c.before.Broken == 0:
+		delay = atOnce
+	}
+	return delay, !c.more || delay <= fallbackPatience
+}
+
+// failed turns a call's error into another attempt, of the same model or of the next one, or
+// into the run's end.
+func (p *Planner) failed(ctx context.Context, err error, billed *events.Usage, c modelCall) worker.Result {
+	if ctx.Err() != nil {
+		return worker.Fail(err) // the reply is no longer wanted
+	}
+	var e *llm.Error
+	if !errors.As(err, &e) {
+		e = &llm.Error{Kind: llm.KindOther, Message: err.Error(), Err: err}
+	}
+	failure := events.LLMAttemptFailed{Kind: string(e.Kind), Message: clean(e.Message), Usage: billed, Facts: unused(e, c.asked)}
+	if result, ok := c.compact(failure); ok {
+		return result
+	}
+	log := p.cfg.Logger.With("run", c.run.ID, "provider", c.asked.Provider, "model", c.asked.Model, "kind", failure.Kind, "reason", failure.Message)
+	delay, again := p.retry(e, c)
+	switch {
+	case again && e.Kind == llm.KindBroken:
+		log.Warn("the reply broke off: a second call is made without streaming, and both calls are billed")
+	case again:
+	case c.more:
+		log.Warn("the agent's next model is asked")
+		failure.Next, delay = true, atOnce
+	default:
+		if e.Kind == llm.KindContextTooLong && c.compacted {
+			failure.Message += "; the conversation was shortened, and the request is still too long"
+		}
+		end := &events.FatalError{Outcome: events.Outcome{Code: failure.Kind, Message: failure.Message}, Usage: billed}
+		if e.Reply != nil {
+			end.Facts = failure.Facts
+		}
+		return worker.Done(end)
+	}
+	return worker.Retry(failure, delay)
+}
+
+// unused returns what the log keeps of a reply that is not used. Of a call without a reply
+// that is who was asked.
+func unused(e *llm.Error, asked llm.Asked) events.Facts {
+	if e.Reply == nil {
+		return events.Facts{Asked: &events.Asked{Provider: asked.Provider, Model: asked.Model}}
+	}
+	facts := replyfacts.Of(*e.Reply, asked, false)
+	if e.Kind == llm.KindBroken && e.Reply.Finish == "" {
+		facts.Finish = string(llm.FinishUnknown)
+	}
+	if events.PayloadSize(&events.FatalError{Facts: facts}) > journal.MaxBody-envelopeRoom {
+		facts.Reasoning = nil
+	}
+	return facts
+}
+
+// passOver has the next model asked, if there is one, where a call was not made since its
+// provider is rate limited for long. Otherwise the run waits as result says.
+func passOver(result worker.Result, not *notAskedError, c modelCall) worker.Result {
+	if not.elsewhere() || !c.more || not.delay <= fallbackPatience {
+		return result
+	}
+	return worker.Retry(events.LLMAttemptFailed{Kind: string(not.kind), Message: clean(not.message), NotAsked: true, Next: true}, atOnce)
+}
