@@ -158,7 +158,7 @@ func (c *catalog) mayReturn(key string) bool {
 	return c.now.remembers(key) || len(c.now.providers) == 0 && now.Sub(c.began) < renewal
 }
 
-// resolve returns the tools of a definition and checks that its provider is announced. pools are
+// resolve returns the tools of a definition and checks that its providers are announced. pools are
 // as in [Task]. The refusal asks for a retry if the announcement of a missing name may be being
 // renewed.
 func (c *catalog) resolve(ctx context.Context, a *events.Agent, pools map[string]string) ([]events.ToolSpec, error) {
@@ -191,12 +191,14 @@ func pending(fields map[string]any, format string, args ...any) *refusal.Error {
 	return e
 }
 
-// pick finds the tools of a definition and checks its provider. With a refusal it also returns the
+// pick finds the tools of a definition and checks its providers. With a refusal it also returns the
 // key of the missing name, if that is the reason.
 func (o *offers) pick(a *events.Agent, pools map[string]string) (found []events.ToolSpec, missing string, refused *refusal.Error) {
-	if name := a.LLM.Provider; !slices.Contains(o.providers, name) {
-		return nil, providerKey(name), refusal.New(refusal.Unprocessable, refusal.CodeUnknownProvider,
-			"no planner announces the provider %q; announced: %s", name, listed(o.providers)).With(map[string]any{"provider": name})
+	for _, name := range a.Providers() {
+		if !slices.Contains(o.providers, name) {
+			return nil, providerKey(name), refusal.New(refusal.Unprocessable, refusal.CodeUnknownProvider,
+				"no planner announces the provider %q; announced: %s", name, listed(o.providers)).With(map[string]any{"provider": name})
+		}
 	}
 	found = make([]events.ToolSpec, 0, len(a.Tools))
 	for _, ref := range a.Tools {

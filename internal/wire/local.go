@@ -129,18 +129,21 @@ func LocalTools(file *agentfile.ToolFile) (*toolset.Registry, []string, error) {
 	return registry, secrets, err
 }
 
-// CheckProvider returns an error with the exit code for missing settings if the
-// agent's provider is not configured. The error says what to set.
+// CheckProvider returns an error with the exit code for missing settings if one of the
+// agent's providers is not configured. The error says what to set.
 func CheckProvider(a events.Agent, providersFile string, getenv func(string) string) error {
 	callers, err := Providers(providersFile, getenv)
 	if err != nil {
 		return BadConfig(err)
 	}
-	name := a.LLM.Provider
-	row, known := providers.Find(name)
-	switch _, ok := callers[name]; {
-	case ok:
+	names := a.Providers()
+	at := slices.IndexFunc(names, func(name string) bool { return callers[name] == nil })
+	if at < 0 {
 		return nil
+	}
+	name := names[at]
+	row, known := providers.Find(name)
+	switch {
 	case name == providers.All()[0].Name:
 		return BadConfig(errors.New(providers.NoKey()))
 	case known:

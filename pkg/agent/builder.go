@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 
@@ -79,15 +80,27 @@ func (b *Builder) Provider(name string, caller llm.Caller) *Builder {
 // another process's planner. It replaces [Builder.LLM].
 func (b *Builder) Use(provider string) *Builder { b.caller, b.provider = nil, provider; return b }
 
-// Model sets the default model.
-func (b *Builder) Model(name string) *Builder { return b.ModelFor("default", name) }
+// Model sets the default model. next are asked in turn when one refuses or stays
+// overloaded, each a PROVIDER/MODEL (see [Builder.Provider]) or a model of the agent's own
+// caller.
+func (b *Builder) Model(name string, next ...string) *Builder {
+	return b.ModelFor("default", name, next...)
+}
 
-// ModelFor sets the model for a type of task.
-func (b *Builder) ModelFor(taskType, name string) *Builder {
+// ModelFor sets the model for a type of task, and those that follow as in [Builder.Model].
+func (b *Builder) ModelFor(taskType, name string, next ...string) *Builder {
 	if b.def.Models == nil {
 		b.def.Models = map[string]events.Models{}
 	}
-	b.def.Models[taskType] = events.Models{{Model: name}}
+	list := events.Models{{Model: name}}
+	for _, ref := range next {
+		provider, model, found := strings.Cut(ref, "/")
+		if !found {
+			provider, model = "", ref
+		}
+		list = append(list, events.ModelRef{Provider: provider, Model: model})
+	}
+	b.def.Models[taskType] = list
 	return b
 }
 
@@ -279,6 +292,11 @@ func (b *Builder) buildModel(a *Agent) error {
 		return fmt.Errorf("there is no model caller %q: offer one with Provider", b.provider)
 	default:
 		a.def.LLM.Provider = b.provider
+	}
+	for _, name := range a.def.Providers() {
+		if _, ok := a.providers[name]; !ok && !b.elsewhere {
+			return fmt.Errorf("there is no model caller %q, which a model names: offer one with Provider", name)
+		}
 	}
 	for name, caller := range a.providers {
 		if caller == nil {

@@ -175,6 +175,19 @@ func parseModelRef(item json.RawMessage) (ref ModelRef, err error) {
 	return ref, nil
 }
 
+// Providers returns the names of the providers that the agent asks, its own first.
+func (a *Agent) Providers() []string {
+	names := []string{a.LLM.Provider}
+	for _, task := range slices.Sorted(maps.Keys(a.Models)) {
+		for _, ref := range a.Models[task] {
+			if ref.Provider != "" && !slices.Contains(names, ref.Provider) {
+				names = append(names, ref.Provider)
+			}
+		}
+	}
+	return names
+}
+
 func (a *Agent) checkModels() error {
 	for _, task := range slices.Sorted(maps.Keys(a.Models)) {
 		list := a.Models[task]
