@@ -73,6 +73,12 @@ type Facts struct {
 	RequestSHA256 string `json:"request_sha256,omitempty"`
 }
 
+// The values of Finish that are nothing unusual.
+const (
+	finishStop      = "stop"
+	finishToolCalls = "tool_calls"
+)
+
 // Asked names a provider and a model.
 type Asked struct {
 	Provider string `json:"provider,omitempty"`

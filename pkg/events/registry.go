@@ -89,10 +89,10 @@ func Sentence(t Type) string {
 }
 
 // Summary says what a payload is about, as text of any length; empty where the type
-// says it all.
+// says it all. It begins with how a reply ended, where that is unusual.
 func Summary(p Payload) string {
 	if r := rowOf[p.eventType()]; r != nil {
-		return r.summary(p)
+		return UnusualEnding(p) + r.summary(p)
 	}
 	if own, ok := p.(*Custom); ok {
 		return string(own.Data)

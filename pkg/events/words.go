@@ -15,6 +15,19 @@ func short(text string) string {
 	return strings.ToValidUTF8(text[:wordBytes], "") + "…"
 }
 
+// UnusualEnding says how a reply ended that did not end with a stop or with calls, as in
+// "[length: max_tokens] "; empty for every other payload.
+func UnusualEnding(p Payload) string {
+	f := FactsOf(p)
+	switch {
+	case f == nil, f.Finish == "", f.Finish == finishStop, f.Finish == finishToolCalls:
+		return ""
+	case f.FinishRaw == "" || f.FinishRaw == f.Finish:
+		return "[" + f.Finish + "] "
+	}
+	return "[" + f.Finish + ": " + short(f.FinishRaw) + "] "
+}
+
 func (r *ToolCallReply) summary() string {
 	parts := make([]string, 0, len(r.Calls)+len(r.Refused))
 	for _, c := range r.Calls {
