@@ -44,8 +44,9 @@ in chat mode reads further messages from stdin, a line each.
 With -o json stdout gets what the run does instead, one JSON object on a line:
 states, words, calls, and at last the final_answer or the error.
 
-Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled, 130
-Ctrl-C left it waiting for a person, 78 no model is configured.`,
+Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled, 6 it is
+done and its answer is incomplete, 130 Ctrl-C left it waiting for a person, 78 no
+model is configured.`,
 		Example: `  moorebus run --agent examples/quickstart.yaml
   OPENAI_API_KEY=… moorebus run "What is 17.5% of 2,340, plus 12?"`,
 		Args: cobra.MaximumNArgs(1),
@@ -127,6 +128,11 @@ func (f *localFlags) runTask(ctx context.Context, h *host.Host, bus session.Bus,
 	case len(outcome.Waits) > 0:
 		say("%s", outcome.Detached(started.RunID, f.dir, f.dev(), f.where()))
 		return cli.Interrupted(ctx)
+	case outcome.State == events.Done && outcome.Incomplete:
+		if err := out.Lost(); err != nil {
+			return err
+		}
+		return &cli.ExitError{Code: cli.ExitIncomplete}
 	case outcome.State == events.Done:
 		return out.Lost()
 	case outcome.State == events.Cancelled:

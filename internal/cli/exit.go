@@ -42,6 +42,8 @@ const (
 	// ExitRunError and ExitRunCancelled say how the run ended.
 	ExitRunError     = 4
 	ExitRunCancelled = 5
+	// ExitIncomplete is for a run that is done, and whose answer was cut off.
+	ExitIncomplete = 6
 	// ExitBusAway is for a bus that does not answer or is not set up: a retry may help.
 	ExitBusAway = 75
 	// ExitConfig is for settings that are missing or wrong.

@@ -69,11 +69,15 @@ type Session struct {
 	// stream makes outputs; nil without Options.Outputs.
 	stream *output.Stream
 	waits  waits
+	// incomplete says that the last answer was cut off.
+	incomplete bool
 }
 
 // Outcome is how the session ended.
 type Outcome struct {
 	State events.State
+	// Incomplete says that the last answer was cut off, and accepted all the same.
+	Incomplete bool
 	// Err is why the run ended in error, or nil.
 	Err *reducer.RunError
 	// Waits is what the run and its sub-runs wait for, if the run was left waiting for a
@@ -119,7 +123,7 @@ func Watch(ctx context.Context, run events.Run, o Options) (Outcome, error) {
 			return Outcome{}, err
 		}
 	}
-	return Outcome{State: s.mem.State, Err: s.mem.Error}, nil
+	return Outcome{State: s.mem.State, Incomplete: s.incomplete, Err: s.mem.Error}, nil
 }
 
 func (s *Session) follow(ctx context.Context) error {
@@ -143,14 +147,17 @@ func (s *Session) show(ctx context.Context, rec journal.Record, e *events.Event,
 	}
 	switch p := e.Data.(type) {
 	case *events.LLMFinalAnswer:
-		s.answer(p.Content)
+		s.answer(p.Content, p.Incomplete)
 	case *events.LLMMessageComplete:
-		s.answer(p.Content)
+		s.answer(p.Content, p.Incomplete)
 	}
 	s.noteWaits(ctx, s.mem, e)
 }
 
-func (s *Session) answer(text string) {
+func (s *Session) answer(text string, incomplete bool) {
+	if s.incomplete = incomplete; incomplete {
+		s.view.line("The answer is incomplete: it was cut off, and the agent takes such answers (on_cut: accept).")
+	}
 	if s.stream != nil {
 		return // the outputs have it
 	}
