@@ -39,6 +39,8 @@ type localFlags struct {
 	providers string
 	prices    string
 	namespace string
+	// reasoning shows all that models reasoned.
+	reasoning bool
 	// dir is the data directory, once it is open.
 	dir string
 	// snapshotEvery is --snapshot-every, keep what dev purges.

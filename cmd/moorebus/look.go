@@ -62,6 +62,11 @@ after the last one; stderr says how.`,
 	return cmd
 }
 
+// addReasoningFlag adds --reasoning.
+func addReasoningFlag(cmd *cobra.Command, reasoning *bool) {
+	cmd.Flags().BoolVar(reasoning, "reasoning", false, "show all that the model reasoned, not one line of it")
+}
+
 func stateNames() []string {
 	states := reducer.DefaultTable().States()
 	names := make([]string, len(states))
@@ -73,7 +78,7 @@ func stateNames() []string {
 
 func showCommand() *cobra.Command {
 	var at uint64
-	var memory bool
+	var memory, reasoning bool
 	cmd := &cobra.Command{
 		Use:   "show RUN",
 		Short: "Show a run: its events, its answer or error",
@@ -88,16 +93,17 @@ instead, in JSON or YAML.`,
 	flags := addClientFlags(cmd, console.Text, console.JSON, console.YAML)
 	cmd.Flags().Uint64Var(&at, "at", 0, "show the run after its event `n` (default: the last one)")
 	cmd.Flags().BoolVar(&memory, "memory", false, "print the memory")
+	addReasoningFlag(cmd, &reasoning)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if cmd.Flags().Changed("at") && at == 0 {
 			return cli.Usage("--at: events are counted from 1")
 		}
-		return flags.use(cmd, reads, func(ctx context.Context, c *client) error { return c.show(ctx, args[0], at, memory) })
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error { return c.show(ctx, args[0], at, memory, reasoning) })
 	}
 	return cmd
 }
 
-func (c *client) show(ctx context.Context, id string, at uint64, memory bool) error {
+func (c *client) show(ctx context.Context, id string, at uint64, memory, reasoning bool) error {
 	records, err := c.control.Events(ctx, c.namespace, id, 1)
 	if err != nil {
 		return err
@@ -111,11 +117,13 @@ func (c *client) show(ctx context.Context, id string, at uint64, memory bool) er
 	case memory:
 		return console.Write(c.out, c.format, mem)
 	}
+	run.Reasoning = run.Reasoning || reasoning
 	return run.Write(c.out, c.format, c.color)
 }
 
 func traceCommand() *cobra.Command {
 	var state, file string
+	var reasoning bool
 	cmd := &cobra.Command{
 		Use:   "trace RUN",
 		Short: "Show the trace of a run: step, state, event and what it said",
@@ -129,6 +137,7 @@ directory, or with --file what moorebus export wrote.`,
 	flags := addClientFlags(cmd, console.Table, console.JSON)
 	cmd.Flags().StringVar(&state, "state", "", "only what happened in this `state`")
 	cmd.Flags().StringVar(&file, "file", "", "read from this `file` instead of a bus")
+	addReasoningFlag(cmd, &reasoning)
 	complete(cmd, "state", stateNames()...)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := events.CheckID(args[0]); err != nil {
@@ -136,16 +145,16 @@ directory, or with --file what moorebus export wrote.`,
 		}
 		if file == "" {
 			return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-				return writeTrace(ctx, c, c.Bus, c.run(args[0]), events.State(state))
+				return writeTrace(ctx, c, c.Bus, c.run(args[0]), events.State(state), reasoning)
 			})
 		}
-		return traceFile(cmd, flags, file, args[0], events.State(state))
+		return traceFile(cmd, flags, file, args[0], events.State(state), reasoning)
 	}
 	return cmd
 }
 
 // traceFile writes the trace of a run in an export.
-func traceFile(cmd *cobra.Command, flags *clientFlags, file, run string, state events.State) (err error) {
+func traceFile(cmd *cobra.Command, flags *clientFlags, file, run string, state events.State, reasoning bool) (err error) {
 	c := &client{machine: reducer.NewMachine(reducer.MachineOptions{}), out: cmd.OutOrStdout()}
 	if c.format, err = console.ParseFormat(flags.output, flags.formats...); err != nil {
 		return err
@@ -162,11 +171,20 @@ func traceFile(cmd *cobra.Command, flags *clientFlags, file, run string, state e
 	if torn := f.Torn(); torn != nil {
 		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), torn)
 	}
-	return writeTrace(cmd.Context(), c, f, events.NewRun(namespace, run, f.Shards()), state)
+	return writeTrace(cmd.Context(), c, f, events.NewRun(namespace, run, f.Shards()), state, reasoning)
 }
 
-func writeTrace(ctx context.Context, c *client, log journal.Log, run events.Run, state events.State) error {
-	mem, err := runlog.Retrace(ctx, log, c.machine, run, func(journal.Record, *events.Event) {})
+func writeTrace(ctx context.Context, c *client, log journal.Log, run events.Run, state events.State, reasoning bool) error {
+	type place struct {
+		typ string
+		at  int64
+	}
+	replies := map[place]events.Payload{}
+	mem, err := runlog.Retrace(ctx, log, c.machine, run, func(_ journal.Record, e *events.Event) {
+		if e != nil && events.FactsOf(e.Data) != nil {
+			replies[place{string(e.Type()), e.Time.UnixNano()}] = e.Data
+		}
+	})
 	if err != nil {
 		return err
 	}
@@ -176,7 +194,10 @@ func writeTrace(ctx context.Context, c *client, log journal.Log, run events.Run,
 	if err := checkState(c.machine.Table(), state); err != nil {
 		return err
 	}
-	return console.WriteTrace(c.out, mem.Trace, state, c.format)
+	whole := reasoning || mem.Control.Agent.ShowsReasoning()
+	return console.WriteTrace(c.out, mem.Trace, state, c.format, func(entry reducer.TraceEntry) []string {
+		return console.ReasoningLines(replies[place{entry.Event, entry.Timestamp.UnixNano()}], whole, false)
+	})
 }
 
 // checkState returns a usage error for a state that the run's table does not have. Empty
@@ -201,6 +222,7 @@ type tapFlags struct {
 	run, from     string
 	states, types []string
 	outputs       bool
+	reasoning     bool
 }
 
 func tapCommand() *cobra.Command {
@@ -232,6 +254,7 @@ that is one object per line (see docs/reference/events.md).`,
 	cmd.Flags().StringSliceVar(&f.states, "state", nil, "only events that lead to this `state`, may be repeated")
 	cmd.Flags().StringSliceVar(&f.types, "type", nil, "only events of this `type`, may be repeated")
 	cmd.Flags().BoolVar(&f.outputs, "outputs", false, "with --run: show what the run does instead of its events, with the model's words as they come")
+	addReasoningFlag(cmd, &f.reasoning)
 	complete(cmd, "state", stateNames()...)
 	complete(cmd, "type", typeNames()...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -296,7 +319,7 @@ func (f *tapFlags) tap(ctx context.Context, c *client) error {
 	out := console.NewLossyWriter(c.out)
 	t := &console.Tap{
 		Log: c.Bus, Machine: c.machine, Out: out, Namespace: c.namespace, JSON: c.format == console.JSON,
-		Color: c.color, Stored: c.offline(), Outputs: f.outputs, Feed: c.Bus,
+		Color: c.color, Stored: c.offline(), Outputs: f.outputs, Feed: c.Bus, Reasoning: f.reasoning,
 	}
 	for _, s := range f.states {
 		t.States = append(t.States, events.State(s))

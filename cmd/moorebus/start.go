@@ -52,6 +52,7 @@ model is configured.`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	local := addLocalFlags(cmd)
+	addReasoningFlag(cmd, &local.reasoning)
 	var format string
 	addOutputFlag(cmd, &format, console.Text, console.JSON)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -112,7 +113,7 @@ func (f *localFlags) runTask(ctx context.Context, h *host.Host, bus session.Bus,
 	out := console.NewLossyWriter(terminal.Stdout)
 	o := session.Options{
 		Bus: bus, Control: h.Gateway(), In: os.Stdin, Out: out, Show: show, Live: show.IsTerminal(), Color: show.Color(os.Getenv),
-		Columns: show.Columns, Where: f.where(),
+		Columns: show.Columns, Where: f.where(), Reasoning: f.reasoning,
 	}
 	if format == console.JSON {
 		o.Outputs = console.OutputWriter(out, started.RunID, format, false)

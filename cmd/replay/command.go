@@ -58,6 +58,7 @@ func newCommand(getenv func(string) string) *cobra.Command {
 	flags := root.Flags()
 	flags.Uint64Var(&o.Until, "until", 0, "stop after this event (default: the last one)")
 	flags.BoolVar(&o.State, "state", false, "print the memory at the end, as JSON")
+	flags.BoolVar(&o.Reasoning, "reasoning", false, "show all that the model reasoned, not one line of it")
 	flags.BoolVar(&o.Follow, "follow", false, "follow live until the run has ended")
 	flags.StringVar(&speed, "speed", "", "show events at the speed at which they happened, such as 1x, 2x or 0.5x, and replies as they came if the agent has record_chunks")
 	root.AddCommand(verifyCommand(src), diffCommand(src), exportCommand(src), benchCommand(src))

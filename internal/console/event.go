@@ -36,6 +36,39 @@ func EventLine(e *events.Event, started time.Time, color bool) string {
 	return strings.TrimRight(line, " ")
 }
 
+// reasoningIndent is where reasoning stands, below the numbers of events.
+const reasoningIndent = "       "
+
+// ReasoningLines returns what the model reasoned before a reply: one line without line end,
+// or all of the text. There are none if nothing is known of it.
+func ReasoningLines(p events.Payload, whole, color bool) []string {
+	f := events.FactsOf(p)
+	if f == nil || len(f.Reasoning) == 0 && f.ReasoningRef == nil {
+		return nil
+	}
+	text := f.Reasoning.Text()
+	head := reasoned(text, f.Reasoning.Opaque(), f.ReasoningRef)
+	lines := []string{head + Cut(text, dataWidth)}
+	if whole && text != "" {
+		lines = append([]string{strings.TrimSpace(head)}, strings.Split(strings.TrimRight(text, "\n"), "\n")...)
+	}
+	for i, line := range lines {
+		lines[i] = reasoningIndent + Palette{color}.Faint(terminal.Visible(line))
+	}
+	return lines
+}
+
+// reasoned says how much a model reasoned.
+func reasoned(text string, opaque int, ref *events.Ref) string {
+	switch {
+	case ref != nil:
+		return fmt.Sprintf("reasoned %d bytes, kept in %s under %s", ref.Size, Plain(ref.Bucket), Plain(ref.Key))
+	case text == "":
+		return fmt.Sprintf("reasoned, in %d parts that only the provider can read", opaque)
+	}
+	return fmt.Sprintf("reasoned %d characters: ", utf8.RuneCountInString(text))
+}
+
 // PoisonLine is [EventLine] for the n-th record of a run if it is not a legal event. n is 0
 // if it is not known.
 func PoisonLine(n uint64, reason string, color bool) string {
@@ -122,8 +155,9 @@ func Pad(text string, width int) string {
 // type says everything.
 func Summary(p events.Payload) string { return Cut(events.Summary(p), dataWidth) }
 
-// WriteTrace writes a trace as a table or as JSON. A state selects its entries.
-func WriteTrace(w io.Writer, trace reducer.Trace, state events.State, f Format) error {
+// WriteTrace writes a trace as a table or as JSON. A state selects its entries. reasoning
+// returns the lines that stand before an entry of the table.
+func WriteTrace(w io.Writer, trace reducer.Trace, state events.State, f Format, reasoning func(reducer.TraceEntry) []string) error {
 	if state != "" {
 		trace = trace.ForState(state)
 	}
@@ -135,11 +169,14 @@ func WriteTrace(w io.Writer, trace reducer.Trace, state events.State, f Format) 
 		_, err = fmt.Fprintln(w, text)
 		return err
 	}
-	rows := make([][]string, len(trace))
-	for i, entry := range trace {
-		rows[i] = []string{
-			fmt.Sprint(entry.Step), entry.State, entry.Event, Cut(entry.Data, dataWidth), entry.Timestamp.Format(time.RFC3339Nano),
+	rows := make([][]string, 0, len(trace))
+	for _, entry := range trace {
+		for _, line := range reasoning(entry) {
+			rows = append(rows, []string{fmt.Sprint(entry.Step), entry.State, "", strings.TrimPrefix(line, reasoningIndent), ""})
 		}
+		rows = append(rows, []string{
+			fmt.Sprint(entry.Step), entry.State, entry.Event, Cut(entry.Data, dataWidth), entry.Timestamp.Format(time.RFC3339Nano),
+		})
 	}
 	return WriteTable(w, []string{"STEP", "STATE", "EVENT", "DATA", "TIMESTAMP"}, rows)
 }

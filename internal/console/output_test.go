@@ -177,3 +177,12 @@ func TestCut(t *testing.T) {
 	require.Equal(t, `a\u202eb`, Plain("a\u202eb"), "the writing direction cannot be turned")
 	require.Equal(t, `\xff`, Plain("\xff"))
 }
+
+func TestReasoningLines(t *testing.T) {
+	p := &events.LLMFinalAnswer{}
+	require.Empty(t, ReasoningLines(p, true, false))
+	p.Facts.Reasoning = events.Reasoning{{Kind: "text", Text: "Six times\x1b seven."}, {Kind: "opaque", Data: []byte(`"x"`)}, {Kind: "summary", Text: "42"}}
+	require.Equal(t, []string{`       reasoned 20 characters: Six times\x1b seven. 42`}, ReasoningLines(p, false, false))
+	require.Equal(t, []string{"       reasoned 20 characters:", `       Six times\x1b seven.`, "       42"}, ReasoningLines(p, true, false))
+	require.Empty(t, ReasoningLines(&events.Start{}, false, false))
+}

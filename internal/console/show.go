@@ -46,6 +46,8 @@ type Run struct {
 	Poison *events.Poison `json:"poison,omitempty"`
 	// Events are the stored bodies. A body that is not JSON is a string.
 	Events []json.RawMessage `json:"events"`
+	// Reasoning has Write show all that the model reasoned instead of one line.
+	Reasoning bool `json:"-"`
 
 	lines []line
 }
@@ -90,6 +92,7 @@ func (r *Run) fill(mem *reducer.Memory) {
 	r.Answer, r.Error, r.PendingApproval, r.Poison = mem.FinalAnswer, mem.Error, mem.PendingApproval, mem.Control.Poison
 	r.ForkedFrom = mem.Control.ForkedFrom
 	r.Parent, r.Children = mem.Control.Parent, children(mem)
+	r.Reasoning = mem.Control.Agent.ShowsReasoning()
 	if r.Answer != nil {
 		return
 	}
@@ -122,6 +125,9 @@ func (r *Run) Write(w io.Writer, f Format, color bool) error {
 	for _, l := range r.lines {
 		text := PoisonLine(l.n, l.reason, color)
 		if l.event != nil {
+			for _, line := range ReasoningLines(l.event.Data, r.Reasoning, color) {
+				b.WriteString(line + "\n")
+			}
 			text = EventLine(l.event, r.Started, color)
 		}
 		b.WriteString(text + "\n")

@@ -37,6 +37,8 @@ type Tap struct {
 	JSON bool
 	// Color colours text.
 	Color bool
+	// Reasoning shows all that the model reasoned instead of one line.
+	Reasoning bool
 	// Outputs shows the outputs of a run instead of its events, those of the live feed too
 	// if Feed is set.
 	Outputs bool
@@ -198,7 +200,7 @@ func (r *runTap) apply(ctx context.Context, rec journal.Record) error {
 	if r.from == 0 || r.mem.N < r.from {
 		return nil
 	}
-	line := tapLine{subject: s, rec: rec, event: e, err: err, n: r.mem.N, started: r.mem.Started}
+	line := tapLine{subject: s, rec: rec, event: e, err: err, n: r.mem.N, started: r.mem.Started, shows: r.mem.Control.Agent.ShowsReasoning()}
 	if !r.selects(line) {
 		return nil
 	}
@@ -221,6 +223,8 @@ type tapLine struct {
 	n       uint64
 	started time.Time
 	prefix  string
+	// shows says that the run's agent shows all of the reasoning.
+	shows bool
 }
 
 func (t *Tap) write(s tapLine) error {
@@ -231,7 +235,10 @@ func (t *Tap) write(s tapLine) error {
 	case s.err != nil:
 		text = s.prefix + PoisonLine(s.n, s.err.Error(), t.Color)
 	default:
-		text = s.prefix + EventLine(s.event, s.started, t.Color)
+		for _, line := range ReasoningLines(s.event.Data, t.Reasoning || s.shows, t.Color) {
+			text += s.prefix + line + "\n"
+		}
+		text += s.prefix + EventLine(s.event, s.started, t.Color)
 	}
 	_, err := io.WriteString(t.Out, text+"\n")
 	return err
@@ -324,6 +331,10 @@ func OutputLine(o output.Output, color bool) string {
 		text = p.State(o.State, string(o.State))
 	case output.LLMToken:
 		text = Cut(o.Text, dataWidth)
+	case output.ReasoningToken:
+		text = p.Faint(Cut(o.Text, dataWidth))
+	case output.Reasoned:
+		text = p.Faint(reasoned(o.Text, o.Opaque, o.Ref) + Cut(o.Text, dataWidth))
 	case output.ToolCallDelta:
 		text = fmt.Sprintf("%d %s %s", o.Index, Plain(o.Name), Cut(o.Text, dataWidth))
 	case output.ToolCallStarted:

@@ -146,14 +146,18 @@ func TestTapOutputs(t *testing.T) {
 
 func TestOutputLines(t *testing.T) {
 	for want, o := range map[string]output.Output{
-		"state_started       planning":    output.StateStarted{State: events.Planning},
-		"llm_token           hello there": output.LLMToken{Text: "hello\nthere"},
-		"tool_call_delta     1 add {":     output.ToolCallDelta{Index: 1, Name: "add", Text: "{"},
-		"tool_call_started   a add({})":   output.ToolCallStarted{CallID: "a", Name: "add", Arguments: "{}"},
-		"tool_call_finished  a add: 3":    output.ToolCallFinished{CallID: "a", Name: "add", Observation: "3"},
-		"action              Continue ":   output.Action{Event: "Continue"},
-		"final_answer        three":       output.FinalAnswer{Content: "three"},
-		"error               auth: no":    output.Error{Code: "auth", Message: "no"},
+		"state_started       planning":                                             output.StateStarted{State: events.Planning},
+		"llm_token           hello there":                                          output.LLMToken{Text: "hello\nthere"},
+		"reasoning_token     so":                                                   output.ReasoningToken{Text: "so"},
+		"reasoned            reasoned 5 characters: so it":                         output.Reasoned{Text: "so\nit"},
+		"reasoned            reasoned, in 2 parts that only the provider can read": output.Reasoned{Opaque: 2},
+		"reasoned            reasoned 9 bytes, kept in results_planner under 0a":   output.Reasoned{Ref: &events.Ref{Bucket: "results_planner", Key: "0a", Size: 9}},
+		"tool_call_delta     1 add {":                                              output.ToolCallDelta{Index: 1, Name: "add", Text: "{"},
+		"tool_call_started   a add({})":                                            output.ToolCallStarted{CallID: "a", Name: "add", Arguments: "{}"},
+		"tool_call_finished  a add: 3":                                             output.ToolCallFinished{CallID: "a", Name: "add", Observation: "3"},
+		"action              Continue ":                                            output.Action{Event: "Continue"},
+		"final_answer        three":                                                output.FinalAnswer{Content: "three"},
+		"error               auth: no":                                             output.Error{Code: "auth", Message: "no"},
 	} {
 		require.Equal(t, want, OutputLine(o, false))
 	}

@@ -58,7 +58,7 @@ func TestStreamOfARun(t *testing.T) {
 
 		run := r.At(id)
 		require.NoError(t, r.Bus.PublishChunk(run, []byte(`{"message_id":"m","offset":0,"text":"tw"}`)))
-		require.Equal(t, sse{event: "chunk", data: `{"message_id":"m","offset":0,"text":"tw"}`}, s.next())
+		require.Equal(t, sse{event: "chunk", data: `{"message_id":"m","offset":0,"text":"tw","kind":"text"}`}, s.next())
 		delta := `{"message_id":"m","kind":"tool_call","index":0,"name":"add","text":"{"}`
 		require.NoError(t, r.Bus.PublishChunk(run, []byte(delta)))
 		require.Equal(t, sse{event: "tool_call_delta", data: delta}, s.next())

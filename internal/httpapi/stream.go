@@ -20,8 +20,8 @@ const (
 	eventToolCallDelta = "tool_call_delta"
 )
 
-// chunkEvent returns the name of the event for a chunk: text has no kind, a part of a tool call
-// has one. It is empty for anything else.
+// chunkEvent returns the name of the event for a chunk: one for text and reasoning, another
+// for a part of a tool call. It is empty for anything else.
 func chunkEvent(data []byte) string {
 	if !json.Valid(data) {
 		return ""
@@ -31,9 +31,9 @@ func chunkEvent(data []byte) string {
 	}
 	_ = json.Unmarshal(data, &c) // a value that is not an object has no kind
 	switch c.Kind {
-	case "":
+	case livetext.KindText, livetext.KindReasoning:
 		return eventChunk
-	case "tool_call":
+	case livetext.KindToolCall:
 		return eventToolCallDelta
 	}
 	return ""

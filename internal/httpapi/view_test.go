@@ -28,10 +28,12 @@ func TestLateReadersHearWhatWasSaid(t *testing.T) {
 			require.NoError(t, r.Bus.PublishChunk(run, data))
 		}
 		chunk := func(offset int, text string) sse {
-			return sse{event: "chunk", data: fmt.Sprintf(`{"message_id":"m","offset":%d,"text":%q}`, offset, text)}
+			return sse{event: "chunk", data: fmt.Sprintf(`{"message_id":"m","offset":%d,"text":%q,"kind":"text"}`, offset, text)}
 		}
 		early := r.stream(path)
 		require.Equal(t, run, <-asks)
+		publish(livetext.Chunk{MessageID: "m", Text: "Hm.", Kind: livetext.KindReasoning})
+		require.Equal(t, sse{event: "chunk", data: `{"message_id":"m","offset":0,"text":"Hm.","kind":"reasoning"}`}, early.next())
 		publish(livetext.Chunk{MessageID: "m", Text: "It "})
 		publish(livetext.Chunk{MessageID: "m", Offset: 3, Text: "is "})
 		require.Equal(t, chunk(0, "It "), early.next())
@@ -65,11 +67,11 @@ func TestTheRestIsHeardBeforeTheEvent(t *testing.T) {
 		require.Equal(t, "Start", s.next().event)
 		run := r.At(id)
 		require.NoError(t, r.Bus.PublishChunk(run, []byte(`{"message_id":"m","offset":0,"text":"It is "}`)))
-		require.Equal(t, sse{event: "chunk", data: `{"message_id":"m","offset":0,"text":"It is "}`}, s.next())
+		require.Equal(t, sse{event: "chunk", data: `{"message_id":"m","offset":0,"text":"It is ","kind":"text"}`}, s.next())
 		reply := answered("It is forty.")
 		reply.MessageID = "m"
 		r.Happens(id, events.Planning, reply)
-		require.Equal(t, sse{event: "chunk", data: `{"message_id":"m","offset":6,"text":"forty."}`}, s.next())
+		require.Equal(t, sse{event: "chunk", data: `{"message_id":"m","offset":6,"text":"forty.","kind":"text"}`}, s.next())
 		require.Equal(t, "LlmFinalAnswer", s.next().event)
 		s.ends()
 	})

@@ -1,5 +1,5 @@
-// Package livetext puts together the text that a model is writing, from the chunks of
-// it on the live feed.
+// Package livetext puts together the text that a model is writing, and its reasoning, from
+// the chunks of them on the live feed.
 package livetext
 
 import (
@@ -13,13 +13,21 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// Chunk is a part of a model's text on the feed. Offset counts the bytes of the
-// text before it; a chunk with offset 0 starts the text of its message again.
+// The kinds of chunks.
+const (
+	KindText      = "text"
+	KindReasoning = "reasoning"
+	KindToolCall  = "tool_call"
+)
+
+// Chunk is a part of a model's text or reasoning on the feed. Offset counts the bytes of the
+// text before it, or of the reasoning; a chunk with offset 0 starts it again.
 type Chunk struct {
 	MessageID string `json:"message_id"`
 	Offset    int    `json:"offset"`
 	Text      string `json:"text"`
-	// Kind is empty for text; what has another one is no text, see [Listener.News].
+	// Kind is one of the kinds. On the feed it is empty for text, as builds have it that know
+	// no other kind.
 	Kind string `json:"kind,omitempty"`
 	// CatchUp marks text that was sent before, for listeners that missed it: see
 	// [journal.Feed].AskCatchUp. Who has it drops it.
@@ -36,7 +44,18 @@ type Listener struct {
 	feed journal.Feed
 	run  events.Run
 
-	mu      sync.Mutex
+	mu              sync.Mutex
+	text, reasoning heard
+	// asked says that the missing text was asked for, and did not come yet;
+	// useless counts the chunks since then that were of no use.
+	asked   bool
+	useless int
+	// over is the message whose event is known: it has the whole text.
+	over string
+}
+
+// heard is how much was heard of a message's text, or of its reasoning.
+type heard struct {
 	message string
 	again   int
 	// next is how many bytes of the message were heard, and sum their hash.
@@ -44,12 +63,6 @@ type Listener struct {
 	sum  hash.Hash64
 	// lost says that what was heard is not the beginning of what is being said.
 	lost bool
-	// asked says that the missing text was asked for, and did not come yet;
-	// useless counts the chunks since then that were of no use.
-	asked   bool
-	useless int
-	// over is the message whose event is known: it has the whole text.
-	over string
 }
 
 // NewListener returns a listener that has heard nothing. Give it the chunks of
@@ -112,65 +125,89 @@ func (l *Listener) Rest(message, text string) ([]byte, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.over = message
-	if l.message != message || l.lost || l.next == 0 || l.next >= len(text) {
+	h := &l.text
+	if h.message != message || h.lost || h.next == 0 || h.next >= len(text) {
 		return nil, false
 	}
 	whole := fnv.New64a()
-	_, _ = io.WriteString(whole, text[:l.next])
-	if whole.Sum64() != l.sum.Sum64() {
+	_, _ = io.WriteString(whole, text[:h.next])
+	if whole.Sum64() != h.sum.Sum64() {
 		return nil, false
 	}
-	news, err := json.Marshal(Chunk{MessageID: message, Offset: l.next, Text: text[l.next:]})
-	l.next = len(text)
+	news, err := json.Marshal(Chunk{MessageID: message, Offset: h.next, Text: text[h.next:], Kind: KindText})
+	h.next = len(text)
 	return news, err == nil
 }
 
-// Hear takes a chunk as it stands on the feed and returns what it says that was
-// not heard before; false if that is nothing. Its offset is 0 where the text
+// Hear takes a chunk of text or reasoning as it stands on the feed and returns what it says
+// that was not heard before; false if that is nothing. Its offset is 0 where the text
 // begins, also where it begins again.
 func (l *Listener) Hear(data []byte) (Chunk, bool) {
 	var c Chunk
-	if json.Unmarshal(data, &c) != nil || c.Kind != "" || c.MessageID == "" || c.Offset < 0 || c.Text == "" {
+	if json.Unmarshal(data, &c) != nil || c.MessageID == "" || c.Offset < 0 || c.Text == "" {
 		return Chunk{}, false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.MessageID == l.over {
+	var h *heard
+	switch c.Kind {
+	case "", KindText:
+		h, c.Kind = &l.text, KindText
+	case KindReasoning:
+		h = &l.reasoning
+	}
+	if h == nil || c.MessageID == l.over {
 		return Chunk{}, false
 	}
-	other := c.MessageID != l.message || c.Again != l.again || l.lost
+	news, missed := h.news(c)
 	switch {
-	case c.Offset == 0 && (other || !c.CatchUp):
-		l.message, l.again, l.next, l.lost = c.MessageID, c.Again, 0, false
-		l.sum = fnv.New64a()
-	case other, c.Offset > l.next:
-		return l.missed()
-	case c.CatchUp:
-		if c.Offset+len(c.Text) <= l.next {
-			return Chunk{}, false
-		}
-		c.Text = c.Text[l.next-c.Offset:]
-		c.Offset = l.next
-	case c.Offset < l.next:
-		// The text began again and its beginning was missed, so that nothing fits any more.
-		l.lost = true
-		return l.missed()
+	case missed:
+		l.useless++
+		l.ask()
+		return Chunk{}, false
+	case news.Text == "":
+		return Chunk{}, false
 	}
-	l.next, l.asked, l.useless = l.next+len(c.Text), false, 0
-	_, _ = io.WriteString(l.sum, c.Text)
-	return Chunk{MessageID: c.MessageID, Offset: c.Offset, Text: c.Text}, true
+	l.asked, l.useless = false, 0
+	return news, true
 }
 
-// News is [Listener.Hear] for whoever passes chunks on: what it returns is a chunk
-// as it stands on the feed, with the part of its text that was not heard before.
-// What is no text, such as a piece of a tool call, is returned as it is, unless its
-// message is over.
+// news returns what a chunk says that was not heard before. missed says that something
+// before it was not heard.
+func (h *heard) news(c Chunk) (news Chunk, missed bool) {
+	other := c.MessageID != h.message || c.Again != h.again || h.lost
+	switch {
+	case c.Offset == 0 && (other || !c.CatchUp):
+		*h = heard{message: c.MessageID, again: c.Again, sum: fnv.New64a()}
+	case other, c.Offset > h.next:
+		return Chunk{}, true
+	case c.CatchUp:
+		if c.Offset+len(c.Text) <= h.next {
+			return Chunk{}, false
+		}
+		c.Text = c.Text[h.next-c.Offset:]
+		c.Offset = h.next
+	case c.Offset < h.next:
+		// The text began again and its beginning was missed, so that nothing fits any more.
+		h.lost = true
+		return Chunk{}, true
+	}
+	h.next += len(c.Text)
+	_, _ = io.WriteString(h.sum, c.Text)
+	return Chunk{MessageID: c.MessageID, Offset: c.Offset, Text: c.Text, Kind: c.Kind}, false
+}
+
+// News is [Listener.Hear] for whoever passes chunks on: what it returns is a chunk with its
+// kind, and with the part of its text that was not heard before. A chunk of another kind,
+// such as a piece of a tool call, is returned as it is, unless its message is over.
 func (l *Listener) News(data []byte) ([]byte, bool) {
 	var c Chunk
 	if json.Unmarshal(data, &c) != nil {
 		return nil, false
 	}
-	if c.Kind != "" {
+	switch c.Kind {
+	case "", KindText, KindReasoning:
+	default:
 		return data, !l.late(c.MessageID)
 	}
 	c, ok := l.Hear(data)
@@ -186,13 +223,6 @@ func (l *Listener) late(message string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return message != "" && message == l.over
-}
-
-// missed is a chunk that does not go on from what was heard.
-func (l *Listener) missed() (Chunk, bool) {
-	l.useless++
-	l.ask()
-	return Chunk{}, false
 }
 
 // MessageOf returns the id and the text of the message that a stored event holds,

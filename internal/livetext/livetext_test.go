@@ -93,6 +93,30 @@ func TestListenerDropsWhatComesAfterTheEvent(t *testing.T) {
 	require.False(t, ok)
 }
 
+// Reasoning has offsets of its own, and is caught up with like text.
+func TestListenerHearsReasoning(t *testing.T) {
+	reasons := func(c livetext.Chunk) livetext.Chunk {
+		c.Kind = livetext.KindReasoning
+		return c
+	}
+	feed := &asked{}
+	l := livetext.NewListener(feed, events.Run{})
+	require.Equal(t, "0:So 2:,  0:It ", hears(t, l, reasons(part("m", 0, "So")), reasons(part("m", 2, ", ")), part("m", 0, "It ")))
+	require.Empty(t, hears(t, l, reasons(part("m", 9, "then")), again("m", 0, "It ")))
+	require.Equal(t, 1, feed.times)
+	require.Equal(t, "4:then then 3:is", hears(t, l, reasons(again("m", 0, "So, then then")), part("m", 3, "is")))
+	for kind, data := range map[string]string{
+		"text":      `{"message_id":"m","offset":5,"text":"!"}`,
+		"reasoning": `{"message_id":"m","offset":13,"text":"!","kind":"reasoning"}`,
+	} {
+		news, ok := l.News([]byte(data))
+		require.True(t, ok)
+		require.Contains(t, string(news), `"kind":"`+kind+`"`)
+	}
+	l.Over("m")
+	require.Empty(t, hears(t, l, reasons(part("m", 14, "?"))))
+}
+
 // The event may come before the last chunks: what they would have said is said with it.
 func TestListenerHearsTheRest(t *testing.T) {
 	for _, c := range []struct {
@@ -101,8 +125,8 @@ func TestListenerHearsTheRest(t *testing.T) {
 		message, text string
 		want          string
 	}{
-		{"the half was heard", []livetext.Chunk{part("m", 0, "gr\u00f6"), part("m", 4, "\u00dfe")}, "m", "gr\u00f6\u00dfe, and more", `{"message_id":"m","offset":7,"text":", and more"}`},
-		{"it began again", []livetext.Chunk{part("m", 0, "xx"), part("m", 0, "a")}, "m", "abc", `{"message_id":"m","offset":1,"text":"bc"}`},
+		{"the half was heard", []livetext.Chunk{part("m", 0, "gr\u00f6"), part("m", 4, "\u00dfe")}, "m", "gr\u00f6\u00dfe, and more", `{"message_id":"m","offset":7,"text":", and more","kind":"text"}`},
+		{"it began again", []livetext.Chunk{part("m", 0, "xx"), part("m", 0, "a")}, "m", "abc", `{"message_id":"m","offset":1,"text":"bc","kind":"text"}`},
 		{"all was heard", []livetext.Chunk{part("m", 0, "abc")}, "m", "abc", ""},
 		{"nothing was heard", nil, "m", "abc", ""},
 		{"a beginning is missing", []livetext.Chunk{part("m", 0, "a"), part("n", 3, "x")}, "n", "abcx", ""},

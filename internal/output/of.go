@@ -7,17 +7,19 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Of returns the outputs of an event that was just folded into mem, in this order: the call
-// that it ends, what was decided, the state that it leads to, the calls that begin there,
+// Of returns the outputs of an event that was just folded into mem, in this order: what the
+// model reasoned, the call that it ends, what was decided, the state that it leads to, the calls that begin there,
 // and last the answer or the error. Events that only change memory have none, except for
 // results of calls. Of depends on its arguments only.
 func Of(t *reducer.Table, mem *reducer.Memory, e *events.Event) []Output {
-	out := finished(mem, e)
+	out := reasoned(e)
+	ended := finished(mem, e)
+	out = append(out, ended...)
 	if !moves(t, e) {
 		return out
 	}
 	terminal := t.Terminal(e.To)
-	if len(out) == 0 && e.Type() != events.TypeStart && !terminal {
+	if len(ended) == 0 && e.Type() != events.TypeStart && !terminal {
 		out = append(out, action(mem, e))
 	}
 	if e.From != e.To {
@@ -44,6 +46,15 @@ func action(mem *reducer.Memory, e *events.Event) Action {
 		data = mem.Trace[last].Data
 	}
 	return Action{N: e.N, Step: mem.Step, State: e.From, Event: e.Type(), Data: data}
+}
+
+// reasoned is what the model reasoned before a reply, if it is known.
+func reasoned(e *events.Event) []Output {
+	f := events.FactsOf(e.Data)
+	if f == nil || len(f.Reasoning) == 0 && f.ReasoningRef == nil {
+		return nil
+	}
+	return []Output{Reasoned{N: e.N, Text: f.Reasoning.Text(), Opaque: f.Reasoning.Opaque(), Ref: f.ReasoningRef}}
 }
 
 // finished is the call that the event answers, if any.
@@ -115,8 +126,7 @@ func outcome(mem *reducer.Memory, e *events.Event, terminal bool) Output {
 	return answer
 }
 
-// chunk is what planners send to the live feed: text, or, with kind tool_call, a
-// piece of a call.
+// chunk is what planners send to the live feed: text, reasoning or a piece of a call.
 type chunk struct {
 	MessageID string `json:"message_id"`
 	Kind      string `json:"kind"`
@@ -126,8 +136,12 @@ type chunk struct {
 	Text      string `json:"text"`
 }
 
-// chunkToolCall is the kind of a chunk that is a piece of a call.
-const chunkToolCall = "tool_call"
+// The kinds of a chunk. Text may have none.
+const (
+	chunkText      = "text"
+	chunkReasoning = "reasoning"
+	chunkToolCall  = "tool_call"
+)
 
 // OfChunk returns the output of a chunk of the live feed, or nil if data is no chunk or of an
 // unknown kind.
@@ -137,8 +151,10 @@ func OfChunk(data []byte) Output {
 		return nil
 	}
 	switch c.Kind {
-	case "":
+	case "", chunkText:
 		return LLMToken{MessageID: c.MessageID, Offset: c.Offset, Text: c.Text}
+	case chunkReasoning:
+		return ReasoningToken{MessageID: c.MessageID, Offset: c.Offset, Text: c.Text}
 	case chunkToolCall:
 		return ToolCallDelta{MessageID: c.MessageID, Index: c.Index, Name: c.Name, Text: c.Text}
 	}

@@ -3,8 +3,8 @@
 //
 // Most outputs come from the log: [Of] is a function of an event and the memory after it.
 // So every reader of a run sees the same outputs in the same order, each once, live and in
-// a replay. Two kinds come from the live feed only: [LLMToken] and [ToolCallDelta] are best
-// effort, may be missing, and are void when a reply begins anew. [Stream] merges both. It
+// a replay. Three kinds come from the live feed only: [LLMToken], [ReasoningToken] and
+// [ToolCallDelta] are best effort, may be missing, and are void when a reply begins anew. [Stream] merges both. It
 // passes none of a message's tokens on after the event that has the whole message.
 //
 // [Marshal] writes an output as one JSON object with its kind and its run. [TableText] and its
@@ -24,6 +24,8 @@ type Kind string
 const (
 	KindStateStarted     Kind = "state_started"
 	KindLLMToken         Kind = "llm_token"
+	KindReasoningToken   Kind = "reasoning_token"
+	KindReasoned         Kind = "reasoned"
 	KindToolCallDelta    Kind = "tool_call_delta"
 	KindToolCallStarted  Kind = "tool_call_started"
 	KindToolCallFinished Kind = "tool_call_finished"
@@ -53,6 +55,23 @@ type LLMToken struct {
 	MessageID string `json:"message_id"`
 	Offset    int    `json:"offset"`
 	Text      string `json:"text"`
+}
+
+// ReasoningToken is a piece of what the model reasons. Offset counts the bytes of the
+// reasoning before it.
+type ReasoningToken struct {
+	MessageID string `json:"message_id"`
+	Offset    int    `json:"offset"`
+	Text      string `json:"text"`
+}
+
+// Reasoned is what the model reasoned before a reply: the text of it, and how many parts only
+// the provider can read. Ref is where it is if it is too large for the log.
+type Reasoned struct {
+	N      uint64      `json:"n"`
+	Text   string      `json:"text"`
+	Opaque int         `json:"opaque,omitempty"`
+	Ref    *events.Ref `json:"ref,omitempty"`
 }
 
 // ToolCallDelta is a piece of the arguments of a call that the model is making.
@@ -118,6 +137,12 @@ func (StateStarted) Kind() Kind { return KindStateStarted }
 func (LLMToken) Kind() Kind { return KindLLMToken }
 
 // Kind returns the kind.
+func (ReasoningToken) Kind() Kind { return KindReasoningToken }
+
+// Kind returns the kind.
+func (Reasoned) Kind() Kind { return KindReasoned }
+
+// Kind returns the kind.
 func (ToolCallDelta) Kind() Kind { return KindToolCallDelta }
 
 // Kind returns the kind.
@@ -137,6 +162,8 @@ func (Error) Kind() Kind { return KindError }
 
 func (StateStarted) isOutput()     {}
 func (LLMToken) isOutput()         {}
+func (ReasoningToken) isOutput()   {}
+func (Reasoned) isOutput()         {}
 func (ToolCallDelta) isOutput()    {}
 func (ToolCallStarted) isOutput()  {}
 func (ToolCallFinished) isOutput() {}

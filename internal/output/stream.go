@@ -125,6 +125,8 @@ func (s *Stream) Chunk(data []byte) {
 	switch o := o.(type) {
 	case LLMToken:
 		id = o.MessageID
+	case ReasoningToken:
+		id = o.MessageID
 	case ToolCallDelta:
 		id = o.MessageID
 	default:

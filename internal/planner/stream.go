@@ -83,11 +83,10 @@ type streamer struct {
 	records           bool
 
 	mu sync.Mutex
-	// said is the text so far, nil if it has more than maxKept bytes. total is its length.
-	said   []byte
-	total  int
-	again  int
-	timing events.Chunks
+	// said is the text so far, and reasoned the reasoning.
+	said, reasoned saying
+	again          int
+	timing         events.Chunks
 	// held is what waits to be published, and sent is when something last was.
 	held held
 	sent time.Time
@@ -97,10 +96,25 @@ type streamer struct {
 	ended bool
 }
 
-// held are joined parts of a reply: of its text from offset on, or of one tool call. due is the
-// timer of their message, nil if nothing waits.
+// saying is a text so far, nil if it has more than maxKept bytes. total is its length.
+type saying struct {
+	text  []byte
+	total int
+}
+
+func (s *saying) add(text string) {
+	if s.total += len(text); s.total <= maxKept {
+		s.text = append(s.text, text...)
+	} else {
+		s.text = nil
+	}
+}
+
+// held are joined parts of a reply: of its text or its reasoning from offset on, or of one
+// tool call. kind is empty for text. due is the timer of their message, nil if nothing waits.
 type held struct {
 	call   *ToolCallChunk
+	kind   string
 	offset int
 	text   string
 	due    *time.Timer
@@ -133,40 +147,44 @@ func (s *streamer) chunk(c llm.Chunk) {
 		s.delta(c)
 		return
 	}
-	if c.Kind != llm.ChunkText || c.Text == "" {
+	if c.Text == "" {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.ended {
-		s.addText(strings.ToValidUTF8(c.Text, "\uFFFD"))
+	text := strings.ToValidUTF8(c.Text, "\uFFFD")
+	switch {
+	case s.ended:
+	case c.Kind == llm.ChunkText:
+		s.addText(text)
+	case c.Kind == llm.ChunkReasoning:
+		if !s.quiet {
+			s.tell(held{kind: livetext.KindReasoning, offset: s.reasoned.total, text: text})
+		}
+		s.reasoned.add(text)
 	}
 }
 
 // addText publishes text that follows.
 func (s *streamer) addText(text string) {
 	if !s.quiet {
-		s.tell(nil, text)
+		s.tell(held{offset: s.said.total, text: text})
 	}
-	if s.total += len(text); s.total <= maxKept {
-		s.said = append(s.said, text...)
-	} else {
-		s.said = nil
-	}
+	s.said.add(text)
 	if s.records {
 		s.noteTiming(len(text))
 	}
 }
 
-// tell publishes a part of the text, or of a call, now or joined with those that follow soon.
-func (s *streamer) tell(call *ToolCallChunk, text string) {
-	if s.held.due != nil && !s.held.joins(call) {
+// tell publishes a part of the reply now or joined with those that follow soon.
+func (s *streamer) tell(part held) {
+	if s.held.due != nil && !s.held.joins(part) {
 		s.release()
 	}
 	if s.held.due != nil {
-		s.held.text += text
+		s.held.text += part.text
 	} else {
-		s.held = held{call: call, offset: s.total, text: text}
+		s.held = part
 	}
 	wait := chunkEvery - s.now().Sub(s.sent)
 	switch {
@@ -182,9 +200,10 @@ func (s *streamer) tell(call *ToolCallChunk, text string) {
 }
 
 // joins reports whether a part continues what is held.
-func (h *held) joins(call *ToolCallChunk) bool {
+func (h *held) joins(part held) bool {
+	call := part.call
 	if call == nil || h.call == nil {
-		return call == h.call
+		return call == h.call && part.kind == h.kind
 	}
 	return call.Index == h.call.Index && (call.Name == "" || call.Name == h.call.Name)
 }
@@ -204,7 +223,7 @@ func (s *streamer) send() {
 		h.due.Stop()
 	}
 	if h.call == nil {
-		s.publish(livetext.Chunk{MessageID: s.messageID, Offset: h.offset, Text: h.text, Again: s.again})
+		s.publish(livetext.Chunk{MessageID: s.messageID, Kind: h.kind, Offset: h.offset, Text: h.text, Again: s.againOf(h.kind)})
 		return
 	}
 	h.call.Text = h.text
@@ -226,11 +245,11 @@ func (s *streamer) complete(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	text = strings.ToValidUTF8(text, "\uFFFD")
-	if s.total == 0 || text == "" || s.total > maxKept || string(s.said) == text {
+	if s.said.total == 0 || text == "" || s.said.total > maxKept || string(s.said.text) == text {
 		return
 	}
 	s.release()
-	s.said, s.total, s.timing, s.again = nil, 0, nil, s.again+1
+	s.said, s.timing, s.again = saying{}, nil, s.again+1
 	for piece := range pieces(text) {
 		s.addText(piece)
 	}
@@ -261,15 +280,28 @@ func (s *streamer) catchUp() {
 func (s *streamer) repeat() {
 	s.release()
 	s.told = s.now()
-	if s.quiet || len(s.said) == 0 {
+	if s.quiet || len(s.said.text)+len(s.reasoned.text) == 0 {
 		s.publish(livetext.Chunk{MessageID: s.messageID, CatchUp: true, Again: s.again})
 		return
 	}
+	s.repeatPieces(livetext.KindReasoning, s.reasoned.text)
+	s.repeatPieces("", s.said.text)
+}
+
+func (s *streamer) repeatPieces(kind string, said []byte) {
 	offset := 0
-	for piece := range pieces(string(s.said)) {
-		s.publish(livetext.Chunk{MessageID: s.messageID, Offset: offset, Text: piece, CatchUp: true, Again: s.again})
+	for piece := range pieces(string(said)) {
+		s.publish(livetext.Chunk{MessageID: s.messageID, Kind: kind, Offset: offset, Text: piece, CatchUp: true, Again: s.againOf(kind)})
 		offset += len(piece)
 	}
+}
+
+// againOf is how often what a chunk is a part of began again: only text does.
+func (s *streamer) againOf(kind string) int {
+	if kind != "" {
+		return 0
+	}
+	return s.again
 }
 
 // finish ends publishing: the reply is about to be in the log.
@@ -291,7 +323,7 @@ func (s *streamer) published() string {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return string(s.said)
+	return string(s.said.text)
 }
 
 // pieces yields a text in parts that fit into messages. No part ends within a character.
@@ -347,7 +379,7 @@ func (s *streamer) chunks() events.Chunks {
 }
 
 // ToolCallChunk is a piece of a call that the model is making, on the chunk subject
-// beside the text: it has a kind, which text has not. Index is the call's place in
+// beside the text and the reasoning. Index is the call's place in
 // the reply, from 0; Name may be empty after its first piece.
 type ToolCallChunk struct {
 	MessageID string `json:"message_id"`
@@ -358,7 +390,7 @@ type ToolCallChunk struct {
 }
 
 // ChunkToolCall is the kind of a [ToolCallChunk].
-const ChunkToolCall = "tool_call"
+const ChunkToolCall = livetext.KindToolCall
 
 // delta publishes a piece of a call.
 func (s *streamer) delta(c llm.Chunk) {
@@ -368,9 +400,9 @@ func (s *streamer) delta(c llm.Chunk) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.ended {
-		s.tell(&ToolCallChunk{
+		s.tell(held{call: &ToolCallChunk{
 			MessageID: s.messageID, Kind: ChunkToolCall, Index: c.Index, Name: strings.ToValidUTF8(c.Name, "\uFFFD"),
-		}, c.Text)
+		}, text: c.Text})
 	}
 }
 

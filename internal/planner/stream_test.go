@@ -350,3 +350,40 @@ func TestPiecesOfACallAreLateAfterItsEvent(t *testing.T) {
 		})
 	}
 }
+
+// What the model reasons goes over the feed beside its text. Late listeners get both.
+func TestReasoningIsStreamed(t *testing.T) {
+	caller := llm.CallerFunc(func(_ context.Context, _ llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+		for _, c := range []llm.Chunk{
+			{Kind: llm.ChunkReasoning, Text: "Six "}, {Kind: llm.ChunkReasoning, Text: "times seven."}, {Kind: llm.ChunkText, Text: "It is "},
+		} {
+			stream(c)
+			time.Sleep(time.Second) // in the bubble
+		}
+		stream(llm.Chunk{Kind: llm.ChunkText, Text: "42."})
+		return say("It is 42."), nil
+	})
+	bubbleWith(t, caller, func(t *testing.T, r *rig) {
+		run := r.begin()
+		said := map[string]string{}
+		listen := func(prefix string) {
+			stop, err := livetext.Listen(r.Journal, run, func(news []byte) {
+				var c livetext.Chunk
+				if err := json.Unmarshal(news, &c); err != nil || c.Offset != len(said[prefix+c.Kind]) {
+					t.Errorf("chunk %s: %v", news, err)
+				}
+				said[prefix+c.Kind] += c.Text
+			})
+			require.NoError(t, err)
+			t.Cleanup(stop)
+		}
+		listen("early ")
+		time.Sleep(2500 * time.Millisecond) // in the bubble
+		listen("late ")
+		r.AwaitEnd(run)
+		synctest.Wait()
+		require.Equal(t, map[string]string{
+			"early reasoning": "Six times seven.", "early text": "It is 42.", "late reasoning": "Six times seven.", "late text": "It is 42.",
+		}, said)
+	})
+}

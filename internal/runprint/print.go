@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/jsondiff"
 	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -49,6 +50,8 @@ type Options struct {
 	Speed float64
 	// JSON writes a JSON document a line instead of text.
 	JSON bool
+	// Reasoning shows all that the model reasoned instead of one line, in text.
+	Reasoning bool
 	// State adds the memory at the end, as JSON.
 	State bool
 	// Clock paces Speed; nil: the wall clock.
@@ -157,8 +160,24 @@ func (p *printer) record(ctx context.Context, rec journal.Record) error {
 			return err
 		}
 		p.last = e.Time
+		if err := p.reason(e); err != nil {
+			return err
+		}
 	}
 	return p.write(line, rec.Body)
+}
+
+// reason shows what the model reasoned before a reply. In JSON the event has it.
+func (p *printer) reason(e *events.Event) error {
+	if p.o.JSON {
+		return nil
+	}
+	for _, line := range console.ReasoningLines(e.Data, p.o.Reasoning || p.mem.Control.Agent.ShowsReasoning(), false) {
+		if _, err := io.WriteString(p.w, line+"\n"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // waitFor waits until the event's time has come.

@@ -45,6 +45,8 @@ type Options struct {
 	Live bool
 	// Color colours what Show gets.
 	Color bool
+	// Reasoning shows all that the model reasoned instead of one line.
+	Reasoning bool
 	// Columns returns the width of the terminal. Required if Live.
 	Columns func() int
 	// Where are the flags with which the commands that are shown find the run, such as
@@ -96,6 +98,7 @@ func Watch(ctx context.Context, run events.Run, o Options) (Outcome, error) {
 	}
 	fold := runlog.NewFold(o.Bus, o.Machine, run)
 	s := &Session{o: o, run: run, fold: fold, mem: fold.Memory(), view: newView(o.Show, o.Live, o.Color, o.Columns), in: bufio.NewScanner(o.In)}
+	s.view.reasoning = o.Reasoning
 	s.in.Buffer(nil, journal.MaxBody)
 	s.heard = livetext.NewListener(o.Bus, run)
 	if o.Outputs != nil {
@@ -246,7 +249,7 @@ func (s *Session) chunk(data []byte) {
 		s.stream.Chunk(news)
 	}
 	var c livetext.Chunk
-	if json.Unmarshal(news, &c) == nil && c.Kind == "" {
+	if json.Unmarshal(news, &c) == nil && c.Kind != livetext.KindToolCall {
 		s.view.words(c.Offset == 0, c.Text)
 	}
 }

@@ -17,6 +17,8 @@ import (
 type view struct {
 	w           io.Writer
 	live, color bool
+	// reasoning shows all that the model reasoned instead of one line.
+	reasoning bool
 	// columns returns the width of the terminal.
 	columns func() int
 
@@ -70,6 +72,9 @@ func (v *view) event(e *events.Event, mem *reducer.Memory) {
 		v.started = e.Time
 	}
 	v.erase()
+	for _, line := range console.ReasoningLines(e.Data, v.reasoning || mem.Control.Agent.ShowsReasoning(), v.color) {
+		_, _ = fmt.Fprintln(v.w, line)
+	}
 	_, _ = fmt.Fprintln(v.w, console.EventLine(e, v.started, v.color))
 	v.state, v.since, v.said = mem.State, time.Now(), ""
 	v.draw()

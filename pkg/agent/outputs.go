@@ -41,7 +41,7 @@ func (o *outputs) push(out Output) {
 	defer o.mu.Unlock()
 	if len(o.queue) >= maxBehind {
 		switch out.(type) {
-		case LLMToken, ToolCallDelta:
+		case LLMToken, ReasoningToken, ToolCallDelta:
 			return
 		}
 	}
@@ -132,8 +132,8 @@ func (o *outputs) wait(ctx context.Context, pushed <-chan struct{}) error {
 func (o *outputs) stop() { o.endOnce.Do(func() { close(o.quit) }) }
 
 // Output is something that a run did: a value of one of the types below. Most outputs come
-// from the log, in its order, each once, and again in a replay. [LLMToken] and
-// [ToolCallDelta] come from the live feed and may be missing.
+// from the log, in its order, each once, and again in a replay. [LLMToken],
+// [ReasoningToken] and [ToolCallDelta] come from the live feed and may be missing.
 type Output = output.Output
 
 // The outputs. See the fields of each.
@@ -154,6 +154,10 @@ type (
 	// LLMToken is a piece (Text) of the model's message, at byte Offset. A smaller offset
 	// than expected says that the message started over.
 	LLMToken = output.LLMToken
+	// ReasoningToken is a piece (Text) of what the model reasons, at byte Offset.
+	ReasoningToken = output.ReasoningToken
+	// Reasoned is what the model reasoned before the reply of event N.
+	Reasoned = output.Reasoned
 	// ToolCallDelta is a piece (Text) of the arguments of the reply's call at Index.
 	ToolCallDelta = output.ToolCallDelta
 )

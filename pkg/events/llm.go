@@ -98,6 +98,9 @@ func (a *Agent) WhenCut() OnCut {
 // RecordsReasoning reports whether all of the model's reasoning is recorded.
 func (a *Agent) RecordsReasoning() bool { return a.RecordReasoning == nil || *a.RecordReasoning }
 
+// ShowsReasoning reports whether commands show all of the model's reasoning.
+func (a *Agent) ShowsReasoning() bool { return a.Reasoning != nil && a.Reasoning.Show }
+
 // Efforts lists how much a model may be told to reason, least first.
 func Efforts() []string { return []string{"none", "minimal", "low", "medium", "high", "xhigh", "max"} }
 

@@ -3,6 +3,7 @@ package events
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 
 	"github.com/moorebus/moorebus/internal/codec"
 )
@@ -125,6 +126,28 @@ func (r *Reasoning) UnmarshalJSON(data []byte) error {
 	}
 	*r = parts
 	return nil
+}
+
+// Text returns what can be read of the reasoning, a part after another.
+func (r Reasoning) Text() string {
+	var b strings.Builder
+	for _, p := range r {
+		if p.Text != "" && b.Len() > 0 {
+			b.WriteString("\n")
+		}
+		b.WriteString(p.Text)
+	}
+	return b.String()
+}
+
+// Opaque returns how many parts only the provider can read.
+func (r Reasoning) Opaque() (n int) {
+	for _, p := range r {
+		if p.Kind == ReasoningOpaque {
+			n++
+		}
+	}
+	return n
 }
 
 // modelReply is where a payload that comes of asking a model holds what every such
