@@ -91,7 +91,8 @@ func (s *source) internal() (own, outside []string) {
 // may import. This is the table "Layers" of the design.
 var lower = map[string][]string{
 	"internal/codec":            {},
-	"pkg/events":                {"internal/codec"},
+	"internal/media":            {},
+	"pkg/events":                {"internal/codec", "internal/media"},
 	"pkg/reducer":               {"pkg/events", "internal/codec"},
 	"internal/effects":          {"pkg/events", "pkg/reducer"},
 	"internal/callname":         {"pkg/events", "pkg/reducer"},
@@ -182,7 +183,7 @@ var suites = map[string]string{
 var formats = []string{"github.com/klauspost/compress/s2"}
 
 // stdOnly are the packages without any library from outside.
-var stdOnly = []string{"internal/codec", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp"}
+var stdOnly = []string{"internal/codec", "internal/media", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp"}
 
 var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/control", "internal/verify", "internal/foldbench", "internal/retention", "internal/custom"}
 
@@ -190,7 +191,7 @@ var roles = []string{"internal/planner", "internal/actor", "internal/subagent", 
 var rolesMay = []string{
 	"pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "internal/toolset", "internal/capability", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
-	"internal/jsondiff", "internal/logwalk", "internal/providers", "internal/truncate",
+	"internal/jsondiff", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media",
 	"internal/livetext", "internal/sharedlog", "internal/ports", "internal/journalcheck",
 	"internal/refusal", "internal/replyfacts",
 }

@@ -350,7 +350,7 @@ func (a *Actor) run(ctx context.Context, c call) worker.Result {
 
 // outcome turns a tool's outcome into a result that fits into the log. attached are the
 // attachments that were stored.
-func (a *Actor) outcome(ctx context.Context, c call, out toolset.Outcome, attached []events.Ref) worker.Result {
+func (a *Actor) outcome(ctx context.Context, c call, out toolset.Outcome, attached []events.Attachment) worker.Result {
 	if ctx.Err() != nil {
 		return worker.Fail(context.Cause(ctx)) // the result is no longer wanted
 	}

@@ -261,7 +261,7 @@ type keeper struct {
 	pool  string
 
 	mu     sync.Mutex
-	refs   []events.Ref
+	refs   []events.Attachment
 	closed bool
 }
 
@@ -274,7 +274,7 @@ func (k *keeper) under(ctx context.Context) context.Context {
 }
 
 // keep stores data in the pool's bucket.
-func (k *keeper) keep(ctx context.Context, data []byte) (string, error) {
+func (k *keeper) keep(ctx context.Context, mediaType string, data []byte) (string, error) {
 	if k.full() {
 		return "", tool.Failf(tool.CodeFailed, "a call may return %d attachments at most", maxAttachments)
 	}
@@ -284,8 +284,8 @@ func (k *keeper) keep(ctx context.Context, data []byte) (string, error) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.closed && !slices.Contains(k.refs, ref) {
-		k.refs = append(k.refs, ref)
+	if kept := (events.Attachment{Ref: ref, MediaType: mediaType}); !k.closed && !slices.Contains(k.refs, kept) {
+		k.refs = append(k.refs, kept)
 	}
 	return ref.Bucket + "/" + ref.Key, nil
 }
@@ -297,7 +297,7 @@ func (k *keeper) full() bool {
 }
 
 // taken returns the references. Afterwards the tool can store nothing more.
-func (k *keeper) taken() []events.Ref {
+func (k *keeper) taken() []events.Attachment {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.closed = true

@@ -192,9 +192,9 @@ func TestAttachmentsAreInTheEvent(t *testing.T) {
 		p := r.spawn([]tool.Tool{pure("draw", "default", func(ctx context.Context, _ tool.Call) (string, error) {
 			keep := capability.KeepOf(ctx)
 			require.NotNil(t, keep)
-			first, err := keep(ctx, []byte("\x89PNG"))
+			first, err := keep(ctx, "image/png", []byte("\x89PNG"))
 			require.NoError(t, err)
-			again, err := keep(ctx, []byte("\x89PNG"))
+			again, err := keep(ctx, "image/png", []byte("\x89PNG"))
 			require.NoError(t, err)
 			require.Equal(t, first, again)
 			return "kept as " + first, nil
@@ -211,7 +211,8 @@ func TestAttachmentsAreInTheEvent(t *testing.T) {
 		require.Len(t, outcome.Attachments, 1)
 		ref := outcome.Attachments[0]
 		require.Equal(t, "SUCCESS: kept as "+ref.Bucket+"/"+ref.Key, outcome.Observation)
-		data, err := p.Blob(t.Context(), ref)
+		require.Equal(t, "image/png", ref.MediaType)
+		data, err := p.Blob(t.Context(), ref.Ref)
 		require.NoError(t, err)
 		require.Equal(t, "\x89PNG", string(data))
 	})

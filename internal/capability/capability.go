@@ -37,9 +37,10 @@ type Action struct {
 // It is safe for concurrent use.
 type Memory = func(ctx context.Context, a Action) (string, error)
 
-// Keep stores data that is not text, such as an image, with the call's result. It
-// returns where the data is: `<bucket>/<key>`. It is safe for concurrent use.
-type Keep = func(ctx context.Context, data []byte) (where string, err error)
+// Keep stores data that is not text, such as an image, with the call's result. The media
+// type may be empty. It returns where the data is: `<bucket>/<key>`. A model that takes data
+// of that type is shown it. It is safe for concurrent use.
+type Keep = func(ctx context.Context, mediaType string, data []byte) (where string, err error)
 
 type (
 	memoryKey struct{}

@@ -14,37 +14,26 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// refsOf returns the large results that a record refers to. One that is no event
-// refers to none.
+// refKeys are the keys under which events refer to the object store.
+var refKeys = [][]byte{[]byte(`"ref"`), []byte(`"attachments"`), []byte(`"reasoning_ref"`)}
+
+// refsOf returns what a record refers to in the object store: large results, images and
+// files. One that is no event refers to nothing.
 func refsOf(codec *events.Codec, body []byte) []events.Ref {
-	if !bytes.Contains(body, []byte(`"ref"`)) && !bytes.Contains(body, []byte(`"attachments"`)) {
+	if !slices.ContainsFunc(refKeys, func(key []byte) bool { return bytes.Contains(body, key) }) {
 		return nil // decoding every record would cost more than reading it
 	}
 	e, err := codec.Decode(body)
 	if err != nil {
 		return nil
 	}
-	var outcome *events.ToolOutcome
-	switch p := e.Data.(type) {
-	case *events.ToolCallResult:
-		outcome = &p.ToolOutcome
-	case *events.ToolSuccess:
-		outcome = p.Outcome
-	case *events.ToolFailure:
-		outcome = p.Outcome
-	}
-	if outcome == nil {
-		return nil
-	}
-	if outcome.Ref == nil {
-		return outcome.Attachments
-	}
-	return append([]events.Ref{*outcome.Ref}, outcome.Attachments...)
+	return events.RefsOf(e.Data)
 }
 
 // forkOf returns what a run's first record says that it was forked from, nil if it

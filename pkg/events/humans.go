@@ -21,7 +21,7 @@ var humansRows = []row{
 	define("A human refuses the call, or every call of a batch was refused.", func(p *HumanRejected) string { return p.summary() }),
 	define("Every call of a batch is decided on, and some of them run.", func(*HumanApprovedParallel) string { return "" }),
 	define("Nobody decided before the deadline, so every call that waits is refused.", func(*ApprovalExpired) string { return "" }),
-	define("The user says something.", func(p *UserMessage) string { return p.Content }),
+	define("The user says something.", func(p *UserMessage) string { return Shown(p.Content, p.Parts) }),
 	define("A conversation that waits for its user is closed.", func(p *Closed) string { return p.summary() }),
 }
 
@@ -92,10 +92,12 @@ type ApprovalExpired struct{}
 
 func (*ApprovalExpired) eventType() Type { return TypeApprovalExpired }
 
-// UserMessage is what the user said. A message whose id is known is ignored.
+// UserMessage is what the user said. A message whose id is known is ignored. Parts are there
+// where the message is more than text; Content is then their [TextOf].
 type UserMessage struct {
 	MessageID string `json:"message_id"`
 	Content   string `json:"content"`
+	Parts     []Part `json:"parts,omitempty"`
 }
 
 func (*UserMessage) eventType() Type { return TypeUserMessage }

@@ -13,12 +13,13 @@ const (
 )
 
 var startRows = []row{
-	define("A run begins with an agent, its tools and a task.", func(p *Start) string { return p.Agent.Name + ": " + p.Task }),
+	define("A run begins with an agent, its tools and a task.", func(p *Start) string { return p.Agent.Name + ": " + Shown(p.Task, p.Parts) }),
 	define("A run begins as another one stood after one of its events.", func(p *Forked) string { return fmt.Sprintf("from event %d of %s", p.At, p.Run) }),
 	define("The run goes on under another agent.", func(p *HandedOff) string { return "to " + p.Agent.Name }).broughtBy(2),
 }
 
-// Start opens a run. It pins all that a replay needs.
+// Start opens a run. It pins all that a replay needs. Parts are there where the task is more
+// than text; Task is then their [TextOf].
 type Start struct {
 	Agent     Agent      `json:"agent"`
 	AgentHash string     `json:"agent_hash"`
@@ -28,6 +29,7 @@ type Start struct {
 	Tools     []ToolSpec `json:"tools"`
 	TableHash string     `json:"table_hash"`
 	Parent    *Parent    `json:"parent,omitempty"`
+	Parts     []Part     `json:"parts,omitempty"`
 }
 
 func (*Start) eventType() Type { return TypeStart }

@@ -41,7 +41,7 @@ type ToolOutcome struct {
 	Ref         *Ref   `json:"ref,omitempty"`
 	// Attachments are what the tool returned beside text, such as images; the
 	// observation says where each of them is kept.
-	Attachments []Ref `json:"attachments,omitempty"`
+	Attachments []Attachment `json:"attachments,omitempty"`
 	// Run is the run that answered the call, if one did, Usage what that used with
 	// all the runs below it.
 	Run   string `json:"run,omitempty"`

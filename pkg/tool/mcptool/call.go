@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"mime"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -207,20 +208,30 @@ func part(ctx context.Context, c mcp.Content) (string, bool) {
 }
 
 // kept stores data with the result and says where it is.
-func kept(ctx context.Context, what, mime string, data []byte) string {
-	if mime != "" {
-		what += " " + mime
+func kept(ctx context.Context, what, named string, data []byte) string {
+	if named != "" {
+		what += " " + named
 	}
 	what = fmt.Sprintf("%s, %d bytes", what, len(data))
 	keep := capability.KeepOf(ctx)
 	if keep == nil {
 		return "[" + what + ", not kept]"
 	}
-	where, err := keep(ctx, data)
+	where, err := keep(ctx, mediaType(named), data)
 	if err != nil {
 		return "[" + what + ", could not be kept: " + err.Error() + "]"
 	}
 	return "[" + what + ", kept as " + where + "]"
+}
+
+// mediaType is a server's media type without parameters, in lower case; empty for one that
+// cannot be read.
+func mediaType(named string) string {
+	parsed, _, err := mime.ParseMediaType(named)
+	if err != nil {
+		return ""
+	}
+	return parsed
 }
 
 func link(l *mcp.ResourceLink) string {

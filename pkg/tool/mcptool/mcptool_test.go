@@ -332,10 +332,10 @@ func TestTheToolFileHasTheLastWord(t *testing.T) {
 }
 
 // shelf keeps data in memory.
-type shelf struct{ kept []string }
+type shelf struct{ kept, types []string }
 
-func (s *shelf) Keep(_ context.Context, data []byte) (string, error) {
-	s.kept = append(s.kept, string(data))
+func (s *shelf) Keep(_ context.Context, mediaType string, data []byte) (string, error) {
+	s.kept, s.types = append(s.kept, string(data)), append(s.types, mediaType)
 	return fmt.Sprintf("bucket/%d", len(s.kept)), nil
 }
 
@@ -364,7 +364,8 @@ inner text
 		out = r.Execute(capability.WithKeep(t.Context(), keeper.Keep), call)
 		require.Equal(t, fmt.Sprintf(mixed, "kept as bucket/1", "kept as bucket/2", "kept as bucket/3"), out.Result)
 		require.Equal(t, []string{"\x89PNG data", "RIFF", "\x00\x01"}, keeper.kept)
-		out = r.Execute(capability.WithKeep(t.Context(), func(context.Context, []byte) (string, error) { return "", fmt.Errorf("disk full") }), call)
+		require.Equal(t, []string{"image/png", "audio/wav", "application/x"}, keeper.types)
+		out = r.Execute(capability.WithKeep(t.Context(), func(context.Context, string, []byte) (string, error) { return "", fmt.Errorf("disk full") }), call)
 		require.Contains(t, out.Result, "[image image/png, 9 bytes, could not be kept: disk full]")
 	})
 }
