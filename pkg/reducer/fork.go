@@ -195,11 +195,27 @@ func (mem *Memory) repin(p *events.Forked) {
 func (mem *Memory) retask(task string) {
 	mem.Task = task
 	if len(mem.Messages) > 0 {
-		mem.Messages[0].Content = task
+		m := &mem.Messages[0]
+		m.Content, m.Parts = task, reworded(m.Parts, task)
 	}
 	if turns := mem.Control.Turns; len(turns) > 0 && turns[0].Kind == turnUser {
-		turns[0].Content = task
+		t := &turns[0]
+		t.Content, t.Parts = task, reworded(t.Parts, task)
 	}
+}
+
+// reworded returns the parts of a message with another text: its images and files stay.
+func reworded(parts []events.Part, text string) []events.Part {
+	if len(parts) == 0 {
+		return nil
+	}
+	changed := []events.Part{{Type: events.PartText, Text: text}}
+	for _, p := range parts {
+		if p.Type != events.PartText {
+			changed = append(changed, p)
+		}
+	}
+	return changed
 }
 
 // forkRoute is where a fork's first event goes: to whoever would be woken if its

@@ -95,7 +95,7 @@ var humansRules = []rule{
 		typ: events.TypeUserMessage, stays: true, from: control, ownIn: []events.State{events.WaitingForUser},
 		moves: []move{{events.Planning, events.Planning}, {events.WaitingForUser, events.Planning}},
 		check: checkUserMessage, legality: 1, fold: foldUserMessage,
-		trace: traced(func(p *events.UserMessage) string { return p.Content }),
+		trace: traced(func(p *events.UserMessage) string { return events.Shown(p.Content, p.Parts) }),
 	},
 	{
 		typ: events.TypeClosed, moves: []move{{events.WaitingForUser, events.Done}}, from: own,
@@ -318,8 +318,7 @@ func foldUserMessage(mem *Memory, e *events.Event) {
 	if e.From == events.WaitingForUser {
 		mem.Control.Opened = len(mem.Messages)
 	}
-	mem.addMessage(e, p.MessageID, "user", p.Content)
-	mem.addTurn(Turn{Kind: turnUser, Content: p.Content})
+	mem.addUser(e, p.MessageID, p.Content, p.Parts)
 	if e.From == events.Planning {
 		mem.Control.Compacted = "" // the request is another one
 	}
@@ -328,6 +327,15 @@ func foldUserMessage(mem *Memory, e *events.Event) {
 		mem.RetryCount = 0
 		mem.FinalAnswer = nil
 	}
+}
+
+// addUser adds what the user said to the conversation.
+func (mem *Memory) addUser(e *events.Event, id, content string, parts []events.Part) {
+	mem.addMessage(e, id, "user", content)
+	mem.Messages[len(mem.Messages)-1].Parts = parts
+	mem.addTurn(Turn{Kind: turnUser, Content: content, Parts: parts})
+	c := &mem.Control
+	c.Stored = c.Stored || len(events.RefsOf(e.Data)) > 0
 }
 
 func (mem *Memory) addMessage(e *events.Event, id, role, content string) {

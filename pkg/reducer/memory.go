@@ -124,6 +124,8 @@ type Message struct {
 	Role      string    `json:"role"`
 	Content   string    `json:"content"`
 	Timestamp time.Time `json:"timestamp"`
+	// Parts are there where the message is more than text.
+	Parts []events.Part `json:"parts,omitempty"`
 	// Interrupted says that the reply was not complete when something from outside
 	// made it obsolete; its time is that of what comes after it.
 	Interrupted bool `json:"interrupted,omitempty"`
@@ -147,6 +149,8 @@ type ToolCallRecord struct {
 	Result     *CallResult `json:"result"`
 	ProviderID string      `json:"provider_id,omitempty"`
 	Ref        *events.Ref `json:"ref,omitempty"`
+	// Attachments are what the tool returned beside text.
+	Attachments []events.Attachment `json:"attachments,omitempty"`
 	// Run is the run that answered the call, if one did.
 	Run string `json:"run,omitempty"`
 }
@@ -274,6 +278,8 @@ type Control struct {
 	// TextState is how a model that speaks the text protocol is asked next, empty
 	// for the others: thinking, executing, or what a foreign writer put there.
 	TextState string `json:"text_state,omitempty"`
+	// Stored is true once something that the model is shown is in the object store.
+	Stored bool `json:"stored,omitempty"`
 	// Poison describes the first record that was not legal.
 	Poison *events.Poison `json:"poison,omitempty"`
 }
@@ -365,7 +371,9 @@ const (
 type Turn struct {
 	Kind    TurnKind `json:"kind"`
 	Content string   `json:"content"`
-	Calls   []string `json:"calls,omitempty"`
+	// Parts are there where the user's message is more than text.
+	Parts []events.Part `json:"parts,omitempty"`
+	Calls []string      `json:"calls,omitempty"`
 	// Reasoning is what the model reasoned before the reply.
 	Reasoning events.Reasoning `json:"reasoning,omitempty"`
 	// ReasoningRef points to it where it is too large for the log.

@@ -14,7 +14,7 @@ var startRules = []rule{
 	{
 		typ: events.TypeStart, moves: []move{{events.Idle, events.Planning}}, from: own,
 		check: checkStart, legality: 1, fold: foldStart,
-		trace: traced(func(p *events.Start) string { return p.Task }),
+		trace: traced(func(p *events.Start) string { return events.Shown(p.Task, p.Parts) }),
 	},
 	{
 		// Where a fork leads its parent's memory says, see [Machine.checkFork].
@@ -48,8 +48,7 @@ func foldStart(mem *Memory, e *events.Event) {
 	mem.Control.StorageAgent = p.Agent.Name
 	mem.Started = e.Time
 	mem.Control.TableHash, mem.Control.Parent = p.TableHash, p.Parent
-	mem.addMessage(e, e.ID, "user", p.Task)
-	mem.addTurn(Turn{Kind: turnUser, Content: p.Task})
+	mem.addUser(e, e.ID, p.Task, p.Parts)
 	mem.openContext(e)
 }
 

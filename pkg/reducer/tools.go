@@ -267,7 +267,8 @@ func (mem *Memory) answer(o *events.ToolOutcome, batch bool) {
 	if record == nil {
 		return
 	}
-	record.Ref, record.Run = o.Ref, o.Run
+	record.Ref, record.Attachments, record.Run = o.Ref, o.Attachments, o.Run
+	mem.Control.Stored = mem.Control.Stored || len(o.Attachments) > 0
 	if o.Success {
 		record.Result = &CallResult{Success: &Success{Content: strings.TrimPrefix(o.Observation, SuccessPrefix)}}
 	} else {

@@ -10,11 +10,13 @@ import (
 // ViewMessage is one message for the model. Calls carry the provider's own
 // ids, as does CallID.
 type ViewMessage struct {
-	Role    string        `json:"role"`
-	Content string        `json:"content"`
-	Calls   []events.Call `json:"calls,omitempty"`
-	CallID  string        `json:"call_id,omitempty"`
-	Name    string        `json:"name,omitempty"`
+	Role    string `json:"role"`
+	Content string `json:"content"`
+	// Parts are the content of a user's message or a result that is more than text.
+	Parts  []events.Part `json:"parts,omitempty"`
+	Calls  []events.Call `json:"calls,omitempty"`
+	CallID string        `json:"call_id,omitempty"`
+	Name   string        `json:"name,omitempty"`
 	// Failed marks the result of a call that went wrong; Reasoning is what the
 	// model reasoned before a reply.
 	Failed    bool             `json:"failed,omitempty"`
@@ -170,7 +172,7 @@ func (mem *Memory) appendLoaded(view []ViewMessage, window []Turn) []ViewMessage
 func (mem *Memory) appendTurn(view []ViewMessage, t Turn) []ViewMessage {
 	switch t.Kind {
 	case turnUser, turnNote, turnPaged:
-		return append(view, ViewMessage{Role: "user", Content: t.Content})
+		return append(view, ViewMessage{Role: "user", Content: t.Content, Parts: t.Parts})
 	case turnSummary:
 		return append(view, ViewMessage{Role: "user", Content: summaryIntro + t.Content})
 	}
@@ -201,17 +203,36 @@ func (mem *Memory) appendTurn(view []ViewMessage, t Turn) []ViewMessage {
 // answered; false where there is no answer, or it is not shown any more.
 func (mem *Memory) answered(id string) (call events.Call, result ViewMessage, ok bool) {
 	provider, text, failed := "", "", false
+	var parts []events.Part
 	if own := mem.internal(id); own != nil {
 		call, provider = events.Call{Name: own.Name, Arguments: own.Arguments}, own.ProviderID
 		text, failed = own.Answer, strings.HasPrefix(own.Answer, ErrorPrefix)
 	} else if record := mem.ToolCalls[id]; record != nil && record.Result != nil {
 		call, provider = events.Call{Name: record.Name, Arguments: record.Parameters}, record.ProviderID
 		text, failed = record.Result.Text(), record.Result.Failed != nil
+		parts = attached(text, record.Attachments)
 	} else {
 		return call, result, false
 	}
 	if call.ID = id; provider != "" {
 		call.ID = provider
 	}
-	return call, ViewMessage{Role: "tool", Content: text, CallID: call.ID, Name: call.Name, Failed: failed}, true
+	return call, ViewMessage{Role: "tool", Content: text, Parts: parts, CallID: call.ID, Name: call.Name, Failed: failed}, true
+}
+
+// attached returns a result as parts, nil if nothing is attached that models take: its text,
+// which says of each attachment what it is, and then the attachments.
+func attached(text string, attachments []events.Attachment) []events.Part {
+	var parts []events.Part
+	for i := range attachments {
+		part, shown := attachments[i].Part()
+		if !shown {
+			continue
+		}
+		if parts == nil && text != "" {
+			parts = append(parts, events.Part{Type: events.PartText, Text: text})
+		}
+		parts = append(parts, part)
+	}
+	return parts
 }
