@@ -60,6 +60,9 @@ type Config struct {
 	// Estimators say how much of a budget a call reserves, by the names that agents use
 	// for them. [tokens.Bytes4] is always available.
 	Estimators tokens.Set
+	// Blobs has what is too large for the log and is shown to the model: images and files.
+	// Nil: the model is told that they are left out.
+	Blobs journal.Blobs
 	// Retry decides on failed calls of a provider.
 	Retry Policy
 	// CallTimeout bounds one call of a model. Default 10 min.

@@ -42,6 +42,7 @@ func message(m *reducer.ViewMessage) llm.Message {
 	for i, c := range m.Calls {
 		message.Calls[i] = llm.Call{ID: c.ID, Name: c.Name, Arguments: c.Arguments}
 	}
+	message.Parts = parts(m.Parts)
 	return message
 }
 
@@ -98,6 +99,9 @@ func estimate(count tokens.Estimator, req llm.Request) int {
 		}
 		for _, p := range m.Reasoning {
 			total += count(p.Text) + count(string(p.Data))
+		}
+		for _, p := range m.Parts {
+			total += mediaTokens(p)
 		}
 	}
 	for _, t := range req.Tools {

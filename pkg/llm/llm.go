@@ -87,6 +87,8 @@ type Part struct {
 	URL       string
 	// Name is a file's name, or empty.
 	Name string
+	// Size is the number of bytes where that is known, also while Data is not loaded yet.
+	Size int
 }
 
 // ReasoningKind says what a [ReasoningPart] is.
