@@ -233,6 +233,10 @@ func Blobs(t *testing.T, open func(t *testing.T) journal.Blobs) {
 		wrong.SHA256 = events.Hash([]byte("other"))
 		_, err = blobs.Blob(ctx, wrong)
 		require.Error(t, err, "the digest is checked")
+		wrong = ref
+		wrong.Size++
+		_, err = blobs.Blob(ctx, wrong)
+		require.ErrorIs(t, err, journal.ErrNotFound, "so is the size")
 	}
 	unknown := events.Hash([]byte("never stored"))
 	for _, bucket := range []string{"results_" + pool, "results_" + NewToken(t), "agents", ""} {

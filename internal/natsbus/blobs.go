@@ -175,7 +175,7 @@ func (b *Bus) blob(ctx context.Context, ref events.Ref) ([]byte, error) {
 		return nil, err
 	}
 	if ref.Size < 0 || info.Size != ref.Size {
-		return nil, fmt.Errorf("it has %d bytes, the reference says %d", info.Size, ref.Size)
+		return nil, fmt.Errorf("it has %d bytes, the reference says %d: %w", info.Size, ref.Size, journal.ErrNotFound)
 	}
 	data, digest, err := b.chunks(ctx, ref.Bucket, info)
 	if err != nil {

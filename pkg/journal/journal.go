@@ -317,7 +317,7 @@ type Blobs interface {
 	// same data again changes nothing.
 	PutBlob(ctx context.Context, pool string, data []byte) (events.Ref, error)
 	// Blob returns what a reference points to, checked against its digest, or
-	// ErrNotFound.
+	// ErrNotFound, also where what is there has another size.
 	Blob(ctx context.Context, ref events.Ref) ([]byte, error)
 }
 
