@@ -1,8 +1,10 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/callname"
@@ -78,8 +80,11 @@ type Input interface{ isInput() }
 const MaxMessageID = 256
 
 // UserMessage is a message of the user. A message with a known id is accepted and changes
-// nothing.
-type UserMessage struct{ MessageID, Content string }
+// nothing. Parts are its content where that is more than text; Content is then empty.
+type UserMessage struct {
+	MessageID, Content string
+	Parts              []events.Part
+}
 
 // ExpandContextWindow widens the model's view by Increment messages; 0: by the agent's
 // expand_context_window_size. In a chat that waits for its user it applies to the next turn.
@@ -111,11 +116,20 @@ func (c *Controller) Inputs(ctx context.Context, ns, id string, inputs []Input) 
 		return InputsResult{}, refusal.New(refusal.Invalid, refusal.CodeBadInput, "there are no inputs")
 	}
 	inputs = slices.Clone(inputs)
-	for i, in := range inputs { // every attempt of the commit uses the same ids
-		if m, ok := in.(UserMessage); ok && m.MessageID == "" {
-			m.MessageID = c.Store.NewID()
-			inputs[i] = m
+	for i, in := range inputs { // every attempt of the commit uses the same ids and references
+		m, ok := in.(UserMessage)
+		if !ok {
+			continue
 		}
+		m.MessageID = cmp.Or(m.MessageID, c.Store.NewID())
+		if len(m.Parts) > 0 {
+			var err error
+			if m.Parts, err = c.keepParts(ctx, refusal.CodeBadInput, fmt.Sprintf("input %d: content", i), m.Parts); err != nil {
+				return InputsResult{}, err
+			}
+			m.Content = events.TextOf(m.Parts)
+		}
+		inputs[i] = m
 	}
 	result, err := c.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		return c.inputDrafts(mem, inputs)
@@ -157,7 +171,7 @@ func (c *Controller) inputDrafts(mem *reducer.Memory, inputs []Input) ([]runlog.
 				continue
 			}
 			sent = append(sent, in.MessageID)
-			draft.Payload = &events.UserMessage{MessageID: in.MessageID, Content: in.Content}
+			draft.Payload = &events.UserMessage{MessageID: in.MessageID, Content: in.Content, Parts: in.Parts}
 			if state == events.WaitingForUser {
 				draft.Origin = state
 			}

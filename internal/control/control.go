@@ -55,6 +55,8 @@ type Config struct {
 	Timers    journal.Timers
 	Directory journal.Directory
 	Agents    journal.Agents
+	// Blobs keeps images and files of messages. Nil: messages have none, except by URL.
+	Blobs journal.Blobs
 	// Tombstones are those of purged runs, which cannot start again. Nil: runs are not
 	// purged.
 	Tombstones ports.Tombstones

@@ -22,6 +22,8 @@ type StartRequest struct {
 	Agent     *events.Agent
 	// Task is the first user message, in UTF-8. Empty: the definition's own task.
 	Task string
+	// Parts are the task where it is more than text; Task is then empty.
+	Parts []events.Part
 	// Mode overrides that of the definition. May be empty.
 	Mode events.Mode
 	// TaskType selects the model. Empty: default.
@@ -49,10 +51,14 @@ func (c *Controller) Start(ctx context.Context, ns string, req StartRequest) (St
 	if err := req.validate(); err != nil {
 		return StartResult{}, err
 	}
+	if req.Parts, err = c.keepParts(ctx, refusal.CodeBadRequest, "task", req.Parts); err != nil {
+		return StartResult{}, err
+	}
 	start, err := c.pin(ctx, ns, req)
 	if err != nil {
 		return StartResult{}, err
 	}
+	start.Parts = req.Parts
 	at, err := c.NewRun(ctx, ns, req.RunID)
 	if err != nil {
 		return StartResult{}, err
@@ -71,6 +77,8 @@ func (r *StartRequest) validate() error {
 	switch {
 	case (r.AgentName == "") == (r.Agent == nil):
 		return bad(refusal.CodeBadRequest, "agent: give the name of a stored agent or a definition")
+	case r.Task != "" && len(r.Parts) > 0:
+		return bad(refusal.CodeBadRequest, "task: give it as text or in parts, not both")
 	case !utf8.ValidString(r.Task) || !utf8.ValidString(r.TaskType):
 		return bad(refusal.CodeBadRequest, "task: is not valid UTF-8")
 	case r.Mode != "" && r.Mode != events.ModeTask && r.Mode != events.ModeChat:
@@ -93,6 +101,9 @@ func (c *Controller) pin(ctx context.Context, ns string, req StartRequest) (*eve
 		}
 	}
 	task := req.Task
+	if len(req.Parts) > 0 {
+		task = events.TextOf(req.Parts)
+	}
 	if task == "" {
 		task = a.Task
 	}

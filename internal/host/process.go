@@ -47,7 +47,7 @@ func NewProcess(base worker.Base, bus journal.Bus, tombstones ports.Tombstones, 
 
 // Planner makes a planner. The caller sets Providers and Prices.
 func (p *Process) Planner(c planner.Config) (*planner.Planner, error) {
-	c.Base, c.Directory, c.Text, c.Estimators = p.Base, p.bus, textprotocol.Wrap, p.estimators
+	c.Base, c.Directory, c.Blobs, c.Text, c.Estimators = p.Base, p.bus, p.bus, textprotocol.Wrap, p.estimators
 	c.Validator, c.Approval = p.validator, p.policies
 	return planner.New(c)
 }
@@ -73,7 +73,7 @@ func (p *Process) Subagents(c subagent.Config) (*subagent.Subagents, error) {
 
 // Controller makes what the gateway controls runs with.
 func (p *Process) Controller(c control.Config) (*control.Controller, error) {
-	c.Base, c.Directory, c.Agents, c.Timers, c.Tombstones = p.Base, p.bus, p.bus, p.bus, p.tombstones
+	c.Base, c.Directory, c.Agents, c.Blobs, c.Timers, c.Tombstones = p.Base, p.bus, p.bus, p.bus, p.bus, p.tombstones
 	c.Validator, c.CheckApproval, c.CheckEstimator = p.validator, p.policies.Check, p.estimators.Check
 	return control.New(c)
 }

@@ -34,8 +34,8 @@ func (s *Server) postRun(ctx context.Context, r *request) (any, error) {
 
 func (s *Server) parseStart(node *strict.Node) (req control.StartRequest, err error) {
 	rest, agent := node.Without("agent")
+	rest, task := rest.Without("task")
 	var body struct {
-		Task     string      `json:"task"`
 		Mode     events.Mode `json:"mode"`
 		TaskType string      `json:"task_type"`
 		RunID    string      `json:"run_id"`
@@ -43,11 +43,16 @@ func (s *Server) parseStart(node *strict.Node) (req control.StartRequest, err er
 	if err := decodeObject(rest, &body); err != nil {
 		return req, err
 	}
-	req = control.StartRequest{Task: body.Task, Mode: body.Mode, TaskType: body.TaskType, RunID: body.RunID}
+	req = control.StartRequest{Mode: body.Mode, TaskType: body.TaskType, RunID: body.RunID}
+	if task != nil && task.Kind != strict.Null {
+		if req.Task, req.Parts, err = inputs.Content("task", task); err != nil {
+			return req, badRequest("%s", err.Error())
+		}
+	}
 	switch {
 	case node.Get("run_id") != nil && body.RunID == "":
 		return req, refusal.New(refusal.Invalid, refusal.CodeBadRunID, "run_id: is empty; leave it out or give a lower-case UUIDv7")
-	case node.Get("task") != nil && body.Task == "":
+	case task != nil && req.Task == "" && req.Parts == nil:
 		return req, refusal.New(refusal.Invalid, refusal.CodeEmptyTask, "task: is empty; describe the task, or leave it out if the agent has its own")
 	case agent == nil:
 	case agent.Kind == strict.String:

@@ -156,6 +156,9 @@ func (l Layout) planner(g *natsbus.Grants) {
 	g.AnnounceProviders()
 	g.PublishChunks()
 	g.WatchAsks()
+	for _, pool := range l.Pools {
+		g.ReadResults(pool) // images for the model
+	}
 	// To learn whether another planner has a resumed run's call in flight.
 	g.Ask()
 	g.WatchChunks()
@@ -212,6 +215,7 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.Consume(inbox(events.DefaultPool, events.WaitingForHuman))
 	for _, pool := range l.Pools {
 		g.Consume(inbox(pool, owned[ActorPrefix]...))
+		g.ReadResults(pool) // to check references in messages
 		if pool == events.AgentsPool {
 			g.Inspect(inbox(pool, l.ends()...)) // to find runs that wait for a sub-run whose end was lost
 		}
@@ -223,6 +227,7 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.ReadDirectory(l.Pools)
 	g.RememberOffers()
 	g.StoreAgents()
+	g.StoreResults(events.DefaultPool) // images and files of messages
 	g.ReadPurged()
 	g.Timers()
 }

@@ -81,6 +81,7 @@ const (
 	CodeUnavailable      = "unavailable"
 	CodeUnknownCall      = "unknown_call"
 	CodeUnknownProvider  = "unknown_provider"
+	CodeUnknownRef       = "unknown_ref"
 	CodeUnknownTool      = "unknown_tool"
 	CodeUnsupportedMedia = "unsupported_media_type"
 

@@ -34,6 +34,7 @@ type Bus interface {
 	journal.Timers
 	journal.Directory
 	journal.Agents
+	journal.Blobs
 }
 
 // NATS starts a server for the test and opens a bus on it. Streams are in memory.

@@ -43,7 +43,7 @@ var (
 var inputKinds = []*inputKind{
 	{
 		names: []string{"user-message"}, read: readUserMessage,
-		keys: []inputKey{messageKey, {name: "content", required: true, check: checkText}, timestampKey},
+		keys: []inputKey{messageKey, {name: "content", required: true, check: checkContent}, timestampKey},
 	},
 	{
 		names: []string{"expand-context-window", "context-window-expanded"}, read: readExpand,
@@ -293,7 +293,8 @@ func checkResult(key string, n *strict.Node) error {
 }
 
 func readUserMessage(_ string, o inputObject) (control.Input, error) {
-	return control.UserMessage{MessageID: o.text("message_id"), Content: o.text("content")}, nil
+	text, parts, err := Content("content", o["content"])
+	return control.UserMessage{MessageID: o.text("message_id"), Content: text, Parts: parts}, err
 }
 
 func readExpand(_ string, o inputObject) (control.Input, error) {
