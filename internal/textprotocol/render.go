@@ -10,7 +10,7 @@ import (
 
 // render writes a request as plain messages: the prompts, the conversation and the
 // memory. Consecutive messages of one role become one, since many local models require
-// alternating roles.
+// alternating roles. Images and files come after the text of their message.
 func render(req *llm.Request) []llm.Message {
 	memory := req.Memory
 	if memory == nil {
@@ -23,24 +23,49 @@ func render(req *llm.Request) []llm.Message {
 	}
 	messages := []llm.Message{{Role: llm.RoleSystem, Content: systemPrompt(system, req, memory)}}
 	for _, m := range rest {
+		var media []llm.Part
+		m.Content, media = contentOf(m)
 		switch m.Role {
 		case llm.RoleAssistant:
-			messages = add(messages, llm.RoleAssistant, spoken(m, req.Tools))
+			messages = add(messages, llm.RoleAssistant, spoken(m, req.Tools), nil)
 		case llm.RoleTool:
-			messages = add(messages, llm.RoleUser, result(m))
+			messages = add(messages, llm.RoleUser, result(m), media)
 		default:
-			messages = add(messages, m.Role, m.Content)
+			messages = add(messages, m.Role, m.Content, media)
 		}
 	}
-	return add(messages, llm.RoleUser, remembered(memory))
+	messages = add(messages, llm.RoleUser, remembered(memory), nil)
+	for i := range messages {
+		if m := &messages[i]; len(m.Parts) > 0 {
+			m.Parts = append([]llm.Part{{Kind: llm.PartText, Text: m.Content}}, m.Parts...)
+		}
+	}
+	return messages
 }
 
-func add(messages []llm.Message, role llm.Role, text string) []llm.Message {
+// contentOf returns a message's text, and its images and files.
+func contentOf(m llm.Message) (text string, media []llm.Part) {
+	if len(m.Parts) == 0 {
+		return m.Content, nil
+	}
+	var texts []string
+	for _, p := range m.Parts {
+		if p.Kind == llm.PartText {
+			texts = append(texts, p.Text)
+		} else {
+			media = append(media, p)
+		}
+	}
+	return strings.Join(texts, "\n"), media
+}
+
+func add(messages []llm.Message, role llm.Role, text string, media []llm.Part) []llm.Message {
 	if last := &messages[len(messages)-1]; last.Role == role {
 		last.Content += "\n\n" + text
+		last.Parts = append(last.Parts, media...)
 		return messages
 	}
-	return append(messages, llm.Message{Role: role, Content: text})
+	return append(messages, llm.Message{Role: role, Content: text, Parts: media})
 }
 
 // spoken is an assistant message as the model would have written it.
