@@ -296,15 +296,17 @@ func sendCommand() *cobra.Command {
 it, or one more in the middle of the work. MESSAGE - is read from stdin. It prints the
 run's state.
 
-With --id the message has a name, and sending it again changes nothing.`,
+--attach adds an image or another file; MESSAGE may then be empty. With --id the message
+has a name, and sending it again changes nothing.`,
 		Example: `  moorebus send 0198c5a0-5a6b-7c00-8000-000000000001 "And in euros?"
   moorebus send 0198c5a0-5a6b-7c00-8000-000000000001 --id question-2 - < question.txt`,
 		Args: cobra.ExactArgs(2),
 	}
 	flags := addClientFlags(cmd, console.Text, console.JSON)
+	files := addAttachFlag(cmd)
 	cmd.Flags().StringVar(&id, "id", "", "name of the message, unique in the run (default: a new one)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		inputs, err := message(cmd.InOrStdin(), id, args[1])
+		inputs, err := message(cmd.InOrStdin(), id, args[1], *files...)
 		if err != nil {
 			return err
 		}
@@ -323,7 +325,7 @@ With --id the message has a name, and sending it again changes nothing.`,
 	return cmd
 }
 
-func message(stdin io.Reader, id, text string) ([]control.Input, error) {
+func message(stdin io.Reader, id, text string, files ...string) ([]control.Input, error) {
 	if text == "-" {
 		data, err := io.ReadAll(io.LimitReader(stdin, journal.MaxBody+1))
 		if err != nil {
@@ -332,7 +334,7 @@ func message(stdin io.Reader, id, text string) ([]control.Input, error) {
 		text = strings.TrimSuffix(string(data), "\n")
 	}
 	switch {
-	case strings.TrimSpace(text) == "":
+	case strings.TrimSpace(text) == "" && len(files) == 0:
 		return nil, cli.Usage("the message is empty")
 	case !utf8.ValidString(text) || !utf8.ValidString(id):
 		return nil, cli.Usage("the message is not valid UTF-8")
@@ -341,7 +343,11 @@ func message(stdin io.Reader, id, text string) ([]control.Input, error) {
 	case len(text) > journal.MaxBody:
 		return nil, cli.Usage("the message is larger than %d KiB, the limit for an event", journal.MaxBody>>10)
 	}
-	return []control.Input{control.UserMessage{MessageID: id, Content: text}}, nil
+	parts, err := attached(text, files)
+	if parts != nil {
+		text = "" // it is one of the parts
+	}
+	return []control.Input{control.UserMessage{MessageID: id, Content: text, Parts: parts}}, err
 }
 
 func forkCommand() *cobra.Command {

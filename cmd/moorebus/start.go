@@ -38,6 +38,9 @@ Without --agent it is an assistant with the builtin tools and the model of the
 first provider that the environment configures:
 ` + providers.Help() + `
 
+--attach adds an image or another file to the task, which models that take such files
+see.
+
 The first agent of a file runs, and the others are stored for it to call. An agent
 in chat mode reads further messages from stdin, a line each.
 
@@ -71,7 +74,11 @@ model is configured.`,
 		if len(args) == 1 {
 			task = args[0]
 		}
-		if strings.TrimSpace(task) == "" {
+		parts, err := attached(task, *files)
+		if err != nil {
+			return err
+		}
+		if strings.TrimSpace(task) == "" && parts == nil {
 			return cli.Usage("there is no task: give one, as in `moorebus run \"…\"`, or add `task:` to the agent's file")
 		}
 		if err := wire.CheckProvider(*docs.Agent, local.providers, os.Getenv); err != nil {
@@ -90,22 +97,26 @@ model is configured.`,
 			if local.agentFile == "" { // the assistant has all tools, those of MCP servers too
 				a.Tools = wire.AssistantTools(docs.Tools, local.tools)
 			}
-			return local.runTask(ctx, h, bus, a, task, f)
+			start := control.StartRequest{Agent: &a, Task: task}
+			if parts != nil {
+				start.Task, start.Parts = "", parts
+			}
+			return local.runTask(ctx, h, bus, start, f)
 		})
 	}
 	return cmd
 }
 
 // runTask starts the task and watches it to its end.
-func (f *localFlags) runTask(ctx context.Context, h *host.Host, bus session.Bus, a events.Agent, task string, format console.Format) error {
-	started, err := h.Gateway().Start(ctx, f.namespace, control.StartRequest{Agent: &a, Task: task})
+func (f *localFlags) runTask(ctx context.Context, h *host.Host, bus session.Bus, start control.StartRequest, format console.Format) error {
+	started, err := h.Gateway().Start(ctx, f.namespace, start)
 	if err != nil {
 		return err
 	}
 	show := terminal.Stderr
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(show, format+"\n", args...) }
 	say("run %s", started.RunID)
-	if a.LLM.Provider == providers.Scripted {
+	if start.Agent.LLM.Provider == providers.Scripted {
 		say("The model is scripted: its replies are in the agent's file, only the tools are real. For a real")
 		real := providers.All()[0]
 		say("model write `llm: {provider: %s}` there and set %s, or %s for your own.", real.Name, real.KeyVar, real.URLVar)
