@@ -4,6 +4,8 @@ package capability
 
 import (
 	"context"
+	"fmt"
+	"mime"
 
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -67,6 +69,29 @@ func WithKeep(ctx context.Context, keep Keep) context.Context {
 func KeepOf(ctx context.Context) Keep {
 	keep, _ := ctx.Value(keepKey{}).(Keep)
 	return keep
+}
+
+// Kept stores data that is not text with the call's result, as far as that is possible, and
+// returns what it is and where, for the text of the result. what is its kind, such as image,
+// and named its media type as the tool gave it, which may be empty.
+func Kept(ctx context.Context, what, named string, data []byte) string {
+	if named != "" {
+		what += " " + named
+	}
+	what = fmt.Sprintf("%s, %d bytes", what, len(data))
+	keep := KeepOf(ctx)
+	if keep == nil {
+		return "[" + what + ", not kept]"
+	}
+	mediaType, _, err := mime.ParseMediaType(named)
+	if err != nil {
+		mediaType = "" // it cannot be read
+	}
+	where, err := keep(ctx, mediaType, data)
+	if err != nil {
+		return "[" + what + ", could not be kept: " + err.Error() + "]"
+	}
+	return "[" + what + ", kept as " + where + "]"
 }
 
 // UsesMemory reports whether the tool acts on memory: whether it, or a tool that it

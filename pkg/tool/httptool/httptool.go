@@ -4,7 +4,8 @@
 // With method GET the arguments become query parameters and must be a flat object. Every
 // request has the headers `Idempotency-Key: <run>/<call id>`, `X-Moorebus-Run` and
 // `X-Moorebus-Call`. The result is the body of a 2xx reply as text, whatever its content
-// type. Everything else is a failure:
+// type, except that an image or a PDF whose bytes are no text is kept beside the result and
+// shown to models that take it. Everything else is a failure:
 //
 //   - http_status: any other status, with the status and the start of the body. 429 and 5xx
 //     pass (see [tool.Failure]). Redirects are followed only for GET and within the same
@@ -32,7 +33,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/capability"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -276,7 +279,16 @@ func (t *httpTool) read(ctx context.Context, res *http.Response) (string, error)
 	if err != nil {
 		return "", t.broken(ctx, n, err)
 	}
-	return truncate.Result(body.String(), t.max, res.ContentLength), nil
+	text, named := body.String(), res.Header.Get("Content-Type")
+	image := strings.HasPrefix(named, "image/")
+	if n <= t.max && (image || strings.HasPrefix(named, "application/pdf")) && !utf8.ValidString(text) {
+		what := "file"
+		if image {
+			what = "image"
+		}
+		return capability.Kept(ctx, what, named, []byte(text)), nil
+	}
+	return truncate.Result(text, t.max, res.ContentLength), nil
 }
 
 // broken is the failure of an answer that ended in the middle of its body.

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/capability"
 	"github.com/moorebus/moorebus/internal/tooltest"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -220,6 +221,37 @@ func TestOutputIsCut(t *testing.T) {
 		got, err = newTool(t, tool.Definition{}, Options{URL: srv.URL + path, MaxOutput: 5_000_000}).Run(t.Context(), call)
 		require.NoError(t, err)
 		require.Len(t, got, 5_000_000)
+	}
+}
+
+// A body that is text is the result whatever its type. An image or a PDF that is none is
+// kept beside the result.
+func TestImagesAreKept(t *testing.T) {
+	for _, c := range []struct{ named, body, result, kept string }{
+		{"image/png", "\x89PNG", "[image image/png, 4 bytes, kept as a/1]", "image/png"},
+		{"application/pdf; x=y", "%PDF\xff", "[file application/pdf; x=y, 5 bytes, kept as a/1]", "application/pdf"},
+		{"image/svg+xml", "<svg/>", "<svg/>", ""},
+		{"application/octet-stream", "\x89PNG", "\x89PNG", ""},
+		{"image/png", "\x89" + strings.Repeat("x", 100), "", ""},
+	} {
+		srv := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", c.named)
+			_, _ = io.WriteString(w, c.body)
+		})
+		kept := ""
+		ctx := capability.WithKeep(t.Context(), func(_ context.Context, mediaType string, data []byte) (string, error) {
+			require.Equal(t, c.body, string(data))
+			kept = mediaType
+			return "a/1", nil
+		})
+		got, err := newTool(t, tool.Definition{}, Options{URL: srv.URL, MaxOutput: 50}).Run(ctx, call)
+		require.NoError(t, err)
+		require.Equal(t, c.kept, kept)
+		if c.result != "" {
+			require.Equal(t, c.result, got)
+		} else {
+			require.Contains(t, got, "50", "one that is too large is cut, as any result is")
+		}
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"mime"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -196,42 +195,15 @@ func part(ctx context.Context, c mcp.Content) (string, bool) {
 	case *mcp.TextContent:
 		return c.Text, true
 	case *mcp.ImageContent:
-		return kept(ctx, "image", c.MIMEType, c.Data), false
+		return capability.Kept(ctx, "image", c.MIMEType, c.Data), false
 	case *mcp.AudioContent:
-		return kept(ctx, "audio", c.MIMEType, c.Data), false
+		return capability.Kept(ctx, "audio", c.MIMEType, c.Data), false
 	case *mcp.ResourceLink:
 		return link(c), false
 	case *mcp.EmbeddedResource:
 		return resource(ctx, c.Resource)
 	}
 	return fmt.Sprintf("[content of a kind that is not known: %T]", c), false
-}
-
-// kept stores data with the result and says where it is.
-func kept(ctx context.Context, what, named string, data []byte) string {
-	if named != "" {
-		what += " " + named
-	}
-	what = fmt.Sprintf("%s, %d bytes", what, len(data))
-	keep := capability.KeepOf(ctx)
-	if keep == nil {
-		return "[" + what + ", not kept]"
-	}
-	where, err := keep(ctx, mediaType(named), data)
-	if err != nil {
-		return "[" + what + ", could not be kept: " + err.Error() + "]"
-	}
-	return "[" + what + ", kept as " + where + "]"
-}
-
-// mediaType is a server's media type without parameters, in lower case; empty for one that
-// cannot be read.
-func mediaType(named string) string {
-	parsed, _, err := mime.ParseMediaType(named)
-	if err != nil {
-		return ""
-	}
-	return parsed
 }
 
 func link(l *mcp.ResourceLink) string {
@@ -258,7 +230,7 @@ func resource(ctx context.Context, r *mcp.ResourceContents) (string, bool) {
 	case r == nil:
 		return "[resource without contents]", false
 	case r.Blob != nil:
-		return kept(ctx, "resource "+r.URI, r.MIMEType, r.Blob), false
+		return capability.Kept(ctx, "resource "+r.URI, r.MIMEType, r.Blob), false
 	}
 	return "[resource " + r.URI + "]\n" + r.Text, true
 }
