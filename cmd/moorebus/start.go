@@ -56,6 +56,7 @@ model is configured.`,
 	}
 	local := addLocalFlags(cmd)
 	addReasoningFlag(cmd, &local.reasoning)
+	files := addAttachFlag(cmd)
 	var format string
 	addOutputFlag(cmd, &format, console.Text, console.JSON)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -162,7 +162,7 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e effects.Effect) wo
 	ch.messageID, ch.asked = p.cfg.Store.NewID(), p.asked(req)
 	ch.readMemory = func(fn func(*reducer.Memory)) { p.readMemory(run, fn) }
 	pl := planning{
-		Planner: p, bill: bill, check: ch, first: mem.Step == 0,
+		Planner: p, bill: bill, check: ch, first: mem.Step == 0, kept: storedParts(mem),
 		call: modelCall{
 			run: run, key: e.Key, before: e.Failed, req: req, asked: ch.asked, more: more,
 			compacts: p.compactable(mem), compacted: mem.Control.Compacted != "",
@@ -184,13 +184,20 @@ type planning struct {
 	call  modelCall
 	bill  bill
 	check *replyChecker
-	// first says that the run has no reply yet.
+	// first says that the run has no reply yet. kept are the parts of the request that are
+	// in the object store.
 	first bool
+	kept  []storedPart
 }
 
 // ask calls the model, a second time for the rest of an answer that was cut off, and turns
 // the reply into events.
 func (pl *planning) ask(ctx context.Context, s *streamer) worker.Result {
+	messages, err := pl.withStored(ctx, pl.call.req.Messages, pl.kept)
+	if err != nil {
+		return worker.Fail(err)
+	}
+	pl.call.req.Messages = messages
 	reply, err := pl.Planner.call(ctx, pl.call, s)
 	if result, not := notAsked(err); not != nil {
 		return passOver(result, not, pl.call)
