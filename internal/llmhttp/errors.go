@@ -327,14 +327,16 @@ var kindOfWord = map[string]llm.ErrorKind{
 }
 
 func (p problem) outOfCredit() bool {
-	return p.status == http.StatusPaymentRequired || p.is(creditCodes) ||
-		p.kind == "invalid_request_error" && strings.Contains(p.message, "credit balance is too low")
+	return p.status == http.StatusPaymentRequired || p.is(creditCodes) || creditWords.MatchString(p.message)
 }
 
-// 1113 is z.ai's.
-var creditCodes = []string{
-	"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "billing_error", "exceeded_current_quota_error", "1113",
-}
+var (
+	creditCodes = []string{
+		"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "billing_error", "exceeded_current_quota_error", // Moonshot
+	}
+	// Anthropic; DeepSeek, z.ai; xAI
+	creditWords = regexp.MustCompile(`(?i)credit balance is too low|insufficient balance|(have any|used all available) credits`)
+)
 
 func (p problem) tooLong() bool {
 	return p.status == http.StatusRequestEntityTooLarge || p.is(tooLongCodes) || tooLongWords.MatchString(p.message)

@@ -57,6 +57,7 @@ func TestErrorsByStatus(t *testing.T) {
 		{both, 400, `{"error":{"message":"API key not valid. Please pass a valid API key.","status":"INVALID_ARGUMENT"}}`, llm.KindAuth, "not valid"},
 		{both, 400, `{"code":"Client specified an invalid argument","error":"Incorrect API key provided: x"}`, llm.KindAuth, "Incorrect"},
 		{both, 429, `{"error":{"code":"1113","message":"Insufficient balance"}}`, llm.KindInvalid, "no credit left"},
+		{both, 403, `{"error":"Your newly created team doesn't have any credits yet."}`, llm.KindInvalid, "no credit left"},
 		{both, 403, `{"error":{"code":403,"message":"flagged","metadata":{"reasons":["hate"]}}}`, llm.KindInvalid, "flagged (hate)"},
 		{both, 403, `{"error":"Content violates usage guidelines. Failed check: SAFETY_CHECK_TYPE"}`, llm.KindInvalid, "violates"},
 		{both, 400, `{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":"upstream says no"}}}`, llm.KindInvalid, "error: upstream says no"},
