@@ -49,6 +49,11 @@ func (x *exchange) Read(r *llmhttp.Reply) (llm.Response, error) {
 	if !a.chosen {
 		return nil, llmhttp.Unused(r.Says("the server's reply holds no choices; is the base URL that of a chat completions server?"), a.Meta())
 	}
+	if a.finish == "" && !a.done && (a.parted || a.zero) {
+		e := r.Says("the reply broke: it has no finish_reason and used no tokens")
+		e.Kind = llm.KindBroken
+		return nil, llmhttp.Unused(e, a.Meta())
+	}
 	return a.Reply()
 }
 
@@ -79,6 +84,8 @@ type assembly struct {
 	calls     callList
 	signed    []json.RawMessage
 	usage     llm.Usage
+	// zero says that a usage without any tokens came.
+	zero bool
 }
 
 // Add takes one event. The reply is complete at its finish_reason, or at a usage alone,
@@ -231,6 +238,7 @@ func (a *assembly) used(u *tokens) {
 	if now != (llm.Usage{}) {
 		a.usage = now
 	}
+	a.zero = a.zero || now.Total == 0
 }
 
 // Meta returns what is known of the reply so far.
