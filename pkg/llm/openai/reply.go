@@ -43,7 +43,7 @@ func (x *exchange) Read(r *llmhttp.Reply) (llm.Response, error) {
 			err = io.ErrUnexpectedEOF
 			fallthrough
 		case err != nil:
-			return nil, r.Unfit(err)
+			return nil, llmhttp.Unused(r.Unfit(err), a.Meta())
 		}
 	}
 	if !a.chosen {
@@ -100,6 +100,7 @@ func (a *assembly) Add(e llmhttp.Event) (llmhttp.Progress, error) {
 	}
 	var c completion
 	err := json.Unmarshal(e.Data, &c)
+	a.about(&c) // it is read on after a value of a wrong form
 	if err == nil {
 		err = a.take(&c)
 	}
@@ -114,12 +115,15 @@ func (a *assembly) Add(e llmhttp.Event) (llmhttp.Progress, error) {
 	return llmhttp.Begun, nil
 }
 
-func (a *assembly) take(c *completion) error {
-	a.values++
+func (a *assembly) about(c *completion) {
 	a.model = cmp.Or(string(c.Model), a.model)
 	for _, u := range []*tokens{c.XGroq.Usage, c.Usage} {
 		a.used(u)
 	}
+}
+
+func (a *assembly) take(c *completion) error {
+	a.values++
 	if len(c.Choices) == 0 && c.Usage != nil && c.Usage.CompletionTokens > 0 && a.chosen {
 		a.done = true
 	}

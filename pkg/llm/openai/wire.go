@@ -41,7 +41,7 @@ type spoken struct {
 	Reasoning        pieces            `json:"reasoning"`
 	ReasoningDetails details           `json:"reasoning_details"`
 	ExtraContent     json.RawMessage   `json:"extra_content"`
-	ToolCalls        []fragment        `json:"tool_calls"`
+	ToolCalls        fragments         `json:"tool_calls"`
 	FunctionCall     *fragmentFunction `json:"function_call"`
 }
 
@@ -56,6 +56,37 @@ type fragment struct {
 type fragmentFunction struct {
 	Name      word      `json:"name"`
 	Arguments arguments `json:"arguments"`
+}
+
+// fragments are a list of calls or of parts of them.
+type fragments []fragment
+
+// UnmarshalJSON reads a list, or one call alone. Nothing is an empty value of any form. The
+// error of anything else keeps a call from being lost.
+func (f *fragments) UnmarshalJSON(raw []byte) error {
+	var list []fragment
+	var one fragment
+	switch string(raw) {
+	case "null", `""`, "{}", "[]":
+		return nil
+	}
+	if raw[0] == '{' {
+		err := json.Unmarshal(raw, &one)
+		*f = fragments{one}
+		return err
+	}
+	err := json.Unmarshal(raw, &list)
+	*f = list
+	return err
+}
+
+// UnmarshalJSON reads an object; anything else is empty.
+func (f *fragmentFunction) UnmarshalJSON(raw []byte) error {
+	type plain fragmentFunction
+	if raw[0] == '{' {
+		return json.Unmarshal(raw, (*plain)(f))
+	}
+	return nil
 }
 
 // tokens is what a reply used, in tokens.
@@ -91,13 +122,17 @@ type number float64
 
 // UnmarshalJSON reads a number, or a string with one; anything else is 0.
 func (n *number) UnmarshalJSON(raw []byte) error {
-	var w word
-	_ = w.UnmarshalJSON(raw) // it takes everything
-	f, err := strconv.ParseFloat(strings.TrimSpace(string(w)), 64)
-	if err == nil && !math.IsNaN(f) && !math.IsInf(f, 0) {
+	if f, ok := numeric(raw); ok {
 		*n = number(f)
 	}
 	return nil
+}
+
+func numeric(raw []byte) (float64, bool) {
+	var w word
+	_ = w.UnmarshalJSON(raw) // it takes everything
+	f, err := strconv.ParseFloat(strings.TrimSpace(string(w)), 64)
+	return f, err == nil && !math.IsNaN(f) && !math.IsInf(f, 0)
 }
 
 // count is the number as one of tokens.
@@ -106,23 +141,19 @@ func (n number) count() int { return int(min(max(math.Round(float64(n)), 0), 1<<
 // cost is a price in US dollars.
 type cost struct{ usd *float64 }
 
-// UnmarshalJSON reads a number, or an object that has it as usd or total_cost.
+// UnmarshalJSON reads a number, or an object that has it as usd (Hyper) or total_cost
+// (Perplexity).
 func (c *cost) UnmarshalJSON(raw []byte) error {
 	var in struct {
-		USD       *number `json:"usd"`        // Hyper
-		TotalCost *number `json:"total_cost"` // Perplexity
+		USD       json.RawMessage `json:"usd"`
+		TotalCost json.RawMessage `json:"total_cost"`
 	}
-	if raw[0] != '{' {
-		in.USD = new(number)
-		if string(raw) == "null" || json.Unmarshal(raw, in.USD) != nil {
-			return nil
+	_ = json.Unmarshal(raw, &in) // a number has neither
+	for _, value := range [][]byte{raw, in.USD, in.TotalCost} {
+		if len(value) == 0 {
+			continue
 		}
-	} else if json.Unmarshal(raw, &in) != nil {
-		return nil
-	}
-	for _, n := range []*number{in.USD, in.TotalCost} {
-		if n != nil && *n >= 0 {
-			usd := float64(*n)
+		if usd, ok := numeric(value); ok && usd >= 0 {
 			c.usd = &usd
 			return nil
 		}
@@ -138,6 +169,13 @@ func (a *arguments) UnmarshalJSON(raw []byte) error {
 	if json.Unmarshal(raw, &a.text) != nil {
 		a.whole = string(raw)
 	}
+	return nil
+}
+
+// UnmarshalJSON reads an object; what it cannot read of it is 0.
+func (u *tokens) UnmarshalJSON(raw []byte) error {
+	type plain tokens
+	_ = json.Unmarshal(raw, (*plain)(u)) // it reads on after a value of another form
 	return nil
 }
 
