@@ -63,6 +63,12 @@ func (c *Client) tooLarge(status int) *llm.Error {
 	}
 }
 
+// refused is the cause of an error about a parameter of the request.
+type refused string
+
+// Error names the parameter.
+func (r refused) Error() string { return "the server refuses the parameter " + string(r) }
+
 // stated is an error in the provider's words.
 func (c *Client) stated(body []byte, resp *http.Response) *llm.Error {
 	return c.problem(read(body, resp.StatusCode), resp)
@@ -70,8 +76,8 @@ func (c *Client) stated(body []byte, resp *http.Response) *llm.Error {
 
 func (c *Client) problem(p problem, resp *http.Response) *llm.Error {
 	e := &llm.Error{Kind: p.sort(c.row.TypeFirst), Status: p.status, RetryAfter: retry.FromHeader(resp.Header, time.Now())}
-	if p.param == "stream" || p.param == "stream_options" {
-		e.Err = errNoStream
+	if p.param != "" {
+		e.Err = refused(p.param)
 	}
 	if e.RetryAfter == 0 && (e.Kind == llm.KindRateLimited || e.Kind == llm.KindOverloaded) {
 		e.RetryAfter = p.wait()
@@ -318,6 +324,7 @@ var kindOfWord = map[string]llm.ErrorKind{
 	"server_error": llm.KindOverloaded, "api_error": llm.KindOverloaded, "overloaded": llm.KindOverloaded,
 	"overloaded_error": llm.KindOverloaded, "service_unavailable": llm.KindOverloaded,
 	"UNAVAILABLE": llm.KindOverloaded, "INTERNAL": llm.KindOverloaded, "DEADLINE_EXCEEDED": llm.KindOverloaded,
+	"server_is_overloaded": llm.KindOverloaded, "slow_down": llm.KindOverloaded, "invalid_prompt": llm.KindInvalid,
 	"timeout": llm.KindOverloaded, "timeout_error": llm.KindOverloaded,
 	"invalid_api_key": llm.KindAuth, "authentication_error": llm.KindAuth, "permission_error": llm.KindAuth,
 	"UNAUTHENTICATED": llm.KindAuth, "PERMISSION_DENIED": llm.KindAuth,

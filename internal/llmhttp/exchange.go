@@ -32,9 +32,17 @@ type Assembly interface {
 	Meta() llm.Meta
 }
 
+// Reducible is an [Exchange] with parameters that it can do without. Without reports
+// whether the request, which the server refused for the parameter, can be sent again
+// without it.
+type Reducible interface {
+	Exchange
+	Without(param string) bool
+}
+
 // Ask makes one call, within the timeout: with a stream if stream is not nil. A server
-// that answers that in one piece has answered. One that refuses to stream is asked again
-// without. A stream that breaks is an error of [llm.KindBroken]. The digest of the request
+// that answers that in one piece has answered. One that refuses to stream, or refuses a
+// parameter of a [Reducible], is asked again without. A stream that breaks is an error of [llm.KindBroken]. The digest of the request
 // is in the reply, unless the exchange sets another.
 func (c *Client) Ask(ctx context.Context, x Exchange, stream func(llm.Chunk)) (llm.Response, error) {
 	if err := ctx.Err(); err != nil {
@@ -68,12 +76,27 @@ type asked struct {
 	partial Assembly
 }
 
+// ask asks again only if the server refuses a parameter that the request can do without.
 func (a *asked) ask(ctx context.Context, stream func(llm.Chunk)) (llm.Response, error) {
-	if stream != nil {
-		res, err := a.streamed(ctx, stream)
-		if !errors.Is(err, errNoStream) || ctx.Err() != nil {
+	for {
+		res, err := a.once(ctx, stream)
+		var param refused
+		x, reducible := a.x.(Reducible)
+		switch {
+		case !errors.As(err, &param) || ctx.Err() != nil:
+			return res, err
+		case stream != nil && (param == "stream" || param == "stream_options"):
+			stream = nil
+		case reducible && x.Without(string(param)):
+		default:
 			return res, err
 		}
+	}
+}
+
+func (a *asked) once(ctx context.Context, stream func(llm.Chunk)) (llm.Response, error) {
+	if stream != nil {
+		return a.streamed(ctx, stream)
 	}
 	body, err := a.body(false)
 	if err != nil {

@@ -14,10 +14,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
-// errNoStream is a server that refuses to stream. Nothing was billed, and a plain call may
-// succeed.
-var errNoStream = errors.New("the server refuses to stream")
-
 // Stated is the body of an error that a provider states in the middle of a stream.
 type Stated []byte
 

@@ -180,3 +180,36 @@ func TestFloodIsCut(t *testing.T) {
 		}
 	}
 }
+
+// reducible can do without one parameter.
+type reducible struct {
+	exchange
+	param string
+}
+
+func (r *reducible) Without(param string) bool {
+	ok := param == r.param
+	r.param = ""
+	return ok
+}
+
+func TestServerThatRefusesAParameter(t *testing.T) {
+	for param, want := range map[string]int32{"extra": 2, "other": 1} {
+		var asked atomic.Int32
+		c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			if asked.Add(1) == 1 {
+				w.WriteHeader(http.StatusBadRequest)
+				_, _ = io.WriteString(w, `{"error":{"message":"no extras","param":"`+param+`"}}`)
+				return
+			}
+			_, _ = io.WriteString(w, "plain")
+		}, Options{})
+		_, err := c.Ask(t.Context(), &reducible{param: "extra"}, nil)
+		require.Equal(t, want, asked.Load())
+		if param == "extra" {
+			require.NoError(t, err)
+			continue
+		}
+		require.Contains(t, wantError(t, err, llm.KindInvalid).Message, "no extras")
+	}
+}

@@ -15,6 +15,9 @@ import (
 const (
 	OpenAI    = "openai"
 	Anthropic = "anthropic"
+	// Responses is OpenAI's other API. It is a kind of provider files only: provider
+	// openai takes it for the models that need it.
+	Responses = "responses"
 	// Scripted is always available: its replies stand in the agent's definition.
 	Scripted = "scripted"
 )
@@ -88,9 +91,18 @@ func All() []Provider {
 	}}
 }
 
+// kinds are the rows of the table, and those for provider files alone.
+func kinds() []Provider {
+	all := All()
+	responses := all[0]
+	responses.Name, responses.Reply, responses.Schema = Responses, "a response", "text.format"
+	responses.Path, responses.Redundant = "/responses", []string{"/responses", "/chat/completions"}
+	return append(all, responses)
+}
+
 // Find returns the row of a name.
 func Find(name string) (Provider, bool) {
-	for _, p := range All() {
+	for _, p := range kinds() {
 		if p.Name == name {
 			return p, true
 		}
@@ -131,8 +143,15 @@ func Variables() string {
 	return join(", ", func(p Provider) string { return p.KeyVar + ", " + p.URLVar })
 }
 
-// Kinds returns the kinds of a provider file, for messages: "openai or anthropic".
-func Kinds() string { return join(" or ", func(p Provider) string { return p.Name }) }
+// Kinds returns the kinds of a provider file, for messages: "openai, anthropic or responses".
+func Kinds() string {
+	var names []string
+	for _, p := range kinds() {
+		names = append(names, p.Name)
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
 
 // Help returns a line for each provider, for --help.
 func Help() string {

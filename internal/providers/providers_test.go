@@ -42,7 +42,7 @@ func TestReference(t *testing.T) {
 
 func TestMessages(t *testing.T) {
 	require.Equal(t, "OPENAI_API_KEY, OPENAI_BASE_URL, ANTHROPIC_API_KEY, ANTHROPIC_BASE_URL", providers.Variables())
-	require.Equal(t, "openai or anthropic", providers.Kinds())
+	require.Equal(t, "openai, anthropic or responses", providers.Kinds())
 	for _, says := range []string{"OPENAI_API_KEY=…", "OPENAI_BASE_URL=http://localhost:11434/v1 OPENAI_MODEL=…", "for Anthropic", "scripted"} {
 		require.Contains(t, providers.NoKey(), says)
 	}
