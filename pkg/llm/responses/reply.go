@@ -1,0 +1,212 @@
+package responses
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"strings"
+
+	"github.com/moorebus/moorebus/internal/llmhttp"
+	"github.com/moorebus/moorebus/pkg/llm"
+)
+
+// The reply as servers send it. The types are lenient: some servers give numbers as
+// texts, texts for lists, and objects for texts.
+
+// answer is a response of the API.
+type answer struct {
+	Model      llmhttp.Word      `json:"model"`
+	Status     llmhttp.Word      `json:"status"`
+	Error      json.RawMessage   `json:"error"`
+	Incomplete *incomplete       `json:"incomplete_details"`
+	Output     []json.RawMessage `json:"output"`
+	Usage      *usage            `json:"usage"`
+}
+
+type incomplete struct {
+	Reason llmhttp.Word `json:"reason"`
+}
+
+// usage counts tokens; Input includes what was cached, and Output the reasoning.
+type usage struct {
+	Input        llmhttp.Number `json:"input_tokens"`
+	Output       llmhttp.Number `json:"output_tokens"`
+	InputDetails *struct {
+		Cached llmhttp.Number `json:"cached_tokens"`
+	} `json:"input_tokens_details"`
+	Cost llmhttp.Cost `json:"cost"`
+}
+
+// output is an item of a reply.
+type output struct {
+	Type      llmhttp.Word      `json:"type"`
+	ID        llmhttp.Word      `json:"id"`
+	CallID    llmhttp.Word      `json:"call_id"`
+	Name      llmhttp.Word      `json:"name"`
+	Arguments llmhttp.Arguments `json:"arguments"`
+	Content   contents          `json:"content"`
+	Summary   contents          `json:"summary"`
+	Encrypted json.RawMessage   `json:"encrypted_content"`
+}
+
+// contents are the parts of an item.
+type contents []content
+
+type content struct {
+	Type    llmhttp.Word `json:"type"`
+	Text    llmhttp.Word `json:"text"`
+	Refusal llmhttp.Word `json:"refusal"`
+}
+
+// UnmarshalJSON reads a list of parts, or a text; anything else is no part.
+func (c *contents) UnmarshalJSON(raw []byte) error {
+	var list []json.RawMessage
+	var text string
+	switch {
+	case json.Unmarshal(raw, &list) == nil:
+		for _, one := range list {
+			var part content
+			if json.Unmarshal(one, &part) == nil {
+				*c = append(*c, part)
+			}
+		}
+	case json.Unmarshal(raw, &text) == nil:
+		*c = contents{{Text: llmhttp.Word(text)}}
+	}
+	return nil
+}
+
+// text is all of the parts' text.
+func (c contents) text() string {
+	var b strings.Builder
+	for _, part := range c {
+		b.WriteString(string(part.Text + part.Refusal))
+	}
+	return b.String()
+}
+
+// Read reads a response in one piece.
+func (x *exchange) Read(r *llmhttp.Reply) (llm.Response, error) {
+	var in answer
+	err := r.Decode(&in) // which reads a response that states an error, too
+	if err != nil && in.Status == "" {
+		return nil, err
+	}
+	if in.Status == "" && len(in.Output) == 0 {
+		return nil, r.Unfit(errors.New("it has neither output nor a status"))
+	}
+	a := x.assembly(func(llm.Chunk) {})
+	if stated := a.end(in); stated != nil {
+		return nil, llmhttp.Unused(r.Stated(stated), a.Meta())
+	}
+	return a.Reply()
+}
+
+// end takes the complete response. It returns the error that it states instead of a
+// reply, or nil.
+func (a *assembly) end(in answer) llmhttp.Stated {
+	a.about(in)
+	for i, raw := range in.Output {
+		a.whole(i, raw)
+	}
+	a.status, a.reason = string(in.Status), ""
+	if in.Incomplete != nil {
+		a.reason = string(in.Incomplete.Reason)
+	}
+	stated := bytes.TrimSpace(in.Error)
+	switch {
+	case len(stated) > 0 && stated[0] == '{':
+	case in.Status == "failed":
+		stated = []byte(`{"code":"server_error","message":"the provider failed to make the reply and does not say why"}`)
+	default:
+		return nil
+	}
+	return append(append([]byte(`{"error":`), stated...), '}')
+}
+
+// Reply returns the complete reply, with the tools' own names.
+func (a *assembly) Reply() (llm.Response, error) {
+	var text strings.Builder
+	var calls []llm.Call
+	var structured *piece
+	refused := false
+	for _, p := range a.order {
+		switch {
+		case p.kind == typeMessage:
+			text.WriteString(p.text.String())
+			refused = refused || p.refused
+		case p.kind != typeCall:
+		case p.answer:
+			structured = cmp.Or(structured, p)
+		default:
+			calls = append(calls, llm.Call{ID: cmp.Or(p.callID, p.id), Name: p.name, Arguments: p.text.String()})
+		}
+	}
+	meta := a.Meta()
+	meta.Finish, meta.FinishRaw = a.finish(len(calls) > 0), cmp.Or(a.reason, a.status)
+	switch x := a.x; {
+	case refused:
+		meta.Finish = llm.FinishRefusal
+		return llm.Text{Meta: meta, Content: cmp.Or(text.String(), llm.RefusedText)}, nil
+	case len(calls) > 0:
+		return llm.ToolCalls{Meta: meta, Content: text.String(), Calls: x.names.Calls(x.req, calls)}, nil
+	case structured != nil:
+		return llm.Structured{Meta: meta, Content: x.answer.Answer(cmp.Or(structured.text.String(), "{}"))}, nil
+	case x.params.Text != nil:
+		return llm.Structured{Meta: meta, Content: text.String()}, nil
+	}
+	return llm.Text{Meta: meta, Content: text.String()}, nil
+}
+
+// finish says how the reply ended.
+func (a *assembly) finish(calls bool) llm.Finish {
+	bound := a.x.params.MaxOutputTokens
+	switch {
+	case a.status == "incomplete" && a.reason == "content_filter":
+		return llm.FinishContentFilter
+	case a.status == "incomplete" && strings.HasPrefix(a.reason, "max_"), bound > 0 && a.used.Output >= bound:
+		return llm.FinishLength
+	case a.status == "incomplete" || a.status == "cancelled":
+		return llm.FinishError
+	case calls:
+		return llm.FinishToolCalls
+	case a.status == "completed" || a.status == "":
+		return llm.FinishStop
+	}
+	return llm.FinishUnknown
+}
+
+// Meta returns what is known of the reply so far.
+func (a *assembly) Meta() llm.Meta {
+	m := llm.Meta{Model: cmp.Or(a.model, a.x.params.Model), Confidence: 1, Usage: a.used, Adjusted: a.x.adjusted}
+	said, calls := 0, 0
+	for _, p := range a.order {
+		switch {
+		case p.kind == typeMessage && p.text.Len() > 0:
+			said = 1
+		case p.kind == typeCall && !p.answer:
+			calls++
+		case p.kind == typeReasoning:
+			m.Reasoning = append(m.Reasoning, p.reasoning(thoughtID(p.id, said+calls))...)
+		}
+	}
+	return m
+}
+
+// reasoning returns the parts of a reasoning item.
+func (p *piece) reasoning(id string) (parts []llm.ReasoningPart) {
+	add := func(kind llm.ReasoningKind, all texts) {
+		for _, text := range all {
+			if text.Len() > 0 {
+				parts = append(parts, llm.ReasoningPart{Kind: kind, Text: text.String(), ID: id})
+			}
+		}
+	}
+	add(llm.ReasoningSummary, p.summary)
+	add(llm.ReasoningText, p.thoughts)
+	if p.encrypted != nil {
+		parts = append(parts, llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: p.encrypted, ID: id})
+	}
+	return parts
+}

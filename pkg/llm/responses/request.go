@@ -1,0 +1,301 @@
+package responses
+
+import (
+	"cmp"
+	"encoding/json"
+	"strings"
+
+	"github.com/moorebus/moorebus/internal/llmhttp"
+	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/pkg/llm"
+)
+
+// The request as it goes over the wire. The keys stand in a fixed order, so that equal
+// conversations have equal bytes.
+
+type request struct {
+	Model           string     `json:"model"`
+	Input           []item     `json:"input"`
+	Tools           []tool     `json:"tools,omitempty"`
+	ToolChoice      any        `json:"tool_choice,omitempty"`
+	Store           bool       `json:"store"`
+	Include         []string   `json:"include,omitempty"`
+	Reasoning       *reasoning `json:"reasoning,omitempty"`
+	Text            *text      `json:"text,omitempty"`
+	MaxOutputTokens int        `json:"max_output_tokens,omitempty"`
+	Temperature     *float64   `json:"temperature,omitempty"`
+	TopP            *float64   `json:"top_p,omitempty"`
+	Stream          bool       `json:"stream,omitempty"`
+}
+
+// item is one of the conversation: a message, a call, a result, or reasoning. The keys
+// of type any are left out only where they are nil.
+type item struct {
+	Type      string          `json:"type"`
+	ID        string          `json:"id,omitempty"`
+	Role      string          `json:"role,omitempty"`
+	CallID    string          `json:"call_id,omitempty"`
+	Name      string          `json:"name,omitempty"`
+	Arguments any             `json:"arguments,omitempty"`
+	Output    any             `json:"output,omitempty"`
+	Summary   any             `json:"summary,omitempty"`
+	Content   any             `json:"content,omitempty"`
+	Encrypted json.RawMessage `json:"encrypted_content,omitempty"`
+}
+
+// part is a part of an item.
+type part struct {
+	Type     string `json:"type"`
+	Text     string `json:"text,omitempty"`
+	Detail   string `json:"detail,omitempty"`
+	ImageURL string `json:"image_url,omitempty"`
+	Filename string `json:"filename,omitempty"`
+	FileData string `json:"file_data,omitempty"`
+	FileURL  string `json:"file_url,omitempty"`
+}
+
+type tool struct {
+	Type        string          `json:"type"`
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Parameters  json.RawMessage `json:"parameters"`
+	// Strict is always sent: its default is true, which changes the schema.
+	Strict bool `json:"strict"`
+}
+
+type reasoning struct {
+	Effort  string `json:"effort,omitempty"`
+	Summary string `json:"summary,omitempty"`
+}
+
+type text struct {
+	Format format `json:"format"`
+}
+
+type format struct {
+	Type   string          `json:"type"`
+	Name   string          `json:"name"`
+	Schema json.RawMessage `json:"schema"`
+	Strict bool            `json:"strict"`
+}
+
+const (
+	typeMessage   = "message"
+	typeCall      = "function_call"
+	typeResult    = "function_call_output"
+	typeReasoning = "reasoning"
+	inputText     = "input_text"
+	summaryText   = "summary_text"
+	reasoningText = "reasoning_text"
+)
+
+// exchange is one request, and what its reply is read with.
+type exchange struct {
+	caller   *Caller
+	req      llm.Request
+	names    *llmhttp.ToolNames
+	caps     providers.Capabilities
+	answer   *llmhttp.AnswerTool // nil where no tool takes the answer
+	params   request
+	adjusted []llm.Adjusted
+}
+
+// write writes the request in the API's words.
+func (x *exchange) write() (err error) {
+	p := &x.params
+	if p.Model, err = llmhttp.Model(x.req, x.caller.opts.Model); err != nil {
+		return err
+	}
+	x.caps = x.caller.http.Capabilities(p.Model)
+	for _, t := range x.req.Tools {
+		schema, err := llmhttp.Parameters(t)
+		if err != nil {
+			return err
+		}
+		p.Tools = append(p.Tools, tool{Type: "function", Name: x.names.Wire(t.Name), Description: t.Description, Parameters: schema})
+	}
+	if err := x.structure(); err != nil {
+		return err
+	}
+	x.sample(x.req.Sampling)
+	for i := range x.req.Messages {
+		x.add(&x.req.Messages[i])
+	}
+	return nil
+}
+
+// Body writes the request for the wire.
+func (x *exchange) Body(stream bool) ([]byte, error) {
+	p := x.params
+	p.Stream = stream
+	return x.caller.http.Write(p.Model, p)
+}
+
+// structure asks for an answer by the output schema: by the API's own setting, or beside
+// tools by one more tool where the server could call none otherwise.
+func (x *exchange) structure() error {
+	schema := x.req.OutputSchema
+	way := x.caps.OutputSchema
+	if len(x.req.Tools) > 0 {
+		way = x.caps.OutputWithTools
+	}
+	switch {
+	case len(schema) == 0 || way == providers.None:
+		return nil
+	case !json.Valid(schema):
+		return llmhttp.Invalid("the output schema is not valid JSON")
+	case way == providers.Native:
+		x.params.Text = &text{format{
+			Type: "json_schema", Name: "answer", Schema: schema, Strict: x.caps.StrictSchemas && llmhttp.StrictSchema(schema),
+		}}
+		return nil
+	}
+	answer, err := llmhttp.NewAnswerTool(x.names, schema)
+	if err != nil {
+		return err
+	}
+	x.answer = answer
+	x.params.Tools = append(x.params.Tools, tool{
+		Type: "function", Name: answer.Name, Description: llmhttp.AnswerWords, Parameters: answer.Schema,
+	})
+	return nil
+}
+
+// sample sets the sampling. What the API or the model does not have is left out.
+func (x *exchange) sample(s llm.Sampling) {
+	p := &x.params
+	sends := func(key string, set, has bool) bool {
+		if set && !has {
+			x.adjusted = append(x.adjusted, llm.Adjusted{Key: key})
+		}
+		return set && has
+	}
+	if sends("temperature", s.Temperature != nil, x.caps.Sends("temperature")) {
+		p.Temperature = s.Temperature
+	}
+	if sends("top_p", s.TopP != nil, x.caps.Sends("top_p")) {
+		p.TopP = s.TopP
+	}
+	if sends("max_tokens", s.MaxTokens > 0, x.caps.Sends("max_tokens")) {
+		p.MaxOutputTokens = s.MaxTokens
+	}
+	sends("seed", s.Seed != nil, false)
+	sends("stop", len(s.Stop) > 0, false)
+	sends("reasoning.budget_tokens", s.ThinkingTokens > 0, false)
+	if sends("reasoning.effort", s.Effort != "", len(x.caps.Efforts) > 0) {
+		level := x.caps.Effort(s.Effort)
+		p.Reasoning = &reasoning{Effort: level}
+		if level != s.Effort {
+			sent, _ := json.Marshal(level) // a string always encodes
+			x.adjusted = append(x.adjusted, llm.Adjusted{Key: "reasoning.effort", Sent: sent})
+		}
+	}
+	x.reason()
+}
+
+// reason asks a model that reasons for what it takes to send its reasoning back, and for
+// a summary.
+func (x *exchange) reason() {
+	p := &x.params
+	if len(x.caps.Efforts) == 0 {
+		return
+	}
+	p.Include = []string{"reasoning.encrypted_content"}
+	switch {
+	case x.caller.noSummary.Load() || p.Reasoning != nil && p.Reasoning.Effort == "none":
+	case p.Reasoning == nil:
+		p.Reasoning = &reasoning{Summary: "auto"}
+	default:
+		p.Reasoning.Summary = "auto"
+	}
+}
+
+// Without leaves out what some servers and models refuse. OpenAI summarizes reasoning only
+// for organizations that are verified.
+func (x *exchange) Without(param string) bool {
+	p := &x.params
+	switch r := p.Reasoning; {
+	case param == "reasoning.summary" && r != nil && r.Summary != "":
+		x.caller.noSummary.Store(true)
+		r.Summary = ""
+		if r.Effort == "" {
+			p.Reasoning = nil
+		}
+		return true
+	case strings.HasPrefix(param, "include") && p.Include != nil:
+		p.Include = nil
+		return true
+	}
+	return false
+}
+
+// add adds the items of a message.
+func (x *exchange) add(m *llm.Message) {
+	items := &x.params.Input
+	switch m.Role {
+	case llm.RoleTool:
+		*items = append(*items, item{Type: typeResult, CallID: m.CallID, Output: x.content(m)})
+	case llm.RoleAssistant:
+		*items = append(*items, x.reply(m)...)
+	default:
+		*items = append(*items, item{Type: typeMessage, Role: string(m.Role), Content: x.content(m)})
+	}
+}
+
+// reply returns the items of a reply: its text and its calls, with the reasoning where
+// it stood.
+func (x *exchange) reply(m *llm.Message) []item {
+	var said []item
+	if m.Content != "" {
+		said = append(said, item{Type: typeMessage, Role: string(m.Role), Content: m.Content})
+	}
+	for _, c := range m.Calls {
+		said = append(said, item{Type: typeCall, CallID: c.ID, Name: x.names.Wire(c.Name), Arguments: c.Arguments})
+	}
+	if len(said) == 0 || !m.Asked.Matches(llm.Asked{Provider: x.req.Provider, Model: x.params.Model}) {
+		return said // the API refuses reasoning that nothing follows
+	}
+	thoughts := readReasoning(m.Reasoning)
+	var all []item
+	for i := range said {
+		for len(thoughts) > 0 && (thoughts[0].before <= i || i == len(said)-1) {
+			all, thoughts = append(all, thoughts[0].item), thoughts[1:]
+		}
+		all = append(all, said[i])
+	}
+	return all
+}
+
+// content is a message's text, or its parts if it is more than that and the model takes
+// it.
+func (x *exchange) content(m *llm.Message) any {
+	if len(m.Parts) == 0 {
+		return m.Content
+	}
+	var words []string
+	parts := make([]part, len(m.Parts))
+	for i, p := range m.Parts {
+		parts[i] = x.part(m.Role, p)
+		if parts[i].Type == inputText {
+			words = append(words, parts[i].Text)
+		}
+	}
+	if len(words) == len(parts) {
+		return strings.Join(words, "\n")
+	}
+	return parts
+}
+
+func (x *exchange) part(role llm.Role, p llm.Part) part {
+	switch {
+	case p.Kind == llm.PartText:
+		return part{Type: inputText, Text: p.Text}
+	case !llmhttp.Takes(x.caps, role, p):
+		return part{Type: inputText, Text: llmhttp.LeftOut(p)}
+	case p.Kind == llm.PartImage:
+		return part{Type: "input_image", Detail: "auto", ImageURL: llmhttp.DataURL(p)}
+	case len(p.Data) == 0:
+		return part{Type: "input_file", FileURL: p.URL}
+	}
+	return part{Type: "input_file", Filename: cmp.Or(p.Name, "file"), FileData: llmhttp.DataURL(p)}
+}
