@@ -318,9 +318,9 @@ func TestAReplyThatUsesAllItsTokensIsCut(t *testing.T) {
 
 func TestRequestsThatCannotBeSent(t *testing.T) {
 	for want, req := range map[string]llm.Request{
-		"no model":                           {},
-		`schema of tool "f" is not valid`:    {Model: "m", Tools: []llm.Tool{{Name: "f", Schema: json.RawMessage(`{`)}}},
-		"output schema is not valid JSON":    {Model: "m", OutputSchema: json.RawMessage(`{`)},
+		"no model":                        {},
+		`schema of tool "f" is not valid`: {Model: "m", Tools: []llm.Tool{{Name: "f", Schema: json.RawMessage(`{`)}}},
+		"output schema is not valid JSON": {Model: "m", OutputSchema: json.RawMessage(`{`)},
 	} {
 		_, err := open(t, "http://127.0.0.1:1", func(o *Options) { o.Model = "" }).Call(t.Context(), req, nil)
 		require.Contains(t, wantError(t, err, llm.KindInvalid).Message, want)
