@@ -1,6 +1,7 @@
 package agentfile
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -24,8 +25,16 @@ type Provider struct {
 	APIKey    string `json:"api_key,omitempty"`
 	APIKeyEnv string `json:"api_key_env,omitempty"`
 	// Model is asked where the agent names none.
-	Model   string            `json:"model,omitempty"`
-	Headers map[string]string `json:"headers,omitempty"`
+	Model string `json:"model,omitempty"`
+	// Headers are sent with every request, Query are parameters of its address, and
+	// ExtraBody are further keys of its body.
+	Headers   map[string]string          `json:"headers,omitempty"`
+	Query     map[string]string          `json:"query,omitempty"`
+	ExtraBody map[string]json.RawMessage `json:"extra_body,omitempty"`
+	// Like names a row of the table of models, for addresses that are in none, and
+	// Capabilities are keys of the table that differ for this server.
+	Like         string          `json:"like,omitempty"`
+	Capabilities json.RawMessage `json:"capabilities,omitempty"`
 	// MaxTokens bounds the replies of agents that do not; of kind anthropic only.
 	MaxTokens int `json:"max_tokens,omitempty"`
 }
@@ -87,10 +96,19 @@ func (p *Provider) check(name string) error {
 			return fmt.Errorf(".base_url: %w", err)
 		}
 	}
+	if string(p.Capabilities) == "null" {
+		p.Capabilities = nil
+	}
+	if _, err := providers.HostOf(p.Kind, p.Like, p.BaseURL, p.Capabilities); err != nil {
+		return fmt.Errorf(".%w", err)
+	}
+	if err := providers.CheckExtraBody(p.ExtraBody); err != nil {
+		return fmt.Errorf(".%w", err)
+	}
 	return nil
 }
 
-// Expand replaces ${VAR} and ${VAR:-default} in base URLs, keys and header
+// Expand replaces ${VAR} and ${VAR:-default} in base URLs, keys, parameters and header
 // values, and fills in the keys that api_key_env names. lookup is a function
 // such as os.LookupEnv. A variable that is not set and has no default is an
 // error.
@@ -101,6 +119,7 @@ func (p Providers) Expand(lookup func(name string) (string, bool)) error {
 		entry.BaseURL = x.expand(name+".base_url", entry.BaseURL)
 		entry.APIKey = x.expand(name+".api_key", entry.APIKey)
 		x.expandMap(name+".headers", entry.Headers)
+		x.expandMap(name+".query", entry.Query)
 		if entry.APIKeyEnv != "" {
 			entry.APIKey = x.variable(name+".api_key_env", entry.APIKeyEnv)
 		}

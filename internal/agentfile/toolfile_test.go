@@ -1,6 +1,7 @@
 package agentfile_test
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -120,27 +121,40 @@ func TestProviders(t *testing.T) {
   api_key_env: GROQ_KEY
   model: llama
   headers: {X-Team: "${TEAM:-none}"}
+  query: {api-version: "${VERSION:-v1}"}
+  like: groq
+  capabilities: {efforts: [low], forced_tools: false}
+  extra_body: {service_tier: flex, thinking: {keep: all}}
 local: {kind: openai, base_url: "http://localhost:11434/v1", max_tokens: 100}
 `), agentfile.YAML)
 	require.NoError(t, err)
 	require.NoError(t, p.Expand(env(map[string]string{"GROQ_HOST": "api.groq.example", "GROQ_KEY": "k"})))
 	require.Equal(t, agentfile.Provider{
 		Kind: "openai", BaseURL: "https://api.groq.example/v1", APIKey: "k", APIKeyEnv: "GROQ_KEY", Model: "llama",
-		Headers: map[string]string{"X-Team": "none"},
+		Headers: map[string]string{"X-Team": "none"}, Query: map[string]string{"api-version": "v1"},
+		Like: "groq", Capabilities: json.RawMessage(`{"efforts":["low"],"forced_tools":false}`),
+		ExtraBody: map[string]json.RawMessage{"service_tier": json.RawMessage(`"flex"`), "thinking": json.RawMessage(`{"keep":"all"}`)},
 	}, p["groq"])
 	require.Equal(t, 100, p["local"].MaxTokens)
 
 	for text, want := range map[string]string{
-		"a: {kind: soap}":                               "line 1: a.kind",
-		"a: {kind: openai,\n key: x}":                   "line 2: a.key: unknown key",
-		"a: {kind: openai, base_url: nowhere}":          "a.base_url",
-		"scripted: {kind: openai}":                      "scripted",
-		"A B: {kind: openai}":                           "not a provider's name",
-		"a: {kind: openai, api_key: x, api_key_env: Y}": "a.api_key",
-		"a: {kind: openai, api_key_env: 'not a name'}":  "a.api_key_env",
-		"a: {kind: openai, max_tokens: -1}":             "a.max_tokens",
-		"a: {kind: openai}\na: {kind: openai}":          "twice",
-		"a: {kind: openai}\n---\nb: {kind: openai}":     "second document",
+		"a: {kind: soap}":                                   "line 1: a.kind",
+		"a: {kind: openai,\n key: x}":                       "line 2: a.key: unknown key",
+		"a: {kind: openai, base_url: nowhere}":              "a.base_url",
+		"scripted: {kind: openai}":                          "scripted",
+		"A B: {kind: openai}":                               "not a provider's name",
+		"a: {kind: openai, api_key: x, api_key_env: Y}":     "a.api_key",
+		"a: {kind: openai, api_key_env: 'not a name'}":      "a.api_key_env",
+		"a: {kind: openai, max_tokens: -1}":                 "a.max_tokens",
+		"a: {kind: openai,\n like: olama}":                  `line 2: a.like: "olama" is not a row of the table of models; use openai, `,
+		"a: {kind: openai, like: anthropic}":                "a.like: row anthropic is not for kind openai",
+		"a:\n kind: openai\n capabilities:\n  images: some": `line 4: a.capabilities.images: "some" is not a value of it; use none, user, all`,
+		"a: {kind: openai, capabilities: {colour: red}}":    "a.capabilities.colour: is not a key; docs/models.md has them",
+		"a: {kind: openai, capabilities: [x]}":              "a.capabilities: must be a mapping",
+		"a: {kind: openai, extra_body: {messages: []}}":     "a.extra_body.messages: is set by Moorebus itself",
+		"a: {kind: openai, query: {v: 1}}":                  `a.query.v: is a number, want a string; put it in quotes: "1"`,
+		"a: {kind: openai}\na: {kind: openai}":              "twice",
+		"a: {kind: openai}\n---\nb: {kind: openai}":         "second document",
 		"- a": "want a mapping",
 	} {
 		_, err := agentfile.ParseProviders([]byte(text), agentfile.Auto)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 )
 
@@ -21,28 +20,6 @@ func (c *Client) Write(model string, body any) ([]byte, error) {
 	written := bytes.TrimSpace(out.Bytes())
 	written = merge(written, c.Capabilities(model).Body, false)
 	return merge(written, c.extra, true), nil
-}
-
-// Reserved are the keys of a body that Moorebus sets for every API.
-var Reserved = []string{
-	"model", "messages", "input", "instructions", "system", "tools", "tool_choice", "stream", "stream_options",
-	"response_format", "text", "store", "include", "previous_response_id",
-}
-
-// checkExtra refuses keys that would change what the log says was sent.
-func checkExtra(extra map[string]json.RawMessage) (json.RawMessage, error) {
-	if len(extra) == 0 {
-		return nil, nil
-	}
-	for _, key := range slices.Sorted(maps.Keys(extra)) {
-		if slices.Contains(Reserved, key) {
-			return nil, fmt.Errorf("extra_body.%s: is set by Moorebus itself; remove it", key)
-		}
-		if !json.Valid(extra[key]) {
-			return nil, fmt.Errorf("extra_body.%s: is not valid JSON", key)
-		}
-	}
-	return json.Marshal(extra)
 }
 
 // merge puts the keys of one object into another. Where both have a key, objects are

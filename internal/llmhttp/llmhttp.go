@@ -47,7 +47,8 @@ type Options struct {
 	Like         string
 	Capabilities json.RawMessage
 	// ExtraBody are further keys of every request's body, which go before those of
-	// the request; see [Reserved]. Query are parameters of its address.
+	// the request; see
+	// [providers.CheckExtraBody]. Query are parameters of its address.
 	ExtraBody map[string]json.RawMessage
 	Query     map[string]string
 }
@@ -77,9 +78,12 @@ func New(row providers.Provider, opts Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	extra, err := checkExtra(opts.ExtraBody)
-	if err != nil {
+	if err := providers.CheckExtraBody(opts.ExtraBody); err != nil {
 		return nil, err
+	}
+	var extra json.RawMessage
+	if len(opts.ExtraBody) > 0 {
+		extra, _ = json.Marshal(opts.ExtraBody) // the values are valid
 	}
 	client := *opts.HTTPClient
 	if client.CheckRedirect == nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"regexp"
 	"slices"
@@ -256,7 +257,8 @@ func CheckCapabilities(overrides json.RawMessage) error {
 	if err := json.Unmarshal(overrides, &keys); err != nil || keys == nil {
 		return errors.New("capabilities: must be a mapping; docs/models.md has its keys")
 	}
-	for key, value := range keys {
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		value := keys[key]
 		dec := json.NewDecoder(bytes.NewReader(fmt.Appendf(nil, "{%q:%s}", key, value)))
 		dec.DisallowUnknownFields()
 		var c Capabilities
@@ -268,6 +270,26 @@ func CheckCapabilities(overrides json.RawMessage) error {
 		}
 		if err := checkChoice(key, value); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// reserved are the keys of a request's body that Moorebus sets for every API.
+var reserved = []string{
+	"model", "messages", "input", "instructions", "system", "tools", "tool_choice", "stream", "stream_options",
+	"response_format", "text", "store", "include", "previous_response_id",
+}
+
+// CheckExtraBody refuses keys of requests that would change what the log says was sent, or
+// how the reply comes. The error begins with the key.
+func CheckExtraBody(extra map[string]json.RawMessage) error {
+	for _, key := range slices.Sorted(maps.Keys(extra)) {
+		if slices.Contains(reserved, key) {
+			return fmt.Errorf("extra_body.%s: is set by Moorebus itself; remove it", key)
+		}
+		if !json.Valid(extra[key]) {
+			return fmt.Errorf("extra_body.%s: is not valid JSON", key)
 		}
 	}
 	return nil

@@ -81,6 +81,9 @@ type Options struct {
 	// Capabilities, a JSON object, sets what differs from it; see docs/models.md.
 	Like         string
 	Capabilities json.RawMessage
+	// ExtraBody are further keys of every request, and Query are parameters of its address.
+	ExtraBody map[string]json.RawMessage
+	Query     map[string]string
 }
 
 // Caller calls one provider. It is safe for concurrent use.
@@ -98,6 +101,7 @@ func New(opts Options) (*Caller, error) {
 	client, err := llmhttp.New(row, llmhttp.Options{
 		APIKey: opts.APIKey, BaseURL: opts.BaseURL, Header: opts.Header, Timeout: opts.Timeout, Silence: opts.Silence,
 		MaxBytes: opts.MaxBytes, HTTPClient: opts.HTTPClient, Like: opts.Like, Capabilities: opts.Capabilities,
+		ExtraBody: opts.ExtraBody, Query: opts.Query,
 	})
 	if err != nil {
 		return nil, err
@@ -108,13 +112,14 @@ func New(opts Options) (*Caller, error) {
 	return &Caller{opts: opts, http: client}, nil
 }
 
-// Describe returns the default model, and an identity of address, model and the bound of
-// replies.
+// Describe returns the default model, and an identity of address, model and the options
+// that affect replies.
 func (c *Caller) Describe() llm.Description {
-	return llm.Description{
-		Identity:     fmt.Sprintf("anthropic %s/ %q %d", c.http.Address(), c.opts.Model, c.opts.MaxTokens),
-		DefaultModel: c.opts.Model,
+	identity := fmt.Sprintf("anthropic %s/ %q %d", c.http.Address(), c.opts.Model, c.opts.MaxTokens)
+	if settings := c.http.Settings(); settings != "" {
+		identity += " " + settings
 	}
+	return llm.Description{Identity: identity, DefaultModel: c.opts.Model}
 }
 
 // Close closes idle connections. Calls in flight go on.

@@ -63,11 +63,7 @@ func (x *exchange) write() error {
 func (x *exchange) Body(stream bool) ([]byte, error) {
 	p := x.params
 	p.Stream = stream
-	body, err := json.Marshal(p)
-	if err != nil {
-		return nil, llmhttp.Invalid(fmt.Sprintf("the request cannot be written as JSON: %v", err))
-	}
-	return body, nil
+	return x.caller.http.Write(x.model, p)
 }
 
 // offer adds the request's tools, and the one that takes a structured answer.
