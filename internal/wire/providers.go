@@ -16,18 +16,13 @@ import (
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/anthropic"
-	"github.com/moorebus/moorebus/pkg/llm/openai"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 )
 
 // adapters make the callers of the table of providers.
 var adapters = map[string]func(*http.Client, agentfile.Provider) (llm.Caller, error){
-	providers.OpenAI: func(client *http.Client, e agentfile.Provider) (llm.Caller, error) {
-		return openai.New(openai.Options{
-			APIKey: e.APIKey, BaseURL: e.BaseURL, Model: e.Model, Header: header(e.Headers), HTTPClient: client,
-			Like: e.Like, Capabilities: e.Capabilities, ExtraBody: e.ExtraBody, Query: e.Query,
-		})
-	},
+	providers.OpenAI:    newOpenAI,
+	providers.Responses: func(client *http.Client, e agentfile.Provider) (llm.Caller, error) { return newResponses(client, e) },
 	providers.Anthropic: func(client *http.Client, e agentfile.Provider) (llm.Caller, error) {
 		return anthropic.New(anthropic.Options{
 			APIKey: e.APIKey, BaseURL: e.BaseURL, Model: e.Model, Header: header(e.Headers), MaxTokens: e.MaxTokens, HTTPClient: client,

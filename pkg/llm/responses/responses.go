@@ -56,6 +56,9 @@ type Options struct {
 	// model's name find the row.
 	Like         string
 	Capabilities json.RawMessage
+	// ExtraBody are further keys of every request, and Query are parameters of its address.
+	ExtraBody map[string]json.RawMessage
+	Query     map[string]string
 	// Timeout bounds one Call in all. Default 10 minutes.
 	Timeout time.Duration
 	// Silence is how long a stream that has begun may bring no line, not even a
@@ -85,6 +88,7 @@ func New(opts Options) (*Caller, error) {
 	client, err := llmhttp.New(row, llmhttp.Options{
 		APIKey: opts.APIKey, BaseURL: opts.BaseURL, Header: opts.Header, Timeout: opts.Timeout, Silence: opts.Silence,
 		MaxBytes: opts.MaxBytes, HTTPClient: opts.HTTPClient, Like: opts.Like, Capabilities: opts.Capabilities,
+		ExtraBody: opts.ExtraBody, Query: opts.Query,
 	})
 	if err != nil {
 		return nil, err
@@ -92,12 +96,14 @@ func New(opts Options) (*Caller, error) {
 	return &Caller{opts: opts, http: client}, nil
 }
 
-// Describe returns the default model, and an identity of address and model.
+// Describe returns the default model, and an identity of address, model and the options
+// that affect replies.
 func (c *Caller) Describe() llm.Description {
-	return llm.Description{
-		Identity:     fmt.Sprintf("responses %s %q", c.http.Address(), c.opts.Model),
-		DefaultModel: c.opts.Model,
+	identity := fmt.Sprintf("responses %s %q", c.http.Address(), c.opts.Model)
+	if settings := c.http.Settings(); settings != "" {
+		identity += " " + settings
 	}
+	return llm.Description{Identity: identity, DefaultModel: c.opts.Model}
 }
 
 // Close closes idle connections. Calls in flight go on.
