@@ -168,8 +168,7 @@ func (x *exchange) goOn(sha256 string) {
 func (x *exchange) billed(err error) error {
 	var e *llm.Error
 	if errors.As(err, &e) && e.Reply == nil && x.sha256 != "" {
-		meta := x.meta(x.sofar, false)
-		e.Reply, e.Usage = &meta, &meta.Usage
+		_ = llmhttp.Unused(e, x.meta(x.sofar, false))
 	}
 	return err
 }
