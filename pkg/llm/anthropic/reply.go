@@ -67,24 +67,21 @@ func arguments(input json.RawMessage) string {
 	return string(input)
 }
 
-// block returns the block as it is sent back.
+// block returns the block as it is sent back: as it came, with what a stream added.
 func (p *part) block() json.RawMessage {
-	var keys map[string]json.RawMessage
-	if json.Unmarshal(p.raw, &keys) != nil {
-		return p.raw
-	}
-	switch p.kind {
-	case kindText:
-		keys["text"] = encode(p.text)
+	keys := map[string]json.RawMessage{}
+	switch {
+	case p.kind == kindThinking:
+		return thought(p.text, p.signature)
+	case p.kind == kindText:
+		keys["text"], keys["type"] = encode(p.text), encode(kindText)
 		if len(p.citations) > 0 {
 			keys["citations"] = encode(p.citations)
 		}
-	case kindThinking:
-		return thought(p.text, p.signature)
-	default:
-		if json.Valid([]byte(p.text)) { // an input that was streamed
-			keys["input"] = json.RawMessage(p.text)
-		}
+	case !json.Valid([]byte(p.text)) || json.Unmarshal(p.raw, &keys) != nil:
+		return p.raw
+	default: // an input that was streamed
+		keys["input"] = json.RawMessage(p.text)
 	}
 	return encode(keys)
 }

@@ -1,6 +1,7 @@
 package anthropic
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -169,4 +170,8 @@ func TestWire(t *testing.T) {
 func thinkingRequest(messages ...llm.Message) llm.Request {
 	half := 0.5
 	return llm.Request{Messages: append([]llm.Message{user("go")}, messages...), Sampling: llm.Sampling{ThinkingTokens: 2000, Temperature: &half, TopP: &half}}
+}
+
+func TestQuirks(t *testing.T) {
+	llmtest.RunQuirks(t, "testdata/quirks", func(t *testing.T, url string, _ json.RawMessage) llm.Caller { return open(t, url) })
 }

@@ -153,11 +153,26 @@ func (a *assembly) say(kind llm.ChunkKind, text string) {
 	a.emit(llm.Chunk{Kind: kind, Text: text})
 }
 
-// Reply returns the complete reply.
-func (a *assembly) Reply() (llm.Response, error) { return a.x.response(a.whole()) }
+// Reply returns the complete reply, and tells what of it was not streamed.
+func (a *assembly) Reply() (llm.Response, error) {
+	for _, b := range a.order {
+		if b.kind == kindCall && len(b.added) == 0 && b.text != "{}" {
+			a.argue(b, b.text)
+		}
+	}
+	res, err := a.x.response(a.whole())
+	if refusal, ok := res.(llm.Text); ok && !a.said {
+		a.say(llm.ChunkText, refusal.Content)
+	}
+	return res, err
+}
 
 // Meta returns what is known of the reply so far.
-func (a *assembly) Meta() llm.Meta { return a.x.meta(a.whole(), false) }
+func (a *assembly) Meta() llm.Meta {
+	m := a.x.meta(a.whole(), false)
+	m.Finish = llm.FinishUnknown
+	return m
+}
 
 // whole returns the reply so far.
 func (a *assembly) whole() reply {
