@@ -2,6 +2,7 @@ package verify_test
 
 import (
 	"encoding/json"
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -45,6 +46,42 @@ func TestRepliesKeepReasoningAndCuts(t *testing.T) {
 		require.Equal(t, old, r.Reasoning, i)
 	}
 	require.Equal(t, []string{"call_1", "call_2"}, []string{said[0].(llm.ToolCalls).Calls[0].ID, said[0].(llm.ToolCalls).Calls[1].ID})
+}
+
+// Replies that were not used are given back as the log has them, so that the run can be
+// carried once more: refusals that went to the next model, and what ended in the middle.
+func TestRepliesThatWereNotUsed(t *testing.T) {
+	usage := events.Usage{Input: 3, Output: 1, Total: 4}
+	log, run := recorded(t, 1, func(r *recorder) {
+		r.start("Search", nil)
+		r.on(events.Planning, &events.LLMAttemptFailed{
+			Kind: "refused", Message: "I will not.", Key: "plan/1", Next: true, Usage: &usage, Facts: events.Facts{Finish: "refusal", FinishRaw: "refusal"},
+		})
+		r.on(events.Planning, &events.LLMAttemptFailed{Kind: "overloaded", Message: "busy", Key: "plan/1"})
+		r.on(events.Planning, &events.ReplyInvalid{RefusedReply: events.RefusedReply{
+			Results: []events.Answer{{Observation: "ERROR: no such call", Code: "tool_use_failed"}}, Usage: usage, Facts: events.Facts{Finish: "error"},
+		}})
+		r.on(events.Planning, &events.ReplyInvalid{RefusedReply: events.RefusedReply{
+			Results: []events.Answer{{Observation: "ERROR: the reply is empty", Code: "empty_reply"}}, Usage: usage, Facts: events.Facts{Finish: "length"},
+		}})
+		r.on(events.Planning, answer("It was found."))
+	})
+	model, err := replay.Model(t.Context(), log, machine(), run)
+	require.NoError(t, err)
+	said := func(n int) (llm.Response, *llm.Error) {
+		response, err := model.Call(t.Context(), llm.Request{Replies: n}, nil)
+		var failed *llm.Error
+		errors.As(err, &failed)
+		return response, failed
+	}
+	_, refused := said(0)
+	require.Equal(t, []any{llm.ErrorKind("refused"), 4, llm.FinishRefusal}, []any{refused.Kind, refused.Usage.Total, refused.Reply.Finish})
+	_, busy := said(1)
+	require.Equal(t, &llm.Error{Kind: llm.KindOverloaded, Message: "busy"}, busy)
+	_, unread := said(2)
+	require.Equal(t, []any{llm.KindToolUse, "no such call", 4}, []any{unread.Kind, unread.Message, unread.Usage.Total})
+	empty, _ := said(3)
+	require.Equal(t, []any{"", llm.FinishLength}, []any{empty.(llm.Text).Content, empty.About().Finish})
 }
 
 // A reply that only edits its context has it as well.

@@ -83,7 +83,8 @@ func (s *Side) String() string {
 const MaxChanges = 50
 
 // Diff compares two runs event by event and stops at the first that differs. Ids,
-// times, hashes, latencies and sources are what differs between any two runs, so
+// times, hashes, latencies and sources are what differs between any two runs, and
+// who was asked where one is carried once more without its model, so
 // they do not count; ids count by where the same one comes again. A fork is compared
 // with the events that it has of its parent, and without what only its beginning
 // brings: so two runs that come from one part where they go on differently. Errors
@@ -173,6 +174,7 @@ var ids = map[string]bool{
 var volatile = map[string]bool{
 	"agent_hash": true, "table_hash": true, "hash": true, "latency_ms": true, "timestamp": true, "started": true,
 	"updated": true, "started_at": true, "deadline": true, "chunks": true, "under": true, "delivery": true,
+	"asked": true, "request_sha256": true,
 }
 
 // plain copies a value without what is volatile, and with aliases for ids.
