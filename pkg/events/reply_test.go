@@ -1,6 +1,7 @@
 package events_test
 
 import (
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -30,4 +31,26 @@ func TestAllCallsHaveTheModelsOrder(t *testing.T) {
 			require.Equal(t, c.want, got)
 		})
 	}
+}
+
+// What a person sees of a reply begins with its ending, where that is unusual.
+func TestUnusualEnding(t *testing.T) {
+	for _, c := range []struct{ finish, raw, want string }{
+		{"", "", "It is 4"},
+		{"stop", "end_turn", "It is 4"},
+		{"tool_calls", "tool_use", "It is 4"},
+		{"length", "max_tokens", "[length: max_tokens] It is 4"},
+		{"length", "length", "[length] It is 4"},
+		{"refusal", "", "[refusal] It is 4"},
+	} {
+		p := &events.LLMFinalAnswer{Reply: events.Reply{Content: "It is 4", Facts: events.Facts{Finish: c.finish, FinishRaw: c.raw}}}
+		require.Equal(t, c.want, events.Summary(p))
+	}
+	require.Equal(t, "by ann", events.Summary(&events.Paused{By: events.By{By: "ann"}}))
+}
+
+func TestProvidersOfAnAgent(t *testing.T) {
+	var a events.Agent
+	require.NoError(t, json.Unmarshal([]byte(`{"llm":{"provider":"own"},"models":{"default":["b/x/y","a/z",{"provider":"b","model":"w"}],"poetry":"p/q"}}`), &a))
+	require.Equal(t, []string{"own", "b", "a"}, a.Providers(), "a name alone is one of the agent's own provider")
 }
