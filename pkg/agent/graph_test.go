@@ -353,17 +353,18 @@ func TestBuildErrors(t *testing.T) {
 	t.Parallel()
 	model := scripted.NewMock()
 	for says, b := range map[string]*agent.Builder{
-		"there is no model caller":               agent.New("x"),
-		`there is no model caller "big"`:         agent.New("x").LLM(model).Use("big"),
-		`the model caller "big" is nil`:          agent.New("x").LLM(model).Provider("big", nil),
-		`the provider "agent" has the name`:      agent.New("x").LLM(model).Provider("agent", model),
-		"the function is nil":                    agent.New("x").LLM(model).Tool(agent.Func[query, string]("a", "a", nil)),
-		"the input must be a struct":             agent.New("x").LLM(model).Tool(agent.Func("a", "a", func(context.Context, int) (string, error) { return "", nil })),
-		"a tool is nil":                          agent.New("x").LLM(model).Tool(nil),
-		"two tools have this name":               agent.New("x").LLM(model).Tool(searchTool(t), searchTool(t)),
-		`name: "No Name" is not a name`:          agent.New("x").Name("No Name").LLM(model),
-		"config.max_steps: must be at least 1":   agent.New("x").LLM(model).Configure(func(c *events.Config) { c.MaxSteps = 0 }),
-		"the roles run elsewhere, but no bus is": agent.New("x").Use("big").Elsewhere(),
+		"there is no model caller":                            agent.New("x"),
+		`there is no model caller "big"`:                      agent.New("x").LLM(model).Use("big"),
+		`there is no model caller "big", which a model names`: agent.New("x").LLM(model).Model("m", "big/m"),
+		`the model caller "big" is nil`:                       agent.New("x").LLM(model).Provider("big", nil),
+		`the provider "agent" has the name`:                   agent.New("x").LLM(model).Provider("agent", model),
+		"the function is nil":                                 agent.New("x").LLM(model).Tool(agent.Func[query, string]("a", "a", nil)),
+		"the input must be a struct":                          agent.New("x").LLM(model).Tool(agent.Func("a", "a", func(context.Context, int) (string, error) { return "", nil })),
+		"a tool is nil":                                       agent.New("x").LLM(model).Tool(nil),
+		"two tools have this name":                            agent.New("x").LLM(model).Tool(searchTool(t), searchTool(t)),
+		`name: "No Name" is not a name`:                       agent.New("x").Name("No Name").LLM(model),
+		"config.max_steps: must be at least 1":                agent.New("x").LLM(model).Configure(func(c *events.Config) { c.MaxSteps = 0 }),
+		"the roles run elsewhere, but no bus is":              agent.New("x").Use("big").Elsewhere(),
 	} {
 		_, err := b.Build()
 		var wrong *agent.BuildError

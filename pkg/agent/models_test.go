@@ -24,6 +24,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/anthropic"
 	"github.com/moorebus/moorebus/pkg/llm/openai"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/replay"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -168,6 +169,19 @@ func TestALocalModelUsesEveryTool(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, difference.Equal, "%+v", difference)
 	require.Len(t, home.asked(), len(homeReplies), "nobody asked the server")
+}
+
+// A model that refuses is followed by the next one.
+func TestFallback(t *testing.T) {
+	refusing := llm.Text{Content: "I will not.", Meta: llm.Meta{Finish: llm.FinishRefusal}}
+	first := scripted.NewMock(refusing)
+	spare := scripted.NewMock(scripted.Say("It is 42."))
+	a, err := agent.New("What is 6*7?").LLM(first).Provider("spare", spare).Model("big", "spare/vendor/large", "small").Build()
+	require.NoError(t, err)
+	answer, err := a.Run(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "It is 42.", answer)
+	require.Equal(t, []string{"big", "vendor/large"}, []string{first.ModelForCall(0), spare.ModelForCall(0)})
 }
 
 const iterations = 300
