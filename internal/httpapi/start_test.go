@@ -82,6 +82,8 @@ func TestStartErrors(t *testing.T) {
 		"agent's name":      {with(`"No Body"`, ""), 404, "agent_not_found", "No Body"},
 		"unknown tool":      {with(`{"llm":{"provider":"openai"},"tools":["search","fly"]}`, ""), 422, "unknown_tool", `"fly"`},
 		"unknown provider":  {with(`{"llm":{"provider":"oracle"}}`, ""), 422, "unknown_provider", `"oracle"`},
+		"next provider":     {with(`{"llm":{"provider":"openai"},"models":{"default":["openai/big","oracle/big"]}}`, ""), 422, "unknown_provider", `"oracle"`},
+		"model of no one":   {with(`{"llm":{"provider":"openai"},"models":{"default":["big"]}}`, ""), 400, "bad_agent", "PROVIDER/MODEL"},
 		"output schema":     {with(`{"llm":{"provider":"openai"},"output_schema":{"type":"wrong"}}`, ""), 422, "bad_output_schema", "output_schema"},
 		"event too large":   {with(inline, `,"task_type":"`+strings.Repeat("x", 1000<<10)+`"`), 413, "too_large", "960 KiB"},
 		"body too large":    {with(inline, `,"task_type":"`+strings.Repeat("x", 2<<20)+`"`), 413, "too_large", "1048576"},
