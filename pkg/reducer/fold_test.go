@@ -20,6 +20,13 @@ type foldCase struct {
 	want  func(t *testing.T, m *reducer.Memory)
 }
 
+// emptyReply is a reply that held nothing.
+func emptyReply() *events.ReplyInvalid {
+	return &events.ReplyInvalid{RefusedReply: events.RefusedReply{
+		Calls: []events.Call{}, Results: []events.Answer{{Observation: "ERROR: the reply is empty", Code: reducer.CodeEmptyReply}},
+	}}
+}
+
 func at(state events.State) func(*testing.T) *scene {
 	return func(t *testing.T) *scene { t.Helper(); return in(t, state) }
 }
@@ -168,6 +175,18 @@ func TestFoldsOfPlanning(t *testing.T) {
 			require.Equal(t, "Hi", *m.FinalAnswer)
 			require.NotEmpty(t, m.Messages[1].ID)
 		}},
+		{"answers in part", events.TypeLLMMessageComplete, chatAfter(), &events.LLMMessageComplete{Reply: events.Reply{Content: "H"}, Incomplete: true}, func(t *testing.T, m *reducer.Memory) {
+			require.True(t, m.Control.Incomplete)
+		}},
+		{"asks for a whole answer", events.TypeUserMessage, chatAfter(&events.LLMMessageComplete{Reply: events.Reply{Content: "H"}, Incomplete: true}), user("m", "And?"), func(t *testing.T, m *reducer.Memory) {
+			require.False(t, m.Control.Incomplete)
+		}},
+		{"counts empty ones in a row", events.TypeReplyInvalid, after(emptyReply()), emptyReply(), func(t *testing.T, m *reducer.Memory) {
+			require.Equal(t, 2, m.Control.SinceUser.Empty)
+		}},
+		{"ends the empty ones", events.TypeAnswerTooShort, after(emptyReply(), emptyReply()), &events.AnswerTooShort{Content: "42"}, func(t *testing.T, m *reducer.Memory) {
+			require.Zero(t, m.Control.SinceUser.Empty)
+		}},
 		{"thinks", events.TypeLLMThought, at(events.Planning), &events.LLMThought{Reply: events.Reply{Content: "hm"}}, func(t *testing.T, m *reducer.Memory) {
 			require.Equal(t, []reducer.Thought{{Name: "thinking_log_001", Content: "hm"}}, m.ThinkingLog)
 			require.Equal(t, 1, m.Step)
@@ -198,6 +217,13 @@ func TestFoldsOfPlanning(t *testing.T) {
 			require.Equal(t, []reducer.Attempt{{Key: "plan/1", Provider: 1}}, m.Control.Attempts)
 			require.Equal(t, 1, m.Control.Replies)
 			require.Zero(t, m.Step)
+		}},
+		{"counts what broke off", events.TypeLLMAttemptFailed, at(events.Planning), &events.LLMAttemptFailed{Kind: "broken_reply", Key: "plan/1"}, func(t *testing.T, m *reducer.Memory) {
+			require.Equal(t, []reducer.Attempt{{Key: "plan/1", Provider: 1, Broken: 1}}, m.Control.Attempts)
+		}},
+		{"goes to the next model", events.TypeLLMAttemptFailed, after(&events.LLMAttemptFailed{Kind: "broken_reply", Key: "plan/1"}), &events.LLMAttemptFailed{Kind: "rate_limited", Key: "plan/1", Next: true}, func(t *testing.T, m *reducer.Memory) {
+			require.Equal(t, []reducer.Attempt{{Key: "plan/1", Passed: 1, Before: 2}}, m.Control.Attempts)
+			require.Equal(t, 2, m.Control.Attempts[0].Total(), "deliveries are counted by the sum")
 		}},
 		{"who was not asked gave no reply", events.TypeLLMAttemptFailed, at(events.Planning), &events.LLMAttemptFailed{Kind: "rate_limited", Key: "plan/1", NotAsked: true}, func(t *testing.T, m *reducer.Memory) {
 			require.Equal(t, []reducer.Attempt{{Key: "plan/1", NotAsked: 1}}, m.Control.Attempts)

@@ -325,7 +325,7 @@ func foldUserMessage(mem *Memory, e *events.Event) {
 	if mem.Mode == events.ModeChat {
 		mem.Control.SinceUser = Counts{}
 		mem.RetryCount = 0
-		mem.FinalAnswer = nil
+		mem.FinalAnswer, mem.Control.Incomplete = nil, false
 	}
 }
 

@@ -273,6 +273,8 @@ type Control struct {
 	Compacted Compaction `json:"compacted,omitempty"`
 	Thoughts  int        `json:"thoughts,omitempty"`
 	Paused    bool       `json:"paused,omitempty"`
+	// Incomplete says that the final answer was cut off, and the agent takes it all the same.
+	Incomplete bool `json:"incomplete,omitempty"`
 	// Redriven is true if the last Resumed was a re-drive of work that stood still.
 	Redriven bool `json:"redriven,omitempty"`
 	// TextState is how a model that speaks the text protocol is asked next, empty

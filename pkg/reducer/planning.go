@@ -37,7 +37,7 @@ var planningRules = []rule{
 		check: always, legality: 1, steps: oneStep,
 		fold: func(mem *Memory, e *events.Event) {
 			p := e.Data.(*events.LLMFinalAnswer)
-			mem.foldAnswer(e, p.MessageID, &p.Reply)
+			mem.foldAnswer(e, p.MessageID, &p.Reply, p.Incomplete)
 		},
 		trace: traced(func(p *events.LLMFinalAnswer) string { return p.Content }),
 	},
@@ -46,7 +46,7 @@ var planningRules = []rule{
 		check: always, legality: 1, steps: oneStep,
 		fold: func(mem *Memory, e *events.Event) {
 			p := e.Data.(*events.LLMMessageComplete)
-			mem.foldAnswer(e, p.MessageID, &p.Reply)
+			mem.foldAnswer(e, p.MessageID, &p.Reply, p.Incomplete)
 		},
 		trace: traced(func(p *events.LLMMessageComplete) string { return p.Content }),
 	},
@@ -266,10 +266,10 @@ func (mem *Memory) setBatch(e *events.Event, calls []events.Call) {
 	}
 }
 
-func (mem *Memory) foldAnswer(e *events.Event, messageID string, p *events.Reply) {
+func (mem *Memory) foldAnswer(e *events.Event, messageID string, p *events.Reply, incomplete bool) {
 	mem.pass(p.Usage)
 	content := p.Content
-	mem.FinalAnswer = &content
+	mem.FinalAnswer, mem.Control.Incomplete = &content, incomplete
 	mem.addMessage(e, messageID, "assistant", p.Content)
 	mem.addTurn(Turn{Kind: turnReply, Content: p.Content})
 	mem.keepReasoning(&p.Facts)
