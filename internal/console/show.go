@@ -37,9 +37,11 @@ type Run struct {
 	ForkedFrom *reducer.Origin `json:"forked_from,omitempty"`
 	// Usage sums the tokens and the cost of all replies.
 	Usage reducer.TotalUsage `json:"usage"`
-	// Answer is the final answer, Error why there is none.
-	Answer *string           `json:"answer,omitempty"`
-	Error  *reducer.RunError `json:"error,omitempty"`
+	// Answer is the final answer, Error why there is none. Incomplete says that the answer
+	// was cut off.
+	Answer     *string           `json:"answer,omitempty"`
+	Incomplete bool              `json:"incomplete,omitempty"`
+	Error      *reducer.RunError `json:"error,omitempty"`
 	// PendingApproval are the calls that wait for a human.
 	PendingApproval *reducer.PendingApproval `json:"pending_approval,omitempty"`
 	// Poison is the record that is not a legal event of the run.
@@ -90,7 +92,7 @@ func (r *Run) fill(mem *reducer.Memory) {
 	r.RunID, r.State, r.N, r.Mode, r.Agent, r.Task = mem.RunID, mem.State, mem.N, mem.Mode, mem.Control.Agent.Name, mem.Task
 	r.Paused, r.Step, r.Started, r.Updated, r.Usage = mem.Control.Paused, mem.Step, mem.Started, mem.Updated, mem.TotalUsage
 	r.Answer, r.Error, r.PendingApproval, r.Poison = mem.FinalAnswer, mem.Error, mem.PendingApproval, mem.Control.Poison
-	r.ForkedFrom = mem.Control.ForkedFrom
+	r.ForkedFrom, r.Incomplete = mem.Control.ForkedFrom, mem.Control.Incomplete
 	r.Parent, r.Children = mem.Control.Parent, children(mem)
 	r.Reasoning = mem.Control.Agent.ShowsReasoning()
 	if r.Answer != nil {
@@ -181,7 +183,11 @@ func (r *Run) tail(b *bytes.Buffer, p Palette) {
 		fmt.Fprintf(b, "\n%s\nevent %d (%s): %s\n", p.Red("poisoned"), r.Poison.N, Plain(r.Poison.Type), Plain(r.Poison.Reason))
 	}
 	if r.Answer != nil {
-		fmt.Fprintf(b, "\n%s\n%s\n", p.Green("answer"), strings.TrimRight(*r.Answer, " \n"))
+		title := "answer"
+		if r.Incomplete {
+			title = "answer, incomplete: it was cut off"
+		}
+		fmt.Fprintf(b, "\n%s\n%s\n", p.Green(title), strings.TrimRight(*r.Answer, " \n"))
 	}
 }
 

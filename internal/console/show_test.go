@@ -58,8 +58,9 @@ func TestShowEnd(t *testing.T) {
 			events.Request{CallID: "c1", Tool: "beta", Arguments: `{}`, Risk: "high", Reason: "above medium"}),
 		"\n  c1 beta asks: Which one? (answer it with `moorebus answer RUN c1 TEXT`)\n": waits(call("c1", "beta", `{"question":"Which\none?"}`),
 			events.Request{CallID: "c1", Tool: "beta", Arguments: `{"question":"Which\none?"}`, Risk: "low", Reason: "Which\none?", Asks: true}),
-		"\nanswer\nHello you.\n":               {&events.LLMMessageComplete{MessageID: "m1", Reply: events.Reply{Content: "Hello you."}}},
-		"\nerror\nauth: the key\nis refused\n": {&events.FatalError{Outcome: events.Outcome{Code: "auth", Message: "the key\nis refused"}}},
+		"\nanswer, incomplete: it was cut off\nHello y\n": {&events.LLMMessageComplete{MessageID: "m1", Reply: events.Reply{Content: "Hello y"}, Incomplete: true}},
+		"\nanswer\nHello you.\n":                          {&events.LLMMessageComplete{MessageID: "m1", Reply: events.Reply{Content: "Hello you."}}},
+		"\nerror\nauth: the key\nis refused\n":            {&events.FatalError{Outcome: events.Outcome{Code: "auth", Message: "the key\nis refused"}}},
 	} {
 		r := reducertest.NewRun(nil)
 		fill(t, r, reducertest.Event{Origin: events.Idle, Payload: reducertest.StartOf("x", events.ModeChat)})

@@ -32,11 +32,13 @@ const (
 
 // outcome is the structured content of a result.
 type outcome struct {
-	RunID   string       `json:"run_id,omitempty"`
-	State   events.State `json:"state,omitempty"`
-	Answer  *string      `json:"answer,omitempty"`
-	Code    string       `json:"code,omitempty"`
-	Message string       `json:"message,omitempty"`
+	RunID  string       `json:"run_id,omitempty"`
+	State  events.State `json:"state,omitempty"`
+	Answer *string      `json:"answer,omitempty"`
+	// Incomplete says that the answer was cut off.
+	Incomplete bool   `json:"incomplete,omitempty"`
+	Code       string `json:"code,omitempty"`
+	Message    string `json:"message,omitempty"`
 }
 
 func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -168,7 +170,7 @@ func result(id string, mem *reducer.Memory) *mcp.CallToolResult {
 	case mem.State != events.Done:
 		o.Code, o.Message = string(mem.State), "the run ended without an answer"
 	case mem.FinalAnswer != nil:
-		o.Answer = mem.FinalAnswer
+		o.Answer, o.Incomplete = mem.FinalAnswer, mem.Control.Incomplete
 	}
 	if o.Code != "" {
 		return failed(o)
@@ -177,7 +179,11 @@ func result(id string, mem *reducer.Memory) *mcp.CallToolResult {
 	if o.Answer != nil {
 		text = *o.Answer
 	}
-	return finished(o, text)
+	res := finished(o, text)
+	if o.Incomplete {
+		res.Content = append(res.Content, &mcp.TextContent{Text: "The answer is incomplete: it was cut off."})
+	}
+	return res
 }
 
 func failed(o outcome) *mcp.CallToolResult {

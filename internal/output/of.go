@@ -104,7 +104,7 @@ func started(mem *reducer.Memory, e *events.Event) []events.Call {
 func outcome(mem *reducer.Memory, e *events.Event, terminal bool) Output {
 	switch p := e.Data.(type) {
 	case *events.LLMMessageComplete:
-		return FinalAnswer{N: e.N, MessageID: p.MessageID, State: e.To, Content: p.Content}
+		return FinalAnswer{N: e.N, MessageID: p.MessageID, State: e.To, Content: p.Content, Incomplete: p.Incomplete}
 	case *events.CancelledRun:
 		return Error{N: e.N, Code: "cancelled", Message: p.Reason}
 	}
@@ -116,7 +116,7 @@ func outcome(mem *reducer.Memory, e *events.Event, terminal bool) Output {
 	case mem.Mode == events.ModeChat:
 		return nil // each turn has its answer
 	}
-	answer := FinalAnswer{N: e.N, State: e.To}
+	answer := FinalAnswer{N: e.N, State: e.To, Incomplete: mem.Control.Incomplete}
 	if p, ok := e.Data.(*events.LLMFinalAnswer); ok {
 		answer.MessageID = p.MessageID
 	}

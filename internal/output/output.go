@@ -115,12 +115,15 @@ type Action struct {
 }
 
 // FinalAnswer is the answer of a run that ended well, and its last output. In chat mode it
-// is the answer of a turn. State is the run's state after it.
+// is the answer of a turn. State is the run's state after it. Incomplete says that the answer
+// was cut off, and that the agent takes it all the same.
 type FinalAnswer struct {
 	N         uint64       `json:"n"`
 	MessageID string       `json:"message_id,omitempty"`
 	State     events.State `json:"state"`
 	Content   string       `json:"content"`
+	// Incomplete is left out of JSON if it is false.
+	Incomplete bool `json:"incomplete,omitempty"`
 }
 
 // Error says why a run failed or was cancelled. It is the last output.

@@ -92,6 +92,16 @@ func TestOutputsOfARun(t *testing.T) {
 	require.Empty(t, r.take(), "never after the answer")
 }
 
+// An answer that was cut off says so.
+func TestIncompleteAnswer(t *testing.T) {
+	t.Parallel()
+	r := tell(t)
+	r.do(events.Idle, reducertest.StartOf("find it", events.ModeTask))
+	r.do(events.Planning, &events.LLMFinalAnswer{MessageID: "m", Reply: events.Reply{Content: "forty"}, Incomplete: true})
+	all := r.take()
+	require.JSONEq(t, `{"kind":"final_answer","run":"r","n":2,"message_id":"m","state":"done","content":"forty","incomplete":true}`, all[len(all)-1])
+}
+
 // A reply that edits the model's own context is in the log like every other one, though
 // it leaves the run where it is.
 func TestNoChunkAfterAnEditOfTheContext(t *testing.T) {

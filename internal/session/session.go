@@ -71,8 +71,6 @@ type Session struct {
 	// stream makes outputs; nil without Options.Outputs.
 	stream *output.Stream
 	waits  waits
-	// incomplete says that the last answer was cut off.
-	incomplete bool
 }
 
 // Outcome is how the session ended.
@@ -126,7 +124,7 @@ func Watch(ctx context.Context, run events.Run, o Options) (Outcome, error) {
 			return Outcome{}, err
 		}
 	}
-	return Outcome{State: s.mem.State, Incomplete: s.incomplete, Err: s.mem.Error}, nil
+	return Outcome{State: s.mem.State, Incomplete: s.mem.Control.Incomplete, Err: s.mem.Error}, nil
 }
 
 func (s *Session) follow(ctx context.Context) error {
@@ -150,15 +148,15 @@ func (s *Session) show(ctx context.Context, rec journal.Record, e *events.Event,
 	}
 	switch p := e.Data.(type) {
 	case *events.LLMFinalAnswer:
-		s.answer(p.Content, p.Incomplete)
+		s.answer(p.Content)
 	case *events.LLMMessageComplete:
-		s.answer(p.Content, p.Incomplete)
+		s.answer(p.Content)
 	}
 	s.noteWaits(ctx, s.mem, e)
 }
 
-func (s *Session) answer(text string, incomplete bool) {
-	if s.incomplete = incomplete; incomplete {
+func (s *Session) answer(text string) {
+	if s.mem.Control.Incomplete {
 		s.view.line("The answer is incomplete: it was cut off, and the agent takes such answers (on_cut: accept).")
 	}
 	if s.stream != nil {

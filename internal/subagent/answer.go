@@ -32,10 +32,10 @@ type ending struct {
 	id     string
 	answer string
 	// answered says that there is one, which may be empty.
-	answered bool
-	failed   *reducer.RunError
-	usage    reducer.TotalUsage
-	took     time.Duration
+	answered, incomplete bool
+	failed               *reducer.RunError
+	usage                reducer.TotalUsage
+	took                 time.Duration
 }
 
 // endingOf copies what is needed from the memory of a run that has ended.
@@ -44,7 +44,7 @@ func endingOf(mem *reducer.Memory) *ending {
 		agent: mem.Control.Agent.Name, state: mem.State, id: mem.Control.LastID, usage: mem.TotalUsage, took: mem.Updated.Sub(mem.Started),
 	}
 	if mem.FinalAnswer != nil {
-		e.answer, e.answered = *mem.FinalAnswer, true
+		e.answer, e.answered, e.incomplete = *mem.FinalAnswer, true, mem.Control.Incomplete
 	}
 	if mem.Error != nil {
 		failed := *mem.Error
@@ -69,9 +69,14 @@ func (e *ending) failure() string {
 	return ""
 }
 
+// incompleteNote tells the model of the parent that an answer was cut off.
+const incompleteNote = "\n\n[moorebus: this answer is incomplete, it was cut off]"
+
 // text returns the text of the call's result.
 func (e *ending) text() string {
 	switch code := e.failure(); {
+	case code == "" && e.incomplete:
+		return e.answer + incompleteNote
 	case code == "":
 		return e.answer
 	case e.state == events.Cancelled:

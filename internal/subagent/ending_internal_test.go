@@ -39,6 +39,15 @@ func TestWhatAnEndMeans(t *testing.T) {
 	}
 }
 
+// The parent's model is told that an answer was cut off.
+func TestAnIncompleteAnswerSaysSo(t *testing.T) {
+	t.Parallel()
+	answer := "Here is he"
+	mem := &reducer.Memory{State: events.Done, FinalAnswer: &answer}
+	mem.Control.Incomplete = true
+	require.Equal(t, "Here is he\n\n[moorebus: this answer is incomplete, it was cut off]", endingOf(mem).text())
+}
+
 // A call that is given up although its run has ended has what that used in its result.
 func TestWhatIsGivenUpIsPaidFor(t *testing.T) {
 	t.Parallel()
