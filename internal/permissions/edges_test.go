@@ -197,6 +197,7 @@ func forbidden(user string) []string {
 		"$KV.tools_gpu.x":                                  {"actor_gpu"},
 		"$O.results_web.C.x":                               {"actor_web"},
 		"$O.results_web.M.x":                               {"actor_web"},
+		"$O.results_default.M.x":                           {"actor_default", Planner},
 		"$O.snapshots.M.x":                                 {Observer},
 		"timers.set.default.x.run":                         {Gateway, subagents},
 		"timers.cancel.default.x.run":                      {Gateway},

@@ -154,6 +154,7 @@ func (l Layout) planner(g *natsbus.Grants) {
 	l.worker(g, owned[Planner], "")
 	g.Consume(inbox(events.DefaultPool, owned[Planner]...))
 	g.AnnounceProviders()
+	g.StoreResults(events.DefaultPool) // reasoning that is too large for the log
 	g.PublishChunks()
 	g.WatchAsks()
 	for _, pool := range l.Pools {

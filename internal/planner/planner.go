@@ -60,8 +60,9 @@ type Config struct {
 	// Estimators say how much of a budget a call reserves, by the names that agents use
 	// for them. [tokens.Bytes4] is always available.
 	Estimators tokens.Set
-	// Blobs has what is too large for the log and is shown to the model: images and files.
-	// Nil: the model is told that they are left out.
+	// Blobs has what is too large for the log and is shown to the model: images, files and
+	// long reasoning. Nil: the model is told that images and files are left out, and the
+	// log takes all reasoning.
 	Blobs journal.Blobs
 	// Retry decides on failed calls of a provider.
 	Retry Policy
@@ -215,6 +216,7 @@ func (pl *planning) ask(ctx context.Context, s *streamer) worker.Result {
 		return pl.lost(ctx, err)
 	}
 	pl.noteAdjusted(reply.About())
+	pl.check.kept = pl.keepReasoning(ctx, pl.call.run, reply.About(), pl.check.records)
 	all := pl.check.check(reply)
 	last := len(all) - 1
 	events.SetChunks(all[last], s.chunks())
@@ -292,6 +294,9 @@ func (p *Planner) call(ctx context.Context, c modelCall, s *streamer) (llm.Respo
 	}
 	caller, err := p.speaking(caller, c.req)
 	if err != nil {
+		return nil, err
+	}
+	if c.req.Messages, err = p.wholeReasoning(ctx, c.req); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.CallTimeout, errCallTimeout)

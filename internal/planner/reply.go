@@ -41,8 +41,11 @@ type replyChecker struct {
 	retries    int
 	confidence float64
 	messageID  string
-	// asked is who is asked.
-	asked llm.Asked
+	// asked is who is asked. records says that all reasoning is recorded, and kept what the
+	// log keeps of this reply's.
+	asked   llm.Asked
+	records bool
+	kept    *kept
 	// textNote says what was wrong with the state that the model was asked in.
 	textNote   string
 	speaksText bool
@@ -67,7 +70,7 @@ func newReplyChecker(cfg Config, mem *reducer.Memory) *replyChecker {
 		schema: mem.Control.Agent.OutputSchema, tools: mem.Tools, blacklist: mem.Blacklist,
 		// The list only grows at its end, so what is there now may be read.
 		known: order[:len(order):len(order)], retries: mem.RetryCount, confidence: mem.ConfidenceScore,
-		validator: cfg.Validator, approval: cfg.Approval,
+		validator: cfg.Validator, approval: cfg.Approval, records: mem.Control.Agent.RecordsReasoning(),
 		clock: cfg.Store.Now, textNote: textNote(mem), speaksText: mem.SpeaksText(),
 		onCut: mem.Control.Agent.WhenCut(), emptyBefore: mem.Control.SinceUser.Empty, offersInternal: contextedit.Offered(mem),
 	}
@@ -385,7 +388,11 @@ func risk(r string) string {
 func (ch *replyChecker) facts(m llm.Meta) events.Facts { return ch.factsOf(m, false) }
 
 func (ch *replyChecker) factsOf(m llm.Meta, calls bool) events.Facts {
-	return replyfacts.Of(m, ch.asked, calls)
+	f := replyfacts.Of(m, ch.asked, calls)
+	if ch.kept != nil && len(f.Reasoning) > 0 {
+		f.Reasoning, f.ReasoningRef = ch.kept.parts, ch.kept.ref
+	}
+	return f
 }
 
 // usage returns a reply's usage as it is logged. A cost that is not a number is left out,

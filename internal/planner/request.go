@@ -34,7 +34,7 @@ func request(mem *reducer.Memory, ref events.ModelRef) llm.Request {
 // message is a message of the view as the model's port has it.
 func message(m *reducer.ViewMessage) llm.Message {
 	message := llm.Message{
-		Role: llm.Role(m.Role), Content: m.Content, CallID: m.CallID, Name: m.Name, Failed: m.Failed, Reasoning: replyfacts.Reasoning(m.Reasoning), Asked: replyfacts.Asked(m.Asked), Raw: m.Raw,
+		Role: llm.Role(m.Role), Content: m.Content, CallID: m.CallID, Name: m.Name, Failed: m.Failed, Reasoning: reasoningOf(m), Asked: replyfacts.Asked(m.Asked), Raw: m.Raw,
 	}
 	if len(m.Calls) > 0 {
 		message.Calls = make([]llm.Call, len(m.Calls))

@@ -157,6 +157,28 @@ func TestSharedResultsStay(t *testing.T) {
 	require.ErrorIs(t, err, journal.ErrNotFound, "the last one has gone")
 }
 
+// Reasoning that is too large for its event is exported, imported and purged with its run.
+func TestLargeReasoningFollowsItsRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	ref, err := w.bus.PutBlob(t.Context(), events.DefaultPool, []byte(`[{"kind":"text","text":"So."}]`))
+	require.NoError(t, err)
+	run := w.store.Place(events.DefaultNamespace, w.store.NewID())
+	w.append(run, events.Idle, reducertest.StartOf("x", events.ModeTask))
+	w.append(run, events.Planning, &events.LLMFinalAnswer{Reply: events.Reply{Content: "42", Facts: events.Facts{ReasoningRef: &ref}}})
+	exported, other := w.export(retention.ExportOptions{All: true}), newWorld(t, 1)
+	_, err = retention.Import(t.Context(), exported, other.bus, retention.ImportOptions{})
+	require.NoError(t, err)
+	_, err = other.bus.Blob(t.Context(), ref)
+	require.NoError(t, err)
+
+	done, err := retention.Purge(t.Context(), aged{w.bus}, retention.PurgeOptions{Runs: []events.Run{run}, Grace: noGrace})
+	require.NoError(t, err)
+	require.Equal(t, 1, done.Blobs)
+	_, err = w.bus.Blob(t.Context(), ref)
+	require.ErrorIs(t, err, journal.ErrNotFound)
+}
+
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)

@@ -234,6 +234,9 @@ type Meta struct {
 	FinishRaw string
 	// Reasoning is what the model reasoned, in order.
 	Reasoning []ReasoningPart
+	// ReasoningBack says that the provider wants the text of the reasoning back in later
+	// requests, not only its opaque parts.
+	ReasoningBack bool
 	// Adjusted are settings that were sent otherwise than the request has them.
 	Adjusted []Adjusted
 	// RequestSHA256 is the lower-case hex digest of the request's body as it was sent; the
