@@ -196,7 +196,7 @@ func writeTrace(ctx context.Context, c *client, log journal.Log, run events.Run,
 	}
 	whole := reasoning || mem.Control.Agent.ShowsReasoning()
 	return console.WriteTrace(c.out, mem.Trace, state, c.format, func(entry reducer.TraceEntry) []string {
-		return console.ReasoningLines(replies[place{entry.Event, entry.Timestamp.UnixNano()}], whole, false)
+		return console.ReplyLines(replies[place{entry.Event, entry.Timestamp.UnixNano()}], whole, false)
 	})
 }
 

@@ -36,14 +36,26 @@ func EventLine(e *events.Event, started time.Time, color bool) string {
 	return strings.TrimRight(line, " ")
 }
 
-// reasoningIndent is where reasoning stands, below the numbers of events.
-const reasoningIndent = "       "
+// replyIndent is where the lines before a reply stand, beside the numbers of events.
+const replyIndent = "       "
 
-// ReasoningLines returns what the model reasoned before a reply: one line without line end,
-// or all of the text. There are none if nothing is known of it.
-func ReasoningLines(p events.Payload, whole, color bool) []string {
+// ReplyLines returns what stands before a reply: that the server dropped context, and what
+// the model reasoned, in one line or whole. The lines have no line end. There may be none.
+func ReplyLines(p events.Payload, whole, color bool) []string {
 	f := events.FactsOf(p)
-	if f == nil || len(f.Reasoning) == 0 && f.ReasoningRef == nil {
+	if f == nil {
+		return nil
+	}
+	lines := reasoningLines(f, whole, color)
+	if d := f.ContextDropped; d != nil {
+		warning := fmt.Sprintf("the server read only %d of at least %d tokens and dropped the rest", d.Read, d.Sent)
+		lines = append([]string{replyIndent + Palette{color}.Yellow(warning)}, lines...)
+	}
+	return lines
+}
+
+func reasoningLines(f *events.Facts, whole, color bool) []string {
+	if len(f.Reasoning) == 0 && f.ReasoningRef == nil {
 		return nil
 	}
 	text := f.Reasoning.Text()
@@ -53,7 +65,7 @@ func ReasoningLines(p events.Payload, whole, color bool) []string {
 		lines = append([]string{strings.TrimSpace(head)}, strings.Split(strings.TrimRight(text, "\n"), "\n")...)
 	}
 	for i, line := range lines {
-		lines[i] = reasoningIndent + Palette{color}.Faint(terminal.Visible(line))
+		lines[i] = replyIndent + Palette{color}.Faint(terminal.Visible(line))
 	}
 	return lines
 }
@@ -172,7 +184,7 @@ func WriteTrace(w io.Writer, trace reducer.Trace, state events.State, f Format, 
 	rows := make([][]string, 0, len(trace))
 	for _, entry := range trace {
 		for _, line := range reasoning(entry) {
-			rows = append(rows, []string{fmt.Sprint(entry.Step), entry.State, "", strings.TrimPrefix(line, reasoningIndent), ""})
+			rows = append(rows, []string{fmt.Sprint(entry.Step), entry.State, "", strings.TrimPrefix(line, replyIndent), ""})
 		}
 		rows = append(rows, []string{
 			fmt.Sprint(entry.Step), entry.State, entry.Event, Cut(entry.Data, dataWidth), entry.Timestamp.Format(time.RFC3339Nano),

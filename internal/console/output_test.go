@@ -178,11 +178,13 @@ func TestCut(t *testing.T) {
 	require.Equal(t, `\xff`, Plain("\xff"))
 }
 
-func TestReasoningLines(t *testing.T) {
+func TestReplyLines(t *testing.T) {
 	p := &events.LLMFinalAnswer{}
-	require.Empty(t, ReasoningLines(p, true, false))
+	require.Empty(t, ReplyLines(p, true, false))
 	p.Facts.Reasoning = events.Reasoning{{Kind: "text", Text: "Six times\x1b seven."}, {Kind: "opaque", Data: []byte(`"x"`)}, {Kind: "summary", Text: "42"}}
-	require.Equal(t, []string{`       reasoned 20 characters: Six times\x1b seven. 42`}, ReasoningLines(p, false, false))
-	require.Equal(t, []string{"       reasoned 20 characters:", `       Six times\x1b seven.`, "       42"}, ReasoningLines(p, true, false))
-	require.Empty(t, ReasoningLines(&events.Start{}, false, false))
+	require.Equal(t, []string{`       reasoned 20 characters: Six times\x1b seven. 42`}, ReplyLines(p, false, false))
+	require.Equal(t, []string{"       reasoned 20 characters:", `       Six times\x1b seven.`, "       42"}, ReplyLines(p, true, false))
+	require.Empty(t, ReplyLines(&events.Start{}, false, false))
+	p.ContextDropped = &events.ContextDropped{Read: 4096, Sent: 9100}
+	require.Equal(t, "       the server read only 4096 of at least 9100 tokens and dropped the rest", ReplyLines(p, false, false)[0])
 }

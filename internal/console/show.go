@@ -127,7 +127,7 @@ func (r *Run) Write(w io.Writer, f Format, color bool) error {
 	for _, l := range r.lines {
 		text := PoisonLine(l.n, l.reason, color)
 		if l.event != nil {
-			for _, line := range ReasoningLines(l.event.Data, r.Reasoning, color) {
+			for _, line := range ReplyLines(l.event.Data, r.Reasoning, color) {
 				b.WriteString(line + "\n")
 			}
 			text = EventLine(l.event, r.Started, color)

@@ -235,7 +235,7 @@ func (t *Tap) write(s tapLine) error {
 	case s.err != nil:
 		text = s.prefix + PoisonLine(s.n, s.err.Error(), t.Color)
 	default:
-		for _, line := range ReasoningLines(s.event.Data, t.Reasoning || s.shows, t.Color) {
+		for _, line := range ReplyLines(s.event.Data, t.Reasoning || s.shows, t.Color) {
 			text += s.prefix + line + "\n"
 		}
 		text += s.prefix + EventLine(s.event, s.started, t.Color)

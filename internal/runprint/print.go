@@ -172,7 +172,7 @@ func (p *printer) reason(e *events.Event) error {
 	if p.o.JSON {
 		return nil
 	}
-	for _, line := range console.ReasoningLines(e.Data, p.o.Reasoning || p.mem.Control.Agent.ShowsReasoning(), false) {
+	for _, line := range console.ReplyLines(e.Data, p.o.Reasoning || p.mem.Control.Agent.ShowsReasoning(), false) {
 		if _, err := io.WriteString(p.w, line+"\n"); err != nil {
 			return err
 		}

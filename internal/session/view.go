@@ -72,7 +72,7 @@ func (v *view) event(e *events.Event, mem *reducer.Memory) {
 		v.started = e.Time
 	}
 	v.erase()
-	for _, line := range console.ReasoningLines(e.Data, v.reasoning || mem.Control.Agent.ShowsReasoning(), v.color) {
+	for _, line := range console.ReplyLines(e.Data, v.reasoning || mem.Control.Agent.ShowsReasoning(), v.color) {
 		_, _ = fmt.Fprintln(v.w, line)
 	}
 	_, _ = fmt.Fprintln(v.w, console.EventLine(e, v.started, v.color))

@@ -72,6 +72,15 @@ type Facts struct {
 	// RequestSHA256 is the digest of the request's body as it was sent, in lower-case hex;
 	// empty where nothing was sent.
 	RequestSHA256 string `json:"request_sha256,omitempty"`
+	// ContextDropped says that the server read only a part of the request.
+	ContextDropped *ContextDropped `json:"context_dropped,omitempty"`
+}
+
+// ContextDropped is how many tokens of a request a server read, by its own count, and how
+// many were sent at least, by a low estimate.
+type ContextDropped struct {
+	Read int `json:"read"`
+	Sent int `json:"sent"`
 }
 
 // The values of Finish that are nothing unusual.
