@@ -183,6 +183,23 @@ func TestApprovedCallsStartThen(t *testing.T) {
 	require.Equal(t, 1, started)
 }
 
+// Reasoning comes piece by piece from the feed, and whole from the log before its reply.
+func TestOutputsOfReasoning(t *testing.T) {
+	t.Parallel()
+	r := tell(t)
+	r.do(events.Idle, reducertest.StartOf("find it", events.ModeTask))
+	r.take()
+	chunk := []byte(`{"message_id":"m1","kind":"reasoning","offset":0,"text":"So "}`)
+	r.stream.Chunk(chunk)
+	require.Equal(t, []string{`{"kind":"reasoning_token","run":"r","message_id":"m1","offset":0,"text":"So "}`}, r.take())
+	p := &events.LLMToolCall{ToolCallReply: reply("m1", events.Call{ID: "a", Name: "alpha", Arguments: `{}`})}
+	p.Reasoning = events.Reasoning{{Kind: events.ReasoningText, Text: "So it is."}, {Kind: events.ReasoningOpaque, Data: []byte(`"x"`)}}
+	r.do(events.Planning, p)
+	require.Equal(t, `{"kind":"reasoned","run":"r","n":2,"text":"So it is.","opaque":1}`, r.take()[0])
+	r.stream.Chunk(chunk)
+	require.Empty(t, r.take(), "it is late")
+}
+
 func TestWhatIsNoChunk(t *testing.T) {
 	t.Parallel()
 	for _, data := range []string{``, `{}`, `[1]`, `{"message_id":"m","kind":"else"}`, `{"message_id":7}`, `{"text":"x"}`} {
