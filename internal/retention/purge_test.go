@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -489,4 +490,33 @@ func TestAWholeLogGoesAtOnce(t *testing.T) {
 	}
 	require.Equal(t, 2, w.length(w.quick()))
 	w.verified()
+}
+
+// Images of messages belong to their run as large results do.
+func TestImagesGoWithTheirRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1).work()
+	image := strings.Repeat("image", 2000)
+	parts := []events.Part{{Type: events.PartText, Text: "What is this?"}, {Type: events.PartImage, MediaType: "image/png", Data: []byte(image)}}
+	started, err := w.host.Gateway().Start(t.Context(), "", control.StartRequest{Agent: definition("", calls(0, "")), Parts: parts})
+	require.NoError(t, err)
+	run := w.store.Place(events.DefaultNamespace, started.RunID)
+	w.await(run, events.Done)
+	before, hash := w.state(run), events.Hash([]byte(image))
+	ref := events.Ref{Bucket: "results_default", Key: hash, Size: len(image), SHA256: hash}
+	_, err = w.bus.Blob(t.Context(), ref)
+	require.NoError(t, err)
+
+	path := filepath.Join(t.TempDir(), "gone.jsonl")
+	done, err := retention.Purge(t.Context(), aged{w.bus}, retention.PurgeOptions{Runs: []events.Run{run}, Archive: archive(path), Grace: noGrace})
+	require.NoError(t, err)
+	require.Equal(t, 1, done.Blobs)
+	_, err = w.bus.Blob(t.Context(), ref)
+	require.ErrorIs(t, err, journal.ErrNotFound)
+
+	w.imports(openFile(t, path), retention.ImportOptions{})
+	require.Equal(t, before, w.state(run))
+	data, err := w.bus.Blob(t.Context(), ref)
+	require.NoError(t, err)
+	require.Equal(t, image, string(data))
 }
