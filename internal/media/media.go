@@ -3,8 +3,10 @@
 package media
 
 import (
+	"errors"
 	"fmt"
 	"mime"
+	"net/url"
 	"slices"
 	"strings"
 )
@@ -30,6 +32,23 @@ func IsDocument(mediaType string) bool { return mediaType == "application/pdf" }
 func Valid(mediaType string) bool {
 	parsed, parameters, err := mime.ParseMediaType(mediaType)
 	return err == nil && parsed == mediaType && len(parameters) == 0 && strings.Count(mediaType, "/") == 1
+}
+
+// maxURL bounds the address of an image or a file, in bytes.
+const maxURL = 4096
+
+// CheckURL returns what is wrong with the address of an image or a file, which providers load.
+func CheckURL(text string) error {
+	u, err := url.Parse(text)
+	switch {
+	case len(text) > maxURL:
+		return fmt.Errorf("url: is longer than %d bytes", maxURL)
+	case strings.HasPrefix(strings.ToLower(text), "data:"):
+		return errors.New("url: is a data URL; give its base64 as data")
+	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http":
+		return errors.New("url: must be an absolute http or https URL")
+	}
+	return nil
 }
 
 // Words names an image or a file, as in "image image/png 12 kB". kind is image or file. name

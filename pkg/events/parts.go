@@ -3,7 +3,6 @@ package events
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"unicode/utf8"
 
@@ -17,8 +16,8 @@ const (
 	PartFile  = "file"
 )
 
-// maxPartText bounds a part's URL and name, in bytes.
-const maxPartText = 4096
+// maxPartName bounds a part's name, in bytes.
+const maxPartName = 4096
 
 // Part is one part of a message that is more than text: words, an image or a file. An image
 // or a file has a media type, and exactly one of Data, which are its bytes, URL, from which
@@ -72,25 +71,12 @@ func (p *Part) checkMedia() error {
 		return fmt.Errorf("has %d of data, url and ref; give exactly one", given)
 	case p.Data != nil && len(p.Data) == 0:
 		return errors.New("data: is empty")
-	case len(p.Name) > maxPartText || strings.ContainsFunc(p.Name, func(r rune) bool { return r < ' ' }) || !utf8.ValidString(p.Name):
-		return fmt.Errorf("name: must be one line of at most %d bytes", maxPartText)
+	case len(p.Name) > maxPartName || strings.ContainsFunc(p.Name, func(r rune) bool { return r < ' ' }) || !utf8.ValidString(p.Name):
+		return fmt.Errorf("name: must be one line of at most %d bytes", maxPartName)
 	case p.URL != "":
-		return checkPartURL(p.URL)
+		return media.CheckURL(p.URL)
 	case p.Ref != nil:
 		return p.Ref.check()
-	}
-	return nil
-}
-
-func checkPartURL(text string) error {
-	u, err := url.Parse(text)
-	switch {
-	case len(text) > maxPartText:
-		return fmt.Errorf("url: is longer than %d bytes", maxPartText)
-	case strings.HasPrefix(strings.ToLower(text), "data:"):
-		return errors.New("url: is a data URL; give its base64 as data")
-	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http":
-		return errors.New("url: must be an absolute http or https URL")
 	}
 	return nil
 }
