@@ -98,10 +98,11 @@ func (c *Client) problem(p problem, resp *http.Response) *llm.Error {
 // StatesError reports whether data states an error, in any of the forms in which APIs do
 // that with a status of success: in a stream, or in a list.
 func StatesError(data []byte) bool {
-	said := object(data)
-	if said == nil {
+	names := func(key string) bool { return bytes.Contains(data, []byte(key)) }
+	if !names(`"error"`) && !names(`"base_resp"`) && !names(`"success"`) { // as most chunks of a reply
 		return false
 	}
+	said := object(data)
 	switch e := said["error"].(type) {
 	case map[string]any:
 		return len(e) > 0

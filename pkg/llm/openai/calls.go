@@ -78,12 +78,12 @@ func (p *partial) before(f *fragment) bool {
 	switch {
 	case name == "" || p.name == "":
 		return false
-	case f.ID != "" && p.id != "":
-		return string(f.ID) != p.id
+	case p.id != "":
+		return f.ID != "" && string(f.ID) != p.id
 	case name != p.name:
 		return true
 	}
-	return f.ID == "" && p.id == "" && f.Function.Arguments != (arguments{}) && json.Valid([]byte(p.arguments()))
+	return f.Function.Arguments != (arguments{}) && json.Valid([]byte(p.arguments()))
 }
 
 func (l *callList) begin(index *number) *partial {

@@ -3,7 +3,6 @@ package openai
 import (
 	"bytes"
 	"encoding/json"
-	"slices"
 	"strings"
 	"unicode"
 
@@ -13,17 +12,22 @@ import (
 // reasoning collects what a model reasons. Servers give it in one of several fields, or the
 // same text in two of them.
 type reasoning struct {
-	parts   []llm.ReasoningPart
+	parts   []*thought
 	details []*detail
+}
+
+// thought is reasoning of one kind.
+type thought struct {
+	kind llm.ReasoningKind
+	text strings.Builder
 }
 
 // add takes what was reasoned.
 func (r *reasoning) add(kind llm.ReasoningKind, text string) {
-	if n := len(r.parts); n > 0 && r.parts[n-1].Kind == kind {
-		r.parts[n-1].Text += text
-		return
+	if n := len(r.parts); n == 0 || r.parts[n-1].kind != kind {
+		r.parts = append(r.parts, &thought{kind: kind})
 	}
-	r.parts = append(r.parts, llm.ReasoningPart{Kind: kind, Text: text})
+	r.parts[len(r.parts)-1].text.WriteString(text)
 }
 
 // of returns the reasoning that stands beside a message's content, from the first field
@@ -49,7 +53,10 @@ func (r *reasoning) of(m *spoken) (llm.ReasoningKind, string) {
 // all returns the parts in order: the readable ones, then those that only the provider
 // reads.
 func (r *reasoning) all() []llm.ReasoningPart {
-	parts := slices.Clone(r.parts)
+	var parts []llm.ReasoningPart
+	for _, t := range r.parts {
+		parts = append(parts, llm.ReasoningPart{Kind: t.kind, Text: t.text.String()})
+	}
 	for _, d := range r.details {
 		parts = append(parts, llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: d.whole()})
 	}
@@ -78,9 +85,11 @@ func (d *detail) text(key string) string {
 
 // keep takes a detail. Fragments of one have the same type, index and id.
 func (r *reasoning) keep(next *detail) {
-	if n := len(r.details); n > 0 && r.details[n-1].continues(next) {
-		r.details[n-1].merge(next)
-		return
+	for _, d := range r.details {
+		if d.continues(next) {
+			d.merge(next)
+			return
+		}
 	}
 	r.details = append(r.details, next)
 }
@@ -150,7 +159,10 @@ const (
 	tagsAfter
 )
 
-var openTags = map[string]string{"<think>": "</think>", "<thinking>": "</thinking>", "<thought>": "</thought>"}
+// openTags are those in use, with what ends each. Bedrock writes <reasoning>.
+var openTags = map[string]string{
+	"<think>": "</think>", "<thinking>": "</thinking>", "<thought>": "</thought>", "<reasoning>": "</reasoning>",
+}
 
 // split returns what of the text so far is reasoning and what is text; the rest is held
 // until more comes. last says that nothing more comes.

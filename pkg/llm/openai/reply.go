@@ -49,7 +49,7 @@ func (x *exchange) Read(r *llmhttp.Reply) (llm.Response, error) {
 	if !a.chosen {
 		return nil, llmhttp.Unused(r.Says("the server's reply holds no choices; is the base URL that of a chat completions server?"), a.Meta())
 	}
-	if a.finish == "" && !a.done && (a.parted || a.zero) {
+	if a.finish == "" && !a.done && (a.parted || a.zero && a.usage.Total == 0) {
 		e := r.Says("the reply broke: it has no finish_reason and used no tokens")
 		e.Kind = llm.KindBroken
 		return nil, llmhttp.Unused(e, a.Meta())
@@ -158,7 +158,9 @@ func (a *assembly) choose(c *choice) error {
 // repeats reports whether a message holds what came in parts before: MiniMax ends its
 // streams with one.
 func (a *assembly) repeats(m *spoken) bool {
-	return a.parted && strings.HasSuffix(m.Content.text(), a.text.String()) && len(m.ToolCalls) <= len(a.calls.all)
+	whole, text := m.Content.text(), a.text.String()
+	same := whole == text || text != "" && !a.tags.off && strings.HasSuffix(whole, text)
+	return a.parted && same && len(m.ToolCalls) <= len(a.calls.all)
 }
 
 func (a *assembly) say(m *spoken) {
@@ -293,7 +295,9 @@ func (a *assembly) Reply() (llm.Response, error) {
 	case len(calls) > 0:
 		return llm.ToolCalls{Meta: meta, Content: text, Calls: calls}, nil
 	case answer != nil:
-		meta.Finish = cmp.Or(cutFinish(meta), llm.FinishStop)
+		if !meta.Cut() {
+			meta.Finish = llm.FinishStop
+		}
 		return llm.Structured{Meta: meta, Content: a.x.answer.Answer(answer.Arguments)}, nil
 	case a.x.native:
 		return llm.Structured{Meta: meta, Content: text}, nil
@@ -304,13 +308,6 @@ func (a *assembly) Reply() (llm.Response, error) {
 // isAnswer reports whether a call's name on the wire is that of the tool that takes the
 // structured answer.
 func (x *exchange) isAnswer(name string) bool { return x.answer != nil && name == x.answer.Name }
-
-func cutFinish(m llm.Meta) llm.Finish {
-	if m.Cut() {
-		return m.Finish
-	}
-	return ""
-}
 
 // finishes are the words for the end of a reply without calls, in lower case.
 var finishes = map[string]llm.Finish{
