@@ -54,7 +54,7 @@ func (c *Client) Ask(ctx context.Context, x Exchange, stream func(llm.Chunk)) (l
 	res, err := a.ask(timed, stream)
 	switch {
 	case err == nil:
-		return amended(res, func(m *llm.Meta) { m.RequestSHA256 = cmp.Or(m.RequestSHA256, a.sha256) }), nil
+		return amended(res, a.sent), nil
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case timed.Err() != nil:
@@ -158,6 +158,11 @@ func (a *asked) body(stream bool) ([]byte, error) {
 	return body, err
 }
 
+// sent adds what was sent, and to which API.
+func (a *asked) sent(m *llm.Meta) {
+	m.Dialect, m.RequestSHA256 = a.client.row.Name, cmp.Or(m.RequestSHA256, a.sha256)
+}
+
 // explain adds to an error what is known of the reply that came in part.
 func (a *asked) explain(err error) error {
 	var e *llm.Error
@@ -168,7 +173,7 @@ func (a *asked) explain(err error) error {
 		_ = Unused(e, a.partial.Meta())
 	}
 	if e.Reply != nil {
-		e.Reply.RequestSHA256 = cmp.Or(e.Reply.RequestSHA256, a.sha256)
+		a.sent(e.Reply)
 	}
 	return err
 }

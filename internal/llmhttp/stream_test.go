@@ -104,7 +104,7 @@ func TestServerThatRefusesToStream(t *testing.T) {
 	res, err := c.Ask(t.Context(), exchange{}, func(llm.Chunk) {})
 	require.NoError(t, err)
 	require.EqualValues(t, 2, asked.Load())
-	require.Equal(t, llm.Text{Meta: llm.Meta{RequestSHA256: digestOf("stream")}, Content: "plain"}, res)
+	require.Equal(t, llm.Text{Meta: llm.Meta{Dialect: "openai", RequestSHA256: digestOf("stream")}, Content: "plain"}, res)
 }
 
 // What a server states in a stream, or answers to one in one piece, is its answer.

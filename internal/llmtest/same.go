@@ -17,7 +17,7 @@ func Same(t testing.TB, want, got llm.Response, about ...any) {
 
 func usual(r llm.Response) llm.Response {
 	common := func(m llm.Meta, finish llm.Finish) llm.Meta {
-		m.RequestSHA256, m.FinishRaw = "", ""
+		m.Dialect, m.RequestSHA256, m.FinishRaw = "", "", ""
 		if m.Finish == "" {
 			m.Finish = finish
 		}

@@ -12,7 +12,7 @@ import (
 // Of returns what the log keeps of a reply. calls says that the reply has tool calls. Opaque
 // reasoning that is not valid JSON is left out, since it cannot be written.
 func Of(m llm.Meta, asked llm.Asked, calls bool) events.Facts {
-	f := events.Facts{Finish: string(m.Finish), FinishRaw: m.FinishRaw, RequestSHA256: m.RequestSHA256}
+	f := events.Facts{Finish: string(m.Finish), FinishRaw: m.FinishRaw, Dialect: m.Dialect, RequestSHA256: m.RequestSHA256}
 	switch {
 	case f.Finish == "" && calls:
 		f.Finish = string(llm.FinishToolCalls)
@@ -36,7 +36,7 @@ func Of(m llm.Meta, asked llm.Asked, calls bool) events.Facts {
 
 // Add puts what the log keeps of a reply into its meta data.
 func Add(m *llm.Meta, f *events.Facts) {
-	m.Finish, m.FinishRaw, m.RequestSHA256 = llm.Finish(f.Finish), f.FinishRaw, f.RequestSHA256
+	m.Finish, m.FinishRaw, m.Dialect, m.RequestSHA256 = llm.Finish(f.Finish), f.FinishRaw, f.Dialect, f.RequestSHA256
 	m.Reasoning = Reasoning(f.Reasoning)
 	for _, a := range f.Adjusted {
 		m.Adjusted = append(m.Adjusted, llm.Adjusted(a))

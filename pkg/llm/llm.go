@@ -239,6 +239,9 @@ type Meta struct {
 	ReasoningBack bool
 	// Adjusted are settings that were sent otherwise than the request has them.
 	Adjusted []Adjusted
+	// Dialect is the API that was asked, as its adapter is called: openai, responses or
+	// anthropic. Empty: none was.
+	Dialect string
 	// RequestSHA256 is the lower-case hex digest of the request's body as it was sent; the
 	// first one's where the reply took several. Empty: nothing was sent.
 	RequestSHA256 string
