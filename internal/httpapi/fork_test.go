@@ -155,7 +155,7 @@ func TestForkWithAPatch(t *testing.T) {
 	require.Equal(t, []int{3, 5}, []int{mem.Config.MaxSteps, mem.Config.ReflectEveryNSteps}, "null takes a key away: its default is left")
 	require.Equal(t, 9, mem.Budget.MaxTotalTokens)
 	require.Equal(t, []string{"pay"}, mem.Blacklist)
-	require.Equal(t, map[string]string{"default": "small"}, mem.Control.Agent.Models)
+	require.Equal(t, map[string]events.Models{"default": {{Model: "small"}}}, mem.Control.Agent.Models)
 	require.Equal(t, events.ModeChat, mem.Mode)
 	r.Happens(fork, events.Planning, turnDone("2"))
 	require.Equal(t, events.WaitingForUser, r.memory(fork).State)

@@ -220,6 +220,7 @@ func (pl *planning) ask(ctx context.Context, s *streamer) worker.Result {
 	all := pl.check.check(reply)
 	last := len(all) - 1
 	events.SetChunks(all[last], s.chunks())
+	pl.noteDropped(pl.call.run, pl.call.req, reply.About(), all[last])
 	if charged := pl.bill.charge(all[last], reply.About().Model); charged != all[last] {
 		return worker.Done(charged) // the reply cannot be paid for, so none of it counts
 	}
