@@ -103,6 +103,9 @@ func (b bill) charge(p events.Payload, answered string) events.Payload {
 	}
 	end := b.noPrice(answered)
 	end.Usage = u
+	if facts := events.FactsOf(p); facts != nil {
+		end.Facts = *facts
+	}
 	return end
 }
 

@@ -26,6 +26,8 @@ func (r *rig) reflecting(change ...func(*events.Start)) events.Run {
 
 func TestReflection(t *testing.T) {
 	long := strings.Repeat("All that was found. ", 1000)
+	refusing := say("I will not do that.")
+	refusing.Finish = llm.FinishRefusal
 	for _, c := range []struct {
 		name    string
 		reply   any
@@ -38,6 +40,8 @@ func TestReflection(t *testing.T) {
 		{"invalid UTF-8", say("\xffound"), "\uFFFDound", "", 15},
 		{"no words", say("  "), "", "the model gave no summary", 15},
 		{"calls instead of words", ask(call("x", "alpha", "{}")), "", "the model gave no summary", 15},
+		{"a part of a summary", cutText("All that", llm.FinishLength, "max_tokens"), "", "the summary was cut off (max_tokens)", 15},
+		{"a refusal", refusing, "", "the model refused: I will not do that.", 15},
 		{"an error is not tried again", &llm.Error{Kind: llm.KindRateLimited, Message: "slow down"}, "", "rate_limited: slow down", 0},
 		{"an error of authentication", &llm.Error{Kind: llm.KindAuth, Message: "bad key"}, "", "auth: bad key", 0},
 	} {

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -339,14 +340,29 @@ func (p *Planner) reflection(run events.Run, provider string, reply llm.Response
 	}
 	u := usage(reply.About().Usage)
 	done := &events.ReflectDone{Model: reply.About().Model, Usage: &u}
-	if text, ok := reply.(llm.Text); ok {
-		done.Summary = contextedit.Clip(maxSummary, text.Content)
-	}
-	if strings.TrimSpace(done.Summary) == "" {
-		p.noReflection(run, provider, errNoSummary)
-		done.Summary, done.Failed = "", errNoSummary.Error()
+	if reason := noSummary(reply); reason != nil {
+		p.noReflection(run, provider, reason)
+		done.Failed = clean(reason.Error())
+	} else {
+		done.Summary = contextedit.Clip(maxSummary, textOf(reply))
 	}
 	return done
+}
+
+// noSummary returns why a reply is no summary, nil if it is one. A part of one would stand
+// for the whole history.
+func noSummary(reply llm.Response) error {
+	words, refuses := refusal(reply)
+	_, text := reply.(llm.Text)
+	switch m := reply.About(); {
+	case refuses:
+		return fmt.Errorf("the model refused: %s", words)
+	case m.Cut():
+		return fmt.Errorf("the summary was cut off (%s)", cmp.Or(m.FinishRaw, string(m.Finish)))
+	case !text || hasNothing(textOf(reply)):
+		return errNoSummary
+	}
+	return nil
 }
 
 // noReflection logs why there is no summary. A script never has one, which is no warning.
