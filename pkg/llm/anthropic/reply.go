@@ -95,7 +95,7 @@ func (x *exchange) Read(r *llmhttp.Reply) (llm.Response, error) {
 	if m.StopReason == "" && len(m.Content) == 0 {
 		return nil, r.Unfit(errors.New("it has neither content nor a stop reason"))
 	}
-	whole := reply{model: m.Model, ending: m.ending, usage: m.Usage}
+	whole := reply{model: m.Model, ending: m.ending, usage: m.used()}
 	for _, raw := range m.Content {
 		p, err := newPart(raw)
 		if err != nil {
@@ -103,7 +103,13 @@ func (x *exchange) Read(r *llmhttp.Reply) (llm.Response, error) {
 		}
 		whole.parts = append(whole.parts, p)
 	}
-	return x.response(x.joined(whole))
+	whole = x.joined(whole)
+	if m.StopReason == "" && m.Usage != nil && *m.Usage == (tokens{}) { // Ollama ends a loop of equal tokens so
+		e := r.Says("the reply broke: it has no stop reason and used no tokens")
+		e.Kind = llm.KindBroken
+		return nil, llmhttp.Unused(e, x.meta(whole, false))
+	}
+	return x.response(whole)
 }
 
 // joined returns a reply behind what came of it before a pause.

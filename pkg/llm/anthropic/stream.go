@@ -54,7 +54,7 @@ var kinds = []string{"message_start", "content_block_start", "content_block_delt
 func (a *assembly) take(kind string, e *event) (llmhttp.Progress, error) {
 	switch kind {
 	case "message_start":
-		a.reply.model, a.reply.usage = e.Message.Model, e.Message.Usage
+		a.reply.model, a.reply.usage = e.Message.Model, e.Message.used()
 		for i, raw := range e.Message.Content { // from servers that do not stream
 			if err := a.begin(i, raw); err != nil {
 				return llmhttp.Begun, err

@@ -95,7 +95,16 @@ type answer struct {
 	Model   string `json:"model"`
 	Content blocks `json:"content"`
 	ending
-	Usage tokens `json:"usage"`
+	// Usage is nil where it is not stated.
+	Usage *tokens `json:"usage"`
+}
+
+// used returns the usage, which may not be stated.
+func (a answer) used() tokens {
+	if a.Usage == nil {
+		return tokens{}
+	}
+	return *a.Usage
 }
 
 // blocks is a message's content. Some servers write one text in place of the list, or
