@@ -174,10 +174,11 @@ func (Responses) response(turn Turn, items []any, whole bool) object {
 	case Filtered:
 		r["status"], r["incomplete_details"] = "incomplete", object{"reason": "content_filter"}
 	}
-	u := about.Usage
-	r["usage"] = object{
-		"input_tokens": u.Input, "output_tokens": u.Output, "total_tokens": u.Total,
-		"input_tokens_details": object{"cached_tokens": u.Cached}, "output_tokens_details": object{"reasoning_tokens": 0},
+	if u := about.Usage; u != (llm.Usage{}) {
+		r["usage"] = object{
+			"input_tokens": u.Input, "output_tokens": u.Output, "total_tokens": u.Total,
+			"input_tokens_details": object{"cached_tokens": u.Cached}, "output_tokens_details": object{"reasoning_tokens": 0},
+		}
 	}
 	return r
 }

@@ -100,6 +100,11 @@ func (x *exchange) Read(r *llmhttp.Reply) (llm.Response, error) {
 	if stated := a.end(in); stated != nil {
 		return nil, llmhttp.Unused(r.Stated(stated), a.Meta())
 	}
+	if in.Usage != nil && a.used == (llm.Usage{}) && len(in.Output) > 0 { // Ollama ends a loop of equal tokens so
+		e := r.Says("the reply broke: it used no tokens")
+		e.Kind = llm.KindBroken
+		return nil, llmhttp.Unused(e, a.Meta())
+	}
 	return a.Reply()
 }
 
