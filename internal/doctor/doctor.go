@@ -360,13 +360,13 @@ func (d *Checks) Sandbox(ctx context.Context, r *Report) {
 }
 
 // Keys checks the model providers that the environment configures. It asks each for its list
-// of models, which is free.
+// of models, which is free, and Ollama for what the model can do.
 func (d *Checks) Keys(ctx context.Context, r *Report) {
 	named := 0
 	for _, v := range providers.All() {
 		if v.Configured(d.Getenv) {
 			named++
-			r.Add(AreaKeys, d.provider(ctx, v, d.Getenv(v.KeyVar), d.Getenv(v.URLVar)))
+			r.Add(AreaKeys, d.provider(ctx, v, d.Getenv(v.KeyVar), d.Getenv(v.URLVar))...)
 		}
 	}
 	if named == 0 {

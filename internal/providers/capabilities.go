@@ -208,6 +208,14 @@ func HostOf(kind, like, baseURL string, overrides json.RawMessage) (Host, error)
 	return h, fmt.Errorf("like: row %s is not for kind %s; use %s", like, kind, strings.Join(Rows(kind), ", "))
 }
 
+// Row returns the name of the server's row, or nothing if the server is not known.
+func (h Host) Row() string {
+	if h.row == nil {
+		return ""
+	}
+	return h.row.Name
+}
+
 // Capabilities returns what the server takes and wants for the model.
 func (h Host) Capabilities(model string) Capabilities {
 	var c Capabilities
