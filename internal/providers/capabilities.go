@@ -194,13 +194,13 @@ func HostOf(kind, like, baseURL string, overrides json.RawMessage) (Host, error)
 		return h, err
 	}
 	for i, r := range table().Rows {
-		if like == r.Name || like == "" && slices.Contains(r.Kinds, kind) && r.serves(baseURL) {
+		if like == r.Name || like == "" && r.has(kind) && r.serves(baseURL) {
 			h.row = &table().Rows[i]
 			break
 		}
 	}
 	switch {
-	case like == "" || h.row != nil && slices.Contains(h.row.Kinds, kind):
+	case like == "" || h.row != nil && h.row.has(kind):
 		return h, nil
 	case h.row == nil:
 		return h, fmt.Errorf("like: %q is not a row of the table of models; use %s", like, strings.Join(Rows(kind), ", "))
@@ -248,7 +248,7 @@ func (h Host) Capabilities(model string) Capabilities {
 func Rows(kind string) []string {
 	var names []string
 	for _, r := range table().Rows {
-		if slices.Contains(r.Kinds, kind) {
+		if r.has(kind) {
 			names = append(names, r.Name)
 		}
 	}
@@ -349,7 +349,7 @@ func plainName(model string) string {
 
 func rowOfModel(kind, name string) *row {
 	for i, r := range table().Rows {
-		if r.Names.Regexp != nil && slices.Contains(r.Kinds, kind) && r.Names.MatchString(name) {
+		if r.Names.Regexp != nil && r.has(kind) && r.Names.MatchString(name) {
 			return &table().Rows[i]
 		}
 	}
@@ -417,6 +417,12 @@ var table = sync.OnceValue(func() (t tableForm) {
 	}
 	return t
 })
+
+// has reports whether the row is for a kind of provider. Who has OpenAI's API may have both
+// forms of it.
+func (r row) has(kind string) bool {
+	return slices.Contains(r.Kinds, kind) || kind == APIResponses && slices.Contains(r.Kinds, OpenAI)
+}
 
 // serves reports whether an address is one of the row's.
 func (r row) serves(address string) bool {

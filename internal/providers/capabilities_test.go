@@ -26,6 +26,8 @@ func TestHowARowIsFound(t *testing.T) {
 		{"openai", "", "http://127.0.0.1:9/v1", "ft:GPT-5-mini:acme", "openai"},
 		{"openai", "", "http://127.0.0.1:9/v1", "m", ""},
 		{"openai", "openai", "http://127.0.0.1:9/v1", "m", "openai"},
+		{"responses", "deepseek", "http://127.0.0.1:9/v1", "m", "deepseek"},
+		{"responses", "", providers.OpenAIURL, "m", "openai"},
 		{"anthropic", "", "http://127.0.0.1:9", "claude-sonnet-5", "anthropic"},
 		{"anthropic", "", "http://127.0.0.1:9", "gpt-5", ""},
 		{"openai", "", "http://127.0.0.1:9/v1", "claude-sonnet-5", ""},
