@@ -394,7 +394,6 @@ type rule struct {
 type fact struct {
 	Source string `json:"source"`
 	Date   string `json:"date"`
-	Note   string `json:"note"`
 }
 
 // pattern is a regular expression in the table.
