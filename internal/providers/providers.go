@@ -59,10 +59,6 @@ type Provider struct {
 	Reply string
 	// TypeFirst says that the type of a stated error counts more than its status.
 	TypeFirst bool
-	// Thinking says whether thinking_tokens has an effect. Schema says how an
-	// output schema is sent.
-	Thinking bool
-	Schema   string
 }
 
 // Server is a server with a provider's API.
@@ -80,14 +76,14 @@ func All() []Provider {
 		BaseURL: OpenAIURL, ExampleURL: "http://localhost:11434/v1", URLHint: "usually in /v1",
 		Path: "/chat/completions", Redundant: []string{"/chat/completions"}, ModelsPath: "models", Model: "gpt-4o-mini",
 		KeyHeader: "Authorization", KeyPrefix: "Bearer ",
-		Reply: "a chat completion", Schema: "response_format",
+		Reply: "a chat completion",
 	}, {
 		Name: Anthropic, For: "Anthropic",
 		KeyVar: "ANTHROPIC_API_KEY", URLVar: "ANTHROPIC_BASE_URL", ModelVar: "ANTHROPIC_MODEL",
 		BaseURL: AnthropicURL, ExampleURL: AnthropicURL, URLHint: "before /v1/messages",
 		Path: "/v1/messages", Redundant: []string{"/messages", "/v1"}, ModelsPath: "v1/models", Model: "claude-sonnet-4-5",
 		KeyHeader: "X-Api-Key", Headers: http.Header{"Anthropic-Version": {"2023-06-01"}, "Accept": {"application/json"}},
-		Reply: "a message", TypeFirst: true, Thinking: true, Schema: "a tool",
+		Reply: "a message", TypeFirst: true,
 	}}
 }
 
@@ -95,7 +91,7 @@ func All() []Provider {
 func kinds() []Provider {
 	all := All()
 	responses := all[0]
-	responses.Name, responses.Reply, responses.Schema = Responses, "a response", "text.format"
+	responses.Name, responses.Reply = Responses, "a response"
 	responses.Path, responses.Redundant = "/responses", []string{"/responses", "/chat/completions"}
 	return append(all, responses)
 }

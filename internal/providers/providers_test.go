@@ -23,14 +23,9 @@ func TestReference(t *testing.T) {
 	_, tail, foundEnd := strings.Cut(rest, end)
 	require.True(t, found && foundEnd, "the marks are missing")
 	var table strings.Builder
-	table.WriteString("\n| provider | key | base URL | default address | model | default model | output schema as | thinking |\n|---|---|---|---|---|---|---|---|\n")
+	table.WriteString("\n| provider | key | base URL | default address | model | default model |\n|---|---|---|---|---|---|\n")
 	for _, p := range providers.All() {
-		thinking := "no"
-		if p.Thinking {
-			thinking = "yes"
-		}
-		fmt.Fprintf(&table, "| `%s` | `%s` | `%s` | %s | `%s` | %s | %s | %s |\n",
-			p.Name, p.KeyVar, p.URLVar, p.BaseURL, p.ModelVar, p.Model, p.Schema, thinking)
+		fmt.Fprintf(&table, "| `%s` | `%s` | `%s` | %s | `%s` | %s |\n", p.Name, p.KeyVar, p.URLVar, p.BaseURL, p.ModelVar, p.Model)
 	}
 	want := head + begin + table.String() + "\n" + end + tail
 	if *update {
