@@ -205,6 +205,7 @@ func (x *exchange) meta(r reply, apart bool) llm.Meta {
 		Usage: llm.Usage{Input: int(u.Input + u.Written + u.Read), Cached: int(u.Read), Output: int(u.Output)},
 	}
 	m.Usage.Total = m.Usage.Input + m.Usage.Output
+	m.ReasoningBack = len(m.Reasoning) > 0 // a signature is good for its text only
 	if u.Cost != nil {
 		cost := float64(*u.Cost)
 		m.Usage.CostUSD = &cost

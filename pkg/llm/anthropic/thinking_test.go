@@ -28,6 +28,7 @@ func TestThinkingGoesBack(t *testing.T) {
 		reply, err := c.Call(t.Context(), thinkingRequest(), stream)
 		require.NoError(t, err)
 		require.Equal(t, want, reply.About().Reasoning, way)
+		require.True(t, reply.About().ReasoningBack, "without its text a signature is good for nothing")
 		require.Equal(t, []llm.Adjusted{{Key: "temperature"}, {Key: "top_p"}}, reply.About().Adjusted)
 	}
 	sent := `[{"role":"user","content":[{"type":"text","text":"go"}]},
