@@ -130,6 +130,7 @@ func TestPausedReplyThatFails(t *testing.T) {
 	e := wantError(t, err, llm.KindOverloaded)
 	require.Equal(t, &usage, e.Usage)
 	require.Equal(t, pausedTurn, e.Reply.FinishRaw)
+	require.Equal(t, "anthropic", e.Reply.Dialect)
 	sum := sha256.Sum256(asked()[0])
 	require.Equal(t, hex.EncodeToString(sum[:]), e.Reply.RequestSHA256)
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -201,7 +202,7 @@ func (x *exchange) meta(r reply, apart bool) llm.Meta {
 	u := r.usage
 	m := llm.Meta{
 		Model: cmp.Or(r.model, x.model), Confidence: 1, FinishRaw: r.StopReason, Reasoning: x.reasoning(r, apart),
-		Adjusted: x.adjusted, RequestSHA256: x.sha256,
+		Adjusted: x.adjusted, Dialect: providers.Anthropic, RequestSHA256: x.sha256,
 		Usage: llm.Usage{Input: int(u.Input + u.Written + u.Read), Cached: int(u.Read), Output: int(u.Output)},
 	}
 	m.Usage.Total = m.Usage.Input + m.Usage.Output
