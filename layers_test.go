@@ -113,7 +113,7 @@ var lower = map[string][]string{
 	"internal/announce":         {"pkg/journal", "pkg/events", "internal/retry"},
 	"internal/worker":           {"internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/runlog", "internal/retry"},
 	"internal/providers":        {},
-	"internal/llmhttp":          {"pkg/llm", "internal/providers", "internal/retry"},
+	"internal/llmhttp":          {"internal/media", "pkg/llm", "internal/providers", "internal/retry"},
 	"internal/agentfile":        {"pkg/events", "pkg/tool", "internal/agentfile/strict", "internal/providers"},
 	"internal/agentfile/strict": {},
 	"internal/approval":         {"pkg/events", "pkg/reducer"},

@@ -5,7 +5,9 @@ import (
 	"encoding/base64"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/media"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
@@ -23,8 +25,12 @@ func Takes(c providers.Capabilities, role llm.Role, p llm.Part) bool {
 	return setting == providers.PartsAll || setting == providers.PartsUser && role == llm.RoleUser
 }
 
-// LeftOut says in words that a part is not sent.
+// LeftOut returns what is sent instead of a part that the model does not take: the content of
+// a file of text, and of any other part that it is left out.
 func LeftOut(p llm.Part) string {
+	if p.Kind == llm.PartFile && media.IsText(p.MediaType) && len(p.Data) > 0 && utf8.Valid(p.Data) {
+		return "[" + media.Words(string(p.Kind), p.Name, p.MediaType, "", 0) + "]\n" + string(p.Data)
+	}
 	about := []string{string(cmp.Or(p.Kind, "part")) + " left out: this model does not take it"}
 	for _, word := range []string{p.Name, p.MediaType} {
 		if word != "" {

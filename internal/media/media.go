@@ -27,6 +27,13 @@ func IsImage(mediaType string) bool { return slices.Contains(images, mediaType) 
 // IsDocument reports whether a file of that media type is one that models read.
 func IsDocument(mediaType string) bool { return mediaType == "application/pdf" }
 
+// IsText reports whether a file of that media type is text that any model can read.
+func IsText(mediaType string) bool {
+	return strings.HasPrefix(mediaType, "text/") || slices.ContainsFunc([]string{"json", "xml", "yaml"}, func(form string) bool {
+		return mediaType == "application/"+form || strings.HasSuffix(mediaType, "+"+form)
+	})
+}
+
 // Valid reports whether a media type has the form type/subtype, in lower case and without
 // parameters.
 func Valid(mediaType string) bool {

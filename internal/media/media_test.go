@@ -15,6 +15,15 @@ func TestWords(t *testing.T) {
 	require.Equal(t, "image image/png https://example.com/a.png", media.Words("image", "", "image/png", "https://example.com/a.png", 0))
 }
 
+func TestIsText(t *testing.T) {
+	for _, text := range []string{"text/plain", "text/markdown", "application/json", "application/ld+json", "image/svg+xml"} {
+		require.True(t, media.IsText(text), text)
+	}
+	for _, other := range []string{"application/pdf", "application/octet-stream", "image/png"} {
+		require.False(t, media.IsText(other), other)
+	}
+}
+
 func TestValid(t *testing.T) {
 	for _, good := range []string{"image/png", "application/vnd.ms-excel", "image/svg+xml"} {
 		require.True(t, media.Valid(good), good)

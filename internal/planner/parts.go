@@ -14,7 +14,7 @@ import (
 )
 
 // The tokens that an image, and a file for each fileBytes that are begun, count as in
-// estimates. Providers count an image by its size in pixels: about 1,600 tokens for one of
+// estimates, where it is not text. Providers count an image by its size in pixels: about 1,600 tokens for one of
 // 1,000 by 1,200, as for a page of a document.
 const (
 	imageTokens = 1600
@@ -27,6 +27,9 @@ func mediaTokens(p llm.Part) int {
 	case llm.PartImage:
 		return imageTokens
 	case llm.PartFile:
+		if media.IsText(p.MediaType) {
+			return p.Size / 4
+		}
 		return imageTokens * max(1, (p.Size+fileBytes-1)/fileBytes)
 	}
 	return 0
