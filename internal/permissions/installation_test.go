@@ -102,7 +102,7 @@ func (in *installation) plan() {
 	bus := in.user(Planner)
 	p, err := planner.New(planner.Config{
 		Base: worker.Base{Instance: "p", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, Directory: bus, Approval: approval.New(),
-		Providers: map[string]llm.Caller{"scripted": scripted.New()}, Validator: schema.New(schema.Options{}),
+		Providers: map[string]llm.Caller{"scripted": scripted.New()}, Validator: schema.New(schema.Options{}), Blobs: bus,
 	})
 	in.start(p.Run, err)
 }
@@ -134,7 +134,7 @@ func (in *installation) act() {
 func (in *installation) serve() {
 	bus := in.user(Gateway)
 	g, err := control.New(control.Config{
-		Base: worker.Base{Instance: "g", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, Timers: bus, Directory: bus, Agents: bus, Tombstones: bus,
+		Base: worker.Base{Instance: "g", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, Timers: bus, Directory: bus, Agents: bus, Blobs: bus, Tombstones: bus,
 		Validator: schema.New(schema.Options{}), CheckApproval: approval.New().Check, Ready: bus.Ready,
 		PoolWait: 300 * time.Millisecond,
 	})
@@ -162,7 +162,8 @@ func (in *installation) begin(change func(*events.Agent), script string) events.
 	if change != nil {
 		change(&a)
 	}
-	started, err := in.gateway.Start(in.t.Context(), "", control.StartRequest{Agent: &a, Task: "Pay."})
+	bill := events.Part{Type: events.PartImage, MediaType: "image/png", Data: make([]byte, 8<<10)} // too large for the log
+	started, err := in.gateway.Start(in.t.Context(), "", control.StartRequest{Agent: &a, Parts: []events.Part{{Type: events.PartText, Text: "Pay."}, bill}})
 	require.NoError(in.t, err)
 	return events.NewRun(events.DefaultNamespace, started.RunID, 1)
 }
@@ -201,7 +202,7 @@ const wholeScript = `[
 const payScript = `[{"calls": [{"name": "pay", "arguments": {}, "id": "pay"}]}, {"text": "It is over."}]`
 
 // TestInstallation runs every role with the generated permissions, each with what
-// it does beside its edges: snapshots, timers, an unserved pool, large results. The
+// it does beside its edges: snapshots, timers, an unserved pool, large results, images. The
 // servers refuse none of it. There are three, whose leaders are asked beside what one server
 // is asked. e2e's TestGuardedBus tests forks, purges and the operator's commands.
 func TestInstallation(t *testing.T) {
