@@ -185,11 +185,11 @@ func (ch *replyChecker) empty(meta llm.Meta) events.Payload {
 	}
 }
 
-// overBudget logs a reply that is not used, and ends the run that cannot pay for its rest.
-func (c modelCall) overBudget(err error, billed *events.Usage, end events.Payload) worker.Result {
+// restOverBudget logs a reply that is not used, and ends the run that cannot pay for its rest.
+func (p *Planner) restOverBudget(ctx context.Context, c modelCall, err error, billed *events.Usage, end events.Payload) worker.Result {
 	var e *llm.Error
 	errors.As(err, &e)
 	return worker.Done(&events.LLMAttemptFailed{
-		Key: c.key, Kind: string(e.Kind), Message: clean(e.Message), Usage: billed, Facts: unused(e, c.asked),
+		Key: c.key, Kind: string(e.Kind), Message: clean(e.Message), Usage: billed, Facts: p.unused(ctx, e, c),
 	}, end)
 }

@@ -87,7 +87,7 @@ func (p *Planner) failed(ctx context.Context, err error, billed *events.Usage, c
 	if !errors.As(err, &e) {
 		e = &llm.Error{Kind: llm.KindOther, Message: err.Error(), Err: err}
 	}
-	failure := events.LLMAttemptFailed{Kind: string(e.Kind), Message: clean(e.Message), Usage: billed, Facts: unused(e, c.asked)}
+	failure := events.LLMAttemptFailed{Kind: string(e.Kind), Message: clean(e.Message), Usage: billed, Facts: p.unused(ctx, e, c)}
 	if result, ok := c.compact(failure); ok {
 		return result
 	}
@@ -115,13 +115,17 @@ func (p *Planner) failed(ctx context.Context, err error, billed *events.Usage, c
 
 // unused returns what the log keeps of a reply that is not used. Of a call without a reply
 // that is who was asked.
-func unused(e *llm.Error, asked llm.Asked) events.Facts {
+func (p *Planner) unused(ctx context.Context, e *llm.Error, c modelCall) events.Facts {
 	if e.Reply == nil {
-		return events.Facts{Asked: &events.Asked{Provider: asked.Provider, Model: asked.Model}}
+		return events.Facts{Asked: &events.Asked{Provider: c.asked.Provider, Model: c.asked.Model}}
 	}
-	facts := replyfacts.Of(*e.Reply, asked, false)
+	facts := replyfacts.Of(*e.Reply, c.asked, false)
 	if e.Kind == llm.KindBroken && e.Reply.Finish == "" {
 		facts.Finish = string(llm.FinishUnknown)
+	}
+	if len(facts.Reasoning) > 0 {
+		k := p.keepReasoning(ctx, c.run, *e.Reply, c.records)
+		facts.Reasoning, facts.ReasoningRef = k.parts, k.ref
 	}
 	if events.PayloadSize(&events.FatalError{Facts: facts}) > journal.MaxBody-envelopeRoom {
 		facts.Reasoning = nil

@@ -133,3 +133,19 @@ func TestTheNextModelIsPaidForByItsOwnPrice(t *testing.T) {
 		require.InDelta(t, 20e-6, r.AwaitEnd(run).TotalUsage.Cost, 1e-9)
 	}, withSecond(remote{mock: scripted.NewMock(answer)}), func(c *planner.Config) { c.Prices = table })
 }
+
+// Of the reasoning of a reply that is not used the log keeps as much as of any other.
+func TestReasoningOfARefusal(t *testing.T) {
+	refusing := cutText("I will not.", llm.FinishRefusal, "refusal")
+	for _, all := range []bool{true, false} {
+		bubbleWith(t, scripted.NewMock(refusing), func(t *testing.T, r *rig) {
+			run := r.fallback(func(s *events.Start) { s.Agent.RecordReasoning = &all })
+			require.Equal(t, events.Done, r.AwaitEnd(run).State)
+			want := events.Reasoning{{Kind: "text", Text: "on I will not."}, {Kind: "opaque", Data: []byte(`"I will not."`)}}
+			if !all {
+				want = want[1:]
+			}
+			require.Equal(t, want, r.event(run, 2).Data.(*events.LLMAttemptFailed).Reasoning)
+		}, withSecond(scripted.NewMock(say("It is 42."))))
+	}
+}

@@ -165,7 +165,7 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e effects.Effect) wo
 	pl := planning{
 		Planner: p, bill: bill, check: ch, first: mem.Step == 0, kept: storedParts(mem),
 		call: modelCall{
-			run: run, key: e.Key, before: e.Failed, req: req, asked: ch.asked, more: more,
+			run: run, key: e.Key, before: e.Failed, req: req, asked: ch.asked, more: more, records: ch.records,
 			compacts: p.compactable(mem), compacted: mem.Control.Compacted != "",
 		},
 	}
@@ -206,7 +206,7 @@ func (pl *planning) ask(ctx context.Context, s *streamer) worker.Result {
 	if err == nil && pl.check.continues(reply) {
 		var end events.Payload
 		if reply, end, err = pl.rest(ctx, pl.call, s, reply); end != nil {
-			return pl.call.overBudget(err, pl.bill.attempt(err), end)
+			return pl.restOverBudget(ctx, pl.call, err, pl.bill.attempt(err), end)
 		}
 	}
 	if err == nil {
@@ -275,8 +275,9 @@ type modelCall struct {
 	before reducer.Attempt
 	req    llm.Request
 	asked  llm.Asked
-	// more says that the agent has another model to ask.
-	more bool
+	// more says that the agent has another model to ask, records that all reasoning is
+	// recorded.
+	more, records bool
 	// said is the text that was published before, of an answer whose rest is asked for.
 	said string
 	// key is the effect's. compacts is what can be done if the request is too long, and
