@@ -290,7 +290,7 @@ func TestCustomMemory(t *testing.T) {
 var shapes = map[int]string{
 	1: "49137347ca788d53",
 	2: "b0e2836b1d906c59",
-	3: "a41d41c50b08b273",
+	3: "21485dd44853a4ba",
 }
 
 // shapeOf describes a type as JSON sees it.
