@@ -47,6 +47,7 @@ import (
 type Agent struct {
 	def            events.Agent
 	task, taskType string
+	parts          []events.Part
 	providers      map[string]llm.Caller
 	tools          []tool.Tool
 	sources        []opener
@@ -169,7 +170,7 @@ func (a *Agent) start(ctx context.Context, s *service, release func() error) (*R
 		return nil, err
 	}
 	s.host.Store().Bind(at, ctx)
-	_, err = s.host.Gateway().Start(ctx, "", control.StartRequest{Agent: &a.def, Task: a.task, TaskType: a.taskType, RunID: at.ID})
+	_, err = s.host.Gateway().Start(ctx, "", a.request(at.ID))
 	if err != nil {
 		if _, is := errors.AsType[*Refused](refused(err)); is {
 			err = &BuildError{err}
@@ -180,6 +181,24 @@ func (a *Agent) start(ctx context.Context, s *service, release func() error) (*R
 		return nil, errors.Join(err, r.Release())
 	}
 	return r, nil
+}
+
+// request is the start of a run of the agent.
+func (a *Agent) request(run string) control.StartRequest {
+	r := control.StartRequest{Agent: &a.def, TaskType: a.taskType, RunID: run}
+	r.Task, r.Parts = content(a.task, a.parts)
+	return r
+}
+
+// content is a text with images and files: as text if there are none, else as parts.
+func content(text string, more []events.Part) (string, []events.Part) {
+	switch {
+	case len(more) == 0:
+		return text, nil
+	case text == "":
+		return "", more
+	}
+	return "", append([]events.Part{{Type: events.PartText, Text: text}}, more...)
 }
 
 // open watches a run.

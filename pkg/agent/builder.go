@@ -28,6 +28,7 @@ import (
 type Builder struct {
 	def         events.Agent
 	task        string
+	parts       []events.Part
 	taskType    string
 	caller      llm.Caller
 	provider    string
@@ -55,6 +56,12 @@ func New(task string) *Builder {
 // Name sets the agent's name. Default "agent". Names are unique on a server, and among
 // different agents on a bus, see [Serve].
 func (b *Builder) Name(name string) *Builder { b.def.Name = name; return b }
+
+// Attach adds images and files to the task.
+func (b *Builder) Attach(parts ...events.Part) *Builder {
+	b.parts = append(b.parts, parts...)
+	return b
+}
 
 // TaskType sets the type of the task, which chooses the model.
 func (b *Builder) TaskType(taskType string) *Builder { b.taskType = taskType; return b }
@@ -233,7 +240,7 @@ func (b *Builder) Build() (*Agent, error) {
 }
 
 func (b *Builder) build() (*Agent, error) {
-	a := &Agent{task: b.task, taskType: b.taskType, def: b.def, onOutput: b.onOutput, prices: b.prices, estimators: b.estimators, elsewhere: b.elsewhere, logger: b.logger, place: b.place}
+	a := &Agent{task: b.task, parts: slices.Clone(b.parts), taskType: b.taskType, def: b.def, onOutput: b.onOutput, prices: b.prices, estimators: b.estimators, elsewhere: b.elsewhere, logger: b.logger, place: b.place}
 	if a.logger == nil {
 		a.logger = slog.New(slog.DiscardHandler)
 	}

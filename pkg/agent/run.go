@@ -200,10 +200,10 @@ func (r *Run) answer(ctx context.Context, wanted func(*reducer.Memory) bool) (st
 	return answer, err
 }
 
-// Send sends a user message and returns the answer of that turn: [Run.Post] and
-// [Run.Answer].
-func (r *Run) Send(ctx context.Context, text string) (string, error) {
-	if err := r.Post(ctx, text); err != nil {
+// Send sends a user message, with images and files if there are any, and returns the answer
+// of that turn: [Run.Post] and [Run.Answer].
+func (r *Run) Send(ctx context.Context, text string, more ...events.Part) (string, error) {
+	if err := r.Post(ctx, text, more...); err != nil {
 		return "", err
 	}
 	return r.Answer(ctx)
@@ -212,10 +212,10 @@ func (r *Run) Send(ctx context.Context, text string) (string, error) {
 // Post sends a user message. When it returns, the turn has begun: [Run.Approvals] waits for
 // its questions, and [Run.Answer] for its answer. The error is a *[Refused] if the run takes
 // no message.
-func (r *Run) Post(ctx context.Context, text string) error {
-	sent, err := r.service.host.Gateway().Inputs(ctx, r.at.Namespace, r.at.ID, []control.Input{
-		control.UserMessage{MessageID: runlog.NewID(), Content: text},
-	})
+func (r *Run) Post(ctx context.Context, text string, more ...events.Part) error {
+	message := control.UserMessage{MessageID: runlog.NewID()}
+	message.Content, message.Parts = content(text, more)
+	sent, err := r.service.host.Gateway().Inputs(ctx, r.at.Namespace, r.at.ID, []control.Input{message})
 	if err != nil {
 		return refused(err)
 	}

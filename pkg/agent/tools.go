@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/capability"
 	"github.com/moorebus/moorebus/internal/subagent"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/typed"
 )
@@ -42,6 +45,17 @@ func Idempotent(d *tool.Definition) { d.Effect = tool.Idempotent }
 // Risk sets the risk of a tool of [Func], for approval policies.
 func Risk(risk tool.Risk) func(*tool.Definition) {
 	return func(d *tool.Definition) { d.Risk = risk }
+}
+
+// Attach keeps an image or another file beside the result of the tool call that ctx belongs
+// to, and returns words for the text of the result that name it and say where it is, or why
+// it could not be kept. Models that take images and PDFs are shown them.
+func Attach(ctx context.Context, mediaType string, data []byte) string {
+	what := events.PartFile
+	if strings.HasPrefix(mediaType, "image/") {
+		what = events.PartImage
+	}
+	return capability.Kept(ctx, what, mediaType, data)
 }
 
 // brokenTool replaces a tool that could not be made.
