@@ -106,7 +106,7 @@ func servers() string {
 			}
 		}
 		if r.Names.Regexp != nil {
-			at = append(at, "or model `"+escape(r.Names.String())+"`")
+			at = append(at, "or the model's name")
 		}
 		if len(at) == 0 {
 			at = []string{"only by `like`"}
@@ -158,5 +158,3 @@ func ordered(object json.RawMessage) (all [][2]string, err error) {
 }
 
 func link(f fact) string { return fmt.Sprintf("[%s](%s)", f.Date, f.Source) }
-
-func escape(pattern string) string { return strings.ReplaceAll(pattern, "|", `\|`) }
