@@ -37,7 +37,7 @@ func (x *exchange) messages() []message {
 		if len(w.ToolCalls) > 0 && m.Content == "" {
 			w.Content = nil
 		}
-		if m.Role == llm.RoleAssistant && x.goesBack(m, i > turn) {
+		if m.Role == llm.RoleAssistant && x.goesBack(len(m.Calls) > 0, i > turn) {
 			x.sendBack(&w, m)
 		}
 		out = append(out, w)
@@ -112,16 +112,30 @@ func (x *exchange) part(p llm.Part) (part, bool) {
 	return part{}, false
 }
 
+// wantsText reports whether the text of a reply's reasoning goes back, and not only its opaque
+// parts.
+func (x *exchange) wantsText(reasoning []llm.ReasoningPart, calls bool) bool {
+	switch x.caps.ReasoningField {
+	case "extra_content":
+		return false
+	case "reasoning_details":
+		if opaque(reasoning) {
+			return false
+		}
+	}
+	return len(reasoning) > 0 && x.goesBack(calls, true)
+}
+
 // goesBack reports whether an assistant message is sent with its reasoning. Recent means that
 // no user has spoken since.
-func (x *exchange) goesBack(m llm.Message, recent bool) bool {
+func (x *exchange) goesBack(calls, recent bool) bool {
 	switch x.caps.ReasoningBack {
 	case providers.BackAlways:
 		return true
 	case providers.BackCalls:
-		return len(m.Calls) > 0
+		return calls
 	case providers.BackTurn:
-		return len(m.Calls) > 0 && recent
+		return calls && recent
 	}
 	return false
 }

@@ -149,6 +149,30 @@ func TestFormsOfReasoning(t *testing.T) {
 	require.JSONEq(t, `"<think>Hm.\n</think>ok"`, string(s.Messages[1].Content))
 }
 
+// TestTextThatGoesBack: an agent that records no reasoning keeps what the server needs.
+func TestTextThatGoesBack(t *testing.T) {
+	call := `"content":null,"reasoning_content":"Hm.","tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}]`
+	details := `"content":"x","reasoning":"Hm.","reasoning_details":[{"type":"reasoning.text","text":"Hm.","index":0}]`
+	for _, tt := range []struct {
+		like, message string
+		want          bool
+	}{
+		{"kimi", call, true},
+		{"kimi", `"content":"x","reasoning_content":"Hm."`, false},
+		{"ollama", call, true},
+		{"openai", call, false},
+		{"deepseek", `"content":"x","reasoning_content":"Hm."`, true},
+		{"deepseek", `"content":"x"`, false},
+		{"openrouter", details, false},
+		{"openrouter", `"content":"x","reasoning":"Hm."`, true},
+	} {
+		c := serve(t, Options{Like: tt.like}, script("", plainReply(tt.message, "stop")))
+		res, err := c.Call(t.Context(), ask(), nil)
+		require.NoError(t, err)
+		require.Equal(t, tt.want, res.About().ReasoningBack, "%v", tt)
+	}
+}
+
 func TestImagesAndFiles(t *testing.T) {
 	picture := llm.Part{Kind: llm.PartImage, MediaType: "image/png", Data: []byte("png")}
 	messages := []llm.Message{

@@ -260,6 +260,7 @@ func (a *assembly) Meta() llm.Meta {
 		m.Reasoning = append(m.Reasoning, llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: extra})
 	}
 	m.Finish, m.Adjusted = finish(a.finish), a.x.adjusted
+	m.ReasoningBack = a.x.wantsText(m.Reasoning, len(a.calls.all) > 0)
 	switch {
 	case a.refused:
 		m.Finish = llm.FinishRefusal
