@@ -2,6 +2,9 @@
 // name. Adapters, commands, `moorebus doctor`, provider files and the reference
 // in docs/ read it. To add a provider, add a row here, an adapter below pkg/llm,
 // and the adapter's constructor in internal/wire.
+//
+// A second table, table.json, says what model servers take and want for each model
+// ([Capabilities]). An adapter has no knowledge of servers of its own.
 package providers
 
 import (

@@ -4,7 +4,13 @@
 // What it promises:
 //   - The conversation is sent as it is: one message for each message, in order,
 //     nothing added, empty tool results as empty strings, arguments and schemas
-//     verbatim. Only tools are named as [llmhttp.ToolNames] says.
+//     verbatim. Only tools are named as [llmhttp.ToolNames] says, and images of tool
+//     results follow them in a user message.
+//   - What differs between servers and models is as the table of models says
+//     ([providers.Capabilities]): how reasoning goes back, effort, refused settings,
+//     structured answers. What is sent otherwise than asked for is in the reply's
+//     Adjusted. A structured answer beside tools may take two requests, see
+//     [llmhttp.SecondPass].
 //   - A reply is scanned whole: tool calls outrank text wherever they stand, and
 //     the text beside them is kept. Arguments are given back as the model wrote
 //     them, valid or not. A call without an id gets "call_<reply>_<k>".
