@@ -25,8 +25,9 @@
 //   - An output schema is offered as a tool: forced where it is the only one and
 //     the model does not think, else with words that say when to call it.
 //   - A stream is complete with its stop reason. One that ends before that, or is
-//     silent for too long, is an error of [llm.KindBroken]. Nothing is sent twice,
-//     unless the server refuses to stream.
+//     silent for too long, is an error of [llm.KindBroken]. What was billed is not
+//     sent twice: only a request that the server refuses for its stream, or for the
+//     thinking that goes back with it, is sent once more without.
 //   - Every failure is an *llm.Error with a kind, the provider's own message and
 //     the wait it asked for, except the context's own error. No message holds
 //     the key.
@@ -43,6 +44,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
@@ -134,6 +136,10 @@ func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 	}
 	for range 1 + maxPauses {
 		res, err := c.http.Ask(ctx, x, stream)
+		if x.returned && !x.paused && refusesThinking(err) {
+			x.fill(false)
+			res, err = c.http.Ask(ctx, x, stream)
+		}
 		if err != nil {
 			return nil, x.billed(err)
 		}
@@ -143,6 +149,17 @@ func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 		x.goOn(res.About().RequestSHA256)
 	}
 	return nil, x.billed(&llm.Error{Kind: llm.KindOther, Message: fmt.Sprintf("the provider paused the reply more than %d times", maxPauses)})
+}
+
+// refusesThinking reports whether a request was refused, and not billed, for thinking that
+// it sent back: it was altered, is another model's, or is bound to another conversation.
+// The API has words for that, and no code.
+func refusesThinking(err error) bool {
+	var e *llm.Error
+	if !errors.As(err, &e) || e.Kind != llm.KindInvalid || e.Status != http.StatusBadRequest || !strings.Contains(e.Message, "thinking") {
+		return false
+	}
+	return strings.Contains(e.Message, "signature") || strings.Contains(e.Message, "cannot be modified")
 }
 
 // maxPauses bounds how often a reply that the provider paused is continued.

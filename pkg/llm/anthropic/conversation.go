@@ -20,9 +20,10 @@ type writer struct {
 	names *llmhttp.ToolNames
 	asked llm.Asked
 	caps  providers.Capabilities
-	// returns says that thinking goes back. before is what stands before the next
-	// message, or nil if that does not matter.
+	// returns says that thinking goes back, and returned that there was any. before is
+	// what stands before the next message, or nil if that does not matter.
 	returns  bool
+	returned bool
 	before   *prefix
 	messages []message
 	// used are the ids on the wire, and open those of the last reply's calls that
@@ -105,7 +106,7 @@ func (w *writer) reply(m llm.Message) []block {
 	for i, raw := range blocks {
 		if raw != nil && places[i] != end { // the API refuses a message that ends in thinking
 			upTo(places[i])
-			out = append(out, block{raw: raw})
+			out, w.returned = append(out, block{raw: raw}), true
 		}
 	}
 	w.unthought = len(calls) > 0 && (len(out) == 0 || out[0].raw == nil)

@@ -2,7 +2,10 @@ package anthropic
 
 import (
 	"encoding/json"
+	"io"
+	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -118,4 +121,42 @@ func TestTheDigestStaysHere(t *testing.T) {
 	req.Messages = req.Messages[:1]
 	turn(t, c, &req, "claude-opus-5")
 	require.Equal(t, `{"places":[[0,0],[16,0]]}`, string(req.Messages[1].Reasoning[0].Data))
+}
+
+// A server that refuses what was sent back all the same is asked once more without it.
+func TestThinkingThatIsRefused(t *testing.T) {
+	for why, again := range map[string]int{
+		"messages.1.content.0: Invalid `signature` in `thinking` block":                                                        1,
+		"messages.1.content.0: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified. …": 1,
+		"thinking.type.enabled is not supported for this model":                                                                0,
+	} {
+		for _, model := range []string{"claude-fable-5-1", "claude-sonnet-4-5"} {
+			var bodies []string
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				data, _ := io.ReadAll(r.Body)
+				bodies = append(bodies, string(data))
+				if strings.Contains(string(data), `"signature":"s"`) {
+					w.WriteHeader(http.StatusBadRequest)
+					_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"type": "invalid_request_error", "message": why}})
+					return
+				}
+				_, _ = io.WriteString(w, `{"type":"message","content":[{"type":"text","text":"ok"}],"stop_reason":"end_turn"}`)
+			}))
+			t.Cleanup(server.Close)
+			c := open(t, server.URL, func(o *Options) { o.Capabilities = json.RawMessage(`{"preserved":false}`) })
+			req := thinkingRequest(asks("", llm.Call{ID: "a", Name: "f"}), result("a", "f", "found"))
+			req.Model, req.Messages[1].Reasoning = model, signed("Hm.", "s")
+			got, err := c.Call(t.Context(), req, nil)
+			require.Len(t, bodies, 1+again)
+			if again == 0 {
+				require.Equal(t, why, wantError(t, err, llm.KindInvalid).Message)
+				continue
+			}
+			require.NoError(t, err)
+			require.Equal(t, "ok", got.(llm.Text).Content)
+			require.NotContains(t, bodies[1], `"signature"`)
+			require.Equal(t, model == "claude-fable-5-1", strings.Contains(bodies[1], `"adaptive"`))
+			require.NotContains(t, bodies[1], `"enabled"`, "a budget cannot begin in the middle of a turn")
+		}
+	}
 }

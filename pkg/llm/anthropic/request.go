@@ -19,9 +19,11 @@ type exchange struct {
 	answer *llmhttp.AnswerTool // nil without an output schema
 	params request
 	// adjusted are the settings that were sent otherwise, and before is the digest of what
-	// stands before the reply, empty where that does not matter.
+	// stands before the reply, empty where that does not matter. returned says that
+	// thinking goes back.
 	adjusted []llm.Adjusted
 	before   string
+	returned bool
 	// paused says that the provider wants to be asked to go on, and sofar is what came
 	// before that, behind messages. sha256 is the digest of the first request's body.
 	paused   bool
@@ -45,18 +47,25 @@ func (x *exchange) write() error {
 		}
 	}
 	x.standIn()
-	w := x.converse(true)
+	x.fill(true)
+	return nil
+}
+
+// fill writes what depends on the thinking of earlier replies, which goes back if returns
+// says so.
+func (x *exchange) fill(returns bool) {
+	w := x.converse(returns)
+	x.adjusted, x.params.Thinking, x.params.OutputConfig = nil, nil, nil
 	// Thinking by a budget cannot begin in the middle of a turn: the API refuses it where
 	// the calls that were answered last came without.
 	x.sample(x.req.Sampling, !w.unthought)
-	if !x.returns() {
+	if returns && !x.returns() {
 		w = x.converse(false)
 	}
 	x.choose()
-	x.params.Messages, x.before = w.messages, w.before.String()
+	x.params.Messages, x.before, x.returned = w.messages, w.before.String(), w.returned
 	x.markCache()
 	x.messages = x.params.Messages
-	return nil
 }
 
 // Body writes the request for the wire.
