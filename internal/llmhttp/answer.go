@@ -48,6 +48,9 @@ func NewAnswerTool(names *ToolNames, schema json.RawMessage) (*AnswerTool, error
 	return t, err
 }
 
+// Is reports whether a call of that name on the wire is the answer. A nil tool has none.
+func (t *AnswerTool) Is(name string) bool { return t != nil && name == t.Name }
+
 // Answer returns the answer that the tool's input holds, as JSON text. It is not
 // validated.
 func (t *AnswerTool) Answer(input string) string {

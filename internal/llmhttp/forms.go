@@ -9,14 +9,9 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
-// Model returns the name of the request's model, or else the usual one. The error is that
-// of a request without any.
-func Model(req llm.Request, usual string) (string, error) {
-	model := cmp.Or(req.Model, usual)
-	if model == "" {
-		return "", Invalid("no model: name one in the agent (models: default) or as the provider's default model")
-	}
-	return model, nil
+// NoModel is the error of a request for which nobody names a model.
+func NoModel() *llm.Error {
+	return Invalid("no model: name one in the agent (models: default) or as the provider's default model")
 }
 
 // Parameters returns the schema of a tool's arguments, that of any object if it has none.
@@ -30,16 +25,25 @@ func Parameters(t llm.Tool) (json.RawMessage, error) {
 	return t.Schema, nil
 }
 
-// Calls returns the calls of a reply with the tools' own names, an id for each, and {} for
-// no arguments.
-func (n *ToolNames) Calls(req llm.Request, calls []llm.Call) []llm.Call {
-	for i := range calls {
-		call := &calls[i]
-		call.Name = n.Tool(call.Name)
-		call.ID = cmp.Or(call.ID, fmt.Sprintf("call_%d_%d", req.Replies+1, i+1))
+// CallID is the id of the call at a place of the reply, counted from 0, if the provider gives
+// it none.
+func CallID(req llm.Request, at int) string { return fmt.Sprintf("call_%d_%d", req.Replies+1, at+1) }
+
+// Calls parts the calls of a reply, named as on the wire, from the one that is the
+// structured answer, which is nil if there is none or no tool for it. The others get the
+// tools' own names. All get an id, and {} for no arguments.
+func (n *ToolNames) Calls(req llm.Request, all []llm.Call, tool *AnswerTool) (calls []llm.Call, answer *llm.Call) {
+	for i, call := range all {
+		call.ID = cmp.Or(call.ID, CallID(req, i))
 		if strings.TrimSpace(call.Arguments) == "" {
 			call.Arguments = "{}"
 		}
+		if tool.Is(call.Name) {
+			answer = cmp.Or(answer, &call)
+			continue
+		}
+		call.Name = n.Tool(call.Name)
+		calls = append(calls, call)
 	}
-	return calls
+	return calls, answer
 }

@@ -7,6 +7,9 @@ import (
 	"strings"
 )
 
+// The types of this file read what servers write in many forms. A standard type would
+// refuse the whole reply for one value of an unexpected form.
+
 // Word is a text that some servers give as a number.
 type Word string
 
@@ -27,38 +30,38 @@ type Number float64
 
 // UnmarshalJSON reads a number, or a string with one; anything else is 0.
 func (n *Number) UnmarshalJSON(raw []byte) error {
-	var w Word
-	_ = w.UnmarshalJSON(raw) // it takes everything
-	f, err := strconv.ParseFloat(strings.TrimSpace(string(w)), 64)
-	if err == nil && !math.IsNaN(f) && !math.IsInf(f, 0) {
+	if f, ok := numeric(raw); ok {
 		*n = Number(f)
 	}
 	return nil
 }
 
+func numeric(raw []byte) (float64, bool) {
+	var w Word
+	_ = w.UnmarshalJSON(raw) // it takes everything
+	f, err := strconv.ParseFloat(strings.TrimSpace(string(w)), 64)
+	return f, err == nil && !math.IsNaN(f) && !math.IsInf(f, 0)
+}
+
 // Count is the number as one of tokens.
 func (n Number) Count() int { return int(min(max(math.Round(float64(n)), 0), 1<<53)) }
 
-// Cost is a price in US dollars.
+// Cost is a price in US dollars; USD is nil where there is none.
 type Cost struct{ USD *float64 }
 
-// UnmarshalJSON reads a number, or an object that has it as usd or total_cost.
+// UnmarshalJSON reads a number, or an object that has it as usd (Hyper) or total_cost
+// (Perplexity).
 func (c *Cost) UnmarshalJSON(raw []byte) error {
 	var in struct {
-		USD       *Number `json:"usd"`        // Hyper
-		TotalCost *Number `json:"total_cost"` // Perplexity
+		USD       json.RawMessage `json:"usd"`
+		TotalCost json.RawMessage `json:"total_cost"`
 	}
-	if raw[0] != '{' {
-		in.USD = new(Number)
-		if string(raw) == "null" || json.Unmarshal(raw, in.USD) != nil {
-			return nil
+	_ = json.Unmarshal(raw, &in) // a number has neither
+	for _, value := range [][]byte{raw, in.USD, in.TotalCost} {
+		if len(value) == 0 {
+			continue
 		}
-	} else if json.Unmarshal(raw, &in) != nil {
-		return nil
-	}
-	for _, n := range []*Number{in.USD, in.TotalCost} {
-		if n != nil && *n >= 0 {
-			usd := float64(*n)
+		if usd, ok := numeric(value); ok && usd >= 0 {
 			c.USD = &usd
 			return nil
 		}

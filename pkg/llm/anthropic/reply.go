@@ -174,28 +174,17 @@ func (x *exchange) response(r reply) (llm.Response, error) {
 // calls returns the calls of the agent's tools, and the first one of the tool that takes
 // the answer, or nil.
 func (x *exchange) calls(r reply) (calls []llm.Call, answer *llm.Call) {
-	n := 0
+	var all []llm.Call
 	for _, p := range r.parts {
-		if p.kind != kindCall {
-			continue
+		if p.kind == kindCall {
+			all = append(all, llm.Call{ID: p.id, Name: p.name, Arguments: p.text})
 		}
-		n++
-		call := llm.Call{ID: cmp.Or(p.id, fmt.Sprintf("call_%d_%d", x.req.Replies+1, n)), Name: p.name, Arguments: p.text}
-		if blank(call.Arguments) {
-			call.Arguments = "{}"
-		}
-		if x.answers(p) {
-			answer = cmp.Or(answer, &call)
-			continue
-		}
-		call.Name = x.names.Tool(call.Name)
-		calls = append(calls, call)
 	}
-	return calls, answer
+	return x.names.Calls(x.req, all, x.answer)
 }
 
 // answers reports whether a call is the structured answer.
-func (x *exchange) answers(call *part) bool { return x.answer != nil && call.name == x.answer.Name }
+func (x *exchange) answers(call *part) bool { return x.answer.Is(call.name) }
 
 // meta is what is known of a reply. Apart: see [exchange.reasoning].
 func (x *exchange) meta(r reply, apart bool) llm.Meta {
@@ -203,7 +192,7 @@ func (x *exchange) meta(r reply, apart bool) llm.Meta {
 	m := llm.Meta{
 		Model: cmp.Or(r.model, x.model), Confidence: 1, FinishRaw: r.StopReason, Reasoning: x.reasoning(r, apart),
 		Adjusted: x.adjusted, Dialect: providers.Anthropic, RequestSHA256: x.sha256,
-		Usage: llm.Usage{Input: int(u.Input + u.Written + u.Read), Cached: int(u.Read), Output: int(u.Output)},
+		Usage: llm.Usage{Input: (u.Input + u.Written + u.Read).Count(), Cached: u.Read.Count(), Output: u.Output.Count()},
 	}
 	m.Usage.Total = m.Usage.Input + m.Usage.Output
 	m.ReasoningBack = len(m.Reasoning) > 0 // a signature is good for its text only

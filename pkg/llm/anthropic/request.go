@@ -35,7 +35,7 @@ type exchange struct {
 // write writes the request in the API's words.
 func (x *exchange) write() error {
 	if x.model == "" {
-		return llmhttp.Invalid("no model: name one in the agent (models: default) or as the provider's default model")
+		return llmhttp.NoModel()
 	}
 	x.params.Model = x.model
 	if err := x.offer(); err != nil {

@@ -3,7 +3,8 @@ package anthropic
 import (
 	"bytes"
 	"encoding/json"
-	"strconv"
+
+	"github.com/moorebus/moorebus/internal/llmhttp"
 )
 
 // The request and the reply as they go over the wire. The keys of a request stand
@@ -157,7 +158,7 @@ type content struct {
 // event is one of a stream.
 type event struct {
 	Type    string          `json:"type"`
-	Index   number          `json:"index"`
+	Index   llmhttp.Number  `json:"index"`
 	Message answer          `json:"message"`
 	Block   json.RawMessage `json:"content_block"`
 	Delta   struct {
@@ -170,11 +171,11 @@ type event struct {
 // tokens is the usage; 0 where it is not stated. Input does not count what was
 // written to the cache or read from it. Cost is in US dollars; some servers give it.
 type tokens struct {
-	Input   number  `json:"input_tokens"`
-	Written number  `json:"cache_creation_input_tokens"`
-	Read    number  `json:"cache_read_input_tokens"`
-	Output  number  `json:"output_tokens"`
-	Cost    *number `json:"cost"`
+	Input   llmhttp.Number  `json:"input_tokens"`
+	Written llmhttp.Number  `json:"cache_creation_input_tokens"`
+	Read    llmhttp.Number  `json:"cache_read_input_tokens"`
+	Output  llmhttp.Number  `json:"output_tokens"`
+	Cost    *llmhttp.Number `json:"cost"`
 }
 
 // latest takes what a later event says. All counts are sums, and grow: some servers state
@@ -198,18 +199,4 @@ func (t *tokens) plus(other tokens) {
 		sum := *t.Cost + *other.Cost
 		t.Cost = &sum
 	}
-}
-
-// number is a number of any form, 0 if it is none: some servers write counts as floats or
-// as strings.
-type number float64
-
-// UnmarshalJSON reads the number.
-func (n *number) UnmarshalJSON(data []byte) error {
-	f, err := strconv.ParseFloat(string(bytes.Trim(data, `"`)), 64)
-	if err != nil || !(f >= 0 && f < 1<<53) {
-		f = 0
-	}
-	*n = number(f)
-	return nil
 }

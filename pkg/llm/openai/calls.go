@@ -5,7 +5,7 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/internal/llmhttp"
 )
 
 // callList puts the calls of a reply together.
@@ -42,9 +42,9 @@ func (l *callList) take(f *fragment) *partial {
 	if p.name == "" {
 		p.name = string(f.Function.Name)
 	}
-	p.args.WriteString(f.Function.Arguments.text)
-	if f.Function.Arguments.whole != "" {
-		p.whole = f.Function.Arguments.whole
+	p.args.WriteString(f.Function.Arguments.Text)
+	if f.Function.Arguments.Whole != "" {
+		p.whole = f.Function.Arguments.Whole
 	}
 	if isObject(f.ExtraContent) {
 		p.extra = f.ExtraContent
@@ -58,7 +58,7 @@ func (l *callList) find(f *fragment) *partial {
 	var p *partial
 	switch {
 	case f.Index != nil:
-		p = l.byIndex[f.Index.count()]
+		p = l.byIndex[f.Index.Count()]
 	case f.ID != "":
 		p = l.byID[string(f.ID)]
 	case len(l.all) > 0:
@@ -83,19 +83,19 @@ func (p *partial) before(f *fragment) bool {
 	case name != p.name:
 		return true
 	}
-	return f.Function.Arguments != (arguments{}) && json.Valid([]byte(p.arguments()))
+	return f.Function.Arguments != (llmhttp.Arguments{}) && json.Valid([]byte(p.arguments()))
 }
 
-func (l *callList) begin(index *number) *partial {
+func (l *callList) begin(index *llmhttp.Number) *partial {
 	if l.byIndex == nil {
 		l.byIndex, l.byID = map[int]*partial{}, map[string]*partial{}
 	}
 	p := &partial{index: l.next}
 	if index != nil {
-		if l.byIndex[index.count()] == nil {
-			p.index = index.count()
+		if l.byIndex[index.Count()] == nil {
+			p.index = index.Count()
 		}
-		l.byIndex[index.count()] = p
+		l.byIndex[index.Count()] = p
 	}
 	l.next = max(l.next, p.index+1)
 	l.all = append(l.all, p)
@@ -115,18 +115,6 @@ func (p *partial) arguments() string {
 func (l *callList) inOrder() []*partial {
 	sort.SliceStable(l.all, func(i, j int) bool { return l.all[i].index < l.all[j].index })
 	return l.all
-}
-
-// call is the call with the id, or with the given one if it has none.
-func (p *partial) call(id string) llm.Call {
-	c := llm.Call{ID: p.id, Name: p.name, Arguments: p.arguments()}
-	if c.ID == "" {
-		c.ID = id
-	}
-	if strings.TrimSpace(c.Arguments) == "" {
-		c.Arguments = "{}"
-	}
-	return c
 }
 
 func isObject(raw json.RawMessage) bool { return len(raw) > 1 && raw[0] == '{' }

@@ -146,7 +146,7 @@ func (a *assembly) choose(c *choice) error {
 	case c.Message != nil && !a.repeats(c.Message):
 		a.say(c.Message)
 	}
-	if c.FinishReason != "" && c.FinishReason != word(openai.FinishReasonNull) {
+	if c.FinishReason != "" && c.FinishReason != llmhttp.Word(openai.FinishReasonNull) {
 		a.finish = string(c.FinishReason)
 	}
 	if isObject(c.Error) {
@@ -172,7 +172,7 @@ func (a *assembly) say(m *spoken) {
 		case pieceSummary:
 			a.reason(llm.ReasoningSummary, p.text)
 		case pieceRefusal:
-			m.Refusal += word(p.text)
+			m.Refusal += llmhttp.Word(p.text)
 		default:
 			a.write(a.tags.split(p.text, false))
 		}
@@ -214,15 +214,15 @@ func (a *assembly) call(f *fragment) {
 	if p == nil {
 		return
 	}
-	chunk := llm.Chunk{Kind: llm.ChunkToolCall, Index: p.index, Text: f.Function.Arguments.text}
+	chunk := llm.Chunk{Kind: llm.ChunkToolCall, Index: p.index, Text: f.Function.Arguments.Text}
 	if named := f.Function.Name != "" && (len(a.calls.all) > begun || !p.told); named {
 		chunk.Name, p.told = a.x.names.Tool(p.name), true
 	}
-	if whole := f.Function.Arguments.whole; whole != "{}" && p.args.Len() == 0 {
+	if whole := f.Function.Arguments.Whole; whole != "{}" && p.args.Len() == 0 {
 		chunk.Text = whole
 	}
 	switch {
-	case a.x.isAnswer(p.name):
+	case a.x.answer.Is(p.name):
 		if a.text.Len() == 0 && chunk.Text != "" { // a structured answer is shown as the text that it becomes
 			a.emit(llm.Chunk{Kind: llm.ChunkText, Text: chunk.Text})
 		}
@@ -237,8 +237,8 @@ func (a *assembly) used(u *tokens) {
 		return
 	}
 	now := llm.Usage{
-		Input: u.PromptTokens.count(), Output: u.CompletionTokens.count(),
-		Cached: cmp.Or(u.PromptDetails.CachedTokens.count(), u.CacheHitTokens.count(), u.CachedTokens.count()), CostUSD: u.costUSD(),
+		Input: u.PromptTokens.Count(), Output: u.CompletionTokens.Count(),
+		Cached: cmp.Or(u.PromptDetails.CachedTokens.Count(), u.CacheHitTokens.Count(), u.CachedTokens.Count()), CostUSD: u.costUSD(),
 	}
 	now.Total = now.Input + now.Output
 	if now != (llm.Usage{}) {
@@ -253,7 +253,7 @@ func (a *assembly) Meta() llm.Meta {
 	m.Reasoning = a.reasoning.all()
 	for i, p := range a.calls.inOrder() {
 		if p.extra != nil {
-			m.Reasoning = append(m.Reasoning, llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: p.extra, ID: p.call(a.id(i)).ID})
+			m.Reasoning = append(m.Reasoning, llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: p.extra, ID: cmp.Or(p.id, llmhttp.CallID(a.x.req, i))})
 		}
 	}
 	for _, extra := range a.signed {
@@ -270,9 +270,6 @@ func (a *assembly) Meta() llm.Meta {
 	return m
 }
 
-// id is the id of the call at place i, counted from 0, if the server gives none.
-func (a *assembly) id(i int) string { return fmt.Sprintf("call_%d_%d", a.x.req.Replies+1, i+1) }
-
 // Reply returns the complete reply, with the tools' own names.
 func (a *assembly) Reply() (llm.Response, error) {
 	a.done = true
@@ -281,17 +278,11 @@ func (a *assembly) Reply() (llm.Response, error) {
 	if meta.Finish == llm.FinishRefusal {
 		return llm.Text{Meta: meta, Content: cmp.Or(text, llm.RefusedText)}, nil
 	}
-	var calls []llm.Call
-	var answer *llm.Call
-	for i, p := range a.calls.inOrder() {
-		call := p.call(a.id(i))
-		if a.x.isAnswer(call.Name) {
-			answer = cmp.Or(answer, &call)
-			continue
-		}
-		call.Name = a.x.names.Tool(call.Name)
-		calls = append(calls, call)
+	var all []llm.Call
+	for _, p := range a.calls.inOrder() {
+		all = append(all, llm.Call{ID: p.id, Name: p.name, Arguments: p.arguments()})
 	}
+	calls, answer := a.x.names.Calls(a.x.req, all, a.x.answer)
 	switch {
 	case len(calls) > 0:
 		return llm.ToolCalls{Meta: meta, Content: text, Calls: calls}, nil
@@ -305,10 +296,6 @@ func (a *assembly) Reply() (llm.Response, error) {
 	}
 	return llm.Text{Meta: meta, Content: text}, nil
 }
-
-// isAnswer reports whether a call's name on the wire is that of the tool that takes the
-// structured answer.
-func (x *exchange) isAnswer(name string) bool { return x.answer != nil && name == x.answer.Name }
 
 // finishes are the words for the end of a reply without calls, in lower case.
 var finishes = map[string]llm.Finish{

@@ -2,7 +2,6 @@ package openai
 
 import (
 	"encoding/json"
-	"fmt"
 
 	"github.com/sashabaranov/go-openai"
 
@@ -145,18 +144,15 @@ func (x *exchange) Body(stream bool) ([]byte, error) {
 // prepare writes all of the request that does not depend on how the reply comes.
 func (x *exchange) prepare() error {
 	if x.model == "" {
-		return llmhttp.Invalid("no model: name one in the agent (models: default) or as the provider's default model")
+		return llmhttp.NoModel()
 	}
 	x.caps = x.caller.http.Capabilities(x.model)
 	b := &x.body
 	b.Model = x.model
 	for _, t := range x.req.Tools {
-		schema := t.Schema
-		if len(schema) == 0 {
-			schema = json.RawMessage(`{"type":"object","properties":{}}`)
-		}
-		if !json.Valid(schema) {
-			return llmhttp.Invalid(fmt.Sprintf("the schema of tool %q is not valid JSON", t.Name))
+		schema, err := llmhttp.Parameters(t)
+		if err != nil {
+			return err
 		}
 		b.Tools = append(b.Tools, tool{typeFunction, definition{x.names.Wire(t.Name), t.Description, schema}})
 	}

@@ -3,9 +3,9 @@ package openai
 import (
 	"bytes"
 	"encoding/json"
-	"math"
-	"strconv"
 	"strings"
+
+	"github.com/moorebus/moorebus/internal/llmhttp"
 )
 
 // The types of this file are chat completions and their chunks as servers send them, which
@@ -15,9 +15,9 @@ import (
 
 // completion is a completion, or a chunk of one.
 type completion struct {
-	Model   word     `json:"model"`
-	Choices []choice `json:"choices"`
-	Usage   *tokens  `json:"usage"`
+	Model   llmhttp.Word `json:"model"`
+	Choices []choice     `json:"choices"`
+	Usage   *tokens      `json:"usage"`
 	XGroq   struct {
 		Usage *tokens `json:"usage"`
 	} `json:"x_groq"`
@@ -25,10 +25,10 @@ type completion struct {
 
 // choice is a choice of a completion. Some servers give a message in the chunks of a stream.
 type choice struct {
-	Index        number          `json:"index"`
+	Index        llmhttp.Number  `json:"index"`
 	Delta        *spoken         `json:"delta"`
 	Message      *spoken         `json:"message"`
-	FinishReason word            `json:"finish_reason"`
+	FinishReason llmhttp.Word    `json:"finish_reason"`
 	Usage        *tokens         `json:"usage"` // Moonshot
 	Error        json.RawMessage `json:"error"` // OpenRouter
 }
@@ -36,7 +36,7 @@ type choice struct {
 // spoken is a message of the model, or a part of one.
 type spoken struct {
 	Content          pieces            `json:"content"`
-	Refusal          word              `json:"refusal"`
+	Refusal          llmhttp.Word      `json:"refusal"`
 	ReasoningContent pieces            `json:"reasoning_content"`
 	Reasoning        pieces            `json:"reasoning"`
 	ReasoningDetails details           `json:"reasoning_details"`
@@ -47,15 +47,15 @@ type spoken struct {
 
 // fragment is a tool call, or a part of one.
 type fragment struct {
-	Index        *number          `json:"index"`
-	ID           word             `json:"id"`
+	Index        *llmhttp.Number  `json:"index"`
+	ID           llmhttp.Word     `json:"id"`
 	Function     fragmentFunction `json:"function"`
 	ExtraContent json.RawMessage  `json:"extra_content"`
 }
 
 type fragmentFunction struct {
-	Name      word      `json:"name"`
-	Arguments arguments `json:"arguments"`
+	Name      llmhttp.Word      `json:"name"`
+	Arguments llmhttp.Arguments `json:"arguments"`
 }
 
 // fragments are a list of calls or of parts of them.
@@ -91,85 +91,15 @@ func (f *fragmentFunction) UnmarshalJSON(raw []byte) error {
 
 // tokens is what a reply used, in tokens.
 type tokens struct {
-	PromptTokens     number `json:"prompt_tokens"`
-	CompletionTokens number `json:"completion_tokens"`
+	PromptTokens     llmhttp.Number `json:"prompt_tokens"`
+	CompletionTokens llmhttp.Number `json:"completion_tokens"`
 	PromptDetails    struct {
-		CachedTokens number `json:"cached_tokens"`
+		CachedTokens llmhttp.Number `json:"cached_tokens"`
 	} `json:"prompt_tokens_details"`
-	CacheHitTokens number `json:"prompt_cache_hit_tokens"` // DeepSeek
-	CachedTokens   number `json:"cached_tokens"`           // Moonshot
-	Cost           cost   `json:"cost"`
-	CostTicks      number `json:"cost_in_usd_ticks"` // xAI
-}
-
-// word is a text that some servers give as a number.
-type word string
-
-// UnmarshalJSON reads a string or a number; anything else is empty.
-func (w *word) UnmarshalJSON(raw []byte) error {
-	var s string
-	switch {
-	case json.Unmarshal(raw, &s) == nil: // null is empty
-		*w = word(s)
-	case raw[0] != '{' && raw[0] != '[':
-		*w = word(raw)
-	}
-	return nil
-}
-
-// number is a number of any form.
-type number float64
-
-// UnmarshalJSON reads a number, or a string with one; anything else is 0.
-func (n *number) UnmarshalJSON(raw []byte) error {
-	if f, ok := numeric(raw); ok {
-		*n = number(f)
-	}
-	return nil
-}
-
-func numeric(raw []byte) (float64, bool) {
-	var w word
-	_ = w.UnmarshalJSON(raw) // it takes everything
-	f, err := strconv.ParseFloat(strings.TrimSpace(string(w)), 64)
-	return f, err == nil && !math.IsNaN(f) && !math.IsInf(f, 0)
-}
-
-// count is the number as one of tokens.
-func (n number) count() int { return int(min(max(math.Round(float64(n)), 0), 1<<53)) }
-
-// cost is a price in US dollars.
-type cost struct{ usd *float64 }
-
-// UnmarshalJSON reads a number, or an object that has it as usd (Hyper) or total_cost
-// (Perplexity).
-func (c *cost) UnmarshalJSON(raw []byte) error {
-	var in struct {
-		USD       json.RawMessage `json:"usd"`
-		TotalCost json.RawMessage `json:"total_cost"`
-	}
-	_ = json.Unmarshal(raw, &in) // a number has neither
-	for _, value := range [][]byte{raw, in.USD, in.TotalCost} {
-		if len(value) == 0 {
-			continue
-		}
-		if usd, ok := numeric(value); ok && usd >= 0 {
-			c.usd = &usd
-			return nil
-		}
-	}
-	return nil
-}
-
-// arguments are those of a call: text, or an object, which is whole then.
-type arguments struct{ text, whole string }
-
-// UnmarshalJSON reads a string, or takes any other value as it is.
-func (a *arguments) UnmarshalJSON(raw []byte) error {
-	if json.Unmarshal(raw, &a.text) != nil {
-		a.whole = string(raw)
-	}
-	return nil
+	CacheHitTokens llmhttp.Number `json:"prompt_cache_hit_tokens"` // DeepSeek
+	CachedTokens   llmhttp.Number `json:"cached_tokens"`           // Moonshot
+	Cost           llmhttp.Cost   `json:"cost"`
+	CostTicks      llmhttp.Number `json:"cost_in_usd_ticks"` // xAI
 }
 
 // UnmarshalJSON reads an object; what it cannot read of it is 0.
@@ -181,12 +111,12 @@ func (u *tokens) UnmarshalJSON(raw []byte) error {
 
 // costUSD is what the provider says that the reply cost, or nil.
 func (u *tokens) costUSD() *float64 {
-	if u.Cost.usd == nil && u.CostTicks > 0 {
+	if u.Cost.USD == nil && u.CostTicks > 0 {
 		const ticks = 1e10 // of one dollar; https://docs.x.ai/developers/cost-tracking
 		usd := float64(u.CostTicks) / ticks
 		return &usd
 	}
-	return u.Cost.usd
+	return u.Cost.USD
 }
 
 // piece is a part of a message's content.
@@ -217,7 +147,7 @@ func (p *pieces) read(raw json.RawMessage, kind pieceKind) {
 	var text string
 	var list []json.RawMessage
 	var part struct {
-		Type     word            `json:"type"`
+		Type     llmhttp.Word    `json:"type"`
 		Text     json.RawMessage `json:"text"`
 		Content  json.RawMessage `json:"content"`
 		Thinking json.RawMessage `json:"thinking"` // Mistral, Anthropic's form

@@ -38,6 +38,13 @@ type usage struct {
 	Cost llmhttp.Cost `json:"cost"`
 }
 
+// UnmarshalJSON reads an object; what it cannot read of it is 0.
+func (u *usage) UnmarshalJSON(raw []byte) error {
+	type plain usage
+	_ = json.Unmarshal(raw, (*plain)(u)) // it reads on after a value of another form
+	return nil
+}
+
 // output is an item of a reply.
 type output struct {
 	Type      llmhttp.Word      `json:"type"`
@@ -132,36 +139,33 @@ func (a *assembly) end(in answer) llmhttp.Stated {
 
 // Reply returns the complete reply, with the tools' own names.
 func (a *assembly) Reply() (llm.Response, error) {
-	var text strings.Builder
-	var calls []llm.Call
-	var structured *piece
+	var said strings.Builder
+	var all []llm.Call
 	refused := false
 	for _, p := range a.order {
-		switch {
-		case p.kind == typeMessage:
-			text.WriteString(p.text.String())
+		switch p.kind {
+		case typeMessage:
+			said.WriteString(p.text.String())
 			refused = refused || p.refused
-		case p.kind != typeCall:
-		case p.answer:
-			structured = cmp.Or(structured, p)
-		default:
-			calls = append(calls, llm.Call{ID: cmp.Or(p.callID, p.id), Name: p.name, Arguments: p.text.String()})
+		case typeCall:
+			all = append(all, llm.Call{ID: cmp.Or(p.callID, p.id), Name: p.name, Arguments: p.text.String()})
 		}
 	}
-	meta := a.Meta()
+	calls, answer := a.x.names.Calls(a.x.req, all, a.x.answer)
+	meta, text := a.Meta(), said.String()
 	meta.Finish, meta.FinishRaw = a.finish(len(calls) > 0), cmp.Or(a.reason, a.status)
-	switch x := a.x; {
+	switch {
 	case refused:
 		meta.Finish = llm.FinishRefusal
-		return llm.Text{Meta: meta, Content: cmp.Or(text.String(), llm.RefusedText)}, nil
+		return llm.Text{Meta: meta, Content: cmp.Or(text, llm.RefusedText)}, nil
 	case len(calls) > 0:
-		return llm.ToolCalls{Meta: meta, Content: text.String(), Calls: x.names.Calls(x.req, calls)}, nil
-	case structured != nil:
-		return llm.Structured{Meta: meta, Content: x.answer.Answer(cmp.Or(structured.text.String(), "{}"))}, nil
-	case x.params.Text != nil:
-		return llm.Structured{Meta: meta, Content: text.String()}, nil
+		return llm.ToolCalls{Meta: meta, Content: text, Calls: calls}, nil
+	case answer != nil:
+		return llm.Structured{Meta: meta, Content: a.x.answer.Answer(answer.Arguments)}, nil
+	case a.x.params.Text != nil:
+		return llm.Structured{Meta: meta, Content: text}, nil
 	}
-	return llm.Text{Meta: meta, Content: text.String()}, nil
+	return llm.Text{Meta: meta, Content: text}, nil
 }
 
 // finish says how the reply ended.

@@ -101,10 +101,10 @@ type exchange struct {
 }
 
 // write writes the request in the API's words.
-func (x *exchange) write() (err error) {
+func (x *exchange) write() error {
 	p := &x.params
-	if p.Model, err = llmhttp.Model(x.req, x.caller.opts.Model); err != nil {
-		return err
+	if p.Model = cmp.Or(x.req.Model, x.caller.opts.Model); p.Model == "" {
+		return llmhttp.NoModel()
 	}
 	x.caps = x.caller.http.Capabilities(p.Model)
 	for _, t := range x.req.Tools {

@@ -179,7 +179,7 @@ func (a *assembly) name(p *piece, in *output) {
 	}
 	if p.name == "" && in.Name != "" {
 		p.name = string(in.Name)
-		p.answer = a.x.answer != nil && p.name == a.x.answer.Name
+		p.answer = a.x.answer.Is(p.name)
 		a.show(p, llm.Chunk{Kind: llm.ChunkToolCall, Name: a.x.names.Tool(p.name)})
 	}
 }
