@@ -40,7 +40,8 @@ func EventLine(e *events.Event, started time.Time, color bool) string {
 const replyIndent = "       "
 
 // ReplyLines returns what stands before a reply: that the server dropped context, and what
-// the model reasoned, in one line or whole. The lines have no line end. There may be none.
+// the model reasoned, in one line or whole. Of reasoning that only the provider can read that
+// is nothing, or its number of parts. The lines have no line end. There may be none.
 func ReplyLines(p events.Payload, whole, color bool) []string {
 	f := events.FactsOf(p)
 	if f == nil {
@@ -59,6 +60,9 @@ func reasoningLines(f *events.Facts, whole, color bool) []string {
 		return nil
 	}
 	text := f.Reasoning.Text()
+	if text == "" && f.ReasoningRef == nil && !whole {
+		return nil // nothing that could be read, such as a signature
+	}
 	head := reasoned(text, f.Reasoning.Opaque(), f.ReasoningRef)
 	lines := []string{head + Cut(text, dataWidth)}
 	if whole && text != "" {
@@ -75,6 +79,8 @@ func reasoned(text string, opaque int, ref *events.Ref) string {
 	switch {
 	case ref != nil:
 		return fmt.Sprintf("reasoned %d bytes, kept in %s under %s", ref.Size, Plain(ref.Bucket), Plain(ref.Key))
+	case text == "" && opaque == 1:
+		return "reasoned, in 1 part that only the provider can read"
 	case text == "":
 		return fmt.Sprintf("reasoned, in %d parts that only the provider can read", opaque)
 	}

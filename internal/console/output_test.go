@@ -185,6 +185,9 @@ func TestReplyLines(t *testing.T) {
 	require.Equal(t, []string{`       reasoned 20 characters: Six times\x1b seven. 42`}, ReplyLines(p, false, false))
 	require.Equal(t, []string{"       reasoned 20 characters:", `       Six times\x1b seven.`, "       42"}, ReplyLines(p, true, false))
 	require.Empty(t, ReplyLines(&events.Start{}, false, false))
+	signed := &events.LLMFinalAnswer{Reply: events.Reply{Facts: events.Facts{Reasoning: events.Reasoning{{Kind: events.ReasoningOpaque, Data: []byte(`"EqQB"`)}}}}}
+	require.Empty(t, ReplyLines(signed, false, false))
+	require.Equal(t, []string{"       reasoned, in 1 part that only the provider can read"}, ReplyLines(signed, true, false))
 	p.ContextDropped = &events.ContextDropped{Read: 4096, Sent: 9100}
 	require.Equal(t, "       the server read only 4096 of at least 9100 tokens and dropped the rest", ReplyLines(p, false, false)[0])
 }
