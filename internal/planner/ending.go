@@ -145,9 +145,9 @@ func sumUsage(a, b llm.Usage) llm.Usage {
 
 // cutOff ends a run whose answer, or call, was cut off.
 func (ch *replyChecker) cutOff(meta llm.Meta, content string, calls bool) events.Payload {
-	what, remedy := "the answer", "let it be longer (llm.max_tokens), or take answers as far as they come (on_cut: accept)"
+	what, remedy := "the answer", "raise llm.max_tokens, or take answers as far as they come (on_cut: accept)"
 	if calls {
-		what, remedy = "a tool call", "let replies be longer (llm.max_tokens), or let the model make the call again (on_cut: continue)"
+		what, remedy = "a tool call", "raise llm.max_tokens, or let the model make the call again (on_cut: continue)"
 	}
 	reason := fmt.Sprintf("%s was cut off (%s)", what, cmp.Or(meta.FinishRaw, string(meta.Finish)))
 	if ch.onCut == events.CutContinue {
