@@ -2,6 +2,7 @@ package anthropic
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
@@ -178,11 +179,12 @@ type tokens struct {
 	Cost    *llmhttp.Number `json:"cost"`
 }
 
-// latest takes what a later event says. All counts are sums, and grow: some servers state
-// the input at the stream's beginning, others at its end.
+// latest takes what a later event says. The output is a sum that grows. Some servers state
+// the input at the stream's beginning, others at its end; Ollama has an estimate at the
+// beginning, which may be too high.
 func (t *tokens) latest(now tokens) {
-	t.Input, t.Written = max(t.Input, now.Input), max(t.Written, now.Written)
-	t.Read, t.Output = max(t.Read, now.Read), max(t.Output, now.Output)
+	t.Input, t.Written = cmp.Or(now.Input, t.Input), cmp.Or(now.Written, t.Written)
+	t.Read, t.Output = cmp.Or(now.Read, t.Read), max(t.Output, now.Output)
 	if now.Cost != nil {
 		t.Cost = now.Cost
 	}
