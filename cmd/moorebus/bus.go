@@ -109,11 +109,12 @@ func doctorCommand() *cobra.Command {
 	var url, data, output string
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check bus, streams and keys, and say how to fix them",
+		Short: "Check bus, streams, keys and models, and say how to fix them",
 		Long: `Doctor checks the bus and its streams, consumers and roles. If no bus is named, it
 checks the data directory and the embedded server. It also checks the sandbox of exec
-tools, and asks the configured model providers for their lists of models. It changes
-nothing, and prints no key. These variables configure providers:
+tools, and asks the configured model providers for their lists of models: whether the
+model is among them, and what Ollama says that it can do. It changes nothing, and prints
+no key. These variables configure providers:
 ` + providers.Help() + `
 
 Each line is ok, a warning or bad, with what to do below it, or unseen if the user has
