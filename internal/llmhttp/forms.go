@@ -14,6 +14,16 @@ func NoModel() *llm.Error {
 	return Invalid("no model: name one in the agent (models: default) or as the provider's default model")
 }
 
+// Adjust is a setting that is sent as the value, or left out if that is nil. The value is a
+// string or a number.
+func Adjust(key string, sent any) llm.Adjusted {
+	a := llm.Adjusted{Key: key}
+	if sent != nil {
+		a.Sent, _ = json.Marshal(sent) // strings and numbers always encode
+	}
+	return a
+}
+
 // Parameters returns the schema of a tool's arguments, that of any object if it has none.
 func Parameters(t llm.Tool) (json.RawMessage, error) {
 	switch {

@@ -2,8 +2,8 @@ package anthropic
 
 import (
 	"cmp"
-	"encoding/json"
 
+	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
@@ -32,11 +32,7 @@ const minBudget = 1024
 
 // adjust notes that a setting was sent otherwise: as sent, or not at all if that is nil.
 func (x *exchange) adjust(key string, sent any) {
-	a := llm.Adjusted{Key: key}
-	if sent != nil {
-		a.Sent, _ = json.Marshal(sent) // strings and numbers
-	}
-	x.adjusted = append(x.adjusted, a)
+	x.adjusted = append(x.adjusted, llmhttp.Adjust(key, sent))
 }
 
 // sample sets sampling, bounds and thinking, which counts as a part of the reply. A model

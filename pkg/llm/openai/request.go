@@ -206,11 +206,7 @@ func (x *exchange) structure() error {
 
 // adjust records that a setting was sent as the value, or left out if it is nil.
 func (x *exchange) adjust(key string, sent any) {
-	a := llm.Adjusted{Key: key}
-	if sent != nil {
-		a.Sent, _ = json.Marshal(sent) // strings and numbers always encode
-	}
-	x.adjusted = append(x.adjusted, a)
+	x.adjusted = append(x.adjusted, llmhttp.Adjust(key, sent))
 }
 
 // sample sets the sampling, and leaves out what the model refuses.

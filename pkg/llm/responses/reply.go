@@ -198,6 +198,7 @@ func (a *assembly) Meta() llm.Meta {
 			calls++
 		case p.kind == typeReasoning:
 			m.Reasoning = append(m.Reasoning, p.reasoning(thoughtID(p.id, said+calls))...)
+			m.ReasoningBack = m.ReasoningBack || p.encrypted == nil && len(p.thoughts) > 0
 		}
 	}
 	return m

@@ -166,7 +166,7 @@ func (x *exchange) sample(s llm.Sampling) {
 	p := &x.params
 	sends := func(key string, set, has bool) bool {
 		if set && !has {
-			x.adjusted = append(x.adjusted, llm.Adjusted{Key: key})
+			x.adjusted = append(x.adjusted, llmhttp.Adjust(key, nil))
 		}
 		return set && has
 	}
@@ -182,22 +182,26 @@ func (x *exchange) sample(s llm.Sampling) {
 	sends("seed", s.Seed != nil, false)
 	sends("stop", len(s.Stop) > 0, false)
 	sends("reasoning.budget_tokens", s.ThinkingTokens > 0, false)
-	if sends("reasoning.effort", s.Effort != "", len(x.caps.Efforts) > 0) {
+	if sends("reasoning.effort", s.Effort != "", x.reasons()) {
 		level := x.caps.Effort(s.Effort)
 		p.Reasoning = &reasoning{Effort: level}
 		if level != s.Effort {
-			sent, _ := json.Marshal(level) // a string always encodes
-			x.adjusted = append(x.adjusted, llm.Adjusted{Key: "reasoning.effort", Sent: sent})
+			x.adjusted = append(x.adjusted, llmhttp.Adjust("reasoning.effort", level))
 		}
 	}
 	x.reason()
+}
+
+// reasons reports whether the model can be told how much to reason.
+func (x *exchange) reasons() bool {
+	return x.caps.EffortField != providers.None && len(x.caps.Efforts) > 0
 }
 
 // reason asks a model that reasons for what it takes to send its reasoning back, and for
 // a summary.
 func (x *exchange) reason() {
 	p := &x.params
-	if len(x.caps.Efforts) == 0 {
+	if !x.reasons() {
 		return
 	}
 	p.Include = []string{"reasoning.encrypted_content"}

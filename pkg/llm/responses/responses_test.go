@@ -198,6 +198,12 @@ func TestWhereReasoningStood(t *testing.T) {
 		ids = append(ids, p.ID)
 	}
 	require.Equal(t, []string{"rs_1", "rs_2@1", "rs_3@2"}, ids)
+	require.False(t, res.About().ReasoningBack, "the encrypted content is enough")
+
+	body = `{"status":"completed","output":[{"type":"reasoning","id":"rs_1","content":[{"type":"reasoning_text","text":"hm"}]},` + message + `]}`
+	res, err = open(t, server.URL).Call(t.Context(), llm.Request{}, nil)
+	require.NoError(t, err)
+	require.True(t, res.About().ReasoningBack, "there is only the text")
 }
 
 func TestImagesAndFiles(t *testing.T) {
