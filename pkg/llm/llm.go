@@ -18,7 +18,7 @@
 //   - A stream that ended without an ending is an *[Error] of [KindBroken] that holds
 //     what was billed. A Caller does not ask again by itself.
 //
-// The adapters openai, anthropic and scripted are in sub-packages. All adapters pass
+// The adapters openai, responses, anthropic and scripted are in sub-packages. All adapters pass
 // one suite; those of a provider's API also pass a suite of faults on the wire.
 package llm
 
