@@ -131,6 +131,9 @@ func (w *writer) back(m llm.Message, end [2]int) (blocks []json.RawMessage, plac
 		}
 		blocks = append(blocks, p.blocks...)
 	}
+	for len(places) > 0 && len(places) < len(blocks) && blocks[len(places)] == nil {
+		places = append(places, end) // what was reasoned before the rest of a reply that was cut off
+	}
 	last := [2]int{}
 	for _, at := range places {
 		if at[0] < last[0] || at[1] < last[1] || at[0] > end[0] || at[1] > end[1] {

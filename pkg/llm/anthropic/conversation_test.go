@@ -56,15 +56,18 @@ func TestPlacesOfBlocks(t *testing.T) {
 		reasoning []llm.ReasoningPart
 		want      string
 	}{
-		"without places":           {both, one + "," + two + `,{"type":"text","text":"I look."},` + look},
-		"around the text":          {at(`[[0,0],[7,0]]`), one + `,{"type":"text","text":"I look."},` + two + "," + look},
-		"within the text":          {at(`[[0,0],[2,0]]`), one + `,{"type":"text","text":"I "},` + two + `,{"type":"text","text":"look."},` + look},
-		"at the end":               {at(`[[0,0],[7,1]]`), one + `,{"type":"text","text":"I look."},` + look},
-		"of a longer text":         {at(`[[0,0],[8,0]]`), one + "," + two + `,{"type":"text","text":"I look."},` + look},
-		"in another order":         {at(`[[7,0],[0,0]]`), one + "," + two + `,{"type":"text","text":"I look."},` + look},
-		"of fewer blocks":          {at(`[[7,0]]`), one + "," + two + `,{"type":"text","text":"I look."},` + look},
-		"no places":                {at(`"x"`), one + "," + two + `,{"type":"text","text":"I look."},` + look},
-		"of two replies in one":    {append(at(`[[0,0],[7,0]]`)[:3:3], at(`[[0,0],[7,0]]`)[:3]...), one + "," + one + `,{"type":"text","text":"I look."},` + look},
+		"without places":        {both, one + "," + two + `,{"type":"text","text":"I look."},` + look},
+		"around the text":       {at(`[[0,0],[7,0]]`), one + `,{"type":"text","text":"I look."},` + two + "," + look},
+		"within the text":       {at(`[[0,0],[2,0]]`), one + `,{"type":"text","text":"I "},` + two + `,{"type":"text","text":"look."},` + look},
+		"at the end":            {at(`[[0,0],[7,1]]`), one + `,{"type":"text","text":"I look."},` + look},
+		"of a longer text":      {at(`[[0,0],[8,0]]`), one + "," + two + `,{"type":"text","text":"I look."},` + look},
+		"in another order":      {at(`[[7,0],[0,0]]`), one + "," + two + `,{"type":"text","text":"I look."},` + look},
+		"of fewer blocks":       {at(`[[7,0]]`), one + "," + two + `,{"type":"text","text":"I look."},` + look},
+		"no places":             {at(`"x"`), one + "," + two + `,{"type":"text","text":"I look."},` + look},
+		"of two replies in one": {append(at(`[[0,0],[7,0]]`)[:3:3], at(`[[0,0],[7,0]]`)[:3]...), one + "," + one + `,{"type":"text","text":"I look."},` + look},
+		"before a rest that was asked for": {
+			append(at(`[[0,0],[7,0]]`), llm.ReasoningPart{Kind: llm.ReasoningText, Text: "More."}), one + `,{"type":"text","text":"I look."},` + two + "," + look,
+		},
 		"with a block that is cut": {append(at(`[[0,0],[7,0],[7,0]]`), llm.ReasoningPart{Kind: llm.ReasoningText, Text: "cut"}), one + `,{"type":"text","text":"I look."},` + two + "," + look},
 	} {
 		t.Run(name, func(t *testing.T) {
