@@ -247,10 +247,12 @@ func (s *server) schemaBesideTools(t *testing.T) {
 		if a.kind == "anthropic" {
 			c.model = "moore-final"
 		}
-		r := s.prepare(t, a, c).run()
-		require.Zero(t, r.code)
-		require.JSONEq(t, booking, r.stdout)
-		require.Len(t, of[*events.ToolSuccess](r), 1)
+		for _, c.unknown = range []bool{false, true} {
+			r := s.prepare(t, a, c).run()
+			require.Zero(t, r.code)
+			require.JSONEq(t, booking, r.stdout)
+			require.Len(t, of[*events.ToolSuccess](r), 1)
+		}
 	})
 }
 

@@ -137,6 +137,8 @@ type task struct {
 	// llm has further keys of the agent's `llm`, agent further keys of the agent.
 	llm, agent string
 	task       string
+	// unknown keeps it from the provider file that the server is Ollama.
+	unknown bool
 }
 
 // run is a run of the command that has ended.
@@ -171,7 +173,10 @@ func (s *server) prepare(t *testing.T, a api, c task) *setup {
 	r := &setup{t: t, api: a, wire: newWire(t, s.address), dir: t.TempDir()}
 	agent := fmt.Sprintf("name: assistant\nsystem_prompt: You are brief.\nllm: {provider: local%s}\n%s\n", c.llm, c.agent)
 	c.model = cmp.Or(c.model, "moore")
-	local := fmt.Sprintf("local: {kind: %s, base_url: %s%s, model: %s}\n", a.kind, r.wire.URL, a.base, c.model)
+	local := fmt.Sprintf("local: {kind: %s, base_url: %s%s, model: %s, like: ollama}\n", a.kind, r.wire.URL, a.base, c.model)
+	if c.unknown { // the address has not the port that Ollama usually has
+		local = strings.Replace(local, ", like: ollama", "", 1)
+	}
 	require.NoError(t, os.WriteFile(r.file("agent.yaml"), []byte(agent), 0o600))
 	require.NoError(t, os.WriteFile(r.file("providers.yaml"), []byte(local), 0o600))
 	r.args = []string{"run", "--agent", r.file("agent.yaml"), "--providers", r.file("providers.yaml"), c.task}
