@@ -330,7 +330,7 @@ func (m *Machine) fold(mem *Memory, here cell, e *events.Event) error {
 		}
 	}
 	mem.Trace = append(mem.Trace, TraceEntry{
-		Step: mem.Step, State: string(e.From), Event: string(typ), Data: traceEnding(e.Data) + here.rule.trace(e.Data), Timestamp: e.Time,
+		Step: mem.Step, State: string(e.From), Event: string(typ), Data: cut(events.UnusualEnding(e.Data), traceTextLimit) + here.rule.trace(e.Data), Timestamp: e.Time,
 	})
 	if typ != events.TypeForked {
 		if here.moves || here.rule.rearms && e.From == events.Planning {

@@ -67,9 +67,6 @@ func cut(text string, limit int) string {
 	return text
 }
 
-// traceEnding is how a reply ended, where that is unusual.
-func traceEnding(p events.Payload) string { return cut(events.UnusualEnding(p), traceTextLimit) }
-
 func oneLine(text string) string {
 	b := []byte(text)
 	for i, c := range b {
