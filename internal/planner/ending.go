@@ -44,14 +44,19 @@ func notUsed(kind llm.ErrorKind, message string, meta llm.Meta) *llm.Error {
 	return &llm.Error{Kind: kind, Message: message, Usage: &meta.Usage, Reply: &meta}
 }
 
-// refused returns the error of a refusal, unless it is the turn of a chat that no other model
-// can answer.
-func (c modelCall) refused(reply llm.Response, mode events.Mode) error {
+// refused returns the error of a refusal. In a chat that no other model can answer, the
+// refusal is the answer, in words. Other replies it returns as they are.
+func (c modelCall) refused(reply llm.Response, mode events.Mode) (llm.Response, error) {
 	words, refuses := refusal(reply)
-	if !refuses || mode == events.ModeChat && !c.more {
-		return nil
+	switch {
+	case !refuses:
+		return reply, nil
+	case mode == events.ModeChat && !c.more:
+		meta := reply.About()
+		meta.Finish = llm.FinishRefusal
+		return llm.Text{Meta: meta, Content: words}, nil
 	}
-	return notUsed(kindRefused, words, reply.About())
+	return nil, notUsed(kindRefused, words, reply.About())
 }
 
 // continues reports whether the model is to be asked for the rest of its answer.

@@ -206,7 +206,7 @@ func TestEmptyReplies(t *testing.T) {
 	})
 }
 
-// A content filter that leaves no text refuses.
+// A content filter that leaves no text refuses. In a chat the refusal is the answer.
 func TestWithheldIsRefused(t *testing.T) {
 	withheld := say("")
 	withheld.Finish, withheld.FinishRaw = llm.FinishContentFilter, "SAFETY"
@@ -214,6 +214,14 @@ func TestWithheldIsRefused(t *testing.T) {
 		run := r.begin()
 		require.Equal(t, reducer.RunError{Code: "refused", Message: llm.RefusedText}, *r.AwaitEnd(run).Error)
 		require.Equal(t, "SAFETY", r.event(run, 2).Data.(*events.FatalError).FinishRaw)
+	})
+	bubble(t, []any{withheld, say("It is 42.")}, func(t *testing.T, r *rig) {
+		run := r.begin(chat)
+		said := r.event(run, 2).Data.(*events.LLMMessageComplete)
+		require.Equal(t, []string{llm.RefusedText, "refusal", "SAFETY"}, []string{said.Content, said.Finish, said.FinishRaw})
+		require.Equal(t, events.WaitingForUser, r.Memory(run).State, "the chat goes on")
+		quiet()
+		require.Len(t, r.mock.Requests(), 1, "the turn is paid for once")
 	})
 }
 

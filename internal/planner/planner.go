@@ -210,7 +210,7 @@ func (pl *planning) ask(ctx context.Context, s *streamer) worker.Result {
 		}
 	}
 	if err == nil {
-		err = pl.call.refused(reply, pl.check.mode)
+		reply, err = pl.call.refused(reply, pl.check.mode)
 	}
 	if err != nil {
 		return pl.lost(ctx, err)
