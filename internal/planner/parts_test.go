@@ -115,7 +115,8 @@ func TestARequestHasRoomForTheLatestImages(t *testing.T) {
 	}, say("I see two."))
 }
 
-// A store that is away is an outage and no reason to leave an image out.
+// A store that is away is an outage, waited for like one of the provider, and no reason to
+// leave an image out.
 func TestAStoreThatIsAway(t *testing.T) {
 	store := shelf{}
 	image := store.image(t, "x")
@@ -124,8 +125,8 @@ func TestAStoreThatIsAway(t *testing.T) {
 		run := r.begin(withParts(image))
 		mem := r.AwaitType(run, events.TypeLLMAttemptFailed)
 		failed := r.Events(run)[mem.N-1].Data.(*events.LLMAttemptFailed)
-		require.Equal(t, events.KindHandler, failed.Kind)
-		require.Equal(t, "image image/png 1 B: the store is away", failed.Message)
+		require.Equal(t, string(llm.KindNetwork), failed.Kind)
+		require.Equal(t, "the object store: image image/png 1 B: the store is away", failed.Message)
 		require.Zero(t, r.mock.CallCount())
 	}, say("never asked"))
 }

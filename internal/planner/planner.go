@@ -196,7 +196,7 @@ type planning struct {
 func (pl *planning) ask(ctx context.Context, s *streamer) worker.Result {
 	messages, err := pl.withStored(ctx, pl.call.req.Messages, pl.kept)
 	if err != nil {
-		return worker.Fail(err)
+		return pl.lost(ctx, &llm.Error{Kind: llm.KindNetwork, Message: "the object store: " + err.Error(), Err: err})
 	}
 	pl.call.req.Messages = messages
 	reply, err := pl.Planner.call(ctx, pl.call, s)
