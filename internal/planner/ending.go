@@ -195,6 +195,6 @@ func (p *Planner) restOverBudget(ctx context.Context, c modelCall, err error, bi
 	var e *llm.Error
 	errors.As(err, &e)
 	return worker.Done(&events.LLMAttemptFailed{
-		Key: c.key, Kind: string(e.Kind), Message: clean(e.Message), Usage: billed, Facts: p.unused(ctx, e, c),
+		Key: c.key, MessageID: c.messageID, Kind: string(e.Kind), Message: clean(e.Message), Usage: billed, Facts: p.unused(ctx, e, c),
 	}, end)
 }

@@ -88,6 +88,9 @@ func (p *Planner) failed(ctx context.Context, err error, billed *events.Usage, c
 		e = &llm.Error{Kind: llm.KindOther, Message: err.Error(), Err: err}
 	}
 	failure := events.LLMAttemptFailed{Kind: string(e.Kind), Message: clean(e.Message), Usage: billed, Facts: p.unused(ctx, e, c)}
+	if e.Reply != nil {
+		failure.MessageID = c.messageID
+	}
 	if result, ok := c.compact(failure); ok {
 		return result
 	}
@@ -120,7 +123,7 @@ func (p *Planner) unused(ctx context.Context, e *llm.Error, c modelCall) events.
 		return events.Facts{Asked: &events.Asked{Provider: c.asked.Provider, Model: c.asked.Model}}
 	}
 	facts := replyfacts.Of(*e.Reply, c.asked, false)
-	if e.Kind == llm.KindBroken && e.Reply.Finish == "" {
+	if e.Reply.Finish == "" {
 		facts.Finish = string(llm.FinishUnknown)
 	}
 	if len(facts.Reasoning) > 0 {

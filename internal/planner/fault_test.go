@@ -180,6 +180,20 @@ func TestEndings(t *testing.T) {
 			check: invalidReply("", "tool_use_failed", "Failed to call a function"),
 		},
 		{
+			name: "a call that the provider cannot read has an ending", leadTo: events.Planning,
+			reply: &llm.Error{Kind: llm.KindToolUse, Message: "Failed to call a function", Reply: &llm.Meta{}},
+			check: func(t *testing.T, p events.Payload) { require.Equal(t, "error", events.FactsOf(p).Finish) },
+		},
+		{
+			name: "a reply with an error has an ending", leadTo: events.Planning,
+			reply: &llm.Error{Kind: llm.KindOverloaded, Message: "busy", Reply: &llm.Meta{}},
+			check: func(t *testing.T, p events.Payload) {
+				failed := p.(*events.LLMAttemptFailed)
+				require.Equal(t, "unknown", failed.Finish)
+				require.NotEmpty(t, failed.MessageID)
+			},
+		},
+		{
 			name: "a schema that the server refuses is not asked for again", leadTo: events.Errored,
 			reply: &llm.Error{Kind: llm.KindSchemaRefused, Message: "no grammar for oneOf"},
 			want:  &events.FatalError{Outcome: events.Outcome{Code: "schema_refused", Message: "no grammar for oneOf"}},

@@ -165,7 +165,7 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e effects.Effect) wo
 	pl := planning{
 		Planner: p, bill: bill, check: ch, first: mem.Step == 0, kept: storedParts(mem),
 		call: modelCall{
-			run: run, key: e.Key, before: e.Failed, req: req, asked: ch.asked, more: more, records: ch.records,
+			run: run, key: e.Key, before: e.Failed, req: req, asked: ch.asked, messageID: ch.messageID, more: more, records: ch.records,
 			compacts: p.compactable(mem), compacted: mem.Control.Compacted != "",
 		},
 	}
@@ -275,6 +275,8 @@ type modelCall struct {
 	before reducer.Attempt
 	req    llm.Request
 	asked  llm.Asked
+	// messageID names the reply; empty for a summary, which nobody is shown.
+	messageID string
 	// more says that the agent has another model to ask, records that all reasoning is
 	// recorded.
 	more, records bool

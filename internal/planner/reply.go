@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -123,10 +124,11 @@ func (ch *replyChecker) invalid(meta llm.Meta, content, code, reason string) eve
 
 // toolUse is the event of a call that the provider could not read.
 func (ch *replyChecker) toolUse(e *llm.Error) events.Payload {
-	meta := llm.Meta{Finish: llm.FinishError}
+	var meta llm.Meta
 	if e.Reply != nil {
 		meta = *e.Reply
 	}
+	meta.Finish = cmp.Or(meta.Finish, llm.FinishError)
 	if e.Usage != nil {
 		meta.Usage = *e.Usage
 	}

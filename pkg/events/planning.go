@@ -181,8 +181,8 @@ type LLMAttemptFailed struct {
 	// delivery that is missing here.
 	Under    uint64 `json:"under,omitempty"`
 	Delivery int    `json:"delivery,omitempty"`
-	// MessageID and Content are those of an interrupted reply, as far as it was
-	// streamed. Before is the id of the message that comes after it in the
+	// MessageID names a reply that came. Content is that of an interrupted one, as far as
+	// it was streamed. Before is the id of the message that comes after it in the
 	// conversation; empty: none does.
 	MessageID string `json:"message_id,omitempty"`
 	Content   string `json:"content,omitempty"`
