@@ -30,6 +30,9 @@ func (c modelCall) compact(failure events.LLMAttemptFailed) (worker.Result, bool
 	}
 	switch c.compacts {
 	case reducer.CompactedWindow:
+		if c.before.Provider >= maxFailures {
+			return worker.Result{}, false
+		}
 		return worker.Retry(failure, time.Millisecond), true
 	case reducer.CompactedSummary:
 		failure.Key = c.key
@@ -37,6 +40,10 @@ func (c modelCall) compact(failure events.LLMAttemptFailed) (worker.Result, bool
 	}
 	return worker.Result{}, false
 }
+
+// maxFailures is how often a request may have failed that is made once more with a narrower
+// window: more often than [Policy] repeats one. A build that folds otherwise ends the run.
+const maxFailures = 20
 
 // maxShortened is how often a history is shortened further that is too long for the model
 // which is to summarize it.

@@ -78,6 +78,20 @@ func TestTooLongSummary(t *testing.T) {
 	})
 }
 
+// A run whose Start names no table counts as one of this build's: what is written into it and
+// what its failures change agree, so its request is not repeated unchanged.
+func TestTooLongInARunWithoutATable(t *testing.T) {
+	unnamed := func(s *events.Start) { s.TableHash, s.Task = "", strings.Repeat("paste ", 100) }
+	bubble(t, []any{say("Read."), tooLong(), say("Hello again.")}, func(t *testing.T, r *rig) {
+		run := r.begin(chat, unnamed)
+		r.AwaitState(run, events.WaitingForUser)
+		r.Append(run, events.WaitingForUser, user("u2", "Hello."))
+		r.Await(run, func(mem *reducer.Memory) bool { return mem.State == events.WaitingForUser && mem.Step == 2 })
+		require.Equal(t, []string{"Start", "LlmMessageComplete", "UserMessage", "LlmAttemptFailed", "LlmMessageComplete"}, r.Types(run))
+		require.Len(t, r.mock.Requests()[2].Messages, 3)
+	})
+}
+
 // In a chat the window is narrowed first. A message that is too long alone ends the run.
 func TestTooLongRequestNarrowsTheWindow(t *testing.T) {
 	bubble(t, []any{say("Read."), tooLong(), say("Hello again."), tooLong()}, func(t *testing.T, r *rig) {

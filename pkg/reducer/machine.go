@@ -316,7 +316,7 @@ func (m *Machine) fold(mem *Memory, here cell, e *events.Event) error {
 	mem.N = e.N
 	here.rule.fold(mem, e)
 	if p, ok := e.Data.(*events.LLMAttemptFailed); ok {
-		mem.foldByRevision(p, m.table.revisions[c.TableHash])
+		m.table.foldByRevision(mem, p)
 	}
 	mem.base = nil
 	own := m.folds[typ]

@@ -393,11 +393,11 @@ func (a *Attempt) count(p *events.LLMAttemptFailed) {
 }
 
 // foldByRevision is what an attempt changes in runs of younger revisions only.
-func (mem *Memory) foldByRevision(p *events.LLMAttemptFailed, revision int) {
-	if revision >= lossesInARow {
+func (t *Table) foldByRevision(mem *Memory, p *events.LLMAttemptFailed) {
+	if t.revisions[mem.Control.TableHash] >= lossesInARow {
 		mem.outlive(p)
 	}
-	if revision >= compactsRequests && mem.State == events.Planning && p.Kind == events.KindContextTooLong &&
+	if t.revisionOf(mem) >= compactsRequests && mem.State == events.Planning && p.Kind == events.KindContextTooLong &&
 		mem.Control.Compacted == "" && mem.narrowWindow(firstShare) {
 		mem.Control.Compacted = CompactedWindow
 	}
