@@ -523,3 +523,32 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// A Start whose models have a form that older builds cannot read has a version that they
+// leave alone; every other Start stays of version 1.
+func TestVersionOfTheModelsForm(t *testing.T) {
+	for models, version := range map[string]string{
+		`"gpt-4o"`: "1", `"a/b"`: "1", `["openai/gpt-4o","local/llama"]`: "2", `{"provider":"local","model":"llama"}`: "2",
+	} {
+		var a events.Agent
+		require.NoError(t, json.Unmarshal([]byte(`{"models":{"default":`+models+`}}`), &a))
+		for _, p := range []events.Payload{&events.Start{Agent: a}, &events.Forked{Run: runID, Agent: &a}} {
+			e := event(p)
+			body, err := events.DefaultCodec().Encode(e)
+			require.NoError(t, err)
+			schema := `"dataschema":"moorebus/` + string(e.Type()) + "/"
+			require.Contains(t, string(body), schema+version+`"`)
+			again, err := events.DefaultCodec().Decode(body)
+			require.NoError(t, err)
+			require.Equal(t, p, again.Data)
+			same, err := events.DefaultCodec().Encode(again)
+			require.NoError(t, err)
+			require.Equal(t, string(body), string(same))
+			_, err = events.DefaultCodec().Decode(bytes.Replace(body, []byte(schema+version), []byte(schema+"3"), 1))
+			require.ErrorContains(t, err, "version 3 is newer than 2")
+		}
+	}
+	body, err := events.DefaultCodec().Encode(event(&events.Forked{Run: runID}))
+	require.NoError(t, err)
+	require.Contains(t, string(body), "moorebus/Forked/1")
+}

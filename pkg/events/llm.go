@@ -178,6 +178,17 @@ func parseModelRef(item json.RawMessage) (ref ModelRef, err error) {
 	return ref, nil
 }
 
+// PlainModels reports whether each task type has one model that stands there as a name alone,
+// the only form that builds before revision 4 can read.
+func (a *Agent) PlainModels() bool {
+	for _, list := range a.Models {
+		if len(list) != 1 || list[0].Provider != "" {
+			return false
+		}
+	}
+	return true
+}
+
 // Providers returns the names of the providers that the agent asks, its own first.
 func (a *Agent) Providers() []string {
 	names := []string{a.LLM.Provider}

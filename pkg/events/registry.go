@@ -21,6 +21,10 @@ type row struct {
 	// their number. since is the revision that brought the type.
 	upcasters []Upcaster
 	since     int
+	// next reports whether a payload has a form that some builds of the present version
+	// cannot read: it stands in the log as the next version, which needs no lifting. Older
+	// builds leave a run alone that begins by it. Nil: none has.
+	next func(Payload) bool
 }
 
 func define[T any, P interface {
@@ -35,6 +39,11 @@ func define[T any, P interface {
 
 func (r row) broughtBy(revision int) row {
 	r.since = revision
+	return r
+}
+
+func (r row) nextWhere(next func(Payload) bool) row {
+	r.next = next
 	return r
 }
 

@@ -161,6 +161,9 @@ func (t *Table) checkWrites(mem *Memory, r *rule, e *events.Event) error {
 	if e.Type() == events.TypeStart {
 		return nil // it says itself of what revision the run is
 	}
+	if parent := mem.inherited(); parent != nil {
+		mem = parent // a fork is of its parent's revision
+	}
 	if need, run := r.needs(mem, e), t.revisionOf(mem); need > max(run, anyoneWrites) {
 		return &RevisionError{Event: e.Type(), Needs: need, Run: run}
 	}

@@ -3,6 +3,7 @@ package reducer_test
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -244,6 +245,30 @@ func TestFormsOfARevision(t *testing.T) {
 	require.NoError(t, err)
 	p := (&scene{Run: past, t: t}).do(single("a", "alpha"))
 	require.ErrorContains(t, p.Store(p.forged(subject, body)), "is of revision 3")
+}
+
+// TestModelsInARunOfRevision3: its builds cannot read models that are more than a name, so
+// no agent that has them comes into the run or into a fork of it.
+func TestModelsInARunOfRevision3(t *testing.T) {
+	m := reducer.NewMachine(reducer.MachineOptions{})
+	older, err := m.Table().At(3)
+	require.NoError(t, err)
+	for hash, known := range map[string]bool{older.Hash(): false, m.Table().Hash(): true} {
+		run, err := startOf(m, hash)
+		require.NoError(t, err)
+		agent := events.Agent{Name: "other", Models: map[string]events.Models{"default": {{Provider: "local", Model: "llama"}}}}
+		_, forking := run.Fork(1, events.Forked{Agent: &agent, AgentHash: "h"})
+		call := single("a", "ask")
+		s := (&scene{Run: run, t: t}).do(call)
+		_, _, _, handing := s.Draft(events.Acting, &events.HandedOff{Agent: agent, AgentHash: "h", CallID: "a"})
+		for typ, err := range map[events.Type]error{events.TypeForked: forking, events.TypeHandedOff: handing} {
+			var revision *reducer.RevisionError
+			require.Equal(t, !known, errors.As(err, &revision), "%s: %v", typ, err)
+			if !known {
+				require.Equal(t, &reducer.RevisionError{Event: typ, Needs: 4, Run: 3}, revision)
+			}
+		}
+	}
 }
 
 // forged is a record of another run as one of this run.

@@ -20,6 +20,7 @@ var startRules = []rule{
 		// Where a fork leads its parent's memory says, see [Machine.checkFork].
 		typ: events.TypeForked, from: own, ways: anyRedrive, route: forkRoute,
 		check: always, legality: 1, steps: forkSteps, fold: foldForked,
+		form: func(_ *Memory, e *events.Event) int { return modelsSince(e.Data.(*events.Forked).Agent) },
 		trace: traced(func(f *events.Forked) string { return "forked from " + f.Run + " at " + strconv.FormatUint(f.At, 10) }),
 	},
 	{
@@ -27,8 +28,17 @@ var startRules = []rule{
 		ways:  only(Edge{To: events.Nobody, Pool: events.AgentsPool}),
 		route: func(*Memory, events.Payload) (events.State, string) { return events.Nobody, events.AgentsPool },
 		check: checkHandOff, legality: 1, fold: foldHandedOff,
+		form: func(_ *Memory, e *events.Event) int { return modelsSince(&e.Data.(*events.HandedOff).Agent) },
 		trace: traced(func(h *events.HandedOff) string { return "to " + h.Agent.Name + " " + h.Reason }),
 	},
+}
+
+// modelsSince is the revision that brought the form of an agent's models.
+func modelsSince(a *events.Agent) int {
+	if a == nil || a.PlainModels() {
+		return 1
+	}
+	return 4
 }
 
 func checkStart(_ *Memory, e *events.Event) error {
