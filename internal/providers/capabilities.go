@@ -32,8 +32,9 @@ type Capabilities struct {
 	ReasoningField string `json:"reasoning_field"`
 	ReasoningBack  string `json:"reasoning_back"`
 	// ReasoningRequired says that such a message is refused without the field. If nothing
-	// is known of its reasoning, it is sent with an empty one.
-	ReasoningRequired bool `json:"reasoning_required"`
+	// is known of its reasoning, it is sent with ReasoningStandIn.
+	ReasoningRequired bool   `json:"reasoning_required"`
+	ReasoningStandIn  string `json:"reasoning_stand_in"`
 	// CallSignature stands in for the signature of a call that has none, where every
 	// call must have one.
 	CallSignature string `json:"call_signature"`

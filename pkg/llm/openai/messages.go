@@ -153,6 +153,9 @@ func (x *exchange) sendBack(w *message, m llm.Message) {
 		}
 	}
 	known := text != "" || x.caps.ReasoningRequired
+	if text == "" {
+		text = x.caps.ReasoningStandIn
+	}
 	switch field := x.caps.ReasoningField; {
 	case field == "extra_content":
 		x.sign(w, own)

@@ -67,7 +67,7 @@ func TestReasoningGoesBack(t *testing.T) {
 		{"openai", "gpt-5", "", "", "", ""},
 		{"deepseek", "deepseek-v4-pro", "reasoning_content", "A.", "B.", "C."},
 		{"deepseek", "deepseek-reasoner", "reasoning_content", "A.", "", "C."},
-		{"kimi", "kimi-k2.5", "reasoning_content", "A.", "", "C."},
+		{"kimi", "kimi-k2.5", "reasoning_content", "A.", "B.", "C."},
 		{"glm", "glm-4.6", "reasoning_content", "A.", "", "C."},
 		{"glm", "glm-5", "reasoning_content", "A.", "B.", "C."},
 		{"groq", "openai/gpt-oss-120b", "", "", "", ""},
@@ -103,10 +103,17 @@ func TestReasoningOfAnotherModelStays(t *testing.T) {
 	s := send(t, "cerebras", llm.Request{Provider: "mine", Model: "m", Messages: other})
 	require.Nil(t, s.Messages[1].Reasoning)
 
-	// DeepSeek and Kimi refuse a reply without the field.
+	// DeepSeek, Kimi and GLM refuse a reply without the field.
 	s = send(t, "deepseek", llm.Request{Provider: "mine", Model: "deepseek-v4", Messages: other})
 	require.NotNil(t, s.Messages[1].ReasoningContent)
 	require.Empty(t, *s.Messages[1].ReasoningContent)
+	for like, model := range map[string]string{"kimi": "kimi-k3", "glm": "glm-5"} { // nor with an empty one
+		s = send(t, like, llm.Request{Provider: "mine", Model: model, Messages: other})
+		require.Equal(t, " ", *s.Messages[1].ReasoningContent, model)
+		require.Equal(t, " ", *s.Messages[3].ReasoningContent, model)
+	}
+	s = send(t, "kimi", llm.Request{Provider: "mine", Model: "moonshot-v1-32k", Messages: other})
+	require.Nil(t, s.Messages[1].ReasoningContent)
 
 	s = send(t, "gemini", llm.Request{Provider: "mine", Model: "gemini-3-flash", Messages: other})
 	require.JSONEq(t, `{"google":{"thought_signature":"skip_thought_signature_validator"}}`, string(s.Messages[1].ToolCalls[0].ExtraContent))
@@ -158,7 +165,7 @@ func TestTextThatGoesBack(t *testing.T) {
 		want          bool
 	}{
 		{"kimi", call, true},
-		{"kimi", `"content":"x","reasoning_content":"Hm."`, false},
+		{"kimi", `"content":"x","reasoning_content":"Hm."`, true},
 		{"ollama", call, true},
 		{"openai", call, false},
 		{"deepseek", `"content":"x","reasoning_content":"Hm."`, true},
