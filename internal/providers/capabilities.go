@@ -51,10 +51,14 @@ type Capabilities struct {
 	// thinking_budget, extra_body.google, thinking.budget_tokens (Anthropic), or none.
 	BudgetField string `json:"budget_field"`
 	// Refuses are the sampling settings that are not sent: temperature, top_p, seed,
-	// stop, max_tokens.
+	// stop, max_tokens, and top_p_with_temperature for top_p beside a temperature
+	// (Anthropic).
 	Refuses []string `json:"refuses"`
 	// MaxTokensField is the name of the bound of a reply's tokens.
 	MaxTokensField string `json:"max_tokens_field"`
+	// MaxReply is the most tokens that a request may allow a reply, its thinking included; 0
+	// is not known. Only the bound that Moorebus itself chooses is held to it (Anthropic).
+	MaxReply int `json:"max_reply"`
 	// OutputSchema is how a structured answer is asked for, and OutputWithTools how
 	// beside tools: native (the API's own setting), final_tool (a tool that takes the
 	// answer), second_pass (a second request without tools), or none.
@@ -129,7 +133,7 @@ var choices = map[string][]string{
 		"chat_template_kwargs", "output_config"},
 	"efforts":           Efforts,
 	"budget_field":      {None, "reasoning.max_tokens", "thinking_budget", "extra_body.google", "thinking.budget_tokens"},
-	"refuses":           {"temperature", "top_p", "seed", "stop", "max_tokens"},
+	"refuses":           {"temperature", "top_p", "seed", "stop", "max_tokens", "top_p_with_temperature"},
 	"max_tokens_field":  {"max_tokens", "max_completion_tokens"},
 	"output_schema":     {Native, FinalTool, None},
 	"output_with_tools": {Native, FinalTool, SecondPass, None},

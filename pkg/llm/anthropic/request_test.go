@@ -149,13 +149,13 @@ func TestThePrefixIsStable(t *testing.T) {
 
 func TestSampling(t *testing.T) {
 	zero, half := 0.0, 0.5
-	body, _ := capture(t, llm.Request{Model: "claude-other", Messages: []llm.Message{user("go")},
+	body, _ := capture(t, llm.Request{Model: "minimax-other", Messages: []llm.Message{user("go")},
 		Sampling: llm.Sampling{Temperature: &zero, TopP: &half, MaxTokens: 77, Stop: []string{"END"}}})
 	require.JSONEq(t, `0`, string(body["temperature"]))
 	require.JSONEq(t, `0.5`, string(body["top_p"]))
 	require.JSONEq(t, `77`, string(body["max_tokens"]))
 	require.JSONEq(t, `["END"]`, string(body["stop_sequences"]))
-	require.JSONEq(t, `"claude-other"`, string(body["model"]))
+	require.JSONEq(t, `"minimax-other"`, string(body["model"]))
 	body, header := capture(t, llm.Request{Messages: []llm.Message{user("go")}}, func(o *Options) {
 		o.MaxTokens, o.Header = 99, http.Header{"Anthropic-Beta": {"one", "two"}}
 	})

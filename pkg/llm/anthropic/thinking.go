@@ -2,6 +2,7 @@ package anthropic
 
 import (
 	"cmp"
+	"math"
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/providers"
@@ -55,6 +56,10 @@ func (x *exchange) sample(s llm.Sampling, mayThink bool) {
 		return sampling
 	}
 	p.Temperature, p.TopP = optional("temperature", s.Temperature), optional("top_p", s.TopP)
+	if p.Temperature != nil && p.TopP != nil && !x.caps.Sends("top_p_with_temperature") {
+		x.adjust("top_p", nil)
+		p.TopP = nil
+	}
 	if s.Seed != nil {
 		x.adjust("seed", nil)
 	}
@@ -133,20 +138,29 @@ func (x *exchange) effort(asked string) (level string) {
 }
 
 // budget bounds the thinking of a model that wants that, by the effort if there is no
-// bound.
+// bound. The API wants at least minBudget, and less than the bound of the reply.
 func (x *exchange) budget(s llm.Sampling) (room int) {
-	tokens := s.ThinkingTokens
-	if tokens <= 0 {
-		tokens = budgets[s.Effort]
-		if s.MaxTokens > 0 { // the answer needs some of them
-			tokens = min(tokens, s.MaxTokens/2)
-		}
+	asked, most := s.ThinkingTokens, math.MaxInt
+	if asked <= 0 {
+		asked = budgets[s.Effort]
 	}
-	if s.ThinkingTokens <= 0 && tokens < minBudget {
+	switch {
+	case s.MaxTokens > 0 && s.ThinkingTokens > 0:
+		most = s.MaxTokens - 1
+	case s.MaxTokens > 0: // the answer needs some of them
+		most = s.MaxTokens / 2
+	case x.caps.MaxReply > 0:
+		most = x.caps.MaxReply - x.caller.opts.MaxTokens
+	}
+	if most < minBudget {
 		x.leaveOut(s)
 		return 0
 	}
+	tokens := min(max(asked, minBudget), most)
 	x.params.Thinking = &thinking{Type: enabled, BudgetTokens: tokens}
+	if s.ThinkingTokens > 0 && tokens != asked {
+		x.adjust(keyBudget, tokens)
+	}
 	switch {
 	case s.Effort == "":
 	case x.caps.EffortField == "output_config":
