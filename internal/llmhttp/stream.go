@@ -34,6 +34,8 @@ type Progress int
 const (
 	// Begun is a reply that lacks something.
 	Begun Progress = iota
+	// MayEnd is a reply that is complete if the stream ends here.
+	MayEnd
 	// Complete is a reply that lacks nothing. What comes soon after it, such as the
 	// usage, is still read.
 	Complete
@@ -91,17 +93,22 @@ func play(in *events, add func(Event) (Progress, error), complete func()) error 
 	progress := Begun
 	for progress != Ended {
 		e, err := in.next()
+		if err == io.EOF && progress == MayEnd {
+			return nil
+		}
 		now := Begun
 		if err == nil {
 			now, err = add(e)
 		}
-		if progress == Begun && now == Complete {
+		if progress < Complete && now == Complete {
 			complete()
 		}
-		progress = max(progress, now)
+		if progress < Complete || now == Ended {
+			progress = now
+		}
 		var stated Stated
 		switch {
-		case errors.As(err, &stated), err != nil && progress == Begun:
+		case errors.As(err, &stated), err != nil && progress < Complete:
 			return err
 		case err != nil:
 			return nil

@@ -49,7 +49,7 @@ func (x *exchange) Read(r *llmhttp.Reply) (llm.Response, error) {
 	if !a.chosen {
 		return nil, llmhttp.Unused(r.Says("the server's reply holds no choices; is the base URL that of a chat completions server?"), a.Meta())
 	}
-	if a.finish == "" && !a.done && (a.parted || a.zero && a.usage.Total == 0) {
+	if a.finish == "" && !a.done && !a.counted && (a.parted || a.zero && a.usage.Total == 0) {
 		e := r.Says("the reply broke: it has no finish_reason and used no tokens")
 		e.Kind = llm.KindBroken
 		return nil, llmhttp.Unused(e, a.Meta())
@@ -72,9 +72,10 @@ type assembly struct {
 	// the first one of the stream, and parted that it came as a delta.
 	values                int
 	chosen, begun, parted bool
-	// done says that the reply ended, whether or not finish says how.
-	done   bool
-	finish string
+	// done says that the reply ended, whether or not finish says how. counted says that a
+	// usage alone came last.
+	done, counted bool
+	finish        string
 
 	model     string
 	text      strings.Builder
@@ -88,8 +89,8 @@ type assembly struct {
 	zero bool
 }
 
-// Add takes one event. The reply is complete at its finish_reason, or at a usage alone,
-// which some servers send in its place. The usage may come after it.
+// Add takes one event. The reply is complete at its finish_reason. Some servers send none
+// and end with a usage alone; others send such a usage in the middle of a reply.
 func (a *assembly) Add(e llmhttp.Event) (llmhttp.Progress, error) {
 	if string(e.Data) == "[DONE]" {
 		if !a.chosen {
@@ -111,6 +112,8 @@ func (a *assembly) Add(e llmhttp.Event) (llmhttp.Progress, error) {
 		return llmhttp.Begun, err
 	case a.done || a.finish != "":
 		return llmhttp.Complete, nil
+	case a.counted:
+		return llmhttp.MayEnd, nil
 	}
 	return llmhttp.Begun, nil
 }
@@ -124,9 +127,7 @@ func (a *assembly) about(c *completion) {
 
 func (a *assembly) take(c *completion) error {
 	a.values++
-	if len(c.Choices) == 0 && c.Usage != nil && c.Usage.CompletionTokens > 0 && a.chosen {
-		a.done = true
-	}
+	a.counted = len(c.Choices) == 0 && c.Usage != nil && c.Usage.CompletionTokens > 0 && a.chosen
 	for i := range c.Choices {
 		// One choice is asked for. Its index counts up from chunk to chunk at z.ai.
 		if choice := &c.Choices[i]; a.begun || choice.Index == 0 {

@@ -84,6 +84,7 @@ func TestCompleteStreams(t *testing.T) {
 		{"usage beside the reply", events(strings.Replace(delta(`"content":"Hällo wörld 🙂"`, "stop"), `"usage":null`,
 			`"usage":{"prompt_tokens":9,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":8}}`, 1)), helloText},
 		{"another choice", events(`{"choices":[{"index":1,"delta":{"content":"no"},"finish_reason":"stop"}]}`) + hello, helloText},
+		{"usage alone in the middle", events(delta(`"content":"Hällo "`, ""), usage, delta(`"content":"wörld 🙂"`, "stop"), usage, done), helloText},
 		{"words after finish_reason", events(delta(`"content":"Hällo "`, "stop"), delta(`"content":"wörld 🙂"`, "stop"), usage, done), helloText},
 	}
 	for _, tt := range tests {
@@ -169,6 +170,7 @@ func TestBrokenStreams(t *testing.T) {
 		"no ending":                  half,
 		"a chunk is no JSON":         half + "data: oops\n\n" + hello,
 		"a chunk of another shape":   half + `data: {"choices":7}` + "\n\n" + hello,
+		"a usage in the middle":      half + events(usage, delta(`"content":"more"`, "")),
 		"a usage that says nothing":  half + events(`{"choices":[],"usage":{"prompt_tokens":0,"completion_tokens":0}}`),
 		"a usage beside the content": half + events(`{"choices":[{"index":0,"delta":{"content":"x"}}],"usage":{"completion_tokens":2}}`),
 	} {
@@ -177,7 +179,10 @@ func TestBrokenStreams(t *testing.T) {
 		require.Equal(t, "m-1", reply.Model, name)
 		require.Equal(t, llm.FinishUnknown, reply.Finish, name)
 	}
-	_, _, err := streamedCall(t, serve(t, Options{}, script(events(done), plainHello)))
+	whole, _, err := streamedCall(t, serve(t, Options{}, script(half+events(usage), plainHello)))
+	require.NoError(t, err, "a usage alone may be the ending")
+	require.Equal(t, llm.FinishUnknown, whole.About().Finish)
+	_, _, err = streamedCall(t, serve(t, Options{}, script(events(done), plainHello)))
 	wantError(t, err, llm.KindBroken)
 }
 
